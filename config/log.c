@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The slow-path log: formats a line, decides per call site whether it is new, a repeat or too much,
+ * and writes it to stderr with one system call. Any thread, under one mutex.
+ */
+#include "config/log.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+/* All under the lock. */
+static enum log_level level_max = LOG_INFO;
+static struct log_site *owing;
+static char *capture;
+static size_t capture_bytes;
+static size_t capture_used;
+static uint64_t test_now_ns;
+
+static const char *const level_name[] = {"error", "warn", "info", "debug"};
+
+static uint64_t now_ns(void)
+{
+	struct timespec t;
+
+	if (test_now_ns)
+		return test_now_ns;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* FNV-1a. */
+static uint64_t hash_text(const char *text)
+{
+	uint64_t hash = 0xcbf29ce484222325ull;
+
+	for (; *text; text++)
+		hash = (hash ^ (unsigned char)*text) * 0x100000001b3ull;
+	return hash;
+}
+
+/* One line, one write: lines of several threads and processes do not mix. */
+static void emit(enum log_level level, const char *text)
+{
+	char line[LOG_LINE_BYTES + 64];
+	size_t used = 0;
+	struct timespec t;
+	struct tm day;
+	int rest;
+
+	if (!capture) {
+		clock_gettime(CLOCK_REALTIME, &t);
+		localtime_r(&t.tv_sec, &day);
+		used = strftime(line, sizeof(line), "%F %T", &day);
+		used += (size_t)snprintf(
+			line + used, sizeof(line) - used, ".%03d ", (int)(t.tv_nsec / 1000000));
+	}
+	rest = snprintf(line + used, sizeof(line) - used, "%-5s %s\n", level_name[level], text);
+	used += rest > 0 ? (size_t)rest : 0;
+	if (capture) {
+		size_t room = capture_bytes - 1 - capture_used;
+
+		used = used < room ? used : room;
+		memcpy(capture + capture_used, line, used);
+		capture_used += used;
+		capture[capture_used] = '\0';
+	} else if (write(STDERR_FILENO, line, used) < 0) {
+		return; /* nobody is left to tell */
+	}
+}
+
+/* Says what a site has kept to itself. */
+static void pay(struct log_site *site)
+{
+	char text[160];
+
+	if (site->repeats) {
+		snprintf(text, sizeof(text), "last message repeated %u times: %s", site->repeats,
+			site->last);
+		emit(site->level, text);
+	}
+	if (site->dropped) {
+		snprintf(text, sizeof(text), "%u more messages like this left out: %s",
+			site->dropped, site->last);
+		emit(site->level, text);
+	}
+	site->repeats = 0;
+	site->dropped = 0;
+}
+
+/* Pays for the sites whose window is over, or for all. */
+static void pay_due(uint64_t now, bool all)
+{
+	struct log_site **link = &owing;
+
+	while (*link) {
+		struct log_site *site = *link;
+
+		if (!all && now - site->window_ns < LOG_WINDOW_NS) {
+			link = &site->next;
+			continue;
+		}
+		*link = site->next;
+		site->owes = false;
+		pay(site);
+	}
+}
+
+static void owe(struct log_site *site)
+{
+	if (site->owes)
+		return;
+	site->owes = true;
+	site->next = owing;
+	owing = site;
+}
+
+static void say(struct log_site *site, enum log_level level, const char *text)
+{
+	uint64_t now = now_ns(), hash = hash_text(text);
+	bool in_window;
+
+	pay_due(now, false);
+	in_window = site->printed && now - site->window_ns < LOG_WINDOW_NS;
+	if (in_window && hash == site->last_hash) {
+		site->repeats++;
+		owe(site);
+		return;
+	}
+	if (in_window && site->printed >= LOG_BURST) {
+		site->dropped++;
+		owe(site);
+		return;
+	}
+	if (!in_window) {
+		site->window_ns = now;
+		site->printed = 0;
+	}
+	if (site->repeats)
+		pay(site);
+	site->printed++;
+	site->last_hash = hash;
+	site->level = level;
+	snprintf(site->last, sizeof(site->last), "%.60s", text);
+	emit(level, text);
+}
+
+void log_write(struct log_site *site, enum log_level level, const char *format, ...)
+{
+	int saved_errno = errno;
+	char text[LOG_LINE_BYTES];
+	va_list args;
+
+	pthread_mutex_lock(&lock);
+	if (level <= level_max) {
+		errno = saved_errno;
+		va_start(args, format);
+		vsnprintf(text, sizeof(text), format, args);
+		va_end(args);
+		say(site, level, text);
+	}
+	pthread_mutex_unlock(&lock);
+	errno = saved_errno;
+}
+
+void log_level_set(enum log_level level)
+{
+	pthread_mutex_lock(&lock);
+	level_max = level;
+	pthread_mutex_unlock(&lock);
+}
+
+void log_flush(void)
+{
+	pthread_mutex_lock(&lock);
+	pay_due(0, true);
+	pthread_mutex_unlock(&lock);
+}
+
+void log_test_capture(char *buffer, size_t bytes)
+{
+	pthread_mutex_lock(&lock);
+	capture = bytes ? buffer : NULL;
+	capture_bytes = bytes;
+	capture_used = 0;
+	if (capture)
+		capture[0] = '\0';
+	pthread_mutex_unlock(&lock);
+}
+
+void log_test_clock(uint64_t now)
+{
+	pthread_mutex_lock(&lock);
+	test_now_ns = now;
+	pthread_mutex_unlock(&lock);
+}

@@ -1,0 +1,349 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The table of settings and how one value is found, parsed and stored. Start-up only, one thread.
+ * Reading a file is settings_file.c, printing settings_print.c.
+ */
+#include "config/setting.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <string.h>
+
+#define ENTRY_TEXT(text, min, max) .type = SETTING_TEXT, .choices = "", ENTRY(text, min, max)
+#define ENTRY_SIZE(text, min, max) .type = SETTING_SIZE, .choices = "", ENTRY(text, min, max)
+#define ENTRY_NUMBER(text, min, max) .type = SETTING_NUMBER, .choices = "", ENTRY(text, min, max)
+#define ENTRY_FLAG(text, min, max) .type = SETTING_FLAG, .choices = "", ENTRY(text, min, max)
+#define ENTRY_CHOICE(text, words, max) .type = SETTING_CHOICE, .choices = words, ENTRY(text, 0, max)
+#define ENTRY(text, low, high) .fallback = text, .min = (low), .max = (int64_t)(high)
+
+const struct setting setting_table[] = {
+#define SETTING(s, k, type, text, min, max, u, h)                                                  \
+	{.section = #s,                                                                            \
+		.key = #k,                                                                         \
+		.unit = u,                                                                         \
+		.help = h,                                                                         \
+		.offset = offsetof(struct settings, s##_##k),                                      \
+		ENTRY_##type(text, min, max)},
+#include "config/settings.def"
+#undef SETTING
+};
+
+const unsigned setting_count = sizeof(setting_table) / sizeof(setting_table[0]);
+
+#define DISTANCE_BYTES 64
+
+/* Edits (insert, drop, change one character) that turn `a` into `b`; long texts are cut. */
+static unsigned distance(const char *a, const char *b)
+{
+	unsigned row[DISTANCE_BYTES + 1];
+	size_t length = strnlen(b, DISTANCE_BYTES);
+
+	for (unsigned j = 0; j <= length; j++)
+		row[j] = j;
+	for (unsigned i = 0; a[i] && i < DISTANCE_BYTES; i++) {
+		unsigned diagonal = row[0];
+
+		row[0] = i + 1;
+		for (size_t j = 0; j < length; j++) {
+			unsigned best = diagonal + (tolower((unsigned char)a[i]) != b[j]);
+
+			if (row[j] + 1 < best)
+				best = row[j] + 1;
+			if (row[j + 1] + 1 < best)
+				best = row[j + 1] + 1;
+			diagonal = row[j + 1];
+			row[j + 1] = best;
+		}
+	}
+	return row[length];
+}
+
+/* How far a name is from a setting: the right key under a wrong section is nearest of all. */
+static unsigned setting_distance(const struct setting *one, const char *section, const char *key)
+{
+	if (strcmp(one->key, key) == 0)
+		return distance(section, one->section) > 0;
+	return 1 + distance(section, one->section) + distance(key, one->key);
+}
+
+int setting_find(const char *section, const char *key, char *hint, size_t hint_bytes)
+{
+	const struct setting *near = &setting_table[0];
+	unsigned near_distance = UINT32_MAX;
+
+	for (unsigned i = 0; i < setting_count; i++) {
+		const struct setting *one = &setting_table[i];
+		unsigned far = setting_distance(one, section, key);
+
+		if (strcmp(one->section, section) == 0 && strcmp(one->key, key) == 0)
+			return (int)i;
+		if (far < near_distance) {
+			near = one;
+			near_distance = far;
+		}
+	}
+	if (near_distance <= 2 + strlen(key) / 2)
+		snprintf(hint, hint_bytes, "did you mean %s.%s?", near->section, near->key);
+	else
+		snprintf(hint, hint_bytes, "peercache-engine --help lists every setting");
+	return -1;
+}
+
+bool setting_choice_copy(const char *choices, int index, char ret[SETTING_CHOICE_BYTES])
+{
+	size_t length = strcspn(choices, "|");
+
+	for (; index > 0 && choices[length]; index--) {
+		choices += length + 1;
+		length = strcspn(choices, "|");
+	}
+	if (index != 0 || length == 0 || length >= SETTING_CHOICE_BYTES)
+		return false;
+	memcpy(ret, choices, length);
+	ret[length] = '\0';
+	return true;
+}
+
+/* Reads decimal digits at *text and moves it behind them. -EINVAL: none; -ERANGE: above 64 bits. */
+static int parse_digits(const char **text, uint64_t *ret)
+{
+	const char *p = *text;
+	uint64_t value = 0;
+
+	if (*p < '0' || *p > '9')
+		return -EINVAL;
+	for (; *p >= '0' && *p <= '9'; p++) {
+		if (__builtin_mul_overflow(value, 10u, &value) ||
+			__builtin_add_overflow(value, (uint64_t)(*p - '0'), &value))
+			return -ERANGE;
+	}
+	*text = p;
+	*ret = value;
+	return 0;
+}
+
+static int parse_number(const char *text, int64_t *ret)
+{
+	bool negative = *text == '-';
+	uint64_t digits;
+	int err;
+
+	text += negative;
+	err = parse_digits(&text, &digits);
+	if (err)
+		return err;
+	if (*text)
+		return -EINVAL;
+	if (digits > INT64_MAX)
+		return -ERANGE;
+	*ret = negative ? -(int64_t)digits : (int64_t)digits;
+	return 0;
+}
+
+/* "4096", "64K", "64KiB", "1 GiB": powers of 1024. */
+static int parse_size(const char *text, uint64_t *ret)
+{
+	static const struct {
+		const char *word;
+		unsigned shift;
+	} units[] = {
+		{"", 0},
+		{"K", 10},
+		{"KiB", 10},
+		{"M", 20},
+		{"MiB", 20},
+		{"G", 30},
+		{"GiB", 30},
+		{"T", 40},
+		{"TiB", 40},
+	};
+	uint64_t digits;
+	int err = parse_digits(&text, &digits);
+
+	if (err)
+		return err;
+	if (*text == ' ' && text[1])
+		text++;
+	for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++) {
+		if (strcmp(text, units[i].word) != 0)
+			continue;
+		if (__builtin_mul_overflow(digits, 1ull << units[i].shift, &digits))
+			return -ERANGE;
+		*ret = digits;
+		return 0;
+	}
+	return -EINVAL;
+}
+
+static int parse_flag(const char *text, bool *ret)
+{
+	static const char *const words[] = {"no", "yes", "false", "true", "off", "on", "0", "1"};
+
+	for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+		if (strcmp(text, words[i]) == 0) {
+			*ret = i & 1;
+			return 0;
+		}
+	}
+	return -EINVAL;
+}
+
+static int parse_choice(const char *choices, const char *text, int *ret)
+{
+	char word[SETTING_CHOICE_BYTES];
+
+	for (int i = 0; setting_choice_copy(choices, i, word); i++) {
+		if (strcmp(text, word) == 0) {
+			*ret = i;
+			return 0;
+		}
+	}
+	return -EINVAL;
+}
+
+static int parse_text(const struct setting *one, const char *text, char *ret)
+{
+	size_t length = strnlen(text, (size_t)one->max + 1);
+
+	if (length < (size_t)one->min || length > (size_t)one->max)
+		return -ERANGE;
+	for (size_t i = 0; i < length; i++) {
+		if (iscntrl((unsigned char)text[i]))
+			return -EINVAL;
+	}
+	memset(ret, 0, (size_t)one->max + 1);
+	memcpy(ret, text, length);
+	return 0;
+}
+
+/* A SIZE or NUMBER, only stored when it is in range. */
+static int parse_bounded(const struct setting *one, const char *value, void *field)
+{
+	uint64_t size = 0;
+	int64_t number = 0;
+	int err;
+
+	if (one->type == SETTING_SIZE) {
+		err = parse_size(value, &size);
+		if (err)
+			return err;
+		if (size < (uint64_t)one->min || size > (uint64_t)one->max)
+			return -ERANGE;
+		memcpy(field, &size, sizeof(size));
+		return 0;
+	}
+	err = parse_number(value, &number);
+	if (err)
+		return err;
+	if (number < one->min || number > one->max)
+		return -ERANGE;
+	memcpy(field, &number, sizeof(number));
+	return 0;
+}
+
+int setting_parse(const struct setting *one, const char *value, struct settings *s, char *why,
+	size_t why_bytes)
+{
+	void *field = (char *)s + one->offset;
+	const char *wrong = "not one of the values it takes";
+	char range[128];
+	int err = 0;
+
+	switch (one->type) {
+	case SETTING_TEXT:
+		err = parse_text(one, value, field);
+		wrong = err == -ERANGE ? (*value ? "wrong length" : "empty") : "control characters";
+		break;
+	case SETTING_SIZE:
+	case SETTING_NUMBER:
+		err = parse_bounded(one, value, field);
+		wrong = err == -ERANGE              ? "out of range"
+			: one->type == SETTING_SIZE ? "not a size"
+						    : "not a whole number";
+		break;
+	case SETTING_FLAG:
+		err = parse_flag(value, field);
+		break;
+	case SETTING_CHOICE:
+		err = parse_choice(one->choices, value, field);
+		break;
+	}
+	if (err == 0)
+		return 0;
+	setting_range(one, range, sizeof(range));
+	snprintf(why, why_bytes, "%s; give %s", wrong, range);
+	return -EINVAL;
+}
+
+int settings_default(struct settings *ret)
+{
+	char why[256];
+
+	memset(ret, 0, sizeof(*ret));
+	for (unsigned i = 0; i < setting_count; i++) {
+		if (setting_parse(
+			    &setting_table[i], setting_table[i].fallback, ret, why, sizeof(why)))
+			return -EINVAL;
+	}
+	return 0;
+}
+
+int settings_set(struct settings *s, const char *section, const char *key, const char *value,
+	char *err, size_t err_bytes)
+{
+	char why[256];
+	int i = setting_find(section, key, why, sizeof(why));
+
+	if (i < 0) {
+		snprintf(err, err_bytes, "%.64s.%.64s = %.80s: no such setting; %s", section, key,
+			value, why);
+		return -ENOENT;
+	}
+	if (setting_parse(&setting_table[i], value, s, why, sizeof(why)) == 0)
+		return 0;
+	snprintf(err, err_bytes, "%s.%s = %.80s: %s", section, key, value, why);
+	return -EINVAL;
+}
+
+int settings_override(struct settings *s, const char *text, char *err, size_t err_bytes)
+{
+	char section[64], key[64];
+	size_t dot = strcspn(text, ".="), equals = strcspn(text, "=");
+
+	if (text[dot] != '.' || text[equals] != '=' || dot >= sizeof(section) ||
+		equals - dot - 1 >= sizeof(key)) {
+		snprintf(err, err_bytes,
+			"--set %.80s: not a setting; write section.key=value, for example --set "
+			"rail.polling=busy", text);
+		return -EINVAL;
+	}
+	memcpy(section, text, dot);
+	section[dot] = '\0';
+	memcpy(key, text + dot + 1, equals - dot - 1);
+	key[equals - dot - 1] = '\0';
+	return settings_set(s, section, key, text + equals + 1, err, err_bytes);
+}
+
+int settings_check(const struct settings *s, char *err, size_t err_bytes)
+{
+	if (s->cluster_dead_after_ms < 2 * s->cluster_heartbeat_ms) {
+		snprintf(err, err_bytes,
+			"cluster.dead_after_ms = %lld: less than two heartbeats, so one late "
+			"message kills a member; raise it to %lld or lower cluster.heartbeat_ms",
+			(long long)s->cluster_dead_after_ms,
+			2 * (long long)s->cluster_heartbeat_ms);
+		return -EINVAL;
+	}
+	return 0;
+}
+
+const char *settings_choice(const char *section, const char *key, int index)
+{
+	static _Thread_local char word[SETTING_CHOICE_BYTES];
+	char hint[128];
+	int i = setting_find(section, key, hint, sizeof(hint));
+
+	if (i < 0 || !setting_choice_copy(setting_table[i].choices, index, word))
+		return NULL;
+	return word;
+}

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Settings described for people: --help, the table of README.md, and the range in error messages.
+ * Start-up only.
+ */
+#include "config/setting.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* "64MiB": the largest unit that divides it. */
+static void size_text(uint64_t bytes, char *ret, size_t ret_bytes)
+{
+	static const char *const units[] = {"", "KiB", "MiB", "GiB", "TiB"};
+	unsigned unit = 0;
+
+	while (bytes && bytes % 1024 == 0 && unit < 4) {
+		bytes /= 1024;
+		unit++;
+	}
+	snprintf(ret, ret_bytes, "%" PRIu64 "%s", bytes, units[unit]);
+}
+
+static void choices_text(const char *choices, char *ret, size_t ret_bytes)
+{
+	char word[SETTING_CHOICE_BYTES], next[SETTING_CHOICE_BYTES];
+	size_t used = 0;
+
+	ret[0] = '\0';
+	for (int i = 0; setting_choice_copy(choices, i, word) && used < ret_bytes; i++) {
+		const char *joint = i == 0                                      ? ""
+				    : setting_choice_copy(choices, i + 1, next) ? ", "
+										: " or ";
+
+		used += (size_t)snprintf(ret + used, ret_bytes - used, "%s%s", joint, word);
+	}
+}
+
+void setting_range(const struct setting *one, char *ret, size_t ret_bytes)
+{
+	char low[32], high[32];
+
+	switch (one->type) {
+	case SETTING_TEXT:
+		snprintf(ret, ret_bytes, "%" PRId64 " to %" PRId64 " characters", one->min,
+			one->max);
+		break;
+	case SETTING_SIZE:
+		size_text((uint64_t)one->min, low, sizeof(low));
+		size_text((uint64_t)one->max, high, sizeof(high));
+		snprintf(ret, ret_bytes, "%s to %s", low, high);
+		break;
+	case SETTING_NUMBER:
+		snprintf(ret, ret_bytes, "%" PRId64 " to %" PRId64 "%s%s", one->min, one->max,
+			one->unit[0] ? " " : "", one->unit);
+		break;
+	case SETTING_FLAG:
+		snprintf(ret, ret_bytes, "yes or no");
+		break;
+	case SETTING_CHOICE:
+		choices_text(one->choices, ret, ret_bytes);
+		break;
+	}
+}
+
+void settings_help(FILE *out)
+{
+	const char *section = "";
+	char range[128];
+
+	fprintf(out,
+		"Settings: in the file under [section] as `key = value`, or on the command line\n"
+		"as --set section.key=value. Sizes take K, M, G, T (powers of 1024).\n");
+	for (unsigned i = 0; i < setting_count; i++) {
+		const struct setting *one = &setting_table[i];
+
+		if (strcmp(section, one->section) != 0)
+			fprintf(out, "\n[%s]\n", one->section);
+		section = one->section;
+		setting_range(one, range, sizeof(range));
+		fprintf(out, "  %s = %s\n      %s\n      (%s)\n", one->key, one->fallback,
+			one->help, range);
+	}
+}
+
+/* A `|` would end the cell. */
+static void print_cell(FILE *out, const char *text)
+{
+	for (; *text; text++)
+		fprintf(out, *text == '|' ? "\\%c" : "%c", *text);
+}
+
+void settings_table(FILE *out)
+{
+	char range[128];
+
+	fprintf(out, "| Setting | Default | Takes | Meaning |\n|---|---|---|---|\n");
+	for (unsigned i = 0; i < setting_count; i++) {
+		const struct setting *one = &setting_table[i];
+
+		setting_range(one, range, sizeof(range));
+		fprintf(out, "| `%s.%s` | ", one->section, one->key);
+		if (one->fallback[0])
+			fprintf(out, "`%s`", one->fallback);
+		fprintf(out, " | ");
+		print_cell(out, range);
+		fprintf(out, " | ");
+		print_cell(out, one->help);
+		fprintf(out, " |\n");
+	}
+}

@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Page memory: picks the page size, refuses what the machine does not have, binds and maps.
+ * Start-up and control plane only; any of their threads.
+ */
+#include "numa/huge.h"
+
+#include <errno.h>
+#include <linux/memfd.h>
+#include <numaif.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "config/log.h"
+#include "numa/memory.h"
+
+#define SMALL_BYTES 4096u
+#define HUGE_BYTES (2u << 20)
+#define OPEN_MAX 64
+#define NODES_BITS 1024
+
+/* Small-page memory opened but perhaps not yet touched: the kernel still calls it available. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct {
+	int fd;
+	uint64_t bytes;
+} opened[OPEN_MAX]; /* bytes 0: unused; under the lock */
+
+static uint64_t untouched_bytes(void)
+{
+	uint64_t sum = 0;
+	struct stat st;
+
+	pthread_mutex_lock(&lock);
+	for (unsigned i = 0; i < OPEN_MAX; i++) {
+		uint64_t touched;
+
+		if (!opened[i].bytes || fstat(opened[i].fd, &st) < 0)
+			continue;
+		touched = (uint64_t)st.st_blocks * 512;
+		sum += touched < opened[i].bytes ? opened[i].bytes - touched : 0;
+	}
+	pthread_mutex_unlock(&lock);
+	return sum;
+}
+
+static void remember(int fd, uint64_t bytes)
+{
+	pthread_mutex_lock(&lock);
+	for (unsigned i = 0; i < OPEN_MAX; i++) {
+		if (!opened[i].bytes) {
+			opened[i].fd = fd;
+			opened[i].bytes = bytes;
+			break;
+		}
+	}
+	pthread_mutex_unlock(&lock);
+}
+
+static void forget(int fd)
+{
+	pthread_mutex_lock(&lock);
+	for (unsigned i = 0; i < OPEN_MAX; i++) {
+		if (opened[i].bytes && opened[i].fd == fd)
+			opened[i].bytes = 0;
+	}
+	pthread_mutex_unlock(&lock);
+}
+
+static unsigned long long mib(uint64_t bytes)
+{
+	return bytes >> 20;
+}
+
+/* 0, or -ENOMEM with the sizes and what to do in the log. */
+static int check_memory(const char *name, uint64_t bytes)
+{
+	char limit[160];
+	uint64_t available = memory_available(limit, sizeof(limit)), promised = untouched_bytes();
+	uint64_t room = available > promised ? available - promised : 0;
+
+	if (bytes <= room)
+		return 0;
+	log_error("memory %s: %llu MiB wanted, %llu MiB available (%s; %llu MiB already promised "
+		"to other pools); lower engine.pool_bytes or free memory",
+		name, mib(bytes), mib(available), limit, mib(promised));
+	return -ENOMEM;
+}
+
+/* Enough free huge pages, or leave and memory to make them? Says why not. */
+static bool huge_pages_suffice(const char *name, uint64_t bytes, int node)
+{
+	struct memory_huge huge;
+	char limit[160];
+	unsigned long long need = bytes / HUGE_BYTES, made;
+
+	memory_huge_pages(-1, &huge);
+	made = need > huge.free ? need - huge.free : 0;
+	if (made > huge.surplus ||
+		(made && made * HUGE_BYTES > memory_available(limit, sizeof(limit)))) {
+		log_warn("memory %s: %llu huge pages of 2 MiB needed, %llu free; small pages are "
+			"used: reads get slower. Set vm.nr_hugepages to what all pools need "
+			"together", name, need, (unsigned long long)huge.free);
+		return false;
+	}
+	if (node < 0)
+		return true;
+	memory_huge_pages(node, &huge);
+	if (need > huge.free && made == 0)
+		log_warn("memory %s: %llu huge pages needed on node %d, %llu free there; the rest "
+			"comes from other nodes. Set "
+			"/sys/devices/system/node/node%d/hugepages/hugepages-2048kB/nr_hugepages",
+			name, need, node, (unsigned long long)huge.free, node);
+	return true;
+}
+
+/*
+ * Pages come from `node` when it has them. Preferred, not bound: a bound mapping that runs out of
+ * huge pages on its node kills the process at the first touch.
+ */
+static void prefer_node(const char *name, void *base, size_t bytes, int node)
+{
+	unsigned long mask[NODES_BITS / (8 * sizeof(unsigned long))] = {0};
+	const unsigned bits = 8 * sizeof(unsigned long);
+
+	if (node < 0)
+		return;
+	if (node < NODES_BITS) {
+		mask[(unsigned)node / bits] = 1ul << (unsigned)node % bits;
+		if (mbind(base, bytes, MPOL_PREFERRED, mask, NODES_BITS, 0) == 0)
+			return;
+	} else {
+		errno = EINVAL;
+	}
+	log_warn("memory %s: cannot place it on node %d: %s; any node is used", name, node,
+		strerror(errno));
+}
+
+/* Maps at a multiple of the huge page size, so that the kernel may use huge pages for small ones.
+ */
+static int map_aligned(int fd, size_t bytes, void **ret)
+{
+	size_t around = bytes + HUGE_BYTES;
+	uintptr_t start, base;
+	void *reserved, *mapped;
+	int rc;
+
+	reserved =
+		mmap(NULL, around, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (reserved == MAP_FAILED)
+		return -errno;
+	start = (uintptr_t)reserved;
+	base = (start + HUGE_BYTES - 1) & ~(uintptr_t)(HUGE_BYTES - 1);
+	mapped = mmap((void *)base, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
+	if (mapped == MAP_FAILED) {
+		rc = -errno;
+		munmap(reserved, around);
+		return rc;
+	}
+	if (base > start)
+		munmap(reserved, base - start);
+	if (start + around > base + bytes)
+		munmap((void *)(base + bytes), start + around - base - bytes);
+	*ret = mapped;
+	return 0;
+}
+
+static int open_pages(const char *name, size_t bytes, int node, size_t page_bytes, struct huge *ret)
+{
+	bool huge = page_bytes == HUGE_BYTES;
+	struct huge h = {.bytes = bytes, .page_bytes = page_bytes};
+	int rc;
+
+	/* Sealed by whoever hands it to a client: a file that shrinks kills its mappers. */
+	h.fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING |
+		(huge ? MFD_HUGETLB | MFD_HUGE_2MB : 0));
+	if (h.fd < 0)
+		return -errno;
+	if (ftruncate(h.fd, (off_t)bytes) < 0) {
+		rc = -errno;
+		goto out_close;
+	}
+	rc = map_aligned(h.fd, bytes, &h.base);
+	if (rc < 0)
+		goto out_close;
+	prefer_node(name, h.base, bytes, node);
+	if (!huge) {
+		/* Advice: without it, or where the kernel is told never to, small pages do. */
+		madvise(h.base, bytes, MADV_HUGEPAGE);
+		remember(h.fd, bytes);
+	}
+	*ret = h;
+	return 0;
+out_close:
+	close(h.fd);
+	return rc;
+}
+
+int huge_open(const char *name, size_t bytes, int node, bool want_huge, struct huge *ret)
+{
+	size_t huge_bytes = (bytes + HUGE_BYTES - 1) & ~(size_t)(HUGE_BYTES - 1);
+	size_t small_bytes = (bytes + SMALL_BYTES - 1) & ~(size_t)(SMALL_BYTES - 1);
+	int rc;
+
+	if (bytes == 0 || huge_bytes < bytes)
+		return -EINVAL;
+	if (want_huge && huge_pages_suffice(name, huge_bytes, node)) {
+		rc = open_pages(name, huge_bytes, node, HUGE_BYTES, ret);
+		if (rc == 0)
+			return 0;
+		log_warn("memory %s: huge pages refused: %s; small pages are used", name,
+			strerror(-rc));
+	}
+	rc = check_memory(name, small_bytes);
+	if (rc < 0)
+		return rc;
+	rc = open_pages(name, small_bytes, node, SMALL_BYTES, ret);
+	if (rc < 0)
+		log_error("memory %s: cannot get %zu MiB: %s; lower engine.pool_bytes or raise the "
+			"limits of the service (ulimit -v, LimitAS)",
+			name, small_bytes >> 20, strerror(-rc));
+	return rc;
+}
+
+void huge_close(struct huge *h)
+{
+	if (!h->base)
+		return;
+	forget(h->fd);
+	munmap(h->base, h->bytes);
+	close(h->fd);
+	*h = (struct huge){.fd = -1};
+}

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Pinning and core claims. The file `cores` holds 16 bytes a core: the holder's pid as text, under
+ * an open-file-description lock of those bytes. Locks tell who lives; the text only names them.
+ * Start-up only; any thread.
+ */
+#include "numa/pin.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define RECORD_BYTES 16
+#define PATH_BYTES 512
+
+int pin_self(int core)
+{
+	cpu_set_t set;
+
+	if (core == -1)
+		return 0;
+	if (core < 0 || core >= CPU_SETSIZE)
+		return -EINVAL;
+	CPU_ZERO(&set);
+	CPU_SET(core, &set);
+	return sched_setaffinity(0, sizeof(set), &set) < 0 ? -errno : 0;
+}
+
+/*
+ * Opens `cores` in one directory; who only looks makes neither. In /tmp anybody could have put a
+ * directory of that name there first: it must be ours.
+ */
+static int open_in(const char *dir, bool create, bool must_be_ours)
+{
+	char path[PATH_BYTES];
+	struct stat st;
+	int fd;
+
+	if (create && mkdir(dir, must_be_ours ? 0700 : 0755) < 0 && errno != EEXIST)
+		return -errno;
+	if (must_be_ours && (lstat(dir, &st) < 0 || !S_ISDIR(st.st_mode) || st.st_uid != geteuid()))
+		return -EPERM;
+	if (snprintf(path, sizeof(path), "%s/cores", dir) >= (int)sizeof(path))
+		return -ENAMETOOLONG;
+	fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | (create ? O_CREAT : 0), 0644);
+	return fd < 0 ? -errno : fd;
+}
+
+static int open_cores(bool create)
+{
+	const char *chosen = getenv("PEERCACHE_RUN_DIR"), *runtime = getenv("XDG_RUNTIME_DIR");
+	char dir[PATH_BYTES];
+	int fd;
+
+	if (chosen && *chosen)
+		return open_in(chosen, create, false);
+	fd = open_in("/run/peercache", create, false);
+	if (fd < 0 && runtime && *runtime) {
+		snprintf(dir, sizeof(dir), "%s/peercache", runtime);
+		fd = open_in(dir, create, false);
+	}
+	if (fd < 0) {
+		snprintf(dir, sizeof(dir), "/tmp/peercache-cores-%u", (unsigned)geteuid());
+		fd = open_in(dir, create, true);
+	}
+	return fd;
+}
+
+static struct flock record_lock(int core)
+{
+	return (struct flock){
+		.l_type = F_WRLCK,
+		.l_whence = SEEK_SET,
+		.l_start = (off_t)core * RECORD_BYTES,
+		.l_len = RECORD_BYTES,
+	};
+}
+
+static int read_holder(int fd, int core)
+{
+	char text[RECORD_BYTES + 1] = "";
+	int pid;
+
+	if (pread(fd, text, RECORD_BYTES, (off_t)core * RECORD_BYTES) <= 0)
+		return -1;
+	pid = atoi(text);
+	return pid > 0 ? pid : -1;
+}
+
+int pin_claim(int core, int *ret_fd, int *ret_holder)
+{
+	char text[RECORD_BYTES + 1];
+	struct flock lock;
+	int fd, rc;
+
+	if (core < 0 || core >= CPU_SETSIZE)
+		return -EINVAL;
+	lock = record_lock(core);
+	fd = open_cores(true);
+	if (fd < 0)
+		return fd;
+	if (fcntl(fd, F_OFD_SETLK, &lock) < 0) {
+		rc = errno == EAGAIN || errno == EACCES ? -EBUSY : -errno;
+		if (rc == -EBUSY)
+			*ret_holder = read_holder(fd, core);
+		goto out_close;
+	}
+	snprintf(text, sizeof(text), "%-15d\n", (int)getpid());
+	if (pwrite(fd, text, RECORD_BYTES, (off_t)core * RECORD_BYTES) != RECORD_BYTES) {
+		rc = errno ? -errno : -EIO;
+		goto out_close;
+	}
+	*ret_fd = fd;
+	return 0;
+out_close:
+	close(fd);
+	return rc;
+}
+
+int pin_holder(int core)
+{
+	struct flock lock;
+	int fd, holder = 0;
+
+	if (core < 0 || core >= CPU_SETSIZE)
+		return 0;
+	lock = record_lock(core);
+	fd = open_cores(false);
+	if (fd < 0)
+		return 0;
+	if (fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK)
+		holder = read_holder(fd, core);
+	close(fd);
+	return holder;
+}
+
+/* The first line of a file of the kernel's; "" when there is none. */
+static void read_line(const char *path, char *ret, size_t ret_bytes)
+{
+	FILE *file = fopen(path, "re");
+
+	ret[0] = '\0';
+	if (!file)
+		return;
+	if (!fgets(ret, (int)ret_bytes, file))
+		ret[0] = '\0';
+	ret[strcspn(ret, "\n")] = '\0';
+	fclose(file);
+}
+
+/* Is `core` in a list such as "2-5,8"? */
+static bool list_has(const char *list, int core)
+{
+	while (*list) {
+		char *end;
+		long low = strtol(list, &end, 10), high = low;
+
+		if (end == list)
+			return false;
+		if (*end == '-')
+			high = strtol(end + 1, &end, 10);
+		if (core >= low && core <= high)
+			return true;
+		list = *end == ',' ? end + 1 : end;
+	}
+	return false;
+}
+
+int pin_check(int core, char *text, size_t text_bytes)
+{
+	char path[128], line[256];
+	size_t used = 0;
+	int hints = 0;
+
+	text[0] = '\0';
+	read_line("/sys/devices/system/cpu/isolated", line, sizeof(line));
+	if (!list_has(line, core)) {
+		used += (size_t)snprintf(text, text_bytes,
+			"core %d is not isolated: the scheduler may put others there; boot with "
+			"isolcpus=%d or use a cpuset partition\n", core, core);
+		hints++;
+	}
+	snprintf(
+		path, sizeof(path), "/sys/devices/system/cpu/cpu%d/cpufreq/scaling_governor", core);
+	read_line(path, line, sizeof(line));
+	if (line[0] && strcmp(line, "performance") != 0 && used < text_bytes) {
+		used += (size_t)snprintf(text + used, text_bytes - used,
+			"core %d: clock governor is %.32s; cpupower frequency-set -g performance\n",
+			core, line);
+		hints++;
+	}
+	snprintf(path, sizeof(path), "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list",
+		core);
+	read_line(path, line, sizeof(line));
+	if (strpbrk(line, ",-") && used < text_bytes) {
+		snprintf(text + used, text_bytes - used,
+			"core %d shares its physical core (%.64s): keep other work off it\n", core,
+			line);
+		hints++;
+	}
+	return hints;
+}
+
+long pin_disturbances(void)
+{
+	struct rusage usage;
+
+	return getrusage(RUSAGE_THREAD, &usage) < 0 ? 0 : usage.ru_nivcsw;
+}

@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Computes the plan: devices -> nodes -> cores -> polling. Start-up only; touches nothing.
+ */
+#include "numa/plan.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/log.h"
+
+#define CONTROL_ONLY 1 /* cores left beside the rails' when they poll busily */
+#define CONTROL_AND_OTHERS 2
+
+/* A plan in the making. */
+struct work {
+	const struct topology *t;
+	const struct settings *s;
+	struct plan *plan;
+	bool taken[TOPOLOGY_CPUS_MAX]; /* by this plan; by index into t->cpu */
+};
+
+__attribute__((format(printf, 2, 3))) static void note(struct plan *plan, const char *format, ...)
+{
+	size_t used = strlen(plan->note);
+	va_list args;
+
+	if (used && used + 3 < sizeof(plan->note)) {
+		memcpy(plan->note + used, "; ", 3);
+		used += 2;
+	}
+	va_start(args, format);
+	vsnprintf(plan->note + used, sizeof(plan->note) - used, format, args);
+	va_end(args);
+}
+
+/* Takes the next item off a comma-separated list, without blanks around it. False at the end. */
+static bool next_item(const char **list, char *ret, size_t ret_bytes)
+{
+	const char *start = *list;
+	size_t length;
+
+	if (!start)
+		return false;
+	start += strspn(start, " \t");
+	length = strcspn(start, ",");
+	*list = start[length] ? start + length + 1 : NULL;
+	while (length && (start[length - 1] == ' ' || start[length - 1] == '\t'))
+		length--;
+	snprintf(ret, ret_bytes, "%.*s", (int)(length < ret_bytes ? length : ret_bytes - 1), start);
+	return true;
+}
+
+static bool is_soft(const char *device)
+{
+	return strcmp(device, "soft") == 0 || strncmp(device, "soft:", 5) == 0;
+}
+
+static void log_unknown_device(const struct topology *t, const char *device)
+{
+	char names[256] = "";
+	size_t used = 0;
+
+	for (unsigned i = 0; i < t->devices && used < sizeof(names); i++) {
+		if (t->device[i].kind == TOPOLOGY_NIC)
+			used += (size_t)snprintf(
+				names + used, sizeof(names) - used, " %s", t->device[i].name);
+	}
+	log_error(
+		"rail.devices: no NIC %s on this machine; there are:%s; use one of these, or soft",
+		device, names[0] ? names : " none (is its driver loaded?)");
+}
+
+static int find_devices(struct work *w)
+{
+	const char *list = w->s->rail_devices;
+	struct plan *plan = w->plan;
+	char device[NAME_BYTES_MAX + 1]; /* a name too long stays too long */
+
+	while (next_item(&list, device, sizeof(device))) {
+		struct plan_rail *rail = &plan->rail[plan->rails];
+		const struct topology_device *nic = topology_device(w->t, device);
+
+		if (plan->rails == RAILS_MAX) {
+			log_error("rail.devices: more than %d; remove %s and those after it",
+				RAILS_MAX, device);
+			return -EINVAL;
+		}
+		if (is_soft(device) && strlen(device) < NAME_BYTES_MAX) {
+			/* Spread over the nodes, as NICs are; on one node there is nothing to
+			 * choose. */
+			rail->numa_node =
+				w->t->nodes > 1 ? w->t->node[plan->rails % w->t->nodes].node : -1;
+		} else if (nic && nic->kind == TOPOLOGY_NIC) {
+			rail->numa_node = nic->node;
+		} else {
+			log_unknown_device(w->t, device);
+			return -EINVAL;
+		}
+		for (unsigned i = 0; i < plan->rails; i++) {
+			if (strcmp(plan->rail[i].device, device) != 0 ||
+				strcmp(device, "soft") == 0)
+				continue;
+			log_error("rail.devices: %s is named twice; each NIC is one rail, name it "
+				"once", device);
+			return -EINVAL;
+		}
+		snprintf(rail->device, sizeof(rail->device), "%.63s", device);
+		rail->core = -1;
+		plan->rails++;
+	}
+	return 0;
+}
+
+static bool usable(const struct work *w, unsigned i)
+{
+	const struct topology_cpu *cpu = &w->t->cpu[i];
+
+	return cpu->allowed && cpu->holder == 0 && !w->taken[i];
+}
+
+static unsigned usable_count(const struct work *w)
+{
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < w->t->cpus; i++)
+		count += usable(w, i);
+	return count;
+}
+
+/* Does another hardware thread of this physical core belong to a rail, the control plane or an
+ * engine? */
+static bool sibling_taken(const struct work *w, unsigned i)
+{
+	for (unsigned j = 0; j < w->t->cpus; j++) {
+		if (j != i && w->t->cpu[j].physical == w->t->cpu[i].physical &&
+			(w->taken[j] || w->t->cpu[j].holder))
+			return true;
+	}
+	return false;
+}
+
+/* Index of the best core near `node`, taken; -1: none is left. */
+static int take_near(struct work *w, int node, bool for_rail)
+{
+	const struct topology_cpu *zero = topology_cpu(w->t, 0);
+	unsigned best_cost = UINT32_MAX;
+	int best = -1;
+
+	for (unsigned i = 0; i < w->t->cpus; i++) {
+		const struct topology_cpu *cpu = &w->t->cpu[i];
+		unsigned cost;
+
+		if (!usable(w, i))
+			continue;
+		/* A whole physical core counts most, then nearness, then keeping off core 0. */
+		cost = 2 * topology_distance(w->t, node, cpu->node);
+		if (sibling_taken(w, i))
+			cost += 1u << 20;
+		if (for_rail && zero && cpu->physical == zero->physical)
+			cost++;
+		if (cost < best_cost) {
+			best_cost = cost;
+			best = (int)i;
+		}
+	}
+	if (best >= 0)
+		w->taken[best] = true;
+	return best;
+}
+
+/* A core that a setting names: it must exist, be allowed and be free. Its index, or a negative
+ * errno. */
+static int named_core(const struct work *w, const char *setting, const char *text)
+{
+	char *end;
+	long core = strtol(text, &end, 10);
+
+	if (end == text || *end) {
+		log_error("%s: \"%s\" is not a core; write numbers, comma separated, or auto",
+			setting, text);
+		return -EINVAL;
+	}
+	for (unsigned i = 0; i < w->t->cpus; i++) {
+		const struct topology_cpu *cpu = &w->t->cpu[i];
+
+		if (cpu->cpu != core)
+			continue;
+		if (!cpu->allowed) {
+			log_error("%s: core %ld is outside the affinity mask of this process; "
+				"start it with that core (taskset, CPUAffinity=, cpuset) or name "
+				"another", setting, core);
+			return -EINVAL;
+		}
+		if (cpu->holder) {
+			log_error("%s: core %ld is claimed by process %d, another engine?; name "
+				"another core or stop that process", setting, core, cpu->holder);
+			return -EBUSY;
+		}
+		return (int)i;
+	}
+	log_error("%s: there is no core %ld here; the highest is %d", setting, core,
+		w->t->cpu[w->t->cpus - 1].cpu);
+	return -EINVAL;
+}
+
+static int take_named_rail_cores(struct work *w)
+{
+	const char *list = w->s->rail_cores;
+	unsigned count = 0;
+	char text[32];
+
+	while (next_item(&list, text, sizeof(text))) {
+		int i = named_core(w, "rail.cores", text);
+
+		if (i < 0)
+			return i;
+		if (w->taken[i]) {
+			log_error("rail.cores: core %s is named twice; two poll loops on one core "
+				"stall each other, name another", text);
+			return -EINVAL;
+		}
+		w->taken[i] = true;
+		if (count < w->plan->rails)
+			w->plan->rail[count].core = w->t->cpu[i].cpu;
+		count++;
+	}
+	if (count != w->plan->rails) {
+		log_error("rail.cores: %u cores for %u rails (rail.devices); name one for each, or "
+			"auto", count, w->plan->rails);
+		return -EINVAL;
+	}
+	return 0;
+}
+
+static void take_rail_cores(struct work *w)
+{
+	unsigned keep = w->s->rail_polling == POLLING_BUSY ? CONTROL_ONLY : CONTROL_AND_OTHERS;
+	unsigned usable_at_start = usable_count(w), pinned = 0;
+	struct plan *plan = w->plan;
+
+	if (plan->control_core >= 0)
+		keep--; /* the control plane has its core already */
+	while (pinned < plan->rails && pinned + keep < usable_at_start) {
+		struct plan_rail *rail = &plan->rail[pinned];
+		int i = take_near(w, rail->numa_node, true);
+		const struct topology_cpu *cpu = &w->t->cpu[i];
+
+		rail->core = cpu->cpu;
+		pinned++;
+		if (topology_distance(w->t, rail->numa_node, cpu->node) > 10)
+			note(plan,
+				"no core is left on node %d for rail %s, it gets core %d of node "
+				"%d", rail->numa_node, rail->device, cpu->cpu, cpu->node);
+	}
+	if (pinned < plan->rails)
+		note(plan,
+			"%u usable cores for %u rails, the control plane and the applications: %u "
+			"rails are not pinned and share cores",
+			usable_at_start, plan->rails, plan->rails - pinned);
+}
+
+static int take_control_core(struct work *w, bool named)
+{
+	struct plan *plan = w->plan;
+	bool any_pinned = false;
+	int i;
+
+	if (named) {
+		i = named_core(w, "control.core", w->s->control_core);
+		if (i < 0)
+			return i;
+		w->taken[i] = true;
+		plan->control_core = w->t->cpu[i].cpu;
+		return 0;
+	}
+	for (unsigned r = 0; r < plan->rails; r++)
+		any_pinned |= plan->rail[r].core >= 0;
+	i = any_pinned ? take_near(w, plan->rail[0].numa_node, false) : -1;
+	if (i >= 0)
+		plan->control_core = w->t->cpu[i].cpu;
+	else if (any_pinned)
+		note(plan, "no core is left for the control plane, it is not pinned");
+	return 0;
+}
+
+static void note_siblings(struct work *w)
+{
+	for (unsigned r = 0; r < w->plan->rails; r++) {
+		const struct topology_cpu *cpu = topology_cpu(w->t, w->plan->rail[r].core);
+
+		if (cpu && sibling_taken(w, (unsigned)(cpu - w->t->cpu)))
+			note(w->plan,
+				"core %d of rail %s shares its physical core with another thread "
+				"in use", cpu->cpu, w->plan->rail[r].device);
+	}
+}
+
+static int choose_polling(struct work *w)
+{
+	struct plan *plan = w->plan;
+
+	for (unsigned r = 0; r < plan->rails; r++) {
+		struct plan_rail *rail = &plan->rail[r];
+
+		rail->alone = rail->core >= 0 && rail->core != plan->control_core;
+		rail->busy = rail->alone && w->s->rail_polling != POLLING_ADAPTIVE;
+		if (rail->alone)
+			continue;
+		if (w->s->rail_polling == POLLING_BUSY) {
+			log_error("rail.polling = busy: rail %u (%s) has no core of its own; set "
+				"rail.polling = auto, name a core of its own in rail.cores, drop a "
+				"NIC from rail.devices, or allow this process more cores",
+				r, rail->device);
+			return -EINVAL;
+		}
+		if (rail->core >= 0)
+			note(plan,
+				"rail %s shares core %d with the control plane and polls "
+				"adaptively", rail->device, rail->core);
+	}
+	return 0;
+}
+
+int plan_make(const struct topology *topology, const struct settings *settings, struct plan *ret)
+{
+	bool rails_named = strcmp(settings->rail_cores, "auto") != 0;
+	bool control_named = strcmp(settings->control_core, "auto") != 0;
+	struct plan plan = {.control_core = -1};
+	struct work w = {.t = topology, .s = settings, .plan = &plan};
+	int rc;
+
+	rc = find_devices(&w);
+	/* What the settings name is taken first, so that nothing automatic sits on it. */
+	if (rc == 0 && rails_named)
+		rc = take_named_rail_cores(&w);
+	if (rc == 0 && control_named)
+		rc = take_control_core(&w, true);
+	if (rc == 0 && !rails_named)
+		take_rail_cores(&w);
+	if (rc == 0 && !control_named)
+		rc = take_control_core(&w, false);
+	if (rc == 0)
+		rc = choose_polling(&w);
+	if (rc < 0)
+		return rc;
+	note_siblings(&w);
+	*ret = plan;
+	return 0;
+}

@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Turns what hwloc finds into struct topology. Start-up only, one thread.
+ */
+#include "numa/topology.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <hwloc.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/log.h"
+#include "numa/pin.h"
+
+#define SYNTHETIC "synthetic:"
+
+static int load(const char *source, hwloc_topology_t *ret)
+{
+	hwloc_topology_t hw;
+	int rc;
+
+	if (hwloc_topology_init(&hw) < 0)
+		return -ENOMEM;
+	hwloc_topology_set_io_types_filter(hw, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
+	if (source && strncmp(source, SYNTHETIC, strlen(SYNTHETIC)) == 0)
+		rc = hwloc_topology_set_synthetic(hw, source + strlen(SYNTHETIC));
+	else if (source)
+		rc = hwloc_topology_set_xml(hw, source);
+	else
+		rc = 0;
+	if (rc == 0)
+		rc = hwloc_topology_load(hw);
+	if (rc < 0) {
+		rc = errno ? -errno : -EINVAL;
+		log_error("topology: hwloc cannot read %s: %s; check that it is what lstopo writes",
+			source ? source : "this machine", strerror(-rc));
+		hwloc_topology_destroy(hw);
+		return rc;
+	}
+	*ret = hw;
+	return 0;
+}
+
+/* The one node that is nearest to a nodeset; -1 when that is no particular one of several. */
+static int nearest_node(const struct topology *t, hwloc_const_nodeset_t set)
+{
+	if (!set || hwloc_bitmap_iszero(set))
+		return -1;
+	if (t->nodes > 1 && hwloc_bitmap_weight(set) == (int)t->nodes)
+		return -1;
+	return hwloc_bitmap_first(set);
+}
+
+static void fill_nodes(struct topology *t, hwloc_topology_t hw)
+{
+	unsigned count = (unsigned)hwloc_get_nbobjs_by_type(hw, HWLOC_OBJ_NUMANODE);
+	struct hwloc_distances_s *distances = NULL;
+	unsigned matrices = 1;
+
+	t->nodes = count < TOPOLOGY_NODES_MAX ? count : TOPOLOGY_NODES_MAX;
+	for (unsigned i = 0; i < t->nodes; i++) {
+		hwloc_obj_t obj = hwloc_get_obj_by_type(hw, HWLOC_OBJ_NUMANODE, i);
+
+		t->node[i].node = (int)obj->os_index;
+		t->node[i].bytes = obj->attr->numanode.local_memory;
+		for (unsigned j = 0; j < t->nodes; j++)
+			t->distance[i][j] = i == j ? 10 : 20;
+	}
+	if (hwloc_distances_get_by_name(hw, "NUMALatency", &matrices, &distances, 0) < 0 ||
+		matrices == 0)
+		return;
+	for (unsigned i = 0; i < t->nodes && distances->nbobjs == count; i++) {
+		for (unsigned j = 0; j < t->nodes; j++)
+			t->distance[i][j] = (uint16_t)distances->values[i * count + j];
+	}
+	hwloc_distances_release(hw, distances);
+}
+
+static void fill_cpus(struct topology *t, hwloc_topology_t hw, const cpu_set_t *affinity)
+{
+	hwloc_const_cpuset_t allowed = hwloc_topology_get_allowed_cpuset(hw);
+	hwloc_obj_t pu = NULL;
+
+	/* Taken in the order of the system's numbers, whatever order hwloc has them in. */
+	for (int cpu = hwloc_bitmap_first(allowed); cpu >= 0 && t->cpus < TOPOLOGY_CPUS_MAX;
+		cpu = hwloc_bitmap_next(allowed, cpu)) {
+		struct topology_cpu *one = &t->cpu[t->cpus];
+		hwloc_obj_t core;
+
+		pu = hwloc_get_pu_obj_by_os_index(hw, (unsigned)cpu);
+		if (!pu)
+			continue;
+		core = hwloc_get_ancestor_obj_by_type(hw, HWLOC_OBJ_CORE, pu);
+		one->cpu = cpu;
+		one->physical = (int)(core ? core->logical_index : pu->logical_index);
+		one->node = hwloc_bitmap_first(pu->nodeset);
+		one->allowed = !affinity || (cpu < CPU_SETSIZE && CPU_ISSET(cpu, affinity));
+		t->cpus++;
+	}
+}
+
+static void add_device(struct topology *t, const char *name, enum topology_kind kind, int node)
+{
+	struct topology_device *one = &t->device[t->devices];
+
+	if (topology_device(t, name))
+		return;
+	if (t->devices == TOPOLOGY_DEVICES_MAX) {
+		log_warn("topology: more than %d devices; %s is left out", TOPOLOGY_DEVICES_MAX,
+			name);
+		return;
+	}
+	snprintf(one->name, sizeof(one->name), "%s", name);
+	one->kind = kind;
+	one->node = node;
+	t->devices++;
+}
+
+static void fill_devices(struct topology *t, hwloc_topology_t hw)
+{
+	hwloc_obj_t obj = NULL;
+
+	while ((obj = hwloc_get_next_osdev(hw, obj)) != NULL) {
+		hwloc_obj_t near = hwloc_get_non_io_ancestor_obj(hw, obj);
+		int node = nearest_node(t, near->nodeset);
+
+		if (!obj->name)
+			continue;
+		if (obj->attr->osdev.type == HWLOC_OBJ_OSDEV_OPENFABRICS)
+			add_device(t, obj->name, TOPOLOGY_NIC, node);
+		else if (obj->attr->osdev.type == HWLOC_OBJ_OSDEV_NETWORK)
+			add_device(t, obj->name, TOPOLOGY_NET, node);
+		else if (obj->attr->osdev.type == HWLOC_OBJ_OSDEV_COPROC)
+			add_device(t, obj->name, TOPOLOGY_GPU, node);
+	}
+	/* GPUs whose vendor's library hwloc lacks are still PCI display or accelerator functions.
+	 */
+	obj = NULL;
+	while ((obj = hwloc_get_next_pcidev(hw, obj)) != NULL) {
+		struct hwloc_pcidev_attr_s *pci = &obj->attr->pcidev;
+		hwloc_obj_t near = hwloc_get_non_io_ancestor_obj(hw, obj);
+		char name[32];
+
+		if (pci->class_id != 0x0302 && pci->class_id >> 8 != 0x12)
+			continue;
+		snprintf(name, sizeof(name), "%04x:%02x:%02x.%x", (unsigned)pci->domain,
+			(unsigned)pci->bus, (unsigned)pci->dev, (unsigned)pci->func);
+		add_device(t, name, TOPOLOGY_GPU, nearest_node(t, near->nodeset));
+	}
+}
+
+static int read_node(const char *folder, const char *name)
+{
+	char path[768];
+	FILE *file;
+	int node = -1;
+
+	snprintf(path, sizeof(path), "%s/%s/device/numa_node", folder, name);
+	file = fopen(path, "re");
+	if (!file)
+		return -1;
+	if (fscanf(file, "%d", &node) != 1)
+		node = -1;
+	fclose(file);
+	return node;
+}
+
+/*
+ * NICs that hwloc does not list: it sees what hangs off PCI, libibverbs what is in this folder,
+ * which it finds by SYSFS_PATH if that is set. What libibverbs can open is a NIC.
+ */
+static void fill_verbs(struct topology *t)
+{
+	const char *sysfs = getenv("SYSFS_PATH");
+	struct dirent *entry;
+	char folder[256];
+	DIR *directory;
+
+	snprintf(folder, sizeof(folder), "%s/class/infiniband", sysfs ? sysfs : "/sys");
+	directory = opendir(folder);
+	while (directory && (entry = readdir(directory)) != NULL) {
+		int node;
+
+		if (entry->d_name[0] == '.')
+			continue;
+		node = read_node(folder, entry->d_name);
+		for (unsigned i = 0; i <= t->nodes; i++) {
+			if (i == t->nodes)
+				node = -1; /* not a node of this machine */
+			else if (t->node[i].node == node)
+				break;
+		}
+		add_device(t, entry->d_name, TOPOLOGY_NIC, node);
+	}
+	if (directory)
+		closedir(directory);
+}
+
+static void fill_claims(struct topology *t)
+{
+	for (unsigned i = 0; i < t->cpus; i++)
+		t->cpu[i].holder = pin_holder(t->cpu[i].cpu);
+}
+
+int topology_open(const char *source, struct topology **ret)
+{
+	hwloc_topology_t hw = NULL;
+	cpu_set_t affinity;
+	struct topology *t;
+	int rc;
+
+	rc = load(source, &hw);
+	if (rc < 0)
+		return rc;
+	t = calloc(1, sizeof(*t));
+	if (!t) {
+		rc = -ENOMEM;
+		goto out;
+	}
+	fill_nodes(t, hw);
+	if (!source && sched_getaffinity(0, sizeof(affinity), &affinity) == 0)
+		fill_cpus(t, hw, &affinity);
+	else
+		fill_cpus(t, hw, NULL);
+	fill_devices(t, hw);
+	if (!source) {
+		fill_verbs(t);
+		fill_claims(t);
+	}
+	if (t->cpus == 0 || t->nodes == 0) {
+		log_error("topology: %s has no core or no NUMA node that this process may use",
+			source ? source : "this machine");
+		free(t);
+		rc = -EINVAL;
+		goto out;
+	}
+	*ret = t;
+out:
+	hwloc_topology_destroy(hw);
+	return rc;
+}
+
+void topology_close(struct topology *t)
+{
+	free(t);
+}
+
+const struct topology_device *topology_device(const struct topology *t, const char *name)
+{
+	for (unsigned i = 0; i < t->devices; i++) {
+		if (strcmp(t->device[i].name, name) == 0)
+			return &t->device[i];
+	}
+	return NULL;
+}
+
+const struct topology_cpu *topology_cpu(const struct topology *t, int cpu)
+{
+	for (unsigned i = 0; i < t->cpus; i++) {
+		if (t->cpu[i].cpu == cpu)
+			return &t->cpu[i];
+	}
+	return NULL;
+}
+
+static int node_index(const struct topology *t, int node)
+{
+	for (unsigned i = 0; i < t->nodes; i++) {
+		if (t->node[i].node == node)
+			return (int)i;
+	}
+	return -1;
+}
+
+unsigned topology_distance(const struct topology *t, int node_a, int node_b)
+{
+	int a = node_index(t, node_a), b = node_index(t, node_b);
+
+	return a < 0 || b < 0 ? 10 : t->distance[a][b];
+}

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Completion queues on mlx5dv: made by libmlx5, then read by the poll core alone. Control plane;
+ * the device keeps a list of them, because the hot handle has no room for what only we need.
+ */
+#include <stdlib.h>
+
+#include "config/log.h"
+#include "dv/verbs.h"
+
+struct verbs_cq {
+	struct verbs_cq *next;
+	struct ibv_cq *cq;
+	uint32_t cqn;
+};
+
+struct ibv_cq *dv_verbs_cq_find(const struct dv_device *device, const struct dv_cq *cq)
+{
+	for (const struct verbs_cq *at = device->cqs; at; at = at->next)
+		if (at->cqn == cq->cqn)
+			return at->cq;
+	return NULL;
+}
+
+/*
+ * `cqe` is one less than the entries we want: libmlx5 adds one and rounds up. All of them can be
+ * filled, because device and consumer count in 24 bits: full and empty differ.
+ * 64-byte CQEs, not compressed, no completion channel: they are polled.
+ */
+static struct ibv_cq *cq_make(struct dv_device *device, uint32_t entries)
+{
+	struct ibv_cq_init_attr_ex attr = {
+		.cqe = entries - 1,
+		.comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD,
+		.flags = IBV_CREATE_CQ_ATTR_SINGLE_THREADED,
+		.parent_domain = device->domain,
+	};
+	struct mlx5dv_cq_init_attr mlx5_attr = {
+		.comp_mask = MLX5DV_CQ_INIT_ATTR_MASK_CQE_SIZE,
+		.cqe_size = 64,
+	};
+	struct ibv_cq_ex *cq = mlx5dv_create_cq(device->context, &attr, &mlx5_attr);
+
+	return cq ? ibv_cq_ex_to_cq(cq) : NULL;
+}
+
+int dv_verbs_cq_create(struct dv_device *device, unsigned depth, struct dv_cq *ret_cq)
+{
+	const char *name = device->attributes.name;
+	struct mlx5dv_cq raw = {0};
+	struct mlx5dv_obj object = {0};
+	uint32_t entries = 2;
+	struct verbs_cq *made;
+	int rc;
+
+	if (!depth || depth > device->attributes.cq_depth_max)
+		return dv_fail(-EINVAL, "a completion queue of %u entries on %s: 1 to %u can be",
+			depth, name, device->attributes.cq_depth_max);
+	while (entries < depth)
+		entries *= 2;
+	made = calloc(1, sizeof(*made));
+	if (!made)
+		return dv_fail(-ENOMEM, "a completion queue on %s: %m", name);
+	made->cq = cq_make(device, entries);
+	if (!made->cq) {
+		rc = dv_fail(dv_verbs_errno(errno), "mlx5dv_create_cq(%s, %u entries): %m. Many "
+			"queues need much locked memory: see ulimit -l", name, entries);
+		goto no_cq;
+	}
+	object.cq.in = made->cq;
+	object.cq.out = &raw;
+	rc = dv_verbs_result(mlx5dv_init_obj(&object, MLX5DV_OBJ_CQ));
+	if (rc) {
+		rc = dv_fail(rc, "mlx5dv_init_obj(%s, CQ): %m", name);
+		goto no_raw;
+	}
+	if (!dv_is_power_of_two(raw.cqe_cnt) || raw.cqe_cnt < depth ||
+		(raw.cqe_size != 64 && raw.cqe_size != 128)) {
+		rc = dv_fail(-EPROTO, "%s made a CQ of %u entries of %u bytes, %u were asked for",
+			name, raw.cqe_cnt, raw.cqe_size, entries);
+		goto no_raw;
+	}
+	made->cqn = raw.cqn;
+	made->next = device->cqs;
+	device->cqs = made;
+	/* libmlx5 has marked every CQE invalid; nothing is in it yet. */
+	*ret_cq = (struct dv_cq){.buf = raw.buf, .record = raw.dbrec, .cqe_cnt = raw.cqe_cnt,
+		.cqe_size = raw.cqe_size, .cqn = raw.cqn};
+	return 0;
+
+no_raw:
+	ibv_destroy_cq(made->cq);
+no_cq:
+	free(made);
+	return rc;
+}
+
+void dv_verbs_cq_destroy(struct dv_device *device, struct dv_cq *cq)
+{
+	for (struct verbs_cq **at = &device->cqs; *at; at = &(*at)->next) {
+		struct verbs_cq *found = *at;
+		int rc;
+
+		if (found->cqn != cq->cqn)
+			continue;
+		rc = dv_verbs_result(ibv_destroy_cq(found->cq));
+		if (rc) { /* its memory stays: the NIC may write there */
+			log_error("destroying CQ 0x%x of %s: %s: a queue pair still uses it",
+				found->cqn, device->attributes.name, strerror(-rc));
+			return;
+		}
+		*at = found->next;
+		free(found);
+		return;
+	}
+}

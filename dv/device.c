@@ -1,0 +1,378 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Opens a ConnectX by name: checks that it and its port can do the job, chooses the GID its queue
+ * pairs speak from, and makes the domains everything else is made on. Start-up and control plane.
+ */
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "config/log.h"
+#include "dv/verbs.h"
+
+#define GID_TEXT INET6_ADDRSTRLEN
+
+/* ---- the GID ------------------------------------------------------------------------------- */
+
+static const char *gid_text(const union ibv_gid *gid, char *text)
+{
+	return inet_ntop(AF_INET6, gid->raw, text, GID_TEXT) ? text : "?";
+}
+
+/*
+ * How good a GID is to speak RoCE from; 0: cannot be used. Only RoCE v2 is routed and balanced
+ * over paths; IPv4 is what fabrics are configured with; a link-local address ends at the first
+ * router and is on every interface, also on those that lead nowhere.
+ */
+static int gid_rank(const struct ibv_gid_entry *entry)
+{
+	static const uint8_t zero[16];
+	static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
+	const uint8_t *raw = entry->gid.raw;
+
+	if (entry->gid_type != IBV_GID_TYPE_ROCE_V2 || memcmp(raw, zero, 16) == 0)
+		return 0;
+	if (memcmp(raw, mapped, 12) == 0)
+		return 3;
+	if (raw[0] == 0xfe && (raw[1] & 0xc0) == 0x80)
+		return 1;
+	return 2;
+}
+
+/* The best RoCE GID of `port`, the first among equals; NULL: none can be used. */
+static const struct ibv_gid_entry *gid_best(
+	const struct ibv_gid_entry *entries, size_t count, unsigned port)
+{
+	const struct ibv_gid_entry *best = NULL;
+
+	for (size_t i = 0; i < count; i++) {
+		if (entries[i].port_num != port || gid_rank(&entries[i]) == 0)
+			continue;
+		if (!best || gid_rank(&entries[i]) > gid_rank(best) ||
+			(gid_rank(&entries[i]) == gid_rank(best) &&
+				entries[i].gid_index < best->gid_index))
+			best = &entries[i];
+	}
+	return best;
+}
+
+static const struct ibv_gid_entry *gid_at(
+	const struct ibv_gid_entry *entries, size_t count, unsigned port, uint32_t index)
+{
+	for (size_t i = 0; i < count; i++)
+		if (entries[i].port_num == port && entries[i].gid_index == index)
+			return &entries[i];
+	return NULL;
+}
+
+/* Chooses among the GID table's entries; `wanted` < 0: the best, or InfiniBand's first. */
+static int gid_choose(struct dv_device *device, const struct ibv_gid_entry *entries, size_t count,
+	int wanted)
+{
+	const char *name = device->attributes.name;
+	const struct ibv_gid_entry *entry;
+	char text[GID_TEXT];
+
+	if (wanted < 0 && device->kind == DV_ADDRESS_ROCE_V2) {
+		entry = gid_best(entries, count, device->port);
+		if (!entry)
+			return dv_fail(-EADDRNOTAVAIL,
+				"%s port %u has no RoCE v2 GID: give its network interface an IP "
+				"address and look with `show_gids` or `rdma link`",
+				name, device->port);
+	} else {
+		uint32_t index = wanted < 0 ? 0 : (uint32_t)wanted;
+
+		entry = index <= UINT8_MAX ? gid_at(entries, count, device->port, index) : NULL;
+		if (!entry)
+			return dv_fail(-EINVAL,
+				"%s port %u has no GID at index %u: see `show_gids`, or set "
+				"gid_index = -1 to have one chosen",
+				name, device->port, index);
+		if (device->kind == DV_ADDRESS_ROCE_V2 && gid_rank(entry) == 0)
+			return dv_fail(-EINVAL,
+				"%s port %u: GID %u (%s) is not RoCE v2: see `show_gids`, or set "
+				"gid_index = -1 to have one chosen",
+				name, device->port, index, gid_text(&entry->gid, text));
+	}
+	device->gid = entry->gid;
+	device->gid_index = (uint8_t)entry->gid_index;
+	log_info("%s port %u: %s, GID %u %s (%s), MTU %u", name, device->port,
+		device->kind == DV_ADDRESS_ROCE_V2 ? "RoCE v2" : "InfiniBand", entry->gid_index,
+		gid_text(&entry->gid, text), wanted < 0 ? "chosen" : "as set", 128u << device->mtu);
+	return 0;
+}
+
+static int gid_find(struct dv_device *device, int table_length, int wanted)
+{
+	size_t room = (size_t)(table_length > 0 ? table_length : 1) * device->ports;
+	struct ibv_gid_entry *entries = calloc(room, sizeof(*entries));
+	ssize_t count;
+	int rc;
+
+	if (!entries)
+		return dv_fail(-ENOMEM, "%s: GID table: %m", device->attributes.name);
+	count = ibv_query_gid_table(device->context, entries, room, 0);
+	if (count < 0)
+		rc = dv_fail((int)count, "ibv_query_gid_table(%s): %m. Does the port have an "
+			"address?", device->attributes.name);
+	else
+		rc = gid_choose(device, entries, (size_t)count, wanted);
+	free(entries);
+	return rc;
+}
+
+/* ---- the device and its port --------------------------------------------------------------- */
+
+/* Opens the context. The list is only good for looking names up: freed before we return. */
+static int context_open(struct dv_device *device, const char *name)
+{
+	int count = 0, rc = 0;
+	struct ibv_device **list;
+	char known[128] = "";
+	size_t used = 0;
+
+	if (strlen(name) >= sizeof(device->attributes.name))
+		return dv_fail(-EINVAL, "opening NIC %.32s...: the name is too long", name);
+	strcpy(device->attributes.name, name);
+	list = ibv_get_device_list(&count);
+	if (!list && errno == ENOSYS)
+		return dv_fail(-ENODEV, "there is no NIC %s here: this kernel has no RDMA. Load "
+			"mlx5_ib and ib_uverbs; in a container, give it /dev/infiniband", name);
+	if (!list)
+		return dv_fail(dv_verbs_errno(errno), "ibv_get_device_list for %s: %m", name);
+	for (int i = 0; i < count; i++) {
+		const char *other = ibv_get_device_name(list[i]);
+
+		if (strcmp(other, name) == 0) {
+			if (!mlx5dv_is_supported(list[i]))
+				rc = dv_fail(-EOPNOTSUPP, "NIC %s is not a ConnectX (mlx5): only "
+					"those can be driven here", name);
+			else if (!(device->context = ibv_open_device(list[i])))
+				rc = dv_fail(dv_verbs_errno(errno), "ibv_open_device(%s): %m. May "
+					"this user open /dev/infiniband/uverbs*?", name);
+			goto out;
+		}
+		if (used < sizeof(known) - 1)
+			used += (size_t)snprintf(
+				known + used, sizeof(known) - used, " %s", other);
+	}
+	rc = dv_fail(-ENODEV, "there is no NIC %s here; `rdma link` shows:%s", name,
+		count ? known : " none");
+out:
+	ibv_free_device_list(list);
+	return rc;
+}
+
+/* PCI tells the node: .../infiniband/mlx5_0/device/numa_node. -1 when it does not. */
+static int numa_node_read(const struct ibv_device *device)
+{
+	char path[IBV_SYSFS_PATH_MAX + 32];
+	int node = -1;
+	FILE *file;
+
+	snprintf(path, sizeof(path), "%s/device/numa_node", device->ibdev_path);
+	file = fopen(path, "re");
+	if (!file)
+		return -1;
+	if (fscanf(file, "%d", &node) != 1 || node < 0)
+		node = -1;
+	fclose(file);
+	return node;
+}
+
+static uint8_t reads_limit(int device_limit)
+{
+	return (uint8_t)(device_limit < (int)DV_READS_MAX ? device_limit : (int)DV_READS_MAX);
+}
+
+static int device_check(struct dv_device *device)
+{
+	struct dv_attributes *attributes = &device->attributes;
+	struct ibv_device_attr limits = {0};
+	int rc = dv_verbs_result(ibv_query_device(device->context, &limits));
+
+	if (rc)
+		return dv_fail(rc, "ibv_query_device(%s): %m", attributes->name);
+	if (device->port > limits.phys_port_cnt)
+		return dv_fail(-EINVAL, "%s has %u port(s), there is no port %u", attributes->name,
+			limits.phys_port_cnt, device->port);
+	if (limits.max_qp_rd_atom < 1 || limits.max_qp_init_rd_atom < 1)
+		return dv_fail(-EOPNOTSUPP, "%s cannot do RDMA READ (max_qp_rd_atom %d, "
+			"max_qp_init_rd_atom %d)", attributes->name, limits.max_qp_rd_atom,
+			limits.max_qp_init_rd_atom);
+	device->ports = limits.phys_port_cnt;
+	device->reads_in = reads_limit(limits.max_qp_rd_atom);
+	device->reads_out = reads_limit(limits.max_qp_init_rd_atom);
+	attributes->mr_bytes_max = limits.max_mr_size;
+	attributes->qp_depth_max = (uint32_t)limits.max_qp_wr;
+	attributes->cq_depth_max = (uint32_t)limits.max_cqe;
+	attributes->reads_max = device->reads_out < device->reads_in ? device->reads_out
+								      : device->reads_in;
+	attributes->numa_node = numa_node_read(device->context->device);
+	attributes->hardware = true;
+	return 0;
+}
+
+/* IBTA PortInfo: LinkSpeedActive and LinkWidthActive are one bit each. 0: not known. */
+static uint64_t port_bits_per_second(const struct ibv_port_attr *port)
+{
+	static const struct {
+		uint8_t code;
+		uint64_t bits; /* of one lane, as sold: NDR is 100G a lane */
+	} speeds[] = {{1, 2500000000}, {2, 5000000000}, {4, 10000000000}, {8, 10000000000},
+		{16, 14062500000}, {32, 25000000000}, {64, 50000000000}, {128, 100000000000}};
+	static const struct {
+		uint8_t code, lanes;
+	} widths[] = {{1, 1}, {2, 4}, {4, 8}, {8, 12}, {16, 2}};
+	uint64_t bits = 0, lanes = 0;
+
+	for (size_t i = 0; i < sizeof(speeds) / sizeof(speeds[0]); i++)
+		if (speeds[i].code == port->active_speed)
+			bits = speeds[i].bits;
+	for (size_t i = 0; i < sizeof(widths) / sizeof(widths[0]); i++)
+		if (widths[i].code == port->active_width)
+			lanes = widths[i].lanes;
+	return bits * lanes;
+}
+
+static int port_check(struct dv_device *device, int gid_wanted)
+{
+	const char *name = device->attributes.name;
+	bool ethernet;
+	struct ibv_port_attr port = {0};
+	int rc = dv_verbs_result(ibv_query_port(device->context, device->port, &port));
+
+	if (rc)
+		return dv_fail(rc, "ibv_query_port(%s, %u): %m", name, device->port);
+	ethernet = port.link_layer == IBV_LINK_LAYER_ETHERNET;
+	if (port.state != IBV_PORT_ACTIVE)
+		return dv_fail(-ENETDOWN, "%s port %u is not active (%s): %s", name, device->port,
+			ibv_port_state_str(port.state),
+			ethernet ? "check the cable and `ip link set ... up`"
+				 : "check the cable and that a subnet manager runs");
+	if (!ethernet && port.lid == 0)
+		return dv_fail(-ENETDOWN, "%s port %u has no LID: does a subnet manager run?",
+			name, device->port);
+	if (port.active_mtu < IBV_MTU_256 || port.active_mtu > IBV_MTU_4096)
+		return dv_fail(-EPROTO, "%s port %u: MTU code %d is not known", name, device->port,
+			port.active_mtu);
+	if (port.active_mtu < IBV_MTU_4096)
+		log_warn("%s port %u: RDMA MTU is %u, not 4096: bandwidth is lost to headers%s",
+			name, device->port, 128u << port.active_mtu,
+			ethernet ? "; give the interface `mtu 4200` or more" : "");
+	device->kind = ethernet ? DV_ADDRESS_ROCE_V2 : DV_ADDRESS_INFINIBAND;
+	device->lid = port.lid;
+	device->mtu = (uint8_t)port.active_mtu;
+	device->grh = ethernet || (port.flags & IBV_QPF_GRH_REQUIRED);
+	device->attributes.bits_per_second = port_bits_per_second(&port);
+	return gid_find(device, port.gid_tbl_len, gid_wanted);
+}
+
+/* ---- the domains --------------------------------------------------------------------------- */
+
+static int domain_open(struct dv_device *device)
+{
+	struct ibv_td_init_attr td_attr = {0};
+	struct ibv_parent_domain_init_attr attr = {0};
+	const char *name = device->attributes.name;
+	int rc;
+
+	device->pd = ibv_alloc_pd(device->context);
+	if (!device->pd)
+		return dv_fail(dv_verbs_errno(errno), "ibv_alloc_pd(%s): %m", name);
+	device->td = ibv_alloc_td(device->context, &td_attr);
+	if (!device->td) {
+		rc = dv_fail(dv_verbs_errno(errno), "ibv_alloc_td(%s): %m. A poll core needs a "
+			"doorbell page of its own: is the driver of this kernel too old?", name);
+		goto no_td;
+	}
+	attr.pd = device->pd;
+	attr.td = device->td;
+	device->domain = ibv_alloc_parent_domain(device->context, &attr);
+	if (!device->domain) {
+		rc = dv_fail(dv_verbs_errno(errno), "ibv_alloc_parent_domain(%s): %m", name);
+		goto no_domain;
+	}
+	return 0;
+
+no_domain:
+	ibv_dealloc_td(device->td);
+no_td:
+	ibv_dealloc_pd(device->pd);
+	return rc;
+}
+
+static int verbs_open(const struct dv_options *options, struct dv_device **ret_device)
+{
+	struct dv_device *device;
+	int rc;
+
+	if (options->port < 0 || options->port > UINT8_MAX)
+		return dv_fail(-EINVAL, "opening NIC %s: there is no port %d", options->name,
+			options->port);
+	device = calloc(1, sizeof(*device));
+	if (!device)
+		return dv_fail(-ENOMEM, "opening NIC %s: %m", options->name);
+	device->ops = &dv_verbs_ops;
+	device->port = (uint8_t)(options->port ? options->port : 1);
+	rc = context_open(device, options->name);
+	if (rc)
+		goto no_context;
+	rc = device_check(device);
+	if (rc == 0)
+		rc = port_check(device, options->gid_index);
+	if (rc == 0)
+		rc = domain_open(device);
+	if (rc)
+		goto no_domain;
+	*ret_device = device;
+	return 0;
+
+no_domain:
+	ibv_close_device(device->context);
+no_context:
+	free(device);
+	return rc;
+}
+
+/* What cannot be freed because something is left on it stays: the kernel frees it at exit. */
+static void verbs_close(struct dv_device *device)
+{
+	const char *name = device->attributes.name;
+	int rc = dv_verbs_result(ibv_dealloc_pd(device->domain));
+
+	if (rc == 0)
+		rc = dv_verbs_result(ibv_dealloc_td(device->td));
+	if (rc == 0)
+		rc = dv_verbs_result(ibv_dealloc_pd(device->pd));
+	if (rc)
+		log_error("closing %s: %s: a memory region or queue of it still exists", name,
+			strerror(-rc));
+	ibv_close_device(device->context);
+	free(device);
+}
+
+static void verbs_attributes(const struct dv_device *device, struct dv_attributes *ret)
+{
+	*ret = device->attributes;
+}
+
+const struct dv_ops dv_verbs_ops = {
+	.open = verbs_open,
+	.close = verbs_close,
+	.attributes = verbs_attributes,
+	.mr_register = dv_verbs_mr_register,
+	.mr_deregister = dv_verbs_mr_deregister,
+	.cq_create = dv_verbs_cq_create,
+	.cq_destroy = dv_verbs_cq_destroy,
+	.qp_create = dv_verbs_qp_create,
+	.qp_address = dv_verbs_qp_address,
+	.qp_number = dv_verbs_qp_number,
+	.qp_connect = dv_verbs_qp_connect,
+	.qp_error = dv_verbs_qp_error,
+	.qp_reset = dv_verbs_qp_reset,
+	.qp_destroy = dv_verbs_qp_destroy,
+	.event_fd = dv_verbs_event_fd,
+	.event_next = dv_verbs_event_next,
+};

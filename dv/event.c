@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a NIC tells without being asked: its port lost or found the link, the device or a queue
+ * died. Control plane only; nothing here blocks.
+ */
+#include <fcntl.h>
+
+#include "dv/verbs.h"
+
+/* libibverbs reads one event a call, and waits for it unless the descriptor says otherwise. */
+int dv_verbs_event_fd(struct dv_device *device)
+{
+	int fd = device->context->async_fd, flags = fcntl(fd, F_GETFL);
+
+	if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0)
+		return dv_fail(-errno, "events of %s: fcntl: %m", device->attributes.name);
+	return fd;
+}
+
+static enum dv_event_kind kind_of(enum ibv_event_type type)
+{
+	switch (type) {
+	case IBV_EVENT_PORT_ACTIVE:
+		return DV_EVENT_PORT_UP;
+	case IBV_EVENT_PORT_ERR:
+		return DV_EVENT_PORT_DOWN;
+	case IBV_EVENT_DEVICE_FATAL:
+		return DV_EVENT_DEVICE_FATAL;
+	case IBV_EVENT_CQ_ERR:
+		return DV_EVENT_CQ_OVERRUN;
+	case IBV_EVENT_QP_FATAL:
+	case IBV_EVENT_QP_REQ_ERR:
+	case IBV_EVENT_QP_ACCESS_ERR:
+		return DV_EVENT_QP_ERROR;
+	default:
+		return DV_EVENT_OTHER;
+	}
+}
+
+/* Acknowledged at once: destroying a queue waits for that. */
+int dv_verbs_event_next(struct dv_device *device, struct dv_event *ret)
+{
+	struct ibv_async_event event;
+
+	if (ibv_get_async_event(device->context, &event))
+		return errno == EAGAIN ? 0 : dv_fail(-errno, "events of %s: %m",
+			device->attributes.name);
+	*ret = (struct dv_event){.kind = kind_of(event.event_type),
+		.text = ibv_event_type_str(event.event_type)};
+	if (ret->kind == DV_EVENT_PORT_UP || ret->kind == DV_EVENT_PORT_DOWN)
+		ret->port = (uint8_t)event.element.port_num;
+	ibv_ack_async_event(&event);
+	return 1;
+}

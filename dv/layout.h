@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The bytes a ConnectX reads and writes: send WQEs, CQEs, doorbell records, doorbell registers.
+ * The structures are rdma-core's (infiniband/mlx5dv.h); here are the offsets the hot path and the
+ * software NIC rely on, asserted, and the few constants that header does not name.
+ *
+ *   READ/WRITE WQE, a queue of 64-byte basic blocks (WQEBB); it may wrap at the queue's end
+ *    0  ctrl   opmod<<24 | index<<8 | opcode     qpn<<8 | ds     sig, stream, fm_ce_se     imm
+ *   16  raddr  remote address (8), rkey (4), 0 (4)
+ *   32  data   bytes (4), lkey (4), address (8)      1..n of them; ds counts 16-byte units
+ */
+#ifndef DV_LAYOUT_H
+#define DV_LAYOUT_H
+
+#include <assert.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <infiniband/mlx5dv.h>
+
+#define DV_WQEBB 64u
+#define DV_SEGMENT 16u
+#define DV_SGES_MAX 3u /* data segments of one WQE the hot path writes: two WQEBBs */
+
+enum { /* fm_ce_se of the control segment */
+	DV_CE_ERROR_ONLY = 0,      /* a CQE only when it fails */
+	DV_CE_ALWAYS = 2 << 2,     /* a CQE when it is done */
+	DV_FENCE = 4 << 5,         /* starts after all earlier READs of the QP are done */
+};
+
+enum { /* which of the two words of a doorbell record */
+	DV_DBREC_RECEIVE = 0,
+	DV_DBREC_SEND = 1,
+};
+
+#define DV_CQE_OPCODE(op_own) ((op_own) >> 4)
+#define DV_CQE_OWNER 1u
+
+enum { /* syndrome of an error CQE */
+	DV_SYNDROME_LOCAL_LENGTH = 0x01,
+	DV_SYNDROME_LOCAL_QP_OP = 0x02,
+	DV_SYNDROME_LOCAL_PROTECTION = 0x04,
+	DV_SYNDROME_FLUSHED = 0x05,
+	DV_SYNDROME_MW_BIND = 0x06,
+	DV_SYNDROME_BAD_RESPONSE = 0x10,
+	DV_SYNDROME_LOCAL_ACCESS = 0x11,
+	DV_SYNDROME_REMOTE_INVALID_REQUEST = 0x12,
+	DV_SYNDROME_REMOTE_ACCESS = 0x13,
+	DV_SYNDROME_REMOTE_OP = 0x14,
+	DV_SYNDROME_RETRY_EXCEEDED = 0x15,
+	DV_SYNDROME_RNR_RETRY_EXCEEDED = 0x16,
+	DV_SYNDROME_ABORTED = 0x22,
+};
+
+static_assert(sizeof(struct mlx5_wqe_ctrl_seg) == 16, "PRM: control segment");
+static_assert(offsetof(struct mlx5_wqe_ctrl_seg, qpn_ds) == 4, "PRM: control segment");
+static_assert(offsetof(struct mlx5_wqe_ctrl_seg, fm_ce_se) == 11, "PRM: control segment");
+static_assert(sizeof(struct mlx5_wqe_raddr_seg) == 16, "PRM: remote address segment");
+static_assert(offsetof(struct mlx5_wqe_raddr_seg, rkey) == 8, "PRM: remote address segment");
+static_assert(sizeof(struct mlx5_wqe_data_seg) == 16, "PRM: data segment");
+static_assert(offsetof(struct mlx5_wqe_data_seg, lkey) == 4, "PRM: data segment");
+static_assert(offsetof(struct mlx5_wqe_data_seg, addr) == 8, "PRM: data segment");
+static_assert(sizeof(struct mlx5_cqe64) == 64, "PRM: CQE");
+static_assert(offsetof(struct mlx5_cqe64, byte_cnt) == 44, "PRM: CQE");
+static_assert(offsetof(struct mlx5_cqe64, sop_drop_qpn) == 56, "PRM: CQE");
+static_assert(offsetof(struct mlx5_cqe64, wqe_counter) == 60, "PRM: CQE");
+static_assert(offsetof(struct mlx5_cqe64, op_own) == 63, "PRM: CQE");
+static_assert(offsetof(struct mlx5_err_cqe, vendor_err_synd) == 54, "PRM: error CQE");
+static_assert(offsetof(struct mlx5_err_cqe, syndrome) == 55, "PRM: error CQE");
+
+#endif

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Memory regions on libibverbs: registered with the least rights that work, and a refusal that says
+ * which limit was met. Control plane's helper threads: registering large memory takes seconds.
+ */
+#include <stdlib.h>
+#include <sys/resource.h>
+
+#include "dv/verbs.h"
+
+#define MIB (1024.0 * 1024.0)
+#define ACCESS_ALL (DV_LOCAL_WRITE | DV_REMOTE_READ | DV_REMOTE_WRITE | DV_RELAXED_ORDERING)
+
+static unsigned access_flags(unsigned access)
+{
+	unsigned flags = 0;
+
+	if (access & DV_LOCAL_WRITE)
+		flags |= IBV_ACCESS_LOCAL_WRITE;
+	if (access & DV_REMOTE_READ)
+		flags |= IBV_ACCESS_REMOTE_READ;
+	if (access & DV_REMOTE_WRITE) /* verbs: no remote write without the local one */
+		flags |= IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE;
+	if (access & DV_RELAXED_ORDERING)
+		flags |= IBV_ACCESS_RELAXED_ORDERING;
+	return flags;
+}
+
+/* The kernel says ENOMEM for three different things; this says which, and what to do. */
+static int explain(const struct dv_device *device, const void *base, size_t length, int error)
+{
+	const char *name = device->attributes.name;
+	struct rlimit limit = {RLIM_INFINITY, RLIM_INFINITY};
+
+	switch (error) {
+	case -ENOMEM:
+		getrlimit(RLIMIT_MEMLOCK, &limit);
+		if (limit.rlim_cur != RLIM_INFINITY)
+			return dv_fail(error, "registering %.1f MiB on %s: %m; RLIMIT_MEMLOCK is "
+				"%llu KiB. Raise it: ulimit -l unlimited; LimitMEMLOCK=infinity "
+				"(systemd); --ulimit memlock=-1 (containers)",
+				(double)length / MIB, name,
+				(unsigned long long)limit.rlim_cur / 1024);
+		return dv_fail(error, "registering %.1f MiB on %s: %m. Not RLIMIT_MEMLOCK: too "
+			"little memory to pin, or the NIC is out of translation entries. Use huge "
+			"pages or less memory", (double)length / MIB, name);
+	case -EFAULT:
+		return dv_fail(error, "registering %.1f MiB at %p on %s: %m. Part of it is not "
+			"mapped, is read-only, or is a file that cannot be pinned",
+			(double)length / MIB, base, name);
+	default:
+		return dv_fail(error, "registering %.1f MiB at %p on %s: %m", (double)length / MIB,
+			base, name);
+	}
+}
+
+int dv_verbs_mr_register(struct dv_device *device, void *base, size_t length, unsigned access,
+	int memfd, uint64_t memfd_offset, struct dv_mr *ret_mr)
+{
+	uint64_t limit = device->attributes.mr_bytes_max;
+	struct ibv_mr *mr;
+
+	(void)memfd; /* the NIC needs pages, not files */
+	(void)memfd_offset;
+	if (!base || !length || access & ~(unsigned)ACCESS_ALL)
+		return dv_fail(-EINVAL, "registering %zu bytes at %p with access 0x%x: impossible",
+			length, base, access);
+	if (length > limit)
+		return dv_fail(-E2BIG, "registering %.1f MiB on %s: one region of it has at most "
+			"%.1f MiB (max_mr_size). Use a smaller pool", (double)length / MIB,
+			device->attributes.name, (double)limit / MIB);
+	/* iova2 is the entry that takes optional rights: a kernel that does not know relaxed
+	 * ordering is then not asked for it, instead of refusing. */
+	mr = ibv_reg_mr_iova2(device->pd, base, length, (uintptr_t)base, access_flags(access));
+	if (!mr)
+		return explain(device, base, length, dv_verbs_errno(errno));
+	*ret_mr = (struct dv_mr){.base = base, .length = length, .lkey = mr->lkey,
+		.rkey = mr->rkey, .handle = mr};
+	return 0;
+}
+
+int dv_verbs_mr_deregister(struct dv_device *device, struct dv_mr *mr)
+{
+	int rc;
+
+	if (!mr->handle)
+		return dv_fail(-EINVAL, "deregistering memory on %s: it is not registered",
+			device->attributes.name);
+	rc = dv_verbs_result(ibv_dereg_mr(mr->handle));
+	if (rc)
+		return dv_fail(rc, "deregistering %.1f MiB at %p on %s: %m",
+			(double)mr->length / MIB, mr->base, device->attributes.name);
+	*mr = (struct dv_mr){0};
+	return 0;
+}

@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Queue pairs on mlx5dv: reliable connected, no receive queue, send queue written by the poll core.
+ * Control plane; the hot handle inside belongs to the poll core it was handed to.
+ */
+#include <arpa/inet.h>
+#include <stdlib.h>
+#include <sys/random.h>
+
+#include "config/log.h"
+#include "dv/verbs.h"
+
+#define ADDRESS_VERSION 1
+#define NUMBER_MAX 0xffffffu /* QPNs and PSNs have 24 bits */
+
+/*
+ * The NIC gives a peer up after 7 retries of 4.096 us << 14 = 67 ms: more than half a second. That
+ * is for lost packets; the poll core has its own, shorter deadline and then drives the QP to error.
+ */
+#define ACK_TIMEOUT 14
+#define RETRIES 7
+#define RNR_RETRIES 7 /* for ever; nothing we post needs a receive */
+#define RNR_TIMER 12  /* 0.64 ms */
+
+/* Never the last one: packets on their way to the QP's last life are not taken for this one's. */
+static int psn_renew(struct dv_qp *qp)
+{
+	uint32_t random;
+
+	if (getrandom(&random, sizeof(random), 0) != (ssize_t)sizeof(random))
+		return dv_fail(dv_verbs_errno(errno), "getrandom for a sequence number: %m");
+	qp->psn = (qp->psn + 1 + random % NUMBER_MAX) & NUMBER_MAX;
+	return 0;
+}
+
+static int modify(struct dv_qp *qp, struct ibv_qp_attr *attr, int mask, const char *what,
+	const char *hint)
+{
+	int rc = dv_verbs_result(ibv_modify_qp(qp->qp, attr, mask | IBV_QP_STATE));
+
+	if (rc)
+		return dv_fail(rc, "QP 0x%x of %s: %s: %m%s", qp->qp->qp_num,
+			qp->device->attributes.name, what, hint);
+	return 0;
+}
+
+/*
+ * The QP lets READ and WRITE in; whether memory may be read or written is said by its region alone,
+ * and the engine registers nothing with DV_REMOTE_WRITE.
+ */
+static int to_init(struct dv_qp *qp)
+{
+	struct ibv_qp_attr attr = {
+		.qp_state = IBV_QPS_INIT,
+		.pkey_index = 0,
+		.port_num = qp->device->port,
+		.qp_access_flags = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE,
+	};
+
+	return modify(qp, &attr, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, "-> INIT",
+		"");
+}
+
+/*
+ * Two data segments and READ or WRITE: libmlx5 then reckons 64 bytes a WR, so `depth` WRs are
+ * `depth` blocks. What a WQE really holds is up to who writes it. Scatter-to-CQE is off: a READ's
+ * bytes always land in the destination.
+ */
+static struct ibv_qp *qp_make(struct dv_device *device, struct ibv_cq *cq, unsigned depth)
+{
+	struct ibv_qp_init_attr_ex attr = {
+		.send_cq = cq,
+		.recv_cq = cq,
+		.cap = {.max_send_wr = depth, .max_send_sge = 2},
+		.qp_type = IBV_QPT_RC,
+		.sq_sig_all = 0,
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+		.pd = device->domain,
+		.send_ops_flags = IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_RDMA_WRITE,
+	};
+	struct mlx5dv_qp_init_attr mlx5_attr = {
+		.comp_mask = MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS,
+		.create_flags = MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE,
+	};
+
+	return mlx5dv_create_qp(device->context, &attr, &mlx5_attr);
+}
+
+/* Fills the hot handle. libmlx5 does not tell its own producer index: it is 0 in a fresh QP. */
+static int sq_fill(struct dv_qp *qp, unsigned depth)
+{
+	const char *name = qp->device->attributes.name;
+	struct mlx5dv_qp raw = {0};
+	struct mlx5dv_obj object = {0};
+	int rc;
+
+	object.qp.in = qp->qp;
+	object.qp.out = &raw;
+	rc = dv_verbs_result(mlx5dv_init_obj(&object, MLX5DV_OBJ_QP));
+	if (rc)
+		return dv_fail(rc, "mlx5dv_init_obj(%s, QP): %m", name);
+	if (!dv_is_power_of_two(raw.sq.wqe_cnt) || raw.sq.wqe_cnt < depth ||
+		raw.sq.stride != DV_WQEBB)
+		return dv_fail(-EPROTO, "%s made a send queue of %u blocks of %u bytes, %u of %u "
+			"were asked for", name, raw.sq.wqe_cnt, raw.sq.stride, depth, DV_WQEBB);
+	qp->sq = (struct dv_sq){.buf = raw.sq.buf, .record = raw.dbrec, .bf_reg = raw.bf.reg,
+		.wqe_cnt = raw.sq.wqe_cnt, .qpn = qp->qp->qp_num, .bf_size = raw.bf.size};
+	return 0;
+}
+
+int dv_verbs_qp_create(struct dv_device *device, struct dv_cq *cq, unsigned depth,
+	struct dv_qp **ret_qp, struct dv_sq **ret_sq)
+{
+	const char *name = device->attributes.name;
+	struct ibv_cq *verbs_cq = dv_verbs_cq_find(device, cq);
+	struct dv_qp *qp;
+	int rc;
+
+	if (!verbs_cq)
+		return dv_fail(-EINVAL, "a queue pair on %s: CQ 0x%x is not of that NIC", name,
+			cq->cqn);
+	if (!depth || depth > device->attributes.qp_depth_max)
+		return dv_fail(-EINVAL, "a send queue of %u blocks on %s: 1 to %u can be", depth,
+			name, device->attributes.qp_depth_max);
+	qp = aligned_alloc(alignof(struct dv_qp), sizeof(*qp));
+	if (!qp)
+		return dv_fail(-ENOMEM, "a queue pair on %s: %m", name);
+	memset(qp, 0, sizeof(*qp));
+	qp->ops = device->ops;
+	qp->device = device;
+	rc = psn_renew(qp);
+	if (rc)
+		goto no_qp;
+	qp->qp = qp_make(device, verbs_cq, depth);
+	if (!qp->qp) {
+		rc = dv_fail(dv_verbs_errno(errno), "mlx5dv_create_qp(%s, %u blocks): %m. Many "
+			"queues need much locked memory: see ulimit -l", name, depth);
+		goto no_qp;
+	}
+	rc = sq_fill(qp, depth);
+	if (rc == 0)
+		rc = to_init(qp);
+	if (rc)
+		goto no_queue;
+	*ret_qp = qp;
+	*ret_sq = &qp->sq;
+	return 0;
+
+no_queue:
+	ibv_destroy_qp(qp->qp);
+no_qp:
+	free(qp);
+	return rc;
+}
+
+void dv_verbs_qp_address(const struct dv_qp *qp, struct dv_address *ret_address)
+{
+	const struct dv_device *device = qp->device;
+	struct dv_address address = {
+		.version = ADDRESS_VERSION,
+		.kind = device->kind,
+		.mtu = device->mtu,
+		.qpn = qp->qp->qp_num,
+		.psn = qp->psn,
+		.lid = device->lid,
+	};
+
+	memcpy(address.gid, device->gid.raw, sizeof(address.gid));
+	*ret_address = address;
+}
+
+uint32_t dv_verbs_qp_number(const struct dv_qp *qp)
+{
+	return qp->qp->qp_num;
+}
+
+/* The address came over the wire: what is wrong with it, or NULL. */
+static const char *address_fault(const struct dv_device *device, const struct dv_address *remote)
+{
+	static const uint8_t zero[16];
+
+	if (remote->version != ADDRESS_VERSION)
+		return "unknown version";
+	if (remote->kind != device->kind)
+		return "another kind of network (InfiniBand, RoCE v2 and software do not mix)";
+	if (remote->mtu < IBV_MTU_256 || remote->mtu > IBV_MTU_4096)
+		return "impossible MTU";
+	if (remote->qpn == 0 || remote->qpn > NUMBER_MAX || remote->psn > NUMBER_MAX)
+		return "impossible QP or sequence number";
+	if (remote->kind == DV_ADDRESS_INFINIBAND && remote->lid == 0)
+		return "no LID";
+	if (device->grh && memcmp(remote->gid, zero, sizeof(zero)) == 0)
+		return "no GID";
+	return NULL;
+}
+
+static int to_rtr(struct dv_qp *qp, const struct dv_address *remote)
+{
+	const struct dv_device *device = qp->device;
+	uint8_t mtu = remote->mtu < device->mtu ? remote->mtu : device->mtu;
+	char text[INET6_ADDRSTRLEN] = "?", hint[128];
+	struct ibv_qp_attr attr = {
+		.qp_state = IBV_QPS_RTR,
+		.path_mtu = (enum ibv_mtu)mtu,
+		.dest_qp_num = remote->qpn,
+		.rq_psn = remote->psn,
+		.max_dest_rd_atomic = device->reads_in,
+		.min_rnr_timer = RNR_TIMER,
+		.ah_attr = {.dlid = remote->lid, .port_num = device->port},
+	};
+
+	if (device->grh) {
+		attr.ah_attr.is_global = 1;
+		attr.ah_attr.grh.sgid_index = device->gid_index;
+		attr.ah_attr.grh.hop_limit = 64;
+		memcpy(attr.ah_attr.grh.dgid.raw, remote->gid, sizeof(remote->gid));
+	}
+	inet_ntop(AF_INET6, remote->gid, text, sizeof(text));
+	snprintf(hint, sizeof(hint), ". Can %s (LID %u) be reached from GID index %u of this port?",
+		text, remote->lid, device->gid_index);
+	return modify(qp, &attr,
+		IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+			IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
+		"INIT -> RTR", hint);
+}
+
+static int to_rts(struct dv_qp *qp)
+{
+	struct ibv_qp_attr attr = {
+		.qp_state = IBV_QPS_RTS,
+		.timeout = ACK_TIMEOUT,
+		.retry_cnt = RETRIES,
+		.rnr_retry = RNR_RETRIES,
+		.sq_psn = qp->psn,
+		.max_rd_atomic = qp->device->reads_out,
+	};
+
+	return modify(qp, &attr,
+		IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+			IBV_QP_MAX_QP_RD_ATOMIC,
+		"RTR -> RTS", "");
+}
+
+/* A failure half-way leaves the QP where it came to; dv_qp_reset() takes it back to INIT. */
+int dv_verbs_qp_connect(struct dv_qp *qp, const struct dv_address *remote)
+{
+	const char *fault = address_fault(qp->device, remote);
+	int rc;
+
+	if (fault)
+		return dv_fail(-EPROTO, "QP 0x%x of %s: the peer's address is refused: %s",
+			qp->qp->qp_num, qp->device->attributes.name, fault);
+	rc = to_rtr(qp, remote);
+	if (rc)
+		return rc;
+	return to_rts(qp);
+}
+
+int dv_verbs_qp_error(struct dv_qp *qp)
+{
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
+
+	return modify(qp, &attr, 0, "-> ERR", "");
+}
+
+/*
+ * A QP that is not drained is refused: its late completions would be taken for those of its next
+ * life. libmlx5 zeroes its own indices and the doorbell record on the way to RESET (and leaves our
+ * CQ alone, which mlx5dv_init_obj() marked as ours); the device starts from block 0, and so do we.
+ * The record is written once more because the device would believe it: it must be 0 before RTS.
+ */
+int dv_verbs_qp_reset(struct dv_qp *qp)
+{
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RESET};
+	int rc;
+
+	if (qp->sq.ci != qp->sq.pi)
+		return dv_fail(-EBUSY, "QP 0x%x of %s: reset with %u blocks not yet reaped",
+			qp->qp->qp_num, qp->device->attributes.name, qp->sq.pi - qp->sq.ci);
+	rc = psn_renew(qp);
+	if (rc)
+		return rc;
+	rc = modify(qp, &attr, 0, "-> RESET", "");
+	if (rc)
+		return rc;
+	dv_record_store(&qp->sq.record[DV_DBREC_SEND], 0);
+	dv_record_store(&qp->sq.record[DV_DBREC_RECEIVE], 0);
+	qp->sq.bf_offset = 0;
+	qp->sq.pi = 0;
+	qp->sq.ci = 0;
+	qp->sq.rung = 0;
+	qp->sq.last = 0;
+	return to_init(qp);
+}
+
+void dv_verbs_qp_destroy(struct dv_qp *qp)
+{
+	int rc = dv_verbs_result(ibv_destroy_qp(qp->qp));
+
+	if (rc) { /* its queue stays: the NIC may still read it */
+		log_error("destroying QP 0x%x of %s: %s", qp->sq.qpn, qp->device->attributes.name,
+			strerror(-rc));
+		return;
+	}
+	free(qp);
+}

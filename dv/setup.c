@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * dv/setup.h, handed on to the implementation that the device's name asked for. Nothing else
+ * happens here. Any thread.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "dv/ops.h"
+
+/* Every device and every QP begins with this pointer. */
+static const struct dv_ops *ops_of(const void *object)
+{
+	return *(const struct dv_ops *const *)object;
+}
+
+static const struct dv_ops *ops_by_name(const char *name)
+{
+	if (strcmp(name, "soft") == 0 || strncmp(name, "soft:", 5) == 0)
+		return &dv_soft_ops;
+	return &dv_verbs_ops;
+}
+
+int dv_open(const struct dv_options *options, struct dv_device **ret_device)
+{
+	const struct dv_ops *ops;
+
+	if (!options || !ret_device || !options->name || !options->name[0])
+		return dv_fail(-EINVAL, "opening a NIC: no name given; see `ibv_devinfo -l`, "
+					"or use \"soft\"");
+	ops = ops_by_name(options->name);
+	return ops->open(options, ret_device);
+}
+
+void dv_close(struct dv_device *device)
+{
+	if (device)
+		ops_of(device)->close(device);
+}
+
+void dv_attributes(const struct dv_device *device, struct dv_attributes *ret)
+{
+	ops_of(device)->attributes(device, ret);
+}
+
+unsigned dv_step(struct dv_device *device)
+{
+	const struct dv_ops *ops = ops_of(device);
+
+	return ops->step ? ops->step(device) : 0;
+}
+
+bool dv_needs_step(const struct dv_device *device)
+{
+	const struct dv_ops *ops = ops_of(device);
+
+	return ops->needs_step && ops->needs_step(device);
+}
+
+int dv_mr_register(struct dv_device *device, void *base, size_t length, unsigned access, int memfd,
+	uint64_t memfd_offset, struct dv_mr *ret_mr)
+{
+	return ops_of(device)->mr_register(
+		device, base, length, access, memfd, memfd_offset, ret_mr);
+}
+
+int dv_mr_deregister(struct dv_device *device, struct dv_mr *mr)
+{
+	return ops_of(device)->mr_deregister(device, mr);
+}
+
+int dv_cq_create(struct dv_device *device, unsigned depth, struct dv_cq *ret_cq)
+{
+	return ops_of(device)->cq_create(device, depth, ret_cq);
+}
+
+void dv_cq_destroy(struct dv_device *device, struct dv_cq *cq)
+{
+	ops_of(device)->cq_destroy(device, cq);
+}
+
+int dv_qp_create(struct dv_device *device, struct dv_cq *cq, unsigned depth, struct dv_qp **ret_qp,
+	struct dv_sq **ret_sq)
+{
+	return ops_of(device)->qp_create(device, cq, depth, ret_qp, ret_sq);
+}
+
+void dv_qp_address(const struct dv_qp *qp, struct dv_address *ret_address)
+{
+	ops_of(qp)->qp_address(qp, ret_address);
+}
+
+uint32_t dv_qp_number(const struct dv_qp *qp)
+{
+	return ops_of(qp)->qp_number(qp);
+}
+
+int dv_qp_connect(struct dv_qp *qp, const struct dv_address *remote)
+{
+	return ops_of(qp)->qp_connect(qp, remote);
+}
+
+int dv_qp_error(struct dv_qp *qp)
+{
+	return ops_of(qp)->qp_error(qp);
+}
+
+int dv_qp_reset(struct dv_qp *qp)
+{
+	return ops_of(qp)->qp_reset(qp);
+}
+
+void dv_qp_destroy(struct dv_qp *qp)
+{
+	if (qp)
+		ops_of(qp)->qp_destroy(qp);
+}
+
+int dv_event_fd(struct dv_device *device)
+{
+	const struct dv_ops *ops = ops_of(device);
+
+	return ops->event_fd ? ops->event_fd(device) : -EOPNOTSUPP;
+}
+
+int dv_event_next(struct dv_device *device, struct dv_event *ret_event)
+{
+	const struct dv_ops *ops = ops_of(device);
+
+	return ops->event_next ? ops->event_next(device, ret_event) : 0;
+}

@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Completions: WQEs leave the window in order, CQEs are written, an error flushes the rest.
+ * Runs in a step or in a setup caller, under nic->lock.
+ */
+#include "dv/soft/soft.h"
+
+#define VENDOR_FLUSHED 0xf9 /* what a ConnectX puts there */
+
+/* A CQ that has no room is broken for good, and so are the QPs that use it. */
+static void break_cq(struct soft_cq *cq)
+{
+	struct dv_device *nic = cq->nic;
+
+	soft_blame(nic, &nic->stats.cq_overruns,
+		"completion queue %u: %u entries wait and it holds no more", cq->cqn, cq->cqe_cnt);
+	cq->broken = true;
+	if (nic->hooks)
+		nic->hooks->overrun(cq);
+	for (unsigned i = 0; i < nic->qp_count; i++)
+		if (nic->qps[i]->cq == cq)
+			soft_flush(nic->qps[i]);
+}
+
+/* Bytes 0..62 first, then the byte with opcode and owner, which gives it to the poll core. */
+bool soft_cqe_write(struct soft_cq *cq, struct mlx5_cqe64 *cqe, uint8_t opcode, bool solicited)
+{
+	struct dv_device *nic = cq->nic;
+	uint8_t *at;
+
+	if (cq->broken)
+		return false;
+	if (((cq->pi - dv_device_load_record(&cq->record[0])) & 0xffffff) >= cq->cqe_cnt) {
+		break_cq(cq);
+		return false;
+	}
+	at = cq->buf + (size_t)(cq->pi & (cq->cqe_cnt - 1)) * cq->cqe_size + cq->cqe_size -
+	     sizeof(*cqe);
+	memcpy(at, cqe, offsetof(struct mlx5_cqe64, op_own));
+	dv_device_store_owner(at + offsetof(struct mlx5_cqe64, op_own),
+		(uint8_t)(opcode << 4 | !!(cq->pi & cq->cqe_cnt)));
+	cq->pi++;
+	nic->stats.cqes++;
+	if (nic->hooks)
+		nic->hooks->completed(cq, solicited);
+	return true;
+}
+
+/* The requester's. `opcode` is the WQE's; libmlx5 tells from it what was done. */
+static void write_cqe(struct dv_qp *qp, const struct soft_op *op, uint32_t bytes,
+	uint8_t syndrome, uint8_t vendor)
+{
+	struct mlx5_cqe64 cqe = {0};
+
+	if (!qp->cq)
+		return;
+	cqe.byte_cnt = htobe32(bytes);
+	cqe.sop_drop_qpn = htobe32((uint32_t)op->opcode << 24 | qp->qpn);
+	cqe.srqn_uidx = htobe32(qp->uidx);
+	cqe.wqe_counter = htobe16((uint16_t)op->index);
+	if (syndrome) {
+		struct mlx5_err_cqe *error = (void *)&cqe;
+
+		error->vendor_err_synd = vendor;
+		error->syndrome = syndrome;
+	}
+	if (soft_cqe_write(qp->cq, &cqe, syndrome ? MLX5_CQE_REQ_ERR : MLX5_CQE_REQ, syndrome))
+		qp->nic->stats.cqe_errors += syndrome != 0;
+}
+
+static void retire_done(struct dv_qp *qp, const struct soft_op *op)
+{
+	struct dv_soft_stats *stats = &qp->nic->stats;
+
+	stats->wqes++;
+	stats->bytes += op->total;
+	*(op->opcode == MLX5_OPCODE_RDMA_READ ? &stats->reads : &stats->writes) += 1;
+	qp->retired = op->index + op->blocks;
+	qp->head++;
+	if ((op->flags & DV_CE_ALWAYS) == DV_CE_ALWAYS)
+		write_cqe(qp, op, (uint32_t)op->total, 0, 0);
+}
+
+/*
+ * A READ that is to be executed again waits for a later one that nothing keeps from overtaking it.
+ */
+static bool waits_for_later(struct dv_qp *qp, struct soft_op *op)
+{
+	if (!op->again)
+		return false;
+	for (uint32_t n = qp->head + 1; n != qp->tail; n++) {
+		const struct soft_op *later = soft_op(qp, n);
+
+		if (later->flags & DV_FENCE || later->state == OP_FAILED)
+			break;
+		if (later->opcode == MLX5_OPCODE_RDMA_READ)
+			return true;
+	}
+	op->again = false;
+	return false;
+}
+
+/* Completes WQEs from the oldest on. Returns how many. */
+unsigned soft_retire(struct dv_qp *qp)
+{
+	unsigned count = 0;
+
+	while (qp->state == SOFT_RTS && qp->head != qp->tail) {
+		struct soft_op *op = soft_op(qp, qp->head);
+
+		if (op->state == OP_FAILED) {
+			soft_flush(qp);
+			return count + 1;
+		}
+		if (op->state != OP_DONE || waits_for_later(qp, op) ||
+			op->ready_step > qp->nic->steps)
+			break;
+		retire_done(qp, op);
+		count++;
+	}
+	return count;
+}
+
+/* The head may have failed: it tells why, all behind it are flushed. */
+static void flush_window(struct dv_qp *qp)
+{
+	bool first = true;
+
+	while (qp->head != qp->tail) {
+		/* Out of the window before its CQE: that may break the CQ, which flushes again. */
+		struct soft_op *op = soft_op(qp, qp->head++);
+
+		if (op->state == OP_SENT)
+			soft_tcp_cancel(qp, op);
+		qp->retired = op->index + op->blocks;
+		if (first && op->state == OP_FAILED) {
+			write_cqe(qp, op, 0, op->syndrome, op->vendor);
+		} else {
+			write_cqe(qp, op, 0, DV_SYNDROME_FLUSHED, VENDOR_FLUSHED);
+			qp->nic->stats.flushed++;
+		}
+		first = false;
+	}
+	qp->executed = qp->tail;
+}
+
+/* WQEs that were rung and never looked at. */
+static void flush_rung(struct dv_qp *qp)
+{
+	while (qp->fetched != qp->rung) {
+		struct soft_op op = {.index = qp->fetched};
+
+		qp->fetched += soft_wqe_skip(qp, op.index);
+		qp->retired = qp->fetched;
+		write_cqe(qp, &op, 0, DV_SYNDROME_FLUSHED, VENDOR_FLUSHED);
+		qp->nic->stats.flushed++;
+	}
+}
+
+void soft_flush(struct dv_qp *qp)
+{
+	if (qp->state == SOFT_RTS) {
+		soft_qp_hide(qp);
+		/* What was executed and waited only for its turn is done, not flushed. */
+		while (qp->head != qp->tail && soft_op(qp, qp->head)->state == OP_DONE)
+			retire_done(qp, soft_op(qp, qp->head));
+	}
+	qp->state = SOFT_ERROR;
+	soft_doorbell(qp);
+	flush_window(qp);
+	flush_rung(qp);
+	if (qp->foreign)
+		qp->nic->hooks->flushed(qp);
+}

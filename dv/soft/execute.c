@@ -1,0 +1,382 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Executes the WQEs of one QP in order: fences, limits, keys, the movement of the bytes, retries.
+ * Runs in a step, under nic->lock.
+ */
+#include "dv/soft/soft.h"
+
+#define TCP_RETRY_NS 2000000u /* before a peer that was not ready is asked again */
+
+struct soft_op *soft_op(struct dv_qp *qp, uint32_t n)
+{
+	return &qp->window[n & (SOFT_WINDOW - 1)];
+}
+
+void soft_op_fail(struct soft_op *op, uint8_t syndrome, uint8_t vendor)
+{
+	op->state = OP_FAILED;
+	op->syndrome = syndrome;
+	op->vendor = vendor;
+}
+
+static bool is_read(const struct soft_op *op)
+{
+	return op->opcode == MLX5_OPCODE_RDMA_READ;
+}
+
+/* The payload is where it belongs; the completion comes in order and perhaps later. */
+void soft_op_done(struct dv_qp *qp, struct soft_op *op)
+{
+	struct dv_device *nic = qp->nic;
+
+	op->state = OP_DONE;
+	op->step = nic->steps;
+	op->ready_step = nic->steps;
+	qp->proven = true;
+	if (nic->fault.delay_steps_max)
+		op->ready_step += soft_random(nic) % (nic->fault.delay_steps_max + 1);
+	if (is_read(op) && !op->redone)
+		op->again = soft_fault_percent(nic, nic->fault.retransmit_percent);
+}
+
+void soft_ask_of(const struct dv_qp *qp, const struct soft_op *op, struct soft_ask *ret_ask)
+{
+	*ret_ask = (struct soft_ask){
+		.dest_qpn = qp->remote.qpn,
+		.dest_psn = qp->remote.psn,
+		.src_qpn = qp->qpn,
+		.src_psn = qp->psn,
+		.rkey = op->rkey,
+		.access = is_read(op) ? DV_REMOTE_READ : DV_REMOTE_WRITE,
+		.address = op->remote,
+		.length = op->total,
+	};
+}
+
+/* ---- moving bytes ---------------------------------------------------------------------------- */
+
+/*
+ * The NIC reads memory that its owner may be writing: that is what one-sided access means, and page
+ * heads exist to find out. ThreadSanitizer must not see it as a data race of the program, so under
+ * it the bytes are moved by a loop it does not watch (it would watch memcpy() even from here).
+ */
+#ifdef DV_UNDER_TSAN
+__attribute__((no_sanitize("thread"))) void soft_copy(void *to, const void *from, size_t bytes)
+{
+	volatile uint8_t *out = to; /* volatile: the loop must not become a memcpy() again */
+	const volatile uint8_t *in = from;
+
+	for (size_t i = 0; i < bytes; i++)
+		out[i] = in[i];
+}
+#else
+void soft_copy(void *to, const void *from, size_t bytes)
+{
+	memcpy(to, from, bytes);
+}
+#endif
+
+/* Bytes [from, from + count) of the message, between `remote` (its byte 0) and the segments. */
+static void scatter(struct dv_qp *qp, const struct soft_op *op, uint8_t *remote, uint64_t from,
+	uint64_t count)
+{
+	uint64_t start = 0; /* of the segment, in the message */
+
+	for (unsigned i = 0; i < op->sges && count; start += op->sge[i++].bytes) {
+		uint64_t skip = from - start, n;
+		uint8_t *local;
+
+		if (skip >= op->sge[i].bytes)
+			continue;
+		n = op->sge[i].bytes - skip < count ? op->sge[i].bytes - skip : count;
+		local = soft_mr_local(qp->nic, &op->sge[i], is_read(op)) + skip;
+		if (is_read(op))
+			soft_copy(local, remote + from, n);
+		else
+			soft_copy(remote + from, local, n);
+		from += n;
+		count -= n;
+	}
+}
+
+/* The other end is in this process. */
+static enum soft_result move_near(struct dv_qp *qp, struct soft_op *op, uint64_t from,
+	uint64_t count)
+{
+	struct soft_export_mr mr = {0};
+	struct soft_ask ask;
+	enum soft_result result;
+
+	soft_ask_of(qp, op, &ask);
+	soft_world_read();
+	if (qp->near_epoch != soft_world_epoch()) {
+		qp->near = soft_world_find(qp->remote.gid);
+		qp->near_epoch = soft_world_epoch();
+	}
+	if (!qp->near) {
+		result = qp->near_seen ? SOFT_DEAD : SOFT_RETRY;
+	} else {
+		qp->near_seen = true;
+		result = soft_mr_check(qp->near->table, &ask, &mr);
+		if (result == SOFT_DONE && count)
+			scatter(qp, op, (uint8_t *)(uintptr_t)ask.address, from, count);
+	}
+	soft_world_done();
+	return result;
+}
+
+/* The other end is another process of this host, its memory is mapped here. */
+static enum soft_result move_shm(struct dv_qp *qp, struct soft_op *op, uint64_t from,
+	uint64_t count)
+{
+	struct soft_export_mr mr = {0};
+	struct soft_ask ask;
+	enum soft_result result;
+	uint8_t *at = NULL;
+
+	soft_ask_of(qp, op, &ask);
+	result = soft_shm_resolve(qp->nic, qp->peer, &ask, &mr, &at);
+	if (result != SOFT_DONE || count == 0)
+		return result;
+	scatter(qp, op, at, from, count);
+	/* Deregistered meanwhile: the bytes may be anybody's. */
+	if (!dv_guard_held(&qp->peer->table->mrs[op->rkey >> 8].rkey, op->rkey))
+		return SOFT_REFUSED;
+	return SOFT_DONE;
+}
+
+static enum soft_result move(struct dv_qp *qp, struct soft_op *op, uint64_t from, uint64_t count)
+{
+	if (qp->nic->fault.link_down)
+		return SOFT_RETRY;
+	if (qp->foreign)
+		return qp->nic->hooks->move(qp, op, from, count);
+	if (qp->nic->tcp)
+		return soft_tcp_start(qp, op);
+	return qp->peer ? move_shm(qp, op, from, count) : move_near(qp, op, from, count);
+}
+
+static bool local_keys_good(struct dv_qp *qp, const struct soft_op *op)
+{
+	if (qp->foreign)
+		return qp->nic->hooks->keys_good(qp, op);
+	for (unsigned i = 0; i < op->sges; i++)
+		if (!soft_mr_local(qp->nic, &op->sge[i], is_read(op)))
+			return false;
+	return true;
+}
+
+/* ---- order ----------------------------------------------------------------------------------- */
+
+static unsigned reads_under_way(struct dv_qp *qp)
+{
+	unsigned count = 0;
+
+	for (uint32_t n = qp->head; n != qp->executed; n++)
+		count += is_read(soft_op(qp, n));
+	return count;
+}
+
+/* May the next WQE start, as far as those before it are concerned? */
+static bool may_start(struct dv_qp *qp, struct soft_op *op)
+{
+	unsigned reads;
+
+	if (op->state == OP_MOVING)
+		return op->step != qp->nic->steps; /* one piece a step */
+	if (qp->executed == qp->head)
+		return true;
+	if (qp->foreign && !qp->nic->hooks->may_start(qp, op))
+		return false;
+	if (qp->nic->tcp && !qp->proven)
+		return false;
+	reads = reads_under_way(qp);
+	if (op->flags & DV_FENCE && reads) {
+		qp->nic->stats.fence_waits += !op->fenced;
+		op->fenced = true;
+		return false;
+	}
+	return !is_read(op) || reads < SOFT_READS_MAX;
+}
+
+/* The peer is not ready: how much longer is it tried? */
+static void keep_trying(struct dv_qp *qp, struct soft_op *op)
+{
+	struct dv_device *nic = qp->nic;
+	uint64_t now = soft_step_ns(nic);
+	bool over;
+
+	if (!op->waited) {
+		op->waited = true;
+		op->since_ns = now;
+		op->since_step = nic->steps;
+		nic->stats.retries++;
+	}
+	over = nic->retry_steps ? nic->steps - op->since_step >= nic->retry_steps
+				: now - op->since_ns >= nic->retry_ns;
+	if (over)
+		soft_op_fail(op, DV_SYNDROME_RETRY_EXCEEDED, 0);
+	else if (nic->tcp)
+		op->retry_ns = now + TCP_RETRY_NS;
+}
+
+/* Go back: what was sent after it may have been executed already, and is executed once more. */
+void soft_op_retry(struct dv_qp *qp, uint32_t n)
+{
+	for (uint32_t later = n; later != qp->executed; later++) {
+		struct soft_op *op = soft_op(qp, later);
+
+		if (op->state == OP_SENT)
+			soft_tcp_cancel(qp, op);
+		op->state = OP_NEW;
+	}
+	qp->executed = n;
+	qp->proven = false;
+	qp->nic->step_ns = 0;
+	keep_trying(qp, soft_op(qp, n));
+}
+
+/* What became of a piece. True: the WQE is under way or done, the next one may be looked at. */
+static bool settle(struct dv_qp *qp, struct soft_op *op, enum soft_result result, uint64_t count)
+{
+	switch (result) {
+	case SOFT_DONE:
+		op->moved += count;
+		op->step = qp->nic->steps;
+		op->waited = false; /* the peer answered */
+		qp->nic->step_bytes += count;
+		if (op->moved < op->total) {
+			op->state = OP_MOVING;
+			return false;
+		}
+		soft_op_done(qp, op);
+		qp->executed++;
+		return true;
+	case SOFT_SENT:
+		op->state = OP_SENT;
+		qp->nic->step_bytes += op->total;
+		qp->executed++;
+		return true;
+	case SOFT_RETRY:
+	case SOFT_UNKNOWN_FILE:
+		keep_trying(qp, op);
+		return false;
+	case SOFT_DEAD:
+		soft_op_fail(op, DV_SYNDROME_RETRY_EXCEEDED, 0);
+		return false;
+	case SOFT_REFUSED:
+		soft_op_fail(op, DV_SYNDROME_REMOTE_ACCESS, 0);
+		return false;
+	case SOFT_TOO_LONG:
+		soft_op_fail(op, DV_SYNDROME_LOCAL_LENGTH, 0);
+		return false;
+	}
+	return false;
+}
+
+/* The next WQE, or the next piece of it. False: nothing more can start in this step. */
+static bool execute_next(struct dv_qp *qp)
+{
+	struct dv_device *nic = qp->nic;
+	uint64_t count, from;
+	struct soft_op *op;
+
+	if (qp->executed == qp->tail)
+		return false;
+	op = soft_op(qp, qp->executed);
+	if (op->state == OP_FAILED || !may_start(qp, op))
+		return false;
+	if (op->state == OP_NEW && !op->waited && soft_fault_error(qp, op))
+		return false;
+	if (op->retry_ns && op->retry_ns > soft_step_ns(nic))
+		return false;
+	if (!local_keys_good(qp, op)) {
+		soft_op_fail(op, DV_SYNDROME_LOCAL_PROTECTION, 0);
+		return false;
+	}
+	count = op->total - op->moved;
+	if (nic->fault.piece_bytes && count > nic->fault.piece_bytes)
+		count = nic->fault.piece_bytes;
+	if (op->moved == 0)
+		op->backward = nic->fault.piece_bytes && soft_fault_percent(nic, 50);
+	from = op->backward ? op->total - op->moved - count : op->moved;
+	return settle(qp, op, move(qp, op, from, count), count);
+}
+
+/* Has a later READ been executed? A fenced one never has been: it waits until this is complete. */
+static bool overtaken(struct dv_qp *qp, uint32_t n)
+{
+	for (n++; n != qp->executed; n++) {
+		const struct soft_op *later = soft_op(qp, n);
+
+		if (is_read(later) && later->state == OP_DONE && later->step < qp->nic->steps)
+			return true;
+	}
+	return false;
+}
+
+/* Lost packets: the payload of a READ is read once more, after a later READ was executed. */
+static void retransmit(struct dv_qp *qp)
+{
+	for (uint32_t n = qp->head; n != qp->executed; n++) {
+		struct soft_op *op = soft_op(qp, n);
+
+		if (op->state != OP_DONE || !op->again || !overtaken(qp, n))
+			continue;
+		op->again = false;
+		op->redone = true;
+		if (!local_keys_good(qp, op))
+			soft_op_fail(op, DV_SYNDROME_LOCAL_PROTECTION, 0);
+		else if (move(qp, op, 0, op->total) == SOFT_SENT)
+			op->state = OP_SENT;
+		qp->nic->stats.retransmits++;
+	}
+}
+
+/* TCP: an answer that does not come, from a peer that sends nothing else either. */
+static void check_answers(struct dv_qp *qp)
+{
+	struct dv_device *nic = qp->nic;
+	struct soft_op *op = soft_op(qp, qp->head);
+	uint64_t now, since;
+
+	if (qp->head == qp->executed || op->state != OP_SENT)
+		return;
+	now = soft_step_ns(nic);
+	since = dv_hint_load64(&qp->peer->progress_ns);
+	since = op->sent_ns > since ? op->sent_ns : since;
+	if (now > since && now - since >= nic->retry_ns) {
+		soft_tcp_cancel(qp, op);
+		soft_op_fail(op, DV_SYNDROME_RETRY_EXCEEDED, 0);
+	}
+}
+
+/* Returns WQEs and completions moved. Idle: two loads. */
+unsigned soft_qp_step(struct dv_qp *qp)
+{
+	unsigned work;
+
+	if (qp->state == SOFT_INIT)
+		return 0;
+	work = soft_doorbell(qp);
+	if (qp->head == qp->tail && qp->fetched == qp->rung)
+		return work;
+	if (qp->state == SOFT_ERROR) {
+		soft_flush(qp);
+		return work;
+	}
+	if (qp->nic->tcp)
+		check_answers(qp);
+	retransmit(qp);
+	for (unsigned n = 0; n < SOFT_QP_BURST; n++) {
+		while (soft_wqe_fetch(qp))
+			;
+		if (!execute_next(qp))
+			break;
+		work++;
+		work += soft_retire(qp);
+		if (qp->nic->step_bytes >= SOFT_STEP_BYTES)
+			break;
+	}
+	return work + soft_retire(qp);
+}

@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The software NIC as a device: open, close, one step over all queues, the optional thread of its
+ * own. Steps run in the poll core that calls dv_step(), or in nic->runner; the rest in setup
+ * callers.
+ */
+#include <errno.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "dv/soft/soft.h"
+
+#define SPINS_BEFORE_SLEEP 2000u /* idle steps of nic->runner before it sleeps at all */
+#define YIELDS_MAX 64u           /* turns a step lets setup callers go first */
+#define SLEEP_MIN_NS 20000u
+#define SLEEP_MAX_NS 500000u     /* what an idle threaded NIC adds to the first operation */
+
+/* A setup caller announces itself: a poll core that steps without a pause lets it in. */
+void soft_lock(struct dv_device *nic)
+{
+	dv_hint_add(&nic->waiting, 1);
+	pthread_mutex_lock(&nic->lock);
+	dv_hint_add(&nic->waiting, -1);
+}
+
+void soft_unlock(struct dv_device *nic)
+{
+	pthread_mutex_unlock(&nic->lock);
+}
+
+uint64_t soft_now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* The time of this step; the clock is read only in steps that need it. */
+uint64_t soft_step_ns(struct dv_device *nic)
+{
+	if (!nic->step_ns)
+		nic->step_ns = soft_now_ns();
+	return nic->step_ns;
+}
+
+void soft_blame(struct dv_device *nic, uint64_t *counter, const char *format, ...)
+{
+	va_list arguments;
+
+	++*counter;
+	va_start(arguments, format);
+	vsnprintf(nic->stats.reason, sizeof(nic->stats.reason), format, arguments);
+	va_end(arguments);
+}
+
+/* One round over all QPs, starting where the last round stopped when it ran out of budget. */
+static unsigned step_locked(struct dv_device *nic)
+{
+	unsigned count = nic->qp_count, start = nic->qp_next, work = 0;
+
+	nic->steps++;
+	nic->step_ns = 0;
+	nic->step_bytes = 0;
+	if (nic->hooks)
+		work += nic->hooks->step(nic);
+	if (nic->fault.shuffle && count)
+		start = (unsigned)(soft_random(nic) % count);
+	for (unsigned i = 0; i < count; i++) {
+		unsigned at = (start + i) % count;
+
+		if (nic->step_bytes >= SOFT_STEP_BYTES) {
+			nic->qp_next = at;
+			break;
+		}
+		work += soft_qp_step(nic->qps[at]);
+	}
+	if (nic->tx_any)
+		soft_link_flush(nic);
+	return work;
+}
+
+static unsigned soft_step(struct dv_device *nic)
+{
+	unsigned work;
+
+	/*
+	 * Whoever else takes the lock holds it for microseconds; a mutex alone would starve them.
+	 */
+	for (unsigned turn = 0; turn < YIELDS_MAX && dv_hint_load(&nic->waiting); turn++)
+		sched_yield();
+	pthread_mutex_lock(&nic->lock);
+	work = step_locked(nic);
+	pthread_mutex_unlock(&nic->lock);
+	return work;
+}
+
+static bool soft_needs_step(const struct dv_device *nic)
+{
+	return !nic->threaded;
+}
+
+/* Doorbells are plain memory, so they are polled; an idle NIC does that ever more seldom. */
+static void *run(void *argument)
+{
+	struct dv_device *nic = argument;
+	unsigned idle = 0;
+	long sleep_ns = SLEEP_MIN_NS;
+
+	while (!dv_hint_load(&nic->stop)) {
+		if (soft_step(nic)) {
+			idle = 0;
+			sleep_ns = SLEEP_MIN_NS;
+			continue;
+		}
+		if (++idle < SPINS_BEFORE_SLEEP) {
+			if (idle % 64 == 0)
+				sched_yield();
+			continue;
+		}
+		nanosleep(&(struct timespec){.tv_nsec = sleep_ns}, NULL);
+		if (sleep_ns < SLEEP_MAX_NS)
+			sleep_ns += SLEEP_MIN_NS / 4;
+	}
+	return NULL;
+}
+
+static int check_options(const struct dv_options *options)
+{
+	const char *link = options->link;
+
+	if (strlen(options->name) >= NAME_BYTES_MAX)
+		return dv_fail(-ENAMETOOLONG, "opening software NIC %s: %m", options->name);
+	if (link && link[0] && strcmp(link, "shm") != 0 && strcmp(link, "tcp") != 0)
+		return dv_fail(-EINVAL, "opening %s: link \"%s\": %m; it is \"shm\" or \"tcp\"",
+			options->name, link);
+	return 0;
+}
+
+static void free_nic(struct dv_device *nic)
+{
+	pthread_mutex_destroy(&nic->lock);
+	free(nic->qps);
+	free(nic->qp_slots);
+	free(nic->qp_generations);
+	free(nic->cqs);
+	free(nic->mrs);
+	free(nic->files);
+	free(nic->drops);
+	free(nic);
+}
+
+static struct dv_device *new_nic(const struct dv_options *options)
+{
+	struct dv_device *nic = calloc(1, sizeof(*nic));
+
+	if (!nic)
+		return NULL;
+	nic->ops = &dv_soft_ops;
+	pthread_mutex_init(&nic->lock, NULL);
+	snprintf(nic->name, sizeof(nic->name), "%s", options->name);
+	nic->tcp = options->link && strcmp(options->link, "tcp") == 0;
+	nic->threaded = options->threaded;
+	nic->retry_ns = SOFT_RETRY_NS;
+	nic->random = 1;
+	nic->mr_slot_last = SOFT_MR_FIRST - 1;
+	nic->qp_slots = calloc(SOFT_QPS_MAX, sizeof(*nic->qp_slots));
+	nic->qp_generations = calloc(SOFT_QPS_MAX, sizeof(*nic->qp_generations));
+	nic->mrs = calloc(SOFT_MRS_MAX, sizeof(*nic->mrs));
+	if (nic->qp_slots && nic->qp_generations && nic->mrs)
+		return nic;
+	free_nic(nic);
+	return NULL;
+}
+
+int soft_nic_open(const struct dv_options *options, const uint8_t *gid,
+	const struct soft_hooks *hooks, struct dv_device **ret_device)
+{
+	struct dv_device *nic;
+	int rc = check_options(options);
+
+	if (rc)
+		return rc;
+	nic = new_nic(options);
+	if (!nic)
+		return dv_fail(-ENOMEM, "opening %s: %m", options->name);
+	nic->hooks = hooks;
+	if (gid)
+		memcpy(nic->gid, gid, sizeof(nic->gid));
+	rc = soft_link_open(nic, options);
+	if (rc)
+		goto fail_nic;
+	if (nic->threaded) {
+		rc = -pthread_create(&nic->runner, NULL, run, nic);
+		if (rc) {
+			dv_fail(rc, "opening %s: starting its thread: %m", nic->name);
+			goto fail_link;
+		}
+	}
+	*ret_device = nic;
+	return 0;
+fail_link:
+	soft_link_close(nic);
+fail_nic:
+	free_nic(nic);
+	return rc;
+}
+
+static int soft_open(const struct dv_options *options, struct dv_device **ret_device)
+{
+	return soft_nic_open(options, NULL, NULL, ret_device);
+}
+
+static void soft_close(struct dv_device *nic)
+{
+	dv_hint_add(&nic->stop, 1);
+	if (nic->threaded)
+		pthread_join(nic->runner, NULL);
+	soft_link_close(nic);
+	free_nic(nic);
+}
+
+static void soft_attributes(const struct dv_device *nic, struct dv_attributes *ret)
+{
+	*ret = (struct dv_attributes){
+		.mr_bytes_max = 1ull << 46,
+		.qp_depth_max = SOFT_QP_DEPTH_MAX,
+		.cq_depth_max = SOFT_CQ_DEPTH_MAX,
+		.reads_max = SOFT_READS_MAX,
+		.numa_node = -1,
+	};
+	memcpy(ret->name, nic->name, sizeof(ret->name));
+}
+
+const struct dv_ops dv_soft_ops = {
+	.open = soft_open,
+	.close = soft_close,
+	.attributes = soft_attributes,
+	.step = soft_step,
+	.needs_step = soft_needs_step,
+	.mr_register = soft_mr_register,
+	.mr_deregister = soft_mr_deregister,
+	.cq_create = soft_cq_create,
+	.cq_destroy = soft_cq_destroy,
+	.qp_create = soft_qp_create,
+	.qp_address = soft_qp_address,
+	.qp_number = soft_qp_number,
+	.qp_connect = soft_qp_connect,
+	.qp_error = soft_qp_error,
+	.qp_reset = soft_qp_reset,
+	.qp_destroy = soft_qp_destroy,
+};

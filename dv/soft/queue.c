@@ -1,0 +1,351 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Completion queues and queue pairs of the software NIC: their memory and their states. Setup
+ * callers, under nic->lock.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "dv/soft/soft.h"
+
+static void *zeroed_pages(size_t bytes)
+{
+	size_t size = (bytes + SOFT_UAR_BYTES - 1) / SOFT_UAR_BYTES * SOFT_UAR_BYTES;
+	void *at = aligned_alloc(SOFT_UAR_BYTES, size);
+
+	if (at)
+		memset(at, 0, size);
+	return at;
+}
+
+static uint32_t round_up_power(uint32_t n)
+{
+	uint32_t power = 1;
+
+	while (power < n)
+		power <<= 1;
+	return power;
+}
+
+/* ---- completion queues ----------------------------------------------------------------------- */
+
+static void free_cq(struct soft_cq *cq)
+{
+	if (!cq->foreign) {
+		free(cq->buf);
+		free((void *)(uintptr_t)cq->record);
+	}
+	free(cq);
+}
+
+static struct soft_cq *new_cq(struct dv_device *nic, uint32_t cqe_cnt)
+{
+	struct soft_cq *cq = calloc(1, sizeof(*cq));
+
+	if (!cq)
+		return NULL;
+	cq->nic = nic;
+	cq->cqe_cnt = cqe_cnt;
+	cq->cqe_size = sizeof(struct mlx5_cqe64);
+	cq->buf = zeroed_pages((size_t)cqe_cnt * sizeof(struct mlx5_cqe64));
+	cq->record = zeroed_pages(2 * sizeof(__be32));
+	if (!cq->buf || !cq->record) {
+		free_cq(cq);
+		return NULL;
+	}
+	/* As the driver leaves a new queue: no opcode, owned by the device of the round before. */
+	for (uint32_t i = 0; i < cqe_cnt; i++)
+		cq->buf[(size_t)i * sizeof(struct mlx5_cqe64) +
+			offsetof(struct mlx5_cqe64, op_own)] = MLX5_CQE_INVALID << 4 | DV_CQE_OWNER;
+	return cq;
+}
+
+int soft_cq_add(struct dv_device *nic, struct soft_cq *cq)
+{
+	struct soft_cq **grown = realloc(nic->cqs, (nic->cq_count + 1) * sizeof(*grown));
+
+	if (!grown)
+		return -ENOMEM;
+	nic->cqs = grown;
+	nic->cqs[nic->cq_count++] = cq;
+	cq->cqn = ++nic->cqn_last;
+	return 0;
+}
+
+int soft_cq_create(struct dv_device *nic, unsigned depth, struct dv_cq *ret_cq)
+{
+	struct soft_cq *cq;
+	int rc;
+
+	if (depth == 0 || depth > SOFT_CQ_DEPTH_MAX)
+		return dv_fail(-EINVAL, "%s: a completion queue of %u: %m; 1 to %u", nic->name,
+			depth, SOFT_CQ_DEPTH_MAX);
+	cq = new_cq(nic, round_up_power(depth));
+	if (!cq)
+		return dv_fail(-ENOMEM, "%s: a completion queue of %u: %m", nic->name, depth);
+	soft_lock(nic);
+	rc = soft_cq_add(nic, cq);
+	soft_unlock(nic);
+	if (rc) {
+		free_cq(cq);
+		return dv_fail(rc, "%s: a completion queue of %u: %m", nic->name, depth);
+	}
+	*ret_cq = (struct dv_cq){.buf = cq->buf, .record = cq->record, .cqe_cnt = cq->cqe_cnt,
+		.cqe_size = sizeof(struct mlx5_cqe64), .cqn = cq->cqn};
+	return 0;
+}
+
+struct soft_cq *soft_cq_find(struct dv_device *nic, uint32_t cqn)
+{
+	for (unsigned i = 0; i < nic->cq_count; i++)
+		if (nic->cqs[i]->cqn == cqn)
+			return nic->cqs[i];
+	return NULL;
+}
+
+void soft_cq_destroy(struct dv_device *nic, struct dv_cq *handle)
+{
+	struct soft_cq *cq;
+
+	soft_lock(nic);
+	cq = soft_cq_find(nic, handle->cqn);
+	for (unsigned i = 0; i < nic->cq_count; i++)
+		if (nic->cqs[i] == cq)
+			nic->cqs[i] = nic->cqs[--nic->cq_count];
+	for (unsigned i = 0; cq && i < nic->qp_count; i++)
+		assert(nic->qps[i]->cq != cq);
+	soft_unlock(nic);
+	if (cq)
+		free_cq(cq);
+	*handle = (struct dv_cq){0};
+}
+
+/* ---- queue pairs ----------------------------------------------------------------------------- */
+
+static uint32_t random_psn(void)
+{
+	uint32_t psn = 0;
+
+	if (getrandom(&psn, sizeof(psn), 0) != sizeof(psn))
+		psn = (uint32_t)soft_now_ns();
+	return psn & 0xffffff;
+}
+
+static void free_qp(struct dv_qp *qp)
+{
+	if (!qp->foreign) {
+		free(qp->buf);
+		free((void *)(uintptr_t)qp->record);
+	}
+	free(qp->uar);
+	free(qp);
+}
+
+/* The hot handle and the device's side, both at the start of an empty queue. */
+void soft_qp_zero(struct dv_qp *qp)
+{
+	memset(qp->uar, 0, SOFT_UAR_BYTES);
+	qp->record[DV_DBREC_SEND] = 0;
+	qp->sq = (struct dv_sq){.buf = qp->buf, .record = qp->record,
+		.bf_reg = qp->uar + SOFT_BF_REG, .wqe_cnt = qp->wqe_cnt, .qpn = qp->qpn,
+		.bf_size = SOFT_BF_SIZE};
+	qp->rung = qp->fetched = qp->retired = 0;
+	qp->serial = qp->head = qp->tail = qp->executed = 0;
+	qp->state = SOFT_INIT;
+	qp->proven = qp->near_seen = false;
+	qp->near = NULL;
+	qp->near_epoch = 0;
+	qp->psn = random_psn();
+}
+
+/* The next number whose slot is free; each reuse of a slot is another number. */
+static uint32_t take_number(struct dv_device *nic)
+{
+	for (uint32_t tries = 0; tries < SOFT_QPS_MAX; tries++) {
+		uint32_t slot = nic->qp_slot_last = (nic->qp_slot_last + 1) % SOFT_QPS_MAX;
+
+		if (slot == 0 || nic->qp_slots[slot])
+			continue;
+		nic->qp_generations[slot]++;
+		return ((uint32_t)nic->qp_generations[slot] << SOFT_SLOT_BITS | slot) & 0xffffff;
+	}
+	return 0;
+}
+
+int soft_qp_add(struct dv_device *nic, struct dv_qp *qp)
+{
+	if (nic->qp_count == nic->qp_room) {
+		unsigned room = nic->qp_room ? 2 * nic->qp_room : 16;
+		struct dv_qp **grown = realloc(nic->qps, room * sizeof(struct dv_qp *));
+
+		if (!grown)
+			return -ENOMEM;
+		nic->qps = grown;
+		nic->qp_room = room;
+	}
+	qp->qpn = take_number(nic);
+	if (!qp->qpn)
+		return -ENOSPC;
+	nic->qps[nic->qp_count++] = qp;
+	nic->qp_slots[qp->qpn % SOFT_QPS_MAX] = qp;
+	return 0;
+}
+
+int soft_qp_create(struct dv_device *nic, struct dv_cq *cq, unsigned depth, struct dv_qp **ret_qp,
+	struct dv_sq **ret_sq)
+{
+	struct dv_qp *qp;
+	int rc;
+
+	if (depth == 0 || depth > SOFT_QP_DEPTH_MAX)
+		return dv_fail(-EINVAL, "%s: a queue pair of %u blocks: %m; 1 to %u", nic->name,
+			depth, SOFT_QP_DEPTH_MAX);
+	/* aligned: struct dv_sq within is one cache line */
+	qp = aligned_alloc(alignof(struct dv_qp), sizeof(*qp));
+	if (!qp)
+		return dv_fail(-ENOMEM, "%s: a queue pair of %u blocks: %m", nic->name, depth);
+	memset(qp, 0, sizeof(*qp));
+	qp->ops = &dv_soft_ops;
+	qp->nic = nic;
+	qp->wqe_cnt = round_up_power(depth);
+	qp->buf = zeroed_pages((size_t)qp->wqe_cnt * DV_WQEBB);
+	qp->uar = zeroed_pages(SOFT_UAR_BYTES);
+	qp->record = zeroed_pages(2 * sizeof(__be32));
+	rc = qp->buf && qp->uar && qp->record ? 0 : -ENOMEM;
+	soft_lock(nic);
+	qp->cq = soft_cq_find(nic, cq->cqn);
+	if (!rc && !qp->cq)
+		rc = -EINVAL;
+	if (!rc)
+		rc = soft_qp_add(nic, qp);
+	if (!rc)
+		soft_qp_zero(qp);
+	soft_unlock(nic);
+	if (rc) {
+		free_qp(qp);
+		return dv_fail(rc, "%s: a queue pair of %u blocks: %m", nic->name, depth);
+	}
+	*ret_qp = qp;
+	*ret_sq = &qp->sq;
+	return 0;
+}
+
+struct dv_qp *soft_qp_find(struct dv_device *nic, uint32_t qpn)
+{
+	struct dv_qp *qp = nic->qp_slots[qpn % SOFT_QPS_MAX];
+
+	return qp && qp->qpn == qpn ? qp : NULL;
+}
+
+void soft_qp_address(const struct dv_qp *qp, struct dv_address *ret_address)
+{
+	const struct dv_device *nic = qp->nic;
+
+	*ret_address = (struct dv_address){.version = 1, .kind = 3, .mtu = IBV_MTU_4096,
+		.qpn = qp->qpn, .psn = qp->psn, .tcp_port = nic->tcp_port};
+	memcpy(ret_address->gid, nic->gid, sizeof(nic->gid));
+}
+
+uint32_t soft_qp_number(const struct dv_qp *qp)
+{
+	return qp->qpn;
+}
+
+static void show(struct dv_qp *qp)
+{
+	struct soft_export_qp *entry = &qp->nic->table->qps[qp->qpn % SOFT_QPS_MAX];
+
+	soft_world_write();
+	entry->peer_qpn = qp->remote.qpn;
+	entry->peer_psn = qp->remote.psn;
+	entry->psn = qp->psn;
+	dv_guard_open(&entry->qpn, qp->qpn);
+	soft_world_done();
+}
+
+void soft_qp_hide(struct dv_qp *qp)
+{
+	soft_world_write();
+	dv_guard_shut(&qp->nic->table->qps[qp->qpn % SOFT_QPS_MAX].qpn);
+	soft_world_done();
+}
+
+int soft_qp_connect(struct dv_qp *qp, const struct dv_address *remote)
+{
+	struct dv_device *nic = qp->nic;
+	int rc = 0;
+
+	if (remote->version != 1 || remote->kind != 3 || remote->qpn == 0 ||
+		remote->qpn > 0xffffff || remote->psn > 0xffffff ||
+		(remote->tcp_port != 0) != nic->tcp)
+		return dv_fail(-EPROTO,
+			"%s: connecting queue pair 0x%x: the address (version %u, kind %u, "
+			"port %u) is not a software NIC's on the %s link: %m",
+			nic->name, qp->qpn, remote->version, remote->kind, remote->tcp_port,
+			nic->tcp ? "tcp" : "shm");
+	soft_lock(nic);
+	if (qp->state != SOFT_INIT) {
+		rc = dv_fail(-EINVAL,
+			"%s: connecting queue pair 0x%x: %m; it was connected before: error, drain "
+			"and reset it first",
+			nic->name, qp->qpn);
+	} else {
+		qp->remote = *remote;
+		rc = soft_link_connect(qp);
+	}
+	if (!rc) {
+		qp->state = SOFT_RTS;
+		show(qp);
+	}
+	soft_unlock(nic);
+	return rc;
+}
+
+int soft_qp_error(struct dv_qp *qp)
+{
+	soft_lock(qp->nic);
+	soft_flush(qp);
+	soft_unlock(qp->nic);
+	return 0;
+}
+
+int soft_qp_reset(struct dv_qp *qp)
+{
+	struct dv_device *nic = qp->nic;
+	int rc = 0;
+
+	soft_lock(nic);
+	if (qp->state == SOFT_RTS)
+		rc = -EINVAL;
+	else if (qp->retired != qp->rung || (uint16_t)qp->rung != (uint16_t)qp->sq.pi ||
+		 qp->sq.ci != qp->sq.pi)
+		rc = -EBUSY;
+	if (!rc) {
+		soft_link_disconnect(qp);
+		soft_qp_zero(qp);
+	}
+	soft_unlock(nic);
+	if (rc)
+		return dv_fail(rc, "%s: resetting queue pair 0x%x: %m; drive it to error and reap "
+				   "its completions first", nic->name, qp->qpn);
+	return 0;
+}
+
+void soft_qp_destroy(struct dv_qp *qp)
+{
+	struct dv_device *nic = qp->nic;
+
+	soft_lock(nic);
+	qp->cq = NULL; /* nobody reads its completions any more */
+	soft_flush(qp);
+	soft_link_disconnect(qp);
+	nic->qp_slots[qp->qpn % SOFT_QPS_MAX] = NULL;
+	for (unsigned i = 0; i < nic->qp_count; i++)
+		if (nic->qps[i] == qp)
+			nic->qps[i] = nic->qps[--nic->qp_count];
+	nic->qp_next = 0;
+	soft_unlock(nic);
+	free_qp(qp);
+}

@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The link to other hosts, answering side: one connection's requests in order, payload sent
+ * straight from the registered memory. The service thread alone. While bytes are moved the world
+ * is held for reading, so a deregistration waits; every call checks the key again.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+
+#include "dv/soft/soft.h"
+#include "dv/soft/tcp.h"
+
+#define IN_BYTES (64u << 10)
+#define PENDING_MAX 256u          /* answers under way; a power of two */
+#define SEND_BYTES (256u << 10)   /* one sendmsg(): how long the world is held */
+#define SEND_PARTS 32u
+#define TURNS_MAX 64u             /* of one connection before the others have theirs */
+
+struct pending {
+	struct tcp_answer answer;
+	struct soft_ask ask;
+	uint64_t sent;            /* of answer and payload together */
+};
+
+struct soft_serve {
+	size_t in_head, in_tail;
+	uint32_t head, tail;      /* pending[], free running */
+	uint64_t write_left;      /* payload of the WRITE under way */
+	uint64_t write_done;
+	struct pending write;
+	struct pending pending[PENDING_MAX];
+	uint8_t in[IN_BYTES];
+};
+
+struct soft_serve *soft_serve_open(void)
+{
+	struct soft_serve *serve = malloc(sizeof(*serve));
+
+	if (serve)
+		memset(serve, 0, offsetof(struct soft_serve, pending));
+	return serve;
+}
+
+void soft_serve_close(struct soft_serve *serve)
+{
+	free(serve);
+}
+
+/* A full list of answers, or a WRITE that waits behind them, stops the reading. */
+static bool may_read(const struct soft_serve *serve)
+{
+	return serve->tail - serve->head < PENDING_MAX && serve->in_tail < IN_BYTES;
+}
+
+short soft_serve_events(const struct soft_serve *serve)
+{
+	bool more = !serve->write_left && serve->in_tail >= sizeof(struct tcp_request);
+
+	return (short)((may_read(serve) ? POLLIN : 0) |
+		       (serve->head != serve->tail || more ? POLLOUT : 0));
+}
+
+/* ---- answers --------------------------------------------------------------------------------- */
+
+static void push(struct soft_serve *serve, const struct pending *pending)
+{
+	serve->pending[serve->tail++ & (PENDING_MAX - 1)] = *pending;
+}
+
+/*
+ * Adds what is left of one answer to the parts to send. The memory may have gone since it was asked
+ * for: before the first byte that changes the answer, afterwards the connection has to go.
+ */
+static bool add_parts(struct dv_device *nic, struct pending *pending, struct msghdr *packet,
+	size_t *bytes)
+{
+	struct tcp_answer *answer = &pending->answer;
+	struct soft_export_mr mr;
+	uint64_t skip;
+
+	if (answer->length && soft_mr_range(nic->table, &pending->ask, &mr) != SOFT_DONE) {
+		if (pending->sent)
+			return false;
+		answer->length = 0;
+		answer->result = SOFT_REFUSED;
+	}
+	if (pending->sent < sizeof(*answer)) {
+		struct iovec *part = &packet->msg_iov[packet->msg_iovlen++];
+
+		part->iov_base = (uint8_t *)answer + pending->sent;
+		part->iov_len = sizeof(*answer) - pending->sent;
+		*bytes += part->iov_len;
+	}
+	skip = pending->sent > sizeof(*answer) ? pending->sent - sizeof(*answer) : 0;
+	if (answer->length > skip) {
+		struct iovec *part = &packet->msg_iov[packet->msg_iovlen++];
+		uint64_t left = answer->length - skip;
+
+		part->iov_base = (uint8_t *)(uintptr_t)pending->ask.address + skip;
+		part->iov_len = left < SEND_BYTES ? left : SEND_BYTES;
+		*bytes += part->iov_len;
+	}
+	return true;
+}
+
+static void mark_sent(struct soft_serve *serve, size_t bytes)
+{
+	while (bytes) {
+		struct pending *pending = &serve->pending[serve->head & (PENDING_MAX - 1)];
+		uint64_t left = sizeof(pending->answer) + pending->answer.length - pending->sent;
+		uint64_t n = bytes < left ? bytes : left;
+
+		pending->sent += n;
+		bytes -= n;
+		if (n == left)
+			serve->head++;
+	}
+}
+
+/* One sendmsg() of as many answers as fit. 1: some went; 0: the socket is full; -1: broken. */
+static int send_some(struct dv_device *nic, struct soft_conn *conn)
+{
+	struct soft_serve *serve = conn->serve;
+	struct iovec parts[SEND_PARTS];
+	struct msghdr packet = {.msg_iov = parts};
+	size_t bytes = 0;
+	bool good = true;
+	ssize_t n = -1;
+
+	soft_world_read();
+	for (uint32_t at = serve->head; good && at != serve->tail; at++) {
+		if (bytes >= SEND_BYTES || packet.msg_iovlen + 2 > SEND_PARTS)
+			break;
+		good = add_parts(nic, &serve->pending[at & (PENDING_MAX - 1)], &packet, &bytes);
+		if (serve->pending[at & (PENDING_MAX - 1)].answer.length > SEND_BYTES)
+			break; /* more of it comes before the next */
+	}
+	if (good)
+		n = sendmsg(conn->fd, &packet, MSG_DONTWAIT | MSG_NOSIGNAL);
+	soft_world_done();
+	if (n > 0) {
+		mark_sent(serve, (size_t)n);
+		return 1;
+	}
+	return good && n < 0 && (errno == EAGAIN || errno == EINTR) ? 0 : -1;
+}
+
+/* ---- requests -------------------------------------------------------------------------------- */
+
+static enum soft_result check(struct dv_device *nic, const struct soft_ask *ask)
+{
+	struct soft_export_mr mr;
+	enum soft_result result;
+
+	soft_world_read();
+	result = soft_mr_check(nic->table, ask, &mr);
+	soft_world_done();
+	return result;
+}
+
+/* The payload of a WRITE, as far as it came. Refused: dropped. */
+static void take_payload(struct dv_device *nic, struct soft_serve *serve)
+{
+	struct pending *write = &serve->write;
+	uint64_t have = serve->in_tail - serve->in_head;
+	struct soft_export_mr mr;
+
+	have = have < serve->write_left ? have : serve->write_left;
+	soft_world_read();
+	if (write->answer.result == SOFT_DONE &&
+		soft_mr_range(nic->table, &write->ask, &mr) != SOFT_DONE)
+		write->answer.result = SOFT_REFUSED;
+	if (write->answer.result == SOFT_DONE)
+		soft_copy((uint8_t *)(uintptr_t)write->ask.address + serve->write_done,
+			serve->in + serve->in_head, have);
+	soft_world_done();
+	serve->in_head += have;
+	serve->write_done += have;
+	serve->write_left -= have;
+	if (serve->write_left == 0)
+		push(serve, write);
+}
+
+/* One request's header. 1: taken; 0: it has to wait; -1: nonsense. */
+static int take_request(struct dv_device *nic, struct soft_serve *serve)
+{
+	struct tcp_request request;
+	struct pending pending;
+	bool read;
+
+	memcpy(&request, serve->in + serve->in_head, sizeof(request));
+	read = request.opcode == MLX5_OPCODE_RDMA_READ;
+	if (request.magic != TCP_MAGIC || (!read && request.opcode != MLX5_OPCODE_RDMA_WRITE) ||
+		request.length > (read ? SOFT_LENGTH_MAX : SOFT_WRITE_TCP_MAX))
+		return -1;
+	/* READs before a WRITE see the memory before it: their payload is sent first. */
+	if (!read && serve->head != serve->tail)
+		return 0;
+	pending = (struct pending){
+		.answer = {.magic = TCP_MAGIC, .id = request.id},
+		.ask = {.dest_qpn = request.dest_qpn, .dest_psn = request.dest_psn,
+			.src_qpn = request.src_qpn, .src_psn = request.src_psn,
+			.rkey = request.rkey, .address = request.address,
+			.access = read ? DV_REMOTE_READ : DV_REMOTE_WRITE,
+			.length = request.length},
+	};
+	serve->in_head += sizeof(request);
+	pending.answer.result = check(nic, &pending.ask);
+	if (read && pending.answer.result == SOFT_DONE)
+		pending.answer.length = request.length;
+	if (read || request.length == 0) {
+		push(serve, &pending);
+		return 1;
+	}
+	serve->write = pending;
+	serve->write_left = request.length;
+	serve->write_done = 0;
+	return 1;
+}
+
+/* Everything that lies in the buffer and need not wait. */
+static bool digest(struct dv_device *nic, struct soft_serve *serve)
+{
+	int rc = 1;
+
+	while (rc > 0 && serve->tail - serve->head < PENDING_MAX) {
+		if (serve->write_left && serve->in_head != serve->in_tail)
+			take_payload(nic, serve);
+		if (serve->write_left ||
+			serve->in_tail - serve->in_head < sizeof(struct tcp_request))
+			break;
+		if (serve->tail - serve->head < PENDING_MAX)
+			rc = take_request(nic, serve);
+	}
+	memmove(serve->in, serve->in + serve->in_head, serve->in_tail - serve->in_head);
+	serve->in_tail -= serve->in_head;
+	serve->in_head = 0;
+	return rc >= 0;
+}
+
+bool soft_serve(struct dv_device *nic, struct soft_conn *conn)
+{
+	struct soft_serve *serve = conn->serve;
+
+	for (unsigned turn = 0; turn < TURNS_MAX; turn++) {
+		bool moved = false;
+
+		if (may_read(serve)) {
+			ssize_t n = recv(conn->fd, serve->in + serve->in_tail,
+				IN_BYTES - serve->in_tail, MSG_DONTWAIT);
+
+			if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
+				return false;
+			if (n > 0) {
+				serve->in_tail += (size_t)n;
+				moved = true;
+			}
+		}
+		if (!digest(nic, serve))
+			return false;
+		if (serve->head != serve->tail) {
+			int rc = send_some(nic, conn);
+
+			if (rc < 0)
+				return false;
+			moved |= rc > 0;
+		}
+		if (!moved)
+			break;
+	}
+	return true;
+}

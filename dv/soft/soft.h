@@ -1,0 +1,421 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The software NIC, as its own files see it.
+ *
+ * Threads and locks:
+ *   nic->lock   everything of one NIC; held by setup calls and by a step, for one step at a time.
+ *   world       (world.c) read-write lock of the process: which NICs there are and what they export
+ *               (memory, QPs). Read-held while payload moves from or to exported memory, write-held
+ *               to change an export: a deregistration waits for the bytes in flight.
+ *   peer->rx_lock   the TCP service thread holds it while it stores into a READ's destination.
+ *   Order: nic->lock, then rx_lock or world; never two NICs' locks.
+ * Threads: whoever calls dv_step() (or the NIC's own thread), setup callers, and one service thread
+ * a NIC that blocks in poll() and does what sockets need.
+ */
+#ifndef DV_SOFT_SOFT_H
+#define DV_SOFT_SOFT_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/uio.h>
+#include <netinet/in.h>
+
+#include "dv/hot.h"
+#include "dv/ops.h"
+#include "dv/soft/export.h"
+#include "dv/soft/fault.h"
+
+#define SOFT_QP_DEPTH_MAX 32768u /* the index is 16 bits */
+#define SOFT_CQ_DEPTH_MAX (1u << 22)
+#define SOFT_SGES_MAX 16u   /* data segments of one WQE */
+#define SOFT_READS_MAX 16u  /* READs of one QP under way */
+#define SOFT_WINDOW 32u     /* WQEs of one QP decoded and not completed; a power of two */
+#define SOFT_QP_BURST 32u   /* WQEs of one QP in one step */
+#define SOFT_STEP_BYTES (256u << 10) /* payload of one step, more or less: completions flow */
+#define SOFT_LENGTH_MAX (1ull << 31) /* one message */
+#define SOFT_RX_BYTES (64u << 10) /* answers' headers, a peer */
+#define SOFT_WRITE_TCP_MAX (64u << 20) /* a WRITE over TCP is copied into the socket's queue */
+#define SOFT_RETRY_NS 1000000000ull
+#define SOFT_REMOTE_ATOMIC 16u /* beside enum dv_access: hooks only */
+#define SOFT_UAR_BYTES 4096u
+#define SOFT_BF_REG 0x800u
+#define SOFT_BF_SIZE 0x100u
+
+enum soft_qp_state { SOFT_INIT, SOFT_RTS, SOFT_ERROR };
+
+/* ---- asking ---------------------------------------------------------------------------------- */
+
+/* Who asks and for what: checked by whoever answers. */
+struct soft_ask {
+	uint32_t dest_qpn, dest_psn; /* the QP that answers */
+	uint32_t src_qpn, src_psn;   /* the QP that asks */
+	uint32_t rkey, access;
+	uint64_t address, length;
+};
+
+enum soft_result {
+	SOFT_DONE,
+	SOFT_SENT,    /* over TCP: the answer will come */
+	SOFT_RETRY,   /* the other end is not ready */
+	SOFT_DEAD,    /* there is no other end any more */
+	SOFT_REFUSED, /* rkey, bounds or rights */
+	SOFT_UNKNOWN_FILE, /* shm: the memory is not mapped here yet */
+	SOFT_TOO_LONG, /* WRITE over TCP */
+};
+
+/* ---- work ------------------------------------------------------------------------------------ */
+
+struct dv_qp;
+struct soft_cq;
+struct soft_op;
+
+/*
+ * Queues in the memory of a program whose driver nobody here wrote, and what only such programs
+ * use: SEND, receive queues, atomics, inline data, events. dv/soft/uverbs/ implements it; a NIC of
+ * the engine's own has NULL. All under nic->lock.
+ */
+struct soft_hooks {
+	unsigned (*step)(struct dv_device *nic);                 /* before the queues of a step */
+	bool (*knows)(uint8_t opcode);
+	void (*decode)(struct dv_qp *qp, struct soft_op *op, uint32_t ds); /* after control */
+	bool (*may_start)(struct dv_qp *qp, struct soft_op *op);
+	bool (*keys_good)(struct dv_qp *qp, const struct soft_op *op);
+	enum soft_result (*move)(struct dv_qp *qp, struct soft_op *op, uint64_t from,
+		uint64_t count);
+	void (*flushed)(struct dv_qp *qp);                       /* the send queue is empty */
+	void (*completed)(struct soft_cq *cq, bool solicited);   /* a CQE is there */
+	void (*overrun)(struct soft_cq *cq);
+};
+
+enum soft_op_state { OP_NEW, OP_MOVING, OP_SENT, OP_DONE, OP_FAILED };
+
+struct soft_op {
+	uint32_t index;    /* of the first block, free running */
+	uint32_t serial;   /* which WQE of the QP */
+	uint8_t blocks, opcode, flags, sges;
+	uint8_t state, syndrome, vendor;
+	bool again, redone; /* to be, was executed once more: dv_fault.retransmit_percent */
+	bool backward;     /* pieces from the end */
+	bool waited, fenced; /* counted already */
+	uint32_t rkey;
+	uint64_t remote;
+	uint64_t total, moved;
+	uint64_t step;     /* executed in */
+	uint64_t ready_step; /* completes from here on */
+	uint64_t since_ns, since_step; /* first try */
+	uint64_t retry_ns; /* not before */
+	uint64_t sent_ns;  /* TCP: asked at */
+	uint32_t imm;      /* hooks: as in the WQE, big-endian */
+	uint32_t inlined;  /* hooks: these segments are bytes of the WQE itself */
+	uint64_t swap_add, compare; /* hooks: atomics */
+	uint64_t id;       /* TCP: what the answer will name; 0: no answer is expected */
+	struct dv_sge sge[SOFT_SGES_MAX];
+};
+
+struct soft_mr {
+	uint32_t key; /* 0: free */
+	uint8_t generation;
+	uint8_t *base;
+	uint64_t length;
+	uint32_t access;
+	uint32_t file;
+};
+
+/* A memfd that backs exported memory, sent to peers that ask. Ids are never reused. */
+struct soft_file {
+	uint32_t id, references;
+	int fd;
+	uint64_t device, inode;
+};
+
+struct soft_cq {
+	struct dv_device *nic;
+	uint32_t cqn, cqe_cnt, pi;
+	uint32_t cqe_size; /* 64 or 128: then the CQE proper is the second half */
+	bool broken; /* overrun: nothing is written any more */
+	void *foreign; /* hooks */
+	uint8_t *buf;
+	volatile __be32 *record;
+};
+
+struct soft_peer;
+
+struct dv_qp {
+	const struct dv_ops *ops;
+	struct dv_sq sq;       /* the poll core's */
+	struct dv_device *nic;
+	struct soft_cq *cq;
+	uint8_t *buf, *uar;
+	volatile __be32 *record;
+	uint32_t qpn, psn, wqe_cnt;
+	uint32_t uidx;         /* what a CQE of version 1 names beside the QPN */
+	void *foreign;         /* hooks; `buf` and `record` are the program's */
+	enum soft_qp_state state;
+	uint32_t rung;         /* index up to which doorbells were seen */
+	uint32_t fetched;      /* index of the next WQE to decode */
+	uint32_t retired;      /* index up to which WQEs are complete */
+	uint32_t serial;       /* WQEs decoded */
+	uint32_t head, tail;   /* window[] of ops, free running */
+	uint32_t executed;     /* ops before this one were started, free running */
+	bool proven;           /* TCP: the peer answered before: several may be under way */
+	struct dv_address remote;
+	struct soft_peer *peer; /* NULL: same process */
+	struct dv_device *near; /* same process: the other NIC, as of near_epoch */
+	uint64_t near_epoch;
+	bool near_seen;
+	struct soft_op window[SOFT_WINDOW];
+};
+
+/* ---- links ----------------------------------------------------------------------------------- */
+
+enum soft_peer_state {
+	PEER_ABSENT,  /* not there yet; the service thread tries again while somebody waits */
+	PEER_GREETED, /* connecting (TCP), or its export is not here yet (shm) */
+	PEER_UP,
+	PEER_DEAD,    /* was up and is gone: never again under this entry */
+};
+
+struct soft_mapping {
+	uint32_t file;
+	bool writable, missing; /* missing: the peer has no such file for us */
+	uint8_t *at;
+	uint64_t bytes;
+};
+
+struct soft_buffer {
+	uint8_t *data;
+	size_t head, tail, size;
+};
+
+/* The other end of a link, shared by all QPs to it. Freed by the service thread at references 0. */
+struct soft_peer {
+	struct soft_peer *next;
+	unsigned references;
+	enum soft_peer_state state;
+	uint8_t gid[16];
+	uint16_t tcp_port;
+	int fd;
+	bool wanted;         /* a WQE waits for the connection */
+	uint64_t retry_at_ns;
+	/* shm */
+	struct soft_export *table;
+	struct soft_mapping *mappings;
+	unsigned mapping_count;
+	uint32_t want_file;  /* ask for this one; 0: none */
+	bool want_write, asked;
+	/* TCP, sending: under nic->lock */
+	struct soft_buffer tx;
+	bool tx_blocked;     /* the socket is full: the service thread goes on */
+	uint64_t progress_ns; /* a hint: bytes came */
+	/* TCP, receiving: the service thread's, but for rx_live */
+	uint8_t *rx;
+	size_t rx_head, rx_tail;
+	uint64_t rx_id;      /* the answer under way; 0: between answers */
+	uint64_t rx_left;
+	struct iovec rx_to[SOFT_SGES_MAX];
+	unsigned rx_to_count, rx_to_at;
+	pthread_mutex_t rx_lock;
+	bool rx_live;        /* under rx_lock: the destination may be stored to */
+};
+
+/* A peer that asks us. The service thread's. */
+struct soft_serve;
+struct soft_conn {
+	struct soft_conn *next;
+	int fd;
+	struct soft_serve *serve; /* TCP only */
+	bool gone;
+};
+
+struct dv_device {
+	const struct dv_ops *ops;
+	pthread_mutex_t lock;
+	uint32_t waiting;      /* setup callers that want the lock: a step lets them in */
+	char name[NAME_BYTES_MAX];
+	bool tcp, threaded;
+	uint8_t gid[16];
+	uint16_t tcp_port;
+	/* queues */
+	struct dv_qp **qps;    /* dense, in order of creation */
+	unsigned qp_count, qp_room, qp_next;
+	struct dv_qp **qp_slots;
+	uint16_t *qp_generations;
+	uint32_t qp_slot_last;
+	struct soft_cq **cqs;
+	unsigned cq_count;
+	uint32_t cqn_last;
+	/* memory */
+	struct soft_mr *mrs;
+	uint32_t mr_slot_last;
+	struct soft_file *files;
+	unsigned file_count;
+	uint32_t file_last;
+	uint32_t *drops;       /* files that peers may still have mapped */
+	unsigned drop_count;
+	struct soft_export *table;
+	int table_fd;
+	/* time */
+	uint64_t steps;
+	uint64_t step_ns;      /* now, read at most once a step; 0: not read yet */
+	uint64_t step_bytes;
+	uint64_t retry_ns, retry_steps;
+	/* links */
+	struct dv_device *world_next;
+	int pid;
+	struct soft_peer *peers;
+	struct soft_conn *conns;
+	int listen_fd, wake_fd;
+	uint32_t stop;         /* a hint too */
+	pthread_t service, runner;
+	bool tx_any;           /* some peer has something to send */
+	uint64_t id_last;
+	const struct soft_hooks *hooks;
+	void *foreign;         /* hooks */
+	/* faults */
+	struct dv_fault fault;
+	uint64_t random;
+	uint32_t error_count;
+	struct dv_soft_stats stats;
+};
+
+/* ---- the files ------------------------------------------------------------------------------- */
+
+/* nic.c */
+/* `gid` NULL: a random one. `hooks` NULL: queues are the engine's own. */
+int soft_nic_open(const struct dv_options *options, const uint8_t *gid,
+	const struct soft_hooks *hooks, struct dv_device **ret_device);
+void soft_lock(struct dv_device *nic);
+void soft_unlock(struct dv_device *nic);
+uint64_t soft_now_ns(void);
+uint64_t soft_step_ns(struct dv_device *nic);
+/* Notes what the poll core did wrong and counts it. */
+void soft_blame(struct dv_device *nic, uint64_t *counter, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+
+/* queue.c */
+int soft_cq_create(struct dv_device *nic, unsigned depth, struct dv_cq *ret_cq);
+void soft_cq_destroy(struct dv_device *nic, struct dv_cq *cq);
+int soft_qp_create(struct dv_device *nic, struct dv_cq *cq, unsigned depth, struct dv_qp **ret_qp,
+	struct dv_sq **ret_sq);
+void soft_qp_address(const struct dv_qp *qp, struct dv_address *ret_address);
+uint32_t soft_qp_number(const struct dv_qp *qp);
+int soft_qp_connect(struct dv_qp *qp, const struct dv_address *remote);
+int soft_qp_error(struct dv_qp *qp);
+int soft_qp_reset(struct dv_qp *qp);
+void soft_qp_destroy(struct dv_qp *qp);
+/* For queues made elsewhere: a number and a place in the lists. Under nic->lock. */
+int soft_cq_add(struct dv_device *nic, struct soft_cq *cq);
+struct soft_cq *soft_cq_find(struct dv_device *nic, uint32_t cqn);
+int soft_qp_add(struct dv_device *nic, struct dv_qp *qp);
+void soft_qp_zero(struct dv_qp *qp);
+/* Peers get no answer from this QP any more. */
+void soft_qp_hide(struct dv_qp *qp);
+struct dv_qp *soft_qp_find(struct dv_device *nic, uint32_t qpn);
+
+/* mr.c */
+int soft_mr_register(struct dv_device *nic, void *base, size_t length, unsigned access, int memfd,
+	uint64_t memfd_offset, struct dv_mr *ret_mr);
+int soft_mr_deregister(struct dv_device *nic, struct dv_mr *mr);
+/* The bytes that a local key names, or NULL. Under nic->lock. */
+uint8_t *soft_mr_local(struct dv_device *nic, const struct dv_sge *sge, bool write);
+/* Is the QP there and may it have these bytes? `table` may be another process's. */
+enum soft_result soft_mr_check(const struct soft_export *table, const struct soft_ask *ask,
+	struct soft_export_mr *ret_mr);
+/* The second half of it: the bytes alone. */
+enum soft_result soft_mr_range(const struct soft_export *table, const struct soft_ask *ask,
+	struct soft_export_mr *ret_mr);
+
+/* wqe.c */
+bool soft_wqe_fetch(struct dv_qp *qp);
+/* Blocks of the WQE at `index`, taken from its size alone; at least 1. */
+uint32_t soft_wqe_skip(const struct dv_qp *qp, uint32_t index);
+unsigned soft_doorbell(struct dv_qp *qp);
+
+/* execute.c */
+unsigned soft_qp_step(struct dv_qp *qp);
+struct soft_op *soft_op(struct dv_qp *qp, uint32_t n);
+void soft_op_fail(struct soft_op *op, uint8_t syndrome, uint8_t vendor);
+void soft_op_done(struct dv_qp *qp, struct soft_op *op);
+/*
+ * The other end was not ready: this WQE and those after it are executed again, or patience is
+ * over.
+ */
+void soft_op_retry(struct dv_qp *qp, uint32_t n);
+void soft_ask_of(const struct dv_qp *qp, const struct soft_op *op, struct soft_ask *ret_ask);
+/* memcpy() that may race with the memory's owner: see execute.c. */
+void soft_copy(void *to, const void *from, size_t bytes);
+
+/* complete.c */
+unsigned soft_retire(struct dv_qp *qp);
+/* False: no room, and the CQ is broken now. */
+bool soft_cqe_write(struct soft_cq *cq, struct mlx5_cqe64 *cqe, uint8_t opcode, bool solicited);
+/* QP -> ERROR: what was executed completes, everything else is flushed. */
+void soft_flush(struct dv_qp *qp);
+
+/* world.c */
+void soft_world_add(struct dv_device *nic);
+void soft_world_remove(struct dv_device *nic);
+void soft_world_read(void);
+void soft_world_write(void);
+void soft_world_done(void);
+/* The NIC of this process with that gid; world is held. */
+struct dv_device *soft_world_find(const uint8_t gid[16]);
+uint64_t soft_world_epoch(void);
+
+/* link.c */
+int soft_link_open(struct dv_device *nic, const struct dv_options *options);
+void soft_link_close(struct dv_device *nic);
+void soft_link_wake(struct dv_device *nic);
+int soft_link_connect(struct dv_qp *qp);
+void soft_link_disconnect(struct dv_qp *qp);
+/* A WQE waits for the peer: the service thread should try to connect. */
+void soft_link_want(struct dv_device *nic, struct soft_peer *peer);
+/* Sends what the step queued. */
+void soft_link_flush(struct dv_device *nic);
+/* The link is gone: every QP on it will see SOFT_DEAD. Under nic->lock. */
+void soft_peer_dead(struct dv_device *nic, struct soft_peer *peer);
+
+/* link_shm.c */
+int soft_shm_listen(struct dv_device *nic);
+/* Same host, same user or root. */
+bool soft_shm_trusts(int fd);
+void soft_shm_connect(struct dv_device *nic, struct soft_peer *peer);
+/* Answers a peer's question; false: close it. */
+bool soft_shm_serve(struct dv_device *nic, struct soft_conn *conn);
+/* Tells peers which files are gone. */
+void soft_shm_drops(struct dv_device *nic);
+void soft_shm_receive(struct dv_device *nic, struct soft_peer *peer);
+void soft_shm_ask(struct dv_device *nic, struct soft_peer *peer);
+void soft_shm_close(struct soft_peer *peer);
+/* Where the bytes are mapped here. Under nic->lock. */
+enum soft_result soft_shm_resolve(struct dv_device *nic, struct soft_peer *peer,
+	const struct soft_ask *ask, struct soft_export_mr *ret_mr, uint8_t **ret_at);
+
+/* link_tcp.c */
+int soft_tcp_listen(struct dv_device *nic, const struct dv_options *options);
+void soft_tcp_connect(struct dv_device *nic, struct soft_peer *peer);
+void soft_tcp_connected(struct dv_device *nic, struct soft_peer *peer);
+void soft_tcp_close(struct soft_peer *peer);
+enum soft_result soft_tcp_start(struct dv_qp *qp, struct soft_op *op);
+/* The destination is not stored to after this returns. Under nic->lock. */
+void soft_tcp_cancel(struct dv_qp *qp, struct soft_op *op);
+void soft_tcp_send(struct dv_device *nic, struct soft_peer *peer);
+
+/* receive_tcp.c */
+void soft_tcp_receive(struct dv_device *nic, struct soft_peer *peer);
+
+/* serve_tcp.c */
+struct soft_serve *soft_serve_open(void);
+void soft_serve_close(struct soft_serve *serve);
+/* What to poll() its socket for. */
+short soft_serve_events(const struct soft_serve *serve);
+/* Reads requests and sends answers as far as the socket goes; false: close it. */
+bool soft_serve(struct dv_device *nic, struct soft_conn *conn);
+
+/* fault.c */
+uint64_t soft_random(struct dv_device *nic);
+bool soft_fault_percent(struct dv_device *nic, unsigned percent);
+bool soft_fault_error(struct dv_qp *qp, struct soft_op *op);
+
+#endif

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What two software NICs say to each other over TCP, in host byte order: the magic number tells
+ * when the other host has another one, or another version.
+ *
+ *   asker -> server   request, and for a WRITE its payload
+ *   asker <- server   answer, and for a READ that is DONE its payload
+ *
+ * The server executes a connection's requests in order and answers in order.
+ */
+#ifndef DV_SOFT_TCP_H
+#define DV_SOFT_TCP_H
+
+#include <assert.h>
+#include <stdint.h>
+
+#define TCP_MAGIC 0x31635470u /* "pTc1" */
+
+struct tcp_request {
+	uint32_t magic;
+	uint32_t opcode;   /* MLX5_OPCODE_RDMA_READ or _WRITE */
+	uint32_t dest_qpn, dest_psn;
+	uint32_t src_qpn, src_psn;
+	uint32_t rkey, spare;
+	uint64_t address, length;
+	uint64_t id;       /* returned as it is */
+};
+
+struct tcp_answer {
+	uint32_t magic;
+	uint32_t result;   /* enum soft_result: DONE, RETRY, REFUSED */
+	uint64_t id;
+	uint64_t length;   /* payload that follows */
+};
+static_assert(sizeof(struct tcp_request) == 56 && sizeof(struct tcp_answer) == 24, "no padding");
+
+#endif

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The segments of a WQE that libmlx5 wrote, behind the control segment that dv/soft/wqe.c checked.
+ * The NIC's thread, under nic->lock.
+ *
+ *   SEND, SEND_IMM                 ctrl | data or inline ...
+ *   READ, WRITE, WRITE_IMM         ctrl | raddr | data or inline ...
+ *   CAS, FETCH_ADD                 ctrl | raddr | swap_add (8) compare (8) | data
+ *
+ * An inline segment is a length with bit 31 set and that many bytes behind it, all in units of 16;
+ * it may wrap at the queue's end. Its bytes stay where they are until the WQE is complete, so they
+ * become pieces of memory like any other, which need no key.
+ */
+#include "dv/soft/uverbs/uverbs.h"
+
+#define INLINE_SEGMENT 0x80000000u
+#define LENGTH_MAX (1ull << 30)
+#define VENDOR_SEGMENTS 0x55
+
+bool uv_knows(uint8_t opcode)
+{
+	return opcode == MLX5_OPCODE_RDMA_READ || opcode == MLX5_OPCODE_RDMA_WRITE ||
+	       uv_is_message(opcode);
+}
+
+/* Those that the other end's NIC must execute, not just its memory. */
+bool uv_is_message(uint8_t opcode)
+{
+	return opcode == MLX5_OPCODE_SEND || opcode == MLX5_OPCODE_SEND_IMM ||
+	       opcode == MLX5_OPCODE_RDMA_WRITE_IMM || opcode == MLX5_OPCODE_ATOMIC_CS ||
+	       opcode == MLX5_OPCODE_ATOMIC_FA;
+}
+
+static uint8_t *wqe_at(const struct dv_qp *qp, const struct soft_op *op, uint32_t offset,
+	uint32_t *ret_left)
+{
+	uint32_t bytes = qp->wqe_cnt * DV_WQEBB;
+	uint32_t at = ((op->index & (qp->wqe_cnt - 1)) * DV_WQEBB + offset) % bytes;
+
+	*ret_left = bytes - at; /* to the queue's end */
+	return qp->buf + at;
+}
+
+/* The wire's own alignment: a segment of 16 never wraps within. */
+static void copy_segment(const struct dv_qp *qp, const struct soft_op *op, uint32_t offset,
+	void *to)
+{
+	uint32_t left;
+
+	memcpy(to, wqe_at(qp, op, offset, &left), DV_SEGMENT);
+}
+
+static bool add_piece(struct soft_op *op, uint64_t address, uint32_t bytes, uint32_t lkey,
+	bool inlined)
+{
+	if (op->sges == SOFT_SGES_MAX)
+		return false;
+	if (inlined)
+		op->inlined |= 1u << op->sges;
+	op->sge[op->sges++] = (struct dv_sge){.address = address, .bytes = bytes, .lkey = lkey};
+	op->total += bytes;
+	return true;
+}
+
+static bool decode_inline(struct dv_qp *qp, struct soft_op *op, uint32_t offset, uint32_t bytes)
+{
+	uint32_t left;
+	uint8_t *at = wqe_at(qp, op, offset, &left);
+	uint32_t first = bytes < left ? bytes : left;
+
+	if (first && !add_piece(op, (uintptr_t)at, first, 0, true))
+		return false;
+	return bytes == first || add_piece(op, (uintptr_t)qp->buf, bytes - first, 0, true);
+}
+
+static bool decode_data(struct dv_qp *qp, struct soft_op *op, uint32_t offset, uint32_t end)
+{
+	while (offset < end) {
+		struct mlx5_wqe_data_seg data;
+		uint32_t bytes;
+
+		copy_segment(qp, op, offset, &data);
+		bytes = be32toh(data.byte_count);
+		if (bytes & INLINE_SEGMENT) {
+			bytes &= ~INLINE_SEGMENT;
+			if (bytes > end - offset - 4 ||
+				!decode_inline(qp, op, offset + 4, bytes))
+				return false;
+			offset += (4 + bytes + DV_SEGMENT - 1) / DV_SEGMENT * DV_SEGMENT;
+			continue;
+		}
+		/* 0 bytes mean 2 GiB, which is more than any message may have. */
+		if (!add_piece(op, be64toh(data.addr), bytes ? bytes : INLINE_SEGMENT,
+			    be32toh(data.lkey), false))
+			return false;
+		offset += DV_SEGMENT;
+	}
+	return true;
+}
+
+void uv_decode(struct dv_qp *qp, struct soft_op *op, uint32_t ds)
+{
+	struct mlx5_wqe_ctrl_seg ctrl;
+	struct mlx5_wqe_raddr_seg raddr;
+	uint32_t offset = DV_SEGMENT, end = ds * DV_SEGMENT;
+	bool atomic = op->opcode == MLX5_OPCODE_ATOMIC_CS || op->opcode == MLX5_OPCODE_ATOMIC_FA;
+	uint64_t operands[2];
+
+	copy_segment(qp, op, 0, &ctrl);
+	op->imm = ctrl.imm;
+	if (op->opcode != MLX5_OPCODE_SEND && op->opcode != MLX5_OPCODE_SEND_IMM) {
+		copy_segment(qp, op, offset, &raddr);
+		op->remote = be64toh(raddr.raddr);
+		op->rkey = be32toh(raddr.rkey);
+		offset += DV_SEGMENT;
+	}
+	if (atomic) {
+		copy_segment(qp, op, offset, operands);
+		op->swap_add = be64toh(operands[0]);
+		op->compare = be64toh(operands[1]);
+		offset += DV_SEGMENT;
+	}
+	if (offset > end || !decode_data(qp, op, offset, end) || (atomic && op->total != 8) ||
+		(op->inlined && op->opcode == MLX5_OPCODE_RDMA_READ))
+		soft_op_fail(op, DV_SYNDROME_LOCAL_QP_OP, VENDOR_SEGMENTS);
+	else if (op->total > LENGTH_MAX)
+		soft_op_fail(op, DV_SYNDROME_LOCAL_LENGTH, 0);
+}

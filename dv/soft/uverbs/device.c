@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The pretended ConnectX ports of this process: what SOFT_CONNECTX_* asked for, the number that
+ * names each on this host, and while a context is open the software NIC behind it with its thread.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "dv/soft/uverbs/testing.h"
+#include "dv/soft/uverbs/uverbs.h"
+
+#define NUMBER_FIRST 1u
+#define NUMBER_LAST 0xbfffu /* the last unicast LID */
+#define SPINS 64u           /* idle steps before the thread sleeps at all */
+#define NICE (-15)          /* a device waits for no program */
+#define SLEEP_NS 20000      /* how long it then sleeps: what a message does not wake, a doorbell */
+
+pthread_mutex_t uv_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static struct uv_device devices[UV_DEVICES_MAX];
+static unsigned device_count;
+
+unsigned uv_devices(void)
+{
+	return device_count;
+}
+
+struct uv_device *uv_device(unsigned index)
+{
+	return index < device_count ? &devices[index] : NULL;
+}
+
+struct uv_device *uv_device_of(struct dv_device *nic)
+{
+	return nic->foreign;
+}
+
+/* Entry `index` of a list with commas; the last one counts for all that follow. */
+static long list_at(const char *name, unsigned index, long otherwise)
+{
+	const char *at = getenv(name);
+	char *end;
+	long value = otherwise;
+
+	for (unsigned i = 0; at && *at && i <= index; i++) {
+		value = strtol(at, &end, 0);
+		at = *end == ',' ? end + 1 : NULL;
+	}
+	return value;
+}
+
+static bool list_has(const char *name, const char *word)
+{
+	const char *at = getenv(name);
+	size_t bytes = strlen(word);
+
+	while (at && *at) {
+		if (strncmp(at, word, bytes) == 0 && (at[bytes] == ',' || !at[bytes]))
+			return true;
+		at = strchr(at, ',');
+		at = at ? at + 1 : NULL;
+	}
+	return false;
+}
+
+/* A number nobody on this host has: whoever binds its socket has it, until the process ends. */
+static int take_number(struct uv_device *device)
+{
+	uint32_t start = (uint32_t)getpid() * UV_DEVICES_MAX + device->index;
+
+	for (uint32_t i = 0; i < NUMBER_LAST; i++) {
+		uint16_t number = (uint16_t)(NUMBER_FIRST + (start + i) % NUMBER_LAST);
+		int fd = uv_message_open(number);
+
+		if (fd >= 0) {
+			device->number = number;
+			device->message_fd = fd;
+			return 0;
+		}
+		if (fd != -EADDRINUSE)
+			return fd;
+	}
+	return -EADDRINUSE;
+}
+
+/* Under uv_lock. */
+int uv_devices_open(void)
+{
+	const char *link = getenv("SOFT_CONNECTX_LINK");
+	long count = list_at("SOFT_CONNECTX_DEVICES", 0, 1);
+
+	if (device_count || count < 1)
+		return 0;
+	if (count > (long)UV_DEVICES_MAX)
+		count = UV_DEVICES_MAX;
+	for (unsigned i = 0; i < (unsigned)count; i++) {
+		struct uv_device *device = &devices[i];
+		char name[16];
+		int rc;
+
+		snprintf(name, sizeof(name), "mlx5_%u", i);
+		device->index = i;
+		device->infiniband = !link || strcmp(link, "roce") != 0;
+		device->down = list_has("SOFT_CONNECTX_DOWN", name);
+		device->numa_node = (int)list_at("SOFT_CONNECTX_NUMA", i, 0);
+		device->gbits = (unsigned)list_at("SOFT_CONNECTX_GBITS", i, 400);
+		device->mr_bytes_max = (uint64_t)list_at("SOFT_CONNECTX_MR_BYTES", i,
+			(long)UV_MR_BYTES_MAX);
+		rc = take_number(device);
+		if (rc) {
+			fprintf(stderr, "soft-connectx: no number for %s: %s\n", name,
+				strerror(-rc));
+			return rc;
+		}
+	}
+	device_count = (unsigned)count;
+	return 0;
+}
+
+/* Which contexts there are is told by their doorbell pages: libmlx5 makes one in each. */
+void uv_port_changed(struct uv_device *device, bool up)
+{
+	if (device->down == !up)
+		return;
+	device->down = !up;
+	uv_uar_tell(device->nic, 1, up ? IBV_EVENT_PORT_ACTIVE : IBV_EVENT_PORT_ERR);
+}
+
+/* ---- the NIC's thread ------------------------------------------------------------------------ */
+
+/*
+ * Doorbells are memory that only looking at finds, and two programs that poll may share two cores
+ * with two of these threads: it looks a few times more when there was work, then sleeps briefly. A
+ * thread that slept goes before one that polls; one that only yields waits for whole time slices.
+ */
+static void *run(void *argument)
+{
+	struct uv_device *device = argument;
+	struct pollfd message = {.fd = device->message_fd, .events = POLLIN};
+	const struct timespec nap = {.tv_nsec = SLEEP_NS};
+	unsigned idle = 0;
+
+	/* Both only help; a program without the right to the first runs slower. */
+	setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE);
+	prctl(PR_SET_TIMERSLACK, 1000ul);
+	while (!dv_hint_load(&device->stop)) {
+		if (device->nic->ops->step(device->nic)) {
+			idle = 0;
+			continue;
+		}
+		if (++idle < SPINS)
+			continue;
+		ppoll(&message, 1, &nap, NULL);
+	}
+	return NULL;
+}
+
+static unsigned step(struct dv_device *nic)
+{
+	unsigned work = uv_uar_scan(nic);
+
+	uv_cq_arm_scan(nic);
+	work += uv_message_poll(nic);
+	return work + uv_receive_scan(nic);
+}
+
+static const struct soft_hooks hooks = {
+	.step = step,
+	.knows = uv_knows,
+	.decode = uv_decode,
+	.may_start = uv_may_start,
+	.keys_good = uv_keys_good,
+	.move = uv_move,
+	.flushed = uv_receive_flush,
+	.completed = uv_cq_completed,
+	.overrun = uv_cq_overrun,
+};
+
+/* The first context opens the NIC. Under uv_lock. */
+int uv_device_get(struct uv_device *device)
+{
+	struct dv_options options = {.link = "shm"};
+	uint8_t gid[16];
+	char name[16];
+	int rc;
+
+	if (device->contexts++)
+		return 0;
+	snprintf(name, sizeof(name), "mlx5_%u", device->index);
+	options.name = name;
+	uv_gid(device, 0, gid);
+	rc = soft_nic_open(&options, gid, &hooks, &device->nic);
+	if (rc)
+		goto fail;
+	device->nic->foreign = device;
+	device->stop = 0;
+	rc = -pthread_create(&device->runner, NULL, run, device);
+	if (!rc)
+		return 0;
+	device->nic->ops->close(device->nic);
+fail:
+	device->contexts--;
+	device->nic = NULL;
+	return rc;
+}
+
+void uv_device_put(struct uv_device *device)
+{
+	if (--device->contexts)
+		return;
+	dv_hint_add(&device->stop, 1);
+	pthread_join(device->runner, NULL);
+	device->nic->ops->close(device->nic);
+	device->nic = NULL;
+}
+
+/* ---- for tests ------------------------------------------------------------------------------- */
+
+struct dv_device *soft_connectx_nic(unsigned index)
+{
+	return index < device_count ? devices[index].nic : NULL;
+}
+
+void soft_connectx_port(unsigned index, bool up)
+{
+	struct dv_device *nic = soft_connectx_nic(index);
+
+	if (!nic)
+		return;
+	soft_lock(nic);
+	uv_port_changed(&devices[index], up);
+	soft_unlock(nic);
+}

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One ioctl(RDMA_VERBS_IOCTL) -> one command. libibverbs tries an ioctl method for everything and
+ * falls back to INVOKE_WRITE, which carries a write(2) command of old in attributes: answering that
+ * one method answers (nearly) all of verbs. Only mlx5's doorbell pages have no such command.
+ * Program threads; uv_lock is held while a command runs.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "dv/soft/uverbs/uverbs.h"
+#include <rdma/mlx5_user_ioctl_cmds.h>
+
+typedef int (*uv_function)(struct uv_context *context, struct uv_command *command);
+
+static const uv_function commands[] = {
+	[IB_USER_VERBS_CMD_GET_CONTEXT] = uv_get_context,
+	[IB_USER_VERBS_CMD_QUERY_DEVICE] = uv_query_device,
+	[IB_USER_VERBS_CMD_QUERY_PORT] = uv_query_port,
+	[IB_USER_VERBS_CMD_ALLOC_PD] = uv_alloc_pd,
+	[IB_USER_VERBS_CMD_DEALLOC_PD] = uv_dealloc_pd,
+	[IB_USER_VERBS_CMD_CREATE_AH] = uv_create_ah,
+	[IB_USER_VERBS_CMD_DESTROY_AH] = uv_destroy_ah,
+	[IB_USER_VERBS_CMD_REG_MR] = uv_reg_mr,
+	[IB_USER_VERBS_CMD_DEREG_MR] = uv_dereg_mr,
+	[IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL] = uv_create_channel,
+	[IB_USER_VERBS_CMD_CREATE_CQ] = uv_create_cq,
+	[IB_USER_VERBS_CMD_DESTROY_CQ] = uv_destroy_cq,
+	[IB_USER_VERBS_CMD_CREATE_QP] = uv_create_qp,
+	[IB_USER_VERBS_CMD_QUERY_QP] = uv_query_qp,
+	[IB_USER_VERBS_CMD_MODIFY_QP] = uv_modify_qp,
+	[IB_USER_VERBS_CMD_DESTROY_QP] = uv_destroy_qp,
+};
+
+void uv_answer(void *out, size_t out_bytes, const void *from, size_t bytes)
+{
+	if (out)
+		memcpy(out, from, bytes < out_bytes ? bytes : out_bytes);
+}
+
+static struct ib_uverbs_attr *find(struct ib_uverbs_ioctl_hdr *header, uint16_t id)
+{
+	for (unsigned i = 0; i < header->num_attrs; i++)
+		if (header->attrs[i].attr_id == id)
+			return &header->attrs[i];
+	return NULL;
+}
+
+/* IN attributes of up to 8 bytes lie in the attribute itself. */
+static const void *in(struct ib_uverbs_ioctl_hdr *header, uint16_t id, size_t *ret_bytes)
+{
+	struct ib_uverbs_attr *attr = find(header, id);
+
+	*ret_bytes = attr ? attr->len : 0;
+	if (!attr || !attr->len)
+		return NULL;
+	return attr->len <= sizeof(attr->data) ? (void *)&attr->data
+					       : (void *)(uintptr_t)attr->data;
+}
+
+static void *out(struct ib_uverbs_ioctl_hdr *header, uint16_t id, size_t *ret_bytes)
+{
+	struct ib_uverbs_attr *attr = find(header, id);
+
+	*ret_bytes = attr ? attr->len : 0;
+	return attr && attr->len ? (void *)(uintptr_t)attr->data : NULL;
+}
+
+/*
+ * The probe for this method carries the command alone and expects ENOSPC: had it got
+ * EPROTONOSUPPORT, libibverbs would use write(2) on the descriptor.
+ */
+static int invoke_write(struct uv_context *context, struct ib_uverbs_ioctl_hdr *header)
+{
+	struct uv_command command = {0};
+	size_t bytes;
+	const void *at = in(header, UVERBS_ATTR_WRITE_CMD, &bytes);
+	uint32_t number = 0;
+
+	if (!at || bytes > sizeof(uint64_t))
+		return EINVAL;
+	memcpy(&number, at, bytes < sizeof(number) ? bytes : sizeof(number));
+	if (header->num_attrs == 1)
+		return ENOSPC;
+	command.extended = number & IB_USER_VERBS_CMD_FLAG_EXTENDED;
+	number &= IB_USER_VERBS_CMD_COMMAND_MASK;
+	if (number >= sizeof(commands) / sizeof(commands[0]) || !commands[number])
+		return EOPNOTSUPP;
+	command.core_in = in(header, UVERBS_ATTR_CORE_IN, &command.core_in_bytes);
+	command.core_out = out(header, UVERBS_ATTR_CORE_OUT, &command.core_out_bytes);
+	command.uhw_in = in(header, UVERBS_ATTR_UHW_IN, &command.uhw_in_bytes);
+	command.uhw_out = out(header, UVERBS_ATTR_UHW_OUT, &command.uhw_out_bytes);
+	return commands[number](context, &command);
+}
+
+static void put(struct ib_uverbs_ioctl_hdr *header, uint16_t id, const void *from, size_t bytes)
+{
+	size_t room;
+	void *at = out(header, id, &room);
+
+	uv_answer(at, room, from, bytes);
+}
+
+/* Doorbell pages: `dynamic UARs`, one object each, mapped at the offset told here. */
+static int uar_method(struct uv_context *context, struct ib_uverbs_ioctl_hdr *header)
+{
+	struct ib_uverbs_attr *attr;
+	struct uv_uar *uar;
+	uint64_t offset;
+	uint32_t length = SOFT_UAR_BYTES, page;
+	int rc;
+
+	if (header->method_id == MLX5_IB_METHOD_UAR_OBJ_DESTROY) {
+		attr = find(header, MLX5_IB_ATTR_UAR_OBJ_DESTROY_HANDLE);
+		uar = attr ? (void *)uv_object_find(context, (uint32_t)attr->data, UV_UAR) : NULL;
+		if (!uar)
+			return EINVAL;
+		uv_uar_free(uar);
+		return 0;
+	}
+	if (header->method_id != MLX5_IB_METHOD_UAR_OBJ_ALLOC)
+		return EPROTONOSUPPORT;
+	attr = find(header, MLX5_IB_ATTR_UAR_OBJ_ALLOC_HANDLE);
+	rc = attr ? uv_uar_alloc(context, &uar) : EINVAL;
+	if (rc)
+		return rc;
+	attr->data = uar->object.handle;
+	page = uar->page;
+	offset = (uint64_t)page * SOFT_UAR_BYTES;
+	put(header, MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_OFFSET, &offset, sizeof(offset));
+	put(header, MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_LENGTH, &length, sizeof(length));
+	put(header, MLX5_IB_ATTR_UAR_OBJ_ALLOC_PAGE_ID, &page, sizeof(page));
+	return 0;
+}
+
+int uv_ioctl(struct uv_context *context, struct ib_uverbs_ioctl_hdr *header)
+{
+	int rc;
+
+	pthread_mutex_lock(&uv_lock);
+	if (header->object_id == UVERBS_OBJECT_DEVICE &&
+		header->method_id == UVERBS_METHOD_INVOKE_WRITE)
+		rc = invoke_write(context, header);
+	else if (header->object_id == MLX5_IB_OBJECT_UAR)
+		rc = uar_method(context, header);
+	else
+		rc = EPROTONOSUPPORT; /* "the framework is there, the method is not" */
+	pthread_mutex_unlock(&uv_lock);
+	return rc < 0 ? -rc : rc;
+}
+
+/* ---- handles --------------------------------------------------------------------------------- */
+
+struct uv_object *uv_object_find(struct uv_context *context, uint32_t handle, enum uv_kind kind)
+{
+	for (struct uv_object *object = context->objects; object; object = object->next)
+		if (object->handle == handle && object->kind == kind)
+			return object;
+	return NULL;
+}
+
+void uv_object_add(struct uv_context *context, struct uv_object *object, enum uv_kind kind)
+{
+	object->kind = kind;
+	object->handle = ++context->handle_last;
+	object->context = context;
+	object->next = context->objects;
+	context->objects = object;
+}
+
+void uv_object_remove(struct uv_object *object)
+{
+	struct uv_object **at = &object->context->objects;
+
+	while (*at && *at != object)
+		at = &(*at)->next;
+	if (*at)
+		*at = object->next;
+}

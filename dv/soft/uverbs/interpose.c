@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The C library's calls that libibverbs and libmlx5 reach a kernel with. Those for a device of ours
+ * are answered here, all others become the system call they are. Any thread of the program.
+ *
+ * The real call is syscall(2), not dlsym(RTLD_NEXT): dlsym() may itself call mmap() and close().
+ */
+#undef _FILE_OFFSET_BITS /* it would make open() another name for open64(): both are wanted */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/netlink.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "dv/soft/uverbs/uverbs.h"
+
+#define EXPORT __attribute__((visibility("default")))
+#define FDS_MAX 4096
+#define CDEV "/dev/infiniband/uverbs"
+
+/* Which descriptors are ours. The guard: close() is called by everybody, it must cost a load. */
+static uint32_t ours[FDS_MAX];
+static struct uv_context *contexts[FDS_MAX];
+
+static bool is_ours(int fd)
+{
+	return fd >= 0 && fd < FDS_MAX && dv_guard_load(&ours[fd]);
+}
+
+static struct uv_context *context_of(int fd)
+{
+	return is_ours(fd) ? contexts[fd] : NULL;
+}
+
+/* Event channels are noted too: the program closes them with close() alone. */
+void uv_fd_note(int fd, struct uv_context *context)
+{
+	if (fd < 0 || fd >= FDS_MAX)
+		return;
+	contexts[fd] = context;
+	dv_guard_open(&ours[fd], 1);
+}
+
+static int device_index(const char *path)
+{
+	unsigned index;
+	char more;
+
+	if (strncmp(path, CDEV, sizeof(CDEV) - 1) != 0 ||
+		sscanf(path + sizeof(CDEV) - 1, "%u%c", &index, &more) != 1)
+		return -1;
+	return (int)index;
+}
+
+/*
+ * /dev/null stands for the device: libibverbs wants a character device whose number is the one in
+ * sysfs, and fstat() of this descriptor says 1:3 without being interposed.
+ */
+static int open_device(unsigned index)
+{
+	struct uv_context *context;
+	int fd;
+
+	uv_sysfs_write();
+	if (index >= uv_devices()) {
+		errno = ENOENT;
+		return -1;
+	}
+	fd = (int)syscall(SYS_openat, AT_FDCWD, "/dev/null", O_RDWR | O_CLOEXEC, 0);
+	if (fd < 0)
+		return -1;
+	context = uv_context_open(index, fd);
+	if (!context || fd >= FDS_MAX) {
+		syscall(SYS_close, fd);
+		errno = ENOMEM;
+		return -1;
+	}
+	uv_fd_note(fd, context);
+	return fd;
+}
+
+static int open_any(const char *path, int flags, va_list arguments)
+{
+	mode_t mode = 0;
+	int index = device_index(path);
+
+	if (index >= 0)
+		return open_device((unsigned)index);
+	if (flags & (O_CREAT | __O_TMPFILE))
+		mode = va_arg(arguments, mode_t);
+	return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+}
+
+EXPORT int open(const char *path, int flags, ...)
+{
+	va_list arguments;
+	int fd;
+
+	va_start(arguments, flags);
+	fd = open_any(path, flags, arguments);
+	va_end(arguments);
+	return fd;
+}
+
+EXPORT int open64(const char *path, int flags, ...)
+{
+	va_list arguments;
+	int fd;
+
+	va_start(arguments, flags);
+	fd = open_any(path, flags | O_LARGEFILE, arguments);
+	va_end(arguments);
+	return fd;
+}
+
+/* How a libibverbs that was built without netlink begins, and numa/topology.c. */
+EXPORT DIR *opendir(const char *path)
+{
+	DIR *directory;
+	int fd;
+
+	if (uv_sysfs_has(path))
+		uv_sysfs_write();
+	fd = (int)syscall(SYS_openat, AT_FDCWD, path,
+		O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_DIRECTORY, 0);
+	directory = fd >= 0 ? fdopendir(fd) : NULL;
+	if (fd >= 0 && !directory)
+		syscall(SYS_close, fd);
+	return directory;
+}
+
+/* libibverbs looks whether the device may be opened before it lists it. */
+EXPORT int stat(const char *path, struct stat *ret_stat)
+{
+	if (device_index(path) >= 0)
+		path = "/dev/null";
+	return (int)syscall(SYS_newfstatat, AT_FDCWD, path, ret_stat, 0);
+}
+
+EXPORT int stat64(const char *path, struct stat64 *ret_stat)
+{
+	return stat(path, (struct stat *)ret_stat); /* one layout on 64-bit Linux */
+}
+
+EXPORT int ioctl(int fd, unsigned long request, ...)
+{
+	struct uv_context *context = context_of(fd);
+	va_list arguments;
+	void *argument;
+
+	va_start(arguments, request);
+	argument = va_arg(arguments, void *);
+	va_end(arguments);
+	if (context && request == RDMA_VERBS_IOCTL) {
+		int rc = uv_ioctl(context, argument);
+
+		if (!rc)
+			return 0;
+		errno = rc;
+		return -1;
+	}
+	return (int)syscall(SYS_ioctl, fd, request, argument);
+}
+
+EXPORT void *mmap(void *at, size_t length, int protection, int flags, int fd, off_t offset)
+{
+	struct uv_context *context = context_of(fd);
+
+	if (context)
+		return uv_uar_map(context, (uint64_t)offset, length);
+	return (void *)syscall(SYS_mmap, at, length, protection, flags, fd, offset);
+}
+
+EXPORT void *mmap64(void *at, size_t length, int protection, int flags, int fd, off_t offset)
+{
+	return mmap(at, length, protection, flags, fd, offset);
+}
+
+EXPORT int close(int fd)
+{
+	if (is_ours(fd)) {
+		struct uv_context *context = contexts[fd];
+
+		contexts[fd] = NULL;
+		dv_guard_shut(&ours[fd]);
+		if (context)
+			uv_context_close(context);
+		else
+			uv_channel_close(fd);
+	}
+	return (int)syscall(SYS_close, fd);
+}
+
+/*
+ * libibverbs asks the kernel for devices by netlink first and falls back to sysfs when there is no
+ * such family. That question is also the moment to make the tree: a program that never asks, a
+ * shell for one, leaves nothing behind.
+ */
+EXPORT int socket(int domain, int type, int protocol)
+{
+	if (domain == AF_NETLINK && protocol == NETLINK_RDMA) {
+		uv_sysfs_write();
+		errno = EPROTONOSUPPORT;
+		return -1;
+	}
+	return (int)syscall(SYS_socket, domain, type, protocol);
+}
+
+__attribute__((constructor)) static void prepare(void)
+{
+	uv_sysfs_prepare();
+}
+
+__attribute__((destructor)) static void finish(void)
+{
+	uv_sysfs_remove();
+}

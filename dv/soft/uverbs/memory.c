@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * REG_MR and DEREG_MR: ordinary memory of the program, registered with the software NIC by its
+ * addresses alone. Refuses what a kernel refuses: limits of the device, of RLIMIT_MEMLOCK, memory
+ * that is not there, rights that contradict each other. Program threads, under uv_lock.
+ */
+#include <errno.h>
+#include <linux/capability.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "dv/soft/uverbs/uverbs.h"
+
+#define PAGE 4096ull
+
+struct uv_mr {
+	struct uv_object object;
+	struct dv_mr mr;
+	uint64_t locked;
+};
+
+/* The kernel's optional bits, relaxed ordering among them, may be ignored by a device. */
+#define ACCESS_KNOWN (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | \
+	IBV_ACCESS_REMOTE_ATOMIC | (unsigned)IBV_ACCESS_OPTIONAL_RANGE)
+
+static int access_of(uint32_t flags, unsigned *ret_access)
+{
+	bool local = flags & IBV_ACCESS_LOCAL_WRITE;
+
+	if (flags & ~ACCESS_KNOWN)
+		return EOPNOTSUPP;
+	if (flags & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) && !local)
+		return EINVAL;
+	*ret_access = (local ? DV_LOCAL_WRITE : 0u) |
+		(flags & IBV_ACCESS_REMOTE_READ ? DV_REMOTE_READ : 0u) |
+		(flags & IBV_ACCESS_REMOTE_WRITE ? DV_REMOTE_WRITE : 0u) |
+		(flags & IBV_ACCESS_REMOTE_ATOMIC ? SOFT_REMOTE_ATOMIC : 0u);
+	return 0;
+}
+
+static bool may_lock_anything(void)
+{
+	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct data[2] = {{0}};
+
+	return syscall(SYS_capget, &header, data) == 0 &&
+	       (data[CAP_TO_INDEX(CAP_IPC_LOCK)].effective & CAP_TO_MASK(CAP_IPC_LOCK));
+}
+
+/* Pinned memory counts against RLIMIT_MEMLOCK, in whole pages, and every region for itself. */
+static int lock_check(const struct uv_context *context, uint64_t bytes)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_MEMLOCK, &limit) || limit.rlim_cur == RLIM_INFINITY ||
+		may_lock_anything())
+		return 0;
+	return context->locked + bytes > limit.rlim_cur ? ENOMEM : 0;
+}
+
+/* mincore() says ENOMEM when part of a range is not mapped. */
+static bool mapped(uint64_t first, uint64_t bytes)
+{
+	uint64_t pages = bytes / PAGE, at = 0;
+	uint8_t vector[4096];
+
+	for (; at < pages; at += sizeof(vector)) {
+		uint64_t n = pages - at < sizeof(vector) ? pages - at : sizeof(vector);
+
+		if (mincore((void *)(uintptr_t)(first + at * PAGE), n * PAGE, vector))
+			return false;
+	}
+	return true;
+}
+
+int uv_reg_mr(struct uv_context *context, struct uv_command *command)
+{
+	const struct ib_uverbs_reg_mr *in = command->core_in;
+	struct ib_uverbs_reg_mr_resp core;
+	uint64_t first, bytes;
+	struct uv_mr *mr;
+	unsigned access;
+	int rc;
+
+	if (command->core_in_bytes < sizeof(*in) || !in->length ||
+		in->length > context->device->mr_bytes_max || in->start + in->length < in->start ||
+		!uv_object_find(context, in->pd_handle, UV_PD))
+		return EINVAL;
+	if (in->hca_va != in->start)
+		return EOPNOTSUPP; /* another address for the device: nobody here asks for it */
+	rc = access_of(in->access_flags, &access);
+	first = in->start / PAGE * PAGE;
+	bytes = (in->start + in->length - first + PAGE - 1) / PAGE * PAGE;
+	rc = rc ? rc : lock_check(context, bytes);
+	if (rc)
+		return rc;
+	if (!mapped(first, bytes))
+		return EFAULT;
+	mr = calloc(1, sizeof(*mr));
+	if (!mr)
+		return ENOMEM;
+	rc = soft_mr_register(context->device->nic, (void *)(uintptr_t)in->start, in->length,
+		access, -1, 0, &mr->mr);
+	if (rc) {
+		free(mr);
+		return rc;
+	}
+	mr->locked = bytes;
+	context->locked += bytes;
+	uv_object_add(context, &mr->object, UV_MR);
+	core = (struct ib_uverbs_reg_mr_resp){.mr_handle = mr->object.handle,
+		.lkey = mr->mr.lkey, .rkey = mr->mr.rkey};
+	uv_answer(command->core_out, command->core_out_bytes, &core, sizeof(core));
+	return 0;
+}
+
+void uv_mr_free(struct uv_object *object)
+{
+	struct uv_mr *mr = (void *)object;
+
+	soft_mr_deregister(object->context->device->nic, &mr->mr);
+	object->context->locked -= mr->locked;
+	uv_object_remove(object);
+	free(mr);
+}
+
+int uv_dereg_mr(struct uv_context *context, struct uv_command *command)
+{
+	const struct ib_uverbs_dereg_mr *in = command->core_in;
+	struct uv_object *object = command->core_in_bytes < sizeof(*in) ? NULL :
+		uv_object_find(context, in->mr_handle, UV_MR);
+
+	if (!object)
+		return EINVAL;
+	uv_mr_free(object);
+	return 0;
+}

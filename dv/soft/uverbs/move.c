@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Movement between the memory of two programs. It is ordinary private memory, which no other
+ * process can map: process_vm_readv() and process_vm_writev() move it (same user, or ptrace
+ * permission). What a peer exports is checked as on every shm link; a deregistration meanwhile is
+ * found out afterwards. The NIC's thread, under nic->lock.
+ */
+#include <errno.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include "dv/soft/uverbs/uverbs.h"
+
+/* One outstanding message a QP keeps everything behind it in order. */
+bool uv_may_start(struct dv_qp *qp, struct soft_op *op)
+{
+	const struct uv_qp *uq = qp->foreign;
+
+	(void)op;
+	return !uq->wait.on;
+}
+
+bool uv_keys_good(struct dv_qp *qp, const struct soft_op *op)
+{
+	bool write = op->opcode == MLX5_OPCODE_RDMA_READ || op->opcode == MLX5_OPCODE_ATOMIC_CS ||
+		     op->opcode == MLX5_OPCODE_ATOMIC_FA;
+
+	for (unsigned i = 0; i < op->sges; i++)
+		if (!(op->inlined & 1u << i) && !soft_mr_local(qp->nic, &op->sge[i], write))
+			return false;
+	return true;
+}
+
+/* The kernel moves at most 2 GiB less a page at once, messages are smaller: once is enough. */
+int uv_copy(int pid, const struct iovec *local, unsigned locals, uint64_t remote, uint64_t bytes,
+	bool write)
+{
+	struct iovec far = {.iov_base = (void *)(uintptr_t)remote, .iov_len = bytes};
+	ssize_t n;
+
+	if (!bytes)
+		return 0;
+	n = write ? process_vm_writev(pid, local, locals, &far, 1, 0)
+		  : process_vm_readv(pid, local, locals, &far, 1, 0);
+	if (n < 0)
+		return errno;
+	return (uint64_t)n == bytes ? 0 : EFAULT;
+}
+
+static int peer_pid(struct uv_qp *uq, const struct soft_peer *peer)
+{
+	struct ucred who;
+	socklen_t bytes = sizeof(who);
+
+	if (!uq->peer_pid && getsockopt(peer->fd, SOL_SOCKET, SO_PEERCRED, &who, &bytes) == 0)
+		uq->peer_pid = who.pid;
+	return uq->peer_pid;
+}
+
+/* The pieces of the message that hold bytes [from, from + count). */
+static unsigned pieces(const struct soft_op *op, uint64_t from, uint64_t count, struct iovec *to)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < op->sges && count; i++) {
+		uint64_t skip = from < op->sge[i].bytes ? from : op->sge[i].bytes;
+		uint64_t bytes = op->sge[i].bytes - skip;
+
+		from -= skip;
+		bytes = bytes < count ? bytes : count;
+		if (!bytes)
+			continue;
+		to[n++] = (struct iovec){.iov_base = (void *)(uintptr_t)(op->sge[i].address + skip),
+			.iov_len = bytes};
+		count -= bytes;
+	}
+	return n;
+}
+
+static enum soft_result one_sided(struct dv_qp *qp, struct soft_op *op, uint64_t from,
+	uint64_t count)
+{
+	struct soft_peer *peer = qp->peer;
+	struct iovec local[SOFT_SGES_MAX];
+	struct soft_export_mr mr = {0};
+	struct soft_ask ask;
+	enum soft_result result;
+	int rc;
+
+	if (peer->state == PEER_DEAD)
+		return SOFT_DEAD;
+	if (peer->state == PEER_ABSENT)
+		soft_link_want(qp->nic, peer);
+	if (peer->state != PEER_UP)
+		return SOFT_RETRY;
+	soft_ask_of(qp, op, &ask);
+	result = soft_mr_check(peer->table, &ask, &mr);
+	if (result != SOFT_DONE || !count)
+		return result;
+	rc = uv_copy(peer_pid(qp->foreign, peer), local, pieces(op, from, count, local),
+		ask.address + from, count, ask.access == DV_REMOTE_WRITE);
+	if (rc == ESRCH)
+		return SOFT_DEAD;
+	if (rc || !dv_guard_held(&peer->table->mrs[op->rkey >> 8].rkey, op->rkey))
+		return SOFT_REFUSED;
+	return SOFT_DONE;
+}
+
+enum soft_result uv_move(struct dv_qp *qp, struct soft_op *op, uint64_t from, uint64_t count)
+{
+	enum soft_result result;
+
+	if (uv_device_of(qp->nic)->down)
+		return SOFT_RETRY;
+	if (!uv_is_message(op->opcode))
+		return one_sided(qp, op, from, count);
+	if (op->opcode == MLX5_OPCODE_RDMA_WRITE_IMM && op->total) {
+		result = one_sided(qp, op, 0, op->total);
+		if (result != SOFT_DONE)
+			return result;
+	}
+	return uv_message_ask(qp, op);
+}

@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Queue pairs in the program's memory: libmlx5 lays the receive queue at the start of one buffer
+ * and the send queue behind it, gives a doorbell record and the page it will ring. Program threads,
+ * under uv_lock; what the NIC's thread sees changes under nic->lock.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "dv/soft/uverbs/uverbs.h"
+
+#define LAST_WORDS_TRIES 1000u
+
+/* Both forms of the command have this part. */
+static bool read_command(const struct uv_command *command, struct ib_uverbs_create_qp *ret)
+{
+	size_t skip = command->extended ? offsetof(struct ib_uverbs_create_qp, user_handle) : 0;
+	size_t bytes = sizeof(*ret) - skip;
+
+	if (command->core_in_bytes < bytes)
+		return false;
+	memcpy((uint8_t *)ret + skip, command->core_in, bytes);
+	return true;
+}
+
+static bool uar_known(struct uv_context *context, uint32_t page)
+{
+	for (struct uv_object *object = context->objects; object; object = object->next)
+		if (object->kind == UV_UAR && ((struct uv_uar *)object)->page == page)
+			return true;
+	return false;
+}
+
+static int check(struct uv_context *context, const struct ib_uverbs_create_qp *in,
+	const struct mlx5_ib_create_qp *uhw)
+{
+	if (in->qp_type != IBV_QPT_RC || in->is_srq)
+		return EOPNOTSUPP;
+	if (in->max_send_sge > SOFT_SGES_MAX || in->max_recv_sge > SOFT_SGES_MAX ||
+		uhw->sq_wqe_count > UV_SQ_DEPTH_MAX || uhw->rq_wqe_count > UV_RQ_DEPTH_MAX ||
+		(uhw->sq_wqe_count & (uhw->sq_wqe_count - 1)) ||
+		(uhw->rq_wqe_count & (uhw->rq_wqe_count - 1)) || uhw->rq_wqe_shift > 9)
+		return EINVAL;
+	if (uhw->flags & MLX5_QP_FLAG_SIGNATURE)
+		return EOPNOTSUPP;
+	if (!(uhw->flags & MLX5_QP_FLAG_UAR_PAGE_INDEX) || !uar_known(context, uhw->bfreg_index) ||
+		!uv_object_find(context, in->pd_handle, UV_PD))
+		return EINVAL;
+	return 0;
+}
+
+/* The device's side of it. The scratch page takes the doorbells that uar.c hands over. */
+static struct dv_qp *new_qp(struct dv_device *nic, const struct mlx5_ib_create_qp *uhw)
+{
+	struct dv_qp *qp = aligned_alloc(alignof(struct dv_qp), sizeof(*qp));
+	uint64_t rq_bytes = (uint64_t)uhw->rq_wqe_count << uhw->rq_wqe_shift;
+
+	if (!qp)
+		return NULL;
+	memset(qp, 0, sizeof(*qp));
+	qp->uar = aligned_alloc(SOFT_UAR_BYTES, SOFT_UAR_BYTES);
+	if (!qp->uar) {
+		free(qp);
+		return NULL;
+	}
+	qp->ops = &dv_soft_ops;
+	qp->nic = nic;
+	qp->wqe_cnt = uhw->sq_wqe_count ? uhw->sq_wqe_count : 1;
+	qp->buf = (void *)(uintptr_t)(uhw->buf_addr + rq_bytes);
+	qp->record = (void *)(uintptr_t)uhw->db_addr;
+	qp->uidx = uhw->uidx;
+	return qp;
+}
+
+static int make(struct uv_context *context, struct uv_qp *uq, const struct ib_uverbs_create_qp *in,
+	const struct mlx5_ib_create_qp *uhw)
+{
+	struct uv_cq *send = (void *)uv_object_find(context, in->send_cq_handle, UV_CQ);
+	struct uv_cq *recv = (void *)uv_object_find(context, in->recv_cq_handle, UV_CQ);
+	struct dv_device *nic = context->device->nic;
+	struct dv_qp *qp;
+	int rc;
+
+	if (!send || !recv)
+		return EINVAL;
+	qp = new_qp(nic, uhw);
+	if (!qp)
+		return ENOMEM;
+	uq->recv_cq = recv->cq;
+	uq->rq = (void *)(uintptr_t)uhw->buf_addr;
+	uq->rq_cnt = uhw->rq_wqe_count;
+	uq->rq_shift = uhw->rq_wqe_shift;
+	uq->page = uhw->bfreg_index;
+	uq->bfreg = -1;
+	uq->state = IBV_QPS_RESET;
+	uq->qp = qp;
+	qp->cq = send->cq;
+	qp->foreign = uq;
+	soft_lock(nic);
+	rc = soft_qp_add(nic, qp);
+	if (!rc)
+		soft_qp_zero(qp);
+	soft_unlock(nic);
+	if (rc) {
+		free(qp->uar);
+		free(qp);
+	}
+	return rc;
+}
+
+int uv_create_qp(struct uv_context *context, struct uv_command *command)
+{
+	const struct mlx5_ib_create_qp *uhw = command->uhw_in;
+	struct ib_uverbs_ex_create_qp_resp core = {.response_length = sizeof(core)};
+	struct mlx5_ib_create_qp_resp answer = {0};
+	struct ib_uverbs_create_qp in = {0};
+	struct uv_qp *uq;
+	int rc;
+
+	if (!read_command(command, &in) ||
+		command->uhw_in_bytes < offsetof(struct mlx5_ib_create_qp, sq_buf_addr))
+		return EINVAL;
+	rc = check(context, &in, uhw);
+	if (rc)
+		return rc;
+	uq = calloc(1, sizeof(*uq));
+	if (!uq)
+		return ENOMEM;
+	uq->user_handle = in.user_handle;
+	uq->pd = in.pd_handle;
+	uq->sq_sig_all = in.sq_sig_all;
+	uv_object_add(context, &uq->object, UV_QP);
+	rc = make(context, uq, &in, uhw);
+	if (rc) {
+		uv_object_remove(&uq->object);
+		free(uq);
+		return rc;
+	}
+	uq->caps = (struct ib_uverbs_create_qp_resp){.qp_handle = uq->object.handle,
+		.qpn = uq->qp->qpn, .max_send_wr = in.max_send_wr, .max_recv_wr = in.max_recv_wr,
+		.max_send_sge = in.max_send_sge, .max_recv_sge = in.max_recv_sge,
+		.max_inline_data = in.max_inline_data};
+	core.base = uq->caps;
+	answer.bfreg_index = uhw->bfreg_index;
+	uv_answer(command->core_out, command->core_out_bytes, &core,
+		command->extended ? sizeof(core) : sizeof(core.base));
+	uv_answer(command->uhw_out, command->uhw_out_bytes, &answer, sizeof(answer));
+	return 0;
+}
+
+/* An answer that found its peer's queue full must still leave: that peer's work is done. */
+static void last_words(struct uv_qp *uq)
+{
+	struct uv_device *device = uq->object.context->device;
+	bool gone = false;
+
+	for (unsigned i = 0; i < LAST_WORDS_TRIES && uq->answer_on && !gone; i++) {
+		uq->answer_on = !uv_message_send(device, uq->peer_number, &uq->answer, &gone);
+		if (uq->answer_on)
+			usleep(100);
+	}
+}
+
+void uv_qp_free(struct uv_object *object)
+{
+	struct uv_qp *uq = (void *)object;
+	struct dv_device *nic = object->context->device->nic;
+
+	soft_lock(nic);
+	last_words(uq);
+	soft_qp_hide(uq->qp);
+	uq->qp->cq = NULL; /* the program looks at no completion of it any more */
+	uq->recv_cq = NULL;
+	soft_unlock(nic);
+	soft_qp_destroy(uq->qp);
+	uv_object_remove(object);
+	free(uq);
+}
+
+int uv_destroy_qp(struct uv_context *context, struct uv_command *command)
+{
+	const struct ib_uverbs_destroy_qp *in = command->core_in;
+	struct ib_uverbs_destroy_qp_resp core = {0};
+	struct uv_object *object = command->core_in_bytes < sizeof(*in) ? NULL :
+		uv_object_find(context, in->qp_handle, UV_QP);
+
+	if (!object)
+		return EINVAL;
+	uv_qp_free(object);
+	uv_answer(command->core_out, command->core_out_bytes, &core, sizeof(core));
+	return 0;
+}

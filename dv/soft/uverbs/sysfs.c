@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The sysfs tree in which libibverbs finds devices, one a process, in a directory of its own that
+ * SYSFS_PATH points at. Made when the program first asks for devices, removed when it ends; what a
+ * killed process left behind is removed by the next one. Program threads.
+ */
+#include <errno.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "dv/soft/uverbs/uverbs.h"
+
+#define PREFIX "soft-connectx."
+#define PATH_BYTES 256
+
+static char root[PATH_BYTES]; /* SYSFS_PATH */
+static int owner;             /* pid that made the tree; 0: nobody yet */
+
+static const char *temporary(void)
+{
+	const char *at = getenv("TMPDIR");
+
+	return at && at[0] == '/' && strlen(at) < 128 ? at : "/tmp";
+}
+
+/* ---- GIDs: all of a NIC's name its number ---------------------------------------------------- */
+
+/* Index 0 and 1: fe80::<number>, as RoCE v1 and v2. 2 and 3: ::ffff:10.77.<number>, likewise. */
+void uv_gid(const struct uv_device *device, unsigned index, uint8_t ret_gid[16])
+{
+	static const uint8_t local[16] = {0xfe, 0x80, [8] = 0x5c, 0x0f, 0x7c};
+	static const uint8_t mapped[16] = {[10] = 0xff, 0xff, 10, 77};
+
+	memcpy(ret_gid, index < 2 ? local : mapped, 16);
+	ret_gid[14] = (uint8_t)(device->number >> 8);
+	ret_gid[15] = (uint8_t)device->number;
+}
+
+uint16_t uv_gid_number(const uint8_t gid[16])
+{
+	return (uint16_t)(gid[14] << 8 | gid[15]);
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+/* Directories on the way are made. Errors show as a device that libibverbs does not find. */
+__attribute__((format(printf, 3, 4)))
+static void put(const char *base, const char *file, const char *format, ...)
+{
+	char path[2 * PATH_BYTES], text[128];
+	va_list arguments;
+	int fd, n;
+
+	snprintf(path, sizeof(path), "%s/%s", base, file);
+	for (char *slash = path + 1; (slash = strchr(slash, '/')); slash++) {
+		*slash = 0;
+		mkdir(path, 0755);
+		*slash = '/';
+	}
+	va_start(arguments, format);
+	n = vsnprintf(text, sizeof(text), format, arguments);
+	va_end(arguments);
+	fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+	if (fd < 0)
+		return;
+	if (write(fd, text, (size_t)n) != n)
+		unlink(path);
+	close(fd);
+}
+
+static void put_gids(const char *port, const struct uv_device *device)
+{
+	char file[64];
+
+	for (unsigned i = 0; i < UV_GIDS; i++) {
+		uint8_t gid[16];
+
+		uv_gid(device, i, gid);
+		snprintf(file, sizeof(file), "gids/%u", i);
+		put(port, file, "%02x%02x:%02x%02x:%02x%02x:%02x%02x:%02x%02x:%02x%02x:%02x%02x:"
+				"%02x%02x\n",
+			gid[0], gid[1], gid[2], gid[3], gid[4], gid[5], gid[6], gid[7], gid[8],
+			gid[9], gid[10], gid[11], gid[12], gid[13], gid[14], gid[15]);
+		/* On InfiniBand the kernel has no other type. */
+		snprintf(file, sizeof(file), "gid_attrs/types/%u", i);
+		put(port, file, "%s\n", i % 2 && !device->infiniband ? "RoCE v2" : "IB/RoCE v1");
+	}
+	put(port, "pkeys/0", "0xffff\n");
+}
+
+static void put_device(const char *base, const struct uv_device *device)
+{
+	char at[PATH_BYTES + 64];
+	uint16_t n = device->number;
+
+	snprintf(at, sizeof(at), "%s/class/infiniband_verbs/uverbs%u", base, device->index);
+	put(at, "ibdev", "mlx5_%u\n", device->index);
+	put(at, "dev", "1:3\n"); /* /dev/null: interpose.c */
+	put(at, "abi_version", "1\n");
+	snprintf(at, sizeof(at), "%s/class/infiniband/mlx5_%u", base, device->index);
+	put(at, "node_type", "1: CA\n");
+	put(at, "node_guid", "5c0f:7c00:0000:%04x\n", n);
+	put(at, "sys_image_guid", "5c0f:7c00:0000:%04x\n", n);
+	put(at, "fw_ver", "28.0.0\n");
+	put(at, "hca_type", "MT4129\n");
+	put(at, "board_id", "SOFT_CONNECTX\n");
+	/* ConnectX-7: what libmlx5's table of PCI ids knows. */
+	put(at, "device/modalias", "pci:v000015B3d00001021sv000015B3sd00000001bc02sc07i00\n");
+	put(at, "device/numa_node", "%d\n", device->numa_node);
+	put(at, "device/vendor", "0x15b3\n");
+	put(at, "device/device", "0x1021\n");
+	snprintf(at, sizeof(at), "%s/class/infiniband/mlx5_%u/ports/1", base, device->index);
+	put(at, "state", "%s\n", device->down ? "1: DOWN" : "4: ACTIVE");
+	put(at, "lid", "0x%x\n", device->infiniband ? n : 0);
+	put(at, "rate", "%u Gb/sec (4X)\n", device->gbits);
+	put(at, "link_layer", "%s\n", device->infiniband ? "InfiniBand" : "Ethernet");
+	put_gids(at, device);
+}
+
+/* ---- removing -------------------------------------------------------------------------------- */
+
+static int remove_one(const char *path, const struct stat *status, int type, struct FTW *walk)
+{
+	(void)status;
+	(void)type;
+	(void)walk;
+	remove(path);
+	return 0;
+}
+
+static void remove_tree(const char *path)
+{
+	nftw(path, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+}
+
+/* Trees of processes that are gone. */
+static void remove_dead(void)
+{
+	DIR *directory = opendir(temporary());
+	struct dirent *entry;
+
+	while (directory && (entry = readdir(directory))) {
+		char path[2 * PATH_BYTES + 16];
+		int pid = 0;
+
+		if (sscanf(entry->d_name, PREFIX "%d", &pid) != 1 || pid <= 0 ||
+			kill(pid, 0) == 0 || errno != ESRCH)
+			continue;
+		snprintf(path, sizeof(path), "%s/%s", temporary(), entry->d_name);
+		remove_tree(path);
+	}
+	if (directory)
+		closedir(directory);
+}
+
+/* ---- the life of the tree -------------------------------------------------------------------- */
+
+void uv_sysfs_prepare(void)
+{
+	snprintf(root, sizeof(root), "%s/" PREFIX "%d", temporary(), (int)getpid());
+	setenv("SYSFS_PATH", root, 1);
+}
+
+bool uv_sysfs_has(const char *path)
+{
+	return !owner && root[0] && strncmp(path, root, strlen(root)) == 0;
+}
+
+/* Under another name first: libibverbs tells devices apart by when their directory was made. */
+void uv_sysfs_write(void)
+{
+	char base[PATH_BYTES + 8];
+
+	pthread_mutex_lock(&uv_lock);
+	if (!owner && uv_devices_open() == 0) {
+		owner = getpid();
+		remove_dead();
+		snprintf(base, sizeof(base), "%s.new", root);
+		mkdir(base, 0755);
+		put(base, "class/infiniband_verbs/abi_version", "6\n");
+		for (unsigned i = 0; i < uv_devices(); i++)
+			put_device(base, uv_device(i));
+		if (rename(base, root))
+			fprintf(stderr, "soft-connectx: %s: %s\n", root, strerror(errno));
+	}
+	pthread_mutex_unlock(&uv_lock);
+}
+
+/* Not in a child that fork() made: the tree is its parent's. */
+void uv_sysfs_remove(void)
+{
+	if (owner && owner == getpid())
+		remove_tree(root);
+}

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a test that has the interposer linked in may ask of the NIC behind a device. Any thread.
+ */
+#ifndef DV_SOFT_UVERBS_TESTING_H
+#define DV_SOFT_UVERBS_TESTING_H
+
+#include "dv/soft/fault.h"
+
+/* The software NIC of mlx5_<index>, for dv_soft_stats(); NULL: no context of it is open. */
+struct dv_device *soft_connectx_nic(unsigned index);
+/* Pulls the cable (false) or puts it back. */
+void soft_connectx_port(unsigned index, bool up);
+
+#endif

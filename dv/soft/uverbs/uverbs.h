@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The software NIC behind the uverbs ABI: what libibverbs and libmlx5 ask of a kernel is answered
+ * inside the process, and their queues, in the program's own memory, are executed by dv/soft.
+ *
+ *   interpose.c  open, opendir, stat, ioctl, mmap, close, socket: which calls are for us
+ *   sysfs.c      the tree libibverbs finds devices in
+ *   dispatch.c   one ioctl -> one command
+ *   context.c    contexts, device and port attributes, PDs     uar.c    doorbell pages
+ *   memory.c     MRs    cq.c    qp.c    state.c                event.c  channels, async events
+ *   device.c     the NIC of a port, its thread; the hooks of dv/soft
+ *   decode.c move.c message.c receive.c                        what hooks do with WQEs
+ *
+ * Threads: the program's, in its system calls; one thread a NIC. nic->lock guards what belongs to a
+ * NIC; uv_lock what belongs to the process (contexts, file descriptors). uv_lock comes first.
+ */
+#ifndef DV_SOFT_UVERBS_H
+#define DV_SOFT_UVERBS_H
+
+#include <rdma/ib_user_verbs.h>
+#include <rdma/ib_user_ioctl_cmds.h>
+#include <rdma/rdma_user_ioctl_cmds.h>
+#include <rdma/mlx5-abi.h>
+
+#include "dv/soft/soft.h"
+
+#define UV_DEVICES_MAX 16u
+#define UV_GIDS 4u          /* link-local and IPv4-mapped, each as RoCE v1 and v2 */
+#define UV_UARS_MAX 256u    /* a context */
+#define UV_SQ_DEPTH_MAX 32768u
+#define UV_RQ_DEPTH_MAX 32768u
+#define UV_MR_BYTES_MAX (1ull << 40)
+#define UV_PIECES_MAX (SOFT_SGES_MAX + 2u)
+
+/* One port of one pretended ConnectX. */
+struct uv_device {
+	unsigned index;
+	uint16_t number;       /* names the NIC on this host: its LID, the end of its GIDs */
+	bool infiniband, down;
+	int numa_node;
+	unsigned gbits;
+	uint64_t mr_bytes_max;
+	int message_fd;        /* bound to `number`: what makes it unique */
+	unsigned contexts;
+	struct dv_device *nic; /* while contexts > 0 */
+	pthread_t runner;
+	uint32_t stop;
+};
+
+enum uv_kind { UV_PD = 1, UV_MR, UV_CQ, UV_QP, UV_UAR, UV_AH };
+
+struct uv_object {
+	enum uv_kind kind;
+	uint32_t handle;
+	struct uv_object *next; /* in its context */
+	struct uv_context *context;
+};
+
+struct uv_uar {
+	struct uv_object object;
+	uint8_t *at;
+	int fd;
+	uint32_t page;
+	struct uv_uar *uar_next; /* all of the NIC */
+};
+
+/* A completion or async channel: the program reads its end. */
+struct uv_channel {
+	struct uv_channel *next;
+	int read_fd, write_fd;
+};
+
+struct uv_cq {
+	struct uv_object object;
+	struct soft_cq *cq;
+	uint64_t user_handle;
+	struct uv_channel *channel;
+	volatile __be32 *record;
+	uint32_t arm_seen;
+	bool armed, solicited_only;
+	uint32_t events;       /* completion events sent */
+	uint32_t async_events;
+};
+
+/* A message op that waits for its answer: one a QP. */
+struct uv_wait {
+	bool on;
+	unsigned again;        /* asked more than once */
+	uint32_t n;            /* in the window */
+	uint64_t id;
+};
+
+struct uv_message {
+	uint64_t magic;
+	uint32_t kind;         /* enum uv_message_kind */
+	uint32_t status;       /* enum uv_status */
+	uint32_t dest_qpn, src_qpn, src_psn, rkey;
+	uint64_t id;
+	uint64_t remote, length, swap_add, compare, result;
+	uint32_t imm;
+	uint16_t src_number;   /* whom to answer */
+	uint8_t opcode, solicited;
+	uint32_t pieces;
+	uint32_t timer;        /* RNR: code of min_rnr_timer */
+	struct {
+		uint64_t address, bytes;
+	} piece[UV_PIECES_MAX];
+};
+static_assert(sizeof(struct uv_message) == 384, "tests/verbs/test_engine.py makes one");
+#define UV_MESSAGE_MAGIC 0x31736d2d78636f73ull
+
+enum uv_message_kind { UV_REQUEST = 1, UV_ANSWER, UV_PORT };
+
+enum uv_status { UV_OK, UV_NOT_READY, UV_RNR, UV_REMOTE_ACCESS, UV_REMOTE_INVALID, UV_REMOTE_OP };
+
+struct uv_qp {
+	struct uv_object object;
+	struct dv_qp *qp;
+	uint64_t user_handle;
+	uint32_t pd;
+	enum ibv_qp_state state;
+	bool sq_sig_all;
+	struct ib_uverbs_modify_qp attributes; /* what was set, for QUERY_QP */
+	struct ib_uverbs_create_qp_resp caps;
+	/* receive queue */
+	struct soft_cq *recv_cq;
+	uint8_t *rq;
+	uint32_t rq_cnt, rq_shift, rq_ci;
+	/* doorbells */
+	uint32_t page;
+	int bfreg;             /* which register of the page it rings; -1: not seen yet */
+	/* the other end */
+	uint16_t peer_number;
+	int peer_pid;          /* 0: not known yet */
+	/* messages */
+	struct uv_wait wait;
+	unsigned rnr_left;
+	bool answer_on;        /* an answer that did not fit in the peer's queue */
+	struct uv_message answer;
+	uint64_t last_id;      /* of the last request that was executed, and its answer */
+	uint32_t async_events;
+};
+
+struct uv_context {
+	struct uv_device *device;
+	int fd;
+	struct uv_channel *async;
+	struct uv_object *objects;
+	uint32_t handle_last, page_last;
+	uint64_t locked;       /* bytes registered, in pages, against RLIMIT_MEMLOCK */
+};
+
+/* One command as libibverbs sends it. `core_*` are ib_user_verbs.h's, `uhw_*` mlx5-abi.h's. */
+struct uv_command {
+	const void *core_in, *uhw_in;
+	void *core_out, *uhw_out;
+	size_t core_in_bytes, uhw_in_bytes, core_out_bytes, uhw_out_bytes;
+	bool extended;
+};
+
+/* Copies what the caller has room for, as the kernel does. */
+void uv_answer(void *out, size_t out_bytes, const void *from, size_t bytes);
+
+/* interpose.c: close() of this descriptor comes here */
+void uv_fd_note(int fd, struct uv_context *context);
+
+/* device.c */
+extern pthread_mutex_t uv_lock;
+unsigned uv_devices(void);
+struct uv_device *uv_device(unsigned index);
+int uv_devices_open(void); /* reads SOFT_CONNECTX_*; takes a number for each; once */
+int uv_device_get(struct uv_device *device);
+void uv_device_put(struct uv_device *device);
+struct uv_device *uv_device_of(struct dv_device *nic);
+/* A port went down (false) or up: every context of it is told. Under nic->lock. */
+void uv_port_changed(struct uv_device *device, bool up);
+
+/* sysfs.c */
+void uv_sysfs_prepare(void);  /* says where the tree will be */
+void uv_sysfs_write(void);    /* makes it; once */
+void uv_sysfs_remove(void);
+bool uv_sysfs_has(const char *path); /* ... and it is not made yet */
+void uv_gid(const struct uv_device *device, unsigned index, uint8_t ret_gid[16]);
+uint16_t uv_gid_number(const uint8_t gid[16]);
+
+/* dispatch.c: 0 or a positive errno */
+int uv_ioctl(struct uv_context *context, struct ib_uverbs_ioctl_hdr *header);
+struct uv_object *uv_object_find(struct uv_context *context, uint32_t handle, enum uv_kind kind);
+void uv_object_add(struct uv_context *context, struct uv_object *object, enum uv_kind kind);
+void uv_object_remove(struct uv_object *object);
+
+/* context.c */
+struct uv_context *uv_context_open(unsigned index, int fd);
+void uv_context_close(struct uv_context *context);
+int uv_get_context(struct uv_context *context, struct uv_command *command);
+int uv_query_device(struct uv_context *context, struct uv_command *command);
+int uv_query_port(struct uv_context *context, struct uv_command *command);
+int uv_alloc_pd(struct uv_context *context, struct uv_command *command);
+int uv_dealloc_pd(struct uv_context *context, struct uv_command *command);
+int uv_create_ah(struct uv_context *context, struct uv_command *command);
+int uv_destroy_ah(struct uv_context *context, struct uv_command *command);
+
+/* uar.c */
+int uv_uar_alloc(struct uv_context *context, struct uv_uar **ret_uar);
+void uv_uar_free(struct uv_uar *uar);
+void *uv_uar_map(struct uv_context *context, uint64_t offset, size_t length);
+unsigned uv_uar_scan(struct dv_device *nic);
+/* Takes CQ doorbells: was there one? */
+bool uv_uar_armed(struct dv_device *nic);
+void uv_uar_tell(struct dv_device *nic, uint64_t element, uint32_t type);
+
+/* memory.c */
+int uv_reg_mr(struct uv_context *context, struct uv_command *command);
+int uv_dereg_mr(struct uv_context *context, struct uv_command *command);
+void uv_mr_free(struct uv_object *object);
+
+/* cq.c */
+int uv_create_cq(struct uv_context *context, struct uv_command *command);
+int uv_destroy_cq(struct uv_context *context, struct uv_command *command);
+void uv_cq_free(struct uv_object *object);
+void uv_cq_arm_scan(struct dv_device *nic);
+void uv_cq_completed(struct soft_cq *cq, bool solicited);
+void uv_cq_overrun(struct soft_cq *cq);
+
+/* qp.c */
+int uv_create_qp(struct uv_context *context, struct uv_command *command);
+int uv_destroy_qp(struct uv_context *context, struct uv_command *command);
+void uv_qp_free(struct uv_object *object);
+
+/* state.c */
+int uv_modify_qp(struct uv_context *context, struct uv_command *command);
+int uv_query_qp(struct uv_context *context, struct uv_command *command);
+
+/* event.c */
+int uv_create_channel(struct uv_context *context, struct uv_command *command);
+struct uv_channel *uv_channel_open(void);
+struct uv_channel *uv_channel_find(int fd);
+bool uv_channel_close(int fd); /* the program closed its end */
+void uv_channel_send(struct uv_channel *channel, const void *event, size_t bytes);
+/* Takes back unread events whose first 8 bytes are `key`; returns how many. */
+uint32_t uv_channel_take_back(struct uv_channel *channel, uint64_t key, size_t bytes);
+void uv_async(struct uv_context *context, uint64_t element, uint32_t type);
+
+/* decode.c */
+bool uv_knows(uint8_t opcode);
+bool uv_is_message(uint8_t opcode);
+void uv_decode(struct dv_qp *qp, struct soft_op *op, uint32_t ds);
+
+/* move.c */
+bool uv_may_start(struct dv_qp *qp, struct soft_op *op);
+bool uv_keys_good(struct dv_qp *qp, const struct soft_op *op);
+enum soft_result uv_move(struct dv_qp *qp, struct soft_op *op, uint64_t from, uint64_t count);
+/* Bytes between this process and `pid`; 0 or a positive errno. */
+int uv_copy(int pid, const struct iovec *local, unsigned locals, uint64_t remote, uint64_t bytes,
+	bool write);
+
+/* message.c */
+int uv_message_open(uint16_t number); /* a descriptor or a negative errno */
+enum soft_result uv_message_ask(struct dv_qp *qp, struct soft_op *op);
+unsigned uv_message_poll(struct dv_device *nic);
+bool uv_message_send(const struct uv_device *device, uint16_t number,
+	const struct uv_message *message, bool *ret_gone);
+
+/* receive.c */
+enum uv_status uv_receive(struct uv_qp *qp, const struct uv_message *message, int pid);
+enum uv_status uv_atomic(struct dv_device *nic, const struct uv_message *message,
+	uint64_t *ret_result);
+void uv_receive_flush(struct dv_qp *qp);
+unsigned uv_receive_scan(struct dv_device *nic);
+
+#endif

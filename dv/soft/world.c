@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which software NICs this process has, and the read-write lock over what they export. Any thread;
+ * held for one copy or one change of a table.
+ */
+#include <unistd.h>
+
+#include "dv/soft/soft.h"
+
+static pthread_rwlock_t world_lock = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
+static struct dv_device *world;
+static uint64_t world_epoch = 1;
+
+void soft_world_read(void)
+{
+	pthread_rwlock_rdlock(&world_lock);
+}
+
+void soft_world_write(void)
+{
+	pthread_rwlock_wrlock(&world_lock);
+}
+
+void soft_world_done(void)
+{
+	pthread_rwlock_unlock(&world_lock);
+}
+
+uint64_t soft_world_epoch(void)
+{
+	return world_epoch;
+}
+
+void soft_world_add(struct dv_device *nic)
+{
+	soft_world_write();
+	nic->world_next = world;
+	nic->pid = getpid();
+	world = nic;
+	world_epoch++;
+	soft_world_done();
+}
+
+void soft_world_remove(struct dv_device *nic)
+{
+	struct dv_device **at = &world;
+
+	soft_world_write();
+	while (*at && *at != nic)
+		at = &(*at)->world_next;
+	if (*at)
+		*at = nic->world_next;
+	world_epoch++;
+	soft_world_done();
+}
+
+/* NICs that a parent process opened before fork() are not ours. */
+struct dv_device *soft_world_find(const uint8_t gid[16])
+{
+	int pid = getpid();
+
+	for (struct dv_device *nic = world; nic; nic = nic->world_next)
+		if (nic->pid == pid && memcmp(nic->gid, gid, sizeof(nic->gid)) == 0)
+			return nic;
+	return NULL;
+}

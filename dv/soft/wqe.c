@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From doorbell to decoded WQE: takes the doorbell register, believes the doorbell record only
+ * then, and turns the bytes of each WQE into a struct soft_op. What the poll core did wrong is
+ * blamed.
+ * Runs in a step, under nic->lock.
+ */
+#include "dv/soft/soft.h"
+
+enum { /* vendor syndromes of a local QP operation error: which check it failed */
+	VENDOR_INDEX = 0x51,
+	VENDOR_QPN = 0x52,
+	VENDOR_SIZE = 0x53,
+	VENDOR_OPCODE = 0x54,
+};
+
+/* Byte `offset` of the WQE at `index`; the queue wraps. */
+static const void *wqe_at(const struct dv_qp *qp, uint32_t index, uint32_t offset)
+{
+	size_t bytes = (size_t)qp->wqe_cnt * DV_WQEBB;
+
+	return qp->buf + ((size_t)(index & (qp->wqe_cnt - 1)) * DV_WQEBB + offset) % bytes;
+}
+
+static uint32_t blocks_of(uint32_t ds)
+{
+	return ds ? (ds * DV_SEGMENT + DV_WQEBB - 1) / DV_WQEBB : 1;
+}
+
+uint32_t soft_wqe_skip(const struct dv_qp *qp, uint32_t index)
+{
+	const struct mlx5_wqe_ctrl_seg *ctrl = wqe_at(qp, index, 0);
+	uint32_t blocks = blocks_of(be32toh(ctrl->qpn_ds) & 0x3f);
+
+	return blocks < qp->rung - index ? blocks : qp->rung - index;
+}
+
+/* ---- doorbells ------------------------------------------------------------------------------- */
+
+/*
+ * A doorbell carries the first 8 bytes of the last WQE. The record may be ahead of it (another
+ * doorbell is on its way in the other half) but never behind it.
+ */
+static bool doorbell_fits(struct dv_qp *qp, uint64_t doorbell, uint32_t record)
+{
+	struct dv_device *nic = qp->nic;
+	uint32_t words[2];
+	uint32_t qpn, end;
+
+	memcpy(words, &doorbell, sizeof(words));
+	qpn = be32toh(words[1]) >> 8;
+	end = (be32toh(words[0]) >> 8 & 0xffff) + blocks_of(be32toh(words[1]) & 0x3f);
+	nic->stats.doorbells++;
+	if (qpn != qp->qpn)
+		soft_blame(nic, &nic->stats.bad_doorbell,
+			"the doorbell of queue pair 0x%x names 0x%x", qp->qpn, qpn);
+	else if ((uint16_t)(record - end) > qp->wqe_cnt)
+		soft_blame(nic, &nic->stats.bad_doorbell,
+			"queue pair 0x%x: the doorbell's WQE ends at %u, the record says %u",
+			qp->qpn, end & 0xffff, record);
+	else
+		return true;
+	return false;
+}
+
+/* Takes what was rung, if anything was. Returns how many doorbells were good. */
+unsigned soft_doorbell(struct dv_qp *qp)
+{
+	struct dv_device *nic = qp->nic;
+	uint64_t taken[2] = {0, 0};
+	uint32_t record;
+	unsigned good = 0;
+
+	for (unsigned half = 0; half < 2; half++) {
+		volatile uint64_t *reg =
+			(void *)(qp->uar + SOFT_BF_REG + (size_t)half * SOFT_BF_SIZE);
+
+		if (dv_device_peek_doorbell(reg))
+			taken[half] = dv_device_take_doorbell(reg);
+	}
+	if (!taken[0] && !taken[1])
+		return 0;
+	record = dv_device_load_record(&qp->record[DV_DBREC_SEND]) & 0xffff;
+	for (unsigned half = 0; half < 2; half++)
+		good += taken[half] && doorbell_fits(qp, taken[half], record);
+	if (!good)
+		return 0;
+	if ((uint16_t)(record - qp->retired) > qp->wqe_cnt) {
+		soft_blame(nic, &nic->stats.sq_overruns,
+			"queue pair 0x%x: record %u with %u complete, and the queue holds %u",
+			qp->qpn, record, qp->retired & 0xffff, qp->wqe_cnt);
+		qp->rung = qp->fetched; /* nothing of it can be believed */
+		soft_flush(qp);
+		return good;
+	}
+	qp->rung += (uint16_t)(record - qp->rung);
+	return good;
+}
+
+/* ---- decoding -------------------------------------------------------------------------------- */
+
+static void bad_wqe(struct dv_qp *qp, struct soft_op *op, uint64_t *counter, uint8_t vendor,
+	const char *what, uint32_t value)
+{
+	soft_blame(qp->nic, counter, "queue pair 0x%x: WQE at %u: %s 0x%x", qp->qpn,
+		op->index & 0xffff, what, value);
+	soft_op_fail(op, DV_SYNDROME_LOCAL_QP_OP, vendor);
+}
+
+static bool knows_opcode(const struct dv_device *nic, uint8_t opcode)
+{
+	if (nic->hooks)
+		return nic->hooks->knows(opcode);
+	return opcode == MLX5_OPCODE_RDMA_READ || opcode == MLX5_OPCODE_RDMA_WRITE;
+}
+
+/* The control segment: is it the WQE that belongs here? */
+static bool decode_control(struct dv_qp *qp, struct soft_op *op, uint32_t *ret_ds)
+{
+	struct dv_soft_stats *stats = &qp->nic->stats;
+	struct mlx5_wqe_ctrl_seg ctrl;
+	uint32_t word, qpn, ds;
+
+	memcpy(&ctrl, wqe_at(qp, op->index, 0), sizeof(ctrl));
+	word = be32toh(ctrl.opmod_idx_opcode);
+	qpn = be32toh(ctrl.qpn_ds) >> 8;
+	ds = be32toh(ctrl.qpn_ds) & 0x3f;
+	op->opcode = word & 0xff;
+	op->flags = ctrl.fm_ce_se;
+	op->blocks = (uint8_t)soft_wqe_skip(qp, op->index);
+	*ret_ds = ds;
+	if ((word >> 8 & 0xffff) != (op->index & 0xffff))
+		bad_wqe(qp, op, &stats->bad_index, VENDOR_INDEX, "index", word >> 8 & 0xffff);
+	else if (qpn != qp->qpn)
+		bad_wqe(qp, op, &stats->bad_qpn, VENDOR_QPN, "queue pair", qpn);
+	else if (!knows_opcode(qp->nic, op->opcode))
+		bad_wqe(qp, op, &stats->bad_wqe, VENDOR_OPCODE, "opcode", op->opcode);
+	else if (blocks_of(ds) != op->blocks ||
+		 (!qp->foreign && (ds < 2 || ds - 2 > SOFT_SGES_MAX)))
+		bad_wqe(qp, op, &stats->bad_wqe, VENDOR_SIZE, "ds", ds);
+	else
+		return true;
+	return false;
+}
+
+/*
+ * Address and data segments. libmlx5 never writes a data segment of 0 bytes; here one counts as
+ * 2 GiB, so that whoever writes it gets an error and not whatever a device makes of it.
+ */
+static void decode_segments(struct dv_qp *qp, struct soft_op *op, uint32_t ds)
+{
+	struct mlx5_wqe_raddr_seg raddr;
+
+	memcpy(&raddr, wqe_at(qp, op->index, DV_SEGMENT), sizeof(raddr));
+	op->remote = be64toh(raddr.raddr);
+	op->rkey = be32toh(raddr.rkey);
+	op->sges = (uint8_t)(ds - 2);
+	for (unsigned i = 0; i < op->sges; i++) {
+		struct mlx5_wqe_data_seg data;
+
+		memcpy(&data, wqe_at(qp, op->index, (2 + i) * DV_SEGMENT), sizeof(data));
+		op->sge[i] = (struct dv_sge){.address = be64toh(data.addr),
+			.bytes = be32toh(data.byte_count), .lkey = be32toh(data.lkey)};
+		if (op->sge[i].bytes == 0)
+			op->sge[i].bytes = (uint32_t)SOFT_LENGTH_MAX;
+		op->total += op->sge[i].bytes;
+	}
+	if (op->total > SOFT_LENGTH_MAX)
+		soft_op_fail(op, DV_SYNDROME_LOCAL_LENGTH, 0);
+}
+
+/* Decodes the next WQE into the window. False: nothing rung, or no room. */
+bool soft_wqe_fetch(struct dv_qp *qp)
+{
+	struct soft_op *op;
+	uint32_t ds;
+
+	if (qp->fetched == qp->rung || qp->tail - qp->head == SOFT_WINDOW)
+		return false;
+	op = soft_op(qp, qp->tail);
+	memset(op, 0, offsetof(struct soft_op, sge));
+	op->index = qp->fetched;
+	op->serial = qp->serial++;
+	if (decode_control(qp, op, &ds)) {
+		if (qp->foreign)
+			qp->nic->hooks->decode(qp, op, ds);
+		else
+			decode_segments(qp, op, ds);
+	}
+	qp->fetched += op->blocks;
+	qp->tail++;
+	return true;
+}

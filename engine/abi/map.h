@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The cluster map: who lives, and which of them owns which keys. Written by the control plane into
+ * the status segment, read by every client of the host.
+ *
+ * Ownership is consistent hashing: each member has VNODES points on a 64-bit ring, derived from its
+ * name (so a restarted engine owns the same keys again); a key belongs to the first `replicas`
+ * different members clockwise from its first hash word. Readers take a private copy under a
+ * sequence lock: they see one whole map or the next one.
+ *
+ * The segment is trusted no more than any other shared memory: map_read() bounds what it copies.
+ */
+#ifndef ABI_MAP_H
+#define ABI_MAP_H
+
+#include <errno.h>
+#include <string.h>
+
+#include "engine/abi/page.h"
+
+struct map_member {
+	uint64_t incarnation;
+	uint32_t ref;         /* low 32 bits of the incarnation: what directory entries carry */
+	uint16_t peer;        /* this engine's number for it: the `peer` of an op */
+	uint8_t rails;        /* its rails */
+	uint8_t bucket_bits;  /* log2 of the buckets of its shard */
+	uint8_t self;         /* 1: this engine */
+	uint8_t spare[7];
+	char name[NAME_BYTES_MAX];
+};
+static_assert(sizeof(struct map_member) == 88, "same in every process of the host");
+
+struct map_point {
+	uint64_t at;
+	uint32_t member; /* index into members */
+	uint32_t spare;
+};
+
+struct map_view {
+	uint32_t members; /* how many are valid; 1..NODES_MAX */
+	uint32_t points;  /* members * VNODES */
+	uint32_t replicas;
+	uint32_t spare;
+	struct map_member member[NODES_MAX];
+	struct map_point point[NODES_MAX * VNODES]; /* sorted by `at`, ties by member name */
+};
+
+/* In shared memory. Odd sequence: being written. */
+struct map_shared {
+	/* owner: control plane; clients look at it before every batch */
+	alignas(64) uint32_t sequence;
+	uint32_t epoch;        /* counts changes; equal epochs, equal maps */
+	/* owner: control plane; written on every change */
+	alignas(64) struct map_view current;
+	/* owner: control plane; asked while entries move; 0 members: nobody */
+	alignas(64) struct map_view previous;
+};
+static_assert(offsetof(struct map_shared, current) == 64, "same in every process of the host");
+
+/* Finaliser of MurmurHash3 (Appleby, public domain): a bijection that spreads every input bit. */
+static inline uint64_t map_mix(uint64_t x)
+{
+	x ^= x >> 33;
+	x *= 0xff51afd7ed558ccdull;
+	x ^= x >> 33;
+	x *= 0xc4ceb9fe1a85ec53ull;
+	return x ^ x >> 33;
+}
+
+/* The i-th point of a member on the ring; FNV-1a over its name, then mixed with i. */
+static inline uint64_t map_point_at(const char *name, uint32_t i)
+{
+	uint64_t h = 0xcbf29ce484222325ull;
+
+	for (const char *c = name; *c; c++)
+		h = (h ^ (unsigned char)*c) * 0x100000001b3ull;
+	return map_mix(h + map_mix(i + 1));
+}
+
+/*
+ * Owners of a key, nearest first: indices into view->member. Returns how many were written:
+ * min(view->replicas, members). `ret_owner` has room for REPLICAS_MAX.
+ */
+static inline unsigned map_owners(
+	const struct map_view *view, const struct page_key *key, uint32_t *ret_owner)
+{
+	unsigned want = view->replicas < view->members ? view->replicas : view->members;
+	uint32_t low = 0, high = view->points;
+	unsigned found = 0;
+	uint64_t at = map_mix(key->word[0]);
+
+	while (low < high) {
+		uint32_t middle = low + (high - low) / 2;
+
+		if (view->point[middle].at < at)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	for (uint32_t step = 0; step < view->points && found < want; step++, low++) {
+		uint32_t member = view->point[low % view->points].member;
+		unsigned seen = 0;
+
+		while (seen < found && ret_owner[seen] != member)
+			seen++;
+		if (seen == found)
+			ret_owner[found++] = member;
+	}
+	return found;
+}
+
+/* Is the view's geometry possible? Every later index into it relies on this. */
+static inline bool map_view_sane(const struct map_view *view)
+{
+	if (view->members > NODES_MAX || view->points != view->members * VNODES ||
+		view->replicas < 1 || view->replicas > REPLICAS_MAX)
+		return false;
+	for (uint32_t i = 0; i < view->points; i++)
+		if (view->point[i].member >= view->members)
+			return false;
+	for (uint32_t i = 0; i < view->members; i++)
+		if (view->member[i].peer >= NODES_MAX || view->member[i].bucket_bits > 31 ||
+			view->member[i].rails > RAILS_MAX)
+			return false;
+	return true;
+}
+
+/*
+ * A copy that races with the writer by design: word by word, so that the compiler may not make more
+ * of it, and the sequence decides whether it counts. (ThreadSanitizer is told to look away.)
+ */
+__attribute__((no_sanitize("thread"))) static inline void map_copy(
+	struct map_view *to, const struct map_view *from)
+{
+	const volatile uint64_t *source = (const volatile uint64_t *)(const void *)from;
+	uint64_t *words = (uint64_t *)(void *)to;
+
+	for (size_t i = 0; i < sizeof(*to) / sizeof(*words); i++)
+		words[i] = source[i];
+}
+static_assert(sizeof(struct map_view) % sizeof(uint64_t) == 0, "copied in words");
+
+/*
+ * Copies both views. Returns 0, or -EAGAIN when the writer was at work or what was read is not a
+ * map (try again later; the old copy stays valid). Acquire pairs with map_write_end().
+ */
+static inline int map_read(const struct map_shared *shared, struct map_view *ret_current,
+	struct map_view *ret_previous, uint32_t *ret_epoch)
+{
+	uint32_t before = shm_load_acquire(&shared->sequence);
+	uint32_t epoch;
+
+	if (before & 1)
+		return -EAGAIN;
+	epoch = shm_load(&shared->epoch);
+	map_copy(ret_current, &shared->current);
+	map_copy(ret_previous, &shared->previous);
+	shm_fence_load();
+	if (shm_load(&shared->sequence) != before)
+		return -EAGAIN;
+	if (!map_view_sane(ret_current) || (ret_previous->members && !map_view_sane(ret_previous)))
+		return -EAGAIN;
+	*ret_epoch = epoch;
+	return 0;
+}
+
+/* Control plane only: odd while it writes. */
+static inline void map_write_begin(struct map_shared *shared)
+{
+	shm_store(&shared->sequence, shm_load(&shared->sequence) + 1);
+	shm_fence_store();
+}
+
+/* Release pairs with map_read(). */
+static inline void map_write_end(struct map_shared *shared)
+{
+	shm_store(&shared->epoch, shm_load(&shared->epoch) + 1);
+	shm_store_release(&shared->sequence, shm_load(&shared->sequence) + 1);
+}
+
+#endif

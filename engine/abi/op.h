@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What travels in a channel's rings. One channel belongs to one client thread and has
+ *
+ *   per rail   op ring    (client -> rail,    64-byte slots)   struct op, then its segments
+ *              done ring  (rail -> client,    16-byte slots)   struct op_done
+ *   once       ctl ring   (client -> control, 64-byte slots)   struct ctl_op
+ *              ctl done   (control -> client, 32-byte slots)   struct ctl_done
+ *
+ * A place is always (peer, region, offset, length) here; addresses and keys of the NIC are looked
+ * up by the rail in its own tables. The rail copies a slot once and validates the copy.
+ */
+#ifndef ABI_OP_H
+#define ABI_OP_H
+
+#include "engine/abi/page.h"
+
+enum op_status {
+#define STATUS(name, text) OP_##name,
+#include "engine/abi/status.def"
+#undef STATUS
+	OP_STATUS_COUNT
+};
+
+/* Well-known region numbers, the same on every node. */
+enum {
+	REGION_POOL_0 = 0,                        /* pool of rail r: REGION_POOL_0 + r */
+	REGION_HEADS_0 = REGION_POOL_0 + RAILS_MAX, /* its page heads */
+	REGION_SHARD = REGION_HEADS_0 + RAILS_MAX,  /* the directory shard */
+	REGIONS_EXPORTED,                         /* what a peer learns about and may READ */
+	REGION_CLIENT_0 = 64                      /* first number given to a client's memory */
+};
+static_assert(REGIONS_EXPORTED <= REGION_CLIENT_0, "client regions are never exported");
+
+enum op_kind {
+	OP_READ = 1, /* `length` bytes of an exported region; nothing is validated (buckets) */
+	OP_PAGE = 2, /* a page of a pool region; its head is READ after the payload and compared */
+};
+
+/* 64 bytes; followed in the ring by ceil(segments / 4) slots of struct op_segments. */
+struct op {
+	uint64_t cookie;       /* comes back in op_done */
+	uint8_t kind;          /* enum op_kind */
+	uint8_t flags;         /* zero */
+	uint16_t segments;     /* 1..SEGMENTS_MAX pieces of destination; they add up to `length` */
+	uint16_t peer;         /* map_member.peer */
+	uint16_t region;       /* of the peer */
+	uint64_t offset;       /* in that region, bytes; for OP_PAGE a multiple of PAGE_UNIT */
+	uint32_t peer_ref;     /* map_member.ref: the op is for this incarnation and no other */
+	uint32_t length;       /* bytes, 1..PAGE_BYTES_MAX */
+	struct page_key key;   /* OP_PAGE: expected in the head */
+	uint64_t deadline_ns;  /* CLOCK_MONOTONIC, absolute */
+	uint32_t generation;   /* OP_PAGE: expected in the head */
+	uint32_t spare;
+};
+static_assert(sizeof(struct op) == 64, "one slot");
+
+struct op_segment {
+	uint16_t region; /* a client region of this session, or the channel's staging region */
+	uint16_t spare;
+	uint32_t length; /* bytes, >= 1 */
+	uint64_t offset; /* in that region */
+};
+static_assert(sizeof(struct op_segment) == 16, "four to a slot");
+
+struct op_segments {
+	struct op_segment segment[4];
+};
+static_assert(sizeof(struct op_segments) == 64, "one slot");
+
+static inline uint32_t op_slots(uint32_t segments)
+{
+	return 1 + (segments + 3) / 4;
+}
+
+struct op_done {
+	uint64_t cookie;
+	uint32_t status; /* enum op_status */
+	uint32_t spare;
+};
+static_assert(sizeof(struct op_done) == 16, "four to a cache line");
+
+enum ctl_kind {
+	CTL_CREDIT = 1,  /* asks for `count` page slots of `length` bytes in the pool of `rail` */
+	CTL_PUBLISH = 2, /* the page of `key` is written at `place`; a credit is used up */
+	CTL_RETURN = 3,  /* a credit is given back unused: place, generation */
+	CTL_TOUCH = 4,   /* the page of `key` on node `ref` at `place` was read */
+	CTL_STALE = 5,   /* the entry (key, ref, place, generation) was found to be wrong */
+	CTL_REMOVE = 6,  /* forget `key`, wherever it is */
+};
+
+/* Answered by one ctl_done per PUBLISH and REMOVE, several per CREDIT, nothing otherwise. */
+struct ctl_op {
+	uint64_t cookie;
+	uint8_t kind; /* enum ctl_kind */
+	uint8_t rail; /* CTL_CREDIT: whose pool */
+	uint16_t count;
+	uint32_t length;     /* page bytes */
+	struct page_key key;
+	uint32_t place;
+	uint32_t generation;
+	uint32_t ref;
+	uint32_t spare;
+	uint64_t deadline_ns; /* CLOCK_MONOTONIC; PUBLISH, REMOVE and CREDIT are answered by then */
+	uint64_t spare2;
+};
+static_assert(sizeof(struct ctl_op) == 64, "one slot");
+
+/*
+ * CREDIT: one of these for each slot that is granted, with its place; then, if fewer than `count`
+ * were, one more with a status other than OP_HIT for all that are missing.
+ */
+struct ctl_done {
+	uint64_t cookie;
+	uint8_t kind; /* enum ctl_kind of what is answered */
+	uint8_t spare[3];
+	uint32_t status;     /* enum op_status; OP_HIT: done */
+	uint32_t place;      /* CTL_CREDIT */
+	uint32_t generation; /* CTL_CREDIT */
+	uint32_t length;     /* CTL_CREDIT: page bytes the slot was asked for */
+	uint32_t spare2;
+};
+static_assert(sizeof(struct ctl_done) == 32, "two to a cache line");
+
+#endif

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How a client process attaches to the engine of its host, and what the two map together.
+ *
+ * A Unix SOCK_SEQPACKET socket carries fixed-size requests and replies, one reply to each request,
+ * in order; file descriptors ride along (SCM_RIGHTS). The engine checks SO_PEERCRED: the client
+ * must be of the engine's own user, or root. The socket is the session: when it closes, the engine
+ * stops the session's rings, drains what is in flight, then frees regions, pins and credits.
+ *
+ *   request        fds in     reply: a, b                    fds out
+ *   HELLO          -          a = rails, b = session         status, control kick (eventfd),
+ *                                                            shard; per rail: pool, heads, kick
+ *   CHANNEL_OPEN   -          a = channel, b = staging       channel segment, wake (eventfd)
+ *   CHANNEL_CLOSE  -          a (in) = channel               -
+ *   REGION_ADD     memfd      a (in) = offset, b (in) =      -
+ *                             length; out: a = region
+ *   REGION_REMOVE  -          a (in) = region                -
+ *   REPORT         -          a = bytes                      memfd: JSON, status and members
+ *
+ * CHANNEL_CLOSE and REGION_REMOVE are answered when nothing is in flight there any more.
+ */
+#ifndef ABI_SEGMENT_H
+#define ABI_SEGMENT_H
+
+#include "engine/abi/map.h"
+#include "engine/abi/op.h"
+
+#define ABI_VERSION 1u
+#define ATTACH_MAGIC 0x50434131u  /* "PCA1" */
+#define STATUS_MAGIC 0x50435331u  /* "PCS1" */
+#define CHANNEL_MAGIC 0x50434331u /* "PCC1" */
+
+enum attach_kind {
+	ATTACH_HELLO = 1,
+	ATTACH_CHANNEL_OPEN = 2,
+	ATTACH_CHANNEL_CLOSE = 3,
+	ATTACH_REGION_ADD = 4,
+	ATTACH_REGION_REMOVE = 5,
+	ATTACH_REPORT = 6,
+};
+
+struct attach_request {
+	uint32_t magic;
+	uint16_t version;
+	uint16_t kind; /* enum attach_kind */
+	uint32_t serial;
+	uint32_t spare;
+	uint64_t a, b;
+};
+static_assert(sizeof(struct attach_request) == 32, "same in every build");
+
+struct attach_reply {
+	uint32_t magic;
+	uint16_t version;
+	uint16_t kind;
+	uint32_t serial;  /* of the request */
+	int32_t status;   /* 0 or a negative errno */
+	uint64_t a, b;
+	char text[224];   /* when status < 0: what was wrong and what to do, zero-terminated */
+};
+static_assert(sizeof(struct attach_reply) == 256, "same in every build");
+
+/* File descriptors of one message: 3 + 3 per rail. */
+#define ATTACH_FDS_MAX (3 + 3 * RAILS_MAX)
+
+/* The status segment: the engine writes, clients and tools map it read-only. */
+struct status_segment {
+	uint32_t magic;
+	uint32_t version;
+	uint64_t incarnation;
+	uint32_t ref;
+	uint32_t pid;
+	uint32_t rails;
+	uint32_t bucket_bits;            /* of this host's shard */
+	uint64_t pool_bytes[RAILS_MAX];
+	uint64_t page_bytes_max;         /* the largest page every pool here can hold */
+	/* owner: control plane; 1 while it sleeps: write the control kick */
+	alignas(64) uint32_t control_sleeps;
+	/* owner: each rail its own line; 1 while it sleeps: write the rail's kick */
+	struct {
+		alignas(64) uint32_t sleeps;
+	} rail[RAILS_MAX];
+	struct map_shared map;
+};
+static_assert(offsetof(struct status_segment, rail) % 64 == 0, "sleep flags: a line each");
+static_assert(offsetof(struct status_segment, map) ==
+		      offsetof(struct status_segment, rail) + 64 * RAILS_MAX,
+	"same in every process of the host");
+static_assert(offsetof(struct status_segment, rail) % 64 == 0, "a line a rail");
+
+/* First page of a channel segment. Geometry is fixed by limits.h and the number of rails. */
+struct channel_header {
+	uint32_t magic;
+	uint32_t version;
+	uint32_t rails;
+	uint32_t spare;
+	/* owner: client sets it; who completes something takes it down and writes wake */
+	alignas(64) uint32_t client_waits;
+};
+static_assert(sizeof(struct channel_header) == 128, "fits its page; the flag has its own line");
+static_assert(sizeof(struct channel_header) == 128, "same in every process of the host");
+
+struct channel_layout {
+	size_t op[RAILS_MAX];   /* offsets in the segment */
+	size_t done[RAILS_MAX];
+	size_t ctl;
+	size_t ctl_done;
+	size_t staging;         /* STAGING_BYTES, page-aligned */
+	size_t bytes;           /* of the whole segment */
+};
+
+static inline struct channel_layout channel_layout(uint32_t rails)
+{
+	struct channel_layout l;
+	size_t at = 4096;
+
+	memset(&l, 0, sizeof(l));
+	for (uint32_t r = 0; r < rails && r < RAILS_MAX; r++) {
+		l.op[r] = at;
+		at += ring_bytes(OP_RING_SLOTS, sizeof(struct op));
+		l.done[r] = at;
+		at += ring_bytes(DONE_RING_SLOTS, sizeof(struct op_done));
+	}
+	l.ctl = at;
+	at += ring_bytes(CTL_RING_SLOTS, sizeof(struct ctl_op));
+	l.ctl_done = at;
+	at += ring_bytes(CTL_DONE_SLOTS, sizeof(struct ctl_done));
+	l.staging = (at + 4095) & ~(size_t)4095;
+	l.bytes = l.staging + STAGING_BYTES;
+	return l;
+}
+
+#endif

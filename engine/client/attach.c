@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * struct pc: the session with the engine of this host, and how it comes back after the engine died.
+ *
+ * There is no hidden thread: the first call that finds no session makes one attempt, at most every
+ * REATTACH_NS, and registers memory again; calls of other threads return at once meanwhile. A
+ * session that ended stays mapped until the last channel has let go of it. Slow path; any thread.
+ */
+#include "engine/client/client.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define REPORT_BYTES_MAX (64u << 20)
+
+struct session *pc_session_get(struct pc *pc)
+{
+	struct session *session;
+
+	pthread_mutex_lock(&pc->lock);
+	session = pc->session;
+	if (session)
+		session->users++;
+	pthread_mutex_unlock(&pc->lock);
+	return session;
+}
+
+void pc_session_put(struct pc *pc, struct session *session)
+{
+	bool last;
+
+	pthread_mutex_lock(&pc->lock);
+	last = --session->users == 0;
+	pthread_mutex_unlock(&pc->lock);
+	if (last)
+		session_free(session);
+}
+
+void pc_session_end(struct pc *pc, struct session *session)
+{
+	bool was_current;
+
+	shm_store(&session->dead, 1);
+	shutdown(session->fd, SHUT_RDWR);
+	pthread_mutex_lock(&pc->lock);
+	was_current = pc->session == session;
+	if (was_current)
+		pc->session = NULL;
+	pthread_mutex_unlock(&pc->lock);
+	if (was_current)
+		pc_session_put(pc, session);
+}
+
+/* Caller holds wire. */
+static int attach(struct pc *pc)
+{
+	struct session *session;
+	int rc;
+
+	pc->attempt_ns = clock_now_ns();
+	rc = session_open(pc->socket, &session);
+	if (rc)
+		return rc;
+	memory_register_all(pc, session);
+	pthread_mutex_lock(&pc->lock);
+	pc->session = session;
+	pthread_mutex_unlock(&pc->lock);
+	return 0;
+}
+
+void pc_reattach(struct pc *pc)
+{
+	struct session *session;
+
+	if (pthread_mutex_trylock(&pc->wire))
+		return;
+	session = pc_session_get(pc);
+	if (session) {
+		if (session_ended(session))
+			pc_session_end(pc, session);
+		pc_session_put(pc, session);
+	} else if (!pc->no_reattach && clock_now_ns() - pc->attempt_ns >= REATTACH_NS)
+		attach(pc);
+	pthread_mutex_unlock(&pc->wire);
+}
+
+static const char *socket_path(const struct pc_options *options)
+{
+	const char *path = options ? options->socket : NULL;
+
+	if (!path || !*path)
+		path = getenv("PEERCACHE_SOCKET");
+	return path && *path ? path : SOCKET_DEFAULT;
+}
+
+int pc_open(const struct pc_options *options, struct pc **ret_pc)
+{
+	const char *path = socket_path(options);
+	const char *name_space = options && options->name_space ? options->name_space : "";
+	long cores = sysconf(_SC_NPROCESSORS_ONLN);
+	struct pc *pc;
+	int rc;
+
+	error_clear();
+	if (!ret_pc)
+		return error_set(-EINVAL, "pc_open() needs a place for its result");
+	if (strlen(path) >= sizeof(pc->socket))
+		return error_set(-ENAMETOOLONG, "the socket path %s is longer than %zu bytes", path,
+			sizeof(pc->socket) - 1);
+	pc = calloc(1, sizeof(*pc));
+	if (!pc)
+		return error_set(-ENOMEM, "no memory for a session");
+	pthread_mutex_init(&pc->wire, NULL);
+	pthread_mutex_init(&pc->lock, NULL);
+	memcpy(pc->socket, path, strlen(path) + 1);
+	key_name_space(name_space, &pc->name_space);
+	pc->no_reattach = options && options->no_reattach;
+	pc->cores = cores > 0 ? (unsigned)cores : 1;
+	pthread_mutex_lock(&pc->wire);
+	rc = attach(pc);
+	pthread_mutex_unlock(&pc->wire);
+	if (rc) {
+		pc_close(pc);
+		return rc;
+	}
+	*ret_pc = pc;
+	return 0;
+}
+
+void pc_close(struct pc *pc)
+{
+	struct session *session;
+
+	if (!pc)
+		return;
+	session = pc_session_get(pc);
+	memory_free_all(pc);
+	if (session) {
+		pc_session_end(pc, session);
+		pc_session_put(pc, session);
+	}
+	pthread_mutex_destroy(&pc->wire);
+	pthread_mutex_destroy(&pc->lock);
+	free(pc);
+}
+
+bool pc_attached(const struct pc *pc)
+{
+	/* The lock is not part of what a caller sees as constant. */
+	struct pc *mutable_pc = (struct pc *)(uintptr_t)pc;
+	struct session *session;
+	bool attached;
+
+	if (!pc)
+		return false;
+	session = pc_session_get(mutable_pc);
+	if (!session)
+		return false;
+	attached = !session_ended(session);
+	pc_session_put(mutable_pc, session);
+	return attached;
+}
+
+uint64_t pc_page_bytes_max(const struct pc *pc)
+{
+	struct pc *mutable_pc = (struct pc *)(uintptr_t)pc;
+	struct session *session;
+	uint64_t bytes = 0;
+
+	if (!pc)
+		return 0;
+	session = pc_session_get(mutable_pc);
+	if (session) {
+		bytes = session_ended(session) ? 0 : session->page_bytes_max;
+		pc_session_put(mutable_pc, session);
+	}
+	return bytes;
+}
+
+static int read_text(int fd, uint64_t bytes, char **ret_text)
+{
+	struct stat about;
+	uint64_t got = 0;
+	char *text;
+
+	if (bytes > REPORT_BYTES_MAX || fstat(fd, &about) || (uint64_t)about.st_size < bytes)
+		return error_set(-EPROTO, "the engine's report has no believable size");
+	text = malloc(bytes + 1);
+	if (!text)
+		return error_set(
+			-ENOMEM, "no memory for a report of %llu bytes", (unsigned long long)bytes);
+	while (got < bytes) {
+		ssize_t n = pread(fd, text + got, bytes - got, (off_t)got);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0) {
+			free(text);
+			return error_set(-EPROTO, "the engine's report ends early");
+		}
+		got += (uint64_t)n;
+	}
+	text[bytes] = '\0';
+	*ret_text = text;
+	return 0;
+}
+
+int pc_report(struct pc *pc, char **ret_json)
+{
+	struct session_call call = {.kind = ATTACH_REPORT, .send_fd = -1, .timeout_ms = 10000};
+	struct session *session;
+	int rc;
+
+	error_clear();
+	if (!pc || !ret_json)
+		return error_set(-EINVAL, "pc_report() needs a session and a place for its result");
+	pc_reattach(pc);
+	session = pc_session_get(pc);
+	if (!session)
+		return error_set(-ENOTCONN, "no engine at %s", pc->socket);
+	pthread_mutex_lock(&pc->wire);
+	rc = session_ask(session, &call);
+	pthread_mutex_unlock(&pc->wire);
+	if (!rc && call.fds != 1)
+		rc = error_set(-EPROTO, "the engine sent no report");
+	if (!rc)
+		rc = read_text(call.fd[0], call.a, ret_json);
+	session_close_fds(&call);
+	if (shm_load(&session->dead))
+		pc_session_end(pc, session);
+	pc_session_put(pc, session);
+	return rc;
+}

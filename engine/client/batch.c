@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A batch and its pages, from the call to the results. Channel thread. Each page goes
+ *
+ *   get      LOOK ~> found: here --> copied, DONE
+ *                           elsewhere --> FETCH (or STAGE) ~> DONE, or stale --> HEAD ~> DONE
+ *   exists   LOOK ~> DONE
+ *   set      LOOK ~> found: DONE;  absent: STORE --> PUBLISH ~> DONE
+ *   remove   REMOVE ~> DONE
+ *
+ * where --> happens when there is room and ~> when an answer comes; a page waits in the queue of
+ * its phase, or is IN_FLIGHT. A location that proves wrong leads to the next one, then once more to
+ * LOOK.
+ *
+ * After the deadline nothing new is begun. Answers are listened for a moment longer; after that
+ * only transfers into the caller's own memory are waited for, because the NIC may still write
+ * there.
+ */
+#include "engine/client/client.h"
+
+static void count(struct pc_batch *b, enum pc_result result)
+{
+	struct pc_counts *counts = &b->channel->counts;
+
+	if (result == PC_MISS && b->kind != BATCH_REMOVE)
+		counts->misses++;
+	else if (result == PC_STALE)
+		counts->stale++;
+	else if (result == PC_UNREACHABLE)
+		counts->unreachable++;
+	else if (result == PC_TIMEOUT)
+		counts->timeouts++;
+}
+
+void page_done(struct pc_batch *b, uint32_t i, enum pc_result result)
+{
+	b->work[i].phase = PAGE_DONE;
+	b->results[i] = result;
+	b->left--;
+	b->channel->moves++;
+	count(b, result);
+}
+
+void page_queue(struct pc_batch *b, uint32_t i, enum page_phase phase)
+{
+	struct page_queue *q = &b->queue[phase];
+
+	b->work[i].phase = (uint8_t)phase;
+	if (b->expired) {
+		page_done(b, i, PC_TIMEOUT);
+		return;
+	}
+	b->work[i].next = CLIENT_NONE;
+	if (q->head == CLIENT_NONE)
+		q->head = i;
+	else
+		b->work[q->tail].next = i;
+	q->tail = i;
+	b->channel->moves++;
+}
+
+uint32_t page_unqueue(struct pc_batch *b, enum page_phase phase)
+{
+	struct page_queue *q = &b->queue[phase];
+	uint32_t i = q->head;
+
+	if (i != CLIENT_NONE)
+		q->head = b->work[i].next;
+	return i;
+}
+
+void page_requeue(struct pc_batch *b, uint32_t i)
+{
+	struct page_queue *q = &b->queue[b->work[i].phase];
+
+	b->work[i].next = q->head;
+	if (q->head == CLIENT_NONE)
+		q->tail = i;
+	q->head = i;
+}
+
+void page_in_flight(struct pc_batch *b, uint32_t i, uint32_t request)
+{
+	b->work[i].phase = PAGE_IN_FLIGHT;
+	b->work[i].request = request;
+	b->channel->moves++;
+}
+
+static void get_here(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
+{
+	struct page_work *p = &b->work[i];
+	enum pc_result result;
+
+	if (clock_now_ns() >= b->deadline_ns) {
+		page_done(b, i, PC_TIMEOUT); /* a long batch of copies has a deadline too */
+		return;
+	}
+	result = local_get(ch, p, &b->pages[i]);
+	if (result == PC_STALE) {
+		p->flags |= PAGE_SAW_STALE;
+		notice_stale(ch, p);
+		page_wrong(ch, b, i, now_ns);
+		return;
+	}
+	if (result == PC_HIT) {
+		ch->counts.hits_local++;
+		ch->counts.bytes_read += p->bytes;
+		notice_touch(ch, &p->key, &p->at, now_ns);
+	}
+	page_done(b, i, result);
+}
+
+/* p->at says where it may be. */
+void page_found(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
+{
+	struct page_work *p = &b->work[i];
+	bool here = p->at.ref == ch->session->ref;
+
+	if (b->kind == BATCH_GET && here) {
+		get_here(ch, b, i, now_ns);
+	} else if (b->kind == BATCH_GET) {
+		page_queue(b, i, p->flags & PAGE_REGISTERED ? PAGE_FETCH : PAGE_STAGE);
+	} else if (here && !local_has(ch->session, &p->key, &p->at)) {
+		p->flags |= PAGE_SAW_STALE;
+		notice_stale(ch, p);
+		page_wrong(ch, b, i, now_ns);
+	} else {
+		ch->counts.sets_already += b->kind == BATCH_SET;
+		notice_wanted(ch, &p->key, &p->at, now_ns);
+		page_done(b, i, PC_HIT);
+	}
+}
+
+/* Everybody was asked. */
+void page_absent(struct pc_channel *ch, struct pc_batch *b, uint32_t i)
+{
+	const struct page_work *p = &b->work[i];
+
+	(void)ch;
+	if (b->kind == BATCH_SET)
+		page_queue(b, i, PAGE_STORE);
+	else if (p->flags & PAGE_SAW_STALE && b->kind == BATCH_GET)
+		page_done(b, i, PC_STALE);
+	else
+		page_done(b, i, p->flags & PAGE_SAW_FAILURE ? PC_UNREACHABLE : PC_MISS);
+}
+
+void page_wrong(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
+{
+	struct page_work *p = &b->work[i];
+
+	p->wrong = p->at;
+	p->rails_tried = 0;
+	p->flags &= (uint8_t)~PAGE_SAW_REFUSAL;
+	cache_drop(ch, &p->key);
+	if (p->others) {
+		p->at = p->other[--p->others];
+		page_found(ch, b, i, now_ns);
+	} else if (!(p->flags & PAGE_RETRIED)) {
+		p->flags |= PAGE_RETRIED;
+		lookup_again(b, i);
+	} else {
+		page_absent(ch, b, i);
+	}
+}
+
+uint64_t batch_share_ns(const struct pc_batch *b, uint64_t now_ns, unsigned parts)
+{
+	return now_ns < b->deadline_ns ? (b->deadline_ns - now_ns) / parts : 0;
+}
+
+static void give_up_twins(struct pc_batch *b)
+{
+	for (uint32_t i = 0; i < b->count && b->twins; i++) {
+		if (b->work[i].phase != PAGE_TWIN)
+			continue;
+		b->twins--;
+		page_done(b, i, b->results[b->work[i].twin]);
+	}
+}
+
+/* Nothing new after the deadline. Credits that were taken are kept for others. */
+static void expire(struct pc_channel *ch, struct pc_batch *b)
+{
+	uint32_t i;
+
+	b->expired = true;
+	for (unsigned q = 0; q < PAGE_QUEUES; q++) {
+		while ((i = page_unqueue(b, q)) != CLIENT_NONE) {
+			const struct page_work *p = &b->work[i];
+
+			if (q == PAGE_PUBLISH)
+				credit_put(ch, p->bytes,
+					&(struct credit){p->at.place, p->at.generation});
+			page_done(b, i, PC_TIMEOUT);
+		}
+	}
+}
+
+/* What stays is what a NIC may still write into memory of the caller's. */
+static void abandon(struct pc_channel *ch, struct pc_batch *b)
+{
+	b->abandoned = true;
+	for (uint32_t i = 0; i < b->count; i++) {
+		struct request *r = &ch->request[b->work[i].request];
+
+		if (b->work[i].phase != PAGE_IN_FLIGHT)
+			continue;
+		if (r->kind == REQUEST_FETCH && r->hold == CLIENT_NONE)
+			continue;
+		r->batch = NULL;
+		page_done(b, i, PC_TIMEOUT);
+	}
+}
+
+void batch_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
+{
+	if (!b->expired && now_ns >= b->deadline_ns)
+		expire(ch, b);
+	if (b->expired && !b->abandoned && now_ns >= b->deadline_ns + ANSWER_GRACE_NS)
+		abandon(ch, b);
+	if (!b->expired) {
+		lookup_step(ch, b, now_ns);
+		fetch_step(ch, b, now_ns);
+		head_step(ch, b, now_ns);
+		if (b->kind == BATCH_SET)
+			set_step(ch, b, now_ns);
+		else if (b->kind == BATCH_REMOVE)
+			remove_step(ch, b);
+	}
+	if (b->left && b->left == b->twins)
+		give_up_twins(b);
+}
+
+/* Everything that is not done ends so. Nothing of it is in flight any more. */
+void batch_gone(struct pc_batch *b, enum pc_result result)
+{
+	for (uint32_t i = 0; i < b->count; i++)
+		if (b->work[i].phase != PAGE_DONE)
+			page_done(b, i, result);
+	b->twins = 0;
+	b->expired = b->abandoned = true;
+	for (unsigned q = 0; q < PAGE_QUEUES; q++)
+		b->queue[q].head = CLIENT_NONE;
+}

@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The calls about pages: arguments into a batch, and a batch back to its caller. Channel thread.
+ */
+#include "engine/client/client.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+static struct pc_batch *batch_make(struct pc_channel *ch, uint32_t count)
+{
+	struct pc_batch *b = ch->spare;
+
+	if (b && b->capacity >= count) {
+		ch->spare = NULL;
+	} else {
+		uint32_t capacity = count < 128 ? 128 : count;
+
+		b = malloc(sizeof(*b) + capacity * sizeof(b->work[0]));
+		if (!b)
+			return NULL;
+		b->capacity = capacity;
+	}
+	b->channel = ch;
+	b->next = NULL;
+	b->count = b->left = count;
+	b->twins = 0;
+	b->expired = b->abandoned = b->pins = false;
+	for (unsigned q = 0; q < PAGE_QUEUES; q++)
+		b->queue[q].head = CLIENT_NONE;
+	if (ch->last)
+		ch->last->next = b;
+	else
+		ch->first = b;
+	ch->last = b;
+	return b;
+}
+
+void batch_free(struct pc_batch *b)
+{
+	struct pc_channel *ch = b->channel;
+	struct pc_batch *before = NULL;
+
+	memory_unpin(b);
+	if (ch->first != b)
+		for (before = ch->first; before->next != b; before = before->next)
+			continue;
+	if (before)
+		before->next = b->next;
+	else
+		ch->first = b->next;
+	if (ch->last == b)
+		ch->last = before;
+	if (!ch->spare || ch->spare->capacity < b->capacity) {
+		free(ch->spare);
+		ch->spare = b;
+	} else {
+		free(b);
+	}
+}
+
+/* The page's length; 0: its arguments make no sense. */
+static uint32_t page_bytes(const struct pc_page *page)
+{
+	uint64_t bytes = 0;
+
+	if (!page->segments || page->segment_count < 1 || page->segment_count > SEGMENTS_MAX)
+		return 0;
+	for (unsigned s = 0; s < page->segment_count; s++) {
+		size_t more = page->segments[s].bytes;
+
+		if (!page->segments[s].base || !more || more > PAGE_BYTES_MAX - bytes)
+			return 0;
+		bytes += more;
+	}
+	return (uint32_t)bytes;
+}
+
+static void page_init(struct pc_batch *b, uint32_t i)
+{
+	const struct pc_page *page = &b->pages[i];
+	struct page_work *p = &b->work[i];
+	bool payload = b->kind == BATCH_GET || b->kind == BATCH_SET;
+
+	memset(p, 0, sizeof(*p));
+	b->results[i] = PC_PENDING;
+	p->phase = PAGE_LOOK;
+	p->bytes = payload ? page_bytes(page) : 0;
+	if (!page->key || !page->key_bytes || page->key_bytes > KEY_BYTES_MAX ||
+		(payload && !p->bytes)) {
+		page_done(b, i, PC_INVALID);
+		return;
+	}
+	key_hash(&b->channel->name_space, page->key, page->key_bytes, &p->key);
+}
+
+/* set: a key that stands in the batch twice is stored once. Without memory for it, twice. */
+static void find_twins(struct pc_batch *b)
+{
+	uint32_t slots = 2, *slot;
+
+	while (slots < 2 * b->count)
+		slots *= 2;
+	slot = malloc(slots * sizeof(*slot));
+	if (!slot)
+		return;
+	memset(slot, 0xff, slots * sizeof(*slot));
+	for (uint32_t i = 0; i < b->count; i++) {
+		struct page_work *p = &b->work[i];
+		uint32_t at = (uint32_t)p->key.word[1] & (slots - 1);
+
+		if (p->phase == PAGE_DONE)
+			continue;
+		while (slot[at] != CLIENT_NONE && !page_key_equal(&b->work[slot[at]].key, &p->key))
+			at = (at + 1) & (slots - 1);
+		if (slot[at] == CLIENT_NONE) {
+			slot[at] = i;
+			continue;
+		}
+		p->phase = PAGE_TWIN;
+		p->twin = slot[at];
+		b->twins++;
+	}
+	free(slot);
+}
+
+static void begin(struct pc_channel *ch, struct pc_batch *b)
+{
+	uint64_t now_ns = clock_now_ns();
+
+	map_refresh(ch, now_ns);
+	credit_return(ch, now_ns > STOCK_IDLE_NS ? now_ns - STOCK_IDLE_NS : 0, 0);
+	if (b->kind == BATCH_GET || b->kind == BATCH_SET)
+		memory_pin(b);
+	if (b->kind == BATCH_SET) {
+		find_twins(b);
+		b->first_rail = ch->turn;
+		ch->turn += b->count;
+	}
+	for (uint32_t i = 0; i < b->count; i++) {
+		struct page_work *p = &b->work[i];
+
+		if (p->phase == PAGE_DONE || p->phase == PAGE_TWIN)
+			continue;
+		if (b->kind == BATCH_REMOVE)
+			page_queue(b, i, PAGE_REMOVE);
+		else if (b->kind == BATCH_SET && p->bytes > ch->session->page_bytes_max)
+			page_done(b, i, PC_INVALID);
+		else
+			lookup_begin(ch, b, i, now_ns);
+	}
+}
+
+static int submit(struct pc_channel *ch, enum batch_kind kind, const struct pc_page *pages,
+	unsigned count, unsigned timeout_ms, enum pc_result *results, struct pc_batch **ret_batch)
+{
+	struct pc_batch *b;
+	bool ready;
+
+	if (!ch || !ret_batch || count > BATCH_MAX || (count && (!pages || !results)))
+		return error_set(-EINVAL,
+			"a batch needs a channel, at most %u pages and a place for "
+			"their results",
+			BATCH_MAX);
+	ready = channel_ready(ch); /* first: a channel that lost its engine ends its batches */
+	b = batch_make(ch, count);
+	if (!b)
+		return error_set(-ENOMEM, "no memory for a batch of %u pages", count);
+	b->kind = kind;
+	b->pages = pages;
+	b->results = results;
+	b->deadline_ns =
+		clock_now_ns() + (timeout_ms ? timeout_ms : PC_TIMEOUT_MS_DEFAULT) * 1000000ull;
+	for (uint32_t i = 0; i < count; i++)
+		page_init(b, i);
+	if (ready) {
+		begin(ch, b);
+		channel_step(ch);
+	} else {
+		batch_gone(b, PC_GONE);
+	}
+	*ret_batch = b;
+	return 0;
+}
+
+bool pc_poll(struct pc_batch *b)
+{
+	if (!b)
+		return true;
+	if (b->left)
+		channel_step(b->channel);
+	if (b->left)
+		return false;
+	batch_free(b);
+	return true;
+}
+
+void pc_wait(struct pc_batch *b)
+{
+	if (!b)
+		return;
+	wait_for(b->channel, b, UINT64_MAX);
+	batch_free(b);
+}
+
+static int call(struct pc_channel *ch, enum batch_kind kind, const struct pc_page *pages,
+	unsigned count, unsigned timeout_ms, enum pc_result *results)
+{
+	struct pc_batch *b;
+	int rc = submit(ch, kind, pages, count, timeout_ms, results, &b);
+
+	if (!rc)
+		pc_wait(b);
+	return rc;
+}
+
+int pc_submit_get(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
+	unsigned timeout_ms, enum pc_result *results, struct pc_batch **ret_batch)
+{
+	return submit(channel, BATCH_GET, pages, count, timeout_ms, results, ret_batch);
+}
+
+int pc_submit_set(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
+	unsigned timeout_ms, enum pc_result *results, struct pc_batch **ret_batch)
+{
+	return submit(channel, BATCH_SET, pages, count, timeout_ms, results, ret_batch);
+}
+
+int pc_submit_exists(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
+	unsigned timeout_ms, enum pc_result *results, struct pc_batch **ret_batch)
+{
+	return submit(channel, BATCH_EXISTS, pages, count, timeout_ms, results, ret_batch);
+}
+
+int pc_submit_remove(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
+	unsigned timeout_ms, enum pc_result *results, struct pc_batch **ret_batch)
+{
+	return submit(channel, BATCH_REMOVE, pages, count, timeout_ms, results, ret_batch);
+}
+
+int pc_get(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
+	unsigned timeout_ms, enum pc_result *ret_results)
+{
+	return call(channel, BATCH_GET, pages, count, timeout_ms, ret_results);
+}
+
+int pc_set(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
+	unsigned timeout_ms, enum pc_result *ret_results)
+{
+	return call(channel, BATCH_SET, pages, count, timeout_ms, ret_results);
+}
+
+int pc_exists(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
+	unsigned timeout_ms, enum pc_result *ret_results)
+{
+	return call(channel, BATCH_EXISTS, pages, count, timeout_ms, ret_results);
+}
+
+int pc_remove(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
+	unsigned timeout_ms, enum pc_result *ret_results)
+{
+	return call(channel, BATCH_REMOVE, pages, count, timeout_ms, ret_results);
+}

@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A channel: opening and closing, losing the engine and finding the next one, and the step that
+ * moves everything. The channel's thread runs all of it.
+ */
+#include "engine/client/client.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define CHANNEL_TIMEOUT_MS 10000u
+#define CLOSE_NS_MAX 10000000000ull
+
+static int make_requests(struct pc_channel *ch)
+{
+	uint32_t count = ch->rails * DONE_RING_SLOTS + CTL_DONE_SLOTS;
+
+	free(ch->request);
+	ch->request = calloc(count, sizeof(*ch->request));
+	ch->requests = ch->request ? count : 0;
+	ch->request_free = ch->request ? 0 : CLIENT_NONE;
+	for (uint32_t i = 0; i < ch->requests; i++) {
+		ch->request[i].generation = 1;
+		ch->request[i].next = i + 1 < count ? i + 1 : CLIENT_NONE;
+	}
+	return ch->request ? 0 : -ENOMEM;
+}
+
+static void make_rings(struct pc_channel *ch)
+{
+	const struct channel_layout *l = &ch->layout;
+
+	for (uint32_t r = 0; r < ch->rails; r++) {
+		struct channel_rail *rail = &ch->rail[r];
+
+		memset(rail, 0, sizeof(*rail));
+		ring_producer_init(
+			&rail->ops, ch->segment + l->op[r], OP_RING_SLOTS, sizeof(struct op));
+		ring_consumer_init(&rail->done, ch->segment + l->done[r], DONE_RING_SLOTS,
+			sizeof(struct op_done));
+	}
+	ring_producer_init(&ch->ctl, ch->segment + l->ctl, CTL_RING_SLOTS, sizeof(struct ctl_op));
+	ring_consumer_init(
+		&ch->ctl_done, ch->segment + l->ctl_done, CTL_DONE_SLOTS, sizeof(struct ctl_done));
+	ch->ctl_unpublished = ch->ctl_awaited = 0;
+}
+
+/* What came with CHANNEL_OPEN, checked and mapped. */
+static int adopt(struct pc_channel *ch, struct session *session, struct session_call *call)
+{
+	struct stat about;
+	void *at;
+
+	ch->layout = channel_layout(session->rails);
+	if (call->fds != 2 || call->b < REGION_CLIENT_0 || call->b >= REGIONS_MAX ||
+		fstat(call->fd[0], &about) || (size_t)about.st_size < ch->layout.bytes)
+		return error_set(-EPROTO, "what the engine sent for a channel is not as agreed");
+	at = mmap(NULL, ch->layout.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, call->fd[0], 0);
+	if (at == MAP_FAILED)
+		return error_set(-errno, "cannot map a channel: %s", strerror(errno));
+	ch->header = at;
+	if (ch->header->magic != CHANNEL_MAGIC || ch->header->version != ABI_VERSION ||
+		ch->header->rails != session->rails) {
+		munmap(at, ch->layout.bytes);
+		return error_set(-EPROTO, "the engine's channel is of another version");
+	}
+	ch->rails = session->rails;
+	if (make_requests(ch)) {
+		munmap(at, ch->layout.bytes);
+		return error_set(-ENOMEM, "no memory for a channel");
+	}
+	ch->segment = at;
+	ch->id = (uint32_t)call->a;
+	ch->wake = call->fd[1];
+	call->fd[1] = -1;
+	fcntl(ch->wake, F_SETFL, O_NONBLOCK);
+	make_rings(ch);
+	staging_init(&ch->staging, ch->segment + ch->layout.staging, (uint16_t)call->b);
+	return 0;
+}
+
+/* Caller holds wire. */
+static int channel_attach(struct pc_channel *ch)
+{
+	struct session_call call = {
+		.kind = ATTACH_CHANNEL_OPEN, .send_fd = -1, .timeout_ms = CHANNEL_TIMEOUT_MS};
+	struct session *session = pc_session_get(ch->pc);
+	int rc;
+
+	if (!session)
+		return error_set(-ENOTCONN, "no engine at %s", ch->pc->socket);
+	rc = session_ask(session, &call);
+	if (!rc) {
+		rc = adopt(ch, session, &call);
+		session_close_fds(&call);
+	}
+	if (rc) {
+		if (shm_load(&session->dead))
+			pc_session_end(ch->pc, session);
+		pc_session_put(ch->pc, session);
+		return rc;
+	}
+	ch->session = session;
+	ch->broken = false;
+	ch->looked_ns = clock_now_ns();
+	ch->map_epoch = 0;
+	ch->map = NULL; /* of another engine: numbers of peers are its own */
+	ch->map_changed_ns = 0;
+	ch->map_spare = ch->map_memory;
+	memset(ch->map_slot, 0, sizeof(ch->map_slot));
+	memset(ch->peer_rest_until_ns, 0, sizeof(ch->peer_rest_until_ns));
+	return 0;
+}
+
+/*
+ * The kernel closes a dying process's socket before or after it destroys its queue pairs; that is
+ * over when the process is. An engine that lives on closes the socket after it has drained.
+ */
+static void wait_for_the_end(const struct pc_channel *ch)
+{
+	struct pollfd p = {.fd = ch->session->pidfd, .events = POLLIN};
+	uint64_t end_ns = clock_now_ns() + GONE_GRACE_NS;
+
+	for (uint32_t i = 0; i < ch->requests; i++) {
+		const struct request *r = &ch->request[i];
+
+		if (r->kind != REQUEST_FETCH || !r->batch || r->hold != CLIENT_NONE)
+			continue;
+		while (p.fd >= 0 && clock_now_ns() < end_ns)
+			if (poll(&p, 1, 10) != 0 && p.revents)
+				return;
+		return;
+	}
+}
+
+static void detach(struct pc_channel *ch)
+{
+	munmap(ch->segment, ch->layout.bytes);
+	close(ch->wake);
+	ch->segment = NULL;
+	ch->wake = -1;
+	ch->staging.large_busy = false;
+	credit_forget(ch);
+	pc_session_put(ch->pc, ch->session);
+	ch->session = NULL;
+	ch->rails = 0;
+	ch->ctl_awaited = 0;
+}
+
+void channel_lost(struct pc_channel *ch)
+{
+	struct session *session = ch->session;
+
+	pc_session_end(ch->pc, session);
+	wait_for_the_end(ch);
+	for (struct pc_batch *b = ch->first; b; b = b->next)
+		batch_gone(b, PC_GONE);
+	detach(ch);
+	ch->moves++;
+}
+
+void channel_break(struct pc_channel *ch)
+{
+	ch->broken = true;
+}
+
+bool channel_ready(struct pc_channel *ch)
+{
+	uint64_t now_ns = clock_now_ns();
+
+	if (ch->session) {
+		if (!shm_load(&ch->session->dead) && now_ns - ch->looked_ns < LOOK_AROUND_NS)
+			return true;
+		ch->looked_ns = now_ns;
+		if (!session_ended(ch->session))
+			return true;
+		channel_lost(ch);
+	}
+	pc_reattach(ch->pc);
+	if (now_ns - ch->attempt_ns < REATTACH_NS || pthread_mutex_trylock(&ch->pc->wire))
+		return false;
+	ch->attempt_ns = now_ns;
+	channel_attach(ch);
+	pthread_mutex_unlock(&ch->pc->wire);
+	return ch->session != NULL;
+}
+
+bool channel_step(struct pc_channel *ch)
+{
+	uint64_t moves = ch->moves, now_ns;
+
+	if (!ch->session)
+		return false;
+	now_ns = clock_now_ns();
+	reap(ch, now_ns);
+	for (struct pc_batch *b = ch->first; b && !ch->broken; b = b->next)
+		if (b->left)
+			batch_step(ch, b, now_ns);
+	submit_flush(ch);
+	if (now_ns - ch->looked_ns >= LOOK_AROUND_NS) {
+		ch->looked_ns = now_ns;
+		ch->broken |= session_ended(ch->session);
+	}
+	if (unlikely(ch->broken))
+		channel_lost(ch);
+	return ch->moves != moves;
+}
+
+static void channel_free(struct pc_channel *ch)
+{
+	if (ch->staging.large)
+		pc_memory_release(ch->pc, ch->staging.large);
+	free(ch->spare);
+	free(ch->request);
+	free(ch->cache);
+	free(ch->memory);
+	free(ch->map_memory);
+	free(ch);
+}
+
+int pc_channel_open(struct pc *pc, struct pc_channel **ret_channel)
+{
+	struct pc_channel *ch;
+	int rc = 0;
+
+	error_clear();
+	if (!pc || !ret_channel)
+		return error_set(
+			-EINVAL, "pc_channel_open() needs a session and a place for its result");
+	ch = calloc(1, sizeof(*ch));
+	if (!ch)
+		return error_set(-ENOMEM, "no memory for a channel");
+	ch->pc = pc;
+	ch->name_space = pc->name_space;
+	ch->wake = -1;
+	ch->memory_changes = UINT32_MAX;
+	ch->cache = calloc(CACHE_SLOTS, sizeof(*ch->cache));
+	ch->memory = calloc(REGIONS_MAX, sizeof(*ch->memory));
+	ch->map_memory = calloc(2, sizeof(*ch->map_memory));
+	if (!ch->cache || !ch->memory || !ch->map_memory) {
+		channel_free(ch);
+		return error_set(-ENOMEM, "no memory for a channel");
+	}
+	pc_reattach(pc);
+	pthread_mutex_lock(&pc->wire);
+	/* Without an engine the channel waits for one: its pages are PC_GONE until then. */
+	rc = channel_attach(ch);
+	pthread_mutex_unlock(&pc->wire);
+	if (rc && rc != -ENOTCONN) {
+		channel_free(ch);
+		return rc;
+	}
+	*ret_channel = ch;
+	return 0;
+}
+
+/*
+ * Waits for what the NIC may still write into memory of the caller's, gives the credits back and
+ * tells the engine, which answers when nothing is in flight into the channel's own memory either.
+ */
+static void close_attached(struct pc_channel *ch)
+{
+	struct session_call call = {.kind = ATTACH_CHANNEL_CLOSE,
+		.a = ch->id,
+		.send_fd = -1,
+		.timeout_ms = CHANNEL_TIMEOUT_MS};
+
+	for (struct pc_batch *b = ch->first; b; b = b->next)
+		b->deadline_ns = 0;
+	channel_step(ch);
+	wait_for(ch, NULL, clock_now_ns() + CLOSE_NS_MAX);
+	if (!ch->session)
+		return;
+	credit_return(ch, UINT64_MAX, 0);
+	submit_flush(ch);
+	pthread_mutex_lock(&ch->pc->wire);
+	if (!session_ask(ch->session, &call))
+		session_close_fds(&call);
+	pthread_mutex_unlock(&ch->pc->wire);
+	detach(ch);
+}
+
+void pc_channel_close(struct pc_channel *ch)
+{
+	if (!ch)
+		return;
+	if (ch->session)
+		close_attached(ch);
+	while (ch->first) {
+		batch_gone(ch->first, PC_GONE);
+		batch_free(ch->first);
+	}
+	channel_free(ch);
+}
+
+int pc_channel_name_space(struct pc_channel *ch, const char *name_space)
+{
+	error_clear();
+	if (!ch)
+		return error_set(-EINVAL, "pc_channel_name_space() needs a channel");
+	if (name_space)
+		key_name_space(name_space, &ch->name_space);
+	else
+		ch->name_space = ch->pc->name_space;
+	return 0;
+}
+
+void pc_channel_counts(const struct pc_channel *channel, struct pc_counts *ret_counts)
+{
+	if (channel && ret_counts)
+		*ret_counts = channel->counts;
+}

@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the files of libpeercache share. Nothing here is installed.
+ *
+ * - struct pc: the process's view: the current session, registered memory. Any thread, under `lock`
+ *   (tables; never held while waiting) and `wire` (one request and its reply on the socket). Who
+ *   needs both takes wire first.
+ * - struct session: one attachment to one engine: socket and mappings. Read-only once made, except
+ *   `dead`; freed when the last user lets go, counted under lock.
+ * - struct pc_channel, in channel.h: everything of one thread: rings, requests, cache, credits,
+ *   batches. No locks; touched by that thread alone.
+ * - struct pc_batch: one call's pages, each a small state machine that batch.c draws.
+ *
+ * A thread that moves pages takes `lock` twice a batch, to pin the registered memory it names.
+ */
+#ifndef CLIENT_CLIENT_H
+#define CLIENT_CLIENT_H
+
+#include <pthread.h>
+#include <sys/types.h>
+
+#include "config/limits.h"
+#include "engine/abi/bucket.h"
+#include "engine/abi/segment.h"
+#include "engine/client/pc.h"
+
+#define likely(x) __builtin_expect(!!(x), 1)
+#define unlikely(x) __builtin_expect(!!(x), 0)
+
+#define CLIENT_NONE UINT32_MAX
+#define SOCKET_DEFAULT "/run/peercache/engine.sock"
+
+/* The front of the staging region: one slot per bucket that is being READ. */
+#define SCRATCH_SLOTS 4096u
+#define SCRATCH_BYTES (SCRATCH_SLOTS * 64u)
+#define STAGING_BLOCKS 1024u /* pages in staging at a time; a power of two */
+#define STAGING_PAGE_MAX (STAGING_BYTES - SCRATCH_BYTES)
+#define CACHE_SLOTS 65536u   /* locations a channel remembers; a power of two */
+#define CREDIT_STOCK_MAX 64u /* credits of one size and rail */
+#define CREDIT_STOCK_BYTES (8u << 20)
+#define CREDIT_AHEAD 2u /* asked for on top of what is missing */
+#define SKIP_MAX 64u    /* pages without a credit that one step looks past */
+#define FLUSH_SLOTS 64u /* slots written before the rail learns of them */
+#define PAGE_OTHERS 3   /* further locations of a key that are kept to try */
+#define RAIL_TRIES 3    /* rails that one transfer is tried on */
+
+#define FRESH_NS 1000000000ull      /* how long exists and set believe the location cache */
+#define TOUCH_NS 1000000000ull      /* one touch a page in this time */
+#define MAP_SETTLE_NS 5000000000ull /* after a change of the map, misses ask every owner */
+#define PEER_REST_NS 1000000000ull  /* a peer or rail that failed is asked last for so long */
+#define REFUSED_NS 20000000ull      /* how long a refusal of credits stands for all pages */
+#define STOCK_IDLE_NS 1000000000ull /* credits unused for so long are given back */
+#define REATTACH_NS 200000000ull    /* between attempts to attach again */
+#define LOOK_AROUND_NS 10000000ull  /* between looks at the socket by a caller that polls */
+#define ANSWER_GRACE_NS 10000000ull /* after a deadline, until we stop listening for answers */
+#define GONE_GRACE_NS 1000000000ull /* after the session ended, for the engine's process to end */
+
+static_assert((SCRATCH_SLOTS & (SCRATCH_SLOTS - 1)) == 0, "a free list in a power of two");
+static_assert(SCRATCH_BYTES < STAGING_BYTES / 2, "most of staging is for pages");
+static_assert(CREDIT_STOCK_MAX <= CREDITS_MAX, "one size may be stocked");
+
+/* ---- the process ---------------------------------------------------------------------------- */
+
+/* A registered range. Owner: struct pc, under lock; channels copy what they need. */
+struct memory {
+	unsigned char *base;
+	uint64_t bytes;
+	uint64_t offset; /* in the memfd */
+	int memfd;       /* ours: a duplicate */
+	uint16_t region; /* 0: not registered with the current engine */
+	bool ours;       /* mapped by pc_memory_alloc() */
+	uint32_t pins;   /* batches under way that name it */
+	uint32_t slot;   /* index in pc->memory */
+};
+
+/* The channel's copy, sorted by base. */
+struct memory_view {
+	uintptr_t base;
+	uint64_t bytes;
+	uint16_t region;
+	uint32_t slot;
+};
+
+struct session_rail {
+	unsigned char *pool;
+	uint64_t pool_bytes; /* mapped, and covered by page heads */
+	uint64_t map_bytes;
+	const struct page_head *heads;
+	uint64_t heads_bytes;
+	int kick;
+};
+
+struct session {
+	int fd;
+	int pidfd;       /* of the engine; -1: not to be had */
+	unsigned users;  /* under pc->lock */
+	uint32_t dead;   /* any thread that noticed; shm_load()/shm_store() */
+	uint32_t serial; /* under pc->wire */
+	uint32_t ref;
+	const struct status_segment *status;
+	uint64_t status_bytes;
+	int control_kick;
+	const struct bucket *shard;
+	uint64_t shard_bytes;
+	uint32_t bucket_bits;
+	uint64_t page_bytes_max;
+	uint32_t rails;
+	struct session_rail rail[RAILS_MAX];
+};
+
+struct pc {
+	pthread_mutex_t wire;
+	pthread_mutex_t lock;
+	char socket[108];
+	struct page_key name_space;
+	unsigned cores;
+	bool no_reattach;
+	struct session *session; /* under lock; NULL: no engine */
+	uint64_t attempt_ns;     /* under wire: last attempt to attach */
+	uint32_t memory_changes; /* under lock; counts changes of the table below */
+	struct memory *memory[REGIONS_MAX];
+};
+
+#include "engine/client/channel.h"
+
+/* ---- seams, by file ------------------------------------------------------------------------- */
+
+/* error.c: records the text for pc_error() and returns `error`. */
+int error_set(int error, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void error_clear(void);
+
+/* key.c */
+void key_name_space(const char *name_space, struct page_key *ret_digest);
+void key_hash(
+	const struct page_key *name_space, const void *key, size_t bytes, struct page_key *ret_key);
+
+/* connect.c: the socket. `fds` are closed on failure. */
+int session_open(const char *path, struct session **ret_session);
+void session_free(struct session *session);
+struct session_call {
+	uint16_t kind;
+	uint64_t a, b; /* in and out */
+	int send_fd;   /* -1: none */
+	int fd[ATTACH_FDS_MAX];
+	unsigned fds; /* received */
+	unsigned timeout_ms;
+};
+int session_ask(struct session *session, struct session_call *call);
+void session_close_fds(struct session_call *call);
+/* Has the engine ended the session? One poll() without waiting. */
+bool session_ended(struct session *session);
+
+/* attach.c */
+struct session *pc_session_get(struct pc *pc);
+void pc_session_put(struct pc *pc, struct session *session);
+/* The session is over: nobody gets it any more, and whoever has it notices. */
+void pc_session_end(struct pc *pc, struct session *session);
+/* One attempt, unless one was made lately or another thread is at it. */
+void pc_reattach(struct pc *pc);
+
+/* memory.c */
+void memory_register_all(struct pc *pc, struct session *session);
+void memory_free_all(struct pc *pc);
+/* Copies the table if it changed. */
+void memory_refresh(struct pc_channel *ch);
+const struct memory_view *memory_find(struct pc_channel *ch, const void *base, uint64_t bytes);
+/* Pins what the batch's segments name and marks pages that are registered throughout. */
+void memory_pin(struct pc_batch *b);
+void memory_unpin(struct pc_batch *b);
+
+/* channel.c */
+/* The engine is gone: every page that is not done is PC_GONE; waits for its process to be over. */
+void channel_lost(struct pc_channel *ch);
+/* At the start of a batch: attached, or made so if it can be done at once. */
+bool channel_ready(struct pc_channel *ch);
+/* Everything that can be done now: answers, then every batch. False: nothing moved. */
+bool channel_step(struct pc_channel *ch);
+/* The engine's end of a ring is impossible: the session ends with this step. */
+void channel_break(struct pc_channel *ch);
+
+/* map.c */
+void map_refresh(struct pc_channel *ch, uint64_t now_ns);
+const struct map_member *map_by_ref(const struct pc_channel *ch, uint32_t ref);
+
+/* cache.c */
+struct cache_entry *cache_find(struct pc_channel *ch, const struct page_key *key);
+struct cache_entry *cache_put(struct pc_channel *ch, const struct page_key *key,
+	const struct location *at, uint64_t now_ns);
+void cache_drop(struct pc_channel *ch, const struct page_key *key);
+
+/* staging.c */
+void staging_init(struct staging *s, unsigned char *base, uint16_t region);
+/* Block number, or CLIENT_NONE: no room now. */
+uint32_t staging_take(struct staging *s, uint32_t bytes);
+void staging_free(struct staging *s, uint32_t block);
+unsigned char *staging_at(struct staging *s, uint32_t block);
+uint32_t staging_offset(const struct staging *s, uint32_t block);
+uint32_t scratch_take(struct staging *s);
+void scratch_free(struct staging *s, uint32_t slot);
+
+/* stripe.c: a rail with room for an op of `slots` slots, or CLIENT_NONE. */
+uint32_t stripe_page(
+	struct pc_channel *ch, uint32_t place, uint16_t tried, uint32_t slots, uint64_t now_ns);
+uint32_t stripe_bucket(struct pc_channel *ch, uint16_t tried, uint64_t now_ns);
+/* May a transfer that failed on the rails of `tried` be tried on another one? */
+bool stripe_again(const struct pc_channel *ch, uint16_t tried);
+
+/* submit.c */
+uint32_t request_take(
+	struct pc_channel *ch, enum request_kind kind, struct pc_batch *b, uint32_t i);
+void request_free(struct pc_channel *ch, uint32_t index);
+uint64_t request_cookie(const struct pc_channel *ch, uint32_t index);
+bool submit_room(struct pc_channel *ch, uint32_t rail, uint32_t slots);
+void submit_op(struct pc_channel *ch, uint32_t rail, const struct op *op,
+	const struct op_segment *segments);
+/* Is there room for one control op and its answers, with `reserve` slots left over? */
+bool submit_ctl_room(struct pc_channel *ch, uint32_t answers, uint32_t reserve);
+void submit_ctl(struct pc_channel *ch, const struct ctl_op *op, uint32_t answers);
+void submit_flush(struct pc_channel *ch);
+
+/* reap.c */
+uint32_t reap(struct pc_channel *ch, uint64_t now_ns);
+
+/* lookup.c */
+void lookup_begin(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns);
+void lookup_again(struct pc_batch *b, uint32_t i);
+void lookup_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns);
+void lookup_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
+	const struct bucket *bucket, uint32_t status, uint64_t now_ns);
+
+/* local.c: a page of this host's pools, into the segments. */
+enum pc_result local_get(
+	struct pc_channel *ch, const struct page_work *p, const struct pc_page *page);
+bool local_has(
+	const struct session *session, const struct page_key *key, const struct location *at);
+
+/* fetch.c */
+void fetch_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns);
+void fetch_answer(
+	struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t status, uint64_t now_ns);
+
+/* head.c: why a page of another node was stale. */
+void head_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns);
+void head_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
+	const struct page_head *head, uint32_t status, uint64_t now_ns);
+
+/* credit.c */
+enum credit_state { CREDIT_TAKEN, CREDIT_AWAITED, CREDIT_REFUSED };
+enum credit_state credit_take(struct pc_channel *ch, uint32_t bytes, uint32_t rail, uint64_t now_ns,
+	struct credit *ret_credit);
+void credit_put(struct pc_channel *ch, uint32_t bytes, const struct credit *credit);
+/* Asks for what credit_take() missed. */
+void credit_ask(struct pc_channel *ch, uint64_t deadline_ns);
+void credit_answer(struct pc_channel *ch, const struct request *r, const struct ctl_done *done,
+	uint64_t now_ns);
+/* Gives back stock unused since `before_ns`, except of size `keep`. Returns how many. */
+uint32_t credit_return(struct pc_channel *ch, uint64_t before_ns, uint32_t keep);
+void credit_forget(struct pc_channel *ch);
+
+/* set.c */
+void set_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns);
+void set_answer(
+	struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t status, uint64_t now_ns);
+void remove_step(struct pc_channel *ch, struct pc_batch *b);
+void remove_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t status);
+
+/* notice.c: reports to the control plane that nobody waits for. */
+void notice_stale(struct pc_channel *ch, const struct page_work *p);
+void notice_touch(struct pc_channel *ch, const struct page_key *key, const struct location *at,
+	uint64_t now_ns);
+/* A page that was only looked up: eviction spares it for a while. */
+void notice_wanted(struct pc_channel *ch, const struct page_key *key, const struct location *at,
+	uint64_t now_ns);
+
+/* batch.c */
+void page_queue(struct pc_batch *b, uint32_t i, enum page_phase phase);
+/* Takes the first page off a queue; CLIENT_NONE: empty. page_requeue() puts it back in front. */
+uint32_t page_unqueue(struct pc_batch *b, enum page_phase phase);
+void page_requeue(struct pc_batch *b, uint32_t i);
+void page_in_flight(struct pc_batch *b, uint32_t i, uint32_t request);
+void page_done(struct pc_batch *b, uint32_t i, enum pc_result result);
+void page_found(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns);
+void page_absent(struct pc_channel *ch, struct pc_batch *b, uint32_t i);
+/* The location in use is of no use: the next one, or another look-up, or the end. */
+void page_wrong(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns);
+void batch_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns);
+void batch_gone(struct pc_batch *b, enum pc_result result);
+void batch_free(struct pc_batch *b);
+
+/* A share of the time until the batch's deadline, for an attempt that others may follow. */
+uint64_t batch_share_ns(const struct pc_batch *b, uint64_t now_ns, unsigned parts);
+
+/* wait.c */
+uint64_t clock_now_ns(void);
+/* Until the batch is done; NULL: every batch of the channel. At most until `until_ns`. */
+void wait_for(struct pc_channel *ch, const struct pc_batch *b, uint64_t until_ns);
+
+/* copy.c */
+void copy_stream(void *to, const void *from, size_t bytes);
+void copy_gather(unsigned char *to, const struct pc_segment *segments, unsigned count);
+void copy_scatter(const struct pc_segment *segments, unsigned count, const unsigned char *from);
+
+#endif

@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The socket of a session: connecting, one request and its reply, the file descriptors that come
+ * along, and the mappings made of those. Slow path; callers hold pc->wire, except for
+ * session_ended().
+ */
+#include "engine/client/client.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+void session_close_fds(struct session_call *call)
+{
+	for (unsigned i = 0; i < call->fds; i++)
+		if (call->fd[i] >= 0)
+			close(call->fd[i]);
+	call->fds = 0;
+}
+
+static int send_request(struct session *session, const struct session_call *call)
+{
+	struct attach_request request = {.magic = ATTACH_MAGIC,
+		.version = ABI_VERSION,
+		.kind = call->kind,
+		.serial = ++session->serial,
+		.a = call->a,
+		.b = call->b};
+	struct iovec io = {.iov_base = &request, .iov_len = sizeof(request)};
+	alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+	struct msghdr message = {.msg_iov = &io, .msg_iovlen = 1};
+	ssize_t sent;
+
+	memset(control, 0, sizeof(control));
+	if (call->send_fd >= 0) {
+		struct cmsghdr *header;
+
+		message.msg_control = control;
+		message.msg_controllen = sizeof(control);
+		header = CMSG_FIRSTHDR(&message);
+		header->cmsg_level = SOL_SOCKET;
+		header->cmsg_type = SCM_RIGHTS;
+		header->cmsg_len = CMSG_LEN(sizeof(int));
+		memcpy(CMSG_DATA(header), &call->send_fd, sizeof(int));
+	}
+	do
+		sent = sendmsg(session->fd, &message, MSG_NOSIGNAL);
+	while (sent < 0 && errno == EINTR);
+	return sent < 0 ? -errno : 0;
+}
+
+static void take_fds(struct msghdr *message, struct session_call *call)
+{
+	struct cmsghdr *header;
+
+	for (header = CMSG_FIRSTHDR(message); header; header = CMSG_NXTHDR(message, header)) {
+		size_t count;
+
+		if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS)
+			continue;
+		count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+		for (size_t i = 0; i < count; i++) {
+			int fd;
+
+			memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(int));
+			if (call->fds < ATTACH_FDS_MAX)
+				call->fd[call->fds++] = fd;
+			else
+				close(fd);
+		}
+	}
+}
+
+static int wait_readable(int fd, unsigned timeout_ms)
+{
+	uint64_t end_ns = clock_now_ns() + timeout_ms * 1000000ull;
+
+	for (;;) {
+		uint64_t now_ns = clock_now_ns();
+		struct pollfd p = {.fd = fd, .events = POLLIN};
+		int ready;
+
+		if (now_ns >= end_ns)
+			return -ETIMEDOUT;
+		ready = poll(&p, 1, (int)((end_ns - now_ns) / 1000000 + 1));
+		if (ready > 0)
+			return 0;
+		if (ready < 0 && errno != EINTR)
+			return -errno;
+	}
+}
+
+static int receive_reply(
+	struct session *session, struct session_call *call, struct attach_reply *reply)
+{
+	struct iovec io = {.iov_base = reply, .iov_len = sizeof(*reply)};
+	alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int) * ATTACH_FDS_MAX)];
+	struct msghdr message = {.msg_iov = &io,
+		.msg_iovlen = 1,
+		.msg_control = control,
+		.msg_controllen = sizeof(control)};
+	ssize_t got;
+	int rc = wait_readable(session->fd, call->timeout_ms);
+
+	if (rc)
+		return rc;
+	do
+		got = recvmsg(session->fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+	while (got < 0 && errno == EINTR);
+	if (got < 0)
+		return -errno;
+	if (got == 0)
+		return -ECONNRESET;
+	take_fds(&message, call);
+	if ((size_t)got != sizeof(*reply) || (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)))
+		return -EPROTO;
+	reply->text[sizeof(reply->text) - 1] = '\0';
+	if (reply->magic != ATTACH_MAGIC || reply->version != ABI_VERSION ||
+		reply->kind != call->kind || reply->serial != session->serial || reply->status > 0)
+		return -EPROTO;
+	return 0;
+}
+
+/*
+ * -EPROTO, -ETIMEDOUT and the socket's own errors leave it out of step: the caller ends the
+ * session. A refusal (status < 0 in the reply) does not; it is told apart by call->fds staying 0
+ * and *refused.
+ */
+int session_ask(struct session *session, struct session_call *call)
+{
+	struct attach_reply reply = {.magic = 0};
+	int rc;
+
+	call->fds = 0;
+	rc = send_request(session, call);
+	if (!rc)
+		rc = receive_reply(session, call, &reply);
+	if (rc) {
+		session_close_fds(call);
+		shm_store(&session->dead, 1);
+		shutdown(session->fd, SHUT_RDWR);
+		return error_set(rc, "the engine did not answer request %u as agreed: %s%s",
+			call->kind, strerror(-rc),
+			rc == -EPROTO ? "; library and engine are of different versions" : "");
+	}
+	if (reply.status < 0) {
+		session_close_fds(call);
+		return error_set(reply.status, "the engine refused request %u: %s%s%s", call->kind,
+			reply.text, reply.text[0] ? ": " : "", strerror(-reply.status));
+	}
+	call->a = reply.a;
+	call->b = reply.b;
+	return 0;
+}
+
+bool session_ended(struct session *session)
+{
+	struct pollfd p = {.fd = session->fd, .events = POLLRDHUP};
+
+	if (shm_load(&session->dead))
+		return true;
+	return poll(&p, 1, 0) > 0 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL));
+}
+
+static void *map_fd(int fd, int protection, uint64_t bytes_min, uint64_t *ret_bytes)
+{
+	struct stat about;
+	void *at;
+
+	if (fstat(fd, &about) || about.st_size <= 0 || (uint64_t)about.st_size < bytes_min)
+		return NULL;
+	at = mmap(NULL, (size_t)about.st_size, protection, MAP_SHARED, fd, 0);
+	if (at == MAP_FAILED)
+		return NULL;
+	*ret_bytes = (uint64_t)about.st_size;
+	return at;
+}
+
+static int map_rail(struct session *s, uint32_t r, struct session_call *call)
+{
+	struct session_rail *rail = &s->rail[r];
+	int *fd = &call->fd[3 + 3 * r];
+	uint64_t covered;
+
+	rail->pool = map_fd(fd[0], PROT_READ | PROT_WRITE, PAGE_UNIT, &rail->map_bytes);
+	rail->heads = map_fd(fd[1], PROT_READ, sizeof(struct page_head), &rail->heads_bytes);
+	if (!rail->pool || !rail->heads)
+		return -EPROTO;
+	rail->pool_bytes = s->status->pool_bytes[r];
+	if (rail->pool_bytes > rail->map_bytes)
+		rail->pool_bytes = rail->map_bytes;
+	covered = rail->heads_bytes / sizeof(struct page_head) * PAGE_UNIT;
+	if (rail->pool_bytes > covered)
+		rail->pool_bytes = covered;
+	rail->kick = fd[2];
+	fd[2] = -1;
+	return 0;
+}
+
+/* Everything that came with HELLO, bounded before it is believed. */
+static int map_all(struct session *s, struct session_call *call)
+{
+	const struct status_segment *status;
+
+	if (call->a < 1 || call->a > RAILS_MAX || call->fds != 3 + 3 * call->a)
+		return -EPROTO;
+	s->rails = (uint32_t)call->a;
+	status = map_fd(call->fd[0], PROT_READ, sizeof(*status), &s->status_bytes);
+	if (!status)
+		return -EPROTO;
+	s->status = status;
+	if (status->magic != STATUS_MAGIC || status->version != ABI_VERSION ||
+		status->rails != s->rails || status->bucket_bits > 31)
+		return -EPROTO;
+	s->ref = status->ref;
+	s->page_bytes_max = status->page_bytes_max;
+	if (s->page_bytes_max > PAGE_BYTES_MAX)
+		s->page_bytes_max = PAGE_BYTES_MAX;
+	s->bucket_bits = status->bucket_bits;
+	s->control_kick = call->fd[1];
+	call->fd[1] = -1;
+	s->shard = map_fd(
+		call->fd[2], PROT_READ, sizeof(struct bucket) << s->bucket_bits, &s->shard_bytes);
+	if (!s->shard)
+		return -EPROTO;
+	for (uint32_t r = 0; r < s->rails; r++)
+		if (map_rail(s, r, call))
+			return -EPROTO;
+	return 0;
+}
+
+static int connect_to(const char *path)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	struct timeval patience = {.tv_sec = 5};
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	int rc;
+
+	if (fd < 0)
+		return -errno;
+	memcpy(address.sun_path, path, strlen(path));
+	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+	if (connect(fd, (struct sockaddr *)&address, sizeof(address))) {
+		rc = -errno;
+		close(fd);
+		return rc;
+	}
+	return fd;
+}
+
+static int pidfd_of(int socket_fd)
+{
+	struct ucred peer;
+	socklen_t bytes = sizeof(peer);
+
+	if (getsockopt(socket_fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) || peer.pid <= 0)
+		return -1;
+	return (int)syscall(SYS_pidfd_open, peer.pid, 0);
+}
+
+int session_open(const char *path, struct session **ret_session)
+{
+	struct session_call call = {.kind = ATTACH_HELLO, .send_fd = -1, .timeout_ms = 5000};
+	struct session *s = calloc(1, sizeof(*s));
+	int rc;
+
+	if (!s)
+		return error_set(-ENOMEM, "no memory for a session");
+	s->pidfd = s->control_kick = -1;
+	s->users = 1;
+	for (unsigned r = 0; r < RAILS_MAX; r++)
+		s->rail[r].kick = -1;
+	s->fd = connect_to(path);
+	if (s->fd < 0) {
+		rc = error_set(s->fd,
+			"cannot attach to an engine at %s: %s; is one running, and does "
+			"it belong to this user?",
+			path, strerror(-s->fd));
+		goto fail;
+	}
+	s->pidfd = pidfd_of(s->fd);
+	rc = session_ask(s, &call);
+	if (rc)
+		goto fail;
+	rc = map_all(s, &call);
+	session_close_fds(&call);
+	if (rc) {
+		error_set(rc,
+			"what the engine at %s sent is not as agreed; engine and library must be "
+			"of the same version",
+			path);
+		goto fail;
+	}
+	*ret_session = s;
+	return 0;
+fail:
+	session_free(s);
+	return rc;
+}
+
+static void unmap(const void *at, uint64_t bytes)
+{
+	if (at)
+		munmap((void *)(uintptr_t)at, bytes);
+}
+
+void session_free(struct session *s)
+{
+	for (uint32_t r = 0; r < RAILS_MAX; r++) {
+		unmap(s->rail[r].pool, s->rail[r].map_bytes);
+		unmap(s->rail[r].heads, s->rail[r].heads_bytes);
+		if (s->rail[r].kick >= 0)
+			close(s->rail[r].kick);
+	}
+	unmap(s->shard, s->shard_bytes);
+	unmap(s->status, s->status_bytes);
+	if (s->control_kick >= 0)
+		close(s->control_kick);
+	if (s->pidfd >= 0)
+		close(s->pidfd);
+	if (s->fd >= 0)
+		close(s->fd);
+	free(s);
+}

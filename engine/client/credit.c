@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Page credits: slots in this host's pools that the control plane has handed to this channel ahead
+ * of time. A small stock of each page size and rail; what lies idle, or is in the way when a pool
+ * is full, is given back. Channel thread.
+ */
+#include "engine/client/client.h"
+
+#include <stdlib.h>
+
+static uint32_t cap(uint32_t bytes)
+{
+	uint32_t n = CREDIT_STOCK_BYTES / bytes;
+
+	return n < 1 ? 1 : n > CREDIT_STOCK_MAX ? CREDIT_STOCK_MAX : n;
+}
+
+/* The size that is asked for: whole units, so that pages of about one size share a stock. */
+static uint32_t size_of(const struct pc_channel *ch, uint32_t bytes)
+{
+	uint64_t size = ((uint64_t)bytes + PAGE_UNIT - 1) / PAGE_UNIT * PAGE_UNIT;
+
+	return (uint32_t)(size > ch->session->page_bytes_max ? ch->session->page_bytes_max : size);
+}
+
+static bool give_back(struct pc_channel *ch, const struct credit *credit)
+{
+	struct ctl_op op = {.kind = CTL_RETURN,
+		.rail = (uint8_t)place_rail(credit->place),
+		.place = credit->place,
+		.generation = credit->generation};
+
+	if (!submit_ctl_room(ch, 0, 0))
+		return false;
+	submit_ctl(ch, &op, 0);
+	ch->credits--;
+	return true;
+}
+
+static uint32_t empty_stock(struct pc_channel *ch, struct stock *stock)
+{
+	uint32_t given = 0;
+
+	for (uint32_t r = 0; r < ch->rails; r++) {
+		struct stock_rail *s = &stock->rail[r];
+
+		while (s->have && give_back(ch, &s->credit[s->have - 1])) {
+			s->have--;
+			given++;
+		}
+	}
+	return given;
+}
+
+static bool in_use(const struct stock *stock)
+{
+	for (uint32_t r = 0; r < RAILS_MAX; r++)
+		if (stock->rail[r].have || stock->rail[r].asked)
+			return true;
+	return false;
+}
+
+/* NULL: every place in the table is in use, or no memory. */
+static struct stock *stock_of(struct pc_channel *ch, uint32_t size, bool make)
+{
+	uint32_t free_slot = CLASSES_MAX;
+
+	for (uint32_t k = 0; k < CLASSES_MAX; k++) {
+		if (ch->stock[k] && ch->stock[k]->bytes == size)
+			return ch->stock[k];
+		if (free_slot == CLASSES_MAX && (!ch->stock[k] || !in_use(ch->stock[k])))
+			free_slot = k;
+	}
+	if (!make || free_slot == CLASSES_MAX)
+		return NULL;
+	if (!ch->stock[free_slot])
+		ch->stock[free_slot] = malloc(sizeof(struct stock));
+	if (ch->stock[free_slot]) {
+		memset(ch->stock[free_slot], 0, sizeof(struct stock));
+		ch->stock[free_slot]->bytes = size;
+	}
+	return ch->stock[free_slot];
+}
+
+uint32_t credit_return(struct pc_channel *ch, uint64_t before_ns, uint32_t keep)
+{
+	uint32_t given = 0;
+
+	for (uint32_t k = 0; k < CLASSES_MAX; k++)
+		if (ch->stock[k] && ch->stock[k]->bytes != keep &&
+			ch->stock[k]->used_ns < before_ns)
+			given += empty_stock(ch, ch->stock[k]);
+	return given;
+}
+
+void credit_forget(struct pc_channel *ch)
+{
+	for (uint32_t k = 0; k < CLASSES_MAX; k++) {
+		free(ch->stock[k]);
+		ch->stock[k] = NULL;
+	}
+	ch->credits = 0;
+}
+
+/* A rail that refused a moment ago is passed over; the next one is as good. */
+enum credit_state credit_take(struct pc_channel *ch, uint32_t bytes, uint32_t rail, uint64_t now_ns,
+	struct credit *ret_credit)
+{
+	struct stock *stock = stock_of(ch, size_of(ch, bytes), true);
+
+	if (!stock)
+		return credit_return(ch, now_ns, 0) ? CREDIT_AWAITED : CREDIT_REFUSED;
+	stock->used_ns = now_ns;
+	for (uint32_t k = 0; k < ch->rails; k++) {
+		struct stock_rail *s = &stock->rail[(rail + k) % ch->rails];
+
+		if (s->have) {
+			*ret_credit = s->credit[--s->have];
+			ch->credits--;
+			return CREDIT_TAKEN;
+		}
+		if (s->refused_until_ns > now_ns)
+			continue;
+		s->want++;
+		return CREDIT_AWAITED;
+	}
+	return CREDIT_REFUSED;
+}
+
+/* One that was taken and not used. */
+void credit_put(struct pc_channel *ch, uint32_t bytes, const struct credit *credit)
+{
+	struct stock *stock = stock_of(ch, size_of(ch, bytes), true);
+	struct stock_rail *s = stock ? &stock->rail[place_rail(credit->place)] : NULL;
+
+	ch->credits++;
+	if (s && s->have + s->asked < CREDIT_STOCK_MAX)
+		s->credit[s->have++] = *credit;
+	else
+		give_back(ch, credit);
+}
+
+static void ask(struct pc_channel *ch, struct stock *stock, uint32_t rail, uint64_t deadline_ns)
+{
+	struct stock_rail *s = &stock->rail[rail];
+	uint32_t goal = s->want + CREDIT_AHEAD, count, index;
+	struct ctl_op op = {.kind = CTL_CREDIT,
+		.rail = (uint8_t)rail,
+		.length = stock->bytes,
+		.deadline_ns = deadline_ns};
+
+	if (goal > cap(stock->bytes))
+		goal = cap(stock->bytes);
+	if (s->want <= s->asked || goal <= s->asked + s->have)
+		return;
+	count = goal - s->asked - s->have;
+	if (count > CREDITS_MAX - ch->credits)
+		count = CREDITS_MAX - ch->credits;
+	while (count && !submit_ctl_room(ch, count, 0))
+		count /= 2;
+	if (!count)
+		return;
+	index = request_take(ch, REQUEST_CREDIT, NULL, 0);
+	if (index == CLIENT_NONE)
+		return;
+	ch->request[index].rail = (uint8_t)rail;
+	ch->request[index].bytes = stock->bytes;
+	ch->request[index].left = (uint16_t)count;
+	op.cookie = request_cookie(ch, index);
+	op.count = (uint16_t)count;
+	s->asked += count;
+	ch->credits += count;
+	submit_ctl(ch, &op, count);
+}
+
+void credit_ask(struct pc_channel *ch, uint64_t deadline_ns)
+{
+	for (uint32_t k = 0; k < CLASSES_MAX; k++) {
+		struct stock *stock = ch->stock[k];
+
+		for (uint32_t r = 0; stock && r < ch->rails; r++) {
+			if (!stock->rail[r].want)
+				continue;
+			if (ch->credits >= CREDITS_MAX)
+				credit_return(ch, UINT64_MAX, stock->bytes);
+			ask(ch, stock, r, deadline_ns);
+			stock->rail[r].want = 0;
+		}
+	}
+}
+
+static bool possible(const struct pc_channel *ch, const struct request *r, uint32_t place)
+{
+	uint64_t offset = place_offset(place), bytes = ch->session->rail[r->rail].pool_bytes;
+
+	return place_rail(place) == r->rail && offset < bytes && r->bytes <= bytes - offset;
+}
+
+void credit_answer(struct pc_channel *ch, const struct request *r, const struct ctl_done *done,
+	uint64_t now_ns)
+{
+	struct stock *stock = stock_of(ch, r->bytes, false);
+	struct stock_rail *s;
+
+	if (!stock) {
+		channel_break(ch);
+		return;
+	}
+	s = &stock->rail[r->rail];
+	s->asked--;
+	if (done->status == OP_HIT) {
+		if (!possible(ch, r, done->place) || s->have == CREDIT_STOCK_MAX)
+			channel_break(ch);
+		else
+			s->credit[s->have++] = (struct credit){done->place, done->generation};
+		return;
+	}
+	ch->credits--;
+	/* The room that other sizes hold may be all that is missing: ask once more. */
+	if (done->status == OP_TIMEOUT || credit_return(ch, now_ns, r->bytes))
+		return;
+	s->refused_until_ns = now_ns + REFUSED_NS;
+}

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Why a page of another node could not be had: taken away, or of another length than was asked for.
+ * The second is the caller's mistake: reporting it as stale would make the directory forget a good
+ * page. One READ of the page head tells, on a path that is rarely taken. Channel thread.
+ */
+#include "engine/client/client.h"
+
+/* The entry is wrong. */
+static void stale(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
+{
+	struct page_work *p = &b->work[i];
+
+	p->flags |= PAGE_SAW_STALE;
+	notice_stale(ch, p);
+	page_wrong(ch, b, i, now_ns);
+}
+
+static void submit_head(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
+	const struct map_member *m, uint32_t rail, uint64_t now_ns)
+{
+	struct page_work *p = &b->work[i];
+	uint32_t index = request_take(ch, REQUEST_HEAD, b, i);
+	struct request *r = &ch->request[index];
+	struct op_segment segment = {
+		.region = ch->staging.region, .length = sizeof(struct page_head)};
+	struct op op = {.kind = OP_READ,
+		.segments = 1,
+		.peer = m->peer,
+		.region = (uint16_t)(REGION_HEADS_0 + place_rail(p->at.place)),
+		.offset = (uint64_t)place_unit(p->at.place) * sizeof(struct page_head),
+		.peer_ref = m->ref,
+		.length = sizeof(struct page_head),
+		.deadline_ns = now_ns + batch_share_ns(b, now_ns, 3)};
+
+	r->rail = (uint8_t)rail;
+	r->hold = scratch_take(&ch->staging);
+	r->bytes = op.length;
+	segment.offset = r->hold * sizeof(struct bucket);
+	op.cookie = request_cookie(ch, index);
+	ch->rail[rail].bytes += r->bytes;
+	page_in_flight(b, i, index);
+	submit_op(ch, rail, &op, &segment);
+}
+
+void head_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
+{
+	uint32_t i;
+
+	while (!ch->broken && (i = page_unqueue(b, PAGE_HEAD)) != CLIENT_NONE) {
+		const struct map_member *m = map_by_ref(ch, b->work[i].at.ref);
+		uint32_t rail;
+
+		if (!m) {
+			stale(ch, b, i, now_ns);
+			continue;
+		}
+		rail = stripe_bucket(ch, 0, now_ns);
+		if (rail == CLIENT_NONE || ch->staging.scratch_free == CLIENT_NONE ||
+			ch->request_free == CLIENT_NONE) {
+			page_requeue(b, i);
+			return;
+		}
+		submit_head(ch, b, i, m, rail, now_ns);
+	}
+}
+
+void head_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
+	const struct page_head *head, uint32_t status, uint64_t now_ns)
+{
+	struct page_work *p = &b->work[i];
+
+	bool ours = status == OP_HIT && page_head_is(head, &p->key, p->at.generation, head->length);
+
+	if (ours && (head->length != p->bytes || p->flags & PAGE_SAW_REFUSAL))
+		page_done(b, i, PC_INVALID);
+	else
+		stale(ch, b, i, now_ns);
+}

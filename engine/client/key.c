@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The 128-bit key of a page: XXH3 of (digest of the namespace, page key). It is the same on every
+ * machine and in every version: bytes are hashed, never words. Any thread.
+ */
+#include "engine/client/client.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+static struct page_key digest(const void *bytes, size_t count)
+{
+	XXH128_hash_t hash = XXH3_128bits(bytes, count);
+
+	return (struct page_key){{hash.low64, hash.high64}};
+}
+
+void key_name_space(const char *name_space, struct page_key *ret_digest)
+{
+	*ret_digest = digest(name_space, strlen(name_space));
+}
+
+void key_hash(
+	const struct page_key *name_space, const void *key, size_t bytes, struct page_key *ret_key)
+{
+	unsigned char text[sizeof(struct page_key) + KEY_BYTES_MAX];
+
+	for (unsigned i = 0; i < 16; i++)
+		text[i] = (unsigned char)(name_space->word[i / 8] >> 8 * (i % 8));
+	memcpy(text + sizeof(struct page_key), key, bytes);
+	*ret_key = digest(text, sizeof(struct page_key) + bytes);
+	if (ret_key->word[0] == 0 && ret_key->word[1] == 0)
+		ret_key->word[0] = 1; /* all zero means "no page" */
+}

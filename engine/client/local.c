@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Pages of this host's own pools: copied out of the mapping by the channel's thread. The page head
+ * after the copy decides, by the same rule as for a remote page; before it, it saves a useless
+ * copy.
+ */
+#include "engine/client/client.h"
+
+/* NULL: the place is outside what is mapped. */
+static const struct page_head *head_at(
+	const struct session *session, uint32_t place, uint64_t bytes)
+{
+	const struct session_rail *rail = &session->rail[place_rail(place)];
+	uint64_t offset = place_offset(place);
+
+	if (place_rail(place) >= session->rails || offset >= rail->pool_bytes ||
+		bytes > rail->pool_bytes - offset)
+		return NULL;
+	return &rail->heads[place_unit(place)];
+}
+
+bool local_has(const struct session *session, const struct page_key *key, const struct location *at)
+{
+	const struct page_head *shared = head_at(session, at->place, 1);
+	struct page_head head;
+
+	if (!shared)
+		return false;
+	head = page_head_load(shared);
+	return head.generation == at->generation && page_key_equal(&head.key, key);
+}
+
+/* PC_HIT, PC_STALE, or PC_INVALID: the key's page has another length. */
+enum pc_result local_get(
+	struct pc_channel *ch, const struct page_work *p, const struct pc_page *page)
+{
+	const struct session *session = ch->session;
+	const struct page_head *shared = head_at(session, p->at.place, p->bytes);
+	struct page_head head;
+
+	if (!shared || !local_has(session, &p->key, &p->at))
+		return PC_STALE;
+	head = page_head_load(shared);
+	if (head.length != p->bytes)
+		return page_head_is(&head, &p->key, p->at.generation, head.length) ? PC_INVALID
+										   : PC_STALE;
+	copy_scatter(page->segments, page->segment_count,
+		session->rail[place_rail(p->at.place)].pool + place_offset(p->at.place));
+	shm_fence_load(); /* the payload's loads come before the head's; pairs with retiring */
+	head = page_head_load(shared);
+	shm_fence_stream();
+	return page_head_is(&head, &p->key, p->at.generation, p->bytes) ? PC_HIT : PC_STALE;
+}

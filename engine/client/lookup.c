@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From a key to a location: the channel's cache, else a bucket of the key's owner in the directory,
+ * loaded from this host's shard or READ through a rail, a whole batch at a time.
+ *
+ *   owner 1: first bucket -- full, no match --> second bucket
+ *     failed     --> owner 2, ...
+ *     not there  --> the previous map's owner while entries move, and, just after the map
+ *                    changed, the other owners; else a miss
+ *
+ * Entries of engines that are not alive do not exist. What an entry says may be wrong: the page
+ * head decides. Channel thread.
+ */
+#include "engine/client/client.h"
+
+#define ASKED_PREVIOUS 0x80u
+
+void lookup_again(struct pc_batch *b, uint32_t i)
+{
+	struct page_work *p = &b->work[i];
+
+	p->asked = 0;
+	p->others = 0;
+	p->rails_tried = 0;
+	p->flags &= (uint8_t) ~(PAGE_SECOND | PAGE_SAW_ANSWER | PAGE_SAME_PEER);
+	b->channel->counts.lookups++;
+	page_queue(b, i, PAGE_LOOK);
+}
+
+/* Is a remembered location good enough? A get finds out; the others report what they believe. */
+static bool cached(
+	struct pc_channel *ch, const struct pc_batch *b, struct page_work *p, uint64_t now_ns)
+{
+	const struct cache_entry *e = cache_find(ch, &p->key);
+	uint32_t age_ms;
+
+	if (!e || !map_by_ref(ch, e->at.ref))
+		return false;
+	age_ms = (uint32_t)(now_ns / 1000000) - e->seen_ms;
+	if (b->kind != BATCH_GET && age_ms >= FRESH_NS / 1000000)
+		return false;
+	p->at = e->at;
+	return true;
+}
+
+void lookup_begin(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
+{
+	struct page_work *p = &b->work[i];
+
+	if (!ch->map || !ch->map->current.members) {
+		page_absent(ch, b, i);
+	} else if (cached(ch, b, p, now_ns)) {
+		ch->counts.lookups_cached++;
+		p->others = 0;
+		page_found(ch, b, i, now_ns);
+	} else {
+		lookup_again(b, i);
+	}
+}
+
+static bool rests(const struct pc_channel *ch, uint16_t peer, uint64_t now_ns)
+{
+	return ch->peer_rest_until_ns[peer] > now_ns;
+}
+
+static const struct map_member *previous_owner(
+	const struct pc_channel *ch, struct page_work *p, const uint32_t *owner, unsigned owners)
+{
+	const struct map_view *previous = &ch->map->previous;
+	const struct map_member *m;
+	uint32_t first[REPLICAS_MAX];
+
+	if (p->asked & ASKED_PREVIOUS || !previous->members)
+		return NULL;
+	p->asked |= ASKED_PREVIOUS;
+	if (!map_owners(previous, &p->key, first))
+		return NULL;
+	m = map_by_ref(ch, previous->member[first[0]].ref);
+	for (unsigned k = 0; m && k < owners; k++)
+		if (p->asked & 1u << k && &ch->map->current.member[owner[k]] == m)
+			return NULL;
+	return m;
+}
+
+/* Whom to ask next: this host's own shard, then owners that answer, then the rest. */
+static const struct map_member *next_owner(
+	const struct pc_channel *ch, struct page_work *p, uint64_t now_ns)
+{
+	const struct map_view *map = &ch->map->current;
+	bool settling = ch->map_changed_ns && now_ns - ch->map_changed_ns < MAP_SETTLE_NS;
+	uint32_t owner[REPLICAS_MAX];
+	unsigned owners = map_owners(map, &p->key, owner);
+	unsigned best = owners, best_rank = 3;
+
+	if (p->flags & PAGE_SAW_ANSWER && !settling)
+		return previous_owner(ch, p, owner, owners);
+	for (unsigned k = 0; k < owners; k++) {
+		const struct map_member *m = &map->member[owner[k]];
+		unsigned rank = m->ref == ch->session->ref ? 0 : rests(ch, m->peer, now_ns) ? 2 : 1;
+
+		if (!(p->asked & 1u << k) && rank < best_rank) {
+			best = k;
+			best_rank = rank;
+		}
+	}
+	if (best == owners)
+		return previous_owner(ch, p, owner, owners);
+	p->asked |= (uint8_t)(1u << best);
+	return &map->member[owner[best]];
+}
+
+/* Puts the bucket's locations into the page: our own first, then those that answer, then the rest.
+ */
+static bool match(const struct pc_channel *ch, struct page_work *p, const struct bucket *bucket,
+	uint64_t now_ns)
+{
+	uint32_t tag = dir_tag(&p->key), start = (uint32_t)(p->key.word[0] >> 60);
+	struct location found[BUCKET_ENTRIES];
+	unsigned n = 0;
+
+	for (unsigned rank = 0; rank < 3; rank++) {
+		for (unsigned k = 0; k < BUCKET_ENTRIES; k++) {
+			const struct dir_entry *e = &bucket->entry[(start + k) % BUCKET_ENTRIES];
+			const struct map_member *m = e->tag == tag ? map_by_ref(ch, e->ref) : NULL;
+			unsigned its;
+
+			if (!m || (e->ref == p->wrong.ref && e->place == p->wrong.place &&
+					  e->generation == p->wrong.generation))
+				continue;
+			its = m->ref == ch->session->ref ? 0 : rests(ch, m->peer, now_ns) ? 2 : 1;
+			if (its == rank)
+				found[n++] = (struct location){e->ref, e->place, e->generation};
+		}
+	}
+	if (!n)
+		return false;
+	p->at = found[0];
+	p->others = (uint8_t)(n - 1);
+	for (unsigned k = 1; k < n; k++)
+		p->other[n - 1 - k] = found[k]; /* taken from the end */
+	return true;
+}
+
+static void found(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
+{
+	struct page_work *p = &b->work[i];
+
+	p->rails_tried = 0;
+	cache_put(ch, &p->key, &p->at, now_ns);
+	page_found(ch, b, i, now_ns);
+}
+
+/* This host's own shard. True: found. */
+static bool look_here(struct pc_channel *ch, struct page_work *p, uint64_t now_ns)
+{
+	const struct session *session = ch->session;
+	uint32_t first = dir_bucket_first(&p->key, session->bucket_bits);
+	struct bucket bucket = bucket_load(&session->shard[first]);
+
+	if (match(ch, p, &bucket, now_ns))
+		return true;
+	if (bucket_has_empty(&bucket))
+		return false;
+	bucket = bucket_load(
+		&session->shard[dir_bucket_other(first, dir_tag(&p->key), session->bucket_bits)]);
+	return match(ch, p, &bucket, now_ns);
+}
+
+static void submit_bucket(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
+	const struct map_member *m, uint32_t rail, uint64_t now_ns)
+{
+	struct page_work *p = &b->work[i];
+	uint32_t bucket = dir_bucket_first(&p->key, m->bucket_bits);
+	uint32_t index = request_take(ch, REQUEST_LOOK, b, i);
+	struct request *r = &ch->request[index];
+	struct op_segment segment = {.region = ch->staging.region, .length = sizeof(struct bucket)};
+	struct op op = {.kind = OP_READ,
+		.segments = 1,
+		.peer = m->peer,
+		.region = REGION_SHARD,
+		.peer_ref = m->ref,
+		.length = sizeof(struct bucket)};
+
+	if (p->flags & PAGE_SECOND)
+		bucket = dir_bucket_other(bucket, dir_tag(&p->key), m->bucket_bits);
+	r->rail = (uint8_t)rail;
+	r->hold = scratch_take(&ch->staging);
+	r->bytes = sizeof(struct bucket);
+	segment.offset = r->hold * sizeof(struct bucket);
+	op.cookie = request_cookie(ch, index);
+	op.offset = (uint64_t)bucket * sizeof(struct bucket);
+	/* Time for the other owners and the page itself is left. */
+	op.deadline_ns = now_ns + batch_share_ns(b, now_ns, 3);
+	p->rails_tried |= (uint16_t)(1u << rail);
+	p->peer = m->peer;
+	ch->rail[rail].bytes += r->bytes;
+	page_in_flight(b, i, index);
+	submit_op(ch, rail, &op, &segment);
+}
+
+/* The member that p->peer stands for; NULL: no longer in the map. */
+static const struct map_member *same_peer(const struct pc_channel *ch, const struct page_work *p)
+{
+	const struct map_view *map = &ch->map->current;
+
+	for (uint32_t m = 0; m < map->members; m++)
+		if (map->member[m].peer == p->peer)
+			return &map->member[m];
+	return NULL;
+}
+
+/* One page as far as it goes now. False: no room; the page is back in front of its queue. */
+static bool look(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
+{
+	struct page_work *p = &b->work[i];
+
+	for (;;) {
+		const struct map_member *m = NULL;
+		uint32_t rail;
+
+		if (p->flags & PAGE_SAME_PEER)
+			m = same_peer(ch, p);
+		if (!m) {
+			p->flags &= (uint8_t) ~(PAGE_SECOND | PAGE_SAME_PEER);
+			p->rails_tried = 0;
+			m = next_owner(ch, p, now_ns);
+		}
+		if (!m) {
+			page_absent(ch, b, i);
+			return true;
+		}
+		if (m->ref == ch->session->ref) {
+			if (look_here(ch, p, now_ns)) {
+				found(ch, b, i, now_ns);
+				return true;
+			}
+			p->flags |= PAGE_SAW_ANSWER;
+			continue;
+		}
+		rail = stripe_bucket(ch, p->rails_tried, now_ns);
+		if (rail == CLIENT_NONE || ch->staging.scratch_free == CLIENT_NONE ||
+			ch->request_free == CLIENT_NONE) {
+			p->peer = m->peer;
+			p->flags |= PAGE_SAME_PEER;
+			page_requeue(b, i);
+			return false;
+		}
+		p->flags &= (uint8_t)~PAGE_SAME_PEER;
+		submit_bucket(ch, b, i, m, rail, now_ns);
+		return true;
+	}
+}
+
+void lookup_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
+{
+	uint32_t i;
+
+	while (!ch->broken && (i = page_unqueue(b, PAGE_LOOK)) != CLIENT_NONE)
+		if (!look(ch, b, i, now_ns))
+			return;
+}
+
+void lookup_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
+	const struct bucket *bucket, uint32_t status, uint64_t now_ns)
+{
+	struct page_work *p = &b->work[i];
+
+	if (status == OP_HIT) {
+		ch->peer_rest_until_ns[p->peer] = 0;
+		if (match(ch, p, bucket, now_ns)) {
+			found(ch, b, i, now_ns);
+			return;
+		}
+		p->rails_tried = 0;
+		if (!(p->flags & PAGE_SECOND) && !bucket_has_empty(bucket)) {
+			p->flags |= PAGE_SECOND | PAGE_SAME_PEER;
+		} else {
+			p->flags &= (uint8_t)~PAGE_SECOND;
+			p->flags |= PAGE_SAW_ANSWER;
+		}
+	} else if ((status == OP_NIC_ERROR || status == OP_PEER_DOWN) &&
+		   stripe_again(ch, p->rails_tried)) {
+		p->flags |= PAGE_SAME_PEER;
+	} else {
+		ch->peer_rest_until_ns[p->peer] = now_ns + PEER_REST_NS;
+		p->flags |= PAGE_SAW_FAILURE;
+		p->flags &= (uint8_t)~PAGE_SECOND;
+	}
+	page_queue(b, i, PAGE_LOOK);
+}

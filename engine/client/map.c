@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The channel's private copy of the cluster map, and which node an entry's ref stands for.
+ * Refreshed when the shared epoch moved; a copy that came out torn is thrown away and the old one
+ * stays.
+ */
+#include "engine/client/client.h"
+
+#include <stdlib.h>
+
+#define MAP_SLOTS (NODES_MAX * 4)
+#define MAP_ATTEMPTS 3
+
+static uint32_t slot_of(uint32_t ref)
+{
+	return (uint32_t)map_mix(ref) & (MAP_SLOTS - 1);
+}
+
+static void index_refs(struct pc_channel *ch)
+{
+	const struct map_view *view = &ch->map->current;
+
+	memset(ch->map_slot, 0, sizeof(ch->map_slot));
+	for (uint32_t i = 0; i < view->members; i++) {
+		uint32_t slot = slot_of(view->member[i].ref);
+
+		while (ch->map_slot[slot])
+			slot = (slot + 1) & (MAP_SLOTS - 1);
+		ch->map_slot[slot] = (uint16_t)(i + 1);
+	}
+}
+
+void map_refresh(struct pc_channel *ch, uint64_t now_ns)
+{
+	const struct map_shared *shared = &ch->session->status->map;
+	struct map_pair *read = ch->map_spare;
+	uint32_t epoch;
+
+	if (ch->map && shm_load(&shared->epoch) == ch->map_epoch)
+		return;
+	for (unsigned attempt = 0; attempt < MAP_ATTEMPTS; attempt++) {
+		if (map_read(shared, &read->current, &read->previous, &epoch))
+			continue;
+		if (ch->map)
+			ch->map_changed_ns = now_ns;
+		ch->map_spare = ch->map ? ch->map : read + 1;
+		ch->map = read;
+		ch->map_epoch = epoch;
+		index_refs(ch);
+		return;
+	}
+}
+
+/* NULL: no live member has that ref. */
+const struct map_member *map_by_ref(const struct pc_channel *ch, uint32_t ref)
+{
+	if (!ch->map || !ref)
+		return NULL;
+	for (uint32_t slot = slot_of(ref); ch->map_slot[slot];
+		slot = (slot + 1) & (MAP_SLOTS - 1)) {
+		const struct map_member *m = &ch->map->current.member[ch->map_slot[slot] - 1];
+
+		if (m->ref == ref)
+			return m;
+	}
+	return NULL;
+}

@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Memory that READs land in: the process's table of registered ranges, each channel's sorted copy
+ * of it, and the pins of batches under way. The table changes under wire and lock; channels copy it
+ * when its count of changes moved. A range stays in the table when the engine dies (region 0) and
+ * gets a new region number from the next one.
+ */
+#include "engine/client/client.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* Pinning a large range takes the kernel about a second per 10 GB. */
+#define REGION_TIMEOUT_MS 120000u
+
+/* Caller holds wire. */
+static int region_add(struct session *session, const struct memory *m, uint16_t *ret_region)
+{
+	struct session_call call = {.kind = ATTACH_REGION_ADD,
+		.a = m->offset,
+		.b = m->bytes,
+		.send_fd = m->memfd,
+		.timeout_ms = REGION_TIMEOUT_MS};
+	int rc = session_ask(session, &call);
+
+	if (rc)
+		return rc;
+	session_close_fds(&call);
+	if (call.a < REGION_CLIENT_0 || call.a >= REGIONS_MAX)
+		return error_set(-EPROTO, "the engine gave an impossible region number");
+	*ret_region = (uint16_t)call.a;
+	return 0;
+}
+
+static void region_remove(struct session *session, uint16_t region)
+{
+	struct session_call call = {.kind = ATTACH_REGION_REMOVE,
+		.a = region,
+		.send_fd = -1,
+		.timeout_ms = REGION_TIMEOUT_MS};
+
+	if (!session_ask(session, &call))
+		session_close_fds(&call);
+}
+
+void memory_register_all(struct pc *pc, struct session *session)
+{
+	for (unsigned i = 0; i < REGIONS_MAX; i++) {
+		struct memory *m = pc->memory[i];
+		uint16_t region = 0;
+
+		if (!m)
+			continue;
+		/* What the new engine refuses goes through staging from now on. */
+		if (!shm_load(&session->dead) && region_add(session, m, &region))
+			region = 0;
+		pthread_mutex_lock(&pc->lock);
+		m->region = region;
+		pc->memory_changes++;
+		pthread_mutex_unlock(&pc->lock);
+	}
+}
+
+static void memory_free(struct memory *m)
+{
+	if (m->ours)
+		munmap(m->base, m->bytes);
+	if (m->memfd >= 0)
+		close(m->memfd);
+	free(m);
+}
+
+void memory_free_all(struct pc *pc)
+{
+	struct session *session = pc_session_get(pc);
+
+	pthread_mutex_lock(&pc->wire);
+	for (unsigned i = 0; i < REGIONS_MAX; i++) {
+		struct memory *m = pc->memory[i];
+
+		if (!m)
+			continue;
+		if (session && m->region && !shm_load(&session->dead))
+			region_remove(session, m->region);
+		pc->memory[i] = NULL;
+		memory_free(m);
+	}
+	pthread_mutex_unlock(&pc->wire);
+	if (session)
+		pc_session_put(pc, session);
+}
+
+/* Caller holds lock. */
+static bool overlaps(const struct pc *pc, const struct memory *m)
+{
+	for (unsigned i = 0; i < REGIONS_MAX; i++) {
+		const struct memory *o = pc->memory[i];
+
+		if (o && m->base < o->base + o->bytes && o->base < m->base + m->bytes)
+			return true;
+	}
+	return false;
+}
+
+/* Caller holds wire. */
+static int table_insert(struct pc *pc, struct memory *m)
+{
+	int rc = 0;
+
+	pthread_mutex_lock(&pc->lock);
+	if (overlaps(pc, m)) {
+		rc = error_set(-EEXIST, "memory at %p overlaps a range that is registered already",
+			(void *)m->base);
+	} else {
+		for (m->slot = 0; m->slot < REGIONS_MAX && pc->memory[m->slot]; m->slot++)
+			continue;
+		if (m->slot == REGIONS_MAX)
+			rc = error_set(-ENOSPC, "more than %d registered ranges", REGIONS_MAX);
+	}
+	if (!rc) {
+		pc->memory[m->slot] = m;
+		pc->memory_changes++;
+	}
+	pthread_mutex_unlock(&pc->lock);
+	return rc;
+}
+
+static void table_remove(struct pc *pc, struct memory *m)
+{
+	pthread_mutex_lock(&pc->lock);
+	pc->memory[m->slot] = NULL;
+	pc->memory_changes++;
+	pthread_mutex_unlock(&pc->lock);
+}
+
+/* Takes `m` over: it is in the table afterwards, or freed. Without an engine it waits for one. */
+static int memory_add(struct pc *pc, struct memory *m)
+{
+	struct session *session;
+	int rc;
+
+	pc_reattach(pc);
+	pthread_mutex_lock(&pc->wire);
+	session = pc_session_get(pc);
+	rc = table_insert(pc, m);
+	if (!rc && session) {
+		uint16_t region = 0;
+
+		rc = region_add(session, m, &region);
+		if (shm_load(&session->dead))
+			rc = 0; /* the engine died just now: registered with the next one */
+		if (rc)
+			table_remove(pc, m);
+		pthread_mutex_lock(&pc->lock);
+		m->region = region;
+		pc->memory_changes++;
+		pthread_mutex_unlock(&pc->lock);
+	}
+	pthread_mutex_unlock(&pc->wire);
+	if (session)
+		pc_session_put(pc, session);
+	if (rc)
+		memory_free(m);
+	return rc;
+}
+
+static int seal(int memfd)
+{
+	int seals = fcntl(memfd, F_GET_SEALS);
+
+	if (seals >= 0 && (seals & F_SEAL_SHRINK))
+		return 0;
+	return fcntl(memfd, F_ADD_SEALS, F_SEAL_SHRINK) ? -errno : 0;
+}
+
+int pc_memory_register(struct pc *pc, void *base, size_t bytes, int memfd, uint64_t offset)
+{
+	struct memory *m;
+
+	error_clear();
+	if (!pc || !base || !bytes || memfd < 0 || bytes > UINTPTR_MAX - (uintptr_t)base)
+		return error_set(
+			-EINVAL, "registering memory needs a session, a range and its memfd");
+	if (offset % PAGE_UNIT || (uintptr_t)base % PAGE_UNIT)
+		return error_set(-EINVAL,
+			"memory and its offset in the memfd must start at a "
+			"multiple of %u bytes",
+			PAGE_UNIT);
+	m = calloc(1, sizeof(*m));
+	if (!m)
+		return error_set(-ENOMEM, "no memory to register memory");
+	*m = (struct memory){.base = base, .bytes = bytes, .offset = offset};
+	m->memfd = fcntl(memfd, F_DUPFD_CLOEXEC, 0);
+	if (m->memfd < 0) {
+		int rc = error_set(
+			-errno, "cannot duplicate the memfd %d: %s", memfd, strerror(errno));
+
+		free(m);
+		return rc;
+	}
+	/* The engine insists on it, and says so; a memfd made without MFD_ALLOW_SEALING has none.
+	 */
+	seal(m->memfd);
+	return memory_add(pc, m);
+}
+
+int pc_memory_alloc(struct pc *pc, size_t bytes, void **ret_memory)
+{
+	struct memory *m;
+	void *at;
+	int rc;
+
+	error_clear();
+	if (!pc || !ret_memory || !bytes || bytes > SIZE_MAX / 2)
+		return error_set(-EINVAL,
+			"allocating memory needs a session, a size and a place for "
+			"the result");
+	bytes = (bytes + PAGE_UNIT - 1) & ~(size_t)(PAGE_UNIT - 1);
+	m = calloc(1, sizeof(*m));
+	if (!m)
+		return error_set(-ENOMEM, "no memory to register memory");
+	m->memfd = memfd_create("peercache-client", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (m->memfd < 0 || ftruncate(m->memfd, (off_t)bytes) || seal(m->memfd))
+		goto fail;
+	at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, m->memfd, 0);
+	if (at == MAP_FAILED)
+		goto fail;
+	madvise(at, bytes, MADV_HUGEPAGE); /* where the system allows it; nothing lost otherwise */
+	m->base = at;
+	m->bytes = bytes;
+	m->ours = true;
+	rc = memory_add(pc, m);
+	if (!rc)
+		*ret_memory = at;
+	return rc;
+fail:
+	rc = error_set(
+		-errno, "cannot allocate %zu bytes of shared memory: %s", bytes, strerror(errno));
+	memory_free(m);
+	return rc;
+}
+
+int pc_memory_release(struct pc *pc, void *base)
+{
+	struct session *session;
+	struct memory *m = NULL;
+	int rc = 0;
+
+	error_clear();
+	if (!pc || !base)
+		return error_set(-EINVAL, "releasing memory needs a session and the range's start");
+	pthread_mutex_lock(&pc->wire);
+	session = pc_session_get(pc);
+	pthread_mutex_lock(&pc->lock);
+	for (unsigned i = 0; i < REGIONS_MAX && !m; i++)
+		if (pc->memory[i] && pc->memory[i]->base == base)
+			m = pc->memory[i];
+	if (!m) {
+		rc = error_set(-ENOENT, "no registered memory starts at %p", base);
+	} else if (m->pins) {
+		rc = error_set(-EBUSY, "a batch that names the memory at %p is under way", base);
+	} else {
+		pc->memory[m->slot] = NULL; /* who pins from now on copies the table first */
+		pc->memory_changes++;
+	}
+	pthread_mutex_unlock(&pc->lock);
+	if (!rc) {
+		if (session && m->region && !shm_load(&session->dead))
+			region_remove(session, m->region);
+		memory_free(m);
+	}
+	pthread_mutex_unlock(&pc->wire);
+	if (session)
+		pc_session_put(pc, session);
+	return rc;
+}

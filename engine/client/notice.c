@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the control plane is told without being asked for an answer: entries found wrong, pages
+ * read. Best effort: half of the ctl ring stays free for what somebody waits for.
+ */
+#include "engine/client/client.h"
+
+void notice_stale(struct pc_channel *ch, const struct page_work *p)
+{
+	struct ctl_op op = {.kind = CTL_STALE,
+		.length = p->bytes,
+		.key = p->key,
+		.place = p->at.place,
+		.generation = p->at.generation,
+		.ref = p->at.ref};
+
+	if (submit_ctl_room(ch, 0, CTL_RING_SLOTS / 2))
+		submit_ctl(ch, &op, 0);
+}
+
+static void touch(struct pc_channel *ch, struct cache_entry *e, const struct page_key *key,
+	const struct location *at, uint64_t now_ns)
+{
+	uint32_t now_ms = (uint32_t)(now_ns / 1000000);
+	struct ctl_op op = {.kind = CTL_TOUCH,
+		.key = *key,
+		.place = at->place,
+		.generation = at->generation,
+		.ref = at->ref};
+
+	if (e->touched_ms && now_ms - e->touched_ms < TOUCH_NS / 1000000)
+		return;
+	if (!submit_ctl_room(ch, 0, CTL_RING_SLOTS / 2))
+		return;
+	submit_ctl(ch, &op, 0);
+	e->touched_ms = now_ms ? now_ms : 1;
+}
+
+void notice_touch(struct pc_channel *ch, const struct page_key *key, const struct location *at,
+	uint64_t now_ns)
+{
+	touch(ch, cache_put(ch, key, at, now_ns), key, at, now_ns);
+}
+
+void notice_wanted(struct pc_channel *ch, const struct page_key *key, const struct location *at,
+	uint64_t now_ns)
+{
+	struct cache_entry *e = cache_find(ch, key);
+
+	if (e)
+		touch(ch, e, key, at, now_ns); /* the page was not seen: no fresher for it */
+}

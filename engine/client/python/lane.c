@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Lanes: channels of a session, and what a call needs beside one. A call takes an idle lane, or
+ * opens one: there are never more than calls side by side, whichever threads come and go. The
+ * lane given back last is taken first, so that a get finds the locations that the exists before
+ * it looked up, whatever thread made that. Any thread, without the interpreter's lock.
+ */
+#include "engine/client/python/session.h"
+
+#include <stdlib.h>
+
+void lane_counts(struct pc_counts *sum, const struct pc_channel *channel)
+{
+	struct pc_counts c;
+	uint64_t *to = (uint64_t *)sum;
+	const uint64_t *from = (const uint64_t *)&c;
+
+	_Static_assert(sizeof(c) % sizeof(*to) == 0, "counts are 64-bit numbers throughout");
+	pc_channel_counts(channel, &c);
+	for (size_t i = 0; i < sizeof(c) / sizeof(*to); i++)
+		to[i] += from[i];
+}
+
+void lane_free(struct session *s, struct lane *lane)
+{
+	struct pc_channel *channel = lane->channel;
+
+	if (channel)
+		lane_counts(&s->counts, channel);
+	pc_channel_close(channel);
+	if (lane->stage)
+		pc_memory_release(lane->pc, lane->stage);
+	free(lane->page);
+	free(lane->segment);
+	free(lane->result);
+	free(lane);
+}
+
+struct lane *lane_take(struct session *s, enum purpose purpose)
+{
+	struct lane *lane = NULL;
+	struct pc *pc;
+
+	pthread_mutex_lock(&s->lock);
+	pc = s->pc;
+	if (pc) {
+		s->busy++;
+		s->calls++;
+		lane = s->lane[purpose];
+		if (lane)
+			s->lane[purpose] = lane->next;
+	}
+	pthread_mutex_unlock(&s->lock);
+	if (lane || !pc)
+		return lane;
+	lane = calloc(1, sizeof(*lane));
+	if (lane && !pc_channel_open(pc, &lane->channel)) {
+		lane->pc = pc;
+		pthread_mutex_lock(&s->lock);
+		s->lanes++;
+		pthread_mutex_unlock(&s->lock);
+		return lane;
+	}
+	free(lane);
+	pthread_mutex_lock(&s->lock);
+	if (--s->busy == 0)
+		pthread_cond_broadcast(&s->idle);
+	pthread_mutex_unlock(&s->lock);
+	return NULL;
+}
+
+void lane_give(struct session *s, enum purpose purpose, struct lane *lane)
+{
+	pthread_mutex_lock(&s->lock);
+	lane->next = s->lane[purpose];
+	s->lane[purpose] = lane;
+	if (--s->busy == 0)
+		pthread_cond_broadcast(&s->idle);
+	pthread_mutex_unlock(&s->lock);
+}
+
+static bool grow(void **memory, size_t *have, size_t want, size_t each)
+{
+	void *more;
+
+	if (*have >= want)
+		return true;
+	if (want > SIZE_MAX / 2 / each)
+		return false;
+	more = realloc(*memory, want * each);
+	if (!more)
+		return false;
+	*memory = more;
+	*have = want;
+	return true;
+}
+
+bool lane_room(struct lane *lane, size_t pages, size_t segments)
+{
+	size_t results = lane->pages;
+
+	return grow((void **)&lane->result, &results, pages, sizeof(*lane->result)) &&
+	       grow((void **)&lane->page, &lane->pages, pages, sizeof(*lane->page)) &&
+	       grow((void **)&lane->segment, &lane->segments, segments, sizeof(*lane->segment));
+}
+
+bool lane_stage(struct lane *lane, size_t bytes)
+{
+	void *stage;
+
+	if (lane->stage_bytes >= bytes)
+		return true;
+	if (pc_memory_alloc(lane->pc, bytes, &stage))
+		return false;
+	if (lane->stage)
+		pc_memory_release(lane->pc, lane->stage);
+	lane->stage = stage;
+	lane->stage_bytes = bytes;
+	return true;
+}
+
+void session_count(struct session *s, const enum pc_result *result, size_t count)
+{
+	uint64_t results[RESULTS] = {0};
+
+	for (size_t i = 0; i < count; i++)
+		results[(unsigned)result[i] < RESULTS ? result[i] : PC_PENDING]++;
+	pthread_mutex_lock(&s->lock);
+	for (unsigned r = 0; r < RESULTS; r++)
+		s->results[r] += results[r];
+	pthread_mutex_unlock(&s->lock);
+}

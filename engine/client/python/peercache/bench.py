@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `peercache-bench --api python` runs: the same measurement through PeerCacheStore, as SGLang
+calls it.
+
+    python3 -m peercache.bench get|set|exists --sockets A,B [OPTION]...
+
+Each thread has a pool of one batch of pages, K and V apart with --shape mha, and calls
+batch_get_v1, batch_set_v1 or batch_exists. get_page_buffer_meta() is part of what is measured, as
+in SGLang. Pages are stored through the last socket's engine and read through the first's.
+"""
+
+import argparse
+import ctypes
+import json
+import os
+import random
+import sys
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+from peercache import config
+from peercache.store import PeerCacheStore
+
+
+class Indices(list):
+    """A CPU int64 tensor as far as a pool looks at it."""
+
+    def tolist(self) -> list:
+        return self
+
+
+class Pool:
+    """Pages one after the other; K and V apart or together."""
+
+    page_size, layout, dtype = 1, "page_first", "bf16"
+
+    def __init__(self, base: int, pages: int, page_bytes: int, segments: int) -> None:
+        self.each = page_bytes // segments
+        self.bases = [base + i * pages * self.each for i in range(segments)]
+        self.kv_buffer = None if not base else SimpleNamespace()
+
+    def get_page_buffer_meta(self, indices: Indices) -> tuple[list[int], list[int]]:
+        each = self.each
+        ptrs = [base + page * each for page in indices.tolist() for base in self.bases]
+        return ptrs, [each] * len(ptrs)
+
+    def mark(self, page: int, number: int) -> None:
+        """The page's own number at the start of each of its segments."""
+        for base in self.bases:
+            at = base + page * self.each
+            ctypes.memmove(at, number.to_bytes(8, "little"), min(8, self.each))
+
+    def marked(self, page: int, number: int) -> bool:
+        size = min(8, self.each)
+        return all(ctypes.string_at(base + page * self.each, size)
+                   == number.to_bytes(8, "little")[:size] for base in self.bases)
+
+
+class Worker:
+    def __init__(self, options: argparse.Namespace, socket: str, index: int) -> None:
+        self.options, self.index = options, index
+        given = {"engine_socket": socket, "engine_start": False, "interface_v1": 1,
+                 "timeout_ms": 10000}
+        self.store = PeerCacheStore(SimpleNamespace(
+            tp_rank=0, tp_size=1, model_name="bench", is_mla_model=options.shape == "mla",
+            extra_config=given), {})
+        nbytes = options.page_bytes * options.batch
+        session = self.store._session  # pylint: disable=protected-access
+        if options.private_memory:
+            self.memory = ctypes.create_string_buffer(nbytes)
+            base = ctypes.addressof(self.memory)
+        else:
+            base = session.alloc(nbytes)
+        ctypes.memset(base, 1, nbytes)
+        self.pool = Pool(base, options.batch, options.page_bytes,
+                         1 if options.shape == "mla" else 2)
+        self.store.register_mem_pool_host(self.pool)
+        self.indices = Indices(range(options.batch))
+        self.random = random.Random(options.seed + index)
+        self.done = self.misses = self.wrong = self.next = 0
+        self.took: list[float] = []
+
+    def key(self, number: int) -> str:
+        return f"{self.options.seed:032x}{number:032x}"
+
+    def preload(self, pages: int) -> None:
+        for first in range(0, pages, self.options.batch):
+            numbers = range(first, min(first + self.options.batch, pages))
+            for page, number in enumerate(numbers):
+                self.pool.mark(page, number)
+            hits = self.store.batch_set_v1([self.key(n) for n in numbers],
+                                           Indices(range(len(numbers))))
+            if not all(hits):
+                raise SystemExit(f"storing {pages} pages before the measurement failed: "
+                                 f"{self.store.counts()}; raise engine.pool_bytes or lower "
+                                 "--working-set")
+
+    def batch(self, mode: str, pages: int) -> None:
+        count = self.options.batch
+        if mode == "set":
+            first = pages + (self.index << 40) + self.next
+            self.next += count
+        else:
+            first = self.random.randrange(pages - count + 1)
+        keys = [self.key(first + i) for i in range(count)]
+        if mode == "set":
+            for page in range(count):
+                self.pool.mark(page, first + page)
+        began = time.perf_counter()
+        if mode == "get":
+            hits = sum(self.store.batch_get_v1(keys, self.indices))
+        elif mode == "set":
+            hits = sum(self.store.batch_set_v1(keys, self.indices))
+        else:
+            hits = self.store.batch_exists(keys)
+        self.took.append(time.perf_counter() - began)
+        self.done += hits
+        self.misses += count - hits
+        if mode == "get" and hits == count:
+            page = self.random.randrange(count)
+            self.wrong += not self.pool.marked(page, first + page)
+
+    def run(self, mode: str, pages: int, seconds: float) -> None:
+        for _ in range(8):
+            self.batch(mode, pages)  # connections and first touches are not measured
+        self.done = self.misses = 0
+        self.took = []
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.batch(mode, pages)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="peercache-bench --api python", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("mode", choices=["get", "set", "exists"])
+    parser.add_argument("--sockets", default="")
+    parser.add_argument("--page-bytes", type=config.size, default=128 << 10)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=3)
+    parser.add_argument("--working-set", type=config.size, default=256 << 20)
+    parser.add_argument("--shape", choices=["mla", "mha"], default="mla")
+    parser.add_argument("--private-memory", action="store_true")
+    parser.add_argument("--seed", type=int, default=time.time_ns())
+    parser.add_argument("--json", default="")
+    return parser.parse_args()
+
+
+def report(options: argparse.Namespace, workers: list[Worker]) -> dict[str, Any]:
+    took = sorted(t for w in workers for t in w.took) or [0.0]
+    # As the C API's: each thread's rate inside its calls.
+    rate = sum(w.done / sum(w.took) for w in workers if w.took)
+    counts = [w.store.counts() for w in workers]
+    return {
+        "mode": options.mode, "api": "python", "shape": options.shape,
+        "page_bytes": options.page_bytes, "batch": options.batch, "threads": options.threads,
+        "pages_per_second": rate,
+        "gbps": 0 if options.mode == "exists" else rate * options.page_bytes / 1e9,
+        "p50_us": took[len(took) // 2] * 1e6, "p99_us": took[len(took) * 99 // 100] * 1e6,
+        "misses": sum(w.misses for w in workers), "wrong": sum(w.wrong for w in workers),
+        "hits_local": sum(c["hits_local"] for c in counts),
+        "hits_remote": sum(c["hits_remote"] for c in counts),
+        "bytes_staged": sum(c["bytes_staged"] for c in counts)}
+
+
+def main() -> int:
+    options = parse()
+    listed = options.sockets or os.environ.get("PEERCACHE_SOCKETS", "")
+    sockets = listed.split(",") if listed else [config.default_socket()]
+    pages = max(options.working_set // options.page_bytes, options.batch)
+    workers = [Worker(options, sockets[0], i) for i in range(options.threads)]
+    if options.mode != "set":
+        far = Worker(options, sockets[-1], options.threads)
+        far.preload(pages)
+        far.store.close()
+    threads = [threading.Thread(target=w.run, args=(options.mode, pages, options.seconds))
+               for w in workers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    got = report(options, workers)
+    for worker in workers:
+        worker.store.close()
+    print("{mode} (Python, {shape}): {page_bytes}-byte pages, batch {batch}, {threads} threads: "
+          "{pages_per_second:.0f} pages/s, {gbps:.2f} GB/s\n  a call: p50 {p50_us:.1f} us, p99 "
+          "{p99_us:.1f} us; not hits {misses}, wrong {wrong}; pages read: local {hits_local}, "
+          "remote {hits_remote}".format(**got))
+    if options.json:
+        text = json.dumps(got) + "\n"
+        if options.json == "-":
+            sys.stdout.write(text)
+        else:
+            with open(options.json, "w", encoding="utf-8") as file:
+                file.write(text)
+    return 1 if got["wrong"] or not got["pages_per_second"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Namespaces: all that a page's bytes depend on and SGLang's page hash does not say.
+
+The parts stand one after the other with their names, each escaped, so that no two different lists
+of parts give the same text. data-parallel ranks are no part: they share.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Optional
+
+VERSION = "pc1"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How one page of a pool lies in memory."""
+
+    segments: int
+    page_bytes: int
+    page_size: int
+    layout: str
+    dtype: str
+
+
+def name_space(config: Any, tag: str, pool: str, shape: Shape, *, flat: bool = False,
+               rank: Optional[tuple[int, int]] = None) -> str:
+    """`flat`: the generic calls' order of bytes. `rank`: instead of the tensor-parallel one."""
+    def field(name: str, default: Any) -> Any:
+        value = getattr(config, name, None)
+        return default if value is None else value
+
+    if rank is None:
+        rank = (field("tp_rank", 0), field("tp_size", 1))
+    if field("is_mla_model", False):
+        rank = (0, 1)
+    parts = [
+        ("model", field("model_name", "")), ("tag", tag), ("pool", pool),
+        ("dtype", shape.dtype), ("layout", shape.layout), ("page", shape.page_size),
+        ("segments", "flat" if flat else shape.segments), ("bytes", shape.page_bytes),
+        ("tp", f"{rank[0]}/{rank[1]}"),
+        ("pp", f"{field('pp_rank', 0)}/{field('pp_size', 1)}"),
+        ("cp", f"{field('attn_cp_rank', 0)}/{field('attn_cp_size', 1)}"),
+    ]
+    return "|".join([VERSION] + [f"{name}={escape(str(value))}" for name, value in parts])
+
+
+def escape(text: str) -> str:
+    """No bar, no NUL: neither ends a part early."""
+    return text.replace("%", "%25").replace("|", "%7c").replace("\0", "%00")

@@ -1,0 +1,347 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PeerCacheStore: the L3 backend that SGLang's HiCache loads.
+
+    --hicache-storage-backend dynamic --hicache-storage-backend-extra-config
+    '{"backend_name":"peercache","module_path":"peercache.store",
+      "class_name":"PeerCacheStore","interface_v1":1}'
+
+SGLang's threads die of any exception, so none leaves a method: what goes wrong is a miss, counted
+and logged. One C call moves a batch. The generic calls have a keyspace of their own, because
+their pages have another order of bytes; which of the two `batch_exists` asks is the
+configuration's, not a mode.
+"""
+
+import collections
+import functools
+import importlib.metadata
+import logging
+import re
+import threading
+import time
+from typing import Any, Callable, Optional, Sequence
+
+# First and alone: whatever else the module has varies by version.
+try:
+    from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
+except ModuleNotFoundError as missing:  # without SGLang: tests, benchmarks
+    if (missing.name or "").split(".")[0] != "sglang":
+        raise
+    HiCacheStorage = object
+
+from peercache import config as configuration
+from peercache.launch import Attachment
+from peercache.memory import Memory
+from peercache.pages import Pool, plain
+from peercache.stats import Stats
+
+logger = logging.getLogger("peercache")
+KV = "kv"
+STORED_BATCHES_MAX = 2048
+V1_SINCE = (0, 5, 6)  # before it a dynamic backend got generic calls alone
+
+
+def guarded(otherwise: Callable[..., Any]) -> Callable:
+    """Whatever is raised is counted and logged, and `otherwise` of the arguments is returned."""
+    def wrap(method: Callable) -> Callable:
+        @functools.wraps(method)
+        def call(self: "PeerCacheStore", *args: Any, **kwargs: Any) -> Any:
+            try:
+                return method(self, *args, **kwargs)
+            except Exception as error:  # pylint: disable=broad-except
+                self._failed(method.__name__, error)
+            try:
+                return otherwise(*args, **kwargs)
+            except Exception as error:  # pylint: disable=broad-except
+                self._failed(method.__name__, error)
+                return otherwise(())
+        return call
+    return wrap
+
+
+def none_of(keys: Sequence = (), *_args: Any, **_kwargs: Any) -> list[bool]:
+    return [False] * len(keys or ())
+
+
+def none_of_pools(transfers: Sequence = (), *_args: Any, **_kwargs: Any) -> dict[str, list[bool]]:
+    return {plain(t.name): [False] * len(t.keys or ()) for t in transfers or ()}
+
+
+def nothing(value: Any) -> Callable:
+    return lambda *_args, **_kwargs: value
+
+
+def result_class() -> Any:
+    """SGLang's PoolTransferResult, or one of the same form."""
+    try:
+        from sglang.srt.mem_cache import hicache_storage
+        return hicache_storage.PoolTransferResult
+    except (ImportError, AttributeError):
+        from types import SimpleNamespace
+        return lambda pages, extra: SimpleNamespace(kv_hit_pages=pages, extra_pool_hit_pages=extra)
+
+
+def calls_v1() -> bool:
+    """Does this SGLang use v1 when the extra config says so?"""
+    try:
+        found = re.match(r"(\d+)\.(\d+)\.(\d+)", importlib.metadata.version("sglang"))
+    except importlib.metadata.PackageNotFoundError:
+        return True
+    version = tuple(map(int, found.groups())) if found else (0, 0, 0)
+    return version == (0, 0, 0) or version >= V1_SINCE  # a build of one's own has 0.0.0
+
+
+def place(tensor: Any) -> tuple[int, int]:
+    """Address and bytes of a tensor whose elements lie one after the other."""
+    if not tensor.is_contiguous():
+        raise ValueError("a page's tensor is not contiguous")
+    return tensor.data_ptr(), tensor.numel() * tensor.element_size()
+
+
+class PeerCacheStore(HiCacheStorage):
+    """One per scheduler process. Any thread, side by side."""
+
+    def __init__(self, storage_config: Any = None, extra: Any = None) -> None:
+        given = dict(getattr(storage_config, "extra_config", None) or {})
+        if isinstance(extra, dict):
+            given.update(extra)
+        self.config = configuration.read(given)
+        self.config.warn()
+        self.storage_config = storage_config
+        self.registered_pools: dict[str, Any] = {}
+        self._pools: dict[str, Pool] = {}
+        self._lock = threading.Lock()
+        self._errors: dict[str, int] = {}
+        self._stats = Stats()
+        # What clear() takes away: SGLang's own strings, a tuple a batch.
+        self._stored: collections.deque = collections.deque(maxlen=STORED_BATCHES_MAX)
+        self._v1 = self.config.interface_v1 and calls_v1()
+        self._attachment: Optional[Attachment] = Attachment(self.config)
+        self._session = self._attachment.session
+        self._memory = Memory(self._session)
+
+    # ---- what went wrong ----------------------------------------------------------------------
+
+    def _failed(self, what: str, error: Exception) -> None:
+        with self._lock:
+            count = self._errors[what] = self._errors.get(what, 0) + 1
+        if count & (count - 1) == 0:  # 1, 2, 4, 8, ...
+            logger.error("peercache: %s failed (%d so far), taken for a miss: %s: %s", what, count,
+                         type(error).__name__, error, exc_info=count == 1)
+
+    def counts(self) -> dict[str, Any]:
+        """What happened since the store was made, for people and tests."""
+        counts: dict[str, Any] = dict(self._session.counts())
+        counts["errors"] = dict(self._errors)
+        counts["memory"] = dict(self._memory.counts)
+        counts["paths"] = dict(self._memory.paths)
+        return counts
+
+    # ---- pools --------------------------------------------------------------------------------
+
+    def _register(self, host_pool: Any, name: str) -> None:
+        self.registered_pools[name] = host_pool
+        known = self._pools.get(name)
+        if known and known.pool is host_pool:
+            return
+        pool = Pool(host_pool, name, self.storage_config, self.config.tag)
+        if pool.refusal and not pool.logical:
+            logger.warning("peercache: pool %s does not say where its pages lie (%s): only the "
+                           "generic calls can store it", name, pool.refusal)
+        if pool.logical:
+            logger.info("peercache: pool %s is an anchor without bytes of its own", name)
+        else:
+            self._memory.add(name, host_pool, pool.samples)
+        self._pools[name] = pool
+
+    @guarded(nothing(None))
+    def register_mem_pool_host(self, mem_pool_host: Any) -> None:
+        self.mem_pool_host = mem_pool_host
+        self._register(mem_pool_host, KV)
+
+    @guarded(nothing(None))
+    def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
+        self._register(host_pool, plain(host_pool_name))
+
+    def _flat(self) -> str:
+        """Namespace of the generic calls."""
+        pool = self._pools.get(KV)
+        if not pool:
+            raise RuntimeError("no pool is registered yet")
+        return pool.flat
+
+    # ---- one pool's pages ---------------------------------------------------------------------
+
+    def _move(self, what: str, pool: Pool, keys: Sequence[str], indices: Any,
+              staged: bool = False) -> list[bool]:
+        if pool.logical:
+            return [True] * len(keys)
+        if not keys:
+            return []
+        began = time.monotonic()
+        verb = self._session.get if what == "prefetch" else self._session.set
+        hits: list[bool] = []
+        moved = 0
+        for space, ptrs, sizes in pool.batches(keys, indices):
+            part = verb(space, keys, ptrs, sizes, self.config.timeout_ms, staged)
+            hits = [a and b for a, b in zip(hits, part)] if hits else part
+            if what == "backup":
+                self._stored.append((space, tuple(keys)))
+            moved += sum(sizes) // len(keys)
+        done = sum(hits)
+        if done:
+            self._stats.add(what, done, done * moved, time.monotonic() - began)
+        return hits
+
+    def _prefix(self, pool: Pool, keys: Sequence[str]) -> int:
+        if pool.logical:
+            return len(keys)
+        found = len(keys)
+        for space in pool.spaces or [pool.flat]:
+            found = min(found, self._session.prefix(space, keys, self.config.exists_timeout_ms))
+        return found
+
+    def _there(self, pool: Pool, keys: Sequence[str]) -> list[bool]:
+        there = [True] * len(keys)
+        for space in [] if pool.logical else pool.spaces:
+            part = self._session.exists(space, keys, self.config.exists_timeout_ms)
+            there = [a and b for a, b in zip(there, part)]
+        return there
+
+    # ---- v1 -----------------------------------------------------------------------------------
+
+    @guarded(none_of)
+    def batch_get_v1(self, keys: list[str], host_indices: Any,
+                     extra_info: Any = None) -> list[bool]:
+        return self._move("prefetch", self._pools[KV], keys, host_indices)
+
+    @guarded(none_of)
+    def batch_set_v1(self, keys: list[str], host_indices: Any,
+                     extra_info: Any = None) -> list[bool]:
+        return self._move("backup", self._pools[KV], keys, host_indices)
+
+    @guarded(nothing(0))
+    def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
+        pool = self._pools[KV]
+        if self._v1 or pool.logical:
+            return self._prefix(pool, keys)
+        return self._session.prefix(pool.flat, keys, self.config.exists_timeout_ms)
+
+    # ---- v2 -----------------------------------------------------------------------------------
+
+    def _move_v2(self, what: str, transfers: Sequence[Any]) -> dict[str, list[bool]]:
+        results: dict[str, list[bool]] = {}
+        for transfer in transfers or ():
+            name, keys = plain(transfer.name), transfer.keys or []
+            try:
+                # Sidecar pages can be given to others during the call: they are staged.
+                results[name] = self._move(what, self._pools[name], keys, transfer.host_indices,
+                                           staged=name != KV)
+            except Exception as error:  # pylint: disable=broad-except
+                self._failed(f"{what} of pool {name}", error)
+                results[name] = [False] * len(keys)
+        return results
+
+    @guarded(none_of_pools)
+    def batch_get_v2(self, transfers: Sequence[Any],
+                     extra_info: Any = None) -> dict[str, list[bool]]:
+        return self._move_v2("prefetch", transfers)
+
+    @guarded(none_of_pools)
+    def batch_set_v2(self, transfers: Sequence[Any],
+                     extra_info: Any = None) -> dict[str, list[bool]]:
+        return self._move_v2("backup", transfers)
+
+    def batch_exists_v2(self, keys: list[str], pool_transfers: Optional[Sequence[Any]] = None,
+                        extra_info: Any = None) -> Any:
+        pages, extra = self._exists_v2(keys, pool_transfers)
+        return result_class()(pages, extra)
+
+    @guarded(lambda *_args, **_kwargs: (0, {}))
+    def _exists_v2(self, keys: list[str],
+                   pool_transfers: Optional[Sequence[Any]]) -> tuple[int, dict[str, int]]:
+        pages = self._prefix(self._pools[KV], keys)
+        extra = {KV: pages} if pages else {}
+        trailing: list[tuple[str, int, list[bool]]] = []
+        for transfer in pool_transfers or ():
+            name = plain(transfer.name)
+            pool = self._pools[name]
+            if plain(getattr(transfer, "hit_policy", "all_pages")) == "all_pages":
+                extra[name] = self._prefix(pool, keys[:pages])
+                pages = min(pages, extra[name])
+            else:
+                trailing.append((name, max(1, len(transfer.keys or ())),
+                                 self._there(pool, keys[:pages])))
+        # The longest prefix at whose end every such pool has its pages.
+        while pages and not all(all(there[max(0, pages - count):pages])
+                                for _, count, there in trailing):
+            pages -= 1
+        extra.update((name, pages) for name, _, _ in trailing)
+        return pages, {name: hit for name, hit in extra.items() if hit}
+
+    # ---- generic ------------------------------------------------------------------------------
+
+    @guarded(lambda keys=(), *_args, **_kwargs: [None] * len(keys or ()))
+    def batch_get(self, keys: list[str], target_locations: Any = None,
+                  target_sizes: Any = None) -> list[Any]:
+        if not keys:
+            return []
+        places = [place(tensor) for tensor in target_locations]
+        began = time.monotonic()
+        hits = self._session.get(self._flat(), keys, [at for at, _ in places],
+                                 [nbytes for _, nbytes in places], self.config.timeout_ms)
+        done = sum(hits)
+        if done:
+            self._stats.add("prefetch", done, done * places[0][1], time.monotonic() - began)
+        return [tensor if hit else None for tensor, hit in zip(target_locations, hits)]
+
+    @guarded(nothing(False))
+    def batch_set(self, keys: list[str], values: Any = None, target_locations: Any = None,
+                  target_sizes: Any = None) -> bool:
+        if not keys:
+            return True
+        values = [value.contiguous() for value in values]
+        places = [place(value) for value in values]
+        began = time.monotonic()
+        hits = self._session.set(self._flat(), keys, [at for at, _ in places],
+                                 [nbytes for _, nbytes in places], self.config.timeout_ms)
+        self._stored.append((self._flat(), tuple(keys)))
+        done = sum(hits)
+        if done:
+            self._stats.add("backup", done, done * places[0][1], time.monotonic() - began)
+        return all(hits)
+
+    @guarded(nothing(None))
+    def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> Any:
+        return self.batch_get([key], [target_location])[0]
+
+    @guarded(nothing(False))
+    def set(self, key: str, value: Any = None, target_location: Any = None,
+            target_sizes: Any = None) -> bool:
+        return self.batch_set([key], [value])
+
+    @guarded(nothing(False))
+    def exists(self, key: str) -> bool:
+        return self.batch_exists([key]) == 1
+
+    # ---- the rest -----------------------------------------------------------------------------
+
+    @guarded(nothing(None))
+    def clear(self) -> None:
+        """Takes away what this process stored lately, wherever it is; other ranks do theirs."""
+        removed = 0
+        while self._stored:
+            space, keys = self._stored.popleft()
+            removed += sum(self._session.remove(space, keys, self.config.timeout_ms))
+        logger.info("peercache: clear(): %d pages removed", removed)
+
+    @guarded(nothing(None))
+    def get_stats(self) -> Any:
+        return self._stats.take()
+
+    @guarded(nothing(None))
+    def close(self) -> None:
+        """Waits for calls under way. Twice is fine; calls that come later find nothing."""
+        with self._lock:
+            attachment, self._attachment = self._attachment, None
+        if attachment:
+            attachment.close()

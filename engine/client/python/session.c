@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The type Session: one attachment to the engine of this host, used by all threads of a process.
+ * Opening, closing, registered memory, counts. Any thread.
+ */
+#include "engine/client/python/session.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static PyObject *raise_error(int error)
+{
+	PyObject *args = Py_BuildValue("(is)", -error, pc_error());
+
+	if (args) {
+		PyErr_SetObject(PyExc_OSError, args);
+		Py_DECREF(args);
+	}
+	return NULL;
+}
+
+static void close_session(struct session *s)
+{
+	struct pc *pc;
+
+	pthread_mutex_lock(&s->lock);
+	pc = s->pc;
+	s->pc = NULL; /* nobody begins any more */
+	while (pc && s->busy)
+		pthread_cond_wait(&s->idle, &s->lock);
+	pthread_mutex_unlock(&s->lock);
+	if (!pc)
+		return;
+	for (unsigned p = 0; p < PURPOSES; p++) {
+		while (s->lane[p]) {
+			struct lane *lane = s->lane[p];
+
+			s->lane[p] = lane->next;
+			lane_free(s, lane);
+		}
+	}
+	pc_close(pc);
+}
+
+static int session_init(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+	struct session *s = (struct session *)self;
+	const char *socket = NULL;
+	struct pc *pc = NULL;
+	int rc;
+
+	if ((kwargs && PyDict_Size(kwargs)) || !PyArg_ParseTuple(args, "|z:Session", &socket)) {
+		if (!PyErr_Occurred())
+			PyErr_SetString(PyExc_TypeError, "Session(socket=None) takes no keywords");
+		return -1;
+	}
+	if (s->pc) {
+		PyErr_SetString(PyExc_RuntimeError, "this session is open already");
+		return -1;
+	}
+	Py_BEGIN_ALLOW_THREADS
+	rc = pc_open(&(struct pc_options){.socket = socket}, &pc);
+	Py_END_ALLOW_THREADS
+	if (rc) {
+		raise_error(rc);
+		return -1;
+	}
+	s->pc = pc;
+	return 0;
+}
+
+static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+	allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+	struct session *s = (struct session *)alloc(type, 0);
+
+	(void)args;
+	(void)kwargs;
+	if (s) {
+		pthread_mutex_init(&s->lock, NULL);
+		pthread_cond_init(&s->idle, NULL);
+	}
+	return (PyObject *)s;
+}
+
+static void session_dealloc(PyObject *self)
+{
+	struct session *s = (struct session *)self;
+	PyTypeObject *type = Py_TYPE(self);
+	freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+
+	Py_BEGIN_ALLOW_THREADS
+	close_session(s);
+	Py_END_ALLOW_THREADS
+	pthread_mutex_destroy(&s->lock);
+	pthread_cond_destroy(&s->idle);
+	release(self);
+	Py_DECREF(type);
+}
+
+static PyObject *session_close(PyObject *self, PyObject *nothing)
+{
+	(void)nothing;
+	Py_BEGIN_ALLOW_THREADS
+	close_session((struct session *)self);
+	Py_END_ALLOW_THREADS
+	Py_RETURN_NONE;
+}
+
+/* Calls that use s->pc directly count as busy, so that close() waits for them. */
+static struct pc *hold(struct session *s)
+{
+	struct pc *pc;
+
+	pthread_mutex_lock(&s->lock);
+	pc = s->pc;
+	s->busy += pc != NULL;
+	pthread_mutex_unlock(&s->lock);
+	if (!pc)
+		PyErr_SetString(PyExc_ValueError, "the session is closed");
+	return pc;
+}
+
+static void let_go(struct session *s)
+{
+	pthread_mutex_lock(&s->lock);
+	if (--s->busy == 0)
+		pthread_cond_broadcast(&s->idle);
+	pthread_mutex_unlock(&s->lock);
+}
+
+static PyObject *session_attached(PyObject *self, PyObject *nothing)
+{
+	struct session *s = (struct session *)self;
+	struct pc *pc = hold(s);
+	bool attached;
+
+	(void)nothing;
+	if (!pc) {
+		PyErr_Clear();
+		Py_RETURN_FALSE;
+	}
+	attached = pc_attached(pc);
+	let_go(s);
+	return PyBool_FromLong(attached);
+}
+
+static PyObject *session_report(PyObject *self, PyObject *nothing)
+{
+	struct session *s = (struct session *)self;
+	struct pc *pc = hold(s);
+	char *json = NULL;
+	PyObject *text;
+	int rc;
+
+	(void)nothing;
+	if (!pc)
+		return NULL;
+	Py_BEGIN_ALLOW_THREADS
+	rc = pc_report(pc, &json);
+	let_go(s);
+	Py_END_ALLOW_THREADS
+	if (rc)
+		return raise_error(rc);
+	text = PyUnicode_FromString(json);
+	free(json);
+	return text;
+}
+
+static PyObject *session_register(PyObject *self, PyObject *args)
+{
+	struct session *s = (struct session *)self;
+	unsigned long long base, bytes, offset = 0;
+	struct pc *pc;
+	int fd, rc;
+
+	if (!PyArg_ParseTuple(args, "KKi|K:register", &base, &bytes, &fd, &offset))
+		return NULL;
+	pc = hold(s);
+	if (!pc)
+		return NULL;
+	Py_BEGIN_ALLOW_THREADS
+	rc = pc_memory_register(pc, (void *)(uintptr_t)base, bytes, fd, offset);
+	let_go(s);
+	Py_END_ALLOW_THREADS
+	if (rc)
+		return raise_error(rc);
+	Py_RETURN_NONE;
+}
+
+static PyObject *session_release(PyObject *self, PyObject *args)
+{
+	struct session *s = (struct session *)self;
+	unsigned long long base;
+	struct pc *pc;
+	int rc;
+
+	if (!PyArg_ParseTuple(args, "K:release", &base))
+		return NULL;
+	pc = hold(s);
+	if (!pc)
+		return NULL;
+	Py_BEGIN_ALLOW_THREADS
+	rc = pc_memory_release(pc, (void *)(uintptr_t)base);
+	let_go(s);
+	Py_END_ALLOW_THREADS
+	if (rc)
+		return raise_error(rc);
+	Py_RETURN_NONE;
+}
+
+static PyObject *session_alloc(PyObject *self, PyObject *args)
+{
+	struct session *s = (struct session *)self;
+	unsigned long long bytes;
+	void *memory = NULL;
+	struct pc *pc;
+	int rc;
+
+	if (!PyArg_ParseTuple(args, "K:alloc", &bytes))
+		return NULL;
+	pc = hold(s);
+	if (!pc)
+		return NULL;
+	Py_BEGIN_ALLOW_THREADS
+	rc = pc_memory_alloc(pc, bytes, &memory);
+	let_go(s);
+	Py_END_ALLOW_THREADS
+	if (rc)
+		return raise_error(rc);
+	return PyLong_FromUnsignedLongLong((uintptr_t)memory);
+}
+
+static bool put_number(PyObject *dict, const char *name, uint64_t value)
+{
+	PyObject *number = PyLong_FromUnsignedLongLong(value);
+	int rc = number ? PyDict_SetItemString(dict, name, number) : -1;
+
+	Py_XDECREF(number);
+	return rc == 0;
+}
+
+/* Channels of calls that are under way are left out: their numbers are their thread's. */
+static PyObject *session_counts(PyObject *self, PyObject *nothing)
+{
+	struct session *s = (struct session *)self;
+	uint64_t results[RESULTS], calls, lanes, sidecar;
+	PyObject *dict = PyDict_New();
+	struct pc_counts c;
+	bool ok;
+
+	(void)nothing;
+	pthread_mutex_lock(&s->lock);
+	c = s->counts;
+	memcpy(results, s->results, sizeof(results));
+	calls = s->calls;
+	lanes = s->lanes;
+	sidecar = s->bytes_sidecar;
+	for (unsigned p = 0; p < PURPOSES; p++)
+		for (struct lane *lane = s->lane[p]; lane; lane = lane->next)
+			lane_counts(&c, lane->channel);
+	pthread_mutex_unlock(&s->lock);
+	ok = dict && put_number(dict, "calls", calls) && put_number(dict, "channels", lanes) &&
+	     put_number(dict, "hits_local", c.hits_local) &&
+	     put_number(dict, "hits_remote", c.hits_remote) && put_number(dict, "sets", c.sets) &&
+	     put_number(dict, "sets_already", c.sets_already) &&
+	     put_number(dict, "lookups", c.lookups) &&
+	     put_number(dict, "lookups_cached", c.lookups_cached) &&
+	     put_number(dict, "bytes_read", c.bytes_read) &&
+	     put_number(dict, "bytes_written", c.bytes_written) &&
+	     put_number(dict, "bytes_staged", c.bytes_staged) &&
+	     put_number(dict, "bytes_sidecar", sidecar);
+	for (unsigned r = 0; ok && r < PC_PENDING; r++)
+		ok = put_number(dict, pc_result_name((enum pc_result)r), results[r]);
+	if (ok)
+		return dict;
+	Py_XDECREF(dict);
+	return NULL;
+}
+
+static PyMethodDef methods[] = {
+	{"close", session_close, METH_NOARGS,
+		"Waits for calls under way, then detaches; what is called later finds nothing."},
+	{"attached", session_attached, METH_NOARGS, "Is there an engine now?"},
+	{"report", session_report, METH_NOARGS, "The engine's status and members, as JSON."},
+	{"counts", session_counts, METH_NOARGS, "What happened since the session was opened."},
+	{"register", session_register, METH_VARARGS,
+		"register(base, bytes, memfd, offset=0): READs land in this memory uncopied."},
+	{"release", session_release, METH_VARARGS, "release(base): undoes register() or alloc()."},
+	{"alloc", session_alloc, METH_VARARGS,
+		"alloc(bytes) -> address of registered memory; the session's, until released."},
+	{"get", batch_get, METH_VARARGS,
+		"get(name_space, keys, ptrs, sizes, timeout_ms, staged=False) -> list of bool"},
+	{"set", batch_set, METH_VARARGS,
+		"set(name_space, keys, ptrs, sizes, timeout_ms, staged=False) -> list of bool"},
+	{"exists", batch_exists, METH_VARARGS,
+		"exists(name_space, keys, timeout_ms) -> list of bool"},
+	{"prefix", batch_prefix, METH_VARARGS,
+		"prefix(name_space, keys, timeout_ms) -> how many are there from the start on"},
+	{"remove", batch_remove, METH_VARARGS,
+		"remove(name_space, keys, timeout_ms) -> list of bool"},
+	{NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot slots[] = {
+	{Py_tp_doc, (void *)"Session(socket=None): an attachment to the engine of this host."},
+	{Py_tp_new, (void *)session_new},
+	{Py_tp_init, (void *)session_init},
+	{Py_tp_dealloc, (void *)session_dealloc},
+	{Py_tp_methods, methods},
+	{0, NULL},
+};
+
+static PyType_Spec spec = {
+	.name = "peercache._peercache.Session",
+	.basicsize = sizeof(struct session),
+	.flags = Py_TPFLAGS_DEFAULT,
+	.slots = slots,
+};
+
+static struct PyModuleDef module = {
+	PyModuleDef_HEAD_INIT,
+	.m_name = "peercache._peercache",
+	.m_doc = "libpeercache for Python: one C call a batch, without the interpreter's lock.",
+	.m_size = -1,
+};
+
+PyMODINIT_FUNC PyInit__peercache(void);
+PyMODINIT_FUNC PyInit__peercache(void)
+{
+	PyObject *m = PyModule_Create(&module);
+	PyObject *type = m ? PyType_FromSpec(&spec) : NULL;
+
+	if (!type || PyModule_AddObject(m, "Session", type)) {
+		Py_XDECREF(type);
+		Py_XDECREF(m);
+		return NULL;
+	}
+	return m;
+}

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Out of the rings: answers of the rails and of the control plane, each matched to its request by a
+ * cookie that is checked, each handed to the page's next step. An answer nobody asked for is
+ * ignored.
+ */
+#include "engine/client/client.h"
+
+static struct request *request_of(struct pc_channel *ch, uint64_t cookie, uint32_t *ret_index)
+{
+	uint32_t index = (uint32_t)cookie;
+	struct request *r;
+
+	if (index >= ch->requests)
+		return NULL;
+	r = &ch->request[index];
+	if (r->kind == REQUEST_FREE || r->generation != (uint32_t)(cookie >> 32))
+		return NULL;
+	*ret_index = index;
+	return r;
+}
+
+static void let_go(struct pc_channel *ch, const struct request *r)
+{
+	if (r->kind == REQUEST_LOOK || r->kind == REQUEST_HEAD)
+		scratch_free(&ch->staging, r->hold);
+	else if (r->hold == STAGING_LARGE)
+		ch->staging.large_busy = false;
+	else if (r->hold != CLIENT_NONE)
+		staging_free(&ch->staging, r->hold);
+}
+
+static void rail_done(
+	struct pc_channel *ch, uint32_t rail, const struct op_done *done, uint64_t now_ns)
+{
+	uint32_t status = done->status < OP_STATUS_COUNT ? done->status : OP_NIC_ERROR;
+	uint32_t index;
+	struct request *r = request_of(ch, done->cookie, &index);
+	struct page_head head;
+	struct bucket bucket;
+
+	if (!r || r->rail != rail || r->kind >= REQUEST_CREDIT)
+		return;
+	ch->moves++;
+	ch->rail[rail].in_flight--;
+	ch->rail[rail].bytes -= r->bytes;
+	if (status == OP_NIC_ERROR)
+		ch->rail[rail].rest_until_ns = now_ns + PEER_REST_NS;
+	if (status == OP_PEER_DOWN)
+		map_refresh(ch, now_ns);
+	if (r->batch && r->kind == REQUEST_LOOK) {
+		memcpy(&bucket, ch->staging.base + r->hold * sizeof(bucket), sizeof(bucket));
+		lookup_answer(ch, r->batch, r->page, &bucket, status, now_ns);
+	} else if (r->batch && r->kind == REQUEST_HEAD) {
+		memcpy(&head, ch->staging.base + r->hold * sizeof(bucket), sizeof(head));
+		head_answer(ch, r->batch, r->page, &head, status, now_ns);
+	} else if (r->batch) {
+		fetch_answer(ch, r->batch, r->page, status, now_ns);
+	}
+	let_go(ch, r);
+	request_free(ch, index);
+}
+
+static void ctl_done(struct pc_channel *ch, const struct ctl_done *done, uint64_t now_ns)
+{
+	static const uint8_t kind_of[] = {[REQUEST_CREDIT] = CTL_CREDIT,
+		[REQUEST_PUBLISH] = CTL_PUBLISH,
+		[REQUEST_REMOVE] = CTL_REMOVE};
+	uint32_t status = done->status < OP_STATUS_COUNT ? done->status : OP_INVALID;
+	uint32_t index;
+	struct request *r = request_of(ch, done->cookie, &index);
+
+	if (!r || r->kind < REQUEST_CREDIT || done->kind != kind_of[r->kind])
+		return;
+	ch->moves++;
+	ch->ctl_awaited--;
+	if (r->kind == REQUEST_CREDIT)
+		credit_answer(ch, r, done, now_ns);
+	else if (r->batch && r->kind == REQUEST_PUBLISH)
+		set_answer(ch, r->batch, r->page, status, now_ns);
+	else if (r->batch)
+		remove_answer(ch, r->batch, r->page, status);
+	if (--r->left == 0)
+		request_free(ch, index);
+}
+
+uint32_t reap(struct pc_channel *ch, uint64_t now_ns)
+{
+	uint32_t work = 0;
+	int32_t n;
+
+	for (uint32_t rail = 0; rail < ch->rails; rail++) {
+		struct ring_consumer *ring = &ch->rail[rail].done;
+
+		n = ring_ready(ring);
+		for (int32_t i = 0; i < n; i++) {
+			struct op_done done;
+
+			memcpy(&done, ring_slot_old(ring, (uint32_t)i), sizeof(done));
+			rail_done(ch, rail, &done, now_ns);
+		}
+		if (n > 0)
+			ring_release(ring, (uint32_t)n);
+		else if (unlikely(n < 0))
+			channel_break(ch);
+		work += n > 0;
+	}
+	n = ring_ready(&ch->ctl_done);
+	for (int32_t i = 0; i < n; i++) {
+		struct ctl_done done;
+
+		memcpy(&done, ring_slot_old(&ch->ctl_done, (uint32_t)i), sizeof(done));
+		ctl_done(ch, &done, now_ns);
+	}
+	if (n > 0)
+		ring_release(&ch->ctl_done, (uint32_t)n);
+	else if (unlikely(n < 0))
+		channel_break(ch);
+	return work + (n > 0);
+}

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Storing and removing. A page nobody has gets a credit, is copied into the pool by this thread,
+ * past the cache, and is published; the control plane answers when every node can find it. Pages of
+ * a batch go round the rails' pools, so that one batch read back uses every rail. Channel thread.
+ */
+#include "engine/client/client.h"
+
+static void publish(struct pc_channel *ch, struct pc_batch *b, uint32_t i)
+{
+	struct page_work *p = &b->work[i];
+	uint32_t index = request_take(ch, REQUEST_PUBLISH, b, i);
+	struct ctl_op op = {.kind = CTL_PUBLISH,
+		.cookie = request_cookie(ch, index),
+		.rail = (uint8_t)place_rail(p->at.place),
+		.length = p->bytes,
+		.key = p->key,
+		.place = p->at.place,
+		.generation = p->at.generation,
+		.ref = ch->session->ref,
+		.deadline_ns = b->deadline_ns};
+
+	page_in_flight(b, i, index);
+	submit_ctl(ch, &op, 1);
+}
+
+static void publish_step(struct pc_channel *ch, struct pc_batch *b)
+{
+	uint32_t i;
+
+	while ((i = page_unqueue(b, PAGE_PUBLISH)) != CLIENT_NONE) {
+		if (ch->request_free == CLIENT_NONE || !submit_ctl_room(ch, 1, 0)) {
+			page_requeue(b, i);
+			return;
+		}
+		publish(ch, b, i);
+	}
+}
+
+/* False: the page waits for a credit. */
+static bool store(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
+{
+	struct page_work *p = &b->work[i];
+	const struct pc_page *page = &b->pages[i];
+	struct credit credit;
+
+	switch (credit_take(ch, p->bytes, (b->first_rail + i) % ch->rails, now_ns, &credit)) {
+	case CREDIT_AWAITED:
+		return false;
+	case CREDIT_REFUSED:
+		page_done(b, i, PC_FULL);
+		return true;
+	case CREDIT_TAKEN:
+		break;
+	}
+	copy_gather(ch->session->rail[place_rail(credit.place)].pool + place_offset(credit.place),
+		page->segments, page->segment_count);
+	shm_fence_stream(); /* the payload is in memory before the publish is in the ring */
+	p->at = (struct location){ch->session->ref, credit.place, credit.generation};
+	page_queue(b, i, PAGE_PUBLISH);
+	return true;
+}
+
+void set_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
+{
+	uint32_t waiting[SKIP_MAX];
+	uint32_t skipped = 0, i;
+
+	publish_step(ch, b);
+	while (skipped < SKIP_MAX && !ch->broken) {
+		i = page_unqueue(b, PAGE_STORE);
+		if (i == CLIENT_NONE)
+			break;
+		if (clock_now_ns() >= b->deadline_ns)
+			page_done(b, i, PC_TIMEOUT);
+		else if (!store(ch, b, i, now_ns))
+			waiting[skipped++] = i;
+		else
+			publish_step(ch, b);
+	}
+	while (skipped)
+		page_requeue(b, waiting[--skipped]);
+	credit_ask(ch, b->deadline_ns);
+}
+
+void set_answer(
+	struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t status, uint64_t now_ns)
+{
+	static const uint8_t result[OP_STATUS_COUNT] = {[OP_HIT] = PC_HIT,
+		[OP_MISS] = PC_UNREACHABLE,
+		[OP_STALE] = PC_STALE,
+		[OP_PEER_DOWN] = PC_UNREACHABLE,
+		[OP_TIMEOUT] = PC_TIMEOUT,
+		[OP_NIC_ERROR] = PC_UNREACHABLE,
+		[OP_INVALID] = PC_INVALID,
+		[OP_NO_SPACE] = PC_FULL,
+		[OP_CANCELLED] = PC_GONE};
+	const struct page_work *p = &b->work[i];
+
+	if (status == OP_HIT) {
+		ch->counts.sets++;
+		ch->counts.bytes_written += p->bytes;
+		cache_put(ch, &p->key, &p->at, now_ns);
+	}
+	page_done(b, i, (enum pc_result)result[status]);
+}
+
+void remove_step(struct pc_channel *ch, struct pc_batch *b)
+{
+	uint32_t i;
+
+	while ((i = page_unqueue(b, PAGE_REMOVE)) != CLIENT_NONE) {
+		struct ctl_op op = {
+			.kind = CTL_REMOVE, .key = b->work[i].key, .deadline_ns = b->deadline_ns};
+		uint32_t index;
+
+		if (ch->request_free == CLIENT_NONE || !submit_ctl_room(ch, 1, 0)) {
+			page_requeue(b, i);
+			return;
+		}
+		cache_drop(ch, &op.key);
+		index = request_take(ch, REQUEST_REMOVE, b, i);
+		op.cookie = request_cookie(ch, index);
+		page_in_flight(b, i, index);
+		submit_ctl(ch, &op, 1);
+	}
+}
+
+void remove_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t status)
+{
+	cache_drop(ch, &b->work[i].key);
+	switch (status) {
+	case OP_HIT:
+		page_done(b, i, PC_HIT);
+		break;
+	case OP_MISS:
+		page_done(b, i, PC_MISS);
+		break;
+	case OP_TIMEOUT:
+		page_done(b, i, PC_TIMEOUT);
+		break;
+	case OP_INVALID:
+		page_done(b, i, PC_INVALID);
+		break;
+	case OP_CANCELLED:
+		page_done(b, i, PC_GONE);
+		break;
+	default:
+		page_done(b, i, PC_UNREACHABLE);
+	}
+}

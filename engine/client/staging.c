@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The channel's staging region: buckets land in its front, pages whose destination nobody
+ * registered in the rest. A block is freed only after its READ was answered, so an abandoned one
+ * simply stays taken; space comes back in the order it was given, which is about the order of the
+ * answers.
+ */
+#include "engine/client/client.h"
+
+#define ALIGN_BYTES 64u
+
+void staging_init(struct staging *s, unsigned char *base, uint16_t region)
+{
+	s->base = base;
+	s->region = region;
+	s->tail = SCRATCH_BYTES;
+	s->used = 0;
+	s->first = s->last = 0;
+	s->scratch_free = 0;
+	for (uint32_t i = 0; i < SCRATCH_SLOTS; i++)
+		s->scratch_next[i] = i + 1 < SCRATCH_SLOTS ? i + 1 : CLIENT_NONE;
+}
+
+uint32_t staging_take(struct staging *s, uint32_t bytes)
+{
+	uint32_t need = (bytes + ALIGN_BYTES - 1) & ~(ALIGN_BYTES - 1);
+	uint32_t gap = 0;
+	struct staging_block *block;
+
+	if (bytes > STAGING_PAGE_MAX || s->last - s->first == STAGING_BLOCKS)
+		return CLIENT_NONE;
+	if (s->first == s->last) {
+		s->tail = SCRATCH_BYTES;
+		s->used = 0;
+	}
+	if (STAGING_BYTES - s->tail < need)
+		gap = STAGING_BYTES - s->tail; /* a block is contiguous */
+	if ((uint64_t)s->used + gap + need > STAGING_PAGE_MAX)
+		return CLIENT_NONE;
+	block = &s->block[s->last & (STAGING_BLOCKS - 1)];
+	block->offset = gap ? SCRATCH_BYTES : s->tail;
+	block->bytes = need + gap;
+	block->freed = false;
+	s->tail = block->offset + need;
+	s->used += need + gap;
+	return s->last++ & (STAGING_BLOCKS - 1);
+}
+
+void staging_free(struct staging *s, uint32_t block)
+{
+	s->block[block].freed = true;
+	while (s->first != s->last && s->block[s->first & (STAGING_BLOCKS - 1)].freed)
+		s->used -= s->block[s->first++ & (STAGING_BLOCKS - 1)].bytes;
+}
+
+unsigned char *staging_at(struct staging *s, uint32_t block)
+{
+	return s->base + s->block[block].offset;
+}
+
+uint32_t staging_offset(const struct staging *s, uint32_t block)
+{
+	return s->block[block].offset;
+}
+
+uint32_t scratch_take(struct staging *s)
+{
+	uint32_t slot = s->scratch_free;
+
+	if (slot != CLIENT_NONE)
+		s->scratch_free = s->scratch_next[slot];
+	return slot;
+}
+
+void scratch_free(struct staging *s, uint32_t slot)
+{
+	s->scratch_next[slot] = s->scratch_free;
+	s->scratch_free = slot;
+}

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Into the rings: requests and their cookies, slots, one publish for many ops, and waking whoever
+ * sleeps at the other end. Channel thread.
+ */
+#include "engine/client/client.h"
+
+#include <unistd.h>
+
+uint32_t request_take(struct pc_channel *ch, enum request_kind kind, struct pc_batch *b, uint32_t i)
+{
+	uint32_t index = ch->request_free;
+	struct request *r;
+
+	if (index == CLIENT_NONE)
+		return CLIENT_NONE;
+	r = &ch->request[index];
+	ch->request_free = r->next;
+	r->batch = b;
+	r->page = i;
+	r->kind = (uint8_t)kind;
+	r->bytes = 0;
+	r->hold = CLIENT_NONE;
+	r->left = 1;
+	return index;
+}
+
+void request_free(struct pc_channel *ch, uint32_t index)
+{
+	struct request *r = &ch->request[index];
+
+	r->kind = REQUEST_FREE;
+	r->batch = NULL;
+	r->generation++; /* an answer that comes twice finds nothing */
+	r->next = ch->request_free;
+	ch->request_free = index;
+}
+
+uint64_t request_cookie(const struct pc_channel *ch, uint32_t index)
+{
+	return (uint64_t)ch->request[index].generation << 32 | index;
+}
+
+/* The answer's place in the done ring is reserved by counting, so the rail never finds it full. */
+bool submit_room(struct pc_channel *ch, uint32_t rail, uint32_t slots)
+{
+	struct channel_rail *r = &ch->rail[rail];
+	int32_t room;
+
+	if (r->in_flight >= DONE_RING_SLOTS)
+		return false;
+	room = ring_room(&r->ops, r->unpublished + slots);
+	if (unlikely(room < 0)) {
+		channel_break(ch);
+		return false;
+	}
+	return (uint32_t)room >= r->unpublished + slots;
+}
+
+static void flush_rail(struct pc_channel *ch, uint32_t rail)
+{
+	struct channel_rail *r = &ch->rail[rail];
+
+	if (!r->unpublished)
+		return;
+	ring_publish(&r->ops, r->unpublished);
+	r->unpublished = 0;
+	shm_fence_sleep(); /* pairs with the rail's: flag up, fence, look at the ring */
+	if (shm_load(&ch->session->status->rail[rail].sleeps)) {
+		uint64_t one = 1;
+
+		if (write(ch->session->rail[rail].kick, &one, sizeof(one)) < 0)
+			return; /* full: it is awake already */
+	}
+}
+
+static void flush_ctl(struct pc_channel *ch)
+{
+	if (!ch->ctl_unpublished)
+		return;
+	ring_publish(&ch->ctl, ch->ctl_unpublished);
+	ch->ctl_unpublished = 0;
+	shm_fence_sleep(); /* pairs with the control plane's */
+	if (shm_load(&ch->session->status->control_sleeps)) {
+		uint64_t one = 1;
+
+		if (write(ch->session->control_kick, &one, sizeof(one)) < 0)
+			return;
+	}
+}
+
+/* After submit_room(). */
+void submit_op(struct pc_channel *ch, uint32_t rail, const struct op *op,
+	const struct op_segment *segments)
+{
+	struct channel_rail *r = &ch->rail[rail];
+	uint32_t slots = op_slots(op->segments);
+
+	memcpy(ring_slot_new(&r->ops, r->unpublished), op, sizeof(*op));
+	for (uint32_t k = 1; k < slots; k++) {
+		struct op_segments slot = {.segment = {{.region = 0}}};
+
+		for (uint32_t s = 0; s < 4 && (k - 1) * 4 + s < op->segments; s++)
+			slot.segment[s] = segments[(k - 1) * 4 + s];
+		memcpy(ring_slot_new(&r->ops, r->unpublished + k), &slot, sizeof(slot));
+	}
+	r->unpublished += slots;
+	r->in_flight++;
+	if (r->unpublished >= FLUSH_SLOTS)
+		flush_rail(ch, rail);
+}
+
+bool submit_ctl_room(struct pc_channel *ch, uint32_t answers, uint32_t reserve)
+{
+	uint32_t want = ch->ctl_unpublished + 1 + reserve;
+	int32_t room;
+
+	if (ch->ctl_awaited + answers > CTL_DONE_SLOTS)
+		return false;
+	room = ring_room(&ch->ctl, want);
+	if (unlikely(room < 0)) {
+		channel_break(ch);
+		return false;
+	}
+	return (uint32_t)room >= want;
+}
+
+/* After submit_ctl_room(). */
+void submit_ctl(struct pc_channel *ch, const struct ctl_op *op, uint32_t answers)
+{
+	memcpy(ring_slot_new(&ch->ctl, ch->ctl_unpublished), op, sizeof(*op));
+	ch->ctl_unpublished++;
+	ch->ctl_awaited += answers;
+	if (ch->ctl_unpublished >= FLUSH_SLOTS)
+		flush_ctl(ch);
+}
+
+void submit_flush(struct pc_channel *ch)
+{
+	for (uint32_t r = 0; r < ch->rails; r++)
+		flush_rail(ch, r);
+	flush_ctl(ch);
+}

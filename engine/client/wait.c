@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Waiting for answers: spin a little, then sleep on the channel's eventfd and the session's socket.
+ * Sleeper: flag up, fence, look at the rings once more, sleep. The engine exchanges the flag with 0
+ * before it writes the eventfd. Channel thread.
+ */
+#include "engine/client/client.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SPIN_NS 50000u
+#define SPIN_FEW_CORES_NS 20000u
+#define FEW_CORES 2u
+#define YIELD_NS 20000u       /* few cores: let others run so long, and for what is copied ... */
+#define YIELD_BYTES_PER_NS 8u /* ... at this speed; then sleep */
+#define YIELD_NS_MAX 1000000u
+#define SLEEP_NS_MAX 100000000ull
+
+uint64_t clock_now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
+}
+
+static bool all_done(const struct pc_channel *ch)
+{
+	for (const struct pc_batch *b = ch->first; b; b = b->next)
+		if (b->left)
+			return false;
+	return true;
+}
+
+static bool answered(struct pc_channel *ch)
+{
+	for (uint32_t r = 0; r < ch->rails; r++)
+		if (ring_ready_now(&ch->rail[r].done))
+			return true;
+	return ring_ready_now(&ch->ctl_done) != 0;
+}
+
+static void sleep_until(struct pc_channel *ch, uint64_t until_ns)
+{
+	struct pollfd p[2] = {
+		{.fd = ch->wake, .events = POLLIN}, {.fd = ch->session->fd, .events = POLLRDHUP}};
+	uint64_t now_ns = clock_now_ns(), spare;
+	uint64_t rest_ns = until_ns > now_ns ? until_ns - now_ns : 0;
+
+	if (rest_ns > SLEEP_NS_MAX)
+		rest_ns = SLEEP_NS_MAX;
+	shm_store(&ch->header->client_waits, 1);
+	shm_fence_sleep(); /* pairs with the engine's: publish, fence, exchange the flag */
+	if (!answered(ch) && poll(p, 2, (int)(rest_ns / 1000000 + 1)) > 0) {
+		if (p[0].revents & POLLIN && read(ch->wake, &spare, sizeof(spare)) < 0)
+			ch->moves++; /* somebody else's write: look around all the same */
+		if (p[1].revents)
+			ch->looked_ns = 0; /* the next step looks at the socket */
+	}
+	shm_store(&ch->header->client_waits, 0);
+}
+
+/* On few cores the engine may need this one; on its own it is faster to wait awake. */
+static uint64_t yield_for(const struct pc_channel *ch)
+{
+	uint64_t bytes = 0, ns;
+
+	for (uint32_t r = 0; r < ch->rails; r++)
+		bytes += ch->rail[r].bytes;
+	ns = YIELD_NS + bytes / YIELD_BYTES_PER_NS;
+	return ns < YIELD_NS_MAX ? ns : YIELD_NS_MAX;
+}
+
+/* When this batch has something to do even if no answer comes. */
+static uint64_t next_ns(const struct pc_batch *b, uint64_t until_ns)
+{
+	if (!b)
+		return until_ns;
+	if (!b->expired)
+		return b->deadline_ns;
+	return b->abandoned ? UINT64_MAX : b->deadline_ns + ANSWER_GRACE_NS;
+}
+
+void wait_for(struct pc_channel *ch, const struct pc_batch *b, uint64_t until_ns)
+{
+	bool few = ch->pc->cores <= FEW_CORES;
+	uint64_t spin_ns = few ? SPIN_FEW_CORES_NS : SPIN_NS;
+	uint64_t moved_ns = clock_now_ns();
+
+	while (b ? b->left != 0 : !all_done(ch)) {
+		uint64_t now_ns;
+
+		if (channel_step(ch)) {
+			moved_ns = clock_now_ns();
+			continue;
+		}
+		if (!ch->session)
+			break;
+		now_ns = clock_now_ns();
+		if (now_ns >= until_ns)
+			break;
+		if (now_ns - moved_ns < spin_ns) {
+			for (unsigned k = 0; k < 8; k++)
+				shm_pause();
+		} else if (few && now_ns - moved_ns < spin_ns + yield_for(ch)) {
+			sched_yield();
+		} else {
+			sleep_until(ch, next_ns(b, until_ns));
+		}
+	}
+}

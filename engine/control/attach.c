@@ -1,0 +1,380 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The Unix socket clients attach to: made so that two engines never share one, and so that only
+ * processes of the engine's own user, or root, are served. The loop's thread only.
+ */
+#include "engine/control/attach.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "config/log.h"
+#include "engine/control/loop.h"
+
+#define SOCKET_BACKLOG 64
+
+/* ---- the socket file ------------------------------------------------------------------------- */
+
+/* Creates the directory of `path` and what is above it; returns a directory fd or -errno. */
+static int directory_open_for(const char *path)
+{
+	char folder[sizeof(((struct attach *)0)->path)];
+	char *slash;
+	int fd;
+
+	snprintf(folder, sizeof(folder), "%s", path);
+	slash = strrchr(folder, '/');
+	if (!slash)
+		snprintf(folder, sizeof(folder), ".");
+	else if (slash == folder)
+		slash[1] = '\0';
+	else
+		*slash = '\0';
+	for (char *at = folder + 1; at[-1] && *at; at++) {
+		if (*at != '/')
+			continue;
+		*at = '\0';
+		(void)mkdir(folder, 0755); /* open() below says what is wrong */
+		*at = '/';
+	}
+	(void)mkdir(folder, 0755);
+	fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	return fd < 0 ? -errno : fd;
+}
+
+/* 0: nobody listens there; -EADDRINUSE: somebody does, *ret_pid says who. */
+static int socket_probe(const struct sockaddr_un *address, pid_t *ret_pid)
+{
+	struct ucred peer = {.pid = 0};
+	socklen_t bytes = sizeof(peer);
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	int rc = 0;
+
+	if (fd < 0)
+		return -errno;
+	if (connect(fd, (const struct sockaddr *)address, sizeof(*address)) == 0) {
+		(void)getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes);
+		rc = -EADDRINUSE;
+	} else if (errno == EAGAIN || errno == EACCES || errno == EPERM || errno == EPROTOTYPE) {
+		/* Its backlog is full, it belongs to somebody else, or is of another kind. */
+		rc = -EADDRINUSE;
+	}
+	close(fd);
+	*ret_pid = peer.pid;
+	return rc;
+}
+
+/* A socket file that nobody listens on is a dead engine's; anything else stays. */
+static int socket_clear(const struct sockaddr_un *address)
+{
+	const char *path = address->sun_path;
+	struct stat st;
+	pid_t pid = 0;
+	int rc;
+
+	if (lstat(path, &st) < 0)
+		return errno == ENOENT ? 0 : -errno;
+	if (!S_ISSOCK(st.st_mode)) {
+		log_error("clients: %s exists and is not a socket; remove it or set engine.socket",
+			path);
+		return -EEXIST;
+	}
+	rc = socket_probe(address, &pid);
+	if (rc == -EADDRINUSE) {
+		log_error("clients: an engine (pid %d) is serving %s already; stop it, or give "
+			  "this one another engine.socket", (int)pid, path);
+		return rc;
+	}
+	if (rc < 0)
+		return rc;
+	log_info("clients: %s is left over from an engine that is gone; replaced", path);
+	return unlink(path) < 0 ? -errno : 0;
+}
+
+/* Bound and listening. The lock on the directory keeps two engines from clearing for each other. */
+static int socket_listen(struct attach *a)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	struct stat st;
+	int folder, fd = -1, rc;
+
+	if (strlen(a->path) >= sizeof(address.sun_path))
+		return -ENAMETOOLONG;
+	strcpy(address.sun_path, a->path);
+	folder = directory_open_for(a->path);
+	if (folder < 0)
+		return folder;
+	if (flock(folder, LOCK_EX) < 0) {
+		rc = -errno;
+		goto out;
+	}
+	rc = socket_clear(&address);
+	if (rc < 0)
+		goto out;
+	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0 ||
+		listen(fd, SOCKET_BACKLOG) < 0 || stat(a->path, &st) < 0) {
+		rc = -errno;
+		goto out;
+	}
+	/* Everybody may connect: who is not allowed in is told so, see accept_one(). */
+	if (chmod(a->path, 0666) < 0)
+		log_warn("clients: chmod 0666 %s: %s", a->path, strerror(errno));
+	a->path_device = st.st_dev;
+	a->path_inode = st.st_ino;
+	a->listener = fd;
+	fd = -1;
+	rc = 0;
+out:
+	if (fd >= 0)
+		close(fd);
+	close(folder);
+	return rc;
+}
+
+static void socket_close(struct attach *a)
+{
+	struct stat st;
+
+	if (a->accepts)
+		event_free(a->accepts);
+	a->accepts = NULL;
+	if (a->listener < 0)
+		return;
+	if (lstat(a->path, &st) == 0 && st.st_dev == a->path_device && st.st_ino == a->path_inode)
+		(void)unlink(a->path);
+	close(a->listener);
+	a->listener = -1;
+}
+
+/* ---- who comes in ---------------------------------------------------------------------------- */
+
+static bool session_slot(struct session **table, unsigned slots, unsigned *ret_slot)
+{
+	for (unsigned i = 0; i < slots; i++) {
+		if (!table[i]) {
+			*ret_slot = i;
+			return true;
+		}
+	}
+	return false;
+}
+
+static void accept_one(struct attach *a, int fd)
+{
+	struct ucred peer = {.pid = 0, .uid = (uid_t)-1};
+	socklen_t bytes = sizeof(peer);
+	struct session *s = calloc(1, sizeof(*s));
+	struct session **table = a->session;
+
+	if (!s || getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) < 0)
+		goto drop;
+	s->control = a->control;
+	s->fd = fd;
+	s->pid = peer.pid;
+	if (peer.uid != geteuid() && peer.uid != 0)
+		session_refuse(s, -EPERM, "this engine serves user %u and root; process %d is of "
+				"user %u. Run the client as the engine's user",
+			(unsigned)geteuid(), (int)peer.pid, (unsigned)peer.uid);
+	else if (!session_slot(a->session, SESSIONS_MAX, &s->slot))
+		session_refuse(s, -EUSERS, "%u processes are attached to this engine already",
+			SESSIONS_MAX);
+	if (s->refuse) {
+		a->control->counter[COUNTER_clients_refused]++;
+		log_warn("clients: refused: %s", s->refusal);
+		table = a->refused;
+		if (!session_slot(table, ATTACH_REFUSED_MAX, &s->slot))
+			goto drop;
+	}
+	if (session_start(s) < 0)
+		goto drop;
+	table[s->slot] = s;
+	if (s->refuse)
+		return;
+	s->id = ++a->last_session;
+	a->sessions++;
+	a->control->counter[COUNTER_clients_attached]++;
+	log_debug("clients: process %d attached, session %u", (int)s->pid, s->id);
+	return;
+drop:
+	free(s);
+	close(fd);
+}
+
+static void on_accept(evutil_socket_t listener, short what, void *context)
+{
+	struct attach *a = context;
+
+	(void)what;
+	for (unsigned i = 0; i < ATTACH_ACCEPTS; i++) {
+		int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+		if (fd < 0) {
+			if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
+				log_warn("clients: accept: %s; raise the limit of open files",
+					strerror(errno));
+			return;
+		}
+		accept_one(a, fd);
+	}
+}
+
+/* ---- for the other files --------------------------------------------------------------------- */
+
+/* Sessions that ended and have nothing left. */
+static unsigned sessions_free(struct attach *a)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < SESSIONS_MAX; i++)
+		n += a->session[i] && session_free(a->session[i]);
+	for (unsigned i = 0; i < ATTACH_REFUSED_MAX; i++)
+		n += a->refused[i] && session_free(a->refused[i]);
+	return n;
+}
+
+unsigned attach_turn(struct control *control)
+{
+	struct attach *a = control->attach;
+	struct region *r;
+	unsigned work = 0;
+
+	if (shm_load(&a->helper.done_flag)) {
+		while ((r = helper_collect(&a->helper)) != NULL) {
+			region_worked(control, r);
+			work++;
+		}
+	}
+	if (a->waits_told && loop_told(control)) {
+		for (unsigned i = 0; i < SESSIONS_MAX; i++) {
+			if (a->session[i] && a->session[i]->waits_told) {
+				session_told(a->session[i]);
+				work++;
+			}
+		}
+	}
+	if (a->endings)
+		work += sessions_free(a);
+	return work;
+}
+
+void attach_counts(const struct control *control, struct attach_counts *ret)
+{
+	const struct attach *a = control->attach;
+
+	*ret = (struct attach_counts){a->sessions, a->channels, a->regions};
+}
+
+void attach_stop(struct control *control)
+{
+	struct attach *a = control->attach;
+
+	socket_close(a);
+	for (unsigned i = 0; i < SESSIONS_MAX; i++)
+		if (a->session[i])
+			session_end(a->session[i], "the engine stops");
+	for (unsigned i = 0; i < ATTACH_REFUSED_MAX; i++)
+		if (a->refused[i])
+			session_end(a->refused[i], "the engine stops");
+}
+
+/* Another description of the same file, which cannot be mapped for writing. */
+static int reopen_read_only(int fd)
+{
+	char path[64];
+	int rc;
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	rc = open(path, O_RDONLY | O_CLOEXEC);
+	return rc < 0 ? -errno : rc;
+}
+
+static int files_open(struct control *control, struct attach *a)
+{
+	a->status_fd = reopen_read_only(control->status_memory.fd);
+	if (a->status_fd < 0)
+		return a->status_fd;
+	a->shard_fd = reopen_read_only(control->shard.memory.fd);
+	if (a->shard_fd < 0)
+		return a->shard_fd;
+	for (unsigned i = 0; i < control->rails; i++) {
+		a->heads_fd[i] = reopen_read_only(pool_heads(control->rail[i].pool)->fd);
+		if (a->heads_fd[i] < 0)
+			return a->heads_fd[i];
+	}
+	return 0;
+}
+
+int attach_open(struct control *control)
+{
+	struct attach *a = calloc(1, sizeof(*a));
+	int rc;
+
+	if (!a)
+		return -ENOMEM;
+	control->attach = a;
+	a->control = control;
+	a->listener = a->status_fd = a->shard_fd = -1;
+	memset(a->heads_fd, -1, sizeof(a->heads_fd));
+	snprintf(a->path, sizeof(a->path), "%s", control->settings->engine_socket);
+	helper_open(&a->helper);
+	rc = files_open(control, a);
+	if (rc < 0) {
+		log_error("clients: opening shared memory read-only: %s; is /proc mounted?",
+			strerror(-rc));
+		goto fail;
+	}
+	rc = socket_listen(a);
+	if (rc < 0 && rc != -EADDRINUSE && rc != -EEXIST) /* those two have been explained */
+		log_error("clients: cannot serve %s: %s; set engine.socket to a path this user can "
+			  "create", a->path, strerror(-rc));
+	if (rc < 0)
+		goto fail;
+	a->accepts = event_new(control->base, a->listener, EV_READ | EV_PERSIST, on_accept, a);
+	if (!a->accepts || event_add(a->accepts, NULL) < 0) {
+		rc = -ENOMEM;
+		goto fail;
+	}
+	return 0;
+fail:
+	attach_close(control);
+	return rc;
+}
+
+/* The rails have ended, or were never started: nothing is in flight and nobody returns anything. */
+void attach_close(struct control *control)
+{
+	struct attach *a = control->attach;
+
+	if (!a)
+		return;
+	attach_stop(control);
+	helper_stop(&a->helper);
+	(void)attach_turn(control);
+	helper_close(&a->helper);
+	for (unsigned i = 0; i < CHANNELS_MAX; i++)
+		if (a->channel[i])
+			channel_free(a->channel[i]);
+	for (unsigned i = 0; i < REGIONS_MAX; i++)
+		if (a->region[i])
+			(void)region_close(control, a->region[i]);
+	(void)sessions_free(a);
+	if (a->status_fd >= 0)
+		close(a->status_fd);
+	if (a->shard_fd >= 0)
+		close(a->shard_fd);
+	for (unsigned i = 0; i < RAILS_MAX; i++)
+		if (a->heads_fd[i] >= 0)
+			close(a->heads_fd[i]);
+	control->attach = NULL;
+	free(a);
+}

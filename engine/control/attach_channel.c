@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Channels: one client thread's segment of rings and staging memory, given to every rail and taken
+ * back from every rail before it is unmapped. The loop's thread only.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "config/log.h"
+#include "engine/control/attach.h"
+#include "engine/control/loop.h"
+
+/*
+ * The segment's file cannot change its size: a client that truncated it would kill the engine at
+ * its next access.
+ */
+static int segment_open(struct channel *c, uint32_t rails)
+{
+	struct channel_layout l = channel_layout(rails);
+	struct channel_header *header;
+	void *map;
+
+	c->memfd = memfd_create("peercache-channel", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (c->memfd < 0 || ftruncate(c->memfd, (off_t)l.bytes) < 0 ||
+		fcntl(c->memfd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
+		return -errno;
+	map = mmap(NULL, l.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, c->memfd, 0);
+	if (map == MAP_FAILED)
+		return -errno;
+	c->map = map;
+	c->bytes = l.bytes;
+	header = map;
+	header->magic = CHANNEL_MAGIC;
+	header->version = ABI_VERSION;
+	header->rails = rails;
+	c->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	return c->wake < 0 ? -errno : 0;
+}
+
+static void rings_init(struct channel *c, uint32_t rails)
+{
+	struct channel_layout l = channel_layout(rails);
+	uint32_t *waits = &((struct channel_header *)(void *)c->map)->client_waits;
+
+	for (uint32_t i = 0; i < rails; i++) {
+		struct rail_channel *r = &c->rail[i];
+
+		*r = (struct rail_channel){.id = c->id,
+			.session = c->session->id,
+			.client_waits = waits,
+			.wake = c->wake,
+			.control = c};
+		ring_consumer_init(&r->ops, c->map + l.op[i], OP_RING_SLOTS, sizeof(struct op));
+		ring_producer_init(
+			&r->done, c->map + l.done[i], DONE_RING_SLOTS, sizeof(struct op_done));
+	}
+	c->publish = (struct publish_channel){.id = c->id, .client_waits = waits, .wake = c->wake};
+	ring_consumer_init(
+		&c->publish.ctl, c->map + l.ctl, CTL_RING_SLOTS, sizeof(struct ctl_op));
+	ring_producer_init(&c->publish.done, c->map + l.ctl_done, CTL_DONE_SLOTS,
+		sizeof(struct ctl_done));
+}
+
+static void rails_tell(struct channel *c, enum rail_command_kind kind)
+{
+	struct control *control = c->session->control;
+
+	for (unsigned i = 0; i < control->rails; i++) {
+		struct rail_command command = {.kind = kind, .object = &c->rail[i]};
+
+		(void)loop_tell(control, i, &command);
+	}
+}
+
+/* A free number, or CHANNELS_MAX. */
+static uint32_t channel_number(const struct attach *a)
+{
+	uint32_t id = 0;
+
+	while (id < CHANNELS_MAX && a->channel[id])
+		id++;
+	return id;
+}
+
+static struct channel *channel_open(struct session *s, int *ret_error, char *text, size_t bytes)
+{
+	struct control *control = s->control;
+	struct attach *a = control->attach;
+	uint32_t id = channel_number(a);
+	struct channel *c = id < CHANNELS_MAX ? calloc(1, sizeof(*c)) : NULL;
+	int rc;
+
+	if (!c) {
+		*ret_error = id < CHANNELS_MAX ? -ENOMEM : -EMFILE;
+		snprintf(text, bytes, "%u of %u channels are open on this engine", a->channels,
+			CHANNELS_MAX);
+		return NULL;
+	}
+	c->id = id;
+	c->session = s;
+	c->memfd = c->wake = -1;
+	a->channel[id] = c;
+	a->channels++;
+	s->channels++;
+	rc = segment_open(c, control->rails);
+	if (rc < 0) {
+		snprintf(text, bytes, "channel: %s; raise the limits of memory or open files",
+			strerror(-rc));
+	} else {
+		rings_init(c, control->rails);
+		rc = region_add_staging(c, channel_layout(control->rails).staging, text, bytes);
+	}
+	if (rc < 0) {
+		channel_free(c);
+		*ret_error = rc;
+		return NULL;
+	}
+	return c;
+}
+
+void channel_open_request(struct session *s)
+{
+	char text[160];
+	struct channel *c;
+	int rc, fds[2];
+
+	c = channel_open(s, &rc, text, sizeof(text));
+	if (!c) {
+		session_reply(s, rc, 0, 0, NULL, 0, text);
+		return;
+	}
+	c->left = s->control->rails;
+	rails_tell(c, RAIL_CHANNEL_ADD);
+	publish_channel_open(s->control, &c->publish);
+	fds[0] = c->memfd;
+	fds[1] = c->wake;
+	/* Ops written before a rail has heard of the channel wait in their ring. */
+	session_reply(s, 0, c->id, c->staging->id, fds, 2, NULL);
+}
+
+void channel_close_request(struct session *s)
+{
+	struct attach *a = s->control->attach;
+	struct channel *c = s->request.a < CHANNELS_MAX ? a->channel[s->request.a] : NULL;
+
+	if (!c || c->session != s || c->stopping) {
+		session_reply(s, -EINVAL, 0, 0, NULL, 0, "this session has no such channel");
+		return;
+	}
+	s->waits_channel = c;
+	channel_stop(c);
+}
+
+void channel_stop(struct channel *c)
+{
+	if (c->stopping)
+		return;
+	c->stopping = true;
+	publish_channel_close(c->session->control, &c->publish);
+	rails_tell(c, RAIL_CHANNEL_STOP);
+	region_drop(c->staging);
+}
+
+void channel_finish(struct channel *c)
+{
+	struct session *s = c->session;
+
+	if (!c->stopping || c->left || c->staging)
+		return;
+	channel_free(c);
+	if (s->waits_channel == c) {
+		s->waits_channel = NULL;
+		session_reply(s, 0, s->request.a, 0, NULL, 0, NULL);
+	}
+}
+
+void channel_free(struct channel *c)
+{
+	struct session *s = c->session;
+	struct attach *a = s->control->attach;
+
+	if (c->staging && !region_close(s->control, c->staging))
+		c->map = NULL;
+	a->channel[c->id] = NULL;
+	a->channels--;
+	s->channels--;
+	if (c->map)
+		munmap(c->map, c->bytes);
+	if (c->memfd >= 0)
+		close(c->memfd);
+	if (c->wake >= 0)
+		close(c->wake);
+	free(c);
+}
+
+void attach_channel_broken(struct control *control, uint32_t channel)
+{
+	struct channel *c = channel < CHANNELS_MAX ? control->attach->channel[channel] : NULL;
+
+	if (!c || c->session->ending)
+		return;
+	log_warn("clients: process %d wrote an impossible ring index into channel %u; its session "
+		 "ends", (int)c->session->pid, channel);
+	session_end(c->session, "a broken ring");
+}
+
+void attach_channel_returned(struct control *control, struct rail_channel *returned)
+{
+	struct channel *c = returned->control;
+
+	(void)control;
+	if (c->left)
+		c->left--;
+	channel_finish(c);
+}

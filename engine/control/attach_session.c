@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A session: requests in, replies out, one at a time; and its end, whether asked for, by a closed
+ * socket, or because the client broke a rule. A session that ends keeps its slot until the rails
+ * have returned all it had, and is freed by attach_turn(), never under its own callbacks. The
+ * loop's thread only.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "config/log.h"
+#include "engine/control/attach.h"
+#include "engine/control/loop.h"
+#include "engine/control/report.h"
+
+#define FDS_IN_MAX 8 /* kept of what came along; further ones are closed by the kernel */
+
+/* ---- replies --------------------------------------------------------------------------------- */
+
+static int reply_send(struct session *s, struct attach_reply *reply, const int *fds, unsigned count)
+{
+	union {
+		struct cmsghdr align;
+		char bytes[CMSG_SPACE(sizeof(int) * ATTACH_FDS_MAX)];
+	} control;
+	struct iovec iov = {reply, sizeof(*reply)};
+	struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1};
+
+	if (count > ATTACH_FDS_MAX)
+		return -EINVAL;
+	if (count) {
+		struct cmsghdr *c;
+
+		memset(&control, 0, sizeof(control));
+		message.msg_control = control.bytes;
+		message.msg_controllen = CMSG_SPACE(sizeof(int) * count);
+		c = CMSG_FIRSTHDR(&message);
+		c->cmsg_level = SOL_SOCKET;
+		c->cmsg_type = SCM_RIGHTS;
+		c->cmsg_len = CMSG_LEN(sizeof(int) * count);
+		memcpy(CMSG_DATA(c), fds, sizeof(int) * count);
+	}
+	return sendmsg(s->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? -errno : 0;
+}
+
+void session_reply(struct session *s, int status, uint64_t a, uint64_t b, const int *fds,
+	unsigned fd_count, const char *text)
+{
+	struct attach_reply reply = {.magic = ATTACH_MAGIC,
+		.version = ABI_VERSION,
+		.kind = s->request.kind,
+		.serial = s->request.serial,
+		.status = status,
+		.a = a,
+		.b = b};
+	int rc;
+
+	s->busy = false;
+	if (s->fd < 0)
+		return;
+	if (status < 0) {
+		snprintf(reply.text, sizeof(reply.text), "%s", text ? text : strerror(-status));
+		log_debug("clients: session %u, request %u: %s", s->id, reply.kind, reply.text);
+	}
+	rc = reply_send(s, &reply, fds, fd_count);
+	if (rc < 0) /* A client that asks and does not read gets no more, nor one that is gone. */
+		session_end(s, rc == -EAGAIN ? "it does not read its replies" : strerror(-rc));
+	else if (s->readable && event_add(s->readable, NULL) < 0)
+		session_end(s, "out of memory");
+}
+
+void session_told(struct session *s)
+{
+	s->waits_told = false;
+	s->control->attach->waits_told--;
+	session_reply(s, 0, s->reply_a, s->reply_b, NULL, 0, NULL);
+}
+
+void session_reply_told(struct session *s, uint64_t a, uint64_t b)
+{
+	if (loop_told(s->control)) {
+		session_reply(s, 0, a, b, NULL, 0, NULL);
+		return;
+	}
+	s->reply_a = a;
+	s->reply_b = b;
+	s->waits_told = true;
+	s->control->attach->waits_told++;
+}
+
+void session_refuse(struct session *s, int status, const char *format, ...)
+{
+	va_list args;
+
+	s->refuse = status;
+	va_start(args, format);
+	vsnprintf(s->refusal, sizeof(s->refusal), format, args);
+	va_end(args);
+}
+
+/* ---- requests -------------------------------------------------------------------------------- */
+
+static void hello_request(struct session *s)
+{
+	struct control *control = s->control;
+	struct attach *a = control->attach;
+	int fds[ATTACH_FDS_MAX] = {a->status_fd, control->kick, a->shard_fd};
+	unsigned n = 3;
+
+	for (unsigned i = 0; i < control->rails; i++) {
+		fds[n++] = pool_memory(control->rail[i].pool)->fd;
+		fds[n++] = a->heads_fd[i];
+		fds[n++] = control->rail[i].kick;
+	}
+	session_reply(s, 0, control->rails, s->id, fds, n, NULL);
+}
+
+static void report_request(struct session *s)
+{
+	char *text;
+	size_t bytes;
+	int fd, rc = report_make(s->control, &text, &bytes);
+
+	if (rc < 0) {
+		session_reply(s, rc, 0, 0, NULL, 0, "no memory for the report");
+		return;
+	}
+	fd = memfd_create("peercache-report", MFD_CLOEXEC);
+	if (fd < 0 || write(fd, text, bytes) != (ssize_t)bytes || lseek(fd, 0, SEEK_SET) < 0)
+		session_reply(s, -ENOMEM, 0, 0, NULL, 0, "no memory for the report");
+	else
+		session_reply(s, 0, bytes, 0, &fd, 1, NULL);
+	if (fd >= 0)
+		close(fd);
+	free(text);
+}
+
+/* 0, or why the request is refused. A client that is not of our protocol is not heard further. */
+static int request_check(const struct attach_request *r, unsigned fds, char *text, size_t bytes)
+{
+	unsigned expected = r->kind == ATTACH_REGION_ADD ? 1 : 0;
+
+	if (r->magic != ATTACH_MAGIC) {
+		snprintf(text, bytes, "magic %08" PRIx32 " is not of this protocol", r->magic);
+		return -EPROTO;
+	}
+	if (r->version != ABI_VERSION) {
+		snprintf(text, bytes, "the library speaks version %u, the engine version %u; use "
+			"the libpeercache that came with this engine", r->version, ABI_VERSION);
+		return -EPROTO;
+	}
+	if (r->kind < ATTACH_HELLO || r->kind > ATTACH_REPORT) {
+		snprintf(text, bytes, "there is no request %u", r->kind);
+		return -EINVAL;
+	}
+	if (fds != expected) {
+		snprintf(text, bytes, "request %u takes %u file descriptors, %u%s came", r->kind,
+			expected, fds, fds > FDS_IN_MAX ? " or more" : "");
+		return -EINVAL;
+	}
+	return 0;
+}
+
+void session_serve(struct session *s, int fd, unsigned fd_count)
+{
+	char text[160];
+	int rc = request_check(&s->request, fd_count, text, sizeof(text));
+
+	if (s->refuse) {
+		rc = s->refuse;
+		snprintf(text, sizeof(text), "%s", s->refusal);
+	}
+	if (rc < 0) {
+		if (fd >= 0)
+			close(fd);
+		session_reply(s, rc, 0, 0, NULL, 0, text);
+		if (s->refuse || rc == -EPROTO)
+			session_end(s, text);
+		return;
+	}
+	switch (s->request.kind) {
+	case ATTACH_HELLO:
+		hello_request(s);
+		break;
+	case ATTACH_CHANNEL_OPEN:
+		channel_open_request(s);
+		break;
+	case ATTACH_CHANNEL_CLOSE:
+		channel_close_request(s);
+		break;
+	case ATTACH_REGION_ADD:
+		region_add_request(s, fd);
+		break;
+	case ATTACH_REGION_REMOVE:
+		region_remove_request(s);
+		break;
+	case ATTACH_REPORT:
+		report_request(s);
+		break;
+	}
+}
+
+/* Keeps the first fd that came along and closes the others; returns how many there were. */
+static unsigned fds_received(struct msghdr *message, int *ret_fd)
+{
+	unsigned n = 0;
+
+	*ret_fd = -1;
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
+		unsigned here;
+
+		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+			continue;
+		here = (unsigned)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+		for (unsigned i = 0; i < here; i++, n++) {
+			int fd;
+
+			memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(fd));
+			if (n == 0)
+				*ret_fd = fd;
+			else
+				close(fd);
+		}
+	}
+	return message->msg_flags & MSG_CTRUNC ? FDS_IN_MAX + 1 : n;
+}
+
+static void on_readable(evutil_socket_t socket, short what, void *context)
+{
+	struct session *s = context;
+	union {
+		struct cmsghdr align;
+		char bytes[CMSG_SPACE(sizeof(int) * FDS_IN_MAX)];
+	} control;
+	char buffer[sizeof(struct attach_request) + 1];
+	struct iovec iov = {buffer, sizeof(buffer)};
+	struct msghdr message = {.msg_iov = &iov,
+		.msg_iovlen = 1,
+		.msg_control = control.bytes,
+		.msg_controllen = sizeof(control.bytes)};
+	ssize_t n;
+	unsigned fds;
+	int fd;
+
+	if (what & EV_TIMEOUT) {
+		session_end(s, s->refusal);
+		return;
+	}
+	n = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	if (n < 0 && (errno == EAGAIN || errno == EINTR) && event_add(s->readable, NULL) == 0)
+		return;
+	if (n <= 0) {
+		session_end(s, n < 0 ? strerror(errno) : "it closed the socket");
+		return;
+	}
+	fds = fds_received(&message, &fd);
+	s->busy = true;
+	memset(&s->request, 0, sizeof(s->request));
+	memcpy(&s->request, buffer,
+		(size_t)n < sizeof(s->request) ? (size_t)n : sizeof(s->request));
+	if (n == sizeof(s->request)) {
+		session_serve(s, fd, fds);
+		return;
+	}
+	if (fd >= 0)
+		close(fd);
+	session_reply(s, -EPROTO, 0, 0, NULL, 0, "a request has 32 bytes");
+	session_end(s, "a request of the wrong size");
+}
+
+/* ---- begin and end --------------------------------------------------------------------------- */
+
+static void on_closed(evutil_socket_t socket, short what, void *context)
+{
+	(void)socket;
+	(void)what;
+	session_end(context, "it closed the socket");
+}
+
+/* `readable` is one-shot: added again by the reply. `closed` also sees a client die meanwhile. */
+int session_start(struct session *s)
+{
+	const struct timeval patience = {.tv_sec = ATTACH_REFUSED_SECONDS};
+	struct event_base *base = s->control->base;
+
+	s->readable = event_new(base, s->fd, EV_READ, on_readable, s);
+	s->closed = event_new(base, s->fd, EV_CLOSED, on_closed, s);
+	if (s->readable && s->closed && event_add(s->readable, s->refuse ? &patience : NULL) == 0 &&
+		(s->refuse || event_add(s->closed, NULL) == 0))
+		return 0;
+	if (s->readable)
+		event_free(s->readable);
+	if (s->closed)
+		event_free(s->closed);
+	return -ENOMEM;
+}
+
+void session_end(struct session *s, const char *why)
+{
+	struct attach *a = s->control->attach;
+
+	if (s->ending)
+		return;
+	s->ending = true;
+	a->endings++;
+	if (!s->refuse)
+		log_debug("clients: session %u of process %d ends: %s", s->id, (int)s->pid, why);
+	event_free(s->readable);
+	event_free(s->closed);
+	s->readable = s->closed = NULL;
+	close(s->fd);
+	s->fd = -1;
+	if (s->waits_told) {
+		s->waits_told = false;
+		a->waits_told--;
+	}
+	s->waits_region = NULL;
+	s->waits_channel = NULL;
+	for (unsigned i = 0; i < CHANNELS_MAX && !s->refuse; i++)
+		if (a->channel[i] && a->channel[i]->session == s)
+			channel_stop(a->channel[i]);
+	for (unsigned i = 0; i < REGIONS_MAX && !s->refuse; i++)
+		if (a->region[i] && a->region[i]->session == s)
+			region_drop(a->region[i]);
+}
+
+bool session_free(struct session *s)
+{
+	struct attach *a = s->control->attach;
+
+	if (!s->ending || s->channels || s->regions)
+		return false;
+	if (s->refuse) {
+		a->refused[s->slot] = NULL;
+	} else {
+		a->session[s->slot] = NULL;
+		a->sessions--;
+		log_debug("clients: session %u is gone", s->id);
+	}
+	a->endings--;
+	free(s);
+	return true;
+}

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Queue pairs to peers: made lazily when a rail wants them, given up when they break or the peer
+ * dies. Both ends: the one that asks (a rail sent RAIL_PEER_WANTED) and the one that answers.
+ *
+ * Each rail of ours connects to one rail of the peer (ours modulo theirs). READs go one way: the
+ * end that answers only holds passive QPs, which die with the asking engine or at its Disconnect.
+ */
+#ifndef CONTROL_CONNECT_H
+#define CONTROL_CONNECT_H
+
+#include <stdint.h>
+
+struct control;
+struct rail_peer;
+
+/* From a rail: RAIL_PEER_WANTED, RAIL_PEER_BROKEN, RAIL_PEER_RETURNED. */
+void connect_wanted(struct control *control, unsigned rail, uint16_t peer, uint32_t ref);
+void connect_broken(
+	struct control *control, unsigned rail, struct rail_peer *peer, uint32_t syndrome);
+void connect_returned(struct control *control, unsigned rail, struct rail_peer *peer);
+
+/* The member is gone from the map: drop its QPs on every rail, active and passive. */
+void connect_member_gone(struct control *control, uint16_t peer, uint32_t ref);
+/* Shutdown: all active peers are put in error and dropped; passive QPs are destroyed. */
+void connect_stop(struct control *control);
+/* Peers not yet returned by their rails. */
+unsigned connect_outstanding(const struct control *control);
+
+#endif

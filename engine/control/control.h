@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The control plane of one engine: everything slow, as one libevent loop on the housekeeping core.
+ * All functions of this folder run on that loop's thread unless they say otherwise; none blocks.
+ *
+ *   loop.c       the loop: kick, rails' events, timers, sleep protocol; control_open/run/stop/close
+ *   attach.c     clients: socket, sessions, channels, regions
+ *   publish.c    ctl rings: credits, publish, touch, stale, remove; eviction
+ *   report.c     counters and members as JSON
+ *   rpc.c        frames and connections between engines
+ *   member.c     who lives; the cluster map
+ *   directory.c  owners, batches, acknowledgements, republishing
+ *   connect.c    queue pairs
+ *   pool.c index.c shard.c    the data: pages, keys, directory entries
+ */
+#ifndef CONTROL_CONTROL_H
+#define CONTROL_CONTROL_H
+
+#include <event2/event.h>
+
+#include "config/settings.h"
+#include "dv/setup.h"
+#include "engine/abi/segment.h"
+#include "engine/control/index.h"
+#include "engine/control/pool.h"
+#include "engine/control/shard.h"
+#include "engine/rail/rail.h"
+#include "numa/plan.h"
+
+struct attach;    /* attach.c */
+struct publish;   /* publish.c */
+struct rpc;       /* rpc.c */
+struct member;    /* member.c: the member table */
+struct directory; /* directory.c */
+struct connect;   /* connect.c */
+struct device_watch; /* device_event.c */
+
+/* One NIC with its poll core and its pool. */
+struct control_rail {
+	struct rail *rail;
+	struct dv_device *device;
+	struct pool *pool;
+	int kick; /* eventfd of the rail */
+	/* registrations on this rail's NIC, by region number: every pool and head array of the
+	 * host and the shard; length 0: none */
+	struct dv_mr exported[REGIONS_EXPORTED];
+};
+
+struct control {
+	const struct settings *settings;
+	struct plan plan;
+	struct event_base *base;
+	uint64_t incarnation;
+	uint32_t ref;              /* low 32 bits of it, never 0 */
+	char name[NAME_BYTES_MAX]; /* stable name in the cluster */
+
+	struct huge status_memory;
+	struct status_segment *status;
+	int kick;                  /* eventfd: clients and rails wake the loop */
+
+	unsigned rails;
+	struct control_rail rail[RAILS_MAX];
+	struct shard shard;
+	struct index *index;
+	uint64_t counter[COUNTER_COUNT];
+
+	struct attach *attach;
+	struct publish *publish;
+	struct rpc *rpc;
+	struct member *member;
+	struct directory *directory;
+	struct connect *connect;
+	struct device_watch *device_watch;
+	bool stopping;
+};
+
+/* Builds everything; the engine serves after control_run(). 0 or -errno, the reason is logged. */
+int control_open(
+	const struct settings *settings, const struct plan *plan, struct control **ret_control);
+/* Runs the loop until control_stop(). */
+int control_run(struct control *control);
+/* Any thread, and signal handlers: asks the loop to shut down in order. */
+void control_stop(struct control *control);
+void control_close(struct control *control);
+
+/* ---- seams between the files of this folder ------------------------------------------------- */
+
+/* Called by the loop at the end of each turn that did something: batches leave now. */
+void directory_flush(struct control *control);
+
+/* From the network, in publish.c: another node read our page; another node wants a key gone. */
+void publish_touched(struct control *control, uint32_t place);
+/* Returns whether this node had it. Unpublishes and retires the page. */
+bool publish_forget(struct control *control, const struct page_key *key);
+
+/* member.c, for everybody. */
+struct member_record {
+	struct map_member map;
+	char address[NAME_BYTES_MAX];
+	uint16_t port;
+	bool alive;
+};
+/* NULL: no live member with that ref. The pointer is valid until the next turn. */
+const struct member_record *member_by_ref(const struct control *control, uint32_t ref);
+const struct member_record *member_by_peer(const struct control *control, uint16_t peer);
+/* The current map, as last written to the status segment. */
+const struct map_view *member_map(const struct control *control);
+/* Calls back into directory.c and connect.c when the map changed. */
+void directory_map_changed(struct control *control);
+
+/* Life cycle of each part, in the order control_open() calls them; close in reverse. */
+int rpc_open(struct control *control);
+int member_open(struct control *control);
+int directory_open(struct control *control);
+int connect_open(struct control *control);
+int publish_open(struct control *control);
+int attach_open(struct control *control);
+void rpc_close(struct control *control);
+void member_close(struct control *control);
+void directory_close(struct control *control);
+void connect_close(struct control *control);
+void publish_close(struct control *control);
+void attach_close(struct control *control);
+/* Leaves the cluster politely: the others take us off the map at once. */
+void member_leave(struct control *control);
+
+#endif

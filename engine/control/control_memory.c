@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The engine's memory: status segment, pools, directory shard, and their registration on every NIC,
+ * one thread a NIC. Start-up and shutdown.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "config/log.h"
+#include "engine/control/loop.h"
+#include "numa/clock.h"
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/*
+ * Clients get these files: none may pull memory from under the engine by truncating it. Needs a
+ * memfd made with MFD_ALLOW_SEALING.
+ */
+static void seal(const char *name, int fd)
+{
+	if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) < 0)
+		log_debug("memory %s: not sealed: %s; a client could truncate it", name,
+			strerror(errno));
+}
+
+int memory_status_open(struct control *control)
+{
+	int rc = huge_open(
+		"peercache-status", sizeof(*control->status), -1, false, &control->status_memory);
+
+	if (rc < 0)
+		return rc;
+	seal("status", control->status_memory.fd);
+	control->status = control->status_memory.base;
+	control->status->incarnation = control->incarnation;
+	control->status->ref = control->ref;
+	control->status->pid = (uint32_t)getpid();
+	control->status->rails = control->rails;
+	control->status->version = ABI_VERSION;
+	control->status->magic = STATUS_MAGIC;
+	return 0;
+}
+
+void memory_status_close(struct control *control)
+{
+	huge_close(&control->status_memory);
+	control->status = NULL;
+}
+
+/* What clients may map: both memories are rounded up to their page size, one perhaps further. */
+static uint64_t pool_bytes(const struct pool *pool)
+{
+	uint64_t heads = pool_heads(pool)->bytes / sizeof(struct page_head) * PAGE_UNIT;
+
+	return pool_memory(pool)->bytes < heads ? pool_memory(pool)->bytes : heads;
+}
+
+void memory_pools_close(struct control *control)
+{
+	for (unsigned i = 0; i < control->rails; i++) {
+		if (control->rail[i].pool)
+			pool_close(control->rail[i].pool);
+		control->rail[i].pool = NULL;
+	}
+}
+
+int memory_pools_open(struct control *control)
+{
+	const struct settings *s = control->settings;
+	uint64_t largest = UINT64_MAX;
+
+	for (unsigned i = 0; i < control->rails; i++) {
+		const struct pool_options options = {.rail = i,
+			.bytes = s->engine_pool_bytes,
+			.numa_node = control->plan.rail[i].numa_node,
+			.want_huge = s->engine_huge_pages,
+			.limbo_ns = (uint64_t)s->engine_limbo_ms * 1000000};
+		struct pool *pool;
+		int rc = pool_open(&options, &pool);
+
+		if (rc < 0) {
+			log_error("pool of rail %u: %s; lower engine.pool_bytes", i, strerror(-rc));
+			memory_pools_close(control);
+			return rc;
+		}
+		control->rail[i].pool = pool;
+		seal("pool", pool_memory(pool)->fd);
+		seal("heads", pool_heads(pool)->fd);
+		control->status->pool_bytes[i] = pool_bytes(pool);
+		if (pool_page_bytes_max(pool) < largest)
+			largest = pool_page_bytes_max(pool);
+	}
+	control->status->page_bytes_max = largest;
+	return 0;
+}
+
+/*
+ * How many entries the shard must hold at half load. When the settings leave it open: this node's
+ * share of a cluster of its equals whose pools are full of the smallest pages, i.e. 1/64 of the
+ * pool memory with two replicas. More than SHARD_ENTRIES_MAX (2 GiB) only when the settings say so.
+ */
+#define SHARD_ENTRIES_MAX (1ull << 26)
+
+static uint64_t shard_entries(const struct control *control)
+{
+	const struct settings *s = control->settings;
+	uint64_t entries = 0;
+
+	if (s->engine_directory_entries)
+		return (uint64_t)s->engine_directory_entries;
+	for (unsigned i = 0; i < control->rails; i++)
+		entries += pool_memory(control->rail[i].pool)->bytes / PAGE_UNIT;
+	entries *= (uint64_t)s->cluster_replicas;
+	return entries < SHARD_ENTRIES_MAX ? entries : SHARD_ENTRIES_MAX;
+}
+
+int memory_shard_open(struct control *control)
+{
+	int rc = shard_open(shard_entries(control), control->plan.rail[0].numa_node,
+		control->settings->engine_huge_pages, &control->shard);
+
+	if (rc < 0) {
+		log_error("directory shard: %s; lower engine.directory_entries", strerror(-rc));
+		return rc;
+	}
+	seal("shard", control->shard.memory.fd);
+	control->status->bucket_bits = control->shard.bits;
+	rc = index_open(1024, &control->index);
+	if (rc < 0)
+		shard_close(&control->shard);
+	return rc;
+}
+
+void memory_shard_close(struct control *control)
+{
+	index_close(control->index);
+	shard_close(&control->shard);
+}
+
+/* ---- on every NIC ---------------------------------------------------------------------------- */
+
+struct registration {
+	pthread_t thread;
+	struct control *control;
+	unsigned nic;
+	bool started;
+	int result;
+	char text[256];
+};
+
+static int export_one(struct registration *r, unsigned region, const struct huge *memory)
+{
+	struct control_rail *rail = &r->control->rail[r->nic];
+
+	r->result = dv_mr_register(rail->device, memory->base, memory->bytes, DV_REMOTE_READ,
+		memory->fd, 0, &rail->exported[region]);
+	if (r->result < 0)
+		snprintf(r->text, sizeof(r->text), "%s", dv_error());
+	return r->result;
+}
+
+/* Every pool and head array of the host and the shard, on one NIC. A thread of its own. */
+static void *export_all(void *context)
+{
+	struct registration *r = context;
+	struct control *control = r->control;
+
+	for (unsigned i = 0; i < control->rails; i++) {
+		if (export_one(r, REGION_POOL_0 + i, pool_memory(control->rail[i].pool)) < 0 ||
+			export_one(r, REGION_HEADS_0 + i, pool_heads(control->rail[i].pool)) < 0)
+			return NULL;
+	}
+	(void)export_one(r, REGION_SHARD, &control->shard.memory);
+	return NULL;
+}
+
+void memory_unexport(struct control *control)
+{
+	for (unsigned i = 0; i < control->rails; i++) {
+		for (unsigned region = 0; region < REGIONS_EXPORTED; region++) {
+			struct dv_mr *mr = &control->rail[i].exported[region];
+
+			if (mr->length && dv_mr_deregister(control->rail[i].device, mr) < 0)
+				log_warn("rail %u: %s", i, dv_error());
+			mr->length = 0;
+		}
+	}
+}
+
+int memory_export(struct control *control)
+{
+	struct registration *all = calloc(control->rails, sizeof(*all));
+	uint64_t began_ns = clock_now_ns();
+	int rc = all ? 0 : -ENOMEM;
+
+	for (unsigned i = 0; all && i < control->rails; i++) {
+		struct registration *r = &all[i];
+
+		*r = (struct registration){.control = control, .nic = i};
+		r->started = pthread_create(&r->thread, NULL, export_all, r) == 0;
+		if (!r->started)
+			export_all(r);
+	}
+	for (unsigned i = 0; all && i < control->rails; i++) {
+		struct registration *r = &all[i];
+
+		if (r->started)
+			pthread_join(r->thread, NULL);
+		if (r->result < 0) {
+			log_error("rail %u: registering pools: %s", i, r->text);
+			rc = r->result;
+		}
+	}
+	free(all);
+	if (rc < 0)
+		memory_unexport(control);
+	else
+		log_debug("pools registered on %u NICs in %" PRIu64 " ms", control->rails,
+			(clock_now_ns() - began_ns) / 1000000);
+	return rc;
+}

@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Builds the control plane and takes it down again: a table of steps, opened from the top, closed
+ * from the bottom, so that whatever fails undoes exactly what was done. Start-up and shutdown, on
+ * the loop's thread.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "config/log.h"
+#include "engine/control/attach.h"
+#include "engine/control/device_event.h"
+#include "engine/control/loop.h"
+#include "engine/control/publish.h"
+#include "numa/clock.h"
+
+/* ---- the engine itself ----------------------------------------------------------------------- */
+
+static int identity_open(struct control *control)
+{
+	const struct settings *s = control->settings;
+	int n;
+
+	do {
+		if (getrandom(&control->incarnation, sizeof(control->incarnation), 0) !=
+			(ssize_t)sizeof(control->incarnation))
+			return -EIO;
+		control->ref = (uint32_t)control->incarnation;
+	} while (control->ref == 0);
+	if (s->engine_name[0])
+		n = snprintf(control->name, sizeof(control->name), "%s", s->engine_name);
+	else
+		n = snprintf(control->name, sizeof(control->name),
+			strchr(s->cluster_address, ':') ? "[%s]:%u" : "%s:%u", s->cluster_address,
+			(unsigned)s->cluster_port);
+	if (n < 0 || (size_t)n >= sizeof(control->name)) {
+		log_error("name %s:%u is longer than %u; set engine.name", s->cluster_address,
+			(unsigned)s->cluster_port, NAME_BYTES_MAX - 1);
+		return -ENAMETOOLONG;
+	}
+	return 0;
+}
+
+static void events_close(struct control *control)
+{
+	loop_events_close(loop_of(control));
+	if (control->kick >= 0)
+		close(control->kick);
+	for (unsigned i = 0; i < control->rails; i++)
+		if (control->rail[i].kick >= 0)
+			close(control->rail[i].kick);
+	if (control->base)
+		event_base_free(control->base);
+}
+
+static int events_open(struct control *control)
+{
+	struct event_config *config = event_config_new();
+	int rc;
+
+	control->kick = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	rc = control->kick < 0 ? -errno : 0;
+	for (unsigned i = 0; i < control->rails; i++) {
+		control->rail[i].kick = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+		if (control->rail[i].kick < 0)
+			rc = -errno;
+	}
+	if (config) {
+		event_config_set_flag(config, EVENT_BASE_FLAG_PRECISE_TIMER);
+		control->base = event_base_new_with_config(config);
+		event_config_free(config);
+	}
+	if (rc == 0)
+		rc = control->base ? loop_events_open(loop_of(control)) : -ENOMEM;
+	if (rc < 0)
+		events_close(control);
+	return rc;
+}
+
+/* ---- NICs ------------------------------------------------------------------------------------ */
+
+static void devices_close(struct control *control)
+{
+	for (unsigned i = 0; i < control->rails; i++) {
+		if (control->rail[i].device)
+			dv_close(control->rail[i].device);
+		control->rail[i].device = NULL;
+	}
+}
+
+static int devices_open(struct control *control)
+{
+	const struct settings *s = control->settings;
+
+	for (unsigned i = 0; i < control->rails; i++) {
+		const char *name = control->plan.rail[i].device;
+		char soft[NAME_BYTES_MAX];
+		struct dv_options options = {.name = name,
+			.port = 1,
+			.gid_index = (int)s->rail_gid_index,
+			.link = s->soft_link == LINK_TCP ? "tcp" : "shm",
+			.address = s->soft_address[0] ? s->soft_address : s->cluster_address};
+		int rc;
+
+		if (strcmp(name, "soft") == 0) {
+			snprintf(soft, sizeof(soft), "soft:%u", i);
+			options.name = soft;
+		}
+		rc = dv_open(&options, &control->rail[i].device);
+		if (rc < 0) {
+			log_error("rail %u: %s", i, dv_error());
+			devices_close(control);
+			return rc;
+		}
+	}
+	return 0;
+}
+
+/* ---- rails ----------------------------------------------------------------------------------- */
+
+static void rails_close(struct control *control)
+{
+	for (unsigned i = 0; i < control->rails; i++) {
+		if (control->rail[i].rail)
+			rail_close(control->rail[i].rail);
+		control->rail[i].rail = NULL;
+	}
+}
+
+static int rails_open(struct control *control)
+{
+	const struct settings *s = control->settings;
+
+	for (unsigned i = 0; i < control->rails; i++) {
+		const struct rail_options options = {.index = i,
+			.core = control->plan.rail[i].core,
+			.busy = control->plan.rail[i].busy,
+			.spin_ns = (uint64_t)s->rail_spin_us * 1000,
+			.device = control->rail[i].device,
+			.status = control->status,
+			.kick = control->rail[i].kick,
+			.control_kick = control->kick,
+			.skip_head_check = s->test_skip_head_check};
+		int rc = rail_open(&options, &control->rail[i].rail);
+
+		if (rc < 0) {
+			log_error("rail %u: %s: %s", i, strerror(-rc), dv_error());
+			rails_close(control);
+			return rc;
+		}
+	}
+	return 0;
+}
+
+static void rails_stop(struct control *control)
+{
+	struct loop *loop = loop_of(control);
+
+	if (loop_rails_stop(loop, LOOP_STOP_NS) < 0)
+		loop->result = -ETIMEDOUT;
+}
+
+static int rails_start(struct control *control)
+{
+	for (unsigned i = 0; i < control->rails; i++) {
+		int rc = rail_start(control->rail[i].rail);
+
+		if (rc < 0) {
+			log_error("rail %u: starting its poll core: %s", i, strerror(-rc));
+			rails_stop(control);
+			return rc;
+		}
+		loop_of(control)->started[i] = true;
+	}
+	return 0;
+}
+
+/* ---- all together ---------------------------------------------------------------------------- */
+
+static int nothing_open(struct control *control)
+{
+	(void)control;
+	return 0;
+}
+
+static void nothing_close(struct control *control)
+{
+	(void)control;
+}
+
+static void publish_memory_close(struct control *control)
+{
+	publish_free(control->publish);
+	control->publish = NULL;
+}
+
+/* An open that fails has undone itself. Closed from the bottom: first the rails come to rest. */
+static const struct {
+	const char *what;
+	int (*open)(struct control *control);
+	void (*close)(struct control *control);
+} steps[] = {
+	{"name", identity_open, nothing_close},
+	{"event loop", events_open, events_close},
+	{"status segment", memory_status_open, memory_status_close},
+	{"pools", memory_pools_open, memory_pools_close},
+	{"directory shard", memory_shard_open, memory_shard_close},
+	{"NICs", devices_open, devices_close},
+	{"events of the NICs", device_event_open, device_event_close},
+	{"memory registration", memory_export, memory_unexport},
+	{"rails", rails_open, rails_close},
+	{"answers", nothing_open, publish_memory_close}, /* directory_close() still calls back */
+	{"engine-to-engine port", rpc_open, rpc_close},
+	{"member table", member_open, member_close},
+	{"directory", directory_open, directory_close},
+	{"connections", connect_open, connect_close},
+	{"publishing", publish_open, publish_close},
+	{"client socket", attach_open, attach_close},
+	{"poll cores", rails_start, rails_stop},
+};
+#define STEPS (sizeof(steps) / sizeof(steps[0]))
+
+static void steps_close(struct loop *loop, size_t opened)
+{
+	while (opened-- > 0) {
+		steps[opened].close(&loop->control);
+		if (loop->result == -ETIMEDOUT) {
+			log_error("stopping: a poll core still runs; the kernel gets its memory");
+			return;
+		}
+	}
+	free(loop);
+}
+
+int control_open(
+	const struct settings *settings, const struct plan *plan, struct control **ret_control)
+{
+	struct loop *loop;
+
+	if (plan->rails == 0 || plan->rails > RAILS_MAX)
+		return -EINVAL;
+	/* Ring indices in struct control's neighbours want cache lines. */
+	loop = aligned_alloc(64, (sizeof(*loop) + 63) & ~(size_t)63);
+	if (!loop)
+		return -ENOMEM;
+	memset(loop, 0, sizeof(*loop));
+	loop->control.settings = settings;
+	loop->control.plan = *plan;
+	loop->control.rails = plan->rails;
+	loop->control.kick = -1;
+	for (unsigned i = 0; i < RAILS_MAX; i++)
+		loop->control.rail[i].kick = -1;
+	loop->started_ns = clock_now_ns();
+	for (size_t i = 0; i < STEPS; i++) {
+		int rc = steps[i].open(&loop->control);
+
+		if (rc < 0) {
+			log_error("starting: %s: %s", steps[i].what, strerror(-rc));
+			steps_close(loop, i);
+			return rc;
+		}
+	}
+	*ret_control = &loop->control;
+	return 0;
+}
+
+void control_close(struct control *control)
+{
+	if (control)
+		steps_close(loop_of(control), STEPS);
+}

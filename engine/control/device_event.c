@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Watches what the NICs tell: a port that lost its link, a device or a queue that died. Nothing is
+ * decided from it: requests over a dead rail end by their own deadlines and go over another one. It
+ * tells the operator which cable, and when it was back. The loop's thread.
+ */
+#include <event2/event.h>
+#include <stdlib.h>
+
+#include "config/log.h"
+#include "engine/control/device_event.h"
+
+#define EVENTS_BURST 16u /* a turn */
+
+struct device_watch {
+	struct event *event[RAILS_MAX];
+};
+
+static void tell(const struct control *control, unsigned rail, const struct dv_event *event)
+{
+	const char *name = control->plan.rail[rail].device;
+
+	switch (event->kind) {
+	case DV_EVENT_PORT_DOWN:
+		log_error("rail %u: %s port %u lost its link: reads go over other rails; check "
+			  "the cable and the switch", rail, name, event->port);
+		break;
+	case DV_EVENT_PORT_UP:
+		log_info("rail %u: %s port %u has its link again", rail, name, event->port);
+		break;
+	case DV_EVENT_DEVICE_FATAL:
+		log_error("rail %u: %s failed (%s): this rail is lost until the engine is "
+			  "started again; see dmesg", rail, name, event->text);
+		break;
+	case DV_EVENT_CQ_OVERRUN:
+		log_error("rail %u: %s: a completion queue overran (%s): this rail is lost until "
+			  "the engine is started again; please report it", rail, name,
+			event->text);
+		break;
+	case DV_EVENT_QP_ERROR:
+		log_warn("rail %u: %s: %s: it is connected again", rail, name, event->text);
+		break;
+	case DV_EVENT_OTHER:
+		log_info("rail %u: %s: %s", rail, name, event->text);
+		break;
+	}
+}
+
+static void ready(evutil_socket_t fd, short what, void *argument)
+{
+	struct control *control = argument;
+
+	(void)what;
+	for (unsigned i = 0; i < control->rails; i++) {
+		struct dv_device *device = control->rail[i].device;
+		struct dv_event event;
+
+		if (dv_event_fd(device) != fd)
+			continue;
+		for (unsigned n = 0; n < EVENTS_BURST && dv_event_next(device, &event) == 1; n++)
+			tell(control, i, &event);
+	}
+}
+
+int device_event_open(struct control *control)
+{
+	struct device_watch *watch = calloc(1, sizeof(*watch));
+
+	if (!watch)
+		return -ENOMEM;
+	control->device_watch = watch;
+	for (unsigned i = 0; i < control->rails; i++) {
+		int fd = dv_event_fd(control->rail[i].device);
+
+		if (fd < 0)
+			continue; /* the software NIC has nothing to tell */
+		watch->event[i] = event_new(control->base, fd, EV_READ | EV_PERSIST, ready,
+			control);
+		if (!watch->event[i] || event_add(watch->event[i], NULL)) {
+			device_event_close(control);
+			return -ENOMEM;
+		}
+	}
+	return 0;
+}
+
+void device_event_close(struct control *control)
+{
+	struct device_watch *watch = control->device_watch;
+
+	for (unsigned i = 0; watch && i < RAILS_MAX; i++)
+		if (watch->event[i])
+			event_free(watch->event[i]);
+	free(watch);
+	control->device_watch = NULL;
+}

@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The directory's calls: each becomes a claim to the owners of its key. Control plane's thread
+ * only.
+ */
+#include "engine/control/directory.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/log.h"
+#include "engine/control/directory_state.h"
+#include "engine/control/member.h"
+
+static void add_owners(struct directory *dir, struct claim *claim, const struct map_view *view)
+{
+	uint32_t owner[REPLICAS_MAX];
+	unsigned owners = view->members ? map_owners(view, &claim->key, owner) : 0;
+
+	for (unsigned i = 0; i < owners; i++)
+		if (view->member[owner[i]].ref)
+			claim_add(dir, claim, view->member[owner[i]].peer,
+				view->member[owner[i]].ref);
+}
+
+void directory_publish(struct control *control, const struct page_key *key, uint32_t place,
+	uint32_t generation, uint64_t deadline_ns, directory_done done, void *context,
+	uint64_t cookie)
+{
+	struct directory *dir = control->directory;
+	struct claim *claim = claim_new(dir, VERB_PUBLISH, key, place, generation, REPLICAS_MAX);
+
+	if (!claim) {
+		if (done)
+			done(context, cookie, OP_NO_SPACE);
+		return;
+	}
+	claim_await(dir, claim, deadline_ns, done, context, cookie);
+	add_owners(dir, claim, member_map(control));
+	claim_start(dir, claim);
+}
+
+/* Also where the walk under way has not taken it away yet. */
+static void remove_everywhere(struct control *control, const struct page_key *key, uint32_t ref,
+	uint32_t place, uint32_t generation)
+{
+	struct directory *dir = control->directory;
+	struct claim *claim;
+
+	if (dir->background >= BACKGROUND_MAX) {
+		log_warn("owners are too far behind: removes of directory entries are dropped; "
+			 "readers "
+			 "will find and report them");
+		return;
+	}
+	claim = claim_new(
+		dir, VERB_REMOVE, key, place, generation, (2 + dir->formers) * REPLICAS_MAX);
+	if (!claim)
+		return;
+	claim->ref = ref;
+	add_owners(dir, claim, member_map(control));
+	if (dir->phase == MOVE_WALK)
+		add_owners(dir, claim, dir->settled);
+	for (unsigned i = 0; i < dir->formers; i++)
+		add_owners(dir, claim, &dir->former[i]);
+	claim_start(dir, claim);
+}
+
+void directory_remove(
+	struct control *control, const struct page_key *key, uint32_t place, uint32_t generation)
+{
+	remove_everywhere(control, key, control->ref, place, generation);
+}
+
+void directory_stale(struct control *control, const struct page_key *key, uint32_t ref,
+	uint32_t place, uint32_t generation)
+{
+	const struct index_entry *ours;
+
+	if (ref == 0 || (key->word[0] | key->word[1]) == 0)
+		return;
+	if (ref == control->ref) {
+		ours = index_find(control->index, key);
+		if (ours && ours->place == place && ours->generation == generation)
+			return; /* it is right: the reader was wrong, or late */
+	}
+	control->counter[COUNTER_entries_stale]++;
+	remove_everywhere(control, key, ref, place, generation);
+}
+
+void directory_forget(struct control *control, const struct page_key *key, uint64_t deadline_ns,
+	directory_done done, void *context, uint64_t cookie)
+{
+	struct directory *dir = control->directory;
+	const struct map_view *view = member_map(control);
+	struct claim *claim = claim_new(dir, VERB_FORGET, key, 0, 0, view->members);
+
+	if (!claim) {
+		if (done)
+			done(context, cookie, OP_NO_SPACE);
+		return;
+	}
+	claim_await(dir, claim, deadline_ns, done, context, cookie);
+	for (uint32_t i = 0; i < view->members; i++)
+		claim_add(dir, claim, view->member[i].peer, view->member[i].ref);
+	claim_start(dir, claim);
+}
+
+/* ---- touches --------------------------------------------------------------------------------- */
+
+static void touches_send(struct directory *dir, struct owner *owner)
+{
+	struct rpc_link *link = owner->ref ? member_link(dir->control, owner->ref) : NULL;
+	Pc__Touch touch = PC__TOUCH__INIT;
+	Pc__Message message = PC__MESSAGE__INIT;
+
+	touch.n_places = owner->touched;
+	touch.places = owner->touches;
+	message.body_case = PC__MESSAGE__BODY_TOUCH;
+	message.touch = &touch;
+	(void)rpc_send(link, &message); /* a hint: lost when the peer is behind */
+	owner->touched = 0;
+}
+
+static void touches_due(evutil_socket_t fd, short what, void *context)
+{
+	struct directory *dir = context;
+
+	(void)fd;
+	(void)what;
+	dir->touch_armed = false;
+	for (unsigned i = 0; i < NODES_MAX; i++)
+		if (dir->owner[i].touched)
+			touches_send(dir, &dir->owner[i]);
+}
+
+void directory_touch(struct control *control, uint32_t ref, uint32_t place)
+{
+	struct timeval pace = {.tv_usec = TOUCH_PACE_MS * 1000};
+	struct directory *dir = control->directory;
+	const struct member_record *record;
+	struct owner *owner;
+
+	if (ref == control->ref) {
+		publish_touched(control, place);
+		return;
+	}
+	record = member_by_ref(control, ref);
+	if (!record || place_rail(place) >= record->map.rails)
+		return;
+	owner = &dir->owner[record->map.peer];
+	if (owner->ref != ref)
+		return;
+	if (!owner->touches)
+		owner->touches = malloc(MESSAGE_PAGES_MAX * sizeof(owner->touches[0]));
+	if (!owner->touches)
+		return;
+	owner->touches[owner->touched++] = place;
+	if (owner->touched == MESSAGE_PAGES_MAX)
+		touches_send(dir, owner);
+	if (!dir->touch_armed) {
+		dir->touch_armed = true;
+		event_add(dir->touch_due, &pace);
+	}
+}
+
+/* ---- turns, open and close ------------------------------------------------------------------- */
+
+void directory_flush(struct control *control)
+{
+	struct directory *dir = control->directory;
+
+	event_del(dir->wake);
+	claims_answer(dir);
+	owners_send(dir);
+}
+
+static void wake(evutil_socket_t fd, short what, void *context)
+{
+	struct directory *dir = context;
+
+	(void)fd;
+	(void)what;
+	directory_flush(dir->control);
+}
+
+static void queues_open(struct directory *dir)
+{
+	STAILQ_INIT(&dir->dirty);
+	STAILQ_INIT(&dir->finished);
+	STAILQ_INIT(&dir->orphans);
+	for (unsigned i = 0; i < NODES_MAX; i++) {
+		dir->owner[i].peer = (uint16_t)i;
+		STAILQ_INIT(&dir->owner[i].batches);
+		for (unsigned verb = 0; verb < VERBS; verb++)
+			STAILQ_INIT(&dir->owner[i].queue[verb]);
+	}
+	for (unsigned i = 0; i < MESSAGE_PAGES_MAX; i++) {
+		dir->entry[i] = (Pc__Entry)PC__ENTRY__INIT;
+		dir->entry_at[i] = &dir->entry[i];
+	}
+}
+
+int directory_open(struct control *control)
+{
+	struct directory *dir = calloc(1, sizeof(*dir));
+
+	if (!dir)
+		return -ENOMEM;
+	dir->control = control;
+	queues_open(dir);
+	control->directory = dir;
+	dir->due = event_new(control->base, -1, 0, claims_due, dir);
+	dir->wake = event_new(control->base, -1, 0, wake, dir);
+	dir->touch_due = event_new(control->base, -1, 0, touches_due, dir);
+	dir->move = event_new(control->base, -1, 0, move_slice, dir);
+	dir->settled = calloc(1, sizeof(*dir->settled));
+	dir->target = calloc(1, sizeof(*dir->target));
+	dir->former = calloc(FORMER_MAX, sizeof(*dir->former));
+	if (!dir->due || !dir->wake || !dir->touch_due || !dir->move || !dir->settled ||
+		!dir->target || !dir->former) {
+		directory_close(control);
+		return -ENOMEM;
+	}
+	*dir->settled = *member_map(control);
+	*dir->target = *dir->settled;
+	directory_map_changed(control);
+	return 0;
+}
+
+void directory_close(struct control *control)
+{
+	struct directory *dir = control->directory;
+	struct event *events[] = {dir ? dir->due : NULL, dir ? dir->wake : NULL,
+		dir ? dir->touch_due : NULL, dir ? dir->move : NULL};
+
+	if (!dir)
+		return;
+	for (unsigned i = 0; i < NODES_MAX; i++) {
+		dir->owner[i].ref = 0;
+		owner_rewind(&dir->owner[i]);
+		free(dir->owner[i].touches);
+	}
+	claims_close(dir);
+	for (unsigned i = 0; i < sizeof(events) / sizeof(events[0]); i++)
+		if (events[i])
+			event_free(events[i]);
+	free(dir->settled);
+	free(dir->target);
+	free(dir->former);
+	free(dir);
+	control->directory = NULL;
+}

@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Claims: one key to be published at, removed from or forgotten by several members, until each has
+ * answered or is gone; deadlines in a heap; answers to whoever waits. Control plane's thread only.
+ */
+#include <stdlib.h>
+
+#include "config/log.h"
+#include "engine/control/directory_state.h"
+#include "numa/clock.h"
+
+#define ANSWER_ROUNDS 8
+
+/* ---- deadlines: a binary heap ---------------------------------------------------------------- */
+
+static void heap_set(struct directory *dir, uint32_t at, struct claim *claim)
+{
+	dir->heap[at] = claim;
+	claim->heap = at + 1;
+}
+
+static void heap_up(struct directory *dir, uint32_t at)
+{
+	struct claim *claim = dir->heap[at];
+
+	while (at > 0 && dir->heap[(at - 1) / 2]->deadline_ns > claim->deadline_ns) {
+		heap_set(dir, at, dir->heap[(at - 1) / 2]);
+		at = (at - 1) / 2;
+	}
+	heap_set(dir, at, claim);
+}
+
+static void heap_down(struct directory *dir, uint32_t at)
+{
+	struct claim *claim = dir->heap[at];
+
+	for (uint32_t child = 2 * at + 1; child < dir->heap_count; child = 2 * at + 1) {
+		if (child + 1 < dir->heap_count &&
+			dir->heap[child + 1]->deadline_ns < dir->heap[child]->deadline_ns)
+			child++;
+		if (dir->heap[child]->deadline_ns >= claim->deadline_ns)
+			break;
+		heap_set(dir, at, dir->heap[child]);
+		at = child;
+	}
+	heap_set(dir, at, claim);
+}
+
+static bool heap_add(struct directory *dir, struct claim *claim)
+{
+	if (dir->heap_count == dir->heap_room) {
+		uint32_t room = dir->heap_room ? 2 * dir->heap_room : 1024;
+		struct claim **more = realloc(dir->heap, room * sizeof(*more));
+
+		if (!more)
+			return false;
+		dir->heap = more;
+		dir->heap_room = room;
+	}
+	heap_set(dir, dir->heap_count++, claim);
+	heap_up(dir, dir->heap_count - 1);
+	return true;
+}
+
+static void heap_remove(struct directory *dir, struct claim *claim)
+{
+	uint32_t at = claim->heap - 1;
+	struct claim *last;
+
+	if (claim->heap == 0)
+		return;
+	claim->heap = 0;
+	last = dir->heap[--dir->heap_count];
+	if (last == claim)
+		return;
+	heap_set(dir, at, last);
+	heap_up(dir, at);
+	heap_down(dir, last->heap - 1);
+}
+
+/* The timer is left alone when it fires early enough: it is set again when it has fired. */
+static void due_arm(struct directory *dir)
+{
+	uint64_t now_ns = clock_now_ns(), at_ns, wait_ns;
+	struct timeval wait;
+
+	if (dir->heap_count == 0)
+		return;
+	at_ns = dir->heap[0]->deadline_ns;
+	if (dir->due_ns && dir->due_ns <= at_ns)
+		return;
+	wait_ns = at_ns > now_ns ? at_ns - now_ns : 0;
+	wait.tv_sec = (time_t)(wait_ns / 1000000000);
+	wait.tv_usec = (suseconds_t)(wait_ns % 1000000000 / 1000);
+	event_add(dir->due, &wait);
+	dir->due_ns = at_ns ? at_ns : 1;
+}
+
+/* ---- answers --------------------------------------------------------------------------------- */
+
+static void claim_answer(struct directory *dir, struct claim *claim, enum op_status status)
+{
+	heap_remove(dir, claim);
+	claim->answered = true;
+	claim->status = (uint8_t)status;
+	STAILQ_INSERT_TAIL(&dir->finished, claim, finished);
+	event_active(dir->wake, EV_TIMEOUT, 0); /* directory_flush() in this turn */
+}
+
+void claims_due(evutil_socket_t fd, short what, void *context)
+{
+	struct directory *dir = context;
+	uint64_t now_ns = clock_now_ns();
+
+	(void)fd;
+	(void)what;
+	dir->due_ns = 0;
+	while (dir->heap_count && dir->heap[0]->deadline_ns <= now_ns)
+		claim_answer(dir, dir->heap[0], OP_TIMEOUT);
+	due_arm(dir);
+}
+
+static enum op_status claim_status(const struct claim *claim)
+{
+	if (claim->acked)
+		return OP_HIT;
+	if (claim->verb == VERB_FORGET)
+		return OP_MISS;
+	return claim->refused ? OP_NO_SPACE : OP_PEER_DOWN;
+}
+
+static void claim_end(struct directory *dir, struct claim *claim)
+{
+	dir->background -= claim->background;
+	free(claim);
+}
+
+void claims_answer(struct directory *dir)
+{
+	for (unsigned round = 0; round < ANSWER_ROUNDS && !STAILQ_EMPTY(&dir->finished); round++) {
+		STAILQ_HEAD(, claim) now = STAILQ_HEAD_INITIALIZER(now);
+
+		STAILQ_CONCAT(&now, &dir->finished);
+		while (!STAILQ_EMPTY(&now)) {
+			struct claim *claim = STAILQ_FIRST(&now);
+			directory_done done = claim->done;
+
+			STAILQ_REMOVE_HEAD(&now, finished);
+			claim->done = NULL;
+			done(claim->context, claim->cookie, claim->status);
+			if (claim->pending == 0)
+				claim_end(dir, claim);
+		}
+	}
+	if (!STAILQ_EMPTY(&dir->finished))
+		event_active(dir->wake, EV_TIMEOUT, 0);
+}
+
+/* ---- claims ---------------------------------------------------------------------------------- */
+
+struct claim *claim_new(struct directory *dir, enum verb verb, const struct page_key *key,
+	uint32_t place, uint32_t generation, unsigned room)
+{
+	struct claim *claim = calloc(1, sizeof(*claim) + room * sizeof(claim->item[0]));
+
+	if (!claim) {
+		log_error("no memory for a directory entry's message");
+		return NULL;
+	}
+	claim->verb = (uint8_t)verb;
+	claim->key = *key;
+	claim->place = place;
+	claim->generation = generation;
+	claim->room = (uint16_t)room;
+	claim->background = true;
+	dir->background++;
+	return claim;
+}
+
+void claim_await(struct directory *dir, struct claim *claim, uint64_t deadline_ns,
+	directory_done done, void *context, uint64_t cookie)
+{
+	if (!done)
+		return;
+	dir->background -= claim->background;
+	claim->background = false;
+	claim->deadline_ns = deadline_ns;
+	claim->done = done;
+	claim->context = context;
+	claim->cookie = cookie;
+	if (heap_add(dir, claim))
+		due_arm(dir);
+	else
+		log_error("no memory for a deadline: a publish waits for its owners without one");
+}
+
+bool claim_has(const struct claim *claim, uint32_t ref)
+{
+	for (unsigned i = 0; i < claim->items; i++)
+		if (claim->item[i].ref == ref)
+			return true;
+	return false;
+}
+
+enum outcome claim_do_here(struct directory *dir, const struct claim *claim)
+{
+	struct control *control = dir->control;
+
+	switch ((enum verb)claim->verb) {
+	case VERB_PUBLISH:
+		if (shard_insert(&control->shard, &claim->key, control->ref, claim->place,
+			    claim->generation) == 0) {
+			control->counter[COUNTER_entries_inserted]++;
+			return OUTCOME_DONE;
+		}
+		control->counter[COUNTER_entries_dropped]++;
+		return OUTCOME_FAILED;
+	case VERB_REMOVE:
+		if (shard_remove(&control->shard, &claim->key, claim->ref, claim->place,
+			    claim->generation))
+			control->counter[COUNTER_entries_removed]++;
+		return OUTCOME_DONE;
+	case VERB_FORGET:
+		return publish_forget(control, &claim->key) ? OUTCOME_DONE : OUTCOME_FAILED;
+	case VERBS:
+	default:
+		return OUTCOME_LOST;
+	}
+}
+
+static void item_count(struct item *item, enum outcome outcome)
+{
+	item->resolved = true;
+	if (outcome == OUTCOME_DONE)
+		item->claim->acked++;
+	else if (outcome == OUTCOME_FAILED)
+		item->claim->refused++;
+}
+
+void claim_add(struct directory *dir, struct claim *claim, uint16_t peer, uint32_t ref)
+{
+	struct item *item;
+
+	if (claim->items == claim->room || claim_has(claim, ref))
+		return;
+	item = &claim->item[claim->items++];
+	item->claim = claim;
+	item->peer = peer;
+	item->ref = ref;
+	if (ref == dir->control->ref) {
+		item_count(item, claim_do_here(dir, claim));
+		return;
+	}
+	claim->pending++;
+	item_queue(dir, item);
+}
+
+void claim_start(struct directory *dir, struct claim *claim)
+{
+	if (claim->pending)
+		return;
+	if (claim->done)
+		claim_answer(dir, claim, claim_status(claim));
+	else
+		claim_end(dir, claim);
+}
+
+void item_resolve(struct directory *dir, struct item *item, enum outcome outcome)
+{
+	struct claim *claim = item->claim;
+
+	item_count(item, outcome);
+	claim->pending--;
+	if (claim->pending)
+		return;
+	if (claim->done && !claim->answered)
+		claim_answer(dir, claim, claim_status(claim));
+	else if (!claim->done)
+		claim_end(dir, claim);
+}
+
+static void items_drop(struct items *items)
+{
+	while (!STAILQ_EMPTY(items)) {
+		struct item *item = STAILQ_FIRST(items);
+		struct claim *claim = item->claim;
+
+		STAILQ_REMOVE_HEAD(items, next);
+		claim->pending--;
+		if (claim->pending == 0 && !(claim->done && claim->answered))
+			free(claim);
+	}
+}
+
+void claims_close(struct directory *dir)
+{
+	while (dir->heap_count)
+		claim_answer(dir, dir->heap[0], OP_CANCELLED);
+	claims_answer(dir);
+	items_drop(&dir->orphans);
+	for (unsigned i = 0; i < NODES_MAX; i++)
+		for (unsigned verb = 0; verb < VERBS; verb++)
+			items_drop(&dir->owner[i].queue[verb]);
+	while (!STAILQ_EMPTY(&dir->finished)) {
+		struct claim *claim = STAILQ_FIRST(&dir->finished);
+
+		STAILQ_REMOVE_HEAD(&dir->finished, finished);
+		free(claim);
+	}
+	free(dir->heap);
+}

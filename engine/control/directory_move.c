@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * After the map changed: our keys are published to owners that do not have them, somewhat later
+ * former owners are told to drop them, and entries of the dead are swept from our shard; all in
+ * small slices. Control plane's thread only.
+ *
+ * The walk compares the map with the one of the last walk that came to its end, so it does not
+ * matter how many maps there were in between: a change during a walk starts it from the beginning.
+ * A member that died, even for a moment, or that says it has dropped our entries, counts as an
+ * owner of nothing in the older maps. Nothing is taken from a former owner before the walk has come
+ * to its end: until then a further change may make it an owner again, and the walk would not know.
+ */
+#include <string.h>
+
+#include "engine/control/directory_state.h"
+#include "numa/clock.h"
+
+static void view_forget(struct map_view *view, uint32_t ref)
+{
+	for (uint32_t i = 0; i < view->members; i++)
+		if (view->member[i].ref == ref)
+			view->member[i].ref = 0;
+}
+
+static void views_forget(struct directory *dir, uint32_t ref)
+{
+	view_forget(dir->settled, ref);
+	view_forget(dir->target, ref);
+	for (unsigned i = 0; i < dir->formers; i++)
+		view_forget(&dir->former[i], ref);
+}
+
+/* Owners by this map may have entries that they no longer should; with too many maps, they keep
+ * them. */
+static void former_add(struct directory *dir, const struct map_view *view)
+{
+	if (dir->formers < FORMER_MAX)
+		dir->former[dir->formers++] = *view;
+}
+
+static void slice_after(struct directory *dir, uint64_t ms)
+{
+	struct timeval wait = {
+		.tv_sec = (time_t)(ms / 1000), .tv_usec = (suseconds_t)(ms % 1000 * 1000)};
+
+	event_add(dir->move, &wait);
+}
+
+static void walk_start(struct directory *dir)
+{
+	dir->phase = MOVE_WALK;
+	dir->cursor = 0;
+	slice_after(dir, MOVE_PACE_MS);
+}
+
+void directory_member_gone(struct control *control, uint16_t peer, uint32_t ref)
+{
+	struct directory *dir = control->directory;
+	struct owner *owner = &dir->owner[peer];
+
+	if (owner->ref == ref) {
+		owner->ref = 0;
+		owner_clear(dir, owner);
+	}
+	views_forget(dir, ref);
+	dir->sweep_left = 1ull << control->shard.bits;
+	walk_start(dir);
+}
+
+void directory_forgotten(struct control *control, uint32_t ref)
+{
+	struct directory *dir = control->directory;
+
+	if (!dir)
+		return;
+	views_forget(dir, ref);
+	walk_start(dir);
+}
+
+/* ---- orphans --------------------------------------------------------------------------------- */
+
+/* The walk publishes every key we hold; what somebody waits for does not wait for that. */
+static void orphan_place(struct directory *dir, struct item *item)
+{
+	const struct map_view *view = member_map(dir->control);
+	struct claim *claim = item->claim;
+	uint32_t owner[REPLICAS_MAX];
+	unsigned owners = map_owners(view, &claim->key, owner);
+
+	if (claim->verb != VERB_PUBLISH || !claim->done)
+		owners = 0;
+	for (unsigned i = 0; i < owners; i++) {
+		const struct map_member *to = &view->member[owner[i]];
+
+		if (claim_has(claim, to->ref))
+			continue;
+		item->ref = to->ref;
+		item->peer = to->peer;
+		if (to->self)
+			item_resolve(dir, item, claim_do_here(dir, claim));
+		else
+			item_queue(dir, item);
+		return;
+	}
+	item_resolve(dir, item, OUTCOME_LOST);
+}
+
+void directory_map_changed(struct control *control)
+{
+	struct directory *dir = control->directory;
+	const struct map_view *view = member_map(control);
+	struct items orphans = STAILQ_HEAD_INITIALIZER(orphans);
+
+	for (uint32_t i = 0; i < view->members; i++)
+		if (!view->member[i].self)
+			dir->owner[view->member[i].peer].ref = view->member[i].ref;
+	if (dir->phase == MOVE_WALK)
+		former_add(dir, dir->target);
+	*dir->target = *view;
+	STAILQ_CONCAT(&orphans, &dir->orphans);
+	while (!STAILQ_EMPTY(&orphans)) {
+		struct item *item = STAILQ_FIRST(&orphans);
+
+		STAILQ_REMOVE_HEAD(&orphans, next);
+		orphan_place(dir, item);
+	}
+	walk_start(dir);
+}
+
+/* ---- the walk -------------------------------------------------------------------------------- */
+
+struct owner_set {
+	unsigned count;
+	uint32_t ref[REPLICAS_MAX];
+	uint16_t peer[REPLICAS_MAX];
+};
+
+static void owners_of(
+	const struct map_view *view, const struct page_key *key, struct owner_set *ret)
+{
+	uint32_t owner[REPLICAS_MAX];
+
+	ret->count = view->members ? map_owners(view, key, owner) : 0;
+	for (unsigned i = 0; i < ret->count; i++) {
+		ret->ref[i] = view->member[owner[i]].ref;
+		ret->peer[i] = view->member[owner[i]].peer;
+	}
+}
+
+static bool set_has(const struct owner_set *set, uint32_t ref)
+{
+	for (unsigned i = 0; i < set->count; i++)
+		if (set->ref[i] == ref)
+			return true;
+	return false;
+}
+
+static void publish_to_new(struct directory *dir, const struct index_entry *entry)
+{
+	struct owner_set before, after;
+	struct claim *claim = NULL;
+
+	owners_of(dir->settled, &entry->key, &before);
+	owners_of(member_map(dir->control), &entry->key, &after);
+	for (unsigned i = 0; i < after.count; i++) {
+		if (set_has(&before, after.ref[i]))
+			continue;
+		if (!claim)
+			claim = claim_new(dir, VERB_PUBLISH, &entry->key, entry->place,
+				entry->generation, REPLICAS_MAX);
+		if (!claim)
+			return;
+		claim_add(dir, claim, after.peer[i], after.ref[i]);
+	}
+	if (claim)
+		claim_start(dir, claim);
+}
+
+static void remove_from_former(struct directory *dir, const struct index_entry *entry)
+{
+	struct owner_set before = {.count = 0}, after;
+	struct claim *claim = NULL;
+
+	owners_of(member_map(dir->control), &entry->key, &after);
+	for (unsigned i = 0; i < dir->formers * REPLICAS_MAX; i++) {
+		unsigned nth = i % REPLICAS_MAX;
+
+		if (nth == 0)
+			owners_of(&dir->former[i / REPLICAS_MAX], &entry->key, &before);
+		if (nth >= before.count || before.ref[nth] == 0 || set_has(&after, before.ref[nth]))
+			continue;
+		if (!claim)
+			claim = claim_new(dir, VERB_REMOVE, &entry->key, entry->place,
+				entry->generation, FORMER_MAX * REPLICAS_MAX);
+		if (!claim)
+			return;
+		claim->ref = dir->control->ref;
+		claim_add(dir, claim, before.peer[nth], before.ref[nth]);
+	}
+	if (claim)
+		claim_start(dir, claim);
+}
+
+static void walk_end(struct directory *dir)
+{
+	if (dir->phase == MOVE_TIDY) {
+		dir->formers = 0;
+		dir->phase = MOVE_NONE;
+		return;
+	}
+	former_add(dir, dir->settled);
+	*dir->settled = *dir->target;
+	dir->phase = MOVE_WAIT;
+	dir->tidy_ns = clock_now_ns() +
+		       (uint64_t)dir->control->settings->cluster_dead_after_ms * 1000000ull;
+}
+
+static void walk_slice(struct directory *dir)
+{
+	struct index_entry entries[MOVE_KEYS / 8];
+
+	for (unsigned part = 0; part < 8; part++) {
+		unsigned count;
+
+		if (dir->background >= MOVE_CLAIMS_MAX)
+			return;
+		count = index_walk(dir->control->index, &dir->cursor, MOVE_KEYS / 8, entries);
+		for (unsigned i = 0; i < count; i++)
+			if (dir->phase == MOVE_WALK)
+				publish_to_new(dir, &entries[i]);
+			else
+				remove_from_former(dir, &entries[i]);
+		if (dir->cursor == 0) {
+			walk_end(dir);
+			return;
+		}
+	}
+}
+
+static bool ref_alive(void *context, uint32_t ref)
+{
+	return member_by_ref(context, ref) != NULL;
+}
+
+static void sweep_slice(struct directory *dir)
+{
+	struct control *control = dir->control;
+	uint32_t buckets =
+		dir->sweep_left < MOVE_BUCKETS ? (uint32_t)dir->sweep_left : MOVE_BUCKETS;
+
+	control->counter[COUNTER_entries_removed] +=
+		shard_sweep(&control->shard, &dir->sweep_cursor, buckets, ref_alive, control);
+	dir->sweep_left -= buckets;
+}
+
+void move_slice(evutil_socket_t fd, short what, void *context)
+{
+	struct directory *dir = context;
+	uint64_t now_ns = clock_now_ns();
+
+	(void)fd;
+	(void)what;
+	if (dir->phase == MOVE_WAIT && now_ns >= dir->tidy_ns)
+		dir->phase = MOVE_TIDY;
+	if (dir->phase == MOVE_WALK || dir->phase == MOVE_TIDY)
+		walk_slice(dir);
+	if (dir->sweep_left)
+		sweep_slice(dir);
+	if (dir->phase == MOVE_WAIT && !dir->sweep_left && dir->tidy_ns > now_ns)
+		slice_after(dir, (dir->tidy_ns - now_ns) / 1000000 + 1);
+	else if (dir->phase != MOVE_NONE || dir->sweep_left)
+		slice_after(dir, MOVE_PACE_MS);
+}

@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What each owner has to be told: queues, batches under way, acknowledgements. A batch that was not
+ * acknowledged when its connection closed goes back to the front of its queue. Control plane's
+ * thread only.
+ */
+#include <stdlib.h>
+
+#include "config/log.h"
+#include "engine/control/directory_state.h"
+#include "engine/control/member.h"
+#include "numa/clock.h"
+
+void owner_dirty(struct directory *dir, struct owner *owner)
+{
+	if (!owner->dirty) {
+		owner->dirty = true;
+		STAILQ_INSERT_TAIL(&dir->dirty, owner, next_dirty);
+	}
+	event_active(dir->wake, EV_TIMEOUT, 0);
+}
+
+void item_queue(struct directory *dir, struct item *item)
+{
+	struct owner *owner = &dir->owner[item->peer];
+
+	if (owner->ref != item->ref) {
+		STAILQ_INSERT_TAIL(&dir->orphans, item, next);
+		return;
+	}
+	STAILQ_INSERT_TAIL(&owner->queue[item->claim->verb], item, next);
+	owner_dirty(dir, owner);
+}
+
+/* ---- sending --------------------------------------------------------------------------------- */
+
+static struct batch *batch_take(struct owner *owner, unsigned verb)
+{
+	struct items *queue = &owner->queue[verb];
+	struct item *item;
+	struct batch *batch;
+	unsigned count = 0;
+
+	STAILQ_FOREACH(item, queue, next)
+	if (++count == MESSAGE_PAGES_MAX)
+		break;
+	batch = malloc(sizeof(*batch) + count * sizeof(batch->item[0]));
+	if (!batch)
+		return NULL;
+	batch->verb = verb;
+	batch->count = count;
+	for (unsigned i = 0; i < count; i++) {
+		batch->item[i] = STAILQ_FIRST(queue);
+		STAILQ_REMOVE_HEAD(queue, next);
+	}
+	return batch;
+}
+
+/* Items go back to the front of their queue, in their old order. */
+static void batch_rewind(struct owner *owner, struct batch *batch)
+{
+	for (unsigned i = batch->count; i > 0; i--)
+		STAILQ_INSERT_HEAD(&owner->queue[batch->verb], batch->item[i - 1], next);
+	free(batch);
+}
+
+static bool batch_send(struct directory *dir, struct rpc_link *link, const struct batch *batch)
+{
+	Pc__Publish publish = PC__PUBLISH__INIT;
+	Pc__Remove remove = PC__REMOVE__INIT;
+	Pc__Forget forget = PC__FORGET__INIT;
+	Pc__Message message = PC__MESSAGE__INIT;
+
+	for (unsigned i = 0; i < batch->count; i++) {
+		const struct claim *claim = batch->item[i]->claim;
+		Pc__Entry *entry = dir->entry_at[i];
+
+		entry->key0 = claim->key.word[0];
+		entry->key1 = claim->key.word[1];
+		entry->place = claim->place;
+		entry->generation = claim->generation;
+		entry->ref = batch->verb == VERB_REMOVE ? claim->ref : 0;
+	}
+	if (batch->verb == VERB_PUBLISH) {
+		publish.serial = batch->serial;
+		publish.ref = dir->control->ref;
+		publish.n_entries = batch->count;
+		publish.entries = dir->entry_at;
+		message.body_case = PC__MESSAGE__BODY_PUBLISH;
+		message.publish = &publish;
+	} else if (batch->verb == VERB_REMOVE) {
+		remove.serial = batch->serial;
+		remove.n_entries = batch->count;
+		remove.entries = dir->entry_at;
+		message.body_case = PC__MESSAGE__BODY_REMOVE;
+		message.remove = &remove;
+	} else {
+		forget.serial = batch->serial;
+		forget.n_entries = batch->count;
+		forget.entries = dir->entry_at;
+		message.body_case = PC__MESSAGE__BODY_FORGET;
+		message.forget = &forget;
+	}
+	return rpc_send(link, &message);
+}
+
+/* False: stop here; the owner stays dirty if that is worth another try without being told. */
+static bool owner_send_one(
+	struct directory *dir, struct owner *owner, struct rpc_link *link, unsigned verb)
+{
+	struct batch *batch = batch_take(owner, verb);
+
+	if (!batch)
+		return false;
+	batch->serial = ++dir->serial;
+	batch->sent_ns = clock_now_ns();
+	batch->via = link;
+	if (!batch_send(dir, link, batch)) {
+		batch_rewind(owner, batch);
+		return false;
+	}
+	STAILQ_INSERT_TAIL(&owner->batches, batch, next);
+	owner->in_flight++;
+	return true;
+}
+
+/* True: nothing is left, or an acknowledgement or a new link will bring us back. */
+static bool owner_send(struct directory *dir, struct owner *owner)
+{
+	struct rpc_link *link = owner->ref ? member_link(dir->control, owner->ref) : NULL;
+
+	if (!link)
+		return true;
+	for (unsigned verb = 0; verb < VERBS; verb++)
+		while (!STAILQ_EMPTY(&owner->queue[verb])) {
+			if (owner->in_flight == BATCHES_MAX)
+				return true;
+			if (!owner_send_one(dir, owner, link, verb))
+				return owner->in_flight > 0;
+		}
+	return true;
+}
+
+void owners_send(struct directory *dir)
+{
+	STAILQ_HEAD(, owner) now = STAILQ_HEAD_INITIALIZER(now);
+
+	STAILQ_CONCAT(&now, &dir->dirty);
+	while (!STAILQ_EMPTY(&now)) {
+		struct owner *owner = STAILQ_FIRST(&now);
+
+		STAILQ_REMOVE_HEAD(&now, next_dirty);
+		owner->dirty = false;
+		if (!owner_send(dir, owner)) { /* the peer is behind: the next turn tries again */
+			owner->dirty = true;
+			STAILQ_INSERT_TAIL(&dir->dirty, owner, next_dirty);
+		}
+	}
+}
+
+/* ---- what becomes of it ---------------------------------------------------------------------- */
+
+bool directory_serve_ack(struct control *control, struct rpc_link *link, const Pc__Ack *ack)
+{
+	struct directory *dir = control->directory;
+	struct owner *owner = &dir->owner[link->member->record.map.peer];
+	struct batch *batch;
+	size_t failed = 0;
+
+	STAILQ_FOREACH(batch, &owner->batches, next)
+	if (batch->serial == ack->serial && batch->via == link)
+		break;
+	if (!batch || owner->ref != member_link_ref(link))
+		return false;
+	/* Indices ascend, so that each is there once and one pass finds them. */
+	for (size_t i = 0; i < ack->n_failed; i++)
+		if (ack->failed[i] >= batch->count ||
+			(i > 0 && ack->failed[i] <= ack->failed[i - 1]))
+			return false;
+	STAILQ_REMOVE(&owner->batches, batch, batch, next);
+	owner->in_flight--;
+	for (unsigned i = 0; i < batch->count; i++) {
+		bool no = failed < ack->n_failed && ack->failed[failed] == i;
+
+		failed += no;
+		item_resolve(dir, batch->item[i], no ? OUTCOME_FAILED : OUTCOME_DONE);
+	}
+	free(batch);
+	owner_dirty(dir, owner);
+	return true;
+}
+
+void directory_link_down(struct control *control, uint16_t peer, const struct rpc_link *link)
+{
+	struct directory *dir = control->directory;
+	STAILQ_HEAD(, batch) keep = STAILQ_HEAD_INITIALIZER(keep);
+	STAILQ_HEAD(, batch) back = STAILQ_HEAD_INITIALIZER(back);
+	struct owner *owner;
+	struct batch *batch;
+
+	if (!dir)
+		return;
+	owner = &dir->owner[peer];
+	while ((batch = STAILQ_FIRST(&owner->batches))) {
+		STAILQ_REMOVE_HEAD(&owner->batches, next);
+		if (batch->via != link) {
+			STAILQ_INSERT_TAIL(&keep, batch, next);
+			continue;
+		}
+		owner->in_flight--;
+		STAILQ_INSERT_HEAD(&back, batch, next); /* the latest first */
+	}
+	STAILQ_CONCAT(&owner->batches, &keep);
+	while ((batch = STAILQ_FIRST(&back))) {
+		STAILQ_REMOVE_HEAD(&back, next);
+		batch_rewind(owner, batch);
+	}
+	owner_dirty(dir, owner);
+}
+
+void directory_link_up(struct control *control, uint16_t peer)
+{
+	if (control->directory)
+		owner_dirty(control->directory, &control->directory->owner[peer]);
+}
+
+void owner_rewind(struct owner *owner)
+{
+	struct batch *batch;
+
+	while ((batch = STAILQ_FIRST(&owner->batches))) {
+		STAILQ_REMOVE_HEAD(&owner->batches, next);
+		batch_rewind(owner, batch);
+	}
+	owner->in_flight = 0;
+}
+
+void owner_clear(struct directory *dir, struct owner *owner)
+{
+	struct items lost = STAILQ_HEAD_INITIALIZER(lost);
+
+	owner_rewind(owner);
+	owner->touched = 0;
+	STAILQ_CONCAT(&dir->orphans, &owner->queue[VERB_PUBLISH]);
+	STAILQ_CONCAT(&lost, &owner->queue[VERB_FORGET]);
+	STAILQ_CONCAT(&lost, &owner->queue[VERB_REMOVE]);
+	while (!STAILQ_EMPTY(&lost)) {
+		struct item *item = STAILQ_FIRST(&lost);
+
+		STAILQ_REMOVE_HEAD(&lost, next);
+		item_resolve(dir, item, OUTCOME_LOST);
+	}
+}
+
+void directory_tick(struct control *control, uint64_t now_ns)
+{
+	struct directory *dir = control->directory;
+	uint64_t dead_ns = (uint64_t)control->settings->cluster_dead_after_ms * 1000000ull;
+
+	for (unsigned peer = 0; peer < NODES_MAX; peer++) {
+		struct owner *owner = &dir->owner[peer];
+		const struct batch *oldest = STAILQ_FIRST(&owner->batches);
+		const struct member_record *record = member_by_peer(control, (uint16_t)peer);
+
+		if (!oldest || !record || now_ns - oldest->sent_ns <= 2 * dead_ns)
+			continue;
+		log_warn("member %s lives but acknowledges nothing: its connection is made anew",
+			record->map.name);
+		rpc_link_close((struct rpc_link *)oldest->via);
+	}
+}

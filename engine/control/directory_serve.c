@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What other engines ask of our shard and our pages. False: the message breaks a rule and its
+ * connection is closed; nothing of it was done. Control plane's thread only.
+ */
+#include "engine/control/directory_state.h"
+#include "engine/control/member.h"
+
+static bool entries_fit(size_t count, Pc__Entry *const *entries)
+{
+	if (count == 0 || count > MESSAGE_PAGES_MAX)
+		return false;
+	for (size_t i = 0; i < count; i++)
+		if (!entries[i] || (entries[i]->key0 | entries[i]->key1) == 0)
+			return false;
+	return true;
+}
+
+static struct page_key entry_key(const Pc__Entry *entry)
+{
+	return (struct page_key){.word = {entry->key0, entry->key1}};
+}
+
+static void acknowledge(
+	struct rpc_link *link, uint64_t serial, uint32_t *failed, size_t failed_count)
+{
+	Pc__Ack ack = PC__ACK__INIT;
+	Pc__Message message = PC__MESSAGE__INIT;
+
+	ack.serial = serial;
+	ack.failed = failed;
+	ack.n_failed = failed_count;
+	message.body_case = PC__MESSAGE__BODY_ACK;
+	message.ack = &ack;
+	rpc_reply(link, &message);
+}
+
+bool directory_serve_publish(
+	struct control *control, struct rpc_link *link, const Pc__Publish *publish)
+{
+	struct directory *dir = control->directory;
+	uint32_t ref = member_link_ref(link);
+	size_t failed = 0;
+
+	if (publish->ref != ref || !entries_fit(publish->n_entries, publish->entries))
+		return false;
+	for (size_t i = 0; i < publish->n_entries; i++)
+		if (place_rail(publish->entries[i]->place) >= link->member->record.map.rails)
+			return false;
+	for (size_t i = 0; i < publish->n_entries; i++) {
+		const Pc__Entry *entry = publish->entries[i];
+		struct page_key key = entry_key(entry);
+
+		if (shard_insert(&control->shard, &key, ref, entry->place, entry->generation) ==
+			0) {
+			control->counter[COUNTER_entries_inserted]++;
+		} else {
+			control->counter[COUNTER_entries_dropped]++;
+			dir->failed[failed++] = (uint32_t)i;
+		}
+	}
+	acknowledge(link, publish->serial, dir->failed, failed);
+	return true;
+}
+
+bool directory_serve_remove(
+	struct control *control, struct rpc_link *link, const Pc__Remove *remove)
+{
+	if (!entries_fit(remove->n_entries, remove->entries))
+		return false;
+	for (size_t i = 0; i < remove->n_entries; i++)
+		if (remove->entries[i]->ref == 0)
+			return false;
+	for (size_t i = 0; i < remove->n_entries; i++) {
+		const Pc__Entry *entry = remove->entries[i];
+		struct page_key key = entry_key(entry);
+
+		if (shard_remove(
+			    &control->shard, &key, entry->ref, entry->place, entry->generation))
+			control->counter[COUNTER_entries_removed]++;
+	}
+	acknowledge(link, remove->serial, NULL, 0);
+	return true;
+}
+
+bool directory_serve_touch(struct control *control, struct rpc_link *link, const Pc__Touch *touch)
+{
+	(void)link;
+	if (touch->n_places > MESSAGE_PAGES_MAX)
+		return false;
+	for (size_t i = 0; i < touch->n_places; i++)
+		if (place_rail(touch->places[i]) >= control->rails)
+			return false;
+	for (size_t i = 0; i < touch->n_places; i++)
+		publish_touched(control, touch->places[i]);
+	return true;
+}
+
+bool directory_serve_forget(
+	struct control *control, struct rpc_link *link, const Pc__Forget *forget)
+{
+	struct directory *dir = control->directory;
+	size_t failed = 0;
+
+	if (!entries_fit(forget->n_entries, forget->entries))
+		return false;
+	for (size_t i = 0; i < forget->n_entries; i++) {
+		struct page_key key = entry_key(forget->entries[i]);
+
+		if (!publish_forget(control, &key))
+			dir->failed[failed++] = (uint32_t)i;
+	}
+	acknowledge(link, forget->serial, dir->failed, failed);
+	return true;
+}

@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which keys this host's pools hold. Control plane only.
+ *
+ * Entries stand in segments that never move, so a pointer stays good and a walk by number sees
+ * every entry that stays; a removed entry leaves a hole that the next put fills. They are found by
+ * linear hashing (Litwin, VLDB'80): when there are more entries than buckets, one bucket is split
+ * in two. The table never moves as a whole: the longest put allocates one segment of each kind.
+ * 40 bytes for an entry and 4 for a bucket; nothing is given back before index_close().
+ *
+ * A local client chooses its keys freely; the secret keeps it from choosing keys of one bucket.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/random.h>
+
+#include "engine/control/index.h"
+
+#define NONE UINT32_MAX
+#define SEGMENT_BITS 12
+#define SEGMENT (1u << SEGMENT_BITS) /* nodes or buckets of one segment */
+#define INDEX_NODES_MAX (1u << 31)
+#define BUCKETS_MIN 1024u
+#define WALK_LOOK 64 /* nodes looked at for one entry that could be returned */
+
+__extension__ typedef unsigned __int128 wide;
+
+struct node {
+	struct index_entry entry;
+	uint32_t next; /* in its bucket, or in the list of holes; NONE: the last */
+	uint32_t live;
+};
+static_assert(sizeof(struct node) == 40, "the bytes an entry costs, told above");
+
+/* Pointers to segments; only this array is ever copied. */
+struct segments {
+	void **at;
+	uint32_t count, room;
+};
+
+struct index {
+	uint64_t secret[2];
+	uint64_t count;
+	struct segments nodes, buckets;
+	uint32_t used; /* nodes that were ever live */
+	uint32_t hole; /* first hole among them */
+	uint32_t base; /* buckets before this round of splits: a power of two */
+	uint32_t split; /* buckets split in this round; base + split buckets in all */
+};
+
+/* Adds a segment of `bytes`: all zero, or all NONE. */
+static int segments_add(struct segments *s, size_t bytes, bool none)
+{
+	uint32_t *segment;
+
+	if (s->count == s->room) {
+		uint32_t room = s->room ? 2 * s->room : 64;
+		void **at = realloc(s->at, room * sizeof(*at));
+
+		if (!at)
+			return -ENOMEM;
+		s->at = at;
+		s->room = room;
+	}
+	segment = calloc(1, bytes);
+	if (!segment)
+		return -ENOMEM;
+	for (size_t i = 0; none && i < bytes / sizeof(*segment); i++)
+		segment[i] = NONE;
+	s->at[s->count++] = segment;
+	return 0;
+}
+
+static void segments_free(struct segments *s)
+{
+	for (uint32_t i = 0; i < s->count; i++)
+		free(s->at[i]);
+	free(s->at);
+}
+
+static struct node *node_at(const struct index *index, uint32_t number)
+{
+	struct node *segment = index->nodes.at[number >> SEGMENT_BITS];
+
+	return &segment[number & (SEGMENT - 1)];
+}
+
+static uint32_t *bucket_at(const struct index *index, uint32_t number)
+{
+	uint32_t *segment = index->buckets.at[number >> SEGMENT_BITS];
+
+	return &segment[number & (SEGMENT - 1)];
+}
+
+static uint32_t key_hash(const struct index *index, const struct page_key *key)
+{
+	wide product = (wide)(key->word[0] ^ index->secret[0]) * (key->word[1] ^ index->secret[1]);
+	uint64_t folded = (uint64_t)product ^ (uint64_t)(product >> 64);
+
+	return (uint32_t)(folded ^ folded >> 32);
+}
+
+/* The head of the chain that holds the key, if any does. */
+static uint32_t *bucket_of(const struct index *index, const struct page_key *key)
+{
+	uint32_t hash = key_hash(index, key), number = hash & (index->base - 1);
+
+	if (number < index->split)
+		number = hash & (2 * index->base - 1);
+	return bucket_at(index, number);
+}
+
+/* The link that points to the key's node, or the NONE that ends its chain. */
+static uint32_t *link_find(const struct index *index, const struct page_key *key)
+{
+	uint32_t *link = bucket_of(index, key);
+
+	while (*link != NONE) {
+		struct node *node = node_at(index, *link);
+
+		if (page_key_equal(&node->entry.key, key))
+			break;
+		link = &node->next;
+	}
+	return link;
+}
+
+/* Moves what belongs there from bucket `split` to the new bucket base + split. */
+static void index_split(struct index *index)
+{
+	uint32_t fresh = index->base + index->split, *link, *tail;
+
+	if (fresh == INDEX_NODES_MAX)
+		return;
+	if (fresh >> SEGMENT_BITS == index->buckets.count &&
+		segments_add(&index->buckets, SEGMENT * sizeof(uint32_t), true) != 0)
+		return; /* chains grow longer instead */
+	link = bucket_at(index, index->split);
+	tail = bucket_at(index, fresh);
+	while (*link != NONE) {
+		uint32_t number = *link;
+		struct node *node = node_at(index, number);
+
+		if (key_hash(index, &node->entry.key) & index->base) {
+			*link = node->next;
+			node->next = NONE;
+			*tail = number;
+			tail = &node->next;
+		} else {
+			link = &node->next;
+		}
+	}
+	if (++index->split == index->base) {
+		index->base *= 2;
+		index->split = 0;
+	}
+}
+
+int index_open(uint64_t expected, struct index **ret_index)
+{
+	struct index *index;
+
+	if (expected > INDEX_NODES_MAX)
+		return -EINVAL;
+	index = calloc(1, sizeof(*index));
+	if (!index)
+		return -ENOMEM;
+	if (getrandom(index->secret, sizeof(index->secret), 0) != sizeof(index->secret)) {
+		free(index);
+		return -EIO;
+	}
+	index->hole = NONE;
+	index->base = BUCKETS_MIN;
+	while (index->base < expected)
+		index->base *= 2;
+	while ((uint64_t)index->buckets.count << SEGMENT_BITS < index->base)
+		if (segments_add(&index->buckets, SEGMENT * sizeof(uint32_t), true) != 0) {
+			index_close(index);
+			return -ENOMEM;
+		}
+	*ret_index = index;
+	return 0;
+}
+
+void index_close(struct index *index)
+{
+	if (!index)
+		return;
+	segments_free(&index->nodes);
+	segments_free(&index->buckets);
+	free(index);
+}
+
+struct index_entry *index_find(struct index *index, const struct page_key *key)
+{
+	uint32_t number = *link_find(index, key);
+
+	return number == NONE ? NULL : &node_at(index, number)->entry;
+}
+
+/* The number of a node that is not live, or NONE. */
+static uint32_t node_new(struct index *index)
+{
+	uint32_t number = index->hole;
+
+	if (number != NONE) {
+		index->hole = node_at(index, number)->next;
+		return number;
+	}
+	if (index->used == INDEX_NODES_MAX)
+		return NONE;
+	if (index->used >> SEGMENT_BITS == index->nodes.count &&
+		segments_add(&index->nodes, SEGMENT * sizeof(struct node), false) != 0)
+		return NONE;
+	return index->used++;
+}
+
+int index_put(struct index *index, const struct index_entry *entry, struct index_entry **ret)
+{
+	uint32_t *link = link_find(index, &entry->key), number = *link;
+	int rc = -EEXIST;
+
+	if (number == NONE) {
+		number = node_new(index);
+		if (number == NONE)
+			return -ENOMEM;
+		*node_at(index, number) =
+			(struct node){.entry = *entry, .next = NONE, .live = 1};
+		*link = number;
+		if (++index->count > (uint64_t)index->base + index->split)
+			index_split(index);
+		rc = 0;
+	}
+	if (ret)
+		*ret = &node_at(index, number)->entry;
+	return rc;
+}
+
+bool index_remove(struct index *index, const struct page_key *key)
+{
+	uint32_t *link = link_find(index, key), number = *link;
+	struct node *node;
+
+	if (number == NONE)
+		return false;
+	node = node_at(index, number);
+	*link = node->next;
+	node->live = 0;
+	node->next = index->hole;
+	index->hole = number;
+	index->count--;
+	return true;
+}
+
+uint64_t index_count(const struct index *index)
+{
+	return index->count;
+}
+
+unsigned index_walk(
+	struct index *index, uint64_t *cursor, unsigned max, struct index_entry *ret_entries)
+{
+	uint64_t number = *cursor, end = number + (uint64_t)max * WALK_LOOK;
+	unsigned n = 0;
+
+	for (; number < index->used && number < end && n < max; number++) {
+		const struct node *node = node_at(index, (uint32_t)number);
+
+		if (node->live)
+			ret_entries[n++] = node->entry;
+	}
+	*cursor = number < index->used ? number : 0;
+	return n;
+}

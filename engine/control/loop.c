@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The control plane's loop: one thread that hears the rails, serves the ctl rings and lets libevent
+ * do the rest. It looks at memory first and sleeps in libevent only when nothing is left to do.
+ *
+ * Shutdown goes in order, each step with a bound: no more clients and no more cluster; the rails
+ * give back channels, regions and peers; the poll threads end. control_close() frees what is left.
+ */
+#include "engine/control/loop.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+
+#include "config/log.h"
+#include "engine/control/attach.h"
+#include "engine/control/connect.h"
+#include "engine/control/publish.h"
+#include "numa/clock.h"
+#include "numa/pin.h"
+
+/* ---- to the rails ---------------------------------------------------------------------------- */
+
+static bool outbox_keep(struct loop_outbox *o, const struct rail_command *command)
+{
+	if (o->first + o->count == o->room) {
+		size_t room = o->count * 2 + 64;
+		struct rail_command *bigger = malloc(room * sizeof(*bigger));
+
+		if (!bigger)
+			return false;
+		if (o->count)
+			memcpy(bigger, o->command + o->first, o->count * sizeof(*bigger));
+		free(o->command);
+		*o = (struct loop_outbox){.command = bigger, .count = o->count, .room = room};
+	}
+	o->command[o->first + o->count++] = *command;
+	return true;
+}
+
+bool loop_tell(struct control *control, unsigned rail, const struct rail_command *command)
+{
+	struct loop_outbox *o = &loop_of(control)->outbox[rail];
+
+	if (o->count == 0 && rail_tell(control->rail[rail].rail, command))
+		return true;
+	if (outbox_keep(o, command))
+		return true;
+	log_error("control: no memory for a command to rail %u; restart the engine", rail);
+	return false;
+}
+
+bool loop_told(const struct control *control)
+{
+	for (unsigned i = 0; i < control->rails; i++)
+		if (loop_of(control)->outbox[i].count)
+			return false;
+	return true;
+}
+
+unsigned loop_outbox_send(struct control *control)
+{
+	unsigned sent = 0;
+
+	for (unsigned i = 0; i < control->rails; i++) {
+		struct loop_outbox *o = &loop_of(control)->outbox[i];
+
+		while (o->count && rail_tell(control->rail[i].rail, &o->command[o->first])) {
+			o->first++;
+			o->count--;
+			sent++;
+		}
+		if (o->count == 0)
+			o->first = 0;
+	}
+	return sent;
+}
+
+/* ---- from the rails -------------------------------------------------------------------------- */
+
+/* While we stop nobody is connected any more: what waits for a peer ends at once. */
+static void peer_wanted(struct control *control, unsigned rail, const struct rail_event *event)
+{
+	struct rail_command refuse = {
+		.kind = RAIL_PEER_REFUSE, .peer = event->peer, .ref = event->ref};
+
+	if (control->stopping)
+		(void)loop_tell(control, rail, &refuse);
+	else
+		connect_wanted(control, rail, event->peer, event->ref);
+}
+
+static void hear_one(struct control *control, unsigned rail, const struct rail_event *event)
+{
+	switch (event->kind) {
+	case RAIL_PEER_WANTED:
+		peer_wanted(control, rail, event);
+		break;
+	case RAIL_PEER_BROKEN:
+		connect_broken(control, rail, event->object, event->detail);
+		break;
+	case RAIL_PEER_RETURNED:
+		connect_returned(control, rail, event->object);
+		break;
+	case RAIL_CHANNEL_BROKEN:
+		attach_channel_broken(control, ((struct rail_channel *)event->object)->id);
+		break;
+	case RAIL_CHANNEL_RETURNED:
+		attach_channel_returned(control, event->object);
+		break;
+	case RAIL_REGION_RETURNED:
+		attach_region_returned(control, event->detail);
+		break;
+	case RAIL_STOPPED:
+		loop_of(control)->stopped[rail] = true;
+		break;
+	default:
+		log_error("control: rail %u said %u, which means nothing", rail, event->kind);
+	}
+}
+
+static unsigned hear(struct control *control)
+{
+	unsigned heard = 0;
+
+	for (unsigned i = 0; i < control->rails; i++) {
+		struct rail_event event;
+
+		for (unsigned n = 0; n < LOOP_EVENTS_BURST; n++) {
+			if (!rail_hear(control->rail[i].rail, &event))
+				break;
+			hear_one(control, i, &event);
+			heard++;
+		}
+	}
+	return heard;
+}
+
+static unsigned turn(struct loop *loop)
+{
+	struct control *control = &loop->control;
+	unsigned work = 0;
+
+	work += hear(control);            /* rails' events -> connect, attach        */
+	work += publish_turn(control);    /* ctl rings     -> pools, index           */
+	work += attach_turn(control);     /* helper thread -> regions                */
+	directory_flush(control);         /* batches leave for their owners          */
+	publish_flush(control);           /* clients that were answered wake up      */
+	work += loop_outbox_send(control); /* what found a full inbox                */
+	return work;
+}
+
+/* ---- shutdown -------------------------------------------------------------------------------- */
+
+void control_stop(struct control *control)
+{
+	shm_store(&loop_of(control)->stop_asked, 1);
+	(void)eventfd_write(control->kick, 1);
+}
+
+static void drain_start(struct loop *loop, uint64_t now_ns)
+{
+	const struct timeval often = {.tv_usec = LOOP_STOPPING_US};
+	struct control *control = &loop->control;
+
+	log_info("stopping: clients are let go, the cluster is told");
+	(void)event_add(loop->wakeup, &often);
+	control->stopping = true;
+	attach_stop(control);
+	member_leave(control);
+	connect_stop(control);
+	loop->phase = LOOP_DRAINING;
+	loop->phase_until_ns = now_ns + LOOP_DRAIN_NS;
+	loop->goodbye_until_ns = now_ns + (member_map(control)->members > 1 ? LOOP_GOODBYE_NS : 0);
+}
+
+static bool drained(struct loop *loop, uint64_t now_ns)
+{
+	struct attach_counts clients;
+
+	attach_counts(&loop->control, &clients);
+	return clients.sessions == 0 && connect_outstanding(&loop->control) == 0 &&
+	       loop_told(&loop->control) && now_ns >= loop->goodbye_until_ns;
+}
+
+static void rails_stop_send(struct loop *loop)
+{
+	struct rail_command stop = {.kind = RAIL_STOP};
+
+	for (unsigned i = 0; i < loop->control.rails; i++)
+		if (loop->started[i])
+			(void)loop_tell(&loop->control, i, &stop);
+}
+
+static bool rails_stopped(const struct loop *loop)
+{
+	for (unsigned i = 0; i < loop->control.rails; i++)
+		if (loop->started[i] && !loop->stopped[i])
+			return false;
+	return true;
+}
+
+/* One look at how far the shutdown is. */
+static void stop_advance(struct loop *loop)
+{
+	uint64_t now_ns = clock_now_ns();
+
+	if (loop->phase == LOOP_SERVING && shm_load(&loop->stop_asked))
+		drain_start(loop, now_ns);
+	if (loop->phase == LOOP_DRAINING) {
+		bool done = drained(loop, now_ns);
+
+		if (!done && now_ns < loop->phase_until_ns)
+			return;
+		if (!done)
+			log_warn("stopping: the rails have not returned everything in %llu ms; "
+				 "they are stopped anyway", LOOP_DRAIN_NS / 1000000);
+		rails_stop_send(loop);
+		loop->phase = LOOP_STOPPING;
+		loop->phase_until_ns = now_ns + LOOP_STOP_NS;
+	}
+	if (loop->phase == LOOP_STOPPING) {
+		if (rails_stopped(loop)) {
+			loop->phase = LOOP_ENDED;
+		} else if (now_ns >= loop->phase_until_ns) {
+			log_error("stopping: a poll core does not end; its NIC holds on to memory");
+			loop->result = -ETIMEDOUT;
+			loop->phase = LOOP_ENDED;
+		}
+	}
+}
+
+/* Outside the loop: when control_open() fails, or the loop never ran. */
+int loop_rails_stop(struct loop *loop, uint64_t wait_ns)
+{
+	uint64_t until_ns = clock_now_ns() + wait_ns;
+
+	if (rails_stopped(loop))
+		return 0;
+	rails_stop_send(loop);
+	while (!rails_stopped(loop)) {
+		(void)loop_outbox_send(&loop->control);
+		for (unsigned i = 0; i < loop->control.rails; i++) {
+			struct rail_event event;
+
+			while (rail_hear(loop->control.rail[i].rail, &event))
+				if (event.kind == RAIL_STOPPED)
+					loop->stopped[i] = true;
+		}
+		if (clock_now_ns() >= until_ns)
+			return -ETIMEDOUT;
+		shm_pause();
+	}
+	return 0;
+}
+
+/* ---- the loop -------------------------------------------------------------------------------- */
+
+/*
+ * The sleep protocol of abi/ring.h. Flag up, fence, look once more; whoever writes a ring or an
+ * inbox publishes, fences, looks at the flag and writes the kick.
+ */
+static void sleep_or_work(struct loop *loop)
+{
+	struct status_segment *status = loop->control.status;
+
+	shm_store(&status->control_sleeps, 1);
+	shm_fence_sleep();
+	if (turn(loop) == 0)
+		event_base_loop(loop->control.base, EVLOOP_ONCE);
+	shm_store(&status->control_sleeps, 0);
+}
+
+int control_run(struct control *control)
+{
+	struct loop *loop = loop_of(control);
+	uint64_t busy_until_ns = 0;
+
+	if (control->plan.control_core >= 0 && pin_self(control->plan.control_core) < 0)
+		log_warn("control: cannot pin to core %d", control->plan.control_core);
+	loop->spin_ns = loop_core_is_own(&control->plan) ? LOOP_SPIN_NS : 0;
+	for (;;) {
+		unsigned work = turn(loop);
+		uint64_t now_ns;
+
+		stop_advance(loop);
+		if (loop->phase == LOOP_ENDED)
+			break;
+		if (loop->spin_ns || work) {
+			now_ns = clock_now_ns();
+			if (work)
+				busy_until_ns = now_ns + loop->spin_ns;
+			if (work || now_ns < busy_until_ns) {
+				event_base_loop(control->base, EVLOOP_NONBLOCK);
+				continue;
+			}
+		}
+		sleep_or_work(loop);
+	}
+	return loop->result;
+}
+
+bool loop_core_is_own(const struct plan *plan)
+{
+	for (unsigned i = 0; i < plan->rails; i++)
+		if (plan->rail[i].core == plan->control_core)
+			return false;
+	return plan->control_core >= 0;
+}
+
+/* ---- the kick -------------------------------------------------------------------------------- */
+
+static void on_kick(evutil_socket_t fd, short what, void *context)
+{
+	eventfd_t value;
+
+	(void)what;
+	(void)context;
+	(void)eventfd_read(fd, &value);
+}
+
+/* Makes the loop turn: shutdown has deadlines, and the log owes lines about repeats. */
+static void on_wakeup(evutil_socket_t fd, short what, void *context)
+{
+	(void)fd;
+	(void)what;
+	(void)context;
+	log_flush();
+}
+
+int loop_events_open(struct loop *loop)
+{
+	const struct timeval every = {.tv_usec = LOOP_WAKEUP_US};
+	struct event_base *base = loop->control.base;
+
+	loop->kick = event_new(base, loop->control.kick, EV_READ | EV_PERSIST, on_kick, loop);
+	loop->wakeup = event_new(base, -1, EV_PERSIST, on_wakeup, loop);
+	if (!loop->kick || !loop->wakeup || event_add(loop->kick, NULL) < 0 ||
+		event_add(loop->wakeup, &every) < 0)
+		return -ENOMEM;
+	return 0;
+}
+
+void loop_events_close(struct loop *loop)
+{
+	if (loop->kick)
+		event_free(loop->kick);
+	if (loop->wakeup)
+		event_free(loop->wakeup);
+	loop->kick = loop->wakeup = NULL;
+	for (unsigned i = 0; i < RAILS_MAX; i++)
+		free(loop->outbox[i].command);
+}

@@ -1,0 +1,383 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Hello and gossip: how engines learn of each other and become members. Everything that comes from
+ * the wire is checked before it is looked at. Control plane's thread only.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/log.h"
+#include "engine/control/directory.h"
+#include "engine/control/member.h"
+#include "numa/clock.h"
+
+/* ---- what is said ---------------------------------------------------------------------------- */
+
+struct member_list {
+	Pc__Member member[NODES_MAX];
+	Pc__Member *at[NODES_MAX];
+	unsigned count;
+};
+
+static void describe(struct member_entry *entry, Pc__Member *ret)
+{
+	struct member_record *record = &entry->record;
+
+	*ret = (Pc__Member)PC__MEMBER__INIT;
+	ret->name = record->map.name;
+	ret->incarnation = record->map.incarnation;
+	ret->address = record->address;
+	ret->port = record->port;
+	ret->rails = record->map.rails;
+	ret->bucket_bits = record->map.bucket_bits;
+}
+
+static void list_alive(struct control *control, struct member_list *ret)
+{
+	struct member *member = control->member;
+
+	ret->count = 0;
+	for (unsigned i = 0; i < MEMBER_ENTRIES && ret->count < NODES_MAX; i++) {
+		if (member->entry[i].state != MEMBER_ALIVE)
+			continue;
+		describe(&member->entry[i], &ret->member[ret->count]);
+		ret->at[ret->count] = &ret->member[ret->count];
+		ret->count++;
+	}
+}
+
+void member_greet(struct control *control, struct rpc_link *link)
+{
+	const struct member_entry *to = link->member;
+	Pc__Hello hello = PC__HELLO__INIT;
+	Pc__Message message = PC__MESSAGE__INIT;
+	struct member_list list;
+	Pc__Member self;
+
+	if (!to && link->dial && !link->dial->seed)
+		to = link->dial->owner;
+	describe(&control->member->entry[0], &self);
+	list_alive(control, &list);
+	hello.version = ABI_VERSION;
+	hello.self = &self;
+	hello.n_members = list.count;
+	hello.members = list.at;
+	hello.term = to ? to->term_ours : 0;
+	hello.visit = link->dial && link->dial->seed;
+	message.body_case = PC__MESSAGE__BODY_HELLO;
+	message.hello = &hello;
+	(void)rpc_send(link, &message);
+}
+
+/* ---- what is heard --------------------------------------------------------------------------- */
+
+static bool text_fits(const char *text)
+{
+	size_t bytes = strnlen(text, NAME_BYTES_MAX);
+
+	if (bytes == 0 || bytes >= NAME_BYTES_MAX)
+		return false;
+	for (size_t i = 0; i < bytes; i++)
+		if (text[i] <= ' ' || text[i] > '~')
+			return false;
+	return true;
+}
+
+static bool member_fits(const Pc__Member *m)
+{
+	return m && text_fits(m->name) && text_fits(m->address) && m->port >= 1 &&
+	       m->port <= 65535 && m->rails >= 1 && m->rails <= RAILS_MAX && m->bucket_bits <= 31 &&
+	       (uint32_t)m->incarnation != 0;
+}
+
+static void entry_fill(struct member_entry *entry, const Pc__Member *m)
+{
+	struct member_record *record = &entry->record;
+
+	record->map = (struct map_member){.incarnation = m->incarnation,
+		.ref = (uint32_t)m->incarnation,
+		.rails = (uint8_t)m->rails,
+		.bucket_bits = (uint8_t)m->bucket_bits};
+	memcpy(record->map.name, m->name, strlen(m->name));
+	entry->name_hash = member_name_hash(m->name);
+	memset(record->address, 0, sizeof(record->address));
+	memcpy(record->address, m->address, strlen(m->address));
+	record->port = (uint16_t)m->port;
+}
+
+/* Somebody says that `m` lives: worth a call, no more. */
+static void learn(struct control *control, const Pc__Member *m)
+{
+	struct member *member = control->member;
+	struct member_entry *entry;
+
+	if (member->leaving || m->incarnation == control->incarnation ||
+		strcmp(m->name, control->name) == 0)
+		return;
+	entry = member_find(member, m->name);
+	if (entry && (entry->state == MEMBER_ALIVE ||
+			     (entry->state == MEMBER_DEAD &&
+				     entry->record.map.incarnation == m->incarnation)))
+		return;
+	if (!entry) {
+		entry = member_entry_take(control);
+		if (!entry)
+			return;
+	}
+	if (entry->state != MEMBER_CANDIDATE || entry->record.map.incarnation != m->incarnation) {
+		entry->state = MEMBER_CANDIDATE;
+		entry->left = false;
+		entry_fill(entry, m);
+		member_entry_dial(control, entry, false);
+	}
+	entry->since_ns = clock_now_ns();
+}
+
+static bool learn_all(struct control *control, size_t count, Pc__Member *const *members)
+{
+	if (count > NODES_MAX)
+		return false;
+	for (size_t i = 0; i < count; i++)
+		if (!member_fits(members[i]))
+			return false;
+	for (size_t i = 0; i < count; i++)
+		learn(control, members[i]);
+	return true;
+}
+
+/* ---- Hello ----------------------------------------------------------------------------------- */
+
+/* Says who we are and closes. */
+static void last_words(struct control *control, struct rpc_link *link)
+{
+	member_greet(control, link);
+	rpc_push(link);
+	rpc_link_close(link);
+}
+
+static void hello_from_self(struct control *control, struct rpc_link *link)
+{
+	struct rpc_dial *dial = link->dial;
+
+	if (!dial) { /* the other end of one of our own dials: it wants to know whom it reached */
+		last_words(control, link);
+	} else if (dial->seed) {
+		struct member_seed *seed = dial->owner;
+
+		seed->dial = NULL;
+		seed->retry_ns = clock_now_ns() + MEMBER_SELF_RETRY_NS;
+		rpc_dial_stop(dial);
+	} else {
+		log_warn("%s:%u, the address of member %s, leads to this engine: set "
+			 "cluster.address "
+			 "there to an address that others can reach",
+			dial->host, dial->port,
+			((struct member_entry *)dial->owner)->record.map.name);
+	}
+	rpc_link_close(link);
+}
+
+/* A seed has told who it is; from here on that member's own entry is dialled. */
+static void hello_from_seed(struct control *control, struct rpc_link *link, const Pc__Hello *hello)
+{
+	struct rpc_dial *dial = link->dial;
+	struct member_seed *seed = dial->owner;
+
+	snprintf(seed->name, sizeof(seed->name), "%s", hello->self->name);
+	seed->dial = NULL;
+	rpc_dial_stop(dial); /* closes the link */
+	learn(control, hello->self);
+	(void)learn_all(control, hello->n_members, hello->members);
+}
+
+/* The other side of that: whoever visits us lives, and is dialled. */
+static void hello_from_visitor(
+	struct control *control, struct rpc_link *link, const Pc__Hello *hello)
+{
+	struct member_entry *entry;
+
+	last_words(control, link);
+	learn(control, hello->self);
+	entry = member_find(control->member, hello->self->name);
+	if (entry && entry->state == MEMBER_DEAD)
+		member_entry_dial(control, entry, false);
+	(void)learn_all(control, hello->n_members, hello->members);
+}
+
+/* Two engines that would be taken for each other: by name, or by ref in directory entries. */
+static bool hello_collides(struct control *control, struct rpc_link *link, const Pc__Member *m)
+{
+	const struct member_record *other = member_by_ref(control, (uint32_t)m->incarnation);
+	const struct member_entry *entry = member_find(control->member, m->name);
+
+	if (strcmp(m->name, control->name) == 0) {
+		log_error("an engine at %s (%s:%u) has this engine's name, %s, and is refused: set "
+			  "another engine.name there or here",
+			link->from, m->address, m->port, control->name);
+		return true;
+	}
+	if (other && other->map.incarnation != m->incarnation) {
+		log_error(
+			"%s (%s:%u) is refused: the low half of its incarnation, %08x, is that of "
+			"%s. Restart one of them",
+			m->name, m->address, m->port, other->map.ref, other->map.name);
+		return true;
+	}
+	if (entry && entry->state == MEMBER_ALIVE && (entry->out || entry->in) &&
+		entry->record.map.incarnation != m->incarnation &&
+		(entry->record.port != m->port || strcmp(entry->record.address, m->address) != 0)) {
+		log_error(
+			"%s at %s:%u is refused: a live engine at %s:%u has that name. Set another "
+			"engine.name",
+			m->name, m->address, m->port, entry->record.address, entry->record.port);
+		return true;
+	}
+	return false;
+}
+
+/* The entry a Hello belongs to, alive afterwards; NULL: refused. */
+static struct member_entry *hello_entry(struct control *control, const Pc__Member *m)
+{
+	struct member_entry *entry = member_find(control->member, m->name);
+
+	if (entry && entry->state == MEMBER_ALIVE) {
+		if (entry->record.map.incarnation == m->incarnation)
+			return entry;
+		member_down(control, entry, "it was started again");
+	}
+	if (!entry)
+		entry = member_entry_take(control);
+	if (!entry)
+		return NULL;
+	entry_fill(entry, m);
+	if (entry->state == MEMBER_FREE)
+		entry->state = MEMBER_CANDIDATE;
+	if (member_up(control, entry) < 0) {
+		entry->since_ns = clock_now_ns();
+		return NULL;
+	}
+	return entry;
+}
+
+static void link_attach(struct control *control, struct rpc_link *link, struct member_entry *entry)
+{
+	struct rpc_link **at = link->dial ? &entry->out : &entry->in;
+	struct rpc_link *old = *at;
+
+	*at = link;
+	link->member = entry;
+	rpc_link_up(link);
+	if (old && old != link) {
+		directory_link_down(control, entry->record.map.peer, old);
+		old->member = NULL;
+		rpc_link_close(old);
+	}
+}
+
+/* The number of its term tells whether it has dropped our entries since we heard it last. */
+static void hello_term(struct control *control, struct member_entry *entry, uint64_t term)
+{
+	if (term == 0)
+		return;
+	if (entry->term_theirs && entry->term_theirs != term)
+		directory_forgotten(control, entry->record.map.ref);
+	entry->term_theirs = term;
+}
+
+bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hello *hello)
+{
+	struct member_entry *entry;
+	struct rpc_dial *dial = link->dial;
+
+	if (hello->version != ABI_VERSION) {
+		rpc_link_bad(link,
+			"it speaks version %u, this engine version %u: upgrade the older one",
+			hello->version, ABI_VERSION);
+		return true;
+	}
+	if (!member_fits(hello->self) || hello->n_members > NODES_MAX)
+		return false;
+	for (size_t i = 0; i < hello->n_members; i++)
+		if (!member_fits(hello->members[i]))
+			return false;
+	if (hello->self->incarnation == control->incarnation) {
+		hello_from_self(control, link);
+		return true;
+	}
+	if (control->member->leaving || hello_collides(control, link, hello->self)) {
+		rpc_link_close(link);
+		return true;
+	}
+	if (dial && dial->seed) {
+		hello_from_seed(control, link, hello);
+		return true;
+	}
+	if (!dial && hello->visit) {
+		hello_from_visitor(control, link, hello);
+		return true;
+	}
+	/* Another engine has taken over that address: it gets an entry and a connection of its own.
+	 */
+	if (dial && strcmp(((struct member_entry *)dial->owner)->record.map.name,
+			    hello->self->name) != 0) {
+		entry = dial->owner;
+		rpc_link_close(link);
+		if (entry->state == MEMBER_ALIVE && !entry->in)
+			member_down(control, entry, "another engine listens at its address");
+		learn(control, hello->self);
+		return true;
+	}
+	entry = hello_entry(control, hello->self);
+	if (!entry) {
+		rpc_link_close(link);
+		return true;
+	}
+	hello_term(control, entry, hello->term);
+	link_attach(control, link, entry);
+	if (!dial)
+		member_greet(control, link);
+	if (!entry->out)
+		member_entry_dial(control, entry, false);
+	(void)learn_all(control, hello->n_members, hello->members);
+	directory_link_up(control, entry->record.map.peer);
+	return true;
+}
+
+/* ---- gossip ---------------------------------------------------------------------------------- */
+
+bool member_heartbeat(struct control *control, struct rpc_link *link, const Pc__Heartbeat *beat)
+{
+	struct member_entry *entry = link->member;
+	uint64_t quiet_ns = (uint64_t)control->settings->cluster_heartbeat_ms * 1000000ull *
+			    MEMBER_GOSSIP_BEATS;
+	uint64_t now_ns = clock_now_ns();
+	Pc__Members members = PC__MEMBERS__INIT;
+	Pc__Message message = PC__MESSAGE__INIT;
+	struct member_list list;
+
+	if (beat->members_digest == control->member->digest)
+		return true;
+	/* Two that go on disagreeing, because one cannot reach a third, tell each other seldom. */
+	if (entry->digest_told == beat->members_digest &&
+		entry->digest_ours == control->member->digest &&
+		now_ns - entry->gossip_ns < quiet_ns)
+		return true;
+	entry->digest_told = beat->members_digest;
+	entry->digest_ours = control->member->digest;
+	entry->gossip_ns = now_ns;
+	list_alive(control, &list);
+	members.n_members = list.count;
+	members.members = list.at;
+	message.body_case = PC__MESSAGE__BODY_MEMBERS;
+	message.members = &members;
+	rpc_reply(link, &message);
+	return true;
+}
+
+bool member_members(struct control *control, struct rpc_link *link, const Pc__Members *members)
+{
+	(void)link;
+	return learn_all(control, members->n_members, members->members);
+}

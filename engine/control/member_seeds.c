@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The text of cluster.seeds -> addresses. Pure, start-up only.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/log.h"
+#include "engine/control/member.h"
+
+/* "host:port", "[v6]:port", "host" or "v6"; modifies `text`. */
+static int seed_parse(char *text, uint16_t fallback, struct member_seed *ret)
+{
+	char *host = text, *port = NULL, *end;
+	long number = fallback;
+
+	if (*text == '[') {
+		host = text + 1;
+		end = strchr(host, ']');
+		if (!end || (end[1] != '\0' && end[1] != ':'))
+			return -EINVAL;
+		port = end[1] ? end + 2 : NULL;
+		*end = '\0';
+	} else if (strchr(text, ':') && strchr(text, ':') == strrchr(text, ':')) {
+		port = strchr(text, ':') + 1;
+		port[-1] = '\0';
+	}
+	if (port) {
+		number = strtol(port, &end, 10);
+		if (*port < '0' || *port > '9' || *end || number < 1 || number > 65535)
+			return -EINVAL;
+	}
+	if (!*host || strlen(host) >= sizeof(ret->host))
+		return -EINVAL;
+	memset(ret, 0, sizeof(*ret));
+	memcpy(ret->host, host, strlen(host));
+	ret->port = (uint16_t)number;
+	return 0;
+}
+
+int member_seeds(const struct settings *settings, struct member *member)
+{
+	char text[sizeof(settings->cluster_seeds)], *rest = NULL;
+	uint16_t port = (uint16_t)settings->cluster_port;
+
+	snprintf(text, sizeof(text), "%s", settings->cluster_seeds);
+	for (char *each = strtok_r(text, ", \t", &rest); each;
+		each = strtok_r(NULL, ", \t", &rest)) {
+		struct member_seed *seed = &member->seed[member->seeds];
+		char said[NAME_BYTES_MAX * 2];
+
+		if (member->seeds == SEEDS_MAX) {
+			log_error(
+				"cluster.seeds names more than %d engines; a few are enough: every "
+				"member tells of all others",
+				SEEDS_MAX);
+			return -EINVAL;
+		}
+		snprintf(said, sizeof(said), "%s", each);
+		if (seed_parse(each, port, seed) < 0) {
+			log_error("cluster.seeds: \"%s\" is not address:port; write 10.0.0.1:%u, "
+				  "[fd00::1]:%u or name:%u",
+				said, port, port, port);
+			return -EINVAL;
+		}
+		seed->self =
+			seed->port == port && strcmp(seed->host, settings->cluster_address) == 0;
+		member->seeds++;
+	}
+	return 0;
+}

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What time does: heartbeats leave, the silent are taken for dead, seeds are dialled again. Control
+ * plane's thread only.
+ */
+#include <stdio.h>
+
+#include "engine/control/directory.h"
+#include "engine/control/member.h"
+#include "numa/clock.h"
+
+#define NS_PER_MS 1000000ull
+
+void member_seeds_tick(struct control *control, uint64_t now_ns)
+{
+	struct member *member = control->member;
+	uint32_t beat_ms = (uint32_t)control->settings->cluster_heartbeat_ms;
+
+	for (unsigned i = 0; i < member->seeds; i++) {
+		struct member_seed *seed = &member->seed[i];
+		const struct member_entry *entry;
+
+		if (seed->self || seed->dial || now_ns < seed->retry_ns)
+			continue;
+		entry = seed->name[0] ? member_find(member, seed->name) : NULL;
+		if (entry && (entry->state == MEMBER_ALIVE || entry->state == MEMBER_CANDIDATE))
+			continue;
+		seed->dial = rpc_dial_start(control, seed->host, seed->port, beat_ms / 10 + 1,
+			beat_ms * 10, seed, true);
+	}
+}
+
+static void entry_tick(struct control *control, struct member_entry *entry, uint64_t now_ns)
+{
+	uint64_t dead_ns = (uint64_t)control->settings->cluster_dead_after_ms * NS_PER_MS;
+	Pc__Heartbeat beat = PC__HEARTBEAT__INIT;
+	Pc__Message message = PC__MESSAGE__INIT;
+	char why[64];
+
+	if (entry->state == MEMBER_ALIVE) {
+		beat.members_digest = control->member->digest;
+		message.body_case = PC__MESSAGE__BODY_HEARTBEAT;
+		message.heartbeat = &beat;
+		(void)rpc_send(entry->out ? entry->out : entry->in, &message);
+		if (now_ns - entry->heard_ns > dead_ns && now_ns > entry->heard_ns) {
+			snprintf(why, sizeof(why), "nothing heard from it for %u ms",
+				(unsigned)((now_ns - entry->heard_ns) / NS_PER_MS));
+			member_down(control, entry, why);
+		}
+	} else if (entry->state == MEMBER_CANDIDATE) {
+		if (now_ns - entry->since_ns > 10 * dead_ns)
+			member_entry_free(entry);
+	} else if (entry->state == MEMBER_DEAD) {
+		if (now_ns - entry->since_ns > MEMBER_DEAD_NS)
+			member_entry_free(entry);
+	}
+}
+
+void member_tick(evutil_socket_t fd, short what, void *context)
+{
+	struct control *control = context;
+	struct member *member = control->member;
+	uint64_t period_ns = (uint64_t)control->settings->cluster_heartbeat_ms * NS_PER_MS;
+	uint64_t now_ns = clock_now_ns();
+	uint64_t late_ns = now_ns - member->tick_ns;
+
+	(void)fd;
+	(void)what;
+	member->tick_ns = now_ns;
+	if (member->leaving)
+		return;
+	/* While this engine was held up it heard nobody: that is not the others' fault. */
+	late_ns = late_ns > 2 * period_ns ? late_ns - period_ns : 0;
+	for (unsigned i = 1; i < MEMBER_ENTRIES; i++) {
+		struct member_entry *entry = &member->entry[i];
+
+		if (entry->state == MEMBER_FREE)
+			continue;
+		entry->heard_ns += late_ns;
+		entry_tick(control, entry, now_ns);
+	}
+	member_seeds_tick(control, now_ns);
+	member_map_tick(control, now_ns);
+	rpc_tick(control);
+	if (control->directory)
+		directory_tick(control, now_ns);
+}

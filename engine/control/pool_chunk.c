@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Chunks and classes: which page size has which part of the pool. Control plane only.
+ *
+ * A class exists as long as it has a chunk. A chunk whose last slot has left limbo is free again at
+ * once. A chunk that was emptied on purpose is kept for the page size it was emptied for, or the
+ * class that lost it would be the first to take it back; not for ever: that size may not come.
+ */
+#include "engine/control/pool_inner.h"
+
+void chunk_list_add(struct pool *pool, struct chunk_list *list, uint32_t chunk)
+{
+	pool->chunk[chunk].next = NONE;
+	pool->chunk[chunk].prev = list->last;
+	if (list->last == NONE)
+		list->first = chunk;
+	else
+		pool->chunk[list->last].next = chunk;
+	list->last = chunk;
+}
+
+void chunk_list_remove(struct pool *pool, struct chunk_list *list, uint32_t chunk)
+{
+	uint32_t next = pool->chunk[chunk].next, prev = pool->chunk[chunk].prev;
+
+	if (prev == NONE)
+		list->first = next;
+	else
+		pool->chunk[prev].next = next;
+	if (next == NONE)
+		list->last = prev;
+	else
+		pool->chunk[next].prev = prev;
+}
+
+/*
+ * The class of exactly that size. When no further class can be opened: the next larger one, at the
+ * price of what its pages are larger.
+ */
+uint32_t class_serving(const struct pool *pool, uint32_t units)
+{
+	uint32_t best = NONE;
+
+	if (pool->class_by_units[units] != CLASS_NONE)
+		return pool->class_by_units[units];
+	if (pool->classes < CLASSES_MAX)
+		return NONE;
+	for (uint32_t i = 0; i < CLASSES_MAX; i++)
+		if (pool->class[i].units >= units &&
+			(best == NONE || pool->class[i].units < pool->class[best].units))
+			best = i;
+	return best;
+}
+
+static uint32_t class_open(struct pool *pool, uint32_t units)
+{
+	uint32_t i = 0;
+
+	while (pool->class[i].units)
+		i++;
+	pool->class[i] = (struct class){.units = units,
+		.slots = pool->chunk_units / units,
+		.newest = NONE,
+		.oldest = NONE,
+		.hand = NONE,
+		.ready = {NONE, NONE}};
+	pool->class_by_units[units] = (uint8_t)i;
+	pool->classes++;
+	return i;
+}
+
+static void class_close(struct pool *pool, struct class *class)
+{
+	pool->class_by_units[class->units] = CLASS_NONE;
+	class->units = 0;
+	pool->classes--;
+}
+
+uint32_t chunks_for(const struct pool *pool, uint32_t units)
+{
+	bool kept = pool->reserved_units && pool->reserved_units != units;
+
+	return kept && pool->empties ? pool->empties - 1 : pool->empties;
+}
+
+uint32_t chunk_assign(struct pool *pool, uint32_t units)
+{
+	uint32_t number = pool->empty.first, class = class_serving(pool, units);
+	struct chunk *chunk;
+
+	if (chunks_for(pool, units) == 0)
+		return NONE;
+	if (class == NONE) {
+		if (pool->classes == CLASSES_MAX)
+			return NONE;
+		class = class_open(pool, units);
+	}
+	chunk_list_remove(pool, &pool->empty, number);
+	pool->empties--;
+	if (pool->reserved_units == units)
+		pool->reserved_units = 0;
+	chunk = &pool->chunk[number];
+	*chunk = (struct chunk){.class = class,
+		.recycled = NONE,
+		.free = pool->class[class].slots,
+		.used_at = pool->published};
+	pool->class[class].chunks++;
+	pool->class[class].free += chunk->free;
+	chunk_list_add(pool, &pool->class[class].ready, number);
+	return class;
+}
+
+uint32_t chunk_slot_take(struct pool *pool, struct class *class)
+{
+	uint32_t number = class->ready.first, slot;
+	struct chunk *chunk = &pool->chunk[number];
+
+	if (chunk->recycled != NONE) {
+		slot = chunk->recycled;
+		chunk->recycled = pool->slots[slot].next;
+	} else {
+		slot = (number << pool->shift) + chunk->carved++;
+	}
+	class->free--;
+	if (--chunk->free == 0)
+		chunk_list_remove(pool, &class->ready, number);
+	return slot;
+}
+
+/* Nothing of the chunk is in use. */
+static void chunk_release(struct pool *pool, uint32_t number, uint64_t now_ns)
+{
+	struct chunk *chunk = &pool->chunk[number];
+	struct class *class = &pool->class[chunk->class];
+
+	if (pool->drain == number) {
+		pool->drain = NONE;
+		pool->reserved_units = pool->drain_units;
+		pool->reserved_until_ns = now_ns + RESERVE_NS;
+	} else {
+		chunk_list_remove(pool, &class->ready, number);
+		class->free -= chunk->free;
+	}
+	chunk->class = NONE;
+	chunk_list_add(pool, &pool->empty, number);
+	pool->empties++;
+	if (--class->chunks == 0)
+		class_close(pool, class);
+}
+
+void chunk_slot_free(struct pool *pool, uint32_t slot, uint64_t now_ns)
+{
+	uint32_t number = slot >> pool->shift;
+	struct chunk *chunk = &pool->chunk[number];
+	struct class *class = &pool->class[chunk->class];
+
+	pool->slots[slot].state = SLOT_FREE;
+	pool->slots[slot].next = chunk->recycled;
+	chunk->recycled = slot;
+	chunk->free++;
+	if (pool->drain != number) {
+		class->free++;
+		if (chunk->free == 1)
+			chunk_list_add(pool, &class->ready, number);
+	}
+	if (chunk->free == class->slots)
+		chunk_release(pool, number, now_ns);
+}
+
+void drain_start(struct pool *pool, uint32_t chunk, uint32_t units)
+{
+	struct class *class = &pool->class[pool->chunk[chunk].class];
+
+	pool->drain = chunk;
+	pool->drain_units = units;
+	pool->drain_cursor = 0;
+	pool->drain_ignored = 0;
+	class->free -= pool->chunk[chunk].free;
+	if (pool->chunk[chunk].free)
+		chunk_list_remove(pool, &class->ready, chunk);
+}
+
+void drain_give_up(struct pool *pool)
+{
+	uint32_t chunk = pool->drain;
+	struct class *class = &pool->class[pool->chunk[chunk].class];
+
+	pool->drain = NONE;
+	class->free += pool->chunk[chunk].free;
+	if (pool->chunk[chunk].free)
+		chunk_list_add(pool, &class->ready, chunk);
+}

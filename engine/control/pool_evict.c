@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Who goes next: SIEVE within a class, a whole chunk between classes. Control plane only.
+ *
+ * SIEVE keeps the pages of a class in the order they were published. The hand goes from the oldest
+ * towards the newest, spares whoever was read since it last passed, and stays where it stopped.
+ *
+ * One chunk at a time can be draining: none of its free slots is handed out, its pages are the
+ * victims, and when all of it is free the chunk is kept for the page size that asked. It happens
+ *   - when a size has no page of its own to give: it takes from the class with most chunks;
+ *   - when a class has evicted a chunk's worth of its own pages and some chunk of another class lay
+ *     idle for twice as long as any chunk of its own: pages of a size that nobody uses any more
+ *     (another model, another page size) do not hold their memory against the ones that are used.
+ * Chunks with credits are the last choice: a client may sit on one for as long as it likes.
+ */
+#include "engine/control/pool_inner.h"
+
+void sieve_insert(struct pool *pool, uint32_t slot)
+{
+	struct class *class = &pool->class[slot_chunk(pool, slot)->class];
+	struct slot *page = &pool->slots[slot];
+
+	*page = (struct slot){.state = SLOT_PAGE, .next = class->newest, .newer = NONE};
+	if (class->newest == NONE)
+		class->oldest = slot;
+	else
+		pool->slots[class->newest].newer = slot;
+	class->newest = slot;
+	class->pages++;
+}
+
+void sieve_remove(struct pool *pool, uint32_t slot)
+{
+	struct class *class = &pool->class[slot_chunk(pool, slot)->class];
+	struct slot *page = &pool->slots[slot];
+
+	if (class->hand == slot)
+		class->hand = page->newer;
+	if (page->newer == NONE)
+		class->newest = page->next;
+	else
+		pool->slots[page->newer].next = page->next;
+	if (page->next == NONE)
+		class->oldest = page->newer;
+	else
+		pool->slots[page->next].newer = page->newer;
+	class->pages--;
+}
+
+static void victim_name(const struct pool *pool, uint32_t slot, struct pool_victim *ret)
+{
+	uint32_t unit = slot_unit(pool, slot);
+	struct page_head head = page_head_load(&pool->heads[unit]);
+
+	*ret = (struct pool_victim){.key = head.key,
+		.place = place_make(pool->rail, unit),
+		.generation = head.generation,
+		.length = head.length};
+}
+
+/* Is the chunk that is draining one of this class? */
+static bool class_drains(const struct pool *pool, const struct class *class)
+{
+	return pool->drain != NONE && &pool->class[pool->chunk[pool->drain].class] == class;
+}
+
+/* Pages of the class that are not going anyway. */
+static uint32_t class_pages(const struct pool *pool, const struct class *class)
+{
+	return class->pages - (class_drains(pool, class) ? pool->chunk[pool->drain].pages : 0);
+}
+
+static uint32_t class_limbo(const struct pool *pool, const struct class *class)
+{
+	return class->limbo - (class_drains(pool, class) ? pool->chunk[pool->drain].limbo : 0);
+}
+
+/*
+ * Terminates: one lap clears every visited bit, and there are `want` pages neither picked nor
+ * draining. Work is bounded by the budget, the victims and the pages of the draining chunk.
+ */
+static unsigned sieve_pick(
+	struct pool *pool, struct class *class, unsigned max, struct pool_victim *ret_victims)
+{
+	uint32_t slot = class->hand, pages = class_pages(pool, class);
+	unsigned want = max < pages ? max : pages, n = 0;
+	uint64_t budget = (uint64_t)want * SIEVE_STEPS;
+
+	while (n < want) {
+		struct slot *page;
+
+		if (slot == NONE)
+			slot = class->oldest;
+		page = &pool->slots[slot];
+		if (page->visited && budget) {
+			page->visited = 0;
+			budget--;
+		} else if (!page->picked && slot >> pool->shift != pool->drain) {
+			page->picked = 1;
+			victim_name(pool, slot, &ret_victims[n++]);
+		}
+		slot = page->newer;
+	}
+	class->hand = slot;
+	for (unsigned i = 0; i < n; i++)
+		pool->slots[pool_locate(pool, ret_victims[i].place)].picked = 0;
+	return n;
+}
+
+/* The next pages of the draining chunk; at most once around it, so all are different. */
+static unsigned drain_pick(struct pool *pool, unsigned max, struct pool_victim *ret_victims)
+{
+	struct chunk *chunk = &pool->chunk[pool->drain];
+	unsigned want = max < chunk->pages ? max : chunk->pages, n = 0;
+
+	pool->drain_ignored = 0;
+	while (n < want) {
+		uint32_t slot = (pool->drain << pool->shift) + pool->drain_cursor;
+
+		if (pool->slots[slot].state == SLOT_PAGE)
+			victim_name(pool, slot, &ret_victims[n++]);
+		if (++pool->drain_cursor == chunk->carved)
+			pool->drain_cursor = 0;
+	}
+	return n;
+}
+
+/*
+ * Is `a` the better one to empty? Without credits, then from the class with most chunks (or with
+ * fewest, when what is short are classes), then the one unused for longest.
+ */
+static bool drain_better(
+	const struct pool *pool, const struct chunk *a, const struct chunk *b, bool end_a_class)
+{
+	uint32_t chunks_a = pool->class[a->class].chunks, chunks_b = pool->class[b->class].chunks;
+
+	if (a->credits != b->credits)
+		return a->credits < b->credits;
+	if (chunks_a != chunks_b)
+		return end_a_class ? chunks_a < chunks_b : chunks_a > chunks_b;
+	return a->used_at < b->used_at;
+}
+
+/* A chunk to empty for a class that has nothing to give itself, or NONE. */
+static uint32_t drain_choose(const struct pool *pool, uint32_t class)
+{
+	bool end_a_class = class == NONE && pool->classes == CLASSES_MAX;
+	uint32_t best = NONE;
+
+	for (uint32_t i = 0; i < pool->chunks; i++) {
+		const struct chunk *chunk = &pool->chunk[i];
+
+		if (chunk->class == NONE || chunk->class == class || i == pool->drain ||
+			chunk->pages + chunk->limbo == 0)
+			continue;
+		if (best == NONE || drain_better(pool, chunk, &pool->chunk[best], end_a_class))
+			best = i;
+	}
+	return best;
+}
+
+/* The size has no page to give: it takes a chunk, or goes on with the one that is draining. */
+static unsigned drain_for_need(struct pool *pool, uint32_t class, uint32_t units, unsigned max,
+	struct pool_victim *ret_victims)
+{
+	uint32_t chosen;
+
+	if (pool->drain != NONE &&
+		pool->chunk[pool->drain].pages + pool->chunk[pool->drain].limbo != 0)
+		return drain_pick(pool, max, ret_victims);
+	chosen = drain_choose(pool, class);
+	if (chosen == NONE)
+		return 0;
+	if (pool->drain != NONE) {
+		/* Only credits are left in it: worth leaving for a chunk that has none. */
+		if (pool->chunk[chosen].credits)
+			return 0;
+		drain_give_up(pool);
+	}
+	drain_start(pool, chosen, units);
+	return drain_pick(pool, max, ret_victims);
+}
+
+/* A chunk of another class that lay idle twice as long as the idlest of `class`, or NONE. */
+static uint32_t drain_idle(const struct pool *pool, uint32_t class)
+{
+	uint64_t own = pool->published, other = pool->published;
+	uint32_t idlest = NONE;
+
+	for (uint32_t i = 0; i < pool->chunks; i++) {
+		const struct chunk *chunk = &pool->chunk[i];
+
+		if (chunk->class == class && chunk->used_at < own)
+			own = chunk->used_at;
+		if (chunk->class == class || chunk->class == NONE || chunk->credits)
+			continue;
+		if (chunk->used_at < other) {
+			other = chunk->used_at;
+			idlest = i;
+		}
+	}
+	return (pool->published - other) / 2 > pool->published - own ? idlest : NONE;
+}
+
+unsigned pool_victims(
+	struct pool *pool, uint32_t page_bytes, unsigned max, struct pool_victim *ret_victims)
+{
+	uint32_t units = pool_units(pool, page_bytes), number;
+	struct class *class;
+	unsigned n;
+
+	if (units == 0 || max == 0)
+		return 0;
+	if (pool->drain != NONE && pool->chunk[pool->drain].pages) {
+		if (pool->drain_units == units)
+			return drain_pick(pool, max, ret_victims);
+		if (++pool->drain_ignored > DRAIN_PATIENCE)
+			drain_give_up(pool);
+	}
+	number = class_serving(pool, units);
+	class = number == NONE ? NULL : &pool->class[number];
+	if (!class || class_pages(pool, class) + class_limbo(pool, class) == 0)
+		return chunks_for(pool, units)
+			       ? 0
+			       : drain_for_need(pool, number, units, max, ret_victims);
+
+	n = sieve_pick(pool, class, max, ret_victims);
+	class->evicted += n;
+	if (class->evicted >= class->slots && pool->drain == NONE && pool->empties == 0) {
+		uint32_t idle = drain_idle(pool, number);
+
+		class->evicted = 0;
+		if (idle != NONE)
+			drain_start(pool, idle, units);
+	}
+	return n;
+}

@@ -1,0 +1,411 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Takes ops from ctl rings and answers them. Nothing in an op is trusted: it is copied once, and a
+ * place only means something if this channel holds the credit for it. The loop's thread only.
+ */
+#include "engine/control/publish.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+
+#include "config/log.h"
+#include "engine/control/attach.h"
+#include "engine/control/directory.h"
+#include "numa/clock.h"
+
+/* ---- answers --------------------------------------------------------------------------------- */
+
+void publish_put(struct publish *p, struct publish_channel *c, const struct ctl_done *done)
+{
+	memcpy(ring_slot_new(&c->done, 0), done, sizeof(*done));
+	ring_publish(&c->done, 1);
+	c->owed--;
+	if (!c->dirty) {
+		c->dirty = true;
+		p->dirty[p->dirties++] = c->id;
+	}
+}
+
+static void answer(struct publish *p, struct publish_channel *c, const struct ctl_op *op,
+	enum op_status status)
+{
+	const struct ctl_done done = {.cookie = op->cookie, .kind = op->kind, .status = status};
+
+	publish_put(p, c, &done);
+}
+
+/* A number for directory.c to call back with; PUBLISH_NO_ANSWER: no memory. */
+static uint32_t answer_later(
+	struct publish *p, const struct publish_channel *c, const struct ctl_op *op)
+{
+	struct publish_answer *a;
+	uint32_t at;
+
+	if (p->answer_free == PUBLISH_NO_ANSWER) {
+		uint32_t more = p->answers ? p->answers * 2 : 1024;
+
+		a = realloc(p->answer, more * sizeof(*a));
+		if (!a)
+			return PUBLISH_NO_ANSWER;
+		p->answer = a;
+		for (uint32_t i = p->answers; i < more; i++)
+			a[i] = (struct publish_answer){
+				.next_free = i + 1 < more ? i + 1 : PUBLISH_NO_ANSWER};
+		p->answer_free = p->answers;
+		p->answers = more;
+	}
+	at = p->answer_free;
+	a = &p->answer[at];
+	p->answer_free = a->next_free;
+	p->answers_used++;
+	*a = (struct publish_answer){.cookie = op->cookie,
+		.channel = c->id,
+		.generation = c->generation,
+		.kind = op->kind,
+		.used = true};
+	return at;
+}
+
+/* directory_done: the channel may have gone meanwhile, and its number may be another's. */
+static void on_done(void *context, uint64_t cookie, enum op_status status)
+{
+	struct publish *p = context;
+	struct publish_answer *a = cookie < p->answers ? &p->answer[cookie] : NULL;
+	struct publish_channel *c;
+
+	if (!a || !a->used) {
+		log_error("publish: answered twice: %llu", (unsigned long long)cookie);
+		return;
+	}
+	c = p->channel[a->channel];
+	if (c && c->generation == a->generation) {
+		const struct ctl_done done = {
+			.cookie = a->cookie, .kind = a->kind, .status = status};
+
+		publish_put(p, c, &done);
+	}
+	a->used = false;
+	a->next_free = p->answer_free;
+	p->answer_free = (uint32_t)cookie;
+	p->answers_used--;
+}
+
+/* ---- the ops --------------------------------------------------------------------------------- */
+
+static uint64_t deadline_of(const struct ctl_op *op, uint64_t now_ns)
+{
+	uint64_t latest = now_ns + PUBLISH_DEADLINE_NS;
+
+	return op->deadline_ns < latest ? op->deadline_ns : latest;
+}
+
+static bool key_is_zero(const struct page_key *key)
+{
+	return key->word[0] == 0 && key->word[1] == 0;
+}
+
+/* The credit comes back unused: its slot rests, since the client may still be writing to it. */
+static void give_back(struct publish *p, const struct credit *credit, uint64_t now_ns)
+{
+	unsigned rail = place_rail(credit->place);
+
+	p->credits--;
+	publish_hold(p, rail, credit->length, -1);
+	if (pool_return(p->control->rail[rail].pool, credit->place, credit->generation, now_ns) < 0)
+		log_error("publish: place %08x is no credit of rail %u", credit->place, rail);
+	p->rail[rail].retry = true;
+}
+
+static void tell_directory(struct publish *p, struct publish_channel *c, const struct ctl_op *op,
+	uint32_t place, uint32_t generation, uint64_t now_ns)
+{
+	uint32_t later = answer_later(p, c, op);
+
+	if (later == PUBLISH_NO_ANSWER) {
+		answer(p, c, op, OP_NO_SPACE);
+		return;
+	}
+	directory_publish(p->control, &op->key, place, generation, deadline_of(op, now_ns), on_done,
+		p, later);
+}
+
+/*
+ * The key is here already with this length: the credit is not needed. The entry is published once
+ * more, so that the answer means what every answer means: all owners have it.
+ */
+static void serve_already(struct publish *p, struct publish_channel *c, const struct ctl_op *op,
+	const struct index_entry *old, uint64_t now_ns)
+{
+	p->control->counter[COUNTER_pages_already]++;
+	pool_touch(p->control->rail[place_rail(old->place)].pool, old->place);
+	tell_directory(p, c, op, old->place, old->generation, now_ns);
+}
+
+static void serve_publish(
+	struct publish *p, struct publish_channel *c, const struct ctl_op *op, uint64_t now_ns)
+{
+	struct control *control = p->control;
+	unsigned rail = place_rail(op->place);
+	struct index_entry entry = {.key = op->key,
+		.place = op->place,
+		.generation = op->generation,
+		.length = op->length};
+	const struct index_entry *old;
+	struct index_entry *put;
+	struct credit credit;
+
+	if (!credits_take(&c->credits, op->place, op->generation, &credit)) {
+		control->counter[COUNTER_ops_invalid]++;
+		answer(p, c, op, OP_INVALID);
+		return;
+	}
+	old = index_find(control->index, &op->key);
+	if (key_is_zero(&op->key) || op->length == 0 || op->length > credit.length) {
+		control->counter[COUNTER_ops_invalid]++;
+		give_back(p, &credit, now_ns);
+		answer(p, c, op, OP_INVALID);
+		return;
+	}
+	if (old && old->length == op->length) {
+		give_back(p, &credit, now_ns);
+		serve_already(p, c, op, old, now_ns);
+		return;
+	}
+	if (old)
+		publish_take_away(p, &op->key, old->place, old->generation, now_ns);
+	if (index_put(control->index, &entry, &put) < 0) {
+		give_back(p, &credit, now_ns);
+		answer(p, c, op, OP_NO_SPACE);
+		return;
+	}
+	if (pool_publish(control->rail[rail].pool, op->place, op->generation, &op->key,
+		    op->length) < 0) {
+		index_remove(control->index, &op->key);
+		give_back(p, &credit, now_ns);
+		answer(p, c, op, OP_INVALID);
+		return;
+	}
+	p->credits--;
+	publish_hold(p, rail, credit.length, -1);
+	publish_hold(p, rail, op->length, 1);
+	control->counter[COUNTER_pages_published]++;
+	if (p->rail[rail].first)
+		p->rail[rail].retry = true; /* a page is what can be evicted */
+	tell_directory(p, c, op, op->place, op->generation, now_ns);
+}
+
+static void serve_return(
+	struct publish *p, struct publish_channel *c, const struct ctl_op *op, uint64_t now_ns)
+{
+	struct credit credit;
+
+	if (credits_take(&c->credits, op->place, op->generation, &credit))
+		give_back(p, &credit, now_ns);
+	else
+		p->control->counter[COUNTER_ops_invalid]++;
+}
+
+/* A report about a page of ours that is as the directory says is a mistake, or a lie. */
+static void serve_stale(struct publish *p, const struct ctl_op *op)
+{
+	const struct index_entry *e;
+
+	if (op->ref == p->control->ref) {
+		e = index_find(p->control->index, &op->key);
+		if (e && e->place == op->place && e->generation == op->generation)
+			return;
+	}
+	directory_stale(p->control, &op->key, op->ref, op->place, op->generation);
+}
+
+static void serve_remove(
+	struct publish *p, struct publish_channel *c, const struct ctl_op *op, uint64_t now_ns)
+{
+	uint32_t later = key_is_zero(&op->key) ? PUBLISH_NO_ANSWER : answer_later(p, c, op);
+
+	if (later == PUBLISH_NO_ANSWER) {
+		answer(p, c, op, key_is_zero(&op->key) ? OP_INVALID : OP_NO_SPACE);
+		return;
+	}
+	directory_forget(p->control, &op->key, deadline_of(op, now_ns), on_done, p, later);
+}
+
+/* How many answers it may bring. */
+static uint32_t answers_of(const struct ctl_op *op)
+{
+	switch (op->kind) {
+	case CTL_CREDIT:
+		return op->count >= 1 && op->count <= CREDITS_MAX ? op->count : 1;
+	case CTL_RETURN:
+	case CTL_TOUCH:
+	case CTL_STALE:
+		return 0;
+	default:
+		return 1;
+	}
+}
+
+static void serve(
+	struct publish *p, struct publish_channel *c, struct ctl_op *op, uint64_t now_ns)
+{
+	switch (op->kind) {
+	case CTL_CREDIT:
+		op->deadline_ns = deadline_of(op, now_ns);
+		publish_credit(p, c, op, now_ns);
+		break;
+	case CTL_PUBLISH:
+		serve_publish(p, c, op, now_ns);
+		break;
+	case CTL_RETURN:
+		serve_return(p, c, op, now_ns);
+		break;
+	case CTL_TOUCH:
+		if (op->ref == p->control->ref)
+			publish_touched(p->control, op->place);
+		else
+			directory_touch(p->control, op->ref, op->place);
+		break;
+	case CTL_STALE:
+		serve_stale(p, op);
+		break;
+	case CTL_REMOVE:
+		serve_remove(p, c, op, now_ns);
+		break;
+	default:
+		p->control->counter[COUNTER_ops_invalid]++;
+		answer(p, c, op, OP_INVALID);
+	}
+}
+
+/* ---- turns ----------------------------------------------------------------------------------- */
+
+/* RING_BROKEN, or how many ops were taken. */
+static int channel_turn(struct publish *p, struct publish_channel *c, uint64_t now_ns)
+{
+	int32_t ready = ring_ready(&c->ctl);
+	unsigned n = 0;
+
+	while (ready > 0 && n < (unsigned)ready && n < PUBLISH_BURST) {
+		struct ctl_op op;
+		uint32_t answers;
+		int32_t room;
+
+		memcpy(&op, ring_slot_old(&c->ctl, n), sizeof(op));
+		answers = answers_of(&op);
+		room = ring_room(&c->done, c->owed + answers);
+		if (room < 0)
+			return RING_BROKEN;
+		if ((uint32_t)room < c->owed + answers) {
+			p->stalled = true;
+			break;
+		}
+		c->owed += answers;
+		serve(p, c, &op, now_ns);
+		n++;
+	}
+	if (n)
+		ring_release(&c->ctl, n);
+	return ready < 0 ? ready : (int)n;
+}
+
+unsigned publish_turn(struct control *control)
+{
+	struct publish *p = control->publish;
+	uint64_t now_ns = clock_now_ns();
+	unsigned work = 0;
+
+	p->stalled = false;
+	for (unsigned i = 0; i < CHANNELS_MAX; i++) {
+		int n = p->channel[i] ? channel_turn(p, p->channel[i], now_ns) : 0;
+
+		if (n < 0) {
+			control->counter[COUNTER_rings_broken]++;
+			attach_channel_broken(control, i);
+			n = 1;
+		}
+		work += (unsigned)n;
+	}
+	for (unsigned i = 0; i < control->rails; i++) {
+		if (p->rail[i].retry) {
+			publish_pass(p, i, now_ns);
+			work++;
+		}
+	}
+	publish_timer(p, now_ns);
+	return work;
+}
+
+void publish_flush(struct control *control)
+{
+	struct publish *p = control->publish;
+
+	/* Answers are in the rings before the flags are read; pairs with the client's own fence. */
+	if (p->dirties)
+		shm_fence_sleep();
+	for (unsigned i = 0; i < p->dirties; i++) {
+		struct publish_channel *c = p->channel[p->dirty[i]];
+
+		if (!c || !c->dirty)
+			continue;
+		c->dirty = false;
+		if (shm_load(c->client_waits) && shm_exchange(c->client_waits, 0))
+			(void)eventfd_write(c->wake, 1);
+	}
+	p->dirties = 0;
+}
+
+/* ---- the network's side, and life cycle ------------------------------------------------------ */
+
+void publish_touched(struct control *control, uint32_t place)
+{
+	if (place_rail(place) < control->rails)
+		pool_touch(control->rail[place_rail(place)].pool, place);
+}
+
+bool publish_forget(struct control *control, const struct page_key *key)
+{
+	const struct index_entry *e = index_find(control->index, key);
+
+	if (!e)
+		return false;
+	publish_take_away(control->publish, key, e->place, e->generation, clock_now_ns());
+	return true;
+}
+
+void publish_channel_open(struct control *control, struct publish_channel *channel)
+{
+	struct publish *p = control->publish;
+
+	channel->generation = ++p->generation;
+	p->channel[channel->id] = channel;
+}
+
+void publish_channel_close(struct control *control, struct publish_channel *channel)
+{
+	struct publish *p = control->publish;
+	uint64_t now_ns = clock_now_ns();
+
+	if (p->channel[channel->id] != channel)
+		return;
+	publish_requests_drop(p, channel);
+	for (uint32_t i = 0; i < channel->credits.room; i++)
+		if (channel->credits.slot[i].length)
+			give_back(p, &channel->credits.slot[i], now_ns);
+	credits_free(&channel->credits);
+	p->channel[channel->id] = NULL;
+	for (unsigned i = 0; i < p->dirties; i++)
+		if (p->dirty[i] == channel->id)
+			p->dirty[i--] = p->dirty[--p->dirties];
+}
+
+void publish_counts(const struct control *control, struct publish_counts *ret)
+{
+	const struct publish *p = control->publish;
+
+	*ret = (struct publish_counts){.credits = p->credits, .answers = p->answers_used};
+	for (unsigned i = 0; i < control->rails; i++)
+		for (const struct publish_request *r = p->rail[i].first; r; r = r->next)
+			ret->waiting++;
+}

@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Credits: page slots handed to clients in advance. Which channel holds which, requests that wait
+ * for room, and when they are looked at again. The loop's thread only.
+ *
+ * A request that finds no room makes some be evicted and waits until limbo has passed, or until its
+ * deadline. Requests of one page size are served in order; another size does not wait behind them.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/control/publish.h"
+#include "numa/clock.h"
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+#define CREDITS_ROOM_MIN 64u
+static_assert(CREDITS_ROOM_MIN * 2 <= CREDITS_MAX * 2, "the table can grow");
+
+static uint32_t credit_home(const struct credits *t, uint32_t place)
+{
+	return (uint32_t)map_mix(place) & (t->room - 1);
+}
+
+void credits_add(struct credits *t, const struct credit *credit)
+{
+	uint32_t i = credit_home(t, credit->place);
+
+	while (t->slot[i].length)
+		i = (i + 1) & (t->room - 1);
+	t->slot[i] = *credit;
+	t->count++;
+}
+
+/* Never more than half full. */
+int credits_reserve(struct credits *t, uint32_t more)
+{
+	struct credits bigger = {.room = t->room ? t->room : CREDITS_ROOM_MIN};
+
+	while ((t->count + more) * 2 > bigger.room)
+		bigger.room *= 2;
+	if (bigger.room == t->room)
+		return 0;
+	bigger.slot = calloc(bigger.room, sizeof(*bigger.slot));
+	if (!bigger.slot)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < t->room; i++)
+		if (t->slot[i].length)
+			credits_add(&bigger, &t->slot[i]);
+	free(t->slot);
+	*t = bigger;
+	return 0;
+}
+
+const struct credit *credits_find(const struct credits *t, uint32_t place, uint32_t generation)
+{
+	if (t->room == 0)
+		return NULL;
+	for (uint32_t i = credit_home(t, place); t->slot[i].length; i = (i + 1) & (t->room - 1))
+		if (t->slot[i].place == place)
+			return t->slot[i].generation == generation ? &t->slot[i] : NULL;
+	return NULL;
+}
+
+/* Closes the gap: what was pushed past the freed slot moves back (Knuth 6.4, algorithm R). */
+bool credits_take(struct credits *t, uint32_t place, uint32_t generation, struct credit *ret)
+{
+	const struct credit *found = credits_find(t, place, generation);
+	uint32_t gap, i;
+
+	if (!found)
+		return false;
+	*ret = *found;
+	gap = (uint32_t)(found - t->slot);
+	for (i = (gap + 1) & (t->room - 1); t->slot[i].length; i = (i + 1) & (t->room - 1)) {
+		uint32_t home = credit_home(t, t->slot[i].place);
+
+		if (((i - home) & (t->room - 1)) >= ((i - gap) & (t->room - 1))) {
+			t->slot[gap] = t->slot[i];
+			gap = i;
+		}
+	}
+	t->slot[gap] = (struct credit){0};
+	t->count--;
+	return true;
+}
+
+void credits_free(struct credits *t)
+{
+	free(t->slot);
+	*t = (struct credits){0};
+}
+
+/* ---- granting -------------------------------------------------------------------------------- */
+
+static void grant(struct publish *p, struct publish_channel *c, uint64_t cookie,
+	const struct credit *credit)
+{
+	const struct ctl_done done = {.cookie = cookie,
+		.kind = CTL_CREDIT,
+		.status = OP_HIT,
+		.place = credit->place,
+		.generation = credit->generation,
+		.length = credit->length};
+
+	credits_add(&c->credits, credit);
+	publish_hold(p, place_rail(credit->place), credit->length, 1);
+	p->credits++;
+	p->control->counter[COUNTER_credits_granted]++;
+	publish_put(p, c, &done);
+}
+
+/* One answer for all that is missing. */
+static void refuse(struct publish *p, struct publish_channel *c, uint64_t cookie, uint32_t length,
+	uint32_t left, enum op_status status)
+{
+	const struct ctl_done done = {
+		.cookie = cookie, .kind = CTL_CREDIT, .status = status, .length = length};
+
+	p->control->counter[COUNTER_credits_refused]++;
+	c->owed -= left - 1;
+	publish_put(p, c, &done);
+}
+
+/*
+ * Up to r->left slots. 0: all granted; -ENOSPC: r->left of them are missing; -EMSGSIZE, -ENOMEM.
+ * The channel's table has room for them.
+ */
+static int grant_some(
+	struct publish *p, unsigned rail, struct publish_request *r, uint64_t now_ns)
+{
+	struct pool *pool = p->control->rail[rail].pool;
+	int rc = credits_reserve(&r->channel->credits, r->left);
+
+	while (rc == 0 && r->left) {
+		struct credit credit = {.length = r->length};
+
+		rc = pool_take(pool, r->length, now_ns, &credit.place, &credit.generation);
+		if (rc == 0) {
+			grant(p, r->channel, r->cookie, &credit);
+			r->left--;
+		}
+	}
+	return rc;
+}
+
+static void request_queue(
+	struct publish *p, unsigned rail, const struct publish_request *r, uint64_t now_ns)
+{
+	struct publish_rail *pr = &p->rail[rail];
+	struct publish_request *waits = malloc(sizeof(*waits));
+
+	if (!waits) {
+		refuse(p, r->channel, r->cookie, r->length, r->left, OP_NO_SPACE);
+		return;
+	}
+	*waits = *r;
+	waits->next = NULL;
+	*pr->last = waits;
+	pr->last = &waits->next;
+	r->channel->asked += r->left;
+	publish_class_of(p, rail, r->length)->waiting += r->left;
+	publish_refill(p, rail, r->length, now_ns);
+}
+
+void publish_credit(
+	struct publish *p, struct publish_channel *c, const struct ctl_op *op, uint64_t now_ns)
+{
+	struct publish_request r = {.channel = c,
+		.cookie = op->cookie,
+		.deadline_ns = op->deadline_ns,
+		.length = op->length,
+		.left = op->count};
+	int rc = -ENOSPC;
+
+	if (op->rail >= p->control->rails || op->count == 0 || op->count > CREDITS_MAX) {
+		p->control->counter[COUNTER_ops_invalid]++;
+		refuse(p, c, op->cookie, op->length, 1, OP_INVALID);
+		return;
+	}
+	if (c->credits.count + c->asked + op->count > CREDITS_MAX) {
+		refuse(p, c, op->cookie, op->length, r.left, OP_NO_SPACE);
+		return;
+	}
+	/* Those who wait for this size came first. */
+	if (publish_class_of(p, op->rail, op->length)->waiting == 0)
+		rc = grant_some(p, op->rail, &r, now_ns);
+	if (rc == -EMSGSIZE)
+		refuse(p, c, op->cookie, op->length, r.left, OP_INVALID);
+	else if (rc == -ENOSPC)
+		request_queue(p, op->rail, &r, now_ns);
+	else if (rc < 0)
+		refuse(p, c, op->cookie, op->length, r.left, OP_NO_SPACE);
+	else
+		publish_refill(p, op->rail, op->length, now_ns);
+}
+
+/* ---- waiting --------------------------------------------------------------------------------- */
+
+/* Unlinks *link and forgets what it waits for. */
+static void request_remove(
+	struct publish *p, unsigned rail, struct publish_request **link, uint32_t waited)
+{
+	struct publish_request *r = *link;
+
+	r->channel->asked -= waited;
+	publish_class_of(p, rail, r->length)->waiting -= waited;
+	*link = r->next;
+	if (p->rail[rail].last == &r->next)
+		p->rail[rail].last = link;
+	free(r);
+}
+
+void publish_pass(struct publish *p, unsigned rail, uint64_t now_ns)
+{
+	struct publish_rail *pr = &p->rail[rail];
+	struct publish_request **link = &pr->first;
+	uint32_t pass = ++pr->pass;
+
+	pr->retry = false;
+	while (*link) {
+		struct publish_request *r = *link;
+		struct publish_class *class = publish_class_of(p, rail, r->length);
+		uint32_t before = r->left;
+		int rc = -ENOSPC;
+
+		if (class->pass != pass)
+			rc = grant_some(p, rail, r, now_ns);
+		if (rc == 0 || rc != -ENOSPC || r->deadline_ns <= now_ns) {
+			if (rc < 0)
+				refuse(p, r->channel, r->cookie, r->length, r->left, OP_NO_SPACE);
+			request_remove(p, rail, link, before);
+			continue;
+		}
+		class->pass = pass;
+		class->waiting -= before - r->left;
+		r->channel->asked -= before - r->left;
+		link = &r->next;
+	}
+	for (unsigned i = 0; i < CLASSES_MAX; i++)
+		if (pr->class[i].waiting)
+			publish_refill(p, rail, pr->class[i].units * PAGE_UNIT, now_ns);
+}
+
+void publish_requests_drop(struct publish *p, struct publish_channel *c)
+{
+	for (unsigned rail = 0; rail < p->control->rails; rail++) {
+		struct publish_request **link = &p->rail[rail].first;
+
+		while (*link) {
+			if ((*link)->channel == c)
+				request_remove(p, rail, link, (*link)->left);
+			else
+				link = &(*link)->next;
+		}
+	}
+}
+
+/* ---- the timer ------------------------------------------------------------------------------- */
+
+static void on_timer(evutil_socket_t fd, short what, void *context)
+{
+	struct publish *p = context;
+
+	(void)fd;
+	(void)what;
+	p->timer_ns = 0;
+	for (unsigned i = 0; i < p->control->rails; i++)
+		if (p->rail[i].first)
+			p->rail[i].retry = true;
+}
+
+/* When somebody who waits must be looked at: limbo passes, a deadline, or just now and then. */
+static uint64_t next_ns(const struct publish *p, uint64_t now_ns)
+{
+	uint64_t next = p->stalled ? now_ns + PUBLISH_STALL_NS : UINT64_MAX;
+
+	for (unsigned i = 0; i < p->control->rails; i++) {
+		const struct publish_request *r = p->rail[i].first;
+		uint64_t at;
+
+		if (!r)
+			continue;
+		at = pool_limbo_until(p->control->rail[i].pool);
+		for (; r; r = r->next)
+			at = r->deadline_ns < at ? r->deadline_ns : at;
+		if (at > now_ns + PUBLISH_RETRY_NS)
+			at = now_ns + PUBLISH_RETRY_NS;
+		if (at < now_ns + PUBLISH_SOON_NS)
+			at = now_ns + PUBLISH_SOON_NS;
+		next = at < next ? at : next;
+	}
+	return next;
+}
+
+void publish_timer(struct publish *p, uint64_t now_ns)
+{
+	uint64_t next = next_ns(p, now_ns);
+	struct timeval after;
+
+	if (next == UINT64_MAX || (p->timer_ns && p->timer_ns <= next))
+		return;
+	/* Rounded up: looking a moment too early would mean looking twice. */
+	next = next > now_ns ? next - now_ns : 0;
+	p->timer_ns = now_ns + next;
+	after.tv_sec = (time_t)(next / 1000000000);
+	after.tv_usec = (suseconds_t)(next % 1000000000 / 1000 + 1);
+	if (p->timer && event_add(p->timer, &after) < 0)
+		p->timer_ns = 0;
+}
+
+/* ---- life cycle ------------------------------------------------------------------------------ */
+
+int publish_open(struct control *control)
+{
+	struct publish *p = calloc(1, sizeof(*p));
+
+	if (!p)
+		return -ENOMEM;
+	p->control = control;
+	p->answer_free = PUBLISH_NO_ANSWER;
+	p->limbo_ns = (uint64_t)control->settings->engine_limbo_ms * 1000000;
+	for (unsigned i = 0; i < RAILS_MAX; i++)
+		p->rail[i].last = &p->rail[i].first;
+	p->timer = event_new(control->base, -1, 0, on_timer, p);
+	if (!p->timer) {
+		free(p);
+		return -ENOMEM;
+	}
+	control->publish = p;
+	return 0;
+}
+
+/* directory.c may still call back: the memory goes with publish_free(). */
+void publish_close(struct control *control)
+{
+	struct publish *p = control->publish;
+
+	if (!p)
+		return;
+	for (unsigned i = 0; i < CHANNELS_MAX; i++)
+		if (p->channel[i])
+			publish_channel_close(control, p->channel[i]);
+	event_free(p->timer);
+	p->timer = NULL;
+}
+
+void publish_free(struct publish *p)
+{
+	if (!p)
+		return;
+	free(p->answer);
+	free(p);
+}

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Eviction: what goes so that what is asked for can come, and a few slots more, so that limbo has
+ * passed before anybody needs them. The loop's thread only.
+ *
+ * What was evicted for a page size rests in limbo before pool_take() finds it. It is counted until
+ * then: a request that waits must not make the same room be made twice.
+ */
+#include "engine/control/directory.h"
+#include "engine/control/publish.h"
+
+#define VICTIMS 128u /* pages asked for at a time */
+
+void publish_take_away(struct publish *p, const struct page_key *key, uint32_t place,
+	uint32_t generation, uint64_t now_ns)
+{
+	struct control *control = p->control;
+	const struct page_key name = *key; /* `key` may lie in the entry that is removed */
+	const struct index_entry *e = index_find(control->index, &name);
+	unsigned rail = place_rail(place);
+
+	directory_remove(control, &name, place, generation);
+	if (e && e->place == place && e->generation == generation) {
+		publish_hold(p, rail, e->length, -1);
+		index_remove(control->index, &name);
+	}
+	(void)pool_retire(control->rail[rail].pool, place, generation, now_ns);
+	if (p->rail[rail].first)
+		p->rail[rail].retry = true;
+}
+
+static uint32_t units_of(uint32_t length)
+{
+	return length / PAGE_UNIT + (length % PAGE_UNIT != 0);
+}
+
+/* The record of this page size; one that is not used makes way when there is no other. */
+struct publish_class *publish_class_of(struct publish *p, unsigned rail, uint32_t length)
+{
+	struct publish_class *class = p->rail[rail].class, *spare = NULL;
+	uint32_t units = units_of(length);
+
+	for (unsigned i = 0; i < CLASSES_MAX; i++) {
+		if (class[i].units == units && units)
+			return &class[i];
+		if (class[i].waiting + class[i].held == 0 &&
+			(!spare || (spare->units && !class[i].units)))
+			spare = &class[i];
+	}
+	if (!spare) /* only with CLASSES_MAX sizes in use: counted together with one of them */
+		return &class[units % CLASSES_MAX];
+	*spare = (struct publish_class){.units = units};
+	return spare;
+}
+
+void publish_hold(struct publish *p, unsigned rail, uint32_t length, int change)
+{
+	struct publish_class *class = publish_class_of(p, rail, length);
+
+	if (change > 0 || class->held)
+		class->held += (uint32_t)change;
+	if (change > 0)
+		class->taken += (uint32_t)change;
+}
+
+/*
+ * Slots to keep free ahead, measured by what the class has: one that has just come into a full pool
+ * must not throw out its first pages for those that may follow.
+ */
+static uint32_t ahead_of(const struct publish_class *class, uint32_t free)
+{
+	uint64_t capacity = (uint64_t)class->held + class->resting + free;
+	uint64_t ahead = capacity / 50;
+
+	if (ahead < PUBLISH_AHEAD_MIN)
+		ahead = PUBLISH_AHEAD_MIN;
+	if (ahead < class->demand)
+		ahead = class->demand;
+	if (ahead > capacity / PUBLISH_AHEAD_SHARE)
+		ahead = capacity / PUBLISH_AHEAD_SHARE;
+	return (uint32_t)ahead;
+}
+
+/*
+ * What is handed out while one eviction rests in limbo must be free or resting already: half as
+ * much again as was handed out in the last such time.
+ */
+static void measure_demand(struct publish_class *class, uint64_t limbo_ns, uint64_t now_ns)
+{
+	uint64_t window_ns = limbo_ns > PUBLISH_STALL_NS ? limbo_ns : PUBLISH_STALL_NS;
+	uint64_t passed_ns = now_ns - class->window_ns;
+
+	if (passed_ns < window_ns)
+		return;
+	class->demand = (uint32_t)(class->taken * 3ull / 2 * window_ns / passed_ns);
+	class->taken = 0;
+	class->window_ns = now_ns;
+}
+
+static void rest_expire(struct publish_class *class, uint64_t now_ns)
+{
+	unsigned gone = 0;
+
+	while (gone < class->rests && class->rest[gone].until_ns <= now_ns)
+		class->resting -= class->rest[gone++].slots;
+	class->rests -= gone;
+	for (unsigned i = 0; i < class->rests && gone; i++)
+		class->rest[i] = class->rest[i + gone];
+}
+
+/* One batch spans less than 1/(RESTS - 1) of limbo, so that no more than RESTS are ever in it. */
+static void rest_add(
+	struct publish_class *class, uint32_t slots, uint64_t until_ns, uint64_t limbo_ns)
+{
+	unsigned last = class->rests - 1;
+
+	class->resting += slots;
+	if (class->rests == PUBLISH_RESTS ||
+		(class->rests &&
+			until_ns - class->rest[last].first_ns <= limbo_ns / (PUBLISH_RESTS - 1))) {
+		class->rest[last].slots += slots;
+		class->rest[last].until_ns = until_ns;
+		return;
+	}
+	class->rest[class->rests].slots = slots;
+	class->rest[class->rests].first_ns = until_ns;
+	class->rest[class->rests++].until_ns = until_ns;
+}
+
+/* Makes room for `want` pages of `units`; returns for how many it did. */
+static uint32_t evict(
+	struct publish *p, unsigned rail, uint32_t units, uint32_t want, uint64_t now_ns)
+{
+	struct pool *pool = p->control->rail[rail].pool;
+	struct pool_victim victim[VICTIMS];
+	uint64_t target = (uint64_t)want * units, made = 0;
+
+	while (made < target) {
+		uint64_t more = (target - made + units - 1) / units;
+		unsigned n = pool_victims(pool, units * PAGE_UNIT,
+			more < VICTIMS ? (unsigned)more : VICTIMS, victim);
+
+		if (n == 0)
+			break;
+		for (unsigned i = 0; i < n; i++) {
+			publish_take_away(p, &victim[i].key, victim[i].place,
+				victim[i].generation, now_ns);
+			made += units_of(victim[i].length);
+		}
+		p->control->counter[COUNTER_pages_evicted] += n;
+	}
+	return (uint32_t)((made + units - 1) / units);
+}
+
+void publish_refill(struct publish *p, unsigned rail, uint32_t length, uint64_t now_ns)
+{
+	struct pool *pool = p->control->rail[rail].pool;
+	struct publish_class *class = publish_class_of(p, rail, length);
+	uint32_t want, have, made, free;
+
+	if (class->units == 0)
+		return;
+	rest_expire(class, now_ns);
+	measure_demand(class, p->limbo_ns, now_ns);
+	free = pool_free(pool, class->units * PAGE_UNIT);
+	want = class->waiting + ahead_of(class, free);
+	have = free + class->resting;
+	if (have >= want)
+		return;
+	want -= have;
+	made = evict(p, rail, class->units,
+		want < PUBLISH_EVICT_BURST ? want : PUBLISH_EVICT_BURST, now_ns);
+	if (made)
+		rest_add(class, made, now_ns + p->limbo_ns, p->limbo_ns);
+	if (want > PUBLISH_EVICT_BURST && made >= PUBLISH_EVICT_BURST)
+		p->rail[rail].retry = true;
+}

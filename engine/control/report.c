@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The engine's state as JSON, written by hand into a buffer that grows. 64-bit numbers that name
+ * something (incarnations) are hexadecimal strings: JSON readers round large numbers. The loop's
+ * thread.
+ */
+#include "engine/control/report.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/control/attach.h"
+#include "engine/control/loop.h"
+#include "engine/control/publish.h"
+#include "numa/clock.h"
+
+#ifndef PEERCACHE_VERSION
+#define PEERCACHE_VERSION "unknown"
+#endif
+
+struct json {
+	char *text;
+	size_t bytes, room;
+	bool failed; /* no memory: nothing more is written */
+	bool comma;  /* something stands before the next member */
+};
+
+static const char *const counter_names[COUNTER_COUNT] = {
+#define COUNTER(name, help) #name,
+#include "engine/abi/counter.def"
+#undef COUNTER
+};
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+static void json_bytes(struct json *j, const char *text, size_t bytes)
+{
+	if (j->failed)
+		return;
+	if (j->bytes + bytes + 1 > j->room) {
+		size_t room = (j->bytes + bytes + 1) * 2 + 1024;
+		char *bigger = realloc(j->text, room);
+
+		if (!bigger) {
+			j->failed = true;
+			return;
+		}
+		j->text = bigger;
+		j->room = room;
+	}
+	memcpy(j->text + j->bytes, text, bytes);
+	j->bytes += bytes;
+	j->text[j->bytes] = '\0';
+}
+
+static void json_text(struct json *j, const char *text)
+{
+	json_bytes(j, text, strlen(text));
+}
+
+static void json_quoted(struct json *j, const char *text)
+{
+	json_text(j, "\"");
+	for (; *text; text++) {
+		unsigned char c = (unsigned char)*text;
+		char escaped[8];
+
+		if (c == '"' || c == '\\')
+			snprintf(escaped, sizeof(escaped), "\\%c", c);
+		else if (c < 0x20 || c >= 0x7f) /* names from the network: not always UTF-8 */
+			snprintf(escaped, sizeof(escaped), "\\u%04x", c);
+		else
+			snprintf(escaped, sizeof(escaped), "%c", c);
+		json_text(j, escaped);
+	}
+	json_text(j, "\"");
+}
+
+static void json_name(struct json *j, const char *name)
+{
+	if (j->comma)
+		json_text(j, ",");
+	j->comma = true;
+	if (name) {
+		json_quoted(j, name);
+		json_text(j, ":");
+	}
+}
+
+static void json_open(struct json *j, const char *name, const char *bracket)
+{
+	json_name(j, name);
+	json_text(j, bracket);
+	j->comma = false;
+}
+
+static void json_close(struct json *j, const char *bracket)
+{
+	json_text(j, bracket);
+	j->comma = true;
+}
+
+static void json_string(struct json *j, const char *name, const char *value)
+{
+	json_name(j, name);
+	json_quoted(j, value);
+}
+
+static void json_number(struct json *j, const char *name, int64_t value)
+{
+	char text[24];
+
+	json_name(j, name);
+	snprintf(text, sizeof(text), "%" PRId64, value);
+	json_text(j, text);
+}
+
+static void json_count(struct json *j, const char *name, uint64_t value)
+{
+	char text[24];
+
+	json_name(j, name);
+	snprintf(text, sizeof(text), "%" PRIu64, value);
+	json_text(j, text);
+}
+
+static void json_hex(struct json *j, const char *name, uint64_t value)
+{
+	char text[24];
+
+	snprintf(text, sizeof(text), "%016" PRIx64, value);
+	json_string(j, name, text);
+}
+
+static void json_flag(struct json *j, const char *name, bool value)
+{
+	json_name(j, name);
+	json_text(j, value ? "true" : "false");
+}
+
+/* ---- the parts ------------------------------------------------------------------------------- */
+
+static void report_counters(struct json *j, const uint64_t *counter)
+{
+	json_open(j, "counters", "{");
+	for (unsigned i = 0; i < COUNTER_COUNT; i++)
+		json_count(j, counter_names[i], counter[i]);
+	json_close(j, "}");
+}
+
+static void report_members(struct json *j, const struct control *control)
+{
+	const struct map_view *map = member_map(control);
+
+	json_open(j, "members", "[");
+	for (uint32_t i = 0; i < map->members; i++) {
+		const struct map_member *m = &map->member[i];
+		const struct member_record *r = member_by_ref(control, m->ref);
+
+		json_open(j, NULL, "{");
+		json_string(j, "name", m->name);
+		json_hex(j, "incarnation", m->incarnation);
+		json_string(j, "address", r ? r->address : "");
+		json_count(j, "port", r ? r->port : 0);
+		json_count(j, "rails", m->rails);
+		json_flag(j, "self", m->self != 0);
+		json_close(j, "}");
+	}
+	json_close(j, "]");
+	json_count(j, "map_epoch", shm_load(&control->status->map.epoch));
+}
+
+static void report_rails(struct json *j, const struct control *control)
+{
+	json_open(j, "rails", "[");
+	for (unsigned i = 0; i < control->rails; i++) {
+		const struct control_rail *rail = &control->rail[i];
+		const struct plan_rail *plan = &control->plan.rail[i];
+		uint64_t counter[COUNTER_COUNT];
+
+		rail_counters(rail->rail, counter);
+		json_open(j, NULL, "{");
+		json_string(j, "device", plan->device);
+		json_number(j, "core", plan->core);
+		json_number(j, "node", plan->numa_node);
+		json_flag(j, "busy", plan->busy);
+		json_count(j, "pool_bytes", control->status->pool_bytes[i]);
+		json_count(j, "pages", pool_pages(rail->pool));
+		json_count(j, "limbo", pool_limbo(rail->pool));
+		json_count(j, "in_flight", rail_in_flight(rail->rail));
+		report_counters(j, counter);
+		json_close(j, "}");
+	}
+	json_close(j, "]");
+}
+
+static void report_shard(struct json *j, const struct control *control)
+{
+	json_open(j, "shard", "{");
+	json_count(j, "entries", control->shard.entries);
+	json_count(j, "capacity", (uint64_t)BUCKET_ENTRIES << control->shard.bits);
+	json_count(j, "dropped", control->shard.dropped);
+	json_close(j, "}");
+}
+
+static void report_clients(struct json *j, const struct control *control)
+{
+	struct attach_counts attached;
+	struct publish_counts published;
+
+	attach_counts(control, &attached);
+	publish_counts(control, &published);
+	json_open(j, "clients", "{");
+	json_count(j, "sessions", attached.sessions);
+	json_count(j, "channels", attached.channels);
+	json_count(j, "regions", attached.regions);
+	json_count(j, "credits", published.credits);
+	json_count(j, "waiting", published.waiting);
+	json_count(j, "answers", published.answers);
+	json_close(j, "}");
+}
+
+int report_make(const struct control *control, char **ret_text, size_t *ret_bytes)
+{
+	struct json j = {.comma = false};
+	uint64_t up_ns = clock_now_ns() - loop_of(control)->started_ns;
+
+	json_open(&j, NULL, "{");
+	json_string(&j, "name", control->name);
+	json_string(&j, "version", PEERCACHE_VERSION);
+	json_count(&j, "abi", ABI_VERSION);
+	json_hex(&j, "incarnation", control->incarnation);
+	json_number(&j, "pid", getpid());
+	json_count(&j, "uptime_ms", up_ns / 1000000);
+	json_flag(&j, "stopping", control->stopping);
+	json_number(&j, "control_core", control->plan.control_core);
+	report_members(&j, control);
+	report_rails(&j, control);
+	report_counters(&j, control->counter);
+	report_shard(&j, control);
+	json_count(&j, "keys", index_count(control->index));
+	report_clients(&j, control);
+	json_close(&j, "}");
+	json_text(&j, "\n");
+	if (j.failed) {
+		free(j.text);
+		return -ENOMEM;
+	}
+	*ret_text = j.text;
+	*ret_bytes = j.bytes;
+	return 0;
+}

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Addresses that are dialled for ever: literals at once, names through libevent's resolver,
+ * failures again after a back-off that doubles and jitters. Control plane's thread only; nothing
+ * blocks.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <event2/event.h>
+#include <event2/util.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "config/log.h"
+#include "engine/control/rpc.h"
+
+/* A question to the resolver. Outlives its dial when that is stopped before the answer. */
+struct rpc_resolve {
+	struct rpc_dial *dial; /* NULL: nobody waits any more */
+	struct evdns_getaddrinfo_request *request;
+};
+
+int rpc_address(const char *host, uint16_t port, struct sockaddr_storage *ret, socklen_t *ret_bytes)
+{
+	struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons(port)};
+	struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons(port)};
+
+	if (inet_pton(AF_INET, host, &v4.sin_addr) == 1) {
+		memcpy(ret, &v4, sizeof(v4));
+		*ret_bytes = sizeof(v4);
+		return 0;
+	}
+	if (inet_pton(AF_INET6, host, &v6.sin6_addr) == 1) {
+		memcpy(ret, &v6, sizeof(v6));
+		*ret_bytes = sizeof(v6);
+		return 0;
+	}
+	return -EINVAL;
+}
+
+void rpc_address_text(const char *host, uint16_t port, char ret_text[NAME_BYTES_MAX + 8])
+{
+	snprintf(ret_text, NAME_BYTES_MAX + 8, strchr(host, ':') ? "[%.60s]:%u" : "%.63s:%u", host,
+		port);
+}
+
+/* The next attempt, after base * 2^(fails-1), at most max, a quarter more or less. */
+static void dial_wait(struct rpc_dial *dial)
+{
+	unsigned doubled = dial->fails > 16 ? 16 : dial->fails ? dial->fails - 1 : 0;
+	uint64_t ms = (uint64_t)dial->base_ms << doubled;
+	struct timeval wait;
+	uint32_t random;
+
+	evutil_secure_rng_get_bytes(&random, sizeof(random));
+	if (ms > dial->max_ms)
+		ms = dial->max_ms;
+	ms = dial->fails ? ms - ms / 4 + random % (ms / 2 + 1) : 0;
+	wait.tv_sec = (time_t)(ms / 1000);
+	wait.tv_usec = (suseconds_t)(ms % 1000 * 1000);
+	if (dial->control->rpc->listener) /* not once rpc_quiet() was called */
+		event_add(dial->timer, &wait);
+}
+
+void rpc_dial_lost(struct rpc_dial *dial, bool was_up, uint64_t up_ns, int error)
+{
+	dial->fails = up_ns >= RPC_STEADY_NS ? 0 : dial->fails + 1;
+	dial_wait(dial);
+	if (!was_up)
+		member_dial_failed(dial->control, dial, error); /* may stop the dial */
+}
+
+static void dial_failed(struct rpc_dial *dial, int error)
+{
+	rpc_dial_lost(dial, false, 0, error);
+}
+
+static void dial_connect(struct rpc_dial *dial, const struct sockaddr *address, socklen_t bytes)
+{
+	int fd = socket(address->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	struct rpc_link *link;
+	char text[NAME_BYTES_MAX + 8];
+
+	if (fd < 0) {
+		dial_failed(dial, errno);
+		return;
+	}
+	if (connect(fd, address, bytes) < 0 && errno != EINPROGRESS) {
+		int error = errno;
+
+		close(fd);
+		dial_failed(dial, error);
+		return;
+	}
+	rpc_address_text(dial->host, dial->port, text);
+	link = rpc_link_open(dial->control, fd, dial, text);
+	if (!link) {
+		dial_failed(dial, ENOMEM);
+		return;
+	}
+	dial->link = link;
+	if (bufferevent_socket_connect(link->bev, NULL, 0) < 0)
+		rpc_link_close(link);
+}
+
+static void resolved(int error, struct evutil_addrinfo *found, void *context)
+{
+	struct rpc_resolve *resolve = context;
+	struct rpc_dial *dial = resolve->dial;
+	struct evutil_addrinfo *each;
+	unsigned count = 0;
+
+	free(resolve);
+	if (dial)
+		dial->resolve = NULL;
+	for (each = found; each; each = each->ai_next)
+		count++;
+	if (dial && count) {
+		unsigned skip = dial->tried++ % count;
+
+		for (each = found; skip; skip--)
+			each = each->ai_next;
+		dial_connect(dial, each->ai_addr, each->ai_addrlen);
+	} else if (dial) {
+		log_warn(
+			"cannot find the address of %s: %s. It is tried again; check cluster.seeds",
+			dial->host, evutil_gai_strerror(error));
+		dial_failed(dial, EHOSTUNREACH);
+	}
+	if (found)
+		evutil_freeaddrinfo(found);
+}
+
+static void dial_resolve(struct rpc_dial *dial)
+{
+	struct evutil_addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_protocol = IPPROTO_TCP};
+	struct rpc *rpc = dial->control->rpc;
+	struct evdns_getaddrinfo_request *request;
+	struct rpc_resolve *resolve;
+	char port[8];
+
+	if (!rpc->dns)
+		rpc->dns = evdns_base_new(dial->control->base,
+			EVDNS_BASE_INITIALIZE_NAMESERVERS | EVDNS_BASE_DISABLE_WHEN_INACTIVE);
+	resolve = calloc(1, sizeof(*resolve));
+	if (!rpc->dns || !resolve) {
+		free(resolve);
+		dial_failed(dial, ENOMEM);
+		return;
+	}
+	resolve->dial = dial;
+	dial->resolve = resolve;
+	snprintf(port, sizeof(port), "%u", dial->port);
+	request = evdns_getaddrinfo(rpc->dns, dial->host, port, &hints, resolved, resolve);
+	/* NULL: answered already, from /etc/hosts for example; `resolve` and even `dial` are gone.
+	 */
+	if (request)
+		resolve->request = request;
+}
+
+void rpc_resolve_cancel(struct rpc_dial *dial)
+{
+	if (!dial->resolve)
+		return;
+	dial->resolve->dial = NULL;
+	evdns_getaddrinfo_cancel(dial->resolve->request);
+	dial->resolve = NULL;
+}
+
+static void dial_due(evutil_socket_t fd, short what, void *context)
+{
+	struct rpc_dial *dial = context;
+	struct sockaddr_storage address;
+	socklen_t bytes;
+
+	(void)fd;
+	(void)what;
+	if (dial->link || dial->resolve)
+		return;
+	if (rpc_address(dial->host, dial->port, &address, &bytes) == 0)
+		dial_connect(dial, (struct sockaddr *)&address, bytes);
+	else
+		dial_resolve(dial);
+}
+
+struct rpc_dial *rpc_dial_start(struct control *control, const char *host, uint16_t port,
+	uint32_t base_ms, uint32_t max_ms, void *owner, bool seed)
+{
+	struct rpc_dial *dial = calloc(1, sizeof(*dial));
+
+	if (!dial)
+		return NULL;
+	dial->control = control;
+	snprintf(dial->host, sizeof(dial->host), "%s", host);
+	dial->port = port;
+	dial->base_ms = base_ms;
+	dial->max_ms = max_ms;
+	dial->owner = owner;
+	dial->seed = seed;
+	dial->timer = event_new(control->base, -1, 0, dial_due, dial);
+	if (!dial->timer) {
+		free(dial);
+		return NULL;
+	}
+	LIST_INSERT_HEAD(&control->rpc->dials, dial, next);
+	dial_wait(dial);
+	return dial;
+}
+
+void rpc_dial_hurry(struct rpc_dial *dial, uint32_t base_ms, uint32_t max_ms)
+{
+	dial->base_ms = base_ms;
+	dial->max_ms = max_ms;
+	dial->fails = 0;
+	if (!dial->link && !dial->resolve)
+		dial_wait(dial);
+}
+
+void rpc_dial_stop(struct rpc_dial *dial)
+{
+	struct rpc_link *link;
+
+	if (!dial)
+		return;
+	link = dial->link;
+	dial->link = NULL; /* so that closing it does not dial again */
+	if (link)
+		rpc_link_close(link);
+	rpc_resolve_cancel(dial);
+	LIST_REMOVE(dial, next);
+	event_free(dial->timer);
+	free(dial);
+}

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Frames -> messages -> who serves them. Control plane's thread only.
+ *
+ * A message is decoded into one arena of fixed size that is reused for the next: a frame that would
+ * blow up when decoded fails like any other malformed one, and nothing has to be freed.
+ */
+#include <arpa/inet.h>
+#include <event2/buffer.h>
+#include <string.h>
+
+#include "engine/control/rpc.h"
+
+static void *arena_alloc(void *context, size_t bytes)
+{
+	struct rpc *rpc = context;
+	size_t room = RPC_ARENA_BYTES - rpc->arena_used;
+	void *at = rpc->arena + rpc->arena_used;
+
+	if (bytes > room || ((bytes + 15) & ~(size_t)15) > room)
+		return NULL;
+	rpc->arena_used += (bytes + 15) & ~(size_t)15;
+	return at;
+}
+
+static void arena_free(void *context, void *at)
+{
+	(void)context;
+	(void)at;
+}
+
+static bool serve_member(struct rpc_link *link, const Pc__Message *m)
+{
+	struct control *control = link->control;
+
+	switch (m->body_case) {
+	case PC__MESSAGE__BODY_HEARTBEAT:
+		return member_heartbeat(control, link, m->heartbeat);
+	case PC__MESSAGE__BODY_MEMBERS:
+		return member_members(control, link, m->members);
+	case PC__MESSAGE__BODY_LEAVE:
+		return member_left(control, link);
+	case PC__MESSAGE__BODY_PUBLISH:
+		return directory_serve_publish(control, link, m->publish);
+	case PC__MESSAGE__BODY_REMOVE:
+		return directory_serve_remove(control, link, m->remove);
+	case PC__MESSAGE__BODY_ACK:
+		return directory_serve_ack(control, link, m->ack);
+	case PC__MESSAGE__BODY_TOUCH:
+		return directory_serve_touch(control, link, m->touch);
+	case PC__MESSAGE__BODY_FORGET:
+		return directory_serve_forget(control, link, m->forget);
+	case PC__MESSAGE__BODY_CONNECT:
+		return connect_serve(control, link, m->connect);
+	case PC__MESSAGE__BODY_CONNECTED:
+		return connect_serve_connected(control, link, m->connected);
+	case PC__MESSAGE__BODY_DISCONNECT:
+		return connect_serve_disconnect(control, link, m->disconnect);
+	case PC__MESSAGE__BODY_HELLO:
+	case PC__MESSAGE__BODY__NOT_SET:
+	default:
+		return false;
+	}
+}
+
+bool rpc_serve(struct rpc_link *link, const Pc__Message *message)
+{
+	if (link->up)
+		return serve_member(link, message);
+	return message->body_case == PC__MESSAGE__BODY_HELLO &&
+	       member_hello(link->control, link, message->hello);
+}
+
+static void frame(struct rpc_link *link, const uint8_t *bytes, size_t length)
+{
+	struct rpc *rpc = link->control->rpc;
+	ProtobufCAllocator arena = {
+		.alloc = arena_alloc, .free = arena_free, .allocator_data = rpc};
+	Pc__Message *message;
+	unsigned kind;
+
+	rpc->arena_used = 0;
+	message = pc__message__unpack(&arena, length, bytes);
+	if (!message) {
+		rpc_link_bad(link, "%zu bytes that are no message", length);
+		return;
+	}
+	link->control->counter[COUNTER_messages_in]++;
+	if (link->member)
+		member_heard(link->control, link);
+	kind = (unsigned)message->body_case;
+	if (!rpc_serve(link, message))
+		rpc_link_bad(link, "message of kind %u out of place or malformed", kind);
+}
+
+void rpc_frames(struct rpc_link *link)
+{
+	struct evbuffer *in = bufferevent_get_input(link->bev);
+
+	while (!link->closed) {
+		uint32_t max = link->up ? MESSAGE_BYTES_MAX : RPC_HELLO_BYTES_MAX;
+		size_t have = evbuffer_get_length(in);
+		const uint8_t *bytes;
+		uint32_t length;
+
+		if (have < 4)
+			break;
+		evbuffer_copyout(in, &length, 4);
+		length = ntohl(length);
+		if (length == 0 || length > max) {
+			rpc_link_bad(
+				link, "a message of %u bytes, at most %u are served", length, max);
+			return;
+		}
+		if (have - 4 < length) {
+			bufferevent_setwatermark(
+				link->bev, EV_READ, length + 4, MESSAGE_BYTES_MAX + 4);
+			return;
+		}
+		bytes = evbuffer_pullup(in, (ev_ssize_t)length + 4);
+		if (!bytes) {
+			rpc_link_bad(link, "no memory for a message of %u bytes", length);
+			return;
+		}
+		frame(link, bytes + 4, length);
+		evbuffer_drain(in, length + 4);
+	}
+	if (!link->closed)
+		bufferevent_setwatermark(link->bev, EV_READ, 4, MESSAGE_BYTES_MAX + 4);
+}

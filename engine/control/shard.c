@@ -1,0 +1,316 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * This host's shard of the directory. Written by the control plane; read by anybody at any time.
+ *
+ * What makes a lock-free reader always find a live entry:
+ *
+ * 1. Entries move one way only, from the first bucket of their key to the second, never back and
+ *    never within a bucket; and they are written there before they are overwritten here. A reader
+ *    looks at the first bucket and then at the second, so it cannot pass an entry that moves.
+ *    The table cannot tell whether an entry is in its first or in its second bucket; `side` can.
+ * 2. A bucket has an empty entry only while no live entry that belongs there first is away in its
+ *    second. Such entries are counted: while there are any, a deleted entry becomes a tombstone,
+ *    and when the last of them goes the bucket's tombstones become empty. So look-ups of absent
+ *    keys cost one READ again, however long the shard has lived.
+ * 3. A READ of a bucket sees it whole (one cache line), and so does a reader that loads it until
+ *    two loads agree. Loaded only once it can be half of one state and half of the next:
+ *    - An entry is two words, {tag, ref} and {place, generation}. It is written by clearing the
+ *      first word, writing the second and then the first, so a torn entry is a tombstone, or, when
+ *      a reader took the first word before and the second after, the tag of the old entry with the
+ *      place of the new one. The page head there has another key or generation: a miss.
+ *    - In a bucket that filled up between two words, an empty entry can have been seen that is
+ *      there no more when the entry that is looked for has moved away: a miss.
+ *    A single load can be wrong in these two ways, and never finds another key's bytes.
+ *
+ * Entries of two keys with the same tag and the same buckets are taken for one another; the page
+ * head tells them apart, too.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "engine/control/shard.h"
+
+#define BITS_MIN 6u /* of a bucket number: with 0 bits the second bucket would be the first */
+#define BITS_MAX 31u
+#define AWAY_MANY UINT8_MAX /* counted no further, and never down again */
+
+/* What only the owner knows of a bucket. */
+struct shard_side {
+	uint8_t second; /* bit i: entry i is in its second bucket here */
+	uint8_t away;   /* entries that belong here first and are in their second bucket */
+};
+
+/* One entry of the table. */
+struct cell {
+	uint32_t bucket;
+	unsigned entry;
+};
+
+static struct dir_entry cell_load(const struct shard *shard, struct cell cell)
+{
+	return shard->bucket[cell.bucket].entry[cell.entry];
+}
+
+static bool cell_live(const struct shard *shard, struct cell cell)
+{
+	return shard->bucket[cell.bucket].entry[cell.entry].tag != 0;
+}
+
+static bool cell_second(const struct shard *shard, struct cell cell)
+{
+	return (shard->side[cell.bucket].second & 1u << cell.entry) != 0;
+}
+
+/* See 3 above. An old first word never stands before a new second one in memory. */
+static void cell_store(struct shard *shard, struct cell cell, const struct dir_entry *entry)
+{
+	uint64_t *word = (uint64_t *)(void *)&shard->bucket[cell.bucket].entry[cell.entry];
+
+	if (word[0] != 0) {
+		shm_store64(&word[0], 0);
+		shm_fence_store();
+	}
+	shm_store64(&word[1], (uint64_t)entry->generation << 32 | entry->place);
+	shm_fence_store();
+	shm_store64(&word[0], (uint64_t)entry->ref << 32 | entry->tag);
+}
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the first field is the low half");
+
+/* Writes an entry of which `second` tells whether this is its second bucket. */
+static void cell_fill(
+	struct shard *shard, struct cell cell, const struct dir_entry *entry, bool second)
+{
+	struct shard_side *side = &shard->side[cell.bucket];
+	uint8_t bit = (uint8_t)(1u << cell.entry);
+
+	side->second = (uint8_t)(second ? side->second | bit : side->second & ~bit);
+	if (second) {
+		struct shard_side *first =
+			&shard->side[dir_bucket_other(cell.bucket, entry->tag, shard->bits)];
+
+		if (first->away != AWAY_MANY)
+			first->away++;
+	}
+	cell_store(shard, cell, entry);
+}
+
+/* Nothing that belongs here first is away: the bucket's tombstones become empty. */
+static void bucket_clean(struct shard *shard, uint32_t bucket)
+{
+	static const struct dir_entry empty;
+
+	for (unsigned i = 0; i < BUCKET_ENTRIES; i++) {
+		struct cell cell = {bucket, i};
+
+		if (!cell_live(shard, cell))
+			cell_store(shard, cell, &empty);
+	}
+}
+
+static void cell_clear(struct shard *shard, struct cell cell)
+{
+	static const struct dir_entry tombstone = {.generation = 1};
+	uint32_t tag = cell_load(shard, cell).tag;
+	struct shard_side *side = &shard->side[cell.bucket];
+
+	cell_store(shard, cell, &tombstone);
+	shard->entries--;
+	if (cell_second(shard, cell)) {
+		uint32_t first = dir_bucket_other(cell.bucket, tag, shard->bits);
+
+		side->second &= (uint8_t)~(1u << cell.entry);
+		if (shard->side[first].away != AWAY_MANY && --shard->side[first].away == 0)
+			bucket_clean(shard, first);
+	}
+	if (side->away == 0)
+		bucket_clean(shard, cell.bucket);
+}
+
+int shard_open(uint64_t entries, int numa_node, bool want_huge, struct shard *ret_shard)
+{
+	struct shard shard = {.bits = BITS_MIN};
+	int rc;
+
+	if (entries > (uint64_t)BUCKET_ENTRIES << BITS_MAX >> 1)
+		return -EINVAL;
+	while ((uint64_t)BUCKET_ENTRIES << shard.bits < 2 * entries)
+		shard.bits++;
+	shard.side = calloc((size_t)1 << shard.bits, sizeof(*shard.side));
+	if (!shard.side)
+		return -ENOMEM;
+	rc = huge_open("peercache-shard", sizeof(struct bucket) << shard.bits, numa_node, want_huge,
+		&shard.memory);
+	if (rc) {
+		free(shard.side);
+		return rc;
+	}
+	shard.bucket = shard.memory.base;
+	*ret_shard = shard;
+	return 0;
+}
+
+void shard_close(struct shard *shard)
+{
+	if (!shard->bucket)
+		return;
+	huge_close(&shard->memory);
+	free(shard->side);
+	*shard = (struct shard){0};
+}
+
+/* The entry of (tag, ref) in one of its buckets. */
+static bool cell_find(
+	const struct shard *shard, uint32_t bucket, bool second, uint32_t tag, uint32_t ref,
+	struct cell *ret_cell)
+{
+	for (unsigned i = 0; i < BUCKET_ENTRIES; i++) {
+		struct cell cell = {bucket, i};
+		const struct dir_entry *entry = &shard->bucket[bucket].entry[i];
+
+		if (entry->tag == tag && entry->ref == ref && cell_second(shard, cell) == second) {
+			*ret_cell = cell;
+			return true;
+		}
+	}
+	return false;
+}
+
+/* Room in a bucket: an empty entry or a tombstone; a bucket never has both. */
+static bool cell_free(const struct shard *shard, uint32_t bucket, struct cell *ret_cell)
+{
+	for (unsigned i = 0; i < BUCKET_ENTRIES; i++) {
+		struct cell cell = {bucket, i};
+
+		if (!cell_live(shard, cell)) {
+			*ret_cell = cell;
+			return true;
+		}
+	}
+	return false;
+}
+
+/*
+ * Makes room in a bucket where all is live: moves one of those entries that are in their first
+ * bucket to their second, which may have to make room likewise, `depth` levels deep in all. The
+ * entry stays readable here until the caller overwrites it.
+ */
+static bool cell_displace(
+	struct shard *shard, uint32_t bucket, unsigned depth, struct cell *ret_cell)
+{
+	for (unsigned level = 0; level < depth; level++) {
+		for (unsigned i = 0; i < BUCKET_ENTRIES; i++) {
+			struct cell cell = {bucket, i}, room;
+			struct dir_entry entry = cell_load(shard, cell);
+			uint32_t other = dir_bucket_other(bucket, entry.tag, shard->bits);
+
+			if (cell_second(shard, cell))
+				continue;
+			if (level == 0 ? cell_free(shard, other, &room)
+				       : cell_displace(shard, other, level, &room)) {
+				cell_fill(shard, room, &entry, true);
+				*ret_cell = cell;
+				return true;
+			}
+		}
+	}
+	return false;
+}
+
+int shard_insert(struct shard *shard, const struct page_key *key, uint32_t ref, uint32_t place,
+	uint32_t generation)
+{
+	uint32_t tag = dir_tag(key), first = dir_bucket_first(key, shard->bits);
+	uint32_t second = dir_bucket_other(first, tag, shard->bits);
+	struct dir_entry entry = {
+		.tag = tag, .ref = ref, .place = place, .generation = generation};
+	struct cell cell;
+
+	if (ref == 0 || generation == 0)
+		return -EINVAL;
+	if (cell_find(shard, first, false, tag, ref, &cell) ||
+		cell_find(shard, second, true, tag, ref, &cell)) {
+		uint64_t *word =
+			(uint64_t *)(void *)&shard->bucket[cell.bucket].entry[cell.entry];
+
+		shm_store64(&word[1], (uint64_t)generation << 32 | place);
+		return 0;
+	}
+	for (unsigned depth = 0; depth <= 2; depth++) {
+		if (depth == 0 ? cell_free(shard, first, &cell)
+			       : cell_displace(shard, first, depth, &cell)) {
+			cell_fill(shard, cell, &entry, false);
+			shard->entries++;
+			return 0;
+		}
+		if (depth == 0 ? cell_free(shard, second, &cell)
+			       : cell_displace(shard, second, depth, &cell)) {
+			cell_fill(shard, cell, &entry, true);
+			shard->entries++;
+			return 0;
+		}
+	}
+	shard->dropped++;
+	return -ENOSPC;
+}
+
+bool shard_remove(struct shard *shard, const struct page_key *key, uint32_t ref, uint32_t place,
+	uint32_t generation)
+{
+	uint32_t tag = dir_tag(key), first = dir_bucket_first(key, shard->bits);
+	uint32_t second = dir_bucket_other(first, tag, shard->bits);
+	struct dir_entry entry;
+	struct cell cell;
+
+	if (!cell_find(shard, first, false, tag, ref, &cell) &&
+		!cell_find(shard, second, true, tag, ref, &cell))
+		return false;
+	entry = cell_load(shard, cell);
+	if (entry.place != place || entry.generation != generation)
+		return false;
+	cell_clear(shard, cell);
+	return true;
+}
+
+/* Entries of `tag` in one of its buckets; up to `max`. */
+static unsigned bucket_find(const struct shard *shard, uint32_t bucket, bool second, uint32_t tag,
+	struct dir_entry *ret, unsigned max)
+{
+	unsigned side = second ? shard->side[bucket].second : ~(unsigned)shard->side[bucket].second;
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < BUCKET_ENTRIES && n < max; i++) {
+		struct cell cell = {bucket, i};
+
+		if (side & 1u << i && cell_load(shard, cell).tag == tag)
+			ret[n++] = cell_load(shard, cell);
+	}
+	return n;
+}
+
+unsigned shard_find(
+	const struct shard *shard, const struct page_key *key, struct dir_entry *ret, unsigned max)
+{
+	uint32_t tag = dir_tag(key), first = dir_bucket_first(key, shard->bits);
+	unsigned n = bucket_find(shard, first, false, tag, ret, max);
+
+	return n + bucket_find(shard, dir_bucket_other(first, tag, shard->bits), true, tag, ret + n,
+		max - n);
+}
+
+unsigned shard_sweep(struct shard *shard, uint32_t *cursor, uint32_t buckets,
+	bool (*alive)(void *context, uint32_t ref), void *context)
+{
+	uint32_t mask = (1u << shard->bits) - 1;
+	unsigned removed = 0;
+
+	for (; buckets; buckets--, *cursor = (*cursor + 1) & mask)
+		for (unsigned i = 0; i < BUCKET_ENTRIES; i++) {
+			struct cell cell = {*cursor & mask, i};
+
+			if (!cell_live(shard, cell) || alive(context, cell_load(shard, cell).ref))
+				continue;
+			cell_clear(shard, cell);
+			removed++;
+		}
+	return removed;
+}

@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * peercache-engine: settings -> topology -> plan -> control plane, and back. The main thread
+ * becomes the control plane's.
+ *
+ * Exit codes: 0 stopped in order; 1 could not start or serve; 2 wrong usage or settings.
+ */
+#include <errno.h>
+#include <getopt.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "config/log.h"
+#include "config/settings.h"
+#include "engine/control/control.h"
+#include "numa/clock.h"
+#include "numa/plan.h"
+#include "numa/topology.h"
+
+#ifndef PEERCACHE_VERSION
+#define PEERCACHE_VERSION "unknown"
+#endif
+
+enum { EXIT_OK, EXIT_FAILED, EXIT_USAGE };
+
+struct arguments {
+	bool plan_only;
+	bool check_only;
+	int ready_fd; /* -1: none */
+};
+
+/* For the signal handler; set before it is installed. */
+static struct control *running;
+static volatile sig_atomic_t signals;
+
+static const char usage[] =
+	"usage: peercache-engine [--config FILE] [--set section.key=value]...\n"
+	"\n"
+	"Keeps this host's KV pages in memory and lets every other host read them.\n"
+	"\n"
+	"  -c, --config FILE            read settings from FILE\n"
+	"  -s, --set section.key=value  one setting, after those of the file; may be repeated\n"
+	"      --plan                   print which core and memory each rail gets, and exit\n"
+	"      --check                  check the settings, and exit\n"
+	"      --ready-fd N             write one byte to file descriptor N when serving\n"
+	"  -h, --help                   this text and all settings\n"
+	"  -V, --version\n"
+	"\n"
+	"examples:\n"
+	"  peercache-engine --set engine.socket=/tmp/a.sock --set engine.pool_bytes=64MiB\n"
+	"      one engine with a software NIC, for trying things out\n"
+	"  peercache-engine -c /etc/peercache/engine.conf --plan\n"
+	"      what this machine would be used like\n"
+	"  peercache-engine -s rail.devices=mlx5_0,mlx5_1 -s cluster.address=10.0.0.1 \\\n"
+	"                   -s cluster.seeds=10.0.0.1:31998,10.0.0.2:31998\n"
+	"      two rails, in a cluster\n"
+	"\n"
+	"SIGTERM or SIGINT stops it in order, a second one at once.\n";
+
+/* ---- arguments ------------------------------------------------------------------------------- */
+
+enum { OPTION_PLAN = 256, OPTION_CHECK, OPTION_READY_FD };
+
+static const struct option long_options[] = {
+	{"config", required_argument, NULL, 'c'},
+	{"set", required_argument, NULL, 's'},
+	{"plan", no_argument, NULL, OPTION_PLAN},
+	{"check", no_argument, NULL, OPTION_CHECK},
+	{"ready-fd", required_argument, NULL, OPTION_READY_FD},
+	{"help", no_argument, NULL, 'h'},
+	{"version", no_argument, NULL, 'V'},
+	{0},
+};
+
+static int fd_parse(const char *text, int *ret_fd)
+{
+	char *end;
+	long fd;
+
+	errno = 0;
+	fd = strtol(text, &end, 10);
+	if (errno || end == text || *end || fd < 0 || fd > 1 << 20) {
+		fprintf(stderr, "--ready-fd %s: give the number of an open file\n", text);
+		return -EINVAL;
+	}
+	*ret_fd = (int)fd;
+	return 0;
+}
+
+static void help(void)
+{
+	fputs(usage, stdout);
+	fputs("\nsettings:\n", stdout);
+	settings_help(stdout);
+}
+
+static int refused(const char *text)
+{
+	fprintf(stderr, "%s\n", text);
+	return EXIT_USAGE;
+}
+
+/* The file first, whatever the order on the command line. -1: go on; else the exit code. */
+static int arguments_read(int argc, char **argv, struct arguments *args, struct settings *settings)
+{
+	char err[SETTINGS_ERR_BYTES] = "";
+	int option;
+
+	while ((option = getopt_long(argc, argv, "c:s:hV", long_options, NULL)) != -1) {
+		switch (option) {
+		case 'c':
+			if (settings_load(settings, optarg, err, sizeof(err)) < 0)
+				return refused(err);
+			break;
+		case OPTION_PLAN:
+			args->plan_only = true;
+			break;
+		case OPTION_CHECK:
+			args->check_only = true;
+			break;
+		case OPTION_READY_FD:
+			if (fd_parse(optarg, &args->ready_fd) < 0)
+				return EXIT_USAGE;
+			break;
+		case 'h':
+			help();
+			return EXIT_OK;
+		case 'V':
+			puts("peercache-engine " PEERCACHE_VERSION);
+			return EXIT_OK;
+		case 's':
+			break;
+		default:
+			return refused("try peercache-engine --help");
+		}
+	}
+	if (optind < argc)
+		return refused("peercache-engine takes options only; try --help");
+	optind = 1;
+	while ((option = getopt_long(argc, argv, "c:s:hV", long_options, NULL)) != -1)
+		if (option == 's' && settings_override(settings, optarg, err, sizeof(err)) < 0)
+			return refused(err);
+	if (settings_check(settings, err, sizeof(err)) < 0)
+		return refused(err);
+	return -1;
+}
+
+/* ---- surroundings ---------------------------------------------------------------------------- */
+
+/* First signal: in order. Second: at once; the kernel takes everything back. */
+static void on_signal(int number)
+{
+	if (signals++)
+		_exit(128 + number);
+	control_stop(running);
+}
+
+static void signals_install(struct control *control)
+{
+	struct sigaction stop = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+
+	running = control;
+	sigemptyset(&stop.sa_mask);
+	sigaction(SIGTERM, &stop, NULL);
+	sigaction(SIGINT, &stop, NULL);
+}
+
+/* Pinned pools and a socket per client: as much as the system lets us without asking. */
+static void limits_raise(void)
+{
+	const struct {
+		int which;
+		const char *name;
+	} limits[] = {{RLIMIT_MEMLOCK, "locked memory"}, {RLIMIT_NOFILE, "open files"}};
+
+	for (unsigned i = 0; i < sizeof(limits) / sizeof(limits[0]); i++) {
+		struct rlimit l;
+
+		if (getrlimit((__rlimit_resource_t)limits[i].which, &l) < 0)
+			continue;
+		l.rlim_cur = l.rlim_max;
+		if (setrlimit((__rlimit_resource_t)limits[i].which, &l) < 0)
+			log_warn("limit of %s: %s", limits[i].name, strerror(errno));
+	}
+}
+
+/* sd_notify(3) in the few lines it takes: one datagram to the socket systemd names. */
+static void notify(const char *text)
+{
+	const char *path = getenv("NOTIFY_SOCKET");
+	struct sockaddr_un to = {.sun_family = AF_UNIX};
+	size_t bytes = path ? strlen(path) : 0;
+	int fd;
+
+	if (bytes == 0 || bytes >= sizeof(to.sun_path) || (path[0] != '/' && path[0] != '@'))
+		return;
+	memcpy(to.sun_path, path, bytes);
+	if (path[0] == '@')
+		to.sun_path[0] = '\0'; /* an abstract name */
+	fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return;
+	if (sendto(fd, text, strlen(text), MSG_NOSIGNAL, (struct sockaddr *)&to,
+		    (socklen_t)(offsetof(struct sockaddr_un, sun_path) + bytes)) < 0)
+		log_warn("telling systemd at %s: %s", path, strerror(errno));
+	close(fd);
+}
+
+static void tell_ready(const struct control *control, const struct arguments *args)
+{
+	const struct settings *s = control->settings;
+
+	fprintf(stderr, "ready: %s, %u rail%s, clients at %s\n", control->name, control->rails,
+		control->rails == 1 ? "" : "s", s->engine_socket);
+	if (args->ready_fd >= 0) {
+		if (write(args->ready_fd, "", 1) != 1)
+			log_warn("--ready-fd %d: %s", args->ready_fd, strerror(errno));
+		close(args->ready_fd);
+	}
+	notify("READY=1");
+}
+
+/* ---- the engine ------------------------------------------------------------------------------ */
+
+static int serve(
+	const struct settings *settings, const struct plan *plan, const struct arguments *args)
+{
+	struct control *control;
+	int rc = control_open(settings, plan, &control);
+
+	if (rc < 0)
+		return EXIT_FAILED;
+	signals_install(control);
+	tell_ready(control, args);
+	rc = control_run(control);
+	notify("STOPPING=1");
+	if (rc == -ETIMEDOUT) {
+		log_flush();
+		_exit(EXIT_FAILED); /* a poll core still uses what we would free */
+	}
+	signal(SIGTERM, SIG_DFL);
+	signal(SIGINT, SIG_DFL);
+	control_close(control);
+	return rc < 0 ? EXIT_FAILED : EXIT_OK;
+}
+
+static int plan_and_serve(const struct settings *settings, const struct arguments *args)
+{
+	struct plan_claims claims = {.count = 0};
+	struct topology *topology;
+	struct plan plan;
+	int rc, code = EXIT_FAILED;
+
+	if (topology_open(NULL, &topology) < 0)
+		return EXIT_FAILED;
+	rc = args->plan_only ? plan_make(topology, settings, &plan)
+			     : plan_claim(topology, settings, &plan, &claims);
+	if (rc == 0 && args->plan_only) {
+		plan_print(&plan, stdout);
+		code = EXIT_OK;
+	} else if (rc == 0) {
+		if (plan.note[0])
+			log_warn("%s", plan.note);
+		code = serve(settings, &plan, args);
+	}
+	plan_release(&claims);
+	topology_close(topology);
+	return code;
+}
+
+int main(int argc, char **argv)
+{
+	struct arguments args = {.ready_fd = -1};
+	struct settings settings;
+	int code;
+
+	if (settings_default(&settings) < 0)
+		return EXIT_FAILED;
+	code = arguments_read(argc, argv, &args, &settings);
+	if (code >= 0)
+		return code;
+	if (args.check_only) {
+		puts("the settings are in order");
+		return EXIT_OK;
+	}
+	log_level_set((enum log_level)settings.log_level);
+	signal(SIGPIPE, SIG_IGN);
+	clock_start();
+	limits_raise();
+	code = plan_and_serve(&settings, &args);
+	log_flush();
+	return code;
+}

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the control plane and a rail say to each other: two SPSC rings in process memory, commands
+ * one way, events the other. Ownership travels with the message: the control plane builds an
+ * object, the rail owns it from the command on, returns it in an event, and the control plane frees
+ * it. A rail never waits for the control plane, and the control plane never touches what a rail
+ * owns.
+ */
+#ifndef RAIL_INBOX_H
+#define RAIL_INBOX_H
+
+#include "config/limits.h"
+#include "engine/abi/op.h"
+#include "engine/abi/ring.h"
+#include "engine/abi/segment.h"
+
+struct dv_sq;
+
+/* A region of a peer, as registered on the NIC this rail is connected to. */
+struct rail_remote {
+	uint64_t base;
+	uint64_t length; /* 0: the peer has no such region */
+	uint32_t rkey;
+	uint32_t spare;
+};
+
+/* A peer this rail is connected to: queue pairs ready to send, empty. */
+struct rail_peer {
+	/* read-only once handed over */
+	uint16_t peer; /* map_member.peer */
+	uint16_t rail; /* this rail's index */
+	uint32_t ref;  /* map_member.ref */
+	unsigned qps;  /* 1..QPS_PER_PEER_MAX */
+	struct dv_sq *sq[QPS_PER_PEER_MAX];
+	struct rail_remote region[REGIONS_EXPORTED];
+	void *control; /* the control plane's own, not looked at by the rail */
+	void *lane;    /* the rail's own while it has the peer; NULL at hand-over and return */
+};
+
+/* One client thread as this rail sees it. */
+struct rail_channel {
+	uint32_t id;      /* < CHANNELS_MAX */
+	uint32_t session; /* whose regions its ops may name */
+	struct ring_consumer ops;
+	struct ring_producer done;
+	uint32_t *client_waits; /* in the channel segment: exchanged with 0 before `wake` is set */
+	int wake;               /* eventfd */
+	/* the rail's own while it has the channel */
+	uint32_t in_flight;
+	bool stopping;
+	bool broken; /* an index was impossible: the control plane ends the session */
+	void *control;
+};
+
+/* A destination on this host. */
+struct rail_region {
+	uint64_t base; /* address in this process */
+	uint64_t length;
+	uint32_t lkey;    /* on this rail's NIC */
+	uint32_t session; /* who may name it */
+	uint32_t id;      /* REGION_CLIENT_0 .. REGIONS_MAX-1 */
+	uint32_t spare;
+};
+
+enum rail_command_kind {
+	RAIL_PEER_ADD = 1, /* object: struct rail_peer */
+	RAIL_PEER_REFUSE,  /* peer, ref: cannot be connected now; what waits for it ends */
+	RAIL_PEER_DROP,    /* peer, ref: its QPs are in error; drain, then RAIL_PEER_RETURNED */
+	RAIL_CHANNEL_ADD,  /* object: struct rail_channel */
+	RAIL_CHANNEL_STOP, /* object: the same; take no more, drain, then RAIL_CHANNEL_RETURNED */
+	RAIL_REGION_ADD,   /* region */
+	RAIL_REGION_DROP,  /* region.id: refuse new ops, then RAIL_REGION_RETURNED when unused */
+	RAIL_STOP,         /* finish: what is in flight is drained, the thread ends */
+};
+
+struct rail_command {
+	uint32_t kind;
+	uint16_t peer;
+	uint16_t spare;
+	uint32_t ref;
+	uint32_t spare2;
+	void *object;
+	struct rail_region region;
+	uint64_t spare3;
+};
+static_assert(sizeof(struct rail_command) == 64, "one slot");
+
+enum rail_event_kind {
+	RAIL_PEER_WANTED = 1,  /* peer, ref: an op waits for a connection; said once */
+	RAIL_PEER_BROKEN,      /* object: rail_peer, still the rail's; detail: syndrome, or 0 for a
+				  deadline. Put its QPs in error, then send RAIL_PEER_DROP */
+	RAIL_PEER_RETURNED,    /* object: drained; the control plane's again */
+	RAIL_CHANNEL_BROKEN,   /* object: a hostile or broken client; end its session */
+	RAIL_CHANNEL_RETURNED, /* object: nothing in flight; the control plane's again */
+	RAIL_REGION_RETURNED,  /* region id in detail */
+	RAIL_STOPPED,
+};
+
+struct rail_event {
+	uint32_t kind;
+	uint16_t peer;
+	uint16_t spare;
+	uint32_t ref;
+	uint32_t detail;
+	void *object;
+	uint64_t spare2[5];
+};
+static_assert(sizeof(struct rail_event) == 64, "one slot");
+
+/*
+ * Both directions of one rail. Memory is the control plane's; each end is used by its own
+ * thread.
+ */
+struct inbox {
+	struct ring_producer command_out; /* control plane */
+	struct ring_consumer command_in;  /* rail */
+	struct ring_producer event_out;   /* rail */
+	struct ring_consumer event_in;    /* control plane */
+};
+
+#endif

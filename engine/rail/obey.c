@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the control plane tells a rail: peers, channels and regions come and go; the end. Poll core
+ * only.
+ */
+#include "engine/rail/core.h"
+
+/* ---- channels ------------------------------------------------------------------------------- */
+
+static void say_channel(struct rail *rail, uint32_t kind, struct rail_channel *channel)
+{
+	struct rail_event event = {.kind = kind, .object = channel};
+
+	rail_say(rail, &event);
+}
+
+/* Completions that were not published yet are not any more: nobody is there, or nobody we trust. */
+static void channel_mute(struct rail *rail, const struct rail_channel *channel)
+{
+	rail->channel[channel->id].fresh = 0;
+	rail->fresh[channel->id / 64] &= ~(1ull << channel->id % 64);
+}
+
+static void channel_add(struct rail *rail, struct rail_channel *channel)
+{
+	struct channel_slot *slot = &rail->channel[channel->id];
+
+	assert(channel->id < CHANNELS_MAX && !slot->channel);
+	channel->in_flight = 0;
+	channel->stopping = channel->broken = false;
+	slot->channel = channel;
+	slot->fresh = 0;
+	slot->turn = rail->channels;
+	rail->turn[rail->channels++] = (uint16_t)channel->id;
+}
+
+void channel_break(struct rail *rail, struct rail_channel *channel)
+{
+	if (channel->broken)
+		return;
+	channel->broken = true;
+	channel_mute(rail, channel);
+	rail_count(rail, COUNTER_rings_broken, 1);
+	say_channel(rail, RAIL_CHANNEL_BROKEN, channel);
+}
+
+void channel_return_if_idle(struct rail *rail, struct rail_channel *channel)
+{
+	struct channel_slot *slot = &rail->channel[channel->id];
+	uint16_t last;
+
+	if (!channel->stopping || channel->in_flight)
+		return;
+	/* The last channel takes over its turn. */
+	last = rail->turn[--rail->channels];
+	rail->turn[slot->turn] = last;
+	rail->channel[last].turn = slot->turn;
+	rail->wake[channel->id / 64] &= ~(1ull << channel->id % 64);
+	slot->channel = NULL;
+	say_channel(rail, RAIL_CHANNEL_RETURNED, channel);
+}
+
+/* Nothing more of this request is posted; its answer goes nowhere. */
+static void request_stop(struct rail *rail, struct request *request, uint64_t limit_ns)
+{
+	if (!request->outstanding) {
+		request_end(rail, request, OP_CANCELLED);
+		return;
+	}
+	link_remove(&request->pending);
+	if (request->status == OP_HIT)
+		request->status = OP_CANCELLED;
+	if (request->deadline_ns > limit_ns)
+		request->deadline_ns = limit_ns;
+	if (request->deadline_ns < rail->nearest_ns)
+		rail->nearest_ns = request->deadline_ns;
+}
+
+static void channel_stop(struct rail *rail, struct rail_channel *channel)
+{
+	uint64_t limit_ns = rail_now(rail) + REQUEST_STOP_NS;
+	uint32_t id = channel->id;
+
+	if (rail->channel[id].channel != channel || channel->stopping)
+		return;
+	channel->stopping = true;
+	channel_mute(rail, channel);
+	if (!channel->in_flight) {
+		channel_return_if_idle(rail, channel);
+		return;
+	}
+	/* The channel is gone with its last request: not looked at from here on. */
+	for (struct link *at = rail->live.next, *next; at != &rail->live; at = next) {
+		struct request *request = container_of(at, struct request, live);
+
+		next = at->next;
+		if (request->channel == id)
+			request_stop(rail, request, limit_ns);
+	}
+}
+
+/* ---- regions -------------------------------------------------------------------------------- */
+
+static void region_add(struct rail *rail, const struct rail_region *region)
+{
+	struct region_slot *slot = &rail->region[region->id];
+
+	assert(region->id >= REGION_CLIENT_0 && region->id < REGIONS_MAX && !slot->present);
+	*slot = (struct region_slot){.base = region->base,
+		.length = region->length,
+		.lkey = region->lkey,
+		.session = region->session,
+		.present = true};
+}
+
+void region_return_if_unused(struct rail *rail, uint32_t id)
+{
+	struct region_slot *slot = &rail->region[id];
+	struct rail_event event = {.kind = RAIL_REGION_RETURNED, .detail = id};
+
+	if (!slot->dropping || slot->users)
+		return;
+	*slot = (struct region_slot){.present = false};
+	rail_say(rail, &event);
+}
+
+static void region_drop(struct rail *rail, uint32_t id)
+{
+	if (id >= REGIONS_MAX || !rail->region[id].present)
+		return;
+	rail->region[id].dropping = true;
+	region_return_if_unused(rail, id);
+}
+
+/* ---- the end -------------------------------------------------------------------------------- */
+
+static void stop(struct rail *rail)
+{
+	rail->stopping = true;
+	for (struct link *at = rail->live.next, *next; at != &rail->live; at = next) {
+		struct request *request = container_of(at, struct request, live);
+
+		next = at->next;
+		if (!request->lane)
+			request_end(rail, request, OP_CANCELLED);
+	}
+}
+
+void rail_finish(struct rail *rail)
+{
+	struct rail_event event = {.kind = RAIL_STOPPED};
+
+	/* By then every ring was emptied as it stood when the command came. */
+	if (rail->stop_steps < RAIL_STOP_STEPS)
+		rail->stop_steps++;
+	else if (!rail->stopped && !rail->in_flight && !link_linked(&rail->lanes) &&
+		 rail->late_head == rail->late_tail &&
+		 ring_ready_now(&rail->inbox.command_in) == 0 &&
+		 ring_room(&rail->inbox.event_out, 1) >= 1) {
+		rail_say(rail, &event);
+		rail->stopped = true;
+	}
+}
+
+/* ---- all together --------------------------------------------------------------------------- */
+
+static void obey(struct rail *rail, const struct rail_command *command)
+{
+	switch (command->kind) {
+	case RAIL_PEER_ADD:
+		lane_add(rail, command->object);
+		break;
+	case RAIL_PEER_REFUSE:
+		peer_refuse(rail, command->peer, command->ref);
+		break;
+	case RAIL_PEER_DROP:
+		lane_drop(rail, command->peer, command->ref, command->object);
+		break;
+	case RAIL_CHANNEL_ADD:
+		channel_add(rail, command->object);
+		break;
+	case RAIL_CHANNEL_STOP:
+		channel_stop(rail, command->object);
+		break;
+	case RAIL_REGION_ADD:
+		region_add(rail, &command->region);
+		break;
+	case RAIL_REGION_DROP:
+		region_drop(rail, command->region.id);
+		break;
+	case RAIL_STOP:
+		stop(rail);
+		break;
+	default:
+		assert(false && "a command the control plane does not have");
+	}
+}
+
+unsigned rail_obey(struct rail *rail)
+{
+	struct ring_consumer *in = &rail->inbox.command_in;
+	unsigned n = 0;
+
+	while (n < RAIL_OBEY_BURST && ring_ready(in) > 0) {
+		struct rail_command command;
+
+		memcpy(&command, ring_slot_old(in, 0), sizeof(command));
+		ring_release(in, 1);
+		obey(rail, &command);
+		n++;
+	}
+	return n;
+}

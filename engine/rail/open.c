@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A rail from rail_open() to rail_close(): its memory, its completion queue, its thread, and the
+ * control plane's ends of its inbox. The only file here that knows dv/setup.h. rail_main() runs on
+ * the poll core, everything else on the control plane's thread.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "config/log.h"
+#include "dv/setup.h"
+#include "engine/rail/core.h"
+#include "numa/pin.h"
+
+static_assert(sizeof(struct rail_command) == sizeof(struct rail_event), "one size for both rings");
+
+/* ---- memory --------------------------------------------------------------------------------- */
+
+static size_t inbox_ring_bytes(void)
+{
+	return ring_bytes(INBOX_SLOTS, sizeof(struct rail_command));
+}
+
+static void inbox_init(struct rail *rail)
+{
+	unsigned char *commands = rail->inbox_memory;
+	unsigned char *events = commands + inbox_ring_bytes();
+	uint32_t bytes = sizeof(struct rail_command);
+
+	ring_producer_init(&rail->inbox.command_out, commands, INBOX_SLOTS, bytes);
+	ring_consumer_init(&rail->inbox.command_in, commands, INBOX_SLOTS, bytes);
+	ring_producer_init(&rail->inbox.event_out, events, INBOX_SLOTS, bytes);
+	ring_consumer_init(&rail->inbox.event_in, events, INBOX_SLOTS, bytes);
+}
+
+/* Everything is zero; the stacks are filled so that low numbers, and few pages, are used first. */
+static void rail_init(struct rail *rail, const struct rail_options *options)
+{
+	rail->options = *options;
+	rail->nearest_ns = UINT64_MAX;
+	link_init(&rail->waiting);
+	link_init(&rail->live);
+	link_init(&rail->lanes);
+	for (unsigned i = 0; i < NODES_MAX; i++)
+		link_init(&rail->peer[i].parked);
+	for (unsigned i = 0; i < RAIL_REQUESTS; i++) {
+		rail->request[i].number = (uint16_t)i;
+		rail->request_stack[i] = (uint16_t)(RAIL_REQUESTS - 1 - i);
+	}
+	rail->requests_free = RAIL_REQUESTS;
+	rail->blocks_free = REQUEST_BLOCKS - RAIL_REQUESTS;
+	for (unsigned i = 0; i < rail->blocks_free; i++)
+		rail->block_stack[i] = (uint16_t)(REQUEST_BLOCKS - 1 - i);
+	for (unsigned i = 0; i < LANES_MAX; i++)
+		rail->lane_stack[i] = (uint16_t)(LANES_MAX - 1 - i);
+	rail->lanes_free = LANES_MAX;
+	inbox_init(rail);
+}
+
+int rail_open(const struct rail_options *options, struct rail **ret_rail)
+{
+	struct dv_mr *heads;
+	struct rail *rail;
+	int error;
+
+	if (options->index >= RAILS_MAX || !options->status)
+		return -EINVAL;
+	/* A mapping: zeroed, page-aligned, and touched first by the thread that uses it. */
+	rail = mmap(
+		NULL, sizeof(*rail), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (rail == MAP_FAILED)
+		return -errno;
+	error = -ENOMEM;
+	rail->inbox_memory = aligned_alloc(64, 2 * inbox_ring_bytes());
+	if (!rail->inbox_memory)
+		goto unmap;
+	memset(rail->inbox_memory, 0, 2 * inbox_ring_bytes());
+	heads = calloc(1, sizeof(*heads));
+	if (!heads)
+		goto free_inbox;
+	error = dv_mr_register(
+		options->device, rail->head, sizeof(rail->head), DV_LOCAL_WRITE, -1, 0, heads);
+	if (error)
+		goto free_heads;
+	error = dv_cq_create(options->device, CQ_DEPTH, &rail->cq);
+	if (error)
+		goto deregister;
+	rail->heads_handle = heads;
+	rail->heads_lkey = heads->lkey;
+	rail->device_steps = dv_needs_step(options->device);
+	rail_init(rail, options);
+	*ret_rail = rail;
+	return 0;
+
+deregister:
+	dv_mr_deregister(options->device, heads);
+free_heads:
+	free(heads);
+free_inbox:
+	free(rail->inbox_memory);
+unmap:
+	munmap(rail, sizeof(*rail));
+	return error;
+}
+
+void rail_close(struct rail *rail)
+{
+	if (!rail)
+		return;
+	if (rail->started)
+		pthread_join(rail->thread, NULL);
+	dv_cq_destroy(rail->options.device, &rail->cq);
+	dv_mr_deregister(rail->options.device, rail->heads_handle);
+	free(rail->heads_handle);
+	free(rail->inbox_memory);
+	munmap(rail, sizeof(*rail));
+}
+
+/* ---- the thread ----------------------------------------------------------------------------- */
+
+static void *rail_main(void *argument)
+{
+	struct rail *rail = argument;
+	struct rail_idle idle = {0};
+	int error = rail->options.core >= 0 ? pin_self(rail->options.core) : 0;
+
+	if (error)
+		log_warn("rail %u: pinning its poll core to core %d: %s; it runs unpinned, expect "
+			 "slow "
+			 "and uneven reads. Is the core in this process's cpuset?",
+			rail->options.index, rail->options.core, strerror(-error));
+	prctl(PR_SET_TIMERSLACK, 1000ul); /* naps are as short as they say */
+	while (!rail->stopped) {
+		unsigned work = rail_step(rail);
+
+		if (rail->device_steps)
+			work += dv_step(rail->options.device);
+		rail_wake(rail);
+		if (work)
+			idle = (struct rail_idle){0};
+		else
+			rail_rest(rail, &idle);
+	}
+	rail_wake(rail);
+	return NULL;
+}
+
+int rail_start(struct rail *rail)
+{
+	int error = pthread_create(&rail->thread, NULL, rail_main, rail);
+
+	if (error)
+		return -error;
+	rail->started = true;
+	return 0;
+}
+
+/* ---- the control plane's ends --------------------------------------------------------------- */
+
+struct dv_cq *rail_cq(struct rail *rail)
+{
+	return &rail->cq;
+}
+
+bool rail_tell(struct rail *rail, const struct rail_command *command)
+{
+	struct ring_producer *out = &rail->inbox.command_out;
+	uint64_t one = 1;
+
+	if (ring_room(out, 1) < 1)
+		return false;
+	memcpy(ring_slot_new(out, 0), command, sizeof(*command));
+	ring_publish(out, 1);
+	/* Pairs with rest_sleep(): it raises the flag, fences, and looks at the inbox once more. */
+	shm_fence_sleep();
+	if (shm_load(&rail->options.status->rail[rail->options.index].sleeps)) {
+		ssize_t n = write(rail->options.kick, &one, sizeof(one));
+
+		(void)n; /* a full eventfd wakes as well */
+	}
+	return true;
+}
+
+bool rail_hear(struct rail *rail, struct rail_event *ret_event)
+{
+	struct ring_consumer *in = &rail->inbox.event_in;
+
+	if (ring_ready(in) < 1)
+		return false;
+	memcpy(ret_event, ring_slot_old(in, 0), sizeof(*ret_event));
+	ring_release(in, 1);
+	return true;
+}
+
+void rail_counters(const struct rail *rail, uint64_t ret_counters[COUNTER_COUNT])
+{
+	for (unsigned i = 0; i < COUNTER_COUNT; i++)
+		ret_counters[i] = shm_load64(&rail->counter[i]);
+}
+
+uint32_t rail_in_flight(const struct rail *rail)
+{
+	return shm_load(&rail->in_flight);
+}

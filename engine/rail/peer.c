@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Lanes: added, broken, dropped, returned; and requests whose peer has none. Poll core only.
+ * Nothing here runs per op when all is well, apart from peer_route(), lane_queue() and
+ * lane_qp_find().
+ */
+#include "engine/rail/core.h"
+
+/* ---- queue pairs by number ------------------------------------------------------------------ */
+
+static uint32_t table_home(uint32_t qpn)
+{
+	return qpn * 0x9e3779b1u >> 8 & (LANE_TABLE_SLOTS - 1);
+}
+
+static uint32_t table_after(uint32_t at)
+{
+	return (at + 1) & (LANE_TABLE_SLOTS - 1);
+}
+
+struct lane_qp *lane_qp_find(struct rail *rail, uint32_t qpn)
+{
+	for (uint32_t at = table_home(qpn); rail->table[at].used; at = table_after(at)) {
+		uint16_t qp = rail->table[at].qp;
+
+		if (rail->table[at].qpn == qpn)
+			return &rail->lane[qp / QPS_PER_PEER_MAX].qp[qp % QPS_PER_PEER_MAX];
+	}
+	return NULL;
+}
+
+static void table_add(struct rail *rail, uint32_t qpn, uint16_t qp)
+{
+	uint32_t at = table_home(qpn);
+
+	while (rail->table[at].used)
+		at = table_after(at);
+	rail->table[at].qpn = qpn;
+	rail->table[at].qp = qp;
+	rail->table[at].used = 1;
+}
+
+/* Closes the gap, so that every later entry is still found from its home (Knuth 6.4, R). */
+static void table_remove(struct rail *rail, uint32_t qpn)
+{
+	uint32_t gap = table_home(qpn);
+	uint32_t at;
+
+	while (rail->table[gap].qpn != qpn || !rail->table[gap].used) {
+		if (!rail->table[gap].used)
+			return;
+		gap = table_after(gap);
+	}
+	for (at = table_after(gap); rail->table[at].used; at = table_after(at)) {
+		uint32_t home = table_home(rail->table[at].qpn);
+		uint32_t mask = LANE_TABLE_SLOTS - 1;
+
+		if (((at - home) & mask) < ((at - gap) & mask))
+			continue;
+		rail->table[gap] = rail->table[at];
+		gap = at;
+	}
+	rail->table[gap].used = 0;
+}
+
+/* ---- lanes ---------------------------------------------------------------------------------- */
+
+static void say_lane(struct rail *rail, uint32_t kind, const struct rail_peer *peer,
+	uint32_t detail, void *object)
+{
+	struct rail_event event = {.kind = kind,
+		.peer = peer->peer,
+		.ref = peer->ref,
+		.detail = detail,
+		.object = object};
+
+	rail_say(rail, &event);
+}
+
+static void say_wanted(struct rail *rail, struct peer_slot *slot, const struct op *op)
+{
+	struct rail_event event = {.kind = RAIL_PEER_WANTED, .peer = op->peer, .ref = op->peer_ref};
+
+	slot->wanted = true;
+	slot->wanted_ref = op->peer_ref;
+	rail_say(rail, &event);
+}
+
+void lane_queue(struct rail *rail, struct lane *lane, struct request *request)
+{
+	if (request->stage == REQUEST_HEAD)
+		link_prepend(&lane->pending, &request->pending);
+	else
+		link_append(&lane->pending, &request->pending);
+	if (!link_linked(&lane->waiting))
+		link_append(&rail->waiting, &lane->waiting);
+}
+
+/* What is not posted ends, or is left to end with its last WQE. */
+static void lane_fail_pending(struct rail *rail, struct lane *lane)
+{
+	while (link_linked(&lane->pending)) {
+		struct request *request = container_of(lane->pending.next, struct request, pending);
+
+		link_remove(&request->pending);
+		if (request->status == OP_HIT)
+			request->status = OP_PEER_DOWN;
+		if (!request->outstanding)
+			request_end(rail, request, request->status);
+	}
+	link_remove(&lane->waiting);
+}
+
+void lane_break(struct rail *rail, struct lane *lane, uint32_t syndrome)
+{
+	if (lane->state != LANE_OPEN)
+		return;
+	lane->state = LANE_BROKEN;
+	rail_count(rail, COUNTER_qps_broken, lane->peer->qps);
+	say_lane(rail, RAIL_PEER_BROKEN, lane->peer, syndrome, lane->peer);
+	lane_fail_pending(rail, lane);
+}
+
+void lane_return_if_drained(struct rail *rail, struct lane *lane)
+{
+	struct rail_peer *peer = lane->peer;
+
+	if (lane->state != LANE_DROPPED || lane->wqes)
+		return;
+	if (rail->peer[lane->number].lane == lane)
+		rail->peer[lane->number].lane = NULL;
+	for (unsigned i = 0; i < peer->qps; i++)
+		table_remove(rail, lane->qp[i].sq->qpn);
+	link_remove(&lane->lanes);
+	rail->lane_stack[rail->lanes_free++] = (uint16_t)(lane - rail->lane);
+	peer->lane = NULL;
+	say_lane(rail, RAIL_PEER_RETURNED, peer, 0, peer);
+}
+
+static bool lane_is(const struct lane *lane, uint16_t peer, uint32_t ref)
+{
+	return lane->number == peer && lane->peer->ref == ref && lane->state != LANE_DROPPED;
+}
+
+/* Of several lanes to the same incarnation the command means the broken one, else the oldest. */
+static struct lane *lane_to_drop(
+	struct rail *rail, uint16_t peer, uint32_t ref, const struct rail_peer *object)
+{
+	struct lane *found = NULL;
+
+	for (struct link *at = rail->lanes.next; at != &rail->lanes; at = at->next) {
+		struct lane *lane = container_of(at, struct lane, lanes);
+
+		if (object && lane->peer == object)
+			return lane;
+		if (!object && lane_is(lane, peer, ref) &&
+			(!found || (found->state == LANE_OPEN && lane->state == LANE_BROKEN)))
+			found = lane;
+	}
+	return found;
+}
+
+void lane_drop(struct rail *rail, uint16_t peer, uint32_t ref, const struct rail_peer *object)
+{
+	struct lane *lane = lane_to_drop(rail, peer, ref, object);
+
+	if (!lane || lane->state == LANE_DROPPED)
+		return;
+	lane->state = LANE_DROPPED;
+	lane_fail_pending(rail, lane);
+	lane_return_if_drained(rail, lane);
+}
+
+static void lane_init(struct rail *rail, struct lane *lane, struct rail_peer *peer)
+{
+	uint16_t first = (uint16_t)((lane - rail->lane) * QPS_PER_PEER_MAX);
+
+	lane->peer = peer;
+	lane->number = peer->peer;
+	lane->state = LANE_OPEN;
+	lane->stalled = lane->expired = lane->overdue = false;
+	lane->wqes = lane->bytes = lane->requests = 0;
+	lane->taken_bytes = 0;
+	lane->moved = lane->moved_seen = 0;
+	lane->moved_ns = 0;
+	link_init(&lane->waiting);
+	link_init(&lane->pending);
+	link_append(&rail->lanes, &lane->lanes);
+	for (unsigned i = 0; i < peer->qps; i++) {
+		struct lane_qp *qp = &lane->qp[i];
+
+		qp->sq = peer->sq[i];
+		qp->lane = lane;
+		qp->bytes = 0;
+		qp->unrung = false;
+		memset(qp->wqe, 0, sizeof(qp->wqe));
+		table_add(rail, qp->sq->qpn, (uint16_t)(first + i));
+	}
+	peer->lane = lane;
+}
+
+/* ---- requests that wait for a lane ---------------------------------------------------------- */
+
+/* The first op that waits for another incarnation of the same number is next to be asked for. */
+static void want_next(struct rail *rail, struct peer_slot *slot, uint32_t ref)
+{
+	if (!slot->wanted || slot->wanted_ref != ref)
+		return;
+	slot->wanted = false;
+	if (link_linked(&slot->parked))
+		say_wanted(
+			rail, slot, &container_of(slot->parked.next, struct request, pending)->op);
+}
+
+void lane_add(struct rail *rail, struct rail_peer *peer)
+{
+	struct peer_slot *slot = &rail->peer[peer->peer];
+	struct lane *lane;
+
+	if (!rail->lanes_free || rail->stopping) {
+		say_lane(rail, RAIL_PEER_RETURNED, peer, 0, peer);
+		peer_refuse(rail, peer->peer, peer->ref);
+		return;
+	}
+	lane = &rail->lane[rail->lane_stack[--rail->lanes_free]];
+	lane_init(rail, lane, peer);
+	slot->lane = lane;
+	for (struct link *at = slot->parked.next, *next; at != &slot->parked; at = next) {
+		struct request *request = container_of(at, struct request, pending);
+
+		next = at->next;
+		if (request->op.peer_ref != peer->ref)
+			continue;
+		link_remove(&request->pending);
+		rail->parked--;
+		peer_route(rail, request);
+	}
+	want_next(rail, slot, peer->ref);
+}
+
+void peer_refuse(struct rail *rail, uint16_t peer, uint32_t ref)
+{
+	struct peer_slot *slot = &rail->peer[peer];
+
+	for (struct link *at = slot->parked.next, *next; at != &slot->parked; at = next) {
+		struct request *request = container_of(at, struct request, pending);
+
+		next = at->next;
+		if (request->op.peer_ref != ref)
+			continue;
+		request_end(rail, request, OP_PEER_DOWN);
+	}
+	want_next(rail, slot, ref);
+}
+
+bool lane_has_place(const struct lane *lane, const struct op *op)
+{
+	const struct rail_remote *remote = &lane->peer->region[op->region];
+	const struct rail_remote *heads =
+		&lane->peer->region[REGION_HEADS_0 + op->region % RAILS_MAX];
+
+	if (op->offset > remote->length || op->length > remote->length - op->offset)
+		return false;
+	return op->kind != OP_PAGE ||
+	       op->offset / PAGE_UNIT < heads->length / sizeof(struct page_head);
+}
+
+void peer_route(struct rail *rail, struct request *request)
+{
+	struct peer_slot *slot = &rail->peer[request->op.peer];
+	struct lane *lane = slot->lane;
+
+	if (likely(lane && lane->peer->ref == request->op.peer_ref)) {
+		if (unlikely(lane->state != LANE_OPEN ||
+			     (lane->stalled && rail->parked >= RAIL_PARKED_MAX))) {
+			request_end(rail, request, OP_PEER_DOWN);
+		} else if (unlikely(!lane_has_place(lane, &request->op))) {
+			request_end(rail, request, OP_INVALID);
+		} else {
+			request->lane = lane;
+			lane->requests++;
+			lane->taken_bytes += request->op.length;
+			if (unlikely(lane->stalled))
+				rail->parked++;
+			else
+				rail->taken_bytes += request->op.length;
+			lane_queue(rail, lane, request);
+		}
+		return;
+	}
+	if (rail->parked >= RAIL_PARKED_MAX) {
+		request_end(rail, request, OP_PEER_DOWN);
+		return;
+	}
+	rail->parked++;
+	link_append(&slot->parked, &request->pending);
+	if (!slot->wanted)
+		say_wanted(rail, slot, &request->op);
+}
+
+/* ---- lanes that do not move ----------------------------------------------------------------- */
+
+void lane_unstall(struct rail *rail, struct lane *lane)
+{
+	lane->stalled = false;
+	rail->posted_bytes += lane->bytes;
+	rail->taken_bytes += lane->taken_bytes;
+	rail->parked -= lane->requests;
+}
+
+static void lane_watch(struct rail *rail, struct lane *lane, uint64_t now_ns)
+{
+	if (lane->moved != lane->moved_seen || !lane->wqes || !lane->moved_ns) {
+		lane->moved_seen = lane->moved;
+		lane->moved_ns = now_ns;
+		return;
+	}
+	if (now_ns - lane->moved_ns <= LANE_STALL_NS)
+		return;
+	if (!lane->stalled) {
+		lane->stalled = true;
+		rail->posted_bytes -= lane->bytes;
+		rail->taken_bytes -= lane->taken_bytes;
+		rail->parked += lane->requests;
+	}
+	if (lane->expired)
+		lane_break(rail, lane, 0);
+}
+
+void lanes_watch(struct rail *rail, uint64_t now_ns)
+{
+	for (struct link *at = rail->lanes.next; at != &rail->lanes; at = at->next)
+		lane_watch(rail, container_of(at, struct lane, lanes), now_ns);
+}

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A rail: one NIC and the poll core that drives it. This is all the control plane sees of it; the
+ * conversation is in inbox.h.
+ *
+ * The rail speaks pages, never keys, and waits for nobody: an op whose peer is not connected is
+ * parked until its deadline while the control plane connects. Every op is answered exactly once,
+ * and not before the NIC is done with its buffers: after the last CQE, or after its QP was driven
+ * to error by the control plane and drained.
+ */
+#ifndef RAIL_RAIL_H
+#define RAIL_RAIL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "config/limits.h"
+#include "engine/abi/segment.h"
+#include "engine/rail/inbox.h"
+
+struct dv_cq;
+struct dv_device;
+struct rail;
+
+struct rail_options {
+	unsigned index;
+	int core;                      /* -1: not pinned */
+	bool busy;                     /* never sleeps */
+	uint64_t spin_ns;              /* adaptive: idle time before it sleeps */
+	struct dv_device *device;      /* opened and, after rail_close(), closed by the caller */
+	struct status_segment *status; /* its own line: rail[index].sleeps */
+	int kick;                      /* eventfd: whoever finds rail[index].sleeps set writes it */
+	int control_kick;              /* eventfd: written after an event when control sleeps */
+	bool skip_head_check;          /* tests only */
+};
+
+/* Allocates everything the rail will ever need, creates its CQ, does not start it. 0 or -errno. */
+int rail_open(const struct rail_options *options, struct rail **ret_rail);
+/* Starts the poll thread. */
+int rail_start(struct rail *rail);
+/* After RAIL_STOPPED was received (or rail_start() never called): joins the thread, frees. */
+void rail_close(struct rail *rail);
+
+/* The completion queue all QPs of this rail are created on. */
+struct dv_cq *rail_cq(struct rail *rail);
+
+/*
+ * Control plane's ends of the inbox. rail_tell() returns false when the ring is full: try again on
+ * the next turn of the loop. It wakes the rail when it sleeps. rail_hear() returns false when there
+ * is nothing.
+ */
+bool rail_tell(struct rail *rail, const struct rail_command *command);
+bool rail_hear(struct rail *rail, struct rail_event *ret_event);
+
+/* Copies the rail's counters (abi/counter.def order); any thread, values may be a moment old. */
+enum counter {
+#define COUNTER(name, help) COUNTER_##name,
+#include "engine/abi/counter.def"
+#undef COUNTER
+	COUNTER_COUNT
+};
+void rail_counters(const struct rail *rail, uint64_t ret_counters[COUNTER_COUNT]);
+/* Operations in flight now; any thread, a moment old. */
+uint32_t rail_in_flight(const struct rail *rail);
+
+/* One turn of the poll loop; the thread's main calls it, and unit tests that have no thread. */
+unsigned rail_step(struct rail *rail);
+
+#endif

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * CQEs -> requests: each retires a WQE and every earlier one of its queue; a request whose last WQE
+ * retired goes on to its page head, or is answered. Poll core only; the hot path.
+ */
+#include "engine/rail/core.h"
+
+static bool head_matches(const struct rail *rail, const struct request *request)
+{
+	const struct op *op = &request->op;
+
+	return page_head_is(&rail->head[request->number], &op->key, op->generation, op->length);
+}
+
+/* Nothing of it is with the NIC, and nothing waits to be posted. */
+static void request_advance(struct rail *rail, struct request *request)
+{
+	struct lane *lane = request->lane;
+
+	if (unlikely(request->status != OP_HIT)) {
+		request_end(rail, request, request->status);
+	} else if (request->stage == REQUEST_HEAD) {
+		request_end(rail, request, head_matches(rail, request) ? OP_HIT : OP_STALE);
+	} else if (request->op.kind != OP_PAGE || unlikely(rail->options.skip_head_check)) {
+		request_end(rail, request, OP_HIT);
+	} else if (unlikely(lane->state != LANE_OPEN)) {
+		request_end(rail, request, OP_PEER_DOWN);
+	} else {
+		request->stage = REQUEST_HEAD;
+		lane_queue(rail, lane, request);
+	}
+}
+
+static enum op_status status_of(uint32_t syndrome)
+{
+	/* A flushed WQE is a bystander: its queue failed for another reason. */
+	return syndrome == DV_SYNDROME_FLUSHED ? OP_PEER_DOWN : OP_NIC_ERROR;
+}
+
+/* Retires the oldest WQE of the queue. */
+static void retire(struct rail *rail, struct lane_qp *qp, uint32_t syndrome)
+{
+	struct wqe *wqe = &qp->wqe[qp->sq->ci & (QP_DEPTH - 1)];
+	struct request *request = &rail->request[wqe->request];
+	struct lane *lane = qp->lane;
+
+	lane->moved++;
+	if (unlikely(lane->stalled))
+		lane_unstall(rail, lane);
+	qp->sq->ci += wqe->blocks;
+	wqe->blocks = 0;
+	qp->bytes -= wqe->bytes;
+	lane->bytes -= wqe->bytes;
+	rail->posted_bytes -= wqe->bytes;
+	lane->wqes--;
+	rail->wqes--;
+	request->outstanding--;
+	if (unlikely(syndrome) && request->status == OP_HIT)
+		request->status = (uint8_t)status_of(syndrome);
+	if (!request->outstanding && !link_linked(&request->pending))
+		request_advance(rail, request);
+}
+
+/* A completion that names no WQE the device was told of is the device's mistake: only counted. */
+static bool completion_possible(
+	const struct lane_qp *qp, const struct dv_completion *completion, uint32_t *ret_index)
+{
+	const struct dv_sq *sq = qp->sq;
+	uint32_t distance = (uint16_t)(completion->wqe_counter - (uint16_t)sq->ci);
+
+	*ret_index = sq->ci + distance;
+	return distance < sq->rung - sq->ci && qp->wqe[*ret_index & (QP_DEPTH - 1)].blocks;
+}
+
+static void reap_one(struct rail *rail, const struct dv_completion *completion)
+{
+	struct lane_qp *qp = lane_qp_find(rail, completion->qpn);
+	struct lane *lane;
+	uint32_t index;
+
+	if (unlikely(completion->syndrome))
+		rail_count(rail, COUNTER_cqes_error, 1);
+	if (unlikely(!qp || !completion_possible(qp, completion, &index))) {
+		if (!completion->syndrome)
+			rail_count(rail, COUNTER_cqes_error, 1);
+		return;
+	}
+	lane = qp->lane;
+	while (qp->sq->ci != index)
+		retire(rail, qp, 0);
+	retire(rail, qp, completion->syndrome);
+	if (unlikely(completion->syndrome))
+		lane_break(rail, lane, completion->syndrome);
+	if (unlikely(lane->state == LANE_DROPPED))
+		lane_return_if_drained(rail, lane);
+}
+
+unsigned rail_reap(struct rail *rail)
+{
+	struct dv_completion completion[RAIL_REAP_BURST];
+	unsigned n = dv_poll(&rail->cq, completion, RAIL_REAP_BURST);
+
+	for (unsigned i = 0; i < n; i++)
+		reap_one(rail, &completion[i]);
+	if (n)
+		rail_count(rail, COUNTER_cqes_reaped, n);
+	return n;
+}

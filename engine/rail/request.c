@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The life of request slots: taken from a stack, filled from a ring, answered into the channel's
+ * done ring. A request is answered exactly once, here. Poll core only; part of the hot path: no
+ * errno, allocation, lock, log or system call.
+ */
+#include "engine/rail/core.h"
+
+struct request *request_new(struct rail *rail)
+{
+	struct request *request = &rail->request[rail->request_stack[--rail->requests_free]];
+
+	request->lane = NULL;
+	request->posted = 0;
+	request->segment_done = 0;
+	request->block = request->number;
+	request->segment = 0;
+	request->outstanding = 0;
+	request->stage = REQUEST_PAYLOAD;
+	request->status = OP_HIT;
+	request->counted = false;
+	request->expired = false;
+	link_init(&request->pending);
+	link_init(&request->live);
+	return request;
+}
+
+bool request_copy_segments(
+	struct rail *rail, struct request *request, const struct ring_consumer *ops)
+{
+	uint32_t blocks = op_slots(request->op.segments) - 1;
+	uint16_t at = request->number;
+
+	if (blocks > rail->blocks_free + 1)
+		return false;
+	for (uint32_t i = 0; i < blocks; i++) {
+		if (i > 0) {
+			uint16_t next = rail->block_stack[--rail->blocks_free];
+
+			rail->block_next[at] = next;
+			at = next;
+		}
+		memcpy(&rail->block[at], ring_slot_old(ops, 1 + i), sizeof(rail->block[at]));
+	}
+	return true;
+}
+
+void request_hold_regions(struct rail *rail, struct request *request)
+{
+	uint16_t block = request->number;
+
+	for (uint32_t i = 0; i < request->op.segments; i++) {
+		uint32_t at = i % REQUEST_SEGMENTS;
+
+		if (i && at == 0)
+			block = rail->block_next[block];
+		rail->region[rail->block[block].segment[at].region].users++;
+	}
+	request->counted = true;
+}
+
+static void request_release_regions(struct rail *rail, const struct request *request)
+{
+	uint16_t block = request->number;
+
+	for (uint32_t i = 0; i < request->op.segments; i++) {
+		uint32_t at = i % REQUEST_SEGMENTS;
+		uint32_t id;
+
+		if (i && at == 0)
+			block = rail->block_next[block];
+		id = rail->block[block].segment[at].region;
+		if (--rail->region[id].users == 0 && unlikely(rail->region[id].dropping))
+			region_return_if_unused(rail, id);
+	}
+}
+
+void request_free(struct rail *rail, struct request *request)
+{
+	uint16_t block = request->number;
+	uint32_t blocks = op_slots(request->op.segments) - 1;
+
+	/* The number of segments is the one request_copy_segments() went by, or it was refused. */
+	for (uint32_t i = 1; i < blocks; i++) {
+		block = rail->block_next[block];
+		rail->block_stack[rail->blocks_free++] = block;
+	}
+	rail->request_stack[rail->requests_free++] = request->number;
+}
+
+static void request_leave_lane(struct rail *rail, struct request *request)
+{
+	struct lane *lane = request->lane;
+
+	lane->requests--;
+	lane->taken_bytes -= request->op.length;
+	if (unlikely(lane->stalled))
+		rail->parked--;
+	else
+		rail->taken_bytes -= request->op.length;
+}
+
+static void count_end(struct rail *rail, const struct request *request, enum op_status status)
+{
+	switch (status) {
+	case OP_HIT:
+		rail_count(rail,
+			request->op.kind == OP_PAGE ? COUNTER_pages_read : COUNTER_buckets_read, 1);
+		rail_count(rail, COUNTER_bytes_read, request->op.length);
+		break;
+	case OP_STALE:
+		rail_count(rail, COUNTER_pages_stale, 1);
+		break;
+	case OP_INVALID:
+		rail_count(rail, COUNTER_ops_invalid, 1);
+		break;
+	case OP_TIMEOUT:
+		rail_count(rail, COUNTER_reads_timed_out, 1);
+		break;
+	default:
+		rail_count(rail, COUNTER_reads_failed, 1);
+		break;
+	}
+}
+
+/* There is room: take.c took the op only because there was. */
+static void channel_answer(
+	struct rail *rail, struct channel_slot *slot, uint64_t cookie, enum op_status status)
+{
+	struct rail_channel *channel = slot->channel;
+	uint32_t id = channel->id;
+
+	if (likely(!channel->stopping && !channel->broken)) {
+		struct op_done done = {.cookie = cookie, .status = status};
+
+		memcpy(ring_slot_new(&channel->done, slot->fresh), &done, sizeof(done));
+		slot->fresh++;
+		rail->fresh[id / 64] |= 1ull << id % 64;
+	}
+	channel->in_flight--;
+}
+
+void request_end(struct rail *rail, struct request *request, enum op_status status)
+{
+	struct channel_slot *slot = &rail->channel[request->channel];
+
+	if (likely(request->lane))
+		request_leave_lane(rail, request);
+	else if (link_linked(&request->pending))
+		rail->parked--;
+	link_remove(&request->pending);
+	link_remove(&request->live);
+	if (request->counted)
+		request_release_regions(rail, request);
+	count_end(rail, request, status);
+	shm_store(&rail->in_flight, rail->in_flight - 1);
+	channel_answer(rail, slot, request->op.cookie, status);
+	request_free(rail, request);
+	if (unlikely(slot->channel->stopping))
+		channel_return_if_idle(rail, slot->channel);
+}
+
+void rail_answer(struct rail *rail)
+{
+	for (unsigned i = 0; i < CHANNELS_MAX / 64; i++) {
+		uint64_t left = rail->fresh[i];
+
+		rail->fresh[i] = 0;
+		rail->wake[i] |= left;
+		while (left) {
+			unsigned id = i * 64 + (unsigned)__builtin_ctzll(left);
+			struct channel_slot *slot = &rail->channel[id];
+
+			left &= left - 1;
+			ring_publish(&slot->channel->done, slot->fresh);
+			slot->fresh = 0;
+		}
+	}
+}

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One turn of the poll loop, and its small change: doorbells, events, idle steps. Poll core only;
+ * the hot path.
+ */
+#include "engine/rail/core.h"
+
+void rail_ring(struct rail *rail)
+{
+	unsigned n = 0;
+
+	while (rail->unrung) {
+		struct lane_qp *qp = rail->unrung;
+
+		rail->unrung = qp->rung_next;
+		qp->unrung = false;
+		dv_ring(qp->sq);
+		n++;
+	}
+	if (n)
+		rail_count(rail, COUNTER_doorbells, n);
+}
+
+static bool speak(struct rail *rail, const struct rail_event *event)
+{
+	struct ring_producer *out = &rail->inbox.event_out;
+
+	if (ring_room(out, 1) < 1)
+		return false;
+	memcpy(ring_slot_new(out, 0), event, sizeof(*event));
+	ring_publish(out, 1);
+	return true;
+}
+
+/* Events that found no room when they were said. */
+static void speak_late(struct rail *rail)
+{
+	while (rail->late_head != rail->late_tail &&
+		speak(rail, &rail->late[rail->late_head & (RAIL_EVENTS_LATE - 1)])) {
+		rail->late_head++;
+		rail->spoke = true;
+	}
+}
+
+void rail_say(struct rail *rail, const struct rail_event *event)
+{
+	rail->spoke = true;
+	if (likely(rail->late_head == rail->late_tail) && speak(rail, event))
+		return;
+	/* An object has so few events unheard at a time that this never fills: core.h. */
+	assert(rail->late_tail - rail->late_head < RAIL_EVENTS_LATE);
+	rail->late[rail->late_tail++ & (RAIL_EVENTS_LATE - 1)] = *event;
+}
+
+/* Idle steps look at the clock, they have nothing better to do; busy ones now and then. */
+static bool clock_due(struct rail *rail, unsigned work)
+{
+	return rail->in_flight && (!work || ++rail->steps % RAIL_CLOCK_STEPS == 0);
+}
+
+static void count_idle(struct rail *rail, unsigned work)
+{
+	rail->steps_idle += !work;
+	if (rail->steps_idle && (work || rail->steps_idle >= RAIL_IDLE_STEPS)) {
+		rail_count(rail, COUNTER_steps_idle, rail->steps_idle);
+		rail->steps_idle = 0;
+	}
+}
+
+unsigned rail_step(struct rail *rail)
+{
+	unsigned work = 0;
+
+	rail->now_ns = 0;
+	work += rail_reap(rail); /* CQEs       -> client completions   */
+	if (unlikely(ring_ready(&rail->inbox.command_in) > 0))
+		work += rail_obey(rail); /* what the control plane wants */
+	work += rail_take(rail);         /* client ops -> requests             */
+	work += rail_post(rail);         /* requests   -> WQEs                 */
+	rail_ring(rail);                 /* one doorbell per touched QP        */
+	if (clock_due(rail, work))
+		work += rail_expire(rail); /* what outlived its deadline   */
+	rail_answer(rail);                 /* completions become visible         */
+	if (unlikely(rail->late_head != rail->late_tail))
+		speak_late(rail);
+	if (unlikely(rail->stopping))
+		rail_finish(rail);
+	count_idle(rail, work);
+	return work;
+}

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Client rings -> requests: an op and its segments are copied once, and the copy is checked.
+ * Nothing in a ring is believed. Poll core only; the hot path.
+ */
+#include "engine/rail/core.h"
+
+/* Could the largest consequences of one more op of this channel be borne now? */
+static bool take_possible(struct rail *rail, struct channel_slot *slot)
+{
+	struct rail_channel *channel = slot->channel;
+	uint32_t owed = channel->in_flight + slot->fresh;
+	int32_t room;
+
+	if (!rail->requests_free || rail->taken_bytes >= RAIL_IN_FLIGHT_BYTES)
+		return false;
+	/* A completion that is owed always finds room, however slow the client. */
+	room = ring_room(&channel->done, owed + 1);
+	if (unlikely(room < 0)) {
+		channel_break(rail, channel);
+		return false;
+	}
+	return (uint32_t)room > owed;
+}
+
+static bool op_possible(const struct op *op)
+{
+	if (op->kind != OP_READ && op->kind != OP_PAGE)
+		return false;
+	if (op->segments < 1 || op->segments > SEGMENTS_MAX || op->peer >= NODES_MAX ||
+		op->region >= REGIONS_EXPORTED)
+		return false;
+	if (op->length < 1 || op->length > PAGE_BYTES_MAX)
+		return false;
+	return op->kind != OP_PAGE ||
+	       (op->region < REGION_POOL_0 + RAILS_MAX && op->offset % PAGE_UNIT == 0);
+}
+
+static bool segment_possible(
+	const struct rail *rail, const struct rail_channel *channel, const struct op_segment *s)
+{
+	const struct region_slot *region;
+
+	if (s->region >= REGIONS_MAX)
+		return false;
+	region = &rail->region[s->region];
+	return region->present && !region->dropping && region->session == channel->session &&
+	       s->length >= 1 && s->offset <= region->length &&
+	       s->length <= region->length - s->offset;
+}
+
+static bool request_possible(
+	const struct rail *rail, const struct rail_channel *channel, const struct request *request)
+{
+	const struct op *op = &request->op;
+	uint16_t block = request->number;
+	uint64_t sum = 0;
+
+	if (!op_possible(op))
+		return false;
+	for (uint32_t i = 0; i < op->segments; i++) {
+		const struct op_segment *s;
+
+		if (i && i % REQUEST_SEGMENTS == 0)
+			block = rail->block_next[block];
+		s = &rail->block[block].segment[i % REQUEST_SEGMENTS];
+		if (!segment_possible(rail, channel, s))
+			return false;
+		sum += s->length;
+	}
+	return sum == op->length;
+}
+
+/* The request is out of the ring: from here on it is answered. */
+static void take_start(
+	struct rail *rail, struct rail_channel *channel, struct request *request, bool possible)
+{
+	uint64_t now = rail_now(rail);
+
+	channel->in_flight++;
+	shm_store(&rail->in_flight, rail->in_flight + 1);
+	request->channel = (uint16_t)channel->id;
+	if (unlikely(rail->stopping)) {
+		request_end(rail, request, OP_CANCELLED);
+		return;
+	}
+	if (unlikely(!possible)) {
+		request_end(rail, request, OP_INVALID);
+		return;
+	}
+	if (unlikely(request->op.deadline_ns <= now)) {
+		request_end(rail, request, OP_TIMEOUT);
+		return;
+	}
+	request_hold_regions(rail, request);
+	request->deadline_ns = request->op.deadline_ns;
+	if (request->deadline_ns - now > REQUEST_DEADLINE_MAX_NS)
+		request->deadline_ns = now + REQUEST_DEADLINE_MAX_NS;
+	if (request->deadline_ns < rail->nearest_ns)
+		rail->nearest_ns = request->deadline_ns;
+	link_append(&rail->live, &request->live);
+	peer_route(rail, request);
+}
+
+/* Takes the op at the head of the ring, of which `ready` slots are filled; false: it stays there.
+ */
+static bool take_op(struct rail *rail, struct rail_channel *channel, uint32_t ready)
+{
+	struct request *request = request_new(rail);
+	uint32_t slots;
+	bool possible;
+
+	memcpy(&request->op, ring_slot_old(&channel->ops, 0), sizeof(request->op));
+	slots = op_slots(request->op.segments);
+	if (unlikely(slots > ready)) {
+		/* Clients publish whole ops: this one is not a client of ours. */
+		request->op.segments = 0;
+		request_free(rail, request);
+		channel_break(rail, channel);
+		return false;
+	}
+	if (unlikely(request->op.segments > SEGMENTS_MAX))
+		request->op.segments = 0; /* refused below; all its slots are skipped */
+	if (unlikely(!request_copy_segments(rail, request, &channel->ops))) {
+		request->op.segments = 0;
+		request_free(rail, request);
+		rail->blocked = true;
+		return false;
+	}
+	possible = request_possible(rail, channel, request);
+	/* A client may name a region whose RAIL_REGION_ADD arrived after we looked: it came before
+	 * the op did, so it is there now. The op stays in its ring until that was obeyed. */
+	if (unlikely(!possible && ring_ready(&rail->inbox.command_in) > 0)) {
+		request_free(rail, request);
+		return false;
+	}
+	ring_release(&channel->ops, slots);
+	take_start(rail, channel, request, possible);
+	return true;
+}
+
+static unsigned take_channel(struct rail *rail, struct channel_slot *slot)
+{
+	struct rail_channel *channel = slot->channel;
+	unsigned n = 0;
+
+	if (unlikely(channel->stopping || channel->broken))
+		return 0;
+	while (n < RAIL_TAKE_BURST) {
+		int32_t ready = ring_ready(&channel->ops);
+
+		if (ready == 0)
+			break;
+		if (unlikely(ready < 0)) {
+			channel_break(rail, channel);
+			break;
+		}
+		if (!take_possible(rail, slot)) {
+			rail->blocked = true;
+			break;
+		}
+		if (!take_op(rail, channel, (uint32_t)ready))
+			break;
+		n++;
+	}
+	return n;
+}
+
+unsigned rail_take(struct rail *rail)
+{
+	uint32_t channels = rail->channels;
+	uint32_t at = rail->first;
+	unsigned n = 0;
+
+	rail->blocked = false;
+	for (uint32_t i = 0; i < channels; i++) {
+		at = at + 1 < channels ? at + 1 : 0;
+		n += take_channel(rail, &rail->channel[rail->turn[at]]);
+	}
+	if (channels)
+		rail->first = rail->first + 1 < channels ? rail->first + 1 : 0;
+	if (n)
+		rail_count(rail, COUNTER_ops_taken, n);
+	return n;
+}

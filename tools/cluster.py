@@ -1,0 +1,263 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Starts several engines on this machine, runs a command against them, stops them.
+
+    tools/cluster.py --nodes 2 -- build/release/tools/peercache-bench get
+
+The command finds the engines' sockets in $PEERCACHE_SOCKETS, comma separated. Each engine has a
+pool and a software rail of its own. With --netns each also has a network namespace and an address
+of its own, joined by a bridge; needs root. Nothing is left behind: sockets live in a temporary
+directory, memory in memfds, namespaces are removed; what a killed run left the next one removes.
+
+As a module: Cluster(build, nodes=2, ...) with start(), kill(i), restart(i), sockets, stop().
+"""
+
+import argparse
+import atexit
+import os
+import re
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+START_SECONDS = 60
+
+
+def free_port():
+    """A TCP port nobody listens on now; engines are given several and may still lose the race."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def run(*command):
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+class Namespaces:
+    """N network namespaces on a bridge that has a namespace of its own: the host sees nothing."""
+
+    def __init__(self, count):
+        self.reclaim()
+        self.prefix = f"pc{os.getpid()}"
+        self.made = []
+        self.addresses = [f"10.77.0.{i + 1}" for i in range(count)]
+        self.names = [f"{self.prefix}n{i}" for i in range(count)]
+        switch = f"{self.prefix}sw"
+        self.add(switch)
+        run("ip", "-n", switch, "link", "add", "br0", "type", "bridge")
+        run("ip", "-n", switch, "link", "set", "br0", "up")
+        for i, name in enumerate(self.names):
+            self.add(name)
+            run("ip", "-n", name, "link", "add", "eth0", "type", "veth", "peer", "name", f"p{i}",
+                "netns", switch)
+            run("ip", "-n", switch, "link", "set", f"p{i}", "master", "br0", "up")
+            run("ip", "-n", name, "addr", "add", f"{self.addresses[i]}/24", "dev", "eth0")
+            run("ip", "-n", name, "link", "set", "eth0", "up")
+            run("ip", "-n", name, "link", "set", "lo", "up")
+
+    def add(self, name):
+        run("ip", "netns", "add", name)
+        self.made.append(name)
+
+    @staticmethod
+    def reclaim():
+        """Removes namespaces of runs whose process is gone."""
+        listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout
+        for name in re.findall(r"^(pc\d+(?:sw|n\d+))\b", listed, re.M):
+            if not os.path.exists(f"/proc/{re.match(r'pc([0-9]+)', name)[1]}"):
+                subprocess.run(["ip", "netns", "del", name], stderr=subprocess.DEVNULL)
+
+    def close(self):
+        for name in reversed(self.made):
+            subprocess.run(["ip", "netns", "del", name], stderr=subprocess.DEVNULL)
+        self.made = []
+
+
+class Cluster:
+    def __init__(self, build, nodes=2, pool_bytes="1GiB", link="shm", netns=False, settings=(),
+                 quiet=True, device="soft"):
+        self.engine = find_program(build, "engine/peercache-engine")
+        self.before = []  # what an engine's command line begins with
+        if device == "mlx5":
+            self.before = [os.path.join(ROOT, "tools", "soft-connectx"), "--library",
+                           find_program(build, "dv/libsoftconnectx.so")]
+            settings = ["rail.devices=mlx5_0", *settings]
+        self.nodes, self.pool_bytes, self.link = nodes, str(pool_bytes), link
+        self.settings, self.quiet = list(settings), quiet
+        self.netns_wanted, self.netns = netns, None
+        self.directory = None
+        self.process = [None] * nodes
+        self.sockets, self.logs, self.address, self.port = [], [], [], []
+
+    def start(self):
+        atexit.register(self.stop)
+        self.directory = tempfile.mkdtemp(prefix="peercache-")
+        if self.netns_wanted:
+            self.netns = Namespaces(self.nodes)
+        for i in range(self.nodes):
+            self.sockets.append(f"{self.directory}/{i}.sock")
+            self.logs.append(f"{self.directory}/{i}.log")
+            self.address.append(self.netns.addresses[i] if self.netns else "127.0.0.1")
+            self.port.append(31998 if self.netns else free_port())
+        for i in range(self.nodes):
+            self.launch(i)
+        for i in range(self.nodes):
+            self.wait_ready(i)
+        self.wait_members(self.nodes)
+        return self
+
+    def command(self, i):
+        seeds = ",".join(f"{a}:{p}" for a, p in zip(self.address[:2], self.port[:2]))
+        values = [f"engine.socket={self.sockets[i]}", f"engine.pool_bytes={self.pool_bytes}",
+                  f"cluster.address={self.address[i]}", f"cluster.port={self.port[i]}",
+                  f"cluster.seeds={seeds}", f"soft.link={self.link}"] + self.settings
+        command = self.before + [self.engine]
+        for value in values:
+            command += ["--set", value]
+        return (["ip", "netns", "exec", self.netns.names[i]] if self.netns else []) + command
+
+    def launch(self, i):
+        with open(self.logs[i], "ab") as log:
+            self.process[i] = subprocess.Popen(self.command(i), stdin=subprocess.DEVNULL,
+                                               stdout=log, stderr=log, start_new_session=True)
+
+    def log(self, i):
+        with open(self.logs[i], errors="replace") as f:
+            return f.read()
+
+    def wait(self, what, condition, i=None, seconds=START_SECONDS):
+        """Polls a condition; the engine's log is shown when it dies or the time is up."""
+        end = time.monotonic() + seconds
+        while not condition():
+            dead = [n for n, p in enumerate(self.process) if p and p.poll() is not None
+                    and (i is None or n == i)]
+            if dead or time.monotonic() > end:
+                n = dead[0] if dead else (i or 0)
+                why = f"ended with {self.process[n].returncode}" if dead else "did not get there"
+                raise RuntimeError(f"engine {n}: {what}: {why}; its log:\n{self.log(n)[-4000:]}")
+            select.select([], [], [], 0.02)
+
+    def wait_ready(self, i):
+        mark = re.compile(r"\bready\b")
+        before = getattr(self, "_seen", {}).get(i, 0)
+        self.wait("start", lambda: mark.search(self.log(i)[before:]), i)
+
+    def status(self, i):
+        import json
+        ctl = os.path.join(os.path.dirname(os.path.dirname(self.engine)), "tools/peercachectl")
+        out = subprocess.run([ctl, "--socket", self.sockets[i], "--json", "status"],
+                             capture_output=True, text=True, timeout=30)
+        return json.loads(out.stdout) if out.returncode == 0 else None
+
+    def wait_members(self, count, among=None):
+        """Until every engine (or those of `among`) holds exactly `count` engines alive."""
+        def agreed():
+            for i in among if among is not None else range(self.nodes):
+                status = self.status(i)
+                if status is None or len(status["members"]) != count:
+                    return False
+            return True
+        self.wait(f"see {count} members", agreed)
+
+    def kill(self, i, how=signal.SIGKILL):
+        self.process[i].send_signal(how)
+        self.process[i].wait()
+        self.process[i] = None
+
+    def restart(self, i):
+        self._seen = getattr(self, "_seen", {})
+        self._seen[i] = len(self.log(i))
+        self.launch(i)
+        self.wait_ready(i)
+
+    def stop(self):
+        """SIGTERM first; what does not end in time is killed and said so."""
+        failed = []
+        for p in self.process:
+            if p and p.poll() is None:
+                p.send_signal(signal.SIGTERM)
+        for i, p in enumerate(self.process):
+            if not p:
+                continue
+            try:
+                if p.wait(timeout=15) != 0:
+                    failed.append((i, f"ended with {p.returncode}"))
+            except subprocess.TimeoutExpired:
+                p.kill()
+                p.wait()
+                failed.append((i, "did not stop within 15 s of SIGTERM: killed"))
+            self.process[i] = None
+        for i, why in failed:
+            print(f"engine {i} {why}; its log:\n{self.log(i)[-4000:]}", file=sys.stderr)
+        if self.netns:
+            self.netns.close()
+            self.netns = None
+        if self.directory:
+            if not self.quiet:
+                for i in range(self.nodes):
+                    sys.stderr.write(self.log(i))
+            shutil.rmtree(self.directory, ignore_errors=True)
+            self.directory = None
+        return not failed
+
+
+def find_program(build, name):
+    path = os.path.join(build, name)
+    if not os.access(path, os.X_OK):
+        raise SystemExit(f"{path} is not there; build it: tools/demo, or meson compile -C {build}")
+    return os.path.abspath(path)
+
+
+def default_build():
+    """$PEERCACHE_BUILD, else the build folder that tools/demo makes."""
+    return os.environ.get("PEERCACHE_BUILD", os.path.join(ROOT, "build", "release"))
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", default=default_build(), help="build folder (build/release)")
+    parser.add_argument("--nodes", type=int, default=2)
+    parser.add_argument("--pool-bytes", default="1GiB", help="each engine's pool (1GiB)")
+    parser.add_argument("--link", choices=["shm", "tcp"], default="shm")
+    parser.add_argument("--device", choices=["soft", "mlx5"], default="soft",
+                        help="mlx5: libmlx5 drives it, on pretended ConnectX ports (soft)")
+    parser.add_argument("--netns", action="store_true", help="a network namespace each; TCP only")
+    parser.add_argument("--set", dest="settings", action="append", default=[],
+                        metavar="SECTION.KEY=VALUE", help="a setting for every engine")
+    parser.add_argument("--logs", action="store_true", help="show the engines' logs at the end")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="-- COMMAND [ARG]...")
+    options = parser.parse_args()
+    command = options.command[1:] if options.command[:1] == ["--"] else options.command
+    if not command:
+        parser.error("no command; give one after --")
+    if not 1 <= options.nodes <= 64:
+        parser.error("--nodes: 1 to 64")
+    link = "tcp" if options.netns else options.link
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    cluster = Cluster(options.build, options.nodes, options.pool_bytes, link, options.netns,
+                      options.settings, quiet=not options.logs,
+                      device=options.device)
+    try:
+        cluster.start()
+        path = os.path.join(os.path.abspath(options.build), "tools")
+        status = subprocess.run(command, env={
+            **os.environ, "PEERCACHE_SOCKETS": ",".join(cluster.sockets),
+            "PATH": path + ":" + os.environ["PATH"]}).returncode
+    except (RuntimeError, subprocess.CalledProcessError) as error:
+        print(error, file=sys.stderr)
+        status = 2
+    finally:
+        clean = cluster.stop()
+    return status or (0 if clean else 3)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Shared by the command-line tools; see common.h. Any thread. */
+#include "tools/common.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+_Noreturn void die(const char *format, ...)
+{
+	va_list arguments;
+
+	fprintf(stderr, "%s: ", program_invocation_short_name);
+	va_start(arguments, format);
+	vfprintf(stderr, format, arguments);
+	va_end(arguments);
+	fputc('\n', stderr);
+	exit(2);
+}
+
+static const struct {
+	const char *suffix;
+	unsigned shift;
+} suffixes[] = {
+	{"", 0}, {"k", 10}, {"KiB", 10}, {"m", 20}, {"MiB", 20}, {"g", 30}, {"GiB", 30},
+	{"TiB", 40}};
+
+uint64_t parse_size(const char *option, const char *text, uint64_t min, uint64_t max)
+{
+	char *end;
+	unsigned long long value;
+
+	errno = 0;
+	value = strtoull(text, &end, 10);
+	for (size_t i = 0; i < sizeof(suffixes) / sizeof(suffixes[0]); i++) {
+		if (end == text || *text == '-' || errno || strcasecmp(end, suffixes[i].suffix))
+			continue;
+		if (value > UINT64_MAX >> suffixes[i].shift)
+			break;
+		value <<= suffixes[i].shift;
+		if (value < min || value > max)
+			die("%s %s: out of range; %llu to %llu bytes", option, text,
+				(unsigned long long)min, (unsigned long long)max);
+		return value;
+	}
+	die("%s %s: not a size; write bytes or a number with KiB, MiB, GiB", option, text);
+}
+
+uint64_t parse_number(const char *option, const char *text, uint64_t min, uint64_t max)
+{
+	char *end;
+	unsigned long long value;
+
+	errno = 0;
+	value = strtoull(text, &end, 10);
+	if (errno || end == text || *end || *text == '-')
+		die("%s %s: not a number", option, text);
+	if (value < min || value > max)
+		die("%s %s: out of range; %llu to %llu", option, text, (unsigned long long)min,
+			(unsigned long long)max);
+	return value;
+}
+
+uint64_t now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* Finaliser of SplitMix64 (Steele, Lea, Flood): a bijection. */
+uint64_t mix64(uint64_t x)
+{
+	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
+	x = (x ^ x >> 27) * 0x94d049bb133111ebull;
+	return x ^ x >> 31;
+}
+
+void key_text(uint64_t id, char ret_key[KEY_TEXT_BYTES])
+{
+	static const char digits[] = "0123456789abcdef";
+
+	for (unsigned word = 0; word < KEY_TEXT_BYTES / 16; word++) {
+		uint64_t bits = mix64(id * 4 + word + 0x9e3779b97f4a7c15ull);
+
+		for (unsigned i = 0; i < 16; i++, bits >>= 4)
+			ret_key[word * 16 + i] = digits[bits & 15];
+	}
+}
+
+#define CONTENT_STEP 0x9e3779b97f4a7c15ull
+
+/* One word of a page; xor and shift only, so that the compiler makes vectors of it. */
+static inline uint64_t content_word(uint64_t seed, size_t i)
+{
+	uint64_t x = seed + i * CONTENT_STEP;
+
+	return x ^ x >> 29;
+}
+
+void content_fill(void *page, size_t bytes, uint64_t id)
+{
+	uint64_t seed = mix64(id + 1), word;
+	unsigned char *at = page;
+	size_t words = bytes / 8;
+
+	for (size_t i = 0; i < words; i++) {
+		word = content_word(seed, i);
+		memcpy(at + i * 8, &word, 8);
+	}
+	word = content_word(seed, words);
+	memcpy(at + words * 8, &word, bytes % 8);
+}
+
+bool content_is(const void *page, size_t bytes, uint64_t id)
+{
+	uint64_t seed = mix64(id + 1), word, differs = 0;
+	const unsigned char *at = page;
+	size_t words = bytes / 8;
+
+	for (size_t i = 0; i < words; i++) {
+		memcpy(&word, at + i * 8, 8);
+		differs |= word ^ content_word(seed, i);
+	}
+	word = content_word(seed, words);
+	return !differs && memcmp(at + words * 8, &word, bytes % 8) == 0;
+}
+
+void histogram_add(struct histogram *h, uint64_t ns)
+{
+	unsigned bucket;
+
+	if (ns < 32) {
+		bucket = (unsigned)ns;
+	} else {
+		unsigned power = 63u - (unsigned)__builtin_clzll(ns);
+
+		bucket = (power - 4) * 32 + (unsigned)(ns >> (power - 5) & 31);
+		if (bucket >= HISTOGRAM_BUCKETS)
+			bucket = HISTOGRAM_BUCKETS - 1;
+	}
+	h->count[bucket]++;
+	h->total++;
+	if (ns > h->max_ns)
+		h->max_ns = ns;
+}
+
+void histogram_merge(struct histogram *into, const struct histogram *from)
+{
+	for (unsigned i = 0; i < HISTOGRAM_BUCKETS; i++)
+		into->count[i] += from->count[i];
+	into->total += from->total;
+	if (from->max_ns > into->max_ns)
+		into->max_ns = from->max_ns;
+}
+
+double histogram_us(const struct histogram *h, double fraction)
+{
+	uint64_t rank = (uint64_t)(fraction * (double)h->total), seen = 0;
+
+	if (!h->total)
+		return 0;
+	for (unsigned i = 0; i < HISTOGRAM_BUCKETS; i++) {
+		seen += h->count[i];
+		if (seen > rank) {
+			unsigned power = i / 32 + 4;
+
+			if (i < 32)
+				return i / 1e3;
+			return (double)((uint64_t)(32 + i % 32) << (power - 5)) / 1e3;
+		}
+	}
+	return (double)h->max_ns / 1e3;
+}
+
+unsigned parse_sockets(const char *list, const char **ret_sockets, char **ret_text)
+{
+	unsigned count = 0;
+	char *copy, *state = NULL;
+
+	*ret_text = NULL;
+
+	if (!list)
+		list = getenv("PEERCACHE_SOCKETS");
+	if (!list || !*list) {
+		ret_sockets[0] = NULL; /* the library knows its default */
+		return 1;
+	}
+	copy = strdup(list);
+	if (!copy)
+		die("out of memory");
+	*ret_text = copy;
+	for (char *s = strtok_r(copy, ",", &state); s; s = strtok_r(NULL, ",", &state)) {
+		if (count == SOCKETS_MAX)
+			die("more than %d sockets given", SOCKETS_MAX);
+		ret_sockets[count++] = s;
+	}
+	if (!count)
+		die("no socket in \"%s\"", list);
+	return count;
+}
+
+struct pc *open_session(const char *socket, const char *name_space)
+{
+	struct pc *pc;
+
+	if (pc_open(&(struct pc_options){.socket = socket, .name_space = name_space}, &pc))
+		die("%s", pc_error());
+	return pc;
+}
+
+json_object *engine_report(struct pc *pc)
+{
+	json_object *report;
+	char *text;
+
+	if (pc_report(pc, &text))
+		return NULL;
+	report = json_tokener_parse(text);
+	free(text);
+	return report;
+}
+
+int64_t report_number(json_object *report, const char *path)
+{
+	json_object *at = report, *next;
+	char part[64];
+
+	while (at && *path) {
+		size_t length = strcspn(path, ".");
+
+		if (length >= sizeof(part))
+			return 0;
+		memcpy(part, path, length);
+		part[length] = 0;
+		if (!json_object_object_get_ex(at, part, &next))
+			return 0;
+		at = next;
+		path += length + (path[length] == '.');
+	}
+	return at ? json_object_get_int64(at) : 0;
+}
+
+void add_number(json_object *o, const char *name, uint64_t value)
+{
+	json_object_object_add(o, name, json_object_new_int64((int64_t)value));
+}
+
+void add_real(json_object *o, const char *name, double value)
+{
+	json_object_object_add(o, name, json_object_new_double(value));
+}
+
+void write_json(json_object *object, const char *path)
+{
+	const char *text = json_object_to_json_string_ext(
+		object, JSON_C_TO_STRING_PRETTY | JSON_C_TO_STRING_SPACED);
+	FILE *out = strcmp(path, "-") ? fopen(path, "w") : stdout;
+
+	if (!out)
+		die("--json %s: %s", path, strerror(errno));
+	fprintf(out, "%s\n", text);
+	if (out == stdout ? fflush(out) : fclose(out))
+		die("--json %s: %s", path, strerror(errno));
+}

@@ -1,0 +1,438 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * peercache-bench: how fast one client process gets, sets or looks up pages. Each thread has a
+ * channel of its own on the first engine; pages to read are stored through the last engine before
+ * the clock starts, so that two sockets measure a remote get and one socket a local one.
+ *
+ * Between its batches every thread copies the same pages with memcpy from memory of its own: what
+ * this machine can do at that moment, in the same run. The two are reported side by side.
+ */
+#include <errno.h>
+#include <getopt.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tools/common.h"
+
+enum mode { MODE_GET, MODE_SET, MODE_EXISTS };
+
+struct bench {
+	enum mode mode;
+	const char *json_path;
+	uint64_t page_bytes, working_set, seed;
+	unsigned batch, threads, timeout_ms;
+	double seconds;
+	bool private_memory, baseline;
+	uint64_t pages; /* in the working set */
+	struct pc *near, *far;
+};
+
+struct worker {
+	struct bench *bench;
+	unsigned index;
+	struct pc_channel *channel;
+	unsigned char *memory;  /* one batch */
+	unsigned char *source;  /* the baseline's own working set */
+	struct pc_page *page;
+	struct pc_segment *segment;
+	char (*key)[KEY_TEXT_BYTES];
+	enum pc_result *result;
+	uint64_t random, next;
+	/* what happened */
+	uint64_t done, misses, wrong, call_ns, copied, copy_ns;
+	struct histogram latency;
+	pthread_t thread;
+};
+
+static const char help[] =
+	"Usage: peercache-bench get|set|exists [OPTION]...\n"
+	"Measures one client process against the engines of this machine.\n\n"
+	"  --sockets LIST    engines' sockets: pages are read through the first and stored\n"
+	"                    through the last (default: $PEERCACHE_SOCKETS)\n"
+	"  --page-bytes B    (default 128KiB)\n"
+	"  --batch N         pages in one call (default 32)\n"
+	"  --threads N       client threads, a channel each (default 1)\n"
+	"  --seconds S       how long to measure (default 3)\n"
+	"  --working-set B   bytes of different pages to go through (default 256MiB)\n"
+	"  --private-memory  destinations that the engine cannot map: through staging\n"
+	"  --no-baseline     do not measure memcpy beside it\n"
+	"  --seed S          (default: the time; keys of an earlier run are not met again)\n"
+	"  --json FILE       write the figures there, too (\"-\": standard output)\n"
+	"  --api c|python    python: through peercache.store.PeerCacheStore, as SGLang calls\n"
+	"                    it; has --shape mla|mha, --help, and no baseline (default c)\n"
+	"  --help\n\n"
+	"Prints pages/s, GB/s, latency of a call, and the ratio to memcpy of the same pages.\n"
+	"Exit status: 0, 1 when a page was wrong or nothing was measured, 2 usage.\n\n"
+	"Examples:\n"
+	"  tools/cluster.py --nodes 2 -- peercache-bench get --page-bytes 128KiB --batch 32\n"
+	"  tools/cluster.py --nodes 2 -- peercache-bench get --page-bytes 4KiB --batch 128\n"
+	"  peercache-bench exists --batch 128 --threads 2\n";
+
+static uint64_t page_id(const struct bench *b, uint64_t index)
+{
+	return mix64(b->seed) + index;
+}
+
+/* Stores the working set through the far engine. */
+static void preload(struct bench *b)
+{
+	unsigned char *memory = malloc(b->page_bytes * b->batch);
+	struct pc_page *page = calloc(b->batch, sizeof(*page));
+	struct pc_segment *segment = calloc(b->batch, sizeof(*segment));
+	char (*key)[KEY_TEXT_BYTES] = malloc(b->batch * sizeof(*key));
+	enum pc_result *result = calloc(b->batch, sizeof(*result));
+	struct pc_channel *channel;
+
+	if (!memory || !page || !segment || !key || !result)
+		die("out of memory");
+	if (pc_channel_open(b->far, &channel))
+		die("%s", pc_error());
+	for (uint64_t from = 0; from < b->pages; from += b->batch) {
+		unsigned n = (unsigned)(b->pages - from < b->batch ? b->pages - from : b->batch);
+
+		for (unsigned i = 0; i < n; i++) {
+			segment[i] = (struct pc_segment){memory + i * b->page_bytes, b->page_bytes};
+			key_text(page_id(b, from + i), key[i]);
+			content_fill(segment[i].base, b->page_bytes, page_id(b, from + i));
+			page[i] = (struct pc_page){key[i], KEY_TEXT_BYTES, &segment[i], 1};
+		}
+		if (pc_set(channel, page, n, 10000, result))
+			die("%s", pc_error());
+		for (unsigned i = 0; i < n; i++)
+			if (result[i] != PC_HIT)
+				die("storing page %lu of %lu before the measurement: %s; raise "
+				    "engine.pool_bytes or lower --working-set", from + i, b->pages,
+					pc_result_name(result[i]));
+	}
+	pc_channel_close(channel);
+	free(memory);
+	free(page);
+	free(segment);
+	free(key);
+	free(result);
+}
+
+/* Chooses the next batch's pages: a run at a random place, as a prefix is. */
+static uint64_t choose(struct worker *w)
+{
+	struct bench *b = w->bench;
+	uint64_t first;
+
+	if (b->mode == MODE_SET) {
+		first = b->pages + ((uint64_t)w->index << 40) + w->next;
+		w->next += b->batch;
+	} else {
+		w->random += 0x9e3779b97f4a7c15ull;
+		first = mix64(w->random) % (b->pages - b->batch + 1);
+	}
+	for (unsigned i = 0; i < b->batch; i++) {
+		w->segment[i] =
+			(struct pc_segment){w->memory + i * b->page_bytes, b->page_bytes};
+		w->page[i] = (struct pc_page){w->key[i], KEY_TEXT_BYTES, &w->segment[i], 1};
+		key_text(page_id(b, first + i), w->key[i]);
+	}
+	return first;
+}
+
+static void measure_batch(struct worker *w)
+{
+	struct bench *b = w->bench;
+	uint64_t first = choose(w), from, took;
+	int error = 0;
+
+	if (b->mode == MODE_SET)
+		for (unsigned i = 0; i < b->batch; i++)
+			memcpy(w->segment[i].base, &first, sizeof(first) < b->page_bytes
+				? sizeof(first) : b->page_bytes);
+	from = now_ns();
+	switch (b->mode) {
+	case MODE_GET:
+		error = pc_get(w->channel, w->page, b->batch, b->timeout_ms, w->result);
+		break;
+	case MODE_SET:
+		error = pc_set(w->channel, w->page, b->batch, b->timeout_ms, w->result);
+		break;
+	case MODE_EXISTS:
+		error = pc_exists(w->channel, w->page, b->batch, b->timeout_ms, w->result);
+		break;
+	}
+	took = now_ns() - from;
+	if (error)
+		die("%s", pc_error());
+	histogram_add(&w->latency, took);
+	w->call_ns += took;
+	for (unsigned i = 0; i < b->batch; i++) {
+		bool hit = w->result[i] == PC_HIT;
+
+		w->done += hit;
+		w->misses += !hit;
+		/* One page a batch is verified, outside the measured time. */
+		if (hit && b->mode == MODE_GET && i == w->random % b->batch)
+			w->wrong += !content_is(
+				w->segment[i].base, b->page_bytes, page_id(b, first + i));
+	}
+}
+
+/* The same amount of the same kind of memory, by memcpy. */
+static void copy_batch(struct worker *w)
+{
+	struct bench *b = w->bench;
+	uint64_t first = choose(w) % (b->pages - b->batch + 1), from = now_ns();
+
+	for (unsigned i = 0; i < b->batch; i++)
+		memcpy(w->memory + i * b->page_bytes, w->source + (first + i) * b->page_bytes,
+			b->page_bytes);
+	w->copy_ns += now_ns() - from;
+	w->copied += b->batch;
+}
+
+static void *work(void *argument)
+{
+	struct worker *w = argument;
+	uint64_t start, end, round = 0;
+
+	for (unsigned i = 0; i < 8; i++)
+		measure_batch(w); /* connections and first touches are not measured */
+	memset(&w->latency, 0, sizeof(w->latency));
+	w->done = w->misses = w->call_ns = 0;
+	start = now_ns();
+	end = start + (uint64_t)(w->bench->seconds * 1e9);
+	while (now_ns() < end) {
+		measure_batch(w);
+		if (w->source && ++round % 4 == 0)
+			copy_batch(w);
+	}
+	return NULL;
+}
+
+static void worker_open(struct bench *b, struct worker *w)
+{
+	size_t bytes = b->page_bytes * b->batch;
+	void *memory;
+
+	w->bench = b;
+	w->random = b->seed + w->index;
+	w->page = calloc(b->batch, sizeof(*w->page));
+	w->segment = calloc(b->batch, sizeof(*w->segment));
+	w->key = malloc(b->batch * sizeof(*w->key));
+	w->result = calloc(b->batch, sizeof(*w->result));
+	if (b->private_memory)
+		memory = malloc(bytes);
+	else if (pc_memory_alloc(b->near, bytes, &memory))
+		die("%s", pc_error());
+	if (!memory || !w->page || !w->segment || !w->key || !w->result)
+		die("out of memory");
+	w->memory = memory;
+	memset(memory, 0, bytes);
+	if (b->baseline && b->mode != MODE_EXISTS) {
+		w->source = malloc(b->pages * b->page_bytes);
+		if (!w->source)
+			die("out of memory for the baseline; try --no-baseline");
+		memset(w->source, 1, b->pages * b->page_bytes);
+	}
+	if (pc_channel_open(b->near, &w->channel))
+		die("%s", pc_error());
+}
+
+static void worker_close(struct bench *b, struct worker *w)
+{
+	pc_channel_close(w->channel);
+	if (b->private_memory)
+		free(w->memory);
+	free(w->source);
+	free(w->page);
+	free(w->segment);
+	free(w->key);
+	free(w->result);
+}
+
+static int report(const struct bench *b, struct worker *workers)
+{
+	static const char *const names[] = {"get", "set", "exists"};
+	json_object *o = json_object_new_object();
+	struct histogram latency = {0};
+	double rate = 0, copy_rate = 0, gbps, copy_gbps;
+	uint64_t misses = 0, wrong = 0, local = 0, remote = 0;
+
+	for (unsigned i = 0; i < b->threads; i++) {
+		const struct worker *w = &workers[i];
+		struct pc_counts c;
+
+		rate += w->call_ns ? (double)w->done * 1e9 / (double)w->call_ns : 0;
+		copy_rate += w->copy_ns ? (double)w->copied * 1e9 / (double)w->copy_ns : 0;
+		misses += w->misses;
+		wrong += w->wrong;
+		histogram_merge(&latency, &w->latency);
+		pc_channel_counts(w->channel, &c);
+		local += c.hits_local;
+		remote += c.hits_remote;
+	}
+	gbps = b->mode == MODE_EXISTS ? 0 : rate * (double)b->page_bytes / 1e9;
+	copy_gbps = copy_rate * (double)b->page_bytes / 1e9;
+	printf("%s: %lu-byte pages, batch %u, %u thread%s: %.0f %s/s", names[b->mode],
+		b->page_bytes, b->batch, b->threads, b->threads == 1 ? "" : "s", rate,
+		b->mode == MODE_EXISTS ? "keys" : "pages");
+	if (gbps > 0)
+		printf(", %.2f GB/s", gbps);
+	if (copy_gbps > 0)
+		printf("; memcpy %.2f GB/s, ratio %.2f", copy_gbps, gbps / copy_gbps);
+	printf("\n  a call: p50 %.1f us, p99 %.1f us, p99.9 %.1f us, max %.1f us; calls %lu\n",
+		histogram_us(&latency, 0.5), histogram_us(&latency, 0.99),
+		histogram_us(&latency, 0.999), (double)latency.max_ns / 1e3, latency.total);
+	printf("  not hits %lu, wrong %lu; pages read: local %lu, remote %lu\n", misses, wrong,
+		local, remote);
+	json_object_object_add(o, "mode", json_object_new_string(names[b->mode]));
+	add_number(o, "page_bytes", b->page_bytes);
+	add_number(o, "batch", b->batch);
+	add_number(o, "threads", b->threads);
+	add_real(o, "pages_per_second", rate);
+	add_real(o, "gbps", gbps);
+	add_real(o, "memcpy_gbps", copy_gbps);
+	add_real(o, "memcpy_ratio", copy_gbps > 0 ? gbps / copy_gbps : 0);
+	add_real(o, "p50_us", histogram_us(&latency, 0.5));
+	add_real(o, "p99_us", histogram_us(&latency, 0.99));
+	add_real(o, "p999_us", histogram_us(&latency, 0.999));
+	add_number(o, "misses", misses);
+	add_number(o, "wrong", wrong);
+	add_number(o, "hits_local", local);
+	add_number(o, "hits_remote", remote);
+	if (b->json_path)
+		write_json(o, b->json_path);
+	json_object_put(o);
+	return wrong || rate <= 0 ? 1 : 0;
+}
+
+/*
+ * --api python: the package's own program, with the options that are left. In the build tree the
+ * package lies beside us.
+ */
+static void run_python(int argc, char **argv)
+{
+	char path[4096], package[4352], *slash;
+	const char *before = getenv("PYTHONPATH");
+	ssize_t got = readlink("/proc/self/exe", path, sizeof(path) - 1);
+	char **args = calloc((size_t)argc + 6, sizeof(*args));
+	int n = 0;
+
+	if (!args)
+		die("out of memory");
+	path[got > 0 ? got : 0] = '\0';
+	slash = strrchr(path, '/');
+	if (slash) {
+		*slash = '\0';
+		snprintf(package, sizeof(package), "%s/../engine/client/python%s%s", path,
+			before ? ":" : "", before ? before : "");
+		setenv("PYTHONPATH", package, 1);
+	}
+	args[n++] = "python3";
+	args[n++] = "-m";
+	args[n++] = "peercache.bench";
+	for (int i = 1; i < argc; i++) {
+		if (!strcmp(argv[i], "--api"))
+			i++;
+		else if (strcmp(argv[i], "--no-baseline"))
+			args[n++] = argv[i];
+	}
+	execvp(args[0], args);
+	die("cannot run python3: %s", strerror(errno));
+}
+
+static void maybe_python(int argc, char **argv)
+{
+	for (int i = 1; i + 1 < argc; i++) {
+		if (strcmp(argv[i], "--api"))
+			continue;
+		if (!strcmp(argv[i + 1], "python"))
+			run_python(argc, argv);
+		else if (strcmp(argv[i + 1], "c"))
+			die("--api %s: c or python", argv[i + 1]);
+	}
+}
+
+static void parse(struct bench *b, int argc, char **argv, const char **sockets)
+{
+	static const struct option options[] = {{"sockets", 1, NULL, 's'},
+		{"page-bytes", 1, NULL, 'b'}, {"batch", 1, NULL, 'n'}, {"threads", 1, NULL, 't'},
+		{"seconds", 1, NULL, 'd'}, {"working-set", 1, NULL, 'w'},
+		{"private-memory", 0, NULL, 'p'}, {"no-baseline", 0, NULL, 'x'},
+		{"seed", 1, NULL, 'r'}, {"json", 1, NULL, 'j'}, {"api", 1, NULL, 'a'},
+		{"help", 0, NULL, 'h'},
+		{NULL, 0, NULL, 0}};
+	int o;
+
+	while ((o = getopt_long(argc, argv, "", options, NULL)) != -1) {
+		switch (o) {
+		case 's': *sockets = optarg; break;
+		case 'b': b->page_bytes = parse_size("--page-bytes", optarg, 1, 64u << 20); break;
+		case 'n': b->batch = (unsigned)parse_number("--batch", optarg, 1, 65536); break;
+		case 't': b->threads = (unsigned)parse_number("--threads", optarg, 1, 256); break;
+		case 'd': b->seconds = (double)parse_number("--seconds", optarg, 1, 3600); break;
+		case 'w':
+			b->working_set = parse_size("--working-set", optarg, 4096, 1ull << 40);
+			break;
+		case 'p': b->private_memory = true; break;
+		case 'x': b->baseline = false; break;
+		case 'r': b->seed = parse_number("--seed", optarg, 0, UINT64_MAX); break;
+		case 'j': b->json_path = optarg; break;
+		case 'a': break; /* seen to already */
+		case 'h': fputs(help, stdout); exit(0);
+		default: die("see --help");
+		}
+	}
+	if (optind + 1 != argc)
+		die("say what to measure: get, set or exists; see --help");
+	if (!strcmp(argv[optind], "get"))
+		b->mode = MODE_GET;
+	else if (!strcmp(argv[optind], "set"))
+		b->mode = MODE_SET;
+	else if (!strcmp(argv[optind], "exists"))
+		b->mode = MODE_EXISTS;
+	else
+		die("\"%s\": get, set or exists; see --help", argv[optind]);
+}
+
+int main(int argc, char **argv)
+{
+	struct bench b = {.page_bytes = 128 << 10, .batch = 32, .threads = 1, .seconds = 3,
+		.working_set = 256ull << 20, .timeout_ms = 5000, .baseline = true,
+		.seed = now_ns()};
+	const char *list = NULL, *socket[SOCKETS_MAX];
+	char *text;
+	struct worker *workers;
+	unsigned sockets;
+	int status;
+
+	maybe_python(argc, argv);
+	parse(&b, argc, argv, &list);
+	b.pages = b.working_set / b.page_bytes;
+	if (b.pages < b.batch)
+		b.pages = b.batch;
+	sockets = parse_sockets(list, socket, &text);
+	b.near = open_session(socket[0], "bench");
+	b.far = sockets > 1 ? open_session(socket[sockets - 1], "bench") : b.near;
+	workers = calloc(b.threads, sizeof(*workers));
+	if (!workers)
+		die("out of memory");
+	if (b.mode != MODE_SET)
+		preload(&b);
+	for (unsigned i = 0; i < b.threads; i++) {
+		workers[i].index = i;
+		worker_open(&b, &workers[i]);
+	}
+	for (unsigned i = 0; i < b.threads; i++)
+		if (pthread_create(&workers[i].thread, NULL, work, &workers[i]))
+			die("cannot start thread %u of %u", i + 1, b.threads);
+	for (unsigned i = 0; i < b.threads; i++)
+		pthread_join(workers[i].thread, NULL);
+	status = report(&b, workers);
+	for (unsigned i = 0; i < b.threads; i++)
+		worker_close(&b, &workers[i]);
+	free(workers);
+	if (b.far != b.near)
+		pc_close(b.far);
+	pc_close(b.near);
+	free(text);
+	return status;
+}

@@ -1,0 +1,376 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * peercache-replay: replays a request trace over several engines as SGLang would, and verifies
+ * every byte of every page it reads. One thread; it holds one session and one channel an engine.
+ *
+ * Each request goes to the next engine's client in turn: it asks which blocks exist, gets the
+ * leading run that is there into its own memory and sets the rest.
+ */
+#include <errno.h>
+#include <getopt.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tools/common.h"
+#include "tools/trace.h"
+
+#define CALL_PAGES 128u /* pages in one call, as SGLang's controller makes them */
+
+struct node {
+	struct pc *pc;
+	struct pc_channel *channel;
+	unsigned char *memory; /* CALL_PAGES pages, registered */
+};
+
+struct replay {
+	/* options */
+	const char *trace_path, *json_path, *name_space;
+	uint32_t requests_max;
+	uint64_t page_bytes, seed;
+	unsigned timeout_ms, nodes;
+	bool quiet, private_memory, describe;
+	/* state */
+	struct node node[SOCKETS_MAX];
+	struct trace trace;
+	struct pc_page page[CALL_PAGES];
+	struct pc_segment segment[CALL_PAGES];
+	char key[CALL_PAGES][KEY_TEXT_BYTES];
+	enum pc_result result[CALL_PAGES];
+	/* what happened */
+	uint64_t requests, blocks, hits, wrong, late, failed, bytes, get_ns;
+	struct histogram exists_ns, get, set;
+	uint64_t started_ns;
+};
+
+static const char help[] =
+	"Usage: peercache-replay [OPTION]...\n"
+	"Replays a request trace over one or more engines and verifies every page read.\n\n"
+	"  --sockets LIST     engines' sockets, comma separated (default: $PEERCACHE_SOCKETS)\n"
+	"  --trace FILE       JSON lines with \"hash_ids\"; default: a generated conversation\n"
+	"  --requests N       at most N of the trace; or how many to generate (1000)\n"
+	"  --page-bytes B     bytes of one block's page (default 16KiB)\n"
+	"  --timeout-ms T     deadline of each call (default 5000)\n"
+	"  --namespace TEXT   keys of another namespace are other keys (default \"replay\")\n"
+	"  --seed S           of the generated trace (default 1)\n"
+	"  --private-memory   read into memory the engines cannot map: goes through staging\n"
+	"  --describe         only say what is in the trace; needs no engine\n"
+	"  --json FILE        write the summary there, too (\"-\": standard output)\n"
+	"  --quiet            no progress\n"
+	"  --help\n\n"
+	"Exit status: 0, 1 when a page had wrong bytes or a call was late, 2 usage.\n\n"
+	"Examples:\n"
+	"  peercache-replay --trace conversation_trace.jsonl --page-bytes 16KiB --json out.json\n"
+	"  peercache-replay --sockets /run/a.sock,/run/b.sock --requests 500\n";
+
+/* Grace beyond a call's deadline: the engine drains a queue pair before it gives a buffer back. */
+#define LATE_NS 1500000000ull
+
+/* Prepares pages [0, count) of the arrays for the blocks' keys. */
+static void prepare(struct replay *r, struct node *node, const uint64_t *id, uint32_t count)
+{
+	for (uint32_t i = 0; i < count; i++) {
+		key_text(id[i], r->key[i]);
+		r->segment[i] = (struct pc_segment){
+			node->memory + i * r->page_bytes, (size_t)r->page_bytes};
+		r->page[i] = (struct pc_page){r->key[i], KEY_TEXT_BYTES, &r->segment[i], 1};
+	}
+}
+
+/* One timed call; the deadline is checked from outside. Returns the time it took. */
+static uint64_t call(struct replay *r, struct node *node, page_call function, uint32_t count,
+	struct histogram *times)
+{
+	uint64_t from = now_ns(), took;
+
+	if (function(node->channel, r->page, count, r->timeout_ms, r->result))
+		die("%s", pc_error());
+	took = now_ns() - from;
+	histogram_add(times, took);
+	if (took > r->timeout_ms * 1000000ull + LATE_NS)
+		r->late++;
+	return took;
+}
+
+/* Blocks of the leading run that exist. */
+static uint32_t ask(struct replay *r, struct node *node, const uint64_t *id, uint32_t count)
+{
+	uint32_t found = 0;
+
+	for (uint32_t from = 0; from < count && found == from; from += CALL_PAGES) {
+		uint32_t n = count - from < CALL_PAGES ? count - from : CALL_PAGES;
+
+		prepare(r, node, id + from, n);
+		call(r, node, pc_exists, n, &r->exists_ns);
+		for (uint32_t i = 0; i < n && r->result[i] == PC_HIT; i++)
+			found++;
+	}
+	return found;
+}
+
+/* Reads the first `count` blocks; returns the leading run that was read. */
+static uint32_t read_back(struct replay *r, struct node *node, const uint64_t *id, uint32_t count)
+{
+	uint32_t hits = 0;
+
+	for (uint32_t from = 0; from < count && hits == from; from += CALL_PAGES) {
+		uint32_t n = count - from < CALL_PAGES ? count - from : CALL_PAGES;
+		bool run = true;
+
+		prepare(r, node, id + from, n);
+		r->get_ns += call(r, node, pc_get, n, &r->get);
+		for (uint32_t i = 0; i < n; i++) {
+			run = run && r->result[i] == PC_HIT;
+			hits += run;
+			if (r->result[i] != PC_HIT)
+				continue;
+			r->bytes += r->page_bytes;
+			if (!content_is(r->segment[i].base, (size_t)r->page_bytes, id[from + i]))
+				r->wrong++;
+		}
+	}
+	return hits;
+}
+
+static void write_rest(struct replay *r, struct node *node, const uint64_t *id, uint32_t count)
+{
+	for (uint32_t from = 0; from < count; from += CALL_PAGES) {
+		uint32_t n = count - from < CALL_PAGES ? count - from : CALL_PAGES;
+
+		prepare(r, node, id + from, n);
+		for (uint32_t i = 0; i < n; i++)
+			content_fill(r->segment[i].base, (size_t)r->page_bytes, id[from + i]);
+		call(r, node, pc_set, n, &r->set);
+		for (uint32_t i = 0; i < n; i++)
+			r->failed += r->result[i] != PC_HIT;
+	}
+}
+
+static void progress(struct replay *r, bool last)
+{
+	static uint64_t shown_ns;
+	static unsigned shown_tenth;
+	unsigned tenth = (unsigned)(r->requests * 10 / r->trace.requests);
+	bool terminal = isatty(STDERR_FILENO);
+
+	if (r->quiet || (!last && terminal && now_ns() - shown_ns < 100000000) ||
+		(!terminal && tenth == shown_tenth))
+		return;
+	shown_ns = now_ns();
+	shown_tenth = tenth;
+	fprintf(stderr, "%s[%-20.*s] %lu/%u requests, %lu hits, %lu wrong%s", terminal ? "\r" : "",
+		(int)(r->requests * 20 / r->trace.requests), "####################", r->requests,
+		r->trace.requests, r->hits, r->wrong, terminal && !last ? "" : "\n");
+}
+
+static void run(struct replay *r)
+{
+	r->started_ns = now_ns();
+	for (uint32_t i = 0; i < r->trace.requests; i++) {
+		struct node *node = &r->node[i % r->nodes];
+		const uint64_t *id = r->trace.id + r->trace.first[i];
+		uint32_t count = (uint32_t)(r->trace.first[i + 1] - r->trace.first[i]);
+		uint32_t hits = read_back(r, node, id, ask(r, node, id, count));
+
+		r->hits += hits;
+		write_rest(r, node, id + hits, count - hits);
+		r->blocks += count;
+		r->requests++;
+		progress(r, false);
+	}
+	progress(r, true);
+}
+
+static void add_times(json_object *o, const char *name, const struct histogram *h)
+{
+	static const struct {
+		const char *name;
+		double fraction;
+	} points[] = {{"p50", 0.5}, {"p99", 0.99}, {"p999", 0.999}};
+	char field[64];
+
+	for (unsigned i = 0; i < 3; i++) {
+		snprintf(field, sizeof(field), "%s_%s_us", name, points[i].name);
+		add_real(o, field, histogram_us(h, points[i].fraction));
+	}
+}
+
+/* Sums what the channels counted and what the engines report. */
+static json_object *summary(struct replay *r)
+{
+	json_object *o = json_object_new_object();
+	struct pc_counts sum = {0};
+	uint64_t evictions = 0, unreachable_engines = 0;
+	double seconds = (double)(now_ns() - r->started_ns) / 1e9;
+
+	for (unsigned i = 0; i < r->nodes; i++) {
+		struct pc_counts c;
+		json_object *report = engine_report(r->node[i].pc);
+
+		pc_channel_counts(r->node[i].channel, &c);
+		sum.hits_local += c.hits_local;
+		sum.hits_remote += c.hits_remote;
+		sum.sets += c.sets;
+		sum.stale += c.stale;
+		sum.unreachable += c.unreachable;
+		sum.timeouts += c.timeouts;
+		sum.bytes_staged += c.bytes_staged;
+		evictions += (uint64_t)report_number(report, "counters.pages_evicted");
+		unreachable_engines += !report;
+		json_object_put(report);
+	}
+	add_number(o, "requests", r->requests);
+	add_number(o, "blocks", r->blocks);
+	add_number(o, "hits", r->hits);
+	add_number(o, "hits_local", sum.hits_local);
+	add_number(o, "hits_remote", sum.hits_remote);
+	add_number(o, "sets", sum.sets);
+	add_number(o, "sets_failed", r->failed);
+	add_number(o, "wrong", r->wrong);
+	add_number(o, "late", r->late);
+	add_number(o, "stale", sum.stale);
+	add_number(o, "unreachable", sum.unreachable);
+	add_number(o, "timeouts", sum.timeouts);
+	add_number(o, "evictions", evictions);
+	add_number(o, "engines_gone", unreachable_engines);
+	add_real(o, "hit_ratio", r->blocks ? (double)r->hits / (double)r->blocks : 0);
+	add_number(o, "get_bytes", r->bytes);
+	add_number(o, "get_bytes_staged", sum.bytes_staged);
+	add_real(o, "get_gbps", r->get_ns ? (double)r->bytes / (double)r->get_ns : 0);
+	add_times(o, "get", &r->get);
+	add_times(o, "set", &r->set);
+	add_times(o, "exists", &r->exists_ns);
+	add_real(o, "seconds", seconds);
+	return o;
+}
+
+static void print_summary(struct replay *r, json_object *o)
+{
+	printf("requests %lu  blocks %lu  hits %lu (%.1f%%; pages read: local %ld, remote %ld)\n",
+		r->requests, r->blocks, r->hits, 100 * json_object_get_double(
+		json_object_object_get(o, "hit_ratio")), report_number(o, "hits_local"),
+		report_number(o, "hits_remote"));
+	printf("sets %ld (%lu failed)  evictions %ld  stale %ld  unreachable %ld  timeouts %ld\n",
+		report_number(o, "sets"), r->failed, report_number(o, "evictions"),
+		report_number(o, "stale"), report_number(o, "unreachable"),
+		report_number(o, "timeouts"));
+	printf("get %.2f GB/s; a call of up to %u pages: p50 %.0f us, p99 %.0f us, p99.9 %.0f us\n",
+		r->get_ns ? (double)r->bytes / (double)r->get_ns : 0, CALL_PAGES,
+		histogram_us(&r->get, 0.5), histogram_us(&r->get, 0.99),
+		histogram_us(&r->get, 0.999));
+	printf("wrong pages %lu  late calls %lu  (%.1f s)\n", r->wrong, r->late,
+		json_object_get_double(json_object_object_get(o, "seconds")));
+}
+
+static char *parse(struct replay *r, int argc, char **argv, const char **ret_sockets)
+{
+	static const struct option options[] = {{"sockets", 1, NULL, 's'}, {"trace", 1, NULL, 't'},
+		{"requests", 1, NULL, 'n'}, {"page-bytes", 1, NULL, 'b'},
+		{"timeout-ms", 1, NULL, 'd'}, {"namespace", 1, NULL, 'k'}, {"seed", 1, NULL, 'r'},
+		{"private-memory", 0, NULL, 'p'}, {"json", 1, NULL, 'j'}, {"quiet", 0, NULL, 'q'},
+		{"describe", 0, NULL, 'D'}, {"help", 0, NULL, 'h'}, {NULL, 0, NULL, 0}};
+	const char *sockets = NULL;
+	char *text;
+	int o;
+
+	while ((o = getopt_long(argc, argv, "", options, NULL)) != -1) {
+		switch (o) {
+		case 's': sockets = optarg; break;
+		case 't': r->trace_path = optarg; break;
+		case 'n':
+			r->requests_max = (uint32_t)parse_number("--requests", optarg, 1, 1u << 30);
+			break;
+		case 'b':
+			r->page_bytes = parse_size("--page-bytes", optarg, 1, 64u << 20);
+			break;
+		case 'd':
+			r->timeout_ms = (unsigned)parse_number("--timeout-ms", optarg, 1, 600000);
+			break;
+		case 'k': r->name_space = optarg; break;
+		case 'r': r->seed = parse_number("--seed", optarg, 0, UINT64_MAX); break;
+		case 'p': r->private_memory = true; break;
+		case 'j': r->json_path = optarg; break;
+		case 'q': r->quiet = true; break;
+		case 'D': r->describe = true; break;
+		case 'h': fputs(help, stdout); exit(0);
+		default: die("see --help");
+		}
+	}
+	if (optind < argc)
+		die("unexpected argument \"%s\"; see --help", argv[optind]);
+	r->nodes = parse_sockets(sockets, ret_sockets, &text);
+	return text;
+}
+
+static void open_node(struct replay *r, struct node *node, const char *socket)
+{
+	size_t bytes = (size_t)r->page_bytes * CALL_PAGES;
+	void *memory;
+
+	node->pc = open_session(socket, r->name_space);
+	if (r->page_bytes > pc_page_bytes_max(node->pc))
+		die("--page-bytes %lu: the largest page this engine's pools can hold is %lu bytes; "
+		    "raise engine.pool_bytes", r->page_bytes, pc_page_bytes_max(node->pc));
+	if (r->private_memory) {
+		memory = malloc(bytes);
+		if (!memory)
+			die("out of memory");
+	} else if (pc_memory_alloc(node->pc, bytes, &memory)) {
+		die("%s", pc_error());
+	}
+	node->memory = memory;
+	if (pc_channel_open(node->pc, &node->channel))
+		die("%s", pc_error());
+}
+
+/* --describe: counts, as JSON on standard output. */
+static void describe(const struct replay *r)
+{
+	json_object *o = json_object_new_object();
+	struct trace_summary sum = trace_summarize(&r->trace);
+
+	add_number(o, "requests", r->trace.requests);
+	add_number(o, "blocks", r->trace.blocks);
+	add_number(o, "different_blocks", sum.different);
+	add_number(o, "prefix_hits", sum.prefix_hits);
+	add_number(o, "longest_request", r->trace.longest);
+	write_json(o, "-");
+	json_object_put(o);
+}
+
+int main(int argc, char **argv)
+{
+	static struct replay r = {.name_space = "replay", .page_bytes = 16384, .seed = 1,
+		.timeout_ms = 5000};
+	const char *socket[SOCKETS_MAX];
+	char *text = parse(&r, argc, argv, socket);
+	json_object *o;
+
+	if (r.trace_path)
+		trace_load(r.trace_path, r.requests_max, &r.trace);
+	else
+		trace_generate(r.requests_max ? r.requests_max : 1000, r.seed, &r.trace);
+	if (r.describe) {
+		describe(&r);
+		trace_free(&r.trace);
+		free(text);
+		return 0;
+	}
+	for (unsigned i = 0; i < r.nodes; i++)
+		open_node(&r, &r.node[i], socket[i]);
+	run(&r);
+	o = summary(&r);
+	print_summary(&r, o);
+	if (r.json_path)
+		write_json(o, r.json_path);
+	json_object_put(o);
+	for (unsigned i = 0; i < r.nodes; i++) {
+		pc_channel_close(r.node[i].channel);
+		if (r.private_memory)
+			free(r.node[i].memory);
+		pc_close(r.node[i].pc);
+	}
+	trace_free(&r.trace);
+	free(text);
+	return r.wrong || r.late ? 1 : 0;
+}

@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""
+Counts what Meson's test log says; tools/test prints it.
+
+    tools/testlog.py LOG            skipped tests with their reasons, failed ones, then one line
+                                    `N passed, N failed, N skipped`; exit 1 if any failed
+    tools/testlog.py --suites JSON  the suites in `meson introspect --tests`
+    tools/testlog.py --self-test
+"""
+import json
+import re
+import sys
+
+PASSED = {"OK", "EXPECTEDFAIL"}
+SKIPPED = {"SKIP", "IGNORED"}  # anything else, also what is not known yet, has failed
+
+
+def reason(row):
+    """The last thing a skipped test said: by house rule, what the machine lacks."""
+    text = (row.get("stdout") or "") + "\n" + (row.get("stderr") or "")
+    lines = [line.strip() for line in text.split("\n") if line.strip()]
+    return lines[-1] if lines else "it did not say why"
+
+
+def count(lines):
+    """(passed, failed, skipped): each a list of (name, text)."""
+    passed, failed, skipped = [], [], []
+    for line in lines:
+        if not line.strip():
+            continue
+        row = json.loads(line)
+        name, result = row["name"], row["result"]
+        if result in PASSED:
+            passed.append((name, ""))
+        elif result in SKIPPED:
+            skipped.append((name, reason(row)))
+        else:
+            failed.append((name, result.lower()))
+    return passed, failed, skipped
+
+
+def report(passed, failed, skipped):
+    for name, text in skipped:
+        print("skipped: %s: %s" % (name, text))
+    for name, text in failed:
+        print("failed: %s: %s" % (name, text))
+    print("%d passed, %d failed, %d skipped" % (len(passed), len(failed), len(skipped)))
+    return 1 if failed or not passed + skipped else 0
+
+
+def suites(tests):
+    names = {re.sub(r"^[^:]*:", "", suite) for test in tests for suite in test["suite"]}
+    return sorted(name for name in names if name)
+
+
+def self_test():
+    rows = [("a", "OK"), ("b", "FAIL"), ("c", "TIMEOUT"), ("d", "ERROR"), ("e", "UNEXPECTEDPASS"),
+            ("f", "EXPECTEDFAIL"), ("g", "INTERRUPT"), ("i", "a result of the future")]
+    lines = [json.dumps({"name": n, "result": r}) for n, r in rows]
+    lines.append(json.dumps({"name": "h", "result": "SKIP", "stdout": "x\nno NIC here\n"}))
+    passed, failed, skipped = count(lines + [""])
+    assert [n for n, _ in passed] == ["a", "f"], passed
+    assert [n for n, _ in failed] == ["b", "c", "d", "e", "g", "i"], failed
+    assert skipped == [("h", "no NIC here")], skipped
+    assert count([]) == ([], [], [])
+    tests = [{"suite": ["p:unit"]}, {"suite": ["p:soft", "p"]}, {"suite": ["p:unit"]}]
+    assert suites(tests) == ["p", "soft", "unit"], suites(tests)
+    return 0
+
+
+def main(arguments):
+    if arguments == ["--self-test"]:
+        return self_test()
+    if len(arguments) == 2 and arguments[0] == "--suites":
+        with open(arguments[1], encoding="utf-8") as file:
+            print("\n".join(suites(json.load(file))))
+        return 0
+    if len(arguments) != 1 or arguments[0].startswith("-"):
+        print(__doc__.strip())
+        return 2
+    with open(arguments[0], encoding="utf-8", errors="replace") as file:
+        return report(*count(file))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,480 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""
+The house rules that a machine can check: who includes whom, lengths, the hot path's forbidden
+words, owners of cache lines, where atomics live, licence lines, READMEs, the top level.
+
+    tools/tidy.py [--root DIR]     all files git tracks or would add; exit 1 on any finding
+    tools/tidy.py --self-test      every rule is shown something bad and something good
+
+Prints `file:line: rule: text`. A `warning` is printed and does not fail. Python 3.9, no packages.
+"""
+import argparse
+import os
+import re
+import subprocess
+import sys
+
+COLUMNS = 100
+FILE_LINES_WARN, FILE_LINES_MAX = 400, 500
+FUNCTION_LINES_MAX, HOT_FUNCTION_LINES_MAX = 70, 40
+
+HOT = {"dv/hot.h", "dv/order.h", "engine/abi/ring.h",
+       "engine/rail/step.c", "engine/rail/take.c", "engine/rail/reap.c"}
+ORDERING = {"dv/order.h", "engine/abi/ring.h"}
+
+OURS = ("config", "numa", "dv", "engine", "tests", "perf", "tools")
+TOP_REQUIRED = {"meson.build", "engine", "dv", "numa", "config", "tests", "perf", "tools",
+                "README.md"}
+TOP_ALLOWED = {"LICENSE", "pyproject.toml", "meson_options.txt"}
+README_FOLDERS = ("config", "numa", "dv", "engine", "tests", "perf", "tools")
+
+# Folder -> what it may include: a folder (with what is below it) or one header. Longest match
+# on the including file wins, so one file can have rights of its own.
+MATRIX = {
+    "config": ["config"],
+    "numa": ["numa", "config"],
+    "dv": ["dv", "config", "numa"],
+    "engine/abi": ["engine/abi", "config"],
+    "engine/client": ["engine/client", "engine/abi", "config"],
+    "engine/rail": ["engine/rail", "engine/abi", "config", "numa", "dv/hot.h"],
+    "engine/rail/open.c": ["engine/rail", "engine/abi", "config", "numa", "dv/hot.h",
+                           "dv/setup.h"],
+    "engine/control": ["engine/control", "engine/abi", "config", "numa", "dv/setup.h",
+                       "engine/rail/rail.h", "engine/rail/inbox.h"],
+    "engine/main.c": ["engine", "config", "numa", "dv/setup.h"],
+    "tools": ["tools", "engine/client", "engine/abi", "config"],
+    "tests": ["tests", "config", "numa", "dv", "engine", "tools"],
+    "perf": ["perf", "config", "numa", "dv", "engine", "tools"],
+}
+
+SYSTEM_CALLS = ("write|read|pwrite|pread|writev|readv|poll|ppoll|select|epoll_wait|open|close|"
+                "ioctl|mmap|munmap|send|recv|sendmsg|recvmsg|sleep|usleep|nanosleep|"
+                "sched_yield|syscall|eventfd_write|eventfd_read|clock_gettime|fsync|abort|exit")
+HOT_BANNED = [
+    (re.compile(r"\berrno\b"), "errno"),
+    (re.compile(r"\b(malloc|calloc|realloc|aligned_alloc|strdup|alloca)\b"), "allocation"),
+    (re.compile(r"\bfree\s*\("), "free()"),
+    (re.compile(r"\b(pthread|mtx)_\w+"), "a lock or a thread call"),
+    (re.compile(r"\blog_\w+"), "logging"),
+    (re.compile(r"\b\w*printf\b|\bputs\s*\(|\bperror\s*\("), "printing"),
+    (re.compile(r"\bfutex\w*"), "a system call"),
+    (re.compile(r"\b(%s)\s*\(" % SYSTEM_CALLS), "a system call"),
+]
+ATOMIC = re.compile(r"\b(__atomic_\w+|__sync_\w+|atomic_(?!cap\b)\w+|_Atomic|asm|__asm__|__asm|"
+                    r"_mm_[lsm]fence|__builtin_ia32_[lsm]fence|__faststorefence)\b"
+                    r"|<stdatomic\.h>")
+INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
+ALIGNED = re.compile(r"\b(?:alignas|_Alignas)\s*\(\s*64\s*\)|\baligned\s*\(\s*64\s*\)")
+
+
+def is_c(path):
+    return path.endswith((".c", ".h"))
+
+
+def is_script(path, text):
+    return text.startswith("#!") and "." not in os.path.basename(path)
+
+
+def needs_spdx(path, text):
+    return (path.endswith((".c", ".h", ".def", ".py", ".sh", ".proto"))
+            or os.path.basename(path) == "meson.build" or is_script(path, text))
+
+
+def blank(match):
+    return re.sub(r"[^\n]", " ", match.group(0))
+
+
+LITERALS = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.S)
+COMMENTS = re.compile(r'("(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\')|//[^\n]*|/\*.*?\*/', re.S)
+
+
+def without_comments(text):
+    """The same lines and columns; comments are spaces."""
+    return COMMENTS.sub(lambda m: m.group(0) if m.group(1) else blank(m), text)
+
+
+def code_only(text):
+    """The same lines and columns; comments and literals are spaces."""
+    return LITERALS.sub(blank, text)
+
+
+class Findings:
+    def __init__(self):
+        self.rows = []
+
+    def add(self, path, line, rule, text):
+        self.rows.append((path, line, rule, text))
+
+    def rules(self):
+        return {row[2] for row in self.rows}
+
+    def fatal(self):
+        return any(row[2] != "warning" for row in self.rows)
+
+
+# ---- one file ---------------------------------------------------------------------------------
+
+def check_lines(path, text, found):
+    lines = text.split("\n")
+    for number, line in enumerate(lines, 1):
+        if line.endswith("\r"):
+            found.add(path, number, "whitespace", "line ends in CR LF")
+        elif line != line.rstrip():
+            found.add(path, number, "whitespace", "trailing whitespace")
+        if path.endswith(".py") and "\t" in line:
+            found.add(path, number, "tabs", "tab in a Python file")
+        width = len(line.rstrip("\r").expandtabs(8))
+        if width > COLUMNS and not path.endswith((".def", ".proto")):
+            found.add(path, number, "columns", "%d columns, at most %d" % (width, COLUMNS))
+    if text and not text.endswith("\n"):
+        found.add(path, len(lines), "whitespace", "no newline at the end")
+    if is_c(path):
+        count = text.count("\n")
+        if count > FILE_LINES_MAX:
+            found.add(path, count, "file-length",
+                      "%d lines, at most %d: two nouns in one file?" % (count, FILE_LINES_MAX))
+        elif count > FILE_LINES_WARN:
+            found.add(path, count, "warning",
+                      "%d lines, %d is the aim" % (count, FILE_LINES_WARN))
+
+
+def check_top(path, text, found):
+    lines = text.split("\n")
+    at = 1 if lines[0].startswith("#!") else 0
+    if "SPDX-License-Identifier: Apache-2.0" not in "".join(lines[at:at + 1]):
+        found.add(path, at + 1, "spdx", "starts with no SPDX-License-Identifier: Apache-2.0")
+        return
+    if not is_c(path):
+        return
+    comment = re.match(r"\s*(/\*.*?\*/|(?://[^\n]*\n)+)", "\n".join(lines[at + 1:]), re.S)
+    if not comment or len(re.findall(r"\w+", comment.group(1))) < 3:
+        found.add(path, at + 2, "top-comment",
+                  "no comment after the licence line: what does it own, which thread runs it?")
+
+
+def folder_rights(path):
+    """The longest row of MATRIX that `path` is in, and its name."""
+    best = ""
+    for name in MATRIX:
+        if (path == name or path.startswith(name + "/")) and len(name) > len(best):
+            best = name
+    return best, MATRIX.get(best, [])
+
+
+def include_refusal(path, target):
+    """Why `path` may not include `target`, or None."""
+    if target.split("/")[0] not in OURS or ".." in target.split("/"):
+        return "own headers are included from the root: \"folder/%s\"" % os.path.basename(target)
+    name, rights = folder_rights(path)
+    if not name:
+        return None if path.split("/")[0] not in OURS else "no row of the table allows this"
+    if not any(target == r or target.startswith(r + "/") for r in rights):
+        return "%s may not include %s" % (name, target)
+    return None
+
+
+def check_includes(path, text, found):
+    for number, line in enumerate(without_comments(text).split("\n"), 1):
+        match = INCLUDE.match(line)
+        if not match:
+            continue
+        quote, target = match.groups()
+        if quote == "<":
+            if target.split("/")[0] in OURS and "/" in target:
+                found.add(path, number, "include", "own header in <>: write \"%s\"" % target)
+            continue
+        refusal = include_refusal(path, target)
+        if refusal:
+            found.add(path, number, "include", refusal)
+
+
+def functions(code):
+    """(first line, last line, name) of each function; bodies open and close in column 0."""
+    lines = code.split("\n")
+    start = None
+    for number, line in enumerate(lines, 1):
+        opens = line.rstrip() == "{" or re.match(r"\w.*\)\s*\{\s*$", line)
+        if start is None and opens and not re.match(r"(struct|union|enum)\b[^()]*\{", line):
+            start = number
+            while start > 1 and lines[start - 2].strip() and \
+                    not re.search(r"[;}]\s*$|^#", lines[start - 2]):
+                start -= 1
+        elif start is not None and line.startswith("}"):
+            head = " ".join(lines[start - 1:number])
+            name = re.search(r"(\w+)\s*\(", head)
+            yield start, number, name.group(1) if name else "?"
+            start = None
+
+
+def check_functions(path, code, found):
+    limit = HOT_FUNCTION_LINES_MAX if path in HOT else FUNCTION_LINES_MAX
+    for first, last, name in functions(code):
+        if last - first + 1 > limit:
+            found.add(path, first, "function-length",
+                      "%s(): %d lines, at most %d" % (name, last - first + 1, limit))
+
+
+def check_words(path, text, code, found):
+    exempt = path.split("/")[0] in ("tests", "perf")
+    uncommented = without_comments(text).split("\n")
+    for number, line in enumerate(code.split("\n"), 1):
+        if path in HOT:
+            for pattern, what in HOT_BANNED:
+                match = pattern.search(line)
+                if match:
+                    found.add(path, number, "hot-path",
+                              "%s on the hot path: %s" % (what, match.group(0).strip()))
+        if path not in ORDERING and not exempt:
+            # An #include <...> survives in both; the code has no strings.
+            match = ATOMIC.search(line) or (INCLUDE.match(uncommented[number - 1])
+                                            and ATOMIC.search(uncommented[number - 1]))
+            if match:
+                found.add(path, number, "ordering",
+                          "%s: fences, atomics and asm live in dv/order.h and engine/abi/ring.h"
+                          % match.group(0))
+
+
+def structs(code):
+    """(name, first offset of the body, its end) of each named struct definition."""
+    for match in re.finditer(r"\bstruct\s+(\w+)\s*\{", code):
+        depth, at = 1, match.end()
+        while at < len(code) and depth:
+            depth += {"{": 1, "}": -1}.get(code[at], 0)
+            at += 1
+        yield match.group(1), match.end(), at
+
+
+def comment_before(text, at):
+    """The text of the comment on lines of its own that ends just before offset `at`, or ''."""
+    match = re.search(r"^[ \t]*/\*((?:(?!\*/).)*)\*/\s*\Z", text[:at], re.S | re.M)
+    return match.group(1) if match else ""
+
+
+def owner_said(text, code, at):
+    """A comment just before the member, or before the nested struct it is the first member of."""
+    line = text.rfind("\n", 0, at) + 1
+    nested = re.search(r"\bstruct\s*\{\s*$", code[:line])
+    for place in [line] + ([nested.start()] if nested else []):
+        if re.search(r"owner:|read-only", comment_before(text, place)):
+            return True
+    return False
+
+
+def check_owners(path, text, code, found):
+    for name, first, end in structs(code):
+        aligned = [m.start() for m in ALIGNED.finditer(code, first, end)]
+        if not aligned:
+            continue
+        line_of = lambda at: code.count("\n", 0, at) + 1
+        for at in aligned:
+            if not owner_said(text, code, at):
+                found.add(path, line_of(at), "owner", "struct %s: a cache line without \"owner:\" "
+                          "or \"read-only\" in a comment just before it" % name)
+        asserts = re.findall(r"static_assert\s*\(([^;]*);", code)
+        if not any(re.search(r"(sizeof|offsetof)\s*\(\s*struct\s+%s\b" % name, a)
+                   for a in asserts):
+            found.add(path, line_of(first), "layout-assert",
+                      "struct %s: no static_assert on its size or an offset here" % name)
+
+
+def check_file(path, text, found):
+    if needs_spdx(path, text):
+        check_top(path, text, found)
+        check_lines(path, text, found)
+    if is_c(path) or path.endswith(".def"):
+        check_includes(path, text, found)
+    if is_c(path):
+        code = code_only(text)
+        check_functions(path, code, found)
+        check_words(path, text, code, found)
+        check_owners(path, text, code, found)
+
+
+# ---- the tree ---------------------------------------------------------------------------------
+
+def check_tree(paths, found):
+    top = {p.split("/")[0] for p in paths}
+    for name in sorted(top - TOP_REQUIRED - TOP_ALLOWED):
+        if not name.startswith("."):
+            found.add(name, 1, "top-level", "does not belong at the top level")
+    for name in sorted(TOP_REQUIRED - top):
+        found.add(name, 1, "top-level", "is missing")
+    for folder in README_FOLDERS:
+        if folder in top and folder + "/README.md" not in paths:
+            found.add(folder + "/README.md", 1, "readme", "is missing: one page on what lives here")
+
+
+def list_files(root):
+    try:
+        out = subprocess.run(
+            ["git", "-C", root, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True).stdout
+        paths = out.decode("utf-8", "surrogateescape").split("\0")
+    except (OSError, subprocess.CalledProcessError):  # an unpacked archive
+        paths = []
+        for folder, names, files in os.walk(root):
+            names[:] = [n for n in names if not n.startswith((".git", "build", "__pycache__"))]
+            paths += [os.path.relpath(os.path.join(folder, f), root) for f in files]
+    return sorted({p for p in paths if p and os.path.isfile(os.path.join(root, p))})
+
+
+def check_root(root):
+    found = Findings()
+    paths = list_files(root)
+    check_tree(paths, found)
+    for path in paths:
+        with open(os.path.join(root, path), "rb") as file:
+            head = file.read(2)
+            if not (needs_spdx(path, "") or (head == b"#!" and "." not in
+                                             os.path.basename(path))):
+                continue
+            text = (head + file.read()).decode("utf-8", "replace")
+        check_file(path, text, found)
+    return found
+
+
+# ---- the rules, shown what they are for -------------------------------------------------------
+
+TOP = "/* SPDX-License-Identifier: Apache-2.0 */\n/*\n * Owns a thing; any thread.\n */\n"
+LONG = "static int f(void)\n{\n%s\treturn 0;\n}\n"
+LINE = "struct s {\n\t%salignas(64) int a;\n};\n%s"
+OK_LINE = LINE % ("/* owner: rail */\n\t", 'static_assert(sizeof(struct s) == 64, "line");\n')
+
+BAD = [  # path, text, the rule that must fire
+    ("config/a.h", TOP + '#include "numa/pin.h"\n', "include"),
+    ("numa/a.c", TOP + '#include "dv/setup.h"\n', "include"),
+    ("numa/a.c", TOP + '#include "pin.h"\n', "include"),
+    ("numa/a.c", TOP + '#include "../numa/pin.h"\n', "include"),
+    ("numa/a.c", TOP + '#include "numa/../dv/setup.h"\n', "include"),
+    ("numa/a.c", TOP + "#include <numa/pin.h>\n", "include"),
+    ("engine/rail/take.c", TOP + '#include "dv/setup.h"\n', "include"),
+    ("engine/rail/rail.h", TOP + '#include "dv/layout.h"\n', "include"),
+    ("engine/rail/peer.c", TOP + '#include "engine/control/loop.h"\n', "include"),
+    ("engine/control/a.c", TOP + '#include "dv/hot.h"\n', "include"),
+    ("engine/control/a.c", TOP + '#include "engine/rail/request.h"\n', "include"),
+    ("engine/client/a.c", TOP + '#include "engine/rail/rail.h"\n', "include"),
+    ("engine/client/a.c", TOP + '#include "engine/control/loop.h"\n', "include"),
+    ("engine/client/a.c", TOP + '#include "dv/setup.h"\n', "include"),
+    ("engine/client/a.c", TOP + '#include "numa/clock.h"\n', "include"),
+    ("engine/abi/a.h", TOP + '#include "engine/rail/rail.h"\n', "include"),
+    ("engine/main.c", TOP + '#include "dv/soft/nic.h"\n', "include"),
+    ("engine/main.c", TOP + '#include "tests/fake.h"\n', "include"),
+    ("engine/rail/open.c", TOP + '#include "dv/soft/nic.h"\n', "include"),
+    ("tools/a.c", TOP + '#include "engine/rail/rail.h"\n', "include"),
+    ("tests/a.c", TOP + '#include "perf/a.h"\n', "include"),
+    ("numa/a.c", TOP + "/* " + "x" * 100 + " */\n", "columns"),
+    ("numa/a.c", TOP + "\t" * 12 + "/* x */\n", "columns"),
+    ("tools/a.py", "# SPDX-License-Identifier: Apache-2.0\n# " + "x" * 100 + "\n", "columns"),
+    ("numa/a.c", TOP + "int a;\n" * 500, "file-length"),
+    ("numa/a.c", TOP + "int a;\n" * 420, "warning"),
+    ("numa/a.c", TOP + LONG % ("\tg();\n" * 68), "function-length"),
+    ("numa/a.c", TOP + "static int\nf(void)\n{\n" + "\tg();\n" * 67 + "}\n", "function-length"),
+    ("numa/a.c", TOP + "int f(void) {\n" + "\tg();\n" * 70 + "}\n", "function-length"),
+    ("dv/hot.h", TOP + LONG % ("\tg();\n" * 38), "function-length"),
+    ("engine/rail/take.c", TOP + "int a = errno;\n", "hot-path"),
+    ("engine/rail/reap.c", TOP + "\tp = malloc(8);\n", "hot-path"),
+    ("engine/rail/reap.c", TOP + "\tp = calloc(1, 8);\n", "hot-path"),
+    ("engine/rail/step.c", TOP + "\tfree(p);\n", "hot-path"),
+    ("dv/hot.h", TOP + "\tpthread_mutex_lock(&m);\n", "hot-path"),
+    ("dv/hot.h", TOP + '\tlog_warn("x");\n', "hot-path"),
+    ("dv/hot.h", TOP + '\tfprintf(stderr, "x");\n', "hot-path"),
+    ("engine/abi/ring.h", TOP + "\twrite(fd, p, 8);\n", "hot-path"),
+    ("engine/abi/ring.h", TOP + "\tusleep(1);\n", "hot-path"),
+    ("engine/abi/ring.h", TOP + "\tfutex_wait(w);\n", "hot-path"),
+    ("engine/abi/a.h", TOP + LINE % ("", 'static_assert(sizeof(struct s) == 64, "");\n'), "owner"),
+    ("engine/abi/a.h", TOP + LINE % ("/* the line */\n\t", ""), "owner"),
+    ("engine/abi/a.h", TOP + LINE % ("/* owner: rail */\n\tint b;\n\t", ""), "owner"),
+    ("engine/abi/a.h", TOP + LINE % ("int b; /* owner: rail */\n\t", ""), "owner"),
+    ("engine/abi/a.h", TOP + LINE % ("/* owner: rail */\n\t", ""), "layout-assert"),
+    ("engine/abi/a.h", TOP + LINE % ("/* owner: rail */\n\t",
+     'static_assert(sizeof(struct other) == 64, "");\n'), "layout-assert"),
+    ("numa/a.c", TOP + "\t__atomic_load_n(p, 0);\n", "ordering"),
+    ("numa/a.c", TOP + "\t__sync_synchronize();\n", "ordering"),
+    ("numa/a.c", TOP + "static atomic_int a;\n", "ordering"),
+    ("numa/a.c", TOP + "#include <stdatomic.h>\n", "ordering"),
+    ("engine/rail/a.c", TOP + '\t__asm__ volatile("pause");\n', "ordering"),
+    ("engine/rail/a.c", TOP + '\tasm("nop");\n', "ordering"),
+    ("engine/client/a.c", TOP + "\t_mm_sfence();\n", "ordering"),
+    ("engine/client/a.c", TOP + "\t__builtin_ia32_mfence();\n", "ordering"),
+    ("numa/a.c", "/* Owns a thing; any thread. */\n", "spdx"),
+    ("config/a.def", "A(b)\n", "spdx"),
+    ("tools/a.py", "import os\n", "spdx"),
+    ("tools/run", "#!/bin/sh\ntrue\n", "spdx"),
+    ("dv/meson.build", "x = 1\n", "spdx"),
+    ("numa/a.c", "/* SPDX-License-Identifier: Apache-2.0 */\n#include <stdio.h>\n", "top-comment"),
+    ("numa/a.h", "/* SPDX-License-Identifier: Apache-2.0 */\n/* */\n", "top-comment"),
+    ("numa/a.c", TOP + "int a; \n", "whitespace"),
+    ("numa/a.c", TOP + "int a;\r\n", "whitespace"),
+    ("numa/a.c", TOP + "int a;", "whitespace"),
+    ("tools/a.py", "# SPDX-License-Identifier: Apache-2.0\nif a:\n\tb()\n", "tabs"),
+]
+
+GOOD = [  # nothing fires
+    ("dv/device.c", TOP + '#include "dv/soft/nic.h"\n#include "numa/pin.h"\n#include <errno.h>\n'),
+    ("engine/rail/open.c", TOP + '#include "dv/setup.h"\n#include "engine/rail/rail.h"\n'),
+    ("engine/control/a.c", TOP + '#include "engine/rail/inbox.h"\n#include "dv/setup.h"\n'),
+    ("engine/main.c", TOP + '#include "engine/control/loop.h"\n#include "numa/plan.h"\n'),
+    ("tests/a.c", TOP + '#include "dv/soft/nic.h"\n#include "dv/qp.c"\n\t__sync_synchronize();\n'),
+    ("numa/a.c", TOP + '/* #include "pin.h" asm malloc */\n'),
+    ("dv/hot.h", TOP + "/* no errno, malloc() or read() */\n\tn = dv_poll(cq);\n\tread_done(1);\n"),
+    ("dv/hot.h", TOP + LONG % ("\tg();\n" * 36)),
+    ("numa/a.c", TOP + LONG % ("\tg();\n" * 66) + "\n" + LONG % ("\tg();\n" * 66)),
+    ("dv/order.h", TOP + "\t__atomic_thread_fence(0);\n"),
+    ("engine/abi/a.h", TOP + OK_LINE),
+    ("engine/abi/a.h", TOP + "struct s {\n\t/* owner: rails, a line each */\n\tstruct {\n"
+     "\t\talignas(64) int a;\n\t} rail[4];\n};\n"
+     'static_assert(offsetof(struct s, rail) == 0, "");\n'),
+    ("dv/qp.c", TOP + "\tattr.max_rd_atomic = attr.atomic_cap;\n\tsig_atomic_t a;\n"),
+    ("config/a.def", "/* SPDX-License-Identifier: Apache-2.0 */\n/* " + "x" * 200 + " */\n"),
+    ("tools/run", "#!/bin/sh\n# SPDX-License-Identifier: Apache-2.0\ntrue\n"),
+]
+
+TREE = sorted(TOP_REQUIRED - set(OURS)) + [f + "/README.md" for f in README_FOLDERS]
+
+
+def self_test():
+    failures = []
+    for path, text, rule in BAD:
+        found = Findings()
+        check_file(path, text, found)
+        if rule not in found.rules():
+            failures.append("%s did not fire on %s: %r" % (rule, path, text[len(TOP):][:60]))
+    for path, text in GOOD:
+        found = Findings()
+        check_file(path, text, found)
+        if found.rows:
+            failures.append("fired on good text: %s %r" % (path, found.rows))
+    trees = [(TREE, set()), (TREE + ["LICENSE", ".gitignore", ".ci/run"], set()),
+             (TREE + ["src/a.c"], {"top-level"}), (TREE + ["notes.txt"], {"top-level"}),
+             ([p for p in TREE if p != "README.md"], {"top-level"}),
+             ([p for p in TREE if not p.startswith("perf/")], {"top-level"}),
+             ([p for p in TREE if p != "dv/README.md"] + ["dv/a.c"], {"readme"})]
+    for paths, rules in trees:
+        found = Findings()
+        check_tree(paths, found)
+        if found.rules() != rules:
+            failures.append("tree %r: %r, not %r" % (paths[-1], found.rules(), rules))
+    for failure in failures:
+        print("self-test: " + failure)
+    print("self-test: %d bad, %d good, %d trees, %d wrong"
+          % (len(BAD), len(GOOD), len(trees), len(failures)))
+    return 1 if failures else 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Checks the house rules a machine can check.")
+    parser.add_argument("--root", default=os.path.join(os.path.dirname(__file__), ".."))
+    parser.add_argument("--self-test", action="store_true",
+                        help="show every rule something bad and something good")
+    args = parser.parse_args()
+    if args.self_test:
+        return self_test()
+    found = check_root(os.path.abspath(args.root))
+    for path, line, rule, text in found.rows:
+        print("%s:%d: %s: %s" % (path, line, rule, text))
+    return 1 if found.fatal() else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the cluster tests share: the build's programs, a cluster per test, waiting for conditions.
+
+Each test file is a meson test of suite "cluster" and runs real engines and clients.
+$PEERCACHE_BUILD is the build folder; $PEERCACHE_SLOW multiplies every deadline (sanitizer builds).
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "tools"))
+import cluster  # noqa: E402
+
+BUILD = cluster.default_build()
+SLOW = float(os.environ.get("PEERCACHE_SLOW", "1"))
+TRACE = os.path.join(ROOT, "..", "shared", "data", "conversation_trace.jsonl")
+
+
+def program(name):
+    return cluster.find_program(BUILD, name)
+
+
+def tool(name, *arguments, sockets=None, **options):
+    """Starts a tool of the build; returns the Popen."""
+    env = dict(os.environ)
+    if sockets:
+        env["PEERCACHE_SOCKETS"] = ",".join(sockets)
+        env["PEERCACHE_SOCKET"] = sockets[0]
+    return subprocess.Popen([program(name), *map(str, arguments)], env=env, text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+
+
+def finish(process, seconds=300):
+    out, err = process.communicate(timeout=seconds * SLOW)
+    return process.returncode, out, err
+
+
+def wait_for(condition, seconds, what):
+    """Polls until condition() is true; fails the test with the last value when the time is up."""
+    end = time.monotonic() + seconds * SLOW
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {seconds} s: {what} (last: {value!r})")
+        time.sleep(0.01)
+
+
+class ClusterTest(unittest.TestCase):
+    def start(self, nodes=2, **options):
+        engines = cluster.Cluster(BUILD, nodes, **options)
+        self.addCleanup(engines.stop)
+        return engines.start()
+
+    def stop_cleanly(self, engines):
+        self.assertTrue(engines.stop(), "an engine did not end by itself with status 0")
+
+    def replay(self, engines, *arguments, expect=0, seconds=300):
+        """Runs the replay to its end; returns its summary."""
+        process = tool("tools/peercache-replay", "--quiet", "--json", "-", *arguments,
+                       sockets=engines.sockets)
+        status, out, err = finish(process, seconds)
+        self.assertEqual(status, expect, out + err)
+        return json.loads(out[out.index("{"):])
+
+    def describe(self, *arguments):
+        status, out, err = finish(tool("tools/peercache-replay", "--describe", *arguments))
+        self.assertEqual(status, 0, err)
+        return json.loads(out)
+
+

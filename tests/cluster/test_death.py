@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Engines and clients that die, hang or come back: bandwidth and capacity go, nothing else."""
+
+import json
+import re
+import signal
+import subprocess
+import unittest
+
+import harness
+
+SETTINGS = ["cluster.heartbeat_ms=100", "cluster.dead_after_ms=1000"]
+
+
+def reached(process, share):
+    """Reads the replay's progress until it has done that share of the requests."""
+    while True:
+        line = process.stderr.readline()
+        if not line:
+            raise AssertionError("the replay ended early: " + process.communicate()[0])
+        found = re.search(r"(\d+)/(\d+) requests", line)
+        if found and int(found[1]) >= share * int(found[2]):
+            return
+
+
+class EngineDies(harness.ClusterTest):
+    def test_kill_9_of_one_of_three_during_a_replay(self):
+        engines = self.start(3, pool_bytes="512MiB", settings=SETTINGS)
+        process = harness.tool("tools/peercache-replay", "--requests", 3000, "--timeout-ms", 2000,
+                               "--json", "-", sockets=engines.sockets)
+        reached(process, 0.3)
+        engines.kill(1)
+        status, out, err = harness.finish(process)
+        self.assertEqual(status, 0, out + err)
+        got = json.loads(out[out.index("{"):])
+        self.assertEqual(got["requests"], 3000)
+        self.assertEqual((got["wrong"], got["late"]), (0, 0))
+        self.assertEqual(got["engines_gone"], 1)
+        self.assertGreater(got["hits"], 0)
+        engines.wait_members(2, among=[0, 2])
+        # What the survivors hold is still found: with two owners a key one death loses no entry.
+        again = self.replay(engines_without(engines, 1), "--requests", 400, "--namespace", "b")
+        self.assertEqual(again["hits"], self.describe("--requests", 400)["prefix_hits"])
+
+    def test_entries_of_the_living_survive_any_one_death(self):
+        engines = self.start(4, pool_bytes="128MiB", settings=SETTINGS)
+        self.assertEqual(store(engines.sockets[0], 400), 400)
+        engines.kill(3)
+        engines.wait_members(3, among=[0, 1, 2])
+        for socket in engines.sockets[:3]:
+            self.assertEqual(count(socket, 400), 400)
+
+    def test_a_killed_engine_comes_back_and_is_used_again(self):
+        engines = self.start(2, pool_bytes="128MiB", settings=SETTINGS)
+        self.assertEqual(store(engines.sockets[1], 100), 100)
+        self.assertEqual(count(engines.sockets[0], 100), 100)
+        engines.kill(1)
+        engines.restart(1)
+        engines.wait_members(2)
+        self.assertEqual(count(engines.sockets[0], 100), 0, "a dead incarnation has no pages")
+        self.assertEqual(store(engines.sockets[1], 100), 100)
+        self.assertEqual(count(engines.sockets[0], 100), 100)
+        self.stop_cleanly(engines)
+
+    def test_a_stopped_engine_costs_a_deadline_not_a_hang(self):
+        engines = self.start(2, pool_bytes="128MiB", settings=SETTINGS, link="tcp")
+        self.assertEqual(store(engines.sockets[1], 50), 50)
+        engines.process[1].send_signal(signal.SIGSTOP)
+        got = self.replay(engines_without(engines, 1), "--requests", 50, "--timeout-ms", 2000)
+        self.assertEqual((got["wrong"], got["late"]), (0, 0))
+        engines.wait_members(1, among=[0])
+        engines.process[1].send_signal(signal.SIGCONT)
+        engines.wait_members(2)
+        self.stop_cleanly(engines)
+
+
+class ClientDies(harness.ClusterTest):
+    def test_kill_9_with_requests_in_flight_frees_everything(self):
+        engines = self.start(2, pool_bytes="512MiB")
+
+        def left():
+            status = engines.status(0)
+            return {k: status["clients"][k] for k in ("sessions", "channels", "regions", "credits")}
+
+        before = left()
+        other = harness.tool("tools/peercache-bench", "get", "--seconds", 6, "--batch", 16,
+                             "--working-set", "64MiB", "--no-baseline", sockets=engines.sockets)
+        for mode in ("get", "set"):
+            victim = harness.tool("tools/peercache-bench", mode, "--seconds", 60, "--batch", 128,
+                                  "--threads", 2, "--working-set", "64MiB", "--no-baseline",
+                                  sockets=engines.sockets)
+            counter = "pages_read" if mode == "get" else "pages_published"
+
+            def moved(since=None):
+                status = engines.status(0)
+                counters = (status["rails"][0] if mode == "get" else status)["counters"]
+                return counters[counter]
+            at = moved()
+            harness.wait_for(lambda: engines.status(0)["clients"]["sessions"] >=
+                             before["sessions"] + 2 and moved() > at + 2000, 30, "the victim works")
+            victim.send_signal(signal.SIGKILL)
+            victim.communicate()
+            harness.wait_for(lambda: left()["sessions"] <= before["sessions"] + 1, 2,
+                             f"the {mode} client's session is freed")
+            harness.wait_for(lambda: left()["channels"] <= before["channels"] + 1, 2,
+                             f"the {mode} client's rings are freed")
+        status, out, err = harness.finish(other)
+        self.assertEqual(status, 0, out + err)
+        self.assertIn("not hits 0, wrong 0", out, "the other client noticed nothing")
+        harness.wait_for(lambda: left() == before, 2, "regions and credits are freed")
+        self.stop_cleanly(engines)
+
+
+def engines_without(engines, gone):
+    class View:
+        sockets = [s for i, s in enumerate(engines.sockets) if i != gone]
+    return View
+
+
+def ctl(socket, *arguments):
+    return subprocess.run([harness.program("tools/peercachectl"), "--socket", socket, *arguments],
+                          capture_output=True, text=True, timeout=120 * harness.SLOW)
+
+
+def store(socket, n):
+    """Stores n strings; returns how many were."""
+    return sum(ctl(socket, "put", f"key{i}", "--string", f"value{i}").returncode == 0
+               for i in range(n))
+
+
+def count(socket, n):
+    """How many of the n keys are there."""
+    out = ctl(socket, "exists", *[f"key{i}" for i in range(n)]).stdout
+    return out.count(": yes")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A client that lies in its rings and requests: its session ends or its op is refused, no more.
+
+Speaks the attach protocol of engine/abi/segment.h by itself and writes into the rings by hand.
+"""
+
+import mmap
+import os
+import select
+import socket
+import struct
+import unittest
+
+import harness
+
+REQUEST, REPLY = struct.Struct("<IHHIIQQ"), struct.Struct("<IHHIiQQ224s")
+MAGIC, VERSION = 0x50434131, 1
+HELLO, CHANNEL_OPEN, REGION_ADD = 1, 2, 4
+RING_HEADER, OP_SLOTS, DONE_SLOTS, CTL_SLOTS = 128, 2048, 2048, 4096
+OP_RING = 4096
+DONE_RING = OP_RING + RING_HEADER + OP_SLOTS * 64
+CTL_RING = DONE_RING + RING_HEADER + DONE_SLOTS * 16
+CTL_DONE = CTL_RING + RING_HEADER + CTL_SLOTS * 64
+OP = struct.Struct("<QBBHHHQIIQQQII")
+SEGMENT = struct.Struct("<HHIQ")
+CTL = struct.Struct("<QBBHIQQIIIIQQ")
+OP_PAGE, CTL_PUBLISH, CTL_RETURN = 2, 2, 3
+INVALID = 6
+
+
+class Client:
+    """One session and one channel, by hand."""
+
+    def __init__(self, path, seconds):
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket.settimeout(seconds)
+        self.socket.connect(path)
+        self.serial = 0
+        self.fds = self.ask(HELLO)[1]
+        self.kick_control, self.kick_rail = self.fds[1], self.fds[5]
+        reply, fds = self.ask(CHANNEL_OPEN)
+        self.fds += fds
+        self.staging = reply[6]
+        self.memory = mmap.mmap(fds[0], CTL_DONE + RING_HEADER + CTL_SLOTS * 32)
+
+    def ask(self, kind, a=0, b=0, magic=MAGIC, version=VERSION, fds=()):
+        self.serial += 1
+        request = REQUEST.pack(magic, version, kind, self.serial, 0, a, b)
+        socket.send_fds(self.socket, [request], list(fds))
+        data, got, _, _ = socket.recv_fds(self.socket, REPLY.size, 64)
+        return (REPLY.unpack(data) if data else None), got
+
+    def publish(self, ring, slots, tail):
+        """Writes 64-byte slots from 0 on, then the producer's index."""
+        at = ring + RING_HEADER
+        self.memory[at:at + 64 * len(slots)] = b"".join(s.ljust(64, b"\0") for s in slots)
+        self.memory[ring:ring + 4] = struct.pack("<I", tail)
+        for fd in (self.kick_control, self.kick_rail):
+            os.write(fd, struct.pack("<Q", 1))
+
+    def done(self, ring, slot_bytes, seconds):
+        """The first completion: (cookie, status)."""
+        harness.wait_for(lambda: self.memory[ring:ring + 4] != b"\0\0\0\0", seconds, "an answer")
+        cookie = struct.unpack_from("<Q", self.memory, ring + RING_HEADER)[0]
+        at = ring + RING_HEADER + (8 if slot_bytes == 16 else 12)
+        return cookie, struct.unpack_from("<I", self.memory, at)[0]
+
+    def ended(self):
+        """The engine closed the session."""
+        readable, _, _ = select.select([self.socket], [], [], 0)
+        return bool(readable) and self.socket.recv(1) == b""
+
+    def close(self):
+        self.memory.close()
+        self.socket.close()
+        for fd in self.fds:
+            os.close(fd)
+
+
+def op(cookie=7, kind=OP_PAGE, segments=1, peer=1, region=0, offset=0, ref=1, length=4096):
+    return OP.pack(cookie, kind, 0, segments, peer, region, offset, ref, length, 1, 2,
+                   2 ** 62, 1, 0)
+
+
+class Hostile(harness.ClusterTest):
+    def setUp(self):
+        self.engines = self.start(2, pool_bytes="32MiB")
+
+    def tearDown(self):
+        """Whatever happened, everybody else is served as before, and nothing of it is left."""
+        self.replay(self.engines, "--requests", 30, "--namespace", self.id())
+        harness.wait_for(lambda: self.engines.status(0)["clients"]["sessions"] == 1, 3,
+                         "only the session that asks is left")
+        self.assertEqual(self.engines.status(0)["clients"]["channels"], 1)
+        self.stop_cleanly(self.engines)
+
+    def client(self):
+        client = Client(self.engines.sockets[0], 20 * harness.SLOW)
+        self.addCleanup(client.close)
+        return client
+
+    def ends(self, client):
+        harness.wait_for(client.ended, 5, "the session is ended")
+        client.socket.close()
+
+    def test_an_impossible_index_of_an_op_ring_ends_the_session(self):
+        client = self.client()
+        client.publish(OP_RING, [], OP_SLOTS + 1)
+        self.ends(client)
+        self.assertGreater(sum(self.engines.status(0)["rails"][0]["counters"][c]
+                               for c in ("rings_broken",)) +
+                           self.engines.status(0)["counters"]["rings_broken"], 0)
+
+    def test_an_impossible_index_of_the_ctl_ring_ends_the_session(self):
+        client = self.client()
+        client.publish(CTL_RING, [], CTL_SLOTS + 1)
+        self.ends(client)
+
+    def test_an_op_with_more_segments_than_were_published_ends_the_session(self):
+        client = self.client()
+        client.publish(OP_RING, [op(segments=400, length=400)], 1)
+        self.ends(client)
+
+    def test_regions_of_others_are_refused(self):
+        for region in (0, 32, 33, 63, 1023, 65535):
+            with self.subTest(region=region):
+                client = self.client()
+                client.publish(OP_RING, [op(), SEGMENT.pack(region, 0, 4096, 0)], 2)
+                self.assertEqual(client.done(DONE_RING, 16, 5), (7, INVALID))
+                client.socket.close()
+
+    def test_places_beyond_their_region_are_refused(self):
+        for offset, length in ((1 << 63, 4096), (8 << 20, 4096), ((8 << 20) - 1, 4096)):
+            with self.subTest(offset=offset):
+                client = self.client()
+                segment = SEGMENT.pack(client.staging, 0, length, offset)
+                client.publish(OP_RING, [op(), segment], 2)
+                self.assertEqual(client.done(DONE_RING, 16, 5), (7, INVALID))
+                client.socket.close()
+
+    def test_nobody_publishes_or_returns_a_page_they_hold_no_credit_for(self):
+        client = self.client()
+        forged = CTL.pack(9, CTL_PUBLISH, 0, 0, 4096, 1, 2, 5, 1, 0, 0, 2 ** 62, 0)
+        returned = CTL.pack(9, CTL_RETURN, 15, 0, 4096, 0, 0, 0xffffffff, 1, 0, 0, 0, 0)
+        client.publish(CTL_RING, [returned, forged], 2)
+        self.assertEqual(client.done(CTL_DONE, 32, 5), (9, INVALID))
+        client.socket.close()
+
+    def test_wrong_requests_are_refused_with_a_text(self):
+        for name, arguments in {
+            "version": dict(kind=HELLO, version=99),
+            "kind": dict(kind=77),
+            "no memfd": dict(kind=REGION_ADD, a=0, b=4096),
+        }.items():
+            with self.subTest(name=name):
+                client = self.client()
+                reply, _ = client.ask(**arguments)
+                if reply is not None:
+                    self.assertLess(reply[4], 0)
+                    self.assertTrue(reply[7].rstrip(b"\0"))
+                client.socket.close()
+
+    def test_memory_that_could_shrink_is_refused(self):
+        client = self.client()
+        fd = os.memfd_create("unsealed", os.MFD_CLOEXEC)
+        self.addCleanup(os.close, fd)
+        os.ftruncate(fd, 1 << 20)
+        reply, _ = client.ask(REGION_ADD, 0, 1 << 20, fds=[fd])
+        self.assertLess(reply[4], 0)
+        self.assertIn(b"seal", reply[7].lower())
+        client.socket.close()
+
+    def test_a_client_cannot_shrink_the_pool(self):
+        client = self.client()
+        pool = client.fds[3]
+        with self.assertRaises(PermissionError):
+            os.ftruncate(pool, 0)
+        for read_only in (client.fds[0], client.fds[2], client.fds[4]):
+            with self.assertRaises((PermissionError, OSError)):
+                mmap.mmap(read_only, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        client.socket.close()
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bad input gets one clear error, and nothing else is harmed."""
+
+import os
+import re
+import socket
+import struct
+import subprocess
+import tempfile
+import unittest
+
+import harness
+
+
+def engine(*arguments, seconds=20, **options):
+    return subprocess.run([harness.program("engine/peercache-engine"), *arguments],
+                          capture_output=True, text=True, timeout=seconds * harness.SLOW, **options)
+
+
+def settings(**values):
+    return [x for k, v in values.items() for x in ("--set", f"{k.replace('__', '.')}={v}")]
+
+
+class Engine(harness.ClusterTest):
+    def refused(self, done, *words):
+        self.assertNotEqual(done.returncode, 0)
+        for word in words:
+            self.assertIn(word, done.stderr)
+        self.assertNotRegex(done.stderr, r"Sanitizer|Assertion|Segmentation")
+
+    def test_a_wrong_config_value_names_file_line_and_fix(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".conf") as f:
+            f.write("[engine]\npool_bytes = 12 parsecs\n[rail]\npoling = busy\n")
+            f.flush()
+            done = engine("--config", f.name)
+            self.refused(done, f"{f.name}:2", "pool_bytes", "12 parsecs")
+            self.refused(done, "poling", "polling")
+        self.refused(engine("--config", "/nowhere/x.conf"), "/nowhere/x.conf")
+        self.refused(engine("--set", "engine.pool_bytes"), "engine.pool_bytes")
+
+    def test_a_port_in_use(self):
+        with socket.socket() as s, tempfile.TemporaryDirectory() as d:
+            s.bind(("127.0.0.1", 0))
+            s.listen()
+            port = s.getsockname()[1]
+            done = engine(*settings(engine__socket=f"{d}/e.sock", engine__pool_bytes="16MiB",
+                                    cluster__port=port))
+            self.refused(done, "127.0.0.1", str(port), "in use")
+            self.assertEqual(os.listdir(d), [], "nothing is left behind")
+
+    def test_a_second_engine_on_the_same_socket(self):
+        engines = self.start(1, pool_bytes="16MiB")
+        done = engine(*settings(engine__socket=engines.sockets[0], engine__pool_bytes="16MiB",
+                                cluster__port=harness.cluster.free_port()))
+        self.refused(done, engines.sockets[0])
+        self.assertIsNotNone(engines.status(0), "the first one goes on")
+        self.stop_cleanly(engines)
+
+    def test_a_pool_larger_than_memory(self):
+        with tempfile.TemporaryDirectory() as d:
+            done = engine(*settings(engine__socket=f"{d}/e.sock", engine__pool_bytes="900GiB",
+                                    cluster__port=harness.cluster.free_port()))
+            self.refused(done, "pool_bytes")
+
+    def test_help_version_and_plan(self):
+        for option in ("--help", "--version", "--plan"):
+            done = engine(option)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertTrue(done.stdout)
+        self.assertIn("engine.pool_bytes", engine("--help").stdout.replace("[engine] ", "engine."))
+        self.refused(engine("--no-such-option"), "--help")
+
+
+class Peers(harness.ClusterTest):
+    def test_bad_messages_from_a_peer_end_the_connection_only(self):
+        engines = self.start(2, pool_bytes="16MiB")
+        address = (engines.address[0], engines.port[0])
+        frames = {
+            "oversized": struct.pack(">I", 0xffffffff) + b"x" * 100,
+            "empty": struct.pack(">I", 0),
+            "garbage": struct.pack(">I", 64) + os.urandom(64),
+            "http": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+            "truncated": struct.pack(">I", 500) + b"\x0a\x05",
+        }
+        for name, frame in frames.items():
+            with self.subTest(frame=name), socket.create_connection(address) as s:
+                s.settimeout(20 * harness.SLOW)
+                s.sendall(frame)
+                if name == "truncated":
+                    s.shutdown(socket.SHUT_WR)
+                while s.recv(65536):
+                    pass
+        self.assertGreater(engines.status(0)["counters"]["messages_bad"], 2)
+        engines.wait_members(2)
+        self.replay(engines, "--requests", 50)
+        self.stop_cleanly(engines)
+
+    def test_a_length_nobody_could_mean_allocates_nothing(self):
+        engines = self.start(1, pool_bytes="16MiB")
+
+        def resident():
+            with open(f"/proc/{engines.process[0].pid}/status") as f:
+                return int(re.search(r"VmRSS:\s+(\d+)", f.read())[1])
+        before = resident()
+        many = []
+        for _ in range(20):
+            s = socket.create_connection((engines.address[0], engines.port[0]))
+            s.sendall(struct.pack(">I", 4 << 20) + b"\0" * 1000)
+            many.append(s)
+        self.assertIsNotNone(engines.status(0))
+        self.assertLess(resident() - before, 20000, "KiB for 20 connections that promise 4 MiB")
+        for s in many:
+            s.close()
+        self.stop_cleanly(engines)
+
+
+class Clients(harness.ClusterTest):
+    def ctl(self, *arguments, **options):
+        return subprocess.run([harness.program("tools/peercachectl"), *arguments],
+                              capture_output=True, text=True, timeout=60 * harness.SLOW, **options)
+
+    def test_no_engine_there(self):
+        done = self.ctl("--socket", "/nowhere/e.sock", "status")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("/nowhere/e.sock", done.stderr)
+
+    def test_a_socket_of_another_user(self):
+        if os.geteuid():
+            self.skipTest("needs root to become somebody else")
+        engines = self.start(1, pool_bytes="16MiB")
+        os.chmod(engines.directory, 0o755)
+        os.chmod(engines.sockets[0], 0o666)
+        copy = os.path.join(engines.directory, "peercachectl")
+        done = self.as_nobody(copy, "--socket", engines.sockets[0], "status")
+        self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
+        self.assertRegex(done.stderr, r"user|uid|permission|Permission")
+        self.assertIsNotNone(engines.status(0))
+        self.stop_cleanly(engines)
+
+    def as_nobody(self, _copy, *arguments):
+        """The tool may lie where another user cannot read: it is executed from an open file."""
+        path = harness.program("tools/peercachectl")
+        libraries = os.path.join(harness.BUILD, "engine", "client")
+        fd = os.open(path, os.O_RDONLY)
+
+        def drop():
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+        return subprocess.run([f"/proc/self/fd/{fd}", *arguments], pass_fds=[fd], preexec_fn=drop,
+                              capture_output=True, text=True, timeout=60 * harness.SLOW,
+                              env={**os.environ, "LD_LIBRARY_PATH": libraries})
+
+    def test_a_page_larger_than_the_largest_class(self):
+        engines = self.start(1, pool_bytes="16MiB")
+        process = harness.tool("tools/peercache-replay", "--page-bytes", "32MiB", "--requests", 3,
+                               sockets=engines.sockets)
+        status, _, err = harness.finish(process)
+        self.assertEqual(status, 2)
+        self.assertIn("pool_bytes", err)
+        self.stop_cleanly(engines)
+
+    def test_ctl_puts_gets_and_removes_files(self):
+        engines = self.start(2, pool_bytes="64MiB")
+        a, b = engines.sockets
+        data = os.urandom((5 << 20) + 123)
+        with tempfile.TemporaryDirectory() as d:
+            with open(f"{d}/in", "wb") as f:
+                f.write(data)
+            self.assertEqual(self.ctl("--socket", a, "put", "file", f"{d}/in").returncode, 0)
+            done = self.ctl("--socket", b, "get", "file", "-o", f"{d}/out")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            with open(f"{d}/out", "rb") as f:
+                self.assertEqual(f.read(), data)
+            self.assertEqual(self.ctl("--socket", b, "exists", "file").returncode, 0)
+            self.assertEqual(self.ctl("--socket", b, "rm", "file").returncode, 0)
+            self.assertEqual(self.ctl("--socket", a, "exists", "file").returncode, 1)
+            self.assertEqual(self.ctl("--socket", a, "get", "file").returncode, 1)
+            self.assertEqual(self.ctl("--socket", a, "put", "e", "--string", "").returncode, 0)
+            self.assertEqual(self.ctl("--socket", b, "get", "e").stdout, "")
+        self.assertEqual(self.ctl("--socket", a, "frobnicate").returncode, 2)
+        self.stop_cleanly(engines)
+
+
+class Manners(harness.ClusterTest):
+    def test_idle_engines_use_less_than_5_percent_of_a_core(self):
+        engines = self.start(2, pool_bytes="64MiB")
+        self.replay(engines, "--requests", 20)
+
+        def cpu(i):
+            with open(f"/proc/{engines.process[i].pid}/stat") as f:
+                fields = f.read().rsplit(")", 1)[1].split()
+            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+        def idle_share():
+            import time
+            before, at = [cpu(i) for i in range(2)], time.monotonic()
+            time.sleep(3)  # the measurement itself: CPU time over a stretch of wall time
+            spent = time.monotonic() - at
+            return max((cpu(i) - before[i]) / spent for i in range(2))
+        self.assertLess(min(idle_share() for _ in range(2)), 0.05)
+        self.stop_cleanly(engines)
+
+    def test_nothing_is_left_behind(self):
+        before = set(os.listdir("/dev/shm"))
+        engines = self.start(2, pool_bytes="64MiB")
+        self.replay(engines, "--requests", 20)
+        sockets = list(engines.sockets)
+        engines.kill(0)
+        self.assertEqual(set(os.listdir("/dev/shm")) - before, set())
+        engines.restart(0)
+        for i in range(2):
+            engines.kill(i, 15)
+        self.assertEqual([s for s in sockets if os.path.exists(s)], [])
+        self.assertEqual(set(os.listdir("/dev/shm")) - before, set())
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Bytes from the network: the frame decoder and everything that serves a message. The first byte
+ * says whether the sender is a member already (its Hello is put before the rest); what follows is
+ * what comes over the connection. With libFuzzer when built for it, else a small corpus is
+ * replayed, whole, cut short and with bytes changed.
+ */
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "tests/unit/control/test_rpc_nodes.h"
+
+#define FUZZ_INCARNATION 0x4200000042ull
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static size_t frame_of(const Pc__Message *message, uint8_t *ret, size_t room)
+{
+	size_t bytes = pc__message__get_packed_size(message);
+	uint32_t length = htonl((uint32_t)bytes);
+
+	if (bytes + 4 > room)
+		abort();
+	memcpy(ret, &length, 4);
+	pc__message__pack(message, ret + 4);
+	return bytes + 4;
+}
+
+static size_t hello_frame(uint8_t *ret, size_t room)
+{
+	Pc__Member self = PC__MEMBER__INIT;
+	Pc__Hello hello = PC__HELLO__INIT;
+	Pc__Message message = PC__MESSAGE__INIT;
+
+	self.name = "fuzz";
+	self.incarnation = FUZZ_INCARNATION;
+	self.address = "127.0.0.1";
+	self.port = 1;
+	self.rails = 2;
+	self.bucket_bits = 10;
+	hello.version = ABI_VERSION;
+	hello.self = &self;
+	message.body_case = PC__MESSAGE__BODY_HELLO;
+	message.hello = &hello;
+	return frame_of(&message, ret, room);
+}
+
+static void feed(int fd, const uint8_t *bytes, size_t count)
+{
+	for (unsigned tries = 0; count && tries < 1000; tries++) {
+		ssize_t sent = send(fd, bytes, count, MSG_NOSIGNAL | MSG_DONTWAIT);
+
+		if (sent > 0) {
+			bytes += sent;
+			count -= (size_t)sent;
+		}
+		event_base_loop(node[0].control.base, EVLOOP_NONBLOCK);
+	}
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	uint8_t hello[256];
+	int fd[2];
+
+	if (!node[0].open) {
+		log_level_set(LOG_ERROR);
+		nodes_setup(1000, 5000);
+		if (node_open(0, NULL) < 0)
+			abort();
+	}
+	if (size == 0 || socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fd) < 0)
+		return 0;
+	if (!rpc_link_open(&node[0].control, fd[0], NULL, "fuzz"))
+		abort();
+	if (data[0] & 1)
+		feed(fd[1], hello, hello_frame(hello, sizeof(hello)));
+	feed(fd[1], data + 1, size - 1);
+	for (unsigned i = 0; i < 3; i++) {
+		event_base_loop(node[0].control.base, EVLOOP_NONBLOCK);
+		directory_flush(&node[0].control);
+	}
+	close(fd[1]);
+	for (unsigned i = 0; i < 3; i++)
+		event_base_loop(node[0].control.base, EVLOOP_NONBLOCK);
+	if (node[0].control.rpc->accepted != 0 || !map_view_sane(member_map(&node[0].control)))
+		abort();
+	return 0;
+}
+
+#ifndef FUZZ_LIBFUZZER
+
+static uint8_t corpus[16][4096];
+static size_t corpus_bytes[16];
+static unsigned corpora;
+
+static void corpus_add(bool member, const Pc__Message *message)
+{
+	corpus[corpora][0] = member;
+	corpus_bytes[corpora] = 1 + frame_of(message, corpus[corpora] + 1, sizeof(corpus[0]) - 1);
+	corpora++;
+}
+
+static void corpus_directory(void)
+{
+	Pc__Entry entry = PC__ENTRY__INIT, *entries[3] = {&entry, &entry, &entry};
+	Pc__Publish publish = PC__PUBLISH__INIT;
+	Pc__Remove remove = PC__REMOVE__INIT;
+	Pc__Forget forget = PC__FORGET__INIT;
+	Pc__Touch touch = PC__TOUCH__INIT;
+	Pc__Ack ack = PC__ACK__INIT;
+	Pc__Message m = PC__MESSAGE__INIT;
+	uint32_t numbers[] = {0, 1, 2};
+
+	entry.key0 = 1;
+	entry.key1 = 2;
+	entry.place = 3;
+	entry.generation = 4;
+	entry.ref = 5;
+	m.body_case = PC__MESSAGE__BODY_PUBLISH;
+	m.publish = &publish;
+	publish.serial = 1;
+	publish.ref = (uint32_t)FUZZ_INCARNATION;
+	publish.n_entries = 3;
+	publish.entries = entries;
+	corpus_add(true, &m);
+	m.body_case = PC__MESSAGE__BODY_REMOVE;
+	m.remove = &remove;
+	remove.n_entries = 3;
+	remove.entries = entries;
+	corpus_add(true, &m);
+	m.body_case = PC__MESSAGE__BODY_FORGET;
+	m.forget = &forget;
+	forget.n_entries = 3;
+	forget.entries = entries;
+	corpus_add(true, &m);
+	m.body_case = PC__MESSAGE__BODY_TOUCH;
+	m.touch = &touch;
+	touch.n_places = 3;
+	touch.places = numbers;
+	corpus_add(true, &m);
+	m.body_case = PC__MESSAGE__BODY_ACK;
+	m.ack = &ack;
+	ack.serial = 1;
+	ack.n_failed = 3;
+	ack.failed = numbers;
+	corpus_add(true, &m);
+}
+
+static void corpus_connect(void)
+{
+	struct dv_address address = {.version = 1, .kind = 3};
+	Pc__QpEnd end = PC__QP_END__INIT, *ends = &end;
+	Pc__RegionKey region = PC__REGION_KEY__INIT, *regions = &region;
+	Pc__Connect connect = PC__CONNECT__INIT;
+	Pc__Connected connected = PC__CONNECTED__INIT;
+	Pc__Disconnect disconnect = PC__DISCONNECT__INIT;
+	Pc__Message m = PC__MESSAGE__INIT;
+
+	end.address.len = sizeof(address);
+	end.address.data = (uint8_t *)&address;
+	region.region = 1;
+	region.address = 4096;
+	region.length = 4096;
+	m.body_case = PC__MESSAGE__BODY_CONNECT;
+	m.connect = &connect;
+	connect.incarnation = 1;
+	connect.n_ends = 1;
+	connect.ends = &ends;
+	corpus_add(true, &m);
+	m.body_case = PC__MESSAGE__BODY_CONNECTED;
+	m.connected = &connected;
+	connected.serial = 1;
+	connected.n_ends = 1;
+	connected.ends = &ends;
+	connected.n_regions = 1;
+	connected.regions = &regions;
+	corpus_add(true, &m);
+	m.body_case = PC__MESSAGE__BODY_DISCONNECT;
+	m.disconnect = &disconnect;
+	corpus_add(true, &m);
+}
+
+static void corpus_members(void)
+{
+	Pc__Member member = PC__MEMBER__INIT, *members = &member;
+	Pc__Members list = PC__MEMBERS__INIT;
+	Pc__Heartbeat beat = PC__HEARTBEAT__INIT;
+	Pc__Leave leave = PC__LEAVE__INIT;
+	Pc__Message m = PC__MESSAGE__INIT;
+
+	member.name = "other";
+	member.incarnation = 77;
+	member.address = "127.0.0.1";
+	member.port = 1;
+	member.rails = 1;
+	m.body_case = PC__MESSAGE__BODY_MEMBERS;
+	m.members = &list;
+	list.n_members = 1;
+	list.members = &members;
+	corpus_add(true, &m);
+	m.body_case = PC__MESSAGE__BODY_HEARTBEAT;
+	m.heartbeat = &beat;
+	beat.members_digest = 1;
+	corpus_add(true, &m);
+	m.body_case = PC__MESSAGE__BODY_LEAVE;
+	m.leave = &leave;
+	corpus_add(true, &m);
+	corpus_bytes[corpora] = 1 + hello_frame(corpus[corpora] + 1, sizeof(corpus[0]) - 1);
+	corpora++;
+}
+
+/* SEED=... repeats a run. */
+int main(void)
+{
+	const char *given = getenv("SEED");
+	unsigned seed = given ? (unsigned)atoi(given) : (unsigned)real_now_ns();
+	uint8_t changed[4096];
+
+	printf("SEED=%u\n", seed);
+	srandom(seed);
+	corpus_directory();
+	corpus_connect();
+	corpus_members();
+	for (unsigned c = 0; c < corpora; c++) {
+		for (size_t cut = 0; cut <= corpus_bytes[c]; cut++)
+			LLVMFuzzerTestOneInput(corpus[c], cut);
+		for (unsigned round = 0; round < 500; round++) {
+			memcpy(changed, corpus[c], corpus_bytes[c]);
+			for (unsigned n = (unsigned)random() % 4; n < 4; n++)
+				changed[(size_t)random() % corpus_bytes[c]] = (uint8_t)random();
+			LLVMFuzzerTestOneInput(changed, corpus_bytes[c]);
+		}
+	}
+	printf("%u messages, %llu refused\n", corpora,
+		(unsigned long long)node[0].control.counter[COUNTER_messages_bad]);
+	nodes_teardown();
+	return 0;
+}
+
+#endif

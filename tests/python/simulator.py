@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SGLang's side of the contract, without SGLang: pools of every shape, and a controller whose
+threads die of any exception, as SGLang's do.
+
+Written from what SGLang asks of a backend, not from its code. Memory is plain or a memfd that
+nobody can seal, as SGLang's shm allocator makes it.
+"""
+
+import ctypes
+import mmap
+import os
+import queue
+import threading
+from types import SimpleNamespace
+
+
+class Indices(list):
+    """A CPU int64 tensor as far as pools look at it."""
+
+    def tolist(self):
+        return list(self)
+
+    def __getitem__(self, at):
+        got = super().__getitem__(at)
+        return Indices(got) if isinstance(at, slice) else got
+
+
+class Tensor:
+    """Bytes at an address."""
+
+    def __init__(self, data):
+        self.memory = ctypes.create_string_buffer(data, len(data))
+
+    def data_ptr(self):
+        return ctypes.addressof(self.memory)
+
+    def numel(self):
+        return len(self.memory)
+
+    def element_size(self):
+        return 1
+
+    def is_contiguous(self):
+        return True
+
+    def contiguous(self):
+        return self
+
+    def bytes(self):
+        return self.memory.raw
+
+
+class Buffer:
+    def __init__(self, nbytes, shm):
+        self.fd = -1
+        nbytes = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        if shm:
+            self.fd = os.memfd_create("sglang_host_pool", os.MFD_CLOEXEC)
+            os.ftruncate(self.fd, nbytes)
+        self.map = mmap.mmap(self.fd, nbytes, flags=mmap.MAP_SHARED)
+        self.base = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
+
+
+class Pool:
+    """Pages of `segments` pieces; every piece has a buffer of its own, or all share one."""
+
+    def __init__(self, pages, segments, *, page_size=1, layout="page_first", dtype="bf16",
+                 buffers=None, shm=False, heads=None):
+        self.page_size, self.layout, self.dtype = page_size, layout, dtype
+        self.pages, self.segments, self.heads = pages, segments, heads
+        self.buffers = [Buffer(pages * nbytes, shm if buffers is None else buffers[i])
+                        for i, nbytes in enumerate(segments)]
+        self.kv_buffer = [SimpleNamespace(data_ptr=lambda b=b: b.base) for b in self.buffers]
+        self.allocator = SimpleNamespace(
+            fds=[b.fd for b in self.buffers if b.fd >= 0],
+            mms=[b.map for b in self.buffers if b.fd >= 0])
+
+    def pages_of(self, indices):
+        return [indices[i] // self.page_size for i in range(0, len(indices), self.page_size)]
+
+    def get_page_buffer_meta(self, indices):
+        ptrs, sizes = [], []
+        for page in self.pages_of(indices.tolist()):
+            for buffer, nbytes in zip(self.buffers, self.segments):
+                ptrs.append(buffer.base + page * nbytes)
+                sizes.append(nbytes)
+        return ptrs, sizes
+
+    def get_split_heads_page_buffer_meta(self, indices, factor):
+        """page_head: within K and V of a page, each share of the heads lies together."""
+        ptrs, sizes = [], []
+        for page in self.pages_of(indices.tolist()):
+            for part in range(factor):
+                for buffer, nbytes in zip(self.buffers, self.segments):
+                    ptrs.append(buffer.base + page * nbytes + part * (nbytes // factor))
+                    sizes.append(nbytes // factor)
+        return ptrs, sizes
+
+    def indices(self, pages):
+        return Indices(page * self.page_size + t for page in pages for t in range(self.page_size))
+
+    def write(self, page, data):
+        for buffer, nbytes in zip(self.buffers, self.segments):
+            buffer.map[page * nbytes:(page + 1) * nbytes] = data[:nbytes]
+            data = data[nbytes:]
+
+    def read(self, page):
+        return b"".join(buffer.map[page * nbytes:(page + 1) * nbytes]
+                        for buffer, nbytes in zip(self.buffers, self.segments))
+
+    def page_bytes(self):
+        return sum(self.segments)
+
+
+class LogicalPool:
+    """The anchor of hybrid models: it has indices and no bytes."""
+
+    kv_buffer = None
+    layout, dtype, page_size = "layer_first", "uint8", 1
+
+    def get_page_buffer_meta(self, indices):
+        return None
+
+    def indices(self, pages):
+        return Indices(pages)
+
+
+def content(seed, nbytes):
+    """Differs in every 8 bytes, so that a shifted or mixed page is seen."""
+    start = (seed * 0x9e3779b97f4a7c15) & (2**64 - 1)
+    words = (nbytes + 7) // 8
+    return b"".join(((start + i) & (2**64 - 1)).to_bytes(8, "little")
+                    for i in range(words))[:nbytes]
+
+
+def config(version, extra, **fields):
+    """HiCacheStorageConfig of one version: what it has, by name."""
+    names = ["tp_rank", "tp_size", "is_mla_model", "is_page_first_layout", "model_name",
+             "extra_config"]
+    if version >= (0, 5, 8):
+        names += ["pp_rank", "pp_size", "enable_storage_metrics"]
+    if version >= (0, 5, 10):
+        names += ["tp_lcm_size", "should_split_heads"]
+    if version >= (0, 5, 14):
+        names += ["attn_cp_rank", "attn_cp_size"]
+    values = {"tp_rank": 0, "tp_size": 1, "is_mla_model": False, "is_page_first_layout": True,
+              "model_name": "model", "pp_rank": 0, "pp_size": 1, "enable_storage_metrics": True,
+              "tp_lcm_size": None, "should_split_heads": False, "attn_cp_rank": 0,
+              "attn_cp_size": 1, **fields, "extra_config": extra}
+    return SimpleNamespace(**{name: values[name] for name in names})
+
+
+class Controller:
+    """One rank's three threads. `pages` on a queue is work; its answer comes on `answers`."""
+
+    BATCH = 128
+
+    def __init__(self, store, pool, v1=True):
+        self.store, self.pool, self.v1 = store, pool, v1
+        self.queues = {name: queue.Queue() for name in ("exists", "get", "set")}
+        self.answers = queue.Queue()
+        self.stop = threading.Event()
+        self.threads = [threading.Thread(target=self.loop, args=(name,), daemon=True)
+                        for name in self.queues]
+        for thread in self.threads:
+            thread.start()
+
+    def loop(self, name):
+        while not self.stop.is_set():
+            try:
+                work = self.queues[name].get(block=True, timeout=0.2)
+                if work is not None:
+                    self.answers.put((name, getattr(self, name)(*work)))
+            except queue.Empty:
+                continue
+
+    def exists(self, keys):
+        found = 0
+        for i in range(0, len(keys), self.BATCH):
+            batch = keys[i:i + self.BATCH]
+            hits = self.store.batch_exists(batch, SimpleNamespace(prefix_keys=[]))
+            found += hits
+            if hits < len(batch):
+                break
+        return found
+
+    def get(self, keys, pages):
+        completed = 0
+        for i in range(0, len(keys), self.BATCH):
+            batch, some = keys[i:i + self.BATCH], pages[i:i + self.BATCH]
+            if self.v1:
+                results = self.store.batch_get_v1(batch, self.pool.indices(some), None)
+            else:
+                tensors = [Tensor(bytes(self.pool.page_bytes())) for _ in batch]
+                results = self.store.batch_get(batch, tensors)
+                for page, tensor in zip(some, results):
+                    if tensor is not None:
+                        self.pool.write(page, tensor.bytes())
+                results = [tensor is not None for tensor in results]
+            run = results.index(False) if False in results else len(results)
+            completed += run
+            if run < len(batch):
+                break
+        return completed
+
+    def set(self, keys, pages):
+        completed = 0
+        for i in range(0, len(keys), self.BATCH):
+            batch, some = keys[i:i + self.BATCH], pages[i:i + self.BATCH]
+            if self.v1:
+                stored = all(self.store.batch_set_v1(batch, self.pool.indices(some), None))
+            else:
+                stored = self.store.batch_set(batch, [Tensor(self.pool.read(p)) for p in some])
+            if not stored:
+                break
+            completed += len(batch)
+        return completed
+
+    def do(self, name, *work):
+        """Sends work to a thread and waits; a thread that died is an AssertionError."""
+        self.queues[name].put(work)
+        while True:
+            try:
+                return self.answers.get(timeout=0.5)[1]
+            except queue.Empty:
+                assert self.alive(), f"a storage thread died during {name}"
+
+    def alive(self):
+        return all(thread.is_alive() for thread in self.threads)
+
+    def close(self):
+        self.stop.set()
+        for thread in self.threads:
+            thread.join(10)

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pip install .` into a virtual environment: the package, and the engine that a store then starts.
+
+Exit 77: python3-venv or the build's own packages on PyPI are not to be had.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BUILD_NEEDS = ["meson-python>=0.16", "meson>=1.0", "ninja"]
+# As SGLang makes it, with PeerCache 0.8.2's extra config; no engine runs and none is named.
+SCRIPT = """
+import sys
+from types import SimpleNamespace
+import peercache
+from peercache.store import PeerCacheStore
+assert sys.prefix in peercache.__file__, peercache.__file__
+store = PeerCacheStore(SimpleNamespace(tp_rank=0, tp_size=1, model_name="m", extra_config={
+    "backend_name": "peercache", "module_path": "peercache.store", "interface_v1": 1,
+    "class_name": "PeerCacheStore", "discovery_addr": "127.0.0.1:PORT", "protocol": "tcp",
+    "global_segment_size": "64mb", "disk_enabled": False, "metrics_enabled": False,
+    "engine_settings": {"engine.huge_pages": "no", "rail.polling": "adaptive"}}), {})
+assert '"members"' in store._session.report()
+store.close()
+print("fine")
+"""
+
+
+def run(*command, **options):
+    done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          stdin=subprocess.DEVNULL, **options)
+    return done.returncode, done.stdout
+
+
+def free_port():
+    sys.path.insert(0, os.path.join(ROOT, "tools"))
+    import cluster
+    return cluster.free_port()
+
+
+def main():
+    with tempfile.TemporaryDirectory(prefix="peercache-") as folder:
+        python = os.path.join(folder, "venv", "bin", "python")
+        status, out = run(sys.executable, "-m", "venv", os.path.join(folder, "venv"))
+        if status:
+            print("skipped: no virtual environment (python3-venv):", out[-500:])
+            return 77
+        pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        status, out = run(*pip, *BUILD_NEEDS)
+        if status:
+            print("skipped: PyPI is not to be had:", out[-500:])
+            return 77
+        path = os.path.dirname(python) + os.pathsep + os.environ["PATH"]
+        status, out = run(*pip, "--no-build-isolation", ROOT, env={**os.environ, "PATH": path})
+        if status:
+            print("pip install . failed:", out[-4000:])
+            return 1
+        env = {key: value for key, value in os.environ.items() if not key.startswith("PEERCACHE")}
+        env["PEERCACHE_SOCKET"] = os.path.join(folder, "engine.sock")
+        status, out = run(python, "-c", SCRIPT.replace("PORT", str(free_port())), env=env,
+                          cwd=folder)
+        print(out)
+        return 1 if status or "fine" not in out else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

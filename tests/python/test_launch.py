@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starting and ending an engine from the extra config, and every key of PeerCache 0.8.2's."""
+
+import logging
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path[:0] = [os.path.join(ROOT, "tests", "cluster"), os.path.dirname(os.path.abspath(__file__)),
+                os.path.join(os.environ.get("PEERCACHE_BUILD", ""), "engine/client/python")]
+import harness  # noqa: E402
+from simulator import Pool, config, content  # noqa: E402
+from peercache import config as configuration  # noqa: E402
+from peercache.store import PeerCacheStore  # noqa: E402
+
+SETTINGS = {"engine.huge_pages": "no", "rail.polling": "adaptive"}
+
+
+def engines_at(socket):
+    """Process ids of the engines whose socket this is."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                words = file.read().split(b"\0")
+        except OSError:
+            continue
+        if words[0].endswith(b"peercache-engine") and f"engine.socket={socket}".encode() in words:
+            found.append(int(pid))
+    return found
+
+
+def extra(socket, **more):
+    return {"engine_socket": socket, "interface_v1": 1, "protocol": "tcp",
+            "engine_path": harness.program("engine/peercache-engine"),
+            "global_segment_size": "64mb",
+            "engine_settings": {**SETTINGS, "cluster.port": harness.cluster.free_port()}, **more}
+
+
+def rank(given, index, barrier, results):
+    """One scheduler process."""
+    pool = Pool(8, [4096])
+    barrier.wait()
+    store = PeerCacheStore(config((0, 5, 18), given, is_mla_model=True, tp_rank=index), {})
+    store.register_mem_pool_host(pool)
+    for page in range(8):
+        pool.write(page, content(page, 4096))
+    keys = [f"{i:064x}" for i in range(8)]
+    stored = index or all(store.batch_set_v1(keys, pool.indices(range(8))))
+    barrier.wait()
+    results.put((bool(stored), store.batch_exists(keys), engines_at(given["engine_socket"])))
+    results.close()
+    results.join_thread()  # one that is killed below holds no lock of the queue
+    barrier.wait()
+    if index == 0:
+        os.kill(os.getpid(), signal.SIGKILL)  # a rank that dies counts as gone, too
+    store.close()
+
+
+class Launch(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="peercache-")
+        self.addCleanup(folder.cleanup)
+        self.socket = os.path.join(folder.name, "run", "engine.sock")
+
+    def gone(self):
+        harness.wait_for(lambda: not engines_at(self.socket), 30, "the engine ends")
+
+    def test_the_first_of_several_ranks_starts_one_engine_and_the_last_ends_it(self):
+        context = multiprocessing.get_context("spawn")
+        barrier, results = context.Barrier(4), context.Queue()
+        ranks = [context.Process(target=rank, args=(extra(self.socket), i, barrier, results))
+                 for i in range(4)]
+        for process in ranks:
+            process.start()
+        seen = [results.get(timeout=120) for _ in ranks]
+        for process in ranks:
+            process.join(60)
+        self.assertEqual([row[:2] for row in seen], [(True, 8)] * 4)
+        self.assertEqual(len({tuple(row[2]) for row in seen}), 1)
+        self.assertEqual(len(seen[0][2]), 1)
+        self.assertEqual([p.exitcode for p in ranks], [-signal.SIGKILL, 0, 0, 0])
+        self.gone()
+
+    def test_attached_again_in_one_process(self):
+        for _ in range(3):
+            store = PeerCacheStore(config((0, 5, 9), extra(self.socket)), {})
+            self.assertEqual(len(engines_at(self.socket)), 1)
+            store.close()
+        self.gone()
+
+    def test_an_engine_that_dies_is_started_again(self):
+        store = PeerCacheStore(config((0, 5, 18), extra(self.socket, timeout_ms=500)), {})
+        self.addCleanup(store.close)
+        pool = Pool(8, [4096])
+        store.register_mem_pool_host(pool)
+        keys = [f"{i:064x}" for i in range(8)]
+        self.assertTrue(all(store.batch_set_v1(keys, pool.indices(range(8)))))
+        first, = engines_at(self.socket)
+        os.kill(first, signal.SIGKILL)
+        harness.wait_for(lambda: all(store.batch_set_v1(keys, pool.indices(range(8))))
+                         and engines_at(self.socket) != [first], 30, "sets work again")
+        store.close()
+        self.gone()
+
+    def test_told_otherwise_it_stays(self):
+        PeerCacheStore(config((0, 5, 18), extra(self.socket, engine_keep=True)), {}).close()
+        engine, = engines_at(self.socket)
+        store = PeerCacheStore(config((0, 5, 18), {"engine_socket": self.socket}), {})
+        self.assertEqual(engines_at(self.socket), [engine])
+        store.close()
+        with open(f"/proc/{engine}/stat", encoding="ascii") as stat:
+            keeper = int(stat.read().rsplit(")", 1)[1].split()[1])
+        os.kill(keeper, signal.SIGTERM)
+        self.gone()
+
+    def test_an_engine_that_cannot_start_says_why(self):
+        given = extra(self.socket, engine_settings={"engine.nonsense": 1})
+        with self.assertRaisesRegex(RuntimeError, "nonsense"):
+            PeerCacheStore(config((0, 5, 18), given), {})
+        given["engine_path"] = "/nowhere/peercache-engine"
+        with self.assertRaises(Exception):
+            PeerCacheStore(config((0, 5, 18), given), {})
+        with self.assertRaises(OSError):
+            PeerCacheStore(config((0, 5, 18), {"engine_socket": self.socket,
+                                               "engine_start": False}), {})
+        self.gone()
+
+
+class Keys(unittest.TestCase):
+    """What PeerCache 0.8.2 takes in its extra config."""
+
+    def test_settings_of_the_engine_follow_from_them(self):
+        got = configuration.read({
+            "discovery_addr": "127.0.0.1:31998,127.0.0.2:31998", "protocol": "rdma",
+            "device_names": "mlx5_0, mlx5_1", "global_segment_size": "8gb",
+            "directory_replicas": 3, "gid_index": 5, "max_channels_per_peer": 16,
+            "heartbeat_interval": 2.0, "member_ttl": "6", "node_id": "n1",
+            "local_hostname": "127.0.0.9", "engine_socket": "/x"}).settings
+        self.assertEqual(got, {
+            "engine.socket": "/x", "engine.pool_bytes": str(4 << 30),
+            "rail.devices": "mlx5_0,mlx5_1", "cluster.seeds": "127.0.0.1:31998,127.0.0.2:31998",
+            "cluster.port": "31998", "cluster.address": "127.0.0.9", "rail.gid_index": "5",
+            "rail.qps_per_peer": "8", "cluster.replicas": "3", "engine.name": "n1",
+            "cluster.heartbeat_ms": "2000", "cluster.dead_after_ms": "6000"})
+
+    def test_unknown_keys_and_missing_features_are_one_warning_each(self):
+        known = {
+            "discovery_addr": "127.0.0.1:31998", "mode": "slotmap", "role": "auto",
+            "write_policy": "both", "protocol": "tcp", "device_name": "", "device_names": "",
+            "ib_port": 1, "gid_index": 3, "max_channels_per_peer": 16, "vnodes": 100,
+            "global_segment_size": 1 << 30, "directory_replicas": 2,
+            "directory_read_cache_ttl": 0.0, "local_hostname": "", "rdma_bind_host": "0.0.0.0",
+            "rdma_port": 0, "control_bind_host": "0.0.0.0", "control_port": 0,
+            "meta_bind_host": "0.0.0.0", "disk_enabled": "true", "disk_path": "/data",
+            "disk_size": "100gb", "metrics_enabled": 1, "metrics_bind_host": "0.0.0.0",
+            "metrics_port": 31997, "metrics_dashboard": True, "node_id": "", "prefix": "p",
+            "heartbeat_interval": 2.0, "member_ttl": 6.0, "max_masters": 5,
+            "slot_max_page_bytes": 262144, "slot_ways": 4, "slot_num_buckets": 0}
+        with self.assertLogs("peercache", logging.WARNING) as logs:
+            got = configuration.read({**known, "what": 1, "is": 2})
+            got.warn()
+        self.assertEqual(len(logs.output), 2)
+        self.assertIn("ignored: is, what", logs.output[0])
+        for name in ("disk_enabled", "metrics_port", "max_masters", "mode=slotmap",
+                     "write_policy=both", "vnodes", "slot_ways"):
+            self.assertIn(name, logs.output[1])
+        self.assertEqual(got.tag, "p")
+        with self.assertNoLogs("peercache", logging.WARNING):
+            configuration.read({"discovery_addr": "127.0.0.1:31998", "disk_enabled": False,
+                                "metrics_enabled": "false", "mode": "p2p", "vnodes": 160,
+                                "backend_name": "peercache", "allocator": "shm"}).warn()
+
+    def test_the_package_needs_neither_sglang_nor_torch(self):
+        code = ("import sys\nfor name in ('torch', 'sglang', 'numpy'): sys.modules[name] = None\n"
+                "import peercache, peercache.store\n")
+        package = os.path.join(os.environ["PEERCACHE_BUILD"], "engine/client/python")
+        subprocess.run([sys.executable, "-c", code], check=True,
+                       env={**os.environ, "PYTHONPATH": package})
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,512 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PeerCacheStore over real engines, driven by the simulator of SGLang's controller. Needs no
+SGLang."""
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+import unittest
+from types import SimpleNamespace
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path[:0] = [os.path.join(ROOT, "tests", "cluster"), os.path.dirname(os.path.abspath(__file__)),
+                os.path.join(os.environ.get("PEERCACHE_BUILD", ""), "engine/client/python")]
+import harness  # noqa: E402
+from simulator import (Controller, Indices, LogicalPool, Pool, Tensor, config,  # noqa: E402
+                       content)
+from peercache.store import PeerCacheStore  # noqa: E402
+
+KIB = 1024
+VERSIONS = [(0, 5, 3), (0, 5, 6), (0, 5, 8), (0, 5, 10), (0, 5, 14), (0, 5, 18)]
+
+
+def key(number):
+    return f"{number:064x}"
+
+
+def keys_of(first, count):
+    return [key(first + i) for i in range(count)]
+
+
+class StoreTest(harness.ClusterTest):
+    """Two engines and stores on either."""
+
+    engines = None
+    first = int.from_bytes(os.urandom(4), "little") << 20  # keys of this run
+
+    @classmethod
+    def setUpClass(cls):
+        cls.engines = harness.cluster.Cluster(
+            harness.BUILD, 2, pool_bytes="256MiB",
+            settings=["engine.unsealed_memory=yes"]).start()
+
+    @classmethod
+    def tearDownClass(cls):
+        assert cls.engines.stop(), "an engine did not end by itself with status 0"
+
+    def setUp(self):
+        StoreTest.first += 100000
+
+    def store(self, node, pool=None, version=(0, 5, 18), extra=None, **fields):
+        given = {"backend_name": "peercache", "engine_socket": self.engines.sockets[node],
+                 "engine_start": False, "interface_v1": 1, "timeout_ms": 5000, **(extra or {})}
+        store = PeerCacheStore(config(version, given, **fields), {})
+        self.addCleanup(store.close)
+        if pool is not None:
+            store.register_mem_pool_host(pool)
+            if version >= (0, 5, 10):
+                store.register_mem_host_pool_v2(pool, "kv")
+        return store
+
+    def controller(self, store, pool, v1=True):
+        controller = Controller(store, pool, v1)
+        self.addCleanup(controller.close)
+        return controller
+
+    def filled(self, pool, count):
+        for page in range(count):
+            pool.write(page, content(self.first + page, pool.page_bytes()))
+        return pool
+
+    def same(self, pool, count, offset=0):
+        return [page for page in range(count)
+                if pool.read(page) != content(self.first + offset + page, pool.page_bytes())] == []
+
+    def round_trip(self, make, count=200, v1=True, **options):
+        """Backed up on one host, found and read by the controller of another, byte for byte."""
+        here, there = self.filled(make(), count), make()
+        writer = self.controller(self.store(0, here, **options), here, v1)
+        store = self.store(1, there, **options)
+        reader = self.controller(store, there, v1)
+        keys, pages = keys_of(self.first, count), list(range(count))
+        self.assertEqual(reader.do("exists", keys), 0)
+        self.assertEqual(writer.do("set", keys, pages), count)
+        self.assertEqual(reader.do("exists", keys + [key(self.first + count)]), count)
+        self.assertEqual(reader.do("get", keys, pages), count)
+        self.assertTrue(self.same(there, count))
+        self.assertTrue(writer.alive() and reader.alive())
+        self.assertEqual(store.counts()["errors"], {})
+        return store.counts()
+
+
+class Shapes(StoreTest):
+    def test_every_pool_and_layout_comes_back_byte_for_byte(self):
+        shapes = {
+            "MHA page_first": dict(segments=[20480, 20480], layout="page_first"),
+            "MHA page_first_direct": dict(segments=[24064, 24064], layout="page_first_direct"),
+            "MHA page_head": dict(segments=[4096, 4096], layout="page_head", page_size=4),
+            "MHA layer_first": dict(segments=[512, 512] * 30, layout="layer_first"),
+            "MHA layer_first, 160 layers": dict(segments=[64, 64] * 160, layout="layer_first"),
+            "MLA page_first": dict(segments=[70272], layout="page_first"),
+            "MLA layer_first": dict(segments=[1152] * 61, layout="layer_first"),
+            "Mamba": dict(segments=[65536, 3 * 4100, 12], layout="layer_first"),
+            "one byte": dict(segments=[1]),
+            "page 64": dict(segments=[1310720], page_size=64, layout="page_first"),
+        }
+        for name, shape in shapes.items():
+            count = 8 if shape["segments"][0] > 1 << 20 else 140
+            for shm in (False, True):
+                with self.subTest(name, shm=shm):
+                    self.first += 1000
+                    counts = self.round_trip(lambda: Pool(256, shm=shm, **shape), count)
+                    self.assertEqual(counts["hits_remote"], count)
+                    self.assertEqual(counts["bytes_staged"] == 0, shm)
+                    self.assertEqual(counts["memory"]["shm" if shm else "copy"], 1)
+
+    def test_the_generic_calls_move_tensors_that_are_in_no_pool(self):
+        for version in VERSIONS:
+            with self.subTest(version=version):
+                self.first += 1000
+                self.round_trip(lambda: Pool(200, [4096, 4096]), v1=False, version=version,
+                                extra={"interface_v1": 0})
+
+    def test_every_versions_config_and_calls_fit(self):
+        for version in VERSIONS:
+            with self.subTest(version=version):
+                self.first += 1000
+                self.round_trip(lambda: Pool(200, [4096, 4096]), version=version)
+
+    def test_mixed_memory_is_used_as_far_as_it_goes(self):
+        counts = self.round_trip(lambda: Pool(200, [8192, 8192], buffers=[True, False]))
+        self.assertEqual(counts["memory"]["mixed"], 1)
+        self.assertEqual(counts["paths"], {"kv": "mixed"})
+
+    def test_mla_is_written_by_one_rank_and_read_by_all(self):
+        pools = [self.filled(Pool(10, [4096]), 10), Pool(10, [4096])]
+        stores = [self.store(rank, pools[rank], is_mla_model=True, tp_rank=rank, tp_size=2)
+                  for rank in range(2)]
+        keys = keys_of(self.first, 10)
+        self.assertEqual(stores[0].batch_set_v1(keys, pools[0].indices(range(10))), [True] * 10)
+        self.assertEqual(stores[1].batch_get_v1(keys, pools[1].indices(range(10))), [True] * 10)
+        self.assertTrue(self.same(pools[1], 10))
+
+    def test_split_heads_are_read_by_another_tensor_parallel_size(self):
+        keys, count = keys_of(self.first, 20), 20
+        whole = self.filled(Pool(count, [8192, 8192], layout="page_head"), count)
+        one = self.store(0, whole, tp_lcm_size=2, should_split_heads=True)
+        self.assertEqual(one.batch_set_v1(keys, whole.indices(range(count))), [True] * count)
+        for rank in range(2):
+            half = Pool(count, [4096, 4096], layout="page_head")
+            store = self.store(1, half, tp_rank=rank, tp_size=2, tp_lcm_size=2)
+            self.assertEqual(store.batch_exists(keys), count)
+            self.assertEqual(store.batch_get_v1(keys, half.indices(range(count))), [True] * count)
+            for page in range(count):
+                data = content(self.first + page, 16384)
+                at = rank * 4096
+                self.assertEqual(half.read(page), data[at:at + 4096] + data[8192 + at:12288 + at])
+        back = Pool(count, [8192, 8192], layout="page_head")
+        store = self.store(1, back, tp_lcm_size=2, should_split_heads=True)
+        self.assertEqual(store.batch_get_v1(keys, back.indices(range(count))), [True] * count)
+        self.assertTrue(self.same(back, count))
+
+
+class Namespaces(StoreTest):
+    def test_what_the_page_hash_does_not_say_is_in_the_key(self):
+        base = dict(segments=[4096, 4096], layout="page_first", dtype="bf16")
+        pool = self.filled(Pool(4, **base), 4)
+        keys = keys_of(self.first, 4)
+        self.assertTrue(all(self.store(0, pool).batch_set_v1(keys, pool.indices(range(4)))))
+        self.assertEqual(self.store(1, Pool(4, **base)).batch_exists(keys), 4)
+        others = [
+            (dict(base, dtype="fp8"), {}), (dict(base, layout="page_first_direct"), {}),
+            (dict(base, segments=[2048] * 4), {}), (dict(base, segments=[4096, 4095]), {}),
+            (dict(base, page_size=2), {}), (base, {"model_name": "other"}),
+            (base, {"tp_rank": 1, "tp_size": 2}), (base, {"tp_size": 2}), (base, {"pp_size": 2}),
+            (base, {"attn_cp_size": 2}), (base, {"extra": {"extra_backend_tag": "tenant"}}),
+            (base, {"extra": {"prefix": "tenant"}}), (base, {"extra": {"interface_v1": 0}}),
+        ]
+        for shape, fields in others:
+            with self.subTest(shape=shape, fields=fields):
+                self.assertEqual(self.store(1, Pool(4, **shape), **fields).batch_exists(keys), 0)
+
+    def test_data_parallel_ranks_share(self):
+        pool = self.filled(Pool(4, [4096]), 4)
+        keys = keys_of(self.first, 4)
+        given = config((0, 5, 18), {"engine_socket": self.engines.sockets[0], "interface_v1": 1,
+                                    "engine_start": False})
+        given.dp_rank, given.dp_size = 3, 4
+        store = PeerCacheStore(given, {})
+        self.addCleanup(store.close)
+        store.register_mem_pool_host(pool)
+        self.assertTrue(all(store.batch_set_v1(keys, pool.indices(range(4)))))
+        self.assertEqual(self.store(1, Pool(4, [4096])).batch_exists(keys), 4)
+
+    def test_generic_calls_of_a_draft_beside_v1_are_pages_of_their_own(self):
+        pool = self.filled(Pool(4, [4096]), 4)
+        store = self.store(0, pool)
+        keys = keys_of(self.first, 4)
+        drafts = [k + ".draft" for k in keys]
+        self.assertTrue(all(store.batch_set_v1(keys, pool.indices(range(4)))))
+        self.assertTrue(store.batch_set(drafts, [Tensor(content(i, 300)) for i in range(4)]))
+        self.assertEqual(store.batch_exists(keys), 4)
+        got = self.store(1, pool).batch_get(drafts, [Tensor(bytes(300)) for _ in drafts])
+        self.assertEqual([t.bytes() for t in got], [content(i, 300) for i in range(4)])
+        self.assertEqual(self.store(1, Pool(4, [4096])).batch_exists(keys), 4)
+
+
+class Hybrid(StoreTest):
+    def transfer(self, name, keys, indices=None, policy="all_pages"):
+        return SimpleNamespace(name=SimpleNamespace(value=name), keys=keys, host_indices=indices,
+                               hit_policy=SimpleNamespace(value=policy))
+
+    def test_sidecars_are_moved_and_the_hit_is_what_all_pools_have(self):
+        kv, mamba, swa = Pool(10, [4096, 4096]), Pool(10, [30000, 12]), Pool(10, [512])
+        pools = {"kv": kv, "mamba": mamba, "swa": swa}
+        for pool in pools.values():
+            self.filled(pool, 10)
+        store, keys = self.store(0, kv), keys_of(self.first, 10)
+        for name in ("mamba", "swa"):
+            store.register_mem_host_pool_v2(pools[name], SimpleNamespace(value=name))
+        stored = {"kv": range(8), "mamba": (4, 5), "swa": range(7)}
+        for name, pages in stored.items():
+            some = [keys[p] for p in pages]
+            self.assertEqual(store.batch_set_v2(
+                [self.transfer(name, some, pools[name].indices(pages))]),
+                {name: [True] * len(some)})
+
+        def hit(*transfers):
+            result = store.batch_exists_v2(keys, list(transfers), None)
+            return result.kv_hit_pages, result.extra_pool_hit_pages
+
+        self.assertEqual(hit(), (8, {"kv": 8}))
+        self.assertEqual(hit(self.transfer("swa", None)), (7, {"kv": 8, "swa": 7}))
+        one = self.transfer("mamba", [keys[0]], policy="trailing_pages")
+        two = self.transfer("mamba", keys[:2], policy="trailing_pages")
+        self.assertEqual(hit(one)[0], 6)
+        self.assertEqual(hit(two)[0], 6)
+        three = self.transfer("mamba", keys[:3], policy="trailing_pages")
+        self.assertEqual(hit(three), (0, {"kv": 8}))
+        got = Pool(10, [30000, 12])
+        reader = self.store(1, Pool(10, [4096, 4096]))
+        reader.register_mem_host_pool_v2(got, "mamba")
+        self.assertEqual(reader.batch_get_v2(
+            [self.transfer("mamba", [keys[4], keys[9], keys[5]], got.indices([1, 2, 3])),
+             self.transfer("unknown", keys[:2], None)]),
+            {"mamba": [True, False, True], "unknown": [False, False]}, reader.counts())
+        self.assertEqual(got.read(1), mamba.read(4))
+        self.assertEqual(got.read(3), mamba.read(5))
+
+    def test_a_sidecars_pages_are_not_written_to_before_the_call_ends(self):
+        """A sidecar's page may be another's by then: hits are copied at the end, misses never."""
+        pool = Pool(200, [30000], shm=True)
+        store = self.store(0, Pool(4, [64]))
+        store.register_mem_host_pool_v2(self.filled(pool, 100), "mamba")
+        keys = keys_of(self.first, 100)
+        self.assertEqual(store.batch_set_v2([self.transfer(
+            "mamba", keys, pool.indices(range(100)))]), {"mamba": [True] * 100})
+        reader = self.store(1, Pool(4, [64]))
+        there = Pool(200, [30000], shm=True)
+        reader.register_mem_host_pool_v2(there, "mamba")
+        for page in range(200):
+            there.write(page, content(7, 30000))
+        got = reader.batch_get_v2([self.transfer("mamba", keys + keys_of(self.first + 100, 100),
+                                                 there.indices(range(200)))])
+        self.assertEqual(got, {"mamba": [True] * 100 + [False] * 100})
+        self.assertTrue(self.same(there, 100))
+        self.assertTrue(all(there.read(p) == content(7, 30000) for p in range(100, 200)))
+        self.assertEqual(reader.counts()["hits_remote"], 100)
+        # Sources and destinations were the engine's own memory, not the pool's.
+        self.assertEqual(reader.counts()["bytes_sidecar"], 200 * 30000)
+        self.assertEqual(store.counts()["bytes_sidecar"], 100 * 30000)
+
+    def test_the_logical_anchor_has_everything_and_moves_nothing(self):
+        anchor, keys = LogicalPool(), keys_of(self.first, 6)
+        store = self.store(0, anchor)
+        self.assertEqual(store.batch_get_v1(keys, anchor.indices(range(6))), [True] * 6)
+        self.assertEqual(store.batch_set_v1(keys, anchor.indices(range(6))), [True] * 6)
+        self.assertEqual(store.batch_exists_v2(keys, [], None).kv_hit_pages, 6)
+        pool = self.filled(Pool(6, [4096]), 6)
+        store.register_mem_host_pool_v2(pool, "deepseek_v4_c4")
+        self.assertEqual(store.batch_exists_v2(
+            keys, [self.transfer("deepseek_v4_c4", None)], None).kv_hit_pages, 0)
+        self.assertEqual(store.batch_set_v2(
+            [self.transfer("deepseek_v4_c4", keys[:4], pool.indices(range(4)))]),
+            {"deepseek_v4_c4": [True] * 4})
+        self.assertEqual(store.batch_exists_v2(
+            keys, [self.transfer("deepseek_v4_c4", None)], None).kv_hit_pages, 4)
+        self.assertEqual(store.counts()["errors"], {})
+
+
+class Threads(StoreTest):
+    def test_pages_are_reused_at_once_after_the_call(self):
+        for shm in (True, False):
+            pool = self.filled(Pool(128, [20000, 20000]), 128)
+            keys = keys_of(self.first, 128)
+            self.assertTrue(all(self.store(0, pool).batch_set_v1(keys, pool.indices(range(128)))))
+            there = Pool(128, [20000, 20000], shm=shm)
+            store = self.store(1, there)
+            for turn in range(40):
+                self.assertEqual(sum(store.batch_get_v1(keys, there.indices(range(128)))), 128)
+                if turn % 10 == 0:
+                    self.assertTrue(self.same(there, 128))
+                # Another request's bytes; nothing of the call before may reach them.
+                for buffer in there.buffers:
+                    ctypes.memset(buffer.base, turn & 0xff, len(buffer.map))
+                other = keys_of(self.first + 5000, 128)
+                self.assertEqual(sum(store.batch_get_v1(other, there.indices(range(128)))), 0)
+                for buffer in there.buffers:
+                    self.assertEqual(buffer.map[:], bytes([turn & 0xff]) * len(buffer.map))
+
+    def test_sources_may_change_at_once_after_a_set(self):
+        pool, there = Pool(64, [8192]), Pool(64, [8192])
+        store, reader = self.store(0, pool), self.store(1, there)
+        for turn in range(20):
+            keys = keys_of(self.first + 1000 * turn, 64)
+            self.filled(pool, 64)
+            self.assertTrue(all(store.batch_set_v1(keys, pool.indices(range(64)))))
+            ctypes.memset(pool.buffers[0].base, 0xee, 64 * 8192)
+            self.assertTrue(all(reader.batch_get_v1(keys, there.indices(range(64)))))
+            self.assertTrue(self.same(there, 64))
+
+    def test_a_flush_during_a_get_leaves_two_callers_and_no_harm(self):
+        pool = self.filled(Pool(512, [16384]), 256)
+        keys = keys_of(self.first, 256)
+        store = self.store(0, pool)
+        self.assertTrue(all(store.batch_set_v1(keys, pool.indices(range(256)))))
+        there = Pool(512, [16384])
+        reader = self.store(1, there)
+        wrong = []
+
+        def get(offset):
+            for _ in range(30):
+                hits = reader.batch_get_v1(keys, there.indices(range(offset, offset + 256)))
+                if not all(hits) or any(there.read(offset + p) != pool.read(p)
+                                        for p in range(0, 256, 50)):
+                    wrong.append(hits)
+
+        callers = [threading.Thread(target=get, args=(offset,)) for offset in (0, 256)]
+        for caller in callers:
+            caller.start()
+        for _ in range(50):
+            reader.clear()
+            reader.get_stats()
+            reader.batch_exists(keys)
+        for caller in callers:
+            caller.join()
+        self.assertEqual(wrong, [])
+        self.assertLessEqual(reader.counts()["channels"], 5)
+
+    def test_python_runs_on_while_a_call_waits(self):
+        """The reader's engine is stopped: a get waits for its deadline without the interpreter."""
+        pool = self.filled(Pool(64, [4096]), 64)
+        keys = keys_of(self.first, 64)
+        self.assertTrue(all(self.store(0, pool).batch_set_v1(keys, pool.indices(range(64)))))
+        there = Pool(64, [4096])
+        reader = self.store(1, there, extra={"timeout_ms": 700})
+        reader.batch_exists(keys)
+        engine = self.engines.process[1]
+        engine.send_signal(signal.SIGSTOP)
+        try:
+            result, gap, began = [], 0.0, time.monotonic()
+            caller = threading.Thread(target=lambda: result.append(
+                reader.batch_get_v1(keys, there.indices(range(64)))))
+            caller.start()
+            before = began
+            while caller.is_alive():
+                now = time.monotonic()
+                gap, before = max(gap, now - before), now
+        finally:
+            engine.send_signal(signal.SIGCONT)
+        self.engines.wait_members(2)
+        self.assertEqual(result, [[False] * 64])
+        self.assertGreater(before - began, 0.6)
+        self.assertLess(gap, 0.5)  # this thread never stood still for as long as the call
+
+
+class Failure(StoreTest):
+    def test_nothing_raises_whatever_is_passed(self):
+        pool = Pool(4, [4096])
+        for store in (self.store(0, pool), self.store(0), self.store(0, object())):
+            for bad in (None, [None], [7], ["k"], [b"k", "k"], 5, "k", object(), ["k" * 2000]):
+                n = len(bad) if isinstance(bad, (list, str)) else 0
+                for indices in (None, [], Indices([0]), pool.indices([0, 1]), 9):
+                    for call in (store.batch_get_v1, store.batch_set_v1):
+                        got = call(bad, indices, None)
+                        self.assertIsInstance(got, list)
+                        self.assertEqual(len(got), n)
+                self.assertIsInstance(store.batch_exists(bad, None), int)
+                self.assertIsInstance(store.batch_get(bad, bad), list)
+                self.assertIn(store.batch_set(bad, bad), (True, False))
+                self.assertIsNone(store.get(bad, bad))
+                self.assertIn(store.set(bad, bad), (True, False))
+                self.assertIn(store.exists(bad), (True, False))
+                self.assertIsInstance(store.batch_get_v2(bad), dict)
+                self.assertIsInstance(store.batch_set_v2(bad), dict)
+                self.assertEqual(store.batch_exists_v2(bad, bad).kv_hit_pages, 0)
+            store.clear()
+            store.get_stats()
+            self.assertGreater(sum(store.counts()["errors"].values()), 0)
+
+    def test_a_closed_store_has_nothing_and_closes_twice(self):
+        pool = self.filled(Pool(4, [4096]), 4)
+        keys = keys_of(self.first, 4)
+        store = self.store(0, pool)
+        self.assertTrue(all(store.batch_set_v1(keys, pool.indices(range(4)))))
+        store.close()
+        store.close()
+        self.assertEqual(store.batch_exists(keys), 0)
+        self.assertEqual(store.batch_get_v1(keys, pool.indices(range(4))), [False] * 4)
+        self.assertEqual(store.batch_set_v1(keys, pool.indices(range(4))), [False] * 4)
+        again = self.store(0, pool)
+        self.assertEqual(again.batch_exists(keys), 4)
+
+    def test_close_waits_for_calls_under_way(self):
+        pool = self.filled(Pool(256, [65536]), 256)
+        keys = keys_of(self.first, 256)
+        self.assertTrue(all(self.store(0, pool).batch_set_v1(keys, pool.indices(range(256)))))
+        for _ in range(10):
+            there = Pool(256, [65536])
+            store = self.store(1, there)
+            got = []
+            caller = threading.Thread(
+                target=lambda: got.append(store.batch_get_v1(keys, there.indices(range(256)))))
+            caller.start()
+            store.close()
+            caller.join()
+            for page, hit in enumerate(got[0]):
+                self.assertTrue(not hit or there.read(page) == pool.read(page))
+
+    def test_clear_takes_away_what_this_process_stored(self):
+        pool = self.filled(Pool(200, [4096]), 200)
+        store, keys = self.store(0, pool), keys_of(self.first, 200)
+        self.assertTrue(all(store.batch_set_v1(keys, pool.indices(range(200)))))
+        self.assertEqual(self.store(1, pool).batch_exists(keys), 200)
+        store.clear()
+        self.assertEqual(self.store(1, pool).batch_exists(keys), 0)
+        self.assertEqual(store.batch_exists(keys), 0)
+
+
+class Death(harness.ClusterTest):
+    def test_an_engine_that_is_killed_and_comes_back_is_only_misses_meanwhile(self):
+        engines = self.start(2, pool_bytes="64MiB",
+                             settings=["cluster.heartbeat_ms=50", "cluster.dead_after_ms=500",
+                                       "engine.unsealed_memory=yes"])
+        pools = [Pool(200, [4096], shm=True) for _ in range(2)]
+        stores, controllers = [], []
+        for node, pool in enumerate(pools):
+            store = PeerCacheStore(config((0, 5, 18), {
+                "engine_socket": engines.sockets[node], "engine_start": False,
+                "interface_v1": 1, "timeout_ms": 1000}), {})
+            self.addCleanup(store.close)
+            store.register_mem_pool_host(pool)
+            stores.append(store)
+            controllers.append(Controller(store, pool))
+            self.addCleanup(controllers[-1].close)
+        keys, pages = keys_of(1, 200), list(range(200))
+        for page in pages:
+            pools[0].write(page, content(page, 4096))
+        self.assertEqual(controllers[0].do("set", keys, pages), 200)
+        self.assertEqual(controllers[1].do("get", keys, pages), 200)
+        # The reader's own engine goes: everything is a miss, at once, and nobody dies.
+        engines.kill(1)
+        began = time.monotonic()
+        # The client looks at its socket every 10 ms; until then it believes what it knows.
+        harness.wait_for(lambda: controllers[1].do("exists", keys) == 0, 5, "misses")
+        self.assertEqual(controllers[1].do("get", keys, pages), 0)
+        self.assertEqual(controllers[1].do("set", keys, pages), 0)
+        self.assertLess(time.monotonic() - began, 5 * harness.SLOW)
+        engines.restart(1)
+        harness.wait_for(lambda: controllers[1].do("exists", keys) == 200, 30, "hits come back")
+        for page in pages:
+            pools[1].write(page, bytes(4096))
+        self.assertEqual(controllers[1].do("get", keys, pages), 200)
+        self.assertTrue(all(pools[1].read(p) == pools[0].read(p) for p in pages))
+        # The one with the pages goes: misses; stored again, they are back.
+        engines.kill(0)
+        self.assertEqual(controllers[1].do("get", keys, pages), 0)
+        engines.restart(0)
+        harness.wait_for(lambda: controllers[0].do("set", keys, pages) == 200, 30, "sets work")
+        harness.wait_for(lambda: controllers[1].do("get", keys, pages) == 200, 30, "hits again")
+        self.assertTrue(all(c.alive() for c in controllers))
+        self.assertEqual([s.counts()["errors"] for s in stores], [{}, {}])
+        self.assertEqual(stores[1].counts()["bytes_staged"], 0)
+
+    def test_what_exists_reported_outlives_what_nobody_asked_for(self):
+        """Twice the pool is stored; pages that exists found in between are spared."""
+        engines = self.start(2, pool_bytes="32MiB")
+        pool, there = Pool(64, [65536]), Pool(64, [65536])
+        stores = []
+        for node, memory in enumerate((pool, there)):
+            store = PeerCacheStore(config((0, 5, 18), {
+                "engine_socket": engines.sockets[node], "engine_start": False,
+                "interface_v1": 1}), {})
+            self.addCleanup(store.close)
+            store.register_mem_pool_host(memory)
+            stores.append(store)
+        wanted, indices = keys_of(1, 64), pool.indices(range(64))
+        forgotten = keys_of(1000, 64)
+        self.assertTrue(all(stores[0].batch_set_v1(wanted, indices)))
+        self.assertTrue(all(stores[0].batch_set_v1(forgotten, indices)))
+        self.assertEqual(stores[1].batch_exists(wanted), 64)
+        harness.wait_for(lambda: engines.status(0), 10, "status")
+        for i in range(8):  # 32 MiB more, of which nobody asks for anything
+            self.assertTrue(all(stores[0].batch_set_v1(keys_of(2000 + 100 * i, 64), indices)))
+        self.assertEqual(sum(stores[1].batch_get_v1(wanted, there.indices(range(64)))), 64)
+        self.assertLess(sum(stores[1].batch_get_v1(forgotten, there.indices(range(64)))), 32)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Every way a WQE can fail, and what setup calls refuse. One process, stepped.
+ */
+#include "tests/soft/pair.h"
+
+static struct end a, b;
+
+static int open_pair(void **state)
+{
+	(void)state;
+	pair_open(&a, &b, "shm", 2);
+	return 0;
+}
+
+static int close_pair(void **state)
+{
+	(void)state;
+	end_close(&a);
+	end_close(&b);
+	return 0;
+}
+
+/* The WQE posted last on queue pair 0 fails with this; one behind it is flushed; QP 1 goes on. */
+static void expect_failure(uint8_t syndrome)
+{
+	end_post(&a, 0, DV_READ, 0, (uintptr_t)b.memory, b.mr.rkey, 8, DV_CE_ERROR_ONLY);
+	dv_ring(a.sqs[0]);
+	end_wait(&a, &b, 2);
+	assert_int_equal(a.done[0].syndrome, syndrome);
+	assert_int_equal(a.done[1].syndrome, DV_SYNDROME_FLUSHED);
+	assert_int_equal(a.done[0].qpn, dv_qp_number(a.qps[0]));
+	assert_int_equal(a.sqs[0]->ci, a.sqs[0]->pi);
+	end_post(&a, 1, DV_READ, 0, (uintptr_t)b.memory, b.mr.rkey, 8, DV_CE_ALWAYS);
+	dv_ring(a.sqs[1]);
+	end_wait(&a, &b, 3);
+	assert_int_equal(a.done[2].syndrome, 0);
+}
+
+static void post(enum dv_opcode opcode, struct dv_sge sge, uint64_t remote, uint32_t rkey)
+{
+	dv_post(a.sqs[0], opcode, remote, rkey, &sge, 1, DV_CE_ERROR_ONLY);
+}
+
+static struct dv_sge good_sge(void)
+{
+	return (struct dv_sge){(uintptr_t)a.memory, 64, a.mr.lkey};
+}
+
+static void an_unknown_lkey_is_a_local_protection_error(void **state)
+{
+	struct dv_sge sge = good_sge();
+
+	(void)state;
+	sge.lkey ^= 1;
+	post(DV_READ, sge, (uintptr_t)b.memory, b.mr.rkey);
+	expect_failure(DV_SYNDROME_LOCAL_PROTECTION);
+}
+
+static void a_destination_past_its_region_is_a_local_protection_error(void **state)
+{
+	struct dv_sge sge = good_sge();
+
+	(void)state;
+	sge.address += END_BYTES - 63;
+	post(DV_READ, sge, (uintptr_t)b.memory, b.mr.rkey);
+	expect_failure(DV_SYNDROME_LOCAL_PROTECTION);
+}
+
+static void a_destination_before_its_region_is_a_local_protection_error(void **state)
+{
+	struct dv_sge sge = good_sge();
+
+	(void)state;
+	sge.address -= 1;
+	post(DV_READ, sge, (uintptr_t)b.memory, b.mr.rkey);
+	expect_failure(DV_SYNDROME_LOCAL_PROTECTION);
+}
+
+static void a_read_into_memory_without_local_write_is_a_local_protection_error(void **state)
+{
+	struct dv_sge sge = good_sge();
+	struct dv_mr mr;
+
+	(void)state;
+	pair_good(dv_mr_register(a.device, a.memory, END_BYTES, DV_REMOTE_READ, a.memfd, 0, &mr));
+	sge.lkey = mr.lkey;
+	dv_post(a.sqs[1], DV_WRITE, (uintptr_t)b.memory, b.mr.rkey, &sge, 1, DV_CE_ALWAYS);
+	dv_ring(a.sqs[1]); /* as a source it is good */
+	end_wait(&a, &b, 1);
+	assert_int_equal(a.done[0].syndrome, 0);
+	a.done_count = 0;
+	post(DV_READ, sge, (uintptr_t)b.memory, b.mr.rkey);
+	expect_failure(DV_SYNDROME_LOCAL_PROTECTION);
+	pair_good(dv_mr_deregister(a.device, &mr));
+}
+
+static void a_segment_of_zero_bytes_is_an_error_and_not_nothing(void **state)
+{
+	struct dv_sge sge = good_sge();
+
+	(void)state;
+	sge.bytes = 0;
+	post(DV_READ, sge, (uintptr_t)b.memory, b.mr.rkey);
+	expect_failure(DV_SYNDROME_LOCAL_PROTECTION);
+}
+
+static void more_than_two_gigabytes_are_a_local_length_error(void **state)
+{
+	struct dv_sge sges[2] = {good_sge(), good_sge()};
+
+	(void)state;
+	sges[0].bytes = 1u << 31;
+	sges[1].bytes = 1;
+	dv_post(a.sqs[0], DV_READ, (uintptr_t)b.memory, b.mr.rkey, sges, 2, DV_CE_ERROR_ONLY);
+	expect_failure(DV_SYNDROME_LOCAL_LENGTH);
+}
+
+static void an_opcode_that_is_no_read_or_write_is_a_local_qp_operation_error(void **state)
+{
+	struct dv_soft_stats stats;
+
+	(void)state;
+	post((enum dv_opcode)MLX5_OPCODE_SEND, good_sge(), (uintptr_t)b.memory, b.mr.rkey);
+	expect_failure(DV_SYNDROME_LOCAL_QP_OP);
+	dv_soft_stats(a.device, &stats);
+	assert_int_equal(stats.bad_wqe, 1);
+}
+
+static void an_unknown_rkey_is_a_remote_access_error(void **state)
+{
+	(void)state;
+	post(DV_READ, good_sge(), (uintptr_t)b.memory, b.mr.rkey + 0x100);
+	expect_failure(DV_SYNDROME_REMOTE_ACCESS);
+}
+
+static void a_source_past_its_region_is_a_remote_access_error(void **state)
+{
+	(void)state;
+	post(DV_READ, good_sge(), (uintptr_t)b.memory + END_BYTES - 63, b.mr.rkey);
+	expect_failure(DV_SYNDROME_REMOTE_ACCESS);
+}
+
+static void a_source_before_its_region_is_a_remote_access_error(void **state)
+{
+	(void)state;
+	post(DV_READ, good_sge(), (uintptr_t)b.memory - 1, b.mr.rkey);
+	expect_failure(DV_SYNDROME_REMOTE_ACCESS);
+}
+
+static void rights_that_were_not_given_are_a_remote_access_error(void **state)
+{
+	struct dv_mr mr;
+
+	(void)state;
+	pair_good(dv_mr_register(b.device, b.memory, END_BYTES, DV_REMOTE_READ, b.memfd, 0, &mr));
+	post(DV_WRITE, good_sge(), (uintptr_t)b.memory, mr.rkey);
+	expect_failure(DV_SYNDROME_REMOTE_ACCESS);
+	pair_good(dv_mr_deregister(b.device, &mr));
+}
+
+static void memory_for_local_use_is_a_remote_access_error(void **state)
+{
+	struct dv_mr mr;
+
+	(void)state;
+	pair_good(dv_mr_register(b.device, b.memory, END_BYTES, DV_LOCAL_WRITE, -1, 0, &mr));
+	post(DV_READ, good_sge(), (uintptr_t)b.memory, mr.rkey);
+	expect_failure(DV_SYNDROME_REMOTE_ACCESS);
+	pair_good(dv_mr_deregister(b.device, &mr));
+}
+
+static void the_key_of_a_deregistered_region_never_works_again(void **state)
+{
+	struct dv_mr mr;
+	uint32_t old;
+
+	(void)state;
+	pair_good(dv_mr_register(b.device, b.memory, 4096, DV_REMOTE_READ, b.memfd, 0, &mr));
+	old = mr.rkey;
+	pair_good(dv_mr_deregister(b.device, &mr));
+	assert_int_equal(dv_mr_deregister(b.device, &mr), -EINVAL);
+	for (unsigned i = 0; i < 10000; i++) { /* every slot of the table is used again */
+		pair_good(dv_mr_register(
+			b.device, b.memory, 4096, DV_REMOTE_READ, b.memfd, 0, &mr));
+		assert_int_not_equal(mr.rkey, old);
+		assert_int_not_equal(mr.rkey, 0x100); /* ends scatter lists on mlx5 */
+		pair_good(dv_mr_deregister(b.device, &mr));
+	}
+	post(DV_READ, good_sge(), (uintptr_t)b.memory, old);
+	expect_failure(DV_SYNDROME_REMOTE_ACCESS);
+}
+
+static void a_peer_in_error_exhausts_the_retries(void **state)
+{
+	(void)state;
+	dv_soft_patience(a.device, 0, 20);
+	pair_good(dv_qp_error(b.qps[0]));
+	post(DV_READ, good_sge(), (uintptr_t)b.memory, b.mr.rkey);
+	expect_failure(DV_SYNDROME_RETRY_EXCEEDED);
+}
+
+static void a_destroyed_peer_exhausts_the_retries(void **state)
+{
+	(void)state;
+	dv_soft_patience(a.device, 0, 20);
+	dv_qp_destroy(b.qps[0]);
+	b.qps[0] = b.qps[--b.qp_count];
+	post(DV_READ, good_sge(), (uintptr_t)b.memory, b.mr.rkey);
+	expect_failure(DV_SYNDROME_RETRY_EXCEEDED);
+}
+
+static void a_peer_that_was_reset_does_not_answer_its_old_partner(void **state)
+{
+	struct card card;
+
+	(void)state;
+	dv_soft_patience(a.device, 0, 20);
+	pair_good(dv_qp_error(b.qps[0]));
+	pair_good(dv_qp_reset(b.qps[0]));
+	end_card(&a, &card);
+	pair_good(dv_qp_connect(b.qps[0], &card.addresses[0]));
+	post(DV_READ, good_sge(), (uintptr_t)b.memory, b.mr.rkey); /* still the old address */
+	expect_failure(DV_SYNDROME_RETRY_EXCEEDED);
+}
+
+static void a_peer_does_not_answer_who_was_reset_since_it_connected(void **state)
+{
+	struct card card;
+
+	(void)state;
+	dv_soft_patience(a.device, 0, 20);
+	pair_good(dv_qp_error(a.qps[0]));
+	pair_good(dv_qp_reset(a.qps[0]));
+	end_card(&b, &card);
+	pair_good(dv_qp_connect(a.qps[0], &card.addresses[0])); /* b still knows the old address */
+	post(DV_READ, good_sge(), (uintptr_t)b.memory, b.mr.rkey);
+	expect_failure(DV_SYNDROME_RETRY_EXCEEDED);
+}
+
+static void a_closed_peer_is_given_up_at_once(void **state)
+{
+	static struct end c, d;
+
+	(void)state;
+	pair_open(&c, &d, "shm", 1);
+	dv_soft_patience(c.device, 3600000000000ull, 0);
+	end_post(&c, 0, DV_READ, 0, (uintptr_t)d.memory, d.mr.rkey, 64, DV_CE_ALWAYS);
+	end_close(&d);
+	dv_ring(c.sqs[0]);
+	end_wait(&c, NULL, 1);
+	assert_int_equal(c.done[0].syndrome, DV_SYNDROME_RETRY_EXCEEDED);
+	end_close(&c);
+}
+
+static void patience_is_a_second_by_default(void **state)
+{
+	uint64_t before = pair_now_ns();
+
+	(void)state;
+	pair_good(dv_qp_error(b.qps[0]));
+	post(DV_READ, good_sge(), (uintptr_t)b.memory, b.mr.rkey);
+	expect_failure(DV_SYNDROME_RETRY_EXCEEDED);
+	assert_true(pair_now_ns() - before >= 1000000000u);
+}
+
+static void a_completed_read_survives_the_peer_destroying_its_queue_pair(void **state)
+{
+	(void)state;
+	post(DV_READ, good_sge(), (uintptr_t)b.memory, b.mr.rkey);
+	end_post(&a, 0, DV_READ, 0, (uintptr_t)b.memory, b.mr.rkey, 64, DV_CE_ALWAYS);
+	dv_ring(a.sqs[0]);
+	dv_step(a.device);
+	dv_qp_destroy(b.qps[0]);
+	b.qps[0] = b.qps[--b.qp_count];
+	for (unsigned i = 0; i < 10; i++)
+		dv_step(a.device);
+	assert_int_equal(end_reap(&a), 1);
+	assert_int_equal(a.done[0].syndrome, 0);
+}
+
+static void more_completions_than_the_queue_holds_break_it(void **state)
+{
+	struct dv_options options = {.name = "soft"};
+	static struct end c;
+	struct dv_soft_stats stats;
+	struct card card;
+
+	(void)state;
+	end_open_with(&c, &options, 2, 64, 8);
+	end_card(&c, &card);
+	end_connect(&c, &card);
+	for (unsigned i = 0; i < 9; i++)
+		end_post(&c, 0, DV_READ, 0, card.base, card.rkey, 8, DV_CE_ALWAYS);
+	dv_ring(c.sqs[0]);
+	for (unsigned i = 0; i < 10; i++)
+		dv_step(c.device);
+	dv_soft_stats(c.device, &stats);
+	assert_int_equal(stats.cq_overruns, 1);
+	assert_non_null(strstr(stats.reason, "completion queue"));
+	assert_int_equal(end_reap(&c), 8);
+	/* broken for good, and for the other queue pair too */
+	end_post(&c, 1, DV_READ, 0, card.base, card.rkey, 8, DV_CE_ALWAYS);
+	dv_ring(c.sqs[1]);
+	for (unsigned i = 0; i < 10; i++)
+		dv_step(c.device);
+	assert_int_equal(end_reap(&c), 0);
+	end_close(&c);
+}
+
+static void setup_refuses_what_it_cannot_do(void **state)
+{
+	struct dv_address address;
+	struct dv_mr mr = {.lkey = 7};
+	struct dv_cq cq = {.cqn = 7};
+	struct dv_qp *qp = a.qps[0];
+	struct dv_sq *sq = NULL;
+
+	(void)state;
+	assert_int_equal(dv_mr_register(a.device, NULL, 64, DV_LOCAL_WRITE, -1, 0, &mr), -EINVAL);
+	assert_int_equal(dv_mr_register(a.device, a.memory, 0, DV_LOCAL_WRITE, -1, 0, &mr),
+		-EINVAL);
+	assert_int_equal(dv_mr_register(a.device, a.memory, 64, 0x80, -1, 0, &mr), -EINVAL);
+	assert_int_equal(dv_mr_register(a.device, a.memory, 64, DV_REMOTE_READ, a.memfd,
+		END_BYTES - 63, &mr), -ERANGE);
+	assert_int_equal(mr.lkey, 7);
+	assert_int_equal(dv_cq_create(a.device, 0, &cq), -EINVAL);
+	assert_int_equal(cq.cqn, 7);
+	assert_int_equal(dv_qp_create(a.device, &a.cq, 65537, &qp, &sq), -EINVAL);
+	assert_int_equal(dv_qp_create(a.device, &(struct dv_cq){.cqn = 999}, 64, &qp, &sq),
+		-EINVAL);
+	assert_ptr_equal(qp, a.qps[0]);
+	assert_null(sq);
+	dv_qp_address(b.qps[0], &address);
+	assert_int_equal(dv_qp_connect(qp, &address), -EINVAL); /* connected already */
+	address.version = 2;
+	assert_int_equal(dv_qp_connect(qp, &address), -EPROTO);
+	address.version = 1, address.kind = 2;
+	assert_int_equal(dv_qp_connect(qp, &address), -EPROTO);
+	address.kind = 3, address.tcp_port = 1;
+	assert_int_equal(dv_qp_connect(qp, &address), -EPROTO);
+}
+
+#define TEST(test) cmocka_unit_test_setup_teardown(test, open_pair, close_pair)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(an_unknown_lkey_is_a_local_protection_error),
+		TEST(a_destination_past_its_region_is_a_local_protection_error),
+		TEST(a_destination_before_its_region_is_a_local_protection_error),
+		TEST(a_read_into_memory_without_local_write_is_a_local_protection_error),
+		TEST(a_segment_of_zero_bytes_is_an_error_and_not_nothing),
+		TEST(more_than_two_gigabytes_are_a_local_length_error),
+		TEST(an_opcode_that_is_no_read_or_write_is_a_local_qp_operation_error),
+		TEST(an_unknown_rkey_is_a_remote_access_error),
+		TEST(a_source_past_its_region_is_a_remote_access_error),
+		TEST(a_source_before_its_region_is_a_remote_access_error),
+		TEST(rights_that_were_not_given_are_a_remote_access_error),
+		TEST(memory_for_local_use_is_a_remote_access_error),
+		TEST(the_key_of_a_deregistered_region_never_works_again),
+		TEST(a_peer_in_error_exhausts_the_retries),
+		TEST(a_destroyed_peer_exhausts_the_retries),
+		TEST(a_peer_that_was_reset_does_not_answer_its_old_partner),
+		TEST(a_peer_does_not_answer_who_was_reset_since_it_connected),
+		TEST(a_closed_peer_is_given_up_at_once),
+		TEST(patience_is_a_second_by_default),
+		TEST(a_completed_read_survives_the_peer_destroying_its_queue_pair),
+		TEST(more_completions_than_the_queue_holds_break_it),
+		TEST(setup_refuses_what_it_cannot_do),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

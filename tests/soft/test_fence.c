@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Order within one queue pair: what a fence promises, and that without one a retransmission lets
+ * the payload be younger than the head that was read after it. One process, stepped.
+ */
+#include "tests/soft/pair.h"
+
+static struct end a, b;
+
+static int open_pair(void **state)
+{
+	(void)state;
+	pair_open(&a, &b, "shm", 1);
+	return 0;
+}
+
+static int close_pair(void **state)
+{
+	(void)state;
+	end_close(&a);
+	end_close(&b);
+	return 0;
+}
+
+#define PAYLOAD 0u
+#define HEAD 65536u
+#define BYTES 4096u
+
+static void write_page(uint8_t generation)
+{
+	b.memory[HEAD] = generation; /* the head is bumped before the payload changes */
+	memset(b.memory + PAYLOAD, generation, BYTES);
+}
+
+/* Payload, then head. */
+static void post_pair(uint8_t fence)
+{
+	end_post(&a, 0, DV_READ, PAYLOAD, (uintptr_t)b.memory + PAYLOAD, b.mr.rkey, BYTES, 0);
+	end_post(&a, 0, DV_READ, HEAD, (uintptr_t)b.memory + HEAD, b.mr.rkey, 32,
+		DV_CE_ALWAYS | fence);
+	dv_ring(a.sqs[0]);
+}
+
+static void an_unfenced_head_vouches_for_nothing_when_payload_is_retransmitted(void **state)
+{
+	struct dv_fault fault = {.seed = 1, .retransmit_percent = 100};
+	struct dv_soft_stats stats;
+
+	(void)state;
+	dv_soft_faults(a.device, &fault);
+	write_page(1);
+	post_pair(0);
+	dv_step(a.device);
+	assert_int_equal(a.memory[HEAD], 1); /* the head was read: generation 1 ... */
+	assert_int_equal(end_reap(&a), 0);
+	write_page(2);
+	dv_step(a.device);
+	assert_int_equal(end_reap(&a), 1);
+	assert_int_equal(a.memory[HEAD], 1);
+	assert_int_equal(a.memory[PAYLOAD], 2); /* ... and yet the payload is of the next one */
+	dv_soft_stats(a.device, &stats);
+	assert_int_equal(stats.retransmits, 1);
+}
+
+static void a_fenced_head_is_never_older_than_the_payload(void **state)
+{
+	struct dv_fault fault = {.retransmit_percent = 100, .delay_steps_max = 3};
+	struct dv_soft_stats stats;
+	uint8_t generation = 0;
+
+	(void)state;
+	for (fault.seed = 1; fault.seed < 200; fault.seed++) {
+		dv_soft_faults(a.device, &fault);
+		a.done_count = 0;
+		write_page(++generation);
+		post_pair(DV_FENCE);
+		while (!end_reap(&a)) {
+			dv_step(a.device);
+			write_page(++generation);
+		}
+		if (a.memory[HEAD] == a.memory[PAYLOAD])
+			continue;
+		/* The head differs from the payload only by being younger. */
+		assert_true((int8_t)(a.memory[HEAD] - a.memory[PAYLOAD]) > 0);
+	}
+	dv_soft_stats(a.device, &stats);
+	assert_true(stats.fence_waits > 0);
+	assert_int_equal(stats.retransmits, 0);
+}
+
+static void a_fence_waits_for_reads_before_it_and_not_for_those_behind(void **state)
+{
+	struct dv_fault fault = {.seed = 5, .delay_steps_max = 1000};
+	unsigned steps = 0;
+
+	(void)state;
+	dv_soft_faults(a.device, &fault);
+	write_page(9);
+	end_post(&a, 0, DV_READ, 0, (uintptr_t)b.memory, b.mr.rkey, 64, DV_CE_ALWAYS);
+	end_post(&a, 0, DV_READ, 4096, (uintptr_t)b.memory, b.mr.rkey, 64, DV_CE_ALWAYS | DV_FENCE);
+	end_post(&a, 0, DV_READ, 8192, (uintptr_t)b.memory, b.mr.rkey, 64, DV_CE_ALWAYS);
+	dv_ring(a.sqs[0]);
+	do {
+		dv_step(a.device);
+		assert_true(++steps < 2000);
+		if (!end_reap(&a))
+			assert_int_equal(a.memory[4096], 0); /* not before the CQE of the first */
+	} while (!a.done_count);
+	dv_step(a.device);
+	assert_int_equal(a.memory[4096], 9);
+	assert_int_equal(a.memory[8192], 9); /* in the same step: it need not wait */
+	end_wait(&a, NULL, 3);
+}
+
+static void at_most_sixteen_reads_are_under_way(void **state)
+{
+	struct dv_fault fault = {.seed = 11, .delay_steps_max = 100000};
+
+	(void)state;
+	memset(b.memory, 3, 64);
+	dv_soft_faults(a.device, &fault); /* completions take very long */
+	for (unsigned i = 0; i < 30; i++)
+		end_post(&a, 0, DV_READ, 64 * i, (uintptr_t)b.memory, b.mr.rkey, 64, DV_CE_ALWAYS);
+	dv_ring(a.sqs[0]);
+	for (unsigned i = 0; i < 5; i++)
+		dv_step(a.device);
+	assert_int_equal(end_reap(&a), 0);
+	assert_int_equal(a.memory[64 * 15], 3);
+	assert_int_equal(a.memory[64 * 16], 0);
+	fault.delay_steps_max = 0;
+	dv_soft_faults(a.device, &fault);
+	end_wait(&a, NULL, 30);
+	assert_int_equal(a.memory[64 * 29], 3);
+}
+
+static void a_large_read_can_be_torn_and_the_head_tells(void **state)
+{
+	struct dv_fault fault = {.seed = 2, .piece_bytes = 1024};
+
+	(void)state;
+	dv_soft_faults(a.device, &fault);
+	write_page(1);
+	post_pair(DV_FENCE);
+	dv_step(a.device);
+	dv_step(a.device);
+	write_page(2);
+	end_wait(&a, NULL, 1);
+	assert_true(a.memory[PAYLOAD] != a.memory[PAYLOAD + BYTES - 1]);
+	assert_int_equal(a.memory[HEAD], 2);
+}
+
+static void pieces_come_in_either_direction(void **state)
+{
+	struct dv_fault fault = {.piece_bytes = 1024};
+	unsigned forward = 0, backward = 0;
+
+	(void)state;
+	for (fault.seed = 1; fault.seed <= 20; fault.seed++) {
+		dv_soft_faults(a.device, &fault);
+		memset(a.memory, 0, BYTES);
+		memset(b.memory, 1, BYTES);
+		end_post(&a, 0, DV_READ, 0, (uintptr_t)b.memory, b.mr.rkey, BYTES, DV_CE_ALWAYS);
+		dv_ring(a.sqs[0]);
+		dv_step(a.device);
+		forward += a.memory[0] == 1;
+		backward += a.memory[BYTES - 1] == 1;
+		end_wait(&a, NULL, (unsigned)fault.seed);
+		assert_memory_equal(a.memory, b.memory, BYTES);
+	}
+	assert_true(forward > 0 && backward > 0);
+	assert_int_equal(forward + backward, 20);
+}
+
+#define TEST(test) cmocka_unit_test_setup_teardown(test, open_pair, close_pair)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(an_unfenced_head_vouches_for_nothing_when_payload_is_retransmitted),
+		TEST(a_fenced_head_is_never_older_than_the_payload),
+		TEST(a_fence_waits_for_reads_before_it_and_not_for_those_behind),
+		TEST(at_most_sixteen_reads_are_under_way),
+		TEST(a_large_read_can_be_torn_and_the_head_tells),
+		TEST(pieces_come_in_either_direction),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Readers against eviction: one writer refills a small pool without rest, so that every page is
+ * evicted again and again, while reader threads on another engine read the same keys by one-sided
+ * READs and verify every byte of what is reported as a hit.
+ *
+ * Started by test_stress.py with two engines: pages are stored through the first socket and read
+ * through the second. Prints JSON; exit 0 when everything that was promised was read.
+ */
+#include <getopt.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/abi/ring.h"
+#include "tools/common.h"
+
+#define BATCH 32u
+
+struct stress {
+	uint64_t page_bytes, keys, reads_wanted;
+	unsigned readers;
+	uint64_t end_ns;
+	struct pc *writer_pc, *reader_pc;
+	uint32_t stop;
+	uint64_t stored; /* writer's */
+};
+
+struct reader {
+	struct stress *stress;
+	unsigned index;
+	pthread_t thread;
+	/* owner: reader; the others look */
+	alignas(64) uint64_t reads;
+	uint64_t hits, wrong, other;
+	struct pc_counts counts;
+};
+static_assert(sizeof(struct reader) % 64 == 0, "readers share no cache line");
+
+struct pages {
+	struct pc_page page[BATCH];
+	struct pc_segment segment[BATCH];
+	char key[BATCH][KEY_TEXT_BYTES];
+	enum pc_result result[BATCH];
+	unsigned char *memory;
+};
+
+static void prepare(struct stress *s, struct pages *p, unsigned i, uint64_t id)
+{
+	p->segment[i] = (struct pc_segment){p->memory + i * s->page_bytes, s->page_bytes};
+	p->page[i] = (struct pc_page){p->key[i], KEY_TEXT_BYTES, &p->segment[i], 1};
+	key_text(id, p->key[i]);
+}
+
+static struct pages *pages_open(struct stress *s, struct pc *pc)
+{
+	struct pages *p = calloc(1, sizeof(*p));
+	void *memory;
+
+	if (!p || pc_memory_alloc(pc, s->page_bytes * BATCH, &memory))
+		die("%s", p ? pc_error() : "out of memory");
+	p->memory = memory;
+	return p;
+}
+
+static void *write_without_rest(void *argument)
+{
+	struct stress *s = argument;
+	struct pages *p = pages_open(s, s->writer_pc);
+	struct pc_channel *channel;
+	uint64_t next = 0;
+
+	if (pc_channel_open(s->writer_pc, &channel))
+		die("%s", pc_error());
+	while (!shm_load_acquire(&s->stop)) {
+		for (unsigned i = 0; i < BATCH; i++, next = (next + 1) % s->keys) {
+			prepare(s, p, i, next);
+			content_fill(p->segment[i].base, s->page_bytes, next);
+		}
+		if (pc_set(channel, p->page, BATCH, 5000, p->result))
+			die("%s", pc_error());
+		for (unsigned i = 0; i < BATCH; i++)
+			s->stored += p->result[i] == PC_HIT;
+	}
+	pc_channel_close(channel);
+	free(p);
+	return NULL;
+}
+
+static void *read_and_verify(void *argument)
+{
+	struct reader *r = argument;
+	struct stress *s = r->stress;
+	struct pages *p = pages_open(s, s->reader_pc);
+	struct pc_channel *channel;
+	uint64_t random = r->index;
+	uint64_t id[BATCH];
+
+	if (pc_channel_open(s->reader_pc, &channel))
+		die("%s", pc_error());
+	while (r->reads < s->reads_wanted && now_ns() < s->end_ns) {
+		for (unsigned i = 0; i < BATCH; i++) {
+			random += 0x9e3779b97f4a7c15ull;
+			id[i] = mix64(random) % s->keys;
+			prepare(s, p, i, id[i]);
+		}
+		if (pc_get(channel, p->page, BATCH, 5000, p->result))
+			die("%s", pc_error());
+		for (unsigned i = 0; i < BATCH; i++) {
+			bool hit = p->result[i] == PC_HIT;
+
+			r->hits += hit;
+			r->other += !hit && p->result[i] != PC_MISS && p->result[i] != PC_STALE;
+			r->wrong += hit && !content_is(p->segment[i].base, s->page_bytes, id[i]);
+		}
+		pc_channel_counts(channel, &r->counts);
+		/* A page was read when its payload came: it was a hit, or found to be stale. */
+		r->reads = r->hits + r->counts.stale;
+	}
+	pc_channel_close(channel);
+	free(p);
+	return NULL;
+}
+
+static int report(struct stress *s, struct reader *readers, double seconds)
+{
+	struct reader sum = {0};
+	json_object *o = json_object_new_object();
+
+	for (unsigned i = 0; i < s->readers; i++) {
+		sum.reads += readers[i].reads;
+		sum.hits += readers[i].hits;
+		sum.wrong += readers[i].wrong;
+		sum.other += readers[i].other;
+		sum.counts.stale += readers[i].counts.stale;
+		sum.counts.hits_remote += readers[i].counts.hits_remote;
+		sum.counts.misses += readers[i].counts.misses;
+	}
+	json_object_object_add(o, "reads", json_object_new_int64((int64_t)sum.reads));
+	json_object_object_add(o, "hits", json_object_new_int64((int64_t)sum.hits));
+	json_object_object_add(o, "wrong", json_object_new_int64((int64_t)sum.wrong));
+	json_object_object_add(o, "other", json_object_new_int64((int64_t)sum.other));
+	json_object_object_add(o, "stale", json_object_new_int64((int64_t)sum.counts.stale));
+	json_object_object_add(o, "misses", json_object_new_int64((int64_t)sum.counts.misses));
+	json_object_object_add(
+		o, "hits_remote", json_object_new_int64((int64_t)sum.counts.hits_remote));
+	json_object_object_add(o, "stored", json_object_new_int64((int64_t)s->stored));
+	json_object_object_add(o, "seconds", json_object_new_double(seconds));
+	write_json(o, "-");
+	json_object_put(o);
+	return sum.reads >= s->reads_wanted * s->readers ? 0 : 1;
+}
+
+int main(int argc, char **argv)
+{
+	static const struct option options[] = {{"sockets", 1, NULL, 's'},
+		{"reads", 1, NULL, 'n'}, {"readers", 1, NULL, 'r'}, {"keys", 1, NULL, 'k'},
+		{"page-bytes", 1, NULL, 'b'}, {"seconds", 1, NULL, 'd'}, {NULL, 0, NULL, 0}};
+	struct stress s = {.page_bytes = 4096, .keys = 4096, .reads_wanted = 1000000, .readers = 4};
+	const char *list = NULL, *socket[SOCKETS_MAX];
+	uint64_t seconds = 300, started;
+	char *text;
+	struct reader *readers;
+	pthread_t writer;
+	int o, status;
+
+	while ((o = getopt_long(argc, argv, "", options, NULL)) != -1) {
+		switch (o) {
+		case 's': list = optarg; break;
+		case 'n': s.reads_wanted = parse_number("--reads", optarg, 1, 1ull << 40); break;
+		case 'r': s.readers = (unsigned)parse_number("--readers", optarg, 1, 64); break;
+		case 'k': s.keys = parse_number("--keys", optarg, BATCH, 1u << 30); break;
+		case 'b': s.page_bytes = parse_size("--page-bytes", optarg, 8, 1 << 20); break;
+		case 'd': seconds = parse_number("--seconds", optarg, 1, 3600); break;
+		default: die("see the source");
+		}
+	}
+	if (parse_sockets(list, socket, &text) != 2)
+		die("needs two engines: --sockets A,B");
+	s.reads_wanted = (s.reads_wanted + s.readers - 1) / s.readers;
+	started = now_ns();
+	s.end_ns = started + seconds * 1000000000ull;
+	s.writer_pc = open_session(socket[0], "stress");
+	s.reader_pc = open_session(socket[1], "stress");
+	readers = aligned_alloc(64, s.readers * sizeof(*readers));
+	if (!readers || pthread_create(&writer, NULL, write_without_rest, &s))
+		die("cannot start");
+	memset(readers, 0, s.readers * sizeof(*readers));
+	for (unsigned i = 0; i < s.readers; i++) {
+		readers[i].stress = &s;
+		readers[i].index = i + 1;
+		if (pthread_create(&readers[i].thread, NULL, read_and_verify, &readers[i]))
+			die("cannot start reader %u", i);
+	}
+	for (unsigned i = 0; i < s.readers; i++)
+		pthread_join(readers[i].thread, NULL);
+	shm_store_release(&s.stop, 1);
+	pthread_join(writer, NULL);
+	status = report(&s, readers, (double)(now_ns() - started) / 1e9);
+	free(readers);
+	pc_close(s.reader_pc);
+	pc_close(s.writer_pc);
+	free(text);
+	return status;
+}

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Places and page heads: what a reader concludes from a head, in every state its owner leaves it
+ * in.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include "engine/abi/page.h"
+
+static const struct page_key key = {{11, 22}}, other = {{11, 23}}, nobody = {{0, 0}};
+
+static void a_place_gives_back_its_rail_and_its_unit(void **state)
+{
+	(void)state;
+	for (uint32_t rail = 0; rail < RAILS_MAX; rail++)
+		for (uint32_t unit = 1; unit < PAGE_UNITS_MAX; unit = unit * 3 + 1) {
+			uint32_t place = place_make(rail, unit);
+
+			assert_int_equal(place_rail(place), rail);
+			assert_int_equal(place_unit(place), unit);
+			assert_true(place_offset(place) == (uint64_t)unit * PAGE_UNIT);
+		}
+	assert_true(place_offset(place_make(15, PAGE_UNITS_MAX - 1)) == (1ull << 40) - PAGE_UNIT);
+}
+
+static void a_published_page_is_its_keys_and_nobody_elses(void **state)
+{
+	struct page_head shared = {.generation = 5}, head;
+
+	(void)state;
+	page_head_publish(&shared, &key, 4096);
+	head = page_head_load(&shared);
+	assert_true(page_head_is(&head, &key, 5, 4096));
+	assert_false(page_head_is(&head, &other, 5, 4096));
+	assert_false(page_head_is(&head, &key, 4, 4096));
+	assert_false(page_head_is(&head, &key, 5, 4095));
+	assert_int_equal(head.spare[0], 0);
+}
+
+static void a_retired_page_is_nobodys_and_its_generation_has_passed(void **state)
+{
+	struct page_head shared = {.generation = UINT32_MAX}, head;
+
+	(void)state;
+	page_head_publish(&shared, &key, 4096);
+	assert_int_equal(page_head_retire(&shared), 0);
+	head = page_head_load(&shared);
+	assert_false(page_head_is(&head, &key, UINT32_MAX, 4096));
+	assert_false(page_head_is(&head, &key, 0, 4096));
+	assert_true(page_key_equal(&head.key, &nobody));
+}
+
+static void the_same_key_in_the_same_place_again_is_another_page(void **state)
+{
+	struct page_head shared = {.generation = 5}, head;
+	uint32_t generation;
+
+	(void)state;
+	page_head_publish(&shared, &key, 4096);
+	generation = page_head_retire(&shared);
+	page_head_publish(&shared, &key, 4096);
+	head = page_head_load(&shared);
+	assert_false(page_head_is(&head, &key, 5, 4096));
+	assert_true(page_head_is(&head, &key, generation, 4096));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_place_gives_back_its_rail_and_its_unit),
+		cmocka_unit_test(a_published_page_is_its_keys_and_nobody_elses),
+		cmocka_unit_test(a_retired_page_is_nobodys_and_its_generation_has_passed),
+		cmocka_unit_test(the_same_key_in_the_same_place_again_is_another_page),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The fake engine's memory, map and pages, and its thread. The socket is in fake_attach.c, rings in
+ * fake_rings.c.
+ */
+#include "tests/unit/client/fake_inside.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define MUST(x)                                                                                    \
+	do {                                                                                       \
+		if (!(x)) {                                                                        \
+			perror(#x);                                                                \
+			abort();                                                                   \
+		}                                                                                  \
+	} while (0)
+
+void *fake_memory(size_t bytes, int *ret_fd)
+{
+	void *at;
+
+	*ret_fd = memfd_create("fake", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	MUST(*ret_fd >= 0 && ftruncate(*ret_fd, (off_t)bytes) == 0);
+	at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, *ret_fd, 0);
+	MUST(at != MAP_FAILED);
+	return at;
+}
+
+static int by_at(const void *a, const void *b)
+{
+	const struct map_point *x = a, *y = b;
+
+	return x->at < y->at ? -1 : x->at > y->at;
+}
+
+void fake_map(struct fake *f, unsigned members, uint32_t replicas, bool keep_previous)
+{
+	fake_lock(f);
+	if (keep_previous)
+		f->previous = f->map;
+	else
+		memset(&f->previous, 0, sizeof(f->previous));
+	memset(&f->map, 0, sizeof(f->map));
+	f->map.replicas = replicas;
+	f->map.members = members;
+	f->map.points = members * VNODES;
+	for (uint32_t m = 0; m < members; m++) {
+		struct map_member *member = &f->map.member[m];
+
+		member->ref = FAKE_REF(m);
+		member->peer = (uint16_t)m;
+		member->rails = FAKE_RAILS;
+		member->bucket_bits = FAKE_BITS;
+		member->self = m == FAKE_SELF;
+		snprintf(member->name, sizeof(member->name), "node-%u", m);
+		for (uint32_t v = 0; v < VNODES; v++)
+			f->map.point[m * VNODES + v] = (struct map_point){
+				.at = map_point_at(member->name, v), .member = m};
+	}
+	qsort(f->map.point, f->map.points, sizeof(f->map.point[0]), by_at);
+	map_write_begin(&f->status->map);
+	f->status->map.current = f->map;
+	f->status->map.previous = f->previous;
+	map_write_end(&f->status->map);
+	fake_unlock(f);
+}
+
+struct page_key fake_key(const char *name)
+{
+	struct page_key name_space, key;
+
+	key_name_space("tests", &name_space);
+	key_hash(&name_space, name, strlen(name), &key);
+	return key;
+}
+
+uint32_t fake_owner(struct fake *f, const char *name)
+{
+	struct page_key key = fake_key(name);
+	uint32_t owner[REPLICAS_MAX];
+
+	map_owners(&f->map, &key, owner);
+	return owner[0];
+}
+
+void fake_name_owned(struct fake *f, const char *stem, uint32_t node, unsigned *at,
+	char ret_name[FAKE_NAME_BYTES])
+{
+	do
+		snprintf(ret_name, FAKE_NAME_BYTES, "%s-%u", stem, (*at)++);
+	while (fake_owner(f, ret_name) != node);
+}
+
+static bool put_in(struct bucket *bucket, const struct dir_entry *entry)
+{
+	for (unsigned k = 0; k < BUCKET_ENTRIES; k++) {
+		struct dir_entry *e = &bucket->entry[k];
+
+		if (e->tag && (e->tag != entry->tag || e->ref != entry->ref))
+			continue;
+		*e = *entry;
+		return true;
+	}
+	return false;
+}
+
+void fake_insert(
+	struct fake *f, const struct page_key *key, uint32_t only, const struct dir_entry *entry)
+{
+	struct dir_entry e = *entry;
+	uint32_t owner[REPLICAS_MAX], n, first = dir_bucket_first(key, FAKE_BITS);
+
+	fake_lock(f);
+	e.tag = dir_tag(key);
+	n = map_owners(&f->map, key, owner);
+	if (only < FAKE_NODES) {
+		owner[0] = only;
+		n = 1;
+	}
+	for (uint32_t k = 0; k < n; k++) {
+		struct bucket *shard = f->node[owner[k]].shard;
+
+		if (!put_in(&shard[first], &e))
+			put_in(&shard[dir_bucket_other(first, e.tag, FAKE_BITS)], &e);
+	}
+	fake_unlock(f);
+}
+
+unsigned char fake_byte(const char *name, uint32_t at)
+{
+	return (unsigned char)(map_mix(at + 1 + (unsigned char)name[strlen(name) - 1]) >> 16);
+}
+
+struct page_head *fake_head(struct fake *f, uint32_t node, uint32_t place)
+{
+	return &f->node[node].heads[place_rail(place)][place_unit(place)];
+}
+
+uint32_t fake_page(struct fake *f, const char *name, uint32_t node, uint32_t rail, uint32_t bytes)
+{
+	struct fake_node *n = &f->node[node];
+	uint32_t units = (bytes + PAGE_UNIT - 1) / PAGE_UNIT;
+	struct page_key key = fake_key(name);
+	struct page_head *head;
+	unsigned char *at;
+	uint32_t place;
+
+	fake_lock(f);
+	place = place_make(rail, n->units_used[rail]);
+	head = fake_head(f, node, place);
+	at = n->pool[rail] + place_offset(place);
+	n->units_used[rail] += units;
+	for (uint32_t k = 0; k < bytes; k++)
+		at[k] = fake_byte(name, k);
+	head->generation = 7;
+	page_head_publish(head, &key, bytes);
+	fake_insert(f, &key, FAKE_NODES,
+		&(struct dir_entry){.ref = FAKE_REF(node), .place = place, .generation = 7});
+	fake_unlock(f);
+	return place;
+}
+
+static void open_memory(struct fake *f)
+{
+	f->status = fake_memory(sizeof(*f->status), &f->status_fd);
+	f->status->magic = STATUS_MAGIC;
+	f->status->version = ABI_VERSION;
+	f->status->incarnation = f->status->ref = FAKE_REF(FAKE_SELF);
+	f->status->rails = FAKE_RAILS;
+	f->status->bucket_bits = FAKE_BITS;
+	f->status->page_bytes_max = 16u << 20;
+	f->node[FAKE_SELF].shard = fake_memory(sizeof(struct bucket) << FAKE_BITS, &f->shard_fd);
+	f->control_kick = eventfd(0, EFD_NONBLOCK);
+	for (unsigned r = 0; r < FAKE_RAILS; r++) {
+		f->status->pool_bytes[r] = FAKE_POOL_BYTES;
+		f->node[FAKE_SELF].pool[r] = fake_memory(FAKE_POOL_BYTES, &f->pool_fd[r]);
+		f->node[FAKE_SELF].heads[r] =
+			fake_memory(FAKE_UNITS * sizeof(struct page_head), &f->heads_fd[r]);
+		f->kick[r] = eventfd(0, EFD_NONBLOCK);
+	}
+	for (unsigned n = 1; n < FAKE_NODES; n++) {
+		f->node[n].shard = aligned_alloc(64, sizeof(struct bucket) << FAKE_BITS);
+		memset(f->node[n].shard, 0, sizeof(struct bucket) << FAKE_BITS);
+		for (unsigned r = 0; r < FAKE_RAILS; r++) {
+			f->node[n].pool[r] = calloc(1, FAKE_POOL_BYTES);
+			f->node[n].heads[r] = calloc(FAKE_UNITS, sizeof(struct page_head));
+		}
+	}
+}
+
+void fake_lock(struct fake *f)
+{
+	pthread_mutex_lock(&f->lock);
+}
+
+void fake_unlock(struct fake *f)
+{
+	pthread_mutex_unlock(&f->lock);
+}
+
+static void *run(void *context)
+{
+	struct fake *f = context;
+	bool stop = false;
+
+	while (!stop) {
+		unsigned work;
+
+		fake_lock(f);
+		work = fake_serve_socket(f) + fake_serve_rings(f);
+		stop = f->stop;
+		fake_unlock(f);
+		if (!work)
+			usleep(50);
+	}
+	return NULL;
+}
+
+void fake_start(struct fake *f)
+{
+	pthread_mutexattr_t attributes;
+
+	memset(f, 0, sizeof(*f));
+	pthread_mutexattr_init(&attributes);
+	pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_RECURSIVE);
+	pthread_mutex_init(&f->lock, &attributes);
+	pthread_mutexattr_destroy(&attributes);
+	f->connection = f->listener = -1;
+	f->version = ABI_VERSION;
+	f->rails_said = FAKE_RAILS;
+	f->credits_left = UINT32_MAX;
+	snprintf(f->path, sizeof(f->path), "/tmp/peercache-fake-%d.sock", getpid());
+	open_memory(f);
+	fake_map(f, FAKE_NODES, 2, false);
+	fake_revive(f);
+	MUST(pthread_create(&f->thread, NULL, run, f) == 0);
+}
+
+void fake_stop(struct fake *f)
+{
+	fake_lock(f);
+	f->stop = true;
+	fake_unlock(f);
+	pthread_join(f->thread, NULL);
+	fake_die(f);
+	for (unsigned n = 0; n < FAKE_NODES; n++) {
+		for (unsigned r = 0; r < FAKE_RAILS && n; r++) {
+			free(f->node[n].pool[r]);
+			free(f->node[n].heads[r]);
+		}
+		if (n)
+			free(f->node[n].shard);
+	}
+	munmap(f->status, sizeof(*f->status));
+	munmap(f->node[0].shard, sizeof(struct bucket) << FAKE_BITS);
+	for (unsigned r = 0; r < FAKE_RAILS; r++) {
+		munmap(f->node[0].pool[r], FAKE_POOL_BYTES);
+		munmap(f->node[0].heads[r], FAKE_UNITS * sizeof(struct page_head));
+		close(f->pool_fd[r]);
+		close(f->heads_fd[r]);
+		close(f->kick[r]);
+	}
+	close(f->status_fd);
+	close(f->shard_fd);
+	close(f->control_kick);
+	pthread_mutex_destroy(&f->lock);
+}
+
+void fake_die(struct fake *f)
+{
+	fake_lock(f);
+	fake_hang_up(f);
+	if (f->listener >= 0)
+		close(f->listener);
+	f->listener = -1;
+	unlink(f->path);
+	fake_unlock(f);
+}
+
+void fake_revive(struct fake *f)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+
+	fake_lock(f);
+	strcpy(address.sun_path, f->path);
+	unlink(f->path);
+	f->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	MUST(bind(f->listener, (struct sockaddr *)&address, sizeof(address)) == 0);
+	MUST(listen(f->listener, 4) == 0);
+	fake_unlock(f);
+}

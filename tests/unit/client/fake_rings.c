@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The fake engine's rails and control plane: what a good engine does, unless a hook says otherwise.
+ */
+#include "tests/unit/client/fake_inside.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void wake(struct fake_channel *ch)
+{
+	struct channel_header *header = (struct channel_header *)(void *)ch->base;
+	uint64_t one = 1;
+
+	shm_fence_sleep();
+	if (shm_exchange(&header->client_waits, 0) && write(ch->wake, &one, sizeof(one)) < 0)
+		abort();
+}
+
+static void done(struct fake_channel *ch, uint32_t rail, uint64_t cookie, uint32_t status)
+{
+	struct op_done d = {.cookie = cookie, .status = status};
+
+	if (ring_room(&ch->done[rail], 1) < 1)
+		abort(); /* the client promised room for every answer */
+	memcpy(ring_slot_new(&ch->done[rail], 0), &d, sizeof(d));
+	ring_publish(&ch->done[rail], 1);
+	wake(ch);
+}
+
+static void scatter(struct fake *f, const unsigned char *from, const struct op *op,
+	const struct op_segment *segment)
+{
+	for (unsigned s = 0; s < op->segments; s++) {
+		struct fake_region *region = &f->region[segment[s].region];
+
+		if (!region->base || segment[s].offset + segment[s].length > region->bytes)
+			abort(); /* the client named memory that is not registered */
+		memcpy(region->base + segment[s].offset, from, segment[s].length);
+		from += segment[s].length;
+	}
+}
+
+static uint32_t execute(struct fake *f, const struct op *op, const struct op_segment *segment)
+{
+	struct fake_node *node = &f->node[op->peer];
+	uint32_t rail = op->region - REGION_POOL_0;
+	struct page_head *head;
+
+	if (op->peer >= FAKE_NODES || op->peer == FAKE_SELF || op->peer_ref != FAKE_REF(op->peer))
+		return OP_PEER_DOWN;
+	if (op->kind == OP_READ && op->region == REGION_SHARD) {
+		f->reads++;
+		scatter(f, (unsigned char *)node->shard + op->offset, op, segment);
+		return OP_HIT;
+	}
+	if (op->kind == OP_READ) {
+		uint32_t of = op->region - REGION_HEADS_0;
+
+		if (of >= FAKE_RAILS ||
+			op->offset + op->length > FAKE_UNITS * sizeof(struct page_head))
+			return OP_INVALID;
+		scatter(f, (unsigned char *)node->heads[of] + op->offset, op, segment);
+		return OP_HIT;
+	}
+	if (rail >= FAKE_RAILS || op->offset + op->length > FAKE_POOL_BYTES)
+		return OP_INVALID;
+	scatter(f, node->pool[rail] + op->offset, op, segment);
+	head = &node->heads[rail][op->offset / PAGE_UNIT];
+	return page_head_is(head, &op->key, op->generation, op->length) ? OP_HIT : OP_STALE;
+}
+
+static void take(struct fake *f, struct fake_channel *ch, uint32_t rail, const struct op *op,
+	const struct op_segment *segment)
+{
+	uint32_t status = f->on_op ? f->on_op(f, rail, op) : FAKE_DO;
+
+	if (op->segments > f->segments_max)
+		f->segments_max = op->segments;
+	f->pages[rail] += op->kind == OP_PAGE;
+	if (status == FAKE_HOLD) {
+		if (f->held_count == 64)
+			abort();
+		f->held[f->held_count].channel = ch;
+		f->held[f->held_count].rail = rail;
+		f->held[f->held_count].op = *op;
+		memcpy(f->held[f->held_count++].segment, segment, op->segments * sizeof(*segment));
+		return;
+	}
+	done(ch, rail, op->cookie, status == FAKE_DO ? execute(f, op, segment) : status);
+}
+
+void fake_answer_held(struct fake *f)
+{
+	for (unsigned h = 0; h < f->held_count; h++)
+		done(f->held[h].channel, f->held[h].rail, f->held[h].op.cookie,
+			execute(f, &f->held[h].op, f->held[h].segment));
+	f->held_count = 0;
+}
+
+static unsigned serve_rail(struct fake *f, struct fake_channel *ch, uint32_t rail)
+{
+	struct ring_consumer *ring = &ch->ops[rail];
+	struct op_segment segment[SEGMENTS_MAX + 4];
+	unsigned taken = 0;
+
+	if (ring_ready_now(ring) > (int32_t)f->in_flight_max)
+		f->in_flight_max = (unsigned)ring_ready_now(ring);
+	while (ring_ready(ring) > 0) {
+		struct op op;
+
+		memcpy(&op, ring_slot_old(ring, 0), sizeof(op));
+		if (op.segments < 1 || op.segments > SEGMENTS_MAX ||
+			ring_ready_now(ring) < (int32_t)op_slots(op.segments))
+			abort(); /* ops are published whole */
+		for (uint32_t s = 1; s < op_slots(op.segments); s++)
+			memcpy(&segment[(s - 1) * 4], ring_slot_old(ring, s), 64);
+		ring_release(ring, op_slots(op.segments));
+		take(f, ch, rail, &op, segment);
+		taken++;
+	}
+	return taken;
+}
+
+static void ctl_done(struct fake_channel *ch, const struct ctl_op *op, uint32_t status,
+	uint32_t place, uint32_t generation)
+{
+	struct ctl_done d = {.cookie = op->cookie,
+		.kind = op->kind,
+		.status = status,
+		.place = place,
+		.generation = generation,
+		.length = op->length};
+
+	if (ring_room(&ch->ctl_done, 1) < 1)
+		abort();
+	memcpy(ring_slot_new(&ch->ctl_done, 0), &d, sizeof(d));
+	ring_publish(&ch->ctl_done, 1);
+	wake(ch);
+}
+
+static void grant(struct fake *f, struct fake_channel *ch, const struct ctl_op *op)
+{
+	uint32_t units = (op->length + PAGE_UNIT - 1) / PAGE_UNIT;
+	struct fake_node *node = &f->node[FAKE_SELF];
+
+	f->asked++;
+	for (unsigned k = 0; k < op->count; k++) {
+		uint32_t place = place_make(op->rail, node->units_used[op->rail]);
+
+		if (!f->credits_left || place_unit(place) + units > FAKE_UNITS) {
+			ctl_done(ch, op, OP_NO_SPACE, 0, 0);
+			continue;
+		}
+		f->credits_left--;
+		node->units_used[op->rail] += units;
+		ctl_done(ch, op, OP_HIT, place, shm_load(&fake_head(f, 0, place)->generation));
+	}
+}
+
+static void obey(struct fake *f, struct fake_channel *ch, const struct ctl_op *op)
+{
+	uint32_t status = f->on_ctl ? f->on_ctl(f, op) : FAKE_DO;
+	uint32_t owner[REPLICAS_MAX], n;
+
+	f->touches += op->kind == CTL_TOUCH;
+	f->returned += op->kind == CTL_RETURN;
+	f->credits_left += op->kind == CTL_RETURN && f->credits_left != UINT32_MAX;
+	if (op->kind == CTL_STALE) {
+		f->stales++;
+		f->last_stale = *op;
+	}
+	if (status == FAKE_HOLD || op->kind == CTL_TOUCH || op->kind == CTL_RETURN ||
+		op->kind == CTL_STALE)
+		return;
+	if (status != FAKE_DO) {
+		for (unsigned k = 0; k < (op->kind == CTL_CREDIT ? op->count : 1); k++)
+			ctl_done(ch, op, status, 0, 0);
+		return;
+	}
+	if (op->kind == CTL_CREDIT) {
+		grant(f, ch, op);
+	} else if (op->kind == CTL_PUBLISH) {
+		f->publishes++;
+		page_head_publish(fake_head(f, 0, op->place), &op->key, op->length);
+		fake_insert(f, &op->key, FAKE_NODES,
+			&(struct dir_entry){.ref = FAKE_REF(0),
+				.place = op->place,
+				.generation = op->generation});
+		ctl_done(ch, op, OP_HIT, 0, 0);
+	} else {
+		bool had = false;
+
+		f->removes++;
+		n = map_owners(&f->map, &op->key, owner);
+		for (uint32_t k = 0; k < n; k++) {
+			struct bucket *b =
+				&f->node[owner[k]].shard[dir_bucket_first(&op->key, FAKE_BITS)];
+
+			for (unsigned e = 0; e < BUCKET_ENTRIES; e++) {
+				if (b->entry[e].tag != dir_tag(&op->key))
+					continue;
+				memset(&b->entry[e], 0, sizeof(b->entry[e]));
+				had = true;
+			}
+		}
+		ctl_done(ch, op, had ? OP_HIT : OP_MISS, 0, 0);
+	}
+}
+
+static bool rail_awake(struct fake *f, uint32_t rail)
+{
+	uint64_t kicks;
+
+	if (f->no_sleep || !shm_load(&f->status->rail[rail].sleeps))
+		return true;
+	if (read(f->kick[rail], &kicks, sizeof(kicks)) != sizeof(kicks))
+		return false;
+	f->kicked++;
+	return true;
+}
+
+/* Rails and control plane say they sleep whenever there is nothing: every publish has to kick. */
+unsigned fake_serve_rings(struct fake *f)
+{
+	unsigned work = 0;
+	uint64_t kicks;
+
+	for (uint32_t r = 0; r < FAKE_RAILS; r++) {
+		unsigned taken = 0;
+
+		if (!rail_awake(f, r))
+			continue;
+		shm_store(&f->status->rail[r].sleeps, 0);
+		for (unsigned c = 0; c < FAKE_CHANNELS; c++)
+			if (f->channel[c].used)
+				taken += serve_rail(f, &f->channel[c], r);
+		work += taken;
+		shm_store(&f->status->rail[r].sleeps, 1);
+		shm_fence_sleep();
+		for (unsigned c = 0; c < FAKE_CHANNELS; c++)
+			if (f->channel[c].used && ring_ready_now(&f->channel[c].ops[r]) > 0)
+				shm_store(&f->status->rail[r].sleeps, 0);
+	}
+	if (shm_load(&f->status->control_sleeps) &&
+		read(f->control_kick, &kicks, sizeof(kicks)) != sizeof(kicks))
+		return work;
+	shm_store(&f->status->control_sleeps, 0);
+	for (unsigned c = 0; c < FAKE_CHANNELS; c++) {
+		struct fake_channel *ch = &f->channel[c];
+
+		while (ch->used && ring_ready(&ch->ctl) > 0) {
+			struct ctl_op op;
+
+			memcpy(&op, ring_slot_old(&ch->ctl, 0), sizeof(op));
+			ring_release(&ch->ctl, 1);
+			obey(f, ch, &op);
+			work++;
+		}
+	}
+	shm_store(&f->status->control_sleeps, 1);
+	shm_fence_sleep();
+	for (unsigned c = 0; c < FAKE_CHANNELS; c++)
+		if (f->channel[c].used && ring_ready_now(&f->channel[c].ctl) > 0)
+			shm_store(&f->status->control_sleeps, 0);
+	return work;
+}

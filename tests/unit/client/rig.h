@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What every test of the client begins with: a fake engine, a session, a channel, pages to ask for.
+ */
+#ifndef TESTS_CLIENT_RIG_H
+#define TESTS_CLIENT_RIG_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/unit/client/fake.h"
+
+#define PAGE_BYTES 20480u
+
+static struct fake fake;
+static struct pc *pc;
+static struct pc_channel *ch;
+
+/* The fake engine's fields, which its thread uses too. */
+#define SEEN(field)                                                                                \
+	({                                                                                         \
+		fake_lock(&fake);                                                                  \
+		unsigned seen_ = fake.field;                                                       \
+		fake_unlock(&fake);                                                                \
+		seen_;                                                                             \
+	})
+#define LET(field, value)                                                                          \
+	do {                                                                                       \
+		fake_lock(&fake);                                                                  \
+		fake.field = (value);                                                              \
+		fake_unlock(&fake);                                                                \
+	} while (0)
+
+static int rig_setup(void **state)
+{
+	(void)state;
+	fake_start(&fake);
+	pc = NULL;
+	ch = NULL;
+	assert_int_equal(
+		pc_open(&(struct pc_options){.socket = fake.path, .name_space = "tests"}, &pc), 0);
+	assert_int_equal(pc_channel_open(pc, &ch), 0);
+	return 0;
+}
+
+static int rig_teardown(void **state)
+{
+	(void)state;
+	pc_channel_close(ch);
+	pc_close(pc);
+	fake_stop(&fake);
+	return 0;
+}
+
+/* A page of one segment. */
+struct one {
+	char name[64];
+	struct pc_segment segment;
+	struct pc_page page;
+};
+
+static inline struct pc_page *one_page(struct one *o, const char *name, void *base, size_t bytes)
+{
+	snprintf(o->name, sizeof(o->name), "%s", name);
+	o->segment = (struct pc_segment){base, bytes};
+	o->page = (struct pc_page){.key = o->name,
+		.key_bytes = strlen(o->name),
+		.segments = &o->segment,
+		.segment_count = 1};
+	return &o->page;
+}
+
+static inline void fill(const char *name, unsigned char *at, uint32_t bytes)
+{
+	for (uint32_t k = 0; k < bytes; k++)
+		at[k] = fake_byte(name, k);
+}
+
+static inline bool same(const char *name, const unsigned char *at, uint32_t from, uint32_t bytes)
+{
+	for (uint32_t k = 0; k < bytes; k++)
+		if (at[k] != fake_byte(name, from + k))
+			return false;
+	return true;
+}
+
+static inline enum pc_result get_one(
+	const char *name, void *base, size_t bytes, unsigned timeout_ms)
+{
+	struct one o;
+	enum pc_result result = PC_PENDING;
+
+	assert_int_equal(pc_get(ch, one_page(&o, name, base, bytes), 1, timeout_ms, &result), 0);
+	return result;
+}
+
+static inline enum pc_result set_one(
+	const char *name, void *base, size_t bytes, unsigned timeout_ms)
+{
+	struct one o;
+	enum pc_result result = PC_PENDING;
+
+	assert_int_equal(pc_set(ch, one_page(&o, name, base, bytes), 1, timeout_ms, &result), 0);
+	return result;
+}
+
+static inline enum pc_result exists_one(const char *name, unsigned timeout_ms)
+{
+	struct one o;
+	enum pc_result result = PC_PENDING;
+
+	assert_int_equal(pc_exists(ch, one_page(&o, name, NULL, 0), 1, timeout_ms, &result), 0);
+	return result;
+}
+
+static inline struct pc_counts counts(void)
+{
+	struct pc_counts c;
+
+	pc_channel_counts(ch, &c);
+	return c;
+}
+
+static inline unsigned elapsed_ms(uint64_t since_ns)
+{
+	return (unsigned)((clock_now_ns() - since_ns) / 1000000);
+}
+
+#define RIG_TEST(f) cmocka_unit_test_setup_teardown(f, rig_setup, rig_teardown)
+
+#endif

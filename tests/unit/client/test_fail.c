@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What fails below the library, and what comes of it: rails, nodes, deadlines, a torn map. */
+#include "tests/unit/client/rig.h"
+
+#include <unistd.h>
+
+static unsigned char *memory(size_t bytes)
+{
+	void *at = NULL;
+
+	assert_int_equal(pc_memory_alloc(pc, bytes, &at), 0);
+	return at;
+}
+
+static uint32_t hold_pages(struct fake *f, uint32_t rail, const struct op *op)
+{
+	(void)f;
+	(void)rail;
+	return op->kind == OP_PAGE ? FAKE_HOLD : FAKE_DO;
+}
+
+static uint32_t hold_everything(struct fake *f, uint32_t rail, const struct op *op)
+{
+	(void)f;
+	(void)rail;
+	(void)op;
+	return FAKE_HOLD;
+}
+
+static uint32_t rail_0_is_broken(struct fake *f, uint32_t rail, const struct op *op)
+{
+	(void)f;
+	(void)op;
+	return rail == 0 ? OP_NIC_ERROR : FAKE_DO;
+}
+
+static uint32_t a_is_down(struct fake *f, uint32_t rail, const struct op *op)
+{
+	(void)f;
+	(void)rail;
+	return op->peer == FAKE_A ? OP_PEER_DOWN : FAKE_DO;
+}
+
+/* As a rail answers that waits for a connection: not before the op's own deadline. */
+static uint32_t a_is_silent(struct fake *f, uint32_t rail, const struct op *op)
+{
+	static uint64_t last_ns;
+
+	(void)f;
+	(void)rail;
+	if (op->peer != FAKE_A)
+		return FAKE_DO;
+	last_ns = clock_now_ns();
+	if (last_ns < op->deadline_ns)
+		usleep((useconds_t)((op->deadline_ns - last_ns) / 1000));
+	return OP_TIMEOUT;
+}
+
+static void hook(fake_op_hook *on_op)
+{
+	fake_lock(&fake);
+	LET(on_op, on_op);
+	fake_unlock(&fake);
+}
+
+static void a_broken_rail_costs_no_page(void **state)
+{
+	unsigned char *at = memory(1 << 20);
+
+	(void)state;
+	hook(rail_0_is_broken);
+	for (unsigned n = 0; n < 8; n++) {
+		char name[32];
+
+		sprintf(name, "key-%u", n);
+		fake_lock(&fake);
+		fake_page(&fake, name, FAKE_A, n % 2, 1000);
+		fake_unlock(&fake);
+		assert_int_equal(get_one(name, at, 1000, 1000), PC_HIT);
+		assert_true(same(name, at, 0, 1000));
+	}
+	assert_true(SEEN(pages[0]) <= 1); /* after the first failure it rests */
+}
+
+static void a_dead_owner_costs_no_key(void **state)
+{
+	unsigned char *at = memory(1 << 20);
+	unsigned n = 0;
+	char name[64];
+
+	(void)state;
+	hook(a_is_down);
+	for (unsigned k = 0; k < 20; k++) {
+		fake_name_owned(&fake, "dead", FAKE_A, &n, name);
+		fake_lock(&fake);
+		fake_page(&fake, name, FAKE_B, 0, 1000);
+		fake_unlock(&fake);
+		assert_int_equal(get_one(name, at, 1000, 1000), PC_HIT);
+	}
+}
+
+static void a_silent_owner_leaves_time_for_the_next(void **state)
+{
+	unsigned char *at = memory(1 << 20);
+	uint64_t start_ns;
+	unsigned n = 0;
+	char name[64];
+
+	(void)state;
+	hook(a_is_silent);
+	for (unsigned k = 0; k < 4; k++) {
+		fake_name_owned(&fake, "mute", FAKE_A, &n, name);
+		fake_lock(&fake);
+		fake_page(&fake, name, FAKE_B, 0, 1000);
+		fake_unlock(&fake);
+		start_ns = clock_now_ns();
+		assert_int_equal(get_one(name, at, 1000, 300), PC_HIT);
+		/* Once bitten: while it rests, the other owner is asked first. */
+		if (k)
+			assert_true(elapsed_ms(start_ns) < 50);
+	}
+}
+
+static void a_page_on_a_dead_node_is_unreachable(void **state)
+{
+	unsigned char at[64];
+	unsigned n = 0;
+	char name[64];
+
+	(void)state;
+	fake_name_owned(&fake, "gone", FAKE_B, &n, name);
+	fake_page(&fake, name, FAKE_A, 0, sizeof(at));
+	hook(a_is_down);
+	assert_int_equal(get_one(name, at, sizeof(at), 1000), PC_UNREACHABLE);
+	assert_int_equal(counts().unreachable, 1);
+}
+
+static void a_copy_on_a_live_node_is_read_when_the_other_died(void **state)
+{
+	unsigned char at[64];
+
+	(void)state;
+	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
+	fake_page(&fake, "key-1", FAKE_B, 0, sizeof(at));
+	hook(a_is_down);
+	assert_int_equal(get_one("key-1", at, sizeof(at), 1000), PC_HIT);
+	assert_true(same("key-1", at, 0, sizeof(at)));
+}
+
+static void a_lookup_without_answer_times_out(void **state)
+{
+	uint64_t start_ns = clock_now_ns();
+	unsigned n = 0;
+	char name[64];
+
+	(void)state;
+	hook(hold_everything);
+	fake_name_owned(&fake, "mute", FAKE_A, &n, name);
+	while (exists_one(name, 100) != PC_TIMEOUT) /* its other owner may be this host */
+		fake_name_owned(&fake, "mute", FAKE_A, &n, name);
+	assert_true(elapsed_ms(start_ns) < 1000);
+	/* The answers come late, to nobody. */
+	fake_lock(&fake);
+	LET(on_op, NULL);
+	fake_answer_held(&fake);
+	fake_unlock(&fake);
+	assert_int_not_equal(exists_one(name, 1000), PC_TIMEOUT);
+}
+
+static void a_staged_page_times_out_at_once_and_its_staging_is_kept(void **state)
+{
+	unsigned char at[4096] = {0};
+	uint64_t start_ns;
+
+	(void)state;
+	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
+	fake_page(&fake, "key-2", FAKE_A, 0, sizeof(at));
+	hook(hold_pages);
+	start_ns = clock_now_ns();
+	assert_int_equal(get_one("key-1", at, sizeof(at), 100), PC_TIMEOUT);
+	assert_true(elapsed_ms(start_ns) >= 100 && elapsed_ms(start_ns) < 500);
+	assert_true(ch->staging.last - ch->staging.first == 1);
+	hook(NULL);
+	assert_int_equal(get_one("key-2", at, sizeof(at), 1000), PC_HIT);
+	fake_lock(&fake);
+	fake_answer_held(&fake); /* key-1 lands in its own block, not in somebody else's */
+	fake_unlock(&fake);
+	assert_true(same("key-2", at, 0, sizeof(at)));
+	assert_int_equal(get_one("key-2", at, sizeof(at), 1000), PC_HIT);
+	assert_true(same("key-2", at, 0, sizeof(at)));
+	assert_true(ch->staging.last - ch->staging.first == 0);
+}
+
+static void *answer_later(void *context)
+{
+	usleep(400000);
+	fake_lock(context);
+	fake_answer_held(context);
+	fake_unlock(context);
+	return NULL;
+}
+
+static void registered_memory_is_not_given_back_before_the_rail_answers(void **state)
+{
+	unsigned char *at = memory(1 << 20);
+	uint64_t start_ns;
+	pthread_t thread;
+
+	(void)state;
+	fake_page(&fake, "key-1", FAKE_A, 0, 1000);
+	hook(hold_pages);
+	start_ns = clock_now_ns();
+	assert_int_equal(pthread_create(&thread, NULL, answer_later, &fake), 0);
+	get_one("key-1", at, 1000, 100);
+	assert_true(elapsed_ms(start_ns) >= 390);
+	pthread_join(thread, NULL);
+}
+
+static void a_torn_map_leaves_the_old_one(void **state)
+{
+	struct page_key key = fake_key("key-1");
+	unsigned char at[64];
+
+	(void)state;
+	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
+	assert_int_equal(get_one("key-1", at, sizeof(at), 1000), PC_HIT);
+	map_write_begin(&fake.status->map); /* the writer stops half-way */
+	fake.status->map.current.members = 200;
+	shm_store(&fake.status->map.epoch, 99);
+	cache_drop(ch, &key);
+	assert_int_equal(get_one("key-1", at, sizeof(at), 1000), PC_HIT);
+	fake_map(&fake, FAKE_NODES, 2, false); /* odd + 1: still being written to a reader */
+	assert_int_equal(get_one("key-1", at, sizeof(at), 1000), PC_HIT);
+}
+
+static void an_impossible_map_is_not_taken_over(void **state)
+{
+	unsigned char at[64];
+
+	(void)state;
+	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
+	assert_int_equal(get_one("key-1", at, sizeof(at), 1000), PC_HIT);
+	map_write_begin(&fake.status->map);
+	fake.status->map.current.point[5].member = 77777;
+	map_write_end(&fake.status->map);
+	assert_int_equal(get_one("key-1", at, sizeof(at), 1000), PC_HIT);
+	assert_int_equal(ch->map->current.members, FAKE_NODES);
+	assert_true(ch->map->current.point[5].member < FAKE_NODES);
+}
+
+static void a_moved_key_is_found_at_its_former_owner(void **state)
+{
+	unsigned n = 0, found = 0;
+	struct page_key key;
+	char name[64];
+
+	(void)state;
+	/* Of two nodes one owner each; then the third joins and takes keys it has no entries of. */
+	fake_lock(&fake);
+	fake_map(&fake, 2, 1, false);
+	fake_unlock(&fake);
+	for (unsigned k = 0; k < 400; k++) {
+		uint32_t was;
+
+		sprintf(name, "moved-%u", n++);
+		fake_lock(&fake);
+		fake_map(&fake, 2, 1, false);
+		was = fake_owner(&fake, name);
+		key = fake_key(name);
+		fake_map(&fake, FAKE_NODES, 1, true);
+		fake_unlock(&fake);
+		if (was == fake_owner(&fake, name))
+			continue;
+		fake_insert(&fake, &key, was,
+			&(struct dir_entry){.ref = FAKE_REF(FAKE_A), .place = 1, .generation = 7});
+		assert_int_equal(exists_one(name, 1000), PC_HIT);
+		if (++found == 20)
+			break;
+	}
+	assert_int_equal(found, 20);
+}
+
+static void a_node_that_left_the_map_is_not_asked(void **state)
+{
+	unsigned char at[64];
+	unsigned reads;
+
+	(void)state;
+	fake_page(&fake, "key-1", FAKE_B, 0, sizeof(at));
+	assert_int_equal(exists_one("key-1", 1000), PC_HIT);
+	fake_lock(&fake);
+	fake_map(&fake, 2, 2, false);
+	fake_unlock(&fake);
+	reads = SEEN(pages[0]) + SEEN(pages[1]);
+	assert_int_equal(get_one("key-1", at, sizeof(at), 1000), PC_MISS);
+	assert_int_equal(SEEN(pages[0]) + SEEN(pages[1]), reads);
+}
+
+static uint32_t any_status;
+
+static uint32_t answer_any(struct fake *f, uint32_t rail, const struct op *op)
+{
+	(void)f;
+	(void)rail;
+	return op->kind == OP_PAGE ? any_status : FAKE_DO;
+}
+
+static void no_other_status_is_a_hit(void **state)
+{
+	unsigned char at[64];
+
+	(void)state;
+	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
+	hook(answer_any);
+	for (uint32_t status = OP_HIT + 1; status < OP_STATUS_COUNT + 3; status++) {
+		enum pc_result result;
+
+		fake_lock(&fake);
+		any_status = status;
+		fake_unlock(&fake);
+		result = get_one("key-1", at, sizeof(at), 100);
+		assert_int_not_equal(result, PC_HIT);
+		assert_int_not_equal(result, PC_PENDING);
+	}
+	fake_lock(&fake);
+	any_status = UINT32_MAX;
+	fake_unlock(&fake);
+	assert_int_not_equal(get_one("key-1", at, sizeof(at), 100), PC_HIT);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		RIG_TEST(a_broken_rail_costs_no_page),
+		RIG_TEST(a_dead_owner_costs_no_key),
+		RIG_TEST(a_silent_owner_leaves_time_for_the_next),
+		RIG_TEST(a_page_on_a_dead_node_is_unreachable),
+		RIG_TEST(a_copy_on_a_live_node_is_read_when_the_other_died),
+		RIG_TEST(a_lookup_without_answer_times_out),
+		RIG_TEST(a_staged_page_times_out_at_once_and_its_staging_is_kept),
+		RIG_TEST(registered_memory_is_not_given_back_before_the_rail_answers),
+		RIG_TEST(a_torn_map_leaves_the_old_one),
+		RIG_TEST(an_impossible_map_is_not_taken_over),
+		RIG_TEST(a_moved_key_is_found_at_its_former_owner),
+		RIG_TEST(a_node_that_left_the_map_is_not_asked),
+		RIG_TEST(no_other_status_is_a_hit),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

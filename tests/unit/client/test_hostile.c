@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* An engine that breaks the rules costs a session at most. */
+#include "tests/unit/client/rig.h"
+
+#include <errno.h>
+#include <unistd.h>
+
+/* The channel as the fake sees it: the shared indices, to be spoilt. */
+static struct ring_shared *shared(size_t offset)
+{
+	return (struct ring_shared *)(void *)(fake.channel[0].base + offset);
+}
+
+static void impossible_indices_end_the_session_and_nothing_else(void **state)
+{
+	struct channel_layout l = channel_layout(FAKE_RAILS);
+	const size_t done[] = {l.done[0], l.done[1], l.ctl_done};
+	const size_t op[] = {l.op[0], l.op[1], l.ctl};
+
+	(void)state;
+	for (unsigned n = 0; n < 6; n++) {
+		enum pc_result result = PC_PENDING;
+		unsigned char from[100] = {1};
+		char name[32];
+
+		fake_lock(&fake);
+		if (n < 3)
+			shm_store(&shared(done[n])->tail, 0x7fffffff);
+		else
+			shm_store(&shared(op[n - 3])->head, 0x12345678);
+		fake_unlock(&fake);
+		if (n >= 3) { /* an index is read again when the ring looks full */
+			ch->rail[0].ops.head_seen -= n == 3 ? OP_RING_SLOTS : 0;
+			ch->rail[1].ops.head_seen -= n == 4 ? OP_RING_SLOTS : 0;
+			ch->ctl.head_seen -= n == 5 ? CTL_RING_SLOTS : 0;
+		}
+		/* Several, so that some directory owner is another node. */
+		for (unsigned k = 0; k < 8; k++) {
+			sprintf(name, "key-%u-%u", n, k);
+			result = set_one(name, from, sizeof(from), 1000);
+			if (result != PC_HIT)
+				break;
+		}
+		assert_int_equal(result, PC_GONE);
+		usleep(250000);
+		assert_int_equal(set_one(name, from, sizeof(from), 1000), PC_HIT);
+	}
+}
+
+static void answers_nobody_asked_for_are_ignored(void **state)
+{
+	static const uint64_t cookie[] = {
+		0, 1, UINT64_MAX, 1ull << 32, 1ull << 32 | 5000000, 2ull << 32, 7ull << 32 | 3};
+	unsigned char at[5000];
+
+	(void)state;
+	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
+	assert_int_equal(get_one("key-1", at, sizeof(at), 1000), PC_HIT);
+	fake_lock(&fake);
+	for (unsigned k = 0; k < sizeof(cookie) / sizeof(cookie[0]); k++) {
+		struct op_done d = {.cookie = cookie[k], .status = OP_HIT};
+		struct ctl_done c = {.cookie = cookie[k], .kind = (uint8_t)(k + 1)};
+
+		memcpy(ring_slot_new(&fake.channel[0].done[0], 0), &d, sizeof(d));
+		ring_publish(&fake.channel[0].done[0], 1);
+		memcpy(ring_slot_new(&fake.channel[0].ctl_done, 0), &c, sizeof(c));
+		ring_publish(&fake.channel[0].ctl_done, 1);
+	}
+	fake_unlock(&fake);
+	assert_int_equal(get_one("key-1", at, sizeof(at), 1000), PC_HIT);
+	assert_int_equal(ch->rail[0].in_flight + ch->rail[1].in_flight, 0);
+	assert_int_equal(ch->rail[0].bytes + ch->rail[1].bytes, 0);
+	assert_int_equal(ch->ctl_awaited, 0);
+}
+
+static void an_engine_of_another_version_is_refused(void **state)
+{
+	struct pc *other = NULL;
+
+	(void)state;
+	pc_channel_close(ch);
+	ch = NULL;
+	pc_close(pc);
+	pc = NULL;
+	LET(version, ABI_VERSION + 1);
+	assert_int_equal(pc_open(&(struct pc_options){.socket = fake.path}, &other), -EPROTO);
+	LET(version, ABI_VERSION);
+	usleep(10000);
+	fake_lock(&fake);
+	fake.status->magic = 1;
+	fake_unlock(&fake);
+	assert_int_equal(pc_open(&(struct pc_options){.socket = fake.path}, &other), -EPROTO);
+}
+
+static void a_hello_that_makes_no_sense_is_refused(void **state)
+{
+	static const uint64_t rails[] = {
+		0, 1, 3, RAILS_MAX, RAILS_MAX + 1, 1ull << 32 | 2, UINT64_MAX};
+	struct pc *other = NULL;
+
+	(void)state;
+	pc_channel_close(ch);
+	ch = NULL;
+	pc_close(pc);
+	pc = NULL;
+	for (unsigned k = 0; k < sizeof(rails) / sizeof(rails[0]); k++) {
+		LET(rails_said, rails[k]);
+		assert_int_equal(
+			pc_open(&(struct pc_options){.socket = fake.path}, &other), -EPROTO);
+		usleep(5000);
+	}
+}
+
+static uint64_t first_cookie;
+static unsigned pages_seen;
+
+/* The second page is answered with the first one's cookie, and then not at all. */
+static uint32_t answer_the_first_twice(struct fake *f, uint32_t rail, const struct op *op)
+{
+	struct op_done d = {.status = OP_HIT};
+
+	if (op->kind != OP_PAGE)
+		return FAKE_DO;
+	if (!pages_seen++) {
+		first_cookie = op->cookie;
+		return FAKE_DO;
+	}
+	d.cookie = first_cookie;
+	memcpy(ring_slot_new(&f->channel[0].done[rail], 0), &d, sizeof(d));
+	ring_publish(&f->channel[0].done[rail], 1);
+	return FAKE_HOLD;
+}
+
+static void an_answer_that_comes_twice_answers_nothing_else(void **state)
+{
+	unsigned char at[64];
+
+	(void)state;
+	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
+	fake_page(&fake, "key-2", FAKE_A, 0, sizeof(at));
+	assert_int_equal(exists_one("key-1", 1000), PC_HIT);
+	assert_int_equal(exists_one("key-2", 1000), PC_HIT);
+	pages_seen = 0;
+	LET(on_op, answer_the_first_twice);
+	assert_int_equal(get_one("key-1", at, sizeof(at), 1000), PC_HIT);
+	assert_int_equal(get_one("key-2", at, sizeof(at), 100), PC_TIMEOUT);
+}
+
+static uint32_t nonsense(struct fake *f, const struct ctl_op *op)
+{
+	(void)f;
+	return op->kind == CTL_PUBLISH ? 77 : op->kind == CTL_REMOVE ? 0x7fffffff : FAKE_DO;
+}
+
+static void an_unknown_status_of_the_control_plane_is_no_hit(void **state)
+{
+	unsigned char at[64] = {1};
+	enum pc_result result;
+	struct one o;
+
+	(void)state;
+	LET(on_ctl, nonsense);
+	assert_int_equal(set_one("key-1", at, sizeof(at), 1000), PC_INVALID);
+	one_page(&o, "key-1", NULL, 0);
+	assert_int_equal(pc_remove(ch, &o.page, 1, 1000, &result), 0);
+	assert_int_equal(result, PC_INVALID);
+}
+
+static void an_engine_that_refuses_is_not_asked_without_end(void **state)
+{
+	uint64_t start_ns;
+
+	(void)state;
+	fake_die(&fake);
+	while (exists_one("key-1", 100) != PC_GONE)
+		usleep(1000);
+	LET(version, ABI_VERSION + 1);
+	LET(hellos, 0);
+	fake_revive(&fake);
+	start_ns = clock_now_ns();
+	while (elapsed_ms(start_ns) < 500)
+		assert_int_equal(exists_one("key-1", 100), PC_GONE);
+	assert_in_range(SEEN(hellos), 1, 3);
+	LET(version, ABI_VERSION);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		RIG_TEST(impossible_indices_end_the_session_and_nothing_else),
+		RIG_TEST(answers_nobody_asked_for_are_ignored),
+		RIG_TEST(an_engine_of_another_version_is_refused),
+		RIG_TEST(a_hello_that_makes_no_sense_is_refused),
+		RIG_TEST(an_answer_that_comes_twice_answers_nothing_else),
+		RIG_TEST(an_unknown_status_of_the_control_plane_is_no_hit),
+		RIG_TEST(an_engine_that_refuses_is_not_asked_without_end),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,363 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Attaching, losing the engine, attaching again; registered memory; an engine that is hostile. */
+#include "tests/unit/client/rig.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static void hook(fake_op_hook *on_op)
+{
+	fake_lock(&fake);
+	LET(on_op, on_op);
+	fake_unlock(&fake);
+}
+
+static uint32_t hold_pages(struct fake *f, uint32_t rail, const struct op *op)
+{
+	(void)f;
+	(void)rail;
+	return op->kind == OP_PAGE ? FAKE_HOLD : FAKE_DO;
+}
+
+static void opening_without_an_engine_says_so(void **state)
+{
+	struct pc *other = NULL;
+
+	(void)state;
+	assert_int_equal(
+		pc_open(&(struct pc_options){.socket = "/nowhere/at.all"}, &other), -ENOENT);
+	assert_null(other);
+	assert_non_null(strstr(pc_error(), "/nowhere/at.all"));
+	fake_die(&fake);
+	assert_int_equal(pc_open(&(struct pc_options){.socket = fake.path}, &other), -ENOENT);
+}
+
+static void arguments_that_make_no_sense_are_refused(void **state)
+{
+	struct pc_batch *batch;
+	struct pc_page page;
+	enum pc_result result;
+	void *at;
+
+	(void)state;
+	assert_int_equal(pc_open(NULL, NULL), -EINVAL);
+	assert_int_equal(pc_channel_open(NULL, &ch), -EINVAL);
+	assert_int_equal(pc_get(NULL, &page, 1, 0, &result), -EINVAL);
+	assert_int_equal(pc_get(ch, NULL, 1, 0, &result), -EINVAL);
+	assert_int_equal(pc_set(ch, &page, 1, 0, NULL), -EINVAL);
+	assert_int_equal(pc_exists(ch, &page, BATCH_MAX + 1, 0, &result), -EINVAL);
+	assert_int_equal(pc_submit_get(ch, &page, 1, 0, &result, NULL), -EINVAL);
+	assert_int_equal(pc_get(ch, NULL, 0, 0, NULL), 0);
+	assert_int_equal(pc_submit_set(ch, NULL, 0, 0, NULL, &batch), 0);
+	assert_true(pc_poll(batch));
+	assert_int_equal(pc_memory_alloc(pc, 0, &at), -EINVAL);
+	assert_int_equal(pc_memory_release(pc, &page), -ENOENT);
+	assert_true(strlen(pc_error()) > 0);
+	pc_channel_close(NULL);
+	pc_close(NULL);
+	pc_wait(NULL);
+}
+
+static void the_report_is_the_engines_text(void **state)
+{
+	char *json = NULL;
+
+	(void)state;
+	assert_int_equal(pc_report(pc, &json), 0);
+	assert_string_equal(json, "{\"fake\": true}");
+	free(json);
+	assert_int_equal(pc_page_bytes_max(pc), 16u << 20);
+	assert_true(pc_attached(pc));
+}
+
+static void a_channel_may_serve_another_name_space(void **state)
+{
+	static unsigned char at[5000];
+
+	(void)state;
+	fake_page(&fake, "key-1", FAKE_A, 0, 5000);
+	assert_int_equal(pc_channel_name_space(ch, "another model"), 0);
+	assert_int_equal(get_one("key-1", at, 5000, 1000), PC_MISS);
+	assert_int_equal(pc_channel_name_space(ch, NULL), 0);
+	assert_int_equal(get_one("key-1", at, 5000, 1000), PC_HIT);
+	assert_int_equal(pc_channel_name_space(NULL, NULL), -EINVAL);
+}
+
+static void memory_of_the_callers_own_is_registered(void **state)
+{
+	int fd = memfd_create("mine", MFD_ALLOW_SEALING | MFD_CLOEXEC);
+	unsigned char *at;
+
+	(void)state;
+	assert_int_equal(ftruncate(fd, 3 << 20), 0);
+	at = mmap(NULL, 2 << 20, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 1 << 20);
+	assert_int_equal(pc_memory_register(pc, at, 2 << 20, fd, 1 << 20), 0);
+	assert_true(fcntl(fd, F_GET_SEALS) & F_SEAL_SHRINK);
+	assert_int_equal(pc_memory_register(pc, at + 4096, 4096, fd, 1 << 20), -EEXIST);
+	assert_int_equal(pc_memory_register(pc, at + 4096, 4096, fd, 7), -EINVAL);
+	fake_page(&fake, "key-1", FAKE_A, 0, 5000);
+	assert_int_equal(get_one("key-1", at + 4000, 5000, 1000), PC_HIT);
+	assert_true(same("key-1", at + 4000, 0, 5000));
+	assert_int_equal(counts().bytes_staged, 0);
+	/* One byte past its end is another's. */
+	assert_null(memory_find(ch, at + (2 << 20) - 4999, 5000));
+	assert_non_null(memory_find(ch, at + (2 << 20) - 5000, 5000));
+	assert_int_equal(pc_memory_release(pc, at), 0);
+	assert_int_equal(pc_memory_release(pc, at), -ENOENT);
+	assert_int_equal(SEEN(regions_removed), 1);
+	assert_int_equal(get_one("key-1", at + 4000, 5000, 1000), PC_HIT);
+	assert_int_equal(counts().bytes_staged, 5000);
+	munmap(at, 2 << 20);
+	close(fd);
+}
+
+static void memory_the_engine_refuses_is_an_error_with_its_reason(void **state)
+{
+	void *at;
+
+	(void)state;
+	LET(refuse_regions, ENOSPC);
+	assert_int_equal(pc_memory_alloc(pc, 4096, &at), -ENOSPC);
+	assert_non_null(strstr(pc_error(), "this region is refused"));
+	LET(refuse_regions, 0);
+	assert_int_equal(pc_memory_alloc(pc, 4096, &at), 0);
+}
+
+static void memory_in_use_is_not_released(void **state)
+{
+	struct pc_batch *batch;
+	enum pc_result result;
+	struct one o;
+	void *at, *other;
+
+	(void)state;
+	assert_int_equal(pc_memory_alloc(pc, 1 << 20, &at), 0);
+	assert_int_equal(pc_memory_alloc(pc, 1 << 20, &other), 0);
+	fake_page(&fake, "key-1", FAKE_A, 0, 5000);
+	hook(hold_pages);
+	one_page(&o, "key-1", at, 5000);
+	assert_int_equal(pc_submit_get(ch, &o.page, 1, 5000, &result, &batch), 0);
+	assert_int_equal(pc_memory_release(pc, at), -EBUSY);
+	assert_int_equal(pc_memory_release(pc, other), 0);
+	while (!SEEN(held_count))
+		pc_poll(batch);
+	fake_lock(&fake);
+	fake_answer_held(&fake);
+	fake_unlock(&fake);
+	pc_wait(batch);
+	assert_int_equal(result, PC_HIT);
+	assert_int_equal(pc_memory_release(pc, at), 0);
+}
+
+static void *die_soon(void *context)
+{
+	usleep(100000);
+	fake_die(context);
+	return NULL;
+}
+
+static void an_engine_that_dies_ends_the_batch_at_once(void **state)
+{
+	unsigned char at[2][5000];
+	struct one o[2];
+	enum pc_result result[2];
+	uint64_t start_ns = clock_now_ns();
+	pthread_t thread;
+
+	(void)state;
+	fake_page(&fake, "key-1", FAKE_A, 0, 5000);
+	fake_page(&fake, "key-2", FAKE_SELF, 0, 5000);
+	hook(hold_pages);
+	one_page(&o[0], "key-1", at[0], 5000);
+	one_page(&o[1], "key-2", at[1], 5000);
+	assert_int_equal(pthread_create(&thread, NULL, die_soon, &fake), 0);
+	assert_int_equal(pc_get(ch, (struct pc_page[]){o[0].page, o[1].page}, 2, 10000, result), 0);
+	assert_int_equal(result[0], PC_GONE);
+	assert_int_equal(result[1], PC_HIT);
+	assert_true(elapsed_ms(start_ns) < 500);
+	assert_false(pc_attached(pc));
+	start_ns = clock_now_ns();
+	assert_int_equal(exists_one("key-2", 1000), PC_GONE);
+	assert_true(elapsed_ms(start_ns) < 100);
+	pthread_join(thread, NULL);
+}
+
+static void a_caller_that_only_polls_notices_the_engines_death(void **state)
+{
+	unsigned char at[5000];
+	struct pc_batch *batch;
+	enum pc_result result;
+	uint64_t start_ns;
+	struct one o;
+
+	(void)state;
+	fake_page(&fake, "key-1", FAKE_A, 0, 5000);
+	hook(hold_pages);
+	one_page(&o, "key-1", at, 5000);
+	assert_int_equal(pc_submit_get(ch, &o.page, 1, 10000, &result, &batch), 0);
+	fake_die(&fake);
+	start_ns = clock_now_ns();
+	while (!pc_poll(batch))
+		assert_true(elapsed_ms(start_ns) < 1000);
+	assert_int_equal(result, PC_GONE);
+}
+
+static void everything_comes_back_with_the_engine(void **state)
+{
+	struct pc_channel *second;
+	unsigned added;
+	void *at;
+
+	(void)state;
+	assert_int_equal(pc_memory_alloc(pc, 1 << 20, &at), 0);
+	assert_int_equal(pc_channel_open(pc, &second), 0);
+	fake_page(&fake, "key-1", FAKE_A, 0, 5000);
+	assert_int_equal(get_one("key-1", at, 5000, 1000), PC_HIT);
+	added = SEEN(regions_added);
+	fake_die(&fake);
+	assert_int_equal(get_one("key-1", at, 5000, 1000), PC_GONE);
+	/* Memory can be had meanwhile; it is registered later. */
+	fake_revive(&fake);
+	usleep(250000);
+	memset(at, 0, 5000);
+	assert_int_equal(get_one("key-1", at, 5000, 1000), PC_HIT);
+	assert_true(same("key-1", at, 0, 5000));
+	assert_int_equal(counts().bytes_staged, 0);
+	assert_int_equal(SEEN(regions_added), added + 1);
+	assert_true(pc_attached(pc));
+	pc_channel_close(ch);
+	ch = second; /* it finds the new session by itself */
+	assert_int_equal(get_one("key-1", at, 5000, 1000), PC_HIT);
+	assert_int_equal(SEEN(hellos), 2);
+}
+
+static void memory_and_channels_can_be_had_without_an_engine(void **state)
+{
+	struct pc_channel *second;
+	void *at;
+
+	(void)state;
+	fake_die(&fake);
+	assert_int_equal(pc_memory_alloc(pc, 1 << 20, &at), 0);
+	assert_int_equal(pc_channel_open(pc, &second), 0);
+	pc_channel_close(ch);
+	ch = second;
+	assert_int_equal(exists_one("key-1", 1000), PC_GONE);
+	fake_revive(&fake);
+	usleep(250000);
+	fake_page(&fake, "key-1", FAKE_A, 0, 5000);
+	assert_int_equal(get_one("key-1", at, 5000, 1000), PC_HIT);
+	assert_int_equal(counts().bytes_staged, 0);
+}
+
+static void without_reattaching_an_engine_that_is_lost_stays_lost(void **state)
+{
+	const struct pc_options options = {.socket = fake.path, .no_reattach = true};
+
+	(void)state;
+	pc_channel_close(ch);
+	pc_close(pc);
+	ch = NULL;
+	pc = NULL;
+	usleep(10000);
+	assert_int_equal(pc_open(&options, &pc), 0);
+	assert_int_equal(pc_channel_open(pc, &ch), 0);
+	assert_int_equal(exists_one("key-1", 1000), PC_MISS);
+	fake_die(&fake);
+	usleep(LOOK_AROUND_NS / 1000);
+	assert_int_equal(exists_one("key-1", 1000), PC_GONE);
+	fake_revive(&fake);
+	usleep(250000);
+	assert_int_equal(exists_one("key-1", 1000), PC_GONE);
+	assert_false(pc_attached(pc));
+}
+
+static unsigned open_files(void)
+{
+	DIR *dir = opendir("/proc/self/fd");
+	unsigned n = 0;
+
+	while (readdir(dir))
+		n++;
+	closedir(dir);
+	return n;
+}
+
+static void engines_that_come_and_go_leak_no_file(void **state)
+{
+	unsigned before = 0;
+
+	(void)state;
+	for (unsigned n = 0; n < 4; n++) {
+		fake_die(&fake);
+		usleep(LOOK_AROUND_NS / 1000);
+		assert_int_equal(exists_one("key-1", 1000), PC_GONE);
+		fake_revive(&fake);
+		usleep(250000);
+		assert_int_equal(exists_one("key-1", 1000), PC_MISS);
+		fake_lock(&fake);
+		if (n == 0)
+			before = open_files();
+		else
+			assert_int_equal(open_files(), before);
+		fake_unlock(&fake);
+	}
+}
+
+static void a_channel_closed_with_a_batch_under_way_waits_for_the_rail(void **state)
+{
+	unsigned char at[5000];
+	struct pc_batch *batch;
+	enum pc_result result;
+	struct one o;
+
+	(void)state;
+	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
+	one_page(&o, "key-1", at, sizeof(at));
+	assert_int_equal(pc_submit_get(ch, &o.page, 1, 10000, &result, &batch), 0);
+	pc_channel_close(ch);
+	ch = NULL;
+	assert_int_not_equal(result, PC_PENDING);
+}
+
+static void sleepers_are_woken(void **state)
+{
+	unsigned char at[5000];
+
+	(void)state;
+	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
+	for (unsigned n = 0; n < 50; n++) {
+		uint64_t start_ns = clock_now_ns();
+
+		assert_int_equal(get_one("key-1", at, sizeof(at), 5000), PC_HIT);
+		assert_true(elapsed_ms(start_ns) < 1000);
+		usleep(1000);
+	}
+	assert_true(SEEN(kicked) > 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		RIG_TEST(opening_without_an_engine_says_so),
+		RIG_TEST(arguments_that_make_no_sense_are_refused),
+		RIG_TEST(the_report_is_the_engines_text),
+		RIG_TEST(a_channel_may_serve_another_name_space),
+		RIG_TEST(memory_of_the_callers_own_is_registered),
+		RIG_TEST(memory_the_engine_refuses_is_an_error_with_its_reason),
+		RIG_TEST(memory_in_use_is_not_released),
+		RIG_TEST(an_engine_that_dies_ends_the_batch_at_once),
+		RIG_TEST(a_caller_that_only_polls_notices_the_engines_death),
+		RIG_TEST(everything_comes_back_with_the_engine),
+		RIG_TEST(memory_and_channels_can_be_had_without_an_engine),
+		RIG_TEST(without_reattaching_an_engine_that_is_lost_stays_lost),
+		RIG_TEST(engines_that_come_and_go_leak_no_file),
+		RIG_TEST(a_channel_closed_with_a_batch_under_way_waits_for_the_rail),
+		RIG_TEST(sleepers_are_woken),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

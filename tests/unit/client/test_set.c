@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Storing and removing pages: credits, copies, duplicates, and what does not fit. */
+#include "tests/unit/client/rig.h"
+
+#include <unistd.h>
+
+static void a_stored_page_is_read_back(void **state)
+{
+	unsigned char from[PAGE_BYTES], at[PAGE_BYTES];
+
+	(void)state;
+	fill("key-1", from, sizeof(from));
+	assert_int_equal(set_one("key-1", from, sizeof(from), 1000), PC_HIT);
+	assert_int_equal(get_one("key-1", at, sizeof(at), 1000), PC_HIT);
+	assert_memory_equal(from, at, sizeof(at));
+	assert_int_equal(counts().sets, 1);
+	assert_int_equal(counts().bytes_written, sizeof(from));
+	assert_int_equal(counts().hits_local, 1);
+}
+
+static void segments_of_any_alignment_are_gathered(void **state)
+{
+	unsigned char *from = malloc(200000), *at = malloc(100000);
+	struct pc_segment segment[9];
+	struct pc_page page = {.key = "k", .key_bytes = 1, .segments = segment, .segment_count = 9};
+	size_t done = 0;
+	enum pc_result result;
+
+	(void)state;
+	for (unsigned s = 0; s < 9; s++) {
+		segment[s] = (struct pc_segment){from + done + s * 13 + 1, 1 + s * 2777 % 20011};
+		fill("k", segment[s].base, (uint32_t)segment[s].bytes);
+		done += segment[s].bytes;
+	}
+	assert_int_equal(pc_set(ch, &page, 1, 1000, &result), 0);
+	assert_int_equal(result, PC_HIT);
+	assert_int_equal(get_one("k", at, done, 1000), PC_HIT);
+	done = 0;
+	for (unsigned s = 0; s < 9; s++) {
+		assert_memory_equal(at + done, segment[s].base, segment[s].bytes);
+		done += segment[s].bytes;
+	}
+	free(from);
+	free(at);
+}
+
+static void a_page_that_is_somewhere_is_not_stored_again(void **state)
+{
+	unsigned char from[1000] = {1};
+
+	(void)state;
+	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(from));
+	assert_int_equal(set_one("key-1", from, sizeof(from), 1000), PC_HIT);
+	assert_int_equal(set_one("key-2", from, sizeof(from), 1000), PC_HIT);
+	assert_int_equal(set_one("key-2", from, sizeof(from), 1000), PC_HIT);
+	assert_int_equal(counts().sets_already, 2);
+	assert_int_equal(SEEN(publishes), 1);
+}
+
+static void a_key_twice_in_a_batch_is_stored_once(void **state)
+{
+	unsigned char from[1000] = {1};
+	struct one o[4];
+	struct pc_page pages[4];
+	enum pc_result result[4];
+
+	(void)state;
+	for (unsigned k = 0; k < 4; k++)
+		pages[k] = *one_page(&o[k], k % 2 ? "odd" : "even", from, sizeof(from));
+	assert_int_equal(pc_set(ch, pages, 4, 1000, result), 0);
+	for (unsigned k = 0; k < 4; k++)
+		assert_int_equal(result[k], PC_HIT);
+	assert_int_equal(SEEN(publishes), 2);
+}
+
+static void a_batch_goes_round_the_rails(void **state)
+{
+	static unsigned char from[PAGE_BYTES];
+	struct one o[64];
+	struct pc_page pages[64];
+	enum pc_result result[64];
+
+	(void)state;
+	for (unsigned k = 0; k < 64; k++) {
+		char name[32];
+
+		sprintf(name, "key-%u", k);
+		pages[k] = *one_page(&o[k], name, from, sizeof(from));
+	}
+	assert_int_equal(pc_set(ch, pages, 64, 1000, result), 0);
+	for (unsigned k = 0; k < 64; k++) {
+		struct page_key key = fake_key(o[k].name), first = fake_key(o[0].name);
+
+		assert_int_equal(result[k], PC_HIT);
+		assert_int_equal(place_rail(cache_find(ch, &key)->at.place),
+			place_rail(cache_find(ch, &first)->at.place) ^ k % 2);
+	}
+}
+
+static uint32_t first_refuse;
+
+static uint32_t refuse_some(struct fake *f, const struct ctl_op *op)
+{
+	(void)f;
+	if (op->kind != CTL_CREDIT || !first_refuse)
+		return FAKE_DO;
+	first_refuse--;
+	return OP_NO_SPACE;
+}
+
+static void a_rail_without_room_is_passed_over(void **state)
+{
+	unsigned char from[1000] = {1};
+
+	(void)state;
+	first_refuse = 1;
+	LET(on_ctl, refuse_some);
+	assert_int_equal(set_one("key-1", from, sizeof(from), 1000), PC_HIT);
+}
+
+static void without_room_anywhere_a_page_is_full_at_once_and_later_it_is_not(void **state)
+{
+	unsigned char from[1000] = {1};
+	uint64_t start_ns = clock_now_ns();
+
+	(void)state;
+	LET(credits_left, 0);
+	assert_int_equal(set_one("key-1", from, sizeof(from), 5000), PC_FULL);
+	assert_true(elapsed_ms(start_ns) < 1000);
+	assert_int_equal(ch->credits, 0);
+	LET(credits_left, 8);
+	usleep(50000);
+	assert_int_equal(set_one("key-1", from, sizeof(from), 1000), PC_HIT);
+}
+
+static void what_the_credits_are_enough_for_is_stored(void **state)
+{
+	unsigned char from[1000] = {1};
+	struct one o[8];
+	struct pc_page pages[8];
+	enum pc_result result[8];
+	unsigned full = 0, hit = 0;
+
+	(void)state;
+	LET(credits_left, 3);
+	for (unsigned k = 0; k < 8; k++) {
+		char name[32];
+
+		sprintf(name, "key-%u", k);
+		pages[k] = *one_page(&o[k], name, from, sizeof(from));
+	}
+	assert_int_equal(pc_set(ch, pages, 8, 1000, result), 0);
+	for (unsigned k = 0; k < 8; k++) {
+		hit += result[k] == PC_HIT;
+		full += result[k] == PC_FULL;
+	}
+	assert_int_equal(hit, 3);
+	assert_int_equal(full, 5);
+}
+
+static uint32_t hold_credits(struct fake *f, const struct ctl_op *op)
+{
+	(void)f;
+	return op->kind == CTL_CREDIT ? FAKE_HOLD : FAKE_DO;
+}
+
+static uint32_t hold_publishes(struct fake *f, const struct ctl_op *op)
+{
+	(void)f;
+	return op->kind == CTL_PUBLISH ? FAKE_HOLD : FAKE_DO;
+}
+
+static void a_set_without_answer_times_out(void **state)
+{
+	unsigned char from[1000] = {1};
+	uint64_t start_ns = clock_now_ns();
+
+	(void)state;
+	LET(on_ctl, hold_credits);
+	assert_int_equal(set_one("key-1", from, sizeof(from), 100), PC_TIMEOUT);
+	LET(on_ctl, hold_publishes);
+	assert_int_equal(set_one("key-2", from, sizeof(from), 100), PC_TIMEOUT);
+	assert_true(elapsed_ms(start_ns) < 1000);
+}
+
+static void idle_credits_make_room_for_another_size(void **state)
+{
+	static unsigned char from[200000];
+
+	(void)state;
+	assert_int_equal(set_one("small", from, 1000, 1000), PC_HIT);
+	fake_lock(&fake);
+	LET(credits_left, 0);
+	fake_unlock(&fake);
+	assert_int_equal(set_one("large", from, 100000, 1000), PC_HIT);
+	assert_true(SEEN(returned) > 0);
+}
+
+static void credits_are_given_back_when_the_channel_closes(void **state)
+{
+	unsigned char from[1000] = {1};
+	unsigned had = 0;
+
+	(void)state;
+	assert_int_equal(set_one("key-1", from, sizeof(from), 1000), PC_HIT);
+	had = ch->credits;
+	assert_true(had > 0);
+	pc_channel_close(ch);
+	assert_int_equal(SEEN(returned), had);
+	assert_int_equal(pc_channel_open(pc, &ch), 0);
+}
+
+static void pages_of_impossible_size_are_invalid(void **state)
+{
+	static unsigned char from[64];
+	struct pc_segment none = {from, 0}, null = {NULL, 5}, ok = {from, 5};
+	struct pc_page page = {.key = "k", .key_bytes = 1, .segments = &none, .segment_count = 1};
+	enum pc_result result;
+
+	(void)state;
+	assert_int_equal(set_one("key-1", from, (16u << 20) + 1, 1000), PC_INVALID);
+	assert_int_equal(set_one("key-1", from, SIZE_MAX, 1000), PC_INVALID);
+	assert_int_equal(pc_set(ch, &page, 1, 1000, &result), 0);
+	assert_int_equal(result, PC_INVALID);
+	page.segments = &null;
+	assert_int_equal(pc_get(ch, &page, 1, 1000, &result), 0);
+	assert_int_equal(result, PC_INVALID);
+	page.segments = &ok;
+	page.segment_count = SEGMENTS_MAX + 1;
+	assert_int_equal(pc_get(ch, &page, 1, 1000, &result), 0);
+	assert_int_equal(result, PC_INVALID);
+	page.segment_count = 1;
+	page.key_bytes = 0;
+	assert_int_equal(pc_exists(ch, &page, 1, 1000, &result), 0);
+	assert_int_equal(result, PC_INVALID);
+	page.key_bytes = KEY_BYTES_MAX + 1;
+	assert_int_equal(pc_exists(ch, &page, 1, 1000, &result), 0);
+	assert_int_equal(result, PC_INVALID);
+}
+
+static void one_bad_page_does_not_spoil_the_batch(void **state)
+{
+	unsigned char from[100] = {1};
+	struct one o[3];
+	struct pc_page pages[3];
+	enum pc_result result[3];
+
+	(void)state;
+	for (unsigned k = 0; k < 3; k++) {
+		char name[32];
+
+		sprintf(name, "key-%u", k);
+		pages[k] = *one_page(&o[k], name, from, sizeof(from));
+	}
+	pages[1].key = NULL;
+	assert_int_equal(pc_set(ch, pages, 3, 1000, result), 0);
+	assert_int_equal(result[0], PC_HIT);
+	assert_int_equal(result[1], PC_INVALID);
+	assert_int_equal(result[2], PC_HIT);
+}
+
+static void a_removed_page_is_gone(void **state)
+{
+	unsigned char from[100] = {1}, at[100];
+	struct one o;
+	enum pc_result result;
+
+	(void)state;
+	assert_int_equal(set_one("key-1", from, sizeof(from), 1000), PC_HIT);
+	one_page(&o, "key-1", NULL, 0);
+	assert_int_equal(pc_remove(ch, &o.page, 1, 1000, &result), 0);
+	assert_int_equal(result, PC_HIT);
+	assert_int_equal(pc_remove(ch, &o.page, 1, 1000, &result), 0);
+	assert_int_equal(result, PC_MISS);
+	assert_int_equal(get_one("key-1", at, sizeof(at), 1000), PC_MISS);
+}
+
+static void a_credit_outside_the_pool_ends_the_session(void **state)
+{
+	static unsigned char from[1000];
+
+	(void)state;
+	/* The fake grants from here on: past the end of what the library has mapped. */
+	fake_lock(&fake);
+	ch->session->rail[0].pool_bytes = 0;
+	ch->session->rail[1].pool_bytes = 0;
+	fake_unlock(&fake);
+	assert_int_equal(set_one("key-1", from, sizeof(from), 1000), PC_GONE);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		RIG_TEST(a_stored_page_is_read_back),
+		RIG_TEST(segments_of_any_alignment_are_gathered),
+		RIG_TEST(a_page_that_is_somewhere_is_not_stored_again),
+		RIG_TEST(a_key_twice_in_a_batch_is_stored_once),
+		RIG_TEST(a_batch_goes_round_the_rails),
+		RIG_TEST(a_rail_without_room_is_passed_over),
+		RIG_TEST(without_room_anywhere_a_page_is_full_at_once_and_later_it_is_not),
+		RIG_TEST(what_the_credits_are_enough_for_is_stored),
+		RIG_TEST(a_set_without_answer_times_out),
+		RIG_TEST(idle_credits_make_room_for_another_size),
+		RIG_TEST(credits_are_given_back_when_the_channel_closes),
+		RIG_TEST(pages_of_impossible_size_are_invalid),
+		RIG_TEST(one_bad_page_does_not_spoil_the_batch),
+		RIG_TEST(a_removed_page_is_gone),
+		RIG_TEST(a_credit_outside_the_pool_ends_the_session),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

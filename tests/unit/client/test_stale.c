@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Pages that are not, or no longer, what a directory entry says. */
+#include "tests/unit/client/rig.h"
+
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static unsigned char *memory(size_t bytes)
+{
+	void *at = NULL;
+
+	assert_int_equal(pc_memory_alloc(pc, bytes, &at), 0);
+	return at;
+}
+
+static void retire(uint32_t node, uint32_t place)
+{
+	fake_lock(&fake);
+	page_head_retire(fake_head(&fake, node, place));
+	fake_unlock(&fake);
+}
+
+static void a_page_that_changed_before_a_local_copy_is_stale(void **state)
+{
+	unsigned char *at = calloc(1, PAGE_BYTES);
+	uint32_t place = fake_page(&fake, "key-1", FAKE_SELF, 0, PAGE_BYTES);
+
+	(void)state;
+	page_head_retire(fake_head(&fake, FAKE_SELF, place));
+	assert_int_equal(get_one("key-1", at, PAGE_BYTES, 1000), PC_STALE);
+	assert_int_equal(exists_one("key-1", 1000), PC_MISS);
+	free(at);
+}
+
+/* The copy runs into a page it may not write; the handler takes the source away and lets it go on.
+ */
+static struct {
+	unsigned char *guard;
+	struct page_head *head;
+} trap;
+
+static void retire_and_go_on(int number)
+{
+	(void)number;
+	page_head_retire(trap.head);
+	mprotect(trap.guard, 4096, PROT_READ | PROT_WRITE);
+}
+
+static void a_page_that_changes_during_a_local_copy_is_never_a_hit(void **state)
+{
+	struct sigaction before, action = {.sa_handler = retire_and_go_on};
+	struct page_key key = fake_key("key-1");
+	uint32_t bytes = 1u << 20, place;
+	unsigned char *at =
+		mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	(void)state;
+	place = fake_page(&fake, "key-1", FAKE_SELF, 0, bytes);
+	trap.head = fake_head(&fake, FAKE_SELF, place);
+	for (unsigned k = 0; k < 3; k++) { /* in the first, a middle and the last page of it */
+		trap.guard = at + (bytes - 4096) / 8192 * k * 4096;
+		shm_store(&trap.head->generation, 7);
+		page_head_publish(trap.head, &key, bytes);
+		mprotect(trap.guard, 4096, PROT_READ);
+		sigaction(SIGSEGV, &action, &before);
+		assert_int_equal(get_one("key-1", at, bytes, 5000), PC_STALE);
+		sigaction(SIGSEGV, &before, NULL);
+		assert_int_equal(shm_load(&trap.head->generation), 8); /* the trap was sprung */
+	}
+	assert_int_equal(counts().hits_local, 0);
+	munmap(at, bytes);
+}
+
+static void a_stale_page_is_reported_and_looked_up_again(void **state)
+{
+	unsigned char *at = memory(1 << 20);
+	uint32_t old = fake_page(&fake, "key-1", FAKE_A, 0, PAGE_BYTES), place;
+
+	(void)state;
+	assert_int_equal(get_one("key-1", at, PAGE_BYTES, 1000), PC_HIT);
+	fake_lock(&fake);
+	retire(FAKE_A, old);
+	place = fake_page(&fake, "key-1", FAKE_A, 1, PAGE_BYTES);
+	fake_unlock(&fake);
+	assert_int_not_equal(place, old);
+	memset(at, 0, PAGE_BYTES);
+	assert_int_equal(get_one("key-1", at, PAGE_BYTES, 1000), PC_HIT);
+	assert_true(same("key-1", at, 0, PAGE_BYTES));
+	assert_int_equal(SEEN(stales), 1);
+	assert_int_equal(fake.last_stale.place, old);
+	assert_int_equal(fake.last_stale.ref, FAKE_REF(FAKE_A));
+	assert_int_equal(fake.last_stale.generation, 7);
+}
+
+static void a_page_that_stays_stale_is_stale_after_one_more_look(void **state)
+{
+	unsigned char *at = memory(1 << 20);
+	uint32_t place = fake_page(&fake, "key-1", FAKE_A, 0, PAGE_BYTES);
+
+	(void)state;
+	retire(FAKE_A, place);
+	assert_int_equal(get_one("key-1", at, PAGE_BYTES, 1000), PC_STALE);
+	assert_int_equal(SEEN(pages[0]) + SEEN(pages[1]), 1);
+	assert_int_equal(counts().stale, 1);
+}
+
+static void another_copy_is_read_when_the_first_is_stale(void **state)
+{
+	unsigned char *at = memory(1 << 20);
+	uint32_t a = fake_page(&fake, "key-1", FAKE_A, 0, PAGE_BYTES);
+	uint32_t b = fake_page(&fake, "key-1", FAKE_B, 0, PAGE_BYTES);
+
+	(void)state;
+	(void)b;
+	retire(FAKE_A, a);
+	assert_int_equal(get_one("key-1", at, PAGE_BYTES, 1000), PC_HIT);
+	assert_true(same("key-1", at, 0, PAGE_BYTES));
+}
+
+static void a_local_page_of_another_length_is_invalid(void **state)
+{
+	unsigned char *at = malloc(PAGE_BYTES);
+
+	(void)state;
+	fake_page(&fake, "key-1", FAKE_SELF, 0, PAGE_BYTES);
+	assert_int_equal(get_one("key-1", at, PAGE_BYTES - 1, 1000), PC_INVALID);
+	free(at);
+}
+
+static void a_local_place_outside_the_pool_is_refused(void **state)
+{
+	struct page_key key = fake_key("key-1");
+	unsigned char at[64];
+
+	(void)state;
+	for (unsigned rail = 0; rail < 16; rail += 3) {
+		fake_insert(&fake, &key, FAKE_NODES,
+			&(struct dir_entry){.ref = FAKE_REF(FAKE_SELF),
+				.place = place_make(rail, PAGE_UNITS_MAX - 1),
+				.generation = 7});
+		assert_int_equal(get_one("key-1", at, sizeof(at), 1000), PC_STALE);
+	}
+}
+
+static void entries_of_a_dead_node_do_not_exist(void **state)
+{
+	struct page_key key = fake_key("key-1");
+	unsigned char at[64];
+
+	(void)state;
+	fake_insert(&fake, &key, FAKE_NODES,
+		&(struct dir_entry){.ref = 0xdead, .place = 1, .generation = 7});
+	assert_int_equal(get_one("key-1", at, sizeof(at), 1000), PC_MISS);
+	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
+	assert_int_equal(get_one("key-1", at, sizeof(at), 1000), PC_HIT);
+}
+
+static void two_stale_copies_are_tried_once_each(void **state)
+{
+	unsigned char *at = memory(1 << 20);
+
+	(void)state;
+	retire(FAKE_A, fake_page(&fake, "key-1", FAKE_A, 0, PAGE_BYTES));
+	retire(FAKE_B, fake_page(&fake, "key-1", FAKE_B, 0, PAGE_BYTES));
+	assert_int_equal(get_one("key-1", at, PAGE_BYTES, 1000), PC_STALE);
+	assert_true(SEEN(pages[0]) <= 4);
+}
+
+static void a_stale_location_is_not_remembered(void **state)
+{
+	struct page_key key = fake_key("key-1");
+	unsigned char *at = memory(1 << 20);
+
+	(void)state;
+	retire(FAKE_A, fake_page(&fake, "key-1", FAKE_A, 0, PAGE_BYTES));
+	assert_int_equal(get_one("key-1", at, PAGE_BYTES, 1000), PC_STALE);
+	fake_lock(&fake);
+	for (unsigned n = 0; n < FAKE_NODES; n++)
+		memset(&fake.node[n].shard[dir_bucket_first(&key, FAKE_BITS)], 0,
+			sizeof(struct bucket));
+	fake_unlock(&fake);
+	assert_int_equal(get_one("key-1", at, PAGE_BYTES, 1000), PC_MISS);
+}
+
+static void a_remote_page_of_another_length_is_invalid_and_stays(void **state)
+{
+	unsigned char *at = memory(1 << 20);
+
+	(void)state;
+	fake_page(&fake, "key-1", FAKE_A, 1, PAGE_BYTES);
+	assert_int_equal(get_one("key-1", at, PAGE_BYTES - 1, 1000), PC_INVALID);
+	assert_int_equal(get_one("key-1", at, PAGE_BYTES + 1, 1000), PC_INVALID);
+	assert_int_equal(get_one("key-1", at, PAGE_BYTES, 1000), PC_HIT);
+	assert_int_equal(SEEN(stales), 0);
+}
+
+static void a_remote_place_outside_the_pool_is_reported(void **state)
+{
+	struct page_key key = fake_key("key-1");
+	unsigned char at[64];
+
+	(void)state;
+	fake_insert(&fake, &key, FAKE_NODES,
+		&(struct dir_entry){.ref = FAKE_REF(FAKE_A),
+			.place = place_make(1, PAGE_UNITS_MAX - 1),
+			.generation = 7});
+	assert_int_equal(get_one("key-1", at, sizeof(at), 1000), PC_STALE);
+	assert_int_equal(exists_one("absent", 1000), PC_MISS);
+	for (unsigned n = 0; n < 100 && !SEEN(stales); n++)
+		usleep(1000);
+	assert_int_equal(SEEN(stales), 1);
+}
+
+static uint32_t page_status;
+
+static uint32_t answer_pages(struct fake *f, uint32_t rail, const struct op *op)
+{
+	(void)f;
+	(void)rail;
+	return op->kind == OP_PAGE ? page_status : FAKE_DO;
+}
+
+static void a_refused_read_of_a_good_page_is_the_callers_fault(void **state)
+{
+	unsigned char at[64];
+
+	(void)state;
+	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
+	page_status = OP_INVALID;
+	LET(on_op, answer_pages);
+	assert_int_equal(get_one("key-1", at, sizeof(at), 1000), PC_INVALID);
+	fake_lock(&fake);
+	page_status = OP_STALE; /* and its head is good again when it is looked at */
+	fake_unlock(&fake);
+	assert_int_equal(get_one("key-1", at, sizeof(at), 1000), PC_STALE);
+}
+
+/* Some of them share a slot of the table that the library finds live nodes in. */
+static void no_dead_node_is_taken_for_a_live_one(void **state)
+{
+	struct page_key key = fake_key("key-1");
+	unsigned char at[64];
+
+	(void)state;
+	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
+	for (unsigned node = 0; node < FAKE_NODES; node++)
+		memset(&fake.node[node].shard[dir_bucket_first(&key, FAKE_BITS)], 0,
+			sizeof(struct bucket));
+	assert_int_equal(exists_one("other", 1000), PC_MISS);
+	for (uint32_t ref = 0x10000; ref < 0x13000; ref++)
+		assert_null(map_by_ref(ch, ref));
+	assert_non_null(map_by_ref(ch, FAKE_REF(FAKE_B)));
+	assert_null(map_by_ref(ch, 0));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		RIG_TEST(a_page_that_changed_before_a_local_copy_is_stale),
+		RIG_TEST(a_page_that_changes_during_a_local_copy_is_never_a_hit),
+		RIG_TEST(a_stale_page_is_reported_and_looked_up_again),
+		RIG_TEST(a_page_that_stays_stale_is_stale_after_one_more_look),
+		RIG_TEST(another_copy_is_read_when_the_first_is_stale),
+		RIG_TEST(a_local_page_of_another_length_is_invalid),
+		RIG_TEST(a_local_place_outside_the_pool_is_refused),
+		RIG_TEST(entries_of_a_dead_node_do_not_exist),
+		RIG_TEST(two_stale_copies_are_tried_once_each),
+		RIG_TEST(a_stale_location_is_not_remembered),
+		RIG_TEST(a_remote_page_of_another_length_is_invalid_and_stays),
+		RIG_TEST(a_remote_place_outside_the_pool_is_reported),
+		RIG_TEST(a_refused_read_of_a_good_page_is_the_callers_fault),
+		RIG_TEST(no_dead_node_is_taken_for_a_live_one),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

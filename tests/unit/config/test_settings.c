@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One value at a time: defaults, every type's bounds, names, overrides, choices. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <string.h>
+
+#include "config/settings.h"
+
+static struct settings s;
+static char err[SETTINGS_ERR_BYTES];
+
+static int start(void **state)
+{
+	(void)state;
+	err[0] = '\0';
+	return settings_default(&s);
+}
+
+static int set(const char *text)
+{
+	return settings_override(&s, text, err, sizeof(err));
+}
+
+static void assert_says(const char *part)
+{
+	if (!strstr(err, part))
+		fail_msg("\"%s\" does not say \"%s\"", err, part);
+}
+
+static void defaults_are_what_the_table_says(void **state)
+{
+	(void)state;
+	assert_string_equal(s.engine_socket, "/run/peercache/engine.sock");
+	assert_int_equal(s.engine_pool_bytes, 1ull << 30);
+	assert_true(s.engine_huge_pages);
+	assert_false(s.test_skip_head_check);
+	assert_int_equal(s.rail_gid_index, -1);
+	assert_int_equal(s.rail_polling, POLLING_AUTO);
+	assert_int_equal(s.log_level, LOG_INFO);
+	assert_string_equal(s.engine_name, "");
+	assert_int_equal(settings_check(&s, err, sizeof(err)), 0);
+}
+
+static void constants_stand_in_the_order_of_the_choices(void **state)
+{
+	(void)state;
+	assert_string_equal(settings_choice("rail", "polling", POLLING_AUTO), "auto");
+	assert_string_equal(settings_choice("rail", "polling", POLLING_BUSY), "busy");
+	assert_string_equal(settings_choice("rail", "polling", POLLING_ADAPTIVE), "adaptive");
+	assert_null(settings_choice("rail", "polling", POLLING_ADAPTIVE + 1));
+	assert_null(settings_choice("rail", "polling", -1));
+	assert_null(settings_choice("rail", "devices", 0));
+	assert_string_equal(settings_choice("soft", "link", LINK_SHM), "shm");
+	assert_string_equal(settings_choice("soft", "link", LINK_TCP), "tcp");
+	assert_string_equal(settings_choice("log", "level", LOG_ERROR), "error");
+	assert_string_equal(settings_choice("log", "level", LOG_WARN), "warn");
+	assert_string_equal(settings_choice("log", "level", LOG_INFO), "info");
+	assert_string_equal(settings_choice("log", "level", LOG_DEBUG), "debug");
+}
+
+static void sizes_take_every_unit(void **state)
+{
+	static const struct {
+		const char *text;
+		uint64_t bytes;
+	} good[] = {
+		{"4194304", 4ull << 20},
+		{"8192K", 8ull << 20},
+		{"8192KiB", 8ull << 20},
+		{"8M", 8ull << 20},
+		{"8MiB", 8ull << 20},
+		{"8 MiB", 8ull << 20},
+		{"2G", 2ull << 30},
+		{"2GiB", 2ull << 30},
+		{"1T", 1ull << 40},
+		{"1TiB", 1ull << 40},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+		assert_int_equal(
+			settings_set(&s, "engine", "pool_bytes", good[i].text, err, sizeof(err)),
+			0);
+		assert_int_equal(s.engine_pool_bytes, good[i].bytes);
+	}
+}
+
+static void bad_sizes_are_refused_and_change_nothing(void **state)
+{
+	static const char *const bad[] = {"", "GiB", "-1", "+1", " 8M", "8MB", "8Mi", "8 ",
+		"8MiB x", "0x800000", "8e6", "1.5G", "4194303", "1025G", "18446744073709551616",
+		"99999999999999999999T", "16777217T"};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		if (settings_set(&s, "engine", "pool_bytes", bad[i], err, sizeof(err)) != -EINVAL)
+			fail_msg("\"%s\" was accepted", bad[i]);
+		assert_int_equal(s.engine_pool_bytes, 1ull << 30);
+		assert_says("give 4MiB to 1TiB");
+	}
+}
+
+static void numbers_are_bounded_on_both_ends(void **state)
+{
+	(void)state;
+	assert_int_equal(set("cluster.port=1"), 0);
+	assert_int_equal(set("cluster.port=65535"), 0);
+	assert_int_equal(s.cluster_port, 65535);
+	assert_int_equal(set("cluster.port=0"), -EINVAL);
+	assert_int_equal(set("cluster.port=65536"), -EINVAL);
+	assert_string_equal(err, "cluster.port = 65536: out of range; give 1 to 65535");
+	assert_int_equal(s.cluster_port, 65535);
+	assert_int_equal(set("rail.gid_index=-1"), 0);
+	assert_int_equal(set("rail.gid_index=-2"), -EINVAL);
+	assert_int_equal(set("rail.gid_index=18446744073709551615"), -EINVAL);
+	assert_int_equal(set("rail.gid_index=-18446744073709551615"), -EINVAL);
+}
+
+static void numbers_with_anything_behind_them_are_refused(void **state)
+{
+	static const char *const bad[] = {"", "-", "1x", "1 ", " 1", "1.0", "1e3", "--1", "0x10",
+		"9223372036854775808", "-9223372036854775809", "18446744073709551617",
+		"55340232221128654853"};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		if (settings_set(&s, "cluster", "port", bad[i], err, sizeof(err)) != -EINVAL)
+			fail_msg("\"%s\" was accepted", bad[i]);
+		assert_int_equal(s.cluster_port, 31998);
+	}
+}
+
+static void flags_and_choices_take_their_words_only(void **state)
+{
+	(void)state;
+	assert_int_equal(set("engine.huge_pages=no"), 0);
+	assert_false(s.engine_huge_pages);
+	assert_int_equal(set("engine.huge_pages=on"), 0);
+	assert_true(s.engine_huge_pages);
+	assert_int_equal(set("engine.huge_pages=2"), -EINVAL);
+	assert_says("give yes or no");
+	assert_int_equal(set("rail.polling=adaptive"), 0);
+	assert_int_equal(s.rail_polling, POLLING_ADAPTIVE);
+	assert_int_equal(set("rail.polling=adapt"), -EINVAL);
+	assert_int_equal(set("rail.polling=auto|busy"), -EINVAL);
+	assert_int_equal(set("rail.polling="), -EINVAL);
+	assert_says("give auto, busy or adaptive");
+	assert_int_equal(s.rail_polling, POLLING_ADAPTIVE);
+}
+
+static void text_that_does_not_fit_is_refused_not_cut(void **state)
+{
+	char text[NAME_BYTES_MAX + 1];
+
+	(void)state;
+	memset(text, 'n', sizeof(text));
+	text[NAME_BYTES_MAX - 1] = '\0';
+	assert_int_equal(settings_set(&s, "engine", "name", text, err, sizeof(err)), 0);
+	assert_string_equal(s.engine_name, text);
+	text[NAME_BYTES_MAX - 1] = 'n';
+	text[NAME_BYTES_MAX] = '\0';
+	assert_int_equal(settings_set(&s, "engine", "name", text, err, sizeof(err)), -EINVAL);
+	assert_int_equal(strlen(s.engine_name), NAME_BYTES_MAX - 1);
+	assert_int_equal(set("engine.name=a"), 0);
+	assert_string_equal(s.engine_name, "a");
+	assert_int_equal(set("engine.socket="), -EINVAL);
+	assert_says("empty");
+	assert_int_equal(set("engine.name=a\tb"), -EINVAL);
+	assert_says("control characters");
+}
+
+static void unknown_names_come_with_the_nearest_known_one(void **state)
+{
+	(void)state;
+	assert_int_equal(set("rail.device=soft"), -ENOENT);
+	assert_says("did you mean rail.devices?");
+	assert_int_equal(set("rails.devices=soft"), -ENOENT);
+	assert_says("did you mean rail.devices?");
+	assert_int_equal(set("engine.seeds=a"), -ENOENT);
+	assert_says("did you mean cluster.seeds?");
+	assert_int_equal(set("engine.poolbytes=1G"), -ENOENT);
+	assert_says("did you mean engine.pool_bytes?");
+	assert_int_equal(set("zzzzzzzzzz.qqqqqqqqqqqqq=1"), -ENOENT);
+	assert_says("--help");
+}
+
+static void overrides_must_look_like_one(void **state)
+{
+	static const char *const bad[] = {"", "x", "=", ".", "port=1", "cluster.port", "a=b.c"};
+	char long_name[200];
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		assert_int_equal(set(bad[i]), -EINVAL);
+		assert_says("section.key=value");
+	}
+	memset(long_name, 'x', sizeof(long_name));
+	long_name[100] = '.';
+	long_name[198] = '=';
+	long_name[199] = '\0';
+	assert_int_equal(set(long_name), -EINVAL);
+	/* Only the first `=` splits. */
+	assert_int_equal(set("engine.name=a=b.c"), 0);
+	assert_string_equal(s.engine_name, "a=b.c");
+}
+
+static void a_member_must_survive_one_late_heartbeat(void **state)
+{
+	(void)state;
+	assert_int_equal(set("cluster.dead_after_ms=999"), 0);
+	assert_int_equal(settings_check(&s, err, sizeof(err)), -EINVAL);
+	assert_says("cluster.dead_after_ms = 999");
+	assert_says("raise it to 1000");
+	assert_int_equal(set("cluster.dead_after_ms=1000"), 0);
+	assert_int_equal(settings_check(&s, err, sizeof(err)), 0);
+}
+
+static void a_small_error_buffer_is_not_overrun(void **state)
+{
+	char small[8] = "aaaaaaa";
+
+	(void)state;
+	assert_int_equal(settings_set(&s, "rail", "polling", "x", small, 4), -EINVAL);
+	assert_string_equal(small, "rai");
+	assert_int_equal(small[4], 'a');
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup(defaults_are_what_the_table_says, start),
+		cmocka_unit_test_setup(constants_stand_in_the_order_of_the_choices, start),
+		cmocka_unit_test_setup(sizes_take_every_unit, start),
+		cmocka_unit_test_setup(bad_sizes_are_refused_and_change_nothing, start),
+		cmocka_unit_test_setup(numbers_are_bounded_on_both_ends, start),
+		cmocka_unit_test_setup(numbers_with_anything_behind_them_are_refused, start),
+		cmocka_unit_test_setup(flags_and_choices_take_their_words_only, start),
+		cmocka_unit_test_setup(text_that_does_not_fit_is_refused_not_cut, start),
+		cmocka_unit_test_setup(unknown_names_come_with_the_nearest_known_one, start),
+		cmocka_unit_test_setup(overrides_must_look_like_one, start),
+		cmocka_unit_test_setup(a_member_must_survive_one_late_heartbeat, start),
+		cmocka_unit_test_setup(a_small_error_buffer_is_not_overrun, start),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is printed about settings; the table in config/README.md must be the generated one.
+ * After a change of settings.def: `test_config_settings_print --print` prints the new table.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/settings.h"
+
+static char *printed(void (*print)(FILE *))
+{
+	char *text = NULL;
+	size_t bytes = 0;
+	FILE *out = open_memstream(&text, &bytes);
+
+	assert_non_null(out);
+	print(out);
+	fclose(out);
+	return text;
+}
+
+static void the_readme_has_the_generated_table(void **state)
+{
+	static char readme[65536];
+	char *table = printed(settings_table);
+	FILE *file = fopen(SOURCE_DIR "/config/README.md", "re");
+	size_t got;
+
+	(void)state;
+	assert_non_null(file);
+	got = fread(readme, 1, sizeof(readme) - 1, file);
+	fclose(file);
+	readme[got] = '\0';
+	if (!strstr(readme, table))
+		fail_msg(
+			"config/README.md is behind settings.def; its table should be:\n%s", table);
+	free(table);
+}
+
+static void help_names_every_setting_with_default_and_range(void **state)
+{
+	char *help = printed(settings_help);
+
+	(void)state;
+	assert_non_null(strstr(help, "\n[engine]\n"));
+	assert_non_null(strstr(help, "  port = 31998\n"));
+	assert_non_null(strstr(help, "(1 to 65535)"));
+	assert_non_null(strstr(help, "(4MiB to 1TiB)"));
+	assert_non_null(strstr(help, "(auto, busy or adaptive)"));
+	assert_non_null(strstr(help, "(10 to 60000 ms)"));
+#define SETTING(section, key, type, fallback, min, max, unit, text)                                \
+	assert_non_null(strstr(help, "  " #key " = " fallback "\n"));                              \
+	assert_non_null(strstr(help, text));
+#include "config/settings.def"
+#undef SETTING
+	free(help);
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(the_readme_has_the_generated_table),
+		cmocka_unit_test(help_names_every_setting_with_default_and_range),
+	};
+
+	if (argc > 1 && strcmp(argv[1], "--print") == 0) {
+		settings_table(stdout);
+		return 0;
+	}
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

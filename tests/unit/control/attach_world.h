@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * attach*.c against a raw client. Rails, NICs and publish.c are the test's; pools and shard are
+ * real. The client and the loop take turns in one thread, except where another user or a dying
+ * process is needed.
+ */
+#ifndef TESTS_ATTACH_WORLD_H
+#define TESTS_ATTACH_WORLD_H
+
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "config/log.h"
+#include "engine/control/attach.h"
+#include "engine/control/loop.h"
+#include "engine/control/report.h"
+
+enum { RAILS = 2 };
+
+/* ---- what stands around it ------------------------------------------------------------------- */
+
+static struct control control;
+static struct settings settings;
+static char folder[64];
+
+static struct {
+	struct rail_command command[8192];
+	unsigned commands;
+	bool full;           /* inboxes take nothing */
+	unsigned mrs;        /* registered now, on all NICs */
+	unsigned refuse_mrs; /* > 0: the n-th registration fails */
+	unsigned slow_us;    /* registering takes this long */
+	bool wrong_thread;   /* large memory was registered on the loop's thread */
+	unsigned published;  /* channels that publish.c knows */
+} world;
+static pthread_t loop_thread;
+static pthread_mutex_t world_lock = PTHREAD_MUTEX_INITIALIZER;
+
+bool loop_tell(struct control *c, unsigned rail, const struct rail_command *command)
+{
+	(void)c;
+	assert_true(world.commands < 8192);
+	world.command[world.commands] = *command;
+	world.command[world.commands++].spare2 = rail;
+	return true;
+}
+
+bool loop_told(const struct control *c)
+{
+	(void)c;
+	return !world.full;
+}
+
+int dv_mr_register(struct dv_device *device, void *base, size_t length, unsigned access, int memfd,
+	uint64_t offset, struct dv_mr *ret)
+{
+	(void)device, (void)offset;
+	assert_true(memfd >= 0);
+	assert_int_equal(access, DV_LOCAL_WRITE | DV_RELAXED_ORDERING);
+	if (length > ATTACH_INLINE_BYTES && pthread_equal(pthread_self(), loop_thread))
+		world.wrong_thread = true;
+	if (world.slow_us)
+		usleep(world.slow_us);
+	pthread_mutex_lock(&world_lock);
+	if (world.refuse_mrs && --world.refuse_mrs == 0) {
+		pthread_mutex_unlock(&world_lock);
+		return -ENOMEM;
+	}
+	world.mrs++;
+	pthread_mutex_unlock(&world_lock);
+	*ret = (struct dv_mr){.base = base, .length = length, .lkey = 5};
+	return 0;
+}
+
+int dv_mr_deregister(struct dv_device *device, struct dv_mr *mr)
+{
+	(void)device;
+	/* Still mapped: a NIC may write to it until now. */
+	*(volatile char *)mr->base = 1;
+	pthread_mutex_lock(&world_lock);
+	world.mrs--;
+	pthread_mutex_unlock(&world_lock);
+	return 0;
+}
+
+const char *dv_error(void)
+{
+	return "the NIC is full";
+}
+
+void publish_channel_open(struct control *c, struct publish_channel *channel)
+{
+	(void)c, (void)channel;
+	world.published++;
+}
+
+void publish_channel_close(struct control *c, struct publish_channel *channel)
+{
+	(void)c, (void)channel;
+	world.published--;
+}
+
+int report_make(const struct control *c, char **ret_text, size_t *ret_bytes)
+{
+	(void)c;
+	*ret_text = strdup("{\"name\":\"x\"}");
+	*ret_bytes = strlen(*ret_text);
+	return 0;
+}
+
+/* The rails do what they were told: everything stopped or dropped comes back. */
+static inline unsigned rails_answer(void)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < world.commands; i++) {
+		const struct rail_command command = world.command[i];
+
+		if (command.kind == RAIL_CHANNEL_STOP)
+			attach_channel_returned(&control, command.object);
+		else if (command.kind == RAIL_REGION_DROP)
+			attach_region_returned(&control, command.region.id);
+		else
+			continue;
+		n++;
+	}
+	world.commands = 0;
+	return n;
+}
+
+static inline unsigned told(enum rail_command_kind kind)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < world.commands; i++)
+		n += world.command[i].kind == kind;
+	return n;
+}
+
+static inline void pump(void)
+{
+	for (unsigned i = 0; i < 4; i++) {
+		event_base_loop(control.base, EVLOOP_NONBLOCK);
+		attach_turn(&control);
+	}
+}
+
+static inline void pump_until_sessions(unsigned sessions)
+{
+	for (unsigned i = 0; i < 2000 && control.attach->sessions != sessions; i++) {
+		pump();
+		usleep(1000);
+	}
+	assert_int_equal(control.attach->sessions, sessions);
+}
+
+/* ---- the raw client -------------------------------------------------------------------------- */
+
+struct answer {
+	struct attach_reply reply;
+	int fd[ATTACH_FDS_MAX];
+	unsigned fds;
+};
+
+static inline int dial(void)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+
+	strcpy(address.sun_path, settings.engine_socket);
+	assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof(address)), 0);
+	return fd;
+}
+
+static inline void send_raw(int fd, const void *bytes, size_t n, const int *fds, unsigned count)
+{
+	char buffer[CMSG_SPACE(sizeof(int) * 64)] = {0};
+	struct iovec iov = {(void *)(uintptr_t)bytes, n};
+	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
+
+	if (count) {
+		struct cmsghdr *c;
+
+		m.msg_control = buffer;
+		m.msg_controllen = CMSG_SPACE(sizeof(int) * count);
+		c = CMSG_FIRSTHDR(&m);
+		c->cmsg_level = SOL_SOCKET;
+		c->cmsg_type = SCM_RIGHTS;
+		c->cmsg_len = CMSG_LEN(sizeof(int) * count);
+		memcpy(CMSG_DATA(c), fds, sizeof(int) * count);
+	}
+	assert_int_equal(sendmsg(fd, &m, MSG_NOSIGNAL), n);
+}
+
+/* False: the engine hung up, or has nothing to say yet. */
+static inline bool receive(int fd, struct answer *a)
+{
+	char buffer[CMSG_SPACE(sizeof(int) * ATTACH_FDS_MAX)];
+	struct iovec iov = {&a->reply, sizeof(a->reply)};
+	struct msghdr m = {.msg_iov = &iov,
+		.msg_iovlen = 1,
+		.msg_control = buffer,
+		.msg_controllen = sizeof(buffer)};
+	struct cmsghdr *c;
+
+	a->fds = 0;
+	if (recvmsg(fd, &m, MSG_DONTWAIT) != sizeof(a->reply))
+		return false;
+	c = CMSG_FIRSTHDR(&m);
+	if (c) {
+		a->fds = (unsigned)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+		memcpy(a->fd, CMSG_DATA(c), a->fds * sizeof(int));
+	}
+	return true;
+}
+
+static inline struct attach_request request_of(enum attach_kind kind, uint64_t a, uint64_t b)
+{
+	static uint32_t serial;
+
+	return (struct attach_request){.magic = ATTACH_MAGIC, .version = ABI_VERSION,
+		.kind = (uint16_t)kind, .serial = ++serial, .a = a, .b = b};
+}
+
+static inline bool ask(
+	int fd, struct attach_request r, const int *fds, unsigned count, struct answer *a)
+{
+	send_raw(fd, &r, sizeof(r), fds, count);
+	pump();
+	if (!receive(fd, a))
+		return false;
+	assert_int_equal(a->reply.serial, r.serial);
+	assert_int_equal(a->reply.kind, r.kind);
+	assert_int_equal(a->reply.status < 0, a->reply.text[0] != 0);
+	return true;
+}
+
+static inline void forget_fds(struct answer *a)
+{
+	for (unsigned i = 0; i < a->fds; i++)
+		close(a->fd[i]);
+}
+
+static inline int status_of(int fd, enum attach_kind kind, uint64_t a, uint64_t b, int memfd)
+{
+	struct answer answer;
+
+	assert_true(ask(fd, request_of(kind, a, b), &memfd, memfd >= 0, &answer));
+	forget_fds(&answer);
+	return answer.reply.status;
+}
+
+static inline int memfd_of(size_t bytes, unsigned seals)
+{
+	int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+	assert_int_equal(ftruncate(fd, (off_t)bytes), 0);
+	if (seals)
+		assert_int_equal(fcntl(fd, F_ADD_SEALS, seals), 0);
+	return fd;
+}
+
+static inline unsigned open_files(void)
+{
+	unsigned n = 0;
+
+	for (int fd = 0; fd < 1024; fd++)
+		n += fcntl(fd, F_GETFD) >= 0;
+	return n;
+}
+
+/* ---- set up ---------------------------------------------------------------------------------- */
+
+static unsigned files_before;
+
+static inline int setup(void **state)
+{
+	(void)state;
+	memset(&control, 0, sizeof(control));
+	memset(&world, 0, sizeof(world));
+	loop_thread = pthread_self();
+	files_before = open_files();
+	strcpy(folder, "/tmp/attach-XXXXXX");
+	assert_non_null(mkdtemp(folder));
+	assert_int_equal(chmod(folder, 0755), 0);
+	snprintf(settings.engine_socket, sizeof(settings.engine_socket), "%s/a/b/engine.sock",
+		folder);
+	control.settings = &settings;
+	control.rails = RAILS;
+	control.base = event_base_new();
+	control.kick = eventfd(0, EFD_NONBLOCK);
+	assert_int_equal(
+		huge_open("status", sizeof(*control.status), -1, false, &control.status_memory), 0);
+	control.status = control.status_memory.base;
+	assert_int_equal(shard_open(1000, -1, false, &control.shard), 0);
+	for (unsigned i = 0; i < RAILS; i++) {
+		const struct pool_options options = {.rail = i, .bytes = 4u << 20, .numa_node = -1};
+
+		assert_int_equal(pool_open(&options, &control.rail[i].pool), 0);
+		control.rail[i].kick = eventfd(0, EFD_NONBLOCK);
+	}
+	assert_int_equal(attach_open(&control), 0);
+	return 0;
+}
+
+static inline int teardown(void **state)
+{
+	char command[128];
+
+	(void)state;
+	attach_close(&control);
+	assert_int_equal(access(settings.engine_socket, F_OK), -1);
+	assert_int_equal(world.mrs, 0);
+	assert_int_equal(world.published, 0);
+	assert_false(world.wrong_thread);
+	for (unsigned i = 0; i < RAILS; i++) {
+		pool_close(control.rail[i].pool);
+		close(control.rail[i].kick);
+	}
+	shard_close(&control.shard);
+	huge_close(&control.status_memory);
+	close(control.kick);
+	event_base_free(control.base);
+	assert_int_equal(open_files(), files_before);
+	snprintf(command, sizeof(command), "rm -r %s", folder);
+	assert_int_equal(system(command), 0);
+	return 0;
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+#endif

@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What stands around loop.c and control_open.c in their tests: rails, NICs and the other parts,
+ * which count, note and fail as the test says. Pools, shard and libevent are real.
+ */
+#ifndef TESTS_LOOP_WORLD_H
+#define TESTS_LOOP_WORLD_H
+
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "config/log.h"
+#include "engine/control/attach.h"
+#include "engine/control/connect.h"
+#include "engine/control/loop.h"
+#include "numa/clock.h"
+
+enum { RAILS = 2 };
+
+/* ---- what stands around it ------------------------------------------------------------------- */
+
+struct rail {
+	struct rail_options options;
+	bool started, stopping, said_stopped;
+};
+
+static struct {
+	unsigned opens, fail_at; /* the n-th opening of anything fails */
+	int open;                /* things that are open now */
+	char order[4096];        /* what was called */
+	bool full;               /* inboxes take nothing */
+	struct rail_command command[64];
+	unsigned commands;
+	unsigned sessions, peers;   /* not yet returned */
+	unsigned returns_after;     /* turns until they are; 0: at once */
+	bool stuck;                 /* they never are */
+	bool event_when_asleep;     /* an event appears once the flag is up, and nobody kicks */
+	bool wanted_while_stopping;
+	unsigned heard, refused, wanted;
+} world;
+static struct control *control;
+
+static inline void note(const char *what)
+{
+	strcat(world.order, what);
+	strcat(world.order, " ");
+}
+
+static inline int opens(void)
+{
+	if (++world.opens == world.fail_at)
+		return -ENOMEM;
+	world.open++;
+	return 0;
+}
+
+int dv_open(const struct dv_options *options, struct dv_device **ret)
+{
+	assert_int_equal(strncmp(options->name, "soft:", 5), 0);
+	*ret = (struct dv_device *)&world;
+	if (opens() == 0)
+		return 0;
+	*ret = NULL;
+	return -ENODEV;
+}
+
+void dv_close(struct dv_device *device)
+{
+	(void)device;
+	world.open--;
+}
+
+const char *dv_error(void)
+{
+	return "test";
+}
+
+/* This NIC has nothing to tell. */
+int dv_event_fd(struct dv_device *device)
+{
+	(void)device;
+	return -1;
+}
+
+int dv_event_next(struct dv_device *device, struct dv_event *ret_event)
+{
+	(void)device, (void)ret_event;
+	return 0;
+}
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+int dv_mr_register(struct dv_device *device, void *base, size_t length, unsigned access, int memfd,
+	uint64_t offset, struct dv_mr *ret)
+{
+	int rc;
+
+	(void)device, (void)offset;
+	assert_int_equal(access, DV_REMOTE_READ);
+	assert_true(memfd >= 0);
+	pthread_mutex_lock(&lock);
+	rc = opens();
+	pthread_mutex_unlock(&lock);
+	if (rc == 0)
+		*ret = (struct dv_mr){.base = base, .length = length};
+	return rc;
+}
+
+int dv_mr_deregister(struct dv_device *device, struct dv_mr *mr)
+{
+	(void)device, (void)mr;
+	world.open--;
+	return 0;
+}
+
+int rail_open(const struct rail_options *options, struct rail **ret)
+{
+	struct rail *rail;
+
+	if (opens() < 0)
+		return -ENOMEM;
+	rail = calloc(1, sizeof(*rail));
+	rail->options = *options;
+	*ret = rail;
+	return 0;
+}
+
+int rail_start(struct rail *rail)
+{
+	if (++world.opens == world.fail_at)
+		return -EAGAIN;
+	rail->started = true;
+	return 0;
+}
+
+void rail_close(struct rail *rail)
+{
+	assert_true(!rail->started || rail->said_stopped);
+	world.open--;
+	free(rail);
+}
+
+bool rail_tell(struct rail *rail, const struct rail_command *command)
+{
+	if (world.full)
+		return false;
+	if (command->kind == RAIL_STOP) {
+		if (!rail->stopping)
+			note("RAIL_STOP");
+		rail->stopping = true;
+	}
+	world.refused += command->kind == RAIL_PEER_REFUSE;
+	if (world.commands < 64)
+		world.command[world.commands++] = *command;
+	return true;
+}
+
+bool rail_hear(struct rail *rail, struct rail_event *ret)
+{
+	*ret = (struct rail_event){.kind = RAIL_PEER_WANTED};
+	if (world.event_when_asleep && control && shm_load(&control->status->control_sleeps)) {
+		world.event_when_asleep = false;
+		return true;
+	}
+	if (world.wanted_while_stopping && control && control->stopping) {
+		world.wanted_while_stopping = false;
+		return true;
+	}
+	if (!rail->stopping || rail->said_stopped || world.stuck)
+		return false;
+	rail->said_stopped = true;
+	ret->kind = RAIL_STOPPED;
+	return true;
+}
+
+#define PART(name)                                                                                 \
+	int name##_open(struct control *c)                                                         \
+	{                                                                                          \
+		(void)c;                                                                           \
+		note("+" #name);                                                                   \
+		return opens();                                                                    \
+	}                                                                                          \
+	void name##_close(struct control *c)                                                       \
+	{                                                                                          \
+		(void)c;                                                                           \
+		note("-" #name);                                                                   \
+		world.open--;                                                                      \
+	}
+
+PART(rpc)
+PART(member)
+PART(directory)
+PART(connect)
+PART(publish)
+PART(attach)
+
+void connect_wanted(struct control *c, unsigned rail, uint16_t peer, uint32_t ref)
+{
+	(void)rail, (void)peer, (void)ref;
+	world.wanted++;
+	control_stop(c);
+}
+
+void connect_broken(struct control *c, unsigned rail, struct rail_peer *peer, uint32_t syndrome)
+{
+	(void)c, (void)rail, (void)peer, (void)syndrome;
+}
+
+void connect_returned(struct control *c, unsigned rail, struct rail_peer *peer)
+{
+	(void)c, (void)rail, (void)peer;
+}
+
+void connect_stop(struct control *c)
+{
+	assert_true(c->stopping);
+	note("connect_stop");
+}
+
+unsigned connect_outstanding(const struct control *c)
+{
+	(void)c;
+	return world.peers;
+}
+
+void member_leave(struct control *c)
+{
+	(void)c;
+	note("member_leave");
+}
+
+const struct map_view *member_map(const struct control *c)
+{
+	static const struct map_view map = {.members = 1};
+
+	(void)c;
+	return &map;
+}
+
+void attach_stop(struct control *c)
+{
+	(void)c;
+	note("attach_stop");
+}
+
+void attach_counts(const struct control *c, struct attach_counts *ret)
+{
+	(void)c;
+	*ret = (struct attach_counts){.sessions = world.sessions};
+}
+
+unsigned attach_turn(struct control *c)
+{
+	if (!c->stopping || world.stuck)
+		return 0;
+	if (world.returns_after)
+		return world.returns_after--, 1;
+	world.sessions = world.peers = 0;
+	return 0;
+}
+
+void attach_channel_broken(struct control *c, uint32_t channel)
+{
+	(void)c, (void)channel;
+}
+
+void attach_channel_returned(struct control *c, struct rail_channel *returned)
+{
+	(void)c, (void)returned;
+}
+
+void attach_region_returned(struct control *c, uint32_t region)
+{
+	(void)c, (void)region;
+}
+
+unsigned publish_turn(struct control *c)
+{
+	(void)c;
+	return 0;
+}
+
+void publish_flush(struct control *c)
+{
+	(void)c;
+}
+
+void publish_free(struct publish *publish)
+{
+	(void)publish;
+	note("-answers");
+}
+
+void directory_flush(struct control *c)
+{
+	(void)c;
+}
+
+/* ---- helpers --------------------------------------------------------------------------------- */
+
+static struct settings settings;
+static struct plan plan;
+
+static inline int setup(void **state)
+{
+	char err[SETTINGS_ERR_BYTES];
+
+	(void)state;
+	memset(&world, 0, sizeof(world));
+	control = NULL;
+	assert_int_equal(settings_default(&settings), 0);
+	assert_int_equal(
+		settings_set(&settings, "engine", "pool_bytes", "4MiB", err, sizeof(err)), 0);
+	settings.engine_huge_pages = false;
+	plan = (struct plan){.rails = RAILS, .control_core = -1};
+	for (unsigned i = 0; i < RAILS; i++) {
+		strcpy(plan.rail[i].device, "soft");
+		plan.rail[i].core = plan.rail[i].numa_node = -1;
+	}
+	alarm(30); /* nothing here may hang */
+	return 0;
+}
+
+static inline unsigned open_files(void)
+{
+	unsigned n = 0;
+
+	for (int fd = 0; fd < 1024; fd++)
+		n += fcntl(fd, F_GETFD) >= 0;
+	return n;
+}
+
+static inline void engine_open(void)
+{
+	assert_int_equal(control_open(&settings, &plan, &control), 0);
+}
+
+static inline bool before(const char *a, const char *b)
+{
+	const char *at_a = strstr(world.order, a), *at_b = strstr(world.order, b);
+
+	return at_a && at_b && at_a < at_b;
+}
+
+#endif

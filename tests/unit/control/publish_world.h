@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * publish*.c among real pools and a real index, with clients that are the test and a directory that
+ * answers when the test says so. One thread; time is the test's.
+ */
+#ifndef TESTS_PUBLISH_WORLD_H
+#define TESTS_PUBLISH_WORLD_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "engine/control/attach.h"
+#include "engine/control/directory.h"
+#include "engine/control/publish.h"
+#include "numa/clock.h"
+
+#define POOL_BYTES (8u << 20)
+#define LIMBO_MS 20
+#define RAILS 2
+
+/* ---- what stands around it ------------------------------------------------------------------- */
+
+enum { HELD_MAX = 8192 };
+
+static struct {
+	bool hold; /* answers wait for directory_answer() */
+	struct {
+		directory_done done;
+		void *context;
+		uint64_t cookie;
+	} held[HELD_MAX];
+	unsigned helds, published, removed, stale, forgotten, touched;
+	uint32_t place, generation, ref;
+} directory;
+
+static unsigned broken_calls;
+static uint32_t broken_channel;
+
+static inline void answer_or_hold(directory_done done, void *context, uint64_t cookie)
+{
+	if (!directory.hold) {
+		done(context, cookie, OP_HIT);
+		return;
+	}
+	assert_true(directory.helds < HELD_MAX);
+	directory.held[directory.helds].done = done;
+	directory.held[directory.helds].context = context;
+	directory.held[directory.helds++].cookie = cookie;
+}
+
+static inline void directory_answer(enum op_status status)
+{
+	for (unsigned i = 0; i < directory.helds; i++)
+		directory.held[i].done(directory.held[i].context, directory.held[i].cookie, status);
+	directory.helds = 0;
+}
+
+void directory_publish(struct control *control, const struct page_key *key, uint32_t place,
+	uint32_t generation, uint64_t deadline_ns, directory_done done, void *context,
+	uint64_t cookie)
+{
+	(void)control, (void)key, (void)deadline_ns;
+	directory.published++;
+	directory.place = place;
+	directory.generation = generation;
+	answer_or_hold(done, context, cookie);
+}
+
+void directory_remove(
+	struct control *control, const struct page_key *key, uint32_t place, uint32_t generation)
+{
+	struct page_head head;
+
+	(void)key;
+	/* Unpublished before the generation changes, so before the slot can be overwritten. */
+	head = page_head_load((const struct page_head *)pool_heads(
+				      control->rail[place_rail(place)].pool)->base +
+			      place_unit(place));
+	assert_int_equal(head.generation, generation);
+	directory.removed++;
+}
+
+void directory_stale(struct control *control, const struct page_key *key, uint32_t ref,
+	uint32_t place, uint32_t generation)
+{
+	(void)control, (void)key, (void)ref, (void)place, (void)generation;
+	directory.stale++;
+}
+
+void directory_forget(struct control *control, const struct page_key *key, uint64_t deadline_ns,
+	directory_done done, void *context, uint64_t cookie)
+{
+	(void)deadline_ns;
+	directory.forgotten++;
+	publish_forget(control, key);
+	answer_or_hold(done, context, cookie);
+}
+
+void directory_touch(struct control *control, uint32_t ref, uint32_t place)
+{
+	(void)control;
+	directory.touched++;
+	directory.ref = ref;
+	directory.place = place;
+}
+
+void attach_channel_broken(struct control *control, uint32_t channel)
+{
+	broken_calls++;
+	broken_channel = channel;
+	publish_channel_close(control, control->publish->channel[channel]);
+}
+
+/* ---- a control plane and its clients --------------------------------------------------------- */
+
+struct client {
+	struct publish_channel channel;
+	struct ring_producer ctl;
+	struct ring_consumer done;
+	unsigned char *memory;
+	uint32_t waits;
+};
+
+static struct settings settings;
+static struct control control;
+static uint64_t now;
+
+static inline void client_open(struct client *c, uint32_t id)
+{
+	size_t ctl = ring_bytes(CTL_RING_SLOTS, sizeof(struct ctl_op));
+	size_t done = ring_bytes(CTL_DONE_SLOTS, sizeof(struct ctl_done));
+
+	memset(c, 0, sizeof(*c));
+	c->memory = aligned_alloc(64, ctl + done);
+	assert_non_null(c->memory);
+	memset(c->memory, 0, ctl + done);
+	ring_producer_init(&c->ctl, c->memory, CTL_RING_SLOTS, sizeof(struct ctl_op));
+	ring_consumer_init(&c->done, c->memory + ctl, CTL_DONE_SLOTS, sizeof(struct ctl_done));
+	c->channel.id = id;
+	c->channel.client_waits = &c->waits;
+	c->channel.wake = eventfd(0, EFD_NONBLOCK);
+	ring_consumer_init(&c->channel.ctl, c->memory, CTL_RING_SLOTS, sizeof(struct ctl_op));
+	ring_producer_init(&c->channel.done, c->memory + ctl, CTL_DONE_SLOTS,
+		sizeof(struct ctl_done));
+	publish_channel_open(&control, &c->channel);
+}
+
+static inline void client_close(struct client *c)
+{
+	publish_channel_close(&control, &c->channel);
+	close(c->channel.wake);
+	free(c->memory);
+}
+
+static inline void put(struct client *c, struct ctl_op op)
+{
+	assert_true(ring_room(&c->ctl, 1) >= 1);
+	if (!op.deadline_ns)
+		op.deadline_ns = now + 1000000000ull;
+	memcpy(ring_slot_new(&c->ctl, 0), &op, sizeof(op));
+	ring_publish(&c->ctl, 1);
+}
+
+static inline bool got(struct client *c, struct ctl_done *ret)
+{
+	if (ring_ready(&c->done) <= 0)
+		return false;
+	memcpy(ret, ring_slot_old(&c->done, 0), sizeof(*ret));
+	ring_release(&c->done, 1);
+	return true;
+}
+
+static inline void turns(void)
+{
+	while (publish_turn(&control))
+		;
+	publish_flush(&control);
+}
+
+static inline void pass_time(uint64_t ns)
+{
+	now += ns;
+	clock_test_set(now);
+	event_active(control.publish->timer, EV_TIMEOUT, 0);
+	event_base_loop(control.base, EVLOOP_NONBLOCK);
+	turns();
+}
+
+static inline struct page_key key_of(uint64_t n)
+{
+	return (struct page_key){{map_mix(n + 1), n + 1}};
+}
+
+static inline struct ctl_done get_one(struct client *c)
+{
+	struct ctl_done done = {.kind = 0};
+
+	turns();
+	assert_true(got(c, &done));
+	return done;
+}
+
+static inline struct ctl_done take(struct client *c, uint8_t rail, uint32_t length)
+{
+	put(c, (struct ctl_op){.kind = CTL_CREDIT, .rail = rail, .count = 1, .length = length});
+	return get_one(c);
+}
+
+static inline struct ctl_done publish_at(
+	struct client *c, uint64_t n, uint32_t place, uint32_t generation, uint32_t length)
+{
+	put(c, (struct ctl_op){.kind = CTL_PUBLISH, .cookie = n, .key = key_of(n), .place = place,
+		       .generation = generation, .length = length});
+	return get_one(c);
+}
+
+/* Credit and publish; the place. */
+static inline uint32_t store(struct client *c, uint64_t n, uint32_t length)
+{
+	struct ctl_done credit = take(c, 0, length);
+
+	assert_int_equal(credit.status, OP_HIT);
+	assert_int_equal(
+		publish_at(c, n, credit.place, credit.generation, length).status, OP_HIT);
+	return credit.place;
+}
+
+static inline int setup(void **state)
+{
+	(void)state;
+	memset(&control, 0, sizeof(control));
+	memset(&directory, 0, sizeof(directory));
+	memset(&settings, 0, sizeof(settings));
+	broken_calls = 0;
+	now = 1000000000000ull;
+	clock_test_set(now);
+	settings.engine_limbo_ms = LIMBO_MS;
+	control.settings = &settings;
+	control.rails = RAILS;
+	control.ref = 7;
+	control.base = event_base_new();
+	for (unsigned i = 0; i < RAILS; i++) {
+		const struct pool_options options = {.rail = i,
+			.bytes = POOL_BYTES,
+			.numa_node = -1,
+			.limbo_ns = LIMBO_MS * 1000000ull};
+
+		assert_int_equal(pool_open(&options, &control.rail[i].pool), 0);
+	}
+	assert_int_equal(index_open(64, &control.index), 0);
+	assert_int_equal(publish_open(&control), 0);
+	return 0;
+}
+
+static inline int teardown(void **state)
+{
+	(void)state;
+	publish_close(&control);
+	publish_free(control.publish);
+	index_close(control.index);
+	for (unsigned i = 0; i < RAILS; i++)
+		pool_close(control.rail[i].pool);
+	event_base_free(control.base);
+	clock_test_set(0);
+	return 0;
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+#endif

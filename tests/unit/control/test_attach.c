@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The socket and its protocol: who comes in, what is refused and with which words. See
+ * attach_world.h.
+ */
+#include "tests/unit/control/attach_world.h"
+
+/* ---- the protocol ---------------------------------------------------------------------------- */
+
+static void hello_hands_out_what_a_client_maps(void **state)
+{
+	struct answer a;
+	int fd = dial();
+
+	(void)state;
+	assert_true(ask(fd, request_of(ATTACH_HELLO, 0, 0), NULL, 0, &a));
+	assert_int_equal(a.reply.status, 0);
+	assert_int_equal(a.reply.a, RAILS);
+	assert_int_equal(a.fds, 3 + 3 * RAILS);
+	for (unsigned i = 0; i < a.fds; i++) {
+		void *map = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, a.fd[i], 0);
+		bool is_pool = i >= 3 && (i - 3) % 3 == 0;
+
+		assert_int_equal(map != MAP_FAILED, is_pool);
+		if (is_pool)
+			munmap(map, 4096);
+	}
+	for (unsigned i = 0; i < 3; i += 2) { /* status and shard: readable */
+		void *map = mmap(NULL, 4096, PROT_READ, MAP_SHARED, a.fd[i], 0);
+
+		assert_true(map != MAP_FAILED);
+		munmap(map, 4096);
+	}
+	forget_fds(&a);
+	close(fd);
+	pump();
+	assert_int_equal(control.attach->sessions, 0);
+}
+
+static void strangers_to_the_protocol_are_told_why_and_hung_up_on(void **state)
+{
+	struct attach_request r = request_of(ATTACH_HELLO, 0, 0);
+	struct answer a;
+	int fd;
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		r = request_of(ATTACH_HELLO, 0, 0);
+		if (i == 0)
+			r.magic++;
+		else
+			r.version = 77;
+		fd = dial();
+		assert_true(ask(fd, r, NULL, 0, &a));
+		assert_int_equal(a.reply.status, -EPROTO);
+		if (i == 1) {
+			assert_non_null(strstr(a.reply.text, "77"));
+			assert_non_null(strstr(a.reply.text, " 1"));
+		}
+		assert_int_equal(recv(fd, &a, sizeof(a), MSG_DONTWAIT), 0);
+		close(fd);
+	}
+	for (size_t n = 1; n <= sizeof(r) + 1; n += sizeof(r) / 2 - 1) {
+		char bytes[sizeof(r) + 1];
+
+		memset(bytes, 0, sizeof(bytes));
+		memcpy(bytes, &r, sizeof(r));
+		n = n > sizeof(r) - 2 ? sizeof(r) + 1 : n;
+		fd = dial();
+		send_raw(fd, bytes, n, NULL, 0);
+		pump();
+		assert_true(receive(fd, &a));
+		assert_int_equal(a.reply.status, -EPROTO);
+		assert_int_equal(recv(fd, &a, sizeof(a), MSG_DONTWAIT), 0);
+		close(fd);
+	}
+	pump();
+	assert_int_equal(control.attach->sessions, 0);
+}
+
+static void unknown_requests_and_surplus_files_are_refused_and_closed(void **state)
+{
+	unsigned before;
+	struct answer a;
+	int fd = dial(), fds[41] = {0};
+
+	(void)state;
+	pump();
+	before = open_files();
+	assert_int_equal(status_of(fd, 0, 0, 0, -1), -EINVAL);
+	assert_int_equal(status_of(fd, 99, 0, 0, -1), -EINVAL);
+	assert_int_equal(status_of(fd, ATTACH_REGION_ADD, 0, 4096, -1), -EINVAL);
+	for (unsigned n = 1; n <= 40; n += 13) {
+		assert_true(ask(fd, request_of(ATTACH_HELLO, 0, 0), fds, n, &a));
+		assert_int_equal(a.reply.status, -EINVAL);
+		assert_true(ask(fd, request_of(ATTACH_REGION_ADD, 0, 4096), fds, n + 1, &a));
+		assert_int_equal(a.reply.status, -EINVAL);
+	}
+	assert_int_equal(open_files(), before);
+	assert_int_equal(status_of(fd, ATTACH_HELLO, 0, 0, -1), 0);
+	close(fd);
+}
+
+static void a_report_is_a_file_with_json(void **state)
+{
+	char text[64] = "";
+	struct answer a;
+	int fd = dial();
+
+	(void)state;
+	assert_true(ask(fd, request_of(ATTACH_REPORT, 0, 0), NULL, 0, &a));
+	assert_int_equal(a.fds, 1);
+	assert_int_equal(read(a.fd[0], text, sizeof(text)), a.reply.a);
+	assert_string_equal(text, "{\"name\":\"x\"}");
+	forget_fds(&a);
+	close(fd);
+}
+
+static void a_process_of_another_user_is_refused_with_a_reason(void **state)
+{
+	int status, go[2];
+	pid_t child;
+
+	(void)state;
+	if (geteuid() != 0) {
+		printf("skipped: only root can become another user\n");
+		skip();
+	}
+	assert_int_equal(pipe(go), 0);
+	child = fork();
+	if (child == 0) {
+		struct attach_request r = request_of(ATTACH_HELLO, 0, 0);
+		struct answer a;
+		int fd;
+
+		if (setuid(65534) < 0)
+			_exit(1);
+		fd = dial();
+		send_raw(fd, &r, sizeof(r), NULL, 0);
+		if (write(go[1], "", 1) != 1)
+			_exit(2);
+		while (!receive(fd, &a))
+			usleep(1000);
+		_exit(a.reply.status == -EPERM && a.fds == 0 && strstr(a.reply.text, "65534") &&
+				      recv(fd, &a, sizeof(a), 0) == 0
+			      ? 0
+			      : 3);
+	}
+	assert_int_equal(read(go[0], &status, 1), 1);
+	pump();
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(WEXITSTATUS(status), 0);
+	assert_int_equal(control.counter[COUNTER_clients_refused], 1);
+	assert_int_equal(control.attach->sessions, 0);
+	close(go[0]);
+	close(go[1]);
+}
+
+static void one_session_too_many_is_told_so(void **state)
+{
+	int fd[SESSIONS_MAX + 1];
+
+	(void)state;
+	for (unsigned i = 0; i <= SESSIONS_MAX; i++) {
+		fd[i] = dial();
+		assert_int_equal(status_of(fd[i], ATTACH_REPORT, 0, 0, -1),
+			i < SESSIONS_MAX ? 0 : -EUSERS);
+	}
+	close(fd[7]);
+	pump();
+	close(fd[SESSIONS_MAX]);
+	fd[SESSIONS_MAX] = dial();
+	assert_int_equal(status_of(fd[SESSIONS_MAX], ATTACH_REPORT, 0, 0, -1), 0);
+	for (unsigned i = 0; i <= SESSIONS_MAX; i++)
+		if (i != 7)
+			close(fd[i]);
+	pump();
+}
+
+static void refused_clients_that_stay_do_not_shut_others_out(void **state)
+{
+	struct attach_request r = request_of(ATTACH_HELLO, 0, 0);
+	int fd[SESSIONS_MAX], more[3 * ATTACH_REFUSED_MAX];
+
+	(void)state;
+	for (unsigned i = 0; i < SESSIONS_MAX; i++)
+		fd[i] = dial();
+	pump();
+	for (unsigned i = 0; i < 3 * ATTACH_REFUSED_MAX; i++)
+		more[i] = dial();
+	pump();
+	close(fd[0]);
+	pump();
+	fd[0] = dial();
+	assert_int_equal(status_of(fd[0], ATTACH_REPORT, 0, 0, -1), 0);
+	(void)r;
+	for (unsigned i = 0; i < 3 * ATTACH_REFUSED_MAX; i++)
+		close(more[i]);
+	for (unsigned i = 0; i < SESSIONS_MAX; i++)
+		close(fd[i]);
+	pump();
+}
+
+static void a_pipelining_client_that_does_not_read_is_let_go(void **state)
+{
+	struct attach_request r = request_of(ATTACH_CHANNEL_CLOSE, 999, 0);
+	int fd = dial();
+	unsigned i;
+
+	(void)state;
+	pump();
+	for (i = 0; i < 100000 && control.attach->sessions; i++) {
+		(void)!send(fd, &r, sizeof(r), MSG_DONTWAIT | MSG_NOSIGNAL);
+		pump();
+	}
+	assert_int_equal(control.attach->sessions, 0);
+	close(fd);
+}
+
+/* ---- the socket file ------------------------------------------------------------------------- */
+
+static void a_socket_left_by_a_dead_engine_is_replaced(void **state)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	int dead = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+
+	(void)state;
+	attach_close(&control);
+	strcpy(address.sun_path, settings.engine_socket);
+	assert_int_equal(bind(dead, (struct sockaddr *)&address, sizeof(address)), 0);
+	assert_int_equal(listen(dead, 1), 0);
+	close(dead);
+	assert_int_equal(attach_open(&control), 0);
+	assert_int_equal(control.attach->listener >= 0, 1);
+	dead = dial();
+	assert_int_equal(status_of(dead, ATTACH_REPORT, 0, 0, -1), 0);
+	close(dead);
+}
+
+static void a_living_engine_keeps_its_socket(void **state)
+{
+	struct control other = control;
+	char log[1024] = "", pid[32];
+	int fd;
+
+	(void)state;
+	other.attach = NULL;
+	log_test_capture(log, sizeof(log));
+	assert_int_equal(attach_open(&other), -EADDRINUSE);
+	log_test_capture(NULL, 0);
+	snprintf(pid, sizeof(pid), "pid %d", (int)getpid());
+	assert_non_null(strstr(log, pid));
+	assert_non_null(strstr(log, settings.engine_socket));
+	fd = dial();
+	assert_int_equal(status_of(fd, ATTACH_REPORT, 0, 0, -1), 0);
+	close(fd);
+}
+
+static void a_file_that_is_no_socket_is_left_alone(void **state)
+{
+	char log[1024] = "";
+	int fd;
+
+	(void)state;
+	attach_close(&control);
+	fd = open(settings.engine_socket, O_CREAT | O_WRONLY, 0600);
+	log_test_capture(log, sizeof(log));
+	assert_int_equal(attach_open(&control), -EEXIST);
+	log_test_capture(NULL, 0);
+	assert_int_equal(access(settings.engine_socket, F_OK), 0);
+	close(fd);
+	unlink(settings.engine_socket);
+	assert_int_equal(attach_open(&control), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(hello_hands_out_what_a_client_maps),
+		TEST(strangers_to_the_protocol_are_told_why_and_hung_up_on),
+		TEST(unknown_requests_and_surplus_files_are_refused_and_closed),
+		TEST(a_report_is_a_file_with_json),
+		TEST(a_process_of_another_user_is_refused_with_a_reason),
+		TEST(one_session_too_many_is_told_so),
+		TEST(refused_clients_that_stay_do_not_shut_others_out),
+		TEST(a_pipelining_client_that_does_not_read_is_let_go),
+		TEST(a_socket_left_by_a_dead_engine_is_replaced),
+		TEST(a_living_engine_keeps_its_socket),
+		TEST(a_file_that_is_no_socket_is_left_alone),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,451 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Regions and channels of clients: what memory is refused, who has it when, and that nothing is
+ * left of a client that goes, however it goes. See attach_world.h.
+ */
+#include "tests/unit/control/attach_world.h"
+
+/* ---- regions --------------------------------------------------------------------------------- */
+
+static void bad_memory_is_refused_and_leaves_nothing(void **state)
+{
+	const uint64_t huge = UINT64_MAX & ~4095ull;
+	int fd = dial(), p[2], good = memfd_of(1u << 20, F_SEAL_SHRINK);
+	int open_seal = memfd_of(1u << 20, F_SEAL_GROW);
+	int read_only = memfd_of(1u << 20, F_SEAL_SHRINK | F_SEAL_WRITE);
+	int file = open("/proc/self/exe", O_RDONLY);
+	unsigned before;
+
+	(void)state;
+	assert_int_equal(pipe(p), 0);
+	pump();
+	before = open_files();
+	assert_int_equal(status_of(fd, ATTACH_REGION_ADD, 0, 4096, p[0]), -EINVAL);
+	assert_int_equal(status_of(fd, ATTACH_REGION_ADD, 0, 4096, file), -EINVAL);
+	assert_int_equal(status_of(fd, ATTACH_REGION_ADD, 0, 4096, fd), -EINVAL);
+	assert_int_equal(status_of(fd, ATTACH_REGION_ADD, 0, 4096, open_seal), -EINVAL);
+	assert_int_equal(status_of(fd, ATTACH_REGION_ADD, 0, 4096, read_only), -EPERM);
+	assert_int_equal(status_of(fd, ATTACH_REGION_ADD, 0, 0, good), -EINVAL);
+	assert_int_equal(status_of(fd, ATTACH_REGION_ADD, 0, (1u << 20) + 1, good), -EINVAL);
+	assert_int_equal(status_of(fd, ATTACH_REGION_ADD, 4096, 1u << 20, good), -EINVAL);
+	assert_int_equal(status_of(fd, ATTACH_REGION_ADD, 100, 4096, good), -EINVAL);
+	assert_int_equal(status_of(fd, ATTACH_REGION_ADD, huge, 8192, good), -EINVAL);
+	assert_int_equal(status_of(fd, ATTACH_REGION_ADD, 4096, huge, good), -EINVAL);
+	assert_int_equal(status_of(fd, ATTACH_REGION_ADD, 4096, UINT64_MAX, good), -EINVAL);
+	assert_int_equal(status_of(fd, ATTACH_REGION_REMOVE, 0, 0, -1), -EINVAL);
+	assert_int_equal(status_of(fd, ATTACH_REGION_REMOVE, REGION_CLIENT_0, 0, -1), -EINVAL);
+	assert_int_equal(status_of(fd, ATTACH_REGION_REMOVE, UINT64_MAX, 0, -1), -EINVAL);
+	assert_int_equal(control.attach->regions, 0);
+	assert_int_equal(world.commands, 0);
+	assert_int_equal(open_files(), before);
+	close(p[0]);
+	close(p[1]);
+	close(file);
+	close(good);
+	close(open_seal);
+	close(read_only);
+	close(fd);
+	pump();
+}
+
+static void memory_that_nobody_can_seal_is_taken_only_when_the_settings_say_so(void **state)
+{
+	int fd = dial(), memfd = memfd_create("theirs", MFD_CLOEXEC);
+	struct answer a;
+
+	(void)state;
+	assert_int_equal(ftruncate(memfd, 8192), 0);
+	assert_int_equal(status_of(fd, ATTACH_REGION_ADD, 0, 8192, memfd), -EINVAL);
+	settings.engine_unsealed_memory = true;
+	assert_true(ask(fd, request_of(ATTACH_REGION_ADD, 0, 8192), &memfd, 1, &a));
+	assert_int_equal(a.reply.status, 0);
+	assert_int_equal(control.attach->regions, 1);
+	settings.engine_unsealed_memory = false;
+	close(memfd);
+	close(fd);
+	pump();
+	for (unsigned i = 0; i < RAILS; i++)
+		attach_region_returned(&control, (uint32_t)a.reply.a);
+	pump();
+	assert_int_equal(control.attach->regions, 0);
+}
+
+static void a_region_goes_to_every_rail_and_comes_back_from_every_rail(void **state)
+{
+	int fd = dial(), memfd = memfd_of(1u << 20, F_SEAL_SHRINK);
+	struct answer a;
+	uint64_t id;
+
+	(void)state;
+	assert_true(ask(fd, request_of(ATTACH_REGION_ADD, 4096, 8192), &memfd, 1, &a));
+	assert_int_equal(a.reply.status, 0);
+	id = a.reply.a;
+	assert_true(id >= REGION_CLIENT_0 && id < REGIONS_MAX);
+	assert_int_equal(told(RAIL_REGION_ADD), RAILS);
+	assert_int_equal(world.command[1].region.id, id);
+	assert_int_equal(world.command[1].region.length, 8192);
+	assert_int_equal(world.command[1].region.lkey, 5);
+	assert_int_equal(world.mrs, RAILS);
+	world.commands = 0;
+	/* Answered when the last rail has returned it, not before. */
+	assert_false(ask(fd, request_of(ATTACH_REGION_REMOVE, id, 0), NULL, 0, &a));
+	attach_region_returned(&control, (uint32_t)id);
+	pump();
+	assert_false(receive(fd, &a));
+	assert_int_equal(world.mrs, RAILS);
+	attach_region_returned(&control, (uint32_t)id);
+	pump();
+	assert_true(receive(fd, &a));
+	assert_int_equal(a.reply.status, 0);
+	assert_int_equal(world.mrs, 0);
+	assert_int_equal(control.attach->regions, 0);
+	close(memfd);
+	close(fd);
+	pump();
+}
+
+static void nobody_touches_the_region_or_channel_of_another_session(void **state)
+{
+	int a = dial(), b = dial(), memfd = memfd_of(4096, F_SEAL_SHRINK);
+	struct answer region, channel;
+
+	(void)state;
+	assert_true(ask(a, request_of(ATTACH_REGION_ADD, 0, 4096), &memfd, 1, &region));
+	assert_true(ask(a, request_of(ATTACH_CHANNEL_OPEN, 0, 0), NULL, 0, &channel));
+	assert_int_equal(status_of(b, ATTACH_REGION_REMOVE, region.reply.a, 0, -1), -EINVAL);
+	assert_int_equal(status_of(b, ATTACH_CHANNEL_CLOSE, channel.reply.a, 0, -1), -EINVAL);
+	/* Nor its own staging memory, which goes with the channel. */
+	assert_int_equal(status_of(a, ATTACH_REGION_REMOVE, channel.reply.b, 0, -1), -EINVAL);
+	forget_fds(&channel);
+	close(memfd);
+	close(a);
+	close(b);
+	pump();
+	rails_answer();
+	pump_until_sessions(0);
+}
+
+static void a_reply_waits_until_the_rails_have_heard_of_the_region(void **state)
+{
+	int fd = dial(), memfd = memfd_of(4096, F_SEAL_SHRINK);
+	struct answer a;
+
+	(void)state;
+	world.full = true;
+	assert_false(ask(fd, request_of(ATTACH_REGION_ADD, 0, 4096), &memfd, 1, &a));
+	world.full = false;
+	pump();
+	assert_true(receive(fd, &a));
+	assert_int_equal(a.reply.status, 0);
+	close(memfd);
+	close(fd);
+	pump();
+	rails_answer();
+	pump_until_sessions(0);
+}
+
+static void a_registration_that_fails_leaves_nothing_on_any_nic(void **state)
+{
+	int fd = dial(), memfd = memfd_of(4096, F_SEAL_SHRINK);
+	struct answer a;
+
+	(void)state;
+	world.refuse_mrs = 2;
+	assert_true(ask(fd, request_of(ATTACH_REGION_ADD, 0, 4096), &memfd, 1, &a));
+	assert_int_equal(a.reply.status, -ENOMEM);
+	assert_non_null(strstr(a.reply.text, "the NIC is full"));
+	world.refuse_mrs = 1;
+	assert_int_equal(status_of(fd, ATTACH_CHANNEL_OPEN, 0, 0, -1), -ENOMEM);
+	world.refuse_mrs = 2;
+	assert_int_equal(status_of(fd, ATTACH_CHANNEL_OPEN, 0, 0, -1), -ENOMEM);
+	assert_int_equal(world.mrs, 0);
+	assert_int_equal(control.attach->regions, 0);
+	assert_int_equal(control.attach->channels, 0);
+	close(memfd);
+	close(fd);
+	pump();
+}
+
+static void large_memory_is_registered_beside_the_loop(void **state)
+{
+	const size_t bytes = ATTACH_INLINE_BYTES + 4096;
+	int fd = dial(), other = dial(), memfd = memfd_of(bytes, F_SEAL_SHRINK);
+	struct answer a;
+
+	(void)state;
+	world.slow_us = 50000;
+	assert_false(ask(fd, request_of(ATTACH_REGION_ADD, 0, bytes), &memfd, 1, &a));
+	assert_int_equal(status_of(other, ATTACH_REPORT, 0, 0, -1), 0);
+	for (unsigned i = 0; i < 1000 && !receive(fd, &a); i++) {
+		pump();
+		usleep(1000);
+	}
+	assert_int_equal(a.reply.status, 0);
+	assert_int_equal(world.mrs, RAILS);
+	assert_false(ask(fd, request_of(ATTACH_REGION_REMOVE, a.reply.a, 0), NULL, 0, &a));
+	rails_answer();
+	for (unsigned i = 0; i < 1000 && !receive(fd, &a); i++) {
+		pump();
+		usleep(1000);
+	}
+	assert_int_equal(a.reply.status, 0);
+	assert_int_equal(world.mrs, 0);
+	close(memfd);
+	close(fd);
+	close(other);
+	pump();
+}
+
+static void a_client_that_leaves_while_its_memory_is_registered_leaves_nothing(void **state)
+{
+	const size_t bytes = ATTACH_INLINE_BYTES + 4096;
+	int fd = dial(), memfd = memfd_of(bytes, F_SEAL_SHRINK);
+	struct answer a;
+
+	(void)state;
+	world.slow_us = 20000;
+	assert_false(ask(fd, request_of(ATTACH_REGION_ADD, 0, bytes), &memfd, 1, &a));
+	close(memfd);
+	close(fd);
+	pump();
+	assert_int_equal(control.attach->sessions, 1); /* its memory is still being worked on */
+	pump_until_sessions(0);
+	assert_int_equal(world.mrs, 0);
+	assert_int_equal(told(RAIL_REGION_ADD), 0);
+	/* The same while the engine closes. */
+	fd = dial();
+	memfd = memfd_of(bytes, F_SEAL_SHRINK);
+	assert_false(ask(fd, request_of(ATTACH_REGION_ADD, 0, bytes), &memfd, 1, &a));
+	close(memfd);
+	close(fd);
+}
+
+static void regions_run_out_with_a_reason(void **state)
+{
+	int fd = dial(), memfd = memfd_of(4096, F_SEAL_SHRINK);
+
+	(void)state;
+	for (unsigned i = REGION_CLIENT_0; i < REGIONS_MAX; i++)
+		assert_int_equal(status_of(fd, ATTACH_REGION_ADD, 0, 4096, memfd), 0);
+	assert_int_equal(status_of(fd, ATTACH_REGION_ADD, 0, 4096, memfd), -EMFILE);
+	assert_int_equal(status_of(fd, ATTACH_CHANNEL_OPEN, 0, 0, -1), -EMFILE);
+	assert_int_equal(control.attach->channels, 0);
+	close(memfd);
+	close(fd);
+	pump();
+	rails_answer();
+	pump_until_sessions(0);
+	assert_int_equal(control.attach->regions, 0);
+}
+
+/* ---- channels -------------------------------------------------------------------------------- */
+
+static void a_channel_segment_cannot_be_cut_under_the_engine(void **state)
+{
+	const struct channel_layout l = channel_layout(RAILS);
+	struct channel_header *header;
+	struct answer a;
+	int fd = dial();
+
+	(void)state;
+	assert_true(ask(fd, request_of(ATTACH_CHANNEL_OPEN, 0, 0), NULL, 0, &a));
+	assert_int_equal(a.reply.status, 0);
+	assert_int_equal(a.fds, 2);
+	assert_int_equal(ftruncate(a.fd[0], 0), -1);
+	assert_int_equal(ftruncate(a.fd[0], (off_t)l.bytes * 2), -1);
+	header = mmap(NULL, l.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, a.fd[0], 0);
+	assert_true(header != MAP_FAILED);
+	assert_int_equal(header->magic, CHANNEL_MAGIC);
+	assert_int_equal(header->rails, RAILS);
+	assert_int_equal(told(RAIL_CHANNEL_ADD), RAILS);
+	assert_int_equal(told(RAIL_REGION_ADD), RAILS);
+	assert_int_equal(world.published, 1);
+	munmap(header, l.bytes);
+	forget_fds(&a);
+	close(fd);
+	pump();
+	rails_answer();
+	pump_until_sessions(0);
+}
+
+static void a_channel_is_closed_when_every_rail_has_returned_it(void **state)
+{
+	struct answer a;
+	uint64_t id;
+	int fd = dial();
+
+	(void)state;
+	assert_true(ask(fd, request_of(ATTACH_CHANNEL_OPEN, 0, 0), NULL, 0, &a));
+	forget_fds(&a);
+	id = a.reply.a;
+	world.commands = 0;
+	assert_false(ask(fd, request_of(ATTACH_CHANNEL_CLOSE, id, 0), NULL, 0, &a));
+	assert_int_equal(world.published, 0);
+	assert_int_equal(told(RAIL_CHANNEL_STOP), RAILS);
+	assert_int_equal(control.attach->channels, 1);
+	rails_answer();
+	pump();
+	assert_true(receive(fd, &a));
+	assert_int_equal(a.reply.status, 0);
+	assert_int_equal(control.attach->channels, 0);
+	assert_int_equal(world.mrs, 0);
+	assert_int_equal(status_of(fd, ATTACH_CHANNEL_CLOSE, id, 0, -1), -EINVAL);
+	close(fd);
+	pump();
+}
+
+static void a_segment_stays_while_a_rail_has_the_channel_or_the_staging(void **state)
+{
+	(void)state;
+	for (unsigned channel_last = 0; channel_last < 2; channel_last++) {
+		struct channel *c;
+		struct answer a;
+		int fd = dial();
+
+		assert_true(ask(fd, request_of(ATTACH_CHANNEL_OPEN, 0, 0), NULL, 0, &a));
+		forget_fds(&a);
+		c = control.attach->channel[a.reply.a];
+		close(fd);
+		pump();
+		for (unsigned step = 0; step < 2 * RAILS; step++) {
+			assert_int_equal(control.attach->channels, 1);
+			c->map[c->bytes - 1] = 1; /* still mapped */
+			if ((step < RAILS) == (channel_last != 0))
+				attach_region_returned(&control, (uint32_t)a.reply.b);
+			else
+				attach_channel_returned(&control, &c->rail[step % RAILS]);
+			pump();
+		}
+		assert_int_equal(control.attach->channels, 0);
+		assert_int_equal(control.attach->sessions, 0);
+	}
+}
+
+static void channels_run_out_and_their_numbers_rest_until_returned(void **state)
+{
+	struct answer a;
+	int fd = dial(), other = dial();
+
+	(void)state;
+	for (unsigned i = 0; i < CHANNELS_MAX; i++)
+		assert_int_equal(status_of(fd, ATTACH_CHANNEL_OPEN, 0, 0, -1), 0);
+	assert_int_equal(status_of(other, ATTACH_CHANNEL_OPEN, 0, 0, -1), -EMFILE);
+	world.commands = 0;
+	assert_false(ask(fd, request_of(ATTACH_CHANNEL_CLOSE, 17, 0), NULL, 0, &a));
+	assert_int_equal(status_of(other, ATTACH_CHANNEL_OPEN, 0, 0, -1), -EMFILE);
+	rails_answer();
+	pump();
+	assert_true(receive(fd, &a));
+	assert_true(ask(other, request_of(ATTACH_CHANNEL_OPEN, 0, 0), NULL, 0, &a));
+	assert_int_equal(a.reply.status, 0);
+	assert_int_equal(a.reply.a, 17);
+	forget_fds(&a);
+	close(fd);
+	pump();
+	assert_int_equal(control.attach->sessions, 2);
+	rails_answer();
+	pump_until_sessions(1);
+	assert_int_equal(control.attach->channels, 1);
+	close(other);
+	pump();
+	rails_answer();
+	pump_until_sessions(0);
+}
+
+static void a_broken_ring_ends_that_session_and_no_other(void **state)
+{
+	struct answer a;
+	int bad = dial(), good = dial();
+
+	(void)state;
+	assert_true(ask(bad, request_of(ATTACH_CHANNEL_OPEN, 0, 0), NULL, 0, &a));
+	forget_fds(&a);
+	attach_channel_broken(&control, (uint32_t)a.reply.a);
+	attach_channel_broken(&control, (uint32_t)a.reply.a);
+	attach_channel_broken(&control, CHANNELS_MAX + 5);
+	assert_int_equal(recv(bad, &a, sizeof(a), MSG_DONTWAIT), 0);
+	assert_int_equal(told(RAIL_CHANNEL_STOP), RAILS);
+	assert_int_equal(status_of(good, ATTACH_REPORT, 0, 0, -1), 0);
+	rails_answer();
+	pump_until_sessions(1);
+	close(bad);
+	close(good);
+	pump();
+}
+
+/* A client that is killed with everything open, in the middle of a request. */
+static void a_killed_client_leaves_nothing(void **state)
+{
+	int status, ready[2];
+	pid_t child;
+
+	(void)state;
+	assert_int_equal(pipe(ready), 0);
+	child = fork();
+	if (child == 0) {
+		int fd = dial(), memfd = memfd_of(1u << 20, F_SEAL_SHRINK);
+		const struct attach_request open = request_of(ATTACH_CHANNEL_OPEN, 0, 0);
+		const struct attach_request add = request_of(ATTACH_REGION_ADD, 0, 1u << 20);
+		const struct attach_request stop = request_of(ATTACH_CHANNEL_CLOSE, 0, 0);
+
+		send_raw(fd, &open, sizeof(open), NULL, 0);
+		send_raw(fd, &open, sizeof(open), NULL, 0);
+		send_raw(fd, &add, sizeof(add), &memfd, 1);
+		send_raw(fd, &stop, sizeof(stop), NULL, 0);
+		(void)!write(ready[1], "", 1);
+		for (;;)
+			pause();
+	}
+	assert_int_equal(read(ready[0], &status, 1), 1);
+	pump();
+	assert_int_equal(control.attach->sessions, 1);
+	assert_int_equal(control.attach->channels, 2);
+	assert_int_equal(control.attach->regions, 3);
+	kill(child, SIGKILL);
+	waitpid(child, &status, 0);
+	pump();
+	assert_int_equal(control.attach->sessions, 1); /* the rails still have its memory */
+	assert_int_equal(world.mrs, 3 * RAILS);
+	rails_answer();
+	pump_until_sessions(0);
+	assert_int_equal(control.attach->channels, 0);
+	assert_int_equal(control.attach->regions, 0);
+	close(ready[0]);
+	close(ready[1]);
+}
+
+static void closing_the_engine_frees_what_clients_hold(void **state)
+{
+	int fd = dial(), memfd = memfd_of(4096, F_SEAL_SHRINK);
+
+	(void)state;
+	assert_int_equal(status_of(fd, ATTACH_CHANNEL_OPEN, 0, 0, -1), 0);
+	assert_int_equal(status_of(fd, ATTACH_REGION_ADD, 0, 4096, memfd), 0);
+	close(memfd);
+	close(fd);
+	/* the teardown checks the rest */
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(bad_memory_is_refused_and_leaves_nothing),
+		TEST(memory_that_nobody_can_seal_is_taken_only_when_the_settings_say_so),
+		TEST(a_region_goes_to_every_rail_and_comes_back_from_every_rail),
+		TEST(nobody_touches_the_region_or_channel_of_another_session),
+		TEST(a_reply_waits_until_the_rails_have_heard_of_the_region),
+		TEST(a_registration_that_fails_leaves_nothing_on_any_nic),
+		TEST(large_memory_is_registered_beside_the_loop),
+		TEST(a_client_that_leaves_while_its_memory_is_registered_leaves_nothing),
+		TEST(regions_run_out_with_a_reason),
+		TEST(a_channel_segment_cannot_be_cut_under_the_engine),
+		TEST(a_channel_is_closed_when_every_rail_has_returned_it),
+		TEST(a_segment_stays_while_a_rail_has_the_channel_or_the_staging),
+		TEST(channels_run_out_and_their_numbers_rest_until_returned),
+		TEST(a_broken_ring_ends_that_session_and_no_other),
+		TEST(a_killed_client_leaves_nothing),
+		TEST(closing_the_engine_frees_what_clients_hold),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

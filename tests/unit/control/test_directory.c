@@ -1,0 +1,387 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Telling owners about pages: answers, deadlines, conditions.
+ */
+#include "tests/unit/control/test_rpc_nodes.h"
+
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/control/directory_state.h"
+#include "numa/clock.h"
+
+#define KEYS 500
+
+static unsigned open_count;
+
+static void open_nodes(unsigned count, int dead_after_ms)
+{
+	nodes_setup(20, dead_after_ms);
+	open_count = count;
+	for (unsigned i = 0; i < count; i++)
+		assert_int_equal(node_open(i, i ? node_at(0) : NULL), 0);
+	assert_true(nodes_until(all_agree(), 3000));
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	nodes_teardown();
+	return 0;
+}
+
+/* Is node `owner` among the owners of the key, by node 0's map? */
+static bool owns(unsigned owner, uint64_t number)
+{
+	const struct map_view *map = member_map(&node[0].control);
+	struct page_key key = key_of(number);
+	uint32_t at[REPLICAS_MAX];
+	unsigned owners = map_owners(map, &key, at);
+
+	for (unsigned i = 0; i < owners; i++)
+		if (map->member[at[i]].ref == node[owner].control.ref)
+			return true;
+	return false;
+}
+
+static uint64_t owned_by(unsigned owner, uint64_t from)
+{
+	while (!owns(owner, from))
+		from++;
+	return from;
+}
+
+/* ---- answers --------------------------------------------------------------------------------- */
+
+static void alone_the_answer_comes_with_the_flush_and_not_before(void **state)
+{
+	(void)state;
+	open_nodes(1, 300);
+	node_put(0, 1, 1, 1000);
+	assert_int_equal(node[0].dones, 0);
+	directory_flush(&node[0].control);
+	assert_int_equal(node[0].dones, 1);
+	assert_int_equal(node[0].status, OP_HIT);
+	assert_int_equal(found_at_owners(0, 0, 1), 1);
+}
+
+static void a_publish_is_answered_when_every_owner_has_it(void **state)
+{
+	(void)state;
+	open_nodes(3, 300);
+	for (unsigned i = 0; i < 3; i++)
+		for (unsigned k = 0; k < KEYS; k++)
+			node_put(i, i * KEYS + k, 1, 3000);
+	for (unsigned i = 0; i < 3; i++) {
+		assert_true(nodes_until(node[i].dones == KEYS, 3000));
+		assert_int_equal(node[i].hits, KEYS);
+	}
+	for (unsigned k = 0; k < 3 * KEYS; k++)
+		for (unsigned reader = 0; reader < 3; reader++)
+			assert_int_equal(found_at_owners(reader, k / KEYS, k), 2);
+}
+
+static void more_keys_than_a_window_holds_are_all_answered(void **state)
+{
+	const unsigned keys = (BATCHES_MAX + 3) * MESSAGE_PAGES_MAX;
+
+	(void)state;
+	open_nodes(2, 2000);
+	for (unsigned k = 0; k < keys; k++) {
+		struct page_key key = key_of(k);
+
+		directory_publish(&node[0].control, &key, 0, 1, clock_now_ns() + 10000000000ull,
+			node_done, &node[0], k);
+	}
+	directory_flush(&node[0].control);
+	assert_int_equal(node[0].control.directory->owner[1].in_flight, BATCHES_MAX);
+	assert_true(nodes_until(node[0].dones == keys, 10000));
+	/* The shards hold fewer than that: the rest was refused, and that is an answer too. */
+	assert_true(node[0].hits >= 4096 && node[0].hits < keys);
+	assert_int_equal(node[0].control.directory->background, 0);
+}
+
+static void only_a_refusal_by_all_owners_is_no_space(void **state)
+{
+	struct control *full;
+	uint64_t number = 0;
+
+	(void)state;
+	open_nodes(2, 300);
+	full = &node[1].control;
+	while (full->shard.dropped < 5000) {
+		struct page_key key = key_of(1000000 + number++);
+
+		(void)shard_insert(&full->shard, &key, full->ref, 0, 1);
+	}
+	for (unsigned k = 0; k < KEYS; k++)
+		node_put(0, k, 1, 1000);
+	assert_true(nodes_until(node[0].dones == KEYS, 2000));
+	assert_int_equal(node[0].hits, KEYS);
+	assert_true(full->counter[COUNTER_entries_dropped] > KEYS / 2);
+
+	node_close(0); /* alone, the one that is full is the only owner */
+	assert_true(nodes_until(sees_count(1, 1), 1000));
+	for (unsigned k = 0; k < KEYS; k++)
+		node_put(1, 5000000 + k, 1, 1000);
+	assert_true(nodes_until(node[1].dones == KEYS, 2000));
+	assert_true(node[1].hits < KEYS / 2);
+}
+
+static void at_the_deadline_the_answer_is_timeout_and_the_entry_still_arrives(void **state)
+{
+	uint64_t number, from;
+
+	(void)state;
+	open_nodes(2, 5000);
+	number = owned_by(1, 0);
+	node[1].stalled = true;
+	from = real_now_ns();
+	node_put(0, number, 1, 100);
+	node_put(0, owned_by(1, number + 1), 1, 50);
+	assert_true(nodes_until(node[0].dones == 1, 1000));
+	assert_in_range((real_now_ns() - from) / 1000000, 49, 800);
+	assert_true(nodes_until(node[0].dones == 2, 1000));
+	assert_in_range((real_now_ns() - from) / 1000000, 99, 1500);
+	assert_int_equal(node[0].status, OP_TIMEOUT);
+	assert_int_equal(node[0].hits, 0);
+	node[1].stalled = false;
+	assert_true(nodes_until(found_at_owners(0, 0, number) == 2, 2000));
+	nodes_run(100);
+	assert_int_equal(node[0].dones, 2);
+}
+
+static uint64_t last_deadline_ns;
+static unsigned out_of_order;
+
+/* The cookie is the deadline. */
+static void note_order(void *context, uint64_t cookie, enum op_status status)
+{
+	out_of_order +=
+		status != OP_TIMEOUT || cookie < last_deadline_ns || clock_now_ns() < cookie;
+	last_deadline_ns = cookie;
+	node_done(context, cookie, status);
+}
+
+static void answers_of_late_owners_come_in_the_order_of_their_deadlines(void **state)
+{
+	uint64_t now_ns;
+
+	(void)state;
+	open_nodes(2, 5000);
+	node[1].stalled = true;
+	now_ns = clock_now_ns();
+	last_deadline_ns = 0;
+	out_of_order = 0;
+	srandom(7);
+	for (unsigned k = 0; k < KEYS; k++) {
+		struct page_key key = key_of(k);
+		uint64_t deadline_ns = now_ns + 50000000 + (uint64_t)random() % 200000000;
+
+		directory_publish(&node[0].control, &key, 0, 1, deadline_ns, note_order, &node[0],
+			deadline_ns);
+	}
+	assert_true(nodes_until(node[0].dones == KEYS, 3000));
+	assert_int_equal(out_of_order, 0);
+}
+
+static void an_owner_that_dies_meanwhile_is_replaced(void **state)
+{
+	(void)state;
+	open_nodes(4, 300);
+	node[3].stalled = true;
+	for (unsigned k = 0; k < KEYS; k++)
+		node_put(0, k, 1, 5000);
+	nodes_run(50);
+	assert_in_range(node[0].dones, 1, KEYS - 1); /* some wait for node 3 */
+	assert_true(nodes_until(node[0].dones == KEYS, 3000));
+	assert_int_equal(node[0].hits, KEYS);
+	node_close(3);
+	for (unsigned k = 0; k < KEYS; k++)
+		assert_int_equal(found_at_owners(0, 0, k), 2);
+}
+
+static void a_connection_that_breaks_meanwhile_loses_nothing(void **state)
+{
+	(void)state;
+	open_nodes(2, 1000);
+	for (unsigned round = 0; round < 10; round++) {
+		struct rpc_link *link = member_link(&node[0].control, node[1].control.ref);
+
+		for (unsigned k = 0; k < KEYS; k++)
+			node_put(0, round * KEYS + k, 1, 5000);
+		directory_flush(&node[0].control);
+		if (round & 1)
+			event_base_loop(node[0].control.base, EVLOOP_NONBLOCK);
+		assert_non_null(link);
+		rpc_link_close(link);
+		assert_true(nodes_until(node[0].dones == (round + 1) * KEYS, 3000));
+	}
+	assert_int_equal(node[0].hits, 10 * KEYS);
+	assert_int_equal(node[0].control.counter[COUNTER_members_died], 0);
+	for (unsigned k = 0; k < 10 * KEYS; k++)
+		assert_int_equal(found_at_owners(1, 0, k), 2);
+}
+
+static void closing_answers_what_is_open_once(void **state)
+{
+	(void)state;
+	open_nodes(2, 5000);
+	node[1].stalled = true;
+	for (unsigned k = 0; k < KEYS; k++)
+		node_put(0, k, 1, 60000);
+	nodes_run(20);
+	node_close(0);
+	assert_int_equal(node[0].dones, KEYS);
+	assert_int_equal(node[0].status, OP_CANCELLED);
+}
+
+/* ---- taking back ----------------------------------------------------------------------------- */
+
+static void a_late_remove_never_takes_a_newer_entry(void **state)
+{
+	struct page_key key = key_of(5);
+	uint32_t place = place_make(1, 5);
+
+	(void)state;
+	open_nodes(3, 300);
+	node_put(0, 5, 1, 1000);
+	assert_true(nodes_until(node[0].dones == 1, 1000));
+	node_put(0, 5, 2, 1000);
+	directory_remove(&node[0].control, &key, place, 1);
+	assert_true(nodes_until(node[0].dones == 2, 1000));
+	nodes_run(50);
+	assert_int_equal(found_at_owners(0, 0, 5), 2);
+	index_remove(node[0].control.index, &key);
+	directory_remove(&node[0].control, &key, place, 2);
+	assert_true(nodes_until(node[0].control.directory->background == 0, 1000));
+	for (unsigned i = 0; i < 3; i++)
+		assert_int_equal(node[i].control.shard.entries, 0);
+}
+
+static void published_and_removed_in_one_turn_is_removed(void **state)
+{
+	(void)state;
+	open_nodes(3, 300);
+	for (unsigned k = 0; k < KEYS; k++) {
+		struct page_key key = key_of(k);
+
+		node_put(0, k, 1, 1000);
+		index_remove(node[0].control.index, &key);
+		directory_remove(&node[0].control, &key, place_make(k & 1, k & 0xffff), 1);
+	}
+	assert_true(nodes_until(node[0].dones == KEYS, 1000));
+	assert_true(nodes_until(node[0].control.directory->background == 0, 1000));
+	for (unsigned i = 0; i < 3; i++)
+		assert_int_equal(node[i].control.shard.entries, 0);
+}
+
+static void a_stale_entry_is_dropped_unless_it_is_right(void **state)
+{
+	struct page_key key = key_of(9);
+	uint32_t place = place_make(1, 9);
+
+	(void)state;
+	open_nodes(3, 300);
+	node_put(0, 9, 4, 1000);
+	assert_true(nodes_until(node[0].dones == 1, 1000));
+	/* Of another generation: nothing happens to the one that is there. */
+	directory_stale(&node[1].control, &key, node[0].control.ref, place, 3);
+	/* Said by the host itself, whose index knows better. */
+	directory_stale(&node[0].control, &key, node[0].control.ref, place, 4);
+	nodes_run(50);
+	assert_int_equal(found_at_owners(0, 0, 9), 2);
+	directory_stale(&node[1].control, &key, node[0].control.ref, place, 4);
+	assert_true(nodes_until(found_anywhere(0, 9) == 0, 1000));
+	assert_int_equal(node[0].control.counter[COUNTER_entries_stale], 0);
+	assert_int_equal(node[1].control.counter[COUNTER_entries_stale], 2);
+}
+
+static void forget_reaches_whoever_has_the_page(void **state)
+{
+	struct page_key key = key_of(3), nobody = key_of(4);
+	uint64_t soon;
+
+	(void)state;
+	open_nodes(4, 300);
+	for (unsigned i = 0; i < 3; i++)
+		node_put(i, 3, 1, 1000);
+	for (unsigned i = 0; i < 3; i++)
+		assert_true(nodes_until(node[i].dones == 1, 1000));
+	soon = clock_now_ns() + 1000000000;
+	directory_forget(&node[3].control, &key, soon, node_done, &node[3], 0);
+	directory_forget(&node[3].control, &nobody, soon, node_done, &node[3], 0);
+	assert_true(nodes_until(node[3].dones == 2, 1000));
+	assert_int_equal(node[3].hits, 1);
+	assert_int_equal(node[3].status == OP_MISS || node[3].status == OP_HIT, 1);
+	for (unsigned i = 0; i < 3; i++)
+		assert_null(index_find(node[i].control.index, &key));
+	nodes_run(100);
+	for (unsigned i = 0; i < 4; i++) {
+		struct dir_entry found[8];
+
+		assert_int_equal(shard_find(&node[i].control.shard, &key, found, 8), 0);
+	}
+	/* One's own page is among them. */
+	node_put(3, 3, 2, 1000);
+	directory_forget(&node[3].control, &key, soon, node_done, &node[3], 0);
+	assert_true(nodes_until(node[3].dones == 4, 1000));
+	assert_int_equal(node[3].hits, 3);
+}
+
+static void a_forget_does_not_wait_for_the_dead(void **state)
+{
+	struct page_key key = key_of(3);
+
+	(void)state;
+	open_nodes(3, 300);
+	node[2].stalled = true;
+	directory_forget(
+		&node[0].control, &key, clock_now_ns() + 3000000000, node_done, &node[0], 0);
+	assert_true(nodes_until(node[0].dones == 1, 2000));
+	assert_int_equal(node[0].status, OP_MISS);
+}
+
+static void touches_reach_the_node_that_has_the_page(void **state)
+{
+	(void)state;
+	open_nodes(2, 300);
+	directory_touch(&node[0].control, node[1].control.ref, place_make(1, 77));
+	directory_touch(&node[0].control, node[0].control.ref, place_make(0, 5));
+	directory_touch(&node[0].control, node[1].control.ref, place_make(2, 5)); /* no such rail */
+	directory_touch(&node[0].control, 12345, 5);                              /* no such node */
+	assert_true(nodes_until(node[1].touches == 1, 1000));
+	assert_int_equal(node[1].touched, place_make(1, 77));
+	assert_int_equal(node[0].touches, 1);
+	for (unsigned i = 0; i < 3 * MESSAGE_PAGES_MAX + 5; i++)
+		directory_touch(&node[0].control, node[1].control.ref, i);
+	assert_true(nodes_until(node[1].touches == 3 * MESSAGE_PAGES_MAX + 6, 1000));
+	assert_int_equal(node[1].control.counter[COUNTER_messages_bad], 0);
+}
+
+#define T(name) cmocka_unit_test_teardown(name, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		T(alone_the_answer_comes_with_the_flush_and_not_before),
+		T(a_publish_is_answered_when_every_owner_has_it),
+		T(more_keys_than_a_window_holds_are_all_answered),
+		T(only_a_refusal_by_all_owners_is_no_space),
+		T(at_the_deadline_the_answer_is_timeout_and_the_entry_still_arrives),
+		T(answers_of_late_owners_come_in_the_order_of_their_deadlines),
+		T(an_owner_that_dies_meanwhile_is_replaced),
+		T(a_connection_that_breaks_meanwhile_loses_nothing),
+		T(closing_answers_what_is_open_once),
+		T(a_late_remove_never_takes_a_newer_entry),
+		T(published_and_removed_in_one_turn_is_removed),
+		T(a_stale_entry_is_dropped_unless_it_is_right),
+		T(forget_reaches_whoever_has_the_page),
+		T(a_forget_does_not_wait_for_the_dead),
+		T(touches_reach_the_node_that_has_the_page),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Entries follow the map: whoever joins, dies, restarts or was cut off, every page is found at all
+ * its present owners in the end, and nowhere else.
+ */
+#include "tests/unit/control/test_rpc_nodes.h"
+
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/control/directory_state.h"
+
+#define KEYS 1500 /* of each node that has some */
+#define DEAD_MS 300
+
+static int setup(void **state)
+{
+	(void)state;
+	nodes_setup(20, DEAD_MS);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	nodes_teardown();
+	return 0;
+}
+
+static void open_with_keys(unsigned count, unsigned with_keys)
+{
+	for (unsigned i = 0; i < count; i++)
+		assert_int_equal(node_open(i, i ? node_at(0) : node_at(1)), 0);
+	assert_true(nodes_until(all_agree(), 3000));
+	for (unsigned i = 0; i < with_keys; i++) {
+		for (unsigned k = 0; k < KEYS; k++)
+			node_put(i, i * KEYS + k, 1, 3000);
+		assert_true(nodes_until(node[i].hits == KEYS, 3000));
+	}
+}
+
+/* Every key of node i at all `owners` owners, by everybody's map. */
+static bool all_found(unsigned i, unsigned owners)
+{
+	for (unsigned k = 0; k < KEYS; k++)
+		for (unsigned reader = 0; reader < NODES; reader++)
+			if (node[reader].open && found_at_owners(reader, i, i * KEYS + k) != owners)
+				return false;
+	return true;
+}
+
+static bool found_only_there(unsigned i, unsigned owners)
+{
+	for (unsigned k = 0; k < KEYS; k++)
+		if (found_anywhere(i, i * KEYS + k) != owners)
+			return false;
+	return true;
+}
+
+static unsigned entries_of(unsigned owner, uint32_t ref)
+{
+	const struct shard *shard = &node[owner].control.shard;
+	unsigned found = 0;
+
+	for (uint32_t b = 0; b < 1u << shard->bits; b++)
+		for (unsigned e = 0; e < BUCKET_ENTRIES; e++)
+			found += shard->bucket[b].entry[e].tag &&
+				 shard->bucket[b].entry[e].ref == ref;
+	return found;
+}
+
+static void whoever_joins_is_told_what_it_owns_and_the_others_drop_it(void **state)
+{
+	(void)state;
+	open_with_keys(2, 2);
+	assert_int_equal(node_open(2, node_at(0)), 0);
+	assert_true(nodes_until(all_agree(), 2000));
+	assert_true(nodes_until(all_found(0, 2) && all_found(1, 2), 3000));
+	assert_true(entries_of(2, node[0].control.ref) > KEYS / 3);
+	assert_true(nodes_until(found_only_there(0, 2) && found_only_there(1, 2), 5000));
+}
+
+static void after_a_death_every_key_has_all_its_owners_again(void **state)
+{
+	uint32_t dead_ref;
+
+	(void)state;
+	open_with_keys(4, 3);
+	dead_ref = node[2].control.ref;
+	node_close(2);
+	assert_true(nodes_until(all_agree(), 2000));
+	/* Lesson 5: one owner is left for every key, even before anything has moved. */
+	for (unsigned i = 0; i < 2; i++)
+		for (unsigned k = 0; k < KEYS; k++)
+			assert_true(found_at_owners(3, i, i * KEYS + k) >= 1);
+	assert_true(nodes_until(all_found(0, 2) && all_found(1, 2), 3000));
+	/* Lesson 4: what the dead one had is swept. */
+	for (unsigned i = 0; i < 4; i++)
+		if (node[i].open)
+			assert_true(nodes_until(entries_of(i, dead_ref) == 0, 2000));
+}
+
+static void a_restarted_owner_is_told_everything_again(void **state)
+{
+	(void)state;
+	open_with_keys(3, 2);
+	for (unsigned round = 0; round < 3; round++) {
+		node_close(2);
+		assert_int_equal(node_open(2, node_at(1)), 0);
+		assert_true(nodes_until(all_agree(), 2000));
+		assert_true(nodes_until(all_found(0, 2) && all_found(1, 2), 3000));
+	}
+}
+
+static void after_a_partition_all_is_found_again(void **state)
+{
+	uint32_t ref;
+
+	(void)state;
+	open_with_keys(3, 3);
+	ref = node[2].control.ref;
+	node[2].stalled = true;
+	assert_true(nodes_until(sees_count(0, 2) && sees_count(1, 2), 3000));
+	assert_true(nodes_until(entries_of(0, ref) == 0 && entries_of(1, ref) == 0, 2000));
+	for (unsigned k = 0; k < KEYS; k++) /* what came meanwhile, it has to be told too */
+		node_put(0, k, 2, 3000);
+	nodes_run(100);
+	node[2].stalled = false;
+	assert_true(nodes_until(all_agree(), 3000));
+	assert_int_equal(node[2].control.ref, ref);
+	assert_true(nodes_until(all_found(0, 2) && all_found(1, 2) && all_found(2, 2), 5000));
+}
+
+/* It never took anybody for dead, so nothing changed on its map: the others' terms tell it. */
+static void whoever_was_dropped_without_noticing_publishes_again(void **state)
+{
+	uint32_t ref;
+
+	(void)state;
+	node[2].settings.cluster_dead_after_ms = 60000;
+	open_with_keys(3, 3);
+	ref = node[2].control.ref;
+	node[2].stalled = true;
+	assert_true(nodes_until(sees_count(0, 2) && sees_count(1, 2), 3000));
+	assert_true(nodes_until(entries_of(0, ref) == 0 && entries_of(1, ref) == 0, 2000));
+	node[2].stalled = false;
+	assert_true(nodes_until(all_agree(), 3000));
+	assert_true(nodes_until(all_found(2, 2), 5000));
+	assert_int_equal(node[2].control.counter[COUNTER_members_died], 0);
+	assert_true(nodes_until(all_found(0, 2) && all_found(1, 2), 3000));
+}
+
+static void a_removed_key_goes_from_former_owners_too(void **state)
+{
+	(void)state;
+	open_with_keys(2, 1);
+	assert_int_equal(node_open(2, node_at(0)), 0);
+	assert_true(nodes_until(all_agree(), 2000));
+	assert_true(nodes_until(all_found(0, 2), 2000));
+	/* Before anything was tidied up. */
+	for (unsigned k = 0; k < KEYS; k++) {
+		struct page_key key = key_of(k);
+		struct index_entry entry = *index_find(node[0].control.index, &key);
+
+		index_remove(node[0].control.index, &key);
+		directory_remove(&node[0].control, &key, entry.place, entry.generation);
+	}
+	for (unsigned i = 0; i < 3; i++)
+		assert_true(nodes_until(node[i].control.shard.entries == 0, 2000));
+}
+
+/* The walk is still under way when the next change comes, and the next. */
+static void changes_during_a_walk_lose_no_key(void **state)
+{
+	(void)state;
+	open_with_keys(2, 2);
+	for (unsigned round = 0; round < 6; round++) {
+		unsigned i = 2 + round % 3;
+
+		if (node[i].open)
+			node_close(i);
+		else
+			assert_int_equal(node_open(i, node_at(round & 1)), 0);
+		nodes_run(round * 3);
+	}
+	assert_true(nodes_until(all_agree(), 3000));
+	assert_true(nodes_until(all_found(0, 2) && all_found(1, 2), 5000));
+}
+
+/* The first keys were compared with a map that is no longer the present one. */
+static void a_change_in_the_middle_of_a_walk_starts_it_again(void **state)
+{
+	const unsigned keys = 3 * MOVE_KEYS;
+	struct directory *dir;
+
+	(void)state;
+	open_with_keys(2, 0);
+	for (unsigned k = 0; k < keys; k++)
+		node_put(0, k, 1, 5000);
+	assert_true(nodes_until(node[0].dones == keys, 5000));
+	dir = node[0].control.directory;
+	assert_true(nodes_until(dir->phase != MOVE_WALK, 2000));
+	assert_int_equal(node_open(2, node_at(0)), 0);
+	assert_true(nodes_until(dir->phase == MOVE_WALK && dir->cursor != 0, 2000));
+	dir->background += MOVE_CLAIMS_MAX; /* it pauses here */
+	assert_int_equal(node_open(3, node_at(0)), 0);
+	assert_true(nodes_until(all_agree(), 3000));
+	dir->background -= MOVE_CLAIMS_MAX;
+	assert_true(nodes_until(dir->phase != MOVE_WALK && dir->background == 0, 5000));
+	for (unsigned k = 0; k < keys; k++)
+		assert_int_equal(found_at_owners(3, 0, k), 2);
+}
+
+/* SEED=... repeats a run. */
+static void after_random_changes_every_key_is_found(void **state)
+{
+	const char *given = getenv("SEED");
+	unsigned seed = given ? (unsigned)atoi(given) : (unsigned)real_now_ns();
+
+	(void)state;
+	print_message("SEED=%u\n", seed);
+	srandom(seed);
+	open_with_keys(3, 2);
+	for (unsigned step = 0; step < 40; step++) {
+		unsigned i = 2 + (unsigned)random() % (NODES - 2);
+
+		if (!node[i].open)
+			assert_int_equal(node_open(i, node_at(random() & 1)), 0);
+		else if (random() & 1)
+			node[i].stalled = !node[i].stalled;
+		else
+			node_close(i);
+		nodes_run((unsigned)random() % 60);
+	}
+	for (unsigned i = 0; i < NODES; i++)
+		node[i].stalled = false;
+	assert_true(nodes_until(all_agree(), 5000));
+	assert_true(nodes_until(all_found(0, 2) && all_found(1, 2), 8000));
+	assert_int_equal(node[0].control.counter[COUNTER_messages_bad], 0);
+	assert_int_equal(node[1].control.counter[COUNTER_messages_bad], 0);
+}
+
+#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		T(whoever_joins_is_told_what_it_owns_and_the_others_drop_it),
+		T(after_a_death_every_key_has_all_its_owners_again),
+		T(a_restarted_owner_is_told_everything_again),
+		T(after_a_partition_all_is_found_again),
+		T(whoever_was_dropped_without_noticing_publishes_again),
+		T(a_removed_key_goes_from_former_owners_too),
+		T(changes_during_a_walk_lose_no_key),
+		T(a_change_in_the_middle_of_a_walk_starts_it_again),
+		T(after_random_changes_every_key_is_found),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

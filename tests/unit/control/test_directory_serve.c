@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What other engines may ask of a shard, said over a bare connection, and what they may not.
+ */
+#include "tests/unit/control/test_rpc_nodes.h"
+
+#include <cmocka.h>
+#include <unistd.h>
+
+static int teardown(void **state)
+{
+	(void)state;
+	nodes_teardown();
+	return 0;
+}
+
+static const uint64_t raw_incarnation = 0x4200000042;
+
+static void expect_bad(Pc__Message *message)
+{
+	uint64_t before = node[0].control.counter[COUNTER_messages_bad];
+	uint64_t entries = node[0].control.shard.entries;
+	int fd = raw_open(0);
+
+	raw_hello(fd, "raw", raw_incarnation, 9, NULL);
+	raw_message(fd, message);
+	assert_true(raw_closed(fd, 2000));
+	close(fd);
+	assert_int_equal(node[0].control.counter[COUNTER_messages_bad], before + 1);
+	assert_int_equal(node[0].control.shard.entries, entries);
+}
+
+static void messages_that_break_a_rule_change_nothing(void **state)
+{
+	static Pc__Entry entry[MESSAGE_PAGES_MAX + 1];
+	static Pc__Entry *entries[MESSAGE_PAGES_MAX + 1];
+	uint32_t places[] = {place_make(2, 0)}, failed[] = {1};
+	Pc__Publish publish = PC__PUBLISH__INIT;
+	Pc__Remove remove = PC__REMOVE__INIT;
+	Pc__Forget forget = PC__FORGET__INIT;
+	Pc__Touch touch = PC__TOUCH__INIT;
+	Pc__Ack ack = PC__ACK__INIT;
+	Pc__Message m = PC__MESSAGE__INIT;
+
+	(void)state;
+	nodes_setup(20, 300);
+	assert_int_equal(node_open(0, NULL), 0);
+	for (unsigned i = 0; i <= MESSAGE_PAGES_MAX; i++) {
+		entry[i] = (Pc__Entry)PC__ENTRY__INIT;
+		entry[i].key0 = i + 1;
+		entry[i].ref = 1;
+		entries[i] = &entry[i];
+	}
+	m.body_case = PC__MESSAGE__BODY_PUBLISH;
+	m.publish = &publish;
+	publish.entries = entries;
+	publish.n_entries = 1;
+	publish.ref = (uint32_t)raw_incarnation + 1; /* for somebody else */
+	expect_bad(&m);
+	publish.ref = (uint32_t)raw_incarnation;
+	publish.n_entries = 0;
+	expect_bad(&m);
+	publish.n_entries = MESSAGE_PAGES_MAX + 1;
+	expect_bad(&m);
+	publish.n_entries = 2;
+	entry[1].place = place_make(2, 0); /* the sender has two rails */
+	expect_bad(&m);
+	entry[1].place = 0;
+	entry[1].key0 = 0; /* no key */
+	expect_bad(&m);
+	m.body_case = PC__MESSAGE__BODY_REMOVE;
+	m.remove = &remove;
+	remove.entries = entries;
+	remove.n_entries = 2;
+	expect_bad(&m);
+	entry[1].key0 = 1;
+	entry[1].ref = 0; /* whose? */
+	expect_bad(&m);
+	m.body_case = PC__MESSAGE__BODY_FORGET;
+	m.forget = &forget;
+	forget.entries = entries;
+	forget.n_entries = MESSAGE_PAGES_MAX + 1;
+	expect_bad(&m);
+	m.body_case = PC__MESSAGE__BODY_TOUCH;
+	m.touch = &touch;
+	touch.places = places;
+	touch.n_places = 1; /* we have two rails */
+	expect_bad(&m);
+	assert_int_equal(node[0].touches, 0);
+	m.body_case = PC__MESSAGE__BODY_ACK;
+	m.ack = &ack;
+	ack.serial = 1; /* of nothing we sent */
+	ack.failed = failed;
+	ack.n_failed = 1;
+	expect_bad(&m);
+}
+
+/* What a peer may send is done: the counterpart of the test above. */
+static void a_bare_publish_by_the_rules_is_served(void **state)
+{
+	Pc__Entry entry = PC__ENTRY__INIT, *entries = &entry;
+	Pc__Publish publish = PC__PUBLISH__INIT;
+	Pc__Message m = PC__MESSAGE__INIT;
+	struct page_key key = {.word = {11, 12}};
+	struct dir_entry found[2];
+	int fd;
+
+	(void)state;
+	nodes_setup(20, 300);
+	assert_int_equal(node_open(0, NULL), 0);
+	entry.key0 = 11;
+	entry.key1 = 12;
+	entry.place = place_make(1, 3);
+	entry.generation = 9;
+	publish.ref = (uint32_t)raw_incarnation;
+	publish.n_entries = 1;
+	publish.entries = &entries;
+	m.body_case = PC__MESSAGE__BODY_PUBLISH;
+	m.publish = &publish;
+	fd = raw_open(0);
+	raw_hello(fd, "raw", raw_incarnation, 9, NULL);
+	raw_message(fd, &m);
+	assert_true(nodes_until(shard_find(&node[0].control.shard, &key, found, 2) == 1, 1000));
+	assert_int_equal(found[0].ref, (uint32_t)raw_incarnation);
+	assert_int_equal(found[0].place, place_make(1, 3));
+	assert_int_equal(found[0].generation, 9);
+	close(fd);
+	/* It is gone, and so is what it had. */
+	assert_true(nodes_until(shard_find(&node[0].control.shard, &key, found, 2) == 0, 1000));
+}
+
+#define T(name) cmocka_unit_test_teardown(name, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		T(messages_that_break_a_rule_change_nothing),
+		T(a_bare_publish_by_the_rules_is_served),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table of the keys of this host, against a plain array of what should be in it. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/control/index.h"
+
+#define KEYS 20000u
+
+static uint64_t random_state;
+
+static uint64_t random_next(void)
+{
+	random_state ^= random_state << 13;
+	random_state ^= random_state >> 7;
+	random_state ^= random_state << 17;
+	return random_state;
+}
+
+static uint64_t time_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+/* SEED=... repeats a run. */
+static int start(void **state)
+{
+	const char *seed = getenv("SEED");
+
+	(void)state;
+	random_state = seed ? strtoull(seed, NULL, 0) : time_ns();
+	random_state += random_state == 0;
+	print_message("SEED=%llu\n", (unsigned long long)random_state);
+	return 0;
+}
+
+static struct page_key key_of(uint32_t n)
+{
+	return (struct page_key){{n * 0x9e3779b97f4a7c15ull, n + 1}};
+}
+
+static struct index_entry entry_of(uint32_t n, uint32_t generation)
+{
+	return (struct index_entry){
+		.key = key_of(n), .place = n, .generation = generation, .length = n * 7, .mark = 3};
+}
+
+static void an_empty_index_finds_walks_and_removes_nothing(void **state)
+{
+	struct page_key key = key_of(1);
+	struct index_entry entry[2];
+	struct index *index;
+	uint64_t cursor = 0;
+
+	(void)state;
+	assert_int_equal(index_open(0, &index), 0);
+	assert_null(index_find(index, &key));
+	assert_false(index_remove(index, &key));
+	assert_int_equal(index_walk(index, &cursor, 2, entry), 0);
+	assert_int_equal(cursor, 0);
+	assert_int_equal(index_count(index), 0);
+	index_close(index);
+	index_close(NULL);
+}
+
+static void an_expectation_beyond_the_table_is_refused(void **state)
+{
+	struct index *index = NULL;
+
+	(void)state;
+	assert_int_equal(index_open(UINT64_MAX, &index), -EINVAL);
+	assert_null(index);
+}
+
+static void a_second_put_of_a_key_returns_the_first_entry(void **state)
+{
+	struct index_entry one = entry_of(5, 1), two = entry_of(5, 2), *found;
+	struct index *index;
+
+	(void)state;
+	assert_int_equal(index_open(10, &index), 0);
+	assert_int_equal(index_put(index, &one, &found), 0);
+	assert_int_equal(found->generation, 1);
+	assert_int_equal(index_put(index, &two, &found), -EEXIST);
+	assert_int_equal(found->generation, 1);
+	assert_int_equal(index_put(index, &two, NULL), -EEXIST);
+	assert_int_equal(index_count(index), 1);
+	found->mark = 77;
+	assert_int_equal(index_find(index, &one.key)->mark, 77);
+	index_close(index);
+}
+
+static void keys_that_differ_in_one_word_are_different(void **state)
+{
+	struct index_entry a = {.key = {{1, 2}}}, b = {.key = {{1, 3}}}, c = {.key = {{4, 2}}};
+	struct index *index;
+
+	(void)state;
+	assert_int_equal(index_open(10, &index), 0);
+	assert_int_equal(index_put(index, &a, NULL), 0);
+	assert_int_equal(index_put(index, &b, NULL), 0);
+	assert_int_equal(index_put(index, &c, NULL), 0);
+	assert_true(index_remove(index, &b.key));
+	assert_non_null(index_find(index, &a.key));
+	assert_null(index_find(index, &b.key));
+	assert_non_null(index_find(index, &c.key));
+	index_close(index);
+}
+
+static void check_against(struct index *index, const uint32_t *model)
+{
+	uint64_t count = 0;
+
+	for (uint32_t n = 0; n < KEYS; n++) {
+		struct page_key key = key_of(n);
+		struct index_entry *found = index_find(index, &key);
+
+		assert_int_equal(found != NULL, model[n] != 0);
+		if (!found)
+			continue;
+		assert_int_equal(found->place, n);
+		assert_int_equal(found->generation, model[n]);
+		assert_int_equal(found->length, n * 7);
+		count++;
+	}
+	assert_int_equal(index_count(index), count);
+}
+
+static void random_puts_and_removes_agree_with_a_model(void **state)
+{
+	uint32_t *model = calloc(KEYS, sizeof(*model));
+	struct index *index;
+
+	(void)state;
+	assert_int_equal(index_open(16, &index), 0);
+	for (uint32_t i = 1; i <= 400000; i++) {
+		uint32_t n = (uint32_t)(random_next() % KEYS);
+		struct index_entry entry = entry_of(n, i), *found;
+		bool put = random_next() % 100 < (i / 50000 % 2 ? 30 : 70);
+
+		if (put) {
+			assert_int_equal(index_put(index, &entry, &found), model[n] ? -EEXIST : 0);
+			model[n] = model[n] ? model[n] : i;
+			assert_int_equal(found->generation, model[n]);
+		} else {
+			assert_int_equal(index_remove(index, &entry.key), model[n] != 0);
+			model[n] = 0;
+		}
+		if (i % 50000 == 0)
+			check_against(index, model);
+	}
+	index_close(index);
+	free(model);
+}
+
+/* A third stays throughout; the others come and go, so the table grows, holes appear and refill. */
+static void a_walk_visits_what_stays_exactly_once_whatever_else_happens(void **state)
+{
+	(void)state;
+	for (unsigned round = 0; round < 10; round++) {
+		uint8_t *seen = calloc(KEYS, 1), *in = calloc(KEYS, 1);
+		struct index_entry batch[97];
+		struct index *index;
+		uint64_t cursor = 0;
+
+		assert_int_equal(index_open(16, &index), 0);
+		for (uint32_t n = 0; n < KEYS / 2; n++) {
+			struct index_entry entry = entry_of(n, 1);
+
+			in[n] = n % 3 == 0 || random_next() % 2;
+			if (in[n])
+				assert_int_equal(index_put(index, &entry, NULL), 0);
+		}
+		do {
+			unsigned max = 1 + (unsigned)(random_next() % 97);
+			unsigned got = index_walk(index, &cursor, max, batch);
+
+			assert_true(got <= max);
+			while (got--)
+				seen[batch[got].place]++;
+			for (unsigned i = 0; i < 300; i++) {
+				uint32_t n = (uint32_t)(random_next() % KEYS);
+				struct index_entry entry = entry_of(n, 2);
+
+				if (n % 3 == 0)
+					continue;
+				if (in[n])
+					assert_true(index_remove(index, &entry.key));
+				else
+					assert_int_equal(index_put(index, &entry, NULL), 0);
+				in[n] ^= 1;
+			}
+		} while (cursor);
+		for (uint32_t n = 0; n < KEYS / 2; n += 3)
+			assert_int_equal(seen[n], 1);
+		index_close(index);
+		free(seen);
+		free(in);
+	}
+}
+
+static void a_walk_over_many_holes_is_cut_into_slices(void **state)
+{
+	struct index_entry batch[4];
+	struct index *index;
+	uint64_t cursor = 0;
+	unsigned calls = 0;
+
+	(void)state;
+	assert_int_equal(index_open(16, &index), 0);
+	for (uint32_t n = 0; n < KEYS; n++) {
+		struct index_entry entry = entry_of(n, 1);
+
+		assert_int_equal(index_put(index, &entry, NULL), 0);
+	}
+	for (uint32_t n = 0; n < KEYS; n++) {
+		struct page_key key = key_of(n);
+
+		assert_true(index_remove(index, &key));
+	}
+	do {
+		uint64_t before = cursor;
+
+		assert_int_equal(index_walk(index, &cursor, 4, batch), 0);
+		assert_true(cursor == 0 || cursor - before <= 4096);
+		calls++;
+	} while (cursor);
+	assert_true(calls > 4);
+	index_close(index);
+}
+
+/* A walk in steps of one entry needs more steps than there are entries if there are holes. */
+static void holes_are_filled_before_the_table_grows(void **state)
+{
+	struct index_entry entry;
+	struct index *index;
+	uint64_t cursor = 0;
+	unsigned calls = 0;
+
+	(void)state;
+	assert_int_equal(index_open(16, &index), 0);
+	for (uint32_t round = 0; round < 3; round++) {
+		for (uint32_t n = 0; round && n < 1000; n++) {
+			struct page_key old = key_of(1000 * (round - 1) + n);
+
+			assert_true(index_remove(index, &old));
+		}
+		for (uint32_t n = 0; n < 1000; n++) {
+			entry = entry_of(1000 * round + n, 1);
+			assert_int_equal(index_put(index, &entry, NULL), 0);
+		}
+	}
+	do {
+		assert_int_equal(index_walk(index, &cursor, 1, &entry), 1);
+		calls++;
+	} while (cursor);
+	assert_int_equal(calls, 1000);
+	index_close(index);
+}
+
+/* The numbers are printed, not asserted. */
+static void a_million_entries_go_in_and_out(void **state)
+{
+	const uint32_t million = 1000000;
+	uint64_t begin = time_ns(), longest = 0, last = begin, now;
+	struct index *index;
+	uint64_t sum = 0;
+
+	(void)state;
+	assert_int_equal(index_open(16, &index), 0);
+	for (uint32_t n = 0; n < million; n++) {
+		struct index_entry entry = entry_of(n, 1);
+
+		assert_int_equal(index_put(index, &entry, NULL), 0);
+		now = time_ns();
+		longest = now - last > longest ? now - last : longest;
+		last = now;
+	}
+	print_message("put %.0f ns each, longest %.1f us", (double)(last - begin) / million,
+		(double)longest / 1e3);
+	begin = time_ns();
+	for (uint32_t i = 0; i < million; i++) {
+		struct page_key key = key_of((uint32_t)(random_next() % million));
+
+		sum += index_find(index, &key)->place;
+	}
+	print_message(", find at random %.0f ns", (double)(time_ns() - begin) / million);
+	begin = time_ns();
+	for (uint32_t n = 0; n < million; n++) {
+		struct page_key key = key_of(n);
+
+		assert_true(index_remove(index, &key));
+	}
+	print_message(", remove %.0f ns (%llu)\n", (double)(time_ns() - begin) / million,
+		(unsigned long long)(sum & 1));
+	assert_int_equal(index_count(index), 0);
+	index_close(index);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(an_empty_index_finds_walks_and_removes_nothing),
+		cmocka_unit_test(an_expectation_beyond_the_table_is_refused),
+		cmocka_unit_test(a_second_put_of_a_key_returns_the_first_entry),
+		cmocka_unit_test(keys_that_differ_in_one_word_are_different),
+		cmocka_unit_test(random_puts_and_removes_agree_with_a_model),
+		cmocka_unit_test(a_walk_visits_what_stays_exactly_once_whatever_else_happens),
+		cmocka_unit_test(a_walk_over_many_holes_is_cut_into_slices),
+		cmocka_unit_test(holes_are_filled_before_the_table_grows),
+		cmocka_unit_test(a_million_entries_go_in_and_out),
+	};
+
+	return cmocka_run_group_tests(tests, start, NULL);
+}

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * loop.c and control_open.c: building up and taking down, commands that find a full inbox, the
+ * sleep protocol and the order of a shutdown. See loop_world.h.
+ */
+#include "tests/unit/control/loop_world.h"
+
+/* ---- up and down ----------------------------------------------------------------------------- */
+
+static void whatever_fails_at_start_undoes_what_was_done(void **state)
+{
+	unsigned files = open_files(), total;
+	char log[8192];
+
+	(void)state;
+	engine_open();
+	total = world.opens;
+	control_close(control);
+	assert_int_equal(world.open, 0);
+	assert_int_equal(open_files(), files);
+	assert_true(total >= RAILS * (1 + 5 + 1 + 1) + 6);
+	log_test_capture(log, sizeof(log));
+	for (unsigned n = 1; n <= total; n++) {
+		setup(state);
+		world.fail_at = n;
+		control = (struct control *)1;
+		assert_true(control_open(&settings, &plan, &control) < 0);
+		assert_ptr_equal(control, (struct control *)1);
+		assert_int_equal(world.open, 0);
+		assert_int_equal(open_files(), files);
+		control = NULL;
+	}
+	log_test_capture(NULL, 0);
+}
+
+static void parts_close_in_reverse_and_answers_outlive_the_directory(void **state)
+{
+	(void)state;
+	engine_open();
+	control_close(control);
+	assert_non_null(strstr(world.order,
+		"+rpc +member +directory +connect +publish +attach RAIL_STOP RAIL_STOP "
+		"-attach -publish -connect -directory -member -rpc -answers"));
+}
+
+static void every_nic_knows_every_pool_and_the_shard(void **state)
+{
+	(void)state;
+	engine_open();
+	for (unsigned nic = 0; nic < RAILS; nic++) {
+		for (unsigned r = 0; r < REGIONS_EXPORTED; r++) {
+			bool there = r < RAILS || r == REGION_SHARD ||
+				     (r >= REGION_HEADS_0 && r < REGION_HEADS_0 + RAILS);
+
+			assert_int_equal(control->rail[nic].exported[r].length != 0, there);
+		}
+	}
+	assert_int_not_equal(control->ref, 0);
+	assert_int_equal(control->ref, (uint32_t)control->incarnation);
+	assert_int_equal(control->status->ref, control->ref);
+	assert_int_equal(control->status->magic, STATUS_MAGIC);
+	assert_string_equal(control->name, "127.0.0.1:31998");
+	control_close(control);
+}
+
+/* ---- commands -------------------------------------------------------------------------------- */
+
+static void commands_that_find_a_full_inbox_leave_later_in_order(void **state)
+{
+	struct rail_command command = {.kind = RAIL_PEER_DROP};
+
+	(void)state;
+	engine_open();
+	world.full = true;
+	for (uint16_t i = 0; i < 40; i++) {
+		command.peer = i;
+		assert_true(loop_tell(control, 0, &command));
+		assert_false(loop_told(control));
+	}
+	world.full = false;
+	command.peer = 40;
+	assert_true(loop_tell(control, 0, &command)); /* not before those that wait */
+	assert_int_equal(world.commands, 0);
+	assert_int_equal(loop_outbox_send(control), 41);
+	assert_true(loop_told(control));
+	for (uint16_t i = 0; i <= 40; i++)
+		assert_int_equal(world.command[i].peer, i);
+	control_close(control);
+}
+
+/* ---- the loop -------------------------------------------------------------------------------- */
+
+static void what_comes_between_the_flag_and_sleep_is_seen(void **state)
+{
+	uint64_t began_ns;
+
+	(void)state;
+	engine_open();
+	world.event_when_asleep = true;
+	began_ns = clock_now_ns();
+	assert_int_equal(control_run(control), 0);
+	assert_int_equal(world.wanted, 1);
+	/* Nobody kicked: without the second look it would have slept until the next timer. */
+	assert_true(clock_now_ns() - began_ns < LOOP_WAKEUP_US * 1000ull / 2);
+	assert_int_equal(control->status->control_sleeps, 0);
+	control_close(control);
+}
+
+static void shutdown_goes_in_order_and_waits_for_the_rails(void **state)
+{
+	(void)state;
+	engine_open();
+	world.sessions = 3;
+	world.peers = 2;
+	world.returns_after = 5;
+	world.wanted_while_stopping = true;
+	control_stop(control);
+	assert_int_equal(control_run(control), 0);
+	assert_true(before("attach_stop", "member_leave"));
+	assert_true(before("member_leave", "connect_stop"));
+	assert_true(before("connect_stop", "RAIL_STOP"));
+	assert_int_equal(world.returns_after, 0);
+	assert_int_equal(world.wanted, 0);
+	assert_int_equal(world.refused, 1); /* nobody is connected any more */
+	control_close(control);
+	assert_int_equal(world.open, 0);
+}
+
+static void rails_that_return_nothing_do_not_hold_the_shutdown_for_ever(void **state)
+{
+	uint64_t began_ns;
+	char log[1024] = "";
+
+	(void)state;
+	engine_open();
+	world.sessions = 1;
+	world.returns_after = UINT32_MAX;
+	log_test_capture(log, sizeof(log));
+	began_ns = clock_now_ns();
+	control_stop(control);
+	assert_int_equal(control_run(control), 0);
+	log_test_capture(NULL, 0);
+	assert_true(clock_now_ns() - began_ns < LOOP_DRAIN_NS + 1000000000ull);
+	assert_non_null(strstr(log, "have not returned everything"));
+	control_close(control);
+}
+
+static void a_poll_core_that_does_not_end_is_reported(void **state)
+{
+	char log[1024] = "";
+
+	(void)state;
+	engine_open();
+	world.stuck = true;
+	log_test_capture(log, sizeof(log));
+	control_stop(control);
+	assert_int_equal(control_run(control), -ETIMEDOUT);
+	log_test_capture(NULL, 0);
+	world.stuck = false; /* so that the test can clean up */
+	loop_of(control)->result = 0;
+	control_close(control);
+	assert_int_equal(world.open, 0);
+}
+
+#define TEST(name) cmocka_unit_test_setup(name, setup)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(whatever_fails_at_start_undoes_what_was_done),
+		TEST(parts_close_in_reverse_and_answers_outlive_the_directory),
+		TEST(every_nic_knows_every_pool_and_the_shard),
+		TEST(commands_that_find_a_full_inbox_leave_later_in_order),
+		TEST(what_comes_between_the_flag_and_sleep_is_seen),
+		TEST(shutdown_goes_in_order_and_waits_for_the_rails),
+		TEST(rails_that_return_nothing_do_not_hold_the_shutdown_for_ever),
+		TEST(a_poll_core_that_does_not_end_is_reported),
+	};
+
+	clock_start();
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

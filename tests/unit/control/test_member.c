@@ -1,0 +1,470 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Who lives, and the map made of it: joining, dying, coming back, with real connections on
+ * loopback.
+ */
+#include "tests/unit/control/test_rpc_nodes.h"
+
+#include <cmocka.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define BEAT_MS 20
+#define DEAD_MS 300
+
+static int setup(void **state)
+{
+	(void)state;
+	nodes_setup(BEAT_MS, DEAD_MS);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	nodes_teardown();
+	log_test_capture(NULL, 0);
+	assert_int_equal(qps_alive, 0);
+	return 0;
+}
+
+static void open_agreeing(unsigned count)
+{
+	for (unsigned i = 0; i < count; i++)
+		assert_int_equal(node_open(i, i ? node_at(0) : NULL), 0);
+	assert_true(nodes_until(all_agree(), 3000));
+}
+
+/* ---- readers of the map ---------------------------------------------------------------------- */
+
+struct map_reader {
+	const struct map_shared *shared;
+	uint32_t stop;
+	unsigned reads, again, wrong;
+};
+
+static void *read_maps(void *context)
+{
+	struct map_reader *reader = context;
+	struct map_view *current = calloc(1, sizeof(*current));
+	struct map_view *previous = calloc(1, sizeof(*previous));
+	uint32_t epoch;
+
+	while (!shm_load_acquire(&reader->stop)) {
+		if (map_read(reader->shared, current, previous, &epoch) < 0) {
+			reader->again++;
+			continue;
+		}
+		reader->reads++;
+		for (uint32_t i = 1; i < current->points; i++)
+			reader->wrong += current->point[i - 1].at > current->point[i].at;
+		reader->wrong += current->members < 1 || current->members > 2;
+	}
+	free(current);
+	free(previous);
+	return NULL;
+}
+
+/* Lesson 17. A reader looks all the time while a member comes and goes a hundred times. */
+static void readers_see_whole_maps_through_200_changes(void **state)
+{
+	struct map_reader reader = {0};
+	pthread_t thread;
+
+	(void)state;
+	open_agreeing(2);
+	reader.shared = &node[0].control.status->map;
+	assert_int_equal(pthread_create(&thread, NULL, read_maps, &reader), 0);
+	for (unsigned i = 0; i < 100; i++) {
+		node_close(1);
+		assert_true(nodes_until(sees_count(0, 1), 2000));
+		assert_int_equal(node_open(1, node_at(0)), 0);
+		assert_true(nodes_until(sees_count(0, 2) && sees(0, 1), 2000));
+	}
+	shm_store_release(&reader.stop, 1);
+	pthread_join(thread, NULL);
+	print_message("%u whole maps, %u looks again\n", reader.reads, reader.again);
+	assert_int_equal(reader.wrong, 0);
+	assert_true(reader.reads > 0);
+	assert_true(node[0].control.counter[COUNTER_members_joined] >= 101);
+	assert_true(node[0].control.counter[COUNTER_members_died] >= 100);
+}
+
+/* ---- joining --------------------------------------------------------------------------------- */
+
+static void one_seed_on_either_side_or_both_is_enough(void **state)
+{
+	(void)state;
+	for (unsigned way = 0; way < 3; way++) {
+		nodes_setup(BEAT_MS, DEAD_MS);
+		assert_int_equal(node_open(0, way != 0 ? node_at(1) : NULL), 0);
+		assert_int_equal(node_open(1, way != 1 ? node_at(0) : NULL), 0);
+		assert_true(nodes_until(all_agree(), 2000));
+		assert_int_equal(node[0].control.counter[COUNTER_messages_bad], 0);
+		assert_int_equal(node[1].control.counter[COUNTER_messages_bad], 0);
+		/* Nobody joined twice on the way. */
+		assert_int_equal(node[0].control.counter[COUNTER_members_joined], 1);
+		assert_int_equal(node[1].control.counter[COUNTER_members_joined], 1);
+		nodes_teardown();
+	}
+}
+
+static void a_seed_that_starts_later_is_found(void **state)
+{
+	(void)state;
+	assert_int_equal(node_open(0, node_at(1)), 0);
+	nodes_run(200);
+	assert_int_equal(node_open(1, NULL), 0);
+	assert_true(nodes_until(all_agree(), 2000));
+}
+
+static void a_seed_can_be_a_name(void **state)
+{
+	char seed[64];
+
+	(void)state;
+	snprintf(seed, sizeof(seed), "localhost%s", strchr(node_at(0), ':'));
+	assert_int_equal(node_open(0, NULL), 0);
+	assert_int_equal(node_open(1, seed), 0);
+	assert_true(nodes_until(all_agree(), 3000));
+}
+
+static void ones_own_address_among_the_seeds_is_harmless(void **state)
+{
+	char seeds[256];
+
+	(void)state;
+	snprintf(seeds, sizeof(seeds), "%s,%s,localhost%s", node_at(0), node_at(1),
+		strchr(node_at(0), ':'));
+	assert_int_equal(node_open(0, seeds), 0);
+	assert_int_equal(node_open(1, seeds), 0);
+	assert_true(nodes_until(all_agree(), 3000));
+	nodes_run(200);
+	assert_true(all_agree());
+	assert_int_equal(node[0].control.counter[COUNTER_messages_bad], 0);
+}
+
+static void those_who_know_one_member_find_all(void **state)
+{
+	(void)state;
+	open_agreeing(5);
+	/* The same ring everywhere. */
+	for (unsigned i = 1; i < 5; i++)
+		assert_memory_equal(member_map(&node[0].control)->point,
+			member_map(&node[i].control)->point, 5 * VNODES * sizeof(struct map_point));
+}
+
+static void a_chain_of_seeds_is_one_cluster(void **state)
+{
+	(void)state;
+	for (unsigned i = 5; i-- > 0;)
+		assert_int_equal(node_open(i, i < 4 ? node_at(i + 1) : NULL), 0);
+	assert_true(nodes_until(all_agree(), 3000));
+}
+
+static void seeds_are_parsed_and_refused_with_the_reason(void **state)
+{
+	const char *bad[] = {"host:0", "host:65536", "host:x", "[::1", "[::1]x", ":5", "a:5,b:"};
+	struct settings s;
+	struct member *member = calloc(1, sizeof(*member));
+
+	(void)state;
+	settings_default(&s);
+	snprintf(s.cluster_seeds, sizeof(s.cluster_seeds),
+		"10.0.0.1:5, host , [fd00::1]:7,fd00::2,[::1],127.0.0.1");
+	assert_int_equal(member_seeds(&s, member), 0);
+	assert_int_equal(member->seeds, 6);
+	assert_string_equal(member->seed[0].host, "10.0.0.1");
+	assert_int_equal(member->seed[0].port, 5);
+	assert_string_equal(member->seed[1].host, "host");
+	assert_int_equal(member->seed[1].port, s.cluster_port);
+	assert_string_equal(member->seed[2].host, "fd00::1");
+	assert_int_equal(member->seed[2].port, 7);
+	assert_string_equal(member->seed[3].host, "fd00::2");
+	assert_string_equal(member->seed[4].host, "::1");
+	assert_true(member->seed[5].self);
+	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		memset(member, 0, sizeof(*member));
+		snprintf(s.cluster_seeds, sizeof(s.cluster_seeds), "%s", bad[i]);
+		assert_int_equal(member_seeds(&s, member), -EINVAL);
+	}
+	free(member);
+}
+
+/* ---- dying ----------------------------------------------------------------------------------- */
+
+static void a_closed_engine_is_off_the_map_at_once(void **state)
+{
+	uint64_t from;
+
+	(void)state;
+	nodes_setup(BEAT_MS, 20000);
+	open_agreeing(3);
+	nodes_run(100);
+	node_close(2);
+	from = real_now_ns();
+	assert_true(nodes_until(all_agree(), 5000));
+	print_message("after %u ms\n", (unsigned)((real_now_ns() - from) / 1000000));
+}
+
+static void a_silent_engine_is_off_the_map_and_comes_back(void **state)
+{
+	uint64_t from;
+
+	(void)state;
+	open_agreeing(3);
+	node[2].stalled = true;
+	from = real_now_ns();
+	assert_true(nodes_until(sees_count(0, 2) && sees_count(1, 2), 3000));
+	assert_in_range((real_now_ns() - from) / 1000000, DEAD_MS - 2 * BEAT_MS, DEAD_MS + 1500);
+	/* What the others tell each other does not bring it back. */
+	nodes_run(300);
+	assert_true(sees_count(0, 2) && sees_count(1, 2));
+	node[2].stalled = false;
+	assert_true(nodes_until(all_agree(), 3000));
+}
+
+/* Lesson 18: whoever was held up, with its whole host, does not take the others for dead. */
+static void an_engine_that_was_held_up_keeps_its_members(void **state)
+{
+	(void)state;
+	open_agreeing(2);
+	usleep(2 * DEAD_MS * 1000);
+	/* Its clock goes first: nothing has come yet, and a long time has passed. */
+	member_tick(-1, 0, &node[0].control);
+	member_tick(-1, 0, &node[1].control);
+	nodes_run(DEAD_MS);
+	assert_int_equal(node[0].control.counter[COUNTER_members_died], 0);
+	assert_int_equal(node[1].control.counter[COUNTER_members_died], 0);
+	assert_true(all_agree());
+}
+
+static void a_restarted_engine_replaces_its_former_self(void **state)
+{
+	uint32_t old_ref;
+	uint16_t old_peer;
+
+	(void)state;
+	open_agreeing(3);
+	for (unsigned round = 0; round < 5; round++) {
+		const struct member_record *now;
+
+		old_ref = node[2].control.ref;
+		old_peer = member_by_ref(&node[0].control, old_ref)->map.peer;
+		node_close(2);
+		assert_int_equal(node_open(2, node_at(0)), 0);
+		assert_true(nodes_until(all_agree(), 2000));
+		assert_null(member_by_ref(&node[0].control, old_ref));
+		now = member_by_ref(&node[0].control, node[2].control.ref);
+		assert_non_null(now);
+		/* What still names (old peer, old ref) meets nobody. */
+		assert_int_not_equal(now->map.peer, old_peer);
+		assert_ptr_equal(member_by_peer(&node[0].control, now->map.peer), now);
+		assert_null(member_by_peer(&node[0].control, old_peer));
+	}
+}
+
+static void whoever_leaves_is_off_the_map_without_waiting(void **state)
+{
+	(void)state;
+	nodes_setup(BEAT_MS, 20000);
+	open_agreeing(3);
+	member_leave(&node[2].control);
+	node[2].stalled = true; /* not even another turn of its loop */
+	assert_true(nodes_until(sees_count(0, 2) && sees_count(1, 2), 2000));
+	/* And nobody dials it any more: nothing listens there. */
+	nodes_run(100);
+	assert_int_equal(raw_open(2), -1);
+	node_close(2);
+	assert_true(nodes_until(all_agree(), 2000));
+	assert_int_equal(node_open(2, node_at(1)), 0);
+	assert_true(nodes_until(all_agree(), 2000));
+}
+
+static void gossip_alone_puts_nobody_on_the_map(void **state)
+{
+	Pc__Member ghost = PC__MEMBER__INIT;
+	int fd;
+
+	(void)state;
+	open_agreeing(2);
+	ghost.name = "ghost";
+	ghost.incarnation = 0x9999;
+	ghost.address = "127.0.0.1";
+	ghost.port = 9;
+	ghost.rails = 1;
+	fd = raw_open(0);
+	raw_hello(fd, "raw", 0x1234567890, 9, &ghost);
+	assert_true(nodes_until(sees_count(0, 3), 1000));
+	nodes_run(200);
+	assert_null(member_by_ref(&node[0].control, 0x9999));
+	close(fd);
+	assert_true(nodes_until(all_agree(), 1000));
+}
+
+static void a_dead_incarnation_said_to_live_stays_dead(void **state)
+{
+	Pc__Member dead = PC__MEMBER__INIT;
+	char name[16];
+	int fd;
+
+	(void)state;
+	open_agreeing(3);
+	dead.incarnation = node[2].control.incarnation;
+	snprintf(name, sizeof(name), "node-2");
+	dead.name = name;
+	dead.address = "127.0.0.1";
+	dead.port = (uint32_t)node[2].settings.cluster_port;
+	dead.rails = 2;
+	dead.bucket_bits = 10;
+	node_close(2);
+	assert_true(nodes_until(all_agree(), 2000));
+	fd = raw_open(0);
+	raw_hello(fd, "raw", 0x1234567890, 9, &dead);
+	assert_true(nodes_until(sees_count(0, 3), 1000)); /* raw itself */
+	nodes_run(200);
+	assert_null(member_by_ref(&node[0].control, (uint32_t)dead.incarnation));
+	close(fd);
+}
+
+static void a_name_taken_by_a_live_engine_is_refused(void **state)
+{
+	char said[4096];
+
+	(void)state;
+	open_agreeing(2);
+	log_test_capture(said, sizeof(said));
+	{
+		int fd = raw_open(0);
+
+		raw_hello(fd, "node-1", 0x77777, 9, NULL);
+		assert_true(raw_closed(fd, 1000));
+		close(fd);
+		fd = raw_open(0);
+		raw_hello(fd, "node-0", 0x77778, 9, NULL);
+		assert_true(raw_closed(fd, 1000));
+		close(fd);
+	}
+	assert_non_null(strstr(said, "engine.name"));
+	assert_true(all_agree());
+}
+
+static void an_equal_ref_is_refused(void **state)
+{
+	char said[4096];
+
+	(void)state;
+	open_agreeing(2);
+	log_test_capture(said, sizeof(said));
+	for (unsigned i = 0; i < 2; i++) {
+		int fd = raw_open(0);
+
+		raw_hello(fd, "raw", node[i].control.incarnation ^ 1ull << 40, 9, NULL);
+		assert_true(raw_closed(fd, 1000));
+		close(fd);
+	}
+	assert_non_null(strstr(said, "incarnation"));
+	assert_true(all_agree());
+}
+
+static void more_engines_than_the_map_holds_are_refused(void **state)
+{
+	int fd[NODES_MAX + 4];
+	char said[8192];
+
+	(void)state;
+	nodes_setup(200, 10000);
+	assert_int_equal(node_open(0, NULL), 0);
+	log_test_capture(said, sizeof(said));
+	for (unsigned i = 0; i < NODES_MAX + 4; i++) {
+		char name[16];
+
+		snprintf(name, sizeof(name), "raw-%u", i);
+		fd[i] = raw_open(0);
+		raw_hello(fd[i], name, 0x500000000 + i + 1, (uint16_t)(i + 1), NULL);
+		nodes_turn();
+		nodes_turn();
+	}
+	assert_true(nodes_until(sees_count(0, NODES_MAX), 2000));
+	nodes_run(100);
+	assert_true(sees_count(0, NODES_MAX));
+	assert_true(map_view_sane(member_map(&node[0].control)));
+	assert_non_null(strstr(said, "NODES_MAX"));
+	for (unsigned i = 0; i < NODES_MAX + 4; i++)
+		close(fd[i]);
+	assert_true(nodes_until(sees_count(0, 1), 5000));
+}
+
+/* ---- cost ------------------------------------------------------------------------------------ */
+
+static void an_idle_engine_sends_heartbeats_and_nothing_else(void **state)
+{
+	uint64_t before[3];
+	const unsigned ms = 1000;
+
+	(void)state;
+	open_agreeing(3);
+	nodes_run(300);
+	for (unsigned i = 0; i < 3; i++)
+		before[i] = node[i].control.counter[COUNTER_messages_out];
+	nodes_run(ms);
+	for (unsigned i = 0; i < 3; i++)
+		assert_in_range(node[i].control.counter[COUNTER_messages_out] - before[i], 1,
+			2 * (ms / BEAT_MS + 2));
+}
+
+/* The previous map is the one from before the changes, and goes when nobody needs it. */
+static void the_previous_map_has_who_was_there_before(void **state)
+{
+	const struct map_shared *shared;
+
+	(void)state;
+	open_agreeing(2);
+	/* The one that joined has the others' map without itself. */
+	shared = &node[1].control.status->map;
+	assert_int_equal(shared->previous.members, 1);
+	assert_string_equal(shared->previous.member[0].name, "node-0");
+	/* Long after the join the next change keeps what was there. */
+	node[0].control.member->opened_ns -= 2 * MAP_HOLD_NS;
+	node[0].control.member->changed_ns -= 2 * MAP_HOLD_NS;
+	node_close(1);
+	assert_true(nodes_until(sees_count(0, 1), 1000));
+	shared = &node[0].control.status->map;
+	assert_int_equal(shared->previous.members, 2);
+	node[0].control.member->changed_ns -= 2 * MAP_PREVIOUS_NS;
+	assert_true(nodes_until(shared->previous.members == 0, 1000));
+	assert_int_equal(shared->current.members, 1);
+}
+
+#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		T(readers_see_whole_maps_through_200_changes),
+		T(one_seed_on_either_side_or_both_is_enough),
+		T(a_seed_that_starts_later_is_found),
+		T(a_seed_can_be_a_name),
+		T(ones_own_address_among_the_seeds_is_harmless),
+		T(those_who_know_one_member_find_all),
+		T(a_chain_of_seeds_is_one_cluster),
+		T(seeds_are_parsed_and_refused_with_the_reason),
+		T(a_closed_engine_is_off_the_map_at_once),
+		T(a_silent_engine_is_off_the_map_and_comes_back),
+		T(an_engine_that_was_held_up_keeps_its_members),
+		T(a_restarted_engine_replaces_its_former_self),
+		T(whoever_leaves_is_off_the_map_without_waiting),
+		T(gossip_alone_puts_nobody_on_the_map),
+		T(a_dead_incarnation_said_to_live_stays_dead),
+		T(a_name_taken_by_a_live_engine_is_refused),
+		T(an_equal_ref_is_refused),
+		T(more_engines_than_the_map_holds_are_refused),
+		T(an_idle_engine_sends_heartbeats_and_nothing_else),
+		T(the_previous_map_has_who_was_there_before),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

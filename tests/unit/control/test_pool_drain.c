@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Chunks that change hands between page sizes, and credits that are in the way. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <string.h>
+
+#include "engine/control/pool.h"
+
+#define MIB (1u << 20)
+#define LIMBO_NS 1000u
+#define SECOND_NS 1000000000ull
+
+static uint64_t now_ns;
+
+static int start(void **state)
+{
+	(void)state;
+	now_ns = 0;
+	return 0;
+}
+
+static struct pool *pool_new(uint64_t bytes)
+{
+	struct pool_options options = {.bytes = bytes, .numa_node = -1, .limbo_ns = LIMBO_NS};
+	struct pool *pool;
+
+	assert_int_equal(pool_open(&options, &pool), 0);
+	return pool;
+}
+
+/* A page with key {n, 1}; false when there is no room. */
+static bool page_new(struct pool *pool, uint32_t bytes, uint64_t n, uint32_t *ret_place)
+{
+	struct page_key key = {{n, 1}};
+	uint32_t place, generation;
+
+	if (pool_take(pool, bytes, now_ns, &place, &generation) != 0)
+		return false;
+	assert_int_equal(pool_publish(pool, place, generation, &key, bytes), 0);
+	if (ret_place)
+		*ret_place = place;
+	return true;
+}
+
+static void fill(struct pool *pool, uint32_t bytes)
+{
+	uint64_t n = 1;
+
+	while (page_new(pool, bytes, n, NULL))
+		n++;
+}
+
+static void retire(struct pool *pool, const struct pool_victim *victim)
+{
+	assert_int_equal(pool_retire(pool, victim->place, victim->generation, now_ns), 0);
+}
+
+/* Evicts for that size until there is nothing to evict; returns how many went. */
+static unsigned evict_all_of_a_drain(struct pool *pool, uint32_t bytes, unsigned most)
+{
+	struct pool_victim victim[50];
+	unsigned n, sum = 0;
+
+	while (sum < most && (n = pool_victims(pool, bytes, 50, victim)) != 0) {
+		for (unsigned i = 0; i < n; i++)
+			retire(pool, &victim[i]);
+		sum += n;
+	}
+	return sum;
+}
+
+static void a_size_without_a_chunk_gets_one_from_the_class_that_has_most(void **state)
+{
+	struct pool *pool = pool_new(4 * MIB);
+	uint32_t place, generation;
+
+	(void)state;
+	assert_true(page_new(pool, 2 * PAGE_UNIT, 1, NULL));
+	fill(pool, PAGE_UNIT);
+	assert_int_equal(pool_pages(pool), 1 + 3 * 256);
+	assert_int_equal(pool_take(pool, MIB, now_ns, &place, &generation), -ENOSPC);
+	assert_int_equal(evict_all_of_a_drain(pool, MIB, 1000), 256);
+	assert_int_equal(pool_take(pool, MIB, now_ns, &place, &generation), -ENOSPC);
+	now_ns += LIMBO_NS;
+	/* Those who lost the chunk do not get it back before those it is for had their chance. */
+	assert_int_equal(pool_take(pool, PAGE_UNIT, now_ns, &place, &generation), -ENOSPC);
+	assert_int_equal(pool_free(pool, PAGE_UNIT), 0);
+	assert_int_equal(pool_free(pool, MIB), 1);
+	assert_int_equal(pool_take(pool, MIB, now_ns, &place, &generation), 0);
+	assert_int_equal(pool_pages(pool), 1 + 2 * 256);
+	pool_close(pool);
+}
+
+static void an_emptied_chunk_is_not_kept_for_ever(void **state)
+{
+	struct pool *pool = pool_new(4 * MIB);
+	uint32_t place, generation;
+
+	(void)state;
+	fill(pool, PAGE_UNIT);
+	assert_int_equal(evict_all_of_a_drain(pool, MIB, 1000), 256);
+	now_ns += LIMBO_NS;
+	assert_int_equal(pool_take(pool, PAGE_UNIT, now_ns, &place, &generation), -ENOSPC);
+	now_ns += 2 * SECOND_NS;
+	assert_int_equal(pool_take(pool, PAGE_UNIT, now_ns, &place, &generation), 0);
+	pool_close(pool);
+}
+
+static void the_coldest_chunk_is_the_one_that_goes(void **state)
+{
+	struct pool *pool = pool_new(4 * MIB);
+	struct pool_victim victim[300];
+	uint32_t place[1024];
+
+	(void)state;
+	for (uint64_t n = 0; n < 1024; n++)
+		assert_true(page_new(pool, PAGE_UNIT, n, &place[n]));
+	/* All chunks but the third are in use. */
+	for (unsigned n = 0; n < 1024; n++)
+		if (place_unit(place[n]) / 256 != 2)
+			pool_touch(pool, place[n]);
+	assert_int_equal(pool_victims(pool, 2 * PAGE_UNIT, 300, victim), 256);
+	for (unsigned i = 0; i < 256; i++)
+		assert_int_equal(place_unit(victim[i].place) / 256, 2);
+	pool_close(pool);
+}
+
+static void a_draining_chunk_hands_out_nothing_and_waits_for_its_credits(void **state)
+{
+	struct pool *pool = pool_new(4 * MIB);
+	uint32_t place[4], generation[4], other, number;
+	struct page_key key = {{9, 9}};
+	struct pool_victim victim[3];
+
+	(void)state;
+	/* Four classes with a chunk each, each with a credit: one has to be waited for. */
+	for (uint32_t i = 0; i < 4; i++) {
+		assert_int_equal(
+			pool_take(pool, (i + 1) * PAGE_UNIT, 0, &place[i], &generation[i]), 0);
+		assert_true(page_new(pool, (i + 1) * PAGE_UNIT, i + 1, NULL));
+	}
+	assert_int_equal(pool_victims(pool, MIB, 3, victim), 1);
+	assert_int_equal(victim[0].key.word[0], 1);
+	retire(pool, victim);
+	assert_int_equal(pool_free(pool, PAGE_UNIT), 0);
+	assert_int_equal(pool_victims(pool, MIB, 3, victim), 0);
+	now_ns += LIMBO_NS;
+	assert_int_equal(pool_take(pool, MIB, now_ns, &other, &number), -ENOSPC);
+	assert_int_equal(pool_victims(pool, MIB, 3, victim), 0);
+	/* The credit becomes a page meanwhile: it is a victim, too. */
+	assert_int_equal(pool_publish(pool, place[0], generation[0], &key, 1), 0);
+	assert_int_equal(pool_victims(pool, MIB, 3, victim), 1);
+	assert_int_equal(victim[0].place, place[0]);
+	retire(pool, victim);
+	now_ns += LIMBO_NS;
+	assert_int_equal(pool_take(pool, MIB, now_ns, &other, &number), 0);
+	pool_close(pool);
+}
+
+static void a_chunk_with_credits_is_left_for_one_without(void **state)
+{
+	struct pool *pool = pool_new(4 * MIB);
+	uint32_t place[4], generation[4], other, number;
+	struct pool_victim victim[3];
+
+	(void)state;
+	for (uint32_t i = 0; i < 4; i++) {
+		assert_int_equal(
+			pool_take(pool, (i + 1) * PAGE_UNIT, 0, &place[i], &generation[i]), 0);
+		assert_true(page_new(pool, (i + 1) * PAGE_UNIT, i + 1, NULL));
+	}
+	assert_int_equal(pool_victims(pool, MIB, 3, victim), 1);
+	retire(pool, victim);
+	now_ns += LIMBO_NS;
+	assert_int_equal(pool_return(pool, place[3], generation[3], now_ns), 0);
+	assert_int_equal(pool_take(pool, MIB, now_ns, &other, &number), -ENOSPC);
+	assert_int_equal(pool_victims(pool, MIB, 3, victim), 1);
+	assert_int_equal(victim[0].key.word[0], 4);
+	retire(pool, victim);
+	/* The one that was left serves its class again. */
+	assert_true(page_new(pool, PAGE_UNIT, 77, NULL));
+	now_ns += LIMBO_NS;
+	assert_int_equal(pool_take(pool, MIB, now_ns, &other, &number), 0);
+	pool_close(pool);
+}
+
+static void a_class_evicts_nothing_of_a_chunk_that_it_is_about_to_lose(void **state)
+{
+	static struct pool_victim victim[2000];
+	struct pool *pool = pool_new(4 * MIB);
+	uint32_t draining, n;
+
+	(void)state;
+	fill(pool, PAGE_UNIT);
+	assert_int_equal(pool_victims(pool, MIB, 1, victim), 1);
+	draining = place_unit(victim[0].place) / 256;
+	n = pool_victims(pool, PAGE_UNIT, 2000, victim);
+	assert_int_equal(n, 3 * 256);
+	while (n--)
+		assert_int_not_equal(place_unit(victim[n].place) / 256, draining);
+	pool_close(pool);
+}
+
+static void a_drain_that_nobody_goes_on_with_is_given_up(void **state)
+{
+	struct pool *pool = pool_new(4 * MIB);
+	struct pool_victim victim;
+
+	(void)state;
+	fill(pool, PAGE_UNIT);
+	assert_int_equal(pool_victims(pool, MIB, 1, &victim), 1);
+	retire(pool, &victim);
+	now_ns += LIMBO_NS;
+	assert_false(page_new(pool, PAGE_UNIT, 1, NULL));
+	for (unsigned i = 0; i < 100; i++)
+		assert_int_equal(pool_victims(pool, PAGE_UNIT, 1, &victim), 1);
+	assert_true(page_new(pool, PAGE_UNIT, 1, NULL));
+	pool_close(pool);
+}
+
+/* Another page size is in use now: the memory follows, chunk by chunk, without a hint. */
+static void a_size_that_is_out_of_use_gives_its_chunks_to_the_one_in_use(void **state)
+{
+	struct pool *pool = pool_new(64 * MIB);
+	uint32_t old = 2 * PAGE_UNIT, new = 4 * PAGE_UNIT;
+	struct pool_victim victim[64];
+
+	(void)state;
+	fill(pool, old);
+	for (uint64_t n = 0; n < 40000; now_ns += LIMBO_NS) {
+		while (page_new(pool, new, n, NULL))
+			n++;
+		for (unsigned i = 0, got = pool_victims(pool, new, 64, victim); i < got; i++)
+			retire(pool, &victim[i]);
+	}
+	/* Of 4096 pages of four units that fit, nearly all. */
+	assert_true(pool_pages(pool) > 3500 && pool_pages(pool) <= 4096);
+	pool_close(pool);
+}
+
+static void a_size_in_use_keeps_its_chunks_against_one_that_turns_over(void **state)
+{
+	struct pool *pool = pool_new(64 * MIB);
+	uint32_t hot = 2 * PAGE_UNIT, scan = 4 * PAGE_UNIT, place[8192], pages = 0, kept = 0;
+	struct pool_victim victim[64];
+
+	(void)state;
+	assert_true(page_new(pool, scan, 0, NULL));
+	while (page_new(pool, hot, pages, &place[pages]))
+		pages++;
+	for (uint64_t n = 0; n < 40000; now_ns += LIMBO_NS) {
+		for (uint32_t i = 0; i < pages; i += 16)
+			pool_touch(pool, place[i]);
+		while (page_new(pool, scan, n, NULL))
+			n++;
+		for (unsigned i = 0, got = pool_victims(pool, scan, 64, victim); i < got; i++)
+			retire(pool, &victim[i]);
+	}
+	while (pool_victims(pool, hot, 1, victim) && victim[0].length == hot) {
+		retire(pool, victim);
+		kept++;
+	}
+	assert_true(kept > pages * 9 / 10);
+	pool_close(pool);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup(
+			a_size_without_a_chunk_gets_one_from_the_class_that_has_most, start),
+		cmocka_unit_test_setup(an_emptied_chunk_is_not_kept_for_ever, start),
+		cmocka_unit_test_setup(the_coldest_chunk_is_the_one_that_goes, start),
+		cmocka_unit_test_setup(
+			a_draining_chunk_hands_out_nothing_and_waits_for_its_credits, start),
+		cmocka_unit_test_setup(a_chunk_with_credits_is_left_for_one_without, start),
+		cmocka_unit_test_setup(
+			a_class_evicts_nothing_of_a_chunk_that_it_is_about_to_lose, start),
+		cmocka_unit_test_setup(a_drain_that_nobody_goes_on_with_is_given_up, start),
+		cmocka_unit_test_setup(
+			a_size_that_is_out_of_use_gives_its_chunks_to_the_one_in_use, start),
+		cmocka_unit_test_setup(
+			a_size_in_use_keeps_its_chunks_against_one_that_turns_over, start),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Who is evicted within one page size: SIEVE's order, touches, and when nobody has to go. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <string.h>
+
+#include "engine/control/pool.h"
+
+#define MIB (1u << 20)
+#define LIMBO_NS 1000u
+#define SECOND_NS 1000000000ull
+
+static uint64_t now_ns;
+
+static int start(void **state)
+{
+	(void)state;
+	now_ns = 0;
+	return 0;
+}
+
+static struct pool *pool_new(uint64_t bytes)
+{
+	struct pool_options options = {.bytes = bytes, .numa_node = -1, .limbo_ns = LIMBO_NS};
+	struct pool *pool;
+
+	assert_int_equal(pool_open(&options, &pool), 0);
+	return pool;
+}
+
+/* A page with key {n, 1}; false when there is no room. */
+static bool page_new(struct pool *pool, uint32_t bytes, uint64_t n, uint32_t *ret_place)
+{
+	struct page_key key = {{n, 1}};
+	uint32_t place, generation;
+
+	if (pool_take(pool, bytes, now_ns, &place, &generation) != 0)
+		return false;
+	assert_int_equal(pool_publish(pool, place, generation, &key, bytes), 0);
+	if (ret_place)
+		*ret_place = place;
+	return true;
+}
+
+static void fill(struct pool *pool, uint32_t bytes)
+{
+	uint64_t n = 1;
+
+	while (page_new(pool, bytes, n, NULL))
+		n++;
+}
+
+static void retire(struct pool *pool, const struct pool_victim *victim)
+{
+	assert_int_equal(pool_retire(pool, victim->place, victim->generation, now_ns), 0);
+}
+
+static void pages_go_in_the_order_they_came(void **state)
+{
+	struct pool *pool = pool_new(4 * MIB);
+	struct pool_victim victim[4];
+
+	(void)state;
+	fill(pool, MIB);
+	for (uint64_t n = 1; n <= 3; n++) {
+		assert_int_equal(pool_victims(pool, MIB, 1, victim), 1);
+		assert_int_equal(victim[0].key.word[0], n);
+		assert_int_equal(victim[0].length, MIB);
+		retire(pool, victim);
+	}
+	assert_int_equal(pool_victims(pool, MIB, 4, victim), 1);
+	assert_int_equal(victim[0].key.word[0], 4);
+	pool_close(pool);
+}
+
+static void the_hand_stays_where_it_was_when_the_page_under_it_goes(void **state)
+{
+	struct pool *pool = pool_new(4 * MIB);
+	struct pool_victim victim;
+	uint32_t place[5];
+
+	(void)state;
+	for (uint64_t n = 1; n <= 4; n++)
+		assert_true(page_new(pool, MIB, n, &place[n]));
+	assert_int_equal(pool_victims(pool, MIB, 1, &victim), 1);
+	assert_int_equal(victim.key.word[0], 1);
+	assert_int_equal(pool_retire(pool, place[2], 1, now_ns), 0);
+	assert_int_equal(pool_victims(pool, MIB, 1, &victim), 1);
+	assert_int_equal(victim.key.word[0], 3);
+	pool_close(pool);
+}
+
+static void a_page_that_was_read_is_spared_once(void **state)
+{
+	struct pool *pool = pool_new(4 * MIB);
+	struct pool_victim victim[4];
+	uint32_t place[5];
+
+	(void)state;
+	for (uint64_t n = 1; n <= 4; n++)
+		assert_true(page_new(pool, MIB, n, &place[n]));
+	pool_touch(pool, place[1]);
+	pool_touch(pool, place[2]);
+	assert_int_equal(pool_victims(pool, MIB, 1, victim), 1);
+	assert_int_equal(victim[0].key.word[0], 3);
+	retire(pool, victim);
+	/* The newcomer stands behind the hand: 4 is next, then the two that were spared. */
+	now_ns += LIMBO_NS;
+	assert_true(page_new(pool, MIB, 5, NULL));
+	assert_int_equal(pool_victims(pool, MIB, 4, victim), 4);
+	assert_int_equal(victim[0].key.word[0], 4);
+	assert_int_equal(victim[1].key.word[0], 5);
+	assert_int_equal(victim[2].key.word[0], 1);
+	assert_int_equal(victim[3].key.word[0], 2);
+	pool_close(pool);
+}
+
+static void victims_of_one_call_are_different_even_if_all_were_read(void **state)
+{
+	static struct pool_victim victim[2000];
+	struct pool *pool = pool_new(4 * MIB);
+	uint32_t place[1024];
+	bool seen[1025] = {false};
+
+	(void)state;
+	for (uint64_t n = 0; n < 1024; n++)
+		assert_true(page_new(pool, PAGE_UNIT, n + 1, &place[n]));
+	for (unsigned n = 0; n < 1024; n++)
+		pool_touch(pool, place[n]);
+	assert_int_equal(pool_victims(pool, PAGE_UNIT, 700, victim), 700);
+	for (unsigned i = 0; i < 700; i++) {
+		assert_false(seen[victim[i].key.word[0]]);
+		seen[victim[i].key.word[0]] = true;
+	}
+	/* Not retired: they may be named again, and in one call every page at most once. */
+	memset(seen, 0, sizeof(seen));
+	assert_int_equal(pool_victims(pool, PAGE_UNIT, 2000, victim), 1024);
+	for (unsigned i = 0; i < 1024; i++) {
+		assert_false(seen[victim[i].key.word[0]]);
+		seen[victim[i].key.word[0]] = true;
+	}
+	pool_close(pool);
+}
+
+static void one_victim_among_many_read_pages_takes_bounded_work(void **state)
+{
+	struct pool *pool = pool_new(64 * MIB);
+	struct pool_victim victim;
+	uint32_t place[1000];
+
+	(void)state;
+	for (uint64_t n = 0; n < 1000; n++) {
+		assert_true(page_new(pool, PAGE_UNIT, n, &place[n]));
+		pool_touch(pool, place[n]);
+	}
+	assert_int_equal(pool_victims(pool, PAGE_UNIT, 1, &victim), 1);
+	assert_in_range(victim.key.word[0], 1, 100);
+	pool_close(pool);
+}
+
+static void nothing_has_to_go_while_a_chunk_is_free(void **state)
+{
+	struct pool *pool = pool_new(4 * MIB);
+	struct pool_victim victim;
+
+	(void)state;
+	assert_int_equal(pool_victims(pool, MIB, 1, &victim), 0);
+	assert_true(page_new(pool, PAGE_UNIT, 1, NULL));
+	assert_int_equal(pool_victims(pool, MIB, 1, &victim), 0);
+	pool_close(pool);
+}
+
+static void a_pool_of_credits_gives_neither_slots_nor_victims(void **state)
+{
+	struct pool *pool = pool_new(4 * MIB);
+	struct pool_victim victim[4];
+	uint32_t place, generation, taken = 0;
+
+	(void)state;
+	while (pool_take(pool, PAGE_UNIT, 0, &place, &generation) == 0)
+		taken++;
+	assert_int_equal(taken, 1024);
+	assert_int_equal(pool_victims(pool, PAGE_UNIT, 4, victim), 0);
+	assert_int_equal(pool_victims(pool, MIB, 4, victim), 0);
+	assert_int_equal(pool_take(pool, MIB, SECOND_NS, &place, &generation), -ENOSPC);
+	assert_int_equal(pool_return(pool, place, generation, 0), 0);
+	assert_int_equal(pool_take(pool, PAGE_UNIT, LIMBO_NS, &place, &generation), 0);
+	pool_close(pool);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup(pages_go_in_the_order_they_came, start),
+		cmocka_unit_test_setup(
+			the_hand_stays_where_it_was_when_the_page_under_it_goes, start),
+		cmocka_unit_test_setup(a_page_that_was_read_is_spared_once, start),
+		cmocka_unit_test_setup(
+			victims_of_one_call_are_different_even_if_all_were_read, start),
+		cmocka_unit_test_setup(one_victim_among_many_read_pages_takes_bounded_work, start),
+		cmocka_unit_test_setup(nothing_has_to_go_while_a_chunk_is_free, start),
+		cmocka_unit_test_setup(a_pool_of_credits_gives_neither_slots_nor_victims, start),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

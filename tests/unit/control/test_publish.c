@@ -1,0 +1,469 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Ops of clients and their answers: what is refused, what rings hold back, what outlives a channel.
+ * See publish_world.h.
+ */
+#include "tests/unit/control/publish_world.h"
+
+/* ---- credits and pages ----------------------------------------------------------------------- */
+
+static void every_credit_asked_for_is_a_done_of_its_own(void **state)
+{
+	struct ctl_done done;
+	struct client c;
+	uint32_t last = UINT32_MAX;
+
+	(void)state;
+	client_open(&c, 3);
+	put(&c, (struct ctl_op){.kind = CTL_CREDIT, .cookie = 9, .rail = 1, .count = 5,
+			.length = 4096});
+	turns();
+	for (unsigned i = 0; i < 5; i++) {
+		assert_true(got(&c, &done));
+		assert_int_equal(done.status, OP_HIT);
+		assert_int_equal(done.cookie, 9);
+		assert_int_equal(done.kind, CTL_CREDIT);
+		assert_int_equal(place_rail(done.place), 1);
+		assert_int_not_equal(done.place, last);
+		last = done.place;
+	}
+	assert_false(got(&c, &done));
+	assert_int_equal(c.channel.owed, 0);
+	client_close(&c);
+}
+
+static void a_published_page_is_indexed_and_told_to_the_directory(void **state)
+{
+	const struct page_key key = key_of(1);
+	const struct index_entry *e;
+	struct client c;
+	uint32_t place;
+
+	(void)state;
+	client_open(&c, 0);
+	place = store(&c, 1, 8192);
+	e = index_find(control.index, &key);
+	assert_non_null(e);
+	assert_int_equal(e->place, place);
+	assert_int_equal(directory.published, 1);
+	assert_int_equal(directory.place, place);
+	assert_int_equal(control.publish->credits, 0);
+	client_close(&c);
+}
+
+static void a_foreign_credit_cannot_be_published_or_returned(void **state)
+{
+	struct ctl_done credit;
+	struct client a, b;
+
+	(void)state;
+	client_open(&a, 0);
+	client_open(&b, 1);
+	credit = take(&a, 0, 4096);
+	assert_int_equal(
+		publish_at(&b, 1, credit.place, credit.generation, 4096).status, OP_INVALID);
+	put(&b, (struct ctl_op){.kind = CTL_RETURN, .place = credit.place,
+			.generation = credit.generation});
+	turns();
+	assert_int_equal(a.channel.credits.count, 1);
+	assert_int_equal(control.counter[COUNTER_ops_invalid], 2);
+	assert_int_equal(
+		publish_at(&a, 1, credit.place, credit.generation, 4096).status, OP_HIT);
+	client_close(&a);
+	client_close(&b);
+}
+
+static void hostile_places_and_generations_are_refused(void **state)
+{
+	struct ctl_done credit;
+	struct client c;
+	uint64_t seed = 42;
+
+	(void)state;
+	client_open(&c, 0);
+	credit = take(&c, 0, 4096);
+	for (unsigned i = 0; i < 2000; i++) {
+		uint32_t place = (uint32_t)(seed = map_mix(seed + i));
+		uint32_t generation = (uint32_t)(seed >> 32);
+
+		if (i % 3 == 0) /* right place, wrong generation */
+			place = credit.place;
+		if (i % 3 == 1) /* wrong rail */
+			place = place_make(RAILS + i % (16 - RAILS), place_unit(credit.place));
+		if (generation == credit.generation && place == credit.place)
+			continue;
+		assert_int_equal(
+			publish_at(&c, i, place, generation, 4096).status, OP_INVALID);
+		put(&c, (struct ctl_op){.kind = CTL_RETURN, .place = place,
+				.generation = generation});
+		put(&c, (struct ctl_op){.kind = CTL_TOUCH, .ref = control.ref, .place = place});
+	}
+	turns();
+	assert_int_equal(index_count(control.index), 0);
+	assert_int_equal(c.channel.credits.count, 1);
+	client_close(&c);
+}
+
+static void a_page_longer_than_its_credit_is_refused_and_the_slot_comes_back(void **state)
+{
+	struct ctl_done credit;
+	struct client c;
+
+	(void)state;
+	client_open(&c, 0);
+	credit = take(&c, 0, 4096);
+	assert_int_equal(
+		publish_at(&c, 1, credit.place, credit.generation, 4097).status, OP_INVALID);
+	assert_int_equal(c.channel.credits.count, 0);
+	assert_int_equal(pool_limbo(control.rail[0].pool), 1);
+	credit = take(&c, 0, 100); /* the slot is larger; what was asked for counts */
+	assert_int_equal(
+		publish_at(&c, 1, credit.place, credit.generation, 101).status, OP_INVALID);
+	credit = take(&c, 0, 4096);
+	put(&c, (struct ctl_op){.kind = CTL_PUBLISH, .place = credit.place,
+			.generation = credit.generation, .length = 4096});
+	assert_int_equal(get_one(&c).status, OP_INVALID); /* a key of zeroes */
+	assert_int_equal(c.channel.credits.count, 0);
+	client_close(&c);
+}
+
+static void a_key_that_is_here_already_gives_the_credit_back(void **state)
+{
+	const struct page_key key = key_of(1);
+	struct ctl_done credit;
+	struct client c;
+	uint32_t place;
+
+	(void)state;
+	client_open(&c, 0);
+	place = store(&c, 1, 4096);
+	credit = take(&c, 0, 4096);
+	assert_int_equal(
+		publish_at(&c, 1, credit.place, credit.generation, 4096).status, OP_HIT);
+	assert_int_equal(control.counter[COUNTER_pages_already], 1);
+	assert_int_equal(index_find(control.index, &key)->place, place);
+	assert_int_equal(pool_pages(control.rail[0].pool), 1);
+	assert_int_equal(control.publish->credits, 0);
+	client_close(&c);
+}
+
+static void a_key_of_another_length_replaces_the_page(void **state)
+{
+	const struct page_key key = key_of(1);
+	struct client c;
+	uint32_t old, new;
+
+	(void)state;
+	client_open(&c, 0);
+	old = store(&c, 1, 4096);
+	new = store(&c, 1, 8192);
+	assert_int_not_equal(old, new);
+	assert_int_equal(directory.removed, 1);
+	assert_int_equal(index_find(control.index, &key)->place, new);
+	assert_int_equal(pool_pages(control.rail[0].pool), 1);
+	client_close(&c);
+}
+
+static void impossible_credit_requests_are_invalid(void **state)
+{
+	static const struct ctl_op bad[] = {
+		{.kind = CTL_CREDIT, .rail = RAILS, .count = 1, .length = 4096},
+		{.kind = CTL_CREDIT, .rail = 255, .count = 1, .length = 4096},
+		{.kind = CTL_CREDIT, .count = 0, .length = 4096},
+		{.kind = CTL_CREDIT, .count = CREDITS_MAX + 1, .length = 4096},
+		{.kind = CTL_CREDIT, .count = 65535, .length = 4096},
+		{.kind = CTL_CREDIT, .count = 7, .length = 0},
+		{.kind = CTL_CREDIT, .count = 7, .length = UINT32_MAX},
+		{.kind = CTL_CREDIT, .count = 7, .length = POOL_BYTES},
+		{.kind = 77},
+	};
+	struct ctl_done done;
+	struct client c;
+
+	(void)state;
+	client_open(&c, 0);
+	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		put(&c, bad[i]);
+		assert_int_equal(get_one(&c).status, OP_INVALID);
+		assert_false(got(&c, &done));
+		assert_int_equal(c.channel.owed, 0);
+	}
+	client_close(&c);
+}
+
+static void a_channel_never_holds_more_than_its_share_of_credits(void **state)
+{
+	struct ctl_done done;
+	unsigned hits = 0, full = 0;
+	struct client c;
+
+	(void)state;
+	client_open(&c, 0);
+	for (unsigned i = 0; i < 3; i++) {
+		put(&c, (struct ctl_op){.kind = CTL_CREDIT, .rail = (uint8_t)(i % RAILS),
+				.count = CREDITS_MAX / 2 - 8, .length = 4096});
+		turns();
+		while (got(&c, &done))
+			done.status == OP_HIT ? hits++ : full++;
+	}
+	assert_int_equal(full, 1);
+	assert_true(hits <= CREDITS_MAX);
+	assert_int_equal(hits, c.channel.credits.count);
+	assert_int_equal(control.publish->credits, hits);
+	client_close(&c);
+	assert_int_equal(control.publish->credits, 0);
+}
+
+static void credits_come_back_when_their_channel_dies(void **state)
+{
+	struct publish_counts counts;
+	struct client c;
+
+	(void)state;
+	for (unsigned round = 0; round < 3; round++) {
+		client_open(&c, 0);
+		put(&c, (struct ctl_op){.kind = CTL_CREDIT, .count = 1500, .length = 4096});
+		turns();
+		assert_int_equal(c.channel.credits.count, 1500);
+		client_close(&c);
+		publish_counts(&control, &counts);
+		assert_int_equal(counts.credits, 0);
+		assert_int_equal(pool_limbo(control.rail[0].pool), 1500);
+		pass_time(LIMBO_MS * 1000000ull);
+	}
+}
+
+/* ---- rings ----------------------------------------------------------------------------------- */
+
+static void a_full_done_ring_holds_further_ops_back_and_loses_nothing(void **state)
+{
+	const unsigned total = 3 * CTL_DONE_SLOTS / 2;
+	struct client c;
+	struct ctl_done done;
+	unsigned put_ops = 0, answered = 0;
+
+	(void)state;
+	client_open(&c, 0);
+	while (put_ops < total) {
+		while (put_ops < total && ring_room(&c.ctl, 1) >= 1)
+			put(&c, (struct ctl_op){.kind = CTL_REMOVE, .cookie = put_ops++,
+					.key = key_of(1)});
+		turns();
+		assert_true(ring_ready_now(&c.done) <= (int)CTL_DONE_SLOTS);
+	}
+	turns();
+	assert_int_equal(ring_ready_now(&c.done), CTL_DONE_SLOTS);
+	assert_true(control.publish->stalled);
+	assert_true(control.publish->timer_ns != 0); /* reading does not kick us: we look again */
+	while (answered < total) {
+		while (got(&c, &done))
+			assert_int_equal(done.cookie, answered++);
+		turns();
+	}
+	assert_false(got(&c, &done));
+	assert_int_equal(c.channel.owed, 0);
+	client_close(&c);
+}
+
+static void answers_under_way_count_against_the_done_ring(void **state)
+{
+	struct client c;
+
+	(void)state;
+	client_open(&c, 0);
+	directory.hold = true;
+	for (unsigned i = 0; i < CTL_DONE_SLOTS - 10; i++) {
+		put(&c, (struct ctl_op){.kind = CTL_REMOVE, .cookie = i, .key = key_of(i)});
+		if (i % 1000 == 0)
+			turns();
+	}
+	turns();
+	put(&c, (struct ctl_op){.kind = CTL_CREDIT, .count = 11, .length = 4096});
+	turns();
+	assert_int_equal(c.channel.credits.count, 0);
+	assert_true(control.publish->stalled);
+	directory_answer(OP_HIT);
+	assert_int_equal(ring_ready_now(&c.done), CTL_DONE_SLOTS - 10);
+	client_close(&c);
+}
+
+static void an_impossible_ring_index_ends_the_session(void **state)
+{
+	struct client c;
+
+	(void)state;
+	client_open(&c, 9);
+	take(&c, 0, 4096);
+	shm_store_release(&c.ctl.shared->tail, c.ctl.tail + CTL_RING_SLOTS + 1);
+	turns();
+	assert_int_equal(broken_calls, 1);
+	assert_int_equal(broken_channel, 9);
+	assert_int_equal(control.counter[COUNTER_rings_broken], 1);
+	assert_int_equal(control.publish->credits, 0);
+	client_close(&c);
+}
+
+static void an_impossible_done_index_ends_the_session(void **state)
+{
+	struct client c;
+
+	(void)state;
+	client_open(&c, 4);
+	for (unsigned i = 0; i < CTL_DONE_SLOTS; i++) {
+		put(&c, (struct ctl_op){.kind = CTL_REMOVE, .key = key_of(i)});
+		if (i % 1000 == 0)
+			turns();
+	}
+	turns();
+	shm_store_release(&c.done.shared->head, 12345678);
+	put(&c, (struct ctl_op){.kind = CTL_REMOVE, .key = key_of(1)});
+	turns();
+	assert_int_equal(broken_calls, 1);
+	client_close(&c);
+}
+
+static void an_answer_for_a_dead_channel_goes_nowhere(void **state)
+{
+	struct ctl_done credit, done;
+	struct client a, b;
+
+	(void)state;
+	client_open(&a, 5);
+	credit = take(&a, 0, 4096);
+	directory.hold = true;
+	put(&a, (struct ctl_op){.kind = CTL_PUBLISH, .key = key_of(1), .place = credit.place,
+			.generation = credit.generation, .length = 4096});
+	turns();
+	assert_int_equal(directory.helds, 1);
+	client_close(&a);
+	client_open(&b, 5); /* the same number */
+	directory_answer(OP_HIT);
+	turns();
+	assert_false(got(&b, &done));
+	assert_int_equal(b.channel.owed, 0);
+	assert_int_equal(control.publish->answers_used, 0);
+	client_close(&b);
+}
+
+static void an_answer_after_publish_closed_does_no_harm(void **state)
+{
+	struct ctl_done credit;
+	struct client a;
+
+	(void)state;
+	client_open(&a, 5);
+	credit = take(&a, 0, 4096);
+	directory.hold = true;
+	put(&a, (struct ctl_op){.kind = CTL_PUBLISH, .key = key_of(1), .place = credit.place,
+			.generation = credit.generation, .length = 4096});
+	turns();
+	publish_close(&control);
+	directory_answer(OP_CANCELLED);
+	publish_free(control.publish);
+	close(a.channel.wake);
+	free(a.memory);
+	assert_int_equal(publish_open(&control), 0); /* for the teardown */
+}
+
+static void a_client_that_waits_is_woken_once(void **state)
+{
+	struct client c;
+	eventfd_t value;
+
+	(void)state;
+	client_open(&c, 0);
+	take(&c, 0, 4096);
+	assert_int_equal(eventfd_read(c.channel.wake, &value), -1);
+	c.waits = 1;
+	put(&c, (struct ctl_op){.kind = CTL_CREDIT, .count = 3, .length = 4096});
+	turns();
+	assert_int_equal(eventfd_read(c.channel.wake, &value), 0);
+	assert_int_equal(value, 1);
+	assert_int_equal(c.waits, 0);
+	client_close(&c);
+}
+
+/* ---- the other ops --------------------------------------------------------------------------- */
+
+static void touches_of_other_nodes_pages_go_to_the_directory(void **state)
+{
+	struct client c;
+
+	(void)state;
+	client_open(&c, 0);
+	put(&c, (struct ctl_op){.kind = CTL_TOUCH, .ref = control.ref, .place = 0});
+	put(&c, (struct ctl_op){.kind = CTL_TOUCH, .ref = 99, .place = 123});
+	turns();
+	assert_int_equal(directory.touched, 1);
+	assert_int_equal(directory.ref, 99);
+	assert_int_equal(directory.place, 123);
+	client_close(&c);
+}
+
+static void a_true_entry_is_not_stale_whoever_says_so(void **state)
+{
+	struct ctl_op op = {.kind = CTL_STALE, .key = key_of(1)};
+	struct client c;
+
+	(void)state;
+	client_open(&c, 0);
+	store(&c, 1, 4096);
+	op.ref = control.ref;
+	op.place = directory.place;
+	op.generation = directory.generation;
+	put(&c, op);
+	turns();
+	assert_int_equal(directory.stale, 0);
+	op.generation++;
+	put(&c, op);
+	op.ref = 99;
+	put(&c, op);
+	turns();
+	assert_int_equal(directory.stale, 2);
+	client_close(&c);
+}
+
+static void a_removed_key_is_gone_and_answered(void **state)
+{
+	struct client c;
+
+	(void)state;
+	client_open(&c, 0);
+	store(&c, 1, 4096);
+	put(&c, (struct ctl_op){.kind = CTL_REMOVE, .cookie = 8, .key = key_of(1)});
+	assert_int_equal(get_one(&c).status, OP_HIT);
+	assert_int_equal(index_count(control.index), 0);
+	assert_int_equal(pool_pages(control.rail[0].pool), 0);
+	assert_int_equal(directory.removed, 1);
+	put(&c, (struct ctl_op){.kind = CTL_REMOVE});
+	assert_int_equal(get_one(&c).status, OP_INVALID);
+	client_close(&c);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(every_credit_asked_for_is_a_done_of_its_own),
+		TEST(a_published_page_is_indexed_and_told_to_the_directory),
+		TEST(a_foreign_credit_cannot_be_published_or_returned),
+		TEST(hostile_places_and_generations_are_refused),
+		TEST(a_page_longer_than_its_credit_is_refused_and_the_slot_comes_back),
+		TEST(a_key_that_is_here_already_gives_the_credit_back),
+		TEST(a_key_of_another_length_replaces_the_page),
+		TEST(impossible_credit_requests_are_invalid),
+		TEST(a_channel_never_holds_more_than_its_share_of_credits),
+		TEST(credits_come_back_when_their_channel_dies),
+		TEST(a_full_done_ring_holds_further_ops_back_and_loses_nothing),
+		TEST(answers_under_way_count_against_the_done_ring),
+		TEST(an_impossible_ring_index_ends_the_session),
+		TEST(an_impossible_done_index_ends_the_session),
+		TEST(an_answer_for_a_dead_channel_goes_nowhere),
+		TEST(an_answer_after_publish_closed_does_no_harm),
+		TEST(a_client_that_waits_is_woken_once),
+		TEST(touches_of_other_nodes_pages_go_to_the_directory),
+		TEST(a_true_entry_is_not_stale_whoever_says_so),
+		TEST(a_removed_key_is_gone_and_answered),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

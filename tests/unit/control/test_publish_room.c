@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A pool without room: who waits, what is evicted for them, and who is told that there is none. And
+ * the table of credits. See publish_world.h.
+ */
+#include "tests/unit/control/publish_world.h"
+
+/* ---- no room --------------------------------------------------------------------------------- */
+
+static void fill(struct client *c, uint32_t length, unsigned pages)
+{
+	for (unsigned i = 0; i < pages; i++)
+		store(c, 1000 + i, length);
+}
+
+static void a_full_pool_makes_a_request_wait_until_limbo_has_passed(void **state)
+{
+	const uint32_t length = 512u << 10;
+	struct ctl_done done;
+	unsigned credits = 0;
+	struct client c;
+
+	(void)state;
+	client_open(&c, 0);
+	fill(&c, length, 12);
+	put(&c, (struct ctl_op){.kind = CTL_CREDIT, .count = 8, .length = length});
+	turns();
+	while (got(&c, &done))
+		credits++;
+	assert_true(credits < 8);
+	assert_true(c.channel.owed == 8 - credits);
+	pass_time(LIMBO_MS * 500000ull);
+	assert_false(got(&c, &done));
+	pass_time(LIMBO_MS * 500000ull);
+	while (got(&c, &done)) {
+		assert_int_equal(done.status, OP_HIT);
+		credits++;
+	}
+	assert_int_equal(credits, 8);
+	assert_int_equal(c.channel.asked, 0);
+	client_close(&c);
+}
+
+static void waiting_does_not_evict_the_same_room_again_and_again(void **state)
+{
+	const uint32_t length = 64u << 10;
+	struct client a, b;
+	uint64_t before;
+
+	(void)state;
+	client_open(&a, 0);
+	client_open(&b, 1);
+	fill(&a, length, 120);
+	pass_time(LIMBO_MS * 1000000ull);
+	put(&a, (struct ctl_op){.kind = CTL_CREDIT, .count = 40, .length = length});
+	turns();
+	before = control.counter[COUNTER_pages_evicted];
+	for (unsigned i = 0; i < 50; i++) {
+		control.publish->rail[0].retry = true;
+		turns();
+	}
+	assert_int_equal(control.counter[COUNTER_pages_evicted], before);
+	put(&b, (struct ctl_op){.kind = CTL_CREDIT, .count = 1, .length = length});
+	turns();
+	assert_true(control.counter[COUNTER_pages_evicted] <= before + 1);
+	pass_time(LIMBO_MS * 1000000ull);
+	assert_int_equal(a.channel.owed, 0);
+	assert_int_equal(b.channel.owed, 0);
+	client_close(&a);
+	client_close(&b);
+}
+
+static void a_pool_full_of_credits_answers_no_space_at_the_deadline(void **state)
+{
+	const uint32_t length = 1u << 20;
+	struct client a, b;
+	struct ctl_done done;
+
+	(void)state;
+	client_open(&a, 0);
+	client_open(&b, 1);
+	put(&a, (struct ctl_op){.kind = CTL_CREDIT, .count = 100, .length = length,
+			.deadline_ns = now + 5000000});
+	turns();
+	while (got(&a, &done))
+		assert_int_equal(done.status, OP_HIT);
+	put(&b, (struct ctl_op){.kind = CTL_CREDIT, .cookie = 5, .count = 3, .length = length,
+			.deadline_ns = now + 100000000});
+	pass_time(5000000);
+	assert_true(got(&a, &done)); /* one answer for all that is missing */
+	assert_int_equal(done.status, OP_NO_SPACE);
+	assert_false(got(&a, &done));
+	assert_int_equal(a.channel.owed, 0);
+	assert_false(got(&b, &done));
+	pass_time(100000000);
+	assert_true(got(&b, &done));
+	assert_int_equal(done.status, OP_NO_SPACE);
+	assert_int_equal(done.cookie, 5);
+	assert_false(got(&b, &done));
+	assert_int_equal(control.publish->rail[0].first == NULL, true);
+	client_close(&a);
+	client_close(&b);
+}
+
+static void credits_of_a_dead_channel_serve_those_who_wait(void **state)
+{
+	const uint32_t length = 1u << 20;
+	struct client a, b;
+	struct ctl_done done;
+	unsigned n = 0;
+
+	(void)state;
+	client_open(&a, 0);
+	client_open(&b, 1);
+	put(&a, (struct ctl_op){.kind = CTL_CREDIT, .count = 8, .length = length});
+	turns();
+	put(&b, (struct ctl_op){.kind = CTL_CREDIT, .count = 2, .length = length});
+	turns();
+	assert_false(got(&b, &done));
+	client_close(&a);
+	pass_time(LIMBO_MS * 1000000ull);
+	while (got(&b, &done))
+		n += done.status == OP_HIT;
+	assert_int_equal(n, 2);
+	client_close(&b);
+}
+
+static void a_request_dies_with_its_channel(void **state)
+{
+	const uint32_t length = 1u << 20;
+	struct client a, b, c;
+	struct ctl_done done;
+
+	(void)state;
+	client_open(&a, 0);
+	client_open(&b, 1);
+	client_open(&c, 2);
+	put(&a, (struct ctl_op){.kind = CTL_CREDIT, .count = 8, .length = length});
+	turns();
+	put(&b, (struct ctl_op){.kind = CTL_CREDIT, .count = 5, .length = length});
+	turns();
+	put(&c, (struct ctl_op){.kind = CTL_CREDIT, .count = 1, .length = length});
+	turns();
+	client_close(&b);
+	client_close(&a);
+	pass_time(LIMBO_MS * 1000000ull);
+	assert_true(got(&c, &done));
+	assert_int_equal(done.status, OP_HIT);
+	assert_int_equal(control.publish->credits, 1);
+	assert_null(control.publish->rail[0].first);
+	client_close(&c);
+}
+
+static void a_larger_page_takes_memory_from_smaller_ones(void **state)
+{
+	const uint32_t large = 1u << 20;
+	struct client c;
+	struct ctl_done done = {.kind = 0};
+	bool found = false;
+
+	(void)state;
+	client_open(&c, 0);
+	for (unsigned i = 0; i < 2040; i++)
+		store(&c, i, 4096);
+	put(&c, (struct ctl_op){.kind = CTL_CREDIT, .cookie = 77, .count = 1, .length = large,
+			.deadline_ns = now + 2000000000ull});
+	turns();
+	for (unsigned i = 0; i < 20 && !found; i++) {
+		pass_time(LIMBO_MS * 1000000ull);
+		while (got(&c, &done))
+			found |= done.cookie == 77 && done.status == OP_HIT;
+	}
+	assert_true(found);
+	assert_true(index_count(control.index) > 500);
+	client_close(&c);
+}
+
+static void a_new_page_size_keeps_its_first_pages(void **state)
+{
+	const uint32_t large = 1u << 20;
+	const struct page_key first = key_of(5000), second = key_of(5001);
+	struct ctl_done done = {.kind = 0};
+	struct client c;
+
+	(void)state;
+	client_open(&c, 0);
+	fill(&c, 4096, 1984);
+	put(&c, (struct ctl_op){.kind = CTL_CREDIT, .count = 2, .length = large});
+	turns();
+	for (unsigned i = 0; i < 2; i++) {
+		while (!got(&c, &done) || done.kind != CTL_CREDIT)
+			pass_time(LIMBO_MS * 1000000ull);
+		assert_int_equal(done.status, OP_HIT);
+		put(&c, (struct ctl_op){.kind = CTL_PUBLISH, .key = i ? second : first,
+				.place = done.place, .generation = done.generation,
+				.length = large});
+		turns();
+	}
+	/* A third one needs one of them, and no more than one. */
+	put(&c, (struct ctl_op){.kind = CTL_CREDIT, .count = 1, .length = large});
+	turns();
+	while (!got(&c, &done) || done.kind != CTL_CREDIT)
+		pass_time(LIMBO_MS * 1000000ull);
+	assert_true(index_find(control.index, &first) || index_find(control.index, &second));
+	client_close(&c);
+}
+
+static void eviction_keeps_slots_free_ahead(void **state)
+{
+	struct client c;
+	unsigned waited = 0;
+
+	(void)state;
+	client_open(&c, 0);
+	for (unsigned i = 0; i < 6000; i++) {
+		struct ctl_done done;
+
+		put(&c, (struct ctl_op){.kind = CTL_CREDIT, .count = 1, .length = 4096});
+		turns();
+		if (!got(&c, &done)) {
+			waited++;
+			pass_time(LIMBO_MS * 1000000ull);
+			assert_true(got(&c, &done));
+		}
+		assert_int_equal(publish_at(&c, i, done.place, done.generation, 4096).status,
+			OP_HIT);
+		now += 1000000; /* 64 slots ahead last 64 ms: longer than limbo */
+		clock_test_set(now);
+	}
+	assert_int_equal(waited, 0);
+	assert_true(pool_free(control.rail[0].pool, 4096) + pool_limbo(control.rail[0].pool) >=
+		    PUBLISH_AHEAD_MIN - 1);
+	assert_true(control.counter[COUNTER_pages_evicted] >= 6000 - 2048);
+	assert_true(index_count(control.index) > 2048 - 64 - 64);
+	client_close(&c);
+}
+
+/* ---- the table of credits -------------------------------------------------------------------- */
+
+static void the_table_of_credits_agrees_with_a_plain_array(void **state)
+{
+	enum { PLACES = 300 };
+	struct credits table = {0};
+	uint32_t held[PLACES] = {0}; /* generation; 0: not held */
+	uint64_t seed = getenv("SEED") ? strtoull(getenv("SEED"), NULL, 0) : 12345;
+
+	(void)state;
+	printf("seed %llu\n", (unsigned long long)seed);
+	for (unsigned i = 0; i < 200000; i++) {
+		uint32_t at, generation, place;
+		struct credit credit;
+
+		seed = map_mix(seed + i);
+		at = (uint32_t)(seed % PLACES);
+		place = place_make(at % 16, at * 3);
+		generation = (uint32_t)(seed >> 40) % 4 + 1;
+		if (!held[at]) {
+			assert_int_equal(credits_reserve(&table, 1), 0);
+			credit = (struct credit){place, generation, at + 1};
+			credits_add(&table, &credit);
+			held[at] = generation;
+		} else if (held[at] == generation) {
+			assert_true(credits_take(&table, place, generation, &credit));
+			assert_int_equal(credit.length, at + 1);
+			held[at] = 0;
+		} else {
+			assert_false(credits_take(&table, place, generation, &credit));
+		}
+		at = (uint32_t)(seed >> 20) % PLACES;
+		place = place_make(at % 16, at * 3);
+		assert_int_equal(
+			held[at] != 0, credits_find(&table, place, held[at]) != NULL);
+	}
+	credits_free(&table);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(a_full_pool_makes_a_request_wait_until_limbo_has_passed),
+		TEST(waiting_does_not_evict_the_same_room_again_and_again),
+		TEST(a_pool_full_of_credits_answers_no_space_at_the_deadline),
+		TEST(credits_of_a_dead_channel_serve_those_who_wait),
+		TEST(a_request_dies_with_its_channel),
+		TEST(a_larger_page_takes_memory_from_smaller_ones),
+		TEST(a_new_page_size_keeps_its_first_pages),
+		TEST(eviction_keeps_slots_free_ahead),
+		TEST(the_table_of_credits_agrees_with_a_plain_array),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

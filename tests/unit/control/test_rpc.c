@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Frames and connections: whatever comes in over the port, the engine stays as it was.
+ */
+#include "tests/unit/control/test_rpc_nodes.h"
+
+#include <arpa/inet.h>
+#include <cmocka.h>
+#include <errno.h>
+#include <event2/buffer.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static int two_members(void **state)
+{
+	(void)state;
+	nodes_setup(20, 1000);
+	return node_open(0, NULL) < 0 || node_open(1, node_at(0)) < 0 ||
+	       !nodes_until(all_agree(), 3000);
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	nodes_teardown();
+	log_test_capture(NULL, 0);
+	return 0;
+}
+
+static uint64_t bad(void)
+{
+	return node[0].control.counter[COUNTER_messages_bad];
+}
+
+/* The connection is closed, counted once, and the cluster works as before. */
+static void expect_refused(int fd, uint64_t bad_before)
+{
+	assert_true(raw_closed(fd, 2000));
+	close(fd);
+	assert_int_equal(bad(), bad_before + 1);
+	node[1].hits = 0;
+	node_put(1, 7, 1, 1000);
+	assert_true(nodes_until(node[1].hits == 1, 1500));
+	assert_true(all_agree());
+}
+
+static void a_port_in_use_is_named_with_what_to_change(void **state)
+{
+	char said[2048];
+
+	(void)state;
+	log_test_capture(said, sizeof(said));
+	node[2].settings.cluster_port = node[0].settings.cluster_port;
+	assert_int_equal(node_open(2, NULL), -EADDRINUSE);
+	assert_non_null(strstr(said, "127.0.0.1"));
+	assert_non_null(strstr(said, strchr(node_at(0), ':') + 1));
+	assert_non_null(strstr(said, "cluster.port"));
+}
+
+static void only_the_set_address_is_listened_on(void **state)
+{
+	struct sockaddr_in at = {
+		.sin_family = AF_INET, .sin_port = htons((uint16_t)node[0].settings.cluster_port)};
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+	(void)state;
+	inet_pton(AF_INET, "127.0.0.2", &at.sin_addr);
+	assert_int_equal(connect(fd, (struct sockaddr *)&at, sizeof(at)), -1);
+	assert_int_equal(errno, ECONNREFUSED);
+	close(fd);
+}
+
+static void the_wildcard_address_is_refused(void **state)
+{
+	const char *any[] = {"0.0.0.0", "::"};
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		strcpy(node[2].settings.cluster_address, any[i]);
+		assert_int_equal(node_open(2, NULL), -EINVAL);
+	}
+}
+
+static void engines_find_each_other_over_ipv6(void **state)
+{
+	struct sockaddr_in6 at = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+	int fd = socket(AF_INET6, SOCK_STREAM, 0);
+	bool able = fd >= 0 && bind(fd, (struct sockaddr *)&at, sizeof(at)) == 0;
+	char seed[64];
+
+	(void)state;
+	close(fd);
+	if (!able) {
+		print_message("no IPv6 here\n");
+		skip();
+	}
+	nodes_teardown();
+	for (unsigned i = 0; i < 2; i++)
+		strcpy(node[i].settings.cluster_address, "::1");
+	snprintf(seed, sizeof(seed), "[::1]%s", strchr(node_at(0), ':'));
+	assert_int_equal(node_open(0, NULL), 0);
+	assert_int_equal(node_open(1, seed), 0);
+	assert_true(nodes_until(all_agree(), 3000));
+}
+
+static void a_length_beyond_the_bound_closes_the_connection(void **state)
+{
+	uint32_t lengths[] = {
+		0, RPC_HELLO_BYTES_MAX + 1, MESSAGE_BYTES_MAX + 1, 0x7fffffff, 0xffffffff};
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
+		uint64_t before = bad();
+		uint32_t length = htonl(lengths[i]);
+		int fd = raw_open(0);
+
+		raw_bytes(fd, &length, 4);
+		expect_refused(fd, before);
+	}
+}
+
+static void a_long_message_is_refused_after_the_hello_too(void **state)
+{
+	uint64_t before = bad();
+	uint32_t length = htonl(MESSAGE_BYTES_MAX + 1);
+	int fd = raw_open(0);
+
+	(void)state;
+	raw_hello(fd, "raw", 0x1234567890, 9, NULL);
+	assert_true(nodes_until(sees_count(0, 3), 1000));
+	raw_bytes(fd, &length, 4);
+	assert_true(raw_closed(fd, 2000));
+	close(fd);
+	assert_int_equal(bad(), before + 1);
+	/* Nobody listens where it said it does: gone at once, not after dead_after_ms. */
+	assert_true(nodes_until(sees_count(0, 2), 700));
+}
+
+static void bytes_that_are_no_message_close_the_connection(void **state)
+{
+	uint8_t frame[4 + 64];
+
+	(void)state;
+	for (unsigned seed = 1; seed < 20; seed++) {
+		uint64_t before = bad();
+		uint32_t length = htonl(64);
+		int fd = raw_open(0);
+
+		srandom(seed);
+		memcpy(frame, &length, 4);
+		for (unsigned i = 4; i < sizeof(frame); i++)
+			frame[i] = (uint8_t)random();
+		raw_bytes(fd, frame, sizeof(frame));
+		expect_refused(fd, before);
+	}
+}
+
+static void a_first_message_that_is_no_hello_closes_the_connection(void **state)
+{
+	Pc__Heartbeat beat = PC__HEARTBEAT__INIT;
+	Pc__Message message = PC__MESSAGE__INIT;
+	uint64_t before = bad();
+	int fd = raw_open(0);
+
+	(void)state;
+	message.body_case = PC__MESSAGE__BODY_HEARTBEAT;
+	message.heartbeat = &beat;
+	raw_message(fd, &message);
+	expect_refused(fd, before);
+}
+
+static void a_message_of_an_unknown_kind_closes_the_connection(void **state)
+{
+	uint8_t frame[] = {0, 0, 0, 4, 0xfa, 0x06, 0x01, 0x00}; /* field 111, one byte */
+	uint64_t before = bad();
+	int fd = raw_open(0);
+
+	(void)state;
+	raw_bytes(fd, frame, sizeof(frame));
+	expect_refused(fd, before);
+}
+
+static void another_version_is_refused_with_both_named(void **state)
+{
+	Pc__Member self = PC__MEMBER__INIT;
+	Pc__Hello hello = PC__HELLO__INIT;
+	Pc__Message message = PC__MESSAGE__INIT;
+	char said[2048];
+	uint64_t before = bad();
+	int fd = raw_open(0);
+
+	(void)state;
+	memset(node[0].control.rpc->bad_logged, 0, sizeof(node[0].control.rpc->bad_logged));
+	log_test_capture(said, sizeof(said));
+	hello.version = ABI_VERSION + 1;
+	hello.self = &self;
+	message.body_case = PC__MESSAGE__BODY_HELLO;
+	message.hello = &hello;
+	raw_message(fd, &message);
+	expect_refused(fd, before);
+	assert_non_null(strstr(said, "version 2"));
+	assert_non_null(strstr(said, "version 1"));
+}
+
+static void a_second_hello_closes_the_connection(void **state)
+{
+	uint64_t before = bad();
+	int fd = raw_open(0);
+
+	(void)state;
+	raw_hello(fd, "raw", 0x1234567891, 9, NULL);
+	raw_hello(fd, "raw", 0x1234567891, 9, NULL);
+	assert_true(raw_closed(fd, 2000));
+	close(fd);
+	assert_int_equal(bad(), before + 1);
+	assert_true(nodes_until(all_agree(), 1000));
+}
+
+static void hellos_that_break_a_rule_are_refused(void **state)
+{
+	char long_name[NAME_BYTES_MAX + 10];
+	const char *names[] = {"", "two words", "ctrl\x01", "\xc3\xa4", long_name};
+
+	(void)state;
+	memset(long_name, 'x', sizeof(long_name) - 1);
+	long_name[sizeof(long_name) - 1] = '\0';
+	for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		uint64_t before = bad();
+		int fd = raw_open(0);
+
+		raw_hello(fd, names[i], 0x1234567892, 9, NULL);
+		expect_refused(fd, before);
+	}
+	for (unsigned i = 0; i < 2; i++) {
+		uint64_t before = bad();
+		int fd = raw_open(0);
+
+		/* an incarnation whose ref would be 0; port 0 */
+		raw_hello(fd, "raw", i ? 0x1234567893 : 0x100000000, i ? 0 : 9, NULL);
+		expect_refused(fd, before);
+	}
+}
+
+/* 2 bytes each on the wire, some hundred decoded: the arena ends before memory does. */
+static void a_message_that_would_blow_up_when_decoded_is_refused(void **state)
+{
+	size_t entries = 1500000, body = 2 * entries;
+	uint8_t *frame = malloc(body + 16);
+	uint64_t before = bad();
+	int fd = raw_open(0);
+	uint8_t *at = frame + 4;
+	char said[4096];
+	uint32_t length;
+
+	(void)state;
+	log_test_capture(said, sizeof(said));
+	memset(node[0].control.rpc->bad_logged, 0, sizeof(node[0].control.rpc->bad_logged));
+	raw_hello(fd, "raw", 0x1234567894, 9, NULL);
+	*at++ = 4 << 3 | 2; /* Message.publish */
+	for (size_t rest = body;; rest >>= 7) {
+		*at++ = (uint8_t)(rest & 0x7f) | (rest > 0x7f ? 0x80 : 0);
+		if (rest <= 0x7f)
+			break;
+	}
+	for (size_t i = 0; i < entries; i++) {
+		*at++ = 3 << 3 | 2; /* Publish.entries, empty */
+		*at++ = 0;
+	}
+	length = htonl((uint32_t)(at - frame) - 4);
+	memcpy(frame, &length, 4);
+	raw_bytes(fd, frame, (size_t)(at - frame));
+	assert_true(raw_closed(fd, 4000));
+	close(fd);
+	free(frame);
+	assert_int_equal(bad(), before + 1);
+	assert_non_null(strstr(said, "that are no message"));
+	assert_true(nodes_until(all_agree(), 2000));
+}
+
+static void whoever_says_nothing_is_cut_off(void **state)
+{
+	int fd = raw_open(0);
+
+	(void)state;
+	raw_bytes(fd, "\0\0\1\0abc", 7); /* the beginning of a frame */
+	assert_true(raw_closed(fd, 3000));
+	close(fd);
+}
+
+static void a_frame_in_single_bytes_is_a_frame(void **state)
+{
+	Pc__Member self = PC__MEMBER__INIT;
+	Pc__Hello hello = PC__HELLO__INIT;
+	Pc__Message message = PC__MESSAGE__INIT;
+	uint8_t frame[512];
+	size_t bytes;
+	int fd = raw_open(0);
+
+	(void)state;
+	self.name = "slow";
+	self.incarnation = 0x1234567895;
+	self.address = "127.0.0.1";
+	self.port = 9;
+	self.rails = 1;
+	hello.version = ABI_VERSION;
+	hello.self = &self;
+	message.body_case = PC__MESSAGE__BODY_HELLO;
+	message.hello = &hello;
+	bytes = pc__message__pack(&message, frame + 4);
+	memcpy(frame, &(uint32_t){htonl((uint32_t)bytes)}, 4);
+	for (size_t i = 0; i < bytes + 4; i++) {
+		raw_bytes(fd, frame + i, 1);
+		nodes_turn();
+	}
+	assert_true(nodes_until(sees_count(0, 3), 1000));
+	close(fd);
+	assert_true(nodes_until(sees_count(0, 2), 1000));
+}
+
+static void what_waits_for_a_peer_is_bounded(void **state)
+{
+	Pc__Touch touch = PC__TOUCH__INIT;
+	Pc__Message message = PC__MESSAGE__INIT;
+	uint32_t places[MESSAGE_PAGES_MAX] = {0};
+	struct rpc_link *link = member_link(&node[0].control, node[1].control.ref);
+	unsigned sent = 0;
+
+	(void)state;
+	touch.n_places = MESSAGE_PAGES_MAX;
+	touch.places = places;
+	message.body_case = PC__MESSAGE__BODY_TOUCH;
+	message.touch = &touch;
+	while (sent < 100000 && rpc_send(link, &message))
+		sent++;
+	assert_in_range(sent, 100, 1000);
+	assert_true(evbuffer_get_length(bufferevent_get_output(link->bev)) <= RPC_OUT_BYTES_MAX);
+	/* Once the peer has read, there is room again. */
+	assert_true(nodes_until(node[1].touches == sent * MESSAGE_PAGES_MAX, 5000));
+	assert_true(rpc_send(member_link(&node[0].control, node[1].control.ref), &message));
+}
+
+static void connections_beyond_the_bound_are_refused(void **state)
+{
+	int fd[RPC_ACCEPTED_MAX + 8];
+	unsigned open = 0;
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(fd) / sizeof(fd[0]); i++) {
+		fd[i] = raw_open(0);
+		nodes_turn();
+	}
+	assert_true(node[0].control.rpc->accepted <= RPC_ACCEPTED_MAX);
+	for (unsigned i = 0; i < sizeof(fd) / sizeof(fd[0]); i++) {
+		open += fd[i] >= 0;
+		close(fd[i]);
+	}
+	assert_true(open > 0);
+	assert_true(nodes_until(node[0].control.rpc->accepted <= 1, 3000));
+	assert_true(nodes_until(all_agree(), 1000));
+}
+
+#define T(name) cmocka_unit_test_setup_teardown(name, two_members, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		T(a_port_in_use_is_named_with_what_to_change),
+		T(only_the_set_address_is_listened_on),
+		T(the_wildcard_address_is_refused),
+		T(engines_find_each_other_over_ipv6),
+		T(a_length_beyond_the_bound_closes_the_connection),
+		T(a_long_message_is_refused_after_the_hello_too),
+		T(bytes_that_are_no_message_close_the_connection),
+		T(a_first_message_that_is_no_hello_closes_the_connection),
+		T(a_message_of_an_unknown_kind_closes_the_connection),
+		T(another_version_is_refused_with_both_named),
+		T(a_second_hello_closes_the_connection),
+		T(hellos_that_break_a_rule_are_refused),
+		T(a_message_that_would_blow_up_when_decoded_is_refused),
+		T(whoever_says_nothing_is_cut_off),
+		T(a_frame_in_single_bytes_is_a_frame),
+		T(what_waits_for_a_peer_is_bounded),
+		T(connections_beyond_the_bound_are_refused),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,447 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Stubs for rails, NICs and publish.c, and several control planes' network sides on loopback.
+ */
+#include "tests/unit/control/test_rpc_nodes.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "numa/clock.h"
+
+struct node node[NODES];
+unsigned qps_alive, qps_errors;
+int qp_create_status, qp_connect_status;
+
+static uint16_t port_of[NODES];
+static uint64_t incarnations;
+
+/* ---- stubs ----------------------------------------------------------------------------------- */
+
+struct dv_qp {
+	uint32_t number;
+};
+
+struct dv_cq *rail_cq(struct rail *rail)
+{
+	return (struct dv_cq *)rail;
+}
+
+bool rail_tell(struct rail *rail, const struct rail_command *command)
+{
+	struct fake_rail *fake = (struct fake_rail *)rail;
+
+	if (fake->full)
+		return false;
+	if (fake->tells < TOLD_MAX)
+		fake->told[fake->tells++] = *command;
+	return true;
+}
+
+int dv_qp_create(struct dv_device *device, struct dv_cq *cq, unsigned depth, struct dv_qp **ret_qp,
+	struct dv_sq **ret_sq)
+{
+	static uint32_t number;
+
+	(void)device;
+	(void)depth;
+	if (qp_create_status)
+		return qp_create_status;
+	*ret_qp = calloc(1, sizeof(**ret_qp));
+	(*ret_qp)->number = ++number;
+	*ret_sq = (struct dv_sq *)cq;
+	qps_alive++;
+	return 0;
+}
+
+void dv_qp_address(const struct dv_qp *qp, struct dv_address *ret_address)
+{
+	*ret_address = (struct dv_address){.version = 1, .kind = 3, .qpn = qp->number};
+}
+
+uint32_t dv_qp_number(const struct dv_qp *qp)
+{
+	return qp->number;
+}
+
+int dv_qp_connect(struct dv_qp *qp, const struct dv_address *remote)
+{
+	(void)qp;
+	return remote->version != 1 ? -EPROTO : qp_connect_status;
+}
+
+int dv_qp_error(struct dv_qp *qp)
+{
+	(void)qp;
+	qps_errors++;
+	return 0;
+}
+
+void dv_qp_destroy(struct dv_qp *qp)
+{
+	qps_alive--;
+	free(qp);
+}
+
+const char *dv_error(void)
+{
+	return "a stub said no";
+}
+
+const char *dv_syndrome(uint8_t syndrome)
+{
+	return syndrome ? "some syndrome" : "none";
+}
+
+void publish_touched(struct control *control, uint32_t place)
+{
+	struct node *n = (struct node *)control;
+
+	n->touches++;
+	n->touched = place;
+}
+
+bool publish_forget(struct control *control, const struct page_key *key)
+{
+	struct index_entry *entry = index_find(control->index, key);
+
+	if (!entry)
+		return false;
+	directory_remove(control, key, entry->place, entry->generation);
+	index_remove(control->index, key);
+	return true;
+}
+
+/* ---- nodes ----------------------------------------------------------------------------------- */
+
+uint64_t real_now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+/* Below the ephemeral range, so that no outgoing connection takes it; apart from other tests. */
+static uint16_t port_free(void)
+{
+	static uint16_t next;
+
+	if (!next)
+		next = (uint16_t)(12000 + getpid() % 100 * 199);
+	for (;; next++) {
+		struct sockaddr_in at = {.sin_family = AF_INET,
+			.sin_port = htons(next),
+			.sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+		int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
+		int status;
+
+		setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+		status = bind(fd, (struct sockaddr *)&at, sizeof(at));
+		close(fd);
+		if (status == 0)
+			return next++;
+	}
+}
+
+void nodes_setup(int heartbeat_ms, int dead_after_ms)
+{
+	clock_start();
+	signal(SIGPIPE, SIG_IGN); /* as main.c does */
+	if (!incarnations)
+		incarnations = (uint64_t)getpid() << 20;
+	memset(node, 0, sizeof(node));
+	for (unsigned i = 0; i < NODES; i++) {
+		struct settings *s = &node[i].settings;
+
+		settings_default(s);
+		port_of[i] = port_free();
+		s->cluster_port = port_of[i];
+		s->cluster_heartbeat_ms = heartbeat_ms;
+		s->cluster_dead_after_ms = dead_after_ms;
+	}
+}
+
+static void attach_memory(struct control *control)
+{
+	control->status = aligned_alloc(64, sizeof(*control->status));
+	if (control->status)
+		memset(control->status, 0, sizeof(*control->status));
+	if (!control->status || shard_open(4096, -1, false, &control->shard) < 0 ||
+		index_open(1024, &control->index) < 0)
+		abort();
+}
+
+int node_open(unsigned i, const char *seeds)
+{
+	struct node *n = &node[i];
+	struct control *control = &n->control;
+	int status;
+
+	memset(control, 0, sizeof(*control));
+	memset(n->rail, 0, sizeof(n->rail));
+	snprintf(n->settings.cluster_seeds, sizeof(n->settings.cluster_seeds), "%s",
+		seeds ? seeds : "");
+	control->settings = &n->settings;
+	control->base = event_base_new();
+	incarnations++;
+	control->incarnation = map_mix(incarnations);
+	control->ref = (uint32_t)control->incarnation;
+	snprintf(control->name, sizeof(control->name), "node-%u", i);
+	control->rails = 2;
+	for (unsigned r = 0; r < control->rails; r++)
+		control->rail[r].rail = (struct rail *)&n->rail[r];
+	attach_memory(control);
+	n->open = true;
+	n->stalled = false;
+	status = rpc_open(control);
+	if (status == 0)
+		status = member_open(control);
+	if (status == 0)
+		status = directory_open(control);
+	if (status == 0)
+		status = connect_open(control);
+	if (status)
+		node_close(i);
+	return status;
+}
+
+void node_close(unsigned i)
+{
+	struct control *control = &node[i].control;
+
+	if (!node[i].open)
+		return;
+	node[i].open = false;
+	connect_close(control);
+	directory_close(control);
+	member_close(control);
+	rpc_close(control);
+	index_close(control->index);
+	shard_close(&control->shard);
+	free(control->status);
+	event_base_free(control->base);
+}
+
+void nodes_teardown(void)
+{
+	for (unsigned i = 0; i < NODES; i++)
+		node_close(i);
+}
+
+const char *node_at(unsigned i)
+{
+	static char text[NODES][32];
+
+	snprintf(text[i], sizeof(text[i]), "127.0.0.1:%u", port_of[i]);
+	return text[i];
+}
+
+void nodes_turn(void)
+{
+	struct timespec moment = {.tv_nsec = 200000};
+
+	for (unsigned i = 0; i < NODES; i++) {
+		if (!node[i].open || node[i].stalled)
+			continue;
+		event_base_loop(node[i].control.base, EVLOOP_NONBLOCK);
+		directory_flush(&node[i].control);
+	}
+	nanosleep(&moment, NULL);
+}
+
+void nodes_run(unsigned ms)
+{
+	(void)nodes_until(false, ms);
+}
+
+bool sees(unsigned i, unsigned j)
+{
+	const struct map_view *map = &node[i].control.status->map.current;
+
+	for (uint32_t m = 0; m < map->members; m++)
+		if (map->member[m].incarnation == node[j].control.incarnation)
+			return true;
+	return false;
+}
+
+bool sees_count(unsigned i, unsigned count)
+{
+	return member_map(&node[i].control)->members == count;
+}
+
+bool all_agree(void)
+{
+	unsigned open = 0;
+
+	for (unsigned i = 0; i < NODES; i++)
+		open += node[i].open;
+	for (unsigned i = 0; i < NODES; i++)
+		for (unsigned j = 0; j < NODES; j++)
+			if (node[i].open && node[j].open && (!sees(i, j) || !sees_count(i, open)))
+				return false;
+	return true;
+}
+
+/* ---- pages ----------------------------------------------------------------------------------- */
+
+struct page_key key_of(uint64_t number)
+{
+	return (struct page_key){.word = {map_mix(number + 1), map_mix(number + 1000003)}};
+}
+
+void node_done(void *context, uint64_t cookie, enum op_status status)
+{
+	struct node *n = context;
+
+	(void)cookie;
+	n->dones++;
+	n->hits += status == OP_HIT;
+	n->status = status;
+}
+
+void node_put(unsigned i, uint64_t number, uint32_t generation, unsigned deadline_ms)
+{
+	struct index_entry entry = {.key = key_of(number),
+		.place = place_make((uint32_t)number & 1, (uint32_t)number & 0xffff),
+		.generation = generation,
+		.length = 4096};
+	struct index_entry *there;
+
+	index_remove(node[i].control.index, &entry.key);
+	index_put(node[i].control.index, &entry, &there);
+	directory_publish(&node[i].control, &entry.key, entry.place, generation,
+		clock_now_ns() + deadline_ms * 1000000ull, node_done, &node[i], number);
+}
+
+static unsigned found_in(unsigned owner, unsigned i, uint64_t number)
+{
+	struct page_key key = key_of(number);
+	const struct index_entry *entry = index_find(node[i].control.index, &key);
+	struct dir_entry found[2 * BUCKET_ENTRIES];
+	unsigned count = shard_find(&node[owner].control.shard, &key, found, 2 * BUCKET_ENTRIES);
+
+	for (unsigned f = 0; entry && f < count; f++)
+		if (found[f].ref == node[i].control.ref && found[f].place == entry->place &&
+			found[f].generation == entry->generation)
+			return 1;
+	return 0;
+}
+
+unsigned found_at_owners(unsigned reader, unsigned i, uint64_t number)
+{
+	const struct map_view *map = &node[reader].control.status->map.current;
+	struct page_key key = key_of(number);
+	uint32_t owner[REPLICAS_MAX];
+	unsigned owners = map_owners(map, &key, owner), found = 0;
+
+	for (unsigned o = 0; o < owners; o++)
+		for (unsigned n = 0; n < NODES; n++)
+			if (node[n].open && node[n].control.ref == map->member[owner[o]].ref)
+				found += found_in(n, i, number);
+	return found;
+}
+
+unsigned found_anywhere(unsigned i, uint64_t number)
+{
+	unsigned found = 0;
+
+	for (unsigned n = 0; n < NODES; n++)
+		if (node[n].open)
+			found += found_in(n, i, number);
+	return found;
+}
+
+/* ---- bare connections ------------------------------------------------------------------------ */
+
+int raw_open(unsigned i)
+{
+	struct sockaddr_in at = {.sin_family = AF_INET,
+		.sin_port = htons(port_of[i]),
+		.sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	if (connect(fd, (struct sockaddr *)&at, sizeof(at)) < 0) {
+		close(fd);
+		return -1;
+	}
+	fcntl(fd, F_SETFL, O_NONBLOCK);
+	return fd;
+}
+
+void raw_bytes(int fd, const void *bytes, size_t count)
+{
+	const char *at = bytes;
+
+	for (unsigned tries = 0; count && tries < 10000; tries++) {
+		ssize_t sent = send(fd, at, count, MSG_NOSIGNAL);
+
+		if (sent > 0) {
+			at += sent;
+			count -= (size_t)sent;
+		} else if (errno != EAGAIN) {
+			return;
+		}
+		nodes_turn();
+	}
+}
+
+void raw_message(int fd, const Pc__Message *message)
+{
+	size_t bytes = pc__message__get_packed_size(message);
+	uint8_t *frame = malloc(bytes + 4);
+	uint32_t length = htonl((uint32_t)bytes);
+
+	memcpy(frame, &length, 4);
+	pc__message__pack(message, frame + 4);
+	raw_bytes(fd, frame, bytes + 4);
+	free(frame);
+}
+
+void raw_hello(int fd, const char *name, uint64_t incarnation, uint16_t port, Pc__Member *extra)
+{
+	Pc__Member self = PC__MEMBER__INIT;
+	Pc__Hello hello = PC__HELLO__INIT;
+	Pc__Message message = PC__MESSAGE__INIT;
+
+	self.name = (char *)name;
+	self.incarnation = incarnation;
+	self.address = "127.0.0.1";
+	self.port = port;
+	self.rails = 2;
+	self.bucket_bits = 10;
+	hello.version = ABI_VERSION;
+	hello.self = &self;
+	if (extra) {
+		hello.n_members = 1;
+		hello.members = &extra;
+	}
+	message.body_case = PC__MESSAGE__BODY_HELLO;
+	message.hello = &hello;
+	raw_message(fd, &message);
+}
+
+size_t raw_read(int fd, void *bytes, size_t room, unsigned ms)
+{
+	ssize_t got = -1;
+
+	(void)nodes_until((got = recv(fd, bytes, room, 0)) > 0, ms);
+	return got > 0 ? (size_t)got : 0;
+}
+
+bool raw_closed(int fd, unsigned ms)
+{
+	char bytes[4096];
+	ssize_t got = -1;
+
+	return nodes_until(
+		((got = recv(fd, bytes, sizeof(bytes), 0)) == 0 || (got < 0 && errno != EAGAIN)),
+		ms);
+}

@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * dv/hot.h against plain memory: the bytes a ConnectX would read, and what it makes of the bytes a
+ * ConnectX would write. No NIC, no library. One thread.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include "dv/hot.h"
+
+#define BLOCKS 8u
+#define CQES 4u
+
+static alignas(64) uint8_t queue[BLOCKS * DV_WQEBB];
+static alignas(64) uint8_t uar[4096];
+static alignas(64) uint8_t cqes[CQES * 128];
+static alignas(64) __be32 sq_record[2], cq_record[2];
+
+static struct dv_sq new_sq(void)
+{
+	memset(queue, 0xaa, sizeof(queue));
+	memset(uar, 0, sizeof(uar));
+	memset(sq_record, 0, sizeof(sq_record));
+	return (struct dv_sq){.buf = queue, .record = sq_record, .bf_reg = uar + 0x800,
+		.wqe_cnt = BLOCKS, .qpn = 0x123456, .bf_size = 0x100};
+}
+
+static struct dv_cq new_cq(uint32_t cqe_size)
+{
+	memset(cqes, 0, sizeof(cqes));
+	memset(cq_record, 0, sizeof(cq_record));
+	for (uint32_t i = 0; i < CQES; i++)
+		cqes[(i + 1) * cqe_size - 1] = 0xf1;
+	return (struct dv_cq){.buf = cqes, .record = cq_record, .cqe_cnt = CQES,
+		.cqe_size = cqe_size, .cqn = 5};
+}
+
+static void a_read_of_one_segment_is_these_64_bytes(void **state)
+{
+	static const uint8_t expected[48] = {
+		0x00, 0x00, 0x00, 0x10, 0x12, 0x34, 0x56, 0x03, 0, 0, 0, 0x08, 0, 0, 0, 0,
+		0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08, 0x0a, 0x0b, 0x0c, 0x0d, 0, 0, 0, 0,
+		0x00, 0x01, 0x00, 0x02, 0x11, 0x12, 0x13, 0x14,
+		0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28,
+	};
+	struct dv_sge sge = {0x2122232425262728, 0x00010002, 0x11121314};
+	struct dv_sq sq = new_sq();
+
+	(void)state;
+	assert_int_equal(dv_post(&sq, DV_READ, 0x0102030405060708, 0x0a0b0c0d, &sge, 1,
+		DV_CE_ALWAYS), 0);
+	assert_memory_equal(queue, expected, sizeof(expected));
+	assert_int_equal(queue[48], 0xaa); /* beyond ds: not written, not read */
+	assert_int_equal(sq.pi, 1);
+	assert_int_equal(sq.last, 0);
+	assert_int_equal(dv_sq_room(&sq), BLOCKS - 1);
+}
+
+static void a_write_with_a_fence_differs_in_two_bytes(void **state)
+{
+	struct dv_sge sge = {1, 2, 3};
+	struct dv_sq sq = new_sq();
+
+	(void)state;
+	dv_post(&sq, DV_WRITE, 4, 5, &sge, 1, DV_CE_ALWAYS | DV_FENCE);
+	assert_int_equal(queue[3], 0x08);
+	assert_int_equal(queue[11], 0x88);
+}
+
+static void the_index_in_the_wqe_is_16_bits_of_the_free_running_one(void **state)
+{
+	static const uint8_t expected[4] = {0x00, 0xff, 0xfe, 0x10};
+	struct dv_sge sge = {1, 2, 3};
+	struct dv_sq sq = new_sq();
+
+	(void)state;
+	sq.pi = sq.ci = sq.rung = 0x5fffe;
+	assert_int_equal(dv_post(&sq, DV_READ, 4, 5, &sge, 1, 0), 0x5fffe);
+	assert_memory_equal(queue + 6 * 64, expected, 4);
+}
+
+static void a_third_segment_wraps_to_the_queue_s_first_block(void **state)
+{
+	static const uint8_t third[16] = {
+		0, 0, 0, 0x33, 0, 0, 0, 0x44, 0, 0, 0, 0, 0, 0, 0, 0x55};
+	struct dv_sge sges[3] = {{1, 2, 3}, {4, 5, 6}, {0x55, 0x33, 0x44}};
+	struct dv_sq sq = new_sq();
+
+	(void)state;
+	sq.pi = sq.ci = sq.rung = BLOCKS - 1;
+	dv_post(&sq, DV_READ, 7, 8, sges, 3, DV_CE_ALWAYS);
+	assert_int_equal(queue[7 * 64 + 7], 5); /* ds */
+	assert_int_equal(queue[7 * 64 + 63], 4); /* second segment's address */
+	assert_memory_equal(queue, third, sizeof(third));
+	assert_int_equal(queue[16], 0xaa);
+	assert_int_equal(sq.pi, BLOCKS + 1);
+	assert_int_equal(sq.last, BLOCKS - 1);
+}
+
+static void blocks_are_counted_from_segments(void **state)
+{
+	(void)state;
+	assert_int_equal(dv_wqe_blocks(0), 1);
+	assert_int_equal(dv_wqe_blocks(1), 1);
+	assert_int_equal(dv_wqe_blocks(2), 1);
+	assert_int_equal(dv_wqe_blocks(3), 2);
+}
+
+static uint64_t doorbell(unsigned half)
+{
+	uint64_t value;
+
+	memcpy(&value, uar + 0x800 + 0x100 * half, sizeof(value));
+	return value;
+}
+
+static void the_doorbell_carries_the_last_wqe_and_alternates(void **state)
+{
+	struct dv_sge sge = {1, 2, 3};
+	struct dv_sq sq = new_sq();
+
+	(void)state;
+	dv_ring(&sq);
+	assert_int_equal(doorbell(0), 0); /* nothing posted, nothing rung */
+	dv_post(&sq, DV_READ, 4, 5, &sge, 1, 0);
+	dv_post(&sq, DV_READ, 4, 5, &sge, 1, DV_CE_ALWAYS);
+	assert_int_equal(sq_record[1], 0);
+	dv_ring(&sq);
+	assert_memory_equal(uar + 0x800, queue + 64, 8);
+	assert_int_equal(doorbell(1), 0);
+	assert_int_equal(be32toh(sq_record[1]), 2);
+	assert_int_equal(sq_record[0], 0);
+	dv_ring(&sq);
+	assert_int_equal(doorbell(1), 0); /* once per batch */
+	dv_post(&sq, DV_READ, 4, 5, &sge, 1, 0);
+	dv_ring(&sq);
+	assert_memory_equal(uar + 0x900, queue + 128, 8);
+	memset(uar, 0, sizeof(uar));
+	dv_post(&sq, DV_READ, 4, 5, &sge, 1, 0);
+	dv_ring(&sq);
+	assert_memory_equal(uar + 0x800, queue + 192, 8);
+	assert_int_equal(doorbell(1), 0);
+	assert_int_equal(be32toh(sq_record[1]), 4);
+}
+
+static void the_doorbell_record_holds_16_bits(void **state)
+{
+	struct dv_sge sge = {1, 2, 3};
+	struct dv_sq sq = new_sq();
+
+	(void)state;
+	sq.pi = sq.ci = sq.rung = 0x1ffff;
+	dv_post(&sq, DV_READ, 4, 5, &sge, 1, 0);
+	dv_ring(&sq);
+	assert_int_equal(be32toh(sq_record[1]), 0);
+	sq.pi = sq.ci = sq.rung = 0x1fffe;
+	dv_post(&sq, DV_READ, 4, 5, &sge, 1, 0);
+	dv_ring(&sq);
+	assert_int_equal(be32toh(sq_record[1]), 0xffff);
+}
+
+/* As a device writes it; `round` is the owner bit. */
+static void complete(struct dv_cq *cq, uint32_t at, uint8_t opcode, uint8_t round, uint8_t syndrome)
+{
+	uint8_t *cqe = cqes + (size_t)at * cq->cqe_size + cq->cqe_size - 64;
+
+	cqe[44] = 0, cqe[45] = 1, cqe[46] = 2, cqe[47] = 3;
+	cqe[54] = 0x99;
+	cqe[55] = syndrome;
+	cqe[56] = 0x0d, cqe[57] = 0xab, cqe[58] = 0xcd, cqe[59] = 0xef;
+	cqe[60] = 0x12, cqe[61] = (uint8_t)(0x30 + at);
+	cqe[63] = (uint8_t)(opcode << 4 | round);
+}
+
+static void fresh_cqes_are_nobody_s_completion(void **state)
+{
+	struct dv_completion done[8];
+	struct dv_cq cq = new_cq(64);
+
+	(void)state;
+	assert_false(dv_cq_has(&cq));
+	assert_int_equal(dv_poll(&cq, done, 8), 0);
+	complete(&cq, 0, MLX5_CQE_INVALID, 0, 0); /* right owner, no opcode */
+	assert_false(dv_cq_has(&cq));
+}
+
+static void the_owner_bit_turns_every_round(void **state)
+{
+	struct dv_completion done[8];
+	struct dv_cq cq = new_cq(64);
+
+	(void)state;
+	for (uint32_t i = 0; i < 4 * CQES; i++) {
+		uint8_t round = i / CQES & 1;
+
+		assert_false(dv_cq_has(&cq)); /* what lies there is of the round before */
+		complete(&cq, i % CQES, MLX5_CQE_REQ, !round, 0);
+		assert_false(dv_cq_has(&cq));
+		complete(&cq, i % CQES, MLX5_CQE_REQ, round, 0);
+		assert_int_equal(dv_poll(&cq, done, 8), 1);
+		assert_int_equal(done[0].qpn, 0xabcdef);
+		assert_int_equal(done[0].wqe_counter, 0x1230 + i % CQES);
+		assert_int_equal(done[0].bytes, 0x010203);
+		assert_int_equal(done[0].syndrome, 0);
+		assert_int_equal(be32toh(cq_record[0]), i + 1);
+	}
+}
+
+static void a_poll_takes_no_more_than_it_may(void **state)
+{
+	struct dv_completion done[8];
+	struct dv_cq cq = new_cq(64);
+
+	(void)state;
+	for (uint32_t i = 0; i < CQES; i++)
+		complete(&cq, i, MLX5_CQE_REQ, 0, 0);
+	assert_int_equal(dv_poll(&cq, done, 3), 3);
+	assert_int_equal(be32toh(cq_record[0]), 3);
+	assert_int_equal(dv_poll(&cq, done, 3), 1);
+	assert_int_equal(dv_poll(&cq, done, 3), 0);
+	assert_int_equal(be32toh(cq_record[0]), 4);
+}
+
+static void the_consumer_index_is_24_bits(void **state)
+{
+	struct dv_completion done[8];
+	struct dv_cq cq = new_cq(64);
+
+	(void)state;
+	cq.ci = 0x2ffffff;
+	complete(&cq, 3, MLX5_CQE_REQ, 1, 0);
+	assert_int_equal(dv_poll(&cq, done, 8), 1);
+	assert_int_equal(be32toh(cq_record[0]), 0);
+}
+
+static void an_error_cqe_tells_its_syndrome(void **state)
+{
+	struct dv_completion done[8];
+	struct dv_cq cq = new_cq(64);
+
+	(void)state;
+	complete(&cq, 0, MLX5_CQE_REQ_ERR, 0, DV_SYNDROME_REMOTE_ACCESS);
+	complete(&cq, 1, MLX5_CQE_REQ_ERR, 0, 0); /* an error that is none */
+	complete(&cq, 2, MLX5_CQE_RESP_SEND, 0, 0); /* not a send queue's */
+	complete(&cq, 3, MLX5_CQE_REQ, 0, 0);
+	assert_int_equal(dv_poll(&cq, done, 8), 4);
+	assert_int_equal(done[0].syndrome, DV_SYNDROME_REMOTE_ACCESS);
+	assert_int_equal(done[0].vendor, 0x99);
+	assert_int_equal(done[0].bytes, 0);
+	assert_int_equal(done[1].syndrome, DV_SYNDROME_BAD_RESPONSE);
+	assert_int_equal(done[2].syndrome, DV_SYNDROME_BAD_RESPONSE);
+	assert_int_equal(done[3].syndrome, 0); /* a batch never ends early */
+}
+
+static void a_cqe_of_128_bytes_is_its_last_64(void **state)
+{
+	struct dv_completion done[8];
+	struct dv_cq cq = new_cq(128);
+
+	(void)state;
+	for (uint32_t i = 0; i < 2 * CQES; i++) {
+		complete(&cq, i % CQES, MLX5_CQE_REQ, i / CQES & 1, 0);
+		assert_int_equal(dv_poll(&cq, done, 8), 1);
+		assert_int_equal(done[0].wqe_counter, 0x1230 + i % CQES);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_read_of_one_segment_is_these_64_bytes),
+		cmocka_unit_test(a_write_with_a_fence_differs_in_two_bytes),
+		cmocka_unit_test(the_index_in_the_wqe_is_16_bits_of_the_free_running_one),
+		cmocka_unit_test(a_third_segment_wraps_to_the_queue_s_first_block),
+		cmocka_unit_test(blocks_are_counted_from_segments),
+		cmocka_unit_test(the_doorbell_carries_the_last_wqe_and_alternates),
+		cmocka_unit_test(the_doorbell_record_holds_16_bits),
+		cmocka_unit_test(fresh_cqes_are_nobody_s_completion),
+		cmocka_unit_test(the_owner_bit_turns_every_round),
+		cmocka_unit_test(a_poll_takes_no_more_than_it_may),
+		cmocka_unit_test(the_consumer_index_is_24_bits),
+		cmocka_unit_test(an_error_cqe_tells_its_syndrome),
+		cmocka_unit_test(a_cqe_of_128_bytes_is_its_last_64),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

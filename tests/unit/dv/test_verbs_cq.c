@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Completion queues on mlx5dv: what is asked for, what the hot handle holds, and that any failure
+ * frees what was made before it. Against stubs; one thread.
+ */
+#include "tests/unit/dv/test_verbs_stub.h"
+
+static const struct dv_ops *ops = &dv_verbs_ops;
+
+static void a_cq_is_a_power_of_two_of_plain_cqes(void **state)
+{
+	static const struct {
+		unsigned depth, entries;
+	} rows[] = {{1, 2}, {2, 2}, {3, 4}, {33, 64}, {64, 64}, {16384, 16384}};
+	struct dv_device *device = stub_open();
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		struct dv_cq cq;
+
+		stub.cq_raw.cqe_cnt = rows[i].entries;
+		assert_int_equal(ops->cq_create(device, rows[i].depth, &cq), 0);
+		assert_int_equal(stub.cq_attr.cqe, rows[i].entries - 1); /* libmlx5 adds one */
+		assert_null(stub.cq_attr.channel);
+		assert_int_equal(stub.cq_attr.wc_flags, 0);
+		assert_int_equal(stub.cq_attr.comp_mask,
+			IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD);
+		assert_int_equal(stub.cq_attr.flags, IBV_CREATE_CQ_ATTR_SINGLE_THREADED);
+		assert_ptr_equal(stub.cq_attr.parent_domain, &stub_domain);
+		assert_int_equal(stub.cq_mlx5_attr.comp_mask, MLX5DV_CQ_INIT_ATTR_MASK_CQE_SIZE);
+		assert_int_equal(stub.cq_mlx5_attr.cqe_size, 64);
+		assert_ptr_equal(cq.buf, stub_queue);
+		assert_ptr_equal(cq.record, stub_cq_record);
+		assert_int_equal(cq.cqe_cnt, rows[i].entries);
+		assert_int_equal(cq.cqe_size, 64);
+		assert_int_equal(cq.ci, 0);
+		assert_int_equal(cq.cqn, 0x77);
+		ops->cq_destroy(device, &cq);
+		assert_int_equal(stub.alive.cq, 0);
+		assert_null(device->cqs);
+	}
+	ops->close(device);
+}
+
+static void a_cq_that_cannot_be_is_refused(void **state)
+{
+	struct dv_device *device = stub_open();
+	struct dv_cq cq = {.cqn = 42};
+
+	(void)state;
+	assert_int_equal(ops->cq_create(device, 0, &cq), -EINVAL);
+	assert_int_equal(ops->cq_create(device, 4194304, &cq), -EINVAL);
+	said("1 to 4194303 can be");
+	stub.cq_raw.cqe_cnt = 48;
+	assert_int_equal(ops->cq_create(device, 40, &cq), -EPROTO);
+	stub.cq_raw.cqe_cnt = 32;
+	assert_int_equal(ops->cq_create(device, 40, &cq), -EPROTO);
+	stub.cq_raw.cqe_cnt = 64;
+	stub.cq_raw.cqe_size = 32;
+	assert_int_equal(ops->cq_create(device, 40, &cq), -EPROTO);
+	stub.cq_raw.cqe_size = 64;
+	stub.fail_errno = ENOSPC;
+	for (unsigned step = 1; step <= 2; step++) { /* create, init_obj */
+		stub.fail_at = stub.calls + step;
+		assert_int_equal(ops->cq_create(device, 40, &cq), -ENOSPC);
+		assert_int_equal(stub.alive.cq, 0);
+		assert_null(device->cqs);
+	}
+	assert_int_equal(cq.cqn, 42);
+	ops->close(device);
+}
+
+static void several_cqs_are_told_apart(void **state)
+{
+	struct dv_device *device = stub_open();
+	struct dv_cq cq[3], stranger = {.cqn = 9};
+
+	(void)state;
+	for (unsigned i = 0; i < 3; i++) {
+		stub.cq_raw.cqn = i;
+		assert_int_equal(ops->cq_create(device, 64, &cq[i]), 0);
+	}
+	ops->cq_destroy(device, &stranger);
+	assert_int_equal(stub.alive.cq, 3);
+	ops->cq_destroy(device, &cq[1]);
+	assert_null(dv_verbs_cq_find(device, &cq[1]));
+	assert_non_null(dv_verbs_cq_find(device, &cq[0]));
+	assert_non_null(dv_verbs_cq_find(device, &cq[2]));
+	stub.alive.qp = 1; /* somebody still uses it: it stays */
+	ops->cq_destroy(device, &cq[0]);
+	assert_non_null(dv_verbs_cq_find(device, &cq[0]));
+	assert_non_null(strstr(stub.log, "still uses it"));
+	stub.alive.qp = 0;
+	ops->cq_destroy(device, &cq[0]);
+	ops->cq_destroy(device, &cq[2]);
+	ops->close(device);
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		TEST(a_cq_is_a_power_of_two_of_plain_cqes),
+		TEST(a_cq_that_cannot_be_is_refused),
+		TEST(several_cqs_are_told_apart),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Opening a ConnectX: which GID is chosen, what is refused and how it is said, and that a failure
+ * at any step leaves nothing behind. Against stubs; one thread.
+ */
+#include "tests/unit/dv/test_verbs_stub.h"
+
+/* Opens and expects a refusal: the errno, and words of its text. */
+static void refused(const struct dv_options *options, int error, const char *words)
+{
+	struct dv_device *device = (void *)&stub;
+
+	assert_int_equal(dv_verbs_ops.open(options, &device), error);
+	assert_ptr_equal(device, &stub); /* outputs untouched */
+	said(words);
+}
+
+static const struct dv_options usual = {.name = "mlx5_0", .gid_index = -1};
+
+static void a_roce_port_is_opened_with_all_its_attributes(void **state)
+{
+	struct dv_device *device = stub_open();
+	struct dv_attributes attributes;
+
+	(void)state;
+	assert_ptr_equal(device->ops, &dv_verbs_ops);
+	dv_verbs_ops.attributes(device, &attributes);
+	assert_string_equal(attributes.name, "mlx5_0");
+	assert_true(attributes.mr_bytes_max == UINT64_MAX);
+	assert_int_equal(attributes.qp_depth_max, 32768);
+	assert_int_equal(attributes.cq_depth_max, 4194303);
+	assert_int_equal(attributes.reads_max, 16);
+	assert_true(attributes.bits_per_second == 400000000000ull);
+	assert_int_equal(attributes.numa_node, -1);
+	assert_true(attributes.hardware);
+	assert_null(dv_verbs_ops.step);
+	assert_null(dv_verbs_ops.needs_step);
+	assert_non_null(strstr(stub.log, "RoCE v2, GID 3 ::ffff:10.0.0.1 (chosen), MTU 4096"));
+	dv_verbs_ops.close(device);
+}
+
+/* Every entry is a row of a port's GID table; the index that must be chosen. */
+static void the_gid_is_chosen_by_the_table(void **state)
+{
+	static const struct {
+		struct {
+			uint32_t type;
+			const char *text;
+		} gid[STUB_GIDS];
+		int chosen; /* -1: refused */
+	} rows[] = {
+		{{{IBV_GID_TYPE_ROCE_V2, "fe80::1"}, {IBV_GID_TYPE_ROCE_V2, "2001:db8::1"},
+			 {IBV_GID_TYPE_ROCE_V2, "::ffff:10.0.0.1"}}, 2},
+		{{{IBV_GID_TYPE_ROCE_V2, "fe80::1"}, {IBV_GID_TYPE_ROCE_V2, "fd00::1"}}, 1},
+		{{{IBV_GID_TYPE_ROCE_V2, "fe80::1"}}, 0},
+		{{{IBV_GID_TYPE_ROCE_V2, "febf::1"}, {IBV_GID_TYPE_ROCE_V2, "fec0::1"}}, 1},
+		{{{IBV_GID_TYPE_ROCE_V1, "::ffff:10.0.0.1"}, {IBV_GID_TYPE_ROCE_V2, "fe80::1"}}, 1},
+		{{{IBV_GID_TYPE_ROCE_V2, "::ffff:10.0.0.1"},
+			 {IBV_GID_TYPE_ROCE_V2, "::ffff:10.0.0.2"}}, 0},
+		{{{IBV_GID_TYPE_ROCE_V2, "::"}, {IBV_GID_TYPE_ROCE_V2, "2001:db8::1"}}, 1},
+		{{{IBV_GID_TYPE_ROCE_V2, "::"}}, -1},
+		{{{IBV_GID_TYPE_ROCE_V1, "::ffff:10.0.0.1"}}, -1},
+		{{{0, NULL}}, -1},
+	};
+
+	(void)state;
+	for (size_t row = 0; row < sizeof(rows) / sizeof(rows[0]); row++) {
+		struct dv_device *device;
+
+		stub.gid_count = 0;
+		for (unsigned i = 0; i < STUB_GIDS && rows[row].gid[i].text; i++)
+			stub_gid(i, rows[row].gid[i].type, rows[row].gid[i].text);
+		if (rows[row].chosen < 0) {
+			refused(&usual, -EADDRNOTAVAIL, "has no RoCE v2 GID: give its network");
+			continue;
+		}
+		device = stub_open();
+		assert_int_equal(device->gid_index, rows[row].chosen);
+		assert_memory_equal(&device->gid, &stub.gids[rows[row].chosen].gid, 16);
+		dv_verbs_ops.close(device);
+	}
+}
+
+/* Kernels list what is valid, not in order of index, and for all ports. */
+static void the_index_is_the_entrys_and_not_its_place(void **state)
+{
+	struct dv_device *device;
+
+	(void)state;
+	stub.gid_count = 0;
+	stub_gid(0, IBV_GID_TYPE_ROCE_V2, "::ffff:10.0.0.9");
+	stub_gid(1, IBV_GID_TYPE_ROCE_V2, "::ffff:10.0.0.2");
+	stub_gid(2, IBV_GID_TYPE_ROCE_V2, "::ffff:10.0.0.3");
+	stub.gids[0].port_num = 2;
+	stub.gids[1].gid_index = 7;
+	stub.gids[2].gid_index = 5;
+	device = stub_open();
+	assert_int_equal(device->gid_index, 5);
+	assert_memory_equal(&device->gid, &stub.gids[2].gid, 16);
+	dv_verbs_ops.close(device);
+}
+
+static void a_given_gid_index_is_honoured_and_checked(void **state)
+{
+	struct dv_options options = {.name = "mlx5_0", .gid_index = 1};
+	struct dv_device *device;
+
+	(void)state;
+	assert_int_equal(dv_verbs_ops.open(&options, &device), 0);
+	assert_int_equal(device->gid_index, 1); /* link-local, but asked for */
+	assert_non_null(strstr(stub.log, "GID 1 fe80::1 (as set)"));
+	dv_verbs_ops.close(device);
+	options.gid_index = 2;
+	refused(&options, -EINVAL, "GID 2 (::ffff:10.0.0.1) is not RoCE v2");
+	options.gid_index = 4;
+	refused(&options, -EINVAL, "has no GID at index 4");
+	stub_gid(4, IBV_GID_TYPE_ROCE_V2, "2001:db8::1");
+	stub.gids[4].gid_index = 256 + 3; /* an address handle has 8 bits for it */
+	options.gid_index = 256 + 3;
+	refused(&options, -EINVAL, "has no GID at index 259");
+}
+
+static void infiniband_uses_its_lid_and_first_gid(void **state)
+{
+	struct dv_device *device;
+
+	(void)state;
+	stub.port.link_layer = IBV_LINK_LAYER_INFINIBAND;
+	stub.port.lid = 12;
+	stub_gid(0, IBV_GID_TYPE_IB, "fe80::b");
+	stub.gid_count = 1;
+	device = stub_open();
+	assert_int_equal(device->kind, DV_ADDRESS_INFINIBAND);
+	assert_int_equal(device->lid, 12);
+	assert_int_equal(device->gid_index, 0);
+	assert_false(device->grh);
+	dv_verbs_ops.close(device);
+	stub.port.flags = IBV_QPF_GRH_REQUIRED;
+	device = stub_open();
+	assert_true(device->grh);
+	dv_verbs_ops.close(device);
+	stub.port.lid = 0;
+	refused(&usual, -ENETDOWN, "has no LID: does a subnet manager run?");
+}
+
+static void what_cannot_be_used_is_refused_with_a_reason(void **state)
+{
+	struct dv_options options = {.name = "mlx5_9", .gid_index = -1};
+	char long_name[NAME_BYTES_MAX + 1];
+
+	(void)state;
+	refused(&options, -ENODEV, "there is no NIC mlx5_9 here; `rdma link` shows: mlx5_7 mlx5_0");
+	stub.fail_at = stub.calls + 1;
+	stub.fail_errno = ENOSYS; /* what libibverbs says on a kernel without RDMA */
+	refused(&usual, -ENODEV, "this kernel has no RDMA. Load mlx5_ib");
+	stub.no_devices = true;
+	refused(&usual, -ENODEV, "shows: none");
+	stub.no_devices = false;
+	memset(long_name, 'x', sizeof(long_name) - 1);
+	long_name[sizeof(long_name) - 1] = 0;
+	options.name = long_name;
+	refused(&options, -EINVAL, "too long");
+	options.name = "mlx5_0";
+	options.port = 2;
+	refused(&options, -EINVAL, "mlx5_0 has 1 port(s), there is no port 2");
+	options.port = 256;
+	refused(&options, -EINVAL, "there is no port 256");
+	stub.foreign = true;
+	refused(&usual, -EOPNOTSUPP, "mlx5_0 is not a ConnectX");
+	stub.foreign = false;
+	stub.limits.max_qp_rd_atom = 0;
+	refused(&usual, -EOPNOTSUPP, "cannot do RDMA READ");
+	stub.limits.max_qp_rd_atom = 16;
+	stub.port.state = IBV_PORT_DOWN;
+	refused(&usual, -ENETDOWN, "is not active (PORT_DOWN): check the cable and `ip link");
+	stub.port.link_layer = IBV_LINK_LAYER_INFINIBAND;
+	refused(&usual, -ENETDOWN, "subnet manager");
+	stub.port.state = IBV_PORT_ACTIVE;
+	stub.port.active_mtu = 0;
+	stub.port.lid = 1;
+	refused(&usual, -EPROTO, "MTU code 0");
+}
+
+static void a_small_mtu_is_warned_about(void **state)
+{
+	char text[sizeof(stub.log)];
+
+	(void)state;
+	stub.port.active_mtu = IBV_MTU_1024;
+	stub.fail_at = 5; /* the GID table, which comes after the warning */
+	stub.fail_errno = EIO;
+	refused(&usual, -EIO, "ibv_query_gid_table(mlx5_0)");
+	strcpy(text, stub.log);
+	assert_non_null(strstr(text, "RDMA MTU is 1024, not 4096"));
+}
+
+static void any_step_of_opening_can_fail_and_leaves_nothing(void **state)
+{
+	struct dv_device *device = stub_open();
+	unsigned steps = stub.calls;
+
+	(void)state;
+	dv_verbs_ops.close(device);
+	/* list, open, device, port, gids, pd, td, domain */
+	assert_int_equal(steps, 8);
+	for (unsigned step = 1; step <= steps; step++) {
+		stub.calls = 0;
+		stub.fail_at = step;
+		stub.fail_errno = ENOSPC;
+		refused(&usual, -ENOSPC, "No space left on device");
+		assert_int_equal(stub_teardown(NULL), 0);
+	}
+}
+
+static void outstanding_reads_are_the_smaller_of_sixteen_and_the_devices(void **state)
+{
+	struct dv_device *device;
+	struct dv_attributes attributes;
+
+	(void)state;
+	stub.limits.max_qp_rd_atom = 128;
+	stub.limits.max_qp_init_rd_atom = 4;
+	device = stub_open();
+	assert_int_equal(device->reads_in, 16);
+	assert_int_equal(device->reads_out, 4);
+	dv_verbs_ops.attributes(device, &attributes);
+	assert_int_equal(attributes.reads_max, 4);
+	dv_verbs_ops.close(device);
+}
+
+static void the_numa_node_is_read_from_sysfs(void **state)
+{
+	char folder[] = "/tmp/test-verbs-XXXXXX", path[128];
+	struct dv_device *device;
+	FILE *file;
+
+	(void)state;
+	assert_non_null(mkdtemp(folder));
+	snprintf(path, sizeof(path), "%s/device", folder);
+	assert_int_equal(mkdir(path, 0700), 0);
+	snprintf(path, sizeof(path), "%s/device/numa_node", folder);
+	for (int node = -1; node < 4; node++) {
+		file = fopen(path, "w");
+		fprintf(file, "%d\n", node);
+		fclose(file);
+		strcpy(stub_device.ibdev_path, folder);
+		device = stub_open();
+		assert_int_equal(device->attributes.numa_node, node);
+		dv_verbs_ops.close(device);
+	}
+	stub_device.ibdev_path[0] = 0;
+	unlink(path);
+	snprintf(path, sizeof(path), "%s/device", folder);
+	rmdir(path);
+	rmdir(folder);
+}
+
+static void speeds_are_lanes_times_lane_speed(void **state)
+{
+	static const struct {
+		uint8_t speed, width;
+		uint64_t bits;
+	} rows[] = {{32, 2, 100000000000ull}, {64, 2, 200000000000ull}, {128, 4, 800000000000ull},
+		{32, 1, 25000000000ull}, {16, 2, 56250000000ull}, {0, 2, 0}, {32, 0, 0}};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		struct ibv_port_attr port = {
+			.active_speed = rows[i].speed, .active_width = rows[i].width};
+
+		assert_true(port_bits_per_second(&port) == rows[i].bits);
+	}
+}
+
+static void closing_with_something_left_says_so(void **state)
+{
+	struct dv_device *device = stub_open();
+
+	(void)state;
+	stub.alive.mr = 1;
+	dv_verbs_ops.close(device);
+	assert_non_null(strstr(stub.log, "closing mlx5_0"));
+	assert_int_equal(stub.alive.pd, 1); /* not freed under the region */
+	stub.alive.pd = 0;
+	stub.alive.mr = 0;
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		TEST(a_roce_port_is_opened_with_all_its_attributes),
+		TEST(the_gid_is_chosen_by_the_table),
+		TEST(the_index_is_the_entrys_and_not_its_place),
+		TEST(a_given_gid_index_is_honoured_and_checked),
+		TEST(infiniband_uses_its_lid_and_first_gid),
+		TEST(what_cannot_be_used_is_refused_with_a_reason),
+		TEST(a_small_mtu_is_warned_about),
+		TEST(any_step_of_opening_can_fail_and_leaves_nothing),
+		TEST(outstanding_reads_are_the_smaller_of_sixteen_and_the_devices),
+		TEST(the_numa_node_is_read_from_sysfs),
+		TEST(speeds_are_lanes_times_lane_speed),
+		TEST(closing_with_something_left_says_so),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Queue pairs on mlx5dv: every attribute asked for, what the hot handle holds, what is refused, and
+ * that any failure frees what was made before it. Against stubs; one thread.
+ */
+#include "tests/unit/dv/test_verbs_stub.h"
+
+static const struct dv_ops *ops = &dv_verbs_ops;
+
+struct pair {
+	struct dv_device *device;
+	struct dv_cq cq;
+	struct dv_qp *qp;
+	struct dv_sq *sq;
+};
+
+static struct pair pair_make(void)
+{
+	struct pair p = {.device = stub_open()};
+
+	assert_int_equal(ops->cq_create(p.device, 64, &p.cq), 0);
+	assert_int_equal(ops->qp_create(p.device, &p.cq, 64, &p.qp, &p.sq), 0);
+	return p;
+}
+
+static void pair_drop(struct pair *p)
+{
+	ops->qp_destroy(p->qp);
+	ops->cq_destroy(p->device, &p->cq);
+	ops->close(p->device);
+}
+
+static void a_qp_is_asked_for_exactly(void **state)
+{
+	const struct ibv_qp_init_attr_ex *attr = &stub.qp_attr;
+	struct pair p = pair_make();
+
+	(void)state;
+	assert_int_equal(attr->qp_type, IBV_QPT_RC);
+	assert_int_equal(attr->sq_sig_all, 0);
+	assert_ptr_equal(attr->send_cq, ibv_cq_ex_to_cq(&stub_cq));
+	assert_ptr_equal(attr->recv_cq, ibv_cq_ex_to_cq(&stub_cq));
+	assert_null(attr->srq);
+	assert_int_equal(attr->cap.max_send_wr, 64);
+	assert_int_equal(attr->cap.max_send_sge, 2);
+	assert_int_equal(attr->cap.max_recv_wr, 0);
+	assert_int_equal(attr->cap.max_inline_data, 0);
+	assert_int_equal(attr->comp_mask, IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS);
+	assert_ptr_equal(attr->pd, &stub_domain); /* its own doorbell page */
+	assert_int_equal(
+		attr->send_ops_flags, IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_RDMA_WRITE);
+	assert_int_equal(stub.qp_mlx5_attr.comp_mask, MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS);
+	assert_int_equal(stub.qp_mlx5_attr.create_flags, MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE);
+	assert_int_equal(stub.modifies, 1);
+	assert_int_equal(stub.modify[0].attr.qp_state, IBV_QPS_INIT);
+	assert_int_equal(stub.modify[0].attr.port_num, 1);
+	assert_int_equal(stub.modify[0].attr.pkey_index, 0);
+	assert_int_equal(stub.modify[0].mask,
+		IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+	assert_int_equal(stub.modify[0].attr.qp_access_flags,
+		IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE);
+	pair_drop(&p);
+}
+
+static void the_hot_handle_is_what_mlx5dv_says(void **state)
+{
+	struct pair p = pair_make();
+	struct dv_sge sge = {0x1000, 4096, 7};
+
+	(void)state;
+	assert_int_equal((uintptr_t)p.sq % 64, 0);
+	assert_ptr_equal(p.sq->buf, stub_queue);
+	assert_ptr_equal(p.sq->record, stub_record);
+	assert_ptr_equal(p.sq->bf_reg, stub_register + 0x800);
+	assert_int_equal(p.sq->wqe_cnt, 64);
+	assert_int_equal(p.sq->bf_size, 256);
+	assert_int_equal(p.sq->bf_offset, 0);
+	assert_int_equal(p.sq->qpn, 0x4711);
+	assert_int_equal(ops->qp_number(p.qp), 0x4711);
+	assert_int_equal(dv_sq_room(p.sq), 64);
+	/* And the hot path can use it: WQE in the queue, record and register tell. */
+	dv_post(p.sq, DV_READ, 0x2000, 9, &sge, 1, DV_CE_ALWAYS);
+	dv_ring(p.sq);
+	assert_int_equal(be32toh(stub_record[DV_DBREC_SEND]), 1);
+	assert_memory_equal(stub_register + 0x800, stub_queue, 8);
+	p.sq->ci = p.sq->pi;
+	pair_drop(&p);
+}
+
+static void a_qp_that_cannot_be_is_refused_and_frees_its_parts(void **state)
+{
+	struct pair p = {.device = stub_open()};
+	struct dv_cq stranger = {.cqn = 9};
+	struct dv_qp *qp = (void *)&p;
+	struct dv_sq *sq = (void *)&p;
+
+	(void)state;
+	assert_int_equal(ops->cq_create(p.device, 64, &p.cq), 0);
+	assert_int_equal(ops->qp_create(p.device, &stranger, 64, &qp, &sq), -EINVAL);
+	said("CQ 0x9 is not of that NIC");
+	assert_int_equal(ops->qp_create(p.device, &p.cq, 0, &qp, &sq), -EINVAL);
+	assert_int_equal(ops->qp_create(p.device, &p.cq, 32769, &qp, &sq), -EINVAL);
+	said("1 to 32768 can be");
+	stub.qp_raw.sq.wqe_cnt = 32;
+	assert_int_equal(ops->qp_create(p.device, &p.cq, 64, &qp, &sq), -EPROTO);
+	stub.qp_raw.sq.wqe_cnt = 96;
+	assert_int_equal(ops->qp_create(p.device, &p.cq, 64, &qp, &sq), -EPROTO);
+	stub.qp_raw.sq.wqe_cnt = 64;
+	stub.qp_raw.sq.stride = 256;
+	assert_int_equal(ops->qp_create(p.device, &p.cq, 64, &qp, &sq), -EPROTO);
+	stub.qp_raw.sq.stride = 64;
+	assert_int_equal(stub.alive.qp, 0);
+	stub.fail_errno = ENOSPC;
+	for (unsigned step = 1; step <= 3; step++) { /* create, init_obj, INIT */
+		stub.fail_at = stub.calls + step;
+		assert_int_equal(ops->qp_create(p.device, &p.cq, 64, &qp, &sq), -ENOSPC);
+		said("No space left on device");
+		assert_int_equal(stub.alive.qp, 0);
+	}
+	assert_ptr_equal(qp, &p); /* outputs untouched */
+	assert_ptr_equal(sq, &p);
+	ops->cq_destroy(p.device, &p.cq);
+	ops->close(p.device);
+}
+
+/* ---- connecting ---------------------------------------------------------------------------- */
+
+static struct dv_address peer_address(void)
+{
+	struct dv_address remote = {.version = 1, .kind = DV_ADDRESS_ROCE_V2, .mtu = IBV_MTU_2048,
+		.qpn = 0x123456, .psn = 0xabcdef};
+
+	inet_pton(AF_INET6, "::ffff:10.0.0.2", remote.gid);
+	return remote;
+}
+
+static void the_address_tells_what_a_peer_needs(void **state)
+{
+	struct pair p = pair_make();
+	struct dv_address address;
+
+	(void)state;
+	memset(&address, 0xff, sizeof(address));
+	ops->qp_address(p.qp, &address);
+	assert_int_equal(address.version, 1);
+	assert_int_equal(address.kind, 2);
+	assert_int_equal(address.mtu, IBV_MTU_4096);
+	assert_int_equal(address.spare, 0);
+	assert_int_equal(address.qpn, 0x4711);
+	assert_int_equal(address.psn, p.qp->psn);
+	assert_true(address.psn <= 0xffffff);
+	assert_int_equal(address.tcp_port, 0);
+	assert_memory_equal(address.gid, stub.gids[3].gid.raw, 16);
+	pair_drop(&p);
+}
+
+static void connecting_sets_every_attribute(void **state)
+{
+	struct dv_address remote = peer_address();
+	const struct ibv_qp_attr *rtr = &stub.modify[1].attr, *rts = &stub.modify[2].attr;
+	struct pair p;
+
+	(void)state;
+	stub.limits.max_qp_rd_atom = 8;
+	p = pair_make();
+	assert_int_equal(ops->qp_connect(p.qp, &remote), 0);
+	assert_int_equal(stub.modifies, 3);
+	assert_int_equal(stub.modify[1].mask,
+		IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+			IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+	assert_int_equal(rtr->qp_state, IBV_QPS_RTR);
+	assert_int_equal(rtr->path_mtu, IBV_MTU_2048); /* the smaller */
+	assert_int_equal(rtr->dest_qp_num, 0x123456);
+	assert_int_equal(rtr->rq_psn, 0xabcdef);
+	assert_int_equal(rtr->max_dest_rd_atomic, 8);
+	assert_int_equal(rtr->min_rnr_timer, 12);
+	assert_int_equal(rtr->ah_attr.is_global, 1);
+	assert_int_equal(rtr->ah_attr.port_num, 1);
+	assert_int_equal(rtr->ah_attr.grh.sgid_index, 3);
+	assert_int_equal(rtr->ah_attr.grh.hop_limit, 64);
+	assert_memory_equal(rtr->ah_attr.grh.dgid.raw, remote.gid, 16);
+	assert_int_equal(stub.modify[2].mask,
+		IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+			IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
+	assert_int_equal(rts->qp_state, IBV_QPS_RTS);
+	assert_int_equal(rts->timeout, 14);
+	assert_int_equal(rts->retry_cnt, 7);
+	assert_int_equal(rts->rnr_retry, 7);
+	assert_int_equal(rts->sq_psn, p.qp->psn);
+	assert_int_equal(rts->max_rd_atomic, 16);
+	pair_drop(&p);
+}
+
+static void infiniband_connects_by_lid(void **state)
+{
+	struct dv_address remote = peer_address();
+	struct pair p;
+
+	(void)state;
+	stub.port.link_layer = IBV_LINK_LAYER_INFINIBAND;
+	stub.port.lid = 12;
+	stub_gid(0, IBV_GID_TYPE_IB, "fe80::b");
+	p = pair_make();
+	remote.kind = DV_ADDRESS_INFINIBAND;
+	assert_int_equal(ops->qp_connect(p.qp, &remote), -EPROTO);
+	said("no LID");
+	remote.lid = 34;
+	remote.mtu = IBV_MTU_4096;
+	assert_int_equal(ops->qp_connect(p.qp, &remote), 0);
+	assert_int_equal(stub.modify[1].attr.ah_attr.is_global, 0);
+	assert_int_equal(stub.modify[1].attr.ah_attr.dlid, 34);
+	assert_int_equal(stub.modify[1].attr.path_mtu, IBV_MTU_4096);
+	pair_drop(&p);
+}
+
+static void a_malformed_address_is_refused_before_the_nic_hears_of_it(void **state)
+{
+	struct pair p = pair_make();
+	struct dv_address bad[8];
+
+	(void)state;
+	for (unsigned i = 0; i < 8; i++)
+		bad[i] = peer_address();
+	bad[0].version = 2;
+	bad[1].kind = DV_ADDRESS_INFINIBAND;
+	bad[2].kind = 3;
+	bad[3].mtu = 0;
+	bad[4].mtu = 6;
+	bad[5].qpn = 0;
+	bad[6].qpn = 0x1000000;
+	bad[7].psn = 0x1000000;
+	for (unsigned i = 0; i < 8; i++) {
+		assert_int_equal(ops->qp_connect(p.qp, &bad[i]), -EPROTO);
+		said("the peer's address is refused");
+	}
+	bad[0] = peer_address();
+	memset(bad[0].gid, 0, 16);
+	assert_int_equal(ops->qp_connect(p.qp, &bad[0]), -EPROTO);
+	assert_int_equal(stub.modifies, 1);
+	pair_drop(&p);
+}
+
+static void a_failed_transition_says_which(void **state)
+{
+	struct dv_address remote = peer_address();
+	struct pair p = pair_make();
+
+	(void)state;
+	stub.fail_errno = ETIMEDOUT;
+	stub.fail_at = stub.calls + 1;
+	assert_int_equal(ops->qp_connect(p.qp, &remote), -ETIMEDOUT);
+	said("QP 0x4711 of mlx5_0: INIT -> RTR: Connection timed out. Can ::ffff:10.0.0.2");
+	stub.fail_at = stub.calls + 2;
+	assert_int_equal(ops->qp_connect(p.qp, &remote), -ETIMEDOUT);
+	said("RTR -> RTS");
+	stub.fail_at = stub.calls + 1;
+	assert_int_equal(ops->qp_error(p.qp), -ETIMEDOUT);
+	said("-> ERR");
+	pair_drop(&p);
+}
+
+static void an_undrained_qp_is_not_reset(void **state)
+{
+	struct pair p = pair_make();
+
+	(void)state;
+	p.sq->pi = 5;
+	p.sq->ci = 3;
+	assert_int_equal(ops->qp_reset(p.qp), -EBUSY);
+	said("reset with 2 blocks not yet reaped");
+	assert_int_equal(stub.modifies, 1);
+	pair_drop(&p);
+}
+
+static void a_reset_starts_the_queue_from_zero_with_a_new_sequence(void **state)
+{
+	struct pair p = pair_make();
+	struct dv_sq fresh = *p.sq;
+	uint32_t psn = p.qp->psn;
+
+	(void)state;
+	assert_int_equal(ops->qp_error(p.qp), 0);
+	assert_int_equal(stub.modify[1].attr.qp_state, IBV_QPS_ERR);
+	assert_int_equal(stub.modify[1].mask, IBV_QP_STATE);
+	p.sq->pi = p.sq->ci = p.sq->rung = 70;
+	p.sq->last = 69;
+	p.sq->bf_offset = 256;
+	stub_record[0] = stub_record[1] = htobe32(70);
+	assert_int_equal(ops->qp_reset(p.qp), 0);
+	assert_int_equal(stub.modify[2].attr.qp_state, IBV_QPS_RESET);
+	assert_int_equal(stub.modify[2].mask, IBV_QP_STATE);
+	assert_int_equal(stub.modify[3].attr.qp_state, IBV_QPS_INIT);
+	assert_memory_equal(p.sq, &fresh, sizeof(fresh));
+	assert_int_equal(stub_record[0], 0);
+	assert_int_equal(stub_record[1], 0);
+	assert_int_not_equal(p.qp->psn, psn);
+	stub.fail_at = stub.calls + 1;
+	assert_int_equal(ops->qp_reset(p.qp), -ENOMEM);
+	said("-> RESET");
+	pair_drop(&p);
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		TEST(a_qp_is_asked_for_exactly),
+		TEST(the_hot_handle_is_what_mlx5dv_says),
+		TEST(a_qp_that_cannot_be_is_refused_and_frees_its_parts),
+		TEST(the_address_tells_what_a_peer_needs),
+		TEST(connecting_sets_every_attribute),
+		TEST(infiniband_connects_by_lid),
+		TEST(a_malformed_address_is_refused_before_the_nic_hears_of_it),
+		TEST(a_failed_transition_says_which),
+		TEST(an_undrained_qp_is_not_reset),
+		TEST(a_reset_starts_the_queue_from_zero_with_a_new_sequence),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

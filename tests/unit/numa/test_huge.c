@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Page memory: what is mapped, what is refused, and what is said; machines are faked by files. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <numaif.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "config/log.h"
+#include "numa/huge.h"
+#include "numa/memory.h"
+
+#define MIB (1024ull * 1024)
+#define HUGE_DIR "sys/kernel/mm/hugepages/hugepages-2048kB"
+#define NODE_DIR "sys/devices/system/node/node0/hugepages/hugepages-2048kB"
+
+static char dir[] = "/tmp/peercache-test-XXXXXX";
+static char text[4096];
+
+static void put(const char *path, const char *content)
+{
+	char full[256];
+	FILE *file;
+
+	for (const char *p = path; (p = strchr(p, '/')) != NULL; p++) {
+		snprintf(full, sizeof(full), "%s/%.*s", dir, (int)(p - path), path);
+		mkdir(full, 0700);
+	}
+	snprintf(full, sizeof(full), "%s/%s", dir, path);
+	file = fopen(full, "we");
+	assert_non_null(file);
+	fputs(content, file);
+	fclose(file);
+}
+
+/* A machine with 8 GiB available, no limit and no huge pages. */
+static int start(void **state)
+{
+	(void)state;
+	log_flush();
+	log_test_capture(text, sizeof(text));
+	put("proc/meminfo", "MemTotal: 16777216 kB\nMemFree: 1 kB\nMemAvailable: 8388608 kB\n");
+	put("proc/self/cgroup", "0::/\n");
+	put(HUGE_DIR "/free_hugepages", "0\n");
+	put(HUGE_DIR "/resv_hugepages", "0\n");
+	put(HUGE_DIR "/nr_overcommit_hugepages", "0\n");
+	put(HUGE_DIR "/surplus_hugepages", "0\n");
+	put(NODE_DIR "/free_hugepages", "0\n");
+	put("sys/fs/cgroup/a/b/memory.max", "max\n");
+	put("sys/fs/cgroup/a/memory.max", "max\n");
+	put("sys/fs/cgroup/a/memory.current", "0\n");
+	memory_test_root(dir);
+	return 0;
+}
+
+static int stop(void **state)
+{
+	(void)state;
+	log_test_capture(NULL, 0);
+	memory_test_root(NULL);
+	return 0;
+}
+
+static void small_pages_are_zeroed_writable_and_shared_by_fd(void **state)
+{
+	struct huge h;
+	char byte = 0;
+
+	(void)state;
+	assert_int_equal(huge_open("t-small", 3 * MIB + 1, -1, false, &h), 0);
+	assert_int_equal(h.bytes, 3 * MIB + 4096);
+	assert_int_equal(h.page_bytes, 4096);
+	assert_int_equal((uintptr_t)h.base % (2 * MIB), 0);
+	for (size_t i = 0; i < h.bytes; i += 4096)
+		assert_int_equal(((char *)h.base)[i], 0);
+	((char *)h.base)[h.bytes - 1] = 'z';
+	assert_int_equal(pread(h.fd, &byte, 1, (off_t)h.bytes - 1), 1);
+	assert_int_equal(byte, 'z');
+	assert_true(fcntl(h.fd, F_GETFD) & FD_CLOEXEC);
+	huge_close(&h);
+	huge_close(&h);
+	assert_int_equal(h.fd, -1);
+	assert_string_equal(text, "");
+}
+
+static void nothing_at_all_is_refused(void **state)
+{
+	struct huge h;
+
+	(void)state;
+	assert_int_equal(huge_open("t-none", 0, -1, false, &h), -EINVAL);
+	assert_int_equal(huge_open("t-none", SIZE_MAX, -1, false, &h), -EINVAL);
+}
+
+static void more_than_is_available_is_refused_with_sizes_and_setting(void **state)
+{
+	struct huge h = {.fd = -7};
+
+	(void)state;
+	assert_int_equal(huge_open("t-much", 8193 * MIB, -1, false, &h), -ENOMEM);
+	assert_int_equal(h.fd, -7);
+	assert_non_null(strstr(text, "t-much: 8193 MiB wanted, 8192 MiB available (MemAvailable"));
+	assert_non_null(strstr(text, "lower engine.pool_bytes"));
+}
+
+static void the_real_machine_does_not_have_sixteen_tebibytes(void **state)
+{
+	struct huge h;
+
+	(void)state;
+	memory_test_root(NULL);
+	assert_int_equal(huge_open("t-real", 1ull << 44, -1, true, &h), -ENOMEM);
+}
+
+static void a_limit_of_any_parent_group_counts(void **state)
+{
+	struct huge h;
+
+	(void)state;
+	put("proc/self/cgroup", "1:name=x:/other\n0::/a/b\n");
+	put("sys/fs/cgroup/a/memory.max", "1073741824\n");
+	put("sys/fs/cgroup/a/memory.current", "536870912\n");
+	assert_int_equal(huge_open("t-group", 513 * MIB, -1, false, &h), -ENOMEM);
+	assert_non_null(
+		strstr(text, "513 MiB wanted, 512 MiB available (memory.max of cgroup /a;"));
+	assert_int_equal(huge_open("t-group", 512 * MIB, -1, false, &h), 0);
+	huge_close(&h);
+}
+
+static void memory_promised_to_an_untouched_pool_is_not_promised_again(void **state)
+{
+	struct huge a, b;
+
+	(void)state;
+	assert_int_equal(huge_open("t-first", 5120 * MIB, -1, false, &a), 0);
+	assert_int_equal(huge_open("t-second", 5120 * MIB, -1, false, &b), -ENOMEM);
+	assert_non_null(strstr(text, "5120 MiB already promised"));
+	huge_close(&a);
+	assert_int_equal(huge_open("t-second", 5120 * MIB, -1, false, &b), 0);
+	huge_close(&b);
+}
+
+static void too_few_huge_pages_fall_back_with_one_warning(void **state)
+{
+	struct huge h;
+
+	(void)state;
+	put(HUGE_DIR "/free_hugepages", "3\n");
+	put(HUGE_DIR "/resv_hugepages", "1\n");
+	assert_int_equal(huge_open("t-few", 6 * MIB, -1, true, &h), 0);
+	assert_int_equal(h.page_bytes, 4096);
+	assert_non_null(strstr(text, "t-few: 3 huge pages of 2 MiB needed, 2 free"));
+	assert_non_null(strstr(text, "vm.nr_hugepages"));
+	assert_null(strstr(strchr(text, '\n') + 1, "warn"));
+	huge_close(&h);
+}
+
+static void a_kernel_that_refuses_huge_pages_after_all_is_no_failure(void **state)
+{
+	struct huge h;
+
+	(void)state;
+	/* What the files promise here the kernel need not have. */
+	put(HUGE_DIR "/free_hugepages", "1000000\n");
+	assert_int_equal(huge_open("t-lie", 1000 * 1024 * MIB, -1, true, &h), -ENOMEM);
+	assert_non_null(strstr(text, "t-lie: huge pages refused"));
+	assert_non_null(strstr(text, "error memory t-lie: 1024000 MiB wanted"));
+}
+
+static void huge_pages_the_kernel_may_make_count_if_there_is_memory(void **state)
+{
+	struct huge h;
+
+	(void)state;
+	put(HUGE_DIR "/nr_overcommit_hugepages", "100\n");
+	put("proc/meminfo", "MemAvailable: 102400 kB\n");
+	assert_int_equal(huge_open("t-over", 160 * MIB, -1, true, &h), -ENOMEM);
+	assert_non_null(strstr(text, "t-over: 80 huge pages of 2 MiB needed"));
+}
+
+static void memory_is_placed_on_the_node_that_was_asked_for(void **state)
+{
+	unsigned long mask[16] = {0};
+	struct huge h;
+	int mode = -1;
+
+	(void)state;
+	assert_int_equal(huge_open("t-node", 2 * MIB, 0, false, &h), 0);
+	assert_int_equal(get_mempolicy(&mode, mask, 8 * sizeof(mask), h.base, MPOL_F_ADDR), 0);
+	assert_int_equal(mode, MPOL_PREFERRED);
+	assert_int_equal(mask[0], 1);
+	huge_close(&h);
+	assert_string_equal(text, "");
+}
+
+static void a_node_that_does_not_exist_is_a_warning(void **state)
+{
+	struct huge h;
+
+	(void)state;
+	assert_int_equal(huge_open("t-nowhere", 2 * MIB, 900, false, &h), 0);
+	assert_non_null(strstr(text, "cannot place it on node 900"));
+	huge_close(&h);
+	assert_int_equal(huge_open("t-nowhere", 2 * MIB, 5000, false, &h), 0);
+	huge_close(&h);
+}
+
+static int make_dir(void **state)
+{
+	(void)state;
+	return mkdtemp(dir) ? 0 : -1;
+}
+
+static int drop_dir(void **state)
+{
+	char command[128];
+
+	(void)state;
+	snprintf(command, sizeof(command), "rm -rf '%s'", dir);
+	return system(command);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, start, stop)
+		TEST(small_pages_are_zeroed_writable_and_shared_by_fd),
+		TEST(nothing_at_all_is_refused),
+		TEST(more_than_is_available_is_refused_with_sizes_and_setting),
+		TEST(the_real_machine_does_not_have_sixteen_tebibytes),
+		TEST(a_limit_of_any_parent_group_counts),
+		TEST(memory_promised_to_an_untouched_pool_is_not_promised_again),
+		TEST(too_few_huge_pages_fall_back_with_one_warning),
+		TEST(a_kernel_that_refuses_huge_pages_after_all_is_no_failure),
+		TEST(huge_pages_the_kernel_may_make_count_if_there_is_memory),
+		TEST(memory_is_placed_on_the_node_that_was_asked_for),
+		TEST(a_node_that_does_not_exist_is_a_warning),
+	};
+
+	return cmocka_run_group_tests(tests, make_dir, drop_dir);
+}

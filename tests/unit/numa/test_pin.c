@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Claims between real processes, and pinning of the calling thread. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "numa/pin.h"
+
+static char dir[] = "/tmp/peercache-test-XXXXXX";
+
+static void a_claim_is_exclusive_until_it_is_closed(void **state)
+{
+	int fd, other, holder = 0;
+
+	(void)state;
+	/* Looking leaves nothing behind. */
+	assert_int_equal(pin_holder(3), 0);
+	assert_int_equal(rmdir(dir), 0);
+	assert_int_equal(pin_holder(3), 0);
+	assert_int_equal(access(dir, F_OK), -1);
+	assert_int_equal(pin_claim(3, &fd, &holder), 0);
+	assert_int_equal(pin_holder(3), getpid());
+	assert_int_equal(pin_holder(2), 0);
+	assert_int_equal(pin_holder(4), 0);
+	assert_int_equal(pin_claim(3, &other, &holder), -EBUSY);
+	assert_int_equal(holder, getpid());
+	assert_int_equal(pin_claim(4, &other, &holder), 0);
+	close(other);
+	close(fd);
+	assert_int_equal(pin_holder(3), 0);
+	assert_int_equal(pin_claim(3, &fd, &holder), 0);
+	close(fd);
+}
+
+static void another_process_is_named_and_its_death_frees_the_core(void **state)
+{
+	int ready[2], fd, holder = 0, status;
+	char byte;
+	pid_t pid;
+
+	(void)state;
+	assert_int_equal(pipe(ready), 0);
+	pid = fork();
+	if (pid == 0) {
+		if (pin_claim(7, &fd, &holder) == 0 && write(ready[1], "x", 1) == 1)
+			pause();
+		_exit(1);
+	}
+	close(ready[1]);
+	assert_int_equal(read(ready[0], &byte, 1), 1);
+	close(ready[0]);
+	assert_int_equal(pin_claim(7, &fd, &holder), -EBUSY);
+	assert_int_equal(holder, pid);
+	assert_int_equal(pin_holder(7), pid);
+	kill(pid, SIGKILL);
+	waitpid(pid, &status, 0);
+	assert_int_equal(pin_holder(7), 0);
+	assert_int_equal(pin_claim(7, &fd, &holder), 0);
+	close(fd);
+}
+
+static void cores_that_cannot_be_are_refused(void **state)
+{
+	int fd = -5, holder;
+
+	(void)state;
+	assert_int_equal(pin_claim(-1, &fd, &holder), -EINVAL);
+	assert_int_equal(pin_claim(1 << 20, &fd, &holder), -EINVAL);
+	assert_int_equal(fd, -5);
+	assert_int_equal(pin_self(-2), -EINVAL);
+	assert_int_equal(pin_self(1 << 20), -EINVAL);
+	assert_int_equal(pin_self(CPU_SETSIZE - 1), -EINVAL);
+}
+
+static void a_run_directory_that_cannot_be_made_is_an_error(void **state)
+{
+	int fd, holder;
+
+	(void)state;
+	setenv("PEERCACHE_RUN_DIR", "/proc/nonexistent/here", 1);
+	assert_int_equal(pin_claim(0, &fd, &holder), -ENOENT);
+	assert_int_equal(pin_holder(0), 0);
+	setenv("PEERCACHE_RUN_DIR", dir, 1);
+}
+
+static void a_pinned_thread_runs_where_it_was_told(void **state)
+{
+	cpu_set_t before, now;
+
+	(void)state;
+	assert_int_equal(sched_getaffinity(0, sizeof(before), &before), 0);
+	assert_int_equal(pin_self(-1), 0);
+	assert_int_equal(sched_getaffinity(0, sizeof(now), &now), 0);
+	assert_true(CPU_EQUAL(&before, &now));
+	for (int core = 0; core < CPU_SETSIZE; core++) {
+		if (!CPU_ISSET(core, &before))
+			continue;
+		assert_int_equal(pin_self(core), 0);
+		assert_int_equal(sched_getcpu(), core);
+	}
+	assert_int_equal(sched_setaffinity(0, sizeof(before), &before), 0);
+}
+
+static void hints_are_lines_and_fit_their_buffer(void **state)
+{
+	char text[1024], small[24];
+	int lines = 0, hints = pin_check(0, text, sizeof(text));
+
+	(void)state;
+	for (const char *p = text; *p; p++)
+		lines += *p == '\n';
+	assert_int_equal(lines, hints);
+	pin_check(0, small, sizeof(small));
+	assert_true(strlen(small) < sizeof(small));
+	assert_true(pin_disturbances() >= 0);
+}
+
+static int make_dir(void **state)
+{
+	(void)state;
+	return mkdtemp(dir) && setenv("PEERCACHE_RUN_DIR", dir, 1) == 0 ? 0 : -1;
+}
+
+static int drop_dir(void **state)
+{
+	char path[64];
+
+	(void)state;
+	snprintf(path, sizeof(path), "%s/cores", dir);
+	unlink(path);
+	return rmdir(dir);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_claim_is_exclusive_until_it_is_closed),
+		cmocka_unit_test(another_process_is_named_and_its_death_frees_the_core),
+		cmocka_unit_test(cores_that_cannot_be_are_refused),
+		cmocka_unit_test(a_run_directory_that_cannot_be_made_is_an_error),
+		cmocka_unit_test(a_pinned_thread_runs_where_it_was_told),
+		cmocka_unit_test(hints_are_lines_and_fit_their_buffer),
+	};
+
+	return cmocka_run_group_tests(tests, make_dir, drop_dir);
+}

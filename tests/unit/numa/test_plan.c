@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Plans for synthetic and saved machines. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <string.h>
+
+#include "config/log.h"
+#include "numa/plan.h"
+
+#define SAVED SOURCE_DIR "/tests/unit/numa/eight-nics.xml"
+#define EIGHT "mlx5_0,mlx5_1,mlx5_2,mlx5_3,mlx5_4,mlx5_5,mlx5_6,mlx5_7"
+#define TWO_CORES "synthetic:pack:1 [numa] core:2 pu:1"
+#define FOUR_CORES "synthetic:pack:1 [numa] core:4 pu:1"
+
+static char text[4096];
+static struct settings s;
+static struct topology *t;
+static struct plan p;
+
+static int start(void **state)
+{
+	(void)state;
+	log_flush();
+	log_test_capture(text, sizeof(text));
+	t = NULL;
+	memset(&p, 0x5a, sizeof(p));
+	return settings_default(&s);
+}
+
+static int stop(void **state)
+{
+	(void)state;
+	log_test_capture(NULL, 0);
+	topology_close(t);
+	return 0;
+}
+
+static void machine(const char *source)
+{
+	topology_close(t);
+	assert_int_equal(topology_open(source, &t), 0);
+}
+
+static void set(const char *override)
+{
+	char err[SETTINGS_ERR_BYTES];
+
+	assert_int_equal(settings_override(&s, override, err, sizeof(err)), 0);
+}
+
+static int make(void)
+{
+	return plan_make(t, &s, &p);
+}
+
+static void assert_logged(const char *part)
+{
+	if (!strstr(text, part))
+		fail_msg("\"%s\" does not say \"%s\"", text, part);
+}
+
+static void assert_noted(const char *part)
+{
+	if (!strstr(p.note, part))
+		fail_msg("\"%s\" does not say \"%s\"", p.note, part);
+}
+
+static void each_rail_gets_a_whole_core_on_the_node_of_its_nic(void **state)
+{
+	(void)state;
+	machine(SAVED);
+	set("rail.devices=" EIGHT);
+	assert_int_equal(make(), 0);
+	assert_int_equal(p.rails, 8);
+	for (unsigned i = 0; i < 8; i++) {
+		const struct topology_cpu *cpu = topology_cpu(t, p.rail[i].core);
+
+		assert_non_null(cpu);
+		assert_int_equal(p.rail[i].numa_node, i / 4);
+		assert_int_equal(cpu->node, i / 4);
+		assert_int_not_equal(cpu->physical, topology_cpu(t, 0)->physical);
+		assert_true(p.rail[i].alone && p.rail[i].busy);
+		assert_int_not_equal(cpu->physical, topology_cpu(t, p.control_core)->physical);
+		for (unsigned j = 0; j < i; j++)
+			assert_int_not_equal(
+				cpu->physical, topology_cpu(t, p.rail[j].core)->physical);
+	}
+	assert_string_equal(p.note, "");
+}
+
+static void a_full_node_sends_rails_to_the_next_one_and_says_so(void **state)
+{
+	(void)state;
+	machine(SAVED);
+	set("rail.devices=mlx5_4,mlx5_5");
+	for (unsigned i = 0; i < t->cpus; i++) {
+		if (t->cpu[i].node == 1 && t->cpu[i].cpu != 12)
+			t->cpu[i].allowed = false;
+	}
+	assert_int_equal(make(), 0);
+	assert_int_equal(p.rail[0].core, 12);
+	assert_int_equal(topology_cpu(t, p.rail[1].core)->node, 0);
+	assert_noted("no core is left on node 1 for rail mlx5_5");
+}
+
+static void a_second_thread_of_a_core_is_the_last_resort(void **state)
+{
+	(void)state;
+	machine("synthetic:pack:1 [numa] core:3 pu:2");
+	set("rail.devices=soft,soft");
+	assert_int_equal(make(), 0);
+	assert_int_equal(p.rail[0].core, 2);
+	assert_int_equal(p.rail[1].core, 4);
+	assert_int_equal(p.control_core, 0);
+	assert_string_equal(p.note, "");
+	set("rail.devices=soft,soft,soft,soft");
+	assert_int_equal(make(), 0);
+	assert_noted("shares its physical core");
+}
+
+static void two_cores_are_too_few_to_take_one_from_everybody(void **state)
+{
+	(void)state;
+	machine(TWO_CORES);
+	assert_int_equal(make(), 0);
+	assert_int_equal(p.rail[0].core, -1);
+	assert_int_equal(p.control_core, -1);
+	assert_false(p.rail[0].alone || p.rail[0].busy);
+	assert_int_equal(p.rail[0].numa_node, -1);
+	assert_noted("2 usable cores for 1 rails");
+}
+
+static void busy_polling_is_obeyed_while_control_keeps_a_core(void **state)
+{
+	(void)state;
+	machine(TWO_CORES);
+	set("rail.polling=busy");
+	assert_int_equal(make(), 0);
+	assert_int_equal(p.rail[0].core, 1);
+	assert_int_equal(p.control_core, 0);
+	assert_true(p.rail[0].busy);
+	set("rail.devices=soft,soft");
+	memset(&p, 0x5a, sizeof(p));
+	assert_int_equal(make(), -EINVAL);
+	assert_logged(
+		"rail.polling = busy: rail 1 (soft) has no core of its own; set rail.polling");
+	assert_int_equal(p.rails, 0x5a5a5a5a);
+}
+
+static void busy_polling_on_a_named_shared_core_is_refused(void **state)
+{
+	(void)state;
+	machine(FOUR_CORES);
+	set("rail.cores=2");
+	set("control.core=2");
+	assert_int_equal(make(), 0);
+	assert_int_equal(p.rail[0].core, 2);
+	assert_false(p.rail[0].alone || p.rail[0].busy);
+	assert_noted("shares core 2 with the control plane");
+	set("rail.polling=busy");
+	assert_int_equal(make(), -EINVAL);
+}
+
+static void rails_beyond_the_cores_are_not_pinned(void **state)
+{
+	(void)state;
+	machine(FOUR_CORES);
+	set("rail.devices=soft:0,soft:1,soft:2");
+	assert_int_equal(make(), 0);
+	assert_int_equal(p.rail[0].core, 1);
+	assert_int_equal(p.rail[1].core, 2);
+	assert_int_equal(p.rail[2].core, -1);
+	assert_int_equal(p.control_core, 0);
+	assert_true(p.rail[0].busy && p.rail[1].busy && !p.rail[2].busy);
+	assert_noted("1 rails are not pinned");
+}
+
+static void adaptive_polling_keeps_the_cores_but_is_not_busy(void **state)
+{
+	(void)state;
+	machine(FOUR_CORES);
+	set("rail.polling=adaptive");
+	assert_int_equal(make(), 0);
+	assert_int_equal(p.rail[0].core, 1);
+	assert_true(p.rail[0].alone);
+	assert_false(p.rail[0].busy);
+}
+
+static void named_cores_are_used_as_named(void **state)
+{
+	(void)state;
+	machine(SAVED);
+	set("rail.devices=mlx5_0,mlx5_1");
+	set("rail.cores= 5 , 3");
+	set("control.core=1");
+	assert_int_equal(make(), 0);
+	assert_int_equal(p.rail[0].core, 5);
+	assert_int_equal(p.rail[1].core, 3);
+	assert_int_equal(p.control_core, 1);
+	set("control.core=auto");
+	set("rail.cores=0,1");
+	assert_int_equal(make(), 0);
+	assert_int_equal(p.control_core, 2);
+	set("rail.cores=auto");
+	set("control.core=1");
+	assert_int_equal(make(), 0);
+	assert_int_equal(p.rail[0].core, 2);
+	assert_int_equal(p.rail[1].core, 3);
+	set("rail.cores=3,23");
+	assert_int_equal(make(), 0);
+	assert_noted("core 3 of rail mlx5_0 shares its physical core");
+}
+
+static void named_cores_that_cannot_be_had_are_refused(void **state)
+{
+	static const struct {
+		const char *cores;
+		int rc;
+		const char *says;
+	} bad[] = {
+		{"4", -EINVAL, "there is no core 4 here; the highest is 3"},
+		{"-1", -EINVAL, "there is no core -1"},
+		{"1x", -EINVAL, "\"1x\" is not a core"},
+		{"1,", -EINVAL, "\"\" is not a core"},
+		{"4294967297", -EINVAL, "there is no core 4294967297"},
+		{"1,0", -EINVAL, "2 cores for 1 rails"},
+		{"1,1", -EINVAL, "core 1 is named twice"},
+		{"2", -EINVAL, "core 2 is outside the affinity mask"},
+		{"3", -EBUSY, "core 3 is claimed by process 4711"},
+	};
+
+	(void)state;
+	machine(FOUR_CORES);
+	t->cpu[2].allowed = false;
+	t->cpu[3].holder = 4711;
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		snprintf(s.rail_cores, sizeof(s.rail_cores), "%s", bad[i].cores);
+		assert_int_equal(make(), bad[i].rc);
+		assert_logged(bad[i].says);
+	}
+	set("rail.cores=1");
+	set("control.core=3");
+	assert_int_equal(make(), -EBUSY);
+	assert_logged("control.core: core 3 is claimed");
+	set("control.core=busy");
+	assert_int_equal(make(), -EINVAL);
+}
+
+static void devices_must_exist_and_be_named_once(void **state)
+{
+	(void)state;
+	machine(SAVED);
+	set("rail.devices=mlx5_9");
+	assert_int_equal(make(), -EINVAL);
+	assert_logged("no NIC mlx5_9 on this machine; there are: mlx5_0 mlx5_1");
+	set("rail.devices=ib0");
+	assert_int_equal(make(), -EINVAL);
+	set("rail.devices=mlx5_0,mlx5_1,mlx5_0");
+	assert_int_equal(make(), -EINVAL);
+	assert_logged("mlx5_0 is named twice");
+	set("rail.devices=soft:0,soft:0");
+	assert_int_equal(make(), -EINVAL);
+	set("rail.devices=mlx5_0,,mlx5_1");
+	assert_int_equal(make(), -EINVAL);
+	set("rail.devices=s,s,s");
+	assert_int_equal(make(), -EINVAL);
+	set("rail.devices=soft,soft,soft,soft,soft,soft,soft,soft,soft,soft,soft,soft,soft,soft,"
+	    "soft,soft");
+	assert_int_equal(make(), 0);
+	assert_int_equal(p.rails, 16);
+	strcat(s.rail_devices, ",soft");
+	assert_int_equal(make(), -EINVAL);
+	assert_logged("more than 16");
+}
+
+static void a_device_name_is_never_cut_to_another(void **state)
+{
+	char *name = s.rail_devices;
+
+	(void)state;
+	machine(SAVED);
+	memset(name, 0, sizeof(s.rail_devices));
+	memset(name, 'm', 63);
+	memcpy(t->device[0].name, name, sizeof(t->device[0].name));
+	t->device[0].kind = TOPOLOGY_NIC;
+	assert_int_equal(make(), 0);
+	strcat(name, "m");
+	assert_int_equal(make(), -EINVAL);
+}
+
+static void soft_rails_spread_over_the_nodes(void **state)
+{
+	(void)state;
+	machine(SAVED);
+	set("rail.devices=soft,soft,soft");
+	assert_int_equal(make(), 0);
+	assert_int_equal(p.rail[0].numa_node, 0);
+	assert_int_equal(p.rail[1].numa_node, 1);
+	assert_int_equal(p.rail[2].numa_node, 0);
+	assert_int_equal(topology_cpu(t, p.rail[1].core)->node, 1);
+}
+
+static void a_note_that_does_not_fit_is_cut(void **state)
+{
+	(void)state;
+	machine("synthetic:pack:1 [numa] core:17 pu:2");
+	set("rail.devices=soft,soft,soft,soft,soft,soft,soft,soft,soft,soft,soft,soft,soft,soft,"
+	    "soft,soft");
+	set("rail.cores=0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15");
+	assert_int_equal(make(), 0);
+	assert_int_equal(strlen(p.note), sizeof(p.note) - 1);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, start, stop)
+		TEST(each_rail_gets_a_whole_core_on_the_node_of_its_nic),
+		TEST(a_full_node_sends_rails_to_the_next_one_and_says_so),
+		TEST(a_second_thread_of_a_core_is_the_last_resort),
+		TEST(two_cores_are_too_few_to_take_one_from_everybody),
+		TEST(busy_polling_is_obeyed_while_control_keeps_a_core),
+		TEST(busy_polling_on_a_named_shared_core_is_refused),
+		TEST(rails_beyond_the_cores_are_not_pinned),
+		TEST(adaptive_polling_keeps_the_cores_but_is_not_busy),
+		TEST(named_cores_are_used_as_named),
+		TEST(named_cores_that_cannot_be_had_are_refused),
+		TEST(devices_must_exist_and_be_named_once),
+		TEST(a_device_name_is_never_cut_to_another),
+		TEST(soft_rails_spread_over_the_nodes),
+		TEST(a_note_that_does_not_fit_is_cut),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

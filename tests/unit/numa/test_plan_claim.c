@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Plans of two engines on one machine: who gets which core; and how a plan prints. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "config/log.h"
+#include "numa/pin.h"
+#include "numa/plan.h"
+
+#define FOUR_CORES "synthetic:pack:1 [numa] core:4 pu:1"
+
+static char dir[] = "/tmp/peercache-test-XXXXXX";
+static char text[4096];
+static struct settings s;
+static struct topology *t;
+static struct plan p;
+
+static int start(void **state)
+{
+	(void)state;
+	log_flush();
+	log_test_capture(text, sizeof(text));
+	t = NULL;
+	memset(&p, 0x5a, sizeof(p));
+	return settings_default(&s);
+}
+
+static int stop(void **state)
+{
+	(void)state;
+	log_test_capture(NULL, 0);
+	topology_close(t);
+	return 0;
+}
+
+static void machine(const char *source)
+{
+	topology_close(t);
+	assert_int_equal(topology_open(source, &t), 0);
+}
+
+static void set(const char *override)
+{
+	char err[SETTINGS_ERR_BYTES];
+
+	assert_int_equal(settings_override(&s, override, err, sizeof(err)), 0);
+}
+
+static int make(void)
+{
+	return plan_make(t, &s, &p);
+}
+
+static void assert_logged(const char *part)
+{
+	if (!strstr(text, part))
+		fail_msg("\"%s\" does not say \"%s\"", text, part);
+}
+
+static void a_second_engine_takes_what_the_first_left(void **state)
+{
+	struct plan_claims first, second, third;
+	struct plan a;
+
+	(void)state;
+	machine("synthetic:pack:1 [numa] core:6 pu:1");
+	assert_int_equal(plan_claim(t, &s, &a, &first), 0);
+	assert_int_equal(first.count, 2);
+	assert_int_equal(a.rail[0].core, 1);
+	assert_int_equal(a.control_core, 0);
+	/* It starts with a topology that knows of no claim: both looked at the same time. */
+	machine("synthetic:pack:1 [numa] core:6 pu:1");
+	assert_int_equal(plan_claim(t, &s, &p, &second), 0);
+	assert_int_equal(p.rail[0].core, 2);
+	assert_int_equal(p.control_core, 3);
+	assert_int_equal(t->cpu[1].holder, getpid());
+	/* Two cores are left: too few for a rail, the control plane and the rest. */
+	machine("synthetic:pack:1 [numa] core:6 pu:1");
+	assert_int_equal(plan_claim(t, &s, &p, &third), 0);
+	assert_int_equal(p.rail[0].core, -1);
+	assert_int_equal(third.count, 0);
+	plan_release(&second);
+	plan_release(&first);
+	assert_int_equal(pin_holder(1), 0);
+	assert_int_equal(pin_holder(2), 0);
+}
+
+static void a_named_core_of_another_engine_is_refused(void **state)
+{
+	struct plan_claims first, second = {.count = 77};
+
+	(void)state;
+	machine(FOUR_CORES);
+	set("rail.cores=2");
+	assert_int_equal(plan_claim(t, &s, &p, &first), 0);
+	assert_int_equal(plan_claim(t, &s, &p, &second), -EBUSY);
+	assert_logged("rail.cores: core 2 is claimed by process");
+	assert_int_equal(second.count, 77);
+	plan_release(&first);
+}
+
+static void a_shared_core_is_claimed_once(void **state)
+{
+	struct plan_claims claims;
+
+	(void)state;
+	machine(FOUR_CORES);
+	set("rail.cores=2");
+	set("control.core=2");
+	assert_int_equal(plan_claim(t, &s, &p, &claims), 0);
+	assert_int_equal(claims.count, 1);
+	plan_release(&claims);
+}
+
+static void without_a_run_directory_the_plan_stands_unclaimed(void **state)
+{
+	struct plan_claims claims;
+
+	(void)state;
+	machine(FOUR_CORES);
+	setenv("PEERCACHE_RUN_DIR", "/proc/nonexistent/here", 1);
+	assert_int_equal(plan_claim(t, &s, &p, &claims), 0);
+	setenv("PEERCACHE_RUN_DIR", dir, 1);
+	assert_int_equal(claims.count, 0);
+	assert_int_equal(p.rail[0].core, 1);
+	assert_logged("cannot claim them");
+}
+
+static void a_plan_prints_as_a_table(void **state)
+{
+	char *out_text = NULL;
+	size_t bytes;
+	FILE *out = open_memstream(&out_text, &bytes);
+
+	(void)state;
+	machine(FOUR_CORES);
+	set("rail.devices=soft:0,soft:1,soft:2");
+	assert_int_equal(make(), 0);
+	plan_print(&p, out);
+	fclose(out);
+	assert_non_null(strstr(out_text, "0        soft:0           any    1      busy, alone\n"));
+	assert_non_null(strstr(out_text, "2        soft:2           any    any    adaptive\n"));
+	assert_non_null(strstr(out_text, "control                          0"));
+	assert_non_null(strstr(out_text, "note: 4 usable cores"));
+	free(out_text);
+}
+
+static int make_dir(void **state)
+{
+	(void)state;
+	return mkdtemp(dir) && setenv("PEERCACHE_RUN_DIR", dir, 1) == 0 ? 0 : -1;
+}
+
+static int drop_dir(void **state)
+{
+	char path[64];
+
+	(void)state;
+	snprintf(path, sizeof(path), "%s/cores", dir);
+	unlink(path);
+	return rmdir(dir);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, start, stop)
+		TEST(a_second_engine_takes_what_the_first_left),
+		TEST(a_named_core_of_another_engine_is_refused),
+		TEST(a_shared_core_is_claimed_once),
+		TEST(without_a_run_directory_the_plan_stands_unclaimed),
+		TEST(a_plan_prints_as_a_table),
+	};
+
+	return cmocka_run_group_tests(tests, make_dir, drop_dir);
+}

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Synthetic machines, a saved one, and this one. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "config/log.h"
+#include "numa/pin.h"
+#include "numa/topology.h"
+
+#define SAVED SOURCE_DIR "/tests/unit/numa/eight-nics.xml"
+
+static char text[4096];
+static char dir[] = "/tmp/peercache-test-XXXXXX";
+
+static int start(void **state)
+{
+	(void)state;
+	log_test_capture(text, sizeof(text));
+	return 0;
+}
+
+static void a_synthetic_machine_has_its_cores_and_nodes(void **state)
+{
+	struct topology *t;
+
+	(void)state;
+	assert_int_equal(topology_open("synthetic:pack:2 [numa] core:4 pu:2", &t), 0);
+	assert_int_equal(t->cpus, 16);
+	assert_int_equal(t->nodes, 2);
+	for (unsigned i = 0; i < t->cpus; i++) {
+		assert_int_equal(t->cpu[i].cpu, i);
+		assert_int_equal(t->cpu[i].physical, i / 2);
+		assert_int_equal(t->cpu[i].node, i / 8);
+		assert_true(t->cpu[i].allowed);
+		assert_int_equal(t->cpu[i].holder, 0);
+	}
+	assert_int_equal(t->devices, 0);
+	assert_int_equal(topology_distance(t, 0, 0), 10);
+	assert_true(topology_distance(t, 0, 1) > topology_distance(t, 1, 1));
+	assert_int_equal(topology_distance(t, -1, 1), 10);
+	assert_null(topology_cpu(t, 16));
+	assert_null(topology_cpu(t, -1));
+	topology_close(t);
+}
+
+static void a_saved_machine_tells_which_node_each_device_hangs_off(void **state)
+{
+	struct topology *t;
+	unsigned gpus = 0;
+
+	(void)state;
+	assert_int_equal(topology_open(SAVED, &t), 0);
+	assert_int_equal(t->cpus, 40);
+	assert_int_equal(t->nodes, 2);
+	assert_int_equal(t->node[1].bytes, 512ull << 30);
+	for (int i = 0; i < 8; i++) {
+		char name[16];
+
+		snprintf(name, sizeof(name), "mlx5_%d", i);
+		assert_non_null(topology_device(t, name));
+		assert_int_equal(topology_device(t, name)->kind, TOPOLOGY_NIC);
+		assert_int_equal(topology_device(t, name)->node, i / 4);
+	}
+	assert_int_equal(topology_device(t, "ib5")->kind, TOPOLOGY_NET);
+	assert_int_equal(topology_device(t, "0000:95:00.0")->kind, TOPOLOGY_GPU);
+	assert_int_equal(topology_device(t, "0000:95:00.0")->node, 1);
+	assert_null(topology_device(t, "mlx5_8"));
+	for (unsigned i = 0; i < t->devices; i++)
+		gpus += t->device[i].kind == TOPOLOGY_GPU;
+	assert_int_equal(gpus, 8);
+	topology_close(t);
+}
+
+static void hardware_threads_of_a_core_are_known_whatever_their_numbers(void **state)
+{
+	struct topology *t;
+
+	(void)state;
+	assert_int_equal(topology_open(SAVED, &t), 0);
+	for (int cpu = 0; cpu < 20; cpu++) {
+		assert_int_equal(
+			topology_cpu(t, cpu)->physical, topology_cpu(t, cpu + 20)->physical);
+		assert_int_equal(topology_cpu(t, cpu)->node, cpu / 10);
+		assert_int_equal(topology_cpu(t, cpu + 20)->node, cpu / 10);
+	}
+	topology_close(t);
+}
+
+static void what_is_not_a_topology_is_refused_with_a_reason(void **state)
+{
+	struct topology *t = (struct topology *)&t, *before = t;
+
+	(void)state;
+	assert_true(topology_open("/nonexistent.xml", &t) < 0);
+	assert_non_null(strstr(text, "hwloc cannot read /nonexistent.xml"));
+	assert_true(topology_open("synthetic:nonsense:0", &t) < 0);
+	assert_ptr_equal(t, before);
+}
+
+static void this_machine_offers_what_the_affinity_mask_allows(void **state)
+{
+	cpu_set_t all, one;
+	struct topology *t;
+	int first = 0;
+
+	(void)state;
+	assert_int_equal(sched_getaffinity(0, sizeof(all), &all), 0);
+	while (!CPU_ISSET(first, &all))
+		first++;
+	assert_int_equal(topology_open(NULL, &t), 0);
+	for (unsigned i = 0; i < t->cpus; i++)
+		assert_int_equal(t->cpu[i].allowed, CPU_ISSET(t->cpu[i].cpu, &all) != 0);
+	topology_close(t);
+	CPU_ZERO(&one);
+	CPU_SET(first, &one);
+	assert_int_equal(sched_setaffinity(0, sizeof(one), &one), 0);
+	assert_int_equal(topology_open(NULL, &t), 0);
+	for (unsigned i = 0; i < t->cpus; i++)
+		assert_int_equal(t->cpu[i].allowed, t->cpu[i].cpu == first);
+	topology_close(t);
+	assert_int_equal(sched_setaffinity(0, sizeof(all), &all), 0);
+}
+
+static void this_machine_shows_cores_that_are_claimed(void **state)
+{
+	struct topology *t;
+	int core = sched_getcpu(), fd, holder;
+
+	(void)state;
+	assert_int_equal(pin_claim(core, &fd, &holder), 0);
+	assert_int_equal(topology_open(NULL, &t), 0);
+	for (unsigned i = 0; i < t->cpus; i++)
+		assert_int_equal(t->cpu[i].holder, t->cpu[i].cpu == core ? getpid() : 0);
+	topology_close(t);
+	close(fd);
+}
+
+static int make_dir(void **state)
+{
+	(void)state;
+	return mkdtemp(dir) && setenv("PEERCACHE_RUN_DIR", dir, 1) == 0 ? 0 : -1;
+}
+
+static int drop_dir(void **state)
+{
+	char path[64];
+
+	(void)state;
+	snprintf(path, sizeof(path), "%s/cores", dir);
+	unlink(path);
+	return rmdir(dir);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup(a_synthetic_machine_has_its_cores_and_nodes, start),
+		cmocka_unit_test_setup(
+			a_saved_machine_tells_which_node_each_device_hangs_off, start),
+		cmocka_unit_test_setup(
+			hardware_threads_of_a_core_are_known_whatever_their_numbers, start),
+		cmocka_unit_test_setup(what_is_not_a_topology_is_refused_with_a_reason, start),
+		cmocka_unit_test_setup(this_machine_offers_what_the_affinity_mask_allows, start),
+		cmocka_unit_test_setup(this_machine_shows_cores_that_are_claimed, start),
+	};
+
+	return cmocka_run_group_tests(tests, make_dir, drop_dir);
+}

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What pair.h promises: the control plane's part of a connection, done by hand. The test's thread.
+ */
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "tests/unit/rail/pair.h"
+
+static struct dv_device *open_nic(bool threaded)
+{
+	struct dv_options options = {.name = "soft", .gid_index = -1, .threaded = threaded};
+	struct dv_device *device;
+
+	if (dv_open(&options, &device))
+		fail_msg("%s", dv_error());
+	return device;
+}
+
+static void add_region(
+	struct dv_device *device, void *base, size_t bytes, unsigned access, struct dv_mr *ret_mr)
+{
+	if (dv_mr_register(device, base, bytes, access, -1, 0, ret_mr))
+		fail_msg("%s", dv_error());
+}
+
+struct pair *pair_open(bool threaded, bool busy)
+{
+	struct pair *p = calloc(1, sizeof(*p));
+	struct world *w = &p->world;
+	struct rail_options options = {.core = -1, .busy = busy, .spin_ns = 50000};
+	struct rail_region home = {.id = WORLD_REGION, .session = WORLD_SESSION};
+
+	clock_start();
+	world_memory(w);
+	w->wake = -1;
+	p->near = open_nic(threaded);
+	p->far = open_nic(threaded);
+	p->kick = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+	p->control_kick = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+	add_region(p->far, w->pool, WORLD_UNITS * PAGE_UNIT, DV_REMOTE_READ, &p->pool);
+	add_region(p->far, w->heads, WORLD_UNITS * 32, DV_REMOTE_READ, &p->heads);
+	add_region(p->far, w->shard, WORLD_BUCKETS * 64, DV_REMOTE_READ, &p->shard);
+	add_region(p->near, w->home, WORLD_HOME_BYTES, DV_LOCAL_WRITE, &p->home);
+	assert_int_equal(dv_cq_create(p->far, 16, &p->far_cq), 0);
+	options.device = p->near;
+	options.status = w->status;
+	options.kick = p->kick;
+	options.control_kick = p->control_kick;
+	assert_int_equal(rail_open(&options, &w->rail), 0);
+	home.base = (uintptr_t)w->home;
+	home.length = WORLD_HOME_BYTES;
+	home.lkey = p->home.lkey;
+	world_tell(w, (struct rail_command){.kind = RAIL_REGION_ADD, .region = home});
+	return p;
+}
+
+void pair_close(struct pair *p)
+{
+	struct dv_soft_stats stats;
+
+	dv_soft_stats(p->near, &stats);
+	if (stats.bad_doorbell || stats.bad_index || stats.bad_qpn || stats.bad_wqe ||
+		stats.sq_overruns || stats.cq_overruns || stats.missing_doorbells)
+		fail_msg("the NIC complains: %s", stats.reason);
+	rail_close(p->world.rail);
+	dv_cq_destroy(p->far, &p->far_cq);
+	dv_mr_deregister(p->far, &p->pool);
+	dv_mr_deregister(p->far, &p->heads);
+	dv_mr_deregister(p->far, &p->shard);
+	dv_mr_deregister(p->near, &p->home);
+	dv_close(p->near);
+	dv_close(p->far);
+	close(p->kick);
+	close(p->control_kick);
+	world_memory_free(&p->world);
+	free(p);
+}
+
+void pair_step(struct pair *p)
+{
+	rail_step(p->world.rail);
+	dv_step(p->near);
+	dv_step(p->far);
+}
+
+void pair_run(struct pair *p, unsigned quiet)
+{
+	unsigned calm = 0;
+
+	while (calm < quiet) {
+		unsigned work = rail_step(p->world.rail);
+
+		work += dv_step(p->near) + dv_step(p->far);
+		calm = work ? 0 : calm + 1;
+	}
+}
+
+static void connect_qps(struct pair *p, struct pair_peer *peer, unsigned i)
+{
+	struct dv_address near, far;
+	struct dv_sq *unused;
+
+	assert_int_equal(dv_qp_create(p->near, rail_cq(p->world.rail), QP_DEPTH, &peer->near[i],
+				 &peer->peer.sq[i]),
+		0);
+	assert_int_equal(dv_qp_create(p->far, &p->far_cq, 1, &peer->far[i], &unused), 0);
+	dv_qp_address(peer->near[i], &near);
+	dv_qp_address(peer->far[i], &far);
+	assert_int_equal(dv_qp_connect(peer->far[i], &near), 0);
+	assert_int_equal(dv_qp_connect(peer->near[i], &far), 0);
+}
+
+static struct rail_remote remote(const struct dv_mr *mr)
+{
+	return (struct rail_remote){
+		.base = (uintptr_t)mr->base, .length = mr->length, .rkey = mr->rkey};
+}
+
+struct pair_peer *pair_peer_new(struct pair *p, uint16_t number, uint32_t ref, unsigned qps)
+{
+	struct pair_peer *peer = calloc(1, sizeof(*peer));
+
+	peer->peer.peer = number;
+	peer->peer.ref = ref;
+	peer->peer.qps = qps;
+	peer->peer.region[REGION_POOL_0] = remote(&p->pool);
+	peer->peer.region[REGION_HEADS_0] = remote(&p->heads);
+	peer->peer.region[REGION_SHARD] = remote(&p->shard);
+	for (unsigned i = 0; i < qps; i++)
+		connect_qps(p, peer, i);
+	return peer;
+}
+
+void pair_peer_drop(struct pair *p, struct pair_peer *peer)
+{
+	for (unsigned i = 0; i < peer->peer.qps; i++)
+		assert_int_equal(dv_qp_error(peer->near[i]), 0);
+	world_tell(&p->world, (struct rail_command){.kind = RAIL_PEER_DROP,
+				      .peer = peer->peer.peer,
+				      .ref = peer->peer.ref,
+				      .object = &peer->peer});
+}
+
+void pair_peer_free(struct pair_peer *peer)
+{
+	for (unsigned i = 0; i < peer->peer.qps; i++) {
+		dv_qp_destroy(peer->near[i]);
+		dv_qp_destroy(peer->far[i]);
+	}
+	free(peer);
+}

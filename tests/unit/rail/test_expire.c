@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Deadlines: what is answered at once, what waits for the NIC, when a lane is given up, and that
+ * one that does not move does not hold up the others.
+ */
+#include "tests/unit/rail/world.h"
+
+#define MS 1000000ull
+
+static struct client *client;
+static struct rail_peer *peer;
+
+static int setup(void **state)
+{
+	struct world *w;
+
+	world_setup(state);
+	w = *state;
+	client = client_new(w, 63, WORLD_SESSION);
+	peer = peer_new(w, 3, 33, 2);
+	peer_add(w, peer);
+	page_put(w, 8, 8192, 77);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	struct world *w = *state;
+
+	peer_free(w, peer);
+	client_free(client);
+	return world_teardown(state);
+}
+
+static void pass(struct world *w, uint64_t ms)
+{
+	while (ms) {
+		uint64_t now = ms < 5 ? ms : 5;
+
+		clock_test_set(w->now_ns += now * MS);
+		world_settle(w);
+		ms -= now;
+	}
+}
+
+static void get(struct world *w, uint64_t cookie, uint64_t deadline_ms, uint16_t number)
+{
+	struct op op = page_op(w, cookie, 8, 8192, 77);
+	struct op_segment s = home_at(cookie * 8192, 8192);
+
+	op.deadline_ns = w->now_ns + deadline_ms * MS;
+	op.peer = number;
+	client_submit(client, &op, &s);
+}
+
+static void an_op_that_comes_too_late_is_not_posted(void **state)
+{
+	struct world *w = *state;
+
+	get(w, 1, 0, 3);
+	world_settle(w);
+	client_expect(client, 1, OP_TIMEOUT);
+	assert_int_equal(world_counter(w, COUNTER_wqes_posted), 0);
+	assert_int_equal(world_counter(w, COUNTER_reads_timed_out), 1);
+}
+
+static void a_parked_op_ends_at_its_deadline(void **state)
+{
+	struct world *w = *state;
+	struct op_done done;
+
+	get(w, 1, 50, 4);
+	get(w, 2, 70, 4);
+	world_settle(w);
+	world_hear(w, RAIL_PEER_WANTED);
+	pass(w, 49);
+	assert_false(client_done(client, &done));
+	pass(w, 1);
+	client_expect(client, 1, OP_TIMEOUT);
+	assert_false(client_done(client, &done));
+	pass(w, 20);
+	client_expect(client, 2, OP_TIMEOUT);
+	assert_int_equal(w->rail->parked, 0);
+	assert_true(world_silent(w));
+}
+
+static void an_endless_deadline_ends_too(void **state)
+{
+	struct world *w = *state;
+	struct op op = page_op(w, 1, 8, 8192, 77);
+	struct op_segment s = home_at(0, 8192);
+
+	op.deadline_ns = UINT64_MAX;
+	op.peer = 4;
+	client_submit(client, &op, &s);
+	world_settle(w);
+	clock_test_set(w->now_ns += REQUEST_DEADLINE_MAX_NS);
+	world_settle(w);
+	client_expect(client, 1, OP_TIMEOUT);
+}
+
+static void a_posted_op_past_its_deadline_breaks_a_lane_that_does_not_move(void **state)
+{
+	struct world *w = *state;
+	struct rail_event event;
+	struct op_done done;
+
+	get(w, 1, 100, 3);
+	get(w, 2, 5000, 3);
+	world_settle(w);
+	nic_pull(w);
+	pass(w, 99);
+	assert_true(world_silent(w));
+	pass(w, 10);
+	event = world_hear(w, RAIL_PEER_BROKEN);
+	assert_int_equal(event.detail, 0);
+	assert_ptr_equal(event.object, peer);
+	/* The NIC may still write: nobody is answered yet. */
+	assert_false(client_done(client, &done));
+	nic_flush(w, peer);
+	peer_drop(w, peer);
+	world_settle(w);
+	assert_true(client_done(client, &done));
+	assert_int_equal(done.status, done.cookie == 1 ? OP_TIMEOUT : OP_PEER_DOWN);
+	assert_true(client_done(client, &done));
+	assert_int_equal(done.status, done.cookie == 1 ? OP_TIMEOUT : OP_PEER_DOWN);
+	world_hear(w, RAIL_PEER_RETURNED);
+	assert_true(world_silent(w));
+	assert_int_equal(w->rail->taken_bytes, 0);
+	assert_int_equal(w->rail->posted_bytes, 0);
+	assert_int_equal(w->rail->parked, 0);
+}
+
+static void an_op_with_too_short_a_deadline_does_not_break_a_lane_that_moves(void **state)
+{
+	struct world *w = *state;
+	struct op_done done;
+
+	for (unsigned i = 0; i < 100; i++)
+		get(w, i, i % 2 ? 1 : 5000, 3);
+	world_settle(w);
+	nic_pull(w);
+	for (unsigned i = 0; i < 100; i++) {
+		pass(w, 2);
+		nic_complete(w, 0, 0);
+	}
+	world_run(w);
+	for (unsigned i = 0; i < 100; i++) {
+		assert_true(client_done(client, &done));
+		assert_int_equal(done.status, done.cookie % 2 ? OP_TIMEOUT : OP_HIT);
+	}
+	assert_true(world_silent(w));
+}
+
+static void a_queue_that_hangs_beside_one_that_moves_is_noticed_too(void **state)
+{
+	struct world *w = *state;
+	struct dv_sq *stuck;
+
+	get(w, 1, 50, 3);
+	world_settle(w);
+	nic_pull(w);
+	stuck = &w->wqe[0].qp->sq;
+	for (unsigned ms = 0; ms < 340; ms += 10) {
+		get(w, 2, 5000, 3);
+		world_settle(w);
+		nic_pull(w);
+		for (unsigned i = 0; i < w->wqes; i++)
+			if (&w->wqe[i].qp->sq != stuck)
+				nic_complete(w, i--, 0);
+		pass(w, 10);
+	}
+	assert_int_equal(world_hear(w, RAIL_PEER_BROKEN).detail, 0);
+	nic_flush(w, peer);
+	world_settle(w);
+}
+
+static void a_peer_that_does_not_answer_does_not_hold_up_the_others(void **state)
+{
+	struct world *w = *state;
+	struct rail_peer *good = peer_new(w, 4, 33, 1);
+	uint32_t length = RAIL_IN_FLIGHT_BYTES;
+	struct op op = page_op(w, 1, 16, length, 5);
+	struct op_segment s = home_at(0, length);
+	struct op_done done;
+
+	peer_add(w, good);
+	op.deadline_ns = w->now_ns + 10000 * MS;
+	client_submit(client, &op, &s); /* the whole budget, towards a peer that is dead */
+	world_settle(w);
+	get(w, 2, 5000, 4);
+	world_settle(w);
+	assert_int_equal(world_counter(w, COUNTER_wqes_posted), length / SLICE_BYTES);
+	pass(w, 40);
+	nic_pull(w);
+	/* The other one was posted in the meantime. */
+	assert_int_equal(world_counter(w, COUNTER_wqes_posted), length / SLICE_BYTES + 1);
+	for (unsigned round = 0; round < 2; round++) {
+		for (unsigned i = 0; i < w->wqes; i++)
+			if (&w->wqe[i].qp->sq == good->sq[0])
+				nic_complete(w, i--, 0);
+		world_settle(w);
+		nic_pull(w);
+	}
+	client_expect(client, 2, OP_HIT);
+	assert_int_equal(w->rail->parked, 1);
+	/* When it does answer after all, the accounts are right again. */
+	world_run(w);
+	assert_true(client_done(client, &done));
+	assert_int_equal(w->rail->parked, 0);
+	assert_int_equal(w->rail->taken_bytes, 0);
+	assert_int_equal(w->rail->posted_bytes, 0);
+	assert_true(world_silent(w));
+	peer_free(w, good);
+}
+
+static void an_op_that_waits_for_room_ends_at_its_deadline_without_breaking_anything(void **state)
+{
+	struct world *w = *state;
+	uint32_t length = RAIL_IN_FLIGHT_BYTES - 1;
+	struct op op = page_op(w, 1, 16, length, 5);
+	struct op_segment s = home_at(0, length);
+
+	client_submit(client, &op, &s);
+	get(w, 2, 10, 3);
+	world_settle(w);
+	assert_int_equal(rail_in_flight(w->rail), 2);
+	pass(w, 10);
+	client_expect(client, 2, OP_TIMEOUT);
+	assert_true(world_silent(w));
+	world_run(w);
+	client_expect(client, 1, OP_STALE);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(an_op_that_comes_too_late_is_not_posted),
+		TEST(a_parked_op_ends_at_its_deadline),
+		TEST(an_endless_deadline_ends_too),
+		TEST(a_posted_op_past_its_deadline_breaks_a_lane_that_does_not_move),
+		TEST(an_op_with_too_short_a_deadline_does_not_break_a_lane_that_moves),
+		TEST(a_queue_that_hangs_beside_one_that_moves_is_noticed_too),
+		TEST(a_peer_that_does_not_answer_does_not_hold_up_the_others),
+		TEST(an_op_that_waits_for_room_ends_at_its_deadline_without_breaking_anything),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Channels that stop, regions that are dropped, the end of a rail, and a control plane that is slow
+ * to listen: nothing is given back while the NIC may still use it.
+ */
+#include "tests/unit/rail/world.h"
+
+static struct client *client;
+static struct rail_peer *peer;
+
+static int setup(void **state)
+{
+	struct world *w;
+
+	world_setup(state);
+	w = *state;
+	client = client_new(w, 9, WORLD_SESSION);
+	peer = peer_new(w, 3, 33, 2);
+	peer_add(w, peer);
+	page_put(w, 8, 8192, 77);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	struct world *w = *state;
+
+	peer_free(w, peer);
+	client_free(client);
+	return world_teardown(state);
+}
+
+static void get_from(struct world *w, struct client *c, uint64_t cookie, uint16_t number)
+{
+	struct op op = page_op(w, cookie, 8, 8192, 77);
+	struct op_segment s = home_at(cookie * 8192, 8192);
+
+	op.peer = number;
+	client_submit(c, &op, &s);
+}
+
+static void stop_channel(struct world *w, struct client *c)
+{
+	world_tell(w, (struct rail_command){.kind = RAIL_CHANNEL_STOP, .object = &c->channel});
+	world_settle(w);
+}
+
+static void an_idle_channel_that_stops_is_returned_at_once(void **state)
+{
+	struct world *w = *state;
+	struct client *other = client_new(w, 10, WORLD_SESSION);
+
+	stop_channel(w, client);
+	assert_ptr_equal(world_hear(w, RAIL_CHANNEL_RETURNED).object, &client->channel);
+	get_from(w, client, 1, 3);
+	get_from(w, other, 2, 3);
+	world_run(w);
+	client_expect(other, 2, OP_HIT);
+	assert_int_equal(world_counter(w, COUNTER_ops_taken), 1);
+	client_free(other);
+}
+
+static void a_stopping_channel_is_returned_after_the_last_cqe_and_hears_nothing(void **state)
+{
+	struct world *w = *state;
+	struct op_done done;
+
+	get_from(w, client, 1, 3);
+	get_from(w, client, 2, 3);
+	get_from(w, client, 3, 4); /* parked */
+	world_settle(w);
+	world_hear(w, RAIL_PEER_WANTED);
+	nic_pull(w);
+	assert_int_equal(client->channel.in_flight, 3);
+	stop_channel(w, client);
+	assert_int_equal(client->channel.in_flight, 2);
+	assert_true(world_silent(w));
+	nic_complete(w, 0, 0);
+	world_settle(w);
+	assert_true(world_silent(w));
+	nic_complete(w, 0, 0);
+	world_settle(w);
+	assert_ptr_equal(world_hear(w, RAIL_CHANNEL_RETURNED).object, &client->channel);
+	assert_false(client_done(client, &done));
+	/* No head was asked for in vain. */
+	nic_pull(w);
+	assert_int_equal(w->wqes, 0);
+}
+
+static void a_stopping_channel_does_not_wait_for_a_dead_peer(void **state)
+{
+	struct world *w = *state;
+	struct op op = page_op(w, 1, 8, 8192, 77);
+	struct op_segment s = home_at(0, 8192);
+
+	op.deadline_ns = w->now_ns + 3600ull * 1000 * 1000 * 1000;
+	client_submit(client, &op, &s);
+	world_settle(w);
+	nic_pull(w);
+	stop_channel(w, client);
+	for (unsigned ms = 0; ms < 1040; ms += 10) {
+		clock_test_set(w->now_ns += 10 * 1000 * 1000);
+		world_settle(w);
+	}
+	assert_int_equal(world_hear(w, RAIL_PEER_BROKEN).detail, 0);
+	assert_true(world_silent(w));
+	nic_flush(w, peer);
+	world_settle(w);
+	world_hear(w, RAIL_CHANNEL_RETURNED);
+}
+
+static void a_stopping_channel_posts_nothing_more_of_a_large_page(void **state)
+{
+	struct world *w = *state;
+	struct op op = page_op(w, 1, 16, 2 * RAIL_IN_FLIGHT_BYTES, 5);
+	struct op_segment s = home_at(0, 2 * RAIL_IN_FLIGHT_BYTES);
+
+	client_submit(client, &op, &s);
+	world_settle(w);
+	nic_pull(w);
+	stop_channel(w, client);
+	while (w->wqes) {
+		assert_true(world_silent(w));
+		nic_complete(w, 0, 0);
+		world_settle(w);
+	}
+	world_hear(w, RAIL_CHANNEL_RETURNED);
+	assert_int_equal(world_counter(w, COUNTER_wqes_posted), RAIL_IN_FLIGHT_BYTES / SLICE_BYTES);
+}
+
+static void the_number_of_a_returned_channel_can_be_used_again(void **state)
+{
+	struct world *w = *state;
+	struct client *third = client_new(w, 11, WORLD_SESSION), *next;
+
+	stop_channel(w, client);
+	world_hear(w, RAIL_CHANNEL_RETURNED);
+	next = client_new(w, 9, WORLD_SESSION);
+	get_from(w, next, 1, 3);
+	get_from(w, third, 2, 3);
+	world_run(w);
+	client_expect(next, 1, OP_HIT);
+	client_expect(third, 2, OP_HIT);
+	stop_channel(w, third);
+	stop_channel(w, next);
+	assert_ptr_equal(world_hear(w, RAIL_CHANNEL_RETURNED).object, &third->channel);
+	assert_ptr_equal(world_hear(w, RAIL_CHANNEL_RETURNED).object, &next->channel);
+	client_free(next);
+	client_free(third);
+}
+
+static void drop_region(struct world *w, uint32_t id)
+{
+	struct rail_command command = {.kind = RAIL_REGION_DROP, .region.id = id};
+
+	world_tell(w, command);
+	world_settle(w);
+}
+
+static void a_dropped_region_is_returned_after_its_last_cqe_and_refused_before(void **state)
+{
+	struct world *w = *state;
+
+	get_from(w, client, 1, 3);
+	world_settle(w);
+	nic_pull(w);
+	drop_region(w, WORLD_REGION);
+	assert_true(world_silent(w));
+	get_from(w, client, 2, 3);
+	world_settle(w);
+	client_expect(client, 2, OP_INVALID);
+	nic_complete(w, 0, 0);
+	world_settle(w);
+	assert_true(world_silent(w)); /* its head is still under way: the op is not over */
+	world_run(w);
+	assert_int_equal(world_hear(w, RAIL_REGION_RETURNED).detail, WORLD_REGION);
+	client_expect(client, 1, OP_HIT);
+	get_from(w, client, 3, 3);
+	world_settle(w);
+	client_expect(client, 3, OP_INVALID);
+	drop_region(w, WORLD_REGION);
+	drop_region(w, REGIONS_MAX + 5);
+	assert_true(world_silent(w));
+}
+
+static void an_unused_region_is_returned_at_once(void **state)
+{
+	struct world *w = *state;
+
+	drop_region(w, WORLD_REGION);
+	assert_int_equal(world_hear(w, RAIL_REGION_RETURNED).detail, WORLD_REGION);
+}
+
+static void tell_stop(struct world *w)
+{
+	world_tell(w, (struct rail_command){.kind = RAIL_STOP});
+}
+
+static void steps(struct world *w, unsigned n)
+{
+	while (n--)
+		rail_step(w->rail);
+}
+
+static void a_rail_stops_when_all_is_drained_and_its_peers_are_returned(void **state)
+{
+	struct world *w = *state;
+
+	get_from(w, client, 1, 3);
+	get_from(w, client, 2, 4);
+	world_settle(w);
+	world_hear(w, RAIL_PEER_WANTED);
+	nic_pull(w);
+	tell_stop(w);
+	world_settle(w);
+	client_expect(client, 2, OP_CANCELLED); /* it was parked */
+	get_from(w, client, 3, 3);
+	steps(w, 100);
+	client_expect(client, 3, OP_CANCELLED);
+	assert_true(world_silent(w));
+	peer_drop(w, peer);
+	steps(w, 100);
+	assert_true(world_silent(w));
+	nic_flush(w, peer);
+	steps(w, 100);
+	assert_ptr_equal(world_hear(w, RAIL_PEER_RETURNED).object, peer);
+	client_expect(client, 1, OP_PEER_DOWN);
+	world_hear(w, RAIL_STOPPED);
+	assert_true(w->rail->stopped);
+	steps(w, 100);
+	assert_true(world_silent(w));
+}
+
+static void a_rail_does_not_stop_with_a_peer_of_the_control_planes(void **state)
+{
+	struct world *w = *state;
+
+	tell_stop(w);
+	steps(w, 200);
+	assert_true(world_silent(w));
+	peer_drop(w, peer);
+	steps(w, 2);
+	world_hear(w, RAIL_PEER_RETURNED);
+	world_hear(w, RAIL_STOPPED);
+}
+
+static void a_peer_added_to_a_stopping_rail_comes_straight_back(void **state)
+{
+	struct world *w = *state;
+	struct rail_peer *late = peer_new(w, 5, 55, 1);
+
+	tell_stop(w);
+	peer_drop(w, peer);
+	world_tell(w, (struct rail_command){.kind = RAIL_PEER_ADD, .object = late});
+	steps(w, 100);
+	assert_ptr_equal(world_hear(w, RAIL_PEER_RETURNED).object, peer);
+	assert_ptr_equal(world_hear(w, RAIL_PEER_RETURNED).object, late);
+	world_hear(w, RAIL_STOPPED);
+	peer_free(w, late);
+}
+
+static void no_event_is_lost_when_the_control_plane_does_not_listen(void **state)
+{
+	struct world *w = *state;
+	struct rail_region region = {.session = WORLD_SESSION, .length = 4096, .lkey = WORLD_LKEY};
+	unsigned heard = 0;
+	struct rail_event event;
+
+	for (unsigned i = 0; i < INBOX_SLOTS;
+		i++) { /* fill the ring with peers nobody answers for */
+		rail_say(w->rail, &(struct rail_event){.kind = RAIL_PEER_WANTED, .ref = i});
+		rail_step(w->rail);
+	}
+	for (region.id = REGION_CLIENT_0; region.id < WORLD_REGION; region.id++) {
+		world_tell(w, (struct rail_command){.kind = RAIL_REGION_ADD, .region = region});
+		drop_region(w, region.id);
+	}
+	while (rail_hear(w->rail, &event)) {
+		if (heard < INBOX_SLOTS) {
+			assert_int_equal(event.ref, heard);
+		} else {
+			assert_int_equal(event.kind, RAIL_REGION_RETURNED);
+			assert_int_equal(event.detail, REGION_CLIENT_0 + heard - INBOX_SLOTS);
+		}
+		heard++;
+		rail_step(w->rail);
+	}
+	assert_int_equal(heard, INBOX_SLOTS + WORLD_REGION - REGION_CLIENT_0);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(an_idle_channel_that_stops_is_returned_at_once),
+		TEST(a_stopping_channel_is_returned_after_the_last_cqe_and_hears_nothing),
+		TEST(a_stopping_channel_does_not_wait_for_a_dead_peer),
+		TEST(a_stopping_channel_posts_nothing_more_of_a_large_page),
+		TEST(the_number_of_a_returned_channel_can_be_used_again),
+		TEST(a_dropped_region_is_returned_after_its_last_cqe_and_refused_before),
+		TEST(an_unused_region_is_returned_at_once),
+		TEST(a_rail_stops_when_all_is_drained_and_its_peers_are_returned),
+		TEST(a_rail_does_not_stop_with_a_peer_of_the_control_planes),
+		TEST(a_peer_added_to_a_stopping_rail_comes_straight_back),
+		TEST(no_event_is_lost_when_the_control_plane_does_not_listen),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

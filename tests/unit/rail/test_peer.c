@@ -1,0 +1,386 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Peers that are not there yet, break, are dropped and come back: what happens to those who wait
+ * for them, and when their queue pairs are returned.
+ */
+#include "tests/unit/rail/world.h"
+
+static struct client *client;
+
+static int setup(void **state)
+{
+	struct world *w;
+
+	world_setup(state);
+	w = *state;
+	client = client_new(w, 0, WORLD_SESSION);
+	page_put(w, 8, 8192, 77);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	client_free(client);
+	return world_teardown(state);
+}
+
+static void get(struct world *w, uint64_t cookie, uint16_t number, uint32_t ref)
+{
+	struct op op = page_op(w, cookie, 8, 8192, 77);
+	struct op_segment s = home_at(cookie * 8192, 8192);
+
+	op.peer = number;
+	op.peer_ref = ref;
+	client_submit(client, &op, &s);
+}
+
+static void refuse(struct world *w, uint16_t number, uint32_t ref)
+{
+	world_tell(w, (struct rail_command){.kind = RAIL_PEER_REFUSE, .peer = number, .ref = ref});
+	world_settle(w);
+}
+
+static void ops_for_an_unknown_peer_wait_and_it_is_asked_for_once(void **state)
+{
+	struct world *w = *state;
+	struct rail_peer *peer = peer_new(w, 3, 33, 1);
+	struct rail_event event;
+
+	for (unsigned i = 0; i < 10; i++)
+		get(w, i, 3, 33);
+	world_settle(w);
+	event = world_hear(w, RAIL_PEER_WANTED);
+	assert_int_equal(event.peer, 3);
+	assert_int_equal(event.ref, 33);
+	assert_true(world_silent(w));
+	peer_add(w, peer);
+	world_run(w);
+	for (unsigned i = 0; i < 10; i++) {
+		struct op_done done;
+
+		assert_true(client_done(client, &done));
+		assert_int_equal(done.status, OP_HIT);
+	}
+	assert_int_equal(w->rail->parked, 0);
+	peer_free(w, peer);
+}
+
+static void a_refused_peer_ends_those_who_wait_and_is_asked_for_again_later(void **state)
+{
+	struct world *w = *state;
+
+	get(w, 1, 3, 33);
+	get(w, 2, 4, 33);
+	world_settle(w);
+	world_hear(w, RAIL_PEER_WANTED);
+	world_hear(w, RAIL_PEER_WANTED);
+	refuse(w, 3, 33);
+	client_expect(client, 1, OP_PEER_DOWN);
+	assert_int_equal(rail_in_flight(w->rail), 1);
+	get(w, 3, 3, 33);
+	world_settle(w);
+	assert_int_equal(world_hear(w, RAIL_PEER_WANTED).peer, 3);
+	refuse(w, 3, 33);
+	refuse(w, 4, 33);
+	client_expect(client, 3, OP_PEER_DOWN);
+	client_expect(client, 2, OP_PEER_DOWN);
+	assert_int_equal(w->rail->parked, 0);
+	assert_int_equal(w->rail->region[WORLD_REGION].users, 0);
+}
+
+static void two_incarnations_of_one_number_are_asked_for_one_after_the_other(void **state)
+{
+	struct world *w = *state;
+	struct rail_peer *peer = peer_new(w, 3, 34, 1);
+
+	get(w, 1, 3, 33);
+	get(w, 2, 3, 34);
+	world_settle(w);
+	assert_int_equal(world_hear(w, RAIL_PEER_WANTED).ref, 33);
+	assert_true(world_silent(w));
+	refuse(w, 3, 33);
+	client_expect(client, 1, OP_PEER_DOWN);
+	assert_int_equal(world_hear(w, RAIL_PEER_WANTED).ref, 34);
+	peer_add(w, peer);
+	world_run(w);
+	client_expect(client, 2, OP_HIT);
+	/* The old incarnation is not this one, although the number is the same. */
+	get(w, 3, 3, 33);
+	world_settle(w);
+	assert_int_equal(world_hear(w, RAIL_PEER_WANTED).ref, 33);
+	refuse(w, 3, 33);
+	client_expect(client, 3, OP_PEER_DOWN);
+	assert_true(world_silent(w));
+	peer_free(w, peer);
+}
+
+static void a_peer_that_comes_serves_those_who_wait_for_its_incarnation_only(void **state)
+{
+	struct world *w = *state;
+	struct rail_peer *peer = peer_new(w, 3, 34, 1);
+
+	get(w, 1, 3, 33);
+	get(w, 2, 3, 34);
+	get(w, 3, 3, 33);
+	world_settle(w);
+	assert_int_equal(world_hear(w, RAIL_PEER_WANTED).ref, 33);
+	peer_add(w, peer);
+	world_run(w);
+	client_expect(client, 2, OP_HIT);
+	assert_int_equal(rail_in_flight(w->rail), 2);
+	refuse(w, 3, 33);
+	client_expect(client, 1, OP_PEER_DOWN);
+	client_expect(client, 3, OP_PEER_DOWN);
+	assert_true(world_silent(w));
+	peer_free(w, peer);
+}
+
+static void a_place_beyond_what_the_peer_exports_is_refused_when_the_peer_comes(void **state)
+{
+	struct world *w = *state;
+	struct rail_peer *peer = peer_new(w, 3, 33, 1);
+
+	peer->region[REGION_POOL_0].length = 9 * PAGE_UNIT;
+	get(w, 1, 3, 33);
+	world_settle(w);
+	world_hear(w, RAIL_PEER_WANTED);
+	peer_add(w, peer);
+	world_run(w);
+	client_expect(client, 1, OP_INVALID);
+	assert_int_equal(world_counter(w, COUNTER_wqes_posted), 0);
+	peer_free(w, peer);
+}
+
+static void a_page_whose_head_is_not_exported_is_refused(void **state)
+{
+	struct world *w = *state;
+	struct rail_peer *peer = peer_new(w, 3, 33, 1);
+
+	peer->region[REGION_HEADS_0].length = 8 * sizeof(struct page_head) + 31;
+	peer_add(w, peer);
+	get(w, 1, 3, 33);
+	world_run(w);
+	client_expect(client, 1, OP_INVALID);
+	assert_int_equal(world_counter(w, COUNTER_wqes_posted), 0);
+	peer_free(w, peer);
+}
+
+static void an_idle_peer_that_is_dropped_is_returned_at_once(void **state)
+{
+	struct world *w = *state;
+	struct rail_peer *peer = peer_new(w, 3, 33, QPS_PER_PEER_MAX);
+
+	peer_add(w, peer);
+	peer_drop(w, peer);
+	world_settle(w);
+	assert_ptr_equal(world_hear(w, RAIL_PEER_RETURNED).object, peer);
+	peer_drop(w, peer); /* once more: nothing */
+	world_settle(w);
+	assert_true(world_silent(w));
+	peer_free(w, peer);
+}
+
+static void a_dropped_peer_is_returned_after_its_last_wqe(void **state)
+{
+	struct world *w = *state;
+	struct rail_peer *peer = peer_new(w, 3, 33, 2);
+	struct op_done done;
+
+	peer_add(w, peer);
+	for (unsigned i = 0; i < 100; i++)
+		get(w, i, 3, 33);
+	world_settle(w);
+	nic_pull(w);
+	peer_drop(w, peer);
+	world_settle(w);
+	assert_true(world_silent(w));
+	assert_false(client_done(client, &done));
+	get(w, 200, 3, 33);
+	world_settle(w);
+	client_expect(client, 200, OP_PEER_DOWN);
+	/* One had arrived before the queues were put in error: its head cannot be asked for. */
+	nic_complete(w, 0, 0);
+	world_settle(w);
+	assert_true(client_done(client, &done));
+	assert_int_equal(done.status, OP_PEER_DOWN);
+	nic_flush(w, peer);
+	world_settle(w);
+	assert_ptr_equal(world_hear(w, RAIL_PEER_RETURNED).object, peer);
+	assert_true(world_silent(w));
+	for (unsigned i = 1; i < 100; i++) {
+		assert_true(client_done(client, &done));
+		assert_int_equal(done.status, OP_PEER_DOWN);
+	}
+	assert_int_equal(w->rail->posted_bytes, 0);
+	assert_int_equal(w->rail->taken_bytes, 0);
+	assert_int_equal(w->rail->wqes, 0);
+	/* Gone: it is asked for again. */
+	get(w, 201, 3, 33);
+	world_settle(w);
+	world_hear(w, RAIL_PEER_WANTED);
+	refuse(w, 3, 33);
+	peer_free(w, peer);
+}
+
+static void a_peer_that_comes_back_is_used_while_its_old_lane_still_drains(void **state)
+{
+	struct world *w = *state;
+	struct rail_peer *old = peer_new(w, 3, 33, 2), *new = peer_new(w, 3, 33, 1);
+
+	peer_add(w, old);
+	get(w, 1, 3, 33);
+	world_settle(w);
+	peer_drop(w, old);
+	peer_add(w, new);
+	world_settle(w);
+	get(w, 2, 3, 33);
+	world_settle(w);
+	nic_pull(w);
+	assert_int_equal(w->wqes, 2);
+	for (unsigned i = 0; i < w->wqes; i++)
+		if (&w->wqe[i].qp->sq == new->sq[0])
+			nic_complete(w, i, 0);
+	world_settle(w);
+	nic_pull(w);
+	for (unsigned i = 0; i < w->wqes; i++)
+		if (&w->wqe[i].qp->sq == new->sq[0])
+			nic_complete(w, i, 0);
+	world_settle(w);
+	client_expect(client, 2, OP_HIT);
+	assert_true(world_silent(w));
+	nic_flush(w, old);
+	world_settle(w);
+	assert_ptr_equal(world_hear(w, RAIL_PEER_RETURNED).object, old);
+	client_expect(client, 1, OP_PEER_DOWN);
+	/* The return of the old lane has not taken the new one away. */
+	get(w, 3, 3, 33);
+	world_run(w);
+	client_expect(client, 3, OP_HIT);
+	/* A drop by name means the one that is still there. */
+	peer_drop(w, new);
+	world_settle(w);
+	assert_ptr_equal(world_hear(w, RAIL_PEER_RETURNED).object, new);
+	peer_free(w, old);
+	peer_free(w, new);
+}
+
+static void a_broken_lane_is_the_one_that_a_drop_means(void **state)
+{
+	struct world *w = *state;
+	struct rail_peer *old = peer_new(w, 3, 33, 1), *new = peer_new(w, 3, 33, 1);
+
+	peer_add(w, old);
+	get(w, 1, 3, 33);
+	world_settle(w);
+	nic_pull(w);
+	nic_complete(w, 0, DV_SYNDROME_RETRY_EXCEEDED);
+	world_settle(w);
+	client_expect(client, 1, OP_NIC_ERROR);
+	assert_int_equal(world_hear(w, RAIL_PEER_BROKEN).detail, DV_SYNDROME_RETRY_EXCEEDED);
+	peer_add(w, new);
+	peer_drop(w, old);
+	world_settle(w);
+	assert_ptr_equal(world_hear(w, RAIL_PEER_RETURNED).object, old);
+	get(w, 2, 3, 33);
+	world_run(w);
+	client_expect(client, 2, OP_HIT);
+	peer_free(w, old);
+	peer_free(w, new);
+}
+
+static void lanes_that_come_and_go_are_found_by_number_every_time(void **state)
+{
+	struct world *w = *state;
+	struct rail_peer *peer[40] = {0};
+	unsigned seed = 1;
+
+	for (unsigned round = 0; round < 2000; round++) {
+		unsigned i = (seed = seed * 1103515245 + 12345) >> 16;
+
+		i %= 40;
+		if (peer[i]) {
+			peer_drop(w, peer[i]);
+			world_settle(w);
+			assert_ptr_equal(world_hear(w, RAIL_PEER_RETURNED).object, peer[i]);
+			peer_free(w, peer[i]);
+			peer[i] = NULL;
+			continue;
+		}
+		w->qpn_next = round << 10 | (seed >> 8 & 0x3f) << 4;
+		peer[i] = peer_new(w, (uint16_t)i, 33, 1 + i % QPS_PER_PEER_MAX);
+		peer_add(w, peer[i]);
+		world_settle(w);
+		for (unsigned j = 0; j < 40; j++)
+			for (unsigned q = 0; peer[j] && q < peer[j]->qps; q++)
+				assert_ptr_equal(lane_qp_find(w->rail, peer[j]->sq[q]->qpn)->sq,
+					peer[j]->sq[q]);
+	}
+	for (unsigned i = 0; i < 40; i++)
+		if (peer[i])
+			peer_free(w, peer[i]);
+}
+
+static void a_peer_that_never_comes_leaves_room_for_the_others(void **state)
+{
+	struct world *w = *state;
+	struct rail_peer *peer = peer_new(w, 4, 44, 1);
+	struct op_done done;
+
+	for (unsigned i = 0; i < RAIL_PARKED_MAX + 10; i++) {
+		get(w, i % 1000, 3, 33);
+		if (i % 100 == 0)
+			world_settle(w);
+	}
+	world_settle(w);
+	for (unsigned i = 0; i < 10; i++) {
+		assert_true(client_done(client, &done));
+		assert_int_equal(done.status, OP_PEER_DOWN);
+	}
+	assert_false(client_done(client, &done));
+	peer_add(w, peer);
+	get(w, 5, 4, 44);
+	world_run(w);
+	client_expect(client, 5, OP_HIT);
+	refuse(w, 3, 33);
+	assert_int_equal(rail_in_flight(w->rail), 0);
+	peer_free(w, peer);
+}
+
+static void bulk_and_small_reads_spread_over_the_least_loaded_queues(void **state)
+{
+	struct world *w = *state;
+	struct rail_peer *peer = peer_new(w, 3, 33, 4);
+
+	peer_add(w, peer);
+	for (unsigned i = 0; i < 8; i++)
+		get(w, i, 3, 33);
+	world_settle(w);
+	for (unsigned q = 0; q < 4; q++)
+		assert_int_equal(peer->sq[q]->pi - peer->sq[q]->ci, 2);
+	assert_int_equal(world_counter(w, COUNTER_doorbells), 4);
+	world_run(w);
+	peer_free(w, peer);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(ops_for_an_unknown_peer_wait_and_it_is_asked_for_once),
+		TEST(a_refused_peer_ends_those_who_wait_and_is_asked_for_again_later),
+		TEST(two_incarnations_of_one_number_are_asked_for_one_after_the_other),
+		TEST(a_peer_that_comes_serves_those_who_wait_for_its_incarnation_only),
+		TEST(a_place_beyond_what_the_peer_exports_is_refused_when_the_peer_comes),
+		TEST(a_page_whose_head_is_not_exported_is_refused),
+		TEST(an_idle_peer_that_is_dropped_is_returned_at_once),
+		TEST(a_dropped_peer_is_returned_after_its_last_wqe),
+		TEST(a_peer_that_comes_back_is_used_while_its_old_lane_still_drains),
+		TEST(a_broken_lane_is_the_one_that_a_drop_means),
+		TEST(lanes_that_come_and_go_are_found_by_number_every_time),
+		TEST(a_peer_that_never_comes_leaves_room_for_the_others),
+		TEST(bulk_and_small_reads_spread_over_the_least_loaded_queues),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Thousands of random ops, overwrites, completions in any order, errors, deadlines and
+ * reconnections against a model. What must hold: every op is answered exactly once; a hit has the
+ * bytes of its key; the NIC writes nowhere once the op is answered; in the end nothing is left
+ * over. SEED=n repeats a run, ROUNDS=n makes it longer.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "tests/unit/rail/world.h"
+
+#define SLOTS 64u /* destinations in `home` */
+#define SLOT_BYTES (WORLD_HOME_BYTES / SLOTS)
+#define PAGES 32u
+#define PAGE_STRIDE 32u /* units: pages of up to 128 KiB */
+#define PEERS 3u
+#define CLIENTS 3u
+
+struct page {
+	uint64_t key; /* 0: being overwritten */
+	uint32_t length;
+};
+
+struct flight {
+	bool live;
+	uint64_t cookie;
+	struct op op;
+	unsigned client;
+	unsigned segments;
+	struct op_segment segment[40];
+};
+
+static uint64_t random_state;
+static struct page page[PAGES];
+static struct flight flight[SLOTS];
+static struct client *client[CLIENTS];
+static struct rail_peer *peer[PEERS];    /* the one given last; NULL: none */
+static struct rail_peer *draining[1024]; /* dropped, not returned */
+static unsigned drainings;
+static uint64_t cookie_next, key_next, status_seen[OP_STATUS_COUNT];
+static uint32_t ref[PEERS];
+
+static uint32_t chance(uint32_t n)
+{
+	random_state = random_state * 6364136223846793005ull + 1442695040888963407ull;
+	return (uint32_t)(map_mix(random_state) % n);
+}
+
+/* First the head, then the bytes: a reader may sample anything in between. */
+static void overwrite(struct world *w)
+{
+	unsigned i = chance(PAGES);
+	uint32_t unit = i * PAGE_STRIDE;
+
+	if (page[i].key) {
+		page_head_retire(&w->heads[unit]);
+		page[i].key = 0;
+		for (uint32_t at = chance(page[i].length); at < page[i].length; at += 97)
+			w->pool[unit * PAGE_UNIT + at] ^= 0x55;
+		return;
+	}
+	page[i].key = ++key_next;
+	page[i].length = 1 + chance(chance(2) ? 5000 : PAGE_STRIDE * PAGE_UNIT);
+	page_put(w, unit, page[i].length, page[i].key);
+}
+
+static unsigned scatter(struct flight *f, unsigned slot, uint32_t length)
+{
+	uint32_t done = 0;
+	unsigned n = 0;
+
+	while (done < length) {
+		uint32_t bytes = n == 39 ? length - done : 1 + chance(length - done);
+
+		f->segment[n++] = home_at((uint64_t)slot * SLOT_BYTES + done, bytes);
+		done += bytes;
+	}
+	return n;
+}
+
+static void submit(struct world *w)
+{
+	unsigned slot = chance(SLOTS), i = chance(PAGES), p = chance(PEERS);
+	struct flight *f = &flight[slot];
+
+	if (f->live || !page[i].key)
+		return;
+	f->op = page_op(w, ++cookie_next, i * PAGE_STRIDE, page[i].length, page[i].key);
+	f->op.peer = (uint16_t)p;
+	f->op.peer_ref = ref[p];
+	f->op.deadline_ns = w->now_ns + (chance(10) ? 1000000000ull : chance(20000000));
+	f->segments = scatter(f, slot, page[i].length);
+	f->op.segments = (uint16_t)f->segments;
+	f->client = chance(CLIENTS);
+	if (ring_room(&client[f->client]->ops, op_slots(f->segments)) <
+		(int32_t)op_slots(f->segments))
+		return;
+	f->live = true;
+	f->cookie = cookie_next;
+	client_submit(client[f->client], &f->op, f->segment);
+}
+
+static void check_hit(struct world *w, const struct flight *f, unsigned slot)
+{
+	const uint8_t *at = w->home + (size_t)slot * SLOT_BYTES;
+
+	for (uint32_t i = 0; i < f->op.length; i++)
+		if (at[i] != (uint8_t)map_mix(f->op.key.word[0] * 1000003 + i))
+			fail_msg("a hit with wrong bytes at %u of %u", i, f->op.length);
+}
+
+static void answers(struct world *w)
+{
+	struct op_done done;
+
+	for (unsigned c = 0; c < CLIENTS; c++)
+		while (client_done(client[c], &done)) {
+			unsigned slot = 0;
+
+			while (slot < SLOTS && !(flight[slot].live && flight[slot].client == c &&
+						       flight[slot].cookie == done.cookie))
+				slot++;
+			if (slot == SLOTS)
+				fail_msg("cookie %lu was answered twice",
+					(unsigned long)done.cookie);
+			flight[slot].live = false;
+			status_seen[done.status]++;
+			if (done.status == OP_HIT)
+				check_hit(w, &flight[slot], slot);
+			assert_true(done.status != OP_INVALID);
+		}
+}
+
+static void complete(struct world *w, unsigned n)
+{
+	nic_pull(w);
+	while (n-- && w->wqes) {
+		unsigned i = chance(w->wqes);
+		const struct dv_sge *s = &w->wqe[i].sge[0];
+
+		for (unsigned j = 0; j < i; j++) /* queues are in order: the oldest of that one */
+			if (w->wqe[j].qp == w->wqe[i].qp)
+				i = j;
+		s = &w->wqe[i].sge[0];
+		if (s->lkey == WORLD_LKEY)
+			assert_true(flight[(s->address - (uintptr_t)w->home) / SLOT_BYTES].live);
+		nic_complete(w, i, chance(500) ? 0 : DV_SYNDROME_REMOTE_ACCESS);
+	}
+}
+
+static void peer_gone(struct world *w, unsigned p)
+{
+	if (!peer[p])
+		return;
+	nic_pull(w);
+	for (unsigned q = 0; q < peer[p]->qps; q++)
+		container_of(peer[p]->sq[q], struct fake_qp, sq)->error = true;
+	peer_drop(w, peer[p]);
+	draining[drainings++] = peer[p];
+	peer[p] = NULL;
+}
+
+static void answer_wanted(struct world *w, const struct rail_event *event)
+{
+	unsigned p = event->peer;
+
+	/* Not known to this model any more: an incarnation that is gone. */
+	if (event->ref != ref[p] || chance(4) == 0) {
+		world_tell(w,
+			(struct rail_command){
+				.kind = RAIL_PEER_REFUSE, .peer = event->peer, .ref = event->ref});
+		return;
+	}
+	peer_gone(w, p);
+	peer[p] = peer_new(w, (uint16_t)p, ref[p], 1 + chance(3));
+	world_tell(w, (struct rail_command){.kind = RAIL_PEER_ADD, .object = peer[p]});
+}
+
+static void returned(struct world *w, struct rail_peer *gone)
+{
+	unsigned i = 0;
+
+	while (i < drainings && draining[i] != gone)
+		i++;
+	assert_true(i < drainings);
+	for (unsigned q = 0; q < gone->qps; q++)
+		assert_int_equal(gone->sq[q]->ci, gone->sq[q]->pi);
+	draining[i] = draining[--drainings];
+	peer_free(w, gone);
+}
+
+static void control_plane(struct world *w)
+{
+	struct rail_event event;
+
+	while (rail_hear(w->rail, &event)) {
+		if (event.kind == RAIL_PEER_WANTED) {
+			answer_wanted(w, &event);
+		} else if (event.kind == RAIL_PEER_BROKEN) {
+			if (peer[event.peer] == event.object)
+				peer_gone(w, event.peer);
+		} else if (event.kind == RAIL_PEER_RETURNED) {
+			returned(w, event.object);
+		} else {
+			fail_msg("event %u", event.kind);
+		}
+	}
+	if (chance(200) == 0)
+		peer_gone(w, chance(PEERS));
+	if (chance(500) == 0)
+		ref[chance(PEERS)]++;
+}
+
+static void drain(struct world *w)
+{
+	for (unsigned p = 0; p < PEERS; p++)
+		peer_gone(w, p);
+	for (unsigned i = 0; i < 10000; i++) {
+		rail_step(w->rail);
+		nic_pull(w);
+		while (w->wqes)
+			nic_complete(w, 0, 0);
+		answers(w);
+		control_plane(w);
+		for (unsigned p = 0; p < PEERS; p++)
+			peer_gone(w, p);
+	}
+	for (unsigned slot = 0; slot < SLOTS; slot++)
+		assert_false(flight[slot].live);
+	assert_int_equal(drainings, 0);
+	assert_int_equal(w->rail->taken_bytes, 0);
+	assert_int_equal(w->rail->posted_bytes, 0);
+	assert_int_equal(w->rail->parked, 0);
+	assert_int_equal(w->rail->wqes, 0);
+	assert_int_equal(w->rail->requests_free, RAIL_REQUESTS);
+	assert_int_equal(w->rail->blocks_free, REQUEST_BLOCKS - RAIL_REQUESTS);
+	assert_int_equal(w->rail->lanes_free, LANES_MAX);
+	assert_int_equal(w->rail->region[WORLD_REGION].users, 0);
+	assert_int_equal(rail_in_flight(w->rail), 0);
+}
+
+static void whatever_happens_every_op_is_answered_once_and_a_hit_is_right(void **state)
+{
+	struct world *w = *state;
+	const char *seed = getenv("SEED"), *rounds = getenv("ROUNDS");
+	unsigned long n = rounds ? strtoul(rounds, NULL, 0) : 12000;
+
+	random_state = seed ? strtoull(seed, NULL, 0) : (uint64_t)time(NULL);
+	print_message("SEED=%llu\n", (unsigned long long)random_state);
+	for (unsigned p = 0; p < PEERS; p++)
+		ref[p] = 33;
+	for (unsigned c = 0; c < CLIENTS; c++)
+		client[c] = client_new(w, c * 70, WORLD_SESSION);
+	for (unsigned i = 0; i < 2 * PAGES; i++)
+		overwrite(w);
+	for (unsigned long i = 0; i < n; i++) {
+		if (chance(4) == 0)
+			overwrite(w);
+		for (unsigned j = chance(6); j; j--)
+			submit(w);
+		rail_step(w->rail);
+		complete(w, chance(8));
+		answers(w);
+		control_plane(w);
+		clock_test_set(w->now_ns += chance(chance(50) ? 100000 : 10000000));
+	}
+	drain(w);
+	print_message("%llu ops:", (unsigned long long)cookie_next);
+	for (unsigned s = 0; s < OP_STATUS_COUNT; s++)
+		print_message(" %llu", (unsigned long long)status_seen[s]);
+	print_message("\n");
+	assert_true(status_seen[OP_HIT] && status_seen[OP_STALE] && status_seen[OP_PEER_DOWN] &&
+		    status_seen[OP_TIMEOUT] && status_seen[OP_NIC_ERROR]);
+	for (unsigned c = 0; c < CLIENTS; c++)
+		client_free(client[c]);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(
+			whatever_happens_every_op_is_answered_once_and_a_hit_is_right, world_setup,
+			world_teardown),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

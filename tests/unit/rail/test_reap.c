@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What completions do: the order of payload and head, errors, flushes, and devices that talk
+ * nonsense.
+ */
+#include "tests/unit/rail/world.h"
+
+static struct client *client;
+static struct rail_peer *peer;
+
+static int setup(void **state)
+{
+	struct world *w;
+
+	world_setup(state);
+	w = *state;
+	client = client_new(w, 5, WORLD_SESSION);
+	peer = peer_new(w, 3, 33, 2);
+	peer_add(w, peer);
+	world_settle(w);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	struct world *w = *state;
+
+	peer_free(w, peer);
+	client_free(client);
+	return world_teardown(state);
+}
+
+static void a_page_whose_head_did_not_change_is_a_hit(void **state)
+{
+	struct world *w = *state;
+
+	page_put(w, 8, 10000, 77);
+	page_get(w, client, 1, 8, 10000, 77, 512);
+	world_run(w);
+	client_expect(client, 1, OP_HIT);
+	assert_true(page_arrived(w, 8, 10000, 512));
+	assert_int_equal(rail_in_flight(w->rail), 0);
+	assert_int_equal(world_counter(w, COUNTER_pages_read), 1);
+	assert_int_equal(world_counter(w, COUNTER_bytes_read), 10000);
+}
+
+static void the_head_is_posted_only_after_the_payload_has_completed(void **state)
+{
+	struct world *w = *state;
+
+	page_put(w, 8, 3 * SLICE_BYTES, 77);
+	page_get(w, client, 1, 8, 3 * SLICE_BYTES, 77, 0);
+	world_settle(w);
+	nic_pull(w);
+	assert_int_equal(w->wqes, 3);
+	while (w->wqes) {
+		for (unsigned i = 0; i < w->wqes; i++)
+			assert_int_equal(w->wqe[i].rkey, WORLD_POOL_RKEY);
+		nic_complete(w, 0, 0);
+		if (!w->wqes)
+			break;
+		world_settle(w);
+		nic_pull(w);
+	}
+	world_settle(w);
+	nic_pull(w);
+	assert_int_equal(w->wqes, 1);
+	assert_int_equal(w->wqe[0].rkey, WORLD_HEADS_RKEY);
+	assert_int_equal(w->wqe[0].remote, (uintptr_t)&w->heads[8]);
+	nic_complete(w, 0, 0);
+	world_settle(w);
+	client_expect(client, 1, OP_HIT);
+}
+
+static void a_head_that_changed_after_the_payload_is_stale(void **state)
+{
+	struct world *w = *state;
+
+	page_put(w, 8, 4096, 77);
+	page_get(w, client, 1, 8, 4096, 77, 0);
+	world_settle(w);
+	nic_pull(w);
+	nic_complete(w, 0, 0);
+	page_head_retire(&w->heads[8]);
+	world_run(w);
+	client_expect(client, 1, OP_STALE);
+	assert_int_equal(world_counter(w, COUNTER_pages_stale), 1);
+}
+
+static void a_page_put_again_under_the_same_key_is_stale_by_its_generation(void **state)
+{
+	struct world *w = *state;
+
+	page_put(w, 8, 4096, 77);
+	page_get(w, client, 1, 8, 4096, 77, 0);
+	page_head_retire(&w->heads[8]);
+	page_put(w, 8, 4096, 77);
+	world_run(w);
+	client_expect(client, 1, OP_STALE);
+}
+
+static void another_key_or_another_length_is_stale(void **state)
+{
+	struct world *w = *state;
+
+	page_put(w, 8, 4096, 77);
+	page_get(w, client, 1, 8, 4096, 78, 0);
+	world_run(w);
+	client_expect(client, 1, OP_STALE);
+	page_get(w, client, 2, 8, 4095, 77, 0);
+	world_run(w);
+	client_expect(client, 2, OP_STALE);
+}
+
+static void a_head_that_was_not_written_is_not_the_one_of_the_last_request(void **state)
+{
+	struct world *w = *state;
+
+	page_put(w, 8, 4096, 77);
+	page_get(w, client, 1, 8, 4096, 77, 0);
+	world_run(w);
+	client_expect(client, 1, OP_HIT);
+	page_get(w, client, 2, 8, 4096, 77, 0); /* in the same request slot */
+	world_settle(w);
+	nic_pull(w);
+	nic_complete(w, 0, 0);
+	world_settle(w);
+	nic_pull(w);
+	w->wqe[0].sges = 0; /* the NIC says it is done, and moved nothing */
+	nic_complete(w, 0, 0);
+	world_settle(w);
+	client_expect(client, 2, OP_STALE);
+}
+
+static void a_bucket_is_answered_without_a_head(void **state)
+{
+	struct world *w = *state;
+	struct op op = page_op(w, 9, 0, 64, 0);
+	struct op_segment segment = home_at(64, 64);
+
+	memset(w->shard, 0x5a, WORLD_BUCKETS * 64);
+	op.kind = OP_READ;
+	op.region = REGION_SHARD;
+	op.offset = 64 * 1023;
+	client_submit(client, &op, &segment);
+	world_run(w);
+	client_expect(client, 9, OP_HIT);
+	assert_memory_equal(w->home + 64, &w->shard[1023], 64);
+	assert_int_equal(world_counter(w, COUNTER_cqes_reaped), 1);
+}
+
+static void an_error_breaks_the_lane_once_and_everything_ends_after_its_last_wqe(void **state)
+{
+	struct world *w = *state;
+	struct op_done done;
+	struct rail_event event;
+
+	page_put(w, 8, 4 * SLICE_BYTES, 77);
+	page_get(w, client, 1, 8, 4 * SLICE_BYTES, 77, 0);
+	page_get(w, client, 2, 8, SLICE_BYTES, 77, 2 << 20);
+	world_settle(w);
+	nic_pull(w);
+	assert_int_equal(w->wqes, 5);
+	nic_complete(w, 0, DV_SYNDROME_REMOTE_ACCESS);
+	world_settle(w);
+	event = world_hear(w, RAIL_PEER_BROKEN);
+	assert_int_equal(event.detail, DV_SYNDROME_REMOTE_ACCESS);
+	assert_ptr_equal(event.object, peer);
+	assert_false(client_done(client, &done));
+	/* At once for those who come now. */
+	page_get(w, client, 3, 8, 4096, 77, 0);
+	world_settle(w);
+	client_expect(client, 3, OP_PEER_DOWN);
+	nic_flush(w, peer);
+	world_settle(w);
+	client_expect(client, 1, OP_NIC_ERROR);
+	client_expect(client, 2, OP_PEER_DOWN);
+	assert_true(world_silent(w));
+	peer_drop(w, peer);
+	world_settle(w);
+	event = world_hear(w, RAIL_PEER_RETURNED);
+	assert_ptr_equal(event.object, peer);
+	assert_null(peer->lane);
+	assert_int_equal(peer->sq[0]->ci, peer->sq[0]->pi);
+	assert_int_equal(peer->sq[1]->ci, peer->sq[1]->pi);
+}
+
+static void one_cqe_retires_the_earlier_wqes_of_its_queue_too(void **state)
+{
+	struct world *w = *state;
+	unsigned last = 0;
+
+	for (unsigned i = 0; i < 40; i++) {
+		page_put(w, i, 4096, i + 1);
+		page_get(w, client, i, i, 4096, i + 1, i * 4096);
+	}
+	world_settle(w);
+	nic_pull(w);
+	assert_int_equal(w->wqes, 40);
+	/* The device reports the last WQE of each queue alone. */
+	for (unsigned i = 0; i < w->wqes; i++)
+		w->wqe[i].flags = DV_CE_ERROR_ONLY;
+	for (unsigned i = 0; i < w->wqes; i++)
+		if (w->wqe[i].qp == w->wqe[0].qp)
+			last = i;
+	w->wqe[last].flags = DV_CE_ALWAYS;
+	w->wqe[w->wqes - 1].flags = DV_CE_ALWAYS;
+	while (w->wqes)
+		nic_complete(w, 0, 0);
+	world_run(w);
+	for (unsigned i = 0; i < 40; i++) {
+		struct op_done done;
+
+		assert_true(client_done(client, &done));
+		assert_int_equal(done.status, OP_HIT);
+	}
+}
+
+static void completions_that_name_nothing_outstanding_are_counted_and_ignored(void **state)
+{
+	struct world *w = *state;
+	uint32_t qpn;
+	uint16_t index;
+
+	nic_cqe(peer->sq[0]->qpn, (uint16_t)peer->sq[0]->pi, 0);
+	nic_cqe(0xabcdef, 3, DV_SYNDROME_REMOTE_OP);
+	world_settle(w);
+	assert_int_equal(world_counter(w, COUNTER_cqes_error), 2);
+	page_put(w, 8, 4096, 77);
+	page_get(w, client, 1, 8, 4096, 77, 0);
+	world_settle(w);
+	nic_pull(w);
+	qpn = w->wqe[0].qp->sq.qpn;
+	index = (uint16_t)w->wqe[0].index;
+	nic_cqe(qpn, (uint16_t)(index + 1), 0);
+	nic_cqe(qpn, (uint16_t)(index - 1), 0);
+	nic_cqe(qpn, (uint16_t)(index + 0x8000), 0);
+	world_settle(w);
+	assert_int_equal(world_counter(w, COUNTER_cqes_error), 5);
+	world_run(w);
+	client_expect(client, 1, OP_HIT);
+	nic_cqe(qpn, index, 0); /* once more */
+	world_settle(w);
+	assert_int_equal(world_counter(w, COUNTER_cqes_error), 6);
+	assert_true(world_silent(w));
+}
+
+static void the_second_block_of_a_wqe_is_not_a_wqe(void **state)
+{
+	struct world *w = *state;
+	struct op op = page_op(w, 1, 8, 3000, 77);
+	struct op_segment segment[3] = {home_at(0, 1000), home_at(4096, 1000), home_at(9000, 1000)};
+
+	page_put(w, 8, 3000, 77);
+	op.segments = 3;
+	client_submit(client, &op, segment);
+	world_settle(w);
+	nic_pull(w);
+	assert_int_equal(w->wqes, 1);
+	nic_cqe(w->wqe[0].qp->sq.qpn, (uint16_t)(w->wqe[0].index + 1), 0);
+	world_settle(w);
+	assert_int_equal(world_counter(w, COUNTER_cqes_error), 1);
+	world_run(w);
+	client_expect(client, 1, OP_HIT);
+	assert_memory_equal(w->home + 9000, w->pool + 8 * PAGE_UNIT + 2000, 1000);
+}
+
+static void without_the_head_check_the_payload_is_enough(void **state)
+{
+	struct world *w = *state;
+
+	w->rail->options.skip_head_check = true;
+	page_put(w, 8, 4096, 77);
+	page_get(w, client, 1, 8, 4096, 78, 0);
+	world_run(w);
+	client_expect(client, 1, OP_HIT);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(a_page_whose_head_did_not_change_is_a_hit),
+		TEST(the_head_is_posted_only_after_the_payload_has_completed),
+		TEST(a_head_that_changed_after_the_payload_is_stale),
+		TEST(a_page_put_again_under_the_same_key_is_stale_by_its_generation),
+		TEST(another_key_or_another_length_is_stale),
+		TEST(a_head_that_was_not_written_is_not_the_one_of_the_last_request),
+		TEST(a_bucket_is_answered_without_a_head),
+		TEST(an_error_breaks_the_lane_once_and_everything_ends_after_its_last_wqe),
+		TEST(one_cqe_retires_the_earlier_wqes_of_its_queue_too),
+		TEST(completions_that_name_nothing_outstanding_are_counted_and_ignored),
+		TEST(the_second_block_of_a_wqe_is_not_a_wqe),
+		TEST(without_the_head_check_the_payload_is_enough),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A rail on a software NIC, end to end and step by step: the same bytes as on a ConnectX, with
+ * faults a ConnectX seldom shows. One thread. SEED=n repeats a run of the random test.
+ */
+#include <stdlib.h>
+#include <time.h>
+
+#include "tests/unit/rail/pair.h"
+
+static struct pair *pair;
+static struct world *w;
+static struct client *client;
+static struct pair_peer *peer;
+
+static int setup(void **state)
+{
+	(void)state;
+	pair = pair_open(false, true);
+	w = &pair->world;
+	client = client_new(w, 5, WORLD_SESSION);
+	peer = pair_peer_new(pair, 3, 33, 2);
+	peer_add(w, &peer->peer);
+	page_put(w, 8, 100000, 77);
+	return 0;
+}
+
+static void gone(void)
+{
+	if (!peer)
+		return;
+	pair_peer_drop(pair, peer);
+	pair_run(pair, 10);
+	assert_ptr_equal(world_hear(w, RAIL_PEER_RETURNED).object, peer);
+	pair_peer_free(peer);
+	peer = NULL;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	gone();
+	pair_close(pair);
+	client_free(client);
+	return 0;
+}
+
+static void a_page_read_through_the_nic_is_a_hit(void **state)
+{
+	(void)state;
+	page_get(w, client, 1, 8, 100000, 77, 4000);
+	pair_run(pair, 10);
+	client_expect(client, 1, OP_HIT);
+	assert_true(page_arrived(w, 8, 100000, 4000));
+}
+
+static void a_page_scattered_over_three_segments_a_wqe_arrives_whole(void **state)
+{
+	struct op op = page_op(w, 1, 8, 100000, 77);
+	struct op_segment s[50];
+
+	(void)state;
+	op.segments = 50;
+	for (unsigned i = 0; i < 50; i++)
+		s[i] = home_at((49 - i) * 2000, 2000);
+	client_submit(client, &op, s);
+	pair_run(pair, 10);
+	client_expect(client, 1, OP_HIT);
+	for (unsigned i = 0; i < 50; i++)
+		assert_memory_equal(
+			w->home + (49 - i) * 2000, w->pool + 8 * PAGE_UNIT + i * 2000, 2000);
+}
+
+static void a_head_that_changes_between_payload_and_head_read_is_stale(void **state)
+{
+	(void)state;
+	page_get(w, client, 1, 8, 100000, 77, 0);
+	while (world_counter(w, COUNTER_wqes_posted) < 1)
+		rail_step(w->rail);
+	while (memcmp(w->home, w->pool + 8 * PAGE_UNIT, 100000) != 0)
+		dv_step(pair->near);
+	page_head_retire(&w->heads[8]);
+	pair_run(pair, 10);
+	client_expect(client, 1, OP_STALE);
+}
+
+static void every_moment_of_an_overwrite_is_noticed(void **state)
+{
+	struct dv_fault fault = {.seed = 7, .piece_bytes = 4096};
+	struct op_done done;
+
+	(void)state;
+	dv_soft_faults(pair->near, &fault);
+	for (unsigned moment = 0; moment < 60; moment++) {
+		page_put(w, 8, 100000, moment + 100);
+		page_get(w, client, 1, 8, 100000, moment + 100, 0);
+		for (unsigned i = 0; i < moment; i++)
+			pair_step(pair);
+		page_head_retire(&w->heads[8]);
+		memset(w->pool + 8 * PAGE_UNIT, (int)moment, 100000);
+		page_put(w, 8, 100000, moment + 500);
+		pair_run(pair, 50);
+		assert_true(client_done(client, &done));
+		if (done.status == OP_HIT)
+			for (unsigned i = 0; i < 100000; i++)
+				assert_int_equal(w->home[i],
+					(uint8_t)map_mix((moment + 100ull) * 1000003 + i));
+		else
+			assert_int_equal(done.status, OP_STALE);
+		page_head_retire(&w->heads[8]);
+	}
+}
+
+static void retransmitted_payload_never_gets_past_the_head(void **state)
+{
+	struct dv_fault fault = {
+		.seed = 9, .retransmit_percent = 60, .shuffle = true, .delay_steps_max = 5};
+	unsigned hits = 0, stale = 0;
+
+	(void)state;
+	dv_soft_faults(pair->near, &fault);
+	for (unsigned round = 0; round < 400; round++) {
+		struct op_done done;
+
+		page_put(w, 8, 5000, round + 1);
+		page_get(w, client, 1, 8, 5000, round + 1, 0);
+		for (unsigned i = 0; i < round % 16; i++)
+			pair_step(pair);
+		page_head_retire(&w->heads[8]);
+		memset(w->pool + 8 * PAGE_UNIT, 0xee, 5000);
+		pair_run(pair, 50);
+		assert_true(client_done(client, &done));
+		if (done.status == OP_HIT) {
+			hits++;
+			for (unsigned i = 0; i < 5000; i++)
+				assert_int_equal(
+					w->home[i], (uint8_t)map_mix((round + 1ull) * 1000003 + i));
+		} else {
+			stale++;
+		}
+	}
+	assert_true(hits && stale);
+}
+
+static void a_link_that_is_down_ends_with_retries_exceeded(void **state)
+{
+	struct dv_fault fault = {.link_down = true};
+	struct op_done done;
+
+	(void)state;
+	dv_soft_faults(pair->near, &fault);
+	dv_soft_patience(pair->near, 0, 100);
+	page_get(w, client, 1, 8, 100000, 77, 0);
+	page_get(w, client, 2, 8, 100000, 77, 1 << 20);
+	for (unsigned i = 0; i < 300; i++)
+		pair_step(pair);
+	assert_int_equal(world_hear(w, RAIL_PEER_BROKEN).detail, DV_SYNDROME_RETRY_EXCEEDED);
+	gone();
+	for (unsigned i = 0; i < 2; i++) { /* each queue finds out for itself, or is flushed */
+		assert_true(client_done(client, &done));
+		assert_true(done.status == OP_NIC_ERROR || done.status == OP_PEER_DOWN);
+	}
+}
+
+static void the_rails_own_deadline_comes_before_the_nics(void **state)
+{
+	struct dv_fault fault = {.link_down = true};
+	uint64_t now = clock_now_ns();
+	struct op_done done;
+
+	(void)state;
+	dv_soft_faults(pair->near, &fault);
+	dv_soft_patience(pair->near, 0, 1000000);
+	clock_test_set(now);
+	w->now_ns = now;
+	page_get(w, client, 1, 8, 100000, 77, 0);
+	for (unsigned ms = 0; ms < 1100; ms += 5) {
+		clock_test_set(w->now_ns += 5000000);
+		pair_step(pair);
+	}
+	assert_int_equal(world_hear(w, RAIL_PEER_BROKEN).detail, 0);
+	assert_false(client_done(client, &done));
+	gone();
+	client_expect(client, 1, OP_TIMEOUT);
+	clock_test_set(0);
+}
+
+static void an_error_on_one_queue_ends_everything_and_a_new_peer_works(void **state)
+{
+	struct dv_fault fault = {.error_qpn = peer->peer.sq[0]->qpn,
+		.error_at = 3,
+		.error_syndrome = DV_SYNDROME_REMOTE_ACCESS};
+	struct op_done done;
+
+	(void)state;
+	dv_soft_faults(pair->near, &fault);
+	for (unsigned i = 0; i < 40; i++)
+		page_get(w, client, i, 8, 100000, 77, i * 100000);
+	pair_run(pair, 20);
+	assert_int_equal(world_hear(w, RAIL_PEER_BROKEN).detail, DV_SYNDROME_REMOTE_ACCESS);
+	gone();
+	for (unsigned i = 0; i < 40; i++) {
+		assert_true(client_done(client, &done));
+		assert_true(done.status == OP_HIT || done.status == OP_NIC_ERROR ||
+			    done.status == OP_PEER_DOWN);
+	}
+	peer = pair_peer_new(pair, 3, 33, 4);
+	peer_add(w, &peer->peer);
+	page_get(w, client, 99, 8, 100000, 77, 0);
+	pair_run(pair, 10);
+	client_expect(client, 99, OP_HIT);
+}
+
+static void a_dropped_region_is_not_written_to_after_its_return(void **state)
+{
+	struct rail_command drop = {.kind = RAIL_REGION_DROP, .region.id = WORLD_REGION};
+	struct rail_event event;
+
+	(void)state;
+	for (unsigned i = 0; i < 20; i++)
+		page_get(w, client, i, 8, 100000, 77, i * 100000);
+	pair_step(pair);
+	world_tell(w, drop);
+	while (!rail_hear(w->rail, &event))
+		pair_step(pair);
+	assert_int_equal(event.kind, RAIL_REGION_RETURNED);
+	memset(w->home, 0xcd, WORLD_HOME_BYTES);
+	pair_run(pair, 20);
+	for (unsigned i = 0; i < WORLD_HOME_BYTES; i++)
+		assert_int_equal(w->home[i], 0xcd);
+}
+
+static void a_stopped_channel_is_not_written_for_after_its_return(void **state)
+{
+	struct rail_event event;
+
+	(void)state;
+	for (unsigned i = 0; i < 20; i++)
+		page_get(w, client, i, 8, 100000, 77, i * 100000);
+	pair_step(pair);
+	world_tell(w, (struct rail_command){.kind = RAIL_CHANNEL_STOP, .object = &client->channel});
+	while (!rail_hear(w->rail, &event))
+		pair_step(pair);
+	assert_int_equal(event.kind, RAIL_CHANNEL_RETURNED);
+	memset(w->home, 0xcd, WORLD_HOME_BYTES);
+	memset(client->done_memory, 0xab, ring_bytes(DONE_RING_SLOTS, 16));
+	pair_run(pair, 20);
+	for (unsigned i = 0; i < WORLD_HOME_BYTES; i++)
+		assert_int_equal(w->home[i], 0xcd);
+	for (size_t i = 0; i < ring_bytes(DONE_RING_SLOTS, 16); i++)
+		assert_int_equal(((uint8_t *)client->done_memory)[i], 0xab);
+}
+
+static void random_reads_under_faults_are_right_or_not_hits(void **state)
+{
+	const char *seed = getenv("SEED");
+	uint64_t x = seed ? strtoull(seed, NULL, 0) : (uint64_t)time(NULL);
+	struct dv_fault fault = {.seed = x,
+		.delay_steps_max = 9,
+		.shuffle = true,
+		.retransmit_percent = 10,
+		.piece_bytes = 3000};
+	uint64_t key[8] = {0}, want[64], hits = 0;
+	bool live[64] = {false};
+
+	(void)state;
+	print_message("SEED=%llu\n", (unsigned long long)x);
+	dv_soft_faults(pair->near, &fault);
+	for (unsigned round = 0; round < 6000; round++) {
+		unsigned i = (unsigned)(map_mix(x + round) % 8), slot = round % 64;
+		struct op_done done;
+
+		if (map_mix(x + round) >> 60 == 0 || !key[i]) {
+			page_head_retire(&w->heads[i * 8]);
+			page_put(w, i * 8, 20000, key[i] = round + 1);
+		}
+		if (!live[slot]) {
+			live[slot] = true;
+			want[slot] = key[i];
+			page_get(w, client, slot, i * 8, 20000, key[i], slot * 20000);
+		}
+		pair_step(pair);
+		while (client_done(client, &done)) {
+			assert_true(live[done.cookie]);
+			live[done.cookie] = false;
+			if (done.status != OP_HIT) {
+				assert_int_equal(done.status, OP_STALE);
+				continue;
+			}
+			hits++;
+			for (unsigned b = 0; b < 20000; b += 61)
+				assert_int_equal(w->home[done.cookie * 20000 + b],
+					(uint8_t)map_mix(want[done.cookie] * 1000003 + b));
+		}
+	}
+	assert_true(hits > 100);
+	pair_run(pair, 50);
+	assert_int_equal(rail_in_flight(w->rail), 0);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(a_page_read_through_the_nic_is_a_hit),
+		TEST(a_page_scattered_over_three_segments_a_wqe_arrives_whole),
+		TEST(a_head_that_changes_between_payload_and_head_read_is_stale),
+		TEST(every_moment_of_an_overwrite_is_noticed),
+		TEST(retransmitted_payload_never_gets_past_the_head),
+		TEST(a_link_that_is_down_ends_with_retries_exceeded),
+		TEST(the_rails_own_deadline_comes_before_the_nics),
+		TEST(an_error_on_one_queue_ends_everything_and_a_new_peer_works),
+		TEST(a_dropped_region_is_not_written_to_after_its_return),
+		TEST(a_stopped_channel_is_not_written_for_after_its_return),
+		TEST(random_reads_under_faults_are_right_or_not_hits),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a rail accepts from client rings, and how much at a time: hostile ops, segments and indices,
+ * back-pressure, fairness.
+ */
+#include "tests/unit/rail/world.h"
+
+static struct client *client;
+static struct rail_peer *peer;
+
+static int setup(void **state)
+{
+	struct world *w;
+
+	world_setup(state);
+	w = *state;
+	client = client_new(w, 5, WORLD_SESSION);
+	peer = peer_new(w, 3, 33, 2);
+	peer_add(w, peer);
+	world_settle(w);
+	page_put(w, 8, 8192, 77);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	struct world *w = *state;
+
+	peer_free(w, peer);
+	client_free(client);
+	return world_teardown(state);
+}
+
+/* A good op and its segment, to be spoiled by the test. */
+static struct op good_op(struct world *w)
+{
+	return page_op(w, 1, 8, 8192, 77);
+}
+
+static void refused(struct world *w, const struct op *op, const struct op_segment *segments)
+{
+	uint64_t posted = world_counter(w, COUNTER_wqes_posted);
+
+	client_submit(client, op, segments);
+	world_run(w);
+	client_expect(client, op->cookie, OP_INVALID);
+	assert_int_equal(world_counter(w, COUNTER_wqes_posted), posted);
+	/* The channel goes on. */
+	page_get(w, client, 99, 8, 8192, 77, 0);
+	world_run(w);
+	client_expect(client, 99, OP_HIT);
+	assert_true(world_silent(w));
+	assert_int_equal(rail_in_flight(w->rail), 0);
+	assert_int_equal(w->rail->requests_free, RAIL_REQUESTS);
+	assert_int_equal(w->rail->blocks_free, REQUEST_BLOCKS - RAIL_REQUESTS);
+	assert_int_equal(w->rail->region[WORLD_REGION].users, 0);
+}
+
+static void an_op_with_an_impossible_field_is_refused_and_the_channel_goes_on(void **state)
+{
+	struct world *w = *state;
+	struct op_segment segment = home_at(0, 8192);
+	struct op op;
+
+#define REFUSED(change)                                                                            \
+	do {                                                                                       \
+		op = good_op(w);                                                                   \
+		change;                                                                            \
+		refused(w, &op, &segment);                                                         \
+	} while (0)
+	REFUSED(op.kind = 0);
+	REFUSED(op.kind = 3);
+	REFUSED(op.peer = NODES_MAX);
+	REFUSED(op.peer = 0xffff);
+	REFUSED(op.region = REGIONS_EXPORTED);
+	REFUSED(op.region = 0xffff);
+	REFUSED(op.region = REGION_HEADS_0); /* not a pool */
+	REFUSED(op.region = REGION_SHARD);
+	REFUSED(op.region = REGION_POOL_0 + 1); /* the peer has none */
+	REFUSED(op.offset += 1);
+	REFUSED(op.offset = (uint64_t)WORLD_UNITS * PAGE_UNIT);
+	REFUSED(op.offset = (uint64_t)(WORLD_UNITS - 1) * PAGE_UNIT); /* its end is outside */
+	REFUSED(op.offset = UINT64_MAX - PAGE_UNIT + 1);              /* its end wraps */
+	REFUSED(op.length = 0);
+	REFUSED(op.length = 8191);
+	REFUSED(op.length = 8193);
+	REFUSED(op.length = PAGE_BYTES_MAX + 1);
+	REFUSED(op.length = UINT32_MAX);
+	REFUSED(op.segments = 0);
+#undef REFUSED
+}
+
+static void a_segment_outside_the_sessions_regions_is_refused(void **state)
+{
+	struct world *w = *state;
+	struct rail_region others = {.id = 101,
+		.session = WORLD_SESSION + 1,
+		.base = (uintptr_t)w->home,
+		.length = 8192,
+		.lkey = WORLD_LKEY};
+	struct op op = good_op(w);
+	struct op_segment s;
+
+	world_tell(w, (struct rail_command){.kind = RAIL_REGION_ADD, .region = others});
+	world_settle(w);
+#define REFUSED(change)                                                                            \
+	do {                                                                                       \
+		s = home_at(0, 8192);                                                              \
+		change;                                                                            \
+		refused(w, &op, &s);                                                               \
+	} while (0)
+	REFUSED(s.region = 101);           /* another session's */
+	REFUSED(s.region = 102);           /* nobody's */
+	REFUSED(s.region = REGION_POOL_0); /* the engine's own */
+	REFUSED(s.region = REGIONS_MAX);
+	REFUSED(s.region = 0xffff);
+	REFUSED(s.offset = WORLD_HOME_BYTES - 8191);
+	REFUSED(s.offset = WORLD_HOME_BYTES);
+	REFUSED(s.offset = WORLD_HOME_BYTES + 1);
+	REFUSED(s.offset = UINT64_MAX);
+	REFUSED(s.offset = UINT64_MAX - 8191);
+	REFUSED(s.length = 0);
+	REFUSED(s.length = UINT32_MAX);
+#undef REFUSED
+}
+
+static void segment_lengths_that_add_up_only_modulo_32_bits_are_refused(void **state)
+{
+	struct world *w = *state;
+	struct op op = good_op(w);
+	struct rail_region huge = {.id = 103,
+		.session = WORLD_SESSION,
+		.base = (uintptr_t)w->home,
+		.length = 1ull << 40,
+		.lkey = WORLD_LKEY};
+	struct op_segment s[2] = {{.region = 103, .length = 0x80000000u},
+		{.region = 103, .length = 0x80000000u + 8192}};
+
+	world_tell(w, (struct rail_command){.kind = RAIL_REGION_ADD, .region = huge});
+	world_settle(w);
+	op.segments = 2;
+	refused(w, &op, s);
+}
+
+static void too_many_segments_are_refused_and_their_slots_skipped(void **state)
+{
+	struct world *w = *state;
+	struct op op = good_op(w);
+	static struct op_segment s[SEGMENTS_MAX + 9];
+
+	op.segments = SEGMENTS_MAX + 9;
+	for (unsigned i = 0; i < SEGMENTS_MAX + 9; i++)
+		s[i] = home_at(i, 1);
+	refused(w, &op, s);
+}
+
+static void expect_broken(struct world *w)
+{
+	struct op_done done;
+	struct rail_event event;
+
+	world_settle(w);
+	event = world_hear(w, RAIL_CHANNEL_BROKEN);
+	assert_ptr_equal(event.object, &client->channel);
+	assert_int_equal(world_counter(w, COUNTER_rings_broken), 1);
+	assert_int_equal(world_counter(w, COUNTER_ops_taken), 0);
+	/* Nothing more is taken. */
+	page_get(w, client, 2, 8, 8192, 77, 0);
+	world_run(w);
+	assert_true(world_silent(w));
+	assert_false(client_done(client, &done));
+	world_tell(w, (struct rail_command){.kind = RAIL_CHANNEL_STOP, .object = &client->channel});
+	world_settle(w);
+	world_hear(w, RAIL_CHANNEL_RETURNED);
+	assert_int_equal(world_counter(w, COUNTER_wqes_posted), 0);
+}
+
+static void an_op_whose_segments_are_not_published_breaks_the_channel(void **state)
+{
+	struct world *w = *state;
+	struct op op = good_op(w);
+
+	op.segments = 5;
+	memcpy(ring_slot_new(&client->ops, 0), &op, sizeof(op));
+	ring_publish(&client->ops, 2);
+	expect_broken(w);
+}
+
+static void an_op_with_more_segments_than_its_ring_has_room_for_breaks_the_channel(void **state)
+{
+	struct world *w = *state;
+	struct op op = good_op(w);
+
+	op.segments = 0xffff;
+	memcpy(ring_slot_new(&client->ops, 0), &op, sizeof(op));
+	ring_publish(&client->ops, OP_RING_SLOTS);
+	client->ops.head_seen = client->ops.tail; /* for expect_broken()'s next op */
+	expect_broken(w);
+}
+
+static void an_impossible_tail_breaks_the_channel(void **state)
+{
+	struct world *w = *state;
+
+	client->ops.tail += OP_RING_SLOTS + 1;
+	shm_store_release(&client->ops.shared->tail, client->ops.tail);
+	client->ops.head_seen = client->ops.tail;
+	expect_broken(w);
+}
+
+static void an_impossible_head_of_the_done_ring_breaks_the_channel(void **state)
+{
+	struct world *w = *state;
+	struct op op = good_op(w);
+	struct op_segment s = home_at(0, 8192);
+
+	/* Read when the rail believes the ring to be full. */
+	client->channel.done.head_seen -= DONE_RING_SLOTS;
+	shm_store_release(&client->channel.done.shared->head, 12345);
+	client_submit(client, &op, &s);
+	expect_broken(w);
+}
+
+static void a_client_that_consumes_nothing_is_not_taken_from(void **state)
+{
+	struct world *w = *state;
+	struct op_done done;
+	unsigned submitted = 0, answered = 0;
+
+	while (ring_ready(&client->done) < (int32_t)DONE_RING_SLOTS) {
+		while (ring_room(&client->ops, 2) >= 2)
+			page_get(w, client, submitted++, 8, 8192, 77, 0);
+		world_run(w);
+		ring_ready_now(&client->done);
+	}
+	/* The ring is full; more ops wait where they are, and the rail is idle. */
+	page_get(w, client, submitted++, 8, 8192, 77, 0);
+	world_run(w);
+	assert_true(w->rail->blocked);
+	assert_int_equal(rail_in_flight(w->rail), 0);
+	assert_true(submitted > DONE_RING_SLOTS);
+	while (answered < submitted) {
+		assert_true(client_done(client, &done));
+		assert_int_equal(done.status, OP_HIT);
+		answered++;
+		if (answered % 100 == 0)
+			world_run(w);
+		if (ring_ready(&client->done) == 0)
+			world_run(w);
+	}
+	assert_false(client_done(client, &done));
+	assert_true(world_silent(w));
+}
+
+static void one_channel_cannot_starve_another(void **state)
+{
+	struct world *w = *state;
+	struct client *second = client_new(w, 250, WORLD_SESSION);
+	struct op_done done;
+
+	for (unsigned i = 0; i < 1000; i++)
+		page_get(w, client, i, 8, 8192, 77, 0);
+	page_get(w, second, 7, 8, 8192, 77, 0);
+	rail_step(w->rail);
+	assert_true(second->channel.in_flight == 1);
+	assert_int_equal(client->channel.in_flight, RAIL_TAKE_BURST);
+	world_run(w);
+	client_expect(second, 7, OP_HIT);
+	for (unsigned i = 0; i < 1000; i++)
+		assert_true(client_done(client, &done));
+	client_free(second);
+}
+
+/* The client heard of its region before the rail did: both are there when the rail looks. */
+static void an_op_that_overtakes_its_regions_command_waits_for_it(void **state)
+{
+	struct world *w = *state;
+	struct rail_region late = {.id = 110,
+		.session = WORLD_SESSION,
+		.base = (uintptr_t)w->home,
+		.length = 8192,
+		.lkey = WORLD_LKEY};
+	struct op op = good_op(w);
+	struct op_segment s = {.region = 110, .length = 8192};
+
+	client_submit(client, &op, &s);
+	world_tell(w, (struct rail_command){.kind = RAIL_REGION_ADD, .region = late});
+	rail_take(w->rail); /* as if the step had looked at its inbox before */
+	assert_int_equal(rail_in_flight(w->rail), 0);
+	assert_int_equal(w->rail->requests_free, RAIL_REQUESTS);
+	world_run(w);
+	client_expect(client, 1, OP_HIT);
+}
+
+static void slots_that_change_after_they_were_copied_change_nothing(void **state)
+{
+	struct world *w = *state;
+
+	page_get(w, client, 1, 8, 8192, 77, 0);
+	rail_step(w->rail);
+	memset(client->ops_memory, 0xff, ring_bytes(OP_RING_SLOTS, sizeof(struct op)));
+	shm_store(&client->ops.shared->tail, client->ops.tail);
+	world_run(w);
+	client_expect(client, 1, OP_HIT);
+	assert_true(page_arrived(w, 8, 8192, 0));
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(an_op_with_an_impossible_field_is_refused_and_the_channel_goes_on),
+		TEST(a_segment_outside_the_sessions_regions_is_refused),
+		TEST(segment_lengths_that_add_up_only_modulo_32_bits_are_refused),
+		TEST(too_many_segments_are_refused_and_their_slots_skipped),
+		TEST(an_op_whose_segments_are_not_published_breaks_the_channel),
+		TEST(an_op_with_more_segments_than_its_ring_has_room_for_breaks_the_channel),
+		TEST(an_impossible_tail_breaks_the_channel),
+		TEST(an_impossible_head_of_the_done_ring_breaks_the_channel),
+		TEST(a_client_that_consumes_nothing_is_not_taken_from),
+		TEST(one_channel_cannot_starve_another),
+		TEST(an_op_that_overtakes_its_regions_command_waits_for_it),
+		TEST(slots_that_change_after_they_were_copied_change_nothing),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests that run whole programs on pretended ConnectX ports share."""
+
+import os
+import subprocess
+import sys
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "tools"))
+import cluster  # noqa: E402
+
+BUILD = cluster.default_build()
+SLOW = float(os.environ.get("PEERCACHE_SLOW", "1"))
+BEFORE = [os.path.join(ROOT, "tools", "soft-connectx"), "--library",
+          cluster.find_program(BUILD, "dv/libsoftconnectx.so")]
+
+
+def need(*programs):
+    """Ends with 77 when a program is missing: meson calls that skipped."""
+    missing = [p for p in programs if not any(
+        os.access(os.path.join(d, p), os.X_OK) for d in os.environ["PATH"].split(":"))]
+    if missing:
+        print(f"skipped: {', '.join(missing)} not there: apt-get install ibverbs-utils perftest")
+        sys.exit(77)
+
+
+def command(options, *arguments):
+    return [*BEFORE, *options, *map(str, arguments)]
+
+
+def run(options, *arguments, seconds=60, **more):
+    return subprocess.run(command(options, *arguments), capture_output=True, text=True,
+                          timeout=seconds * SLOW, **more)
+
+
+def listening(port):
+    with open("/proc/net/tcp") as four, open("/proc/net/tcp6") as six:
+        rows = [line.split() for line in [*four, *six]]
+    return any(r[1].endswith(f":{port:04X}") and r[3] == "0A" for r in rows if len(r) > 3)
+
+
+def pair(options, *arguments, seconds=120):
+    """A server and a client of the same program: their exit statuses and what the client said."""
+    port = cluster.free_port()
+    line = command(options, *arguments, "-p", port)
+    server = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        end = time.monotonic() + 20 * SLOW
+        while not listening(port) and server.poll() is None and time.monotonic() < end:
+            time.sleep(0.02)
+        client = subprocess.run([*line, "localhost"], stdout=subprocess.PIPE, text=True,
+                                stderr=subprocess.STDOUT, timeout=seconds * SLOW)
+        out, _ = server.communicate(timeout=20 * SLOW)
+    finally:
+        server.kill()
+        server.wait()
+    return client.returncode, server.returncode, client.stdout + "\n--- server\n" + out
+

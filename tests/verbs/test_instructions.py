@@ -1,0 +1,46 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Instructions of a 64-byte READ, post and completion together, 32 to a doorbell, by callgrind.
+
+    tests/verbs/test_instructions.py [BUILD]
+
+Through libibverbs (ibv_post_send and ibv_poll_cq) and through dv/hot.h, on the same pretended
+ConnectX. Only the posting and polling functions and what they call are counted. Exit 1 when
+dv/hot.h takes more than 0.4 of what libibverbs takes.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+LIMIT = 0.4
+ROUNDS = 100
+
+
+def count(program, way):
+    done = subprocess.run(
+        ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null",
+         f"--toggle-collect=count_{way}_post", f"--toggle-collect=count_{way}_poll",
+         program, way, str(ROUNDS)], capture_output=True, text=True, timeout=300)
+    reads = re.search(r"^reads (\d+)", done.stdout, re.M)
+    collected = re.search(r"Collected : (\d+)", done.stderr)
+    if done.returncode or not reads or not collected:
+        sys.exit(done.stdout + done.stderr)
+    return int(collected[1]) / int(reads[1])
+
+
+def main():
+    build = sys.argv[1] if len(sys.argv) > 1 else "build"
+    if not shutil.which("valgrind"):
+        print("skipped: no valgrind")
+        return 77
+    program = os.path.join(build, "tests", "verbs", "count_reads")
+    verbs, hot = count(program, "verbs"), count(program, "hot")
+    print(f"libibverbs {verbs:.1f}  dv/hot.h {hot:.1f}  ratio {hot / verbs:.3f}")
+    return 0 if hot <= LIMIT * verbs else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that nobody here wrote judge the software NIC: rdma-core's examples and perftest."""
+
+import re
+import unittest
+
+import ports
+
+TESTS = ["ib_read_bw", "ib_write_bw", "ib_send_bw", "ib_read_lat", "ib_atomic_bw"]
+ports.need("ibv_devinfo", "ibv_rc_pingpong", *TESTS)
+
+
+class Examples(unittest.TestCase):
+    def test_devinfo_shows_every_port_that_was_asked_for(self):
+        done = ports.run(["--devices", "4", "--down", "mlx5_2", "--gbits", "400,100"],
+                         "ibv_devinfo", "-v")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(len(re.findall(r"hca_id:\s+mlx5_[0-3]", done.stdout)), 4)
+        self.assertEqual(len(re.findall("PORT_ACTIVE", done.stdout)), 3)
+        self.assertEqual(len(re.findall("PORT_DOWN", done.stdout)), 1)
+        self.assertEqual(len(re.findall(r"25.0 Gbps \(32\)", done.stdout)), 3)
+
+    def test_devinfo_of_a_device_that_is_not_there(self):
+        self.assertNotEqual(ports.run([], "ibv_devinfo", "-d", "mlx5_9").returncode, 0)
+
+    def pingpong(self, options, *arguments):
+        client, server, said = ports.pair(options, "ibv_rc_pingpong", "-c", *arguments)
+        self.assertEqual((client, server), (0, 0), said)
+        self.assertNotIn("invalid data", said)
+
+    def test_pingpong_with_data_checked(self):
+        self.pingpong([], "-n", 300)
+
+    def test_pingpong_that_waits_for_events(self):
+        self.pingpong([], "-n", 300, "-e")
+
+    def test_pingpong_over_roce(self):
+        self.pingpong(["--link", "roce"], "-n", 300, "-g", 3)
+
+    def test_pingpong_of_messages_larger_than_a_packet(self):
+        self.pingpong([], "-n", 50, "-s", 1 << 20)
+
+
+class Perftest(unittest.TestCase):
+    """Exit status alone: what they measure here is this machine's scheduler."""
+
+    def good(self, options, *arguments):
+        for test in TESTS:
+            if (test, *arguments[2:3]) in [("ib_read_lat", "-q"), ("ib_atomic_bw", "-a")]:
+                continue  # perftest has no such option there
+            with self.subTest(test=test):
+                client, server, said = ports.pair(options, test, "-F", *arguments)
+                self.assertEqual((client, server), (0, 0), said)
+
+    def test_one_queue_pair(self):
+        self.good([], "-n", 500)
+
+    def test_four_queue_pairs(self):
+        self.good([], "-n", 200, "-q", 4)
+
+    def test_every_size_up_to_8_MiB(self):
+        self.good([], "-n", 20, "-a")
+
+    def test_roce(self):
+        self.good(["--link", "roce"], "-n", 200, "-x", 3)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * READs of 64 bytes on a queue pair that libmlx5 made, posted 32 to a doorbell and polled 32 at
- * once: through libibverbs or through dv/hot.h, on the same device. Counted by callgrind:
- * see test_instructions.py. One thread, beside those of the NICs.
+ * once: through libibverbs or through dv/hot.h, on the same device. Counted by callgrind in
+ * test_instructions.py, and timed in perf/wqe.py. One thread, beside those of the NICs.
  *
  *   count_reads hot|verbs ROUNDS
  */
@@ -74,20 +74,27 @@ int main(int argc, char **argv)
 {
 	bool hot = argc > 1 && strcmp(argv[1], "hot") == 0;
 	long rounds = argc > 2 ? strtol(argv[2], NULL, 0) : 100;
+	uint64_t post_ns = 0, poll_ns = 0;
 
 	setenv("SOFT_CONNECTX_DEVICES", "2", 1);
 	side_open(&s);
 	prepare();
 	for (long i = 0; i < rounds; i++) {
 		struct dv_cq *cq = hot ? &s.cq : &s.ibv_cq;
+		uint64_t started = now_ns();
 
 		hot ? count_hot_post() : count_verbs_post();
+		post_ns += now_ns() - started;
 		if (!side_cqe(cq, BATCH - 1, PATIENCE_NS))
 			return 1;
+		started = now_ns();
 		hot ? count_hot_poll() : count_verbs_poll();
+		poll_ns += now_ns() - started;
 		if (!hot)
 			cq->ci += BATCH;
 	}
-	printf("reads %ld\n", rounds * BATCH);
+	printf("reads %ld post_ns %.1f poll_ns %.1f\n", rounds * BATCH,
+		(double)post_ns / (double)(rounds * BATCH),
+		(double)poll_ns / (double)(rounds * BATCH));
 	return 0;
 }

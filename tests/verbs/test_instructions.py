@@ -19,16 +19,22 @@ LIMIT = 0.4
 ROUNDS = 100
 
 
-def count(program, way):
+def instructions(functions, command):
+    """What callgrind counts in those functions and all they call; also what the command printed."""
     done = subprocess.run(
-        ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null",
-         f"--toggle-collect=count_{way}_post", f"--toggle-collect=count_{way}_poll",
-         program, way, str(ROUNDS)], capture_output=True, text=True, timeout=300)
-    reads = re.search(r"^reads (\d+)", done.stdout, re.M)
+        ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"]
+        + [f"--toggle-collect={function}" for function in functions] + command,
+        capture_output=True, text=True, timeout=300)
     collected = re.search(r"Collected : (\d+)", done.stderr)
-    if done.returncode or not reads or not collected:
+    if done.returncode or not collected:
         sys.exit(done.stdout + done.stderr)
-    return int(collected[1]) / int(reads[1])
+    return int(collected[1]), done.stdout
+
+
+def count(program, way, parts=("post", "poll")):
+    collected, printed = instructions([f"count_{way}_{part}" for part in parts],
+                                      [program, way, str(ROUNDS)])
+    return collected / int(re.search(r"^reads (\d+)", printed, re.M)[1])
 
 
 def main():

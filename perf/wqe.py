@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A 64-byte READ posted and its completion polled: libibverbs against dv/hot.h.
+
+    perf/wqe.py --json FILE [--quick]        $PEERCACHE_BUILD: a release build
+
+Both on queue pairs that libmlx5 made on the same pretended ConnectX, 32 to a doorbell: the program
+of tests/verbs/test_instructions.py. Nanoseconds and, where there is valgrind, instructions. What
+the software NIC does meanwhile on another thread is no part of either.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests", "verbs"))
+import test_instructions  # noqa: E402
+
+WAYS = [("verbs", "ibv_post_send, ibv_poll_cq"), ("hot", "dv_post, dv_ring, dv_poll")]
+PARTS = ["post", "poll"]
+
+
+def nanoseconds(program, way, runs, rounds):
+    """Medians of post and poll, each a READ."""
+    found = []
+    for _ in range(runs):
+        out = subprocess.run([program, way, str(rounds)], capture_output=True, text=True,
+                             timeout=300, check=True).stdout
+        match = re.search(r"post_ns (\S+) poll_ns (\S+)", out)
+        found.append((float(match[1]), float(match[2])))
+    return [statistics.median(column) for column in zip(*found)]
+
+
+def measure(program, quick):
+    runs, rounds = (3, 1000) if quick else (9, 4000)
+    figures = []
+    for unit in ["ns"] + (["instructions"] if shutil.which("valgrind") else []):
+        both = {}
+        for way, calls in WAYS:
+            values = (nanoseconds(program, way, runs, rounds) if unit == "ns" else
+                      [test_instructions.count(program, way, [part]) for part in PARTS])
+            both[way] = sum(values)
+            text = f"median of {runs}, {32 * rounds} READs each" if unit == "ns" else "callgrind"
+            for part, value in zip(PARTS, values):
+                figures.append({"name": f"{part}: {calls}", "value": round(value, 1), "unit": unit,
+                                "text": text})
+        figures.append({"name": f"dv/hot.h / libibverbs, post and poll, {unit}",
+                        "value": round(both["hot"] / both["verbs"], 3), "unit": "ratio",
+                        "text": ""})
+    return figures
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", required=True)
+    parser.add_argument("--quick", action="store_true")
+    args = parser.parse_args()
+    build = os.environ.get("PEERCACHE_BUILD", "build")
+    figures = measure(os.path.join(build, "tests", "verbs", "count_reads"), args.quick)
+    with open(args.json, "w", encoding="utf-8") as file:
+        json.dump({"name": "wqe", "modelled": False, "figures": figures, "series": [],
+                   "notes": ["one doorbell for 32 READs; every READ is signalled"]}, file, indent=1)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

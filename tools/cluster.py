@@ -220,6 +220,24 @@ def default_build():
     return os.environ.get("PEERCACHE_BUILD", os.path.join(ROOT, "build", "release"))
 
 
+def make_build(no_install=False):
+    """Installs what is missing and compiles; returns the build folder."""
+    folder = default_build()
+    install = [os.path.join(ROOT, "tools", "install")] + ["--check"] * no_install
+    if subprocess.run(install).returncode:
+        raise SystemExit("something to build with is missing; see above")
+    meson = "/usr/bin/meson" if os.path.exists("/usr/bin/meson") else "meson"
+    if not os.path.exists(os.path.join(folder, "build.ninja")):
+        print(f"configuring {folder}", file=sys.stderr)
+        subprocess.run([meson, "setup", folder, ROOT, "--buildtype=release"], check=True,
+                       stdout=subprocess.DEVNULL)
+    print("building", file=sys.stderr)
+    done = subprocess.run([meson, "compile", "-C", folder], capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(done.stdout[-6000:] + done.stderr)
+    return folder
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the benchmarks in Python share: the two options, and the result that perf/run reads."""
+
+import argparse
+import json
+import os
+import signal
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(ROOT, "tools"))
+import cluster  # noqa: E402, F401
+
+
+class Result:
+    """One benchmark's figures, plots and notes; check() says what is wrong with such a thing."""
+
+    def __init__(self, name, modelled=False):
+        self.value = {"name": name, "modelled": modelled, "figures": [], "series": [], "notes": []}
+
+    def figure(self, name, value, unit, text="", goal=None):
+        """`goal` is (">=" or "<=", number): the reader is told whether it was met."""
+        figure = {"name": name, "value": value, "unit": unit, "text": text}
+        if goal:
+            sign, limit = goal
+            figure["goal"] = f"{sign} {limit:g}"
+            figure["met"] = value >= limit if sign == ">=" else value <= limit
+        self.value["figures"].append(figure)
+
+    def series(self, name, title, x_label, y_label, x, lines):
+        self.value["series"].append({"name": name, "title": title, "x_label": x_label,
+                                     "y_label": y_label, "x": list(x), "lines": lines})
+
+    def note(self, text):
+        self.value["notes"].append(text)
+
+    def write(self, path):
+        wrong = check(self.value)
+        if wrong:
+            raise SystemExit(f"{self.value['name']}: {wrong}")
+        text = json.dumps(self.value, indent=1) + "\n"
+        if path == "-":
+            sys.stdout.write(text)
+        elif path:
+            with open(path, "w") as f:
+                f.write(text)
+        for figure in self.value["figures"]:
+            print(line(figure), file=sys.stderr)
+
+
+def amount(value):
+    """A number as people read it: three digits that count."""
+    if isinstance(value, int) or value == int(value) or abs(value) >= 1000:
+        return f"{round(value):,}"
+    return f"{value:.3g}"
+
+
+def line(figure):
+    goal = ""
+    if "goal" in figure:
+        goal = f"  (goal {figure['goal']}: {'met' if figure['met'] else 'NOT met'})"
+    return f"{figure['name']}: {amount(figure['value'])} {figure['unit']}{goal}"
+
+
+def number(value):
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value \
+        and abs(value) != float("inf")
+
+
+def check(value):
+    """Why `value` is not a benchmark's result; None when it is one."""
+    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
+        return "no object with a name"
+    if not isinstance(value.get("modelled"), bool):
+        return "\"modelled\" is neither true nor false"
+    for figure in value.get("figures", []):
+        if not all(isinstance(figure.get(k), str) for k in ("name", "unit")):
+            return f"a figure without name or unit: {figure}"
+        if not number(figure.get("value")):
+            return f"figure {figure['name']!r}: its value is no number: {figure.get('value')!r}"
+        if ("goal" in figure) != isinstance(figure.get("met"), bool):
+            return f"figure {figure['name']!r}: a goal and \"met\" belong together"
+    for series in value.get("series", []):
+        if not all(isinstance(series.get(k), str) for k in ("name", "title", "x_label", "y_label")):
+            return f"a series without name, title or labels: {series}"
+        for name, points in series.get("lines", {}).items():
+            if len(points) != len(series.get("x", [])):
+                return f"series {series['name']!r}: line {name!r} is not as long as x"
+            if not all(point is None or number(point) for point in points):
+                return f"series {series['name']!r}: line {name!r} has something that is no number"
+    if not value.get("figures") and not value.get("series"):
+        return "neither a figure nor a series: nothing was measured"
+    return None
+
+
+def parse(description, add=lambda parser: None):
+    """--json, --quick and what `add` adds. A benchmark ended by SIGTERM stops what it started."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", metavar="FILE", help="write the result there (\"-\": stdout)")
+    parser.add_argument("--quick", action="store_true", help="at most 15 s, less exact")
+    add(parser)
+    return parser.parse_args()

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""perf/run over real engines: one benchmark, its results and the report. No speed is asserted."""
+
+import json
+import os
+import subprocess
+import tempfile
+import unittest
+
+import harness
+
+
+class Perf(unittest.TestCase):
+    def test_a_quick_run_writes_results_and_a_report(self):
+        with tempfile.TemporaryDirectory(prefix="peercache-perf-") as out:
+            done = subprocess.run(
+                [os.path.join(harness.ROOT, "perf", "run"), "--quick", "--only", "get",
+                 "--no-install", "--out", out, "--json", "-"], text=True, capture_output=True,
+                env={**os.environ, "PEERCACHE_BUILD": harness.BUILD}, timeout=300 * harness.SLOW)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            results = json.loads(done.stdout)
+            self.assertEqual([(r["name"], r["status"]) for r in results["benches"]],
+                             [("get", "ok")])
+            figures = results["benches"][0]["result"]["figures"]
+            self.assertTrue(all(figure["value"] > 0 for figure in figures), figures)
+            with open(os.path.join(out, "report.html")) as f:
+                self.assertIn("remote get, 128 KiB, batch 32", f.read())
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -19,6 +19,7 @@ struct dv_ops {
 	void (*attributes)(const struct dv_device *device, struct dv_attributes *ret);
 	unsigned (*step)(struct dv_device *device); /* NULL: the hardware steps itself */
 	bool (*needs_step)(const struct dv_device *device); /* NULL: never */
+	uint64_t (*due_ns)(const struct dv_device *device); /* NULL: never */
 
 	int (*mr_register)(struct dv_device *device, void *base, size_t length, unsigned access,
 		int memfd, uint64_t memfd_offset, struct dv_mr *ret_mr);

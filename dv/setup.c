@@ -57,6 +57,13 @@ bool dv_needs_step(const struct dv_device *device)
 	return ops->needs_step && ops->needs_step(device);
 }
 
+uint64_t dv_due_ns(const struct dv_device *device)
+{
+	const struct dv_ops *ops = ops_of(device);
+
+	return ops->due_ns ? ops->due_ns(device) : UINT64_MAX;
+}
+
 int dv_mr_register(struct dv_device *device, void *base, size_t length, unsigned access, int memfd,
 	uint64_t memfd_offset, struct dv_mr *ret_mr)
 {

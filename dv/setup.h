@@ -23,6 +23,23 @@ struct dv_qp;     /* one reliable-connected queue pair */
 struct dv_sq;     /* dv/hot.h */
 struct dv_cq;     /* dv/hot.h */
 
+/*
+ * What a software NIC pretends its link to be: the times at which WQEs complete are those of such a
+ * port, in the order the bytes would have crossed it. What is measured over one is *modelled*.
+ */
+struct dv_model {
+	uint32_t rate_gbps;          /* of the port; 0: no model, everything completes at once */
+	uint32_t rtt_ns;             /* from a WQE's start to the first byte of its answer */
+	uint32_t reads_per_qp;       /* READs one QP has under way: 1 to 16 */
+	uint32_t qp_messages_per_s;  /* WQEs one QP starts; 0: any number */
+	uint32_t messages_per_s;     /* WQEs the port starts; 0: any number */
+	uint32_t mtu;                /* payload of a packet: a power of two */
+	uint32_t header_bytes;       /* what a packet has besides, gap on the wire included */
+	uint32_t numa_ns;            /* added when local memory is on another node than the NIC */
+	uint32_t numa_percent;       /* of the rate that is left then */
+	bool move_bytes;             /* false: only messages of up to 512 bytes are moved */
+};
+
 /* What dv_open() is told. Zero or empty members mean the default. */
 struct dv_options {
 	const char *name;      /* "soft" or "soft:N": the software NIC; else a verbs device */
@@ -33,6 +50,8 @@ struct dv_options {
 	const char *address;   /* tcp: where this NIC listens, IPv4 or IPv6 literal; "127.0.0.1" */
 	uint16_t tcp_port;     /* tcp: 0 = any free port */
 	bool threaded;         /* a thread of its own executes WQEs; else dv_step() does */
+	int numa_node;         /* it pretends to be on; -1: near all memory */
+	struct dv_model model;
 };
 
 struct dv_attributes {
@@ -44,6 +63,7 @@ struct dv_attributes {
 	uint64_t bits_per_second; /* of the port; 0: not known */
 	int numa_node;         /* -1: not known */
 	bool hardware;         /* false: the software NIC */
+	bool modelled;         /* bits_per_second and all times are a model's */
 };
 
 int dv_open(const struct dv_options *options, struct dv_device **ret_device);
@@ -58,6 +78,11 @@ void dv_attributes(const struct dv_device *device, struct dv_attributes *ret);
 unsigned dv_step(struct dv_device *device);
 /* Does dv_step() do anything? False for hardware and for a threaded software NIC. */
 bool dv_needs_step(const struct dv_device *device);
+/*
+ * When the next dv_step() has something to do although nothing is posted, as its last one saw it:
+ * CLOCK_MONOTONIC, ns. UINT64_MAX: only a doorbell or a peer gives it something to do.
+ */
+uint64_t dv_due_ns(const struct dv_device *device);
 
 /* ---- memory -------------------------------------------------------------------------------- */
 

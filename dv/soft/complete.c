@@ -113,7 +113,8 @@ unsigned soft_retire(struct dv_qp *qp)
 			return count + 1;
 		}
 		if (op->state != OP_DONE || waits_for_later(qp, op) ||
-			op->ready_step > qp->nic->steps)
+			op->ready_step > qp->nic->steps ||
+			(op->ready_at && !soft_model_complete(qp->nic, op)))
 			break;
 		retire_done(qp, op);
 		count++;

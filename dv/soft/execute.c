@@ -82,6 +82,8 @@ static void scatter(struct dv_qp *qp, const struct soft_op *op, uint8_t *remote,
 {
 	uint64_t start = 0; /* of the segment, in the message */
 
+	if (!soft_moves(qp->nic, op))
+		return;
 	for (unsigned i = 0; i < op->sges && count; start += op->sge[i++].bytes) {
 		uint64_t skip = from - start, n;
 		uint8_t *local;
@@ -206,6 +208,8 @@ static void keep_trying(struct dv_qp *qp, struct soft_op *op)
 	uint64_t now = soft_step_ns(nic);
 	bool over;
 
+	if (nic->model.on)
+		soft_model_rung(qp); /* it starts when the peer is there */
 	if (!op->waited) {
 		op->waited = true;
 		op->since_ns = now;
@@ -239,12 +243,15 @@ void soft_op_retry(struct dv_qp *qp, uint32_t n)
 /* What became of a piece. True: the WQE is under way or done, the next one may be looked at. */
 static bool settle(struct dv_qp *qp, struct soft_op *op, enum soft_result result, uint64_t count)
 {
+	if (qp->nic->model.on && !op->ready_at && (result == SOFT_DONE || result == SOFT_SENT))
+		soft_model_start(qp, op);
 	switch (result) {
 	case SOFT_DONE:
 		op->moved += count;
 		op->step = qp->nic->steps;
 		op->waited = false; /* the peer answered */
-		qp->nic->step_bytes += count;
+		if (soft_moves(qp->nic, op))
+			qp->nic->step_bytes += count;
 		if (op->moved < op->total) {
 			op->state = OP_MOVING;
 			return false;
@@ -285,6 +292,8 @@ static bool execute_next(struct dv_qp *qp)
 		return false;
 	op = soft_op(qp, qp->executed);
 	if (op->state == OP_FAILED || !may_start(qp, op))
+		return false;
+	if (nic->model.on && !soft_model_may_start(qp, op))
 		return false;
 	if (op->state == OP_NEW && !op->waited && soft_fault_error(qp, op))
 		return false;
@@ -368,6 +377,7 @@ unsigned soft_qp_step(struct dv_qp *qp)
 	if (qp->nic->tcp)
 		check_answers(qp);
 	retransmit(qp);
+	work += soft_retire(qp); /* what its time has come for makes room */
 	for (unsigned n = 0; n < SOFT_QP_BURST; n++) {
 		while (soft_wqe_fetch(qp))
 			;

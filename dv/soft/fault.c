@@ -21,6 +21,13 @@ void dv_soft_patience(struct dv_device *nic, uint64_t retry_ns, uint64_t steps)
 	soft_unlock(nic);
 }
 
+void dv_soft_clock(struct dv_device *nic, const uint64_t *now_ns)
+{
+	soft_lock(nic);
+	nic->clock = now_ns;
+	soft_unlock(nic);
+}
+
 /* Rung by the record, but not by the register: the device would never look. */
 static bool doorbell_missing(const struct dv_qp *qp)
 {

@@ -32,9 +32,12 @@ void dv_soft_faults(struct dv_device *device, const struct dv_fault *fault);
  */
 void dv_soft_patience(struct dv_device *device, uint64_t retry_ns, uint64_t steps);
 
+/* What this NIC takes for the time from its next step on; NULL: CLOCK_MONOTONIC again. */
+void dv_soft_clock(struct dv_device *device, const uint64_t *now_ns);
+
 struct dv_soft_stats {
 	uint64_t wqes, reads, writes; /* executed with success */
-	uint64_t bytes;               /* payload moved */
+	uint64_t bytes;               /* payload, that of a model that moves none included */
 	uint64_t cqes, cqe_errors;    /* written; of these errors, flushes included */
 	uint64_t flushed;
 	uint64_t doorbells;

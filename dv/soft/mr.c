@@ -144,6 +144,7 @@ int soft_mr_register(struct dv_device *nic, void *base, size_t length, unsigned 
 		mr->length = length;
 		mr->access = access;
 		mr->file = file;
+		mr->far = soft_model_far(nic, base);
 		if (access & ACCESS_REMOTE)
 			show(nic, mr, memfd_offset);
 		*ret_mr = (struct dv_mr){.base = base, .length = length, .lkey = mr->key,

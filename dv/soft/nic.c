@@ -44,7 +44,7 @@ uint64_t soft_now_ns(void)
 uint64_t soft_step_ns(struct dv_device *nic)
 {
 	if (!nic->step_ns)
-		nic->step_ns = soft_now_ns();
+		nic->step_ns = nic->clock ? *nic->clock : soft_now_ns();
 	return nic->step_ns;
 }
 
@@ -66,6 +66,7 @@ static unsigned step_locked(struct dv_device *nic)
 	nic->steps++;
 	nic->step_ns = 0;
 	nic->step_bytes = 0;
+	nic->model.due = UINT64_MAX;
 	if (nic->hooks)
 		work += nic->hooks->step(nic);
 	if (nic->fault.shuffle && count)
@@ -102,6 +103,13 @@ static unsigned soft_step(struct dv_device *nic)
 static bool soft_needs_step(const struct dv_device *nic)
 {
 	return !nic->threaded;
+}
+
+static uint64_t soft_due_ns(const struct dv_device *nic)
+{
+	uint64_t due = nic->model.due;
+
+	return due == UINT64_MAX ? due : (due + SOFT_TICKS_NS - 1) / SOFT_TICKS_NS;
 }
 
 /* Doorbells are plain memory, so they are polled; an idle NIC does that ever more seldom. */
@@ -191,7 +199,9 @@ int soft_nic_open(const struct dv_options *options, const uint8_t *gid,
 	nic->hooks = hooks;
 	if (gid)
 		memcpy(nic->gid, gid, sizeof(nic->gid));
-	rc = soft_link_open(nic, options);
+	rc = soft_model_open(nic, options);
+	if (!rc)
+		rc = soft_link_open(nic, options);
 	if (rc)
 		goto fail_nic;
 	if (nic->threaded) {
@@ -230,8 +240,10 @@ static void soft_attributes(const struct dv_device *nic, struct dv_attributes *r
 		.mr_bytes_max = 1ull << 46,
 		.qp_depth_max = SOFT_QP_DEPTH_MAX,
 		.cq_depth_max = SOFT_CQ_DEPTH_MAX,
-		.reads_max = SOFT_READS_MAX,
+		.reads_max = nic->model.on ? nic->model.reads_per_qp : SOFT_READS_MAX,
+		.bits_per_second = nic->model.gbps * 1000000000u,
 		.numa_node = -1,
+		.modelled = nic->model.on,
 	};
 	memcpy(ret->name, nic->name, sizeof(ret->name));
 }
@@ -242,6 +254,7 @@ const struct dv_ops dv_soft_ops = {
 	.attributes = soft_attributes,
 	.step = soft_step,
 	.needs_step = soft_needs_step,
+	.due_ns = soft_due_ns,
 	.mr_register = soft_mr_register,
 	.mr_deregister = soft_mr_deregister,
 	.cq_create = soft_cq_create,

@@ -157,6 +157,7 @@ void soft_qp_zero(struct dv_qp *qp)
 	qp->proven = qp->near_seen = false;
 	qp->near = NULL;
 	qp->near_epoch = 0;
+	qp->pace = (struct soft_pace){0};
 	qp->psn = random_psn();
 }
 

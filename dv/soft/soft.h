@@ -34,6 +34,7 @@
 #define SOFT_QP_BURST 32u   /* WQEs of one QP in one step */
 #define SOFT_STEP_BYTES (256u << 10) /* payload of one step, more or less: completions flow */
 #define SOFT_LENGTH_MAX (1ull << 31) /* one message */
+#define SOFT_SMALL_BYTES 512u /* moved even by a model that moves no bytes */
 #define SOFT_RX_BYTES (64u << 10) /* answers' headers, a peer */
 #define SOFT_WRITE_TCP_MAX (64u << 20) /* a WRITE over TCP is copied into the socket's queue */
 #define SOFT_RETRY_NS 1000000000ull
@@ -106,6 +107,7 @@ struct soft_op {
 	uint64_t since_ns, since_step; /* first try */
 	uint64_t retry_ns; /* not before */
 	uint64_t sent_ns;  /* TCP: asked at */
+	uint64_t start_at, ready_at; /* model: begins, is complete; ready_at 0: not begun */
 	uint32_t imm;      /* hooks: as in the WQE, big-endian */
 	uint32_t inlined;  /* hooks: these segments are bytes of the WQE itself */
 	uint64_t swap_add, compare; /* hooks: atomics */
@@ -120,6 +122,7 @@ struct soft_mr {
 	uint64_t length;
 	uint32_t access;
 	uint32_t file;
+	bool far;          /* model: on another node than the NIC */
 };
 
 /* A memfd that backs exported memory, sent to peers that ask. Ids are never reused. */
@@ -140,6 +143,32 @@ struct soft_cq {
 };
 
 struct soft_peer;
+
+/*
+ * model.c: the port, and one QP of it. Times are ticks of 1/64 ns of CLOCK_MONOTONIC: fine enough
+ * for a 64-byte message at 400 Gbit/s, and good for nine years of uptime.
+ */
+#define SOFT_TICKS_NS 64u
+
+struct soft_model {
+	bool on, move_bytes;
+	uint8_t mtu_bits;
+	uint32_t header_bytes, reads_per_qp;
+	uint64_t rtt, numa, qp_gap, port_gap;
+	uint64_t byte, byte_far; /* ticks on the wire, / 2^32 */
+	uint64_t link_at;        /* the link is free from here on */
+	uint64_t message_at;     /* the port can start another message */
+	uint64_t due;            /* the next thing that this step left for later */
+	uint64_t gbps;
+};
+
+struct soft_pace {
+	uint64_t rung_at;    /* of the last doorbell: no WQE starts before it was rung */
+	uint64_t message_at; /* it can start another message */
+	uint64_t done_at;    /* of its last WQE started */
+	uint64_t read_at[SOFT_READS_MAX]; /* when its last READs complete */
+	uint32_t reads;
+};
 
 struct dv_qp {
 	const struct dv_ops *ops;
@@ -164,6 +193,7 @@ struct dv_qp {
 	struct dv_device *near; /* same process: the other NIC, as of near_epoch */
 	uint64_t near_epoch;
 	bool near_seen;
+	struct soft_pace pace;
 	struct soft_op window[SOFT_WINDOW];
 };
 
@@ -258,6 +288,7 @@ struct dv_device {
 	/* time */
 	uint64_t steps;
 	uint64_t step_ns;      /* now, read at most once a step; 0: not read yet */
+	const uint64_t *clock; /* tests: what time it is; NULL: CLOCK_MONOTONIC */
 	uint64_t step_bytes;
 	uint64_t retry_ns, retry_steps;
 	/* links */
@@ -272,6 +303,8 @@ struct dv_device {
 	uint64_t id_last;
 	const struct soft_hooks *hooks;
 	void *foreign;         /* hooks */
+	struct soft_model model;
+	int numa_node;
 	/* faults */
 	struct dv_fault fault;
 	uint64_t random;
@@ -352,6 +385,23 @@ unsigned soft_retire(struct dv_qp *qp);
 bool soft_cqe_write(struct soft_cq *cq, struct mlx5_cqe64 *cqe, uint8_t opcode, bool solicited);
 /* QP -> ERROR: what was executed completes, everything else is flushed. */
 void soft_flush(struct dv_qp *qp);
+
+/* model.c; all but the first two under nic->lock, in a step, with nic->model.on */
+int soft_model_open(struct dv_device *nic, const struct dv_options *options);
+/* Are its bytes moved, or only its time? */
+static inline bool soft_moves(const struct dv_device *nic, const struct soft_op *op)
+{
+	return op->total <= SOFT_SMALL_BYTES || nic->model.move_bytes || !nic->model.on;
+}
+
+/* Is the memory on another node than the NIC? */
+bool soft_model_far(const struct dv_device *nic, const void *base);
+void soft_model_rung(struct dv_qp *qp);
+/* Has the time come at which a port would start this WQE? */
+bool soft_model_may_start(struct dv_qp *qp, struct soft_op *op);
+/* It starts: when is it complete? */
+void soft_model_start(struct dv_qp *qp, struct soft_op *op);
+bool soft_model_complete(struct dv_device *nic, const struct soft_op *op);
 
 /* world.c */
 void soft_world_add(struct dv_device *nic);

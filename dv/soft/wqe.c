@@ -94,6 +94,8 @@ unsigned soft_doorbell(struct dv_qp *qp)
 		return good;
 	}
 	qp->rung += (uint16_t)(record - qp->rung);
+	if (nic->model.on)
+		soft_model_rung(qp);
 	return good;
 }
 

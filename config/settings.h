@@ -34,6 +34,7 @@
 /* Values of CHOICE settings, in the order of their choices; log.level is an enum log_level. */
 enum { POLLING_AUTO, POLLING_BUSY, POLLING_ADAPTIVE };
 enum { LINK_SHM, LINK_TCP };
+#define MODEL_MTU_MIN 256u /* model.mtu is an index: this << index bytes */
 
 #define SETTING_FIELD_TEXT(name, max) char name[(max) + 1]
 #define SETTING_FIELD_SIZE(name, max) uint64_t name

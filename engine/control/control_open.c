@@ -93,6 +93,34 @@ static void devices_close(struct control *control)
 	}
 }
 
+static struct dv_model model_of(const struct settings *s)
+{
+	return (struct dv_model){.rate_gbps = (uint32_t)s->model_rate_gbps,
+		.rtt_ns = (uint32_t)s->model_rtt_ns,
+		.reads_per_qp = (uint32_t)s->model_reads_per_qp,
+		.qp_messages_per_s = (uint32_t)s->model_qp_messages_per_s,
+		.messages_per_s = (uint32_t)s->model_messages_per_s,
+		.mtu = MODEL_MTU_MIN << s->model_mtu,
+		.header_bytes = (uint32_t)s->model_header_bytes,
+		.numa_ns = (uint32_t)s->model_numa_ns,
+		.numa_percent = (uint32_t)s->model_numa_percent,
+		.move_bytes = s->model_move_bytes};
+}
+
+static void model_warn(const struct control *control)
+{
+	const struct settings *s = control->settings;
+	struct dv_attributes nic;
+
+	dv_attributes(control->rail[0].device, &nic);
+	if (nic.modelled)
+		log_warn("the rails are MODELLED: times are those of %lld Gbit/s and %lld ns, not "
+			 "of this machine%s",
+			(long long)s->model_rate_gbps, (long long)s->model_rtt_ns,
+			s->model_move_bytes ? "" : "; model.move_bytes = no: pages read from other "
+						   "nodes hold WRONG BYTES");
+}
+
 static int devices_open(struct control *control)
 {
 	const struct settings *s = control->settings;
@@ -104,7 +132,9 @@ static int devices_open(struct control *control)
 			.port = 1,
 			.gid_index = (int)s->rail_gid_index,
 			.link = s->soft_link == LINK_TCP ? "tcp" : "shm",
-			.address = s->soft_address[0] ? s->soft_address : s->cluster_address};
+			.address = s->soft_address[0] ? s->soft_address : s->cluster_address,
+			.numa_node = control->plan.rail[i].numa_node,
+			.model = model_of(s)};
 		int rc;
 
 		if (strcmp(name, "soft") == 0) {
@@ -118,6 +148,7 @@ static int devices_open(struct control *control)
 			return rc;
 		}
 	}
+	model_warn(control);
 	return 0;
 }
 

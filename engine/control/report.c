@@ -182,13 +182,17 @@ static void report_rails(struct json *j, const struct control *control)
 		const struct control_rail *rail = &control->rail[i];
 		const struct plan_rail *plan = &control->plan.rail[i];
 		uint64_t counter[COUNTER_COUNT];
+		struct dv_attributes nic;
 
+		dv_attributes(rail->device, &nic);
 		rail_counters(rail->rail, counter);
 		json_open(j, NULL, "{");
 		json_string(j, "device", plan->device);
 		json_number(j, "core", plan->core);
 		json_number(j, "node", plan->numa_node);
 		json_flag(j, "busy", plan->busy);
+		json_count(j, "gbps", nic.bits_per_second / 1000000000);
+		json_flag(j, "modelled", nic.modelled);
 		json_count(j, "pool_bytes", control->status->pool_bytes[i]);
 		json_count(j, "pages", pool_pages(rail->pool));
 		json_count(j, "limbo", pool_limbo(rail->pool));

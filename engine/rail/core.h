@@ -186,6 +186,7 @@ struct rail_idle {
 	uint64_t since_ns; /* 0: not idle */
 	uint32_t turns;
 };
-void rail_rest(struct rail *rail, struct rail_idle *idle);
+/* `due_ns`: when a software NIC in this thread has something to do; no nap is longer. */
+void rail_rest(struct rail *rail, struct rail_idle *idle, uint64_t due_ns);
 
 #endif

@@ -142,7 +142,8 @@ static void *rail_main(void *argument)
 		if (work)
 			idle = (struct rail_idle){0};
 		else
-			rail_rest(rail, &idle);
+			rail_rest(rail, &idle,
+				rail->device_steps ? dv_due_ns(rail->options.device) : UINT64_MAX);
 	}
 	rail_wake(rail);
 	return NULL;

@@ -68,7 +68,7 @@ static void nap(uint64_t ns)
 }
 
 /* The NIC has work: the other side may need this core to finish it. */
-static void rest_waiting(uint64_t elapsed)
+static void rest_waiting(uint64_t now, uint64_t elapsed, uint64_t due_ns)
 {
 	uint64_t ns = elapsed / 8;
 
@@ -80,7 +80,12 @@ static void rest_waiting(uint64_t elapsed)
 	}
 	if (ns < REST_NAP_MIN_NS)
 		ns = REST_NAP_MIN_NS;
-	nap(ns < REST_NAP_MAX_NS ? ns : REST_NAP_MAX_NS);
+	if (ns > REST_NAP_MAX_NS)
+		ns = REST_NAP_MAX_NS;
+	if (due_ns <= now + ns) /* too soon to sleep until then, or already past */
+		sched_yield();
+	else
+		nap(ns);
 }
 
 static int sleep_ms(struct rail *rail)
@@ -124,20 +129,21 @@ static bool rest_sleep(struct rail *rail)
 	return work;
 }
 
-void rail_rest(struct rail *rail, struct rail_idle *idle)
+void rail_rest(struct rail *rail, struct rail_idle *idle, uint64_t due_ns)
 {
-	uint64_t elapsed;
+	uint64_t now, elapsed;
 
 	shm_pause();
 	if (rail->options.busy || ++idle->turns % REST_TURNS)
 		return;
+	now = clock_now_ns();
 	if (!idle->since_ns) {
-		idle->since_ns = clock_now_ns();
+		idle->since_ns = now;
 		return;
 	}
-	elapsed = clock_now_ns() - idle->since_ns;
+	elapsed = now - idle->since_ns;
 	if (rail->wqes)
-		rest_waiting(elapsed);
+		rest_waiting(now, elapsed, due_ns);
 	else if (elapsed < rail->options.spin_ns)
 		sched_yield();
 	else if (rest_sleep(rail))

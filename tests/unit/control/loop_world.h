@@ -79,6 +79,12 @@ void dv_close(struct dv_device *device)
 	world.open--;
 }
 
+void dv_attributes(const struct dv_device *device, struct dv_attributes *ret)
+{
+	(void)device;
+	*ret = (struct dv_attributes){.numa_node = -1};
+}
+
 const char *dv_error(void)
 {
 	return "test";

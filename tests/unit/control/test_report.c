@@ -54,6 +54,12 @@ uint32_t rail_in_flight(const struct rail *rail)
 	return 9;
 }
 
+void dv_attributes(const struct dv_device *device, struct dv_attributes *ret)
+{
+	(void)device;
+	*ret = (struct dv_attributes){.bits_per_second = 400000000000, .modelled = true};
+}
+
 /* Does `condition`, in Python, hold for the report `r`? 127 and above: there is no Python. */
 static void check(const char *text, const char *condition)
 {
@@ -117,6 +123,7 @@ static void a_report_says_what_tools_ask_for(void **state)
 	assert_int_equal(strlen(text), bytes);
 	check(text, "r[\"clients\"]==dict(sessions=1,channels=2,regions=3,credits=4,waiting=5,"
 		    "answers=6)");
+	check(text, "r[\"rails\"][0][\"gbps\"]==400 and r[\"rails\"][0][\"modelled\"] is True");
 	check(text, "r[\"incarnation\"]==\"fedcba9876543210\" and r[\"name\"]==\"host:1\"");
 	check(text, "r[\"members\"][0][\"self\"] and r[\"members\"][0][\"port\"]==77 and "
 		    "r[\"members\"][0][\"incarnation\"]==16*\"f\"");

@@ -62,6 +62,12 @@ bool dv_needs_step(const struct dv_device *device)
 	return false;
 }
 
+uint64_t dv_due_ns(const struct dv_device *device)
+{
+	(void)device;
+	return UINT64_MAX;
+}
+
 /* ---- the NIC -----------------------------------------------------------------------------------
  */
 

@@ -206,6 +206,20 @@ static int named_core(const struct work *w, const char *setting, const char *tex
 	return -EINVAL;
 }
 
+/* The rail joins the poll loop of an earlier one on the same core, or begins one there. */
+static void share_named_core(struct work *w, unsigned rail, int i)
+{
+	struct plan *plan = w->plan;
+
+	plan->rail[rail].core = w->t->cpu[i].cpu;
+	plan->rail[rail].poll_core = plan->poll_cores;
+	for (unsigned r = 0; r < rail; r++)
+		if (plan->rail[r].core == plan->rail[rail].core)
+			plan->rail[rail].poll_core = plan->rail[r].poll_core;
+	plan->poll_cores += plan->rail[rail].poll_core == plan->poll_cores;
+	w->taken[i] = true;
+}
+
 static int take_named_rail_cores(struct work *w)
 {
 	const char *list = w->s->rail_cores;
@@ -217,14 +231,8 @@ static int take_named_rail_cores(struct work *w)
 
 		if (i < 0)
 			return i;
-		if (w->taken[i]) {
-			log_error("rail.cores: core %s is named twice; two poll loops on one core "
-				"stall each other, name another", text);
-			return -EINVAL;
-		}
-		w->taken[i] = true;
 		if (count < w->plan->rails)
-			w->plan->rail[count].core = w->t->cpu[i].cpu;
+			share_named_core(w, count, i);
 		count++;
 	}
 	if (count != w->plan->rails) {
@@ -232,34 +240,83 @@ static int take_named_rail_cores(struct work *w)
 			"auto", count, w->plan->rails);
 		return -EINVAL;
 	}
+	if (w->s->rail_poll_cores && w->plan->poll_cores > w->s->rail_poll_cores) {
+		log_error("rail.cores: %u different cores, but rail.poll_cores = %llu; drop one of "
+			"the two settings", w->plan->poll_cores,
+			(unsigned long long)w->s->rail_poll_cores);
+		return -EINVAL;
+	}
 	return 0;
+}
+
+/* Gives each rail one of `cores` poll loops: rails of one node together, all about equally many. */
+static void spread_rails(struct plan *plan, unsigned cores)
+{
+	unsigned loop_of[RAILS_MAX]; /* as dealt out */
+	unsigned number[RAILS_MAX];  /* as counted by the first rail of each */
+
+	for (unsigned r = 0; r < plan->rails; r++) {
+		unsigned before = 0; /* rails on lower nodes, and earlier ones on this */
+
+		for (unsigned i = 0; i < plan->rails; i++)
+			before += plan->rail[i].numa_node < plan->rail[r].numa_node ||
+				  (plan->rail[i].numa_node == plan->rail[r].numa_node && i < r);
+		loop_of[r] = before * cores / plan->rails;
+		number[r] = UINT32_MAX;
+	}
+	plan->poll_cores = 0;
+	for (unsigned r = 0; r < plan->rails; r++) {
+		if (number[loop_of[r]] == UINT32_MAX)
+			number[loop_of[r]] = plan->poll_cores++;
+		plan->rail[r].poll_core = number[loop_of[r]];
+	}
+}
+
+/* On a core near the rails of this loop: near the middle one, should they be of several nodes. */
+static void pin_loop(struct work *w, unsigned poll_core)
+{
+	struct plan *plan = w->plan;
+	struct plan_rail *rail[RAILS_MAX] = {plan->rail};
+	const struct topology_cpu *cpu;
+	unsigned rails = 0;
+
+	for (unsigned r = 0; r < plan->rails; r++)
+		if (plan->rail[r].poll_core == poll_core)
+			rail[rails++] = &plan->rail[r];
+	cpu = &w->t->cpu[take_near(w, rail[rails / 2]->numa_node, true)];
+	for (unsigned r = 0; r < rails; r++) {
+		rail[r]->core = cpu->cpu;
+		if (topology_distance(w->t, rail[r]->numa_node, cpu->node) > 10)
+			note(plan, "rail %s of node %d gets core %d of node %d", rail[r]->device,
+				rail[r]->numa_node, cpu->cpu, cpu->node);
+	}
 }
 
 static void take_rail_cores(struct work *w)
 {
 	unsigned keep = w->s->rail_polling == POLLING_BUSY ? CONTROL_ONLY : CONTROL_AND_OTHERS;
-	unsigned usable_at_start = usable_count(w), pinned = 0;
+	unsigned usable_at_start = usable_count(w), spare, wanted;
 	struct plan *plan = w->plan;
 
 	if (plan->control_core >= 0)
 		keep--; /* the control plane has its core already */
-	while (pinned < plan->rails && pinned + keep < usable_at_start) {
-		struct plan_rail *rail = &plan->rail[pinned];
-		int i = take_near(w, rail->numa_node, true);
-		const struct topology_cpu *cpu = &w->t->cpu[i];
-
-		rail->core = cpu->cpu;
-		pinned++;
-		if (topology_distance(w->t, rail->numa_node, cpu->node) > 10)
-			note(plan,
-				"no core is left on node %d for rail %s, it gets core %d of node "
-				"%d", rail->numa_node, rail->device, cpu->cpu, cpu->node);
+	spare = usable_at_start > keep ? usable_at_start - keep : 0;
+	wanted = w->s->rail_poll_cores ? (unsigned)w->s->rail_poll_cores : plan->rails;
+	wanted = wanted < plan->rails ? wanted : plan->rails;
+	if (spare == 0) {
+		/* One thread that turns to each rail is better than several in each other's way. */
+		spread_rails(plan, w->s->rail_poll_cores ? wanted : 1);
+		note(plan, "%u usable cores for %u rails, the control plane and the applications: "
+			"the rails are not pinned and share cores", usable_at_start, plan->rails);
+		return;
 	}
-	if (pinned < plan->rails)
-		note(plan,
-			"%u usable cores for %u rails, the control plane and the applications: %u "
-			"rails are not pinned and share cores",
-			usable_at_start, plan->rails, plan->rails - pinned);
+	spread_rails(plan, wanted < spare ? wanted : spare);
+	for (unsigned p = 0; p < plan->poll_cores; p++)
+		pin_loop(w, p);
+	if (plan->poll_cores < wanted)
+		note(plan, "%u usable cores for %u rails, the control plane and the applications: "
+			"%u poll cores serve them all", usable_at_start, plan->rails,
+			plan->poll_cores);
 }
 
 static int take_control_core(struct work *w, bool named)
@@ -286,12 +343,22 @@ static int take_control_core(struct work *w, bool named)
 	return 0;
 }
 
+static unsigned first_of_loop(const struct plan *plan, unsigned rail)
+{
+	unsigned first = 0;
+
+	while (plan->rail[first].poll_core != plan->rail[rail].poll_core)
+		first++;
+	return first;
+}
+
 static void note_siblings(struct work *w)
 {
 	for (unsigned r = 0; r < w->plan->rails; r++) {
 		const struct topology_cpu *cpu = topology_cpu(w->t, w->plan->rail[r].core);
 
-		if (cpu && sibling_taken(w, (unsigned)(cpu - w->t->cpu)))
+		if (cpu && r == first_of_loop(w->plan, r) &&
+			sibling_taken(w, (unsigned)(cpu - w->t->cpu)))
 			note(w->plan,
 				"core %d of rail %s shares its physical core with another thread "
 				"in use", cpu->cpu, w->plan->rail[r].device);

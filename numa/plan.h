@@ -16,23 +16,26 @@
 struct plan_rail {
 	char device[NAME_BYTES_MAX];
 	int numa_node; /* of the NIC and its pool; -1: any */
-	int core;      /* of its poll loop; -1: not pinned */
-	bool alone;    /* nobody else of this engine runs there: claimed, may busy-poll */
+	unsigned poll_core; /* which poll loop steps it; rails of one have the same values below */
+	int core;      /* of that loop; -1: not pinned */
+	bool alone;    /* no other thread of this engine runs there: claimed, may busy-poll */
 	bool busy;     /* polls without sleeping */
 };
 
 struct plan {
 	unsigned rails;
 	struct plan_rail rail[RAILS_MAX];
+	unsigned poll_cores; /* poll loops: one thread each */
 	int control_core; /* -1: not pinned */
 	char note[512];   /* what was not possible, and why; empty when all is well */
 };
 
 /*
- * Each rail gets a core of its own near its NIC: a whole physical core while there are any, not
- * core 0 if possible, none that another engine has claimed. The control plane gets another, and one
- * more is left to everybody else unless rail.polling is busy. Rails that find none are not pinned,
- * poll adaptively and stand in the note.
+ * Each rail gets a poll loop on a core of its own near its NIC: a whole physical core while there
+ * are any, not core 0 if possible, none that another engine has claimed. The control plane gets
+ * another, and one more is left to everybody else unless rail.polling is busy. Where that leaves
+ * fewer cores than rails, or rail.poll_cores says so, rails of the same node share a loop. Where it
+ * leaves none, the loops are not pinned and poll adaptively. What fell short stands in the note.
  *
  * 0; -EINVAL: the settings ask for what the machine does not have (a core or NIC that does not
  * exist, busy polling on a shared core, ...); -EBUSY: for a core of another engine's. The reason is

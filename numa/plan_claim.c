@@ -43,7 +43,12 @@ static int claim_all(struct topology *topology, const struct plan *plan, struct 
 	int rc = 0;
 
 	for (unsigned i = 0; i < plan->rails && rc == 0; i++) {
-		rc = claim(topology, plan->rail[i].core, claims);
+		bool claimed = false; /* for an earlier rail of the same poll loop */
+
+		for (unsigned j = 0; j < i; j++)
+			claimed |= plan->rail[j].core == plan->rail[i].core;
+		if (!claimed)
+			rc = claim(topology, plan->rail[i].core, claims);
 		shared |= plan->rail[i].core == plan->control_core;
 	}
 	if (rc == 0 && !shared)
@@ -91,15 +96,17 @@ void plan_print(const struct plan *plan, FILE *out)
 {
 	char node[16], core[16];
 
-	fprintf(out, "%-8s %-16s %-6s %-6s %s\n", "rail", "device", "node", "core", "polling");
+	fprintf(out, "%-8s %-16s %-6s %-10s %-6s %s\n", "rail", "device", "node", "poll core",
+		"core", "polling");
 	for (unsigned i = 0; i < plan->rails; i++) {
 		const struct plan_rail *rail = &plan->rail[i];
 
-		fprintf(out, "%-8u %-16s %-6s %-6s %s%s\n", i, rail->device,
-			number_or_any(rail->numa_node, node), number_or_any(rail->core, core),
-			rail->busy ? "busy" : "adaptive", rail->alone ? ", alone" : "");
+		fprintf(out, "%-8u %-16s %-6s %-10u %-6s %s%s\n", i, rail->device,
+			number_or_any(rail->numa_node, node), rail->poll_core,
+			number_or_any(rail->core, core), rail->busy ? "busy" : "adaptive",
+			rail->alone ? ", alone" : "");
 	}
-	fprintf(out, "%-8s %-16s %-6s %-6s\n", "control", "", "",
+	fprintf(out, "%-8s %-16s %-6s %-10s %-6s\n", "control", "", "", "",
 		number_or_any(plan->control_core, core));
 	if (plan->note[0])
 		fprintf(out, "note: %s\n", plan->note);

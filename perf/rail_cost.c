@@ -274,8 +274,7 @@ static struct rail_channel *channel_open(void)
 
 static void rail_make(void)
 {
-	struct rail_options rail_options = {.core = -1,
-		.kick = -1,
+	struct rail_options rail_options = {.kick = -1,
 		.control_kick = -1,
 		.status = zeroed(sizeof(struct status_segment))};
 	struct rail_region home = {.id = HOME,

@@ -40,6 +40,8 @@ MATRIX = {
     "engine/rail": ["engine/rail", "engine/abi", "config", "numa", "dv/hot.h"],
     "engine/rail/open.c": ["engine/rail", "engine/abi", "config", "numa", "dv/hot.h",
                            "dv/setup.h"],
+    "engine/rail/poll_core.c": ["engine/rail", "engine/abi", "config", "numa", "dv/hot.h",
+                           "dv/setup.h"],
     "engine/control": ["engine/control", "engine/abi", "config", "numa", "dv/setup.h",
                        "engine/rail/rail.h", "engine/rail/inbox.h"],
     "engine/main.c": ["engine", "config", "numa", "dv/setup.h"],

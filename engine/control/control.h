@@ -40,7 +40,7 @@ struct control_rail {
 	struct rail *rail;
 	struct dv_device *device;
 	struct pool *pool;
-	int kick; /* eventfd of the rail */
+	int kick; /* eventfd; rails of one poll core share what is behind it */
 	/* registrations on this rail's NIC, by region number: every pool and head array of the
 	 * host and the shard; length 0: none */
 	struct dv_mr exported[REGIONS_EXPORTED];
@@ -60,6 +60,7 @@ struct control {
 
 	unsigned rails;
 	struct control_rail rail[RAILS_MAX];
+	struct poll_core *poll_core[RAILS_MAX]; /* by plan.rail[].poll_core */
 	struct shard shard;
 	struct index *index;
 	uint64_t counter[COUNTER_COUNT];

@@ -5,6 +5,7 @@
  * the loop's thread.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,6 +59,17 @@ static void events_close(struct control *control)
 		event_base_free(control->base);
 }
 
+/* One eventfd a poll core: a thread sleeps on one thing, and wakes for any of its rails. */
+static int rail_kick(const struct control *control, unsigned rail)
+{
+	const struct plan *plan = &control->plan;
+
+	for (unsigned i = 0; i < rail; i++)
+		if (plan->rail[i].poll_core == plan->rail[rail].poll_core)
+			return fcntl(control->rail[i].kick, F_DUPFD_CLOEXEC, 0);
+	return eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+}
+
 static int events_open(struct control *control)
 {
 	struct event_config *config = event_config_new();
@@ -66,7 +78,7 @@ static int events_open(struct control *control)
 	control->kick = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	rc = control->kick < 0 ? -errno : 0;
 	for (unsigned i = 0; i < control->rails; i++) {
-		control->rail[i].kick = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+		control->rail[i].kick = rail_kick(control, i);
 		if (control->rail[i].kick < 0)
 			rc = -errno;
 	}
@@ -169,9 +181,6 @@ static int rails_open(struct control *control)
 
 	for (unsigned i = 0; i < control->rails; i++) {
 		const struct rail_options options = {.index = i,
-			.core = control->plan.rail[i].core,
-			.busy = control->plan.rail[i].busy,
-			.spin_ns = (uint64_t)s->rail_spin_us * 1000,
 			.device = control->rail[i].device,
 			.status = control->status,
 			.kick = control->rail[i].kick,
@@ -188,25 +197,52 @@ static int rails_open(struct control *control)
 	return 0;
 }
 
-static void rails_stop(struct control *control)
+static void poll_cores_stop(struct control *control)
 {
 	struct loop *loop = loop_of(control);
 
-	if (loop_rails_stop(loop, LOOP_STOP_NS) < 0)
+	if (loop_rails_stop(loop, LOOP_STOP_NS) < 0) {
 		loop->result = -ETIMEDOUT;
+		return;
+	}
+	for (unsigned p = 0; p < RAILS_MAX; p++) {
+		poll_core_close(control->poll_core[p]);
+		control->poll_core[p] = NULL;
+	}
 }
 
-static int rails_start(struct control *control)
+static int poll_core_begin(struct control *control, unsigned number)
 {
-	for (unsigned i = 0; i < control->rails; i++) {
-		int rc = rail_start(control->rail[i].rail);
+	const struct plan *plan = &control->plan;
+	struct poll_core_options options = {
+		.spin_ns = (uint64_t)control->settings->rail_spin_us * 1000};
+	struct rail *rail[RAILS_MAX];
+	unsigned rails = 0;
+	int rc;
+
+	for (unsigned i = 0; i < plan->rails; i++) {
+		if (plan->rail[i].poll_core != number)
+			continue;
+		options.core = plan->rail[i].core;
+		options.busy = plan->rail[i].busy;
+		rail[rails++] = control->rail[i].rail;
+	}
+	rc = poll_core_start(&options, rail, rails, &control->poll_core[number]);
+	for (unsigned i = 0; i < plan->rails && rc == 0; i++)
+		loop_of(control)->started[i] |= plan->rail[i].poll_core == number;
+	return rc;
+}
+
+static int poll_cores_start(struct control *control)
+{
+	for (unsigned p = 0; p < control->plan.poll_cores; p++) {
+		int rc = poll_core_begin(control, p);
 
 		if (rc < 0) {
-			log_error("rail %u: starting its poll core: %s", i, strerror(-rc));
-			rails_stop(control);
+			log_error("poll core %u: starting its thread: %s", p, strerror(-rc));
+			poll_cores_stop(control);
 			return rc;
 		}
-		loop_of(control)->started[i] = true;
 	}
 	return 0;
 }
@@ -252,7 +288,7 @@ static const struct {
 	{"connections", connect_open, connect_close},
 	{"publishing", publish_open, publish_close},
 	{"client socket", attach_open, attach_close},
-	{"poll cores", rails_start, rails_stop},
+	{"poll cores", poll_cores_start, poll_cores_stop},
 };
 #define STEPS (sizeof(steps) / sizeof(steps[0]))
 

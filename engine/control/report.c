@@ -188,6 +188,7 @@ static void report_rails(struct json *j, const struct control *control)
 		rail_counters(rail->rail, counter);
 		json_open(j, NULL, "{");
 		json_string(j, "device", plan->device);
+		json_count(j, "poll_core", plan->poll_core);
 		json_number(j, "core", plan->core);
 		json_number(j, "node", plan->numa_node);
 		json_flag(j, "busy", plan->busy);

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * struct rail: everything one poll core owns, and what the files of this folder call of each other.
+ * struct rail: everything one rail owns, and what the files of this folder call of each other.
  * One mapping, made by rail_open(); nothing is allocated after that. Poll core only, apart from the
  * control plane's ends of the inbox and the two words other threads may read.
  */
 #ifndef RAIL_CORE_H
 #define RAIL_CORE_H
-
-#include <pthread.h>
 
 #include "dv/hot.h"
 #include "engine/rail/peer.h"
@@ -89,8 +87,7 @@ struct rail {
 	alignas(64) struct rail_options options;
 	uint32_t heads_lkey;
 	bool device_steps; /* the software NIC runs in this thread */
-	bool started;
-	pthread_t thread;
+	bool started; /* a poll core has it */
 	void *inbox_memory;
 	void *heads_handle;
 
@@ -181,12 +178,5 @@ void rail_finish(struct rail *rail);
 
 /* wake.c: the only system calls of a running rail, made by the thread between steps. */
 void rail_wake(struct rail *rail);
-/* Between fruitless steps: spins, yields, naps or sleeps. */
-struct rail_idle {
-	uint64_t since_ns; /* 0: not idle */
-	uint32_t turns;
-};
-/* `due_ns`: when a software NIC in this thread has something to do; no nap is longer. */
-void rail_rest(struct rail *rail, struct rail_idle *idle, uint64_t due_ns);
 
 #endif

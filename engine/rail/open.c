@@ -1,19 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A rail from rail_open() to rail_close(): its memory, its completion queue, its thread, and the
- * control plane's ends of its inbox. The only file here that knows dv/setup.h. rail_main() runs on
- * the poll core, everything else on the control plane's thread.
+ * A rail from rail_open() to rail_close(): its memory, its completion queue, and the control
+ * plane's ends of its inbox. Control plane's thread.
  */
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 
-#include "config/log.h"
 #include "dv/setup.h"
 #include "engine/rail/core.h"
-#include "numa/pin.h"
 
 static_assert(sizeof(struct rail_command) == sizeof(struct rail_event), "one size for both rings");
 
@@ -110,53 +106,11 @@ void rail_close(struct rail *rail)
 {
 	if (!rail)
 		return;
-	if (rail->started)
-		pthread_join(rail->thread, NULL);
 	dv_cq_destroy(rail->options.device, &rail->cq);
 	dv_mr_deregister(rail->options.device, rail->heads_handle);
 	free(rail->heads_handle);
 	free(rail->inbox_memory);
 	munmap(rail, sizeof(*rail));
-}
-
-/* ---- the thread ----------------------------------------------------------------------------- */
-
-static void *rail_main(void *argument)
-{
-	struct rail *rail = argument;
-	struct rail_idle idle = {0};
-	int error = rail->options.core >= 0 ? pin_self(rail->options.core) : 0;
-
-	if (error)
-		log_warn("rail %u: pinning its poll core to core %d: %s; it runs unpinned, expect "
-			 "slow "
-			 "and uneven reads. Is the core in this process's cpuset?",
-			rail->options.index, rail->options.core, strerror(-error));
-	prctl(PR_SET_TIMERSLACK, 1000ul); /* naps are as short as they say */
-	while (!rail->stopped) {
-		unsigned work = rail_step(rail);
-
-		if (rail->device_steps)
-			work += dv_step(rail->options.device);
-		rail_wake(rail);
-		if (work)
-			idle = (struct rail_idle){0};
-		else
-			rail_rest(rail, &idle,
-				rail->device_steps ? dv_due_ns(rail->options.device) : UINT64_MAX);
-	}
-	rail_wake(rail);
-	return NULL;
-}
-
-int rail_start(struct rail *rail)
-{
-	int error = pthread_create(&rail->thread, NULL, rail_main, rail);
-
-	if (error)
-		return -error;
-	rail->started = true;
-	return 0;
 }
 
 /* ---- the control plane's ends --------------------------------------------------------------- */
@@ -175,7 +129,7 @@ bool rail_tell(struct rail *rail, const struct rail_command *command)
 		return false;
 	memcpy(ring_slot_new(out, 0), command, sizeof(*command));
 	ring_publish(out, 1);
-	/* Pairs with rest_sleep(): it raises the flag, fences, and looks at the inbox once more. */
+	/* Pairs with rest(): it raises the flag, fences, and looks at the inbox once more. */
 	shm_fence_sleep();
 	if (shm_load(&rail->options.status->rail[rail->options.index].sleeps)) {
 		ssize_t n = write(rail->options.kick, &one, sizeof(one));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A rail: one NIC and the poll core that drives it. This is all the control plane sees of it; the
- * conversation is in inbox.h.
+ * A rail: one NIC and everything that drives it, and the poll core, the thread that steps one rail
+ * or several in turn. This is all the control plane sees of them; the conversation is in inbox.h.
  *
  * The rail speaks pages, never keys, and waits for nobody: an op whose peer is not connected is
  * parked until its deadline while the control plane connects. Every op is answered exactly once,
@@ -20,26 +20,35 @@
 
 struct dv_cq;
 struct dv_device;
+struct poll_core;
 struct rail;
 
 struct rail_options {
 	unsigned index;
-	int core;                      /* -1: not pinned */
-	bool busy;                     /* never sleeps */
-	uint64_t spin_ns;              /* adaptive: idle time before it sleeps */
 	struct dv_device *device;      /* opened and, after rail_close(), closed by the caller */
 	struct status_segment *status; /* its own line: rail[index].sleeps */
-	int kick;                      /* eventfd: whoever finds rail[index].sleeps set writes it */
+	int kick;                      /* eventfd: whoever finds rail[index].sleeps set writes it;
+	                                * the rails of one poll core have the same one (dup) */
 	int control_kick;              /* eventfd: written after an event when control sleeps */
 	bool skip_head_check;          /* tests only */
 };
 
 /* Allocates everything the rail will ever need, creates its CQ, does not start it. 0 or -errno. */
 int rail_open(const struct rail_options *options, struct rail **ret_rail);
-/* Starts the poll thread. */
-int rail_start(struct rail *rail);
-/* After RAIL_STOPPED was received (or rail_start() never called): joins the thread, frees. */
+/* After poll_core_close(), or when no poll core ever had it: frees. */
 void rail_close(struct rail *rail);
+
+struct poll_core_options {
+	int core;         /* -1: not pinned */
+	bool busy;        /* never sleeps */
+	uint64_t spin_ns; /* adaptive: idle time before it sleeps */
+};
+
+/* Starts a thread that steps these rails, 1 to RAILS_MAX, until each has stopped. 0 or -errno. */
+int poll_core_start(const struct poll_core_options *options, struct rail *const *rails,
+	unsigned count, struct poll_core **ret_core);
+/* After RAIL_STOPPED of each of its rails was received: joins the thread, frees. NULL is fine. */
+void poll_core_close(struct poll_core *core);
 
 /* The completion queue all QPs of this rail are created on. */
 struct dv_cq *rail_cq(struct rail *rail);
@@ -63,7 +72,7 @@ void rail_counters(const struct rail *rail, uint64_t ret_counters[COUNTER_COUNT]
 /* Operations in flight now; any thread, a moment old. */
 uint32_t rail_in_flight(const struct rail *rail);
 
-/* One turn of the poll loop; the thread's main calls it, and unit tests that have no thread. */
+/* One turn of one rail; its poll core calls it, and unit tests that have no thread. */
 unsigned rail_step(struct rail *rail);
 
 #endif

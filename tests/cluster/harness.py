@@ -69,6 +69,18 @@ class ClusterTest(unittest.TestCase):
         self.assertEqual(status, expect, out + err)
         return json.loads(out[out.index("{"):])
 
+    def cpu_share(self, engines):
+        """The part of a core that the busiest of these engines uses, over 3 seconds."""
+        def cpu(process):
+            with open(f"/proc/{process.pid}/stat") as f:
+                fields = f.read().rsplit(")", 1)[1].split()
+            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+        before, at = [cpu(p) for p in engines.process], time.monotonic()
+        time.sleep(3)  # the measurement itself: CPU time over a stretch of wall time
+        spent = time.monotonic() - at
+        return max((cpu(p) - b) / spent for p, b in zip(engines.process, before))
+
     def describe(self, *arguments):
         status, out, err = finish(tool("tools/peercache-replay", "--describe", *arguments))
         self.assertEqual(status, 0, err)

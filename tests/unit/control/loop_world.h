@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -46,6 +47,7 @@ static struct {
 	bool event_when_asleep;     /* an event appears once the flag is up, and nobody kicks */
 	bool wanted_while_stopping;
 	unsigned heard, refused, wanted;
+	unsigned cores; /* poll cores that run */
 } world;
 static struct control *control;
 
@@ -140,17 +142,34 @@ int rail_open(const struct rail_options *options, struct rail **ret)
 	return 0;
 }
 
-int rail_start(struct rail *rail)
+int poll_core_start(const struct poll_core_options *options, struct rail *const *rails,
+	unsigned count, struct poll_core **ret)
 {
+	(void)options;
+	assert_true(count > 0);
 	if (++world.opens == world.fail_at)
 		return -EAGAIN;
-	rail->started = true;
+	for (unsigned i = 0; i < count; i++)
+		rails[i]->started = true;
+	*ret = (struct poll_core *)rails[0];
+	world.cores++;
 	return 0;
+}
+
+void poll_core_close(struct poll_core *core)
+{
+	struct rail *rail = (struct rail *)core;
+
+	if (!core)
+		return;
+	assert_true(rail->said_stopped);
+	world.cores--;
 }
 
 void rail_close(struct rail *rail)
 {
 	assert_true(!rail->started || rail->said_stopped);
+	assert_int_equal(world.cores, 0);
 	world.open--;
 	free(rail);
 }
@@ -327,10 +346,11 @@ static inline int setup(void **state)
 	assert_int_equal(
 		settings_set(&settings, "engine", "pool_bytes", "4MiB", err, sizeof(err)), 0);
 	settings.engine_huge_pages = false;
-	plan = (struct plan){.rails = RAILS, .control_core = -1};
+	plan = (struct plan){.rails = RAILS, .poll_cores = RAILS, .control_core = -1};
 	for (unsigned i = 0; i < RAILS; i++) {
 		strcpy(plan.rail[i].device, "soft");
 		plan.rail[i].core = plan.rail[i].numa_node = -1;
+		plan.rail[i].poll_core = i;
 	}
 	alarm(30); /* nothing here may hang */
 	return 0;

@@ -63,6 +63,31 @@ static void every_nic_knows_every_pool_and_the_shard(void **state)
 	control_close(control);
 }
 
+static void rails_of_one_poll_core_share_their_eventfd(void **state)
+{
+	eventfd_t value = 0;
+
+	(void)state;
+	engine_open();
+	assert_int_equal(world.cores, RAILS);
+	assert_int_equal(eventfd_write(control->rail[0].kick, 5), 0);
+	assert_int_equal(eventfd_read(control->rail[1].kick, &value), -1);
+	control_close(control);
+	assert_int_equal(world.cores, 0);
+
+	setup(state);
+	plan.poll_cores = 1;
+	plan.rail[1].poll_core = 0;
+	engine_open();
+	assert_int_equal(world.cores, 1);
+	assert_int_not_equal(control->rail[0].kick, control->rail[1].kick);
+	assert_int_equal(eventfd_write(control->rail[0].kick, 5), 0);
+	assert_int_equal(eventfd_read(control->rail[1].kick, &value), 0);
+	assert_int_equal(value, 5);
+	control_close(control);
+	assert_int_equal(world.open, 0);
+}
+
 /* ---- commands -------------------------------------------------------------------------------- */
 
 static void commands_that_find_a_full_inbox_leave_later_in_order(void **state)
@@ -170,6 +195,7 @@ int main(void)
 		TEST(whatever_fails_at_start_undoes_what_was_done),
 		TEST(parts_close_in_reverse_and_answers_outlive_the_directory),
 		TEST(every_nic_knows_every_pool_and_the_shard),
+		TEST(rails_of_one_poll_core_share_their_eventfd),
 		TEST(commands_that_find_a_full_inbox_leave_later_in_order),
 		TEST(what_comes_between_the_flag_and_sleep_is_seen),
 		TEST(shutdown_goes_in_order_and_waits_for_the_rails),

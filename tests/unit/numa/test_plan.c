@@ -105,7 +105,7 @@ static void a_full_node_sends_rails_to_the_next_one_and_says_so(void **state)
 	assert_int_equal(make(), 0);
 	assert_int_equal(p.rail[0].core, 12);
 	assert_int_equal(topology_cpu(t, p.rail[1].core)->node, 0);
-	assert_noted("no core is left on node 1 for rail mlx5_5");
+	assert_noted("rail mlx5_5 of node 1 gets core");
 }
 
 static void a_second_thread_of_a_core_is_the_last_resort(void **state)
@@ -120,6 +120,7 @@ static void a_second_thread_of_a_core_is_the_last_resort(void **state)
 	assert_string_equal(p.note, "");
 	set("rail.devices=soft,soft,soft,soft");
 	assert_int_equal(make(), 0);
+	assert_int_equal(p.poll_cores, 4);
 	assert_noted("shares its physical core");
 }
 
@@ -145,10 +146,15 @@ static void busy_polling_is_obeyed_while_control_keeps_a_core(void **state)
 	assert_int_equal(p.control_core, 0);
 	assert_true(p.rail[0].busy);
 	set("rail.devices=soft,soft");
+	assert_int_equal(make(), 0);
+	assert_int_equal(p.poll_cores, 1);
+	assert_int_equal(p.rail[1].core, 1);
+	assert_true(p.rail[0].busy && p.rail[1].busy);
+	machine("synthetic:pack:1 [numa] core:1 pu:1");
 	memset(&p, 0x5a, sizeof(p));
 	assert_int_equal(make(), -EINVAL);
 	assert_logged(
-		"rail.polling = busy: rail 1 (soft) has no core of its own; set rail.polling");
+		"rail.polling = busy: rail 0 (soft) has no core of its own; set rail.polling");
 	assert_int_equal(p.rails, 0x5a5a5a5a);
 }
 
@@ -166,18 +172,97 @@ static void busy_polling_on_a_named_shared_core_is_refused(void **state)
 	assert_int_equal(make(), -EINVAL);
 }
 
-static void rails_beyond_the_cores_are_not_pinned(void **state)
+static void rails_beyond_the_cores_share_poll_loops(void **state)
 {
 	(void)state;
 	machine(FOUR_CORES);
 	set("rail.devices=soft:0,soft:1,soft:2");
 	assert_int_equal(make(), 0);
+	assert_int_equal(p.poll_cores, 2);
 	assert_int_equal(p.rail[0].core, 1);
-	assert_int_equal(p.rail[1].core, 2);
-	assert_int_equal(p.rail[2].core, -1);
+	assert_int_equal(p.rail[1].core, 1);
+	assert_int_equal(p.rail[2].core, 2);
 	assert_int_equal(p.control_core, 0);
-	assert_true(p.rail[0].busy && p.rail[1].busy && !p.rail[2].busy);
-	assert_noted("1 rails are not pinned");
+	assert_true(p.rail[0].busy && p.rail[1].busy && p.rail[2].busy);
+	assert_noted("4 usable cores for 3 rails, the control plane and the applications: 2 poll "
+		     "cores serve them all");
+}
+
+static void unpinned_rails_share_one_poll_loop_unless_told_otherwise(void **state)
+{
+	(void)state;
+	machine(TWO_CORES);
+	set("rail.devices=soft:0,soft:1,soft:2");
+	assert_int_equal(make(), 0);
+	assert_int_equal(p.poll_cores, 1);
+	for (unsigned i = 0; i < 3; i++) {
+		assert_int_equal(p.rail[i].poll_core, 0);
+		assert_int_equal(p.rail[i].core, -1);
+	}
+	set("rail.poll_cores=2");
+	assert_int_equal(make(), 0);
+	assert_int_equal(p.poll_cores, 2);
+	assert_int_equal(p.rail[2].poll_core, 1);
+	set("rail.poll_cores=16");
+	assert_int_equal(make(), 0);
+	assert_int_equal(p.poll_cores, 3);
+}
+
+static void poll_loops_serve_rails_of_one_node_together(void **state)
+{
+	static const unsigned four[] = {0, 0, 1, 1, 2, 2, 3, 3};
+
+	(void)state;
+	machine(SAVED);
+	/* Nodes 1 0 1 0 1 0 1 0. */
+	set("rail.devices=mlx5_4,mlx5_0,mlx5_5,mlx5_1,mlx5_6,mlx5_2,mlx5_7,mlx5_3");
+	set("rail.poll_cores=2");
+	assert_int_equal(make(), 0);
+	assert_int_equal(p.poll_cores, 2);
+	for (unsigned i = 0; i < 8; i++) {
+		assert_int_equal(p.rail[i].poll_core, i % 2);
+		assert_int_equal(p.rail[i].core, p.rail[i % 2].core);
+		assert_int_equal(topology_cpu(t, p.rail[i].core)->node, p.rail[i].numa_node);
+		assert_true(p.rail[i].alone && p.rail[i].busy);
+	}
+	assert_string_equal(p.note, "");
+	set("rail.devices=" EIGHT);
+	set("rail.poll_cores=4");
+	assert_int_equal(make(), 0);
+	for (unsigned i = 0; i < 8; i++)
+		assert_int_equal(p.rail[i].poll_core, four[i]);
+	/* Three and three and two: the loop in the middle has rails of both nodes. */
+	set("rail.poll_cores=3");
+	assert_int_equal(make(), 0);
+	assert_int_equal(p.poll_cores, 3);
+	assert_int_equal(p.rail[3].poll_core, 1);
+	assert_int_equal(p.rail[4].poll_core, 1);
+	assert_noted("rail mlx5_3 of node 0 gets core");
+	set("rail.poll_cores=1");
+	assert_int_equal(make(), 0);
+	assert_int_equal(p.poll_cores, 1);
+	assert_int_equal(p.rail[7].core, p.rail[0].core);
+}
+
+static void rails_that_name_the_same_core_share_its_poll_loop(void **state)
+{
+	(void)state;
+	machine(FOUR_CORES);
+	set("rail.devices=soft:0,soft:1,soft:2");
+	set("rail.cores=2,3,2");
+	set("rail.polling=busy");
+	assert_int_equal(make(), 0);
+	assert_int_equal(p.poll_cores, 2);
+	assert_int_equal(p.rail[0].poll_core, 0);
+	assert_int_equal(p.rail[1].poll_core, 1);
+	assert_int_equal(p.rail[2].poll_core, 0);
+	assert_int_equal(p.rail[2].core, 2);
+	assert_true(p.rail[0].busy && p.rail[1].busy && p.rail[2].busy);
+	set("rail.poll_cores=2");
+	assert_int_equal(make(), 0);
+	set("rail.poll_cores=1");
+	assert_int_equal(make(), -EINVAL);
+	assert_logged("rail.cores: 2 different cores, but rail.poll_cores = 1");
 }
 
 static void adaptive_polling_keeps_the_cores_but_is_not_busy(void **state)
@@ -229,7 +314,7 @@ static void named_cores_that_cannot_be_had_are_refused(void **state)
 		{"1,", -EINVAL, "\"\" is not a core"},
 		{"4294967297", -EINVAL, "there is no core 4294967297"},
 		{"1,0", -EINVAL, "2 cores for 1 rails"},
-		{"1,1", -EINVAL, "core 1 is named twice"},
+		{"1,1", -EINVAL, "2 cores for 1 rails"},
 		{"2", -EINVAL, "core 2 is outside the affinity mask"},
 		{"3", -EBUSY, "core 3 is claimed by process 4711"},
 	};
@@ -326,7 +411,10 @@ int main(void)
 		TEST(two_cores_are_too_few_to_take_one_from_everybody),
 		TEST(busy_polling_is_obeyed_while_control_keeps_a_core),
 		TEST(busy_polling_on_a_named_shared_core_is_refused),
-		TEST(rails_beyond_the_cores_are_not_pinned),
+		TEST(rails_beyond_the_cores_share_poll_loops),
+		TEST(unpinned_rails_share_one_poll_loop_unless_told_otherwise),
+		TEST(poll_loops_serve_rails_of_one_node_together),
+		TEST(rails_that_name_the_same_core_share_its_poll_loop),
 		TEST(adaptive_polling_keeps_the_cores_but_is_not_busy),
 		TEST(named_cores_are_used_as_named),
 		TEST(named_cores_that_cannot_be_had_are_refused),

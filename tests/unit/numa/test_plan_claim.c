@@ -120,6 +120,20 @@ static void a_shared_core_is_claimed_once(void **state)
 	plan_release(&claims);
 }
 
+static void a_core_that_rails_share_is_claimed_once(void **state)
+{
+	struct plan_claims claims;
+
+	(void)state;
+	machine(FOUR_CORES);
+	set("rail.devices=soft,soft,soft,soft");
+	set("rail.poll_cores=1");
+	assert_int_equal(plan_claim(t, &s, &p, &claims), 0);
+	assert_int_equal(claims.count, 2);
+	assert_int_equal(pin_holder(p.rail[3].core), getpid());
+	plan_release(&claims);
+}
+
 static void without_a_run_directory_the_plan_stands_unclaimed(void **state)
 {
 	struct plan_claims claims;
@@ -146,9 +160,11 @@ static void a_plan_prints_as_a_table(void **state)
 	assert_int_equal(make(), 0);
 	plan_print(&p, out);
 	fclose(out);
-	assert_non_null(strstr(out_text, "0        soft:0           any    1      busy, alone\n"));
-	assert_non_null(strstr(out_text, "2        soft:2           any    any    adaptive\n"));
-	assert_non_null(strstr(out_text, "control                          0"));
+	assert_non_null(strstr(
+		out_text, "0        soft:0           any    0          1      busy, alone\n"));
+	assert_non_null(strstr(
+		out_text, "2        soft:2           any    1          2      busy, alone\n"));
+	assert_non_null(strstr(out_text, "control                                     0"));
 	assert_non_null(strstr(out_text, "note: 4 usable cores"));
 	free(out_text);
 }
@@ -176,6 +192,7 @@ int main(void)
 		TEST(a_second_engine_takes_what_the_first_left),
 		TEST(a_named_core_of_another_engine_is_refused),
 		TEST(a_shared_core_is_claimed_once),
+		TEST(a_core_that_rails_share_is_claimed_once),
 		TEST(without_a_run_directory_the_plan_stands_unclaimed),
 		TEST(a_plan_prints_as_a_table),
 	};

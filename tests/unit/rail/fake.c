@@ -231,7 +231,7 @@ void nic_flush(struct world *w, const struct rail_peer *peer)
 int world_setup(void **state)
 {
 	struct world *w = calloc(1, sizeof(*w));
-	struct rail_options options = {.core = -1, .kick = -1, .control_kick = -1};
+	struct rail_options options = {.kick = -1, .control_kick = -1};
 	struct rail_region home = {
 		.id = WORLD_REGION, .session = WORLD_SESSION, .lkey = WORLD_LKEY};
 

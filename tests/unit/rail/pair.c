@@ -29,12 +29,13 @@ struct pair *pair_open(bool threaded, bool busy)
 {
 	struct pair *p = calloc(1, sizeof(*p));
 	struct world *w = &p->world;
-	struct rail_options options = {.core = -1, .busy = busy, .spin_ns = 50000};
+	struct rail_options options = {.index = 0};
 	struct rail_region home = {.id = WORLD_REGION, .session = WORLD_SESSION};
 
 	clock_start();
 	world_memory(w);
 	w->wake = -1;
+	p->busy = busy;
 	p->near = open_nic(threaded);
 	p->far = open_nic(threaded);
 	p->kick = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
@@ -56,6 +57,20 @@ struct pair *pair_open(bool threaded, bool busy)
 	return p;
 }
 
+void pair_start(struct pair *const *pairs, unsigned count)
+{
+	struct poll_core_options options = {
+		.core = -1, .busy = pairs[0]->busy, .spin_ns = 50000};
+	struct rail *rail[RAILS_MAX];
+
+	for (unsigned i = 0; i < count; i++) {
+		rail[i] = pairs[i]->world.rail;
+		if (i > 0)
+			assert_int_equal(dup2(pairs[0]->kick, pairs[i]->kick), pairs[i]->kick);
+	}
+	assert_int_equal(poll_core_start(&options, rail, count, &pairs[0]->core), 0);
+}
+
 void pair_close(struct pair *p)
 {
 	struct dv_soft_stats stats;
@@ -64,6 +79,7 @@ void pair_close(struct pair *p)
 	if (stats.bad_doorbell || stats.bad_index || stats.bad_qpn || stats.bad_wqe ||
 		stats.sq_overruns || stats.cq_overruns || stats.missing_doorbells)
 		fail_msg("the NIC complains: %s", stats.reason);
+	poll_core_close(p->core);
 	rail_close(p->world.rail);
 	dv_cq_destroy(p->far, &p->far_cq);
 	dv_mr_deregister(p->far, &p->pool);

@@ -22,9 +22,14 @@ struct pair {
 	struct dv_cq far_cq;
 	struct dv_mr pool, heads, shard, home;
 	int kick, control_kick;
+	bool busy;
+	struct poll_core *core; /* of the first of those that share one; NULL: the test steps */
 };
 
 struct pair *pair_open(bool threaded, bool busy);
+/* One poll core for the rails of all these pairs, with one eventfd to wake it. */
+void pair_start(struct pair *const *pairs, unsigned count);
+/* Of a poll core's rails, all have stopped. */
 void pair_close(struct pair *pair);
 /* Rail and NICs until all are idle `quiet` times in a row. */
 void pair_run(struct pair *pair, unsigned quiet);

@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "engine/rail/poll_core.h"
 #include "tests/unit/rail/pair.h"
 
 static struct pair *pair;
@@ -26,7 +27,7 @@ static void begin(bool threaded, bool busy)
 	peer = pair_peer_new(pair, 3, 33, 2);
 	world_tell(w, (struct rail_command){.kind = RAIL_PEER_ADD, .object = &peer->peer});
 	page_put(w, 8, 8192, 77);
-	assert_int_equal(rail_start(w->rail), 0);
+	pair_start(&pair, 1);
 }
 
 /* The control plane's loop: sleeps until an event comes; fails after ten seconds. */
@@ -113,7 +114,7 @@ static uint64_t rail_cpu_ns(void)
 	struct timespec t;
 	clockid_t id;
 
-	assert_int_equal(pthread_getcpuclockid(w->rail->thread, &id), 0);
+	assert_int_equal(pthread_getcpuclockid(pair->core->thread, &id), 0);
 	assert_int_equal(clock_gettime(id, &t), 0);
 	return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
 }

@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The poll core: a thread that steps its rails in turn, and rests when none has anything to do. One
+ * rail's step is bounded, so a busy rail delays its sibling by one step. With wake.c the only
+ * system calls of running rails. poll_core_start() and poll_core_close() are the control plane's.
+ */
+#include "engine/rail/poll_core.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "config/log.h"
+#include "dv/setup.h"
+#include "numa/pin.h"
+
+#define REST_TURNS 16u            /* fruitless turns between two looks at the clock */
+#define REST_YIELD_NS 10000u      /* waiting for CQEs: spin alone, then let others run */
+#define REST_NAP_AFTER_NS 100000u /* then nap, the longer the longer it took */
+#define REST_NAP_MIN_NS 20000u
+#define REST_NAP_MAX_NS 500000u
+#define REST_SLEEP_NS 100000000u
+#define REST_BLOCKED_NS 1000000u /* a client's done ring is full: it says nothing on emptying it */
+
+unsigned poll_turn(struct poll_core *core)
+{
+	unsigned work = 0, running = 0;
+
+	for (unsigned i = 0; i < core->rails; i++) {
+		struct rail *rail = core->rail[i];
+
+		if (unlikely(rail->stopped))
+			continue;
+		work += rail_step(rail);
+		if (rail->device_steps)
+			work += dv_step(rail->options.device);
+		rail_wake(rail);
+		running += !rail->stopped;
+	}
+	core->running = running;
+	return work;
+}
+
+/* ---- resting -------------------------------------------------------------------------------- */
+
+static void raise_flags(struct poll_core *core, uint32_t sleeps)
+{
+	for (unsigned i = 0; i < core->rails; i++) {
+		const struct rail_options *o = &core->rail[i]->options;
+
+		shm_store(&o->status->rail[o->index].sleeps, sleeps);
+	}
+}
+
+/* How long this rail can do without a step unless somebody kicks. */
+static uint64_t rail_sleep_ns(const struct rail *rail)
+{
+	uint64_t now;
+
+	if (rail->stopped)
+		return REST_SLEEP_NS;
+	if (rail->blocked || rail->stopping || rail->late_head != rail->late_tail)
+		return REST_BLOCKED_NS;
+	if (!rail->in_flight)
+		return REST_SLEEP_NS;
+	now = clock_now_ns();
+	if (rail->nearest_ns <= now)
+		return 0;
+	return rail->nearest_ns - now < REST_SLEEP_NS ? rail->nearest_ns - now : REST_SLEEP_NS;
+}
+
+static bool waits_for_nic(const struct poll_core *core)
+{
+	for (unsigned i = 0; i < core->rails; i++)
+		if (core->rail[i]->wqes)
+			return true;
+	return false;
+}
+
+/* When a software NIC in this thread has something to do. */
+static uint64_t devices_due_ns(const struct poll_core *core)
+{
+	uint64_t due_ns = UINT64_MAX;
+
+	for (unsigned i = 0; i < core->rails; i++) {
+		const struct rail *rail = core->rail[i];
+		uint64_t ns = rail->device_steps ? dv_due_ns(rail->options.device) : UINT64_MAX;
+
+		due_ns = ns < due_ns ? ns : due_ns;
+	}
+	return due_ns;
+}
+
+static void sleep_for(struct poll_core *core, uint64_t ns_max)
+{
+	struct pollfd kick = {.fd = core->rail[0]->options.kick, .events = POLLIN};
+	struct timespec span = {.tv_sec = 0};
+	uint64_t count;
+
+	for (unsigned i = 0; i < core->rails; i++) {
+		uint64_t ns = rail_sleep_ns(core->rail[i]);
+
+		ns_max = ns < ns_max ? ns : ns_max;
+	}
+	span.tv_nsec = (long)ns_max;
+	if (ppoll(&kick, 1, &span, NULL) > 0 && read(kick.fd, &count, sizeof(count)) < 0)
+		return; /* nobody else reads it; and if so, it woke us all the same */
+}
+
+/*
+ * Flags up, fence, look at every rail once more, sleep until somebody finds a flag and kicks. All
+ * rails share the eventfd, so whoever kicks one wakes all. A CQE does not kick: `ns_max` is short
+ * while the NIC has work.
+ */
+static void rest(struct poll_core *core, uint64_t ns_max)
+{
+	bool deep = !waits_for_nic(core);
+
+	raise_flags(core, 1);
+	shm_fence_sleep();
+	if (poll_turn(core) > 0 || (deep && waits_for_nic(core))) {
+		core->idle_since_ns = 0;
+	} else if (core->running) {
+		if (deep)
+			rail_count(core->rail[0], COUNTER_sleeps, 1);
+		sleep_for(core, ns_max);
+	}
+	raise_flags(core, 0);
+}
+
+/* The NIC has work: the other side may need this core to finish it. */
+static void rest_waiting(struct poll_core *core, uint64_t now, uint64_t elapsed)
+{
+	uint64_t ns = elapsed / 8;
+
+	if (elapsed < REST_YIELD_NS)
+		return;
+	if (elapsed < REST_NAP_AFTER_NS) {
+		sched_yield();
+		return;
+	}
+	if (ns < REST_NAP_MIN_NS)
+		ns = REST_NAP_MIN_NS;
+	if (ns > REST_NAP_MAX_NS)
+		ns = REST_NAP_MAX_NS;
+	if (devices_due_ns(core) <= now + ns) /* too soon to sleep until then, or already past */
+		sched_yield();
+	else
+		rest(core, ns);
+}
+
+void poll_rest(struct poll_core *core)
+{
+	uint64_t now, elapsed;
+
+	shm_pause();
+	if (core->options.busy || ++core->turns % REST_TURNS)
+		return;
+	now = clock_now_ns();
+	if (!core->idle_since_ns) {
+		core->idle_since_ns = now;
+		return;
+	}
+	elapsed = now - core->idle_since_ns;
+	if (waits_for_nic(core))
+		rest_waiting(core, now, elapsed);
+	else if (elapsed < core->options.spin_ns)
+		sched_yield();
+	else
+		rest(core, REST_SLEEP_NS);
+}
+
+/* ---- the thread ----------------------------------------------------------------------------- */
+
+static void pin(const struct poll_core *core)
+{
+	int error = core->options.core >= 0 ? pin_self(core->options.core) : 0;
+
+	if (error)
+		log_warn("rail %u: pinning its poll core to core %d: %s; it runs unpinned, expect "
+			 "slow and uneven reads. Is the core in this process's cpuset?",
+			core->rail[0]->options.index, core->options.core, strerror(-error));
+	prctl(PR_SET_TIMERSLACK, 1000ul); /* naps are as short as they say */
+}
+
+static void *poll_main(void *argument)
+{
+	struct poll_core *core = argument;
+
+	pin(core);
+	while (core->running) {
+		if (poll_turn(core)) {
+			core->idle_since_ns = 0;
+			core->turns = 0;
+		} else {
+			poll_rest(core);
+		}
+	}
+	return NULL;
+}
+
+int poll_core_start(const struct poll_core_options *options, struct rail *const *rails,
+	unsigned count, struct poll_core **ret_core)
+{
+	struct poll_core *core;
+	int error;
+
+	if (count == 0 || count > RAILS_MAX)
+		return -EINVAL;
+	core = aligned_alloc(64, sizeof(*core));
+	if (!core)
+		return -ENOMEM;
+	memset(core, 0, sizeof(*core));
+	memcpy(core->rail, rails, count * sizeof(rails[0]));
+	core->rails = core->running = count;
+	core->options = *options;
+	error = pthread_create(&core->thread, NULL, poll_main, core);
+	if (error) {
+		free(core);
+		return -error;
+	}
+	for (unsigned i = 0; i < count; i++)
+		rails[i]->started = true;
+	*ret_core = core;
+	return 0;
+}
+
+void poll_core_close(struct poll_core *core)
+{
+	if (!core)
+		return;
+	pthread_join(core->thread, NULL);
+	free(core);
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * struct poll_core: one thread and the rails that it steps in turn, each for one bounded step. The
+ * thread owns all of it from poll_core_start() on.
+ */
+#ifndef RAIL_POLL_CORE_H
+#define RAIL_POLL_CORE_H
+
+#include <pthread.h>
+
+#include "engine/rail/core.h"
+
+struct poll_core {
+	/* owner: the poll core; touched every turn */
+	alignas(64) unsigned running; /* rails that have not stopped */
+	uint32_t turns;               /* fruitless ones since the clock was looked at */
+	uint64_t idle_since_ns;       /* 0: not idle */
+	/* read-only once the thread runs */
+	alignas(64) struct rail *rail[RAILS_MAX];
+	unsigned rails;
+	struct poll_core_options options;
+	pthread_t thread;
+};
+static_assert(offsetof(struct poll_core, rail) == 64, "what every turn writes is one line");
+
+/* Steps every rail once, and the software NICs that want it. Returns how much was done. */
+unsigned poll_turn(struct poll_core *core);
+/* After a fruitless turn: spins, yields, naps or sleeps. */
+void poll_rest(struct poll_core *core);
+
+#endif

@@ -1,0 +1,364 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Several rails on one poll core: each wakes it, none starves another, they stop in any order.
+ * This program's ppoll() stands in for libc's, so that a lost wake-up is seen and not slept over.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "engine/rail/poll_core.h"
+#include "tests/unit/rail/pair.h"
+
+#define RAILS 3u
+
+static struct seat {
+	struct pair *pair;
+	struct world *w;
+	struct client *client;
+	struct pair_peer *peer;
+	uint32_t waits; /* a client has asked, or is about to */
+} seat[RAILS];
+static uint32_t lost; /* sleeps that went on although a client waited */
+static uint32_t naps_kicked;
+
+/* ---- the other end of the sleep protocol ----------------------------------------------------- */
+
+static bool somebody_waits(void)
+{
+	for (unsigned i = 0; i < RAILS; i++)
+		if (__atomic_load_n(&seat[i].waits, __ATOMIC_ACQUIRE))
+			return true;
+	return false;
+}
+
+static int sleep_in_kernel(struct pollfd *fds, nfds_t count, const struct timespec *span)
+{
+	struct timespec left = *span;
+
+	return (int)syscall(SYS_ppoll, fds, count, &left, NULL, (size_t)8);
+}
+
+/* A client that waits has kicked, or is about to: a deep sleep is never ended by time alone. */
+int ppoll(struct pollfd *fds, nfds_t count, const struct timespec *span, const sigset_t *mask)
+{
+	const struct timespec long_ns = {.tv_sec = 5};
+	int n = sleep_in_kernel(fds, count, span);
+
+	(void)mask;
+	if (n > 0 && span->tv_nsec < 100000000)
+		__atomic_fetch_add(&naps_kicked, 1, __ATOMIC_RELAXED);
+	if (n != 0 || span->tv_nsec < 100000000 || !somebody_waits())
+		return n;
+	n = sleep_in_kernel(fds, count, &long_ns);
+	if (n == 0 && somebody_waits())
+		__atomic_fetch_add(&lost, 1, __ATOMIC_RELAXED);
+	return n;
+}
+
+static void seat_take(unsigned i, bool threaded, bool busy)
+{
+	struct seat *s = &seat[i];
+
+	s->pair = pair_open(threaded, busy);
+	s->w = &s->pair->world;
+	s->w->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+	s->client = client_new(s->w, i, WORLD_SESSION);
+	s->peer = pair_peer_new(s->pair, 3, 33, 2);
+	world_tell(s->w, (struct rail_command){.kind = RAIL_PEER_ADD, .object = &s->peer->peer});
+	page_put(s->w, 8, 8192, 77);
+	s->waits = 0;
+}
+
+static void begin(bool threaded, bool busy)
+{
+	struct pair *pairs[RAILS];
+
+	lost = naps_kicked = 0;
+	for (unsigned i = 0; i < RAILS; i++) {
+		seat_take(i, threaded, busy);
+		pairs[i] = seat[i].pair;
+	}
+	pair_start(pairs, RAILS);
+}
+
+static struct rail_event hear(struct seat *s, uint32_t kind)
+{
+	struct rail_event event;
+	uint64_t until_ns = clock_now_ns() + 10000000000ull;
+
+	while (!rail_hear(s->w->rail, &event)) {
+		assert_true(clock_now_ns() < until_ns);
+		sched_yield();
+	}
+	assert_int_equal(event.kind, kind);
+	return event;
+}
+
+static void stop(struct seat *s)
+{
+	pair_peer_drop(s->pair, s->peer);
+	assert_ptr_equal(hear(s, RAIL_PEER_RETURNED).object, s->peer);
+	world_tell(s->w, (struct rail_command){.kind = RAIL_STOP});
+	hear(s, RAIL_STOPPED);
+}
+
+static void leave(struct seat *s)
+{
+	pair_peer_free(s->peer);
+	close(s->w->wake);
+	assert_int_equal(shm_load(&s->w->status->rail[0].sleeps), 0);
+	pair_close(s->pair);
+	client_free(s->client);
+}
+
+static void end(void)
+{
+	for (unsigned i = 0; i < RAILS; i++)
+		stop(&seat[i]);
+	poll_core_close(seat[0].pair->core);
+	seat[0].pair->core = NULL;
+	for (unsigned i = 0; i < RAILS; i++)
+		leave(&seat[i]);
+	assert_int_equal(lost, 0);
+}
+
+static void kick(struct seat *s)
+{
+	uint64_t one = 1;
+
+	shm_fence_sleep();
+	if (shm_load(&s->w->status->rail[0].sleeps))
+		assert_int_equal(write(s->pair->kick, &one, sizeof(one)), sizeof(one));
+}
+
+/* A client that sleeps until its completion is there. */
+static void await_hit(struct seat *s)
+{
+	struct pollfd pollfd = {.fd = s->w->wake, .events = POLLIN};
+	struct op_done done;
+	uint64_t count;
+
+	for (;;) {
+		shm_store(&s->client->header->client_waits, 1);
+		shm_fence_sleep();
+		if (client_done(s->client, &done))
+			break;
+		assert_int_equal(poll(&pollfd, 1, 20000), 1);
+		assert_int_equal(read(pollfd.fd, &count, sizeof(count)), sizeof(count));
+	}
+	shm_store(&s->client->header->client_waits, 0);
+	assert_int_equal(done.status, OP_HIT);
+}
+
+static void get(struct seat *s, uint64_t cookie)
+{
+	__atomic_store_n(&s->waits, 1, __ATOMIC_RELEASE);
+	page_get(s->w, s->client, cookie, 8, 8192, 77, 0);
+	kick(s);
+	await_hit(s);
+	__atomic_store_n(&s->waits, 0, __ATOMIC_RELEASE);
+}
+
+static bool all_sleep(void)
+{
+	for (unsigned i = 0; i < RAILS; i++)
+		if (!shm_load(&seat[i].w->status->rail[0].sleeps))
+			return false;
+	return true;
+}
+
+/* ---- sleeping -------------------------------------------------------------------------------- */
+
+static void any_rail_wakes_the_core_they_share(void **state)
+{
+	(void)state;
+	begin(true, false);
+	for (unsigned i = 0; i < 30; i++) {
+		while (!all_sleep())
+			sched_yield();
+		get(&seat[i % RAILS], i);
+	}
+	end();
+}
+
+static void *many_gets(void *argument)
+{
+	struct seat *s = argument;
+	unsigned seed = (unsigned)(s - seat) + 1;
+
+	for (unsigned i = 0; i < 300; i++) {
+		struct timespec span = {.tv_nsec = rand_r(&seed) % 200000};
+
+		get(s, i);
+		nanosleep(&span, NULL); /* about as long as the core spins before it sleeps */
+	}
+	return NULL;
+}
+
+static void no_wake_up_is_lost_when_all_rails_are_used_at_once(void **state)
+{
+	pthread_t thread[RAILS];
+
+	(void)state;
+	begin(true, false);
+	for (unsigned i = 0; i < RAILS; i++)
+		assert_int_equal(pthread_create(&thread[i], NULL, many_gets, &seat[i]), 0);
+	for (unsigned i = 0; i < RAILS; i++)
+		pthread_join(thread[i], NULL);
+	for (unsigned i = 1; i < RAILS; i++)
+		assert_int_equal(world_counter(seat[i].w, COUNTER_sleeps), 0);
+	assert_true(world_counter(seat[0].w, COUNTER_sleeps) > 0);
+	end();
+}
+
+static void a_core_that_naps_for_one_nic_is_woken_for_another_rail(void **state)
+{
+	struct dv_fault down = {.link_down = true}, none = {.seed = 0};
+	struct op_segment segment = home_at(0, 8192);
+	struct op op;
+
+	(void)state;
+	begin(true, false);
+	dv_soft_patience(seat[0].pair->near, 60000000000ull, 0);
+	dv_soft_faults(seat[0].pair->near, &down);
+	op = page_op(seat[0].w, 1, 8, 8192, 77);
+	op.deadline_ns = clock_now_ns() + 60000000000ull;
+	client_submit(seat[0].client, &op, &segment);
+	kick(&seat[0]);
+	for (uint64_t i = 0; __atomic_load_n(&naps_kicked, __ATOMIC_RELAXED) < 10; i++) {
+		assert_true(clock_now_ns() < op.deadline_ns);
+		get(&seat[1], i);
+	}
+	dv_soft_faults(seat[0].pair->near, &none);
+	await_hit(&seat[0]);
+	end();
+}
+
+/* ---- turns ----------------------------------------------------------------------------------- */
+
+/* Stepped by the test: how many turns until one page of rail 1 has come? */
+static unsigned turns_for_one_page(struct poll_core *core, unsigned load)
+{
+	struct op_done done;
+	unsigned turns = 0, sent = 0;
+	uint64_t taken = world_counter(seat[0].w, COUNTER_ops_taken);
+
+	page_get(seat[1].w, seat[1].client, 1, 8, 8192, 77, 0);
+	do {
+		while (sent < load && ring_room(&seat[0].client->ops, 2) >= 2) {
+			page_get(seat[0].w, seat[0].client, sent, 8, 8192, 77, sent % 100 * 8192);
+			sent++;
+		}
+		poll_turn(core);
+		for (unsigned i = 0; i < 2; i++)
+			dv_step(seat[i].pair->far);
+		while (client_done(seat[0].client, &done))
+			;
+		turns++;
+		assert_true(turns < 1000);
+		assert_true(world_counter(seat[0].w, COUNTER_ops_taken) - taken <=
+			    (uint64_t)turns * RAIL_TAKE_BURST);
+	} while (!client_done(seat[1].client, &done));
+	assert_int_equal(done.status, OP_HIT);
+	return turns;
+}
+
+static void a_saturated_rail_does_not_starve_its_sibling(void **state)
+{
+	struct poll_core *core = aligned_alloc(64, sizeof(*core));
+	unsigned alone, beside;
+
+	(void)state;
+	memset(core, 0, sizeof(*core));
+	core->rails = 2;
+	for (unsigned i = 0; i < 2; i++) {
+		seat_take(i, false, true);
+		core->rail[i] = seat[i].w->rail;
+	}
+	alone = turns_for_one_page(core, 0);
+	for (unsigned i = 0; i < 20; i++) {
+		beside = turns_for_one_page(core, 100000);
+		assert_int_equal(beside, alone);
+	}
+	assert_true(rail_in_flight(seat[0].w->rail) > 0); /* it was saturated */
+	for (unsigned i = 0; i < 2; i++) {
+		struct seat *s = &seat[i];
+		struct rail_event event;
+
+		pair_run(s->pair, 3);
+		pair_peer_drop(s->pair, s->peer);
+		world_tell(s->w, (struct rail_command){.kind = RAIL_STOP});
+		while (!rail_hear(s->w->rail, &event) || event.kind != RAIL_STOPPED)
+			poll_turn(core);
+	}
+	for (unsigned i = 0; i < 2; i++)
+		leave(&seat[i]);
+	free(core);
+}
+
+/* ---- stopping -------------------------------------------------------------------------------- */
+
+static void rails_stop_in_any_order_and_the_others_go_on(void **state)
+{
+	(void)state;
+	for (unsigned first = 0; first < RAILS; first++) {
+		begin(true, false);
+		for (unsigned n = 0; n < RAILS; n++) {
+			unsigned gone = (first + n) % RAILS;
+
+			stop(&seat[gone]);
+			assert_int_equal(shm_load(&seat[gone].w->status->rail[0].sleeps) &
+						 (n == RAILS - 1), 0);
+			for (unsigned i = n + 1; i < RAILS; i++)
+				for (unsigned k = 0; k < 5; k++)
+					get(&seat[(first + i) % RAILS], k);
+		}
+		poll_core_close(seat[0].pair->core);
+		seat[0].pair->core = NULL;
+		for (unsigned i = 0; i < RAILS; i++)
+			leave(&seat[i]);
+		assert_int_equal(lost, 0);
+	}
+}
+
+static void a_busy_core_that_steps_its_nics_serves_all_rails(void **state)
+{
+	(void)state;
+	begin(false, true);
+	for (unsigned i = 0; i < 100; i++)
+		get(&seat[i % RAILS], i);
+	end();
+}
+
+static void a_core_without_rails_or_with_too_many_is_refused(void **state)
+{
+	struct poll_core_options options = {.core = -1};
+	struct poll_core *core = NULL;
+	struct rail *rail[RAILS_MAX + 1] = {NULL};
+
+	(void)state;
+	assert_int_equal(poll_core_start(&options, rail, 0, &core), -EINVAL);
+	assert_int_equal(poll_core_start(&options, rail, RAILS_MAX + 1, &core), -EINVAL);
+	assert_null(core);
+	poll_core_close(NULL);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(any_rail_wakes_the_core_they_share),
+		cmocka_unit_test(no_wake_up_is_lost_when_all_rails_are_used_at_once),
+		cmocka_unit_test(a_core_that_naps_for_one_nic_is_woken_for_another_rail),
+		cmocka_unit_test(a_saturated_rail_does_not_starve_its_sibling),
+		cmocka_unit_test(rails_stop_in_any_order_and_the_others_go_on),
+		cmocka_unit_test(a_busy_core_that_steps_its_nics_serves_all_rails),
+		cmocka_unit_test(a_core_without_rails_or_with_too_many_is_refused),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

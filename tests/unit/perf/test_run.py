@@ -162,6 +162,14 @@ class Command(unittest.TestCase):
         self.assertEqual(wrong.returncode, 2)
         self.assertIn("no benchmark gett; there are:", wrong.stderr)
 
+    def test_compare_without_peercache_says_so_and_counts_as_skipped(self):
+        with tempfile.TemporaryDirectory(prefix="peercache-perf-") as empty:
+            done = subprocess.run([os.path.join(ROOT, "perf", "compare"), "--peercache", empty],
+                                  capture_output=True, text=True)
+        self.assertEqual(done.returncode, load().SKIPPED, done.stderr)
+        self.assertIn("PeerCache is not there", done.stdout)
+        self.assertIn("--peercache DIR", done.stdout)
+
 
 if __name__ == "__main__":
     unittest.main()

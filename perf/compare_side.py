@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One process of perf/compare: the producer or the reader of one of the two systems, as SGLang
+calls it. Both have a module peercache with a class PeerCacheStore, so each runs in an interpreter
+of its own; what is called, timed and verified is this one file for both.
+
+    compare_side.py {"side": "engine"|"other", "role": "produce"|"read", ...}
+
+Answers are lines of JSON on standard output; a line on standard input says go on.
+"""
+
+import ctypes
+import json
+import mmap
+import random
+import sys
+import time
+from types import SimpleNamespace
+
+from peercache.store import PeerCacheStore
+
+JOIN_SECONDS = 60
+
+
+class Pool:
+    """A host pool of SGLang's: pages one after the other, one object each (MLA)."""
+
+    page_size, layout, dtype = 1, "page_first", "bf16"
+
+    def __init__(self, base, pages, page_bytes):
+        self.base, self.page_bytes, self.nbytes = base, page_bytes, pages * page_bytes
+        self.kv_buffer = SimpleNamespace(data_ptr=lambda: base, numel=lambda: self.nbytes,
+                                         element_size=lambda: 1)
+
+    def get_page_buffer_meta(self, indices):
+        at, each = self.base, self.page_bytes
+        return [at + i * each for i in indices], [each] * len(indices)
+
+
+class Indices(list):
+    def tolist(self):
+        return self
+
+
+class Side:
+    def __init__(self, given):
+        self.given, self.batch, self.pages = given, given["batch"], given["pages"]
+        self.page_bytes, self.seed = given["page_bytes"], given["seed"]
+        slots = self.batch
+        self.store = self.open()
+        if given["side"] == "engine":
+            self.base = self.store._session.alloc(slots * self.page_bytes)
+        else:
+            self.memory = mmap.mmap(-1, slots * self.page_bytes)
+            self.base = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        ctypes.memset(self.base, 1, slots * self.page_bytes)
+        self.pool = Pool(self.base, slots, self.page_bytes)
+        self.random = random.Random(self.seed)
+
+    def open(self):
+        return PeerCacheStore(SimpleNamespace(
+            tp_rank=0, tp_size=1, pp_rank=0, pp_size=1, model_name="compare", is_mla_model=True,
+            extra_config=self.given["extra"]))
+
+    def register(self):
+        """The other's pool of pages to serve is made here: its nodes have joined by now."""
+        end = time.monotonic() + JOIN_SECONDS
+        while self.given["side"] == "other" and len(self.store.runtime.ring) < 2:
+            if time.monotonic() > end:
+                raise SystemExit("the two nodes did not find each other")
+            time.sleep(0.02)
+        self.store.register_mem_pool_host(self.pool)
+
+    def content(self, number):
+        """A page's bytes: nothing that another page has at the same place."""
+        eight = (self.seed * 1000003 + number * 2654435761 & (1 << 64) - 1).to_bytes(8, "little")
+        return eight * (self.page_bytes // 8)
+
+    def keys(self, first, count):
+        return [f"{self.seed:032x}{first + i:032x}" for i in range(count)]
+
+    def right(self, slot, number):
+        at = self.base + slot * self.page_bytes
+        return ctypes.string_at(at, self.page_bytes) == self.content(number)
+
+    def produce(self):
+        for first in range(0, self.pages, self.batch):
+            count = min(self.batch, self.pages - first)
+            for i in range(count):
+                ctypes.memmove(self.base + i * self.page_bytes, self.content(first + i),
+                               self.page_bytes)
+            done = self.store.batch_set_v1(self.keys(first, count), Indices(range(count)))
+            if not all(done):
+                raise SystemExit(f"{done.count(False)} of {count} pages could not be stored")
+
+    def verify_all(self):
+        """Every page once, every byte: (wrong, missing)."""
+        wrong = missing = 0
+        for first in range(0, self.pages, self.batch):
+            count = min(self.batch, self.pages - first)
+            ctypes.memset(self.base, 255, count * self.page_bytes)
+            done = self.store.batch_get_v1(self.keys(first, count), Indices(range(count)))
+            missing += done.count(False)
+            wrong += sum(ok and not self.right(i, first + i) for i, ok in enumerate(done))
+        return wrong, missing
+
+    def measure(self, seconds, ask):
+        """get of random runs of pages; `ask`: exists of the same keys before, as a prefetch does.
+        Each is timed by itself."""
+        indices, got = Indices(range(self.batch)), {"wrong": 0, "missing": 0}
+        hits, exists_s, get_s = 0, 0.0, 0.0
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            first = self.random.randrange(self.pages - self.batch + 1)
+            keys = self.keys(first, self.batch)
+            slot = self.random.randrange(self.batch)
+            ctypes.memset(self.base + slot * self.page_bytes, 255, self.page_bytes)
+            from_s = time.perf_counter()
+            if ask and self.store.batch_exists(keys) != self.batch:
+                raise SystemExit("pages that were stored do not exist")
+            between_s = time.perf_counter()
+            done = self.store.batch_get_v1(keys, indices)
+            get_s += time.perf_counter() - between_s
+            exists_s += between_s - from_s
+            hits += sum(map(bool, done))
+            got["missing"] += self.batch - sum(map(bool, done))
+            got["wrong"] += bool(done[slot]) and not self.right(slot, first + slot)
+        if not ask:
+            return {**got, "get_per_s": hits / get_s}
+        return {**got, "get_after_exists_per_s": hits / get_s, "exists_per_s": hits / exists_s,
+                "both_per_s": hits / (get_s + exists_s)}
+
+    def measure_first(self, seconds):
+        """exists of keys that this client has not asked for before; the engine's client remembers
+        where pages are, so each pass over the keys gets a new one."""
+        found, exists_s, end = 0, 0.0, time.monotonic() + seconds
+        while time.monotonic() < end:
+            if self.given["side"] == "engine":
+                store = self.open()
+                store.register_mem_pool_host(self.pool)
+                store.batch_exists([f"{self.seed:064x}"] * 2)  # attach, connect
+            else:
+                store = self.store
+            for first in range(0, self.pages, self.batch):
+                keys = self.keys(first, min(self.batch, self.pages - first))
+                from_s = time.perf_counter()
+                found += store.batch_exists(keys)
+                exists_s += time.perf_counter() - from_s
+            if store is not self.store:
+                store.close()
+        return found / exists_s
+
+
+def say(**what):
+    print(json.dumps(what), flush=True)
+
+
+def main():
+    given = json.loads(sys.argv[1])
+    side = Side(given)
+    say(up=True)
+    side.register()
+    if given["role"] == "produce":
+        side.produce()
+        say(published=side.pages)
+    else:
+        sys.stdin.readline()
+        wrong, missing = side.verify_all()
+        alone, asked = (side.measure(given["seconds"], ask) for ask in (False, True))
+        first = side.measure_first(given["seconds"])
+        say(**{**alone, **asked, "exists_first_per_s": first,
+               "wrong": wrong + alone["wrong"] + asked["wrong"],
+               "missing": missing + alone["missing"] + asked["missing"]})
+    sys.stdin.readline()
+    side.store.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -342,6 +342,25 @@ unsigned connect_outstanding(const struct control *control)
 	return control->connect->outstanding;
 }
 
+void connect_counts(const struct control *control, struct connect_counts *ret)
+{
+	const struct active *active;
+	const struct passive *passive;
+
+	*ret = (struct connect_counts){0};
+	LIST_FOREACH(active, &control->connect->actives, next)
+	{
+		ret->asked += active->state == ACTIVE_ASKED;
+		ret->live += active->state == ACTIVE_LIVE;
+		ret->qps += active->qps.count;
+	}
+	LIST_FOREACH(passive, &control->connect->passives, next)
+	{
+		ret->served++;
+		ret->qps += passive->qps.count;
+	}
+}
+
 int connect_open(struct control *control)
 {
 	struct connect *connect = calloc(1, sizeof(*connect));

@@ -27,4 +27,11 @@ void connect_stop(struct control *control);
 /* Peers not yet returned by their rails. */
 unsigned connect_outstanding(const struct control *control);
 
+struct connect_counts {
+	unsigned asked, live; /* peers of our rails: waiting for an answer; read through */
+	unsigned served;      /* peers' rails that read from us */
+	unsigned qps;         /* queue pairs of all of them */
+};
+void connect_counts(const struct control *control, struct connect_counts *ret);
+
 #endif

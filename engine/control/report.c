@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "engine/control/attach.h"
+#include "engine/control/connect.h"
 #include "engine/control/loop.h"
 #include "engine/control/publish.h"
 #include "numa/clock.h"
@@ -183,7 +184,10 @@ static void report_rails(struct json *j, const struct control *control)
 		const struct plan_rail *plan = &control->plan.rail[i];
 		uint64_t counter[COUNTER_COUNT];
 		struct dv_attributes nic;
+		uint64_t registered = 0;
 
+		for (unsigned region = 0; region < REGIONS_EXPORTED; region++)
+			registered += rail->exported[region].length;
 		dv_attributes(rail->device, &nic);
 		rail_counters(rail->rail, counter);
 		json_open(j, NULL, "{");
@@ -195,6 +199,7 @@ static void report_rails(struct json *j, const struct control *control)
 		json_count(j, "gbps", nic.bits_per_second / 1000000000);
 		json_flag(j, "modelled", nic.modelled);
 		json_count(j, "pool_bytes", control->status->pool_bytes[i]);
+		json_count(j, "registered_bytes", registered);
 		json_count(j, "pages", pool_pages(rail->pool));
 		json_count(j, "limbo", pool_limbo(rail->pool));
 		json_count(j, "in_flight", rail_in_flight(rail->rail));
@@ -210,6 +215,19 @@ static void report_shard(struct json *j, const struct control *control)
 	json_count(j, "entries", control->shard.entries);
 	json_count(j, "capacity", (uint64_t)BUCKET_ENTRIES << control->shard.bits);
 	json_count(j, "dropped", control->shard.dropped);
+	json_close(j, "}");
+}
+
+static void report_connections(struct json *j, const struct control *control)
+{
+	struct connect_counts counts;
+
+	connect_counts(control, &counts);
+	json_open(j, "connections", "{");
+	json_count(j, "asked", counts.asked);
+	json_count(j, "live", counts.live);
+	json_count(j, "served", counts.served);
+	json_count(j, "qps", counts.qps);
 	json_close(j, "}");
 }
 
@@ -249,6 +267,7 @@ int report_make(const struct control *control, char **ret_text, size_t *ret_byte
 	report_counters(&j, control->counter);
 	report_shard(&j, control);
 	json_count(&j, "keys", index_count(control->index));
+	report_connections(&j, control);
 	report_clients(&j, control);
 	json_close(&j, "}");
 	json_text(&j, "\n");

@@ -76,6 +76,17 @@ static struct rail_peer *connected(unsigned rail)
 	return command->object;
 }
 
+static void counts_are(unsigned n, unsigned live, unsigned served, unsigned qps)
+{
+	struct connect_counts got;
+
+	connect_counts(&node[n].control, &got);
+	assert_int_equal(got.asked, 0);
+	assert_int_equal(got.live, live);
+	assert_int_equal(got.served, served);
+	assert_int_equal(got.qps, qps);
+}
+
 static void a_wanted_peer_is_handed_over_with_its_regions(void **state)
 {
 	struct rail_peer *got;
@@ -95,6 +106,8 @@ static void a_wanted_peer_is_handed_over_with_its_regions(void **state)
 	}
 	assert_int_equal(connect_outstanding(&node[0].control), 1);
 	assert_int_equal(qps_alive, 4); /* two at either end */
+	counts_are(0, 1, 0, 2);
+	counts_are(1, 0, 1, 2);
 	want(1);                        /* it has it already */
 	nodes_run(50);
 	assert_int_equal(node[0].rail[1].tells, 1);
@@ -129,6 +142,7 @@ static void a_broken_connection_is_drained_returned_and_made_anew(void **state)
 	assert_int_equal(told(0, 2)->kind, RAIL_PEER_REFUSE);
 	assert_int_equal(connect_outstanding(&node[0].control), 1);
 	assert_int_equal(qps_alive, 4); /* never freed before the rail has drained them */
+	counts_are(0, 0, 0, 2); /* there, but nothing is read through it */
 	connect_returned(&node[0].control, 0, got);
 	assert_int_equal(connect_outstanding(&node[0].control), 0);
 	assert_true(nodes_until(qps_alive == 0, 500)); /* the other end was told */

@@ -35,6 +35,12 @@ void attach_counts(const struct control *control, struct attach_counts *ret)
 	*ret = (struct attach_counts){1, 2, 3};
 }
 
+void connect_counts(const struct control *control, struct connect_counts *ret)
+{
+	(void)control;
+	*ret = (struct connect_counts){7, 8, 9, 10};
+}
+
 void publish_counts(const struct control *control, struct publish_counts *ret)
 {
 	(void)control;
@@ -124,6 +130,8 @@ static void a_report_says_what_tools_ask_for(void **state)
 	check(text, "r[\"clients\"]==dict(sessions=1,channels=2,regions=3,credits=4,waiting=5,"
 		    "answers=6)");
 	check(text, "r[\"rails\"][0][\"gbps\"]==400 and r[\"rails\"][0][\"modelled\"] is True");
+	check(text, "r[\"connections\"]==dict(asked=7,live=8,served=9,qps=10)");
+	check(text, "r[\"rails\"][0][\"registered_bytes\"]==0");
 	check(text, "r[\"incarnation\"]==\"fedcba9876543210\" and r[\"name\"]==\"host:1\"");
 	check(text, "r[\"members\"][0][\"self\"] and r[\"members\"][0][\"port\"]==77 and "
 		    "r[\"members\"][0][\"incarnation\"]==16*\"f\"");

@@ -209,6 +209,42 @@ static void report_rails(struct json *j, const struct control *control)
 	json_close(j, "]");
 }
 
+static void report_poll_core(struct json *j, const struct control *control, unsigned number)
+{
+	const struct plan *plan = &control->plan;
+	struct poll_core_report r;
+	unsigned rails = 0;
+
+	poll_core_report(control->poll_core[number], &r);
+	json_open(j, NULL, "{");
+	for (unsigned i = 0; i < plan->rails; i++)
+		rails += plan->rail[i].poll_core == number;
+	json_count(j, "rails", rails);
+	json_count(j, "age_ns", r.age_ns);
+	json_count(j, "busy_ns", r.busy_ns);
+	json_count(j, "spin_ns", r.spin_ns);
+	json_count(j, "gaps_over_10us", r.gaps_long);
+	json_count(j, "gap_worst_ns", r.gap_worst_ns);
+	json_open(j, "gaps_from_ns", "{"); /* the shortest of each kind: how many */
+	for (unsigned i = 0; i < GAP_BUCKETS; i++) {
+		char from[24];
+
+		snprintf(from, sizeof(from), "%" PRIu64, gap_bucket_ns(i));
+		json_count(j, from, r.gaps[i]);
+	}
+	json_close(j, "}");
+	json_close(j, "}");
+}
+
+static void report_poll_cores(struct json *j, const struct control *control)
+{
+	json_open(j, "poll_cores", "[");
+	for (unsigned p = 0; p < control->plan.poll_cores; p++)
+		if (control->poll_core[p])
+			report_poll_core(j, control, p);
+	json_close(j, "]");
+}
+
 static void report_shard(struct json *j, const struct control *control)
 {
 	json_open(j, "shard", "{");
@@ -264,6 +300,7 @@ int report_make(const struct control *control, char **ret_text, size_t *ret_byte
 	json_number(&j, "control_core", control->plan.control_core);
 	report_members(&j, control);
 	report_rails(&j, control);
+	report_poll_cores(&j, control);
 	report_counters(&j, control->counter);
 	report_shard(&j, control);
 	json_count(&j, "keys", index_count(control->index));

@@ -122,55 +122,83 @@ static void rest(struct poll_core *core, uint64_t ns_max)
 	raise_flags(core, 1);
 	shm_fence_sleep();
 	if (poll_turn(core) > 0 || (deep && waits_for_nic(core))) {
-		core->idle_since_ns = 0;
+		core->idle_since = 0;
 	} else if (core->running) {
 		if (deep)
 			rail_count(core->rail[0], COUNTER_sleeps, 1);
 		sleep_for(core, ns_max);
 	}
 	raise_flags(core, 0);
+	gap_rest(&core->gaps);
+}
+
+static void yield(struct poll_core *core)
+{
+	sched_yield();
+	gap_rest(&core->gaps);
 }
 
 /* The NIC has work: the other side may need this core to finish it. */
-static void rest_waiting(struct poll_core *core, uint64_t now, uint64_t elapsed)
+static void rest_waiting(struct poll_core *core, uint64_t elapsed)
 {
 	uint64_t ns = elapsed / 8;
 
 	if (elapsed < REST_YIELD_NS)
 		return;
 	if (elapsed < REST_NAP_AFTER_NS) {
-		sched_yield();
+		yield(core);
 		return;
 	}
 	if (ns < REST_NAP_MIN_NS)
 		ns = REST_NAP_MIN_NS;
 	if (ns > REST_NAP_MAX_NS)
 		ns = REST_NAP_MAX_NS;
-	if (devices_due_ns(core) <= now + ns) /* too soon to sleep until then, or already past */
-		sched_yield();
+	/* Too soon to sleep until then, or already past? */
+	if (devices_due_ns(core) <= clock_now_ns() + ns)
+		yield(core);
 	else
 		rest(core, ns);
 }
 
 void poll_rest(struct poll_core *core)
 {
-	uint64_t now, elapsed;
+	uint64_t elapsed;
 
 	shm_pause();
 	if (core->options.busy || ++core->turns % REST_TURNS)
 		return;
-	now = clock_now_ns();
-	if (!core->idle_since_ns) {
-		core->idle_since_ns = now;
+	if (!core->idle_since) {
+		core->idle_since = core->ticks;
 		return;
 	}
-	elapsed = now - core->idle_since_ns;
+	elapsed = clock_ticks_ns(core->ticks - core->idle_since);
 	if (waits_for_nic(core))
-		rest_waiting(core, now, elapsed);
+		rest_waiting(core, elapsed);
 	else if (elapsed < core->options.spin_ns)
-		sched_yield();
+		yield(core);
 	else
 		rest(core, REST_SLEEP_NS);
+}
+
+/* ---- turns and their gaps ------------------------------------------------------------------- */
+
+/* Long gaps are counters too, of the first rail: those who add rails up count each once. */
+static void count_turn(struct poll_core *core, bool worked)
+{
+	uint64_t *counter = core->rail[0]->counter, ns;
+
+	core->ticks = clock_ticks();
+	ns = gap_turn(&core->gaps, core->ticks, worked);
+	if (unlikely(ns > GAP_LONG_NS)) {
+		shm_count(&counter[COUNTER_poll_gaps_long], 1);
+		if (ns > counter[COUNTER_poll_gap_worst_ns])
+			shm_store64(&counter[COUNTER_poll_gap_worst_ns], ns);
+	}
+}
+
+uint64_t gap_bucket_ns(unsigned bucket)
+{
+	return bucket ? (2ull + (bucket - 1) % 2) << (5 + (bucket - 1) / 2) : 0;
 }
 
 /* ---- the thread ----------------------------------------------------------------------------- */
@@ -192,8 +220,11 @@ static void *poll_main(void *argument)
 
 	pin(core);
 	while (core->running) {
-		if (poll_turn(core)) {
-			core->idle_since_ns = 0;
+		bool worked = poll_turn(core) > 0;
+
+		count_turn(core, worked);
+		if (worked) {
+			core->idle_since = 0;
 			core->turns = 0;
 		} else {
 			poll_rest(core);
@@ -217,6 +248,7 @@ int poll_core_start(const struct poll_core_options *options, struct rail *const 
 	memcpy(core->rail, rails, count * sizeof(rails[0]));
 	core->rails = core->running = count;
 	core->options = *options;
+	core->started_ns = clock_now_ns();
 	error = pthread_create(&core->thread, NULL, poll_main, core);
 	if (error) {
 		free(core);
@@ -234,4 +266,23 @@ void poll_core_close(struct poll_core *core)
 		return;
 	pthread_join(core->thread, NULL);
 	free(core);
+}
+
+/* Spans of days: clock_ticks_ns() is for short ones. */
+static uint64_t long_ns(const uint64_t *ticks)
+{
+	return (uint64_t)((double)shm_load64(ticks) * (double)clock_tick_scale / 0x1p24);
+}
+
+void poll_core_report(const struct poll_core *core, struct poll_core_report *ret)
+{
+	const uint64_t *counter = core->rail[0]->counter;
+
+	for (unsigned i = 0; i < GAP_BUCKETS; i++)
+		ret->gaps[i] = shm_load64(&core->gaps.bucket[i]);
+	ret->gaps_long = shm_load64(&counter[COUNTER_poll_gaps_long]);
+	ret->gap_worst_ns = shm_load64(&counter[COUNTER_poll_gap_worst_ns]);
+	ret->busy_ns = long_ns(&core->gaps.busy_ticks);
+	ret->spin_ns = long_ns(&core->gaps.spin_ticks);
+	ret->age_ns = clock_now_ns() - core->started_ns;
 }

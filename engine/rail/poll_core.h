@@ -9,19 +9,24 @@
 #include <pthread.h>
 
 #include "engine/rail/core.h"
+#include "engine/rail/gap.h"
 
 struct poll_core {
 	/* owner: the poll core; touched every turn */
 	alignas(64) unsigned running; /* rails that have not stopped */
-	uint32_t turns;               /* fruitless ones since the clock was looked at */
-	uint64_t idle_since_ns;       /* 0: not idle */
+	uint32_t turns;               /* fruitless ones since it was last asked how to rest */
+	uint64_t idle_since;          /* ticks; 0: not idle */
+	uint64_t ticks;               /* at the end of this turn */
+	/* owner: the poll core; any thread reads them */
+	struct gaps gaps;
 	/* read-only once the thread runs */
 	alignas(64) struct rail *rail[RAILS_MAX];
 	unsigned rails;
 	struct poll_core_options options;
+	uint64_t started_ns;
 	pthread_t thread;
 };
-static_assert(offsetof(struct poll_core, rail) == 64, "what every turn writes is one line");
+static_assert(offsetof(struct poll_core, gaps) == 64, "what every turn writes is two lines");
 
 /* Steps every rail once, and the software NICs that want it. Returns how much was done. */
 unsigned poll_turn(struct poll_core *core);

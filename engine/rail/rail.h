@@ -50,6 +50,25 @@ int poll_core_start(const struct poll_core_options *options, struct rail *const 
 /* After RAIL_STOPPED of each of its rails was received: joins the thread, frees. NULL is fine. */
 void poll_core_close(struct poll_core *core);
 
+/*
+ * The time from the end of one turn of a poll core to the end of the next: how long its rings went
+ * unlooked at. Not counted after it gave its core away itself (yield, nap, sleep).
+ */
+#define GAP_BUCKETS 32
+#define GAP_LONG_NS 10000u
+struct poll_core_report {
+	uint64_t gaps[GAP_BUCKETS]; /* how many, by length: from gap_bucket_ns() on */
+	uint64_t gaps_long;         /* over GAP_LONG_NS */
+	uint64_t gap_worst_ns;
+	uint64_t busy_ns;           /* turns that did something ... */
+	uint64_t spin_ns;           /* ... that did not; the rest of the time it rested */
+	uint64_t age_ns;            /* since poll_core_start() */
+};
+/* Any thread; values may be a moment old. */
+void poll_core_report(const struct poll_core *core, struct poll_core_report *ret);
+/* The shortest gap of a bucket. */
+uint64_t gap_bucket_ns(unsigned bucket);
+
 /* The completion queue all QPs of this rail are created on. */
 struct dv_cq *rail_cq(struct rail *rail);
 

@@ -156,6 +156,17 @@ int poll_core_start(const struct poll_core_options *options, struct rail *const 
 	return 0;
 }
 
+void poll_core_report(const struct poll_core *core, struct poll_core_report *ret)
+{
+	(void)core;
+	memset(ret, 0, sizeof(*ret));
+}
+
+uint64_t gap_bucket_ns(unsigned bucket)
+{
+	return bucket;
+}
+
 void poll_core_close(struct poll_core *core)
 {
 	struct rail *rail = (struct rail *)core;

@@ -60,6 +60,18 @@ uint32_t rail_in_flight(const struct rail *rail)
 	return 9;
 }
 
+void poll_core_report(const struct poll_core *core, struct poll_core_report *ret)
+{
+	assert_ptr_equal(core, &loop);
+	*ret = (struct poll_core_report){.gaps = {[3] = 1ull << 40}, .gaps_long = 5,
+		.gap_worst_ns = 6, .busy_ns = 7, .spin_ns = 8, .age_ns = 9};
+}
+
+uint64_t gap_bucket_ns(unsigned bucket)
+{
+	return bucket * 100;
+}
+
 void dv_attributes(const struct dv_device *device, struct dv_attributes *ret)
 {
 	(void)device;
@@ -92,7 +104,9 @@ static int setup(void **state)
 	(void)state;
 	memset(&loop, 0, sizeof(loop));
 	memset(&map, 0, sizeof(map));
-	loop.control.rails = 1;
+	loop.control.rails = loop.control.plan.rails = 1;
+	loop.control.plan.poll_cores = 2; /* the second has not started yet */
+	loop.control.poll_core[0] = (struct poll_core *)&loop;
 	loop.control.incarnation = 0xfedcba9876543210ull;
 	strcpy(loop.control.name, "host:1");
 	loop.control.status = aligned_alloc(64, sizeof(struct status_segment));
@@ -137,6 +151,9 @@ static void a_report_says_what_tools_ask_for(void **state)
 		    "r[\"members\"][0][\"incarnation\"]==16*\"f\"");
 	check(text, "r[\"rails\"][0][\"in_flight\"]==9 and "
 		    "r[\"rails\"][0][\"counters\"][\"ops_invalid\"]==1");
+	check(text, "[p.pop(\"gaps_from_ns\")[\"300\"]==2**40 and p==dict(rails=1,age_ns=9,"
+		    "busy_ns=7,spin_ns=8,gaps_over_10us=5,gap_worst_ns=6) for p in "
+		    "r[\"poll_cores\"]]==[True]");
 	check(text, "r[\"shard\"].keys()=={\"entries\",\"capacity\",\"dropped\"}");
 	free(text);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The clock is CLOCK_MONOTONIC, never goes back, and can be replaced. */
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <setjmp.h>
 #include <stdint.h>
@@ -64,6 +65,27 @@ static void starting_measures_what_a_reading_costs(void **state)
 	assert_int_equal(clock_cost_ns(), cost);
 }
 
+static void ticks_measure_the_same_time_as_the_clock(void **state)
+{
+	bool agreed = false;
+
+	(void)state;
+	clock_start();
+	assert_int_equal(clock_ticks_ns(0), 0);
+	assert_int_equal(clock_ticks_ns(UINT64_MAX), clock_ticks_ns(UINT64_C(1) << 38));
+	/* An interruption between two readings spoils a round, not all of them. */
+	for (int round = 0; round < 1000 && !agreed; round++) {
+		uint64_t ns = kernel_ns(), ticks = clock_ticks(), span;
+
+		while (kernel_ns() - ns < 2000000)
+			;
+		ns = kernel_ns() - ns;
+		span = clock_ticks_ns(clock_ticks() - ticks);
+		agreed = span > ns - ns / 50 && span < ns + ns / 50;
+	}
+	assert_true(agreed);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -71,6 +93,7 @@ int main(void)
 		cmocka_unit_test(it_never_goes_back),
 		cmocka_unit_test(a_test_sets_it_and_gives_it_back),
 		cmocka_unit_test(starting_measures_what_a_reading_costs),
+		cmocka_unit_test(ticks_measure_the_same_time_as_the_clock),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -335,6 +336,98 @@ static void a_busy_core_that_steps_its_nics_serves_all_rails(void **state)
 	end();
 }
 
+/* ---- gaps ------------------------------------------------------------------------------------ */
+
+static void gaps_fall_into_buckets_two_an_octave(void **state)
+{
+	(void)state;
+	assert_int_equal(gap_bucket(0), 0);
+	assert_int_equal(gap_bucket_ns(0), 0);
+	assert_int_equal(gap_bucket_ns(1), 64);
+	assert_int_equal(gap_bucket_ns(2), 96);
+	for (unsigned b = 1; b < GAP_BUCKETS; b++) {
+		assert_int_equal(gap_bucket(gap_bucket_ns(b)), b);
+		assert_int_equal(gap_bucket(gap_bucket_ns(b) - 1), b - 1);
+	}
+	assert_int_equal(gap_bucket(UINT64_MAX), GAP_BUCKETS - 1);
+}
+
+static void a_gap_is_counted_unless_the_core_rested(void **state)
+{
+	struct gaps g = {.last = 0};
+	uint64_t scale = clock_tick_scale;
+
+	(void)state;
+	clock_tick_scale = 1 << 24; /* a tick is a nanosecond */
+	assert_int_equal(gap_turn(&g, 1000, true), 0); /* the first has none before it */
+	assert_int_equal(gap_turn(&g, 1100, true), 100);
+	assert_int_equal(gap_turn(&g, 1150, false), 50);
+	gap_rest(&g);
+	assert_int_equal(gap_turn(&g, 900001150, true), 0);
+	assert_int_equal(gap_turn(&g, 900011151, false), 10001);
+	assert_int_equal(g.busy_ticks, 100);
+	assert_int_equal(g.spin_ticks, 10051);
+	assert_int_equal(g.bucket[gap_bucket(100)], 1);
+	assert_int_equal(g.bucket[0], 1);
+	assert_int_equal(g.bucket[gap_bucket(10001)], 1);
+	clock_tick_scale = scale;
+}
+
+static void interrupted(int number)
+{
+	const struct timespec span = {.tv_nsec = 20000000};
+
+	(void)number;
+	nanosleep(&span, NULL);
+}
+
+static struct poll_core_report report(void)
+{
+	struct poll_core_report r;
+
+	poll_core_report(seat[0].pair->core, &r);
+	return r;
+}
+
+static void an_interrupted_core_shows_how_long(void **state)
+{
+	struct sigaction action = {.sa_handler = interrupted}, before;
+	struct poll_core_report r;
+
+	(void)state;
+	begin(true, true);
+	sigaction(SIGUSR2, &action, &before);
+	while (report().spin_ns == 0)
+		sched_yield();
+	assert_int_equal(pthread_kill(seat[0].pair->core->thread, SIGUSR2), 0);
+	while (report().gap_worst_ns < 20000000)
+		sched_yield();
+	r = report();
+	assert_true(r.gaps_long >= 1);
+	assert_true(r.gaps[GAP_BUCKETS - 1] >= 1);
+	assert_true(r.age_ns >= 20000000);
+	assert_true(world_counter(seat[0].w, COUNTER_poll_gap_worst_ns) >= 20000000);
+	assert_true(world_counter(seat[0].w, COUNTER_poll_gaps_long) >= r.gaps_long);
+	assert_int_equal(world_counter(seat[1].w, COUNTER_poll_gaps_long), 0);
+	end();
+	sigaction(SIGUSR2, &before, NULL);
+}
+
+static void a_sleep_is_no_gap(void **state)
+{
+	struct poll_core_report r;
+
+	(void)state;
+	begin(true, false);
+	while (world_counter(seat[0].w, COUNTER_sleeps) < 6)
+		sched_yield();
+	r = report();
+	assert_true(r.busy_ns + r.spin_ns + 5 * 100000000ull <= r.age_ns);
+	end();
+}
+
+/* ---- refusals -------------------------------------------------------------------------------- */
+
 static void a_core_without_rails_or_with_too_many_is_refused(void **state)
 {
 	struct poll_core_options options = {.core = -1};
@@ -357,6 +450,10 @@ int main(void)
 		cmocka_unit_test(a_saturated_rail_does_not_starve_its_sibling),
 		cmocka_unit_test(rails_stop_in_any_order_and_the_others_go_on),
 		cmocka_unit_test(a_busy_core_that_steps_its_nics_serves_all_rails),
+		cmocka_unit_test(gaps_fall_into_buckets_two_an_octave),
+		cmocka_unit_test(a_gap_is_counted_unless_the_core_rested),
+		cmocka_unit_test(an_interrupted_core_shows_how_long),
+		cmocka_unit_test(a_sleep_is_no_gap),
 		cmocka_unit_test(a_core_without_rails_or_with_too_many_is_refused),
 	};
 

@@ -7,8 +7,9 @@
  *   once       ctl ring   (client -> control, 64-byte slots)   struct ctl_op
  *              ctl done   (control -> client, 32-byte slots)   struct ctl_done
  *
- * A place is always (peer, region, offset, length) here; addresses and keys of the NIC are looked
- * up by the rail in its own tables. The rail copies a slot once and validates the copy.
+ * Bytes 14 and 15 of every slot, `turn`, are the ring's. A place is always (peer, region, offset,
+ * length) here; addresses and keys of the NIC are looked up by the rail in its own tables. The rail
+ * copies a slot once and validates the copy.
  */
 #ifndef ABI_OP_H
 #define ABI_OP_H
@@ -44,24 +45,27 @@ struct op {
 	uint8_t flags;         /* zero */
 	uint16_t segments;     /* 1..SEGMENTS_MAX pieces of destination; they add up to `length` */
 	uint16_t peer;         /* map_member.peer */
-	uint16_t region;       /* of the peer */
+	uint16_t turn;
 	uint64_t offset;       /* in that region, bytes; for OP_PAGE a multiple of PAGE_UNIT */
 	uint32_t peer_ref;     /* map_member.ref: the op is for this incarnation and no other */
 	uint32_t length;       /* bytes, 1..PAGE_BYTES_MAX */
 	struct page_key key;   /* OP_PAGE: expected in the head */
 	uint64_t deadline_ns;  /* CLOCK_MONOTONIC, absolute */
 	uint32_t generation;   /* OP_PAGE: expected in the head */
-	uint32_t spare;
+	uint16_t region;       /* of the peer */
+	uint16_t spare;
 };
 static_assert(sizeof(struct op) == 64, "one slot");
+static_assert(offsetof(struct op, turn) == RING_TURN_AT, "the ring's");
 
 struct op_segment {
-	uint16_t region; /* a client region of this session, or the channel's staging region */
-	uint16_t spare;
-	uint32_t length; /* bytes, >= 1 */
 	uint64_t offset; /* in that region */
+	uint32_t length; /* bytes, >= 1 */
+	uint16_t region; /* a client region of this session, or the channel's staging region */
+	uint16_t turn;   /* of the first of a slot */
 };
 static_assert(sizeof(struct op_segment) == 16, "four to a slot");
+static_assert(offsetof(struct op_segment, turn) == RING_TURN_AT, "the ring's");
 
 struct op_segments {
 	struct op_segment segment[4];
@@ -76,9 +80,11 @@ static inline uint32_t op_slots(uint32_t segments)
 struct op_done {
 	uint64_t cookie;
 	uint32_t status; /* enum op_status */
-	uint32_t spare;
+	uint16_t spare;
+	uint16_t turn;
 };
 static_assert(sizeof(struct op_done) == 16, "four to a cache line");
+static_assert(offsetof(struct op_done, turn) == RING_TURN_AT, "the ring's");
 
 enum ctl_kind {
 	CTL_CREDIT = 1,  /* asks for `count` page slots of `length` bytes in the pool of `rail` */
@@ -95,16 +101,18 @@ struct ctl_op {
 	uint8_t kind; /* enum ctl_kind */
 	uint8_t rail; /* CTL_CREDIT: whose pool */
 	uint16_t count;
-	uint32_t length;     /* page bytes */
+	uint16_t spare;
+	uint16_t turn;
 	struct page_key key;
+	uint32_t length;     /* page bytes */
 	uint32_t place;
 	uint32_t generation;
 	uint32_t ref;
-	uint32_t spare;
 	uint64_t deadline_ns; /* CLOCK_MONOTONIC; PUBLISH, REMOVE and CREDIT are answered by then */
 	uint64_t spare2;
 };
 static_assert(sizeof(struct ctl_op) == 64, "one slot");
+static_assert(offsetof(struct ctl_op, turn) == RING_TURN_AT, "the ring's");
 
 /*
  * CREDIT: one of these for each slot that is granted, with its place; then, if fewer than `count`
@@ -113,13 +121,14 @@ static_assert(sizeof(struct ctl_op) == 64, "one slot");
 struct ctl_done {
 	uint64_t cookie;
 	uint8_t kind; /* enum ctl_kind of what is answered */
-	uint8_t spare[3];
+	uint8_t spare[5];
+	uint16_t turn;
 	uint32_t status;     /* enum op_status; OP_HIT: done */
 	uint32_t place;      /* CTL_CREDIT */
 	uint32_t generation; /* CTL_CREDIT */
 	uint32_t length;     /* CTL_CREDIT: page bytes the slot was asked for */
-	uint32_t spare2;
 };
 static_assert(sizeof(struct ctl_done) == 32, "two to a cache line");
+static_assert(offsetof(struct ctl_done, turn) == RING_TURN_AT, "the ring's");
 
 #endif

@@ -5,13 +5,18 @@
  *
  * This file and dv/order.h hold all atomics and fences of the tree.
  *
- * The shared part is two indices, each on the cache line of the side that writes it, and the slots.
- * Neither side trusts the other: each keeps its own index and the geometry in private memory, masks
- * every access and calls the ring broken when the other side's index is impossible.
- * Indices run freely over 32 bits; `tail - head` is the number of filled slots.
+ * A message costs one transfer of a cache line: its slot says by itself that it is filled. Bytes 14
+ * and 15 of every slot are its turn, stored last and different in every round, so the consumer
+ * polls the very line that brings the message. The other way goes one index, the consumer's, which
+ * the producer reads only when it knows of no free slot.
+ *
+ * Neither side trusts the other: each keeps its own index and the geometry in private memory and
+ * masks every access. The producer calls the ring broken when the consumer's index is impossible; a
+ * producer that lies about turns makes the consumer read slots of rubbish, which it has to expect.
+ * Indices run freely over 32 bits.
  *
  *   producer                                     consumer
- *     n = ring_room(p, want);                      n = ring_ready(c);     (< 0: broken)
+ *     n = ring_room(p, want);  (< 0: broken)       n = ring_ready(c);
  *     memcpy(ring_slot_new(p, 0), &op, 64);        op = copy of ring_slot_old(c, 0);
  *     ring_publish(p, 1);                          ring_release(c, 1);
  */
@@ -50,6 +55,16 @@ static inline uint32_t shm_load_acquire(const uint32_t *word)
 }
 
 static inline void shm_store_release(uint32_t *word, uint32_t value)
+{
+	__atomic_store_n(word, value, __ATOMIC_RELEASE);
+}
+
+static inline uint64_t shm_load_acquire64(const uint64_t *word)
+{
+	return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+}
+
+static inline void shm_store_release64(uint64_t *word, uint64_t value)
 {
 	__atomic_store_n(word, value, __ATOMIC_RELEASE);
 }
@@ -130,13 +145,17 @@ static inline void shm_pause(void)
 
 /* ---- the ring ------------------------------------------------------------------------------ */
 
+#define RING_TURN_AT 14u      /* of a slot: the ring's own two bytes, */
+#define RING_TURN_SHIFT 48    /* the high ones of its second word */
+#define RING_SLOT_BYTES_MAX 64u
+#define RING_LOOK 64u         /* slots one look finds filled at most */
+#define RING_CAPACITY_MAX 65536u /* a turn comes back long after everybody forgot it */
+
 /* What lies in shared memory; `slots` slots of `slot_bytes` follow at once. */
 struct ring_shared {
-	/* owner: producer; written on every publish */
-	alignas(64) uint32_t tail;
 	/* owner: consumer; written on every release */
 	alignas(64) uint32_t head;
-	uint32_t pad[15];
+	uint32_t pad[31]; /* its neighbour line, too: CPUs fetch lines in pairs */
 };
 static_assert(sizeof(struct ring_shared) == 128, "two cache lines, then the slots");
 
@@ -146,8 +165,11 @@ struct ring_producer {
 	unsigned char *slots;
 	uint32_t slot_bytes;
 	uint32_t capacity;
-	uint32_t tail;      /* ours: slots published so far */
+	uint32_t tail;      /* slots published so far */
 	uint32_t head_seen; /* the consumer's, when last read */
+	/* The first slot that is not published: the consumer polls its line, so it is made here and
+	 * goes there in one piece. */
+	uint64_t first[RING_SLOT_BYTES_MAX / 8];
 };
 
 /* Private to the consuming thread. */
@@ -156,8 +178,8 @@ struct ring_consumer {
 	struct ring_shared *shared;
 	uint32_t slot_bytes;
 	uint32_t capacity;
-	uint32_t head;      /* ours: slots released so far */
-	uint32_t tail_seen; /* the producer's, when last read */
+	uint32_t head;      /* slots released so far */
+	uint32_t tail_seen; /* slots seen filled */
 };
 
 #define RING_BROKEN (-1)
@@ -167,7 +189,10 @@ static inline size_t ring_bytes(uint32_t capacity, uint32_t slot_bytes)
 	return sizeof(struct ring_shared) + (size_t)capacity * slot_bytes;
 }
 
-/* `at` is zeroed shared memory of ring_bytes(), 64-byte aligned. capacity is a power of two. */
+/*
+ * `at` is zeroed shared memory of ring_bytes(), 64-byte aligned. capacity is a power of two up to
+ * RING_CAPACITY_MAX, slot_bytes a multiple of 16 up to RING_SLOT_BYTES_MAX.
+ */
 static inline void ring_producer_init(
 	struct ring_producer *p, void *at, uint32_t capacity, uint32_t slot_bytes)
 {
@@ -184,6 +209,23 @@ static inline void ring_consumer_init(
 		.slots = (const unsigned char *)at + sizeof(struct ring_shared),
 		.slot_bytes = slot_bytes,
 		.capacity = capacity};
+}
+
+/* What a filled slot of that index carries: the round; never 0, which is what memory begins with.
+ */
+static inline uint64_t ring_turn(uint32_t capacity, uint32_t index)
+{
+	return (index >> __builtin_ctz(capacity) | 0x8000u) & 0xffffu;
+}
+
+static inline uint64_t ring_word(uint64_t word, uint64_t turn)
+{
+	return (word & ((1ull << RING_TURN_SHIFT) - 1)) | turn << RING_TURN_SHIFT;
+}
+
+static inline size_t ring_at(uint32_t capacity, uint32_t slot_bytes, uint32_t index)
+{
+	return (size_t)(index & (capacity - 1)) * slot_bytes;
 }
 
 /*
@@ -205,47 +247,70 @@ static inline int32_t ring_room(struct ring_producer *p, uint32_t want)
 	return (int32_t)(p->capacity - used);
 }
 
-/* The i-th slot not yet published; i < ring_room(). */
-static inline void *ring_slot_new(const struct ring_producer *p, uint32_t i)
+/* The i-th slot not yet published, to be written; i < ring_room(). */
+static inline void *ring_slot_new(struct ring_producer *p, uint32_t i)
 {
-	return p->slots + (size_t)((p->tail + i) & (p->capacity - 1)) * p->slot_bytes;
+	return i ? p->slots + ring_at(p->capacity, p->slot_bytes, p->tail + i) : (void *)p->first;
 }
 
-/* Release: the slots' bytes are visible before the index. Pairs with ring_ready(). */
+/*
+ * The next n >= 1 slots become visible together: the consumer looks at the first one's turn, and
+ * that is stored last. Release pairs with ring_ready(); the other turns hang on it.
+ */
 static inline void ring_publish(struct ring_producer *p, uint32_t n)
 {
+	size_t at = ring_at(p->capacity, p->slot_bytes, p->tail);
+	uint64_t *slot = (uint64_t *)(void *)(p->slots + at);
+
+	for (uint32_t i = 1; i < n; i++) {
+		uint64_t *other = ring_slot_new(p, i);
+
+		shm_store64(&other[1], ring_word(other[1], ring_turn(p->capacity, p->tail + i)));
+	}
+	for (uint32_t k = 2; k < p->slot_bytes / 8; k++)
+		slot[k] = p->first[k];
+	slot[0] = p->first[0];
+	shm_store_release64(&slot[1], ring_word(p->first[1], ring_turn(p->capacity, p->tail)));
 	p->tail += n;
-	shm_store_release(&p->shared->tail, p->tail);
 }
 
-/* Filled slots, or RING_BROKEN. Acquire pairs with ring_publish(). */
+/* Looks for filled slots behind those already seen. Acquire pairs with ring_publish(). */
+static inline int32_t ring_look(struct ring_consumer *c, uint32_t most)
+{
+	uint32_t unseen = c->capacity - (c->tail_seen - c->head);
+	uint32_t end = c->tail_seen + (most < unseen ? most : unseen);
+
+	for (; c->tail_seen != end; c->tail_seen++) {
+		size_t at = ring_at(c->capacity, c->slot_bytes, c->tail_seen);
+		const uint64_t *slot = (const uint64_t *)(const void *)(c->slots + at);
+
+		if (shm_load_acquire64(&slot[1]) >> RING_TURN_SHIFT !=
+			ring_turn(c->capacity, c->tail_seen))
+			break;
+	}
+	return (int32_t)(c->tail_seen - c->head);
+}
+
+/*
+ * Filled slots, 0 only if there are none. Looks only when it knows of none, and then not at the
+ * whole ring: slots that were published together may be among them in part.
+ */
 static inline int32_t ring_ready(struct ring_consumer *c)
 {
-	uint32_t filled = c->tail_seen - c->head;
-
-	if (filled == 0) {
-		c->tail_seen = shm_load_acquire(&c->shared->tail);
-		filled = c->tail_seen - c->head;
-	}
-	/* Also when the impossible index was read by an earlier call: broken stays broken. */
-	if (filled > c->capacity)
-		return RING_BROKEN;
-	return (int32_t)filled;
+	return c->tail_seen != c->head ? (int32_t)(c->tail_seen - c->head)
+				       : ring_look(c, RING_LOOK);
 }
 
-/* As ring_ready(), reading the producer's index even when slots are known to be filled. */
+/* All of them. */
 static inline int32_t ring_ready_now(struct ring_consumer *c)
 {
-	c->tail_seen = shm_load_acquire(&c->shared->tail);
-	if (c->tail_seen - c->head > c->capacity)
-		return RING_BROKEN;
-	return (int32_t)(c->tail_seen - c->head);
+	return ring_look(c, c->capacity);
 }
 
 /* The i-th filled slot; i < ring_ready(). Copy it once, then validate the copy. */
 static inline const void *ring_slot_old(const struct ring_consumer *c, uint32_t i)
 {
-	return c->slots + (size_t)((c->head + i) & (c->capacity - 1)) * c->slot_bytes;
+	return c->slots + ring_at(c->capacity, c->slot_bytes, c->head + i);
 }
 
 /* Release: we are done reading the slots. Pairs with ring_room(). */

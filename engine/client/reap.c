@@ -101,8 +101,6 @@ uint32_t reap(struct pc_channel *ch, uint64_t now_ns)
 		}
 		if (n > 0)
 			ring_release(ring, (uint32_t)n);
-		else if (unlikely(n < 0))
-			channel_break(ch);
 		work += n > 0;
 	}
 	n = ring_ready(&ch->ctl_done);
@@ -114,7 +112,5 @@ uint32_t reap(struct pc_channel *ch, uint64_t now_ns)
 	}
 	if (n > 0)
 		ring_release(&ch->ctl_done, (uint32_t)n);
-	else if (unlikely(n < 0))
-		channel_break(ch);
 	return work + (n > 0);
 }

@@ -307,7 +307,7 @@ static int channel_turn(struct publish *p, struct publish_channel *c, uint64_t n
 	}
 	if (n)
 		ring_release(&c->ctl, n);
-	return ready < 0 ? ready : (int)n;
+	return (int)n;
 }
 
 unsigned publish_turn(struct control *control)

@@ -78,12 +78,14 @@ struct rail_command {
 	uint16_t peer;
 	uint16_t spare;
 	uint32_t ref;
-	uint32_t spare2;
+	uint16_t spare2;
+	uint16_t turn; /* the ring's */
 	void *object;
 	struct rail_region region;
 	uint64_t spare3;
 };
 static_assert(sizeof(struct rail_command) == 64, "one slot");
+static_assert(offsetof(struct rail_command, turn) == RING_TURN_AT, "the ring's");
 
 enum rail_event_kind {
 	RAIL_PEER_WANTED = 1,  /* peer, ref: an op waits for a connection; said once */
@@ -101,11 +103,14 @@ struct rail_event {
 	uint16_t peer;
 	uint16_t spare;
 	uint32_t ref;
-	uint32_t detail;
+	uint16_t spare2;
+	uint16_t turn; /* the ring's */
 	void *object;
-	uint64_t spare2[5];
+	uint32_t detail;
+	uint32_t spare3[9];
 };
 static_assert(sizeof(struct rail_event) == 64, "one slot");
+static_assert(offsetof(struct rail_event, turn) == RING_TURN_AT, "the ring's");
 
 /*
  * Both directions of one rail. Memory is the control plane's; each end is used by its own

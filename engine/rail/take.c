@@ -112,7 +112,7 @@ static bool take_op(struct rail *rail, struct rail_channel *channel, uint32_t re
 
 	memcpy(&request->op, ring_slot_old(&channel->ops, 0), sizeof(request->op));
 	slots = op_slots(request->op.segments);
-	if (unlikely(slots > ready)) {
+	if (unlikely(slots > ready) && slots > (uint32_t)ring_ready_now(&channel->ops)) {
 		/* Clients publish whole ops: this one is not a client of ours. */
 		request->op.segments = 0;
 		request_free(rail, request);
@@ -151,10 +151,6 @@ static unsigned take_channel(struct rail *rail, struct channel_slot *slot)
 
 		if (ready == 0)
 			break;
-		if (unlikely(ready < 0)) {
-			channel_break(rail, channel);
-			break;
-		}
 		if (!take_possible(rail, slot)) {
 			rail->blocked = true;
 			break;

@@ -14,16 +14,17 @@ import unittest
 import harness
 
 REQUEST, REPLY = struct.Struct("<IHHIIQQ"), struct.Struct("<IHHIiQQ224s")
-MAGIC, VERSION = 0x50434131, 1
+MAGIC, VERSION = 0x50434131, 2
 HELLO, CHANNEL_OPEN, REGION_ADD = 1, 2, 4
 RING_HEADER, OP_SLOTS, DONE_SLOTS, CTL_SLOTS = 128, 2048, 2048, 4096
 OP_RING = 4096
 DONE_RING = OP_RING + RING_HEADER + OP_SLOTS * 64
 CTL_RING = DONE_RING + RING_HEADER + DONE_SLOTS * 16
 CTL_DONE = CTL_RING + RING_HEADER + CTL_SLOTS * 64
-OP = struct.Struct("<QBBHHHQIIQQQII")
-SEGMENT = struct.Struct("<HHIQ")
-CTL = struct.Struct("<QBBHIQQIIIIQQ")
+OP = struct.Struct("<QBBHHHQIIQQQIHH")
+SEGMENT = struct.Struct("<QIHH")
+CTL = struct.Struct("<QBBHHHQQIIIIQQ")
+TURN_AT, FIRST_TURN, SECOND_TURN = 14, b"\0\x80", b"\1\x80"
 OP_PAGE, CTL_PUBLISH, CTL_RETURN = 2, 2, 3
 INVALID = 6
 
@@ -50,19 +51,22 @@ class Client:
         data, got, _, _ = socket.recv_fds(self.socket, REPLY.size, 64)
         return (REPLY.unpack(data) if data else None), got
 
-    def publish(self, ring, slots, tail):
-        """Writes 64-byte slots from 0 on, then the producer's index."""
-        at = ring + RING_HEADER
-        self.memory[at:at + 64 * len(slots)] = b"".join(s.ljust(64, b"\0") for s in slots)
-        self.memory[ring:ring + 4] = struct.pack("<I", tail)
+    def publish(self, ring, slots, turn=FIRST_TURN):
+        """Writes 64-byte slots from 0 on, the turn of the first one last."""
+        for i, slot in reversed(list(enumerate(slots))):
+            at = ring + RING_HEADER + 64 * i
+            self.memory[at:at + 64] = slot.ljust(64, b"\0")
+            self.memory[at + TURN_AT:at + TURN_AT + 2] = turn
         for fd in (self.kick_control, self.kick_rail):
             os.write(fd, struct.pack("<Q", 1))
 
     def done(self, ring, slot_bytes, seconds):
         """The first completion: (cookie, status)."""
-        harness.wait_for(lambda: self.memory[ring:ring + 4] != b"\0\0\0\0", seconds, "an answer")
-        cookie = struct.unpack_from("<Q", self.memory, ring + RING_HEADER)[0]
-        at = ring + RING_HEADER + (8 if slot_bytes == 16 else 12)
+        at = ring + RING_HEADER
+        harness.wait_for(lambda: self.memory[at + TURN_AT:at + TURN_AT + 2] == FIRST_TURN,
+                         seconds, "an answer")
+        cookie = struct.unpack_from("<Q", self.memory, at)[0]
+        at += 8 if slot_bytes == 16 else 16
         return cookie, struct.unpack_from("<I", self.memory, at)[0]
 
     def ended(self):
@@ -78,8 +82,8 @@ class Client:
 
 
 def op(cookie=7, kind=OP_PAGE, segments=1, peer=1, region=0, offset=0, ref=1, length=4096):
-    return OP.pack(cookie, kind, 0, segments, peer, region, offset, ref, length, 1, 2,
-                   2 ** 62, 1, 0)
+    return OP.pack(cookie, kind, 0, segments, peer, 0, offset, ref, length, 1, 2, 2 ** 62, 1,
+                   region, 0)
 
 
 class Hostile(harness.ClusterTest):
@@ -103,29 +107,34 @@ class Hostile(harness.ClusterTest):
         harness.wait_for(client.ended, 5, "the session is ended")
         client.socket.close()
 
-    def test_an_impossible_index_of_an_op_ring_ends_the_session(self):
+    def spoil(self, ring, slots, done):
+        """Rubbish until the done ring is full, then an index nobody can have reached in it."""
         client = self.client()
-        client.publish(OP_RING, [], OP_SLOTS + 1)
+        client.publish(ring, [b""] * slots)
+        harness.wait_for(lambda: client.memory[ring:ring + 4] == struct.pack("<I", slots), 20,
+                         "all of it is taken")
+        client.memory[done:done + 4] = struct.pack("<I", 0x12345678)
+        client.publish(ring, [b""], SECOND_TURN)
         self.ends(client)
-        self.assertGreater(sum(self.engines.status(0)["rails"][0]["counters"][c]
-                               for c in ("rings_broken",)) +
-                           self.engines.status(0)["counters"]["rings_broken"], 0)
 
-    def test_an_impossible_index_of_the_ctl_ring_ends_the_session(self):
-        client = self.client()
-        client.publish(CTL_RING, [], CTL_SLOTS + 1)
-        self.ends(client)
+    def test_an_impossible_index_of_a_done_ring_ends_the_session(self):
+        self.spoil(OP_RING, OP_SLOTS, DONE_RING)
+        self.assertEqual(self.engines.status(0)["rails"][0]["counters"]["rings_broken"], 1)
+
+    def test_an_impossible_index_of_the_ctl_done_ring_ends_the_session(self):
+        self.spoil(CTL_RING, CTL_SLOTS, CTL_DONE)
+        self.assertEqual(self.engines.status(0)["counters"]["rings_broken"], 1)
 
     def test_an_op_with_more_segments_than_were_published_ends_the_session(self):
         client = self.client()
-        client.publish(OP_RING, [op(segments=400, length=400)], 1)
+        client.publish(OP_RING, [op(segments=400, length=400)])
         self.ends(client)
 
     def test_regions_of_others_are_refused(self):
         for region in (0, 32, 33, 63, 1023, 65535):
             with self.subTest(region=region):
                 client = self.client()
-                client.publish(OP_RING, [op(), SEGMENT.pack(region, 0, 4096, 0)], 2)
+                client.publish(OP_RING, [op(), SEGMENT.pack(0, 4096, region, 0)])
                 self.assertEqual(client.done(DONE_RING, 16, 5), (7, INVALID))
                 client.socket.close()
 
@@ -133,16 +142,16 @@ class Hostile(harness.ClusterTest):
         for offset, length in ((1 << 63, 4096), (8 << 20, 4096), ((8 << 20) - 1, 4096)):
             with self.subTest(offset=offset):
                 client = self.client()
-                segment = SEGMENT.pack(client.staging, 0, length, offset)
-                client.publish(OP_RING, [op(), segment], 2)
+                segment = SEGMENT.pack(offset, length, client.staging, 0)
+                client.publish(OP_RING, [op(), segment])
                 self.assertEqual(client.done(DONE_RING, 16, 5), (7, INVALID))
                 client.socket.close()
 
     def test_nobody_publishes_or_returns_a_page_they_hold_no_credit_for(self):
         client = self.client()
-        forged = CTL.pack(9, CTL_PUBLISH, 0, 0, 4096, 1, 2, 5, 1, 0, 0, 2 ** 62, 0)
-        returned = CTL.pack(9, CTL_RETURN, 15, 0, 4096, 0, 0, 0xffffffff, 1, 0, 0, 0, 0)
-        client.publish(CTL_RING, [returned, forged], 2)
+        forged = CTL.pack(9, CTL_PUBLISH, 0, 0, 0, 0, 1, 2, 4096, 5, 1, 0, 2 ** 62, 0)
+        returned = CTL.pack(9, CTL_RETURN, 15, 0, 0, 0, 0, 0, 4096, 0xffffffff, 1, 0, 0, 0)
+        client.publish(CTL_RING, [returned, forged])
         self.assertEqual(client.done(CTL_DONE, 32, 5), (9, INVALID))
         client.socket.close()
 

@@ -56,7 +56,7 @@ bool loop_tell(struct control *c, unsigned rail, const struct rail_command *comm
 	(void)c;
 	assert_true(world.commands < 8192);
 	world.command[world.commands] = *command;
-	world.command[world.commands++].spare2 = rail;
+	world.command[world.commands++].spare2 = (uint16_t)rail;
 	return true;
 }
 

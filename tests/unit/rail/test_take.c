@@ -198,14 +198,48 @@ static void an_op_with_more_segments_than_its_ring_has_room_for_breaks_the_chann
 	expect_broken(w);
 }
 
-static void an_impossible_tail_breaks_the_channel(void **state)
+static void slots_of_rubbish_are_refused_one_by_one_and_the_channel_goes_on(void **state)
 {
 	struct world *w = *state;
+	struct op op = good_op(w);
+	struct op_segment s = home_at(0, 8192);
 
-	client->ops.tail += OP_RING_SLOTS + 1;
-	shm_store_release(&client->ops.shared->tail, client->ops.tail);
-	client->ops.head_seen = client->ops.tail;
-	expect_broken(w);
+	memset(client->ops.slots, 0, OP_RING_SLOTS * sizeof(op));
+	ring_publish(&client->ops, OP_RING_SLOTS);
+	for (unsigned i = 0; i < OP_RING_SLOTS; i++) {
+		world_run(w);
+		client_expect(client, 0, OP_INVALID);
+	}
+	client_submit(client, &op, &s);
+	world_run(w);
+	client_expect(client, 1, OP_HIT);
+}
+
+/* More ops than one look finds, so that some look ends between an op and its segments. */
+static void an_op_that_one_look_finds_in_part_is_taken_whole(void **state)
+{
+	struct world *w = *state;
+	struct op op = good_op(w);
+	struct op_segment s[5];
+	struct op_done done;
+
+	op.segments = 5;
+	op.length = 5000;
+	op.kind = OP_READ;
+	for (unsigned i = 0; i < 5; i++)
+		s[i] = home_at(i * 1000, 1000);
+	for (unsigned i = 0; i < 200; i++) {
+		memcpy(ring_slot_new(&client->ops, 3 * i), &op, sizeof(op));
+		memcpy(ring_slot_new(&client->ops, 3 * i + 1), s, 64);
+		memcpy(ring_slot_new(&client->ops, 3 * i + 2), s + 4, 16);
+	}
+	ring_publish(&client->ops, 600);
+	world_run(w);
+	for (unsigned i = 0; i < 200; i++) {
+		assert_true(client_done(client, &done));
+		assert_int_equal(done.status, OP_HIT);
+	}
+	assert_true(world_silent(w));
 }
 
 static void an_impossible_head_of_the_done_ring_breaks_the_channel(void **state)
@@ -299,7 +333,6 @@ static void slots_that_change_after_they_were_copied_change_nothing(void **state
 	page_get(w, client, 1, 8, 8192, 77, 0);
 	rail_step(w->rail);
 	memset(client->ops_memory, 0xff, ring_bytes(OP_RING_SLOTS, sizeof(struct op)));
-	shm_store(&client->ops.shared->tail, client->ops.tail);
 	world_run(w);
 	client_expect(client, 1, OP_HIT);
 	assert_true(page_arrived(w, 8, 8192, 0));
@@ -316,7 +349,8 @@ int main(void)
 		TEST(too_many_segments_are_refused_and_their_slots_skipped),
 		TEST(an_op_whose_segments_are_not_published_breaks_the_channel),
 		TEST(an_op_with_more_segments_than_its_ring_has_room_for_breaks_the_channel),
-		TEST(an_impossible_tail_breaks_the_channel),
+		TEST(slots_of_rubbish_are_refused_one_by_one_and_the_channel_goes_on),
+		TEST(an_op_that_one_look_finds_in_part_is_taken_whole),
 		TEST(an_impossible_head_of_the_done_ring_breaks_the_channel),
 		TEST(a_client_that_consumes_nothing_is_not_taken_from),
 		TEST(one_channel_cannot_starve_another),

@@ -3,6 +3,7 @@
  * Into the rings: requests and their cookies, slots, one publish for many ops, and waking whoever
  * sleeps at the other end. Channel thread.
  */
+#include "engine/abi/probe.h"
 #include "engine/client/client.h"
 
 #include <unistd.h>
@@ -105,6 +106,7 @@ void submit_op(struct pc_channel *ch, uint32_t rail, const struct op *op,
 		memcpy(ring_slot_new(&r->ops, r->unpublished + k), &slot, sizeof(slot));
 	}
 	r->unpublished += slots;
+	PROBE_SUBMIT(ch->id, op->cookie, rail, op->peer, op->length);
 	r->in_flight++;
 	if (r->unpublished >= FLUSH_SLOTS)
 		flush_rail(ch, rail);

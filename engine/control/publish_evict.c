@@ -6,6 +6,7 @@
  * What was evicted for a page size rests in limbo before pool_take() finds it. It is counted until
  * then: a request that waits must not make the same room be made twice.
  */
+#include "engine/abi/probe.h"
 #include "engine/control/directory.h"
 #include "engine/control/publish.h"
 
@@ -145,6 +146,7 @@ static uint32_t evict(
 		for (unsigned i = 0; i < n; i++) {
 			publish_take_away(p, &victim[i].key, victim[i].place,
 				victim[i].generation, now_ns);
+			PROBE_EVICT(rail, victim[i].place, victim[i].length);
 			made += units_of(victim[i].length);
 		}
 		p->control->counter[COUNTER_pages_evicted] += n;

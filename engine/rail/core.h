@@ -8,6 +8,7 @@
 #define RAIL_CORE_H
 
 #include "dv/hot.h"
+#include "engine/abi/probe.h"
 #include "engine/rail/peer.h"
 #include "engine/rail/rail.h"
 #include "engine/rail/request.h"

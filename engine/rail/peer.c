@@ -117,6 +117,7 @@ void lane_break(struct rail *rail, struct lane *lane, uint32_t syndrome)
 		return;
 	lane->state = LANE_BROKEN;
 	rail_count(rail, COUNTER_qps_broken, lane->peer->qps);
+	PROBE_RAIL_DOWN(rail->options.index, lane->number, syndrome);
 	say_lane(rail, RAIL_PEER_BROKEN, lane->peer, syndrome, lane->peer);
 	lane_fail_pending(rail, lane);
 }

@@ -56,6 +56,7 @@ static void post_wqe(struct rail *rail, struct lane_qp *qp, struct request *requ
 	lane->bytes += bytes;
 	if (likely(!lane->stalled))
 		rail->posted_bytes += bytes;
+	PROBE_POST(request->channel, request->op.cookie, rail->options.index, qp->sq->qpn, bytes);
 	if (!qp->unrung) {
 		qp->unrung = true;
 		qp->rung_next = rail->unrung;

@@ -110,6 +110,8 @@ static void count_end(struct rail *rail, const struct request *request, enum op_
 		break;
 	case OP_STALE:
 		rail_count(rail, COUNTER_pages_stale, 1);
+		PROBE_STALE(request->channel, request->op.cookie, rail->options.index,
+			request->op.peer, request->op.offset);
 		break;
 	case OP_INVALID:
 		rail_count(rail, COUNTER_ops_invalid, 1);
@@ -153,6 +155,8 @@ void request_end(struct rail *rail, struct request *request, enum op_status stat
 	if (request->counted)
 		request_release_regions(rail, request);
 	count_end(rail, request, status);
+	PROBE_COMPLETION(request->channel, request->op.cookie, rail->options.index, status,
+		request->op.length);
 	shm_store(&rail->in_flight, rail->in_flight - 1);
 	channel_answer(rail, slot, request->op.cookie, status);
 	request_free(rail, request);

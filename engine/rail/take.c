@@ -77,6 +77,8 @@ static void take_start(
 {
 	uint64_t now = rail_now(rail);
 
+	PROBE_TAKE(channel->id, request->op.cookie, rail->options.index, request->op.peer,
+		request->op.length);
 	channel->in_flight++;
 	shm_store(&rail->in_flight, rail->in_flight + 1);
 	request->channel = (uint16_t)channel->id;

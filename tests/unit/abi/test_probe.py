@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The probes of abi/probe.h are in the built engine and library, with the documented arguments; the
+recipes of perf/recipes use those.
+
+    test_probe.py BUILD    exit 77: built without them, or no readelf
+"""
+
+import os
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(
+    os.path.abspath(__file__)))))
+BUILD = sys.argv.pop(1) if len(sys.argv) > 1 else os.path.join(ROOT, "build", "gcc")
+FILES = {"client library": "engine/client/libpeercache.so.0",
+         "poll core": "engine/peercache-engine", "control plane": "engine/peercache-engine"}
+BYTES = {"cookie": 8, "offset": 8}  # all others have at most 4
+
+
+def documented():
+    """name -> (where, [argument]) from the comment of the header."""
+    with open(os.path.join(ROOT, "engine/abi/probe.h")) as f:
+        rows = re.findall(r"^ \*   (\w+) +(client library|poll core|control plane) +(.+)$",
+                          f.read(), re.M)
+    return {name: (where, arguments.split(", ")) for name, where, arguments in rows}
+
+
+def built(path):
+    """(name, address, [bytes of an argument]) of each site of provider `peercache`."""
+    text = subprocess.run(["readelf", "-n", path], capture_output=True, text=True,
+                          check=True).stdout
+    sites = re.findall(r"Provider: peercache\s+Name: (\w+)\s+Location: (0x\w+),.*\s+"
+                       r"Arguments: (.*)", text)
+    return [(name, int(at, 16), [abs(int(a.split("@")[0])) for a in arguments.split()])
+            for name, at, arguments in sites]
+
+
+def byte_at(path, address):
+    with open(path, "rb") as f:
+        elf = f.read()
+    at, size, count = struct.unpack_from("<Q", elf, 32)[0], *struct.unpack_from("<HH", elf, 54)
+    for i in range(count):
+        kind, _, offset, start, _, in_file = struct.unpack_from("<IIQQQQ", elf, at + i * size)
+        if kind == 1 and start <= address < start + in_file:
+            return elf[offset + address - start]
+    raise AssertionError(f"{path}: no segment has {address:#x}")
+
+
+class Probes(unittest.TestCase):
+    def setUp(self):
+        self.path = {where: os.path.join(BUILD, file) for where, file in FILES.items()}
+
+    def test_every_probe_is_where_and_what_the_header_says(self):
+        probes = documented()
+        self.assertEqual(len(probes), 7)
+        for name, (where, arguments) in probes.items():
+            sites = [s for s in built(self.path[where]) if s[0] == name]
+            self.assertTrue(sites, f"{name}: not in {self.path[where]}")
+            for _, _, sizes in sites:
+                self.assertEqual(len(sizes), len(arguments), name)
+                for argument, size in zip(arguments, sizes):
+                    want = BYTES.get(argument)
+                    self.assertTrue(size == want if want else size <= 4,
+                                    f"{name}: {argument} has {size} bytes")
+
+    def test_no_probe_is_undocumented(self):
+        names = {s[0] for path in set(self.path.values()) for s in built(path)}
+        self.assertEqual(names, set(documented()))
+
+    @unittest.skipUnless(os.uname().machine == "x86_64", "knows the nop of x86-64 only")
+    def test_a_site_is_a_nop_until_somebody_traces(self):
+        for path in set(self.path.values()):
+            for name, at, _ in built(path):
+                self.assertEqual(byte_at(path, at), 0x90, f"{name} at {at:#x}")
+
+
+class Recipes(unittest.TestCase):
+    FOLDER = os.path.join(ROOT, "perf/recipes")
+
+    def setUp(self):
+        self.scripts = sorted(f for f in os.listdir(self.FOLDER) if f.endswith(".bt"))
+        self.assertGreaterEqual(len(self.scripts), 4)
+
+    def test_they_name_probes_that_exist_in_the_right_program(self):
+        program = {"client library": "$2", "poll core": "$1", "control plane": "$1"}
+        for script in self.scripts:
+            with open(os.path.join(self.FOLDER, script)) as f:
+                text = re.sub(r"//.*", "", f.read())
+            for where, name in re.findall(r"usdt:(\$\d):peercache:(\w+)", text):
+                self.assertIn(name, documented(), script)
+                self.assertEqual(where, program[documented()[name][0]], f"{script}: {name}")
+
+    @unittest.skipUnless(shutil.which("bpftrace") and os.geteuid() == 0
+                         and os.path.exists("/sys/kernel/tracing/uprobe_events"),
+                         "needs bpftrace, root and a mounted tracefs")
+    def test_bpftrace_compiles_them(self):
+        files = [os.path.abspath(os.path.join(BUILD, FILES[w]))
+                 for w in ("poll core", "client library")]
+        for script in self.scripts:
+            done = subprocess.run(["bpftrace", "-d", os.path.join(self.FOLDER, script), *files],
+                                  capture_output=True, text=True, timeout=100)
+            self.assertEqual(done.returncode, 0, script + ": " + done.stderr[-500:])
+
+
+if __name__ == "__main__":
+    if os.environ.get("PEERCACHE_USDT") == "no" or not shutil.which("readelf"):
+        print("built without probes (sys/sdt.h, option usdt), or no readelf (binutils)")
+        sys.exit(77)
+    unittest.main(verbosity=2)

@@ -16,6 +16,10 @@
 
 #define RACY __attribute__((no_sanitize("thread")))
 #define STREAM_MIN 4096u /* shorter pieces stay in the cache */
+/* Long pieces go in strands, a memory page each: several DRAM pages are open at a time.
+ */
+#define STRANDS 8u
+#define STRAND_BYTES 4096u
 
 RACY static void copy_bytes(unsigned char *to, const unsigned char *from, size_t bytes)
 {
@@ -33,21 +37,32 @@ RACY static void copy_bytes(unsigned char *to, const unsigned char *from, size_t
 }
 
 #if defined(__x86_64__)
-/* Both: `to` is aligned to the vector, `bytes` a multiple of 128. */
+/* All: `to` is aligned to the vector, `bytes` a multiple of 128. */
+RACY __attribute__((target("avx2"))) static inline void stream_128(
+	unsigned char *to, const unsigned char *from)
+{
+	__m256i a = _mm256_loadu_si256((const __m256i *)(const void *)from);
+	__m256i b = _mm256_loadu_si256((const __m256i *)(const void *)(from + 32));
+	__m256i c = _mm256_loadu_si256((const __m256i *)(const void *)(from + 64));
+	__m256i d = _mm256_loadu_si256((const __m256i *)(const void *)(from + 96));
+
+	_mm256_stream_si256((__m256i *)(void *)to, a);
+	_mm256_stream_si256((__m256i *)(void *)(to + 32), b);
+	_mm256_stream_si256((__m256i *)(void *)(to + 64), c);
+	_mm256_stream_si256((__m256i *)(void *)(to + 96), d);
+}
+
 RACY __attribute__((target("avx2"))) static void stream_avx2(
 	unsigned char *to, const unsigned char *from, size_t bytes)
 {
-	for (; bytes; bytes -= 128, to += 128, from += 128) {
-		__m256i a = _mm256_loadu_si256((const __m256i *)(const void *)from);
-		__m256i b = _mm256_loadu_si256((const __m256i *)(const void *)(from + 32));
-		__m256i c = _mm256_loadu_si256((const __m256i *)(const void *)(from + 64));
-		__m256i d = _mm256_loadu_si256((const __m256i *)(const void *)(from + 96));
+	const size_t together = STRANDS * STRAND_BYTES;
 
-		_mm256_stream_si256((__m256i *)(void *)to, a);
-		_mm256_stream_si256((__m256i *)(void *)(to + 32), b);
-		_mm256_stream_si256((__m256i *)(void *)(to + 64), c);
-		_mm256_stream_si256((__m256i *)(void *)(to + 96), d);
-	}
+	for (; bytes >= together; bytes -= together, to += together, from += together)
+		for (size_t at = 0; at < STRAND_BYTES; at += 128)
+			for (size_t strand = 0; strand < together; strand += STRAND_BYTES)
+				stream_128(to + strand + at, from + strand + at);
+	for (; bytes; bytes -= 128, to += 128, from += 128)
+		stream_128(to, from);
 }
 
 RACY static void stream_sse2(unsigned char *to, const unsigned char *from, size_t bytes)

@@ -5,9 +5,14 @@
  */
 #include "engine/client/client.h"
 
-static struct cache_entry *slot_of(struct pc_channel *ch, const struct page_key *key)
+static struct cache_entry *slot_of(const struct pc_channel *ch, const struct page_key *key)
 {
 	return &ch->cache[(key->word[0] ^ key->word[1]) & (CACHE_SLOTS - 1)];
+}
+
+void cache_expect(const struct pc_channel *ch, const struct page_key *key)
+{
+	__builtin_prefetch(slot_of(ch, key));
 }
 
 struct cache_entry *cache_find(struct pc_channel *ch, const struct page_key *key)

@@ -92,6 +92,8 @@ static void page_init(struct pc_batch *b, uint32_t i)
 		return;
 	}
 	key_hash(&b->channel->name_space, page->key, page->key_bytes, &p->key);
+	if (b->kind != BATCH_REMOVE)
+		cache_expect(b->channel, &p->key);
 }
 
 /* set: a key that stands in the batch twice is stored once. Without memory for it, twice. */

@@ -183,6 +183,8 @@ void map_refresh(struct pc_channel *ch, uint64_t now_ns);
 const struct map_member *map_by_ref(const struct pc_channel *ch, uint32_t ref);
 
 /* cache.c */
+/* The key is asked for soon: its line is on its way from memory meanwhile. */
+void cache_expect(const struct pc_channel *ch, const struct page_key *key);
 struct cache_entry *cache_find(struct pc_channel *ch, const struct page_key *key);
 struct cache_entry *cache_put(struct pc_channel *ch, const struct page_key *key,
 	const struct location *at, uint64_t now_ns);

@@ -5,6 +5,8 @@
  */
 #include "engine/client/client.h"
 
+#include <endian.h>
+
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -24,9 +26,9 @@ void key_hash(
 	const struct page_key *name_space, const void *key, size_t bytes, struct page_key *ret_key)
 {
 	unsigned char text[sizeof(struct page_key) + KEY_BYTES_MAX];
+	const uint64_t word[2] = {htole64(name_space->word[0]), htole64(name_space->word[1])};
 
-	for (unsigned i = 0; i < 16; i++)
-		text[i] = (unsigned char)(name_space->word[i / 8] >> 8 * (i % 8));
+	memcpy(text, word, sizeof(word));
 	memcpy(text + sizeof(struct page_key), key, bytes);
 	*ret_key = digest(text, sizeof(struct page_key) + bytes);
 	if (ret_key->word[0] == 0 && ret_key->word[1] == 0)

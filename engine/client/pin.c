@@ -101,6 +101,15 @@ static void find_all(struct pc_batch *b)
 	}
 }
 
+/* Caller holds lock. */
+static void count_pins(const struct pc_batch *b, uint32_t change)
+{
+	for (uint32_t word = 0; word < REGIONS_MAX / 64; word++)
+		for (uint64_t left = b->pinned[word]; left; left &= left - 1)
+			b->channel->pc->memory[word * 64 + (unsigned)__builtin_ctzll(left)]->pins +=
+				change;
+}
+
 void memory_pin(struct pc_batch *b)
 {
 	struct pc_channel *ch = b->channel;
@@ -116,9 +125,7 @@ void memory_pin(struct pc_batch *b)
 			break;
 		pthread_mutex_unlock(&pc->lock);
 	}
-	for (uint32_t i = 0; i < REGIONS_MAX; i++)
-		if (b->pinned[i / 64] & 1ull << i % 64)
-			pc->memory[i]->pins++;
+	count_pins(b, 1);
 	pthread_mutex_unlock(&pc->lock);
 }
 
@@ -129,9 +136,7 @@ void memory_unpin(struct pc_batch *b)
 	if (!b->pins)
 		return;
 	pthread_mutex_lock(&pc->lock);
-	for (uint32_t i = 0; i < REGIONS_MAX; i++)
-		if (b->pinned[i / 64] & 1ull << i % 64)
-			pc->memory[i]->pins--;
+	count_pins(b, UINT32_MAX); /* - 1 */
 	pthread_mutex_unlock(&pc->lock);
 	b->pins = false;
 }

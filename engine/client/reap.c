@@ -6,6 +6,8 @@
  */
 #include "engine/client/client.h"
 
+#define EXPECT_AHEAD 6
+
 static struct request *request_of(struct pc_channel *ch, uint64_t cookie, uint32_t *ret_index)
 {
 	uint32_t index = (uint32_t)cookie;
@@ -18,6 +20,17 @@ static struct request *request_of(struct pc_channel *ch, uint64_t cookie, uint32
 		return NULL;
 	*ret_index = index;
 	return r;
+}
+
+/* An answer that is dealt with soon: what its request and its bucket need comes meanwhile. */
+static void expect(const struct pc_channel *ch, const struct ring_consumer *ring, uint32_t i)
+{
+	const struct op_done *done = ring_slot_old(ring, i);
+	uint32_t index = (uint32_t)done->cookie;
+
+	if (index < ch->requests && ch->request[index].kind == REQUEST_LOOK)
+		__builtin_prefetch(
+			ch->staging.base + ch->request[index].hold * sizeof(struct bucket));
 }
 
 static void let_go(struct pc_channel *ch, const struct request *r)
@@ -96,6 +109,8 @@ uint32_t reap(struct pc_channel *ch, uint64_t now_ns)
 		for (int32_t i = 0; i < n; i++) {
 			struct op_done done;
 
+			if (i + EXPECT_AHEAD < n)
+				expect(ch, ring, (uint32_t)i + EXPECT_AHEAD);
 			memcpy(&done, ring_slot_old(ring, (uint32_t)i), sizeof(done));
 			rail_done(ch, rail, &done, now_ns);
 		}

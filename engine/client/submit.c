@@ -98,12 +98,16 @@ void submit_op(struct pc_channel *ch, uint32_t rail, const struct op *op,
 	uint32_t slots = op_slots(op->segments);
 
 	memcpy(ring_slot_new(&r->ops, r->unpublished), op, sizeof(*op));
-	for (uint32_t k = 1; k < slots; k++) {
-		struct op_segments slot = {.segment = {{.region = 0}}};
+	if (likely(op->segments == 1)) {
+		struct op_segments *slot = ring_slot_new(&r->ops, r->unpublished + 1);
+
+		slot->segment[0] = segments[0];
+	}
+	for (uint32_t k = 1; k < slots && op->segments > 1; k++) {
+		struct op_segments *slot = ring_slot_new(&r->ops, r->unpublished + k);
 
 		for (uint32_t s = 0; s < 4 && (k - 1) * 4 + s < op->segments; s++)
-			slot.segment[s] = segments[(k - 1) * 4 + s];
-		memcpy(ring_slot_new(&r->ops, r->unpublished + k), &slot, sizeof(slot));
+			slot->segment[s] = segments[(k - 1) * 4 + s];
 	}
 	r->unpublished += slots;
 	PROBE_SUBMIT(ch->id, op->cookie, rail, op->peer, op->length);

@@ -89,7 +89,8 @@ struct credit {
 struct stock_rail {
 	uint32_t have;
 	uint32_t asked;
-	uint32_t want; /* pages that found none in this step */
+	uint32_t want;  /* pages that found none in this step */
+	uint32_t ahead; /* kept in stock beyond what is missing; 0: nobody stores such pages */
 	uint64_t refused_until_ns;
 	struct credit credit[CREDIT_STOCK_MAX];
 };

@@ -36,9 +36,11 @@
 #define STAGING_BLOCKS 1024u /* pages in staging at a time; a power of two */
 #define STAGING_PAGE_MAX (STAGING_BYTES - SCRATCH_BYTES)
 #define CACHE_SLOTS 65536u   /* locations a channel remembers; a power of two */
+#define TOUCH_BYTES (2u << 20) /* of a pool are mapped at a time */
 #define CREDIT_STOCK_MAX 64u /* credits of one size and rail */
 #define CREDIT_STOCK_BYTES (8u << 20)
-#define CREDIT_AHEAD 2u /* asked for on top of what is missing */
+#define CREDIT_AHEAD 2u /* asked for on top of what is missing; more when a stock runs out, ... */
+#define CREDIT_AHEAD_SHARE 64u /* ... up to this part of a pool */
 #define SKIP_MAX 64u    /* pages without a credit that one step looks past */
 #define FLUSH_SLOTS 64u /* slots written before the rail learns of them */
 #define PAGE_OTHERS 3   /* further locations of a key that are kept to try */
@@ -85,6 +87,7 @@ struct session_rail {
 	unsigned char *pool;
 	uint64_t pool_bytes; /* mapped, and covered by page heads */
 	uint64_t map_bytes;
+	uint32_t *touched; /* by TOUCH_BYTES: mapped for writing; shm_load()/shm_store() */
 	const struct page_head *heads;
 	uint64_t heads_bytes;
 	int kick;

@@ -199,6 +199,9 @@ static int map_rail(struct session *s, uint32_t r, struct session_call *call)
 	covered = rail->heads_bytes / sizeof(struct page_head) * PAGE_UNIT;
 	if (rail->pool_bytes > covered)
 		rail->pool_bytes = covered;
+	rail->touched = calloc(rail->pool_bytes / TOUCH_BYTES + 1, sizeof(*rail->touched));
+	if (!rail->touched)
+		return -ENOMEM;
 	rail->kick = fd[2];
 	fd[2] = -1;
 	return 0;
@@ -315,6 +318,7 @@ void session_free(struct session *s)
 {
 	for (uint32_t r = 0; r < RAILS_MAX; r++) {
 		unmap(s->rail[r].pool, s->rail[r].map_bytes);
+		free(s->rail[r].touched);
 		unmap(s->rail[r].heads, s->rail[r].heads_bytes);
 		if (s->rail[r].kick >= 0)
 			close(s->rail[r].kick);

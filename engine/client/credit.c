@@ -48,6 +48,7 @@ static uint32_t empty_stock(struct pc_channel *ch, struct stock *stock)
 			s->have--;
 			given++;
 		}
+		s->ahead = 0;
 	}
 	return given;
 }
@@ -140,10 +141,26 @@ void credit_put(struct pc_channel *ch, uint32_t bytes, const struct credit *cred
 		give_back(ch, credit);
 }
 
+/*
+ * A stock that ran out was too small: credits for the next pages are asked for while these are
+ * copied. Never more than a small part of the pool, which others store in, too.
+ */
+static void keep_more(const struct pc_channel *ch, uint32_t bytes, uint32_t rail,
+	struct stock_rail *s)
+{
+	uint64_t most = ch->session->rail[rail].pool_bytes / CREDIT_AHEAD_SHARE / bytes;
+
+	s->ahead = s->ahead ? 2 * s->ahead : CREDIT_AHEAD;
+	if (s->ahead > most)
+		s->ahead = most > CREDIT_AHEAD ? (uint32_t)most : CREDIT_AHEAD;
+	if (s->ahead > cap(bytes))
+		s->ahead = cap(bytes);
+}
+
 static void ask(struct pc_channel *ch, struct stock *stock, uint32_t rail, uint64_t deadline_ns)
 {
 	struct stock_rail *s = &stock->rail[rail];
-	uint32_t goal = s->want + CREDIT_AHEAD, count, index;
+	uint32_t goal = s->want + s->ahead, count, index;
 	struct ctl_op op = {.kind = CTL_CREDIT,
 		.rail = (uint8_t)rail,
 		.length = stock->bytes,
@@ -151,7 +168,7 @@ static void ask(struct pc_channel *ch, struct stock *stock, uint32_t rail, uint6
 
 	if (goal > cap(stock->bytes))
 		goal = cap(stock->bytes);
-	if (s->want <= s->asked || goal <= s->asked + s->have)
+	if (goal <= s->asked + s->have)
 		return;
 	count = goal - s->asked - s->have;
 	if (count > CREDITS_MAX - ch->credits)
@@ -179,12 +196,18 @@ void credit_ask(struct pc_channel *ch, uint64_t deadline_ns)
 		struct stock *stock = ch->stock[k];
 
 		for (uint32_t r = 0; stock && r < ch->rails; r++) {
-			if (!stock->rail[r].want)
+			struct stock_rail *s = &stock->rail[r];
+
+			if (s->want <= s->asked && s->have + s->asked >= s->ahead / 2) {
+				s->want = 0;
 				continue;
+			}
+			if (s->want > s->asked)
+				keep_more(ch, stock->bytes, r, s);
 			if (ch->credits >= CREDITS_MAX)
 				credit_return(ch, UINT64_MAX, stock->bytes);
 			ask(ch, stock, r, deadline_ns);
-			stock->rail[r].want = 0;
+			s->want = 0;
 		}
 	}
 }
@@ -220,4 +243,5 @@ void credit_answer(struct pc_channel *ch, const struct request *r, const struct 
 	if (done->status == OP_TIMEOUT || credit_return(ch, now_ns, r->bytes))
 		return;
 	s->refused_until_ns = now_ns + REFUSED_NS;
+	s->ahead = 0;
 }

@@ -6,6 +6,8 @@
  */
 #include "engine/client/client.h"
 
+#include <sys/mman.h>
+
 static void publish(struct pc_channel *ch, struct pc_batch *b, uint32_t i)
 {
 	struct page_work *p = &b->work[i];
@@ -37,11 +39,29 @@ static void publish_step(struct pc_channel *ch, struct pc_batch *b)
 	}
 }
 
+/*
+ * The first page that is stored somewhere would fault once per 4 KiB; the kernel maps the whole
+ * neighbourhood faster. Where it cannot, the copy faults.
+ */
+static void touch(const struct session_rail *rail, uint64_t offset, uint32_t bytes)
+{
+	for (uint64_t k = offset / TOUCH_BYTES; k <= (offset + bytes - 1) / TOUCH_BYTES; k++) {
+		uint64_t from = k * TOUCH_BYTES, left = rail->map_bytes - from;
+
+		if (likely(shm_load(&rail->touched[k])))
+			continue;
+		madvise(rail->pool + from, left < TOUCH_BYTES ? left : TOUCH_BYTES,
+			MADV_POPULATE_WRITE);
+		shm_store(&rail->touched[k], 1);
+	}
+}
+
 /* False: the page waits for a credit. */
 static bool store(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
 {
 	struct page_work *p = &b->work[i];
 	const struct pc_page *page = &b->pages[i];
+	const struct session_rail *rail;
 	struct credit credit;
 
 	switch (credit_take(ch, p->bytes, (b->first_rail + i) % ch->rails, now_ns, &credit)) {
@@ -53,8 +73,9 @@ static bool store(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_
 	case CREDIT_TAKEN:
 		break;
 	}
-	copy_gather(ch->session->rail[place_rail(credit.place)].pool + place_offset(credit.place),
-		page->segments, page->segment_count);
+	rail = &ch->session->rail[place_rail(credit.place)];
+	touch(rail, place_offset(credit.place), p->bytes);
+	copy_gather(rail->pool + place_offset(credit.place), page->segments, page->segment_count);
 	shm_fence_stream(); /* the payload is in memory before the publish is in the ring */
 	p->at = (struct location){ch->session->ref, credit.place, credit.generation};
 	page_queue(b, i, PAGE_PUBLISH);

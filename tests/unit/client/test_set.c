@@ -288,6 +288,54 @@ static void a_credit_outside_the_pool_ends_the_session(void **state)
 	assert_int_equal(set_one("key-1", from, sizeof(from), 1000), PC_GONE);
 }
 
+static void store(unsigned batches, unsigned count, uint32_t bytes, const char *stem)
+{
+	static unsigned char from[512 << 10];
+	struct one o[16];
+	struct pc_page pages[16];
+	enum pc_result result[16];
+
+	for (unsigned n = 0; n < batches; n++) {
+		for (unsigned k = 0; k < count; k++) {
+			char name[32];
+
+			sprintf(name, "%s-%u-%u", stem, n, k);
+			pages[k] = *one_page(&o[k], name, from, bytes);
+		}
+		assert_int_equal(pc_set(ch, pages, count, 1000, result), 0);
+		for (unsigned k = 0; k < count; k++)
+			assert_int_equal(result[k], PC_HIT);
+	}
+}
+
+static void credits_are_asked_for_ahead_of_pages_that_keep_coming(void **state)
+{
+	(void)state;
+	store(40, 16, 4000, "small");
+	assert_true(SEEN(asked) < 40 * FAKE_RAILS * 3 / 4); /* not for every batch on every rail */
+	assert_in_range(ch->credits, 1, FAKE_RAILS * CREDIT_STOCK_MAX);
+}
+
+static void no_more_than_a_small_part_of_a_pool_is_held_ahead(void **state)
+{
+	(void)state;
+	store(8, 8, 512 << 10, "large");
+	assert_in_range(ch->credits, 0,
+		FAKE_RAILS * (FAKE_POOL_BYTES / CREDIT_AHEAD_SHARE / (512 << 10)));
+}
+
+static void only_the_part_of_the_pool_that_is_used_is_mapped(void **state)
+{
+	unsigned mapped = 0;
+
+	(void)state;
+	store(2, 8, 512 << 10, "large");
+	for (unsigned r = 0; r < FAKE_RAILS; r++)
+		for (unsigned k = 0; k < FAKE_POOL_BYTES / TOUCH_BYTES; k++)
+			mapped += shm_load(&ch->session->rail[r].touched[k]);
+	assert_in_range(mapped, (16 << 19) / TOUCH_BYTES, (16 << 19) / TOUCH_BYTES + 2);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -306,6 +354,9 @@ int main(void)
 		RIG_TEST(one_bad_page_does_not_spoil_the_batch),
 		RIG_TEST(a_removed_page_is_gone),
 		RIG_TEST(a_credit_outside_the_pool_ends_the_session),
+		RIG_TEST(credits_are_asked_for_ahead_of_pages_that_keep_coming),
+		RIG_TEST(no_more_than_a_small_part_of_a_pool_is_held_ahead),
+		RIG_TEST(only_the_part_of_the_pool_that_is_used_is_mapped),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,336 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One client thread against running engines, for set.py and lookup.py: what calls cost that tools
+ * do not make as such. Engines' sockets in $PEERCACHE_SOCKETS.
+ *
+ *   client_calls set BYTES BATCH PAGES ROUNDS WINDOW EVICT
+ *       Each round copies PAGES pages with memcpy, with non-temporal stores, and with pc_set():
+ *       blocking batches, then WINDOW batches under way. The same source, destinations of one size.
+ *       EVICT 0: the pages are removed after each round, so the pool always has room.
+ *   client_calls lookup KEYS BATCH ROUNDS
+ *       Keys whose only directory owner is another engine, looked up with pc_exists(): stored ones,
+ *       then ones that nobody has. More keys than the channel remembers.
+ *
+ * Prints "NAME VALUE" a line: medians of the rounds.
+ */
+#include <immintrin.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "engine/client/client.h"
+#include "tools/common.h"
+
+#define ROUNDS_MAX 100
+#define SOURCE_BYTES (256ull << 20)
+#define SINK_BYTES (1ull << 30) /* as the pool */
+#define WARM_BYTES (1200ull << 20) /* more than the pool */
+#define WINDOW_MAX 16
+#define LENGTH 64 /* of a page that is only looked up */
+
+static uint64_t seed;
+
+struct batch_memory {
+	struct pc_page *page;
+	struct pc_segment *segment;
+	char (*key)[KEY_TEXT_BYTES];
+	enum pc_result *result;
+};
+
+static void *must(void *memory)
+{
+	if (!memory || memory == MAP_FAILED)
+		die("out of memory");
+	return memory;
+}
+
+static struct batch_memory batch_new(unsigned count)
+{
+	struct batch_memory b = {.page = must(calloc(count, sizeof(*b.page))),
+		.segment = must(calloc(count, sizeof(*b.segment))),
+		.key = must(calloc(count, sizeof(*b.key))),
+		.result = must(calloc(count, sizeof(*b.result)))};
+
+	for (unsigned i = 0; i < count; i++)
+		b.page[i] = (struct pc_page){b.key[i], KEY_TEXT_BYTES, &b.segment[i], 1};
+	return b;
+}
+
+static double median(double *value, unsigned count)
+{
+	for (unsigned i = 1; i < count; i++)
+		for (unsigned k = i; k > 0 && value[k - 1] > value[k]; k--) {
+			double other = value[k];
+
+			value[k] = value[k - 1];
+			value[k - 1] = other;
+		}
+	return count ? value[count / 2] : 0;
+}
+
+/* ---- set --------------------------------------------------------------------------------- */
+
+enum { COPY, STREAM, BLOCKING, WINDOWED, WAYS };
+static const char *const way_name[WAYS] = {"memcpy", "nontemporal", "blocking", "windowed"};
+
+struct store {
+	struct pc_channel *channel;
+	unsigned char *source, *sink;
+	uint64_t bytes, source_pages, next, copied, failed;
+	unsigned batch, pages, window;
+	bool evict;
+	struct batch_memory memory[WINDOW_MAX];
+};
+
+__attribute__((target("avx2"))) static void copy_nontemporal(
+	unsigned char *to, const unsigned char *from, uint64_t bytes)
+{
+	for (; bytes; bytes -= 128, to += 128, from += 128)
+		for (unsigned k = 0; k < 4; k++)
+			_mm256_stream_si256((__m256i *)(void *)to + k,
+				_mm256_loadu_si256((const __m256i *)(const void *)from + k));
+	_mm_sfence();
+}
+
+static void fill(struct store *s, struct batch_memory *m)
+{
+	for (unsigned i = 0; i < s->batch; i++) {
+		uint64_t id = s->next++;
+
+		key_text(mix64(seed) + id, m->key[i]);
+		m->segment[i].base = s->source + id % s->source_pages * s->bytes;
+		m->segment[i].bytes = s->bytes;
+	}
+}
+
+static void count(struct store *s, const struct batch_memory *m)
+{
+	for (unsigned i = 0; i < s->batch; i++)
+		s->failed += m->result[i] != PC_HIT;
+}
+
+static void set_windowed(struct store *s)
+{
+	struct pc_batch *batch[WINDOW_MAX] = {NULL};
+	unsigned batches = s->pages / s->batch;
+
+	for (unsigned n = 0; n < batches + s->window; n++) {
+		struct batch_memory *m = &s->memory[n % s->window];
+
+		if (n >= s->window) {
+			pc_wait(batch[n % s->window]);
+			count(s, m);
+		}
+		if (n >= batches)
+			continue;
+		fill(s, m);
+		if (pc_submit_set(s->channel, m->page, s->batch, 10000, m->result,
+			    &batch[n % s->window]))
+			die("%s", pc_error());
+	}
+}
+
+static void set_blocking(struct store *s)
+{
+	for (unsigned n = 0; n < s->pages; n += s->batch) {
+		fill(s, &s->memory[0]);
+		if (pc_set(s->channel, s->memory[0].page, s->batch, 10000, s->memory[0].result))
+			die("%s", pc_error());
+		count(s, &s->memory[0]);
+	}
+}
+
+static void copy_all(struct store *s, bool stream)
+{
+	for (unsigned i = 0; i < s->pages; i++, s->copied++) {
+		unsigned char *to = s->sink + s->copied % (SINK_BYTES / s->bytes) * s->bytes;
+		const unsigned char *from = s->source + s->copied % s->source_pages * s->bytes;
+
+		if (stream)
+			copy_nontemporal(to, from, s->bytes);
+		else
+			memcpy(to, from, s->bytes);
+	}
+}
+
+static void remove_all(struct store *s, uint64_t from)
+{
+	struct batch_memory *m = &s->memory[0];
+
+	for (uint64_t id = from; id < s->next; id += s->batch) {
+		for (unsigned i = 0; i < s->batch; i++)
+			key_text(mix64(seed) + id + i, m->key[i]);
+		if (pc_remove(s->channel, m->page, s->batch, 10000, m->result))
+			die("%s", pc_error());
+	}
+	usleep(50000); /* evicted slots rest before they are used again */
+}
+
+static double way_seconds(struct store *s, unsigned way)
+{
+	uint64_t first = s->next, from = now_ns();
+
+	if (way == COPY || way == STREAM)
+		copy_all(s, way == STREAM);
+	else if (way == BLOCKING)
+		set_blocking(s);
+	else
+		set_windowed(s);
+	from = now_ns() - from;
+	if (!s->evict && s->next != first)
+		remove_all(s, first);
+	return (double)from / 1e9;
+}
+
+static int set(struct pc *pc, char **argument)
+{
+	struct store s = {.bytes = parse_size("BYTES", argument[0], 4096, 64u << 20),
+		.batch = (unsigned)parse_number("BATCH", argument[1], 1, 65536),
+		.pages = (unsigned)parse_number("PAGES", argument[2], 1, 1u << 24),
+		.window = (unsigned)parse_number("WINDOW", argument[4], 1, WINDOW_MAX),
+		.evict = argument[5][0] != '0'};
+	unsigned rounds = (unsigned)parse_number("ROUNDS", argument[3], 1, ROUNDS_MAX);
+	double rate[WAYS][ROUNDS_MAX];
+	void *source;
+
+	s.pages = (s.pages + s.batch - 1) / s.batch * s.batch;
+	s.source_pages = SOURCE_BYTES / s.bytes;
+	if (pc_memory_alloc(pc, SOURCE_BYTES, &source) || pc_channel_open(pc, &s.channel))
+		die("%s", pc_error());
+	s.source = source;
+	memset(source, 1, SOURCE_BYTES);
+	s.sink = must(mmap(NULL, SINK_BYTES, PROT_READ | PROT_WRITE,
+		MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0));
+	for (unsigned w = 0; w < s.window; w++)
+		s.memory[w] = batch_new(s.batch);
+	/* Every slot of the pool was written before the clock starts, as it is after a while. */
+	for (uint64_t warm = 0; warm < WARM_BYTES; warm += s.bytes * s.pages)
+		way_seconds(&s, WINDOWED);
+	s.failed = 0;
+	for (unsigned r = 0; r < rounds; r++)
+		for (unsigned way = 0; way < WAYS; way++)
+			rate[way][r] = (double)s.bytes * s.pages / way_seconds(&s, way) / 1e9;
+	for (unsigned way = 0; way < WAYS; way++)
+		printf("%s %.4f\n", way_name[way], median(rate[way], rounds));
+	printf("failed %lu\n", s.failed);
+	pc_channel_close(s.channel);
+	return 0;
+}
+
+/* ---- lookup ------------------------------------------------------------------------------ */
+
+static bool owned_elsewhere(const struct pc_channel *ch, const char *key)
+{
+	uint32_t owner[REPLICAS_MAX];
+	struct page_key hash;
+
+	key_hash(&ch->name_space, key, KEY_TEXT_BYTES, &hash);
+	return map_owners(&ch->map->current, &hash, owner) == 1 &&
+	       ch->map->current.member[owner[0]].ref != ch->session->ref;
+}
+
+static void store_keys(struct pc *pc, char (*key)[KEY_TEXT_BYTES], unsigned keys)
+{
+	unsigned char bytes[LENGTH] = {1};
+	struct batch_memory m = batch_new(1024);
+	struct pc_channel *ch;
+
+	if (pc_channel_open(pc, &ch))
+		die("%s", pc_error());
+	for (unsigned from = 0; from < keys; from += 1024) {
+		unsigned n = keys - from < 1024 ? keys - from : 1024;
+
+		for (unsigned i = 0; i < n; i++) {
+			m.segment[i] = (struct pc_segment){bytes, LENGTH};
+			memcpy(m.key[i], key[from + i], KEY_TEXT_BYTES);
+		}
+		if (pc_set(ch, m.page, n, 10000, m.result))
+			die("%s", pc_error());
+		for (unsigned i = 0; i < n; i++)
+			if (m.result[i] != PC_HIT)
+				die("a page was not stored: %s", pc_result_name(m.result[i]));
+	}
+	pc_channel_close(ch);
+}
+
+/* Keys looked up through a rail, a second; `expected` is what each must be. */
+static double look_up(struct pc_channel *ch, struct batch_memory *m, unsigned batch,
+	char (*key)[KEY_TEXT_BYTES], unsigned keys, enum pc_result expected)
+{
+	struct pc_counts before, after;
+	uint64_t took = 0;
+
+	pc_channel_counts(ch, &before);
+	for (unsigned from = 0; from + batch <= keys; from += batch) {
+		uint64_t start;
+
+		for (unsigned i = 0; i < batch; i++)
+			m->page[i].key = key[from + i];
+		start = now_ns();
+		if (pc_exists(ch, m->page, batch, 10000, m->result))
+			die("%s", pc_error());
+		took += now_ns() - start;
+		for (unsigned i = 0; i < batch; i++)
+			if (m->result[i] != expected)
+				die("a key is \"%s\"", pc_result_name(m->result[i]));
+	}
+	pc_channel_counts(ch, &after);
+	return (double)(after.lookups - before.lookups) * 1e9 / (double)took;
+}
+
+static int lookup(struct pc *pc, struct pc *far, char **argument)
+{
+	unsigned keys = (unsigned)parse_number("KEYS", argument[0], 1, 1u << 24);
+	unsigned batch = (unsigned)parse_number("BATCH", argument[1], 1, 65536);
+	unsigned rounds = (unsigned)parse_number("ROUNDS", argument[2], 1, ROUNDS_MAX);
+	char (*key)[KEY_TEXT_BYTES] = must(malloc(2ull * keys * sizeof(*key)));
+	double rate[2][ROUNDS_MAX];
+	struct batch_memory m = batch_new(batch);
+	struct pc_channel *ch;
+	enum pc_result result;
+	uint64_t id = 0;
+
+	if (pc_channel_open(pc, &ch))
+		die("%s", pc_error());
+	key_text(0, key[0]);
+	m.page[0].key = key[0];
+	pc_exists(ch, m.page, 1, 10000, &result); /* the channel reads its map */
+	if (!ch->map || ch->map->current.replicas != 1)
+		die("looking up needs two engines and cluster.replicas=1");
+	for (unsigned k = 0; k < 2 * keys; id++) {
+		key_text(mix64(seed) + id, key[k]);
+		k += owned_elsewhere(ch, key[k]);
+	}
+	store_keys(far, key, keys);
+	for (unsigned r = 0; r < rounds; r++) {
+		rate[0][r] = look_up(ch, &m, batch, key, keys, PC_HIT);
+		rate[1][r] = look_up(ch, &m, batch, key + keys, keys, PC_MISS);
+	}
+	printf("present %.0f\nabsent %.0f\n", median(rate[0], rounds), median(rate[1], rounds));
+	pc_channel_close(ch);
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	const char *socket[SOCKETS_MAX];
+	char *text;
+	unsigned sockets = parse_sockets(NULL, socket, &text);
+	struct pc *near = open_session(socket[0], "perf");
+	struct pc *far = sockets > 1 ? open_session(socket[sockets - 1], "perf") : near;
+	int status = 2;
+
+	seed = now_ns();
+	if (argc == 8 && !strcmp(argv[1], "set"))
+		status = set(near, argv + 2);
+	else if (argc == 5 && !strcmp(argv[1], "lookup"))
+		status = lookup(near, far, argv + 2);
+	else
+		fprintf(stderr, "client_calls: see the top of client_calls.c\n");
+	if (far != near)
+		pc_close(far);
+	pc_close(near);
+	free(text);
+	return status;
+}

@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""set against memcpy and non-temporal stores of the same pages, one client thread.
+
+    perf/set.py --json FILE [--quick]        $PEERCACHE_BUILD: a release build
+
+Engines and client_calls.c, whose top says what a round is. First with room in the pool, then with a
+pool so small that every page takes the place of another.
+"""
+
+import os
+import subprocess
+
+import bench
+
+KIB = 1 << 10
+SIZES = [4 * KIB, 16 * KIB, 64 * KIB, 128 * KIB, 256 * KIB, 1024 * KIB]
+ROUND_BYTES, BATCH, WINDOW = 128 << 20, 32, 4
+WAYS = {"memcpy": "memcpy", "nontemporal": "non-temporal stores", "blocking": "set, blocking",
+        "windowed": f"set, {WINDOW} batches under way"}
+
+
+def measure(engines, page, rounds, evict=False):
+    program = bench.cluster.find_program(bench.cluster.default_build(), "perf/client_calls")
+    pages = max(ROUND_BYTES // page, BATCH) if page > 16 * KIB else 8192
+    done = subprocess.run(
+        [program, "set", str(page), str(BATCH), str(pages), str(rounds), str(WINDOW),
+         str(int(evict))], text=True, stdout=subprocess.PIPE,
+        env={**os.environ, "PEERCACHE_SOCKETS": engines.sockets[0]})
+    if done.returncode:
+        raise SystemExit(f"set, {page >> 10} KiB: ended with {done.returncode}")
+    got = {name: float(value) for name, value in (x.split() for x in done.stdout.splitlines())}
+    print(page >> 10, "KiB", got, flush=True)
+    return got
+
+
+def with_engines(nodes, pool, work, settings=()):
+    engines = bench.cluster.Cluster(bench.cluster.default_build(), nodes, pool, settings=settings)
+    try:
+        engines.start()
+        return work(engines)
+    finally:
+        engines.stop()
+
+
+def main():
+    options = bench.parse(__doc__)
+    rounds = 3 if options.quick else 9
+    sizes = [128 * KIB] if options.quick else SIZES
+    alone = with_engines(1, "1GiB", lambda e: {p: measure(e, p, rounds) for p in sizes})
+    two = with_engines(2, "1GiB", lambda e: measure(e, 128 * KIB, rounds))
+    evict = with_engines(2, "256MiB", lambda e: measure(e, 128 * KIB, rounds, True))
+    result = bench.Result("set")
+    text = f"median of {rounds} rounds of {ROUND_BYTES >> 20} MiB, batches of {BATCH}, one thread"
+    for name, got, goal in (("1 engine", alone[128 * KIB], True),
+                            ("2 engines, 2 replicas", two, False)):
+        result.figure(f"set 128 KiB, {name}", got["windowed"], "GB/s",
+                      f"{WAYS['windowed']}; blocking {got['blocking']:.2f}; {text}")
+        for way, limit in (("nontemporal", 0.9), ("memcpy", 1.2)):
+            result.figure(f"set / {WAYS[way]}, 128 KiB, {name}", got["windowed"] / got[way],
+                          "ratio", text, (">=", limit) if goal else None)
+    result.figure("set 128 KiB, every page evicts one", evict["windowed"] * 1e9 / (128 * KIB),
+                  "pages/s", f"pool of 256 MiB; blocking {evict['blocking'] * 1e9 / 131072:.0f}; "
+                  + text)
+    if len(sizes) > 1:
+        result.series("set", "set, one engine, one client thread", "page, KiB", "GB/s",
+                      [p >> 10 for p in sizes],
+                      {WAYS[w]: [alone[p][w] for p in sizes] for w in WAYS})
+    failed = sum(got["failed"] for got in (*alone.values(), two, evict))
+    result.note(f"Pages that were not stored: {failed:.0f}.")
+    result.write(options.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -104,8 +104,8 @@ void wait_for(struct pc_channel *ch, const struct pc_batch *b, uint64_t until_ns
 		if (now_ns >= until_ns)
 			break;
 		if (now_ns - moved_ns < spin_ns) {
-			for (unsigned k = 0; k < 8; k++)
-				shm_pause();
+			for (unsigned k = 0; k < 8 && !answered(ch); k++)
+				shm_pause(); /* up to 140 cycles each: look in between */
 		} else if (few && now_ns - moved_ns < spin_ns + yield_for(ch)) {
 			sched_yield();
 		} else {

@@ -125,6 +125,17 @@ static inline uint32_t dv_post(struct dv_sq *sq, enum dv_opcode opcode, uint64_t
 	return index;
 }
 
+/*
+ * Asks for a completion of the last WQE after all. Only before dv_ring(): until then the device has
+ * not looked at it.
+ */
+static inline void dv_signal_last(struct dv_sq *sq)
+{
+	struct mlx5_wqe_ctrl_seg *ctrl = (void *)dv_sq_block(sq, sq->last);
+
+	ctrl->fm_ce_se |= DV_CE_ALWAYS;
+}
+
 /* Tells the device about everything posted since the last time. Nothing posted: nothing done. */
 static inline void dv_ring(struct dv_sq *sq)
 {

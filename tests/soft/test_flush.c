@@ -41,6 +41,57 @@ static void everything_posted_is_flushed_one_cqe_each(void **state)
 	end_close(&b);
 }
 
+/* What the rail relies on when one completion stands for several READs. */
+static void an_error_amid_silent_reads_names_itself_and_those_before_are_done(void **state)
+{
+	static struct end a, b;
+	struct dv_fault fault = {.error_at = 3, .error_syndrome = DV_SYNDROME_REMOTE_ACCESS};
+
+	(void)state;
+	pair_open(&a, &b, "shm", 1);
+	end_fill(&b, 1);
+	for (unsigned i = 0; i < 8; i++)
+		end_post(&a, 0, DV_READ, 64 * i, (uintptr_t)b.memory + 64 * i, b.mr.rkey, 64,
+			DV_CE_ERROR_ONLY);
+	dv_signal_last(a.sqs[0]);
+	fault.error_qpn = a.sqs[0]->qpn;
+	dv_soft_faults(a.device, &fault);
+	dv_ring(a.sqs[0]);
+	end_wait(&a, NULL, 5);
+	for (unsigned i = 0; i < 5; i++) {
+		assert_int_equal(a.done[i].wqe_counter, 3 + i);
+		assert_int_equal(a.done[i].syndrome,
+			i ? DV_SYNDROME_FLUSHED : DV_SYNDROME_REMOTE_ACCESS);
+	}
+	assert_int_equal(a.sqs[0]->ci, a.sqs[0]->pi);
+	assert_memory_equal(a.memory, b.memory, 3 * 64);
+	for (unsigned i = 3 * 64; i < 8 * 64; i++)
+		assert_int_equal(a.memory[i], 0);
+	end_close(&a);
+	end_close(&b);
+}
+
+static void one_completion_of_the_last_stands_for_all_before_it(void **state)
+{
+	static struct end a, b;
+
+	(void)state;
+	pair_open(&a, &b, "shm", 1);
+	end_fill(&b, 1);
+	for (unsigned i = 0; i < 8; i++)
+		end_post(&a, 0, DV_READ, 64 * i, (uintptr_t)b.memory + 64 * i, b.mr.rkey, 64,
+			DV_CE_ERROR_ONLY);
+	dv_signal_last(a.sqs[0]);
+	dv_ring(a.sqs[0]);
+	end_wait(&a, NULL, 1);
+	assert_int_equal(a.done[0].wqe_counter, 7);
+	assert_int_equal(a.done[0].syndrome, 0);
+	assert_int_equal(a.sqs[0]->ci, a.sqs[0]->pi);
+	assert_memory_equal(a.memory, b.memory, 8 * 64);
+	end_close(&a);
+	end_close(&b);
+}
+
 static void what_was_executed_completes_and_the_rest_is_flushed(void **state)
 {
 	static struct end a, b;
@@ -300,6 +351,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(everything_posted_is_flushed_one_cqe_each),
+		cmocka_unit_test(an_error_amid_silent_reads_names_itself_and_those_before_are_done),
+		cmocka_unit_test(one_completion_of_the_last_stands_for_all_before_it),
 		cmocka_unit_test(what_was_executed_completes_and_the_rest_is_flushed),
 		cmocka_unit_test(a_delayed_completion_is_not_lost),
 		cmocka_unit_test(a_queue_pair_is_not_reset_before_it_is_drained),

@@ -116,6 +116,21 @@ static uint64_t doorbell(unsigned half)
 	return value;
 }
 
+static void the_last_wqe_can_be_asked_for_its_completion_after_all(void **state)
+{
+	struct dv_sge sges[3] = {{1, 2, 3}, {4, 5, 6}, {7, 8, 9}};
+	struct dv_sq sq = new_sq();
+
+	(void)state;
+	sq.pi = sq.ci = sq.rung = BLOCKS - 2;
+	dv_post(&sq, DV_READ, 4, 5, sges, 1, DV_CE_ERROR_ONLY);
+	dv_post(&sq, DV_READ, 4, 5, sges, 3, DV_CE_ERROR_ONLY | DV_FENCE); /* wraps */
+	dv_signal_last(&sq);
+	assert_int_equal(queue[6 * 64 + 11], DV_CE_ERROR_ONLY);
+	assert_int_equal(queue[7 * 64 + 11], DV_CE_ALWAYS | DV_FENCE);
+	assert_int_equal(queue[11], 0); /* its second block: part of an address */
+}
+
 static void the_doorbell_carries_the_last_wqe_and_alternates(void **state)
 {
 	struct dv_sge sge = {1, 2, 3};
@@ -275,6 +290,7 @@ int main(void)
 		cmocka_unit_test(the_index_in_the_wqe_is_16_bits_of_the_free_running_one),
 		cmocka_unit_test(a_third_segment_wraps_to_the_queue_s_first_block),
 		cmocka_unit_test(blocks_are_counted_from_segments),
+		cmocka_unit_test(the_last_wqe_can_be_asked_for_its_completion_after_all),
 		cmocka_unit_test(the_doorbell_carries_the_last_wqe_and_alternates),
 		cmocka_unit_test(the_doorbell_record_holds_16_bits),
 		cmocka_unit_test(fresh_cqes_are_nobody_s_completion),

@@ -46,6 +46,11 @@
 #define RAIL_TAKE_BURST 64u   /* operations taken from one channel in one step */
 #define RAIL_REAP_BURST 64u   /* CQEs consumed in one step */
 #define RAIL_IN_FLIGHT_BYTES (2u << 20) /* payload on the wire per rail */
+#define RAIL_SIGNAL_WQES 8u   /* at most so many READs of a queue share a completion ... */
+#define RAIL_SIGNAL_BYTES (32u << 10) /* ... and of longer ones fewer: from here on one each */
+#define RAIL_HEADS_SPAN 32u   /* page heads, wanted or between two wanted, in one READ ... */
+#define RAIL_HEADS_GAP 8u     /* ... no two wanted ones further apart than this */
+#define RAIL_SMALL_BYTES PAGE_UNIT /* a READ up to this keeps off queues with longer ones */
 #define QP_DEPTH 512u         /* WQEBBs of one send queue */
 #define QPS_PER_PEER_MAX 8    /* queue pairs from one rail to one peer */
 #define CQ_DEPTH 16384u       /* all send queues of a rail that can be busy at once */
@@ -63,6 +68,7 @@ static_assert((INBOX_SLOTS & (INBOX_SLOTS - 1)) == 0, "rings mask their indices"
 static_assert((QP_DEPTH & (QP_DEPTH - 1)) == 0, "the device masks its WQE index");
 static_assert((CQ_DEPTH & (CQ_DEPTH - 1)) == 0, "the owner bit follows from the index");
 static_assert(1 + (SEGMENTS_MAX + 3) / 4 < OP_RING_SLOTS, "the largest op fits its ring");
+static_assert(RAIL_HEADS_SPAN * 32 <= RAIL_SMALL_BYTES, "a READ of page heads is a small one");
 static_assert(SLICE_BYTES <= RAIL_IN_FLIGHT_BYTES, "one slice may always be posted");
 static_assert(CREDITS_MAX <= CTL_DONE_SLOTS, "grants never overflow the ring they arrive in");
 static_assert(RAILS_MAX <= 16 && PAGE_UNITS_MAX <= 1u << 28, "a place is 4 + 28 bits");

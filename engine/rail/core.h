@@ -114,8 +114,8 @@ struct rail {
 	struct request request[RAIL_REQUESTS];
 	struct op_segments block[REQUEST_BLOCKS];
 	struct lane lane[LANES_MAX];
-	/* owner: the NIC, from the post of a head READ to its CQE; one slot a request */
-	alignas(4096) struct page_head head[RAIL_REQUESTS];
+	/* owner: the NIC, from the post of a READ of heads to its CQE; by its first request */
+	alignas(4096) struct page_head head[RAIL_REQUESTS][RAIL_HEADS_SPAN];
 };
 static_assert(offsetof(struct rail, unrung) == 64, "the CQ has its line");
 static_assert(offsetof(struct rail, now_ns) == 128, "the line of every step is one");

@@ -88,19 +88,17 @@ static void say_wanted(struct rail *rail, struct peer_slot *slot, const struct o
 
 void lane_queue(struct rail *rail, struct lane *lane, struct request *request)
 {
-	if (request->stage == REQUEST_HEAD)
-		link_prepend(&lane->pending, &request->pending);
-	else
-		link_append(&lane->pending, &request->pending);
+	link_append(request->stage == REQUEST_HEAD ? &lane->heads : &lane->pending,
+		&request->pending);
 	if (!link_linked(&lane->waiting))
 		link_append(&rail->waiting, &lane->waiting);
 }
 
 /* What is not posted ends, or is left to end with its last WQE. */
-static void lane_fail_pending(struct rail *rail, struct lane *lane)
+static void lane_fail_list(struct rail *rail, struct link *list)
 {
-	while (link_linked(&lane->pending)) {
-		struct request *request = container_of(lane->pending.next, struct request, pending);
+	while (link_linked(list)) {
+		struct request *request = container_of(list->next, struct request, pending);
 
 		link_remove(&request->pending);
 		if (request->status == OP_HIT)
@@ -108,6 +106,12 @@ static void lane_fail_pending(struct rail *rail, struct lane *lane)
 		if (!request->outstanding)
 			request_end(rail, request, request->status);
 	}
+}
+
+static void lane_fail_pending(struct rail *rail, struct lane *lane)
+{
+	lane_fail_list(rail, &lane->heads);
+	lane_fail_list(rail, &lane->pending);
 	link_remove(&lane->waiting);
 }
 
@@ -182,17 +186,19 @@ static void lane_init(struct rail *rail, struct lane *lane, struct rail_peer *pe
 	lane->stalled = lane->expired = lane->overdue = false;
 	lane->wqes = lane->bytes = lane->requests = 0;
 	lane->taken_bytes = 0;
+	lane->run = NULL;
 	lane->moved = lane->moved_seen = 0;
 	lane->moved_ns = 0;
 	link_init(&lane->waiting);
 	link_init(&lane->pending);
+	link_init(&lane->heads);
 	link_append(&rail->lanes, &lane->lanes);
 	for (unsigned i = 0; i < peer->qps; i++) {
 		struct lane_qp *qp = &lane->qp[i];
 
 		qp->sq = peer->sq[i];
 		qp->lane = lane;
-		qp->bytes = 0;
+		qp->bulk_bytes = qp->silent_bytes = qp->silent = 0;
 		qp->unrung = false;
 		memset(qp->wqe, 0, sizeof(qp->wqe));
 		table_add(rail, qp->sq->qpn, (uint16_t)(first + i));

@@ -29,7 +29,7 @@ struct rail;
 /* What a posted WQE was for; by index of its first block. */
 struct wqe {
 	uint32_t bytes;
-	uint16_t request;
+	uint16_t request; /* a READ of heads is for those that follow it by heads_next, too */
 	uint16_t blocks; /* 0: not the first block of a WQE */
 };
 static_assert(sizeof(struct wqe) == 8, "eight to a cache line");
@@ -38,7 +38,9 @@ struct lane_qp {
 	struct dv_sq *sq;
 	struct lane *lane;
 	struct lane_qp *rung_next; /* rail->unrung */
-	uint32_t bytes;            /* outstanding */
+	uint32_t bulk_bytes;       /* outstanding, of READs above RAIL_SMALL_BYTES */
+	uint32_t silent_bytes;     /* posted since the last WQE that asks for a completion */
+	uint32_t silent;           /* WQEs of them */
 	bool unrung;
 	struct wqe wqe[QP_DEPTH];
 };
@@ -53,9 +55,11 @@ struct lane {
 	struct rail_peer *peer;
 	struct link lanes;    /* rail->lanes: all of them, oldest first */
 	struct link waiting;  /* rail->waiting: those with pending requests */
-	struct link pending;  /* requests with something to post */
+	struct link pending;  /* requests with payload to post */
+	struct link heads;    /* requests with their head to read: these first */
 	uint32_t wqes;        /* outstanding on all its QPs */
 	uint32_t bytes;       /* outstanding on all its QPs */
+	struct lane_qp *run;  /* where small READs go until its next completion is asked for */
 	uint32_t requests;    /* live ones */
 	uint64_t taken_bytes; /* their lengths */
 	uint32_t moved;       /* WQEs retired, free running: has it moved since we last looked? */
@@ -85,7 +89,7 @@ void lane_break(struct rail *rail, struct lane *lane, uint32_t syndrome);
 void lane_drop(struct rail *rail, uint16_t peer, uint32_t ref, const struct rail_peer *object);
 /* Gives a dropped lane back when nothing is outstanding on it. */
 void lane_return_if_drained(struct rail *rail, struct lane *lane);
-/* Queues a request that has something to post; its head READs go first. */
+/* Queues a request that has something to post. */
 void lane_queue(struct rail *rail, struct lane *lane, struct request *request);
 
 /*

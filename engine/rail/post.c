@@ -1,47 +1,94 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests -> WQEs: pieces of payload of up to SLICE_BYTES, and page heads, on the least loaded QP
- * of the lane. What finds no room now is posted in a later step. Poll core only; the hot path.
+ * Requests -> WQEs: pieces of payload of up to SLICE_BYTES, and page heads. What finds no room now
+ * is posted in a later step. Poll core only; the hot path.
+ *
+ * Which queue pair: of two or more, the last one never gets a long READ, so there is always one on
+ * which a bucket or a page head waits for nothing long. A NIC runs 16 READs of a queue pair at a
+ * time and queues the rest behind them, so the least loaded one is taken. Small READs go to one
+ * queue until its next completion is asked for: pages that lie side by side complete together, and
+ * one READ fetches their heads.
+ *
+ * Which WQEs ask for a completion: each long READ, every RAIL_SIGNAL_WQES-th short one, and always
+ * the last one before a doorbell (step.c), so that nothing waits for a WQE that may never come.
  */
 #include "engine/rail/core.h"
 
-static uint32_t qp_room(const struct lane_qp *qp)
+static uint32_t qp_outstanding(const struct lane_qp *qp)
 {
-	/* The table of WQEs has QP_DEPTH places; the queue may be larger or smaller. */
-	uint32_t table = QP_DEPTH - (qp->sq->pi - qp->sq->ci);
-	uint32_t queue = dv_sq_room(qp->sq);
-
-	return queue < table ? queue : table;
+	return qp->sq->pi - qp->sq->ci;
 }
 
-/* Fewest outstanding bytes, with room for the largest WQE; NULL: none. */
-static struct lane_qp *lane_pick(struct rail *rail, struct lane *lane)
+static bool qp_has_room(const struct lane_qp *qp)
 {
+	/* The table of WQEs has QP_DEPTH places; the queue may be larger or smaller. */
+	uint32_t blocks = qp->sq->wqe_cnt < QP_DEPTH ? qp->sq->wqe_cnt : QP_DEPTH;
+
+	return qp_outstanding(qp) + dv_wqe_blocks(DV_SGES_MAX) <= blocks;
+}
+
+/* Fewest outstanding bytes; the last queue is kept for small READs. */
+static struct lane_qp *pick_bulk(struct lane *lane)
+{
+	unsigned qps = lane->peer->qps > 1 ? lane->peer->qps - 1 : 1;
 	struct lane_qp *best = NULL;
 
-	/* Every WQE, signalled or not, may produce a CQE when its QP fails. */
-	if (rail->wqes >= rail->cq.cqe_cnt || rail->wqes >= CQ_DEPTH)
-		return NULL;
-	for (unsigned i = 0; i < lane->peer->qps; i++) {
+	for (unsigned i = 0; i < qps; i++) {
 		struct lane_qp *qp = &lane->qp[i];
 
-		if ((!best || qp->bytes < best->bytes) && qp_room(qp) >= dv_wqe_blocks(DV_SGES_MAX))
+		if ((!best || qp->bulk_bytes < best->bulk_bytes) && qp_has_room(qp))
 			best = qp;
 	}
 	return best;
 }
 
+/* The queue of the run under way, else the shortest of those with no long READ on them. */
+static struct lane_qp *pick_small(struct lane *lane)
+{
+	struct lane_qp *best = lane->run;
+
+	if (best && best->silent && !best->bulk_bytes && qp_has_room(best))
+		return best;
+	best = &lane->qp[lane->peer->qps - 1];
+	for (unsigned i = 0; i + 1 < lane->peer->qps; i++) {
+		struct lane_qp *qp = &lane->qp[i];
+
+		if (!qp->bulk_bytes && qp_outstanding(qp) < qp_outstanding(best))
+			best = qp;
+	}
+	lane->run = best;
+	return qp_has_room(best) ? best : NULL;
+}
+
+/* NULL: there is no room for the largest WQE now. */
+static struct lane_qp *lane_pick(struct rail *rail, struct lane *lane, uint32_t bytes)
+{
+	/* Every WQE, signalled or not, may produce a CQE when its QP fails. */
+	if (unlikely(rail->wqes >= rail->cq.cqe_cnt || rail->wqes >= CQ_DEPTH))
+		return NULL;
+	return bytes > RAIL_SMALL_BYTES ? pick_bulk(lane) : pick_small(lane);
+}
+
+/* Should the next WQE of the queue ask for a completion? Counts it. */
+static uint8_t signal_of(struct lane_qp *qp, uint32_t bytes)
+{
+	qp->silent++;
+	qp->silent_bytes += bytes;
+	if (qp->silent < RAIL_SIGNAL_WQES && qp->silent_bytes < RAIL_SIGNAL_BYTES)
+		return DV_CE_ERROR_ONLY;
+	qp->silent = qp->silent_bytes = 0;
+	return DV_CE_ALWAYS;
+}
+
 static void post_wqe(struct rail *rail, struct lane_qp *qp, struct request *request,
-	const struct rail_remote *remote, uint64_t offset, const struct dv_sge *sge, unsigned sges)
+	const struct rail_remote *remote, uint64_t offset, const struct dv_sge *sge, unsigned sges,
+	uint32_t bytes)
 {
 	struct lane *lane = qp->lane;
-	uint32_t index = dv_post(
-		qp->sq, DV_READ, remote->base + offset, remote->rkey, sge, sges, DV_CE_ALWAYS);
+	uint32_t index = dv_post(qp->sq, DV_READ, remote->base + offset, remote->rkey, sge, sges,
+		signal_of(qp, bytes));
 	struct wqe *wqe = &qp->wqe[index & (QP_DEPTH - 1)];
-	uint32_t bytes = 0;
 
-	for (unsigned i = 0; i < sges; i++)
-		bytes += sge[i].bytes;
 	wqe->bytes = bytes;
 	wqe->request = request->number;
 	wqe->blocks = (uint16_t)(qp->sq->pi - index);
@@ -51,8 +98,8 @@ static void post_wqe(struct rail *rail, struct lane_qp *qp, struct request *requ
 		lane->moved_ns = 0;
 	lane->wqes++;
 	rail->wqes++;
-	request->outstanding++;
-	qp->bytes += bytes;
+	if (bytes > RAIL_SMALL_BYTES)
+		qp->bulk_bytes += bytes;
 	lane->bytes += bytes;
 	if (likely(!lane->stalled))
 		rail->posted_bytes += bytes;
@@ -64,10 +111,11 @@ static void post_wqe(struct rail *rail, struct lane_qp *qp, struct request *requ
 	}
 }
 
-/* Gathers up to `limit` bytes of destination from the cursor on, and moves it. */
-static unsigned gather(
-	struct rail *rail, struct request *request, uint32_t limit, struct dv_sge *ret_sge)
+/* Gathers up to `limit` bytes of destination from the cursor on, and moves it. Returns how many. */
+static uint32_t gather(struct rail *rail, struct request *request, uint32_t limit,
+	struct dv_sge *ret_sge, unsigned *ret_sges)
 {
+	uint32_t wanted = limit;
 	unsigned sges = 0;
 
 	while (sges < DV_SGES_MAX && limit && request->posted < request->op.length) {
@@ -91,7 +139,8 @@ static unsigned gather(
 		request->segment = 0;
 		request->block = rail->block_next[request->block];
 	}
-	return sges;
+	*ret_sges = sges;
+	return wanted - limit;
 }
 
 /*
@@ -109,33 +158,81 @@ static bool post_piece(struct rail *rail, struct lane *lane, struct request *req
 
 	if (rail->posted_bytes && rail->posted_bytes + limit > RAIL_IN_FLIGHT_BYTES)
 		return false;
-	qp = lane_pick(rail, lane);
+	qp = lane_pick(rail, lane, limit);
 	if (!qp)
 		return false;
-	sges = gather(rail, request, limit, sge);
-	post_wqe(rail, qp, request, &lane->peer->region[request->op.region], offset, sge, sges);
+	limit = gather(rail, request, limit, sge, &sges);
+	request->outstanding++;
+	post_wqe(rail, qp, request, &lane->peer->region[request->op.region], offset, sge, sges,
+		limit);
 	return true;
 }
 
-/*
- * The head is READ by a WQE posted after the CQEs of all payload were seen: the remote NIC samples
- * it after it sampled the last payload byte. That order, which neither one READ nor two READs in
- * flight have, is the proof that no overwrite had begun.
- */
-static bool post_head(struct rail *rail, struct lane *lane, struct request *request)
+static uint64_t head_unit(const struct request *request)
 {
-	struct lane_qp *qp = lane_pick(rail, lane);
-	struct page_head *head = &rail->head[request->number];
-	struct dv_sge sge = {
-		.address = (uintptr_t)head, .bytes = sizeof(*head), .lkey = rail->heads_lkey};
+	return request->op.offset / PAGE_UNIT;
+}
+
+/* The request that waits for its head at this place of the list, if the READ can take it in. */
+static struct request *head_to_add(
+	const struct lane *lane, struct link *at, const struct request *first, uint64_t last_unit)
+{
+	struct request *request = container_of(at, struct request, pending);
+	uint64_t unit;
+
+	if (at == &lane->heads || request->op.region != first->op.region)
+		return NULL;
+	unit = head_unit(request);
+	return unit >= last_unit && unit - last_unit <= RAIL_HEADS_GAP &&
+			       unit - head_unit(first) < RAIL_HEADS_SPAN
+		       ? request
+		       : NULL;
+}
+
+/* Takes from lane->heads the first request and those its READ has room for. Returns the heads. */
+static uint32_t heads_gather(struct rail *rail, struct lane *lane, struct request *first)
+{
+	struct page_head *heads = rail->head[first->number];
+	uint64_t unit = head_unit(first);
+	struct request *request = first, *next;
+
+	for (;;) {
+		struct page_head *head = &heads[unit - head_unit(first)];
+
+		next = head_to_add(lane, request->pending.next, first, unit);
+		link_remove(&request->pending);
+		/* A head that is not written must not be mistaken for one that was here before. */
+		memset(head, 0, sizeof(*head));
+		request->head = head;
+		request->outstanding++;
+		if (!next)
+			break;
+		request->heads_next = next->number;
+		request = next;
+		unit = head_unit(next);
+	}
+	request->heads_next = REQUEST_NONE;
+	return (uint32_t)(unit - head_unit(first)) + 1;
+}
+
+/*
+ * Page heads that lie close together are READ by one WQE. It is posted after the CQEs of all
+ * payload of all of its pages were seen: the remote NIC samples each head after it sampled the last
+ * payload byte of that page. That order, which neither one READ nor two READs in flight have, is
+ * the proof that no overwrite had begun.
+ */
+static bool post_heads(struct rail *rail, struct lane *lane)
+{
+	struct request *first = container_of(lane->heads.next, struct request, pending);
+	struct lane_qp *qp = lane_pick(rail, lane, sizeof(struct page_head));
+	struct dv_sge sge = {.address = (uintptr_t)rail->head[first->number],
+		.lkey = rail->heads_lkey};
 
 	if (!qp)
 		return false;
-	/* A head that is not written must not be mistaken for the one of the slot's last request.
-	 */
-	memset(head, 0, sizeof(*head));
-	post_wqe(rail, qp, request, &lane->peer->region[REGION_HEADS_0 + request->op.region],
-		request->op.offset / PAGE_UNIT * sizeof(*head), &sge, 1);
+	sge.bytes = heads_gather(rail, lane, first) * (uint32_t)sizeof(struct page_head);
+	post_wqe(rail, qp, first, &lane->peer->region[REGION_HEADS_0 + first->op.region],
+		head_unit(first) * sizeof(struct page_head), &sge, 1, sge.bytes);
 	return true;
 }
 
@@ -144,19 +241,20 @@ static unsigned post_lane(struct rail *rail, struct lane *lane, unsigned burst)
 {
 	unsigned n = 0;
 
+	while (n < burst && link_linked(&lane->heads) && post_heads(rail, lane))
+		n++;
 	while (n < burst && link_linked(&lane->pending)) {
 		struct request *request = container_of(lane->pending.next, struct request, pending);
-		bool head = request->stage == REQUEST_HEAD;
 
-		if (!(head ? post_head(rail, lane, request) : post_piece(rail, lane, request)))
+		if (!post_piece(rail, lane, request))
 			break;
 		n++;
-		if (head || request->posted == request->op.length)
+		if (request->posted == request->op.length)
 			link_remove(&request->pending);
 	}
 	link_remove(&lane->waiting);
 	/* Behind the others: the next step begins with them. */
-	if (link_linked(&lane->pending))
+	if (link_linked(&lane->pending) || link_linked(&lane->heads))
 		link_append(&rail->waiting, &lane->waiting);
 	return n;
 }

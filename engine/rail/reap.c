@@ -5,11 +5,11 @@
  */
 #include "engine/rail/core.h"
 
-static bool head_matches(const struct rail *rail, const struct request *request)
+static bool head_matches(const struct request *request)
 {
 	const struct op *op = &request->op;
 
-	return page_head_is(&rail->head[request->number], &op->key, op->generation, op->length);
+	return page_head_is(request->head, &op->key, op->generation, op->length);
 }
 
 /* Nothing of it is with the NIC, and nothing waits to be posted. */
@@ -20,7 +20,7 @@ static void request_advance(struct rail *rail, struct request *request)
 	if (unlikely(request->status != OP_HIT)) {
 		request_end(rail, request, request->status);
 	} else if (request->stage == REQUEST_HEAD) {
-		request_end(rail, request, head_matches(rail, request) ? OP_HIT : OP_STALE);
+		request_end(rail, request, head_matches(request) ? OP_HIT : OP_STALE);
 	} else if (request->op.kind != OP_PAGE || unlikely(rail->options.skip_head_check)) {
 		request_end(rail, request, OP_HIT);
 	} else if (unlikely(lane->state != LANE_OPEN)) {
@@ -37,6 +37,27 @@ static enum op_status status_of(uint32_t syndrome)
 	return syndrome == DV_SYNDROME_FLUSHED ? OP_PEER_DOWN : OP_NIC_ERROR;
 }
 
+/* One WQE of it retired. */
+static void request_retire(struct rail *rail, struct request *request, uint32_t syndrome)
+{
+	request->outstanding--;
+	if (unlikely(syndrome) && request->status == OP_HIT)
+		request->status = (uint8_t)status_of(syndrome);
+	if (!request->outstanding && !link_linked(&request->pending))
+		request_advance(rail, request);
+}
+
+/* A READ of heads: each of its requests is judged by its own. */
+static void heads_retire(struct rail *rail, uint16_t first, uint32_t syndrome)
+{
+	for (uint16_t number = first; number != REQUEST_NONE;) {
+		struct request *request = &rail->request[number];
+
+		number = request->heads_next; /* it may be free after this */
+		request_retire(rail, request, syndrome);
+	}
+}
+
 /* Retires the oldest WQE of the queue. */
 static void retire(struct rail *rail, struct lane_qp *qp, uint32_t syndrome)
 {
@@ -49,16 +70,16 @@ static void retire(struct rail *rail, struct lane_qp *qp, uint32_t syndrome)
 		lane_unstall(rail, lane);
 	qp->sq->ci += wqe->blocks;
 	wqe->blocks = 0;
-	qp->bytes -= wqe->bytes;
+	if (wqe->bytes > RAIL_SMALL_BYTES)
+		qp->bulk_bytes -= wqe->bytes;
 	lane->bytes -= wqe->bytes;
 	rail->posted_bytes -= wqe->bytes;
 	lane->wqes--;
 	rail->wqes--;
-	request->outstanding--;
-	if (unlikely(syndrome) && request->status == OP_HIT)
-		request->status = (uint8_t)status_of(syndrome);
-	if (!request->outstanding && !link_linked(&request->pending))
-		request_advance(rail, request);
+	if (request->stage == REQUEST_HEAD)
+		heads_retire(rail, wqe->request, syndrome);
+	else
+		request_retire(rail, request, syndrome);
 }
 
 /* A completion that names no WQE the device was told of is the device's mistake: only counted. */
@@ -86,8 +107,12 @@ static void reap_one(struct rail *rail, const struct dv_completion *completion)
 		return;
 	}
 	lane = qp->lane;
+	/* The READs before an error were done: they are answered in order. Those before a flushed
+	 * one may have been flushed too, on a device that tells only of the last. */
 	while (qp->sq->ci != index)
-		retire(rail, qp, 0);
+		retire(rail, qp, completion->syndrome == DV_SYNDROME_FLUSHED
+					 ? DV_SYNDROME_FLUSHED
+					 : 0);
 	retire(rail, qp, completion->syndrome);
 	if (unlikely(completion->syndrome))
 		lane_break(rail, lane, completion->syndrome);

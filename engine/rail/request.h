@@ -5,7 +5,7 @@
  * ones wait on stacks. Poll core only.
  *
  *   taken -> parked (no such peer yet) -> pending on a lane -> posted, piece by piece
- *         -> all payload CQEs seen -> pending again for its page head -> head CQE seen -> answered
+ *         -> all payload CQEs seen -> among lane->heads -> head CQE seen -> answered
  */
 #ifndef RAIL_REQUEST_H
 #define RAIL_REQUEST_H
@@ -16,6 +16,8 @@
 #define REQUEST_BLOCKS 16384u
 #define REQUEST_SEGMENTS 4u /* in a block: one ring slot, copied as it is */
 
+#define REQUEST_NONE 0xffffu /* no request's number */
+
 /* An op may not ask to wait longer: a parked request is never there for ever. */
 #define REQUEST_DEADLINE_MAX_NS (60ull * 1000 * 1000 * 1000)
 /* In-flight requests of a channel that stops get at most this long. */
@@ -24,7 +26,7 @@
 #define REQUEST_GRACE_NS (250ull * 1000 * 1000)
 
 static_assert(REQUEST_BLOCKS <= 1u << 16, "block numbers are 16 bits");
-static_assert(RAIL_REQUESTS <= 1u << 16, "request numbers are 16 bits");
+static_assert(RAIL_REQUESTS <= REQUEST_NONE, "request numbers are 16 bits");
 static_assert(REQUEST_BLOCKS >= RAIL_REQUESTS + SEGMENTS_MAX / REQUEST_SEGMENTS,
 	"the largest op fits beside one block for every request");
 
@@ -58,11 +60,6 @@ static inline void link_append(struct link *head, struct link *link)
 	link_insert_before(head, link);
 }
 
-static inline void link_prepend(struct link *head, struct link *link)
-{
-	link_insert_before(head->next, link);
-}
-
 static inline void link_remove(struct link *link)
 {
 	link->previous->next = link->next;
@@ -92,10 +89,13 @@ struct request {
 	bool counted;   /* its region users are counted: validation passed */
 	uint16_t number;
 	uint16_t channel;    /* id */
-	struct link pending; /* lane->pending, or peer_slot.parked */
+	struct link pending; /* lane->pending, lane->heads, or peer_slot.parked */
 	/* owner: poll core; written at both ends of a request's life */
 	alignas(64) struct link live; /* rail->live: every request under way, in take order */
 	uint64_t deadline_ns;         /* when it is looked at next */
+	/* while its page head is being read */
+	const struct page_head *head; /* where it will be */
+	uint16_t heads_next;          /* the next request of the same READ; REQUEST_NONE: last */
 	bool expired;                 /* past its own deadline: the answer is OP_TIMEOUT */
 };
 static_assert(sizeof(struct request) == 192, "three cache lines");

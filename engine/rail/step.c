@@ -14,6 +14,10 @@ void rail_ring(struct rail *rail)
 
 		rail->unrung = qp->rung_next;
 		qp->unrung = false;
+		/* Nobody knows when this queue will be posted to again. */
+		if (qp->silent)
+			dv_signal_last(qp->sq);
+		qp->silent = qp->silent_bytes = 0;
 		dv_ring(qp->sq);
 		n++;
 	}

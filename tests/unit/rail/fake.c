@@ -128,8 +128,10 @@ static void wqe_check(const struct world *w, const struct fake_wqe *wqe)
 
 		assert_true(s->bytes > 0);
 		if (s->lkey == WORLD_HEADS_LKEY)
-			assert_true(s->bytes == 32 && s->address % 32 == 0 &&
-				    within(s->address, 32, w->rail->head, sizeof(w->rail->head)));
+			assert_true(s->bytes % 32 == 0 && s->bytes <= 32 * RAIL_HEADS_SPAN &&
+				    s->address % 32 == 0 &&
+				    within(s->address, s->bytes, w->rail->head,
+					    sizeof(w->rail->head)));
 		else
 			assert_true(s->lkey == WORLD_LKEY &&
 				    within(s->address, s->bytes, w->home, WORLD_HOME_BYTES));
@@ -192,7 +194,7 @@ static void wqe_execute(const struct fake_wqe *wqe)
 	}
 }
 
-void nic_complete(struct world *w, unsigned i, uint8_t syndrome)
+bool nic_complete(struct world *w, unsigned i, uint8_t syndrome)
 {
 	struct fake_wqe wqe = w->wqe[i];
 
@@ -206,8 +208,10 @@ void nic_complete(struct world *w, unsigned i, uint8_t syndrome)
 		wqe_execute(&wqe);
 	else
 		wqe.qp->error = true;
-	if (syndrome || wqe.flags & DV_CE_ALWAYS)
-		nic_cqe(wqe.qp->sq.qpn, (uint16_t)wqe.index, syndrome);
+	if (!syndrome && !(wqe.flags & DV_CE_ALWAYS))
+		return false;
+	nic_cqe(wqe.qp->sq.qpn, (uint16_t)wqe.index, syndrome);
+	return true;
 }
 
 void nic_flush(struct world *w, const struct rail_peer *peer)

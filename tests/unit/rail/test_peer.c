@@ -184,6 +184,7 @@ static void a_dropped_peer_is_returned_after_its_last_wqe(void **state)
 {
 	struct world *w = *state;
 	struct rail_peer *peer = peer_new(w, 3, 33, 2);
+	unsigned arrived = 0;
 	struct op_done done;
 
 	peer_add(w, peer);
@@ -198,16 +199,21 @@ static void a_dropped_peer_is_returned_after_its_last_wqe(void **state)
 	get(w, 200, 3, 33);
 	world_settle(w);
 	client_expect(client, 200, OP_PEER_DOWN);
-	/* One had arrived before the queues were put in error: its head cannot be asked for. */
-	nic_complete(w, 0, 0);
+	/* Some had arrived before the queues were put in error: their heads cannot be asked for. */
+	do
+		arrived++;
+	while (!nic_complete(w, 0, 0));
 	world_settle(w);
-	assert_true(client_done(client, &done));
-	assert_int_equal(done.status, OP_PEER_DOWN);
+	for (unsigned i = 0; i < arrived; i++) {
+		assert_true(client_done(client, &done));
+		assert_int_equal(done.status, OP_PEER_DOWN);
+	}
+	assert_false(client_done(client, &done));
 	nic_flush(w, peer);
 	world_settle(w);
 	assert_ptr_equal(world_hear(w, RAIL_PEER_RETURNED).object, peer);
 	assert_true(world_silent(w));
-	for (unsigned i = 1; i < 100; i++) {
+	for (unsigned i = arrived; i < 100; i++) {
 		assert_true(client_done(client, &done));
 		assert_int_equal(done.status, OP_PEER_DOWN);
 	}
@@ -346,22 +352,6 @@ static void a_peer_that_never_comes_leaves_room_for_the_others(void **state)
 	peer_free(w, peer);
 }
 
-static void bulk_and_small_reads_spread_over_the_least_loaded_queues(void **state)
-{
-	struct world *w = *state;
-	struct rail_peer *peer = peer_new(w, 3, 33, 4);
-
-	peer_add(w, peer);
-	for (unsigned i = 0; i < 8; i++)
-		get(w, i, 3, 33);
-	world_settle(w);
-	for (unsigned q = 0; q < 4; q++)
-		assert_int_equal(peer->sq[q]->pi - peer->sq[q]->ci, 2);
-	assert_int_equal(world_counter(w, COUNTER_doorbells), 4);
-	world_run(w);
-	peer_free(w, peer);
-}
-
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -379,7 +369,6 @@ int main(void)
 		TEST(a_broken_lane_is_the_one_that_a_drop_means),
 		TEST(lanes_that_come_and_go_are_found_by_number_every_time),
 		TEST(a_peer_that_never_comes_leaves_room_for_the_others),
-		TEST(bulk_and_small_reads_spread_over_the_least_loaded_queues),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How requests become WQEs: pieces, scatter lists, the wire's budget, queues that are full.
+ * How requests become WQEs: pieces, scatter lists, the wire's budget, queues that are full, which
+ * queue, which completions, heads together.
  */
 #include "tests/unit/rail/world.h"
 
@@ -123,6 +124,231 @@ static void more_ops_than_a_send_queue_holds_all_get_their_answers(void **state)
 	assert_memory_equal(w->home, w->shard, 64000);
 }
 
+/* ---- which queue ---- */
+
+static unsigned queued(const struct rail_peer *on, unsigned q)
+{
+	return on->sq[q]->pi - on->sq[q]->ci;
+}
+
+/* Peer 4, with `qps` queues, in place of the one with two. */
+static struct rail_peer *peer_of(struct world *w, unsigned qps)
+{
+	struct rail_peer *new = peer_new(w, 4, 44, qps);
+
+	peer_add(w, new);
+	return new;
+}
+
+static void get_from(struct world *w, uint64_t cookie, uint32_t unit, uint32_t length)
+{
+	struct op op = page_op(w, cookie, unit, length, unit + 1);
+	struct op_segment s = home_at(0, length);
+
+	op.peer = 4;
+	op.peer_ref = 44;
+	client_submit(client, &op, &s);
+}
+
+static void small_reads_fill_a_completion_and_then_go_to_the_shortest_queue(void **state)
+{
+	struct world *w = *state;
+	struct rail_peer *four = peer_of(w, 4);
+
+	for (unsigned i = 0; i < 4 * RAIL_SIGNAL_WQES; i++)
+		get_from(w, i, i, RAIL_SMALL_BYTES);
+	world_settle(w);
+	for (unsigned q = 0; q < 4; q++)
+		assert_int_equal(queued(four, q), RAIL_SIGNAL_WQES);
+	assert_int_equal(world_counter(w, COUNTER_doorbells), 4);
+	nic_pull(w);
+	for (unsigned i = 0; i < w->wqes; i++) /* those of a queue lie side by side */
+		assert_int_equal(w->wqe[i].remote % (RAIL_SIGNAL_WQES * PAGE_UNIT),
+			(uintptr_t)(w->pool + i % RAIL_SIGNAL_WQES * PAGE_UNIT) %
+				(RAIL_SIGNAL_WQES * PAGE_UNIT));
+	world_run(w);
+	peer_free(w, four);
+}
+
+static void one_queue_is_kept_from_long_reads_and_small_ones_keep_off_the_others(void **state)
+{
+	for (unsigned qps = 2; qps <= 4; qps++) {
+		struct world *w = *state;
+		struct rail_peer *new = peer_new(w, 4, 40 + qps, qps);
+		struct op op = page_op(w, 1, 8, 6 * 65536, 9);
+		struct op_segment s = home_at(0, 6 * 65536);
+
+		peer_add(w, new);
+		op.peer = 4;
+		op.peer_ref = 40 + qps;
+		op.length = s.length = 65536;
+		for (unsigned i = 0; i < 6; i++)
+			client_submit(client, &op, &s);
+		op.length = s.length = RAIL_SMALL_BYTES;
+		for (unsigned i = 0; i < 3 * RAIL_SIGNAL_WQES; i++)
+			client_submit(client, &op, &s);
+		world_settle(w);
+		for (unsigned q = 0; q + 1 < qps; q++)
+			assert_int_equal(queued(new, q), 6 / (qps - 1));
+		assert_int_equal(queued(new, qps - 1), 3 * RAIL_SIGNAL_WQES);
+		world_run(w);
+		peer_drop(w, new);
+		world_settle(w);
+		world_hear(w, RAIL_PEER_RETURNED);
+		peer_free(w, new);
+		while (ring_ready(&client->done) > 0)
+			ring_release(&client->done, 1);
+	}
+}
+
+static void heads_of_long_pages_do_not_wait_behind_long_pages(void **state)
+{
+	struct world *w = *state;
+	struct rail_peer *three = peer_of(w, 3);
+	unsigned heads = 0;
+
+	get_from(w, 1, 0, 100000);
+	world_settle(w);
+	nic_pull(w);
+	nic_complete(w, 0, 0);
+	for (unsigned i = 0; i < 8; i++)
+		get_from(w, 2 + i, 64 + 32 * i, 100000);
+	world_settle(w);
+	nic_pull(w);
+	for (unsigned i = 0; i < w->wqes; i++) {
+		bool last = &w->wqe[i].qp->sq == three->sq[2];
+
+		assert_int_equal(w->wqe[i].rkey == WORLD_HEADS_RKEY, last);
+		heads += last;
+	}
+	assert_int_equal(heads, 1);
+	world_run(w);
+	peer_free(w, three);
+}
+
+/* ---- which WQEs ask for a completion ---- */
+
+static void every_eighth_small_read_asks_for_a_completion_and_the_last_before_a_doorbell(
+	void **state)
+{
+	struct world *w = *state;
+	struct rail_peer *one = peer_of(w, 1);
+	unsigned n = 2 * RAIL_SIGNAL_WQES + 3;
+
+	for (unsigned i = 0; i < n; i++)
+		get_from(w, i, i, 100);
+	rail_step(w->rail);
+	get_from(w, n, n, 100);
+	rail_step(w->rail);
+	nic_pull(w);
+	assert_int_equal(w->wqes, n + 1);
+	for (unsigned i = 0; i <= n; i++)
+		assert_int_equal(w->wqe[i].flags,
+			i % RAIL_SIGNAL_WQES == RAIL_SIGNAL_WQES - 1 || i >= n - 1
+				? DV_CE_ALWAYS
+				: DV_CE_ERROR_ONLY);
+	world_run(w);
+	peer_free(w, one);
+}
+
+static void a_long_read_asks_for_its_own_completion(void **state)
+{
+	struct world *w = *state;
+	struct rail_peer *one = peer_of(w, 1);
+
+	for (unsigned i = 0; i < 4; i++)
+		get_from(w, i, i * 32, RAIL_SIGNAL_BYTES);
+	for (unsigned i = 0; i < 4; i++)
+		get_from(w, i, i * 32, RAIL_SIGNAL_BYTES / 2);
+	world_settle(w);
+	nic_pull(w);
+	assert_int_equal(w->wqes, 8);
+	for (unsigned i = 0; i < 8; i++)
+		assert_int_equal(w->wqe[i].flags, i < 4 || i % 2 ? DV_CE_ALWAYS : DV_CE_ERROR_ONLY);
+	world_run(w);
+	peer_free(w, one);
+}
+
+/* ---- heads together ---- */
+
+/* Pages at these units, all of whose payload completes at once. Returns the heads' READs. */
+static unsigned heads_of(struct world *w, const uint32_t *units, unsigned n)
+{
+	for (unsigned i = 0; i < n; i++) {
+		page_put(w, units[i], 100, units[i] + 1);
+		get_from(w, i, units[i], 100);
+	}
+	world_settle(w);
+	nic_pull(w);
+	assert_int_equal(w->wqes, n);
+	while (w->wqes)
+		nic_complete(w, 0, 0);
+	world_settle(w);
+	nic_pull(w);
+	return w->wqes;
+}
+
+static void heads_that_lie_side_by_side_are_read_together_up_to_a_span(void **state)
+{
+	struct world *w = *state;
+	struct rail_peer *one = peer_of(w, 1);
+	uint32_t units[RAIL_HEADS_SPAN + 1];
+
+	for (unsigned i = 0; i <= RAIL_HEADS_SPAN; i++)
+		units[i] = 50 + i;
+	assert_int_equal(heads_of(w, units, RAIL_HEADS_SPAN + 1), 2);
+	assert_int_equal(w->wqe[0].remote, (uintptr_t)&w->heads[50]);
+	assert_int_equal(w->wqe[0].bytes, RAIL_HEADS_SPAN * sizeof(struct page_head));
+	assert_int_equal(w->wqe[1].bytes, sizeof(struct page_head));
+	world_run(w);
+	for (unsigned i = 0; i <= RAIL_HEADS_SPAN; i++)
+		client_expect(client, i, OP_HIT);
+	peer_free(w, one);
+}
+
+static void heads_far_apart_or_in_another_order_are_read_apart(void **state)
+{
+	static const uint32_t units[] = {10, 10 + RAIL_HEADS_GAP, 11 + 2 * RAIL_HEADS_GAP, 5, 5, 6};
+	struct world *w = *state;
+	struct rail_peer *one = peer_of(w, 1);
+
+	assert_int_equal(heads_of(w, units, 6), 3);
+	assert_int_equal(w->wqe[0].bytes, (1 + RAIL_HEADS_GAP) * sizeof(struct page_head));
+	assert_int_equal(w->wqe[1].bytes, sizeof(struct page_head));
+	assert_int_equal(w->wqe[2].bytes, 2 * sizeof(struct page_head));
+	world_run(w);
+	for (unsigned i = 0; i < 6; i++)
+		client_expect(client, i, OP_HIT);
+	peer_free(w, one);
+}
+
+static void heads_of_two_pools_are_read_apart(void **state)
+{
+	struct world *w = *state;
+	struct rail_peer *one = peer_new(w, 4, 44, 1);
+	struct page_key key = {{12, ~12ull}};
+	struct op op = page_op(w, 2, 11, 100, 12);
+	struct op_segment s = home_at(4096, 100);
+
+	one->region[REGION_POOL_0 + 1] = one->region[REGION_POOL_0];
+	one->region[REGION_HEADS_0 + 1] = one->region[REGION_HEADS_0];
+	one->region[REGION_HEADS_0 + 1].base += 100 * sizeof(struct page_head);
+	one->region[REGION_HEADS_0 + 1].length -= 100 * sizeof(struct page_head);
+	page_head_publish(&w->heads[111], &key, 100);
+	page_put(w, 10, 100, 11);
+	peer_add(w, one);
+	get_from(w, 1, 10, 100);
+	op.peer = 4;
+	op.peer_ref = 44;
+	op.region = REGION_POOL_0 + 1;
+	client_submit(client, &op, &s);
+	world_run(w);
+	client_expect(client, 1, OP_HIT);
+	client_expect(client, 2, OP_HIT);
+	assert_int_equal(world_counter(w, COUNTER_wqes_posted), 4);
+	peer_free(w, one);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -131,6 +357,14 @@ int main(void)
 		TEST(a_page_is_scattered_over_all_its_segments),
 		TEST(a_page_larger_than_the_budget_goes_in_pieces),
 		TEST(more_ops_than_a_send_queue_holds_all_get_their_answers),
+		TEST(small_reads_fill_a_completion_and_then_go_to_the_shortest_queue),
+		TEST(one_queue_is_kept_from_long_reads_and_small_ones_keep_off_the_others),
+		TEST(heads_of_long_pages_do_not_wait_behind_long_pages),
+		TEST(every_eighth_small_read_asks_for_a_completion_and_the_last_before_a_doorbell),
+		TEST(a_long_read_asks_for_its_own_completion),
+		TEST(heads_that_lie_side_by_side_are_read_together_up_to_a_span),
+		TEST(heads_of_two_pools_are_read_apart),
+		TEST(heads_far_apart_or_in_another_order_are_read_apart),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -15,6 +15,7 @@
 #define SLOT_BYTES (WORLD_HOME_BYTES / SLOTS)
 #define PAGES 32u
 #define PAGE_STRIDE 32u /* units: pages of up to 128 KiB */
+#define CLOSE_PAGES 16u /* of up to 8 KiB, side by side: their heads are read together */
 #define PEERS 3u
 #define CLIENTS 3u
 
@@ -48,11 +49,16 @@ static uint32_t chance(uint32_t n)
 	return (uint32_t)(map_mix(random_state) % n);
 }
 
+static uint32_t unit_of(unsigned i)
+{
+	return i < CLOSE_PAGES ? 2 * i : i * PAGE_STRIDE;
+}
+
 /* First the head, then the bytes: a reader may sample anything in between. */
 static void overwrite(struct world *w)
 {
 	unsigned i = chance(PAGES);
-	uint32_t unit = i * PAGE_STRIDE;
+	uint32_t unit = unit_of(i);
 
 	if (page[i].key) {
 		page_head_retire(&w->heads[unit]);
@@ -62,7 +68,7 @@ static void overwrite(struct world *w)
 		return;
 	}
 	page[i].key = ++key_next;
-	page[i].length = 1 + chance(chance(2) ? 5000 : PAGE_STRIDE * PAGE_UNIT);
+	page[i].length = 1 + chance(i < CLOSE_PAGES || chance(2) ? 5000 : PAGE_STRIDE * PAGE_UNIT);
 	page_put(w, unit, page[i].length, page[i].key);
 }
 
@@ -87,7 +93,7 @@ static void submit(struct world *w)
 
 	if (f->live || !page[i].key)
 		return;
-	f->op = page_op(w, ++cookie_next, i * PAGE_STRIDE, page[i].length, page[i].key);
+	f->op = page_op(w, ++cookie_next, unit_of(i), page[i].length, page[i].key);
 	f->op.peer = (uint16_t)p;
 	f->op.peer_ref = ref[p];
 	f->op.deadline_ns = w->now_ns + (chance(10) ? 1000000000ull : chance(20000000));

@@ -216,6 +216,152 @@ static void one_cqe_retires_the_earlier_wqes_of_its_queue_too(void **state)
 	}
 }
 
+/* ---- completions that stand for several WQEs ---- */
+
+/* Buckets 0..n-1, all on one queue. */
+static void buckets_get(struct world *w, unsigned n)
+{
+	struct op op = page_op(w, 0, 0, 64, 0);
+
+	op.kind = OP_READ;
+	op.region = REGION_SHARD;
+	for (unsigned i = 0; i < n; i++) {
+		struct op_segment s = home_at(i * 64, 64);
+
+		op.cookie = i;
+		op.offset = i * 64;
+		client_submit(client, &op, &s);
+	}
+	world_settle(w);
+	nic_pull(w);
+	assert_int_equal(w->wqes, n);
+}
+
+static void an_error_amid_silent_reads_ends_each_once_with_its_own_status(void **state)
+{
+	const unsigned n = RAIL_SIGNAL_WQES, bad = RAIL_SIGNAL_WQES / 2;
+	struct world *w = *state;
+	struct op_done done;
+
+	buckets_get(w, n);
+	for (unsigned i = 0; i < bad; i++)
+		assert_false(nic_complete(w, 0, 0)); /* done, and nobody is told */
+	world_settle(w);
+	assert_false(client_done(client, &done));
+	assert_true(nic_complete(w, 0, DV_SYNDROME_REMOTE_ACCESS));
+	world_settle(w);
+	for (unsigned i = 0; i < bad; i++)
+		client_expect(client, i, OP_HIT);
+	client_expect(client, bad, OP_NIC_ERROR);
+	assert_false(client_done(client, &done)); /* the NIC is not done with the others */
+	world_hear(w, RAIL_PEER_BROKEN);
+	nic_flush(w, peer);
+	world_settle(w);
+	for (unsigned i = bad + 1; i < n; i++)
+		client_expect(client, i, OP_PEER_DOWN);
+	assert_false(client_done(client, &done));
+	assert_int_equal(w->rail->wqes, 0);
+}
+
+static void a_flushed_wqe_vouches_for_none_before_it(void **state)
+{
+	struct world *w = *state;
+	struct op_done done;
+
+	buckets_get(w, RAIL_SIGNAL_WQES);
+	/* A device that tells only of the last WQE of a queue that failed. */
+	for (unsigned i = 0; i + 1 < RAIL_SIGNAL_WQES; i++)
+		assert_false(nic_complete(w, 0, 0));
+	nic_complete(w, 0, DV_SYNDROME_FLUSHED);
+	world_settle(w);
+	for (unsigned i = 0; i < RAIL_SIGNAL_WQES; i++)
+		client_expect(client, i, OP_PEER_DOWN);
+	assert_false(client_done(client, &done));
+	world_hear(w, RAIL_PEER_BROKEN);
+}
+
+static void payload_that_completed_silently_is_not_followed_by_its_head(void **state)
+{
+	struct world *w = *state;
+	struct op_done done;
+
+	for (unsigned i = 0; i < RAIL_SIGNAL_WQES; i++) {
+		page_put(w, i, 4096, i + 1);
+		page_get(w, client, i, i, 4096, i + 1, i * 4096);
+	}
+	world_settle(w);
+	nic_pull(w);
+	for (unsigned i = 0; i + 1 < RAIL_SIGNAL_WQES; i++)
+		assert_false(nic_complete(w, 0, 0));
+	world_settle(w);
+	nic_pull(w);
+	assert_int_equal(w->wqes, 1); /* the last payload, and no head */
+	assert_true(nic_complete(w, 0, 0));
+	world_settle(w);
+	nic_pull(w);
+	assert_int_equal(w->wqes, 1);
+	assert_int_equal(w->wqe[0].rkey, WORLD_HEADS_RKEY);
+	assert_int_equal(w->wqe[0].bytes, RAIL_SIGNAL_WQES * sizeof(struct page_head));
+	/* One of them was taken away meanwhile, and one head is not written. */
+	page_head_retire(&w->heads[3]);
+	assert_false(client_done(client, &done));
+	nic_complete(w, 0, 0);
+	world_settle(w);
+	for (unsigned i = 0; i < RAIL_SIGNAL_WQES; i++)
+		client_expect(client, i, i == 3 ? OP_STALE : OP_HIT);
+	assert_int_equal(world_counter(w, COUNTER_pages_stale), 1);
+}
+
+static void heads_that_were_read_together_and_not_written_are_all_stale(void **state)
+{
+	struct world *w = *state;
+
+	for (unsigned round = 0; round < 2; round++) { /* the second in the same request slots */
+		for (unsigned i = 0; i < RAIL_SIGNAL_WQES; i++) {
+			page_put(w, i, 4096, i + 1);
+			page_get(w, client, i, i, 4096, i + 1, i * 4096);
+		}
+		world_settle(w);
+		nic_pull(w);
+		while (w->wqes)
+			nic_complete(w, 0, 0);
+		world_settle(w);
+		nic_pull(w);
+		assert_int_equal(w->wqes, 1);
+		if (round == 1)
+			w->wqe[0].sges = 0; /* the NIC says it is done, and moved nothing */
+		nic_complete(w, 0, 0);
+		world_settle(w);
+		for (unsigned i = 0; i < RAIL_SIGNAL_WQES; i++)
+			client_expect(client, i, round == 1 ? OP_STALE : OP_HIT);
+	}
+}
+
+static void an_error_of_heads_read_together_is_the_error_of_each(void **state)
+{
+	struct world *w = *state;
+	struct op_done done;
+
+	for (unsigned i = 0; i < RAIL_SIGNAL_WQES; i++) {
+		page_put(w, i, 4096, i + 1);
+		page_get(w, client, i, i, 4096, i + 1, i * 4096);
+	}
+	world_settle(w);
+	nic_pull(w);
+	while (w->wqes)
+		nic_complete(w, 0, 0);
+	world_settle(w);
+	nic_pull(w);
+	assert_int_equal(w->wqes, 1);
+	nic_complete(w, 0, DV_SYNDROME_REMOTE_ACCESS);
+	world_settle(w);
+	for (unsigned i = 0; i < RAIL_SIGNAL_WQES; i++)
+		client_expect(client, i, OP_NIC_ERROR);
+	assert_false(client_done(client, &done));
+	world_hear(w, RAIL_PEER_BROKEN);
+	assert_int_equal(w->rail->requests_free, RAIL_REQUESTS);
+}
+
 static void completions_that_name_nothing_outstanding_are_counted_and_ignored(void **state)
 {
 	struct world *w = *state;
@@ -290,6 +436,11 @@ int main(void)
 		TEST(a_bucket_is_answered_without_a_head),
 		TEST(an_error_breaks_the_lane_once_and_everything_ends_after_its_last_wqe),
 		TEST(one_cqe_retires_the_earlier_wqes_of_its_queue_too),
+		TEST(an_error_amid_silent_reads_ends_each_once_with_its_own_status),
+		TEST(a_flushed_wqe_vouches_for_none_before_it),
+		TEST(payload_that_completed_silently_is_not_followed_by_its_head),
+		TEST(heads_that_were_read_together_and_not_written_are_all_stale),
+		TEST(an_error_of_heads_read_together_is_the_error_of_each),
 		TEST(completions_that_name_nothing_outstanding_are_counted_and_ignored),
 		TEST(the_second_block_of_a_wqe_is_not_a_wqe),
 		TEST(without_the_head_check_the_payload_is_enough),

@@ -142,6 +142,43 @@ static void retransmitted_payload_never_gets_past_the_head(void **state)
 	assert_true(hits && stale);
 }
 
+/* Eight pages side by side, one of them overwritten at every moment: only that one is stale. */
+static void of_pages_whose_heads_are_read_together_only_the_overwritten_one_is_stale(void **state)
+{
+	struct dv_fault fault = {
+		.seed = 9, .retransmit_percent = 40, .shuffle = true, .delay_steps_max = 5};
+	unsigned hits = 0, stale = 0;
+
+	(void)state;
+	dv_soft_faults(pair->near, &fault);
+	for (unsigned i = 0; i < 8; i++)
+		page_put(w, 40 + i, 4000, 1000 + i);
+	for (unsigned round = 0; round < 400; round++) {
+		unsigned victim = round % 8;
+		struct op_done done;
+
+		for (unsigned i = 0; i < 8; i++)
+			page_get(w, client, i, 40 + i, 4000, 1000 + i, i * 4096);
+		for (unsigned i = 0; i < round / 8 % 32; i++)
+			pair_step(pair);
+		page_head_retire(&w->heads[40 + victim]);
+		memset(w->pool + (40 + victim) * PAGE_UNIT, 0xee, 4000);
+		pair_run(pair, 50);
+		page_put(w, 40 + victim, 4000, 1000 + victim);
+		for (unsigned i = 0; i < 8; i++) {
+			assert_true(client_done(client, &done));
+			assert_true(done.status == OP_HIT || done.cookie == victim);
+			*(done.status == OP_HIT ? &hits : &stale) += done.cookie == victim;
+			if (done.status == OP_HIT)
+				assert_true(page_arrived(
+					w, 40 + (uint32_t)done.cookie, 4000, done.cookie * 4096));
+			else
+				assert_int_equal(done.status, OP_STALE);
+		}
+	}
+	assert_true(hits && stale);
+}
+
 static void a_link_that_is_down_ends_with_retries_exceeded(void **state)
 {
 	struct dv_fault fault = {.link_down = true};
@@ -264,6 +301,9 @@ static void random_reads_under_faults_are_right_or_not_hits(void **state)
 	bool live[64] = {false};
 
 	(void)state;
+	gone();
+	peer = pair_peer_new(pair, 3, 33, 4);
+	peer_add(w, &peer->peer);
 	print_message("SEED=%llu\n", (unsigned long long)x);
 	dv_soft_faults(pair->near, &fault);
 	for (unsigned round = 0; round < 6000; round++) {
@@ -308,6 +348,7 @@ int main(void)
 		TEST(a_head_that_changes_between_payload_and_head_read_is_stale),
 		TEST(every_moment_of_an_overwrite_is_noticed),
 		TEST(retransmitted_payload_never_gets_past_the_head),
+		TEST(of_pages_whose_heads_are_read_together_only_the_overwritten_one_is_stale),
 		TEST(a_link_that_is_down_ends_with_retries_exceeded),
 		TEST(the_rails_own_deadline_comes_before_the_nics),
 		TEST(an_error_on_one_queue_ends_everything_and_a_new_peer_works),

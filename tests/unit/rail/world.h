@@ -117,9 +117,11 @@ bool page_arrived(const struct world *w, uint32_t unit, uint32_t length, uint64_
 
 /* Takes what doorbells were rung for into w->wqe; checks the bytes of every WQE. */
 void nic_pull(struct world *w);
-/* Executes w->wqe[i] and writes its CQE: moves the bytes when `syndrome` is 0, else breaks its QP.
+/*
+ * Executes w->wqe[i]: moves the bytes when `syndrome` is 0, else breaks its QP. Returns whether it
+ * wrote a CQE: always for an error, else when the WQE asks for one.
  */
-void nic_complete(struct world *w, unsigned i, uint8_t syndrome);
+bool nic_complete(struct world *w, unsigned i, uint8_t syndrome);
 /* dv_qp_error(): all that is outstanding on the peer's QPs is flushed. */
 void nic_flush(struct world *w, const struct rail_peer *peer);
 /* A CQE out of nowhere. */

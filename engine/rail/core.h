@@ -154,9 +154,9 @@ unsigned rail_reap(struct rail *rail);
 
 /* request.c */
 struct request *request_new(struct rail *rail);
-/* Room for the segments of `op`, copied from the ring; false: no blocks now. */
-bool request_copy_segments(
-	struct rail *rail, struct request *request, const struct ring_consumer *ops);
+/* Copies the segments of its op from the ring, slot `from` and on; false: no blocks for them now. */
+bool request_copy_segments(struct rail *rail, struct request *request,
+	const struct ring_consumer *ops, uint32_t from);
 /* Counts the regions it names as used. */
 void request_hold_regions(struct rail *rail, struct request *request);
 /* Nothing of it is with the NIC: answers, and frees it. */

@@ -25,8 +25,8 @@ struct request *request_new(struct rail *rail)
 	return request;
 }
 
-bool request_copy_segments(
-	struct rail *rail, struct request *request, const struct ring_consumer *ops)
+bool request_copy_segments(struct rail *rail, struct request *request,
+	const struct ring_consumer *ops, uint32_t from)
 {
 	uint32_t blocks = op_slots(request->op.segments) - 1;
 	uint16_t at = request->number;
@@ -40,7 +40,7 @@ bool request_copy_segments(
 			rail->block_next[at] = next;
 			at = next;
 		}
-		memcpy(&rail->block[at], ring_slot_old(ops, 1 + i), sizeof(rail->block[at]));
+		memcpy(&rail->block[at], ring_slot_old(ops, from + i), sizeof(rail->block[at]));
 	}
 	return true;
 }

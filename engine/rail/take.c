@@ -5,22 +5,22 @@
  */
 #include "engine/rail/core.h"
 
-/* Could the largest consequences of one more op of this channel be borne now? */
-static bool take_possible(struct rail *rail, struct channel_slot *slot)
+/* Of how many more ops of this channel could the largest consequences be borne now? */
+static uint32_t take_limit(struct rail *rail, struct channel_slot *slot)
 {
 	struct rail_channel *channel = slot->channel;
 	uint32_t owed = channel->in_flight + slot->fresh;
-	int32_t room;
-
-	if (!rail->requests_free || rail->taken_bytes >= RAIL_IN_FLIGHT_BYTES)
-		return false;
+	uint32_t limit = RAIL_TAKE_BURST;
 	/* A completion that is owed always finds room, however slow the client. */
-	room = ring_room(&channel->done, owed + 1);
+	int32_t room = ring_room(&channel->done, owed + limit);
+
 	if (unlikely(room < 0)) {
 		channel_break(rail, channel);
-		return false;
+		return 0;
 	}
-	return (uint32_t)room > owed;
+	if (unlikely((uint32_t)room < owed + limit))
+		limit = (uint32_t)room > owed ? (uint32_t)room - owed : 0;
+	return limit < rail->requests_free ? limit : rail->requests_free;
 }
 
 static bool op_possible(const struct op *op)
@@ -104,63 +104,76 @@ static void take_start(
 	peer_route(rail, request);
 }
 
-/* Takes the op at the head of the ring, of which `ready` slots are filled; false: it stays there.
+/*
+ * Takes the op that starts `at` slots after the head of the ring, where `ready` slots are filled.
+ * Returns how many slots it has; 0: it stays there.
  */
-static bool take_op(struct rail *rail, struct rail_channel *channel, uint32_t ready)
+static uint32_t take_op(
+	struct rail *rail, struct rail_channel *channel, uint32_t at, uint32_t ready)
 {
 	struct request *request = request_new(rail);
 	uint32_t slots;
 	bool possible;
 
-	memcpy(&request->op, ring_slot_old(&channel->ops, 0), sizeof(request->op));
+	memcpy(&request->op, ring_slot_old(&channel->ops, at), sizeof(request->op));
 	slots = op_slots(request->op.segments);
-	if (unlikely(slots > ready) && slots > (uint32_t)ring_ready_now(&channel->ops)) {
+	if (unlikely(slots > ready) && slots > (uint32_t)ring_ready_now(&channel->ops) - at) {
 		/* Clients publish whole ops: this one is not a client of ours. */
 		request->op.segments = 0;
 		request_free(rail, request);
 		channel_break(rail, channel);
-		return false;
+		return 0;
 	}
 	if (unlikely(request->op.segments > SEGMENTS_MAX))
 		request->op.segments = 0; /* refused below; all its slots are skipped */
-	if (unlikely(!request_copy_segments(rail, request, &channel->ops))) {
+	if (unlikely(!request_copy_segments(rail, request, &channel->ops, at + 1))) {
 		request->op.segments = 0;
 		request_free(rail, request);
 		rail->blocked = true;
-		return false;
+		return 0;
 	}
 	possible = request_possible(rail, channel, request);
 	/* A client may name a region whose RAIL_REGION_ADD arrived after we looked: it came before
 	 * the op did, so it is there now. The op stays in its ring until that was obeyed. */
 	if (unlikely(!possible && ring_ready(&rail->inbox.command_in) > 0)) {
 		request_free(rail, request);
-		return false;
+		return 0;
 	}
-	ring_release(&channel->ops, slots);
 	take_start(rail, channel, request, possible);
-	return true;
+	return slots;
 }
 
 static unsigned take_channel(struct rail *rail, struct channel_slot *slot)
 {
 	struct rail_channel *channel = slot->channel;
+	uint32_t limit, slots, ready, at = 0;
 	unsigned n = 0;
 
 	if (unlikely(channel->stopping || channel->broken))
 		return 0;
+	ready = (uint32_t)ring_ready(&channel->ops);
+	if (ready == 0)
+		return 0;
+	limit = take_limit(rail, slot);
 	while (n < RAIL_TAKE_BURST) {
-		int32_t ready = ring_ready(&channel->ops);
-
-		if (ready == 0)
+		/* What was taken is still in the ring: look behind it. */
+		if (at >= ready)
+			ready = (uint32_t)ring_look(&channel->ops, RING_LOOK);
+		if (at >= ready)
 			break;
-		if (!take_possible(rail, slot)) {
+		if (n == limit || rail->taken_bytes >= RAIL_IN_FLIGHT_BYTES) {
 			rail->blocked = true;
 			break;
 		}
-		if (!take_op(rail, channel, (uint32_t)ready))
+		slots = take_op(rail, channel, at, ready - at);
+		if (!slots)
 			break;
+		at += slots;
 		n++;
 	}
+	/* Copied: the client may use the slots again. */
+	if (n)
+		ring_release(&channel->ops, at);
 	return n;
 }
 

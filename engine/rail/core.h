@@ -93,7 +93,7 @@ struct rail {
 	void *heads_handle;
 
 	/* owner: poll core; all below */
-	alignas(64) struct link live; /* requests under way, in take order */
+	alignas(64) uint64_t live[RAIL_REQUESTS / 64]; /* requests under way */
 	struct link lanes;
 	uint64_t wake[CHANNELS_MAX / 64];  /* channels that got completions since rail_wake() */
 	uint64_t fresh[CHANNELS_MAX / 64]; /* channels with completions to publish */
@@ -114,8 +114,9 @@ struct rail {
 	struct request request[RAIL_REQUESTS];
 	struct op_segments block[REQUEST_BLOCKS];
 	struct lane lane[LANES_MAX];
-	/* owner: the NIC, from the post of a READ of heads to its CQE; by its first request */
-	alignas(4096) struct page_head head[RAIL_REQUESTS][RAIL_HEADS_SPAN];
+	/* owner: the NIC, from the post of a READ of heads to its CQE; a span for each request that
+	 * can be its first */
+	alignas(4096) struct page_head head[RAIL_REQUESTS * RAIL_HEADS_SPAN];
 };
 static_assert(offsetof(struct rail, unrung) == 64, "the CQ has its line");
 static_assert(offsetof(struct rail, now_ns) == 128, "the line of every step is one");
@@ -127,6 +128,50 @@ static inline uint64_t rail_now(struct rail *rail)
 	if (!rail->now_ns)
 		rail->now_ns = clock_now_ns();
 	return rail->now_ns;
+}
+
+/* ---- requests under way: from the take, when nothing was wrong with it, to the answer ---------- */
+
+static inline void live_add(struct rail *rail, const struct request *request)
+{
+	rail->live[request->number / 64] |= 1ull << request->number % 64;
+}
+
+static inline void live_remove(struct rail *rail, const struct request *request)
+{
+	rail->live[request->number / 64] &= ~(1ull << request->number % 64);
+}
+
+/* The first one from that number on; NULL: there is none. Those that end meanwhile are left out. */
+static inline struct request *live_from(struct rail *rail, unsigned number)
+{
+	while (number < RAIL_REQUESTS) {
+		uint64_t left = rail->live[number / 64] >> number % 64;
+
+		if (left)
+			return &rail->request[number + (unsigned)__builtin_ctzll(left)];
+		number = (number / 64 + 1) * 64;
+	}
+	return NULL;
+}
+
+/* A free slot, emptied; there is one. */
+static inline struct request *request_new(struct rail *rail)
+{
+	struct request *request = &rail->request[rail->request_stack[--rail->requests_free]];
+
+	request->lane = NULL;
+	link_init(&request->pending);
+	request->posted = 0;
+	request->segment_done = 0;
+	request->block = request->number;
+	request->outstanding = 0;
+	request->segment = 0;
+	request->stage = REQUEST_PAYLOAD;
+	request->status = OP_HIT;
+	request->counted = false;
+	request->expired = false;
+	return request;
 }
 
 static inline void rail_count(struct rail *rail, enum counter which, uint64_t n)
@@ -153,7 +198,6 @@ unsigned rail_post(struct rail *rail);
 unsigned rail_reap(struct rail *rail);
 
 /* request.c */
-struct request *request_new(struct rail *rail);
 /* Copies the segments of its op from the ring, slot `from` and on; false: no blocks for them now. */
 bool request_copy_segments(struct rail *rail, struct request *request,
 	const struct ring_consumer *ops, uint32_t from);

@@ -46,10 +46,8 @@ static unsigned expire_all(struct rail *rail, uint64_t now)
 	uint64_t nearest = UINT64_MAX;
 	unsigned n = 0;
 
-	for (struct link *at = rail->live.next, *next; at != &rail->live; at = next) {
-		struct request *request = container_of(at, struct request, live);
-
-		next = at->next; /* expire() ends this request at most */
+	for (struct request *request = live_from(rail, 0); request;
+		request = live_from(rail, request->number + 1u)) {
 		if (request->deadline_ns <= now) {
 			n++;
 			if (!expire(rail, request, now))

@@ -90,13 +90,10 @@ static void channel_stop(struct rail *rail, struct rail_channel *channel)
 		return;
 	}
 	/* The channel is gone with its last request: not looked at from here on. */
-	for (struct link *at = rail->live.next, *next; at != &rail->live; at = next) {
-		struct request *request = container_of(at, struct request, live);
-
-		next = at->next;
+	for (struct request *request = live_from(rail, 0); request;
+		request = live_from(rail, request->number + 1u))
 		if (request->channel == id)
 			request_stop(rail, request, limit_ns);
-	}
 }
 
 /* ---- regions -------------------------------------------------------------------------------- */
@@ -137,13 +134,10 @@ static void region_drop(struct rail *rail, uint32_t id)
 static void stop(struct rail *rail)
 {
 	rail->stopping = true;
-	for (struct link *at = rail->live.next, *next; at != &rail->live; at = next) {
-		struct request *request = container_of(at, struct request, live);
-
-		next = at->next;
+	for (struct request *request = live_from(rail, 0); request;
+		request = live_from(rail, request->number + 1u))
 		if (!request->lane)
 			request_end(rail, request, OP_CANCELLED);
-	}
 }
 
 void rail_finish(struct rail *rail)

@@ -38,7 +38,6 @@ static void rail_init(struct rail *rail, const struct rail_options *options)
 	rail->options = *options;
 	rail->nearest_ns = UINT64_MAX;
 	link_init(&rail->waiting);
-	link_init(&rail->live);
 	link_init(&rail->lanes);
 	for (unsigned i = 0; i < NODES_MAX; i++)
 		link_init(&rail->peer[i].parked);

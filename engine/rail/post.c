@@ -183,8 +183,8 @@ static struct request *head_to_add(
 	if (at == &lane->heads || request->op.region != first->op.region)
 		return NULL;
 	unit = head_unit(request);
-	return unit >= last_unit && unit - last_unit <= RAIL_HEADS_GAP &&
-			       unit - head_unit(first) < RAIL_HEADS_SPAN
+	/* One before the last is very far behind it. */
+	return unit - last_unit <= RAIL_HEADS_GAP && unit - head_unit(first) < RAIL_HEADS_SPAN
 		       ? request
 		       : NULL;
 }
@@ -192,17 +192,17 @@ static struct request *head_to_add(
 /* Takes from lane->heads the first request and those its READ has room for. Returns the heads. */
 static uint32_t heads_gather(struct rail *rail, struct lane *lane, struct request *first)
 {
-	struct page_head *heads = rail->head[first->number];
+	uint32_t place = first->number * RAIL_HEADS_SPAN;
 	uint64_t unit = head_unit(first);
 	struct request *request = first, *next;
 
 	for (;;) {
-		struct page_head *head = &heads[unit - head_unit(first)];
+		uint32_t head = place + (uint32_t)(unit - head_unit(first));
 
 		next = head_to_add(lane, request->pending.next, first, unit);
 		link_remove(&request->pending);
 		/* A head that is not written must not be mistaken for one that was here before. */
-		memset(head, 0, sizeof(*head));
+		memset(&rail->head[head], 0, sizeof(rail->head[head]));
 		request->head = head;
 		request->outstanding++;
 		if (!next)
@@ -225,7 +225,7 @@ static bool post_heads(struct rail *rail, struct lane *lane)
 {
 	struct request *first = container_of(lane->heads.next, struct request, pending);
 	struct lane_qp *qp = lane_pick(rail, lane, sizeof(struct page_head));
-	struct dv_sge sge = {.address = (uintptr_t)rail->head[first->number],
+	struct dv_sge sge = {.address = (uintptr_t)&rail->head[first->number * RAIL_HEADS_SPAN],
 		.lkey = rail->heads_lkey};
 
 	if (!qp)

@@ -5,11 +5,11 @@
  */
 #include "engine/rail/core.h"
 
-static bool head_matches(const struct request *request)
+static bool head_matches(const struct rail *rail, const struct request *request)
 {
 	const struct op *op = &request->op;
 
-	return page_head_is(request->head, &op->key, op->generation, op->length);
+	return page_head_is(&rail->head[request->head], &op->key, op->generation, op->length);
 }
 
 /* Nothing of it is with the NIC, and nothing waits to be posted. */
@@ -20,7 +20,7 @@ static void request_advance(struct rail *rail, struct request *request)
 	if (unlikely(request->status != OP_HIT)) {
 		request_end(rail, request, request->status);
 	} else if (request->stage == REQUEST_HEAD) {
-		request_end(rail, request, head_matches(request) ? OP_HIT : OP_STALE);
+		request_end(rail, request, head_matches(rail, request) ? OP_HIT : OP_STALE);
 	} else if (request->op.kind != OP_PAGE || unlikely(rail->options.skip_head_check)) {
 		request_end(rail, request, OP_HIT);
 	} else if (unlikely(lane->state != LANE_OPEN)) {

@@ -6,25 +6,6 @@
  */
 #include "engine/rail/core.h"
 
-struct request *request_new(struct rail *rail)
-{
-	struct request *request = &rail->request[rail->request_stack[--rail->requests_free]];
-
-	request->lane = NULL;
-	request->posted = 0;
-	request->segment_done = 0;
-	request->block = request->number;
-	request->segment = 0;
-	request->outstanding = 0;
-	request->stage = REQUEST_PAYLOAD;
-	request->status = OP_HIT;
-	request->counted = false;
-	request->expired = false;
-	link_init(&request->pending);
-	link_init(&request->live);
-	return request;
-}
-
 bool request_copy_segments(struct rail *rail, struct request *request,
 	const struct ring_consumer *ops, uint32_t from)
 {
@@ -150,8 +131,9 @@ void request_end(struct rail *rail, struct request *request, enum op_status stat
 		request_leave_lane(rail, request);
 	else if (link_linked(&request->pending))
 		rail->parked--;
-	link_remove(&request->pending);
-	link_remove(&request->live);
+	if (unlikely(link_linked(&request->pending)))
+		link_remove(&request->pending);
+	live_remove(rail, request);
 	if (request->counted)
 		request_release_regions(rail, request);
 	count_end(rail, request, status);

@@ -79,26 +79,23 @@ struct request {
 	alignas(64) struct op op;
 	/* owner: poll core; moves with every piece */
 	alignas(64) struct lane *lane; /* NULL while parked */
+	struct link pending; /* lane->pending, lane->heads, or peer_slot.parked */
+	uint64_t deadline_ns;          /* when it is looked at next */
 	uint32_t posted;               /* payload bytes in WQEs so far */
 	uint32_t segment_done;         /* bytes of the segment at the cursor posted so far */
+	uint32_t head;       /* while its page head is being read: where in rail->head[] it will be */
+	uint16_t heads_next; /* the next request of the same READ; REQUEST_NONE: last */
 	uint16_t block;                /* cursor: block and segment in it */
 	uint16_t outstanding;          /* WQEs posted and not retired */
+	uint16_t number;
+	uint16_t channel;              /* id */
 	uint8_t segment;
 	uint8_t stage;  /* enum request_stage */
 	uint8_t status; /* OP_HIT: nothing went wrong so far */
 	bool counted;   /* its region users are counted: validation passed */
-	uint16_t number;
-	uint16_t channel;    /* id */
-	struct link pending; /* lane->pending, lane->heads, or peer_slot.parked */
-	/* owner: poll core; written at both ends of a request's life */
-	alignas(64) struct link live; /* rail->live: every request under way, in take order */
-	uint64_t deadline_ns;         /* when it is looked at next */
-	/* while its page head is being read */
-	const struct page_head *head; /* where it will be */
-	uint16_t heads_next;          /* the next request of the same READ; REQUEST_NONE: last */
-	bool expired;                 /* past its own deadline: the answer is OP_TIMEOUT */
+	bool expired;   /* past its own deadline: the answer is OP_TIMEOUT */
 };
-static_assert(sizeof(struct request) == 192, "three cache lines");
+static_assert(sizeof(struct request) == 128, "two cache lines");
 static_assert((SEGMENTS_MAX + 1) * 1 + PAGE_BYTES_MAX / SLICE_BYTES < 1u << 16,
 	"a request's WQEs are counted in 16 bits");
 

@@ -100,7 +100,7 @@ static void take_start(
 		request->deadline_ns = now + REQUEST_DEADLINE_MAX_NS;
 	if (request->deadline_ns < rail->nearest_ns)
 		rail->nearest_ns = request->deadline_ns;
-	link_append(&rail->live, &request->live);
+	live_add(rail, request);
 	peer_route(rail, request);
 }
 

@@ -192,6 +192,13 @@ static void one_queue_is_kept_from_long_reads_and_small_ones_keep_off_the_others
 			assert_int_equal(queued(new, q), 6 / (qps - 1));
 		assert_int_equal(queued(new, qps - 1), 3 * RAIL_SIGNAL_WQES);
 		world_run(w);
+		/* Once the long ones are done, all are as good as the last. */
+		for (unsigned i = 0; i < qps * RAIL_SIGNAL_WQES; i++)
+			client_submit(client, &op, &s);
+		world_settle(w);
+		for (unsigned q = 0; q < qps; q++)
+			assert_int_equal(queued(new, q), RAIL_SIGNAL_WQES);
+		world_run(w);
 		peer_drop(w, new);
 		world_settle(w);
 		world_hear(w, RAIL_PEER_RETURNED);

@@ -130,7 +130,7 @@ static inline uint64_t rail_now(struct rail *rail)
 	return rail->now_ns;
 }
 
-/* ---- requests under way: from the take, when nothing was wrong with it, to the answer ---------- */
+/* ---- requests under way: from the take, when nothing was wrong with it, to the answer ---- */
 
 static inline void live_add(struct rail *rail, const struct request *request)
 {
@@ -174,6 +174,15 @@ static inline struct request *request_new(struct rail *rail)
 	return request;
 }
 
+/* Queues a request that has something to post. */
+static inline void lane_queue(struct rail *rail, struct lane *lane, struct request *request)
+{
+	link_append(request->stage == REQUEST_HEAD ? &lane->heads : &lane->pending,
+		&request->pending);
+	if (!link_linked(&lane->waiting))
+		link_append(&rail->waiting, &lane->waiting);
+}
+
 static inline void rail_count(struct rail *rail, enum counter which, uint64_t n)
 {
 	shm_count(&rail->counter[which], n);
@@ -198,7 +207,7 @@ unsigned rail_post(struct rail *rail);
 unsigned rail_reap(struct rail *rail);
 
 /* request.c */
-/* Copies the segments of its op from the ring, slot `from` and on; false: no blocks for them now. */
+/* Copies the segments of its op from the ring, slot `from` on; false: no blocks for them now. */
 bool request_copy_segments(struct rail *rail, struct request *request,
 	const struct ring_consumer *ops, uint32_t from);
 /* Counts the regions it names as used. */

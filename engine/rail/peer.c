@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Lanes: added, broken, dropped, returned; and requests whose peer has none. Poll core only.
- * Nothing here runs per op when all is well, apart from peer_route(), lane_queue() and
- * lane_qp_find().
+ * Nothing here runs per op when all is well, apart from peer_route() and lane_qp_find().
  */
 #include "engine/rail/core.h"
 
@@ -84,14 +83,6 @@ static void say_wanted(struct rail *rail, struct peer_slot *slot, const struct o
 	slot->wanted = true;
 	slot->wanted_ref = op->peer_ref;
 	rail_say(rail, &event);
-}
-
-void lane_queue(struct rail *rail, struct lane *lane, struct request *request)
-{
-	link_append(request->stage == REQUEST_HEAD ? &lane->heads : &lane->pending,
-		&request->pending);
-	if (!link_linked(&lane->waiting))
-		link_append(&rail->waiting, &lane->waiting);
 }
 
 /* What is not posted ends, or is left to end with its last WQE. */

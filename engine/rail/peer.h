@@ -89,8 +89,6 @@ void lane_break(struct rail *rail, struct lane *lane, uint32_t syndrome);
 void lane_drop(struct rail *rail, uint16_t peer, uint32_t ref, const struct rail_peer *object);
 /* Gives a dropped lane back when nothing is outstanding on it. */
 void lane_return_if_drained(struct rail *rail, struct lane *lane);
-/* Queues a request that has something to post. */
-void lane_queue(struct rail *rail, struct lane *lane, struct request *request);
 
 /*
  * A lane that retires nothing for LANE_STALL_NS keeps what it has, but the rail's budgets are for

@@ -42,14 +42,11 @@ static struct lane_qp *pick_bulk(struct lane *lane)
 	return best;
 }
 
-/* The queue of the run under way, else the shortest of those with no long READ on them. */
-static struct lane_qp *pick_small(struct lane *lane)
+/* The shortest of those with no long READ on them: a run of small ones starts there. */
+static struct lane_qp *pick_shortest(struct lane *lane)
 {
-	struct lane_qp *best = lane->run;
+	struct lane_qp *best = &lane->qp[lane->peer->qps - 1];
 
-	if (best && best->silent && !best->bulk_bytes && qp_has_room(best))
-		return best;
-	best = &lane->qp[lane->peer->qps - 1];
 	for (unsigned i = 0; i + 1 < lane->peer->qps; i++) {
 		struct lane_qp *qp = &lane->qp[i];
 
@@ -61,12 +58,18 @@ static struct lane_qp *pick_small(struct lane *lane)
 }
 
 /* NULL: there is no room for the largest WQE now. */
-static struct lane_qp *lane_pick(struct rail *rail, struct lane *lane, uint32_t bytes)
+static inline struct lane_qp *lane_pick(struct rail *rail, struct lane *lane, uint32_t bytes)
 {
+	struct lane_qp *run = lane->run;
+
 	/* Every WQE, signalled or not, may produce a CQE when its QP fails. */
 	if (unlikely(rail->wqes >= rail->cq.cqe_cnt || rail->wqes >= CQ_DEPTH))
 		return NULL;
-	return bytes > RAIL_SMALL_BYTES ? pick_bulk(lane) : pick_small(lane);
+	if (bytes > RAIL_SMALL_BYTES)
+		return pick_bulk(lane);
+	if (likely(run && run->silent && !run->bulk_bytes && qp_has_room(run)))
+		return run;
+	return pick_shortest(lane);
 }
 
 /* Should the next WQE of the queue ask for a completion? Counts it. */
@@ -109,6 +112,20 @@ static void post_wqe(struct rail *rail, struct lane_qp *qp, struct request *requ
 		qp->rung_next = rail->unrung;
 		rail->unrung = qp;
 	}
+}
+
+/* Most pages have one segment: the cursor is `posted` alone. */
+static void gather_one(const struct rail *rail, struct request *request, uint32_t limit,
+	struct dv_sge *ret_sge, unsigned *ret_sges)
+{
+	const struct op_segment *s = &rail->block[request->number].segment[0];
+	const struct region_slot *region = &rail->region[s->region];
+
+	ret_sge->address = region->base + s->offset + request->posted;
+	ret_sge->bytes = limit;
+	ret_sge->lkey = region->lkey;
+	request->posted += limit;
+	*ret_sges = 1;
 }
 
 /* Gathers up to `limit` bytes of destination from the cursor on, and moves it. Returns how many. */
@@ -161,7 +178,10 @@ static bool post_piece(struct rail *rail, struct lane *lane, struct request *req
 	qp = lane_pick(rail, lane, limit);
 	if (!qp)
 		return false;
-	limit = gather(rail, request, limit, sge, &sges);
+	if (likely(request->op.segments == 1))
+		gather_one(rail, request, limit, sge, &sges);
+	else
+		limit = gather(rail, request, limit, sge, &sges);
 	request->outstanding++;
 	post_wqe(rail, qp, request, &lane->peer->region[request->op.region], offset, sge, sges,
 		limit);

@@ -58,28 +58,40 @@ static void heads_retire(struct rail *rail, uint16_t first, uint32_t syndrome)
 	}
 }
 
-/* Retires the oldest WQE of the queue. */
-static void retire(struct rail *rail, struct lane_qp *qp, uint32_t syndrome)
+/*
+ * Retires the WQEs of the queue before `end`, oldest first; the last of them with `syndrome`, those
+ * before it with `earlier`.
+ */
+static void retire(struct rail *rail, struct lane_qp *qp, uint32_t end, uint32_t earlier,
+	uint32_t syndrome)
 {
-	struct wqe *wqe = &qp->wqe[qp->sq->ci & (QP_DEPTH - 1)];
-	struct request *request = &rail->request[wqe->request];
 	struct lane *lane = qp->lane;
+	uint32_t n = 0, bytes = 0, at = qp->sq->ci;
 
-	lane->moved++;
 	if (unlikely(lane->stalled))
 		lane_unstall(rail, lane);
-	qp->sq->ci += wqe->blocks;
-	wqe->blocks = 0;
-	if (wqe->bytes > RAIL_SMALL_BYTES)
-		qp->bulk_bytes -= wqe->bytes;
-	lane->bytes -= wqe->bytes;
-	rail->posted_bytes -= wqe->bytes;
-	lane->wqes--;
-	rail->wqes--;
-	if (request->stage == REQUEST_HEAD)
-		heads_retire(rail, wqe->request, syndrome);
-	else
-		request_retire(rail, request, syndrome);
+	while (at != end) {
+		struct wqe *wqe = &qp->wqe[at & (QP_DEPTH - 1)];
+		uint32_t of_this;
+
+		at += wqe->blocks;
+		of_this = at == end ? syndrome : earlier;
+		wqe->blocks = 0;
+		if (wqe->bytes > RAIL_SMALL_BYTES)
+			qp->bulk_bytes -= wqe->bytes;
+		bytes += wqe->bytes;
+		n++;
+		if (rail->request[wqe->request].stage == REQUEST_HEAD)
+			heads_retire(rail, wqe->request, of_this);
+		else
+			request_retire(rail, &rail->request[wqe->request], of_this);
+	}
+	qp->sq->ci = at;
+	lane->moved += n;
+	lane->wqes -= n;
+	lane->bytes -= bytes;
+	rail->wqes -= n;
+	rail->posted_bytes -= bytes;
 }
 
 /* A completion that names no WQE the device was told of is the device's mistake: only counted. */
@@ -109,11 +121,9 @@ static void reap_one(struct rail *rail, const struct dv_completion *completion)
 	lane = qp->lane;
 	/* The READs before an error were done: they are answered in order. Those before a flushed
 	 * one may have been flushed too, on a device that tells only of the last. */
-	while (qp->sq->ci != index)
-		retire(rail, qp, completion->syndrome == DV_SYNDROME_FLUSHED
-					 ? DV_SYNDROME_FLUSHED
-					 : 0);
-	retire(rail, qp, completion->syndrome);
+	retire(rail, qp, index + qp->wqe[index & (QP_DEPTH - 1)].blocks,
+		completion->syndrome == DV_SYNDROME_FLUSHED ? DV_SYNDROME_FLUSHED : 0,
+		completion->syndrome);
 	if (unlikely(completion->syndrome))
 		lane_break(rail, lane, completion->syndrome);
 	if (unlikely(lane->state == LANE_DROPPED))

@@ -30,6 +30,7 @@ void request_hold_regions(struct rail *rail, struct request *request)
 {
 	uint16_t block = request->number;
 
+	request->counted = true;
 	for (uint32_t i = 0; i < request->op.segments; i++) {
 		uint32_t at = i % REQUEST_SEGMENTS;
 
@@ -37,7 +38,12 @@ void request_hold_regions(struct rail *rail, struct request *request)
 			block = rail->block_next[block];
 		rail->region[rail->block[block].segment[at].region].users++;
 	}
-	request->counted = true;
+}
+
+static void region_release(struct rail *rail, uint32_t id)
+{
+	if (--rail->region[id].users == 0 && unlikely(rail->region[id].dropping))
+		region_return_if_unused(rail, id);
 }
 
 static void request_release_regions(struct rail *rail, const struct request *request)
@@ -46,23 +52,19 @@ static void request_release_regions(struct rail *rail, const struct request *req
 
 	for (uint32_t i = 0; i < request->op.segments; i++) {
 		uint32_t at = i % REQUEST_SEGMENTS;
-		uint32_t id;
 
 		if (i && at == 0)
 			block = rail->block_next[block];
-		id = rail->block[block].segment[at].region;
-		if (--rail->region[id].users == 0 && unlikely(rail->region[id].dropping))
-			region_return_if_unused(rail, id);
+		region_release(rail, rail->block[block].segment[at].region);
 	}
 }
 
 void request_free(struct rail *rail, struct request *request)
 {
 	uint16_t block = request->number;
-	uint32_t blocks = op_slots(request->op.segments) - 1;
 
 	/* The number of segments is the one request_copy_segments() went by, or it was refused. */
-	for (uint32_t i = 1; i < blocks; i++) {
+	for (uint32_t i = REQUEST_SEGMENTS; i < request->op.segments; i += REQUEST_SEGMENTS) {
 		block = rail->block_next[block];
 		rail->block_stack[rail->blocks_free++] = block;
 	}
@@ -134,7 +136,9 @@ void request_end(struct rail *rail, struct request *request, enum op_status stat
 	if (unlikely(link_linked(&request->pending)))
 		link_remove(&request->pending);
 	live_remove(rail, request);
-	if (request->counted)
+	if (likely(request->counted && request->op.segments == 1))
+		region_release(rail, rail->block[request->number].segment[0].region);
+	else if (request->counted)
 		request_release_regions(rail, request);
 	count_end(rail, request, status);
 	PROBE_COMPLETION(request->channel, request->op.cookie, rail->options.index, status,

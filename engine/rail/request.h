@@ -79,16 +79,16 @@ struct request {
 	alignas(64) struct op op;
 	/* owner: poll core; moves with every piece */
 	alignas(64) struct lane *lane; /* NULL while parked */
-	struct link pending; /* lane->pending, lane->heads, or peer_slot.parked */
-	uint64_t deadline_ns;          /* when it is looked at next */
-	uint32_t posted;               /* payload bytes in WQEs so far */
-	uint32_t segment_done;         /* bytes of the segment at the cursor posted so far */
-	uint32_t head;       /* while its page head is being read: where in rail->head[] it will be */
-	uint16_t heads_next; /* the next request of the same READ; REQUEST_NONE: last */
-	uint16_t block;                /* cursor: block and segment in it */
-	uint16_t outstanding;          /* WQEs posted and not retired */
+	struct link pending;   /* lane->pending, lane->heads, or peer_slot.parked */
+	uint64_t deadline_ns;  /* when it is looked at next */
+	uint32_t posted;       /* payload bytes in WQEs so far */
+	uint32_t segment_done; /* bytes of the segment at the cursor posted so far */
+	uint32_t head;         /* while its head is being read: where in rail->head[] */
+	uint16_t heads_next;   /* the next request of the same READ; REQUEST_NONE: last */
+	uint16_t block;        /* cursor: block and segment in it */
+	uint16_t outstanding;  /* WQEs posted and not retired */
 	uint16_t number;
-	uint16_t channel;              /* id */
+	uint16_t channel; /* id */
 	uint8_t segment;
 	uint8_t stage;  /* enum request_stage */
 	uint8_t status; /* OP_HIT: nothing went wrong so far */

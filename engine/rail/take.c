@@ -94,7 +94,12 @@ static void take_start(
 		request_end(rail, request, OP_TIMEOUT);
 		return;
 	}
-	request_hold_regions(rail, request);
+	if (likely(request->op.segments == 1)) {
+		rail->region[rail->block[request->number].segment[0].region].users++;
+		request->counted = true;
+	} else {
+		request_hold_regions(rail, request);
+	}
 	request->deadline_ns = request->op.deadline_ns;
 	if (request->deadline_ns - now > REQUEST_DEADLINE_MAX_NS)
 		request->deadline_ns = now + REQUEST_DEADLINE_MAX_NS;
@@ -126,7 +131,10 @@ static uint32_t take_op(
 	}
 	if (unlikely(request->op.segments > SEGMENTS_MAX))
 		request->op.segments = 0; /* refused below; all its slots are skipped */
-	if (unlikely(!request_copy_segments(rail, request, &channel->ops, at + 1))) {
+	if (likely(request->op.segments - 1u < REQUEST_SEGMENTS)) {
+		memcpy(&rail->block[request->number], ring_slot_old(&channel->ops, at + 1),
+			sizeof(rail->block[0]));
+	} else if (unlikely(!request_copy_segments(rail, request, &channel->ops, at + 1))) {
 		request->op.segments = 0;
 		request_free(rail, request);
 		rail->blocked = true;

@@ -93,7 +93,7 @@ struct rail {
 	void *heads_handle;
 
 	/* owner: poll core; all below */
-	alignas(64) uint64_t live[RAIL_REQUESTS / 64]; /* requests under way */
+	alignas(64) bool live[RAIL_REQUESTS]; /* which requests are under way */
 	struct link lanes;
 	uint64_t wake[CHANNELS_MAX / 64];  /* channels that got completions since rail_wake() */
 	uint64_t fresh[CHANNELS_MAX / 64]; /* channels with completions to publish */
@@ -132,27 +132,12 @@ static inline uint64_t rail_now(struct rail *rail)
 
 /* ---- requests under way: from the take, when nothing was wrong with it, to the answer ---- */
 
-static inline void live_add(struct rail *rail, const struct request *request)
-{
-	rail->live[request->number / 64] |= 1ull << request->number % 64;
-}
-
-static inline void live_remove(struct rail *rail, const struct request *request)
-{
-	rail->live[request->number / 64] &= ~(1ull << request->number % 64);
-}
-
 /* The first one from that number on; NULL: there is none. Those that end meanwhile are left out. */
 static inline struct request *live_from(struct rail *rail, unsigned number)
 {
-	while (number < RAIL_REQUESTS) {
-		uint64_t left = rail->live[number / 64] >> number % 64;
-
-		if (left)
-			return &rail->request[number + (unsigned)__builtin_ctzll(left)];
-		number = (number / 64 + 1) * 64;
-	}
-	return NULL;
+	while (number < RAIL_REQUESTS && !rail->live[number])
+		number++;
+	return number < RAIL_REQUESTS ? &rail->request[number] : NULL;
 }
 
 /* A free slot, emptied; there is one. */

@@ -58,13 +58,10 @@ static struct lane_qp *pick_shortest(struct lane *lane)
 }
 
 /* NULL: there is no room for the largest WQE now. */
-static inline struct lane_qp *lane_pick(struct rail *rail, struct lane *lane, uint32_t bytes)
+static inline struct lane_qp *lane_pick(struct lane *lane, uint32_t bytes)
 {
 	struct lane_qp *run = lane->run;
 
-	/* Every WQE, signalled or not, may produce a CQE when its QP fails. */
-	if (unlikely(rail->wqes >= rail->cq.cqe_cnt || rail->wqes >= CQ_DEPTH))
-		return NULL;
 	if (bytes > RAIL_SMALL_BYTES)
 		return pick_bulk(lane);
 	if (likely(run && run->silent && !run->bulk_bytes && qp_has_room(run)))
@@ -175,7 +172,7 @@ static bool post_piece(struct rail *rail, struct lane *lane, struct request *req
 
 	if (rail->posted_bytes && rail->posted_bytes + limit > RAIL_IN_FLIGHT_BYTES)
 		return false;
-	qp = lane_pick(rail, lane, limit);
+	qp = lane_pick(lane, limit);
 	if (!qp)
 		return false;
 	if (likely(request->op.segments == 1))
@@ -244,7 +241,7 @@ static uint32_t heads_gather(struct rail *rail, struct lane *lane, struct reques
 static bool post_heads(struct rail *rail, struct lane *lane)
 {
 	struct request *first = container_of(lane->heads.next, struct request, pending);
-	struct lane_qp *qp = lane_pick(rail, lane, sizeof(struct page_head));
+	struct lane_qp *qp = lane_pick(lane, sizeof(struct page_head));
 	struct dv_sge sge = {.address = (uintptr_t)&rail->head[first->number * RAIL_HEADS_SPAN],
 		.lkey = rail->heads_lkey};
 
@@ -282,13 +279,14 @@ static unsigned post_lane(struct rail *rail, struct lane *lane, unsigned burst)
 unsigned rail_post(struct rail *rail)
 {
 	struct link *last = rail->waiting.previous;
-	unsigned n = 0;
+	/* Every WQE, signalled or not, may produce a CQE when its QP fails. */
+	uint32_t room = rail->cq.cqe_cnt - rail->wqes;
+	unsigned n = 0, burst = room < RAIL_POST_BURST ? room : RAIL_POST_BURST;
 
-	while (link_linked(&rail->waiting) && n < RAIL_POST_BURST) {
+	while (link_linked(&rail->waiting) && n < burst) {
 		struct link *first = rail->waiting.next;
 
-		n += post_lane(
-			rail, container_of(first, struct lane, waiting), RAIL_POST_BURST - n);
+		n += post_lane(rail, container_of(first, struct lane, waiting), burst - n);
 		if (first == last)
 			break;
 	}

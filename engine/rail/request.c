@@ -135,7 +135,7 @@ void request_end(struct rail *rail, struct request *request, enum op_status stat
 		rail->parked--;
 	if (unlikely(link_linked(&request->pending)))
 		link_remove(&request->pending);
-	live_remove(rail, request);
+	rail->live[request->number] = false;
 	if (likely(request->counted && request->op.segments == 1))
 		region_release(rail, rail->block[request->number].segment[0].region);
 	else if (request->counted)

@@ -105,7 +105,7 @@ static void take_start(
 		request->deadline_ns = now + REQUEST_DEADLINE_MAX_NS;
 	if (request->deadline_ns < rail->nearest_ns)
 		rail->nearest_ns = request->deadline_ns;
-	live_add(rail, request);
+	rail->live[request->number] = true;
 	peer_route(rail, request);
 }
 

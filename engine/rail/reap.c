@@ -12,39 +12,35 @@ static bool head_matches(const struct rail *rail, const struct request *request)
 	return page_head_is(&rail->head[request->head], &op->key, op->generation, op->length);
 }
 
-/* Nothing of it is with the NIC, and nothing waits to be posted. */
-static void request_advance(struct rail *rail, struct request *request)
-{
-	struct lane *lane = request->lane;
-
-	if (unlikely(request->status != OP_HIT)) {
-		request_end(rail, request, request->status);
-	} else if (request->stage == REQUEST_HEAD) {
-		request_end(rail, request, head_matches(rail, request) ? OP_HIT : OP_STALE);
-	} else if (request->op.kind != OP_PAGE || unlikely(rail->options.skip_head_check)) {
-		request_end(rail, request, OP_HIT);
-	} else if (unlikely(lane->state != LANE_OPEN)) {
-		request_end(rail, request, OP_PEER_DOWN);
-	} else {
-		request->stage = REQUEST_HEAD;
-		lane_queue(rail, lane, request);
-	}
-}
-
 static enum op_status status_of(uint32_t syndrome)
 {
 	/* A flushed WQE is a bystander: its queue failed for another reason. */
 	return syndrome == DV_SYNDROME_FLUSHED ? OP_PEER_DOWN : OP_NIC_ERROR;
 }
 
-/* One WQE of it retired. */
-static void request_retire(struct rail *rail, struct request *request, uint32_t syndrome)
+/* One WQE of it retired. Returns how many it still has with the NIC. */
+static uint16_t request_retire(struct request *request, uint32_t syndrome)
 {
-	request->outstanding--;
 	if (unlikely(syndrome) && request->status == OP_HIT)
 		request->status = (uint8_t)status_of(syndrome);
-	if (!request->outstanding && !link_linked(&request->pending))
-		request_advance(rail, request);
+	return --request->outstanding;
+}
+
+/* A piece of payload; after the last one the head is due. */
+static void payload_retire(struct rail *rail, struct request *request, uint32_t syndrome)
+{
+	if (request_retire(request, syndrome) || link_linked(&request->pending))
+		return;
+	if (unlikely(request->status != OP_HIT)) {
+		request_end(rail, request, request->status);
+	} else if (request->op.kind != OP_PAGE || unlikely(rail->options.skip_head_check)) {
+		request_end(rail, request, OP_HIT);
+	} else if (unlikely(request->lane->state != LANE_OPEN)) {
+		request_end(rail, request, OP_PEER_DOWN);
+	} else {
+		request->stage = REQUEST_HEAD;
+		lane_queue(rail, request->lane, request);
+	}
 }
 
 /* A READ of heads: each of its requests is judged by its own. */
@@ -53,8 +49,11 @@ static void heads_retire(struct rail *rail, uint16_t first, uint32_t syndrome)
 	for (uint16_t number = first; number != REQUEST_NONE;) {
 		struct request *request = &rail->request[number];
 
-		number = request->heads_next; /* it may be free after this */
-		request_retire(rail, request, syndrome);
+		number = request->heads_next; /* it is free after this */
+		request_retire(request, syndrome);
+		if (likely(request->status == OP_HIT) && unlikely(!head_matches(rail, request)))
+			request->status = OP_STALE;
+		request_end(rail, request, request->status);
 	}
 }
 
@@ -84,7 +83,7 @@ static void retire(struct rail *rail, struct lane_qp *qp, uint32_t end, uint32_t
 		if (rail->request[wqe->request].stage == REQUEST_HEAD)
 			heads_retire(rail, wqe->request, of_this);
 		else
-			request_retire(rail, &rail->request[wqe->request], of_this);
+			payload_retire(rail, &rail->request[wqe->request], of_this);
 	}
 	qp->sq->ci = at;
 	lane->moved += n;

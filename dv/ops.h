@@ -40,6 +40,8 @@ struct dv_ops {
 	/* NULL, both: there are no events */
 	int (*event_fd)(struct dv_device *device);
 	int (*event_next)(struct dv_device *device, struct dv_event *ret_event);
+	/* NULL: not a software NIC */
+	int (*trouble)(struct dv_device *device, const struct dv_trouble *trouble);
 };
 
 /* dv/device.c and friends: libibverbs + mlx5dv. */

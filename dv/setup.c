@@ -136,3 +136,10 @@ int dv_event_next(struct dv_device *device, struct dv_event *ret_event)
 
 	return ops->event_next ? ops->event_next(device, ret_event) : 0;
 }
+
+int dv_trouble(struct dv_device *device, const struct dv_trouble *trouble)
+{
+	const struct dv_ops *ops = ops_of(device);
+
+	return ops->trouble ? ops->trouble(device, trouble) : -EOPNOTSUPP;
+}

@@ -184,11 +184,24 @@ struct dv_event {
 
 /*
  * Readable when dv_event_next() has something; the same one as long as the device is open.
- * Negative: there are no events (the software NIC), or they cannot be watched.
+ * Negative: there are no events, or they cannot be watched.
  */
 int dv_event_fd(struct dv_device *device);
 /* Does not block: 1 and an event, 0 when there is none, or a negative errno. */
 int dv_event_next(struct dv_device *device, struct dv_event *ret_event);
+
+/* ---- trouble on purpose ---------------------------------------------------------------------- */
+
+/* What a test wants to go wrong with a software NIC from now on. All zero: nothing. */
+struct dv_trouble {
+	bool link_down; /* its port says so, and nothing reaches any peer */
+	bool mute;      /* nothing reaches any peer, and nothing is said */
+	bool error;     /* the next WQE ends with an error */
+	unsigned slow;  /* everything takes so many times as long; 0: as ever */
+};
+
+/* -EOPNOTSUPP: not a software NIC. */
+int dv_trouble(struct dv_device *device, const struct dv_trouble *trouble);
 
 /* ---- errors -------------------------------------------------------------------------------- */
 

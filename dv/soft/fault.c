@@ -2,15 +2,84 @@
 /*
  * Faults by seed and the counters tests look at. Setup callers set and read them; steps draw.
  */
+#include <errno.h>
+#include <unistd.h>
+
 #include "dv/soft/soft.h"
+
+/* The port lost or found its link. A full eventfd is readable, too. */
+static void tell_port(struct dv_device *nic, bool down)
+{
+	uint64_t one = 1;
+	ssize_t rc;
+
+	nic->port_down = down;
+	nic->port_told = false;
+	rc = write(nic->event_fd, &one, sizeof(one));
+	(void)rc;
+}
 
 void dv_soft_faults(struct dv_device *nic, const struct dv_fault *fault)
 {
+	bool down = fault->link_down && !fault->silent;
+
 	soft_lock(nic);
+	if (down != nic->port_down)
+		tell_port(nic, down);
 	nic->fault = *fault;
 	nic->random = fault->seed * 2 + 1;
 	nic->error_count = 0;
 	soft_unlock(nic);
+}
+
+int soft_trouble(struct dv_device *nic, const struct dv_trouble *trouble)
+{
+	const struct dv_fault fault = {.link_down = trouble->link_down || trouble->mute,
+		.silent = trouble->mute,
+		.slow = trouble->slow,
+		.error_syndrome = trouble->error ? DV_SYNDROME_ABORTED : 0};
+
+	dv_soft_faults(nic, &fault);
+	return 0;
+}
+
+int soft_event_fd(struct dv_device *nic)
+{
+	return nic->event_fd;
+}
+
+/* The port's latest state, once: a link that came back before anybody looked was never away. */
+int soft_event_next(struct dv_device *nic, struct dv_event *ret)
+{
+	uint64_t count;
+	ssize_t rc;
+	int found = 0;
+
+	soft_lock(nic);
+	rc = read(nic->event_fd, &count, sizeof(count));
+	if (rc == (ssize_t)sizeof(count) && !nic->port_told) {
+		nic->port_told = true;
+		*ret = (struct dv_event){
+			.kind = nic->port_down ? DV_EVENT_PORT_DOWN : DV_EVENT_PORT_UP,
+			.port = 1,
+			.text = nic->port_down ? "port error" : "port active"};
+		found = 1;
+	}
+	soft_unlock(nic);
+	return found;
+}
+
+/* A slow NIC rests after each step for as long as the step would have taken longer. */
+bool soft_fault_rests(struct dv_device *nic)
+{
+	return nic->fault.slow > 1 && nic->rest_until_ns && soft_now_ns() < nic->rest_until_ns;
+}
+
+void soft_fault_rest(struct dv_device *nic, uint64_t since_ns)
+{
+	uint64_t now_ns = soft_now_ns();
+
+	nic->rest_until_ns = now_ns + (now_ns - since_ns) * (nic->fault.slow - 1);
 }
 
 void dv_soft_patience(struct dv_device *nic, uint64_t retry_ns, uint64_t steps)
@@ -73,7 +142,8 @@ bool soft_fault_error(struct dv_qp *qp, struct soft_op *op)
 {
 	struct dv_device *nic = qp->nic;
 
-	if (!nic->fault.error_syndrome || nic->fault.error_qpn != qp->qpn)
+	if (!nic->fault.error_syndrome ||
+		(nic->fault.error_qpn && nic->fault.error_qpn != qp->qpn))
 		return false;
 	if (nic->error_count++ != nic->fault.error_at)
 		return false;

@@ -18,9 +18,11 @@ struct dv_fault {
 	bool link_down;            /* nothing reaches any peer: retries, and after a while 0x15 */
 	unsigned retransmit_percent; /* READs executed again after a later unfenced READ was */
 	unsigned piece_bytes;      /* moved in one step, from either end; 0: all; not over TCP */
+	bool silent;               /* link_down is not told as an event of the port */
+	unsigned slow;             /* everything takes so many times as long; 0, 1: as ever */
 	uint32_t error_qpn;        /* this QP's error_at-th WQE from now on (0: the next) ... */
 	uint32_t error_at;
-	uint8_t error_syndrome;    /* ... fails with this; 0: none does */
+	uint8_t error_syndrome;    /* ... fails with this; 0: none does. No QP: any QP's */
 };
 
 /* From the next step on. Replaces what was set; the seed starts anew. */

@@ -142,6 +142,8 @@ void soft_model_start(struct dv_qp *qp, struct soft_op *op)
 	uint64_t wire = wire_time(bytes, far ? model->byte_far : model->byte);
 	uint64_t arrives = op->start_at + model->rtt + (far ? model->numa : 0);
 
+	if (qp->nic->fault.slow > 1)
+		wire *= qp->nic->fault.slow;
 	model->link_at = later(arrives, model->link_at) + wire;
 	pace->message_at = op->start_at + model->qp_gap;
 	model->message_at = op->start_at + model->port_gap;

@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -85,6 +86,19 @@ static unsigned step_locked(struct dv_device *nic)
 	return work;
 }
 
+static unsigned step_slowly(struct dv_device *nic)
+{
+	uint64_t since_ns = soft_now_ns();
+	unsigned work = 0;
+
+	if (!soft_fault_rests(nic)) {
+		work = step_locked(nic);
+		if (work)
+			soft_fault_rest(nic, since_ns);
+	}
+	return work;
+}
+
 static unsigned soft_step(struct dv_device *nic)
 {
 	unsigned work;
@@ -95,7 +109,7 @@ static unsigned soft_step(struct dv_device *nic)
 	for (unsigned turn = 0; turn < YIELDS_MAX && dv_hint_load(&nic->waiting); turn++)
 		sched_yield();
 	pthread_mutex_lock(&nic->lock);
-	work = step_locked(nic);
+	work = nic->fault.slow > 1 && !nic->model.on ? step_slowly(nic) : step_locked(nic);
 	pthread_mutex_unlock(&nic->lock);
 	return work;
 }
@@ -151,6 +165,8 @@ static int check_options(const struct dv_options *options)
 
 static void free_nic(struct dv_device *nic)
 {
+	if (nic->event_fd >= 0)
+		close(nic->event_fd);
 	pthread_mutex_destroy(&nic->lock);
 	free(nic->qps);
 	free(nic->qp_slots);
@@ -175,6 +191,7 @@ static struct dv_device *new_nic(const struct dv_options *options)
 	nic->threaded = options->threaded;
 	nic->retry_ns = SOFT_RETRY_NS;
 	nic->random = 1;
+	nic->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	nic->mr_slot_last = SOFT_MR_FIRST - 1;
 	nic->qp_slots = calloc(SOFT_QPS_MAX, sizeof(*nic->qp_slots));
 	nic->qp_generations = calloc(SOFT_QPS_MAX, sizeof(*nic->qp_generations));
@@ -266,4 +283,7 @@ const struct dv_ops dv_soft_ops = {
 	.qp_error = soft_qp_error,
 	.qp_reset = soft_qp_reset,
 	.qp_destroy = soft_qp_destroy,
+	.event_fd = soft_event_fd,
+	.event_next = soft_event_next,
+	.trouble = soft_trouble,
 };

@@ -307,6 +307,9 @@ struct dv_device {
 	int numa_node;
 	/* faults */
 	struct dv_fault fault;
+	int event_fd;
+	bool port_down, port_told; /* as last told, or to be told */
+	uint64_t rest_until_ns;    /* dv_fault.slow */
 	uint64_t random;
 	uint32_t error_count;
 	struct dv_soft_stats stats;
@@ -467,5 +470,11 @@ bool soft_serve(struct dv_device *nic, struct soft_conn *conn);
 uint64_t soft_random(struct dv_device *nic);
 bool soft_fault_percent(struct dv_device *nic, unsigned percent);
 bool soft_fault_error(struct dv_qp *qp, struct soft_op *op);
+/* dv_fault.slow: does the NIC rest now; it has worked since then. Under nic->lock. */
+bool soft_fault_rests(struct dv_device *nic);
+void soft_fault_rest(struct dv_device *nic, uint64_t since_ns);
+int soft_trouble(struct dv_device *nic, const struct dv_trouble *trouble);
+int soft_event_fd(struct dv_device *nic);
+int soft_event_next(struct dv_device *nic, struct dv_event *ret);
 
 #endif

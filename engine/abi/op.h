@@ -35,28 +35,37 @@ static_assert(REGIONS_EXPORTED <= REGION_CLIENT_0, "client regions are never exp
 
 enum op_kind {
 	OP_READ = 1, /* `length` bytes of an exported region; nothing is validated (buckets) */
-	OP_PAGE = 2, /* a page of a pool region; its head is READ after the payload and compared */
+	OP_PAGE = 2, /* a page of a pool region, or slices of it: `length` bytes from op_start() on;
+			the page's head is READ after the payload and compared */
 };
 
 /* 64 bytes; followed in the ring by ceil(segments / 4) slots of struct op_segments. */
 struct op {
 	uint64_t cookie;       /* comes back in op_done */
 	uint8_t kind;          /* enum op_kind */
-	uint8_t flags;         /* zero */
+	uint8_t slice;         /* OP_PAGE: starts so many SLICE_BYTES into the page; else 0 */
 	uint16_t segments;     /* 1..SEGMENTS_MAX pieces of destination; they add up to `length` */
-	uint16_t peer;         /* map_member.peer */
+	uint8_t peer;          /* map_member.peer */
+	uint8_t region;        /* of the peer */
 	uint16_t turn;
-	uint64_t offset;       /* in that region, bytes; for OP_PAGE a multiple of PAGE_UNIT */
+	uint64_t offset;       /* in that region, bytes; OP_PAGE: of the page, whatever the slice */
 	uint32_t peer_ref;     /* map_member.ref: the op is for this incarnation and no other */
-	uint32_t length;       /* bytes, 1..PAGE_BYTES_MAX */
+	uint32_t length;       /* bytes to read, 1..PAGE_BYTES_MAX */
 	struct page_key key;   /* OP_PAGE: expected in the head */
 	uint64_t deadline_ns;  /* CLOCK_MONOTONIC, absolute */
 	uint32_t generation;   /* OP_PAGE: expected in the head */
-	uint16_t region;       /* of the peer */
-	uint16_t spare;
+	uint32_t page_bytes;   /* OP_PAGE: expected in the head; else 0 */
 };
 static_assert(sizeof(struct op) == 64, "one slot");
 static_assert(offsetof(struct op, turn) == RING_TURN_AT, "the ring's");
+static_assert(NODES_MAX <= 256 && REGIONS_EXPORTED <= 256, "numbered in 8 bits");
+static_assert(PAGE_BYTES_MAX / SLICE_BYTES <= 256, "slices are counted in 8 bits");
+
+/* Where in the region the bytes begin. */
+static inline uint64_t op_start(const struct op *op)
+{
+	return op->offset + (uint64_t)op->slice * SLICE_BYTES;
+}
 
 struct op_segment {
 	uint64_t offset; /* in that region */

@@ -74,6 +74,10 @@ struct status_segment {
 	uint32_t bucket_bits;            /* of this host's shard */
 	uint64_t pool_bytes[RAILS_MAX];
 	uint64_t page_bytes_max;         /* the largest page every pool here can hold */
+	/* owner: control plane; a bit per rail that is given no work now: by itself, and towards
+	 * the peer of that number. When every rail is out one is tried all the same. */
+	alignas(64) uint32_t rails_out;
+	uint32_t peer_rails_out[NODES_MAX];
 	/* owner: control plane; 1 while it sleeps: write the control kick */
 	alignas(64) uint32_t control_sleeps;
 	/* owner: each rail its own line; 1 while it sleeps: write the rail's kick */

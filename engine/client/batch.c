@@ -192,7 +192,8 @@ static void expire(struct pc_channel *ch, struct pc_batch *b)
 			if (q == PAGE_PUBLISH)
 				credit_put(ch, p->bytes,
 					&(struct credit){p->at.place, p->at.generation});
-			page_done(b, i, PC_TIMEOUT);
+			if (!fetch_stop(b, i))
+				page_done(b, i, PC_TIMEOUT);
 		}
 	}
 }
@@ -202,13 +203,11 @@ static void abandon(struct pc_channel *ch, struct pc_batch *b)
 {
 	b->abandoned = true;
 	for (uint32_t i = 0; i < b->count; i++) {
-		struct request *r = &ch->request[b->work[i].request];
+		const struct page_work *p = &b->work[i];
 
-		if (b->work[i].phase != PAGE_IN_FLIGHT)
+		if (p->phase != PAGE_IN_FLIGHT || (p->pieces_out && p->flags & PAGE_REGISTERED))
 			continue;
-		if (r->kind == REQUEST_FETCH && r->hold == CLIENT_NONE)
-			continue;
-		r->batch = NULL;
+		ch->request[p->request].batch = NULL;
 		page_done(b, i, PC_TIMEOUT);
 	}
 }

@@ -49,6 +49,8 @@ static void make_rings(struct pc_channel *ch)
 	ring_consumer_init(
 		&ch->ctl_done, ch->segment + l->ctl_done, CTL_DONE_SLOTS, sizeof(struct ctl_done));
 	ch->ctl_unpublished = ch->ctl_awaited = 0;
+	ch->rate_max = 0;
+	ch->no_room = false;
 }
 
 /* What came with CHANNEL_OPEN, checked and mapped. */
@@ -205,6 +207,7 @@ bool channel_step(struct pc_channel *ch)
 	submit_flush(ch);
 	if (now_ns - ch->looked_ns >= LOOK_AROUND_NS) {
 		ch->looked_ns = now_ns;
+		ch->no_room = false;
 		ch->broken |= session_ended(ch->session);
 	}
 	if (unlikely(ch->broken))

@@ -55,8 +55,15 @@ struct channel_rail {
 	struct ring_consumer done;
 	uint32_t unpublished; /* slots written, not yet shown to the rail */
 	uint32_t in_flight;
-	uint64_t bytes;
+	uint64_t bytes;         /* of pages, on their way */
 	uint64_t rest_until_ns; /* failed lately: used last */
+	/* its bandwidth: stripe.c */
+	uint64_t rate;     /* bytes per 1024 ns; 0: not known */
+	uint64_t moved;    /* since the last sample ... */
+	uint64_t busy_ns;  /* ... in so much time, up to since_ns */
+	uint64_t since_ns; /* bytes are on their way without a break since */
+	uint32_t bursts;   /* times it began to have something to move */
+	bool used;         /* since another rail's last sample */
 };
 
 struct staging_block {
@@ -114,6 +121,8 @@ struct pc_channel {
 
 	struct channel_rail rail[RAILS_MAX];
 	uint32_t rails;
+	uint64_t rate_max; /* of the fastest rail */
+	bool no_room;      /* no page found a rail with room since the last answer */
 	uint32_t turn; /* spreads look-ups and stores over the rails */
 	struct ring_producer ctl;
 	struct ring_consumer ctl_done;
@@ -188,9 +197,12 @@ struct page_work {
 	struct location wrong;              /* the last one that was stale */
 	uint32_t bytes;
 	uint32_t next;    /* in a queue */
-	uint32_t request; /* in flight */
+	uint32_t request; /* in flight; fetched: the last one's */
 	uint32_t twin;    /* PAGE_TWIN: whose result it gets */
 	uint16_t rails_tried;
+	uint16_t pieces_out; /* fetched: ops on their way ... */
+	uint16_t slices;     /* ... slices of it given to rails so far ... */
+	uint8_t piece_status; /* ... enum op_status: the first that was not OP_HIT */
 	uint8_t phase;
 	uint8_t flags;
 	uint8_t others;

@@ -44,12 +44,16 @@
 #define SKIP_MAX 64u    /* pages without a credit that one step looks past */
 #define FLUSH_SLOTS 64u /* slots written before the rail learns of them */
 #define PAGE_OTHERS 3   /* further locations of a key that are kept to try */
-#define RAIL_TRIES 3    /* rails that one transfer is tried on */
+#define STRIPE_BYTES (2u << 20)      /* a channel has at most so many on their way over a rail */
+#define STRIPE_BYTES_MIN SLICE_BYTES /* ... or, in proportion to its bandwidth, so many */
+#define STRIPE_SAMPLE_BYTES (1u << 20) /* moved, before a rail's bandwidth is reckoned anew */
+#define STRIPE_RATIO_MAX 64u         /* no rail counts as slower than the fastest by more */
 
 #define FRESH_NS 1000000000ull      /* how long exists and set believe the location cache */
 #define TOUCH_NS 1000000000ull      /* one touch a page in this time */
 #define MAP_SETTLE_NS 5000000000ull /* after a change of the map, misses ask every owner */
-#define PEER_REST_NS 1000000000ull  /* a peer or rail that failed is asked last for so long */
+#define PEER_REST_NS 1000000000ull  /* a peer that failed is asked last for so long */
+#define RAIL_REST_NS 100000000ull   /* a rail that failed, until the engine says it is out */
 #define REFUSED_NS 20000000ull      /* how long a refusal of credits stands for all pages */
 #define STOCK_IDLE_NS 1000000000ull /* credits unused for so long are given back */
 #define REATTACH_NS 200000000ull    /* between attempts to attach again */
@@ -203,12 +207,21 @@ uint32_t staging_offset(const struct staging *s, uint32_t block);
 uint32_t scratch_take(struct staging *s);
 void scratch_free(struct staging *s, uint32_t slot);
 
-/* stripe.c: a rail with room for an op of `slots` slots, or CLIENT_NONE. */
+/* stripe.c: a rail with room for the op, or CLIENT_NONE. */
+struct stripe {
+	uint16_t peer;  /* who is read */
+	uint16_t tried; /* rails that failed for this one */
+	uint32_t slots; /* in the op ring */
+	uint32_t bytes; /* 0: so few that they do not count */
+};
 uint32_t stripe_page(
-	struct pc_channel *ch, uint32_t place, uint16_t tried, uint32_t slots, uint64_t now_ns);
-uint32_t stripe_bucket(struct pc_channel *ch, uint16_t tried, uint64_t now_ns);
+	struct pc_channel *ch, const struct stripe *s, uint32_t place, uint64_t now_ns);
+uint32_t stripe_small(struct pc_channel *ch, const struct stripe *s, uint64_t now_ns);
 /* May a transfer that failed on the rails of `tried` be tried on another one? */
-bool stripe_again(const struct pc_channel *ch, uint16_t tried);
+bool stripe_again(const struct pc_channel *ch, uint16_t peer, uint16_t tried);
+/* `bytes` were given to the rail; came back from it, as data or not. */
+void stripe_give(struct pc_channel *ch, uint32_t rail, uint32_t bytes, uint64_t now_ns);
+void stripe_take(struct pc_channel *ch, uint32_t rail, uint32_t bytes, uint64_t now_ns);
 
 /* submit.c */
 uint32_t request_take(
@@ -241,8 +254,11 @@ bool local_has(
 
 /* fetch.c */
 void fetch_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns);
+/* Nothing more of it is asked for; false: nothing of it is on its way either. */
+bool fetch_stop(struct pc_batch *b, uint32_t i);
+/* An op of the page was answered; the last one decides. */
 void fetch_answer(
-	struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t status, uint64_t now_ns);
+	struct pc_channel *ch, const struct request *r, uint32_t status, uint64_t now_ns);
 
 /* head.c: why a page of another node was stale. */
 void head_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pages of other hosts: one op a page, straight into registered memory or through staging. The rail
- * splits long pages, checks the page head after the payload and answers when its NIC is done with
- * the destination. Channel thread.
+ * Pages of other hosts: one op a page, straight into registered memory or through staging; a big
+ * page that would leave rails idle goes over several of them in slices. The rail checks the page
+ * head after the payload of each op and answers when its NIC is done with the destination. A page
+ * is a hit when all its ops are, and fails when all are answered. Channel thread.
  */
 #include "engine/client/client.h"
 
@@ -62,8 +63,60 @@ static bool resolve(struct pc_channel *ch, const struct pc_page *page, struct op
 	return true;
 }
 
+/* ---- pieces ---------------------------------------------------------------------------------- */
+
+/* Bytes [at, at + bytes) of the destination. */
+static uint16_t cut(const struct op_segment *all, uint32_t at, uint32_t bytes,
+	struct op_segment *ret)
+{
+	uint16_t count = 0;
+
+	for (; bytes; all++) {
+		uint32_t n;
+
+		if (at >= all->length) {
+			at -= all->length;
+			continue;
+		}
+		n = all->length - at < bytes ? all->length - at : bytes;
+		ret[count++] = (struct op_segment){
+			.region = all->region, .length = n, .offset = all->offset + at};
+		bytes -= n;
+		at = 0;
+	}
+	return count;
+}
+
+/*
+ * Is there a rail that would have nothing to do if the page went over one? Many pages, of this
+ * batch or of those behind it, fill the rails without slices.
+ */
+static bool rails_idle(const struct pc_channel *ch, const struct pc_batch *b)
+{
+	uint32_t pages = 1;
+
+	if (b->next && b->next->left)
+		return false;
+	for (uint32_t i = b->queue[PAGE_FETCH].head; i != CLIENT_NONE && pages < ch->rails;
+		i = b->work[i].next)
+		pages++;
+	return pages < ch->rails;
+}
+
+/* How much of the page goes into its next op. */
+static uint32_t piece_bytes(
+	const struct pc_channel *ch, const struct pc_batch *b, const struct page_work *p)
+{
+	uint32_t left = p->bytes - p->slices * SLICE_BYTES;
+
+	if (p->phase != PAGE_FETCH || left <= SLICE_BYTES || !rails_idle(ch, b))
+		return left;
+	return SLICE_BYTES;
+}
+
 static void submit_page(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t rail,
-	const struct op_segment *segments, uint16_t count, uint32_t hold, uint64_t now_ns)
+	const struct op_segment *segments, uint16_t count, uint32_t bytes, uint32_t hold,
+	uint64_t now_ns)
 {
 	struct page_work *p = &b->work[i];
 	const struct map_member *m = map_by_ref(ch, p->at.ref);
@@ -71,12 +124,14 @@ static void submit_page(struct pc_channel *ch, struct pc_batch *b, uint32_t i, u
 	struct request *r = &ch->request[index];
 	struct op op = {.cookie = request_cookie(ch, index),
 		.kind = OP_PAGE,
+		.slice = (uint8_t)p->slices,
 		.segments = count,
 		.peer = m->peer,
 		.region = (uint16_t)(REGION_POOL_0 + place_rail(p->at.place)),
 		.offset = place_offset(p->at.place),
 		.peer_ref = p->at.ref,
-		.length = p->bytes,
+		.length = bytes,
+		.page_bytes = p->bytes,
 		.key = p->key,
 		.generation = p->at.generation,
 		/* Time for another copy is left when there is one. */
@@ -84,37 +139,92 @@ static void submit_page(struct pc_channel *ch, struct pc_batch *b, uint32_t i, u
 
 	r->rail = (uint8_t)rail;
 	r->hold = hold;
-	r->bytes = p->bytes;
-	p->rails_tried |= (uint16_t)(1u << rail);
+	r->bytes = bytes;
 	p->peer = m->peer;
-	ch->rail[rail].bytes += p->bytes;
-	page_in_flight(b, i, index);
+	p->pieces_out++;
+	stripe_give(ch, rail, bytes, now_ns);
 	submit_op(ch, rail, &op, segments);
+	if (p->slices * SLICE_BYTES + bytes < p->bytes) {
+		p->slices++;
+		p->request = index;
+		page_requeue(b, i);
+		ch->moves++;
+	} else {
+		page_in_flight(b, i, index);
+	}
+}
+
+/* A page of which something is on its way: nothing more of it is asked for. */
+bool fetch_stop(struct pc_batch *b, uint32_t i)
+{
+	struct page_work *p = &b->work[i];
+
+	if (!p->pieces_out)
+		return false;
+	if (p->piece_status == OP_HIT)
+		p->piece_status = OP_TIMEOUT;
+	p->phase = PAGE_IN_FLIGHT;
+	return true;
+}
+
+static void fetch_end(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t hold,
+	uint64_t now_ns);
+
+/* The page cannot be asked for as it is. */
+static bool fetch_other(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
+	struct op_segment *ret_segments, uint64_t now_ns)
+{
+	struct page_work *p = &b->work[i];
+
+	if (p->piece_status != OP_HIT) { /* a slice of it failed while others waited for room */
+		if (!fetch_stop(b, i))
+			fetch_end(ch, b, i, CLIENT_NONE, now_ns);
+		return true;
+	}
+	if (!map_by_ref(ch, p->at.ref)) { /* died since it was looked up */
+		p->flags |= PAGE_SAW_FAILURE;
+		if (!fetch_stop(b, i)) {
+			p->slices = 0;
+			page_wrong(ch, b, i, now_ns);
+		}
+		return true;
+	}
+	if (p->phase == PAGE_STAGE || resolve(ch, &b->pages[i], ret_segments))
+		return false;
+	if (fetch_stop(b, i))
+		return true;
+	p->slices = 0;
+	p->flags &= (uint8_t)~PAGE_REGISTERED;
+	page_queue(b, i, PAGE_STAGE);
+	return true;
 }
 
 /* False: no room now; the page is back in front of its queue. */
 static bool fetch(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
 {
 	struct page_work *p = &b->work[i];
-	const struct pc_page *page = &b->pages[i];
-	struct op_segment segment[SEGMENTS_MAX];
-	uint16_t count = (uint16_t)page->segment_count;
-	uint32_t hold = CLIENT_NONE, rail;
+	struct op_segment segment[SEGMENTS_MAX], piece[SEGMENTS_MAX];
+	uint16_t count = (uint16_t)b->pages[i].segment_count;
+	uint32_t hold = CLIENT_NONE, bytes, rail;
+	const struct op_segment *segments = segment;
+	struct stripe stripe;
 
-	if (!map_by_ref(ch, p->at.ref)) {
-		p->flags |= PAGE_SAW_FAILURE; /* died since it was looked up */
-		page_wrong(ch, b, i, now_ns);
+	if (fetch_other(ch, b, i, segment, now_ns))
 		return true;
-	}
-	if (p->phase == PAGE_FETCH && !resolve(ch, page, segment)) {
-		p->flags &= (uint8_t)~PAGE_REGISTERED;
-		page_queue(b, i, PAGE_STAGE);
-		return true;
-	}
 	if (p->phase == PAGE_STAGE)
 		count = 1;
-	rail = stripe_page(ch, p->at.place, p->rails_tried, op_slots(count), now_ns);
+	bytes = piece_bytes(ch, b, p);
+	if (bytes < p->bytes) {
+		count = cut(segment, p->slices * SLICE_BYTES, bytes, piece);
+		segments = piece;
+	}
+	stripe = (struct stripe){.peer = map_by_ref(ch, p->at.ref)->peer,
+		.tried = p->rails_tried,
+		.slots = op_slots(count),
+		.bytes = bytes};
+	rail = stripe_page(ch, &stripe, p->at.place, now_ns);
 	if (rail == CLIENT_NONE || ch->request_free == CLIENT_NONE) {
+		ch->no_room = true;
 		page_requeue(b, i);
 		return false;
 	}
@@ -125,7 +235,7 @@ static bool fetch(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_
 			return false;
 		}
 	}
-	submit_page(ch, b, i, rail, segment, count, hold, now_ns);
+	submit_page(ch, b, i, rail, segments, count, bytes, hold, now_ns);
 	return true;
 }
 
@@ -135,16 +245,19 @@ void fetch_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
 	uint32_t i;
 
 	for (unsigned q = 0; q < 2; q++)
-		while (!ch->broken && (i = page_unqueue(b, queue[q])) != CLIENT_NONE)
+		while (!ch->broken && !ch->no_room &&
+			(i = page_unqueue(b, queue[q])) != CLIENT_NONE)
 			if (!fetch(ch, b, i, now_ns))
 				break;
 }
 
-static void hit(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
+/* ---- answers --------------------------------------------------------------------------------- */
+
+static void hit(
+	struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t hold, uint64_t now_ns)
 {
 	struct page_work *p = &b->work[i];
 	const struct pc_page *page = &b->pages[i];
-	uint32_t hold = ch->request[p->request].hold;
 
 	if (hold != CLIENT_NONE) {
 		const unsigned char *from =
@@ -161,29 +274,34 @@ static void hit(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t 
 	page_done(b, i, PC_HIT);
 }
 
-void fetch_answer(
-	struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t status, uint64_t now_ns)
+/* Everything that was asked for is answered. */
+static void fetch_end(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t hold,
+	uint64_t now_ns)
 {
 	struct page_work *p = &b->work[i];
+	uint32_t status = p->piece_status;
 
+	p->slices = 0;
+	p->piece_status = OP_HIT;
 	switch (status) {
 	case OP_HIT:
-		hit(ch, b, i, now_ns);
+		hit(ch, b, i, hold, now_ns);
 		return;
 	case OP_CANCELLED:
 		page_done(b, i, PC_GONE);
 		return;
 	case OP_INVALID: /* our request, or an entry that names an impossible place */
 		p->flags |= PAGE_SAW_REFUSAL;
-		page_queue(b, i, PAGE_HEAD);
-		return;
+		/* fall through */
 	case OP_STALE:
 	case OP_MISS:
+		p->rails_tried = 0;
 		page_queue(b, i, PAGE_HEAD);
 		return;
 	case OP_NIC_ERROR:
 	case OP_PEER_DOWN:
-		if (stripe_again(ch, p->rails_tried) && map_by_ref(ch, p->at.ref)) {
+		if (stripe_again(ch, p->peer, p->rails_tried) && map_by_ref(ch, p->at.ref)) {
+			ch->counts.reissued++;
 			page_queue(b, i, p->flags & PAGE_REGISTERED ? PAGE_FETCH : PAGE_STAGE);
 			return;
 		}
@@ -194,4 +312,19 @@ void fetch_answer(
 	ch->peer_rest_until_ns[p->peer] = now_ns + PEER_REST_NS;
 	p->flags |= PAGE_SAW_FAILURE;
 	page_wrong(ch, b, i, now_ns);
+}
+
+void fetch_answer(
+	struct pc_channel *ch, const struct request *r, uint32_t status, uint64_t now_ns)
+{
+	struct page_work *p = &r->batch->work[r->page];
+
+	p->pieces_out--;
+	if (status == OP_NIC_ERROR || status == OP_PEER_DOWN)
+		p->rails_tried |= (uint16_t)(1u << r->rail);
+	if (p->piece_status == OP_HIT)
+		p->piece_status = (uint8_t)status;
+	/* In its queue: some of it was not asked for yet. */
+	if (!p->pieces_out && p->phase == PAGE_IN_FLIGHT)
+		fetch_end(ch, r->batch, r->page, r->hold, now_ns);
 }

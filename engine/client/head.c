@@ -35,10 +35,10 @@ static void submit_head(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
 
 	r->rail = (uint8_t)rail;
 	r->hold = scratch_take(&ch->staging);
-	r->bytes = op.length;
 	segment.offset = r->hold * sizeof(struct bucket);
 	op.cookie = request_cookie(ch, index);
-	ch->rail[rail].bytes += r->bytes;
+	p->peer = m->peer;
+	p->rails_tried |= (uint16_t)(1u << rail);
 	page_in_flight(b, i, index);
 	submit_op(ch, rail, &op, &segment);
 }
@@ -55,7 +55,11 @@ void head_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
 			stale(ch, b, i, now_ns);
 			continue;
 		}
-		rail = stripe_bucket(ch, 0, now_ns);
+		rail = stripe_small(ch,
+			&(struct stripe){.peer = m->peer,
+				.tried = b->work[i].rails_tried,
+				.slots = op_slots(1)},
+			now_ns);
 		if (rail == CLIENT_NONE || ch->staging.scratch_free == CLIENT_NONE ||
 			ch->request_free == CLIENT_NONE) {
 			page_requeue(b, i);
@@ -69,9 +73,13 @@ void head_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
 	const struct page_head *head, uint32_t status, uint64_t now_ns)
 {
 	struct page_work *p = &b->work[i];
-
 	bool ours = status == OP_HIT && page_head_is(head, &p->key, p->at.generation, head->length);
 
+	if ((status == OP_NIC_ERROR || status == OP_PEER_DOWN) &&
+		stripe_again(ch, p->peer, p->rails_tried)) {
+		page_queue(b, i, PAGE_HEAD); /* the rail's failure says nothing about the page */
+		return;
+	}
 	if (ours && (head->length != p->bytes || p->flags & PAGE_SAW_REFUSAL))
 		page_done(b, i, PC_INVALID);
 	else

@@ -185,7 +185,6 @@ static void submit_bucket(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
 		bucket = dir_bucket_other(bucket, dir_tag(&p->key), m->bucket_bits);
 	r->rail = (uint8_t)rail;
 	r->hold = scratch_take(&ch->staging);
-	r->bytes = sizeof(struct bucket);
 	segment.offset = r->hold * sizeof(struct bucket);
 	op.cookie = request_cookie(ch, index);
 	op.offset = (uint64_t)bucket * sizeof(struct bucket);
@@ -193,7 +192,6 @@ static void submit_bucket(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
 	op.deadline_ns = now_ns + batch_share_ns(b, now_ns, 3);
 	p->rails_tried |= (uint16_t)(1u << rail);
 	p->peer = m->peer;
-	ch->rail[rail].bytes += r->bytes;
 	page_in_flight(b, i, index);
 	submit_op(ch, rail, &op, &segment);
 }
@@ -237,7 +235,10 @@ static bool look(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t
 			p->flags |= PAGE_SAW_ANSWER;
 			continue;
 		}
-		rail = stripe_bucket(ch, p->rails_tried, now_ns);
+		rail = stripe_small(ch,
+			&(struct stripe){
+				.peer = m->peer, .tried = p->rails_tried, .slots = op_slots(1)},
+			now_ns);
 		if (rail == CLIENT_NONE || ch->staging.scratch_free == CLIENT_NONE ||
 			ch->request_free == CLIENT_NONE) {
 			p->peer = m->peer;
@@ -279,7 +280,7 @@ void lookup_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
 			p->flags |= PAGE_SAW_ANSWER;
 		}
 	} else if ((status == OP_NIC_ERROR || status == OP_PEER_DOWN) &&
-		   stripe_again(ch, p->rails_tried)) {
+		   stripe_again(ch, p->peer, p->rails_tried)) {
 		p->flags |= PAGE_SAME_PEER;
 	} else {
 		ch->peer_rest_until_ns[p->peer] = now_ns + PEER_REST_NS;

@@ -214,6 +214,7 @@ struct pc_counts {
 	uint64_t lookups_cached; /* keys whose location the channel still knew */
 	uint64_t bytes_read, bytes_written;
 	uint64_t bytes_staged; /* of bytes_read, through staging */
+	uint64_t reissued;     /* pages asked for once more because a rail failed */
 };
 PC_API void pc_channel_counts(const struct pc_channel *channel, struct pc_counts *ret_counts);
 

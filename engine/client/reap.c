@@ -56,9 +56,11 @@ static void rail_done(
 		return;
 	ch->moves++;
 	ch->rail[rail].in_flight--;
-	ch->rail[rail].bytes -= r->bytes;
-	if (status == OP_NIC_ERROR)
-		ch->rail[rail].rest_until_ns = now_ns + PEER_REST_NS;
+	ch->no_room = false;
+	if (r->bytes)
+		stripe_take(ch, rail, r->bytes, now_ns);
+	if (status == OP_NIC_ERROR || status == OP_PEER_DOWN)
+		ch->rail[rail].rest_until_ns = now_ns + RAIL_REST_NS;
 	if (status == OP_PEER_DOWN)
 		map_refresh(ch, now_ns);
 	if (r->batch && r->kind == REQUEST_LOOK) {
@@ -68,7 +70,7 @@ static void rail_done(
 		memcpy(&head, ch->staging.base + r->hold * sizeof(bucket), sizeof(head));
 		head_answer(ch, r->batch, r->page, &head, status, now_ns);
 	} else if (r->batch) {
-		fetch_answer(ch, r->batch, r->page, status, now_ns);
+		fetch_answer(ch, r, status, now_ns);
 	}
 	let_go(ch, r);
 	request_free(ch, index);

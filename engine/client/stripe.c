@@ -1,55 +1,186 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which rail an op goes to. A page goes to the rail its place names, so that pages stored in turn
- * are read in turn; when that rail is behind, or failed lately, to the least loaded one. Channel
+ * Which rail an op goes to, decided when the rail has room for it and not before. A page goes to
+ * the rail its place names, so that pages stored in turn are read in turn; when that one is behind,
+ * to the one that will have moved it first: outstanding bytes over measured bandwidth. A rail that
+ * the engine has taken out of use, or that failed lately, is used when there is no other. Channel
  * thread.
+ *
+ * A rail's bandwidth is what it moved over the time it had something to move; idle time does not
+ * count, and a rail that is given little is not thought slow for it. Rails nothing is known of are
+ * as fast as the fastest.
  */
 #include "engine/client/client.h"
 
-/* The least loaded rail with room; rails that failed lately only when there is no other. */
-static uint32_t least_loaded(
-	struct pc_channel *ch, uint32_t start, uint16_t tried, uint32_t slots, uint64_t now_ns)
+/* ---- bandwidth ------------------------------------------------------------------------------- */
+
+static void fastest(struct pc_channel *ch)
+{
+	ch->rate_max = 0;
+	for (uint32_t r = 0; r < ch->rails; r++)
+		if (ch->rail[r].rate > ch->rate_max)
+			ch->rate_max = ch->rail[r].rate;
+}
+
+/* Bytes per 1024 ns. */
+static uint64_t rate_of(const struct pc_channel *ch, uint32_t rail)
+{
+	uint64_t rate = ch->rail[rail].rate;
+
+	if (!rate)
+		return ch->rate_max ? ch->rate_max : 1;
+	if (rate < ch->rate_max / STRIPE_RATIO_MAX)
+		return ch->rate_max / STRIPE_RATIO_MAX;
+	return rate;
+}
+
+/* Given more little by little, until that is too much: what is known of it may have changed. */
+static void trust(const struct pc_channel *ch, struct channel_rail *r)
+{
+	if (r->rate && r->rate < ch->rate_max)
+		r->rate += (ch->rate_max - r->rate + 15) / 16;
+}
+
+/* What it moved a little at a time says how long its answers take, not how much it could move. */
+static void reckon(struct pc_channel *ch, struct channel_rail *r)
+{
+	uint64_t sample = r->moved * 1024 / (r->busy_ns + 1) + 1;
+	bool light = r->moved < (uint64_t)r->bursts * SLICE_BYTES;
+
+	if (!light)
+		r->rate = r->rate ? (3 * r->rate + sample) / 4 : sample;
+	else if (r->rate && sample > r->rate)
+		r->rate = sample;
+	else
+		trust(ch, r);
+	r->moved = r->busy_ns = 0;
+	r->bursts = 0;
+	fastest(ch);
+	for (uint32_t k = 0; k < ch->rails; k++) {
+		struct channel_rail *other = &ch->rail[k];
+
+		if (!other->used && !other->bytes)
+			trust(ch, other);
+		other->used = false;
+	}
+}
+
+void stripe_give(struct pc_channel *ch, uint32_t rail, uint32_t bytes, uint64_t now_ns)
+{
+	struct channel_rail *r = &ch->rail[rail];
+
+	if (!r->bytes) {
+		r->since_ns = now_ns;
+		r->bursts++;
+	}
+	r->used = true;
+	r->bytes += bytes;
+}
+
+void stripe_take(struct pc_channel *ch, uint32_t rail, uint32_t bytes, uint64_t now_ns)
+{
+	struct channel_rail *r = &ch->rail[rail];
+
+	r->bytes -= bytes;
+	r->moved += bytes;
+	if (r->bytes && r->moved < STRIPE_SAMPLE_BYTES)
+		return;
+	r->busy_ns += now_ns - r->since_ns;
+	r->since_ns = now_ns;
+	if (r->moved >= STRIPE_SAMPLE_BYTES)
+		reckon(ch, r);
+}
+
+/* ---- choice ---------------------------------------------------------------------------------- */
+
+/* So much may be on its way: what the rail moves while the fastest one moves STRIPE_BYTES. */
+static uint64_t credit_of(const struct pc_channel *ch, uint64_t rate)
+{
+	uint64_t bytes = ch->rate_max ? STRIPE_BYTES * rate / ch->rate_max : STRIPE_BYTES;
+
+	return bytes > STRIPE_BYTES_MIN ? bytes : STRIPE_BYTES_MIN;
+}
+
+static bool room(struct pc_channel *ch, uint32_t rail, const struct stripe *s)
+{
+	uint64_t bytes = ch->rail[rail].bytes;
+
+	return submit_room(ch, rail, s->slots) &&
+	       (!bytes || !s->bytes || bytes + s->bytes <= credit_of(ch, rate_of(ch, rail)));
+}
+
+/* When it would have moved this one, too: in 1024 ns, for comparisons. */
+static uint64_t finish(const struct pc_channel *ch, uint32_t rail, const struct stripe *s)
+{
+	return (ch->rail[rail].bytes + s->bytes) * 64 / rate_of(ch, rail);
+}
+
+static uint32_t rails_out(const struct pc_channel *ch, uint16_t peer)
+{
+	const struct status_segment *status = ch->session ? ch->session->status : NULL;
+
+	return status ? shm_load(&status->rails_out) | shm_load(&status->peer_rails_out[peer]) : 0;
+}
+
+static bool rests(const struct pc_channel *ch, uint32_t rail, uint32_t out, uint64_t now_ns)
+{
+	return out & 1u << rail || ch->rail[rail].rest_until_ns > now_ns;
+}
+
+/* The first with room to have moved it; rails that are out or rest only when there is no other. */
+static uint32_t soonest(struct pc_channel *ch, const struct stripe *s, uint32_t start, uint32_t out,
+	uint64_t now_ns)
 {
 	uint32_t best = CLIENT_NONE;
-	bool best_rests = true;
+	bool best_rests = true, some_work = false;
+	uint64_t best_finish = 0;
 
 	for (uint32_t k = 0; k < ch->rails; k++) {
 		uint32_t r = (start + k) % ch->rails;
-		bool rests = ch->rail[r].rest_until_ns > now_ns;
+		bool r_rests = rests(ch, r, out, now_ns);
+		uint64_t r_finish;
 
-		if (tried & 1u << r || !submit_room(ch, r, slots))
+		if (s->tried & 1u << r)
 			continue;
-		if (best == CLIENT_NONE || (best_rests && !rests) ||
-			(best_rests == rests && ch->rail[r].bytes < ch->rail[best].bytes)) {
+		some_work |= !r_rests;
+		if (!room(ch, r, s))
+			continue;
+		r_finish = finish(ch, r, s);
+		if (best == CLIENT_NONE || (best_rests && !r_rests) ||
+			(best_rests == r_rests && r_finish < best_finish)) {
 			best = r;
-			best_rests = rests;
+			best_rests = r_rests;
+			best_finish = r_finish;
 		}
 	}
-	return best;
+	/* A rail in use will have room soon. */
+	return best_rests && some_work ? CLIENT_NONE : best;
 }
 
 uint32_t stripe_page(
-	struct pc_channel *ch, uint32_t place, uint16_t tried, uint32_t slots, uint64_t now_ns)
+	struct pc_channel *ch, const struct stripe *s, uint32_t place, uint64_t now_ns)
 {
-	uint32_t near = place_rail(place) % ch->rails;
-	uint32_t best = least_loaded(ch, near, tried, slots, now_ns);
+	uint32_t out = rails_out(ch, s->peer), near = place_rail(place) % ch->rails;
+	uint32_t best = soonest(ch, s, near, out, now_ns);
+	uint64_t slack;
 
 	if (best == CLIENT_NONE || best == near)
 		return best;
-	if (tried & 1u << near || ch->rail[near].rest_until_ns > now_ns ||
-		!submit_room(ch, near, slots))
+	if (s->tried & 1u << near || rests(ch, near, out, now_ns) || !room(ch, near, s))
 		return best;
-	return ch->rail[near].bytes > 2 * ch->rail[best].bytes + SLICE_BYTES ? best : near;
+	slack = (uint64_t)SLICE_BYTES * 64 / rate_of(ch, best);
+	return finish(ch, near, s) > finish(ch, best, s) + slack ? best : near;
 }
 
-uint32_t stripe_bucket(struct pc_channel *ch, uint16_t tried, uint64_t now_ns)
+uint32_t stripe_small(struct pc_channel *ch, const struct stripe *s, uint64_t now_ns)
 {
-	return least_loaded(ch, ch->turn++, tried, op_slots(1), now_ns);
+	return soonest(ch, s, ch->turn++, rails_out(ch, s->peer), now_ns);
 }
 
-bool stripe_again(const struct pc_channel *ch, uint16_t tried)
+/* Rails that are in use; the first attempt was on one of the others if there was none. */
+bool stripe_again(const struct pc_channel *ch, uint16_t peer, uint16_t tried)
 {
-	unsigned tries = (unsigned)__builtin_popcount(tried);
+	uint32_t all = (1u << ch->rails) - 1;
 
-	return tries < ch->rails && tries < RAIL_TRIES;
+	return all & ~(uint32_t)tried & ~rails_out(ch, peer);
 }

@@ -111,8 +111,8 @@ void submit_op(struct pc_channel *ch, uint32_t rail, const struct op *op,
 	}
 	r->unpublished += slots;
 	PROBE_SUBMIT(ch->id, op->cookie, rail, op->peer, op->length);
-	r->in_flight++;
-	if (r->unpublished >= FLUSH_SLOTS)
+	/* A rail with nothing to do begins at once, not at the end of the batch. */
+	if (r->in_flight++ == 0 || r->unpublished >= FLUSH_SLOTS)
 		flush_rail(ch, rail);
 }
 

@@ -165,7 +165,7 @@ static bool post_piece(struct rail *rail, struct lane *lane, struct request *req
 {
 	uint32_t left = request->op.length - request->posted;
 	uint32_t limit = left < SLICE_BYTES ? left : SLICE_BYTES;
-	uint64_t offset = request->op.offset + request->posted;
+	uint64_t offset = op_start(&request->op) + request->posted;
 	struct dv_sge sge[DV_SGES_MAX];
 	struct lane_qp *qp;
 	unsigned sges;

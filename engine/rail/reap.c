@@ -9,7 +9,8 @@ static bool head_matches(const struct rail *rail, const struct request *request)
 {
 	const struct op *op = &request->op;
 
-	return page_head_is(&rail->head[request->head], &op->key, op->generation, op->length);
+	return page_head_is(
+		&rail->head[request->head], &op->key, op->generation, op->page_bytes);
 }
 
 static enum op_status status_of(uint32_t syndrome)

@@ -32,8 +32,11 @@ static bool op_possible(const struct op *op)
 		return false;
 	if (op->length < 1 || op->length > PAGE_BYTES_MAX)
 		return false;
-	return op->kind != OP_PAGE ||
-	       (op->region < REGION_POOL_0 + RAILS_MAX && op->offset % PAGE_UNIT == 0);
+	if (op->kind != OP_PAGE)
+		return op->slice == 0;
+	return op->region < REGION_POOL_0 + RAILS_MAX && op->offset % PAGE_UNIT == 0 &&
+	       op->page_bytes <= PAGE_BYTES_MAX &&
+	       (uint64_t)op->slice * SLICE_BYTES + op->length <= op->page_bytes;
 }
 
 static bool segment_possible(

@@ -64,11 +64,11 @@ static uint32_t execute(struct fake *f, const struct op *op, const struct op_seg
 		scatter(f, (unsigned char *)node->heads[of] + op->offset, op, segment);
 		return OP_HIT;
 	}
-	if (rail >= FAKE_RAILS || op->offset + op->length > FAKE_POOL_BYTES)
+	if (rail >= FAKE_RAILS || op_start(op) + op->length > FAKE_POOL_BYTES)
 		return OP_INVALID;
-	scatter(f, node->pool[rail] + op->offset, op, segment);
+	scatter(f, node->pool[rail] + op_start(op), op, segment);
 	head = &node->heads[rail][op->offset / PAGE_UNIT];
-	return page_head_is(head, &op->key, op->generation, op->length) ? OP_HIT : OP_STALE;
+	return page_head_is(head, &op->key, op->generation, op->page_bytes) ? OP_HIT : OP_STALE;
 }
 
 static void take(struct fake *f, struct fake_channel *ch, uint32_t rail, const struct op *op,

@@ -206,58 +206,6 @@ static void rails_delete(struct pc_channel *ch)
 	free(ch);
 }
 
-static void a_page_goes_to_the_rail_of_its_place(void **state)
-{
-	struct pc_channel *ch = rails_new(4);
-
-	(void)state;
-	for (uint32_t r = 0; r < 8; r++)
-		assert_int_equal(stripe_page(ch, place_make(r, 3), 0, 2, 1), r % 4);
-	rails_delete(ch);
-}
-
-static void a_rail_that_is_behind_is_spared(void **state)
-{
-	struct pc_channel *ch = rails_new(4);
-
-	(void)state;
-	ch->rail[2].bytes = SLICE_BYTES;
-	assert_int_equal(stripe_page(ch, place_make(2, 3), 0, 2, 1), 2);
-	ch->rail[2].bytes = SLICE_BYTES + 1;
-	assert_int_not_equal(stripe_page(ch, place_make(2, 3), 0, 2, 1), 2);
-	for (uint32_t r = 0; r < 4; r++)
-		ch->rail[r].bytes = SLICE_BYTES + (r == 1 ? 0 : 5);
-	assert_int_equal(stripe_page(ch, place_make(2, 3), 0, 2, 1), 2);
-	rails_delete(ch);
-}
-
-static void a_rail_that_failed_is_the_last_choice(void **state)
-{
-	struct pc_channel *ch = rails_new(2);
-
-	(void)state;
-	ch->rail[0].rest_until_ns = 100;
-	assert_int_equal(stripe_page(ch, place_make(0, 3), 0, 2, 50), 1);
-	assert_int_equal(stripe_page(ch, place_make(0, 3), 0, 2, 150), 0);
-	assert_int_equal(stripe_page(ch, place_make(0, 3), 2, 2, 50), 0);
-	assert_int_equal(stripe_page(ch, place_make(0, 3), 3, 2, 50), CLIENT_NONE);
-	rails_delete(ch);
-}
-
-static void a_full_rail_is_passed_over(void **state)
-{
-	struct pc_channel *ch = rails_new(2);
-
-	(void)state;
-	ch->rail[0].in_flight = DONE_RING_SLOTS;
-	assert_int_equal(stripe_page(ch, place_make(0, 3), 0, 2, 1), 1);
-	ch->rail[1].unpublished = OP_RING_SLOTS - 1;
-	assert_int_equal(stripe_page(ch, place_make(0, 3), 0, 2, 1), CLIENT_NONE);
-	ch->rail[1].unpublished = OP_RING_SLOTS - 2;
-	assert_int_equal(stripe_page(ch, place_make(0, 3), 0, 2, 1), 1);
-	rails_delete(ch);
-}
-
 static void no_more_is_asked_of_the_control_plane_than_its_answers_have_room_for(void **state)
 {
 	struct pc_channel *ch = rails_new(1);
@@ -296,10 +244,6 @@ int main(void)
 		cmocka_unit_test(every_scratch_slot_is_given_once),
 		cmocka_unit_test(copies_of_any_length_and_alignment_are_exact),
 		cmocka_unit_test(the_cache_answers_for_its_own_key_alone),
-		cmocka_unit_test(a_page_goes_to_the_rail_of_its_place),
-		cmocka_unit_test(a_rail_that_is_behind_is_spared),
-		cmocka_unit_test(a_rail_that_failed_is_the_last_choice),
-		cmocka_unit_test(a_full_rail_is_passed_over),
 		cmocka_unit_test(
 			no_more_is_asked_of_the_control_plane_than_its_answers_have_room_for),
 		cmocka_unit_test(results_have_names),

@@ -175,6 +175,7 @@ struct op page_op(struct world *w, uint64_t cookie, uint32_t unit, uint32_t leng
 		.offset = (uint64_t)unit * PAGE_UNIT,
 		.peer_ref = 33,
 		.length = length,
+		.page_bytes = length,
 		.key = {{key, ~key}},
 		.deadline_ns = (w->now_ns ? w->now_ns : clock_now_ns()) + 1000ull * 1000 * 1000,
 		.generation = w->heads[unit].generation};

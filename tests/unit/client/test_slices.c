@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A big page over several rails: all of it or nothing, and nothing before all is answered. */
+#include "tests/unit/client/rig.h"
+
+#include <unistd.h>
+
+#define BIG (5u * SLICE_BYTES + 4096u) /* six slices, the last one short */
+
+static unsigned seen[256], fails; /* by slice, under the fake's lock */
+
+static unsigned char *memory(size_t bytes)
+{
+	void *at = NULL;
+
+	assert_int_equal(pc_memory_alloc(pc, bytes, &at), 0);
+	return at;
+}
+
+static void hook(fake_op_hook *on_op)
+{
+	fake_lock(&fake);
+	memset(seen, 0, sizeof(seen));
+	fails = 0;
+	fake.on_op = on_op;
+	fake_unlock(&fake);
+}
+
+static uint32_t note(struct fake *f, uint32_t rail, const struct op *op)
+{
+	(void)f;
+	(void)rail;
+	if (op->kind == OP_PAGE)
+		seen[op->slice]++;
+	return FAKE_DO;
+}
+
+static uint32_t hold(struct fake *f, uint32_t rail, const struct op *op)
+{
+	note(f, rail, op);
+	return op->kind == OP_PAGE ? FAKE_HOLD : FAKE_DO;
+}
+
+static uint32_t third_fails_once(struct fake *f, uint32_t rail, const struct op *op)
+{
+	note(f, rail, op);
+	return op->kind == OP_PAGE && op->slice == 2 && !fails++ ? OP_PEER_DOWN : FAKE_DO;
+}
+
+static uint32_t third_is_stale(struct fake *f, uint32_t rail, const struct op *op)
+{
+	note(f, rail, op);
+	return op->kind == OP_PAGE && op->slice == 2 ? OP_STALE : FAKE_DO;
+}
+
+static void a_lone_big_page_goes_over_all_rails(void **state)
+{
+	unsigned char *at = memory(BIG);
+
+	(void)state;
+	fake_page(&fake, "big", FAKE_A, 1, BIG);
+	hook(note);
+	assert_int_equal(get_one("big", at, BIG, 1000), PC_HIT);
+	assert_true(same("big", at, 0, BIG));
+	for (unsigned s = 0; s < 6; s++)
+		assert_int_equal(seen[s], 1);
+	assert_true(SEEN(pages[0]) > 0 && SEEN(pages[1]) > 0);
+}
+
+static void slices_cut_segments_where_they_have_to(void **state)
+{
+	unsigned char *at = memory(4u << 20);
+	struct pc_segment segment[40];
+	struct pc_page page = {
+		.key = "big", .key_bytes = 3, .segments = segment, .segment_count = 40};
+	enum pc_result result;
+	uint32_t from = 0;
+
+	(void)state;
+	fake_page(&fake, "big", FAKE_A, 0, BIG);
+	for (unsigned s = 0; s < 40; s++) {
+		uint32_t bytes = s < 39 ? 30000 + 1777 * (s % 3) : BIG - from;
+
+		segment[s] = (struct pc_segment){at + s * 100000, bytes};
+		from += bytes;
+	}
+	assert_int_equal(pc_get(ch, &page, 1, 1000, &result), 0);
+	assert_int_equal(result, PC_HIT);
+	from = 0;
+	for (unsigned s = 0; s < 40; s++) {
+		assert_true(same("big", at + s * 100000, from, (uint32_t)segment[s].bytes));
+		from += (uint32_t)segment[s].bytes;
+	}
+}
+
+static void many_big_pages_go_whole(void **state)
+{
+	unsigned char *at = memory(16u << 20);
+	struct one o[16];
+	struct pc_page page[16];
+	enum pc_result result[16];
+
+	(void)state;
+	for (unsigned n = 0; n < 16; n++) {
+		char name[32];
+
+		snprintf(name, sizeof(name), "big-%u", n);
+		fake_page(&fake, name, FAKE_A, n % 2, 1u << 20);
+		page[n] = *one_page(&o[n], name, at + ((size_t)n << 20), 1u << 20);
+		page[n].key = o[n].name;
+		page[n].segments = &o[n].segment;
+	}
+	hook(note);
+	assert_int_equal(pc_get(ch, page, 16, 5000, result), 0);
+	for (unsigned n = 0; n < 16; n++) {
+		assert_int_equal(result[n], PC_HIT);
+		assert_true(same(o[n].name, at + ((size_t)n << 20), 0, 1u << 20));
+	}
+	assert_true(seen[0] == 16 && seen[1] <= 2); /* the last ones fill what would be idle */
+}
+
+static void a_slice_that_fails_costs_no_page(void **state)
+{
+	unsigned char *at = memory(BIG);
+
+	(void)state;
+	fake_page(&fake, "big", FAKE_A, 0, BIG);
+	hook(third_fails_once);
+	assert_int_equal(get_one("big", at, BIG, 1000), PC_HIT);
+	assert_true(same("big", at, 0, BIG));
+	assert_int_equal(counts().reissued, 1);
+}
+
+static void a_page_of_which_one_slice_is_stale_is_no_hit(void **state)
+{
+	unsigned char *at = memory(BIG);
+
+	(void)state;
+	fake_page(&fake, "big", FAKE_A, 0, BIG);
+	hook(third_is_stale);
+	assert_int_equal(get_one("big", at, BIG, 1000), PC_STALE);
+}
+
+static void *answer_later(void *argument)
+{
+	usleep(400000);
+	fake_lock(argument);
+	fake_answer_held(argument);
+	((struct fake *)argument)->on_op = NULL;
+	fake_unlock(argument);
+	return NULL;
+}
+
+static void nothing_is_given_back_before_the_last_slice_is_answered(void **state)
+{
+	unsigned char *at = memory(BIG);
+	uint64_t start_ns;
+	pthread_t thread;
+
+	(void)state;
+	fake_page(&fake, "big", FAKE_A, 0, BIG);
+	hook(hold);
+	start_ns = clock_now_ns();
+	assert_int_equal(pthread_create(&thread, NULL, answer_later, &fake), 0);
+	assert_int_not_equal(get_one("big", at, BIG, 100), PC_PENDING);
+	assert_true(elapsed_ms(start_ns) >= 390);
+	pthread_join(thread, NULL);
+}
+
+/* More than the rails have room for: the rest of the page waits in its queue at the deadline. */
+static void a_page_that_is_half_asked_for_waits_for_that_half(void **state)
+{
+	uint32_t bytes = 24u << 20;
+	unsigned char *at = memory(bytes);
+	uint64_t start_ns;
+	pthread_t thread;
+
+	(void)state;
+	fake_page(&fake, "big", FAKE_A, 0, bytes);
+	hook(NULL);
+	LET(on_op, hold);
+	start_ns = clock_now_ns();
+	assert_int_equal(pthread_create(&thread, NULL, answer_later, &fake), 0);
+	assert_int_equal(get_one("big", at, bytes, 100), PC_TIMEOUT);
+	assert_true(elapsed_ms(start_ns) >= 390);
+	pthread_join(thread, NULL);
+	assert_int_equal(get_one("big", at, bytes, 5000), PC_HIT);
+	assert_true(same("big", at, 0, bytes));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		RIG_TEST(a_lone_big_page_goes_over_all_rails),
+		RIG_TEST(slices_cut_segments_where_they_have_to),
+		RIG_TEST(many_big_pages_go_whole),
+		RIG_TEST(a_slice_that_fails_costs_no_page),
+		RIG_TEST(a_page_of_which_one_slice_is_stale_is_no_hit),
+		RIG_TEST(nothing_is_given_back_before_the_last_slice_is_answered),
+		RIG_TEST(a_page_that_is_half_asked_for_waits_for_that_half),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which rail a page goes to: near, behind, full, out of use, slow. Rings without an engine. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine/client/client.h"
+
+#define PAGE (128u << 10)
+#define US 1000ull
+
+static struct pc_channel *ch;
+static struct session session;
+static struct status_segment *status;
+
+static int setup(void **state)
+{
+	(void)state;
+	ch = calloc(1, sizeof(*ch));
+	status = aligned_alloc(64, sizeof(*status));
+	memset(status, 0, sizeof(*status));
+	session.status = status;
+	ch->session = &session;
+	ch->rails = 4;
+	for (uint32_t r = 0; r < ch->rails; r++) {
+		void *ring = aligned_alloc(64, ring_bytes(OP_RING_SLOTS, sizeof(struct op)));
+
+		memset(ring, 0, sizeof(struct ring_shared));
+		ring_producer_init(&ch->rail[r].ops, ring, OP_RING_SLOTS, sizeof(struct op));
+	}
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	for (uint32_t r = 0; r < ch->rails; r++)
+		free(ch->rail[r].ops.shared);
+	free(status);
+	free(ch);
+	return 0;
+}
+
+static uint32_t choose(uint32_t near, uint32_t bytes, uint16_t tried, uint64_t now_ns)
+{
+	struct stripe s = {.peer = 7, .tried = tried, .slots = 2, .bytes = bytes};
+
+	return stripe_page(ch, &s, place_make(near, 3), now_ns);
+}
+
+static void a_page_goes_to_the_rail_of_its_place(void **state)
+{
+	(void)state;
+	for (uint32_t r = 0; r < 8; r++)
+		assert_int_equal(choose(r, PAGE, 0, 1), r % 4);
+}
+
+static void a_rail_that_is_behind_is_spared(void **state)
+{
+	(void)state;
+	ch->rail[2].bytes = SLICE_BYTES;
+	assert_int_equal(choose(2, PAGE, 0, 1), 2);
+	ch->rail[2].bytes = SLICE_BYTES + 1;
+	assert_int_not_equal(choose(2, PAGE, 0, 1), 2);
+	for (uint32_t r = 0; r < 4; r++)
+		ch->rail[r].bytes = SLICE_BYTES + (r == 1 ? 0 : 5);
+	assert_int_equal(choose(2, PAGE, 0, 1), 2);
+}
+
+static void a_rail_that_failed_or_is_out_of_use_is_the_last_choice(void **state)
+{
+	(void)state;
+	ch->rail[0].rest_until_ns = 100;
+	assert_int_not_equal(choose(0, PAGE, 0, 50), 0);
+	assert_int_equal(choose(0, PAGE, 0, 150), 0);
+	status->rails_out = 1;
+	assert_int_not_equal(choose(0, PAGE, 0, 150), 0);
+	status->peer_rails_out[7] = 8;
+	status->peer_rails_out[6] = 6; /* somebody else's */
+	assert_int_equal(choose(3, PAGE, 4, 150), 1);
+	assert_true(stripe_again(ch, 7, 4));
+	assert_false(stripe_again(ch, 7, 6));
+	assert_int_equal(choose(3, PAGE, 6, 150), 3);
+	assert_int_equal(choose(3, PAGE, 15, 150), CLIENT_NONE);
+}
+
+static void a_rail_in_use_that_is_full_is_waited_for_not_one_out_of_use(void **state)
+{
+	(void)state;
+	status->rails_out = 0xe;
+	ch->rail[0].bytes = STRIPE_BYTES;
+	assert_int_equal(choose(0, PAGE, 0, 1), CLIENT_NONE);
+	status->rails_out = 0xf;
+	assert_int_not_equal(choose(0, PAGE, 0, 1), CLIENT_NONE);
+}
+
+static void a_full_rail_is_passed_over(void **state)
+{
+	(void)state;
+	status->rails_out = 0xc;
+	ch->rail[0].in_flight = DONE_RING_SLOTS;
+	assert_int_equal(choose(0, PAGE, 0, 1), 1);
+	ch->rail[1].unpublished = OP_RING_SLOTS - 1;
+	assert_int_equal(choose(0, PAGE, 0, 1), CLIENT_NONE);
+	ch->rail[1].unpublished = OP_RING_SLOTS - 2;
+	assert_int_equal(choose(0, PAGE, 0, 1), 1);
+	ch->rail[1].bytes = STRIPE_BYTES - PAGE + 1;
+	assert_int_equal(choose(0, PAGE, 0, 1), CLIENT_NONE);
+	assert_int_equal(choose(0, PAGE - 1, 0, 1), 1);
+	assert_int_equal(choose(0, 0, 0, 1), 1); /* a bucket is no load */
+	ch->rail[1].bytes = 0;
+	assert_int_equal(choose(0, PAGE_BYTES_MAX, 0, 1), 1); /* alone, whatever its size */
+}
+
+/* Rails that move `rate[r]` bytes a microsecond, kept as busy as stripe_page() lets them be. */
+static void run(const uint32_t rate[4], unsigned us, uint64_t *now_ns, uint64_t given[4])
+{
+	uint64_t carry[4] = {0};
+
+	memset(given, 0, 4 * sizeof(*given));
+	for (unsigned t = 0, near = 0; t < us; t++) {
+		uint32_t r;
+
+		while ((r = choose(near, PAGE, 0, *now_ns)) != CLIENT_NONE) {
+			stripe_give(ch, r, PAGE, *now_ns);
+			given[r] += PAGE;
+			near = (near + 1) % 4;
+		}
+		*now_ns += US;
+		for (r = 0; r < 4; r++) {
+			carry[r] += rate[r];
+			for (; carry[r] >= PAGE && ch->rail[r].bytes; carry[r] -= PAGE)
+				stripe_take(ch, r, PAGE, *now_ns);
+			if (!ch->rail[r].bytes)
+				carry[r] = 0;
+		}
+	}
+}
+
+static void each_rail_is_given_what_it_moves(void **state)
+{
+	static const uint32_t rate[4] = {50000, 50000, 5000, 25000};
+	static const uint32_t even[4] = {50000, 50000, 50000, 50000};
+	uint64_t now_ns = 1000, given[4];
+
+	(void)state;
+	run(rate, 2000, &now_ns, given); /* it learns */
+	run(rate, 20000, &now_ns, given);
+	assert_in_range(given[0] * 100 / given[1], 90, 110);
+	assert_in_range(given[3] * 100 / given[0], 40, 60);
+	assert_in_range(given[2] * 100 / given[0], 7, 15);
+	/* What waits on each takes about the same time, and never more than the cap. */
+	assert_true(ch->rail[0].bytes <= STRIPE_BYTES);
+	assert_true(ch->rail[2].bytes <= STRIPE_BYTES / 4);
+	/* A rail that was slow is found to be fast again. */
+	run(even, 5000, &now_ns, given);
+	run(even, 20000, &now_ns, given);
+	assert_in_range(given[2] * 100 / given[0], 90, 110);
+}
+
+static void idle_time_does_not_make_a_rail_slow(void **state)
+{
+	uint64_t now_ns = 1000, rate;
+
+	(void)state;
+	for (unsigned r = 0; r < 2; r++) {
+		for (unsigned k = 0; k < 64; k++) {
+			stripe_give(ch, r, 4 * PAGE, now_ns);
+			now_ns += 12 * US;
+			stripe_take(ch, r, 4 * PAGE, now_ns);
+			now_ns += r * 1000000 * US;
+		}
+	}
+	rate = ch->rail[0].rate;
+	assert_in_range(rate, PAGE / 3 * 9 / 10, PAGE / 3 * 11 / 10);
+	assert_int_equal(ch->rail[1].rate, rate);
+}
+
+static void little_work_does_not_make_a_rail_slow(void **state)
+{
+	uint64_t now_ns = 1000;
+
+	(void)state;
+	ch->rail[0].rate = ch->rail[1].rate = ch->rate_max = 50000;
+	ch->rail[1].rate = 10000;
+	for (unsigned k = 0; k < 1000; k++) {
+		for (unsigned r = 0; r < 2; r++) {
+			stripe_give(ch, r, PAGE, now_ns);
+			now_ns += 100 * US;
+			stripe_take(ch, r, PAGE, now_ns);
+		}
+	}
+	assert_int_equal(ch->rail[0].rate, 50000);
+	assert_in_range(ch->rail[1].rate, 45000, 50000);
+}
+
+/* A batch of a page or two never goes over a rail that is thought slow, but for this. */
+static void a_rail_that_is_given_nothing_is_tried_again(void **state)
+{
+	uint64_t now_ns = 1000;
+	unsigned tries = 0;
+
+	(void)state;
+	for (unsigned r = 0; r < 4; r++)
+		ch->rail[r].rate = r ? 50000 : 2000;
+	ch->rate_max = 50000;
+	ch->rail[0].moved = 5; /* the rest of something long ago */
+	for (unsigned k = 0; k < 1000; k++) {
+		uint32_t r = choose(0, SLICE_BYTES, 0, now_ns);
+
+		stripe_give(ch, r, SLICE_BYTES, now_ns);
+		now_ns += 10 * US;
+		stripe_take(ch, r, SLICE_BYTES, now_ns);
+		tries += r == 0;
+	}
+	assert_true(tries > 500);
+}
+
+static void a_rail_never_counts_as_stopped(void **state)
+{
+	(void)state;
+	ch->rail[0].rate = ch->rate_max = 50000;
+	ch->rail[1].rate = 1;
+	status->rails_out = 0xc;
+	ch->rail[0].bytes = STRIPE_BYTES;
+	assert_int_equal(choose(0, PAGE, 0, 1), 1);
+	ch->rail[1].bytes = STRIPE_BYTES_MIN - PAGE;
+	assert_int_equal(choose(0, PAGE, 0, 1), 1);
+	ch->rail[1].bytes++;
+	assert_int_equal(choose(0, PAGE, 0, 1), CLIENT_NONE);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(a_page_goes_to_the_rail_of_its_place),
+		TEST(a_rail_that_is_behind_is_spared),
+		TEST(a_rail_that_failed_or_is_out_of_use_is_the_last_choice),
+		TEST(a_rail_in_use_that_is_full_is_waited_for_not_one_out_of_use),
+		TEST(a_full_rail_is_passed_over),
+		TEST(each_rail_is_given_what_it_moves),
+		TEST(idle_time_does_not_make_a_rail_slow),
+		TEST(little_work_does_not_make_a_rail_slow),
+		TEST(a_rail_that_is_given_nothing_is_tried_again),
+		TEST(a_rail_never_counts_as_stopped),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

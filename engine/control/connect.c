@@ -70,8 +70,7 @@ static void tell_peer(
 
 /* ---- back-off -------------------------------------------------------------------------------- */
 
-static struct backoff *backoff_of(
-	struct control *control, unsigned rail, uint16_t peer, uint32_t ref)
+struct backoff *backoff_of(struct control *control, unsigned rail, uint16_t peer, uint32_t ref)
 {
 	struct backoff *b = &control->connect->backoff[rail][peer];
 
@@ -111,6 +110,7 @@ static void active_give_up(struct active *active)
 	qps_destroy(&active->qps);
 	active_free(active);
 	backoff_more(control, rail, peer, ref);
+	path_out(control, rail, peer, ref);
 	tell_peer(control, rail, RAIL_PEER_REFUSE, peer, ref);
 }
 
@@ -166,7 +166,8 @@ static struct active *active_find(struct control *control, unsigned rail, uint32
 	return NULL;
 }
 
-static int active_open(struct control *control, unsigned rail, const struct member_record *to)
+static int active_open(
+	struct control *control, unsigned rail, const struct member_record *to, bool probe)
 {
 	unsigned count = (unsigned)control->settings->rail_qps_per_peer;
 	struct active *active = calloc(1, sizeof(*active));
@@ -182,6 +183,7 @@ static int active_open(struct control *control, unsigned rail, const struct memb
 		.rail = (uint16_t)rail,
 		.ref = to->map.ref,
 		.qps = count,
+		.probe = probe,
 		.control = active};
 	LIST_INSERT_HEAD(&control->connect->actives, active, next);
 	active->deadline = event_new(control->base, -1, 0, answer_late, active);
@@ -209,14 +211,22 @@ void connect_wanted(struct control *control, unsigned rail, uint16_t peer, uint3
 	if (there && there->state != ACTIVE_BROKEN)
 		return; /* asked already, or told already */
 	if (!to || to->map.self || to->map.peer != peer || there || control->stopping ||
+		rail_out(control, rail) || backoff_of(control, rail, peer, ref)->out ||
 		clock_now_ns() < backoff_of(control, rail, peer, ref)->until_ns) {
 		tell_peer(control, rail, RAIL_PEER_REFUSE, peer, ref);
 		return;
 	}
-	if (active_open(control, rail, to) < 0) {
+	if (active_open(control, rail, to, false) < 0) {
 		backoff_more(control, rail, peer, ref);
+		path_out(control, rail, peer, ref);
 		tell_peer(control, rail, RAIL_PEER_REFUSE, peer, ref);
 	}
+}
+
+void connect_probe(struct control *control, unsigned rail, const struct member_record *to)
+{
+	if (!active_find(control, rail, to->map.ref) && active_open(control, rail, to, true) < 0)
+		backoff_more(control, rail, to->map.peer, to->map.ref);
 }
 
 void connect_broken(
@@ -226,12 +236,39 @@ void connect_broken(
 
 	if (active->state != ACTIVE_LIVE)
 		return;
-	log_warn("rail %u: connection with peer %u broke: %s", rail, peer->peer,
-		syndrome ? dv_syndrome((uint8_t)syndrome) : "an operation outlived its deadline");
+	if (!backoff_of(control, rail, peer->peer, peer->ref)->out)
+		log_warn("rail %u: connection with peer %u broke: %s; other rails take over", rail,
+			peer->peer, syndrome ? dv_syndrome((uint8_t)syndrome)
+					     : "nothing completes on it any more");
 	if (clock_now_ns() - active->live_ns >= CONNECT_STEADY_NS)
 		backoff_of(control, rail, peer->peer, peer->ref)->fails = 0;
 	backoff_more(control, rail, peer->peer, peer->ref);
+	path_out(control, rail, peer->peer, peer->ref);
 	active_break(active);
+}
+
+void connect_proven(struct control *control, unsigned rail, struct rail_peer *peer)
+{
+	struct active *active = peer->control;
+
+	if (active->state == ACTIVE_LIVE)
+		path_back(control, rail, peer->peer, peer->ref);
+}
+
+void actives_break_rail(struct control *control, unsigned rail)
+{
+	struct active *active, *next;
+
+	for (active = LIST_FIRST(&control->connect->actives); active; active = next) {
+		next = LIST_NEXT(active, next);
+		if (active->rail != rail)
+			continue;
+		path_out(control, rail, active->peer.peer, active->peer.ref);
+		if (active->state == ACTIVE_ASKED)
+			active_give_up(active);
+		else
+			active_break(active);
+	}
 }
 
 void connect_returned(struct control *control, unsigned rail, struct rail_peer *peer)
@@ -326,9 +363,9 @@ static void actives_drop(struct control *control, uint32_t ref)
 
 void connect_member_gone(struct control *control, uint16_t peer, uint32_t ref)
 {
-	(void)peer;
 	actives_drop(control, ref);
 	passives_drop(control, ref);
+	paths_forget(control, peer);
 }
 
 void connect_stop(struct control *control)
@@ -371,11 +408,14 @@ int connect_open(struct control *control)
 		STAILQ_INIT(&connect->untold[r]);
 	connect->serial = control->incarnation; /* another engine start, other serials */
 	connect->retry = event_new(control->base, -1, 0, tell_untold, control);
-	if (!connect->retry) {
+	control->connect = connect;
+	if (!connect->retry || health_open(control) < 0) {
+		if (connect->retry)
+			event_free(connect->retry);
 		free(connect);
+		control->connect = NULL;
 		return -ENOMEM;
 	}
-	control->connect = connect;
 	return 0;
 }
 
@@ -399,6 +439,7 @@ void connect_close(struct control *control)
 			STAILQ_REMOVE_HEAD(&connect->untold[r], next);
 			free(first);
 		}
+	health_close(control);
 	event_free(connect->retry);
 	free(connect);
 	control->connect = NULL;

@@ -9,16 +9,24 @@
 #ifndef CONTROL_CONNECT_H
 #define CONTROL_CONNECT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct control;
 struct rail_peer;
 
-/* From a rail: RAIL_PEER_WANTED, RAIL_PEER_BROKEN, RAIL_PEER_RETURNED. */
+/* From a rail: RAIL_PEER_WANTED, _BROKEN, _RETURNED, _PROVEN. */
 void connect_wanted(struct control *control, unsigned rail, uint16_t peer, uint32_t ref);
 void connect_broken(
 	struct control *control, unsigned rail, struct rail_peer *peer, uint32_t syndrome);
 void connect_returned(struct control *control, unsigned rail, struct rail_peer *peer);
+void connect_proven(struct control *control, unsigned rail, struct rail_peer *peer);
+
+/* The NIC's port lost or found its link. */
+void connect_port(struct control *control, unsigned rail, bool up);
+/* "up", "down" or "slow"; how many peers are not read over it. */
+const char *connect_rail_state(
+	const struct control *control, unsigned rail, unsigned *ret_peers_out);
 
 /* The member is gone from the map: drop its QPs on every rail, active and passive. */
 void connect_member_gone(struct control *control, uint16_t peer, uint32_t ref);

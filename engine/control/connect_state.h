@@ -5,6 +5,7 @@
  *
  *   connect.c       asking: rails' wishes, Connected, breaking up
  *   connect_serve.c answering     connect_qps.c   sets of queue pairs
+ *   connect_health.c   which rails are out of use, and when they are tried again
  */
 #ifndef CONTROL_CONNECT_STATE_H
 #define CONTROL_CONNECT_STATE_H
@@ -16,7 +17,7 @@
 
 #define CONNECT_ANSWER_MS 2000 /* the peer's Connected */
 #define CONNECT_BACKOFF_MS 100 /* after the first failure; doubles */
-#define CONNECT_BACKOFF_MAX_MS 5000
+#define CONNECT_BACKOFF_MAX_MS 2000
 #define CONNECT_STEADY_NS 10000000000ull /* lived that long: a break starts from 100 ms again */
 #define CONNECT_RETRY_MS 1               /* rail_tell() said no */
 #define REGION_BYTES_MAX (1ull << 48)
@@ -54,10 +55,24 @@ struct passive {
 	struct qp_set qps;
 };
 
+/* One rail of ours towards one peer. */
 struct backoff {
 	uint32_t ref;
 	unsigned fails;
 	uint64_t until_ns;
+	bool out; /* clients are told to use other rails until a probe was answered */
+};
+
+/* One rail of ours. */
+struct rail_health {
+	bool port_down;
+	bool slow;
+	unsigned slow_times;    /* in a row */
+	uint64_t slow_until_ns; /* ... and when it was in use again */
+	/* since the last comparison with the other rails */
+	bool idle;
+	unsigned behind; /* comparisons in a row */
+	uint64_t bytes, pages;
 };
 
 struct untold {
@@ -74,7 +89,33 @@ struct connect {
 	uint64_t serial;
 	unsigned outstanding;
 	struct backoff backoff[RAILS_MAX][NODES_MAX]; /* by peer number */
+	struct rail_health health[RAILS_MAX];
+	struct event *watch;
+	unsigned watches; /* since the last comparison */
 };
+
+/* connect.c, for connect_health.c */
+
+/* The path's record; one of another incarnation begins anew. */
+struct backoff *backoff_of(struct control *control, unsigned rail, uint16_t peer, uint32_t ref);
+/* Everything of ours on that rail is put in error and given up. */
+void actives_break_rail(struct control *control, unsigned rail);
+/* Asks for queue pairs whose first READ is a probe, unless there are some. */
+void connect_probe(struct control *control, unsigned rail, const struct member_record *to);
+
+/* connect_health.c, for connect.c */
+
+/* Given no work at all. */
+bool rail_out(const struct control *control, unsigned rail);
+
+/* Failed: clients use other rails; tried again at its back-off's end. */
+void path_out(struct control *control, unsigned rail, uint16_t peer, uint32_t ref);
+/* A probe was answered. */
+void path_back(struct control *control, unsigned rail, uint16_t peer, uint32_t ref);
+/* The number may be another member's next. */
+void paths_forget(struct control *control, uint16_t peer);
+int health_open(struct control *control);
+void health_close(struct control *control);
 
 /* connect_qps.c, for both */
 

@@ -10,7 +10,7 @@
  *   rpc.c        frames and connections between engines
  *   member.c     who lives; the cluster map
  *   directory.c  owners, batches, acknowledgements, republishing
- *   connect.c    queue pairs
+ *   connect.c    queue pairs; which rails are out of use
  *   pool.c index.c shard.c    the data: pages, keys, directory entries
  */
 #ifndef CONTROL_CONTROL_H
@@ -34,6 +34,7 @@ struct member;    /* member.c: the member table */
 struct directory; /* directory.c */
 struct connect;   /* connect.c */
 struct device_watch; /* device_event.c */
+struct trouble;   /* trouble.c */
 
 /* One NIC with its poll core and its pool. */
 struct control_rail {
@@ -72,6 +73,7 @@ struct control {
 	struct directory *directory;
 	struct connect *connect;
 	struct device_watch *device_watch;
+	struct trouble *trouble;
 	bool stopping;
 };
 

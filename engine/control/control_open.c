@@ -18,6 +18,7 @@
 #include "engine/control/device_event.h"
 #include "engine/control/loop.h"
 #include "engine/control/publish.h"
+#include "engine/control/trouble.h"
 #include "numa/clock.h"
 
 /* ---- the engine itself ----------------------------------------------------------------------- */
@@ -185,6 +186,8 @@ static int rails_open(struct control *control)
 			.status = control->status,
 			.kick = control->rail[i].kick,
 			.control_kick = control->kick,
+			/* With one rail there is none to go over instead. */
+			.stall_ns = control->rails > 1 ? (uint64_t)s->rail_stall_ms * 1000000 : 0,
 			.skip_head_check = s->test_skip_head_check};
 		int rc = rail_open(&options, &control->rail[i].rail);
 
@@ -286,6 +289,7 @@ static const struct {
 	{"member table", member_open, member_close},
 	{"directory", directory_open, directory_close},
 	{"connections", connect_open, connect_close},
+	{"faults", trouble_open, trouble_close},
 	{"publishing", publish_open, publish_close},
 	{"client socket", attach_open, attach_close},
 	{"poll cores", poll_cores_start, poll_cores_stop},

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Watches what the NICs tell: a port that lost its link, a device or a queue that died. Nothing is
- * decided from it: requests over a dead rail end by their own deadlines and go over another one. It
- * tells the operator which cable, and when it was back. The loop's thread.
+ * Watches what the NICs tell: a port that lost its link, a device or a queue that died. A rail
+ * without a link is out of use at once, before anything on it had the time to fail. The operator is
+ * told which cable, and when it was back. The loop's thread.
  */
 #include <event2/event.h>
 #include <stdlib.h>
 
 #include "config/log.h"
+#include "engine/control/connect.h"
 #include "engine/control/device_event.h"
 
 #define EVENTS_BURST 16u /* a turn */
@@ -16,7 +17,7 @@ struct device_watch {
 	struct event *event[RAILS_MAX];
 };
 
-static void tell(const struct control *control, unsigned rail, const struct dv_event *event)
+static void tell(struct control *control, unsigned rail, const struct dv_event *event)
 {
 	const char *name = control->plan.rail[rail].device;
 
@@ -24,18 +25,23 @@ static void tell(const struct control *control, unsigned rail, const struct dv_e
 	case DV_EVENT_PORT_DOWN:
 		log_error("rail %u: %s port %u lost its link: reads go over other rails; check "
 			  "the cable and the switch", rail, name, event->port);
+		connect_port(control, rail, false);
 		break;
 	case DV_EVENT_PORT_UP:
 		log_info("rail %u: %s port %u has its link again", rail, name, event->port);
+		connect_port(control, rail, true);
 		break;
 	case DV_EVENT_DEVICE_FATAL:
 		log_error("rail %u: %s failed (%s): this rail is lost until the engine is "
 			  "started again; see dmesg", rail, name, event->text);
+		connect_port(control, rail, false);
+		connect_port(control, rail, false);
 		break;
 	case DV_EVENT_CQ_OVERRUN:
 		log_error("rail %u: %s: a completion queue overran (%s): this rail is lost until "
 			  "the engine is started again; please report it", rail, name,
 			event->text);
+		connect_port(control, rail, false);
 		break;
 	case DV_EVENT_QP_ERROR:
 		log_warn("rail %u: %s: %s: it is connected again", rail, name, event->text);
@@ -73,7 +79,7 @@ int device_event_open(struct control *control)
 		int fd = dv_event_fd(control->rail[i].device);
 
 		if (fd < 0)
-			continue; /* the software NIC has nothing to tell */
+			continue; /* nothing to watch */
 		watch->event[i] = event_new(control->base, fd, EV_READ | EV_PERSIST, ready,
 			control);
 		if (!watch->event[i] || event_add(watch->event[i], NULL)) {

@@ -103,6 +103,9 @@ static void hear_one(struct control *control, unsigned rail, const struct rail_e
 	case RAIL_PEER_RETURNED:
 		connect_returned(control, rail, event->object);
 		break;
+	case RAIL_PEER_PROVEN:
+		connect_proven(control, rail, event->object);
+		break;
 	case RAIL_CHANNEL_BROKEN:
 		attach_channel_broken(control, ((struct rail_channel *)event->object)->id);
 		break;

@@ -185,6 +185,7 @@ static void report_rails(struct json *j, const struct control *control)
 		uint64_t counter[COUNTER_COUNT];
 		struct dv_attributes nic;
 		uint64_t registered = 0;
+		unsigned peers_out;
 
 		for (unsigned region = 0; region < REGIONS_EXPORTED; region++)
 			registered += rail->exported[region].length;
@@ -203,6 +204,8 @@ static void report_rails(struct json *j, const struct control *control)
 		json_count(j, "pages", pool_pages(rail->pool));
 		json_count(j, "limbo", pool_limbo(rail->pool));
 		json_count(j, "in_flight", rail_in_flight(rail->rail));
+		json_string(j, "state", connect_rail_state(control, i, &peers_out));
+		json_count(j, "peers_out", peers_out);
 		report_counters(j, counter);
 		json_close(j, "}");
 	}

@@ -26,9 +26,9 @@
 							       */
 #define RAIL_PARKED_MAX (RAIL_REQUESTS / 2) /* a peer that never comes leaves room for the others  \
 					     */
-/* Every object has at most this many events unheard: peers 3, channels 2, regions 1. */
+/* Every object has at most this many events unheard: peers 4, channels 2, regions 1. */
 #define RAIL_EVENTS_LATE 4096u
-static_assert(RAIL_EVENTS_LATE > 2 * LANES_MAX + NODES_MAX + 2 * CHANNELS_MAX + REGIONS_MAX + 1,
+static_assert(RAIL_EVENTS_LATE > 3 * LANES_MAX + NODES_MAX + 2 * CHANNELS_MAX + REGIONS_MAX + 1,
 	"no event is ever lost");
 static_assert((RAIL_EVENTS_LATE & (RAIL_EVENTS_LATE - 1)) == 0, "indices are masked");
 static_assert(CQ_DEPTH >= RAIL_POST_BURST, "a step's WQEs have room for their CQEs");
@@ -77,6 +77,7 @@ struct rail {
 	uint32_t late_head, late_tail; /* events that found the ring full */
 	uint32_t stop_steps;           /* since RAIL_STOP */
 	uint64_t watch_ns;             /* when lanes_watch() is due */
+	uint64_t watched_ns;           /* when it was last done */
 	/* owner: poll core; any thread reads it */
 	alignas(64) uint32_t in_flight;
 	/* owner: poll core; any thread reads them */

@@ -9,6 +9,8 @@
 #ifndef RAIL_INBOX_H
 #define RAIL_INBOX_H
 
+#include <stdbool.h>
+
 #include "config/limits.h"
 #include "engine/abi/op.h"
 #include "engine/abi/ring.h"
@@ -31,6 +33,7 @@ struct rail_peer {
 	uint16_t rail; /* this rail's index */
 	uint32_t ref;  /* map_member.ref */
 	unsigned qps;  /* 1..QPS_PER_PEER_MAX */
+	bool probe;    /* it failed before: one small READ first, then RAIL_PEER_PROVEN */
 	struct dv_sq *sq[QPS_PER_PEER_MAX];
 	struct rail_remote region[REGIONS_EXPORTED];
 	void *control; /* the control plane's own, not looked at by the rail */
@@ -89,9 +92,10 @@ static_assert(offsetof(struct rail_command, turn) == RING_TURN_AT, "the ring's")
 
 enum rail_event_kind {
 	RAIL_PEER_WANTED = 1,  /* peer, ref: an op waits for a connection; said once */
-	RAIL_PEER_BROKEN,      /* object: rail_peer, still the rail's; detail: syndrome, or 0 for a
-				  deadline. Put its QPs in error, then send RAIL_PEER_DROP */
+	RAIL_PEER_BROKEN,      /* object: rail_peer, still the rail's; detail: syndrome, or 0 when
+				  nothing completed. Put its QPs in error, send RAIL_PEER_DROP */
 	RAIL_PEER_RETURNED,    /* object: drained; the control plane's again */
+	RAIL_PEER_PROVEN,      /* object: its probe was answered; ops are taken from here on */
 	RAIL_CHANNEL_BROKEN,   /* object: a hostile or broken client; end its session */
 	RAIL_CHANNEL_RETURNED, /* object: nothing in flight; the control plane's again */
 	RAIL_REGION_RETURNED,  /* region id in detail */

@@ -108,7 +108,7 @@ static void lane_fail_pending(struct rail *rail, struct lane *lane)
 
 void lane_break(struct rail *rail, struct lane *lane, uint32_t syndrome)
 {
-	if (lane->state != LANE_OPEN)
+	if (lane->state != LANE_OPEN && lane->state != LANE_PROBING)
 		return;
 	lane->state = LANE_BROKEN;
 	rail_count(rail, COUNTER_qps_broken, lane->peer->qps);
@@ -150,7 +150,7 @@ static struct lane *lane_to_drop(
 		if (object && lane->peer == object)
 			return lane;
 		if (!object && lane_is(lane, peer, ref) &&
-			(!found || (found->state == LANE_OPEN && lane->state == LANE_BROKEN)))
+			(!found || (found->state != LANE_BROKEN && lane->state == LANE_BROKEN)))
 			found = lane;
 	}
 	return found;
@@ -173,13 +173,14 @@ static void lane_init(struct rail *rail, struct lane *lane, struct rail_peer *pe
 
 	lane->peer = peer;
 	lane->number = peer->peer;
-	lane->state = LANE_OPEN;
+	lane->state = peer->probe ? LANE_PROBING : LANE_OPEN;
 	lane->stalled = lane->expired = lane->overdue = false;
 	lane->wqes = lane->bytes = lane->requests = 0;
 	lane->taken_bytes = 0;
 	lane->run = NULL;
 	lane->moved = lane->moved_seen = 0;
-	lane->moved_ns = 0;
+	lane->still_ns = 0;
+	lane->begun = false;
 	link_init(&lane->waiting);
 	link_init(&lane->pending);
 	link_init(&lane->heads);
@@ -195,6 +196,46 @@ static void lane_init(struct rail *rail, struct lane *lane, struct rail_peer *pe
 		table_add(rail, qp->sq->qpn, (uint16_t)(first + i));
 	}
 	peer->lane = lane;
+}
+
+/* ---- a lane that failed before --------------------------------------------------------------- */
+
+/* A request of the rail's own: the head of the peer's first page, whatever it says. */
+static void lane_probe(struct rail *rail, struct lane *lane)
+{
+	struct request *request;
+	uint16_t region = 0;
+
+	while (region < RAILS_MAX && !lane->peer->region[REGION_HEADS_0 + region].length)
+		region++;
+	if (region == RAILS_MAX || !rail->requests_free) {
+		lane_break(rail, lane, 0); /* another time */
+		return;
+	}
+	request = request_new(rail);
+	request->op = (struct op){.kind = OP_READ, .region = region};
+	request->stage = REQUEST_HEAD;
+	request->channel = CHANNEL_NONE;
+	request->deadline_ns = rail_now(rail) + REQUEST_STOP_NS;
+	if (request->deadline_ns < rail->nearest_ns)
+		rail->nearest_ns = request->deadline_ns;
+	request->lane = lane;
+	lane->requests++;
+	shm_store(&rail->in_flight, rail->in_flight + 1);
+	rail->live[request->number] = true;
+	lane_queue(rail, lane, request);
+}
+
+void lane_probed(struct rail *rail, struct lane *lane, enum op_status status)
+{
+	if (lane->state != LANE_PROBING || status == OP_NIC_ERROR)
+		return; /* broken, or will be with the syndrome of that completion */
+	if (status != OP_HIT && status != OP_STALE) {
+		lane_break(rail, lane, 0);
+		return;
+	}
+	lane->state = LANE_OPEN;
+	say_lane(rail, RAIL_PEER_PROVEN, lane->peer, 0, lane->peer);
 }
 
 /* ---- requests that wait for a lane ---------------------------------------------------------- */
@@ -223,6 +264,8 @@ void lane_add(struct rail *rail, struct rail_peer *peer)
 	lane = &rail->lane[rail->lane_stack[--rail->lanes_free]];
 	lane_init(rail, lane, peer);
 	slot->lane = lane;
+	if (lane->state == LANE_PROBING)
+		lane_probe(rail, lane);
 	for (struct link *at = slot->parked.next, *next; at != &slot->parked; at = next) {
 		struct request *request = container_of(at, struct request, pending);
 
@@ -257,7 +300,10 @@ bool lane_has_place(const struct lane *lane, const struct op *op)
 	const struct rail_remote *heads =
 		&lane->peer->region[REGION_HEADS_0 + op->region % RAILS_MAX];
 
-	if (op->offset > remote->length || op->length > remote->length - op->offset)
+	uint64_t start = op_start(op);
+
+	if (op->offset > remote->length || start > remote->length ||
+		op->length > remote->length - start)
 		return false;
 	return op->kind != OP_PAGE ||
 	       op->offset / PAGE_UNIT < heads->length / sizeof(struct page_head);
@@ -306,27 +352,35 @@ void lane_unstall(struct rail *rail, struct lane *lane)
 	rail->parked -= lane->requests;
 }
 
-static void lane_watch(struct rail *rail, struct lane *lane, uint64_t now_ns)
+static void lane_watch(struct rail *rail, struct lane *lane, uint64_t passed_ns)
 {
-	if (lane->moved != lane->moved_seen || !lane->wqes || !lane->moved_ns) {
+	if (lane->moved != lane->moved_seen || !lane->wqes || !lane->begun) {
 		lane->moved_seen = lane->moved;
-		lane->moved_ns = now_ns;
+		lane->begun = lane->wqes != 0;
+		lane->still_ns = 0;
 		return;
 	}
-	if (now_ns - lane->moved_ns <= LANE_STALL_NS)
+	lane->still_ns += passed_ns;
+	if (lane->still_ns <= LANE_STALL_NS && lane->still_ns < rail->options.stall_ns)
 		return;
-	if (!lane->stalled) {
+	if (!lane->stalled && lane->still_ns > LANE_STALL_NS) {
 		lane->stalled = true;
 		rail->posted_bytes -= lane->bytes;
 		rail->taken_bytes -= lane->taken_bytes;
 		rail->parked += lane->requests;
 	}
-	if (lane->expired)
+	if ((lane->stalled && lane->expired) ||
+		(rail->options.stall_ns && lane->still_ns >= rail->options.stall_ns))
 		lane_break(rail, lane, 0);
 }
 
 void lanes_watch(struct rail *rail, uint64_t now_ns)
 {
+	uint64_t passed_ns = now_ns - rail->watched_ns;
+
+	if (passed_ns > 2 * LANE_WATCH_NS)
+		passed_ns = 2 * LANE_WATCH_NS; /* the poll core was away: nothing could be seen */
+	rail->watched_ns = now_ns;
 	for (struct link *at = rail->lanes.next; at != &rail->lanes; at = at->next)
-		lane_watch(rail, container_of(at, struct lane, lanes), now_ns);
+		lane_watch(rail, container_of(at, struct lane, lanes), passed_ns);
 }

@@ -4,8 +4,9 @@
  * requests that have something to post there. Several lanes of a peer number can exist, one open
  * and the others draining. Poll core only.
  *
- *   OPEN --error CQE, deadline--> BROKEN --RAIL_PEER_DROP--> DROPPED --last WQE retired--> returned
- *     `---------------------RAIL_PEER_DROP------------------^
+ *   OPEN --error CQE, stall--> BROKEN --RAIL_PEER_DROP--> DROPPED --last WQE retired--> returned
+ *   ^  `--------------------RAIL_PEER_DROP----------------^
+ *   `--PROBING, when it failed before: its first READ is the rail's own; ends like OPEN
  */
 #ifndef RAIL_PEER_H
 #define RAIL_PEER_H
@@ -20,7 +21,7 @@
 static_assert((LANE_TABLE_SLOTS & (LANE_TABLE_SLOTS - 1)) == 0, "the hash is masked");
 static_assert(LANE_QPS_MAX < 1 << 16, "table slots are 16 bits");
 
-/* No READ takes that long on a fabric that works. */
+/* No READ takes that long on a fabric that works. Broken later, or not: rail_options.stall_ns. */
 #define LANE_STALL_NS (20ull * 1000 * 1000)
 #define LANE_WATCH_NS (5ull * 1000 * 1000)
 
@@ -47,7 +48,8 @@ struct lane_qp {
 
 enum lane_state {
 	LANE_OPEN,
-	LANE_BROKEN,  /* an error CQE or a deadline; the control plane has been told */
+	LANE_PROBING, /* no ops yet */
+	LANE_BROKEN,  /* an error CQE, or nothing moved; the control plane has been told */
 	LANE_DROPPED, /* its QPs are in error: every WQE retires, then the lane is returned */
 };
 
@@ -64,7 +66,8 @@ struct lane {
 	uint64_t taken_bytes; /* their lengths */
 	uint32_t moved;       /* WQEs retired, free running: has it moved since we last looked? */
 	uint32_t moved_seen;
-	uint64_t moved_ns; /* when it was last seen to move, or to have nothing to do */
+	uint64_t still_ns; /* watched for so long, with something to do, without a move */
+	bool begun;        /* it had nothing to do when it was last looked at, or now */
 	uint16_t number;
 	uint8_t state; /* enum lane_state */
 	bool expired;  /* a request on it is past its deadline: broken when it does not move */
@@ -83,8 +86,10 @@ struct peer_slot {
 
 /* An ADD makes its peer the newest lane; returned at once when there is no room for a lane. */
 void lane_add(struct rail *rail, struct rail_peer *peer);
-/* Stops posting; the control plane is told once. `syndrome` 0: a deadline. */
+/* Stops posting; the control plane is told once. `syndrome` 0: nothing moved. */
 void lane_break(struct rail *rail, struct lane *lane, uint32_t syndrome);
+/* The READ of LANE_PROBING has ended. */
+void lane_probed(struct rail *rail, struct lane *lane, enum op_status status);
 /* The control plane has put the QPs of (peer, ref) in error. `object`: which, when not NULL. */
 void lane_drop(struct rail *rail, uint16_t peer, uint32_t ref, const struct rail_peer *object);
 /* Gives a dropped lane back when nothing is outstanding on it. */
@@ -92,8 +97,9 @@ void lane_return_if_drained(struct rail *rail, struct lane *lane);
 
 /*
  * A lane that retires nothing for LANE_STALL_NS keeps what it has, but the rail's budgets are for
- * the others from then on: one dead peer does not stop a rail until its deadline. Broken when a
- * request on it is past its deadline already.
+ * the others from then on. Broken when that lasts for rail_options.stall_ns, so that what is on it
+ * goes over another rail, or when a request on it is past its deadline. Time counts only as far as
+ * the poll core was there to watch.
  */
 void lanes_watch(struct rail *rail, uint64_t now_ns);
 /* A WQE of it retired. */

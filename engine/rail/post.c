@@ -95,7 +95,7 @@ static void post_wqe(struct rail *rail, struct lane_qp *qp, struct request *requ
 	if (wqe->blocks > 1)
 		qp->wqe[(index + 1) & (QP_DEPTH - 1)].blocks = 0;
 	if (!lane->wqes)
-		lane->moved_ns = 0;
+		lane->begun = false;
 	lane->wqes++;
 	rail->wqes++;
 	if (bytes > RAIL_SMALL_BYTES)

@@ -30,6 +30,8 @@ struct rail_options {
 	int kick;                      /* eventfd: whoever finds rail[index].sleeps set writes it;
 	                                * the rails of one poll core have the same one (dup) */
 	int control_kick;              /* eventfd: written after an event when control sleeps */
+	uint64_t stall_ns;             /* nothing completes for so long: the lane is broken; 0:
+					  only when a deadline passes, too */
 	bool skip_head_check;          /* tests only */
 };
 

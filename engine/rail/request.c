@@ -125,10 +125,26 @@ static void channel_answer(
 	channel->in_flight--;
 }
 
+static void probe_end(struct rail *rail, struct request *request, enum op_status status)
+{
+	struct lane *lane = request->lane;
+
+	request_leave_lane(rail, request);
+	link_remove(&request->pending);
+	rail->live[request->number] = false;
+	shm_store(&rail->in_flight, rail->in_flight - 1);
+	request_free(rail, request);
+	lane_probed(rail, lane, status);
+}
+
 void request_end(struct rail *rail, struct request *request, enum op_status status)
 {
 	struct channel_slot *slot = &rail->channel[request->channel];
 
+	if (unlikely(request->channel == CHANNEL_NONE)) {
+		probe_end(rail, request, status);
+		return;
+	}
 	if (likely(request->lane))
 		request_leave_lane(rail, request);
 	else if (link_linked(&request->pending))

@@ -69,6 +69,9 @@ static inline void link_remove(struct link *link)
 
 struct lane;
 
+/* The channel of a request that no client asked for: LANE_PROBING. */
+enum { CHANNEL_NONE = CHANNELS_MAX };
+
 enum request_stage {
 	REQUEST_PAYLOAD, /* pieces are being posted, or their CQEs awaited */
 	REQUEST_HEAD,    /* all payload arrived; the page head is being read */

@@ -92,6 +92,12 @@ const char *dv_error(void)
 	return "test";
 }
 
+int dv_trouble(struct dv_device *device, const struct dv_trouble *trouble)
+{
+	(void)device, (void)trouble;
+	return -EOPNOTSUPP;
+}
+
 /* This NIC has nothing to tell. */
 int dv_event_fd(struct dv_device *device)
 {
@@ -254,6 +260,16 @@ void connect_broken(struct control *c, unsigned rail, struct rail_peer *peer, ui
 void connect_returned(struct control *c, unsigned rail, struct rail_peer *peer)
 {
 	(void)c, (void)rail, (void)peer;
+}
+
+void connect_proven(struct control *c, unsigned rail, struct rail_peer *peer)
+{
+	(void)c, (void)rail, (void)peer;
+}
+
+void connect_port(struct control *c, unsigned rail, bool up)
+{
+	(void)c, (void)rail, (void)up;
 }
 
 void connect_stop(struct control *c)

@@ -54,6 +54,15 @@ void rail_counters(const struct rail *rail, uint64_t ret[COUNTER_COUNT])
 		ret[i] = i;
 }
 
+const char *connect_rail_state(
+	const struct control *control, unsigned rail, unsigned *ret_peers_out)
+{
+	(void)control;
+	(void)rail;
+	*ret_peers_out = 1;
+	return "up";
+}
+
 uint32_t rail_in_flight(const struct rail *rail)
 {
 	(void)rail;

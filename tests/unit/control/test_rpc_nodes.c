@@ -19,6 +19,7 @@
 struct node node[NODES];
 unsigned qps_alive, qps_errors;
 int qp_create_status, qp_connect_status;
+uint64_t port_bits_per_second;
 
 static uint16_t port_of[NODES];
 static uint64_t incarnations;
@@ -43,6 +44,23 @@ bool rail_tell(struct rail *rail, const struct rail_command *command)
 	if (fake->tells < TOLD_MAX)
 		fake->told[fake->tells++] = *command;
 	return true;
+}
+
+void rail_counters(const struct rail *rail, uint64_t ret_counters[COUNTER_COUNT])
+{
+	memcpy(ret_counters, ((const struct fake_rail *)rail)->counter,
+		COUNTER_COUNT * sizeof(*ret_counters));
+}
+
+uint32_t rail_in_flight(const struct rail *rail)
+{
+	return ((const struct fake_rail *)rail)->in_flight;
+}
+
+void dv_attributes(const struct dv_device *device, struct dv_attributes *ret)
+{
+	(void)device;
+	*ret = (struct dv_attributes){.bits_per_second = port_bits_per_second};
 }
 
 int dv_qp_create(struct dv_device *device, struct dv_cq *cq, unsigned depth, struct dv_qp **ret_qp,

@@ -26,6 +26,9 @@ struct fake_rail {
 	struct rail_command told[TOLD_MAX];
 	unsigned tells;
 	bool full; /* rail_tell() says no */
+	/* what rail_counters() and rail_in_flight() say */
+	uint64_t counter[COUNTER_COUNT];
+	uint32_t in_flight;
 };
 
 struct node {
@@ -46,6 +49,7 @@ extern struct node node[NODES];
 /* What the stub NICs count and do. */
 extern unsigned qps_alive, qps_errors;
 extern int qp_create_status, qp_connect_status;
+extern uint64_t port_bits_per_second;
 
 /* Settings, ports and names for all; nothing is open. `heartbeat_ms` small; no seeds. */
 void nodes_setup(int heartbeat_ms, int dead_after_ms);

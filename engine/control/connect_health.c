@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which rails are out of use, wholly or towards one peer, and when they are tried again. Clients
+ * read the verdict in the status segment before they choose a rail, so that all of them stop at
+ * once. Control plane's thread only.
+ *
+ *   path (rail, peer)  out: its connection broke, or could not be made
+ *                      back: connected anew after a back-off, and a probe was answered
+ *   rail               out: its port lost the link, or it is far slower than its siblings
+ *                      back: the port has it again, or the slow one has rested; its paths are
+ *                      probed then
+ */
+#include <errno.h>
+
+#include "config/log.h"
+#include "engine/control/connect_state.h"
+#include "engine/control/member.h"
+#include "numa/clock.h"
+
+#define HEALTH_WATCH_MS 50
+#define HEALTH_WATCHES 2u      /* between two comparisons of the rails */
+#define HEALTH_BEHIND 3u       /* comparisons in a row that make a rail slow */
+#define HEALTH_SLOWER 8u       /* times fewer bytes than the best, with work all the time */
+#define HEALTH_BYTES (1u << 20) /* the best has moved: less says nothing */
+#define HEALTH_READ_BYTES (64u << 10) /* a page, on average: small ones are slow by nature */
+#define HEALTH_REST_MS 1000    /* a slow rail, the first time; doubles */
+#define HEALTH_RESTS_MAX 5u    /* doublings */
+#define HEALTH_STEADY_NS 10000000000ull
+
+/* ---- verdicts -------------------------------------------------------------------------------- */
+
+static void bit_set(uint32_t *word, unsigned rail, bool out)
+{
+	uint32_t bits = shm_load(word);
+
+	shm_store(word, out ? bits | 1u << rail : bits & ~(1u << rail));
+}
+
+bool rail_out(const struct control *control, unsigned rail)
+{
+	const struct rail_health *h = &control->connect->health[rail];
+
+	return h->port_down || h->slow;
+}
+
+void path_out(struct control *control, unsigned rail, uint16_t peer, uint32_t ref)
+{
+	struct backoff *path = backoff_of(control, rail, peer, ref);
+
+	bit_set(&control->status->peer_rails_out[peer], rail, true);
+	if (path->out)
+		return;
+	path->out = true;
+	control->counter[COUNTER_paths_out]++;
+}
+
+void path_back(struct control *control, unsigned rail, uint16_t peer, uint32_t ref)
+{
+	struct backoff *path = backoff_of(control, rail, peer, ref);
+
+	bit_set(&control->status->peer_rails_out[peer], rail, false);
+	if (!path->out)
+		return;
+	path->out = false;
+	control->counter[COUNTER_paths_back]++;
+	log_info("rail %u: peer %u is read over it again", rail, peer);
+}
+
+void paths_forget(struct control *control, uint16_t peer)
+{
+	for (unsigned r = 0; r < control->rails; r++)
+		control->connect->backoff[r][peer] = (struct backoff){.ref = 0};
+	shm_store(&control->status->peer_rails_out[peer], 0);
+}
+
+/* ---- whole rails ----------------------------------------------------------------------------- */
+
+static void rail_leaves(struct control *control, unsigned rail)
+{
+	bit_set(&control->status->rails_out, rail, true);
+	control->counter[COUNTER_rails_down]++;
+	actives_break_rail(control, rail);
+}
+
+/* Its paths are probed at once, each for itself; those never used need none. */
+static void rail_returns(struct control *control, unsigned rail)
+{
+	for (unsigned p = 0; p < NODES_MAX; p++) {
+		control->connect->backoff[rail][p].until_ns = 0;
+		control->connect->backoff[rail][p].fails = 0;
+	}
+	bit_set(&control->status->rails_out, rail, false);
+	event_active(control->connect->watch, EV_TIMEOUT, 0);
+}
+
+void connect_port(struct control *control, unsigned rail, bool up)
+{
+	struct rail_health *h = &control->connect->health[rail];
+	bool was_out = rail_out(control, rail);
+
+	h->port_down = !up;
+	if (!was_out && !up)
+		rail_leaves(control, rail);
+	else if (was_out && !rail_out(control, rail))
+		rail_returns(control, rail);
+}
+
+const char *connect_rail_state(
+	const struct control *control, unsigned rail, unsigned *ret_peers_out)
+{
+	const struct connect *connect = control->connect;
+	const struct active *active;
+	bool used = false;
+
+	*ret_peers_out = 0;
+	for (unsigned p = 0; p < NODES_MAX; p++)
+		*ret_peers_out += connect->backoff[rail][p].out;
+	LIST_FOREACH(active, &connect->actives, next)
+	used |= active->rail == rail && active->state == ACTIVE_LIVE &&
+		!connect->backoff[rail][active->peer.peer].out;
+	if (connect->health[rail].slow)
+		return "slow";
+	return connect->health[rail].port_down || (*ret_peers_out && !used) ? "down" : "up";
+}
+
+/* ---- a rail far slower than its siblings ----------------------------------------------------- */
+
+static void slow_begins(struct control *control, unsigned rail, uint64_t now_ns)
+{
+	struct rail_health *h = &control->connect->health[rail];
+	uint64_t rest_ms;
+
+	if (now_ns - h->slow_until_ns > HEALTH_STEADY_NS)
+		h->slow_times = 0;
+	rest_ms = (uint64_t)HEALTH_REST_MS << h->slow_times;
+	if (h->slow_times < HEALTH_RESTS_MAX)
+		h->slow_times++;
+	h->slow = true;
+	h->slow_until_ns = now_ns + rest_ms * 1000000;
+	log_warn("rail %u: %u times slower than the others: out of use for %u ms; check the "
+		 "port's speed and its error counters", rail, HEALTH_SLOWER, (unsigned)rest_ms);
+	rail_leaves(control, rail);
+}
+
+static void compare(struct control *control, uint64_t now_ns)
+{
+	uint64_t bytes[RAILS_MAX], pages[RAILS_MAX], best = HEALTH_BYTES;
+
+	for (unsigned r = 0; r < control->rails; r++) {
+		struct rail_health *h = &control->connect->health[r];
+		uint64_t counter[COUNTER_COUNT];
+
+		rail_counters(control->rail[r].rail, counter);
+		bytes[r] = counter[COUNTER_bytes_read] - h->bytes;
+		pages[r] = counter[COUNTER_pages_read] - h->pages;
+		h->bytes = counter[COUNTER_bytes_read];
+		h->pages = counter[COUNTER_pages_read];
+		if (bytes[r] > best)
+			best = bytes[r];
+	}
+	for (unsigned r = 0; r < control->rails; r++) {
+		struct rail_health *h = &control->connect->health[r];
+		bool behind = !h->idle && !rail_out(control, r) && pages[r] &&
+			      bytes[r] / pages[r] >= HEALTH_READ_BYTES &&
+			      bytes[r] * HEALTH_SLOWER < best;
+
+		h->idle = false;
+		h->behind = behind ? h->behind + 1 : 0;
+		if (h->behind >= HEALTH_BEHIND) {
+			h->behind = 0;
+			slow_begins(control, r, now_ns);
+		}
+	}
+}
+
+/* ---- the clock ------------------------------------------------------------------------------- */
+
+static void probe_due(struct control *control, unsigned rail, uint64_t now_ns)
+{
+	for (unsigned p = 0; p < NODES_MAX; p++) {
+		const struct backoff *path = &control->connect->backoff[rail][p];
+		const struct member_record *to;
+
+		if (!path->out || now_ns < path->until_ns)
+			continue;
+		to = member_by_ref(control, path->ref);
+		if (to && to->map.peer == p)
+			connect_probe(control, rail, to);
+	}
+}
+
+static void watch(evutil_socket_t fd, short what, void *context)
+{
+	struct control *control = context;
+	struct connect *connect = control->connect;
+	uint64_t now_ns = clock_now_ns();
+
+	(void)fd;
+	(void)what;
+	if (control->stopping)
+		return;
+	for (unsigned r = 0; r < control->rails; r++) {
+		struct rail_health *h = &connect->health[r];
+
+		h->idle |= rail_in_flight(control->rail[r].rail) == 0;
+		if (h->slow && now_ns >= h->slow_until_ns) {
+			h->slow = false;
+			if (!h->port_down)
+				rail_returns(control, r);
+		}
+		if (!rail_out(control, r))
+			probe_due(control, r, now_ns);
+	}
+	if (control->rails > 1 && ++connect->watches % HEALTH_WATCHES == 0)
+		compare(control, now_ns);
+}
+
+int health_open(struct control *control)
+{
+	const struct timeval every = {.tv_usec = HEALTH_WATCH_MS * 1000};
+	struct event *event = event_new(control->base, -1, EV_PERSIST, watch, control);
+
+	if (!event)
+		return -ENOMEM;
+	control->connect->watch = event;
+	event_add(event, &every);
+	return 0;
+}
+
+void health_close(struct control *control)
+{
+	event_free(control->connect->watch);
+}

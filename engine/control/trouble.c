@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Follows the file that test.fault_file names: words "RAIL:FAULT", where FAULT is down, mute, error
+ * or slowN; a rail that is not named is well. The file is replaced as a whole (rename). Without the
+ * setting nothing of this runs. The loop's thread.
+ */
+#include "engine/control/trouble.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "config/log.h"
+
+#define TROUBLE_LOOK_MS 2
+#define TROUBLE_BYTES 256
+
+struct trouble {
+	struct event *look;
+	char text[TROUBLE_BYTES]; /* as last followed */
+};
+
+static bool parse(const char *word, unsigned rails, struct dv_trouble *all)
+{
+	char what[16];
+	unsigned rail;
+
+	if (sscanf(word, "%u:%15s", &rail, what) != 2 || rail >= rails)
+		return false;
+	if (!strcmp(what, "down"))
+		all[rail].link_down = true;
+	else if (!strcmp(what, "mute"))
+		all[rail].mute = true;
+	else if (!strcmp(what, "error"))
+		all[rail].error = true;
+	else
+		return sscanf(what, "slow%u", &all[rail].slow) == 1;
+	return true;
+}
+
+static void follow(struct control *control, const char *text)
+{
+	struct dv_trouble all[RAILS_MAX] = {{.slow = 0}};
+	char copy[TROUBLE_BYTES], *rest = NULL;
+
+	memcpy(copy, text, sizeof(copy));
+	for (char *word = strtok_r(copy, " \n", &rest); word; word = strtok_r(NULL, " \n", &rest))
+		if (!parse(word, control->rails, all))
+			log_error("test.fault_file: \"%s\": give RAIL:down, mute, error or slowN",
+				word);
+	for (unsigned r = 0; r < control->rails; r++)
+		if (dv_trouble(control->rail[r].device, &all[r]) < 0)
+			log_error("test.fault_file: rail %u is not a software NIC", r);
+	log_info("test.fault_file: %s", text[0] ? text : "nothing is wrong any more");
+}
+
+static void look(evutil_socket_t unused, short what, void *context)
+{
+	struct control *control = context;
+	struct trouble *trouble = control->trouble;
+	char text[TROUBLE_BYTES] = "";
+	int fd = open(control->settings->test_fault_file, O_RDONLY | O_CLOEXEC);
+
+	(void)unused;
+	(void)what;
+	if (fd >= 0) {
+		ssize_t n = read(fd, text, sizeof(text) - 1);
+
+		text[n > 0 ? n : 0] = '\0';
+		close(fd);
+	}
+	text[strcspn(text, "\n")] = '\0';
+	if (!strcmp(text, trouble->text))
+		return;
+	memcpy(trouble->text, text, sizeof(text));
+	follow(control, text);
+}
+
+int trouble_open(struct control *control)
+{
+	const struct timeval every = {.tv_usec = TROUBLE_LOOK_MS * 1000};
+	struct trouble *trouble;
+
+	if (!control->settings->test_fault_file[0])
+		return 0;
+	trouble = calloc(1, sizeof(*trouble));
+	if (!trouble)
+		return -ENOMEM;
+	control->trouble = trouble;
+	trouble->look = event_new(control->base, -1, EV_PERSIST, look, control);
+	if (!trouble->look || event_add(trouble->look, &every)) {
+		trouble_close(control);
+		return -ENOMEM;
+	}
+	return 0;
+}
+
+void trouble_close(struct control *control)
+{
+	if (control->trouble && control->trouble->look)
+		event_free(control->trouble->look);
+	free(control->trouble);
+	control->trouble = NULL;
+}

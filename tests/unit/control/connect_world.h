@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Two nodes with two stub rails each; node 0 asks, node 1 is asked. For the tests of connect. */
+#ifndef TESTS_UNIT_CONTROL_CONNECT_WORLD_H
+#define TESTS_UNIT_CONTROL_CONNECT_WORLD_H
+
+#include "tests/unit/control/test_rpc_nodes.h"
+
+#include <cmocka.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/control/connect_state.h"
+
+static inline int setup(void **state)
+{
+	(void)state;
+	nodes_setup(20, 300);
+	qps_errors = 0;
+	qp_create_status = qp_connect_status = 0;
+	for (unsigned i = 0; i < 2; i++) {
+		if (node_open(i, i ? node_at(0) : NULL) < 0)
+			return -1;
+		for (unsigned r = 0; r < 2; r++)
+			for (unsigned m = 0; m < REGIONS_EXPORTED; m += 16)
+				node[i].control.rail[r].exported[m] = (struct dv_mr){
+					.base = (void *)(uintptr_t)(0x100000 * (m + 1)),
+					.length = 4096 * (m + 1),
+					.rkey = i * 1000 + r * 100 + m};
+	}
+	return nodes_until(all_agree(), 3000) ? 0 : -1;
+}
+
+static inline int teardown(void **state)
+{
+	(void)state;
+	nodes_teardown();
+	assert_int_equal(qps_alive, 0);
+	return 0;
+}
+
+/* Node 1 as node 0 knows it. */
+static inline uint16_t peer(void)
+{
+	return member_by_ref(&node[0].control, node[1].control.ref)->map.peer;
+}
+
+static inline uint32_t ref(void)
+{
+	return node[1].control.ref;
+}
+
+/* Rails that clients of node 0 are told not to use towards node 1. */
+static inline uint32_t rails_out(void)
+{
+	return shm_load(&node[0].control.status->peer_rails_out[peer()]);
+}
+
+static inline void want(unsigned rail)
+{
+	connect_wanted(&node[0].control, rail, peer(), ref());
+}
+
+static inline struct rail_command *told(unsigned rail, unsigned nth)
+{
+	struct fake_rail *fake = &node[0].rail[rail];
+
+	return nodes_until(fake->tells > nth, 500) ? &fake->told[nth] : NULL;
+}
+
+static inline struct rail_peer *connected(unsigned rail)
+{
+	struct rail_command *command;
+
+	node[0].rail[rail].tells = 0;
+	want(rail);
+	command = told(rail, 0);
+	assert_non_null(command);
+	assert_int_equal(command->kind, RAIL_PEER_ADD);
+	assert_int_equal(command->ref, ref());
+	return command->object;
+}
+
+#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+#endif

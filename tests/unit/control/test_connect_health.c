@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which rails clients are told not to use, and how they come back. */
+#include "tests/unit/control/connect_world.h"
+
+static void a_probe_that_fails_leaves_the_rail_out(void **state)
+{
+	struct rail_peer *got = connected(1);
+
+	(void)state;
+	assert_false(got->probe);
+	assert_int_equal(rails_out(), 0);
+	connect_broken(&node[0].control, 1, got, 0);
+	assert_int_equal(rails_out(), 2);
+	connect_returned(&node[0].control, 1, got);
+	assert_int_equal(told(1, 2)->kind, RAIL_PEER_ADD);
+	got = told(1, 2)->object;
+	connect_broken(&node[0].control, 1, got, 0);
+	connect_proven(&node[0].control, 1, got); /* too late: it is broken */
+	assert_int_equal(rails_out(), 2);
+	connect_returned(&node[0].control, 1, got);
+	connect_stop(&node[0].control);
+}
+
+static void a_port_without_a_link_takes_its_rail_out_at_once(void **state)
+{
+	struct rail_peer *got = connected(1);
+	unsigned peers_out;
+
+	(void)state;
+	connect_port(&node[0].control, 1, false);
+	assert_int_equal(shm_load(&node[0].control.status->rails_out), 2);
+	assert_int_equal(node[0].control.counter[COUNTER_rails_down], 1);
+	assert_string_equal(connect_rail_state(&node[0].control, 1, &peers_out), "down");
+	assert_string_equal(connect_rail_state(&node[0].control, 0, &peers_out), "up");
+	assert_int_equal(told(1, 1)->kind, RAIL_PEER_DROP);
+	connect_returned(&node[0].control, 1, got);
+	nodes_run(2 * CONNECT_BACKOFF_MS); /* there is no use in trying */
+	assert_int_equal(node[0].rail[1].tells, 2);
+	want(1);
+	assert_int_equal(told(1, 2)->kind, RAIL_PEER_REFUSE);
+	connect_port(&node[0].control, 1, true);
+	assert_int_equal(shm_load(&node[0].control.status->rails_out), 0);
+	assert_int_equal(rails_out(), 2); /* until its probe was answered */
+	assert_int_equal(told(1, 3)->kind, RAIL_PEER_ADD);
+	connect_proven(&node[0].control, 1, told(1, 3)->object);
+	assert_int_equal(rails_out(), 0);
+	assert_string_equal(connect_rail_state(&node[0].control, 1, &peers_out), "up");
+	assert_int_equal(peers_out, 0);
+	connect_stop(&node[0].control);
+}
+
+/* Both rails read big pages all the time; rail 1 gets `times` fewer done. */
+static void read_unevenly(unsigned times, unsigned ms)
+{
+	uint64_t until_ns = real_now_ns() + ms * 1000000ull;
+
+	while (real_now_ns() < until_ns) {
+		for (unsigned r = 0; r < 2; r++) {
+			struct fake_rail *fake = &node[0].rail[r];
+			unsigned pages = r ? 1 : times;
+
+			fake->in_flight = 1;
+			fake->counter[COUNTER_pages_read] += pages;
+			fake->counter[COUNTER_bytes_read] += (uint64_t)pages << 20;
+		}
+		nodes_run(5);
+	}
+}
+
+static void a_rail_far_slower_than_its_siblings_rests_and_is_probed(void **state)
+{
+	struct rail_peer *got = connected(1);
+	unsigned peers_out;
+
+	(void)state;
+	read_unevenly(4, 500);
+	assert_int_equal(shm_load(&node[0].control.status->rails_out), 0);
+	read_unevenly(20, 700);
+	assert_int_equal(shm_load(&node[0].control.status->rails_out), 2);
+	assert_string_equal(connect_rail_state(&node[0].control, 1, &peers_out), "slow");
+	assert_int_equal(told(1, 1)->kind, RAIL_PEER_DROP);
+	connect_returned(&node[0].control, 1, got);
+	assert_true(nodes_until(node[0].rail[1].tells == 3, 3000));
+	assert_int_equal(shm_load(&node[0].control.status->rails_out), 0);
+	assert_int_equal(told(1, 2)->kind, RAIL_PEER_ADD);
+	assert_int_equal(rails_out(), 2);
+	connect_stop(&node[0].control);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		T(a_probe_that_fails_leaves_the_rail_out),
+		T(a_port_without_a_link_takes_its_rail_out_at_once),
+		T(a_rail_far_slower_than_its_siblings_rests_and_is_probed),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

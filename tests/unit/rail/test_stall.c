@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A rail that has siblings: a lane on which nothing completes is broken before any deadline, and
+ * one that failed before takes no op until its probe was answered.
+ */
+#include "tests/unit/rail/world.h"
+
+#define MS 1000000ull
+#define STALL_MS 30u
+#define LONG_BYTES (128u << 10) /* so long that each READ asks for a completion */
+
+static struct client *client;
+static struct rail_peer *peer;
+
+static int setup(void **state)
+{
+	struct world *w;
+
+	world_setup(state);
+	w = *state;
+	w->rail->options.stall_ns = STALL_MS * MS;
+	client = client_new(w, 63, WORLD_SESSION);
+	peer = peer_new(w, 3, 33, 2);
+	page_put(w, 8, 8192, 77);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	struct world *w = *state;
+
+	peer_free(w, peer);
+	client_free(client);
+	return world_teardown(state);
+}
+
+static void pass(struct world *w, uint64_t ms)
+{
+	for (; ms >= 5; ms -= 5) {
+		clock_test_set(w->now_ns += 5 * MS);
+		world_settle(w);
+	}
+}
+
+static void drop(struct world *w)
+{
+	struct op_done done;
+
+	nic_flush(w, peer);
+	peer_drop(w, peer);
+	world_settle(w);
+	while (client_done(client, &done))
+		assert_int_equal(done.status, OP_PEER_DOWN);
+	world_hear(w, RAIL_PEER_RETURNED);
+	assert_true(world_silent(w));
+	assert_int_equal(rail_in_flight(w->rail), 0);
+	assert_int_equal(w->rail->taken_bytes, 0);
+	assert_int_equal(w->rail->posted_bytes, 0);
+	assert_int_equal(w->rail->parked, 0);
+	assert_int_equal(w->rail->requests_free, RAIL_REQUESTS);
+}
+
+static void a_lane_on_which_nothing_completes_is_broken_long_before_a_deadline(void **state)
+{
+	struct world *w = *state;
+	struct op_done done;
+
+	peer_add(w, peer);
+	page_get(w, client, 1, 8, 8192, 77, 0);
+	page_get(w, client, 2, 8, 8192, 77, 8192);
+	world_settle(w);
+	pass(w, STALL_MS - 5);
+	assert_true(world_silent(w));
+	pass(w, 10);
+	assert_int_equal(world_hear(w, RAIL_PEER_BROKEN).detail, 0);
+	assert_false(client_done(client, &done)); /* the NIC may still write */
+	page_get(w, client, 3, 8, 8192, 77, 0);
+	world_settle(w);
+	client_expect(client, 3, OP_PEER_DOWN); /* at once: it was not posted */
+	drop(w);
+}
+
+static void a_lane_that_moves_is_not_broken(void **state)
+{
+	struct world *w = *state;
+	struct op_done done;
+
+	page_put(w, 64, LONG_BYTES, 78);
+	peer_add(w, peer);
+	for (unsigned i = 0; i < 16; i++)
+		page_get(w, client, i, 64, LONG_BYTES, 78, 0);
+	world_settle(w);
+	nic_pull(w);
+	for (unsigned i = 0; i < 16; i++) {
+		pass(w, STALL_MS - 10);
+		nic_complete(w, 0, 0);
+	}
+	world_run(w);
+	for (unsigned i = 0; i < 16; i++)
+		assert_true(client_done(client, &done) && done.status == OP_HIT);
+	pass(w, 5 * STALL_MS); /* nor is one that has nothing to do */
+	assert_true(world_silent(w));
+	peer_drop(w, peer);
+	world_settle(w);
+	world_hear(w, RAIL_PEER_RETURNED);
+}
+
+static void time_the_poll_core_was_away_does_not_count(void **state)
+{
+	struct world *w = *state;
+
+	peer_add(w, peer);
+	page_get(w, client, 1, 8, 8192, 77, 0);
+	world_settle(w);
+	pass(w, 10);
+	clock_test_set(w->now_ns += 900 * MS); /* as if it had been suspended */
+	world_settle(w);
+	pass(w, 5);
+	assert_true(world_silent(w));
+	world_run(w);
+	client_expect(client, 1, OP_HIT);
+	peer_drop(w, peer);
+	world_settle(w);
+	world_hear(w, RAIL_PEER_RETURNED);
+}
+
+static void a_lane_that_failed_before_reads_a_head_before_it_takes_ops(void **state)
+{
+	struct world *w = *state;
+
+	peer->probe = true;
+	peer_add(w, peer);
+	nic_pull(w);
+	assert_int_equal(w->wqes, 1);
+	assert_int_equal(w->wqe[0].rkey, WORLD_HEADS_RKEY);
+	assert_int_equal(w->wqe[0].bytes, sizeof(struct page_head));
+	page_get(w, client, 1, 8, 8192, 77, 0);
+	world_settle(w);
+	client_expect(client, 1, OP_PEER_DOWN);
+	assert_true(world_silent(w));
+	nic_complete(w, 0, 0);
+	world_settle(w);
+	assert_ptr_equal(world_hear(w, RAIL_PEER_PROVEN).object, peer);
+	page_get(w, client, 2, 8, 8192, 77, 0);
+	world_run(w);
+	client_expect(client, 2, OP_HIT);
+	peer_drop(w, peer);
+	world_settle(w);
+	world_hear(w, RAIL_PEER_RETURNED);
+	assert_int_equal(w->rail->requests_free, RAIL_REQUESTS);
+}
+
+static void a_probe_that_is_not_answered_breaks_the_lane(void **state)
+{
+	struct world *w = *state;
+
+	peer->probe = true;
+	peer_add(w, peer);
+	pass(w, STALL_MS + 10);
+	world_hear(w, RAIL_PEER_BROKEN);
+	drop(w);
+}
+
+static void a_probe_that_fails_breaks_the_lane(void **state)
+{
+	struct world *w = *state;
+
+	peer->probe = true;
+	peer_add(w, peer);
+	nic_pull(w);
+	nic_complete(w, 0, DV_SYNDROME_RETRY_EXCEEDED);
+	world_settle(w);
+	assert_int_equal(world_hear(w, RAIL_PEER_BROKEN).detail, DV_SYNDROME_RETRY_EXCEEDED);
+	drop(w);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(a_lane_on_which_nothing_completes_is_broken_long_before_a_deadline),
+		TEST(a_lane_that_moves_is_not_broken),
+		TEST(time_the_poll_core_was_away_does_not_count),
+		TEST(a_lane_that_failed_before_reads_a_head_before_it_takes_ops),
+		TEST(a_probe_that_is_not_answered_breaks_the_lane),
+		TEST(a_probe_that_fails_breaks_the_lane),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

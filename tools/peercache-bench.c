@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <getopt.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -20,13 +21,19 @@ enum mode { MODE_GET, MODE_SET, MODE_EXISTS };
 
 struct bench {
 	enum mode mode;
-	const char *json_path;
+	const char *json_path, *timeline_path;
 	uint64_t page_bytes, working_set, seed;
 	unsigned batch, threads, timeout_ms;
 	double seconds;
-	bool private_memory, baseline;
+	bool private_memory, baseline, verify;
 	uint64_t pages; /* in the working set */
 	struct pc *near, *far;
+};
+
+/* The end of one call. */
+struct moment {
+	uint64_t ns; /* CLOCK_MONOTONIC */
+	uint32_t hits, others;
 };
 
 struct worker {
@@ -43,8 +50,13 @@ struct worker {
 	/* what happened */
 	uint64_t done, misses, wrong, call_ns, copied, copy_ns;
 	struct histogram latency;
+	struct moment *moment; /* --timeline */
+	size_t moments, moments_room;
 	pthread_t thread;
 };
+
+/* SIGINT, SIGTERM: the measurement is over. */
+static volatile sig_atomic_t interrupted;
 
 static const char help[] =
 	"Usage: peercache-bench get|set|exists [OPTION]...\n"
@@ -58,6 +70,9 @@ static const char help[] =
 	"  --working-set B   bytes of different pages to go through (default 256MiB)\n"
 	"  --private-memory  destinations that the engine cannot map: through staging\n"
 	"  --no-baseline     do not measure memcpy beside it\n"
+	"  --verify          look at every byte that was read, not at one page of each call\n"
+	"  --timeline FILE   write when each call ended, in ns of the monotonic clock, and how\n"
+	"                    many of its pages were hits and were not\n"
 	"  --seed S          (default: the time; keys of an earlier run are not met again)\n"
 	"  --json FILE       write the figures there, too (\"-\": standard output)\n"
 	"  --api c|python    python: through peercache.store.PeerCacheStore, as SGLang calls\n"
@@ -136,10 +151,35 @@ static uint64_t choose(struct worker *w)
 	return first;
 }
 
+static void note_moment(struct worker *w, uint64_t ns, uint32_t hits)
+{
+	if (w->moments == w->moments_room) {
+		w->moments_room = w->moments_room * 2 + 4096;
+		w->moment = realloc(w->moment, w->moments_room * sizeof(*w->moment));
+		if (!w->moment)
+			die("out of memory for --timeline");
+	}
+	w->moment[w->moments++] = (struct moment){ns, hits, w->bench->batch - hits};
+}
+
+static void write_timeline(const struct bench *b, const struct worker *workers)
+{
+	FILE *f = fopen(b->timeline_path, "w");
+
+	if (!f)
+		die("%s: %s", b->timeline_path, strerror(errno));
+	for (unsigned i = 0; i < b->threads; i++)
+		for (size_t m = 0; m < workers[i].moments; m++)
+			fprintf(f, "%lu %u %u\n", workers[i].moment[m].ns,
+				workers[i].moment[m].hits, workers[i].moment[m].others);
+	if (fclose(f))
+		die("%s: %s", b->timeline_path, strerror(errno));
+}
+
 static void measure_batch(struct worker *w)
 {
 	struct bench *b = w->bench;
-	uint64_t first = choose(w), from, took;
+	uint64_t first = choose(w), from, took, done = w->done;
 	int error = 0;
 
 	if (b->mode == MODE_SET)
@@ -168,11 +208,13 @@ static void measure_batch(struct worker *w)
 
 		w->done += hit;
 		w->misses += !hit;
-		/* One page a batch is verified, outside the measured time. */
-		if (hit && b->mode == MODE_GET && i == w->random % b->batch)
+		/* One page a batch or all, outside the measured time. */
+		if (hit && b->mode == MODE_GET && (b->verify || i == w->random % b->batch))
 			w->wrong += !content_is(
 				w->segment[i].base, b->page_bytes, page_id(b, first + i));
 	}
+	if (b->timeline_path)
+		note_moment(w, from + took, (uint32_t)(w->done - done));
 }
 
 /* The same amount of the same kind of memory, by memcpy. */
@@ -196,10 +238,10 @@ static void *work(void *argument)
 	for (unsigned i = 0; i < 8; i++)
 		measure_batch(w); /* connections and first touches are not measured */
 	memset(&w->latency, 0, sizeof(w->latency));
-	w->done = w->misses = w->call_ns = 0;
+	w->done = w->misses = w->call_ns = w->moments = 0;
 	start = now_ns();
 	end = start + (uint64_t)(w->bench->seconds * 1e9);
-	while (now_ns() < end) {
+	while (now_ns() < end && !interrupted) {
 		measure_batch(w);
 		if (w->source && ++round % 4 == 0)
 			copy_batch(w);
@@ -242,6 +284,7 @@ static void worker_close(struct bench *b, struct worker *w)
 	if (b->private_memory)
 		free(w->memory);
 	free(w->source);
+	free(w->moment);
 	free(w->page);
 	free(w->segment);
 	free(w->key);
@@ -357,6 +400,7 @@ static void parse(struct bench *b, int argc, char **argv, const char **sockets)
 		{"page-bytes", 1, NULL, 'b'}, {"batch", 1, NULL, 'n'}, {"threads", 1, NULL, 't'},
 		{"seconds", 1, NULL, 'd'}, {"working-set", 1, NULL, 'w'},
 		{"private-memory", 0, NULL, 'p'}, {"no-baseline", 0, NULL, 'x'},
+		{"verify", 0, NULL, 'v'}, {"timeline", 1, NULL, 'l'},
 		{"seed", 1, NULL, 'r'}, {"json", 1, NULL, 'j'}, {"api", 1, NULL, 'a'},
 		{"help", 0, NULL, 'h'},
 		{NULL, 0, NULL, 0}};
@@ -374,6 +418,8 @@ static void parse(struct bench *b, int argc, char **argv, const char **sockets)
 			break;
 		case 'p': b->private_memory = true; break;
 		case 'x': b->baseline = false; break;
+		case 'v': b->verify = true; break;
+		case 'l': b->timeline_path = optarg; break;
 		case 'r': b->seed = parse_number("--seed", optarg, 0, UINT64_MAX); break;
 		case 'j': b->json_path = optarg; break;
 		case 'a': break; /* seen to already */
@@ -393,6 +439,12 @@ static void parse(struct bench *b, int argc, char **argv, const char **sockets)
 		die("\"%s\": get, set or exists; see --help", argv[optind]);
 }
 
+static void on_interrupt(int number)
+{
+	(void)number;
+	interrupted = 1;
+}
+
 int main(int argc, char **argv)
 {
 	struct bench b = {.page_bytes = 128 << 10, .batch = 32, .threads = 1, .seconds = 3,
@@ -404,6 +456,8 @@ int main(int argc, char **argv)
 	unsigned sockets;
 	int status;
 
+	signal(SIGINT, on_interrupt);
+	signal(SIGTERM, on_interrupt);
 	maybe_python(argc, argv);
 	parse(&b, argc, argv, &list);
 	b.pages = b.working_set / b.page_bytes;
@@ -427,6 +481,8 @@ int main(int argc, char **argv)
 	for (unsigned i = 0; i < b.threads; i++)
 		pthread_join(workers[i].thread, NULL);
 	status = report(&b, workers);
+	if (b.timeline_path)
+		write_timeline(&b, workers);
 	for (unsigned i = 0; i < b.threads; i++)
 		worker_close(&b, &workers[i]);
 	free(workers);

@@ -25,7 +25,7 @@
 #include "engine/abi/map.h"
 #include "engine/abi/op.h"
 
-#define ABI_VERSION 2u
+#define ABI_VERSION 3u
 #define ATTACH_MAGIC 0x50434131u  /* "PCA1" */
 #define STATUS_MAGIC 0x50435331u  /* "PCS1" */
 #define CHANNEL_MAGIC 0x50434331u /* "PCC1" */

@@ -176,7 +176,7 @@ static void submit_bucket(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
 	struct op_segment segment = {.region = ch->staging.region, .length = sizeof(struct bucket)};
 	struct op op = {.kind = OP_READ,
 		.segments = 1,
-		.peer = m->peer,
+		.peer = (uint8_t)m->peer,
 		.region = REGION_SHARD,
 		.peer_ref = m->ref,
 		.length = sizeof(struct bucket)};

@@ -204,7 +204,7 @@ static void lane_init(struct rail *rail, struct lane *lane, struct rail_peer *pe
 static void lane_probe(struct rail *rail, struct lane *lane)
 {
 	struct request *request;
-	uint16_t region = 0;
+	uint8_t region = 0;
 
 	while (region < RAILS_MAX && !lane->peer->region[REGION_HEADS_0 + region].length)
 		region++;

@@ -27,8 +27,7 @@ static bool op_possible(const struct op *op)
 {
 	if (op->kind != OP_READ && op->kind != OP_PAGE)
 		return false;
-	if (op->segments < 1 || op->segments > SEGMENTS_MAX || op->peer >= NODES_MAX ||
-		op->region >= REGIONS_EXPORTED)
+	if (op->segments < 1 || op->segments > SEGMENTS_MAX || op->region >= REGIONS_EXPORTED)
 		return false;
 	if (op->length < 1 || op->length > PAGE_BYTES_MAX)
 		return false;

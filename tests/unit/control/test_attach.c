@@ -41,11 +41,9 @@ static void strangers_to_the_protocol_are_told_why_and_hung_up_on(void **state)
 {
 	struct attach_request r = request_of(ATTACH_HELLO, 0, 0);
 	struct answer a;
-	char ours[16];
 	int fd;
 
 	(void)state;
-	snprintf(ours, sizeof(ours), " %u", ABI_VERSION);
 	for (unsigned i = 0; i < 2; i++) {
 		r = request_of(ATTACH_HELLO, 0, 0);
 		if (i == 0)

@@ -192,8 +192,6 @@ static void another_version_is_refused_with_both_named(void **state)
 	int fd = raw_open(0);
 
 	(void)state;
-	snprintf(ours, sizeof(ours), "version %u", ABI_VERSION);
-	snprintf(theirs, sizeof(theirs), "version %u", ABI_VERSION + 1);
 	memset(node[0].control.rpc->bad_logged, 0, sizeof(node[0].control.rpc->bad_logged));
 	log_test_capture(said, sizeof(said));
 	snprintf(ours, sizeof(ours), "version %u", ABI_VERSION);

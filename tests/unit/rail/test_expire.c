@@ -49,7 +49,7 @@ static void get(struct world *w, uint64_t cookie, uint64_t deadline_ms, uint16_t
 	struct op_segment s = home_at(cookie * 8192, 8192);
 
 	op.deadline_ns = w->now_ns + deadline_ms * MS;
-	op.peer = number;
+	op.peer = (uint8_t)number;
 	client_submit(client, &op, &s);
 }
 

@@ -70,13 +70,16 @@ static void an_op_with_an_impossible_field_is_refused_and_the_channel_goes_on(vo
 	} while (0)
 	REFUSED(op.kind = 0);
 	REFUSED(op.kind = 3);
-	REFUSED(op.peer = NODES_MAX);
-	REFUSED(op.peer = 0xffff);
 	REFUSED(op.region = REGIONS_EXPORTED);
-	REFUSED(op.region = 0xffff);
+	REFUSED(op.region = 0xff);
 	REFUSED(op.region = REGION_HEADS_0); /* not a pool */
 	REFUSED(op.region = REGION_SHARD);
 	REFUSED(op.region = REGION_POOL_0 + 1); /* the peer has none */
+	REFUSED(op.slice = 1); /* past the page's end */
+	REFUSED(op.page_bytes--);
+	REFUSED(op.page_bytes = PAGE_BYTES_MAX + 1);
+	REFUSED(op.slice = 255; op.page_bytes = PAGE_BYTES_MAX); /* past the region's end */
+	REFUSED(op.kind = OP_READ; op.slice = 1);
 	REFUSED(op.offset += 1);
 	REFUSED(op.offset = (uint64_t)WORLD_UNITS * PAGE_UNIT);
 	REFUSED(op.offset = (uint64_t)(WORLD_UNITS - 1) * PAGE_UNIT); /* its end is outside */

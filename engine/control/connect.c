@@ -169,7 +169,7 @@ static struct active *active_find(struct control *control, unsigned rail, uint32
 static int active_open(
 	struct control *control, unsigned rail, const struct member_record *to, bool probe)
 {
-	unsigned count = (unsigned)control->settings->rail_qps_per_peer;
+	unsigned count = qps_wanted(control, rail);
 	struct active *active = calloc(1, sizeof(*active));
 	int status = -ENOMEM;
 

@@ -9,6 +9,40 @@
 #include "config/log.h"
 #include "engine/control/connect_state.h"
 
+/*
+ * A queue pair has so many READs under way at a time and starts so many a second: enough of them
+ * for the bytes of a round trip, and for the READs of a second. Reckoned for the worst case, a page
+ * of 4 KiB and its head, at a round trip of 5 us: 8 at 400 Gbit/s, 5 at 200.
+ */
+#define AUTO_READ_BYTES ((PAGE_UNIT + sizeof(struct page_head)) / 2)
+#define AUTO_RTT_NS 5000u
+#define AUTO_READS 16u             /* under way; max_rd_atomic */
+#define AUTO_READS_PER_S 2500000u
+#define AUTO_MIN 4u /* one alone does not fill a port, and one is kept for small READs */
+
+static uint64_t over(uint64_t n, uint64_t by)
+{
+	return (n + by - 1) / by;
+}
+
+unsigned qps_wanted(const struct control *control, unsigned rail)
+{
+	unsigned asked = (unsigned)control->settings->rail_qps_per_peer;
+	uint64_t bytes_per_s, count;
+	struct dv_attributes nic;
+
+	if (asked)
+		return asked;
+	dv_attributes(control->rail[rail].device, &nic);
+	bytes_per_s = nic.bits_per_second / 8;
+	count = over(bytes_per_s / 1000000 * AUTO_RTT_NS / 1000, AUTO_READS * AUTO_READ_BYTES);
+	if (count < over(bytes_per_s / AUTO_READ_BYTES, AUTO_READS_PER_S))
+		count = over(bytes_per_s / AUTO_READ_BYTES, AUTO_READS_PER_S);
+	if (count < AUTO_MIN)
+		return AUTO_MIN;
+	return count < QPS_PER_PEER_MAX ? (unsigned)count : QPS_PER_PEER_MAX;
+}
+
 int qps_create(struct control *control, unsigned rail, unsigned count, unsigned depth,
 	struct qp_set *ret, struct dv_sq **ret_sq)
 {

@@ -119,6 +119,8 @@ void health_close(struct control *control);
 
 /* connect_qps.c, for both */
 
+/* From a rail to a peer: rail.qps_per_peer, or what its port's rate asks for. */
+unsigned qps_wanted(const struct control *control, unsigned rail);
 /* 0 or -errno; all or none. */
 int qps_create(struct control *control, unsigned rail, unsigned count, unsigned depth,
 	struct qp_set *ret, struct dv_sq **ret_sq);

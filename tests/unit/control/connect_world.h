@@ -18,6 +18,7 @@ static inline int setup(void **state)
 	(void)state;
 	nodes_setup(20, 300);
 	qps_errors = 0;
+	node[0].settings.rail_qps_per_peer = 2;
 	qp_create_status = qp_connect_status = 0;
 	for (unsigned i = 0; i < 2; i++) {
 		if (node_open(i, i ? node_at(0) : NULL) < 0)

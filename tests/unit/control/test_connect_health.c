@@ -87,9 +87,29 @@ static void a_rail_far_slower_than_its_siblings_rests_and_is_probed(void **state
 	connect_stop(&node[0].control);
 }
 
+static void a_faster_port_gets_more_queue_pairs(void **state)
+{
+	static const struct {
+		uint64_t gbps;
+		unsigned qps;
+	} ports[] = {{0, 4}, {100, 4}, {200, 5}, {400, 8}, {800, 8}};
+	struct control *control = &node[0].control;
+
+	(void)state;
+	node[0].settings.rail_qps_per_peer = 0;
+	for (unsigned i = 0; i < sizeof(ports) / sizeof(ports[0]); i++) {
+		port_bits_per_second = ports[i].gbps * 1000000000;
+		assert_int_equal(qps_wanted(control, 0), ports[i].qps);
+	}
+	node[0].settings.rail_qps_per_peer = 1;
+	assert_int_equal(qps_wanted(control, 0), 1);
+	port_bits_per_second = 0;
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		T(a_faster_port_gets_more_queue_pairs),
 		T(a_probe_that_fails_leaves_the_rail_out),
 		T(a_port_without_a_link_takes_its_rail_out_at_once),
 		T(a_rail_far_slower_than_its_siblings_rests_and_is_probed),

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One of eight modelled rails dies while a client streams pages: throughput against time.
+
+    perf/run --only failover
+    python3 perf/failover.py --quick --json -
+"""
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+
+import bench
+
+RAILS = 8
+GBPS = 50  # a rail: what two hardware threads keep full with room to spare
+MTU, HEADER = 4096, 82
+PAGE = 1 << 20
+BATCH = 128
+WORKING_SET = 256 << 20
+BUCKET_MS = 5
+MEAN_MS = 50  # recovered: the mean of so long is good enough
+BEFORE_MS, DEAD_MS, AFTER_MS = 400, 700, 1500
+GOOD_ENOUGH = 0.85
+FAULTS = {"mute": "nothing is answered any more and nobody says why",
+          "down": "the port says that it lost its link"}
+
+
+def ceiling(rails):
+    """GB/s of payload."""
+    return rails * GBPS / 8 * MTU / (MTU + HEADER)
+
+
+class Faults:
+    """test.fault_file."""
+
+    def __init__(self):
+        handle, self.path = tempfile.mkstemp(prefix="peercache-faults-")
+        os.close(handle)
+
+    def set(self, text):
+        """Returns when, in ns of the monotonic clock: just before it can be seen."""
+        with open(self.path + ".new", "w") as f:
+            f.write(text)
+        at = time.monotonic_ns()
+        os.rename(self.path + ".new", self.path)
+        return at
+
+    def close(self):
+        os.unlink(self.path)
+
+
+def pages_read(engines):
+    return sum(rail["counters"]["pages_read"] for rail in engines.status(0)["rails"])
+
+
+def stream(engines, faults, fault, timeline):
+    """Runs the client through a fault of rail 3; returns (dead from, healed at, its report)."""
+    program = bench.cluster.find_program(bench.cluster.default_build(), "tools/peercache-bench")
+    client = subprocess.Popen(
+        [program, "get", "--page-bytes", str(PAGE), "--batch", str(BATCH), "--working-set",
+         str(WORKING_SET), "--threads", "1", "--no-baseline", "--seconds", "60", "--timeline",
+         timeline, "--json", "-"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PEERCACHE_SOCKETS": ",".join(engines.sockets)})
+    try:
+        before = pages_read(engines)
+        while pages_read(engines) < before + 20 * BATCH:
+            if client.poll() is not None:
+                raise SystemExit(f"the client ended: {client.communicate()}")
+            time.sleep(0.05)
+        time.sleep(BEFORE_MS / 1000 + 0.2)
+        dead_ns = faults.set(f"3:{fault}")
+        time.sleep(DEAD_MS / 1000)
+        healed_ns = faults.set("")
+        time.sleep(AFTER_MS / 1000)
+        counters = engines.status(0)["counters"]
+        client.send_signal(signal.SIGINT)
+        out, err = client.communicate(timeout=60)
+    finally:
+        client.kill()
+    if "{" not in out:
+        raise SystemExit(f"the client said: {out}{err}")
+    if counters["paths_out"] != counters["paths_back"] or not counters["paths_out"]:
+        raise SystemExit(f"the rail did not go and come back: {counters}")
+    return dead_ns, healed_ns, json.loads(out[out.index("{"):])
+
+
+def calls(timeline):
+    """(began, ended, hits, others) of each call; one begins where the one before ended."""
+    ended = None
+    with open(timeline) as f:
+        for row in f:
+            ns, hits, others = map(int, row.split())
+            if ended is not None:
+                yield ended, ns, hits, others
+            ended = ns
+
+
+def buckets(timeline, origin_ns, from_ms, to_ms):
+    """GB/s in each bucket; a call's pages came evenly while it lasted."""
+    width = BUCKET_MS * 1_000_000
+    count = (to_ms - from_ms) // BUCKET_MS
+    got = [0.0] * count
+    for began, ended, hits, _ in calls(timeline):
+        first = (began - origin_ns) - from_ms * 1_000_000
+        last = (ended - origin_ns) - from_ms * 1_000_000
+        for b in range(max(0, first // width), min(count - 1, last // width) + 1):
+            inside = min(last, (b + 1) * width) - max(first, b * width)
+            got[b] += hits * PAGE * inside / max(1, last - first)
+    return [bytes_ / width for bytes_ in got]
+
+
+def recovered_ms(rates, at, wanted):
+    """From bucket `at` on: after how long the mean of MEAN_MS is as wanted."""
+    n = MEAN_MS // BUCKET_MS
+    for b in range(at, len(rates) - n):
+        if sum(rates[b:b + n]) / n >= wanted:
+            return (b - at) * BUCKET_MS
+    return (len(rates) - at) * BUCKET_MS
+
+
+def measure(fault):
+    faults = Faults()
+    engines = bench.cluster.Cluster(bench.cluster.default_build(), 2, "64MiB", settings=[
+        "rail.devices=" + ",".join(["soft"] * RAILS), "rail.poll_cores=1",
+        f"model.rate_gbps={GBPS}", f"model.mtu={MTU}", f"model.header_bytes={HEADER}",
+        "model.move_bytes=no", "test.fault_file=" + faults.path])
+    timeline = faults.path + ".timeline"
+    try:
+        engines.start()
+        dead_ns, healed_ns, report = stream(engines, faults, fault, timeline)
+        rates = buckets(timeline, dead_ns, -BEFORE_MS, DEAD_MS + AFTER_MS)
+        lost = sum(others for *_, others in calls(timeline))
+    finally:
+        engines.stop()
+        faults.close()
+        if os.path.exists(timeline):
+            os.unlink(timeline)
+    at, healed = BEFORE_MS // BUCKET_MS, (healed_ns - dead_ns) // 1_000_000
+    return {"rates": rates, "before": sum(rates[:at]) / at, "lost": lost + report["misses"],
+            "recovery_ms": recovered_ms(rates[:at + healed // BUCKET_MS], at,
+                                        GOOD_ENOUGH * ceiling(RAILS - 1)),
+            "back_ms": recovered_ms(rates, at + healed // BUCKET_MS,
+                                    GOOD_ENOUGH * ceiling(RAILS))}
+
+
+def main():
+    options = bench.parse(__doc__)
+    result = bench.Result("failover", modelled=True)
+    link = f"modelled: {RAILS} rails of {GBPS} Gbit/s, {PAGE >> 10} KiB pages, one client thread"
+    for fault in ["mute"] if options.quick else FAULTS:
+        got = measure(fault)
+        text = f"{link}; {FAULTS[fault]}"
+        result.figure(f"{fault}: until {GOOD_ENOUGH} of seven rails' ceiling", got["recovery_ms"],
+                      "ms", f"{text}; first mean of {MEAN_MS} ms that reaches it", ("<=", 100))
+        result.figure(f"{fault}: pages lost", got["lost"], "pages", text, ("<=", 0))
+        result.figure(f"{fault}: healed, until {GOOD_ENOUGH} of eight rails' ceiling",
+                      got["back_ms"], "ms", text)
+        result.figure(f"{fault}: before it, of eight rails' ceiling",
+                      got["before"] / ceiling(RAILS), "ratio", text)
+        x = range(-BEFORE_MS, DEAD_MS + AFTER_MS, BUCKET_MS)
+        result.series(f"failover-{fault}", f"one of {RAILS} modelled rails dies at 0 ms: "
+                      f"{FAULTS[fault]}", "ms", "GB/s (modelled)", x,
+                      {"engine": got["rates"], "ceiling": [ceiling(RAILS)] * len(x),
+                       "ceiling of seven": [ceiling(RAILS - 1)] * len(x)})
+    result.note("The engine is told nothing of a mute rail: after rail.stall_ms without a "
+                "completion its connection is broken and what was on it goes over the others.")
+    result.write(options.json)
+
+
+if __name__ == "__main__":
+    main()

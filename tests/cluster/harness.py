@@ -81,6 +81,13 @@ class ClusterTest(unittest.TestCase):
         spent = time.monotonic() - at
         return max((cpu(p) - b) / spent for p, b in zip(engines.process, before))
 
+    def assert_idle(self, engines):
+        """Each uses less than 5 % of a core, once what it had to do is done."""
+        shares = []
+        while not shares or shares[-1] >= 0.05:
+            self.assertLess(len(shares), 6, shares)
+            shares.append(self.cpu_share(engines))
+
     def describe(self, *arguments):
         status, out, err = finish(tool("tools/peercache-replay", "--describe", *arguments))
         self.assertEqual(status, 0, err)

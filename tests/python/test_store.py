@@ -355,7 +355,7 @@ class Threads(StoreTest):
         keys = keys_of(self.first, 64)
         self.assertTrue(all(self.store(0, pool).batch_set_v1(keys, pool.indices(range(64)))))
         there = Pool(64, [4096])
-        reader = self.store(1, there, extra={"timeout_ms": 700})
+        reader = self.store(1, there, extra={"timeout_ms": 2000})
         reader.batch_exists(keys)
         engine = self.engines.process[1]
         engine.send_signal(signal.SIGSTOP)
@@ -372,8 +372,9 @@ class Threads(StoreTest):
             engine.send_signal(signal.SIGCONT)
         self.engines.wait_members(2)
         self.assertEqual(result, [[False] * 64])
-        self.assertGreater(before - began, 0.6)
-        self.assertLess(gap, 0.5)  # this thread never stood still for as long as the call
+        self.assertGreater(before - began, 1.9)
+        # This thread never stood still for as long as the call did.
+        self.assertLess(gap, (before - began) / 2)
 
 
 class Failure(StoreTest):

@@ -177,11 +177,11 @@ static void an_engine_that_dies_ends_the_batch_at_once(void **state)
 	assert_int_equal(pc_get(ch, (struct pc_page[]){o[0].page, o[1].page}, 2, 10000, result), 0);
 	assert_int_equal(result[0], PC_GONE);
 	assert_int_equal(result[1], PC_HIT);
-	assert_true(elapsed_ms(start_ns) < 500);
+	assert_true(elapsed_ms(start_ns) < 5000); /* long before the deadline */
 	assert_false(pc_attached(pc));
 	start_ns = clock_now_ns();
-	assert_int_equal(exists_one("key-2", 1000), PC_GONE);
-	assert_true(elapsed_ms(start_ns) < 100);
+	assert_int_equal(exists_one("key-2", 10000), PC_GONE);
+	assert_true(elapsed_ms(start_ns) < 5000);
 	pthread_join(thread, NULL);
 }
 
@@ -201,7 +201,7 @@ static void a_caller_that_only_polls_notices_the_engines_death(void **state)
 	fake_die(&fake);
 	start_ns = clock_now_ns();
 	while (!pc_poll(batch))
-		assert_true(elapsed_ms(start_ns) < 1000);
+		assert_true(elapsed_ms(start_ns) < 5000); /* long before the deadline */
 	assert_int_equal(result, PC_GONE);
 }
 
@@ -332,8 +332,8 @@ static void sleepers_are_woken(void **state)
 	for (unsigned n = 0; n < 50; n++) {
 		uint64_t start_ns = clock_now_ns();
 
-		assert_int_equal(get_one("key-1", at, sizeof(at), 5000), PC_HIT);
-		assert_true(elapsed_ms(start_ns) < 1000);
+		assert_int_equal(get_one("key-1", at, sizeof(at), 10000), PC_HIT);
+		assert_true(elapsed_ms(start_ns) < 5000); /* woken, not by the deadline */
 		usleep(1000);
 	}
 	assert_true(SEEN(kicked) > 0);

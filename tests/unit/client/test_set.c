@@ -125,8 +125,8 @@ static void without_room_anywhere_a_page_is_full_at_once_and_later_it_is_not(voi
 
 	(void)state;
 	LET(credits_left, 0);
-	assert_int_equal(set_one("key-1", from, sizeof(from), 5000), PC_FULL);
-	assert_true(elapsed_ms(start_ns) < 1000);
+	assert_int_equal(set_one("key-1", from, sizeof(from), 10000), PC_FULL);
+	assert_true(elapsed_ms(start_ns) < 5000); /* long before the deadline */
 	assert_int_equal(ch->credits, 0);
 	LET(credits_left, 8);
 	usleep(50000);
@@ -180,7 +180,7 @@ static void a_set_without_answer_times_out(void **state)
 	assert_int_equal(set_one("key-1", from, sizeof(from), 100), PC_TIMEOUT);
 	LET(on_ctl, hold_publishes);
 	assert_int_equal(set_one("key-2", from, sizeof(from), 100), PC_TIMEOUT);
-	assert_true(elapsed_ms(start_ns) < 1000);
+	assert_true(elapsed_ms(start_ns) < PC_TIMEOUT_MS_DEFAULT); /* their own deadlines */
 }
 
 static void idle_credits_make_room_for_another_size(void **state)

@@ -152,7 +152,7 @@ static void a_deadline_ends_a_long_batch(void **state)
 	assert_int_equal(pc_submit_exists(ch, pages, MANY, 50, results, &batch), 0);
 	pc_wait(batch);
 	fake_unlock(&fake);
-	assert_true(elapsed_ms(start_ns) < 1000);
+	assert_true(elapsed_ms(start_ns) < PC_TIMEOUT_MS_DEFAULT); /* its own deadline */
 	for (unsigned k = 0; k < MANY; k++)
 		timeouts += results[k] == PC_TIMEOUT;
 	assert_true(timeouts > 1000);

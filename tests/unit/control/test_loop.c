@@ -115,20 +115,29 @@ static void commands_that_find_a_full_inbox_leave_later_in_order(void **state)
 
 /* ---- the loop -------------------------------------------------------------------------------- */
 
-static void what_comes_between_the_flag_and_sleep_is_seen(void **state)
+static uint64_t time_of_an_event_between_flag_and_sleep(void)
 {
-	uint64_t began_ns;
+	uint64_t took_ns, began_ns;
 
-	(void)state;
 	engine_open();
 	world.event_when_asleep = true;
 	began_ns = clock_now_ns();
 	assert_int_equal(control_run(control), 0);
+	took_ns = clock_now_ns() - began_ns;
 	assert_int_equal(world.wanted, 1);
-	/* Nobody kicked: without the second look it would have slept until the next timer. */
-	assert_true(clock_now_ns() - began_ns < LOOP_WAKEUP_US * 1000ull / 2);
 	assert_int_equal(control->status->control_sleeps, 0);
 	control_close(control);
+	return took_ns;
+}
+
+/* Nobody kicks: without the second look it would sleep until the next timer, every time. */
+static void what_comes_between_the_flag_and_sleep_is_seen(void **state)
+{
+	unsigned attempts = 0;
+
+	(void)state;
+	while (time_of_an_event_between_flag_and_sleep() >= LOOP_WAKEUP_US * 1000ull / 2)
+		assert_true(++attempts < 10);
 }
 
 static void shutdown_goes_in_order_and_waits_for_the_rails(void **state)
@@ -165,7 +174,7 @@ static void rails_that_return_nothing_do_not_hold_the_shutdown_for_ever(void **s
 	control_stop(control);
 	assert_int_equal(control_run(control), 0);
 	log_test_capture(NULL, 0);
-	assert_true(clock_now_ns() - began_ns < LOOP_DRAIN_NS + 1000000000ull);
+	assert_true(clock_now_ns() - began_ns < 10 * LOOP_DRAIN_NS);
 	assert_non_null(strstr(log, "have not returned everything"));
 	control_close(control);
 }

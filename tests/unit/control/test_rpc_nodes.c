@@ -277,7 +277,7 @@ void nodes_turn(void)
 
 void nodes_run(unsigned ms)
 {
-	(void)nodes_until(false, ms);
+	(void)nodes_until_(false, ms);
 }
 
 bool sees(unsigned i, unsigned j)

@@ -64,8 +64,10 @@ const char *node_at(unsigned i);
 /* One turn of every loop that is not stalled. */
 void nodes_turn(void);
 void nodes_run(unsigned ms);
-/* Turns until the condition holds; false after `ms`. */
-#define nodes_until(condition, ms)                                                                 \
+/* Turns until the condition holds; false after `ms`, and more on a machine that is busy. */
+#define NODES_PATIENCE 10u
+#define nodes_until(condition, ms) nodes_until_(condition, (ms)*NODES_PATIENCE)
+#define nodes_until_(condition, ms)                                                                \
 	({                                                                                         \
 		uint64_t until_ns_ = real_now_ns() + (uint64_t)(ms)*1000000;                       \
 		bool holds_;                                                                       \

@@ -60,7 +60,7 @@ static void starting_measures_what_a_reading_costs(void **state)
 	assert_int_equal(clock_cost_ns(), 0);
 	clock_start();
 	cost = clock_cost_ns();
-	assert_true(cost > 0 && cost < 100000);
+	assert_true(cost > 0 && cost < 10000000); /* nanoseconds */
 	clock_start();
 	assert_int_equal(clock_cost_ns(), cost);
 }

@@ -1,6 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes report.html of results.json: perf/report.py build/perf/results.json report.html
+"""Writes report.html, and report.md beside it, of results.json:
+
+    perf/report.py build/perf/results.json build/perf/report.html
 
 Tables always; plots when python3-matplotlib is there (tools/install --perf). Whatever comes from a
 modelled link says "modelled" in its heading, its row, its plot's title and axis.
@@ -162,6 +164,23 @@ def page(results):
     yield "</table>"
 
 
+def markdown(results):
+    """The goals and the machine, for a README."""
+    yield "| benchmark | figure | measured | goal | |\n|---|---|---|---|---|"
+    for row in results["benches"]:
+        result = row.get("result")
+        for figure in result["figures"] if result else []:
+            if "goal" in figure:
+                name = marked(figure["name"], is_modelled(result, figure.get("text", "")))
+                met = "met" if figure["met"] else "not met"
+                yield (f"| {row['name']} | {name} | {bench.amount(figure['value'])} "
+                       f"{figure['unit']} | {figure['goal']} | {met} |")
+        if not result:
+            yield f"| {row['name']} | | {row['status']}: {row.get('reason', '')} | | |"
+    said = "; ".join(f"{what} {text}" for what, text in machine.rows(results["machine"]))
+    yield f"\n{results['started']}{', quick' if results['quick'] else ''}. {said}."
+
+
 def main():
     if len(sys.argv) != 3:
         raise SystemExit(__doc__)
@@ -169,6 +188,8 @@ def main():
         results = json.load(f)
     with open(sys.argv[2], "w") as f:
         f.write("\n".join(page(results)) + "\n")
+    with open(sys.argv[2].removesuffix(".html") + ".md", "w") as f:
+        f.write("\n".join(markdown(results)) + "\n")
 
 
 if __name__ == "__main__":

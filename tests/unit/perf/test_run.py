@@ -123,6 +123,13 @@ class Report(Folder):
         self.assertEqual(self.rows["lacks"]["reason"], "no such thing here")
         self.assertIn("FAILED: ended with 3", self.report)
 
+    def test_the_goals_are_a_table_in_markdown(self):
+        with open(os.path.join(self.out, "report.md")) as f:
+            table = f.read()
+        self.assertIn("| good | rate | 3 M/s | >= 8 | not met |", table)
+        self.assertIn("| modelled | all rails (modelled) | 380 GB/s | >= 380 | met |", table)
+        self.assertIn("| fails | | failed: ended with 3 | | |", table)
+
     def test_a_process_that_a_benchmark_left_is_ended(self):
         self.assertIn("left 1 process", self.rows["leaves"]["reason"])
         self.assertEqual(self.run_module.children(), [])

@@ -45,6 +45,7 @@
 #define FLUSH_SLOTS 64u /* slots written before the rail learns of them */
 #define PAGE_OTHERS 3   /* further locations of a key that are kept to try */
 #define STRIPE_BYTES (2u << 20)      /* a channel has at most so many on their way over a rail */
+#define STRIPE_BYTES_BIG (4u << 20)  /* ... of pages longer than a slice: more than two of them */
 #define STRIPE_BYTES_MIN SLICE_BYTES /* ... or, in proportion to its bandwidth, so many */
 #define STRIPE_SAMPLE_BYTES (1u << 20) /* moved, before a rail's bandwidth is reckoned anew */
 #define STRIPE_RATIO_MAX 64u         /* no rail counts as slower than the fastest by more */

@@ -94,10 +94,12 @@ void stripe_take(struct pc_channel *ch, uint32_t rail, uint32_t bytes, uint64_t 
 /* ---- choice ---------------------------------------------------------------------------------- */
 
 /* So much may be on its way: what the rail moves while the fastest one moves STRIPE_BYTES. */
-static uint64_t credit_of(const struct pc_channel *ch, uint64_t rate)
+static uint64_t credit_of(const struct pc_channel *ch, uint64_t rate, uint32_t op_bytes)
 {
-	uint64_t bytes = ch->rate_max ? STRIPE_BYTES * rate / ch->rate_max : STRIPE_BYTES;
+	uint64_t bytes = op_bytes > SLICE_BYTES ? STRIPE_BYTES_BIG : STRIPE_BYTES;
 
+	if (ch->rate_max)
+		bytes = bytes * rate / ch->rate_max;
 	return bytes > STRIPE_BYTES_MIN ? bytes : STRIPE_BYTES_MIN;
 }
 
@@ -106,7 +108,8 @@ static bool room(struct pc_channel *ch, uint32_t rail, const struct stripe *s)
 	uint64_t bytes = ch->rail[rail].bytes;
 
 	return submit_room(ch, rail, s->slots) &&
-	       (!bytes || !s->bytes || bytes + s->bytes <= credit_of(ch, rate_of(ch, rail)));
+	       (!bytes || !s->bytes ||
+		       bytes + s->bytes <= credit_of(ch, rate_of(ch, rail), s->bytes));
 }
 
 /* When it would have moved this one, too: in 1024 ns, for comparisons. */

@@ -171,7 +171,7 @@ static unsigned take_channel(struct rail *rail, struct channel_slot *slot)
 			ready = (uint32_t)ring_look(&channel->ops, RING_LOOK);
 		if (at >= ready)
 			break;
-		if (n == limit || rail->taken_bytes >= RAIL_IN_FLIGHT_BYTES) {
+		if (n == limit || rail->taken_bytes >= RAIL_TAKEN_BYTES) {
 			rail->blocked = true;
 			break;
 		}

@@ -203,7 +203,8 @@ static void op_write(uint64_t page, uint64_t deadline_ns, uint32_t at)
 		.length = options.bytes,
 		.key = {{unit, ~(uint64_t)unit}},
 		.deadline_ns = deadline_ns,
-		.generation = unit};
+		.generation = unit,
+		.page_bytes = options.bytes};
 	struct op_segment segment = {.region = HOME,
 		.length = options.bytes,
 		.offset = page % 4096 * options.bytes % (HOME_BYTES / 2)};

@@ -17,7 +17,9 @@
  *   evict       control plane     rail, place, length
  *   rail_down   poll core         rail, peer, syndrome
  *
- * `status` is enum op_status (abi/op.h), `syndrome` the error completion's, 0 for none.
+ * `status` is enum op_status (abi/op.h), `syndrome` the error completion's, 0 for none. rail_down
+ * fires when a rail's connection with one peer breaks, and in the control plane with peer
+ * NODES_MAX when the whole rail goes out of use.
  */
 #ifndef ABI_PROBE_H
 #define ABI_PROBE_H

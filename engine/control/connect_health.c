@@ -13,6 +13,7 @@
 #include <errno.h>
 
 #include "config/log.h"
+#include "engine/abi/probe.h"
 #include "engine/control/connect_state.h"
 #include "engine/control/member.h"
 #include "numa/clock.h"
@@ -79,6 +80,7 @@ static void rail_leaves(struct control *control, unsigned rail)
 {
 	bit_set(&control->status->rails_out, rail, true);
 	control->counter[COUNTER_rails_down]++;
+	PROBE_RAIL_DOWN(rail, NODES_MAX, 0);
 	actives_break_rail(control, rail);
 }
 

@@ -106,6 +106,16 @@ static inline uint64_t dv_device_peek_doorbell(const volatile uint64_t *reg)
 	return __atomic_load_n((const uint64_t *)(uintptr_t)reg, __ATOMIC_RELAXED);
 }
 
+/* The same of `count` registers at once. */
+static inline bool dv_device_peek_doorbells(const uint64_t *regs, unsigned count)
+{
+	uint64_t any = 0;
+
+	for (unsigned i = 0; i < count; i++)
+		any |= __atomic_load_n(&regs[i], __ATOMIC_RELAXED);
+	return any != 0;
+}
+
 /* Acquire: the WQEs that this record covers can be read. Pairs with dv_wqe_before_record(). */
 static inline uint32_t dv_device_load_record(const volatile __be32 *record)
 {
@@ -150,6 +160,11 @@ static inline void dv_guard_open(uint32_t *guard, uint32_t value)
 static inline void dv_hint_add(uint32_t *hint, int n)
 {
 	__atomic_fetch_add(hint, (uint32_t)n, __ATOMIC_RELAXED);
+}
+
+static inline void dv_hint_store(uint32_t *hint, uint32_t value)
+{
+	__atomic_store_n(hint, value, __ATOMIC_RELAXED);
 }
 
 static inline uint32_t dv_hint_load(const uint32_t *hint)

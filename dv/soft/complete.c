@@ -22,27 +22,39 @@ static void break_cq(struct soft_cq *cq)
 			soft_flush(nic->qps[i]);
 }
 
-/* Bytes 0..62 first, then the byte with opcode and owner, which gives it to the poll core. */
+/* Where the next CQE goes; NULL: nowhere. */
+static struct mlx5_cqe64 *cqe_place(struct soft_cq *cq)
+{
+	size_t slot = cq->pi & (cq->cqe_cnt - 1);
+
+	if (unlikely(cq->broken))
+		return NULL;
+	if (unlikely(((cq->pi - dv_device_load_record(&cq->record[0])) & 0xffffff) >=
+		    cq->cqe_cnt)) {
+		break_cq(cq);
+		return NULL;
+	}
+	return (void *)(cq->buf + (slot + 1) * cq->cqe_size - sizeof(struct mlx5_cqe64));
+}
+
+/* Bytes 0..62 are there; the one with opcode and owner gives them to the poll core. */
+static void cqe_give(struct soft_cq *cq, struct mlx5_cqe64 *at, uint8_t opcode, bool solicited)
+{
+	dv_device_store_owner(&at->op_own, (uint8_t)(opcode << 4 | !!(cq->pi & cq->cqe_cnt)));
+	cq->pi++;
+	cq->nic->stats.cqes++;
+	if (unlikely(cq->nic->hooks != NULL))
+		cq->nic->hooks->completed(cq, solicited);
+}
+
 bool soft_cqe_write(struct soft_cq *cq, struct mlx5_cqe64 *cqe, uint8_t opcode, bool solicited)
 {
-	struct dv_device *nic = cq->nic;
-	uint8_t *at;
+	struct mlx5_cqe64 *at = cqe_place(cq);
 
-	if (cq->broken)
+	if (!at)
 		return false;
-	if (((cq->pi - dv_device_load_record(&cq->record[0])) & 0xffffff) >= cq->cqe_cnt) {
-		break_cq(cq);
-		return false;
-	}
-	at = cq->buf + (size_t)(cq->pi & (cq->cqe_cnt - 1)) * cq->cqe_size + cq->cqe_size -
-	     sizeof(*cqe);
 	memcpy(at, cqe, offsetof(struct mlx5_cqe64, op_own));
-	dv_device_store_owner(at + offsetof(struct mlx5_cqe64, op_own),
-		(uint8_t)(opcode << 4 | !!(cq->pi & cq->cqe_cnt)));
-	cq->pi++;
-	nic->stats.cqes++;
-	if (nic->hooks)
-		nic->hooks->completed(cq, solicited);
+	cqe_give(cq, at, opcode, solicited);
 	return true;
 }
 
@@ -50,22 +62,26 @@ bool soft_cqe_write(struct soft_cq *cq, struct mlx5_cqe64 *cqe, uint8_t opcode, 
 static void write_cqe(struct dv_qp *qp, const struct soft_op *op, uint32_t bytes,
 	uint8_t syndrome, uint8_t vendor)
 {
-	struct mlx5_cqe64 cqe = {0};
+	struct mlx5_cqe64 *at = qp->cq ? cqe_place(qp->cq) : NULL;
+	uint64_t *words = (void *)at;
 
-	if (!qp->cq)
+	if (unlikely(!at))
 		return;
-	cqe.byte_cnt = htobe32(bytes);
-	cqe.sop_drop_qpn = htobe32((uint32_t)op->opcode << 24 | qp->qpn);
-	cqe.srqn_uidx = htobe32(qp->uidx);
-	cqe.wqe_counter = htobe16((uint16_t)op->index);
-	if (syndrome) {
-		struct mlx5_err_cqe *error = (void *)&cqe;
+	for (unsigned i = 0; i < offsetof(struct mlx5_cqe64, sop_drop_qpn) / sizeof(*words); i++)
+		words[i] = 0;
+	at->byte_cnt = htobe32(bytes);
+	at->sop_drop_qpn = htobe32((uint32_t)op->opcode << 24 | qp->qpn);
+	at->srqn_uidx = htobe32(qp->uidx);
+	at->wqe_counter = htobe16((uint16_t)op->index);
+	at->signature = 0;
+	if (unlikely(syndrome)) {
+		struct mlx5_err_cqe *error = (void *)at;
 
 		error->vendor_err_synd = vendor;
 		error->syndrome = syndrome;
+		qp->nic->stats.cqe_errors++;
 	}
-	if (soft_cqe_write(qp->cq, &cqe, syndrome ? MLX5_CQE_REQ_ERR : MLX5_CQE_REQ, syndrome))
-		qp->nic->stats.cqe_errors += syndrome != 0;
+	cqe_give(qp->cq, at, syndrome ? MLX5_CQE_REQ_ERR : MLX5_CQE_REQ, syndrome);
 }
 
 static void retire_done(struct dv_qp *qp, const struct soft_op *op)
@@ -76,6 +92,7 @@ static void retire_done(struct dv_qp *qp, const struct soft_op *op)
 	stats->bytes += op->total;
 	*(op->opcode == MLX5_OPCODE_RDMA_READ ? &stats->reads : &stats->writes) += 1;
 	qp->retired = op->index + op->blocks;
+	qp->reads -= op->opcode == MLX5_OPCODE_RDMA_READ;
 	qp->head++;
 	if ((op->flags & DV_CE_ALWAYS) == DV_CE_ALWAYS)
 		write_cqe(qp, op, (uint32_t)op->total, 0, 0);
@@ -114,7 +131,7 @@ unsigned soft_retire(struct dv_qp *qp)
 		}
 		if (op->state != OP_DONE || waits_for_later(qp, op) ||
 			op->ready_step > qp->nic->steps ||
-			(op->ready_at && !soft_model_complete(qp->nic, op)))
+			!soft_reached(qp->nic, op->ready_at))
 			break;
 		retire_done(qp, op);
 		count++;
@@ -143,6 +160,7 @@ static void flush_window(struct dv_qp *qp)
 		first = false;
 	}
 	qp->executed = qp->tail;
+	qp->reads = 0;
 }
 
 /* WQEs that were rung and never looked at. */

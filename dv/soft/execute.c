@@ -3,14 +3,9 @@
  * Executes the WQEs of one QP in order: fences, limits, keys, the movement of the bytes, retries.
  * Runs in a step, under nic->lock.
  */
-#include "dv/soft/soft.h"
+#include "dv/soft/check.h"
 
 #define TCP_RETRY_NS 2000000u /* before a peer that was not ready is asked again */
-
-struct soft_op *soft_op(struct dv_qp *qp, uint32_t n)
-{
-	return &qp->window[n & (SOFT_WINDOW - 1)];
-}
 
 void soft_op_fail(struct soft_op *op, uint8_t syndrome, uint8_t vendor)
 {
@@ -33,10 +28,13 @@ void soft_op_done(struct dv_qp *qp, struct soft_op *op)
 	op->step = nic->steps;
 	op->ready_step = nic->steps;
 	qp->proven = true;
+	if (likely(!nic->faulty))
+		return;
 	if (nic->fault.delay_steps_max)
 		op->ready_step += soft_random(nic) % (nic->fault.delay_steps_max + 1);
 	if (is_read(op) && !op->redone)
 		op->again = soft_fault_percent(nic, nic->fault.retransmit_percent);
+	qp->redo |= op->again;
 }
 
 void soft_ask_of(const struct dv_qp *qp, const struct soft_op *op, struct soft_ask *ret_ask)
@@ -70,9 +68,15 @@ __attribute__((no_sanitize("thread"))) void soft_copy(void *to, const void *from
 		out[i] = in[i];
 }
 #else
+/* A page head and a directory bucket without a call. */
 void soft_copy(void *to, const void *from, size_t bytes)
 {
-	memcpy(to, from, bytes);
+	if (bytes == 32)
+		memcpy(to, from, 32);
+	else if (bytes == 64)
+		memcpy(to, from, 64);
+	else
+		memcpy(to, from, bytes);
 }
 #endif
 
@@ -110,7 +114,7 @@ static enum soft_result move_near(struct dv_qp *qp, struct soft_op *op, uint64_t
 	enum soft_result result;
 
 	soft_ask_of(qp, op, &ask);
-	soft_world_read();
+	soft_world_keep(qp->nic);
 	if (qp->near_epoch != soft_world_epoch()) {
 		qp->near = soft_world_find(qp->remote.gid);
 		qp->near_epoch = soft_world_epoch();
@@ -123,7 +127,6 @@ static enum soft_result move_near(struct dv_qp *qp, struct soft_op *op, uint64_t
 		if (result == SOFT_DONE && count)
 			scatter(qp, op, (uint8_t *)(uintptr_t)ask.address, from, count);
 	}
-	soft_world_done();
 	return result;
 }
 
@@ -131,13 +134,13 @@ static enum soft_result move_near(struct dv_qp *qp, struct soft_op *op, uint64_t
 static enum soft_result move_shm(struct dv_qp *qp, struct soft_op *op, uint64_t from,
 	uint64_t count)
 {
-	struct soft_export_mr mr = {0};
+	struct soft_export_mr mr;
 	struct soft_ask ask;
 	enum soft_result result;
 	uint8_t *at = NULL;
 
 	soft_ask_of(qp, op, &ask);
-	result = soft_shm_resolve(qp->nic, qp->peer, &ask, &mr, &at);
+	result = soft_shm_resolve(qp, &ask, &mr, &at);
 	if (result != SOFT_DONE || count == 0)
 		return result;
 	scatter(qp, op, at, from, count);
@@ -149,9 +152,9 @@ static enum soft_result move_shm(struct dv_qp *qp, struct soft_op *op, uint64_t 
 
 static enum soft_result move(struct dv_qp *qp, struct soft_op *op, uint64_t from, uint64_t count)
 {
-	if (qp->nic->fault.link_down)
+	if (unlikely(qp->nic->fault.link_down))
 		return SOFT_RETRY;
-	if (qp->foreign)
+	if (unlikely(qp->foreign))
 		return qp->nic->hooks->move(qp, op, from, count);
 	if (qp->nic->tcp)
 		return soft_tcp_start(qp, op);
@@ -170,20 +173,23 @@ static bool local_keys_good(struct dv_qp *qp, const struct soft_op *op)
 
 /* ---- order ----------------------------------------------------------------------------------- */
 
-static unsigned reads_under_way(struct dv_qp *qp)
+static void executed(struct dv_qp *qp, const struct soft_op *op)
 {
-	unsigned count = 0;
+	qp->executed++;
+	qp->reads += is_read(op);
+}
 
-	for (uint32_t n = qp->head; n != qp->executed; n++)
-		count += is_read(soft_op(qp, n));
-	return count;
+void soft_go_back(struct dv_qp *qp, uint32_t n)
+{
+	qp->executed = n;
+	qp->reads = 0;
+	for (n = qp->head; n != qp->executed; n++)
+		qp->reads += is_read(soft_op(qp, n));
 }
 
 /* May the next WQE start, as far as those before it are concerned? */
 static bool may_start(struct dv_qp *qp, struct soft_op *op)
 {
-	unsigned reads;
-
 	if (op->state == OP_MOVING)
 		return op->step != qp->nic->steps; /* one piece a step */
 	if (qp->executed == qp->head)
@@ -192,13 +198,12 @@ static bool may_start(struct dv_qp *qp, struct soft_op *op)
 		return false;
 	if (qp->nic->tcp && !qp->proven)
 		return false;
-	reads = reads_under_way(qp);
-	if (op->flags & DV_FENCE && reads) {
+	if (op->flags & DV_FENCE && qp->reads) {
 		qp->nic->stats.fence_waits += !op->fenced;
 		op->fenced = true;
 		return false;
 	}
-	return !is_read(op) || reads < SOFT_READS_MAX;
+	return !is_read(op) || qp->reads < SOFT_READS_MAX;
 }
 
 /* The peer is not ready: how much longer is it tried? */
@@ -208,6 +213,7 @@ static void keep_trying(struct dv_qp *qp, struct soft_op *op)
 	uint64_t now = soft_step_ns(nic);
 	bool over;
 
+	nic->retrying = true;
 	if (nic->model.on)
 		soft_model_rung(qp); /* it starts when the peer is there */
 	if (!op->waited) {
@@ -234,7 +240,7 @@ void soft_op_retry(struct dv_qp *qp, uint32_t n)
 			soft_tcp_cancel(qp, op);
 		op->state = OP_NEW;
 	}
-	qp->executed = n;
+	soft_go_back(qp, n);
 	qp->proven = false;
 	qp->nic->step_ns = 0;
 	keep_trying(qp, soft_op(qp, n));
@@ -257,12 +263,12 @@ static bool settle(struct dv_qp *qp, struct soft_op *op, enum soft_result result
 			return false;
 		}
 		soft_op_done(qp, op);
-		qp->executed++;
+		executed(qp, op);
 		return true;
 	case SOFT_SENT:
 		op->state = OP_SENT;
 		qp->nic->step_bytes += op->total;
-		qp->executed++;
+		executed(qp, op);
 		return true;
 	case SOFT_RETRY:
 	case SOFT_UNKNOWN_FILE:
@@ -295,19 +301,21 @@ static bool execute_next(struct dv_qp *qp)
 		return false;
 	if (nic->model.on && !soft_model_may_start(qp, op))
 		return false;
-	if (op->state == OP_NEW && !op->waited && soft_fault_error(qp, op))
+	if (unlikely(nic->faulty) && op->state == OP_NEW && !op->waited && soft_fault_error(qp, op))
 		return false;
-	if (op->retry_ns && op->retry_ns > soft_step_ns(nic))
+	if (unlikely(op->retry_ns > 0) && op->retry_ns > soft_step_ns(nic))
 		return false;
 	if (!local_keys_good(qp, op)) {
 		soft_op_fail(op, DV_SYNDROME_LOCAL_PROTECTION, 0);
 		return false;
 	}
 	count = op->total - op->moved;
-	if (nic->fault.piece_bytes && count > nic->fault.piece_bytes)
-		count = nic->fault.piece_bytes;
-	if (op->moved == 0)
-		op->backward = nic->fault.piece_bytes && soft_fault_percent(nic, 50);
+	if (unlikely(nic->fault.piece_bytes > 0)) {
+		if (count > nic->fault.piece_bytes)
+			count = nic->fault.piece_bytes;
+		if (op->moved == 0)
+			op->backward = soft_fault_percent(nic, 50);
+	}
 	from = op->backward ? op->total - op->moved - count : op->moved;
 	return settle(qp, op, move(qp, op, from, count), count);
 }
@@ -327,9 +335,13 @@ static bool overtaken(struct dv_qp *qp, uint32_t n)
 /* Lost packets: the payload of a READ is read once more, after a later READ was executed. */
 static void retransmit(struct dv_qp *qp)
 {
+	if (!qp->redo)
+		return;
+	qp->redo = false;
 	for (uint32_t n = qp->head; n != qp->executed; n++) {
 		struct soft_op *op = soft_op(qp, n);
 
+		qp->redo |= op->again;
 		if (op->state != OP_DONE || !op->again || !overtaken(qp, n))
 			continue;
 		op->again = false;
@@ -360,33 +372,32 @@ static void check_answers(struct dv_qp *qp)
 	}
 }
 
-/* Returns WQEs and completions moved. Idle: two loads. */
+/* Returns WQEs and completions moved. */
 unsigned soft_qp_step(struct dv_qp *qp)
 {
-	unsigned work;
+	struct dv_device *nic = qp->nic;
+	unsigned work, started = 0, before, retired;
 
-	if (qp->state == SOFT_INIT)
-		return 0;
-	work = soft_doorbell(qp);
 	if (qp->head == qp->tail && qp->fetched == qp->rung)
-		return work;
+		return 0;
 	if (qp->state == SOFT_ERROR) {
 		soft_flush(qp);
-		return work;
+		return 0;
 	}
-	if (qp->nic->tcp)
+	if (nic->tcp)
 		check_answers(qp);
 	retransmit(qp);
-	work += soft_retire(qp); /* what its time has come for makes room */
-	for (unsigned n = 0; n < SOFT_QP_BURST; n++) {
-		while (soft_wqe_fetch(qp))
-			;
-		if (!execute_next(qp))
-			break;
-		work++;
-		work += soft_retire(qp);
-		if (qp->nic->step_bytes >= SOFT_STEP_BYTES)
-			break;
-	}
-	return work + soft_retire(qp);
+	work = soft_retire(qp); /* what its time has come for makes room */
+	do {
+		uint64_t until = nic->step_bytes + SOFT_FLOW_BYTES;
+
+		before = started;
+		soft_wqe_fetch(qp);
+		while (started < SOFT_QP_BURST && nic->step_bytes < until && execute_next(qp))
+			started++;
+		retired = soft_retire(qp);
+		work += retired;
+	} while ((retired || started != before) && started < SOFT_QP_BURST &&
+		 nic->step_bytes < SOFT_STEP_BYTES);
+	return work + started;
 }

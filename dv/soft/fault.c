@@ -29,6 +29,8 @@ void dv_soft_faults(struct dv_device *nic, const struct dv_fault *fault)
 	nic->fault = *fault;
 	nic->random = fault->seed * 2 + 1;
 	nic->error_count = 0;
+	nic->faulty = fault->delay_steps_max || fault->shuffle || fault->link_down ||
+		      fault->retransmit_percent || fault->piece_bytes || fault->error_syndrome;
 	soft_unlock(nic);
 }
 
@@ -102,13 +104,9 @@ static bool doorbell_missing(const struct dv_qp *qp)
 {
 	uint32_t record = dv_device_load_record(&qp->record[DV_DBREC_SEND]) & 0xffff;
 
-	for (unsigned half = 0; half < 2; half++) {
-		const volatile uint64_t *reg =
-			(const void *)(qp->uar + SOFT_BF_REG + (size_t)half * SOFT_BF_SIZE);
-
-		if (dv_device_peek_doorbell(reg))
+	for (unsigned half = 0; half < 2; half++)
+		if (dv_device_peek_doorbell(qp->bell + half * SOFT_BELLS_BLOCK))
 			return false;
-	}
 	return record != (qp->rung & 0xffff);
 }
 
@@ -130,11 +128,6 @@ uint64_t soft_random(struct dv_device *nic)
 	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
 	z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
 	return z ^ (z >> 31);
-}
-
-bool soft_fault_percent(struct dv_device *nic, unsigned percent)
-{
-	return percent && soft_random(nic) % 100 < percent;
 }
 
 /* Is this the WQE that was chosen to fail? */

@@ -19,7 +19,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "dv/soft/soft.h"
+#include "dv/soft/check.h"
 
 enum { ASK_TABLE = 1, TABLE, ASK_FILE, FILE_HERE, FILE_GONE };
 
@@ -308,17 +308,25 @@ void soft_shm_close(struct soft_peer *peer)
 		munmap(peer->table, sizeof(*peer->table));
 }
 
-static struct soft_mapping *find_mapping(struct soft_peer *peer, uint32_t file, bool writable)
+static struct soft_mapping *find_mapping(struct dv_qp *qp, uint32_t file, bool writable)
 {
+	struct soft_peer *peer = qp->peer;
+	unsigned *hint = &qp->mapping[file % 4];
+
+	if (likely(*hint < peer->mapping_count && peer->mappings[*hint].file == file &&
+		    peer->mappings[*hint].writable == writable))
+		return &peer->mappings[*hint];
 	for (unsigned i = 0; i < peer->mapping_count; i++)
 		if (peer->mappings[i].file == file && peer->mappings[i].writable == writable)
-			return &peer->mappings[i];
+			return &peer->mappings[*hint = i];
 	return NULL;
 }
 
-enum soft_result soft_shm_resolve(struct dv_device *nic, struct soft_peer *peer,
-	const struct soft_ask *ask, struct soft_export_mr *ret_mr, uint8_t **ret_at)
+enum soft_result soft_shm_resolve(struct dv_qp *qp, const struct soft_ask *ask,
+	struct soft_export_mr *ret_mr, uint8_t **ret_at)
 {
+	struct dv_device *nic = qp->nic;
+	struct soft_peer *peer = qp->peer;
 	bool writable = ask->access == DV_REMOTE_WRITE;
 	struct soft_mapping *mapping;
 	enum soft_result result;
@@ -338,7 +346,7 @@ enum soft_result soft_shm_resolve(struct dv_device *nic, struct soft_peer *peer,
 			"other processes cannot reach it", ask->rkey);
 		return SOFT_REFUSED;
 	}
-	mapping = find_mapping(peer, ret_mr->file, writable);
+	mapping = find_mapping(qp, ret_mr->file, writable);
 	if (!mapping) {
 		if (!peer->want_file) {
 			peer->want_file = ret_mr->file;

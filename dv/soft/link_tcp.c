@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "dv/soft/soft.h"
+#include "dv/soft/check.h"
 #include "dv/soft/tcp.h"
 
 #define SEND_BYTES (1u << 20)      /* one step hands to the socket */

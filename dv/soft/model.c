@@ -52,6 +52,7 @@ int soft_model_open(struct dv_device *nic, const struct dv_options *options)
 	nic->model = (struct soft_model){
 		.on = true,
 		.move_bytes = model->move_bytes,
+		.uneven = model->numa_ns || model->numa_percent % 100,
 		.mtu_bits = (uint8_t)__builtin_ctz(model->mtu),
 		.header_bytes = model->header_bytes,
 		.reads_per_qp = model->reads_per_qp,
@@ -72,17 +73,11 @@ bool soft_model_far(const struct dv_device *nic, const void *base)
 {
 	int node = -1;
 
-	if (!nic->model.on || nic->numa_node < 0 ||
-		(!nic->model.numa && nic->model.byte_far == nic->model.byte))
+	if (!nic->model.uneven || nic->numa_node < 0)
 		return false;
 	if (syscall(SYS_get_mempolicy, &node, NULL, 0ul, base, MPOL_F_NODE | MPOL_F_ADDR))
 		return false;
 	return node >= 0 && node != nic->numa_node;
-}
-
-static uint64_t now(struct dv_device *nic)
-{
-	return soft_step_ns(nic) * SOFT_TICKS_NS;
 }
 
 static uint64_t later(uint64_t a, uint64_t b)
@@ -90,19 +85,9 @@ static uint64_t later(uint64_t a, uint64_t b)
 	return a > b ? a : b;
 }
 
-/* True: it is past. Else the next step is due no later than then. */
-static bool reached(struct dv_device *nic, uint64_t at)
-{
-	if (at <= now(nic))
-		return true;
-	if (at < nic->model.due)
-		nic->model.due = at;
-	return false;
-}
-
 void soft_model_rung(struct dv_qp *qp)
 {
-	qp->pace.rung_at = now(qp->nic);
+	qp->pace.rung_at = soft_step_ns(qp->nic) * SOFT_TICKS_NS;
 }
 
 bool soft_model_may_start(struct dv_qp *qp, struct soft_op *op)
@@ -119,7 +104,7 @@ bool soft_model_may_start(struct dv_qp *qp, struct soft_op *op)
 	if (op->flags & DV_FENCE)
 		at = later(at, pace->done_at);
 	op->start_at = at;
-	return reached(qp->nic, at);
+	return soft_reached(qp->nic, at);
 }
 
 static uint64_t wire_time(uint64_t bytes, uint64_t byte)
@@ -129,7 +114,8 @@ static uint64_t wire_time(uint64_t bytes, uint64_t byte)
 
 static bool from_afar(struct dv_qp *qp, const struct soft_op *op)
 {
-	return op->sges && qp->nic->mrs[op->sge[0].lkey >> 8].far; /* the key was checked */
+	/* the key was checked */
+	return qp->nic->model.uneven && op->sges && qp->nic->mrs[op->sge[0].lkey >> 8].far;
 }
 
 void soft_model_start(struct dv_qp *qp, struct soft_op *op)
@@ -151,9 +137,4 @@ void soft_model_start(struct dv_qp *qp, struct soft_op *op)
 	pace->done_at = op->ready_at;
 	if (op->opcode == MLX5_OPCODE_RDMA_READ)
 		pace->read_at[pace->reads++ % SOFT_READS_MAX] = op->ready_at;
-}
-
-bool soft_model_complete(struct dv_device *nic, const struct soft_op *op)
-{
-	return reached(nic, op->ready_at);
 }

@@ -59,28 +59,121 @@ void soft_blame(struct dv_device *nic, uint64_t *counter, const char *format, ..
 	va_end(arguments);
 }
 
-/* One round over all QPs, starting where the last round stopped when it ran out of budget. */
+static uint64_t soft_due_ns(const struct dv_device *nic)
+{
+	uint64_t due = nic->model.due;
+
+	return due == UINT64_MAX ? due : (due + SOFT_TICKS_NS - 1) / SOFT_TICKS_NS;
+}
+
+/* ---- a step ---------------------------------------------------------------------------------- */
+
+void soft_busy(struct dv_qp *qp)
+{
+	struct dv_device *nic = qp->nic;
+
+	if (qp->busy)
+		return;
+	qp->busy = true;
+	qp->busy_next = NULL;
+	*(nic->busy_last ? &nic->busy_last->busy_next : &nic->busy_first) = qp;
+	nic->busy_last = qp;
+	dv_hint_store(&nic->busy_count, nic->busy_count + 1);
+}
+
+static struct dv_qp *take_busy(struct dv_device *nic)
+{
+	struct dv_qp *qp = nic->busy_first;
+
+	nic->busy_first = qp->busy_next;
+	if (!nic->busy_first)
+		nic->busy_last = NULL;
+	qp->busy = false;
+	dv_hint_store(&nic->busy_count, nic->busy_count - 1);
+	return qp;
+}
+
+/* A doorbell of a QP that is not connected waits in its register. */
+static unsigned answer_bell(struct dv_device *nic, uint32_t i, uint64_t *bell)
+{
+	struct dv_qp *qp = nic->bell_qps[i];
+	unsigned good;
+
+	if (!qp) {
+		dv_device_take_doorbell(bell);
+		dv_device_take_doorbell(bell + SOFT_BELLS_BLOCK);
+		soft_blame(nic, &nic->stats.bad_doorbell, "a doorbell of no queue pair");
+		return 0;
+	}
+	if (qp->state == SOFT_INIT)
+		return 0;
+	good = soft_doorbell(qp);
+	soft_busy(qp);
+	return good;
+}
+
+/* Registers of a block in use. */
+static unsigned block_used(uint32_t bell_count, uint32_t from)
+{
+	return bell_count - from < SOFT_BELLS_BLOCK ? bell_count - from : SOFT_BELLS_BLOCK;
+}
+
+static bool block_rung(const uint64_t *block, unsigned used)
+{
+	return dv_device_peek_doorbells(block, used) ||
+	       dv_device_peek_doorbells(block + SOFT_BELLS_BLOCK, used);
+}
+
+static unsigned answer_bells(struct dv_device *nic)
+{
+	unsigned good = 0;
+
+	for (uint32_t from = 0; from < nic->bell_count; from += SOFT_BELLS_BLOCK) {
+		uint64_t *block = nic->bells + 2 * (size_t)from;
+		unsigned used = block_used(nic->bell_count, from);
+
+		if (!block_rung(block, used))
+			continue;
+		for (unsigned i = 0; i < used; i++)
+			if (dv_device_peek_doorbell(block + i) ||
+				dv_device_peek_doorbell(block + SOFT_BELLS_BLOCK + i))
+				good += answer_bell(nic, from + i, block + i);
+	}
+	return good;
+}
+
+/*
+ * One round over the QPs that have something to do. Those for which the budget does not suffice
+ * stand first in the next step.
+ */
 static unsigned step_locked(struct dv_device *nic)
 {
-	unsigned count = nic->qp_count, start = nic->qp_next, work = 0;
+	unsigned work = 0, count;
 
+	if (nic->hooks || nic->tcp)
+		nic->step_ns = 0;
 	nic->steps++;
-	nic->step_ns = 0;
-	nic->step_bytes = 0;
+	nic->step_bytes = nic->model.now = 0;
 	nic->model.due = UINT64_MAX;
+	nic->retrying = nic->faulty;
 	if (nic->hooks)
 		work += nic->hooks->step(nic);
+	work += answer_bells(nic);
+	count = nic->busy_count;
 	if (nic->fault.shuffle && count)
-		start = (unsigned)(soft_random(nic) % count);
-	for (unsigned i = 0; i < count; i++) {
-		unsigned at = (start + i) % count;
+		for (uint64_t turns = soft_random(nic) % count; turns; turns--)
+			soft_busy(take_busy(nic));
+	while (nic->step_bytes < SOFT_STEP_BYTES && count--) {
+		struct dv_qp *qp = take_busy(nic);
 
-		if (nic->step_bytes >= SOFT_STEP_BYTES) {
-			nic->qp_next = at;
-			break;
-		}
-		work += soft_qp_step(nic->qps[at]);
+		work += soft_qp_step(qp);
+		if (qp->head != qp->tail || qp->fetched != qp->rung)
+			soft_busy(qp);
 	}
+	soft_world_release(nic);
+	nic->idle_until = soft_due_ns(nic);
+	if (nic->retrying || count != UINT32_MAX || (nic->busy_count && !nic->model.on))
+		nic->idle_until = 0;
 	if (nic->tx_any)
 		soft_link_flush(nic);
 	return work;
@@ -99,10 +192,30 @@ static unsigned step_slowly(struct dv_device *nic)
 	return work;
 }
 
+/*
+ * Without the lock: what only steps write, a hint, and registers that are there as long as the NIC.
+ */
+static bool nothing_to_do(struct dv_device *nic)
+{
+	uint32_t bell_count = dv_hint_load(&nic->bell_count);
+
+	if (nic->hooks || nic->tcp)
+		return false;
+	nic->step_ns = 0;
+	if (nic->idle_until != UINT64_MAX && nic->idle_until <= soft_step_ns(nic))
+		return false;
+	for (uint32_t from = 0; from < bell_count; from += SOFT_BELLS_BLOCK)
+		if (block_rung(nic->bells + 2 * (size_t)from, block_used(bell_count, from)))
+			return false;
+	return true;
+}
+
 static unsigned soft_step(struct dv_device *nic)
 {
 	unsigned work;
 
+	if (nothing_to_do(nic))
+		return 0;
 	/*
 	 * Whoever else takes the lock holds it for microseconds; a mutex alone would starve them.
 	 */
@@ -117,13 +230,6 @@ static unsigned soft_step(struct dv_device *nic)
 static bool soft_needs_step(const struct dv_device *nic)
 {
 	return !nic->threaded;
-}
-
-static uint64_t soft_due_ns(const struct dv_device *nic)
-{
-	uint64_t due = nic->model.due;
-
-	return due == UINT64_MAX ? due : (due + SOFT_TICKS_NS - 1) / SOFT_TICKS_NS;
 }
 
 /* Doorbells are plain memory, so they are polled; an idle NIC does that ever more seldom. */
@@ -171,6 +277,8 @@ static void free_nic(struct dv_device *nic)
 	free(nic->qps);
 	free(nic->qp_slots);
 	free(nic->qp_generations);
+	free(nic->bells);
+	free(nic->bell_qps);
 	free(nic->cqs);
 	free(nic->mrs);
 	free(nic->files);
@@ -189,6 +297,7 @@ static struct dv_device *new_nic(const struct dv_options *options)
 	snprintf(nic->name, sizeof(nic->name), "%s", options->name);
 	nic->tcp = options->link && strcmp(options->link, "tcp") == 0;
 	nic->threaded = options->threaded;
+	nic->idle_until = UINT64_MAX;
 	nic->retry_ns = SOFT_RETRY_NS;
 	nic->random = 1;
 	nic->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -196,7 +305,11 @@ static struct dv_device *new_nic(const struct dv_options *options)
 	nic->qp_slots = calloc(SOFT_QPS_MAX, sizeof(*nic->qp_slots));
 	nic->qp_generations = calloc(SOFT_QPS_MAX, sizeof(*nic->qp_generations));
 	nic->mrs = calloc(SOFT_MRS_MAX, sizeof(*nic->mrs));
-	if (nic->qp_slots && nic->qp_generations && nic->mrs)
+	nic->bells = aligned_alloc(SOFT_UAR_BYTES, SOFT_BELLS_BYTES);
+	nic->bell_qps = calloc(SOFT_QPS_MAX, sizeof(struct dv_qp *));
+	if (nic->bells)
+		memset(nic->bells, 0, SOFT_BELLS_BYTES);
+	if (nic->qp_slots && nic->qp_generations && nic->mrs && nic->bells && nic->bell_qps)
 		return nic;
 	free_nic(nic);
 	return NULL;

@@ -139,20 +139,19 @@ static void free_qp(struct dv_qp *qp)
 		free(qp->buf);
 		free((void *)(uintptr_t)qp->record);
 	}
-	free(qp->uar);
 	free(qp);
 }
 
 /* The hot handle and the device's side, both at the start of an empty queue. */
 void soft_qp_zero(struct dv_qp *qp)
 {
-	memset(qp->uar, 0, SOFT_UAR_BYTES);
+	qp->bell[0] = qp->bell[SOFT_BELLS_BLOCK] = 0;
 	qp->record[DV_DBREC_SEND] = 0;
 	qp->sq = (struct dv_sq){.buf = qp->buf, .record = qp->record,
-		.bf_reg = qp->uar + SOFT_BF_REG, .wqe_cnt = qp->wqe_cnt, .qpn = qp->qpn,
+		.bf_reg = (uint8_t *)qp->bell, .wqe_cnt = qp->wqe_cnt, .qpn = qp->qpn,
 		.bf_size = SOFT_BF_SIZE};
 	qp->rung = qp->fetched = qp->retired = 0;
-	qp->serial = qp->head = qp->tail = qp->executed = 0;
+	qp->head = qp->tail = qp->executed = qp->reads = 0;
 	qp->state = SOFT_INIT;
 	qp->proven = qp->near_seen = false;
 	qp->near = NULL;
@@ -175,6 +174,27 @@ static uint32_t take_number(struct dv_device *nic)
 	return 0;
 }
 
+/* The first register that no QP has: there are as many as numbers. */
+static void take_bell(struct dv_device *nic, struct dv_qp *qp)
+{
+	uint32_t i = 0;
+
+	while (nic->bell_qps[i])
+		i++;
+	nic->bell_qps[i] = qp;
+	qp->bell = nic->bells + i / SOFT_BELLS_BLOCK * 2 * SOFT_BELLS_BLOCK + i % SOFT_BELLS_BLOCK;
+	if (i >= nic->bell_count)
+		dv_hint_store(&nic->bell_count, i + 1);
+}
+
+static void give_bell(struct dv_device *nic, struct dv_qp *qp)
+{
+	for (uint32_t i = 0; i < nic->bell_count; i++)
+		if (nic->bell_qps[i] == qp)
+			nic->bell_qps[i] = NULL;
+	qp->bell[0] = qp->bell[SOFT_BELLS_BLOCK] = 0;
+}
+
 int soft_qp_add(struct dv_device *nic, struct dv_qp *qp)
 {
 	if (nic->qp_count == nic->qp_room) {
@@ -189,6 +209,7 @@ int soft_qp_add(struct dv_device *nic, struct dv_qp *qp)
 	qp->qpn = take_number(nic);
 	if (!qp->qpn)
 		return -ENOSPC;
+	take_bell(nic, qp);
 	nic->qps[nic->qp_count++] = qp;
 	nic->qp_slots[qp->qpn % SOFT_QPS_MAX] = qp;
 	return 0;
@@ -212,9 +233,8 @@ int soft_qp_create(struct dv_device *nic, struct dv_cq *cq, unsigned depth, stru
 	qp->nic = nic;
 	qp->wqe_cnt = round_up_power(depth);
 	qp->buf = zeroed_pages((size_t)qp->wqe_cnt * DV_WQEBB);
-	qp->uar = zeroed_pages(SOFT_UAR_BYTES);
 	qp->record = zeroed_pages(2 * sizeof(__be32));
-	rc = qp->buf && qp->uar && qp->record ? 0 : -ENOMEM;
+	rc = qp->buf && qp->record ? 0 : -ENOMEM;
 	soft_lock(nic);
 	qp->cq = soft_cq_find(nic, cq->cqn);
 	if (!rc && !qp->cq)
@@ -268,6 +288,7 @@ static void show(struct dv_qp *qp)
 
 void soft_qp_hide(struct dv_qp *qp)
 {
+	soft_world_release(qp->nic);
 	soft_world_write();
 	dv_guard_shut(&qp->nic->table->qps[qp->qpn % SOFT_QPS_MAX].qpn);
 	soft_world_done();
@@ -334,6 +355,21 @@ int soft_qp_reset(struct dv_qp *qp)
 	return 0;
 }
 
+static void forget_busy(struct dv_device *nic, struct dv_qp *qp)
+{
+	struct dv_qp *before = NULL;
+
+	for (struct dv_qp *at = nic->busy_first; at; before = at, at = at->busy_next) {
+		if (at != qp)
+			continue;
+		*(before ? &before->busy_next : &nic->busy_first) = qp->busy_next;
+		if (nic->busy_last == qp)
+			nic->busy_last = before;
+		dv_hint_store(&nic->busy_count, nic->busy_count - 1);
+		return;
+	}
+}
+
 void soft_qp_destroy(struct dv_qp *qp)
 {
 	struct dv_device *nic = qp->nic;
@@ -346,7 +382,8 @@ void soft_qp_destroy(struct dv_qp *qp)
 	for (unsigned i = 0; i < nic->qp_count; i++)
 		if (nic->qps[i] == qp)
 			nic->qps[i] = nic->qps[--nic->qp_count];
-	nic->qp_next = 0;
+	forget_busy(nic, qp);
+	give_bell(nic, qp);
 	soft_unlock(nic);
 	free_qp(qp);
 }

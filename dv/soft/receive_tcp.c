@@ -6,7 +6,7 @@
 #include <errno.h>
 #include <sys/socket.h>
 
-#include "dv/soft/soft.h"
+#include "dv/soft/check.h"
 #include "dv/soft/tcp.h"
 
 #define RECEIVE_BYTES (256u << 10) /* one recvmsg(): how long rx_lock is held */

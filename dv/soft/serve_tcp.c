@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <sys/socket.h>
 
-#include "dv/soft/soft.h"
+#include "dv/soft/check.h"
 #include "dv/soft/tcp.h"
 
 #define IN_BYTES (64u << 10)

@@ -25,14 +25,18 @@
 #include "dv/ops.h"
 #include "dv/soft/export.h"
 #include "dv/soft/fault.h"
+#include "dv/soft/model.h"
+
+#define likely(x) __builtin_expect(!!(x), 1)
+#define unlikely(x) __builtin_expect(!!(x), 0)
 
 #define SOFT_QP_DEPTH_MAX 32768u /* the index is 16 bits */
 #define SOFT_CQ_DEPTH_MAX (1u << 22)
 #define SOFT_SGES_MAX 16u   /* data segments of one WQE */
-#define SOFT_READS_MAX 16u  /* READs of one QP under way */
 #define SOFT_WINDOW 32u     /* WQEs of one QP decoded and not completed; a power of two */
 #define SOFT_QP_BURST 32u   /* WQEs of one QP in one step */
 #define SOFT_STEP_BYTES (256u << 10) /* payload of one step, more or less: completions flow */
+#define SOFT_FLOW_BYTES (16u << 10) /* moved until completions of the QP are written */
 #define SOFT_LENGTH_MAX (1ull << 31) /* one message */
 #define SOFT_SMALL_BYTES 512u /* moved even by a model that moves no bytes */
 #define SOFT_RX_BYTES (64u << 10) /* answers' headers, a peer */
@@ -40,8 +44,15 @@
 #define SOFT_RETRY_NS 1000000000ull
 #define SOFT_REMOTE_ATOMIC 16u /* beside enum dv_access: hooks only */
 #define SOFT_UAR_BYTES 4096u
-#define SOFT_BF_REG 0x800u
-#define SOFT_BF_SIZE 0x100u
+/*
+ * Doorbell registers: a block has the first halves of 32 QPs and then their second halves. The
+ * distance is the one between the halves of a ConnectX.
+ */
+#define SOFT_BELLS_BLOCK 32u
+#define SOFT_BF_REG 0x800u /* the first one's place in a UAR page */
+#define SOFT_BF_SIZE (SOFT_BELLS_BLOCK * 8u)
+#define SOFT_BELLS_BYTES (SOFT_QPS_MAX * 2u * sizeof(uint64_t))
+static_assert(SOFT_BF_SIZE == 0x100, "as hardware has it");
 
 enum soft_qp_state { SOFT_INIT, SOFT_RTS, SOFT_ERROR };
 
@@ -91,29 +102,32 @@ struct soft_hooks {
 
 enum soft_op_state { OP_NEW, OP_MOVING, OP_SENT, OP_DONE, OP_FAILED };
 
+/* A READ of one or two segments that nothing disturbs touches the first two lines alone. */
 struct soft_op {
-	uint32_t index;    /* of the first block, free running */
-	uint32_t serial;   /* which WQE of the QP */
+	/* owner: nic->lock */
+	alignas(64) uint32_t index; /* of the first block, free running */
+	uint32_t rkey;
 	uint8_t blocks, opcode, flags, sges;
 	uint8_t state, syndrome, vendor;
 	bool again, redone; /* to be, was executed once more: dv_fault.retransmit_percent */
 	bool backward;     /* pieces from the end */
 	bool waited, fenced; /* counted already */
-	uint32_t rkey;
 	uint64_t remote;
 	uint64_t total, moved;
 	uint64_t step;     /* executed in */
 	uint64_t ready_step; /* completes from here on */
-	uint64_t since_ns, since_step; /* first try */
-	uint64_t retry_ns; /* not before */
-	uint64_t sent_ns;  /* TCP: asked at */
 	uint64_t start_at, ready_at; /* model: begins, is complete; ready_at 0: not begun */
+	uint64_t retry_ns; /* not before */
+	struct dv_sge sge[SOFT_SGES_MAX];
+	uint64_t since_ns, since_step; /* first try; set with `waited` */
+	uint64_t sent_ns;  /* TCP: asked at; set with OP_SENT */
+	/* zero unless the NIC has a TCP link or hooks */
+	uint64_t id;       /* TCP: what the answer will name; 0: no answer is expected */
 	uint32_t imm;      /* hooks: as in the WQE, big-endian */
 	uint32_t inlined;  /* hooks: these segments are bytes of the WQE itself */
 	uint64_t swap_add, compare; /* hooks: atomics */
-	uint64_t id;       /* TCP: what the answer will name; 0: no answer is expected */
-	struct dv_sge sge[SOFT_SGES_MAX];
 };
+static_assert(offsetof(struct soft_op, sge[2]) <= 128, "two lines");
 
 struct soft_mr {
 	uint32_t key; /* 0: free */
@@ -144,38 +158,13 @@ struct soft_cq {
 
 struct soft_peer;
 
-/*
- * model.c: the port, and one QP of it. Times are ticks of 1/64 ns of CLOCK_MONOTONIC: fine enough
- * for a 64-byte message at 400 Gbit/s, and good for nine years of uptime.
- */
-#define SOFT_TICKS_NS 64u
-
-struct soft_model {
-	bool on, move_bytes;
-	uint8_t mtu_bits;
-	uint32_t header_bytes, reads_per_qp;
-	uint64_t rtt, numa, qp_gap, port_gap;
-	uint64_t byte, byte_far; /* ticks on the wire, / 2^32 */
-	uint64_t link_at;        /* the link is free from here on */
-	uint64_t message_at;     /* the port can start another message */
-	uint64_t due;            /* the next thing that this step left for later */
-	uint64_t gbps;
-};
-
-struct soft_pace {
-	uint64_t rung_at;    /* of the last doorbell: no WQE starts before it was rung */
-	uint64_t message_at; /* it can start another message */
-	uint64_t done_at;    /* of its last WQE started */
-	uint64_t read_at[SOFT_READS_MAX]; /* when its last READs complete */
-	uint32_t reads;
-};
-
 struct dv_qp {
 	const struct dv_ops *ops;
 	struct dv_sq sq;       /* the poll core's */
 	struct dv_device *nic;
 	struct soft_cq *cq;
-	uint8_t *buf, *uar;
+	uint8_t *buf;
+	uint64_t *bell;        /* its doorbell register in nic->bells, as SOFT_BELLS_* says */
 	volatile __be32 *record;
 	uint32_t qpn, psn, wqe_cnt;
 	uint32_t uidx;         /* what a CQE of version 1 names beside the QPN */
@@ -184,9 +173,12 @@ struct dv_qp {
 	uint32_t rung;         /* index up to which doorbells were seen */
 	uint32_t fetched;      /* index of the next WQE to decode */
 	uint32_t retired;      /* index up to which WQEs are complete */
-	uint32_t serial;       /* WQEs decoded */
 	uint32_t head, tail;   /* window[] of ops, free running */
 	uint32_t executed;     /* ops before this one were started, free running */
+	uint32_t reads;        /* READs among those from head to executed */
+	bool redo;             /* some op is to be executed again */
+	bool busy;             /* in nic->busy_first's list: it was rung, or has WQEs */
+	struct dv_qp *busy_next;
 	bool proven;           /* TCP: the peer answered before: several may be under way */
 	struct dv_address remote;
 	struct soft_peer *peer; /* NULL: same process */
@@ -194,6 +186,7 @@ struct dv_qp {
 	uint64_t near_epoch;
 	bool near_seen;
 	struct soft_pace pace;
+	unsigned mapping[4];   /* shm: where mappings of a file were, by its low bits */
 	struct soft_op window[SOFT_WINDOW];
 };
 
@@ -268,7 +261,12 @@ struct dv_device {
 	uint16_t tcp_port;
 	/* queues */
 	struct dv_qp **qps;    /* dense, in order of creation */
-	unsigned qp_count, qp_room, qp_next;
+	unsigned qp_count, qp_room;
+	struct dv_qp *busy_first, *busy_last; /* in the order they are served */
+	uint32_t busy_count;   /* also a hint, for a step that has nothing to do */
+	uint64_t *bells;       /* every doorbell register, dense, so that idle ones cost nothing */
+	uint32_t bell_count;   /* those ever used; also a hint */
+	struct dv_qp **bell_qps;
 	struct dv_qp **qp_slots;
 	uint16_t *qp_generations;
 	uint32_t qp_slot_last;
@@ -290,6 +288,10 @@ struct dv_device {
 	uint64_t step_ns;      /* now, read at most once a step; 0: not read yet */
 	const uint64_t *clock; /* tests: what time it is; NULL: CLOCK_MONOTONIC */
 	uint64_t step_bytes;
+	bool faulty;           /* some fault is set */
+	bool retrying;         /* in this step some WQE waited for something else than time */
+	uint64_t idle_until;   /* steps before then, ns, have nothing to do unless rung */
+	bool world_held;       /* read-held since some WQE of this step, until it ends */
 	uint64_t retry_ns, retry_steps;
 	/* links */
 	struct dv_device *world_next;
@@ -325,6 +327,8 @@ void soft_lock(struct dv_device *nic);
 void soft_unlock(struct dv_device *nic);
 uint64_t soft_now_ns(void);
 uint64_t soft_step_ns(struct dv_device *nic);
+/* Its step has something to do. Under nic->lock. */
+void soft_busy(struct dv_qp *qp);
 /* Notes what the poll core did wrong and counts it. */
 void soft_blame(struct dv_device *nic, uint64_t *counter, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
@@ -353,24 +357,21 @@ struct dv_qp *soft_qp_find(struct dv_device *nic, uint32_t qpn);
 int soft_mr_register(struct dv_device *nic, void *base, size_t length, unsigned access, int memfd,
 	uint64_t memfd_offset, struct dv_mr *ret_mr);
 int soft_mr_deregister(struct dv_device *nic, struct dv_mr *mr);
-/* The bytes that a local key names, or NULL. Under nic->lock. */
-uint8_t *soft_mr_local(struct dv_device *nic, const struct dv_sge *sge, bool write);
-/* Is the QP there and may it have these bytes? `table` may be another process's. */
-enum soft_result soft_mr_check(const struct soft_export *table, const struct soft_ask *ask,
-	struct soft_export_mr *ret_mr);
-/* The second half of it: the bytes alone. */
-enum soft_result soft_mr_range(const struct soft_export *table, const struct soft_ask *ask,
-	struct soft_export_mr *ret_mr);
 
 /* wqe.c */
-bool soft_wqe_fetch(struct dv_qp *qp);
+void soft_wqe_fetch(struct dv_qp *qp);
 /* Blocks of the WQE at `index`, taken from its size alone; at least 1. */
 uint32_t soft_wqe_skip(const struct dv_qp *qp, uint32_t index);
 unsigned soft_doorbell(struct dv_qp *qp);
 
 /* execute.c */
 unsigned soft_qp_step(struct dv_qp *qp);
-struct soft_op *soft_op(struct dv_qp *qp, uint32_t n);
+static inline struct soft_op *soft_op(struct dv_qp *qp, uint32_t n)
+{
+	return &qp->window[n & (SOFT_WINDOW - 1)];
+}
+/* The op `n` is the next to be executed, whatever was executed before. */
+void soft_go_back(struct dv_qp *qp, uint32_t n);
 void soft_op_fail(struct soft_op *op, uint8_t syndrome, uint8_t vendor);
 void soft_op_done(struct dv_qp *qp, struct soft_op *op);
 /*
@@ -404,7 +405,19 @@ void soft_model_rung(struct dv_qp *qp);
 bool soft_model_may_start(struct dv_qp *qp, struct soft_op *op);
 /* It starts: when is it complete? */
 void soft_model_start(struct dv_qp *qp, struct soft_op *op);
-bool soft_model_complete(struct dv_device *nic, const struct soft_op *op);
+/* Is it that late? Else the next step is due no later than then. */
+static inline bool soft_reached(struct dv_device *nic, uint64_t at)
+{
+	if (!at)
+		return true;
+	if (!nic->model.now)
+		nic->model.now = soft_step_ns(nic) * SOFT_TICKS_NS;
+	if (at <= nic->model.now)
+		return true;
+	if (at < nic->model.due)
+		nic->model.due = at;
+	return false;
+}
 
 /* world.c */
 void soft_world_add(struct dv_device *nic);
@@ -412,6 +425,9 @@ void soft_world_remove(struct dv_device *nic);
 void soft_world_read(void);
 void soft_world_write(void);
 void soft_world_done(void);
+/* For a step, which gives it back when it is over; anybody who wants to write in it, earlier. */
+void soft_world_keep(struct dv_device *nic);
+void soft_world_release(struct dv_device *nic);
 /* The NIC of this process with that gid; world is held. */
 struct dv_device *soft_world_find(const uint8_t gid[16]);
 uint64_t soft_world_epoch(void);
@@ -442,8 +458,8 @@ void soft_shm_receive(struct dv_device *nic, struct soft_peer *peer);
 void soft_shm_ask(struct dv_device *nic, struct soft_peer *peer);
 void soft_shm_close(struct soft_peer *peer);
 /* Where the bytes are mapped here. Under nic->lock. */
-enum soft_result soft_shm_resolve(struct dv_device *nic, struct soft_peer *peer,
-	const struct soft_ask *ask, struct soft_export_mr *ret_mr, uint8_t **ret_at);
+enum soft_result soft_shm_resolve(struct dv_qp *qp, const struct soft_ask *ask,
+	struct soft_export_mr *ret_mr, uint8_t **ret_at);
 
 /* link_tcp.c */
 int soft_tcp_listen(struct dv_device *nic, const struct dv_options *options);
@@ -468,7 +484,10 @@ bool soft_serve(struct dv_device *nic, struct soft_conn *conn);
 
 /* fault.c */
 uint64_t soft_random(struct dv_device *nic);
-bool soft_fault_percent(struct dv_device *nic, unsigned percent);
+static inline bool soft_fault_percent(struct dv_device *nic, unsigned percent)
+{
+	return percent && soft_random(nic) % 100 < percent;
+}
 bool soft_fault_error(struct dv_qp *qp, struct soft_op *op);
 /* dv_fault.slow: does the NIC rest now; it has worked since then. Under nic->lock. */
 bool soft_fault_rests(struct dv_device *nic);

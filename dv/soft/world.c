@@ -26,6 +26,20 @@ void soft_world_done(void)
 	pthread_rwlock_unlock(&world_lock);
 }
 
+void soft_world_keep(struct dv_device *nic)
+{
+	if (!nic->world_held)
+		soft_world_read();
+	nic->world_held = true;
+}
+
+void soft_world_release(struct dv_device *nic)
+{
+	if (nic->world_held)
+		soft_world_done();
+	nic->world_held = false;
+}
+
 uint64_t soft_world_epoch(void)
 {
 	return world_epoch;

@@ -17,9 +17,9 @@ enum { /* vendor syndromes of a local QP operation error: which check it failed 
 /* Byte `offset` of the WQE at `index`; the queue wraps. */
 static const void *wqe_at(const struct dv_qp *qp, uint32_t index, uint32_t offset)
 {
-	size_t bytes = (size_t)qp->wqe_cnt * DV_WQEBB;
+	size_t bytes = (size_t)qp->wqe_cnt * DV_WQEBB; /* a power of two */
 
-	return qp->buf + ((size_t)(index & (qp->wqe_cnt - 1)) * DV_WQEBB + offset) % bytes;
+	return qp->buf + (((size_t)index * DV_WQEBB + offset) & (bytes - 1));
 }
 
 static uint32_t blocks_of(uint32_t ds)
@@ -72,11 +72,10 @@ unsigned soft_doorbell(struct dv_qp *qp)
 	unsigned good = 0;
 
 	for (unsigned half = 0; half < 2; half++) {
-		volatile uint64_t *reg =
-			(void *)(qp->uar + SOFT_BF_REG + (size_t)half * SOFT_BF_SIZE);
+		uint64_t *bell = qp->bell + half * SOFT_BELLS_BLOCK;
 
-		if (dv_device_peek_doorbell(reg))
-			taken[half] = dv_device_take_doorbell(reg);
+		if (dv_device_peek_doorbell(bell))
+			taken[half] = dv_device_take_doorbell(bell);
 	}
 	if (!taken[0] && !taken[1])
 		return 0;
@@ -120,16 +119,13 @@ static bool knows_opcode(const struct dv_device *nic, uint8_t opcode)
 static bool decode_control(struct dv_qp *qp, struct soft_op *op, uint32_t *ret_ds)
 {
 	struct dv_soft_stats *stats = &qp->nic->stats;
-	struct mlx5_wqe_ctrl_seg ctrl;
-	uint32_t word, qpn, ds;
+	const struct mlx5_wqe_ctrl_seg *ctrl = wqe_at(qp, op->index, 0);
+	uint32_t word = be32toh(ctrl->opmod_idx_opcode), second = be32toh(ctrl->qpn_ds);
+	uint32_t qpn = second >> 8, ds = second & 0x3f, left = qp->rung - op->index;
 
-	memcpy(&ctrl, wqe_at(qp, op->index, 0), sizeof(ctrl));
-	word = be32toh(ctrl.opmod_idx_opcode);
-	qpn = be32toh(ctrl.qpn_ds) >> 8;
-	ds = be32toh(ctrl.qpn_ds) & 0x3f;
 	op->opcode = word & 0xff;
-	op->flags = ctrl.fm_ce_se;
-	op->blocks = (uint8_t)soft_wqe_skip(qp, op->index);
+	op->flags = ctrl->fm_ce_se;
+	op->blocks = (uint8_t)(blocks_of(ds) < left ? blocks_of(ds) : left);
 	*ret_ds = ds;
 	if ((word >> 8 & 0xffff) != (op->index & 0xffff))
 		bad_wqe(qp, op, &stats->bad_index, VENDOR_INDEX, "index", word >> 8 & 0xffff);
@@ -151,18 +147,19 @@ static bool decode_control(struct dv_qp *qp, struct soft_op *op, uint32_t *ret_d
  */
 static void decode_segments(struct dv_qp *qp, struct soft_op *op, uint32_t ds)
 {
-	struct mlx5_wqe_raddr_seg raddr;
+	const uint8_t *block = wqe_at(qp, op->index, 0); /* a block never wraps */
+	const struct mlx5_wqe_raddr_seg *raddr = (const void *)(block + DV_SEGMENT);
 
-	memcpy(&raddr, wqe_at(qp, op->index, DV_SEGMENT), sizeof(raddr));
-	op->remote = be64toh(raddr.raddr);
-	op->rkey = be32toh(raddr.rkey);
+	op->remote = be64toh(raddr->raddr);
+	op->rkey = be32toh(raddr->rkey);
 	op->sges = (uint8_t)(ds - 2);
 	for (unsigned i = 0; i < op->sges; i++) {
-		struct mlx5_wqe_data_seg data;
+		const struct mlx5_wqe_data_seg *data = i < 2
+			? (const void *)(block + (2 + i) * DV_SEGMENT)
+			: wqe_at(qp, op->index, (2 + i) * DV_SEGMENT);
 
-		memcpy(&data, wqe_at(qp, op->index, (2 + i) * DV_SEGMENT), sizeof(data));
-		op->sge[i] = (struct dv_sge){.address = be64toh(data.addr),
-			.bytes = be32toh(data.byte_count), .lkey = be32toh(data.lkey)};
+		op->sge[i] = (struct dv_sge){.address = be64toh(data->addr),
+			.bytes = be32toh(data->byte_count), .lkey = be32toh(data->lkey)};
 		if (op->sge[i].bytes == 0)
 			op->sge[i].bytes = (uint32_t)SOFT_LENGTH_MAX;
 		op->total += op->sge[i].bytes;
@@ -171,25 +168,35 @@ static void decode_segments(struct dv_qp *qp, struct soft_op *op, uint32_t ds)
 		soft_op_fail(op, DV_SYNDROME_LOCAL_LENGTH, 0);
 }
 
-/* Decodes the next WQE into the window. False: nothing rung, or no room. */
-bool soft_wqe_fetch(struct dv_qp *qp)
+/* By hand: the compiler would fill it by a string instruction, which takes as long as the rest. */
+static void new_op(struct soft_op *op, uint32_t index)
 {
-	struct soft_op *op;
-	uint32_t ds;
+	op->index = index;
+	op->state = OP_NEW;
+	op->syndrome = op->vendor = op->sges = 0;
+	op->again = op->redone = op->backward = op->waited = op->fenced = false;
+	op->total = op->moved = op->ready_at = op->retry_ns = 0;
+}
 
-	if (qp->fetched == qp->rung || qp->tail - qp->head == SOFT_WINDOW)
-		return false;
-	op = soft_op(qp, qp->tail);
-	memset(op, 0, offsetof(struct soft_op, sge));
-	op->index = qp->fetched;
-	op->serial = qp->serial++;
-	if (decode_control(qp, op, &ds)) {
-		if (qp->foreign)
-			qp->nic->hooks->decode(qp, op, ds);
-		else
-			decode_segments(qp, op, ds);
+/* Decodes what was rung into the window, as far as there is room. */
+void soft_wqe_fetch(struct dv_qp *qp)
+{
+	bool more = qp->nic->tcp || qp->foreign;
+
+	while (qp->fetched != qp->rung && qp->tail - qp->head != SOFT_WINDOW) {
+		struct soft_op *op = soft_op(qp, qp->tail);
+		uint32_t ds;
+
+		new_op(op, qp->fetched);
+		if (unlikely(more))
+			memset(&op->id, 0, sizeof(*op) - offsetof(struct soft_op, id));
+		if (likely(decode_control(qp, op, &ds))) {
+			if (unlikely(qp->foreign))
+				qp->nic->hooks->decode(qp, op, ds);
+			else
+				decode_segments(qp, op, ds);
+		}
+		qp->fetched += op->blocks;
+		qp->tail++;
 	}
-	qp->fetched += op->blocks;
-	qp->tail++;
-	return true;
 }

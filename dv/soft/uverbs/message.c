@@ -11,6 +11,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "dv/soft/check.h"
 #include "dv/soft/uverbs/uverbs.h"
 
 #define MESSAGES_MAX 32u      /* a step */
@@ -125,7 +126,7 @@ static void go_back(struct dv_qp *qp, uint32_t n, uint64_t wait_ns)
 
 	op->state = OP_NEW;
 	op->retry_ns = soft_step_ns(qp->nic) + wait_ns;
-	qp->executed = n;
+	soft_go_back(qp, n);
 }
 
 static void finish(struct dv_qp *qp, struct soft_op *op, const struct uv_message *message)

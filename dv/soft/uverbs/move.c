@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
+#include "dv/soft/check.h"
 #include "dv/soft/uverbs/uverbs.h"
 
 /* One outstanding message a QP keeps everything behind it in order. */

@@ -50,7 +50,7 @@ static int check(struct uv_context *context, const struct ib_uverbs_create_qp *i
 	return 0;
 }
 
-/* The device's side of it. The scratch page takes the doorbells that uar.c hands over. */
+/* The device's side of it. uar.c hands doorbells over to its own register. */
 static struct dv_qp *new_qp(struct dv_device *nic, const struct mlx5_ib_create_qp *uhw)
 {
 	struct dv_qp *qp = aligned_alloc(alignof(struct dv_qp), sizeof(*qp));
@@ -59,11 +59,6 @@ static struct dv_qp *new_qp(struct dv_device *nic, const struct mlx5_ib_create_q
 	if (!qp)
 		return NULL;
 	memset(qp, 0, sizeof(*qp));
-	qp->uar = aligned_alloc(SOFT_UAR_BYTES, SOFT_UAR_BYTES);
-	if (!qp->uar) {
-		free(qp);
-		return NULL;
-	}
 	qp->ops = &dv_soft_ops;
 	qp->nic = nic;
 	qp->wqe_cnt = uhw->sq_wqe_count ? uhw->sq_wqe_count : 1;
@@ -102,10 +97,8 @@ static int make(struct uv_context *context, struct uv_qp *uq, const struct ib_uv
 	if (!rc)
 		soft_qp_zero(qp);
 	soft_unlock(nic);
-	if (rc) {
-		free(qp->uar);
+	if (rc)
 		free(qp);
-	}
 	return rc;
 }
 

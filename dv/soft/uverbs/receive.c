@@ -4,6 +4,7 @@
  * no doorbell register: its record alone says how far the program has posted. The NIC's thread,
  * under nic->lock.
  */
+#include "dv/soft/check.h"
 #include "dv/soft/uverbs/uverbs.h"
 
 #define LKEY_END 0x100u /* libmlx5 ends a short list of segments with it; no region has this key */

@@ -92,7 +92,7 @@ void *uv_uar_map(struct uv_context *context, uint64_t offset, size_t length)
 
 static void hand_over(struct dv_qp *qp, unsigned half, uint64_t doorbell)
 {
-	dv_mmio_store64((void *)(qp->uar + SOFT_BF_REG + (size_t)half * SOFT_BF_SIZE), doorbell);
+	dv_mmio_store64(qp->bell + half * SOFT_BELLS_BLOCK, doorbell);
 }
 
 /* What the QP's doorbell would be if its last WQE were one block. */

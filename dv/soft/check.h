@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The checks of keys, bounds and rights that every WQE meets. Inline: they are most of what a WQE
+ * costs. Local ones under nic->lock; exported tables may be another process's, so their entries are
+ * copied before they are believed.
+ */
+#ifndef DV_SOFT_CHECK_H
+#define DV_SOFT_CHECK_H
+
+#include "dv/soft/soft.h"
+
+/* The bytes that a local key names, or NULL. */
+static inline uint8_t *soft_mr_local(struct dv_device *nic, const struct dv_sge *sge, bool write)
+{
+	uint32_t slot = sge->lkey >> 8;
+	const struct soft_mr *mr;
+	uint64_t offset;
+
+	if (slot >= SOFT_MRS_MAX)
+		return NULL;
+	mr = &nic->mrs[slot];
+	if (!mr->key || mr->key != sge->lkey || (write && !(mr->access & DV_LOCAL_WRITE)))
+		return NULL;
+	offset = sge->address - (uintptr_t)mr->base;
+	if (sge->address < (uintptr_t)mr->base || offset > mr->length ||
+		sge->bytes > mr->length - offset)
+		return NULL;
+	return mr->base + offset;
+}
+
+/* May whoever asks have these bytes? */
+static inline enum soft_result soft_mr_range(const struct soft_export *table,
+	const struct soft_ask *ask, struct soft_export_mr *ret_mr)
+{
+	const struct soft_export_mr *mr = &table->mrs[(ask->rkey >> 8) % SOFT_MRS_MAX];
+	uint64_t offset;
+
+	if (ask->length == 0)
+		return SOFT_DONE; /* nothing is accessed: the key is not looked at */
+	if (ask->rkey >> 8 >= SOFT_MRS_MAX || dv_guard_load(&mr->rkey) != ask->rkey || !ask->rkey)
+		return SOFT_REFUSED;
+	*ret_mr = *mr;
+	if (!dv_guard_held(&mr->rkey, ask->rkey))
+		return SOFT_REFUSED;
+	offset = ask->address - ret_mr->base;
+	if (!(ret_mr->access & ask->access) || ask->address < ret_mr->base ||
+		offset > ret_mr->length || ask->length > ret_mr->length - offset)
+		return SOFT_REFUSED;
+	return SOFT_DONE;
+}
+
+/* Is the QP there, and the same? */
+static inline enum soft_result soft_mr_check(const struct soft_export *table,
+	const struct soft_ask *ask, struct soft_export_mr *ret_mr)
+{
+	const struct soft_export_qp *qp = &table->qps[ask->dest_qpn % SOFT_QPS_MAX];
+
+	if (dv_guard_load(&qp->qpn) != ask->dest_qpn || qp->psn != ask->dest_psn ||
+		qp->peer_qpn != ask->src_qpn || qp->peer_psn != ask->src_psn ||
+		!dv_guard_held(&qp->qpn, ask->dest_qpn))
+		return SOFT_RETRY;
+	return soft_mr_range(table, ask, ret_mr);
+}
+
+#endif

@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The bare loop: READs posted with dv/hot.h and polled, by one thread, over software NICs whose
+ * peers are another process. No rings, no validation, no engine: what is left is the NIC's own cost
+ * and the link. saturate.py holds the engine against it.
+ *
+ *   bare --rails N --qps N --bytes N --window BYTES --seconds N [--heads] [model options]
+ *
+ * --heads: after each completed READ one of 32 bytes, as the engine validates. Prints one line of
+ * JSON. The time inside dv_step() is taken apart from the rest.
+ */
+#include <getopt.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "config/limits.h"
+#include "dv/hot.h"
+#include "dv/setup.h"
+#include "numa/clock.h"
+
+#define HEADS (64u << 10) /* bytes of the pool that are heads; pages begin behind them */
+#define POOL_BYTES ((64u << 20) + HEADS)
+#define HEAD_BYTES 32u
+#define WARM_NS 200000000u
+#define POLL_BURST 64u
+#define WQES_MAX (QPS_PER_PEER_MAX * QP_DEPTH)
+
+static struct options {
+	unsigned rails, qps, bytes, window;
+	double seconds;
+	bool heads;
+	struct dv_model model;
+} options = {.rails = 1, .qps = 2, .bytes = 128u << 10, .window = 2u << 20, .seconds = 1,
+	.model = {.rtt_ns = 5000, .reads_per_qp = 16, .mtu = 4096, .header_bytes = 82,
+		.qp_messages_per_s = 2500000, .numa_percent = 100, .move_bytes = true}};
+
+/* What the other end has to know. */
+struct card {
+	struct dv_address address[QPS_PER_PEER_MAX];
+	uint64_t base;
+	uint32_t rkey;
+};
+
+struct end {
+	struct dv_device *device;
+	struct dv_cq cq;
+	struct dv_qp *qp[QPS_PER_PEER_MAX];
+	struct dv_sq *sq[QPS_PER_PEER_MAX];
+	struct dv_mr mr;
+	struct card peer;
+	unsigned turn;     /* the QP that posts next */
+	uint32_t posted;   /* payload READs under way */
+	uint32_t heads;    /* READs of heads to post */
+	uint64_t at;       /* next place in the pool */
+	bool head[QPS_PER_PEER_MAX][QP_DEPTH];
+};
+
+static struct end end[RAILS_MAX];
+static uint64_t reads, head_reads;
+
+static void must(int rc)
+{
+	if (!rc)
+		return;
+	fprintf(stderr, "bare: %s\n", dv_error());
+	exit(1);
+}
+
+static void die(const char *what)
+{
+	perror(what);
+	exit(1);
+}
+
+static uint8_t *memory_new(int *ret_fd)
+{
+	uint8_t *at = MAP_FAILED;
+
+	*ret_fd = memfd_create("bare", MFD_CLOEXEC);
+	if (*ret_fd >= 0 && ftruncate(*ret_fd, POOL_BYTES) == 0)
+		at = mmap(NULL, POOL_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, *ret_fd, 0);
+	if (at == MAP_FAILED)
+		die("bare: memory");
+	memset(at, 1, POOL_BYTES);
+	return at;
+}
+
+static void ends_open(unsigned access, struct card *ret_cards)
+{
+	int memfd;
+	uint8_t *memory = memory_new(&memfd);
+
+	for (unsigned r = 0; r < options.rails; r++) {
+		struct dv_options nic = {
+			.name = "soft", .numa_node = -1, .model = options.model};
+		struct end *e = &end[r];
+
+		e->at = HEADS;
+		must(dv_open(&nic, &e->device));
+		must(dv_cq_create(e->device, WQES_MAX, &e->cq));
+		must(dv_mr_register(e->device, memory, POOL_BYTES, access, memfd, 0, &e->mr));
+		ret_cards[r] = (struct card){.base = (uintptr_t)memory, .rkey = e->mr.rkey};
+		for (unsigned q = 0; q < options.qps; q++) {
+			must(dv_qp_create(e->device, &e->cq, QP_DEPTH, &e->qp[q], &e->sq[q]));
+			dv_qp_address(e->qp[q], &ret_cards[r].address[q]);
+		}
+	}
+}
+
+static void ends_connect(const struct card *cards)
+{
+	for (unsigned r = 0; r < options.rails; r++) {
+		end[r].peer = cards[r];
+		for (unsigned q = 0; q < options.qps; q++)
+			must(dv_qp_connect(end[r].qp[q], &cards[r].address[q]));
+	}
+}
+
+static void swap_cards(int fd, struct card *cards)
+{
+	size_t bytes = options.rails * sizeof(*cards);
+	struct card theirs[RAILS_MAX];
+
+	if (write(fd, cards, bytes) != (ssize_t)bytes ||
+		recv(fd, theirs, bytes, MSG_WAITALL) != (ssize_t)bytes)
+		die("bare: the other process");
+	memcpy(cards, theirs, bytes);
+}
+
+/* The owner of the pages: its NICs answer without a CPU. */
+static void serve(int fd)
+{
+	struct card cards[RAILS_MAX];
+	char byte;
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	ends_open(DV_REMOTE_READ, cards);
+	swap_cards(fd, cards);
+	ends_connect(cards);
+	_exit(read(fd, &byte, 1) != 0);
+}
+
+static void post_one(struct end *e, uint32_t bytes, bool head)
+{
+	struct dv_sge sge = {.bytes = bytes, .lkey = e->mr.lkey};
+	struct dv_sq *sq = e->sq[e->turn];
+	uint64_t at = head ? head_reads * HEAD_BYTES % HEADS : e->at;
+	uint32_t index;
+
+	sge.address = (uintptr_t)e->mr.base + at;
+	index = dv_post(sq, DV_READ, e->peer.base + at, e->peer.rkey, &sge, 1, DV_CE_ALWAYS);
+	e->head[e->turn][index % QP_DEPTH] = head;
+	if (!head)
+		e->at = e->at + 2ull * options.bytes <= POOL_BYTES ? e->at + options.bytes : HEADS;
+	e->turn = e->turn + 1 < options.qps ? e->turn + 1 : 0;
+}
+
+static void post(struct end *e)
+{
+	while (e->heads && dv_sq_room(e->sq[e->turn])) {
+		post_one(e, HEAD_BYTES, true);
+		e->heads--;
+	}
+	while (((uint64_t)e->posted + 1) * options.bytes <= options.window &&
+		dv_sq_room(e->sq[e->turn])) {
+		post_one(e, options.bytes, false);
+		e->posted++;
+	}
+	for (unsigned q = 0; q < options.qps; q++)
+		dv_ring(e->sq[q]);
+}
+
+static unsigned reap(struct end *e)
+{
+	struct dv_completion done[POLL_BURST];
+	unsigned n = dv_poll(&e->cq, done, POLL_BURST);
+
+	for (unsigned i = 0; i < n; i++) {
+		unsigned q = 0;
+
+		if (done[i].syndrome) {
+			fprintf(stderr, "bare: %s\n", dv_syndrome(done[i].syndrome));
+			exit(1);
+		}
+		while (e->sq[q]->qpn != done[i].qpn)
+			q++;
+		e->sq[q]->ci++;
+		if (e->head[q][done[i].wqe_counter % QP_DEPTH]) {
+			head_reads++;
+			continue;
+		}
+		reads++;
+		e->posted--;
+		e->heads += options.heads;
+	}
+	return n;
+}
+
+/* Returns the time inside dv_step() of rounds that had completions. */
+static uint64_t turn(uint64_t until)
+{
+	uint64_t inside = 0, now = 0;
+
+	while (now < until)
+		for (unsigned r = 0; r < options.rails; r++) {
+			uint64_t from;
+
+			post(&end[r]);
+			from = clock_now_ns();
+			dv_step(end[r].device);
+			now = clock_now_ns();
+			if (reap(&end[r]))
+				inside += now - from;
+		}
+	return inside;
+}
+
+static void measure(void)
+{
+	uint64_t from = clock_now_ns(), inside, took;
+
+	turn(from + WARM_NS);
+	reads = head_reads = 0;
+	from = clock_now_ns();
+	inside = turn(from + (uint64_t)(options.seconds * 1e9));
+	took = clock_now_ns() - from;
+	printf("{\"reads\": %lu, \"reads_per_s\": %.0f, \"gbps\": %.3f, "
+	       "\"ns_per_wqe\": %.1f, \"nic_ns_per_wqe\": %.1f}\n",
+		reads, (double)reads * 1e9 / (double)took,
+		(double)reads * options.bytes / (double)took,
+		(double)took / (double)(reads + head_reads),
+		(double)inside / (double)(reads + head_reads));
+}
+
+static void parse(int argc, char **argv)
+{
+	static const struct option names[] = {{"rails", 1, 0, 'n'}, {"qps", 1, 0, 'q'},
+		{"bytes", 1, 0, 'b'}, {"window", 1, 0, 'w'}, {"seconds", 1, 0, 's'},
+		{"heads", 0, 0, 'h'}, {"rate-gbps", 1, 0, 'g'}, {"rtt-ns", 1, 0, 't'},
+		{"qp-messages-per-s", 1, 0, 'm'}, {"no-move", 0, 0, 'x'}, {0}};
+	struct dv_model *model = &options.model;
+	int o;
+
+	while ((o = getopt_long(argc, argv, "", names, NULL)) != -1) {
+		unsigned value = optarg ? (unsigned)strtoul(optarg, NULL, 0) : 0;
+
+		switch (o) {
+		case 'n': options.rails = value; break;
+		case 'q': options.qps = value; break;
+		case 'b': options.bytes = value; break;
+		case 'w': options.window = value; break;
+		case 's': options.seconds = strtod(optarg, NULL); break;
+		case 'h': options.heads = true; break;
+		case 'g': model->rate_gbps = value; break;
+		case 't': model->rtt_ns = value; break;
+		case 'm': model->qp_messages_per_s = value; break;
+		case 'x': model->move_bytes = false; break;
+		default: exit(2);
+		}
+	}
+	if (!options.rails || options.rails > RAILS_MAX || !options.qps ||
+		options.qps > QPS_PER_PEER_MAX || !options.bytes ||
+		options.bytes > POOL_BYTES / 2 || options.window < options.bytes) {
+		fprintf(stderr, "bare: rails, qps, bytes or window out of range\n");
+		exit(2);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	struct card cards[RAILS_MAX];
+	int sockets[2], status = 1;
+	pid_t child;
+
+	parse(argc, argv);
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets))
+		die("bare: socketpair");
+	child = fork();
+	if (child < 0)
+		die("bare: fork");
+	if (child == 0) {
+		close(sockets[0]);
+		serve(sockets[1]);
+	}
+	close(sockets[1]);
+	ends_open(DV_LOCAL_WRITE, cards);
+	swap_cards(sockets[0], cards);
+	ends_connect(cards);
+	measure();
+	close(sockets[0]);
+	waitpid(child, &status, 0);
+	return status != 0;
+}

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How well one client and few poll cores fill modelled 400G rails: 1 to 8 of them, pages of 4 KiB
+to 4 MiB, batches of 32 streaming and alone. Two engines, one owns the pages, the other reads them
+over software NICs whose link is a model and whose payload does not move; everything else is real.
+
+    perf/run --only saturate
+    python3 perf/saturate.py --quick --json -
+"""
+
+import json
+import os
+import statistics
+import subprocess
+
+import bench
+
+GBPS, RTT_NS, MTU, HEADER = 400, 5000, 4096, 82  # RoCE v2 over IPv4
+CEILING = GBPS / 8 * MTU / (MTU + HEADER)        # GB/s of payload, one rail
+BATCH, SET_BYTES, SLICE = 32, 64 << 20, 256 << 10
+POOL_BYTES = 768 << 20                           # of all rails together
+SIZES = [4 << 10, 16 << 10, 64 << 10, 128 << 10, 256 << 10, 1 << 20, 4 << 20]
+RAILS = [1, 2, 4, 8]
+CLIENTS = [1, 2, 4]
+BARE = [64 << 10, 128 << 10, 256 << 10, 1 << 20]
+# On two hardware threads a second poll core would take the client's.
+CORES = 2 if (os.cpu_count() or 1) >= 4 else 1
+NO_LIMIT = ["--rate-gbps", "100000", "--rtt-ns", "0", "--qp-messages-per-s", "0", "--no-move"]
+
+
+def size(value):
+    return f"{value >> 20} MiB" if value >= 1 << 20 else f"{value >> 10} KiB"
+
+
+def program(name):
+    return bench.cluster.find_program(bench.cluster.default_build(), name)
+
+
+def run_json(what, command, **more):
+    done = subprocess.run(command, capture_output=True, text=True, **more)
+    if done.returncode:
+        raise SystemExit(f"{what}: {done.stdout}{done.stderr}")
+    return json.loads(done.stdout)
+
+
+class Engines:
+    """Two engines of `rails` rails; the poll cores' time is taken with every measurement."""
+
+    def __init__(self, rails, modelled=True, qps=2):
+        settings = [f"rail.devices={','.join(['soft'] * rails)}", "log.level=error",
+                    f"rail.poll_cores={min(CORES, rails)}", f"rail.qps_per_peer={qps}"]
+        if modelled:
+            settings += [f"model.rate_gbps={GBPS}", f"model.rtt_ns={RTT_NS}",
+                         f"model.mtu={MTU}", f"model.header_bytes={HEADER}",
+                         "model.move_bytes=no"]
+        self.verify = [] if modelled else ["--verify"]
+        self.cluster = bench.cluster.Cluster(bench.cluster.default_build(), 2,
+                                             f"{(POOL_BYTES >> 20) // rails}MiB",
+                                             settings=settings)
+
+    def __enter__(self):
+        self.cluster.start()
+        return self
+
+    def __exit__(self, *_):
+        self.cluster.stop()
+
+    def spent(self):
+        cores = self.cluster.status(0)["poll_cores"]
+        return sum(c["busy_ns"] for c in cores), sum(c["spin_ns"] for c in cores)
+
+    def stream(self, page, in_flight, seconds, clients=1):
+        """Batches of 32 through libpeercache; adds `busy`, the part of the poll cores' turns that
+        found work."""
+        count = max(BATCH * in_flight, SET_BYTES // page // BATCH * BATCH)
+        before = self.spent()
+        got = run_json(f"{size(page)} pages, {in_flight} batches", [
+            program("perf/stream"), "--page-bytes", str(page), "--batch", str(BATCH),
+            "--in-flight", str(in_flight), "--threads", str(clients), "--seconds", str(seconds),
+            "--pages", str(min(count, 8192)), *self.verify],
+            env={**os.environ, "PEERCACHE_SOCKETS": ",".join(self.cluster.sockets)})
+        busy, spin = (b - a for a, b in zip(before, self.spent()))
+        got["busy"] = busy / (busy + spin) if busy + spin else 0
+        return got
+
+
+def in_flight(page):
+    """Batches under way that fill any number of rails, as far as the pools hold them."""
+    return 16 if page <= 16 << 10 else 8 if page <= 128 << 10 else 4 if page < 1 << 20 else 2
+
+
+def bare(page, seconds, *more):
+    return run_json("bare", [program("perf/bare"), "--bytes", str(min(page, SLICE)),
+                             "--seconds", str(seconds), *more])
+
+
+def median(rows, key):
+    return statistics.median(row[key] for row in rows)
+
+
+def goal_stream(result, rows, rails, text):
+    best = median(rows, "gbps")
+    result.figure(f"{rails} x 400G, 128 KiB, one client streaming batches of 32 / ceiling",
+                  best / (rails * CEILING), "ratio",
+                  f"modelled; {text}; {best:.1f} of {rails * CEILING:.1f} GB/s from "
+                  f"{min(CORES, rails)} poll core(s)", (">=", 0.97) if rails == 8 else None)
+    result.figure(f"{rails} x 400G, 128 KiB, poll cores' busy share", median(rows, "busy"),
+                  "of their turns' time", f"modelled; {text}")
+
+
+def goal_alone(result, rows, rails, text):
+    ideal = RTT_NS / 1e3 + BATCH * (128 << 10) / (rails * CEILING * 1e3)
+    took = median(rows, "p50_us")
+    result.figure(f"{rails} x 400G, a lone batch of 32 x 128 KiB / (RTT + bytes / ceiling)",
+                  took / ideal, "ratio", f"modelled; {text}; {took:.1f} of {ideal:.1f} us, "
+                  "validation included", ("<=", 1.4) if rails == 8 else None)
+
+
+def small_pages(result, rounds, seconds):
+    """One rail, 4 KiB: the rate, and how much of it is the NIC's and its model's own time."""
+    with Engines(1, qps=8) as engines:
+        rows = [engines.stream(4 << 10, 16, seconds) for _ in range(rounds)]
+    alone = [bare(4 << 10, seconds, "--heads", "--qps", "8", *NO_LIMIT) for _ in range(rounds)]
+    rate, nic = median(rows, "pages_per_s"), median(alone, "nic_ns_per_wqe")
+    page_ns = 1e9 * median(rows, "busy") / rate
+    result.figure("one rail, 4 KiB pages, one poll core", rate, "pages/s",
+                  f"modelled; median of {rounds}; busy {median(rows, 'busy'):.0%}", (">=", 8e6))
+    result.figure("one rail, 4 KiB pages, the poll core's busy time for a page", page_ns, "ns",
+                  "modelled; the software NIC's own time is in it")
+    result.figure("software NIC and model alone, a WQE", nic, "ns",
+                  f"modelled, no link limit, no payload; median of {rounds}; a page has two")
+    result.figure("dv/hot.h alone, a WQE", median(alone, "ns_per_wqe") - nic, "ns",
+                  "modelled; the bare loop without the NIC's step")
+    if 2 * nic < page_ns:
+        limit = "the poll core" if median(rows, "busy") > 0.9 else "the client's thread"
+        result.note(f"4 KiB, one rail: {limit} limits. Of the poll core's {page_ns:.0f} ns a page "
+                    f"the software NIC takes about {2 * nic:.0f}, which a real port does not.")
+
+
+def against_bare(result, sizes, rounds, seconds):
+    for modelled in (True, False):
+        model = ["--rate-gbps", str(GBPS), "--no-move"] if modelled else []
+        ratios = {}
+        with Engines(1, modelled) as engines:
+            for page in sizes:
+                pairs = [(engines.stream(page, 2, seconds)["gbps"],
+                          bare(page, seconds, *model)["gbps"]) for _ in range(rounds)]
+                ratios[page] = statistics.median(e / b for e, b in pairs)
+                print(f"engine / bare loop, {size(page)}: {ratios[page]:.3f} {pairs}", flush=True)
+        name = "modelled link" if modelled else "real bytes"
+        worst = min(ratios, key=ratios.get)
+        result.figure(f"engine / bare loop, {name}", ratios[worst], "ratio",
+                      f"{'modelled; ' if modelled else ''}one rail, {size(sizes[0])} to "
+                      f"{size(sizes[-1])}: the worst, at {size(worst)}; median of {rounds} pairs",
+                      (">=", 0.97))
+        if len(sizes) > 1:
+            result.series(f"bare-{'model' if modelled else 'bytes'}", f"engine / bare loop, {name}",
+                          "page, KiB", "ratio (modelled)" if modelled else "ratio",
+                          [page >> 10 for page in sizes],
+                          {"engine / bare loop": [ratios[page] for page in sizes]})
+
+
+def grid(result, seconds):
+    """Every number of rails and page size; what is plotted."""
+    streamed, alone, clients = {}, {}, {}
+    for rails in RAILS:
+        with Engines(rails) as engines:
+            for page in SIZES:
+                streamed[rails, page] = engines.stream(page, in_flight(page), seconds)["gbps"]
+                alone[rails, page] = engines.stream(page, 1, seconds)["p50_us"]
+                print(f"{rails} rails, {size(page)}: {streamed[rails, page]:.1f} GB/s, alone "
+                      f"{alone[rails, page]:.1f} us", flush=True)
+            for count in CLIENTS:
+                clients[rails, count] = engines.stream(128 << 10, 4, seconds, count)["gbps"]
+    sizes = [page >> 10 for page in SIZES]
+    result.series("saturate", "one client streaming batches of 32", "page, KiB", "GB/s (modelled)",
+                  sizes, {f"{r} rails": [streamed[r, p] for p in SIZES] for r in RAILS})
+    result.series("saturate-128k", "128 KiB pages", "rails", "GB/s (modelled)", RAILS, {
+        **{f"{c} clients": [clients[r, c] for r in RAILS] for c in CLIENTS},
+        "ceiling": [r * CEILING for r in RAILS]})
+    result.series("saturate-alone", "a lone batch of 32", "page, KiB", "us, median (modelled)",
+                  sizes, {f"{r} rails": [alone[r, p] for p in SIZES] for r in RAILS})
+
+
+def main():
+    options = bench.parse(__doc__)
+    rounds, seconds = (1, 0.4) if options.quick else (5, 1)
+    result = bench.Result("saturate", modelled=True)
+    text = f"median of {rounds} runs of {seconds} s"
+    for rails in (8,) if options.quick else (1, 8):
+        with Engines(rails) as engines:
+            goal_stream(result, [engines.stream(128 << 10, in_flight(128 << 10), seconds)
+                                 for _ in range(rounds)], rails, text)
+            goal_alone(result, [engines.stream(128 << 10, 1, seconds)
+                                for _ in range(rounds)], rails, text)
+    small_pages(result, rounds, seconds)
+    against_bare(result, [128 << 10] if options.quick else BARE, rounds, seconds)
+    if not options.quick:
+        grid(result, 0.5)
+    result.note(f"Modelled: {GBPS}G RoCE v2 ports, MTU {MTU}, {HEADER} bytes of headers and gap a "
+                f"packet, RTT {RTT_NS} ns, 16 READs and 2.5 M messages/s a queue pair, payload not "
+                "moved. Page heads are, so every page is validated.")
+    result.note(f"{os.cpu_count()} hardware threads hold the client, {CORES} poll core(s) and the "
+                "NICs that the poll cores step. What the model costs a poll core it takes from the "
+                "rails: with real ports a core has that time for itself.")
+    result.write(options.json)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A client that keeps several batches of gets under way, as a prefetcher does. Keys, segments and
+ * results are made before the clock starts: what is measured is libpeercache and the engine. Pages
+ * are stored through the last engine and read through the first. Each thread is a client with a
+ * channel and destinations of its own.
+ *
+ *   stream --page-bytes N --batch N --in-flight N --threads N --seconds S --pages N [--verify]
+ *
+ * One batch in flight: a batch alone; its time is the latency. Prints one line of JSON. Exit
+ * status: 1 when a page was no hit, or wrong with --verify (one page a batch is compared).
+ */
+#include <errno.h>
+#include <getopt.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/common.h"
+
+#define IN_FLIGHT_MAX 64u
+#define TIMEOUT_MS 10000u
+#define WARM_SECONDS 0.3
+
+static struct options {
+	uint64_t page_bytes, pages, seed;
+	unsigned batch, in_flight, threads;
+	double seconds;
+	bool verify;
+} options = {.page_bytes = 128u << 10, .pages = 512, .batch = 32, .in_flight = 4, .threads = 1,
+	.seconds = 1};
+
+struct client {
+	struct pc *pc;
+	struct pc_channel *channel;
+	unsigned char *memory; /* a destination for each page */
+	struct pc_page *page;  /* all pages, batch after batch */
+	struct pc_segment *segment;
+	char (*key)[KEY_TEXT_BYTES];
+	enum pc_result *result;
+	struct {
+		struct pc_batch *handle;
+		uint64_t first; /* page */
+		uint64_t from;  /* when */
+	} flight[IN_FLIGHT_MAX];
+	uint64_t next, done, misses, wrong, took_ns;
+	struct histogram latency;
+	pthread_t thread;
+};
+
+static pthread_barrier_t ready;
+
+static void pages_make(struct client *c)
+{
+	c->page = calloc(options.pages, sizeof(*c->page));
+	c->segment = calloc(options.pages, sizeof(*c->segment));
+	c->key = malloc(options.pages * sizeof(*c->key));
+	c->result = calloc(options.pages, sizeof(*c->result));
+	if (!c->page || !c->segment || !c->key || !c->result)
+		die("out of memory");
+	for (uint64_t i = 0; i < options.pages; i++) {
+		key_text(mix64(options.seed) + i, c->key[i]);
+		c->segment[i] = (struct pc_segment){
+			c->memory + i * options.page_bytes, options.page_bytes};
+		c->page[i] = (struct pc_page){c->key[i], KEY_TEXT_BYTES, &c->segment[i], 1};
+	}
+}
+
+/* Stores every page through the engine that owns them. */
+static void preload(struct pc *far)
+{
+	struct client c = {.memory = malloc(options.pages * options.page_bytes)};
+
+	if (!c.memory || pc_channel_open(far, &c.channel))
+		die("storing: %s", pc_error());
+	pages_make(&c);
+	for (uint64_t i = 0; i < options.pages; i++)
+		content_fill(c.segment[i].base, options.page_bytes, mix64(options.seed) + i);
+	for (uint64_t from = 0; from < options.pages; from += options.batch)
+		if (pc_set(c.channel, c.page + from, options.batch, TIMEOUT_MS, c.result + from))
+			die("storing: %s", pc_error());
+	for (uint64_t i = 0; i < options.pages; i++)
+		if (c.result[i] != PC_HIT)
+			die("storing page %lu: %s; is the pool large enough?", i,
+				pc_result_name(c.result[i]));
+	pc_channel_close(c.channel);
+	free(c.memory);
+	free(c.page);
+	free(c.segment);
+	free(c.key);
+	free(c.result);
+}
+
+static void submit(struct client *c, unsigned slot)
+{
+	c->flight[slot].first = c->next;
+	c->flight[slot].from = now_ns();
+	if (pc_submit_get(c->channel, c->page + c->next, options.batch, TIMEOUT_MS,
+		    c->result + c->next, &c->flight[slot].handle))
+		die("%s", pc_error());
+	c->next = c->next + 2 * options.batch <= options.pages ? c->next + options.batch : 0;
+}
+
+static void settle(struct client *c, unsigned slot)
+{
+	uint64_t first = c->flight[slot].first, one = first + c->done % options.batch;
+
+	histogram_add(&c->latency, now_ns() - c->flight[slot].from);
+	for (uint64_t i = first; i < first + options.batch; i++)
+		c->misses += c->result[i] != PC_HIT;
+	if (options.verify)
+		c->wrong += !content_is(c->segment[one].base, options.page_bytes,
+			mix64(options.seed) + one);
+	c->done += options.batch;
+}
+
+/* The oldest batch is waited for, without sleeping, and the next one takes its place. */
+static void stream(struct client *c, double seconds)
+{
+	uint64_t start = now_ns(), end = start + (uint64_t)(seconds * 1e9);
+	unsigned slot = 0;
+
+	c->done = c->misses = c->wrong = 0;
+	memset(&c->latency, 0, sizeof(c->latency));
+	for (unsigned i = 0; i < options.in_flight; i++)
+		submit(c, i);
+	while (now_ns() < end) {
+		while (!pc_poll(c->flight[slot].handle))
+			;
+		settle(c, slot);
+		submit(c, slot);
+		slot = slot + 1 < options.in_flight ? slot + 1 : 0;
+	}
+	c->took_ns = now_ns() - start;
+	for (unsigned i = 0; i < options.in_flight; i++)
+		pc_wait(c->flight[i].handle);
+}
+
+static void *work(void *argument)
+{
+	struct client *c = argument;
+
+	stream(c, WARM_SECONDS);
+	pthread_barrier_wait(&ready);
+	stream(c, options.seconds);
+	return NULL;
+}
+
+static void client_open(struct client *c, struct pc *near)
+{
+	void *memory;
+
+	c->pc = near;
+	if (pc_memory_alloc(near, options.pages * options.page_bytes, &memory) ||
+		pc_channel_open(near, &c->channel))
+		die("%s", pc_error());
+	c->memory = memory;
+	pages_make(c);
+}
+
+static int report(struct client *clients)
+{
+	json_object *o = json_object_new_object();
+	struct histogram latency = {0};
+	uint64_t misses = 0, wrong = 0;
+	double rate = 0;
+
+	for (unsigned i = 0; i < options.threads; i++) {
+		struct client *c = &clients[i];
+
+		rate += (double)c->done * 1e9 / (double)c->took_ns;
+		misses += c->misses;
+		wrong += c->wrong;
+		histogram_merge(&latency, &c->latency);
+	}
+	add_real(o, "pages_per_s", rate);
+	add_real(o, "gbps", rate * (double)options.page_bytes / 1e9);
+	add_real(o, "p50_us", histogram_us(&latency, 0.5));
+	add_real(o, "p99_us", histogram_us(&latency, 0.99));
+	add_number(o, "batches", latency.total);
+	add_number(o, "misses", misses);
+	add_number(o, "wrong", wrong);
+	write_json(o, "-");
+	json_object_put(o);
+	return misses || wrong;
+}
+
+static void parse(int argc, char **argv)
+{
+	static const struct option names[] = {{"page-bytes", 1, 0, 'b'}, {"batch", 1, 0, 'n'},
+		{"in-flight", 1, 0, 'f'}, {"threads", 1, 0, 't'}, {"seconds", 1, 0, 's'},
+		{"pages", 1, 0, 'p'}, {"verify", 0, 0, 'v'}, {0}};
+	int o;
+
+	while ((o = getopt_long(argc, argv, "", names, NULL)) != -1) {
+		switch (o) {
+		case 'b':
+			options.page_bytes = parse_size("--page-bytes", optarg, 1, 64u << 20);
+			break;
+		case 'n': options.batch = (unsigned)parse_number("--batch", optarg, 1, 4096); break;
+		case 'f':
+			options.in_flight =
+				(unsigned)parse_number("--in-flight", optarg, 1, IN_FLIGHT_MAX);
+			break;
+		case 't':
+			options.threads = (unsigned)parse_number("--threads", optarg, 1, 64);
+			break;
+		case 's': options.seconds = strtod(optarg, NULL); break;
+		case 'p': options.pages = parse_number("--pages", optarg, 1, 1u << 24); break;
+		case 'v': options.verify = true; break;
+		default: die("see the top of perf/stream.c");
+		}
+	}
+	/* Whole batches, and a page is never in two of them. */
+	options.pages -= options.pages % options.batch;
+	if (options.pages < (uint64_t)options.batch * options.in_flight)
+		options.pages = (uint64_t)options.batch * options.in_flight;
+	options.seed = now_ns();
+}
+
+int main(int argc, char **argv)
+{
+	const char *socket[SOCKETS_MAX];
+	struct client *clients;
+	struct pc *near, *far;
+	unsigned sockets;
+	char *text;
+	int status;
+
+	parse(argc, argv);
+	sockets = parse_sockets(NULL, socket, &text);
+	near = open_session(socket[0], "stream");
+	far = sockets > 1 ? open_session(socket[sockets - 1], "stream") : near;
+	clients = calloc(options.threads, sizeof(*clients));
+	if (!clients)
+		die("out of memory");
+	preload(far);
+	pthread_barrier_init(&ready, NULL, options.threads);
+	for (unsigned i = 0; i < options.threads; i++) {
+		client_open(&clients[i], near);
+		if (pthread_create(&clients[i].thread, NULL, work, &clients[i]))
+			die("cannot start thread %u", i);
+	}
+	for (unsigned i = 0; i < options.threads; i++)
+		pthread_join(clients[i].thread, NULL);
+	status = report(clients);
+	for (unsigned i = 0; i < options.threads; i++)
+		pc_channel_close(clients[i].channel);
+	if (far != near)
+		pc_close(far);
+	pc_close(near);
+	return status;
+}

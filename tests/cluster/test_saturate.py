@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""perf/saturate.py over real engines with modelled rails: it runs, and what it says makes sense. No
+speed is asserted, but no modelled rail may be faster than its port."""
+
+import json
+import os
+import subprocess
+import sys
+import unittest
+
+import harness
+
+sys.path.insert(0, os.path.join(harness.ROOT, "perf"))
+import bench  # noqa: E402
+
+
+class Saturate(harness.ClusterTest):
+    def test_a_quick_run_says_what_it_modelled(self):
+        done = subprocess.run(
+            [sys.executable, os.path.join(harness.ROOT, "perf", "saturate.py"), "--quick",
+             "--json", "/dev/stderr"], text=True, capture_output=True,
+            env={**os.environ, "PEERCACHE_BUILD": harness.BUILD}, timeout=300 * harness.SLOW)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        result = json.loads(done.stderr[done.stderr.index("{"):done.stderr.rindex("}") + 1])
+        self.assertIsNone(bench.check(result))
+        self.assertTrue(result["modelled"])
+        figures = {f["name"]: f for f in result["figures"]}
+        for name, figure in figures.items():
+            self.assertGreater(figure["value"], 0, name)
+            self.assertTrue("modelled" in figure["text"] or "real bytes" in name, name)
+        ratio = next(f for n, f in figures.items() if n.endswith("/ ceiling"))
+        self.assertLess(ratio["value"], 1.02)
+        alone = next(f for n, f in figures.items() if "a lone batch" in n)
+        self.assertGreater(alone["value"], 1.0)
+
+    def test_engines_say_that_their_rails_are_modelled(self):
+        engines = self.start(1, settings=["rail.devices=soft,soft", "model.rate_gbps=200",
+                                          "model.move_bytes=no"])
+        for rail in engines.status(0)["rails"]:
+            self.assertEqual((rail["modelled"], rail["gbps"]), (True, 200))
+        self.assertEqual(engines.log(0).count("MODELLED"), 1)
+        self.assertIn("WRONG BYTES", engines.log(0))
+        self.stop_cleanly(engines)
+
+    def test_bytes_are_right_over_a_modelled_link(self):
+        engines = self.start(2, settings=["rail.devices=soft,soft", "model.rate_gbps=400",
+                                          "model.rtt_ns=50000"])
+        status, out, err = harness.finish(harness.tool(
+            "perf/stream", "--page-bytes", 300000, "--pages", 64, "--seconds", "0.5", "--verify",
+            sockets=engines.sockets))
+        self.assertEqual(status, 0, out + err)
+        self.assertEqual(json.loads(out)["wrong"], 0)
+        self.stop_cleanly(engines)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

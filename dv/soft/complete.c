@@ -23,7 +23,7 @@ static void break_cq(struct soft_cq *cq)
 }
 
 /* Where the next CQE goes; NULL: nowhere. */
-static struct mlx5_cqe64 *cqe_place(struct soft_cq *cq)
+static inline struct mlx5_cqe64 *cqe_place(struct soft_cq *cq)
 {
 	size_t slot = cq->pi & (cq->cqe_cnt - 1);
 
@@ -38,7 +38,8 @@ static struct mlx5_cqe64 *cqe_place(struct soft_cq *cq)
 }
 
 /* Bytes 0..62 are there; the one with opcode and owner gives them to the poll core. */
-static void cqe_give(struct soft_cq *cq, struct mlx5_cqe64 *at, uint8_t opcode, bool solicited)
+static inline void cqe_give(struct soft_cq *cq, struct mlx5_cqe64 *at, uint8_t opcode,
+	bool solicited)
 {
 	dv_device_store_owner(&at->op_own, (uint8_t)(opcode << 4 | !!(cq->pi & cq->cqe_cnt)));
 	cq->pi++;
@@ -59,7 +60,7 @@ bool soft_cqe_write(struct soft_cq *cq, struct mlx5_cqe64 *cqe, uint8_t opcode, 
 }
 
 /* The requester's. `opcode` is the WQE's; libmlx5 tells from it what was done. */
-static void write_cqe(struct dv_qp *qp, const struct soft_op *op, uint32_t bytes,
+static inline void write_cqe(struct dv_qp *qp, const struct soft_op *op, uint32_t bytes,
 	uint8_t syndrome, uint8_t vendor)
 {
 	struct mlx5_cqe64 *at = qp->cq ? cqe_place(qp->cq) : NULL;
@@ -84,7 +85,7 @@ static void write_cqe(struct dv_qp *qp, const struct soft_op *op, uint32_t bytes
 	cqe_give(qp->cq, at, syndrome ? MLX5_CQE_REQ_ERR : MLX5_CQE_REQ, syndrome);
 }
 
-static void retire_done(struct dv_qp *qp, const struct soft_op *op)
+static inline void retire_done(struct dv_qp *qp, const struct soft_op *op)
 {
 	struct dv_soft_stats *stats = &qp->nic->stats;
 

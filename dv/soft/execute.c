@@ -86,8 +86,6 @@ static void scatter(struct dv_qp *qp, const struct soft_op *op, uint8_t *remote,
 {
 	uint64_t start = 0; /* of the segment, in the message */
 
-	if (!soft_moves(qp->nic, op))
-		return;
 	for (unsigned i = 0; i < op->sges && count; start += op->sge[i++].bytes) {
 		uint64_t skip = from - start, n;
 		uint8_t *local;
@@ -105,9 +103,21 @@ static void scatter(struct dv_qp *qp, const struct soft_op *op, uint8_t *remote,
 	}
 }
 
+/* The same where it can be one copy: the one segment of a whole READ is at `local`. */
+static inline void bring(struct dv_qp *qp, const struct soft_op *op, uint8_t *remote, uint64_t from,
+	uint64_t count, uint8_t *local)
+{
+	if (!soft_moves(qp->nic, op))
+		return;
+	if (local && count == op->total && is_read(op))
+		soft_copy(local, remote, count);
+	else
+		scatter(qp, op, remote, from, count);
+}
+
 /* The other end is in this process. */
 static enum soft_result move_near(struct dv_qp *qp, struct soft_op *op, uint64_t from,
-	uint64_t count)
+	uint64_t count, uint8_t *local)
 {
 	struct soft_export_mr mr = {0};
 	struct soft_ask ask;
@@ -125,14 +135,14 @@ static enum soft_result move_near(struct dv_qp *qp, struct soft_op *op, uint64_t
 		qp->near_seen = true;
 		result = soft_mr_check(qp->near->table, &ask, &mr);
 		if (result == SOFT_DONE && count)
-			scatter(qp, op, (uint8_t *)(uintptr_t)ask.address, from, count);
+			bring(qp, op, (uint8_t *)(uintptr_t)ask.address, from, count, local);
 	}
 	return result;
 }
 
 /* The other end is another process of this host, its memory is mapped here. */
-static enum soft_result move_shm(struct dv_qp *qp, struct soft_op *op, uint64_t from,
-	uint64_t count)
+static inline enum soft_result move_shm(struct dv_qp *qp, struct soft_op *op, uint64_t from,
+	uint64_t count, uint8_t *local)
 {
 	struct soft_export_mr mr;
 	struct soft_ask ask;
@@ -143,14 +153,16 @@ static enum soft_result move_shm(struct dv_qp *qp, struct soft_op *op, uint64_t 
 	result = soft_shm_resolve(qp, &ask, &mr, &at);
 	if (result != SOFT_DONE || count == 0)
 		return result;
-	scatter(qp, op, at, from, count);
+	bring(qp, op, at, from, count, local);
 	/* Deregistered meanwhile: the bytes may be anybody's. */
 	if (!dv_guard_held(&qp->peer->table->mrs[op->rkey >> 8].rkey, op->rkey))
 		return SOFT_REFUSED;
 	return SOFT_DONE;
 }
 
-static enum soft_result move(struct dv_qp *qp, struct soft_op *op, uint64_t from, uint64_t count)
+/* `local`: where its one segment is, or NULL. */
+static inline enum soft_result move(struct dv_qp *qp, struct soft_op *op, uint64_t from,
+	uint64_t count, uint8_t *local)
 {
 	if (unlikely(qp->nic->fault.link_down))
 		return SOFT_RETRY;
@@ -158,13 +170,19 @@ static enum soft_result move(struct dv_qp *qp, struct soft_op *op, uint64_t from
 		return qp->nic->hooks->move(qp, op, from, count);
 	if (qp->nic->tcp)
 		return soft_tcp_start(qp, op);
-	return qp->peer ? move_shm(qp, op, from, count) : move_near(qp, op, from, count);
+	return qp->peer ? move_shm(qp, op, from, count, local)
+			: move_near(qp, op, from, count, local);
 }
 
-static bool local_keys_good(struct dv_qp *qp, const struct soft_op *op)
+static bool local_keys_good(struct dv_qp *qp, const struct soft_op *op, uint8_t **ret_local)
 {
-	if (qp->foreign)
+	*ret_local = NULL;
+	if (unlikely(qp->foreign))
 		return qp->nic->hooks->keys_good(qp, op);
+	if (likely(op->sges == 1)) {
+		*ret_local = soft_mr_local(qp->nic, &op->sge[0], is_read(op));
+		return *ret_local != NULL;
+	}
 	for (unsigned i = 0; i < op->sges; i++)
 		if (!soft_mr_local(qp->nic, &op->sge[i], is_read(op)))
 			return false;
@@ -247,17 +265,20 @@ void soft_op_retry(struct dv_qp *qp, uint32_t n)
 }
 
 /* What became of a piece. True: the WQE is under way or done, the next one may be looked at. */
-static bool settle(struct dv_qp *qp, struct soft_op *op, enum soft_result result, uint64_t count)
+static inline bool settle(struct dv_qp *qp, struct soft_op *op, enum soft_result result,
+	uint64_t count)
 {
-	if (qp->nic->model.on && !op->ready_at && (result == SOFT_DONE || result == SOFT_SENT))
+	struct dv_device *nic = qp->nic;
+
+	if (nic->model.on && !op->ready_at && (result == SOFT_DONE || result == SOFT_SENT))
 		soft_model_start(qp, op);
 	switch (result) {
 	case SOFT_DONE:
 		op->moved += count;
-		op->step = qp->nic->steps;
+		op->step = nic->steps;
 		op->waited = false; /* the peer answered */
-		if (soft_moves(qp->nic, op))
-			qp->nic->step_bytes += count;
+		if (soft_moves(nic, op))
+			nic->step_bytes += count;
 		if (op->moved < op->total) {
 			op->state = OP_MOVING;
 			return false;
@@ -267,7 +288,7 @@ static bool settle(struct dv_qp *qp, struct soft_op *op, enum soft_result result
 		return true;
 	case SOFT_SENT:
 		op->state = OP_SENT;
-		qp->nic->step_bytes += op->total;
+		nic->step_bytes += op->total;
 		executed(qp, op);
 		return true;
 	case SOFT_RETRY:
@@ -288,11 +309,12 @@ static bool settle(struct dv_qp *qp, struct soft_op *op, enum soft_result result
 }
 
 /* The next WQE, or the next piece of it. False: nothing more can start in this step. */
-static bool execute_next(struct dv_qp *qp)
+static inline bool execute_next(struct dv_qp *qp)
 {
 	struct dv_device *nic = qp->nic;
 	uint64_t count, from;
 	struct soft_op *op;
+	uint8_t *local;
 
 	if (qp->executed == qp->tail)
 		return false;
@@ -301,11 +323,12 @@ static bool execute_next(struct dv_qp *qp)
 		return false;
 	if (nic->model.on && !soft_model_may_start(qp, op))
 		return false;
-	if (unlikely(nic->faulty) && op->state == OP_NEW && !op->waited && soft_fault_error(qp, op))
+	if (unlikely(nic->faulty) && op->state == OP_NEW && !op->waited &&
+		soft_fault_error(qp, op))
 		return false;
 	if (unlikely(op->retry_ns > 0) && op->retry_ns > soft_step_ns(nic))
 		return false;
-	if (!local_keys_good(qp, op)) {
+	if (unlikely(!local_keys_good(qp, op, &local))) {
 		soft_op_fail(op, DV_SYNDROME_LOCAL_PROTECTION, 0);
 		return false;
 	}
@@ -317,7 +340,7 @@ static bool execute_next(struct dv_qp *qp)
 			op->backward = soft_fault_percent(nic, 50);
 	}
 	from = op->backward ? op->total - op->moved - count : op->moved;
-	return settle(qp, op, move(qp, op, from, count), count);
+	return settle(qp, op, move(qp, op, from, count, local), count);
 }
 
 /* Has a later READ been executed? A fenced one never has been: it waits until this is complete. */
@@ -340,15 +363,16 @@ static void retransmit(struct dv_qp *qp)
 	qp->redo = false;
 	for (uint32_t n = qp->head; n != qp->executed; n++) {
 		struct soft_op *op = soft_op(qp, n);
+		uint8_t *local;
 
 		qp->redo |= op->again;
 		if (op->state != OP_DONE || !op->again || !overtaken(qp, n))
 			continue;
 		op->again = false;
 		op->redone = true;
-		if (!local_keys_good(qp, op))
+		if (!local_keys_good(qp, op, &local))
 			soft_op_fail(op, DV_SYNDROME_LOCAL_PROTECTION, 0);
-		else if (move(qp, op, 0, op->total) == SOFT_SENT)
+		else if (move(qp, op, 0, op->total, local) == SOFT_SENT)
 			op->state = OP_SENT;
 		qp->nic->stats.retransmits++;
 	}

@@ -2,8 +2,8 @@
 /*
  * The link to other processes of this host. A Unix socket (abstract name: nothing is left behind)
  * carries questions and memfds; payload never goes through it: the peer's memory is mapped here
- * and a READ is one copy. The service thread runs all of it, except soft_shm_resolve(), which
- * steps call.
+ * and a READ is one copy. The service thread runs all of it, except soft_shm_resolve() in
+ * check.h, which steps call.
  *
  *   TABLE?           -> TABLE + memfd        what the peer exports, see struct soft_export
  *   FILE? id, write  -> FILE id + memfd      once a file; without a memfd: there is none
@@ -19,7 +19,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "dv/soft/check.h"
+#include "dv/soft/soft.h"
 
 enum { ASK_TABLE = 1, TABLE, ASK_FILE, FILE_HERE, FILE_GONE };
 
@@ -306,59 +306,4 @@ void soft_shm_close(struct soft_peer *peer)
 	free(peer->mappings);
 	if (peer->table)
 		munmap(peer->table, sizeof(*peer->table));
-}
-
-static struct soft_mapping *find_mapping(struct dv_qp *qp, uint32_t file, bool writable)
-{
-	struct soft_peer *peer = qp->peer;
-	unsigned *hint = &qp->mapping[file % 4];
-
-	if (likely(*hint < peer->mapping_count && peer->mappings[*hint].file == file &&
-		    peer->mappings[*hint].writable == writable))
-		return &peer->mappings[*hint];
-	for (unsigned i = 0; i < peer->mapping_count; i++)
-		if (peer->mappings[i].file == file && peer->mappings[i].writable == writable)
-			return &peer->mappings[*hint = i];
-	return NULL;
-}
-
-enum soft_result soft_shm_resolve(struct dv_qp *qp, const struct soft_ask *ask,
-	struct soft_export_mr *ret_mr, uint8_t **ret_at)
-{
-	struct dv_device *nic = qp->nic;
-	struct soft_peer *peer = qp->peer;
-	bool writable = ask->access == DV_REMOTE_WRITE;
-	struct soft_mapping *mapping;
-	enum soft_result result;
-	uint64_t offset;
-
-	if (peer->state == PEER_DEAD)
-		return SOFT_DEAD;
-	if (peer->state == PEER_ABSENT)
-		soft_link_want(nic, peer);
-	if (peer->state != PEER_UP)
-		return SOFT_RETRY;
-	result = soft_mr_check(peer->table, ask, ret_mr);
-	if (result != SOFT_DONE || ask->length == 0)
-		return result;
-	if (!ret_mr->file) {
-		soft_blame(nic, &nic->stats.unmappable, "rkey 0x%x was registered without a memfd: "
-			"other processes cannot reach it", ask->rkey);
-		return SOFT_REFUSED;
-	}
-	mapping = find_mapping(qp, ret_mr->file, writable);
-	if (!mapping) {
-		if (!peer->want_file) {
-			peer->want_file = ret_mr->file;
-			peer->want_write = writable;
-			soft_link_wake(nic);
-		}
-		return SOFT_UNKNOWN_FILE;
-	}
-	/* The table is the peer's: its numbers are compared with what is mapped here. */
-	offset = ret_mr->offset + (ask->address - ret_mr->base);
-	if (mapping->missing || offset > mapping->bytes || ask->length > mapping->bytes - offset)
-		return SOFT_REFUSED;
-	*ret_at = mapping->at + offset;
-	return SOFT_DONE;
 }

@@ -457,9 +457,6 @@ void soft_shm_drops(struct dv_device *nic);
 void soft_shm_receive(struct dv_device *nic, struct soft_peer *peer);
 void soft_shm_ask(struct dv_device *nic, struct soft_peer *peer);
 void soft_shm_close(struct soft_peer *peer);
-/* Where the bytes are mapped here. Under nic->lock. */
-enum soft_result soft_shm_resolve(struct dv_qp *qp, const struct soft_ask *ask,
-	struct soft_export_mr *ret_mr, uint8_t **ret_at);
 
 /* link_tcp.c */
 int soft_tcp_listen(struct dv_device *nic, const struct dv_options *options);

@@ -125,8 +125,13 @@ static bool decode_control(struct dv_qp *qp, struct soft_op *op, uint32_t *ret_d
 
 	op->opcode = word & 0xff;
 	op->flags = ctrl->fm_ce_se;
-	op->blocks = (uint8_t)(blocks_of(ds) < left ? blocks_of(ds) : left);
+	op->blocks = 1;
 	*ret_ds = ds;
+	/* What nearly every WQE is: a READ of one segment that belongs here. */
+	if (likely(ctrl->opmod_idx_opcode == htobe32((op->index & 0xffff) << 8 | DV_READ) &&
+		    second == (qp->qpn << 8 | 3) && !qp->foreign))
+		return true;
+	op->blocks = (uint8_t)(blocks_of(ds) < left ? blocks_of(ds) : left);
 	if ((word >> 8 & 0xffff) != (op->index & 0xffff))
 		bad_wqe(qp, op, &stats->bad_index, VENDOR_INDEX, "index", word >> 8 & 0xffff);
 	else if (qpn != qp->qpn)
@@ -147,16 +152,14 @@ static bool decode_control(struct dv_qp *qp, struct soft_op *op, uint32_t *ret_d
  */
 static void decode_segments(struct dv_qp *qp, struct soft_op *op, uint32_t ds)
 {
-	const uint8_t *block = wqe_at(qp, op->index, 0); /* a block never wraps */
-	const struct mlx5_wqe_raddr_seg *raddr = (const void *)(block + DV_SEGMENT);
+	const struct mlx5_wqe_raddr_seg *raddr = wqe_at(qp, op->index, DV_SEGMENT);
+	unsigned sges = ds - 2;
 
 	op->remote = be64toh(raddr->raddr);
 	op->rkey = be32toh(raddr->rkey);
-	op->sges = (uint8_t)(ds - 2);
-	for (unsigned i = 0; i < op->sges; i++) {
-		const struct mlx5_wqe_data_seg *data = i < 2
-			? (const void *)(block + (2 + i) * DV_SEGMENT)
-			: wqe_at(qp, op->index, (2 + i) * DV_SEGMENT);
+	op->sges = (uint8_t)sges;
+	for (unsigned i = 0; i < sges; i++) {
+		const struct mlx5_wqe_data_seg *data = wqe_at(qp, op->index, (2 + i) * DV_SEGMENT);
 
 		op->sge[i] = (struct dv_sge){.address = be64toh(data->addr),
 			.bytes = be32toh(data->byte_count), .lkey = be32toh(data->lkey)};

@@ -45,7 +45,7 @@ def run_json(what, command, **more):
 class Engines:
     """Two engines of `rails` rails; the poll cores' time is taken with every measurement."""
 
-    def __init__(self, rails, modelled=True, qps=2):
+    def __init__(self, rails, modelled=True, qps=0):
         settings = [f"rail.devices={','.join(['soft'] * rails)}", "log.level=error",
                     f"rail.poll_cores={min(CORES, rails)}", f"rail.qps_per_peer={qps}"]
         if modelled:

@@ -145,7 +145,8 @@ static void free_qp(struct dv_qp *qp)
 /* The hot handle and the device's side, both at the start of an empty queue. */
 void soft_qp_zero(struct dv_qp *qp)
 {
-	qp->bell[0] = qp->bell[SOFT_BELLS_BLOCK] = 0;
+	(void)dv_device_take_doorbell(&qp->bell[0]); /* the NIC looks at them all the time */
+	(void)dv_device_take_doorbell(&qp->bell[SOFT_BELLS_BLOCK]);
 	qp->record[DV_DBREC_SEND] = 0;
 	qp->sq = (struct dv_sq){.buf = qp->buf, .record = qp->record,
 		.bf_reg = (uint8_t *)qp->bell, .wqe_cnt = qp->wqe_cnt, .qpn = qp->qpn,
@@ -192,7 +193,8 @@ static void give_bell(struct dv_device *nic, struct dv_qp *qp)
 	for (uint32_t i = 0; i < nic->bell_count; i++)
 		if (nic->bell_qps[i] == qp)
 			nic->bell_qps[i] = NULL;
-	qp->bell[0] = qp->bell[SOFT_BELLS_BLOCK] = 0;
+	(void)dv_device_take_doorbell(&qp->bell[0]); /* the NIC looks at them all the time */
+	(void)dv_device_take_doorbell(&qp->bell[SOFT_BELLS_BLOCK]);
 }
 
 int soft_qp_add(struct dv_device *nic, struct dv_qp *qp)

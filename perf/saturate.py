@@ -45,6 +45,8 @@ def run_json(what, command, **more):
 class Engines:
     """Two engines of `rails` rails; the poll cores' time is taken with every measurement."""
 
+    misses = 0  # of all measurements
+
     def __init__(self, rails, modelled=True, qps=0):
         settings = [f"rail.devices={','.join(['soft'] * rails)}", "log.level=error",
                     f"rail.poll_cores={min(CORES, rails)}", f"rail.qps_per_peer={qps}"]
@@ -80,6 +82,7 @@ class Engines:
             env={**os.environ, "PEERCACHE_SOCKETS": ",".join(self.cluster.sockets)})
         busy, spin = (b - a for a, b in zip(before, self.spent()))
         got["busy"] = busy / (busy + spin) if busy + spin else 0
+        Engines.misses += got["misses"]
         return got
 
 
@@ -202,6 +205,8 @@ def main():
     result.note(f"{os.cpu_count()} hardware threads hold the client, {CORES} poll core(s) and the "
                 "NICs that the poll cores step. What the model costs a poll core it takes from the "
                 "rails: with real ports a core has that time for itself.")
+    result.note(f"Pages that were no hit: {Engines.misses}; where the machine takes a poll core "
+                "away for milliseconds, rails are taken for stalled.")
     result.write(options.json)
     return 0
 

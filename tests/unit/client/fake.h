@@ -87,8 +87,7 @@ struct fake {
 	unsigned held_count;
 
 	/* what was seen */
-	unsigned hellos, reads, pages[FAKE_RAILS], touches, stales, asked, returned, publishes,
-		removes;
+	unsigned hellos, reads, pages[FAKE_RAILS], touches, stales, returned, publishes, removes;
 	unsigned regions_added, regions_removed, kicked;
 	unsigned segments_max, in_flight_max;
 	struct ctl_op last_stale;

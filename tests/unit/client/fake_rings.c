@@ -145,7 +145,6 @@ static void grant(struct fake *f, struct fake_channel *ch, const struct ctl_op *
 	uint32_t units = (op->length + PAGE_UNIT - 1) / PAGE_UNIT;
 	struct fake_node *node = &f->node[FAKE_SELF];
 
-	f->asked++;
 	for (unsigned k = 0; k < op->count; k++) {
 		uint32_t place = place_make(op->rail, node->units_used[op->rail]);
 

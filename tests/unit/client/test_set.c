@@ -125,7 +125,10 @@ static void without_room_anywhere_a_page_is_full_at_once_and_later_it_is_not(voi
 
 	(void)state;
 	LET(credits_left, 0);
-	assert_int_equal(set_one("key-1", from, sizeof(from), 10000), PC_FULL);
+	/* The refusal of one rail ends the call; that of the other may still be on its way. */
+	do
+		assert_int_equal(set_one("key-1", from, sizeof(from), 10000), PC_FULL);
+	while (ch->credits && elapsed_ms(start_ns) < 5000);
 	assert_true(elapsed_ms(start_ns) < 5000); /* long before the deadline */
 	assert_int_equal(ch->credits, 0);
 	LET(credits_left, 8);
@@ -312,7 +315,9 @@ static void credits_are_asked_for_ahead_of_pages_that_keep_coming(void **state)
 {
 	(void)state;
 	store(40, 16, 4000, "small");
-	assert_true(SEEN(asked) < 40 * FAKE_RAILS * 3 / 4); /* not for every batch on every rail */
+	/* The stock of each rail is now what a batch takes from it. */
+	for (unsigned r = 0; r < FAKE_RAILS; r++)
+		assert_in_range(ch->stock[0]->rail[r].ahead, 16 / FAKE_RAILS, CREDIT_STOCK_MAX);
 	assert_in_range(ch->credits, 1, FAKE_RAILS * CREDIT_STOCK_MAX);
 }
 

@@ -37,7 +37,7 @@ struct dv_model {
 	uint32_t header_bytes;       /* what a packet has besides, gap on the wire included */
 	uint32_t numa_ns;            /* added when local memory is on another node than the NIC */
 	uint32_t numa_percent;       /* of the rate that is left then */
-	bool move_bytes;             /* false: only messages of up to 512 bytes are moved */
+	bool move_bytes;             /* false: only messages of up to 1 KiB are moved */
 };
 
 /* What dv_open() is told. Zero or empty members mean the default. */

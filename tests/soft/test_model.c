@@ -282,14 +282,14 @@ static void payload_may_stay_where_it_is_and_small_messages_move(void **state)
 	(void)state;
 	model.move_bytes = false;
 	open_model(&model);
-	read_at(0, 0, 513, 0);
-	read_at(0, 65536, 512, 0);
+	read_at(0, 0, 1025, 0);
+	read_at(0, 65536, 1024, 0);
 	dv_ring(a.sqs[0]);
 	by(1000000);
 	assert_int_equal(by(1000000 + 2 * RTT_NS), 2);
-	for (unsigned i = 0; i < 513; i++)
+	for (unsigned i = 0; i < 1025; i++)
 		assert_int_equal(a.memory[i], 0);
-	assert_memory_equal(a.memory + 65536, b.memory + 65536, 512);
+	assert_memory_equal(a.memory + 65536, b.memory + 65536, 1024);
 	shut();
 }
 

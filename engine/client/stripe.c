@@ -44,7 +44,8 @@ static void trust(const struct pc_channel *ch, struct channel_rail *r)
 /* What it moved a little at a time says how long its answers take, not how much it could move. */
 static void reckon(struct pc_channel *ch, struct channel_rail *r)
 {
-	uint64_t sample = r->moved * 1024 / (r->busy_ns + 1) + 1;
+	uint64_t moved = r->moved * 1024 / (r->busy_ns + 1) + 1;
+	uint64_t sample = moved < STRIPE_RATE_MAX ? moved : STRIPE_RATE_MAX;
 	bool light = r->moved < (uint64_t)r->bursts * SLICE_BYTES;
 
 	if (!light)
@@ -93,29 +94,40 @@ void stripe_take(struct pc_channel *ch, uint32_t rail, uint32_t bytes, uint64_t 
 
 /* ---- choice ---------------------------------------------------------------------------------- */
 
-/* So much may be on its way: what the rail moves while the fastest one moves STRIPE_BYTES. */
-static uint64_t credit_of(const struct pc_channel *ch, uint64_t rate, uint32_t op_bytes)
+/*
+ * So much may be on its way: what the rail moves while the fastest one moves STRIPE_BYTES. Compared
+ * as products: a page is weighed against every rail, and divisions would be what that costs. Bytes
+ * on their way are below 2^33.
+ */
+static bool credit_left(const struct pc_channel *ch, uint32_t rail, const struct stripe *s)
 {
-	uint64_t bytes = op_bytes > SLICE_BYTES ? STRIPE_BYTES_BIG : STRIPE_BYTES;
+	uint64_t most = s->bytes > SLICE_BYTES ? STRIPE_BYTES_BIG : STRIPE_BYTES;
+	uint64_t bytes = ch->rail[rail].bytes + s->bytes;
 
-	if (ch->rate_max)
-		bytes = bytes * rate / ch->rate_max;
-	return bytes > STRIPE_BYTES_MIN ? bytes : STRIPE_BYTES_MIN;
+	return bytes <= STRIPE_BYTES_MIN ||
+	       (ch->rate_max ? bytes * ch->rate_max <= most * rate_of(ch, rail) : bytes <= most);
 }
 
 static bool room(struct pc_channel *ch, uint32_t rail, const struct stripe *s)
 {
-	uint64_t bytes = ch->rail[rail].bytes;
-
 	return submit_room(ch, rail, s->slots) &&
-	       (!bytes || !s->bytes ||
-		       bytes + s->bytes <= credit_of(ch, rate_of(ch, rail), s->bytes));
+	       (!ch->rail[rail].bytes || !s->bytes || credit_left(ch, rail, s));
 }
 
-/* When it would have moved this one, too: in 1024 ns, for comparisons. */
-static uint64_t finish(const struct pc_channel *ch, uint32_t rail, const struct stripe *s)
+/* When a rail would have moved this one, too. */
+struct finish {
+	uint64_t bytes;
+	uint64_t rate;
+};
+
+static struct finish finish(const struct pc_channel *ch, uint32_t rail, const struct stripe *s)
 {
-	return (ch->rail[rail].bytes + s->bytes) * 64 / rate_of(ch, rail);
+	return (struct finish){ch->rail[rail].bytes + s->bytes, rate_of(ch, rail)};
+}
+
+static bool sooner(struct finish a, struct finish b)
+{
+	return a.bytes * b.rate < b.bytes * a.rate;
 }
 
 static uint32_t rails_out(const struct pc_channel *ch, uint16_t peer)
@@ -136,12 +148,12 @@ static uint32_t soonest(struct pc_channel *ch, const struct stripe *s, uint32_t 
 {
 	uint32_t best = CLIENT_NONE;
 	bool best_rests = true, some_work = false;
-	uint64_t best_finish = 0;
+	struct finish best_finish = {0, 1};
+	uint32_t r = start;
 
-	for (uint32_t k = 0; k < ch->rails; k++) {
-		uint32_t r = (start + k) % ch->rails;
+	for (uint32_t k = 0; k < ch->rails; k++, r = r + 1 < ch->rails ? r + 1 : 0) {
 		bool r_rests = rests(ch, r, out, now_ns);
-		uint64_t r_finish;
+		struct finish r_finish;
 
 		if (s->tried & 1u << r)
 			continue;
@@ -150,7 +162,7 @@ static uint32_t soonest(struct pc_channel *ch, const struct stripe *s, uint32_t 
 			continue;
 		r_finish = finish(ch, r, s);
 		if (best == CLIENT_NONE || (best_rests && !r_rests) ||
-			(best_rests == r_rests && r_finish < best_finish)) {
+			(best_rests == r_rests && sooner(r_finish, best_finish))) {
 			best = r;
 			best_rests = r_rests;
 			best_finish = r_finish;
@@ -165,19 +177,20 @@ uint32_t stripe_page(
 {
 	uint32_t out = rails_out(ch, s->peer), near = place_rail(place) % ch->rails;
 	uint32_t best = soonest(ch, s, near, out, now_ns);
-	uint64_t slack;
+	struct finish late;
 
 	if (best == CLIENT_NONE || best == near)
 		return best;
 	if (s->tried & 1u << near || rests(ch, near, out, now_ns) || !room(ch, near, s))
 		return best;
-	slack = (uint64_t)SLICE_BYTES * 64 / rate_of(ch, best);
-	return finish(ch, near, s) > finish(ch, best, s) + slack ? best : near;
+	late = finish(ch, best, s);
+	late.bytes += SLICE_BYTES;
+	return sooner(late, finish(ch, near, s)) ? best : near;
 }
 
 uint32_t stripe_small(struct pc_channel *ch, const struct stripe *s, uint64_t now_ns)
 {
-	return soonest(ch, s, ch->turn++, rails_out(ch, s->peer), now_ns);
+	return soonest(ch, s, ch->turn++ % ch->rails, rails_out(ch, s->peer), now_ns);
 }
 
 /* Rails that are in use; the first attempt was on one of the others if there was none. */

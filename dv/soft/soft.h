@@ -38,7 +38,7 @@
 #define SOFT_STEP_BYTES (256u << 10) /* payload of one step, more or less: completions flow */
 #define SOFT_FLOW_BYTES (16u << 10) /* moved until completions of the QP are written */
 #define SOFT_LENGTH_MAX (1ull << 31) /* one message */
-#define SOFT_SMALL_BYTES 1024u /* moved even by a model that moves no bytes: page heads in one READ */
+#define SOFT_SMALL_BYTES 1024u /* moved even by a model that moves no bytes: page heads */
 #define SOFT_RX_BYTES (64u << 10) /* answers' headers, a peer */
 #define SOFT_WRITE_TCP_MAX (64u << 20) /* a WRITE over TCP is copied into the socket's queue */
 #define SOFT_RETRY_NS 1000000000ull

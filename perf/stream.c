@@ -125,8 +125,7 @@ static void stream(struct client *c, double seconds)
 	for (unsigned i = 0; i < options.in_flight; i++)
 		submit(c, i);
 	while (now_ns() < end) {
-		while (!pc_poll(c->flight[slot].handle))
-			;
+		pc_wait(c->flight[slot].handle);
 		settle(c, slot);
 		submit(c, slot);
 		slot = slot + 1 < options.in_flight ? slot + 1 : 0;

@@ -48,6 +48,7 @@
 #define STRIPE_BYTES_BIG (4u << 20)  /* ... of pages longer than a slice: more than two of them */
 #define STRIPE_BYTES_MIN SLICE_BYTES /* ... or, in proportion to its bandwidth, so many */
 #define STRIPE_SAMPLE_BYTES (1u << 20) /* moved, before a rail's bandwidth is reckoned anew */
+#define STRIPE_SAMPLE_NS 50000u         /* ... and in no less time than that */
 #define STRIPE_RATE_MAX (1ull << 30) /* bytes per 1024 ns: a sample of no time at all */
 #define STRIPE_RATIO_MAX 64u         /* no rail counts as slower than the fastest by more */
 

@@ -88,16 +88,18 @@ void stripe_take(struct pc_channel *ch, uint32_t rail, uint32_t bytes, uint64_t 
 		return;
 	r->busy_ns += now_ns - r->since_ns;
 	r->since_ns = now_ns;
-	if (r->moved >= STRIPE_SAMPLE_BYTES)
+	/* Answers are found many at a time: what came with the last sample took no time of its own. */
+	if (r->moved >= STRIPE_SAMPLE_BYTES && r->busy_ns >= STRIPE_SAMPLE_NS)
 		reckon(ch, r);
 }
 
 /* ---- choice ---------------------------------------------------------------------------------- */
 
 /*
- * So much may be on its way: what the rail moves while the fastest one moves STRIPE_BYTES. Compared
- * as products: a page is weighed against every rail, and divisions would be what that costs. Bytes
- * on their way are below 2^33.
+ * So much may be on its way: what the rail moves while one half as fast as the fastest moves
+ * STRIPE_BYTES, and no more than that; measurements of equal rails differ. Compared as products: a
+ * page is weighed against every rail, and divisions would be what that costs. Bytes on their way
+ * are below 2^33.
  */
 static bool credit_left(const struct pc_channel *ch, uint32_t rail, const struct stripe *s)
 {
@@ -105,7 +107,7 @@ static bool credit_left(const struct pc_channel *ch, uint32_t rail, const struct
 	uint64_t bytes = ch->rail[rail].bytes + s->bytes;
 
 	return bytes <= STRIPE_BYTES_MIN ||
-	       (ch->rate_max ? bytes * ch->rate_max <= most * rate_of(ch, rail) : bytes <= most);
+	       (bytes <= most && bytes * ch->rate_max <= 2 * most * rate_of(ch, rail));
 }
 
 static bool room(struct pc_channel *ch, uint32_t rail, const struct stripe *s)

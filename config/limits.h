@@ -52,9 +52,9 @@
 #define RAIL_HEADS_SPAN 32u   /* page heads, wanted or between two wanted, in one READ ... */
 #define RAIL_HEADS_GAP 8u     /* ... no two wanted ones further apart than this */
 #define RAIL_SMALL_BYTES PAGE_UNIT /* a READ up to this keeps off queues with longer ones */
-#define QP_DEPTH 512u         /* WQEBBs of one send queue */
+#define QP_DEPTH 128u         /* WQEBBs of one send queue */
 #define QPS_PER_PEER_MAX 8    /* queue pairs from one rail to one peer */
-#define CQ_DEPTH 16384u       /* all send queues of a rail that can be busy at once */
+#define CQ_DEPTH 2048u        /* all send queues of a rail that can be busy at once */
 
 /* Messages between engines. */
 #define MESSAGE_BYTES_MAX (4u << 20)

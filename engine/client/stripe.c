@@ -88,7 +88,7 @@ void stripe_take(struct pc_channel *ch, uint32_t rail, uint32_t bytes, uint64_t 
 		return;
 	r->busy_ns += now_ns - r->since_ns;
 	r->since_ns = now_ns;
-	/* Answers are found many at a time: what came with the last sample took no time of its own. */
+	/* Answers are found many at a time: those found with the last sample's took no time. */
 	if (r->moved >= STRIPE_SAMPLE_BYTES && r->busy_ns >= STRIPE_SAMPLE_NS)
 		reckon(ch, r);
 }

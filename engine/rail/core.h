@@ -175,6 +175,23 @@ static inline void rail_count(struct rail *rail, enum counter which, uint64_t n)
 }
 
 /* step.c */
+/*
+ * What a step looks at first, on its way while another rail is stepped: the next CQE, and the op
+ * that the client's core may just have written.
+ */
+static inline void rail_expect(const struct rail *rail)
+{
+	const struct dv_cq *cq = &rail->cq;
+
+	__builtin_prefetch(cq->buf + ((size_t)(cq->ci & (cq->cqe_cnt - 1)) + 1) * cq->cqe_size - 1);
+	if (rail->channels) {
+		const struct ring_consumer *ops = &rail->channel[rail->turn[0]].channel->ops;
+		const unsigned char *slot = ring_slot_old(ops, ops->tail_seen - ops->head);
+
+		__builtin_prefetch(slot);
+		__builtin_prefetch(slot + sizeof(struct op));
+	}
+}
 void rail_ring(struct rail *rail);
 /* Queues an event for the control plane; it is in the ring when the step is over, if there is room.
  */

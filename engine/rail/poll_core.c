@@ -35,6 +35,8 @@ unsigned poll_turn(struct poll_core *core)
 
 		if (unlikely(rail->stopped))
 			continue;
+		if (i + 1 < core->rails)
+			rail_expect(core->rail[i + 1]);
 		work += rail_step(rail);
 		if (rail->device_steps)
 			work += dv_step(rail->options.device);

@@ -66,6 +66,15 @@ static void pages_make(struct client *c)
 	}
 }
 
+static void client_close(struct client *c)
+{
+	pc_channel_close(c->channel);
+	free(c->page);
+	free(c->segment);
+	free(c->key);
+	free(c->result);
+}
+
 /* Stores every page through the engine that owns them. */
 static void preload(struct pc *far)
 {
@@ -83,12 +92,8 @@ static void preload(struct pc *far)
 		if (c.result[i] != PC_HIT)
 			die("storing page %lu: %s; is the pool large enough?", i,
 				pc_result_name(c.result[i]));
-	pc_channel_close(c.channel);
+	client_close(&c);
 	free(c.memory);
-	free(c.page);
-	free(c.segment);
-	free(c.key);
-	free(c.result);
 }
 
 static void submit(struct client *c, unsigned slot)
@@ -244,9 +249,11 @@ int main(int argc, char **argv)
 		pthread_join(clients[i].thread, NULL);
 	status = report(clients);
 	for (unsigned i = 0; i < options.threads; i++)
-		pc_channel_close(clients[i].channel);
+		client_close(&clients[i]);
+	free(clients);
 	if (far != near)
 		pc_close(far);
 	pc_close(near);
+	free(text);
 	return status;
 }

@@ -242,6 +242,8 @@ void node_close(unsigned i)
 	directory_close(control);
 	member_close(control);
 	rpc_close(control);
+	/* A look-up of a name that was cancelled is freed by the loop, and by nothing else. */
+	event_base_loop(control->base, EVLOOP_NONBLOCK);
 	index_close(control->index);
 	shard_close(&control->shard);
 	free(control->status);

@@ -131,8 +131,8 @@ def rates(result, rounds, seconds):
     full = [f"{gbps}G" for gbps, ratio in zip(RATES, ratios) if ratio >= 0.97]
     result.figure("8 rails, 128 KiB, streaming: ports of the best of several rates / ceiling",
                   max(ratios), "ratio", f"modelled; of {RATES} Gbit/s, at "
-                  f"{RATES[ratios.index(max(ratios))]}; 0.97 and more: {', '.join(full) or 'none'}; "
-                  f"median of {rounds}")
+                  f"{RATES[ratios.index(max(ratios))]}; 0.97 and more: "
+                  f"{', '.join(full) or 'none'}; median of {rounds}")
     result.series("saturate-rates", "8 rails, 128 KiB, one client streaming batches of 32",
                   "Gbit/s of a port", "part of the ceiling (modelled)", RATES,
                   {"engine": ratios, "ceiling": [1] * len(RATES)})

@@ -96,6 +96,20 @@ static void preload(struct pc *far)
 	free(c.memory);
 }
 
+/* Or the next run would find the pools full of this one's pages. */
+static void forget(struct pc *far)
+{
+	struct client c = {.memory = NULL};
+
+	if (pc_channel_open(far, &c.channel))
+		die("removing: %s", pc_error());
+	pages_make(&c);
+	for (uint64_t from = 0; from < options.pages; from += options.batch)
+		if (pc_remove(c.channel, c.page + from, options.batch, TIMEOUT_MS, c.result + from))
+			die("removing: %s", pc_error());
+	client_close(&c);
+}
+
 static void submit(struct client *c, unsigned slot)
 {
 	c->flight[slot].first = c->next;
@@ -113,7 +127,7 @@ static void settle(struct client *c, unsigned slot)
 	histogram_add(&c->latency, now_ns() - c->flight[slot].from);
 	for (uint64_t i = first; i < first + options.batch; i++)
 		c->misses += c->result[i] != PC_HIT;
-	if (options.verify)
+	if (options.verify && c->result[one] == PC_HIT)
 		c->wrong += !content_is(c->segment[one].base, options.page_bytes,
 			mix64(options.seed) + one);
 	c->done += options.batch;
@@ -172,7 +186,7 @@ static int report(struct client *clients)
 	for (unsigned i = 0; i < options.threads; i++) {
 		struct client *c = &clients[i];
 
-		rate += (double)c->done * 1e9 / (double)c->took_ns;
+		rate += (double)(c->done - c->misses) * 1e9 / (double)c->took_ns;
 		misses += c->misses;
 		wrong += c->wrong;
 		histogram_merge(&latency, &c->latency);
@@ -251,6 +265,7 @@ int main(int argc, char **argv)
 	for (unsigned i = 0; i < options.threads; i++)
 		client_close(&clients[i]);
 	free(clients);
+	forget(far);
 	if (far != near)
 		pc_close(far);
 	pc_close(near);

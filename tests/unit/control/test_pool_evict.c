@@ -1,64 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who is evicted within one page size: SIEVE's order, touches, and when nobody has to go. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <errno.h>
-#include <string.h>
-
-#include "engine/control/pool.h"
-
-#define MIB (1u << 20)
-#define LIMBO_NS 1000u
-#define SECOND_NS 1000000000ull
-
-static uint64_t now_ns;
-
-static int start(void **state)
-{
-	(void)state;
-	now_ns = 0;
-	return 0;
-}
-
-static struct pool *pool_new(uint64_t bytes)
-{
-	struct pool_options options = {.bytes = bytes, .numa_node = -1, .limbo_ns = LIMBO_NS};
-	struct pool *pool;
-
-	assert_int_equal(pool_open(&options, &pool), 0);
-	return pool;
-}
-
-/* A page with key {n, 1}; false when there is no room. */
-static bool page_new(struct pool *pool, uint32_t bytes, uint64_t n, uint32_t *ret_place)
-{
-	struct page_key key = {{n, 1}};
-	uint32_t place, generation;
-
-	if (pool_take(pool, bytes, now_ns, &place, &generation) != 0)
-		return false;
-	assert_int_equal(pool_publish(pool, place, generation, &key, bytes), 0);
-	if (ret_place)
-		*ret_place = place;
-	return true;
-}
-
-static void fill(struct pool *pool, uint32_t bytes)
-{
-	uint64_t n = 1;
-
-	while (page_new(pool, bytes, n, NULL))
-		n++;
-}
-
-static void retire(struct pool *pool, const struct pool_victim *victim)
-{
-	assert_int_equal(pool_retire(pool, victim->place, victim->generation, now_ns), 0);
-}
+#include "tests/unit/control/pool_world.h"
 
 static void pages_go_in_the_order_they_came(void **state)
 {

@@ -11,38 +11,9 @@
 #include <time.h>
 
 #include "engine/control/shard.h"
+#include "tests/unit/control/random_world.h"
 
 #define REF 7u
-
-static uint64_t random_state;
-
-static uint64_t random_next(void)
-{
-	random_state ^= random_state << 13;
-	random_state ^= random_state >> 7;
-	random_state ^= random_state << 17;
-	return random_state;
-}
-
-static uint64_t time_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
-
-/* SEED=... repeats a run. */
-static int start(void **state)
-{
-	const char *seed = getenv("SEED");
-
-	(void)state;
-	random_state = seed ? strtoull(seed, NULL, 0) : time_ns();
-	random_state += random_state == 0;
-	print_message("SEED=%llu\n", (unsigned long long)random_state);
-	return 0;
-}
 
 static uint64_t mix(uint64_t x)
 {

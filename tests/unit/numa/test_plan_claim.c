@@ -14,56 +14,9 @@
 #include "config/log.h"
 #include "numa/pin.h"
 #include "numa/plan.h"
-
-#define FOUR_CORES "synthetic:pack:1 [numa] core:4 pu:1"
+#include "tests/unit/numa/plan_world.h"
 
 static char dir[] = "/tmp/peercache-test-XXXXXX";
-static char text[4096];
-static struct settings s;
-static struct topology *t;
-static struct plan p;
-
-static int start(void **state)
-{
-	(void)state;
-	log_flush();
-	log_test_capture(text, sizeof(text));
-	t = NULL;
-	memset(&p, 0x5a, sizeof(p));
-	return settings_default(&s);
-}
-
-static int stop(void **state)
-{
-	(void)state;
-	log_test_capture(NULL, 0);
-	topology_close(t);
-	return 0;
-}
-
-static void machine(const char *source)
-{
-	topology_close(t);
-	assert_int_equal(topology_open(source, &t), 0);
-}
-
-static void set(const char *override)
-{
-	char err[SETTINGS_ERR_BYTES];
-
-	assert_int_equal(settings_override(&s, override, err, sizeof(err)), 0);
-}
-
-static int make(void)
-{
-	return plan_make(t, &s, &p);
-}
-
-static void assert_logged(const char *part)
-{
-	if (!strstr(text, part))
-		fail_msg("\"%s\" does not say \"%s\"", text, part);
-}
 
 static void a_second_engine_takes_what_the_first_left(void **state)
 {

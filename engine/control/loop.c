@@ -295,7 +295,7 @@ int control_run(struct control *control)
 			if (work)
 				busy_until_ns = now_ns + loop->spin_ns;
 			if (work || now_ns < busy_until_ns) {
-				event_base_loop(control->base, EVLOOP_NONBLOCK);
+				event_base_loop(control->base, EVLOOP_ONCE | EVLOOP_NONBLOCK);
 				continue;
 			}
 		}

@@ -271,7 +271,8 @@ void nodes_turn(void)
 	for (unsigned i = 0; i < NODES; i++) {
 		if (!node[i].open || node[i].stalled)
 			continue;
-		event_base_loop(node[i].control.base, EVLOOP_NONBLOCK);
+		/* Once round, however much became due meanwhile: a slice a turn. */
+		event_base_loop(node[i].control.base, EVLOOP_ONCE | EVLOOP_NONBLOCK);
 		directory_flush(&node[i].control);
 	}
 	nanosleep(&moment, NULL);

@@ -52,9 +52,9 @@ static void a_port_without_a_link_takes_its_rail_out_at_once(void **state)
 /* Both rails read big pages all the time; rail 1 gets `times` fewer done. */
 static void read_unevenly(unsigned times, unsigned ms)
 {
-	uint64_t until_ns = real_now_ns() + ms * 1000000ull;
+	uint64_t until_ns = clock_now_ns() + ms * 1000000ull;
 
-	while (real_now_ns() < until_ns) {
+	while (clock_now_ns() < until_ns) {
 		for (unsigned r = 0; r < 2; r++) {
 			struct fake_rail *fake = &node[0].rail[r];
 			unsigned pages = r ? 1 : times;

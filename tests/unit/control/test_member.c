@@ -205,9 +205,9 @@ static void a_closed_engine_is_off_the_map_at_once(void **state)
 	open_agreeing(3);
 	nodes_run(100);
 	node_close(2);
-	from = real_now_ns();
+	from = clock_now_ns();
 	assert_true(nodes_until(all_agree(), 5000));
-	print_message("after %u ms\n", (unsigned)((real_now_ns() - from) / 1000000));
+	print_message("after %u ms\n", (unsigned)((clock_now_ns() - from) / 1000000));
 }
 
 static void a_silent_engine_is_off_the_map_and_comes_back(void **state)
@@ -217,9 +217,10 @@ static void a_silent_engine_is_off_the_map_and_comes_back(void **state)
 	(void)state;
 	open_agreeing(3);
 	node[2].stalled = true;
-	from = real_now_ns();
+	from = clock_now_ns();
 	assert_true(nodes_until(sees_count(0, 2) && sees_count(1, 2), 3000));
-	assert_true((real_now_ns() - from) / 1000000 >= DEAD_MS - 2 * BEAT_MS);
+	assert_in_range((clock_now_ns() - from) / 1000000, DEAD_MS - 2 * BEAT_MS,
+		DEAD_MS + 2 * BEAT_MS);
 	/* What the others tell each other does not bring it back. */
 	nodes_run(300);
 	assert_true(sees_count(0, 2) && sees_count(1, 2));
@@ -232,7 +233,7 @@ static void an_engine_that_was_held_up_keeps_its_members(void **state)
 {
 	(void)state;
 	open_agreeing(2);
-	usleep(2 * DEAD_MS * 1000);
+	nodes_pass(2 * DEAD_MS);
 	/* Its clock goes first: nothing has come yet, and a long time has passed. */
 	member_tick(-1, 0, &node[0].control);
 	member_tick(-1, 0, &node[1].control);

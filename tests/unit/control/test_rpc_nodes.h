@@ -17,6 +17,7 @@
 #include "engine/control/directory.h"
 #include "engine/control/member.h"
 #include "engine/control/rpc.h"
+#include "numa/clock.h"
 
 #define NODES 6
 #define TOLD_MAX 64
@@ -61,21 +62,24 @@ void node_close(unsigned i);
 /* "127.0.0.1:port" of node i; a static buffer per i. */
 const char *node_at(unsigned i);
 
+/*
+ * Time is the nodes' own: this program's clock_gettime() stands in for libc's, for the engine and
+ * for libevent. It goes on with the turns and with nothing else, so that no machine is too slow.
+ */
 /* One turn of every loop that is not stalled. */
 void nodes_turn(void);
 void nodes_run(unsigned ms);
-/* Turns until the condition holds; false after `ms`, and more on a machine that is busy. */
-#define NODES_PATIENCE 10u
-#define nodes_until(condition, ms) nodes_until_(condition, (ms)*NODES_PATIENCE)
-#define nodes_until_(condition, ms)                                                                \
+/* Time passes and nobody has a turn, as if the host were suspended. */
+void nodes_pass(unsigned ms);
+/* Turns until the condition holds; false after `ms`. */
+#define nodes_until(condition, ms)                                                                 \
 	({                                                                                         \
-		uint64_t until_ns_ = real_now_ns() + (uint64_t)(ms)*1000000;                       \
+		uint64_t until_ns_ = clock_now_ns() + (uint64_t)(ms)*1000000;                      \
 		bool holds_;                                                                       \
-		while (!(holds_ = (condition)) && real_now_ns() < until_ns_)                       \
+		while (!(holds_ = (condition)) && clock_now_ns() < until_ns_)                      \
 			nodes_turn();                                                              \
 		holds_;                                                                            \
 	})
-uint64_t real_now_ns(void);
 
 /* Does node i have node j's present incarnation on its map, or exactly `count` members? */
 bool sees(unsigned i, unsigned j);

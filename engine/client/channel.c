@@ -50,6 +50,8 @@ static void make_rings(struct pc_channel *ch)
 		&ch->ctl_done, ch->segment + l->ctl_done, CTL_DONE_SLOTS, sizeof(struct ctl_done));
 	ch->ctl_unpublished = ch->ctl_awaited = 0;
 	ch->rate_max = 0;
+	ch->resting = 0;
+	stripe_weigh(ch);
 	ch->no_room = false;
 }
 

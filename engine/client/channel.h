@@ -56,8 +56,11 @@ struct channel_rail {
 	uint32_t unpublished; /* slots written, not yet shown to the rail */
 	uint32_t in_flight;
 	uint64_t bytes;         /* of pages, on their way */
+	uint64_t weight;        /* the fastest rail's bandwidth over its own, << WEIGHT_SHIFT */
+	uint64_t credit[2];     /* bytes it may have on their way; [1]: of pages above a slice */
 	uint64_t rest_until_ns; /* failed lately: used last */
 	/* its bandwidth: stripe.c */
+	uint64_t weighed, weighed_max; /* what weight and credit were reckoned from */
 	uint64_t rate;     /* bytes per 1024 ns; 0: not known */
 	uint64_t moved;    /* since the last sample ... */
 	uint64_t busy_ns;  /* ... in so much time, up to since_ns */
@@ -121,6 +124,7 @@ struct pc_channel {
 
 	struct channel_rail rail[RAILS_MAX];
 	uint32_t rails;
+	uint32_t resting;  /* rails that failed lately; some may have rested */
 	uint64_t rate_max; /* of the fastest rail */
 	bool no_room;      /* no page found a rail with room since the last answer */
 	uint32_t turn; /* spreads look-ups and stores over the rails */

@@ -225,6 +225,10 @@ bool stripe_again(const struct pc_channel *ch, uint16_t peer, uint16_t tried);
 /* `bytes` were given to the rail; came back from it, as data or not. */
 void stripe_give(struct pc_channel *ch, uint32_t rail, uint32_t bytes, uint64_t now_ns);
 void stripe_take(struct pc_channel *ch, uint32_t rail, uint32_t bytes, uint64_t now_ns);
+/* Something failed on the rail: it is used last for a while. */
+void stripe_rest(struct pc_channel *ch, uint32_t rail, uint64_t now_ns);
+/* After make_rings(), and whenever a rate changed. */
+void stripe_weigh(struct pc_channel *ch);
 
 /* submit.c */
 uint32_t request_take(

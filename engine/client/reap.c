@@ -60,7 +60,7 @@ static void rail_done(
 	if (r->bytes)
 		stripe_take(ch, rail, r->bytes, now_ns);
 	if (status == OP_NIC_ERROR || status == OP_PEER_DOWN)
-		ch->rail[rail].rest_until_ns = now_ns + RAIL_REST_NS;
+		stripe_rest(ch, rail, now_ns);
 	if (status == OP_PEER_DOWN)
 		map_refresh(ch, now_ns);
 	if (r->batch && r->kind == REQUEST_LOOK) {

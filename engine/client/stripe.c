@@ -14,6 +14,9 @@
 
 /* ---- bandwidth ------------------------------------------------------------------------------- */
 
+/* Bytes on their way are below 2^33, and a weight is STRIPE_RATIO_MAX at most. */
+#define WEIGHT_SHIFT 16
+
 static void fastest(struct pc_channel *ch)
 {
 	ch->rate_max = 0;
@@ -32,6 +35,37 @@ static uint64_t rate_of(const struct pc_channel *ch, uint32_t rail)
 	if (rate < ch->rate_max / STRIPE_RATIO_MAX)
 		return ch->rate_max / STRIPE_RATIO_MAX;
 	return rate;
+}
+
+static uint64_t within(uint64_t bytes, uint64_t most)
+{
+	if (bytes < STRIPE_BYTES_MIN)
+		return STRIPE_BYTES_MIN;
+	return bytes < most ? bytes : most;
+}
+
+/*
+ * What the choice needs of the rails' bandwidth, reckoned when that changed: many pages are weighed
+ * between two samples. So much may be on its way: what the rail moves while one half as fast as the
+ * fastest moves STRIPE_BYTES, and no more than that; measurements of equal rails differ.
+ */
+void stripe_weigh(struct pc_channel *ch)
+{
+	uint64_t max = ch->rate_max ? ch->rate_max : 1;
+
+	for (uint32_t k = 0; k < ch->rails; k++) {
+		struct channel_rail *r = &ch->rail[k];
+		uint64_t rate = rate_of(ch, k), part;
+
+		if (r->weighed == rate && r->weighed_max == max)
+			continue;
+		r->weighed = rate;
+		r->weighed_max = max;
+		r->weight = (max << WEIGHT_SHIFT) / rate;
+		part = 2 * STRIPE_BYTES * rate / max;
+		r->credit[0] = within(part, STRIPE_BYTES);
+		r->credit[1] = within(part * (STRIPE_BYTES_BIG / STRIPE_BYTES), STRIPE_BYTES_BIG);
+	}
 }
 
 /* Given more little by little, until that is too much: what is known of it may have changed. */
@@ -64,6 +98,7 @@ static void reckon(struct pc_channel *ch, struct channel_rail *r)
 			trust(ch, other);
 		other->used = false;
 	}
+	stripe_weigh(ch);
 }
 
 void stripe_give(struct pc_channel *ch, uint32_t rail, uint32_t bytes, uint64_t now_ns)
@@ -95,41 +130,15 @@ void stripe_take(struct pc_channel *ch, uint32_t rail, uint32_t bytes, uint64_t 
 
 /* ---- choice ---------------------------------------------------------------------------------- */
 
-/*
- * So much may be on its way: what the rail moves while one half as fast as the fastest moves
- * STRIPE_BYTES, and no more than that; measurements of equal rails differ. Compared as products: a
- * page is weighed against every rail, and divisions would be what that costs. Bytes on their way
- * are below 2^33.
- */
-static bool credit_left(const struct pc_channel *ch, uint32_t rail, const struct stripe *s)
+static bool credit_left(const struct channel_rail *r, uint64_t bytes)
 {
-	uint64_t most = s->bytes > SLICE_BYTES ? STRIPE_BYTES_BIG : STRIPE_BYTES;
-	uint64_t bytes = ch->rail[rail].bytes + s->bytes;
-
-	return bytes <= STRIPE_BYTES_MIN ||
-	       (bytes <= most && bytes * ch->rate_max <= 2 * most * rate_of(ch, rail));
+	return r->bytes + bytes <= r->credit[bytes > SLICE_BYTES] || !r->bytes || !bytes;
 }
 
-static bool room(struct pc_channel *ch, uint32_t rail, const struct stripe *s)
+/* When the rail would have moved so many more bytes: the fastest rail's time for a byte is 1. */
+static uint64_t finish(const struct channel_rail *r, uint64_t more)
 {
-	return submit_room(ch, rail, s->slots) &&
-	       (!ch->rail[rail].bytes || !s->bytes || credit_left(ch, rail, s));
-}
-
-/* When a rail would have moved this one, too. */
-struct finish {
-	uint64_t bytes;
-	uint64_t rate;
-};
-
-static struct finish finish(const struct pc_channel *ch, uint32_t rail, const struct stripe *s)
-{
-	return (struct finish){ch->rail[rail].bytes + s->bytes, rate_of(ch, rail)};
-}
-
-static bool sooner(struct finish a, struct finish b)
-{
-	return a.bytes * b.rate < b.bytes * a.rate;
+	return (r->bytes + more) * r->weight;
 }
 
 static uint32_t rails_out(const struct pc_channel *ch, uint16_t peer)
@@ -139,66 +148,110 @@ static uint32_t rails_out(const struct pc_channel *ch, uint16_t peer)
 	return status ? shm_load(&status->rails_out) | shm_load(&status->peer_rails_out[peer]) : 0;
 }
 
-static bool rests(const struct pc_channel *ch, uint32_t rail, uint32_t out, uint64_t now_ns)
+/* Failed now: used last for a while. */
+void stripe_rest(struct pc_channel *ch, uint32_t rail, uint64_t now_ns)
 {
-	return out & 1u << rail || ch->rail[rail].rest_until_ns > now_ns;
+	ch->rail[rail].rest_until_ns = now_ns + RAIL_REST_NS;
+	ch->resting |= 1u << rail;
 }
 
-/* The first with room to have moved it; rails that are out or rest only when there is no other. */
-static uint32_t soonest(struct pc_channel *ch, const struct stripe *s, uint32_t start, uint32_t out,
-	uint64_t now_ns)
+static uint32_t resting(struct pc_channel *ch, uint64_t now_ns)
 {
-	uint32_t best = CLIENT_NONE;
-	bool best_rests = true, some_work = false;
-	struct finish best_finish = {0, 1};
-	uint32_t r = start;
+	for (uint32_t left = ch->resting; unlikely(left != 0); left &= left - 1) {
+		unsigned r = (unsigned)__builtin_ctz(left);
 
-	for (uint32_t k = 0; k < ch->rails; k++, r = r + 1 < ch->rails ? r + 1 : 0) {
-		bool r_rests = rests(ch, r, out, now_ns);
-		struct finish r_finish;
-
-		if (s->tried & 1u << r)
-			continue;
-		some_work |= !r_rests;
-		if (!room(ch, r, s))
-			continue;
-		r_finish = finish(ch, r, s);
-		if (best == CLIENT_NONE || (best_rests && !r_rests) ||
-			(best_rests == r_rests && sooner(r_finish, best_finish))) {
-			best = r;
-			best_rests = r_rests;
-			best_finish = r_finish;
-		}
+		if (ch->rail[r].rest_until_ns <= now_ns)
+			ch->resting &= ~(1u << r);
 	}
-	/* A rail in use will have room soon. */
-	return best_rests && some_work ? CLIENT_NONE : best;
+	return ch->resting;
+}
+
+static uint32_t all(const struct pc_channel *ch)
+{
+	return (1u << ch->rails) - 1;
+}
+
+/*
+ * Those that may be used, now or when they have room: rails that are out or rest only when there
+ * is no other.
+ */
+static uint32_t usable(const struct pc_channel *ch, const struct stripe *s, uint32_t out)
+{
+	uint32_t rails = all(ch) & ~(uint32_t)s->tried;
+
+	return rails & ~out ? rails & ~out : rails;
+}
+
+/* Of `rails`, the first with credit to have moved it; of equal ones, the first from `start` on. */
+static uint32_t soonest(const struct pc_channel *ch, uint64_t bytes, uint32_t start, uint32_t rails)
+{
+	uint32_t best = CLIENT_NONE, end = ch->rails;
+	uint64_t best_finish = UINT64_MAX;
+
+	for (uint32_t from = start;; from = 0, end = start) {
+		for (uint32_t r = from; r < end; r++) {
+			uint64_t r_finish = finish(&ch->rail[r], bytes);
+
+			if (r_finish < best_finish && rails >> r & 1 &&
+				credit_left(&ch->rail[r], bytes)) {
+				best = r;
+				best_finish = r_finish;
+			}
+		}
+		if (end == start)
+			return best;
+	}
+}
+
+/* The same, with room in its ring. */
+static uint32_t soonest_room(
+	struct pc_channel *ch, const struct stripe *s, uint32_t start, uint32_t rails)
+{
+	uint32_t r;
+
+	while ((r = soonest(ch, s->bytes, start, rails)) != CLIENT_NONE &&
+		!submit_room(ch, r, s->slots))
+		rails &= ~(1u << r);
+	return r;
 }
 
 uint32_t stripe_page(
 	struct pc_channel *ch, const struct stripe *s, uint32_t place, uint64_t now_ns)
 {
-	uint32_t out = rails_out(ch, s->peer), near = place_rail(place) % ch->rails;
-	uint32_t best = soonest(ch, s, near, out, now_ns);
-	struct finish late;
+	uint32_t out = rails_out(ch, s->peer) | resting(ch, now_ns), rails = usable(ch, s, out);
+	uint32_t near = place_rail(place), best;
+	const struct channel_rail *r;
+	bool near_may;
 
-	if (best == CLIENT_NONE || best == near)
+	if (unlikely(near >= ch->rails))
+		near %= ch->rails;
+	r = &ch->rail[near];
+	near_may = (rails & ~out) >> near & 1 && credit_left(r, s->bytes);
+	/* No rail would have moved it so much sooner. */
+	if (near_may &&
+		finish(r, s->bytes) <= (uint64_t)(s->bytes + SLICE_BYTES) << WEIGHT_SHIFT &&
+		submit_room(ch, near, s->slots))
+		return near;
+	best = soonest_room(ch, s, near, rails);
+	if (best == CLIENT_NONE || best == near || !near_may ||
+		finish(&ch->rail[best], s->bytes + SLICE_BYTES) < finish(r, s->bytes))
 		return best;
-	if (s->tried & 1u << near || rests(ch, near, out, now_ns) || !room(ch, near, s))
-		return best;
-	late = finish(ch, best, s);
-	late.bytes += SLICE_BYTES;
-	return sooner(late, finish(ch, near, s)) ? best : near;
+	return submit_room(ch, near, s->slots) ? near : best;
 }
 
 uint32_t stripe_small(struct pc_channel *ch, const struct stripe *s, uint64_t now_ns)
 {
-	return soonest(ch, s, ch->turn++ % ch->rails, rails_out(ch, s->peer), now_ns);
+	uint32_t rails = usable(ch, s, rails_out(ch, s->peer) | resting(ch, now_ns));
+	uint32_t next = ch->turn++ % ch->rails;
+
+	/* Nothing is sooner than at once. */
+	if (rails >> next & 1 && !ch->rail[next].bytes && submit_room(ch, next, s->slots))
+		return next;
+	return soonest_room(ch, s, next, rails);
 }
 
 /* Rails that are in use; the first attempt was on one of the others if there was none. */
 bool stripe_again(const struct pc_channel *ch, uint16_t peer, uint16_t tried)
 {
-	uint32_t all = (1u << ch->rails) - 1;
-
-	return all & ~(uint32_t)tried & ~rails_out(ch, peer);
+	return all(ch) & ~(uint32_t)tried & ~rails_out(ch, peer);
 }

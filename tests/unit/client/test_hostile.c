@@ -29,8 +29,8 @@ static void impossible_indices_end_the_session_and_nothing_else(void **state)
 		ch->rail[0].ops.head_seen -= n == 0 ? OP_RING_SLOTS : 0;
 		ch->rail[1].ops.head_seen -= n == 1 ? OP_RING_SLOTS : 0;
 		ch->ctl.head_seen -= n == 2 ? CTL_RING_SLOTS : 0;
-		/* Several, so that some directory owner is another node. */
-		for (unsigned k = 0; k < 8; k++) {
+		/* So many that some directory owner is another node, and each rail is used. */
+		for (unsigned k = 0; k < 64; k++) {
 			sprintf(name, "key-%u-%u", n, k);
 			result = set_one(name, from, sizeof(from), 1000);
 			if (result != PC_HIT)

@@ -33,6 +33,7 @@ static int setup(void **state)
 		memset(ring, 0, sizeof(struct ring_shared));
 		ring_producer_init(&ch->rail[r].ops, ring, OP_RING_SLOTS, sizeof(struct op));
 	}
+	stripe_weigh(ch);
 	return 0;
 }
 
@@ -75,18 +76,18 @@ static void a_rail_that_is_behind_is_spared(void **state)
 static void a_rail_that_failed_or_is_out_of_use_is_the_last_choice(void **state)
 {
 	(void)state;
-	ch->rail[0].rest_until_ns = 100;
-	assert_int_not_equal(choose(0, PAGE, 0, 50), 0);
-	assert_int_equal(choose(0, PAGE, 0, 150), 0);
+	stripe_rest(ch, 0, 100);
+	assert_int_not_equal(choose(0, PAGE, 0, 99 + RAIL_REST_NS), 0);
+	assert_int_equal(choose(0, PAGE, 0, 100 + RAIL_REST_NS), 0);
 	status->rails_out = 1;
-	assert_int_not_equal(choose(0, PAGE, 0, 150), 0);
+	assert_int_not_equal(choose(0, PAGE, 0, 100 + RAIL_REST_NS), 0);
 	status->peer_rails_out[7] = 8;
 	status->peer_rails_out[6] = 6; /* somebody else's */
-	assert_int_equal(choose(3, PAGE, 4, 150), 1);
+	assert_int_equal(choose(3, PAGE, 4, 100 + RAIL_REST_NS), 1);
 	assert_true(stripe_again(ch, 7, 4));
 	assert_false(stripe_again(ch, 7, 6));
-	assert_int_equal(choose(3, PAGE, 6, 150), 3);
-	assert_int_equal(choose(3, PAGE, 15, 150), CLIENT_NONE);
+	assert_int_equal(choose(3, PAGE, 6, 100 + RAIL_REST_NS), 3);
+	assert_int_equal(choose(3, PAGE, 15, 100 + RAIL_REST_NS), CLIENT_NONE);
 }
 
 static void a_rail_in_use_that_is_full_is_waited_for_not_one_out_of_use(void **state)
@@ -188,6 +189,7 @@ static void little_work_does_not_make_a_rail_slow(void **state)
 	(void)state;
 	ch->rail[0].rate = ch->rail[1].rate = ch->rate_max = 50000;
 	ch->rail[1].rate = 10000;
+	stripe_weigh(ch);
 	for (unsigned k = 0; k < 1000; k++) {
 		for (unsigned r = 0; r < 2; r++) {
 			stripe_give(ch, r, PAGE, now_ns);
@@ -209,6 +211,7 @@ static void a_rail_that_is_given_nothing_is_tried_again(void **state)
 	for (unsigned r = 0; r < 4; r++)
 		ch->rail[r].rate = r ? 50000 : 2000;
 	ch->rate_max = 50000;
+	stripe_weigh(ch);
 	ch->rail[0].moved = 5; /* the rest of something long ago */
 	for (unsigned k = 0; k < 1000; k++) {
 		uint32_t r = choose(0, SLICE_BYTES, 0, now_ns);
@@ -226,6 +229,7 @@ static void a_rail_never_counts_as_stopped(void **state)
 	(void)state;
 	ch->rail[0].rate = ch->rate_max = 50000;
 	ch->rail[1].rate = 1;
+	stripe_weigh(ch);
 	status->rails_out = 0xc;
 	ch->rail[0].bytes = STRIPE_BYTES;
 	assert_int_equal(choose(0, PAGE, 0, 1), 1);

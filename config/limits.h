@@ -45,8 +45,8 @@
 #define RAIL_REQUESTS 2048u   /* operations a rail has under way */
 #define RAIL_TAKE_BURST 64u   /* operations taken from one channel in one step */
 #define RAIL_REAP_BURST 64u   /* CQEs consumed in one step */
-#define RAIL_IN_FLIGHT_BYTES (2u << 20) /* payload on the wire per rail */
-#define RAIL_TAKEN_BYTES (4u << 20)     /* ... and of pages that wait for their heads beside it */
+#define RAIL_IN_FLIGHT_BYTES (1u << 20) /* payload on the wire per rail: four round trips at 400G */
+#define RAIL_TAKEN_BYTES (2u << 20)     /* ... and of pages that wait for their heads beside it */
 #define RAIL_SIGNAL_WQES 8u   /* at most so many READs of a queue share a completion ... */
 #define RAIL_SIGNAL_BYTES (32u << 10) /* ... and of longer ones fewer: from here on one each */
 #define RAIL_HEADS_SPAN 32u   /* page heads, wanted or between two wanted, in one READ ... */

@@ -87,16 +87,16 @@ static void a_lane_that_moves_is_not_broken(void **state)
 
 	page_put(w, 64, LONG_BYTES, 78);
 	peer_add(w, peer);
-	for (unsigned i = 0; i < 16; i++)
+	for (unsigned i = 0; i < 8; i++)
 		page_get(w, client, i, 64, LONG_BYTES, 78, 0);
 	world_settle(w);
 	nic_pull(w);
-	for (unsigned i = 0; i < 16; i++) {
+	for (unsigned i = 0; i < 8; i++) {
 		pass(w, STALL_MS - 10);
 		nic_complete(w, 0, 0);
 	}
 	world_run(w);
-	for (unsigned i = 0; i < 16; i++)
+	for (unsigned i = 0; i < 8; i++)
 		assert_true(client_done(client, &done) && done.status == OP_HIT);
 	pass(w, 5 * STALL_MS); /* nor is one that has nothing to do */
 	assert_true(world_silent(w));

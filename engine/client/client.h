@@ -43,6 +43,8 @@
 #define CREDIT_AHEAD_SHARE 64u /* ... up to this part of a pool */
 #define SKIP_MAX 64u    /* pages without a credit that one step looks past */
 #define FLUSH_SLOTS 64u /* slots written before the rail learns of them */
+#define FLUSH_LONG (64u << 10) /* pages so long are told at once ... */
+#define FLUSH_DRY (1u << 20)   /* ... to a rail that has no more than this */
 #define PAGE_OTHERS 3   /* further locations of a key that are kept to try */
 #define STRIPE_BYTES (2u << 20)      /* a channel has at most so many on their way over a rail */
 #define STRIPE_BYTES_BIG (4u << 20)  /* ... of pages longer than a slice: more than two of them */

@@ -111,8 +111,10 @@ void submit_op(struct pc_channel *ch, uint32_t rail, const struct op *op,
 	}
 	r->unpublished += slots;
 	PROBE_SUBMIT(ch->id, op->cookie, rail, op->peer, op->length);
-	/* A rail with nothing to do begins at once, not at the end of the batch. */
-	if (r->in_flight++ == 0 || r->unpublished >= FLUSH_SLOTS)
+	/* A rail with nothing to do begins at once, not at the end of the batch, and one that has
+	 * long READs hears of the next before it runs dry. */
+	if (r->in_flight++ == 0 || r->unpublished >= FLUSH_SLOTS ||
+		(op->length >= FLUSH_LONG && r->bytes <= FLUSH_DRY))
 		flush_rail(ch, rail);
 }
 

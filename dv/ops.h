@@ -17,7 +17,9 @@ struct dv_ops {
 	int (*open)(const struct dv_options *options, struct dv_device **ret_device);
 	void (*close)(struct dv_device *device);
 	void (*attributes)(const struct dv_device *device, struct dv_attributes *ret);
-	unsigned (*step)(struct dv_device *device); /* NULL: the hardware steps itself */
+	/* Those of one implementation that need it; NULL: the hardware steps itself */
+	unsigned (*step_all)(struct dv_device *const *devices, unsigned count);
+	void (*leave_out)(struct dv_device *const *devices, unsigned count, uint64_t ns);
 	bool (*needs_step)(const struct dv_device *device); /* NULL: never */
 	uint64_t (*due_ns)(const struct dv_device *device); /* NULL: never */
 

@@ -45,9 +45,22 @@ void dv_attributes(const struct dv_device *device, struct dv_attributes *ret)
 
 unsigned dv_step(struct dv_device *device)
 {
-	const struct dv_ops *ops = ops_of(device);
+	return dv_step_all(&device, 1);
+}
 
-	return ops->step ? ops->step(device) : 0;
+unsigned dv_step_all(struct dv_device *const *devices, unsigned count)
+{
+	const struct dv_ops *ops = ops_of(devices[0]);
+
+	return ops->step_all ? ops->step_all(devices, count) : 0;
+}
+
+void dv_leave_out(struct dv_device *const *devices, unsigned count, uint64_t ns)
+{
+	const struct dv_ops *ops = ops_of(devices[0]);
+
+	if (ops->leave_out)
+		ops->leave_out(devices, count, ns);
 }
 
 bool dv_needs_step(const struct dv_device *device)

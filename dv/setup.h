@@ -76,6 +76,13 @@ void dv_attributes(const struct dv_device *device, struct dv_attributes *ret);
  * the device's queues, between its own steps, or by a test that wants to decide when things happen.
  */
 unsigned dv_step(struct dv_device *device);
+/* The same for several at once, which share the reading of the clock; all need steps. */
+unsigned dv_step_all(struct dv_device *const *devices, unsigned count);
+/*
+ * The clocks of these software NICs stood still for so long: the time of a dv_step_all() that a
+ * port beside the core would not have taken. Whoever steps them calls it, between steps.
+ */
+void dv_leave_out(struct dv_device *const *devices, unsigned count, uint64_t ns);
 /* Does dv_step() do anything? False for hardware and for a threaded software NIC. */
 bool dv_needs_step(const struct dv_device *device);
 /*

@@ -4,11 +4,13 @@
  *
  * A WQE starts when it was rung, its QP has fewer READs under way than it may and neither the QP
  * nor the port started a message too short a while ago. Its answer reaches the port a round trip
- * later and crosses the link, headers included, behind the answers before it; a QP completes in
- * order. A step that comes late does not move these times: what the port would have done meanwhile
- * is done, at the times it would have been.
+ * later and crosses the link, headers included, behind the answers before it. One of a single
+ * packet is only behind those of its kind: a port takes packets of its QPs in turn, so it passes
+ * what longer ones have left to send. A QP completes in order. A step that comes late does not move
+ * these times: what the port would have done meanwhile is done, at the times it would have been.
  *
- * Simpler than a port: answers are not interleaved, requests and the far port's link cost nothing.
+ * Simpler than a port: longer answers are not interleaved, requests and the far port's link cost
+ * nothing.
  *
  * Runs in a step, under nic->lock, apart from open and far.
  */
@@ -126,14 +128,19 @@ void soft_model_start(struct dv_qp *qp, struct soft_op *op)
 	uint64_t bytes = op->total + (packets ? packets : 1) * model->header_bytes;
 	bool far = from_afar(qp, op);
 	uint64_t wire = wire_time(bytes, far ? model->byte_far : model->byte);
-	uint64_t arrives = op->start_at + model->rtt + (far ? model->numa : 0);
+	uint64_t arrives = op->start_at + model->rtt + (far ? model->numa : 0), there;
 
 	if (qp->nic->fault.slow > 1)
 		wire *= qp->nic->fault.slow;
-	model->link_at = later(arrives, model->link_at) + wire;
+	if (packets > 1) {
+		there = model->link_at = later(arrives, model->link_at) + wire;
+	} else {
+		there = model->small_at = later(arrives, model->small_at) + wire;
+		model->link_at = later(arrives, model->link_at) + wire;
+	}
 	pace->message_at = op->start_at + model->qp_gap;
 	model->message_at = op->start_at + model->port_gap;
-	op->ready_at = later(model->link_at, pace->done_at);
+	op->ready_at = later(there, pace->done_at);
 	pace->done_at = op->ready_at;
 	if (op->opcode == MLX5_OPCODE_RDMA_READ)
 		pace->read_at[pace->reads++ % SOFT_READS_MAX] = op->ready_at;

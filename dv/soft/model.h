@@ -22,6 +22,7 @@ struct soft_model {
 	uint64_t rtt, numa, qp_gap, port_gap;
 	uint64_t byte, byte_far; /* ticks on the wire, / 2^32 */
 	uint64_t link_at;        /* the link is free from here on */
+	uint64_t small_at;       /* ... for an answer of one packet */
 	uint64_t message_at;     /* the port can start another message */
 	uint64_t now;            /* in this step; 0: not asked yet */
 	uint64_t due;            /* the next thing that the last step left for later */

@@ -41,11 +41,19 @@ uint64_t soft_now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* The time of this step; the clock is read only in steps that need it. */
+/* By the NIC's own clock, which never goes back. */
+static void set_time(struct dv_device *nic, uint64_t now_ns)
+{
+	uint64_t ns = now_ns - nic->behind_ns;
+
+	nic->step_ns = nic->last_ns = ns > nic->last_ns ? ns : nic->last_ns;
+}
+
+/* The time of this step; read only in steps that need it, and once for NICs stepped together. */
 uint64_t soft_step_ns(struct dv_device *nic)
 {
 	if (!nic->step_ns)
-		nic->step_ns = nic->clock ? *nic->clock : soft_now_ns();
+		set_time(nic, nic->clock ? *nic->clock : soft_now_ns());
 	return nic->step_ns;
 }
 
@@ -59,11 +67,19 @@ void soft_blame(struct dv_device *nic, uint64_t *counter, const char *format, ..
 	va_end(arguments);
 }
 
-static uint64_t soft_due_ns(const struct dv_device *nic)
+/* By its own clock. */
+static uint64_t due_ns(const struct dv_device *nic)
 {
 	uint64_t due = nic->model.due;
 
 	return due == UINT64_MAX ? due : (due + SOFT_TICKS_NS - 1) / SOFT_TICKS_NS;
+}
+
+static uint64_t soft_due_ns(const struct dv_device *nic)
+{
+	uint64_t ns = due_ns(nic);
+
+	return ns == UINT64_MAX ? ns : ns + nic->behind_ns;
 }
 
 /* ---- a step ---------------------------------------------------------------------------------- */
@@ -171,7 +187,7 @@ static unsigned step_locked(struct dv_device *nic)
 			soft_busy(qp);
 	}
 	soft_world_release(nic);
-	nic->idle_until = soft_due_ns(nic);
+	nic->idle_until = due_ns(nic);
 	if (nic->retrying || count != UINT32_MAX || (nic->busy_count && !nic->model.on))
 		nic->idle_until = 0;
 	if (nic->tx_any)
@@ -201,7 +217,6 @@ static bool nothing_to_do(struct dv_device *nic)
 
 	if (nic->hooks || nic->tcp)
 		return false;
-	nic->step_ns = 0;
 	if (nic->idle_until != UINT64_MAX && nic->idle_until <= soft_step_ns(nic))
 		return false;
 	for (uint32_t from = 0; from < bell_count; from += SOFT_BELLS_BLOCK)
@@ -210,10 +225,14 @@ static bool nothing_to_do(struct dv_device *nic)
 	return true;
 }
 
-static unsigned soft_step(struct dv_device *nic)
+/* `now_ns`: the time that this NIC may take for its own, and leaves for the next; 0: to be read. */
+static unsigned step(struct dv_device *nic, uint64_t *now_ns)
 {
 	unsigned work;
 
+	nic->step_ns = 0;
+	if (*now_ns && !nic->clock)
+		set_time(nic, *now_ns);
 	if (nothing_to_do(nic))
 		return 0;
 	/*
@@ -224,7 +243,27 @@ static unsigned soft_step(struct dv_device *nic)
 	pthread_mutex_lock(&nic->lock);
 	work = nic->fault.slow > 1 && !nic->model.on ? step_slowly(nic) : step_locked(nic);
 	pthread_mutex_unlock(&nic->lock);
+	/* Moving bytes takes long. */
+	*now_ns = 0;
+	if (nic->step_ns && !nic->step_bytes && !nic->clock)
+		*now_ns = nic->step_ns + nic->behind_ns;
 	return work;
+}
+
+static unsigned soft_step_all(struct dv_device *const *nics, unsigned count)
+{
+	uint64_t now_ns = 0;
+	unsigned work = 0;
+
+	for (unsigned i = 0; i < count; i++)
+		work += step(nics[i], &now_ns);
+	return work;
+}
+
+static void soft_leave_out(struct dv_device *const *nics, unsigned count, uint64_t ns)
+{
+	for (unsigned i = 0; i < count; i++)
+		nics[i]->behind_ns += ns;
 }
 
 static bool soft_needs_step(const struct dv_device *nic)
@@ -240,7 +279,7 @@ static void *run(void *argument)
 	long sleep_ns = SLEEP_MIN_NS;
 
 	while (!dv_hint_load(&nic->stop)) {
-		if (soft_step(nic)) {
+		if (soft_step_all(&nic, 1)) {
 			idle = 0;
 			sleep_ns = SLEEP_MIN_NS;
 			continue;
@@ -382,7 +421,8 @@ const struct dv_ops dv_soft_ops = {
 	.open = soft_open,
 	.close = soft_close,
 	.attributes = soft_attributes,
-	.step = soft_step,
+	.step_all = soft_step_all,
+	.leave_out = soft_leave_out,
 	.needs_step = soft_needs_step,
 	.due_ns = soft_due_ns,
 	.mr_register = soft_mr_register,

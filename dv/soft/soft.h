@@ -287,6 +287,8 @@ struct dv_device {
 	/* time */
 	uint64_t steps;
 	uint64_t step_ns;      /* now, read at most once a step; 0: not read yet */
+	uint64_t last_ns;      /* of the last step that read it */
+	uint64_t behind_ns;    /* its clock, of CLOCK_MONOTONIC: dv_leave_out() */
 	const uint64_t *clock; /* tests: what time it is; NULL: CLOCK_MONOTONIC */
 	uint64_t step_bytes;
 	bool faulty;           /* some fault is set */

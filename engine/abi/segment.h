@@ -25,7 +25,7 @@
 #include "engine/abi/map.h"
 #include "engine/abi/op.h"
 
-#define ABI_VERSION 3u
+#define ABI_VERSION 4u
 #define ATTACH_MAGIC 0x50434131u  /* "PCA1" */
 #define STATUS_MAGIC 0x50435331u  /* "PCS1" */
 #define CHANNEL_MAGIC 0x50434331u /* "PCC1" */
@@ -85,6 +85,11 @@ struct status_segment {
 		alignas(64) uint32_t sleeps;
 	} rail[RAILS_MAX];
 	struct map_shared map;
+	/* owner: the poll core whose first rail it is; by how much the clock of the modelled ports
+	 * is behind CLOCK_MONOTONIC: model.own_time, and 0 otherwise */
+	struct {
+		alignas(64) uint64_t behind_ns;
+	} clock[RAILS_MAX];
 };
 static_assert(offsetof(struct status_segment, rail) % 64 == 0, "sleep flags: a line each");
 static_assert(offsetof(struct status_segment, map) ==

@@ -226,6 +226,7 @@ static void report_poll_core(struct json *j, const struct control *control, unsi
 	json_count(j, "age_ns", r.age_ns);
 	json_count(j, "busy_ns", r.busy_ns);
 	json_count(j, "spin_ns", r.spin_ns);
+	json_count(j, "nic_ns", r.nic_ns);
 	json_count(j, "gaps_over_10us", r.gaps_long);
 	json_count(j, "gap_worst_ns", r.gap_worst_ns);
 	json_open(j, "gaps_from_ns", "{"); /* the shortest of each kind: how many */

@@ -15,6 +15,7 @@ struct gaps {
 	alignas(64) uint64_t last; /* counter at the end of the last turn; 0: it rested since */
 	uint64_t busy_ticks;       /* in turns that did something */
 	uint64_t spin_ticks;       /* in turns that did not */
+	uint64_t nic_ticks;        /* of the busy ones, in software NICs that did something */
 	/* owner: poll core; a turn writes one of them, the same one or two nearly always */
 	alignas(64) uint64_t bucket[GAP_BUCKETS];
 };
@@ -46,6 +47,11 @@ static inline uint64_t gap_turn(struct gaps *gaps, uint64_t ticks, bool worked)
 	ns = clock_ticks_ns(span);
 	shm_count(&gaps->bucket[gap_bucket(ns)], 1);
 	return ns;
+}
+
+static inline void gap_nics(struct gaps *gaps, uint64_t span)
+{
+	shm_count(&gaps->nic_ticks, span);
 }
 
 /* The thread gave its core away of its own will. */

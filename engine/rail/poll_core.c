@@ -26,6 +26,30 @@
 #define REST_SLEEP_NS 100000000u
 #define REST_BLOCKED_NS 1000000u /* a client's done ring is full: it says nothing on emptying it */
 
+static void leave_out(struct poll_core *core, uint64_t ns)
+{
+	const struct rail_options *o = &core->rail[0]->options;
+	uint64_t *behind_ns = &o->status->clock[o->index].behind_ns;
+
+	dv_leave_out(core->nic, core->nics, ns);
+	shm_store64(behind_ns, *behind_ns + ns);
+}
+
+/* What a port does beside its core, a software NIC does on it: how long is told apart. */
+static unsigned step_nics(struct poll_core *core)
+{
+	uint64_t from = clock_ticks(), span;
+	unsigned work = dv_step_all(core->nic, core->nics);
+
+	if (!work)
+		return 0;
+	span = clock_ticks() - from;
+	gap_nics(&core->gaps, span);
+	if (unlikely(core->options.leave_out_nics))
+		leave_out(core, clock_ticks_ns(span));
+	return work;
+}
+
 unsigned poll_turn(struct poll_core *core)
 {
 	unsigned work = 0, running = 0;
@@ -38,12 +62,12 @@ unsigned poll_turn(struct poll_core *core)
 		if (i + 1 < core->rails)
 			rail_expect(core->rail[i + 1]);
 		work += rail_step(rail);
-		if (rail->device_steps)
-			work += dv_step(rail->options.device);
 		rail_wake(rail);
 		running += !rail->stopped;
 	}
 	core->running = running;
+	if (core->nics)
+		work += step_nics(core);
 	return work;
 }
 
@@ -88,9 +112,8 @@ static uint64_t devices_due_ns(const struct poll_core *core)
 {
 	uint64_t due_ns = UINT64_MAX;
 
-	for (unsigned i = 0; i < core->rails; i++) {
-		const struct rail *rail = core->rail[i];
-		uint64_t ns = rail->device_steps ? dv_due_ns(rail->options.device) : UINT64_MAX;
+	for (unsigned i = 0; i < core->nics; i++) {
+		uint64_t ns = dv_due_ns(core->nic[i]);
 
 		due_ns = ns < due_ns ? ns : due_ns;
 	}
@@ -239,6 +262,15 @@ static void *poll_main(void *argument)
 	return NULL;
 }
 
+void poll_core_set(struct poll_core *core, struct rail *const *rails, unsigned count)
+{
+	memcpy(core->rail, rails, count * sizeof(rails[0]));
+	core->rails = core->running = count;
+	for (unsigned i = 0; i < count; i++)
+		if (rails[i]->device_steps)
+			core->nic[core->nics++] = rails[i]->options.device;
+}
+
 int poll_core_start(const struct poll_core_options *options, struct rail *const *rails,
 	unsigned count, struct poll_core **ret_core)
 {
@@ -251,8 +283,7 @@ int poll_core_start(const struct poll_core_options *options, struct rail *const 
 	if (!core)
 		return -ENOMEM;
 	memset(core, 0, sizeof(*core));
-	memcpy(core->rail, rails, count * sizeof(rails[0]));
-	core->rails = core->running = count;
+	poll_core_set(core, rails, count);
 	core->options = *options;
 	core->started_ns = clock_now_ns();
 	error = pthread_create(&core->thread, NULL, poll_main, core);
@@ -290,5 +321,6 @@ void poll_core_report(const struct poll_core *core, struct poll_core_report *ret
 	ret->gap_worst_ns = shm_load64(&counter[COUNTER_poll_gap_worst_ns]);
 	ret->busy_ns = long_ns(&core->gaps.busy_ticks);
 	ret->spin_ns = long_ns(&core->gaps.spin_ticks);
+	ret->nic_ns = long_ns(&core->gaps.nic_ticks);
 	ret->age_ns = clock_now_ns() - core->started_ns;
 }

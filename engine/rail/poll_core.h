@@ -21,13 +21,16 @@ struct poll_core {
 	struct gaps gaps;
 	/* read-only once the thread runs */
 	alignas(64) struct rail *rail[RAILS_MAX];
-	unsigned rails;
+	struct dv_device *nic[RAILS_MAX]; /* software NICs that run in this thread */
+	unsigned rails, nics;
 	struct poll_core_options options;
 	uint64_t started_ns;
 	pthread_t thread;
 };
 static_assert(offsetof(struct poll_core, gaps) == 64, "what every turn writes is two lines");
 
+/* poll_core_start() does it: which rails, and which of their NICs want steps. */
+void poll_core_set(struct poll_core *core, struct rail *const *rails, unsigned count);
 /* Steps every rail once, and the software NICs that want it. Returns how much was done. */
 unsigned poll_turn(struct poll_core *core);
 /* After a fruitless turn: spins, yields, naps or sleeps. */

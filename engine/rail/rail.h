@@ -44,6 +44,7 @@ struct poll_core_options {
 	int core;         /* -1: not pinned */
 	bool busy;        /* never sleeps */
 	uint64_t spin_ns; /* adaptive: idle time before it sleeps */
+	bool leave_out_nics; /* software NICs' clocks stand still while they run: model.own_time */
 };
 
 /* Starts a thread that steps these rails, 1 to RAILS_MAX, until each has stopped. 0 or -errno. */
@@ -64,6 +65,7 @@ struct poll_core_report {
 	uint64_t gap_worst_ns;
 	uint64_t busy_ns;           /* turns that did something ... */
 	uint64_t spin_ns;           /* ... that did not; the rest of the time it rested */
+	uint64_t nic_ns;            /* of busy_ns: in software NICs, which a port does by itself */
 	uint64_t age_ns;            /* since poll_core_start() */
 };
 /* Any thread; values may be a moment old. */

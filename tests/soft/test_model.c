@@ -373,6 +373,50 @@ static void the_tcp_link_is_modelled_too(void **state)
 	shut();
 }
 
+/* But what they have left to send takes so much longer. */
+static void a_single_packet_passes_longer_answers(void **state)
+{
+	struct dv_model model = plain();
+
+	(void)state;
+	model.move_bytes = false;
+	open_model(&model);
+	read_many(0, 2, 1000000); /* 20 us each */
+	read_at(1, 0, 4096, 0);   /* 81.92 ns */
+	read_at(1, 0, 4096, 0);
+	dv_ring(a.sqs[1]);
+	assert_int_equal(by(1000000), 0);
+	expect_at(1, 1000000 + RTT_NS + 82);
+	expect_at(2, 1000000 + RTT_NS + 164);
+	read_at(1, 0, 1000000, 0);
+	dv_ring(a.sqs[1]);
+	expect_at(3, 1000000 + RTT_NS + 20000);
+	expect_at(4, 1000000 + RTT_NS + 40000);
+	expect_at(5, 1000000 + RTT_NS + 60164); /* behind all of them */
+	shut();
+}
+
+/* What a port beside the core would not have taken. */
+static void time_may_be_left_out(void **state)
+{
+	struct dv_model model = plain();
+
+	(void)state;
+	open_model(&model);
+	read_many(0, 1, 100000);
+	assert_int_equal(by(1000000), 0);
+	dv_leave_out(&a.device, 1, 700);
+	assert_true(dv_due_ns(a.device) == 1000000 + RTT_NS + 2000 + 700);
+	expect_at(1, 1000000 + RTT_NS + 2000 + 700);
+	/* Its clock never goes back: what starts now starts where it stood. */
+	dv_leave_out(&a.device, 1, 4000);
+	read_many(0, 1, 100000);
+	assert_int_equal(by(now + 100), 1);
+	assert_true(dv_due_ns(a.device) == now - 100 + RTT_NS + 2000 + 4000);
+	expect_at(2, now - 100 + RTT_NS + 2000 + 4000);
+	shut();
+}
+
 static void a_model_that_makes_no_sense_is_refused(void **state)
 {
 	struct dv_options options = {.name = "soft", .numa_node = -1};
@@ -409,6 +453,8 @@ int main(void)
 		cmocka_unit_test(an_error_ends_what_was_under_way_at_once),
 		cmocka_unit_test(memory_of_another_node_is_farther_and_slower),
 		cmocka_unit_test(the_tcp_link_is_modelled_too),
+		cmocka_unit_test(a_single_packet_passes_longer_answers),
+		cmocka_unit_test(time_may_be_left_out),
 		cmocka_unit_test(a_model_that_makes_no_sense_is_refused),
 	};
 

@@ -151,7 +151,7 @@ static void *run(void *argument)
 	setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE);
 	prctl(PR_SET_TIMERSLACK, 1000ul);
 	while (!dv_hint_load(&device->stop)) {
-		if (device->nic->ops->step(device->nic)) {
+		if (device->nic->ops->step_all(&device->nic, 1)) {
 			idle = 0;
 			continue;
 		}

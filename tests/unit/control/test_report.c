@@ -73,7 +73,8 @@ void poll_core_report(const struct poll_core *core, struct poll_core_report *ret
 {
 	assert_ptr_equal(core, &loop);
 	*ret = (struct poll_core_report){.gaps = {[3] = 1ull << 40}, .gaps_long = 5,
-		.gap_worst_ns = 6, .busy_ns = 7, .spin_ns = 8, .age_ns = 9};
+		.gap_worst_ns = 6, .busy_ns = 7, .spin_ns = 8, .nic_ns = 4,
+		.age_ns = 9};
 }
 
 uint64_t gap_bucket_ns(unsigned bucket)
@@ -161,7 +162,7 @@ static void a_report_says_what_tools_ask_for(void **state)
 	check(text, "r[\"rails\"][0][\"in_flight\"]==9 and "
 		    "r[\"rails\"][0][\"counters\"][\"ops_invalid\"]==1");
 	check(text, "[p.pop(\"gaps_from_ns\")[\"300\"]==2**40 and p==dict(rails=1,age_ns=9,"
-		    "busy_ns=7,spin_ns=8,gaps_over_10us=5,gap_worst_ns=6) for p in "
+		    "busy_ns=7,spin_ns=8,nic_ns=4,gaps_over_10us=5,gap_worst_ns=6) for p in "
 		    "r[\"poll_cores\"]]==[True]");
 	check(text, "r[\"shard\"].keys()=={\"entries\",\"capacity\",\"dropped\"}");
 	free(text);

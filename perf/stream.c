@@ -7,7 +7,8 @@
  *
  *   stream --page-bytes N --batch N --in-flight N --threads N --seconds S --pages N [--verify]
  *
- * One batch in flight: a batch alone; its time is the latency. Prints one line of JSON. Exit
+ * One batch in flight: a batch alone; its time is the latency. Prints one line of JSON, where
+ * model_* is by the clock of the modelled ports (model.own_time; else the same). Exit
  * status: 1 when a page was wrong with --verify (one page a batch is compared); misses are counted.
  */
 #include <errno.h>
@@ -16,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/client/client.h"
 #include "tools/common.h"
 
 #define IN_FLIGHT_MAX 64u
@@ -42,9 +44,10 @@ struct client {
 		struct pc_batch *handle;
 		uint64_t first; /* page */
 		uint64_t from;  /* when */
+		uint64_t behind; /* as it was then */
 	} flight[IN_FLIGHT_MAX];
-	uint64_t next, done, misses, wrong, took_ns;
-	struct histogram latency;
+	uint64_t next, done, misses, wrong, took_ns, behind_ns;
+	struct histogram latency, model; /* by this machine's clock, by the modelled ports' */
 	pthread_t thread;
 };
 
@@ -110,9 +113,25 @@ static void forget(struct pc *far)
 	client_close(&c);
 }
 
+/* How far the clock of modelled ports is behind ours: it stands still while they are simulated. */
+static uint64_t behind(const struct client *c)
+{
+	const struct status_segment *status = c->pc->session->status;
+	uint64_t ns = 0, clocks = 0;
+
+	for (uint32_t r = 0; r < status->rails; r++) {
+		uint64_t one = shm_load64(&status->clock[r].behind_ns);
+
+		ns += one;
+		clocks += one != 0;
+	}
+	return clocks ? ns / clocks : 0;
+}
+
 static void submit(struct client *c, unsigned slot)
 {
 	c->flight[slot].first = c->next;
+	c->flight[slot].behind = behind(c);
 	c->flight[slot].from = now_ns();
 	if (pc_submit_get(c->channel, c->page + c->next, options.batch, TIMEOUT_MS,
 		    c->result + c->next, &c->flight[slot].handle))
@@ -124,7 +143,11 @@ static void settle(struct client *c, unsigned slot)
 {
 	uint64_t first = c->flight[slot].first, one = first + c->done % options.batch;
 
-	histogram_add(&c->latency, now_ns() - c->flight[slot].from);
+	uint64_t took = now_ns() - c->flight[slot].from;
+	uint64_t stood = behind(c) - c->flight[slot].behind;
+
+	histogram_add(&c->latency, took);
+	histogram_add(&c->model, took > stood ? took - stood : 0);
 	for (uint64_t i = first; i < first + options.batch; i++)
 		c->misses += c->result[i] != PC_HIT;
 	if (options.verify && c->result[one] == PC_HIT)
@@ -141,6 +164,8 @@ static void stream(struct client *c, double seconds)
 
 	c->done = c->misses = c->wrong = 0;
 	memset(&c->latency, 0, sizeof(c->latency));
+	memset(&c->model, 0, sizeof(c->model));
+	c->behind_ns = behind(c);
 	for (unsigned i = 0; i < options.in_flight; i++)
 		submit(c, i);
 	while (now_ns() < end) {
@@ -150,6 +175,7 @@ static void stream(struct client *c, double seconds)
 		slot = slot + 1 < options.in_flight ? slot + 1 : 0;
 	}
 	c->took_ns = now_ns() - start;
+	c->behind_ns = behind(c) - c->behind_ns;
 	for (unsigned i = 0; i < options.in_flight; i++)
 		pc_wait(c->flight[i].handle);
 }
@@ -179,22 +205,28 @@ static void client_open(struct client *c, struct pc *near)
 static int report(struct client *clients)
 {
 	json_object *o = json_object_new_object();
-	struct histogram latency = {0};
+	struct histogram latency = {0}, model = {0};
 	uint64_t misses = 0, wrong = 0;
-	double rate = 0;
+	double rate = 0, model_rate = 0;
 
 	for (unsigned i = 0; i < options.threads; i++) {
 		struct client *c = &clients[i];
 
 		rate += (double)(c->done - c->misses) * 1e9 / (double)c->took_ns;
+		model_rate += (double)(c->done - c->misses) * 1e9 /
+			      (double)(c->took_ns - c->behind_ns);
 		misses += c->misses;
 		wrong += c->wrong;
 		histogram_merge(&latency, &c->latency);
+		histogram_merge(&model, &c->model);
 	}
 	add_real(o, "pages_per_s", rate);
 	add_real(o, "gbps", rate * (double)options.page_bytes / 1e9);
 	add_real(o, "p50_us", histogram_us(&latency, 0.5));
 	add_real(o, "p99_us", histogram_us(&latency, 0.99));
+	add_real(o, "model_pages_per_s", model_rate);
+	add_real(o, "model_p50_us", histogram_us(&model, 0.5));
+	add_real(o, "model_p99_us", histogram_us(&model, 0.99));
 	add_number(o, "batches", latency.total);
 	add_number(o, "misses", misses);
 	add_number(o, "wrong", wrong);

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A virtual environment under build/ with CPU torch, and SGLang's versions beside it, from PyPI.
 
-    environment.py [VERSION]...     makes what is missing; prints a line for each version
+    environment.py [VERSION]...     makes what is missing; prints a line for each version; exit 77
+                                    when there is none
 
-SGLang comes without its dependencies; requirements.txt has those its cache modules import.
+SGLang comes without its dependencies; requirements.txt has those its cache modules import. Nothing
+is compiled to bytecode ahead: of some ten thousand files a few thousand are ever imported.
 """
 
 import fcntl
@@ -19,6 +21,7 @@ FOLDER = os.path.join(os.path.dirname(os.path.dirname(HERE)), "build", "sglang")
 PYTHON = os.path.join(FOLDER, "venv", "bin", "python")
 REQUIREMENTS = os.path.join(HERE, "requirements.txt")
 TORCH = "torch==2.13.0"
+PIP = "pip==26.3"  # that of Python 3.11 takes more than twice as long to look through PyPI
 # SGLang's version -> the transformers it was made for, and the hub client that goes with it.
 VERSIONS = {
     "0.5.6": ("transformers==4.57.1", "huggingface_hub==0.36.2"),
@@ -44,7 +47,7 @@ def run(what, *command):
 
 def pip(what, *arguments):
     return run(what, PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
-               "--no-deps", *arguments)
+               "--no-deps", "--no-compile", *arguments)
 
 
 def torch_is_for_cpu():
@@ -77,42 +80,52 @@ def finish(folder, mark):
 def make_venv():
     folder = os.path.join(FOLDER, "venv")
     with open(REQUIREMENTS, encoding="utf-8") as file:
-        mark = stamp(TORCH, file.read(), sys.version)
+        mark = stamp(PIP, TORCH, file.read(), sys.version)
     if complete(folder, mark):
         return
     shutil.rmtree(folder, ignore_errors=True)
     run("making a virtual environment (python3-venv)", sys.executable, "-m", "venv", folder)
+    pip("pip", PIP)
     torch_is_for_cpu()
     pip("torch", TORCH)
     pip("SGLang's dependencies", "-r", REQUIREMENTS)
     finish(folder, mark)
 
 
-def make_version(version):
-    folder = os.path.join(FOLDER, version)
-    mark = stamp(version, *VERSIONS[version], sys.version)
+def make_folder(*packages):
+    """A folder with these packages and no others."""
+    folder = os.path.join(FOLDER, "+".join(packages))
+    mark = stamp(*packages, sys.version)
     if not complete(folder, mark):
         shutil.rmtree(folder, ignore_errors=True)
-        pip(f"SGLang {version}", "--target", folder, f"sglang=={version}", *VERSIONS[version])
+        pip(" and ".join(packages), "--target", folder, *packages)
         finish(folder, mark)
     return folder
 
 
 def prepare(version):
-    """The folder of SGLang's version, for PYTHONPATH; Missing says why there is none."""
+    """SGLang's version and what goes with it, for PYTHONPATH; Missing says why there is none."""
     os.makedirs(FOLDER, exist_ok=True)
     with open(os.path.join(FOLDER, ".lock"), "w", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
             make_venv()
-            return make_version(version)
+            return os.pathsep.join([make_folder(f"sglang=={version}"),
+                                    make_folder(*VERSIONS[version])])
         except subprocess.TimeoutExpired as error:
             raise Missing(f"{error.cmd[0]} did not end in {error.timeout} s") from error
 
 
-if __name__ == "__main__":
+def main():
+    missing = 0
     for name in sys.argv[1:] or VERSIONS:
         try:
             print(name, prepare(name))
         except Missing as why:
             print(name, "missing:", why)
+            missing += 1
+    return 77 if missing == len(sys.argv[1:] or VERSIONS) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

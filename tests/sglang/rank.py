@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One tensor-parallel rank: SGLang's own HiCacheController and host pools on the CPU, unmodified.
+"""Tensor-parallel ranks: SGLang's own HiCacheController and host pools on the CPU, unmodified.
 
-    python rank.py JSON     answers one JSON line for each JSON line on its standard input
+    python rank.py JSON     a process for each rank; exit 0 when all of them did
 
-The JSON has tp_rank, tp_size and rendezvous (a file). Requests: make (pool: mha or mla, layout,
+The JSON has for each rank tp_rank, tp_size, rendezvous (a file), errors (a file) and socket (its
+number), over which one JSON line answers each JSON line. Requests: make (pool: mha or mla, layout,
 page_size, shm, pages, extra: the extra config as on SGLang's command line), then write, read,
-flush, counts, detach, attach; make again begins anew.
+flush, counts, detach, attach; make again begins anew. SGLang is imported once and ranks are forked:
+importing takes many times as long as what is tested.
 """
 
 import inspect
 import json
 import os
+import socket
 import sys
 import threading
 import time
@@ -223,21 +226,47 @@ class Rank:
         return self.started()
 
 
-def main():
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what SGLang prints is no answer
+def serve(plan, lines):
+    """The life of a rank; returns its exit status."""
+    def say(answer):
+        lines.write(json.dumps(answer) + "\n")
+        lines.flush()
+
     try:
-        rank = Rank(json.loads(sys.argv[1]))
-        print(json.dumps({"ready": True}), file=answers)
-        for line in sys.stdin:
+        rank = Rank(plan)
+        say({"ready": True})
+        for line in lines:
             request = json.loads(line)
-            print(json.dumps(getattr(rank, request.pop("do"))(**request)), file=answers)
+            say(getattr(rank, request.pop("do"))(**request))
         rank.close()
     except Exception:  # pylint: disable=broad-except
-        print(json.dumps({"failed": traceback.format_exc()}), file=answers)
-        os._exit(1)
-    os._exit(0)  # SGLang's daemon threads wait for nobody
+        say({"failed": traceback.format_exc()})
+        return 1
+    return 0
+
+
+def fork(plan, sockets):
+    """A rank that holds its own socket and nobody else's: who waits for it sees its end."""
+    pid = os.fork()
+    if pid:
+        return pid
+    errors = os.open(plan["errors"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(errors, 1)
+    os.dup2(errors, 2)
+    mine = sockets.pop(plan["socket"])
+    for other in sockets.values():
+        other.close()
+    os._exit(serve(plan, mine.makefile("rw")))  # SGLang's daemon threads wait for nobody
+
+
+def main():
+    plans = json.loads(sys.argv[1])
+    sockets = {plan["socket"]: socket.socket(fileno=plan["socket"]) for plan in plans}
+    ranks = [fork(plan, sockets) for plan in plans]
+    for each in sockets.values():
+        each.close()
+    return max(os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]) != 0 for rank in ranks)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

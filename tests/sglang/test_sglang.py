@@ -9,6 +9,7 @@ PyPI or a CPU build of torch is not to be had.
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ import environment  # noqa: E402
 import harness  # noqa: E402
 
 VERSION = "0.5.18"
+SGLANG = ""  # its folders
 PAGES = 200
 PACKAGE = os.path.join(harness.BUILD, "engine/client/python")
 
@@ -29,25 +31,27 @@ def version():
 
 
 class Host:
-    """The scheduler processes of one host."""
+    """The scheduler processes of one host; `ranks` has a stream to each."""
 
-    def __init__(self, folder, name, socket, ranks=2):
-        self.ranks, self.socket = [], socket
+    def __init__(self, folder, name, engine_socket, ranks=2):
+        self.engine_socket, self.ranks, self.plans = engine_socket, [], []
         self.errors = os.path.join(folder, name + ".err")
+        self.theirs = []
         for rank in range(ranks):
-            plan = {"tp_rank": rank, "tp_size": ranks,
-                    "rendezvous": os.path.join(folder, name + ".rendezvous")}
-            with open(self.errors, "ab") as errors:
-                self.ranks.append(subprocess.Popen(
-                    [environment.PYTHON, os.path.join(HERE, "rank.py"), json.dumps(plan)],
-                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
-                    env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(
-                        [os.path.join(environment.FOLDER, VERSION), PACKAGE])}))
+            ours, theirs = socket.socketpair()
+            self.ranks.append(ours.makefile("rw"))
+            ours.close()
+            self.theirs.append(theirs)
+            self.plans.append({"tp_rank": rank, "tp_size": ranks, "socket": theirs.fileno(),
+                               "rendezvous": os.path.join(folder, name + ".rendezvous"),
+                               "errors": self.errors})
 
     def answer(self, rank):
-        line = rank.stdout.readline()
-        with open(self.errors, encoding="utf-8", errors="replace") as file:
-            log = file.read()[-3000:]
+        line = rank.readline()
+        log = ""
+        if os.path.exists(self.errors):
+            with open(self.errors, encoding="utf-8", errors="replace") as file:
+                log = file.read()[-3000:]
         if not line:
             raise AssertionError(f"a rank ended; its log ends:\n{log}")
         got = json.loads(line)
@@ -62,17 +66,30 @@ class Host:
     def do(self, what, **request):
         """All ranks at once, as schedulers do: some of it is collective."""
         for rank in self.ranks:
-            rank.stdin.write(json.dumps({"do": what, **request}) + "\n")
-            rank.stdin.flush()
+            rank.write(json.dumps({"do": what, **request}) + "\n")
+            rank.flush()
         return [self.answer(rank) for rank in self.ranks]
 
     def close(self):
         for rank in self.ranks:
-            rank.stdin.close()
-        codes = [rank.wait(60) for rank in self.ranks]
-        for rank in self.ranks:
-            rank.stdout.close()
-        return codes
+            rank.close()
+
+
+def start(hosts):
+    """The parent of all their ranks."""
+    env = {**os.environ, "CUDA_VISIBLE_DEVICES": "",
+           "PYTHONPATH": os.pathsep.join([SGLANG, PACKAGE])}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # versions have most of what they import in common
+    sockets = [theirs for host in hosts for theirs in host.theirs]
+    process = subprocess.Popen(
+        [environment.PYTHON, os.path.join(HERE, "rank.py"),
+         json.dumps([plan for host in hosts for plan in host.plans])],
+        env=env, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno() for theirs in sockets])
+    for theirs in sockets:
+        theirs.close()
+    for host in hosts:
+        host.ready()
+    return process
 
 
 class Controllers(unittest.TestCase):
@@ -84,24 +101,25 @@ class Controllers(unittest.TestCase):
         cls.engines = harness.cluster.Cluster(
             harness.BUILD, 2, pool_bytes="512MiB",
             settings=["engine.unsealed_memory=yes"]).start()
-        cls.hosts = [Host(cls.folder.name, f"host{i}", socket)
-                     for i, socket in enumerate(cls.engines.sockets)]
-        for host in cls.hosts:
-            host.ready()
+        cls.hosts = [Host(cls.folder.name, f"host{i}", engine_socket)
+                     for i, engine_socket in enumerate(cls.engines.sockets)]
+        cls.process = start(cls.hosts)
 
     @classmethod
     def tearDownClass(cls):
-        codes = [host.close() for host in cls.hosts]
+        for host in cls.hosts:
+            host.close()
+        status = cls.process.wait(300)
         stopped = cls.engines.stop()
         cls.folder.cleanup()
-        assert stopped and codes == [[0, 0], [0, 0]], (stopped, codes)
+        assert stopped and status == 0, (stopped, status)
 
     def make(self, pool, layout, page_size=4, v1=1, shm=False, **extra):
         for host in self.hosts:
             host.do("make", pool=pool, layout=layout, page_size=page_size, shm=shm, pages=256,
                     extra={"backend_name": "peercache", "module_path": "peercache.store",
                            "class_name": "PeerCacheStore", "interface_v1": v1,
-                           "engine_socket": host.socket, "engine_start": False, **extra})
+                           "engine_socket": host.engine_socket, "engine_start": False, **extra})
 
     def counted(self, host, v1):
         module = "observability.metrics_collector" if version() >= (0, 5, 10) else \
@@ -179,10 +197,10 @@ class Controllers(unittest.TestCase):
 
 
 def main():
-    global VERSION
+    global VERSION, SGLANG
     VERSION = sys.argv.pop(1)
     try:
-        environment.prepare(VERSION)
+        SGLANG = environment.prepare(VERSION)
     except environment.Missing as why:
         print(f"skipped: {why}")
         return 77

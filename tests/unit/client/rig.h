@@ -11,12 +11,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "tests/unit/client/fake.h"
 
 #define PAGE_BYTES 20480u
+#define PATIENCE_MS 20000u /* for an answer that comes: no machine is that slow */
 
 static struct fake fake;
 static struct pc *pc;
@@ -118,6 +120,13 @@ static inline enum pc_result exists_one(const char *name, unsigned timeout_ms)
 	assert_int_equal(pc_exists(ch, one_page(&o, name, NULL, 0), 1, timeout_ms, &result), 0);
 	return result;
 }
+
+/* Until the fake has seen it, or for long. */
+#define SEEN_SOON(field)                                                                           \
+	do {                                                                                       \
+		for (unsigned n_ = 0; n_ < PATIENCE_MS && !SEEN(field); n_++)                      \
+			usleep(1000);                                                              \
+	} while (0)
 
 static inline struct pc_counts counts(void)
 {

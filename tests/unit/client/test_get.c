@@ -19,7 +19,7 @@ static void a_page_of_another_node_lands_in_registered_memory(void **state)
 
 	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 1, PAGE_BYTES);
-	assert_int_equal(get_one("key-1", at + 100, PAGE_BYTES, 1000), PC_HIT);
+	assert_int_equal(get_one("key-1", at + 100, PAGE_BYTES, PATIENCE_MS), PC_HIT);
 	assert_true(same("key-1", at + 100, 0, PAGE_BYTES));
 	assert_int_equal(counts().hits_remote, 1);
 	assert_int_equal(counts().bytes_staged, 0);
@@ -32,7 +32,7 @@ static void a_page_lands_in_ordinary_memory_through_staging(void **state)
 
 	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, PAGE_BYTES);
-	assert_int_equal(get_one("key-1", at, PAGE_BYTES, 1000), PC_HIT);
+	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_HIT);
 	assert_true(same("key-1", at, 0, PAGE_BYTES));
 	assert_int_equal(counts().bytes_staged, PAGE_BYTES);
 	free(at);
@@ -71,7 +71,7 @@ static void a_page_is_scattered_to_many_segments(void **state)
 		page.key = name;
 		page.key_bytes = strlen(name);
 		page.segment_count = n;
-		assert_int_equal(pc_get(ch, &page, 1, 1000, &result), 0);
+		assert_int_equal(pc_get(ch, &page, 1, PATIENCE_MS, &result), 0);
 		assert_int_equal(result, PC_HIT);
 		for (unsigned s = 0; s < n; s++)
 			assert_true(same(name, segment[s].base, s * 40, 40));
@@ -89,7 +89,7 @@ static void a_page_partly_in_registered_memory_is_staged(void **state)
 
 	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, 200);
-	assert_int_equal(pc_get(ch, &page, 1, 1000, &result), 0);
+	assert_int_equal(pc_get(ch, &page, 1, PATIENCE_MS, &result), 0);
 	assert_int_equal(result, PC_HIT);
 	assert_true(same("key-1", at, 0, 100) && same("key-1", plain, 100, 100));
 	assert_int_equal(counts().bytes_staged, 200);
@@ -104,8 +104,8 @@ static void a_key_nobody_has_is_a_miss(void **state)
 		char name[32];
 
 		sprintf(name, "absent-%u", n);
-		assert_int_equal(get_one(name, at, sizeof(at), 1000), PC_MISS);
-		assert_int_equal(exists_one(name, 1000), PC_MISS);
+		assert_int_equal(get_one(name, at, sizeof(at), PATIENCE_MS), PC_MISS);
+		assert_int_equal(exists_one(name, PATIENCE_MS), PC_MISS);
 	}
 	assert_int_equal(counts().misses, 40);
 }
@@ -119,7 +119,7 @@ static void a_page_of_this_host_is_copied_without_a_rail(void **state)
 	(void)state;
 	fake_name_owned(&fake, "here", FAKE_SELF, &n, name);
 	fake_page(&fake, name, FAKE_SELF, 1, PAGE_BYTES);
-	assert_int_equal(get_one(name, at, PAGE_BYTES, 1000), PC_HIT);
+	assert_int_equal(get_one(name, at, PAGE_BYTES, PATIENCE_MS), PC_HIT);
 	assert_true(same(name, at, 0, PAGE_BYTES));
 	assert_int_equal(counts().hits_local, 1);
 	assert_int_equal(SEEN(reads), 0); /* the shard is here as well */
@@ -151,8 +151,8 @@ static void the_second_bucket_is_read_when_the_first_is_full(void **state)
 		for (uint32_t k = 0; k < FAKE_NODES; k++)
 			crowd(&key, k);
 		fake_page(&fake, name, FAKE_A, 0, sizeof(at));
-		assert_int_equal(exists_one(name, 1000), PC_HIT);
-		assert_int_equal(get_one(name, at, sizeof(at), 1000), PC_HIT);
+		assert_int_equal(exists_one(name, PATIENCE_MS), PC_HIT);
+		assert_int_equal(get_one(name, at, sizeof(at), PATIENCE_MS), PC_HIT);
 	}
 }
 
@@ -164,9 +164,9 @@ static void the_second_bucket_is_left_alone_when_the_first_has_room(void **state
 	(void)state;
 	do /* neither owner is this host */
 		fake_name_owned(&fake, "plain", FAKE_A, &n, name);
-	while (exists_one(name, 1000) != PC_MISS || SEEN(reads) == 0);
+	while (exists_one(name, PATIENCE_MS) != PC_MISS || SEEN(reads) == 0);
 	LET(reads, 0);
-	assert_int_equal(exists_one(name, 1000), PC_MISS);
+	assert_int_equal(exists_one(name, PATIENCE_MS), PC_MISS);
 	assert_int_equal(SEEN(reads), 1);
 }
 
@@ -176,10 +176,10 @@ static void a_known_location_needs_no_second_look(void **state)
 
 	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
-	assert_int_equal(exists_one("key-1", 1000), PC_HIT);
+	assert_int_equal(exists_one("key-1", PATIENCE_MS), PC_HIT);
 	assert_int_equal(counts().lookups, 1);
-	assert_int_equal(get_one("key-1", at, sizeof(at), 1000), PC_HIT);
-	assert_int_equal(exists_one("key-1", 1000), PC_HIT);
+	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_HIT);
+	assert_int_equal(exists_one("key-1", PATIENCE_MS), PC_HIT);
 	assert_int_equal(counts().lookups, 1);
 	assert_int_equal(counts().lookups_cached, 2);
 }
@@ -191,12 +191,12 @@ static void exists_looks_again_after_a_second(void **state)
 
 	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
-	assert_int_equal(exists_one("key-1", 1000), PC_HIT);
+	assert_int_equal(exists_one("key-1", PATIENCE_MS), PC_HIT);
 	nanosleep(&second, NULL);
-	assert_int_equal(exists_one("key-1", 1000), PC_HIT);
+	assert_int_equal(exists_one("key-1", PATIENCE_MS), PC_HIT);
 	assert_int_equal(counts().lookups, 2);
 	nanosleep(&second, NULL);
-	assert_int_equal(get_one("key-1", at, sizeof(at), 1000), PC_HIT);
+	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_HIT);
 	assert_int_equal(counts().lookups, 2);
 }
 
@@ -210,7 +210,9 @@ static void a_key_twice_in_a_batch_is_read_twice(void **state)
 	fake_page(&fake, "key-1", FAKE_A, 0, 1000);
 	one_page(&o[0], "key-1", at, 1000);
 	one_page(&o[1], "key-1", at + 2000, 1000);
-	assert_int_equal(pc_get(ch, (struct pc_page[]){o[0].page, o[1].page}, 2, 1000, result), 0);
+	assert_int_equal(pc_get(ch, (struct pc_page[]){o[0].page, o[1].page}, 2, PATIENCE_MS,
+				 result),
+		0);
 	assert_int_equal(result[0], PC_HIT);
 	assert_int_equal(result[1], PC_HIT);
 	assert_true(same("key-1", at, 0, 1000) && same("key-1", at + 2000, 0, 1000));
@@ -223,10 +225,9 @@ static void a_page_read_is_touched_once_a_second(void **state)
 	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
 	for (unsigned n = 0; n < 5; n++)
-		assert_int_equal(get_one("key-1", at, sizeof(at), 1000), PC_HIT);
-	assert_int_equal(exists_one("other", 1000), PC_MISS);
-	for (unsigned n = 0; n < 100 && !SEEN(touches); n++)
-		usleep(1000);
+		assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_HIT);
+	assert_int_equal(exists_one("other", PATIENCE_MS), PC_MISS);
+	SEEN_SOON(touches);
 	assert_int_equal(SEEN(touches), 1);
 }
 

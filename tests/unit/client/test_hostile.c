@@ -32,13 +32,13 @@ static void impossible_indices_end_the_session_and_nothing_else(void **state)
 		/* So many that some directory owner is another node, and each rail is used. */
 		for (unsigned k = 0; k < 64; k++) {
 			sprintf(name, "key-%u-%u", n, k);
-			result = set_one(name, from, sizeof(from), 1000);
+			result = set_one(name, from, sizeof(from), PATIENCE_MS);
 			if (result != PC_HIT)
 				break;
 		}
 		assert_int_equal(result, PC_GONE);
 		usleep(250000);
-		assert_int_equal(set_one(name, from, sizeof(from), 1000), PC_HIT);
+		assert_int_equal(set_one(name, from, sizeof(from), PATIENCE_MS), PC_HIT);
 	}
 }
 
@@ -50,7 +50,7 @@ static void answers_nobody_asked_for_are_ignored(void **state)
 
 	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
-	assert_int_equal(get_one("key-1", at, sizeof(at), 1000), PC_HIT);
+	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_HIT);
 	fake_lock(&fake);
 	for (unsigned k = 0; k < sizeof(cookie) / sizeof(cookie[0]); k++) {
 		struct op_done d = {.cookie = cookie[k], .status = OP_HIT};
@@ -62,7 +62,7 @@ static void answers_nobody_asked_for_are_ignored(void **state)
 		ring_publish(&fake.channel[0].ctl_done, 1);
 	}
 	fake_unlock(&fake);
-	assert_int_equal(get_one("key-1", at, sizeof(at), 1000), PC_HIT);
+	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_HIT);
 	assert_int_equal(ch->rail[0].in_flight + ch->rail[1].in_flight, 0);
 	assert_int_equal(ch->rail[0].bytes + ch->rail[1].bytes, 0);
 	assert_int_equal(ch->ctl_awaited, 0);
@@ -133,11 +133,11 @@ static void an_answer_that_comes_twice_answers_nothing_else(void **state)
 	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
 	fake_page(&fake, "key-2", FAKE_A, 0, sizeof(at));
-	assert_int_equal(exists_one("key-1", 1000), PC_HIT);
-	assert_int_equal(exists_one("key-2", 1000), PC_HIT);
+	assert_int_equal(exists_one("key-1", PATIENCE_MS), PC_HIT);
+	assert_int_equal(exists_one("key-2", PATIENCE_MS), PC_HIT);
 	pages_seen = 0;
 	LET(on_op, answer_the_first_twice);
-	assert_int_equal(get_one("key-1", at, sizeof(at), 1000), PC_HIT);
+	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_HIT);
 	assert_int_equal(get_one("key-2", at, sizeof(at), 100), PC_TIMEOUT);
 }
 
@@ -155,9 +155,9 @@ static void an_unknown_status_of_the_control_plane_is_no_hit(void **state)
 
 	(void)state;
 	LET(on_ctl, nonsense);
-	assert_int_equal(set_one("key-1", at, sizeof(at), 1000), PC_INVALID);
+	assert_int_equal(set_one("key-1", at, sizeof(at), PATIENCE_MS), PC_INVALID);
 	one_page(&o, "key-1", NULL, 0);
-	assert_int_equal(pc_remove(ch, &o.page, 1, 1000, &result), 0);
+	assert_int_equal(pc_remove(ch, &o.page, 1, PATIENCE_MS, &result), 0);
 	assert_int_equal(result, PC_INVALID);
 }
 
@@ -175,7 +175,7 @@ static void an_engine_that_refuses_is_not_asked_without_end(void **state)
 	start_ns = clock_now_ns();
 	while (elapsed_ms(start_ns) < 500)
 		assert_int_equal(exists_one("key-1", 100), PC_GONE);
-	assert_in_range(SEEN(hellos), 1, 3);
+	assert_in_range(SEEN(hellos), 1, 1 + (clock_now_ns() - start_ns) / REATTACH_NS);
 	LET(version, ABI_VERSION);
 }
 

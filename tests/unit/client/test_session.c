@@ -80,9 +80,9 @@ static void a_channel_may_serve_another_name_space(void **state)
 	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, 5000);
 	assert_int_equal(pc_channel_name_space(ch, "another model"), 0);
-	assert_int_equal(get_one("key-1", at, 5000, 1000), PC_MISS);
+	assert_int_equal(get_one("key-1", at, 5000, PATIENCE_MS), PC_MISS);
 	assert_int_equal(pc_channel_name_space(ch, NULL), 0);
-	assert_int_equal(get_one("key-1", at, 5000, 1000), PC_HIT);
+	assert_int_equal(get_one("key-1", at, 5000, PATIENCE_MS), PC_HIT);
 	assert_int_equal(pc_channel_name_space(NULL, NULL), -EINVAL);
 }
 
@@ -99,7 +99,7 @@ static void memory_of_the_callers_own_is_registered(void **state)
 	assert_int_equal(pc_memory_register(pc, at + 4096, 4096, fd, 1 << 20), -EEXIST);
 	assert_int_equal(pc_memory_register(pc, at + 4096, 4096, fd, 7), -EINVAL);
 	fake_page(&fake, "key-1", FAKE_A, 0, 5000);
-	assert_int_equal(get_one("key-1", at + 4000, 5000, 1000), PC_HIT);
+	assert_int_equal(get_one("key-1", at + 4000, 5000, PATIENCE_MS), PC_HIT);
 	assert_true(same("key-1", at + 4000, 0, 5000));
 	assert_int_equal(counts().bytes_staged, 0);
 	/* One byte past its end is another's. */
@@ -108,7 +108,7 @@ static void memory_of_the_callers_own_is_registered(void **state)
 	assert_int_equal(pc_memory_release(pc, at), 0);
 	assert_int_equal(pc_memory_release(pc, at), -ENOENT);
 	assert_int_equal(SEEN(regions_removed), 1);
-	assert_int_equal(get_one("key-1", at + 4000, 5000, 1000), PC_HIT);
+	assert_int_equal(get_one("key-1", at + 4000, 5000, PATIENCE_MS), PC_HIT);
 	assert_int_equal(counts().bytes_staged, 5000);
 	munmap(at, 2 << 20);
 	close(fd);
@@ -154,7 +154,8 @@ static void memory_in_use_is_not_released(void **state)
 
 static void *die_soon(void *context)
 {
-	usleep(100000);
+	SEEN_SOON(held_count);
+	usleep(100000); /* the other page is there */
 	fake_die(context);
 	return NULL;
 }
@@ -215,22 +216,22 @@ static void everything_comes_back_with_the_engine(void **state)
 	assert_int_equal(pc_memory_alloc(pc, 1 << 20, &at), 0);
 	assert_int_equal(pc_channel_open(pc, &second), 0);
 	fake_page(&fake, "key-1", FAKE_A, 0, 5000);
-	assert_int_equal(get_one("key-1", at, 5000, 1000), PC_HIT);
+	assert_int_equal(get_one("key-1", at, 5000, PATIENCE_MS), PC_HIT);
 	added = SEEN(regions_added);
 	fake_die(&fake);
-	assert_int_equal(get_one("key-1", at, 5000, 1000), PC_GONE);
+	assert_int_equal(get_one("key-1", at, 5000, PATIENCE_MS), PC_GONE);
 	/* Memory can be had meanwhile; it is registered later. */
 	fake_revive(&fake);
 	usleep(250000);
 	memset(at, 0, 5000);
-	assert_int_equal(get_one("key-1", at, 5000, 1000), PC_HIT);
+	assert_int_equal(get_one("key-1", at, 5000, PATIENCE_MS), PC_HIT);
 	assert_true(same("key-1", at, 0, 5000));
 	assert_int_equal(counts().bytes_staged, 0);
 	assert_int_equal(SEEN(regions_added), added + 1);
 	assert_true(pc_attached(pc));
 	pc_channel_close(ch);
 	ch = second; /* it finds the new session by itself */
-	assert_int_equal(get_one("key-1", at, 5000, 1000), PC_HIT);
+	assert_int_equal(get_one("key-1", at, 5000, PATIENCE_MS), PC_HIT);
 	assert_int_equal(SEEN(hellos), 2);
 }
 
@@ -245,11 +246,11 @@ static void memory_and_channels_can_be_had_without_an_engine(void **state)
 	assert_int_equal(pc_channel_open(pc, &second), 0);
 	pc_channel_close(ch);
 	ch = second;
-	assert_int_equal(exists_one("key-1", 1000), PC_GONE);
+	assert_int_equal(exists_one("key-1", PATIENCE_MS), PC_GONE);
 	fake_revive(&fake);
 	usleep(250000);
 	fake_page(&fake, "key-1", FAKE_A, 0, 5000);
-	assert_int_equal(get_one("key-1", at, 5000, 1000), PC_HIT);
+	assert_int_equal(get_one("key-1", at, 5000, PATIENCE_MS), PC_HIT);
 	assert_int_equal(counts().bytes_staged, 0);
 }
 
@@ -265,13 +266,13 @@ static void without_reattaching_an_engine_that_is_lost_stays_lost(void **state)
 	usleep(10000);
 	assert_int_equal(pc_open(&options, &pc), 0);
 	assert_int_equal(pc_channel_open(pc, &ch), 0);
-	assert_int_equal(exists_one("key-1", 1000), PC_MISS);
+	assert_int_equal(exists_one("key-1", PATIENCE_MS), PC_MISS);
 	fake_die(&fake);
 	usleep(LOOK_AROUND_NS / 1000);
-	assert_int_equal(exists_one("key-1", 1000), PC_GONE);
+	assert_int_equal(exists_one("key-1", PATIENCE_MS), PC_GONE);
 	fake_revive(&fake);
 	usleep(250000);
-	assert_int_equal(exists_one("key-1", 1000), PC_GONE);
+	assert_int_equal(exists_one("key-1", PATIENCE_MS), PC_GONE);
 	assert_false(pc_attached(pc));
 }
 
@@ -294,10 +295,10 @@ static void engines_that_come_and_go_leak_no_file(void **state)
 	for (unsigned n = 0; n < 4; n++) {
 		fake_die(&fake);
 		usleep(LOOK_AROUND_NS / 1000);
-		assert_int_equal(exists_one("key-1", 1000), PC_GONE);
+		assert_int_equal(exists_one("key-1", PATIENCE_MS), PC_GONE);
 		fake_revive(&fake);
 		usleep(250000);
-		assert_int_equal(exists_one("key-1", 1000), PC_MISS);
+		assert_int_equal(exists_one("key-1", PATIENCE_MS), PC_MISS);
 		fake_lock(&fake);
 		if (n == 0)
 			before = open_files();

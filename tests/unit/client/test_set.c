@@ -10,8 +10,8 @@ static void a_stored_page_is_read_back(void **state)
 
 	(void)state;
 	fill("key-1", from, sizeof(from));
-	assert_int_equal(set_one("key-1", from, sizeof(from), 1000), PC_HIT);
-	assert_int_equal(get_one("key-1", at, sizeof(at), 1000), PC_HIT);
+	assert_int_equal(set_one("key-1", from, sizeof(from), PATIENCE_MS), PC_HIT);
+	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_HIT);
 	assert_memory_equal(from, at, sizeof(at));
 	assert_int_equal(counts().sets, 1);
 	assert_int_equal(counts().bytes_written, sizeof(from));
@@ -32,9 +32,9 @@ static void segments_of_any_alignment_are_gathered(void **state)
 		fill("k", segment[s].base, (uint32_t)segment[s].bytes);
 		done += segment[s].bytes;
 	}
-	assert_int_equal(pc_set(ch, &page, 1, 1000, &result), 0);
+	assert_int_equal(pc_set(ch, &page, 1, PATIENCE_MS, &result), 0);
 	assert_int_equal(result, PC_HIT);
-	assert_int_equal(get_one("k", at, done, 1000), PC_HIT);
+	assert_int_equal(get_one("k", at, done, PATIENCE_MS), PC_HIT);
 	done = 0;
 	for (unsigned s = 0; s < 9; s++) {
 		assert_memory_equal(at + done, segment[s].base, segment[s].bytes);
@@ -50,9 +50,9 @@ static void a_page_that_is_somewhere_is_not_stored_again(void **state)
 
 	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(from));
-	assert_int_equal(set_one("key-1", from, sizeof(from), 1000), PC_HIT);
-	assert_int_equal(set_one("key-2", from, sizeof(from), 1000), PC_HIT);
-	assert_int_equal(set_one("key-2", from, sizeof(from), 1000), PC_HIT);
+	assert_int_equal(set_one("key-1", from, sizeof(from), PATIENCE_MS), PC_HIT);
+	assert_int_equal(set_one("key-2", from, sizeof(from), PATIENCE_MS), PC_HIT);
+	assert_int_equal(set_one("key-2", from, sizeof(from), PATIENCE_MS), PC_HIT);
 	assert_int_equal(counts().sets_already, 2);
 	assert_int_equal(SEEN(publishes), 1);
 }
@@ -67,7 +67,7 @@ static void a_key_twice_in_a_batch_is_stored_once(void **state)
 	(void)state;
 	for (unsigned k = 0; k < 4; k++)
 		pages[k] = *one_page(&o[k], k % 2 ? "odd" : "even", from, sizeof(from));
-	assert_int_equal(pc_set(ch, pages, 4, 1000, result), 0);
+	assert_int_equal(pc_set(ch, pages, 4, PATIENCE_MS, result), 0);
 	for (unsigned k = 0; k < 4; k++)
 		assert_int_equal(result[k], PC_HIT);
 	assert_int_equal(SEEN(publishes), 2);
@@ -87,7 +87,7 @@ static void a_batch_goes_round_the_rails(void **state)
 		sprintf(name, "key-%u", k);
 		pages[k] = *one_page(&o[k], name, from, sizeof(from));
 	}
-	assert_int_equal(pc_set(ch, pages, 64, 1000, result), 0);
+	assert_int_equal(pc_set(ch, pages, 64, PATIENCE_MS, result), 0);
 	for (unsigned k = 0; k < 64; k++) {
 		struct page_key key = fake_key(o[k].name), first = fake_key(o[0].name);
 
@@ -115,7 +115,7 @@ static void a_rail_without_room_is_passed_over(void **state)
 	(void)state;
 	first_refuse = 1;
 	LET(on_ctl, refuse_some);
-	assert_int_equal(set_one("key-1", from, sizeof(from), 1000), PC_HIT);
+	assert_int_equal(set_one("key-1", from, sizeof(from), PATIENCE_MS), PC_HIT);
 }
 
 static void without_room_anywhere_a_page_is_full_at_once_and_later_it_is_not(void **state)
@@ -133,7 +133,7 @@ static void without_room_anywhere_a_page_is_full_at_once_and_later_it_is_not(voi
 	assert_int_equal(ch->credits, 0);
 	LET(credits_left, 8);
 	usleep(50000);
-	assert_int_equal(set_one("key-1", from, sizeof(from), 1000), PC_HIT);
+	assert_int_equal(set_one("key-1", from, sizeof(from), PATIENCE_MS), PC_HIT);
 }
 
 static void what_the_credits_are_enough_for_is_stored(void **state)
@@ -152,7 +152,7 @@ static void what_the_credits_are_enough_for_is_stored(void **state)
 		sprintf(name, "key-%u", k);
 		pages[k] = *one_page(&o[k], name, from, sizeof(from));
 	}
-	assert_int_equal(pc_set(ch, pages, 8, 1000, result), 0);
+	assert_int_equal(pc_set(ch, pages, 8, PATIENCE_MS, result), 0);
 	for (unsigned k = 0; k < 8; k++) {
 		hit += result[k] == PC_HIT;
 		full += result[k] == PC_FULL;
@@ -191,11 +191,11 @@ static void idle_credits_make_room_for_another_size(void **state)
 	static unsigned char from[200000];
 
 	(void)state;
-	assert_int_equal(set_one("small", from, 1000, 1000), PC_HIT);
+	assert_int_equal(set_one("small", from, 1000, PATIENCE_MS), PC_HIT);
 	fake_lock(&fake);
 	LET(credits_left, 0);
 	fake_unlock(&fake);
-	assert_int_equal(set_one("large", from, 100000, 1000), PC_HIT);
+	assert_int_equal(set_one("large", from, 100000, PATIENCE_MS), PC_HIT);
 	assert_true(SEEN(returned) > 0);
 }
 
@@ -205,7 +205,7 @@ static void credits_are_given_back_when_the_channel_closes(void **state)
 	unsigned had = 0;
 
 	(void)state;
-	assert_int_equal(set_one("key-1", from, sizeof(from), 1000), PC_HIT);
+	assert_int_equal(set_one("key-1", from, sizeof(from), PATIENCE_MS), PC_HIT);
 	had = ch->credits;
 	assert_true(had > 0);
 	pc_channel_close(ch);
@@ -221,23 +221,23 @@ static void pages_of_impossible_size_are_invalid(void **state)
 	enum pc_result result;
 
 	(void)state;
-	assert_int_equal(set_one("key-1", from, (16u << 20) + 1, 1000), PC_INVALID);
-	assert_int_equal(set_one("key-1", from, SIZE_MAX, 1000), PC_INVALID);
-	assert_int_equal(pc_set(ch, &page, 1, 1000, &result), 0);
+	assert_int_equal(set_one("key-1", from, (16u << 20) + 1, PATIENCE_MS), PC_INVALID);
+	assert_int_equal(set_one("key-1", from, SIZE_MAX, PATIENCE_MS), PC_INVALID);
+	assert_int_equal(pc_set(ch, &page, 1, PATIENCE_MS, &result), 0);
 	assert_int_equal(result, PC_INVALID);
 	page.segments = &null;
-	assert_int_equal(pc_get(ch, &page, 1, 1000, &result), 0);
+	assert_int_equal(pc_get(ch, &page, 1, PATIENCE_MS, &result), 0);
 	assert_int_equal(result, PC_INVALID);
 	page.segments = &ok;
 	page.segment_count = SEGMENTS_MAX + 1;
-	assert_int_equal(pc_get(ch, &page, 1, 1000, &result), 0);
+	assert_int_equal(pc_get(ch, &page, 1, PATIENCE_MS, &result), 0);
 	assert_int_equal(result, PC_INVALID);
 	page.segment_count = 1;
 	page.key_bytes = 0;
-	assert_int_equal(pc_exists(ch, &page, 1, 1000, &result), 0);
+	assert_int_equal(pc_exists(ch, &page, 1, PATIENCE_MS, &result), 0);
 	assert_int_equal(result, PC_INVALID);
 	page.key_bytes = KEY_BYTES_MAX + 1;
-	assert_int_equal(pc_exists(ch, &page, 1, 1000, &result), 0);
+	assert_int_equal(pc_exists(ch, &page, 1, PATIENCE_MS, &result), 0);
 	assert_int_equal(result, PC_INVALID);
 }
 
@@ -256,7 +256,7 @@ static void one_bad_page_does_not_spoil_the_batch(void **state)
 		pages[k] = *one_page(&o[k], name, from, sizeof(from));
 	}
 	pages[1].key = NULL;
-	assert_int_equal(pc_set(ch, pages, 3, 1000, result), 0);
+	assert_int_equal(pc_set(ch, pages, 3, PATIENCE_MS, result), 0);
 	assert_int_equal(result[0], PC_HIT);
 	assert_int_equal(result[1], PC_INVALID);
 	assert_int_equal(result[2], PC_HIT);
@@ -269,13 +269,13 @@ static void a_removed_page_is_gone(void **state)
 	enum pc_result result;
 
 	(void)state;
-	assert_int_equal(set_one("key-1", from, sizeof(from), 1000), PC_HIT);
+	assert_int_equal(set_one("key-1", from, sizeof(from), PATIENCE_MS), PC_HIT);
 	one_page(&o, "key-1", NULL, 0);
-	assert_int_equal(pc_remove(ch, &o.page, 1, 1000, &result), 0);
+	assert_int_equal(pc_remove(ch, &o.page, 1, PATIENCE_MS, &result), 0);
 	assert_int_equal(result, PC_HIT);
-	assert_int_equal(pc_remove(ch, &o.page, 1, 1000, &result), 0);
+	assert_int_equal(pc_remove(ch, &o.page, 1, PATIENCE_MS, &result), 0);
 	assert_int_equal(result, PC_MISS);
-	assert_int_equal(get_one("key-1", at, sizeof(at), 1000), PC_MISS);
+	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_MISS);
 }
 
 static void a_credit_outside_the_pool_ends_the_session(void **state)
@@ -288,7 +288,7 @@ static void a_credit_outside_the_pool_ends_the_session(void **state)
 	ch->session->rail[0].pool_bytes = 0;
 	ch->session->rail[1].pool_bytes = 0;
 	fake_unlock(&fake);
-	assert_int_equal(set_one("key-1", from, sizeof(from), 1000), PC_GONE);
+	assert_int_equal(set_one("key-1", from, sizeof(from), PATIENCE_MS), PC_GONE);
 }
 
 static void store(unsigned batches, unsigned count, uint32_t bytes, const char *stem)
@@ -305,7 +305,7 @@ static void store(unsigned batches, unsigned count, uint32_t bytes, const char *
 			sprintf(name, "%s-%u-%u", stem, n, k);
 			pages[k] = *one_page(&o[k], name, from, bytes);
 		}
-		assert_int_equal(pc_set(ch, pages, count, 1000, result), 0);
+		assert_int_equal(pc_set(ch, pages, count, PATIENCE_MS, result), 0);
 		for (unsigned k = 0; k < count; k++)
 			assert_int_equal(result[k], PC_HIT);
 	}

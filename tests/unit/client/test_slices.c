@@ -59,7 +59,7 @@ static void a_lone_big_page_goes_over_all_rails(void **state)
 	(void)state;
 	fake_page(&fake, "big", FAKE_A, 1, BIG);
 	hook(note);
-	assert_int_equal(get_one("big", at, BIG, 1000), PC_HIT);
+	assert_int_equal(get_one("big", at, BIG, PATIENCE_MS), PC_HIT);
 	assert_true(same("big", at, 0, BIG));
 	for (unsigned s = 0; s < 6; s++)
 		assert_int_equal(seen[s], 1);
@@ -83,7 +83,7 @@ static void slices_cut_segments_where_they_have_to(void **state)
 		segment[s] = (struct pc_segment){at + s * 100000, bytes};
 		from += bytes;
 	}
-	assert_int_equal(pc_get(ch, &page, 1, 1000, &result), 0);
+	assert_int_equal(pc_get(ch, &page, 1, PATIENCE_MS, &result), 0);
 	assert_int_equal(result, PC_HIT);
 	from = 0;
 	for (unsigned s = 0; s < 40; s++) {
@@ -125,7 +125,7 @@ static void a_slice_that_fails_costs_no_page(void **state)
 	(void)state;
 	fake_page(&fake, "big", FAKE_A, 0, BIG);
 	hook(third_fails_once);
-	assert_int_equal(get_one("big", at, BIG, 1000), PC_HIT);
+	assert_int_equal(get_one("big", at, BIG, PATIENCE_MS), PC_HIT);
 	assert_true(same("big", at, 0, BIG));
 	assert_int_equal(counts().reissued, 1);
 }
@@ -137,12 +137,13 @@ static void a_page_of_which_one_slice_is_stale_is_no_hit(void **state)
 	(void)state;
 	fake_page(&fake, "big", FAKE_A, 0, BIG);
 	hook(third_is_stale);
-	assert_int_equal(get_one("big", at, BIG, 1000), PC_STALE);
+	assert_int_equal(get_one("big", at, BIG, PATIENCE_MS), PC_STALE);
 }
 
 static void *answer_later(void *argument)
 {
-	usleep(400000);
+	SEEN_SOON(held_count);
+	usleep(400000); /* the deadline is past */
 	fake_lock(argument);
 	fake_answer_held(argument);
 	((struct fake *)argument)->on_op = NULL;

@@ -28,8 +28,8 @@ static void a_page_that_changed_before_a_local_copy_is_stale(void **state)
 
 	(void)state;
 	page_head_retire(fake_head(&fake, FAKE_SELF, place));
-	assert_int_equal(get_one("key-1", at, PAGE_BYTES, 1000), PC_STALE);
-	assert_int_equal(exists_one("key-1", 1000), PC_MISS);
+	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_STALE);
+	assert_int_equal(exists_one("key-1", PATIENCE_MS), PC_MISS);
 	free(at);
 }
 
@@ -78,14 +78,14 @@ static void a_stale_page_is_reported_and_looked_up_again(void **state)
 	uint32_t old = fake_page(&fake, "key-1", FAKE_A, 0, PAGE_BYTES), place;
 
 	(void)state;
-	assert_int_equal(get_one("key-1", at, PAGE_BYTES, 1000), PC_HIT);
+	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_HIT);
 	fake_lock(&fake);
 	retire(FAKE_A, old);
 	place = fake_page(&fake, "key-1", FAKE_A, 1, PAGE_BYTES);
 	fake_unlock(&fake);
 	assert_int_not_equal(place, old);
 	memset(at, 0, PAGE_BYTES);
-	assert_int_equal(get_one("key-1", at, PAGE_BYTES, 1000), PC_HIT);
+	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_HIT);
 	assert_true(same("key-1", at, 0, PAGE_BYTES));
 	assert_int_equal(SEEN(stales), 1);
 	assert_int_equal(fake.last_stale.place, old);
@@ -100,7 +100,7 @@ static void a_page_that_stays_stale_is_stale_after_one_more_look(void **state)
 
 	(void)state;
 	retire(FAKE_A, place);
-	assert_int_equal(get_one("key-1", at, PAGE_BYTES, 1000), PC_STALE);
+	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_STALE);
 	assert_int_equal(SEEN(pages[0]) + SEEN(pages[1]), 1);
 	assert_int_equal(counts().stale, 1);
 }
@@ -114,7 +114,7 @@ static void another_copy_is_read_when_the_first_is_stale(void **state)
 	(void)state;
 	(void)b;
 	retire(FAKE_A, a);
-	assert_int_equal(get_one("key-1", at, PAGE_BYTES, 1000), PC_HIT);
+	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_HIT);
 	assert_true(same("key-1", at, 0, PAGE_BYTES));
 }
 
@@ -124,7 +124,7 @@ static void a_local_page_of_another_length_is_invalid(void **state)
 
 	(void)state;
 	fake_page(&fake, "key-1", FAKE_SELF, 0, PAGE_BYTES);
-	assert_int_equal(get_one("key-1", at, PAGE_BYTES - 1, 1000), PC_INVALID);
+	assert_int_equal(get_one("key-1", at, PAGE_BYTES - 1, PATIENCE_MS), PC_INVALID);
 	free(at);
 }
 
@@ -139,7 +139,7 @@ static void a_local_place_outside_the_pool_is_refused(void **state)
 			&(struct dir_entry){.ref = FAKE_REF(FAKE_SELF),
 				.place = place_make(rail, PAGE_UNITS_MAX - 1),
 				.generation = 7});
-		assert_int_equal(get_one("key-1", at, sizeof(at), 1000), PC_STALE);
+		assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_STALE);
 	}
 }
 
@@ -151,9 +151,9 @@ static void entries_of_a_dead_node_do_not_exist(void **state)
 	(void)state;
 	fake_insert(&fake, &key, FAKE_NODES,
 		&(struct dir_entry){.ref = 0xdead, .place = 1, .generation = 7});
-	assert_int_equal(get_one("key-1", at, sizeof(at), 1000), PC_MISS);
+	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_MISS);
 	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
-	assert_int_equal(get_one("key-1", at, sizeof(at), 1000), PC_HIT);
+	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_HIT);
 }
 
 static void two_stale_copies_are_tried_once_each(void **state)
@@ -163,7 +163,7 @@ static void two_stale_copies_are_tried_once_each(void **state)
 	(void)state;
 	retire(FAKE_A, fake_page(&fake, "key-1", FAKE_A, 0, PAGE_BYTES));
 	retire(FAKE_B, fake_page(&fake, "key-1", FAKE_B, 0, PAGE_BYTES));
-	assert_int_equal(get_one("key-1", at, PAGE_BYTES, 1000), PC_STALE);
+	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_STALE);
 	assert_true(SEEN(pages[0]) <= 4);
 }
 
@@ -174,13 +174,13 @@ static void a_stale_location_is_not_remembered(void **state)
 
 	(void)state;
 	retire(FAKE_A, fake_page(&fake, "key-1", FAKE_A, 0, PAGE_BYTES));
-	assert_int_equal(get_one("key-1", at, PAGE_BYTES, 1000), PC_STALE);
+	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_STALE);
 	fake_lock(&fake);
 	for (unsigned n = 0; n < FAKE_NODES; n++)
 		memset(&fake.node[n].shard[dir_bucket_first(&key, FAKE_BITS)], 0,
 			sizeof(struct bucket));
 	fake_unlock(&fake);
-	assert_int_equal(get_one("key-1", at, PAGE_BYTES, 1000), PC_MISS);
+	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_MISS);
 }
 
 static void a_remote_page_of_another_length_is_invalid_and_stays(void **state)
@@ -189,9 +189,9 @@ static void a_remote_page_of_another_length_is_invalid_and_stays(void **state)
 
 	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 1, PAGE_BYTES);
-	assert_int_equal(get_one("key-1", at, PAGE_BYTES - 1, 1000), PC_INVALID);
-	assert_int_equal(get_one("key-1", at, PAGE_BYTES + 1, 1000), PC_INVALID);
-	assert_int_equal(get_one("key-1", at, PAGE_BYTES, 1000), PC_HIT);
+	assert_int_equal(get_one("key-1", at, PAGE_BYTES - 1, PATIENCE_MS), PC_INVALID);
+	assert_int_equal(get_one("key-1", at, PAGE_BYTES + 1, PATIENCE_MS), PC_INVALID);
+	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_HIT);
 	assert_int_equal(SEEN(stales), 0);
 }
 
@@ -205,10 +205,9 @@ static void a_remote_place_outside_the_pool_is_reported(void **state)
 		&(struct dir_entry){.ref = FAKE_REF(FAKE_A),
 			.place = place_make(1, PAGE_UNITS_MAX - 1),
 			.generation = 7});
-	assert_int_equal(get_one("key-1", at, sizeof(at), 1000), PC_STALE);
-	assert_int_equal(exists_one("absent", 1000), PC_MISS);
-	for (unsigned n = 0; n < 100 && !SEEN(stales); n++)
-		usleep(1000);
+	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_STALE);
+	assert_int_equal(exists_one("absent", PATIENCE_MS), PC_MISS);
+	SEEN_SOON(stales);
 	assert_int_equal(SEEN(stales), 1);
 }
 
@@ -229,11 +228,11 @@ static void a_refused_read_of_a_good_page_is_the_callers_fault(void **state)
 	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
 	page_status = OP_INVALID;
 	LET(on_op, answer_pages);
-	assert_int_equal(get_one("key-1", at, sizeof(at), 1000), PC_INVALID);
+	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_INVALID);
 	fake_lock(&fake);
 	page_status = OP_STALE; /* and its head is good again when it is looked at */
 	fake_unlock(&fake);
-	assert_int_equal(get_one("key-1", at, sizeof(at), 1000), PC_STALE);
+	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_STALE);
 }
 
 /* Some of them share a slot of the table that the library finds live nodes in. */
@@ -247,7 +246,7 @@ static void no_dead_node_is_taken_for_a_live_one(void **state)
 	for (unsigned node = 0; node < FAKE_NODES; node++)
 		memset(&fake.node[node].shard[dir_bucket_first(&key, FAKE_BITS)], 0,
 			sizeof(struct bucket));
-	assert_int_equal(exists_one("other", 1000), PC_MISS);
+	assert_int_equal(exists_one("other", PATIENCE_MS), PC_MISS);
 	for (uint32_t ref = 0x10000; ref < 0x13000; ref++)
 		assert_null(map_by_ref(ch, ref));
 	assert_non_null(map_by_ref(ch, FAKE_REF(FAKE_B)));

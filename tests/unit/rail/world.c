@@ -7,6 +7,8 @@
 
 #include "tests/unit/rail/world.h"
 
+#define SECOND_NS 1000000000ull
+
 void world_memory(struct world *w)
 {
 	w->status = aligned_alloc(64, sizeof(*w->status));
@@ -177,7 +179,7 @@ struct op page_op(struct world *w, uint64_t cookie, uint32_t unit, uint32_t leng
 		.length = length,
 		.page_bytes = length,
 		.key = {{key, ~key}},
-		.deadline_ns = (w->now_ns ? w->now_ns : clock_now_ns()) + 1000ull * 1000 * 1000,
+		.deadline_ns = w->now_ns ? w->now_ns + SECOND_NS : clock_now_ns() + 60 * SECOND_NS,
 		.generation = w->heads[unit].generation};
 }
 

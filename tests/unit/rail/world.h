@@ -106,7 +106,7 @@ void peer_free(struct world *w, struct rail_peer *peer);
 
 /* The peer publishes a page of pseudo-random bytes. */
 void page_put(struct world *w, uint32_t unit, uint32_t length, uint64_t key);
-/* An OP_PAGE for it; deadline one second from now. */
+/* An OP_PAGE for it; deadline one second from now, or a minute when time is real. */
 struct op page_op(struct world *w, uint64_t cookie, uint32_t unit, uint32_t length, uint64_t key);
 struct op_segment home_at(uint64_t offset, uint32_t length);
 /* Submits a page read into `home` at `offset`, one segment. */

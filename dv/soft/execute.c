@@ -419,6 +419,8 @@ unsigned soft_qp_step(struct dv_qp *qp)
 		soft_wqe_fetch(qp);
 		while (started < SOFT_QP_BURST && nic->step_bytes < until && execute_next(qp))
 			started++;
+		if (unlikely(qp->foreign))
+			nic->hooks->gathered(qp);
 		retired = soft_retire(qp);
 		work += retired;
 	} while ((retired || started != before) && started < SOFT_QP_BURST &&

@@ -69,7 +69,7 @@ struct soft_ask {
 
 enum soft_result {
 	SOFT_DONE,
-	SOFT_SENT,    /* over TCP: the answer will come */
+	SOFT_SENT,    /* over TCP: the answer will come; hooks: gathered */
 	SOFT_RETRY,   /* the other end is not ready */
 	SOFT_DEAD,    /* there is no other end any more */
 	SOFT_REFUSED, /* rkey, bounds or rights */
@@ -96,6 +96,7 @@ struct soft_hooks {
 	bool (*keys_good)(struct dv_qp *qp, const struct soft_op *op);
 	enum soft_result (*move)(struct dv_qp *qp, struct soft_op *op, uint64_t from,
 		uint64_t count);
+	void (*gathered)(struct dv_qp *qp); /* READs that move() only gathered are moved now */
 	void (*flushed)(struct dv_qp *qp);                       /* the send queue is empty */
 	void (*completed)(struct soft_cq *cq, bool solicited);   /* a CQE is there */
 	void (*overrun)(struct soft_cq *cq);

@@ -178,6 +178,7 @@ static const struct soft_hooks hooks = {
 	.may_start = uv_may_start,
 	.keys_good = uv_keys_good,
 	.move = uv_move,
+	.gathered = uv_gathered,
 	.flushed = uv_receive_flush,
 	.completed = uv_cq_completed,
 	.overrun = uv_cq_overrun,

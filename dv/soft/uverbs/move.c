@@ -4,6 +4,10 @@
  * process can map: process_vm_readv() and process_vm_writev() move it (same user, or ptrace
  * permission). What a peer exports is checked as on every shm link; a deregistration meanwhile is
  * found out afterwards. The NIC's thread, under nic->lock.
+ *
+ * READs of a QP that may start one after the other are checked one by one, gathered, and moved in
+ * their order by one system call before anything else of the QP happens: a system call costs more
+ * than a page. Memory that is not there ends it at that READ.
  */
 #include <errno.h>
 #include <sys/socket.h>
@@ -78,15 +82,114 @@ static unsigned pieces(const struct soft_op *op, uint64_t from, uint64_t count, 
 	return n;
 }
 
+/* What became of bytes that were moved, or not: `error` is 0 or an errno. */
+static enum soft_result outcome(struct dv_qp *qp, const struct soft_op *op, int error)
+{
+	if (error == ESRCH)
+		return SOFT_DEAD;
+	if (error || !dv_guard_held(&qp->peer->table->mrs[op->rkey >> 8].rkey, op->rkey))
+		return SOFT_REFUSED;
+	return SOFT_DONE;
+}
+
+/* ---- READs together -------------------------------------------------------------------------- */
+
+static bool gathers(const struct dv_qp *qp, const struct soft_op *op, uint64_t count)
+{
+	return op->opcode == MLX5_OPCODE_RDMA_READ && count == op->total && !qp->nic->faulty;
+}
+
+static bool has_room(const struct uv_batch *batch, const struct soft_op *op)
+{
+	return batch->reads < UV_BATCH_READS && batch->locals + op->sges <= UV_BATCH_PIECES &&
+	       batch->bytes + op->total <= UV_BATCH_BYTES;
+}
+
+static void gather(struct uv_batch *batch, struct soft_op *op)
+{
+	struct iovec *last = batch->fars ? &batch->far[batch->fars - 1] : NULL;
+
+	if (last && (uintptr_t)last->iov_base + last->iov_len == op->remote)
+		last->iov_len += op->total;
+	else
+		batch->far[batch->fars++] = (struct iovec){
+			.iov_base = (void *)(uintptr_t)op->remote, .iov_len = op->total};
+	batch->locals += pieces(op, 0, op->total, &batch->local[batch->locals]);
+	batch->bytes += op->total;
+	batch->op[batch->reads++] = op;
+}
+
+/* One READ by itself: what is behind memory that was not there, or that memory itself. */
+static int copy_alone(struct dv_qp *qp, const struct soft_op *op)
+{
+	struct iovec local[SOFT_SGES_MAX];
+
+	return uv_copy(peer_pid(qp->foreign, qp->peer), local, pieces(op, 0, op->total, local),
+		op->remote, op->total, false);
+}
+
+static bool settle(struct dv_qp *qp, struct soft_op *op, enum soft_result result)
+{
+	op->moved = op->total;
+	op->waited = false;
+	if (result == SOFT_DONE)
+		soft_op_done(qp, op);
+	else
+		soft_op_fail(op, result == SOFT_DEAD ? DV_SYNDROME_RETRY_EXCEEDED
+						     : DV_SYNDROME_REMOTE_ACCESS, 0);
+	return result == SOFT_DONE;
+}
+
+/* False: one failed. Those before it are done, those behind it are as if never looked at. */
+static bool move_gathered(struct dv_qp *qp)
+{
+	struct uv_batch *batch = &uv_device_of(qp->nic)->batch;
+	unsigned reads = batch->reads;
+	bool good = true;
+	ssize_t n;
+
+	if (!reads)
+		return true;
+	n = process_vm_readv(peer_pid(qp->foreign, qp->peer), batch->local, batch->locals,
+		batch->far, batch->fars, 0);
+	for (unsigned i = 0; i < reads; i++) {
+		struct soft_op *op = batch->op[i];
+		enum soft_result result = SOFT_DONE;
+
+		if (!good) {
+			op->state = OP_NEW;
+			continue;
+		}
+		if (n >= (ssize_t)op->total) {
+			n -= (ssize_t)op->total;
+			result = outcome(qp, op, 0);
+		} else {
+			n = 0;
+			result = outcome(qp, op, copy_alone(qp, op));
+		}
+		good = settle(qp, op, result);
+	}
+	batch->reads = batch->locals = batch->fars = 0;
+	batch->bytes = 0;
+	return good;
+}
+
+void uv_gathered(struct dv_qp *qp)
+{
+	move_gathered(qp);
+}
+
+/* ---- one at a time --------------------------------------------------------------------------- */
+
 static enum soft_result one_sided(struct dv_qp *qp, struct soft_op *op, uint64_t from,
 	uint64_t count)
 {
+	struct uv_batch *batch = &uv_device_of(qp->nic)->batch;
 	struct soft_peer *peer = qp->peer;
 	struct iovec local[SOFT_SGES_MAX];
 	struct soft_export_mr mr = {0};
 	struct soft_ask ask;
 	enum soft_result result;
-	int rc;
 
 	if (peer->state == PEER_DEAD)
 		return SOFT_DEAD;
@@ -98,13 +201,15 @@ static enum soft_result one_sided(struct dv_qp *qp, struct soft_op *op, uint64_t
 	result = soft_mr_check(peer->table, &ask, &mr);
 	if (result != SOFT_DONE || !count)
 		return result;
-	rc = uv_copy(peer_pid(qp->foreign, peer), local, pieces(op, from, count, local),
-		ask.address + from, count, ask.access == DV_REMOTE_WRITE);
-	if (rc == ESRCH)
-		return SOFT_DEAD;
-	if (rc || !dv_guard_held(&peer->table->mrs[op->rkey >> 8].rkey, op->rkey))
-		return SOFT_REFUSED;
-	return SOFT_DONE;
+	if (gathers(qp, op, count) && has_room(batch, op)) {
+		gather(batch, op);
+		return SOFT_SENT;
+	}
+	if (!move_gathered(qp))
+		return SOFT_RETRY; /* and is flushed, for a READ before it has failed */
+	return outcome(qp, op, uv_copy(peer_pid(qp->foreign, peer), local,
+		pieces(op, from, count, local), ask.address + from, count,
+		ask.access == DV_REMOTE_WRITE));
 }
 
 enum soft_result uv_move(struct dv_qp *qp, struct soft_op *op, uint64_t from, uint64_t count)
@@ -115,6 +220,8 @@ enum soft_result uv_move(struct dv_qp *qp, struct soft_op *op, uint64_t from, ui
 		return SOFT_RETRY;
 	if (!uv_is_message(op->opcode))
 		return one_sided(qp, op, from, count);
+	if (!move_gathered(qp))
+		return SOFT_RETRY;
 	if (op->opcode == MLX5_OPCODE_RDMA_WRITE_IMM && op->total) {
 		result = one_sided(qp, op, 0, op->total);
 		if (result != SOFT_DONE)

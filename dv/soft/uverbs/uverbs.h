@@ -31,6 +31,19 @@
 #define UV_RQ_DEPTH_MAX 32768u
 #define UV_MR_BYTES_MAX (1ull << 40)
 #define UV_PIECES_MAX (SOFT_SGES_MAX + 2u)
+#define UV_BATCH_READS SOFT_READS_MAX /* a QP has no more under way */
+#define UV_BATCH_PIECES 64u
+#define UV_BATCH_BYTES (1ull << 20)
+static_assert(UV_BATCH_PIECES >= SOFT_SGES_MAX, "any READ alone");
+
+/* READs of one QP that one system call moves. Empty but while that QP is stepped: nic->lock. */
+struct uv_batch {
+	unsigned reads, locals, fars;
+	uint64_t bytes;
+	struct soft_op *op[UV_BATCH_READS];
+	struct iovec far[UV_BATCH_READS]; /* those that lie behind each other are one */
+	struct iovec local[UV_BATCH_PIECES];
+};
 
 /* One port of one pretended ConnectX. */
 struct uv_device {
@@ -45,6 +58,7 @@ struct uv_device {
 	struct dv_device *nic; /* while contexts > 0 */
 	pthread_t runner;
 	uint32_t stop;
+	struct uv_batch batch;
 };
 
 enum uv_kind { UV_PD = 1, UV_MR, UV_CQ, UV_QP, UV_UAR, UV_AH };
@@ -250,6 +264,7 @@ void uv_decode(struct dv_qp *qp, struct soft_op *op, uint32_t ds);
 bool uv_may_start(struct dv_qp *qp, struct soft_op *op);
 bool uv_keys_good(struct dv_qp *qp, const struct soft_op *op);
 enum soft_result uv_move(struct dv_qp *qp, struct soft_op *op, uint64_t from, uint64_t count);
+void uv_gathered(struct dv_qp *qp);
 /* Bytes between this process and `pid`; 0 or a positive errno. */
 int uv_copy(int pid, const struct iovec *local, unsigned locals, uint64_t remote, uint64_t bytes,
 	bool write);

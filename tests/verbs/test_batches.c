@@ -1,0 +1,487 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * READs that the NIC moves together: many in one doorbell, each with bytes of its own. One that
+ * fails in the middle ends its queue pair there: those before it are done, those behind it are
+ * flushed and have stored nothing.
+ */
+#include <pthread.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#define SIDE_DEPTH 64u
+#include "tests/verbs/side.h"
+
+#define PAGE 4096u
+#define READS 16u
+#define UNTOUCHED 0xee
+
+static struct side s;
+
+static int setup(void **state)
+{
+	(void)state;
+	side_open(&s);
+	memset(s.local, UNTOUCHED, SIDE_BYTES);
+	for (unsigned i = 0; i < SIDE_BYTES; i++)
+		s.remote[i] = (uint8_t)(i / PAGE * 31 + i % PAGE * 7 + 1);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	side_close(&s);
+	return 0;
+}
+
+static void post(enum dv_opcode opcode, uint32_t to, uint32_t from, uint32_t bytes, uint8_t flags)
+{
+	struct dv_sge sge = {(uintptr_t)s.local + to, bytes, s.local_mr.lkey};
+
+	dv_post(s.sq, opcode, (uintptr_t)s.remote + from, s.remote_mr.rkey, &sge, 1,
+		(uint8_t)(DV_CE_ALWAYS | flags));
+}
+
+/* The syndrome of the next completion, which must be that of the oldest WQE. */
+static int reap(void)
+{
+	struct dv_completion done = {0};
+
+	assert_non_null(side_cqe(&s.cq, 0, PATIENCE_NS));
+	assert_int_equal(dv_poll(&s.cq, &done, 1), 1);
+	assert_int_equal(done.wqe_counter, (uint16_t)s.sq->ci);
+	s.sq->ci++;
+	return done.syndrome;
+}
+
+static void reap_good(unsigned count)
+{
+	while (count--)
+		assert_int_equal(reap(), 0);
+}
+
+static bool untouched(uint32_t from, uint32_t bytes)
+{
+	for (uint32_t i = from; i < from + bytes; i++)
+		if (s.local[i] != UNTOUCHED)
+			return false;
+	return true;
+}
+
+static void a_doorbell_of_many_brings_each_its_own_bytes(void **state)
+{
+	static const uint32_t sizes[] = {PAGE, 32, 1, PAGE - 1, 3 * PAGE, 64, 100, 2 * PAGE};
+	uint32_t seed = 1;
+
+	(void)state;
+	for (unsigned round = 0; round < 200; round++) {
+		uint32_t from[READS], bytes[READS], half = READS * 4 * PAGE;
+		uint32_t base = round % 2 * half;
+
+		memset(s.local, UNTOUCHED, 2 * half);
+		for (unsigned i = 0; i < READS; i++) {
+			seed = seed * 1664525 + 1013904223;
+			bytes[i] = sizes[seed >> 29];
+			/* Often right behind the one before, where both can be one piece. */
+			from[i] = i && seed & 0x10000 ? from[i - 1] + bytes[i - 1]
+						      : (seed >> 8) % (SIDE_BYTES / 2);
+			post(DV_READ, base + i * 4 * PAGE, from[i], bytes[i], 0);
+		}
+		dv_ring(s.sq);
+		reap_good(READS);
+		for (unsigned i = 0; i < READS; i++) {
+			uint32_t to = base + i * 4 * PAGE;
+
+			assert_memory_equal(s.local + to, s.remote + from[i], bytes[i]);
+			assert_true(untouched(to + bytes[i], 4 * PAGE - bytes[i]));
+		}
+		assert_true(untouched(half - base, half)); /* where those before them went */
+	}
+}
+
+static void reads_of_several_segments_are_scattered(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < READS; i++) {
+		uint64_t at = (uintptr_t)s.local + i * 2 * PAGE;
+		struct dv_sge sge[3] = {{at, 10, s.local_mr.lkey}, {at + 100, 1, s.local_mr.lkey},
+			{at + PAGE, 1000, s.local_mr.lkey}};
+
+		dv_post(s.sq, DV_READ, (uintptr_t)s.remote + i * 1011, s.remote_mr.rkey, sge,
+			i % 2 ? 3 : 2, DV_CE_ALWAYS);
+	}
+	dv_ring(s.sq);
+	for (unsigned i = 0; i < READS; i++) {
+		const uint8_t *at = s.local + i * 2 * PAGE, *from = s.remote + i * 1011;
+
+		assert_non_null(side_cqe(&s.cq, i, PATIENCE_NS));
+		assert_memory_equal(at, from, 10);
+		assert_int_equal(at[100], from[10]);
+		if (i % 2)
+			assert_memory_equal(at + PAGE, from + 11, 1000);
+		assert_true(untouched(i * 2 * PAGE + 10, 90));
+	}
+}
+
+static void the_later_of_two_reads_to_one_place_stays(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < READS; i++)
+		post(DV_READ, i / 4 * PAGE, i * PAGE, PAGE - i, 0);
+	dv_ring(s.sq);
+	reap_good(READS);
+	for (unsigned i = 0; i < READS; i += 4)
+		assert_memory_equal(s.local + i / 4 * PAGE, s.remote + (i + 3) * PAGE,
+			PAGE - i - 3);
+}
+
+/* Each WRITE sends what the READ before it brought, and the READ behind it brings that back. */
+static void reads_and_writes_take_turns(uint8_t flags)
+{
+	for (unsigned round = 0; round < 100; round++) {
+		memset(s.remote, (int)round, PAGE);
+		for (uint32_t i = 0; i < 8; i++) {
+			post(DV_READ, (2 * i + 1) * PAGE, 0, 8, 0); /* something to gather */
+			post(DV_READ, 2 * i * PAGE, i * PAGE, PAGE, 0);
+			post(DV_WRITE, 2 * i * PAGE, (i + 1) * PAGE, PAGE, flags);
+		}
+		dv_ring(s.sq);
+		reap_good(24);
+		for (uint32_t i = 0; i < PAGE; i++)
+			assert_int_equal(s.remote[8 * PAGE + i], (uint8_t)round);
+	}
+}
+
+static void a_fenced_write_sends_what_the_reads_before_it_brought(void **state)
+{
+	struct dv_soft_stats stats;
+
+	(void)state;
+	reads_and_writes_take_turns(DV_FENCE);
+	dv_soft_stats(soft_connectx_nic(0), &stats);
+	assert_true(stats.fence_waits > 0);
+}
+
+static void without_a_fence_order_is_the_same(void **state)
+{
+	(void)state;
+	reads_and_writes_take_turns(0);
+}
+
+/* What a page's head promises: it is read after the payload, whatever its owner does. */
+static void *bump(void *argument)
+{
+	uint32_t *head = (void *)(s.remote + 8 * PAGE), *payload = (void *)s.remote;
+
+	for (uint32_t generation = 1; !dv_hint_load(argument); generation++) {
+		dv_guard_open(head, generation); /* first the head */
+		for (unsigned i = 0; i < PAGE / sizeof(*payload); i++)
+			dv_guard_open(&payload[i], generation);
+	}
+	return NULL;
+}
+
+static void a_head_is_never_older_than_the_payload_before_it(void **state)
+{
+	const uint32_t *word = (void *)s.local;
+	uint32_t stop = 0, words = PAGE / sizeof(*word);
+	pthread_t writer;
+
+	(void)state;
+	memset(s.remote, 0, 9 * PAGE);
+	assert_int_equal(pthread_create(&writer, NULL, bump, &stop), 0);
+	for (unsigned round = 0; round < 300; round++) {
+		for (uint32_t i = 0; i < 8; i++) {
+			post(DV_READ, i * PAGE, 0, PAGE, 0);
+			post(DV_READ, (8 + i) * PAGE, 8 * PAGE, 4, (uint8_t)(i % 2 * DV_FENCE));
+		}
+		dv_ring(s.sq);
+		reap_good(READS);
+		for (uint32_t i = 0; i < 8; i++)
+			for (uint32_t at = 0; at < words; at++)
+				assert_true(word[(8 + i) * words] >= word[i * words + at]);
+	}
+	dv_hint_store(&stop, 1);
+	pthread_join(writer, NULL);
+}
+
+/* ---- one fails in the middle ----------------------------------------------------------------- */
+
+/* Read `bad` is the first that cannot be done: what came of each of them. */
+static void ends_at(unsigned bad, uint8_t syndrome)
+{
+	dv_ring(s.sq);
+	for (unsigned i = 0; i < READS; i++) {
+		int expected = i < bad ? 0 : i == bad ? syndrome : DV_SYNDROME_FLUSHED;
+
+		assert_int_equal(reap(), expected);
+		if (i < bad)
+			assert_memory_equal(s.local + i * 2 * PAGE, s.remote + i * PAGE, PAGE);
+		else if (i > bad)
+			assert_true(untouched(i * 2 * PAGE, 2 * PAGE));
+	}
+}
+
+/* As good as unmapped, but nobody else is given the place. */
+static void hide(uint8_t *page)
+{
+	assert_int_equal(mprotect(page, PAGE, PROT_NONE), 0);
+}
+
+static void again(void)
+{
+	teardown(NULL);
+	setup(NULL);
+}
+
+static void a_bad_key_in_the_middle_ends_it_there(void **state)
+{
+	(void)state;
+	for (unsigned bad = 0; bad < READS; bad++) {
+		for (unsigned i = 0; i < READS; i++) {
+			struct dv_sge sge = {(uintptr_t)s.local + i * 2 * PAGE, PAGE,
+				s.local_mr.lkey + (i == bad && bad % 2)};
+
+			dv_post(s.sq, DV_READ, (uintptr_t)s.remote + i * PAGE,
+				s.remote_mr.rkey + (i == bad && bad % 2 == 0), &sge, 1,
+				DV_CE_ALWAYS);
+		}
+		ends_at(bad, bad % 2 ? DV_SYNDROME_LOCAL_PROTECTION : DV_SYNDROME_REMOTE_ACCESS);
+		assert_true(untouched(bad * 2 * PAGE, 2 * PAGE));
+		again();
+	}
+}
+
+static void a_place_behind_the_end_in_the_middle_ends_it_there(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < READS; i++)
+		post(DV_READ, i * 2 * PAGE, i == 5 ? SIDE_BYTES - PAGE + 1 : i * PAGE, PAGE, 0);
+	ends_at(5, DV_SYNDROME_REMOTE_ACCESS);
+	assert_true(untouched(5 * 2 * PAGE, PAGE));
+}
+
+/* All of them lie behind each other: one piece that ends early. */
+static void a_page_that_is_gone_in_the_middle_ends_it_there(void **state)
+{
+	(void)state;
+	for (unsigned bad = 0; bad < READS; bad += 5) {
+		for (unsigned i = 0; i < READS; i++)
+			post(DV_READ, i * 2 * PAGE, i * PAGE, PAGE, 0);
+		hide(s.remote + bad * PAGE);
+		ends_at(bad, DV_SYNDROME_REMOTE_ACCESS);
+		again();
+	}
+}
+
+static void a_read_whose_second_page_is_gone_is_not_done(void **state)
+{
+	struct dv_sge sge = {0};
+
+	(void)state;
+	for (unsigned i = 0; i < READS; i++) {
+		sge = (struct dv_sge){(uintptr_t)s.local + i * 2 * PAGE,
+			i == 7 ? 2 * PAGE : PAGE, s.local_mr.lkey};
+		dv_post(s.sq, DV_READ, (uintptr_t)s.remote + (i > 7 ? 20 + i : i) * PAGE,
+			s.remote_mr.rkey, &sge, 1, DV_CE_ALWAYS);
+	}
+	hide(s.remote + 8 * PAGE);
+	ends_at(7, DV_SYNDROME_REMOTE_ACCESS);
+	assert_true(untouched(7 * 2 * PAGE + PAGE, PAGE));
+}
+
+static void a_destination_that_is_gone_ends_it_there(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < READS; i++)
+		post(DV_READ, i * 2 * PAGE, i * PAGE, PAGE, 0);
+	hide(s.local + 2 * 9 * PAGE);
+	ends_at(9, DV_SYNDROME_REMOTE_ACCESS);
+}
+
+static void connect_again(void)
+{
+	struct ibv_qp_attr reset = {.qp_state = IBV_QPS_RESET};
+	struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT, .port_num = 1};
+
+	good(dv_qp_reset(s.hot));
+	for (unsigned i = 0; i < 2; i++) {
+		good(dv_qp_error(s.answers[i]));
+		good(dv_qp_reset(s.answers[i]));
+	}
+	good(ibv_modify_qp(s.ibv, &reset, IBV_QP_STATE));
+	good(ibv_modify_qp(s.ibv, &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+		IBV_QP_ACCESS_FLAGS));
+	side_connect(&s);
+}
+
+/* A small one and a big one behind it, which takes long enough to be caught in the middle. */
+static void what_was_deregistered_is_never_read_later(void **state)
+{
+	uint32_t big = SIDE_BYTES / 2, failed = 0;
+
+	(void)state;
+	for (unsigned round = 0; round < 300; round++) {
+		memset(s.remote, 0xaa, PAGE + big);
+		post(DV_READ, 0, 0, PAGE, 0);
+		post(DV_READ, PAGE, PAGE, big, 0);
+		dv_ring(s.sq);
+		for (unsigned spin = 0; spin < round * 997 % 100000; spin++)
+			dv_owner_before_cqe();
+		good(dv_mr_deregister(s.far, &s.remote_mr));
+		memset(s.remote + big, 0xbb, PAGE);
+		if (reap() == 0)
+			assert_int_equal(s.local[0], 0xaa);
+		if (reap() == 0)
+			for (unsigned i = 0; i < PAGE; i++)
+				assert_int_equal(s.local[big + i], 0xaa);
+		else
+			failed++;
+		good(dv_mr_register(s.far, s.remote, SIDE_BYTES,
+			DV_LOCAL_WRITE | DV_REMOTE_READ | DV_REMOTE_WRITE, -1, 0, &s.remote_mr));
+		connect_again();
+	}
+	assert_true(failed > 0);
+}
+
+/* ---- a peer that dies ------------------------------------------------------------------------ */
+
+struct card {
+	struct dv_address address;
+	uint64_t base;
+	uint32_t rkey;
+};
+
+/* The other process: shows its memory, connects, serves by doing nothing. */
+static void serve(int from, int to)
+{
+	struct dv_options options = {.name = "mlx5_0", .gid_index = -1};
+	struct dv_device *device;
+	struct dv_address there;
+	struct card card = {0};
+	struct dv_cq cq;
+	struct dv_qp *qp;
+	struct dv_sq *sq;
+	struct dv_mr mr;
+
+	good(dv_open(&options, &device));
+	good(dv_cq_create(device, 64, &cq));
+	good(dv_qp_create(device, &cq, SIDE_DEPTH, &qp, &sq));
+	memset(side_memory(device, DV_LOCAL_WRITE | DV_REMOTE_READ, &mr), 0x5a, SIDE_BYTES);
+	dv_qp_address(qp, &card.address);
+	card.base = (uintptr_t)mr.base;
+	card.rkey = mr.rkey;
+	if (write(to, &card, sizeof(card)) != sizeof(card) ||
+		read(from, &there, sizeof(there)) != sizeof(there))
+		_exit(1);
+	good(dv_qp_connect(qp, &there));
+	if (write(to, "", 1) != 1)
+		_exit(1);
+	_exit(read(from, &there, 1) != 0); /* until the other end goes, or kills it */
+}
+
+static void must_read(int fd, void *to, size_t bytes)
+{
+	assert_int_equal(read(fd, to, bytes), bytes);
+}
+
+/* This program again, as another one: it has ports of its own. */
+static int start_server(void **state)
+{
+	static int pipes[3];
+	char texts[2][16];
+	int to[2], from[2];
+
+	assert_int_equal(pipe(to), 0);
+	assert_int_equal(pipe(from), 0);
+	snprintf(texts[0], sizeof(texts[0]), "%d", to[0]);
+	snprintf(texts[1], sizeof(texts[1]), "%d", from[1]);
+	pipes[0] = fork();
+	if (!pipes[0]) {
+		close(to[1]);
+		execl("/proc/self/exe", "serve", texts[0], texts[1], (char *)NULL);
+		_exit(2);
+	}
+	close(to[0]);
+	close(from[1]);
+	pipes[1] = to[1];
+	pipes[2] = from[0];
+	*state = pipes;
+	return 0;
+}
+
+static void a_peer_killed_among_reads_brings_no_wrong_bytes(void **state)
+{
+	const int *pipes = *state;
+	unsigned done = 0, failed = 0;
+	struct dv_address here;
+	struct card card;
+	uint8_t byte;
+
+	must_read(pipes[2], &card, sizeof(card));
+	setup(NULL);
+	good(dv_qp_error(s.hot));
+	good(dv_qp_reset(s.hot));
+	dv_qp_address(s.hot, &here);
+	good(dv_qp_connect(s.hot, &card.address));
+	assert_int_equal(write(pipes[1], &here, sizeof(here)), sizeof(here));
+	must_read(pipes[2], &byte, 1);
+	for (unsigned round = 0; !failed; round++) {
+		memset(s.local, UNTOUCHED, READS * PAGE);
+		for (unsigned i = 0; i < READS; i++) {
+			struct dv_sge sge = {(uintptr_t)s.local + i * PAGE, PAGE,
+				s.local_mr.lkey};
+
+			dv_post(s.sq, DV_READ, card.base + i % 3 * PAGE, card.rkey, &sge, 1,
+				DV_CE_ALWAYS);
+		}
+		dv_ring(s.sq);
+		if (round == 20)
+			kill(pipes[0], SIGKILL);
+		for (unsigned i = 0; i < READS; i++) {
+			int syndrome = reap();
+
+			if (!syndrome) {
+				assert_false(failed);
+				for (unsigned at = 0; at < PAGE; at++)
+					assert_int_equal(s.local[i * PAGE + at], 0x5a);
+				done++;
+				continue;
+			}
+			/* Its memory may be gone before its socket is. */
+			assert_true(failed++ ? syndrome == DV_SYNDROME_FLUSHED
+				: syndrome == DV_SYNDROME_RETRY_EXCEEDED ||
+					syndrome == DV_SYNDROME_REMOTE_ACCESS);
+		}
+	}
+	assert_true(done >= 20 * READS);
+	waitpid(pipes[0], NULL, 0);
+	teardown(NULL);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(int count, char **arguments)
+{
+	const struct CMUnitTest tests[] = {
+		CASE(a_doorbell_of_many_brings_each_its_own_bytes),
+		CASE(reads_of_several_segments_are_scattered),
+		CASE(the_later_of_two_reads_to_one_place_stays),
+		CASE(a_fenced_write_sends_what_the_reads_before_it_brought),
+		CASE(without_a_fence_order_is_the_same),
+		CASE(a_head_is_never_older_than_the_payload_before_it),
+		CASE(a_bad_key_in_the_middle_ends_it_there),
+		CASE(a_place_behind_the_end_in_the_middle_ends_it_there),
+		CASE(a_page_that_is_gone_in_the_middle_ends_it_there),
+		CASE(a_read_whose_second_page_is_gone_is_not_done),
+		CASE(a_destination_that_is_gone_ends_it_there),
+		CASE(what_was_deregistered_is_never_read_later),
+		cmocka_unit_test_setup(a_peer_killed_among_reads_brings_no_wrong_bytes,
+			start_server),
+	};
+
+	if (count == 3)
+		serve(atoi(arguments[1]), atoi(arguments[2]));
+	setenv("SOFT_CONNECTX_DEVICES", "2", 1);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

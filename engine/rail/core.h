@@ -64,7 +64,9 @@ struct rail {
 	bool blocked;          /* a ring had ops that could not be taken in this step */
 	bool stopping;
 	bool stopped;
-	bool spoke; /* events since the control plane was last kicked */
+	bool spoke;    /* events since the control plane was last kicked */
+	bool answered; /* completions in this step: rail_answer() */
+	bool news;     /* completions or events since rail_wake() */
 	uint32_t steps;
 	/* owner: poll core; touched every step that moves something */
 	alignas(64) uint64_t now_ns; /* of this step; 0: the clock was not read yet */
@@ -233,7 +235,11 @@ void region_return_if_unused(struct rail *rail, uint32_t id);
 /* After RAIL_STOP: says RAIL_STOPPED when everything is drained. */
 void rail_finish(struct rail *rail);
 
-/* wake.c: the only system calls of a running rail, made by the thread between steps. */
+/*
+ * wake.c: the only system calls of a running rail, made by the thread between steps, where there is
+ * rail->news and after shm_fence_sleep(): what it tells of was published, sleepers raise their
+ * flags before they look for it.
+ */
 void rail_wake(struct rail *rail);
 
 #endif

@@ -50,9 +50,19 @@ static unsigned step_nics(struct poll_core *core)
 	return work;
 }
 
+/* One fence for all rails: it waits for every store before it. */
+static void wake(struct poll_core *core)
+{
+	shm_fence_sleep();
+	for (unsigned i = 0; i < core->rails; i++)
+		if (core->rail[i]->news)
+			rail_wake(core->rail[i]);
+}
+
 unsigned poll_turn(struct poll_core *core)
 {
 	unsigned work = 0, running = 0;
+	bool news = false;
 
 	for (unsigned i = 0; i < core->rails; i++) {
 		struct rail *rail = core->rail[i];
@@ -62,10 +72,12 @@ unsigned poll_turn(struct poll_core *core)
 		if (i + 1 < core->rails)
 			rail_expect(core->rail[i + 1]);
 		work += rail_step(rail);
-		rail_wake(rail);
+		news |= rail->news;
 		running += !rail->stopped;
 	}
 	core->running = running;
+	if (news)
+		wake(core);
 	if (core->nics)
 		work += step_nics(core);
 	return work;

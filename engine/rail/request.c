@@ -121,6 +121,7 @@ static void channel_answer(
 		memcpy(ring_slot_new(&channel->done, slot->fresh), &done, sizeof(done));
 		slot->fresh++;
 		rail->fresh[id / 64] |= 1ull << id % 64;
+		rail->answered = true;
 	}
 	channel->in_flight--;
 }
@@ -168,6 +169,10 @@ void request_end(struct rail *rail, struct request *request, enum op_status stat
 
 void rail_answer(struct rail *rail)
 {
+	if (!rail->answered)
+		return;
+	rail->answered = false;
+	rail->news = true;
 	for (unsigned i = 0; i < CHANNELS_MAX / 64; i++) {
 		uint64_t left = rail->fresh[i];
 

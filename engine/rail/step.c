@@ -42,13 +42,13 @@ static void speak_late(struct rail *rail)
 	while (rail->late_head != rail->late_tail &&
 		speak(rail, &rail->late[rail->late_head & (RAIL_EVENTS_LATE - 1)])) {
 		rail->late_head++;
-		rail->spoke = true;
+		rail->spoke = rail->news = true;
 	}
 }
 
 void rail_say(struct rail *rail, const struct rail_event *event)
 {
-	rail->spoke = true;
+	rail->spoke = rail->news = true;
 	if (likely(rail->late_head == rail->late_tail) && speak(rail, event))
 		return;
 	/* An object has so few events unheard at a time that this never fills: core.h. */

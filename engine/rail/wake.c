@@ -24,18 +24,10 @@ static void wake_client(struct rail_channel *channel)
 
 void rail_wake(struct rail *rail)
 {
-	bool fenced = false;
-
+	rail->news = false;
 	for (unsigned i = 0; i < CHANNELS_MAX / 64; i++) {
 		uint64_t left = rail->wake[i];
 
-		if (!left)
-			continue;
-		/* Completions are published; the client raised its flag before it looked for them.
-		 */
-		if (!fenced)
-			shm_fence_sleep();
-		fenced = true;
 		rail->wake[i] = 0;
 		for (; left; left &= left - 1)
 			wake_client(
@@ -43,7 +35,6 @@ void rail_wake(struct rail *rail)
 	}
 	if (unlikely(rail->spoke)) {
 		rail->spoke = false;
-		shm_fence_sleep();
 		if (shm_load(&rail->options.status->control_sleeps))
 			kick(rail->options.control_kick);
 	}

@@ -51,6 +51,7 @@
 #define RAIL_SIGNAL_BYTES (32u << 10) /* ... and of longer ones fewer: from here on one each */
 #define RAIL_HEADS_SPAN 32u   /* page heads, wanted or between two wanted, in one READ ... */
 #define RAIL_HEADS_GAP 8u     /* ... no two wanted ones further apart than this */
+#define RAIL_BULK_BYTES (512u << 10) /* of long READs on one queue before another is looked for */
 #define RAIL_SMALL_BYTES PAGE_UNIT /* a READ up to this keeps off queues with longer ones */
 #define QP_DEPTH 128u         /* WQEBBs of one send queue */
 #define QPS_PER_PEER_MAX 8    /* queue pairs from one rail to one peer */

@@ -177,7 +177,7 @@ static void lane_init(struct rail *rail, struct lane *lane, struct rail_peer *pe
 	lane->stalled = lane->expired = lane->overdue = false;
 	lane->wqes = lane->bytes = lane->requests = 0;
 	lane->taken_bytes = 0;
-	lane->run = NULL;
+	lane->bulk = lane->run = NULL;
 	lane->moved = lane->moved_seen = 0;
 	lane->still_ns = 0;
 	lane->begun = false;

@@ -61,6 +61,7 @@ struct lane {
 	struct link heads;    /* requests with their head to read: these first */
 	uint32_t wqes;        /* outstanding on all its QPs */
 	uint32_t bytes;       /* outstanding on all its QPs */
+	struct lane_qp *bulk; /* where the last long READ went */
 	struct lane_qp *run;  /* where small READs go until its next completion is asked for */
 	uint32_t requests;    /* live ones */
 	uint64_t taken_bytes; /* their lengths */

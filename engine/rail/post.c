@@ -5,7 +5,8 @@
  *
  * Which queue pair: of two or more, the last one never gets a long READ, so there is always one on
  * which a bucket or a page head waits for nothing long. A NIC runs 16 READs of a queue pair at a
- * time and queues the rest behind them, so the least loaded one is taken. Small READs go to one
+ * time and queues the rest behind them, so long ones go to one queue until it has some hundred KiB,
+ * and then to the least loaded; the fewer queues, the fewer cache lines. Small READs go to one
  * queue until its next completion is asked for: pages that lie side by side complete together, and
  * one READ fetches their heads.
  *
@@ -27,18 +28,25 @@ static bool qp_has_room(const struct lane_qp *qp)
 	return qp_outstanding(qp) + dv_wqe_blocks(DV_SGES_MAX) <= blocks;
 }
 
-/* Fewest outstanding bytes; the last queue is kept for small READs. */
-static struct lane_qp *pick_bulk(struct lane *lane)
+/*
+ * The queue of the last one, until it has enough; then that of the fewest outstanding bytes. The
+ * last queue is kept for small READs.
+ */
+static struct lane_qp *pick_bulk(struct lane *lane, uint32_t bytes)
 {
 	unsigned qps = lane->peer->qps > 1 ? lane->peer->qps - 1 : 1;
-	struct lane_qp *best = NULL;
+	struct lane_qp *best = lane->bulk;
 
+	if (likely(best && best->bulk_bytes + bytes <= RAIL_BULK_BYTES && qp_has_room(best)))
+		return best;
+	best = NULL;
 	for (unsigned i = 0; i < qps; i++) {
 		struct lane_qp *qp = &lane->qp[i];
 
 		if ((!best || qp->bulk_bytes < best->bulk_bytes) && qp_has_room(qp))
 			best = qp;
 	}
+	lane->bulk = best;
 	return best;
 }
 
@@ -63,7 +71,7 @@ static inline struct lane_qp *lane_pick(struct lane *lane, uint32_t bytes)
 	struct lane_qp *run = lane->run;
 
 	if (bytes > RAIL_SMALL_BYTES)
-		return pick_bulk(lane);
+		return pick_bulk(lane, bytes);
 	if (likely(run && run->silent && !run->bulk_bytes && qp_has_room(run)))
 		return run;
 	return pick_shortest(lane);
@@ -85,10 +93,16 @@ static void post_wqe(struct rail *rail, struct lane_qp *qp, struct request *requ
 	uint32_t bytes)
 {
 	struct lane *lane = qp->lane;
-	uint32_t index = dv_post(qp->sq, DV_READ, remote->base + offset, remote->rkey, sge, sges,
-		signal_of(qp, bytes));
-	struct wqe *wqe = &qp->wqe[index & (QP_DEPTH - 1)];
+	uint64_t at = remote->base + offset;
+	uint8_t flags = signal_of(qp, bytes);
+	uint32_t index;
+	struct wqe *wqe;
 
+	if (likely(sges == 1)) /* the same, without a loop */
+		index = dv_post(qp->sq, DV_READ, at, remote->rkey, sge, 1, flags);
+	else
+		index = dv_post(qp->sq, DV_READ, at, remote->rkey, sge, sges, flags);
+	wqe = &qp->wqe[index & (QP_DEPTH - 1)];
 	wqe->bytes = bytes;
 	wqe->request = request->number;
 	wqe->blocks = (uint16_t)(qp->sq->pi - index);

@@ -93,7 +93,7 @@ class Hostile(harness.ClusterTest):
     def tearDown(self):
         """Whatever happened, everybody else is served as before, and nothing of it is left."""
         self.replay(self.engines, "--requests", 30, "--namespace", self.id())
-        harness.wait_for(lambda: self.engines.status(0)["clients"]["sessions"] == 1, 3,
+        harness.wait_for(lambda: self.engines.status(0)["clients"]["sessions"] == 1, 20,
                          "only the session that asks is left")
         self.assertEqual(self.engines.status(0)["clients"]["channels"], 1)
         self.stop_cleanly(self.engines)
@@ -104,7 +104,7 @@ class Hostile(harness.ClusterTest):
         return client
 
     def ends(self, client):
-        harness.wait_for(client.ended, 5, "the session is ended")
+        harness.wait_for(client.ended, 20, "the session is ended")
         client.socket.close()
 
     def spoil(self, ring, slots, done):
@@ -135,7 +135,7 @@ class Hostile(harness.ClusterTest):
             with self.subTest(region=region):
                 client = self.client()
                 client.publish(OP_RING, [op(), SEGMENT.pack(0, 4096, region, 0)])
-                self.assertEqual(client.done(DONE_RING, 16, 5), (7, INVALID))
+                self.assertEqual(client.done(DONE_RING, 16, 20), (7, INVALID))
                 client.socket.close()
 
     def test_places_beyond_their_region_are_refused(self):
@@ -144,7 +144,7 @@ class Hostile(harness.ClusterTest):
                 client = self.client()
                 segment = SEGMENT.pack(offset, length, client.staging, 0)
                 client.publish(OP_RING, [op(), segment])
-                self.assertEqual(client.done(DONE_RING, 16, 5), (7, INVALID))
+                self.assertEqual(client.done(DONE_RING, 16, 20), (7, INVALID))
                 client.socket.close()
 
     def test_nobody_publishes_or_returns_a_page_they_hold_no_credit_for(self):
@@ -152,7 +152,7 @@ class Hostile(harness.ClusterTest):
         forged = CTL.pack(9, CTL_PUBLISH, 0, 0, 0, 0, 1, 2, 4096, 5, 1, 0, 2 ** 62, 0)
         returned = CTL.pack(9, CTL_RETURN, 15, 0, 0, 0, 0, 0, 4096, 0xffffffff, 1, 0, 0, 0)
         client.publish(CTL_RING, [returned, forged])
-        self.assertEqual(client.done(CTL_DONE, 32, 5), (9, INVALID))
+        self.assertEqual(client.done(CTL_DONE, 32, 20), (9, INVALID))
         client.socket.close()
 
     def test_wrong_requests_are_refused_with_a_text(self):

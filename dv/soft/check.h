@@ -78,16 +78,38 @@ static inline struct soft_mapping *soft_shm_mapping(struct dv_qp *qp, uint32_t f
 	return NULL;
 }
 
+/*
+ * Where bytes that were checked are mapped here. The table is the peer's: its numbers are compared
+ * with what is mapped.
+ */
+static inline enum soft_result soft_shm_place(struct dv_qp *qp, const struct soft_ask *ask,
+	const struct soft_export_mr *mr, uint8_t **ret_at)
+{
+	bool writable = ask->access == DV_REMOTE_WRITE;
+	struct soft_mapping *mapping = soft_shm_mapping(qp, mr->file, writable);
+	uint64_t offset = mr->offset + (ask->address - mr->base);
+
+	if (unlikely(!mapping)) {
+		if (!qp->peer->want_file) {
+			qp->peer->want_file = mr->file;
+			qp->peer->want_write = writable;
+			soft_link_wake(qp->nic);
+		}
+		return SOFT_UNKNOWN_FILE;
+	}
+	if (mapping->missing || offset > mapping->bytes || ask->length > mapping->bytes - offset)
+		return SOFT_REFUSED;
+	*ret_at = mapping->at + offset;
+	return SOFT_DONE;
+}
+
 /* Where the bytes are mapped here. Under nic->lock. */
 static inline enum soft_result soft_shm_resolve(struct dv_qp *qp, const struct soft_ask *ask,
 	struct soft_export_mr *ret_mr, uint8_t **ret_at)
 {
 	struct dv_device *nic = qp->nic;
 	struct soft_peer *peer = qp->peer;
-	bool writable = ask->access == DV_REMOTE_WRITE;
-	struct soft_mapping *mapping;
 	enum soft_result result;
-	uint64_t offset;
 
 	if (peer->state == PEER_DEAD)
 		return SOFT_DEAD;
@@ -103,21 +125,7 @@ static inline enum soft_result soft_shm_resolve(struct dv_qp *qp, const struct s
 			"other processes cannot reach it", ask->rkey);
 		return SOFT_REFUSED;
 	}
-	mapping = soft_shm_mapping(qp, ret_mr->file, writable);
-	if (!mapping) {
-		if (!peer->want_file) {
-			peer->want_file = ret_mr->file;
-			peer->want_write = writable;
-			soft_link_wake(nic);
-		}
-		return SOFT_UNKNOWN_FILE;
-	}
-	/* The table is the peer's: its numbers are compared with what is mapped here. */
-	offset = ret_mr->offset + (ask->address - ret_mr->base);
-	if (mapping->missing || offset > mapping->bytes || ask->length > mapping->bytes - offset)
-		return SOFT_REFUSED;
-	*ret_at = mapping->at + offset;
-	return SOFT_DONE;
+	return soft_shm_place(qp, ask, ret_mr, ret_at);
 }
 
 #endif

@@ -109,6 +109,7 @@ int uv_devices_open(void)
 		device->index = i;
 		device->infiniband = !link || strcmp(link, "roce") != 0;
 		device->down = list_has("SOFT_CONNECTX_DOWN", name);
+		device->maps = list_at("SOFT_CONNECTX_MAP", i, 1) != 0;
 		device->numa_node = (int)list_at("SOFT_CONNECTX_NUMA", i, 0);
 		device->gbits = (unsigned)list_at("SOFT_CONNECTX_GBITS", i, 400);
 		device->mr_bytes_max = (uint64_t)list_at("SOFT_CONNECTX_MR_BYTES", i,
@@ -238,4 +239,23 @@ void soft_connectx_port(unsigned index, bool up)
 	soft_lock(nic);
 	uv_port_changed(&devices[index], up);
 	soft_unlock(nic);
+}
+
+bool soft_connectx_mapped(unsigned index, bool writable)
+{
+	struct dv_device *nic = soft_connectx_nic(index);
+	bool mapped = false;
+
+	soft_lock(nic);
+	for (struct soft_peer *peer = nic->peers; peer; peer = peer->next)
+		for (unsigned i = 0; i < peer->mapping_count; i++)
+			mapped |= !peer->mappings[i].missing &&
+				  peer->mappings[i].writable == writable;
+	soft_unlock(nic);
+	return mapped;
+}
+
+int soft_connectx_shared(const void *at, uint64_t bytes, uint64_t *ret_offset)
+{
+	return uv_shared_open((uintptr_t)at, bytes, ret_offset);
 }

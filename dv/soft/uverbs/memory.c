@@ -76,6 +76,22 @@ static bool mapped(uint64_t first, uint64_t bytes)
 	return true;
 }
 
+/* Peers map what they can. */
+static int register_bytes(struct uv_context *context, const struct ib_uverbs_reg_mr *in,
+	unsigned access, struct dv_mr *ret_mr)
+{
+	uint64_t offset = 0;
+	int rc, file = -1;
+
+	if (context->device->maps && access & (DV_REMOTE_READ | DV_REMOTE_WRITE))
+		file = uv_shared_open(in->start, in->length, &offset);
+	rc = soft_mr_register(context->device->nic, (void *)(uintptr_t)in->start, in->length,
+		access, file, file < 0 ? 0 : offset, ret_mr);
+	if (file >= 0)
+		close(file);
+	return rc;
+}
+
 int uv_reg_mr(struct uv_context *context, struct uv_command *command)
 {
 	const struct ib_uverbs_reg_mr *in = command->core_in;
@@ -102,8 +118,7 @@ int uv_reg_mr(struct uv_context *context, struct uv_command *command)
 	mr = calloc(1, sizeof(*mr));
 	if (!mr)
 		return ENOMEM;
-	rc = soft_mr_register(context->device->nic, (void *)(uintptr_t)in->start, in->length,
-		access, -1, 0, &mr->mr);
+	rc = register_bytes(context, in, access, &mr->mr);
 	if (rc) {
 		free(mr);
 		return rc;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Movement between the memory of two programs. It is ordinary private memory, which no other
- * process can map: process_vm_readv() and process_vm_writev() move it (same user, or ptrace
- * permission). What a peer exports is checked as on every shm link; a deregistration meanwhile is
- * found out afterwards. The NIC's thread, under nic->lock.
+ * Movement between the memory of two programs. Most of it is private, which no other process can
+ * map: process_vm_readv() and process_vm_writev() move it (same user, or ptrace permission). What
+ * a peer has in a file that can be mapped (shared.c) is copied once it is mapped here. What a peer
+ * exports is checked as on every shm link; a deregistration meanwhile is found out afterwards. The
+ * NIC's thread, under nic->lock.
  *
  * READs of a QP that may start one after the other are checked one by one, gathered, and moved in
  * their order by one system call before anything else of the QP happens: a system call costs more
@@ -181,6 +182,23 @@ void uv_gathered(struct dv_qp *qp)
 
 /* ---- one at a time --------------------------------------------------------------------------- */
 
+/* The other end is mapped here, at `far`. */
+static enum soft_result copy_mapped(struct dv_qp *qp, struct soft_op *op, uint8_t *far,
+	uint64_t from, uint64_t count)
+{
+	struct iovec local[SOFT_SGES_MAX];
+	unsigned locals = pieces(op, from, count, local);
+
+	if (!move_gathered(qp))
+		return SOFT_RETRY;
+	for (unsigned i = 0; i < locals; far += local[i++].iov_len)
+		if (op->opcode == MLX5_OPCODE_RDMA_READ)
+			soft_copy(local[i].iov_base, far, local[i].iov_len);
+		else
+			soft_copy(far, local[i].iov_base, local[i].iov_len);
+	return outcome(qp, op, 0);
+}
+
 static enum soft_result one_sided(struct dv_qp *qp, struct soft_op *op, uint64_t from,
 	uint64_t count)
 {
@@ -190,6 +208,7 @@ static enum soft_result one_sided(struct dv_qp *qp, struct soft_op *op, uint64_t
 	struct soft_export_mr mr = {0};
 	struct soft_ask ask;
 	enum soft_result result;
+	uint8_t *at;
 
 	if (peer->state == PEER_DEAD)
 		return SOFT_DEAD;
@@ -201,6 +220,8 @@ static enum soft_result one_sided(struct dv_qp *qp, struct soft_op *op, uint64_t
 	result = soft_mr_check(peer->table, &ask, &mr);
 	if (result != SOFT_DONE || !count)
 		return result;
+	if (mr.file && soft_shm_place(qp, &ask, &mr, &at) == SOFT_DONE)
+		return copy_mapped(qp, op, at + from, from, count);
 	if (gathers(qp, op, count) && has_room(batch, op)) {
 		gather(batch, op);
 		return SOFT_SENT;

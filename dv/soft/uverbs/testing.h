@@ -12,4 +12,9 @@ struct dv_device *soft_connectx_nic(unsigned index);
 /* Pulls the cable (false) or puts it back. */
 void soft_connectx_port(unsigned index, bool up);
 
+/* Has port `index` a file of some peer mapped? */
+bool soft_connectx_mapped(unsigned index, bool writable);
+/* uv_shared_open() */
+int soft_connectx_shared(const void *at, uint64_t bytes, uint64_t *ret_offset);
+
 #endif

@@ -7,7 +7,7 @@
  *   sysfs.c      the tree libibverbs finds devices in
  *   dispatch.c   one ioctl -> one command
  *   context.c    contexts, device and port attributes, PDs     uar.c    doorbell pages
- *   memory.c     MRs    cq.c    qp.c    state.c                event.c  channels, async events
+ *   memory.c shared.c  MRs    cq.c    qp.c    state.c          event.c  channels, async events
  *   device.c     the NIC of a port, its thread; the hooks of dv/soft
  *   decode.c move.c message.c receive.c                        what hooks do with WQEs
  *
@@ -50,6 +50,7 @@ struct uv_device {
 	unsigned index;
 	uint16_t number;       /* names the NIC on this host: its LID, the end of its GIDs */
 	bool infiniband, down;
+	bool maps;             /* peers map shared memory and do not only move it by system calls */
 	int numa_node;
 	unsigned gbits;
 	uint64_t mr_bytes_max;
@@ -227,6 +228,9 @@ void uv_uar_tell(struct dv_device *nic, uint64_t element, uint32_t type);
 int uv_reg_mr(struct uv_context *context, struct uv_command *command);
 int uv_dereg_mr(struct uv_context *context, struct uv_command *command);
 void uv_mr_free(struct uv_object *object);
+
+/* shared.c: a descriptor of the memfd these bytes lie in, that the caller closes; or -1 */
+int uv_shared_open(uint64_t start, uint64_t bytes, uint64_t *ret_offset);
 
 /* cq.c */
 int uv_create_cq(struct uv_context *context, struct uv_command *command);

@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Memory of a peer that the NIC maps instead of asking the kernel for its bytes: which it is, that
+ * READs and WRITEs find the right bytes there, and that they keep their order among those of
+ * private memory.
+ */
+#include <fcntl.h>
+
+#define SIDE_DEPTH 64u
+#include "tests/verbs/side.h"
+
+#define PAGE 4096u
+#define READS 16u
+#define UNTOUCHED 0xee
+
+static struct side s;
+static struct dv_mr mr; /* of `far`, 64 pages into a file, mapped at `mapped` */
+static uint8_t *mapped;
+static int file;
+
+static int new_file(uint64_t bytes, int seals)
+{
+	int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+	assert_true(fd >= 0);
+	assert_int_equal(ftruncate(fd, (off_t)bytes), 0);
+	assert_int_equal(fcntl(fd, F_ADD_SEALS, seals), 0);
+	return fd;
+}
+
+static uint8_t *map(int fd, uint64_t offset, uint64_t bytes, void *at, int flags)
+{
+	uint8_t *got = mmap(at, bytes, PROT_READ | PROT_WRITE, flags | (at ? MAP_FIXED : 0), fd,
+		(off_t)offset);
+
+	assert_ptr_not_equal(got, MAP_FAILED);
+	return got;
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	side_open(&s);
+	file = new_file(2 * SIDE_BYTES, F_SEAL_SHRINK);
+	mapped = map(file, 64 * PAGE, SIDE_BYTES, NULL, MAP_SHARED);
+	good(dv_mr_register(s.far, mapped, SIDE_BYTES,
+		DV_LOCAL_WRITE | DV_REMOTE_READ | DV_REMOTE_WRITE, -1, 0, &mr));
+	memset(s.local, UNTOUCHED, SIDE_BYTES);
+	for (unsigned i = 0; i < SIDE_BYTES; i++) {
+		s.remote[i] = (uint8_t)(i / PAGE * 31 + i % PAGE * 7 + 1);
+		mapped[i] = (uint8_t)(i / PAGE * 17 + i % PAGE * 5 + 2);
+	}
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	good(dv_mr_deregister(s.far, &mr));
+	munmap(mapped, SIDE_BYTES);
+	close(file);
+	side_close(&s);
+	return 0;
+}
+
+static void post_in(const struct dv_mr *there, enum dv_opcode opcode, uint32_t to, uint32_t from,
+	uint32_t bytes)
+{
+	struct dv_sge sge = {(uintptr_t)s.local + to, bytes, s.local_mr.lkey};
+
+	dv_post(s.sq, opcode, (uintptr_t)there->base + from, there->rkey, &sge, 1, DV_CE_ALWAYS);
+}
+
+static int reap(void)
+{
+	struct dv_completion done = {0};
+
+	assert_non_null(side_cqe(&s.cq, 0, PATIENCE_NS));
+	assert_int_equal(dv_poll(&s.cq, &done, 1), 1);
+	assert_int_equal(done.wqe_counter, (uint16_t)s.sq->ci);
+	s.sq->ci++;
+	return done.syndrome;
+}
+
+static void do_all(unsigned count)
+{
+	dv_ring(s.sq);
+	while (count--)
+		assert_int_equal(reap(), 0);
+}
+
+/* From here on READs, or WRITEs, find the file mapped; until then the kernel moves the bytes. */
+static void until_mapped(enum dv_opcode opcode)
+{
+	uint64_t end = now_ns() + PATIENCE_NS;
+
+	post_in(&mr, opcode, 0, 0, 1);
+	do_all(1);
+	while (!soft_connectx_mapped(0, opcode == DV_WRITE)) {
+		assert_true(now_ns() < end);
+		usleep(50);
+	}
+}
+
+static int shared(const uint8_t *at, uint64_t bytes, uint64_t *ret_offset)
+{
+	int fd = soft_connectx_shared(at, bytes, ret_offset);
+
+	if (fd >= 0)
+		close(fd);
+	return fd;
+}
+
+static void only_whole_files_that_cannot_shrink_are_mapped(void **state)
+{
+	int sealed = new_file(8 * PAGE, F_SEAL_SHRINK), other = new_file(8 * PAGE, F_SEAL_SHRINK);
+	int loose = new_file(8 * PAGE, F_SEAL_GROW);
+	uint8_t *at = mmap(NULL, 16 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	uint64_t offset = 77;
+
+	(void)state;
+	map(sealed, 2 * PAGE, 3 * PAGE, at, MAP_SHARED);
+	assert_true(shared(at, 3 * PAGE, &offset) >= 0);
+	assert_int_equal(offset, 2 * PAGE);
+	assert_true(shared(at + PAGE + 10, PAGE, &offset) >= 0);
+	assert_int_equal(offset, 3 * PAGE + 10);
+	assert_true(shared(at, 3 * PAGE + 1, &offset) < 0); /* and what is behind it */
+	assert_true(shared(at - 1, 2, &offset) < 0);
+	/* two mappings: of one file, in its order; of it, not in its order; of another file */
+	map(sealed, 5 * PAGE, PAGE, at + 3 * PAGE, MAP_SHARED);
+	assert_true(shared(at + PAGE, 3 * PAGE, &offset) >= 0);
+	assert_int_equal(offset, 3 * PAGE);
+	map(sealed, 6 * PAGE, PAGE, at + 3 * PAGE, MAP_SHARED);
+	assert_true(shared(at + PAGE, 3 * PAGE, &offset) < 0);
+	map(other, 5 * PAGE, PAGE, at + 3 * PAGE, MAP_SHARED);
+	assert_true(shared(at + PAGE, 3 * PAGE, &offset) < 0);
+	assert_true(shared(at + 3 * PAGE, PAGE, &offset) >= 0);
+	/* behind the file's end, a private copy, no file, a file that can shrink, no descriptor */
+	map(sealed, 7 * PAGE, 2 * PAGE, at, MAP_SHARED);
+	assert_true(shared(at, PAGE, &offset) >= 0);
+	assert_true(shared(at, 2 * PAGE, &offset) < 0);
+	map(sealed, 0, 4 * PAGE, at, MAP_PRIVATE);
+	assert_true(shared(at, PAGE, &offset) < 0);
+	map(-1, 0, 4 * PAGE, at, MAP_PRIVATE | MAP_ANONYMOUS);
+	assert_true(shared(at, PAGE, &offset) < 0);
+	map(-1, 0, 4 * PAGE, at, MAP_SHARED | MAP_ANONYMOUS);
+	assert_true(shared(at, PAGE, &offset) < 0);
+	map(loose, 0, 4 * PAGE, at, MAP_SHARED);
+	assert_true(shared(at, PAGE, &offset) < 0);
+	map(sealed, 0, 4 * PAGE, at, MAP_SHARED);
+	close(sealed);
+	assert_true(shared(at, PAGE, &offset) < 0);
+	close(other);
+	close(loose);
+	munmap(at, 16 * PAGE);
+}
+
+static void bytes_come_from_their_place_in_the_file(void **state)
+{
+	(void)state;
+	until_mapped(DV_READ);
+	for (unsigned i = 0; i < 32; i++)
+		post_in(&mr, DV_READ, i * 2 * PAGE, i * 5000, PAGE + i);
+	do_all(32);
+	for (unsigned i = 0; i < 32; i++) {
+		assert_memory_equal(s.local + i * 2 * PAGE, mapped + i * 5000, PAGE + i);
+		assert_int_equal(s.local[i * 2 * PAGE + PAGE + i], UNTOUCHED);
+	}
+	/* Like pinned memory, it is there even when its owner has unmapped it. */
+	munmap(mapped + 3 * PAGE, PAGE);
+	post_in(&mr, DV_READ, 0, 3 * PAGE, PAGE);
+	do_all(1);
+	for (unsigned i = 0; i < PAGE; i++)
+		assert_int_equal(s.local[i], (uint8_t)(3 * 17 + i * 5 + 2));
+}
+
+static void segments_are_scattered_and_gathered(void **state)
+{
+	struct dv_sge sge[3] = {{(uintptr_t)s.local, 10, s.local_mr.lkey},
+		{(uintptr_t)s.local + 100, 1, s.local_mr.lkey},
+		{(uintptr_t)s.local + PAGE, 5000, s.local_mr.lkey}};
+
+	(void)state;
+	until_mapped(DV_READ);
+	until_mapped(DV_WRITE);
+	dv_post(s.sq, DV_READ, (uintptr_t)mapped + 999, mr.rkey, sge, 3, DV_CE_ALWAYS);
+	dv_post(s.sq, DV_WRITE, (uintptr_t)mapped + 70001, mr.rkey, sge, 3, DV_CE_ALWAYS);
+	dv_ring(s.sq);
+	assert_non_null(side_cqe(&s.cq, 1, PATIENCE_NS));
+	assert_memory_equal(s.local, mapped + 999, 10);
+	assert_int_equal(s.local[100], mapped[999 + 10]);
+	assert_memory_equal(s.local + PAGE, mapped + 999 + 11, 5000);
+	assert_memory_equal(mapped + 70001, mapped + 999, 5011);
+}
+
+static void private_and_mapped_bytes_keep_their_order(void **state)
+{
+	(void)state;
+	until_mapped(DV_READ);
+	for (unsigned round = 0; round < 100; round++) {
+		for (unsigned i = 0; i < READS; i++)
+			post_in((i + round) % 2 ? &mr : &s.remote_mr, DV_READ, i / 4 * PAGE,
+				i * PAGE, PAGE);
+		do_all(READS);
+		for (unsigned i = 3; i < READS; i += 4)
+			assert_memory_equal(s.local + i / 4 * PAGE,
+				((i + round) % 2 ? mapped : s.remote) + i * PAGE, PAGE);
+	}
+}
+
+/* Each READ's private bytes go out again into the file, from where the next READ takes them. */
+static void writes_go_behind_the_reads_before_them(void **state)
+{
+	(void)state;
+	until_mapped(DV_READ);
+	until_mapped(DV_WRITE);
+	for (unsigned round = 0; round < 100; round++) {
+		memset(s.remote, (int)round, PAGE);
+		post_in(&s.remote_mr, DV_READ, 0, 0, PAGE);
+		post_in(&mr, DV_WRITE, 0, PAGE, PAGE);
+		post_in(&mr, DV_READ, PAGE, PAGE, PAGE);
+		post_in(&s.remote_mr, DV_WRITE, PAGE, PAGE, PAGE);
+		post_in(&s.remote_mr, DV_READ, 2 * PAGE, PAGE, PAGE);
+		do_all(5);
+		for (unsigned i = 0; i < PAGE; i++)
+			assert_int_equal(s.local[2 * PAGE + i], (uint8_t)round);
+	}
+}
+
+static void behind_a_page_that_is_gone_nothing_mapped_is_read(void **state)
+{
+	(void)state;
+	until_mapped(DV_READ);
+	memset(s.local, UNTOUCHED, PAGE);
+	for (unsigned i = 0; i < 3; i++)
+		post_in(&s.remote_mr, DV_READ, i * PAGE, i * PAGE, PAGE);
+	for (unsigned i = 3; i < 6; i++)
+		post_in(&mr, DV_READ, i * PAGE, i * PAGE, PAGE);
+	assert_int_equal(mprotect(s.remote + PAGE, PAGE, PROT_NONE), 0);
+	dv_ring(s.sq);
+	assert_int_equal(reap(), 0);
+	assert_int_equal(reap(), DV_SYNDROME_REMOTE_ACCESS);
+	for (unsigned i = 2; i < 6; i++)
+		assert_int_equal(reap(), DV_SYNDROME_FLUSHED);
+	for (unsigned i = 2 * PAGE; i < 6 * PAGE; i++)
+		assert_int_equal(s.local[i], UNTOUCHED);
+}
+
+static void rights_and_bounds_are_those_of_the_region(void **state)
+{
+	(void)state;
+	until_mapped(DV_READ);
+	post_in(&mr, DV_READ, 0, SIDE_BYTES - PAGE, PAGE);
+	do_all(1);
+	/* the file goes on there, the region does not */
+	post_in(&mr, DV_READ, PAGE, SIDE_BYTES - PAGE + 1, PAGE);
+	dv_ring(s.sq);
+	assert_int_equal(reap(), DV_SYNDROME_REMOTE_ACCESS);
+	assert_int_equal(s.local[PAGE], UNTOUCHED);
+}
+
+static void what_was_deregistered_is_never_read_later(void **state)
+{
+	struct dv_address here, there;
+	uint32_t big = SIDE_BYTES / 2, failed = 0;
+
+	(void)state;
+	for (unsigned round = 0; round < 300; round++) {
+		memset(mapped, 0xaa, SIDE_BYTES);
+		post_in(&mr, DV_READ, 0, 0, big);
+		dv_ring(s.sq);
+		for (unsigned spin = 0; spin < round * 997 % 60000; spin++)
+			dv_owner_before_cqe();
+		good(dv_mr_deregister(s.far, &mr));
+		memset(mapped + big - PAGE, 0xbb, PAGE);
+		if (reap() == 0)
+			for (unsigned i = 0; i < big; i++)
+				assert_int_equal(s.local[i], 0xaa);
+		else
+			failed++;
+		good(dv_mr_register(s.far, mapped, SIDE_BYTES,
+			DV_LOCAL_WRITE | DV_REMOTE_READ | DV_REMOTE_WRITE, -1, 0, &mr));
+		good(dv_qp_error(s.hot));
+		good(dv_qp_reset(s.hot));
+		good(dv_qp_error(s.answers[1]));
+		good(dv_qp_reset(s.answers[1]));
+		dv_qp_address(s.hot, &here);
+		dv_qp_address(s.answers[1], &there);
+		good(dv_qp_connect(s.answers[1], &here));
+		good(dv_qp_connect(s.hot, &there));
+	}
+	assert_true(failed > 0);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(only_whole_files_that_cannot_shrink_are_mapped),
+		CASE(bytes_come_from_their_place_in_the_file),
+		CASE(segments_are_scattered_and_gathered),
+		CASE(private_and_mapped_bytes_keep_their_order),
+		CASE(writes_go_behind_the_reads_before_them),
+		CASE(behind_a_page_that_is_gone_nothing_mapped_is_read),
+		CASE(rights_and_bounds_are_those_of_the_region),
+		CASE(what_was_deregistered_is_never_read_later),
+	};
+
+	setenv("SOFT_CONNECTX_DEVICES", "2", 1);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -18,9 +18,12 @@
 
 #define NUMBER_FIRST 1u
 #define NUMBER_LAST 0xbfffu /* the last unicast LID */
-#define SPINS 64u           /* idle steps before the thread sleeps at all */
+#define SPINS 128u          /* idle steps before the thread sleeps at all */
+#define QUIET_STEPS 8u      /* the socket of messages is looked at in every so many of them */
 #define NICE (-15)          /* a device waits for no program */
-#define SLEEP_NS 20000      /* how long it then sleeps: what a message does not wake, a doorbell */
+#define SLEEP_MIN_NS 20000u /* how long it then sleeps: what a message does not wake, a doorbell */
+#define SLEEP_MAX_NS 500000u
+#define SLEEP_SHARE 64u     /* ... but no longer than this part of the time it has been idle */
 
 pthread_mutex_t uv_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -137,17 +140,36 @@ void uv_port_changed(struct uv_device *device, bool up)
 /* ---- the NIC's thread ------------------------------------------------------------------------ */
 
 /*
+ * Steps before this thread looks for messages again: that is a system call, and READs need none.
+ * The NIC's own thread alone leaves it out; others that step look every time.
+ */
+static _Thread_local unsigned quiet, quiet_steps;
+
+static void sleep_idle(const struct uv_device *device, uint64_t idle_ns)
+{
+	struct pollfd message = {.fd = device->message_fd, .events = POLLIN};
+	struct timespec nap = {.tv_nsec = SLEEP_MIN_NS};
+
+	if (idle_ns / SLEEP_SHARE > SLEEP_MIN_NS)
+		nap.tv_nsec = (long)(idle_ns / SLEEP_SHARE < SLEEP_MAX_NS ? idle_ns / SLEEP_SHARE
+									  : SLEEP_MAX_NS);
+	ppoll(&message, 1, &nap, NULL);
+	quiet = 0;
+}
+
+/*
  * Doorbells are memory that only looking at finds, and two programs that poll may share two cores
- * with two of these threads: it looks a few times more when there was work, then sleeps briefly. A
- * thread that slept goes before one that polls; one that only yields waits for whole time slices.
+ * with two of these threads: it looks a few times more when there was work, then sleeps briefly,
+ * and the longer the longer there was none. A thread that slept goes before one that polls; one
+ * that only yields waits for whole time slices.
  */
 static void *run(void *argument)
 {
 	struct uv_device *device = argument;
-	struct pollfd message = {.fd = device->message_fd, .events = POLLIN};
-	const struct timespec nap = {.tv_nsec = SLEEP_NS};
+	uint64_t since_ns = 0;
 	unsigned idle = 0;
 
+	quiet_steps = QUIET_STEPS - 1;
 	/* Both only help; a program without the right to the first runs slower. */
 	setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE);
 	prctl(PR_SET_TIMERSLACK, 1000ul);
@@ -158,7 +180,9 @@ static void *run(void *argument)
 		}
 		if (++idle < SPINS)
 			continue;
-		ppoll(&message, 1, &nap, NULL);
+		if (idle == SPINS)
+			since_ns = soft_now_ns();
+		sleep_idle(device, soft_now_ns() - since_ns);
 	}
 	return NULL;
 }
@@ -168,7 +192,12 @@ static unsigned step(struct dv_device *nic)
 	unsigned work = uv_uar_scan(nic);
 
 	uv_cq_arm_scan(nic);
-	work += uv_message_poll(nic);
+	if (!quiet) {
+		work += uv_message_poll(nic);
+		quiet = quiet_steps;
+	} else {
+		quiet--;
+	}
 	return work + uv_receive_scan(nic);
 }
 

@@ -115,6 +115,7 @@ static int channel_attach(struct pc_channel *ch)
 	ch->looked_ns = clock_now_ns();
 	ch->map_epoch = 0;
 	ch->map = NULL; /* of another engine: numbers of peers are its own */
+	ch->map_last = NULL;
 	ch->map_changed_ns = 0;
 	ch->map_spare = ch->map_memory;
 	memset(ch->map_slot, 0, sizeof(ch->map_slot));

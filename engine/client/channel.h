@@ -147,6 +147,7 @@ struct pc_channel {
 	uint32_t map_epoch;
 	uint64_t map_changed_ns;          /* 0: not since the first */
 	uint16_t map_slot[NODES_MAX * 4]; /* ref -> member index + 1 */
+	const struct map_member *map_last; /* that was searched for; NULL: none since a change */
 	uint64_t peer_rest_until_ns[NODES_MAX];
 
 	struct cache_entry *cache;

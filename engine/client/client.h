@@ -192,7 +192,14 @@ void channel_break(struct pc_channel *ch);
 
 /* map.c */
 void map_refresh(struct pc_channel *ch, uint64_t now_ns);
-const struct map_member *map_by_ref(const struct pc_channel *ch, uint32_t ref);
+/* NULL: no live member has that ref. */
+const struct map_member *map_search(struct pc_channel *ch, uint32_t ref);
+static inline const struct map_member *map_by_ref(struct pc_channel *ch, uint32_t ref)
+{
+	const struct map_member *m = ch->map_last;
+
+	return likely(m && m->ref == ref) ? m : map_search(ch, ref);
+}
 
 /* cache.c */
 /* The key is asked for soon: its line is on its way from memory meanwhile. */

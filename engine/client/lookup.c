@@ -64,7 +64,7 @@ static bool rests(const struct pc_channel *ch, uint16_t peer, uint64_t now_ns)
 }
 
 static const struct map_member *previous_owner(
-	const struct pc_channel *ch, struct page_work *p, const uint32_t *owner, unsigned owners)
+	struct pc_channel *ch, struct page_work *p, const uint32_t *owner, unsigned owners)
 {
 	const struct map_view *previous = &ch->map->previous;
 	const struct map_member *m;
@@ -84,7 +84,7 @@ static const struct map_member *previous_owner(
 
 /* Whom to ask next: this host's own shard, then owners that answer, then the rest. */
 static const struct map_member *next_owner(
-	const struct pc_channel *ch, struct page_work *p, uint64_t now_ns)
+	struct pc_channel *ch, struct page_work *p, uint64_t now_ns)
 {
 	const struct map_view *map = &ch->map->current;
 	bool settling = ch->map_changed_ns && now_ns - ch->map_changed_ns < MAP_SETTLE_NS;
@@ -111,7 +111,7 @@ static const struct map_member *next_owner(
 
 /* Puts the bucket's locations into the page: our own first, then those that answer, then the rest.
  */
-static bool match(const struct pc_channel *ch, struct page_work *p, const struct bucket *bucket,
+static bool match(struct pc_channel *ch, struct page_work *p, const struct bucket *bucket,
 	uint64_t now_ns)
 {
 	uint32_t tag = dir_tag(&p->key), start = (uint32_t)(p->key.word[0] >> 60);

@@ -21,6 +21,7 @@ static void index_refs(struct pc_channel *ch)
 	const struct map_view *view = &ch->map->current;
 
 	memset(ch->map_slot, 0, sizeof(ch->map_slot));
+	ch->map_last = NULL;
 	for (uint32_t i = 0; i < view->members; i++) {
 		uint32_t slot = slot_of(view->member[i].ref);
 
@@ -51,8 +52,7 @@ void map_refresh(struct pc_channel *ch, uint64_t now_ns)
 	}
 }
 
-/* NULL: no live member has that ref. */
-const struct map_member *map_by_ref(const struct pc_channel *ch, uint32_t ref)
+const struct map_member *map_search(struct pc_channel *ch, uint32_t ref)
 {
 	if (!ch->map || !ref)
 		return NULL;
@@ -60,8 +60,10 @@ const struct map_member *map_by_ref(const struct pc_channel *ch, uint32_t ref)
 		slot = (slot + 1) & (MAP_SLOTS - 1)) {
 		const struct map_member *m = &ch->map->current.member[ch->map_slot[slot] - 1];
 
-		if (m->ref == ref)
+		if (m->ref == ref) {
+			ch->map_last = m;
 			return m;
+		}
 	}
 	return NULL;
 }

@@ -18,7 +18,8 @@
  */
 #include "engine/client/client.h"
 
-static void count(struct pc_batch *b, enum pc_result result)
+/* Hits are counted where they are found. */
+void page_count(struct pc_batch *b, enum pc_result result)
 {
 	struct pc_counts *counts = &b->channel->counts;
 
@@ -32,61 +33,8 @@ static void count(struct pc_batch *b, enum pc_result result)
 		counts->timeouts++;
 }
 
-void page_done(struct pc_batch *b, uint32_t i, enum pc_result result)
-{
-	b->work[i].phase = PAGE_DONE;
-	b->results[i] = result;
-	b->left--;
-	b->channel->moves++;
-	count(b, result);
-}
-
-void page_queue(struct pc_batch *b, uint32_t i, enum page_phase phase)
-{
-	struct page_queue *q = &b->queue[phase];
-
-	b->work[i].phase = (uint8_t)phase;
-	if (b->expired) {
-		page_done(b, i, PC_TIMEOUT);
-		return;
-	}
-	b->work[i].next = CLIENT_NONE;
-	if (q->head == CLIENT_NONE)
-		q->head = i;
-	else
-		b->work[q->tail].next = i;
-	q->tail = i;
-	b->channel->moves++;
-}
-
-uint32_t page_unqueue(struct pc_batch *b, enum page_phase phase)
-{
-	struct page_queue *q = &b->queue[phase];
-	uint32_t i = q->head;
-
-	if (i != CLIENT_NONE)
-		q->head = b->work[i].next;
-	return i;
-}
-
-void page_requeue(struct pc_batch *b, uint32_t i)
-{
-	struct page_queue *q = &b->queue[b->work[i].phase];
-
-	b->work[i].next = q->head;
-	if (q->head == CLIENT_NONE)
-		q->tail = i;
-	q->head = i;
-}
-
-void page_in_flight(struct pc_batch *b, uint32_t i, uint32_t request)
-{
-	b->work[i].phase = PAGE_IN_FLIGHT;
-	b->work[i].request = request;
-	b->channel->moves++;
-}
-
-static void get_here(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
+/* Out of line: what a page of another host passes through stays small. */
+__attribute__((noinline)) static void get_here(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
 {
 	struct page_work *p = &b->work[i];
 	enum pc_result result;
@@ -164,11 +112,6 @@ void page_wrong(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t 
 	}
 }
 
-uint64_t batch_share_ns(const struct pc_batch *b, uint64_t now_ns, unsigned parts)
-{
-	return now_ns < b->deadline_ns ? (b->deadline_ns - now_ns) / parts : 0;
-}
-
 static void give_up_twins(struct pc_batch *b)
 {
 	for (uint32_t i = 0; i < b->count && b->twins; i++) {
@@ -219,9 +162,12 @@ void batch_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
 	if (b->expired && !b->abandoned && now_ns >= b->deadline_ns + ANSWER_GRACE_NS)
 		abandon(ch, b);
 	if (!b->expired) {
-		lookup_step(ch, b, now_ns);
-		fetch_step(ch, b, now_ns);
-		head_step(ch, b, now_ns);
+		if (page_waits(b, PAGE_LOOK))
+			lookup_step(ch, b, now_ns);
+		if (page_waits(b, PAGE_FETCH) || page_waits(b, PAGE_STAGE))
+			fetch_step(ch, b, now_ns);
+		if (page_waits(b, PAGE_HEAD))
+			head_step(ch, b, now_ns);
 		if (b->kind == BATCH_SET)
 			set_step(ch, b, now_ns);
 		else if (b->kind == BATCH_REMOVE)

@@ -240,10 +240,6 @@ void stripe_rest(struct pc_channel *ch, uint32_t rail, uint64_t now_ns);
 void stripe_weigh(struct pc_channel *ch);
 
 /* submit.c */
-uint32_t request_take(
-	struct pc_channel *ch, enum request_kind kind, struct pc_batch *b, uint32_t i);
-void request_free(struct pc_channel *ch, uint32_t index);
-uint64_t request_cookie(const struct pc_channel *ch, uint32_t index);
 bool submit_room(struct pc_channel *ch, uint32_t rail, uint32_t slots);
 void submit_op(struct pc_channel *ch, uint32_t rail, const struct op *op,
 	const struct op_segment *segments);
@@ -309,13 +305,7 @@ void notice_touch(struct pc_channel *ch, const struct page_key *key, const struc
 void notice_wanted(struct pc_channel *ch, const struct page_key *key, const struct location *at,
 	uint64_t now_ns);
 
-/* batch.c */
-void page_queue(struct pc_batch *b, uint32_t i, enum page_phase phase);
-/* Takes the first page off a queue; CLIENT_NONE: empty. page_requeue() puts it back in front. */
-uint32_t page_unqueue(struct pc_batch *b, enum page_phase phase);
-void page_requeue(struct pc_batch *b, uint32_t i);
-void page_in_flight(struct pc_batch *b, uint32_t i, uint32_t request);
-void page_done(struct pc_batch *b, uint32_t i, enum pc_result result);
+/* batch.c; the queues of a batch are in queue.h */
 void page_found(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns);
 void page_absent(struct pc_channel *ch, struct pc_batch *b, uint32_t i);
 /* The location in use is of no use: the next one, or another look-up, or the end. */
@@ -323,9 +313,8 @@ void page_wrong(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t 
 void batch_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns);
 void batch_gone(struct pc_batch *b, enum pc_result result);
 void batch_free(struct pc_batch *b);
-
-/* A share of the time until the batch's deadline, for an attempt that others may follow. */
-uint64_t batch_share_ns(const struct pc_batch *b, uint64_t now_ns, unsigned parts);
+/* A page ended otherwise than as a hit. */
+void page_count(struct pc_batch *b, enum pc_result result);
 
 /* wait.c */
 uint64_t clock_now_ns(void);
@@ -336,5 +325,7 @@ void wait_for(struct pc_channel *ch, const struct pc_batch *b, uint64_t until_ns
 void copy_stream(void *to, const void *from, size_t bytes);
 void copy_gather(unsigned char *to, const struct pc_segment *segments, unsigned count);
 void copy_scatter(const struct pc_segment *segments, unsigned count, const unsigned char *from);
+
+#include "engine/client/queue.h"
 
 #endif

@@ -1,46 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Into the rings: requests and their cookies, slots, one publish for many ops, and waking whoever
+ * Into the rings: slots, one publish for many ops, and waking whoever
  * sleeps at the other end. Channel thread.
  */
 #include "engine/abi/probe.h"
 #include "engine/client/client.h"
 
 #include <unistd.h>
-
-uint32_t request_take(struct pc_channel *ch, enum request_kind kind, struct pc_batch *b, uint32_t i)
-{
-	uint32_t index = ch->request_free;
-	struct request *r;
-
-	if (index == CLIENT_NONE)
-		return CLIENT_NONE;
-	r = &ch->request[index];
-	ch->request_free = r->next;
-	r->batch = b;
-	r->page = i;
-	r->kind = (uint8_t)kind;
-	r->bytes = 0;
-	r->hold = CLIENT_NONE;
-	r->left = 1;
-	return index;
-}
-
-void request_free(struct pc_channel *ch, uint32_t index)
-{
-	struct request *r = &ch->request[index];
-
-	r->kind = REQUEST_FREE;
-	r->batch = NULL;
-	r->generation++; /* an answer that comes twice finds nothing */
-	r->next = ch->request_free;
-	ch->request_free = index;
-}
-
-uint64_t request_cookie(const struct pc_channel *ch, uint32_t index)
-{
-	return (uint64_t)ch->request[index].generation << 32 | index;
-}
 
 /* The answer's place in the done ring is reserved by counting, so the rail never finds it full. */
 bool submit_room(struct pc_channel *ch, uint32_t rail, uint32_t slots)

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What every page passes through several times: the queues of its batch, its end, and the requests
+ * of its channel with their cookies. Channel thread. Included by client.h alone.
+ */
+#ifndef CLIENT_QUEUE_H
+#define CLIENT_QUEUE_H
+
+/* ---- pages ----------------------------------------------------------------------------------- */
+
+static inline void page_done(struct pc_batch *b, uint32_t i, enum pc_result result)
+{
+	b->work[i].phase = PAGE_DONE;
+	b->results[i] = result;
+	b->left--;
+	b->channel->moves++;
+	if (unlikely(result != PC_HIT))
+		page_count(b, result);
+}
+
+static inline void page_queue(struct pc_batch *b, uint32_t i, enum page_phase phase)
+{
+	struct page_queue *q = &b->queue[phase];
+
+	b->work[i].phase = (uint8_t)phase;
+	if (unlikely(b->expired)) {
+		page_done(b, i, PC_TIMEOUT);
+		return;
+	}
+	b->work[i].next = CLIENT_NONE;
+	if (q->head == CLIENT_NONE)
+		q->head = i;
+	else
+		b->work[q->tail].next = i;
+	q->tail = i;
+	b->channel->moves++;
+}
+
+static inline bool page_waits(const struct pc_batch *b, enum page_phase phase)
+{
+	return b->queue[phase].head != CLIENT_NONE;
+}
+
+/* Takes the first page off a queue; CLIENT_NONE: empty. page_requeue() puts it back in front. */
+static inline uint32_t page_unqueue(struct pc_batch *b, enum page_phase phase)
+{
+	struct page_queue *q = &b->queue[phase];
+	uint32_t i = q->head;
+
+	if (i != CLIENT_NONE)
+		q->head = b->work[i].next;
+	return i;
+}
+
+static inline void page_requeue(struct pc_batch *b, uint32_t i)
+{
+	struct page_queue *q = &b->queue[b->work[i].phase];
+
+	b->work[i].next = q->head;
+	if (q->head == CLIENT_NONE)
+		q->tail = i;
+	q->head = i;
+}
+
+static inline void page_in_flight(struct pc_batch *b, uint32_t i, uint32_t request)
+{
+	b->work[i].phase = PAGE_IN_FLIGHT;
+	b->work[i].request = request;
+	b->channel->moves++;
+}
+
+/* A share of the time until the batch's deadline, for an attempt that others may follow. */
+static inline uint64_t batch_share_ns(const struct pc_batch *b, uint64_t now_ns, unsigned parts)
+{
+	return now_ns < b->deadline_ns ? (b->deadline_ns - now_ns) / parts : 0;
+}
+
+/* ---- requests -------------------------------------------------------------------------------- */
+
+/* CLIENT_NONE: all are in flight. */
+static inline uint32_t request_take(
+	struct pc_channel *ch, enum request_kind kind, struct pc_batch *b, uint32_t i)
+{
+	uint32_t index = ch->request_free;
+	struct request *r;
+
+	if (index == CLIENT_NONE)
+		return CLIENT_NONE;
+	r = &ch->request[index];
+	ch->request_free = r->next;
+	r->batch = b;
+	r->page = i;
+	r->kind = (uint8_t)kind;
+	r->bytes = 0;
+	r->hold = CLIENT_NONE;
+	r->left = 1;
+	return index;
+}
+
+static inline void request_free(struct pc_channel *ch, uint32_t index)
+{
+	struct request *r = &ch->request[index];
+
+	r->kind = REQUEST_FREE;
+	r->batch = NULL;
+	r->generation++; /* an answer that comes twice finds nothing */
+	r->next = ch->request_free;
+	ch->request_free = index;
+}
+
+static inline uint64_t request_cookie(const struct pc_channel *ch, uint32_t index)
+{
+	return (uint64_t)ch->request[index].generation << 32 | index;
+}
+
+#endif

@@ -126,6 +126,7 @@ struct pc_channel {
 	uint32_t rails;
 	uint32_t resting;  /* rails that failed lately; some may have rested */
 	uint64_t rate_max; /* of the fastest rail */
+	uint64_t least;    /* bytes on their way times weight: no rail has less */
 	bool no_room;      /* no page found a rail with room since the last answer */
 	uint32_t turn; /* spreads look-ups and stores over the rails */
 	struct ring_producer ctl;

@@ -53,6 +53,7 @@ void stripe_weigh(struct pc_channel *ch)
 {
 	uint64_t max = ch->rate_max ? ch->rate_max : 1;
 
+	ch->least = 0; /* until somebody looks */
 	for (uint32_t k = 0; k < ch->rails; k++) {
 		struct channel_rail *r = &ch->rail[k];
 		uint64_t rate = rate_of(ch, k), part;
@@ -101,6 +102,12 @@ static void reckon(struct pc_channel *ch, struct channel_rail *r)
 	stripe_weigh(ch);
 }
 
+/* When the rail would have moved so many more bytes: the fastest rail's time for a byte is 1. */
+static uint64_t finish(const struct channel_rail *r, uint64_t more)
+{
+	return (r->bytes + more) * r->weight;
+}
+
 void stripe_give(struct pc_channel *ch, uint32_t rail, uint32_t bytes, uint64_t now_ns)
 {
 	struct channel_rail *r = &ch->rail[rail];
@@ -119,6 +126,8 @@ void stripe_take(struct pc_channel *ch, uint32_t rail, uint32_t bytes, uint64_t 
 
 	r->bytes -= bytes;
 	r->moved += bytes;
+	if (finish(r, 0) < ch->least)
+		ch->least = finish(r, 0);
 	if (r->bytes && r->moved < STRIPE_SAMPLE_BYTES)
 		return;
 	r->busy_ns += now_ns - r->since_ns;
@@ -133,12 +142,6 @@ void stripe_take(struct pc_channel *ch, uint32_t rail, uint32_t bytes, uint64_t 
 static bool credit_left(const struct channel_rail *r, uint64_t bytes)
 {
 	return r->bytes + bytes <= r->credit[bytes > SLICE_BYTES] || !r->bytes || !bytes;
-}
-
-/* When the rail would have moved so many more bytes: the fastest rail's time for a byte is 1. */
-static uint64_t finish(const struct channel_rail *r, uint64_t more)
-{
-	return (r->bytes + more) * r->weight;
 }
 
 static uint32_t rails_out(const struct pc_channel *ch, uint16_t peer)
@@ -182,25 +185,31 @@ static uint32_t usable(const struct pc_channel *ch, const struct stripe *s, uint
 	return rails & ~out ? rails & ~out : rails;
 }
 
-/* Of `rails`, the first with credit to have moved it; of equal ones, the first from `start` on. */
-static uint32_t soonest(const struct pc_channel *ch, uint64_t bytes, uint32_t start, uint32_t rails)
+/*
+ * Of `rails`, the first with credit to have moved it; of equal ones, the first from `start` on.
+ * All are looked at, to know what no rail is below.
+ */
+static uint32_t soonest(struct pc_channel *ch, uint64_t bytes, uint32_t start, uint32_t rails)
 {
 	uint32_t best = CLIENT_NONE, end = ch->rails;
-	uint64_t best_finish = UINT64_MAX;
+	uint64_t best_finish = UINT64_MAX, least = UINT64_MAX;
 
 	for (uint32_t from = start;; from = 0, end = start) {
 		for (uint32_t r = from; r < end; r++) {
-			uint64_t r_finish = finish(&ch->rail[r], bytes);
+			const struct channel_rail *rail = &ch->rail[r];
+			uint64_t now = finish(rail, 0), then = now + bytes * rail->weight;
 
-			if (r_finish < best_finish && rails >> r & 1 &&
-				credit_left(&ch->rail[r], bytes)) {
+			least = now < least ? now : least;
+			if (then < best_finish && rails >> r & 1 && credit_left(rail, bytes)) {
 				best = r;
-				best_finish = r_finish;
+				best_finish = then;
 			}
 		}
 		if (end == start)
-			return best;
+			break;
 	}
+	ch->least = least;
+	return best;
 }
 
 /* The same, with room in its ring. */
@@ -215,11 +224,24 @@ static uint32_t soonest_room(
 	return r;
 }
 
+/* Near, when no other rail would have moved it so much sooner. */
+__attribute__((noinline)) static uint32_t weighed(struct pc_channel *ch, const struct stripe *s,
+	uint32_t near, uint32_t rails, bool near_may)
+{
+	uint32_t best = soonest_room(ch, s, near, rails);
+
+	if (best == CLIENT_NONE || best == near || !near_may ||
+		finish(&ch->rail[best], s->bytes + SLICE_BYTES) <
+			finish(&ch->rail[near], s->bytes))
+		return best;
+	return submit_room(ch, near, s->slots) ? near : best;
+}
+
 uint32_t stripe_page(
 	struct pc_channel *ch, const struct stripe *s, uint32_t place, uint64_t now_ns)
 {
 	uint32_t out = rails_out(ch, s->peer) | resting(ch, now_ns), rails = usable(ch, s, out);
-	uint32_t near = place_rail(place), best;
+	uint32_t near = place_rail(place);
 	const struct channel_rail *r;
 	bool near_may;
 
@@ -227,16 +249,13 @@ uint32_t stripe_page(
 		near %= ch->rails;
 	r = &ch->rail[near];
 	near_may = (rails & ~out) >> near & 1 && credit_left(r, s->bytes);
-	/* No rail would have moved it so much sooner. */
+	/* None could: none has less on its way than `least`, or a smaller weight than 1. */
 	if (near_may &&
-		finish(r, s->bytes) <= (uint64_t)(s->bytes + SLICE_BYTES) << WEIGHT_SHIFT &&
+		finish(r, s->bytes) <=
+			ch->least + ((uint64_t)(s->bytes + SLICE_BYTES) << WEIGHT_SHIFT) &&
 		submit_room(ch, near, s->slots))
 		return near;
-	best = soonest_room(ch, s, near, rails);
-	if (best == CLIENT_NONE || best == near || !near_may ||
-		finish(&ch->rail[best], s->bytes + SLICE_BYTES) < finish(r, s->bytes))
-		return best;
-	return submit_room(ch, near, s->slots) ? near : best;
+	return weighed(ch, s, near, rails, near_may);
 }
 
 uint32_t stripe_small(struct pc_channel *ch, const struct stripe *s, uint64_t now_ns)

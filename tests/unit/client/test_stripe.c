@@ -73,6 +73,35 @@ static void a_rail_that_is_behind_is_spared(void **state)
 	assert_int_equal(choose(2, PAGE, 0, 1), 2);
 }
 
+/* What was found by looking at all rails holds no longer than it is true. */
+static void a_rail_that_catches_up_is_given_more(void **state)
+{
+	(void)state;
+	for (uint32_t r = 0; r < 4; r++)
+		stripe_give(ch, r, 5 * SLICE_BYTES, 1);
+	assert_int_equal(choose(2, PAGE, 0, 1), 2);
+	stripe_take(ch, 1, 2 * SLICE_BYTES - 1, 1);
+	assert_int_equal(choose(2, PAGE, 0, 1), 1);
+	assert_int_equal(choose(0, PAGE, 0, 1), 1);
+	stripe_give(ch, 1, SLICE_BYTES, 1);
+	assert_int_equal(choose(2, PAGE, 0, 1), 2);
+}
+
+static void a_rail_that_turns_out_faster_is_given_more(void **state)
+{
+	(void)state;
+	for (uint32_t r = 0; r < 4; r++) {
+		ch->rail[r].rate = r == 1 ? 12500 : 50000;
+		stripe_give(ch, r, r == 1 ? SLICE_BYTES : 4 * SLICE_BYTES, 1);
+	}
+	ch->rate_max = 50000;
+	stripe_weigh(ch);
+	assert_int_equal(choose(2, PAGE, 0, 1), 2);
+	ch->rail[1].rate = 50000;
+	stripe_weigh(ch);
+	assert_int_equal(choose(2, PAGE, 0, 1), 1);
+}
+
 static void a_rail_that_failed_or_is_out_of_use_is_the_last_choice(void **state)
 {
 	(void)state;
@@ -246,6 +275,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(a_page_goes_to_the_rail_of_its_place),
 		TEST(a_rail_that_is_behind_is_spared),
+		TEST(a_rail_that_catches_up_is_given_more),
+		TEST(a_rail_that_turns_out_faster_is_given_more),
 		TEST(a_rail_that_failed_or_is_out_of_use_is_the_last_choice),
 		TEST(a_rail_in_use_that_is_full_is_waited_for_not_one_out_of_use),
 		TEST(a_full_rail_is_passed_over),

@@ -33,8 +33,7 @@ void page_count(struct pc_batch *b, enum pc_result result)
 		counts->timeouts++;
 }
 
-/* Out of line: what a page of another host passes through stays small. */
-__attribute__((noinline)) static void get_here(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
+static void get_here(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
 {
 	struct page_work *p = &b->work[i];
 	enum pc_result result;
@@ -58,23 +57,19 @@ __attribute__((noinline)) static void get_here(struct pc_channel *ch, struct pc_
 	page_done(b, i, result);
 }
 
-/* p->at says where it may be. */
-void page_found(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
+void page_here(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
 {
 	struct page_work *p = &b->work[i];
-	bool here = p->at.ref == ch->session->ref;
 
-	if (b->kind == BATCH_GET && here) {
+	if (b->kind == BATCH_GET) {
 		get_here(ch, b, i, now_ns);
-	} else if (b->kind == BATCH_GET) {
-		page_queue(b, i, p->flags & PAGE_REGISTERED ? PAGE_FETCH : PAGE_STAGE);
-	} else if (here && !local_has(ch->session, &p->key, &p->at)) {
+	} else if (p->at.ref == ch->session->ref && !local_has(ch->session, &p->key, &p->at)) {
 		p->flags |= PAGE_SAW_STALE;
 		notice_stale(ch, p);
 		page_wrong(ch, b, i, now_ns);
 	} else {
 		ch->counts.sets_already += b->kind == BATCH_SET;
-		notice_wanted(ch, &p->key, &p->at, now_ns);
+		notice_wanted(ch, &p->key, now_ns);
 		page_done(b, i, PC_HIT);
 	}
 }

@@ -175,7 +175,8 @@ void memory_register_all(struct pc *pc, struct session *session);
 void memory_free_all(struct pc *pc);
 /* Copies the table if it changed. */
 void memory_refresh(struct pc_channel *ch);
-const struct memory_view *memory_find(struct pc_channel *ch, const void *base, uint64_t bytes);
+/* Looks through all of them; memory_find(), in queue.h, at the last one first. */
+const struct memory_view *memory_search(struct pc_channel *ch, uintptr_t at, uint64_t bytes);
 /* Pins what the batch's segments name and marks pages that are registered throughout. */
 void memory_pin(struct pc_batch *b);
 void memory_unpin(struct pc_batch *b);
@@ -200,14 +201,6 @@ static inline const struct map_member *map_by_ref(struct pc_channel *ch, uint32_
 
 	return likely(m && m->ref == ref) ? m : map_search(ch, ref);
 }
-
-/* cache.c */
-/* The key is asked for soon: its line is on its way from memory meanwhile. */
-void cache_expect(const struct pc_channel *ch, const struct page_key *key);
-struct cache_entry *cache_find(struct pc_channel *ch, const struct page_key *key);
-struct cache_entry *cache_put(struct pc_channel *ch, const struct page_key *key,
-	const struct location *at, uint64_t now_ns);
-void cache_drop(struct pc_channel *ch, const struct page_key *key);
 
 /* staging.c */
 void staging_init(struct staging *s, unsigned char *base, uint16_t region);
@@ -240,7 +233,6 @@ void stripe_rest(struct pc_channel *ch, uint32_t rail, uint64_t now_ns);
 void stripe_weigh(struct pc_channel *ch);
 
 /* submit.c */
-bool submit_room(struct pc_channel *ch, uint32_t rail, uint32_t slots);
 void submit_op(struct pc_channel *ch, uint32_t rail, const struct op *op,
 	const struct op_segment *segments);
 /* Is there room for one control op and its answers, with `reserve` slots left over? */
@@ -302,11 +294,11 @@ void notice_stale(struct pc_channel *ch, const struct page_work *p);
 void notice_touch(struct pc_channel *ch, const struct page_key *key, const struct location *at,
 	uint64_t now_ns);
 /* A page that was only looked up: eviction spares it for a while. */
-void notice_wanted(struct pc_channel *ch, const struct page_key *key, const struct location *at,
-	uint64_t now_ns);
+void notice_wanted(struct pc_channel *ch, const struct page_key *key, uint64_t now_ns);
 
 /* batch.c; the queues of a batch are in queue.h */
-void page_found(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns);
+/* p->at is of this host, or the batch reads no payload; see page_found() in queue.h. */
+void page_here(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns);
 void page_absent(struct pc_channel *ch, struct pc_batch *b, uint32_t i);
 /* The location in use is of no use: the next one, or another look-up, or the end. */
 void page_wrong(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns);
@@ -326,6 +318,7 @@ void copy_stream(void *to, const void *from, size_t bytes);
 void copy_gather(unsigned char *to, const struct pc_segment *segments, unsigned count);
 void copy_scatter(const struct pc_segment *segments, unsigned count, const unsigned char *from);
 
+#include "engine/client/cache.h"
 #include "engine/client/queue.h"
 
 #endif

@@ -274,19 +274,13 @@ static void hit(
 	page_done(b, i, PC_HIT);
 }
 
-/* Everything that was asked for is answered. */
-static void fetch_end(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t hold,
-	uint64_t now_ns)
+static void not_hit(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
 {
 	struct page_work *p = &b->work[i];
 	uint32_t status = p->piece_status;
 
-	p->slices = 0;
 	p->piece_status = OP_HIT;
 	switch (status) {
-	case OP_HIT:
-		hit(ch, b, i, hold, now_ns);
-		return;
 	case OP_CANCELLED:
 		page_done(b, i, PC_GONE);
 		return;
@@ -312,6 +306,17 @@ static void fetch_end(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uin
 	ch->peer_rest_until_ns[p->peer] = now_ns + PEER_REST_NS;
 	p->flags |= PAGE_SAW_FAILURE;
 	page_wrong(ch, b, i, now_ns);
+}
+
+/* Everything that was asked for is answered. */
+static void fetch_end(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t hold,
+	uint64_t now_ns)
+{
+	b->work[i].slices = 0;
+	if (likely(b->work[i].piece_status == OP_HIT))
+		hit(ch, b, i, hold, now_ns);
+	else
+		not_hit(ch, b, i, now_ns);
 }
 
 void fetch_answer(

@@ -18,35 +18,36 @@ void notice_stale(struct pc_channel *ch, const struct page_work *p)
 		submit_ctl(ch, &op, 0);
 }
 
-static void touch(struct pc_channel *ch, struct cache_entry *e, const struct page_key *key,
-	const struct location *at, uint64_t now_ns)
+static void tell(struct pc_channel *ch, struct cache_entry *e, uint32_t now_ms)
 {
-	uint32_t now_ms = (uint32_t)(now_ns / 1000000);
 	struct ctl_op op = {.kind = CTL_TOUCH,
-		.key = *key,
-		.place = at->place,
-		.generation = at->generation,
-		.ref = at->ref};
+		.key = e->key,
+		.place = e->at.place,
+		.generation = e->at.generation,
+		.ref = e->at.ref};
 
-	if (e->touched_ms && now_ms - e->touched_ms < TOUCH_NS / 1000000)
-		return;
 	if (!submit_ctl_room(ch, 0, CTL_RING_SLOTS / 2))
 		return;
 	submit_ctl(ch, &op, 0);
 	e->touched_ms = now_ms ? now_ms : 1;
 }
 
+static void touch(struct pc_channel *ch, struct cache_entry *e, uint32_t now_ms)
+{
+	if (unlikely(!e->touched_ms || now_ms - e->touched_ms >= TOUCH_NS / 1000000))
+		tell(ch, e, now_ms);
+}
+
 void notice_touch(struct pc_channel *ch, const struct page_key *key, const struct location *at,
 	uint64_t now_ns)
 {
-	touch(ch, cache_put(ch, key, at, now_ns), key, at, now_ns);
+	touch(ch, cache_put(ch, key, at, now_ns), (uint32_t)(now_ns / 1000000));
 }
 
-void notice_wanted(struct pc_channel *ch, const struct page_key *key, const struct location *at,
-	uint64_t now_ns)
+void notice_wanted(struct pc_channel *ch, const struct page_key *key, uint64_t now_ns)
 {
 	struct cache_entry *e = cache_find(ch, key);
 
 	if (e)
-		touch(ch, e, key, at, now_ns); /* the page was not seen: no fresher for it */
+		touch(ch, e, (uint32_t)(now_ns / 1000000)); /* not seen: no fresher for it */
 }

@@ -44,60 +44,54 @@ void memory_refresh(struct pc_channel *ch)
 	pthread_mutex_unlock(&ch->pc->lock);
 }
 
-static bool holds(const struct memory_view *m, uintptr_t base, uint64_t bytes)
+const struct memory_view *memory_search(struct pc_channel *ch, uintptr_t at, uint64_t bytes)
 {
-	return base >= m->base && base - m->base < m->bytes && bytes <= m->bytes - (base - m->base);
-}
-
-/* The range that [base, base + bytes) lies in, registered with the engine now; else NULL. */
-const struct memory_view *memory_find(struct pc_channel *ch, const void *base, uint64_t bytes)
-{
-	uintptr_t at = (uintptr_t)base;
 	uint32_t low = 0, high = ch->memories;
 
 	if (!high)
 		return NULL;
-	if (!holds(&ch->memory[ch->memory_last], at, bytes)) {
-		while (high - low > 1) {
-			uint32_t middle = low + (high - low) / 2;
+	while (high - low > 1) {
+		uint32_t middle = low + (high - low) / 2;
 
-			if (ch->memory[middle].base <= at)
-				low = middle;
-			else
-				high = middle;
-		}
-		if (!holds(&ch->memory[low], at, bytes))
-			return NULL;
-		ch->memory_last = low;
+		if (ch->memory[middle].base <= at)
+			low = middle;
+		else
+			high = middle;
 	}
-	return ch->memory[ch->memory_last].region ? &ch->memory[ch->memory_last] : NULL;
+	if (!memory_holds(&ch->memory[low], at, bytes))
+		return NULL;
+	ch->memory_last = low;
+	return ch->memory[low].region ? &ch->memory[low] : NULL;
+}
+
+static bool find_page(struct pc_batch *b, const struct pc_page *page)
+{
+	struct pc_channel *ch = b->channel;
+	unsigned found = 0;
+
+	for (unsigned s = 0; s < page->segment_count; s++) {
+		const struct pc_segment *segment = &page->segments[s];
+		const struct memory_view *m = memory_find(ch, segment->base, segment->bytes);
+
+		if (!m)
+			continue;
+		b->pinned[m->slot / 64] |= 1ull << m->slot % 64;
+		b->pins = true;
+		found++;
+	}
+	return found == page->segment_count;
 }
 
 static void find_all(struct pc_batch *b)
 {
-	struct pc_channel *ch = b->channel;
-
 	b->pins = false;
 	memset(b->pinned, 0, sizeof(b->pinned));
 	for (uint32_t i = 0; i < b->count; i++) {
-		const struct pc_page *page = &b->pages[i];
-		unsigned found = 0;
+		struct page_work *p = &b->work[i];
 
-		b->work[i].flags &= (uint8_t)~PAGE_REGISTERED;
-		if (b->work[i].phase == PAGE_DONE)
-			continue;
-		for (unsigned s = 0; s < page->segment_count; s++) {
-			const struct memory_view *m =
-				memory_find(ch, page->segments[s].base, page->segments[s].bytes);
-
-			if (!m)
-				continue;
-			b->pinned[m->slot / 64] |= 1ull << m->slot % 64;
-			b->pins = true;
-			found++;
-		}
-		if (found == page->segment_count)
-			b->work[i].flags |= PAGE_REGISTERED;
+		p->flags &= (uint8_t)~PAGE_REGISTERED;
+		if (p->phase != PAGE_DONE && find_page(b, &b->pages[i]))
+			p->flags |= PAGE_REGISTERED;
 	}
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What every page passes through several times: the queues of its batch, its end, and the requests
- * of its channel with their cookies. Channel thread. Included by client.h alone.
+ * What every page passes through several times: the queues of its batch and its end, where its
+ * segments are registered, requests with their cookies, and whether a ring has room. Channel
+ * thread. Included by client.h alone.
  */
 #ifndef CLIENT_QUEUE_H
 #define CLIENT_QUEUE_H
@@ -69,10 +70,40 @@ static inline void page_in_flight(struct pc_batch *b, uint32_t i, uint32_t reque
 	b->channel->moves++;
 }
 
+/* p->at says where it may be. */
+static inline void page_found(
+	struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
+{
+	const struct page_work *p = &b->work[i];
+
+	if (b->kind == BATCH_GET && p->at.ref != ch->session->ref)
+		page_queue(b, i, p->flags & PAGE_REGISTERED ? PAGE_FETCH : PAGE_STAGE);
+	else
+		page_here(ch, b, i, now_ns);
+}
+
 /* A share of the time until the batch's deadline, for an attempt that others may follow. */
 static inline uint64_t batch_share_ns(const struct pc_batch *b, uint64_t now_ns, unsigned parts)
 {
 	return now_ns < b->deadline_ns ? (b->deadline_ns - now_ns) / parts : 0;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static inline bool memory_holds(const struct memory_view *m, uintptr_t base, uint64_t bytes)
+{
+	return base >= m->base && base - m->base < m->bytes && bytes <= m->bytes - (base - m->base);
+}
+
+/* The range that [base, base + bytes) lies in, registered with the engine now; else NULL. */
+static inline const struct memory_view *memory_find(
+	struct pc_channel *ch, const void *base, uint64_t bytes)
+{
+	const struct memory_view *last = &ch->memory[ch->memory_last];
+
+	if (likely(ch->memory_last < ch->memories && memory_holds(last, (uintptr_t)base, bytes)))
+		return last->region ? last : NULL;
+	return memory_search(ch, (uintptr_t)base, bytes);
 }
 
 /* ---- requests -------------------------------------------------------------------------------- */
@@ -111,6 +142,22 @@ static inline void request_free(struct pc_channel *ch, uint32_t index)
 static inline uint64_t request_cookie(const struct pc_channel *ch, uint32_t index)
 {
 	return (uint64_t)ch->request[index].generation << 32 | index;
+}
+
+/* The answer's place in the done ring is reserved by counting, so the rail never finds it full. */
+static inline bool submit_room(struct pc_channel *ch, uint32_t rail, uint32_t slots)
+{
+	struct channel_rail *r = &ch->rail[rail];
+	int32_t room;
+
+	if (r->in_flight >= DONE_RING_SLOTS)
+		return false;
+	room = ring_room(&r->ops, r->unpublished + slots);
+	if (unlikely(room < 0)) {
+		channel_break(ch);
+		return false;
+	}
+	return (uint32_t)room >= r->unpublished + slots;
 }
 
 #endif

@@ -8,28 +8,10 @@
 
 #include <unistd.h>
 
-/* The answer's place in the done ring is reserved by counting, so the rail never finds it full. */
-bool submit_room(struct pc_channel *ch, uint32_t rail, uint32_t slots)
-{
-	struct channel_rail *r = &ch->rail[rail];
-	int32_t room;
-
-	if (r->in_flight >= DONE_RING_SLOTS)
-		return false;
-	room = ring_room(&r->ops, r->unpublished + slots);
-	if (unlikely(room < 0)) {
-		channel_break(ch);
-		return false;
-	}
-	return (uint32_t)room >= r->unpublished + slots;
-}
-
-static void flush_rail(struct pc_channel *ch, uint32_t rail)
+__attribute__((noinline)) static void flush_rail(struct pc_channel *ch, uint32_t rail)
 {
 	struct channel_rail *r = &ch->rail[rail];
 
-	if (!r->unpublished)
-		return;
 	ring_publish(&r->ops, r->unpublished);
 	r->unpublished = 0;
 	shm_fence_sleep(); /* pairs with the rail's: flag up, fence, look at the ring */
@@ -56,26 +38,30 @@ static void flush_ctl(struct pc_channel *ch)
 	}
 }
 
+static void write_segments(
+	struct channel_rail *r, const struct op_segment *segments, uint32_t count)
+{
+	struct op_segments *slot = NULL;
+
+	for (uint32_t s = 0; s < count; s++) {
+		if (s % 4 == 0)
+			slot = ring_slot_new(&r->ops, r->unpublished + 1 + s / 4);
+		slot->segment[s % 4] = segments[s];
+	}
+}
+
 /* After submit_room(). */
 void submit_op(struct pc_channel *ch, uint32_t rail, const struct op *op,
 	const struct op_segment *segments)
 {
 	struct channel_rail *r = &ch->rail[rail];
-	uint32_t slots = op_slots(op->segments);
 
 	memcpy(ring_slot_new(&r->ops, r->unpublished), op, sizeof(*op));
-	if (likely(op->segments == 1)) {
-		struct op_segments *slot = ring_slot_new(&r->ops, r->unpublished + 1);
-
-		slot->segment[0] = segments[0];
-	}
-	for (uint32_t k = 1; k < slots && op->segments > 1; k++) {
-		struct op_segments *slot = ring_slot_new(&r->ops, r->unpublished + k);
-
-		for (uint32_t s = 0; s < 4 && (k - 1) * 4 + s < op->segments; s++)
-			slot->segment[s] = segments[(k - 1) * 4 + s];
-	}
-	r->unpublished += slots;
+	if (likely(op->segments == 1))
+		*(struct op_segment *)ring_slot_new(&r->ops, r->unpublished + 1) = segments[0];
+	else
+		write_segments(r, segments, op->segments);
+	r->unpublished += op_slots(op->segments);
 	PROBE_SUBMIT(ch->id, op->cookie, rail, op->peer, op->length);
 	/* A rail with nothing to do begins at once, not at the end of the batch, and one that has
 	 * long READs hears of the next before it runs dry. */
@@ -112,6 +98,7 @@ void submit_ctl(struct pc_channel *ch, const struct ctl_op *op, uint32_t answers
 void submit_flush(struct pc_channel *ch)
 {
 	for (uint32_t r = 0; r < ch->rails; r++)
-		flush_rail(ch, r);
+		if (ch->rail[r].unpublished)
+			flush_rail(ch, r);
 	flush_ctl(ch);
 }

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Locations the channel remembers: a direct-mapped table, the newer key wins. An entry may be out
+ * of date at any time; the page head says so, and then it is dropped. Channel thread. Included by
+ * client.h alone.
+ */
+#ifndef CLIENT_CACHE_H
+#define CLIENT_CACHE_H
+
+static inline struct cache_entry *cache_slot(const struct pc_channel *ch, const struct page_key *key)
+{
+	return &ch->cache[(key->word[0] ^ key->word[1]) & (CACHE_SLOTS - 1)];
+}
+
+/* The key is asked for soon: its line is on its way from memory meanwhile. */
+static inline void cache_expect(const struct pc_channel *ch, const struct page_key *key)
+{
+	__builtin_prefetch(cache_slot(ch, key));
+}
+
+static inline struct cache_entry *cache_find(struct pc_channel *ch, const struct page_key *key)
+{
+	struct cache_entry *e = cache_slot(ch, key);
+
+	return e->at.ref && page_key_equal(&e->key, key) ? e : NULL;
+}
+
+static inline struct cache_entry *cache_put(struct pc_channel *ch, const struct page_key *key,
+	const struct location *at, uint64_t now_ns)
+{
+	struct cache_entry *e = cache_slot(ch, key);
+
+	if (!e->at.ref || !page_key_equal(&e->key, key))
+		e->touched_ms = 0;
+	e->key = *key;
+	e->at = *at;
+	e->seen_ms = (uint32_t)(now_ns / 1000000);
+	return e;
+}
+
+static inline void cache_drop(struct pc_channel *ch, const struct page_key *key)
+{
+	struct cache_entry *e = cache_find(ch, key);
+
+	if (e)
+		e->at.ref = 0;
+}
+
+#endif

@@ -114,37 +114,44 @@ static uint32_t piece_bytes(
 	return SLICE_BYTES;
 }
 
-static void submit_page(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t rail,
-	const struct op_segment *segments, uint16_t count, uint32_t bytes, uint32_t hold,
-	uint64_t now_ns)
+/* What of a page goes into one op. */
+struct piece {
+	const struct op_segment *segments;
+	uint32_t bytes;
+	uint32_t hold; /* staging block, or CLIENT_NONE */
+	uint16_t count;
+};
+
+static void submit_page(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
+	const struct map_member *m, uint32_t rail, const struct piece *piece, uint64_t now_ns)
 {
 	struct page_work *p = &b->work[i];
-	const struct map_member *m = map_by_ref(ch, p->at.ref);
 	uint32_t index = request_take(ch, REQUEST_FETCH, b, i);
 	struct request *r = &ch->request[index];
-	struct op op = {.cookie = request_cookie(ch, index),
+	struct op op;
+
+	r->rail = (uint8_t)rail;
+	r->hold = piece->hold;
+	r->bytes = piece->bytes;
+	p->peer = m->peer;
+	p->pieces_out++;
+	stripe_give(ch, rail, piece->bytes, now_ns);
+	op = (struct op){.cookie = request_cookie(ch, index),
 		.kind = OP_PAGE,
 		.slice = (uint8_t)p->slices,
-		.segments = count,
+		.segments = piece->count,
 		.peer = (uint8_t)m->peer,
 		.region = (uint8_t)(REGION_POOL_0 + place_rail(p->at.place)),
 		.offset = place_offset(p->at.place),
 		.peer_ref = p->at.ref,
-		.length = bytes,
+		.length = piece->bytes,
 		.page_bytes = p->bytes,
 		.key = p->key,
 		.generation = p->at.generation,
 		/* Time for another copy is left when there is one. */
 		.deadline_ns = now_ns + batch_share_ns(b, now_ns, p->others ? 2 : 1)};
-
-	r->rail = (uint8_t)rail;
-	r->hold = hold;
-	r->bytes = bytes;
-	p->peer = m->peer;
-	p->pieces_out++;
-	stripe_give(ch, rail, bytes, now_ns);
-	submit_op(ch, rail, &op, segments);
-	if (p->slices * SLICE_BYTES + bytes < p->bytes) {
+	submit_op(ch, rail, &op, piece->segments);
+	if (p->slices * SLICE_BYTES + piece->bytes < p->bytes) {
 		p->slices++;
 		p->request = index;
 		page_requeue(b, i);
@@ -199,43 +206,81 @@ static bool fetch_other(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
 	return true;
 }
 
-/* False: no room now; the page is back in front of its queue. */
+static bool no_room(struct pc_channel *ch, struct pc_batch *b, uint32_t i)
+{
+	ch->no_room = true;
+	page_requeue(b, i);
+	return false;
+}
+
+/* Any page. False: no room now; the page is back in front of its queue. */
 static bool fetch(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
 {
 	struct page_work *p = &b->work[i];
-	struct op_segment segment[SEGMENTS_MAX], piece[SEGMENTS_MAX];
-	uint16_t count = (uint16_t)b->pages[i].segment_count;
-	uint32_t hold = CLIENT_NONE, bytes, rail;
-	const struct op_segment *segments = segment;
-	struct stripe stripe;
+	struct op_segment segment[SEGMENTS_MAX], cut_off[SEGMENTS_MAX];
+	struct piece piece = {.segments = segment,
+		.hold = CLIENT_NONE,
+		.count = (uint16_t)b->pages[i].segment_count};
+	const struct map_member *m;
+	uint32_t rail;
 
 	if (fetch_other(ch, b, i, segment, now_ns))
 		return true;
 	if (p->phase == PAGE_STAGE)
-		count = 1;
-	bytes = piece_bytes(ch, b, p);
-	if (bytes < p->bytes) {
-		count = cut(segment, p->slices * SLICE_BYTES, bytes, piece);
-		segments = piece;
+		piece.count = 1;
+	piece.bytes = piece_bytes(ch, b, p);
+	if (piece.bytes < p->bytes) {
+		piece.count = cut(segment, p->slices * SLICE_BYTES, piece.bytes, cut_off);
+		piece.segments = cut_off;
 	}
-	stripe = (struct stripe){.peer = map_by_ref(ch, p->at.ref)->peer,
-		.tried = p->rails_tried,
-		.slots = op_slots(count),
-		.bytes = bytes};
-	rail = stripe_page(ch, &stripe, p->at.place, now_ns);
-	if (rail == CLIENT_NONE || ch->request_free == CLIENT_NONE) {
-		ch->no_room = true;
-		page_requeue(b, i);
-		return false;
-	}
+	m = map_by_ref(ch, p->at.ref);
+	rail = stripe_page(ch,
+		&(struct stripe){.peer = m->peer,
+			.tried = p->rails_tried,
+			.slots = op_slots(piece.count),
+			.bytes = piece.bytes},
+		p->at.place, now_ns);
+	if (rail == CLIENT_NONE || ch->request_free == CLIENT_NONE)
+		return no_room(ch, b, i);
 	if (p->phase == PAGE_STAGE) {
-		hold = take_staging(ch, p->bytes, segment);
-		if (hold == CLIENT_NONE) {
+		piece.hold = take_staging(ch, p->bytes, segment);
+		if (piece.hold == CLIENT_NONE) {
 			page_requeue(b, i);
 			return false;
 		}
 	}
-	submit_page(ch, b, i, rail, segments, count, bytes, hold, now_ns);
+	submit_page(ch, b, i, m, rail, &piece, now_ns);
+	return true;
+}
+
+/* The page that most are: whole, in one piece of registered memory. Others go the long way. */
+static bool fetch_plain(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
+{
+	const struct page_work *p = &b->work[i];
+	const struct pc_page *page = &b->pages[i];
+	const struct map_member *m = map_by_ref(ch, p->at.ref);
+	const struct memory_view *memory;
+	struct op_segment segment;
+	uint32_t rail;
+
+	if (p->phase != PAGE_FETCH || page->segment_count != 1 || p->bytes > SLICE_BYTES || !m)
+		return fetch(ch, b, i, now_ns);
+	memory = memory_find(ch, page->segments->base, p->bytes);
+	if (!memory)
+		return fetch(ch, b, i, now_ns);
+	rail = stripe_page(ch,
+		&(struct stripe){.peer = m->peer,
+			.tried = p->rails_tried,
+			.slots = op_slots(1),
+			.bytes = p->bytes},
+		p->at.place, now_ns);
+	if (rail == CLIENT_NONE || ch->request_free == CLIENT_NONE)
+		return no_room(ch, b, i);
+	segment = (struct op_segment){.region = memory->region,
+		.length = p->bytes,
+		.offset = (uintptr_t)page->segments->base - memory->base};
+	submit_page(ch, b, i, m, rail,
+		&(struct piece){&segment, p->bytes, CLIENT_NONE, 1}, now_ns);
 	return true;
 }
 
@@ -247,7 +292,7 @@ void fetch_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
 	for (unsigned q = 0; q < 2; q++)
 		while (!ch->broken && !ch->no_room &&
 			(i = page_unqueue(b, queue[q])) != CLIENT_NONE)
-			if (!fetch(ch, b, i, now_ns))
+			if (!fetch_plain(ch, b, i, now_ns))
 				break;
 }
 

@@ -7,7 +7,8 @@
 #ifndef CLIENT_CACHE_H
 #define CLIENT_CACHE_H
 
-static inline struct cache_entry *cache_slot(const struct pc_channel *ch, const struct page_key *key)
+static inline struct cache_entry *cache_slot(
+	const struct pc_channel *ch, const struct page_key *key)
 {
 	return &ch->cache[(key->word[0] ^ key->word[1]) & (CACHE_SLOTS - 1)];
 }

@@ -154,6 +154,7 @@ struct pc_channel {
 	struct cache_entry *cache;
 	struct staging staging;
 	struct stock *stock[CLASSES_MAX];
+	uint32_t stocks;  /* of them, those ever used come first */
 	uint32_t credits; /* held and asked for; at most CREDITS_MAX */
 
 	struct memory_view *memory; /* sorted by base */
@@ -214,7 +215,9 @@ struct page_work {
 	uint8_t others;
 	uint8_t asked; /* owners asked: bit per owner of the map, bit 7: of the previous map */
 	uint16_t peer; /* being asked */
+	uint32_t pad[4]; /* a shift, not a multiplication, finds a page: done many times for each */
 };
+static_assert(sizeof(struct page_work) == 128, "a power of two");
 
 struct page_queue {
 	uint32_t head, tail;

@@ -232,9 +232,12 @@ void stripe_rest(struct pc_channel *ch, uint32_t rail, uint64_t now_ns);
 /* After make_rings(), and whenever a rate changed. */
 void stripe_weigh(struct pc_channel *ch);
 
-/* submit.c */
-void submit_op(struct pc_channel *ch, uint32_t rail, const struct op *op,
-	const struct op_segment *segments);
+/* submit.c; ops go through submit.h */
+/* The segments of the op that is being written, into the slots after its own. */
+void submit_segments(
+	struct channel_rail *r, const struct op_segment *segments, uint32_t count);
+/* What was written, shown to the rail. */
+void submit_flush_rail(struct pc_channel *ch, uint32_t rail);
 /* Is there room for one control op and its answers, with `reserve` slots left over? */
 bool submit_ctl_room(struct pc_channel *ch, uint32_t answers, uint32_t reserve);
 void submit_ctl(struct pc_channel *ch, const struct ctl_op *op, uint32_t answers);
@@ -320,5 +323,6 @@ void copy_scatter(const struct pc_segment *segments, unsigned count, const unsig
 
 #include "engine/client/cache.h"
 #include "engine/client/queue.h"
+#include "engine/client/submit.h"
 
 #endif

@@ -76,6 +76,8 @@ static struct stock *stock_of(struct pc_channel *ch, uint32_t size, bool make)
 		return NULL;
 	if (!ch->stock[free_slot])
 		ch->stock[free_slot] = malloc(sizeof(struct stock));
+	if (ch->stocks <= free_slot)
+		ch->stocks = free_slot + 1;
 	if (ch->stock[free_slot]) {
 		memset(ch->stock[free_slot], 0, sizeof(struct stock));
 		ch->stock[free_slot]->bytes = size;
@@ -87,7 +89,7 @@ uint32_t credit_return(struct pc_channel *ch, uint64_t before_ns, uint32_t keep)
 {
 	uint32_t given = 0;
 
-	for (uint32_t k = 0; k < CLASSES_MAX; k++)
+	for (uint32_t k = 0; k < ch->stocks; k++)
 		if (ch->stock[k] && ch->stock[k]->bytes != keep &&
 			ch->stock[k]->used_ns < before_ns)
 			given += empty_stock(ch, ch->stock[k]);
@@ -100,6 +102,7 @@ void credit_forget(struct pc_channel *ch)
 		free(ch->stock[k]);
 		ch->stock[k] = NULL;
 	}
+	ch->stocks = 0;
 	ch->credits = 0;
 }
 

@@ -32,12 +32,11 @@ static bool cached(
 	struct pc_channel *ch, const struct pc_batch *b, struct page_work *p, uint64_t now_ns)
 {
 	const struct cache_entry *e = cache_find(ch, &p->key);
-	uint32_t age_ms;
 
 	if (!e || !map_by_ref(ch, e->at.ref))
 		return false;
-	age_ms = (uint32_t)(now_ns / 1000000) - e->seen_ms;
-	if (b->kind != BATCH_GET && age_ms >= FRESH_NS / 1000000)
+	if (b->kind != BATCH_GET &&
+		(uint32_t)(now_ns / 1000000) - e->seen_ms >= FRESH_NS / 1000000)
 		return false;
 	p->at = e->at;
 	return true;

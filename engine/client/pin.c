@@ -44,7 +44,8 @@ void memory_refresh(struct pc_channel *ch)
 	pthread_mutex_unlock(&ch->pc->lock);
 }
 
-const struct memory_view *memory_search(struct pc_channel *ch, uintptr_t at, uint64_t bytes)
+__attribute__((noinline)) const struct memory_view *memory_search(
+	struct pc_channel *ch, uintptr_t at, uint64_t bytes)
 {
 	uint32_t low = 0, high = ch->memories;
 
@@ -64,33 +65,41 @@ const struct memory_view *memory_search(struct pc_channel *ch, uintptr_t at, uin
 	return ch->memory[low].region ? &ch->memory[low] : NULL;
 }
 
-static bool find_page(struct pc_batch *b, const struct pc_page *page)
+/* Pins what the page's segments lie in; `last` is pinned already. True: all of them do. */
+static bool find_page(
+	struct pc_batch *b, const struct pc_page *page, const struct memory_view **last)
 {
-	struct pc_channel *ch = b->channel;
-	unsigned found = 0;
+	bool all = true;
 
 	for (unsigned s = 0; s < page->segment_count; s++) {
 		const struct pc_segment *segment = &page->segments[s];
-		const struct memory_view *m = memory_find(ch, segment->base, segment->bytes);
+		const struct memory_view *m = *last;
 
-		if (!m)
+		if (likely(m && memory_holds(m, (uintptr_t)segment->base, segment->bytes)))
 			continue;
+		m = memory_find(b->channel, segment->base, segment->bytes);
+		if (!m) {
+			all = false;
+			continue;
+		}
 		b->pinned[m->slot / 64] |= 1ull << m->slot % 64;
 		b->pins = true;
-		found++;
+		*last = m;
 	}
-	return found == page->segment_count;
+	return all;
 }
 
 static void find_all(struct pc_batch *b)
 {
+	const struct memory_view *last = NULL;
+
 	b->pins = false;
 	memset(b->pinned, 0, sizeof(b->pinned));
 	for (uint32_t i = 0; i < b->count; i++) {
 		struct page_work *p = &b->work[i];
 
 		p->flags &= (uint8_t)~PAGE_REGISTERED;
-		if (p->phase != PAGE_DONE && find_page(b, &b->pages[i]))
+		if (p->phase != PAGE_DONE && find_page(b, &b->pages[i], &last))
 			p->flags |= PAGE_REGISTERED;
 	}
 }

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What every page passes through several times: the queues of its batch and its end, where its
- * segments are registered, requests with their cookies, and whether a ring has room. Channel
- * thread. Included by client.h alone.
+ * What every page passes through several times: the queues of its batch and its end, and where its
+ * segments are registered. Channel thread. Included by client.h alone.
  */
 #ifndef CLIENT_QUEUE_H
 #define CLIENT_QUEUE_H
@@ -104,60 +103,6 @@ static inline const struct memory_view *memory_find(
 	if (likely(ch->memory_last < ch->memories && memory_holds(last, (uintptr_t)base, bytes)))
 		return last->region ? last : NULL;
 	return memory_search(ch, (uintptr_t)base, bytes);
-}
-
-/* ---- requests -------------------------------------------------------------------------------- */
-
-/* CLIENT_NONE: all are in flight. */
-static inline uint32_t request_take(
-	struct pc_channel *ch, enum request_kind kind, struct pc_batch *b, uint32_t i)
-{
-	uint32_t index = ch->request_free;
-	struct request *r;
-
-	if (index == CLIENT_NONE)
-		return CLIENT_NONE;
-	r = &ch->request[index];
-	ch->request_free = r->next;
-	r->batch = b;
-	r->page = i;
-	r->kind = (uint8_t)kind;
-	r->bytes = 0;
-	r->hold = CLIENT_NONE;
-	r->left = 1;
-	return index;
-}
-
-static inline void request_free(struct pc_channel *ch, uint32_t index)
-{
-	struct request *r = &ch->request[index];
-
-	r->kind = REQUEST_FREE;
-	r->batch = NULL;
-	r->generation++; /* an answer that comes twice finds nothing */
-	r->next = ch->request_free;
-	ch->request_free = index;
-}
-
-static inline uint64_t request_cookie(const struct pc_channel *ch, uint32_t index)
-{
-	return (uint64_t)ch->request[index].generation << 32 | index;
-}
-
-/* The answer's place in the done ring is reserved by counting, so the rail never finds it full. */
-static inline bool submit_room(struct pc_channel *ch, uint32_t rail, uint32_t slots)
-{
-	struct channel_rail *r = &ch->rail[rail];
-	int32_t room;
-
-	if (r->in_flight >= DONE_RING_SLOTS)
-		return false;
-	room = ring_room(&r->ops, r->unpublished + slots);
-	if (unlikely(room < 0)) {
-		channel_break(ch);
-		return false;
-	}
-	return (uint32_t)room >= r->unpublished + slots;
 }
 
 #endif

@@ -3,12 +3,11 @@
  * Into the rings: slots, one publish for many ops, and waking whoever
  * sleeps at the other end. Channel thread.
  */
-#include "engine/abi/probe.h"
 #include "engine/client/client.h"
 
 #include <unistd.h>
 
-__attribute__((noinline)) static void flush_rail(struct pc_channel *ch, uint32_t rail)
+void submit_flush_rail(struct pc_channel *ch, uint32_t rail)
 {
 	struct channel_rail *r = &ch->rail[rail];
 
@@ -20,6 +19,18 @@ __attribute__((noinline)) static void flush_rail(struct pc_channel *ch, uint32_t
 
 		if (write(ch->session->rail[rail].kick, &one, sizeof(one)) < 0)
 			return; /* full: it is awake already */
+	}
+}
+
+void submit_segments(
+	struct channel_rail *r, const struct op_segment *segments, uint32_t count)
+{
+	struct op_segments *slot = NULL;
+
+	for (uint32_t s = 0; s < count; s++) {
+		if (s % 4 == 0)
+			slot = ring_slot_new(&r->ops, r->unpublished + 1 + s / 4);
+		slot->segment[s % 4] = segments[s];
 	}
 }
 
@@ -36,38 +47,6 @@ static void flush_ctl(struct pc_channel *ch)
 		if (write(ch->session->control_kick, &one, sizeof(one)) < 0)
 			return;
 	}
-}
-
-static void write_segments(
-	struct channel_rail *r, const struct op_segment *segments, uint32_t count)
-{
-	struct op_segments *slot = NULL;
-
-	for (uint32_t s = 0; s < count; s++) {
-		if (s % 4 == 0)
-			slot = ring_slot_new(&r->ops, r->unpublished + 1 + s / 4);
-		slot->segment[s % 4] = segments[s];
-	}
-}
-
-/* After submit_room(). */
-void submit_op(struct pc_channel *ch, uint32_t rail, const struct op *op,
-	const struct op_segment *segments)
-{
-	struct channel_rail *r = &ch->rail[rail];
-
-	memcpy(ring_slot_new(&r->ops, r->unpublished), op, sizeof(*op));
-	if (likely(op->segments == 1))
-		*(struct op_segment *)ring_slot_new(&r->ops, r->unpublished + 1) = segments[0];
-	else
-		write_segments(r, segments, op->segments);
-	r->unpublished += op_slots(op->segments);
-	PROBE_SUBMIT(ch->id, op->cookie, rail, op->peer, op->length);
-	/* A rail with nothing to do begins at once, not at the end of the batch, and one that has
-	 * long READs hears of the next before it runs dry. */
-	if (r->in_flight++ == 0 || r->unpublished >= FLUSH_SLOTS ||
-		(op->length >= FLUSH_LONG && r->bytes <= FLUSH_DRY))
-		flush_rail(ch, rail);
 }
 
 bool submit_ctl_room(struct pc_channel *ch, uint32_t answers, uint32_t reserve)
@@ -99,6 +78,6 @@ void submit_flush(struct pc_channel *ch)
 {
 	for (uint32_t r = 0; r < ch->rails; r++)
 		if (ch->rail[r].unpublished)
-			flush_rail(ch, r);
+			submit_flush_rail(ch, r);
 	flush_ctl(ch);
 }

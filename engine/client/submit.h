@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One op into a rail's ring: its request with the cookie, room for it, its slots. Channel thread.
+ * Included by client.h alone.
+ */
+#ifndef CLIENT_SUBMIT_H
+#define CLIENT_SUBMIT_H
+
+#include "engine/abi/probe.h"
+
+/* CLIENT_NONE: all are in flight. */
+static inline uint32_t request_take(
+	struct pc_channel *ch, enum request_kind kind, struct pc_batch *b, uint32_t i)
+{
+	uint32_t index = ch->request_free;
+	struct request *r;
+
+	if (index == CLIENT_NONE)
+		return CLIENT_NONE;
+	r = &ch->request[index];
+	ch->request_free = r->next;
+	r->batch = b;
+	r->page = i;
+	r->kind = (uint8_t)kind;
+	r->bytes = 0;
+	r->hold = CLIENT_NONE;
+	r->left = 1;
+	return index;
+}
+
+static inline void request_free(struct pc_channel *ch, uint32_t index)
+{
+	struct request *r = &ch->request[index];
+
+	r->kind = REQUEST_FREE;
+	r->batch = NULL;
+	r->generation++; /* an answer that comes twice finds nothing */
+	r->next = ch->request_free;
+	ch->request_free = index;
+}
+
+static inline uint64_t request_cookie(const struct pc_channel *ch, uint32_t index)
+{
+	return (uint64_t)ch->request[index].generation << 32 | index;
+}
+
+/* The answer's place in the done ring is reserved by counting, so the rail never finds it full. */
+static inline bool submit_room(struct pc_channel *ch, uint32_t rail, uint32_t slots)
+{
+	struct channel_rail *r = &ch->rail[rail];
+	int32_t room;
+
+	if (r->in_flight >= DONE_RING_SLOTS)
+		return false;
+	room = ring_room(&r->ops, r->unpublished + slots);
+	if (unlikely(room < 0)) {
+		channel_break(ch);
+		return false;
+	}
+	return (uint32_t)room >= r->unpublished + slots;
+}
+
+/* After submit_room(). */
+static inline void submit_op(struct pc_channel *ch, uint32_t rail, const struct op *op,
+	const struct op_segment *segments)
+{
+	struct channel_rail *r = &ch->rail[rail];
+
+	*(struct op *)ring_slot_new(&r->ops, r->unpublished) = *op;
+	if (likely(op->segments == 1))
+		*(struct op_segment *)ring_slot_new(&r->ops, r->unpublished + 1) = segments[0];
+	else
+		submit_segments(r, segments, op->segments);
+	r->unpublished += op_slots(op->segments);
+	PROBE_SUBMIT(ch->id, op->cookie, rail, op->peer, op->length);
+	/* A rail with nothing to do begins at once, not at the end of the batch, and one that has
+	 * long READs hears of the next before it runs dry. */
+	if (r->in_flight++ == 0 || r->unpublished >= FLUSH_SLOTS ||
+		(op->length >= FLUSH_LONG && r->bytes <= FLUSH_DRY))
+		submit_flush_rail(ch, rail);
+}
+
+#endif

@@ -214,8 +214,7 @@ static void op_write(uint64_t page, uint64_t deadline_ns, uint32_t at)
 		.length = options.bytes,
 		.offset = page % 4096 * options.bytes % (HOME_BYTES / 2)};
 
-	memcpy(ring_slot_new(&ops, at), &op, sizeof(op));
-	memcpy(ring_slot_new(&ops, at + 1), &segment, sizeof(segment));
+	op_encode(&op, &segment, ring_slot_new(&ops, at));
 }
 
 /* One batch in if the window has room for it, and all answers out. */
@@ -234,11 +233,11 @@ static void client_turn(uint64_t pages)
 	while (sent < pages && sent + BATCH - answered <= options.window) {
 		uint64_t deadline_ns = clock_now_ns() + 10000000000ull;
 
-		if (ring_room(&ops, 2 * BATCH) < (int32_t)(2 * BATCH))
+		if (ring_room(&ops, BATCH) < (int32_t)BATCH)
 			return;
 		for (uint32_t i = 0; i < BATCH; i++)
-			op_write(sent + i, deadline_ns, 2 * i);
-		ring_publish(&ops, 2 * BATCH);
+			op_write(sent + i, deadline_ns, i);
+		ring_publish(&ops, BATCH);
 		sent += BATCH;
 	}
 }
@@ -266,14 +265,14 @@ static void tell(struct rail_command command)
 static struct rail_channel *channel_open(void)
 {
 	struct rail_channel *channel = zeroed(sizeof(*channel));
-	void *op_memory = zeroed(ring_bytes(OP_RING_SLOTS, sizeof(struct op)));
+	void *op_memory = zeroed(ring_bytes(OP_RING_SLOTS, sizeof(struct op_slot)));
 	void *done_memory = zeroed(ring_bytes(DONE_RING_SLOTS, sizeof(struct op_done)));
 
-	ring_producer_init(&ops, op_memory, OP_RING_SLOTS, sizeof(struct op));
+	ring_producer_init(&ops, op_memory, OP_RING_SLOTS, sizeof(struct op_slot));
 	ring_consumer_init(&done, done_memory, DONE_RING_SLOTS, sizeof(struct op_done));
 	*channel = (struct rail_channel){.id = 5, .session = SESSION, .wake = -1};
 	channel->client_waits = zeroed(64);
-	ring_consumer_init(&channel->ops, op_memory, OP_RING_SLOTS, sizeof(struct op));
+	ring_consumer_init(&channel->ops, op_memory, OP_RING_SLOTS, sizeof(struct op_slot));
 	ring_producer_init(&channel->done, done_memory, DONE_RING_SLOTS, sizeof(struct op_done));
 	return channel;
 }

@@ -2,7 +2,7 @@
 /*
  * What travels in a channel's rings. One channel belongs to one client thread and has
  *
- *   per rail   op ring    (client -> rail,    64-byte slots)   struct op, then its segments
+ *   per rail   op ring    (client -> rail,    64-byte slots)   struct op_slot, then its segments
  *              done ring  (rail -> client,    16-byte slots)   struct op_done
  *   once       ctl ring   (client -> control, 64-byte slots)   struct ctl_op
  *              ctl done   (control -> client, 32-byte slots)   struct ctl_done
@@ -39,7 +39,7 @@ enum op_kind {
 			the page's head is READ after the payload and compared */
 };
 
-/* 64 bytes; followed in the ring by ceil(segments / 4) slots of struct op_segments. */
+/* What is asked for; how it travels: struct op_slot. */
 struct op {
 	uint64_t cookie;       /* comes back in op_done */
 	uint8_t kind;          /* enum op_kind */
@@ -47,7 +47,6 @@ struct op {
 	uint16_t segments;     /* 1..SEGMENTS_MAX pieces of destination; they add up to `length` */
 	uint8_t peer;          /* map_member.peer */
 	uint8_t region;        /* of the peer */
-	uint16_t turn;
 	uint64_t offset;       /* in that region, bytes; OP_PAGE: of the page, whatever the slice */
 	uint32_t peer_ref;     /* map_member.ref: the op is for this incarnation and no other */
 	uint32_t length;       /* bytes to read, 1..PAGE_BYTES_MAX */
@@ -56,9 +55,7 @@ struct op {
 	uint32_t generation;   /* OP_PAGE: expected in the head */
 	uint32_t page_bytes;   /* OP_PAGE: expected in the head; else 0 */
 };
-static_assert(sizeof(struct op) == 64, "one slot");
-static_assert(offsetof(struct op, turn) == RING_TURN_AT, "the ring's");
-static_assert(NODES_MAX <= 256 && REGIONS_EXPORTED <= 256, "numbered in 8 bits");
+static_assert(sizeof(struct op) == 64, "one cache line");
 static_assert(PAGE_BYTES_MAX / SLICE_BYTES <= 256, "slices are counted in 8 bits");
 
 /* Where in the region the bytes begin. */
@@ -81,9 +78,87 @@ struct op_segments {
 };
 static_assert(sizeof(struct op_segments) == 64, "one slot");
 
+/* Slots of an op: one with one segment has it in its own. */
 static inline uint32_t op_slots(uint32_t segments)
 {
-	return 1 + (segments + 3) / 4;
+	return segments == 1 ? 1 : 1 + (segments + 3) / 4;
+}
+
+/*
+ * One slot: with one segment, which is what nearly every op has, all of it goes from core to core
+ * in one cache line. Otherwise ceil(segments / 4) slots of struct op_segments follow, and `to` is
+ * not used.
+ */
+struct op_slot {
+	uint64_t cookie;
+	uint8_t kind, slice;
+	uint16_t segments;
+	uint8_t peer, region;
+	uint16_t turn;
+	uint64_t to;          /* the segment: region << 48 | offset; its length is `length` */
+	uint32_t peer_ref;
+	uint32_t length;
+	struct page_key key;
+	uint32_t deadline;    /* CLOCK_MONOTONIC / OP_TIME_NS, low bits: within OP_SPAN_NS */
+	uint32_t at;          /* offset, in units of PAGE_UNIT for OP_PAGE, else of OP_UNIT */
+	uint32_t generation;
+	uint32_t page_bytes;
+};
+static_assert(sizeof(struct op_slot) == 64, "one slot");
+static_assert(offsetof(struct op_slot, turn) == RING_TURN_AT, "the ring's");
+static_assert(NODES_MAX <= 256 && REGIONS_EXPORTED <= 256, "numbered in 8 bits");
+static_assert(REGIONS_MAX <= 1 << 16, "numbered in 16 bits");
+
+#define OP_UNIT 32u       /* a page head; a bucket has two */
+#define OP_TIME_NS 1024u
+#define OP_SPAN_NS ((uint64_t)INT32_MAX * OP_TIME_NS) /* 36 minutes */
+#define OP_TO_BITS 48u
+
+/* `first`: its first segment. The deadline is less than OP_SPAN_NS away. */
+static inline void op_encode(
+	const struct op *op, const struct op_segment *first, struct op_slot *ret)
+{
+	uint32_t unit = op->kind == OP_PAGE ? PAGE_UNIT : OP_UNIT;
+
+	ret->cookie = op->cookie;
+	ret->kind = op->kind;
+	ret->slice = op->slice;
+	ret->segments = op->segments;
+	ret->peer = op->peer;
+	ret->region = op->region;
+	ret->to = (uint64_t)first->region << OP_TO_BITS | first->offset;
+	ret->peer_ref = op->peer_ref;
+	ret->length = op->length;
+	ret->key = op->key;
+	ret->deadline = (uint32_t)(op->deadline_ns / OP_TIME_NS);
+	ret->at = (uint32_t)(op->offset / unit);
+	ret->generation = op->generation;
+	ret->page_bytes = op->page_bytes;
+}
+
+/* Everything but segments that follow; `slot` is a copy, and says what it likes. */
+static inline void op_decode(const struct op_slot *slot, uint64_t now_ns, struct op *ret,
+	struct op_segment *ret_first)
+{
+	uint64_t now = now_ns / OP_TIME_NS;
+	int64_t left = (int32_t)(slot->deadline - (uint32_t)now);
+
+	ret->cookie = slot->cookie;
+	ret->kind = slot->kind;
+	ret->slice = slot->slice;
+	ret->segments = slot->segments;
+	ret->peer = slot->peer;
+	ret->region = slot->region;
+	ret->offset = (uint64_t)slot->at * (slot->kind == OP_PAGE ? PAGE_UNIT : OP_UNIT);
+	ret->peer_ref = slot->peer_ref;
+	ret->length = slot->length;
+	ret->key = slot->key;
+	ret->deadline_ns = (uint64_t)((int64_t)now + left) * OP_TIME_NS;
+	ret->generation = slot->generation;
+	ret->page_bytes = slot->page_bytes;
+	*ret_first = (struct op_segment){.region = (uint16_t)(slot->to >> OP_TO_BITS),
+		.length = slot->length,
+		.offset = slot->to & ((1ull << OP_TO_BITS) - 1)};
 }
 
 struct op_done {

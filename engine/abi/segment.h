@@ -126,7 +126,7 @@ static inline struct channel_layout channel_layout(uint32_t rails)
 	memset(&l, 0, sizeof(l));
 	for (uint32_t r = 0; r < rails && r < RAILS_MAX; r++) {
 		l.op[r] = at;
-		at += ring_bytes(OP_RING_SLOTS, sizeof(struct op));
+		at += ring_bytes(OP_RING_SLOTS, sizeof(struct op_slot));
 		l.done[r] = at;
 		at += ring_bytes(DONE_RING_SLOTS, sizeof(struct op_done));
 	}

@@ -41,7 +41,7 @@ static void make_rings(struct pc_channel *ch)
 
 		memset(rail, 0, sizeof(*rail));
 		ring_producer_init(
-			&rail->ops, ch->segment + l->op[r], OP_RING_SLOTS, sizeof(struct op));
+			&rail->ops, ch->segment + l->op[r], OP_RING_SLOTS, sizeof(struct op_slot));
 		ring_consumer_init(&rail->done, ch->segment + l->done[r], DONE_RING_SLOTS,
 			sizeof(struct op_done));
 	}

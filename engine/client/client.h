@@ -63,6 +63,7 @@
 #define STOCK_IDLE_NS 1000000000ull /* credits unused for so long are given back */
 #define REATTACH_NS 200000000ull    /* between attempts to attach again */
 #define LOOK_AROUND_NS 10000000ull  /* between looks at the socket by a caller that polls */
+#define SHARE_NS_MAX 60000000000ull /* no attempt takes longer: a rail's own limit */
 #define ANSWER_GRACE_NS 10000000ull /* after a deadline, until we stop listening for answers */
 #define GONE_GRACE_NS 1000000000ull /* after the session ended, for the engine's process to end */
 

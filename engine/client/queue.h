@@ -84,7 +84,9 @@ static inline void page_found(
 /* A share of the time until the batch's deadline, for an attempt that others may follow. */
 static inline uint64_t batch_share_ns(const struct pc_batch *b, uint64_t now_ns, unsigned parts)
 {
-	return now_ns < b->deadline_ns ? (b->deadline_ns - now_ns) / parts : 0;
+	uint64_t ns = now_ns < b->deadline_ns ? (b->deadline_ns - now_ns) / parts : 0;
+
+	return ns < SHARE_NS_MAX ? ns : SHARE_NS_MAX;
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */

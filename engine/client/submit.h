@@ -8,6 +8,8 @@
 
 #include "engine/abi/probe.h"
 
+static_assert(SHARE_NS_MAX < OP_SPAN_NS, "an op can say its deadline");
+
 /* CLIENT_NONE: all are in flight. */
 static inline uint32_t request_take(
 	struct pc_channel *ch, enum request_kind kind, struct pc_batch *b, uint32_t i)
@@ -66,10 +68,8 @@ static inline void submit_op(struct pc_channel *ch, uint32_t rail, const struct 
 {
 	struct channel_rail *r = &ch->rail[rail];
 
-	*(struct op *)ring_slot_new(&r->ops, r->unpublished) = *op;
-	if (likely(op->segments == 1))
-		*(struct op_segment *)ring_slot_new(&r->ops, r->unpublished + 1) = segments[0];
-	else
+	op_encode(op, segments, ring_slot_new(&r->ops, r->unpublished));
+	if (unlikely(op->segments > 1))
 		submit_segments(r, segments, op->segments);
 	r->unpublished += op_slots(op->segments);
 	PROBE_SUBMIT(ch->id, op->cookie, rail, op->peer, op->length);

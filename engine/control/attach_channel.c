@@ -56,7 +56,8 @@ static void rings_init(struct channel *c, uint32_t rails)
 			.client_waits = waits,
 			.wake = c->wake,
 			.control = c};
-		ring_consumer_init(&r->ops, c->map + l.op[i], OP_RING_SLOTS, sizeof(struct op));
+		ring_consumer_init(
+			&r->ops, c->map + l.op[i], OP_RING_SLOTS, sizeof(struct op_slot));
 		ring_producer_init(
 			&r->done, c->map + l.done[i], DONE_RING_SLOTS, sizeof(struct op_done));
 	}

@@ -191,7 +191,6 @@ static inline void rail_expect(const struct rail *rail)
 		const unsigned char *slot = ring_slot_old(ops, ops->tail_seen - ops->head);
 
 		__builtin_prefetch(slot);
-		__builtin_prefetch(slot + sizeof(struct op));
 	}
 }
 void rail_ring(struct rail *rail);

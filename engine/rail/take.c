@@ -60,6 +60,8 @@ static bool request_possible(
 
 	if (!op_possible(op))
 		return false;
+	if (likely(op->segments == 1)) /* its length is the op's */
+		return segment_possible(rail, channel, &rail->block[block].segment[0]);
 	for (uint32_t i = 0; i < op->segments; i++) {
 		const struct op_segment *s;
 
@@ -119,10 +121,12 @@ static uint32_t take_op(
 	struct rail *rail, struct rail_channel *channel, uint32_t at, uint32_t ready)
 {
 	struct request *request = request_new(rail);
+	struct op_slot slot;
 	uint32_t slots;
 	bool possible;
 
-	memcpy(&request->op, ring_slot_old(&channel->ops, at), sizeof(request->op));
+	memcpy(&slot, ring_slot_old(&channel->ops, at), sizeof(slot));
+	op_decode(&slot, rail_now(rail), &request->op, &rail->block[request->number].segment[0]);
 	slots = op_slots(request->op.segments);
 	if (unlikely(slots > ready) && slots > (uint32_t)ring_ready_now(&channel->ops) - at) {
 		/* Clients publish whole ops: this one is not a client of ours. */
@@ -133,10 +137,9 @@ static uint32_t take_op(
 	}
 	if (unlikely(request->op.segments > SEGMENTS_MAX))
 		request->op.segments = 0; /* refused below; all its slots are skipped */
-	if (likely(request->op.segments - 1u < REQUEST_SEGMENTS)) {
-		memcpy(&rail->block[request->number], ring_slot_old(&channel->ops, at + 1),
-			sizeof(rail->block[0]));
-	} else if (unlikely(!request_copy_segments(rail, request, &channel->ops, at + 1))) {
+	/* One came with the op. */
+	if (request->op.segments > 1 &&
+		unlikely(!request_copy_segments(rail, request, &channel->ops, at + 1))) {
 		request->op.segments = 0;
 		request_free(rail, request);
 		rail->blocked = true;

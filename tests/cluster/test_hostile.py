@@ -9,6 +9,7 @@ import os
 import select
 import socket
 import struct
+import time
 import unittest
 
 import harness
@@ -21,7 +22,7 @@ OP_RING = 4096
 DONE_RING = OP_RING + RING_HEADER + OP_SLOTS * 64
 CTL_RING = DONE_RING + RING_HEADER + DONE_SLOTS * 16
 CTL_DONE = CTL_RING + RING_HEADER + CTL_SLOTS * 64
-OP = struct.Struct("<QBBHHHQIIQQQIHH")
+OP = struct.Struct("<QBBHBBHQIIQQIIII")
 SEGMENT = struct.Struct("<QIHH")
 CTL = struct.Struct("<QBBHHHQQIIIIQQ")
 TURN_AT, FIRST_TURN, SECOND_TURN = 14, b"\0\x80", b"\1\x80"
@@ -81,9 +82,11 @@ class Client:
             os.close(fd)
 
 
-def op(cookie=7, kind=OP_PAGE, segments=1, peer=1, region=0, offset=0, ref=1, length=4096):
-    return OP.pack(cookie, kind, 0, segments, peer, 0, offset, ref, length, 1, 2, 2 ** 62, 1,
-                   region, 0)
+def op(cookie=7, kind=OP_PAGE, segments=1, peer=1, region=0, unit=0, ref=1, length=4096, to=0):
+    """`to`: the region and the place in it of its one segment."""
+    deadline = (time.monotonic_ns() // 1024 + 60 * 10 ** 6) % 2 ** 32
+    return OP.pack(cookie, kind, 0, segments, peer, region, 0, to, ref, length, 1, 2, deadline,
+                   unit, 1, length)
 
 
 class Hostile(harness.ClusterTest):
@@ -134,7 +137,7 @@ class Hostile(harness.ClusterTest):
         for region in (0, 32, 33, 63, 1023, 65535):
             with self.subTest(region=region):
                 client = self.client()
-                client.publish(OP_RING, [op(), SEGMENT.pack(0, 4096, region, 0)])
+                client.publish(OP_RING, [op(to=region << 48)])
                 self.assertEqual(client.done(DONE_RING, 16, 20), (7, INVALID))
                 client.socket.close()
 
@@ -142,8 +145,17 @@ class Hostile(harness.ClusterTest):
         for offset, length in ((1 << 63, 4096), (8 << 20, 4096), ((8 << 20) - 1, 4096)):
             with self.subTest(offset=offset):
                 client = self.client()
-                segment = SEGMENT.pack(offset, length, client.staging, 0)
-                client.publish(OP_RING, [op(), segment])
+                segments = (SEGMENT.pack(offset, length, client.staging, 0) +
+                            SEGMENT.pack(0, 4096, client.staging, 0))
+                client.publish(OP_RING, [op(segments=2, length=length + 4096), segments])
+                self.assertEqual(client.done(DONE_RING, 16, 20), (7, INVALID))
+                client.socket.close()
+
+    def test_the_one_place_that_travels_with_an_op_is_checked_too(self):
+        for offset in ((1 << 48) - 1, 8 << 20, (8 << 20) - 1):
+            with self.subTest(offset=offset):
+                client = self.client()
+                client.publish(OP_RING, [op(to=client.staging << 48 | offset)])
                 self.assertEqual(client.done(DONE_RING, 16, 20), (7, INVALID))
                 client.socket.close()
 

@@ -65,7 +65,7 @@ static void open_channel(struct fake *f, struct attach_reply *reply, int *fds, u
 	header->rails = FAKE_RAILS;
 	for (unsigned r = 0; r < FAKE_RAILS; r++) {
 		ring_consumer_init(
-			&ch->ops[r], ch->base + l.op[r], OP_RING_SLOTS, sizeof(struct op));
+			&ch->ops[r], ch->base + l.op[r], OP_RING_SLOTS, sizeof(struct op_slot));
 		ring_producer_init(&ch->done[r], ch->base + l.done[r], DONE_RING_SLOTS,
 			sizeof(struct op_done));
 	}

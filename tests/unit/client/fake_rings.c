@@ -108,9 +108,11 @@ static unsigned serve_rail(struct fake *f, struct fake_channel *ch, uint32_t rai
 	if (ring_ready_now(ring) > (int32_t)f->in_flight_max)
 		f->in_flight_max = (unsigned)ring_ready_now(ring);
 	while (ring_ready(ring) > 0) {
+		struct op_slot slot;
 		struct op op;
 
-		memcpy(&op, ring_slot_old(ring, 0), sizeof(op));
+		memcpy(&slot, ring_slot_old(ring, 0), sizeof(slot));
+		op_decode(&slot, clock_now_ns(), &op, &segment[0]);
 		if (op.segments < 1 || op.segments > SEGMENTS_MAX ||
 			ring_ready_now(ring) < (int32_t)op_slots(op.segments))
 			abort(); /* ops are published whole */

@@ -28,10 +28,10 @@ static int setup(void **state)
 	ch->session = &session;
 	ch->rails = 4;
 	for (uint32_t r = 0; r < ch->rails; r++) {
-		void *ring = aligned_alloc(64, ring_bytes(OP_RING_SLOTS, sizeof(struct op)));
+		void *ring = aligned_alloc(64, ring_bytes(OP_RING_SLOTS, sizeof(struct op_slot)));
 
 		memset(ring, 0, sizeof(struct ring_shared));
-		ring_producer_init(&ch->rail[r].ops, ring, OP_RING_SLOTS, sizeof(struct op));
+		ring_producer_init(&ch->rail[r].ops, ring, OP_RING_SLOTS, sizeof(struct op_slot));
 	}
 	stripe_weigh(ch);
 	return 0;

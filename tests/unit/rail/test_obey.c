@@ -93,7 +93,7 @@ static void a_stopping_channel_does_not_wait_for_a_dead_peer(void **state)
 	struct op op = page_op(w, 1, 8, 8192, 77);
 	struct op_segment s = home_at(0, 8192);
 
-	op.deadline_ns = w->now_ns + 3600ull * 1000 * 1000 * 1000;
+	op.deadline_ns = w->now_ns + OP_SPAN_NS - OP_TIME_NS;
 	client_submit(client, &op, &s);
 	world_settle(w);
 	nic_pull(w);

@@ -76,7 +76,7 @@ uint64_t world_counter(struct world *w, enum counter which)
 struct client *client_new(struct world *w, uint32_t id, uint32_t session)
 {
 	struct client *c = calloc(1, sizeof(*c));
-	size_t ops = ring_bytes(OP_RING_SLOTS, sizeof(struct op));
+	size_t ops = ring_bytes(OP_RING_SLOTS, sizeof(struct op_slot));
 	size_t done = ring_bytes(DONE_RING_SLOTS, sizeof(struct op_done));
 
 	c->header = aligned_alloc(64, sizeof(*c->header));
@@ -85,11 +85,11 @@ struct client *client_new(struct world *w, uint32_t id, uint32_t session)
 	c->done_memory = aligned_alloc(64, done);
 	memset(c->ops_memory, 0, ops);
 	memset(c->done_memory, 0, done);
-	ring_producer_init(&c->ops, c->ops_memory, OP_RING_SLOTS, sizeof(struct op));
+	ring_producer_init(&c->ops, c->ops_memory, OP_RING_SLOTS, sizeof(struct op_slot));
 	ring_consumer_init(&c->done, c->done_memory, DONE_RING_SLOTS, sizeof(struct op_done));
 	c->channel = (struct rail_channel){.id = id, .session = session, .wake = w->wake};
 	c->channel.client_waits = &c->header->client_waits;
-	ring_consumer_init(&c->channel.ops, c->ops_memory, OP_RING_SLOTS, sizeof(struct op));
+	ring_consumer_init(&c->channel.ops, c->ops_memory, OP_RING_SLOTS, sizeof(struct op_slot));
 	ring_producer_init(
 		&c->channel.done, c->done_memory, DONE_RING_SLOTS, sizeof(struct op_done));
 	world_tell(w, (struct rail_command){.kind = RAIL_CHANNEL_ADD, .object = &c->channel});
@@ -110,8 +110,8 @@ void client_submit(struct client *client, const struct op *op, const struct op_s
 	uint32_t slots = op_slots(op->segments);
 
 	assert_true(ring_room(&client->ops, slots) >= (int32_t)slots);
-	memcpy(ring_slot_new(&client->ops, 0), op, sizeof(*op));
-	for (uint32_t i = 0; i < op->segments; i++) {
+	op_encode(op, segments, ring_slot_new(&client->ops, 0));
+	for (uint32_t i = 0; slots > 1 && i < op->segments; i++) {
 		struct op_segments *slot = ring_slot_new(&client->ops, 1 + i / 4);
 
 		slot->segment[i % 4] = segments[i];

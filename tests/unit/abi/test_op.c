@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Ops as they travel: whatever can be asked for comes out as it went in, whenever that is.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include "engine/abi/op.h"
+
+#define NOW_NS 123456789012345678ull
+
+static struct op_segment first = {.region = 1023, .length = 4097, .offset = (1ull << 47) - 5};
+
+static struct op page(void)
+{
+	return (struct op){.cookie = 0x123456789abcdef0, .kind = OP_PAGE, .slice = 255,
+		.segments = 1, .peer = 255, .region = REGION_POOL_0 + RAILS_MAX - 1,
+		.offset = (uint64_t)(PAGE_UNITS_MAX - 1) * PAGE_UNIT, .peer_ref = 0xfedcba98,
+		.length = 4097, .key = {{1, ~2ull}}, .deadline_ns = NOW_NS,
+		.generation = 0xffffffff, .page_bytes = PAGE_BYTES_MAX};
+}
+
+static void comes_out_as_it_went_in(const struct op *op, uint64_t now_ns)
+{
+	struct op_slot slot;
+	struct op_segment segment;
+	struct op got;
+
+	op_encode(op, &first, &slot);
+	op_decode(&slot, now_ns, &got, &segment);
+	assert_int_equal(got.cookie, op->cookie);
+	assert_int_equal(got.kind, op->kind);
+	assert_int_equal(got.slice, op->slice);
+	assert_int_equal(got.segments, op->segments);
+	assert_int_equal(got.peer, op->peer);
+	assert_int_equal(got.region, op->region);
+	assert_int_equal(got.offset, op->offset);
+	assert_int_equal(got.peer_ref, op->peer_ref);
+	assert_int_equal(got.length, op->length);
+	assert_true(page_key_equal(&got.key, &op->key));
+	assert_int_equal(got.generation, op->generation);
+	assert_int_equal(got.page_bytes, op->page_bytes);
+	/* Never later than was asked for. */
+	assert_true(got.deadline_ns <= op->deadline_ns);
+	assert_true(op->deadline_ns - got.deadline_ns < OP_TIME_NS);
+	assert_int_equal(segment.region, first.region);
+	assert_int_equal(segment.offset, first.offset);
+	assert_int_equal(segment.length, op->length);
+}
+
+static void pages_and_reads_come_out_as_they_went_in(void **state)
+{
+	struct op op = page();
+
+	(void)state;
+	comes_out_as_it_went_in(&op, NOW_NS);
+	op.kind = OP_READ;
+	op.region = REGION_SHARD;
+	op.offset = UINT32_MAX * (uint64_t)OP_UNIT;
+	comes_out_as_it_went_in(&op, NOW_NS);
+	op.offset = 64;
+	comes_out_as_it_went_in(&op, NOW_NS);
+}
+
+static void a_deadline_is_the_same_wherever_its_low_bits_wrap(void **state)
+{
+	const uint64_t wrap_ns = (uint64_t)OP_TIME_NS << 32;
+	struct op op = page();
+
+	(void)state;
+	for (uint64_t now_ns = 7 * wrap_ns - 3000; now_ns < 7 * wrap_ns + 3000; now_ns += 333) {
+		op.deadline_ns = now_ns;
+		comes_out_as_it_went_in(&op, now_ns);
+		op.deadline_ns = now_ns - 5000;
+		comes_out_as_it_went_in(&op, now_ns);
+		op.deadline_ns = now_ns + OP_SPAN_NS - OP_TIME_NS;
+		comes_out_as_it_went_in(&op, now_ns);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(pages_and_reads_come_out_as_they_went_in),
+		cmocka_unit_test(a_deadline_is_the_same_wherever_its_low_bits_wrap),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -3,34 +3,10 @@
  * Deadlines: what is answered at once, what waits for the NIC, when a lane is given up, and that
  * one that does not move does not hold up the others.
  */
-#include "tests/unit/rail/world.h"
+#define CLIENT_NUMBER 63 /* the last of its word */
+#include "tests/unit/rail/client_world.h"
 
 #define MS 1000000ull
-
-static struct client *client;
-static struct rail_peer *peer;
-
-static int setup(void **state)
-{
-	struct world *w;
-
-	world_setup(state);
-	w = *state;
-	client = client_new(w, 63, WORLD_SESSION);
-	peer = peer_new(w, 3, 33, 2);
-	peer_add(w, peer);
-	page_put(w, 8, 8192, 77);
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	struct world *w = *state;
-
-	peer_free(w, peer);
-	client_free(client);
-	return world_teardown(state);
-}
 
 static void pass(struct world *w, uint64_t ms)
 {

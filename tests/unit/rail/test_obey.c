@@ -3,32 +3,8 @@
  * Channels that stop, regions that are dropped, the end of a rail, and a control plane that is slow
  * to listen: nothing is given back while the NIC may still use it.
  */
-#include "tests/unit/rail/world.h"
-
-static struct client *client;
-static struct rail_peer *peer;
-
-static int setup(void **state)
-{
-	struct world *w;
-
-	world_setup(state);
-	w = *state;
-	client = client_new(w, 9, WORLD_SESSION);
-	peer = peer_new(w, 3, 33, 2);
-	peer_add(w, peer);
-	page_put(w, 8, 8192, 77);
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	struct world *w = *state;
-
-	peer_free(w, peer);
-	client_free(client);
-	return world_teardown(state);
-}
+#define CLIENT_NUMBER 9
+#include "tests/unit/rail/client_world.h"
 
 static void get_from(struct world *w, struct client *c, uint64_t cookie, uint16_t number)
 {

@@ -3,33 +3,7 @@
  * How requests become WQEs: pieces, scatter lists, the wire's budget, queues that are full, which
  * queue, which completions, heads together.
  */
-#include "tests/unit/rail/world.h"
-
-static struct client *client;
-static struct rail_peer *peer;
-
-static int setup(void **state)
-{
-	struct world *w;
-
-	world_setup(state);
-	w = *state;
-	client = client_new(w, 5, WORLD_SESSION);
-	peer = peer_new(w, 3, 33, 2);
-	peer_add(w, peer);
-	world_settle(w);
-	page_put(w, 8, 8192, 77);
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	struct world *w = *state;
-
-	peer_free(w, peer);
-	client_free(client);
-	return world_teardown(state);
-}
+#include "tests/unit/rail/client_world.h"
 
 static void a_page_is_scattered_over_all_its_segments(void **state)
 {

@@ -3,32 +3,7 @@
  * What completions do: the order of payload and head, errors, flushes, and devices that talk
  * nonsense.
  */
-#include "tests/unit/rail/world.h"
-
-static struct client *client;
-static struct rail_peer *peer;
-
-static int setup(void **state)
-{
-	struct world *w;
-
-	world_setup(state);
-	w = *state;
-	client = client_new(w, 5, WORLD_SESSION);
-	peer = peer_new(w, 3, 33, 2);
-	peer_add(w, peer);
-	world_settle(w);
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	struct world *w = *state;
-
-	peer_free(w, peer);
-	client_free(client);
-	return world_teardown(state);
-}
+#include "tests/unit/rail/client_world.h"
 
 static void a_page_whose_head_did_not_change_is_a_hit(void **state)
 {

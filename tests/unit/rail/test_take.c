@@ -3,33 +3,7 @@
  * What a rail accepts from client rings, and how much at a time: hostile ops, segments and indices,
  * back-pressure, fairness.
  */
-#include "tests/unit/rail/world.h"
-
-static struct client *client;
-static struct rail_peer *peer;
-
-static int setup(void **state)
-{
-	struct world *w;
-
-	world_setup(state);
-	w = *state;
-	client = client_new(w, 5, WORLD_SESSION);
-	peer = peer_new(w, 3, 33, 2);
-	peer_add(w, peer);
-	world_settle(w);
-	page_put(w, 8, 8192, 77);
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	struct world *w = *state;
-
-	peer_free(w, peer);
-	client_free(client);
-	return world_teardown(state);
-}
+#include "tests/unit/rail/client_world.h"
 
 /* A good op and its segment, to be spoiled by the test. */
 static struct op good_op(struct world *w)

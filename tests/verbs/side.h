@@ -176,4 +176,16 @@ static inline const struct mlx5_cqe64 *side_cqe(const struct dv_cq *cq, uint32_t
 	return (const void *)(at + later.cqe_size - 64);
 }
 
+/* Of dv/hot.h's queue: the syndrome of the next completion, which must be the oldest WQE's. */
+static inline int side_reap(struct side *s)
+{
+	struct dv_completion done = {0};
+
+	assert_non_null(side_cqe(&s->cq, 0, PATIENCE_NS));
+	assert_int_equal(dv_poll(&s->cq, &done, 1), 1);
+	assert_int_equal(done.wqe_counter, (uint16_t)s->sq->ci);
+	s->sq->ci++;
+	return done.syndrome;
+}
+
 #endif

@@ -42,22 +42,10 @@ static void post(enum dv_opcode opcode, uint32_t to, uint32_t from, uint32_t byt
 		(uint8_t)(DV_CE_ALWAYS | flags));
 }
 
-/* The syndrome of the next completion, which must be that of the oldest WQE. */
-static int reap(void)
-{
-	struct dv_completion done = {0};
-
-	assert_non_null(side_cqe(&s.cq, 0, PATIENCE_NS));
-	assert_int_equal(dv_poll(&s.cq, &done, 1), 1);
-	assert_int_equal(done.wqe_counter, (uint16_t)s.sq->ci);
-	s.sq->ci++;
-	return done.syndrome;
-}
-
 static void reap_good(unsigned count)
 {
 	while (count--)
-		assert_int_equal(reap(), 0);
+		assert_int_equal(side_reap(&s), 0);
 }
 
 static bool untouched(uint32_t from, uint32_t bytes)
@@ -214,7 +202,7 @@ static void ends_at(unsigned bad, uint8_t syndrome)
 	for (unsigned i = 0; i < READS; i++) {
 		int expected = i < bad ? 0 : i == bad ? syndrome : DV_SYNDROME_FLUSHED;
 
-		assert_int_equal(reap(), expected);
+		assert_int_equal(side_reap(&s), expected);
 		if (i < bad)
 			assert_memory_equal(s.local + i * 2 * PAGE, s.remote + i * PAGE, PAGE);
 		else if (i > bad)
@@ -330,9 +318,9 @@ static void what_was_deregistered_is_never_read_later(void **state)
 			dv_owner_before_cqe();
 		good(dv_mr_deregister(s.far, &s.remote_mr));
 		memset(s.remote + big, 0xbb, PAGE);
-		if (reap() == 0)
+		if (side_reap(&s) == 0)
 			assert_int_equal(s.local[0], 0xaa);
-		if (reap() == 0)
+		if (side_reap(&s) == 0)
 			for (unsigned i = 0; i < PAGE; i++)
 				assert_int_equal(s.local[big + i], 0xaa);
 		else
@@ -439,7 +427,7 @@ static void a_peer_killed_among_reads_brings_no_wrong_bytes(void **state)
 		if (round == 20)
 			kill(pipes[0], SIGKILL);
 		for (unsigned i = 0; i < READS; i++) {
-			int syndrome = reap();
+			int syndrome = side_reap(&s);
 
 			if (!syndrome) {
 				assert_false(failed);

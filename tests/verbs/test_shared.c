@@ -71,22 +71,11 @@ static void post_in(const struct dv_mr *there, enum dv_opcode opcode, uint32_t t
 	dv_post(s.sq, opcode, (uintptr_t)there->base + from, there->rkey, &sge, 1, DV_CE_ALWAYS);
 }
 
-static int reap(void)
-{
-	struct dv_completion done = {0};
-
-	assert_non_null(side_cqe(&s.cq, 0, PATIENCE_NS));
-	assert_int_equal(dv_poll(&s.cq, &done, 1), 1);
-	assert_int_equal(done.wqe_counter, (uint16_t)s.sq->ci);
-	s.sq->ci++;
-	return done.syndrome;
-}
-
 static void do_all(unsigned count)
 {
 	dv_ring(s.sq);
 	while (count--)
-		assert_int_equal(reap(), 0);
+		assert_int_equal(side_reap(&s), 0);
 }
 
 /* From here on READs, or WRITEs, find the file mapped; until then the kernel moves the bytes. */
@@ -238,10 +227,10 @@ static void behind_a_page_that_is_gone_nothing_mapped_is_read(void **state)
 		post_in(&mr, DV_READ, i * PAGE, i * PAGE, PAGE);
 	assert_int_equal(mprotect(s.remote + PAGE, PAGE, PROT_NONE), 0);
 	dv_ring(s.sq);
-	assert_int_equal(reap(), 0);
-	assert_int_equal(reap(), DV_SYNDROME_REMOTE_ACCESS);
+	assert_int_equal(side_reap(&s), 0);
+	assert_int_equal(side_reap(&s), DV_SYNDROME_REMOTE_ACCESS);
 	for (unsigned i = 2; i < 6; i++)
-		assert_int_equal(reap(), DV_SYNDROME_FLUSHED);
+		assert_int_equal(side_reap(&s), DV_SYNDROME_FLUSHED);
 	for (unsigned i = 2 * PAGE; i < 6 * PAGE; i++)
 		assert_int_equal(s.local[i], UNTOUCHED);
 }
@@ -255,7 +244,7 @@ static void rights_and_bounds_are_those_of_the_region(void **state)
 	/* the file goes on there, the region does not */
 	post_in(&mr, DV_READ, PAGE, SIDE_BYTES - PAGE + 1, PAGE);
 	dv_ring(s.sq);
-	assert_int_equal(reap(), DV_SYNDROME_REMOTE_ACCESS);
+	assert_int_equal(side_reap(&s), DV_SYNDROME_REMOTE_ACCESS);
 	assert_int_equal(s.local[PAGE], UNTOUCHED);
 }
 
@@ -273,7 +262,7 @@ static void what_was_deregistered_is_never_read_later(void **state)
 			dv_owner_before_cqe();
 		good(dv_mr_deregister(s.far, &mr));
 		memset(mapped + big - PAGE, 0xbb, PAGE);
-		if (reap() == 0)
+		if (side_reap(&s) == 0)
 			for (unsigned i = 0; i < big; i++)
 				assert_int_equal(s.local[i], 0xaa);
 		else

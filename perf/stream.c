@@ -142,7 +142,6 @@ static void submit(struct client *c, unsigned slot)
 static void settle(struct client *c, unsigned slot)
 {
 	uint64_t first = c->flight[slot].first, one = first + c->done % options.batch;
-
 	uint64_t took = now_ns() - c->flight[slot].from;
 	uint64_t stood = behind(c) - c->flight[slot].behind;
 

@@ -132,12 +132,9 @@ void soft_model_start(struct dv_qp *qp, struct soft_op *op)
 
 	if (qp->nic->fault.slow > 1)
 		wire *= qp->nic->fault.slow;
-	if (packets > 1) {
-		there = model->link_at = later(arrives, model->link_at) + wire;
-	} else {
+	there = model->link_at = later(arrives, model->link_at) + wire;
+	if (packets <= 1)
 		there = model->small_at = later(arrives, model->small_at) + wire;
-		model->link_at = later(arrives, model->link_at) + wire;
-	}
 	pace->message_at = op->start_at + model->qp_gap;
 	model->message_at = op->start_at + model->port_gap;
 	op->ready_at = later(there, pace->done_at);

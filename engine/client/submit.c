@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Into the rings: slots, one publish for many ops, and waking whoever
- * sleeps at the other end. Channel thread.
+ * Into the rings: slots, one publish for many ops, and waking whoever sleeps at the other end.
+ * Channel thread.
  */
 #include "engine/client/client.h"
 

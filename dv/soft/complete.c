@@ -170,7 +170,7 @@ static void flush_rung(struct dv_qp *qp)
 	while (qp->fetched != qp->rung) {
 		struct soft_op op = {.index = qp->fetched};
 
-		qp->fetched += soft_wqe_skip(qp, op.index);
+		qp->fetched += soft_wqe_skip(qp, &op);
 		qp->retired = qp->fetched;
 		write_cqe(qp, &op, 0, DV_SYNDROME_FLUSHED, VENDOR_FLUSHED);
 		qp->nic->stats.flushed++;

@@ -364,8 +364,8 @@ int soft_mr_deregister(struct dv_device *nic, struct dv_mr *mr);
 
 /* wqe.c */
 void soft_wqe_fetch(struct dv_qp *qp);
-/* Blocks of the WQE at `index`, taken from its size alone; at least 1. */
-uint32_t soft_wqe_skip(const struct dv_qp *qp, uint32_t index);
+/* Takes the opcode of the WQE at op->index alone. Returns its blocks by its size; at least 1. */
+uint32_t soft_wqe_skip(const struct dv_qp *qp, struct soft_op *op);
 unsigned soft_doorbell(struct dv_qp *qp);
 
 /* execute.c */

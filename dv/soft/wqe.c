@@ -27,12 +27,13 @@ static uint32_t blocks_of(uint32_t ds)
 	return ds ? (ds * DV_SEGMENT + DV_WQEBB - 1) / DV_WQEBB : 1;
 }
 
-uint32_t soft_wqe_skip(const struct dv_qp *qp, uint32_t index)
+uint32_t soft_wqe_skip(const struct dv_qp *qp, struct soft_op *op)
 {
-	const struct mlx5_wqe_ctrl_seg *ctrl = wqe_at(qp, index, 0);
-	uint32_t blocks = blocks_of(be32toh(ctrl->qpn_ds) & 0x3f);
+	const struct mlx5_wqe_ctrl_seg *ctrl = wqe_at(qp, op->index, 0);
+	uint32_t blocks = blocks_of(be32toh(ctrl->qpn_ds) & 0x3f), left = qp->rung - op->index;
 
-	return blocks < qp->rung - index ? blocks : qp->rung - index;
+	op->opcode = be32toh(ctrl->opmod_idx_opcode) & 0xff;
+	return blocks < left ? blocks : left;
 }
 
 /* ---- doorbells ------------------------------------------------------------------------------- */

@@ -10,6 +10,16 @@
 #include "dv/soft/tcp.h"
 #include "tests/soft/pair.h"
 
+/* As the CQE at `index` says: libmlx5 tells from it what was asked for, flushed or done. */
+static enum dv_opcode opcode_of(const struct end *end, uint32_t index)
+{
+	const struct dv_cq *cq = &end->cq;
+	const uint8_t *next = cq->buf + ((index & (cq->cqe_cnt - 1)) + 1) * (size_t)cq->cqe_size;
+	const struct mlx5_cqe64 *cqe = (const void *)(next - sizeof(*cqe));
+
+	return be32toh(cqe->sop_drop_qpn) >> 24;
+}
+
 static void everything_posted_is_flushed_one_cqe_each(void **state)
 {
 	static struct end a, b;
@@ -18,13 +28,15 @@ static void everything_posted_is_flushed_one_cqe_each(void **state)
 	(void)state;
 	pair_open(&a, &b, "shm", 1);
 	for (unsigned i = 0; i < 20; i++)
-		end_post(&a, 0, DV_READ, 0, (uintptr_t)b.memory, b.mr.rkey, 64, DV_CE_ERROR_ONLY);
+		end_post(&a, 0, i % 2 ? DV_WRITE : DV_READ, 0, (uintptr_t)b.memory, b.mr.rkey, 64,
+			DV_CE_ERROR_ONLY);
 	dv_ring(a.sqs[0]);
 	pair_good(dv_qp_error(a.qps[0])); /* no step came in between */
 	assert_int_equal(end_reap(&a), 20);
 	for (unsigned i = 0; i < 20; i++) {
 		assert_int_equal(a.done[i].syndrome, DV_SYNDROME_FLUSHED);
 		assert_int_equal(a.done[i].wqe_counter, i);
+		assert_int_equal(opcode_of(&a, i), i % 2 ? DV_WRITE : DV_READ);
 	}
 	assert_int_equal(a.sqs[0]->ci, a.sqs[0]->pi);
 	/* what is posted to a queue pair in error is flushed as well */

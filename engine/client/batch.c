@@ -175,11 +175,12 @@ void batch_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
 /* Everything that is not done ends so. Nothing of it is in flight any more. */
 void batch_gone(struct pc_batch *b, enum pc_result result)
 {
+	for (unsigned q = 0; q < PAGE_QUEUES; q++)
+		while (page_unqueue(b, q) != CLIENT_NONE)
+			continue;
 	for (uint32_t i = 0; i < b->count; i++)
 		if (b->work[i].phase != PAGE_DONE)
 			page_done(b, i, result);
 	b->twins = 0;
 	b->expired = b->abandoned = true;
-	for (unsigned q = 0; q < PAGE_QUEUES; q++)
-		b->queue[q].head = CLIENT_NONE;
 }

@@ -7,6 +7,12 @@
 #include <errno.h>
 #include <stdlib.h>
 
+/* Its pages wait for credits, for one another, and for room in the ctl ring. */
+static bool writes(const struct pc_batch *b)
+{
+	return b->kind == BATCH_SET || b->kind == BATCH_REMOVE;
+}
+
 static struct pc_batch *batch_make(struct pc_channel *ch, uint32_t count)
 {
 	struct pc_batch *b = ch->spare;
@@ -42,6 +48,7 @@ void batch_free(struct pc_batch *b)
 	struct pc_batch *before = NULL;
 
 	memory_unpin(b);
+	ch->writers -= writes(b);
 	if (ch->first != b)
 		for (before = ch->first; before->next != b; before = before->next)
 			continue;
@@ -173,6 +180,9 @@ static int submit(struct pc_channel *ch, enum batch_kind kind, const struct pc_p
 	b->results = results;
 	b->deadline_ns =
 		clock_now_ns() + (timeout_ms ? timeout_ms : PC_TIMEOUT_MS_DEFAULT) * 1000000ull;
+	if (b->deadline_ns < ch->due_ns)
+		ch->due_ns = b->deadline_ns;
+	ch->writers += writes(b);
 	for (uint32_t i = 0; i < count; i++)
 		page_init(b, i);
 	if (ready) {

@@ -196,6 +196,27 @@ bool channel_ready(struct pc_channel *ch)
 	return ch->session != NULL;
 }
 
+/*
+ * Every batch, oldest first, as far as there is something to do: many may be under way, and most of
+ * them only wait for answers or for room on a rail.
+ */
+static void step_batches(struct pc_channel *ch, uint64_t now_ns)
+{
+	bool due = now_ns >= ch->due_ns;
+
+	if (due)
+		ch->due_ns = UINT64_MAX;
+	for (struct pc_batch *b = ch->first; b && !ch->broken; b = b->next) {
+		if (!due && !ch->writers && !ch->waits[0] && (!ch->waits[1] || ch->no_room))
+			return;
+		if (!b->left)
+			continue;
+		batch_step(ch, b, now_ns);
+		if (due && batch_due_ns(b) < ch->due_ns)
+			ch->due_ns = batch_due_ns(b);
+	}
+}
+
 bool channel_step(struct pc_channel *ch)
 {
 	uint64_t moves = ch->moves, now_ns;
@@ -204,9 +225,7 @@ bool channel_step(struct pc_channel *ch)
 		return false;
 	now_ns = clock_now_ns();
 	reap(ch, now_ns);
-	for (struct pc_batch *b = ch->first; b && !ch->broken; b = b->next)
-		if (b->left)
-			batch_step(ch, b, now_ns);
+	step_batches(ch, now_ns);
 	submit_flush(ch);
 	if (now_ns - ch->looked_ns >= LOOK_AROUND_NS) {
 		ch->looked_ns = now_ns;
@@ -279,6 +298,7 @@ static void close_attached(struct pc_channel *ch)
 
 	for (struct pc_batch *b = ch->first; b; b = b->next)
 		b->deadline_ns = 0;
+	ch->due_ns = 0;
 	channel_step(ch);
 	wait_for(ch, NULL, clock_now_ns() + CLOSE_NS_MAX);
 	if (!ch->session)

@@ -163,6 +163,9 @@ struct pc_channel {
 	uint32_t memory_last; /* where the last search ended */
 
 	struct pc_batch *first, *last; /* under way, oldest first */
+	uint32_t waits[2];             /* pages in queues: [1] for room on a rail, [0] others */
+	uint32_t writers;              /* batches that set or remove */
+	uint64_t due_ns;               /* no batch has a deadline or grace that ends earlier */
 	struct pc_batch *spare;        /* a finished one, kept for its memory; or NULL */
 	struct pc_counts counts;
 };

@@ -18,6 +18,12 @@ static inline void page_done(struct pc_batch *b, uint32_t i, enum pc_result resu
 		page_count(b, result);
 }
 
+/* Waits for room on a rail, as most pages do; what others wait for: enum page_phase. */
+static inline bool waits_for_room(unsigned phase)
+{
+	return phase == PAGE_FETCH || phase == PAGE_STAGE;
+}
+
 static inline void page_queue(struct pc_batch *b, uint32_t i, enum page_phase phase)
 {
 	struct page_queue *q = &b->queue[phase];
@@ -33,6 +39,7 @@ static inline void page_queue(struct pc_batch *b, uint32_t i, enum page_phase ph
 	else
 		b->work[q->tail].next = i;
 	q->tail = i;
+	b->channel->waits[waits_for_room(phase)]++;
 	b->channel->moves++;
 }
 
@@ -47,8 +54,10 @@ static inline uint32_t page_unqueue(struct pc_batch *b, enum page_phase phase)
 	struct page_queue *q = &b->queue[phase];
 	uint32_t i = q->head;
 
-	if (i != CLIENT_NONE)
-		q->head = b->work[i].next;
+	if (i == CLIENT_NONE)
+		return i;
+	q->head = b->work[i].next;
+	b->channel->waits[waits_for_room(phase)]--;
 	return i;
 }
 
@@ -60,6 +69,7 @@ static inline void page_requeue(struct pc_batch *b, uint32_t i)
 	if (q->head == CLIENT_NONE)
 		q->tail = i;
 	q->head = i;
+	b->channel->waits[waits_for_room(b->work[i].phase)]++;
 }
 
 static inline void page_in_flight(struct pc_batch *b, uint32_t i, uint32_t request)
@@ -87,6 +97,14 @@ static inline uint64_t batch_share_ns(const struct pc_batch *b, uint64_t now_ns,
 	uint64_t ns = now_ns < b->deadline_ns ? (b->deadline_ns - now_ns) / parts : 0;
 
 	return ns < SHARE_NS_MAX ? ns : SHARE_NS_MAX;
+}
+
+/* When it has something to do even if no answer comes. */
+static inline uint64_t batch_due_ns(const struct pc_batch *b)
+{
+	if (!b->expired)
+		return b->deadline_ns;
+	return b->abandoned ? UINT64_MAX : b->deadline_ns + ANSWER_GRACE_NS;
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */

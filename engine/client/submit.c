@@ -7,19 +7,27 @@
 
 #include <unistd.h>
 
-void submit_flush_rail(struct pc_channel *ch, uint32_t rail)
+static void publish(struct channel_rail *r)
 {
-	struct channel_rail *r = &ch->rail[rail];
-
 	ring_publish(&r->ops, r->unpublished);
 	r->unpublished = 0;
-	shm_fence_sleep(); /* pairs with the rail's: flag up, fence, look at the ring */
-	if (shm_load(&ch->session->status->rail[rail].sleeps)) {
-		uint64_t one = 1;
+}
 
-		if (write(ch->session->rail[rail].kick, &one, sizeof(one)) < 0)
-			return; /* full: it is awake already */
-	}
+/* After shm_fence_sleep(), which pairs with the rail's: flag up, fence, look at the ring. */
+static void wake(const struct pc_channel *ch, uint32_t rail)
+{
+	uint64_t one = 1;
+
+	if (unlikely(shm_load(&ch->session->status->rail[rail].sleeps)) &&
+		write(ch->session->rail[rail].kick, &one, sizeof(one)) < 0)
+		return; /* full: it is awake already */
+}
+
+void submit_flush_rail(struct pc_channel *ch, uint32_t rail)
+{
+	publish(&ch->rail[rail]);
+	shm_fence_sleep();
+	wake(ch, rail);
 }
 
 void submit_segments(
@@ -76,8 +84,16 @@ void submit_ctl(struct pc_channel *ch, const struct ctl_op *op, uint32_t answers
 
 void submit_flush(struct pc_channel *ch)
 {
+	uint32_t told = 0;
+
 	for (uint32_t r = 0; r < ch->rails; r++)
-		if (ch->rail[r].unpublished)
-			submit_flush_rail(ch, r);
+		if (ch->rail[r].unpublished) {
+			publish(&ch->rail[r]);
+			told |= 1u << r;
+		}
+	if (told)
+		shm_fence_sleep();
+	for (; told; told &= told - 1)
+		wake(ch, (uint32_t)__builtin_ctz(told));
 	flush_ctl(ch);
 }

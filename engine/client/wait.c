@@ -75,27 +75,17 @@ static uint64_t yield_for(const struct pc_channel *ch)
 	return ns < YIELD_NS_MAX ? ns : YIELD_NS_MAX;
 }
 
-/* When this batch has something to do even if no answer comes. */
-static uint64_t next_ns(const struct pc_batch *b, uint64_t until_ns)
-{
-	if (!b)
-		return until_ns;
-	if (!b->expired)
-		return b->deadline_ns;
-	return b->abandoned ? UINT64_MAX : b->deadline_ns + ANSWER_GRACE_NS;
-}
-
 void wait_for(struct pc_channel *ch, const struct pc_batch *b, uint64_t until_ns)
 {
 	bool few = ch->pc->cores <= FEW_CORES;
 	uint64_t spin_ns = few ? SPIN_FEW_CORES_NS : SPIN_NS;
-	uint64_t moved_ns = clock_now_ns();
+	uint64_t moved_ns = 0; /* when nothing moved for the first time since something did */
 
 	while (b ? b->left != 0 : !all_done(ch)) {
 		uint64_t now_ns;
 
 		if (channel_step(ch)) {
-			moved_ns = clock_now_ns();
+			moved_ns = 0;
 			continue;
 		}
 		if (!ch->session)
@@ -103,13 +93,15 @@ void wait_for(struct pc_channel *ch, const struct pc_batch *b, uint64_t until_ns
 		now_ns = clock_now_ns();
 		if (now_ns >= until_ns)
 			break;
+		if (!moved_ns)
+			moved_ns = now_ns;
 		if (now_ns - moved_ns < spin_ns) {
 			for (unsigned k = 0; k < 8 && !answered(ch); k++)
 				shm_pause(); /* up to 140 cycles each: look in between */
 		} else if (few && now_ns - moved_ns < spin_ns + yield_for(ch)) {
 			sched_yield();
 		} else {
-			sleep_until(ch, next_ns(b, until_ns));
+			sleep_until(ch, b ? batch_due_ns(b) : until_ns);
 		}
 	}
 }

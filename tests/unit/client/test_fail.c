@@ -224,6 +224,31 @@ static void registered_memory_is_not_given_back_before_the_rail_answers(void **s
 	pthread_join(thread, NULL);
 }
 
+static void a_short_deadline_is_kept_behind_a_long_one(void **state)
+{
+	unsigned char at[64];
+	enum pc_result long_result, short_result;
+	struct pc_batch *batch;
+	struct one o;
+	uint64_t start_ns;
+
+	(void)state;
+	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
+	hook(hold_everything);
+	one_page(&o, "key-1", at, sizeof(at));
+	assert_int_equal(pc_submit_get(ch, &o.page, 1, 2 * PATIENCE_MS, &long_result, &batch), 0);
+	assert_false(pc_poll(batch));
+	start_ns = clock_now_ns();
+	short_result = get_one("key-1", at, sizeof(at), 100);
+	assert_int_equal(short_result, PC_TIMEOUT);
+	assert_true(elapsed_ms(start_ns) < PATIENCE_MS);
+	hook(NULL);
+	fake_lock(&fake);
+	fake_answer_held(&fake);
+	fake_unlock(&fake);
+	pc_wait(batch);
+}
+
 static void a_torn_map_leaves_the_old_one(void **state)
 {
 	struct page_key key = fake_key("key-1");
@@ -347,6 +372,7 @@ int main(void)
 		RIG_TEST(a_lookup_without_answer_times_out),
 		RIG_TEST(a_staged_page_times_out_at_once_and_its_staging_is_kept),
 		RIG_TEST(registered_memory_is_not_given_back_before_the_rail_answers),
+		RIG_TEST(a_short_deadline_is_kept_behind_a_long_one),
 		RIG_TEST(a_torn_map_leaves_the_old_one),
 		RIG_TEST(an_impossible_map_is_not_taken_over),
 		RIG_TEST(a_moved_key_is_found_at_its_former_owner),

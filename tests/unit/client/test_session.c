@@ -324,6 +324,36 @@ static void a_channel_closed_with_a_batch_under_way_waits_for_the_rail(void **st
 	assert_int_not_equal(result, PC_PENDING);
 }
 
+static uint32_t hold_everything(struct fake *f, uint32_t rail, const struct op *op)
+{
+	(void)f;
+	(void)rail;
+	(void)op;
+	return FAKE_HOLD;
+}
+
+/* What no NIC can still write to is not waited for, whatever its deadline. */
+static void a_channel_closed_waits_a_moment_for_what_it_can_do_without(void **state)
+{
+	unsigned char at[5000];
+	struct pc_batch *batch;
+	enum pc_result result;
+	uint64_t start_ns;
+	struct one o;
+
+	(void)state;
+	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
+	hook(hold_everything);
+	one_page(&o, "key-1", at, sizeof(at)); /* through staging */
+	assert_int_equal(pc_submit_get(ch, &o.page, 1, 60000, &result, &batch), 0);
+	SEEN_SOON(held_count);
+	start_ns = clock_now_ns();
+	pc_channel_close(ch);
+	ch = NULL;
+	assert_int_equal(result, PC_TIMEOUT);
+	assert_true(elapsed_ms(start_ns) < 9000); /* it would give up after 10 s */
+}
+
 static void sleepers_are_woken(void **state)
 {
 	unsigned char at[5000];
@@ -357,6 +387,7 @@ int main(void)
 		RIG_TEST(without_reattaching_an_engine_that_is_lost_stays_lost),
 		RIG_TEST(engines_that_come_and_go_leak_no_file),
 		RIG_TEST(a_channel_closed_with_a_batch_under_way_waits_for_the_rail),
+		RIG_TEST(a_channel_closed_waits_a_moment_for_what_it_can_do_without),
 		RIG_TEST(sleepers_are_woken),
 	};
 

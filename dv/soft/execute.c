@@ -232,8 +232,7 @@ static void keep_trying(struct dv_qp *qp, struct soft_op *op)
 	bool over;
 
 	nic->retrying = true;
-	if (nic->model.on)
-		soft_model_rung(qp); /* it starts when the peer is there */
+	op->rung_at = nic->model.now; /* it starts when the peer is there */
 	if (!op->waited) {
 		op->waited = true;
 		op->since_ns = now;

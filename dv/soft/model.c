@@ -9,8 +9,8 @@
  * what longer ones have left to send. A QP completes in order. A step that comes late does not move
  * these times: what the port would have done meanwhile is done, at the times it would have been.
  *
- * Simpler than a port: longer answers are not interleaved, requests and the far port's link cost
- * nothing.
+ * Simpler than a port: longer answers are not interleaved, and cross in the order in which a step
+ * comes to their QPs; requests and the far port's link cost nothing.
  *
  * Runs in a step, under nic->lock, apart from open and far.
  */
@@ -87,9 +87,13 @@ static uint64_t later(uint64_t a, uint64_t b)
 	return a > b ? a : b;
 }
 
-void soft_model_rung(struct dv_qp *qp)
+/* What the last step left for later was not due until `due`. */
+void soft_model_step(struct dv_device *nic)
 {
-	qp->pace.rung_at = soft_step_ns(qp->nic) * SOFT_TICKS_NS;
+	struct soft_model *model = &nic->model;
+	model->now = model->on ? soft_step_ns(nic) * SOFT_TICKS_NS : 0;
+	model->before = model->due < model->now ? model->due : model->now;
+	model->due = UINT64_MAX;
 }
 
 bool soft_model_may_start(struct dv_qp *qp, struct soft_op *op)
@@ -100,7 +104,7 @@ bool soft_model_may_start(struct dv_qp *qp, struct soft_op *op)
 
 	if (op->ready_at) /* it began in an earlier step */
 		return true;
-	at = later(later(pace->rung_at, pace->message_at), model->message_at);
+	at = later(later(op->rung_at, pace->message_at), model->message_at);
 	if (op->opcode == MLX5_OPCODE_RDMA_READ)
 		at = later(at, pace->read_at[(pace->reads - model->reads_per_qp) % SOFT_READS_MAX]);
 	if (op->flags & DV_FENCE)
@@ -120,6 +124,12 @@ static bool from_afar(struct dv_qp *qp, const struct soft_op *op)
 	return qp->nic->model.uneven && op->sges && qp->nic->mrs[op->sge[0].lkey >> 8].far;
 }
 
+/* Until when something is taken that is free from `*free_at` on, and wanted from `from` on. */
+static uint64_t take(uint64_t *free_at, uint64_t from, uint64_t span)
+{
+	return *free_at = later(*free_at, from) + span;
+}
+
 void soft_model_start(struct dv_qp *qp, struct soft_op *op)
 {
 	struct soft_model *model = &qp->nic->model;
@@ -132,11 +142,19 @@ void soft_model_start(struct dv_qp *qp, struct soft_op *op)
 
 	if (qp->nic->fault.slow > 1)
 		wire *= qp->nic->fault.slow;
-	there = model->link_at = later(arrives, model->link_at) + wire;
-	if (packets <= 1)
-		there = model->small_at = later(arrives, model->small_at) + wire;
+	/*
+	 * QPs are stepped one after the other, so what is reckoned next may start earlier: what is
+	 * small against a step takes its part of whatever was free since the last one.
+	 */
+	if (packets <= 1) {
+		take(&model->link_at, model->before + model->rtt, wire);
+		there = take(&model->small_at, model->before + model->rtt, wire);
+		there = later(there, arrives + wire);
+	} else {
+		there = take(&model->link_at, arrives, wire);
+	}
+	take(&model->message_at, model->before, model->port_gap);
 	pace->message_at = op->start_at + model->qp_gap;
-	model->message_at = op->start_at + model->port_gap;
 	op->ready_at = later(there, pace->done_at);
 	pace->done_at = op->ready_at;
 	if (op->opcode == MLX5_OPCODE_RDMA_READ)

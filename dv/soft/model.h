@@ -24,14 +24,15 @@ struct soft_model {
 	uint64_t link_at;        /* the link is free from here on */
 	uint64_t small_at;       /* ... for an answer of one packet */
 	uint64_t message_at;     /* the port can start another message */
-	uint64_t now;            /* in this step; 0: not asked yet */
+	uint64_t now;            /* in this step; 0: not asked yet, which a model always does */
+	uint64_t before;         /* nothing that starts in this step starts earlier */
 	uint64_t due;            /* the next thing that the last step left for later */
 	uint64_t gbps;
 };
 
 /* One QP of it. */
 struct soft_pace {
-	uint64_t rung_at;    /* of the last doorbell: no WQE starts before it was rung */
+	uint64_t rung_at;    /* of the last doorbell: WQEs decoded after it were rung then */
 	uint64_t message_at; /* it can start another message */
 	uint64_t done_at;    /* of its last WQE started */
 	uint64_t read_at[SOFT_READS_MAX]; /* when its last READs complete */

@@ -169,8 +169,8 @@ static unsigned step_locked(struct dv_device *nic)
 	if (nic->hooks || nic->tcp)
 		nic->step_ns = 0;
 	nic->steps++;
-	nic->step_bytes = nic->model.now = 0;
-	nic->model.due = UINT64_MAX;
+	nic->step_bytes = 0;
+	soft_model_step(nic);
 	nic->retrying = nic->faulty;
 	if (nic->hooks)
 		work += nic->hooks->step(nic);

@@ -118,7 +118,7 @@ struct soft_op {
 	uint64_t total, moved;
 	uint64_t step;     /* executed in */
 	uint64_t ready_step; /* completes from here on */
-	uint64_t start_at, ready_at; /* model: begins, is complete; ready_at 0: not begun */
+	uint64_t rung_at, start_at, ready_at; /* model: begins, is complete (0: not begun) */
 	uint64_t retry_ns; /* not before */
 	struct dv_sge sge[SOFT_SGES_MAX];
 	uint64_t since_ns, since_step; /* first try; set with `waited` */
@@ -404,7 +404,7 @@ static inline bool soft_moves(const struct dv_device *nic, const struct soft_op 
 
 /* Is the memory on another node than the NIC? */
 bool soft_model_far(const struct dv_device *nic, const void *base);
-void soft_model_rung(struct dv_qp *qp);
+void soft_model_step(struct dv_device *nic); /* another begins */
 /* Has the time come at which a port would start this WQE? */
 bool soft_model_may_start(struct dv_qp *qp, struct soft_op *op);
 /* It starts: when is it complete? */

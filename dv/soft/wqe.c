@@ -94,8 +94,7 @@ unsigned soft_doorbell(struct dv_qp *qp)
 		return good;
 	}
 	qp->rung += (uint16_t)(record - qp->rung);
-	if (nic->model.on)
-		soft_model_rung(qp);
+	qp->pace.rung_at = nic->model.now;
 	return good;
 }
 
@@ -192,6 +191,7 @@ void soft_wqe_fetch(struct dv_qp *qp)
 		uint32_t ds;
 
 		new_op(op, qp->fetched);
+		op->rung_at = qp->pace.rung_at;
 		if (unlikely(more))
 			memset(&op->id, 0, sizeof(*op) - offsetof(struct soft_op, id));
 		if (likely(decode_control(qp, op, &ds))) {

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * When a modelled port starts READs, and whose answer crosses the line first: nothing waits for
+ * what it would not wait for at a port, however late and in which order the steps reckon it.
+ */
+#include "tests/soft/port.h"
+
+static void a_queue_has_sixteen_reads_under_way(void **state)
+{
+	struct dv_model model = plain();
+
+	(void)state;
+	open_model(&model);
+	read_many(0, 17, 50);
+	by(1000000);
+	expect_at(16, 1000000 + RTT_NS + 16);
+	/* The 17th started when the 1st was complete. */
+	expect_at(17, 1000000 + RTT_NS + 1 + RTT_NS + 1);
+	shut();
+}
+
+static void a_model_may_allow_fewer_reads(void **state)
+{
+	struct dv_model model = plain();
+	struct dv_attributes attributes;
+
+	(void)state;
+	model.reads_per_qp = 4;
+	open_model(&model);
+	dv_attributes(a.device, &attributes);
+	assert_int_equal(attributes.reads_max, 4);
+	assert_true(attributes.modelled && attributes.bits_per_second == 400000000000);
+	read_many(0, 8, 50);
+	by(1000000);
+	expect_at(4, 1000000 + RTT_NS + 4);
+	expect_at(8, 1000000 + RTT_NS + 4 + RTT_NS + 1);
+	shut();
+}
+
+static void messages_per_second_are_bounded_per_queue_and_per_port(void **state)
+{
+	struct dv_model model = plain();
+
+	(void)state;
+	model.qp_messages_per_s = 1000000; /* one a microsecond */
+	model.messages_per_s = 4000000;    /* one each 250 ns */
+	open_model(&model);
+	read_many(0, 3, 50);
+	by(1000000);
+	expect_at(1, 1000000 + RTT_NS + 1);
+	expect_at(2, 1000000 + RTT_NS + 1000 + 1);
+	expect_at(3, 1000000 + RTT_NS + 2000 + 1);
+	a.done_count = 0;
+	now += 100000;
+	for (unsigned qp = 0; qp < END_QPS; qp++)
+		read_many(qp, 1, 50);
+	by(now);
+	for (unsigned i = 0, start = (unsigned)now; i < END_QPS; i++)
+		expect_at(i + 1, start + i * 250 + RTT_NS + 1);
+	shut();
+}
+
+/* What a port did not send while it had nothing to send is no credit. */
+static void messages_are_bounded_after_a_pause_too(void **state)
+{
+	struct dv_model model = plain();
+
+	(void)state;
+	model.move_bytes = false;
+	model.messages_per_s = 4000000;
+	open_model(&model);
+	read_many(0, 1, 1000000); /* on its way for 20 us */
+	by(1000000);
+	for (unsigned qp = 1; qp < END_QPS; qp++)
+		read_many(qp, 1, 50);
+	by(1010000);
+	for (unsigned i = 1; i < END_QPS; i++)
+		expect_at(i, 1010000 + (i - 1) * 250 + RTT_NS + 1);
+	shut();
+}
+
+/* They wait for their queue's turn, and were rung before. */
+static void a_later_doorbell_delays_nothing_before_it(void **state)
+{
+	struct dv_model model = plain();
+
+	(void)state;
+	model.qp_messages_per_s = 1000000;
+	open_model(&model);
+	read_many(0, 3, 50);
+	by(1000000);
+	read_many(0, 1, 50);
+	by(1002500); /* and a late step delays nothing either */
+	expect_at(1, 1000000 + RTT_NS + 1);
+	expect_at(2, 1000000 + RTT_NS + 1000 + 1);
+	expect_at(3, 1000000 + RTT_NS + 2000 + 1);
+	expect_at(4, 1000000 + RTT_NS + 3000 + 1);
+	shut();
+}
+
+/* Reckoned one after the other in a late step. */
+static void a_queue_that_waits_for_its_turn_delays_no_other(void **state)
+{
+	struct dv_model model = plain();
+
+	(void)state;
+	model.qp_messages_per_s = 1000000;
+	model.messages_per_s = 100000000; /* one each 10 ns */
+	open_model(&model);
+	read_many(0, 3, 50);
+	read_many(1, 2, 50);
+	by(1000000);
+	by(1000010);
+	by(1003000);
+	expect_at(2, 1000000 + RTT_NS + 10 + 1);
+	expect_at(3, 1000000 + RTT_NS + 1000 + 1);
+	expect_at(4, 1000000 + RTT_NS + 1020 + 1); /* the port started three since the first */
+	expect_at(5, 1000000 + RTT_NS + 2000 + 1);
+	shut();
+}
+
+/* But what they have left to send takes so much longer. */
+static void a_single_packet_passes_longer_answers(void **state)
+{
+	struct dv_model model = plain();
+
+	(void)state;
+	model.move_bytes = false;
+	open_model(&model);
+	read_many(0, 2, 1000000); /* 20 us each */
+	read_at(1, 0, 4096, 0);   /* 81.92 ns */
+	read_at(1, 0, 4096, 0);
+	dv_ring(a.sqs[1]);
+	assert_int_equal(by(1000000), 0);
+	expect_at(1, 1000000 + RTT_NS + 82);
+	expect_at(2, 1000000 + RTT_NS + 164);
+	read_at(1, 0, 1000000, 0);
+	dv_ring(a.sqs[1]);
+	expect_at(3, 1000000 + RTT_NS + 20000);
+	expect_at(4, 1000000 + RTT_NS + 40000);
+	expect_at(5, 1000000 + RTT_NS + 60164); /* behind all of them */
+	shut();
+}
+
+/* Reckoned before a longer one that arrives earlier, it takes its 1 ns of the free line. */
+static void a_single_packet_leaves_the_free_line_to_longer_answers(void **state)
+{
+	struct dv_model model = plain();
+
+	(void)state;
+	model.move_bytes = false;
+	model.qp_messages_per_s = 1000000;
+	open_model(&model);
+	read_at(0, 0, 5000, 0);
+	dv_ring(a.sqs[0]);
+	read_at(1, 0, 50, 0);
+	read_at(1, 0, 50000, 0); /* starts at 1001000 */
+	dv_ring(a.sqs[1]);
+	by(1000000);
+	read_at(0, 0, 50, 0); /* starts at 1003000, and its queue is looked at first */
+	dv_ring(a.sqs[0]);
+	assert_int_equal(by(1003000), 0);
+	by(1000000 + RTT_NS + 500);
+	expect_at(3, 1000000 + RTT_NS + 1000 + 1 + 1000);
+	expect_at(4, 1000000 + RTT_NS + 3000 + 1);
+	shut();
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_queue_has_sixteen_reads_under_way),
+		cmocka_unit_test(a_model_may_allow_fewer_reads),
+		cmocka_unit_test(messages_per_second_are_bounded_per_queue_and_per_port),
+		cmocka_unit_test(messages_are_bounded_after_a_pause_too),
+		cmocka_unit_test(a_later_doorbell_delays_nothing_before_it),
+		cmocka_unit_test(a_queue_that_waits_for_its_turn_delays_no_other),
+		cmocka_unit_test(a_single_packet_passes_longer_answers),
+		cmocka_unit_test(a_single_packet_leaves_the_free_line_to_longer_answers),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -259,7 +259,7 @@ static void tell(struct rail_command command)
 {
 	if (!rail_tell(rail, &command))
 		die("the inbox is full");
-	rail_step(rail);
+	rail_step(rail, 0);
 }
 
 static struct rail_channel *channel_open(void)
@@ -307,7 +307,7 @@ static void rail_make(void)
 /* What callgrind counts. */
 __attribute__((noinline)) static unsigned measured_step(void)
 {
-	return rail_step(rail);
+	return rail_step(rail, 0);
 }
 
 struct times {

@@ -69,7 +69,7 @@ struct rail {
 	bool news;     /* completions or events since rail_wake() */
 	uint32_t steps;
 	/* owner: poll core; touched every step that moves something */
-	alignas(64) uint64_t now_ns; /* of this step; 0: the clock was not read yet */
+	alignas(64) uint64_t now_ns; /* of this turn; 0: the clock was not read yet */
 	uint64_t nearest_ns;         /* no live request has an earlier deadline */
 	uint64_t steps_idle;         /* not yet in counter[] */
 	uint32_t requests_free;

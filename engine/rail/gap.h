@@ -14,8 +14,9 @@ struct gaps {
 	/* owner: poll core; written every turn */
 	alignas(64) uint64_t last; /* counter at the end of the last turn; 0: it rested since */
 	uint64_t busy_ticks;       /* in turns that did something */
-	uint64_t spin_ticks;       /* in turns that did not */
-	uint64_t nic_ticks;        /* of the busy ones, in software NICs that did something */
+	uint64_t spin_ticks;       /* in turns that did not, without their software NICs */
+	uint64_t nic_ticks;        /* of the busy ones, in software NICs */
+	uint64_t turn_nic_ticks;   /* of this turn so far; private */
 	/* owner: poll core; a turn writes one of them, the same one or two nearly always */
 	alignas(64) uint64_t bucket[GAP_BUCKETS];
 };
@@ -36,14 +37,17 @@ static inline unsigned gap_bucket(uint64_t ns)
 /* A turn is over. Returns how long after the one before; 0: there was a rest between. */
 static inline uint64_t gap_turn(struct gaps *gaps, uint64_t ticks, bool worked)
 {
-	uint64_t span = ticks - gaps->last, ns;
+	uint64_t span = ticks - gaps->last, nic = gaps->turn_nic_ticks, ns;
 
+	gaps->turn_nic_ticks = 0;
 	if (gaps->last == 0) {
 		gaps->last = ticks;
 		return 0;
 	}
 	gaps->last = ticks;
-	shm_count(worked ? &gaps->busy_ticks : &gaps->spin_ticks, span);
+	shm_count(worked ? &gaps->busy_ticks : &gaps->spin_ticks, worked ? span : span - nic);
+	if (worked && nic)
+		shm_count(&gaps->nic_ticks, nic);
 	ns = clock_ticks_ns(span);
 	shm_count(&gaps->bucket[gap_bucket(ns)], 1);
 	return ns;
@@ -51,7 +55,7 @@ static inline uint64_t gap_turn(struct gaps *gaps, uint64_t ticks, bool worked)
 
 static inline void gap_nics(struct gaps *gaps, uint64_t span)
 {
-	shm_count(&gaps->nic_ticks, span);
+	gaps->turn_nic_ticks += span;
 }
 
 /* The thread gave its core away of its own will. */

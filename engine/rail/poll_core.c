@@ -26,27 +26,36 @@
 #define REST_SLEEP_NS 100000000u
 #define REST_BLOCKED_NS 1000000u /* a client's done ring is full: it says nothing on emptying it */
 
-static void leave_out(struct poll_core *core, uint64_t ns)
-{
-	const struct rail_options *o = &core->rail[0]->options;
-	uint64_t *behind_ns = &o->status->clock[o->index].behind_ns;
-
-	dv_leave_out(core->nic, core->nics, ns);
-	shm_store64(behind_ns, *behind_ns + ns);
-}
-
 /* What a port does beside its core, a software NIC does on it: how long is told apart. */
 static unsigned step_nics(struct poll_core *core)
 {
-	uint64_t from = clock_ticks(), span;
+	uint64_t from = clock_ticks();
 	unsigned work = dv_step_all(core->nic, core->nics);
 
-	if (!work)
+	gap_nics(&core->gaps, clock_ticks() - from);
+	return work;
+}
+
+/*
+ * Where that time is left out, the rail's port is stepped right before the rail looks at it and
+ * right after: by its clock it works beside the core, and hears of no doorbell late.
+ */
+static unsigned step_beside(struct poll_core *core, unsigned i)
+{
+	const struct rail_options *o = &core->rail[i]->options;
+	uint64_t from = clock_ticks(), span;
+	unsigned work;
+
+	if (!core->rail[i]->device_steps)
 		return 0;
+	dv_leave_out(&o->device, 1, core->behind_ns - core->told_ns[i]);
+	core->told_ns[i] = core->behind_ns;
+	work = dv_step_all(&o->device, 1);
 	span = clock_ticks() - from;
 	gap_nics(&core->gaps, span);
-	if (unlikely(core->options.leave_out_nics))
-		leave_out(core, clock_ticks_ns(span));
+	core->behind_ns += clock_ticks_ns(span);
+	o = &core->rail[0]->options;
+	shm_store64(&o->status->clock[o->index].behind_ns, core->behind_ns);
 	return work;
 }
 
@@ -61,8 +70,9 @@ static void wake(struct poll_core *core)
 
 unsigned poll_turn(struct poll_core *core)
 {
+	bool beside = core->options.leave_out_nics, news = false;
 	unsigned work = 0, running = 0;
-	bool news = false;
+	uint64_t now_ns = 0; /* read by the first rail that wants it */
 
 	for (unsigned i = 0; i < core->rails; i++) {
 		struct rail *rail = core->rail[i];
@@ -71,14 +81,19 @@ unsigned poll_turn(struct poll_core *core)
 			continue;
 		if (i + 1 < core->rails)
 			rail_expect(core->rail[i + 1]);
-		work += rail_step(rail);
+		if (unlikely(beside))
+			work += step_beside(core, i);
+		work += rail_step(rail, now_ns);
+		now_ns = rail->now_ns;
+		if (unlikely(beside))
+			work += step_beside(core, i);
 		news |= rail->news;
 		running += !rail->stopped;
 	}
 	core->running = running;
 	if (news)
 		wake(core);
-	if (core->nics)
+	if (core->nics && !beside)
 		work += step_nics(core);
 	return work;
 }

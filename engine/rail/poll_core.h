@@ -24,6 +24,8 @@ struct poll_core {
 	struct dv_device *nic[RAILS_MAX]; /* software NICs that run in this thread */
 	unsigned rails, nics;
 	struct poll_core_options options;
+	uint64_t behind_ns;          /* spent in software NICs, left out by their clocks ... */
+	uint64_t told_ns[RAILS_MAX]; /* ... as far as the rail's has been told */
 	uint64_t started_ns;
 	pthread_t thread;
 };

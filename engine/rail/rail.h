@@ -95,7 +95,10 @@ void rail_counters(const struct rail *rail, uint64_t ret_counters[COUNTER_COUNT]
 /* Operations in flight now; any thread, a moment old. */
 uint32_t rail_in_flight(const struct rail *rail);
 
-/* One turn of one rail; its poll core calls it, and unit tests that have no thread. */
-unsigned rail_step(struct rail *rail);
+/*
+ * One turn of one rail; its poll core calls it, and unit tests that have no thread. `now_ns`: the
+ * time as a rail before it in this turn read it; 0: it reads the clock if it has to know.
+ */
+unsigned rail_step(struct rail *rail, uint64_t now_ns);
 
 #endif

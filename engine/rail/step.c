@@ -71,11 +71,11 @@ static void count_idle(struct rail *rail, unsigned work)
 	}
 }
 
-unsigned rail_step(struct rail *rail)
+unsigned rail_step(struct rail *rail, uint64_t now_ns)
 {
 	unsigned work = 0;
 
-	rail->now_ns = 0;
+	rail->now_ns = now_ns;
 	work += rail_reap(rail); /* CQEs       -> client completions   */
 	if (unlikely(ring_ready(&rail->inbox.command_in) > 0))
 		work += rail_obey(rail); /* what the control plane wants */

@@ -96,7 +96,7 @@ void pair_close(struct pair *p)
 
 void pair_step(struct pair *p)
 {
-	rail_step(p->world.rail);
+	rail_step(p->world.rail, 0);
 	dv_step(p->near);
 	dv_step(p->far);
 }
@@ -106,7 +106,7 @@ void pair_run(struct pair *p, unsigned quiet)
 	unsigned calm = 0;
 
 	while (calm < quiet) {
-		unsigned work = rail_step(p->world.rail);
+		unsigned work = rail_step(p->world.rail, 0);
 
 		work += dv_step(p->near) + dv_step(p->far);
 		calm = work ? 0 : calm + 1;

@@ -175,7 +175,7 @@ static void tell_stop(struct world *w)
 static void steps(struct world *w, unsigned n)
 {
 	while (n--)
-		rail_step(w->rail);
+		rail_step(w->rail, 0);
 }
 
 static void a_rail_stops_when_all_is_drained_and_its_peers_are_returned(void **state)
@@ -245,7 +245,7 @@ static void no_event_is_lost_when_the_control_plane_does_not_listen(void **state
 	for (unsigned i = 0; i < INBOX_SLOTS;
 		i++) { /* fill the ring with peers nobody answers for */
 		rail_say(w->rail, &(struct rail_event){.kind = RAIL_PEER_WANTED, .ref = i});
-		rail_step(w->rail);
+		rail_step(w->rail, 0);
 	}
 	for (region.id = REGION_CLIENT_0; region.id < WORLD_REGION; region.id++) {
 		world_tell(w, (struct rail_command){.kind = RAIL_REGION_ADD, .region = region});
@@ -259,7 +259,7 @@ static void no_event_is_lost_when_the_control_plane_does_not_listen(void **state
 			assert_int_equal(event.detail, REGION_CLIENT_0 + heard - INBOX_SLOTS);
 		}
 		heard++;
-		rail_step(w->rail);
+		rail_step(w->rail, 0);
 	}
 	assert_int_equal(heard, INBOX_SLOTS + WORLD_REGION - REGION_CLIENT_0);
 }

@@ -269,25 +269,23 @@ static unsigned turns_for_one_page(struct poll_core *core, unsigned load)
 	return turns;
 }
 
-static void a_saturated_rail_does_not_starve_its_sibling(void **state)
+/* Of the first two rails, stepped by the test. */
+static struct poll_core *begin_stepped(void)
 {
 	struct poll_core *core = aligned_alloc(64, sizeof(*core));
 	struct rail *rail[2];
-	unsigned alone, beside;
 
-	(void)state;
 	memset(core, 0, sizeof(*core));
 	for (unsigned i = 0; i < 2; i++) {
 		seat_take(i, false, true);
 		rail[i] = seat[i].w->rail;
 	}
 	poll_core_set(core, rail, 2);
-	alone = turns_for_one_page(core, 0);
-	for (unsigned i = 0; i < 20; i++) {
-		beside = turns_for_one_page(core, 100000);
-		assert_int_equal(beside, alone);
-	}
-	assert_true(rail_in_flight(seat[0].w->rail) > 0); /* it was saturated */
+	return core;
+}
+
+static void end_stepped(struct poll_core *core)
+{
 	for (unsigned i = 0; i < 2; i++) {
 		struct seat *s = &seat[i];
 		struct rail_event event;
@@ -301,6 +299,44 @@ static void a_saturated_rail_does_not_starve_its_sibling(void **state)
 	for (unsigned i = 0; i < 2; i++)
 		leave(&seat[i]);
 	free(core);
+}
+
+static void a_saturated_rail_does_not_starve_its_sibling(void **state)
+{
+	struct poll_core *core = begin_stepped();
+	unsigned alone, beside;
+
+	(void)state;
+	alone = turns_for_one_page(core, 0);
+	for (unsigned i = 0; i < 20; i++) {
+		beside = turns_for_one_page(core, 100000);
+		assert_int_equal(beside, alone);
+	}
+	assert_true(rail_in_flight(seat[0].w->rail) > 0); /* it was saturated */
+	end_stepped(core);
+}
+
+/* Each NIC hears of its rail's doorbells in the same turn, and of all time that was left out. */
+static void nics_whose_time_is_left_out_are_stepped_beside_their_rails(void **state)
+{
+	struct poll_core *core = begin_stepped();
+	const uint64_t *behind_ns = &seat[0].w->status->clock[0].behind_ns;
+	uint64_t before;
+
+	(void)state;
+	assert_in_range(turns_for_one_page(core, 0), 1, 999); /* a peer, a look-up: all is warm */
+	assert_int_equal(*behind_ns, 0);
+	core->options.leave_out_nics = true;
+	page_get(seat[1].w, seat[1].client, 1, 8, 8192, 77, 0);
+	poll_turn(core);
+	assert_true(dv_cq_has(&seat[1].w->rail->cq));
+	before = *behind_ns;
+	assert_true(before > 0 && before == core->behind_ns);
+	assert_true(core->told_ns[0] < core->told_ns[1] && core->told_ns[1] < before);
+	poll_turn(core);
+	assert_true(core->told_ns[0] > before && *behind_ns > core->told_ns[1]);
+	assert_in_range(turns_for_one_page(core, 100), 1, 999);
+	end_stepped(core);
 }
 
 /* ---- stopping -------------------------------------------------------------------------------- */
@@ -351,41 +387,6 @@ static void a_busy_core_that_steps_its_nics_serves_all_rails(void **state)
 }
 
 /* ---- gaps ------------------------------------------------------------------------------------ */
-
-static void gaps_fall_into_buckets_two_an_octave(void **state)
-{
-	(void)state;
-	assert_int_equal(gap_bucket(0), 0);
-	assert_int_equal(gap_bucket_ns(0), 0);
-	assert_int_equal(gap_bucket_ns(1), 64);
-	assert_int_equal(gap_bucket_ns(2), 96);
-	for (unsigned b = 1; b < GAP_BUCKETS; b++) {
-		assert_int_equal(gap_bucket(gap_bucket_ns(b)), b);
-		assert_int_equal(gap_bucket(gap_bucket_ns(b) - 1), b - 1);
-	}
-	assert_int_equal(gap_bucket(UINT64_MAX), GAP_BUCKETS - 1);
-}
-
-static void a_gap_is_counted_unless_the_core_rested(void **state)
-{
-	struct gaps g = {.last = 0};
-	uint64_t scale = clock_tick_scale;
-
-	(void)state;
-	clock_tick_scale = 1 << 24; /* a tick is a nanosecond */
-	assert_int_equal(gap_turn(&g, 1000, true), 0); /* the first has none before it */
-	assert_int_equal(gap_turn(&g, 1100, true), 100);
-	assert_int_equal(gap_turn(&g, 1150, false), 50);
-	gap_rest(&g);
-	assert_int_equal(gap_turn(&g, 900001150, true), 0);
-	assert_int_equal(gap_turn(&g, 900011151, false), 10001);
-	assert_int_equal(g.busy_ticks, 100);
-	assert_int_equal(g.spin_ticks, 10051);
-	assert_int_equal(g.bucket[gap_bucket(100)], 1);
-	assert_int_equal(g.bucket[0], 1);
-	assert_int_equal(g.bucket[gap_bucket(10001)], 1);
-	clock_tick_scale = scale;
-}
 
 static void interrupted(int number)
 {
@@ -454,10 +455,9 @@ int main(void)
 		cmocka_unit_test(no_wake_up_is_lost_when_all_rails_are_used_at_once),
 		cmocka_unit_test(a_core_that_naps_for_one_nic_is_woken_for_another_rail),
 		cmocka_unit_test(a_saturated_rail_does_not_starve_its_sibling),
+		cmocka_unit_test(nics_whose_time_is_left_out_are_stepped_beside_their_rails),
 		cmocka_unit_test(rails_stop_in_any_order_and_the_others_go_on),
 		cmocka_unit_test(a_busy_core_that_steps_its_nics_serves_all_rails),
-		cmocka_unit_test(gaps_fall_into_buckets_two_an_octave),
-		cmocka_unit_test(a_gap_is_counted_unless_the_core_rested),
 		cmocka_unit_test(an_interrupted_core_shows_how_long),
 		cmocka_unit_test(a_sleep_is_no_gap),
 		cmocka_unit_test(a_core_without_rails_or_with_too_many_is_refused),

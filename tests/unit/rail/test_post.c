@@ -222,9 +222,9 @@ static void every_eighth_small_read_asks_for_a_completion_and_the_last_before_a_
 
 	for (unsigned i = 0; i < n; i++)
 		get_from(w, i, i, 100);
-	rail_step(w->rail);
+	rail_step(w->rail, 0);
 	get_from(w, n, n, 100);
-	rail_step(w->rail);
+	rail_step(w->rail, 0);
 	nic_pull(w);
 	assert_int_equal(w->wqes, n + 1);
 	for (unsigned i = 0; i <= n; i++)

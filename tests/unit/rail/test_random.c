@@ -224,7 +224,7 @@ static void drain(struct world *w)
 	for (unsigned p = 0; p < PEERS; p++)
 		peer_gone(w, p);
 	for (unsigned i = 0; i < 10000; i++) {
-		rail_step(w->rail);
+		rail_step(w->rail, 0);
 		nic_pull(w);
 		while (w->wqes)
 			nic_complete(w, 0, 0);
@@ -266,7 +266,7 @@ static void whatever_happens_every_op_is_answered_once_and_a_hit_is_right(void *
 			overwrite(w);
 		for (unsigned j = chance(6); j; j--)
 			submit(w);
-		rail_step(w->rail);
+		rail_step(w->rail, 0);
 		complete(w, chance(8));
 		answers(w);
 		control_plane(w);

@@ -76,7 +76,7 @@ static void a_head_that_changes_between_payload_and_head_read_is_stale(void **st
 	(void)state;
 	page_get(w, client, 1, 8, 100000, 77, 0);
 	while (world_counter(w, COUNTER_wqes_posted) < 1)
-		rail_step(w->rail);
+		rail_step(w->rail, 0);
 	while (memcmp(w->home, w->pool + 8 * PAGE_UNIT, 100000) != 0)
 		dv_step(pair->near);
 	page_head_retire(&w->heads[8]);

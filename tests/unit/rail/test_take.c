@@ -277,7 +277,7 @@ static void one_channel_cannot_starve_another(void **state)
 	for (unsigned i = 0; i < 1000; i++)
 		page_get(w, client, i, 8, 8192, 77, 0);
 	page_get(w, second, 7, 8, 8192, 77, 0);
-	rail_step(w->rail);
+	rail_step(w->rail, 0);
 	assert_true(second->channel.in_flight == 1);
 	assert_int_equal(client->channel.in_flight, RAIL_TAKE_BURST);
 	world_run(w);
@@ -313,7 +313,7 @@ static void slots_that_change_after_they_were_copied_change_nothing(void **state
 	struct world *w = *state;
 
 	page_get(w, client, 1, 8, 8192, 77, 0);
-	rail_step(w->rail);
+	rail_step(w->rail, 0);
 	memset(client->ops_memory, 0xff, ring_bytes(OP_RING_SLOTS, sizeof(struct op_slot)));
 	world_run(w);
 	client_expect(client, 1, OP_HIT);

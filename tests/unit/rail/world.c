@@ -58,7 +58,7 @@ bool world_silent(struct world *w)
 
 void world_settle(struct world *w)
 {
-	while (!w->rail->started && rail_step(w->rail))
+	while (!w->rail->started && rail_step(w->rail, 0))
 		;
 }
 

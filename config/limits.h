@@ -53,9 +53,9 @@
 #define RAIL_HEADS_GAP 8u     /* ... no two wanted ones further apart than this */
 #define RAIL_BULK_BYTES (512u << 10) /* of long READs on one queue before another is looked for */
 #define RAIL_SMALL_BYTES PAGE_UNIT /* a READ up to this keeps off queues with longer ones */
-#define QP_DEPTH 128u         /* WQEBBs of one send queue */
+#define QP_DEPTH 64u          /* WQEBBs of one send queue; a NIC runs 16 READs of it at once */
 #define QPS_PER_PEER_MAX 8    /* queue pairs from one rail to one peer */
-#define CQ_DEPTH 2048u        /* all send queues of a rail that can be busy at once */
+#define CQ_DEPTH 512u         /* WQEs of a rail under way, half of them to one peer */
 
 /* Messages between engines. */
 #define MESSAGE_BYTES_MAX (4u << 20)

@@ -70,6 +70,9 @@ static inline struct lane_qp *lane_pick(struct lane *lane, uint32_t bytes)
 {
 	struct lane_qp *run = lane->run;
 
+	/* A peer that hangs leaves others half of the CQ. */
+	if (unlikely(lane->wqes >= CQ_DEPTH / 2))
+		return NULL;
 	if (bytes > RAIL_SMALL_BYTES)
 		return pick_bulk(lane, bytes);
 	if (likely(run && run->silent && !run->bulk_bytes && qp_has_room(run)))

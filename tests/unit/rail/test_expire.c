@@ -112,16 +112,16 @@ static void an_op_with_too_short_a_deadline_does_not_break_a_lane_that_moves(voi
 	struct world *w = *state;
 	struct op_done done;
 
-	for (unsigned i = 0; i < 100; i++)
+	for (unsigned i = 0; i < 50; i++)
 		get(w, i, i % 2 ? 1 : 5000, 3);
 	world_settle(w);
 	nic_pull(w);
-	for (unsigned i = 0; i < 100; i++) {
-		pass(w, 2);
+	for (unsigned i = 0; i < 50; i++) {
+		pass(w, 4);
 		nic_complete(w, 0, 0);
 	}
 	world_run(w);
-	for (unsigned i = 0; i < 100; i++) {
+	for (unsigned i = 0; i < 50; i++) {
 		assert_true(client_done(client, &done));
 		assert_int_equal(done.status, done.cookie % 2 ? OP_TIMEOUT : OP_HIT);
 	}
@@ -190,6 +190,33 @@ static void a_peer_that_does_not_answer_does_not_hold_up_the_others(void **state
 	peer_free(w, good);
 }
 
+static void look_up(struct world *w, uint16_t number)
+{
+	struct op op = page_op(w, number, 8, sizeof(struct bucket), 77);
+	struct op_segment s = home_at(0, op.length);
+
+	op.kind = OP_READ;
+	op.peer = (uint8_t)number;
+	client_submit(client, &op, &s);
+	world_settle(w);
+}
+
+static void small_reads_of_a_peer_that_does_not_answer_leave_room_in_the_cq(void **state)
+{
+	struct world *w = *state;
+	struct rail_peer *dead = peer_new(w, 4, 33, QPS_PER_PEER_MAX);
+
+	peer_add(w, dead);
+	for (unsigned i = 0; i < CQ_DEPTH + 10; i++)
+		look_up(w, 4);
+	assert_int_equal(world_counter(w, COUNTER_wqes_posted), CQ_DEPTH / 2);
+	look_up(w, 3);
+	assert_int_equal(world_counter(w, COUNTER_wqes_posted), CQ_DEPTH / 2 + 1);
+	world_run(w);
+	assert_int_equal(world_counter(w, COUNTER_buckets_read), CQ_DEPTH + 11);
+	peer_free(w, dead);
+}
+
 static void an_op_that_waits_for_room_ends_at_its_deadline_without_breaking_anything(void **state)
 {
 	struct world *w = *state;
@@ -220,6 +247,7 @@ int main(void)
 		TEST(an_op_with_too_short_a_deadline_does_not_break_a_lane_that_moves),
 		TEST(a_queue_that_hangs_beside_one_that_moves_is_noticed_too),
 		TEST(a_peer_that_does_not_answer_does_not_hold_up_the_others),
+		TEST(small_reads_of_a_peer_that_does_not_answer_leave_room_in_the_cq),
 		TEST(an_op_that_waits_for_room_ends_at_its_deadline_without_breaking_anything),
 	};
 

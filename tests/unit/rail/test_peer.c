@@ -188,7 +188,7 @@ static void a_dropped_peer_is_returned_after_its_last_wqe(void **state)
 	struct op_done done;
 
 	peer_add(w, peer);
-	for (unsigned i = 0; i < 100; i++)
+	for (unsigned i = 0; i < 60; i++)
 		get(w, i, 3, 33);
 	world_settle(w);
 	nic_pull(w);
@@ -213,7 +213,7 @@ static void a_dropped_peer_is_returned_after_its_last_wqe(void **state)
 	world_settle(w);
 	assert_ptr_equal(world_hear(w, RAIL_PEER_RETURNED).object, peer);
 	assert_true(world_silent(w));
-	for (unsigned i = arrived; i < 100; i++) {
+	for (unsigned i = arrived; i < 60; i++) {
 		assert_true(client_done(client, &done));
 		assert_int_equal(done.status, OP_PEER_DOWN);
 	}

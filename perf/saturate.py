@@ -57,6 +57,7 @@ class Engines:
                          f"model.mtu={MTU}", f"model.header_bytes={HEADER}",
                          "model.move_bytes=no", "model.own_time=no"]
         self.verify = [] if modelled else ["--verify"]
+        self.ceiling = rails * CEILING * gbps / GBPS if modelled else float("inf")
         self.cluster = bench.cluster.Cluster(bench.cluster.default_build(), 2,
                                              f"{(POOL_BYTES >> 20) // rails}MiB",
                                              settings=settings)
@@ -104,6 +105,9 @@ class Engines:
         for name in ("pages_per_s", "p50_us", "p99_us"):
             got[name] = got.pop(f"model_{name}")
         got["gbps"] = got["pages_per_s"] * page / 1e9
+        if got["gbps"] > self.ceiling * 1.01:
+            raise SystemExit(f"saturate: {got['gbps']:.1f} GB/s through ports that carry "
+                             f"{self.ceiling:.1f}: their clock is not the one of these rates")
         Engines.misses += got["misses"]
         return got
 
@@ -135,6 +139,10 @@ def goal_stream(result, rows, rails, text):
                   (">=", 0.97) if rails == 8 else None)
     result.figure(f"{rails} x 400G, 128 KiB, poll cores' busy share", median(rows, "busy"),
                   "of their turns' time", f"modelled; {text}")
+    cost = statistics.median(row["client_busy"] * 1e9 / row["wall"]["pages_per_s"] for row in rows)
+    result.figure(f"{rails} x 400G, 128 KiB, the client's thread for a page", cost, "ns",
+                  f"of this machine's, {text}; the thread alone could ask for "
+                  f"{(128 << 10) / cost:.0f} GB/s")
 
 
 def goal_alone(result, rows, rails, text):

@@ -8,8 +8,9 @@
  *   stream --page-bytes N --batch N --in-flight N --threads N --seconds S --pages N [--verify]
  *
  * One batch in flight: a batch alone; its time is the latency. Prints one line of JSON, where
- * model_* is by the clock of the modelled ports (model.own_time; else the same). Exit
- * status: 1 when a page was wrong with --verify (one page a batch is compared); misses are counted.
+ * model_* is by the clock of the modelled ports (model.own_time; else the same) and client_busy the
+ * part of the threads' time that brought pages. Exit status: 1 when a page was wrong with --verify
+ * (one page a batch is compared); misses are counted.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -18,6 +19,7 @@
 #include <string.h>
 
 #include "engine/client/client.h"
+#include "numa/clock.h"
 #include "tools/common.h"
 
 #define IN_FLIGHT_MAX 64u
@@ -47,6 +49,7 @@ struct client {
 		uint64_t behind; /* as it was then */
 	} flight[IN_FLIGHT_MAX];
 	uint64_t next, done, misses, wrong, took_ns, behind_ns;
+	uint64_t ticks, idle_ticks; /* of all, those in calls that brought nothing */
 	struct histogram latency, model; /* by this machine's clock, by the modelled ports' */
 	pthread_t thread;
 };
@@ -155,7 +158,26 @@ static void settle(struct client *c, unsigned slot)
 	c->done += options.batch;
 }
 
-/* The oldest batch is waited for, without sleeping, and the next one takes its place. */
+/* Awake, and counting what is spent for nothing: the rest is what its pages cost this thread. */
+static void await(struct client *c, struct pc_batch *batch)
+{
+	struct pc_counts counts;
+	uint64_t from = clock_ticks(), to, hits;
+	bool done;
+
+	pc_channel_counts(c->channel, &counts);
+	do {
+		hits = counts.hits_remote;
+		done = pc_poll(batch);
+		pc_channel_counts(c->channel, &counts);
+		to = clock_ticks();
+		if (!done && counts.hits_remote == hits)
+			c->idle_ticks += to - from;
+		from = to;
+	} while (!done);
+}
+
+/* The oldest batch is waited for, and the next one takes its place. */
 static void stream(struct client *c, double seconds)
 {
 	uint64_t start = now_ns(), end = start + (uint64_t)(seconds * 1e9);
@@ -165,15 +187,18 @@ static void stream(struct client *c, double seconds)
 	memset(&c->latency, 0, sizeof(c->latency));
 	memset(&c->model, 0, sizeof(c->model));
 	c->behind_ns = behind(c);
+	c->ticks = clock_ticks();
+	c->idle_ticks = 0;
 	for (unsigned i = 0; i < options.in_flight; i++)
 		submit(c, i);
 	while (now_ns() < end) {
-		pc_wait(c->flight[slot].handle);
+		await(c, c->flight[slot].handle);
 		settle(c, slot);
 		submit(c, slot);
 		slot = slot + 1 < options.in_flight ? slot + 1 : 0;
 	}
 	c->took_ns = now_ns() - start;
+	c->ticks = clock_ticks() - c->ticks;
 	c->behind_ns = behind(c) - c->behind_ns;
 	for (unsigned i = 0; i < options.in_flight; i++)
 		pc_wait(c->flight[i].handle);
@@ -206,7 +231,7 @@ static int report(struct client *clients)
 	json_object *o = json_object_new_object();
 	struct histogram latency = {0}, model = {0};
 	uint64_t misses = 0, wrong = 0;
-	double rate = 0, model_rate = 0;
+	double rate = 0, model_rate = 0, busy = 0;
 
 	for (unsigned i = 0; i < options.threads; i++) {
 		struct client *c = &clients[i];
@@ -214,6 +239,7 @@ static int report(struct client *clients)
 		rate += (double)(c->done - c->misses) * 1e9 / (double)c->took_ns;
 		model_rate += (double)(c->done - c->misses) * 1e9 /
 			      (double)(c->took_ns - c->behind_ns);
+		busy += 1 - (double)c->idle_ticks / (double)c->ticks;
 		misses += c->misses;
 		wrong += c->wrong;
 		histogram_merge(&latency, &c->latency);
@@ -226,6 +252,7 @@ static int report(struct client *clients)
 	add_real(o, "model_pages_per_s", model_rate);
 	add_real(o, "model_p50_us", histogram_us(&model, 0.5));
 	add_real(o, "model_p99_us", histogram_us(&model, 0.99));
+	add_real(o, "client_busy", busy / options.threads);
 	add_number(o, "batches", latency.total);
 	add_number(o, "misses", misses);
 	add_number(o, "wrong", wrong);

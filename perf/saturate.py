@@ -105,7 +105,7 @@ class Engines:
         for name in ("pages_per_s", "p50_us", "p99_us"):
             got[name] = got.pop(f"model_{name}")
         got["gbps"] = got["pages_per_s"] * page / 1e9
-        if got["gbps"] > self.ceiling * 1.01:
+        if got["gbps"] > self.ceiling * 1.1:  # a poll core may lose its core in a NIC
             raise SystemExit(f"saturate: {got['gbps']:.1f} GB/s through ports that carry "
                              f"{self.ceiling:.1f}: their clock is not the one of these rates")
         Engines.misses += got["misses"]
@@ -141,7 +141,7 @@ def goal_stream(result, rows, rails, text):
                   "of their turns' time", f"modelled; {text}")
     cost = statistics.median(row["client_busy"] * 1e9 / row["wall"]["pages_per_s"] for row in rows)
     result.figure(f"{rails} x 400G, 128 KiB, the client's thread for a page", cost, "ns",
-                  f"of this machine's, {text}; the thread alone could ask for "
+                  f"modelled ports, by this machine's clock; {text}; alone it could ask for "
                   f"{(128 << 10) / cost:.0f} GB/s")
 
 

@@ -29,7 +29,7 @@ class Saturate(harness.ClusterTest):
             self.assertGreater(figure["value"], 0, name)
             self.assertTrue("modelled" in figure["text"] or "real bytes" in name, name)
         ratio = next(f for n, f in figures.items() if n.endswith("/ ceiling"))
-        self.assertLess(ratio["value"], 1.02)
+        self.assertLess(ratio["value"], 1.1)  # run beside others, clocks may slip by a slice
         alone = next(f for n, f in figures.items() if "a lone batch" in n)
         self.assertGreater(alone["value"], 1.0)
 

@@ -91,6 +91,7 @@ static uint64_t later(uint64_t a, uint64_t b)
 void soft_model_step(struct dv_device *nic)
 {
 	struct soft_model *model = &nic->model;
+
 	model->now = model->on ? soft_step_ns(nic) * SOFT_TICKS_NS : 0;
 	model->before = model->due < model->now ? model->due : model->now;
 	model->due = UINT64_MAX;

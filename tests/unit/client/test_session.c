@@ -324,14 +324,6 @@ static void a_channel_closed_with_a_batch_under_way_waits_for_the_rail(void **st
 	assert_int_not_equal(result, PC_PENDING);
 }
 
-static uint32_t hold_everything(struct fake *f, uint32_t rail, const struct op *op)
-{
-	(void)f;
-	(void)rail;
-	(void)op;
-	return FAKE_HOLD;
-}
-
 /* What no NIC can still write to is not waited for, whatever its deadline. */
 static void a_channel_closed_waits_a_moment_for_what_it_can_do_without(void **state)
 {
@@ -343,7 +335,7 @@ static void a_channel_closed_waits_a_moment_for_what_it_can_do_without(void **st
 
 	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
-	hook(hold_everything);
+	hook(hold_pages);
 	one_page(&o, "key-1", at, sizeof(at)); /* through staging */
 	assert_int_equal(pc_submit_get(ch, &o.page, 1, 60000, &result, &batch), 0);
 	SEEN_SOON(held_count);

@@ -111,6 +111,15 @@ static inline void shm_fence_sleep(void)
 	SHM_FENCE(__ATOMIC_SEQ_CST);
 }
 
+/*
+ * Store-load fence between two sides that each announce something and then look at the other's
+ * announcement: the slot a client copies into, and the end of its channel (struct channel_header).
+ */
+static inline void shm_fence_store_load(void)
+{
+	SHM_FENCE(__ATOMIC_SEQ_CST);
+}
+
 /* Loads before it are done before loads after it: payload bytes, then the page head. */
 static inline void shm_fence_load(void)
 {

@@ -3,13 +3,19 @@
  * How a client process attaches to the engine of its host, and what the two map together.
  *
  * A Unix SOCK_SEQPACKET socket carries fixed-size requests and replies, one reply to each request,
- * in order; file descriptors ride along (SCM_RIGHTS). The engine checks SO_PEERCRED: the client
+ * in order; file descriptors come with them (SCM_RIGHTS). The engine checks SO_PEERCRED: the client
  * must be of the engine's own user, or root. The socket is the session: when it closes, the engine
  * stops the session's rings, drains what is in flight, then frees regions, pins and credits.
  *
+ * Each side holds a pidfd of the other, because only the end of a process proves that it writes no
+ * more: the engine to the client's memory, the client to a page slot. It works across PID
+ * namespaces. A client without the engine's pidfd lets READs go to staging only; an engine without
+ * the client's grants it no credits.
+ *
  *   request        fds in     reply: a, b                    fds out
- *   HELLO          -          a = rails, b = session         status, control kick (eventfd),
- *                                                            shard; per rail: pool, heads, kick
+ *   HELLO          pidfd of   a = rails, b = session         status, control kick (eventfd),
+ *                  the client                                shard; per rail: pool, heads, kick;
+ *                  or none                                   pidfd of the engine, if it has one
  *   CHANNEL_OPEN   -          a = channel, b = staging       channel segment, wake (eventfd)
  *   CHANNEL_CLOSE  -          a (in) = channel               -
  *   REGION_ADD     memfd      a (in) = offset, b (in) =      -
@@ -17,7 +23,9 @@
  *   REGION_REMOVE  -          a (in) = region                -
  *   REPORT         -          a = bytes                      memfd: JSON, status and members
  *
- * CHANNEL_CLOSE and REGION_REMOVE are answered when nothing is in flight there any more.
+ * CHANNEL_CLOSE and REGION_REMOVE are answered when nothing is in flight there any more. A request
+ * whose reply comes too late for the client is answered all the same: the client reads that reply
+ * before its next request and undoes what it granted.
  */
 #ifndef ABI_SEGMENT_H
 #define ABI_SEGMENT_H
@@ -25,7 +33,7 @@
 #include "engine/abi/map.h"
 #include "engine/abi/op.h"
 
-#define ABI_VERSION 4u
+#define ABI_VERSION 5u
 #define ATTACH_MAGIC 0x50434131u  /* "PCA1" */
 #define STATUS_MAGIC 0x50435331u  /* "PCS1" */
 #define CHANNEL_MAGIC 0x50434331u /* "PCC1" */
@@ -60,8 +68,8 @@ struct attach_reply {
 };
 static_assert(sizeof(struct attach_reply) == 256, "same in every build");
 
-/* File descriptors of one message: 3 + 3 per rail. */
-#define ATTACH_FDS_MAX (3 + 3 * RAILS_MAX)
+/* File descriptors of one message: 3 + 3 per rail + the engine's pidfd. */
+#define ATTACH_FDS_MAX (3 + 3 * RAILS_MAX + 1)
 
 /* The status segment: the engine writes, clients and tools map it read-only. */
 struct status_segment {
@@ -97,7 +105,22 @@ static_assert(offsetof(struct status_segment, map) ==
 	"same in every process of the host");
 static_assert(offsetof(struct status_segment, rail) % 64 == 0, "a line a rail");
 
-/* First page of a channel segment. Geometry is fixed by limits.h and the number of rails. */
+/*
+ * First page of a channel segment. Geometry is fixed by limits.h and the number of rails.
+ *
+ * `copying` and `stopped` decide who owns a credited slot when a session ends while the client's
+ * thread copies into it:
+ *
+ *   client                                    engine
+ *     copying = slot                            stopped = 1
+ *     shm_fence_store_load()                    shm_fence_store_load()
+ *     stopped? then copying = 0, no copy        copying == slot? then the slot is quarantined
+ *     copy, drain the stores                    every other slot of the channel goes to limbo
+ *     copying = 0 (release)                     quarantine ends: copying != slot (acquire), or the
+ *                                               client's process has exited
+ *
+ * Both fences together let at least one side see the other's store.
+ */
 struct channel_header {
 	uint32_t magic;
 	uint32_t version;
@@ -105,9 +128,23 @@ struct channel_header {
 	uint32_t spare;
 	/* owner: client sets it; who completes something takes it down and writes wake */
 	alignas(64) uint32_t client_waits;
+	/* owner: client; slot_name() of the slot that its thread copies a page into; 0: none */
+	alignas(64) uint64_t copying;
+	/* owner: control plane; 1: the channel ends, its credits are void */
+	alignas(64) uint32_t stopped;
+	/* owner: control plane; 1: every rail has returned the channel, no READ of it is in flight.
+	 * Stored with release; wake is written after it. */
+	uint32_t drained;
 };
-static_assert(sizeof(struct channel_header) == 128, "fits its page; the flag has its own line");
-static_assert(sizeof(struct channel_header) == 128, "same in every process of the host");
+static_assert(sizeof(struct channel_header) == 256, "fits its page; a line for each owner");
+static_assert(offsetof(struct channel_header, copying) == 128, "the client's line");
+static_assert(offsetof(struct channel_header, stopped) == 192, "the engine's line");
+
+/* Never 0: the generation of a credit is at least 1. */
+static inline uint64_t slot_name(uint32_t place, uint32_t generation)
+{
+	return (uint64_t)generation << 32 | place;
+}
 
 struct channel_layout {
 	size_t op[RAILS_MAX];   /* offsets in the segment */

@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * struct pc: the session with the engine of this host, and how it comes back after the engine died.
- *
- * There is no hidden thread: the first call that finds no session makes one attempt, at most every
- * REATTACH_NS, and registers memory again; calls of other threads return at once meanwhile. A
- * session that ended stays mapped until the last channel has let go of it. Slow path; any thread.
+ * struct pc: the session with the engine of this host: opening, ending, closing, and what is asked
+ * of the engine as a whole. How a session comes back is in reattach.c. A session that ended stays
+ * mapped until the last channel has let go of it. Slow path; any thread.
  */
 #include "engine/client/client.h"
 
 #include <errno.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -55,39 +52,6 @@ void pc_session_end(struct pc *pc, struct session *session)
 		pc_session_put(pc, session);
 }
 
-/* Caller holds wire. */
-static int attach(struct pc *pc)
-{
-	struct session *session;
-	int rc;
-
-	pc->attempt_ns = clock_now_ns();
-	rc = session_open(pc->socket, &session);
-	if (rc)
-		return rc;
-	memory_register_all(pc, session);
-	pthread_mutex_lock(&pc->lock);
-	pc->session = session;
-	pthread_mutex_unlock(&pc->lock);
-	return 0;
-}
-
-void pc_reattach(struct pc *pc)
-{
-	struct session *session;
-
-	if (pthread_mutex_trylock(&pc->wire))
-		return;
-	session = pc_session_get(pc);
-	if (session) {
-		if (session_ended(session))
-			pc_session_end(pc, session);
-		pc_session_put(pc, session);
-	} else if (!pc->no_reattach && clock_now_ns() - pc->attempt_ns >= REATTACH_NS)
-		attach(pc);
-	pthread_mutex_unlock(&pc->wire);
-}
-
 static const char *socket_path(const struct pc_options *options)
 {
 	const char *path = options ? options->socket : NULL;
@@ -116,13 +80,12 @@ int pc_open(const struct pc_options *options, struct pc **ret_pc)
 		return error_set(-ENOMEM, "no memory for a session");
 	pthread_mutex_init(&pc->wire, NULL);
 	pthread_mutex_init(&pc->lock, NULL);
+	attacher_init(pc);
 	memcpy(pc->socket, path, strlen(path) + 1);
 	key_name_space(name_space, &pc->name_space);
 	pc->no_reattach = options && options->no_reattach;
 	pc->cores = cores > 0 ? (unsigned)cores : 1;
-	pthread_mutex_lock(&pc->wire);
-	rc = attach(pc);
-	pthread_mutex_unlock(&pc->wire);
+	rc = pc_attach(pc);
 	if (rc) {
 		pc_close(pc);
 		return rc;
@@ -137,12 +100,14 @@ void pc_close(struct pc *pc)
 
 	if (!pc)
 		return;
+	attacher_stop(pc);
 	session = pc_session_get(pc);
 	memory_free_all(pc);
 	if (session) {
 		pc_session_end(pc, session);
 		pc_session_put(pc, session);
 	}
+	attacher_close(pc);
 	pthread_mutex_destroy(&pc->wire);
 	pthread_mutex_destroy(&pc->lock);
 	free(pc);
@@ -218,7 +183,7 @@ int pc_report(struct pc *pc, char **ret_json)
 	error_clear();
 	if (!pc || !ret_json)
 		return error_set(-EINVAL, "pc_report() needs a session and a place for its result");
-	pc_reattach(pc);
+	pc_reattach(pc, clock_now_ns() + ATTACH_WAIT_NS);
 	session = pc_session_get(pc);
 	if (!session)
 		return error_set(-ENOTCONN, "no engine at %s", pc->socket);

@@ -163,6 +163,8 @@ static void begin(struct pc_channel *ch, struct pc_batch *b)
 static int submit(struct pc_channel *ch, enum batch_kind kind, const struct pc_page *pages,
 	unsigned count, unsigned timeout_ms, enum pc_result *results, struct pc_batch **ret_batch)
 {
+	uint64_t deadline_ns =
+		clock_now_ns() + (timeout_ms ? timeout_ms : PC_TIMEOUT_MS_DEFAULT) * 1000000ull;
 	struct pc_batch *b;
 	bool ready;
 
@@ -171,15 +173,15 @@ static int submit(struct pc_channel *ch, enum batch_kind kind, const struct pc_p
 			"a batch needs a channel, at most %u pages and a place for "
 			"their results",
 			BATCH_MAX);
-	ready = channel_ready(ch); /* first: a channel that lost its engine ends its batches */
+	/* First: a channel that lost its engine ends its batches. */
+	ready = channel_ready(ch, deadline_ns);
 	b = batch_make(ch, count);
 	if (!b)
 		return error_set(-ENOMEM, "no memory for a batch of %u pages", count);
 	b->kind = kind;
 	b->pages = pages;
 	b->results = results;
-	b->deadline_ns =
-		clock_now_ns() + (timeout_ms ? timeout_ms : PC_TIMEOUT_MS_DEFAULT) * 1000000ull;
+	b->deadline_ns = deadline_ns;
 	if (b->deadline_ns < ch->due_ns)
 		ch->due_ns = b->deadline_ns;
 	ch->writers += writes(b);

@@ -8,14 +8,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #define CHANNEL_TIMEOUT_MS 10000u
-#define CLOSE_NS_MAX 10000000000ull
 
 static int make_requests(struct pc_channel *ch)
 {
@@ -89,27 +88,14 @@ static int adopt(struct pc_channel *ch, struct session *session, struct session_
 	return 0;
 }
 
-/* Caller holds wire. */
-static int channel_attach(struct pc_channel *ch)
+/* Takes the session's use over on success. */
+static int begin_session(
+	struct pc_channel *ch, struct session *session, struct session_call *call)
 {
-	struct session_call call = {
-		.kind = ATTACH_CHANNEL_OPEN, .send_fd = -1, .timeout_ms = CHANNEL_TIMEOUT_MS};
-	struct session *session = pc_session_get(ch->pc);
-	int rc;
+	int rc = adopt(ch, session, call);
 
-	if (!session)
-		return error_set(-ENOTCONN, "no engine at %s", ch->pc->socket);
-	rc = session_ask(session, &call);
-	if (!rc) {
-		rc = adopt(ch, session, &call);
-		session_close_fds(&call);
-	}
-	if (rc) {
-		if (shm_load(&session->dead))
-			pc_session_end(ch->pc, session);
-		pc_session_put(ch->pc, session);
+	if (rc)
 		return rc;
-	}
 	ch->session = session;
 	ch->broken = false;
 	ch->looked_ns = clock_now_ns();
@@ -123,24 +109,97 @@ static int channel_attach(struct pc_channel *ch)
 	return 0;
 }
 
-/*
- * The kernel closes a dying process's socket before or after it destroys its queue pairs; that is
- * over when the process is. An engine that lives on closes the socket after it has drained.
- */
-static void wait_for_the_end(const struct pc_channel *ch)
+/* pc_channel_open(): asks the engine on this thread. */
+static int channel_attach(struct pc_channel *ch)
 {
-	struct pollfd p = {.fd = ch->session->pidfd, .events = POLLIN};
-	uint64_t end_ns = clock_now_ns() + GONE_GRACE_NS;
+	struct session_call call = {
+		.kind = ATTACH_CHANNEL_OPEN, .send_fd = -1, .timeout_ms = CHANNEL_TIMEOUT_MS};
+	struct pc *pc = ch->pc;
+	struct session *session = pc_session_get(pc);
+	int rc;
 
+	if (!session)
+		return error_set(-ENOTCONN, "no engine at %s", pc->socket);
+	pthread_mutex_lock(&pc->wire);
+	rc = session_ask(session, &call);
+	if (!rc) {
+		uint32_t id = (uint32_t)call.a;
+
+		rc = begin_session(ch, session, &call);
+		session_close_fds(&call);
+		if (rc) {
+			struct session_call close = {.kind = ATTACH_CHANNEL_CLOSE,
+				.a = id,
+				.send_fd = -1,
+				.timeout_ms = CHANNEL_TIMEOUT_MS};
+
+			session_ask(session, &close); /* or the engine keeps it for nothing */
+		}
+	}
+	pthread_mutex_unlock(&pc->wire);
+	if (rc) {
+		if (shm_load(&session->dead))
+			pc_session_end(pc, session);
+		pc_session_put(pc, session);
+	}
+	return rc;
+}
+
+/* A channel that the attach thread opened; no request and no waiting. */
+static bool channel_adopt(struct pc_channel *ch)
+{
+	struct opened *opened = pc_opened_take(ch->pc);
+
+	if (!opened)
+		return false;
+	if (begin_session(ch, opened->session, &opened->call)) {
+		opened_free(ch->pc, opened);
+		return false;
+	}
+	session_close_fds(&opened->call);
+	free(opened);
+	pc_channels_wanting(ch->pc, -1);
+	return true;
+}
+
+/* May a NIC of the engine's still write into memory of the caller's? */
+static bool reads_in_flight(const struct pc_channel *ch)
+{
 	for (uint32_t i = 0; i < ch->requests; i++) {
 		const struct request *r = &ch->request[i];
 
-		if (r->kind != REQUEST_FETCH || !r->batch || r->hold != CLIENT_NONE)
+		if (r->kind == REQUEST_FETCH && r->batch && r->hold == CLIENT_NONE)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * The end of the session proves nothing about READs: the engine drains them after the socket is
+ * closed, and the kernel closes a dying process's socket before or after it destroys its queue
+ * pairs. Proof is `drained` in the channel segment, or the end of the process. The engine bounds
+ * this wait, the client does not: the caller's memory must not be returned early.
+ */
+static void wait_until_drained(const struct pc_channel *ch)
+{
+	struct pollfd p[2] = {{.fd = ch->session->pidfd, .events = POLLIN},
+		{.fd = ch->wake, .events = POLLIN}};
+	uint64_t start_ns = clock_now_ns(), value;
+	bool warned = false;
+
+	while (!shm_load_acquire(&ch->header->drained)) {
+		if (!warned && clock_now_ns() - start_ns >= DRAIN_WARN_NS) {
+			warned = true;
+			fprintf(stderr, "peercache: process %d waits for the engine (pid %u) to "
+				"release the buffers of READs in flight; the engine drains them or "
+				"exits\n", (int)getpid(), ch->session->status->pid);
+		}
+		if (poll(p, 2, (int)(DRAIN_WARN_NS / 1000000)) <= 0)
 			continue;
-		while (p.fd >= 0 && clock_now_ns() < end_ns)
-			if (poll(&p, 1, 10) != 0 && p.revents)
-				return;
-		return;
+		if (p[0].revents)
+			return;
+		if (p[1].revents & POLLIN && read(ch->wake, &value, sizeof(value)) < 0)
+			continue; /* another wake-up took it */
 	}
 }
 
@@ -150,12 +209,19 @@ static void detach(struct pc_channel *ch)
 	close(ch->wake);
 	ch->segment = NULL;
 	ch->wake = -1;
-	ch->staging.large_busy = false;
+	/* A READ may still land in the segment or in `large`; the engine's own mapping keeps the
+	 * memory of both. No later page of ours may lie there. */
+	if (ch->staging.large_busy) {
+		ch->staging.large_busy = false;
+		pc_memory_release(ch->pc, ch->staging.large);
+		ch->staging.large = NULL;
+	}
 	credit_forget(ch);
 	pc_session_put(ch->pc, ch->session);
 	ch->session = NULL;
 	ch->rails = 0;
 	ch->ctl_awaited = 0;
+	pc_channels_wanting(ch->pc, 1);
 }
 
 void channel_lost(struct pc_channel *ch)
@@ -163,7 +229,8 @@ void channel_lost(struct pc_channel *ch)
 	struct session *session = ch->session;
 
 	pc_session_end(ch->pc, session);
-	wait_for_the_end(ch);
+	if (reads_in_flight(ch))
+		wait_until_drained(ch);
 	for (struct pc_batch *b = ch->first; b; b = b->next)
 		batch_gone(b, PC_GONE);
 	detach(ch);
@@ -175,9 +242,9 @@ void channel_break(struct pc_channel *ch)
 	ch->broken = true;
 }
 
-bool channel_ready(struct pc_channel *ch)
+bool channel_ready(struct pc_channel *ch, uint64_t deadline_ns)
 {
-	uint64_t now_ns = clock_now_ns();
+	uint64_t now_ns = clock_now_ns(), half_ns;
 
 	if (ch->session) {
 		if (!shm_load(&ch->session->dead) && now_ns - ch->looked_ns < LOOK_AROUND_NS)
@@ -186,14 +253,14 @@ bool channel_ready(struct pc_channel *ch)
 		if (!session_ended(ch->session))
 			return true;
 		channel_lost(ch);
+		now_ns = clock_now_ns();
 	}
-	pc_reattach(ch->pc);
-	if (now_ns - ch->attempt_ns < REATTACH_NS || pthread_mutex_trylock(&ch->pc->wire))
-		return false;
-	ch->attempt_ns = now_ns;
-	channel_attach(ch);
-	pthread_mutex_unlock(&ch->pc->wire);
-	return ch->session != NULL;
+	if (channel_adopt(ch))
+		return true;
+	/* Half of the time is left for the pages. */
+	half_ns = now_ns < deadline_ns ? (deadline_ns - now_ns) / 2 : 0;
+	pc_reattach(ch->pc, now_ns + (half_ns < ATTACH_WAIT_NS ? half_ns : ATTACH_WAIT_NS));
+	return channel_adopt(ch);
 }
 
 /*
@@ -272,25 +339,26 @@ int pc_channel_open(struct pc *pc, struct pc_channel **ret_channel)
 		channel_free(ch);
 		return error_set(-ENOMEM, "no memory for a channel");
 	}
-	pc_reattach(pc);
-	pthread_mutex_lock(&pc->wire);
-	/* Without an engine the channel waits for one: its pages are PC_GONE until then. */
+	pc_reattach(pc, clock_now_ns() + ATTACH_WAIT_NS);
 	rc = channel_attach(ch);
-	pthread_mutex_unlock(&pc->wire);
 	if (rc && rc != -ENOTCONN) {
 		channel_free(ch);
 		return rc;
 	}
+	/* Without an engine the channel waits for one: its pages are PC_GONE until then. */
+	if (rc)
+		pc_channels_wanting(pc, 1);
 	*ret_channel = ch;
 	return 0;
 }
 
 /*
- * Waits for what the NIC may still write into memory of the caller's, gives the credits back and
- * tells the engine, which answers when nothing is in flight into the channel's own memory either.
+ * Waits for READs into memory of the caller's, gives the credits back and tells the engine, which
+ * answers when nothing is in flight into the channel's own memory either.
  */
 static void close_attached(struct pc_channel *ch)
 {
+	struct session *session = ch->session;
 	struct session_call call = {.kind = ATTACH_CHANNEL_CLOSE,
 		.a = ch->id,
 		.send_fd = -1,
@@ -300,15 +368,17 @@ static void close_attached(struct pc_channel *ch)
 		b->deadline_ns = 0;
 	ch->due_ns = 0;
 	channel_step(ch);
-	wait_for(ch, NULL, clock_now_ns() + CLOSE_NS_MAX);
+	wait_for(ch, NULL, UINT64_MAX);
 	if (!ch->session)
 		return;
 	credit_return(ch, UINT64_MAX, 0);
 	submit_flush(ch);
 	pthread_mutex_lock(&ch->pc->wire);
-	if (!session_ask(ch->session, &call))
+	if (!session_ask(session, &call))
 		session_close_fds(&call);
 	pthread_mutex_unlock(&ch->pc->wire);
+	if (shm_load(&session->dead))
+		pc_session_end(ch->pc, session);
 	detach(ch);
 }
 
@@ -322,6 +392,7 @@ void pc_channel_close(struct pc_channel *ch)
 		batch_gone(ch->first, PC_GONE);
 		batch_free(ch->first);
 	}
+	pc_channels_wanting(ch->pc, -1); /* detached by now, or never attached */
 	channel_free(ch);
 }
 

@@ -134,7 +134,6 @@ struct pc_channel {
 	uint32_t ctl_unpublished;
 	uint32_t ctl_awaited; /* answers in flight; at most CTL_DONE_SLOTS */
 	uint64_t looked_ns;   /* last look at the socket */
-	uint64_t attempt_ns;  /* last attempt to open the channel again */
 	uint64_t moves;       /* counts everything that moved; a wait spins while it grows */
 	bool broken;          /* the engine's end is impossible: lost at the end of this step */
 

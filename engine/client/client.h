@@ -3,8 +3,8 @@
  * What the files of libpeercache share. Nothing here is installed.
  *
  * - struct pc: the process's view: the current session, registered memory. Any thread, under `lock`
- *   (tables; never held while waiting) and `wire` (one request and its reply on the socket). Who
- *   needs both takes wire first.
+ *   (tables; never held while waiting) and `wire` (one request and its reply on the socket). Code
+ *   that needs both takes wire first.
  * - struct session: one attachment to one engine: socket and mappings. Read-only once made, except
  *   `dead`; freed when the last user lets go, counted under lock.
  * - struct pc_channel, in channel.h: everything of one thread: rings, requests, cache, credits,
@@ -65,7 +65,8 @@
 #define LOOK_AROUND_NS 10000000ull  /* between looks at the socket by a caller that polls */
 #define SHARE_NS_MAX 60000000000ull /* no attempt takes longer: a rail's own limit */
 #define ANSWER_GRACE_NS 10000000ull /* after a deadline, until we stop listening for answers */
-#define GONE_GRACE_NS 1000000000ull /* after the session ended, for the engine's process to end */
+#define DRAIN_WARN_NS 1000000000ull /* a wait for the engine's NIC this long is reported */
+#define ATTACH_WAIT_NS 1000000000ull /* a call waits at most so long for the attach thread */
 
 static_assert((SCRATCH_SLOTS & (SCRATCH_SLOTS - 1)) == 0, "a free list in a power of two");
 static_assert(SCRATCH_BYTES < STAGING_BYTES / 2, "most of staging is for pages");
@@ -81,6 +82,7 @@ struct memory {
 	int memfd;       /* ours: a duplicate */
 	uint16_t region; /* 0: not registered with the current engine */
 	bool ours;       /* mapped by pc_memory_alloc() */
+	bool staging;    /* the library's own, for pages longer than a channel's staging */
 	uint32_t pins;   /* batches under way that name it */
 	uint32_t slot;   /* index in pc->memory */
 };
@@ -91,6 +93,16 @@ struct memory_view {
 	uint64_t bytes;
 	uint16_t region;
 	uint32_t slot;
+};
+
+/* One request on the socket and what came back. */
+struct session_call {
+	uint16_t kind;
+	uint64_t a, b; /* in and out */
+	int send_fd;   /* -1: none */
+	int fd[ATTACH_FDS_MAX];
+	unsigned fds; /* received */
+	unsigned timeout_ms;
 };
 
 struct session_rail {
@@ -105,10 +117,10 @@ struct session_rail {
 
 struct session {
 	int fd;
-	int pidfd;       /* of the engine; -1: not to be had */
+	int pidfd;       /* of the engine; -1: unknown, READs go to staging only */
 	unsigned users;  /* under pc->lock */
 	uint32_t dead;   /* any thread that noticed; shm_load()/shm_store() */
-	uint32_t serial; /* under pc->wire */
+	uint32_t sent, answered; /* requests and replies; under pc->wire */
 	uint32_t ref;
 	const struct status_segment *status;
 	uint64_t status_bytes;
@@ -121,6 +133,30 @@ struct session {
 	struct session_rail rail[RAILS_MAX];
 };
 
+/* A channel that the engine opened, until a channel's thread adopts it. */
+struct opened {
+	struct opened *next;
+	struct session *session; /* counted in its users */
+	struct session_call call;
+};
+
+/*
+ * The thread that attaches again after the engine was lost: session, then the channels that miss
+ * one, then registered memory. It exists only while it has work. All under pc->lock.
+ */
+struct attacher {
+	pthread_t thread;
+	pthread_cond_t ended; /* the thread has done what it could */
+	bool runs;
+	bool joinable;     /* it was started and nobody has joined it */
+	bool closing;      /* pc_close(): start no more */
+	int fd;            /* the socket that waits for HELLO's reply; -1: none */
+	uint64_t tried_ns; /* when it was last started */
+	unsigned wanting;  /* channels without a session */
+	unsigned available; /* in `opened` */
+	struct opened *opened;
+};
+
 struct pc {
 	pthread_mutex_t wire;
 	pthread_mutex_t lock;
@@ -128,9 +164,10 @@ struct pc {
 	struct page_key name_space;
 	unsigned cores;
 	bool no_reattach;
-	struct session *session; /* under lock; NULL: no engine */
-	uint64_t attempt_ns;     /* under wire: last attempt to attach */
-	uint32_t memory_changes; /* under lock; counts changes of the table below */
+	/* under lock */
+	struct session *session; /* NULL: no engine */
+	uint32_t memory_changes; /* counts changes of the table below */
+	struct attacher attacher;
 	struct memory *memory[REGIONS_MAX];
 };
 
@@ -148,32 +185,48 @@ void key_hash(
 	const struct page_key *name_space, const void *key, size_t bytes, struct page_key *ret_key);
 
 /* connect.c: the socket. `fds` are closed on failure. */
-int session_open(const char *path, struct session **ret_session);
+/* A connected socket or -errno; never blocks. */
+int session_connect(const char *path);
+/* HELLO on the socket, which it takes over. At most 5 s. */
+int session_open(const char *path, int fd, struct session **ret_session);
 void session_free(struct session *session);
-struct session_call {
-	uint16_t kind;
-	uint64_t a, b; /* in and out */
-	int send_fd;   /* -1: none */
-	int fd[ATTACH_FDS_MAX];
-	unsigned fds; /* received */
-	unsigned timeout_ms;
-};
 int session_ask(struct session *session, struct session_call *call);
 void session_close_fds(struct session_call *call);
 /* Has the engine ended the session? One poll() without waiting. */
 bool session_ended(struct session *session);
 
+/* reattach.c */
+/* HELLO on a new connection; the session is the current one then. At most 10 s. */
+int pc_attach(struct pc *pc);
+void attacher_init(struct pc *pc);
+/* pc_close(), in this order: no attach thread runs any more; frees what it left. */
+void attacher_stop(struct pc *pc);
+void attacher_close(struct pc *pc);
+/*
+ * Starts the attach thread if there is work for it and the last start is REATTACH_NS old. The
+ * caller that started it waits for its end, at most until `until_ns`.
+ */
+void pc_reattach(struct pc *pc, uint64_t until_ns);
+/* `change` channels more have no session. */
+void pc_channels_wanting(struct pc *pc, int change);
+/* A channel of the current session that the attach thread opened; NULL: none. */
+struct opened *pc_opened_take(struct pc *pc);
+/* Frees it with what the caller has not taken out of it. */
+void opened_free(struct pc *pc, struct opened *opened);
+
 /* attach.c */
 struct session *pc_session_get(struct pc *pc);
 void pc_session_put(struct pc *pc, struct session *session);
-/* The session is over: nobody gets it any more, and whoever has it notices. */
+/* The session is over: it is handed out no more, and threads that use it see `dead`. */
 void pc_session_end(struct pc *pc, struct session *session);
-/* One attempt, unless one was made lately or another thread is at it. */
-void pc_reattach(struct pc *pc);
-
 /* memory.c */
+/* Attach thread: registers what the session does not have yet, range by range. */
 void memory_register_all(struct pc *pc, struct session *session);
+/* Caller holds lock: no range is registered with the session that comes now. */
+void memory_forget_regions(struct pc *pc);
 void memory_free_all(struct pc *pc);
+/* pc_memory_alloc(); `staging` as in struct memory. */
+int memory_alloc(struct pc *pc, size_t bytes, bool staging, void **ret_memory);
 /* Copies the table if it changed. */
 void memory_refresh(struct pc_channel *ch);
 /* Looks through all of them; memory_find(), in queue.h, at the last one first. */
@@ -183,10 +236,13 @@ void memory_pin(struct pc_batch *b);
 void memory_unpin(struct pc_batch *b);
 
 /* channel.c */
-/* The engine is gone: every page that is not done is PC_GONE; waits for its process to be over. */
+/*
+ * The session is over: every page that is not done is PC_GONE. Waits first while a READ into memory
+ * of the caller's is in flight: until the engine has drained the channel or has exited.
+ */
 void channel_lost(struct pc_channel *ch);
-/* At the start of a batch: attached, or made so if it can be done at once. */
-bool channel_ready(struct pc_channel *ch);
+/* At the start of a batch: attached, or made so in less than the time until the deadline. */
+bool channel_ready(struct pc_channel *ch, uint64_t deadline_ns);
 /* Everything that can be done now: answers, then every batch. False: nothing moved. */
 bool channel_step(struct pc_channel *ch);
 /* The engine's end of a ring is impossible: the session ends with this step. */

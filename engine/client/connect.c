@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The socket of a session: connecting, one request and its reply, the file descriptors that come
- * along, and the mappings made of those. Slow path; callers hold pc->wire, except for
+ * with it, and the mappings made of those. Slow path; callers hold pc->wire, except for
  * session_ended().
  */
 #include "engine/client/client.h"
@@ -13,9 +13,10 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
+
+#define HELLO_TIMEOUT_MS 5000u
 
 void session_close_fds(struct session_call *call)
 {
@@ -30,7 +31,7 @@ static int send_request(struct session *session, const struct session_call *call
 	struct attach_request request = {.magic = ATTACH_MAGIC,
 		.version = ABI_VERSION,
 		.kind = call->kind,
-		.serial = ++session->serial,
+		.serial = session->sent + 1,
 		.a = call->a,
 		.b = call->b};
 	struct iovec io = {.iov_base = &request, .iov_len = sizeof(request)};
@@ -51,9 +52,12 @@ static int send_request(struct session *session, const struct session_call *call
 		memcpy(CMSG_DATA(header), &call->send_fd, sizeof(int));
 	}
 	do
-		sent = sendmsg(session->fd, &message, MSG_NOSIGNAL);
+		sent = sendmsg(session->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 	while (sent < 0 && errno == EINTR);
-	return sent < 0 ? -errno : 0;
+	if (sent < 0)
+		return -errno;
+	session->sent++;
+	return 0;
 }
 
 static void take_fds(struct msghdr *message, struct session_call *call)
@@ -78,18 +82,16 @@ static void take_fds(struct msghdr *message, struct session_call *call)
 	}
 }
 
-static int wait_readable(int fd, unsigned timeout_ms)
+static int wait_readable(int fd, uint64_t until_ns)
 {
-	uint64_t end_ns = clock_now_ns() + timeout_ms * 1000000ull;
-
 	for (;;) {
 		uint64_t now_ns = clock_now_ns();
 		struct pollfd p = {.fd = fd, .events = POLLIN};
 		int ready;
 
-		if (now_ns >= end_ns)
+		if (now_ns >= until_ns)
 			return -ETIMEDOUT;
-		ready = poll(&p, 1, (int)((end_ns - now_ns) / 1000000 + 1));
+		ready = poll(&p, 1, (int)((until_ns - now_ns) / 1000000 + 1));
 		if (ready > 0)
 			return 0;
 		if (ready < 0 && errno != EINTR)
@@ -97,8 +99,12 @@ static int wait_readable(int fd, unsigned timeout_ms)
 	}
 }
 
-static int receive_reply(
-	struct session *session, struct session_call *call, struct attach_reply *reply)
+/*
+ * The next reply: they come in the order of the requests. *ret_short: descriptors that came with it
+ * found no room in this process. The reply itself is whole then.
+ */
+static int receive_reply(struct session *session, struct session_call *call,
+	struct attach_reply *reply, uint64_t until_ns, bool *ret_short)
 {
 	struct iovec io = {.iov_base = reply, .iov_len = sizeof(*reply)};
 	alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int) * ATTACH_FDS_MAX)];
@@ -107,8 +113,9 @@ static int receive_reply(
 		.msg_control = control,
 		.msg_controllen = sizeof(control)};
 	ssize_t got;
-	int rc = wait_readable(session->fd, call->timeout_ms);
+	int rc = wait_readable(session->fd, until_ns);
 
+	call->fds = 0;
 	if (rc)
 		return rc;
 	do
@@ -119,31 +126,87 @@ static int receive_reply(
 	if (got == 0)
 		return -ECONNRESET;
 	take_fds(&message, call);
-	if ((size_t)got != sizeof(*reply) || (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)))
+	if ((size_t)got != sizeof(*reply) || (message.msg_flags & MSG_TRUNC))
 		return -EPROTO;
 	reply->text[sizeof(reply->text) - 1] = '\0';
 	if (reply->magic != ATTACH_MAGIC || reply->version != ABI_VERSION ||
-		reply->kind != call->kind || reply->serial != session->serial || reply->status > 0)
+		reply->serial != session->answered + 1 || reply->status > 0)
 		return -EPROTO;
+	session->answered++;
+	*ret_short = message.msg_flags & MSG_CTRUNC;
 	return 0;
 }
 
+/* Gives back what a reply granted that nobody can use. Its own reply is read like a late one. */
+static int undo(struct session *session, const struct attach_reply *reply)
+{
+	struct session_call call = {.a = reply->a, .send_fd = -1};
+
+	if (reply->status == 0 && reply->kind == ATTACH_CHANNEL_OPEN)
+		call.kind = ATTACH_CHANNEL_CLOSE;
+	else if (reply->status == 0 && reply->kind == ATTACH_REGION_ADD)
+		call.kind = ATTACH_REGION_REMOVE;
+	return call.kind ? send_request(session, &call) : 0;
+}
+
+/* Replies to requests that gave up: read before the next request is sent. */
+static int receive_late(struct session *session, uint64_t until_ns)
+{
+	struct session_call call;
+	struct attach_reply reply;
+	int rc = 0;
+	bool cut;
+
+	while (!rc && session->answered != session->sent) {
+		rc = receive_reply(session, &call, &reply, until_ns, &cut);
+		session_close_fds(&call);
+		if (!rc)
+			rc = undo(session, &reply);
+	}
+	return rc;
+}
+
+static int exchange(struct session *session, struct session_call *call, struct attach_reply *reply)
+{
+	uint64_t until_ns = clock_now_ns() + call->timeout_ms * 1000000ull;
+	bool cut = false;
+	int rc = receive_late(session, until_ns);
+
+	if (!rc)
+		rc = send_request(session, call);
+	if (!rc)
+		rc = receive_reply(session, call, reply, until_ns, &cut);
+	if (!rc && reply->kind != call->kind)
+		rc = -EPROTO;
+	if (!rc && cut) {
+		rc = undo(session, reply);
+		if (!rc)
+			rc = -EMFILE;
+	}
+	return rc;
+}
+
 /*
- * -EPROTO, -ETIMEDOUT and the socket's own errors leave it out of step: the caller ends the
- * session. A refusal (status < 0 in the reply) does not; it is told apart by call->fds staying 0
- * and *refused.
+ * A late reply (-ETIMEDOUT), a refusal and a lack of descriptors (-EMFILE) fail this request alone:
+ * other channels use the session. Only what cannot be a reply and the socket's own errors end it.
  */
 int session_ask(struct session *session, struct session_call *call)
 {
 	struct attach_reply reply = {.magic = 0};
-	int rc;
+	int rc = exchange(session, call, &reply);
 
-	call->fds = 0;
-	rc = send_request(session, call);
-	if (!rc)
-		rc = receive_reply(session, call, &reply);
-	if (rc) {
+	if (rc == -EAGAIN) /* the engine has not read earlier requests */
+		rc = -ETIMEDOUT;
+	if (rc)
 		session_close_fds(call);
+	if (rc == -ETIMEDOUT)
+		return error_set(rc, "the engine did not answer request %u within %u ms; is it "
+			"stopped, or its host overloaded?", call->kind, call->timeout_ms);
+	if (rc == -EMFILE)
+		return error_set(rc, "this process has no room for the file descriptors of the "
+			"engine's reply to request %u: raise its limit of open files (ulimit -n)",
+			call->kind);
+	if (rc) {
 		shm_store(&session->dead, 1);
 		shutdown(session->fd, SHUT_RDWR);
 		return error_set(rc, "the engine did not answer request %u as agreed: %s%s",
@@ -199,6 +262,10 @@ static int map_rail(struct session *s, uint32_t r, struct session_call *call)
 	covered = rail->heads_bytes / sizeof(struct page_head) * PAGE_UNIT;
 	if (rail->pool_bytes > covered)
 		rail->pool_bytes = covered;
+	/* A child of fork() must not keep slots writable after the parent's end has freed them. A
+	 * core dump has no use for terabytes of pages. */
+	madvise(rail->pool, rail->map_bytes, MADV_DONTFORK);
+	madvise(rail->pool, rail->map_bytes, MADV_DONTDUMP);
 	rail->touched = calloc(rail->pool_bytes / TOUCH_BYTES + 1, sizeof(*rail->touched));
 	if (!rail->touched)
 		return -ENOMEM;
@@ -212,9 +279,14 @@ static int map_all(struct session *s, struct session_call *call)
 {
 	const struct status_segment *status;
 
-	if (call->a < 1 || call->a > RAILS_MAX || call->fds != 3 + 3 * call->a)
+	if (call->a < 1 || call->a > RAILS_MAX || call->fds < 3 + 3 * call->a ||
+		call->fds > 3 + 3 * call->a + 1)
 		return -EPROTO;
 	s->rails = (uint32_t)call->a;
+	if (call->fds > 3 + 3 * s->rails) {
+		s->pidfd = call->fd[3 + 3 * s->rails];
+		call->fd[3 + 3 * s->rails] = -1;
+	}
 	status = map_fd(call->fd[0], PROT_READ, sizeof(*status), &s->status_bytes);
 	if (!status)
 		return -EPROTO;
@@ -239,17 +311,16 @@ static int map_all(struct session *s, struct session_call *call)
 	return 0;
 }
 
+/* Never blocks: -EAGAIN when the engine's backlog is full. */
 static int connect_to(const char *path)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	struct timeval patience = {.tv_sec = 5};
-	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	int rc;
 
 	if (fd < 0)
 		return -errno;
 	memcpy(address.sun_path, path, strlen(path));
-	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
 	if (connect(fd, (struct sockaddr *)&address, sizeof(address))) {
 		rc = -errno;
 		close(fd);
@@ -258,38 +329,34 @@ static int connect_to(const char *path)
 	return fd;
 }
 
-static int pidfd_of(int socket_fd)
+/* HELLO with this process's pidfd. The engine grants credits only to a process it can watch. */
+static int hello(struct session *s, struct session_call *call)
 {
-	struct ucred peer;
-	socklen_t bytes = sizeof(peer);
+	int rc;
 
-	if (getsockopt(socket_fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) || peer.pid <= 0)
-		return -1;
-	return (int)syscall(SYS_pidfd_open, peer.pid, 0);
+	call->send_fd = (int)syscall(SYS_pidfd_open, getpid(), 0);
+	rc = session_ask(s, call);
+	if (call->send_fd >= 0)
+		close(call->send_fd);
+	return rc;
 }
 
-int session_open(const char *path, struct session **ret_session)
+int session_open(const char *path, int fd, struct session **ret_session)
 {
-	struct session_call call = {.kind = ATTACH_HELLO, .send_fd = -1, .timeout_ms = 5000};
+	struct session_call call = {.kind = ATTACH_HELLO, .timeout_ms = HELLO_TIMEOUT_MS};
 	struct session *s = calloc(1, sizeof(*s));
 	int rc;
 
-	if (!s)
+	if (!s) {
+		close(fd);
 		return error_set(-ENOMEM, "no memory for a session");
+	}
+	s->fd = fd;
 	s->pidfd = s->control_kick = -1;
 	s->users = 1;
 	for (unsigned r = 0; r < RAILS_MAX; r++)
 		s->rail[r].kick = -1;
-	s->fd = connect_to(path);
-	if (s->fd < 0) {
-		rc = error_set(s->fd,
-			"cannot attach to an engine at %s: %s; is one running, and does "
-			"it belong to this user?",
-			path, strerror(-s->fd));
-		goto fail;
-	}
-	s->pidfd = pidfd_of(s->fd);
-	rc = session_ask(s, &call);
+	rc = hello(s, &call);
 	if (rc)
 		goto fail;
 	rc = map_all(s, &call);
@@ -306,6 +373,19 @@ int session_open(const char *path, struct session **ret_session)
 fail:
 	session_free(s);
 	return rc;
+}
+
+int session_connect(const char *path)
+{
+	int fd = connect_to(path);
+
+	if (fd == -EAGAIN)
+		return error_set(-EAGAIN, "the engine at %s does not accept clients: its backlog "
+			"is full; is it stopped?", path);
+	if (fd < 0)
+		return error_set(fd, "cannot attach to an engine at %s: %s; is one running, and "
+			"does it belong to this user?", path, strerror(-fd));
+	return fd;
 }
 
 static void unmap(const void *at, uint64_t bytes)

@@ -14,7 +14,7 @@ static uint32_t take_large(struct pc_channel *ch)
 
 	if (s->large_busy)
 		return CLIENT_NONE;
-	if (!s->large && pc_memory_alloc(ch->pc, PAGE_BYTES_MAX, &s->large))
+	if (!s->large && memory_alloc(ch->pc, PAGE_BYTES_MAX, true, &s->large))
 		return CLIENT_NONE;
 	memory_refresh(ch);
 	s->large_busy = true;

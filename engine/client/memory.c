@@ -46,21 +46,45 @@ static void region_remove(struct session *session, uint16_t region)
 		session_close_fds(&call);
 }
 
+void memory_forget_regions(struct pc *pc)
+{
+	for (unsigned i = 0; i < REGIONS_MAX; i++)
+		if (pc->memory[i])
+			pc->memory[i]->region = 0;
+	pc->memory_changes++;
+}
+
+static void region_set(struct pc *pc, struct memory *m, uint16_t region)
+{
+	pthread_mutex_lock(&pc->lock);
+	m->region = region;
+	pc->memory_changes++;
+	pthread_mutex_unlock(&pc->lock);
+}
+
+/*
+ * Without the engine's pidfd no READ may go to memory of the caller's: nothing would tell when a
+ * dead engine's NIC is done with it.
+ */
+static bool may_register(const struct session *session, const struct memory *m)
+{
+	return session->pidfd >= 0 || m->staging;
+}
+
 void memory_register_all(struct pc *pc, struct session *session)
 {
 	for (unsigned i = 0; i < REGIONS_MAX; i++) {
-		struct memory *m = pc->memory[i];
-		uint16_t region = 0;
+		struct memory *m;
+		uint16_t region;
 
-		if (!m)
-			continue;
+		/* Range by range: other requests come in between. */
+		pthread_mutex_lock(&pc->wire);
+		m = pc->memory[i];
 		/* What the new engine refuses goes through staging from now on. */
-		if (!shm_load(&session->dead) && region_add(session, m, &region))
-			region = 0;
-		pthread_mutex_lock(&pc->lock);
-		m->region = region;
-		pc->memory_changes++;
-		pthread_mutex_unlock(&pc->lock);
+		if (m && !m->region && may_register(session, m) && !shm_load(&session->dead) &&
+			!region_add(session, m, &region))
+			region_set(pc, m, region);
+		pthread_mutex_unlock(&pc->wire);
 	}
 }
 
@@ -142,11 +166,11 @@ static int memory_add(struct pc *pc, struct memory *m)
 	struct session *session;
 	int rc;
 
-	pc_reattach(pc);
+	pc_reattach(pc, clock_now_ns() + ATTACH_WAIT_NS);
 	pthread_mutex_lock(&pc->wire);
 	session = pc_session_get(pc);
 	rc = table_insert(pc, m);
-	if (!rc && session) {
+	if (!rc && session && may_register(session, m)) {
 		uint16_t region = 0;
 
 		rc = region_add(session, m, &region);
@@ -154,12 +178,12 @@ static int memory_add(struct pc *pc, struct memory *m)
 			rc = 0; /* the engine died just now: registered with the next one */
 		if (rc)
 			table_remove(pc, m);
-		pthread_mutex_lock(&pc->lock);
-		m->region = region;
-		pc->memory_changes++;
-		pthread_mutex_unlock(&pc->lock);
+		else
+			region_set(pc, m, region);
 	}
 	pthread_mutex_unlock(&pc->wire);
+	if (session && shm_load(&session->dead))
+		pc_session_end(pc, session);
 	if (session)
 		pc_session_put(pc, session);
 	if (rc)
@@ -207,17 +231,12 @@ int pc_memory_register(struct pc *pc, void *base, size_t bytes, int memfd, uint6
 	return memory_add(pc, m);
 }
 
-int pc_memory_alloc(struct pc *pc, size_t bytes, void **ret_memory)
+int memory_alloc(struct pc *pc, size_t bytes, bool staging, void **ret_memory)
 {
 	struct memory *m;
 	void *at;
 	int rc;
 
-	error_clear();
-	if (!pc || !ret_memory || !bytes || bytes > SIZE_MAX / 2)
-		return error_set(-EINVAL,
-			"allocating memory needs a session, a size and a place for "
-			"the result");
 	bytes = (bytes + PAGE_UNIT - 1) & ~(size_t)(PAGE_UNIT - 1);
 	m = calloc(1, sizeof(*m));
 	if (!m)
@@ -232,6 +251,7 @@ int pc_memory_alloc(struct pc *pc, size_t bytes, void **ret_memory)
 	m->base = at;
 	m->bytes = bytes;
 	m->ours = true;
+	m->staging = staging;
 	rc = memory_add(pc, m);
 	if (!rc)
 		*ret_memory = at;
@@ -241,6 +261,16 @@ fail:
 		-errno, "cannot allocate %zu bytes of shared memory: %s", bytes, strerror(errno));
 	memory_free(m);
 	return rc;
+}
+
+int pc_memory_alloc(struct pc *pc, size_t bytes, void **ret_memory)
+{
+	error_clear();
+	if (!pc || !ret_memory || !bytes || bytes > SIZE_MAX / 2)
+		return error_set(-EINVAL,
+			"allocating memory needs a session, a size and a place for "
+			"the result");
+	return memory_alloc(pc, bytes, false, ret_memory);
 }
 
 int pc_memory_release(struct pc *pc, void *base)

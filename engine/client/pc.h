@@ -24,14 +24,17 @@
  * Errors. Functions that return int give 0 or a negative errno and then pc_error() of the calling
  * thread says what happened and what to do. Calls about pages never fail as a whole once their
  * arguments are sane: each page has its own result, and everything that is not PC_HIT means "not
- * there" to a cache. When the engine dies, calls return at once with PC_GONE for every page, and
- * the library attaches again by itself when it is back (registered memory included): the first call
- * about pages that finds it does that, others return PC_GONE meanwhile.
+ * there" to a cache. When the engine dies, calls return with PC_GONE for every page, and the
+ * library attaches again when an engine is back. A thread of its own does that, which exists only
+ * meanwhile: first the session and the channels, then registered memory, range by range; until its
+ * range is registered again, a page is read through staging. The call that starts this thread waits
+ * for it, at most a second and half of its time to the deadline; others return PC_GONE.
  *
  * Deadlines are milliseconds from now; 0 means PC_TIMEOUT_MS_DEFAULT. A call returns by its
- * deadline, plus the time the NIC needs to let go of registered memory (bounded by the engine,
- * about a second; an engine that is alive and does not answer at all is waited for until it does,
- * or dies). When it has returned, nothing writes to or reads from the buffers any more.
+ * deadline. The one exception is a READ into registered memory that is still in flight: the call
+ * returns when the engine has answered or drained it, or when the engine's process has exited. The
+ * engine bounds that time, the library does not; it prints one line to stderr after a second. When
+ * a call has returned, nothing writes to or reads from its buffers any more.
  *
  * A child of fork() uses nothing of its parent's: it opens a session of its own.
  */
@@ -121,11 +124,15 @@ PC_API int pc_memory_release(struct pc *pc, void *base);
 
 /* ---- pages --------------------------------------------------------------------------------- */
 
-/* -EBUSY, -ENOSPC: the engine has no more channels. Without an engine it succeeds, and waits. */
+/*
+ * -EBUSY, -ENOSPC, -EMFILE with the engine's text: the engine has no more channels. -EMFILE: this
+ * process has no room for two more descriptors. -ETIMEDOUT: no reply within 10 s. None of them ends
+ * the session for other channels. Without an engine the call succeeds; the channel waits for one.
+ */
 PC_API int pc_channel_open(struct pc *pc, struct pc_channel **ret_channel);
 /*
- * Batches under way end, their results are written, and no batch of the channel may be used
- * afterwards. Waits, at most 10 seconds, for what the NIC may still write into registered memory.
+ * Batches in flight end, their results are written, and no batch of the channel may be used
+ * afterwards. Waits for READs into registered memory as calls do.
  */
 PC_API void pc_channel_close(struct pc_channel *channel);
 

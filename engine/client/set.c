@@ -56,7 +56,28 @@ static void touch(const struct session_rail *rail, uint64_t offset, uint32_t byt
 	}
 }
 
-/* False: the page waits for a credit. */
+/*
+ * Names the slot in the channel segment before the copy; false: the engine has ended the channel,
+ * so the slot may be another page's by now. Protocol: struct channel_header.
+ */
+static bool slot_enter(struct pc_channel *ch, const struct credit *credit)
+{
+	shm_store64(&ch->header->copying, slot_name(credit->place, credit->generation));
+	shm_fence_store_load(); /* pairs with publish_channel_close() */
+	if (likely(!shm_load(&ch->header->stopped)))
+		return true;
+	shm_store64(&ch->header->copying, 0);
+	return false;
+}
+
+/* Release pairs with the engine's acquire: the copy is in memory, no store of it comes later. */
+static void slot_leave(struct pc_channel *ch)
+{
+	shm_fence_stream();
+	shm_store_release64(&ch->header->copying, 0);
+}
+
+/* False: the page waits for a credit, or the channel broke. */
 static bool store(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
 {
 	struct page_work *p = &b->work[i];
@@ -75,8 +96,12 @@ static bool store(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_
 	}
 	rail = &ch->session->rail[place_rail(credit.place)];
 	touch(rail, place_offset(credit.place), p->bytes);
+	if (!slot_enter(ch, &credit)) {
+		channel_break(ch);
+		return false;
+	}
 	copy_gather(rail->pool + place_offset(credit.place), page->segments, page->segment_count);
-	shm_fence_stream(); /* the payload is in memory before the publish is in the ring */
+	slot_leave(ch); /* before the publish is in the ring */
 	p->at = (struct location){ch->session->ref, credit.place, credit.generation};
 	page_queue(b, i, PAGE_PUBLISH);
 	return true;

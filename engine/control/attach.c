@@ -14,6 +14,7 @@
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -181,6 +182,7 @@ static void accept_one(struct attach *a, int fd)
 	s->control = a->control;
 	s->fd = fd;
 	s->pid = peer.pid;
+	s->pidfd = -1;
 	if (peer.uid != geteuid() && peer.uid != 0)
 		session_refuse(s, -EPERM, "this engine serves user %u and root; process %d is of "
 				"user %u. Run the client as the engine's user",
@@ -285,6 +287,9 @@ void attach_stop(struct control *control)
 	for (unsigned i = 0; i < ATTACH_REFUSED_MAX; i++)
 		if (a->refused[i])
 			session_end(a->refused[i], "the engine stops");
+	for (unsigned i = 0; i < CHANNELS_MAX; i++)
+		if (a->channel[i] && a->channel[i]->quarantined)
+			channel_finish(a->channel[i]);
 }
 
 /* Another description of the same file, which cannot be mapped for writing. */
@@ -324,6 +329,11 @@ int attach_open(struct control *control)
 	control->attach = a;
 	a->control = control;
 	a->listener = a->status_fd = a->shard_fd = -1;
+	a->pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
+	if (a->pidfd < 0)
+		log_warn("clients: pidfd_open: %s; READs go through staging, never directly into "
+			 "clients' memory. Linux 5.3 has it; a container may forbid it",
+			strerror(errno));
 	memset(a->heads_fd, -1, sizeof(a->heads_fd));
 	snprintf(a->path, sizeof(a->path), "%s", control->settings->engine_socket);
 	helper_open(&a->helper);
@@ -340,7 +350,7 @@ int attach_open(struct control *control)
 	if (rc < 0)
 		goto fail;
 	a->accepts = event_new(control->base, a->listener, EV_READ | EV_PERSIST, on_accept, a);
-	if (!a->accepts || event_add(a->accepts, NULL) < 0) {
+	if (!a->accepts || quarantine_open(a) < 0 || event_add(a->accepts, NULL) < 0) {
 		rc = -ENOMEM;
 		goto fail;
 	}
@@ -368,6 +378,9 @@ void attach_close(struct control *control)
 		if (a->region[i])
 			(void)region_close(control, a->region[i]);
 	(void)sessions_free(a);
+	quarantine_close(a);
+	if (a->pidfd >= 0)
+		close(a->pidfd);
 	if (a->status_fd >= 0)
 		close(a->status_fd);
 	if (a->shard_fd >= 0)

@@ -6,6 +6,7 @@
  *   attach.c          the socket: who may come in, requests, replies
  *   attach_session.c  a session from its first request to its last resource
  *   attach_channel.c  channel segments and their rings on every rail
+ *   attach_quarantine.c  channels whose client may still write to a page slot
  *   attach_region.c   client memory: checked, mapped, registered, given to the rails, taken back
  *   attach_helper.c   the thread that does what can take seconds
  *
@@ -26,6 +27,8 @@
 #define ATTACH_REFUSED_SECONDS 1        /* ... for at most this long */
 #define ATTACH_REGION_BYTES_MAX (1ull << 40)
 #define ATTACH_ACCEPTS 16u              /* connections taken in one turn */
+#define ATTACH_QUARANTINE_MAX 8u        /* slots of one process; then it gets no more credits */
+#define ATTACH_QUARANTINE_US 10000      /* between looks at channels in quarantine */
 
 struct session;
 struct channel;
@@ -68,6 +71,7 @@ struct channel {
 	struct rail_channel rail[RAILS_MAX];
 	unsigned left; /* rails that have it */
 	bool stopping;
+	bool quarantined; /* the client's thread may still copy into publish.kept */
 	struct publish_channel publish;
 };
 
@@ -77,6 +81,7 @@ struct session {
 	unsigned slot; /* in attach->session or, refused, attach->refused */
 	int fd;
 	pid_t pid;
+	int pidfd; /* of the client; -1: it cannot be watched, so it gets no credits */
 	struct event *readable;
 	struct event *closed;
 	int refuse;               /* 0, or the status every request is answered with */
@@ -88,6 +93,7 @@ struct session {
 	struct region *waits_region;
 	struct channel *waits_channel;
 	unsigned channels, regions; /* not yet freed; staging included */
+	unsigned quarantined;       /* of the channels */
 	bool ending;
 };
 
@@ -117,6 +123,9 @@ struct attach {
 	unsigned waits_told; /* sessions whose reply waits for the rails' inboxes */
 	unsigned endings;    /* sessions that end and are not freed yet */
 	uint32_t last_session;
+	unsigned quarantined;        /* channels */
+	struct event *quarantine;    /* looks at them, while there are any */
+	int pidfd;                   /* of this process, for clients; -1: the kernel has none */
 	int status_fd, shard_fd, heads_fd[RAILS_MAX]; /* read-only, for clients */
 	struct attach_helper helper;
 };
@@ -163,6 +172,15 @@ void channel_stop(struct channel *c);
 void channel_finish(struct channel *c);
 /* attach_close(): the rails have ended. */
 void channel_free(struct channel *c);
+
+/* The channel was just closed: it stays if its client is copying into a slot. */
+void quarantine_enter(struct channel *c);
+/* The channel is freed. Twice does no harm. */
+void quarantine_leave(struct channel *c);
+bool quarantine_allows_credits(const struct session *s);
+/* 0 or -ENOMEM. */
+int quarantine_open(struct attach *a);
+void quarantine_close(struct attach *a);
 
 void region_add_request(struct session *s, int memfd);
 void region_remove_request(struct session *s);

@@ -46,14 +46,14 @@ static int segment_open(struct channel *c, uint32_t rails)
 static void rings_init(struct channel *c, uint32_t rails)
 {
 	struct channel_layout l = channel_layout(rails);
-	uint32_t *waits = &((struct channel_header *)(void *)c->map)->client_waits;
+	struct channel_header *header = (struct channel_header *)(void *)c->map;
 
 	for (uint32_t i = 0; i < rails; i++) {
 		struct rail_channel *r = &c->rail[i];
 
 		*r = (struct rail_channel){.id = c->id,
 			.session = c->session->id,
-			.client_waits = waits,
+			.client_waits = &header->client_waits,
 			.wake = c->wake,
 			.control = c};
 		ring_consumer_init(
@@ -61,7 +61,10 @@ static void rings_init(struct channel *c, uint32_t rails)
 		ring_producer_init(
 			&r->done, c->map + l.done[i], DONE_RING_SLOTS, sizeof(struct op_done));
 	}
-	c->publish = (struct publish_channel){.id = c->id, .client_waits = waits, .wake = c->wake};
+	c->publish = (struct publish_channel){.id = c->id,
+		.header = header,
+		.wake = c->wake,
+		.no_credits = !quarantine_allows_credits(c->session)};
 	ring_consumer_init(
 		&c->publish.ctl, c->map + l.ctl, CTL_RING_SLOTS, sizeof(struct ctl_op));
 	ring_producer_init(&c->publish.done, c->map + l.ctl_done, CTL_DONE_SLOTS,
@@ -164,6 +167,7 @@ void channel_stop(struct channel *c)
 		return;
 	c->stopping = true;
 	publish_channel_close(c->session->control, &c->publish);
+	quarantine_enter(c);
 	rails_tell(c, RAIL_CHANNEL_STOP);
 	region_drop(c->staging);
 }
@@ -174,7 +178,9 @@ void channel_finish(struct channel *c)
 
 	if (!c->stopping || c->left || c->staging)
 		return;
-	channel_free(c);
+	/* While the engine stops no slot is handed out again: nothing to wait for. */
+	if (!c->quarantined || s->control->stopping)
+		channel_free(c);
 	if (s->waits_channel == c) {
 		s->waits_channel = NULL;
 		session_reply(s, 0, s->request.a, 0, NULL, 0, NULL);
@@ -188,6 +194,7 @@ void channel_free(struct channel *c)
 
 	if (c->staging && !region_close(s->control, c->staging))
 		c->map = NULL;
+	quarantine_leave(c);
 	a->channel[c->id] = NULL;
 	a->channels--;
 	s->channels--;
@@ -218,5 +225,10 @@ void attach_channel_returned(struct control *control, struct rail_channel *retur
 	(void)control;
 	if (c->left)
 		c->left--;
+	if (c->left == 0) {
+		/* Pairs with wait_until_drained() in client/channel.c. */
+		shm_store_release(&c->publish.header->drained, 1);
+		(void)eventfd_write(c->wake, 1);
+	}
 	channel_finish(c);
 }

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "config/log.h"
@@ -107,18 +108,51 @@ void session_refuse(struct session *s, int status, const char *format, ...)
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-static void hello_request(struct session *s)
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77 /* Linux 6.5 */
+#endif
+
+/*
+ * The client's pidfd: from the kernel, else the one it sent, else by its number, which is 0 for a
+ * process of another PID namespace. A client that sends another process's harms its own pages only.
+ */
+static int pidfd_of(const struct session *s, int sent)
+{
+	int fd = -1;
+	socklen_t bytes = sizeof(fd);
+
+	if (getsockopt(s->fd, SOL_SOCKET, SO_PEERPIDFD, &fd, &bytes) == 0 && fd >= 0) {
+		if (sent >= 0)
+			close(sent);
+		return fd;
+	}
+	if (sent >= 0)
+		return sent;
+	return s->pid > 0 ? (int)syscall(SYS_pidfd_open, s->pid, 0) : -1;
+}
+
+static void hello_request(struct session *s, int sent)
 {
 	struct control *control = s->control;
 	struct attach *a = control->attach;
 	int fds[ATTACH_FDS_MAX] = {a->status_fd, control->kick, a->shard_fd};
 	unsigned n = 3;
 
+	if (s->pidfd < 0)
+		s->pidfd = pidfd_of(s, sent);
+	else if (sent >= 0)
+		close(sent);
+	if (s->pidfd < 0)
+		log_warn("clients: process %d sent no pidfd and has none here; it can read pages "
+			 "but not store any", (int)s->pid);
+
 	for (unsigned i = 0; i < control->rails; i++) {
 		fds[n++] = pool_memory(control->rail[i].pool)->fd;
 		fds[n++] = a->heads_fd[i];
 		fds[n++] = control->rail[i].kick;
 	}
+	if (a->pidfd >= 0)
+		fds[n++] = a->pidfd;
 	session_reply(s, 0, control->rails, s->id, fds, n, NULL);
 }
 
@@ -146,6 +180,7 @@ static void report_request(struct session *s)
 static int request_check(const struct attach_request *r, unsigned fds, char *text, size_t bytes)
 {
 	unsigned expected = r->kind == ATTACH_REGION_ADD ? 1 : 0;
+	unsigned most = r->kind == ATTACH_HELLO ? 1 : expected;
 
 	if (r->magic != ATTACH_MAGIC) {
 		snprintf(text, bytes, "magic %08" PRIx32 " is not of this protocol", r->magic);
@@ -160,7 +195,7 @@ static int request_check(const struct attach_request *r, unsigned fds, char *tex
 		snprintf(text, bytes, "there is no request %u", r->kind);
 		return -EINVAL;
 	}
-	if (fds != expected) {
+	if (fds < expected || fds > most) {
 		snprintf(text, bytes, "request %u takes %u file descriptors, %u%s came", r->kind,
 			expected, fds, fds > FDS_IN_MAX ? " or more" : "");
 		return -EINVAL;
@@ -187,7 +222,7 @@ void session_serve(struct session *s, int fd, unsigned fd_count)
 	}
 	switch (s->request.kind) {
 	case ATTACH_HELLO:
-		hello_request(s);
+		hello_request(s, fd);
 		break;
 	case ATTACH_CHANNEL_OPEN:
 		channel_open_request(s);
@@ -345,6 +380,8 @@ bool session_free(struct session *s)
 		log_debug("clients: session %u is gone", s->id);
 	}
 	a->endings--;
+	if (s->pidfd >= 0)
+		close(s->pidfd);
 	free(s);
 	return true;
 }

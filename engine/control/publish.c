@@ -106,7 +106,7 @@ static bool key_is_zero(const struct page_key *key)
 	return key->word[0] == 0 && key->word[1] == 0;
 }
 
-/* The credit comes back unused: its slot rests, since the client may still be writing to it. */
+/* The credit comes back unused; no copy into its slot is in progress. */
 static void give_back(struct publish *p, const struct credit *credit, uint64_t now_ns)
 {
 	unsigned rail = place_rail(credit->place);
@@ -350,7 +350,8 @@ void publish_flush(struct control *control)
 		if (!c || !c->dirty)
 			continue;
 		c->dirty = false;
-		if (shm_load(c->client_waits) && shm_exchange(c->client_waits, 0))
+		if (shm_load(&c->header->client_waits) &&
+			shm_exchange(&c->header->client_waits, 0))
 			(void)eventfd_write(c->wake, 1);
 	}
 	p->dirties = 0;
@@ -385,19 +386,45 @@ void publish_channel_open(struct control *control, struct publish_channel *chann
 void publish_channel_close(struct control *control, struct publish_channel *channel)
 {
 	struct publish *p = control->publish;
-	uint64_t now_ns = clock_now_ns();
+	uint64_t now_ns = clock_now_ns(), copying;
 
 	if (p->channel[channel->id] != channel)
 		return;
 	publish_requests_drop(p, channel);
-	for (uint32_t i = 0; i < channel->credits.room; i++)
-		if (channel->credits.slot[i].length)
-			give_back(p, &channel->credits.slot[i], now_ns);
+	shm_store(&channel->header->stopped, 1);
+	shm_fence_store_load(); /* pairs with slot_enter() in client/set.c */
+	copying = shm_load_acquire64(&channel->header->copying);
+	for (uint32_t i = 0; i < channel->credits.room; i++) {
+		const struct credit *credit = &channel->credits.slot[i];
+
+		if (!credit->length)
+			continue;
+		if (slot_name(credit->place, credit->generation) == copying)
+			channel->kept = *credit;
+		else
+			give_back(p, credit, now_ns);
+	}
 	credits_free(&channel->credits);
 	p->channel[channel->id] = NULL;
 	for (unsigned i = 0; i < p->dirties; i++)
 		if (p->dirty[i] == channel->id)
 			p->dirty[i--] = p->dirty[--p->dirties];
+}
+
+bool publish_channel_release(
+	struct control *control, struct publish_channel *channel, bool gone)
+{
+	struct credit *kept = &channel->kept;
+
+	if (!kept->length)
+		return true;
+	/* Acquire pairs with slot_leave() in client/set.c: no store of the copy comes later. */
+	if (!gone && shm_load_acquire64(&channel->header->copying) ==
+			     slot_name(kept->place, kept->generation))
+		return false;
+	give_back(control->publish, kept, clock_now_ns());
+	kept->length = 0;
+	return true;
 }
 
 void publish_counts(const struct control *control, struct publish_counts *ret)

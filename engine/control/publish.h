@@ -51,9 +51,11 @@ struct publish_channel {
 	uint32_t id;            /* < CHANNELS_MAX */
 	struct ring_consumer ctl;
 	struct ring_producer done;
-	uint32_t *client_waits; /* in the channel segment */
+	struct channel_header *header; /* of the channel segment: the client may write anything */
 	int wake;
+	bool no_credits;        /* see quarantine_allows_credits() */
 	/* publish.c's own */
+	struct credit kept;     /* closed while its client copied into this slot; length 0: none */
 	uint32_t generation;    /* tells this channel from an earlier one of the same id */
 	uint32_t owed;          /* answers promised and not yet in the ring */
 	uint32_t asked;         /* credits among them that wait for room */
@@ -125,10 +127,19 @@ struct publish {
 
 #define PUBLISH_NO_ANSWER UINT32_MAX
 
-/* id, rings, client_waits and wake are set. */
+/* id, rings, header and wake are set. */
 void publish_channel_open(struct control *control, struct publish_channel *channel);
-/* Credits go back to their pools, waiting requests and outstanding answers are forgotten. */
+/*
+ * Credits go back to their pools, waiting requests and outstanding answers are forgotten. The slot
+ * that the client's thread is copying into is kept: publish_channel_release() gives it back.
+ */
 void publish_channel_close(struct control *control, struct publish_channel *channel);
+/*
+ * After the close: true when no slot is kept any more, because the client has left it or `gone`:
+ * its process has exited. The segment stays mapped until then.
+ */
+bool publish_channel_release(
+	struct control *control, struct publish_channel *channel, bool gone);
 
 /* Takes ops from all channels; returns how much was done. */
 unsigned publish_turn(struct control *control);

@@ -179,7 +179,7 @@ void publish_credit(
 		refuse(p, c, op->cookie, op->length, 1, OP_INVALID);
 		return;
 	}
-	if (c->credits.count + c->asked + op->count > CREDITS_MAX) {
+	if (c->no_credits || c->credits.count + c->asked + op->count > CREDITS_MAX) {
 		refuse(p, c, op->cookie, op->length, r.left, OP_NO_SPACE);
 		return;
 	}

@@ -11,6 +11,7 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -233,6 +234,7 @@ void fake_start(struct fake *f)
 	pthread_mutex_init(&f->lock, &attributes);
 	pthread_mutexattr_destroy(&attributes);
 	f->connection = f->listener = -1;
+	f->pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
 	f->version = ABI_VERSION;
 	f->rails_said = FAKE_RAILS;
 	f->credits_left = UINT32_MAX;
@@ -270,6 +272,8 @@ void fake_stop(struct fake *f)
 	close(f->status_fd);
 	close(f->shard_fd);
 	close(f->control_kick);
+	if (f->pidfd >= 0)
+		close(f->pidfd);
 	pthread_mutex_destroy(&f->lock);
 }
 

@@ -73,6 +73,11 @@ struct fake {
 	struct fake_region region[REGIONS_MAX];
 	struct map_view map, previous;
 	uint32_t refuse_regions; /* errno to refuse REGION_ADD with */
+	int pidfd;     /* in HELLO; -1: none */
+	bool mute;     /* connections are accepted, requests are not read */
+	bool no_drain; /* `drained` is not stored when the connection ends */
+	bool surplus;  /* CHANNEL_OPEN: more descriptors than a reply may carry */
+	bool stall_regions; /* REGION_ADD is answered when this is false again */
 
 	fake_op_hook *on_op;
 	fake_ctl_hook *on_ctl;
@@ -85,10 +90,13 @@ struct fake {
 		struct op_segment segment[SEGMENTS_MAX];
 	} held[64];
 	unsigned held_count;
+	bool stalled; /* by stall_regions */
+	struct attach_request stalled_request;
+	int stalled_fd;
 
 	/* what was seen */
 	unsigned hellos, reads, pages[FAKE_RAILS], touches, stales, returned, publishes, removes;
-	unsigned regions_added, regions_removed, kicked;
+	unsigned regions_added, regions_removed, kicked, closes;
 	unsigned segments_max, in_flight_max;
 	struct ctl_op last_stale;
 };
@@ -118,6 +126,8 @@ void fake_name_owned(struct fake *f, const char *stem, uint32_t node, unsigned *
 /* Writes the map again: `members` of FAKE_NODES nodes live, `moved` as the previous one. */
 void fake_map(struct fake *f, unsigned members, uint32_t replicas, bool keep_previous);
 void fake_answer_held(struct fake *f);
+/* Every rail has returned the channel. */
+void fake_drain(struct fake_channel *channel);
 void fake_lock(struct fake *f);
 void fake_unlock(struct fake *f);
 

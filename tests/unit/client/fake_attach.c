@@ -13,12 +13,22 @@
 #define STAGING_REGION(c) (500u + (c))
 #define REPORT_TEXT "{\"fake\": true}"
 
+void fake_drain(struct fake_channel *channel)
+{
+	struct channel_header *header = (struct channel_header *)(void *)channel->base;
+
+	shm_store_release(&header->drained, 1);
+	(void)eventfd_write(channel->wake, 1);
+}
+
 static void drop_channel(struct fake *f, unsigned c)
 {
 	struct fake_channel *channel = &f->channel[c];
 
 	if (!channel->used)
 		return;
+	if (!f->no_drain)
+		fake_drain(channel);
 	munmap(channel->base, channel_layout(FAKE_RAILS).bytes);
 	close(channel->memfd);
 	close(channel->wake);
@@ -117,7 +127,7 @@ static void answer(struct fake *f, const struct attach_request *request, int fd)
 		.version = f->version,
 		.kind = request->kind,
 		.serial = request->serial};
-	int fds[ATTACH_FDS_MAX], mine = -1;
+	int fds[ATTACH_FDS_MAX + 8], mine = -1;
 	unsigned count = 0;
 	struct iovec io = {.iov_base = &reply, .iov_len = sizeof(reply)};
 	alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(fds))];
@@ -135,11 +145,16 @@ static void answer(struct fake *f, const struct attach_request *request, int fd)
 			fds[count++] = f->heads_fd[r];
 			fds[count++] = f->kick[r];
 		}
+		if (f->pidfd >= 0)
+			fds[count++] = f->pidfd;
 		break;
 	case ATTACH_CHANNEL_OPEN:
 		open_channel(f, &reply, fds, &count);
+		while (f->surplus && count < ATTACH_FDS_MAX + 8)
+			fds[count++] = f->control_kick;
 		break;
 	case ATTACH_CHANNEL_CLOSE:
+		f->closes++;
 		fake_serve_rings(f); /* what was written before the request comes first */
 		drop_channel(f, (unsigned)request->a);
 		break;
@@ -187,8 +202,14 @@ unsigned fake_serve_socket(struct fake *f)
 
 	if (f->connection < 0 && f->listener >= 0)
 		f->connection = accept4(f->listener, NULL, NULL, SOCK_CLOEXEC);
-	if (f->connection < 0)
+	if (f->connection < 0 || f->mute || (f->stalled && f->stall_regions))
 		return 0;
+	if (f->stalled) {
+		f->stalled = false;
+		answer(f, &f->stalled_request, f->stalled_fd);
+		close(f->stalled_fd);
+		return 1;
+	}
 	got = recvmsg(f->connection, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 	if (got < 0)
 		return 0;
@@ -199,6 +220,12 @@ unsigned fake_serve_socket(struct fake *f)
 	header = CMSG_FIRSTHDR(&message);
 	if (header)
 		memcpy(&fd, CMSG_DATA(header), sizeof(fd));
+	if (f->stall_regions && request.kind == ATTACH_REGION_ADD) {
+		f->stalled = true;
+		f->stalled_request = request;
+		f->stalled_fd = fd;
+		return 1;
+	}
 	answer(f, &request, fd);
 	if (fd >= 0)
 		close(fd);

@@ -47,6 +47,8 @@ static struct {
 	unsigned slow_us;    /* registering takes this long */
 	bool wrong_thread;   /* large memory was registered on the loop's thread */
 	unsigned published;  /* channels that publish.c knows */
+	bool copying;        /* clients are in the middle of a copy */
+	unsigned exited;     /* releases asked for because the process has exited */
 } world;
 static pthread_t loop_thread;
 static pthread_mutex_t world_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -113,6 +115,13 @@ void publish_channel_close(struct control *c, struct publish_channel *channel)
 {
 	(void)c, (void)channel;
 	world.published--;
+}
+
+bool publish_channel_release(struct control *c, struct publish_channel *channel, bool gone)
+{
+	(void)c, (void)channel;
+	world.exited += gone;
+	return gone || !world.copying;
 }
 
 int report_make(const struct control *c, char **ret_text, size_t *ret_bytes)

@@ -125,7 +125,7 @@ struct client {
 	struct ring_producer ctl;
 	struct ring_consumer done;
 	unsigned char *memory;
-	uint32_t waits;
+	struct channel_header header;
 };
 
 static struct settings settings;
@@ -144,7 +144,7 @@ static inline void client_open(struct client *c, uint32_t id)
 	ring_producer_init(&c->ctl, c->memory, CTL_RING_SLOTS, sizeof(struct ctl_op));
 	ring_consumer_init(&c->done, c->memory + ctl, CTL_DONE_SLOTS, sizeof(struct ctl_done));
 	c->channel.id = id;
-	c->channel.client_waits = &c->waits;
+	c->channel.header = &c->header;
 	c->channel.wake = eventfd(0, EFD_NONBLOCK);
 	ring_consumer_init(&c->channel.ctl, c->memory, CTL_RING_SLOTS, sizeof(struct ctl_op));
 	ring_producer_init(&c->channel.done, c->memory + ctl, CTL_DONE_SLOTS,

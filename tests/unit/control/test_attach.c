@@ -16,8 +16,8 @@ static void hello_hands_out_what_a_client_maps(void **state)
 	assert_true(ask(fd, request_of(ATTACH_HELLO, 0, 0), NULL, 0, &a));
 	assert_int_equal(a.reply.status, 0);
 	assert_int_equal(a.reply.a, RAILS);
-	assert_int_equal(a.fds, 3 + 3 * RAILS);
-	for (unsigned i = 0; i < a.fds; i++) {
+	assert_int_equal(a.fds, 3 + 3 * RAILS + 1);
+	for (unsigned i = 0; i < 3 + 3 * RAILS; i++) {
 		void *map = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, a.fd[i], 0);
 		bool is_pool = i >= 3 && (i - 3) % 3 == 0;
 
@@ -94,7 +94,7 @@ static void unknown_requests_and_surplus_files_are_refused_and_closed(void **sta
 	assert_int_equal(status_of(fd, 99, 0, 0, -1), -EINVAL);
 	assert_int_equal(status_of(fd, ATTACH_REGION_ADD, 0, 4096, -1), -EINVAL);
 	for (unsigned n = 1; n <= 40; n += 13) {
-		assert_true(ask(fd, request_of(ATTACH_HELLO, 0, 0), fds, n, &a));
+		assert_true(ask(fd, request_of(ATTACH_HELLO, 0, 0), fds, n + 1, &a));
 		assert_int_equal(a.reply.status, -EINVAL);
 		assert_true(ask(fd, request_of(ATTACH_REGION_ADD, 0, 4096), fds, n + 1, &a));
 		assert_int_equal(a.reply.status, -EINVAL);

@@ -310,6 +310,7 @@ static void a_segment_stays_while_a_rail_has_the_channel_or_the_staging(void **s
 		for (unsigned step = 0; step < 2 * RAILS; step++) {
 			assert_int_equal(control.attach->channels, 1);
 			c->map[c->bytes - 1] = 1; /* still mapped */
+			assert_int_equal(shm_load(&c->publish.header->drained), c->left == 0);
 			if ((step < RAILS) == (channel_last != 0))
 				attach_region_returned(&control, (uint32_t)a.reply.b);
 			else

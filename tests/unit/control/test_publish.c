@@ -362,12 +362,12 @@ static void a_client_that_waits_is_woken_once(void **state)
 	client_open(&c, 0);
 	take(&c, 0, 4096);
 	assert_int_equal(eventfd_read(c.channel.wake, &value), -1);
-	c.waits = 1;
+	c.header.client_waits = 1;
 	put(&c, (struct ctl_op){.kind = CTL_CREDIT, .count = 3, .length = 4096});
 	turns();
 	assert_int_equal(eventfd_read(c.channel.wake, &value), 0);
 	assert_int_equal(value, 1);
-	assert_int_equal(c.waits, 0);
+	assert_int_equal(c.header.client_waits, 0);
 	client_close(&c);
 }
 

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How a process finds the next engine after it lost one: a thread of the library's own attaches,
+ * opens the channels that miss a session and registers memory again. It starts when a call finds no
+ * session, and ends when its work is done, so an attached process has no such thread. No call waits
+ * for it past the call's own deadline: an engine that accepts a connection and does not answer
+ * costs a call nothing but its result, PC_GONE.
+ */
+#include "engine/client/client.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#define BACKLOG_WAIT_MS 5000u /* the engine has so long to accept a connection */
+#define OPEN_TIMEOUT_MS 10000u
+
+/* ---- the session ----------------------------------------------------------------------------- */
+
+static bool closing(struct pc *pc)
+{
+	bool is;
+
+	pthread_mutex_lock(&pc->lock);
+	is = pc->attacher.closing;
+	pthread_mutex_unlock(&pc->lock);
+	return is;
+}
+
+/* A full backlog empties as soon as the engine's loop turns. */
+static int connect_patiently(struct pc *pc)
+{
+	int fd;
+
+	for (unsigned ms = 0;; ms++) {
+		fd = session_connect(pc->socket);
+		if (fd != -EAGAIN || ms == BACKLOG_WAIT_MS || closing(pc))
+			return fd;
+		nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+	}
+}
+
+/* attacher_stop() may shut the socket down that HELLO waits on. */
+static void show_fd(struct pc *pc, int fd)
+{
+	pthread_mutex_lock(&pc->lock);
+	pc->attacher.fd = fd;
+	if (fd >= 0 && pc->attacher.closing)
+		shutdown(fd, SHUT_RDWR);
+	pthread_mutex_unlock(&pc->lock);
+}
+
+int pc_attach(struct pc *pc)
+{
+	struct session *session;
+	int fd = connect_patiently(pc), rc;
+
+	if (fd < 0)
+		return fd;
+	show_fd(pc, fd);
+	rc = session_open(pc->socket, fd, &session);
+	show_fd(pc, -1);
+	if (rc)
+		return rc;
+	/* Under wire, too: a registration with the previous engine is over before. */
+	pthread_mutex_lock(&pc->wire);
+	pthread_mutex_lock(&pc->lock);
+	memory_forget_regions(pc);
+	pc->session = session;
+	pthread_mutex_unlock(&pc->lock);
+	pthread_mutex_unlock(&pc->wire);
+	return 0;
+}
+
+/* ---- channels -------------------------------------------------------------------------------- */
+
+void opened_free(struct pc *pc, struct opened *opened)
+{
+	session_close_fds(&opened->call);
+	pc_session_put(pc, opened->session);
+	free(opened);
+}
+
+void pc_channels_wanting(struct pc *pc, int change)
+{
+	pthread_mutex_lock(&pc->lock);
+	pc->attacher.wanting += (unsigned)change;
+	pthread_mutex_unlock(&pc->lock);
+}
+
+struct opened *pc_opened_take(struct pc *pc)
+{
+	struct opened *opened, *stale = NULL;
+
+	pthread_mutex_lock(&pc->lock);
+	while ((opened = pc->attacher.opened) != NULL) {
+		pc->attacher.opened = opened->next;
+		pc->attacher.available--;
+		if (opened->session == pc->session)
+			break;
+		opened->next = stale; /* of an engine that was lost before a thread adopted it */
+		stale = opened;
+	}
+	pthread_mutex_unlock(&pc->lock);
+	while (stale) {
+		struct opened *next = stale->next;
+
+		opened_free(pc, stale);
+		stale = next;
+	}
+	return opened;
+}
+
+/* False: no channel more could be opened now. */
+static bool open_one(struct pc *pc, struct session *session)
+{
+	struct opened *opened = calloc(1, sizeof(*opened));
+	int rc;
+
+	if (!opened)
+		return false;
+	opened->call = (struct session_call){
+		.kind = ATTACH_CHANNEL_OPEN, .send_fd = -1, .timeout_ms = OPEN_TIMEOUT_MS};
+	pthread_mutex_lock(&pc->wire);
+	rc = session_ask(session, &opened->call);
+	pthread_mutex_unlock(&pc->wire);
+	if (rc) {
+		free(opened);
+		return false;
+	}
+	opened->session = session;
+	pthread_mutex_lock(&pc->lock);
+	session->users++;
+	opened->next = pc->attacher.opened;
+	pc->attacher.opened = opened;
+	pc->attacher.available++;
+	pthread_mutex_unlock(&pc->lock);
+	return true;
+}
+
+static bool channels_missing(struct pc *pc)
+{
+	bool missing;
+
+	pthread_mutex_lock(&pc->lock);
+	missing = pc->attacher.wanting > pc->attacher.available;
+	pthread_mutex_unlock(&pc->lock);
+	return missing;
+}
+
+/* ---- the thread ------------------------------------------------------------------------------ */
+
+static void *run(void *context)
+{
+	struct pc *pc = context;
+	struct session *session = pc_session_get(pc);
+
+	if (!session && !pc_attach(pc))
+		session = pc_session_get(pc);
+	if (session) {
+		while (!closing(pc) && channels_missing(pc) && open_one(pc, session))
+			continue;
+		memory_register_all(pc, session);
+		if (shm_load(&session->dead))
+			pc_session_end(pc, session);
+		pc_session_put(pc, session);
+	}
+	pthread_mutex_lock(&pc->lock);
+	if (session && pc->attacher.wanting <= pc->attacher.available)
+		pc->attacher.tried_ns = 0; /* the next loss is looked after at once */
+	pc->attacher.runs = false;
+	pthread_cond_broadcast(&pc->attacher.ended);
+	pthread_mutex_unlock(&pc->lock);
+	return NULL;
+}
+
+/* Caller holds lock. Signals are for the program's own threads. */
+static bool start(struct pc *pc)
+{
+	struct attacher *a = &pc->attacher;
+	sigset_t all, before;
+	int rc;
+
+	a->tried_ns = clock_now_ns();
+	if (a->joinable)
+		pthread_join(a->thread, NULL); /* `runs` is false: it returns without the lock */
+	a->runs = true;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	rc = pthread_create(&a->thread, NULL, run, pc);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	a->joinable = a->runs = rc == 0;
+	return a->runs;
+}
+
+/* Caller holds lock. */
+static bool has_work(const struct pc *pc)
+{
+	const struct attacher *a = &pc->attacher;
+
+	if (pc->no_reattach || a->closing || a->runs)
+		return false;
+	return !pc->session || a->wanting > a->available;
+}
+
+void pc_reattach(struct pc *pc, uint64_t until_ns)
+{
+	struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000),
+		.tv_nsec = (long)(until_ns % 1000000000)};
+	struct session *session = pc_session_get(pc);
+
+	if (session) {
+		if (session_ended(session))
+			pc_session_end(pc, session);
+		pc_session_put(pc, session);
+	}
+	pthread_mutex_lock(&pc->lock);
+	if (has_work(pc) && clock_now_ns() - pc->attacher.tried_ns >= REATTACH_NS && start(pc))
+		while (pc->attacher.runs &&
+			!pthread_cond_timedwait(&pc->attacher.ended, &pc->lock, &until))
+			continue;
+	pthread_mutex_unlock(&pc->lock);
+}
+
+void attacher_init(struct pc *pc)
+{
+	pthread_condattr_t attributes;
+
+	pc->attacher.fd = -1;
+	pthread_condattr_init(&attributes);
+	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+	pthread_cond_init(&pc->attacher.ended, &attributes);
+	pthread_condattr_destroy(&attributes);
+}
+
+/* A thread that is in the middle of something is not waited for longer than the system needs. */
+void attacher_stop(struct pc *pc)
+{
+	struct attacher *a = &pc->attacher;
+	struct session *session = NULL;
+	bool join;
+
+	pthread_mutex_lock(&pc->lock);
+	a->closing = true;
+	if (a->fd >= 0)
+		shutdown(a->fd, SHUT_RDWR);
+	if (a->runs && pc->session) {
+		session = pc->session;
+		session->users++;
+	}
+	join = a->joinable;
+	a->joinable = false;
+	pthread_mutex_unlock(&pc->lock);
+	if (session) {
+		pc_session_end(pc, session);
+		pc_session_put(pc, session);
+	}
+	if (join)
+		pthread_join(a->thread, NULL);
+}
+
+void attacher_close(struct pc *pc)
+{
+	struct opened *opened;
+
+	while ((opened = pc_opened_take(pc)) != NULL)
+		opened_free(pc, opened);
+	pthread_cond_destroy(&pc->attacher.ended);
+}

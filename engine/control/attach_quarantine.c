@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Channels whose client may still copy into a page slot after its session has ended: the slot is
+ * not given back, and the channel's segment, which names the slot, stays mapped, until the client's
+ * thread has left the slot or its process has exited. At most one slot a channel. The protocol is
+ * at struct channel_header in abi/segment.h. The loop's thread only.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <sys/stat.h>
+
+#include "config/log.h"
+#include "engine/control/attach.h"
+
+/* From Linux 6.9 on each pidfd has an inode of its own; before, unknown pids (0) count together. */
+static bool same_process(const struct session *a, const struct session *b)
+{
+	struct stat x, y;
+
+	if (a == b)
+		return true;
+	return a->pid == b->pid && a->pidfd >= 0 && b->pidfd >= 0 && fstat(a->pidfd, &x) == 0 &&
+	       fstat(b->pidfd, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* A process that cannot be watched, or that keeps leaving slots in quarantine, stores no pages. */
+bool quarantine_allows_credits(const struct session *s)
+{
+	const struct attach *a = s->control->attach;
+	unsigned quarantined = 0;
+
+	for (unsigned i = 0; i < SESSIONS_MAX && a->quarantined; i++)
+		if (a->session[i] && a->session[i]->quarantined && same_process(a->session[i], s))
+			quarantined += a->session[i]->quarantined;
+	return s->pidfd >= 0 && quarantined < ATTACH_QUARANTINE_MAX;
+}
+
+static void credits_allow(struct attach *a)
+{
+	for (unsigned i = 0; i < CHANNELS_MAX; i++)
+		if (a->channel[i] && !a->channel[i]->stopping)
+			a->channel[i]->publish.no_credits =
+				!quarantine_allows_credits(a->channel[i]->session);
+}
+
+static void quarantine_set(struct channel *c, bool quarantined)
+{
+	struct attach *a = c->session->control->attach;
+
+	c->quarantined = quarantined;
+	a->quarantined += quarantined ? 1 : -1u;
+	c->session->quarantined += quarantined ? 1 : -1u;
+	credits_allow(a);
+}
+
+static void timer_start(struct attach *a)
+{
+	const struct timeval often = {.tv_usec = ATTACH_QUARANTINE_US};
+
+	if (event_add(a->quarantine, &often) < 0)
+		log_error("clients: no memory for a timer; %u page slots stay reserved",
+			a->quarantined);
+}
+
+static bool exited(const struct session *s)
+{
+	struct pollfd p = {.fd = s->pidfd, .events = POLLIN};
+
+	return s->pidfd >= 0 && poll(&p, 1, 0) > 0;
+}
+
+void quarantine_enter(struct channel *c)
+{
+	struct control *control = c->session->control;
+
+	if (control->stopping ||
+		publish_channel_release(control, &c->publish, exited(c->session)))
+		return;
+	log_warn("clients: process %d ended its session while it was storing a page; the slot "
+		 "stays reserved until the copy or the process ends", (int)c->session->pid);
+	quarantine_set(c, true);
+	timer_start(control->attach);
+}
+
+void quarantine_leave(struct channel *c)
+{
+	if (c->quarantined)
+		quarantine_set(c, false);
+}
+
+static void release(struct attach *a)
+{
+	for (unsigned i = 0; i < CHANNELS_MAX; i++) {
+		struct channel *c = a->channel[i];
+
+		if (!c || !c->quarantined ||
+			!publish_channel_release(a->control, &c->publish, exited(c->session)))
+			continue;
+		log_info("clients: process %d has left the slot it was storing into; channel %u "
+			 "is free", (int)c->session->pid, i);
+		quarantine_leave(c);
+		channel_finish(c);
+	}
+}
+
+static void on_timer(evutil_socket_t fd, short what, void *context)
+{
+	struct attach *a = context;
+
+	(void)fd;
+	(void)what;
+	release(a);
+	if (a->quarantined)
+		timer_start(a);
+}
+
+int quarantine_open(struct attach *a)
+{
+	a->quarantine = event_new(a->control->base, -1, 0, on_timer, a);
+	return a->quarantine ? 0 : -ENOMEM;
+}
+
+void quarantine_close(struct attach *a)
+{
+	if (a->quarantine)
+		event_free(a->quarantine);
+	a->quarantine = NULL;
+}

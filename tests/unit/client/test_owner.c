@@ -1,0 +1,363 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Who owns a buffer when one side is dead, stopped or late: page slots while they are copied into,
+ * the caller's memory while READs are in flight, and a session while requests fail.
+ */
+#include "tests/unit/client/rig.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static uint32_t hold_pages(struct fake *f, uint32_t rail, const struct op *op)
+{
+	(void)f;
+	(void)rail;
+	return op->kind == OP_PAGE ? FAKE_HOLD : FAKE_DO;
+}
+
+static void hook(fake_op_hook *on_op)
+{
+	fake_lock(&fake);
+	fake.on_op = on_op;
+	fake_unlock(&fake);
+}
+
+/* ---- page slots ------------------------------------------------------------------------------ */
+
+static unsigned char *guarded; /* the second half of a source, unreadable at first */
+static uint64_t named;         /* what the channel segment said when the copy got there */
+
+static void on_fault(int signal)
+{
+	(void)signal;
+	named = shm_load64(&ch->header->copying);
+	mprotect(guarded, 4096, PROT_READ);
+}
+
+static void a_slot_is_named_while_it_is_copied_into(void **state)
+{
+	struct sigaction action = {.sa_handler = on_fault}, before;
+	unsigned char *from = mmap(
+		NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct page_key key = fake_key("key-1");
+	struct location at;
+
+	(void)state;
+	fill("key-1", from, 8192);
+	guarded = from + 4096;
+	named = 0;
+	assert_int_equal(mprotect(guarded, 4096, PROT_NONE), 0);
+	assert_int_equal(sigaction(SIGSEGV, &action, &before), 0);
+	assert_int_equal(set_one("key-1", from, 8192, PATIENCE_MS), PC_HIT);
+	assert_int_equal(sigaction(SIGSEGV, &before, NULL), 0);
+	at = cache_slot(ch, &key)->at;
+	assert_true(named == slot_name(at.place, at.generation));
+	assert_true(shm_load64(&ch->header->copying) == 0);
+	munmap(from, 8192);
+}
+
+static void nothing_is_copied_after_the_engine_has_stopped_the_channel(void **state)
+{
+	static unsigned char from[PAGE_BYTES], before[FAKE_RAILS][1 << 20];
+
+	(void)state;
+	fill("key-1", from, sizeof(from));
+	assert_int_equal(set_one("key-1", from, sizeof(from), PATIENCE_MS), PC_HIT);
+	/* Credits were granted ahead: the next page could be copied at once. */
+	assert_true(ch->credits > 0);
+	for (unsigned r = 0; r < FAKE_RAILS; r++)
+		memcpy(before[r], fake.node[FAKE_SELF].pool[r], sizeof(before[r]));
+	shm_store(&ch->header->stopped, 1);
+	fill("key-2", from, sizeof(from));
+	assert_int_equal(set_one("key-2", from, sizeof(from), PATIENCE_MS), PC_GONE);
+	for (unsigned r = 0; r < FAKE_RAILS; r++)
+		assert_memory_equal(before[r], fake.node[FAKE_SELF].pool[r], sizeof(before[r]));
+}
+
+/* ---- a session that other channels use ------------------------------------------------------- */
+
+static void a_reply_whose_files_find_no_room_fails_alone(void **state)
+{
+	struct pc_channel *second = NULL;
+	unsigned char at[5000];
+
+	(void)state;
+	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
+	LET(surplus, true);
+	assert_int_equal(pc_channel_open(pc, &second), -EMFILE);
+	assert_non_null(strstr(pc_error(), "ulimit -n"));
+	assert_null(second);
+	LET(surplus, false);
+	assert_true(pc_attached(pc));
+	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_HIT);
+	assert_int_equal(pc_channel_open(pc, &second), 0);
+	assert_int_equal(SEEN(closes), 1); /* of the channel that could not be used */
+	assert_int_equal(SEEN(hellos), 1);
+	pc_channel_close(second);
+}
+
+static void a_reply_that_comes_too_late_fails_alone(void **state)
+{
+	struct session_call call = {
+		.kind = ATTACH_CHANNEL_OPEN, .send_fd = -1, .timeout_ms = 20};
+	struct pc_channel *second = NULL;
+	unsigned char at[5000];
+
+	(void)state;
+	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
+	LET(mute, true);
+	assert_int_equal(session_ask(pc->session, &call), -ETIMEDOUT);
+	assert_int_equal(session_ask(pc->session, &call), -ETIMEDOUT);
+	assert_true(pc_attached(pc));
+	LET(mute, false);
+	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_HIT);
+	/* The second request was never sent; the first one's channel is given back. */
+	assert_int_equal(pc_channel_open(pc, &second), 0);
+	assert_int_equal(SEEN(closes), 1);
+	assert_int_equal(SEEN(hellos), 1);
+	pc_channel_close(second);
+}
+
+/* Another engine takes the place of the one that is there; the channel has noticed. */
+static void replace_engine(void)
+{
+	fake_die(&fake);
+	while (exists_one("key-0", 10) != PC_GONE)
+		usleep(1000);
+	fake_revive(&fake);
+}
+
+static void until_attached(void)
+{
+	for (uint64_t start_ns = clock_now_ns(); exists_one("key-0", 1000) != PC_MISS;)
+		assert_true(elapsed_ms(start_ns) < PATIENCE_MS);
+}
+
+/* ---- an engine that hangs -------------------------------------------------------------------- */
+
+static void calls_keep_their_deadlines_while_the_engine_hangs(void **state)
+{
+	void *at;
+
+	(void)state;
+	assert_int_equal(pc_memory_alloc(pc, 1 << 20, &at), 0);
+	LET(mute, true);
+	replace_engine();
+	for (unsigned n = 0; n < 8; n += SEEN(connection) != -1u) {
+		uint64_t start_ns = clock_now_ns();
+
+		assert_int_equal(exists_one("key-1", 100), PC_GONE);
+		assert_true(elapsed_ms(start_ns) < 2000); /* HELLO alone has 5 s */
+	}
+	LET(mute, false);
+	until_attached();
+}
+
+static void pages_are_served_while_memory_is_registered_again(void **state)
+{
+	uint64_t staged;
+	void *at;
+
+	(void)state;
+	assert_int_equal(pc_memory_alloc(pc, 1 << 20, &at), 0);
+	fake_page(&fake, "key-1", FAKE_A, 0, 5000);
+	LET(stall_regions, true);
+	replace_engine();
+	for (uint64_t start_ns = clock_now_ns(); get_one("key-1", at, 5000, 1000) != PC_HIT;)
+		assert_true(elapsed_ms(start_ns) < PATIENCE_MS);
+	assert_true(same("key-1", at, 0, 5000));
+	assert_int_equal(counts().bytes_staged, 5000);
+	assert_int_equal(SEEN(stalled), true);
+	LET(stall_regions, false);
+	for (uint64_t start_ns = clock_now_ns();;) {
+		staged = counts().bytes_staged;
+		assert_int_equal(get_one("key-1", at, 5000, PATIENCE_MS), PC_HIT);
+		if (counts().bytes_staged == staged)
+			break; /* directly, from now on */
+		assert_true(elapsed_ms(start_ns) < PATIENCE_MS);
+	}
+	assert_true(same("key-1", at, 0, 5000));
+}
+
+/* An attach thread that waits for an engine does not hold up the end of the program. */
+static void closing_while_the_engine_hangs_does_not_wait_for_it(void **state)
+{
+	uint64_t start_ns;
+
+	(void)state;
+	LET(mute, true);
+	replace_engine();
+	while (SEEN(connection) == -1u)
+		assert_int_equal(exists_one("key-1", 10), PC_GONE);
+	start_ns = clock_now_ns();
+	pc_channel_close(ch);
+	pc_close(pc);
+	assert_true(elapsed_ms(start_ns) < 4000); /* HELLO has 5 s */
+	ch = NULL;
+	pc = NULL;
+	LET(mute, false);
+}
+
+/* ---- READs in flight ------------------------------------------------------------------------- */
+
+#define WINDOW_US 300000 /* a call that does not wait has returned long before */
+
+static struct {
+	unsigned char *at;
+	pid_t engine; /* 0: the engine lives and drains */
+	uint32_t released;
+} late;
+
+/* The engine's end: its socket first, then a READ that was in flight, then the proof. */
+static void *die_with_a_read_in_flight(void *context)
+{
+	struct fake_channel mine;
+
+	SEEN_SOON(held_count);
+	fake_lock(&fake);
+	mine = fake.channel[0];
+	mine.memfd = dup(mine.memfd);
+	mine.wake = dup(mine.wake);
+	mine.base = mmap(NULL, channel_layout(FAKE_RAILS).bytes, PROT_READ | PROT_WRITE, MAP_SHARED,
+		mine.memfd, 0);
+	fake_unlock(&fake);
+	fake_die(&fake);
+	usleep(WINDOW_US);
+	memset(late.at, 0xee, 5000);
+	shm_store_release(&late.released, 1);
+	if (late.engine)
+		kill(late.engine, SIGKILL);
+	else
+		fake_drain(&mine);
+	munmap(mine.base, channel_layout(FAKE_RAILS).bytes);
+	close(mine.memfd);
+	close(mine.wake);
+	return context;
+}
+
+static void get_until_released(void)
+{
+	pthread_t thread;
+
+	LET(no_drain, true);
+	fake_page(&fake, "key-1", FAKE_A, 0, 5000);
+	hook(hold_pages);
+	shm_store(&late.released, 0);
+	assert_int_equal(pthread_create(&thread, NULL, die_with_a_read_in_flight, NULL), 0);
+	assert_int_equal(get_one("key-1", late.at, 5000, PATIENCE_MS), PC_GONE);
+	assert_int_equal(shm_load_acquire(&late.released), 1);
+	pthread_join(thread, NULL);
+	LET(no_drain, false);
+}
+
+static void a_get_returns_when_the_engine_has_drained_its_reads(void **state)
+{
+	(void)state;
+	assert_int_equal(pc_memory_alloc(pc, 1 << 20, (void **)&late.at), 0);
+	late.engine = 0;
+	get_until_released();
+}
+
+static void a_get_returns_when_the_engines_process_has_exited(void **state)
+{
+	int before = fake.pidfd;
+
+	(void)state;
+	late.engine = fork();
+	if (late.engine == 0) {
+		close_range(0, ~0u, 0); /* the sockets end with the fake */
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		for (;;)
+			pause();
+	}
+	LET(pidfd, (int)syscall(SYS_pidfd_open, late.engine, 0));
+	replace_engine();
+	until_attached();
+	assert_int_equal(pc_memory_alloc(pc, 1 << 20, (void **)&late.at), 0);
+	get_until_released();
+	assert_int_equal(waitpid(late.engine, NULL, 0), late.engine);
+	close(fake.pidfd);
+	LET(pidfd, before);
+}
+
+static void without_the_engines_pidfd_reads_go_through_staging(void **state)
+{
+	int before = fake.pidfd;
+	uint64_t start_ns;
+	pthread_t thread;
+	void *at;
+
+	(void)state;
+	fake_page(&fake, "key-1", FAKE_A, 0, 5000);
+	LET(pidfd, -1);
+	replace_engine();
+	until_attached();
+	assert_int_equal(pc_memory_alloc(pc, 1 << 20, &at), 0);
+	assert_int_equal(get_one("key-1", at, 5000, PATIENCE_MS), PC_HIT);
+	assert_true(same("key-1", at, 0, 5000));
+	assert_int_equal(counts().bytes_staged, 5000);
+	/* Staging waits for nothing: its blocks stay behind with the segment. */
+	late.at = at;
+	late.engine = 0;
+	LET(no_drain, true);
+	hook(hold_pages);
+	shm_store(&late.released, 0);
+	assert_int_equal(pthread_create(&thread, NULL, die_with_a_read_in_flight, NULL), 0);
+	start_ns = clock_now_ns();
+	assert_int_equal(get_one("key-1", at, 5000, PATIENCE_MS), PC_GONE);
+	assert_true(elapsed_ms(start_ns) < PATIENCE_MS / 2);
+	pthread_join(thread, NULL);
+	LET(no_drain, false);
+	LET(pidfd, before);
+}
+
+/* A READ of the engine that was lost may land there at any time. */
+static void memory_for_a_page_longer_than_staging_is_left_behind(void **state)
+{
+	static unsigned char at[STAGING_BYTES];
+	struct pc_batch *batch;
+	enum pc_result result;
+	struct one o;
+
+	(void)state;
+	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
+	hook(hold_pages);
+	one_page(&o, "key-1", at, sizeof(at));
+	assert_int_equal(pc_submit_get(ch, &o.page, 1, PATIENCE_MS, &result, &batch), 0);
+	while (!SEEN(held_count))
+		pc_poll(batch);
+	assert_non_null(ch->staging.large);
+	fake_die(&fake);
+	pc_wait(batch);
+	assert_int_equal(result, PC_GONE);
+	assert_null(ch->staging.large);
+	hook(NULL);
+	fake_revive(&fake);
+	until_attached();
+	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_HIT);
+	assert_true(same("key-1", at, 0, sizeof(at)));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		RIG_TEST(a_slot_is_named_while_it_is_copied_into),
+		RIG_TEST(nothing_is_copied_after_the_engine_has_stopped_the_channel),
+		RIG_TEST(a_reply_whose_files_find_no_room_fails_alone),
+		RIG_TEST(a_reply_that_comes_too_late_fails_alone),
+		RIG_TEST(calls_keep_their_deadlines_while_the_engine_hangs),
+		RIG_TEST(pages_are_served_while_memory_is_registered_again),
+		RIG_TEST(closing_while_the_engine_hangs_does_not_wait_for_it),
+		RIG_TEST(a_get_returns_when_the_engine_has_drained_its_reads),
+		RIG_TEST(a_get_returns_when_the_engines_process_has_exited),
+		RIG_TEST(without_the_engines_pidfd_reads_go_through_staging),
+		RIG_TEST(memory_for_a_page_longer_than_staging_is_left_behind),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

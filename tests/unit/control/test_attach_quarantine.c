@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sessions that end while a thread of the client copies into a page slot: the channel stays until
+ * the thread has left the slot or its process has exited. publish.c is the test's: world.copying.
+ */
+#include "tests/unit/control/attach_world.h"
+
+#include <sys/syscall.h>
+
+static void pump_until_channels(unsigned channels)
+{
+	for (unsigned i = 0; i < 2000 && control.attach->channels != channels; i++) {
+		pump();
+		usleep(1000);
+	}
+	assert_int_equal(control.attach->channels, channels);
+}
+
+static int open_channels(unsigned n, uint64_t *ret_id)
+{
+	struct answer a;
+	int fd = dial();
+
+	assert_int_equal(status_of(fd, ATTACH_HELLO, 0, 0, -1), 0);
+	for (unsigned i = 0; i < n; i++) {
+		assert_true(ask(fd, request_of(ATTACH_CHANNEL_OPEN, 0, 0), NULL, 0, &a));
+		assert_int_equal(a.reply.status, 0);
+		forget_fds(&a);
+		*ret_id = a.reply.a;
+	}
+	return fd;
+}
+
+static void a_channel_stays_until_its_client_has_left_the_slot(void **state)
+{
+	uint64_t id;
+	int fd = open_channels(1, &id);
+
+	(void)state;
+	world.copying = true;
+	close(fd);
+	pump();
+	rails_answer();
+	for (unsigned i = 0; i < 5; i++) {
+		usleep(ATTACH_QUARANTINE_US);
+		pump();
+	}
+	assert_int_equal(control.attach->channels, 1);
+	assert_int_equal(control.attach->quarantined, 1);
+	control.attach->channel[id]->map[0] = 1; /* still mapped */
+	world.copying = false;
+	pump_until_channels(0);
+	assert_int_equal(control.attach->quarantined, 0);
+	assert_int_equal(world.exited, 0);
+	pump_until_sessions(0);
+}
+
+static void a_close_is_answered_though_the_slot_is_kept(void **state)
+{
+	struct answer a;
+	uint64_t id;
+	int fd = open_channels(2, &id);
+
+	(void)state;
+	world.copying = true;
+	assert_false(ask(fd, request_of(ATTACH_CHANNEL_CLOSE, id, 0), NULL, 0, &a));
+	rails_answer();
+	pump();
+	assert_true(receive(fd, &a));
+	assert_int_equal(a.reply.status, 0);
+	assert_int_equal(control.attach->quarantined, 1);
+	assert_int_equal(status_of(fd, ATTACH_CHANNEL_CLOSE, id, 0, -1), -EINVAL);
+	world.copying = false;
+	pump_until_channels(1);
+	close(fd);
+	pump();
+	rails_answer();
+	pump_until_sessions(0);
+}
+
+static void a_process_that_has_exited_leaves_no_slot_behind(void **state)
+{
+	int status, go[2];
+	pid_t child;
+
+	(void)state;
+	assert_int_equal(pipe(go), 0);
+	child = fork();
+	if (child == 0) {
+		const struct attach_request hello = request_of(ATTACH_HELLO, 0, 0);
+		const struct attach_request open = request_of(ATTACH_CHANNEL_OPEN, 0, 0);
+		int fd = dial();
+
+		send_raw(fd, &hello, sizeof(hello), NULL, 0);
+		send_raw(fd, &open, sizeof(open), NULL, 0);
+		(void)!write(go[1], "", 1);
+		for (;;)
+			pause();
+	}
+	assert_int_equal(read(go[0], &status, 1), 1);
+	pump();
+	assert_int_equal(control.attach->channels, 1);
+	world.copying = true;
+	kill(child, SIGKILL);
+	waitpid(child, &status, 0);
+	pump();
+	rails_answer();
+	pump_until_channels(0);
+	assert_int_equal(world.exited, 1);
+	pump_until_sessions(0);
+	close(go[0]);
+	close(go[1]);
+}
+
+static void a_process_with_many_slots_in_quarantine_gets_no_credits(void **state)
+{
+	struct channel *last;
+	uint64_t id, first;
+	int fd = open_channels(ATTACH_QUARANTINE_MAX, &id), other;
+
+	(void)state;
+	other = open_channels(1, &first);
+	assert_false(control.attach->channel[first]->publish.no_credits);
+	world.copying = true;
+	close(fd);
+	pump();
+	rails_answer();
+	pump();
+	assert_int_equal(control.attach->quarantined, ATTACH_QUARANTINE_MAX);
+	/* Its other session, and one that it opens now. */
+	assert_true(control.attach->channel[first]->publish.no_credits);
+	fd = open_channels(1, &id);
+	last = control.attach->channel[id];
+	assert_true(last->publish.no_credits);
+	world.copying = false;
+	pump_until_channels(2);
+	assert_false(control.attach->channel[first]->publish.no_credits);
+	assert_false(last->publish.no_credits);
+	close(fd);
+	close(other);
+	pump();
+	rails_answer();
+	pump_until_sessions(0);
+}
+
+/* Without HELLO, or with a pidfd that neither side can have. */
+static void a_process_that_cannot_be_watched_gets_no_credits(void **state)
+{
+	struct answer a;
+	int fd = dial();
+
+	(void)state;
+	assert_true(ask(fd, request_of(ATTACH_CHANNEL_OPEN, 0, 0), NULL, 0, &a));
+	forget_fds(&a);
+	assert_true(control.attach->channel[a.reply.a]->publish.no_credits);
+	close(fd);
+	pump();
+	rails_answer();
+	pump_until_sessions(0);
+}
+
+static void a_pidfd_may_come_with_hello(void **state)
+{
+	int fd = dial(), pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
+
+	(void)state;
+	assert_true(pidfd >= 0);
+	for (unsigned n = 0; n < 3; n++) /* again and again: no file is leaked */
+		assert_int_equal(status_of(fd, ATTACH_HELLO, 0, 0, pidfd), 0);
+	close(pidfd);
+	close(fd);
+	pump_until_sessions(0);
+}
+
+static void an_engine_that_stops_does_not_wait_for_slots(void **state)
+{
+	uint64_t id;
+	int fd = open_channels(1, &id);
+
+	(void)state;
+	world.copying = true;
+	close(fd);
+	pump();
+	rails_answer();
+	pump();
+	assert_int_equal(control.attach->sessions, 1);
+	control.stopping = true;
+	attach_stop(&control);
+	pump();
+	assert_int_equal(control.attach->sessions, 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(a_channel_stays_until_its_client_has_left_the_slot),
+		TEST(a_close_is_answered_though_the_slot_is_kept),
+		TEST(a_process_that_has_exited_leaves_no_slot_behind),
+		TEST(a_process_with_many_slots_in_quarantine_gets_no_credits),
+		TEST(a_process_that_cannot_be_watched_gets_no_credits),
+		TEST(a_pidfd_may_come_with_hello),
+		TEST(an_engine_that_stops_does_not_wait_for_slots),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Slots whose client may still store into them when their channel ends. See publish_world.h. */
+#include "tests/unit/control/publish_world.h"
+
+/* The client's thread may store there at any time, whatever became of its session. */
+static void a_slot_being_copied_into_is_kept_when_its_channel_closes(void **state)
+{
+	struct ctl_done credit, other;
+	struct publish_counts counts;
+	uint32_t limbo;
+	struct client c;
+
+	(void)state;
+	for (unsigned exits = 0; exits < 2; exits++) {
+		client_open(&c, 0);
+		credit = take(&c, 0, 4096);
+		other = take(&c, 0, 4096);
+		limbo = pool_limbo(control.rail[0].pool);
+		shm_store64(&c.header.copying, slot_name(credit.place, credit.generation));
+		publish_channel_close(&control, &c.channel);
+		assert_int_equal(shm_load(&c.header.stopped), 1);
+		publish_counts(&control, &counts);
+		assert_int_equal(counts.credits, 1);
+		assert_int_equal(pool_limbo(control.rail[0].pool), limbo + 1); /* the other one */
+		assert_false(publish_channel_release(&control, &c.channel, false));
+		pass_time(LIMBO_MS * 1000000ull);
+		assert_false(publish_channel_release(&control, &c.channel, false));
+		/* Left for the next slot, which has been given back: nothing is copied there. */
+		if (!exits)
+			shm_store64(&c.header.copying, slot_name(other.place, other.generation));
+		assert_true(publish_channel_release(&control, &c.channel, exits));
+		publish_counts(&control, &counts);
+		assert_int_equal(counts.credits, 0);
+		assert_int_equal(pool_limbo(control.rail[0].pool), limbo + 2);
+		assert_true(publish_channel_release(&control, &c.channel, false));
+		pass_time(LIMBO_MS * 1000000ull);
+		client_close(&c);
+	}
+}
+
+/* Names that are no credit of the channel's keep nothing: a client may write anything there. */
+static void a_slot_of_another_channel_is_not_kept(void **state)
+{
+	struct ctl_done mine, foreign;
+	struct publish_counts counts;
+	struct client c, d;
+
+	(void)state;
+	client_open(&c, 0);
+	client_open(&d, 1);
+	mine = take(&c, 0, 4096);
+	foreign = take(&d, 0, 4096);
+	shm_store64(&c.header.copying, slot_name(foreign.place, foreign.generation));
+	publish_channel_close(&control, &c.channel);
+	assert_true(publish_channel_release(&control, &c.channel, false));
+	client_close(&c);
+	client_open(&c, 0);
+	mine = take(&c, 0, 4096);
+	shm_store64(&c.header.copying, slot_name(mine.place, mine.generation + 1));
+	publish_channel_close(&control, &c.channel);
+	assert_true(publish_channel_release(&control, &c.channel, false));
+	publish_counts(&control, &counts);
+	assert_int_equal(counts.credits, 1); /* the foreign one is still its owner's */
+	client_close(&c);
+	client_close(&d);
+}
+
+static void a_channel_without_leave_to_store_gets_no_credit(void **state)
+{
+	struct client c;
+
+	(void)state;
+	client_open(&c, 0);
+	c.channel.no_credits = true;
+	assert_int_equal(take(&c, 0, 4096).status, OP_NO_SPACE);
+	c.channel.no_credits = false;
+	assert_int_equal(take(&c, 0, 4096).status, OP_HIT);
+	client_close(&c);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(a_slot_being_copied_into_is_kept_when_its_channel_closes),
+		TEST(a_slot_of_another_channel_is_not_kept),
+		TEST(a_channel_without_leave_to_store_gets_no_credit),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

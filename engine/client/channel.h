@@ -146,7 +146,6 @@ struct pc_channel {
 	struct map_pair *map_spare;
 	struct map_pair *map_memory; /* both */
 	uint32_t map_epoch;
-	uint64_t map_changed_ns;          /* 0: not since the first */
 	uint16_t map_slot[NODES_MAX * 4]; /* ref -> member index + 1 */
 	const struct map_member *map_last; /* that was searched for; NULL: none since a change */
 	uint64_t peer_rest_until_ns[NODES_MAX];
@@ -216,9 +215,10 @@ struct page_work {
 	uint8_t phase;
 	uint8_t flags;
 	uint8_t others;
-	uint8_t asked; /* owners asked: bit per owner of the map, bit 7: of the previous map */
+	uint8_t asked; /* owners asked: bit per owner by the map, then by the previous map */
 	uint16_t peer; /* being asked */
-	uint32_t pad[4]; /* a shift, not a multiplication, finds a page: done many times for each */
+	uint32_t asked_epoch; /* the map that `asked` is about */
+	uint32_t pad[3]; /* a shift, not a multiplication, finds a page: done many times for each */
 };
 static_assert(sizeof(struct page_work) == 128, "a power of two");
 

@@ -217,10 +217,13 @@ struct page_work {
 	uint8_t others;
 	uint8_t asked; /* owners asked: bit per owner by the map, then by the previous map */
 	uint16_t peer; /* being asked */
-	uint32_t asked_epoch; /* the map that `asked` is about */
-	uint32_t pad[3]; /* a shift, not a multiplication, finds a page: done many times for each */
+	uint32_t owners_epoch; /* the map that they and `asked` are of */
+	uint8_t owner[REPLICAS_MAX]; /* of the key: members by index */
+	uint8_t owners;
+	uint8_t pad[7]; /* a shift, not a multiplication, finds a page: done many times for each */
 };
 static_assert(sizeof(struct page_work) == 128, "a power of two");
+static_assert(NODES_MAX <= 256, "page_work.owner is a byte each");
 
 struct page_queue {
 	uint32_t head, tail;

@@ -89,8 +89,8 @@ static void consider(const struct pc_channel *ch, const struct page_work *p,
 }
 
 /* Entries are still with these owners while the new ones are told. */
-static void consider_previous(struct pc_channel *ch, const struct page_work *p,
-	const uint32_t *owner, unsigned owners, uint64_t now_ns, struct choice *best)
+static void consider_previous(
+	struct pc_channel *ch, const struct page_work *p, uint64_t now_ns, struct choice *best)
 {
 	const struct map_view *previous = &ch->map->previous;
 	uint32_t former[REPLICAS_MAX];
@@ -100,30 +100,37 @@ static void consider_previous(struct pc_channel *ch, const struct page_work *p,
 		const struct map_member *m = map_by_ref(ch, previous->member[former[k]].ref);
 		unsigned same = 0;
 
-		while (same < owners && &ch->map->current.member[owner[same]] != m)
+		while (same < p->owners && &ch->map->current.member[p->owner[same]] != m)
 			same++;
-		if (m && same == owners)
+		if (m && same == p->owners)
 			consider(ch, p, m, REPLICAS_MAX + k, now_ns, best);
 	}
+}
+
+/* Searched once for each look-up; a map that changed meanwhile starts it anew. */
+static void find_owners(const struct pc_channel *ch, struct page_work *p)
+{
+	uint32_t owner[REPLICAS_MAX];
+
+	p->owners_epoch = ch->map_epoch;
+	p->asked = 0;
+	p->owners = (uint8_t)map_owners(&ch->map->current, &p->key, owner);
+	for (unsigned k = 0; k < p->owners; k++)
+		p->owner[k] = (uint8_t)owner[k];
 }
 
 /* NULL: nobody is left to ask. */
 static const struct map_member *next_owner(
 	struct pc_channel *ch, struct page_work *p, uint64_t now_ns)
 {
-	const struct map_view *map = &ch->map->current;
 	struct choice best = {.rank = RANKS};
-	uint32_t owner[REPLICAS_MAX];
-	unsigned owners = map_owners(map, &p->key, owner);
 
-	if (p->asked_epoch != ch->map_epoch) { /* the bits mean other owners now */
-		p->asked_epoch = ch->map_epoch;
-		p->asked = 0;
-	}
-	for (unsigned k = 0; k < owners; k++)
-		consider(ch, p, &map->member[owner[k]], k, now_ns, &best);
+	if (!p->owners || p->owners_epoch != ch->map_epoch)
+		find_owners(ch, p);
+	for (unsigned k = 0; k < p->owners; k++)
+		consider(ch, p, &ch->map->current.member[p->owner[k]], k, now_ns, &best);
 	if (best.rank >= RANK_RESTS)
-		consider_previous(ch, p, owner, owners, now_ns, &best);
+		consider_previous(ch, p, now_ns, &best);
 	/* An owner that failed lately can cost its share of the deadline: once another owner has
 	 * answered it is not asked, so the key is unreachable and not absent. */
 	if (best.rank == RANK_RESTS && p->flags & PAGE_SAW_ANSWER) {

@@ -52,6 +52,9 @@ extern unsigned qps_alive, qps_errors;
 extern int qp_create_status, qp_connect_status;
 extern uint64_t port_bits_per_second;
 
+/* Directory entries that the shard of a node opened from now on has room for. */
+extern uint64_t nodes_entries;
+
 /* Settings, ports and names for all; nothing is open. `heartbeat_ms` small; no seeds. */
 void nodes_setup(int heartbeat_ms, int dead_after_ms);
 /* Closes what is open. */

@@ -4,6 +4,8 @@
  */
 #include "tests/unit/control/test_rpc_nodes.h"
 
+#include "engine/abi/wire.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -457,8 +459,9 @@ void raw_hello(int fd, const char *name, uint64_t incarnation, uint16_t port, Pc
 	self.port = port;
 	self.rails = 2;
 	self.bucket_bits = 10;
-	hello.version = ABI_VERSION;
+	hello.version = WIRE_VERSION;
 	hello.self = &self;
+	member_agree_say(&node[0].control, &hello);
 	if (extra) {
 		hello.n_members = 1;
 		hello.members = &extra;

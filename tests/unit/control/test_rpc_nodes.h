@@ -103,7 +103,7 @@ void node_done(void *context, uint64_t cookie, enum op_status status);
 int raw_open(unsigned i);
 void raw_bytes(int fd, const void *bytes, size_t count);
 void raw_message(int fd, const Pc__Message *message);
-/* A Hello that node i accepts, under this name and incarnation, with `extra` as gossip. */
+/* A Hello that node 0 accepts, under this name and incarnation, with `extra` as gossip. */
 void raw_hello(int fd, const char *name, uint64_t incarnation, uint16_t port, Pc__Member *extra);
 /* Turns until the node has closed the connection, reading what it says. */
 bool raw_closed(int fd, unsigned ms);

@@ -324,8 +324,26 @@ int settings_override(struct settings *s, const char *text, char *err, size_t er
 	return settings_set(s, section, key, text + equals + 1, err, err_bytes);
 }
 
+/* Other engines take no spaces and nothing that does not print. */
+static bool is_word(const char *text)
+{
+	for (; *text; text++)
+		if (*text <= ' ' || *text > '~')
+			return false;
+	return true;
+}
+
 int settings_check(const struct settings *s, char *err, size_t err_bytes)
 {
+	bool name_is_word = is_word(s->engine_name);
+
+	if (!name_is_word || !is_word(s->cluster_id)) {
+		snprintf(err, err_bytes,
+			"%s = \"%s\": other engines refuse it; use printable ASCII without spaces",
+			name_is_word ? "cluster.id" : "engine.name",
+			name_is_word ? s->cluster_id : s->engine_name);
+		return -EINVAL;
+	}
 	if (s->cluster_dead_after_ms < 2 * s->cluster_heartbeat_ms) {
 		snprintf(err, err_bytes,
 			"cluster.dead_after_ms = %lld: less than two heartbeats, so one late "

@@ -8,7 +8,7 @@
  *       blocking batches, then WINDOW batches under way. The same source, destinations of one size.
  *       EVICT 0: the pages are removed after each round, so the pool always has room.
  *   client_calls lookup KEYS BATCH ROUNDS
- *       Keys whose only directory owner is another engine, looked up with pc_exists(): stored ones,
+ *       Keys whose directory owners are all other engines, looked up with pc_exists(): stored ones,
  *       then ones that nobody has. More keys than the channel remembers.
  *
  * Prints "NAME VALUE" a line: medians of the rounds.
@@ -226,8 +226,10 @@ static bool owned_elsewhere(const struct pc_channel *ch, const char *key)
 	struct page_key hash;
 
 	key_hash(&ch->name_space, key, KEY_TEXT_BYTES, &hash);
-	return map_owners(&ch->map->current, &hash, owner) == 1 &&
-	       ch->map->current.member[owner[0]].ref != ch->session->ref;
+	for (unsigned k = map_owners(&ch->map->current, &hash, owner); k > 0; k--)
+		if (ch->map->current.member[owner[k - 1]].ref == ch->session->ref)
+			return false;
+	return true;
 }
 
 static void store_keys(struct pc *pc, char (*key)[KEY_TEXT_BYTES], unsigned keys)
@@ -296,8 +298,8 @@ static int lookup(struct pc *pc, struct pc *far, char **argument)
 	key_text(0, key[0]);
 	m.page[0].key = key[0];
 	pc_exists(ch, m.page, 1, 10000, &result); /* the channel reads its map */
-	if (!ch->map || ch->map->current.replicas != 1)
-		die("looking up needs two engines and cluster.replicas=1");
+	if (!ch->map || ch->map->current.members <= ch->map->current.replicas)
+		die("looking up needs more engines than cluster.replicas");
 	for (unsigned k = 0; k < 2 * keys; id++) {
 		key_text(mix64(seed) + id, key[k]);
 		k += owned_elsewhere(ch, key[k]);

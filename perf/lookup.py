@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Keys looked up in another engine's shard, through one software rail, nothing remembered.
+"""Keys looked up in other engines' shards, through one software rail, nothing remembered.
 
     perf/lookup.py --json FILE [--quick]     $PEERCACHE_BUILD: a release build
 
-Two engines, one directory owner a key; client_calls.c takes keys that the other engine owns,
-several for each location that a channel can remember, and counts what was READ.
+One directory owner a key (two engines), then two (three engines); client_calls.c takes keys that
+other engines own, several for each location that a channel can remember, and counts what was READ.
+A key that is absent is asked of every owner.
 """
 
 import os
@@ -14,16 +15,14 @@ import subprocess
 import bench
 
 BATCHES = [1, 8, 32, 128, 512]
+OWNERS = [1, 2]
 
 
-def main():
-    options = bench.parse(__doc__)
-    keys, rounds = (1 << 16, 3) if options.quick else (1 << 18, 9)
-    batches = [128] if options.quick else BATCHES
+def measure(owners, batches, keys, rounds):
     program = bench.cluster.find_program(bench.cluster.default_build(), "perf/client_calls")
     got = {}
-    engines = bench.cluster.Cluster(bench.cluster.default_build(), 2, "4GiB",
-                                    settings=["cluster.replicas=1"])
+    engines = bench.cluster.Cluster(bench.cluster.default_build(), owners + 1, "2GiB",
+                                    settings=[f"cluster.replicas={owners}"])
     try:
         engines.start()
         for batch in batches:
@@ -33,19 +32,32 @@ def main():
                                  env={**os.environ,
                                       "PEERCACHE_SOCKETS": ",".join(engines.sockets)}).stdout
             got[batch] = {name: float(v) for name, v in (x.split() for x in out.splitlines())}
-            print(batch, got[batch], flush=True)
+            print(owners, batch, got[batch], flush=True)
     finally:
         engines.stop()
+    return got
+
+
+def main():
+    options = bench.parse(__doc__)
+    keys, rounds = (1 << 16, 3) if options.quick else (1 << 18, 9)
+    batches = [128] if options.quick else BATCHES
+    got = {owners: measure(owners, batches, keys, rounds) for owners in OWNERS}
     result = bench.Result("lookup")
-    text = f"median of {rounds} rounds of {keys} keys, one thread and rail, 64 bytes READ a key"
-    for what in ("present", "absent"):
-        result.figure(f"keys that are {what}, batch 128", got[128][what], "keys/s", text,
-                      (">=", 1e6))
+    for owners in OWNERS:
+        text = (f"{owners} owner{'s' * (owners > 1)} a key; median of {rounds} rounds of {keys} "
+                "keys, one thread and rail, 64 bytes READ a key and owner asked")
+        for what in ("present", "absent"):
+            goal = (">=", 1e6) if owners == 1 else None
+            result.figure(f"keys that are {what}, {owners} owner{'s' * (owners > 1)}, batch 128",
+                          got[owners][128][what], "keys/s", text, goal)
     if len(batches) > 1:
-        result.series("lookup", "Keys looked up through one rail", "batch", "keys/s", batches,
-                      {what: [got[b][what] for b in batches] for what in ("present", "absent")})
-    result.note("The other engine's rail moves the buckets: on one host both NICs, the client and "
-                "both poll cores share two hardware threads.")
+        lines = {f"{what}, {owners}": [got[owners][b][what] for b in batches]
+                 for owners in OWNERS for what in ("present", "absent")}
+        result.series("lookup", "Keys looked up through one rail, by directory owners", "batch",
+                      "keys/s", batches, lines)
+    result.note("The other engines' rails move the buckets: on one host the NICs, the client and "
+                "the poll cores share two hardware threads.")
     result.write(options.json)
 
 

@@ -66,6 +66,16 @@ class Namespaces:
         run("ip", "netns", "add", name)
         self.made.append(name)
 
+    def cut(self, a, b):
+        """What a and b send each other is lost from now on: wrong neighbour entries."""
+        for here, there in ((a, b), (b, a)):
+            run("ip", "-n", self.names[here], "neigh", "replace", self.addresses[there],
+                "lladdr", "02:00:00:00:00:01", "nud", "permanent", "dev", "eth0")
+
+    def mend(self, a, b):
+        for here, there in ((a, b), (b, a)):
+            run("ip", "-n", self.names[here], "neigh", "del", self.addresses[there], "dev", "eth0")
+
     @staticmethod
     def reclaim():
         """Removes namespaces of runs whose process is gone."""

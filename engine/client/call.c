@@ -137,7 +137,7 @@ static void begin(struct pc_channel *ch, struct pc_batch *b)
 {
 	uint64_t now_ns = clock_now_ns();
 
-	map_refresh(ch, now_ns);
+	map_refresh(ch);
 	credit_return(ch, now_ns > STOCK_IDLE_NS ? now_ns - STOCK_IDLE_NS : 0, 0);
 	if (b->kind == BATCH_GET || b->kind == BATCH_SET)
 		memory_pin(b);

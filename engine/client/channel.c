@@ -102,7 +102,6 @@ static int begin_session(
 	ch->map_epoch = 0;
 	ch->map = NULL; /* of another engine: numbers of peers are its own */
 	ch->map_last = NULL;
-	ch->map_changed_ns = 0;
 	ch->map_spare = ch->map_memory;
 	memset(ch->map_slot, 0, sizeof(ch->map_slot));
 	memset(ch->peer_rest_until_ns, 0, sizeof(ch->peer_rest_until_ns));

@@ -145,7 +145,6 @@ struct pc_channel {
 	struct map_pair *map_spare;
 	struct map_pair *map_memory; /* both */
 	uint32_t map_epoch;
-	uint64_t map_changed_ns;          /* 0: not since the first */
 	uint16_t map_slot[NODES_MAX * 4]; /* ref -> member index + 1 */
 	const struct map_member *map_last; /* that was searched for; NULL: none since a change */
 	uint64_t peer_rest_until_ns[NODES_MAX];
@@ -215,11 +214,15 @@ struct page_work {
 	uint8_t phase;
 	uint8_t flags;
 	uint8_t others;
-	uint8_t asked; /* owners asked: bit per owner of the map, bit 7: of the previous map */
+	uint8_t asked; /* owners asked: bit per owner by the map, then by the previous map */
 	uint16_t peer; /* being asked */
-	uint32_t pad[4]; /* a shift, not a multiplication, finds a page: done many times for each */
+	uint32_t owners_epoch; /* the map that they and `asked` are of */
+	uint8_t owner[REPLICAS_MAX]; /* of the key: members by index */
+	uint8_t owners;
+	uint8_t pad[7]; /* a shift, not a multiplication, finds a page: done many times for each */
 };
 static_assert(sizeof(struct page_work) == 128, "a power of two");
+static_assert(NODES_MAX <= 256, "page_work.owner is a byte each");
 
 struct page_queue {
 	uint32_t head, tail;

@@ -56,8 +56,7 @@
 
 #define FRESH_NS 1000000000ull      /* how long exists and set believe the location cache */
 #define TOUCH_NS 1000000000ull      /* one touch a page in this time */
-#define MAP_SETTLE_NS 5000000000ull /* after a change of the map, misses ask every owner */
-#define PEER_REST_NS 1000000000ull  /* a peer that failed is asked last for so long */
+#define PEER_REST_NS 1000000000ull  /* a peer that failed is asked last for this long */
 #define RAIL_REST_NS 100000000ull   /* a rail that failed, until the engine says it is out */
 #define REFUSED_NS 20000000ull      /* how long a refusal of credits stands for all pages */
 #define STOCK_IDLE_NS 1000000000ull /* credits unused for so long are given back */
@@ -249,7 +248,7 @@ bool channel_step(struct pc_channel *ch);
 void channel_break(struct pc_channel *ch);
 
 /* map.c */
-void map_refresh(struct pc_channel *ch, uint64_t now_ns);
+void map_refresh(struct pc_channel *ch);
 /* NULL: no live member has that ref. */
 const struct map_member *map_search(struct pc_channel *ch, uint32_t ref);
 static inline const struct map_member *map_by_ref(struct pc_channel *ch, uint32_t ref)

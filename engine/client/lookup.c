@@ -4,16 +4,29 @@
  * loaded from this host's shard or READ through a rail, a whole batch at a time.
  *
  *   owner 1: first bucket -- full, no match --> second bucket
- *     failed     --> owner 2, ...
- *     not there  --> the previous map's owner while entries move, and, just after the map
- *                    changed, the other owners; else a miss
+ *     failed, or not there  --> owner 2, ..., then the owners by the previous map
+ *   all asked               --> absent: every owner said so; unreachable: one could not be asked
+ *
+ * One owner's "not there" proves nothing: a holder that cannot reach it has told the others, and a
+ * small shard loses entries. The owners are asked one after the other, because most keys that are
+ * looked up are there: asking all at once reads two buckets for each of them (perf/README.md).
  *
  * Entries of engines that are not alive do not exist. What an entry says may be wrong: the page
  * head decides. Channel thread.
  */
 #include "engine/client/client.h"
 
-#define ASKED_PREVIOUS 0x80u
+/* Bits of page_work.asked: the owners by the map, then those by the previous map. */
+static_assert(2 * REPLICAS_MAX <= 8, "page_work.asked has a bit for each");
+
+/* Which owner is asked first. */
+enum rank { RANK_HERE, RANK_ANSWERS, RANK_RESTS, RANKS };
+
+struct choice {
+	const struct map_member *member; /* NULL: all were asked */
+	enum rank rank;
+	unsigned bit; /* of page_work.asked */
+};
 
 void lookup_again(struct pc_batch *b, uint32_t i)
 {
@@ -47,6 +60,7 @@ void lookup_begin(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_
 	struct page_work *p = &b->work[i];
 
 	if (!ch->map || !ch->map->current.members) {
+		p->flags |= PAGE_SAW_FAILURE; /* no owner is known: none was asked */
 		page_absent(ch, b, i);
 	} else if (cached(ch, b, p, now_ns)) {
 		ch->counts.lookups_cached++;
@@ -57,55 +71,75 @@ void lookup_begin(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_
 	}
 }
 
-static bool rests(const struct pc_channel *ch, uint16_t peer, uint64_t now_ns)
+static enum rank rank_of(
+	const struct pc_channel *ch, const struct map_member *m, uint64_t now_ns)
 {
-	return ch->peer_rest_until_ns[peer] > now_ns;
+	if (m->ref == ch->session->ref)
+		return RANK_HERE;
+	return ch->peer_rest_until_ns[m->peer] > now_ns ? RANK_RESTS : RANK_ANSWERS;
 }
 
-static const struct map_member *previous_owner(
-	struct pc_channel *ch, struct page_work *p, const uint32_t *owner, unsigned owners)
+static void consider(const struct pc_channel *ch, const struct page_work *p,
+	const struct map_member *m, unsigned bit, uint64_t now_ns, struct choice *best)
+{
+	enum rank rank = rank_of(ch, m, now_ns);
+
+	if (!(p->asked & 1u << bit) && rank < best->rank)
+		*best = (struct choice){m, rank, bit};
+}
+
+/* Entries are still with these owners while the new ones are told. */
+static void consider_previous(
+	struct pc_channel *ch, const struct page_work *p, uint64_t now_ns, struct choice *best)
 {
 	const struct map_view *previous = &ch->map->previous;
-	const struct map_member *m;
-	uint32_t first[REPLICAS_MAX];
+	uint32_t former[REPLICAS_MAX];
+	unsigned formers = previous->members ? map_owners(previous, &p->key, former) : 0;
 
-	if (p->asked & ASKED_PREVIOUS || !previous->members)
-		return NULL;
-	p->asked |= ASKED_PREVIOUS;
-	if (!map_owners(previous, &p->key, first))
-		return NULL;
-	m = map_by_ref(ch, previous->member[first[0]].ref);
-	for (unsigned k = 0; m && k < owners; k++)
-		if (p->asked & 1u << k && &ch->map->current.member[owner[k]] == m)
-			return NULL;
-	return m;
+	for (unsigned k = 0; k < formers; k++) {
+		const struct map_member *m = map_by_ref(ch, previous->member[former[k]].ref);
+		unsigned same = 0;
+
+		while (same < p->owners && &ch->map->current.member[p->owner[same]] != m)
+			same++;
+		if (m && same == p->owners)
+			consider(ch, p, m, REPLICAS_MAX + k, now_ns, best);
+	}
 }
 
-/* Whom to ask next: this host's own shard, then owners that answer, then the rest. */
+/* Searched once for each look-up; a map that changed meanwhile starts it anew. */
+static void find_owners(const struct pc_channel *ch, struct page_work *p)
+{
+	uint32_t owner[REPLICAS_MAX];
+
+	p->owners_epoch = ch->map_epoch;
+	p->asked = 0;
+	p->owners = (uint8_t)map_owners(&ch->map->current, &p->key, owner);
+	for (unsigned k = 0; k < p->owners; k++)
+		p->owner[k] = (uint8_t)owner[k];
+}
+
+/* NULL: nobody is left to ask. */
 static const struct map_member *next_owner(
 	struct pc_channel *ch, struct page_work *p, uint64_t now_ns)
 {
-	const struct map_view *map = &ch->map->current;
-	bool settling = ch->map_changed_ns && now_ns - ch->map_changed_ns < MAP_SETTLE_NS;
-	uint32_t owner[REPLICAS_MAX];
-	unsigned owners = map_owners(map, &p->key, owner);
-	unsigned best = owners, best_rank = 3;
+	struct choice best = {.rank = RANKS};
 
-	if (p->flags & PAGE_SAW_ANSWER && !settling)
-		return previous_owner(ch, p, owner, owners);
-	for (unsigned k = 0; k < owners; k++) {
-		const struct map_member *m = &map->member[owner[k]];
-		unsigned rank = m->ref == ch->session->ref ? 0 : rests(ch, m->peer, now_ns) ? 2 : 1;
-
-		if (!(p->asked & 1u << k) && rank < best_rank) {
-			best = k;
-			best_rank = rank;
-		}
+	if (!p->owners || p->owners_epoch != ch->map_epoch)
+		find_owners(ch, p);
+	for (unsigned k = 0; k < p->owners; k++)
+		consider(ch, p, &ch->map->current.member[p->owner[k]], k, now_ns, &best);
+	if (best.rank >= RANK_RESTS)
+		consider_previous(ch, p, now_ns, &best);
+	/* An owner that failed lately can cost its share of the deadline: once another owner has
+	 * answered it is not asked, so the key is unreachable and not absent. */
+	if (best.rank == RANK_RESTS && p->flags & PAGE_SAW_ANSWER) {
+		p->flags |= PAGE_SAW_FAILURE;
+		return NULL;
 	}
-	if (best == owners)
-		return previous_owner(ch, p, owner, owners);
-	p->asked |= (uint8_t)(1u << best);
-	return &map->member[owner[best]];
+	if (best.member)
+		p->asked |= (uint8_t)(1u << best.bit);
+	return best.member;
 }
 
 /* Puts the bucket's locations into the page: our own first, then those that answer, then the rest.
@@ -117,17 +151,15 @@ static bool match(struct pc_channel *ch, struct page_work *p, const struct bucke
 	struct location found[BUCKET_ENTRIES];
 	unsigned n = 0;
 
-	for (unsigned rank = 0; rank < 3; rank++) {
+	for (enum rank rank = RANK_HERE; rank < RANKS; rank++) {
 		for (unsigned k = 0; k < BUCKET_ENTRIES; k++) {
 			const struct dir_entry *e = &bucket->entry[(start + k) % BUCKET_ENTRIES];
 			const struct map_member *m = e->tag == tag ? map_by_ref(ch, e->ref) : NULL;
-			unsigned its;
 
 			if (!m || (e->ref == p->wrong.ref && e->place == p->wrong.place &&
 					  e->generation == p->wrong.generation))
 				continue;
-			its = m->ref == ch->session->ref ? 0 : rests(ch, m->peer, now_ns) ? 2 : 1;
-			if (its == rank)
+			if (rank_of(ch, m, now_ns) == rank)
 				found[n++] = (struct location){e->ref, e->place, e->generation};
 		}
 	}

@@ -31,7 +31,7 @@ static void index_refs(struct pc_channel *ch)
 	}
 }
 
-void map_refresh(struct pc_channel *ch, uint64_t now_ns)
+void map_refresh(struct pc_channel *ch)
 {
 	const struct map_shared *shared = &ch->session->status->map;
 	struct map_pair *read = ch->map_spare;
@@ -42,8 +42,6 @@ void map_refresh(struct pc_channel *ch, uint64_t now_ns)
 	for (unsigned attempt = 0; attempt < MAP_ATTEMPTS; attempt++) {
 		if (map_read(shared, &read->current, &read->previous, &epoch))
 			continue;
-		if (ch->map)
-			ch->map_changed_ns = now_ns;
 		ch->map_spare = ch->map ? ch->map : read + 1;
 		ch->map = read;
 		ch->map_epoch = epoch;

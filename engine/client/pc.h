@@ -59,9 +59,10 @@ struct pc_batch;
 /* How a page came out. Order is ABI: append only. */
 enum pc_result {
 	PC_HIT = 0,         /* get: the bytes are there; set: every node can find it; exists */
-	PC_MISS = 1,        /* nobody has it */
+	PC_MISS = 1,        /* every directory owner of the key says that it is absent */
 	PC_STALE = 2,       /* it was taken away while it was read */
-	PC_UNREACHABLE = 3, /* the node that has it is dead, or the transfer failed */
+	PC_UNREACHABLE = 3, /* the node that has it is dead, or the transfer failed; or not known:
+			       an owner of the key could not be asked, the others do not have it */
 	PC_TIMEOUT = 4,     /* the deadline passed */
 	PC_FULL = 5,        /* set: no room in the pools of this host */
 	PC_INVALID = 6, /* the page's arguments: key, lengths, too large, too many segments; a page

@@ -62,7 +62,7 @@ static void rail_done(
 	if (status == OP_NIC_ERROR || status == OP_PEER_DOWN)
 		stripe_rest(ch, rail, now_ns);
 	if (status == OP_PEER_DOWN)
-		map_refresh(ch, now_ns);
+		map_refresh(ch);
 	if (r->batch && r->kind == REQUEST_LOOK) {
 		memcpy(&bucket, ch->staging.base + r->hold * sizeof(bucket), sizeof(bucket));
 		lookup_answer(ch, r->batch, r->page, &bucket, status, now_ns);

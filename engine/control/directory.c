@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/log.h"
 #include "engine/control/directory_state.h"
 #include "engine/control/member.h"
 
@@ -48,12 +47,6 @@ static void remove_everywhere(struct control *control, const struct page_key *ke
 	struct directory *dir = control->directory;
 	struct claim *claim;
 
-	if (dir->background >= BACKGROUND_MAX) {
-		log_warn("owners are too far behind: removes of directory entries are dropped; "
-			 "readers "
-			 "will find and report them");
-		return;
-	}
 	claim = claim_new(
 		dir, VERB_REMOVE, key, place, generation, (2 + dir->formers) * REPLICAS_MAX);
 	if (!claim)
@@ -189,12 +182,12 @@ static void queues_open(struct directory *dir)
 {
 	STAILQ_INIT(&dir->dirty);
 	STAILQ_INIT(&dir->finished);
-	STAILQ_INIT(&dir->orphans);
+	TAILQ_INIT(&dir->orphans);
 	for (unsigned i = 0; i < NODES_MAX; i++) {
 		dir->owner[i].peer = (uint16_t)i;
 		STAILQ_INIT(&dir->owner[i].batches);
 		for (unsigned verb = 0; verb < VERBS; verb++)
-			STAILQ_INIT(&dir->owner[i].queue[verb]);
+			TAILQ_INIT(&dir->owner[i].queue[verb]);
 	}
 	for (unsigned i = 0; i < MESSAGE_PAGES_MAX; i++) {
 		dir->entry[i] = (Pc__Entry)PC__ENTRY__INIT;

@@ -135,6 +135,18 @@ static void claim_end(struct directory *dir, struct claim *claim)
 	free(claim);
 }
 
+/* Its client was answered: from now on the items count against their owners' bounds. */
+static void claim_unawaited(struct directory *dir, struct claim *claim)
+{
+	claim->background = true;
+	dir->background++;
+	claim->pending++; /* keeps it while items are resolved here */
+	for (unsigned i = 0; i < claim->items; i++)
+		if (!claim->item[i].resolved)
+			item_background(dir, &claim->item[i]);
+	claim->pending--;
+}
+
 void claims_answer(struct directory *dir)
 {
 	for (unsigned round = 0; round < ANSWER_ROUNDS && !STAILQ_EMPTY(&dir->finished); round++) {
@@ -148,6 +160,8 @@ void claims_answer(struct directory *dir)
 			STAILQ_REMOVE_HEAD(&now, finished);
 			claim->done = NULL;
 			done(claim->context, claim->cookie, claim->status);
+			if (claim->pending)
+				claim_unawaited(dir, claim);
 			if (claim->pending == 0)
 				claim_end(dir, claim);
 		}
@@ -172,6 +186,7 @@ struct claim *claim_new(struct directory *dir, enum verb verb, const struct page
 	claim->place = place;
 	claim->generation = generation;
 	claim->room = (uint16_t)room;
+	claim->pending = 1;
 	claim->background = true;
 	dir->background++;
 	return claim;
@@ -253,11 +268,13 @@ void claim_add(struct directory *dir, struct claim *claim, uint16_t peer, uint32
 	}
 	claim->pending++;
 	item_queue(dir, item);
+	if (claim->background)
+		item_background(dir, item);
 }
 
 void claim_start(struct directory *dir, struct claim *claim)
 {
-	if (claim->pending)
+	if (--claim->pending)
 		return;
 	if (claim->done)
 		claim_answer(dir, claim, claim_status(claim));
@@ -269,6 +286,7 @@ void item_resolve(struct directory *dir, struct item *item, enum outcome outcome
 {
 	struct claim *claim = item->claim;
 
+	item_background_end(dir, item);
 	item_count(item, outcome);
 	claim->pending--;
 	if (claim->pending)
@@ -281,11 +299,12 @@ void item_resolve(struct directory *dir, struct item *item, enum outcome outcome
 
 static void items_drop(struct items *items)
 {
-	while (!STAILQ_EMPTY(items)) {
-		struct item *item = STAILQ_FIRST(items);
+	struct item *item;
+
+	while ((item = TAILQ_FIRST(items))) {
 		struct claim *claim = item->claim;
 
-		STAILQ_REMOVE_HEAD(items, next);
+		TAILQ_REMOVE(items, item, next);
 		claim->pending--;
 		if (claim->pending == 0 && !(claim->done && claim->answered))
 			free(claim);

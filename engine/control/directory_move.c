@@ -9,6 +9,7 @@
  * A member that died, even for a moment, or that says it has dropped our entries, counts as an
  * owner of nothing in the older maps. Nothing is taken from a former owner before the walk has come
  * to its end: until then a further change may make it an owner again, and the walk would not know.
+ * An owner without room is left to a walk of its own (directory_behind.c).
  */
 #include <string.h>
 
@@ -46,11 +47,18 @@ static void slice_after(struct directory *dir, uint64_t ms)
 	event_add(dir->move, &wait);
 }
 
+void move_soon(struct directory *dir)
+{
+	if (!dir->move_soon)
+		slice_after(dir, MOVE_PACE_MS);
+	dir->move_soon = true;
+}
+
 static void walk_start(struct directory *dir)
 {
 	dir->phase = MOVE_WALK;
 	dir->cursor = 0;
-	slice_after(dir, MOVE_PACE_MS);
+	move_soon(dir);
 }
 
 void directory_member_gone(struct control *control, uint16_t peer, uint32_t ref)
@@ -109,7 +117,8 @@ void directory_map_changed(struct control *control)
 {
 	struct directory *dir = control->directory;
 	const struct map_view *view = member_map(control);
-	struct items orphans = STAILQ_HEAD_INITIALIZER(orphans);
+	struct items orphans = TAILQ_HEAD_INITIALIZER(orphans);
+	struct item *item;
 
 	for (uint32_t i = 0; i < view->members; i++)
 		if (!view->member[i].self)
@@ -117,11 +126,9 @@ void directory_map_changed(struct control *control)
 	if (dir->phase == MOVE_WALK)
 		former_add(dir, dir->target);
 	*dir->target = *view;
-	STAILQ_CONCAT(&orphans, &dir->orphans);
-	while (!STAILQ_EMPTY(&orphans)) {
-		struct item *item = STAILQ_FIRST(&orphans);
-
-		STAILQ_REMOVE_HEAD(&orphans, next);
+	TAILQ_CONCAT(&orphans, &dir->orphans, next);
+	while ((item = TAILQ_FIRST(&orphans))) {
+		TAILQ_REMOVE(&orphans, item, next);
 		orphan_place(dir, item);
 	}
 	walk_start(dir);
@@ -155,7 +162,9 @@ static bool set_has(const struct owner_set *set, uint32_t ref)
 	return false;
 }
 
-static void publish_to_new(struct directory *dir, const struct index_entry *entry)
+/* `cursor`: where the part of the index begins that the entry is in. */
+static void publish_to_new(
+	struct directory *dir, const struct index_entry *entry, uint64_t cursor)
 {
 	struct owner_set before, after;
 	struct claim *claim = NULL;
@@ -163,8 +172,14 @@ static void publish_to_new(struct directory *dir, const struct index_entry *entr
 	owners_of(dir->settled, &entry->key, &before);
 	owners_of(member_map(dir->control), &entry->key, &after);
 	for (unsigned i = 0; i < after.count; i++) {
+		struct owner *owner = owner_of(dir, after.peer[i], after.ref[i]);
+
 		if (set_has(&before, after.ref[i]))
 			continue;
+		if (owner && (owner->behind || owner_full(dir, owner, VERB_PUBLISH))) {
+			owner_behind(owner, cursor);
+			continue;
+		}
 		if (!claim)
 			claim = claim_new(dir, VERB_PUBLISH, &entry->key, entry->place,
 				entry->generation, REPLICAS_MAX);
@@ -176,12 +191,27 @@ static void publish_to_new(struct directory *dir, const struct index_entry *entr
 		claim_start(dir, claim);
 }
 
+static bool set_lags(struct directory *dir, const struct owner_set *set)
+{
+	for (unsigned i = 0; i < set->count; i++) {
+		const struct owner *owner = owner_of(dir, set->peer[i], set->ref[i]);
+
+		if (owner && owner_lags(dir, owner))
+			return true;
+	}
+	return false;
+}
+
 static void remove_from_former(struct directory *dir, const struct index_entry *entry)
 {
 	struct owner_set before = {.count = 0}, after;
 	struct claim *claim = NULL;
 
 	owners_of(member_map(dir->control), &entry->key, &after);
+	if (set_lags(dir, &after)) {
+		dir->untidy = true;
+		return;
+	}
 	for (unsigned i = 0; i < dir->formers * REPLICAS_MAX; i++) {
 		unsigned nth = i % REPLICAS_MAX;
 
@@ -201,33 +231,50 @@ static void remove_from_former(struct directory *dir, const struct index_entry *
 		claim_start(dir, claim);
 }
 
-static void walk_end(struct directory *dir)
+static void tidy_later(struct directory *dir)
 {
-	if (dir->phase == MOVE_TIDY) {
-		dir->formers = 0;
-		dir->phase = MOVE_NONE;
-		return;
-	}
-	former_add(dir, dir->settled);
-	*dir->settled = *dir->target;
-	dir->phase = MOVE_WAIT;
 	dir->tidy_ns = clock_now_ns() +
 		       (uint64_t)dir->control->settings->cluster_dead_after_ms * 1000000ull;
 }
 
+/* Entries whose new owner lags stay with the former one: they are tidied up once no owner lags. */
+static void tidy_start(struct directory *dir)
+{
+	if (dir->untidy && behind_any(dir)) {
+		tidy_later(dir);
+		return;
+	}
+	dir->untidy = false;
+	dir->phase = MOVE_TIDY;
+}
+
+static void walk_end(struct directory *dir)
+{
+	if (dir->phase == MOVE_TIDY && !dir->untidy) {
+		dir->formers = 0;
+		dir->phase = MOVE_NONE;
+		return;
+	}
+	if (dir->phase == MOVE_WALK) {
+		former_add(dir, dir->settled);
+		*dir->settled = *dir->target;
+		dir->untidy = false;
+	}
+	dir->phase = MOVE_WAIT;
+	tidy_later(dir);
+}
+
 static void walk_slice(struct directory *dir)
 {
-	struct index_entry entries[MOVE_KEYS / 8];
+	struct index_entry entries[MOVE_PART];
 
-	for (unsigned part = 0; part < 8; part++) {
-		unsigned count;
+	for (unsigned looked = 0; looked < MOVE_KEYS; looked += MOVE_PART) {
+		uint64_t from = dir->cursor;
+		unsigned count = index_walk(dir->control->index, &dir->cursor, MOVE_PART, entries);
 
-		if (dir->background >= MOVE_CLAIMS_MAX)
-			return;
-		count = index_walk(dir->control->index, &dir->cursor, MOVE_KEYS / 8, entries);
 		for (unsigned i = 0; i < count; i++)
 			if (dir->phase == MOVE_WALK)
-				publish_to_new(dir, &entries[i]);
+				publish_to_new(dir, &entries[i], from);
 			else
 				remove_from_former(dir, &entries[i]);
 		if (dir->cursor == 0) {
@@ -260,14 +307,18 @@ void move_slice(evutil_socket_t fd, short what, void *context)
 
 	(void)fd;
 	(void)what;
+	dir->move_soon = false;
 	if (dir->phase == MOVE_WAIT && now_ns >= dir->tidy_ns)
-		dir->phase = MOVE_TIDY;
+		tidy_start(dir);
 	if (dir->phase == MOVE_WALK || dir->phase == MOVE_TIDY)
 		walk_slice(dir);
+	behind_slice(dir);
 	if (dir->sweep_left)
 		sweep_slice(dir);
-	if (dir->phase == MOVE_WAIT && !dir->sweep_left && dir->tidy_ns > now_ns)
-		slice_after(dir, (dir->tidy_ns - now_ns) / 1000000 + 1);
-	else if (dir->phase != MOVE_NONE || dir->sweep_left)
-		slice_after(dir, MOVE_PACE_MS);
+	if (dir->phase == MOVE_WALK || dir->phase == MOVE_TIDY || dir->sweep_left ||
+		behind_ready(dir))
+		move_soon(dir);
+	else if (dir->phase == MOVE_WAIT)
+		slice_after(dir, dir->tidy_ns > now_ns ? (dir->tidy_ns - now_ns) / 1000000 + 1
+						       : MOVE_PACE_MS);
 }

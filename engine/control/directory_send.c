@@ -25,10 +25,10 @@ void item_queue(struct directory *dir, struct item *item)
 	struct owner *owner = &dir->owner[item->peer];
 
 	if (owner->ref != item->ref) {
-		STAILQ_INSERT_TAIL(&dir->orphans, item, next);
+		TAILQ_INSERT_TAIL(&dir->orphans, item, next);
 		return;
 	}
-	STAILQ_INSERT_TAIL(&owner->queue[item->claim->verb], item, next);
+	TAILQ_INSERT_TAIL(&owner->queue[item->claim->verb], item, next);
 	owner_dirty(dir, owner);
 }
 
@@ -41,7 +41,7 @@ static struct batch *batch_take(struct owner *owner, unsigned verb)
 	struct batch *batch;
 	unsigned count = 0;
 
-	STAILQ_FOREACH(item, queue, next)
+	TAILQ_FOREACH(item, queue, next)
 	if (++count == MESSAGE_PAGES_MAX)
 		break;
 	batch = malloc(sizeof(*batch) + count * sizeof(batch->item[0]));
@@ -50,8 +50,10 @@ static struct batch *batch_take(struct owner *owner, unsigned verb)
 	batch->verb = verb;
 	batch->count = count;
 	for (unsigned i = 0; i < count; i++) {
-		batch->item[i] = STAILQ_FIRST(queue);
-		STAILQ_REMOVE_HEAD(queue, next);
+		item = TAILQ_FIRST(queue);
+		TAILQ_REMOVE(queue, item, next);
+		item->sent = true;
+		batch->item[i] = item;
 	}
 	return batch;
 }
@@ -59,8 +61,10 @@ static struct batch *batch_take(struct owner *owner, unsigned verb)
 /* Items go back to the front of their queue, in their old order. */
 static void batch_rewind(struct owner *owner, struct batch *batch)
 {
-	for (unsigned i = batch->count; i > 0; i--)
-		STAILQ_INSERT_HEAD(&owner->queue[batch->verb], batch->item[i - 1], next);
+	for (unsigned i = batch->count; i > 0; i--) {
+		batch->item[i - 1]->sent = false;
+		TAILQ_INSERT_HEAD(&owner->queue[batch->verb], batch->item[i - 1], next);
+	}
 	free(batch);
 }
 
@@ -132,7 +136,7 @@ static bool owner_send(struct directory *dir, struct owner *owner)
 	if (!link)
 		return true;
 	for (unsigned verb = 0; verb < VERBS; verb++)
-		while (!STAILQ_EMPTY(&owner->queue[verb])) {
+		while (!TAILQ_EMPTY(&owner->queue[verb])) {
 			if (owner->in_flight == BATCHES_MAX)
 				return true;
 			if (!owner_send_one(dir, owner, link, verb))
@@ -187,6 +191,8 @@ bool directory_serve_ack(struct control *control, struct rpc_link *link, const P
 	}
 	free(batch);
 	owner_dirty(dir, owner);
+	if (owner->behind)
+		move_soon(dir);
 	return true;
 }
 
@@ -237,17 +243,19 @@ void owner_rewind(struct owner *owner)
 
 void owner_clear(struct directory *dir, struct owner *owner)
 {
-	struct items lost = STAILQ_HEAD_INITIALIZER(lost);
+	struct items lost = TAILQ_HEAD_INITIALIZER(lost);
+	struct item *item;
 
 	owner_rewind(owner);
 	owner->touched = 0;
-	STAILQ_CONCAT(&dir->orphans, &owner->queue[VERB_PUBLISH]);
-	STAILQ_CONCAT(&lost, &owner->queue[VERB_FORGET]);
-	STAILQ_CONCAT(&lost, &owner->queue[VERB_REMOVE]);
-	while (!STAILQ_EMPTY(&lost)) {
-		struct item *item = STAILQ_FIRST(&lost);
-
-		STAILQ_REMOVE_HEAD(&lost, next);
+	owner->behind = owner->again = owner->warned = false;
+	TAILQ_FOREACH(item, &owner->queue[VERB_PUBLISH], next)
+	item_background_end(dir, item);
+	TAILQ_CONCAT(&dir->orphans, &owner->queue[VERB_PUBLISH], next);
+	TAILQ_CONCAT(&lost, &owner->queue[VERB_FORGET], next);
+	TAILQ_CONCAT(&lost, &owner->queue[VERB_REMOVE], next);
+	while ((item = TAILQ_FIRST(&lost))) {
+		TAILQ_REMOVE(&lost, item, next);
 		item_resolve(dir, item, OUTCOME_LOST);
 	}
 }

@@ -3,8 +3,13 @@
  * The inside of the directory: claims (one thing to tell one or more owners), a queue per owner,
  * the walk that moves entries when the map changes. Control plane's thread only.
  *
+ * A slow owner, or one that acknowledges nothing, delays no other and costs bounded memory: what no
+ * client waits for is bounded per owner. Beyond the bound, publishes are left out and the owner is
+ * `behind`: a walk of its own publishes what it owns once it acknowledges again.
+ *
  *   directory.c        the calls of directory.h      directory_claim.c   claims, deadlines, answers
  *   directory_send.c   queues, batches, acks         directory_move.c    map changes, sweeping
+ *   directory_behind.c bounds, walks of owners that are behind
  *   directory_serve.c  what others ask of us
  *
  * Per owner, publishes are sent before removes. That is always right, because removes name a
@@ -23,9 +28,12 @@
 struct rpc_link;
 
 #define BATCHES_MAX 16              /* unacknowledged messages per owner */
-#define BACKGROUND_MAX (1u << 20)   /* claims nobody waits for; beyond, removes are dropped */
-#define MOVE_CLAIMS_MAX (16u << 10) /* the walk pauses while more of those are under way */
-#define MOVE_KEYS 2048              /* keys looked at in one slice of the walk */
+/* Items of one owner that no client waits for, queued or in flight; see owner_full(). */
+#define OWNER_PUBLISHES_MAX MESSAGE_PAGES_MAX /* beyond, the owner is behind */
+#define OWNER_REMOVES_MAX (16u << 10) /* beyond, removes are dropped: readers report the entries */
+#define BACKGROUND_MAX (1u << 20)     /* claims that no client waits for, all owners; the same */
+#define MOVE_KEYS 2048                /* keys looked at in one slice of the walk */
+#define MOVE_PART (MOVE_KEYS / 8)     /* keys copied from the index at a time */
 #define MOVE_BUCKETS 8192           /* buckets swept in one slice */
 #define FORMER_MAX 4                /* maps whose owners are still to be tidied up */
 #define MOVE_PACE_MS 2              /* between slices */
@@ -41,13 +49,15 @@ enum outcome {
 
 /* One owner's part of a claim; in exactly one queue or batch until it is resolved. */
 struct item {
-	STAILQ_ENTRY(item) next;
+	TAILQ_ENTRY(item) next;
 	struct claim *claim;
 	uint32_t ref; /* whom it is for */
 	uint16_t peer;
 	bool resolved;
+	bool sent;       /* in a batch, not in a queue */
+	bool background; /* counted in owner.background */
 };
-STAILQ_HEAD(items, item);
+TAILQ_HEAD(items, item);
 
 struct claim {
 	STAILQ_ENTRY(claim) finished;
@@ -64,7 +74,8 @@ struct claim {
 	void *context;
 	uint64_t cookie;
 	uint32_t heap;                    /* place in the heap + 1; 0: not there */
-	uint16_t pending, acked, refused; /* items */
+	uint16_t pending; /* items not resolved, and one while the claim is being made */
+	uint16_t acked, refused;
 	uint16_t items, room;
 	struct item item[];
 };
@@ -87,6 +98,11 @@ struct owner {
 	struct items queue[VERBS];
 	STAILQ_HEAD(, batch) batches;
 	unsigned in_flight;
+	uint32_t background; /* items that no client waits for */
+	bool behind;         /* publishes to it were left out: it is walked from `cursor` on ... */
+	bool again;          /* ... and then once more from the start */
+	bool warned;
+	uint64_t cursor;
 	uint32_t *touches;
 	unsigned touched;
 };
@@ -115,6 +131,9 @@ struct directory {
 	uint32_t background;
 	/* moving entries after the map changed; a member with ref 0 in these views holds nothing */
 	struct event *move;
+	bool move_soon; /* it fires within MOVE_PACE_MS */
+	bool untidy;    /* entries were left with former owners because a new one lags */
+	unsigned turn;  /* the owner whose own walk is next */
 	enum move_phase phase;
 	uint64_t cursor;
 	uint64_t tidy_ns;         /* MOVE_WAIT: when it ends */
@@ -132,7 +151,7 @@ struct directory {
 
 /* ---- directory_claim.c ----------------------------------------------------------------------- */
 
-/* A claim with room for so many items; NULL: no memory. */
+/* A claim with room for `room` items; NULL: no memory. It exists until claim_start() at least. */
 struct claim *claim_new(struct directory *directory, enum verb verb, const struct page_key *key,
 	uint32_t place, uint32_t generation, unsigned room);
 /* Somebody waits for it until then. */
@@ -167,5 +186,26 @@ void owner_clear(struct directory *directory, struct owner *owner);
 /* ---- directory_move.c ------------------------------------------------------------------------ */
 
 void move_slice(evutil_socket_t fd, short what, void *context);
+/* The next slice within MOVE_PACE_MS. */
+void move_soon(struct directory *directory);
+
+/* ---- directory_behind.c ---------------------------------------------------------------------- */
+
+/* NULL: the member is this engine, or gone. */
+struct owner *owner_of(struct directory *directory, uint16_t peer, uint32_t ref);
+/* Is there no room for another item of this verb that nobody waits for? */
+bool owner_full(const struct directory *directory, const struct owner *owner, enum verb verb);
+/* Publishes are left out: of the index from `cursor` on. */
+void owner_behind(struct owner *owner, uint64_t cursor);
+/* No client waits for the item: counts it, or drops it when its owner is full. */
+void item_background(struct directory *directory, struct item *item);
+void item_background_end(struct directory *directory, struct item *item);
+/* Publishes to one owner that is behind and has room again. */
+void behind_slice(struct directory *directory);
+/* Would behind_slice() find something to do? */
+bool behind_ready(const struct directory *directory);
+/* Has the owner not acknowledged what was published to it dead_after_ms ago? */
+bool owner_lags(const struct directory *directory, const struct owner *owner);
+bool behind_any(const struct directory *directory);
 
 #endif

@@ -307,6 +307,7 @@ int member_open(struct control *control)
 	if (!member)
 		return -ENOMEM;
 	control->member = member;
+	member_agree_open(control);
 	member->current = calloc(1, sizeof(*member->current));
 	member->previous = calloc(1, sizeof(*member->previous));
 	member->tick = event_new(control->base, -1, EV_PERSIST, member_tick, control);

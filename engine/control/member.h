@@ -4,7 +4,7 @@
  *
  *   member.c        life and death           member_greet.c   Hello, gossip
  *   member_tick.c   heartbeats, silence      member_seeds.c   the text of cluster.seeds
- *   member_map.c    the map made of it
+ *   member_map.c    the map made of it       member_agree.c   who is refused, and why
  *
  * Hearing of an engine (seeds, gossip) makes it a candidate: it is dialled. Only its own Hello,
  * over a connection with it, makes it alive and puts it on the map; so what others still say about
@@ -23,6 +23,9 @@
 #define MEMBER_DEAD_NS (600ull * 1000000000)      /* how long a dead engine is dialled */
 #define MEMBER_SELF_RETRY_NS (30ull * 1000000000) /* a seed that leads here may change its mind */
 #define MEMBER_GOSSIP_BEATS 20               /* heartbeats between Members that changed nothing */
+#define AGREED_BYTES_MAX 128  /* "name = value" in a Hello */
+#define AGREED_ENTRIES_MAX 32 /* ... and how many of them are looked at */
+#define REFUSALS 64           /* engines whose refusal was logged and is remembered */
 #define MAP_HOLD_NS (5ull * 1000000000)      /* changes this close share one previous map */
 #define MAP_PREVIOUS_NS (60ull * 1000000000) /* after a change nobody asks the previous map */
 
@@ -59,6 +62,24 @@ struct member_seed {
 	bool self;         /* it is our own address */
 };
 
+enum {
+#define AGREED(name, format, value) +1
+	AGREED_COUNT = 0
+#include "engine/control/agreed.def"
+#undef AGREED
+};
+
+/* What this engine's Hello says that must be equal. */
+struct agreed {
+	char text[AGREED_COUNT][AGREED_BYTES_MAX];
+	char *at[AGREED_COUNT];
+	uint64_t hash;
+};
+
+struct refusal {
+	uint64_t who, why; /* hashes; who 0: free */
+};
+
 struct member {
 	struct member_entry entry[MEMBER_ENTRIES]; /* [0] is ourselves */
 	struct member_entry *by_peer[NODES_MAX];
@@ -67,6 +88,9 @@ struct member {
 	uint64_t peers_freed;
 	struct member_seed seed[SEEDS_MAX];
 	unsigned seeds;
+	struct agreed agreed;
+	struct refusal refusal[REFUSALS];
+	unsigned refusals; /* slots used, counted */
 	unsigned alive;  /* ourselves included */
 	uint64_t digest; /* of the incarnations alive */
 	uint64_t terms;
@@ -99,6 +123,27 @@ int member_up(struct control *control, struct member_entry *entry);
 
 /* Parses cluster.seeds. 0 or -EINVAL, logged. Needs no network. */
 int member_seeds(const struct settings *settings, struct member *member);
+
+/* ---- member_agree.c -------------------------------------------------------------------------- */
+
+void member_agree_open(struct control *control);
+/* The Hello's fields about it; they point into control->member. */
+void member_agree_say(struct control *control, Pc__Hello *hello);
+/*
+ * Is it an engine of this wire version? If not, it was refused and the link is closed. Looks at
+ * nothing that another version may have changed.
+ */
+bool member_agree_version(struct control *control, struct rpc_link *link, const Pc__Hello *hello);
+/* Of this cluster, and at an address that both can use? The same; hello->self was checked. */
+bool member_agree(struct control *control, struct rpc_link *link, const Pc__Hello *hello);
+/* Does that text, an address some engine advertises, reach its own host only? */
+bool member_address_local(const struct control *control, const char *address);
+/*
+ * Closes the link and logs why, once for each engine (`who`: its incarnation) and reason. `tell`:
+ * says Hello first, because the other end comes to the same conclusion by it.
+ */
+__attribute__((format(printf, 5, 6))) void member_refuse(struct control *control,
+	struct rpc_link *link, uint64_t who, bool tell, const char *format, ...);
 
 /* ---- member_tick.c --------------------------------------------------------------------------- */
 

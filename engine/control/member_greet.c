@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "config/log.h"
+#include "engine/abi/wire.h"
 #include "engine/control/directory.h"
 #include "engine/control/member.h"
 #include "numa/clock.h"
@@ -48,6 +49,15 @@ static void list_alive(struct control *control, struct member_list *ret)
 	}
 }
 
+/* Once for each dial that is not answered. */
+static bool probe_due(struct rpc_link *link)
+{
+	if (!link->dial || link->dial->unanswered != RPC_UNANSWERED_MAX)
+		return false;
+	link->dial->unanswered++;
+	return true;
+}
+
 void member_greet(struct control *control, struct rpc_link *link)
 {
 	const struct member_entry *to = link->member;
@@ -60,12 +70,19 @@ void member_greet(struct control *control, struct rpc_link *link)
 		to = link->dial->owner;
 	describe(&control->member->entry[0], &self);
 	list_alive(control, &list);
-	hello.version = ABI_VERSION;
+	hello.version = WIRE_VERSION;
 	hello.self = &self;
 	hello.n_members = list.count;
 	hello.members = list.at;
 	hello.term = to ? to->term_ours : 0;
 	hello.visit = link->dial && link->dial->seed;
+	link->probe = probe_due(link);
+	if (link->probe) {
+		hello.version = WIRE_VERSION_MUTE;
+		hello.n_members = 0;
+		hello.visit = true;
+	}
+	member_agree_say(control, &hello);
 	message.body_case = PC__MESSAGE__BODY_HELLO;
 	message.hello = &hello;
 	(void)rpc_send(link, &message);
@@ -114,7 +131,8 @@ static void learn(struct control *control, const Pc__Member *m)
 	struct member_entry *entry;
 
 	if (member->leaving || m->incarnation == control->incarnation ||
-		strcmp(m->name, control->name) == 0)
+		strcmp(m->name, control->name) == 0 ||
+		member_address_local(control, m->address) != control->rpc->loopback)
 		return;
 	entry = member_find(member, m->name);
 	if (entry && (entry->state == MEMBER_ALIVE ||
@@ -206,30 +224,32 @@ static void hello_from_visitor(
 	(void)learn_all(control, hello->n_members, hello->members);
 }
 
-/* Two engines that would be taken for each other: by name, or by ref in directory entries. */
+/* Two engines that would be taken for each other, by name or by ref in directory entries: refused.
+ */
 static bool hello_collides(struct control *control, struct rpc_link *link, const Pc__Member *m)
 {
 	const struct member_record *other = member_by_ref(control, (uint32_t)m->incarnation);
 	const struct member_entry *entry = member_find(control->member, m->name);
 
 	if (strcmp(m->name, control->name) == 0) {
-		log_error("an engine at %s (%s:%u) has this engine's name, %s, and is refused: set "
-			  "another engine.name there or here",
-			link->from, m->address, m->port, control->name);
+		member_refuse(control, link, m->incarnation, true,
+			"it (%s:%u) has this engine's name, %s. Set another engine.name there or "
+			"here",
+			m->address, m->port, control->name);
 		return true;
 	}
 	if (other && other->map.incarnation != m->incarnation) {
-		log_error(
-			"%s (%s:%u) is refused: the low half of its incarnation, %08x, is that of "
-			"%s. Restart one of them",
+		member_refuse(control, link, m->incarnation, false,
+			"%s (%s:%u) has an incarnation whose low half, %08x, is that of %s. "
+			"Restart one of them",
 			m->name, m->address, m->port, other->map.ref, other->map.name);
 		return true;
 	}
 	if (entry && entry->state == MEMBER_ALIVE && (entry->out || entry->in) &&
 		entry->record.map.incarnation != m->incarnation &&
 		(entry->record.port != m->port || strcmp(entry->record.address, m->address) != 0)) {
-		log_error(
-			"%s at %s:%u is refused: a live engine at %s:%u has that name. Set another "
+		member_refuse(control, link, m->incarnation, false,
+			"its name, %s (%s:%u), is that of a live engine at %s:%u. Set another "
 			"engine.name",
 			m->name, m->address, m->port, entry->record.address, entry->record.port);
 		return true;
@@ -291,12 +311,8 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
 	struct member_entry *entry;
 	struct rpc_dial *dial = link->dial;
 
-	if (hello->version != ABI_VERSION) {
-		rpc_link_bad(link,
-			"it speaks version %u, this engine version %u: upgrade the older one",
-			hello->version, ABI_VERSION);
+	if (!member_agree_version(control, link, hello))
 		return true;
-	}
 	if (!member_fits(hello->self) || hello->n_members > NODES_MAX)
 		return false;
 	for (size_t i = 0; i < hello->n_members; i++)
@@ -306,10 +322,12 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
 		hello_from_self(control, link);
 		return true;
 	}
-	if (control->member->leaving || hello_collides(control, link, hello->self)) {
+	if (control->member->leaving) {
 		rpc_link_close(link);
 		return true;
 	}
+	if (!member_agree(control, link, hello) || hello_collides(control, link, hello->self))
+		return true;
 	if (dial && dial->seed) {
 		hello_from_seed(control, link, hello);
 		return true;

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/abi/wire.h"
 #include "engine/control/attach.h"
 #include "engine/control/connect.h"
 #include "engine/control/loop.h"
@@ -297,6 +298,8 @@ int report_make(const struct control *control, char **ret_text, size_t *ret_byte
 	json_string(&j, "name", control->name);
 	json_string(&j, "version", PEERCACHE_VERSION);
 	json_count(&j, "abi", ABI_VERSION);
+	json_count(&j, "wire", WIRE_VERSION);
+	json_string(&j, "cluster", control->settings->cluster_id);
 	json_hex(&j, "incarnation", control->incarnation);
 	json_number(&j, "pid", getpid());
 	json_count(&j, "uptime_ms", up_ns / 1000000);

@@ -90,6 +90,8 @@ void rpc_link_up(struct rpc_link *link)
 		link->deadline = NULL;
 	}
 	link->up_ns = clock_now_ns();
+	if (link->dial)
+		link->dial->unanswered = 0;
 }
 
 static void link_deadline(evutil_socket_t fd, short what, void *context)
@@ -126,6 +128,8 @@ static void link_event(struct bufferevent *bev, short what, void *context)
 	}
 	if (what & BEV_EVENT_EOF)
 		error = ECONNRESET;
+	if (error == ECONNRESET && link->dial && link->connected && !link->up)
+		rpc_dial_unanswered(link);
 	link_close(link, error ? error : ECONNRESET);
 }
 
@@ -229,6 +233,7 @@ static void accepted(struct evconnlistener *listener, evutil_socket_t fd, struct
 {
 	struct control *control = context;
 	char from[NAME_BYTES_MAX];
+	struct rpc_link *link;
 
 	(void)listener;
 	if (getnameinfo(address, (socklen_t)bytes, from, sizeof(from), NULL, 0, NI_NUMERICHOST) !=
@@ -240,7 +245,9 @@ static void accepted(struct evconnlistener *listener, evutil_socket_t fd, struct
 		close(fd);
 		return;
 	}
-	(void)rpc_link_open(control, fd, NULL, from);
+	link = rpc_link_open(control, fd, NULL, from);
+	if (link)
+		link->far = !rpc_address_loopback(address);
 }
 
 static void accept_failed(struct evconnlistener *listener, void *context)
@@ -303,6 +310,7 @@ static int listen_open(struct control *control)
 			s->cluster_address);
 		return -EINVAL;
 	}
+	control->rpc->loopback = rpc_address_loopback((struct sockaddr *)&address);
 	control->rpc->listener = evconnlistener_new_bind(control->base, accepted, control,
 		LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC | LEV_OPT_REUSEABLE, 256,
 		(struct sockaddr *)&address, (int)bytes);

@@ -28,6 +28,7 @@
 #define RPC_CONNECT_MS 2000        /* to connect and to exchange Hellos */
 #define RPC_ARENA_BYTES (4u << 20) /* one decoded message */
 #define RPC_BAD_REMEMBERED 64
+#define RPC_UNANSWERED_MAX 3 /* Hellos, before the other end is probed */
 #define RPC_STEADY_NS 1000000000ull /* a link that was up longer is dialled again at once */
 
 struct member_entry;
@@ -42,6 +43,8 @@ struct rpc_link {
 	struct rpc_dial *dial;       /* NULL: accepted */
 	struct member_entry *member; /* NULL until the Hello */
 	bool connected;
+	bool far;   /* the other end's address is not a loopback address */
+	bool probe; /* our Hello on it was a probe (wire.h): no member comes of it */
 	bool up;
 	uint64_t up_ns;
 	bool closed;               /* to be freed when `busy` is 0 */
@@ -58,6 +61,7 @@ struct rpc_dial {
 	void *owner; /* struct member_entry or struct member_seed */
 	bool seed;
 	unsigned fails; /* in a row */
+	unsigned unanswered; /* Hellos answered by closing; above RPC_UNANSWERED_MAX: probed */
 	unsigned tried; /* which of a name's addresses is next */
 	uint32_t base_ms, max_ms;
 	struct event *timer;
@@ -67,6 +71,7 @@ struct rpc_dial {
 
 struct rpc {
 	struct evconnlistener *listener;
+	bool loopback; /* listens on a loopback address: other hosts cannot reach it */
 	struct evdns_base *dns; /* made when the first name is dialled */
 	LIST_HEAD(, rpc_link) links;
 	LIST_HEAD(, rpc_dial) dials;
@@ -124,10 +129,16 @@ void rpc_dial_hurry(struct rpc_dial *dial, uint32_t base_ms, uint32_t max_ms);
 /* From rpc.c: the dial's link closed, after `up_ns` of being up. */
 void rpc_dial_lost(struct rpc_dial *dial, bool was_up, uint64_t up_ns, int error);
 void rpc_resolve_cancel(struct rpc_dial *dial);
+/* From rpc.c: the other end closed the connection without a Hello. */
+void rpc_dial_unanswered(const struct rpc_link *link);
 
 /* Literal IPv4 or IPv6 address -> socket address. 0 or -EINVAL: not a literal. */
 int rpc_address(
 	const char *host, uint16_t port, struct sockaddr_storage *ret, socklen_t *ret_bytes);
+/* Is it one of 127.0.0.0/8 or ::1? What is no internet address is local, too. */
+bool rpc_address_loopback(const struct sockaddr *address);
+/* The same of a literal; "localhost" is one. Any other name is not. */
+bool rpc_text_loopback(const char *host);
 /* "1.2.3.4:5" or "[::1]:5". */
 void rpc_address_text(const char *host, uint16_t port, char ret_text[NAME_BYTES_MAX + 8]);
 

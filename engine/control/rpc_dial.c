@@ -12,9 +12,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 #include "config/log.h"
+#include "engine/abi/wire.h"
 #include "engine/control/rpc.h"
 
 /* A question to the resolver. Outlives its dial when that is stopped before the answer. */
@@ -39,6 +41,30 @@ int rpc_address(const char *host, uint16_t port, struct sockaddr_storage *ret, s
 		return 0;
 	}
 	return -EINVAL;
+}
+
+bool rpc_address_loopback(const struct sockaddr *address)
+{
+	const struct sockaddr_in *v4 = (const void *)address;
+	const struct sockaddr_in6 *v6 = (const void *)address;
+
+	if (address->sa_family == AF_INET)
+		return ntohl(v4->sin_addr.s_addr) >> 24 == 127;
+	if (address->sa_family != AF_INET6)
+		return true;
+	if (IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr))
+		return v6->sin6_addr.s6_addr[12] == 127;
+	return IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
+}
+
+bool rpc_text_loopback(const char *host)
+{
+	struct sockaddr_storage address;
+	socklen_t bytes;
+
+	if (rpc_address(host, 1, &address, &bytes) == 0)
+		return rpc_address_loopback((struct sockaddr *)&address);
+	return strcasecmp(host, "localhost") == 0;
 }
 
 void rpc_address_text(const char *host, uint16_t port, char ret_text[NAME_BYTES_MAX + 8])
@@ -73,6 +99,18 @@ void rpc_dial_lost(struct rpc_dial *dial, bool was_up, uint64_t up_ns, int error
 		member_dial_failed(dial->control, dial, error); /* may stop the dial */
 }
 
+void rpc_dial_unanswered(const struct rpc_link *link)
+{
+	struct rpc_dial *dial = link->dial;
+
+	if (dial->unanswered < RPC_UNANSWERED_MAX)
+		dial->unanswered++;
+	if (link->probe)
+		log_warn("%s:%u closes the connection when this engine (wire version %u) says "
+			 "Hello. If an engine listens there, its log says why",
+			dial->host, dial->port, WIRE_VERSION);
+}
+
 static void dial_failed(struct rpc_dial *dial, int error)
 {
 	rpc_dial_lost(dial, false, 0, error);
@@ -102,6 +140,7 @@ static void dial_connect(struct rpc_dial *dial, const struct sockaddr *address, 
 		return;
 	}
 	dial->link = link;
+	link->far = !rpc_address_loopback(address);
 	if (bufferevent_socket_connect(link->bev, NULL, 0) < 0)
 		rpc_link_close(link);
 }

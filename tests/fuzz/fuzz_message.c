@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "engine/abi/wire.h"
 #include "tests/unit/control/test_rpc_nodes.h"
 
 #define FUZZ_INCARNATION 0x4200000042ull
@@ -31,8 +32,20 @@ static size_t frame_of(const Pc__Message *message, uint8_t *ret, size_t room)
 	return bytes + 4;
 }
 
-static size_t hello_frame(uint8_t *ret, size_t room)
+static void open_once(void)
 {
+	if (node[0].open)
+		return;
+	log_level_set(LOG_ERROR);
+	nodes_setup(1000, 5000);
+	if (node_open(0, NULL) < 0)
+		abort();
+}
+
+/* `other`: says what the engine refuses. */
+static size_t hello_frame(bool other, uint8_t *ret, size_t room)
+{
+	char *agreed[] = {"cluster.id = other", "cluster.replicas = 3", "", "cluster.id"};
 	Pc__Member self = PC__MEMBER__INIT;
 	Pc__Hello hello = PC__HELLO__INIT;
 	Pc__Message message = PC__MESSAGE__INIT;
@@ -43,8 +56,14 @@ static size_t hello_frame(uint8_t *ret, size_t room)
 	self.port = 1;
 	self.rails = 2;
 	self.bucket_bits = 10;
-	hello.version = ABI_VERSION;
+	hello.version = WIRE_VERSION;
 	hello.self = &self;
+	member_agree_say(&node[0].control, &hello);
+	if (other) {
+		hello.agreed_hash++;
+		hello.agreed = agreed;
+		hello.n_agreed = sizeof(agreed) / sizeof(agreed[0]);
+	}
 	message.body_case = PC__MESSAGE__BODY_HELLO;
 	message.hello = &hello;
 	return frame_of(&message, ret, room);
@@ -65,21 +84,16 @@ static void feed(int fd, const uint8_t *bytes, size_t count)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	uint8_t hello[256];
+	uint8_t hello[1024];
 	int fd[2];
 
-	if (!node[0].open) {
-		log_level_set(LOG_ERROR);
-		nodes_setup(1000, 5000);
-		if (node_open(0, NULL) < 0)
-			abort();
-	}
+	open_once();
 	if (size == 0 || socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fd) < 0)
 		return 0;
 	if (!rpc_link_open(&node[0].control, fd[0], NULL, "fuzz"))
 		abort();
 	if (data[0] & 1)
-		feed(fd[1], hello, hello_frame(hello, sizeof(hello)));
+		feed(fd[1], hello, hello_frame(false, hello, sizeof(hello)));
 	feed(fd[1], data + 1, size - 1);
 	for (unsigned i = 0; i < 3; i++)
 		nodes_turn();
@@ -209,8 +223,9 @@ static void corpus_members(void)
 	m.body_case = PC__MESSAGE__BODY_LEAVE;
 	m.leave = &leave;
 	corpus_add(true, &m);
-	corpus_bytes[corpora] = 1 + hello_frame(corpus[corpora] + 1, sizeof(corpus[0]) - 1);
-	corpora++;
+	for (unsigned other = 0; other < 2; other++, corpora++)
+		corpus_bytes[corpora] =
+			1 + hello_frame(other, corpus[corpora] + 1, sizeof(corpus[0]) - 1);
 }
 
 /* SEED=... repeats a run. */
@@ -222,6 +237,7 @@ int main(void)
 
 	printf("SEED=%u\n", seed);
 	srandom(seed);
+	open_once();
 	corpus_directory();
 	corpus_connect();
 	corpus_members();
@@ -235,8 +251,9 @@ int main(void)
 			LLVMFuzzerTestOneInput(changed, corpus_bytes[c]);
 		}
 	}
-	printf("%u messages, %llu refused\n", corpora,
-		(unsigned long long)node[0].control.counter[COUNTER_messages_bad]);
+	printf("%u messages, %llu refused, %llu engines refused\n", corpora,
+		(unsigned long long)node[0].control.counter[COUNTER_messages_bad],
+		(unsigned long long)node[0].control.counter[COUNTER_members_refused]);
 	nodes_teardown();
 	return 0;
 }

@@ -220,6 +220,21 @@ static void a_member_must_survive_one_late_heartbeat(void **state)
 	assert_int_equal(settings_check(&s, err, sizeof(err)), 0);
 }
 
+static void names_that_other_engines_refuse_are_refused_here(void **state)
+{
+	(void)state;
+	assert_int_equal(set("cluster.id=two words"), 0);
+	assert_int_equal(settings_check(&s, err, sizeof(err)), -EINVAL);
+	assert_says("cluster.id = \"two words\"");
+	assert_int_equal(set("engine.name=\xc3\xa4"), 0);
+	assert_int_equal(settings_check(&s, err, sizeof(err)), -EINVAL);
+	assert_says("engine.name = ");
+	assert_says("printable ASCII");
+	assert_int_equal(set("cluster.id=blue-1"), 0);
+	assert_int_equal(set("engine.name=host:31998"), 0);
+	assert_int_equal(settings_check(&s, err, sizeof(err)), 0);
+}
+
 static void a_small_error_buffer_is_not_overrun(void **state)
 {
 	char small[8] = "aaaaaaa";
@@ -244,6 +259,7 @@ int main(void)
 		cmocka_unit_test_setup(unknown_names_come_with_the_nearest_known_one, start),
 		cmocka_unit_test_setup(overrides_must_look_like_one, start),
 		cmocka_unit_test_setup(a_member_must_survive_one_late_heartbeat, start),
+		cmocka_unit_test_setup(names_that_other_engines_refuse_are_refused_here, start),
 		cmocka_unit_test_setup(a_small_error_buffer_is_not_overrun, start),
 	};
 

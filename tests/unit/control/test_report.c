@@ -109,11 +109,13 @@ static void check(const char *text, const char *condition)
 
 static int setup(void **state)
 {
+	static const struct settings settings = {.cluster_id = "blue"};
 	const struct pool_options options = {.bytes = 4u << 20, .numa_node = -1};
 
 	(void)state;
 	memset(&loop, 0, sizeof(loop));
 	memset(&map, 0, sizeof(map));
+	loop.control.settings = &settings;
 	loop.control.rails = loop.control.plan.rails = 1;
 	loop.control.plan.poll_cores = 2; /* the second has not started yet */
 	loop.control.poll_core[0] = (struct poll_core *)&loop;
@@ -157,6 +159,7 @@ static void a_report_says_what_tools_ask_for(void **state)
 	check(text, "r[\"connections\"]==dict(asked=7,live=8,served=9,qps=10)");
 	check(text, "r[\"rails\"][0][\"registered_bytes\"]==0");
 	check(text, "r[\"incarnation\"]==\"fedcba9876543210\" and r[\"name\"]==\"host:1\"");
+	check(text, "r[\"cluster\"]==\"blue\" and r[\"wire\"]>=5");
 	check(text, "r[\"members\"][0][\"self\"] and r[\"members\"][0][\"port\"]==77 and "
 		    "r[\"members\"][0][\"incarnation\"]==16*\"f\"");
 	check(text, "r[\"rails\"][0][\"in_flight\"]==9 and "

@@ -4,6 +4,8 @@
  */
 #include "tests/unit/control/test_rpc_nodes.h"
 
+#include "engine/abi/wire.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -22,6 +24,7 @@ struct node node[NODES];
 unsigned qps_alive, qps_errors;
 int qp_create_status, qp_connect_status;
 uint64_t port_bits_per_second;
+uint64_t nodes_entries;
 
 static uint16_t port_of[NODES];
 static uint64_t incarnations;
@@ -189,6 +192,7 @@ void nodes_setup(int heartbeat_ms, int dead_after_ms)
 	if (!incarnations)
 		incarnations = (uint64_t)getpid() << 20;
 	memset(node, 0, sizeof(node));
+	nodes_entries = 4096;
 	for (unsigned i = 0; i < NODES; i++) {
 		struct settings *s = &node[i].settings;
 
@@ -205,7 +209,7 @@ static void attach_memory(struct control *control)
 	control->status = aligned_alloc(64, sizeof(*control->status));
 	if (control->status)
 		memset(control->status, 0, sizeof(*control->status));
-	if (!control->status || shard_open(4096, -1, false, &control->shard) < 0 ||
+	if (!control->status || shard_open(nodes_entries, -1, false, &control->shard) < 0 ||
 		index_open(1024, &control->index) < 0)
 		abort();
 }
@@ -455,8 +459,9 @@ void raw_hello(int fd, const char *name, uint64_t incarnation, uint16_t port, Pc
 	self.port = port;
 	self.rails = 2;
 	self.bucket_bits = 10;
-	hello.version = ABI_VERSION;
+	hello.version = WIRE_VERSION;
 	hello.self = &self;
+	member_agree_say(&node[0].control, &hello);
 	if (extra) {
 		hello.n_members = 1;
 		hello.members = &extra;

@@ -52,6 +52,9 @@ extern unsigned qps_alive, qps_errors;
 extern int qp_create_status, qp_connect_status;
 extern uint64_t port_bits_per_second;
 
+/* Directory entries that the shard of a node opened from now on has room for. */
+extern uint64_t nodes_entries;
+
 /* Settings, ports and names for all; nothing is open. `heartbeat_ms` small; no seeds. */
 void nodes_setup(int heartbeat_ms, int dead_after_ms);
 /* Closes what is open. */
@@ -100,7 +103,7 @@ void node_done(void *context, uint64_t cookie, enum op_status status);
 int raw_open(unsigned i);
 void raw_bytes(int fd, const void *bytes, size_t count);
 void raw_message(int fd, const Pc__Message *message);
-/* A Hello that node i accepts, under this name and incarnation, with `extra` as gossip. */
+/* A Hello that node 0 accepts, under this name and incarnation, with `extra` as gossip. */
 void raw_hello(int fd, const char *name, uint64_t incarnation, uint16_t port, Pc__Member *extra);
 /* Turns until the node has closed the connection, reading what it says. */
 bool raw_closed(int fd, unsigned ms);

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Owners that do not keep up: the bound of what is queued for one of them without a client waiting,
+ * and the walk per owner that publishes what was left out. Control plane's thread only.
+ *
+ * The walk publishes every key that the owner owns by the present map, from where it fell behind;
+ * entries that it has are written once more. It proceeds while there is room, so an owner that
+ * acknowledges nothing costs no time and no memory beyond the bound.
+ */
+#include "config/log.h"
+#include "engine/control/directory_state.h"
+#include "engine/control/member.h"
+#include "numa/clock.h"
+
+struct owner *owner_of(struct directory *dir, uint16_t peer, uint32_t ref)
+{
+	struct owner *owner = &dir->owner[peer];
+
+	return ref && ref != dir->control->ref && owner->ref == ref ? owner : NULL;
+}
+
+bool owner_full(const struct directory *dir, const struct owner *owner, enum verb verb)
+{
+	if (verb == VERB_PUBLISH)
+		return owner->background >= OWNER_PUBLISHES_MAX;
+	return owner->background >= OWNER_REMOVES_MAX || dir->background > BACKGROUND_MAX;
+}
+
+void owner_behind(struct owner *owner, uint64_t cursor)
+{
+	if (!owner->behind) {
+		owner->behind = true;
+		owner->cursor = cursor;
+	} else if (cursor < owner->cursor) {
+		owner->again = true;
+	}
+}
+
+/* ---- items that no client waits for ---------------------------------------------------------- */
+
+static void left_out(struct directory *dir, struct owner *owner, enum verb verb)
+{
+	struct control *control = dir->control;
+	const struct member_record *record = member_by_peer(control, owner->peer);
+
+	if (verb == VERB_PUBLISH) {
+		control->counter[COUNTER_publishes_deferred]++;
+		owner_behind(owner, 0);
+	} else {
+		control->counter[COUNTER_removes_dropped]++;
+	}
+	if (owner->warned || !record)
+		return;
+	owner->warned = true;
+	log_warn("member %s (%s:%u) is behind with %u directory messages: publishes to it wait, "
+		 "removes are dropped. If this lasts, restart its engine",
+		record->map.name, record->address, record->port, owner->background);
+}
+
+void item_background(struct directory *dir, struct item *item)
+{
+	struct owner *owner = owner_of(dir, item->peer, item->ref);
+	enum verb verb = (enum verb)item->claim->verb;
+
+	if (!owner) /* among the orphans */
+		return;
+	if (!item->sent && owner_full(dir, owner, verb)) {
+		TAILQ_REMOVE(&owner->queue[verb], item, next);
+		left_out(dir, owner, verb);
+		item_resolve(dir, item, OUTCOME_LOST);
+		return;
+	}
+	item->background = true;
+	owner->background++;
+}
+
+void item_background_end(struct directory *dir, struct item *item)
+{
+	struct owner *owner = &dir->owner[item->peer];
+
+	if (!item->background)
+		return;
+	item->background = false;
+	if (--owner->background == 0 && !owner->behind)
+		owner->warned = false;
+}
+
+/* ---- walks ----------------------------------------------------------------------------------- */
+
+static bool owner_ready(const struct owner *owner)
+{
+	return owner->behind && owner->background + MOVE_PART <= OWNER_PUBLISHES_MAX;
+}
+
+static void publish_to(
+	struct directory *dir, const struct owner *owner, const struct index_entry *entry)
+{
+	const struct map_view *view = member_map(dir->control);
+	uint32_t at[REPLICAS_MAX];
+	struct claim *claim;
+
+	for (unsigned i = map_owners(view, &entry->key, at); i > 0; i--) {
+		if (view->member[at[i - 1]].ref != owner->ref)
+			continue;
+		claim = claim_new(
+			dir, VERB_PUBLISH, &entry->key, entry->place, entry->generation, 1);
+		if (!claim)
+			return;
+		claim_add(dir, claim, owner->peer, owner->ref);
+		claim_start(dir, claim);
+	}
+}
+
+static void walk_one(struct directory *dir, struct owner *owner)
+{
+	struct index_entry entries[MOVE_PART];
+
+	for (unsigned looked = 0; looked < MOVE_KEYS && owner_ready(owner); looked += MOVE_PART) {
+		unsigned count =
+			index_walk(dir->control->index, &owner->cursor, MOVE_PART, entries);
+
+		for (unsigned i = 0; i < count; i++)
+			publish_to(dir, owner, &entries[i]);
+		if (owner->cursor == 0) {
+			owner->behind = owner->again;
+			owner->again = false;
+		}
+	}
+}
+
+void behind_slice(struct directory *dir)
+{
+	for (unsigned n = 0; n < NODES_MAX; n++) {
+		struct owner *owner = &dir->owner[dir->turn++ % NODES_MAX];
+
+		if (owner_ready(owner)) {
+			walk_one(dir, owner);
+			return;
+		}
+	}
+}
+
+bool behind_ready(const struct directory *dir)
+{
+	for (unsigned n = 0; n < NODES_MAX; n++)
+		if (owner_ready(&dir->owner[n]))
+			return true;
+	return false;
+}
+
+bool owner_lags(const struct directory *dir, const struct owner *owner)
+{
+	const struct batch *oldest = STAILQ_FIRST(&owner->batches);
+	uint64_t dead_ns = (uint64_t)dir->control->settings->cluster_dead_after_ms * 1000000ull;
+
+	return owner->behind || (oldest && clock_now_ns() - oldest->sent_ns >= dead_ns);
+}
+
+bool behind_any(const struct directory *dir)
+{
+	for (unsigned n = 0; n < NODES_MAX; n++)
+		if (owner_lags(dir, &dir->owner[n]))
+			return true;
+	return false;
+}

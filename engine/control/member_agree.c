@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which engines are refused although their Hello is well-formed: another wire version, another
+ * cluster, other values of what must be equal, an address that only its own host can reach. Both
+ * sides come to the same conclusion and log both values, once for each engine and reason. Control
+ * plane's thread only.
+ */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "config/log.h"
+#include "engine/abi/wire.h"
+#include "engine/control/member.h"
+
+static uint64_t text_hash(uint64_t hash, const char *text)
+{
+	for (; *text; text++)
+		hash = (hash ^ (unsigned char)*text) * 0x100000001b3ull;
+	return map_mix(hash + 1);
+}
+
+void member_agree_open(struct control *control)
+{
+	const struct settings *s = control->settings;
+	struct agreed *agreed = &control->member->agreed;
+	unsigned n = 0;
+
+#define AGREED(name, format, value)                                                                \
+	snprintf(agreed->text[n++], AGREED_BYTES_MAX, "%s = " format, name, value);
+#include "engine/control/agreed.def"
+#undef AGREED
+	agreed->hash = WIRE_VERSION;
+	for (unsigned i = 0; i < n; i++) {
+		agreed->at[i] = agreed->text[i];
+		agreed->hash = text_hash(agreed->hash, agreed->text[i]);
+	}
+}
+
+void member_agree_say(struct control *control, Pc__Hello *hello)
+{
+	struct agreed *agreed = &control->member->agreed;
+
+	hello->agreed_hash = agreed->hash;
+	hello->n_agreed = AGREED_COUNT;
+	hello->agreed = agreed->at;
+}
+
+/* ---- refusing -------------------------------------------------------------------------------- */
+
+/* Was this reason not logged for this engine yet? */
+static bool refusal_new(struct member *member, uint64_t who, uint64_t why)
+{
+	struct refusal *at = NULL;
+
+	for (unsigned i = 0; i < REFUSALS; i++)
+		if (member->refusal[i].who == who)
+			at = &member->refusal[i];
+	if (at && at->why == why)
+		return false;
+	if (!at)
+		at = &member->refusal[member->refusals++ % REFUSALS];
+	*at = (struct refusal){who, why};
+	return true;
+}
+
+void member_refuse(struct control *control, struct rpc_link *link, uint64_t who, bool tell,
+	const char *format, ...)
+{
+	char text[LOG_LINE_BYTES - NAME_BYTES_MAX];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	control->counter[COUNTER_members_refused]++;
+	if (refusal_new(control->member, who ? who : 1, text_hash(0, text)))
+		log_error("the engine at %s is refused: %s", link->from, text);
+	if (tell && !link->dial) { /* if we dialled, it knows */
+		member_greet(control, link);
+		rpc_push(link);
+	}
+	rpc_link_close(link);
+}
+
+bool member_agree_version(struct control *control, struct rpc_link *link, const Pc__Hello *hello)
+{
+	bool probed = hello->version == WIRE_VERSION_MUTE && hello->agreed_hash;
+
+	if (hello->version == WIRE_VERSION && !link->probe)
+		return true;
+	if (hello->version == WIRE_VERSION || probed) {
+		/* Of our version or later: what separates us is logged elsewhere. */
+		rpc_link_close(link);
+		return false;
+	}
+	member_refuse(control, link,
+		hello->self ? hello->self->incarnation : text_hash(0, link->from), true,
+		"it speaks wire version %u, this engine version %u. Upgrade the older one",
+		hello->version, WIRE_VERSION);
+	return false;
+}
+
+/* ---- values that must be equal --------------------------------------------------------------- */
+
+static bool text_prints(const char *text)
+{
+	size_t bytes = strnlen(text, AGREED_BYTES_MAX);
+
+	for (size_t i = 0; i < bytes; i++)
+		if (text[i] < ' ' || text[i] > '~')
+			return false;
+	return bytes > 0 && bytes < AGREED_BYTES_MAX;
+}
+
+/* "name" of "name = value", with what follows it up to the value. */
+static size_t name_bytes(const char *text)
+{
+	const char *value = strstr(text, " = ");
+
+	return value ? (size_t)(value - text) + 3 : strlen(text);
+}
+
+/* What it says about the same name; NULL: nothing. */
+static const char *their_value(const Pc__Hello *hello, const char *ours)
+{
+	size_t name = name_bytes(ours);
+
+	for (size_t i = 0; i < hello->n_agreed && i < AGREED_ENTRIES_MAX; i++)
+		if (text_prints(hello->agreed[i]) && strncmp(hello->agreed[i], ours, name) == 0)
+			return hello->agreed[i] + name;
+	return NULL;
+}
+
+/* "cluster.replicas = 1 there, 2 here; ..." */
+static void differences(
+	const struct agreed *agreed, const Pc__Hello *hello, char *ret, size_t ret_bytes)
+{
+	size_t used = 0;
+
+	*ret = '\0';
+	for (unsigned i = 0; i < AGREED_COUNT && used < ret_bytes; i++) {
+		const char *ours = agreed->text[i], *theirs = their_value(hello, ours);
+		int n;
+
+		if (theirs && strcmp(theirs, ours + name_bytes(ours)) == 0)
+			continue;
+		n = snprintf(ret + used, ret_bytes - used, "%s%.*s%s there, %s here",
+			used ? "; " : "", (int)name_bytes(ours), ours, theirs ? theirs : "unknown",
+			ours + name_bytes(ours));
+		used += n > 0 ? (size_t)n : 0;
+	}
+	if (*ret == '\0')
+		snprintf(ret, ret_bytes, "a value that only one of the two engines knows");
+}
+
+/* ---- addresses ------------------------------------------------------------------------------- */
+
+/* A name is known to be one if it is ours and we listen on a loopback address. */
+bool member_address_local(const struct control *control, const char *address)
+{
+	return rpc_text_loopback(address) ||
+	       (control->rpc->loopback &&
+		       strcmp(address, control->settings->cluster_address) == 0);
+}
+
+/*
+ * A loopback address reaches the engine on its own host only. One advertised to another host would
+ * make that one dial itself, or an engine of its own: members would join and die without end.
+ */
+static bool address_agrees(struct control *control, struct rpc_link *link, const Pc__Member *m)
+{
+	bool theirs = member_address_local(control, m->address), ours = control->rpc->loopback;
+
+	if (theirs == ours && !(ours && link->far))
+		return true;
+	member_refuse(control, link, m->incarnation, true,
+		"cluster.address is %s there and %s here, and a loopback address reaches no other "
+		"host. Set cluster.address %s to an address that other hosts reach",
+		m->address, control->settings->cluster_address,
+		theirs && ours ? "on both"
+		: theirs       ? "there"
+			       : "here");
+	return false;
+}
+
+bool member_agree(struct control *control, struct rpc_link *link, const Pc__Hello *hello)
+{
+	const struct agreed *agreed = &control->member->agreed;
+	const Pc__Member *m = hello->self;
+	char text[512];
+
+	if (hello->agreed_hash != agreed->hash) {
+		differences(agreed, hello, text, sizeof(text));
+		member_refuse(control, link, m->incarnation, true,
+			"%s (%s:%u) has %s. Make it equal on every engine of the cluster, or take "
+			"the engine of another cluster out of cluster.seeds",
+			m->name, m->address, m->port, text);
+		return false;
+	}
+	return address_agrees(control, link, m);
+}

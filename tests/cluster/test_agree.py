@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Engines that do not belong together: refused by both, both values in both logs, once; no engine
+joins and dies without end. Network namespaces where another host is the subject; those need
+root."""
+
+import os
+import re
+import socket
+import struct
+import time
+import unittest
+
+import harness
+
+BEATS = ["cluster.heartbeat_ms=100", "cluster.dead_after_ms=1000"]
+
+
+class Agree(harness.ClusterTest):
+    def start_apart(self, nodes, settings_of, seeds=None, netns=False):
+        """Engines with settings of their own each; nothing waits for them to be one cluster."""
+        engines = harness.cluster.Cluster(harness.BUILD, nodes, pool_bytes="16MiB", settings=BEATS,
+                                          netns=netns, link="tcp" if netns else "shm")
+        whole = engines.command
+        engines.command = lambda i: whole(i) + [
+            x for setting in settings_of(i) for x in ("--set", setting)]
+        engines.wait_members = lambda *_: None
+        self.addCleanup(engines.stop)
+        engines.start()
+        del engines.wait_members
+        return engines
+
+    def wait_for_line(self, engines, i, *parts):
+        harness.wait_for(lambda: self.lines(engines, i, *parts), 30,
+                         f"engine {i} logs {parts}; it logged:\n{engines.log(i)}")
+
+    @staticmethod
+    def lines(engines, i, *parts):
+        return [line for line in engines.log(i).splitlines() if all(p in line for p in parts)]
+
+    def assert_quiet(self, engines, nodes):
+        """Many dials later nothing more was logged, and no engine has joined another."""
+        refused = [engines.status(i)["counters"]["members_refused"] for i in nodes]
+        before = [engines.log(i) for i in nodes]
+        harness.wait_for(lambda: all(
+            engines.status(i)["counters"]["members_refused"] >= refused[n] + 5
+            for n, i in enumerate(nodes)), 60, "they go on dialling")
+        self.assertEqual([engines.log(i) for i in nodes], before)
+        for i in nodes:
+            self.assertEqual(engines.status(i)["counters"]["members_joined"], 0)
+            self.assertEqual(len(engines.status(i)["members"]), 1)
+
+
+class Settings(Agree):
+    def test_another_number_of_replicas_is_refused_by_both(self):
+        engines = self.start_apart(2, lambda i: [f"cluster.replicas={i + 1}"])
+        self.wait_for_line(engines, 0, "cluster.replicas = 2 there, 1 here")
+        self.wait_for_line(engines, 1, "cluster.replicas = 1 there, 2 here")
+        self.assert_quiet(engines, (0, 1))
+        self.stop_cleanly(engines)
+
+    def test_another_cluster_is_refused_by_both(self):
+        engines = self.start_apart(2, lambda i: [f"cluster.id={'blue' if i else 'green'}"])
+        self.wait_for_line(engines, 0, "cluster.id = blue there, green here", "cluster.seeds")
+        self.wait_for_line(engines, 1, "cluster.id = green there, blue here", "cluster.seeds")
+        self.assert_quiet(engines, (0, 1))
+        self.stop_cleanly(engines)
+
+
+@unittest.skipIf(os.geteuid(), "needs root for network namespaces")
+class Loopback(Agree):
+    def test_hosts_left_at_127_0_0_1_are_refused_with_the_fix(self):
+        engines = self.start_apart(
+            3, lambda i: [f"cluster.address={'127.0.0.1' if i else '10.77.0.1'}"], netns=True)
+        for i in (1, 2):
+            address = engines.netns.addresses[i]
+            self.wait_for_line(engines, 0, f"the engine at {address}", "is 127.0.0.1 there",
+                               "Set cluster.address there")
+            self.wait_for_line(engines, i, "is 10.77.0.1 there and 127.0.0.1 here",
+                               "Set cluster.address here")
+        self.assert_quiet(engines, (0, 1, 2))
+        self.stop_cleanly(engines)
+
+
+class Versions(Agree):
+    """An engine of wire version 4, by hand: its Hello has none of the later fields."""
+
+    @staticmethod
+    def hello(version):
+        name, address = b"old", b"127.0.0.1"
+        member = (bytes([0x0a, len(name)]) + name + bytes([0x10, 0x95, 0x9a, 0xef, 0x3a]) +
+                  bytes([0x1a, len(address)]) + address + bytes([0x20, 9, 0x28, 1, 0x30, 10]))
+        hello = bytes([0x08, version, 0x12, len(member)]) + member
+        message = bytes([0x0a, len(hello)]) + hello
+        return struct.pack(">I", len(message)) + message
+
+    @staticmethod
+    def version_of(frame):
+        """Of a Hello: Message field 1, and field 1 of that."""
+        match = re.match(rb"\x0a[\x80-\xff]*[\x00-\x7f]\x08(.)", frame[4:], re.S)
+        return match[1][0] if match else None
+
+    def test_version_4_is_refused_with_both_versions_and_is_told_ours(self):
+        engines = self.start(1, pool_bytes="16MiB", settings=BEATS)
+        for _ in range(3):
+            with socket.create_connection((engines.address[0], engines.port[0])) as s:
+                s.settimeout(20 * harness.SLOW)
+                s.sendall(self.hello(4))
+                heard = b""
+                while part := s.recv(65536):
+                    heard += part
+            self.assertEqual(self.version_of(heard), 5, heard)
+        self.assertEqual(len(self.lines(engines, 0, "wire version 4, this engine version 5")), 1)
+        self.assertEqual(len(engines.status(0)["members"]), 1)
+        self.stop_cleanly(engines)
+
+    def test_a_seed_of_version_4_is_refused_with_both_versions(self):
+        """It closes when it hears of version 5, and answers when it is asked in version 4."""
+        with socket.socket() as old:
+            old.bind(("127.0.0.1", 0))
+            old.listen()
+            old.settimeout(20 * harness.SLOW)
+            seed = f"127.0.0.1:{old.getsockname()[1]}"
+            engines = self.start(1, pool_bytes="16MiB", settings=[*BEATS, f"cluster.seeds={seed}"])
+            end = time.monotonic() + 30 * harness.SLOW
+            while not self.lines(engines, 0, seed, "wire version 4, this engine version 5"):
+                self.assertLess(time.monotonic(), end, engines.log(0))
+                connection, _ = old.accept()
+                if self.version_of(connection.recv(65536)) == 4:
+                    connection.sendall(self.hello(4))
+                connection.close()
+            self.stop_cleanly(engines)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts that cannot reach each other, and owners that do not know a key: readers miss nothing that
+another owner knows. Network namespaces; needs root."""
+
+import os
+import subprocess
+import unittest
+
+import harness
+
+SETTINGS = ["cluster.heartbeat_ms=100", "cluster.dead_after_ms=1000"]
+KEYS = 250
+
+
+def ctl(socket, *arguments):
+    return subprocess.run([harness.program("tools/peercachectl"), "--socket", socket, *arguments],
+                          capture_output=True, text=True, timeout=120 * harness.SLOW)
+
+
+class Pages(harness.ClusterTest):
+    def store(self, socket, stem, count=KEYS):
+        for i in range(count):
+            done = ctl(socket, "put", f"{stem}-{i}", "--string", f"value of {stem}-{i}")
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def found(self, socket, stem, count=KEYS):
+        """How many of them exist for a client that has never asked before."""
+        out = ctl(socket, "exists", *[f"{stem}-{i}" for i in range(count)]).stdout
+        return out.count(": yes")
+
+    def assert_bytes(self, socket, stem, count=20):
+        for i in range(count):
+            done = ctl(socket, "get", f"{stem}-{i}")
+            self.assertEqual((done.returncode, done.stdout), (0, f"value of {stem}-{i}"),
+                             done.stderr)
+
+
+@unittest.skipIf(os.geteuid(), "needs root for network namespaces")
+class OneLinkIsCut(Pages):
+    def test_readers_that_reach_every_host_find_all_pages_of_both_ends(self):
+        engines = self.start(4, pool_bytes="128MiB", settings=SETTINGS, netns=True, link="tcp")
+        self.store(engines.sockets[0], "before")
+        engines.netns.cut(0, 1)
+        engines.wait_members(3, among=[0, 1])
+        engines.wait_members(4, among=[2, 3])
+        for end in (0, 1):
+            self.store(engines.sockets[end], f"end{end}")
+        for reader in (2, 3):
+            for stem in ("before", "end0", "end1"):
+                self.assertEqual(self.found(engines.sockets[reader], stem), KEYS, (reader, stem))
+                self.assert_bytes(engines.sockets[reader], stem)
+        engines.netns.mend(0, 1)
+        engines.wait_members(4)
+        for reader in range(4):
+            for end in (0, 1):
+                harness.wait_for(lambda: self.found(engines.sockets[reader], f"end{end}") == KEYS,
+                                 60, f"host {reader} finds what host {end} stored")
+        self.stop_cleanly(engines)
+
+
+class OneShardIsSmall(Pages):
+    def test_keys_that_it_has_no_room_for_are_found_at_the_other_owner(self):
+        engines = harness.cluster.Cluster(harness.BUILD, 3, pool_bytes="64MiB", settings=SETTINGS)
+        whole = engines.command
+        # The shard of a pool an eighth as large as the others'.
+        engines.command = lambda i: whole(i) + (
+            ["--set", "engine.directory_entries=128"] if i == 0 else [])
+        self.addCleanup(engines.stop)
+        engines.start()
+        self.store(engines.sockets[1], "many", 2 * KEYS)
+        self.assertGreater(engines.status(0)["counters"]["entries_dropped"], KEYS // 2)
+        for reader in range(3):
+            self.assertEqual(self.found(engines.sockets[reader], "many", 2 * KEYS), 2 * KEYS,
+                             reader)
+            self.assert_bytes(engines.sockets[reader], "many")
+        self.stop_cleanly(engines)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which owners of a key are asked, and what their answers together mean. */
+#include "tests/unit/client/rig.h"
+
+static void hook(fake_op_hook *on_op)
+{
+	LET(on_op, on_op);
+}
+
+static uint32_t a_is_down(struct fake *f, uint32_t rail, const struct op *op)
+{
+	(void)f;
+	(void)rail;
+	return op->peer == FAKE_A ? OP_PEER_DOWN : FAKE_DO;
+}
+
+/* A rail that waits for a connection answers at the op's own deadline. */
+static unsigned a_was_asked; /* under fake_lock() */
+
+static uint32_t a_is_silent(struct fake *f, uint32_t rail, const struct op *op)
+{
+	uint64_t now_ns = clock_now_ns();
+
+	(void)f;
+	(void)rail;
+	if (op->peer != FAKE_A)
+		return FAKE_DO;
+	a_was_asked++;
+	if (now_ns < op->deadline_ns)
+		usleep((useconds_t)((op->deadline_ns - now_ns) / 1000));
+	return OP_TIMEOUT;
+}
+
+static uint32_t hold_looks(struct fake *f, uint32_t rail, const struct op *op)
+{
+	(void)f;
+	(void)rail;
+	return op->kind == OP_READ ? FAKE_HOLD : FAKE_DO;
+}
+
+/* The next name whose owners are `first` and then `second`. */
+static void name_of(const char *stem, uint32_t first, uint32_t second, unsigned *at, char *ret_name)
+{
+	uint32_t owner[REPLICAS_MAX] = {0};
+
+	do {
+		struct page_key key;
+
+		fake_name_owned(&fake, stem, first, at, ret_name);
+		key = fake_key(ret_name);
+		assert_true(map_owners(&fake.map, &key, owner) >= 2);
+	} while (owner[1] != second);
+}
+
+/* A page of A, known to one owner alone. */
+static void insert_at(const char *name, uint32_t owner)
+{
+	struct page_key key = fake_key(name);
+
+	fake_insert(&fake, &key, owner,
+		&(struct dir_entry){.ref = FAKE_REF(FAKE_A), .place = 1, .generation = 7});
+}
+
+static void a_key_is_absent_when_every_owner_said_so(void **state)
+{
+	unsigned n = 0;
+	char name[FAKE_NAME_BYTES];
+
+	(void)state;
+	name_of("absent", FAKE_A, FAKE_B, &n, name);
+	assert_int_equal(exists_one(name, PATIENCE_MS), PC_MISS);
+	assert_int_equal(SEEN(reads), 2);
+	name_of("absent", FAKE_SELF, FAKE_B, &n, name);
+	assert_int_equal(exists_one(name, PATIENCE_MS), PC_MISS);
+	assert_int_equal(SEEN(reads), 3);
+}
+
+static void a_key_that_one_owner_alone_knows_is_found(void **state)
+{
+	static const uint32_t owners[][2] = {{FAKE_A, FAKE_B}, {FAKE_B, FAKE_A},
+		{FAKE_SELF, FAKE_B}, {FAKE_B, FAKE_SELF}};
+	unsigned n = 0;
+	char name[FAKE_NAME_BYTES];
+
+	(void)state;
+	for (unsigned k = 0; k < sizeof(owners) / sizeof(owners[0]); k++)
+		for (unsigned which = 0; which < 2; which++) {
+			name_of("one", owners[k][0], owners[k][1], &n, name);
+			insert_at(name, owners[k][which]);
+			assert_int_equal(exists_one(name, PATIENCE_MS), PC_HIT);
+		}
+}
+
+/* What a small shard loses: its pairs of buckets are full of other keys. */
+static void a_key_that_did_not_fit_into_one_shard_is_found_in_another(void **state)
+{
+	unsigned n = 0;
+	char name[FAKE_NAME_BYTES];
+
+	(void)state;
+	for (unsigned k = 0; k < 8; k++) {
+		struct page_key key;
+		uint32_t first;
+
+		name_of("full", FAKE_A, FAKE_B, &n, name);
+		key = fake_key(name);
+		first = dir_bucket_first(&key, FAKE_BITS);
+		for (unsigned e = 0; e < BUCKET_ENTRIES; e++) {
+			struct dir_entry other = {
+				.tag = dir_tag(&key) + 1 + e, .ref = FAKE_REF(FAKE_B), .place = e};
+
+			fake.node[FAKE_A].shard[first].entry[e] = other;
+			fake.node[FAKE_A]
+				.shard[dir_bucket_other(first, dir_tag(&key), FAKE_BITS)]
+				.entry[e] = other;
+		}
+		insert_at(name, FAKE_B);
+		assert_int_equal(exists_one(name, PATIENCE_MS), PC_HIT);
+	}
+}
+
+static void an_owner_that_cannot_be_asked_makes_a_key_unreachable_not_absent(void **state)
+{
+	unsigned char at[64] = {0};
+	unsigned n = 0;
+	char name[FAKE_NAME_BYTES];
+
+	(void)state;
+	hook(a_is_down);
+	for (unsigned k = 0; k < 4; k++) {
+		name_of("cut", k & 1 ? FAKE_A : FAKE_B, k & 1 ? FAKE_B : FAKE_A, &n, name);
+		assert_int_equal(exists_one(name, PATIENCE_MS), PC_UNREACHABLE);
+		assert_int_equal(get_one(name, at, sizeof(at), PATIENCE_MS), PC_UNREACHABLE);
+		/* Nobody is known to have it: it is stored. */
+		assert_int_equal(set_one(name, at, sizeof(at), PATIENCE_MS), PC_HIT);
+		assert_int_equal(SEEN(publishes), k + 1);
+	}
+	assert_int_equal(counts().misses, 0);
+}
+
+static void an_owner_that_failed_lately_is_not_waited_for_once_another_has_answered(void **state)
+{
+	unsigned n = 0;
+	char name[FAKE_NAME_BYTES];
+
+	(void)state;
+	a_was_asked = 0;
+	hook(a_is_silent);
+	name_of("mute", FAKE_A, FAKE_B, &n, name);
+	assert_int_equal(exists_one(name, 300), PC_UNREACHABLE);
+	for (unsigned k = 0; k < 4; k++) {
+		uint64_t rests_until_ns;
+
+		name_of("mute", FAKE_A, FAKE_B, &n, name);
+		ch->peer_rest_until_ns[FAKE_A] = rests_until_ns = clock_now_ns() + 60000000000ull;
+		assert_int_equal(exists_one(name, PATIENCE_MS), PC_UNREACHABLE);
+		assert_true(ch->peer_rest_until_ns[FAKE_A] == rests_until_ns);
+	}
+	fake_lock(&fake);
+	assert_int_equal(a_was_asked, 1);
+	fake_unlock(&fake);
+}
+
+static void a_moved_key_is_found_at_a_former_owner_that_was_not_the_first(void **state)
+{
+	unsigned found = 0;
+
+	(void)state;
+	/* Two nodes own every key; then the third joins and takes keys it has no entries of. */
+	for (unsigned k = 0; k < 4000 && found < 8; k++) {
+		uint32_t was[REPLICAS_MAX], is[REPLICAS_MAX];
+		char name[FAKE_NAME_BYTES];
+		struct page_key key;
+
+		snprintf(name, sizeof(name), "moved-%u", k);
+		key = fake_key(name);
+		fake_map(&fake, 2, 2, false);
+		map_owners(&fake.map, &key, was);
+		fake_map(&fake, FAKE_NODES, 2, true);
+		map_owners(&fake.map, &key, is);
+		if (was[1] == is[0] || was[1] == is[1])
+			continue;
+		insert_at(name, was[1]);
+		assert_int_equal(exists_one(name, PATIENCE_MS), PC_HIT);
+		found++;
+	}
+	assert_int_equal(found, 8);
+}
+
+static void a_map_that_changes_during_a_lookup_starts_the_owners_anew(void **state)
+{
+	enum pc_result result = PC_PENDING;
+	struct pc_batch *batch;
+	struct page_key key;
+	struct one o;
+	uint32_t owner[REPLICAS_MAX];
+
+	(void)state;
+	/* Of A alone by the first map, of B alone by the second: the same bit of `asked`. */
+	for (unsigned k = 0;; k++) {
+		char name[FAKE_NAME_BYTES];
+
+		snprintf(name, sizeof(name), "changed-%u", k);
+		key = fake_key(name);
+		fake_map(&fake, FAKE_NODES, 1, false);
+		map_owners(&fake.map, &key, owner);
+		if (owner[0] != FAKE_B)
+			continue;
+		insert_at(name, FAKE_B);
+		fake_map(&fake, 2, 1, false);
+		map_owners(&fake.map, &key, owner);
+		if (owner[0] != FAKE_A)
+			continue;
+		one_page(&o, name, NULL, 0);
+		break;
+	}
+	hook(hold_looks);
+	assert_int_equal(pc_submit_exists(ch, &o.page, 1, PATIENCE_MS, &result, &batch), 0);
+	while (!SEEN(held_count))
+		assert_false(pc_poll(batch));
+	fake_map(&fake, FAKE_NODES, 1, false);
+	hook(NULL);
+	exists_one("another", PATIENCE_MS); /* the channel takes the new map over */
+	fake_lock(&fake);
+	fake_answer_held(&fake);
+	fake_unlock(&fake);
+	pc_wait(batch);
+	assert_int_equal(result, PC_HIT);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		RIG_TEST(a_key_is_absent_when_every_owner_said_so),
+		RIG_TEST(a_key_that_one_owner_alone_knows_is_found),
+		RIG_TEST(a_key_that_did_not_fit_into_one_shard_is_found_in_another),
+		RIG_TEST(an_owner_that_cannot_be_asked_makes_a_key_unreachable_not_absent),
+		RIG_TEST(an_owner_that_failed_lately_is_not_waited_for_once_another_has_answered),
+		RIG_TEST(a_moved_key_is_found_at_a_former_owner_that_was_not_the_first),
+		RIG_TEST(a_map_that_changes_during_a_lookup_starts_the_owners_anew),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

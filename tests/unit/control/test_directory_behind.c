@@ -1,0 +1,383 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A member that sends heartbeats and serves nothing, played by hand: it delays no other, costs
+ * bounded memory, and is told what it missed once it answers.
+ */
+#include "tests/unit/control/test_rpc_nodes.h"
+
+#include <arpa/inet.h>
+#include <cmocka.h>
+#include <errno.h>
+#include <malloc.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "config/log.h"
+#include "engine/control/directory_state.h"
+
+#define KEYS 20000
+#define BOUND (BATCHES_MAX * MESSAGE_PAGES_MAX + OWNER_PUBLISHES_MAX)
+
+static struct {
+	int fd;
+	uint64_t incarnation;
+	bool answers;
+	struct index *told; /* keys that were published to it and acknowledged */
+	uint8_t *bytes;
+	size_t have;
+} mute;
+
+static int teardown(void **state)
+{
+	(void)state;
+	if (mute.fd > 0)
+		close(mute.fd);
+	index_close(mute.told);
+	free(mute.bytes);
+	memset(&mute, 0, sizeof(mute));
+	nodes_teardown();
+	log_test_capture(NULL, 0);
+	return 0;
+}
+
+/* ---- the mute member ------------------------------------------------------------------------- */
+
+static void mute_join(void)
+{
+	mute.bytes = malloc(2 * MESSAGE_BYTES_MAX);
+	assert_int_equal(index_open(KEYS, &mute.told), 0);
+	mute.incarnation = 0x1234567890;
+	mute.fd = raw_open(0);
+	raw_hello(mute.fd, "mute", mute.incarnation, 9, NULL);
+	assert_true(nodes_until(member_by_ref(&node[0].control, (uint32_t)mute.incarnation), 1000));
+}
+
+static void acknowledge(uint64_t serial)
+{
+	Pc__Ack ack = PC__ACK__INIT;
+	Pc__Message message = PC__MESSAGE__INIT;
+
+	ack.serial = serial;
+	message.body_case = PC__MESSAGE__BODY_ACK;
+	message.ack = &ack;
+	raw_message(mute.fd, &message);
+}
+
+static void note(const Pc__Publish *publish)
+{
+	for (size_t i = 0; i < publish->n_entries; i++) {
+		struct index_entry entry = {
+			.key = {.word = {publish->entries[i]->key0, publish->entries[i]->key1}}};
+		struct index_entry *there;
+
+		assert_true(index_put(mute.told, &entry, &there) != -ENOMEM);
+	}
+	acknowledge(publish->serial);
+}
+
+/* Requests it was sent before it began to answer are answered too: they are still there to read. */
+static void mute_serve(void)
+{
+	Pc__Message *message;
+	uint32_t length;
+	ssize_t got;
+
+	while ((got = recv(mute.fd, mute.bytes + mute.have, 2 * MESSAGE_BYTES_MAX - mute.have,
+			0)) > 0) {
+		size_t at = 0;
+
+		for (mute.have += (size_t)got; mute.have - at >= 4; at += 4 + length) {
+			memcpy(&length, mute.bytes + at, 4);
+			length = ntohl(length);
+			if (mute.have - at - 4 < length)
+				break;
+			message = pc__message__unpack(NULL, length, mute.bytes + at + 4);
+			assert_non_null(message);
+			if (message->body_case == PC__MESSAGE__BODY_PUBLISH)
+				note(message->publish);
+			else if (message->body_case == PC__MESSAGE__BODY_REMOVE)
+				acknowledge(message->remove->serial);
+			pc__message__free_unpacked(message, NULL);
+		}
+		mute.have -= at;
+		memmove(mute.bytes, mute.bytes + at, mute.have);
+	}
+}
+
+static void mute_beat(void)
+{
+	Pc__Heartbeat beat = PC__HEARTBEAT__INIT;
+	Pc__Message message = PC__MESSAGE__INIT;
+
+	message.body_case = PC__MESSAGE__BODY_HEARTBEAT;
+	message.heartbeat = &beat;
+	raw_message(mute.fd, &message);
+}
+
+/* Time goes on; it sends heartbeats, and answers if it does. */
+#define mute_until(condition, ms)                                                                  \
+	({                                                                                         \
+		bool met_ = false;                                                                 \
+		for (unsigned past_ = 0; !(met_ = (condition)) && past_ < (ms); past_ += 10) {     \
+			mute_beat();                                                               \
+			if (mute.answers)                                                          \
+				mute_serve();                                                      \
+			nodes_run(10);                                                             \
+		}                                                                                  \
+		met_;                                                                              \
+	})
+
+static struct owner *mute_owner(void)
+{
+	return &node[0].control.directory->owner[member_by_ref(
+		&node[0].control, (uint32_t)mute.incarnation)
+							 ->map.peer];
+}
+
+/* ---- keys ------------------------------------------------------------------------------------ */
+
+/* In node 0's index, and nothing is published. */
+static void have(uint64_t from, uint64_t count)
+{
+	for (uint64_t k = from; k < from + count; k++) {
+		struct index_entry entry = {.key = key_of(k),
+			.place = place_make((uint32_t)k & 1, (uint32_t)k & 0xffff),
+			.generation = 1,
+			.length = 4096};
+		struct index_entry *there;
+
+		assert_int_equal(index_put(node[0].control.index, &entry, &there), 0);
+	}
+}
+
+static bool owned_by(uint32_t ref, uint64_t number)
+{
+	const struct map_view *map = member_map(&node[0].control);
+	struct page_key key = key_of(number);
+	uint32_t at[REPLICAS_MAX];
+
+	for (unsigned i = map_owners(map, &key, at); i > 0; i--)
+		if (map->member[at[i - 1]].ref == ref)
+			return true;
+	return false;
+}
+
+/* Of the keys that node `i` owns by node 0's map, how many it does not know. */
+static unsigned missing_at(unsigned i)
+{
+	const struct shard *shard = &node[i].control.shard;
+	unsigned missing = 0;
+
+	for (uint64_t k = 0; k < KEYS; k++) {
+		struct page_key key = key_of(k);
+		struct dir_entry found;
+
+		missing += owned_by(node[i].control.ref, k) &&
+			   shard_find(shard, &key, &found, 1) == 0;
+	}
+	return missing;
+}
+
+static unsigned missing_at_mute(uint64_t keys)
+{
+	unsigned missing = 0;
+
+	for (uint64_t k = 0; k < keys; k++) {
+		struct page_key key = key_of(k);
+
+		missing += owned_by((uint32_t)mute.incarnation, k) &&
+			   !index_find(mute.told, &key);
+	}
+	return missing;
+}
+
+static void open_nodes(unsigned count, int dead_after_ms, int replicas)
+{
+	nodes_setup(20, dead_after_ms);
+	nodes_entries = 4 * KEYS;
+	for (unsigned i = 0; i < NODES; i++)
+		node[i].settings.cluster_replicas = replicas;
+	for (unsigned i = 0; i < count; i++)
+		assert_int_equal(node_open(i, i ? node_at(0) : NULL), 0);
+	assert_true(nodes_until(all_agree(), 3000));
+}
+
+static void publish(uint64_t from, unsigned count, unsigned deadline_ms)
+{
+	for (uint64_t k = from; k < from + count; k++) {
+		struct page_key key = key_of(k);
+
+		directory_publish(&node[0].control, &key, place_make(0, (uint32_t)k & 0xffff), 1,
+			clock_now_ns() + deadline_ms * 1000000ull, node_done, &node[0], k);
+	}
+}
+
+/* ---- tests ----------------------------------------------------------------------------------- */
+
+static void another_member_is_told_everything_all_the_same(void **state)
+{
+	(void)state;
+	open_nodes(1, 20000, 2);
+	have(0, KEYS);
+	mute_join();
+	assert_true(mute_until(node[0].control.directory->phase != MOVE_WALK, 5000));
+	assert_int_equal(node_open(1, node_at(0)), 0);
+	assert_true(mute_until(sees(0, 1) && missing_at(1) == 0, 5000));
+	/* By then it was not told everything itself. */
+	assert_true(mute_owner()->behind);
+}
+
+static void what_waits_for_it_is_bounded_when_no_client_does(void **state)
+{
+	const unsigned sets = MESSAGE_PAGES_MAX, rounds = 30;
+	uint64_t *counter;
+	size_t before = 0;
+
+	(void)state;
+	open_nodes(1, 20000, 2);
+	counter = node[0].control.counter;
+	mute_join();
+	for (unsigned round = 0; round < rounds; round++) {
+		if (round == 20)
+			before = mallinfo2().uordblks;
+		publish(round * sets, sets, 20);
+		assert_true(mute_until(node[0].dones == (round + 1) * sets, 1000));
+		assert_in_range(mute_owner()->background, 0, BOUND);
+		assert_in_range(node[0].control.directory->background, 0, BOUND);
+	}
+	assert_int_equal(node[0].hits, 0);
+	assert_int_equal(counter[COUNTER_publishes_deferred] + mute_owner()->background,
+		rounds * sets);
+	/* Ten rounds of 4,096 sets later. */
+	assert_in_range(mallinfo2().uordblks, 0, before + 1000000);
+	/* A set that it has no part in is none the worse for it: node 1 and node 0 own the key. */
+	assert_int_equal(node_open(1, node_at(0)), 0);
+	assert_true(mute_until(sees(0, 1), 3000));
+	for (uint64_t k = 0;; k++) {
+		if (owned_by((uint32_t)mute.incarnation, k))
+			continue;
+		node[0].dones = 0;
+		publish(k, 1, 1000);
+		assert_true(mute_until(node[0].dones == 1, 900));
+		assert_int_equal(node[0].status, OP_HIT);
+		break;
+	}
+}
+
+static void it_is_told_all_it_missed_once_it_answers(void **state)
+{
+	(void)state;
+	open_nodes(1, 20000, 2);
+	mute_join();
+	have(0, KEYS);
+	for (unsigned from = 0; from < KEYS; from += KEYS / 4)
+		publish(from, KEYS / 4, 20);
+	publish(1000000, BOUND, 20); /* no page: these are not told again */
+	assert_true(mute_until(node[0].dones == KEYS + BOUND, 1000));
+	assert_true(node[0].control.counter[COUNTER_publishes_deferred] >= KEYS);
+	assert_true(mute_owner()->behind);
+	mute.answers = true;
+	assert_true(mute_until(!mute_owner()->behind && mute_owner()->background == 0, 5000));
+	assert_int_equal(missing_at_mute(KEYS), 0);
+	assert_int_equal(node[0].control.directory->background, 0);
+}
+
+/* Left out while its own walk was past them already. */
+static void what_is_left_out_during_its_own_walk_is_told_in_a_second_one(void **state)
+{
+	struct owner *owner;
+
+	(void)state;
+	open_nodes(1, 20000, 2);
+	have(0, KEYS);
+	mute_join();
+	owner = mute_owner();
+	assert_true(mute_until(owner->behind, 1000));
+	mute.answers = true;
+	assert_true(mute_until(owner->behind && owner->cursor > KEYS / 2, 3000));
+	mute.answers = false;
+	assert_true(mute_until(owner->background + MOVE_PART > OWNER_PUBLISHES_MAX, 1000));
+	publish(0, BOUND, 20);
+	assert_true(mute_until(node[0].dones == BOUND, 1000));
+	assert_true(owner->again);
+	index_close(mute.told);
+	assert_int_equal(index_open(KEYS, &mute.told), 0);
+	mute.answers = true;
+	assert_true(mute_until(!owner->behind && owner->background == 0, 5000));
+	assert_int_equal(missing_at_mute(KEYS), 0);
+}
+
+static void removes_beyond_the_bound_are_dropped_and_told_once(void **state)
+{
+	const unsigned removes = BATCHES_MAX * MESSAGE_PAGES_MAX + 2 * OWNER_REMOVES_MAX;
+	char said[8192], *warned;
+
+	(void)state;
+	open_nodes(1, 20000, 2);
+	mute_join();
+	log_test_capture(said, sizeof(said));
+	for (unsigned k = 0; k < removes; k++) {
+		struct page_key key = key_of(k);
+
+		directory_remove(&node[0].control, &key, 5, 1);
+		if (k % MESSAGE_PAGES_MAX == 0)
+			nodes_run(1);
+	}
+	assert_in_range(mute_owner()->background, OWNER_REMOVES_MAX,
+		BATCHES_MAX * MESSAGE_PAGES_MAX + OWNER_REMOVES_MAX);
+	assert_int_equal(node[0].control.counter[COUNTER_removes_dropped] +
+				 mute_owner()->background,
+		removes);
+	warned = strstr(said, "warn  member mute");
+	assert_non_null(warned);
+	assert_null(strstr(warned + 1, "warn  member mute"));
+}
+
+static unsigned found_of_mute(uint64_t keys, bool want)
+{
+	unsigned wrong = 0;
+
+	for (uint64_t k = 0; k < keys; k++)
+		if (owned_by((uint32_t)mute.incarnation, k))
+			wrong += (found_anywhere(0, k) > 0) != want;
+	return wrong;
+}
+
+static void former_owners_keep_what_it_has_not_acknowledged(void **state)
+{
+	const unsigned keys = 3000;
+
+	(void)state;
+	open_nodes(2, 1000, 1);
+	for (unsigned k = 0; k < keys; k++)
+		node_put(0, k, 1, 3000);
+	assert_true(nodes_until(node[0].hits == keys, 3000));
+	assert_true(nodes_until(node[0].control.directory->phase == MOVE_NONE, 5000));
+	mute_join();
+	assert_true(mute_until(node[0].control.directory->untidy, 1500));
+	(void)mute_until(false, 200);
+	assert_int_equal(found_of_mute(keys, true), 0);
+	mute.answers = true;
+	assert_true(mute_until(node[0].control.directory->phase == MOVE_NONE, 5000));
+	assert_true(mute_until(node[0].control.directory->background == 0, 1000));
+	assert_int_equal(missing_at_mute(keys), 0);
+	assert_int_equal(found_of_mute(keys, false), 0);
+}
+
+#define T(name) cmocka_unit_test_teardown(name, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		T(another_member_is_told_everything_all_the_same),
+		T(what_waits_for_it_is_bounded_when_no_client_does),
+		T(it_is_told_all_it_missed_once_it_answers),
+		T(what_is_left_out_during_its_own_walk_is_told_in_a_second_one),
+		T(removes_beyond_the_bound_are_dropped_and_told_once),
+		T(former_owners_keep_what_it_has_not_acknowledged),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

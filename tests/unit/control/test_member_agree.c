@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Engines that do not belong together are refused by both, and both say why, once: other settings,
+ * a loopback address where others cannot reach it, a name that is taken.
+ */
+#include "tests/unit/control/agree_world.h"
+
+/* Node 1 has node 0 among its seeds; neither takes the other, and each is told once. */
+static void expect_both_refuse(const char *at_0, const char *at_1)
+{
+	assert_int_equal(node_open(0, NULL), 0);
+	assert_int_equal(node_open(1, node_at(0)), 0);
+	assert_true(nodes_until(lines_with(at_0, "", "") && lines_with(at_1, "", ""), 2000));
+	nodes_run(3000); /* dozens of dials */
+	expect_lines(1, at_0, "", "");
+	expect_lines(1, at_1, "", "");
+	for (unsigned i = 0; i < 2; i++) {
+		assert_true(sees_count(i, 1));
+		assert_int_equal(node[i].control.counter[COUNTER_members_joined], 0);
+		assert_int_equal(node[i].control.counter[COUNTER_messages_bad], 0);
+		assert_true(node[i].control.counter[COUNTER_members_refused] > 2);
+	}
+}
+
+/* ---- settings -------------------------------------------------------------------------------- */
+
+static void another_number_of_replicas_is_refused_by_both_with_both_values(void **state)
+{
+	(void)state;
+	node[1].settings.cluster_replicas = 1;
+	expect_both_refuse(
+		"cluster.replicas = 1 there, 2 here", "cluster.replicas = 2 there, 1 here");
+}
+
+static void another_cluster_is_refused_by_both_with_both_names(void **state)
+{
+	(void)state;
+	strcpy(node[1].settings.cluster_id, "blue");
+	node[1].settings.cluster_replicas = 4;
+	expect_both_refuse(
+		"cluster.id = blue there, default here; cluster.replicas = 4 there, 2 here",
+		"cluster.id = default there, blue here; cluster.replicas = 2 there, 4 here");
+}
+
+static void settings_made_equal_let_it_in(void **state)
+{
+	(void)state;
+	node[1].settings.cluster_replicas = 1;
+	expect_both_refuse("= 1 there", "= 2 there");
+	node_close(1);
+	node[1].settings.cluster_replicas = 2;
+	assert_int_equal(node_open(1, node_at(0)), 0);
+	assert_true(nodes_until(all_agree(), 3000));
+}
+
+/* A third one that is refused does not keep the others apart, nor do they tell each other of it. */
+static void the_others_stay_together(void **state)
+{
+	(void)state;
+	node[2].settings.cluster_replicas = 3;
+	for (unsigned i = 0; i < 3; i++)
+		assert_int_equal(node_open(i, i ? node_at(0) : NULL), 0);
+	assert_true(nodes_until(sees(0, 1) && sees(1, 0), 2000));
+	nodes_run(1000);
+	assert_true(sees_count(0, 2) && sees_count(1, 2) && sees_count(2, 1));
+	assert_int_equal(node[1].control.counter[COUNTER_members_refused], 0);
+}
+
+/* What it says of its values may be anything. */
+static void values_that_cannot_be_printed_are_not(void **state)
+{
+	char long_text[4 * AGREED_BYTES_MAX], *agreed[2 * AGREED_ENTRIES_MAX];
+	Pc__Member self = PC__MEMBER__INIT;
+	Pc__Hello hello = PC__HELLO__INIT;
+	Pc__Message message = PC__MESSAGE__INIT;
+	int fd;
+
+	(void)state;
+	assert_int_equal(node_open(0, NULL), 0);
+	memset(long_text, 'x', sizeof(long_text) - 1);
+	long_text[sizeof(long_text) - 1] = '\0';
+	memcpy(long_text, "cluster.id = ", 13);
+	for (unsigned i = 0; i < 2 * AGREED_ENTRIES_MAX; i++)
+		agreed[i] = "filler = 1";
+	agreed[0] = "cluster.replicas = \x1b[2J";
+	agreed[1] = long_text;
+	agreed[2] = "";
+	agreed[2 * AGREED_ENTRIES_MAX - 1] = "cluster.id = late";
+	self.name = "raw";
+	self.incarnation = 0x1234567890;
+	self.address = "127.0.0.1";
+	self.port = 9;
+	self.rails = 1;
+	hello.version = WIRE_VERSION;
+	hello.self = &self;
+	hello.agreed_hash = 1;
+	hello.n_agreed = 2 * AGREED_ENTRIES_MAX;
+	hello.agreed = agreed;
+	message.body_case = PC__MESSAGE__BODY_HELLO;
+	message.hello = &hello;
+	fd = raw_open(0);
+	raw_message(fd, &message);
+	assert_true(raw_closed(fd, 1000));
+	close(fd);
+	expect_lines(1, "cluster.id = unknown there", "cluster.replicas = unknown there", "");
+	assert_null(strchr(said, '\x1b'));
+	assert_null(strstr(said, "xxxx"));
+}
+
+/* ---- addresses ------------------------------------------------------------------------------- */
+
+/* The next connection to node 0 comes from another host. */
+static int raw_open_far(void)
+{
+	int fd = raw_open(0);
+
+	assert_true(nodes_until(!LIST_EMPTY(&node[0].control.rpc->links), 1000));
+	LIST_FIRST(&node[0].control.rpc->links)->far = true;
+	return fd;
+}
+
+static void a_loopback_address_from_another_host_is_refused_with_the_fix(void **state)
+{
+	(void)state;
+	assert_int_equal(node_open(0, NULL), 0);
+	node[0].control.rpc->loopback = false; /* as if it listened on the network */
+	strcpy(node[0].settings.cluster_address, "10.9.8.7");
+	for (unsigned dials = 0; dials < 5; dials++) {
+		int fd = raw_open_far();
+
+		raw_hello(fd, "raw", 0x1234567890, 9, NULL);
+		assert_int_equal(hello_version(fd), WIRE_VERSION);
+		assert_true(raw_closed(fd, 1000));
+		close(fd);
+	}
+	expect_lines(1, "cluster.address is 127.0.0.1 there and 10.9.8.7 here",
+		"Set cluster.address there", "127.0.0.1");
+	assert_int_equal(node[0].control.counter[COUNTER_members_joined], 0);
+	assert_int_equal(node[0].control.counter[COUNTER_members_refused], 5);
+}
+
+static void ones_own_loopback_address_is_told_to_no_other_host(void **state)
+{
+	int fd;
+
+	(void)state;
+	assert_int_equal(node_open(0, NULL), 0);
+	fd = raw_open_far();
+	raw_hello(fd, "raw", 0x1234567890, 9, NULL);
+	assert_true(raw_closed(fd, 1000));
+	close(fd);
+	expect_lines(1, "cluster.address is 127.0.0.1 there and 127.0.0.1 here",
+		"Set cluster.address on both", "");
+	assert_int_equal(node[0].control.counter[COUNTER_members_joined], 0);
+}
+
+static void gossip_of_loopback_addresses_is_left_alone(void **state)
+{
+	Pc__Member local = PC__MEMBER__INIT;
+	char seed[32];
+	uint16_t port;
+	int listener = listen_raw(&port), fd;
+
+	(void)state;
+	assert_int_equal(node_open(0, NULL), 0);
+	local.name = "local";
+	local.incarnation = 0x9999;
+	local.address = "127.0.0.1";
+	local.port = port;
+	local.rails = 1;
+	fd = raw_open(0);
+	raw_hello(fd, "raw", 0x1234567890, 9, &local);
+	assert_true(nodes_until(sees_count(0, 2), 1000));
+	close(accept_raw(listener)); /* among engines of one host it is dialled */
+	close(fd);
+	node_close(0);
+	assert_int_equal(node_open(0, NULL), 0);
+	node[0].control.rpc->loopback = false;
+	assert_true(nodes_until(sees_count(0, 1), 1000));
+	snprintf(seed, sizeof(seed), "127.0.0.1:%u", port);
+	(void)member_members(&node[0].control, NULL,
+		&(Pc__Members){.base = PROTOBUF_C_MESSAGE_INIT(&pc__members__descriptor),
+			.n_members = 1,
+			.members = (Pc__Member *[]){&local}});
+	nodes_run(500);
+	assert_int_equal(accept4(listener, NULL, NULL, SOCK_NONBLOCK), -1);
+	close(listener);
+}
+
+static void loopback_addresses_are_recognised(void **state)
+{
+	static const char *const loopback[] = {
+		"127.0.0.1", "127.9.8.7", "::1", "::ffff:127.0.0.1", "localhost", "LocalHost"};
+	static const char *const other[] = {
+		"128.0.0.1", "10.0.0.1", "126.255.255.255", "::2", "::ffff:10.0.0.1", "host-a"};
+
+	(void)state;
+	for (unsigned i = 0; i < 6; i++) {
+		assert_true(rpc_text_loopback(loopback[i]));
+		assert_false(rpc_text_loopback(other[i]));
+	}
+}
+
+/* Debian gives a host's own name an address in 127.0.0.0/8. */
+static void engines_of_one_host_may_use_its_name(void **state)
+{
+	char name[NAME_BYTES_MAX] = "";
+
+	(void)state;
+	gethostname(name, sizeof(name) - 1);
+	for (unsigned i = 0; i < 2; i++)
+		strcpy(node[i].settings.cluster_address, name);
+	if (node_open(0, NULL) < 0 || !node[0].control.rpc->loopback || rpc_text_loopback(name)) {
+		print_message("\"%s\" does not stand for a loopback address here\n", name);
+		skip();
+	}
+	assert_int_equal(node_open(1, node_at(0)), 0);
+	assert_true(nodes_until(all_agree(), 3000));
+}
+
+/* ---- names ----------------------------------------------------------------------------------- */
+
+static void a_name_that_is_taken_is_logged_once_by_both(void **state)
+{
+	(void)state;
+	assert_int_equal(node_open(0, NULL), 0);
+	assert_int_equal(node_open(1, NULL), 0);
+	strcpy(node[1].control.name, "node-0");
+	strcpy(node[1].control.member->entry[0].record.map.name, "node-0");
+	for (unsigned dials = 0; dials < 5; dials++) {
+		struct rpc_dial *dial = rpc_dial_start(&node[1].control, "127.0.0.1",
+			(uint16_t)node[0].settings.cluster_port, 1, 2,
+			&node[1].control.member->seed[0], true);
+
+		nodes_run(50);
+		rpc_dial_stop(dial);
+	}
+	expect_lines(2, "this engine's name, node-0", "Set another engine.name", "");
+}
+
+#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		T(another_number_of_replicas_is_refused_by_both_with_both_values),
+		T(another_cluster_is_refused_by_both_with_both_names),
+		T(settings_made_equal_let_it_in),
+		T(the_others_stay_together),
+		T(values_that_cannot_be_printed_are_not),
+		T(a_loopback_address_from_another_host_is_refused_with_the_fix),
+		T(ones_own_loopback_address_is_told_to_no_other_host),
+		T(gossip_of_loopback_addresses_is_left_alone),
+		T(loopback_addresses_are_recognised),
+		T(engines_of_one_host_may_use_its_name),
+		T(a_name_that_is_taken_is_logged_once_by_both),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

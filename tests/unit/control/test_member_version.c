@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Engines of different wire versions refuse each other, and both name both versions, once. */
+#include "tests/unit/control/agree_world.h"
+
+static void say_hello(int fd, uint32_t version, bool probe)
+{
+	Pc__Member self = PC__MEMBER__INIT;
+	Pc__Hello hello = PC__HELLO__INIT;
+	Pc__Message message = PC__MESSAGE__INIT;
+
+	self.name = "old";
+	self.incarnation = 0x4444444444;
+	self.address = "127.0.0.1";
+	self.port = 9;
+	self.rails = 1;
+	self.bucket_bits = 10;
+	hello.version = version;
+	hello.self = &self;
+	hello.visit = probe;
+	hello.agreed_hash = probe;
+	message.body_case = PC__MESSAGE__BODY_HELLO;
+	message.hello = &hello;
+	raw_message(fd, &message);
+}
+
+/* As engines of version 4 say it: without the fields that came later. */
+static void old_hello(int fd, uint32_t version)
+{
+	say_hello(fd, version, false);
+}
+
+static void probe_hello(int fd)
+{
+	say_hello(fd, WIRE_VERSION_MUTE, true);
+}
+
+static void another_version_is_refused_and_told_ours(void **state)
+{
+	static const uint32_t versions[] = {4, WIRE_VERSION + 1, 0};
+
+	(void)state;
+	assert_int_equal(node_open(0, NULL), 0);
+	for (unsigned i = 0; i < 3; i++) {
+		char theirs[32], ours[32];
+
+		snprintf(theirs, sizeof(theirs), "wire version %u,", versions[i]);
+		snprintf(ours, sizeof(ours), "this engine version %u.", WIRE_VERSION);
+		for (unsigned again = 0; again < 5; again++) {
+			int fd = raw_open(0);
+
+			old_hello(fd, versions[i]);
+			assert_int_equal(hello_version(fd), WIRE_VERSION);
+			assert_true(raw_closed(fd, 1000));
+			close(fd);
+			expect_lines(1, theirs, ours, "");
+		}
+	}
+	assert_true(sees_count(0, 1));
+}
+
+/* What the engine's Hello says that comes over a connection it dialled. */
+struct heard {
+	uint32_t version;
+	bool visit;
+	size_t members;
+	uint64_t agreed_hash;
+};
+
+static struct heard hear(int fd)
+{
+	struct heard heard = {0};
+	Pc__Message *message = read_message(fd);
+
+	assert_non_null(message);
+	assert_int_equal(message->body_case, PC__MESSAGE__BODY_HELLO);
+	heard.version = message->hello->version;
+	heard.visit = message->hello->visit;
+	heard.members = message->hello->n_members;
+	heard.agreed_hash = message->hello->agreed_hash;
+	pc__message__free_unpacked(message, NULL);
+	return heard;
+}
+
+/* Engines of version 4 say nothing to another version: they close. Asked in their own version they
+ * say who they are, so that both versions can be named here as well. */
+static void an_old_engine_that_is_dialled_is_refused_with_both_versions(void **state)
+{
+	char seed[32];
+	uint16_t port;
+	int listener = listen_raw(&port);
+	unsigned probes = 0;
+
+	(void)state;
+	snprintf(seed, sizeof(seed), "127.0.0.1:%u", port);
+	assert_int_equal(node_open(0, seed), 0);
+	for (unsigned dials = 0; dials < 3 * RPC_UNANSWERED_MAX; dials++) {
+		int fd = accept_raw(listener);
+		struct heard heard = hear(fd);
+
+		if (heard.version == WIRE_VERSION_MUTE) {
+			probes++;
+			assert_int_equal(dials, RPC_UNANSWERED_MAX);
+			assert_true(heard.visit);
+			assert_int_equal(heard.members, 0);
+			old_hello(fd, WIRE_VERSION_MUTE);
+			assert_true(raw_closed(fd, 1000));
+		}
+		close(fd);
+	}
+	close(listener);
+	assert_int_equal(probes, 1);
+	expect_lines(1, "wire version 4", "this engine version 5", seed);
+	assert_true(sees_count(0, 1));
+}
+
+/* It is not known what listens there; that is said once. */
+static void whatever_closes_when_it_is_dialled_is_named_once(void **state)
+{
+	char seed[32], at[64];
+	uint16_t port;
+	int listener = listen_raw(&port);
+
+	(void)state;
+	snprintf(seed, sizeof(seed), "127.0.0.1:%u", port);
+	snprintf(at, sizeof(at), "%s closes", seed);
+	assert_int_equal(node_open(0, seed), 0);
+	for (unsigned dials = 0; dials < 3 * RPC_UNANSWERED_MAX; dials++) {
+		int fd = accept_raw(listener);
+
+		(void)hear(fd);
+		close(fd);
+	}
+	nodes_run(100);
+	close(listener);
+	assert_non_null(strstr(said, at));
+	assert_null(strstr(strstr(said, at) + 1, at));
+}
+
+/* An engine of this version that closed for a reason of its own: the probe changes nothing. */
+static void a_probe_makes_no_member_and_no_noise(void **state)
+{
+	char seed[32];
+	uint16_t port;
+	int listener = listen_raw(&port), fd;
+
+	(void)state;
+	assert_int_equal(node_open(0, NULL), 0);
+	fd = raw_open(0);
+	probe_hello(fd);
+	assert_true(raw_closed(fd, 1000));
+	close(fd);
+	assert_int_equal(node[0].control.counter[COUNTER_members_refused], 0);
+	assert_string_equal(said, "");
+	node_close(0);
+
+	snprintf(seed, sizeof(seed), "127.0.0.1:%u", port);
+	assert_int_equal(node_open(0, seed), 0);
+	for (unsigned dials = 0; dials <= RPC_UNANSWERED_MAX; dials++) {
+		fd = accept_raw(listener);
+		if (hear(fd).version == WIRE_VERSION_MUTE) {
+			raw_hello(fd, "raw", 0x1234567890, 9, NULL);
+			assert_true(raw_closed(fd, 1000));
+		}
+		close(fd);
+	}
+	nodes_run(100);
+	close(listener);
+	assert_int_equal(node[0].control.counter[COUNTER_members_joined], 0);
+}
+
+/* A newer one answers, and its version is logged by the one that dialled. */
+static void a_newer_engine_that_is_dialled_is_refused_with_both_versions(void **state)
+{
+	char seed[32];
+	uint16_t port;
+	int listener = listen_raw(&port);
+
+	(void)state;
+	snprintf(seed, sizeof(seed), "127.0.0.1:%u", port);
+	assert_int_equal(node_open(0, seed), 0);
+	for (unsigned dials = 0; dials < 3; dials++) {
+		int fd = accept_raw(listener);
+
+		old_hello(fd, WIRE_VERSION + 1);
+		assert_true(raw_closed(fd, 1000));
+		close(fd);
+	}
+	close(listener);
+	expect_lines(1, "wire version 6", "this engine version 5", seed);
+}
+
+#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		T(another_version_is_refused_and_told_ours),
+		T(an_old_engine_that_is_dialled_is_refused_with_both_versions),
+		T(whatever_closes_when_it_is_dialled_is_named_once),
+		T(a_probe_makes_no_member_and_no_noise),
+		T(a_newer_engine_that_is_dialled_is_refused_with_both_versions),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -3,19 +3,23 @@
 
 import logging
 import multiprocessing
+import multiprocessing.pool
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import unittest
+from unittest import mock
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path[:0] = [os.path.join(ROOT, "tests", "cluster"), os.path.dirname(os.path.abspath(__file__)),
                 os.path.join(os.environ.get("PEERCACHE_BUILD", ""), "engine/client/python")]
 import harness  # noqa: E402
 from simulator import Pool, config, content  # noqa: E402
-from peercache import config as configuration  # noqa: E402
+from peercache import config as configuration, launch  # noqa: E402
 from peercache.store import PeerCacheStore  # noqa: E402
 
 SETTINGS = {"engine.huge_pages": "no", "rail.polling": "adaptive"}
@@ -31,6 +35,19 @@ def engines_at(socket):
         except OSError:
             continue
         if words[0].endswith(b"peercache-engine") and f"engine.socket={socket}".encode() in words:
+            found.append(int(pid))
+    return found
+
+
+def keepers_of(socket):
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                words = file.read().split(b"\0")
+        except OSError:
+            continue
+        if f"{socket}.clients".encode() in words:
             found.append(int(pid))
     return found
 
@@ -62,15 +79,18 @@ def rank(given, index, barrier, results):
     store.close()
 
 
-class Launch(unittest.TestCase):
+class Engines(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory(prefix="peercache-")
         self.addCleanup(folder.cleanup)
+        self.folder = folder.name
         self.socket = os.path.join(folder.name, "run", "engine.sock")
 
     def gone(self):
         harness.wait_for(lambda: not engines_at(self.socket), 30, "the engine ends")
 
+
+class Launch(Engines):
     def test_the_first_of_several_ranks_starts_one_engine_and_the_last_ends_it(self):
         context = multiprocessing.get_context("spawn")
         barrier, results = context.Barrier(4), context.Queue()
@@ -119,17 +139,163 @@ class Launch(unittest.TestCase):
         os.kill(keeper, signal.SIGTERM)
         self.gone()
 
+    def test_sigterm_of_the_engine_alone_brings_the_next_one(self):
+        store = PeerCacheStore(config((0, 5, 18), extra(self.socket, timeout_ms=500)), {})
+        self.addCleanup(store.close)
+        pool = Pool(8, [4096])
+        store.register_mem_pool_host(pool)
+        keys = [f"{i:064x}" for i in range(8)]
+        for _ in range(3):
+            first, = engines_at(self.socket)
+            began = time.monotonic()
+            os.kill(first, signal.SIGTERM)
+            harness.wait_for(lambda: all(store.batch_set_v1(keys, pool.indices(range(8))))
+                             and engines_at(self.socket) not in ([], [first]), 30,
+                             "sets work again")
+            print(f"SIGTERM to the next set that works: {time.monotonic() - began:.2f} s",
+                  file=sys.stderr)
+        store.close()
+        self.gone()
+
+    def test_loss_and_return_of_the_engine_are_one_line_each(self):
+        store = PeerCacheStore(config((0, 5, 18), extra(self.socket, timeout_ms=500)), {})
+        self.addCleanup(store.close)
+        pool = Pool(8, [4096])
+        store.register_mem_pool_host(pool)
+        keys = [f"{i:064x}" for i in range(8)]
+        for how in (signal.SIGKILL, signal.SIGTERM):
+            first, = engines_at(self.socket)
+            back, over = threading.Event(), threading.Event()
+
+            def work():
+                while not over.is_set():
+                    if all(store.batch_set_v1(keys, pool.indices(range(8)))):
+                        if engines_at(self.socket) not in ([], [first]):
+                            back.set()
+                    store.batch_exists(keys)
+
+            with self.assertLogs("peercache", logging.INFO) as logs:
+                threads = [threading.Thread(target=work) for _ in range(3)]
+                os.kill(first, how)
+                for thread in threads:
+                    thread.start()
+                self.assertTrue(back.wait(30 * harness.SLOW))
+                over.set()
+                for thread in threads:
+                    thread.join()
+            self.assertEqual([record.levelname for record in logs.records], ["WARNING", "INFO"],
+                             logs.output)
+            self.assertIn(f"the engine at {self.socket} is gone", logs.output[0])
+            self.assertIn(f"the engine at {self.socket} is back", logs.output[1])
+        with self.assertNoLogs("peercache", logging.INFO):
+            store.close()
+            store.batch_exists(keys)
+        self.gone()
+
+    def test_an_engine_that_was_away_between_two_calls_is_logged_too(self):
+        store = PeerCacheStore(config((0, 5, 18), extra(self.socket)), {})
+        self.addCleanup(store.close)
+        store.register_mem_pool_host(Pool(8, [4096]))
+        first, = engines_at(self.socket)
+        os.kill(first, signal.SIGKILL)
+
+        def served():
+            try:
+                launch.Session(self.socket).close()
+            except OSError:
+                return False
+            return engines_at(self.socket) not in ([], [first])
+        harness.wait_for(served, 30, "the next engine serves")
+        with self.assertLogs("peercache", logging.INFO) as logs:
+            harness.wait_for(lambda: store.batch_exists(["0"]) == 0 and len(logs.output) > 1, 30,
+                             "the loss and the return are logged")
+        self.assertEqual([record.levelname for record in logs.records], ["WARNING", "INFO"])
+
+    def test_one_socket_has_one_keeper(self):
+        """A store that comes while the engine is away waits for it, and starts no second one."""
+        store = PeerCacheStore(config((0, 5, 18), extra(self.socket)), {})
+        self.addCleanup(store.close)
+        first, = engines_at(self.socket)
+        os.kill(first, signal.SIGKILL)
+        other = PeerCacheStore(config((0, 5, 18), extra(self.socket)), {})
+        self.addCleanup(other.close)
+        self.assertNotEqual(engines_at(self.socket), [first])
+        self.assertEqual(len(engines_at(self.socket)), 1)
+        self.assertEqual(len(keepers_of(self.socket)), 1)
+        os.kill(*keepers_of(self.socket), signal.SIGHUP)
+        store.close()
+        other.close()
+        self.gone()
+
     def test_an_engine_that_cannot_start_says_why(self):
         given = extra(self.socket, engine_settings={"engine.nonsense": 1})
         with self.assertRaisesRegex(RuntimeError, "nonsense"):
             PeerCacheStore(config((0, 5, 18), given), {})
         given["engine_path"] = "/nowhere/peercache-engine"
-        with self.assertRaises(Exception):
+        with self.assertRaisesRegex(FileNotFoundError, "engine_path = '/nowhere/peercache-engine'"):
             PeerCacheStore(config((0, 5, 18), given), {})
         with self.assertRaises(OSError):
             PeerCacheStore(config((0, 5, 18), {"engine_socket": self.socket,
                                                "engine_start": False}), {})
         self.gone()
+
+
+class Failing(Engines):
+    """An engine that passes its settings' check and cannot start: nothing has that address."""
+
+    def setUp(self):
+        super().setUp()
+        self.starts = os.path.join(self.folder, "starts")
+        self.program = os.path.join(self.folder, "engine")
+        with open(self.program, "w", encoding="ascii") as script:
+            script.write(f"#!/bin/sh\necho start >>{self.starts}\n"
+                         f"exec {harness.program('engine/peercache-engine')} \"$@\"\n")
+        os.chmod(self.program, 0o755)
+        self.given = extra(self.socket, engine_path=self.program, local_hostname="192.0.2.1")
+
+    def refused(self):
+        """A rank's error, and how long it waited for it."""
+        began = time.monotonic()
+        with self.assertRaises(RuntimeError) as caught:
+            PeerCacheStore(config((0, 5, 18), self.given), {})
+        return str(caught.exception), time.monotonic() - began
+
+    def count(self):
+        with open(self.starts, encoding="ascii") as file:
+            return len(file.readlines())
+
+    def test_every_rank_gets_the_engine_s_message_and_one_start_serves_them_all(self):
+        with multiprocessing.pool.ThreadPool(8) as ranks:
+            together = ranks.map(lambda _: self.refused(), range(8))
+        series = [self.refused() for _ in range(8)]
+        print(f"8 ranks together: {max(s for _, s in together):.2f} s, in series: "
+              f"{sum(s for _, s in series):.2f} s", file=sys.stderr)
+        for why, _ in together + series:
+            self.assertRegex(why, r"cannot listen on 192\.0\.2\.1 port \d+: .*Set cluster\.address")
+        self.assertEqual(self.count(), 1)
+
+    def test_other_settings_or_the_end_of_the_pause_start_it_again(self):
+        self.refused()
+        with mock.patch.object(launch, "FAILED_SECONDS", 0):
+            self.refused()
+        self.assertEqual(self.count(), 2)
+        del self.given["local_hostname"]
+        PeerCacheStore(config((0, 5, 18), self.given), {}).close()
+        self.assertEqual(self.count(), 3)
+        self.gone()
+
+    def test_the_message_is_of_this_start_and_not_of_an_earlier_one(self):
+        os.makedirs(os.path.dirname(self.socket))
+        with open(self.socket + ".log", "w", encoding="ascii") as log:
+            log.write("an old complaint\n")
+        why, _ = self.refused()
+        self.assertNotIn("complaint", why)
+
+    def test_a_program_that_cannot_run_is_no_start_that_is_repeated(self):
+        with open(self.program, "w", encoding="ascii") as script:
+            script.write("#!/nowhere/interpreter\n")
+        why, _ = self.refused()
+        self.assertIn(f"cannot run {self.program}", why)
 
 
 class Keys(unittest.TestCase):

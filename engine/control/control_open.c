@@ -278,6 +278,9 @@ static const struct {
 } steps[] = {
 	{"name", identity_open, nothing_close},
 	{"event loop", events_open, events_close},
+	/* Names first: memory takes long, and another engine may have them already. */
+	{"client socket", attach_socket_open, attach_socket_close},
+	{"cluster address", rpc_port_open, rpc_port_close},
 	{"status segment", memory_status_open, memory_status_close},
 	{"pools", memory_pools_open, memory_pools_close},
 	{"directory shard", memory_shard_open, memory_shard_close},
@@ -292,7 +295,7 @@ static const struct {
 	{"connections", connect_open, connect_close},
 	{"faults", trouble_open, trouble_close},
 	{"publishing", publish_open, publish_close},
-	{"client socket", attach_open, attach_close},
+	{"clients", attach_open, attach_close},
 	{"poll cores", poll_cores_start, poll_cores_stop},
 };
 #define STEPS (sizeof(steps) / sizeof(steps[0]))
@@ -324,7 +327,7 @@ int control_open(
 	loop->control.settings = settings;
 	loop->control.plan = *plan;
 	loop->control.rails = plan->rails;
-	loop->control.kick = -1;
+	loop->control.kick = loop->control.port_fd = -1;
 	for (unsigned i = 0; i < RAILS_MAX; i++)
 		loop->control.rail[i].kick = -1;
 	loop->started_ns = clock_now_ns();

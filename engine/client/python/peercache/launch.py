@@ -40,6 +40,14 @@ def lock(path: str, how: int) -> int:
     return fd
 
 
+def make_folder(path: str) -> None:
+    """The last directory of `path`, like the engine: what is above it must exist."""
+    try:
+        os.mkdir(os.path.dirname(path) or ".", mode=0o700)
+    except FileExistsError:
+        pass
+
+
 def find_engine(config: Config) -> str:
     """The engine's program: as configured, beside Python (where pip puts it), on PATH."""
     for key, wanted in (("engine_path", config.engine_path),
@@ -191,15 +199,18 @@ class Attachment:
             return
         since = time.time() - FAILED_SECONDS
         try:
-            folder = os.path.dirname(config.engine_socket)
-            if folder:
-                os.makedirs(folder, mode=0o700, exist_ok=True)
+            make_folder(config.engine_socket)
             # Waits for a keeper that is just ending its engine.
             self.clients = lock(config.engine_socket + ".clients", fcntl.LOCK_SH)
             starting = lock(config.engine_socket + ".lock", fcntl.LOCK_EX)
         except PermissionError:
             self.session = Session(config.engine_socket)  # another user's to start
             return
+        except OSError as error:
+            self.close()
+            raise type(error)(error.errno, f"engine_socket = {config.engine_socket!r}: "
+                              f"{error.strerror}; an engine cannot be started there: name a "
+                              "directory that this user can write", error.filename) from error
         try:
             self.session = attach_or_start(config, since)
         except BaseException:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starting and ending an engine from the extra config, and every key of PeerCache 0.8.2's."""
 
+import json
 import logging
 import multiprocessing
 import multiprocessing.pool
@@ -272,6 +273,7 @@ class Failing(Engines):
               f"{sum(s for _, s in series):.2f} s", file=sys.stderr)
         for why, _ in together + series:
             self.assertRegex(why, r"cannot listen on 192\.0\.2\.1 port \d+: .*Set cluster\.address")
+            self.assertIn('cluster.address is set by "local_hostname" of the extra config', why)
         self.assertEqual(self.count(), 1)
 
     def test_other_settings_or_the_end_of_the_pause_start_it_again(self):
@@ -314,6 +316,88 @@ class Keys(unittest.TestCase):
             "cluster.port": "31998", "cluster.address": "127.0.0.9", "rail.gid_index": "5",
             "rail.qps_per_peer": "8", "cluster.replicas": "3", "engine.name": "n1",
             "cluster.heartbeat_ms": "2000", "cluster.dead_after_ms": "6000"})
+
+    def refused(self, key, value, **more):
+        """The error names key, value and what to give; returned without key and value."""
+        with self.assertRaises(ValueError) as caught:
+            configuration.read({key: value, **more})
+        start = f'"{key}": {json.dumps(value)}: give '
+        self.assertIn(start, str(caught.exception))
+        return str(caught.exception).split(start, 1)[1]
+
+    def test_a_bad_value_names_its_key_and_the_fix(self):
+        rows = {
+            "gid_index": ["x", -2, 256, 1.5, True, [3]],
+            "ib_port": ["x", 0, 256], "max_channels_per_peer": [0, "many", -1],
+            "directory_replicas": [0, 5, "2 or 3"],
+            "global_segment_size": [0, "0", "0gb", "0.0gb", -1, "-4gb", "4 parsecs", "1.2.3gb", True,
+                                    ["4gb"], float("inf"), "4mb4", 4095, "2000tb"],
+            "timeout_ms": [0, -5, "soon", 1e20], "exists_timeout_ms": [0, "x"],
+            "heartbeat_interval": [0, -1, "x", 100, float("nan")], "member_ttl": [0, "x", 601],
+            "mode": ["peer2peer", 1, ["p2p"]], "role": ["reader", ["auto"]],
+            "write_policy": ["remote"], "protocol": ["roce", "RDMAA", ["tcp"]],
+            "device_name": [["mlx5_0"], "mlx5_0,,mlx5_1", "mlx5_0,", "a b"],
+            "device_names": [["mlx5_0", "mlx5_1"], "mlx5_0,mlx5_0", {"a": 1}],
+            "discovery_addr": [["10.0.0.1:31998"], "10.0.0.1", "10.0.0.1:", ":31998", "a:0",
+                               "a:65536", "a:x", "10.0.0.1:1,,10.0.0.2:1", "fd00::1:31998"],
+            "local_hostname": [["h"], "h" * 64], "node_id": [["n"], "n" * 64, "a\nb", True],
+            "prefix": [["p"], {"p": 1}], "extra_backend_tag": [["t"]],
+            "engine_socket": [["/x"], "/" + "x" * 107], "engine_path": [["/x"]],
+            "engine_log": [{"x": 1}], "engine_start": ["maybe", 2, [True]],
+            "engine_keep": ["keep"], "interface_v1": ["v1", [1]],
+            "engine_settings": ["engine.huge_pages=no", [1], {"huge_pages": 1},
+                                {"rail.cores": [1, 2]}, {"a.b.c": 1}],
+        }
+        fixes = {}
+        for key, values in rows.items():
+            for value in values:
+                with self.subTest(key=key, value=value):
+                    fixes[key] = self.refused(key, value)
+        self.assertEqual(set(rows), set(configuration.READERS), "every key that has a meaning")
+        self.assertEqual(fixes["gid_index"], "a whole number from -1 to 255")
+        self.assertIn("rdma or tcp", fixes["protocol"])
+
+    def test_all_bad_values_are_named_at_once(self):
+        with self.assertRaises(ValueError) as caught:
+            configuration.read({"gid_index": "x", "role": "reader", "global_segment_size": 0})
+        for key in ("gid_index", "role", "global_segment_size"):
+            self.assertIn(f'"{key}": ', str(caught.exception))
+
+    def test_values_that_contradict_each_other_are_named(self):
+        self.assertIn("two heartbeats", self.refused("member_ttl", 3, heartbeat_interval=2))
+        self.assertIn("4mb to 1tb for each NIC, of which there are 2", self.refused(
+            "global_segment_size", "7mb", device_names="mlx5_0,mlx5_1"))
+        with mock.patch.object(configuration.sockets, "getaddrinfo", side_effect=OSError):
+            with self.assertRaisesRegex(ValueError, '"discovery_addr": "no.name:1": none of .*'
+                                        '"local_hostname"'):
+                configuration.read({"discovery_addr": "no.name:1"})
+            got = configuration.read({"discovery_addr": "no.name:1", "local_hostname": "10.0.0.9"})
+        self.assertEqual(got.settings["cluster.address"], "10.0.0.9")
+
+    def test_the_time_to_live_follows_a_longer_heartbeat(self):
+        """PeerCache 0.8.2's default is three times its heartbeat; the engine's would be refused."""
+        got = configuration.read({"heartbeat_interval": 2}).settings
+        self.assertEqual((got["cluster.heartbeat_ms"], got["cluster.dead_after_ms"]),
+                         ("2000", "6000"))
+
+    def test_good_values_in_every_spelling(self):
+        for value, nbytes in ((4 << 20, 4 << 20), ("1g", 1 << 30), ("1.5GiB", 3 << 29),
+                              (" 64 MB ", 64 << 20), (1e9, 10**9 // 4096 * 4096)):
+            got = configuration.read({"global_segment_size": value, "protocol": "tcp"}).settings
+            self.assertEqual(got["engine.pool_bytes"], str(nbytes))
+        for value in (True, 1, "1", "yes", "ON", "true"):
+            self.assertTrue(configuration.read({"engine_keep": value}).engine_keep)
+        for value in (False, 0, "0", "no", "off", "", None):
+            self.assertFalse(configuration.read({"engine_keep": value}).engine_keep)
+        got = configuration.read({"gid_index": "3.0", "protocol": "RDMA", "ib_port": "1",
+                                  "device_names": "mlx5_bond_0", "timeout_ms": "250",
+                                  "discovery_addr": "[::1]:31998", "prefix": 7,
+                                  "engine_settings": {"engine.huge_pages": False,
+                                                      "rail.spin_us": 5}})
+        self.assertEqual(got.settings["rail.gid_index"], "3")
+        self.assertEqual(got.settings["engine.huge_pages"], "no")
+        self.assertEqual(got.settings["rail.spin_us"], "5")
+        self.assertEqual((got.timeout_ms, got.tag, got.missing), (250, "7", []))
 
     def test_unknown_keys_and_missing_features_are_one_warning_each(self):
         known = {

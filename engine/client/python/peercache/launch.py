@@ -141,8 +141,11 @@ def wait_started(config: Config, log_begin: int) -> Session:
         ended = keeper_ended(config)
         if ended or time.monotonic() > end:
             why = "ended" if ended else f"is not ready after {START_SECONDS:.0f} s"
+            said = log_since(config, log_begin)
+            keys = [f'\n{setting} is set by "{key}" of the extra config'
+                    for setting, key in config.origins.items() if setting in said]
             raise RuntimeError(f"the engine that was started for {config.engine_socket} {why}; "
-                               f"{config.engine_log} says:\n{log_since(config, log_begin)}")
+                               f"{config.engine_log} says:\n{said}{''.join(keys)}")
         time.sleep(0.02)
 
 

@@ -5,6 +5,7 @@
  */
 #include "config/setting.h"
 
+#include <arpa/inet.h>
 #include <ctype.h>
 #include <errno.h>
 #include <string.h>
@@ -324,8 +325,20 @@ int settings_override(struct settings *s, const char *text, char *err, size_t er
 	return settings_set(s, section, key, text + equals + 1, err, err_bytes);
 }
 
+static bool is_address(const char *text)
+{
+	return inet_pton(AF_INET, text, &(struct in_addr){0}) == 1 ||
+	       inet_pton(AF_INET6, text, &(struct in6_addr){0}) == 1;
+}
+
 int settings_check(const struct settings *s, char *err, size_t err_bytes)
 {
+	if (s->soft_address[0] && !is_address(s->soft_address)) {
+		snprintf(err, err_bytes,
+			"soft.address = %s: not an IPv4 or IPv6 address; give one of this host, or "
+			"leave it out for that of the cluster", s->soft_address);
+		return -EINVAL;
+	}
 	if (s->cluster_dead_after_ms < 2 * s->cluster_heartbeat_ms) {
 		snprintf(err, err_bytes,
 			"cluster.dead_after_ms = %lld: less than two heartbeats, so one late "

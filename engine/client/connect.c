@@ -128,6 +128,19 @@ static int receive_reply(
 	return 0;
 }
 
+/* Magic and version stand first in every version's reply, whatever its length. */
+static int ask_failed(const struct session_call *call, const struct attach_reply *reply, int rc)
+{
+	if (reply->magic == ATTACH_MAGIC && reply->version && reply->version != ABI_VERSION)
+		return error_set(rc,
+			"the engine speaks version %u of the client protocol, this library "
+			"version %u: use the libpeercache (in Python the package peercache) that "
+			"came with the engine, or restart the engine with its newer program",
+			reply->version, ABI_VERSION);
+	return error_set(rc, "the engine did not answer request %u as agreed: %s", call->kind,
+		strerror(-rc));
+}
+
 /*
  * -EPROTO, -ETIMEDOUT and the socket's own errors leave it out of step: the caller ends the
  * session. A refusal (status < 0 in the reply) does not; it is told apart by call->fds staying 0
@@ -146,9 +159,7 @@ int session_ask(struct session *session, struct session_call *call)
 		session_close_fds(call);
 		shm_store(&session->dead, 1);
 		shutdown(session->fd, SHUT_RDWR);
-		return error_set(rc, "the engine did not answer request %u as agreed: %s%s",
-			call->kind, strerror(-rc),
-			rc == -EPROTO ? "; library and engine are of different versions" : "");
+		return ask_failed(call, &reply, rc);
 	}
 	if (reply.status < 0) {
 		session_close_fds(call);

@@ -168,8 +168,9 @@ static int socket_clear(const struct sockaddr_un *address)
 	if (lstat(path, &st) < 0)
 		return errno == ENOENT ? 0 : -errno;
 	if (!S_ISSOCK(st.st_mode)) {
-		log_error("clients: %s exists and is not a socket; remove it or set engine.socket",
-			path);
+		log_error("clients: engine.socket = %s: exists and is not a socket; %s", path,
+			S_ISDIR(st.st_mode) ? "name a file in that directory"
+					    : "remove it, or give another path");
 		return -EEXIST;
 	}
 	rc = socket_probe(address, &pid);

@@ -17,6 +17,7 @@
 #include "engine/control/attach.h"
 #include "engine/control/device_event.h"
 #include "engine/control/loop.h"
+#include "engine/control/member.h"
 #include "engine/control/publish.h"
 #include "engine/control/trouble.h"
 #include "numa/clock.h"
@@ -95,6 +96,16 @@ static int events_open(struct control *control)
 	return rc;
 }
 
+/* Only to find mistakes before memory is made: member_open() reads them again. */
+static int seeds_check(struct control *control)
+{
+	struct member *scratch = calloc(1, sizeof(*scratch));
+	int rc = scratch ? member_seeds(control->settings, scratch) : -ENOMEM;
+
+	free(scratch);
+	return rc;
+}
+
 /* ---- NICs ------------------------------------------------------------------------------------ */
 
 static void devices_close(struct control *control)
@@ -156,7 +167,11 @@ static int devices_open(struct control *control)
 		}
 		rc = dv_open(&options, &control->rail[i].device);
 		if (rc < 0) {
-			log_error("rail %u: %s", i, dv_error());
+			log_error("rail %u (%s): %s", i,
+				strncmp(options.name, "soft", 4) ? "rail.devices, rail.gid_index"
+				: s->soft_address[0]             ? "soft.address"
+								 : "cluster.address",
+				dv_error());
 			devices_close(control);
 			return rc;
 		}
@@ -281,6 +296,7 @@ static const struct {
 	/* Names first: memory takes long, and another engine may have them already. */
 	{"client socket", attach_socket_open, attach_socket_close},
 	{"cluster address", rpc_port_open, rpc_port_close},
+	{"seeds", seeds_check, nothing_close},
 	{"status segment", memory_status_open, memory_status_close},
 	{"pools", memory_pools_open, memory_pools_close},
 	{"directory shard", memory_shard_open, memory_shard_close},

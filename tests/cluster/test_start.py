@@ -47,6 +47,30 @@ class Names(harness.ClusterTest):
             self.refused(str(port), "set another cluster.port", cluster__port=port)
         self.assertEqual(os.listdir(self.folder), [], "nothing is left behind")
 
+    def test_every_bad_value_names_its_setting_and_what_to_give(self):
+        rows = {
+            "rail.devices": ["mlx5_9", "soft,", "soft,,soft", "soft:0,soft:0"],
+            "rail.cores": ["x", "0,", "9999", "-1"], "control.core": ["x", "9999"],
+            "cluster.seeds": ["a:x", "a:0", "[10.0.0.1:1]", "1:2:3", "[::1", "a:1,:2"],
+            "cluster.address": ["300.1.1.1", "0.0.0.0"], "soft.address": ["xyz"],
+            "engine.socket": [self.folder, f"{self.folder}/a/b/e.sock", "/proc/version/e.sock"],
+            "engine.pool_bytes": ["0", "4 parsecs", "-1"], "rail.gid_index": ["x", "256"],
+            "cluster.replicas": ["0"], "cluster.port": ["0", "x"], "rail.polling": ["often"],
+            "log.level": ["loud"], "engine.huge_pages": ["maybe"],
+        }
+        for name, values in rows.items():
+            for value in values:
+                with self.subTest(setting=name, value=value):
+                    done = engine(*settings(engine__socket=f"{self.folder}/e.sock",
+                                            engine__pool_bytes=LARGE,
+                                            cluster__port=harness.cluster.free_port()),
+                                  "--set", f"{name}={value}")
+                    self.assertIn(done.returncode, (1, 2), done.stderr)
+                    said, = [line for line in done.stderr.splitlines() if name in line]
+                    self.assertRegex(said, rf"{name}.*\b(give|set|use|write|name|remove|create)\b|"
+                                     rf"{name}.*Set {name} to")
+                    self.assertNotIn("memory peercache-pool", done.stderr)
+
     def test_a_socket_that_another_engine_has(self):
         engines = self.start(1, pool_bytes="16MiB")
         self.refused(engines.sockets[0], str(engines.process[0].pid), "engine.socket",

@@ -77,8 +77,8 @@ static int lock_busy(const struct attach_socket *s, int fd)
 	char pid[16] = "";
 	ssize_t got = pread(fd, pid, sizeof(pid) - 1, 0);
 
-	log_error("clients: an engine (pid %ld) starts or serves at %s already; stop it, or give "
-		  "this one another engine.socket",
+	log_error("clients: an engine (pid %ld) has %s already, starting, serving or stopping; "
+		  "end it, or give this one another engine.socket",
 		got > 0 ? strtol(pid, NULL, 10) : 0, s->path);
 	return -EADDRINUSE;
 }

@@ -145,6 +145,16 @@ static void model_warn(const struct control *control)
 						   "nodes hold WRONG BYTES");
 }
 
+/* Which settings decide whether it opens. */
+static const char *device_settings(const struct settings *s, const char *name)
+{
+	if (strncmp(name, "soft", 4) != 0)
+		return "rail.devices, rail.gid_index";
+	if (s->soft_link != LINK_TCP)
+		return "rail.devices";
+	return s->soft_address[0] ? "soft.address" : "cluster.address";
+}
+
 static int devices_open(struct control *control)
 {
 	const struct settings *s = control->settings;
@@ -167,10 +177,7 @@ static int devices_open(struct control *control)
 		}
 		rc = dv_open(&options, &control->rail[i].device);
 		if (rc < 0) {
-			log_error("rail %u (%s): %s", i,
-				strncmp(options.name, "soft", 4) ? "rail.devices, rail.gid_index"
-				: s->soft_address[0]             ? "soft.address"
-								 : "cluster.address",
+			log_error("rail %u (%s): %s", i, device_settings(s, options.name),
 				dv_error());
 			devices_close(control);
 			return rc;

@@ -71,6 +71,13 @@ class Names(harness.ClusterTest):
                                      rf"{name}.*Set {name} to")
                     self.assertNotIn("memory peercache-pool", done.stderr)
 
+    def test_a_data_link_of_another_host_names_its_setting(self):
+        done = engine(*settings(engine__socket=f"{self.folder}/e.sock", soft__link="tcp",
+                                engine__pool_bytes="16MiB", soft__address="192.0.2.1",
+                                cluster__port=harness.cluster.free_port()))
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, r"soft\.address.*192\.0\.2\.1")
+
     def test_a_socket_that_another_engine_has(self):
         engines = self.start(1, pool_bytes="16MiB")
         self.refused(engines.sockets[0], str(engines.process[0].pid), "engine.socket",

@@ -293,6 +293,14 @@ class Failing(Engines):
         why, _ = self.refused()
         self.assertNotIn("complaint", why)
 
+    def test_a_socket_that_cannot_be_made_names_its_key(self):
+        for path, error in ((f"{self.folder}/a/b/e.sock", FileNotFoundError),
+                            ("/proc/version/e.sock", NotADirectoryError),
+                            ("/proc/sys/e.sock", OSError)):
+            with self.assertRaises(error) as caught:
+                PeerCacheStore(config((0, 5, 18), {**self.given, "engine_socket": path}), {})
+            self.assertIn(f"engine_socket = '{path}'", str(caught.exception))
+
     def test_a_program_that_cannot_run_is_no_start_that_is_repeated(self):
         with open(self.program, "w", encoding="ascii") as script:
             script.write("#!/nowhere/interpreter\n")

@@ -135,7 +135,7 @@ def seeds(value: Any) -> list[str]:
     fix = 'give host:port in one text, comma separated, like "10.0.0.1:31998,10.0.0.2:31998"'
     found = [seed.strip() for seed in scalar(value, fix).split(",")]
     for seed in found:
-        match = re.fullmatch(r"(?:\[[0-9a-fA-F:.%\w]+\]|[^\s:\[\]]+):(\d{1,5})", seed)
+        match = re.fullmatch(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:\[\]]+):(\d{1,5})", seed)
         if not match or not 1 <= int(match[1]) <= 65535:
             raise ValueError(fix)
     return found

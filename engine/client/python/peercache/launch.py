@@ -126,7 +126,8 @@ def log_bytes(config: Config) -> int:
 def log_since(config: Config, begin: int) -> str:
     try:
         with open(config.engine_log, "rb") as log:
-            log.seek(max(begin, log_bytes(config) - LOG_BYTES))
+            size = os.fstat(log.fileno()).st_size
+            log.seek(max(begin if begin <= size else 0, size - LOG_BYTES))  # may be a new file
             return log.read().decode(errors="replace").strip()
     except OSError as error:
         return str(error)

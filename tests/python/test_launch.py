@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starting and ending an engine from the extra config, and every key of PeerCache 0.8.2's."""
 
+import fcntl
 import json
 import logging
 import multiprocessing
@@ -226,6 +227,19 @@ class Launch(Engines):
         os.kill(*keepers_of(self.socket), signal.SIGHUP)
         store.close()
         other.close()
+        self.gone()
+
+    def test_a_keeper_that_is_about_to_end_is_waited_for_and_followed(self):
+        os.mkdir(os.path.dirname(self.socket))
+        ending = launch.lock(self.socket + ".keeper", fcntl.LOCK_EX)
+        with self.assertLogs("peercache", logging.INFO) as logs, \
+                multiprocessing.pool.ThreadPool(1) as thread:
+            coming = thread.apply_async(
+                lambda: PeerCacheStore(config((0, 5, 18), extra(self.socket)), {}))
+            harness.wait_for(lambda: any("waiting for the keeper" in line for line in logs.output),
+                             20, "it waits")
+            os.close(ending)
+            coming.get(60 * harness.SLOW).close()
         self.gone()
 
     def test_an_engine_that_cannot_start_says_why(self):

@@ -28,6 +28,7 @@ logger = logging.getLogger("peercache")
 START_SECONDS = 120.0  # registering a large pool takes its time
 FAILED_SECONDS = 10.0  # a start that failed is not repeated for this long
 LOG_BYTES = 2000       # of the engine's log, in an error
+LOOK_SECONDS = 0.01    # between looks for the engine while it is there; it starts no faster
 
 
 def lock(path: str, how: int) -> int:
@@ -84,16 +85,16 @@ def engine_command(config: Config) -> list[str]:
     return command
 
 
-def start(config: Config, command: list[str]) -> None:
-    """Starts a keeper, unless one is there whose engine is not attachable at the moment."""
+def start(config: Config, command: list[str]) -> bool:
+    """Starts a keeper. False: one is there, which starts its engine again or is about to end."""
     keeper = os.path.join(os.path.dirname(os.path.abspath(__file__)), "keeper.py")
     line = [sys.executable, "-I", keeper, "--clients", config.engine_socket + ".clients"]
     try:
         held = lock(config.engine_socket + ".keeper", fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        logger.info("peercache: the engine at %s is being started by its keeper, its log is %s",
+        logger.info("peercache: waiting for the keeper of the engine at %s, its log is %s",
                     config.engine_socket, config.engine_log)
-        return
+        return False
     logger.info("peercache: no engine at %s: starting one on %s, its log is %s",
                 config.engine_socket, config.settings.get("rail.devices"), config.engine_log)
     if config.settings.get("rail.devices") == "soft":
@@ -106,6 +107,7 @@ def start(config: Config, command: list[str]) -> None:
                              start_new_session=True, pass_fds=(held,))
     finally:
         os.close(held)  # the keeper has it
+    return True
 
 
 def keeper_ended(config: Config) -> bool:
@@ -133,13 +135,16 @@ def log_since(config: Config, begin: int) -> str:
         return str(error)
 
 
-def wait_started(config: Config, log_begin: int) -> Session:
+def wait_started(config: Config, ours: bool, log_begin: int) -> Optional[Session]:
+    """None: the keeper that was there before us has ended."""
     end = time.monotonic() + START_SECONDS
     while True:
         session = attach(config.engine_socket)
         if session:
             return session
         ended = keeper_ended(config)
+        if ended and not ours:
+            return None
         if ended or time.monotonic() > end:
             why = "ended" if ended else f"is not ready after {START_SECONDS:.0f} s"
             said = log_since(config, log_begin)
@@ -180,10 +185,11 @@ def attach_or_start(config: Config, since: float) -> Session:
     if why:
         raise RuntimeError(f"{why}\n(The start was tried less than {FAILED_SECONDS:.0f} s ago by "
                            "another rank, or an earlier one; it is not repeated before that.)")
-    begin = log_bytes(config)
     try:
-        start(config, command)
-        return wait_started(config, begin)
+        while session is None:
+            begin = log_bytes(config)
+            session = wait_started(config, start(config, command), begin)
+        return session
     except RuntimeError as error:
         remember_failure(config, command, str(error))
         raise
@@ -198,6 +204,7 @@ class Attachment:
         self.config = config
         self.lock = threading.Lock()
         self.lost_at: Optional[float] = None  # time.monotonic(); None: attached
+        self.look_at = 0.0  # not before; time.monotonic()
         if not config.engine_start:
             self.session = Session(config.engine_socket)
             return
@@ -224,7 +231,11 @@ class Attachment:
             os.close(starting)
 
     def look(self) -> None:
-        """Logs once that the engine is gone, and once that it is back."""
+        """Logs once that the engine is gone, and once that it is back. Cheap: before each call."""
+        now = time.monotonic()
+        if now < self.look_at and self.lost_at is None:
+            return
+        self.look_at = now + LOOK_SECONDS
         session = self.session
         if session is None or session.attached() == (self.lost_at is None):
             return

@@ -45,13 +45,16 @@ def guarded(otherwise: Callable[..., Any]) -> Callable:
     def wrap(method: Callable) -> Callable:
         @functools.wraps(method)
         def call(self: "PeerCacheStore", *args: Any, **kwargs: Any) -> Any:
-            self._look()
+            attachment = self._attachment
+            if attachment:
+                attachment.look()
             try:
                 return method(self, *args, **kwargs)
             except Exception as error:  # pylint: disable=broad-except
                 self._failed(method.__name__, error)
             finally:
-                self._look()
+                if attachment and attachment.lost_at is not None:
+                    attachment.look()  # the call may have attached again
             try:
                 return otherwise(*args, **kwargs)
             except Exception as error:  # pylint: disable=broad-except
@@ -123,11 +126,6 @@ class PeerCacheStore(HiCacheStorage):
         self._memory = Memory(self._session)
 
     # ---- what went wrong ----------------------------------------------------------------------
-
-    def _look(self) -> None:
-        attachment = self._attachment
-        if attachment:
-            attachment.look()
 
     def _failed(self, what: str, error: Exception) -> None:
         with self._lock:

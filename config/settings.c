@@ -5,6 +5,7 @@
  */
 #include "config/setting.h"
 
+#include <arpa/inet.h>
 #include <ctype.h>
 #include <errno.h>
 #include <string.h>
@@ -333,6 +334,12 @@ static bool is_word(const char *text)
 	return true;
 }
 
+static bool is_address(const char *text)
+{
+	return inet_pton(AF_INET, text, &(struct in_addr){0}) == 1 ||
+	       inet_pton(AF_INET6, text, &(struct in6_addr){0}) == 1;
+}
+
 int settings_check(const struct settings *s, char *err, size_t err_bytes)
 {
 	bool name_is_word = is_word(s->engine_name);
@@ -342,6 +349,12 @@ int settings_check(const struct settings *s, char *err, size_t err_bytes)
 			"%s = \"%s\": other engines refuse it; use printable ASCII without spaces",
 			name_is_word ? "cluster.id" : "engine.name",
 			name_is_word ? s->cluster_id : s->engine_name);
+		return -EINVAL;
+	}
+	if (s->soft_address[0] && !is_address(s->soft_address)) {
+		snprintf(err, err_bytes,
+			"soft.address = %s: not an IPv4 or IPv6 address; give one of this host, or "
+			"leave it out for that of the cluster", s->soft_address);
 		return -EINVAL;
 	}
 	if (s->cluster_dead_after_ms < 2 * s->cluster_heartbeat_ms) {

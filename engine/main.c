@@ -62,7 +62,7 @@ static const char usage[] =
 	"                   -s cluster.seeds=10.0.0.1:31998,10.0.0.2:31998\n"
 	"      two rails, in a cluster\n"
 	"\n"
-	"SIGTERM or SIGINT stops it in order, a second one at once.\n";
+	"SIGTERM or SIGINT stops it in order, a second one at once. SIGHUP is ignored.\n";
 
 /* ---- arguments ------------------------------------------------------------------------------- */
 
@@ -292,6 +292,7 @@ int main(int argc, char **argv)
 	}
 	log_level_set((enum log_level)settings.log_level);
 	signal(SIGPIPE, SIG_IGN);
+	signal(SIGHUP, SIG_IGN); /* has no meaning yet; its default would end the engine */
 	clock_start();
 	limits_raise();
 	code = plan_and_serve(&settings, &args);

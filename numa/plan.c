@@ -83,6 +83,11 @@ static int find_devices(struct work *w)
 		struct plan_rail *rail = &plan->rail[plan->rails];
 		const struct topology_device *nic = topology_device(w->t, device);
 
+		if (device[0] == '\0') {
+			log_error("rail.devices = %s: an empty name; remove the surplus comma",
+				w->s->rail_devices);
+			return -EINVAL;
+		}
 		if (plan->rails == RAILS_MAX) {
 			log_error("rail.devices: more than %d; remove %s and those after it",
 				RAILS_MAX, device);
@@ -201,7 +206,7 @@ static int named_core(const struct work *w, const char *setting, const char *tex
 		}
 		return (int)i;
 	}
-	log_error("%s: there is no core %ld here; the highest is %d", setting, core,
+	log_error("%s: there is no core %s here; name one up to %d, or auto", setting, text,
 		w->t->cpu[w->t->cpus - 1].cpu);
 	return -EINVAL;
 }

@@ -155,7 +155,7 @@ class Cluster:
             select.select([], [], [], 0.02)
 
     def wait_ready(self, i):
-        mark = re.compile(r"\bready\b")
+        mark = re.compile(r"^ready:", re.M)  # pools are "ready after" some time long before
         before = getattr(self, "_seen", {}).get(i, 0)
         self.wait("start", lambda: mark.search(self.log(i)[before:]), i)
 

@@ -186,6 +186,19 @@ static int exchange(struct session *session, struct session_call *call, struct a
 	return rc;
 }
 
+/* Magic and version stand first in every version's reply, whatever its length. */
+static int ask_failed(const struct session_call *call, const struct attach_reply *reply, int rc)
+{
+	if (reply->magic == ATTACH_MAGIC && reply->version && reply->version != ABI_VERSION)
+		return error_set(rc,
+			"the engine speaks version %u of the client protocol, this library "
+			"version %u: use the libpeercache (in Python the package peercache) that "
+			"came with the engine, or restart the engine with its newer program",
+			reply->version, ABI_VERSION);
+	return error_set(rc, "the engine did not answer request %u as agreed: %s", call->kind,
+		strerror(-rc));
+}
+
 /*
  * A late reply (-ETIMEDOUT), a refusal and a lack of descriptors (-EMFILE) fail this request alone:
  * other channels use the session. Only what cannot be a reply and the socket's own errors end it.
@@ -209,9 +222,7 @@ int session_ask(struct session *session, struct session_call *call)
 	if (rc) {
 		shm_store(&session->dead, 1);
 		shutdown(session->fd, SHUT_RDWR);
-		return error_set(rc, "the engine did not answer request %u as agreed: %s%s",
-			call->kind, strerror(-rc),
-			rc == -EPROTO ? "; library and engine are of different versions" : "");
+		return ask_failed(call, &reply, rc);
 	}
 	if (reply.status < 0) {
 		session_close_fds(call);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The Unix socket clients attach to: made so that two engines never share one, and so that only
- * processes of the engine's own user, or root, are served. The loop's thread only.
+ * Clients that come in over the Unix socket (attach_socket.c): only processes of the engine's own
+ * user, or root, are served. The loop's thread only.
  */
 #include "engine/control/attach.h"
 
@@ -11,151 +11,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "config/log.h"
 #include "engine/control/loop.h"
-
-#define SOCKET_BACKLOG 64
-
-/* ---- the socket file ------------------------------------------------------------------------- */
-
-/* Creates the directory of `path` and what is above it; returns a directory fd or -errno. */
-static int directory_open_for(const char *path)
-{
-	char folder[sizeof(((struct attach *)0)->path)];
-	char *slash;
-	int fd;
-
-	snprintf(folder, sizeof(folder), "%s", path);
-	slash = strrchr(folder, '/');
-	if (!slash)
-		snprintf(folder, sizeof(folder), ".");
-	else if (slash == folder)
-		slash[1] = '\0';
-	else
-		*slash = '\0';
-	for (char *at = folder + 1; at[-1] && *at; at++) {
-		if (*at != '/')
-			continue;
-		*at = '\0';
-		(void)mkdir(folder, 0755); /* open() below says what is wrong */
-		*at = '/';
-	}
-	(void)mkdir(folder, 0755);
-	fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	return fd < 0 ? -errno : fd;
-}
-
-/* 0: nobody listens there; -EADDRINUSE: somebody does, *ret_pid says who. */
-static int socket_probe(const struct sockaddr_un *address, pid_t *ret_pid)
-{
-	struct ucred peer = {.pid = 0};
-	socklen_t bytes = sizeof(peer);
-	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	int rc = 0;
-
-	if (fd < 0)
-		return -errno;
-	if (connect(fd, (const struct sockaddr *)address, sizeof(*address)) == 0) {
-		(void)getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes);
-		rc = -EADDRINUSE;
-	} else if (errno == EAGAIN || errno == EACCES || errno == EPERM || errno == EPROTOTYPE) {
-		/* Its backlog is full, it belongs to somebody else, or is of another kind. */
-		rc = -EADDRINUSE;
-	}
-	close(fd);
-	*ret_pid = peer.pid;
-	return rc;
-}
-
-/* A socket file that nobody listens on is a dead engine's; anything else stays. */
-static int socket_clear(const struct sockaddr_un *address)
-{
-	const char *path = address->sun_path;
-	struct stat st;
-	pid_t pid = 0;
-	int rc;
-
-	if (lstat(path, &st) < 0)
-		return errno == ENOENT ? 0 : -errno;
-	if (!S_ISSOCK(st.st_mode)) {
-		log_error("clients: %s exists and is not a socket; remove it or set engine.socket",
-			path);
-		return -EEXIST;
-	}
-	rc = socket_probe(address, &pid);
-	if (rc == -EADDRINUSE) {
-		log_error("clients: an engine (pid %d) is serving %s already; stop it, or give "
-			  "this one another engine.socket", (int)pid, path);
-		return rc;
-	}
-	if (rc < 0)
-		return rc;
-	log_info("clients: %s is left over from an engine that is gone; replaced", path);
-	return unlink(path) < 0 ? -errno : 0;
-}
-
-/* Bound and listening. The lock on the directory keeps two engines from clearing for each other. */
-static int socket_listen(struct attach *a)
-{
-	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	struct stat st;
-	int folder, fd = -1, rc;
-
-	if (strlen(a->path) >= sizeof(address.sun_path))
-		return -ENAMETOOLONG;
-	strcpy(address.sun_path, a->path);
-	folder = directory_open_for(a->path);
-	if (folder < 0)
-		return folder;
-	if (flock(folder, LOCK_EX) < 0) {
-		rc = -errno;
-		goto out;
-	}
-	rc = socket_clear(&address);
-	if (rc < 0)
-		goto out;
-	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0 ||
-		listen(fd, SOCKET_BACKLOG) < 0 || stat(a->path, &st) < 0) {
-		rc = -errno;
-		goto out;
-	}
-	/* Everybody may connect: who is not allowed in is told so, see accept_one(). */
-	if (chmod(a->path, 0666) < 0)
-		log_warn("clients: chmod 0666 %s: %s", a->path, strerror(errno));
-	a->path_device = st.st_dev;
-	a->path_inode = st.st_ino;
-	a->listener = fd;
-	fd = -1;
-	rc = 0;
-out:
-	if (fd >= 0)
-		close(fd);
-	close(folder);
-	return rc;
-}
-
-static void socket_close(struct attach *a)
-{
-	struct stat st;
-
-	if (a->accepts)
-		event_free(a->accepts);
-	a->accepts = NULL;
-	if (a->listener < 0)
-		return;
-	if (lstat(a->path, &st) == 0 && st.st_dev == a->path_device && st.st_ino == a->path_inode)
-		(void)unlink(a->path);
-	close(a->listener);
-	a->listener = -1;
-}
 
 /* ---- who comes in ---------------------------------------------------------------------------- */
 
@@ -280,7 +141,10 @@ void attach_stop(struct control *control)
 {
 	struct attach *a = control->attach;
 
-	socket_close(a);
+	if (a->accepts)
+		event_free(a->accepts);
+	a->accepts = NULL;
+	attach_socket_remove(control);
 	for (unsigned i = 0; i < SESSIONS_MAX; i++)
 		if (a->session[i])
 			session_end(a->session[i], "the engine stops");
@@ -328,14 +192,13 @@ int attach_open(struct control *control)
 		return -ENOMEM;
 	control->attach = a;
 	a->control = control;
-	a->listener = a->status_fd = a->shard_fd = -1;
+	a->status_fd = a->shard_fd = -1;
 	a->pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
 	if (a->pidfd < 0)
 		log_warn("clients: pidfd_open: %s; READs go through staging, never directly into "
 			 "clients' memory. Linux 5.3 has it; a container may forbid it",
 			strerror(errno));
 	memset(a->heads_fd, -1, sizeof(a->heads_fd));
-	snprintf(a->path, sizeof(a->path), "%s", control->settings->engine_socket);
 	helper_open(&a->helper);
 	rc = files_open(control, a);
 	if (rc < 0) {
@@ -343,13 +206,10 @@ int attach_open(struct control *control)
 			strerror(-rc));
 		goto fail;
 	}
-	rc = socket_listen(a);
-	if (rc < 0 && rc != -EADDRINUSE && rc != -EEXIST) /* those two have been explained */
-		log_error("clients: cannot serve %s: %s; set engine.socket to a path this user can "
-			  "create", a->path, strerror(-rc));
+	rc = attach_socket_listen(control);
 	if (rc < 0)
 		goto fail;
-	a->accepts = event_new(control->base, a->listener, EV_READ | EV_PERSIST, on_accept, a);
+	a->accepts = event_new(control->base, rc, EV_READ | EV_PERSIST, on_accept, a);
 	if (!a->accepts || quarantine_open(a) < 0 || event_add(a->accepts, NULL) < 0) {
 		rc = -ENOMEM;
 		goto fail;

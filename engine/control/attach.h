@@ -110,10 +110,6 @@ struct attach_helper {
 
 struct attach {
 	struct control *control;
-	char path[128];
-	int listener;
-	dev_t path_device; /* of the socket file we made: another engine's is not removed */
-	ino_t path_inode;
 	struct event *accepts;
 	struct session *session[SESSIONS_MAX];
 	struct session *refused[ATTACH_REFUSED_MAX];
@@ -145,6 +141,13 @@ struct attach_counts {
 	unsigned sessions, channels, regions;
 };
 void attach_counts(const struct control *control, struct attach_counts *ret);
+
+/* ---- attach_socket.c ------------------------------------------------------------------------- */
+
+/* The descriptor that clients connect to, listening, or -errno with the reason logged. */
+int attach_socket_listen(struct control *control);
+/* No new clients: the socket is closed and its file removed. Twice does no harm. */
+void attach_socket_remove(struct control *control);
 
 /* ---- between the attach_*.c ------------------------------------------------------------------ */
 

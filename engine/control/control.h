@@ -4,7 +4,7 @@
  * All functions of this folder run on that loop's thread unless they say otherwise; none blocks.
  *
  *   loop.c       the loop: kick, rails' events, timers, sleep protocol; control_open/run/stop/close
- *   attach.c     clients: socket, sessions, channels, regions
+ *   attach.c     clients: sessions, channels, regions; attach_socket.c their socket
  *   publish.c    ctl rings: credits, publish, touch, stale, remove; eviction
  *   report.c     counters and members as JSON
  *   rpc.c        frames and connections between engines
@@ -28,6 +28,7 @@
 #include "numa/plan.h"
 
 struct attach;    /* attach.c */
+struct attach_socket; /* attach_socket.c */
 struct publish;   /* publish.c */
 struct rpc;       /* rpc.c */
 struct member;    /* member.c: the member table */
@@ -65,6 +66,10 @@ struct control {
 	struct shard shard;
 	struct index *index;
 	uint64_t counter[COUNTER_COUNT];
+
+	/* bound before memory is made; served at the end */
+	struct attach_socket *client_socket;
+	int port_fd; /* bound to cluster.address; -1: rpc listens on it */
 
 	struct attach *attach;
 	struct publish *publish;
@@ -112,12 +117,17 @@ const struct map_view *member_map(const struct control *control);
 void directory_map_changed(struct control *control);
 
 /* Life cycle of each part, in the order control_open() calls them; close in reverse. */
+/* Bind engine.socket and cluster.address without listening: who comes early is refused. */
+int attach_socket_open(struct control *control);
+int rpc_port_open(struct control *control);
 int rpc_open(struct control *control);
 int member_open(struct control *control);
 int directory_open(struct control *control);
 int connect_open(struct control *control);
 int publish_open(struct control *control);
 int attach_open(struct control *control);
+void attach_socket_close(struct control *control);
+void rpc_port_close(struct control *control);
 void rpc_close(struct control *control);
 void member_close(struct control *control);
 void directory_close(struct control *control);

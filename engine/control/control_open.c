@@ -17,6 +17,7 @@
 #include "engine/control/attach.h"
 #include "engine/control/device_event.h"
 #include "engine/control/loop.h"
+#include "engine/control/member.h"
 #include "engine/control/publish.h"
 #include "engine/control/trouble.h"
 #include "numa/clock.h"
@@ -95,6 +96,16 @@ static int events_open(struct control *control)
 	return rc;
 }
 
+/* Only to find mistakes before memory is made: member_open() reads them again. */
+static int seeds_check(struct control *control)
+{
+	struct member *scratch = calloc(1, sizeof(*scratch));
+	int rc = scratch ? member_seeds(control->settings, scratch) : -ENOMEM;
+
+	free(scratch);
+	return rc;
+}
+
 /* ---- NICs ------------------------------------------------------------------------------------ */
 
 static void devices_close(struct control *control)
@@ -134,6 +145,16 @@ static void model_warn(const struct control *control)
 						   "nodes hold WRONG BYTES");
 }
 
+/* Which settings decide whether it opens. */
+static const char *device_settings(const struct settings *s, const char *name)
+{
+	if (strncmp(name, "soft", 4) != 0)
+		return "rail.devices, rail.gid_index";
+	if (s->soft_link != LINK_TCP)
+		return "rail.devices";
+	return s->soft_address[0] ? "soft.address" : "cluster.address";
+}
+
 static int devices_open(struct control *control)
 {
 	const struct settings *s = control->settings;
@@ -156,7 +177,8 @@ static int devices_open(struct control *control)
 		}
 		rc = dv_open(&options, &control->rail[i].device);
 		if (rc < 0) {
-			log_error("rail %u: %s", i, dv_error());
+			log_error("rail %u (%s): %s", i, device_settings(s, options.name),
+				dv_error());
 			devices_close(control);
 			return rc;
 		}
@@ -278,6 +300,10 @@ static const struct {
 } steps[] = {
 	{"name", identity_open, nothing_close},
 	{"event loop", events_open, events_close},
+	/* Names first: memory takes long, and another engine may have them already. */
+	{"client socket", attach_socket_open, attach_socket_close},
+	{"cluster address", rpc_port_open, rpc_port_close},
+	{"seeds", seeds_check, nothing_close},
 	{"status segment", memory_status_open, memory_status_close},
 	{"pools", memory_pools_open, memory_pools_close},
 	{"directory shard", memory_shard_open, memory_shard_close},
@@ -292,7 +318,7 @@ static const struct {
 	{"connections", connect_open, connect_close},
 	{"faults", trouble_open, trouble_close},
 	{"publishing", publish_open, publish_close},
-	{"client socket", attach_open, attach_close},
+	{"clients", attach_open, attach_close},
 	{"poll cores", poll_cores_start, poll_cores_stop},
 };
 #define STEPS (sizeof(steps) / sizeof(steps[0]))
@@ -324,7 +350,7 @@ int control_open(
 	loop->control.settings = settings;
 	loop->control.plan = *plan;
 	loop->control.rails = plan->rails;
-	loop->control.kick = -1;
+	loop->control.kick = loop->control.port_fd = -1;
 	for (unsigned i = 0; i < RAILS_MAX; i++)
 		loop->control.rail[i].kick = -1;
 	loop->started_ns = clock_now_ns();

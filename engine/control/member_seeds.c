@@ -2,6 +2,7 @@
 /*
  * The text of cluster.seeds -> addresses. Pure, start-up only.
  */
+#include <arpa/inet.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,6 +34,8 @@ static int seed_parse(char *text, uint16_t fallback, struct member_seed *ret)
 			return -EINVAL;
 	}
 	if (!*host || strlen(host) >= sizeof(ret->host))
+		return -EINVAL;
+	if (strchr(host, ':') && inet_pton(AF_INET6, host, &(struct in6_addr){0}) != 1)
 		return -EINVAL;
 	memset(ret, 0, sizeof(*ret));
 	memcpy(ret->host, host, strlen(host));

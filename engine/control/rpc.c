@@ -294,37 +294,87 @@ static bool address_is_any(const struct sockaddr_storage *address)
 					      : v4->sin_addr.s_addr == htonl(INADDR_ANY);
 }
 
-static int listen_open(struct control *control)
+static int listen_failed(const struct settings *s, int status)
 {
-	const struct settings *s = control->settings;
-	struct sockaddr_storage address;
-	socklen_t bytes = 0;
-	int status = listen_address(s, &address, &bytes);
-
-	if (status)
-		return status;
-	if (address_is_any(&address)) {
-		log_error(
-			"cluster.address = %s is no address others can reach: set it to the one of "
-			"this host that they shall use",
-			s->cluster_address);
-		return -EINVAL;
-	}
-	control->rpc->loopback = rpc_address_loopback((struct sockaddr *)&address);
-	control->rpc->listener = evconnlistener_new_bind(control->base, accepted, control,
-		LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC | LEV_OPT_REUSEABLE, 256,
-		(struct sockaddr *)&address, (int)bytes);
-	if (control->rpc->listener) {
-		evconnlistener_set_error_cb(control->rpc->listener, accept_failed);
-		return 0;
-	}
-	status = errno ? -errno : -EIO;
 	log_error("cannot listen on %s port %d: %s. %s", s->cluster_address, (int)s->cluster_port,
 		strerror(-status),
 		status == -EADDRINUSE
 			? "Another engine or program has that port: set another cluster.port"
 			: "Set cluster.address to an address of this host");
 	return status;
+}
+
+static int reuse_address(int fd)
+{
+	int on = 1;
+
+	return setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+}
+
+/*
+ * First without SO_REUSEADDR: with it, two engines that start could both bind, and the second one
+ * would notice only when it listens. It is needed where connections of the engine before are in
+ * TIME_WAIT.
+ */
+static int bind_to(int fd, const struct sockaddr_storage *address, socklen_t bytes)
+{
+	if (bind(fd, (const struct sockaddr *)address, bytes) == 0)
+		return 0;
+	if (errno == EADDRINUSE && reuse_address(fd) == 0 &&
+		bind(fd, (const struct sockaddr *)address, bytes) == 0)
+		return 0;
+	return -errno;
+}
+
+int rpc_port_open(struct control *control)
+{
+	const struct settings *s = control->settings;
+	struct sockaddr_storage address;
+	socklen_t bytes = 0;
+	int fd, status = listen_address(s, &address, &bytes);
+
+	control->port_fd = -1;
+	if (status)
+		return status;
+	if (address_is_any(&address)) {
+		log_error("cluster.address = %s is no address others can reach: set it to the one "
+			  "of this host that they shall use", s->cluster_address);
+		return -EINVAL;
+	}
+	fd = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	status = fd < 0 ? -errno : bind_to(fd, &address, bytes);
+	if (status == 0) {
+		control->port_fd = fd;
+		return 0;
+	}
+	if (fd >= 0)
+		close(fd);
+	return listen_failed(s, status);
+}
+
+void rpc_port_close(struct control *control)
+{
+	if (control->port_fd >= 0)
+		close(control->port_fd);
+	control->port_fd = -1;
+}
+
+/* Connections inherit SO_REUSEADDR: the next engine may bind while they are in TIME_WAIT. */
+static int listen_open(struct control *control)
+{
+	struct sockaddr_storage address = {.ss_family = AF_UNSPEC};
+	socklen_t bytes = sizeof(address);
+
+	(void)getsockname(control->port_fd, (struct sockaddr *)&address, &bytes);
+	control->rpc->loopback = rpc_address_loopback((struct sockaddr *)&address);
+	if (reuse_address(control->port_fd) == 0)
+		control->rpc->listener = evconnlistener_new(control->base, accepted, control,
+			LEV_OPT_CLOSE_ON_FREE, 256, control->port_fd);
+	if (!control->rpc->listener)
+		return listen_failed(control->settings, errno ? -errno : -EIO);
+	control->port_fd = -1; /* the listener's */
+	evconnlistener_set_error_cb(control->rpc->listener, accept_failed);
+	return 0;
 }
 
 int rpc_open(struct control *control)

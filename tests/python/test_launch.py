@@ -1,21 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starting and ending an engine from the extra config, and every key of PeerCache 0.8.2's."""
 
+import fcntl
+import json
 import logging
 import multiprocessing
+import multiprocessing.pool
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import unittest
+from unittest import mock
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path[:0] = [os.path.join(ROOT, "tests", "cluster"), os.path.dirname(os.path.abspath(__file__)),
                 os.path.join(os.environ.get("PEERCACHE_BUILD", ""), "engine/client/python")]
 import harness  # noqa: E402
 from simulator import Pool, config, content  # noqa: E402
-from peercache import config as configuration  # noqa: E402
+from peercache import config as configuration, launch  # noqa: E402
 from peercache.store import PeerCacheStore  # noqa: E402
 
 SETTINGS = {"engine.huge_pages": "no", "rail.polling": "adaptive"}
@@ -31,6 +37,19 @@ def engines_at(socket):
         except OSError:
             continue
         if words[0].endswith(b"peercache-engine") and f"engine.socket={socket}".encode() in words:
+            found.append(int(pid))
+    return found
+
+
+def keepers_of(socket):
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                words = file.read().split(b"\0")
+        except OSError:
+            continue
+        if f"{socket}.clients".encode() in words:
             found.append(int(pid))
     return found
 
@@ -62,15 +81,18 @@ def rank(given, index, barrier, results):
     store.close()
 
 
-class Launch(unittest.TestCase):
+class Engines(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory(prefix="peercache-")
         self.addCleanup(folder.cleanup)
+        self.folder = folder.name
         self.socket = os.path.join(folder.name, "run", "engine.sock")
 
     def gone(self):
         harness.wait_for(lambda: not engines_at(self.socket), 30, "the engine ends")
 
+
+class Launch(Engines):
     def test_the_first_of_several_ranks_starts_one_engine_and_the_last_ends_it(self):
         context = multiprocessing.get_context("spawn")
         barrier, results = context.Barrier(4), context.Queue()
@@ -119,17 +141,185 @@ class Launch(unittest.TestCase):
         os.kill(keeper, signal.SIGTERM)
         self.gone()
 
+    def test_sigterm_of_the_engine_alone_brings_the_next_one(self):
+        store = PeerCacheStore(config((0, 5, 18), extra(self.socket, timeout_ms=500)), {})
+        self.addCleanup(store.close)
+        pool = Pool(8, [4096])
+        store.register_mem_pool_host(pool)
+        keys = [f"{i:064x}" for i in range(8)]
+        for _ in range(3):
+            first, = engines_at(self.socket)
+            began = time.monotonic()
+            os.kill(first, signal.SIGTERM)
+            harness.wait_for(lambda: all(store.batch_set_v1(keys, pool.indices(range(8))))
+                             and engines_at(self.socket) not in ([], [first]), 30,
+                             "sets work again")
+            print(f"SIGTERM to the next set that works: {time.monotonic() - began:.2f} s",
+                  file=sys.stderr)
+        store.close()
+        self.gone()
+
+    def test_loss_and_return_of_the_engine_are_one_line_each(self):
+        store = PeerCacheStore(config((0, 5, 18), extra(self.socket, timeout_ms=500)), {})
+        self.addCleanup(store.close)
+        pool = Pool(8, [4096])
+        store.register_mem_pool_host(pool)
+        keys = [f"{i:064x}" for i in range(8)]
+        for how in (signal.SIGKILL, signal.SIGTERM):
+            first, = engines_at(self.socket)
+            back, over = threading.Event(), threading.Event()
+
+            def work():
+                while not over.is_set():
+                    if all(store.batch_set_v1(keys, pool.indices(range(8)))):
+                        if engines_at(self.socket) not in ([], [first]):
+                            back.set()
+                    store.batch_exists(keys)
+
+            with self.assertLogs("peercache", logging.INFO) as logs:
+                threads = [threading.Thread(target=work) for _ in range(3)]
+                os.kill(first, how)
+                for thread in threads:
+                    thread.start()
+                self.assertTrue(back.wait(30 * harness.SLOW))
+                over.set()
+                for thread in threads:
+                    thread.join()
+            self.assertEqual([record.levelname for record in logs.records], ["WARNING", "INFO"],
+                             logs.output)
+            self.assertIn(f"the engine at {self.socket} is gone", logs.output[0])
+            self.assertIn(f"the engine at {self.socket} is back", logs.output[1])
+        with self.assertNoLogs("peercache", logging.INFO):
+            store.close()
+            store.batch_exists(keys)
+        self.gone()
+
+    def test_an_engine_that_was_away_between_two_calls_is_logged_too(self):
+        store = PeerCacheStore(config((0, 5, 18), extra(self.socket)), {})
+        self.addCleanup(store.close)
+        store.register_mem_pool_host(Pool(8, [4096]))
+        first, = engines_at(self.socket)
+        os.kill(first, signal.SIGKILL)
+
+        def served():
+            try:
+                launch.Session(self.socket).close()
+            except OSError:
+                return False
+            return engines_at(self.socket) not in ([], [first])
+        harness.wait_for(served, 30, "the next engine serves")
+        with self.assertLogs("peercache", logging.INFO) as logs:
+            harness.wait_for(lambda: store.batch_exists(["0"]) == 0 and len(logs.output) > 1, 30,
+                             "the loss and the return are logged")
+        self.assertEqual([record.levelname for record in logs.records], ["WARNING", "INFO"])
+
+    def test_one_socket_has_one_keeper(self):
+        """A store that comes while the engine is away waits for it, and starts no second one."""
+        store = PeerCacheStore(config((0, 5, 18), extra(self.socket)), {})
+        self.addCleanup(store.close)
+        first, = engines_at(self.socket)
+        os.kill(first, signal.SIGKILL)
+        other = PeerCacheStore(config((0, 5, 18), extra(self.socket)), {})
+        self.addCleanup(other.close)
+        self.assertNotEqual(engines_at(self.socket), [first])
+        self.assertEqual(len(engines_at(self.socket)), 1)
+        self.assertEqual(len(keepers_of(self.socket)), 1)
+        os.kill(*keepers_of(self.socket), signal.SIGHUP)
+        store.close()
+        other.close()
+        self.gone()
+
+    def test_a_keeper_that_is_about_to_end_is_waited_for_and_followed(self):
+        os.mkdir(os.path.dirname(self.socket))
+        ending = launch.lock(self.socket + ".keeper", fcntl.LOCK_EX)
+        with self.assertLogs("peercache", logging.INFO) as logs, \
+                multiprocessing.pool.ThreadPool(1) as thread:
+            coming = thread.apply_async(
+                lambda: PeerCacheStore(config((0, 5, 18), extra(self.socket)), {}))
+            harness.wait_for(lambda: any("waiting for the keeper" in line for line in logs.output),
+                             20, "it waits")
+            os.close(ending)
+            coming.get(60 * harness.SLOW).close()
+        self.gone()
+
     def test_an_engine_that_cannot_start_says_why(self):
         given = extra(self.socket, engine_settings={"engine.nonsense": 1})
         with self.assertRaisesRegex(RuntimeError, "nonsense"):
             PeerCacheStore(config((0, 5, 18), given), {})
         given["engine_path"] = "/nowhere/peercache-engine"
-        with self.assertRaises(Exception):
+        with self.assertRaisesRegex(FileNotFoundError, "engine_path = '/nowhere/peercache-engine'"):
             PeerCacheStore(config((0, 5, 18), given), {})
         with self.assertRaises(OSError):
             PeerCacheStore(config((0, 5, 18), {"engine_socket": self.socket,
                                                "engine_start": False}), {})
         self.gone()
+
+
+class Failing(Engines):
+    """An engine that passes its settings' check and cannot start: nothing has that address."""
+
+    def setUp(self):
+        super().setUp()
+        self.starts = os.path.join(self.folder, "starts")
+        self.program = os.path.join(self.folder, "engine")
+        with open(self.program, "w", encoding="ascii") as script:
+            script.write(f"#!/bin/sh\necho start >>{self.starts}\n"
+                         f"exec {harness.program('engine/peercache-engine')} \"$@\"\n")
+        os.chmod(self.program, 0o755)
+        self.given = extra(self.socket, engine_path=self.program, local_hostname="192.0.2.1")
+
+    def refused(self):
+        """A rank's error, and how long it waited for it."""
+        began = time.monotonic()
+        with self.assertRaises(RuntimeError) as caught:
+            PeerCacheStore(config((0, 5, 18), self.given), {})
+        return str(caught.exception), time.monotonic() - began
+
+    def count(self):
+        with open(self.starts, encoding="ascii") as file:
+            return len(file.readlines())
+
+    def test_every_rank_gets_the_engine_s_message_and_one_start_serves_them_all(self):
+        with multiprocessing.pool.ThreadPool(8) as ranks:
+            together = ranks.map(lambda _: self.refused(), range(8))
+        series = [self.refused() for _ in range(8)]
+        print(f"8 ranks together: {max(s for _, s in together):.2f} s, in series: "
+              f"{sum(s for _, s in series):.2f} s", file=sys.stderr)
+        for why, _ in together + series:
+            self.assertRegex(why, r"cannot listen on 192\.0\.2\.1 port \d+: .*Set cluster\.address")
+            self.assertIn('cluster.address is set by "local_hostname" of the extra config', why)
+        self.assertEqual(self.count(), 1)
+
+    def test_other_settings_or_the_end_of_the_pause_start_it_again(self):
+        self.refused()
+        with mock.patch.object(launch, "FAILED_SECONDS", 0):
+            self.refused()
+        self.assertEqual(self.count(), 2)
+        del self.given["local_hostname"]
+        PeerCacheStore(config((0, 5, 18), self.given), {}).close()
+        self.assertEqual(self.count(), 3)
+        self.gone()
+
+    def test_the_message_is_of_this_start_and_not_of_an_earlier_one(self):
+        os.makedirs(os.path.dirname(self.socket))
+        with open(self.socket + ".log", "w", encoding="ascii") as log:
+            log.write("an old complaint\n")
+        why, _ = self.refused()
+        self.assertNotIn("complaint", why)
+
+    def test_a_socket_that_cannot_be_made_names_its_key(self):
+        for path, error in ((f"{self.folder}/a/b/e.sock", FileNotFoundError),
+                            ("/proc/version/e.sock", NotADirectoryError),
+                            ("/proc/sys/e.sock", OSError)):
+            with self.assertRaises(error) as caught:
+                PeerCacheStore(config((0, 5, 18), {**self.given, "engine_socket": path}), {})
+            self.assertIn(f"engine_socket = '{path}'", str(caught.exception))
+
+    def test_a_program_that_cannot_run_is_no_start_that_is_repeated(self):
+        with open(self.program, "w", encoding="ascii") as script:
+            script.write("#!/nowhere/interpreter\n")
+        why, _ = self.refused()
+        self.assertIn(f"cannot run {self.program}", why)
 
 
 class Keys(unittest.TestCase):
@@ -148,6 +338,88 @@ class Keys(unittest.TestCase):
             "cluster.port": "31998", "cluster.address": "127.0.0.9", "rail.gid_index": "5",
             "rail.qps_per_peer": "8", "cluster.replicas": "3", "engine.name": "n1",
             "cluster.heartbeat_ms": "2000", "cluster.dead_after_ms": "6000"})
+
+    def refused(self, key, value, **more):
+        """The error names key, value and what to give; returned without key and value."""
+        with self.assertRaises(ValueError) as caught:
+            configuration.read({key: value, **more})
+        start = f'"{key}": {json.dumps(value)}: give '
+        self.assertIn(start, str(caught.exception))
+        return str(caught.exception).split(start, 1)[1]
+
+    def test_a_bad_value_names_its_key_and_the_fix(self):
+        rows = {
+            "gid_index": ["x", -2, 256, 1.5, True, [3]],
+            "ib_port": ["x", 0, 256], "max_channels_per_peer": [0, "many", -1],
+            "directory_replicas": [0, 5, "2 or 3"],
+            "global_segment_size": [0, "0", "0gb", "0.0gb", -1, "-4gb", "4 parsecs", "1.2.3gb",
+                                    True, ["4gb"], float("inf"), "4mb4", 4095, "2000tb"],
+            "timeout_ms": [0, -5, "soon", 1e20], "exists_timeout_ms": [0, "x"],
+            "heartbeat_interval": [0, -1, "x", 100, float("nan")], "member_ttl": [0, "x", 601],
+            "mode": ["peer2peer", 1, ["p2p"]], "role": ["reader", ["auto"]],
+            "write_policy": ["remote"], "protocol": ["roce", "RDMAA", ["tcp"]],
+            "device_name": [["mlx5_0"], "mlx5_0,,mlx5_1", "mlx5_0,", "a b"],
+            "device_names": [["mlx5_0", "mlx5_1"], "mlx5_0,mlx5_0", {"a": 1}],
+            "discovery_addr": [["10.0.0.1:31998"], "10.0.0.1", "10.0.0.1:", ":31998", "a:0",
+                               "a:65536", "a:x", "10.0.0.1:1,,10.0.0.2:1", "fd00::1:31998"],
+            "local_hostname": [["h"], "h" * 64], "node_id": [["n"], "n" * 64, "a\nb", True],
+            "prefix": [["p"], {"p": 1}], "extra_backend_tag": [["t"]],
+            "engine_socket": [["/x"], "/" + "x" * 107], "engine_path": [["/x"]],
+            "engine_log": [{"x": 1}], "engine_start": ["maybe", 2, [True]],
+            "engine_keep": ["keep"], "interface_v1": ["v1", [1]],
+            "engine_settings": ["engine.huge_pages=no", [1], {"huge_pages": 1},
+                                {"rail.cores": [1, 2]}, {"a.b.c": 1}],
+        }
+        fixes = {}
+        for key, values in rows.items():
+            for value in values:
+                with self.subTest(key=key, value=value):
+                    fixes[key] = self.refused(key, value)
+        self.assertEqual(set(rows), set(configuration.READERS), "every key that has a meaning")
+        self.assertEqual(fixes["gid_index"], "a whole number from -1 to 255")
+        self.assertIn("rdma or tcp", fixes["protocol"])
+
+    def test_all_bad_values_are_named_at_once(self):
+        with self.assertRaises(ValueError) as caught:
+            configuration.read({"gid_index": "x", "role": "reader", "global_segment_size": 0})
+        for key in ("gid_index", "role", "global_segment_size"):
+            self.assertIn(f'"{key}": ', str(caught.exception))
+
+    def test_values_that_contradict_each_other_are_named(self):
+        self.assertIn("two heartbeats", self.refused("member_ttl", 3, heartbeat_interval=2))
+        self.assertIn("4mb to 1tb for each NIC, of which there are 2", self.refused(
+            "global_segment_size", "7mb", device_names="mlx5_0,mlx5_1"))
+        with mock.patch.object(configuration.sockets, "getaddrinfo", side_effect=OSError):
+            with self.assertRaisesRegex(ValueError, '"discovery_addr": "no.name:1": none of .*'
+                                        '"local_hostname"'):
+                configuration.read({"discovery_addr": "no.name:1"})
+            got = configuration.read({"discovery_addr": "no.name:1", "local_hostname": "10.0.0.9"})
+        self.assertEqual(got.settings["cluster.address"], "10.0.0.9")
+
+    def test_the_time_to_live_follows_a_longer_heartbeat(self):
+        """PeerCache 0.8.2's default is three times its heartbeat; the engine's would be refused."""
+        got = configuration.read({"heartbeat_interval": 2}).settings
+        self.assertEqual((got["cluster.heartbeat_ms"], got["cluster.dead_after_ms"]),
+                         ("2000", "6000"))
+
+    def test_good_values_in_every_spelling(self):
+        for value, nbytes in ((4 << 20, 4 << 20), ("1g", 1 << 30), ("1.5GiB", 3 << 29),
+                              (" 64 MB ", 64 << 20), (1e9, 10**9 // 4096 * 4096)):
+            got = configuration.read({"global_segment_size": value, "protocol": "tcp"}).settings
+            self.assertEqual(got["engine.pool_bytes"], str(nbytes))
+        for value in (True, 1, "1", "yes", "ON", "true"):
+            self.assertTrue(configuration.read({"engine_keep": value}).engine_keep)
+        for value in (False, 0, "0", "no", "off", "", None):
+            self.assertFalse(configuration.read({"engine_keep": value}).engine_keep)
+        got = configuration.read({"gid_index": "3.0", "protocol": "RDMA", "ib_port": "1",
+                                  "device_names": "mlx5_bond_0", "timeout_ms": "250",
+                                  "discovery_addr": "[::1]:31998", "prefix": 7,
+                                  "engine_settings": {"engine.huge_pages": False,
+                                                      "rail.spin_us": 5}})
+        self.assertEqual(got.settings["rail.gid_index"], "3")
+        self.assertEqual(got.settings["engine.huge_pages"], "no")
+        self.assertEqual(got.settings["rail.spin_us"], "5")
+        self.assertEqual((got.timeout_ms, got.tag, got.missing), (250, "7", []))
 
     def test_unknown_keys_and_missing_features_are_one_warning_each(self):
         known = {

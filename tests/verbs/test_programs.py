@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs that nobody here wrote judge the software NIC: rdma-core's examples and perftest."""
 
+import os
 import re
+import subprocess
 import unittest
 
 import ports
@@ -39,6 +41,24 @@ class Examples(unittest.TestCase):
 
     def test_pingpong_of_messages_larger_than_a_packet(self):
         self.pingpong([], "-n", 50, "-s", 1 << 20)
+
+
+class Readmes(unittest.TestCase):
+    """The lines of the READMEs run as they are written."""
+
+    def test_every_line_of_the_readmes(self):
+        lines = set()
+        for name in ("README.md", "dv/soft/uverbs/README.md"):
+            with open(os.path.join(ports.ROOT, name), encoding="utf-8") as readme:
+                lines |= {line.split("   #")[0].strip() for line in readme
+                          if line.startswith("    tools/soft-connectx") and "COMMAND" not in line}
+        self.assertTrue(any("ib_read_bw" in line for line in lines), lines)
+        env = {k: v for k, v in os.environ.items() if k != "SOFT_CONNECTX_LIBRARY"}
+        for line in lines:
+            with self.subTest(line=line):
+                done = subprocess.run(line, shell=True, cwd=ports.ROOT, env=env, text=True,
+                                      capture_output=True, timeout=120 * ports.SLOW)
+                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
 
 class Perftest(unittest.TestCase):

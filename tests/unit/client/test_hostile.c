@@ -71,6 +71,7 @@ static void answers_nobody_asked_for_are_ignored(void **state)
 static void an_engine_of_another_version_is_refused(void **state)
 {
 	struct pc *other = NULL;
+	char ours[32], theirs[32];
 
 	(void)state;
 	pc_channel_close(ch);
@@ -79,6 +80,10 @@ static void an_engine_of_another_version_is_refused(void **state)
 	pc = NULL;
 	LET(version, ABI_VERSION + 1);
 	assert_int_equal(pc_open(&(struct pc_options){.socket = fake.path}, &other), -EPROTO);
+	snprintf(ours, sizeof(ours), "library version %u", ABI_VERSION);
+	snprintf(theirs, sizeof(theirs), "speaks version %u", ABI_VERSION + 1);
+	assert_non_null(strstr(pc_error(), ours));
+	assert_non_null(strstr(pc_error(), theirs));
 	LET(version, ABI_VERSION);
 	usleep(10000);
 	fake_lock(&fake);

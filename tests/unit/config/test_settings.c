@@ -235,6 +235,22 @@ static void names_that_other_engines_refuse_are_refused_here(void **state)
 	assert_int_equal(settings_check(&s, err, sizeof(err)), 0);
 }
 
+static void the_address_of_the_data_link_is_an_address(void **state)
+{
+	(void)state;
+	assert_int_equal(set("soft.address=xyz"), 0);
+	assert_int_equal(settings_check(&s, err, sizeof(err)), -EINVAL);
+	assert_says("soft.address = xyz");
+	assert_says("give one of this host");
+	for (unsigned i = 0; i < 3; i++) {
+		const char *good[] = {"soft.address=10.0.0.1", "soft.address=fd00::1",
+			"soft.address="};
+
+		assert_int_equal(set(good[i]), 0);
+		assert_int_equal(settings_check(&s, err, sizeof(err)), 0);
+	}
+}
+
 static void a_small_error_buffer_is_not_overrun(void **state)
 {
 	char small[8] = "aaaaaaa";
@@ -260,6 +276,7 @@ int main(void)
 		cmocka_unit_test_setup(overrides_must_look_like_one, start),
 		cmocka_unit_test_setup(a_member_must_survive_one_late_heartbeat, start),
 		cmocka_unit_test_setup(names_that_other_engines_refuse_are_refused_here, start),
+		cmocka_unit_test_setup(the_address_of_the_data_link_is_an_address, start),
 		cmocka_unit_test_setup(a_small_error_buffer_is_not_overrun, start),
 	};
 

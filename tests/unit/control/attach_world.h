@@ -307,7 +307,7 @@ static inline int setup(void **state)
 	strcpy(folder, "/tmp/attach-XXXXXX");
 	assert_non_null(mkdtemp(folder));
 	assert_int_equal(chmod(folder, 0755), 0);
-	snprintf(settings.engine_socket, sizeof(settings.engine_socket), "%s/a/b/engine.sock",
+	snprintf(settings.engine_socket, sizeof(settings.engine_socket), "%s/a/engine.sock",
 		folder);
 	control.settings = &settings;
 	control.rails = RAILS;
@@ -323,6 +323,7 @@ static inline int setup(void **state)
 		assert_int_equal(pool_open(&options, &control.rail[i].pool), 0);
 		control.rail[i].kick = eventfd(0, EFD_NONBLOCK);
 	}
+	assert_int_equal(attach_socket_open(&control), 0);
 	assert_int_equal(attach_open(&control), 0);
 	return 0;
 }
@@ -333,6 +334,7 @@ static inline int teardown(void **state)
 
 	(void)state;
 	attach_close(&control);
+	attach_socket_close(&control);
 	assert_int_equal(access(settings.engine_socket, F_OK), -1);
 	assert_int_equal(world.mrs, 0);
 	assert_int_equal(world.published, 0);

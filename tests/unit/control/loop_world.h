@@ -238,6 +238,8 @@ bool rail_hear(struct rail *rail, struct rail_event *ret)
 		world.open--;                                                                      \
 	}
 
+PART(attach_socket)
+PART(rpc_port)
 PART(rpc)
 PART(member)
 PART(directory)

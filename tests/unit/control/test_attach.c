@@ -220,62 +220,6 @@ static void a_pipelining_client_that_does_not_read_is_let_go(void **state)
 	close(fd);
 }
 
-/* ---- the socket file ------------------------------------------------------------------------- */
-
-static void a_socket_left_by_a_dead_engine_is_replaced(void **state)
-{
-	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	int dead = socket(AF_UNIX, SOCK_SEQPACKET, 0);
-
-	(void)state;
-	attach_close(&control);
-	strcpy(address.sun_path, settings.engine_socket);
-	assert_int_equal(bind(dead, (struct sockaddr *)&address, sizeof(address)), 0);
-	assert_int_equal(listen(dead, 1), 0);
-	close(dead);
-	assert_int_equal(attach_open(&control), 0);
-	assert_int_equal(control.attach->listener >= 0, 1);
-	dead = dial();
-	assert_int_equal(status_of(dead, ATTACH_REPORT, 0, 0, -1), 0);
-	close(dead);
-}
-
-static void a_living_engine_keeps_its_socket(void **state)
-{
-	struct control other = control;
-	char log[1024] = "", pid[32];
-	int fd;
-
-	(void)state;
-	other.attach = NULL;
-	log_test_capture(log, sizeof(log));
-	assert_int_equal(attach_open(&other), -EADDRINUSE);
-	log_test_capture(NULL, 0);
-	snprintf(pid, sizeof(pid), "pid %d", (int)getpid());
-	assert_non_null(strstr(log, pid));
-	assert_non_null(strstr(log, settings.engine_socket));
-	fd = dial();
-	assert_int_equal(status_of(fd, ATTACH_REPORT, 0, 0, -1), 0);
-	close(fd);
-}
-
-static void a_file_that_is_no_socket_is_left_alone(void **state)
-{
-	char log[1024] = "";
-	int fd;
-
-	(void)state;
-	attach_close(&control);
-	fd = open(settings.engine_socket, O_CREAT | O_WRONLY, 0600);
-	log_test_capture(log, sizeof(log));
-	assert_int_equal(attach_open(&control), -EEXIST);
-	log_test_capture(NULL, 0);
-	assert_int_equal(access(settings.engine_socket, F_OK), 0);
-	close(fd);
-	unlink(settings.engine_socket);
-	assert_int_equal(attach_open(&control), 0);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -287,9 +231,6 @@ int main(void)
 		TEST(one_session_too_many_is_told_so),
 		TEST(refused_clients_that_stay_do_not_shut_others_out),
 		TEST(a_pipelining_client_that_does_not_read_is_let_go),
-		TEST(a_socket_left_by_a_dead_engine_is_replaced),
-		TEST(a_living_engine_keeps_its_socket),
-		TEST(a_file_that_is_no_socket_is_left_alone),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

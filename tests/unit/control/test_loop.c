@@ -40,7 +40,26 @@ static void parts_close_in_reverse_and_answers_outlive_the_directory(void **stat
 	control_close(control);
 	assert_non_null(strstr(world.order,
 		"+rpc +member +directory +connect +publish +attach RAIL_STOP RAIL_STOP "
-		"-attach -publish -connect -directory -member -rpc -answers"));
+		"-attach -publish -connect -directory -member -rpc -answers "
+		"-rpc_port -attach_socket"));
+}
+
+static void names_are_bound_before_memory_is_made(void **state)
+{
+	char log[1024] = "";
+
+	(void)state;
+	for (unsigned n = 1; n <= 2; n++) {
+		setup(state);
+		settings.engine_pool_bytes = UINT64_MAX / 2; /* cannot be made */
+		world.fail_at = n;
+		log_test_capture(log, sizeof(log));
+		assert_true(control_open(&settings, &plan, &control) < 0);
+		log_test_capture(NULL, 0);
+		assert_string_equal(world.order,
+			n == 1 ? "+attach_socket " : "+attach_socket +rpc_port -attach_socket ");
+		assert_null(strstr(log, "pool"));
+	}
 }
 
 static void every_nic_knows_every_pool_and_the_shard(void **state)
@@ -203,6 +222,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(whatever_fails_at_start_undoes_what_was_done),
 		TEST(parts_close_in_reverse_and_answers_outlive_the_directory),
+		TEST(names_are_bound_before_memory_is_made),
 		TEST(every_nic_knows_every_pool_and_the_shard),
 		TEST(rails_of_one_poll_core_share_their_eventfd),
 		TEST(commands_that_find_a_full_inbox_leave_later_in_order),

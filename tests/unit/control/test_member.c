@@ -167,7 +167,8 @@ static void a_chain_of_seeds_is_one_cluster(void **state)
 
 static void seeds_are_parsed_and_refused_with_the_reason(void **state)
 {
-	const char *bad[] = {"host:0", "host:65536", "host:x", "[::1", "[::1]x", ":5", "a:5,b:"};
+	const char *bad[] = {"host:0", "host:65536", "host:x", "[::1", "[::1]x", ":5", "a:5,b:",
+		"[10.0.0.1:1]", "1:2:3"};
 	struct settings s;
 	struct member *member = calloc(1, sizeof(*member));
 

@@ -73,6 +73,40 @@ static void only_the_set_address_is_listened_on(void **state)
 	close(fd);
 }
 
+/* Bound at first, so that a second engine finds out at once; served once it can answer. */
+static void a_port_is_taken_from_the_start_and_refuses_until_it_is_served(void **state)
+{
+	struct control *control = &node[2].control, *other = &node[3].control;
+	struct sockaddr_in at = {
+		.sin_family = AF_INET, .sin_port = htons((uint16_t)node[2].settings.cluster_port)};
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+	(void)state;
+	inet_pton(AF_INET, "127.0.0.1", &at.sin_addr);
+	node[3].settings.cluster_port = node[2].settings.cluster_port;
+	control->settings = &node[2].settings;
+	other->settings = &node[3].settings;
+	assert_int_equal(rpc_port_open(control), 0);
+	assert_int_equal(rpc_port_open(other), -EADDRINUSE);
+	assert_int_equal(connect(fd, (struct sockaddr *)&at, sizeof(at)), -1);
+	assert_int_equal(errno, ECONNREFUSED);
+	close(fd);
+	rpc_port_close(control);
+	rpc_port_close(other);
+	assert_int_equal(node_open(2, NULL), 0);
+}
+
+/* The end that closed first is in TIME_WAIT. */
+static void connections_of_the_engine_before_do_not_hold_the_port(void **state)
+{
+	(void)state;
+	assert_true(nodes_until(all_agree(), 3000));
+	for (unsigned i = 0; i < 2; i++) {
+		node_close(i);
+		assert_int_equal(node_open(i, NULL), 0);
+	}
+}
+
 static void the_wildcard_address_is_refused(void **state)
 {
 	const char *any[] = {"0.0.0.0", "::"};
@@ -348,6 +382,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		T(a_port_in_use_is_named_with_what_to_change),
 		T(only_the_set_address_is_listened_on),
+		T(a_port_is_taken_from_the_start_and_refuses_until_it_is_served),
+		T(connections_of_the_engine_before_do_not_hold_the_port),
 		T(the_wildcard_address_is_refused),
 		T(engines_find_each_other_over_ipv6),
 		T(a_length_beyond_the_bound_closes_the_connection),

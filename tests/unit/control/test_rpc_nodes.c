@@ -236,7 +236,9 @@ int node_open(unsigned i, const char *seeds)
 	attach_memory(control);
 	n->open = true;
 	n->stalled = false;
-	status = rpc_open(control);
+	status = rpc_port_open(control);
+	if (status == 0)
+		status = rpc_open(control);
 	if (status == 0)
 		status = member_open(control);
 	if (status == 0)
@@ -259,6 +261,7 @@ void node_close(unsigned i)
 	directory_close(control);
 	member_close(control);
 	rpc_close(control);
+	rpc_port_close(control);
 	/* A look-up of a name that was cancelled is freed by the loop, and by nothing else. */
 	event_base_loop(control->base, EVLOOP_NONBLOCK);
 	index_close(control->index);

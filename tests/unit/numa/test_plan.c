@@ -261,7 +261,7 @@ static void named_cores_that_cannot_be_had_are_refused(void **state)
 		int rc;
 		const char *says;
 	} bad[] = {
-		{"4", -EINVAL, "there is no core 4 here; the highest is 3"},
+		{"4", -EINVAL, "there is no core 4 here; name one up to 3, or auto"},
 		{"-1", -EINVAL, "there is no core -1"},
 		{"1x", -EINVAL, "\"1x\" is not a core"},
 		{"1,", -EINVAL, "\"\" is not a core"},
@@ -305,6 +305,7 @@ static void devices_must_exist_and_be_named_once(void **state)
 	assert_int_equal(make(), -EINVAL);
 	set("rail.devices=mlx5_0,,mlx5_1");
 	assert_int_equal(make(), -EINVAL);
+	assert_logged("rail.devices = mlx5_0,,mlx5_1: an empty name");
 	set("rail.devices=s,s,s");
 	assert_int_equal(make(), -EINVAL);
 	set("rail.devices=soft,soft,soft,soft,soft,soft,soft,soft,soft,soft,soft,soft,soft,soft,"

@@ -1,39 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
 """SGLang's extra config: the keys of PeerCache 0.8.2 with their meaning, and this project's own.
 
-Nothing here raises for a key: what is unknown, and what names a feature that is not there yet, is
-said in one warning each.
+A value that cannot be what its key means is refused: all of them in one ValueError, each with key,
+value and what to give instead. Unknown keys, and keys that name a feature that is not there yet,
+are logged in one warning each. None and "" are the same as leaving a key out.
 """
 
+import json
 import logging
 import os
 import re
 import socket as sockets
 from dataclasses import dataclass, field
-from typing import Any, Mapping, Optional
+from typing import Any, Callable, Mapping, Optional
 
 logger = logging.getLogger("peercache")
 
 UNITS = {"": 1, "b": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "tb": 1 << 40,
          "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40,
          "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+# Ranges of the engine's settings (config/settings.def) that the keys below are turned into.
 POOL_BYTES = 4 << 30  # of PeerCache 0.8.2
-PORT = 31998
-POOL_BYTES_MIN = 4 << 20
+POOL_BYTES_MIN, POOL_BYTES_MAX = 4 << 20, 1 << 40  # of each rail
+NAME_MAX, SOCKET_MAX = 63, 107
+QPS_MAX, REPLICAS_MAX = 8, 4
+HEARTBEAT_MS, DEAD_AFTER_MS = 500, 3000  # defaults
 
 # SGLang's own, which it leaves in the dict.
 SGLANG = {"backend_name", "module_path", "class_name", "interface_v1", "allocator", "tp_lcm_size",
           "prefetch_threshold", "prefetch_timeout_base", "prefetch_timeout_per_ki_token",
           "hicache_storage_pass_prefix_keys", "extra_backend_tag"}
-# Ours.
-OURS = {"engine_socket", "engine_start", "engine_keep", "engine_path", "engine_log",
-        "engine_settings", "timeout_ms", "exists_timeout_ms"}
-# PeerCache 0.8.2's, with a meaning here.
-MAPPED = {"discovery_addr", "mode", "role", "write_policy", "protocol", "device_name",
-          "device_names", "ib_port", "gid_index", "max_channels_per_peer", "global_segment_size",
-          "directory_replicas", "local_hostname", "node_id", "prefix", "heartbeat_interval",
-          "member_ttl"}
-# The same, of which nothing is left to choose: the value that asks for nothing is in the table.
+# PeerCache 0.8.2's of which nothing is left to choose, with the value that asks for nothing.
 NOT_NEEDED = {"directory_read_cache_ttl": None, "rdma_bind_host": None, "rdma_port": 0,
               "control_bind_host": None, "control_port": 0, "meta_bind_host": None}
 # The same, whose feature is not there yet: named when they ask for something.
@@ -43,20 +40,136 @@ MISSING = {"vnodes": 160, "max_masters": 3, "disk_enabled": False, "disk_path": 
            "slot_ways": None, "slot_num_buckets": None}
 
 
+# ---- one value: its reader returns what it means, or raises ValueError with what to give ---------
+
+
+def scalar(value: Any, fix: str) -> str:
+    if isinstance(value, (list, tuple, dict, set)) or value is None:
+        raise ValueError(fix)
+    return str(value).strip()
+
+
 def size(value: Any) -> int:
     """Bytes of 4294967296, "4gb" or "4GiB"."""
-    if isinstance(value, (int, float)):
-        return int(value)
-    match = re.fullmatch(r"\s*([0-9.]+)\s*([a-z]*)\s*", str(value).lower())
-    if not match or match[2] not in UNITS:
-        raise ValueError(f"{value!r} is no size; write 4294967296, 4gb or 4GiB")
-    return int(float(match[1]) * UNITS[match[2]])
+    fix = "give a size above 0, like 4294967296, 4gb or 4GiB"
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", scalar(value, fix).lower())
+    if isinstance(value, bool) or not match or match[2] not in UNITS:
+        raise ValueError(fix)
+    nbytes = int(float(match[1]) * UNITS[match[2]]) if "." in match[1] \
+        else int(match[1]) * UNITS[match[2]]
+    if not nbytes:
+        raise ValueError(fix)
+    return nbytes
 
 
 def flag(value: Any) -> bool:
-    if isinstance(value, str):
-        return value.strip().lower() in ("1", "true", "yes", "on")
-    return bool(value)
+    word = scalar(value, "give true or false").lower()
+    if word in ("1", "true", "yes", "on"):
+        return True
+    if word in ("0", "false", "no", "off"):
+        return False
+    raise ValueError("give true or false")
+
+
+def number(low: int, high: Optional[int] = None) -> Callable[[Any], int]:
+    fix = f"give a whole number from {low} to {high}" if high is not None \
+        else f"give a whole number, {low} or more"
+
+    def parse(value: Any) -> int:
+        text = scalar(value, fix)
+        if isinstance(value, bool) or not re.fullmatch(r"-?\d{1,18}(\.0*)?", text):
+            raise ValueError(fix)
+        got = int(text.split(".")[0])
+        if got < low or (high is not None and got > high):
+            raise ValueError(fix)
+        return got
+    return parse
+
+
+def milliseconds(low: int, high: int) -> Callable[[Any], int]:
+    """Of seconds."""
+    fix = f"give seconds from {low / 1000:g} to {high / 1000:g}"
+
+    def parse(value: Any) -> int:
+        text = scalar(value, fix)
+        if isinstance(value, bool) or not re.fullmatch(r"\d{1,9}(\.\d*)?", text) or \
+                not low <= int(float(text) * 1000) <= high:
+            raise ValueError(fix)
+        return int(float(text) * 1000)
+    return parse
+
+
+def text(longest: Optional[int] = None) -> Callable[[Any], str]:
+    fix = "give a text" + (f" of at most {longest} bytes" if longest else "")
+
+    def parse(value: Any) -> str:
+        got = scalar(value, fix + ", not a list")
+        if isinstance(value, bool) or not got.isprintable() or \
+                (longest and len(os.fsencode(got)) > longest):
+            raise ValueError(fix)
+        return got
+    return parse
+
+
+def choice(*words: str) -> Callable[[Any], str]:
+    fix = f"give {', '.join(words[:-1])} or {words[-1]}"
+
+    def parse(value: Any) -> str:
+        got = scalar(value, fix).lower()
+        if got not in words:
+            raise ValueError(fix)
+        return got
+    return parse
+
+
+def devices(value: Any) -> list[str]:
+    fix = 'give names of different NICs in one text, comma separated, like "mlx5_0,mlx5_1"'
+    names = [name.strip() for name in scalar(value, fix).split(",")]
+    if not all(re.fullmatch(r"[\w.:-]+", name) for name in names) or \
+            len(set(names)) < len(names):
+        raise ValueError(fix)
+    return names
+
+
+def seeds(value: Any) -> list[str]:
+    fix = 'give host:port in one text, comma separated, like "10.0.0.1:31998,10.0.0.2:31998"'
+    found = [seed.strip() for seed in scalar(value, fix).split(",")]
+    for seed in found:
+        match = re.fullmatch(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:\[\]]+):(\d{1,5})", seed)
+        if not match or not 1 <= int(match[1]) <= 65535:
+            raise ValueError(fix)
+    return found
+
+
+def settings(value: Any) -> dict[str, str]:
+    fix = 'give an object like {"engine.huge_pages": "no"}'
+    if not isinstance(value, Mapping):
+        raise ValueError(fix)
+    out = {}
+    for name, one in value.items():
+        if not re.fullmatch(r"[a-z_]+\.[a-z_]+", str(name)):
+            raise ValueError(f"{fix}: {name!r} is not section.key")
+        word = scalar(one, f"{fix}: the value of {name!r} is no text, number or boolean")
+        out[str(name)] = {True: "yes", False: "no"}[one] if isinstance(one, bool) else word
+    return out
+
+
+# Ours, SGLang's that are read here, and PeerCache 0.8.2's that have a meaning here.
+READERS: dict[str, Callable[[Any], Any]] = {
+    "engine_socket": text(SOCKET_MAX), "engine_start": flag, "engine_keep": flag,
+    "engine_path": text(), "engine_log": text(), "engine_settings": settings,
+    "timeout_ms": number(1, 3600000), "exists_timeout_ms": number(1, 3600000),
+    "interface_v1": flag, "extra_backend_tag": text(), "prefix": text(),
+    "discovery_addr": seeds, "device_name": devices, "device_names": devices,
+    "protocol": choice("rdma", "tcp"),
+    "mode": choice("p2p", "hybrid", "centralized", "slotmap"),
+    "role": choice("auto", "inference", "storage"),
+    "write_policy": choice("local", "storage", "both"),
+    "ib_port": number(1, 255), "gid_index": number(-1, 255),
+    "max_channels_per_peer": number(1), "directory_replicas": number(1, REPLICAS_MAX),
+    "global_segment_size": size, "local_hostname": text(NAME_MAX), "node_id": text(NAME_MAX),
+    "heartbeat_interval": milliseconds(10, 60000), "member_ttl": milliseconds(50, 600000),
+}
 
 
 def default_socket() -> str:
@@ -68,16 +181,18 @@ def default_socket() -> str:
     return f"/tmp/peercache-{os.geteuid()}/engine.sock"
 
 
-def local_address(seed: str) -> str:
-    """This host's address on the way to a seed: no packet is sent."""
-    host = seed.rsplit(":", 1)[0].strip("[]")
-    try:
-        family, kind, _, _, address = sockets.getaddrinfo(host, 9, type=sockets.SOCK_DGRAM)[0]
-        with sockets.socket(family, kind) as probe:
-            probe.connect(address)
-            return str(probe.getsockname()[0])
-    except OSError:
-        return "127.0.0.1"
+def local_address(found: list[str]) -> Optional[str]:
+    """This host's address on the way to the first seed that has one; no packet is sent."""
+    for seed in found:
+        host = seed.rsplit(":", 1)[0].strip("[]")
+        try:
+            family, kind, _, _, address = sockets.getaddrinfo(host, 9, type=sockets.SOCK_DGRAM)[0]
+            with sockets.socket(family, kind) as probe:
+                probe.connect(address)
+                return str(probe.getsockname()[0])
+        except OSError:
+            continue
+    return None
 
 
 def numeric(seed: str) -> str:
@@ -101,6 +216,7 @@ class Config:
     timeout_ms: int = 5000
     exists_timeout_ms: int = 1000
     settings: dict[str, str] = field(default_factory=dict)  # of the engine, when we start it
+    origins: dict[str, str] = field(default_factory=dict)  # setting -> the key it comes from
     unknown: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
 
@@ -114,16 +230,13 @@ class Config:
                            ", ".join(sorted(self.missing)))
 
 
-def rails(extra: Mapping[str, Any]) -> list[str]:
+def rails(given: Mapping[str, Any]) -> list[str]:
     """The NICs; "soft" is the software NIC."""
-    if str(extra.get("protocol", "rdma")).lower() == "tcp":
+    if given.get("protocol") == "tcp":
         return ["soft"]
-    named = extra.get("device_names") or extra.get("device_name") or ""
-    if not isinstance(named, str):
-        named = ",".join(map(str, named))
-    devices = [name.strip() for name in named.split(",") if name.strip()]
-    if devices:
-        return devices
+    named = given.get("device_names") or given.get("device_name")
+    if named:
+        return list(named)
     try:
         present = sorted(os.listdir("/sys/class/infiniband"))
     except OSError:
@@ -131,66 +244,116 @@ def rails(extra: Mapping[str, Any]) -> list[str]:
     return present[:1] or ["soft"]
 
 
-def engine_settings(extra: Mapping[str, Any], config: Config) -> dict[str, str]:
-    devices = rails(extra)
-    seeds = [s.strip() for s in str(extra.get("discovery_addr") or "").split(",") if s.strip()]
-    pool = size(extra.get("global_segment_size", POOL_BYTES)) // len(devices)
-    out = {"engine.socket": config.engine_socket,
-           "engine.pool_bytes": str(max(pool // 4096 * 4096, POOL_BYTES_MIN)),
-           "rail.devices": ",".join(devices)}
-    if devices == ["soft"]:
-        out["soft.link"] = "tcp" if seeds else "shm"
-    if seeds:
-        out["cluster.seeds"] = ",".join(map(numeric, seeds))
-        out["cluster.port"] = seeds[0].rsplit(":", 1)[-1]
-        out["cluster.address"] = local_address(seeds[0])
-    host = extra.get("local_hostname")
+def pool_bytes(given: Mapping[str, Any], count: int, refuse: Callable[[str, str], None]) -> int:
+    """Of each rail."""
+    total = given.get("global_segment_size", POOL_BYTES)
+    if not POOL_BYTES_MIN <= total // count <= POOL_BYTES_MAX:
+        refuse("global_segment_size", f"give 4mb to 1tb for each NIC, of which there are {count}")
+    return total // count // 4096 * 4096
+
+
+def cluster_settings(given: Mapping[str, Any], refuse: Callable[[str, str], None],
+                     put: Callable[[str, str, Any], None]) -> None:
+    found = given.get("discovery_addr", [])
+    host = given.get("local_hostname")
+    if found:
+        put("discovery_addr", "cluster.seeds", ",".join(map(numeric, found)))
+        put("discovery_addr", "cluster.port", found[0].rsplit(":", 1)[-1])
+    if found and not host:
+        address = local_address(found)
+        if address:
+            put("discovery_addr", "cluster.address", address)
+        else:
+            refuse("discovery_addr", "none of these hosts has an address now, so this host's own "
+                   'is not known: correct the names, or give it as "local_hostname"')
     if host:
-        out["cluster.address"] = numeric(f"{host}:0").rpartition(":")[0]
-    for key, setting, convert in (
-            ("gid_index", "rail.gid_index", int),
-            ("max_channels_per_peer", "rail.qps_per_peer", lambda v: min(max(int(v), 1), 8)),
-            ("directory_replicas", "cluster.replicas", lambda v: min(max(int(v), 1), 4)),
-            ("node_id", "engine.name", str),
-            ("heartbeat_interval", "cluster.heartbeat_ms", lambda v: int(float(v) * 1000)),
-            ("member_ttl", "cluster.dead_after_ms", lambda v: int(float(v) * 1000))):
-        if extra.get(key) not in (None, ""):
-            out[setting] = str(convert(extra[key]))
-    out.update({str(k): str(v) for k, v in dict(extra.get("engine_settings") or {}).items()})
-    return out
+        put("local_hostname", "cluster.address", numeric(f"{host}:0").rpartition(":")[0])
+    beat = given.get("heartbeat_interval", HEARTBEAT_MS)
+    dead = given.get("member_ttl", max(DEAD_AFTER_MS, 3 * beat))
+    if dead < 2 * beat:
+        refuse("member_ttl", f'give two heartbeats or more ("heartbeat_interval"): {beat / 500:g}')
+    if "heartbeat_interval" in given:
+        put("heartbeat_interval", "cluster.heartbeat_ms", beat)
+    if "heartbeat_interval" in given or "member_ttl" in given:
+        put("member_ttl", "cluster.dead_after_ms", dead)
+
+
+def engine_settings(given: Mapping[str, Any], config: Config,
+                    refuse: Callable[[str, str], None]) -> None:
+    """What the engine gets when we start it."""
+    def put(key: str, setting: str, value: Any) -> None:
+        config.settings[setting] = str(value)
+        config.origins[setting] = key
+
+    names = rails(given)
+    put("engine_socket", "engine.socket", config.engine_socket)
+    put("global_segment_size", "engine.pool_bytes", pool_bytes(given, len(names), refuse))
+    named = [key for key in ("device_names", "device_name") if key in given]
+    put("protocol" if names == ["soft"] or not named else named[0], "rail.devices",
+        ",".join(names))
+    if names == ["soft"]:
+        put("protocol", "soft.link", "tcp" if given.get("discovery_addr") else "shm")
+    cluster_settings(given, refuse, put)
+    for key, setting, most in (("gid_index", "rail.gid_index", None),
+                               ("max_channels_per_peer", "rail.qps_per_peer", QPS_MAX),
+                               ("directory_replicas", "cluster.replicas", None),
+                               ("node_id", "engine.name", None)):
+        if key in given:
+            put(key, setting, given[key] if most is None else min(given[key], most))
+    for setting, value in given.get("engine_settings", {}).items():
+        put("engine_settings", setting, value)
 
 
 def asks(extra: Mapping[str, Any], key: str, nothing: Any) -> bool:
     if key not in extra:
         return False
     value = extra[key]
-    return flag(value) if nothing is False else value != nothing
+    if nothing is False:
+        return str(value).strip().lower() not in ("", "none", "0", "false", "no", "off")
+    return value != nothing
+
+
+def missing(extra: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
+    found = [key for key, nothing in MISSING.items() if asks(extra, key, nothing)]
+    for key, there in (("mode", ("p2p", "hybrid")), ("write_policy", ("local",)),
+                       ("role", ("auto", "inference")), ("ib_port", (1,))):
+        if given.get(key, there[0]) not in there:
+            found.append(f"{key}={given[key]}")
+    return found
 
 
 def read(extra: Optional[Mapping[str, Any]]) -> Config:
-    """Raises ValueError for a value that cannot be what its key means."""
+    """Raises ValueError for values that cannot be what their keys mean."""
     extra = dict(extra or {})
+    given: dict[str, Any] = {}
+    refused: list[str] = []
+
+    def refuse(key: str, fix: str) -> None:
+        refused.append(f'"{key}": {json.dumps(extra.get(key), default=repr)}: {fix}')
+
+    for key, reader in READERS.items():
+        if extra.get(key) in (None, ""):
+            continue
+        try:
+            given[key] = reader(extra[key])
+        except ValueError as error:
+            refuse(key, str(error))
     config = Config()
-    known = SGLANG | OURS | MAPPED | set(NOT_NEEDED) | set(MISSING)
+    known = SGLANG | set(READERS) | set(NOT_NEEDED) | set(MISSING)
     config.unknown = [str(key) for key in extra if key not in known]
-    config.missing = [key for key, nothing in MISSING.items() if asks(extra, key, nothing)]
-    if str(extra.get("mode", "p2p")).lower() not in ("p2p", "hybrid"):
-        config.missing.append(f"mode={extra['mode']}")
-    if str(extra.get("write_policy", "local")).lower() != "local":
-        config.missing.append(f"write_policy={extra['write_policy']}")
-    if str(extra.get("role", "auto")).lower() == "storage":
-        config.missing.append("role=storage")
-    if extra.get("ib_port") not in (None, 1, "1"):
-        config.missing.append(f"ib_port={extra['ib_port']}")
-    config.engine_socket = str(extra.get("engine_socket") or default_socket())
-    config.engine_start = flag(extra.get("engine_start", True))
-    config.engine_keep = flag(extra.get("engine_keep", False))
-    config.engine_path = str(extra.get("engine_path") or "")
-    config.engine_log = str(extra.get("engine_log") or config.engine_socket + ".log")
-    tags = [str(extra.get("prefix") or ""), str(extra.get("extra_backend_tag") or "")]
+    config.missing = missing(extra, given)
+    config.engine_socket = given.get("engine_socket") or default_socket()
+    config.engine_start = given.get("engine_start", True)
+    config.engine_keep = given.get("engine_keep", False)
+    config.engine_path = given.get("engine_path", "")
+    config.engine_log = given.get("engine_log") or config.engine_socket + ".log"
+    tags = [given.get("prefix", ""), given.get("extra_backend_tag", "")]
     config.tag = "/".join(tag for tag in tags if tag)
-    config.interface_v1 = flag(extra.get("interface_v1", 0))
-    config.timeout_ms = int(extra.get("timeout_ms", config.timeout_ms))
-    config.exists_timeout_ms = int(extra.get("exists_timeout_ms", config.exists_timeout_ms))
-    config.settings = engine_settings(extra, config)
+    config.interface_v1 = given.get("interface_v1", False)
+    config.timeout_ms = given.get("timeout_ms", config.timeout_ms)
+    config.exists_timeout_ms = given.get("exists_timeout_ms", config.exists_timeout_ms)
+    engine_settings(given, config, refuse)
+    if refused:
+        raise ValueError("peercache: the extra config has values that cannot be: "
+                         + "; ".join(refused))
     return config

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs an engine as long as somebody uses it. Started by launch.py; a program of its own.
+"""Runs an engine as long as a client uses it. Started by launch.py; a program of its own.
 
     keeper.py --clients FILE [--keep] -- ENGINE [ARG]...
 
 Clients hold FILE shared; getting it exclusively means that the last is gone: the engine is ended.
-An engine that dies before is started again, later each time. Imports nothing of this package.
+An engine that ends before that, however it ends, is started again, later each time. The first
+start is made once: an engine that never became ready (--ready-fd) ends the keeper with its status,
+so that the process that waits for it can say why. Imports nothing of this package.
 """
 
 import argparse
@@ -16,8 +18,11 @@ import sys
 import threading
 import time
 
+PAUSE_SECONDS = 0.1
 PAUSE_SECONDS_MAX = 30.0
-LIVED_SECONDS = 60.0  # an engine that lived so long is started again at once
+LIVED_SECONDS = 60.0  # an engine that lived this long is started again without back-off
+SETTINGS_REFUSED = 2  # exit status of the engine
+NO_PROGRAM = 127
 
 
 class Keeper:
@@ -36,34 +41,55 @@ class Keeper:
 
     def wait_unused(self, path: str) -> None:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(fd, fcntl.LOCK_EX)  # held until this process is gone: who comes now waits
+        fcntl.flock(fd, fcntl.LOCK_EX)  # held until this process ends: new clients wait
         with self.lock:
             self.end()
 
-    def run(self) -> int:
-        pause, status = 0.1, 0
-        while not self.over.is_set():
-            began = time.monotonic()
+    def run_once(self) -> tuple[int, bool]:
+        """Exit status of one engine (128 + a signal's number), and whether it became ready."""
+        tell, told = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
             with self.lock:
                 if self.over.is_set():
-                    break
-                self.engine = subprocess.Popen(self.command)
+                    return 0, False
+                self.engine = subprocess.Popen([*self.command, "--ready-fd", str(told)],
+                                               pass_fds=(told,))
             status = self.engine.wait()
-            if self.over.is_set() or status == 0:
+            os.close(told)
+            told = -1
+            return (status if status >= 0 else 128 - status), bool(os.read(tell, 1))
+        except OSError as error:
+            say(f"cannot run {self.command[0]}: {error.strerror}")
+            return NO_PROGRAM, False
+        finally:
+            os.close(tell)
+            if told >= 0:
+                os.close(told)
+
+    def run(self) -> int:
+        pause, was_ready = PAUSE_SECONDS, False
+        while not self.over.is_set():
+            began = time.monotonic()
+            status, ready = self.run_once()
+            was_ready |= ready
+            if self.over.is_set():
                 break
-            if status == 2:  # its settings are refused: the next one's would be, too
+            if not was_ready or status == SETTINGS_REFUSED:
                 return status
-            if time.monotonic() - began > LIVED_SECONDS:
-                pause = 0.1
-            print(f"keeper: the engine ended with {status}; starting it again in {pause:.1f} s",
-                  file=sys.stderr, flush=True)
+            if status == 0 or time.monotonic() - began > LIVED_SECONDS:
+                pause = PAUSE_SECONDS
+            say(f"the engine ended with {status}; starting it again in {pause:.1f} s")
             self.over.wait(pause)
             pause = min(pause * 2, PAUSE_SECONDS_MAX)
-        return 0 if self.over.is_set() else status
+        return 0
+
+
+def say(text: str) -> None:
+    print(f"keeper: {text}", file=sys.stderr, flush=True)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Runs an engine as long as somebody uses it.")
+    parser = argparse.ArgumentParser(description="Runs an engine as long as a client uses it.")
     parser.add_argument("--clients", required=True)
     parser.add_argument("--keep", action="store_true", help="do not end it with the last client")
     parser.add_argument("command", nargs=argparse.REMAINDER)
@@ -72,6 +98,7 @@ def main() -> int:
     keeper = Keeper(command)
     signal.signal(signal.SIGTERM, keeper.end)
     signal.signal(signal.SIGINT, keeper.end)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     if not options.keep:
         threading.Thread(target=keeper.wait_unused, args=(options.clients,), daemon=True).start()
     return keeper.run()

@@ -45,10 +45,16 @@ def guarded(otherwise: Callable[..., Any]) -> Callable:
     def wrap(method: Callable) -> Callable:
         @functools.wraps(method)
         def call(self: "PeerCacheStore", *args: Any, **kwargs: Any) -> Any:
+            attachment = self._attachment
+            if attachment:
+                attachment.look()
             try:
                 return method(self, *args, **kwargs)
             except Exception as error:  # pylint: disable=broad-except
                 self._failed(method.__name__, error)
+            finally:
+                if attachment and attachment.lost_at is not None:
+                    attachment.look()  # the call may have attached again
             try:
                 return otherwise(*args, **kwargs)
             except Exception as error:  # pylint: disable=broad-except

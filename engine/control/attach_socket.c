@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The Unix socket of clients, as a file. Bound before the engine makes its memory, so that what is
+ * wrong with engine.socket is found at once; served (listen) only when the engine can answer:
+ * clients that come before that are refused and come again.
+ *
+ * PATH.pid holds the engine's process id and is locked from before the bind until the engine has
+ * ended: two engines never share a path, also while one of them starts. The lock is the kernel's
+ * and ends with the process. Start-up and shutdown, on the loop's thread.
+ */
+#include "engine/control/attach.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "config/log.h"
+
+struct attach_socket {
+	char path[128];
+	int fd;       /* bound; -1: removed, or never bound */
+	int lock;     /* PATH.pid; -1: not held */
+	dev_t device; /* of the socket file: another engine's is not removed */
+	ino_t inode;
+};
+
+#define SOCKET_BACKLOG 64
+#define LOCK_TRIES 100 /* each failure: another engine ended and removed its file meanwhile */
+
+/* The last directory of `path` is created; what is above it must exist, or `path` is a mistake. */
+static int folder_make(const char *path)
+{
+	char folder[sizeof(((struct attach_socket *)0)->path)];
+	char *slash;
+	int rc;
+
+	snprintf(folder, sizeof(folder), "%s", path);
+	slash = strrchr(folder, '/');
+	if (!slash || slash == folder)
+		return 0;
+	*slash = '\0';
+	if (mkdir(folder, 0755) == 0) {
+		log_info("clients: created directory %s for engine.socket, mode 0755", folder);
+		return 0;
+	}
+	rc = -errno;
+	if (rc == -EEXIST)
+		return 0;
+	if (rc == -ENOENT)
+		log_error(
+			"clients: engine.socket = %s: neither %s nor the directory above it "
+			"exists; create it, or correct engine.socket", path, folder);
+	else
+		log_error(
+			"clients: engine.socket = %s: cannot create directory %s: %s; create it "
+			"as a user that may, or set engine.socket to a path this user can create",
+			path, folder, strerror(-rc));
+	return rc;
+}
+
+/* ---- the lock -------------------------------------------------------------------------------- */
+
+static void lock_path(const struct attach_socket *s, char ret[sizeof(s->path) + 8])
+{
+	snprintf(ret, sizeof(s->path) + 8, "%s.pid", s->path);
+}
+
+static int lock_busy(const struct attach_socket *s, int fd)
+{
+	char pid[16] = "";
+	ssize_t got = pread(fd, pid, sizeof(pid) - 1, 0);
+
+	log_error("clients: an engine (pid %ld) has %s already, starting, serving or stopping; "
+		  "end it, or give this one another engine.socket",
+		got > 0 ? strtol(pid, NULL, 10) : 0, s->path);
+	return -EADDRINUSE;
+}
+
+/* 1: held, but the file is not at its path any more: the engine that removed it has ended. */
+static int lock_try(const struct attach_socket *s, int fd, const char *path)
+{
+	struct stat held, there;
+
+	if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+		int rc = -errno;
+
+		if (rc == -EWOULDBLOCK)
+			return lock_busy(s, fd);
+		log_error("clients: cannot lock %s: %s; set engine.socket to a path on a local "
+			  "file system", path, strerror(-rc));
+		return rc;
+	}
+	return fstat(fd, &held) < 0 || stat(path, &there) < 0 || held.st_dev != there.st_dev ||
+	       held.st_ino != there.st_ino;
+}
+
+static int lock_take(struct attach_socket *s)
+{
+	char path[sizeof(s->path) + 8];
+	int rc = 1;
+
+	lock_path(s, path);
+	for (unsigned i = 0; i < LOCK_TRIES && rc > 0; i++) {
+		int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+
+		if (fd < 0) {
+			rc = -errno;
+			log_error("clients: engine.socket = %s: cannot create %s: %s; make its "
+				  "directory writable for this user, or set engine.socket to a "
+				  "path this user can create", s->path, path, strerror(-rc));
+			return rc;
+		}
+		rc = lock_try(s, fd, path);
+		if (rc == 0)
+			s->lock = fd;
+		else
+			close(fd);
+	}
+	if (rc > 0)
+		return lock_busy(s, -1);
+	if (rc == 0 && (ftruncate(s->lock, 0) < 0 || dprintf(s->lock, "%d\n", (int)getpid()) < 0))
+		log_warn("clients: writing %s: %s", path, strerror(errno));
+	return rc;
+}
+
+/* ---- the socket ------------------------------------------------------------------------------ */
+
+/*
+ * 0: no process listens there; -EADDRINUSE: one does, *ret_pid says which. It is no engine that
+ * takes the lock: another program, or an engine of an older version.
+ */
+static int socket_probe(const struct sockaddr_un *address, pid_t *ret_pid)
+{
+	struct ucred peer = {.pid = 0};
+	socklen_t bytes = sizeof(peer);
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	int rc = 0;
+
+	if (fd < 0)
+		return -errno;
+	if (connect(fd, (const struct sockaddr *)address, sizeof(*address)) == 0) {
+		(void)getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes);
+		rc = -EADDRINUSE;
+	} else if (errno == EAGAIN || errno == EACCES || errno == EPERM || errno == EPROTOTYPE) {
+		/* Its backlog is full, it belongs to another user, or is of another kind. */
+		rc = -EADDRINUSE;
+	}
+	close(fd);
+	*ret_pid = peer.pid;
+	return rc;
+}
+
+/* Under the lock: a socket on which no process listens is a dead engine's; anything else stays. */
+static int socket_clear(const struct sockaddr_un *address)
+{
+	const char *path = address->sun_path;
+	struct stat st;
+	pid_t pid = 0;
+	int rc;
+
+	if (lstat(path, &st) < 0)
+		return errno == ENOENT ? 0 : -errno;
+	if (!S_ISSOCK(st.st_mode)) {
+		log_error("clients: engine.socket = %s: exists and is not a socket; %s", path,
+			S_ISDIR(st.st_mode) ? "name a file in that directory"
+					    : "remove it, or give another path");
+		return -EEXIST;
+	}
+	rc = socket_probe(address, &pid);
+	if (rc == -EADDRINUSE) {
+		log_error("clients: process %d serves at %s already; stop it, or give this engine "
+			  "another engine.socket", (int)pid, path);
+		return rc;
+	}
+	if (rc < 0)
+		return rc;
+	log_info("clients: %s is left over from an engine that is gone; replaced", path);
+	if (unlink(path) == 0)
+		return 0;
+	rc = -errno;
+	log_error("clients: cannot remove %s: %s; remove it, or set another engine.socket", path,
+		strerror(-rc));
+	return rc;
+}
+
+static void socket_remove(struct attach_socket *s)
+{
+	struct stat st;
+
+	if (s->fd < 0)
+		return;
+	if (lstat(s->path, &st) == 0 && st.st_dev == s->device && st.st_ino == s->inode)
+		(void)unlink(s->path);
+	close(s->fd);
+	s->fd = -1;
+}
+
+static void socket_free(struct attach_socket *s)
+{
+	char path[sizeof(s->path) + 8];
+
+	socket_remove(s);
+	if (s->lock >= 0) {
+		lock_path(s, path);
+		(void)unlink(path); /* before the lock ends: lock_try() of others notices */
+		close(s->lock);
+	}
+	free(s);
+}
+
+static int socket_bind(struct attach_socket *s, const struct sockaddr_un *address)
+{
+	struct stat st;
+	int rc;
+
+	s->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (s->fd < 0 || bind(s->fd, (const struct sockaddr *)address, sizeof(*address)) < 0 ||
+		stat(s->path, &st) < 0) {
+		rc = -errno;
+		log_error("clients: engine.socket = %s: cannot bind: %s; set it to a path this "
+			  "user can create", s->path, strerror(-rc));
+		return rc;
+	}
+	s->device = st.st_dev;
+	s->inode = st.st_ino;
+	/* Other users may connect: they are refused with a reason, see accept_one(). */
+	if (chmod(s->path, 0666) < 0)
+		log_warn("clients: chmod 0666 %s: %s", s->path, strerror(errno));
+	return 0;
+}
+
+/* ---- for the other files --------------------------------------------------------------------- */
+
+int attach_socket_open(struct control *control)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	const char *path = control->settings->engine_socket;
+	struct attach_socket *s = calloc(1, sizeof(*s));
+	int rc;
+
+	if (!s)
+		return -ENOMEM;
+	s->fd = s->lock = -1;
+	static_assert(sizeof(control->settings->engine_socket) <= sizeof(address.sun_path) &&
+		      sizeof(address.sun_path) <= sizeof(s->path), "settings.def bounds it");
+	strcpy(address.sun_path, path);
+	strcpy(s->path, path);
+	rc = folder_make(path);
+	if (rc == 0)
+		rc = lock_take(s);
+	if (rc == 0)
+		rc = socket_clear(&address);
+	if (rc == 0)
+		rc = socket_bind(s, &address);
+	if (rc < 0) {
+		socket_free(s);
+		return rc;
+	}
+	control->client_socket = s;
+	return 0;
+}
+
+int attach_socket_listen(struct control *control)
+{
+	struct attach_socket *s = control->client_socket;
+	int rc;
+
+	if (listen(s->fd, SOCKET_BACKLOG) == 0)
+		return s->fd;
+	rc = -errno;
+	log_error("clients: cannot listen on %s: %s", s->path, strerror(-rc));
+	return rc;
+}
+
+void attach_socket_remove(struct control *control)
+{
+	socket_remove(control->client_socket);
+}
+
+void attach_socket_close(struct control *control)
+{
+	socket_free(control->client_socket);
+	control->client_socket = NULL;
+}

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starting an engine: what is found before memory is made, who waits for what, signals."""
+
+import os
+import signal
+import socket
+import stat
+import tempfile
+import textwrap
+import threading
+import unittest
+
+import harness
+from test_refusals import engine, settings
+
+LARGE = "1TiB"  # no machine here can make it: what is found first is found before pools are made
+
+
+class Names(harness.ClusterTest):
+    """An engine that cannot have its address or its socket says so before it makes memory."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="peercache-")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def refused(self, *words, **values):
+        given = {"engine__socket": f"{self.folder}/e.sock", "engine__pool_bytes": LARGE,
+                 "cluster__port": harness.cluster.free_port(), **values}
+        done = engine(*settings(**given))
+        self.assertEqual(done.returncode, 1, done.stderr)
+        for word in words:
+            self.assertIn(word, done.stderr)
+        self.assertNotIn("pool", done.stderr)
+        return done
+
+    def test_addresses_that_are_not_ours_or_taken(self):
+        self.refused("cluster.address", "0.0.0.0", cluster__address="0.0.0.0")
+        self.refused("cluster.address", "::", cluster__address="::")
+        self.refused("192.0.2.1", "Set cluster.address", cluster__address="192.0.2.1")
+        self.refused("cluster.address", "no.such.name.invalid",
+                     cluster__address="no.such.name.invalid")
+        with socket.socket() as other:
+            other.bind(("127.0.0.1", 0))
+            other.listen()
+            port = other.getsockname()[1]
+            self.refused(str(port), "set another cluster.port", cluster__port=port)
+        self.assertEqual(os.listdir(self.folder), [], "nothing is left behind")
+
+    def test_every_bad_value_names_its_setting_and_what_to_give(self):
+        rows = {
+            "rail.devices": ["mlx5_9", "soft,", "soft,,soft", "soft:0,soft:0"],
+            "rail.cores": ["x", "0,", "9999", "-1"], "control.core": ["x", "9999"],
+            "cluster.seeds": ["a:x", "a:0", "[10.0.0.1:1]", "1:2:3", "[::1", "a:1,:2"],
+            "cluster.address": ["300.1.1.1", "0.0.0.0"], "soft.address": ["xyz"],
+            "engine.socket": [self.folder, f"{self.folder}/a/b/e.sock", "/proc/version/e.sock"],
+            "engine.pool_bytes": ["0", "4 parsecs", "-1"], "rail.gid_index": ["x", "256"],
+            "cluster.replicas": ["0"], "cluster.port": ["0", "x"], "rail.polling": ["often"],
+            "log.level": ["loud"], "engine.huge_pages": ["maybe"],
+        }
+        for name, values in rows.items():
+            for value in values:
+                with self.subTest(setting=name, value=value):
+                    done = engine(*settings(engine__socket=f"{self.folder}/e.sock",
+                                            engine__pool_bytes=LARGE,
+                                            cluster__port=harness.cluster.free_port()),
+                                  "--set", f"{name}={value}")
+                    self.assertIn(done.returncode, (1, 2), done.stderr)
+                    said, = [line for line in done.stderr.splitlines() if name in line]
+                    self.assertRegex(said, rf"{name}.*\b(give|set|use|write|name|remove|create)\b|"
+                                     rf"{name}.*Set {name} to")
+                    self.assertNotIn("memory peercache-pool", done.stderr)
+
+    def test_a_data_link_of_another_host_names_its_setting(self):
+        done = engine(*settings(engine__socket=f"{self.folder}/e.sock", soft__link="tcp",
+                                engine__pool_bytes="16MiB", soft__address="192.0.2.1",
+                                cluster__port=harness.cluster.free_port()))
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, r"soft\.address.*192\.0\.2\.1")
+
+    def test_a_socket_that_another_engine_has(self):
+        engines = self.start(1, pool_bytes="16MiB")
+        self.refused(engines.sockets[0], str(engines.process[0].pid), "engine.socket",
+                     engine__socket=engines.sockets[0])
+        self.assertIsNotNone(engines.status(0))
+        self.stop_cleanly(engines)
+
+    def test_a_directory_that_is_missing_is_made_and_one_above_it_is_not(self):
+        self.refused("engine.socket", f"{self.folder}/a/b",
+                     engine__socket=f"{self.folder}/a/b/e.sock")
+        self.assertEqual(os.listdir(self.folder), [])
+        self.refused(f"created directory {self.folder}/a for engine.socket, mode 0755",
+                     engine__socket=f"{self.folder}/a/e.sock", cluster__address="0.0.0.0")
+        self.assertEqual(stat.S_IMODE(os.stat(f"{self.folder}/a").st_mode) & 0o700, 0o700)
+
+
+class Ready(unittest.TestCase):
+    def test_an_engine_counts_as_started_when_it_serves_and_not_when_its_pools_are_made(self):
+        """A program that says what an engine says, and serves when the test lets it."""
+        with tempfile.TemporaryDirectory(prefix="peercache-") as folder:
+            program, go = f"{folder}/engine", f"{folder}/go"
+            os.mkfifo(go)
+            with open(program, "w", encoding="ascii") as script:
+                script.write(textwrap.dedent(f"""\
+                    #!/bin/sh
+                    echo '2026-01-01 info  pool of rail 0: 16 MiB, ready after 3 ms' >&2
+                    read line <{go}
+                    echo 'ready: fake, 1 rail, clients at nowhere' >&2
+                    exec sleep 100
+                    """))
+            os.chmod(program, 0o755)
+            engines = harness.cluster.Cluster(harness.BUILD, 1)
+            engines.command = lambda i: [program]
+            engines.directory, engines.logs = folder, [f"{folder}/log"]
+            looks = []  # what wait_ready() saw
+            engines.log = lambda i: looks.append(type(engines).log(engines, i)) or looks[-1]
+            engines.launch(0)
+            try:
+                waits = threading.Thread(target=engines.wait_ready, args=(0,))
+                waits.start()
+                harness.wait_for(lambda: sum("ready after" in look for look in looks) > 3
+                                 or not waits.is_alive(), 20, "it has seen the pool's line")
+                self.assertTrue(waits.is_alive())
+                with open(go, "w", encoding="ascii") as fifo:
+                    fifo.write("go\n")
+                waits.join(20 * harness.SLOW)
+                self.assertFalse(waits.is_alive())
+            finally:
+                engines.process[0].kill()
+                engines.process[0].wait()
+
+
+class Signals(harness.ClusterTest):
+    def test_sighup_is_ignored(self):
+        engines = self.start(1, pool_bytes="16MiB")
+        pid = engines.process[0].pid
+        os.kill(pid, signal.SIGHUP)
+        with open(f"/proc/{pid}/status", encoding="ascii") as status:
+            ignored = next(int(line.split()[1], 16) for line in status
+                           if line.startswith("SigIgn:"))
+        self.assertTrue(ignored >> (signal.SIGHUP - 1) & 1)
+        self.replay(engines, "--requests", 5)
+        self.assertEqual(engines.process[0].pid, pid)
+        self.stop_cleanly(engines)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

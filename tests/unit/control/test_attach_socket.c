@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * attach_socket.c: the path of engine.socket. Which engine gets it, what is created, what is left
+ * alone, and what is said.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "config/log.h"
+#include "engine/control/attach.h"
+
+static char folder[64];
+static char said[2048];
+static struct settings settings;
+static struct control one, other;
+
+static int setup(void **state)
+{
+	(void)state;
+	strcpy(folder, "/tmp/peercache-socket-XXXXXX");
+	assert_non_null(mkdtemp(folder));
+	snprintf(settings.engine_socket, sizeof(settings.engine_socket), "%s/e.sock", folder);
+	one = other = (struct control){.settings = &settings};
+	said[0] = '\0';
+	log_test_capture(said, sizeof(said));
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	char command[128];
+
+	(void)state;
+	log_test_capture(NULL, 0);
+	snprintf(command, sizeof(command), "rm -r %s", folder);
+	return system(command);
+}
+
+static struct sockaddr_un address(void)
+{
+	struct sockaddr_un at = {.sun_family = AF_UNIX};
+
+	strcpy(at.sun_path, settings.engine_socket);
+	return at;
+}
+
+/* 0 or the errno of a client. */
+static int client_connects(void)
+{
+	struct sockaddr_un at = address();
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+	int rc = connect(fd, (struct sockaddr *)&at, sizeof(at)) < 0 ? errno : 0;
+
+	close(fd);
+	return rc;
+}
+
+/* A listening socket at the path that no engine of this version made. */
+static int stranger(void)
+{
+	struct sockaddr_un at = address();
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+
+	assert_int_equal(bind(fd, (struct sockaddr *)&at, sizeof(at)), 0);
+	assert_int_equal(listen(fd, 1), 0);
+	return fd;
+}
+
+static unsigned files(void)
+{
+	DIR *d = opendir(folder);
+	unsigned n = 0;
+
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n - 2; /* . and .. */
+}
+
+static void assert_said(const char *what)
+{
+	if (!strstr(said, what))
+		fail_msg("\"%s\" is not in:\n%s", what, said);
+}
+
+static void clients_are_refused_until_it_is_served(void **state)
+{
+	(void)state;
+	assert_int_equal(attach_socket_open(&one), 0);
+	assert_int_equal(client_connects(), ECONNREFUSED);
+	assert_true(attach_socket_listen(&one) >= 0);
+	assert_int_equal(client_connects(), 0);
+	attach_socket_remove(&one);
+	attach_socket_remove(&one);
+	assert_int_equal(client_connects(), ENOENT);
+	attach_socket_close(&one);
+	assert_int_equal(files(), 0);
+}
+
+static void an_engine_keeps_its_path_from_its_start_to_its_end(void **state)
+{
+	char pid[32];
+
+	(void)state;
+	snprintf(pid, sizeof(pid), "pid %d", (int)getpid());
+	assert_int_equal(attach_socket_open(&one), 0);
+	for (unsigned i = 0; i < 3; i++) { /* starts, serves, stops */
+		assert_int_equal(attach_socket_open(&other), -EADDRINUSE);
+		assert_null(other.client_socket);
+		assert_said(pid);
+		assert_said(settings.engine_socket);
+		if (i == 0)
+			assert_true(attach_socket_listen(&one) >= 0);
+		if (i == 1)
+			attach_socket_remove(&one);
+	}
+	attach_socket_close(&one);
+	assert_int_equal(attach_socket_open(&other), 0);
+	attach_socket_close(&other);
+}
+
+static void a_path_is_free_when_its_engine_was_killed(void **state)
+{
+	int ready[2];
+	pid_t child;
+	char pid[32], byte;
+
+	(void)state;
+	assert_int_equal(pipe(ready), 0);
+	child = fork();
+	if (child == 0) {
+		int rc = attach_socket_open(&one);
+
+		if (rc == 0 && attach_socket_listen(&one) >= 0 && write(ready[1], "", 1) == 1)
+			pause();
+		_exit(1);
+	}
+	assert_int_equal(read(ready[0], &byte, 1), 1);
+	snprintf(pid, sizeof(pid), "pid %d", (int)child);
+	assert_int_equal(attach_socket_open(&other), -EADDRINUSE);
+	assert_said(pid);
+	kill(child, SIGKILL);
+	assert_int_equal(waitpid(child, NULL, 0), child);
+	assert_int_equal(files(), 2);
+	assert_int_equal(attach_socket_open(&other), 0);
+	assert_said("left over");
+	attach_socket_close(&other);
+	assert_int_equal(files(), 0);
+	close(ready[0]);
+	close(ready[1]);
+}
+
+static void a_program_that_knows_no_lock_keeps_its_socket_while_it_serves(void **state)
+{
+	char pid[32];
+	int fd = stranger();
+
+	(void)state;
+	snprintf(pid, sizeof(pid), "process %d", (int)getpid());
+	assert_int_equal(attach_socket_open(&one), -EADDRINUSE);
+	assert_said(pid);
+	assert_int_equal(client_connects(), 0);
+	close(fd);
+	assert_int_equal(attach_socket_open(&one), 0);
+	attach_socket_close(&one);
+}
+
+static void a_file_that_is_no_socket_is_left_alone(void **state)
+{
+	(void)state;
+	close(open(settings.engine_socket, O_CREAT | O_WRONLY, 0600));
+	assert_int_equal(attach_socket_open(&one), -EEXIST);
+	assert_said("is not a socket");
+	assert_int_equal(access(settings.engine_socket, F_OK), 0);
+	assert_int_equal(files(), 1);
+}
+
+static void only_the_last_directory_is_created_and_that_is_logged(void **state)
+{
+	mode_t mask = umask(022);
+	char made[128];
+	struct stat st;
+
+	(void)state;
+	snprintf(settings.engine_socket, sizeof(settings.engine_socket), "%s/a/b/e.sock", folder);
+	assert_int_equal(attach_socket_open(&one), -ENOENT);
+	snprintf(made, sizeof(made), "neither %s/a/b nor the directory above it", folder);
+	assert_said(made);
+	assert_said("engine.socket");
+	assert_int_equal(files(), 0);
+	snprintf(settings.engine_socket, sizeof(settings.engine_socket), "%s/a/e.sock", folder);
+	assert_int_equal(attach_socket_open(&one), 0);
+	snprintf(made, sizeof(made), "created directory %s/a", folder);
+	assert_said(made);
+	snprintf(made, sizeof(made), "%s/a", folder);
+	assert_int_equal(stat(made, &st), 0);
+	assert_int_equal(st.st_mode & 07777, 0755);
+	attach_socket_close(&one);
+	umask(mask);
+}
+
+/* In a child that may become another user or mount: its exit status is 0, 77 or wrong. */
+static int in_child(int (*test)(void))
+{
+	int status;
+	pid_t child = fork();
+
+	if (child == 0)
+		_exit(test());
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_true(WIFEXITED(status));
+	if (WEXITSTATUS(status) == 77) {
+		printf("skipped: needs root\n");
+		skip();
+	}
+	return WEXITSTATUS(status);
+}
+
+static bool fails_with(int error)
+{
+	char missing[160];
+
+	if (attach_socket_open(&one) != -error || !strstr(said, strerror(error)) ||
+		!strstr(said, settings.engine_socket))
+		return false;
+	snprintf(settings.engine_socket, sizeof(settings.engine_socket), "%s/b/e.sock", folder);
+	snprintf(missing, sizeof(missing), "cannot create directory %s/b: %s", folder,
+		strerror(error));
+	return attach_socket_open(&one) == -error && strstr(said, missing);
+}
+
+static int without_permission(void)
+{
+	if (chmod(folder, 0555) < 0 || (geteuid() == 0 && setuid(65534) < 0))
+		return 77;
+	return !fails_with(EACCES);
+}
+
+static int read_only(void)
+{
+	if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
+		mount("none", folder, "tmpfs", MS_RDONLY, NULL) < 0)
+		return 77;
+	return !fails_with(EROFS);
+}
+
+static void a_directory_without_permission_says_so(void **state)
+{
+	(void)state;
+	assert_int_equal(in_child(without_permission), 0);
+}
+
+static void a_read_only_directory_says_so(void **state)
+{
+	(void)state;
+	assert_int_equal(in_child(read_only), 0);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(clients_are_refused_until_it_is_served),
+		TEST(an_engine_keeps_its_path_from_its_start_to_its_end),
+		TEST(a_path_is_free_when_its_engine_was_killed),
+		TEST(a_program_that_knows_no_lock_keeps_its_socket_while_it_serves),
+		TEST(a_file_that_is_no_socket_is_left_alone),
+		TEST(only_the_last_directory_is_created_and_that_is_logged),
+		TEST(a_directory_without_permission_says_so),
+		TEST(a_read_only_directory_says_so),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -29,6 +29,8 @@
 #define SESSIONS_MAX 64       /* attached processes */
 #define CHANNELS_MAX 256      /* client threads of all sessions together */
 #define REGIONS_MAX 1024      /* registered memory ranges, the engine's own included */
+#define CHANNELS_SESSION_MIN 16 /* a session's share of those left, at least: attach.h */
+#define RANGES_SESSION_MIN 64   /* the same, of registered memory ranges */
 #define KEY_BYTES_MAX 1024    /* a page key, before it is hashed */
 #define BATCH_MAX 65536       /* pages in one call of the client library */
 #define STAGING_BYTES (8u << 20) /* per channel, for destinations nobody registered */

@@ -5,7 +5,8 @@
  * A Unix SOCK_SEQPACKET socket carries fixed-size requests and replies, one reply to each request,
  * in order; file descriptors ride along (SCM_RIGHTS). The engine checks SO_PEERCRED: the client
  * must be of the engine's own user, or root. The socket is the session: when it closes, the engine
- * stops the session's rings, drains what is in flight, then frees regions, pins and credits.
+ * stops the session's rings, drains what is in flight, then frees regions, pins and credits. A
+ * connection that sends no request within 2 s is closed.
  *
  *   request        fds in     reply: a, b                    fds out
  *   HELLO          -          a = rails, b = session         status, control kick (eventfd),

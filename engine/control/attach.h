@@ -22,10 +22,15 @@
 #include "engine/control/publish.h"
 
 #define ATTACH_INLINE_BYTES (64u << 20) /* registered on the loop's thread up to this size */
+#define ATTACH_SILENT_MAX 32u           /* connections that have not sent a request yet */
+#define ATTACH_SILENT_SECONDS 2         /* ... and are closed after this time */
 #define ATTACH_REFUSED_MAX 8u           /* refused clients that are being told why */
 #define ATTACH_REFUSED_SECONDS 1        /* ... for at most this long */
 #define ATTACH_REGION_BYTES_MAX (1ull << 40)
 #define ATTACH_ACCEPTS 16u              /* connections taken in one turn */
+/* Every channel needs a region for its staging: those are not handed out for anything else. */
+#define ATTACH_RANGES_MAX (REGIONS_MAX - REGION_CLIENT_0 - CHANNELS_MAX)
+static_assert(ATTACH_RANGES_MAX >= RANGES_SESSION_MIN, "one session gets its share");
 
 struct session;
 struct channel;
@@ -73,8 +78,9 @@ struct channel {
 
 struct session {
 	struct control *control;
-	uint32_t id;   /* never used twice */
-	unsigned slot; /* in attach->session or, refused, attach->refused */
+	uint32_t id; /* never used twice; 0: has not sent a request yet */
+	uint64_t arrival;        /* order of the connections */
+	struct session **place;  /* in attach->silent, ->session or ->refused */
 	int fd;
 	pid_t pid;
 	struct event *readable;
@@ -88,8 +94,21 @@ struct session {
 	struct region *waits_region;
 	struct channel *waits_channel;
 	unsigned channels, regions; /* not yet freed; staging included */
+	unsigned ranges;            /* of the regions: without staging */
 	bool ending;
 };
+
+/*
+ * The quota of a session: it may take one more while it has fewer than the larger of `min` and its
+ * share of what is left, left / sessions. One session alone stops at half of all there is, and one
+ * that has more than `min` never takes the last.
+ */
+static inline bool session_may_take(unsigned has, unsigned left, unsigned sessions, unsigned min)
+{
+	unsigned share = sessions ? left / sessions : left;
+
+	return left && has < (share > min ? share : min);
+}
 
 /* Work for the thread, and what it has done; both under the lock. */
 struct attach_helper {
@@ -110,13 +129,16 @@ struct attach {
 	ino_t path_inode;
 	struct event *accepts;
 	struct session *session[SESSIONS_MAX];
+	struct session *silent[ATTACH_SILENT_MAX];
 	struct session *refused[ATTACH_REFUSED_MAX];
 	struct channel *channel[CHANNELS_MAX];
 	struct region *region[REGIONS_MAX];
 	unsigned sessions, channels, regions;
+	unsigned ranges;     /* of the regions: without staging */
 	unsigned waits_told; /* sessions whose reply waits for the rails' inboxes */
 	unsigned endings;    /* sessions that end and are not freed yet */
 	uint32_t last_session;
+	uint64_t arrivals;
 	int status_fd, shard_fd, heads_fd[RAILS_MAX]; /* read-only, for clients */
 	struct attach_helper helper;
 };
@@ -146,8 +168,10 @@ void session_refuse(struct session *s, int status, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 /* Serves session->request; takes the fd (-1: none came along). */
 void session_serve(struct session *s, int fd, unsigned fd_count);
-/* Watches the socket. 0 or -ENOMEM. */
+/* Watches the socket, and for how long it stays silent. 0 or -ENOMEM. */
 int session_start(struct session *s);
+/* At the first request: a place among the sessions; session_refuse() when there is none. */
+void session_admit(struct session *s);
 /* Replies as soon as the rails' inboxes have all that was told. */
 void session_reply_told(struct session *s, uint64_t a, uint64_t b);
 void session_told(struct session *s);

@@ -22,28 +22,43 @@
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
-static struct region *region_new(struct session *s, char *text, size_t text_bytes)
+/* `staging_of`: NULL for a client's own memory. There is a number: the quotas see to that. */
+static struct region *region_new(struct session *s, struct channel *staging_of)
 {
 	struct attach *a = s->control->attach;
-	struct region *r = NULL;
+	struct region *r = calloc(1, sizeof(*r));
 	uint32_t id = REGION_CLIENT_0;
 
 	while (id < REGIONS_MAX && a->region[id])
 		id++;
-	if (id < REGIONS_MAX)
-		r = calloc(1, sizeof(*r));
-	if (!r) {
-		snprintf(text, text_bytes, "%u of %u regions are registered on this engine",
-			a->regions, REGIONS_MAX - REGION_CLIENT_0);
+	if (!r || id == REGIONS_MAX) {
+		free(r);
 		return NULL;
 	}
 	r->id = id;
 	r->session = s;
 	r->memfd = -1;
+	r->staging_of = staging_of;
 	a->region[id] = r;
 	a->regions++;
+	a->ranges += !staging_of;
 	s->regions++;
+	s->ranges += !staging_of;
 	return r;
+}
+
+/* 0, or why the session may not register one more range of its memory. */
+static int quota_check(const struct session *s, char *text, size_t bytes)
+{
+	const struct attach *a = s->control->attach;
+	unsigned left = ATTACH_RANGES_MAX - a->ranges;
+
+	if (session_may_take(s->ranges, left, a->sessions, RANGES_SESSION_MIN))
+		return 0;
+	snprintf(text, bytes, "this session has registered %u memory ranges and may have no more: "
+		"%u of %u are left to %u sessions. Register fewer, larger ranges, or release some",
+		s->ranges, left, ATTACH_RANGES_MAX, a->sessions);
+	return -EMFILE;
 }
 
 /* Nobody uses it any more. */
@@ -57,7 +72,9 @@ static void region_free(struct control *control, struct region *r)
 		r->staging_of->staging = NULL;
 	control->attach->region[r->id] = NULL;
 	control->attach->regions--;
+	control->attach->ranges -= !r->staging_of;
 	r->session->regions--;
+	r->session->ranges -= !r->staging_of;
 	free(r);
 }
 
@@ -250,19 +267,22 @@ static int region_map(struct region *r, uint64_t page, char *text, size_t text_b
 void region_add_request(struct session *s, int memfd)
 {
 	uint64_t offset = s->request.a, length = s->request.b, page = 4096;
-	char text[160];
+	char text[sizeof(((struct attach_reply *)0)->text)];
 	struct region *r;
 	bool unsealed = s->control->settings->engine_unsealed_memory;
 	int rc = file_check(memfd, unsealed, offset, length, &page, text, sizeof(text));
 
+	if (rc == 0)
+		rc = quota_check(s, text, sizeof(text));
 	if (rc < 0) {
 		close(memfd);
 		goto refuse;
 	}
-	r = region_new(s, text, sizeof(text));
+	r = region_new(s, NULL);
 	if (!r) {
 		close(memfd);
-		rc = -EMFILE;
+		snprintf(text, sizeof(text), "the engine has no memory for one more range");
+		rc = -ENOMEM;
 		goto refuse;
 	}
 	r->memfd = memfd;
@@ -297,12 +317,13 @@ void region_remove_request(struct session *s)
 int region_add_staging(struct channel *c, size_t offset, char *text, size_t text_bytes)
 {
 	struct control *control = c->session->control;
-	struct region *r = region_new(c->session, text, text_bytes);
+	struct region *r = region_new(c->session, c);
 
-	if (!r)
-		return -EMFILE;
+	if (!r) {
+		snprintf(text, text_bytes, "the engine has no memory for one more channel");
+		return -ENOMEM;
+	}
 	c->staging = r;
-	r->staging_of = c;
 	r->base = c->map + offset;
 	r->length = STAGING_BYTES;
 	r->offset = offset;

@@ -337,7 +337,7 @@ void attach_counts(const struct control *control, struct attach_counts *ret)
 {
 	const struct attach *a = control->attach;
 
-	*ret = (struct attach_counts){a->sessions, a->channels, a->regions};
+	*ret = (struct attach_counts){a->sessions, a->channels, a->regions, a->extents};
 }
 
 void attach_stop(struct control *control)
@@ -389,7 +389,7 @@ int attach_open(struct control *control)
 	a->listener = a->status_fd = a->shard_fd = -1;
 	memset(a->heads_fd, -1, sizeof(a->heads_fd));
 	snprintf(a->path, sizeof(a->path), "%s", control->settings->engine_socket);
-	helper_open(&a->helper);
+	helper_open(control, &a->helper);
 	rc = files_open(control, a);
 	if (rc < 0) {
 		log_error("clients: opening shared memory read-only: %s; is /proc mounted?",

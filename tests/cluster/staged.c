@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pages of another host into memory that nobody registered: stores pages through the first engine,
- * reads them through the second one in batches of each given length, and compares every byte.
+ * Pages of another host into memory that nobody registered or, with --registered, into memory that
+ * is: stores pages through the first engine, reads them through the second one in batches of each
+ * given length, and compares every byte. --segments cuts each page into so many pieces of different
+ * lengths, in an order that is not theirs.
  *
- * Started by test_staging.py. Prints one JSON object: for each batch length, how the pages came
- * out.
+ * Started by test_staging.py and test_extents.py. Prints one JSON object: the extents that the
+ * second engine has registered and, for each batch length, how the pages came out.
  */
 #include <getopt.h>
 #include <stdlib.h>
@@ -17,37 +19,91 @@
 
 struct staged {
 	uint64_t page_bytes;
-	unsigned count;
+	unsigned count, segments;
+	bool registered;
+	unsigned char *memory; /* page i is gathered from or scattered to its i-th page_bytes */
+	unsigned char *whole;  /* one page in one piece */
 	struct pc_page *page;
 	struct pc_segment *segment;
 	char (*key)[KEY_TEXT_BYTES];
 	enum pc_result *result;
 };
 
-static void pages_make(struct staged *s)
+/* The last piece in memory is the first of the page; their lengths grow. */
+static void cut(struct staged *s, unsigned i)
 {
-	unsigned char *memory = malloc(s->count * s->page_bytes);
+	uint64_t left = s->page_bytes, step = 2 * left / (s->segments * (s->segments + 1ull));
+	struct pc_segment *segment = &s->segment[i * s->segments];
+	unsigned char *end = s->memory + (i + 1) * s->page_bytes;
 
+	for (unsigned k = 0; k < s->segments; k++) {
+		uint64_t bytes = k + 1 < s->segments ? step * (k + 1) : left;
+
+		end -= bytes;
+		left -= bytes;
+		segment[k] = (struct pc_segment){end, bytes};
+	}
+}
+
+static void pages_make(struct staged *s, struct pc *pc)
+{
+	void *memory = NULL;
+
+	if (!s->registered)
+		memory = malloc(s->count * s->page_bytes);
+	else if (pc_memory_alloc(pc, s->count * s->page_bytes, &memory))
+		die("%s", pc_error());
+	s->memory = memory;
+	s->whole = malloc(s->page_bytes);
 	s->page = calloc(s->count, sizeof(*s->page));
-	s->segment = calloc(s->count, sizeof(*s->segment));
+	s->segment = calloc(s->count * s->segments, sizeof(*s->segment));
 	s->key = calloc(s->count, sizeof(*s->key));
 	s->result = calloc(s->count, sizeof(*s->result));
-	if (!memory || !s->page || !s->segment || !s->key || !s->result)
+	if (!memory || !s->whole || !s->page || !s->segment || !s->key || !s->result)
 		die("out of memory");
 	for (unsigned i = 0; i < s->count; i++) {
-		key_text(s->page_bytes << 32 | i, s->key[i]);
-		s->segment[i] = (struct pc_segment){memory + i * s->page_bytes, s->page_bytes};
-		s->page[i] = (struct pc_page){s->key[i], KEY_TEXT_BYTES, &s->segment[i], 1};
+		key_text(s->page_bytes << 32 | s->segments << 20 | i, s->key[i]);
+		cut(s, i);
+		s->page[i] = (struct pc_page){s->key[i], KEY_TEXT_BYTES,
+			&s->segment[i * s->segments], s->segments};
 	}
 }
 
 static void pages_free(struct staged *s)
 {
-	free(s->segment[0].base);
+	if (!s->registered)
+		free(s->memory);
+	free(s->whole);
 	free(s->segment);
 	free(s->page);
 	free(s->key);
 	free(s->result);
+}
+
+static void page_fill(struct staged *s, unsigned i)
+{
+	unsigned char *from = s->whole;
+
+	content_fill(s->whole, s->page_bytes, i);
+	for (unsigned k = 0; k < s->segments; k++) {
+		const struct pc_segment *segment = &s->page[i].segments[k];
+
+		memcpy(segment->base, from, segment->bytes);
+		from += segment->bytes;
+	}
+}
+
+static bool page_is_right(struct staged *s, unsigned i)
+{
+	unsigned char *to = s->whole;
+
+	for (unsigned k = 0; k < s->segments; k++) {
+		const struct pc_segment *segment = &s->page[i].segments[k];
+
+		memcpy(to, segment->base, segment->bytes);
+		to += segment->bytes;
+	}
+	return content_is(s->whole, s->page_bytes, i);
 }
 
 /* All pages, `batch` at a time. */
@@ -68,7 +124,7 @@ static void store(struct staged *s, struct pc *pc)
 	if (pc_channel_open(pc, &channel))
 		die("%s", pc_error());
 	for (unsigned i = 0; i < s->count; i++)
-		content_fill(s->segment[i].base, s->page_bytes, i);
+		page_fill(s, i);
 	call_all(s, pc_set, channel, 64);
 	for (unsigned i = 0; i < s->count; i++)
 		if (s->result[i] != PC_HIT)
@@ -86,12 +142,11 @@ static json_object *fetch(struct staged *s, struct pc *pc, unsigned batch)
 
 	if (pc_channel_open(pc, &channel))
 		die("%s", pc_error());
-	memset(s->segment[0].base, 0xee, s->count * s->page_bytes);
+	memset(s->memory, 0xee, s->count * s->page_bytes);
 	call_all(s, pc_get, channel, batch);
 	for (unsigned i = 0; i < s->count; i++) {
 		outcome[s->result[i]]++;
-		wrong += s->result[i] == PC_HIT &&
-			 !content_is(s->segment[i].base, s->page_bytes, i);
+		wrong += s->result[i] == PC_HIT && !page_is_right(s, i);
 	}
 	pc_channel_counts(channel, &counts);
 	pc_channel_close(channel);
@@ -106,10 +161,11 @@ static json_object *fetch(struct staged *s, struct pc *pc, unsigned batch)
 int main(int argc, char **argv)
 {
 	static const struct option options[] = {{"page-bytes", 1, NULL, 'b'},
-		{"pages", 1, NULL, 'n'}, {"batch", 1, NULL, 'k'}, {NULL, 0, NULL, 0}};
+		{"pages", 1, NULL, 'n'}, {"batch", 1, NULL, 'k'}, {"segments", 1, NULL, 's'},
+		{"registered", 0, NULL, 'r'}, {NULL, 0, NULL, 0}};
 	unsigned batch[BATCHES_MAX], batches = 0;
-	struct staged s = {.page_bytes = 4096, .count = 4096};
-	json_object *all = json_object_new_object();
+	struct staged s = {.page_bytes = 4096, .count = 4096, .segments = 1};
+	json_object *all = json_object_new_object(), *report;
 	const char *socket[SOCKETS_MAX];
 	struct pc *pc[2];
 	char *text;
@@ -119,6 +175,8 @@ int main(int argc, char **argv)
 		switch (o) {
 		case 'b': s.page_bytes = parse_size("--page-bytes", optarg, 8, 64 << 20); break;
 		case 'n': s.count = (unsigned)parse_number("--pages", optarg, 1, 1 << 20); break;
+		case 's': s.segments = (unsigned)parse_number("--segments", optarg, 1, 512); break;
+		case 'r': s.registered = true; break;
 		case 'k':
 			if (batches == BATCHES_MAX)
 				die("more than %u lengths of batches", BATCHES_MAX);
@@ -131,7 +189,10 @@ int main(int argc, char **argv)
 		die("needs two engines in $PEERCACHE_SOCKETS");
 	for (unsigned i = 0; i < 2; i++)
 		pc[i] = open_session(socket[i], "staged");
-	pages_make(&s);
+	pages_make(&s, pc[1]);
+	report = engine_report(pc[1]);
+	add_number(all, "extents", (uint64_t)report_number(report, "clients.extents"));
+	json_object_put(report);
 	store(&s, pc[0]);
 	for (unsigned i = 0; i < batches; i++) {
 		char name[16];

@@ -84,7 +84,9 @@ static void a_region_goes_to_every_rail_and_comes_back_from_every_rail(void **st
 	assert_int_equal(told(RAIL_REGION_ADD), RAILS);
 	assert_int_equal(world.command[1].region.id, id);
 	assert_int_equal(world.command[1].region.length, 8192);
-	assert_int_equal(world.command[1].region.lkey, 5);
+	assert_int_equal(world.command[0].region.lkey, 1);
+	assert_int_equal(world.command[1].region.lkey, 2);
+	assert_int_equal(world.command[1].region.extent_shift, 0);
 	assert_int_equal(world.mrs, RAILS);
 	world.commands = 0;
 	/* Answered when the last rail has returned it, not before. */

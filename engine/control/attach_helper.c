@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 
 #include "config/log.h"
 #include "engine/control/attach.h"
@@ -99,6 +100,18 @@ static bool progress_due(struct region *r, char *text, size_t bytes)
 	return true;
 }
 
+/*
+ * Deregistered on all NICs: unmapped here, because that takes the kernel seconds for some hundred
+ * GB that a NIC has touched. No other thread uses the region now.
+ */
+static void unmap(struct region *r)
+{
+	if (is_registering(r) || r->result < 0 || !r->map)
+		return;
+	munmap(r->map, r->map_bytes);
+	r->map = NULL;
+}
+
 static void *helper_main(void *context)
 {
 	struct control *control = context;
@@ -120,13 +133,16 @@ static void *helper_main(void *context)
 		}
 		done = rc < 0 && is_registering(r) ? skip_rest(h, r) : r->mrs_done == r->mrs;
 		tell = progress_due(r, progress, sizeof(progress));
-		if (done)
-			finish(h, r);
 		pthread_mutex_unlock(&h->lock);
 		if (tell)
 			log_info("clients: %s", progress);
-		if (done)
-			(void)eventfd_write(control->kick, 1);
+		if (!done)
+			continue;
+		unmap(r);
+		pthread_mutex_lock(&h->lock);
+		finish(h, r);
+		pthread_mutex_unlock(&h->lock);
+		(void)eventfd_write(control->kick, 1);
 	}
 	return NULL;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pages of another host into memory that nobody registered or, with --registered, into memory that
+ * Pages of another host into memory that is not registered or, with --registered, into memory that
  * is: stores pages through the first engine, reads them through the second one in batches of each
  * given length, and compares every byte. --segments cuts each page into so many pieces of different
  * lengths, in an order that is not theirs.

@@ -64,7 +64,7 @@ class Quotas(harness.ClusterTest):
         got, why = self.take_all(self.client(), CHANNEL_OPEN)
         self.assertGreaterEqual(got + 1, 16)
 
-    def test_connections_that_say_nothing_block_nobody(self):
+    def test_silent_connections_block_no_client(self):
         silent = []
         for _ in range(2 * SESSIONS_MAX):
             s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

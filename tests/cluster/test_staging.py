@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages of another host into memory that nobody registered: each one is a hit, byte by byte."""
+"""Pages of another host into memory that is not registered: each one is a hit, byte by byte."""
 
 import json
 import unittest

@@ -23,7 +23,7 @@ static void close_all(const int *fd, unsigned count)
 	pump();
 }
 
-static void connections_that_say_nothing_block_nobody(void **state)
+static void silent_connections_block_no_client(void **state)
 {
 	enum { SILENT = 3 * SESSIONS_MAX };
 	int silent[SILENT], fd[SESSIONS_MAX];
@@ -229,7 +229,7 @@ static void quotas_hold_whatever_sessions_take_and_release(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(connections_that_say_nothing_block_nobody),
+		TEST(silent_connections_block_no_client),
 		TEST(a_request_that_is_yet_to_be_read_saves_its_connection),
 		TEST(a_connection_is_closed_when_no_request_comes_in_time),
 		TEST(one_session_leaves_half_of_all_ranges_and_channels_to_others),

@@ -101,7 +101,7 @@ static struct channel *channel_open(struct session *s, int *ret_error, char *tex
 	if (!session_may_take(s->channels, 1, left, a->sessions, CHANNELS_SESSION_MIN)) {
 		*ret_error = -EMFILE;
 		snprintf(text, bytes, "this session has %u channels open and may have no more: %u "
-			"of %u are left to %u sessions. Close some, or share one among threads",
+			"of %u are left to %u sessions. Close some, or use fewer threads",
 			s->channels, left, CHANNELS_MAX, a->sessions);
 		return NULL;
 	}

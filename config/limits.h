@@ -29,6 +29,11 @@
 #define SESSIONS_MAX 64       /* attached processes */
 #define CHANNELS_MAX 256      /* client threads of all sessions together */
 #define REGIONS_MAX 1024      /* registered memory ranges, the engine's own included */
+#define CHANNELS_SESSION_MIN 16 /* a session's share of those left, at least: attach.h */
+#define RANGES_SESSION_MIN 64   /* the same, of registered memory ranges */
+#define EXTENTS_SESSION_MIN 512 /* the same, of their extents */
+#define EXTENT_BYTES_MIN PAGE_UNIT /* a range is registered in pieces no smaller than this */
+#define EXTENTS_MAX 7168u     /* ... of which all ranges together have so many on each NIC */
 #define KEY_BYTES_MAX 1024    /* a page key, before it is hashed */
 #define BATCH_MAX 65536       /* pages in one call of the client library */
 #define STAGING_BYTES (8u << 20) /* per channel, for destinations nobody registered */

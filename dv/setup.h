@@ -5,7 +5,8 @@
  * chosen by the name given to dv_open(). The hot path never comes here.
  *
  * Every function returns 0 or a negative errno, leaves its outputs untouched on failure, and may be
- * called from any thread; objects of one device are created and destroyed by one thread at a time.
+ * called from any thread; objects of one device are created and destroyed by one thread at a time,
+ * except memory regions, which several threads may register and deregister at once.
  * On failure `dv_error()` of the calling thread says what was tried, on what, and what to do next.
  */
 #ifndef DV_SETUP_H

@@ -26,6 +26,7 @@ CASES = [
     ("4 KiB pages stored anywhere", ["--scattered"]),
     ("4 KiB pages, client on another core", ["--other-core"]),
     ("128 KiB pages", ["--bytes", "131072"]),
+    ("128 KiB pages in 64 segments", ["--bytes", "131072", "--segments", "64"]),
 ]
 BARE = ("dv/hot.h alone, both READs of each page signalled", ["--bare"])
 COUNTED_PAGES = 19200

@@ -5,7 +5,8 @@
  * the time inside rail_step() counts; the device's and the client's are taken apart, in the same
  * run. See rail.py, which runs it natively and under callgrind.
  *
- *   rail_cost --pages N --runs N --qps N --bytes N [--scattered] [--other-core] [--bare]
+ *   rail_cost --pages N --runs N --qps N --bytes N [--segments N] [--scattered] [--other-core]
+ *             [--bare]
  *
  * The poll core is the main thread. The client is the same thread, or with --other-core a second
  * one. --bare: the same READs by dv/hot.h alone, without rail and rings.
@@ -28,9 +29,9 @@
 
 static struct options {
 	uint64_t pages;
-	unsigned runs, qps, bytes, window;
+	unsigned runs, qps, bytes, window, segments;
 	bool scattered, other_core, bare;
-} options = {.pages = 200000, .runs = 9, .qps = 4, .bytes = 4096, .window = 512};
+} options = {.pages = 200000, .runs = 9, .qps = 4, .bytes = 4096, .window = 512, .segments = 1};
 
 static void die(const char *what)
 {
@@ -141,7 +142,8 @@ static void cqe_write(const struct instant_qp *q, uint32_t index)
 	cqe_count++;
 }
 
-static void execute(const struct instant_qp *q, uint32_t index)
+/* Returns the blocks of the WQE. */
+static uint32_t execute(const struct instant_qp *q, uint32_t index)
 {
 	const uint8_t *block = dv_sq_block(&q->sq, index);
 	const struct mlx5_wqe_ctrl_seg *ctrl = (const void *)block;
@@ -154,9 +156,9 @@ static void execute(const struct instant_qp *q, uint32_t index)
 	wqes++;
 	if (ctrl->fm_ce_se & DV_CE_ALWAYS)
 		cqe_write(q, index);
+	return dv_wqe_blocks((be32toh(ctrl->qpn_ds) & 0x3f) - 2);
 }
 
-/* All WQEs here are of one block. */
 static void device_step(void)
 {
 	for (unsigned i = 0; i < options.qps; i++) {
@@ -167,7 +169,7 @@ static void device_step(void)
 			continue;
 		told = dv_device_load_record((__be32 *)&q->record[DV_DBREC_SEND]);
 		while ((q->seen & 0xffff) != told)
-			execute(q, q->seen++);
+			q->seen += execute(q, q->seen);
 	}
 }
 
@@ -195,12 +197,13 @@ static void heads_open(void)
 			.key = {{i, ~(uint64_t)i}}, .generation = i, .length = options.bytes};
 }
 
-static void op_write(uint64_t page, uint64_t deadline_ns, uint32_t at)
+/* Returns the slots it took. */
+static uint32_t op_write(uint64_t page, uint64_t deadline_ns, uint32_t at)
 {
 	uint32_t unit = unit_of(page);
 	struct op op = {.cookie = page,
 		.kind = OP_PAGE,
-		.segments = 1,
+		.segments = (uint16_t)options.segments,
 		.peer = 3,
 		.region = REGION_POOL_0,
 		.offset = (uint64_t)unit * PAGE_UNIT,
@@ -210,11 +213,18 @@ static void op_write(uint64_t page, uint64_t deadline_ns, uint32_t at)
 		.deadline_ns = deadline_ns,
 		.generation = unit,
 		.page_bytes = options.bytes};
-	struct op_segment segment = {.region = HOME,
-		.length = options.bytes,
-		.offset = page % 4096 * options.bytes % (HOME_BYTES / 2)};
+	uint32_t bytes = options.bytes / options.segments;
+	struct op_segment segment[SEGMENTS_MAX] = {{.region = HOME}};
 
-	op_encode(&op, &segment, ring_slot_new(&ops, at));
+	for (unsigned i = 0; i < options.segments; i++)
+		segment[i] = (struct op_segment){.region = HOME,
+			.length = bytes,
+			.offset = (page % 4096 * options.bytes + i * 2 * bytes) % (HOME_BYTES / 2)};
+	op_encode(&op, segment, ring_slot_new(&ops, at));
+	for (unsigned i = 1; i < op_slots(options.segments); i++)
+		memcpy(ring_slot_new(&ops, at + i), &segment[(i - 1) * 4],
+			sizeof(struct op_segments));
+	return op_slots(options.segments);
 }
 
 /* One batch in if the window has room for it, and all answers out. */
@@ -233,11 +243,13 @@ static void client_turn(uint64_t pages)
 	while (sent < pages && sent + BATCH - answered <= options.window) {
 		uint64_t deadline_ns = clock_now_ns() + 10000000000ull;
 
-		if (ring_room(&ops, BATCH) < (int32_t)BATCH)
+		uint32_t slots = BATCH * op_slots(options.segments), at = 0;
+
+		if (ring_room(&ops, slots) < (int32_t)slots)
 			return;
 		for (uint32_t i = 0; i < BATCH; i++)
-			op_write(sent + i, deadline_ns, i);
-		ring_publish(&ops, BATCH);
+			at += op_write(sent + i, deadline_ns, at);
+		ring_publish(&ops, slots);
 		sent += BATCH;
 	}
 }
@@ -395,7 +407,7 @@ static void parse(int argc, char **argv)
 	static const struct option long_options[] = {{"pages", 1, NULL, 'n'},
 		{"runs", 1, NULL, 'r'}, {"qps", 1, NULL, 'q'}, {"bytes", 1, NULL, 'b'},
 		{"scattered", 0, NULL, 's'}, {"other-core", 0, NULL, 'o'}, {"bare", 0, NULL, 'a'},
-		{"window", 1, NULL, 'w'}, {0}};
+		{"window", 1, NULL, 'w'}, {"segments", 1, NULL, 'g'}, {0}};
 	int o;
 
 	while ((o = getopt_long(argc, argv, "", long_options, NULL)) != -1) {
@@ -405,6 +417,7 @@ static void parse(int argc, char **argv)
 		case 'q': options.qps = (unsigned)strtoul(optarg, NULL, 0); break;
 		case 'b': options.bytes = (unsigned)strtoul(optarg, NULL, 0); break;
 		case 'w': options.window = (unsigned)strtoul(optarg, NULL, 0); break;
+		case 'g': options.segments = (unsigned)strtoul(optarg, NULL, 0); break;
 		case 's': options.scattered = true; break;
 		case 'o': options.other_core = true; break;
 		case 'a': options.bare = true; break;
@@ -413,6 +426,10 @@ static void parse(int argc, char **argv)
 	}
 	if (!options.qps || options.qps > QPS_PER_PEER_MAX || !options.runs || !options.bytes)
 		die("--qps, --runs or --bytes is out of range");
+	/* A batch fits into the op ring. */
+	if (!options.segments || BATCH * op_slots(options.segments) > OP_RING_SLOTS / 2 ||
+		options.bytes % options.segments)
+		die("--segments is 1 to 120 and divides --bytes");
 	options.pages = options.pages / (2 * RAIL_REAP_BURST) * (2 * RAIL_REAP_BURST);
 }
 

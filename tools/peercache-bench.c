@@ -15,7 +15,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "config/limits.h"
 #include "tools/common.h"
+
+#define THREADS_MAX (CHANNELS_MAX / 2) /* a session gets no more channels than that */
 
 enum mode { MODE_GET, MODE_SET, MODE_EXISTS };
 
@@ -411,7 +414,9 @@ static void parse(struct bench *b, int argc, char **argv, const char **sockets)
 		case 's': *sockets = optarg; break;
 		case 'b': b->page_bytes = parse_size("--page-bytes", optarg, 1, 64u << 20); break;
 		case 'n': b->batch = (unsigned)parse_number("--batch", optarg, 1, 65536); break;
-		case 't': b->threads = (unsigned)parse_number("--threads", optarg, 1, 256); break;
+		case 't':
+			b->threads = (unsigned)parse_number("--threads", optarg, 1, THREADS_MAX);
+			break;
 		case 'd': b->seconds = (double)parse_number("--seconds", optarg, 1, 3600); break;
 		case 'w':
 			b->working_set = parse_size("--working-set", optarg, 4096, 1ull << 40);

@@ -10,10 +10,15 @@
 #include <assert.h>
 #include <stdint.h>
 
+#include "config/limits.h"
+
 #define SOFT_SLOT_BITS 13u
 #define SOFT_QPS_MAX (1u << SOFT_SLOT_BITS) /* qpn = generation << SLOT_BITS | slot; 0 unused */
 #define SOFT_MRS_MAX 8192u  /* key = slot << 8 | generation */
 #define SOFT_MR_FIRST 16u   /* keys below 0x1000 are never handed out: 0x100 is special to mlx5 */
+/* Clients' ranges, staging, pools with their heads, the shard, the rail's heads. */
+static_assert(EXTENTS_MAX + CHANNELS_MAX + 2 * RAILS_MAX + 2 <= SOFT_MRS_MAX - SOFT_MR_FIRST,
+	"an engine's MRs fit");
 
 struct soft_export_mr {
 	uint32_t rkey;    /* the guard; 0: nothing */

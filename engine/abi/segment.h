@@ -5,7 +5,8 @@
  * A Unix SOCK_SEQPACKET socket carries fixed-size requests and replies, one reply to each request,
  * in order; file descriptors come with them (SCM_RIGHTS). The engine checks SO_PEERCRED: the client
  * must be of the engine's own user, or root. The socket is the session: when it closes, the engine
- * stops the session's rings, drains what is in flight, then frees regions, pins and credits.
+ * stops the session's rings, drains what is in flight, then frees regions, pins and credits. A
+ * connection that sends no request within 2 s is closed.
  *
  * Each side holds a pidfd of the other, because only the end of a process proves that it writes no
  * more: the engine to the client's memory, the client to a page slot. It works across PID

@@ -13,8 +13,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Pinning a large range takes the kernel about a second per 10 GB. */
-#define REGION_TIMEOUT_MS 120000u
+/* Pinning a large range takes the kernel about a second per 10 GB and NIC, and others may wait. */
+#define REGION_TIMEOUT_MS 600000u
 
 /* Caller holds wire. */
 static int region_add(struct session *session, const struct memory *m, uint16_t *ret_region)

@@ -107,9 +107,9 @@ PC_API int pc_report(struct pc *pc, char **ret_json);
  *
  * Ranges do not overlap (-EEXIST); `base` and `offset` are multiples of 4096 (-EINVAL). The memfd
  * gets F_SEAL_SHRINK: create it with MFD_ALLOW_SEALING, or the engine refuses it. The library keeps
- * a duplicate of it, the caller may close its own. Other errors are the engine's, e.g. -ENOSPC: too
- * many ranges. While no engine is attached both succeed, and the next one gets the range; what that
- * engine refuses goes through staging.
+ * a duplicate of it, the caller may close its own. Other errors are the engine's, e.g. -EMFILE: the
+ * session has its share of the engine's ranges. While no engine is attached both succeed, and the
+ * next one gets the range; what that engine refuses goes through staging.
  *
  *   int fd = memfd_create("kv", MFD_CLOEXEC | MFD_ALLOW_SEALING);
  *   ... ftruncate(), mmap(MAP_SHARED) at `kv` ...

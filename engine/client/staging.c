@@ -24,8 +24,8 @@ void staging_init(struct staging *s, unsigned char *base, uint16_t region)
 uint32_t staging_take(struct staging *s, uint32_t bytes)
 {
 	uint32_t need = (bytes + ALIGN_BYTES - 1) & ~(ALIGN_BYTES - 1);
-	uint32_t gap = 0;
 	struct staging_block *block;
+	uint32_t left, gap;
 
 	if (bytes > STAGING_PAGE_MAX || s->last - s->first == STAGING_BLOCKS)
 		return CLIENT_NONE;
@@ -33,12 +33,13 @@ uint32_t staging_take(struct staging *s, uint32_t bytes)
 		s->tail = SCRATCH_BYTES;
 		s->used = 0;
 	}
-	if (STAGING_BYTES - s->tail < need)
-		gap = STAGING_BYTES - s->tail; /* a block is contiguous */
+	/* A block is contiguous: the rest of the region is skipped, which may be nothing at all. */
+	left = STAGING_BYTES - s->tail;
+	gap = left < need ? left : 0;
 	if ((uint64_t)s->used + gap + need > STAGING_PAGE_MAX)
 		return CLIENT_NONE;
 	block = &s->block[s->last & (STAGING_BLOCKS - 1)];
-	block->offset = gap ? SCRATCH_BYTES : s->tail;
+	block->offset = left < need ? SCRATCH_BYTES : s->tail;
 	block->bytes = need + gap;
 	block->freed = false;
 	s->tail = block->offset + need;

@@ -20,23 +20,62 @@
 
 /* ---- who comes in ---------------------------------------------------------------------------- */
 
-static bool session_slot(struct session **table, unsigned slots, unsigned *ret_slot)
+/* NULL: the table is full. */
+static struct session **free_place(struct session **table, unsigned places)
 {
-	for (unsigned i = 0; i < slots; i++) {
-		if (!table[i]) {
-			*ret_slot = i;
-			return true;
-		}
-	}
-	return false;
+	for (unsigned i = 0; i < places; i++)
+		if (!table[i])
+			return &table[i];
+	return NULL;
 }
 
-static void accept_one(struct attach *a, int fd)
+/* Has the connection sent something that was not read yet? */
+static bool has_request(const struct session *s)
+{
+	char byte;
+
+	return recv(s->fd, &byte, sizeof(byte), MSG_PEEK | MSG_DONTWAIT) > 0;
+}
+
+/*
+ * For one more connection: a free place, or that of the one that has been silent longest. NULL:
+ * each has sent a request; they are served first, and new ones wait in the backlog.
+ */
+static struct session **silent_place(struct attach *a)
+{
+	struct session **oldest = NULL;
+
+	for (unsigned i = 0; i < ATTACH_SILENT_MAX; i++)
+		if (!a->silent[i] || a->silent[i]->ending)
+			return &a->silent[i];
+	for (unsigned i = 0; i < ATTACH_SILENT_MAX; i++) {
+		struct session **place = &a->silent[i];
+
+		if (!has_request(*place) && (!oldest || (*place)->arrival < (*oldest)->arrival))
+			oldest = place;
+	}
+	return oldest;
+}
+
+static void silent_clear(struct session **place)
+{
+	struct session *s = *place;
+
+	if (!s)
+		return;
+	if (!s->ending)
+		s->control->counter[COUNTER_clients_silent]++;
+	session_end(s, "it sent no request, and others wait");
+	(void)session_free(s);
+}
+
+/* `silent`: its place, if it is not refused. */
+static void accept_one(struct attach *a, int fd, struct session **silent)
 {
 	struct ucred peer = {.pid = 0, .uid = (uid_t)-1};
 	socklen_t bytes = sizeof(peer);
 	struct session *s = calloc(1, sizeof(*s));
-	struct session **table = a->session;
+	struct session **place = silent;
 
 	if (!s || getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) < 0)
 		goto drop;
@@ -44,33 +83,45 @@ static void accept_one(struct attach *a, int fd)
 	s->fd = fd;
 	s->pid = peer.pid;
 	s->pidfd = -1;
+	s->arrival = ++a->arrivals;
 	if (peer.uid != geteuid() && peer.uid != 0)
 		session_refuse(s, -EPERM, "this engine serves user %u and root; process %d is of "
 				"user %u. Run the client as the engine's user",
 			(unsigned)geteuid(), (int)peer.pid, (unsigned)peer.uid);
-	else if (!session_slot(a->session, SESSIONS_MAX, &s->slot))
-		session_refuse(s, -EUSERS, "%u processes are attached to this engine already",
-			SESSIONS_MAX);
-	if (s->refuse) {
-		a->control->counter[COUNTER_clients_refused]++;
-		log_warn("clients: refused: %s", s->refusal);
-		table = a->refused;
-		if (!session_slot(table, ATTACH_REFUSED_MAX, &s->slot))
-			goto drop;
-	}
-	if (session_start(s) < 0)
-		goto drop;
-	table[s->slot] = s;
 	if (s->refuse)
-		return;
-	s->id = ++a->last_session;
-	a->sessions++;
-	a->control->counter[COUNTER_clients_attached]++;
-	log_debug("clients: process %d attached, session %u", (int)s->pid, s->id);
+		place = free_place(a->refused, ATTACH_REFUSED_MAX);
+	if (!place || session_start(s) < 0)
+		goto drop;
+	if (place == silent)
+		silent_clear(place);
+	*place = s;
+	s->place = place;
 	return;
 drop:
 	free(s);
 	close(fd);
+}
+
+void session_admit(struct session *s)
+{
+	struct attach *a = s->control->attach;
+	struct session **place = free_place(a->session, SESSIONS_MAX);
+
+	if (!place) {
+		session_refuse(s, -EUSERS, "%u sessions are attached to this engine, the most it "
+			"serves; end a process that uses it, or share one session among threads",
+			SESSIONS_MAX);
+		return;
+	}
+	*s->place = NULL;
+	*place = s;
+	s->place = place;
+	if (++a->last_session == 0)
+		a->last_session = 1;
+	s->id = a->last_session;
+	a->sessions++;
+	a->control->counter[COUNTER_clients_attached]++;
+	log_debug("clients: process %d attached, session %u", (int)s->pid, s->id);
 }
 
 static void on_accept(evutil_socket_t listener, short what, void *context)
@@ -79,30 +130,45 @@ static void on_accept(evutil_socket_t listener, short what, void *context)
 
 	(void)what;
 	for (unsigned i = 0; i < ATTACH_ACCEPTS; i++) {
-		int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+		struct session **place = silent_place(a);
+		int fd;
 
+		if (!place)
+			return;
+		fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 		if (fd < 0) {
 			if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
 				log_warn("clients: accept: %s; raise the limit of open files",
 					strerror(errno));
 			return;
 		}
-		accept_one(a, fd);
+		accept_one(a, fd, place);
 	}
 }
 
 /* ---- for the other files --------------------------------------------------------------------- */
 
 /* Sessions that ended and have nothing left. */
-static unsigned sessions_free(struct attach *a)
+static unsigned table_free(struct session **table, unsigned places)
 {
 	unsigned n = 0;
 
-	for (unsigned i = 0; i < SESSIONS_MAX; i++)
-		n += a->session[i] && session_free(a->session[i]);
-	for (unsigned i = 0; i < ATTACH_REFUSED_MAX; i++)
-		n += a->refused[i] && session_free(a->refused[i]);
+	for (unsigned i = 0; i < places; i++)
+		n += table[i] && session_free(table[i]);
 	return n;
+}
+
+static unsigned sessions_free(struct attach *a)
+{
+	return table_free(a->session, SESSIONS_MAX) + table_free(a->silent, ATTACH_SILENT_MAX) +
+	       table_free(a->refused, ATTACH_REFUSED_MAX);
+}
+
+static void table_end(struct session **table, unsigned places)
+{
+	for (unsigned i = 0; i < places; i++)
+		if (table[i])
+			session_end(table[i], "the engine stops");
 }
 
 unsigned attach_turn(struct control *control)
@@ -134,7 +200,7 @@ void attach_counts(const struct control *control, struct attach_counts *ret)
 {
 	const struct attach *a = control->attach;
 
-	*ret = (struct attach_counts){a->sessions, a->channels, a->regions};
+	*ret = (struct attach_counts){a->sessions, a->channels, a->regions, a->extents};
 }
 
 void attach_stop(struct control *control)
@@ -145,12 +211,9 @@ void attach_stop(struct control *control)
 		event_free(a->accepts);
 	a->accepts = NULL;
 	attach_socket_remove(control);
-	for (unsigned i = 0; i < SESSIONS_MAX; i++)
-		if (a->session[i])
-			session_end(a->session[i], "the engine stops");
-	for (unsigned i = 0; i < ATTACH_REFUSED_MAX; i++)
-		if (a->refused[i])
-			session_end(a->refused[i], "the engine stops");
+	table_end(a->session, SESSIONS_MAX);
+	table_end(a->silent, ATTACH_SILENT_MAX);
+	table_end(a->refused, ATTACH_REFUSED_MAX);
 	for (unsigned i = 0; i < CHANNELS_MAX; i++)
 		if (a->channel[i] && a->channel[i]->quarantined)
 			channel_finish(a->channel[i]);
@@ -199,7 +262,7 @@ int attach_open(struct control *control)
 			 "clients' memory. Linux 5.3 has it; a container may forbid it",
 			strerror(errno));
 	memset(a->heads_fd, -1, sizeof(a->heads_fd));
-	helper_open(&a->helper);
+	helper_open(control, &a->helper);
 	rc = files_open(control, a);
 	if (rc < 0) {
 		log_error("clients: opening shared memory read-only: %s; is /proc mounted?",

@@ -97,13 +97,21 @@ static struct channel *channel_open(struct session *s, int *ret_error, char *tex
 	struct control *control = s->control;
 	struct attach *a = control->attach;
 	uint32_t id = channel_number(a);
-	struct channel *c = id < CHANNELS_MAX ? calloc(1, sizeof(*c)) : NULL;
+	unsigned left = CHANNELS_MAX - a->channels;
+	struct channel *c;
 	int rc;
 
+	if (!session_may_take(s->channels, 1, left, a->sessions, CHANNELS_SESSION_MIN)) {
+		*ret_error = -EMFILE;
+		snprintf(text, bytes, "this session has %u channels open and may have no more: %u "
+			"of %u are left to %u sessions. Close some, or use fewer threads",
+			s->channels, left, CHANNELS_MAX, a->sessions);
+		return NULL;
+	}
+	c = calloc(1, sizeof(*c));
 	if (!c) {
-		*ret_error = id < CHANNELS_MAX ? -ENOMEM : -EMFILE;
-		snprintf(text, bytes, "%u of %u channels are open on this engine", a->channels,
-			CHANNELS_MAX);
+		*ret_error = -ENOMEM;
+		snprintf(text, bytes, "the engine has no memory for one more channel");
 		return NULL;
 	}
 	c->id = id;
@@ -130,7 +138,7 @@ static struct channel *channel_open(struct session *s, int *ret_error, char *tex
 
 void channel_open_request(struct session *s)
 {
-	char text[160];
+	char text[sizeof(((struct attach_reply *)0)->text)];
 	struct channel *c;
 	int rc, fds[2];
 

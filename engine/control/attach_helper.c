@@ -1,19 +1,74 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The helper thread: registers and deregisters large client memory, which can take seconds, while
- * the loop goes on. It owns a region from helper_submit() until helper_collect() and touches
- * nothing else. Started when it is first needed.
+ * The helper threads: register and deregister client memory, which can take minutes, while the loop
+ * goes on. A region is theirs from helper_submit() until helper_collect(). Its MRs, of all extents
+ * on all NICs, are handed out one by one, so that all threads work on one large region; several
+ * regions take turns. Started when they are first needed.
  */
 #include <errno.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdio.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 
 #include "config/log.h"
 #include "engine/control/attach.h"
+#include "numa/clock.h"
 
+static bool is_registering(const struct region *r)
+{
+	return r->state == REGION_REGISTERING;
+}
 
-/* The next region to work on; NULL: the thread ends, and the list is empty. */
-static struct region *helper_next(struct attach_helper *h)
+/* ---- the queue; under the lock --------------------------------------------------------------- */
+
+static void queue_append(struct attach_helper *h, struct region *r)
+{
+	r->next = NULL;
+	if (h->first)
+		h->last->next = r;
+	else
+		h->first = r;
+	h->last = r;
+}
+
+static void queue_remove(struct attach_helper *h, struct region *r)
+{
+	struct region *previous = NULL;
+
+	for (struct region *at = h->first; at && at != r; at = at->next)
+		previous = at;
+	if (previous)
+		previous->next = r->next;
+	else
+		h->first = r->next;
+	if (h->last == r)
+		h->last = previous;
+}
+
+static void finish(struct attach_helper *h, struct region *r)
+{
+	r->next = h->done;
+	h->done = r;
+	shm_store(&h->done_flag, 1);
+}
+
+/* No further MR of it is handed out. True: none is being worked on either, so it is finished. */
+static bool skip_rest(struct attach_helper *h, struct region *r)
+{
+	if (r->mrs_next < r->mrs) {
+		queue_remove(h, r);
+		r->mrs_done += r->mrs - r->mrs_next;
+		r->mrs_next = r->mrs;
+	}
+	return r->mrs_done == r->mrs;
+}
+
+/* ---- a helper thread ------------------------------------------------------------------------- */
+
+/* The next MR to work on. NULL: the thread ends, and the queue is empty. */
+static struct region *helper_next(struct attach_helper *h, unsigned *ret_mr)
 {
 	struct region *r;
 
@@ -21,10 +76,40 @@ static struct region *helper_next(struct attach_helper *h)
 	while (!h->first && !h->stop)
 		pthread_cond_wait(&h->more, &h->lock);
 	r = h->first;
-	if (r)
-		h->first = r->next;
+	if (r) {
+		*ret_mr = r->mrs_next++;
+		queue_remove(h, r);
+		if (r->mrs_next < r->mrs)
+			queue_append(h, r); /* behind the others */
+	}
 	pthread_mutex_unlock(&h->lock);
 	return r;
+}
+
+/* A line from time to time about what takes long. */
+static bool progress_due(struct region *r, char *text, size_t bytes)
+{
+	uint64_t now_ns = clock_now_ns();
+
+	if (!is_registering(r) || r->mrs_done == r->mrs || now_ns - r->told_ns < ATTACH_TELL_NS)
+		return false;
+	r->told_ns = now_ns;
+	snprintf(text, bytes, "registering %.1f GiB of process %d: %u of %u registrations done "
+		"after %u s", (double)r->length / (1u << 30), (int)r->session->pid, r->mrs_done,
+		r->mrs, (unsigned)((now_ns - r->began_ns) / 1000000000));
+	return true;
+}
+
+/*
+ * Deregistered on all NICs: unmapped here, because that takes the kernel seconds for some hundred
+ * GB that a NIC has touched. No other thread uses the region now.
+ */
+static void unmap(struct region *r)
+{
+	if (is_registering(r) || r->result < 0 || !r->map)
+		return;
+	munmap(r->map, r->map_bytes);
+	r->map = NULL;
 }
 
 static void *helper_main(void *context)
@@ -32,18 +117,37 @@ static void *helper_main(void *context)
 	struct control *control = context;
 	struct attach_helper *h = &control->attach->helper;
 	struct region *r;
+	unsigned mr;
 
-	while ((r = helper_next(h)) != NULL) {
-		region_work(control, r);
+	sched_setaffinity(0, sizeof(h->cores), &h->cores); /* refused: it stays on the loop's */
+	while ((r = helper_next(h, &mr)) != NULL) {
+		char why[sizeof(r->text)], progress[160];
+		int rc = region_mr_work(control, r, mr, why, sizeof(why));
+		bool tell, done;
+
 		pthread_mutex_lock(&h->lock);
-		r->next = h->done;
-		h->done = r;
-		shm_store(&h->done_flag, 1);
+		r->mrs_done++;
+		if (rc < 0 && r->result == 0) {
+			r->result = rc;
+			snprintf(r->text, sizeof(r->text), "%s", why);
+		}
+		done = rc < 0 && is_registering(r) ? skip_rest(h, r) : r->mrs_done == r->mrs;
+		tell = progress_due(r, progress, sizeof(progress));
+		pthread_mutex_unlock(&h->lock);
+		if (tell)
+			log_info("clients: %s", progress);
+		if (!done)
+			continue;
+		unmap(r);
+		pthread_mutex_lock(&h->lock);
+		finish(h, r);
 		pthread_mutex_unlock(&h->lock);
 		(void)eventfd_write(control->kick, 1);
 	}
 	return NULL;
 }
+
+/* ---- for the loop ---------------------------------------------------------------------------- */
 
 /* With all signals blocked: they are the main thread's. */
 static int helper_start(struct control *control, struct attach_helper *h)
@@ -53,9 +157,9 @@ static int helper_start(struct control *control, struct attach_helper *h)
 
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	rc = pthread_create(&h->thread, NULL, helper_main, control);
+	rc = pthread_create(&h->thread[h->threads], NULL, helper_main, control);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	h->running = rc == 0;
+	h->threads += rc == 0;
 	return -rc;
 }
 
@@ -66,23 +170,36 @@ int helper_submit(struct control *control, struct region *r)
 
 	if (h->stop)
 		return -ESHUTDOWN;
-	if (!h->running)
+	while (h->threads < ATTACH_HELPERS && h->threads < r->mrs && rc == 0)
 		rc = helper_start(control, h);
-	if (rc < 0) {
+	if (h->threads == 0) {
 		log_warn("clients: no helper thread: error %d; large memory is registered on the "
 			 "control plane's own", -rc);
 		return rc;
 	}
-	r->next = NULL;
 	pthread_mutex_lock(&h->lock);
-	if (h->first)
-		h->last->next = r;
-	else
-		h->first = r;
-	h->last = r;
-	pthread_cond_signal(&h->more);
+	r->mrs_next = r->mrs_done = 0;
+	r->began_ns = r->told_ns = clock_now_ns();
+	queue_append(h, r);
+	pthread_cond_broadcast(&h->more);
 	pthread_mutex_unlock(&h->lock);
 	return 0;
+}
+
+void helper_cancel(struct control *control, struct region *r)
+{
+	struct attach_helper *h = &control->attach->helper;
+
+	pthread_mutex_lock(&h->lock);
+	if (r->mrs_next < r->mrs && r->result == 0) {
+		r->result = -ECANCELED;
+		snprintf(r->text, sizeof(r->text), "the session ended");
+		if (skip_rest(h, r)) {
+			finish(h, r);
+			(void)eventfd_write(control->kick, 1);
+		}
+	}
+	pthread_mutex_unlock(&h->lock);
 }
 
 struct region *helper_collect(struct attach_helper *h)
@@ -99,21 +216,32 @@ struct region *helper_collect(struct attach_helper *h)
 	return r;
 }
 
-void helper_open(struct attach_helper *h)
+/* The loop's thread is pinned later: the helpers may use what the process has now, poll cores
+ * excepted, unless there is nothing else. */
+void helper_open(struct control *control, struct attach_helper *h)
 {
+	cpu_set_t all;
+
 	pthread_mutex_init(&h->lock, NULL);
 	pthread_cond_init(&h->more, NULL);
+	CPU_ZERO(&all);
+	(void)sched_getaffinity(0, sizeof(all), &all);
+	h->cores = all;
+	for (unsigned i = 0; i < control->rails; i++)
+		if (control->plan.rail[i].core >= 0)
+			CPU_CLR((size_t)control->plan.rail[i].core, &h->cores);
+	if (CPU_COUNT(&h->cores) == 0)
+		h->cores = all;
 }
 
 void helper_stop(struct attach_helper *h)
 {
 	pthread_mutex_lock(&h->lock);
 	h->stop = true;
-	pthread_cond_signal(&h->more);
+	pthread_cond_broadcast(&h->more);
 	pthread_mutex_unlock(&h->lock);
-	if (h->running)
-		pthread_join(h->thread, NULL);
-	h->running = false;
+	while (h->threads)
+		pthread_join(h->thread[--h->threads], NULL);
 }
 
 void helper_close(struct attach_helper *h)

@@ -2,7 +2,7 @@
 /*
  * Memory of clients that READs land in: checked, mapped, registered on every NIC, known to every
  * rail; and the same backwards. Nothing is unmapped before every rail has returned it and every NIC
- * has forgotten it. The loop's thread, except region_work().
+ * has forgotten it. The loop's thread, except region_mr_work().
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -19,91 +19,82 @@
 #include "config/log.h"
 #include "engine/control/attach.h"
 #include "engine/control/loop.h"
+#include "numa/clock.h"
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
-static struct region *region_new(struct session *s, char *text, size_t text_bytes)
+/*
+ * `staging_of`: NULL for a client's own memory. There is a number: the quotas see to that. Returns
+ * NULL when the engine has no memory for it.
+ */
+static struct region *region_new(
+	struct session *s, struct channel *staging_of, unsigned extents, unsigned extent_shift)
 {
 	struct attach *a = s->control->attach;
-	struct region *r = NULL;
+	struct region *r = calloc(1, sizeof(*r));
 	uint32_t id = REGION_CLIENT_0;
 
 	while (id < REGIONS_MAX && a->region[id])
 		id++;
-	if (id < REGIONS_MAX)
-		r = calloc(1, sizeof(*r));
-	if (!r) {
-		snprintf(text, text_bytes, "%u of %u regions are registered on this engine",
-			a->regions, REGIONS_MAX - REGION_CLIENT_0);
-		return NULL;
-	}
+	if (!r || id == REGIONS_MAX)
+		goto fail;
+	r->mrs = extents * s->control->rails;
+	r->mr = calloc(r->mrs, sizeof(*r->mr));
+	r->lkey = calloc(r->mrs, sizeof(*r->lkey));
+	if (!r->mr || !r->lkey)
+		goto fail;
 	r->id = id;
 	r->session = s;
 	r->memfd = -1;
+	r->extents = extents;
+	r->extent_shift = extent_shift;
+	r->staging_of = staging_of;
 	a->region[id] = r;
 	a->regions++;
 	s->regions++;
+	if (staging_of)
+		return r;
+	a->ranges++;
+	s->ranges++;
+	a->extents += extents;
+	s->extents += extents;
 	return r;
+fail:
+	if (r) {
+		free(r->mr);
+		free(r->lkey);
+	}
+	free(r);
+	return NULL;
 }
 
 /* Nobody uses it any more. */
 static void region_free(struct control *control, struct region *r)
 {
+	struct attach *a = control->attach;
+	struct session *s = r->session;
+
 	if (r->map)
 		munmap(r->map, r->map_bytes);
 	if (r->memfd >= 0)
 		close(r->memfd);
-	if (r->staging_of)
+	a->region[r->id] = NULL;
+	a->regions--;
+	s->regions--;
+	if (r->staging_of) {
 		r->staging_of->staging = NULL;
-	control->attach->region[r->id] = NULL;
-	control->attach->regions--;
-	r->session->regions--;
+	} else {
+		a->ranges--;
+		s->ranges--;
+		a->extents -= r->extents;
+		s->extents -= r->extents;
+	}
+	free(r->mr);
+	free(r->lkey);
 	free(r);
 }
 
 /* ---- registration ---------------------------------------------------------------------------- */
-
-static void nics_forget(struct control *control, struct region *r)
-{
-	while (r->registered) {
-		unsigned i = r->registered - 1;
-		int rc = dv_mr_deregister(control->rail[i].device, &r->mr[i]);
-
-		if (rc < 0) {
-			r->result = rc;
-			snprintf(r->text, sizeof(r->text), "%s", dv_error());
-			return;
-		}
-		r->registered--;
-	}
-}
-
-void region_work(struct control *control, struct region *r)
-{
-	int fd = r->staging_of ? r->staging_of->memfd : r->memfd;
-
-	r->result = 0;
-	if (r->state == REGION_RELEASING) {
-		nics_forget(control, r);
-		return;
-	}
-	for (unsigned i = 0; i < control->rails; i++) {
-		int rc = dv_mr_register(control->rail[i].device, r->base, r->length,
-			DV_LOCAL_WRITE | DV_RELAXED_ORDERING, fd, r->offset, &r->mr[i]);
-
-		if (rc < 0) {
-			char why[sizeof(r->text)];
-
-			snprintf(why, sizeof(why), "%s", dv_error());
-			nics_forget(control, r);
-			if (r->result == 0)
-				snprintf(r->text, sizeof(r->text), "%s", why);
-			r->result = rc;
-			return;
-		}
-		r->registered = i + 1;
-	}
-}
 
 static void rails_tell(struct control *control, struct region *r, enum rail_command_kind kind)
 {
@@ -111,7 +102,9 @@ static void rails_tell(struct control *control, struct region *r, enum rail_comm
 		struct rail_command command = {.kind = kind,
 			.region = {.base = (uintptr_t)r->base,
 				.length = r->length,
-				.lkey = r->mr[i].lkey,
+				.lkey = r->lkey[i * r->extents],
+				.extent_lkey = &r->lkey[i * r->extents],
+				.extent_shift = (uint8_t)r->extent_shift,
 				.session = r->session->id,
 				.id = r->id}};
 
@@ -119,10 +112,11 @@ static void rails_tell(struct control *control, struct region *r, enum rail_comm
 	}
 }
 
-/* Small memory at once, large memory on the helper thread; region_worked() follows. */
+/* Staging and small memory at once, the rest on the helper threads; region_worked() follows. */
 static void region_work_start(struct control *control, struct region *r)
 {
-	if (r->length > ATTACH_INLINE_BYTES && helper_submit(control, r) == 0)
+	r->result = 0;
+	if (!r->staging_of && r->length > ATTACH_INLINE_BYTES && helper_submit(control, r) == 0)
 		return;
 	region_work(control, r);
 	region_worked(control, r);
@@ -140,20 +134,18 @@ static void region_registered(struct control *control, struct region *r)
 	char text[sizeof(r->text)];
 	int rc = r->result;
 
-	if (rc < 0 && r->registered == 0) {
+	if (rc < 0 || s->ending) {
 		snprintf(text, sizeof(text), "%s", r->text);
 		s->waits_region = NULL;
-		region_free(control, r);
-		session_reply(s, rc, 0, 0, NULL, 0, text);
-		return;
-	}
-	if (rc < 0 || s->ending) {
-		s->waits_region = NULL;
-		region_release(control, r);
+		region_release(control, r); /* may free it */
 		if (!s->ending)
-			session_reply(s, rc, 0, 0, NULL, 0, "the NIC refused the memory");
+			session_reply(s, rc, 0, 0, NULL, 0, text);
 		return;
 	}
+	if (r->began_ns && clock_now_ns() - r->began_ns >= ATTACH_TELL_NS)
+		log_info("clients: %.1f GiB of process %d registered on %u NICs after %u s",
+			(double)r->length / (1u << 30), (int)s->pid, control->rails,
+			(unsigned)((clock_now_ns() - r->began_ns) / 1000000000));
 	r->state = REGION_LIVE;
 	r->left = control->rails;
 	s->waits_region = NULL;
@@ -191,6 +183,29 @@ void region_worked(struct control *control, struct region *r)
 }
 
 /* ---- a client's memory ----------------------------------------------------------------------- */
+
+/* 0, or why the session may not register one more range of so many extents. */
+static int quota_check(const struct session *s, unsigned extents, char *text, size_t bytes)
+{
+	const struct attach *a = s->control->attach;
+	unsigned left = ATTACH_RANGES_MAX - a->ranges, extents_left = EXTENTS_MAX - a->extents;
+
+	if (!session_may_take(s->ranges, 1, left, a->sessions, RANGES_SESSION_MIN)) {
+		snprintf(text, bytes, "this session has registered %u memory ranges and may have "
+			"no more: %u of %u are left to %u sessions. Register fewer, larger ranges, "
+			"or release some", s->ranges, left, ATTACH_RANGES_MAX, a->sessions);
+		return -EMFILE;
+	}
+	if (!session_may_take(s->extents, extents, extents_left, a->sessions,
+		    EXTENTS_SESSION_MIN)) {
+		snprintf(text, bytes, "this range needs %u registrations; the session has %u, and "
+			"%u of %u are left to %u sessions. Put it on huge pages, raise "
+			"rail.mr_bytes or release ranges", extents, s->extents, extents_left,
+			EXTENTS_MAX, a->sessions);
+		return -EMFILE;
+	}
+	return 0;
+}
 
 /* Why this file cannot be a region, or 0; *ret_page is what its mappings are multiples of. */
 static int file_check(int fd, bool unsealed, uint64_t offset, uint64_t length, uint64_t *ret_page,
@@ -250,19 +265,26 @@ static int region_map(struct region *r, uint64_t page, char *text, size_t text_b
 void region_add_request(struct session *s, int memfd)
 {
 	uint64_t offset = s->request.a, length = s->request.b, page = 4096;
-	char text[160];
+	char text[sizeof(((struct attach_reply *)0)->text)];
 	struct region *r;
 	bool unsealed = s->control->settings->engine_unsealed_memory;
+	unsigned shift = 0, extents = 1;
 	int rc = file_check(memfd, unsealed, offset, length, &page, text, sizeof(text));
 
+	if (rc == 0) {
+		shift = region_extent_shift(s->control, length, page);
+		extents = region_extents(length, shift);
+		rc = quota_check(s, extents, text, sizeof(text));
+	}
 	if (rc < 0) {
 		close(memfd);
 		goto refuse;
 	}
-	r = region_new(s, text, sizeof(text));
+	r = region_new(s, NULL, extents, shift);
 	if (!r) {
 		close(memfd);
-		rc = -EMFILE;
+		snprintf(text, sizeof(text), "the engine has no memory for one more range");
+		rc = -ENOMEM;
 		goto refuse;
 	}
 	r->memfd = memfd;
@@ -297,12 +319,13 @@ void region_remove_request(struct session *s)
 int region_add_staging(struct channel *c, size_t offset, char *text, size_t text_bytes)
 {
 	struct control *control = c->session->control;
-	struct region *r = region_new(c->session, text, text_bytes);
+	struct region *r = region_new(c->session, c, 1, 0);
 
-	if (!r)
-		return -EMFILE;
+	if (!r) {
+		snprintf(text, text_bytes, "the engine has no memory for one more channel");
+		return -ENOMEM;
+	}
 	c->staging = r;
-	r->staging_of = c;
 	r->base = c->map + offset;
 	r->length = STAGING_BYTES;
 	r->offset = offset;
@@ -319,8 +342,10 @@ int region_add_staging(struct channel *c, size_t offset, char *text, size_t text
 
 void region_drop(struct region *r)
 {
+	if (r->state == REGION_REGISTERING) /* region_registered() sees that the session ends */
+		helper_cancel(r->session->control, r);
 	if (r->state != REGION_LIVE)
-		return; /* being registered: region_registered() sees that the session ends */
+		return;
 	r->state = REGION_DROPPING;
 	rails_tell(r->session->control, r, RAIL_REGION_DROP);
 }
@@ -339,8 +364,9 @@ bool region_close(struct control *control, struct region *r)
 {
 	bool held;
 
-	nics_forget(control, r);
-	held = r->registered != 0;
+	r->state = REGION_RELEASING;
+	region_work(control, r);
+	held = region_is_held(r);
 	if (held) {
 		log_error("clients: region %u cannot be deregistered: %s", r->id, r->text);
 		r->map = NULL; /* region_free() leaves the mapping alone */

@@ -104,6 +104,8 @@ void session_refuse(struct session *s, int status, const char *format, ...)
 	va_start(args, format);
 	vsnprintf(s->refusal, sizeof(s->refusal), format, args);
 	va_end(args);
+	s->control->counter[COUNTER_clients_refused]++;
+	log_warn("clients: refused: %s", s->refusal);
 }
 
 /* ---- requests -------------------------------------------------------------------------------- */
@@ -208,6 +210,8 @@ void session_serve(struct session *s, int fd, unsigned fd_count)
 	char text[160];
 	int rc = request_check(&s->request, fd_count, text, sizeof(text));
 
+	if (!s->id && !s->refuse && rc != -EPROTO)
+		session_admit(s);
 	if (s->refuse) {
 		rc = s->refuse;
 		snprintf(text, sizeof(text), "%s", s->refusal);
@@ -267,6 +271,15 @@ static unsigned fds_received(struct msghdr *message, int *ret_fd)
 	return message->msg_flags & MSG_CTRUNC ? FDS_IN_MAX + 1 : n;
 }
 
+/* For the next request; the first one has to come in time. */
+static int session_listen(struct session *s)
+{
+	const struct timeval patience = {
+		.tv_sec = s->refuse ? ATTACH_REFUSED_SECONDS : ATTACH_SILENT_SECONDS};
+
+	return event_add(s->readable, s->id ? NULL : &patience);
+}
+
 static void on_readable(evutil_socket_t socket, short what, void *context)
 {
 	struct session *s = context;
@@ -285,11 +298,12 @@ static void on_readable(evutil_socket_t socket, short what, void *context)
 	int fd;
 
 	if (what & EV_TIMEOUT) {
-		session_end(s, s->refusal);
+		s->control->counter[COUNTER_clients_silent] += !s->refuse;
+		session_end(s, s->refuse ? s->refusal : "it sent no request in time");
 		return;
 	}
 	n = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-	if (n < 0 && (errno == EAGAIN || errno == EINTR) && event_add(s->readable, NULL) == 0)
+	if (n < 0 && (errno == EAGAIN || errno == EINTR) && session_listen(s) == 0)
 		return;
 	if (n <= 0) {
 		session_end(s, n < 0 ? strerror(errno) : "it closed the socket");
@@ -322,12 +336,11 @@ static void on_closed(evutil_socket_t socket, short what, void *context)
 /* `readable` is one-shot: added again by the reply. `closed` also sees a client die meanwhile. */
 int session_start(struct session *s)
 {
-	const struct timeval patience = {.tv_sec = ATTACH_REFUSED_SECONDS};
 	struct event_base *base = s->control->base;
 
 	s->readable = event_new(base, s->fd, EV_READ, on_readable, s);
 	s->closed = event_new(base, s->fd, EV_CLOSED, on_closed, s);
-	if (s->readable && s->closed && event_add(s->readable, s->refuse ? &patience : NULL) == 0 &&
+	if (s->readable && s->closed && session_listen(s) == 0 &&
 		(s->refuse || event_add(s->closed, NULL) == 0))
 		return 0;
 	if (s->readable)
@@ -372,10 +385,8 @@ bool session_free(struct session *s)
 
 	if (!s->ending || s->channels || s->regions)
 		return false;
-	if (s->refuse) {
-		a->refused[s->slot] = NULL;
-	} else {
-		a->session[s->slot] = NULL;
+	*s->place = NULL;
+	if (s->id) {
 		a->sessions--;
 		log_debug("clients: session %u is gone", s->id);
 	}

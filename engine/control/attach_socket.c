@@ -31,7 +31,7 @@ struct attach_socket {
 	ino_t inode;
 };
 
-#define SOCKET_BACKLOG 64
+#define SOCKET_BACKLOG SOMAXCONN /* a client that connects without waiting finds room */
 #define LOCK_TRIES 100 /* each failure: another engine ended and removed its file meanwhile */
 
 /* The last directory of `path` is created; what is above it must exist, or `path` is a mistake. */

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "config/log.h"
@@ -145,6 +146,8 @@ void memory_shard_close(struct control *control)
 
 /* ---- on every NIC ---------------------------------------------------------------------------- */
 
+#define EXPORT_TELL_SECONDS 5 /* between two lines about one NIC's registration */
+
 struct registration {
 	pthread_t thread;
 	struct control *control;
@@ -180,6 +183,15 @@ static void *export_all(void *context)
 	return NULL;
 }
 
+static uint64_t export_bytes(const struct control *control)
+{
+	uint64_t bytes = 0;
+
+	for (unsigned i = 0; i < control->rails; i++)
+		bytes += pool_memory(control->rail[i].pool)->bytes;
+	return bytes;
+}
+
 void memory_unexport(struct control *control)
 {
 	for (unsigned i = 0; i < control->rails; i++) {
@@ -190,6 +202,21 @@ void memory_unexport(struct control *control)
 				log_warn("rail %u: %s", i, dv_error());
 			mr->length = 0;
 		}
+	}
+}
+
+/* Waits for the thread; a line from time to time about what takes long. */
+static void join_and_tell(struct registration *r, uint64_t began_ns)
+{
+	struct timespec until;
+
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += EXPORT_TELL_SECONDS;
+	while (pthread_timedjoin_np(r->thread, NULL, &until) == ETIMEDOUT) {
+		log_info("rail %u: registering %.1f GiB of pools: not done after %" PRIu64 " s",
+			r->nic, (double)export_bytes(r->control) / (1u << 30),
+			(clock_now_ns() - began_ns) / 1000000000);
+		until.tv_sec += EXPORT_TELL_SECONDS;
 	}
 }
 
@@ -211,7 +238,7 @@ int memory_export(struct control *control)
 		struct registration *r = &all[i];
 
 		if (r->started)
-			pthread_join(r->thread, NULL);
+			join_and_tell(r, began_ns);
 		if (r->result < 0) {
 			log_error("rail %u: registering pools: %s", i, r->text);
 			rc = r->result;

@@ -283,6 +283,7 @@ static void report_clients(struct json *j, const struct control *control)
 	json_count(j, "sessions", attached.sessions);
 	json_count(j, "channels", attached.channels);
 	json_count(j, "regions", attached.regions);
+	json_count(j, "extents", attached.extents);
 	json_count(j, "credits", published.credits);
 	json_count(j, "waiting", published.waiting);
 	json_count(j, "answers", published.answers);

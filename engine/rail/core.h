@@ -38,11 +38,13 @@ struct region_slot {
 	uint64_t base;
 	uint64_t length;
 	uint32_t lkey;
-	uint32_t session;
+	uint32_t session; /* 0: not there, or being dropped: no session has that number */
 	uint32_t users;
+	uint8_t extent_shift; /* 0: one MR; else see rail->extent_lkey */
 	bool present;
 	bool dropping;
 };
+static_assert(sizeof(struct region_slot) == 32, "two to a cache line");
 
 struct channel_slot {
 	struct rail_channel *channel; /* NULL: none */
@@ -104,6 +106,7 @@ struct rail {
 	struct channel_slot channel[CHANNELS_MAX];
 	struct peer_slot peer[NODES_MAX];
 	struct region_slot region[REGIONS_MAX];
+	const uint32_t *extent_lkey[REGIONS_MAX]; /* the control plane's, while the rail has it */
 	uint16_t request_stack[RAIL_REQUESTS];
 	uint16_t block_stack[REQUEST_BLOCKS];
 	uint16_t block_next[REQUEST_BLOCKS];

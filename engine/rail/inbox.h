@@ -55,14 +55,19 @@ struct rail_channel {
 	void *control;
 };
 
-/* A destination on this host. */
+/*
+ * A destination on this host: one memory registration (MR) on this rail's NIC, or a row of extents,
+ * one MR each.
+ */
 struct rail_region {
 	uint64_t base; /* address in this process */
 	uint64_t length;
-	uint32_t lkey;    /* on this rail's NIC */
-	uint32_t session; /* who may name it */
-	uint32_t id;      /* REGION_CLIENT_0 .. REGIONS_MAX-1 */
-	uint32_t spare;
+	const uint32_t *extent_lkey; /* by extent; valid until RAIL_REGION_RETURNED */
+	uint32_t lkey;               /* of the one MR */
+	uint32_t session;            /* who may name it; never 0 */
+	uint32_t id;                 /* REGION_CLIENT_0 .. REGIONS_MAX-1 */
+	uint8_t extent_shift;        /* an extent has 1 << extent_shift bytes; 0: one MR */
+	uint8_t spare[3];
 };
 
 enum rail_command_kind {
@@ -85,7 +90,6 @@ struct rail_command {
 	uint16_t turn; /* the ring's */
 	void *object;
 	struct rail_region region;
-	uint64_t spare3;
 };
 static_assert(sizeof(struct rail_command) == 64, "one slot");
 static_assert(offsetof(struct rail_command, turn) == RING_TURN_AT, "the ring's");

@@ -103,11 +103,14 @@ static void region_add(struct rail *rail, const struct rail_region *region)
 	struct region_slot *slot = &rail->region[region->id];
 
 	assert(region->id >= REGION_CLIENT_0 && region->id < REGIONS_MAX && !slot->present);
+	assert(region->session && (!region->extent_shift || region->extent_lkey));
 	*slot = (struct region_slot){.base = region->base,
 		.length = region->length,
 		.lkey = region->lkey,
 		.session = region->session,
+		.extent_shift = region->extent_shift,
 		.present = true};
+	rail->extent_lkey[region->id] = region->extent_lkey;
 }
 
 void region_return_if_unused(struct rail *rail, uint32_t id)
@@ -118,6 +121,7 @@ void region_return_if_unused(struct rail *rail, uint32_t id)
 	if (!slot->dropping || slot->users)
 		return;
 	*slot = (struct region_slot){.present = false};
+	rail->extent_lkey[id] = NULL;
 	rail_say(rail, &event);
 }
 
@@ -126,6 +130,7 @@ static void region_drop(struct rail *rail, uint32_t id)
 	if (id >= REGIONS_MAX || !rail->region[id].present)
 		return;
 	rail->region[id].dropping = true;
+	rail->region[id].session = 0; /* take.c refuses it from now on */
 	region_return_if_unused(rail, id);
 }
 

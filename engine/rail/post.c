@@ -128,18 +128,18 @@ static void post_wqe(struct rail *rail, struct lane_qp *qp, struct request *requ
 	}
 }
 
-/* Most pages have one segment: the cursor is `posted` alone. */
-static void gather_one(const struct rail *rail, struct request *request, uint32_t limit,
-	struct dv_sge *ret_sge, unsigned *ret_sges)
+/*
+ * Of `bytes` bytes from `at` on in the region, those in the first one's extent, and its key. Not
+ * inline: it would cost the others registers.
+ */
+__attribute__((noinline)) static uint32_t cut_at_extent(const struct rail *rail, uint32_t id,
+	uint64_t at, uint32_t bytes, uint32_t *ret_lkey)
 {
-	const struct op_segment *s = &rail->block[request->number].segment[0];
-	const struct region_slot *region = &rail->region[s->region];
+	unsigned shift = rail->region[id].extent_shift;
+	uint64_t left = (1ull << shift) - (at & ((1ull << shift) - 1));
 
-	ret_sge->address = region->base + s->offset + request->posted;
-	ret_sge->bytes = limit;
-	ret_sge->lkey = region->lkey;
-	request->posted += limit;
-	*ret_sges = 1;
+	*ret_lkey = rail->extent_lkey[id][at >> shift];
+	return bytes < left ? bytes : (uint32_t)left;
 }
 
 /* Gathers up to `limit` bytes of destination from the cursor on, and moves it. Returns how many. */
@@ -152,12 +152,15 @@ static uint32_t gather(struct rail *rail, struct request *request, uint32_t limi
 	while (sges < DV_SGES_MAX && limit && request->posted < request->op.length) {
 		const struct op_segment *s = &rail->block[request->block].segment[request->segment];
 		const struct region_slot *region = &rail->region[s->region];
+		uint64_t at = s->offset + request->segment_done;
 		uint32_t left = s->length - request->segment_done;
 		uint32_t bytes = left < limit ? left : limit;
 
-		ret_sge[sges].address = region->base + s->offset + request->segment_done;
-		ret_sge[sges].bytes = bytes;
 		ret_sge[sges].lkey = region->lkey;
+		if (unlikely(region->extent_shift))
+			bytes = cut_at_extent(rail, s->region, at, bytes, &ret_sge[sges].lkey);
+		ret_sge[sges].address = region->base + at;
+		ret_sge[sges].bytes = bytes;
 		sges++;
 		limit -= bytes;
 		request->posted += bytes;
@@ -172,6 +175,20 @@ static uint32_t gather(struct rail *rail, struct request *request, uint32_t limi
 	}
 	*ret_sges = sges;
 	return wanted - limit;
+}
+
+/* Most pages have one segment in one MR: the cursor is `posted` alone. */
+static void gather_one(const struct rail *rail, struct request *request, uint32_t limit,
+	struct dv_sge *ret_sge, unsigned *ret_sges)
+{
+	const struct op_segment *s = &rail->block[request->number].segment[0];
+	const struct region_slot *region = &rail->region[s->region];
+
+	ret_sge->address = region->base + s->offset + request->posted;
+	ret_sge->bytes = limit;
+	ret_sge->lkey = region->lkey;
+	request->posted += limit;
+	*ret_sges = 1;
 }
 
 /*
@@ -192,7 +209,7 @@ static bool post_piece(struct rail *rail, struct lane *lane, struct request *req
 	qp = lane_pick(lane, limit);
 	if (!qp)
 		return false;
-	if (likely(request->op.segments == 1))
+	if (likely(request->one_sge))
 		gather_one(rail, request, limit, sge, &sges);
 	else
 		limit = gather(rail, request, limit, sge, &sges);

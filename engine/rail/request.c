@@ -30,6 +30,7 @@ void request_hold_regions(struct rail *rail, struct request *request)
 {
 	uint16_t block = request->number;
 
+	request->one_sge = false;
 	request->counted = true;
 	for (uint32_t i = 0; i < request->op.segments; i++) {
 		uint32_t at = i % REQUEST_SEGMENTS;

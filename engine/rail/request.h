@@ -95,11 +95,14 @@ struct request {
 	uint8_t segment;
 	uint8_t stage;  /* enum request_stage */
 	uint8_t status; /* OP_HIT: nothing went wrong so far */
+	bool one_sge;   /* one segment in one MR: each piece of it is one SGE */
 	bool counted;   /* its region users are counted: validation passed */
 	bool expired;   /* past its own deadline: the answer is OP_TIMEOUT */
 };
 static_assert(sizeof(struct request) == 128, "two cache lines");
-static_assert((SEGMENTS_MAX + 1) * 1 + PAGE_BYTES_MAX / SLICE_BYTES < 1u << 16,
+/* Each segment, slice and extent ends a WQE at most once. */
+static_assert(2 * SEGMENTS_MAX + 1 + PAGE_BYTES_MAX / SLICE_BYTES +
+			      PAGE_BYTES_MAX / EXTENT_BYTES_MIN < 1u << 16,
 	"a request's WQEs are counted in 16 bits");
 
 #endif

@@ -46,9 +46,8 @@ static bool segment_possible(
 	if (s->region >= REGIONS_MAX)
 		return false;
 	region = &rail->region[s->region];
-	return region->present && !region->dropping && region->session == channel->session &&
-	       s->length >= 1 && s->offset <= region->length &&
-	       s->length <= region->length - s->offset;
+	return region->session == channel->session && s->length >= 1 &&
+	       s->offset <= region->length && s->length <= region->length - s->offset;
 }
 
 static bool request_possible(
@@ -75,6 +74,17 @@ static bool request_possible(
 	return sum == op->length;
 }
 
+/* request_hold_regions() of a request with one segment. */
+static void hold_region(struct rail *rail, struct request *request)
+{
+	uint16_t id = rail->block[request->number].segment[0].region;
+	struct region_slot *region = &rail->region[id];
+
+	region->users++;
+	request->one_sge = region->extent_shift == 0;
+	request->counted = true;
+}
+
 /* The request is out of the ring: from here on it is answered. */
 static void take_start(
 	struct rail *rail, struct rail_channel *channel, struct request *request, bool possible)
@@ -99,8 +109,7 @@ static void take_start(
 		return;
 	}
 	if (likely(request->op.segments == 1)) {
-		rail->region[rail->block[request->number].segment[0].region].users++;
-		request->counted = true;
+		hold_region(rail, request);
 	} else {
 		request_hold_regions(rail, request);
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parts that stand alone: key hashing, staging, copies, the location cache, striping. */
+/* The parts that stand alone: key hashing, copies, the location cache, striping. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -67,75 +67,6 @@ static void keys_of_every_length_differ(void **state)
 		for (size_t m = 1; m < n; m++)
 			assert_false(page_key_equal(&seen[n], &seen[m]));
 	}
-}
-
-static struct staging *staging_new(void)
-{
-	struct staging *s = calloc(1, sizeof(*s));
-
-	staging_init(s, malloc(STAGING_BYTES), 100);
-	return s;
-}
-
-static void staging_delete(struct staging *s)
-{
-	free(s->base);
-	free(s);
-}
-
-static void staging_blocks_never_overlap(void **state)
-{
-	struct staging *s = staging_new();
-	uint32_t held[64], bytes[64], holding = 0;
-	uint64_t seed = 4711;
-
-	(void)state;
-	for (unsigned turn = 0; turn < 20000; turn++) {
-		uint32_t want;
-
-		seed = map_mix(seed + turn);
-		if (holding && (seed & 1 || holding == 64)) {
-			uint32_t k = (uint32_t)(seed >> 8) % holding;
-
-			for (uint32_t b = 0; b < bytes[k]; b += 997)
-				assert_int_equal(staging_at(s, held[k])[b], (unsigned char)held[k]);
-			staging_free(s, held[k]);
-			held[k] = held[--holding];
-			bytes[k] = bytes[holding];
-			continue;
-		}
-		want = 1 + (uint32_t)(seed >> 20) % (turn % 5 ? 300000u : 4000000u);
-		held[holding] = staging_take(s, want);
-		if (held[holding] == CLIENT_NONE)
-			continue;
-		assert_true(staging_offset(s, held[holding]) >= SCRATCH_BYTES);
-		assert_true(staging_offset(s, held[holding]) + want <= STAGING_BYTES);
-		memset(staging_at(s, held[holding]), (int)held[holding], want);
-		bytes[holding++] = want;
-	}
-	while (holding)
-		staging_free(s, held[--holding]);
-	assert_int_not_equal(staging_take(s, STAGING_PAGE_MAX), CLIENT_NONE);
-	assert_int_equal(staging_take(s, 1), CLIENT_NONE);
-	staging_delete(s);
-}
-
-static void every_scratch_slot_is_given_once(void **state)
-{
-	struct staging *s = staging_new();
-	static bool given[SCRATCH_SLOTS];
-
-	(void)state;
-	for (unsigned k = 0; k < SCRATCH_SLOTS; k++) {
-		uint32_t slot = scratch_take(s);
-
-		assert_true(slot < SCRATCH_SLOTS && !given[slot]);
-		given[slot] = true;
-	}
-	assert_int_equal(scratch_take(s), CLIENT_NONE);
-	scratch_free(s, 17);
-	assert_int_equal(scratch_take(s), 17);
-	staging_delete(s);
 }
 
 static void copies_of_any_length_and_alignment_are_exact(void **state)
@@ -240,8 +171,6 @@ int main(void)
 		cmocka_unit_test(keys_hash_to_the_same_numbers_for_ever),
 		cmocka_unit_test(namespace_and_key_are_not_one_string),
 		cmocka_unit_test(keys_of_every_length_differ),
-		cmocka_unit_test(staging_blocks_never_overlap),
-		cmocka_unit_test(every_scratch_slot_is_given_once),
 		cmocka_unit_test(copies_of_any_length_and_alignment_are_exact),
 		cmocka_unit_test(the_cache_answers_for_its_own_key_alone),
 		cmocka_unit_test(

@@ -45,6 +45,10 @@ static struct {
 	unsigned mrs;        /* registered now, on all NICs */
 	unsigned refuse_mrs; /* > 0: the n-th registration fails */
 	unsigned slow_us;    /* registering takes this long */
+	bool hold;           /* registering does not end before this is false */
+	unsigned at_once, at_once_max; /* registrations under way, and most of them */
+	unsigned begun;                /* registrations ever begun */
+	uint32_t lkey_last;            /* every MR has a key of its own */
 	bool wrong_thread;   /* large memory was registered on the loop's thread */
 	unsigned published;  /* channels that publish.c knows */
 	bool copying;        /* clients are in the middle of a copy */
@@ -74,27 +78,42 @@ int dv_mr_register(struct dv_device *device, void *base, size_t length, unsigned
 	(void)device, (void)offset;
 	assert_true(memfd >= 0);
 	assert_int_equal(access, DV_LOCAL_WRITE | DV_RELAXED_ORDERING);
-	if (length > ATTACH_INLINE_BYTES && pthread_equal(pthread_self(), loop_thread))
+	if (length > ATTACH_INLINE_BYTES && length != STAGING_BYTES &&
+		pthread_equal(pthread_self(), loop_thread))
 		world.wrong_thread = true;
-	if (world.slow_us)
-		usleep(world.slow_us);
 	pthread_mutex_lock(&world_lock);
+	world.begun++;
+	if (++world.at_once > world.at_once_max)
+		world.at_once_max = world.at_once;
+	while (world.hold) {
+		pthread_mutex_unlock(&world_lock);
+		usleep(1000);
+		pthread_mutex_lock(&world_lock);
+	}
+	if (world.slow_us) {
+		unsigned slow_us = world.slow_us;
+
+		pthread_mutex_unlock(&world_lock);
+		usleep(slow_us);
+		pthread_mutex_lock(&world_lock);
+	}
+	world.at_once--;
 	if (world.refuse_mrs && --world.refuse_mrs == 0) {
 		pthread_mutex_unlock(&world_lock);
 		return -ENOMEM;
 	}
 	world.mrs++;
+	*ret = (struct dv_mr){.base = base, .length = length, .lkey = ++world.lkey_last};
 	pthread_mutex_unlock(&world_lock);
-	*ret = (struct dv_mr){.base = base, .length = length, .lkey = 5};
 	return 0;
 }
 
 int dv_mr_deregister(struct dv_device *device, struct dv_mr *mr)
 {
 	(void)device;
+	pthread_mutex_lock(&world_lock);
 	/* Still mapped: a NIC may write to it until now. */
 	*(volatile char *)mr->base = 1;
-	pthread_mutex_lock(&world_lock);
 	world.mrs--;
 	pthread_mutex_unlock(&world_lock);
 	return 0;
@@ -150,6 +169,31 @@ static inline unsigned rails_answer(void)
 	}
 	world.commands = 0;
 	return n;
+}
+
+/* What the other threads see, read as they write it. */
+static inline unsigned world_seen(const unsigned *counter)
+{
+	unsigned n;
+
+	pthread_mutex_lock(&world_lock);
+	n = *counter;
+	pthread_mutex_unlock(&world_lock);
+	return n;
+}
+
+static inline void world_slow(unsigned us)
+{
+	pthread_mutex_lock(&world_lock);
+	world.slow_us = us;
+	pthread_mutex_unlock(&world_lock);
+}
+
+static inline void world_hold(bool hold)
+{
+	pthread_mutex_lock(&world_lock);
+	world.hold = hold;
+	pthread_mutex_unlock(&world_lock);
 }
 
 static inline unsigned told(enum rail_command_kind kind)
@@ -309,6 +353,7 @@ static inline int setup(void **state)
 	assert_int_equal(chmod(folder, 0755), 0);
 	snprintf(settings.engine_socket, sizeof(settings.engine_socket), "%s/a/engine.sock",
 		folder);
+	settings.rail_mr_bytes = 2ll << 30;
 	control.settings = &settings;
 	control.rails = RAILS;
 	control.base = event_base_new();

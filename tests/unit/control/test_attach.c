@@ -182,21 +182,21 @@ static void one_session_too_many_is_told_so(void **state)
 
 static void refused_clients_that_stay_do_not_shut_others_out(void **state)
 {
-	struct attach_request r = request_of(ATTACH_HELLO, 0, 0);
 	int fd[SESSIONS_MAX], more[3 * ATTACH_REFUSED_MAX];
 
 	(void)state;
-	for (unsigned i = 0; i < SESSIONS_MAX; i++)
+	for (unsigned i = 0; i < SESSIONS_MAX; i++) {
 		fd[i] = dial();
-	pump();
-	for (unsigned i = 0; i < 3 * ATTACH_REFUSED_MAX; i++)
+		assert_int_equal(status_of(fd[i], ATTACH_HELLO, 0, 0, -1), 0);
+	}
+	for (unsigned i = 0; i < 3 * ATTACH_REFUSED_MAX; i++) {
 		more[i] = dial();
-	pump();
+		assert_int_equal(status_of(more[i], ATTACH_HELLO, 0, 0, -1), -EUSERS);
+	}
 	close(fd[0]);
 	pump();
 	fd[0] = dial();
 	assert_int_equal(status_of(fd[0], ATTACH_REPORT, 0, 0, -1), 0);
-	(void)r;
 	for (unsigned i = 0; i < 3 * ATTACH_REFUSED_MAX; i++)
 		close(more[i]);
 	for (unsigned i = 0; i < SESSIONS_MAX; i++)
@@ -211,7 +211,7 @@ static void a_pipelining_client_that_does_not_read_is_let_go(void **state)
 	unsigned i;
 
 	(void)state;
-	pump();
+	assert_int_equal(status_of(fd, ATTACH_HELLO, 0, 0, -1), 0);
 	for (i = 0; i < 100000 && control.attach->sessions; i++) {
 		(void)!send(fd, &r, sizeof(r), MSG_DONTWAIT | MSG_NOSIGNAL);
 		pump();

@@ -32,7 +32,7 @@ const struct member_record *member_by_ref(const struct control *control, uint32_
 void attach_counts(const struct control *control, struct attach_counts *ret)
 {
 	(void)control;
-	*ret = (struct attach_counts){1, 2, 3};
+	*ret = (struct attach_counts){1, 2, 3, 7};
 }
 
 void connect_counts(const struct control *control, struct connect_counts *ret)
@@ -153,8 +153,8 @@ static void a_report_says_what_tools_ask_for(void **state)
 	(void)state;
 	assert_int_equal(report_make(&loop.control, &text, &bytes), 0);
 	assert_int_equal(strlen(text), bytes);
-	check(text, "r[\"clients\"]==dict(sessions=1,channels=2,regions=3,credits=4,waiting=5,"
-		    "answers=6)");
+	check(text, "r[\"clients\"]==dict(sessions=1,channels=2,regions=3,extents=7,credits=4,"
+		    "waiting=5,answers=6)");
 	check(text, "r[\"rails\"][0][\"gbps\"]==400 and r[\"rails\"][0][\"modelled\"] is True");
 	check(text, "r[\"connections\"]==dict(asked=7,live=8,served=9,qps=10)");
 	check(text, "r[\"rails\"][0][\"registered_bytes\"]==0");

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What one client may take from the others: connections that say nothing, memory ranges, channels.
+ * See attach_world.h. $SEED repeats the random run.
+ */
+#include <time.h>
+
+#include "tests/unit/control/attach_world.h"
+
+/* ---- silence --------------------------------------------------------------------------------- */
+
+static bool hung_up(int fd)
+{
+	char byte;
+
+	return recv(fd, &byte, 1, MSG_DONTWAIT) == 0;
+}
+
+static void close_all(const int *fd, unsigned count)
+{
+	for (unsigned i = 0; i < count; i++)
+		close(fd[i]);
+	pump();
+}
+
+static void silent_connections_block_no_client(void **state)
+{
+	enum { SILENT = 3 * SESSIONS_MAX };
+	int silent[SILENT], fd[SESSIONS_MAX];
+	unsigned dropped = 0;
+
+	(void)state;
+	for (unsigned i = 0; i < SILENT; i++) {
+		silent[i] = dial();
+		pump();
+	}
+	assert_int_equal(control.attach->sessions, 0);
+	for (unsigned i = 0; i < SESSIONS_MAX; i++) {
+		fd[i] = dial();
+		assert_int_equal(status_of(fd[i], ATTACH_HELLO, 0, 0, -1), 0);
+	}
+	assert_int_equal(control.attach->sessions, SESSIONS_MAX);
+	/* Those that had been silent longest were closed. */
+	while (dropped < SILENT && hung_up(silent[dropped]))
+		dropped++;
+	for (unsigned i = dropped; i < SILENT; i++)
+		assert_false(hung_up(silent[i]));
+	assert_true(dropped >= SILENT - ATTACH_SILENT_MAX);
+	assert_int_equal(control.counter[COUNTER_clients_silent], dropped);
+	close_all(silent, SILENT);
+	close_all(fd, SESSIONS_MAX);
+}
+
+static void a_request_that_is_yet_to_be_read_saves_its_connection(void **state)
+{
+	struct attach_request hello = request_of(ATTACH_HELLO, 0, 0);
+	int silent[ATTACH_SILENT_MAX], late;
+	struct answer a;
+
+	(void)state;
+	for (unsigned i = 0; i < ATTACH_SILENT_MAX; i++) {
+		silent[i] = dial();
+		pump();
+	}
+	/* One more comes in, and only then the oldest one speaks: both are seen in one turn. */
+	late = dial();
+	send_raw(silent[0], &hello, sizeof(hello), NULL, 0);
+	pump();
+	assert_true(receive(silent[0], &a));
+	assert_int_equal(a.reply.status, 0);
+	forget_fds(&a);
+	assert_int_equal(status_of(late, ATTACH_HELLO, 0, 0, -1), 0);
+	close_all(silent, ATTACH_SILENT_MAX);
+	close(late);
+	pump();
+}
+
+static void a_connection_is_closed_when_no_request_comes_in_time(void **state)
+{
+	int spoke = dial(), silent;
+	struct timespec began, ended;
+
+	(void)state;
+	assert_int_equal(status_of(spoke, ATTACH_HELLO, 0, 0, -1), 0);
+	silent = dial();
+	clock_gettime(CLOCK_MONOTONIC, &began);
+	do {
+		pump();
+		usleep(1000);
+		clock_gettime(CLOCK_MONOTONIC, &ended);
+	} while (!hung_up(silent) && ended.tv_sec - began.tv_sec < 60);
+	assert_true(hung_up(silent));
+	assert_true(ended.tv_sec - began.tv_sec >= ATTACH_SILENT_SECONDS - 1);
+	assert_int_equal(control.counter[COUNTER_clients_silent], 1);
+	/* One that has spoken may be silent for as long as it likes. */
+	assert_int_equal(status_of(spoke, ATTACH_REPORT, 0, 0, -1), 0);
+	close(spoke);
+	close(silent);
+	pump();
+}
+
+/* ---- quotas ---------------------------------------------------------------------------------- */
+
+/* Takes until it is refused; returns how many it got. */
+static unsigned take_all(int fd, enum attach_kind kind, int memfd, struct answer *ret_refusal)
+{
+	for (unsigned n = 0;; n++) {
+		world.commands = 0;
+		assert_true(ask(fd, request_of(kind, 0, memfd >= 0 ? 4096 : 0), &memfd, memfd >= 0,
+			ret_refusal));
+		if (ret_refusal->reply.status < 0)
+			return n;
+		forget_fds(ret_refusal);
+	}
+}
+
+static void drop_all(const int *fd, unsigned count)
+{
+	world.commands = 0;
+	for (unsigned i = 0; i < count; i++) {
+		close(fd[i]);
+		pump();
+		rails_answer();
+	}
+	pump_until_sessions(0);
+	assert_int_equal(control.attach->regions, 0);
+	assert_int_equal(control.attach->ranges, 0);
+	assert_int_equal(control.attach->channels, 0);
+}
+
+static void one_session_leaves_half_of_all_ranges_and_channels_to_others(void **state)
+{
+	int fd[2], memfd = memfd_of(4096, F_SEAL_SHRINK);
+	struct answer a;
+	unsigned n;
+
+	(void)state;
+	fd[0] = dial();
+	n = take_all(fd[0], ATTACH_REGION_ADD, memfd, &a);
+	assert_int_equal(n, ATTACH_RANGES_MAX / 2);
+	assert_int_equal(a.reply.status, -EMFILE);
+	assert_non_null(strstr(a.reply.text, "352 memory ranges"));
+	assert_non_null(strstr(a.reply.text, "352 of 704 are left to 1 sessions"));
+	assert_non_null(strstr(a.reply.text, "release some"));
+	n = take_all(fd[0], ATTACH_CHANNEL_OPEN, -1, &a);
+	assert_int_equal(n, CHANNELS_MAX / 2);
+	assert_int_equal(a.reply.status, -EMFILE);
+	assert_non_null(strstr(a.reply.text, "128 channels open"));
+	assert_non_null(strstr(a.reply.text, "128 of 256 are left"));
+	assert_non_null(strstr(a.reply.text, "Close some"));
+	fd[1] = dial();
+	assert_true(take_all(fd[1], ATTACH_REGION_ADD, memfd, &a) > RANGES_SESSION_MIN);
+	assert_true(take_all(fd[1], ATTACH_CHANNEL_OPEN, -1, &a) > CHANNELS_SESSION_MIN);
+	close(memfd);
+	drop_all(fd, 2);
+}
+
+static void ranges_never_take_the_staging_of_a_channel(void **state)
+{
+	enum { SESSIONS = CHANNELS_MAX / CHANNELS_SESSION_MIN };
+	int fd[SESSIONS], memfd = memfd_of(4096, F_SEAL_SHRINK);
+	unsigned ranges = 0, channels = 0;
+	struct answer a;
+
+	(void)state;
+	for (unsigned i = 0; i < SESSIONS; i++)
+		fd[i] = dial();
+	for (unsigned i = 0; i < SESSIONS; i++)
+		ranges += take_all(fd[i], ATTACH_REGION_ADD, memfd, &a);
+	assert_int_equal(ranges, ATTACH_RANGES_MAX);
+	assert_non_null(strstr(a.reply.text, " 0 of 704 are left"));
+	for (unsigned i = 0; i < SESSIONS; i++)
+		for (unsigned k = 0; k < CHANNELS_SESSION_MIN; k++, channels++) {
+			world.commands = 0;
+			assert_int_equal(status_of(fd[i], ATTACH_CHANNEL_OPEN, 0, 0, -1), 0);
+		}
+	assert_int_equal(channels, CHANNELS_MAX);
+	assert_int_equal(status_of(fd[0], ATTACH_CHANNEL_OPEN, 0, 0, -1), -EMFILE);
+	close(memfd);
+	drop_all(fd, SESSIONS);
+}
+
+static void quotas_hold_whatever_sessions_take_and_release(void **state)
+{
+	enum { SESSIONS = 20, TURNS = 6000 };
+	const char *text = getenv("SEED");
+	unsigned seed = text ? (unsigned)strtoul(text, NULL, 0) : (unsigned)time(NULL);
+	int fd[SESSIONS], memfd = memfd_of(4096, F_SEAL_SHRINK);
+	unsigned has[SESSIONS] = {0}, all = 0, refused = 0;
+	static uint64_t id[SESSIONS][ATTACH_RANGES_MAX];
+
+	(void)state;
+	print_message("SEED=%u\n", seed);
+	for (unsigned i = 0; i < SESSIONS; i++) {
+		fd[i] = dial();
+		assert_int_equal(status_of(fd[i], ATTACH_HELLO, 0, 0, -1), 0);
+	}
+	for (unsigned turn = 0; turn < TURNS; turn++) {
+		unsigned i = (unsigned)rand_r(&seed) % SESSIONS / (1 + turn % 4);
+		unsigned left = ATTACH_RANGES_MAX - all, share = left ? (left - 1) / SESSIONS : 0;
+		struct answer a;
+
+		world.commands = 0;
+		if (has[i] && rand_r(&seed) % 4 == 0) {
+			assert_false(ask(fd[i], request_of(ATTACH_REGION_REMOVE, id[i][--has[i]],
+				0), NULL, 0, &a));
+			rails_answer();
+			pump();
+			assert_true(receive(fd[i], &a));
+			all--;
+			continue;
+		}
+		assert_true(ask(fd[i], request_of(ATTACH_REGION_ADD, 0, 4096), &memfd, 1, &a));
+		if (share < RANGES_SESSION_MIN)
+			share = RANGES_SESSION_MIN;
+		assert_int_equal(a.reply.status, left && has[i] + 1 <= share ? 0 : -EMFILE);
+		refused += a.reply.status < 0;
+		if (a.reply.status == 0) {
+			id[i][has[i]++] = a.reply.a;
+			all++;
+		}
+	}
+	assert_true(refused > 10);
+	assert_int_equal(control.attach->ranges, all);
+	close(memfd);
+	drop_all(fd, SESSIONS);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(silent_connections_block_no_client),
+		TEST(a_request_that_is_yet_to_be_read_saves_its_connection),
+		TEST(a_connection_is_closed_when_no_request_comes_in_time),
+		TEST(one_session_leaves_half_of_all_ranges_and_channels_to_others),
+		TEST(ranges_never_take_the_staging_of_a_channel),
+		TEST(quotas_hold_whatever_sessions_take_and_release),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

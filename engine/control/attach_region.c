@@ -243,6 +243,7 @@ static int region_map(struct region *r, uint64_t page, char *text, size_t text_b
 			strerror(errno));
 		return rc;
 	}
+	(void)madvise(map, r->map_bytes, MADV_DONTDUMP); /* the client's, and perhaps a TB */
 	r->map = r->base = map;
 	return 0;
 }

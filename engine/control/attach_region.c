@@ -85,6 +85,10 @@ void region_work(struct control *control, struct region *r)
 	r->result = 0;
 	if (r->state == REGION_RELEASING) {
 		nics_forget(control, r);
+		if (r->map && r->registered == 0) { /* takes seconds a TB: not the loop's */
+			munmap(r->map, r->map_bytes);
+			r->map = NULL;
+		}
 		return;
 	}
 	for (unsigned i = 0; i < control->rails; i++) {

@@ -18,6 +18,7 @@
 
 #include "config/log.h"
 #include "engine/control/attach.h"
+#include "engine/control/connect.h"
 #include "engine/control/loop.h"
 
 /* ---- numbers --------------------------------------------------------------------------------- */
@@ -175,6 +176,8 @@ static void region_released(struct control *control, struct region *r)
 		/* It may still be written to: the memory and the number stay taken. */
 		log_error("clients: region %u cannot be deregistered: %s; its memory stays mapped",
 			r->id, r->text);
+		r->held = true;
+		connect_device_lost(control, r->registered - 1, r->text);
 		return;
 	}
 	region_free(control, r);
@@ -183,6 +186,18 @@ static void region_released(struct control *control, struct region *r)
 	if (waited) {
 		s->waits_region = NULL;
 		session_reply(s, 0, s->request.a, 0, NULL, 0, NULL);
+	}
+}
+
+void attach_regions_retry(struct control *control)
+{
+	for (unsigned id = REGION_CLIENT_0; id < REGIONS_MAX; id++) {
+		struct region *r = control->attach->region[id];
+
+		if (!r || !r->held)
+			continue;
+		r->held = false;
+		region_release(control, r);
 	}
 }
 

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "config/log.h"
+#include "engine/control/attach.h"
 #include "engine/control/connect_state.h"
 #include "engine/control/device_event.h"
 #include "engine/control/fatal.h"
@@ -52,6 +53,7 @@ static void cut_done(struct work *work)
 	if (active->rail == rail)
 		active_go_on(active);
 	passives_drop_rail(control, rail);
+	attach_regions_retry(control);
 }
 
 void rail_lost(struct control *control, unsigned rail, const char *format, ...)

@@ -27,6 +27,7 @@
 
 #include "config/log.h"
 #include "engine/control/attach.h"
+#include "engine/control/connect.h"
 #include "engine/control/loop.h"
 #include "engine/control/report.h"
 
@@ -45,6 +46,8 @@ static struct {
 	unsigned mrs;        /* registered now, on all NICs */
 	unsigned refuse_mrs; /* > 0: the n-th registration fails */
 	unsigned slow_us;    /* registering takes this long */
+	bool holds_mrs;      /* deregistering fails, as on a NIC that died */
+	unsigned lost;       /* rails that were declared lost: bits */
 	bool wrong_thread;   /* large memory was registered on the loop's thread */
 	unsigned published;  /* channels that publish.c knows */
 } world;
@@ -92,10 +95,18 @@ int dv_mr_deregister(struct dv_device *device, struct dv_mr *mr)
 	(void)device;
 	/* Still mapped: a NIC may write to it until now. */
 	*(volatile char *)mr->base = 1;
+	if (world.holds_mrs)
+		return -EIO;
 	pthread_mutex_lock(&world_lock);
 	world.mrs--;
 	pthread_mutex_unlock(&world_lock);
 	return 0;
+}
+
+void connect_device_lost(struct control *c, unsigned rail, const char *why)
+{
+	(void)c, (void)why;
+	world.lost |= 1u << rail;
 }
 
 const char *dv_error(void)

@@ -78,8 +78,10 @@ static void an_answer_of_eio_is_no_proof_but_a_closed_device_is(void **state)
 	assert_int_equal(node[0].rail[0].tells, 3); /* not retired */
 	assert_int_equal(cuts, 0);                  /* the rail still polls its queues */
 	connect_quiet(control, 0);
+	regions_retried = 0;
 	assert_int_equal(told(0, 3)->kind, RAIL_PEER_RETIRE);
 	assert_int_equal(cuts, 1);
+	assert_int_equal(regions_retried, 1);
 	ends(0, got);
 }
 

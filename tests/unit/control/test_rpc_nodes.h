@@ -54,6 +54,7 @@ extern uint64_t ack_ns;
 /* While set, dv_qp_connect() does not come back, and the nodes' time does not wait for it. */
 extern unsigned connects_blocked;
 extern unsigned connects_free; /* so many come back first */
+extern unsigned regions_retried;
 extern uint64_t port_bits_per_second;
 
 /* Settings, ports and names for all; nothing is open. `heartbeat_ms` small; no seeds. */

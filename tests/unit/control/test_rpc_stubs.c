@@ -10,10 +10,13 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/control/attach.h"
+
 unsigned qps_alive, qps_errors, qps_kills, cuts;
 int qp_create_status, qp_connect_status, qp_error_status, qp_kill_status, cut_status;
 uint64_t ack_ns;
 unsigned connects_blocked, connects_free;
+unsigned regions_retried;
 uint64_t port_bits_per_second;
 
 static void count(unsigned *what, unsigned by)
@@ -148,6 +151,12 @@ const char *dv_error(void)
 const char *dv_syndrome(uint8_t syndrome)
 {
 	return syndrome ? "some syndrome" : "none";
+}
+
+void attach_regions_retry(struct control *control)
+{
+	(void)control;
+	regions_retried++;
 }
 
 void publish_touched(struct control *control, uint32_t place)

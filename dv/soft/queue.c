@@ -412,7 +412,7 @@ int soft_qp_kill(struct dv_qp *qp)
 	bool refused;
 
 	soft_lock(qp->nic);
-	/* Of a foreign one the command is refused; closing its device takes it away all the same. */
+	/* A foreign one: the command is refused; closing its device takes it away all the same. */
 	refused = qp->nic->fault.dead & DV_DEAD_KILL && !qp->killed && !qp->foreign;
 	if (!refused)
 		take_away(qp);

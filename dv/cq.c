@@ -103,7 +103,11 @@ void dv_verbs_cq_destroy(struct dv_device *device, struct dv_cq *cq)
 
 		if (found->cqn != cq->cqn)
 			continue;
-		rc = dv_verbs_result(ibv_destroy_cq(found->cq));
+		rc = 0;
+		if (dv_verbs_enter(device)) {
+			rc = dv_verbs_result(ibv_destroy_cq(found->cq));
+			dv_verbs_leave(device);
+		} /* else it went with the device */
 		if (rc) { /* its memory stays: the NIC may write there */
 			log_error("destroying CQ 0x%x of %s: %s: a queue pair still uses it",
 				found->cqn, device->attributes.name, strerror(-rc));

@@ -135,6 +135,8 @@ static int context_open(struct dv_device *device, const char *name)
 	if (strlen(name) >= sizeof(device->attributes.name))
 		return dv_fail(-EINVAL, "opening NIC %.32s...: the name is too long", name);
 	strcpy(device->attributes.name, name);
+	/* With it libmlx5 calls a queue destroyed that the kernel did not destroy. */
+	unsetenv("RDMAV_ALLOW_DISASSOC_DESTROY");
 	list = ibv_get_device_list(&count);
 	if (!list && errno == ENOSYS)
 		return dv_fail(-ENODEV, "there is no NIC %s here: this kernel has no RDMA. Load "
@@ -261,6 +263,10 @@ static int port_check(struct dv_device *device, int gid_wanted)
 		log_warn("%s port %u: RDMA MTU is %u, not 4096: bandwidth is lost to headers%s",
 			name, device->port, 128u << port.active_mtu,
 			ethernet ? "; give the interface `mtu 4200` or more" : "");
+	if (device->pkey_index && device->pkey_index >= port.pkey_tbl_len)
+		return dv_fail(-EINVAL, "%s port %u has %u partition keys, there is none at index "
+			"%u: lower rail.pkey_index", name, device->port, port.pkey_tbl_len,
+			device->pkey_index);
 	device->kind = ethernet ? DV_ADDRESS_ROCE_V2 : DV_ADDRESS_INFINIBAND;
 	device->lid = port.lid;
 	device->mtu = (uint8_t)port.active_mtu;
@@ -303,6 +309,49 @@ no_td:
 	return rc;
 }
 
+/* What the host was set up to send with: `Global tclass=106`, or the number alone. */
+static uint8_t traffic_class_read(const struct dv_device *device)
+{
+	char path[IBV_SYSFS_PATH_MAX + 64], line[128];
+	unsigned value = 0;
+	FILE *file;
+
+	snprintf(path, sizeof(path), "%s/tc/%u/traffic_class",
+		device->context->device->ibdev_path, device->port);
+	file = fopen(path, "re");
+	if (!file)
+		return 0;
+	while (fgets(line, sizeof(line), file)) {
+		const char *at = strstr(line, "tclass=");
+
+		if (sscanf(at ? at + 7 : line, "%u", &value) == 1)
+			break;
+	}
+	fclose(file);
+	return value <= UINT8_MAX ? (uint8_t)value : 0;
+}
+
+static int path_check(struct dv_device *device, const struct dv_options *options)
+{
+	if (options->traffic_class < -1 || options->traffic_class > UINT8_MAX ||
+		options->service_level > 15 || options->ack_timeout > 31)
+		return dv_fail(-EINVAL, "opening NIC %s: traffic class %d (-1 to 255), service "
+			"level %u (0 to 15) or ACK time-out %u (1 to 31) is impossible",
+			options->name, options->traffic_class, options->service_level,
+			options->ack_timeout);
+	device->traffic_class = options->traffic_class < 0 ? traffic_class_read(device)
+							   : (uint8_t)options->traffic_class;
+	device->service_level = options->service_level;
+	device->pkey_index = options->pkey_index;
+	device->one_flow = options->one_flow;
+	device->ack_timeout = options->ack_timeout ? options->ack_timeout : DV_ACK_TIMEOUT;
+	log_info("%s port %u: traffic class %u (%s), service level %u, pkey index %u",
+		device->attributes.name, device->port, device->traffic_class,
+		options->traffic_class < 0 ? "the host's" : "as set", device->service_level,
+		device->pkey_index);
+	return 0;
+}
+
 static int verbs_open(const struct dv_options *options, struct dv_device **ret_device)
 {
 	struct dv_device *device;
@@ -321,11 +370,14 @@ static int verbs_open(const struct dv_options *options, struct dv_device **ret_d
 		goto no_context;
 	rc = device_check(device);
 	if (rc == 0)
+		rc = path_check(device, options);
+	if (rc == 0)
 		rc = port_check(device, options->gid_index);
 	if (rc == 0)
 		rc = domain_open(device);
 	if (rc)
 		goto no_domain;
+	pthread_rwlock_init(&device->gate, NULL);
 	*ret_device = device;
 	return 0;
 
@@ -340,8 +392,14 @@ no_context:
 static void verbs_close(struct dv_device *device)
 {
 	const char *name = device->attributes.name;
-	int rc = dv_verbs_result(ibv_dealloc_pd(device->domain));
+	int rc;
 
+	pthread_rwlock_destroy(&device->gate);
+	if (device->cut) {
+		free(device);
+		return;
+	}
+	rc = dv_verbs_result(ibv_dealloc_pd(device->domain));
 	if (rc == 0)
 		rc = dv_verbs_result(ibv_dealloc_td(device->td));
 	if (rc == 0)
@@ -372,7 +430,10 @@ const struct dv_ops dv_verbs_ops = {
 	.qp_connect = dv_verbs_qp_connect,
 	.qp_error = dv_verbs_qp_error,
 	.qp_reset = dv_verbs_qp_reset,
+	.qp_ack_ns = dv_verbs_qp_ack_ns,
+	.qp_kill = dv_verbs_qp_kill,
 	.qp_destroy = dv_verbs_qp_destroy,
+	.cut = dv_verbs_cut,
 	.event_fd = dv_verbs_event_fd,
 	.event_next = dv_verbs_event_next,
 };

@@ -10,7 +10,13 @@
 /* libibverbs reads one event a call, and waits for it unless the descriptor says otherwise. */
 int dv_verbs_event_fd(struct dv_device *device)
 {
-	int fd = device->context->async_fd, flags = fcntl(fd, F_GETFL);
+	int fd, flags;
+
+	if (!dv_verbs_enter(device))
+		return -ENODEV;
+	fd = device->context->async_fd;
+	dv_verbs_leave(device);
+	flags = fcntl(fd, F_GETFL);
 
 	if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0)
 		return dv_fail(-errno, "events of %s: fcntl: %m", device->attributes.name);
@@ -42,13 +48,23 @@ int dv_verbs_event_next(struct dv_device *device, struct dv_event *ret)
 {
 	struct ibv_async_event event;
 
-	if (ibv_get_async_event(device->context, &event))
+	if (!dv_verbs_enter(device))
+		return 0;
+	if (ibv_get_async_event(device->context, &event)) {
+		dv_verbs_leave(device);
 		return errno == EAGAIN ? 0 : dv_fail(-errno, "events of %s: %m",
 			device->attributes.name);
+	}
 	*ret = (struct dv_event){.kind = kind_of(event.event_type),
 		.text = ibv_event_type_str(event.event_type)};
-	if (ret->kind == DV_EVENT_PORT_UP || ret->kind == DV_EVENT_PORT_DOWN)
+	if (ret->kind == DV_EVENT_PORT_UP || ret->kind == DV_EVENT_PORT_DOWN) {
 		ret->port = (uint8_t)event.element.port_num;
+		if (ret->port != device->port)
+			ret->kind = DV_EVENT_OTHER; /* of a sibling that is not ours */
+	} else if (ret->kind == DV_EVENT_QP_ERROR) {
+		ret->qpn = event.element.qp->qp_num;
+	}
 	ibv_ack_async_event(&event);
+	dv_verbs_leave(device);
 	return 1;
 }

@@ -59,6 +59,7 @@ int dv_verbs_mr_register(struct dv_device *device, void *base, size_t length, un
 {
 	uint64_t limit = device->attributes.mr_bytes_max;
 	struct ibv_mr *mr;
+	int rc;
 
 	(void)memfd; /* the NIC needs pages, not files */
 	(void)memfd_offset;
@@ -69,11 +70,17 @@ int dv_verbs_mr_register(struct dv_device *device, void *base, size_t length, un
 		return dv_fail(-E2BIG, "registering %.1f MiB on %s: one region of it has at most "
 			"%.1f MiB (max_mr_size). Use a smaller pool", (double)length / MIB,
 			device->attributes.name, (double)limit / MIB);
+	if (!dv_verbs_enter(device)) { /* lost: there is no NIC that could reach it */
+		*ret_mr = (struct dv_mr){.base = base, .length = length};
+		return 0;
+	}
 	/* iova2 is the entry that takes optional rights: a kernel that does not know relaxed
 	 * ordering is then not asked for it, instead of refusing. */
 	mr = ibv_reg_mr_iova2(device->pd, base, length, (uintptr_t)base, access_flags(access));
+	rc = mr ? 0 : dv_verbs_errno(errno);
+	dv_verbs_leave(device);
 	if (!mr)
-		return explain(device, base, length, dv_verbs_errno(errno));
+		return explain(device, base, length, rc);
 	*ret_mr = (struct dv_mr){.base = base, .length = length, .lkey = mr->lkey,
 		.rkey = mr->rkey, .handle = mr};
 	return 0;
@@ -83,10 +90,18 @@ int dv_verbs_mr_deregister(struct dv_device *device, struct dv_mr *mr)
 {
 	int rc;
 
-	if (!mr->handle)
+	/* The rail has nothing posted to it, and the registration goes with the device. */
+	if (!dv_verbs_enter(device)) {
+		*mr = (struct dv_mr){0};
+		return 0;
+	}
+	if (!mr->handle) {
+		dv_verbs_leave(device);
 		return dv_fail(-EINVAL, "deregistering memory on %s: it is not registered",
 			device->attributes.name);
+	}
 	rc = dv_verbs_result(ibv_dereg_mr(mr->handle));
+	dv_verbs_leave(device);
 	if (rc)
 		return dv_fail(rc, "deregistering %.1f MiB at %p on %s: %m",
 			(double)mr->length / MIB, mr->base, device->attributes.name);

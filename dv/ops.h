@@ -35,9 +35,12 @@ struct dv_ops {
 	void (*qp_address)(const struct dv_qp *qp, struct dv_address *ret_address);
 	uint32_t (*qp_number)(const struct dv_qp *qp);
 	int (*qp_connect)(struct dv_qp *qp, const struct dv_address *remote);
+	uint64_t (*qp_ack_ns)(const struct dv_qp *qp);
 	int (*qp_error)(struct dv_qp *qp);
 	int (*qp_reset)(struct dv_qp *qp);
+	int (*qp_kill)(struct dv_qp *qp);
 	void (*qp_destroy)(struct dv_qp *qp);
+	int (*cut)(struct dv_device *device);
 
 	/* NULL, both: there are no events */
 	int (*event_fd)(struct dv_device *device);

@@ -6,6 +6,7 @@
 #include <arpa/inet.h>
 #include <stdlib.h>
 #include <sys/random.h>
+#include <unistd.h>
 
 #include "config/log.h"
 #include "dv/verbs.h"
@@ -14,10 +15,10 @@
 #define NUMBER_MAX 0xffffffu /* QPNs and PSNs have 24 bits */
 
 /*
- * The NIC gives a peer up after 7 retries of 4.096 us << 14 = 67 ms: more than half a second. That
- * is for lost packets; the poll core has its own, shorter deadline and then drives the QP to error.
+ * A request without an ACK for dv_options.ack_timeout is sent again, this often. The rail's stall
+ * rule waits longer than one such time-out (connect_qps.c), so that one lost packet costs one
+ * retransmission and not the connection.
  */
-#define ACK_TIMEOUT 14
 #define RETRIES 7
 #define RNR_RETRIES 7 /* for ever; nothing we post needs a receive */
 #define RNR_TIMER 12  /* 0.64 ms */
@@ -33,28 +34,35 @@ static int psn_renew(struct dv_qp *qp)
 	return 0;
 }
 
+static int gone(const struct dv_qp *qp, const char *what)
+{
+	return dv_fail(-ENODEV, "QP 0x%x of %s: %s: %m: the device is lost", qp->sq.qpn,
+		qp->device->attributes.name, what);
+}
+
 static int modify(struct dv_qp *qp, struct ibv_qp_attr *attr, int mask, const char *what,
 	const char *hint)
 {
-	int rc = dv_verbs_result(ibv_modify_qp(qp->qp, attr, mask | IBV_QP_STATE));
+	int rc;
 
+	if (!qp->qp || !dv_verbs_enter(qp->device))
+		return gone(qp, what);
+	rc = dv_verbs_result(ibv_modify_qp(qp->qp, attr, mask | IBV_QP_STATE));
+	dv_verbs_leave(qp->device);
 	if (rc)
-		return dv_fail(rc, "QP 0x%x of %s: %s: %m%s", qp->qp->qp_num,
+		return dv_fail(rc, "QP 0x%x of %s: %s: %m%s", qp->sq.qpn,
 			qp->device->attributes.name, what, hint);
 	return 0;
 }
 
-/*
- * The QP lets READ and WRITE in; whether memory may be read or written is said by its region alone,
- * and the engine registers nothing with DV_REMOTE_WRITE.
- */
+/* The engine only reads: nothing else is let in, whatever a region might allow. */
 static int to_init(struct dv_qp *qp)
 {
 	struct ibv_qp_attr attr = {
 		.qp_state = IBV_QPS_INIT,
-		.pkey_index = 0,
+		.pkey_index = qp->device->pkey_index,
 		.port_num = qp->device->port,
-		.qp_access_flags = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE,
+		.qp_access_flags = IBV_ACCESS_REMOTE_READ,
 	};
 
 	return modify(qp, &attr, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, "-> INIT",
@@ -105,7 +113,27 @@ static int sq_fill(struct dv_qp *qp, unsigned depth)
 			"were asked for", name, raw.sq.wqe_cnt, raw.sq.stride, depth, DV_WQEBB);
 	qp->sq = (struct dv_sq){.buf = raw.sq.buf, .record = raw.dbrec, .bf_reg = raw.bf.reg,
 		.wqe_cnt = raw.sq.wqe_cnt, .qpn = qp->qp->qp_num, .bf_size = raw.bf.size};
+	/* All queues of the thread domain have this page. */
+	qp->device->doorbells = (void *)((uintptr_t)raw.bf.reg &
+		~((uintptr_t)sysconf(_SC_PAGESIZE) - 1));
 	return 0;
+}
+
+static int make(struct dv_device *device, struct ibv_cq *cq, unsigned depth, struct dv_qp *qp)
+{
+	int rc;
+
+	qp->qp = qp_make(device, cq, depth);
+	if (!qp->qp)
+		return dv_fail(dv_verbs_errno(errno), "mlx5dv_create_qp(%s, %u blocks): %m. Many "
+			"queues need much locked memory: see ulimit -l", device->attributes.name,
+			depth);
+	rc = sq_fill(qp, depth);
+	if (rc == 0)
+		rc = to_init(qp);
+	if (rc)
+		ibv_destroy_qp(qp->qp);
+	return rc;
 }
 
 int dv_verbs_qp_create(struct dv_device *device, struct dv_cq *cq, unsigned depth,
@@ -129,28 +157,19 @@ int dv_verbs_qp_create(struct dv_device *device, struct dv_cq *cq, unsigned dept
 	qp->ops = device->ops;
 	qp->device = device;
 	rc = psn_renew(qp);
-	if (rc)
-		goto no_qp;
-	qp->qp = qp_make(device, verbs_cq, depth);
-	if (!qp->qp) {
-		rc = dv_fail(dv_verbs_errno(errno), "mlx5dv_create_qp(%s, %u blocks): %m. Many "
-			"queues need much locked memory: see ulimit -l", name, depth);
-		goto no_qp;
+	if (rc == 0 && !dv_verbs_enter(device)) {
+		rc = dv_fail(-ENODEV, "a queue pair on %s: %m: the device is lost", name);
+	} else if (rc == 0) {
+		rc = make(device, verbs_cq, depth, qp);
+		dv_verbs_leave(device);
 	}
-	rc = sq_fill(qp, depth);
-	if (rc == 0)
-		rc = to_init(qp);
-	if (rc)
-		goto no_queue;
+	if (rc) {
+		free(qp);
+		return rc;
+	}
 	*ret_qp = qp;
 	*ret_sq = &qp->sq;
 	return 0;
-
-no_queue:
-	ibv_destroy_qp(qp->qp);
-no_qp:
-	free(qp);
-	return rc;
 }
 
 void dv_verbs_qp_address(const struct dv_qp *qp, struct dv_address *ret_address)
@@ -160,7 +179,8 @@ void dv_verbs_qp_address(const struct dv_qp *qp, struct dv_address *ret_address)
 		.version = ADDRESS_VERSION,
 		.kind = device->kind,
 		.mtu = device->mtu,
-		.qpn = qp->qp->qp_num,
+		.reads = device->reads_in,
+		.qpn = qp->sq.qpn,
 		.psn = qp->psn,
 		.lid = device->lid,
 	};
@@ -171,7 +191,7 @@ void dv_verbs_qp_address(const struct dv_qp *qp, struct dv_address *ret_address)
 
 uint32_t dv_verbs_qp_number(const struct dv_qp *qp)
 {
-	return qp->qp->qp_num;
+	return qp->sq.qpn;
 }
 
 /* The address came over the wire: what is wrong with it, or NULL. */
@@ -185,6 +205,8 @@ static const char *address_fault(const struct dv_device *device, const struct dv
 		return "another kind of network (InfiniBand, RoCE v2 and software do not mix)";
 	if (remote->mtu < IBV_MTU_256 || remote->mtu > IBV_MTU_4096)
 		return "impossible MTU";
+	if (remote->reads == 0)
+		return "it answers no READs";
 	if (remote->qpn == 0 || remote->qpn > NUMBER_MAX || remote->psn > NUMBER_MAX)
 		return "impossible QP or sequence number";
 	if (remote->kind == DV_ADDRESS_INFINIBAND && remote->lid == 0)
@@ -194,10 +216,25 @@ static const char *address_fault(const struct dv_device *device, const struct dv
 	return NULL;
 }
 
+static uint8_t smaller(uint8_t a, uint8_t b)
+{
+	return a < b ? a : b;
+}
+
+/*
+ * The UDP source port of RoCE v2 is made of the flow label: 14 low bits xor the high ones. Switches
+ * spread flows over their links by it, so QPs of one peer, whose numbers differ, have different
+ * ones: an odd factor is one to one on the low bits. Never 0, which means that there is none.
+ */
+static uint32_t flow_label(const struct dv_qp *qp)
+{
+	return 1u << 14 | (qp->sq.qpn * 0x9e5u & 0x3fffu);
+}
+
 static int to_rtr(struct dv_qp *qp, const struct dv_address *remote)
 {
 	const struct dv_device *device = qp->device;
-	uint8_t mtu = remote->mtu < device->mtu ? remote->mtu : device->mtu;
+	uint8_t mtu = smaller(remote->mtu, device->mtu);
 	char text[INET6_ADDRSTRLEN] = "?", hint[128];
 	struct ibv_qp_attr attr = {
 		.qp_state = IBV_QPS_RTR,
@@ -206,13 +243,16 @@ static int to_rtr(struct dv_qp *qp, const struct dv_address *remote)
 		.rq_psn = remote->psn,
 		.max_dest_rd_atomic = device->reads_in,
 		.min_rnr_timer = RNR_TIMER,
-		.ah_attr = {.dlid = remote->lid, .port_num = device->port},
+		.ah_attr = {.dlid = remote->lid, .port_num = device->port,
+			.sl = device->service_level},
 	};
 
 	if (device->grh) {
 		attr.ah_attr.is_global = 1;
 		attr.ah_attr.grh.sgid_index = device->gid_index;
 		attr.ah_attr.grh.hop_limit = 64;
+		attr.ah_attr.grh.traffic_class = device->traffic_class;
+		attr.ah_attr.grh.flow_label = device->one_flow ? 0 : flow_label(qp);
 		memcpy(attr.ah_attr.grh.dgid.raw, remote->gid, sizeof(remote->gid));
 	}
 	inet_ntop(AF_INET6, remote->gid, text, sizeof(text));
@@ -224,21 +264,54 @@ static int to_rtr(struct dv_qp *qp, const struct dv_address *remote)
 		"INIT -> RTR", hint);
 }
 
-static int to_rts(struct dv_qp *qp)
+/* What the device took: firmware may have a minimum of its own. */
+static void ack_timeout_read(struct dv_qp *qp)
+{
+	struct dv_device *device = qp->device;
+	struct ibv_qp_init_attr unused;
+	struct ibv_qp_attr attr = {0};
+	int rc = -ENODEV;
+
+	if (dv_verbs_enter(device)) {
+		rc = dv_verbs_result(ibv_query_qp(qp->qp, &attr, IBV_QP_TIMEOUT, &unused));
+		dv_verbs_leave(device);
+	}
+	qp->ack_timeout = rc || !attr.timeout ? device->ack_timeout : attr.timeout;
+	if (device->ack_told)
+		return;
+	device->ack_told = true;
+	log_info("%s: ACK time-out %u: a lost packet is sent again after %.1f ms, at most %.1f ms"
+		 "%s", device->attributes.name, qp->ack_timeout,
+		(double)dv_ack_ns(qp->ack_timeout) / 1e6,
+		4 * (double)dv_ack_ns(qp->ack_timeout) / 1e6,
+		qp->ack_timeout == device->ack_timeout ? "" :
+			"; rail.ack_timeout asked for another, the device took this one");
+}
+
+uint64_t dv_verbs_qp_ack_ns(const struct dv_qp *qp)
+{
+	return qp->ack_timeout ? dv_ack_ns(qp->ack_timeout) : 0;
+}
+
+static int to_rts(struct dv_qp *qp, const struct dv_address *remote)
 {
 	struct ibv_qp_attr attr = {
 		.qp_state = IBV_QPS_RTS,
-		.timeout = ACK_TIMEOUT,
+		.timeout = qp->device->ack_timeout,
 		.retry_cnt = RETRIES,
 		.rnr_retry = RNR_RETRIES,
 		.sq_psn = qp->psn,
-		.max_rd_atomic = qp->device->reads_out,
+		.max_rd_atomic = smaller(qp->device->reads_out, remote->reads),
 	};
+	int rc;
 
-	return modify(qp, &attr,
+	rc = modify(qp, &attr,
 		IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
 			IBV_QP_MAX_QP_RD_ATOMIC,
 		"RTR -> RTS", "");
+	if (rc == 0)
+		ack_timeout_read(qp);
+	return rc;
 }
 
 /* A failure half-way leaves the QP where it came to; dv_qp_reset() takes it back to INIT. */
@@ -249,11 +322,11 @@ int dv_verbs_qp_connect(struct dv_qp *qp, const struct dv_address *remote)
 
 	if (fault)
 		return dv_fail(-EPROTO, "QP 0x%x of %s: the peer's address is refused: %s",
-			qp->qp->qp_num, qp->device->attributes.name, fault);
+			qp->sq.qpn, qp->device->attributes.name, fault);
 	rc = to_rtr(qp, remote);
 	if (rc)
 		return rc;
-	return to_rts(qp);
+	return to_rts(qp, remote);
 }
 
 int dv_verbs_qp_error(struct dv_qp *qp)
@@ -276,7 +349,7 @@ int dv_verbs_qp_reset(struct dv_qp *qp)
 
 	if (qp->sq.ci != qp->sq.pi)
 		return dv_fail(-EBUSY, "QP 0x%x of %s: reset with %u blocks not yet reaped",
-			qp->qp->qp_num, qp->device->attributes.name, qp->sq.pi - qp->sq.ci);
+			qp->sq.qpn, qp->device->attributes.name, qp->sq.pi - qp->sq.ci);
 	rc = psn_renew(qp);
 	if (rc)
 		return rc;
@@ -293,14 +366,35 @@ int dv_verbs_qp_reset(struct dv_qp *qp)
 	return to_init(qp);
 }
 
+/*
+ * libmlx5 answers 0 only when the kernel did, unless RDMAV_ALLOW_DISASSOC_DESTROY is set, which
+ * device.c takes out of the environment. The queue's memory is freed then, the hot handle is not.
+ */
+int dv_verbs_qp_kill(struct dv_qp *qp)
+{
+	struct dv_device *device = qp->device;
+	int rc;
+
+	if (!qp->qp)
+		return 0;
+	if (dv_verbs_enter(device)) {
+		rc = dv_verbs_result(ibv_destroy_qp(qp->qp));
+		dv_verbs_leave(device);
+	} else {
+		rc = dv_verbs_cut(device); /* done, or under way: then this waits */
+	}
+	if (rc)
+		return dv_fail(rc, "destroying QP 0x%x of %s: %m", qp->sq.qpn,
+			device->attributes.name);
+	qp->qp = NULL;
+	return 0;
+}
+
+/* One that cannot be destroyed stays: the NIC may still read its queue. */
 void dv_verbs_qp_destroy(struct dv_qp *qp)
 {
-	int rc = dv_verbs_result(ibv_destroy_qp(qp->qp));
-
-	if (rc) { /* its queue stays: the NIC may still read it */
-		log_error("destroying QP 0x%x of %s: %s", qp->sq.qpn, qp->device->attributes.name,
-			strerror(-rc));
-		return;
-	}
-	free(qp);
+	if (dv_verbs_qp_kill(qp))
+		log_error("%s", dv_error());
+	else
+		free(qp);
 }

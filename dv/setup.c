@@ -120,6 +120,11 @@ int dv_qp_connect(struct dv_qp *qp, const struct dv_address *remote)
 	return ops_of(qp)->qp_connect(qp, remote);
 }
 
+uint64_t dv_qp_ack_ns(const struct dv_qp *qp)
+{
+	return ops_of(qp)->qp_ack_ns(qp);
+}
+
 int dv_qp_error(struct dv_qp *qp)
 {
 	return ops_of(qp)->qp_error(qp);
@@ -128,6 +133,16 @@ int dv_qp_error(struct dv_qp *qp)
 int dv_qp_reset(struct dv_qp *qp)
 {
 	return ops_of(qp)->qp_reset(qp);
+}
+
+int dv_qp_kill(struct dv_qp *qp)
+{
+	return ops_of(qp)->qp_kill(qp);
+}
+
+int dv_cut(struct dv_device *device)
+{
+	return ops_of(device)->cut(device);
 }
 
 void dv_qp_destroy(struct dv_qp *qp)

@@ -5,8 +5,9 @@
  * chosen by the name given to dv_open(). The hot path never comes here.
  *
  * Every function returns 0 or a negative errno, leaves its outputs untouched on failure, and may be
- * called from any thread; objects of one device are created and destroyed by one thread at a time,
- * except memory regions, which several threads may register and deregister at once.
+ * called from any thread. CQs of one device are created and destroyed by one thread at a time; one
+ * QP is used by one thread at a time, apart from its hot handle; memory regions may be registered
+ * and deregistered by several threads at once.
  * On failure `dv_error()` of the calling thread says what was tried, on what, and what to do next.
  */
 #ifndef DV_SETUP_H
@@ -41,11 +42,24 @@ struct dv_model {
 	bool move_bytes;             /* false: only messages of up to 1 KiB are moved */
 };
 
+#define DV_ACK_TIMEOUT 12 /* 16.8 ms; a device may take up to four times as long */
+
+/* IBTA 9.7.6.1.3: the time-out of a code, 1 to 31. */
+static inline uint64_t dv_ack_ns(uint8_t code)
+{
+	return 4096ull << code;
+}
+
 /* What dv_open() is told. Zero or empty members mean the default. */
 struct dv_options {
 	const char *name;      /* "soft" or "soft:N": the software NIC; else a verbs device */
 	int port;              /* 1 */
 	int gid_index;         /* -1: choose (RoCE v2 first, then IPv4-mapped before link-local) */
+	uint8_t ack_timeout;   /* dv_ack_ns() of it until a request is sent again; DV_ACK_TIMEOUT */
+	int traffic_class;     /* of what is sent; -1: the port's (sysfs), else 0 */
+	uint8_t service_level;
+	uint16_t pkey_index;
+	bool one_flow;         /* no flow labels: all QPs to a peer may take one path */
 	/* The software NIC only: */
 	const char *link;      /* "shm" (same host; the default) or "tcp" */
 	const char *address;   /* tcp: where this NIC listens, IPv4 or IPv6 literal; "127.0.0.1" */
@@ -139,7 +153,7 @@ struct dv_address {
 	uint8_t version;       /* 1 */
 	uint8_t kind;          /* 1 InfiniBand, 2 RoCE v2, 3 software */
 	uint8_t mtu;           /* enum ibv_mtu */
-	uint8_t spare;
+	uint8_t reads;         /* READs it answers at a time: the other end has no more under way */
 	uint32_t qpn;
 	uint32_t psn;
 	uint16_t lid;
@@ -152,11 +166,15 @@ void dv_qp_address(const struct dv_qp *qp, struct dv_address *ret_address);
 uint32_t dv_qp_number(const struct dv_qp *qp);
 
 /*
- * INIT -> RTR -> RTS towards `remote`. max_rd_atomic is the device's maximum on both sides. READs
+ * INIT -> RTR -> RTS towards `remote`. READs under way: the device's maximum, or what the other end
+ * answers at a time where that is less. Can take a second: the kernel looks for the way. READs
  * of the other end are served from here on. READs posted here before the other end is ready are
  * retried by the NIC. -EPROTO: the address is malformed or of another kind.
  */
 int dv_qp_connect(struct dv_qp *qp, const struct dv_address *remote);
+
+/* The ACK time-out that the device took for a connected QP; it may be more than was asked for. */
+uint64_t dv_qp_ack_ns(const struct dv_qp *qp);
 
 /*
  * -> ERR: everything posted completes, flushed or done; nothing new is executed. When the poll core
@@ -170,8 +188,26 @@ int dv_qp_error(struct dv_qp *qp);
  */
 int dv_qp_reset(struct dv_qp *qp);
 
-/* The QP is drained or was never connected. */
+/*
+ * Takes the QP from the NIC in whatever state it is, drained or not. 0: the NIC is done with every
+ * buffer, and what has no completion yet gets none. The handles stay until dv_qp_destroy(); nothing
+ * is posted any more. Negative: the NIC may still write. May be called again.
+ */
+int dv_qp_kill(struct dv_qp *qp);
+
+/* The QP is drained, killed, or was never connected. */
 void dv_qp_destroy(struct dv_qp *qp);
+
+/* ---- a device that is lost ------------------------------------------------------------------ */
+
+/*
+ * Closes the device under everything that is left on it, because it cannot be destroyed one by one
+ * any more. 0: the NIC reaches no memory of this process through this device. From then on
+ * registering and deregistering memory, killing and destroying queues succeed and do nothing,
+ * dv_close() frees what is left, everything else fails with -ENODEV. Before it is called the poll
+ * core has stopped using the device's queues and nothing watches dv_event_fd(). Can take seconds.
+ */
+int dv_cut(struct dv_device *device);
 
 /* ---- events -------------------------------------------------------------------------------- */
 
@@ -186,7 +222,8 @@ enum dv_event_kind {
 
 struct dv_event {
 	enum dv_event_kind kind;
-	uint8_t port;          /* of PORT_DOWN and PORT_UP */
+	uint8_t port;          /* of PORT_DOWN and PORT_UP: always the one that was opened */
+	uint32_t qpn;          /* of QP_ERROR */
 	const char *text;      /* the driver's words; static */
 };
 
@@ -206,6 +243,17 @@ struct dv_trouble {
 	bool mute;      /* nothing reaches any peer, and nothing is said */
 	bool error;     /* the next WQE ends with an error */
 	unsigned slow;  /* everything takes so many times as long; 0: as ever */
+	bool lose;      /* one request is lost: it is retransmitted after the ACK time-out */
+	unsigned dead;  /* enum dv_dead */
+};
+
+/* What a dying device does no more. */
+enum dv_dead {
+	DV_DEAD_CQES = 1,    /* no completion is written any more, of flushed WQEs neither */
+	DV_DEAD_ERROR = 2,   /* dv_qp_error() fails with -EIO */
+	DV_DEAD_KILL = 4,    /* dv_qp_kill() fails with -EIO */
+	DV_DEAD_CUT = 8,     /* dv_cut() fails with -EIO */
+	DV_DEAD_SAYS_SO = 16, /* DV_EVENT_DEVICE_FATAL, once */
 };
 
 /* -EOPNOTSUPP: not a software NIC. */

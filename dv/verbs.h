@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What device.c, mr.c, cq.c and qp.c share: setup.h over libibverbs and mlx5dv. Slow path only;
- * objects of one device are made and destroyed by one thread at a time, so there is no lock here.
+ * What device.c, mr.c, cq.c, qp.c, event.c and cut.c share: setup.h over libibverbs and mlx5dv.
+ * Slow path only. libibverbs may be called by several threads; the one lock here keeps them out of
+ * a device that is being closed under them (dv_cut()).
  *
  * One dv_device is one ibv_context. Its queues are made on a parent domain with a thread domain, so
  * all of them ring one doorbell page that nobody else has: the one of the rail's poll core.
@@ -10,6 +11,7 @@
 #define DV_VERBS_H
 
 #include <errno.h>
+#include <pthread.h>
 
 #include "dv/hot.h"
 #include "dv/ops.h"
@@ -39,12 +41,23 @@ struct dv_device {
 	bool grh;              /* the port sends nothing without a global routing header */
 	uint8_t reads_out;     /* READs one QP may have under way as requester */
 	uint8_t reads_in;      /* ... and as responder */
+	uint8_t ack_timeout;   /* as asked for; each QP knows what the device took */
+	uint8_t traffic_class;
+	uint8_t service_level;
+	uint16_t pkey_index;
+	bool one_flow;
+	bool ack_told;         /* the log has what the device took; under `gate` for writing */
+	pthread_rwlock_t gate; /* read-held while libibverbs is called; write-held by dv_cut() */
+	bool cut;              /* under the gate */
+	int cut_error;         /* what dv_cut() answered: -errno, the kernel still has the queues */
+	void *doorbells;       /* a page: the thread domain's, as QPs have it */
 };
 
 struct dv_qp {
 	const struct dv_ops *ops;
 	struct dv_device *device;
-	struct ibv_qp *qp;
+	struct ibv_qp *qp;     /* NULL: killed */
+	uint8_t ack_timeout;   /* as the device took it; 0: not connected */
 	uint32_t psn;          /* ours, a new one in each life of the QP */
 	struct dv_sq sq;       /* owner: the poll core it was handed to; zeroed by dv_qp_reset() */
 };
@@ -65,7 +78,16 @@ uint32_t dv_verbs_qp_number(const struct dv_qp *qp);
 int dv_verbs_qp_connect(struct dv_qp *qp, const struct dv_address *remote);
 int dv_verbs_qp_error(struct dv_qp *qp);
 int dv_verbs_qp_reset(struct dv_qp *qp);
+uint64_t dv_verbs_qp_ack_ns(const struct dv_qp *qp);
+int dv_verbs_qp_kill(struct dv_qp *qp);
 void dv_verbs_qp_destroy(struct dv_qp *qp);
+
+/*
+ * cut.c. False: the device is closed, or is being closed: there is no NIC to call. Does not block.
+ */
+bool dv_verbs_enter(struct dv_device *device);
+void dv_verbs_leave(struct dv_device *device);
+int dv_verbs_cut(struct dv_device *device);
 
 int dv_verbs_event_fd(struct dv_device *device);
 int dv_verbs_event_next(struct dv_device *device, struct dv_event *ret);

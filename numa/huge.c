@@ -190,6 +190,8 @@ static int open_pages(const char *name, size_t bytes, int node, size_t page_byte
 	if (rc < 0)
 		goto out_close;
 	prefer_node(name, h.base, bytes, node);
+	/* A core dump of all pools would take minutes and fill the disk. */
+	madvise(h.base, bytes, MADV_DONTDUMP);
 	if (!huge) {
 		/* Advice: without it, or where the kernel is told never to, small pages do. */
 		madvise(h.base, bytes, MADV_HUGEPAGE);

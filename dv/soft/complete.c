@@ -66,7 +66,7 @@ static inline void write_cqe(struct dv_qp *qp, const struct soft_op *op, uint32_
 	struct mlx5_cqe64 *at = qp->cq ? cqe_place(qp->cq) : NULL;
 	uint64_t *words = (void *)at;
 
-	if (unlikely(!at))
+	if (unlikely(!at || qp->nic->fault.dead & DV_DEAD_CQES))
 		return;
 	for (unsigned i = 0; i < offsetof(struct mlx5_cqe64, sop_drop_qpn) / sizeof(*words); i++)
 		words[i] = 0;

@@ -325,8 +325,12 @@ static inline bool execute_next(struct dv_qp *qp)
 	if (unlikely(nic->faulty) && op->state == OP_NEW && !op->waited &&
 		soft_fault_error(qp, op))
 		return false;
-	if (unlikely(op->retry_ns > 0) && op->retry_ns > soft_step_ns(nic))
+	if (unlikely(nic->faulty) && soft_fault_lost(nic, op))
 		return false;
+	if (unlikely(op->retry_ns > 0) && op->retry_ns > soft_step_ns(nic)) {
+		nic->retrying = true;
+		return false;
+	}
 	if (unlikely(!local_keys_good(qp, op, &local))) {
 		soft_op_fail(op, DV_SYNDROME_LOCAL_PROTECTION, 0);
 		return false;

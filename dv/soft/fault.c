@@ -7,16 +7,21 @@
 
 #include "dv/soft/soft.h"
 
-/* The port lost or found its link. A full eventfd is readable, too. */
-static void tell_port(struct dv_device *nic, bool down)
+/* There is an event. A full eventfd is readable, too. */
+static void tell(struct dv_device *nic)
 {
 	uint64_t one = 1;
-	ssize_t rc;
+	ssize_t rc = write(nic->event_fd, &one, sizeof(one));
 
+	(void)rc;
+}
+
+/* The port lost or found its link. */
+static void tell_port(struct dv_device *nic, bool down)
+{
 	nic->port_down = down;
 	nic->port_told = false;
-	rc = write(nic->event_fd, &one, sizeof(one));
-	(void)rc;
+	tell(nic);
 }
 
 void dv_soft_faults(struct dv_device *nic, const struct dv_fault *fault)
@@ -26,11 +31,14 @@ void dv_soft_faults(struct dv_device *nic, const struct dv_fault *fault)
 	soft_lock(nic);
 	if (down != nic->port_down)
 		tell_port(nic, down);
+	if (fault->dead & DV_DEAD_SAYS_SO && !nic->fatal_told)
+		tell(nic);
 	nic->fault = *fault;
 	nic->random = fault->seed * 2 + 1;
 	nic->error_count = 0;
 	nic->faulty = fault->delay_steps_max || fault->shuffle || fault->link_down ||
-		      fault->retransmit_percent || fault->piece_bytes || fault->error_syndrome;
+		      fault->retransmit_percent || fault->piece_bytes || fault->error_syndrome ||
+		      fault->lose;
 	soft_unlock(nic);
 }
 
@@ -39,6 +47,8 @@ int soft_trouble(struct dv_device *nic, const struct dv_trouble *trouble)
 	const struct dv_fault fault = {.link_down = trouble->link_down || trouble->mute,
 		.silent = trouble->mute,
 		.slow = trouble->slow,
+		.lose = trouble->lose,
+		.dead = trouble->dead,
 		.error_syndrome = trouble->error ? DV_SYNDROME_ABORTED : 0};
 
 	dv_soft_faults(nic, &fault);
@@ -50,7 +60,10 @@ int soft_event_fd(struct dv_device *nic)
 	return nic->event_fd;
 }
 
-/* The port's latest state, once: a link that came back before anybody looked was never away. */
+/*
+ * That the device died, once, and the port's latest state, once: a link that came back before it
+ * was looked at was never away. The port had its link when it was opened.
+ */
 int soft_event_next(struct dv_device *nic, struct dv_event *ret)
 {
 	uint64_t count;
@@ -59,7 +72,13 @@ int soft_event_next(struct dv_device *nic, struct dv_event *ret)
 
 	soft_lock(nic);
 	rc = read(nic->event_fd, &count, sizeof(count));
-	if (rc == (ssize_t)sizeof(count) && !nic->port_told) {
+	(void)rc; /* what there is to tell is told, however often it was announced */
+	if (nic->fault.dead & DV_DEAD_SAYS_SO && !nic->fatal_told) {
+		nic->fatal_told = true;
+		*ret = (struct dv_event){
+			.kind = DV_EVENT_DEVICE_FATAL, .text = "local catastrophic error"};
+		found = 1;
+	} else if (!nic->port_told) {
 		nic->port_told = true;
 		*ret = (struct dv_event){
 			.kind = nic->port_down ? DV_EVENT_PORT_DOWN : DV_EVENT_PORT_UP,
@@ -128,6 +147,19 @@ uint64_t soft_random(struct dv_device *nic)
 	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
 	z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
 	return z ^ (z >> 31);
+}
+
+/* A request that got lost is sent again when its ACK did not come in time. */
+bool soft_fault_lost(struct dv_device *nic, struct soft_op *op)
+{
+	if (!nic->fault.lose || op->state != OP_NEW || op->waited)
+		return false;
+	nic->fault.lose = false;
+	nic->stats.retransmits++;
+	nic->step_ns = 0;
+	op->retry_ns = soft_step_ns(nic) + nic->ack_ns;
+	nic->retrying = true;
+	return true;
 }
 
 /* Is this the WQE that was chosen to fail? */

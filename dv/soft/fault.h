@@ -23,6 +23,8 @@ struct dv_fault {
 	uint32_t error_qpn;        /* this QP's error_at-th WQE from now on (0: the next) ... */
 	uint32_t error_at;
 	uint8_t error_syndrome;    /* ... fails with this; 0: none does. No QP: any QP's */
+	bool lose;                 /* the next READ's request is lost: retransmitted, once */
+	unsigned dead;             /* enum dv_dead: what the device does no more */
 };
 
 /* From the next step on. Replaces what was set; the seed starts anew. */

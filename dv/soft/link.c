@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "dv/soft/soft.h"
+#include "dv/soft/tcp.h"
 
 #define CONNECT_AGAIN_NS 10000000u
 

@@ -239,6 +239,8 @@ int soft_qp_create(struct dv_device *nic, struct dv_cq *cq, unsigned depth, stru
 	rc = qp->buf && qp->record ? 0 : -ENOMEM;
 	soft_lock(nic);
 	qp->cq = soft_cq_find(nic, cq->cqn);
+	if (!rc && nic->cut)
+		rc = -ENODEV;
 	if (!rc && !qp->cq)
 		rc = -EINVAL;
 	if (!rc)
@@ -267,7 +269,7 @@ void soft_qp_address(const struct dv_qp *qp, struct dv_address *ret_address)
 	const struct dv_device *nic = qp->nic;
 
 	*ret_address = (struct dv_address){.version = 1, .kind = 3, .mtu = IBV_MTU_4096,
-		.qpn = qp->qpn, .psn = qp->psn, .tcp_port = nic->tcp_port};
+		.reads = SOFT_READS_MAX, .qpn = qp->qpn, .psn = qp->psn, .tcp_port = nic->tcp_port};
 	memcpy(ret_address->gid, nic->gid, sizeof(nic->gid));
 }
 
@@ -310,7 +312,9 @@ int soft_qp_connect(struct dv_qp *qp, const struct dv_address *remote)
 			nic->name, qp->qpn, remote->version, remote->kind, remote->tcp_port,
 			nic->tcp ? "tcp" : "shm");
 	soft_lock(nic);
-	if (qp->state != SOFT_INIT) {
+	if (nic->cut) {
+		rc = dv_fail(-ENODEV, "%s: connecting queue pair 0x%x: %m", nic->name, qp->qpn);
+	} else if (qp->state != SOFT_INIT) {
 		rc = dv_fail(-EINVAL,
 			"%s: connecting queue pair 0x%x: %m; it was connected before: error, drain "
 			"and reset it first",
@@ -327,11 +331,23 @@ int soft_qp_connect(struct dv_qp *qp, const struct dv_address *remote)
 	return rc;
 }
 
+uint64_t soft_qp_ack_ns(const struct dv_qp *qp)
+{
+	return qp->nic->ack_ns;
+}
+
 int soft_qp_error(struct dv_qp *qp)
 {
+	bool refused;
+
 	soft_lock(qp->nic);
-	soft_flush(qp);
+	refused = qp->nic->cut || qp->nic->fault.dead & DV_DEAD_ERROR;
+	if (!refused)
+		soft_flush(qp);
 	soft_unlock(qp->nic);
+	if (refused)
+		return dv_fail(qp->nic->cut ? -ENODEV : -EIO, "%s: queue pair 0x%x -> ERR: %m",
+			qp->nic->name, qp->qpn);
 	return 0;
 }
 
@@ -372,12 +388,15 @@ static void forget_busy(struct dv_device *nic, struct dv_qp *qp)
 	}
 }
 
-void soft_qp_destroy(struct dv_qp *qp)
+/* Under nic->lock. */
+static void take_away(struct dv_qp *qp)
 {
 	struct dv_device *nic = qp->nic;
 
-	soft_lock(nic);
-	qp->cq = NULL; /* nobody reads its completions any more */
+	if (qp->killed)
+		return;
+	qp->killed = true;
+	qp->cq = NULL; /* its completions are not read any more */
 	soft_flush(qp);
 	soft_link_disconnect(qp);
 	nic->qp_slots[qp->qpn % SOFT_QPS_MAX] = NULL;
@@ -386,6 +405,43 @@ void soft_qp_destroy(struct dv_qp *qp)
 			nic->qps[i] = nic->qps[--nic->qp_count];
 	forget_busy(nic, qp);
 	give_bell(nic, qp);
+}
+
+int soft_qp_kill(struct dv_qp *qp)
+{
+	bool refused;
+
+	soft_lock(qp->nic);
+	/* A foreign one: the command is refused; closing its device takes it away all the same. */
+	refused = qp->nic->fault.dead & DV_DEAD_KILL && !qp->killed && !qp->foreign;
+	if (!refused)
+		take_away(qp);
+	soft_unlock(qp->nic);
+	if (refused)
+		return dv_fail(-EIO, "%s: destroying queue pair 0x%x: %m", qp->nic->name, qp->qpn);
+	return 0;
+}
+
+/* A queue pair that the device does not give up stays. */
+void soft_qp_destroy(struct dv_qp *qp)
+{
+	if (soft_qp_kill(qp) == 0)
+		free_qp(qp);
+}
+
+int soft_cut(struct dv_device *nic)
+{
+	bool refused;
+
+	soft_lock(nic);
+	refused = nic->fault.dead & DV_DEAD_CUT && !nic->cut;
+	if (!refused) {
+		nic->cut = true;
+		while (nic->qp_count)
+			take_away(nic->qps[0]);
+	}
 	soft_unlock(nic);
-	free_qp(qp);
+	if (refused)
+		return dv_fail(-EIO, "closing %s: %m", nic->name);
+	return 0;
 }

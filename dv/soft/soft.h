@@ -187,6 +187,7 @@ struct dv_qp {
 	struct dv_device *near; /* same process: the other NIC, as of near_epoch */
 	uint64_t near_epoch;
 	bool near_seen;
+	bool killed;           /* out of the NIC's lists: soft_qp_kill() */
 	struct soft_pace pace;
 	unsigned mapping[4];   /* shm: where mappings of a file were, by its low bits */
 	struct soft_op window[SOFT_WINDOW];
@@ -297,6 +298,7 @@ struct dv_device {
 	uint64_t idle_until;   /* steps before then, ns, have nothing to do unless rung */
 	bool world_held;       /* read-held since some WQE of this step, until it ends */
 	uint64_t retry_ns, retry_steps;
+	uint64_t ack_ns;       /* dv_options.ack_timeout */
 	/* links */
 	struct dv_device *world_next;
 	int pid;
@@ -315,6 +317,8 @@ struct dv_device {
 	struct dv_fault fault;
 	int event_fd;
 	bool port_down, port_told; /* as last told, or to be told */
+	bool fatal_told;           /* DV_DEAD_SAYS_SO was */
+	bool cut;                  /* dv_cut() */
 	uint64_t rest_until_ns;    /* dv_fault.slow */
 	uint64_t random;
 	uint32_t error_count;
@@ -345,9 +349,13 @@ int soft_qp_create(struct dv_device *nic, struct dv_cq *cq, unsigned depth, stru
 void soft_qp_address(const struct dv_qp *qp, struct dv_address *ret_address);
 uint32_t soft_qp_number(const struct dv_qp *qp);
 int soft_qp_connect(struct dv_qp *qp, const struct dv_address *remote);
+uint64_t soft_qp_ack_ns(const struct dv_qp *qp);
 int soft_qp_error(struct dv_qp *qp);
 int soft_qp_reset(struct dv_qp *qp);
+int soft_qp_kill(struct dv_qp *qp);
 void soft_qp_destroy(struct dv_qp *qp);
+/* dv_cut(): all QPs are taken away, and everything afterwards is refused or ignored. */
+int soft_cut(struct dv_device *nic);
 /* For queues made elsewhere: a number and a place in the lists. Under nic->lock. */
 int soft_cq_add(struct dv_device *nic, struct soft_cq *cq);
 struct soft_cq *soft_cq_find(struct dv_device *nic, uint32_t cqn);
@@ -472,23 +480,13 @@ enum soft_result soft_tcp_start(struct dv_qp *qp, struct soft_op *op);
 void soft_tcp_cancel(struct dv_qp *qp, struct soft_op *op);
 void soft_tcp_send(struct dv_device *nic, struct soft_peer *peer);
 
-/* receive_tcp.c */
-void soft_tcp_receive(struct dv_device *nic, struct soft_peer *peer);
-
-/* serve_tcp.c */
-struct soft_serve *soft_serve_open(void);
-void soft_serve_close(struct soft_serve *serve);
-/* What to poll() its socket for. */
-short soft_serve_events(const struct soft_serve *serve);
-/* Reads requests and sends answers as far as the socket goes; false: close it. */
-bool soft_serve(struct dv_device *nic, struct soft_conn *conn);
-
 /* fault.c */
 uint64_t soft_random(struct dv_device *nic);
 static inline bool soft_fault_percent(struct dv_device *nic, unsigned percent)
 {
 	return percent && soft_random(nic) % 100 < percent;
 }
+bool soft_fault_lost(struct dv_device *nic, struct soft_op *op);
 bool soft_fault_error(struct dv_qp *qp, struct soft_op *op);
 /* dv_fault.slow: does the NIC rest now; it has worked since then. Under nic->lock. */
 bool soft_fault_rests(struct dv_device *nic);

@@ -12,6 +12,7 @@
 #define DV_SOFT_TCP_H
 
 #include <assert.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #define TCP_MAGIC 0x31635470u /* "pTc1" */
@@ -33,5 +34,21 @@ struct tcp_answer {
 	uint64_t length;   /* payload that follows */
 };
 static_assert(sizeof(struct tcp_request) == 56 && sizeof(struct tcp_answer) == 24, "no padding");
+
+struct dv_device;
+struct soft_conn;
+struct soft_peer;
+struct soft_serve;
+
+/* receive_tcp.c */
+void soft_tcp_receive(struct dv_device *nic, struct soft_peer *peer);
+
+/* serve_tcp.c */
+struct soft_serve *soft_serve_open(void);
+void soft_serve_close(struct soft_serve *serve);
+/* What to poll() its socket for. */
+short soft_serve_events(const struct soft_serve *serve);
+/* Reads requests and sends answers as far as the socket goes; false: close it. */
+bool soft_serve(struct dv_device *nic, struct soft_conn *conn);
 
 #endif

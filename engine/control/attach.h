@@ -77,6 +77,7 @@ struct region {
 	unsigned mrs_done;
 	uint64_t began_ns, told_ns;
 	struct region *next;
+	bool held; /* RELEASING, and a NIC did not let go: until its device is closed */
 	int result;
 	char text[160];
 };
@@ -178,6 +179,8 @@ unsigned attach_turn(struct control *control);
 void attach_channel_broken(struct control *control, uint32_t channel);
 void attach_channel_returned(struct control *control, struct rail_channel *returned);
 void attach_region_returned(struct control *control, uint32_t region);
+/* A lost NIC's device is closed: what it did not let go of is released now. */
+void attach_regions_retry(struct control *control);
 /* Shutdown: no more clients, all sessions end. */
 void attach_stop(struct control *control);
 

@@ -18,6 +18,7 @@
 
 #include "config/log.h"
 #include "engine/control/attach.h"
+#include "engine/control/connect.h"
 #include "engine/control/loop.h"
 #include "numa/clock.h"
 
@@ -153,6 +154,19 @@ static void region_registered(struct control *control, struct region *r)
 	session_reply_told(s, r->id, 0);
 }
 
+/* A NIC that does not let go of memory has died. */
+static void holders_lost(struct control *control, const struct region *r)
+{
+	bool holds[RAILS_MAX] = {false};
+
+	for (unsigned i = 0; i < r->mrs; i++)
+		if (r->mr[i].length)
+			holds[i / r->extents] = true;
+	for (unsigned i = 0; i < control->rails; i++)
+		if (holds[i])
+			connect_device_lost(control, i, r->text);
+}
+
 static void region_released(struct control *control, struct region *r)
 {
 	struct session *s = r->session;
@@ -163,6 +177,8 @@ static void region_released(struct control *control, struct region *r)
 		/* It may still be written to: the memory and the number stay taken. */
 		log_error("clients: region %u cannot be deregistered: %s; its memory stays mapped",
 			r->id, r->text);
+		r->held = true;
+		holders_lost(control, r);
 		return;
 	}
 	region_free(control, r);
@@ -171,6 +187,18 @@ static void region_released(struct control *control, struct region *r)
 	if (waited) {
 		s->waits_region = NULL;
 		session_reply(s, 0, s->request.a, 0, NULL, 0, NULL);
+	}
+}
+
+void attach_regions_retry(struct control *control)
+{
+	for (unsigned id = REGION_CLIENT_0; id < REGIONS_MAX; id++) {
+		struct region *r = control->attach->region[id];
+
+		if (!r || !r->held)
+			continue;
+		r->held = false;
+		region_release(control, r);
 	}
 }
 
@@ -258,6 +286,7 @@ static int region_map(struct region *r, uint64_t page, char *text, size_t text_b
 			strerror(errno));
 		return rc;
 	}
+	(void)madvise(map, r->map_bytes, MADV_DONTDUMP); /* the client's, and perhaps a TB */
 	r->map = r->base = map;
 	return 0;
 }

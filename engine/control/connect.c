@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Queue pairs our rails read through: asked for, handed over, taken back. Owns every struct active
- * until the rail has it and again once the rail has returned it. Control plane's thread only.
+ * Queue pairs our rails read through: what rails and peers say about them, and members that go.
+ * Control plane's thread only.
  */
 #include "engine/control/connect.h"
 
@@ -44,8 +44,8 @@ static void tell_untold(evutil_socket_t fd, short what, void *context)
 	}
 }
 
-/* In order, and never lost: what the ring has no room for is told on a later turn. */
-static void tell(struct control *control, unsigned rail, const struct rail_command *command)
+/* What the ring has no room for is told on a later turn. */
+void connect_tell(struct control *control, unsigned rail, const struct rail_command *command)
 {
 	struct connect *connect = control->connect;
 	struct untold *later;
@@ -62,10 +62,10 @@ static void tell(struct control *control, unsigned rail, const struct rail_comma
 	retry_soon(connect);
 }
 
-static void tell_peer(
+void tell_peer(
 	struct control *control, unsigned rail, uint32_t kind, uint16_t peer, uint32_t ref)
 {
-	tell(control, rail, &(struct rail_command){.kind = kind, .peer = peer, .ref = ref});
+	connect_tell(control, rail, &(struct rail_command){.kind = kind, .peer = peer, .ref = ref});
 }
 
 /* ---- back-off -------------------------------------------------------------------------------- */
@@ -79,7 +79,7 @@ struct backoff *backoff_of(struct control *control, unsigned rail, uint16_t peer
 	return b;
 }
 
-static void backoff_more(struct control *control, unsigned rail, uint16_t peer, uint32_t ref)
+void backoff_more(struct control *control, unsigned rail, uint16_t peer, uint32_t ref)
 {
 	struct backoff *b = backoff_of(control, rail, peer, ref);
 	uint64_t ms = (uint64_t)CONNECT_BACKOFF_MS << (b->fails > 8 ? 8 : b->fails);
@@ -87,118 +87,6 @@ static void backoff_more(struct control *control, unsigned rail, uint16_t peer, 
 	b->fails++;
 	b->until_ns = clock_now_ns() +
 		      (ms < CONNECT_BACKOFF_MAX_MS ? ms : CONNECT_BACKOFF_MAX_MS) * 1000000ull;
-}
-
-/* ---- one active end -------------------------------------------------------------------------- */
-
-static void active_free(struct active *active)
-{
-	LIST_REMOVE(active, next);
-	if (active->deadline)
-		event_free(active->deadline);
-	free(active);
-}
-
-/* Not handed over yet: nothing was posted, so the queue pairs can go at once. */
-static void active_give_up(struct active *active)
-{
-	struct control *control = active->control;
-	unsigned rail = active->rail;
-	uint16_t peer = active->peer.peer;
-	uint32_t ref = active->peer.ref;
-
-	qps_destroy(&active->qps);
-	active_free(active);
-	backoff_more(control, rail, peer, ref);
-	path_out(control, rail, peer, ref);
-	tell_peer(control, rail, RAIL_PEER_REFUSE, peer, ref);
-}
-
-static void active_break(struct active *active)
-{
-	if (active->state != ACTIVE_LIVE)
-		return;
-	active->state = ACTIVE_BROKEN;
-	qps_error(&active->qps);
-	tell_peer(
-		active->control, active->rail, RAIL_PEER_DROP, active->peer.peer, active->peer.ref);
-}
-
-static void answer_late(evutil_socket_t fd, short what, void *context)
-{
-	struct active *active = context;
-
-	(void)fd;
-	(void)what;
-	log_warn("rail %u: peer %u did not answer a Connect in %d ms", active->rail,
-		active->peer.peer, CONNECT_ANSWER_MS);
-	active_give_up(active);
-}
-
-static bool active_ask(struct active *active, const struct member_record *to)
-{
-	struct timeval wait = {
-		.tv_sec = CONNECT_ANSWER_MS / 1000, .tv_usec = CONNECT_ANSWER_MS % 1000 * 1000};
-	Pc__Connect connect = PC__CONNECT__INIT;
-	Pc__Message message = PC__MESSAGE__INIT;
-	struct end_list list;
-
-	qps_describe(&active->qps, &list);
-	connect.serial = active->serial;
-	connect.incarnation = to->map.incarnation;
-	connect.rail = active->rail;
-	connect.to_rail = active->to_rail;
-	connect.n_ends = active->qps.count;
-	connect.ends = list.at;
-	message.body_case = PC__MESSAGE__BODY_CONNECT;
-	message.connect = &connect;
-	return event_add(active->deadline, &wait) == 0 &&
-	       rpc_send(member_link(active->control, active->peer.ref), &message);
-}
-
-static struct active *active_find(struct control *control, unsigned rail, uint32_t ref)
-{
-	struct active *active;
-
-	LIST_FOREACH(active, &control->connect->actives, next)
-	if (active->rail == rail && active->peer.ref == ref)
-		return active;
-	return NULL;
-}
-
-static int active_open(
-	struct control *control, unsigned rail, const struct member_record *to, bool probe)
-{
-	unsigned count = qps_wanted(control, rail);
-	struct active *active = calloc(1, sizeof(*active));
-	int status = -ENOMEM;
-
-	if (!active)
-		return -ENOMEM;
-	active->control = control;
-	active->rail = rail;
-	active->to_rail = rail % to->map.rails;
-	active->serial = ++control->connect->serial;
-	active->peer = (struct rail_peer){.peer = to->map.peer,
-		.rail = (uint16_t)rail,
-		.ref = to->map.ref,
-		.qps = count,
-		.probe = probe,
-		.control = active};
-	LIST_INSERT_HEAD(&control->connect->actives, active, next);
-	active->deadline = event_new(control->base, -1, 0, answer_late, active);
-	if (active->deadline)
-		status = qps_create(control, rail, count, QP_DEPTH, &active->qps, active->peer.sq);
-	if (status) {
-		active_free(active);
-		return status;
-	}
-	if (!active_ask(active, to)) {
-		qps_destroy(&active->qps);
-		active_free(active);
-		return -ENOTCONN;
-	}
-	return 0;
 }
 
 /* ---- what rails say -------------------------------------------------------------------------- */
@@ -229,22 +117,30 @@ void connect_probe(struct control *control, unsigned rail, const struct member_r
 		backoff_more(control, rail, to->map.peer, to->map.ref);
 }
 
+/* It is connected anew after a back-off. */
+static void break_anew(struct control *control, struct active *active)
+{
+	const struct rail_peer *peer = &active->peer;
+
+	if (clock_now_ns() - active->live_ns >= CONNECT_STEADY_NS)
+		backoff_of(control, active->rail, peer->peer, peer->ref)->fails = 0;
+	backoff_more(control, active->rail, peer->peer, peer->ref);
+	path_out(control, active->rail, peer->peer, peer->ref);
+	active_break(active);
+}
+
 void connect_broken(
 	struct control *control, unsigned rail, struct rail_peer *peer, uint32_t syndrome)
 {
 	struct active *active = peer->control;
 
-	if (active->state != ACTIVE_LIVE)
+	if (active->gone || active->state != ACTIVE_LIVE)
 		return;
 	if (!backoff_of(control, rail, peer->peer, peer->ref)->out)
 		log_warn("rail %u: connection with peer %u broke: %s; other rails take over", rail,
 			peer->peer, syndrome ? dv_syndrome((uint8_t)syndrome)
 					     : "nothing completes on it any more");
-	if (clock_now_ns() - active->live_ns >= CONNECT_STEADY_NS)
-		backoff_of(control, rail, peer->peer, peer->ref)->fails = 0;
-	backoff_more(control, rail, peer->peer, peer->ref);
-	path_out(control, rail, peer->peer, peer->ref);
-	active_break(active);
+	break_anew(control, active);
 }
 
 void connect_proven(struct control *control, unsigned rail, struct rail_peer *peer)
@@ -264,10 +160,7 @@ void actives_break_rail(struct control *control, unsigned rail)
 		if (active->rail != rail)
 			continue;
 		path_out(control, rail, active->peer.peer, active->peer.ref);
-		if (active->state == ACTIVE_ASKED)
-			active_give_up(active);
-		else
-			active_break(active);
+		active_end(active);
 	}
 }
 
@@ -283,9 +176,32 @@ void connect_returned(struct control *control, unsigned rail, struct rail_peer *
 	message.body_case = PC__MESSAGE__BODY_DISCONNECT;
 	message.disconnect = &disconnect;
 	(void)rpc_send(member_link(control, peer->ref), &message);
-	qps_destroy(&active->qps);
-	active_free(active);
 	control->connect->outstanding--;
+	active->gone = true;
+	active_deadline_end(active);
+	active_go_on(active);
+}
+
+void connect_qp_failed(struct control *control, unsigned rail, uint32_t qpn, const char *why)
+{
+	struct connect *connect = control->connect;
+	struct active *active;
+	struct passive *passive;
+
+	LIST_FOREACH(active, &connect->actives, next)
+	if (active->rail == rail && active->state == ACTIVE_LIVE && qps_have(&active->qps, qpn)) {
+		log_warn("rail %u: connection with peer %u: %s; other rails take over", rail,
+			active->peer.peer, why);
+		break_anew(control, active);
+		return;
+	}
+	LIST_FOREACH(passive, &connect->passives, next)
+	if (passive->to_rail == rail && qps_have(&passive->qps, qpn)) {
+		log_warn("rail %u: a queue pair that rail %u of another engine reads through: %s; "
+			 "that engine connects anew", rail, passive->rail, why);
+		passive_fail(passive);
+		return;
+	}
 }
 
 /* ---- Connected ------------------------------------------------------------------------------- */
@@ -318,29 +234,21 @@ bool connect_serve_connected(
 	LIST_FOREACH(active, &control->connect->actives, next)
 	if (active->serial == connected->serial && active->peer.ref == ref)
 		break;
-	if (!active || active->state != ACTIVE_ASKED)
+	if (!active || active->gone || active->state != ACTIVE_ASKED)
 		return fits; /* late: given up meanwhile */
 	fits = fits && regions_take(&active->peer, connected->n_regions, connected->regions);
 	if (status == 0 && !fits)
 		status = -EPROTO;
-	if (status == 0)
-		status = qps_connect(&active->qps, connected->n_ends, connected->ends);
 	if (status) {
 		log_warn("rail %u: no connection with %s: %s", active->rail,
 			link->member->record.map.name, strerror(-status));
 		active_give_up(active);
 		return fits;
 	}
-	event_free(active->deadline);
-	active->deadline = NULL;
-	active->state = ACTIVE_LIVE;
-	active->live_ns = clock_now_ns();
-	control->connect->outstanding++;
-	tell(control, active->rail,
-		&(struct rail_command){.kind = RAIL_PEER_ADD,
-			.peer = active->peer.peer,
-			.ref = ref,
-			.object = &active->peer});
+	active_deadline_end(active);
+	active->state = ACTIVE_CONNECTING;
+	qps_remote(&active->qps, connected->n_ends, connected->ends);
+	qps_start(&active->qps, QPS_CONNECT);
 	return true;
 }
 
@@ -352,12 +260,8 @@ static void actives_drop(struct control *control, uint32_t ref)
 
 	for (active = LIST_FIRST(&control->connect->actives); active; active = next) {
 		next = LIST_NEXT(active, next);
-		if (ref && active->peer.ref != ref)
-			continue;
-		if (active->state == ACTIVE_ASKED)
-			active_give_up(active);
-		else
-			active_break(active);
+		if (ref == 0 || active->peer.ref == ref)
+			active_end(active);
 	}
 }
 
@@ -379,6 +283,11 @@ unsigned connect_outstanding(const struct control *control)
 	return control->connect->outstanding;
 }
 
+unsigned connect_busy(const struct control *control)
+{
+	return works_busy(control->connect->works);
+}
+
 void connect_counts(const struct control *control, struct connect_counts *ret)
 {
 	const struct active *active;
@@ -387,36 +296,48 @@ void connect_counts(const struct control *control, struct connect_counts *ret)
 	*ret = (struct connect_counts){0};
 	LIST_FOREACH(active, &control->connect->actives, next)
 	{
-		ret->asked += active->state == ACTIVE_ASKED;
-		ret->live += active->state == ACTIVE_LIVE;
-		ret->qps += active->qps.count;
+		ret->asked += !active->gone && active->state < ACTIVE_LIVE;
+		ret->live += !active->gone && active->state == ACTIVE_LIVE;
+		ret->qps += active->qps.busy ? 0 : active->qps.set.count;
 	}
 	LIST_FOREACH(passive, &control->connect->passives, next)
 	{
-		ret->served++;
-		ret->qps += passive->qps.count;
+		ret->served += !passive->gone;
+		ret->qps += passive->qps.busy ? 0 : passive->qps.set.count;
 	}
 }
 
 int connect_open(struct control *control)
 {
 	struct connect *connect = calloc(1, sizeof(*connect));
+	int rc;
 
 	if (!connect)
 		return -ENOMEM;
 	for (unsigned r = 0; r < RAILS_MAX; r++)
 		STAILQ_INIT(&connect->untold[r]);
 	connect->serial = control->incarnation; /* another engine start, other serials */
-	connect->retry = event_new(control->base, -1, 0, tell_untold, control);
 	control->connect = connect;
-	if (!connect->retry || health_open(control) < 0) {
-		if (connect->retry)
-			event_free(connect->retry);
-		free(connect);
-		control->connect = NULL;
-		return -ENOMEM;
-	}
+	rc = works_open(control->base, 2 * control->rails, &connect->works);
+	if (rc < 0)
+		goto no_works;
+	rc = -ENOMEM;
+	connect->retry = event_new(control->base, -1, 0, tell_untold, control);
+	if (!connect->retry)
+		goto no_retry;
+	rc = health_open(control);
+	if (rc < 0)
+		goto no_health;
 	return 0;
+
+no_health:
+	event_free(connect->retry);
+no_retry:
+	works_close(connect->works);
+no_works:
+	free(connect);
+	control->connect = NULL;
+	return rc;
 }
 
 void connect_close(struct control *control)
@@ -426,10 +347,11 @@ void connect_close(struct control *control)
 
 	if (!connect)
 		return;
-	passives_drop(control, 0);
+	works_close(connect->works);
+	passives_free(control);
 	/* Rails have ended: nothing is in flight any more. */
 	while ((active = LIST_FIRST(&connect->actives))) {
-		qps_destroy(&active->qps);
+		qps_destroy(&active->qps.set);
 		active_free(active);
 	}
 	for (unsigned r = 0; r < RAILS_MAX; r++)

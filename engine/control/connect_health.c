@@ -9,6 +9,7 @@
  *   rail               out: its port lost the link, or it is far slower than its siblings
  *                      back: the port has it again, or the slow one has rested; its paths are
  *                      probed then
+ *                      lost: its NIC died; never back
  */
 #include <errno.h>
 
@@ -41,7 +42,7 @@ bool rail_out(const struct control *control, unsigned rail)
 {
 	const struct rail_health *h = &control->connect->health[rail];
 
-	return h->port_down || h->slow;
+	return h->port_down || h->slow || h->lost;
 }
 
 void path_out(struct control *control, unsigned rail, uint16_t peer, uint32_t ref)
@@ -76,7 +77,7 @@ void paths_forget(struct control *control, uint16_t peer)
 
 /* ---- whole rails ----------------------------------------------------------------------------- */
 
-static void rail_leaves(struct control *control, unsigned rail)
+void rail_leaves(struct control *control, unsigned rail)
 {
 	bit_set(&control->status->rails_out, rail, true);
 	control->counter[COUNTER_rails_down]++;
@@ -100,6 +101,8 @@ void connect_port(struct control *control, unsigned rail, bool up)
 	struct rail_health *h = &control->connect->health[rail];
 	bool was_out = rail_out(control, rail);
 
+	if (h->lost)
+		return;
 	h->port_down = !up;
 	if (!was_out && !up)
 		rail_leaves(control, rail);
@@ -120,6 +123,8 @@ const char *connect_rail_state(
 	LIST_FOREACH(active, &connect->actives, next)
 	used |= active->rail == rail && active->state == ACTIVE_LIVE &&
 		!connect->backoff[rail][active->peer.peer].out;
+	if (connect->health[rail].lost)
+		return "lost";
 	if (connect->health[rail].slow)
 		return "slow";
 	return connect->health[rail].port_down || (*ret_peers_out && !used) ? "down" : "up";
@@ -207,7 +212,7 @@ static void watch(evutil_socket_t fd, short what, void *context)
 		h->idle |= rail_in_flight(control->rail[r].rail) == 0;
 		if (h->slow && now_ns >= h->slow_until_ns) {
 			h->slow = false;
-			if (!h->port_down)
+			if (!rail_out(control, r))
 				rail_returns(control, r);
 		}
 		if (!rail_out(control, r))

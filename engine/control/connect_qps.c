@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sets of queue pairs, as both ends of a connection hold them, and how they are put into messages.
- * Control plane's thread only.
+ * Sets of queue pairs, as both ends of a connection hold them, the calls that make, connect, end
+ * and destroy them, and how they are put into messages. The calls are a helper thread's: the kernel
+ * may look for a neighbour for a second, or wait for a dying NIC for a minute. The rest is the
+ * control plane's thread's.
  */
+#include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
-#include "config/log.h"
 #include "engine/control/connect_state.h"
 
 /*
@@ -43,41 +46,124 @@ unsigned qps_wanted(const struct control *control, unsigned rail)
 	return count < QPS_PER_PEER_MAX ? (unsigned)count : QPS_PER_PEER_MAX;
 }
 
-int qps_create(struct control *control, unsigned rail, unsigned count, unsigned depth,
-	struct qp_set *ret, struct dv_sq **ret_sq)
+/* ---- the helper threads' part ---------------------------------------------------------------- */
+
+static int failed(struct qps *qps, int status)
 {
-	struct control_rail *r = &control->rail[rail];
-	struct qp_set qps = {0};
+	snprintf(qps->text, sizeof(qps->text), "%s", dv_error());
+	return status;
+}
 
-	for (; qps.count < count; qps.count++) {
-		struct dv_sq *sq = NULL;
-		int status =
-			dv_qp_create(r->device, rail_cq(r->rail), depth, &qps.qp[qps.count], &sq);
+static int make(struct qps *qps)
+{
+	struct control_rail *r = &qps->control->rail[qps->rail];
+	struct qp_set *set = &qps->set;
 
-		if (status) {
-			log_warn("rail %u: no queue pair: %s", rail, dv_error());
-			qps_destroy(&qps);
-			return status;
-		}
-		if (ret_sq)
-			ret_sq[qps.count] = sq;
+	for (; set->count < qps->count; set->count++) {
+		int status = dv_qp_create(r->device, rail_cq(r->rail), qps->depth,
+			&set->qp[set->count], &qps->sq[set->count]);
+
+		if (status)
+			return failed(qps, status);
 	}
-	*ret = qps;
 	return 0;
 }
 
-void qps_error(struct qp_set *qps)
+static int join(struct qps *qps)
 {
-	for (unsigned i = 0; i < qps->count; i++)
-		if (dv_qp_error(qps->qp[i]) < 0)
-			log_warn("queue pair %u: %s", dv_qp_number(qps->qp[i]), dv_error());
+	if (qps->remotes != qps->set.count) {
+		snprintf(qps->text, sizeof(qps->text), "%u queue pairs answered for %u",
+			qps->remotes, qps->set.count);
+		return -EPROTO;
+	}
+	for (unsigned i = 0; i < qps->set.count; i++) {
+		int status = dv_qp_connect(qps->set.qp[i], &qps->remote[i]);
+		uint64_t ack_ns;
+
+		if (status)
+			return failed(qps, status);
+		ack_ns = dv_qp_ack_ns(qps->set.qp[i]);
+		if (ack_ns > qps->ack_ns)
+			qps->ack_ns = ack_ns;
+	}
+	return 0;
 }
 
-void qps_destroy(struct qp_set *qps)
+/* All of them, also those behind one that fails. */
+static int each(struct qps *qps, int (*call)(struct dv_qp *qp))
 {
-	for (unsigned i = 0; i < qps->count; i++)
-		dv_qp_destroy(qps->qp[i]);
-	qps->count = 0;
+	int first = 0;
+
+	for (unsigned i = 0; i < qps->set.count; i++) {
+		int status = call(qps->set.qp[i]);
+
+		if (status && !first)
+			first = failed(qps, status);
+	}
+	return first;
+}
+
+void qps_destroy(struct qp_set *set)
+{
+	for (unsigned i = 0; i < set->count; i++)
+		dv_qp_destroy(set->qp[i]);
+	set->count = 0;
+}
+
+static void run(struct work *work)
+{
+	struct qps *qps = (struct qps *)work; /* its first member */
+
+	qps->status = 0;
+	switch (qps->call) {
+	case QPS_MAKE:
+		qps->status = make(qps);
+		if (qps->status == 0 && qps->remotes)
+			qps->status = join(qps);
+		break;
+	case QPS_CONNECT:
+		qps->status = join(qps);
+		break;
+	case QPS_ERROR:
+		qps->status = each(qps, dv_qp_error);
+		break;
+	case QPS_KILL:
+		qps->status = each(qps, dv_qp_kill);
+		break;
+	case QPS_DESTROY:
+		qps_destroy(&qps->set);
+		break;
+	}
+}
+
+/* ---- the loop's ------------------------------------------------------------------------------ */
+
+static_assert(offsetof(struct qps, work) == 0, "either pointer leads to the other");
+
+static void made(struct work *work)
+{
+	struct qps *qps = (struct qps *)work;
+
+	qps->busy = false;
+	qps->done(qps);
+}
+
+void qps_start(struct qps *qps, enum qps_call call)
+{
+	qps->call = call;
+	qps->busy = true;
+	qps->work.run = run;
+	qps->work.done = made;
+	work_submit(qps->control->connect->works, work_queue_of(qps->rail, call >= QPS_ERROR),
+		&qps->work);
+}
+
+bool qps_have(const struct qps *qps, uint32_t qpn)
+{
+	for (unsigned i = 0; !qps->busy && i < qps->set.count; i++)
+		if (dv_qp_number(qps->set.qp[i]) == qpn)
+			return true;
+	return false;
 }
 
 bool ends_fit(size_t count, Pc__QpEnd *const *ends)
@@ -90,28 +176,17 @@ bool ends_fit(size_t count, Pc__QpEnd *const *ends)
 	return true;
 }
 
-int qps_connect(struct qp_set *qps, size_t count, Pc__QpEnd *const *ends)
+void qps_remote(struct qps *qps, size_t count, Pc__QpEnd *const *ends)
 {
-	if (count != qps->count)
-		return -EPROTO;
-	for (unsigned i = 0; i < qps->count; i++) {
-		struct dv_address address;
-		int status;
-
-		memcpy(&address, ends[i]->address.data, sizeof(address));
-		status = dv_qp_connect(qps->qp[i], &address);
-		if (status) {
-			log_warn("queue pair %u: %s", dv_qp_number(qps->qp[i]), dv_error());
-			return status;
-		}
-	}
-	return 0;
+	qps->remotes = (unsigned)count;
+	for (size_t i = 0; i < count; i++)
+		memcpy(&qps->remote[i], ends[i]->address.data, sizeof(qps->remote[i]));
 }
 
-void qps_describe(const struct qp_set *qps, struct end_list *ret)
+void qps_describe(const struct qp_set *set, struct end_list *ret)
 {
-	for (unsigned i = 0; i < qps->count; i++) {
-		dv_qp_address(qps->qp[i], &ret->address[i]);
+	for (unsigned i = 0; i < set->count; i++) {
+		dv_qp_address(set->qp[i], &ret->address[i]);
 		ret->end[i] = (Pc__QpEnd)PC__QP_END__INIT;
 		ret->end[i].index = i;
 		ret->end[i].address.len = sizeof(ret->address[i]);

@@ -1,32 +1,59 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The end that is read from: passive queue pairs, made when a peer's rail asks, one set per (peer,
- * its rail, our rail). Owns every struct passive. Control plane's thread only.
+ * its rail, our rail). Owns every struct passive. Control plane's thread only; the queue pairs are
+ * made by a helper thread, so the answer comes on a later turn.
  */
 #include <errno.h>
+#include <stddef.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "config/log.h"
 #include "engine/control/connect_state.h"
 #include "engine/control/member.h"
 
-static void passive_free(struct passive *passive)
+static void passive_go_on(struct passive *passive)
 {
-	qps_error(&passive->qps);
-	qps_destroy(&passive->qps);
-	LIST_REMOVE(passive, next);
-	free(passive);
+	const struct rail_health *h =
+		&passive->qps.control->connect->health[passive->to_rail];
+
+	if (passive->gone && !passive->qps.busy && (!h->lost || h->cut))
+		qps_start(&passive->qps, QPS_DESTROY);
+}
+
+void passive_fail(struct passive *passive)
+{
+	passive->gone = true;
+	passive_go_on(passive);
+}
+
+static void drop(struct control *control, uint32_t ref, unsigned rail)
+{
+	struct passive *passive;
+
+	LIST_FOREACH(passive, &control->connect->passives, next)
+	if ((ref == 0 || passive->ref == ref) && (rail == RAILS_MAX || passive->to_rail == rail))
+		passive_fail(passive);
 }
 
 void passives_drop(struct control *control, uint32_t ref)
 {
-	struct passive *passive, *next;
+	drop(control, ref, RAILS_MAX);
+}
 
-	for (passive = LIST_FIRST(&control->connect->passives); passive; passive = next) {
-		next = LIST_NEXT(passive, next);
-		if (ref == 0 || passive->ref == ref)
-			passive_free(passive);
+void passives_drop_rail(struct control *control, unsigned rail)
+{
+	drop(control, 0, rail);
+}
+
+void passives_free(struct control *control)
+{
+	struct passive *passive;
+
+	while ((passive = LIST_FIRST(&control->connect->passives))) {
+		qps_destroy(&passive->qps.set);
+		LIST_REMOVE(passive, next);
+		free(passive);
 	}
 }
 
@@ -36,40 +63,10 @@ static struct passive *passive_find(
 	struct passive *passive;
 
 	LIST_FOREACH(passive, &control->connect->passives, next)
-	if (passive->ref == ref && passive->rail == rail && passive->to_rail == to_rail)
+	if (passive->ref == ref && passive->rail == rail && passive->to_rail == to_rail &&
+		!passive->gone)
 		return passive;
 	return NULL;
-}
-
-/* Queue pairs ready to serve reads. 0 or -errno. */
-static int passive_open(struct control *control, uint32_t ref, const Pc__Connect *connect,
-	struct passive **ret_passive)
-{
-	struct passive *old = passive_find(control, ref, connect->rail, connect->to_rail);
-	struct passive *passive;
-	int status;
-
-	if (old)
-		passive_free(old);
-	passive = calloc(1, sizeof(*passive));
-	if (!passive)
-		return -ENOMEM;
-	passive->ref = ref;
-	passive->rail = connect->rail;
-	passive->to_rail = connect->to_rail;
-	passive->serial = connect->serial;
-	status = qps_create(
-		control, connect->to_rail, (unsigned)connect->n_ends, 1, &passive->qps, NULL);
-	if (status == 0)
-		status = qps_connect(&passive->qps, connect->n_ends, connect->ends);
-	if (status) {
-		qps_destroy(&passive->qps);
-		free(passive);
-		return status;
-	}
-	LIST_INSERT_HEAD(&control->connect->passives, passive, next);
-	*ret_passive = passive;
-	return 0;
 }
 
 struct region_list {
@@ -96,37 +93,98 @@ static void regions_describe(const struct control_rail *rail, struct region_list
 	}
 }
 
-bool connect_serve(struct control *control, struct rpc_link *link, const Pc__Connect *connect)
+/* `passive` NULL: there is none, and why not. */
+static void answer(struct control *control, uint32_t ref, uint64_t serial, int status,
+	const struct passive *passive)
 {
+	struct rpc_link *link = member_link(control, ref);
 	Pc__Connected connected = PC__CONNECTED__INIT;
 	Pc__Message message = PC__MESSAGE__INIT;
-	uint32_t ref = member_link_ref(link);
-	struct passive *passive = NULL;
 	struct region_list regions;
 	struct end_list ends;
 
-	if (connect->n_ends == 0 || !ends_fit(connect->n_ends, connect->ends) ||
-		connect->rail >= link->member->record.map.rails ||
-		connect->to_rail >= control->rails)
-		return false;
-	connected.serial = connect->serial;
-	if (control->stopping)
-		connected.status = -ESHUTDOWN;
-	else if (connect->incarnation != control->incarnation)
-		connected.status = -ESTALE;
-	else
-		connected.status = passive_open(control, ref, connect, &passive);
+	connected.serial = serial;
+	connected.status = status;
 	if (passive) {
-		qps_describe(&passive->qps, &ends);
-		regions_describe(&control->rail[connect->to_rail], &regions);
-		connected.n_ends = passive->qps.count;
+		qps_describe(&passive->qps.set, &ends);
+		regions_describe(&control->rail[passive->to_rail], &regions);
+		connected.n_ends = passive->qps.set.count;
 		connected.ends = ends.at;
 		connected.n_regions = regions.count;
 		connected.regions = regions.at;
 	}
 	message.body_case = PC__MESSAGE__BODY_CONNECTED;
 	message.connected = &connected;
-	rpc_reply(link, &message);
+	if (link)
+		rpc_reply(link, &message);
+}
+
+/* Back from the helper thread. */
+static void passive_done(struct qps *qps)
+{
+	struct passive *passive = (struct passive *)((char *)qps - offsetof(struct passive, qps));
+
+	if (qps->call == QPS_DESTROY) {
+		LIST_REMOVE(passive, next);
+		free(passive);
+		return;
+	}
+	if (passive->gone) { /* whoever asked is gone, or has asked again */
+		passive_go_on(passive);
+	} else if (qps->status) {
+		log_warn("rail %u: no queue pairs for a peer: %s", passive->to_rail, qps->text);
+		answer(qps->control, passive->ref, passive->serial, qps->status, NULL);
+		passive_fail(passive);
+	} else {
+		answer(qps->control, passive->ref, passive->serial, 0, passive);
+	}
+}
+
+/* Queue pairs that serve reads, as soon as a helper thread has made them. 0 or -errno. */
+static int passive_open(struct control *control, uint32_t ref, const Pc__Connect *connect)
+{
+	struct passive *old = passive_find(control, ref, connect->rail, connect->to_rail);
+	struct passive *passive;
+
+	if (old)
+		passive_fail(old);
+	passive = calloc(1, sizeof(*passive));
+	if (!passive)
+		return -ENOMEM;
+	passive->ref = ref;
+	passive->rail = connect->rail;
+	passive->to_rail = connect->to_rail;
+	passive->serial = connect->serial;
+	passive->qps.control = control;
+	passive->qps.rail = connect->to_rail;
+	passive->qps.count = (unsigned)connect->n_ends;
+	passive->qps.depth = 1;
+	passive->qps.done = passive_done;
+	qps_remote(&passive->qps, connect->n_ends, connect->ends);
+	LIST_INSERT_HEAD(&control->connect->passives, passive, next);
+	qps_start(&passive->qps, QPS_MAKE);
+	return 0;
+}
+
+bool connect_serve(struct control *control, struct rpc_link *link, const Pc__Connect *connect)
+{
+	uint32_t ref = member_link_ref(link);
+	int status;
+
+	if (connect->n_ends == 0 || !ends_fit(connect->n_ends, connect->ends) ||
+		connect->rail >= link->member->record.map.rails ||
+		connect->to_rail >= control->rails)
+		return false;
+	if (control->stopping)
+		status = -ESHUTDOWN;
+	else if (connect->incarnation != control->incarnation)
+		status = -ESTALE;
+	else if (control->connect->health[connect->to_rail].lost)
+		status = -ENETDOWN;
+	else
+		status = passive_open(control, ref, connect);
+	if (status)
+		answer(control, ref, connect->serial, status, NULL);
 	return true;
 }
 
@@ -137,6 +195,6 @@ bool connect_serve_disconnect(
 		passive_find(control, member_link_ref(link), disconnect->rail, disconnect->to_rail);
 
 	if (passive && passive->serial == disconnect->serial)
-		passive_free(passive);
+		passive_fail(passive);
 	return true;
 }

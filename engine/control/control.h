@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The control plane of one engine: everything slow, as one libevent loop on the housekeeping core.
- * All functions of this folder run on that loop's thread unless they say otherwise; none blocks.
+ * All functions of this folder run on that loop's thread unless they say otherwise; none blocks:
+ * calls to a NIC's driver, which can, are made by helper threads (work.c, attach_helper.c).
  *
  *   loop.c       the loop: kick, rails' events, timers, sleep protocol; control_open/run/stop/close
  *   attach.c     clients: sessions, channels, regions; attach_socket.c their socket
@@ -10,7 +11,8 @@
  *   rpc.c        frames and connections between engines
  *   member.c     who lives; the cluster map
  *   directory.c  owners, batches, acknowledgements, republishing
- *   connect.c    queue pairs; which rails are out of use
+ *   connect.c    queue pairs; which rails are out of use; NICs that die
+ *   watchdog.c   ends an engine that stands still
  *   pool.c index.c shard.c    the data: pages, keys, directory entries
  */
 #ifndef CONTROL_CONTROL_H
@@ -36,6 +38,7 @@ struct directory; /* directory.c */
 struct connect;   /* connect.c */
 struct device_watch; /* device_event.c */
 struct trouble;   /* trouble.c */
+struct watchdog;  /* watchdog.c */
 
 /* One NIC with its poll core and its pool. */
 struct control_rail {
@@ -79,6 +82,7 @@ struct control {
 	struct connect *connect;
 	struct device_watch *device_watch;
 	struct trouble *trouble;
+	struct watchdog *watchdog;
 	bool stopping;
 };
 

@@ -20,6 +20,7 @@
 #include "engine/control/member.h"
 #include "engine/control/publish.h"
 #include "engine/control/trouble.h"
+#include "engine/control/watchdog.h"
 #include "numa/clock.h"
 
 /* ---- the engine itself ----------------------------------------------------------------------- */
@@ -165,6 +166,11 @@ static int devices_open(struct control *control)
 		struct dv_options options = {.name = name,
 			.port = 1,
 			.gid_index = (int)s->rail_gid_index,
+			.ack_timeout = (uint8_t)s->rail_ack_timeout,
+			.traffic_class = (int)s->rail_traffic_class,
+			.service_level = (uint8_t)s->rail_service_level,
+			.pkey_index = (uint16_t)s->rail_pkey_index,
+			.one_flow = !s->rail_flow_labels,
 			.link = s->soft_link == LINK_TCP ? "tcp" : "shm",
 			.address = s->soft_address[0] ? s->soft_address : s->cluster_address,
 			.numa_node = control->plan.rail[i].numa_node,
@@ -208,8 +214,6 @@ static int rails_open(struct control *control)
 			.status = control->status,
 			.kick = control->rail[i].kick,
 			.control_kick = control->kick,
-			/* With one rail there is none to go over instead. */
-			.stall_ns = control->rails > 1 ? (uint64_t)s->rail_stall_ms * 1000000 : 0,
 			.skip_head_check = s->test_skip_head_check};
 		int rc = rail_open(&options, &control->rail[i].rail);
 
@@ -320,6 +324,7 @@ static const struct {
 	{"publishing", publish_open, publish_close},
 	{"clients", attach_open, attach_close},
 	{"poll cores", poll_cores_start, poll_cores_stop},
+	{"watchdog", watchdog_open, watchdog_close},
 };
 #define STEPS (sizeof(steps) / sizeof(steps[0]))
 

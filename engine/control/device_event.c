@@ -32,19 +32,14 @@ static void tell(struct control *control, unsigned rail, const struct dv_event *
 		connect_port(control, rail, true);
 		break;
 	case DV_EVENT_DEVICE_FATAL:
-		log_error("rail %u: %s failed (%s): this rail is lost until the engine is "
-			  "started again; see dmesg", rail, name, event->text);
-		connect_port(control, rail, false);
-		connect_port(control, rail, false);
+		connect_device_lost(control, rail, event->text);
 		break;
 	case DV_EVENT_CQ_OVERRUN:
-		log_error("rail %u: %s: a completion queue overran (%s): this rail is lost until "
-			  "the engine is started again; please report it", rail, name,
-			event->text);
-		connect_port(control, rail, false);
+		log_error("rail %u: %s: a completion queue overran: please report it", rail, name);
+		connect_device_lost(control, rail, event->text);
 		break;
 	case DV_EVENT_QP_ERROR:
-		log_warn("rail %u: %s: %s: it is connected again", rail, name, event->text);
+		connect_qp_failed(control, rail, event->qpn, event->text);
 		break;
 	case DV_EVENT_OTHER:
 		log_info("rail %u: %s: %s", rail, name, event->text);
@@ -61,9 +56,12 @@ static void ready(evutil_socket_t fd, short what, void *argument)
 		struct dv_device *device = control->rail[i].device;
 		struct dv_event event;
 
-		if (dv_event_fd(device) != fd)
+		if (!control->device_watch->event[i] ||
+			event_get_fd(control->device_watch->event[i]) != fd)
 			continue;
-		for (unsigned n = 0; n < EVENTS_BURST && dv_event_next(device, &event) == 1; n++)
+		for (unsigned n = 0; n < EVENTS_BURST && control->device_watch->event[i] &&
+				     dv_event_next(device, &event) == 1;
+			n++)
 			tell(control, i, &event);
 	}
 }
@@ -88,6 +86,16 @@ int device_event_open(struct control *control)
 		}
 	}
 	return 0;
+}
+
+void device_event_forget(struct control *control, unsigned rail)
+{
+	struct device_watch *watch = control->device_watch;
+
+	if (watch && watch->event[rail])
+		event_free(watch->event[rail]);
+	if (watch)
+		watch->event[rail] = NULL;
 }
 
 void device_event_close(struct control *control)

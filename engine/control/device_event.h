@@ -11,5 +11,7 @@
 
 int device_event_open(struct control *control);
 void device_event_close(struct control *control);
+/* Its device is closed soon: nothing of it is watched any more. */
+void device_event_forget(struct control *control, unsigned rail);
 
 #endif

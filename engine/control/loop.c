@@ -103,6 +103,12 @@ static void hear_one(struct control *control, unsigned rail, const struct rail_e
 	case RAIL_PEER_RETURNED:
 		connect_returned(control, rail, event->object);
 		break;
+	case RAIL_PEER_STUCK:
+		connect_stuck(control, rail, event->object, event->ns);
+		break;
+	case RAIL_QUIET:
+		connect_quiet(control, rail);
+		break;
 	case RAIL_PEER_PROVEN:
 		connect_proven(control, rail, event->object);
 		break;
@@ -287,6 +293,7 @@ int control_run(struct control *control)
 		unsigned work = turn(loop);
 		uint64_t now_ns;
 
+		shm_count(&loop->beat, 1);
 		stop_advance(loop);
 		if (loop->phase == LOOP_ENDED)
 			break;

@@ -43,6 +43,7 @@ struct loop {
 	uint64_t goodbye_until_ns;
 	uint64_t started_ns;
 	uint64_t spin_ns;
+	uint64_t beat;           /* another one each turn; the watchdog reads it */
 	uint32_t stop_asked;     /* set by control_stop(), any thread */
 	int result;
 };

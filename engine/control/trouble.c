@@ -1,8 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Follows the file that test.fault_file names: words "RAIL:FAULT", where FAULT is down, mute, error
- * or slowN; a rail that is not named is well. The file is replaced as a whole (rename). Without the
- * setting nothing of this runs. The loop's thread.
+ * Follows the file that test.fault_file names: words "RAIL:FAULT"; others are well.
+ *   down, mute, error, slowN   as struct dv_trouble has them
+ *   lose    one request is lost, and retransmitted
+ *   numb    mute, and no completion is written any more, not even of flushed work
+ *   stiff   numb, and queue pairs cannot be put in error
+ *   fatal   numb, the device says that it died and answers everything with EIO, but can be closed
+ *   dead    fatal, and it cannot be closed either
+ *   hang    the control loop stands still
+ * The file is replaced as a whole (rename). Without the setting nothing of this runs. The loop's
+ * thread.
  */
 #include "engine/control/trouble.h"
 
@@ -23,6 +30,16 @@ struct trouble {
 	char text[TROUBLE_BYTES]; /* as last followed */
 };
 
+static const struct {
+	const char *word;
+	unsigned dead;
+} deaths[] = {
+	{"numb", DV_DEAD_CQES},
+	{"stiff", DV_DEAD_CQES | DV_DEAD_ERROR},
+	{"fatal", DV_DEAD_CQES | DV_DEAD_ERROR | DV_DEAD_KILL | DV_DEAD_SAYS_SO},
+	{"dead", DV_DEAD_CQES | DV_DEAD_ERROR | DV_DEAD_KILL | DV_DEAD_SAYS_SO | DV_DEAD_CUT},
+};
+
 static bool parse(const char *word, unsigned rails, struct dv_trouble *all)
 {
 	char what[16];
@@ -30,12 +47,23 @@ static bool parse(const char *word, unsigned rails, struct dv_trouble *all)
 
 	if (sscanf(word, "%u:%15s", &rail, what) != 2 || rail >= rails)
 		return false;
+	for (size_t i = 0; i < sizeof(deaths) / sizeof(deaths[0]); i++)
+		if (!strcmp(what, deaths[i].word)) {
+			all[rail].mute = true;
+			all[rail].dead = deaths[i].dead;
+			return true;
+		}
 	if (!strcmp(what, "down"))
 		all[rail].link_down = true;
 	else if (!strcmp(what, "mute"))
 		all[rail].mute = true;
 	else if (!strcmp(what, "error"))
 		all[rail].error = true;
+	else if (!strcmp(what, "lose"))
+		all[rail].lose = true;
+	else if (!strcmp(what, "hang"))
+		for (;;)
+			pause();
 	else
 		return sscanf(what, "slow%u", &all[rail].slow) == 1;
 	return true;
@@ -49,8 +77,8 @@ static void follow(struct control *control, const char *text)
 	memcpy(copy, text, sizeof(copy));
 	for (char *word = strtok_r(copy, " \n", &rest); word; word = strtok_r(NULL, " \n", &rest))
 		if (!parse(word, control->rails, all))
-			log_error("test.fault_file: \"%s\": give RAIL:down, mute, error or slowN",
-				word);
+			log_error("test.fault_file: \"%s\": give RAIL:down, mute, error, slowN, "
+				  "lose, numb, stiff, fatal, dead or hang", word);
 	for (unsigned r = 0; r < control->rails; r++)
 		if (dv_trouble(control->rail[r].device, &all[r]) < 0)
 			log_error("test.fault_file: rail %u is not a software NIC", r);

@@ -26,9 +26,9 @@
 							       */
 #define RAIL_PARKED_MAX (RAIL_REQUESTS / 2) /* a peer that never comes leaves room for the others  \
 					     */
-/* Every object has at most this many events unheard: peers 4, channels 2, regions 1. */
+/* Every object has at most this many events unheard: peers 5, channels 2, regions 1. */
 #define RAIL_EVENTS_LATE 4096u
-static_assert(RAIL_EVENTS_LATE > 3 * LANES_MAX + NODES_MAX + 2 * CHANNELS_MAX + REGIONS_MAX + 1,
+static_assert(RAIL_EVENTS_LATE > 4 * LANES_MAX + NODES_MAX + 2 * CHANNELS_MAX + REGIONS_MAX + 1,
 	"no event is ever lost");
 static_assert((RAIL_EVENTS_LATE & (RAIL_EVENTS_LATE - 1)) == 0, "indices are masked");
 static_assert(CQ_DEPTH >= RAIL_POST_BURST, "a step's WQEs have room for their CQEs");
@@ -94,12 +94,14 @@ struct rail {
 	uint32_t heads_lkey;
 	bool device_steps; /* the software NIC runs in this thread */
 	bool started; /* a poll core has it */
+	struct dv_cq cq_made; /* as it was created; `cq` is another one once the NIC is lost */
 	void *inbox_memory;
 	void *heads_handle;
 
 	/* owner: poll core; all below */
 	alignas(64) bool live[RAIL_REQUESTS]; /* which requests are under way */
 	struct link lanes;
+	bool lost; /* its NIC is: no lane is taken any more */
 	uint64_t wake[CHANNELS_MAX / 64];  /* channels that got completions since rail_wake() */
 	uint64_t fresh[CHANNELS_MAX / 64]; /* channels with completions to publish */
 	uint16_t turn[CHANNELS_MAX];
@@ -212,6 +214,8 @@ unsigned rail_post(struct rail *rail);
 
 /* reap.c */
 unsigned rail_reap(struct rail *rail);
+/* All that is posted on it ends as if it had been flushed. The NIC is done with it. */
+void lane_retire_posted(struct rail *rail, struct lane *lane);
 
 /* request.c */
 /* Copies the segments of its op from the ring, slot `from` on; false: no blocks for them now. */
@@ -225,6 +229,14 @@ void request_end(struct rail *rail, struct request *request, enum op_status stat
 void request_free(struct rail *rail, struct request *request);
 /* Publishes the completions of this step. */
 void rail_answer(struct rail *rail);
+
+/* lost.c */
+/* RAIL_LOST: from here on nothing of the NIC is touched. */
+void rail_lose(struct rail *rail);
+/* RAIL_PEER_RETIRE */
+void lane_retire(struct rail *rail, const struct rail_peer *object);
+/* Says once that a lane that ended does not drain. */
+void lane_drain_watch(struct rail *rail, struct lane *lane, uint64_t now_ns);
 
 /* obey.c */
 unsigned rail_obey(struct rail *rail);

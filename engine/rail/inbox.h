@@ -34,6 +34,8 @@ struct rail_peer {
 	uint32_t ref;  /* map_member.ref */
 	unsigned qps;  /* 1..QPS_PER_PEER_MAX */
 	bool probe;    /* it failed before: one small READ first, then RAIL_PEER_PROVEN */
+	uint64_t stall_ns; /* nothing completes for so long: it is broken; 0: only when a deadline
+			      passes, too */
 	struct dv_sq *sq[QPS_PER_PEER_MAX];
 	struct rail_remote region[REGIONS_EXPORTED];
 	void *control; /* the control plane's own, not looked at by the rail */
@@ -74,6 +76,9 @@ enum rail_command_kind {
 	RAIL_PEER_ADD = 1, /* object: struct rail_peer */
 	RAIL_PEER_REFUSE,  /* peer, ref: cannot be connected now; what waits for it ends */
 	RAIL_PEER_DROP,    /* peer, ref: its QPs are in error; drain, then RAIL_PEER_RETURNED */
+	RAIL_PEER_RETIRE,  /* object: its QPs are destroyed, the NIC writes nothing any more: end
+			      what is posted without completions, then RAIL_PEER_RETURNED */
+	RAIL_LOST,         /* the NIC is not used any more: break all, then RAIL_QUIET */
 	RAIL_CHANNEL_ADD,  /* object: struct rail_channel */
 	RAIL_CHANNEL_STOP, /* object: the same; take no more, drain, then RAIL_CHANNEL_RETURNED */
 	RAIL_REGION_ADD,   /* region */
@@ -99,6 +104,9 @@ enum rail_event_kind {
 	RAIL_PEER_BROKEN,      /* object: rail_peer, still the rail's; detail: syndrome, or 0 when
 				  nothing completed. Put its QPs in error, send RAIL_PEER_DROP */
 	RAIL_PEER_RETURNED,    /* object: drained; the control plane's again */
+	RAIL_PEER_STUCK,       /* object: it broke or was dropped and does not drain; ns: the first
+				  deadline on it. Destroy its QPs, send RAIL_PEER_RETIRE */
+	RAIL_QUIET,            /* after RAIL_LOST: the rail touches nothing of its NIC any more */
 	RAIL_PEER_PROVEN,      /* object: its probe was answered; ops are taken from here on */
 	RAIL_CHANNEL_BROKEN,   /* object: a hostile or broken client; end its session */
 	RAIL_CHANNEL_RETURNED, /* object: nothing in flight; the control plane's again */
@@ -115,7 +123,9 @@ struct rail_event {
 	uint16_t turn; /* the ring's */
 	void *object;
 	uint32_t detail;
-	uint32_t spare3[9];
+	uint32_t spare3;
+	uint64_t ns; /* CLOCK_MONOTONIC */
+	uint64_t spare4[3];
 };
 static_assert(sizeof(struct rail_event) == 64, "one slot");
 static_assert(offsetof(struct rail_event, turn) == RING_TURN_AT, "the ring's");

@@ -175,6 +175,12 @@ static void obey(struct rail *rail, const struct rail_command *command)
 	case RAIL_PEER_DROP:
 		lane_drop(rail, command->peer, command->ref, command->object);
 		break;
+	case RAIL_PEER_RETIRE:
+		lane_retire(rail, command->object);
+		break;
+	case RAIL_LOST:
+		rail_lose(rail);
+		break;
 	case RAIL_CHANNEL_ADD:
 		channel_add(rail, command->object);
 		break;

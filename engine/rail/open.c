@@ -83,6 +83,7 @@ int rail_open(const struct rail_options *options, struct rail **ret_rail)
 	error = dv_cq_create(options->device, CQ_DEPTH, &rail->cq);
 	if (error)
 		goto deregister;
+	rail->cq_made = rail->cq;
 	rail->heads_handle = heads;
 	rail->heads_lkey = heads->lkey;
 	rail->device_steps = dv_needs_step(options->device);
@@ -105,7 +106,7 @@ void rail_close(struct rail *rail)
 {
 	if (!rail)
 		return;
-	dv_cq_destroy(rail->options.device, &rail->cq);
+	dv_cq_destroy(rail->options.device, &rail->cq_made);
 	dv_mr_deregister(rail->options.device, rail->heads_handle);
 	free(rail->heads_handle);
 	free(rail->inbox_memory);
@@ -116,7 +117,7 @@ void rail_close(struct rail *rail)
 
 struct dv_cq *rail_cq(struct rail *rail)
 {
-	return &rail->cq;
+	return &rail->cq_made;
 }
 
 bool rail_tell(struct rail *rail, const struct rail_command *command)

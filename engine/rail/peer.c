@@ -111,6 +111,7 @@ void lane_break(struct rail *rail, struct lane *lane, uint32_t syndrome)
 	if (lane->state != LANE_OPEN && lane->state != LANE_PROBING)
 		return;
 	lane->state = LANE_BROKEN;
+	lane->ended_ns = rail_now(rail);
 	rail_count(rail, COUNTER_qps_broken, lane->peer->qps);
 	PROBE_RAIL_DOWN(rail->options.index, lane->number, syndrome);
 	say_lane(rail, RAIL_PEER_BROKEN, lane->peer, syndrome, lane->peer);
@@ -163,6 +164,8 @@ void lane_drop(struct rail *rail, uint16_t peer, uint32_t ref, const struct rail
 	if (!lane || lane->state == LANE_DROPPED)
 		return;
 	lane->state = LANE_DROPPED;
+	if (!lane->ended_ns)
+		lane->ended_ns = rail_now(rail);
 	lane_fail_pending(rail, lane);
 	lane_return_if_drained(rail, lane);
 }
@@ -174,7 +177,8 @@ static void lane_init(struct rail *rail, struct lane *lane, struct rail_peer *pe
 	lane->peer = peer;
 	lane->number = peer->peer;
 	lane->state = peer->probe ? LANE_PROBING : LANE_OPEN;
-	lane->stalled = lane->expired = lane->overdue = false;
+	lane->stalled = lane->expired = lane->overdue = lane->stuck = false;
+	lane->ended_ns = 0;
 	lane->wqes = lane->bytes = lane->requests = 0;
 	lane->taken_bytes = 0;
 	lane->bulk = lane->run = NULL;
@@ -256,7 +260,7 @@ void lane_add(struct rail *rail, struct rail_peer *peer)
 	struct peer_slot *slot = &rail->peer[peer->peer];
 	struct lane *lane;
 
-	if (!rail->lanes_free || rail->stopping) {
+	if (!rail->lanes_free || rail->stopping || rail->lost) {
 		say_lane(rail, RAIL_PEER_RETURNED, peer, 0, peer);
 		peer_refuse(rail, peer->peer, peer->ref);
 		return;
@@ -354,6 +358,8 @@ void lane_unstall(struct rail *rail, struct lane *lane)
 
 static void lane_watch(struct rail *rail, struct lane *lane, uint64_t passed_ns)
 {
+	uint64_t stall_ns = lane->peer->stall_ns;
+
 	if (lane->moved != lane->moved_seen || !lane->wqes || !lane->begun) {
 		lane->moved_seen = lane->moved;
 		lane->begun = lane->wqes != 0;
@@ -361,7 +367,7 @@ static void lane_watch(struct rail *rail, struct lane *lane, uint64_t passed_ns)
 		return;
 	}
 	lane->still_ns += passed_ns;
-	if (lane->still_ns <= LANE_STALL_NS && lane->still_ns < rail->options.stall_ns)
+	if (lane->still_ns <= LANE_STALL_NS && lane->still_ns < stall_ns)
 		return;
 	if (!lane->stalled && lane->still_ns > LANE_STALL_NS) {
 		lane->stalled = true;
@@ -370,7 +376,7 @@ static void lane_watch(struct rail *rail, struct lane *lane, uint64_t passed_ns)
 		rail->parked += lane->requests;
 	}
 	if ((lane->stalled && lane->expired) ||
-		(rail->options.stall_ns && lane->still_ns >= rail->options.stall_ns))
+		(stall_ns && lane->still_ns >= stall_ns))
 		lane_break(rail, lane, 0);
 }
 
@@ -381,6 +387,10 @@ void lanes_watch(struct rail *rail, uint64_t now_ns)
 	if (passed_ns > 2 * LANE_WATCH_NS)
 		passed_ns = 2 * LANE_WATCH_NS; /* the poll core was away: nothing could be seen */
 	rail->watched_ns = now_ns;
-	for (struct link *at = rail->lanes.next; at != &rail->lanes; at = at->next)
-		lane_watch(rail, container_of(at, struct lane, lanes), passed_ns);
+	for (struct link *at = rail->lanes.next; at != &rail->lanes; at = at->next) {
+		struct lane *lane = container_of(at, struct lane, lanes);
+
+		lane_watch(rail, lane, passed_ns);
+		lane_drain_watch(rail, lane, now_ns);
+	}
 }

@@ -5,6 +5,7 @@
  * and the others draining. Poll core only.
  *
  *   OPEN --error CQE, stall--> BROKEN --RAIL_PEER_DROP--> DROPPED --last WQE retired--> returned
+ *                                `-----------RAIL_PEER_RETIRE: its WQEs are retired-----^
  *   ^  `--------------------RAIL_PEER_DROP----------------^
  *   `--PROBING, when it failed before: its first READ is the rail's own; ends like OPEN
  */
@@ -21,7 +22,7 @@
 static_assert((LANE_TABLE_SLOTS & (LANE_TABLE_SLOTS - 1)) == 0, "the hash is masked");
 static_assert(LANE_QPS_MAX < 1 << 16, "table slots are 16 bits");
 
-/* No READ takes that long on a fabric that works. Broken later, or not: rail_options.stall_ns. */
+/* No READ takes that long on a fabric that works. Broken later, or not: rail_peer.stall_ns. */
 #define LANE_STALL_NS (20ull * 1000 * 1000)
 #define LANE_WATCH_NS (5ull * 1000 * 1000)
 
@@ -69,10 +70,12 @@ struct lane {
 	uint32_t moved_seen;
 	uint64_t still_ns; /* watched for so long, with something to do, without a move */
 	bool begun;        /* it had nothing to do when it was last looked at, or now */
+	uint64_t ended_ns; /* BROKEN or DROPPED since then; 0: neither */
 	uint16_t number;
 	uint8_t state; /* enum lane_state */
 	bool expired;  /* a request on it is past its deadline: broken when it does not move */
 	bool overdue;  /* ... and was given its grace: broken in any case */
+	bool stuck;    /* it does not drain, which was said */
 	bool stalled;  /* what is on it counts as parked, and not against the rail's budgets */
 	struct lane_qp qp[QPS_PER_PEER_MAX];
 };
@@ -98,7 +101,7 @@ void lane_return_if_drained(struct rail *rail, struct lane *lane);
 
 /*
  * A lane that retires nothing for LANE_STALL_NS keeps what it has, but the rail's budgets are for
- * the others from then on. Broken when that lasts for rail_options.stall_ns, so that what is on it
+ * the others from then on. Broken when that lasts for rail_peer.stall_ns, so that what is on it
  * goes over another rail, or when a request on it is past its deadline. Time counts only as far as
  * the poll core was there to watch.
  */

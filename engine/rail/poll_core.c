@@ -240,13 +240,18 @@ static void count_turn(struct poll_core *core, bool worked)
 {
 	uint64_t *counter = core->rail[0]->counter, ns;
 
-	core->ticks = clock_ticks();
+	shm_store64(&core->ticks, clock_ticks());
 	ns = gap_turn(&core->gaps, core->ticks, worked);
 	if (unlikely(ns > GAP_LONG_NS)) {
 		shm_count(&counter[COUNTER_poll_gaps_long], 1);
 		if (ns > counter[COUNTER_poll_gap_worst_ns])
 			shm_store64(&counter[COUNTER_poll_gap_worst_ns], ns);
 	}
+}
+
+uint64_t poll_core_beat(const struct poll_core *core)
+{
+	return shm_load64(&core->ticks);
 }
 
 uint64_t gap_bucket_ns(unsigned bucket)

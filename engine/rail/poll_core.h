@@ -16,7 +16,7 @@ struct poll_core {
 	alignas(64) unsigned running; /* rails that have not stopped */
 	uint32_t turns;               /* fruitless ones since it was last asked how to rest */
 	uint64_t idle_since;          /* ticks; 0: not idle */
-	uint64_t ticks;               /* at the end of this turn */
+	uint64_t ticks;               /* at the end of this turn; any thread reads it */
 	/* owner: the poll core; any thread reads them */
 	struct gaps gaps;
 	/* read-only once the thread runs */

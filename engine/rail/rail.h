@@ -30,8 +30,6 @@ struct rail_options {
 	int kick;                      /* eventfd: whoever finds rail[index].sleeps set writes it;
 	                                * the rails of one poll core have the same one (dup) */
 	int control_kick;              /* eventfd: written after an event when control sleeps */
-	uint64_t stall_ns;             /* nothing completes for so long: the lane is broken; 0:
-					  only when a deadline passes, too */
 	bool skip_head_check;          /* tests only */
 };
 
@@ -50,6 +48,8 @@ struct poll_core_options {
 /* Starts a thread that steps these rails, 1 to RAILS_MAX, until each has stopped. 0 or -errno. */
 int poll_core_start(const struct poll_core_options *options, struct rail *const *rails,
 	unsigned count, struct poll_core **ret_core);
+/* Another value after each turn; there is one at least every 100 ms. Any thread. */
+uint64_t poll_core_beat(const struct poll_core *core);
 /* After RAIL_STOPPED of each of its rails was received: joins the thread, frees. NULL is fine. */
 void poll_core_close(struct poll_core *core);
 
@@ -73,7 +73,7 @@ void poll_core_report(const struct poll_core *core, struct poll_core_report *ret
 /* The shortest gap of a bucket. */
 uint64_t gap_bucket_ns(unsigned bucket);
 
-/* The completion queue all QPs of this rail are created on. */
+/* The completion queue all QPs of this rail are created on; any thread. */
 struct dv_cq *rail_cq(struct rail *rail);
 
 /*

@@ -94,7 +94,7 @@ static void retire(struct rail *rail, struct lane_qp *qp, uint32_t end, uint32_t
 	rail->posted_bytes -= bytes;
 }
 
-/* A completion that names no WQE the device was told of is the device's mistake: only counted. */
+/* A completion that names no WQE the device was told of is the device's mistake. */
 static bool completion_possible(
 	const struct lane_qp *qp, const struct dv_completion *completion, uint32_t *ret_index)
 {
@@ -103,6 +103,15 @@ static bool completion_possible(
 
 	*ret_index = sq->ci + distance;
 	return distance < sq->rung - sq->ci && qp->wqe[*ret_index & (QP_DEPTH - 1)].blocks;
+}
+
+void lane_retire_posted(struct rail *rail, struct lane *lane)
+{
+	for (unsigned i = 0; i < lane->peer->qps; i++) {
+		struct lane_qp *qp = &lane->qp[i];
+
+		retire(rail, qp, qp->sq->pi, DV_SYNDROME_FLUSHED, DV_SYNDROME_FLUSHED);
+	}
 }
 
 static void reap_one(struct rail *rail, const struct dv_completion *completion)
@@ -116,6 +125,8 @@ static void reap_one(struct rail *rail, const struct dv_completion *completion)
 	if (unlikely(!qp || !completion_possible(qp, completion, &index))) {
 		if (!completion->syndrome)
 			rail_count(rail, COUNTER_cqes_error, 1);
+		else if (qp) /* its queue has failed, whatever it names */
+			lane_break(rail, qp->lane, completion->syndrome);
 		return;
 	}
 	lane = qp->lane;

@@ -93,7 +93,7 @@ static inline struct ibv_qp *side_make_ibv(struct side *side)
 static inline void side_connect(struct side *side)
 {
 	struct dv_qp ibv = {.ops = side->near->ops, .device = side->near, .qp = side->ibv,
-		.psn = 0x123456};
+		.psn = 0x123456, .sq = {.qpn = side->ibv->qp_num}};
 	struct dv_qp *ours[2] = {&ibv, side->hot};
 
 	for (unsigned i = 0; i < 2; i++) {

@@ -270,6 +270,23 @@ void soft_connectx_port(unsigned index, bool up)
 	soft_unlock(nic);
 }
 
+void soft_connectx_dies(unsigned index)
+{
+	uv_uar_tell(soft_connectx_nic(index), 0, IBV_EVENT_DEVICE_FATAL);
+}
+
+void soft_connectx_qp_fails(unsigned index, uint32_t qpn)
+{
+	struct dv_device *nic = soft_connectx_nic(index);
+	struct uv_qp *uq;
+
+	soft_lock(nic);
+	uq = soft_qp_find(nic, qpn)->foreign;
+	uq->async_events++;
+	uv_async(uq->object.context, uq->user_handle, IBV_EVENT_QP_FATAL);
+	soft_unlock(nic);
+}
+
 bool soft_connectx_mapped(unsigned index, bool writable)
 {
 	struct dv_device *nic = soft_connectx_nic(index);

@@ -171,6 +171,13 @@ void uv_qp_free(struct uv_object *object)
 	free(uq);
 }
 
+/* libibverbs waits until these were acknowledged. */
+static uint32_t events_read(const struct uv_qp *uq)
+{
+	return uq->async_events - uv_channel_take_back(uq->object.context->async, uq->user_handle,
+					  sizeof(struct ib_uverbs_async_event_desc));
+}
+
 int uv_destroy_qp(struct uv_context *context, struct uv_command *command)
 {
 	const struct ib_uverbs_destroy_qp *in = command->core_in;
@@ -180,6 +187,9 @@ int uv_destroy_qp(struct uv_context *context, struct uv_command *command)
 
 	if (!object)
 		return EINVAL;
+	if (context->device->nic->fault.dead & DV_DEAD_KILL)
+		return EIO;
+	core.events_reported = events_read((void *)object);
 	uv_qp_free(object);
 	uv_answer(command->core_out, command->core_out_bytes, &core, sizeof(core));
 	return 0;

@@ -106,6 +106,8 @@ static int change(struct uv_qp *uq, const struct ib_uverbs_modify_qp *in)
 		to_reset(uq);
 		return 0;
 	case IBV_QPS_ERR:
+		if (uq->qp->nic->fault.dead & DV_DEAD_ERROR)
+			return EIO;
 		to_error(uq);
 		return 0;
 	case IBV_QPS_INIT:

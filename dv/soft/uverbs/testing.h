@@ -11,6 +11,9 @@
 struct dv_device *soft_connectx_nic(unsigned index);
 /* Pulls the cable (false) or puts it back. */
 void soft_connectx_port(unsigned index, bool up);
+/* Events: the device, or that queue pair of it, failed. What no longer works: dv_soft_faults(). */
+void soft_connectx_dies(unsigned index);
+void soft_connectx_qp_fails(unsigned index, uint32_t qpn);
 
 /* Has port `index` a file of some peer mapped? */
 bool soft_connectx_mapped(unsigned index, bool writable);

@@ -27,6 +27,7 @@
 
 #include "config/log.h"
 #include "engine/control/attach.h"
+#include "engine/control/connect.h"
 #include "engine/control/loop.h"
 #include "engine/control/report.h"
 
@@ -49,6 +50,8 @@ static struct {
 	unsigned at_once, at_once_max; /* registrations under way, and most of them */
 	unsigned begun;                /* registrations ever begun */
 	uint32_t lkey_last;            /* every MR has a key of its own */
+	bool holds_mrs;      /* deregistering fails, as on a NIC that died */
+	unsigned lost;       /* rails that were declared lost: bits */
 	bool wrong_thread;   /* large memory was registered on the loop's thread */
 	unsigned published;  /* channels that publish.c knows */
 	bool copying;        /* clients are in the middle of a copy */
@@ -114,9 +117,19 @@ int dv_mr_deregister(struct dv_device *device, struct dv_mr *mr)
 	pthread_mutex_lock(&world_lock);
 	/* Still mapped: a NIC may write to it until now. */
 	*(volatile char *)mr->base = 1;
+	if (world.holds_mrs) {
+		pthread_mutex_unlock(&world_lock);
+		return -EIO;
+	}
 	world.mrs--;
 	pthread_mutex_unlock(&world_lock);
 	return 0;
+}
+
+void connect_device_lost(struct control *c, unsigned rail, const char *why)
+{
+	(void)c, (void)why;
+	world.lost |= 1u << rail;
 }
 
 const char *dv_error(void)

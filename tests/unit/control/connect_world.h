@@ -19,7 +19,9 @@ static inline int setup(void **state)
 	nodes_setup(20, 300);
 	qps_errors = 0;
 	node[0].settings.rail_qps_per_peer = 2;
-	qp_create_status = qp_connect_status = 0;
+	qp_create_status = qp_connect_status = qp_error_status = qp_kill_status = cut_status = 0;
+	qps_kills = cuts = connects_blocked = connects_free = 0;
+	ack_ns = 0;
 	for (unsigned i = 0; i < 2; i++) {
 		if (node_open(i, i ? node_at(0) : NULL) < 0)
 			return -1;
@@ -36,6 +38,7 @@ static inline int setup(void **state)
 static inline int teardown(void **state)
 {
 	(void)state;
+	__atomic_store_n(&connects_blocked, 0, __ATOMIC_SEQ_CST);
 	nodes_teardown();
 	assert_int_equal(qps_alive, 0);
 	return 0;

@@ -168,6 +168,14 @@ void poll_core_report(const struct poll_core *core, struct poll_core_report *ret
 	memset(ret, 0, sizeof(*ret));
 }
 
+uint64_t poll_core_beat(const struct poll_core *core)
+{
+	static uint64_t beat;
+
+	(void)core;
+	return ++beat;
+}
+
 uint64_t gap_bucket_ns(unsigned bucket)
 {
 	return bucket;
@@ -272,6 +280,26 @@ void connect_proven(struct control *c, unsigned rail, struct rail_peer *peer)
 void connect_port(struct control *c, unsigned rail, bool up)
 {
 	(void)c, (void)rail, (void)up;
+}
+
+void connect_stuck(struct control *c, unsigned rail, struct rail_peer *peer, uint64_t ns)
+{
+	(void)c, (void)rail, (void)peer, (void)ns;
+}
+
+void connect_quiet(struct control *c, unsigned rail)
+{
+	(void)c, (void)rail;
+}
+
+void connect_device_lost(struct control *c, unsigned rail, const char *why)
+{
+	(void)c, (void)rail, (void)why;
+}
+
+void connect_qp_failed(struct control *c, unsigned rail, uint32_t qpn, const char *why)
+{
+	(void)c, (void)rail, (void)qpn, (void)why;
 }
 
 void connect_stop(struct control *c)

@@ -106,6 +106,35 @@ static void a_region_goes_to_every_rail_and_comes_back_from_every_rail(void **st
 	pump();
 }
 
+static void memory_that_a_dying_nic_holds_is_released_when_its_device_is_closed(void **state)
+{
+	int fd = dial(), memfd = memfd_of(8192, F_SEAL_SHRINK);
+	struct answer a;
+	uint64_t id;
+
+	(void)state;
+	assert_true(ask(fd, request_of(ATTACH_REGION_ADD, 0, 8192), &memfd, 1, &a));
+	assert_int_equal(a.reply.status, 0);
+	id = a.reply.a;
+	world.holds_mrs = true;
+	assert_false(ask(fd, request_of(ATTACH_REGION_REMOVE, id, 0), NULL, 0, &a));
+	rails_answer();
+	assert_int_equal(world.lost, (1u << RAILS) - 1);
+	assert_int_equal(world.mrs, RAILS);
+	pump();
+	assert_false(receive(fd, &a)); /* the NIC may still write */
+	world.holds_mrs = false; /* closed: there is nothing to deregister any more */
+	attach_regions_retry(&control);
+	pump();
+	assert_true(receive(fd, &a));
+	assert_int_equal(a.reply.status, 0);
+	assert_int_equal(world.mrs, 0);
+	attach_regions_retry(&control); /* nothing is held */
+	close(memfd);
+	close(fd);
+	pump();
+}
+
 static void nobody_touches_the_region_or_channel_of_another_session(void **state)
 {
 	int a = dial(), b = dial(), memfd = memfd_of(4096, F_SEAL_SHRINK);
@@ -422,6 +451,7 @@ int main(void)
 		TEST(bad_memory_is_refused_and_leaves_nothing),
 		TEST(memory_that_nobody_can_seal_is_taken_only_when_the_settings_say_so),
 		TEST(a_region_goes_to_every_rail_and_comes_back_from_every_rail),
+		TEST(memory_that_a_dying_nic_holds_is_released_when_its_device_is_closed),
 		TEST(nobody_touches_the_region_or_channel_of_another_session),
 		TEST(a_reply_waits_until_the_rails_have_heard_of_the_region),
 		TEST(a_registration_that_fails_leaves_nothing_on_any_nic),

@@ -11,6 +11,7 @@ static void a_probe_that_fails_leaves_the_rail_out(void **state)
 	assert_int_equal(rails_out(), 0);
 	connect_broken(&node[0].control, 1, got, 0);
 	assert_int_equal(rails_out(), 2);
+	assert_int_equal(told(1, 1)->kind, RAIL_PEER_DROP);
 	connect_returned(&node[0].control, 1, got);
 	assert_int_equal(told(1, 2)->kind, RAIL_PEER_ADD);
 	got = told(1, 2)->object;

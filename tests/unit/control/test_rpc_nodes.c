@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stubs for rails, NICs and publish.c, and several control planes' network sides on loopback.
+ * Several control planes' network sides on loopback; stubs are in test_rpc_stubs.c.
  */
 #include "tests/unit/control/test_rpc_nodes.h"
 
@@ -21,127 +21,11 @@
 #define TURN_NS 200000
 
 struct node node[NODES];
-unsigned qps_alive, qps_errors;
-int qp_create_status, qp_connect_status;
-uint64_t port_bits_per_second;
 uint64_t nodes_entries;
 
 static uint16_t port_of[NODES];
 static uint64_t incarnations;
 static uint64_t now_ns; /* 0: there were no nodes yet, time is real */
-
-/* ---- stubs ----------------------------------------------------------------------------------- */
-
-struct dv_qp {
-	uint32_t number;
-};
-
-struct dv_cq *rail_cq(struct rail *rail)
-{
-	return (struct dv_cq *)rail;
-}
-
-bool rail_tell(struct rail *rail, const struct rail_command *command)
-{
-	struct fake_rail *fake = (struct fake_rail *)rail;
-
-	if (fake->full)
-		return false;
-	if (fake->tells < TOLD_MAX)
-		fake->told[fake->tells++] = *command;
-	return true;
-}
-
-void rail_counters(const struct rail *rail, uint64_t ret_counters[COUNTER_COUNT])
-{
-	memcpy(ret_counters, ((const struct fake_rail *)rail)->counter,
-		COUNTER_COUNT * sizeof(*ret_counters));
-}
-
-uint32_t rail_in_flight(const struct rail *rail)
-{
-	return ((const struct fake_rail *)rail)->in_flight;
-}
-
-void dv_attributes(const struct dv_device *device, struct dv_attributes *ret)
-{
-	(void)device;
-	*ret = (struct dv_attributes){.bits_per_second = port_bits_per_second};
-}
-
-int dv_qp_create(struct dv_device *device, struct dv_cq *cq, unsigned depth, struct dv_qp **ret_qp,
-	struct dv_sq **ret_sq)
-{
-	static uint32_t number;
-
-	(void)device;
-	(void)depth;
-	if (qp_create_status)
-		return qp_create_status;
-	*ret_qp = calloc(1, sizeof(**ret_qp));
-	(*ret_qp)->number = ++number;
-	*ret_sq = (struct dv_sq *)cq;
-	qps_alive++;
-	return 0;
-}
-
-void dv_qp_address(const struct dv_qp *qp, struct dv_address *ret_address)
-{
-	*ret_address = (struct dv_address){.version = 1, .kind = 3, .qpn = qp->number};
-}
-
-uint32_t dv_qp_number(const struct dv_qp *qp)
-{
-	return qp->number;
-}
-
-int dv_qp_connect(struct dv_qp *qp, const struct dv_address *remote)
-{
-	(void)qp;
-	return remote->version != 1 ? -EPROTO : qp_connect_status;
-}
-
-int dv_qp_error(struct dv_qp *qp)
-{
-	(void)qp;
-	qps_errors++;
-	return 0;
-}
-
-void dv_qp_destroy(struct dv_qp *qp)
-{
-	qps_alive--;
-	free(qp);
-}
-
-const char *dv_error(void)
-{
-	return "a stub said no";
-}
-
-const char *dv_syndrome(uint8_t syndrome)
-{
-	return syndrome ? "some syndrome" : "none";
-}
-
-void publish_touched(struct control *control, uint32_t place)
-{
-	struct node *n = (struct node *)control;
-
-	n->touches++;
-	n->touched = place;
-}
-
-bool publish_forget(struct control *control, const struct page_key *key)
-{
-	struct index_entry *entry = index_find(control->index, key);
-
-	if (!entry)
-		return false;
-	directory_remove(control, key, entry->place, entry->generation);
-	index_remove(control->index, key);
-	return true;
-}
 
 /* ---- nodes ----------------------------------------------------------------------------------- */
 
@@ -284,6 +168,15 @@ const char *node_at(unsigned i)
 	return text[i];
 }
 
+/* Helper threads do in no time what the test does not block: the nodes' time waits for them. */
+static void helpers_wait(const struct control *control)
+{
+	while (connect_busy(control) && !connects_blocked) {
+		event_base_loop(control->base, EVLOOP_ONCE | EVLOOP_NONBLOCK);
+		usleep(20);
+	}
+}
+
 void nodes_turn(void)
 {
 	for (unsigned i = 0; i < NODES; i++) {
@@ -291,8 +184,11 @@ void nodes_turn(void)
 			continue;
 		/* Once round, however much became due meanwhile: a slice a turn. */
 		event_base_loop(node[i].control.base, EVLOOP_ONCE | EVLOOP_NONBLOCK);
+		helpers_wait(&node[i].control);
 		directory_flush(&node[i].control);
 	}
+	if (connects_blocked)
+		usleep(100); /* the other helpers have their turn */
 	sched_yield(); /* to whatever else of the kernel's has a part in loopback */
 	time_pass(TURN_NS);
 }

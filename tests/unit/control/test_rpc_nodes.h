@@ -48,8 +48,13 @@ struct node {
 extern struct node node[NODES];
 
 /* What the stub NICs count and do. */
-extern unsigned qps_alive, qps_errors;
-extern int qp_create_status, qp_connect_status;
+extern unsigned qps_alive, qps_errors, qps_kills, cuts;
+extern int qp_create_status, qp_connect_status, qp_error_status, qp_kill_status, cut_status;
+extern uint64_t ack_ns;
+/* While set, dv_qp_connect() does not come back, and the nodes' time does not wait for it. */
+extern unsigned connects_blocked;
+extern unsigned connects_free; /* so many come back first */
+extern unsigned regions_retried;
 extern uint64_t port_bits_per_second;
 
 /* Directory entries that the shard of a node opened from now on has room for. */

@@ -255,6 +255,65 @@ static void the_numa_node_is_read_from_sysfs(void **state)
 	rmdir(folder);
 }
 
+/* {what sysfs says, what is set, what it must be} */
+static void the_traffic_class_is_the_hosts_unless_one_is_set(void **state)
+{
+	static const struct {
+		const char *file;
+		int set, class;
+	} rows[] = {{"Global tclass=106\n", -1, 106}, {"Global tclass=106\n", 0, 0},
+		{"Global tclass=106\n", 96, 96}, {"160\n", -1, 160}, {"", -1, 0},
+		{"Global tclass=999\n", -1, 0}, {"none\nGlobal tclass=8\n", -1, 8}};
+	char folder[] = "/tmp/test-verbs-XXXXXX", path[128];
+
+	(void)state;
+	assert_non_null(mkdtemp(folder));
+	snprintf(path, sizeof(path), "%s/tc", folder);
+	assert_int_equal(mkdir(path, 0700), 0);
+	snprintf(path, sizeof(path), "%s/tc/1", folder);
+	assert_int_equal(mkdir(path, 0700), 0);
+	strcpy(stub_device.ibdev_path, folder);
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		struct dv_options options = {
+			.name = "mlx5_0", .gid_index = -1, .traffic_class = rows[i].set};
+		struct dv_device *device;
+		FILE *file;
+
+		snprintf(path, sizeof(path), "%s/tc/1/traffic_class", folder);
+		file = fopen(path, "w");
+		fputs(rows[i].file, file);
+		fclose(file);
+		assert_int_equal(dv_verbs_ops.open(&options, &device), 0);
+		assert_int_equal(device->traffic_class, rows[i].class);
+		dv_verbs_ops.close(device);
+		unlink(path);
+	}
+	snprintf(path, sizeof(path), "%s/tc/1", folder);
+	rmdir(path);
+	snprintf(path, sizeof(path), "%s/tc", folder);
+	rmdir(path);
+	rmdir(folder);
+	stub_device.ibdev_path[0] = 0;
+}
+
+static void a_path_that_cannot_be_is_refused(void **state)
+{
+	struct dv_options options = {.name = "mlx5_0", .gid_index = -1, .traffic_class = 256};
+
+	(void)state;
+	refused(&options, -EINVAL, "traffic class 256 (-1 to 255)");
+	options.traffic_class = 0;
+	options.service_level = 16;
+	refused(&options, -EINVAL, "service level 16");
+	options.service_level = 0;
+	options.ack_timeout = 32;
+	refused(&options, -EINVAL, "ACK time-out 32 (1 to 31)");
+	options.ack_timeout = 0;
+	options.pkey_index = 1;
+	stub.port.pkey_tbl_len = 1;
+	refused(&options, -EINVAL, "there is none at index 1: lower rail.pkey_index");
+}
+
 static void speeds_are_lanes_times_lane_speed(void **state)
 {
 	static const struct {
@@ -298,6 +357,8 @@ int main(void)
 		TEST(any_step_of_opening_can_fail_and_leaves_nothing),
 		TEST(outstanding_reads_are_the_smaller_of_sixteen_and_the_devices),
 		TEST(the_numa_node_is_read_from_sysfs),
+		TEST(the_traffic_class_is_the_hosts_unless_one_is_set),
+		TEST(a_path_that_cannot_be_is_refused),
 		TEST(speeds_are_lanes_times_lane_speed),
 		TEST(closing_with_something_left_says_so),
 	};

@@ -3,32 +3,7 @@
  * Queue pairs on mlx5dv: every attribute asked for, what the hot handle holds, what is refused, and
  * that any failure frees what was made before it. Against stubs; one thread.
  */
-#include "tests/unit/dv/test_verbs_stub.h"
-
-static const struct dv_ops *ops = &dv_verbs_ops;
-
-struct pair {
-	struct dv_device *device;
-	struct dv_cq cq;
-	struct dv_qp *qp;
-	struct dv_sq *sq;
-};
-
-static struct pair pair_make(void)
-{
-	struct pair p = {.device = stub_open()};
-
-	assert_int_equal(ops->cq_create(p.device, 64, &p.cq), 0);
-	assert_int_equal(ops->qp_create(p.device, &p.cq, 64, &p.qp, &p.sq), 0);
-	return p;
-}
-
-static void pair_drop(struct pair *p)
-{
-	ops->qp_destroy(p->qp);
-	ops->cq_destroy(p->device, &p->cq);
-	ops->close(p->device);
-}
+#include "tests/unit/dv/test_verbs_pair.h"
 
 static void a_qp_is_asked_for_exactly(void **state)
 {
@@ -57,8 +32,7 @@ static void a_qp_is_asked_for_exactly(void **state)
 	assert_int_equal(stub.modify[0].attr.pkey_index, 0);
 	assert_int_equal(stub.modify[0].mask,
 		IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
-	assert_int_equal(stub.modify[0].attr.qp_access_flags,
-		IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE);
+	assert_int_equal(stub.modify[0].attr.qp_access_flags, IBV_ACCESS_REMOTE_READ);
 	pair_drop(&p);
 }
 
@@ -125,15 +99,6 @@ static void a_qp_that_cannot_be_is_refused_and_frees_its_parts(void **state)
 
 /* ---- connecting ---------------------------------------------------------------------------- */
 
-static struct dv_address peer_address(void)
-{
-	struct dv_address remote = {.version = 1, .kind = DV_ADDRESS_ROCE_V2, .mtu = IBV_MTU_2048,
-		.qpn = 0x123456, .psn = 0xabcdef};
-
-	inet_pton(AF_INET6, "::ffff:10.0.0.2", remote.gid);
-	return remote;
-}
-
 static void the_address_tells_what_a_peer_needs(void **state)
 {
 	struct pair p = pair_make();
@@ -145,7 +110,7 @@ static void the_address_tells_what_a_peer_needs(void **state)
 	assert_int_equal(address.version, 1);
 	assert_int_equal(address.kind, 2);
 	assert_int_equal(address.mtu, IBV_MTU_4096);
-	assert_int_equal(address.spare, 0);
+	assert_int_equal(address.reads, 16);
 	assert_int_equal(address.qpn, 0x4711);
 	assert_int_equal(address.psn, p.qp->psn);
 	assert_true(address.psn <= 0xffffff);
@@ -183,12 +148,114 @@ static void connecting_sets_every_attribute(void **state)
 		IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
 			IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
 	assert_int_equal(rts->qp_state, IBV_QPS_RTS);
-	assert_int_equal(rts->timeout, 14);
+	assert_int_equal(rts->timeout, DV_ACK_TIMEOUT);
 	assert_int_equal(rts->retry_cnt, 7);
 	assert_int_equal(rts->rnr_retry, 7);
 	assert_int_equal(rts->sq_psn, p.qp->psn);
 	assert_int_equal(rts->max_rd_atomic, 16);
 	pair_drop(&p);
+}
+
+static void no_more_reads_are_under_way_than_the_peer_answers(void **state)
+{
+	struct dv_address remote = peer_address(), own;
+	struct pair p;
+
+	(void)state;
+	stub.limits.max_qp_rd_atom = 8;
+	p = pair_make();
+	ops->qp_address(p.qp, &own);
+	assert_int_equal(own.reads, 8); /* what the peer bounds itself by */
+	remote.reads = 4;
+	assert_int_equal(ops->qp_connect(p.qp, &remote), 0);
+	assert_int_equal(stub.modify[2].attr.max_rd_atomic, 4);
+	assert_int_equal(stub.modify[1].attr.max_dest_rd_atomic, 8);
+	pair_drop(&p);
+}
+
+static void the_ack_timeout_is_the_one_that_the_device_took(void **state)
+{
+	struct dv_options options = {.name = "mlx5_0", .gid_index = -1, .ack_timeout = 10};
+	struct dv_address remote = peer_address();
+	struct pair p;
+
+	(void)state;
+	assert_int_equal(ops->open(&options, &p.device), 0);
+	assert_int_equal(ops->cq_create(p.device, 64, &p.cq), 0);
+	assert_int_equal(ops->qp_create(p.device, &p.cq, 64, &p.qp, &p.sq), 0);
+	assert_int_equal(ops->qp_ack_ns(p.qp), 0); /* not connected */
+	stub.ack_timeout = 13;
+	assert_int_equal(ops->qp_connect(p.qp, &remote), 0);
+	assert_int_equal(stub.modify[2].attr.timeout, 10);
+	assert_int_equal(ops->qp_ack_ns(p.qp), 4096u << 13);
+	assert_non_null(strstr(stub.log, "ACK time-out 13: a lost packet is sent again after "
+		"33.6 ms"));
+	assert_non_null(strstr(stub.log, "the device took this one"));
+	pair_drop(&p);
+}
+
+/* A device that does not tell is taken at its word. */
+static void an_ack_timeout_that_cannot_be_read_is_the_one_asked_for(void **state)
+{
+	struct dv_address remote = peer_address();
+	struct pair p = pair_make();
+
+	(void)state;
+	stub.ack_timeout = 20;
+	stub.fail_at = stub.calls + 3; /* RTR, RTS, the query */
+	assert_int_equal(ops->qp_connect(p.qp, &remote), 0);
+	assert_int_equal(ops->qp_ack_ns(p.qp), 4096u << DV_ACK_TIMEOUT);
+	pair_drop(&p);
+}
+
+static void a_path_has_the_class_level_and_partition_that_were_set(void **state)
+{
+	struct dv_options options = {.name = "mlx5_0", .gid_index = -1, .traffic_class = 106,
+		.service_level = 3, .pkey_index = 2, .one_flow = true};
+	struct dv_address remote = peer_address();
+	struct pair p;
+
+	(void)state;
+	stub.port.pkey_tbl_len = 3;
+	assert_int_equal(ops->open(&options, &p.device), 0);
+	assert_int_equal(ops->cq_create(p.device, 64, &p.cq), 0);
+	assert_int_equal(ops->qp_create(p.device, &p.cq, 64, &p.qp, &p.sq), 0);
+	assert_int_equal(ops->qp_connect(p.qp, &remote), 0);
+	assert_int_equal(stub.modify[0].attr.pkey_index, 2);
+	assert_int_equal(stub.modify[1].attr.ah_attr.sl, 3);
+	assert_int_equal(stub.modify[1].attr.ah_attr.grh.traffic_class, 106);
+	assert_int_equal(stub.modify[1].attr.ah_attr.grh.flow_label, 0);
+	pair_drop(&p);
+}
+
+/* As the kernel makes a UDP source port of it: rdma_flow_label_to_udp_sport(). */
+static unsigned udp_port_of(uint32_t flow_label)
+{
+	return 0xc000 | ((flow_label & 0x3fff) ^ (flow_label >> 14));
+}
+
+static void queue_pairs_of_one_peer_leave_from_different_udp_ports(void **state)
+{
+	static bool seen[1 << 16];
+	struct dv_address remote = peer_address();
+
+	(void)state;
+	memset(seen, 0, sizeof(seen));
+	for (unsigned i = 0; i < 256; i++) {
+		struct pair p;
+		uint32_t label;
+
+		stub_qp.qp_num = 0x4711 + i;
+		stub.modifies = 0;
+		p = pair_make();
+		assert_int_equal(ops->qp_connect(p.qp, &remote), 0);
+		label = stub.modify[1].attr.ah_attr.grh.flow_label;
+		assert_in_range(label, 1, 0xfffff);
+		assert_false(seen[udp_port_of(label)]);
+		seen[udp_port_of(label)] = true;
+		pair_drop(&p);
+	}
+	stub_qp.qp_num = 0x4711;
 }
 
 static void infiniband_connects_by_lid(void **state)
@@ -216,10 +283,10 @@ static void infiniband_connects_by_lid(void **state)
 static void a_malformed_address_is_refused_before_the_nic_hears_of_it(void **state)
 {
 	struct pair p = pair_make();
-	struct dv_address bad[8];
+	struct dv_address bad[9];
 
 	(void)state;
-	for (unsigned i = 0; i < 8; i++)
+	for (unsigned i = 0; i < 9; i++)
 		bad[i] = peer_address();
 	bad[0].version = 2;
 	bad[1].kind = DV_ADDRESS_INFINIBAND;
@@ -229,7 +296,8 @@ static void a_malformed_address_is_refused_before_the_nic_hears_of_it(void **sta
 	bad[5].qpn = 0;
 	bad[6].qpn = 0x1000000;
 	bad[7].psn = 0x1000000;
-	for (unsigned i = 0; i < 8; i++) {
+	bad[8].reads = 0;
+	for (unsigned i = 0; i < 9; i++) {
 		assert_int_equal(ops->qp_connect(p.qp, &bad[i]), -EPROTO);
 		said("the peer's address is refused");
 	}
@@ -308,6 +376,11 @@ int main(void)
 		TEST(a_qp_that_cannot_be_is_refused_and_frees_its_parts),
 		TEST(the_address_tells_what_a_peer_needs),
 		TEST(connecting_sets_every_attribute),
+		TEST(no_more_reads_are_under_way_than_the_peer_answers),
+		TEST(the_ack_timeout_is_the_one_that_the_device_took),
+		TEST(an_ack_timeout_that_cannot_be_read_is_the_one_asked_for),
+		TEST(a_path_has_the_class_level_and_partition_that_were_set),
+		TEST(queue_pairs_of_one_peer_leave_from_different_udp_ports),
 		TEST(infiniband_connects_by_lid),
 		TEST(a_malformed_address_is_refused_before_the_nic_hears_of_it),
 		TEST(a_failed_transition_says_which),

@@ -16,6 +16,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -27,6 +28,7 @@
 #include "dv/mr.c"
 #include "dv/cq.c"
 #include "dv/qp.c"
+#include "dv/cut.c"
 
 #define STUB_GIDS 8
 #define STUB_MODIFIES 8
@@ -55,6 +57,8 @@ static struct {
 		int mask;
 	} modify[STUB_MODIFIES];
 	unsigned modifies;
+	uint8_t ack_timeout; /* what the device makes of any that is asked for; 0: as asked */
+	bool destroy_fails;  /* EIO, as a device that is gone */
 	char log[512];
 } stub;
 
@@ -307,6 +311,8 @@ struct ibv_qp *mlx5dv_create_qp(struct ibv_context *context, struct ibv_qp_init_
 int ibv_destroy_qp(struct ibv_qp *qp)
 {
 	assert_ptr_equal(qp, &stub_qp);
+	if (stub.destroy_fails)
+		return EIO;
 	stub.alive.qp--;
 	return 0;
 }
@@ -334,6 +340,19 @@ int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 	stub.modify[stub.modifies].mask = mask;
 	stub.modifies++;
 	return stub_fails() ? stub.fail_errno : 0;
+}
+
+int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask,
+	struct ibv_qp_init_attr *init)
+{
+	(void)init;
+	assert_ptr_equal(qp, &stub_qp);
+	assert_int_equal(mask, IBV_QP_TIMEOUT);
+	if (stub_fails())
+		return stub.fail_errno;
+	attr->timeout = stub.ack_timeout ? stub.ack_timeout
+					 : stub.modify[stub.modifies - 1].attr.timeout;
+	return 0;
 }
 
 /* ---- a machine that works ------------------------------------------------------------------ */
@@ -378,9 +397,25 @@ static int stub_teardown(void **state)
 	return memcmp(&stub.alive, &none, sizeof(none)) ? -1 : 0;
 }
 
+/* What stands for the device's file: mapped nowhere else. It is closed with the device. */
+static inline int stub_device_file(void)
+{
+	int fd = memfd_create("uverbs0", MFD_CLOEXEC);
+
+	assert_true(fd >= 0 && ftruncate(fd, 4096) == 0);
+	stub_context.context.cmd_fd = fd;
+	return fd;
+}
+
+/* The stub's registers are no page of a device: nothing is unmapped at their place. */
+static inline void stub_went_with_the_device(void)
+{
+	memset(&stub.alive, 0, sizeof(stub.alive));
+}
+
 static struct dv_device *stub_open(void)
 {
-	struct dv_options options = {.name = "mlx5_0", .gid_index = -1};
+	struct dv_options options = {.name = "mlx5_0", .gid_index = -1, .traffic_class = -1};
 	struct dv_device *device = NULL;
 
 	assert_int_equal(dv_verbs_ops.open(&options, &device), 0);
@@ -397,7 +432,8 @@ static inline void said(const char *words)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, stub_setup, stub_teardown)
 
-/* dv/event.c is tested with events that libmlx5 brings: tests/verbs. */
+/* test_verbs_event.c has the real ones; tests/verbs those that libmlx5 brings. */
+#ifndef STUB_EVENTS
 int dv_verbs_event_fd(struct dv_device *device)
 {
 	(void)device;
@@ -410,5 +446,6 @@ int dv_verbs_event_next(struct dv_device *device, struct dv_event *ret)
 	(void)ret;
 	return 0;
 }
+#endif
 
 #endif

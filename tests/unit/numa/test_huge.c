@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <numaif.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -90,6 +91,30 @@ static void small_pages_are_zeroed_writable_and_shared_by_fd(void **state)
 	huge_close(&h);
 	assert_int_equal(h.fd, -1);
 	assert_string_equal(text, "");
+}
+
+static void a_core_dump_has_no_pools_in_it(void **state)
+{
+	struct huge huge;
+	bool inside = false, found = false;
+	char line[512];
+	FILE *maps;
+
+	(void)state;
+	assert_int_equal(huge_open("test", 4 * MIB, -1, false, &huge), 0);
+	maps = fopen("/proc/self/smaps", "re");
+	assert_non_null(maps);
+	while (fgets(line, sizeof(line), maps)) {
+		uint64_t from, to;
+
+		if (sscanf(line, "%" SCNx64 "-%" SCNx64 " ", &from, &to) == 2)
+			inside = from <= (uintptr_t)huge.base && (uintptr_t)huge.base < to;
+		if (inside && strncmp(line, "VmFlags:", 8) == 0)
+			found = strstr(line, " dd") != NULL;
+	}
+	fclose(maps);
+	assert_true(found);
+	huge_close(&huge);
 }
 
 static void nothing_at_all_is_refused(void **state)
@@ -234,6 +259,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, start, stop)
 		TEST(small_pages_are_zeroed_writable_and_shared_by_fd),
+		TEST(a_core_dump_has_no_pools_in_it),
 		TEST(nothing_at_all_is_refused),
 		TEST(more_than_is_available_is_refused_with_sizes_and_setting),
 		TEST(the_real_machine_does_not_have_sixteen_tebibytes),

@@ -10,7 +10,8 @@
 
 /* ---- dv/setup.h, as far as a rail calls it --------------------------------------------------- */
 
-static struct dv_cq *fake_cq;
+static struct dv_cq *fake_cq;     /* as the rail polls it */
+static struct dv_cq fake_cq_made; /* as it was made: a rail that lost its NIC polls another */
 static uint32_t fake_cq_pi;
 
 int dv_cq_create(struct dv_device *device, unsigned depth, struct dv_cq *ret_cq)
@@ -21,6 +22,7 @@ int dv_cq_create(struct dv_device *device, unsigned depth, struct dv_cq *ret_cq)
 	for (unsigned i = 0; i < depth; i++)
 		ret_cq->buf[i * 64 + 63] = MLX5_CQE_INVALID << 4;
 	fake_cq = ret_cq;
+	fake_cq_made = *ret_cq;
 	fake_cq_pi = 0;
 	return 0;
 }
@@ -96,18 +98,19 @@ static struct fake_qp *fake_qp_new(struct world *w)
 
 void nic_cqe(uint32_t qpn, uint16_t counter, uint8_t syndrome)
 {
-	uint8_t *at = fake_cq->buf + (fake_cq_pi & (fake_cq->cqe_cnt - 1)) * 64;
+	uint8_t *at = fake_cq_made.buf + (fake_cq_pi & (fake_cq_made.cqe_cnt - 1)) * 64;
 	struct mlx5_err_cqe *error = (void *)at;
 	struct mlx5_cqe64 *cqe = (void *)at;
 	uint8_t opcode = syndrome ? MLX5_CQE_REQ_ERR : MLX5_CQE_REQ;
 
-	assert_true(fake_cq_pi - fake_cq->ci < fake_cq->cqe_cnt);
+	assert_true(fake_cq_pi - fake_cq->ci < fake_cq_made.cqe_cnt);
 	memset(at, 0, 63);
 	cqe->sop_drop_qpn = htobe32(qpn);
 	cqe->wqe_counter = htobe16(counter);
 	if (syndrome)
 		error->syndrome = syndrome;
-	dv_device_store_owner(at + 63, (uint8_t)(opcode << 4 | !!(fake_cq_pi & fake_cq->cqe_cnt)));
+	dv_device_store_owner(
+		at + 63, (uint8_t)(opcode << 4 | !!(fake_cq_pi & fake_cq_made.cqe_cnt)));
 	fake_cq_pi++;
 }
 

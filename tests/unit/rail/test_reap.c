@@ -366,6 +366,29 @@ static void completions_that_name_nothing_outstanding_are_counted_and_ignored(vo
 	assert_true(world_silent(w));
 }
 
+static void an_error_that_names_no_wqe_breaks_its_lane(void **state)
+{
+	struct world *w = *state;
+	struct rail_event event;
+	struct op_done done;
+
+	page_get(w, client, 1, 8, 8192, 77, 0);
+	world_settle(w);
+	nic_pull(w);
+	nic_cqe(peer->sq[1]->qpn, (uint16_t)(peer->sq[1]->pi + 7), DV_SYNDROME_BAD_RESPONSE);
+	world_settle(w);
+	event = world_hear(w, RAIL_PEER_BROKEN);
+	assert_ptr_equal(event.object, peer);
+	assert_int_equal(event.detail, DV_SYNDROME_BAD_RESPONSE);
+	assert_int_equal(world_counter(w, COUNTER_cqes_error), 1);
+	assert_false(client_done(client, &done)); /* it may still be written to */
+	nic_flush(w, peer);
+	peer_drop(w, peer);
+	world_settle(w);
+	client_expect(client, 1, OP_PEER_DOWN);
+	world_hear(w, RAIL_PEER_RETURNED);
+}
+
 static void the_second_block_of_a_wqe_is_not_a_wqe(void **state)
 {
 	struct world *w = *state;
@@ -417,6 +440,7 @@ int main(void)
 		TEST(heads_that_were_read_together_and_not_written_are_all_stale),
 		TEST(an_error_of_heads_read_together_is_the_error_of_each),
 		TEST(completions_that_name_nothing_outstanding_are_counted_and_ignored),
+		TEST(an_error_that_names_no_wqe_breaks_its_lane),
 		TEST(the_second_block_of_a_wqe_is_not_a_wqe),
 		TEST(without_the_head_check_the_payload_is_enough),
 	};

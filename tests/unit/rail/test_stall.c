@@ -18,9 +18,9 @@ static int setup(void **state)
 
 	world_setup(state);
 	w = *state;
-	w->rail->options.stall_ns = STALL_MS * MS;
 	client = client_new(w, 63, WORLD_SESSION);
 	peer = peer_new(w, 3, 33, 2);
+	peer->stall_ns = STALL_MS * MS;
 	page_put(w, 8, 8192, 77);
 	return 0;
 }

@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One active end: queue pairs made, the peer asked, connected, handed to the rail, put in error,
+ * destroyed. Every struct active is here from its allocation to its end; a rail has it from
+ * RAIL_PEER_ADD until it returned it, a helper thread while a call is made. The loop's thread.
+ */
+#include <errno.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/log.h"
+#include "engine/control/connect_state.h"
+#include "engine/control/member.h"
+#include "numa/clock.h"
+
+void active_deadline_end(struct active *active)
+{
+	if (active->deadline)
+		event_free(active->deadline);
+	active->deadline = NULL;
+}
+
+void active_free(struct active *active)
+{
+	LIST_REMOVE(active, next);
+	active_deadline_end(active);
+	free(active);
+}
+
+/* The command names it: there may be several to that peer. */
+static void tell_of(const struct active *active, uint32_t kind)
+{
+	struct rail_command command = {.kind = kind,
+		.peer = active->peer.peer,
+		.ref = active->peer.ref,
+		.object = (void *)(uintptr_t)&active->peer};
+
+	connect_tell(active->control, active->rail, &command);
+}
+
+/*
+ * What is broken is put in error, and the rail drains it; what does not drain is destroyed under
+ * it, or its device is closed (connect_lost.c). Then the rail ends what it had posted.
+ */
+void active_go_on(struct active *active)
+{
+	const struct rail_health *h = &active->control->connect->health[active->rail];
+
+	if (active->qps.busy || (h->lost && !h->cut))
+		return;
+	if (active->gone) {
+		qps_start(&active->qps, QPS_DESTROY);
+	} else if (active->state != ACTIVE_BROKEN || active->retired) {
+		return;
+	} else if (h->cut) {
+		active->retired = true;
+		tell_of(active, RAIL_PEER_RETIRE);
+	} else if (!active->errored) {
+		qps_start(&active->qps, QPS_ERROR);
+	} else if (active->kill) {
+		qps_start(&active->qps, QPS_KILL);
+	}
+}
+
+/* Not handed over yet: nothing was posted, so the queue pairs can go at once. */
+void active_give_up(struct active *active)
+{
+	struct control *control = active->control;
+	unsigned rail = active->rail;
+	uint16_t peer = active->peer.peer;
+	uint32_t ref = active->peer.ref;
+
+	if (active->gone)
+		return;
+	active->gone = true;
+	active_deadline_end(active);
+	backoff_more(control, rail, peer, ref);
+	path_out(control, rail, peer, ref);
+	tell_peer(control, rail, RAIL_PEER_REFUSE, peer, ref);
+	active_go_on(active);
+}
+
+void active_break(struct active *active)
+{
+	if (active->gone || active->state != ACTIVE_LIVE)
+		return;
+	active->state = ACTIVE_BROKEN;
+	active_go_on(active);
+}
+
+void active_end(struct active *active)
+{
+	if (active->state < ACTIVE_LIVE)
+		active_give_up(active);
+	else
+		active_break(active);
+}
+
+static void answer_late(evutil_socket_t fd, short what, void *context)
+{
+	struct active *active = context;
+
+	(void)fd;
+	(void)what;
+	log_warn("rail %u: peer %u did not answer a Connect in %d ms", active->rail,
+		active->peer.peer, CONNECT_ANSWER_MS);
+	active_give_up(active);
+}
+
+static bool active_ask(struct active *active, const struct member_record *to)
+{
+	struct timeval wait = {
+		.tv_sec = CONNECT_ANSWER_MS / 1000, .tv_usec = CONNECT_ANSWER_MS % 1000 * 1000};
+	Pc__Connect connect = PC__CONNECT__INIT;
+	Pc__Message message = PC__MESSAGE__INIT;
+	struct end_list list;
+
+	qps_describe(&active->qps.set, &list);
+	connect.serial = active->serial;
+	connect.incarnation = to->map.incarnation;
+	connect.rail = active->rail;
+	connect.to_rail = active->to_rail;
+	connect.n_ends = active->qps.set.count;
+	connect.ends = list.at;
+	message.body_case = PC__MESSAGE__BODY_CONNECT;
+	message.connect = &connect;
+	return event_add(active->deadline, &wait) == 0 &&
+	       rpc_send(member_link(active->control, active->peer.ref), &message);
+}
+
+struct active *active_find(struct control *control, unsigned rail, uint32_t ref)
+{
+	struct active *active;
+
+	LIST_FOREACH(active, &control->connect->actives, next)
+	if (active->rail == rail && active->peer.ref == ref && !active->gone)
+		return active;
+	return NULL;
+}
+
+/*
+ * How long nothing may complete before the connection is given up. A lost packet is sent again when
+ * its ACK is late, by IBTA after up to four times the time-out: that must not look like a stall.
+ * With one rail there is none to go over instead.
+ */
+static uint64_t stall_ns(const struct control *control, uint64_t ack_ns)
+{
+	uint64_t ns = (uint64_t)control->settings->rail_stall_ms * 1000000;
+
+	if (control->rails == 1)
+		return 0;
+	return ns > CONNECT_STALL_ACKS * ack_ns ? ns : CONNECT_STALL_ACKS * ack_ns;
+}
+
+static void active_made(struct active *active)
+{
+	const struct member_record *to = member_by_ref(active->control, active->peer.ref);
+
+	if (active->qps.status)
+		log_warn("rail %u: no queue pairs: %s", active->rail, active->qps.text);
+	memcpy(active->peer.sq, active->qps.sq, sizeof(active->peer.sq));
+	active->state = ACTIVE_ASKED;
+	if (active->qps.status || !to || !active_ask(active, to))
+		active_give_up(active);
+}
+
+static void active_connected(struct active *active)
+{
+	struct control *control = active->control;
+
+	if (active->qps.status) {
+		log_warn("rail %u: no connection with peer %u: %s", active->rail,
+			active->peer.peer, active->qps.text);
+		active_give_up(active);
+		return;
+	}
+	active->state = ACTIVE_LIVE;
+	active->live_ns = clock_now_ns();
+	active->peer.stall_ns = stall_ns(control, active->qps.ack_ns);
+	control->connect->outstanding++;
+	tell_of(active, RAIL_PEER_ADD);
+}
+
+/* Back from the helper thread. */
+static void active_done(struct qps *qps)
+{
+	struct active *active = (struct active *)((char *)qps - offsetof(struct active, qps));
+
+	switch (qps->call) {
+	case QPS_MAKE:
+		if (!active->gone)
+			active_made(active);
+		break;
+	case QPS_CONNECT:
+		if (!active->gone)
+			active_connected(active);
+		break;
+	case QPS_ERROR:
+		if (qps->status)
+			log_warn("rail %u: peer %u: %s", active->rail, active->peer.peer,
+				qps->text);
+		active->errored = true;
+		active->kill |= qps->status != 0; /* it will not flush anything */
+		if (!active->gone)
+			tell_of(active, RAIL_PEER_DROP);
+		break;
+	case QPS_KILL:
+		active->retired = qps->status == 0;
+		if (active->retired && !active->gone)
+			tell_of(active, RAIL_PEER_RETIRE);
+		else if (!active->retired)
+			rail_lost(active->control, active->rail, "%s", qps->text);
+		break;
+	case QPS_DESTROY:
+		active_free(active);
+		return;
+	}
+	active_go_on(active);
+}
+
+int active_open(
+	struct control *control, unsigned rail, const struct member_record *to, bool probe)
+{
+	unsigned count = qps_wanted(control, rail);
+	struct active *active = calloc(1, sizeof(*active));
+
+	if (!active)
+		return -ENOMEM;
+	active->control = control;
+	active->state = ACTIVE_MAKING;
+	active->rail = rail;
+	active->to_rail = rail % to->map.rails;
+	active->serial = ++control->connect->serial;
+	active->peer = (struct rail_peer){.peer = to->map.peer,
+		.rail = (uint16_t)rail,
+		.ref = to->map.ref,
+		.qps = count,
+		.probe = probe,
+		.control = active};
+	active->qps.control = control;
+	active->qps.rail = rail;
+	active->qps.count = count;
+	active->qps.depth = QP_DEPTH;
+	active->qps.done = active_done;
+	active->deadline = event_new(control->base, -1, 0, answer_late, active);
+	if (!active->deadline) {
+		free(active);
+		return -ENOMEM;
+	}
+	LIST_INSERT_HEAD(&control->connect->actives, active, next);
+	qps_start(&active->qps, QPS_MAKE);
+	return 0;
+}

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Queue pairs that do not drain and NICs that are lost. While the NIC may still write, nothing that
+ * it was told to write to is given back; what proves that it does not is that every queue pair was
+ * destroyed, or that the device was closed, never an error alone. If neither can be had in time the
+ * engine ends itself. The loop's thread; the device is closed by a helper.
+ */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "config/log.h"
+#include "engine/control/attach.h"
+#include "engine/control/connect_state.h"
+#include "engine/control/device_event.h"
+#include "engine/control/fatal.h"
+#include "numa/clock.h"
+
+/* ---- a device that is closed ----------------------------------------------------------------- */
+
+struct cut {
+	struct work work; /* first */
+	struct control *control;
+	unsigned rail;
+	int status;
+	char text[240];
+};
+
+static void cut_run(struct work *work)
+{
+	struct cut *cut = (struct cut *)work;
+
+	cut->status = dv_cut(cut->control->rail[cut->rail].device);
+	if (cut->status)
+		snprintf(cut->text, sizeof(cut->text), "%s", dv_error());
+}
+
+/* The NIC writes nothing any more: what the rail had posted ends now. */
+static void cut_done(struct work *work)
+{
+	struct cut *cut = (struct cut *)work;
+	struct control *control = cut->control;
+	unsigned rail = cut->rail;
+	struct active *active;
+
+	if (cut->status)
+		engine_abort("rail %u: the NIC can neither be used nor closed: %s", rail,
+			cut->text);
+	free(cut);
+	control->connect->health[rail].cut = true;
+	log_info("rail %u: its device is closed", rail);
+	LIST_FOREACH(active, &control->connect->actives, next)
+	if (active->rail == rail)
+		active_go_on(active);
+	passives_drop_rail(control, rail);
+	attach_regions_retry(control);
+}
+
+void rail_lost(struct control *control, unsigned rail, const char *format, ...)
+{
+	struct rail_health *h = &control->connect->health[rail];
+	char why[256];
+	va_list arguments;
+
+	if (h->lost)
+		return;
+	va_start(arguments, format);
+	vsnprintf(why, sizeof(why), format, arguments);
+	va_end(arguments);
+	log_error("rail %u: %s is lost until the engine is started again: %s; see dmesg", rail,
+		control->plan.rail[rail].device, why);
+	h->lost = true;
+	device_event_forget(control, rail);
+	rail_leaves(control, rail);
+	connect_tell(control, rail, &(struct rail_command){.kind = RAIL_LOST});
+}
+
+void connect_device_lost(struct control *control, unsigned rail, const char *why)
+{
+	rail_lost(control, rail, "%s", why);
+}
+
+/* The rail touches its queues no more, so their memory may go. */
+void connect_quiet(struct control *control, unsigned rail)
+{
+	struct cut *cut = calloc(1, sizeof(*cut));
+
+	if (!cut)
+		engine_abort("rail %u: no memory to close its device", rail);
+	cut->work.run = cut_run;
+	cut->work.done = cut_done;
+	cut->control = control;
+	cut->rail = rail;
+	work_submit(control->connect->works, work_queue_of(rail, true), &cut->work);
+}
+
+/* ---- queue pairs that do not drain ----------------------------------------------------------- */
+
+static void never_drained(evutil_socket_t fd, short what, void *context)
+{
+	const struct active *active = context;
+
+	(void)fd;
+	(void)what;
+	engine_abort("rail %u: %s does not give up the memory that READs from peer %u were posted "
+		     "to, %llu s after their deadline: neither could its queue pairs be destroyed "
+		     "nor the device be closed", active->rail,
+		active->control->plan.rail[active->rail].device, active->peer.peer,
+		(CONNECT_OVERDUE_NS + CONNECT_ABORT_NS) / 1000000000);
+}
+
+void connect_stuck(struct control *control, unsigned rail, struct rail_peer *peer, uint64_t ns)
+{
+	struct active *active = peer->control;
+	uint64_t now_ns = clock_now_ns(), until_ns = ns + CONNECT_OVERDUE_NS;
+	struct timeval wait;
+
+	if (active->gone)
+		return;
+	log_warn("rail %u: what was posted to peer %u is not flushed; its queue pairs are "
+		 "destroyed", rail, active->peer.peer);
+	until_ns = (until_ns > now_ns ? until_ns : now_ns) + CONNECT_ABORT_NS;
+	wait.tv_sec = (time_t)((until_ns - now_ns) / 1000000000);
+	wait.tv_usec = (suseconds_t)((until_ns - now_ns) % 1000000000 / 1000);
+	active_deadline_end(active);
+	active->deadline = event_new(control->base, -1, 0, never_drained, active);
+	if (!active->deadline || event_add(active->deadline, &wait))
+		engine_abort("no memory for a deadline");
+	active->kill = true;
+	active_go_on(active);
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* engine_abort(): whichever thread finds that the engine cannot go on. */
+#include "engine/control/fatal.h"
+
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "config/log.h"
+
+#define LAST_WORDS_S 2 /* for the log: its lock or its pipe may be what everything waits for */
+
+void engine_abort(const char *format, ...)
+{
+	char text[512];
+	va_list arguments;
+	sigset_t alarm_only;
+
+	signal(SIGALRM, SIG_DFL); /* ends the process */
+	sigemptyset(&alarm_only);
+	sigaddset(&alarm_only, SIGALRM);
+	pthread_sigmask(SIG_UNBLOCK, &alarm_only, NULL);
+	alarm(LAST_WORDS_S);
+	va_start(arguments, format);
+	vsnprintf(text, sizeof(text), format, arguments);
+	va_end(arguments);
+	log_error("the engine aborts: %s", text);
+	abort();
+}

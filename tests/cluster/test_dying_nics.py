@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NICs that die while READs are posted: a call returns, and not before the NIC is done with its
+buffer; a rail that is lost stays lost; an engine that cannot get the buffer back ends itself, and
+so does one that stands still.
+
+The test is the client (libpeercache by ctypes): it reads pages of the second engine into memory
+that is registered with the first one, whose software NIC dies by test.fault_file.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+
+import harness
+
+HIT = 0
+PAGES, PAGE = 32, 65536
+DEADLINE = 1.0
+DESTROYED = 2.0  # s past the deadline: its queue pairs are gone
+ABORTED = 7.0    # ... or the engine is
+SLACK = 2.0      # a busy machine, and processes that start and end
+
+
+class Options(ctypes.Structure):
+    _fields_ = [("socket", ctypes.c_char_p), ("name_space", ctypes.c_char_p),
+                ("no_reattach", ctypes.c_bool)]
+
+
+class Segment(ctypes.Structure):
+    _fields_ = [("base", ctypes.c_void_p), ("bytes", ctypes.c_size_t)]
+
+
+class Page(ctypes.Structure):
+    _fields_ = [("key", ctypes.c_char_p), ("key_bytes", ctypes.c_size_t),
+                ("segments", ctypes.POINTER(Segment)), ("segment_count", ctypes.c_uint)]
+
+
+class Client:
+    """One session, one channel, memory for PAGES pages."""
+
+    def __init__(self, socket):
+        self.lib = ctypes.CDLL(harness.program("engine/client/libpeercache.so"))
+        self.session, self.channel, memory = (ctypes.c_void_p() for _ in range(3))
+        options = Options(socket=socket.encode(), no_reattach=True)
+        self.good(self.lib.pc_open(ctypes.byref(options), ctypes.byref(self.session)))
+        self.good(self.lib.pc_channel_open(self.session, ctypes.byref(self.channel)))
+        self.good(self.lib.pc_memory_alloc(self.session, ctypes.c_size_t(PAGES * PAGE),
+                                           ctypes.byref(memory)))
+        self.memory = (ctypes.c_char * (PAGES * PAGE)).from_address(memory.value)
+        self.segments = [Segment(memory.value + i * PAGE, PAGE) for i in range(PAGES)]
+        self.keys = [b"page %d" % i for i in range(PAGES)]
+        self.pages = (Page * PAGES)(*[
+            Page(self.keys[i], len(self.keys[i]), ctypes.pointer(self.segments[i]), 1)
+            for i in range(PAGES)])
+
+    def good(self, status):
+        assert status == 0, status
+
+    def call(self, which, timeout):
+        """(results, seconds)"""
+        results = (ctypes.c_int * PAGES)()
+        begun = time.monotonic()
+        self.good(which(self.channel, self.pages, PAGES, int(timeout * 1000), results))
+        return list(results), time.monotonic() - begun
+
+    def set(self):
+        for i in range(PAGES):
+            self.memory[i * PAGE:(i + 1) * PAGE] = bytes([i + 1]) * PAGE
+        return self.call(self.lib.pc_set, 10)[0]
+
+    def get(self, timeout=DEADLINE):
+        ctypes.memset(self.memory, 0, PAGES * PAGE)
+        return self.call(self.lib.pc_get, timeout)
+
+    def right(self):
+        return all(self.memory[i * PAGE:(i + 1) * PAGE] == bytes([i + 1]) * PAGE
+                   for i in range(PAGES))
+
+    def close(self):
+        self.lib.pc_channel_close(self.channel)
+        self.lib.pc_close(self.session)
+
+
+class FirstDies(harness.cluster.Cluster):
+    """Only the first engine follows the faults."""
+
+    def __init__(self, faults, **options):
+        super().__init__(harness.BUILD, 2, **options)
+        self.faults = faults
+
+    def command(self, i):
+        more = [] if i else ["--set", "test.fault_file=" + self.faults]
+        return super().command(i) + more
+
+
+class NicsDie(harness.ClusterTest):
+    def setUp(self):
+        handle, self.faults = tempfile.mkstemp(prefix="peercache-faults-")
+        os.close(handle)
+        self.addCleanup(os.unlink, self.faults)
+
+    def begin(self, rails=1):
+        """Two engines, the second with all pages, and a client of the first that has read them."""
+        self.engines = FirstDies(self.faults, pool_bytes="64MiB", settings=[
+            "rail.devices=" + ",".join(["soft"] * rails)])
+        self.addCleanup(self.engines.stop)
+        self.engines.start()
+        writer = Client(self.engines.sockets[1])
+        self.addCleanup(writer.close)
+        self.assertEqual(writer.set(), [HIT] * PAGES)
+        reader = Client(self.engines.sockets[0])
+        self.addCleanup(reader.close)
+        harness.wait_for(lambda: reader.get()[0] == [HIT] * PAGES, 30, "all pages are read")
+        self.assertTrue(reader.right())
+        return reader
+
+    def fault(self, text):
+        with open(self.faults + ".new", "w") as f:
+            f.write(text)
+        os.rename(self.faults + ".new", self.faults)
+        said = f"test.fault_file: {text or 'nothing is wrong any more'}"
+        harness.wait_for(lambda: said in self.engines.log(0), 30, said)
+
+    def state(self, rail=0):
+        return self.engines.status(0)["rails"][rail]["state"]
+
+    def dies(self, fault, deadline, within):
+        """READs are posted, then their NIC dies: the call returns in time, without a page."""
+        reader, got = self.begin(), []
+        self.fault("0:mute")
+        call = threading.Thread(target=lambda: got.append(reader.get(deadline)), daemon=True)
+        call.start()
+        harness.wait_for(lambda: self.engines.status(0)["rails"][0]["in_flight"], 30, "posted")
+        self.fault(f"0:{fault}")
+        call.join(within + 60)
+        self.assertFalse(call.is_alive(), f"not back {within + 60} s later")
+        results, seconds = got[0]
+        self.assertNotIn(HIT, results)
+        self.assertLess(seconds, within + SLACK * harness.SLOW)
+        return reader
+
+    def comes_back(self, reader):
+        self.fault("")
+        harness.wait_for(lambda: reader.get()[0] == [HIT] * PAGES, 30, "all pages are read again")
+        self.assertTrue(reader.right())
+
+    def test_flushed_work_requests_do_not_complete(self):
+        reader = self.dies("numb", DEADLINE, DEADLINE + DESTROYED)
+        self.assertIn("is not flushed; its queue pairs are destroyed", self.engines.log(0))
+        self.comes_back(reader)
+
+    def test_queue_pairs_cannot_be_put_in_error(self):
+        self.comes_back(self.dies("stiff", DEADLINE, DEADLINE + DESTROYED))
+
+    def test_a_device_that_died_stays_lost_and_the_engine_lives(self):
+        reader = self.dies("fatal", 8, 4)  # its device is closed at once
+        self.assertEqual(self.state(), "lost")
+        self.fault("0:down")
+        self.fault("")  # the port has its link again
+        results, seconds = reader.get()
+        self.assertNotIn(HIT, results)
+        self.assertLess(seconds, DEADLINE + SLACK * harness.SLOW)
+        self.assertEqual(self.state(), "lost")
+        # Memory is registered and released as ever: pages of this host need no NIC.
+        other = Client(self.engines.sockets[0])
+        other.keys = [b"own page %d" % i for i in range(PAGES)]
+        for i in range(PAGES):
+            other.pages[i].key, other.pages[i].key_bytes = other.keys[i], len(other.keys[i])
+        self.assertEqual(other.set(), [HIT] * PAGES)
+        self.assertEqual(other.get()[0], [HIT] * PAGES)
+        other.close()
+        self.stop_cleanly(self.engines)
+
+    def test_a_dead_nic_costs_no_page_where_there_is_another(self):
+        for fault in ("numb", "stiff", "fatal"):
+            with self.subTest(fault):
+                reader = self.begin(rails=2)
+                self.fault(f"1:{fault}")
+                results, _ = reader.get(5)
+                self.assertEqual(results, [HIT] * PAGES)
+                self.assertTrue(reader.right())
+                self.fault("")
+                self.engines.stop()
+
+    def test_a_device_that_cannot_even_be_closed_ends_the_engine(self):
+        self.dies("dead", DEADLINE, DEADLINE + ABORTED)
+        self.assertEqual(self.engines.process[0].wait(30), -signal.SIGABRT)
+        self.assertIn("the engine aborts: rail 0: the NIC can neither be used nor closed",
+                      self.engines.log(0))
+
+    def test_one_lost_request_costs_one_retransmission_and_no_connection(self):
+        reader = self.begin(rails=2)
+        for _ in range(20):
+            before = self.counters("paths_out"), self.counters("qps_broken")
+            self.fault("0:lose 1:lose")
+            results, _ = reader.get(5)
+            self.assertEqual(results, [HIT] * PAGES)
+            self.fault("")
+            self.assertEqual((self.counters("paths_out"), self.counters("qps_broken")), before)
+
+    def counters(self, name):
+        return self.engines.status(0)["counters"][name]
+
+
+class EnginesStand(harness.ClusterTest):
+    def test_a_loop_that_stands_still_ends_the_engine_and_a_stopped_process_does_not(self):
+        handle, faults = tempfile.mkstemp(prefix="peercache-faults-")
+        os.close(handle)
+        self.addCleanup(os.unlink, faults)
+        stopped = self.start(1, pool_bytes="16MiB")
+        hangs = self.start(1, pool_bytes="16MiB", settings=["test.fault_file=" + faults])
+        stopped.process[0].send_signal(signal.SIGSTOP)
+        with open(faults, "w") as f:
+            f.write("0:hang")
+        begun = time.monotonic()
+        self.assertEqual(hangs.process[0].wait(60 * harness.SLOW), -signal.SIGABRT)
+        self.assertGreater(time.monotonic() - begun, 9)
+        self.assertIn("the engine aborts: control loop 0 has not turned for 10 s", hangs.log(0))
+        stopped.process[0].send_signal(signal.SIGCONT)
+        # As long as it would take to find it stuck, had the time that it was stopped counted.
+        for _ in range(4):
+            self.assertIsNone(stopped.process[0].poll())
+            stopped.status(0)
+            try:
+                stopped.process[0].wait(0.5)
+            except subprocess.TimeoutExpired:
+                pass
+        self.stop_cleanly(stopped)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

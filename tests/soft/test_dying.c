@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A software NIC that loses a request or dies: what it still does, what it refuses, and that it
+ * writes nothing once a queue pair was killed or the device was cut. One thread, which steps it.
+ */
+#include "tests/soft/pair.h"
+
+#define BYTES 4096u
+#define STEPS 100u
+
+static struct end a, b;
+static uint64_t clock_ns;
+
+static int setup(void **state)
+{
+	(void)state;
+	pair_open(&a, &b, "shm", 2);
+	clock_ns = 1000000000;
+	dv_soft_clock(a.device, &clock_ns);
+	memset(b.memory, 0x5a, END_BYTES);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	struct dv_fault none = {.seed = 0};
+
+	(void)state;
+	dv_soft_faults(a.device, &none);
+	end_close(&a);
+	end_close(&b);
+	return 0;
+}
+
+static void fault(struct dv_fault fault)
+{
+	dv_soft_faults(a.device, &fault);
+}
+
+static void read_some(unsigned qp)
+{
+	struct dv_sge sge = {(uintptr_t)a.memory + qp * BYTES, BYTES, a.mr.lkey};
+
+	dv_post(a.sqs[qp], DV_READ, (uintptr_t)b.memory, b.mr.rkey, &sge, 1, DV_CE_ALWAYS);
+	dv_ring(a.sqs[qp]);
+}
+
+/* Completions within many steps at this moment. */
+static unsigned completions(void)
+{
+	struct dv_completion done[16];
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < STEPS; i++) {
+		dv_step(a.device);
+		n += dv_poll(&a.cq, done, 16);
+	}
+	return n;
+}
+
+static void arrived(unsigned qp, bool whole)
+{
+	for (unsigned i = 0; i < BYTES; i++)
+		assert_int_equal(a.memory[qp * BYTES + i], whole ? 0x5a : 0);
+}
+
+static void a_lost_request_is_sent_again_after_the_ack_timeout_and_no_sooner(void **state)
+{
+	struct dv_soft_stats stats;
+	uint64_t ack_ns = dv_qp_ack_ns(a.qps[0]);
+
+	(void)state;
+	assert_int_equal(ack_ns, 4096u << DV_ACK_TIMEOUT);
+	fault((struct dv_fault){.lose = true});
+	read_some(0);
+	assert_int_equal(completions(), 0);
+	read_some(1); /* another queue pair's packets are not lost */
+	assert_int_equal(completions(), 1);
+	clock_ns += ack_ns - 1000;
+	assert_int_equal(completions(), 0);
+	arrived(0, false);
+	clock_ns += 2000;
+	assert_int_equal(completions(), 1);
+	arrived(0, true);
+	dv_soft_stats(a.device, &stats);
+	assert_int_equal(stats.retransmits, 1);
+	assert_int_equal(stats.cqe_errors, 0);
+	a.sqs[0]->ci = a.sqs[0]->pi;
+	a.sqs[1]->ci = a.sqs[1]->pi;
+}
+
+static void a_killed_queue_pair_writes_nothing_and_completes_nothing(void **state)
+{
+	(void)state;
+	fault((struct dv_fault){.link_down = true, .silent = true, .dead = DV_DEAD_CQES});
+	read_some(0);
+	read_some(1);
+	assert_int_equal(completions(), 0);
+	pair_good(dv_qp_kill(a.qps[0]));
+	pair_good(dv_qp_kill(a.qps[0]));
+	fault((struct dv_fault){.seed = 0}); /* the link is back: the other one's arrives */
+	assert_int_equal(completions(), 1);
+	arrived(0, false);
+	arrived(1, true);
+	a.sqs[1]->ci = a.sqs[1]->pi;
+}
+
+static void what_a_dying_device_refuses_it_does_not_do(void **state)
+{
+	(void)state;
+	fault((struct dv_fault){.link_down = true, .silent = true,
+		.dead = DV_DEAD_ERROR | DV_DEAD_KILL | DV_DEAD_CUT});
+	read_some(0);
+	assert_int_equal(completions(), 0);
+	assert_int_equal(dv_qp_error(a.qps[0]), -EIO);
+	assert_int_equal(dv_qp_kill(a.qps[0]), -EIO);
+	assert_int_equal(dv_cut(a.device), -EIO);
+	fault((struct dv_fault){.seed = 0}); /* an answer of EIO is no proof: here it comes */
+	assert_int_equal(completions(), 1);
+	arrived(0, true);
+	a.sqs[0]->ci = a.sqs[0]->pi;
+}
+
+static void a_cut_device_writes_nothing_whatever_was_posted(void **state)
+{
+	struct dv_qp *qp;
+	struct dv_sq *sq;
+
+	(void)state;
+	fault((struct dv_fault){.link_down = true, .silent = true,
+		.dead = DV_DEAD_ERROR | DV_DEAD_KILL});
+	read_some(0);
+	read_some(1);
+	assert_int_equal(completions(), 0);
+	pair_good(dv_cut(a.device));
+	fault((struct dv_fault){.dead = DV_DEAD_ERROR | DV_DEAD_KILL});
+	assert_int_equal(completions(), 0);
+	arrived(0, false);
+	arrived(1, false);
+	pair_good(dv_qp_kill(a.qps[0]));
+	assert_int_equal(dv_qp_error(a.qps[1]), -ENODEV);
+	assert_int_equal(dv_qp_create(a.device, &a.cq, 16, &qp, &sq), -ENODEV);
+}
+
+static void a_device_says_once_that_it_died_and_goes_on_about_its_port(void **state)
+{
+	struct dv_event event;
+
+	(void)state;
+	assert_int_equal(dv_event_next(a.device, &event), 0);
+	fault((struct dv_fault){.dead = DV_DEAD_SAYS_SO});
+	assert_int_equal(dv_event_next(a.device, &event), 1);
+	assert_int_equal(event.kind, DV_EVENT_DEVICE_FATAL);
+	assert_int_equal(dv_event_next(a.device, &event), 0);
+	fault((struct dv_fault){.dead = DV_DEAD_SAYS_SO, .link_down = true});
+	assert_int_equal(dv_event_next(a.device, &event), 1);
+	assert_int_equal(event.kind, DV_EVENT_PORT_DOWN);
+	assert_int_equal(dv_event_next(a.device, &event), 0);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		CASE(a_lost_request_is_sent_again_after_the_ack_timeout_and_no_sooner),
+		CASE(a_killed_queue_pair_writes_nothing_and_completes_nothing),
+		CASE(what_a_dying_device_refuses_it_does_not_do),
+		CASE(a_cut_device_writes_nothing_whatever_was_posted),
+		CASE(a_device_says_once_that_it_died_and_goes_on_about_its_port),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

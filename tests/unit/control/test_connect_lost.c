@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * NICs that do not let go, and calls to them that do not come back: what proves that a buffer is
+ * not written any more, what stays lost, when the engine ends itself, and that the loop goes on.
+ */
+#include "tests/unit/control/connect_world.h"
+
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+static struct control *control;
+
+static int open_nodes(void **state)
+{
+	control = &node[0].control;
+	if (setup(state))
+		return -1;
+	strcpy(control->plan.rail[0].device, "mlx5_0");
+	return 0;
+}
+
+static void ends(unsigned rail, struct rail_peer *got)
+{
+	connect_returned(control, rail, got);
+	connect_stop(control);
+	connect_stop(&node[1].control);
+	assert_true(nodes_until(qps_alive == 0, 500));
+}
+
+/* ---- what is proof --------------------------------------------------------------------------- */
+
+static void what_cannot_be_put_in_error_is_destroyed_and_then_retired(void **state)
+{
+	struct rail_peer *got = connected(0);
+
+	(void)state;
+	qp_error_status = -EIO;
+	connect_broken(control, 0, got, 0);
+	assert_int_equal(told(0, 1)->kind, RAIL_PEER_DROP);
+	assert_int_equal(told(0, 2)->kind, RAIL_PEER_RETIRE);
+	assert_ptr_equal(told(0, 2)->object, got);
+	assert_int_equal(qps_errors, 2);
+	assert_int_equal(qps_kills, 2); /* each of them, before the rail was told */
+	assert_int_equal(qps_alive, 4); /* the rail may still look at the handles */
+	assert_int_equal(connect_outstanding(control), 1);
+	ends(0, got);
+}
+
+static void what_does_not_drain_is_destroyed_and_then_retired(void **state)
+{
+	struct rail_peer *got = connected(0);
+
+	(void)state;
+	connect_broken(control, 0, got, 0);
+	assert_int_equal(told(0, 1)->kind, RAIL_PEER_DROP);
+	nodes_run(500);
+	assert_int_equal(qps_kills, 0);
+	connect_stuck(control, 0, got, clock_now_ns());
+	assert_int_equal(told(0, 2)->kind, RAIL_PEER_RETIRE);
+	assert_int_equal(qps_kills, 2);
+	assert_int_equal(shm_load(&control->status->rails_out), 0); /* the NIC is well */
+	ends(0, got);
+	nodes_run(8000); /* and nothing ends the engine afterwards */
+}
+
+static void an_answer_of_eio_is_no_proof_but_a_closed_device_is(void **state)
+{
+	struct rail_peer *got = connected(0);
+
+	(void)state;
+	qp_kill_status = -EIO;
+	connect_broken(control, 0, got, 0);
+	assert_int_equal(told(0, 1)->kind, RAIL_PEER_DROP);
+	connect_stuck(control, 0, got, clock_now_ns());
+	assert_int_equal(told(0, 2)->kind, RAIL_LOST);
+	nodes_run(1000);
+	assert_int_equal(node[0].rail[0].tells, 3); /* not retired */
+	assert_int_equal(cuts, 0);                  /* the rail still polls its queues */
+	connect_quiet(control, 0);
+	regions_retried = 0;
+	assert_int_equal(told(0, 3)->kind, RAIL_PEER_RETIRE);
+	assert_int_equal(cuts, 1);
+	assert_int_equal(regions_retried, 1);
+	ends(0, got);
+}
+
+static void a_connection_that_drains_meanwhile_is_destroyed_once(void **state)
+{
+	struct rail_peer *got = connected(0);
+
+	(void)state;
+	connect_broken(control, 0, got, 0);
+	assert_int_equal(told(0, 1)->kind, RAIL_PEER_DROP);
+	connect_stuck(control, 0, got, clock_now_ns());
+	connect_returned(control, 0, got); /* its completions came after all */
+	assert_true(nodes_until(qps_alive == 2, 500));
+	assert_int_equal(node[0].rail[0].tells, 2);
+	connect_stop(control);
+}
+
+/* ---- lost for good --------------------------------------------------------------------------- */
+
+static void a_device_that_died_is_closed_and_stays_lost(void **state)
+{
+	struct rail_peer *got = connected(1);
+	unsigned peers_out;
+
+	(void)state;
+	connect_device_lost(control, 1, "local catastrophic error");
+	connect_device_lost(control, 1, "said twice");
+	assert_int_equal(shm_load(&control->status->rails_out), 2);
+	assert_string_equal(connect_rail_state(control, 1, &peers_out), "lost");
+	assert_int_equal(told(1, 1)->kind, RAIL_LOST);
+	connect_quiet(control, 1);
+	assert_int_equal(told(1, 2)->kind, RAIL_PEER_RETIRE);
+	assert_int_equal(qps_errors + qps_kills, 0); /* no command of the driver is waited for */
+	connect_returned(control, 1, got);
+	connect_port(control, 1, false);
+	connect_port(control, 1, true); /* the kernel has reset the device */
+	want(1);
+	assert_int_equal(told(1, 3)->kind, RAIL_PEER_REFUSE);
+	nodes_run(3 * CONNECT_BACKOFF_MAX_MS);
+	assert_int_equal(shm_load(&control->status->rails_out), 2);
+	assert_int_equal(node[0].rail[1].tells, 4); /* and it is not probed */
+	assert_string_equal(connect_rail_state(control, 1, &peers_out), "lost");
+	assert_string_equal(connect_rail_state(control, 0, &peers_out), "up");
+	connect_stop(control);
+}
+
+static void a_lost_rail_serves_nobody(void **state)
+{
+	(void)state;
+	connected(0);
+	assert_int_equal(qps_alive, 4);
+	connect_device_lost(&node[1].control, 0, "local catastrophic error");
+	connect_quiet(&node[1].control, 0);
+	assert_true(nodes_until(qps_alive == 2, 500)); /* its end of it */
+	node[0].rail[1].tells = node[0].rail[0].tells = 0;
+	connect_broken(control, 0, &LIST_FIRST(&control->connect->actives)->peer, 0x15);
+	assert_int_equal(told(0, 0)->kind, RAIL_PEER_DROP);
+	connect_returned(control, 0, &LIST_FIRST(&control->connect->actives)->peer);
+	assert_int_equal(told(0, 1)->kind, RAIL_PEER_REFUSE); /* its probe was not served */
+	assert_true(nodes_until(qps_alive == 0, 500));
+	connect_stop(control);
+}
+
+static void what_is_being_made_on_a_lost_rail_is_given_up(void **state)
+{
+	(void)state;
+	connects_free = 2; /* those of node 1 */
+	connects_blocked = 1;
+	want(0);
+	assert_true(nodes_until(
+		LIST_FIRST(&control->connect->actives)->state == ACTIVE_CONNECTING, 1900));
+	connect_device_lost(control, 0, "local catastrophic error");
+	assert_int_equal(told(0, 0)->kind, RAIL_PEER_REFUSE);
+	assert_int_equal(told(0, 1)->kind, RAIL_LOST);
+	__atomic_store_n(&connects_blocked, 0, __ATOMIC_SEQ_CST);
+	connect_quiet(control, 0);
+	assert_true(nodes_until(LIST_EMPTY(&control->connect->actives), 500));
+	assert_int_equal(node[0].rail[0].tells, 2);
+	connect_stop(&node[1].control);
+	assert_true(nodes_until(qps_alive == 0, 500));
+}
+
+/* ---- a queue pair that failed ---------------------------------------------------------------- */
+
+static void a_queue_pair_that_failed_breaks_its_connection(void **state)
+{
+	struct rail_peer *got = connected(0);
+	struct active *active = got->control;
+	uint32_t qpn = dv_qp_number(active->qps.set.qp[1]);
+
+	(void)state;
+	connect_qp_failed(control, 1, qpn, "QP fatal"); /* another rail's may have that number */
+	connect_qp_failed(control, 0, qpn + 1000, "QP fatal");
+	nodes_run(100);
+	assert_int_equal(node[0].rail[0].tells, 1);
+	connect_qp_failed(control, 0, qpn, "QP fatal");
+	assert_int_equal(rails_out(), 1);
+	assert_int_equal(told(0, 1)->kind, RAIL_PEER_DROP);
+	connect_returned(control, 0, got);
+	assert_int_equal(told(0, 2)->kind, RAIL_PEER_ADD); /* connected anew */
+	connect_stop(control);
+}
+
+static void a_queue_pair_that_failed_is_served_no_more(void **state)
+{
+	struct passive *passive;
+
+	(void)state;
+	connected(0);
+	passive = LIST_FIRST(&node[1].control.connect->passives);
+	connect_qp_failed(&node[1].control, 0, dv_qp_number(passive->qps.set.qp[0]), "QP fatal");
+	assert_true(nodes_until(qps_alive == 2, 500));
+	connect_stop(control);
+}
+
+/* ---- the loop goes on ------------------------------------------------------------------------ */
+
+static void the_loop_answers_while_a_connect_does_not_come_back(void **state)
+{
+	(void)state;
+	connects_blocked = 1;
+	want(0); /* node 1 connects its end: a helper of it is in the kernel from now on */
+	assert_true(nodes_until(connect_busy(&node[1].control) == 1, 5000));
+	for (unsigned i = 0; i < 20; i++) {
+		uint8_t bytes[4096];
+		int fd = raw_open(1);
+
+		raw_hello(fd, "raw", 0x4200000042 + i, 9, NULL);
+		assert_true(raw_read(fd, bytes, sizeof(bytes), 500) > 0);
+		close(fd);
+		assert_true(nodes_until(sees_count(1, 2), 1000));
+	}
+	assert_int_equal(connect_busy(&node[1].control), 1);
+	__atomic_store_n(&connects_blocked, 0, __ATOMIC_SEQ_CST);
+	assert_true(nodes_until(node[0].rail[0].tells > 0, 5000));
+	connect_stop(control);
+}
+
+static void what_is_broken_does_not_wait_for_what_is_being_made(void **state)
+{
+	struct rail_peer *got = connected(0);
+
+	(void)state;
+	assert_int_equal(node_open(2, node_at(0)), 0);
+	assert_true(nodes_until(all_agree(), 3000));
+	connects_free = 2; /* those of node 2: our own does not come back */
+	connects_blocked = 1;
+	connect_wanted(control, 0,
+		member_by_ref(control, node[2].control.ref)->map.peer, node[2].control.ref);
+	assert_true(nodes_until(
+		LIST_FIRST(&control->connect->actives)->state == ACTIVE_CONNECTING, 1900));
+	connect_broken(control, 0, got, 0x15);
+	assert_true(nodes_until(node[0].rail[0].tells == 2, 5000));
+	assert_int_equal(node[0].rail[0].told[1].kind, RAIL_PEER_DROP);
+	assert_int_equal(LIST_FIRST(&control->connect->actives)->state, ACTIVE_CONNECTING);
+	__atomic_store_n(&connects_blocked, 0, __ATOMIC_SEQ_CST);
+	connect_returned(control, 0, got);
+	connect_stop(control);
+}
+
+static void a_stall_takes_longer_than_an_ack_that_is_late(void **state)
+{
+	struct rail_peer *got;
+
+	(void)state;
+	node[0].settings.rail_stall_ms = 20;
+	ack_ns = 16777216;
+	got = connected(0);
+	assert_int_equal(got->stall_ns, CONNECT_STALL_ACKS * 16777216ull);
+	ack_ns = 1000000;
+	got = connected(1);
+	assert_int_equal(got->stall_ns, 20000000);
+	control->rails = 1;
+	assert_true(nodes_until(true, 1));
+	control->rails = 2;
+	connect_stop(control);
+}
+
+/* ---- the last resort ------------------------------------------------------------------------- */
+
+/*
+ * A process of its own, with its standard error and what it writes to `out` in one pipe. Returns
+ * what it said when it has been aborted.
+ */
+static const char *aborted(void (*scene)(int out))
+{
+	static char text[4096];
+	struct rlimit none = {0, 0};
+	size_t used = 0;
+	int fds[2], status;
+	ssize_t n;
+	pid_t pid;
+
+	assert_int_equal(pipe(fds), 0);
+	pid = fork();
+	if (pid == 0) {
+		void *state = NULL;
+
+		setrlimit(RLIMIT_CORE, &none);
+		signal(SIGABRT, SIG_DFL); /* cmocka has a handler */
+		dup2(fds[1], STDERR_FILENO);
+		close(fds[0]);
+		alarm(60);
+		if (open_nodes(&state) == 0)
+			scene(fds[1]);
+		_exit(0);
+	}
+	close(fds[1]);
+	while (used < sizeof(text) - 1 &&
+		(n = read(fds[0], text + used, sizeof(text) - 1 - used)) > 0)
+		used += (size_t)n;
+	text[used] = '\0';
+	close(fds[0]);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGABRT)
+		fail_msg("status %d, not aborted: %s", status, text);
+	return text;
+}
+
+static void says(const char *text, const char *words)
+{
+	if (!strstr(text, words))
+		fail_msg("\"%s\" is not in: %s", words, text);
+}
+
+static void device_that_cannot_be_closed(int out)
+{
+	(void)out;
+	cut_status = -EIO;
+	connected(0);
+	connect_device_lost(control, 0, "local catastrophic error");
+	connect_quiet(control, 0);
+	nodes_run(1000);
+}
+
+static void a_device_that_can_neither_be_used_nor_closed_ends_the_engine(void **state)
+{
+	(void)state;
+	says(aborted(device_that_cannot_be_closed),
+		"the engine aborts: rail 0: the NIC can neither be used nor closed: a stub said");
+}
+
+/* Nothing helps: neither destroying nor, because the rail does not stop polling, closing. */
+static void nothing_is_ever_given_up(int out)
+{
+	struct rail_peer *got = connected(0);
+
+	qp_kill_status = -EIO;
+	connect_broken(control, 0, got, 0);
+	connect_stuck(control, 0, got, clock_now_ns() + 3000000000);
+	nodes_run(3000 + 2000 + 5000 - 100);
+	if (write(out, "still there\n", 12) != 12)
+		_exit(1);
+	nodes_run(200);
+}
+
+static void an_engine_ends_itself_seven_seconds_after_a_deadline_it_cannot_keep(void **state)
+{
+	const char *text = aborted(nothing_is_ever_given_up);
+
+	(void)state;
+	says(text, "still there\n");
+	says(strstr(text, "still there\n"), "the engine aborts: rail 0: mlx5_0 does not give up "
+					    "the memory that READs from peer");
+}
+
+#define L(name) cmocka_unit_test_setup_teardown(name, open_nodes, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		L(what_cannot_be_put_in_error_is_destroyed_and_then_retired),
+		L(what_does_not_drain_is_destroyed_and_then_retired),
+		L(an_answer_of_eio_is_no_proof_but_a_closed_device_is),
+		L(a_connection_that_drains_meanwhile_is_destroyed_once),
+		L(a_device_that_died_is_closed_and_stays_lost),
+		L(a_lost_rail_serves_nobody),
+		L(what_is_being_made_on_a_lost_rail_is_given_up),
+		L(a_queue_pair_that_failed_breaks_its_connection),
+		L(a_queue_pair_that_failed_is_served_no_more),
+		L(the_loop_answers_while_a_connect_does_not_come_back),
+		L(what_is_broken_does_not_wait_for_what_is_being_made),
+		L(a_stall_takes_longer_than_an_ack_that_is_late),
+		cmocka_unit_test(a_device_that_can_neither_be_used_nor_closed_ends_the_engine),
+		cmocka_unit_test(
+			an_engine_ends_itself_seven_seconds_after_a_deadline_it_cannot_keep),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

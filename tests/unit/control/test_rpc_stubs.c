@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Stubs for rails, NICs and publish.c (test_rpc_nodes.h). Those of the driver are called by helper
+ * threads, too.
+ */
+#include "tests/unit/control/test_rpc_nodes.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/control/attach.h"
+
+unsigned qps_alive, qps_errors, qps_kills, cuts;
+int qp_create_status, qp_connect_status, qp_error_status, qp_kill_status, cut_status;
+uint64_t ack_ns;
+unsigned connects_blocked, connects_free;
+unsigned regions_retried;
+uint64_t port_bits_per_second;
+
+static void count(unsigned *what, unsigned by)
+{
+	__atomic_fetch_add(what, by, __ATOMIC_SEQ_CST);
+}
+
+struct dv_qp {
+	uint32_t number;
+};
+
+struct dv_cq *rail_cq(struct rail *rail)
+{
+	return (struct dv_cq *)rail;
+}
+
+bool rail_tell(struct rail *rail, const struct rail_command *command)
+{
+	struct fake_rail *fake = (struct fake_rail *)rail;
+
+	if (fake->full)
+		return false;
+	if (fake->tells < TOLD_MAX)
+		fake->told[fake->tells++] = *command;
+	return true;
+}
+
+void rail_counters(const struct rail *rail, uint64_t ret_counters[COUNTER_COUNT])
+{
+	memcpy(ret_counters, ((const struct fake_rail *)rail)->counter,
+		COUNTER_COUNT * sizeof(*ret_counters));
+}
+
+uint32_t rail_in_flight(const struct rail *rail)
+{
+	return ((const struct fake_rail *)rail)->in_flight;
+}
+
+void dv_attributes(const struct dv_device *device, struct dv_attributes *ret)
+{
+	(void)device;
+	*ret = (struct dv_attributes){.bits_per_second = port_bits_per_second};
+}
+
+int dv_qp_create(struct dv_device *device, struct dv_cq *cq, unsigned depth, struct dv_qp **ret_qp,
+	struct dv_sq **ret_sq)
+{
+	static uint32_t number;
+
+	(void)device;
+	(void)depth;
+	if (qp_create_status)
+		return qp_create_status;
+	*ret_qp = calloc(1, sizeof(**ret_qp));
+	(*ret_qp)->number = __atomic_add_fetch(&number, 1, __ATOMIC_RELAXED);
+	*ret_sq = (struct dv_sq *)cq;
+	count(&qps_alive, 1);
+	return 0;
+}
+
+void dv_qp_address(const struct dv_qp *qp, struct dv_address *ret_address)
+{
+	*ret_address = (struct dv_address){.version = 1, .kind = 3, .qpn = qp->number};
+}
+
+uint32_t dv_qp_number(const struct dv_qp *qp)
+{
+	return qp->number;
+}
+
+int dv_qp_connect(struct dv_qp *qp, const struct dv_address *remote)
+{
+	(void)qp;
+	if (__atomic_load_n(&connects_free, __ATOMIC_SEQ_CST))
+		count(&connects_free, -1u);
+	else
+		while (__atomic_load_n(&connects_blocked, __ATOMIC_SEQ_CST))
+			usleep(1000); /* as when a neighbour is not known */
+	return remote->version != 1 ? -EPROTO : qp_connect_status;
+}
+
+uint64_t dv_qp_ack_ns(const struct dv_qp *qp)
+{
+	(void)qp;
+	return ack_ns;
+}
+
+int dv_qp_error(struct dv_qp *qp)
+{
+	(void)qp;
+	count(&qps_errors, 1);
+	return qp_error_status;
+}
+
+int dv_qp_kill(struct dv_qp *qp)
+{
+	(void)qp;
+	count(&qps_kills, 1);
+	return qp_kill_status;
+}
+
+void dv_qp_destroy(struct dv_qp *qp)
+{
+	count(&qps_alive, -1u);
+	free(qp);
+}
+
+int dv_cut(struct dv_device *device)
+{
+	(void)device;
+	count(&cuts, 1);
+	return cut_status;
+}
+
+int dv_event_fd(struct dv_device *device)
+{
+	(void)device;
+	return -1;
+}
+
+int dv_event_next(struct dv_device *device, struct dv_event *ret_event)
+{
+	(void)device, (void)ret_event;
+	return 0;
+}
+
+const char *dv_error(void)
+{
+	return "a stub said no";
+}
+
+const char *dv_syndrome(uint8_t syndrome)
+{
+	return syndrome ? "some syndrome" : "none";
+}
+
+void attach_regions_retry(struct control *control)
+{
+	(void)control;
+	regions_retried++;
+}
+
+void publish_touched(struct control *control, uint32_t place)
+{
+	struct node *n = (struct node *)control;
+
+	n->touches++;
+	n->touched = place;
+}
+
+bool publish_forget(struct control *control, const struct page_key *key)
+{
+	struct index_entry *entry = index_find(control->index, key);
+
+	if (!entry)
+		return false;
+	directory_remove(control, key, entry->place, entry->generation);
+	index_remove(control->index, key);
+	return true;
+}

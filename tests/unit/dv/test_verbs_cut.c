@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Devices that die: what may be taken for gone, and that nothing is called on a closed device.
+ * Against stubs; one thread.
+ */
+#include "tests/unit/dv/test_verbs_pair.h"
+
+static void a_killed_qp_is_gone_and_its_hot_handle_is_not(void **state)
+{
+	struct pair p = pair_make();
+
+	(void)state;
+	p.sq->pi = 5; /* not drained */
+	assert_int_equal(ops->qp_kill(p.qp), 0);
+	assert_int_equal(stub.alive.qp, 0);
+	assert_int_equal(p.sq->pi, 5);
+	assert_int_equal(p.sq->qpn, 0x4711);
+	assert_int_equal(ops->qp_kill(p.qp), 0);
+	assert_int_equal(ops->qp_error(p.qp), -ENODEV);
+	pair_drop(&p);
+}
+
+static void a_qp_whose_destruction_is_answered_with_eio_is_not_gone(void **state)
+{
+	struct pair p = pair_make();
+
+	(void)state;
+	stub.destroy_fails = true;
+	assert_int_equal(ops->qp_kill(p.qp), -EIO);
+	said("destroying QP 0x4711 of mlx5_0: Input/output error");
+	assert_int_equal(ops->qp_kill(p.qp), -EIO);
+	stub.destroy_fails = false;
+	assert_int_equal(ops->qp_kill(p.qp), 0);
+	pair_drop(&p);
+}
+
+/* Its doorbell page is one that can be unmapped; its file is mapped nowhere yet. */
+static struct pair pair_to_cut(int *ret_fd)
+{
+	uint8_t *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+		0);
+	struct pair p;
+
+	assert_ptr_not_equal(page, MAP_FAILED);
+	stub.qp_raw.bf.reg = page + 0x800;
+	p = pair_make();
+	*ret_fd = stub_device_file();
+	return p;
+}
+
+static void a_cut_device_is_closed_under_what_is_left_on_it(void **state)
+{
+	int fd;
+	struct pair p = pair_to_cut(&fd);
+	struct dv_address remote = peer_address();
+	uint8_t *doorbell = p.sq->bf_reg;
+	struct dv_mr mr = {0};
+	char memory[64];
+
+	(void)state;
+	assert_int_equal(ops->mr_register(p.device, memory, 64, DV_LOCAL_WRITE, -1, 0, &mr), 0);
+	stub.destroy_fails = true;
+	assert_int_equal(ops->qp_kill(p.qp), -EIO);
+	assert_int_equal(ops->cut(p.device), 0);
+	assert_int_equal(stub.alive.context, 0);
+	assert_int_equal(msync(doorbell - 0x800, 4096, MS_ASYNC), -1); /* not mapped any more */
+	close(fd);
+	assert_int_equal(ops->cut(p.device), 0);
+	/* libibverbs is not called any more: every one of these would count or fail. */
+	stub.calls = 0;
+	assert_int_equal(ops->qp_connect(p.qp, &remote), -ENODEV);
+	assert_int_equal(ops->qp_error(p.qp), -ENODEV);
+	assert_int_equal(ops->qp_kill(p.qp), 0);
+	assert_int_equal(ops->mr_deregister(p.device, &mr), 0);
+	assert_int_equal(ops->mr_register(p.device, memory, 64, DV_LOCAL_WRITE, -1, 0, &mr), 0);
+	assert_int_equal(ops->mr_deregister(p.device, &mr), 0);
+	assert_int_equal(stub.calls, 0);
+	pair_drop(&p);
+	stub_went_with_the_device();
+}
+
+static void a_device_whose_page_stays_mapped_is_not_taken_for_closed(void **state)
+{
+	int fd;
+	struct pair p = pair_to_cut(&fd);
+	void *page = mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0);
+
+	(void)state;
+	assert_ptr_not_equal(page, MAP_FAILED);
+	assert_int_equal(ops->cut(p.device), -EBUSY);
+	said("a page of it is still mapped");
+	assert_int_equal(ops->cut(p.device), -EBUSY);
+	assert_int_equal(ops->qp_kill(p.qp), -EBUSY); /* the NIC may still write */
+	munmap(page, 4096);
+	close(fd);
+	p.qp->qp = NULL; /* as good as killed, or the test would leak it */
+	pair_drop(&p);
+	stub_went_with_the_device();
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		TEST(a_killed_qp_is_gone_and_its_hot_handle_is_not),
+		TEST(a_qp_whose_destruction_is_answered_with_eio_is_not_gone),
+		TEST(a_cut_device_is_closed_under_what_is_left_on_it),
+		TEST(a_device_whose_page_stays_mapped_is_not_taken_for_closed),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -174,8 +174,8 @@ static void lane_init(struct rail *rail, struct lane *lane, struct rail_peer *pe
 	lane->peer = peer;
 	lane->number = peer->peer;
 	lane->state = peer->probe ? LANE_PROBING : LANE_OPEN;
-	lane->stalled = lane->expired = lane->overdue = false;
-	lane->wqes = lane->bytes = lane->requests = 0;
+	lane->stalled = lane->overdue = false;
+	lane->wqes = lane->bytes = lane->requests = lane->expired = 0;
 	lane->taken_bytes = 0;
 	lane->bulk = lane->run = NULL;
 	lane->moved = lane->moved_seen = 0;

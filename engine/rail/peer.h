@@ -65,14 +65,14 @@ struct lane {
 	struct lane_qp *run;  /* where small READs go until its next completion is asked for */
 	uint32_t requests;    /* live ones */
 	uint64_t taken_bytes; /* their lengths */
+	uint32_t expired;     /* ... past their deadlines: broken if it does not move meanwhile */
 	uint32_t moved;       /* WQEs retired, free running: has it moved since we last looked? */
 	uint32_t moved_seen;
 	uint64_t still_ns; /* watched for so long, with something to do, without a move */
 	bool begun;        /* it had nothing to do when it was last looked at, or now */
 	uint16_t number;
 	uint8_t state; /* enum lane_state */
-	bool expired;  /* a request on it is past its deadline: broken when it does not move */
-	bool overdue;  /* ... and was given its grace: broken in any case */
+	bool overdue;  /* an expired request has used up its grace: broken in any case */
 	bool stalled;  /* what is on it counts as parked, and not against the rail's budgets */
 	struct lane_qp qp[QPS_PER_PEER_MAX];
 };

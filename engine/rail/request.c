@@ -71,11 +71,13 @@ void request_free(struct rail *rail, struct request *request)
 	rail->request_stack[rail->requests_free++] = request->number;
 }
 
-static void request_leave_lane(struct rail *rail, struct request *request)
+static inline void request_leave_lane(struct rail *rail, struct request *request)
 {
 	struct lane *lane = request->lane;
 
 	lane->requests--;
+	if (unlikely(request->expired))
+		lane->expired--;
 	lane->taken_bytes -= request->op.length;
 	if (unlikely(lane->stalled))
 		rail->parked--;

@@ -316,7 +316,8 @@ void peer_route(struct rail *rail, struct request *request)
 
 	if (likely(lane && lane->peer->ref == request->op.peer_ref)) {
 		if (unlikely(lane->state != LANE_OPEN ||
-			     (lane->stalled && rail->parked >= RAIL_PARKED_MAX))) {
+			     (lane->stalled && (rail->parked >= RAIL_PARKED_MAX ||
+						       lane_full(rail, lane))))) {
 			request_end(rail, request, OP_PEER_DOWN);
 		} else if (unlikely(!lane_has_place(lane, &request->op))) {
 			request_end(rail, request, OP_INVALID);

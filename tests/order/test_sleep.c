@@ -317,8 +317,9 @@ static int run(const char *mutant, const char *wanted)
 	for (unsigned i = 0; i < CASES; i++) {
 		if (!rounds[i])
 			continue;
-		printf("%s %s: %lu wake-ups lost in %lu rounds, %lu ms\n", mutant ? mutant : "engine",
-			cases[i].name, lost[i], rounds[i], (clock_now_ns() - begun) / 1000000);
+		printf("%s %s: %lu wake-ups lost in %lu rounds, %lu ms\n",
+			mutant ? mutant : "engine", cases[i].name, lost[i], rounds[i],
+			(clock_now_ns() - begun) / 1000000);
 		failed = mutant ? !lost[i] : failed || lost[i];
 	}
 	return failed;

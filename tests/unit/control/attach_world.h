@@ -29,6 +29,7 @@
 #include "engine/control/attach.h"
 #include "engine/control/loop.h"
 #include "engine/control/report.h"
+#include "tests/emulated.h"
 
 enum { RAILS = 2 };
 

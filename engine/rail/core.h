@@ -164,7 +164,7 @@ static inline struct request *request_new(struct rail *rail)
  * not move leave (2/3)^n of them to the others. A lane needs less than its third to keep its queue
  * pairs busy: it posts at most CQ_DEPTH / 2 WQEs at a time.
  */
-#define RAIL_REQUESTS_PLENTY (RAIL_REQUESTS - RAIL_REQUESTS / 3) /* so many free: no lane is full */
+#define RAIL_REQUESTS_PLENTY (RAIL_REQUESTS - RAIL_REQUESTS / 3) /* free: then no lane is full */
 static_assert(RAIL_REQUESTS / 3 > CQ_DEPTH, "the share of a lane keeps its queue pairs busy");
 
 static inline bool lane_full(const struct rail *rail, const struct lane *lane)

@@ -31,8 +31,8 @@ proctype owner()
 		fence(0);
 #endif
 		store(0, KEY, 0);
-		/* Whoever writes here, a client or this core itself, does it later in program order
-		 * or is told by this core. */
+		/* The next writer of the slot is this core, later in program order, or a client that
+		 * this core gave the slot to later. */
 		store(0, PAYLOAD, page);
 		store(0, PAYLOAD + 1, page);
 		/* page_head_publish() */

@@ -20,8 +20,8 @@ struct pollfd;
 enum { KICK_RAIL = 1000, KICK_CONTROL, KICK_CLIENT, KICKS };
 
 /*
- * Instead of the system calls of the included sources. note_poll() and note_ppoll() return when the
- * other side has done what it does in this round, as if nobody kicked until then.
+ * Replace the system calls of the included sources. note_poll() and note_ppoll() return only after
+ * the other side has finished its part of the round, so the sleep flag stays up until then.
  */
 int note_poll(struct pollfd *fds, unsigned long count, int timeout_ms);
 int note_ppoll(struct pollfd *fds, unsigned long count, const struct timespec *span,
@@ -39,7 +39,7 @@ struct rail_side *rail_side_new(struct status_segment *status, void *ops, void *
 	uint32_t *client_waits);
 /* Sleeper: rest(), once; slept or worked. */
 void rail_side_rest(struct rail_side *side);
-/* Waker: poll_turn(), once; what it answers or says is published and whoever sleeps is kicked. */
+/* Waker: poll_turn(), once: publishes its answers and kicks the client if that sleeps. */
 void rail_side_turn(struct rail_side *side);
 /* Waker: rail_tell() of a command that changes nothing. */
 void rail_side_tell(struct rail_side *side);

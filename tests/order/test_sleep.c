@@ -3,8 +3,8 @@
  * The sleep protocol under stress: a lost wake-up needs a store that is still in its core's store
  * buffer while the next load is done, which happens on x86 too. Two threads on two cores, one round
  * at a time: one side goes to sleep while the other publishes and looks for sleepers. A round is
- * lost when the sleeper slept and nobody kicked it. That is judged after the round from what both
- * sides did, so no load of the machine makes a right program fail.
+ * lost when the sleeper slept and got no kick. That is judged after the round from what both sides
+ * did, so no load of the machine makes a right program fail.
  *
  * Before each round both sides store to cold cache lines: what they store next stays in the buffer
  * behind those. A random delay moves the two against each other.
@@ -190,8 +190,8 @@ static uint32_t draw(struct side *side, uint32_t below)
 	return (uint32_t)((side->seed >> 32) * below >> 32);
 }
 
-/* Makes the window likely: fills the store buffer, then moves the sides against each other. */
-static void dawdle(struct side *side)
+/* Makes the window likely: a random delay shifts the sides, cold stores fill the store buffer. */
+static void widen_window(struct side *side)
 {
 	uint32_t stores = draw(side, COLD_STORES_MAX), delay = draw(side, DELAY_MAX);
 	static const uint32_t nothing;
@@ -211,7 +211,7 @@ static void play(void (*act)(void))
 	side->slept = false;
 	memset(side->kicked, 0, sizeof(side->kicked));
 	meet();
-	dawdle(side);
+	widen_window(side);
 	act();
 	shm_store_release(&side->acted, side->arrived);
 	meet();

@@ -115,13 +115,14 @@ static void take_start(
 
 /*
  * True: the lane of this op holds its share of the requests. The op stays in its ring until one of
- * them ends or the lane counts as stalled; peer_route() then refuses it.
+ * them ends or the lane counts as stalled; peer_route() then refuses it. A rail that stops takes
+ * every op, to cancel it.
  */
 static bool must_wait(const struct rail *rail, const struct op *op)
 {
 	const struct lane *lane;
 
-	if (likely(rail->requests_free >= RAIL_REQUESTS_PLENTY))
+	if (likely(rail->requests_free >= RAIL_REQUESTS_PLENTY) || rail->stopping)
 		return false;
 	lane = rail->peer[op->peer].lane;
 	return lane && lane->peer->ref == op->peer_ref && lane->state == LANE_OPEN &&

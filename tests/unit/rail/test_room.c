@@ -147,6 +147,21 @@ static void look_ups_that_wait_for_their_lane_are_taken_when_it_moves(void **sta
 	nothing_is_left(w);
 }
 
+static void look_ups_that_wait_for_their_lane_are_cancelled_when_the_rail_stops(void **state)
+{
+	struct world *w = *state;
+
+	for (unsigned i = 0; i < OP_RING_SLOTS; i++)
+		look_up(w, client, i, 0);
+	world_settle(w);
+	world_tell(w, (struct rail_command){.kind = RAIL_STOP});
+	world_settle(w);
+	count_answers(client, OP_CANCELLED, OP_RING_SLOTS - SHARE);
+	world_run(w);
+	count_answers(client, OP_HIT, SHARE);
+	nothing_is_left(w);
+}
+
 static void several_mute_peers_leave_the_others_some_requests(void **state)
 {
 	struct world *w = *state;
@@ -231,6 +246,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(look_ups_to_a_mute_peer_do_not_take_the_requests_of_other_clients),
 		TEST(look_ups_that_wait_for_their_lane_are_taken_when_it_moves),
+		TEST(look_ups_that_wait_for_their_lane_are_cancelled_when_the_rail_stops),
 		TEST(several_mute_peers_leave_the_others_some_requests),
 		TEST(four_full_lanes_that_all_fail_do_not_overrun_the_cq),
 		TEST(four_full_lanes_take_turns_in_the_cq),

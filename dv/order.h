@@ -3,9 +3,19 @@
  * Every ordering between a CPU and a NIC, by name. This file and engine/abi/ring.h hold all fences,
  * atomics and asm of the tree. The names follow rdma-core's util/udma_barrier.h.
  *
- * On x86 the stores to write-back memory (WQEs, doorbell record) stay in order, so most of these
- * cost a compiler barrier. The doorbell register is write-combining memory on a real device: only
- * an sfence keeps it behind the record, and only another one pushes it out.
+ * The instructions are those of rdma-core, too. The doorbell register is write-combining memory on
+ * a real device: stores to it are neither ordered after the record nor sent out by themselves.
+ *
+ *   order                                   x86-64     arm64
+ *   WQE, then record                        compiler   dmb oshst
+ *   record, then doorbell                   sfence     dsb st
+ *   doorbell leaves the core now            sfence     dsb st
+ *   owner bit, then CQE                     compiler   dmb oshld
+ *   CQE, then record                        compiler   dmb oshld
+ *
+ * x86-64 keeps stores to write-back memory in order, and loads, and loads before stores. rdma-core
+ * has an lfence after the owner bit there; it orders loads that bypass the cache, of which this
+ * tree has none. arm64: osh, because a NIC need not be in the inner shareable domain of the cores.
  */
 #ifndef DV_ORDER_H
 #define DV_ORDER_H
@@ -16,9 +26,13 @@
 #include <linux/types.h>
 
 #if defined(__x86_64__)
-#define DV_SFENCE() __asm__ volatile("sfence" ::: "memory")
+#define DV_STORES_BEFORE_STORES() __asm__ volatile("" ::: "memory")
+#define DV_LOADS_BEFORE_ALL() __asm__ volatile("" ::: "memory")
+#define DV_WRITE_OUT() __asm__ volatile("sfence" ::: "memory")
 #elif defined(__aarch64__)
-#define DV_SFENCE() __asm__ volatile("dmb oshst" ::: "memory")
+#define DV_STORES_BEFORE_STORES() __asm__ volatile("dmb oshst" ::: "memory")
+#define DV_LOADS_BEFORE_ALL() __asm__ volatile("dmb oshld" ::: "memory")
+#define DV_WRITE_OUT() __asm__ volatile("dsb st" ::: "memory")
 #else
 #error "dv/order.h: the orderings of this processor are not known"
 #endif
@@ -48,31 +62,31 @@
 /* WQE bytes are visible to the device before the doorbell record says so. */
 static inline void dv_wqe_before_record(void)
 {
-	DV_THREAD_FENCE(__ATOMIC_RELEASE);
+	DV_STORES_BEFORE_STORES();
 }
 
 /* The doorbell record is visible before the doorbell register is written. */
 static inline void dv_record_before_doorbell(void)
 {
-	DV_SFENCE();
+	DV_WRITE_OUT();
 }
 
 /* The doorbell leaves the write-combining buffer now and not behind the next one. */
 static inline void dv_doorbell_flush(void)
 {
-	DV_SFENCE();
+	DV_WRITE_OUT();
 }
 
 /* The owner bit was read before the rest of the CQE is. */
 static inline void dv_owner_before_cqe(void)
 {
-	DV_THREAD_FENCE(__ATOMIC_ACQUIRE);
+	DV_LOADS_BEFORE_ALL();
 }
 
 /* All CQE reads are done before the consumer index lets the device overwrite them. */
 static inline void dv_cqe_before_record(void)
 {
-	DV_THREAD_FENCE(__ATOMIC_RELEASE);
+	DV_LOADS_BEFORE_ALL();
 }
 
 /* A doorbell record is one 32-bit store. */

@@ -126,17 +126,29 @@ static inline void shm_fence_load(void)
 	SHM_FENCE(__ATOMIC_ACQUIRE);
 }
 
-/* Stores before it are seen before stores after it: generation, then anything else. */
+/*
+ * Stores before it are seen before stores after it: generation, then anything else. By NICs, too,
+ * which READ page heads and buckets: on arm64 they need not be in the inner shareable domain, which
+ * is all that the compiler's fence orders for.
+ */
 static inline void shm_fence_store(void)
 {
 	SHM_FENCE(__ATOMIC_RELEASE);
+#if defined(__aarch64__)
+	__asm__ volatile("dmb oshst" ::: "memory");
+#endif
 }
 
-/* Non-temporal stores are weakly ordered even on x86: drained before the page is published. */
+/*
+ * A copied page is seen, by NICs too, before the publish that follows. Non-temporal stores are
+ * weakly ordered even on x86.
+ */
 static inline void shm_fence_stream(void)
 {
 #if defined(__x86_64__)
 	__builtin_ia32_sfence();
+#elif defined(__aarch64__)
+	__asm__ volatile("dmb osh" ::: "memory");
 #else
 	SHM_FENCE(__ATOMIC_SEQ_CST);
 #endif

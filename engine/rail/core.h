@@ -156,15 +156,25 @@ static inline struct request *request_new(struct rail *rail)
 	request->lane = NULL;
 	link_init(&request->pending);
 	request->posted = 0;
-	request->segment_done = 0;
-	request->block = request->number;
 	request->outstanding = 0;
-	request->segment = 0;
 	request->stage = REQUEST_PAYLOAD;
 	request->status = OP_HIT;
 	request->counted = false;
 	request->expired = false;
 	return request;
+}
+
+/*
+ * A lane may hold half as many requests as are free: one lane a third of all, and n lanes that do
+ * not move leave (2/3)^n of them to the others. A lane needs less than its third to keep its queue
+ * pairs busy: it posts at most CQ_DEPTH / 2 WQEs at a time.
+ */
+#define RAIL_REQUESTS_PLENTY (RAIL_REQUESTS - RAIL_REQUESTS / 3) /* free: then no lane is full */
+static_assert(RAIL_REQUESTS / 3 > CQ_DEPTH, "the share of a lane keeps its queue pairs busy");
+
+static inline bool lane_full(const struct rail *rail, const struct lane *lane)
+{
+	return 2 * lane->requests > rail->requests_free;
 }
 
 /* Queues a request that has something to post. */

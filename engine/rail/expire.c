@@ -17,12 +17,13 @@ static bool expire(struct rail *rail, struct request *request, uint64_t now)
 		request_end(rail, request, OP_TIMEOUT);
 		return false;
 	}
+	if (!over)
+		lane->expired++;
 	request->expired = true;
 	request->deadline_ns = now + REQUEST_GRACE_NS;
 	if (request->status == OP_HIT)
 		request->status = OP_TIMEOUT;
 	link_remove(&request->pending); /* whatever of it is not posted stays so */
-	lane->expired = true;
 	if (over)
 		lane->overdue = true;
 	return true;

@@ -177,9 +177,9 @@ static void lane_init(struct rail *rail, struct lane *lane, struct rail_peer *pe
 	lane->peer = peer;
 	lane->number = peer->peer;
 	lane->state = peer->probe ? LANE_PROBING : LANE_OPEN;
-	lane->stalled = lane->expired = lane->overdue = lane->stuck = false;
+	lane->stalled = lane->overdue = lane->stuck = false;
 	lane->ended_ns = 0;
-	lane->wqes = lane->bytes = lane->requests = 0;
+	lane->wqes = lane->bytes = lane->requests = lane->expired = 0;
 	lane->taken_bytes = 0;
 	lane->bulk = lane->run = NULL;
 	lane->moved = lane->moved_seen = 0;
@@ -320,7 +320,8 @@ void peer_route(struct rail *rail, struct request *request)
 
 	if (likely(lane && lane->peer->ref == request->op.peer_ref)) {
 		if (unlikely(lane->state != LANE_OPEN ||
-			     (lane->stalled && rail->parked >= RAIL_PARKED_MAX))) {
+			     (lane->stalled && (rail->parked >= RAIL_PARKED_MAX ||
+						       lane_full(rail, lane))))) {
 			request_end(rail, request, OP_PEER_DOWN);
 		} else if (unlikely(!lane_has_place(lane, &request->op))) {
 			request_end(rail, request, OP_INVALID);

@@ -66,6 +66,7 @@ struct lane {
 	struct lane_qp *run;  /* where small READs go until its next completion is asked for */
 	uint32_t requests;    /* live ones */
 	uint64_t taken_bytes; /* their lengths */
+	uint32_t expired;     /* ... past their deadlines: broken if it does not move meanwhile */
 	uint32_t moved;       /* WQEs retired, free running: has it moved since we last looked? */
 	uint32_t moved_seen;
 	uint64_t still_ns; /* watched for so long, with something to do, without a move */
@@ -73,8 +74,7 @@ struct lane {
 	uint64_t ended_ns; /* BROKEN or DROPPED since then; 0: neither */
 	uint16_t number;
 	uint8_t state; /* enum lane_state */
-	bool expired;  /* a request on it is past its deadline: broken when it does not move */
-	bool overdue;  /* ... and was given its grace: broken in any case */
+	bool overdue;  /* an expired request has used up its grace: broken in any case */
 	bool stuck;    /* it does not drain, which was said */
 	bool stalled;  /* what is on it counts as parked, and not against the rail's budgets */
 	struct lane_qp qp[QPS_PER_PEER_MAX];

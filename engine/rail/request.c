@@ -14,6 +14,10 @@ bool request_copy_segments(struct rail *rail, struct request *request,
 
 	if (blocks > rail->blocks_free + 1)
 		return false;
+	/* The cursor begins at the first segment; an op of one segment does not need it. */
+	request->block = request->number;
+	request->segment_done = 0;
+	request->segment = 0;
 	for (uint32_t i = 0; i < blocks; i++) {
 		if (i > 0) {
 			uint16_t next = rail->block_stack[--rail->blocks_free];
@@ -72,11 +76,13 @@ void request_free(struct rail *rail, struct request *request)
 	rail->request_stack[rail->requests_free++] = request->number;
 }
 
-static void request_leave_lane(struct rail *rail, struct request *request)
+static inline void request_leave_lane(struct rail *rail, struct request *request)
 {
 	struct lane *lane = request->lane;
 
 	lane->requests--;
+	if (unlikely(request->expired))
+		lane->expired--;
 	lane->taken_bytes -= request->op.length;
 	if (unlikely(lane->stalled))
 		rail->parked--;

@@ -123,6 +123,22 @@ static void take_start(
 }
 
 /*
+ * True: the lane of this op holds its share of the requests. The op stays in its ring until one of
+ * them ends or the lane counts as stalled; peer_route() then refuses it. A rail that stops takes
+ * every op, to cancel it.
+ */
+static bool must_wait(const struct rail *rail, const struct op *op)
+{
+	const struct lane *lane;
+
+	if (likely(rail->requests_free >= RAIL_REQUESTS_PLENTY) || rail->stopping)
+		return false;
+	lane = rail->peer[op->peer].lane;
+	return lane && lane->peer->ref == op->peer_ref && lane->state == LANE_OPEN &&
+	       !lane->stalled && lane_full(rail, lane);
+}
+
+/*
  * Takes the op that starts `at` slots after the head of the ring, where `ready` slots are filled.
  * Returns how many slots it has; 0: it stays there.
  */
@@ -146,9 +162,10 @@ static uint32_t take_op(
 	}
 	if (unlikely(request->op.segments > SEGMENTS_MAX))
 		request->op.segments = 0; /* refused below; all its slots are skipped */
-	/* One came with the op. */
-	if (request->op.segments > 1 &&
-		unlikely(!request_copy_segments(rail, request, &channel->ops, at + 1))) {
+	/* One segment came with the op. */
+	if (unlikely(must_wait(rail, &request->op)) ||
+		(request->op.segments > 1 &&
+			unlikely(!request_copy_segments(rail, request, &channel->ops, at + 1)))) {
 		request->op.segments = 0;
 		request_free(rail, request);
 		rail->blocked = true;

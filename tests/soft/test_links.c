@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 
 #include "dv/soft/tcp.h"
+#include "tests/emulated.h"
 #include "tests/soft/child.h"
 
 /* ---- tests: once a link ---------------------------------------------------------------------- */
@@ -359,6 +360,10 @@ static void nothing_is_left_in_dev_shm(void **state)
 
 int main(void)
 {
+	if (EMULATED) {
+		puts("skipped: qemu-user cannot start threads in a forked process");
+		return 77;
+	}
 	const struct CMUnitTest tests[] = {
 		OVER_BOTH(another_process_is_read),
 		OVER_BOTH(many_scattered_reads_are_under_way_at_once),

@@ -30,6 +30,7 @@
 #include "engine/control/connect.h"
 #include "engine/control/loop.h"
 #include "engine/control/report.h"
+#include "tests/emulated.h"
 
 enum { RAILS = 2 };
 

@@ -85,9 +85,11 @@ static void unknown_requests_and_surplus_files_are_refused_and_closed(void **sta
 {
 	unsigned before;
 	struct answer a;
-	int fd = dial(), fds[41] = {0};
+	int fd, fds[41] = {0};
 
 	(void)state;
+	SKIP_EMULATED("it leaks files that a control message has no room for");
+	fd = dial();
 	pump();
 	before = open_files();
 	assert_int_equal(status_of(fd, 0, 0, 0, -1), -EINVAL);

@@ -19,6 +19,7 @@
 #include "config/log.h"
 #include "numa/huge.h"
 #include "numa/memory.h"
+#include "tests/emulated.h"
 
 #define MIB (1024ull * 1024)
 #define HUGE_DIR "sys/kernel/mm/hugepages/hugepages-2048kB"
@@ -194,6 +195,7 @@ static void a_kernel_that_refuses_huge_pages_after_all_is_no_failure(void **stat
 	struct huge h;
 
 	(void)state;
+	SKIP_EMULATED("it looks for room for a TiB page by page, half a minute long");
 	/* What the files promise here the kernel need not have. */
 	put(HUGE_DIR "/free_hugepages", "1000000\n");
 	assert_int_equal(huge_open("t-lie", 1000 * 1024 * MIB, -1, true, &h), -ENOMEM);
@@ -219,6 +221,7 @@ static void memory_is_placed_on_the_node_that_was_asked_for(void **state)
 	int mode = -1;
 
 	(void)state;
+	SKIP_EMULATED("it has no get_mempolicy()");
 	assert_int_equal(huge_open("t-node", 2 * MIB, 0, false, &h), 0);
 	assert_int_equal(get_mempolicy(&mode, mask, 8 * sizeof(mask), h.base, MPOL_F_ADDR), 0);
 	assert_int_equal(mode, MPOL_PREFERRED);

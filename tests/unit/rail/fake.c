@@ -186,6 +186,7 @@ void nic_pull(struct world *w)
 			struct fake_wqe wqe = wqe_parse(qp, qp->seen);
 
 			wqe_check(w, &wqe);
+			assert_true(w->wqes < CQ_DEPTH); /* each can end in a CQE */
 			qp->seen += dv_wqe_blocks(wqe.sges);
 			w->wqe[w->wqes++] = wqe;
 		}

@@ -107,6 +107,39 @@ static void a_posted_op_past_its_deadline_breaks_a_lane_that_does_not_move(void 
 	assert_int_equal(w->rail->parked, 0);
 }
 
+static void an_op_that_was_late_and_is_answered_leaves_no_mark_on_its_lane(void **state)
+{
+	struct world *w = *state;
+	struct lane *lane;
+
+	get(w, 1, 10, 3);
+	get(w, 2, 10, 3);
+	world_settle(w);
+	lane = w->rail->peer[3].lane;
+	pass(w, 12);
+	assert_int_equal(lane->expired, 2);
+	world_run(w);
+	client_expect(client, 1, OP_TIMEOUT);
+	client_expect(client, 2, OP_TIMEOUT);
+	assert_int_equal(lane->expired, 0);
+	/* A pause longer than LANE_STALL_NS while no op on the lane is late. */
+	get(w, 3, 5000, 3);
+	world_settle(w);
+	pass(w, 60);
+	assert_true(world_silent(w));
+	world_run(w);
+	client_expect(client, 3, OP_HIT);
+	/* A late op on a lane that does not move still breaks it. */
+	get(w, 4, 10, 3);
+	world_settle(w);
+	pass(w, 60);
+	world_hear(w, RAIL_PEER_BROKEN);
+	nic_flush(w, peer);
+	world_settle(w);
+	client_expect(client, 4, OP_TIMEOUT);
+	assert_int_equal(lane->expired, 0);
+}
+
 static void an_op_with_too_short_a_deadline_does_not_break_a_lane_that_moves(void **state)
 {
 	struct world *w = *state;
@@ -244,6 +277,7 @@ int main(void)
 		TEST(a_parked_op_ends_at_its_deadline),
 		TEST(an_endless_deadline_ends_too),
 		TEST(a_posted_op_past_its_deadline_breaks_a_lane_that_does_not_move),
+		TEST(an_op_that_was_late_and_is_answered_leaves_no_mark_on_its_lane),
 		TEST(an_op_with_too_short_a_deadline_does_not_break_a_lane_that_moves),
 		TEST(a_queue_that_hangs_beside_one_that_moves_is_noticed_too),
 		TEST(a_peer_that_does_not_answer_does_not_hold_up_the_others),

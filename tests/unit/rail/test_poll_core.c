@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdlib.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>

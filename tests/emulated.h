@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tests that an emulator cannot run (tools/cross-arm64.txt: qemu-user). */
+#ifndef TESTS_EMULATED_H
+#define TESTS_EMULATED_H
+
+#ifdef TESTS_EMULATED
+#define EMULATED 1
+#else
+#define EMULATED 0
+#endif
+
+/* In a cmocka test: skips it and says why. */
+#define SKIP_EMULATED(why)                                                                         \
+	do {                                                                                       \
+		if (EMULATED) {                                                                    \
+			print_message("skipped under qemu-user: %s\n", why);                       \
+			skip();                                                                    \
+		}                                                                                  \
+	} while (0)
+
+#endif

@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The protocols of shared memory and of one-sided reads, checked exhaustively by Spin.
+
+    tests/model/test_model.py        exit 77: no spin, or no C compiler
+
+Each model holds in every interleaving and every order in which stores can reach memory; each of its
+mutants, which its top comment describes, does not.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+# model: how a mutant fails, and its variants
+MODELS = {
+    "ring": ("assertion violated", [[]]),
+    "sleep": ("invalid end state", [[], ["EXCHANGE"]]),
+    "head": ("assertion violated", [[]]),
+    "lease": ("assertion violated", [[]]),
+}
+
+
+def mutants(model):
+    with open(os.path.join(HERE, model + ".pml"), encoding="utf-8") as file:
+        comment = re.search(r"/\*\n.*?\*/", file.read(), re.S)[0]
+    return re.findall(r"^ \*   ([A-Z_]+) ", comment, re.M)
+
+
+def check(model, defines):
+    """What is wrong, "" when nothing is, and how many states were searched."""
+    with tempfile.TemporaryDirectory() as folder:
+        flags = [f"-D{define}" for define in defines]
+        source = os.path.join(HERE, model + ".pml")
+        subprocess.run(["spin", *flags, "-a", source], cwd=folder, check=True,
+                       capture_output=True, text=True, timeout=60)
+        subprocess.run(["cc", "-w", "-O0", "-DSAFETY", "-DVECTORSZ=2048", "-o", "pan", "pan.c"],
+                       cwd=folder, check=True, timeout=120)
+        text = subprocess.run(["./pan", "-m200000"], cwd=folder, capture_output=True, text=True,
+                              timeout=300).stdout
+    wrong = re.search(r"^pan:\d+: (.*)", text, re.M)
+    errors = int(re.search(r"errors: (\d+)", text)[1])
+    if "max search depth too small" in text or (errors > 0) != bool(wrong):
+        raise AssertionError(f"{model} {defines}: not searched to the end\n{text}")
+    return wrong[1] if wrong else "", int(re.search(r"(\d+) states, stored", text)[1])
+
+
+class Models(unittest.TestCase):
+    def test_each_holds_in_every_order(self):
+        for model, (_, variants) in MODELS.items():
+            for variant in variants:
+                with self.subTest(model=model, variant=variant):
+                    wrong, states = check(model, variant)
+                    print(" ".join([model, *variant]) + f": {states} states")
+                    self.assertEqual(wrong, "")
+                    self.assertGreater(states, 50)
+
+    def test_each_mutant_fails(self):
+        for model, (failure, variants) in MODELS.items():
+            self.assertTrue(mutants(model))
+            for variant in variants:
+                for mutant in mutants(model):
+                    with self.subTest(model=model, variant=variant, mutant=mutant):
+                        wrong, _ = check(model, [*variant, mutant])
+                        self.assertIn(failure, wrong)
+
+
+if __name__ == "__main__":
+    for program in ("spin", "cc"):
+        if not shutil.which(program):
+            print(f"skipped: no {program}")
+            sys.exit(77)
+    unittest.main(verbosity=2)

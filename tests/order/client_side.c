@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The client's side of the sleep protocol, from its sources (sides.h). */
+#define poll note_poll
+#define write note_write
+#define read note_read
+/* The rail's side has functions of the same names. */
+#define clock_now_ns client_clock_now_ns
+#define channel_break client_channel_break
+
+#include "engine/client/submit.c"
+#include "engine/client/wait.c"
+
+#include <stdlib.h>
+
+#include "tests/order/sides.h"
+
+struct client_side {
+	struct pc_channel channel;
+	struct session session;
+	struct pc pc;
+	struct channel_header header;
+};
+
+/* What the sources call besides. Nothing of it happens here. */
+bool channel_step(struct pc_channel *ch)
+{
+	(void)ch;
+	return false;
+}
+
+void channel_break(struct pc_channel *ch)
+{
+	(void)ch;
+	abort();
+}
+
+struct client_side *client_side_new(
+	struct status_segment *status, void *ops, void *done, void *ctl, uint32_t **ret_waits)
+{
+	struct client_side *side = aligned_alloc(64, (sizeof(*side) + 63) & ~(size_t)63);
+	struct pc_channel *ch;
+
+	if (!side)
+		abort();
+	memset(side, 0, sizeof(*side));
+	ch = &side->channel;
+	ch->pc = &side->pc;
+	ch->session = &side->session;
+	ch->header = &side->header;
+	ch->wake = KICK_CLIENT;
+	ch->rails = 1;
+	side->session.status = status;
+	side->session.fd = -1;
+	side->session.control_kick = KICK_CONTROL;
+	side->session.rail[0].kick = KICK_RAIL;
+	ring_producer_init(&ch->rail[0].ops, ops, OP_RING_SLOTS, sizeof(struct op_slot));
+	ring_consumer_init(&ch->rail[0].done, done, DONE_RING_SLOTS, sizeof(struct op_done));
+	ring_producer_init(&ch->ctl, ctl, CTL_RING_SLOTS, sizeof(struct ctl_op));
+	ring_consumer_init(&ch->ctl_done, aligned_alloc(64, ring_bytes(CTL_DONE_SLOTS, 32)),
+		CTL_DONE_SLOTS, sizeof(struct ctl_done));
+	memset(ch->ctl_done.shared, 0, ring_bytes(CTL_DONE_SLOTS, 32));
+	*ret_waits = &side->header.client_waits;
+	return side;
+}
+
+void client_side_write(struct client_side *side)
+{
+	struct channel_rail *r = &side->channel.rail[0];
+	struct op op = {.kind = 0, .segments = 1}; /* no such kind: refused, no NIC needed */
+	struct op_segment segment = {.length = 1};
+
+	if (ring_room(&r->ops, 1) < 1)
+		abort();
+	op_encode(&op, &segment, ring_slot_new(&r->ops, 0));
+	r->unpublished = 1;
+}
+
+void client_side_flush_rail(struct client_side *side)
+{
+	submit_flush_rail(&side->channel, 0);
+}
+
+void client_side_flush(struct client_side *side)
+{
+	submit_flush(&side->channel);
+}
+
+void client_side_flush_ctl(struct client_side *side)
+{
+	struct ctl_op op = {.kind = CTL_TOUCH};
+
+	if (!submit_ctl_room(&side->channel, 0, 0))
+		abort();
+	submit_ctl(&side->channel, &op, 0);
+	submit_flush(&side->channel);
+}
+
+void client_side_sleep(struct client_side *side)
+{
+	sleep_until(&side->channel, 0);
+}
+
+bool client_side_done(struct client_side *side)
+{
+	struct ring_consumer *done = &side->channel.rail[0].done;
+
+	if (ring_ready(done) < 1)
+		return false;
+	ring_release(done, 1);
+	return true;
+}

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The inline functions whose instructions test_assembly.py looks at, each by itself. Never run. */
+#include "dv/hot.h"
+#include "engine/abi/page.h"
+
+void order_ring_publish(struct ring_producer *p, uint32_t n);
+void order_ring_publish(struct ring_producer *p, uint32_t n)
+{
+	ring_publish(p, n);
+}
+
+int32_t order_ring_look(struct ring_consumer *c, uint32_t most);
+int32_t order_ring_look(struct ring_consumer *c, uint32_t most)
+{
+	return ring_look(c, most);
+}
+
+void order_ring_release(struct ring_consumer *c, uint32_t n);
+void order_ring_release(struct ring_consumer *c, uint32_t n)
+{
+	ring_release(c, n);
+}
+
+int32_t order_ring_room(struct ring_producer *p, uint32_t want);
+int32_t order_ring_room(struct ring_producer *p, uint32_t want)
+{
+	return ring_room(p, want);
+}
+
+uint32_t order_page_head_retire(struct page_head *shared);
+uint32_t order_page_head_retire(struct page_head *shared)
+{
+	return page_head_retire(shared);
+}
+
+void order_page_head_publish(
+	struct page_head *shared, const struct page_key *key, uint32_t length);
+void order_page_head_publish(
+	struct page_head *shared, const struct page_key *key, uint32_t length)
+{
+	page_head_publish(shared, key, length);
+}
+
+void order_dv_ring(struct dv_sq *sq);
+void order_dv_ring(struct dv_sq *sq)
+{
+	dv_ring(sq);
+}
+
+unsigned order_dv_poll(struct dv_cq *cq, struct dv_completion *ret, unsigned max);
+unsigned order_dv_poll(struct dv_cq *cq, struct dv_completion *ret, unsigned max)
+{
+	return dv_poll(cq, ret, max);
+}

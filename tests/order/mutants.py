@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Ordering mutants: one barrier, acquire or release less in the engine's own sources.
+
+    tests/order/mutants.py --list                 names, one a line
+    tests/order/mutants.py NAME SOURCE DIRECTORY  writes the mutated file below DIRECTORY, with
+                                                  its path from the root; -iquote DIRECTORY
+                                                  makes a compiler take it instead
+A mutant replaces text that stands exactly once in one function; it is an error when it does not.
+"""
+
+import os
+import re
+import sys
+
+FENCE, NOTHING = "shm_fence_sleep();", "(void)0;"
+
+# name: file, function, what stands in it, what it becomes
+MUTANTS = {
+    "flush_rail": ("engine/client/submit.c", "submit_flush_rail", FENCE, NOTHING),
+    "flush": ("engine/client/submit.c", "submit_flush", FENCE, NOTHING),
+    "flush_ctl": ("engine/client/submit.c", "flush_ctl", FENCE, NOTHING),
+    "client_sleep": ("engine/client/wait.c", "sleep_until", FENCE, NOTHING),
+    "rail_wake": ("engine/rail/poll_core.c", "wake", FENCE, NOTHING),
+    "rail_rest": ("engine/rail/poll_core.c", "rest", FENCE, NOTHING),
+    "rail_tell": ("engine/rail/open.c", "rail_tell", FENCE, NOTHING),
+    "publish_flush": ("engine/control/publish.c", "publish_flush", FENCE, NOTHING),
+    "control_sleep": ("engine/control/loop.c", "sleep_or_work", FENCE, NOTHING),
+    "ring_publish": ("engine/abi/ring.h", "ring_publish", "shm_store_release64(", "shm_store64("),
+    "ring_release": ("engine/abi/ring.h", "ring_release", "shm_store_release(", "shm_store("),
+    "page_head_retire": ("engine/abi/page.h", "page_head_retire", "shm_fence_store();", NOTHING),
+    "owner_before_cqe": ("dv/hot.h", "dv_poll", "dv_owner_before_cqe();", NOTHING),
+    "doorbell_flush": ("dv/hot.h", "dv_ring", "dv_doorbell_flush();", NOTHING),
+    "wqe_before_record": ("dv/hot.h", "dv_ring", "dv_wqe_before_record();", NOTHING),
+    "record_before_doorbell": ("dv/hot.h", "dv_ring", "dv_record_before_doorbell();", NOTHING),
+    "cqe_before_record": ("dv/hot.h", "dv_poll", "dv_cqe_before_record();", NOTHING),
+}
+
+
+def mutate(text, function, old, new):
+    """`text` with `old` replaced in the body of the function."""
+    body = re.search(r"^\w[^\n]*\b%s\([^;{]*\)\n\{\n.*?^\}" % function, text, re.M | re.S)
+    if not body or body[0].count(old) != 1:
+        sys.exit(f"mutants.py: {old} does not stand exactly once in {function}(): "
+                 "bring the table up to date")
+    return text[:body.start()] + body[0].replace(old, new) + text[body.end():]
+
+
+def write(name, root, directory):
+    path, function, old, new = MUTANTS[name]
+    with open(os.path.join(root, path), encoding="utf-8") as file:
+        text = mutate(file.read(), function, old, new)
+    to = os.path.join(directory, path)
+    os.makedirs(os.path.dirname(to), exist_ok=True)
+    with open(to, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def main():
+    if sys.argv[1:] == ["--list"]:
+        print("\n".join(MUTANTS))
+        return 0
+    if len(sys.argv) < 4 or sys.argv[1] not in MUTANTS:
+        sys.exit(__doc__)
+    write(*sys.argv[1:4])
+    for stamp in sys.argv[4:]:
+        with open(stamp, "w", encoding="utf-8") as file:
+            file.write(f"/* {sys.argv[1]} */\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,182 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The compiled code holds its barriers, on x86-64 and arm64; and each mutant of mutants.py that
+takes one away is found.
+
+    tests/order/test_assembly.py BUILD      exit 77: no compiler for either processor
+
+Compiles with the commands of BUILD/compile_commands.json, for the other processor with Debian's
+cross compiler, and reads what objdump prints. What x86-64 orders by itself has no instruction
+there: those mutants are found on arm64.
+"""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+sys.path.insert(0, HERE)
+import mutants  # noqa: E402
+
+BUILD = sys.argv.pop(1) if len(sys.argv) > 1 else os.path.join(ROOT, "build", "gcc")
+ARCHES = [arch for arch in ("x86_64", "aarch64") if shutil.which(f"{arch}-linux-gnu-gcc")]
+FAST_PATH = "tests/order/fast_path.c"
+
+FENCE = {"x86_64": r"lock or[lq]? |mfence", "aarch64": r"dmb\s+ish$"}
+
+# source: the functions that have one full fence each; no other function of it has one
+FENCES = {
+    "engine/client/submit.c": {"submit_flush_rail", "submit_flush", "flush_ctl"},
+    "engine/client/wait.c": {"sleep_until"},
+    "engine/rail/poll_core.c": {"wake", "rest"},
+    "engine/rail/open.c": {"rail_tell"},
+    "engine/control/publish.c": {"publish_flush"},
+    "engine/control/loop.c": {"sleep_or_work"},
+}
+# Functions of a source stay apart, so that a fence is found where it was written.
+APART = ["-fno-inline-functions", "-fno-inline-functions-called-once",
+         "-fno-inline-small-functions", "-fno-partial-inlining", "-fno-ipa-sra", "-fno-ipa-cp"]
+
+# function of fast_path.c: processor: instructions that stand there in this order
+SEQUENCES = {
+    "order_ring_publish": {"aarch64": [r"str\s+x", r"stlr\s+x"]},
+    "order_ring_look": {"aarch64": [r"ldap?r\s+x"]},
+    "order_ring_release": {"aarch64": [r"stlr\s+w"]},
+    "order_ring_room": {"aarch64": [r"ldap?r\s+w"]},
+    "order_page_head_retire": {
+        "x86_64": [r"mov\s+%e\w+,0x10\(", r"movq\s+\$0x0,(0x8)?\("],
+        "aarch64": [r"str\s+w\d+,", r"dmb\s+oshst", r"str\s+xzr"]},
+    "order_page_head_publish": {
+        "aarch64": [r"dmb\s+oshst", r"str\s+w\d+,", r"str\s+x"]},
+    # doorbell record, doorbell register
+    "order_dv_ring": {
+        "x86_64": [r"mov\s+%e\w+,", r"sfence", r"mov\s+%r\w+,\(", r"sfence"],
+        "aarch64": [r"dmb\s+oshst", r"str\s+w", r"dsb\s+st", r"str\s+x", r"dsb\s+st"]},
+    # owner bit, the rest of the CQE; the last CQE, doorbell record
+    "order_dv_poll": {"aarch64": [r"ldrb", r"dmb\s+oshld", r"ldr", r"dmb\s+oshld", r"str\s+w"]},
+}
+
+# Which processors show it. The others order this by themselves.
+SEEN_ON = {name: ["aarch64"] for name in (
+    "ring_publish", "ring_release", "page_head_retire", "owner_before_cqe", "wqe_before_record",
+    "cqe_before_record")}
+
+
+# Of a compiler's arguments: what matters, and what gcc knows of clang's, for any processor.
+KEPT = ("-I", "-isystem", "-D", "-O", "-std=", "-fno-strict-aliasing", "-fno-omit-frame-pointer")
+
+
+def commands():
+    """source, relative to the root: the arguments it is compiled with, without input and output"""
+    with open(os.path.join(BUILD, "compile_commands.json"), encoding="utf-8") as file:
+        entries = json.load(file)
+    found = {}
+    for entry in entries:
+        path = os.path.relpath(os.path.join(entry["directory"], entry["file"]), ROOT)
+        words, kept = shlex.split(entry["command"]), []
+        while words:
+            word = words.pop(0)
+            if word in ("-I", "-isystem"):
+                kept += [word, words.pop(0)]
+            elif word.startswith(KEPT):
+                kept.append(word)
+        found[path] = kept
+    found[FAST_PATH] = found["engine/rail/poll_core.c"]
+    return found
+
+
+def compile_for(arch, source, arguments, overlay, to):
+    compiler = f"{arch}-linux-gnu-gcc"
+    extra = APART if source in FENCES else []
+    if arch != os.uname().machine:
+        # headers of libraries; those of the C library are the cross compiler's own
+        extra = [*extra, "-idirafter", "/usr/include",
+                 "-idirafter", f"/usr/include/{os.uname().machine}-linux-gnu"]
+    if overlay:
+        extra = [*extra, "-iquote", overlay]
+        if os.path.exists(os.path.join(overlay, source)):
+            source = os.path.join(overlay, source)
+    # A copy of a source finds what is included beside the original, too.
+    subprocess.run([compiler, *arguments, *extra, "-iquote", ROOT, "-w", "-c", "-o", to,
+                    os.path.join(ROOT, source)], cwd=BUILD, check=True)
+
+
+def functions(arch, path):
+    """function: its instructions, without addresses"""
+    text = subprocess.run([f"{arch}-linux-gnu-objdump", "-d", "--no-show-raw-insn", path],
+                          capture_output=True, text=True, check=True).stdout
+    found, lines = {}, []
+    for line in text.splitlines():
+        name = re.match(r"\w+ <([\w.]+)>:$", line)
+        if name:
+            lines = found.setdefault(name[1], [])
+        elif "\t" in line:
+            lines.append(line.split("\t", 1)[1].strip())
+    return found
+
+
+def missing(arch, source, found):
+    """What is wrong with the object of a source; nothing: it holds its barriers."""
+    if source in FENCES:
+        fences = sorted(name for name, lines in found.items()
+                        for line in lines if re.search(FENCE[arch], line))
+        return [] if fences == sorted(FENCES[source]) else [
+            f"{arch} {source}: full fences in {fences}, not in {sorted(FENCES[source])}"]
+    wrong = []
+    for function, wanted in SEQUENCES.items():
+        lines = iter(found[function])
+        for pattern in wanted.get(arch, []):
+            if not any(re.match(pattern, line) for line in lines):
+                wrong.append(f"{arch} {function}(): no {pattern} where it should be:\n    "
+                             + "\n    ".join(found[function]))
+                break
+    return wrong
+
+
+def source_of(mutant):
+    path = mutants.MUTANTS[mutant][0]
+    return path if path in FENCES else FAST_PATH
+
+
+class Assembly(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.commands = commands()
+
+    def check(self, arch, source, mutant=None):
+        overlay = None
+        if mutant:
+            overlay = os.path.join(self.folder.name, mutant)
+            mutants.write(mutant, ROOT, overlay)
+        to = os.path.join(self.folder.name, "object.o")
+        compile_for(arch, source, self.commands[source], overlay, to)
+        return missing(arch, source, functions(arch, to))
+
+    def test_every_barrier_is_in_the_compiled_code(self):
+        for arch in ARCHES:
+            for source in [*FENCES, FAST_PATH]:
+                with self.subTest(arch=arch, source=source):
+                    self.assertEqual(self.check(arch, source), [])
+
+    def test_every_mutant_misses_one(self):
+        for mutant in mutants.MUTANTS:
+            for arch in set(SEEN_ON.get(mutant, ARCHES)) & set(ARCHES):
+                with self.subTest(mutant=mutant, arch=arch):
+                    self.assertTrue(self.check(arch, source_of(mutant), mutant),
+                                    f"{mutant} is not found in the code for {arch}")
+
+
+if __name__ == "__main__":
+    if not ARCHES:
+        print("skipped: neither x86_64-linux-gnu-gcc nor aarch64-linux-gnu-gcc is here")
+        sys.exit(77)
+    print("processors:", ", ".join(ARCHES))
+    unittest.main(verbosity=2)

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A client that changes its op while the rail takes it. The rail copies a slot once and checks the
+ * copy: whatever the client writes meanwhile, each READ stays inside the client's regions; the
+ * test's NIC fails the test when one does not (fake.c).
+ *
+ * Two threads hit the few nanoseconds between two loads of a word too rarely. So the rail runs in a
+ * child process, single-stepped, and the parent changes the word between two instructions.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/unit/rail/client_world.h"
+
+#define OPS 60u
+#define SHORT_BYTES 64u /* up to the end of the region ... */
+#define LONG_BYTES 128u /* ... and beyond it */
+
+/* Shared by parent and child. Owner: the child; read while it is stopped. */
+static struct {
+	uint32_t *word; /* to be changed between instructions; NULL: run freely */
+	bool over;
+} *target;
+
+/* The parent looks at `target` now. */
+static void tell_parent(uint32_t *word, bool over)
+{
+	target->word = word;
+	target->over = over;
+	raise(SIGSTOP);
+}
+
+static void an_op_that_changes_while_it_is_taken_is_read_once(void **state)
+{
+	struct world *w = *state;
+	struct op op = page_op(w, 1, 0, SHORT_BYTES, 77);
+	struct op_segment s = home_at(WORLD_HOME_BYTES - SHORT_BYTES, SHORT_BYTES);
+	unsigned hits = 0, refused = 0;
+	struct op_done done;
+
+	op.kind = OP_READ;
+	op.region = REGION_SHARD;
+	op.offset = 0;
+	for (unsigned i = 0; i < OPS; i++) {
+		struct op_slot *slot =
+			(void *)(client->ops.slots + ring_at(OP_RING_SLOTS, sizeof(*slot),
+							     client->ops.tail));
+
+		client_submit(client, &op, &s);
+		tell_parent(&slot->length, false);
+		rail_step(w->rail, 0);
+		tell_parent(NULL, false);
+		world_run(w);
+		assert_true(client_done(client, &done));
+		assert_true(done.status == OP_HIT || done.status == OP_INVALID);
+		hits += done.status == OP_HIT;
+		refused += done.status == OP_INVALID;
+	}
+	printf("%u read, %u refused\n", hits, refused);
+	assert_true(hits && refused); /* it was changed, and not always */
+}
+
+static int child(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(
+			an_op_that_changes_while_it_is_taken_is_read_once, setup, teardown),
+	};
+	int failed;
+
+	if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) < 0) {
+		printf("skipped: ptrace: %s\n", strerror(errno));
+		return 77;
+	}
+	failed = cmocka_run_group_tests(tests, NULL, NULL);
+	tell_parent(NULL, true); /* LeakSanitizer does not work under ptrace */
+	return failed;
+}
+
+/* Changes the length or leaves it, one as likely as the other. */
+static void change(pid_t pid, uint32_t *word, uint64_t *seed)
+{
+	uintptr_t at = (uintptr_t)word & ~(uintptr_t)7;
+	unsigned shift = (unsigned)((uintptr_t)word - at) * 8;
+	unsigned long value;
+
+	*seed = *seed * 6364136223846793005ull + 1442695040888963407ull;
+	value = (unsigned long)ptrace(PTRACE_PEEKDATA, pid, (void *)at, NULL);
+	value &= ~(0xfffffffful << shift);
+	value |= (unsigned long)(*seed >> 63 ? SHORT_BYTES : LONG_BYTES) << shift;
+	ptrace(PTRACE_POKEDATA, pid, (void *)at, (void *)value);
+}
+
+/* Runs the child to its end. Returns its exit status. */
+static int parent(pid_t pid, uint64_t seed)
+{
+	int status;
+
+	while (waitpid(pid, &status, 0) == pid) {
+		int signal = WIFSTOPPED(status) ? WSTOPSIG(status) : 0;
+
+		if (!WIFSTOPPED(status))
+			return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+		if (signal == SIGSTOP && target->over) {
+			ptrace(PTRACE_DETACH, pid, NULL, NULL);
+			continue;
+		}
+		if (target->word && signal == SIGTRAP)
+			change(pid, target->word, &seed);
+		if (signal == SIGSTOP || signal == SIGTRAP)
+			signal = 0;
+		ptrace(target->word ? PTRACE_SINGLESTEP : PTRACE_CONT, pid, NULL,
+			(void *)(intptr_t)signal);
+	}
+	return 1;
+}
+
+int main(void)
+{
+	const char *text = getenv("SEED");
+	uint64_t seed = text ? strtoull(text, NULL, 0) : (uint64_t)getpid();
+	pid_t pid;
+
+	printf("SEED=%lu\n", seed);
+	fflush(stdout);
+	target = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	assert(target != MAP_FAILED);
+	pid = fork();
+	if (pid == 0)
+		return child();
+	return pid < 0 ? 1 : parent(pid, seed);
+}

@@ -33,6 +33,8 @@ struct works {
 	pthread_mutex_t lock;
 	struct work_list done; /* under the lock */
 	bool stop;             /* under the lock */
+	unsigned threads;      /* that have not ended; under the lock */
+	pthread_cond_t ended;
 	struct event *made;
 	int fd; /* eventfd: there may be something in `done` */
 	unsigned busy;
@@ -72,6 +74,10 @@ static void *helper(void *argument)
 		work->run(work);
 		work_made(queue->works, work);
 	}
+	pthread_mutex_lock(&queue->works->lock);
+	queue->works->threads--;
+	pthread_cond_signal(&queue->works->ended);
+	pthread_mutex_unlock(&queue->works->lock);
 	return NULL;
 }
 
@@ -91,6 +97,9 @@ static bool queue_start(struct work_queue *queue)
 		log_warn("no helper thread: error %d; the control plane waits for the kernel "
 			 "itself", rc);
 	queue->running = rc == 0;
+	pthread_mutex_lock(&queue->works->lock);
+	queue->works->threads += queue->running;
+	pthread_mutex_unlock(&queue->works->lock);
 	return queue->running;
 }
 
@@ -156,6 +165,7 @@ int works_open(struct event_base *base, unsigned queues, struct works **ret_work
 		return -ENOMEM;
 	}
 	pthread_mutex_init(&works->lock, NULL);
+	pthread_cond_init(&works->ended, NULL);
 	STAILQ_INIT(&works->done);
 	works->queues = queues;
 	for (unsigned i = 0; i < queues; i++) {
@@ -167,26 +177,36 @@ int works_open(struct event_base *base, unsigned queues, struct works **ret_work
 	return 0;
 }
 
-void works_close(struct works *works)
+/* In the driver for too long: what it uses cannot be freed. */
+static void helpers_end(struct works *works)
 {
 	struct timespec until;
 
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_sec += WORKS_CLOSE_S;
 	pthread_mutex_lock(&works->lock);
 	works->stop = true;
 	for (unsigned i = 0; i < works->queues; i++)
 		pthread_cond_signal(&works->queue[i].more);
-	pthread_mutex_unlock(&works->lock);
-	clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_sec += WORKS_CLOSE_S;
-	for (unsigned i = 0; i < works->queues; i++) {
-		if (works->queue[i].running &&
-			pthread_clockjoin_np(works->queue[i].thread, NULL, CLOCK_MONOTONIC, &until))
+	while (works->threads)
+		if (pthread_cond_clockwait(
+			    &works->ended, &works->lock, CLOCK_MONOTONIC, &until))
 			engine_abort("stopping: a call to a NIC's driver has not come back in "
 				     "%d s", WORKS_CLOSE_S);
+	pthread_mutex_unlock(&works->lock);
+}
+
+void works_close(struct works *works)
+{
+	helpers_end(works);
+	for (unsigned i = 0; i < works->queues; i++) {
+		if (works->queue[i].running)
+			pthread_join(works->queue[i].thread, NULL);
 		pthread_cond_destroy(&works->queue[i].more);
 	}
 	event_free(works->made);
 	close(works->fd);
+	pthread_cond_destroy(&works->ended);
 	pthread_mutex_destroy(&works->lock);
 	free(works);
 }

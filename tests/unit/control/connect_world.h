@@ -17,10 +17,10 @@ static inline int setup(void **state)
 {
 	(void)state;
 	nodes_setup(20, 300);
-	qps_errors = 0;
+	stub_counts_clear();
 	node[0].settings.rail_qps_per_peer = 2;
 	qp_create_status = qp_connect_status = qp_error_status = qp_kill_status = cut_status = 0;
-	qps_kills = cuts = connects_blocked = connects_free = 0;
+	connects_blocked = connects_free = 0;
 	ack_ns = 0;
 	for (unsigned i = 0; i < 2; i++) {
 		if (node_open(i, i ? node_at(0) : NULL) < 0)

@@ -48,7 +48,13 @@ struct node {
 extern struct node node[NODES];
 
 /* What the stub NICs count and do. */
-extern unsigned qps_alive, qps_errors, qps_kills, cuts;
+enum stub_call { QPS_ALIVE, QPS_ERRORS, QPS_KILLS, CUTS, STUB_CALLS };
+unsigned stub_count(enum stub_call which);
+void stub_counts_clear(void); /* all but those alive */
+#define qps_alive stub_count(QPS_ALIVE)
+#define qps_errors stub_count(QPS_ERRORS)
+#define qps_kills stub_count(QPS_KILLS)
+#define cuts stub_count(CUTS)
 extern int qp_create_status, qp_connect_status, qp_error_status, qp_kill_status, cut_status;
 extern uint64_t ack_ns;
 /* While set, dv_qp_connect() does not come back, and the nodes' time does not wait for it. */

@@ -12,7 +12,7 @@
 
 #include "engine/control/attach.h"
 
-unsigned qps_alive, qps_errors, qps_kills, cuts;
+static unsigned counts[STUB_CALLS];
 int qp_create_status, qp_connect_status, qp_error_status, qp_kill_status, cut_status;
 uint64_t ack_ns;
 unsigned connects_blocked, connects_free;
@@ -22,6 +22,17 @@ uint64_t port_bits_per_second;
 static void count(unsigned *what, unsigned by)
 {
 	__atomic_fetch_add(what, by, __ATOMIC_SEQ_CST);
+}
+
+unsigned stub_count(enum stub_call which)
+{
+	return __atomic_load_n(&counts[which], __ATOMIC_SEQ_CST);
+}
+
+void stub_counts_clear(void)
+{
+	for (unsigned i = QPS_ERRORS; i < STUB_CALLS; i++)
+		__atomic_store_n(&counts[i], 0, __ATOMIC_SEQ_CST);
 }
 
 struct dv_qp {
@@ -73,7 +84,7 @@ int dv_qp_create(struct dv_device *device, struct dv_cq *cq, unsigned depth, str
 	*ret_qp = calloc(1, sizeof(**ret_qp));
 	(*ret_qp)->number = __atomic_add_fetch(&number, 1, __ATOMIC_RELAXED);
 	*ret_sq = (struct dv_sq *)cq;
-	count(&qps_alive, 1);
+	count(&counts[QPS_ALIVE], 1);
 	return 0;
 }
 
@@ -107,27 +118,27 @@ uint64_t dv_qp_ack_ns(const struct dv_qp *qp)
 int dv_qp_error(struct dv_qp *qp)
 {
 	(void)qp;
-	count(&qps_errors, 1);
+	count(&counts[QPS_ERRORS], 1);
 	return qp_error_status;
 }
 
 int dv_qp_kill(struct dv_qp *qp)
 {
 	(void)qp;
-	count(&qps_kills, 1);
+	count(&counts[QPS_KILLS], 1);
 	return qp_kill_status;
 }
 
 void dv_qp_destroy(struct dv_qp *qp)
 {
-	count(&qps_alive, -1u);
+	count(&counts[QPS_ALIVE], -1u);
 	free(qp);
 }
 
 int dv_cut(struct dv_device *device)
 {
 	(void)device;
-	count(&cuts, 1);
+	count(&counts[CUTS], 1);
 	return cut_status;
 }
 

@@ -9,7 +9,7 @@ import unittest
 import harness
 
 SETTINGS = ["cluster.heartbeat_ms=100", "cluster.dead_after_ms=1000"]
-KEYS = 250
+KEYS = 120
 
 
 def ctl(socket, *arguments):
@@ -28,7 +28,7 @@ class Pages(harness.ClusterTest):
         out = ctl(socket, "exists", *[f"{stem}-{i}" for i in range(count)]).stdout
         return out.count(": yes")
 
-    def assert_bytes(self, socket, stem, count=20):
+    def assert_bytes(self, socket, stem, count=8):
         for i in range(count):
             done = ctl(socket, "get", f"{stem}-{i}")
             self.assertEqual((done.returncode, done.stdout), (0, f"value of {stem}-{i}"),

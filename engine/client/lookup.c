@@ -119,7 +119,7 @@ static void find_owners(const struct pc_channel *ch, struct page_work *p)
 		p->owner[k] = (uint8_t)owner[k];
 }
 
-/* NULL: nobody is left to ask. */
+/* NULL: every owner was asked. */
 static const struct map_member *next_owner(
 	struct pc_channel *ch, struct page_work *p, uint64_t now_ns)
 {

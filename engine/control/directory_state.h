@@ -193,7 +193,7 @@ void move_soon(struct directory *directory);
 
 /* NULL: the member is this engine, or gone. */
 struct owner *owner_of(struct directory *directory, uint16_t peer, uint32_t ref);
-/* Is there no room for another item of this verb that nobody waits for? */
+/* Is there no room for another item of this verb that no client waits for? */
 bool owner_full(const struct directory *directory, const struct owner *owner, enum verb verb);
 /* Publishes are left out: of the index from `cursor` on. */
 void owner_behind(struct owner *owner, uint64_t cursor);

@@ -131,7 +131,7 @@ static void an_owner_that_cannot_be_asked_makes_a_key_unreachable_not_absent(voi
 		name_of("cut", k & 1 ? FAKE_A : FAKE_B, k & 1 ? FAKE_B : FAKE_A, &n, name);
 		assert_int_equal(exists_one(name, PATIENCE_MS), PC_UNREACHABLE);
 		assert_int_equal(get_one(name, at, sizeof(at), PATIENCE_MS), PC_UNREACHABLE);
-		/* Nobody is known to have it: it is stored. */
+		/* No host is known to have it: it is stored. */
 		assert_int_equal(set_one(name, at, sizeof(at), PATIENCE_MS), PC_HIT);
 		assert_int_equal(SEEN(publishes), k + 1);
 	}

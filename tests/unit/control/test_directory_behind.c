@@ -299,8 +299,10 @@ static void what_is_left_out_during_its_own_walk_is_told_in_a_second_one(void **
 	assert_true(mute_until(owner->behind && owner->cursor > KEYS / 2, 3000));
 	mute.answers = false;
 	assert_true(mute_until(owner->background + MOVE_PART > OWNER_PUBLISHES_MAX, 1000));
-	publish(0, BOUND, 20);
-	assert_true(mute_until(node[0].dones == BOUND, 1000));
+	publish(1000000, BATCHES_MAX * MESSAGE_PAGES_MAX, 20); /* nothing more can be sent */
+	nodes_run(5);
+	publish(0, KEYS / 4, 20);
+	assert_true(mute_until(node[0].dones == BATCHES_MAX * MESSAGE_PAGES_MAX + KEYS / 4, 1000));
 	assert_true(owner->again);
 	index_close(mute.told);
 	assert_int_equal(index_open(KEYS, &mute.told), 0);

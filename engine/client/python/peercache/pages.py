@@ -6,6 +6,7 @@ objects, one for each tensor-parallel rank of the least common multiple, so that
 tensor-parallel size find theirs.
 """
 
+from dataclasses import replace
 from typing import Any, Optional, Sequence
 
 from peercache.keys import Shape, name_space
@@ -33,6 +34,12 @@ def page_size_of(pool: Any) -> int:
     return int(getattr(pool, "page_size", 1) or 1)
 
 
+def differs_by_rank(pool: Any, name: str) -> bool:
+    """Mamba states and K/V by heads are split over tensor-parallel ranks whatever the anchor is."""
+    return name == "mamba" or any(
+        base.__name__.startswith(("MHAToken", "Mamba")) for base in type(pool).__mro__)
+
+
 class Pool:
     """One registered host pool. Read-only once made."""
 
@@ -40,6 +47,9 @@ class Pool:
         self.pool, self.name = pool, name
         self.page_size = page_size_of(pool)
         self.split = 1
+        self.per_rank = bool(getattr(config, "is_mla_model", False)) and \
+            differs_by_rank(pool, name)
+        form = str(getattr(pool, "storage_format_tag", None) or "")
         lcm = getattr(config, "tp_lcm_size", None)
         tp_rank = getattr(config, "tp_rank", 0) or 0
         tp_size = getattr(config, "tp_size", 1) or 1
@@ -59,19 +69,20 @@ class Pool:
         if meta is None:
             nbytes = int(getattr(pool, "size_per_token", 0) or 0) * self.page_size
             whole = Shape(0, nbytes, self.page_size, str(getattr(pool, "layout", "")),
-                          str(getattr(pool, "dtype", "")))
+                          str(getattr(pool, "dtype", "")), form, self.per_rank)
             self.flat = name_space(config, tag, name, whole, flat=True)
             return
         ptrs, sizes = meta
         self.samples = list(ptrs)
         nbytes = sum(sizes) // self.split
         shape = Shape(len(ptrs) // self.split, nbytes, self.page_size,
-                      str(getattr(pool, "layout", "")), str(getattr(pool, "dtype", "")))
+                      str(getattr(pool, "layout", "")), str(getattr(pool, "dtype", "")),
+                      form, self.per_rank)
         ranks: list[Optional[tuple[int, int]]] = [None]
         if self.split > 1:
             ranks = [(tp_rank * self.split + i, lcm) for i in range(self.split)]
         self.spaces = [name_space(config, tag, name, shape, rank=rank) for rank in ranks]
-        whole = Shape(0, nbytes * self.split, shape.page_size, shape.layout, shape.dtype)
+        whole = replace(shape, segments=0, page_bytes=nbytes * self.split)
         self.flat = name_space(config, tag, name, whole, flat=True)
 
     def _locate(self, indices: Any) -> Optional[tuple[list[int], list[int]]]:

@@ -120,6 +120,22 @@ class MHATokenToKVPoolHost(Pool):
     """SGLang's name: heads are split over tensor-parallel ranks."""
 
 
+class CopiedPool(Pool):
+    """Names no addresses; its pages are gathered and scattered by index."""
+
+    def get_page_buffer_meta(self, indices):
+        raise ValueError("zero-copy requires page_first layout, got layer_first")
+
+    def get_data_page(self, index, flat=True):
+        return Tensor(self.read(index // self.page_size))
+
+    def get_dummy_flat_data_page(self):
+        return Tensor(bytes(self.page_bytes()))
+
+    def set_from_flat_data_page(self, index, data_page):
+        self.write(index // self.page_size, data_page.bytes())
+
+
 class HostPoolGroup:
     """SGLang's facade of an anchor and its side pools, as 0.5.18 hands it to the backend."""
 

@@ -15,7 +15,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 sys.path[:0] = [os.path.join(ROOT, "tests", "cluster"), os.path.dirname(os.path.abspath(__file__)),
                 os.path.join(os.environ.get("PEERCACHE_BUILD", ""), "engine/client/python")]
 import harness  # noqa: E402
-from simulator import (Controller, HostPoolGroup, Indices, LogicalPool,  # noqa: E402
+from simulator import (Controller, CopiedPool, HostPoolGroup, Indices, LogicalPool,  # noqa: E402
                        MambaPoolHost, MHATokenToKVPoolHost, Pool, Tensor, config, content)
 from peercache.store import PeerCacheStore  # noqa: E402
 
@@ -372,11 +372,36 @@ class Hybrid(StoreTest):
         self.assertEqual(store.batch_set_v2([transfer]), {"indexer": [True] * 4})
         self.assertEqual(store.batch_exists_v2(keys, [transfer], None).kv_hit_pages, 4)
 
-    def test_a_pool_that_does_not_say_where_its_pages_lie_has_none(self):
+    def test_a_pool_that_does_not_say_where_its_pages_lie_is_copied_page_by_page(self):
+        """SGLang's own code gathers such pages: Mamba states of layer_first pools, and others."""
+        kv, keys = self.filled(Pool(4, [4096]), 4), keys_of(self.first, 4)
+        stores = [self.store(node, kv) for node in range(2)]
+        pools = [CopiedPool(6, [3000, 12], page_size=2) for _ in range(2)]
+        self.filled(pools[0], 4)
+        for store, pool in zip(stores, pools):
+            store.register_mem_host_pool_v2(pool, "mamba")
+        self.assertTrue(all(stores[0].batch_set_v1(keys, kv.indices(range(4)))))
+        trailing = self.transfer("mamba", keys[:1], policy="trailing_pages")
+        self.assertEqual(stores[1].batch_exists_v2(keys, [trailing], None).kv_hit_pages, 0)
+        self.assertEqual(stores[0].batch_set_v2([self.transfer(
+            "mamba", keys[:3], pools[0].indices(range(3)))]), {"mamba": [True] * 3})
+        self.assertEqual(stores[1].batch_exists_v2(keys, [trailing], None)
+                         .restorable_prefix_pages, [1, 2, 3])
+        self.assertEqual(stores[1].batch_get_v2([self.transfer(
+            "mamba", keys, pools[1].indices([2, 1, 0, 4]))]),
+            {"mamba": [True, True, True, False]})
+        for page, at in enumerate([2, 1, 0]):
+            self.assertEqual(pools[1].read(at), pools[0].read(page))
+        self.assertEqual(pools[1].read(4), bytes(3012))
+        self.assertEqual([store.counts()["errors"] for store in stores], [{}, {}])
+
+    def test_a_pool_that_gives_no_pages_at_all_has_none(self):
         pool, keys = self.filled(Pool(4, [4096]), 4), keys_of(self.first, 4)
         store = self.store(0, pool)
         store.register_mem_host_pool_v2(SimpleNamespace(kv_buffer=object(), page_size=1), "swa")
         self.assertTrue(all(store.batch_set_v1(keys, pool.indices(range(4)))))
+        self.assertEqual(store.batch_set_v2([self.transfer("swa", keys, Indices(range(4)))]),
+                         {"swa": [False] * 4})
         for policy in "all_pages", "trailing_pages":
             self.assertEqual(store.batch_exists_v2(
                 keys, [self.transfer("swa", keys[:1], policy=policy)], None).kv_hit_pages, 0)

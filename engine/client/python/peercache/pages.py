@@ -94,13 +94,19 @@ class Pool:
             return None
         return meta
 
-    def batches(self, keys: Sequence[str], indices: Any) -> list[tuple[str, list, list]]:
-        """(namespace, ptrs, sizes) for each call to make; every one has all the keys."""
-        if not self.spaces:
-            raise ValueError(f"pool {self.name} does not say where its pages lie: {self.refusal}")
+    def _check(self, keys: Sequence[str], indices: Any) -> None:
         if indices is None or len(indices) != len(keys) * self.page_size:
             raise ValueError(f"pool {self.name}: {len(keys)} keys of {self.page_size} tokens, "
                              f"{0 if indices is None else len(indices)} indices")
+
+    def first_indices(self, keys: Sequence[str], indices: Any) -> list[int]:
+        """Of each page, the index by which SGLang's pool names it."""
+        self._check(keys, indices)
+        return [int(index) for index in indices[::self.page_size]]
+
+    def batches(self, keys: Sequence[str], indices: Any) -> list[tuple[str, list, list]]:
+        """(namespace, ptrs, sizes) for each call to make; every one has all the keys."""
+        self._check(keys, indices)
         ptrs, sizes = self._locate(indices) or ([], [])
         if self.split == 1:
             return [(self.spaces[0], ptrs, sizes)]

@@ -157,8 +157,8 @@ class PeerCacheStore(HiCacheStorage):
             return
         pool = Pool(host_pool, name, self.storage_config, self.config.tag)
         if pool.refusal and not pool.logical:
-            logger.warning("peercache: pool %s does not say where its pages lie (%s): only the "
-                           "generic calls can store it", name, pool.refusal)
+            logger.warning("peercache: pool %s does not say where its pages lie (%s): each page is "
+                           "copied by SGLang's own code", name, pool.refusal)
         if pool.per_rank and name not in RANKS_WRITE and \
                 getattr(self.storage_config, "tp_size", 1) > 1:
             logger.warning("peercache: pool %s has different bytes on each tensor-parallel rank, "
@@ -197,6 +197,8 @@ class PeerCacheStore(HiCacheStorage):
             return [True] * len(keys)
         if not keys:
             return []
+        if not pool.spaces:
+            return self._move_copies(what, pool, keys, indices)
         began = time.monotonic()
         verb = self._session.get if what == "prefetch" else self._session.set
         done_pages: list[bool] = []
@@ -211,6 +213,33 @@ class PeerCacheStore(HiCacheStorage):
         if done:
             self._stats.add(what, done, done * moved, time.monotonic() - began)
         return done_pages
+
+    def _move_copies(self, what: str, pool: Pool, keys: Sequence[str],
+                     indices: Any) -> list[bool]:
+        """Pages without addresses: SGLang's pool gathers and scatters them, as the generic calls'.
+
+        They are written to the pool by this thread, before the call ends.
+        """
+        at = pool.first_indices(keys, indices)
+        began = time.monotonic()
+        if what == "prefetch":
+            pages = [pool.pool.get_dummy_flat_data_page() for _ in at]
+        else:
+            pages = [pool.pool.get_data_page(index, flat=True).contiguous() for index in at]
+        places = [place(page) for page in pages]
+        verb = self._session.get if what == "prefetch" else self._session.set
+        moved = verb(pool.flat, keys, [address for address, _ in places],
+                     [nbytes for _, nbytes in places], self.config.timeout_ms)
+        if what == "backup":
+            self._stored.append((pool.flat, tuple(keys)))
+        else:
+            for index, page, hit in zip(at, pages, moved):
+                if hit:
+                    pool.pool.set_from_flat_data_page(index, page)
+        done = sum(moved)
+        if done:
+            self._stats.add(what, done, done * places[0][1], time.monotonic() - began)
+        return moved
 
     def _prefix(self, pool: Pool, keys: Sequence[str]) -> int:
         if pool.logical:

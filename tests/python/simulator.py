@@ -123,6 +123,10 @@ class MHATokenToKVPoolHost(Pool):
 class CopiedPool(Pool):
     """Names no addresses; its pages are gathered and scattered by index."""
 
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.kv_buffer = None  # SGLang's indexer pools have theirs under another name
+
     def get_page_buffer_meta(self, indices):
         raise ValueError("zero-copy requires page_first layout, got layer_first")
 

@@ -64,8 +64,9 @@ class Pool:
             meta = self._locate(first_page(pool))
         except (AttributeError, NotImplementedError, ValueError, AssertionError) as error:
             self.refusal = f"{type(error).__name__}: {error}"
-        # An anchor has no bytes of its own; a pool that has, and will not say where, has no v1.
-        self.logical = meta is None and getattr(pool, "kv_buffer", None) is None
+        # An anchor has no bytes of its own and says so; a pool that refuses to say has some.
+        self.logical = meta is None and not self.refusal and \
+            getattr(pool, "kv_buffer", None) is None
         if meta is None:
             nbytes = int(getattr(pool, "size_per_token", 0) or 0) * self.page_size
             whole = Shape(0, nbytes, self.page_size, str(getattr(pool, "layout", "")),

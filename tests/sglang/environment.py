@@ -30,7 +30,6 @@ PIP = "pip==26.3"  # that of Python 3.11 takes more than twice as long to look t
 VERSIONS = {
     "0.5.6": ("transformers==4.57.1", "huggingface_hub==0.36.2"),
     "0.5.10": ("transformers==5.12.1", "huggingface_hub==1.33.0"),
-    "0.5.14": ("transformers==5.12.1", "huggingface_hub==1.33.0"),
     "0.5.18": ("transformers==5.12.1", "huggingface_hub==1.33.0"),
 }
 NEWEST = "newest"

@@ -66,12 +66,18 @@ class Host:
         for rank in self.ranks:
             self.answer(rank)
 
-    def do(self, what, **request):
-        """All ranks at once, as schedulers do: some of it is collective."""
+    def ask(self, what, **request):
         for rank in self.ranks:
             rank.write(json.dumps({"do": what, **request}) + "\n")
             rank.flush()
+
+    def answers(self):
         return [self.answer(rank) for rank in self.ranks]
+
+    def do(self, what, **request):
+        """All ranks at once, as schedulers do: some of it is collective."""
+        self.ask(what, **request)
+        return self.answers()
 
     def close(self):
         for rank in self.ranks:
@@ -104,9 +110,13 @@ class Running:
         self.engines = harness.cluster.Cluster(
             harness.BUILD, 2, pool_bytes="512MiB",
             settings=["engine.unsealed_memory=yes"]).start()
-        self.hosts = [Host(self.folder.name, f"host{i}", self.engines.sockets[i % 2], ranks)
-                      for i, ranks in enumerate(sizes)]
-        self.process = start(self.hosts, driver)
+        try:
+            self.hosts = [Host(self.folder.name, f"host{i}", self.engines.sockets[i % 2], ranks)
+                          for i, ranks in enumerate(sizes)]
+            self.process = start(self.hosts, driver)
+        except Exception:
+            self.engines.stop()
+            raise
 
     def stop(self):
         for host in self.hosts:
@@ -146,12 +156,14 @@ class Ranks(unittest.TestCase):
 
     def make(self, pool, layout, page_size=4, v1=1, extra=None, **plan):
         for host in self.hosts:
-            host.do("make", pool=pool, layout=layout, page_size=page_size,
-                    **{"pages": 256, **plan},
-                    extra={"backend_name": "peercache", "module_path": "peercache.store",
-                           "class_name": "PeerCacheStore", "interface_v1": v1,
-                           "engine_socket": host.engine_socket, "engine_start": False,
-                           **(extra or {})})
+            host.ask("make", pool=pool, layout=layout, page_size=page_size,
+                     **{"pages": 256, **plan},
+                     extra={"backend_name": "peercache", "module_path": "peercache.store",
+                            "class_name": "PeerCacheStore", "interface_v1": v1,
+                            "engine_socket": host.engine_socket, "engine_start": False,
+                            **(extra or {})})
+        for host in self.hosts:
+            host.answers()
 
     def counted(self, host):
         module = "observability.metrics_collector" if version() >= (0, 5, 10) else \

@@ -20,11 +20,10 @@ import pools
 from sglang.srt import runtime_context
 from sglang.srt.distributed import parallel_state
 from sglang.srt.mem_cache import base_prefix_cache as base
-from sglang.srt.mem_cache import registry
+from sglang.srt.mem_cache import registry, utils
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 from sglang.srt.mem_cache.hicache_storage import PoolHitPolicy, PoolName, PoolTransfer
 from sglang.srt.mem_cache.radix_cache import RadixKey
-from sglang.srt.mem_cache.utils import get_storage_hash_str
 from sglang.srt.server_args import ServerArgs
 
 SECONDS = 60.0
@@ -78,7 +77,9 @@ class Rank:
         parallel_state.init_distributed_environment(
             world_size=self.ranks, rank=self.rank, local_rank=self.rank, backend="gloo",
             distributed_init_method="file://" + plan["rendezvous"])
-        parallel_state.initialize_model_parallel(backend="gloo")
+        widths = {} if hasattr(runtime_context, "SpawnRanks") else \
+            {"tensor_model_parallel_size": self.ranks}
+        parallel_state.initialize_model_parallel(backend="gloo", **widths)
 
     def publish(self, **plan):
         """What SGLang's command line says, for this process."""
@@ -91,34 +92,31 @@ class Rank:
             hicache_storage_backend="dynamic",
             hicache_storage_backend_extra_config=json.dumps(
                 {"prefetch_threshold": 1, **plan["extra"]}))
-        self.args._mamba_cache_chunk_size = 64  # else it is looked up in the model's config
-        if hasattr(runtime_context, "SpawnRanks"):
-            runtime_context.publish(self.args, role="scheduler",
-                                    ranks=runtime_context.SpawnRanks(world_rank=self.rank))
-        else:
+        if not hasattr(runtime_context, "SpawnRanks"):  # up to 0.5.18
+            self.args.hicache_mem_layout = plan["layout"]
             runtime_context.publish(self.args, role="scheduler")
+            return
+        self.args._mamba_cache_chunk_size = 64  # else it is looked up in the model's config
+        runtime_context.publish(self.args, role="scheduler",
+                                ranks=runtime_context.SpawnRanks(world_rank=self.rank))
+        # SGLang resolves a layout that fits its GPU kernels; nothing is launched here.
+        runtime_context.get_context().override("test", hicache_mem_layout=plan["layout"])
 
     def make(self, **plan):
         """A tree with its controller, store and pools; those before are over."""
         self.close()
         self.publish(**plan)
-        # SGLang resolves a layout and a backend that fit its GPU kernels; nothing is launched here.
-        runtime_context.get_context().override("test", hicache_mem_layout=plan["layout"])
         self.plan.update(plan)
         self.page_size = plan["page_size"]
         self.pool = pools.KINDS[plan["pool"]](plan["pages"] * self.page_size, self.page_size,
                                               self.ranks)
+        self.group = parallel_state.get_tp_group().cpu_group
         params = CacheInitParams(
             disable=False, req_to_token_pool=self.pool.requests,
             token_to_kv_pool_allocator=self.pool.allocator, page_size=self.page_size,
-            tp_cache_group=runtime_context.get_parallel().tp_group.cpu_group,
+            tp_cache_group=self.group,
             sliding_window_size=self.pool.window)
-        self.tree = registry.create_tree_cache(registry.TreeCacheBuildContext(
-            server_args=self.args, params=params, is_hybrid_swa=self.pool.window is not None,
-            is_hybrid_ssm=self.pool.requests is not None, enable_hierarchical_cache=True,
-            disable_radix_cache=False, model_config=None, tp_size=self.ranks, tp_rank=self.rank,
-            tp_group=None, tp_worker=SimpleNamespace(
-                register_hicache_layer_transfer_counter=lambda _counter: None)))
+        self.tree = self.tree_of(params)
         self.pool.add_drafts(self.tree)
         self.controller = self.tree.cache_controller
         for pool in self.entries().values():
@@ -126,14 +124,27 @@ class Rank:
         self.store = self.controller.storage_backend
         return self.started()
 
+    def tree_of(self, params):
+        try:
+            from sglang.srt.mem_cache.hiradix_cache import HiRadixCache  # up to 0.5.18
+        except ModuleNotFoundError:
+            worker = SimpleNamespace(register_hicache_layer_transfer_counter=lambda _counter: None)
+            return registry.create_tree_cache(registry.TreeCacheBuildContext(
+                server_args=self.args, params=params, tp_worker=worker, model_config=None,
+                is_hybrid_swa=self.pool.window is not None, disable_radix_cache=False,
+                is_hybrid_ssm=self.pool.requests is not None, enable_hierarchical_cache=True,
+                tp_size=self.ranks, tp_rank=self.rank, tp_group=None))
+        return HiRadixCache(params=params, server_args=self.args)
+
     def started(self):
         until(self.alive, "threads")
         return {}
 
     def alive(self):
         c = self.controller
-        return all(thread.is_alive() for thread in (
-            c.prefetch_thread, c.backup_thread, c.prefetch_io_aux_thread, c.prefetch_sync_thread))
+        names = ("prefetch_thread", "backup_thread", "prefetch_io_aux_thread",
+                 "prefetch_sync_thread")
+        return all(getattr(c, name).is_alive() for name in names if hasattr(c, name))
 
     def close(self):
         if self.tree is not None:
@@ -166,9 +177,8 @@ class Rank:
     def insert(self, seed, pages):
         """A request that was computed: its pages are on the device, and in the tree."""
         found = self.match(seed, pages)
-        if found.device_prefix_len == pages * self.page_size:  # the same request again
-            indices = self.tree.path_device_indices(found.last_device_node)
-        else:
+        indices = self.on_device(found)
+        if len(indices) < pages * self.page_size:  # else it is the same request again
             indices = self.pool.allocator.alloc(pages * self.page_size)
             self.pool.fill(indices, lambda buffer: content(seed, buffer, self.device_rank()))
         self.tree.insert(base.InsertParams(key=self.key(seed, pages), value=indices))
@@ -191,6 +201,31 @@ class Rank:
         self.pool.allocator.clear()
         return self.started()
 
+    def handle(self):
+        """A request's name; a string up to 0.5.18."""
+        self.requests += 1
+        name = f"request{self.requests}"
+        return base.CacheRequestHandle(name, 0) if hasattr(base, "CacheRequestHandle") else name
+
+    def prefetched(self, handle):
+        """Nothing is left to read for this request, on no rank."""
+        if hasattr(self.tree, "has_ongoing_prefetch"):
+            return not self.tree.has_ongoing_prefetch(handle)
+        found = self.tree.ongoing_prefetch.get(handle)
+        operation = found[-1] if found else None
+        done = operation is None or (
+            operation.host_indices is not None and
+            operation.completed_tokens == len(operation.hash_value) * self.page_size)
+        agreed = torch.tensor(int(done))
+        torch.distributed.all_reduce(agreed, torch.distributed.ReduceOp.MIN, group=self.group)
+        return bool(agreed.item())
+
+    def on_device(self, found):
+        """Indices of the matched tokens that the device has."""
+        if hasattr(found, "device_indices"):  # up to 0.5.18
+            return found.device_indices
+        return self.tree.path_device_indices(found.last_device_node)
+
     def match(self, seed, pages):
         return self.tree.match_prefix(base.MatchPrefixParams(key=self.key(seed, pages)))
 
@@ -200,15 +235,14 @@ class Rank:
         at_once: admitted without waiting, as the best_effort policy does. assume: so many pages are
         read without asking whether they exist.
         """
-        self.requests += 1
-        handle = base.CacheRequestHandle(f"request{self.requests}", 0)
+        handle = self.handle()
         found = self.match(seed, pages)
         began = time.monotonic()
         self.tree.prefetch_from_storage(
             handle, found.last_host_node, self.key(seed, pages).token_ids,
-            storage_hit_end=assume * self.page_size or None)
+            **({"storage_hit_end": assume * self.page_size} if assume else {}))
         if self.plan.get("prefetch") == "best_effort" and not at_once:
-            self.events(lambda: not self.tree.has_ongoing_prefetch(handle), "prefetch")
+            self.events(lambda: self.prefetched(handle), "prefetch")
         self.events(lambda: self.tree.check_prefetch_progress(handle), "prefetch")
         seconds = time.monotonic() - began
         loaded = self.tree.pop_prefetch_loaded_tokens(handle) // self.page_size
@@ -231,8 +265,7 @@ class Rank:
             req=request))
         self.tree.ready_to_load_host_cache()
         self.events(lambda: not self.tree.ongoing_load_back, "load back")
-        found = self.match(seed, pages)
-        indices = self.tree.path_device_indices(found.last_device_node)
+        indices = self.on_device(self.match(seed, pages))
         wrong = self.pool.wrong(indices,
                                 lambda buffer: content(seed, buffer, self.device_rank()))
         return {"on_device": len(indices) // self.page_size, "wrong": wrong}
@@ -240,11 +273,13 @@ class Rank:
     # ---- the controller -----------------------------------------------------------------------
 
     def hashes(self, seed, pages):
-        return list(get_storage_hash_str(self.key(seed, pages), None, page_size=self.page_size))
+        return list(utils.get_storage_hash_str(self.key(seed, pages), None, page_size=self.page_size))
 
     def entries(self):
-        return {entry.name.value: entry.host_pool
-                for entry in self.controller.mem_pool_host.entries}
+        pool = self.controller.mem_pool_host
+        if not hasattr(pool, "entries"):
+            return {"kv": pool}
+        return {entry.name.value: entry.host_pool for entry in pool.entries}
 
     def side_transfers(self, pages):
         """As the tree's components and sidecars ask for them, for a prefix of so many pages."""
@@ -329,8 +364,7 @@ class Rank:
 
     def read(self, seed, pages):
         """Prefetched by the controller's threads; every byte of every pool compared."""
-        self.requests += 1
-        handle = base.CacheRequestHandle(f"request{self.requests}", 0)
+        handle = self.handle()
         transfers = self.side_transfers(pages)
         operation = self.controller.prefetch(handle, self.key(seed, pages), None, None,
                                              extra_pools=transfers or None)

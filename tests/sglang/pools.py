@@ -165,18 +165,27 @@ class MlaMamba(Mamba):
 class DeepSeekV4(Kind):
     """Compressed pages of several ratios, their indexer and states, and an anchor without bytes."""
 
+    ratios, more = [0, 4, 128, 4], {}
+
     def build(self):
         self.window = self.page_size
+        layers = len(self.ratios)
         pool = DeepSeekV4TokenToKVPool(
             max_num_reqs=4, swa_size=self.tokens // 2, c4_size=self.tokens // 4,
             c128_size=self.tokens // 128, c4_state_pool_size=64, c128_state_pool_size=64,
             page_size=self.page_size, swa_page_size=self.page_size, dtype=torch.float8_e4m3fn,
             c4_state_dtype=torch.float32, c128_state_dtype=torch.float32, qk_nope_head_dim=448,
-            qk_rope_head_dim=64, indexer_head_dim=128, layer_num=4, start_layer=0, end_layer=4,
-            device="cpu", enable_memory_saver=False, compression_ratios=[0, 4, 128, 4],
-            full_size=self.tokens)
+            qk_rope_head_dim=64, indexer_head_dim=128, layer_num=layers, start_layer=0,
+            end_layer=layers, device="cpu", enable_memory_saver=False,
+            compression_ratios=self.ratios, full_size=self.tokens, **self.more)
         self.allocator = SWATokenToKVPoolAllocator(
             self.tokens, self.tokens // 2, self.page_size, torch.uint8, "cpu", pool, False)
+
+
+class DeepSeekV41(DeepSeekV4):
+    """Layers that share pages of ratios 1 and 2, besides."""
+
+    ratios, more = [0, 4, 128, 1, 2], {"kv_source_layers": [3, 4]}
 
 
 class MhaDraft(Mha):
@@ -200,5 +209,5 @@ class MlaMhaDraft(Mla):
 
 
 KINDS = {"mha": Mha, "mla": Mla, "dsa": Dsa, "swa": Swa, "mamba": Mamba, "mla_mamba": MlaMamba,
-         "deepseek_v4": DeepSeekV4, "mha_draft": MhaDraft, "mla_draft": MlaDraft,
-         "dsa_draft": DsaDraft, "mla_mha_draft": MlaMhaDraft}
+         "deepseek_v4": DeepSeekV4, "deepseek_v41": DeepSeekV41, "mha_draft": MhaDraft,
+         "mla_draft": MlaDraft, "dsa_draft": DsaDraft, "mla_mha_draft": MlaMhaDraft}

@@ -48,7 +48,7 @@ def serve(rank_class, plan, lines):
 
 
 def fork(rank_class, plan, sockets):
-    """A rank that holds its own socket and nobody else's: who waits for it sees its end."""
+    """A rank that holds its own socket only, so that the reader of a socket sees its rank end."""
     pid = os.fork()
     if pid:
         return pid
@@ -58,7 +58,7 @@ def fork(rank_class, plan, sockets):
     mine = sockets.pop(plan["socket"])
     for other in sockets.values():
         other.close()
-    os._exit(serve(rank_class, plan, mine.makefile("rw")))  # SGLang's daemon threads wait for nobody
+    os._exit(serve(rank_class, plan, mine.makefile("rw")))  # does not join SGLang's daemon threads
 
 
 def main():

@@ -7,124 +7,26 @@ Packages of others that need a GPU are stood in for (foreign.py); nothing of SGL
 PyPI or a CPU build of torch is not to be had. A release that cannot be driven is a failure.
 """
 
-import json
 import os
 import re
 import signal
-import socket
-import subprocess
 import sys
-import tempfile
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(os.path.dirname(HERE), "cluster")]
 import environment  # noqa: E402
 import harness  # noqa: E402
+import hosts  # noqa: E402
 
 VERSION = "0.5.18"
 SGLANG = ""  # its folders
 PAGES = 200
 TREES = (0, 5, 18)  # from here on the prefix tree is driven; later versions have nothing else
-PACKAGE = os.path.join(harness.BUILD, "engine/client/python")
 
 
 def version():
     return tuple(map(int, re.match(r"(\d+)\.(\d+)\.(\d+)", VERSION).groups()))
-
-
-class Host:
-    """The scheduler processes of one host; `ranks` has a stream to each."""
-
-    def __init__(self, folder, name, engine_socket, ranks=2):
-        self.engine_socket, self.ranks, self.plans = engine_socket, [], []
-        self.errors = os.path.join(folder, name + ".err")
-        self.theirs = []
-        for rank in range(ranks):
-            ours, theirs = socket.socketpair()
-            self.ranks.append(ours.makefile("rw"))
-            ours.close()
-            self.theirs.append(theirs)
-            self.plans.append({"tp_rank": rank, "tp_size": ranks, "socket": theirs.fileno(),
-                               "rendezvous": os.path.join(folder, name + ".rendezvous"),
-                               "errors": self.errors})
-
-    def answer(self, rank):
-        line = rank.readline()
-        log = ""
-        if os.path.exists(self.errors):
-            with open(self.errors, encoding="utf-8", errors="replace") as file:
-                log = file.read()[-3000:]
-        if not line:
-            raise AssertionError(f"a rank ended; its log ends:\n{log}")
-        got = json.loads(line)
-        if "failed" in got:
-            raise AssertionError(got["failed"] + log)
-        return got
-
-    def ready(self):
-        for rank in self.ranks:
-            self.answer(rank)
-
-    def ask(self, what, **request):
-        for rank in self.ranks:
-            rank.write(json.dumps({"do": what, **request}) + "\n")
-            rank.flush()
-
-    def answers(self):
-        return [self.answer(rank) for rank in self.ranks]
-
-    def do(self, what, **request):
-        """All ranks at once, as schedulers do: some of it is collective."""
-        self.ask(what, **request)
-        return self.answers()
-
-    def close(self):
-        for rank in self.ranks:
-            rank.close()
-
-
-def start(hosts, driver):
-    """The parent of all their ranks."""
-    env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1",
-           "PYTHONPATH": os.pathsep.join([SGLANG, PACKAGE])}
-    env.pop("PYTHONDONTWRITEBYTECODE", None)  # versions have most of what they import in common
-    sockets = [theirs for host in hosts for theirs in host.theirs]
-    process = subprocess.Popen(
-        [environment.PYTHON, os.path.join(HERE, "rank.py"), driver,
-         json.dumps([plan for host in hosts for plan in host.plans])],
-        env=env, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno() for theirs in sockets])
-    for theirs in sockets:
-        theirs.close()
-    for host in hosts:
-        host.ready()
-    return process
-
-
-class Running:
-    """Two engines, and the ranks that one driver began: SGLang's import is what takes the time."""
-
-    def __init__(self, driver, sizes):
-        self.driver = driver
-        self.folder = tempfile.TemporaryDirectory(prefix="peercache-")
-        self.engines = harness.cluster.Cluster(
-            harness.BUILD, 2, pool_bytes="512MiB",
-            settings=["engine.unsealed_memory=yes"]).start()
-        try:
-            self.hosts = [Host(self.folder.name, f"host{i}", self.engines.sockets[i % 2], ranks)
-                          for i, ranks in enumerate(sizes)]
-            self.process = start(self.hosts, driver)
-        except Exception:
-            self.engines.stop()
-            raise
-
-    def stop(self):
-        for host in self.hosts:
-            host.close()
-        status = self.process.wait(300)
-        stopped = self.engines.stop()
-        self.folder.cleanup()
-        assert stopped and status == 0, (stopped, status)
 
 
 class Ranks(unittest.TestCase):
@@ -141,7 +43,8 @@ class Ranks(unittest.TestCase):
     def setUpClass(cls):
         if Ranks.running is None or Ranks.running.driver != cls.DRIVER:
             Ranks.end()
-            Ranks.running = Running(cls.DRIVER, (2, 2, 1) if version() > TREES else (2, 2))
+            Ranks.running = hosts.Running(
+                cls.DRIVER, (2, 2, 1) if version() > TREES else (2, 2), SGLANG)
         cls.engines = Ranks.running.engines
         cls.hosts = [Ranks.running.hosts[i] for i in cls.HOSTS]
 
@@ -358,12 +261,13 @@ class NewestTrees(Ranks):
 class Pools(Ranks):
     """Pools of hybrid models and drafts, through the hybrid controller of the newest version."""
 
-    def round_trip(self, pool, layout, page_size, side=(), written=(1, 1)):
+    def round_trip(self, pool, layout, page_size, side=(), written=(1, 1), **extra):
+        """written: which ranks store pages; side: pages of pools that cover a prefix's end only."""
         here, there = self.hosts
         pages = 12
         with self.subTest(pool=pool, layout=layout):
             Ranks.seed += 1
-            self.make(pool, layout, page_size, pages=64)
+            self.make(pool, layout, page_size, pages=64, extra=extra)
             self.assertEqual(there.do("read", seed=self.seed, pages=pages), [self.nothing] * 2)
             got = here.do("write", seed=self.seed, pages=pages)
             self.assertEqual([row["pages"] for row in got], [pages * rank for rank in written])
@@ -378,6 +282,7 @@ class Pools(Ranks):
     def test_sparse_attention_brings_its_indexer(self):
         for layout in ("page_first", "page_first_direct", "layer_first"):
             self.round_trip("dsa", layout, 64, written=(1, 0))
+        self.round_trip("dsa", "page_first", 64, written=(1, 0), allocator="shm")
 
     def test_sliding_windows(self):
         for layout in ("page_first", "layer_first"):
@@ -388,9 +293,12 @@ class Pools(Ranks):
             self.round_trip(pool, "page_first", 1, side={"mamba": 1})
 
     def test_deepseek_v4(self):
+        side = {"swa": 1, "deepseek_v4_c4_state": 1, "deepseek_v4_c4_indexer_state": 1}
         for layout in ("page_first", "layer_first"):
-            self.round_trip("deepseek_v4", layout, 256, written=(1, 0), side={
-                "swa": 1, "deepseek_v4_c4_state": 1, "deepseek_v4_c4_indexer_state": 1})
+            self.round_trip("deepseek_v4", layout, 256, written=(1, 0), side=side)
+        self.round_trip("deepseek_v41", "page_first", 256, written=(1, 0), side=side)
+        self.round_trip("deepseek_v4", "page_first", 256, written=(1, 0), side=side,
+                        allocator="shm")
 
     def test_drafts(self):
         self.round_trip("mha_draft", "page_first", 4)

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SGLang's prefix tree, its hybrid controllers and its pools on the CPU, driven as by its scheduler.
+"""SGLang's prefix tree, its hybrid controllers and pools on the CPU, driven as by its scheduler.
 
-Two ways in. The tree: insert, then the events of a scheduler's loop write through, back or
-selectively; a request prefetches, loads to the device, and the device's bytes are compared. The
-controller: host pages of every pool are filled, backed up, prefetched and compared, for pools
-whose device side needs a GPU. What is in a page follows from the request, the page, the pool and,
-where ranks differ, the rank.
+HiRadixCache of 0.5.18, and the tree that all models have had since. There are two entry points.
+The tree (insert, evict, fetch): a scheduler's loop writes through, back or selectively; a request
+prefetches and loads to the device, whose bytes are compared. The controller (write, read): host
+pages of every pool are filled, backed up, prefetched and compared, for pools whose device side
+needs a GPU. What is in a page follows from the request, the page, the pool and, where ranks differ,
+the rank.
 """
 
-import ctypes
 import json
 import time
 from array import array
@@ -17,6 +17,7 @@ from types import SimpleNamespace
 import torch
 
 import pools
+from pages import HostPage, content
 from sglang.srt import runtime_context
 from sglang.srt.distributed import parallel_state
 from sglang.srt.mem_cache import base_prefix_cache as base
@@ -35,36 +36,6 @@ def until(condition, what):
         if time.monotonic() > end:
             raise TimeoutError(what)
         time.sleep(0.001)
-
-
-class HostPage:
-    """A page of a host pool: by its addresses, or through the pool's own copies."""
-
-    def __init__(self, pool, indices):
-        self.pool, self.first, self.segments = pool, int(indices[0]), None
-        try:
-            meta = pool.get_page_buffer_meta(indices)
-            self.segments = list(zip(*meta)) if meta else []
-            self.nbytes = sum(nbytes for _, nbytes in self.segments)
-        except (ValueError, NotImplementedError):
-            page = pool.get_dummy_flat_data_page()
-            self.nbytes = page.numel() * page.element_size()
-
-    def write(self, data):
-        if self.segments is None:
-            page = self.pool.get_dummy_flat_data_page()
-            page.view(torch.uint8).copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-            self.pool.set_from_flat_data_page(self.first, page)
-            return
-        for address, nbytes in self.segments:
-            ctypes.memmove(address, data[:nbytes], nbytes)
-            data = data[nbytes:]
-
-    def read(self):
-        if self.segments is None:
-            page = self.pool.get_data_page(self.first, flat=True)
-            return page.contiguous().view(torch.uint8).numpy().tobytes()
-        return b"".join(ctypes.string_at(*segment) for segment in self.segments)
 
 
 class Rank:
@@ -273,7 +244,8 @@ class Rank:
     # ---- the controller -----------------------------------------------------------------------
 
     def hashes(self, seed, pages):
-        return list(utils.get_storage_hash_str(self.key(seed, pages), None, page_size=self.page_size))
+        return list(utils.get_storage_hash_str(self.key(seed, pages), None,
+                                               page_size=self.page_size))
 
     def entries(self):
         pool = self.controller.mem_pool_host
@@ -412,20 +384,3 @@ class Rank:
         assert done, why
         self.store = self.controller.storage_backend
         return self.started()
-
-
-def content(seed, what, rank):
-    """nbytes -> bytes that follow from these three alone."""
-    def make(nbytes):
-        generator = torch.Generator().manual_seed(
-            hash_of(f"{seed}/{what}/{rank}") & 0x7fffffffffffffff)
-        return torch.randint(0, 256, (nbytes,), dtype=torch.uint8, generator=generator) \
-            .numpy().tobytes()
-    return make
-
-
-def hash_of(text):
-    value = 0xcbf29ce484222325
-    for byte in text.encode():
-        value = (value ^ byte) * 0x100000001b3 & 0xffffffffffffffff
-    return value

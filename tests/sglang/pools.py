@@ -23,6 +23,7 @@ class Kind:
     """Device pools and their allocator; `window` and `requests` where the model has such."""
 
     window = requests = draft = None
+    usual_page = 64
 
     def __init__(self, tokens, page_size, ranks):
         self.tokens, self.page_size = tokens, page_size
@@ -165,6 +166,7 @@ class MlaMamba(Mamba):
 class DeepSeekV4(Kind):
     """Compressed pages of several ratios, their indexer and states, and an anchor without bytes."""
 
+    usual_page = 256
     ratios, more = [0, 4, 128, 4], {}
 
     def build(self):

@@ -2,7 +2,7 @@
 """Tensor-parallel ranks of SGLang on the CPU.
 
     python rank.py DRIVER JSON    a process for each rank; exit 0 when all of them did
-    python rank.py --import       imports what the newest version's ranks import, and ends
+    python rank.py --import       all that the newest version's ranks import, without an engine
 
 DRIVER is the module with the class Rank: controller or tree. The JSON has for each rank tp_rank,
 tp_size, rendezvous (a file), errors (a file) and socket (its number), over which one JSON line
@@ -15,6 +15,7 @@ import json
 import os
 import socket
 import sys
+import tempfile
 import traceback
 
 import foreign
@@ -63,7 +64,9 @@ def fork(rank_class, plan, sockets):
 
 def main():
     if sys.argv[1] == "--import":
-        driver("tree")
+        with tempfile.TemporaryDirectory() as folder:
+            driver("tree")({"tp_rank": 0, "tp_size": 1, "rendezvous": folder + "/rendezvous"}
+                           ).make_device_pools()
         return 0
     rank_class = driver(sys.argv[1])
     plans = json.loads(sys.argv[2])

@@ -95,6 +95,10 @@ class Rank:
         self.store = self.controller.storage_backend
         return self.started()
 
+    def make_device_pools(self):
+        for kind in pools.KINDS.values():
+            kind(64 * kind.usual_page, kind.usual_page, self.ranks)
+
     def tree_of(self, params):
         try:
             from sglang.srt.mem_cache.hiradix_cache import HiRadixCache  # up to 0.5.18

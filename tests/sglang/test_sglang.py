@@ -237,7 +237,7 @@ class NewestTrees(Ranks):
         """The read is under way when the engine stops; its bytes come after the request left."""
         here, there = self.hosts
         engine = self.engines.process[1]
-        for prefetch, limit in (("best_effort", 5), ("timeout", 10)):
+        for prefetch in ("best_effort", "timeout"):
             with self.subTest(prefetch=prefetch):
                 Ranks.seed += 1
                 self.make("mha", "page_first_direct", prefetch=prefetch,
@@ -250,7 +250,7 @@ class NewestTrees(Ranks):
                 finally:
                     engine.send_signal(signal.SIGCONT)
                 self.assertEqual(got, [self.NONE] * 2)
-                self.assertLess(self.seconds, limit * harness.SLOW)
+                self.assertLess(self.seconds, 30)  # the read itself may take 60
                 self.engines.wait_members(2)
                 # Memory of the read that was given up comes back, and is used again.
                 there.do("settle")

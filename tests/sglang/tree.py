@@ -85,8 +85,7 @@ class Rank:
         params = CacheInitParams(
             disable=False, req_to_token_pool=self.pool.requests,
             token_to_kv_pool_allocator=self.pool.allocator, page_size=self.page_size,
-            tp_cache_group=self.group,
-            sliding_window_size=self.pool.window)
+            tp_cache_group=self.group, sliding_window_size=self.pool.window)
         self.tree = self.tree_of(params)
         self.pool.add_drafts(self.tree)
         self.controller = self.tree.cache_controller
@@ -207,8 +206,8 @@ class Rank:
     def fetch(self, seed, pages, at_once=False, assume=0):
         """A request for these pages: prefetched, loaded to the device, every byte compared.
 
-        at_once: admitted without waiting, as the best_effort policy does. assume: so many pages are
-        read without asking whether they exist.
+        at_once: admitted without waiting, as the best_effort policy does. assume: the number of
+        pages that are read without asking whether they exist.
         """
         handle = self.handle()
         found = self.match(seed, pages)
@@ -258,7 +257,7 @@ class Rank:
         return {entry.name.value: entry.host_pool for entry in pool.entries}
 
     def side_transfers(self, pages):
-        """As the tree's components and sidecars ask for them, for a prefix of so many pages."""
+        """What the tree's components and sidecars request for a prefix of this length."""
         kinds = {"swa": self.pool.window and -(-self.pool.window // self.page_size), "mamba": 1}
         transfers = [PoolTransfer(name=PoolName(name), keys=["later"] * min(kinds[name], pages),
                                   hit_policy=PoolHitPolicy.TRAILING_PAGES)

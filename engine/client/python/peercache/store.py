@@ -160,7 +160,7 @@ class PeerCacheStore(HiCacheStorage):
             logger.warning("peercache: pool %s does not say where its pages lie (%s): each page is "
                            "copied by SGLang's own code", name, pool.refusal)
         if pool.per_rank and name not in RANKS_WRITE and \
-                getattr(self.storage_config, "tp_size", 1) > 1:
+                (getattr(self.storage_config, "tp_size", None) or 1) > 1:
             logger.warning("peercache: pool %s has different bytes on each tensor-parallel rank, "
                            "but SGLang stores only rank 0's share beside an MLA pool: ranks above "
                            "0 miss it, and pages that need it are misses", name)

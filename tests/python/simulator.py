@@ -112,6 +112,44 @@ class Pool:
         return sum(self.segments)
 
 
+class MambaPoolHost(Pool):
+    """SGLang's name: a state for each tensor-parallel rank."""
+
+
+class MHATokenToKVPoolHost(Pool):
+    """SGLang's name: heads are split over tensor-parallel ranks."""
+
+
+class CopiedPool(Pool):
+    """Names no addresses; its pages are gathered and scattered by index."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.kv_buffer = None  # SGLang's indexer pools have theirs under another name
+
+    def get_page_buffer_meta(self, indices):
+        raise ValueError("zero-copy requires page_first layout, got layer_first")
+
+    def get_data_page(self, index, flat=True):
+        return Tensor(self.read(index // self.page_size))
+
+    def get_dummy_flat_data_page(self):
+        return Tensor(bytes(self.page_bytes()))
+
+    def set_from_flat_data_page(self, index, data_page):
+        self.write(index // self.page_size, data_page.bytes())
+
+
+class HostPoolGroup:
+    """SGLang's facade of an anchor and its side pools, as 0.5.18 hands it to the backend."""
+
+    def __init__(self, anchor, **others):
+        self.entries = [SimpleNamespace(name=SimpleNamespace(value=name), host_pool=pool)
+                        for name, pool in {"kv": anchor, **others}.items()]
+        self.anchor_entry = self.entries[0]
+        self.page_size = anchor.page_size
+
+
 class LogicalPool:
     """The anchor of hybrid models: it has indices and no bytes."""
 
@@ -143,10 +181,13 @@ def config(version, extra, **fields):
         names += ["tp_lcm_size", "should_split_heads"]
     if version >= (0, 5, 14):
         names += ["attn_cp_rank", "attn_cp_size"]
+    if version >= (0, 5, 23):
+        names += ["dp_rank", "dcp_rank", "dcp_size", "logical_page_size", "is_storage_writer"]
     values = {"tp_rank": 0, "tp_size": 1, "is_mla_model": False, "is_page_first_layout": True,
               "model_name": "model", "pp_rank": 0, "pp_size": 1, "enable_storage_metrics": True,
               "tp_lcm_size": None, "should_split_heads": False, "attn_cp_rank": 0,
-              "attn_cp_size": 1, **fields, "extra_config": extra}
+              "attn_cp_size": 1, "dp_rank": 0, "dcp_rank": 0, "dcp_size": 1,
+              "logical_page_size": None, "is_storage_writer": True, **fields, "extra_config": extra}
     return SimpleNamespace(**{name: values[name] for name in names})
 
 

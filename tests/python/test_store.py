@@ -15,12 +15,12 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 sys.path[:0] = [os.path.join(ROOT, "tests", "cluster"), os.path.dirname(os.path.abspath(__file__)),
                 os.path.join(os.environ.get("PEERCACHE_BUILD", ""), "engine/client/python")]
 import harness  # noqa: E402
-from simulator import (Controller, Indices, LogicalPool, Pool, Tensor, config,  # noqa: E402
-                       content)
+from simulator import (Controller, CopiedPool, HostPoolGroup, Indices, LogicalPool,  # noqa: E402
+                       MambaPoolHost, MHATokenToKVPoolHost, Pool, Tensor, config, content)
 from peercache.store import PeerCacheStore  # noqa: E402
 
 KIB = 1024
-VERSIONS = [(0, 5, 3), (0, 5, 6), (0, 5, 8), (0, 5, 10), (0, 5, 14), (0, 5, 18)]
+VERSIONS = [(0, 5, 3), (0, 5, 6), (0, 5, 8), (0, 5, 10), (0, 5, 14), (0, 5, 18), (0, 5, 23)]
 
 
 def key(number):
@@ -175,7 +175,10 @@ class Namespaces(StoreTest):
             (dict(base, segments=[2048] * 4), {}), (dict(base, segments=[4096, 4095]), {}),
             (dict(base, page_size=2), {}), (base, {"model_name": "other"}),
             (base, {"tp_rank": 1, "tp_size": 2}), (base, {"tp_size": 2}), (base, {"pp_size": 2}),
-            (base, {"attn_cp_size": 2}), (base, {"extra": {"extra_backend_tag": "tenant"}}),
+            (base, {"attn_cp_size": 2}),
+            (base, {"version": (0, 5, 23), "dcp_rank": 1, "dcp_size": 2, "tp_size": 1,
+                    "logical_page_size": 2}),
+            (base, {"extra": {"extra_backend_tag": "tenant"}}),
             (base, {"extra": {"prefix": "tenant"}}), (base, {"extra": {"interface_v1": 0}}),
         ]
         for shape, fields in others:
@@ -249,6 +252,160 @@ class Hybrid(StoreTest):
         self.assertEqual(got.read(1), mamba.read(4))
         self.assertEqual(got.read(3), mamba.read(5))
 
+    def test_every_prefix_that_can_be_restored_is_named_not_only_the_longest(self):
+        """Ranks agree on a length that each can restore: it may be no rank's longest."""
+        kv, mamba = Pool(10, [4096]), Pool(10, [3000])
+        store, keys = self.store(0, self.filled(kv, 10)), keys_of(self.first, 10)
+        store.register_mem_host_pool_v2(self.filled(mamba, 10), "mamba")
+        self.assertTrue(all(store.batch_set_v1(keys[:9], kv.indices(range(9)))))
+        there = [1, 4, 5, 8]
+        self.assertEqual(store.batch_set_v2([self.transfer(
+            "mamba", [keys[p] for p in there], mamba.indices(there))]), {"mamba": [True] * 4})
+
+        def restorable(window):
+            result = store.batch_exists_v2(
+                keys, [self.transfer("mamba", keys[:window], policy="trailing_pages")], None)
+            self.assertEqual(result.kv_hit_pages, max(result.restorable_prefix_pages, default=0))
+            return result.restorable_prefix_pages
+
+        self.assertEqual(restorable(1), [2, 5, 6, 9])
+        self.assertEqual(restorable(2), [6])
+        self.assertEqual(restorable(3), [])
+        self.assertEqual(store.batch_exists_v2(keys, [], None).restorable_prefix_pages,
+                         list(range(1, 10)))
+
+    def test_block_groups_are_a_verdict_and_limit_nothing(self):
+        kv, side = Pool(12, [4096]), Pool(12, [512])
+        store, keys = self.store(0, self.filled(kv, 12)), keys_of(self.first, 12)
+        store.register_mem_host_pool_v2(self.filled(side, 12), "auxiliary_swa")
+        self.assertTrue(all(store.batch_set_v1(keys[:8], kv.indices(range(8)))))
+        groups = keys_of(self.first + 100, 6)  # two keys for every block of four pages
+        self.assertEqual(store.batch_set_v2([self.transfer(
+            "auxiliary_swa", groups[:3], side.indices(range(3)))]),
+            {"auxiliary_swa": [True] * 3})
+
+        def verdict(some, block, group):
+            transfer = self.transfer("auxiliary_swa", some, policy="block_groups")
+            transfer.block_pages, transfer.group_pages = block, group
+            result = store.batch_exists_v2(keys, [transfer], None)
+            self.assertEqual(result.kv_hit_pages, 8)
+            self.assertEqual(result.restorable_prefix_pages, list(range(1, 9)))
+            return result.extra_pool_hit_pages.get("auxiliary_swa")
+
+        self.assertEqual(verdict(groups, 4, 2), 4)  # the second group is not complete
+        self.assertEqual(verdict(groups, 4, 1), 12)
+        self.assertEqual(verdict(groups, 400, 1), 12)  # never beyond what was asked about
+        self.assertIsNone(verdict(groups[3:], 4, 2))
+        for unusable in (groups, 0, 0), (groups, 4, 0), (None, 4, 2):
+            self.assertIsNone(verdict(*unusable))
+        self.assertEqual(store.counts()["errors"], {})
+
+    def test_a_hit_policy_of_a_later_sglang_is_a_miss_and_one_warning(self):
+        kv, side = Pool(4, [4096]), Pool(4, [512])
+        store, keys = self.store(0, self.filled(kv, 4)), keys_of(self.first, 4)
+        store.register_mem_host_pool_v2(self.filled(side, 4), "later")
+        self.assertTrue(all(store.batch_set_v1(keys, kv.indices(range(4)))))
+        transfer = self.transfer("later", keys, side.indices(range(4)), policy="every_other_page")
+        self.assertEqual(store.batch_set_v2([transfer]), {"later": [True] * 4})
+        with self.assertLogs("peercache", "WARNING") as logged:
+            for _ in range(3):
+                result = store.batch_exists_v2(keys, [transfer], None)
+                self.assertEqual((result.kv_hit_pages, result.extra_pool_hit_pages,
+                                  result.restorable_prefix_pages), (0, {"kv": 4}, []))
+        self.assertEqual([line for line in logged.output if "every_other_page" in line],
+                         logged.output)
+        self.assertEqual(len(logged.output), 1)
+        self.assertEqual(store.counts()["errors"], {})
+
+    def test_states_and_heads_of_an_mla_model_belong_to_their_rank(self):
+        """MLA pages are the same on all ranks; Mamba states and drafts by heads are not."""
+        for name, kind in (("mamba", MambaPoolHost), ("draft", MHATokenToKVPoolHost)):
+            with self.subTest(name):
+                self.first += 1000
+                keys, stores, pools = keys_of(self.first, 4), [], []
+                for rank in range(2):
+                    stores.append(self.store(0, Pool(4, [64]), is_mla_model=True, tp_rank=rank,
+                                             tp_size=2))
+                    pools.append(kind(8, [3000]))
+                    for page in range(4):
+                        pools[rank].write(page, content(1000 * rank + page, 3000))
+                    stores[rank].register_mem_host_pool_v2(pools[rank], name)
+                self.assertEqual(stores[0].batch_set_v2([self.transfer(
+                    name, keys, pools[0].indices(range(4)))]), {name: [True] * 4})
+                back = pools[1].indices(range(4, 8))
+                # Rank 0's are no hit for rank 1; its own are.
+                self.assertEqual(stores[1].batch_get_v2([self.transfer(name, keys, back)]),
+                                 {name: [False] * 4})
+                self.assertEqual(stores[1].batch_set_v2([self.transfer(
+                    name, keys, pools[1].indices(range(4)))]), {name: [True] * 4})
+                for rank in range(2):
+                    self.assertEqual(stores[rank].batch_get_v2([self.transfer(name, keys, back)]),
+                                     {name: [True] * 4})
+                    for page in range(4):
+                        self.assertEqual(pools[rank].read(4 + page), pools[rank].read(page))
+
+    def test_a_group_of_pools_is_its_anchor_and_its_side_pools(self):
+        kv, side, keys = Pool(4, [4096]), Pool(4, [512]), keys_of(self.first, 4)
+        store = self.store(0, HostPoolGroup(self.filled(kv, 4), indexer=self.filled(side, 4)))
+        store.on_host_pools_registered()
+        self.assertTrue(all(store.batch_set_v1(keys, kv.indices(range(4)))))
+        self.assertEqual(store.batch_set_v2([self.transfer("indexer", keys,
+                                                           side.indices(range(4)))]),
+                         {"indexer": [True] * 4})
+        # Registered one by one, as later versions do, they are the same pages.
+        reader = self.store(1, Pool(4, [4096]))
+        there = Pool(4, [512])
+        reader.register_mem_host_pool_v2(there, "indexer")
+        result = reader.batch_exists_v2(keys, [self.transfer("indexer", None)], None)
+        self.assertEqual(result.extra_pool_hit_pages, {"kv": 4, "indexer": 4})
+        self.assertEqual(reader.batch_get_v2([self.transfer("indexer", keys,
+                                                            there.indices(range(4)))]),
+                         {"indexer": [True] * 4})
+        self.assertTrue(self.same(there, 4))
+
+    def test_the_hit_of_several_pools_asks_where_the_generic_calls_store(self):
+        pool, side = self.filled(Pool(4, [4096]), 4), self.filled(Pool(4, [512]), 4)
+        store, keys = self.store(0, pool, extra={"interface_v1": 0}), keys_of(self.first, 4)
+        store.register_mem_host_pool_v2(side, "indexer")
+        self.assertTrue(store.batch_set(keys, [Tensor(pool.read(page)) for page in range(4)]))
+        transfer = self.transfer("indexer", keys, side.indices(range(4)))
+        self.assertEqual(store.batch_set_v2([transfer]), {"indexer": [True] * 4})
+        self.assertEqual(store.batch_exists_v2(keys, [transfer], None).kv_hit_pages, 4)
+
+    def test_a_pool_that_does_not_say_where_its_pages_lie_is_copied_page_by_page(self):
+        """SGLang's own code gathers such pages: Mamba states of layer_first pools, and others."""
+        kv, keys = self.filled(Pool(4, [4096]), 4), keys_of(self.first, 4)
+        stores = [self.store(node, kv) for node in range(2)]
+        pools = [CopiedPool(6, [3000, 12], page_size=2) for _ in range(2)]
+        self.filled(pools[0], 4)
+        for store, pool in zip(stores, pools):
+            store.register_mem_host_pool_v2(pool, "mamba")
+        self.assertTrue(all(stores[0].batch_set_v1(keys, kv.indices(range(4)))))
+        trailing = self.transfer("mamba", keys[:1], policy="trailing_pages")
+        self.assertEqual(stores[1].batch_exists_v2(keys, [trailing], None).kv_hit_pages, 0)
+        self.assertEqual(stores[0].batch_set_v2([self.transfer(
+            "mamba", keys[:3], pools[0].indices(range(3)))]), {"mamba": [True] * 3})
+        self.assertEqual(stores[1].batch_exists_v2(keys, [trailing], None)
+                         .restorable_prefix_pages, [1, 2, 3])
+        self.assertEqual(stores[1].batch_get_v2([self.transfer(
+            "mamba", keys, pools[1].indices([2, 1, 0, 4]))]),
+            {"mamba": [True, True, True, False]})
+        for page, at in enumerate([2, 1, 0]):
+            self.assertEqual(pools[1].read(at), pools[0].read(page))
+        self.assertEqual(pools[1].read(4), bytes(3012))
+        self.assertEqual([store.counts()["errors"] for store in stores], [{}, {}])
+
+    def test_a_pool_that_gives_no_pages_at_all_has_none(self):
+        pool, keys = self.filled(Pool(4, [4096]), 4), keys_of(self.first, 4)
+        store = self.store(0, pool)
+        store.register_mem_host_pool_v2(SimpleNamespace(kv_buffer=object(), page_size=1), "swa")
+        self.assertTrue(all(store.batch_set_v1(keys, pool.indices(range(4)))))
+        self.assertEqual(store.batch_set_v2([self.transfer("swa", keys, Indices(range(4)))]),
+                         {"swa": [False] * 4})
+        for policy in "all_pages", "trailing_pages":
+            self.assertEqual(store.batch_exists_v2(
+                keys, [self.transfer("swa", keys[:1], policy=policy)], None).kv_hit_pages, 0)
+
     def test_a_sidecars_pages_are_not_written_to_before_the_call_ends(self):
         """A sidecar's page may be another's by then: hits are copied at the end, misses never."""
         pool = Pool(200, [30000], shm=True)
@@ -278,6 +435,9 @@ class Hybrid(StoreTest):
         self.assertEqual(store.batch_get_v1(keys, anchor.indices(range(6))), [True] * 6)
         self.assertEqual(store.batch_set_v1(keys, anchor.indices(range(6))), [True] * 6)
         self.assertEqual(store.batch_exists_v2(keys, [], None).kv_hit_pages, 6)
+        empty = [Tensor(b"") for _ in keys]
+        self.assertTrue(store.batch_set(keys, empty))
+        self.assertEqual(store.batch_get(keys, empty), empty)
         pool = self.filled(Pool(6, [4096]), 6)
         store.register_mem_host_pool_v2(pool, "deepseek_v4_c4")
         self.assertEqual(store.batch_exists_v2(

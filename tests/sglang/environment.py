@@ -4,14 +4,18 @@
     environment.py [VERSION]...     makes what is missing; prints a line for each version; exit 77
                                     when there is none
 
-SGLang comes without its dependencies; requirements.txt has those its cache modules import. Nothing
-is compiled to bytecode ahead: of some ten thousand files a few thousand are ever imported.
+VERSION may be "newest": the newest release that PyPI has for this Python, looked up on every call.
+What goes with that release is read from its metadata, so that one this file has never seen is
+tested too. SGLang comes without its dependencies; requirements.txt has those its cache modules
+import. Nothing is compiled to bytecode ahead: of some ten thousand files a few thousand are
+imported.
 """
 
 import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -26,13 +30,18 @@ PIP = "pip==26.3"  # that of Python 3.11 takes more than twice as long to look t
 VERSIONS = {
     "0.5.6": ("transformers==4.57.1", "huggingface_hub==0.36.2"),
     "0.5.10": ("transformers==5.12.1", "huggingface_hub==1.33.0"),
-    "0.5.14": ("transformers==5.12.1", "huggingface_hub==1.33.0"),
     "0.5.18": ("transformers==5.12.1", "huggingface_hub==1.33.0"),
 }
+NEWEST = "newest"
+FITTED_MAX = 16  # dependencies that a new release may import beyond requirements.txt
 
 
 class Missing(Exception):
     """What this machine, or PyPI from here, lacks."""
+
+
+class Unfit(Exception):
+    """A new release that cannot be imported with what its metadata names."""
 
 
 def run(what, *command):
@@ -50,11 +59,31 @@ def pip(what, *arguments):
                "--no-deps", "--no-compile", *arguments)
 
 
+def look_up(package):
+    """The metadata of what pip would install; downloads no wheel where PyPI serves it apart."""
+    report = json.loads(pip("looking for " + package, "--dry-run", "--ignore-installed",
+                            "--report", "-", package))
+    return report["install"][0]["metadata"]
+
+
+def requirements_of(metadata):
+    """Name -> requirement, without the optional ones."""
+    wanted = {}
+    for line in metadata.get("requires_dist", []):
+        requirement, _, marker = line.partition(";")
+        name = re.match(r"[A-Za-z0-9._-]+", requirement.strip())
+        if name and "extra" not in marker:
+            wanted[normalized(name[0])] = re.sub(r"\[.*?\]", "", requirement).strip()
+    return wanted
+
+
+def normalized(name):
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
 def torch_is_for_cpu():
     """PyPI's own file is for CUDA, gigabytes, and of no use here."""
-    report = json.loads(pip("looking for torch", "--dry-run", "--ignore-installed", "--report",
-                            "-", TORCH))
-    found = report["install"][0]["metadata"]["version"]
+    found = look_up(TORCH)["version"]
     if "+cpu" not in found:
         raise Missing(f"pip finds torch {found}, not a CPU build; name a place that has one in "
                       "PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL")
@@ -103,28 +132,81 @@ def make_folder(*packages):
     return folder
 
 
+def module_missing(path):
+    """Imports what rank.py imports; returns the module that was not found, or None."""
+    done = subprocess.run([PYTHON, os.path.join(HERE, "rank.py"), "--import"],
+                          env={**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""},
+                          capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=600)
+    if done.returncode == 0:
+        return None
+    found = re.search(r"ModuleNotFoundError: No module named '([^'.]+)", done.stderr)
+    if not found or found[1] == "sglang":
+        raise Unfit(done.stderr[-3000:])
+    return found[1]
+
+
+def make_newest():
+    """The newest release with the transformers it names, and what it imports besides."""
+    metadata = look_up("sglang")
+    version, wanted = metadata["version"], requirements_of(metadata)
+    if version in VERSIONS:
+        return version, os.pathsep.join([make_folder(f"sglang=={version}"),
+                                         make_folder(*VERSIONS[version])])
+    transformers = look_up(wanted.get("transformers", "transformers"))
+    beside = requirements_of(transformers)
+    packages = [f"transformers=={transformers['version']}"] + [
+        f"{name}=={look_up(beside[name])['version']}"
+        for name in ("huggingface-hub", "tokenizers") if name in beside]
+    folders = [make_folder(f"sglang=={version}"), make_folder(*packages)]
+    fitted = os.path.join(FOLDER, f"sglang=={version}", ".fitted")
+    if not complete(fitted, stamp(*packages)):
+        for _ in range(FITTED_MAX):
+            module = module_missing(os.pathsep.join(folders))
+            if module is None:
+                break
+            if normalized(module) not in wanted:
+                raise Unfit(f"SGLang {version} imports {module}, which its metadata does not name:"
+                            " add it to requirements.txt, or to FOREIGN in foreign.py")
+            pip(module, "--target", folders[1], wanted[normalized(module)])
+        else:
+            raise Unfit(f"SGLang {version} imports more than {FITTED_MAX} packages that "
+                        "requirements.txt does not have")
+        os.makedirs(fitted, exist_ok=True)
+        finish(fitted, stamp(*packages))
+    return version, os.pathsep.join(folders)
+
+
 def prepare(version):
-    """SGLang's version and what goes with it, for PYTHONPATH; Missing says why there is none."""
+    """(version, PYTHONPATH with it and what goes with it).
+
+    Missing: PyPI or a package cannot be had here. Unfit: a new release does not import.
+    """
     os.makedirs(FOLDER, exist_ok=True)
     with open(os.path.join(FOLDER, ".lock"), "w", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
             make_venv()
-            return os.pathsep.join([make_folder(f"sglang=={version}"),
-                                    make_folder(*VERSIONS[version])])
+            if version == NEWEST:
+                return make_newest()
+            return version, os.pathsep.join([make_folder(f"sglang=={version}"),
+                                             make_folder(*VERSIONS[version])])
         except subprocess.TimeoutExpired as error:
             raise Missing(f"{error.cmd[0]} did not end in {error.timeout} s") from error
 
 
 def main():
     missing = 0
-    for name in sys.argv[1:] or VERSIONS:
+    names = sys.argv[1:] or [*VERSIONS, NEWEST]
+    for name in names:
         try:
-            print(name, prepare(name))
+            print(name, *prepare(name))
         except Missing as why:
             print(name, "missing:", why)
             missing += 1
-    return 77 if missing == len(sys.argv[1:] or VERSIONS) else 0
+        except Unfit as why:
+            print(name, "does not import:", why)
+            return 1
+    return 77 if missing == len(names) else 0
 
 
 if __name__ == "__main__":

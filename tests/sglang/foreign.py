@@ -7,6 +7,7 @@ calls none of them. A name imported from a stand-in is a class that can be subcl
 decorator and compared; calling it for work would be seen as a wrong result by the test.
 """
 
+import importlib
 import importlib.abc
 import importlib.machinery
 import sys
@@ -68,3 +69,47 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def install():
     """Packages that are really here come first."""
     sys.meta_path.append(_Finder())
+
+
+# sgl_kernel's copies between a device's and a host's pool, "direct" ones, for device memory that is
+# the CPU's. SGLang imports no kernels without a GPU, so they are put where its pools look for them.
+POOLS = ("memory_pool_host", "pool_host.mha", "pool_host.mla", "pool_host.mamba", "pool_host.dsa")
+
+
+def transfer_kv_direct(src_layers, dst_layers, src_indices, dst_indices, page_size):
+    """Layer by layer, by token."""
+    for source, target in zip(src_layers, dst_layers):
+        target[dst_indices] = source[src_indices]
+
+
+def transfer_kv_all_layer_direct_lf_pf(src_ptrs, dst_ptrs, src_indices, dst_indices, page_size):
+    """All layers of a device's pool to pages that have all layers one after the other."""
+    layers = len(src_ptrs) // len(dst_ptrs)
+    pages = dst_indices[::page_size] // page_size
+    for i, source in enumerate(src_ptrs):
+        rows = source[src_indices]
+        dst_ptrs[i // layers][pages, i % layers] = rows.reshape(
+            len(pages), page_size, *rows.shape[1:])
+
+
+def transfer_kv_per_layer_direct_pf_lf(src_ptrs, dst_ptrs, src_indices, dst_indices, layer_id,
+                                       page_size):
+    """One layer of such pages to a device's pool."""
+    pages = src_indices[::page_size] // page_size
+    for source, target in zip(src_ptrs, dst_ptrs):
+        target[dst_indices] = source[pages, layer_id].reshape(-1, *target.shape[1:])
+
+
+def install_kernels():
+    """After SGLang's pools can be imported. Pinning memory for a GPU does nothing here."""
+    import torch
+    for name in POOLS:
+        try:
+            module = importlib.import_module("sglang.srt.mem_cache." + name)
+        except ModuleNotFoundError:  # SGLang moved its pools between versions
+            continue
+        for kernel in (transfer_kv_direct, transfer_kv_all_layer_direct_lf_pf,
+                       transfer_kv_per_layer_direct_pf_lf):
+            setattr(module, kernel.__name__, kernel)
+    torch.cuda.cudart = lambda: types.SimpleNamespace(
+        cudaHostRegister=lambda *_: 0, cudaHostUnregister=lambda *_: 0)

@@ -1,127 +1,74 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SGLang's own, unmodified HiCacheController over two real engines: a host each, two ranks a host.
+"""SGLang's own, unmodified code over two real engines: a host each, two ranks a host.
 
-    test_sglang.py VERSION
+    test_sglang.py VERSION     "newest": the newest release that PyPI has
 
 Packages of others that need a GPU are stood in for (foreign.py); nothing of SGLang is. Exit 77:
-PyPI or a CPU build of torch is not to be had.
+PyPI or a CPU build of torch is not to be had. A release that cannot be driven is a failure.
 """
 
-import json
 import os
-import socket
-import subprocess
+import re
+import signal
 import sys
-import tempfile
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(os.path.dirname(HERE), "cluster")]
 import environment  # noqa: E402
 import harness  # noqa: E402
+import hosts  # noqa: E402
 
 VERSION = "0.5.18"
 SGLANG = ""  # its folders
 PAGES = 200
-PACKAGE = os.path.join(harness.BUILD, "engine/client/python")
+TREES = (0, 5, 18)  # from here on the prefix tree is driven; later versions have nothing else
 
 
 def version():
-    return tuple(map(int, VERSION.split(".")))
+    return tuple(map(int, re.match(r"(\d+)\.(\d+)\.(\d+)", VERSION).groups()))
 
 
-class Host:
-    """The scheduler processes of one host; `ranks` has a stream to each."""
+class Ranks(unittest.TestCase):
+    """Of the hosts that run, those in HOSTS; each of the first two has two ranks."""
 
-    def __init__(self, folder, name, engine_socket, ranks=2):
-        self.engine_socket, self.ranks, self.plans = engine_socket, [], []
-        self.errors = os.path.join(folder, name + ".err")
-        self.theirs = []
-        for rank in range(ranks):
-            ours, theirs = socket.socketpair()
-            self.ranks.append(ours.makefile("rw"))
-            ours.close()
-            self.theirs.append(theirs)
-            self.plans.append({"tp_rank": rank, "tp_size": ranks, "socket": theirs.fileno(),
-                               "rendezvous": os.path.join(folder, name + ".rendezvous"),
-                               "errors": self.errors})
-
-    def answer(self, rank):
-        line = rank.readline()
-        log = ""
-        if os.path.exists(self.errors):
-            with open(self.errors, encoding="utf-8", errors="replace") as file:
-                log = file.read()[-3000:]
-        if not line:
-            raise AssertionError(f"a rank ended; its log ends:\n{log}")
-        got = json.loads(line)
-        if "failed" in got:
-            raise AssertionError(got["failed"] + log)
-        return got
-
-    def ready(self):
-        for rank in self.ranks:
-            self.answer(rank)
-
-    def do(self, what, **request):
-        """All ranks at once, as schedulers do: some of it is collective."""
-        for rank in self.ranks:
-            rank.write(json.dumps({"do": what, **request}) + "\n")
-            rank.flush()
-        return [self.answer(rank) for rank in self.ranks]
-
-    def close(self):
-        for rank in self.ranks:
-            rank.close()
-
-
-def start(hosts):
-    """The parent of all their ranks."""
-    env = {**os.environ, "CUDA_VISIBLE_DEVICES": "",
-           "PYTHONPATH": os.pathsep.join([SGLANG, PACKAGE])}
-    env.pop("PYTHONDONTWRITEBYTECODE", None)  # versions have most of what they import in common
-    sockets = [theirs for host in hosts for theirs in host.theirs]
-    process = subprocess.Popen(
-        [environment.PYTHON, os.path.join(HERE, "rank.py"),
-         json.dumps([plan for host in hosts for plan in host.plans])],
-        env=env, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno() for theirs in sockets])
-    for theirs in sockets:
-        theirs.close()
-    for host in hosts:
-        host.ready()
-    return process
-
-
-class Controllers(unittest.TestCase):
     seed = 0
+    running = None
+    DRIVER = "tree"
+    HOSTS = (0, 1)
+    everything = {"hits": PAGES, "pages": PAGES, "wrong": 0}
+    nothing = {"hits": 0, "pages": 0, "wrong": 0}
 
     @classmethod
     def setUpClass(cls):
-        cls.folder = tempfile.TemporaryDirectory(prefix="peercache-")
-        cls.engines = harness.cluster.Cluster(
-            harness.BUILD, 2, pool_bytes="512MiB",
-            settings=["engine.unsealed_memory=yes"]).start()
-        cls.hosts = [Host(cls.folder.name, f"host{i}", engine_socket)
-                     for i, engine_socket in enumerate(cls.engines.sockets)]
-        cls.process = start(cls.hosts)
+        if Ranks.running is None or Ranks.running.driver != cls.DRIVER:
+            Ranks.end()
+            Ranks.running = hosts.Running(
+                cls.DRIVER, (2, 2, 1) if version() > TREES else (2, 2), SGLANG)
+        cls.engines = Ranks.running.engines
+        cls.hosts = [Ranks.running.hosts[i] for i in cls.HOSTS]
 
-    @classmethod
-    def tearDownClass(cls):
-        for host in cls.hosts:
-            host.close()
-        status = cls.process.wait(300)
-        stopped = cls.engines.stop()
-        cls.folder.cleanup()
-        assert stopped and status == 0, (stopped, status)
+    @staticmethod
+    def end():
+        running, Ranks.running = Ranks.running, None
+        if running is not None:
+            running.stop()
 
-    def make(self, pool, layout, page_size=4, v1=1, shm=False, **extra):
+    def setUp(self):
+        Ranks.seed += 1
+
+    def make(self, pool, layout, page_size=4, v1=1, extra=None, **plan):
         for host in self.hosts:
-            host.do("make", pool=pool, layout=layout, page_size=page_size, shm=shm, pages=256,
-                    extra={"backend_name": "peercache", "module_path": "peercache.store",
-                           "class_name": "PeerCacheStore", "interface_v1": v1,
-                           "engine_socket": host.engine_socket, "engine_start": False, **extra})
+            host.ask("make", pool=pool, layout=layout, page_size=page_size,
+                     **{"pages": 256, **plan},
+                     extra={"backend_name": "peercache", "module_path": "peercache.store",
+                            "class_name": "PeerCacheStore", "interface_v1": v1,
+                            "engine_socket": host.engine_socket, "engine_start": False,
+                            **(extra or {})})
+        for host in self.hosts:
+            host.answers()
 
-    def counted(self, host, v1):
+    def counted(self, host):
         module = "observability.metrics_collector" if version() >= (0, 5, 10) else \
             "metrics.collector"
         counts = host.do("counts")
@@ -131,13 +78,17 @@ class Controllers(unittest.TestCase):
             self.assertEqual(row["stats"], "sglang.srt." + module)
         return counts
 
+
+class Controllers(Ranks):
+    """The controller's threads: backup, exists, prefetch."""
+
     def round_trip(self, pool, layout, v1=1, shm=False, **options):
         """200 pages: backup, flush, exists, prefetch, every byte; then by the other host."""
-        Controllers.seed += 1
+        Ranks.seed += 1
         here, there = self.hosts
-        self.make(pool, layout, v1=v1, shm=shm, **options)
-        nothing = {"hits": 0, "pages": 0, "wrong": 0}
-        everything = {"hits": PAGES, "pages": PAGES, "wrong": 0}
+        nothing, everything = self.nothing, self.everything
+        self.make(pool, layout, v1=v1, shm=shm, extra={"allocator": "shm"} if shm else None,
+                  **options)
         self.assertEqual(there.do("read", seed=self.seed, pages=PAGES), [nothing] * 2)
         written = here.do("write", seed=self.seed, pages=PAGES)
         # Of MLA's ranks only the first writes.
@@ -146,7 +97,7 @@ class Controllers(unittest.TestCase):
         self.assertEqual(here.do("read", seed=self.seed, pages=PAGES), [everything] * 2)
         self.assertEqual(there.do("read", seed=self.seed, pages=PAGES), [everything] * 2)
         for host in self.hosts:
-            for row in self.counted(host, v1):
+            for row in self.counted(host):
                 self.assertEqual(row["bytes_staged"] if shm else 0, 0)
                 self.assertEqual(row["memory"]["shm"], int(shm))
         self.assertTrue(all(row["hits_remote"] == PAGES for row in there.do("counts")))
@@ -183,7 +134,7 @@ class Controllers(unittest.TestCase):
             self.skipTest(f"SGLang {VERSION} has no shm allocator")
         for pool in ("mha", "mla"):
             with self.subTest(pool=pool):
-                self.round_trip(pool, "page_first", shm=True, allocator="shm")
+                self.round_trip(pool, "page_first", shm=True)
 
     def test_detached_and_attached_again(self):
         if version() < (0, 5, 9):
@@ -193,17 +144,227 @@ class Controllers(unittest.TestCase):
             for request in ("detach", "attach", "detach", "attach"):
                 host.do(request)
         got = self.hosts[1].do("read", seed=self.seed, pages=PAGES)
-        self.assertEqual(got, [{"hits": PAGES, "pages": PAGES, "wrong": 0}] * 2)
+        self.assertEqual(got, [self.everything] * 2)
+
+
+class Trees(Ranks):
+    """The prefix tree: write policies and prefetch policies, to the device's bytes."""
+
+    FULL = {"pages": 40, "on_device": 40, "wrong": 0}
+    NONE = {"pages": 0, "on_device": 0, "wrong": 0}
+
+    def kinds(self):
+        """Pool, layout, page size."""
+        yield from (("mha", "page_first_direct", 4), ("mha", "layer_first", 1),
+                    ("mla", "page_first_direct", 4))
+        if version() > TREES:
+            yield from (("dsa", "page_first_direct", 64), ("swa", "page_first_direct", 1))
+
+    def fetch(self, host, pages=40, **options):
+        got = host.do("fetch", seed=self.seed, pages=pages, **options)
+        self.seconds = max(rank.pop("seconds") for rank in got)
+        return got
+
+    def stored_when(self, write, *steps):
+        """Nothing is in the store before the last of the steps; all of it is after."""
+        here, there = self.hosts
+        for pool, layout, page_size in self.kinds():
+            with self.subTest(pool=pool, layout=layout):
+                Ranks.seed += 1
+                self.make(pool, layout, page_size, write=write)
+                for step in steps:
+                    self.assertEqual(self.fetch(there), [self.NONE] * 2)
+                    here.do(step, **({"seed": self.seed} if step == "insert" else {}), pages=40)
+                self.assertEqual(self.fetch(there), [self.FULL] * 2)
+                here.do("flush")
+                self.assertEqual(self.fetch(here), [self.FULL] * 2)
+                for host in self.hosts:
+                    self.counted(host)
+
+    def test_write_through_stores_what_is_computed(self):
+        self.stored_when("write_through", "insert")
+
+    def test_write_through_selective_stores_what_is_asked_for_again(self):
+        self.stored_when("write_through_selective", "insert", "insert")
+
+    def test_write_back_stores_what_the_device_has_no_room_for(self):
+        self.stored_when("write_back", "insert", "evict")
+
+    def test_the_generic_calls_serve_the_tree(self):
+        here, there = self.hosts
+        self.make("mha", "page_first_direct", v1=0)
+        here.do("insert", seed=self.seed, pages=40)
+        self.assertEqual(self.fetch(there), [self.FULL] * 2)
+
+    def test_prefetch_policies_load_what_they_wait_for(self):
+        here, there = self.hosts
+        for prefetch in ("wait_complete", "timeout", "best_effort"):
+            for pool, layout, page_size in self.kinds():
+                with self.subTest(prefetch=prefetch, pool=pool, layout=layout):
+                    Ranks.seed += 1
+                    self.make(pool, layout, page_size, prefetch=prefetch,
+                              extra={"prefetch_timeout_base": 30})
+                    here.do("insert", seed=self.seed, pages=40)
+                    if prefetch == "best_effort":
+                        # Admitted with what has come by then, which may be nothing.
+                        for row in self.fetch(there, at_once=True):
+                            self.assertEqual(row["wrong"], 0)
+                            self.assertEqual(row["on_device"], row["pages"])
+                        there.do("flush")
+                    self.assertEqual(self.fetch(there), [self.FULL] * 2)
+                    self.counted(there)
+
+
+class NewestTrees(Ranks):
+    """What the newest version asks for besides."""
+
+    fetch = Trees.fetch
+    FULL, NONE = Trees.FULL, Trees.NONE
+
+    def test_pages_taken_for_stored_are_read_without_a_question(self):
+        here, there = self.hosts
+        self.make("mha", "page_first_direct")
+        self.assertEqual(self.fetch(there, assume=40), [self.NONE] * 2)
+        here.do("insert", seed=self.seed, pages=25)
+        part = {"pages": 25, "on_device": 25, "wrong": 0}
+        self.assertEqual(self.fetch(there, assume=40), [part] * 2)
+        there.do("flush")
+        here.do("insert", seed=self.seed, pages=40)
+        self.assertEqual(self.fetch(there, assume=40), [self.FULL] * 2)
+        self.counted(there)
+
+    def test_an_engine_that_hangs_holds_a_request_as_long_as_its_policy_says(self):
+        """The read is under way when the engine stops; its bytes come after the request left."""
+        here, there = self.hosts
+        engine = self.engines.process[1]
+        for prefetch in ("best_effort", "timeout"):
+            with self.subTest(prefetch=prefetch):
+                Ranks.seed += 1
+                self.make("mha", "page_first_direct", prefetch=prefetch,
+                          extra={"prefetch_timeout_base": 0.5, "timeout_ms": 60000})
+                here.do("insert", seed=self.seed, pages=40)
+                there.do("counts")
+                engine.send_signal(signal.SIGSTOP)
+                try:
+                    got = self.fetch(there, assume=40, at_once=True)
+                finally:
+                    engine.send_signal(signal.SIGCONT)
+                self.assertEqual(got, [self.NONE] * 2)
+                self.assertLess(self.seconds, 30)  # the read itself may take 60
+                self.engines.wait_members(2)
+                # Memory of the read that was given up comes back, and is used again.
+                there.do("settle")
+                self.assertEqual(self.fetch(there), [self.FULL] * 2)
+                self.counted(there)
+
+
+class Pools(Ranks):
+    """Pools of hybrid models and drafts, through the hybrid controller of the newest version."""
+
+    def round_trip(self, pool, layout, page_size, side=(), written=(1, 1), **extra):
+        """written: which ranks store pages; side: pages of pools that cover a prefix's end only."""
+        here, there = self.hosts
+        pages = 12
+        with self.subTest(pool=pool, layout=layout):
+            Ranks.seed += 1
+            self.make(pool, layout, page_size, pages=64, extra=extra)
+            self.assertEqual(there.do("read", seed=self.seed, pages=pages), [self.nothing] * 2)
+            got = here.do("write", seed=self.seed, pages=pages)
+            self.assertEqual([row["pages"] for row in got], [pages * rank for rank in written])
+            want = {"hits": pages, "pages": pages, "wrong": 0,
+                    **({"side": dict(side)} if side else {})}
+            here.do("flush")
+            self.assertEqual(there.do("read", seed=self.seed, pages=pages), [want] * 2)
+            self.assertEqual(here.do("read", seed=self.seed, pages=pages), [want] * 2)
+            for host in self.hosts:
+                self.counted(host)
+
+    def test_sparse_attention_brings_its_indexer(self):
+        for layout in ("page_first", "page_first_direct", "layer_first"):
+            self.round_trip("dsa", layout, 64, written=(1, 0))
+        self.round_trip("dsa", "page_first", 64, written=(1, 0), allocator="shm")
+
+    def test_sliding_windows(self):
+        for layout in ("page_first", "layer_first"):
+            self.round_trip("swa", layout, 4, side={"swa": 2})
+
+    def test_states_of_every_rank(self):
+        for pool in ("mamba", "mla_mamba"):
+            self.round_trip(pool, "page_first", 1, side={"mamba": 1})
+
+    def test_deepseek_v4(self):
+        side = {"swa": 1, "deepseek_v4_c4_state": 1, "deepseek_v4_c4_indexer_state": 1}
+        for layout in ("page_first", "layer_first"):
+            self.round_trip("deepseek_v4", layout, 256, written=(1, 0), side=side)
+        self.round_trip("deepseek_v41", "page_first", 256, written=(1, 0), side=side)
+        self.round_trip("deepseek_v4", "page_first", 256, written=(1, 0), side=side,
+                        allocator="shm")
+
+    def test_drafts(self):
+        self.round_trip("mha_draft", "page_first", 4)
+        self.round_trip("mla_draft", "page_first", 4, written=(1, 0))
+        self.round_trip("dsa_draft", "page_first", 64, written=(1, 0))
+
+    def test_a_draft_that_only_rank_0_stores_is_no_hit_of_another_rank(self):
+        here, there = self.hosts
+        self.make("mla_mha_draft", "page_first")
+        here.do("write", seed=self.seed, pages=12)
+        for row in there.do("read", seed=self.seed, pages=12):
+            self.assertEqual(row, self.nothing)
+
+    def test_ranks_agree_on_a_prefix_that_each_can_restore(self):
+        """The longest of rank 0 is 9, of rank 1 it is 7: neither has the other's state."""
+        here, there = self.hosts
+        self.make("mamba", "page_first", 1)
+        here.do("write", seed=self.seed, pages=12, ends=[[2, 5, 9], [2, 5, 7]])
+        want = {"hits": 5, "pages": 5, "wrong": 0, "side": {"mamba": 1}}
+        self.assertEqual(there.do("read", seed=self.seed, pages=12), [want] * 2)
+
+
+class Heads(Ranks):
+    """Hosts of different tensor-parallel sizes share pages by heads."""
+
+    HOSTS = (0, 2)
+
+    def test_pages_split_by_heads_are_read_by_another_tensor_parallel_size(self):
+        for lcm in (2, 4):
+            for writer, reader in (self.hosts, self.hosts[::-1]):
+                with self.subTest(lcm=lcm, ranks=len(writer.ranks)):
+                    Ranks.seed += 1
+                    self.make("mha", "page_head", extra={"tp_lcm_size": lcm})
+                    self.assertEqual(reader.do("read", seed=self.seed, pages=PAGES),
+                                     [self.nothing] * len(reader.ranks))
+                    writer.do("write", seed=self.seed, pages=PAGES)
+                    self.assertEqual(reader.do("read", seed=self.seed, pages=PAGES),
+                                     [self.everything] * len(reader.ranks))
+                    for host in self.hosts:
+                        self.counted(host)
+
+
+def tearDownModule():
+    Ranks.end()
+
+
+def load_tests(loader, _tests, _pattern):
+    """What this version has."""
+    classes = [Controllers]
+    if version() > TREES:
+        Controllers.DRIVER = "tree"
+        classes += [Trees, NewestTrees, Pools, Heads]
+    else:
+        Controllers.DRIVER = "controller"
+        classes += [Trees] if version() == TREES else []
+    return unittest.TestSuite(map(loader.loadTestsFromTestCase, classes))
 
 
 def main():
     global VERSION, SGLANG
-    VERSION = sys.argv.pop(1)
     try:
-        SGLANG = environment.prepare(VERSION)
+        VERSION, SGLANG = environment.prepare(sys.argv.pop(1))
     except environment.Missing as why:
         print(f"skipped: {why}")
         return 77
+    print("SGLang", VERSION)
     unittest.main()
     return 0
 

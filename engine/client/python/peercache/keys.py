@@ -20,6 +20,8 @@ class Shape:
     page_size: int
     layout: str
     dtype: str
+    form: str = ""  # storage_format_tag: the pool's own page format, where it has one
+    per_rank: bool = False  # tensor-parallel ranks differ although the model's KV is MLA
 
 
 def name_space(config: Any, tag: str, pool: str, shape: Shape, *, flat: bool = False,
@@ -31,7 +33,7 @@ def name_space(config: Any, tag: str, pool: str, shape: Shape, *, flat: bool = F
 
     if rank is None:
         rank = (field("tp_rank", 0), field("tp_size", 1))
-    if field("is_mla_model", False):
+    if field("is_mla_model", False) and not shape.per_rank:
         rank = (0, 1)
     parts = [
         ("model", field("model_name", "")), ("tag", tag), ("pool", pool),
@@ -41,6 +43,11 @@ def name_space(config: Any, tag: str, pool: str, shape: Shape, *, flat: bool = F
         ("pp", f"{field('pp_rank', 0)}/{field('pp_size', 1)}"),
         ("cp", f"{field('attn_cp_rank', 0)}/{field('attn_cp_size', 1)}"),
     ]
+    if shape.form:
+        parts.append(("form", shape.form))
+    if field("dcp_size", 1) > 1:  # each rank of a decode context has a share of every page
+        parts += [("dcp", f"{field('dcp_rank', 0)}/{field('dcp_size', 1)}"),
+                  ("logical_page", field("logical_page_size", 0)), ("dcp_tp", field("tp_size", 1))]
     return "|".join([VERSION] + [f"{name}={escape(str(value))}" for name, value in parts])
 
 

@@ -6,6 +6,7 @@ objects, one for each tensor-parallel rank of the least common multiple, so that
 tensor-parallel size find theirs.
 """
 
+from dataclasses import replace
 from typing import Any, Optional, Sequence
 
 from peercache.keys import Shape, name_space
@@ -33,6 +34,12 @@ def page_size_of(pool: Any) -> int:
     return int(getattr(pool, "page_size", 1) or 1)
 
 
+def differs_by_rank(pool: Any, name: str) -> bool:
+    """Mamba states and K/V by heads are split over tensor-parallel ranks whatever the anchor is."""
+    return name == "mamba" or any(
+        base.__name__.startswith(("MHAToken", "Mamba")) for base in type(pool).__mro__)
+
+
 class Pool:
     """One registered host pool. Read-only once made."""
 
@@ -40,6 +47,9 @@ class Pool:
         self.pool, self.name = pool, name
         self.page_size = page_size_of(pool)
         self.split = 1
+        self.per_rank = bool(getattr(config, "is_mla_model", False)) and \
+            differs_by_rank(pool, name)
+        form = str(getattr(pool, "storage_format_tag", None) or "")
         lcm = getattr(config, "tp_lcm_size", None)
         tp_rank = getattr(config, "tp_rank", 0) or 0
         tp_size = getattr(config, "tp_size", 1) or 1
@@ -54,24 +64,26 @@ class Pool:
             meta = self._locate(first_page(pool))
         except (AttributeError, NotImplementedError, ValueError, AssertionError) as error:
             self.refusal = f"{type(error).__name__}: {error}"
-        # An anchor has no bytes of its own; a pool that has, and will not say where, has no v1.
-        self.logical = meta is None and getattr(pool, "kv_buffer", None) is None
+        # An anchor has no bytes of its own and says so; a pool that refuses to say has some.
+        self.logical = meta is None and not self.refusal and \
+            getattr(pool, "kv_buffer", None) is None
         if meta is None:
             nbytes = int(getattr(pool, "size_per_token", 0) or 0) * self.page_size
             whole = Shape(0, nbytes, self.page_size, str(getattr(pool, "layout", "")),
-                          str(getattr(pool, "dtype", "")))
+                          str(getattr(pool, "dtype", "")), form, self.per_rank)
             self.flat = name_space(config, tag, name, whole, flat=True)
             return
         ptrs, sizes = meta
         self.samples = list(ptrs)
         nbytes = sum(sizes) // self.split
         shape = Shape(len(ptrs) // self.split, nbytes, self.page_size,
-                      str(getattr(pool, "layout", "")), str(getattr(pool, "dtype", "")))
+                      str(getattr(pool, "layout", "")), str(getattr(pool, "dtype", "")),
+                      form, self.per_rank)
         ranks: list[Optional[tuple[int, int]]] = [None]
         if self.split > 1:
             ranks = [(tp_rank * self.split + i, lcm) for i in range(self.split)]
         self.spaces = [name_space(config, tag, name, shape, rank=rank) for rank in ranks]
-        whole = Shape(0, nbytes * self.split, shape.page_size, shape.layout, shape.dtype)
+        whole = replace(shape, segments=0, page_bytes=nbytes * self.split)
         self.flat = name_space(config, tag, name, whole, flat=True)
 
     def _locate(self, indices: Any) -> Optional[tuple[list[int], list[int]]]:
@@ -83,13 +95,19 @@ class Pool:
             return None
         return meta
 
-    def batches(self, keys: Sequence[str], indices: Any) -> list[tuple[str, list, list]]:
-        """(namespace, ptrs, sizes) for each call to make; every one has all the keys."""
-        if not self.spaces:
-            raise ValueError(f"pool {self.name} does not say where its pages lie: {self.refusal}")
+    def _check(self, keys: Sequence[str], indices: Any) -> None:
         if indices is None or len(indices) != len(keys) * self.page_size:
             raise ValueError(f"pool {self.name}: {len(keys)} keys of {self.page_size} tokens, "
                              f"{0 if indices is None else len(indices)} indices")
+
+    def first_indices(self, keys: Sequence[str], indices: Any) -> list[int]:
+        """Of each page, the index by which SGLang's pool names it."""
+        self._check(keys, indices)
+        return [int(index) for index in indices[::self.page_size]]
+
+    def batches(self, keys: Sequence[str], indices: Any) -> list[tuple[str, list, list]]:
+        """(namespace, ptrs, sizes) for each call to make; every one has all the keys."""
+        self._check(keys, indices)
         ptrs, sizes = self._locate(indices) or ([], [])
         if self.split == 1:
             return [(self.spaces[0], ptrs, sizes)]

@@ -29,6 +29,7 @@ except ModuleNotFoundError as missing:  # without SGLang: tests, benchmarks
     HiCacheStorage = object
 
 from peercache import config as configuration
+from peercache import hits
 from peercache.launch import Attachment
 from peercache.memory import Memory
 from peercache.pages import Pool, plain
@@ -36,6 +37,7 @@ from peercache.stats import Stats
 
 logger = logging.getLogger("peercache")
 KV = "kv"
+RANKS_WRITE = ("mamba",)  # per-rank pools of an MLA model that SGLang stores from every rank
 STORED_BATCHES_MAX = 2048
 V1_SINCE = (0, 5, 6)  # before it a dynamic backend got generic calls alone
 
@@ -76,14 +78,18 @@ def nothing(value: Any) -> Callable:
     return lambda *_args, **_kwargs: value
 
 
-def result_class() -> Any:
-    """SGLang's PoolTransferResult, or one of the same form."""
+def pool_result(pages: int, extra: dict[str, int], restorable: list[int]) -> Any:
+    """SGLang's PoolTransferResult, or an object of the same form without SGLang."""
     try:
         from sglang.srt.mem_cache import hicache_storage
-        return hicache_storage.PoolTransferResult
+        make = hicache_storage.PoolTransferResult
     except (ImportError, AttributeError):
         from types import SimpleNamespace
-        return lambda pages, extra: SimpleNamespace(kv_hit_pages=pages, extra_pool_hit_pages=extra)
+        return SimpleNamespace(kv_hit_pages=pages, extra_pool_hit_pages=extra,
+                               restorable_prefix_pages=restorable)
+    if "restorable_prefix_pages" in getattr(make, "__dataclass_fields__", {}):  # 0.5.19 on
+        return make(pages, extra, restorable)
+    return make(pages, extra)
 
 
 def calls_v1() -> bool:
@@ -117,6 +123,7 @@ class PeerCacheStore(HiCacheStorage):
         self._pools: dict[str, Pool] = {}
         self._lock = threading.Lock()
         self._errors: dict[str, int] = {}
+        self._unknown_policies: set[str] = set()
         self._stats = Stats()
         # What clear() takes away: SGLang's own strings, a tuple a batch.
         self._stored: collections.deque = collections.deque(maxlen=STORED_BATCHES_MAX)
@@ -145,14 +152,24 @@ class PeerCacheStore(HiCacheStorage):
     # ---- pools --------------------------------------------------------------------------------
 
     def _register(self, host_pool: Any, name: str) -> None:
+        for entry in getattr(host_pool, "entries", None) or ():  # a HostPoolGroup
+            self._register(entry.host_pool, plain(entry.name))
+        anchor = getattr(host_pool, "anchor_entry", None)
+        if anchor is not None:
+            host_pool = anchor.host_pool
         self.registered_pools[name] = host_pool
         known = self._pools.get(name)
         if known and known.pool is host_pool:
             return
         pool = Pool(host_pool, name, self.storage_config, self.config.tag)
         if pool.refusal and not pool.logical:
-            logger.warning("peercache: pool %s does not say where its pages lie (%s): only the "
-                           "generic calls can store it", name, pool.refusal)
+            logger.warning("peercache: pool %s does not say where its pages lie (%s): each page is "
+                           "copied by SGLang's own code", name, pool.refusal)
+        if pool.per_rank and name not in RANKS_WRITE and \
+                (getattr(self.storage_config, "tp_size", None) or 1) > 1:
+            logger.warning("peercache: pool %s has different bytes on each tensor-parallel rank, "
+                           "but SGLang stores only rank 0's share beside an MLA pool: ranks above "
+                           "0 miss it, and pages that need it are misses", name)
         if pool.logical:
             logger.info("peercache: pool %s is an anchor without bytes of its own", name)
         else:
@@ -167,6 +184,9 @@ class PeerCacheStore(HiCacheStorage):
     @guarded(nothing(None))
     def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
         self._register(host_pool, plain(host_pool_name))
+
+    def on_host_pools_registered(self) -> None:
+        """Called once all pools are known. Each was made ready when it was registered."""
 
     def _flat(self) -> str:
         """Namespace of the generic calls."""
@@ -183,20 +203,49 @@ class PeerCacheStore(HiCacheStorage):
             return [True] * len(keys)
         if not keys:
             return []
+        if not pool.spaces:
+            return self._move_copies(what, pool, keys, indices)
         began = time.monotonic()
         verb = self._session.get if what == "prefetch" else self._session.set
-        hits: list[bool] = []
+        done_pages: list[bool] = []
         moved = 0
         for space, ptrs, sizes in pool.batches(keys, indices):
             part = verb(space, keys, ptrs, sizes, self.config.timeout_ms, staged)
-            hits = [a and b for a, b in zip(hits, part)] if hits else part
+            done_pages = [a and b for a, b in zip(done_pages, part)] if done_pages else part
             if what == "backup":
                 self._stored.append((space, tuple(keys)))
             moved += sum(sizes) // len(keys)
-        done = sum(hits)
+        done = sum(done_pages)
         if done:
             self._stats.add(what, done, done * moved, time.monotonic() - began)
-        return hits
+        return done_pages
+
+    def _move_copies(self, what: str, pool: Pool, keys: Sequence[str],
+                     indices: Any) -> list[bool]:
+        """Pages without addresses: SGLang's pool gathers and scatters them, as the generic calls'.
+
+        They are written to the pool by this thread, before the call ends.
+        """
+        at = pool.first_indices(keys, indices)
+        began = time.monotonic()
+        if what == "prefetch":
+            pages = [pool.pool.get_dummy_flat_data_page() for _ in at]
+        else:
+            pages = [pool.pool.get_data_page(index, flat=True).contiguous() for index in at]
+        places = [place(page) for page in pages]
+        verb = self._session.get if what == "prefetch" else self._session.set
+        moved = verb(pool.flat, keys, [address for address, _ in places],
+                     [nbytes for _, nbytes in places], self.config.timeout_ms)
+        if what == "backup":
+            self._stored.append((pool.flat, tuple(keys)))
+        else:
+            for index, page, hit in zip(at, pages, moved):
+                if hit:
+                    pool.pool.set_from_flat_data_page(index, page)
+        done = sum(moved)
+        if done:
+            self._stats.add(what, done, done * places[0][1], time.monotonic() - began)
+        return moved
 
     def _prefix(self, pool: Pool, keys: Sequence[str]) -> int:
         if pool.logical:
@@ -208,7 +257,7 @@ class PeerCacheStore(HiCacheStorage):
 
     def _there(self, pool: Pool, keys: Sequence[str]) -> list[bool]:
         there = [True] * len(keys)
-        for space in [] if pool.logical else pool.spaces:
+        for space in [] if pool.logical else pool.spaces or [pool.flat]:
             part = self._session.exists(space, keys, self.config.exists_timeout_ms)
             there = [a and b for a, b in zip(there, part)]
         return there
@@ -227,6 +276,10 @@ class PeerCacheStore(HiCacheStorage):
 
     @guarded(nothing(0))
     def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
+        return self._kv_prefix(keys)
+
+    def _kv_prefix(self, keys: Sequence[str]) -> int:
+        """Consecutive KV pages, in the namespace that this configuration's KV calls use."""
         pool = self._pools[KV]
         if self._v1 or pool.logical:
             return self._prefix(pool, keys)
@@ -259,30 +312,40 @@ class PeerCacheStore(HiCacheStorage):
 
     def batch_exists_v2(self, keys: list[str], pool_transfers: Optional[Sequence[Any]] = None,
                         extra_info: Any = None) -> Any:
-        pages, extra = self._exists_v2(keys, pool_transfers)
-        return result_class()(pages, extra)
+        return pool_result(*self._exists_v2(keys, pool_transfers))
 
-    @guarded(lambda *_args, **_kwargs: (0, {}))
-    def _exists_v2(self, keys: list[str],
-                   pool_transfers: Optional[Sequence[Any]]) -> tuple[int, dict[str, int]]:
-        pages = self._prefix(self._pools[KV], keys)
-        extra = {KV: pages} if pages else {}
-        trailing: list[tuple[str, int, list[bool]]] = []
-        for transfer in pool_transfers or ():
-            name = plain(transfer.name)
-            pool = self._pools[name]
-            if plain(getattr(transfer, "hit_policy", "all_pages")) == "all_pages":
-                extra[name] = self._prefix(pool, keys[:pages])
-                pages = min(pages, extra[name])
+    @guarded(lambda *_args, **_kwargs: (0, {}, []))
+    def _exists_v2(self, keys: list[str], pool_transfers: Optional[Sequence[Any]]
+                   ) -> tuple[int, dict[str, int], list[int]]:
+        """(longest usable prefix, each pool's own longest prefix, all usable prefix lengths)."""
+        pages = self._kv_prefix(keys)
+        own = {KV: pages}
+        usable = [True] * pages  # usable[n - 1]: the prefix of n pages
+        for transfer in (pool_transfers or ()) if pages else ():
+            name, pool = plain(transfer.name), self._pools[plain(transfer.name)]
+            policy = plain(getattr(transfer, "hit_policy", hits.ALL_PAGES))
+            if policy == hits.BLOCK_GROUPS:  # a second copy of KV pages: it limits no prefix
+                own[name] = hits.group_pages(transfer, len(keys),
+                                             lambda some, pool=pool: self._prefix(pool, some))
+                continue
+            if policy == hits.ALL_PAGES:
+                found = self._prefix(pool, keys[:pages])
+                fits = [n < found for n in range(pages)]
+            elif policy == hits.TRAILING_PAGES:
+                fits = hits.windows(self._there(pool, keys[:pages]), len(transfer.keys or ()))
             else:
-                trailing.append((name, max(1, len(transfer.keys or ())),
-                                 self._there(pool, keys[:pages])))
-        # The longest prefix at whose end every such pool has its pages.
-        while pages and not all(all(there[max(0, pages - count):pages])
-                                for _, count, there in trailing):
-            pages -= 1
-        extra.update((name, pages) for name, _, _ in trailing)
-        return pages, {name: hit for name, hit in extra.items() if hit}
+                fits = [False] * pages
+                self._warn_of_policy(policy, name)
+            own[name] = hits.longest(fits)
+            usable = [a and b for a, b in zip(usable, fits)]
+        return (hits.longest(usable), {name: found for name, found in own.items() if found},
+                [n for n, fit in enumerate(usable, 1) if fit])
+
+    def _warn_of_policy(self, policy: str, name: str) -> None:
+        if policy not in self._unknown_policies:
+            self._unknown_policies.add(policy)
+            logger.warning("peercache: hit policy %s of pool %s is unknown to this version: its "
+                           "pages are reported as misses", policy, name)
 
     # ---- generic ------------------------------------------------------------------------------
 
@@ -292,13 +355,15 @@ class PeerCacheStore(HiCacheStorage):
         if not keys:
             return []
         places = [place(tensor) for tensor in target_locations]
+        if not any(nbytes for _, nbytes in places):
+            return list(target_locations)  # pages of an anchor without bytes
         began = time.monotonic()
-        hits = self._session.get(self._flat(), keys, [at for at, _ in places],
-                                 [nbytes for _, nbytes in places], self.config.timeout_ms)
-        done = sum(hits)
+        found = self._session.get(self._flat(), keys, [at for at, _ in places],
+                                  [nbytes for _, nbytes in places], self.config.timeout_ms)
+        done = sum(found)
         if done:
             self._stats.add("prefetch", done, done * places[0][1], time.monotonic() - began)
-        return [tensor if hit else None for tensor, hit in zip(target_locations, hits)]
+        return [tensor if hit else None for tensor, hit in zip(target_locations, found)]
 
     @guarded(nothing(False))
     def batch_set(self, keys: list[str], values: Any = None, target_locations: Any = None,
@@ -307,14 +372,16 @@ class PeerCacheStore(HiCacheStorage):
             return True
         values = [value.contiguous() for value in values]
         places = [place(value) for value in values]
+        if not any(nbytes for _, nbytes in places):
+            return True  # pages of an anchor without bytes
         began = time.monotonic()
-        hits = self._session.set(self._flat(), keys, [at for at, _ in places],
-                                 [nbytes for _, nbytes in places], self.config.timeout_ms)
+        stored = self._session.set(self._flat(), keys, [at for at, _ in places],
+                                   [nbytes for _, nbytes in places], self.config.timeout_ms)
         self._stored.append((self._flat(), tuple(keys)))
-        done = sum(hits)
+        done = sum(stored)
         if done:
             self._stats.add("backup", done, done * places[0][1], time.monotonic() - began)
-        return all(hits)
+        return all(stored)
 
     @guarded(nothing(None))
     def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> Any:

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts of SGLang: the scheduler processes of each, and the engine they share."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [os.path.join(os.path.dirname(HERE), "cluster")]
+import environment  # noqa: E402
+import harness  # noqa: E402
+
+PACKAGE = os.path.join(harness.BUILD, "engine/client/python")
+
+
+class Host:
+    """The scheduler processes of one host; `ranks` has a stream to each."""
+
+    def __init__(self, folder, name, engine_socket, ranks=2):
+        self.engine_socket, self.ranks, self.plans = engine_socket, [], []
+        self.errors = os.path.join(folder, name + ".err")
+        self.theirs = []
+        for rank in range(ranks):
+            ours, theirs = socket.socketpair()
+            self.ranks.append(ours.makefile("rw"))
+            ours.close()
+            self.theirs.append(theirs)
+            self.plans.append({"tp_rank": rank, "tp_size": ranks, "socket": theirs.fileno(),
+                               "rendezvous": os.path.join(folder, name + ".rendezvous"),
+                               "errors": self.errors})
+
+    def answer(self, rank):
+        line = rank.readline()
+        log = ""
+        if os.path.exists(self.errors):
+            with open(self.errors, encoding="utf-8", errors="replace") as file:
+                log = file.read()[-3000:]
+        if not line:
+            raise AssertionError(f"a rank ended; its log ends:\n{log}")
+        got = json.loads(line)
+        if "failed" in got:
+            raise AssertionError(got["failed"] + log)
+        return got
+
+    def ready(self):
+        for rank in self.ranks:
+            self.answer(rank)
+
+    def ask(self, what, **request):
+        for rank in self.ranks:
+            rank.write(json.dumps({"do": what, **request}) + "\n")
+            rank.flush()
+
+    def answers(self):
+        return [self.answer(rank) for rank in self.ranks]
+
+    def do(self, what, **request):
+        """All ranks at once, as schedulers do: some of it is collective."""
+        self.ask(what, **request)
+        return self.answers()
+
+    def close(self):
+        for rank in self.ranks:
+            rank.close()
+
+
+def start(hosts, driver, sglang):
+    """The parent of all their ranks."""
+    env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1",
+           "PYTHONPATH": os.pathsep.join([sglang, PACKAGE])}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # versions have most of what they import in common
+    sockets = [theirs for host in hosts for theirs in host.theirs]
+    process = subprocess.Popen(
+        [environment.PYTHON, os.path.join(HERE, "rank.py"), driver,
+         json.dumps([plan for host in hosts for plan in host.plans])],
+        env=env, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno() for theirs in sockets])
+    for theirs in sockets:
+        theirs.close()
+    for host in hosts:
+        host.ready()
+    return process
+
+
+class Running:
+    """Two engines, and the ranks that one driver began: SGLang's import is what takes the time."""
+
+    def __init__(self, driver, sizes, sglang):
+        self.driver = driver
+        self.folder = tempfile.TemporaryDirectory(prefix="peercache-")
+        self.engines = harness.cluster.Cluster(
+            harness.BUILD, 2, pool_bytes="512MiB",
+            settings=["engine.unsealed_memory=yes"]).start()
+        try:
+            self.hosts = [Host(self.folder.name, f"host{i}", self.engines.sockets[i % 2], ranks)
+                          for i, ranks in enumerate(sizes)]
+            self.process = start(self.hosts, driver, sglang)
+        except Exception:
+            self.engines.stop()
+            raise
+
+    def stop(self):
+        for host in self.hosts:
+            host.close()
+        status = self.process.wait(300)
+        stopped = self.engines.stop()
+        self.folder.cleanup()
+        assert stopped and status == 0, (stopped, status)

@@ -14,10 +14,7 @@ bool request_copy_segments(struct rail *rail, struct request *request,
 
 	if (blocks > rail->blocks_free + 1)
 		return false;
-	/* The cursor begins at the first segment; an op of one segment does not need it. */
-	request->block = request->number;
-	request->segment_done = 0;
-	request->segment = 0;
+	request_cursor_start(request);
 	for (uint32_t i = 0; i < blocks; i++) {
 		if (i > 0) {
 			uint16_t next = rail->block_stack[--rail->blocks_free];

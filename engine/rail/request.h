@@ -100,6 +100,14 @@ struct request {
 	bool expired;   /* past its own deadline: the answer is OP_TIMEOUT */
 };
 static_assert(sizeof(struct request) == 128, "two cache lines");
+/* The cursor begins at the first segment. A request with one_sge does without: `posted` is enough. */
+static inline void request_cursor_start(struct request *request)
+{
+	request->block = request->number;
+	request->segment_done = 0;
+	request->segment = 0;
+}
+
 /* Each segment, slice and extent ends a WQE at most once. */
 static_assert(2 * SEGMENTS_MAX + 1 + PAGE_BYTES_MAX / SLICE_BYTES +
 			      PAGE_BYTES_MAX / EXTENT_BYTES_MIN < 1u << 16,

@@ -82,6 +82,8 @@ static void hold_region(struct rail *rail, struct request *request)
 
 	region->users++;
 	request->one_sge = region->extent_shift == 0;
+	if (unlikely(!request->one_sge))
+		request_cursor_start(request);
 	request->counted = true;
 }
 

@@ -24,6 +24,7 @@ MODELS = {
     "sleep": ("invalid end state", [[], ["EXCHANGE"]]),
     "head": ("assertion violated", [[]]),
     "lease": ("assertion violated", [[]]),
+    "slot": ("assertion violated", [[]]),
 }
 
 

@@ -72,7 +72,7 @@ int soft_event_next(struct dv_device *nic, struct dv_event *ret)
 
 	soft_lock(nic);
 	rc = read(nic->event_fd, &count, sizeof(count));
-	(void)rc; /* what there is to tell is told, however often it was announced */
+	(void)rc; /* the event itself is read later; the descriptor only has to be readable */
 	if (nic->fault.dead & DV_DEAD_SAYS_SO && !nic->fatal_told) {
 		nic->fatal_told = true;
 		*ret = (struct dv_event){

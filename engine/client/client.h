@@ -147,7 +147,7 @@ struct attacher {
 	pthread_t thread;
 	pthread_cond_t ended; /* the thread has done what it could */
 	bool runs;
-	bool joinable;     /* it was started and nobody has joined it */
+	bool joinable;     /* it was started and not joined yet */
 	bool closing;      /* pc_close(): start no more */
 	int fd;            /* the socket that waits for HELLO's reply; -1: none */
 	uint64_t tried_ns; /* when it was last started */

@@ -137,7 +137,10 @@ static int receive_reply(struct session *session, struct session_call *call,
 	return 0;
 }
 
-/* Gives back what a reply granted that nobody can use. Its own reply is read like a late one. */
+/*
+ * Gives back what a reply granted when this process cannot use it. The answer to that is read like
+ * a late one.
+ */
 static int undo(struct session *session, const struct attach_reply *reply)
 {
 	struct session_call call = {.a = reply->a, .send_fd = -1};

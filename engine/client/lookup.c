@@ -88,7 +88,7 @@ static void consider(const struct pc_channel *ch, const struct page_work *p,
 		*best = (struct choice){m, rank, bit};
 }
 
-/* Entries are still with these owners while the new ones are told. */
+/* These owners hold the entries until the new owners have them. */
 static void consider_previous(
 	struct pc_channel *ch, const struct page_work *p, uint64_t now_ns, struct choice *best)
 {

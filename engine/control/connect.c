@@ -44,7 +44,7 @@ static void tell_untold(evutil_socket_t fd, short what, void *context)
 	}
 }
 
-/* What the ring has no room for is told on a later turn. */
+/* Commands that find no room in the ring are sent on a later turn. */
 void connect_tell(struct control *control, unsigned rail, const struct rail_command *command)
 {
 	struct connect *connect = control->connect;

@@ -129,7 +129,7 @@ static void passive_done(struct qps *qps)
 		free(passive);
 		return;
 	}
-	if (passive->gone) { /* whoever asked is gone, or has asked again */
+	if (passive->gone) { /* the requester is gone, or has sent a newer request */
 		passive_go_on(passive);
 	} else if (qps->status) {
 		log_warn("rail %u: no queue pairs for a peer: %s", passive->to_rail, qps->text);

@@ -153,7 +153,7 @@ struct active *active_find(struct control *control, unsigned rail, uint32_t ref)
 /* Asks the peer for its ends, as soon as there are queue pairs. 0 or -ENOMEM. */
 int active_open(
 	struct control *control, unsigned rail, const struct member_record *to, bool probe);
-/* Before it is live: nothing was posted. Rail and clients are told. */
+/* Before it is live: nothing was posted. Informs the rail and the clients. */
 void active_give_up(struct active *active);
 /* Live: put in error, drained by the rail, destroyed. */
 void active_break(struct active *active);

@@ -37,7 +37,7 @@ bool watched_stands(struct watched *watched, uint64_t beat)
 	return watched->still >= WATCHDOG_TICKS;
 }
 
-/* A thread that somebody looks at in a debugger stands still for a good reason. */
+/* A debugger stops threads on purpose. */
 static bool traced(void)
 {
 	FILE *status = fopen("/proc/self/status", "re");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Ends an engine whose control loop or one of whose poll cores stands still: its clients wait for
- * answers that never come, and whoever keeps the engine starts another one.
+ * answers that never come, and its keeper starts another engine.
  *
  * Time is the watchdog's own ticks, which it only takes when it runs: a process that is stopped, in
  * a debugger or on a host that was suspended takes none, and neither does anything else of it.

@@ -6,7 +6,7 @@
  */
 #include "engine/rail/core.h"
 
-/* A queue pair in error completes what it has at once; nobody waits for more than this. */
+/* A queue pair in error completes what it has at once; nothing waits longer than this. */
 #define LANE_DRAIN_NS (1500ull * 1000 * 1000)
 
 /* When the first of its requests is over, or was. */

@@ -166,7 +166,7 @@ class NicsDie(harness.ClusterTest):
         self.assertNotIn(HIT, results)
         self.assertLess(seconds, DEADLINE + SLACK * harness.SLOW)
         self.assertEqual(self.state(), "lost")
-        # Memory is registered and released as ever: pages of this host need no NIC.
+        # Memory is still registered and released: pages of this host need no NIC.
         other = Client(self.engines.sockets[0])
         other.keys = [b"own page %d" % i for i in range(PAGES)]
         for i in range(PAGES):

@@ -4,7 +4,7 @@
     test_sglang.py VERSION     "newest": the newest release that PyPI has
 
 Packages of others that need a GPU are stood in for (foreign.py); nothing of SGLang is. Exit 77:
-PyPI or a CPU build of torch is not to be had. A release that cannot be driven is a failure.
+PyPI does not answer or has no CPU build of torch. A release that cannot be driven is a failure.
 """
 
 import os

@@ -53,7 +53,7 @@ static void leave(int fd, unsigned sessions)
 	assert_int_equal(control.attach->sessions, sessions);
 }
 
-/* Every extent, on every NIC, is where the last one ended and has the key that the rail is told. */
+/* Every extent, on every NIC, is where the last one ended and has the key that the rail gets. */
 static void check_extents(const struct region *r, uint64_t bytes, unsigned shift)
 {
 	assert_int_equal(r->extent_shift, shift);

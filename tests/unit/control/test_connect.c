@@ -211,7 +211,7 @@ static void stopping_drops_all_and_waits_for_what_rails_have(void **state)
 	connect_stop(&node[1].control);
 	assert_int_equal(told(0, 1)->kind, RAIL_PEER_DROP);
 	assert_int_equal(connect_outstanding(&node[0].control), 1);
-	assert_true(nodes_until(qps_alive == 2, 500)); /* passive ones wait for nobody */
+	assert_true(nodes_until(qps_alive == 2, 500)); /* passive ones do not wait */
 	connect_returned(&node[0].control, 0, got);
 	assert_int_equal(connect_outstanding(&node[0].control), 0);
 	assert_true(nodes_until(qps_alive == 0, 500));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A member that sends heartbeats and serves nothing, played by hand: it delays no other, costs
- * bounded memory, and is told what it missed once it answers.
+ * bounded memory, and gets what it missed once it answers.
  */
 #include "tests/unit/control/test_rpc_nodes.h"
 

@@ -5,7 +5,7 @@
  */
 #include "tests/unit/control/agree_world.h"
 
-/* Node 1 has node 0 among its seeds; neither takes the other, and each is told once. */
+/* Node 1 has node 0 among its seeds; neither takes the other, and each logs it once. */
 static void expect_both_refuse(const char *at_0, const char *at_1)
 {
 	assert_int_equal(node_open(0, NULL), 0);

@@ -109,7 +109,7 @@ static void a_lane_that_does_not_drain_is_said_and_ends_when_it_is_retired(void 
 	all_is_free(w);
 }
 
-/* The answer comes no later than 2 s after the deadline, whoever breaks the lane, and when. */
+/* The answer comes within 2 s of the deadline, whatever breaks the lane, at any time. */
 static void what_is_posted_past_its_deadline_is_said_within_two_seconds(void **state)
 {
 	struct world *w = *state;

@@ -79,6 +79,22 @@ static void nothing_is_copied_after_the_engine_has_stopped_the_channel(void **st
 		assert_memory_equal(before[r], fake.node[FAKE_SELF].pool[r], sizeof(before[r]));
 }
 
+/* Slots of the parent's may be another page's by the time a child writes to them. */
+static void a_child_of_fork_has_no_pool(void **state)
+{
+	int status;
+	pid_t child = fork();
+
+	(void)state;
+	if (child == 0) {
+		signal(SIGSEGV, SIG_DFL);
+		close(2); /* a sanitizer has much to say about it */
+		_exit(*(volatile unsigned char *)pc->session->rail[0].pool & 0);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_false(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
 /* ---- a session that other channels use ------------------------------------------------------- */
 
 static void a_reply_whose_files_find_no_room_fails_alone(void **state)
@@ -210,8 +226,9 @@ static void closing_while_the_engine_hangs_does_not_wait_for_it(void **state)
 static struct {
 	unsigned char *at;
 	pid_t engine; /* 0: the engine lives and drains */
+	unsigned window_us;
 	uint32_t released;
-} late;
+} late = {.window_us = WINDOW_US};
 
 /* The engine's end: its socket first, then a READ that was in flight, then the proof. */
 static void *die_with_a_read_in_flight(void *context)
@@ -227,7 +244,7 @@ static void *die_with_a_read_in_flight(void *context)
 		mine.memfd, 0);
 	fake_unlock(&fake);
 	fake_die(&fake);
-	usleep(WINDOW_US);
+	usleep(late.window_us);
 	memset(late.at, 0xee, 5000);
 	shm_store_release(&late.released, 1);
 	if (late.engine)
@@ -261,6 +278,25 @@ static void a_get_returns_when_the_engine_has_drained_its_reads(void **state)
 	assert_int_equal(pc_memory_alloc(pc, 1 << 20, (void **)&late.at), 0);
 	late.engine = 0;
 	get_until_released();
+}
+
+static void a_long_wait_is_reported_on_stderr(void **state)
+{
+	int before = dup(2), log = memfd_create("stderr", MFD_CLOEXEC);
+	char text[1024] = "";
+
+	(void)state;
+	assert_int_equal(pc_memory_alloc(pc, 1 << 20, (void **)&late.at), 0);
+	late.engine = 0;
+	late.window_us = DRAIN_WARN_NS / 1000 + WINDOW_US;
+	assert_int_equal(dup2(log, 2), 2);
+	get_until_released();
+	assert_int_equal(dup2(before, 2), 2);
+	late.window_us = WINDOW_US;
+	assert_true(pread(log, text, sizeof(text) - 1, 0) > 0);
+	assert_non_null(strstr(text, "waits for the engine"));
+	close(before);
+	close(log);
 }
 
 static void a_get_returns_when_the_engines_process_has_exited(void **state)
@@ -348,12 +384,14 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		RIG_TEST(a_slot_is_named_while_it_is_copied_into),
 		RIG_TEST(nothing_is_copied_after_the_engine_has_stopped_the_channel),
+		RIG_TEST(a_child_of_fork_has_no_pool),
 		RIG_TEST(a_reply_whose_files_find_no_room_fails_alone),
 		RIG_TEST(a_reply_that_comes_too_late_fails_alone),
 		RIG_TEST(calls_keep_their_deadlines_while_the_engine_hangs),
 		RIG_TEST(pages_are_served_while_memory_is_registered_again),
 		RIG_TEST(closing_while_the_engine_hangs_does_not_wait_for_it),
 		RIG_TEST(a_get_returns_when_the_engine_has_drained_its_reads),
+		RIG_TEST(a_long_wait_is_reported_on_stderr),
 		RIG_TEST(a_get_returns_when_the_engines_process_has_exited),
 		RIG_TEST(without_the_engines_pidfd_reads_go_through_staging),
 		RIG_TEST(memory_for_a_page_longer_than_staging_is_left_behind),

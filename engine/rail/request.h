@@ -100,7 +100,7 @@ struct request {
 	bool expired;   /* past its own deadline: the answer is OP_TIMEOUT */
 };
 static_assert(sizeof(struct request) == 128, "two cache lines");
-/* The cursor begins at the first segment. A request with one_sge does without: `posted` is enough. */
+/* The cursor begins at the first segment. A request with one_sge needs `posted` alone. */
 static inline void request_cursor_start(struct request *request)
 {
 	request->block = request->number;

@@ -45,7 +45,7 @@ static void ten_thousand_pages_are_read_into_registered_memory(void **state)
 			assert_true(same(one[k].name, one[k].segment.base, 0, BYTES));
 	}
 	assert_true(counts().hits_remote > 3000);
-	/* Both rails; each gets what it seems to move, which depends on when the fake's thread runs. */
+	/* Each rail gets what it seems to move, which depends on when the fake's thread runs. */
 	assert_true(SEEN(pages[0]) > 100 && SEEN(pages[1]) > 100);
 	assert_int_equal(counts().bytes_staged, 0);
 }

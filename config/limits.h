@@ -28,7 +28,7 @@
 /* Clients of one engine. */
 #define SESSIONS_MAX 64       /* attached processes */
 #define CHANNELS_MAX 256      /* client threads of all sessions together */
-#define REGIONS_MAX 1024      /* registered memory ranges, the engine's own included */
+#define REGIONS_MAX 2048      /* registered memory ranges, the engine's own included */
 #define CHANNELS_SESSION_MIN 16 /* a session's share of those left, at least: attach.h */
 #define RANGES_SESSION_MIN 64   /* the same, of registered memory ranges */
 #define EXTENTS_SESSION_MIN 512 /* the same, of their extents */

@@ -17,12 +17,15 @@
  *   HELLO          pidfd of   a = rails, b = session         status, control kick (eventfd),
  *                  the client                                shard; per rail: pool, heads, kick;
  *                  or none                                   pidfd of the engine, if it has one
- *   CHANNEL_OPEN   -          a = channel, b = staging       channel segment, wake (eventfd)
+ *   CHANNEL_OPEN   -          a = channel, b = staging       channel segment, wake
  *   CHANNEL_CLOSE  -          a (in) = channel               -
  *   REGION_ADD     memfd      a (in) = offset, b (in) =      -
  *                             length; out: a = region
  *   REGION_REMOVE  -          a (in) = region                -
  *   REPORT         -          a = bytes                      memfd: JSON, status and members
+ *
+ * `wake` is one end of a socket pair: readable when the client shall look at its rings. The kicks are
+ * eventfds: clients write them; only the engine reads them.
  *
  * CHANNEL_CLOSE and REGION_REMOVE are answered when nothing is in flight there any more. A request
  * whose reply comes too late for the client is answered all the same: the client reads that reply

@@ -10,9 +10,21 @@
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #define REPORT_BYTES_MAX (64u << 20)
+
+int pc_wire_lock(struct pc *pc, uint64_t until_ns)
+{
+	const struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000),
+		.tv_nsec = (long)(until_ns % 1000000000)};
+
+	if (pthread_mutex_clocklock(&pc->wire, CLOCK_MONOTONIC, &until) == 0)
+		return 0;
+	return error_set(-ETIMEDOUT, "another thread waits for the engine at %s; is it stopped, or "
+		"does it register much memory?", pc->socket);
+}
 
 struct session *pc_session_get(struct pc *pc)
 {
@@ -101,12 +113,14 @@ void pc_close(struct pc *pc)
 	if (!pc)
 		return;
 	attacher_stop(pc);
+	/* First: the engine releases what belongs to a session that ends, and an engine that hangs
+	 * is not asked range by range. No READ is in flight, the channels are closed. */
 	session = pc_session_get(pc);
-	memory_free_all(pc);
 	if (session) {
 		pc_session_end(pc, session);
 		pc_session_put(pc, session);
 	}
+	memory_free_all(pc);
 	attacher_close(pc);
 	pthread_mutex_destroy(&pc->wire);
 	pthread_mutex_destroy(&pc->lock);
@@ -187,9 +201,11 @@ int pc_report(struct pc *pc, char **ret_json)
 	session = pc_session_get(pc);
 	if (!session)
 		return error_set(-ENOTCONN, "no engine at %s", pc->socket);
-	pthread_mutex_lock(&pc->wire);
-	rc = session_ask(session, &call);
-	pthread_mutex_unlock(&pc->wire);
+	rc = pc_wire_lock(pc, clock_now_ns() + call.timeout_ms * 1000000ull);
+	if (!rc) {
+		rc = session_ask(session, &call);
+		pthread_mutex_unlock(&pc->wire);
+	}
 	if (!rc && call.fds != 1)
 		rc = error_set(-EPROTO, "the engine sent no report");
 	if (!rc)

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #define CHANNEL_TIMEOUT_MS 10000u
+#define CLOSE_TIMEOUT_MS 1000u /* the engine closes the channel later, if it hangs */
 
 static int make_requests(struct pc_channel *ch)
 {
@@ -82,7 +83,6 @@ static int adopt(struct pc_channel *ch, struct session *session, struct session_
 	ch->id = (uint32_t)call->a;
 	ch->wake = call->fd[1];
 	call->fd[1] = -1;
-	fcntl(ch->wake, F_SETFL, O_NONBLOCK);
 	make_rings(ch);
 	staging_init(&ch->staging, ch->segment + ch->layout.staging, (uint16_t)call->b);
 	return 0;
@@ -108,6 +108,14 @@ static int begin_session(
 	return 0;
 }
 
+/* Or the engine keeps it for nothing. Caller holds wire; the reply is read later. */
+static void give_back(struct session *session, uint32_t channel)
+{
+	struct session_call close = {.kind = ATTACH_CHANNEL_CLOSE, .a = channel, .send_fd = -1};
+
+	session_ask(session, &close);
+}
+
 /* pc_channel_open(): asks the engine on this thread. */
 static int channel_attach(struct pc_channel *ch)
 {
@@ -119,21 +127,19 @@ static int channel_attach(struct pc_channel *ch)
 
 	if (!session)
 		return error_set(-ENOTCONN, "no engine at %s", pc->socket);
-	pthread_mutex_lock(&pc->wire);
+	rc = pc_wire_lock(pc, clock_now_ns() + CHANNEL_TIMEOUT_MS * 1000000ull);
+	if (rc) {
+		pc_session_put(pc, session);
+		return rc;
+	}
 	rc = session_ask(session, &call);
 	if (!rc) {
 		uint32_t id = (uint32_t)call.a;
 
 		rc = begin_session(ch, session, &call);
 		session_close_fds(&call);
-		if (rc) {
-			struct session_call close = {.kind = ATTACH_CHANNEL_CLOSE,
-				.a = id,
-				.send_fd = -1,
-				.timeout_ms = CHANNEL_TIMEOUT_MS};
-
-			session_ask(session, &close); /* or the engine keeps it for nothing */
-		}
+		if (rc)
+			give_back(session, id);
 	}
 	pthread_mutex_unlock(&pc->wire);
 	if (rc) {
@@ -145,18 +151,30 @@ static int channel_attach(struct pc_channel *ch)
 }
 
 /* A channel that the attach thread opened; no request and no waiting. */
-static bool channel_adopt(struct pc_channel *ch)
+static bool adopt_opened(struct pc_channel *ch)
 {
 	struct opened *opened = pc_opened_take(ch->pc);
 
 	if (!opened)
 		return false;
 	if (begin_session(ch, opened->session, &opened->call)) {
+		pc_opened_refused(ch->pc);
+		if (!pthread_mutex_trylock(&ch->pc->wire)) {
+			give_back(opened->session, (uint32_t)opened->call.a);
+			pthread_mutex_unlock(&ch->pc->wire);
+		}
 		opened_free(ch->pc, opened);
 		return false;
 	}
 	session_close_fds(&opened->call);
 	free(opened);
+	return true;
+}
+
+static bool channel_adopt(struct pc_channel *ch)
+{
+	if (!adopt_opened(ch))
+		return false;
 	pc_channels_wanting(ch->pc, -1);
 	return true;
 }
@@ -183,7 +201,7 @@ static void wait_until_drained(const struct pc_channel *ch)
 {
 	struct pollfd p[2] = {{.fd = ch->session->pidfd, .events = POLLIN},
 		{.fd = ch->wake, .events = POLLIN}};
-	uint64_t start_ns = clock_now_ns(), value;
+	uint64_t start_ns = clock_now_ns();
 	bool warned = false;
 
 	while (!shm_load_acquire(&ch->header->drained)) {
@@ -197,8 +215,8 @@ static void wait_until_drained(const struct pc_channel *ch)
 			continue;
 		if (p[0].revents)
 			return;
-		if (p[1].revents & POLLIN && read(ch->wake, &value, sizeof(value)) < 0)
-			continue; /* another wake-up took it */
+		if (p[1].revents && !wake_clear(ch))
+			p[1].fd = -1; /* the engine's end is closed: its process ends */
 	}
 }
 
@@ -212,7 +230,7 @@ static void detach(struct pc_channel *ch)
 	 * memory of both. No later page of ours may lie there. */
 	if (ch->staging.large_busy) {
 		ch->staging.large_busy = false;
-		pc_memory_release(ch->pc, ch->staging.large);
+		memory_leave(ch->pc, ch->staging.large);
 		ch->staging.large = NULL;
 	}
 	credit_forget(ch);
@@ -339,11 +357,12 @@ int pc_channel_open(struct pc *pc, struct pc_channel **ret_channel)
 		return error_set(-ENOMEM, "no memory for a channel");
 	}
 	pc_reattach(pc, clock_now_ns() + ATTACH_WAIT_NS);
-	rc = channel_attach(ch);
+	rc = adopt_opened(ch) ? 0 : channel_attach(ch);
 	if (rc && rc != -ENOTCONN) {
 		channel_free(ch);
 		return rc;
 	}
+	pc_channels_count(pc, 1);
 	/* Without an engine the channel waits for one: its pages are PC_GONE until then. */
 	if (rc)
 		pc_channels_wanting(pc, 1);
@@ -361,7 +380,7 @@ static void close_attached(struct pc_channel *ch)
 	struct session_call call = {.kind = ATTACH_CHANNEL_CLOSE,
 		.a = ch->id,
 		.send_fd = -1,
-		.timeout_ms = CHANNEL_TIMEOUT_MS};
+		.timeout_ms = CLOSE_TIMEOUT_MS};
 
 	for (struct pc_batch *b = ch->first; b; b = b->next)
 		b->deadline_ns = 0;
@@ -372,10 +391,11 @@ static void close_attached(struct pc_channel *ch)
 		return;
 	credit_return(ch, UINT64_MAX, 0);
 	submit_flush(ch);
-	pthread_mutex_lock(&ch->pc->wire);
-	if (!session_ask(session, &call))
-		session_close_fds(&call);
-	pthread_mutex_unlock(&ch->pc->wire);
+	if (!pc_wire_lock(ch->pc, clock_now_ns() + CLOSE_TIMEOUT_MS * 1000000ull)) {
+		if (!session_ask(session, &call))
+			session_close_fds(&call);
+		pthread_mutex_unlock(&ch->pc->wire);
+	}
 	if (shm_load(&session->dead))
 		pc_session_end(ch->pc, session);
 	detach(ch);
@@ -392,6 +412,7 @@ void pc_channel_close(struct pc_channel *ch)
 		batch_free(ch->first);
 	}
 	pc_channels_wanting(ch->pc, -1); /* detached by now, or never attached */
+	pc_channels_count(ch->pc, -1);
 	channel_free(ch);
 }
 

@@ -151,6 +151,7 @@ struct attacher {
 	bool closing;      /* pc_close(): start no more */
 	int fd;            /* the socket that waits for HELLO's reply; -1: none */
 	uint64_t tried_ns; /* when it was last started */
+	unsigned channels; /* that exist; each needs one when the session is new */
 	unsigned wanting;  /* channels without a session */
 	unsigned available; /* in `opened` */
 	struct opened *opened;
@@ -206,26 +207,35 @@ void attacher_close(struct pc *pc);
  * caller that started it waits for its end, at most until `until_ns`.
  */
 void pc_reattach(struct pc *pc, uint64_t until_ns);
+/* `change` channels more exist. */
+void pc_channels_count(struct pc *pc, int change);
 /* `change` channels more have no session. */
 void pc_channels_wanting(struct pc *pc, int change);
 /* A channel of the current session that the attach thread opened; NULL: none. */
 struct opened *pc_opened_take(struct pc *pc);
+/* It was of no use: the next attempt waits REATTACH_NS. */
+void pc_opened_refused(struct pc *pc);
 /* Frees it with what the caller has not taken out of it. */
 void opened_free(struct pc *pc, struct opened *opened);
 
 /* attach.c */
+/* 0, or -ETIMEDOUT: another thread's request takes longer. */
+int pc_wire_lock(struct pc *pc, uint64_t until_ns);
 struct session *pc_session_get(struct pc *pc);
 void pc_session_put(struct pc *pc, struct session *session);
 /* The session is over: it is handed out no more, and threads that use it see `dead`. */
 void pc_session_end(struct pc *pc, struct session *session);
 /* memory.c */
-/* Attach thread: registers what the session does not have yet, range by range. */
-void memory_register_all(struct pc *pc, struct session *session);
+/* Attach thread: registers the range of table place `i` with the session, if it is not yet. */
+void memory_register_again(struct pc *pc, struct session *session, unsigned i);
 /* Caller holds lock: no range is registered with the session that comes now. */
 void memory_forget_regions(struct pc *pc);
 void memory_free_all(struct pc *pc);
 /* pc_memory_alloc(); `staging` as in struct memory. */
-int memory_alloc(struct pc *pc, size_t bytes, bool staging, void **ret_memory);
+int memory_alloc(
+	struct pc *pc, size_t bytes, bool staging, uint64_t until_ns, void **ret_memory);
+/* Unmaps memory that is not used again, now or in pc_close(). Does not wait. */
+void memory_leave(struct pc *pc, void *base);
 /* Copies the table if it changed. */
 void memory_refresh(struct pc_channel *ch);
 /* Looks through all of them; memory_find(), in queue.h, at the last one first. */
@@ -369,6 +379,8 @@ void page_count(struct pc_batch *b, enum pc_result result);
 
 /* wait.c */
 uint64_t clock_now_ns(void);
+/* Takes the wake-ups that have come. False: none will come any more. */
+bool wake_clear(const struct pc_channel *ch);
 /* Until the batch is done; NULL: every batch of the channel. At most until `until_ns`. */
 void wait_for(struct pc_channel *ch, const struct pc_batch *b, uint64_t until_ns);
 

@@ -8,20 +8,21 @@
 #include "engine/client/client.h"
 
 /* One page that is larger than staging gets memory of its own, registered once and kept. */
-static uint32_t take_large(struct pc_channel *ch)
+static uint32_t take_large(struct pc_channel *ch, uint64_t deadline_ns)
 {
 	struct staging *s = &ch->staging;
 
 	if (s->large_busy)
 		return CLIENT_NONE;
-	if (!s->large && memory_alloc(ch->pc, PAGE_BYTES_MAX, true, &s->large))
+	if (!s->large && memory_alloc(ch->pc, PAGE_BYTES_MAX, true, deadline_ns, &s->large))
 		return CLIENT_NONE;
 	memory_refresh(ch);
 	s->large_busy = true;
 	return STAGING_LARGE;
 }
 
-static uint32_t take_staging(struct pc_channel *ch, uint32_t bytes, struct op_segment *ret_segment)
+static uint32_t take_staging(struct pc_channel *ch, uint32_t bytes, uint64_t deadline_ns,
+	struct op_segment *ret_segment)
 {
 	uint32_t block;
 
@@ -34,7 +35,7 @@ static uint32_t take_staging(struct pc_channel *ch, uint32_t bytes, struct op_se
 	} else {
 		const struct memory_view *m;
 
-		block = take_large(ch);
+		block = take_large(ch, deadline_ns);
 		if (block == CLIENT_NONE)
 			return CLIENT_NONE;
 		m = memory_find(ch, ch->staging.large, bytes);
@@ -243,7 +244,7 @@ static bool fetch(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_
 	if (rail == CLIENT_NONE || ch->request_free == CLIENT_NONE)
 		return no_room(ch, b, i);
 	if (p->phase == PAGE_STAGE) {
-		piece.hold = take_staging(ch, p->bytes, segment);
+		piece.hold = take_staging(ch, p->bytes, b->deadline_ns, segment);
 		if (piece.hold == CLIENT_NONE) {
 			page_requeue(b, i);
 			return false;

@@ -14,16 +14,18 @@
 #include <unistd.h>
 
 /* Pinning a large range takes the kernel about a second per 10 GB and NIC, and others may wait. */
-#define REGION_TIMEOUT_MS 600000u
+#define REGION_TIMEOUT_NS 600000000000ull
 
 /* Caller holds wire. */
-static int region_add(struct session *session, const struct memory *m, uint16_t *ret_region)
+static int region_add(struct session *session, const struct memory *m, uint64_t until_ns,
+	uint16_t *ret_region)
 {
+	uint64_t now_ns = clock_now_ns();
 	struct session_call call = {.kind = ATTACH_REGION_ADD,
 		.a = m->offset,
 		.b = m->bytes,
 		.send_fd = m->memfd,
-		.timeout_ms = REGION_TIMEOUT_MS};
+		.timeout_ms = now_ns < until_ns ? (unsigned)((until_ns - now_ns) / 1000000) : 0};
 	int rc = session_ask(session, &call);
 
 	if (rc)
@@ -40,7 +42,7 @@ static void region_remove(struct session *session, uint16_t region)
 	struct session_call call = {.kind = ATTACH_REGION_REMOVE,
 		.a = region,
 		.send_fd = -1,
-		.timeout_ms = REGION_TIMEOUT_MS};
+		.timeout_ms = (unsigned)(REGION_TIMEOUT_NS / 1000000)};
 
 	if (!session_ask(session, &call))
 		session_close_fds(&call);
@@ -71,21 +73,18 @@ static bool may_register(const struct session *session, const struct memory *m)
 	return session->pidfd >= 0 || m->staging;
 }
 
-void memory_register_all(struct pc *pc, struct session *session)
+void memory_register_again(struct pc *pc, struct session *session, unsigned i)
 {
-	for (unsigned i = 0; i < REGIONS_MAX; i++) {
-		struct memory *m;
-		uint16_t region;
+	struct memory *m;
+	uint16_t region;
 
-		/* Range by range: other requests come in between. */
-		pthread_mutex_lock(&pc->wire);
-		m = pc->memory[i];
-		/* What the new engine refuses goes through staging from now on. */
-		if (m && !m->region && may_register(session, m) && !shm_load(&session->dead) &&
-			!region_add(session, m, &region))
-			region_set(pc, m, region);
-		pthread_mutex_unlock(&pc->wire);
-	}
+	pthread_mutex_lock(&pc->wire);
+	m = pc->memory[i];
+	/* What the new engine refuses goes through staging from now on. */
+	if (m && !m->region && may_register(session, m) && !shm_load(&session->dead) &&
+		!region_add(session, m, clock_now_ns() + REGION_TIMEOUT_NS, &region))
+		region_set(pc, m, region);
+	pthread_mutex_unlock(&pc->wire);
 }
 
 static void memory_free(struct memory *m)
@@ -99,22 +98,11 @@ static void memory_free(struct memory *m)
 
 void memory_free_all(struct pc *pc)
 {
-	struct session *session = pc_session_get(pc);
-
-	pthread_mutex_lock(&pc->wire);
 	for (unsigned i = 0; i < REGIONS_MAX; i++) {
-		struct memory *m = pc->memory[i];
-
-		if (!m)
-			continue;
-		if (session && m->region && !shm_load(&session->dead))
-			region_remove(session, m->region);
+		if (pc->memory[i])
+			memory_free(pc->memory[i]);
 		pc->memory[i] = NULL;
-		memory_free(m);
 	}
-	pthread_mutex_unlock(&pc->wire);
-	if (session)
-		pc_session_put(pc, session);
 }
 
 /* Caller holds lock. */
@@ -160,20 +148,28 @@ static void table_remove(struct pc *pc, struct memory *m)
 	pthread_mutex_unlock(&pc->lock);
 }
 
-/* Takes `m` over: it is in the table afterwards, or freed. Without an engine it waits for one. */
-static int memory_add(struct pc *pc, struct memory *m)
+/*
+ * Takes `m` over: it is in the table afterwards, or freed. Without an engine it waits for one.
+ * -ETIMEDOUT: another thread's request, or this one, was not answered by then.
+ */
+static int memory_add(struct pc *pc, struct memory *m, uint64_t until_ns)
 {
 	struct session *session;
 	int rc;
 
-	pc_reattach(pc, clock_now_ns() + ATTACH_WAIT_NS);
-	pthread_mutex_lock(&pc->wire);
+	if (!m->staging)
+		pc_reattach(pc, clock_now_ns() + ATTACH_WAIT_NS);
+	rc = pc_wire_lock(pc, until_ns);
+	if (rc) {
+		memory_free(m);
+		return rc;
+	}
 	session = pc_session_get(pc);
 	rc = table_insert(pc, m);
 	if (!rc && session && may_register(session, m)) {
 		uint16_t region = 0;
 
-		rc = region_add(session, m, &region);
+		rc = region_add(session, m, until_ns, &region);
 		if (shm_load(&session->dead))
 			rc = 0; /* the engine died just now: registered with the next one */
 		if (rc)
@@ -228,10 +224,11 @@ int pc_memory_register(struct pc *pc, void *base, size_t bytes, int memfd, uint6
 	/* The engine insists on it, and says so; a memfd made without MFD_ALLOW_SEALING has none.
 	 */
 	seal(m->memfd);
-	return memory_add(pc, m);
+	return memory_add(pc, m, clock_now_ns() + REGION_TIMEOUT_NS);
 }
 
-int memory_alloc(struct pc *pc, size_t bytes, bool staging, void **ret_memory)
+int memory_alloc(
+	struct pc *pc, size_t bytes, bool staging, uint64_t until_ns, void **ret_memory)
 {
 	struct memory *m;
 	void *at;
@@ -252,7 +249,7 @@ int memory_alloc(struct pc *pc, size_t bytes, bool staging, void **ret_memory)
 	m->bytes = bytes;
 	m->ours = true;
 	m->staging = staging;
-	rc = memory_add(pc, m);
+	rc = memory_add(pc, m, until_ns);
 	if (!rc)
 		*ret_memory = at;
 	return rc;
@@ -270,7 +267,7 @@ int pc_memory_alloc(struct pc *pc, size_t bytes, void **ret_memory)
 		return error_set(-EINVAL,
 			"allocating memory needs a session, a size and a place for "
 			"the result");
-	return memory_alloc(pc, bytes, false, ret_memory);
+	return memory_alloc(pc, bytes, false, clock_now_ns() + REGION_TIMEOUT_NS, ret_memory);
 }
 
 int pc_memory_release(struct pc *pc, void *base)
@@ -306,4 +303,26 @@ int pc_memory_release(struct pc *pc, void *base)
 	if (session)
 		pc_session_put(pc, session);
 	return rc;
+}
+
+/*
+ * For memory of the library's own that a READ of a lost engine may still write to: it is not used
+ * again. Unmapped at once if no request is in progress, else by pc_close().
+ */
+void memory_leave(struct pc *pc, void *base)
+{
+	if (pthread_mutex_trylock(&pc->wire))
+		return;
+	pthread_mutex_lock(&pc->lock);
+	for (unsigned i = 0; i < REGIONS_MAX; i++) {
+		struct memory *m = pc->memory[i];
+
+		if (!m || m->base != base || pc->session)
+			continue;
+		pc->memory[i] = NULL;
+		pc->memory_changes++;
+		memory_free(m);
+	}
+	pthread_mutex_unlock(&pc->lock);
+	pthread_mutex_unlock(&pc->wire);
 }

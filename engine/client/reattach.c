@@ -9,6 +9,7 @@
 #include "engine/client/client.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -43,13 +44,25 @@ static int connect_patiently(struct pc *pc)
 	}
 }
 
-/* attacher_stop() may shut the socket down that HELLO waits on. */
-static void show_fd(struct pc *pc, int fd)
+/*
+ * attacher_stop() may shut the socket down that HELLO waits on, by a descriptor of its own: the
+ * session closes the other one when it fails.
+ */
+static void show_socket(struct pc *pc, int fd)
 {
 	pthread_mutex_lock(&pc->lock);
-	pc->attacher.fd = fd;
-	if (fd >= 0 && pc->attacher.closing)
+	pc->attacher.fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	if (pc->attacher.closing)
 		shutdown(fd, SHUT_RDWR);
+	pthread_mutex_unlock(&pc->lock);
+}
+
+static void hide_socket(struct pc *pc)
+{
+	pthread_mutex_lock(&pc->lock);
+	if (pc->attacher.fd >= 0)
+		close(pc->attacher.fd);
+	pc->attacher.fd = -1;
 	pthread_mutex_unlock(&pc->lock);
 }
 
@@ -60,11 +73,12 @@ int pc_attach(struct pc *pc)
 
 	if (fd < 0)
 		return fd;
-	show_fd(pc, fd);
+	show_socket(pc, fd);
 	rc = session_open(pc->socket, fd, &session);
-	show_fd(pc, -1);
-	if (rc)
+	if (rc) {
+		hide_socket(pc);
 		return rc;
+	}
 	/* Under wire, too: a registration with the previous engine is over before. */
 	pthread_mutex_lock(&pc->wire);
 	pthread_mutex_lock(&pc->lock);
@@ -72,6 +86,9 @@ int pc_attach(struct pc *pc)
 	pc->session = session;
 	pthread_mutex_unlock(&pc->lock);
 	pthread_mutex_unlock(&pc->wire);
+	hide_socket(pc);
+	if (closing(pc)) /* attacher_stop() saw the socket or the session, or comes yet */
+		shutdown(session->fd, SHUT_RDWR);
 	return 0;
 }
 
@@ -84,10 +101,24 @@ void opened_free(struct pc *pc, struct opened *opened)
 	free(opened);
 }
 
+void pc_channels_count(struct pc *pc, int change)
+{
+	pthread_mutex_lock(&pc->lock);
+	pc->attacher.channels += (unsigned)change;
+	pthread_mutex_unlock(&pc->lock);
+}
+
 void pc_channels_wanting(struct pc *pc, int change)
 {
 	pthread_mutex_lock(&pc->lock);
 	pc->attacher.wanting += (unsigned)change;
+	pthread_mutex_unlock(&pc->lock);
+}
+
+void pc_opened_refused(struct pc *pc)
+{
+	pthread_mutex_lock(&pc->lock);
+	pc->attacher.tried_ns = clock_now_ns();
 	pthread_mutex_unlock(&pc->lock);
 }
 
@@ -141,29 +172,41 @@ static bool open_one(struct pc *pc, struct session *session)
 	return true;
 }
 
-static bool channels_missing(struct pc *pc)
+/* In a new session also those that have not noticed yet that theirs is lost. */
+static bool channels_missing(struct pc *pc, bool is_new)
 {
+	const struct attacher *a = &pc->attacher;
 	bool missing;
 
 	pthread_mutex_lock(&pc->lock);
-	missing = pc->attacher.wanting > pc->attacher.available;
+	missing = (is_new ? a->channels : a->wanting) > a->available;
 	pthread_mutex_unlock(&pc->lock);
 	return missing;
 }
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
+static void open_missing(struct pc *pc, struct session *session, bool is_new)
+{
+	while (!closing(pc) && channels_missing(pc, is_new) && open_one(pc, session))
+		continue;
+}
+
 static void *run(void *context)
 {
 	struct pc *pc = context;
 	struct session *session = pc_session_get(pc);
+	bool is_new = !session;
 
-	if (!session && !pc_attach(pc))
+	if (is_new && !pc_attach(pc))
 		session = pc_session_get(pc);
 	if (session) {
-		while (!closing(pc) && channels_missing(pc) && open_one(pc, session))
-			continue;
-		memory_register_all(pc, session);
+		/* Before memory: a range may take minutes. */
+		open_missing(pc, session, is_new);
+		for (unsigned i = 0; i < REGIONS_MAX && !closing(pc); i++) {
+			memory_register_again(pc, session, i);
+			open_missing(pc, session, false);
+		}
 		if (shm_load(&session->dead))
 			pc_session_end(pc, session);
 		pc_session_put(pc, session);

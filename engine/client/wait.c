@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waiting for answers: spin a little, then sleep on the channel's eventfd and the session's socket.
+ * Waiting for answers: spin a little, then sleep on the channel's wake socket and the session's socket.
  * Sleeper: flag up, fence, look at the rings once more, sleep. The engine exchanges the flag with 0
- * before it writes the eventfd. Channel thread.
+ * before it wakes. Channel thread.
  */
 #include "engine/client/client.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <sched.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -26,6 +27,13 @@ uint64_t clock_now_ns(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
+}
+
+bool wake_clear(const struct pc_channel *ch)
+{
+	char bytes[64];
+
+	return recv(ch->wake, bytes, sizeof(bytes), MSG_DONTWAIT) != 0;
 }
 
 static bool all_done(const struct pc_channel *ch)
@@ -48,7 +56,7 @@ static void sleep_until(struct pc_channel *ch, uint64_t until_ns)
 {
 	struct pollfd p[2] = {
 		{.fd = ch->wake, .events = POLLIN}, {.fd = ch->session->fd, .events = POLLRDHUP}};
-	uint64_t now_ns = clock_now_ns(), spare;
+	uint64_t now_ns = clock_now_ns();
 	uint64_t rest_ns = until_ns > now_ns ? until_ns - now_ns : 0;
 
 	if (rest_ns > SLEEP_NS_MAX)
@@ -56,9 +64,7 @@ static void sleep_until(struct pc_channel *ch, uint64_t until_ns)
 	shm_store(&ch->header->client_waits, 1);
 	shm_fence_sleep(); /* pairs with the engine's: publish, fence, exchange the flag */
 	if (!answered(ch) && poll(p, 2, (int)(rest_ns / 1000000 + 1)) > 0) {
-		if (p[0].revents & POLLIN && read(ch->wake, &spare, sizeof(spare)) < 0)
-			ch->moves++; /* somebody else's write: look around all the same */
-		if (p[1].revents)
+		if ((p[0].revents && !wake_clear(ch)) || p[1].revents)
 			ch->looked_ns = 0; /* the next step looks at the socket */
 	}
 	shm_store(&ch->header->client_waits, 0);

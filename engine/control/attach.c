@@ -99,7 +99,7 @@ static void accept_one(struct attach *a, int fd, struct session **silent)
 	return;
 drop:
 	free(s);
-	close(fd);
+	closer_take(a->closer, fd);
 }
 
 void session_admit(struct session *s)
@@ -263,6 +263,9 @@ int attach_open(struct control *control)
 			strerror(errno));
 	memset(a->heads_fd, -1, sizeof(a->heads_fd));
 	helper_open(control, &a->helper);
+	rc = closer_open(&a->closer);
+	if (rc < 0)
+		goto fail;
 	rc = files_open(control, a);
 	if (rc < 0) {
 		log_error("clients: opening shared memory read-only: %s; is /proc mounted?",
@@ -301,6 +304,7 @@ void attach_close(struct control *control)
 		if (a->region[i])
 			(void)region_close(control, a->region[i]);
 	(void)sessions_free(a);
+	closer_close(a->closer);
 	quarantine_close(a);
 	if (a->pidfd >= 0)
 		close(a->pidfd);

@@ -10,6 +10,7 @@
  *   attach_region.c   client memory: checked, mapped, registered, given to the rails, taken back
  *   attach_mr.c       its memory registrations on every NIC
  *   attach_helper.c   the threads that do what can take seconds
+ *   attach_closer.c   the thread that closes what clients sent
  *
  * Channels and regions belong to the rails from the command that adds them until every rail has
  * returned them; only then are they unmapped and their numbers used again.
@@ -41,6 +42,7 @@ static_assert(ATTACH_RANGES_MAX >= RANGES_SESSION_MIN, "one session gets its sha
 
 struct session;
 struct channel;
+struct closer;
 
 enum region_state {
 	REGION_REGISTERING, /* on the helper threads */
@@ -86,7 +88,8 @@ struct channel {
 	uint32_t id; /* < CHANNELS_MAX */
 	struct session *session;
 	int memfd;
-	int wake;
+	int wake;        /* the engine's end of a socket pair */
+	int wake_client; /* the other one, until it is sent; -1 then */
 	unsigned char *map;
 	size_t bytes;
 	struct region *staging;
@@ -107,6 +110,7 @@ struct session {
 	int pidfd; /* of the client; -1: it cannot be watched, so it gets no credits */
 	struct event *readable;
 	struct event *closed;
+	struct event *exited; /* the process; a child of it may keep the socket open */
 	int refuse;               /* 0, or the status every request is answered with */
 	char refusal[160];
 	struct attach_request request; /* the one being answered */
@@ -169,6 +173,7 @@ struct attach {
 	int pidfd;                   /* of this process, for clients; -1: the kernel has none */
 	int status_fd, shard_fd, heads_fd[RAILS_MAX]; /* read-only, for clients */
 	struct attach_helper helper;
+	struct closer *closer;
 };
 
 /* ---- for loop.c, publish.c and report.c ------------------------------------------------------ */
@@ -257,6 +262,12 @@ void region_worked(struct control *control, struct region *r);
  * mapped for as long as the process lives.
  */
 bool region_close(struct control *control, struct region *r);
+
+/* 0 or -errno. */
+int closer_open(struct closer **ret_closer);
+/* Closes the descriptor on the closer's thread; -1 is ignored. */
+void closer_take(struct closer *closer, int fd);
+void closer_close(struct closer *closer);
 
 int helper_submit(struct control *control, struct region *r);
 /* A region that is being registered is not wanted any more: what was not begun is left out. */

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -24,6 +24,7 @@ static int segment_open(struct channel *c, uint32_t rails)
 {
 	struct channel_layout l = channel_layout(rails);
 	struct channel_header *header;
+	int ends[2];
 	void *map;
 
 	c->memfd = memfd_create("peercache-channel", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -39,8 +40,11 @@ static int segment_open(struct channel *c, uint32_t rails)
 	header->magic = CHANNEL_MAGIC;
 	header->version = ABI_VERSION;
 	header->rails = rails;
-	c->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	return c->wake < 0 ? -errno : 0;
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) < 0)
+		return -errno;
+	c->wake = ends[0];
+	c->wake_client = ends[1];
+	return 0;
 }
 
 static void rings_init(struct channel *c, uint32_t rails)
@@ -116,7 +120,7 @@ static struct channel *channel_open(struct session *s, int *ret_error, char *tex
 	}
 	c->id = id;
 	c->session = s;
-	c->memfd = c->wake = -1;
+	c->memfd = c->wake = c->wake_client = -1;
 	a->channel[id] = c;
 	a->channels++;
 	s->channels++;
@@ -151,9 +155,11 @@ void channel_open_request(struct session *s)
 	rails_tell(c, RAIL_CHANNEL_ADD);
 	publish_channel_open(s->control, &c->publish);
 	fds[0] = c->memfd;
-	fds[1] = c->wake;
+	fds[1] = c->wake_client;
 	/* Ops written before a rail has heard of the channel wait in their ring. */
 	session_reply(s, 0, c->id, c->staging->id, fds, 2, NULL);
+	close(c->wake_client); /* the client's alone */
+	c->wake_client = -1;
 }
 
 void channel_close_request(struct session *s)
@@ -210,8 +216,9 @@ void channel_free(struct channel *c)
 		munmap(c->map, c->bytes);
 	if (c->memfd >= 0)
 		close(c->memfd);
-	if (c->wake >= 0)
-		close(c->wake);
+	closer_take(a->closer, c->wake); /* the client may have sent descriptors to it */
+	if (c->wake_client >= 0)
+		close(c->wake_client);
 	free(c);
 }
 
@@ -236,7 +243,7 @@ void attach_channel_returned(struct control *control, struct rail_channel *retur
 	if (c->left == 0) {
 		/* Pairs with wait_until_drained() in client/channel.c. */
 		shm_store_release(&c->publish.header->drained, 1);
-		(void)eventfd_write(c->wake, 1);
+		client_wake(c->wake);
 	}
 	channel_finish(c);
 }

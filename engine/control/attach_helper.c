@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "config/log.h"
 #include "engine/control/attach.h"
@@ -110,6 +111,9 @@ static void unmap(struct region *r)
 		return;
 	munmap(r->map, r->map_bytes);
 	r->map = NULL;
+	/* The last reference when the client has exited: the kernel frees the memory here. */
+	close(r->memfd);
+	r->memfd = -1;
 }
 
 static void *helper_main(void *context)

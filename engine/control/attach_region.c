@@ -77,8 +77,7 @@ static void region_free(struct control *control, struct region *r)
 
 	if (r->map)
 		munmap(r->map, r->map_bytes);
-	if (r->memfd >= 0)
-		close(r->memfd);
+	closer_take(a->closer, r->memfd);
 	a->region[r->id] = NULL;
 	a->regions--;
 	s->regions--;
@@ -306,12 +305,12 @@ void region_add_request(struct session *s, int memfd)
 		rc = quota_check(s, extents, text, sizeof(text));
 	}
 	if (rc < 0) {
-		close(memfd);
+		closer_take(s->control->attach->closer, memfd);
 		goto refuse;
 	}
 	r = region_new(s, NULL, extents, shift);
 	if (!r) {
-		close(memfd);
+		closer_take(s->control->attach->closer, memfd);
 		snprintf(text, sizeof(text), "the engine has no memory for one more range");
 		rc = -ENOMEM;
 		goto refuse;

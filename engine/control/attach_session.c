@@ -21,7 +21,7 @@
 #include "engine/control/loop.h"
 #include "engine/control/report.h"
 
-#define FDS_IN_MAX 8 /* kept of what came along; further ones are closed by the kernel */
+#define FDS_IN_MAX 253 /* Linux: SCM_MAX_FD. All are received: the kernel would close the rest here */
 
 /* ---- replies --------------------------------------------------------------------------------- */
 
@@ -114,23 +114,55 @@ void session_refuse(struct session *s, int status, const char *format, ...)
 #define SO_PEERPIDFD 77 /* Linux 6.5 */
 #endif
 
+/* Is it a pidfd, and of that process? Of another PID namespace: its number is 0 or less here. */
+static bool is_pidfd(int fd, pid_t pid)
+{
+	char path[64], line[128];
+	int its = 0;
+	bool found = false;
+	FILE *info;
+
+	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", fd);
+	info = fopen(path, "re");
+	while (info && !found && fgets(line, sizeof(line), info))
+		found = sscanf(line, "Pid: %d", &its) == 1;
+	if (info)
+		fclose(info);
+	return found && (pid > 0 ? its == pid : its <= 0);
+}
+
 /*
  * The client's pidfd: from the kernel, else the one it sent, else by its number, which is 0 for a
- * process of another PID namespace. A client that sends another process's harms its own pages only.
+ * process of another PID namespace.
  */
 static int pidfd_of(const struct session *s, int sent)
 {
 	int fd = -1;
 	socklen_t bytes = sizeof(fd);
 
-	if (getsockopt(s->fd, SOL_SOCKET, SO_PEERPIDFD, &fd, &bytes) == 0 && fd >= 0) {
-		if (sent >= 0)
-			close(sent);
-		return fd;
-	}
-	if (sent >= 0)
+	if (getsockopt(s->fd, SOL_SOCKET, SO_PEERPIDFD, &fd, &bytes) < 0)
+		fd = -1;
+	if (fd < 0 && sent >= 0 && is_pidfd(sent, s->pid))
 		return sent;
-	return s->pid > 0 ? (int)syscall(SYS_pidfd_open, s->pid, 0) : -1;
+	closer_take(s->control->attach->closer, sent);
+	if (fd < 0 && s->pid > 0)
+		fd = (int)syscall(SYS_pidfd_open, s->pid, 0);
+	return fd;
+}
+
+/* A child of fork() may keep the socket open: the session is its parent's and ends with it. */
+static void on_exited(evutil_socket_t pidfd, short what, void *context)
+{
+	(void)pidfd;
+	(void)what;
+	session_end(context, "its process has exited");
+}
+
+static void watch_process(struct session *s)
+{
+	s->exited = event_new(s->control->base, s->pidfd, EV_READ, on_exited, s);
+	if (!s->exited || event_add(s->exited, NULL) < 0)
+		log_warn("clients: no memory to watch process %d", (int)s->pid);
 }
 
 static void hello_request(struct session *s, int sent)
@@ -140,10 +172,13 @@ static void hello_request(struct session *s, int sent)
 	int fds[ATTACH_FDS_MAX] = {a->status_fd, control->kick, a->shard_fd};
 	unsigned n = 3;
 
-	if (s->pidfd < 0)
+	if (s->pidfd >= 0) {
+		closer_take(a->closer, sent);
+	} else {
 		s->pidfd = pidfd_of(s, sent);
-	else if (sent >= 0)
-		close(sent);
+		if (s->pidfd >= 0)
+			watch_process(s);
+	}
 	if (s->pidfd < 0)
 		log_warn("clients: process %d sent no pidfd and has none here; it can read pages "
 			 "but not store any", (int)s->pid);
@@ -217,8 +252,7 @@ void session_serve(struct session *s, int fd, unsigned fd_count)
 		snprintf(text, sizeof(text), "%s", s->refusal);
 	}
 	if (rc < 0) {
-		if (fd >= 0)
-			close(fd);
+		closer_take(s->control->attach->closer, fd);
 		session_reply(s, rc, 0, 0, NULL, 0, text);
 		if (s->refuse || rc == -EPROTO)
 			session_end(s, text);
@@ -247,7 +281,7 @@ void session_serve(struct session *s, int fd, unsigned fd_count)
 }
 
 /* Keeps the first fd that came along and closes the others; returns how many there were. */
-static unsigned fds_received(struct msghdr *message, int *ret_fd)
+static unsigned fds_received(struct closer *closer, struct msghdr *message, int *ret_fd)
 {
 	unsigned n = 0;
 
@@ -265,7 +299,7 @@ static unsigned fds_received(struct msghdr *message, int *ret_fd)
 			if (n == 0)
 				*ret_fd = fd;
 			else
-				close(fd);
+				closer_take(closer, fd);
 		}
 	}
 	return message->msg_flags & MSG_CTRUNC ? FDS_IN_MAX + 1 : n;
@@ -309,7 +343,7 @@ static void on_readable(evutil_socket_t socket, short what, void *context)
 		session_end(s, n < 0 ? strerror(errno) : "it closed the socket");
 		return;
 	}
-	fds = fds_received(&message, &fd);
+	fds = fds_received(s->control->attach->closer, &message, &fd);
 	s->busy = true;
 	memset(&s->request, 0, sizeof(s->request));
 	memcpy(&s->request, buffer,
@@ -318,8 +352,7 @@ static void on_readable(evutil_socket_t socket, short what, void *context)
 		session_serve(s, fd, fds);
 		return;
 	}
-	if (fd >= 0)
-		close(fd);
+	closer_take(s->control->attach->closer, fd);
 	session_reply(s, -EPROTO, 0, 0, NULL, 0, "a request has 32 bytes");
 	session_end(s, "a request of the wrong size");
 }
@@ -362,8 +395,11 @@ void session_end(struct session *s, const char *why)
 		log_debug("clients: session %u of process %d ends: %s", s->id, (int)s->pid, why);
 	event_free(s->readable);
 	event_free(s->closed);
-	s->readable = s->closed = NULL;
-	close(s->fd);
+	if (s->exited)
+		event_free(s->exited);
+	s->readable = s->closed = s->exited = NULL;
+	(void)shutdown(s->fd, SHUT_RDWR); /* the client sees it now */
+	closer_take(a->closer, s->fd);    /* requests with descriptors may be queued */
 	s->fd = -1;
 	if (s->waits_told) {
 		s->waits_told = false;

@@ -323,11 +323,9 @@ bool loop_core_is_own(const struct plan *plan)
 
 static void on_kick(evutil_socket_t fd, short what, void *context)
 {
-	eventfd_t value;
-
 	(void)what;
 	(void)context;
-	(void)eventfd_read(fd, &value);
+	kick_take(fd);
 }
 
 /* Makes the loop turn: shutdown has deadlines, and the log owes lines about repeats. */

@@ -8,11 +8,11 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 
 #include "config/log.h"
 #include "engine/control/attach.h"
 #include "engine/control/directory.h"
+#include "engine/rail/inbox.h"
 #include "numa/clock.h"
 
 /* ---- answers --------------------------------------------------------------------------------- */
@@ -352,7 +352,7 @@ void publish_flush(struct control *control)
 		c->dirty = false;
 		if (shm_load(&c->header->client_waits) &&
 			shm_exchange(&c->header->client_waits, 0))
-			(void)eventfd_write(c->wake, 1);
+			client_wake(c->wake);
 	}
 	p->dirties = 0;
 }

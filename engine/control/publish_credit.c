@@ -176,7 +176,9 @@ void publish_credit(
 
 	if (op->rail >= p->control->rails || op->count == 0 || op->count > CREDITS_MAX) {
 		p->control->counter[COUNTER_ops_invalid]++;
-		refuse(p, c, op->cookie, op->length, 1, OP_INVALID);
+		/* As many answers as channel_turn() has reserved for it. */
+		refuse(p, c, op->cookie, op->length,
+			op->count >= 1 && op->count <= CREDITS_MAX ? op->count : 1, OP_INVALID);
 		return;
 	}
 	if (c->no_credits || c->credits.count + c->asked + op->count > CREDITS_MAX) {

@@ -27,8 +27,8 @@
 #define RAIL_PARKED_MAX (RAIL_REQUESTS / 2) /* a peer that never comes leaves room for the others  \
 					     */
 /* Every object has at most this many events unheard: peers 5, channels 2, regions 1. */
-#define RAIL_EVENTS_LATE 4096u
-static_assert(RAIL_EVENTS_LATE > 4 * LANES_MAX + NODES_MAX + 2 * CHANNELS_MAX + REGIONS_MAX + 1,
+#define RAIL_EVENTS_LATE 8192u
+static_assert(RAIL_EVENTS_LATE > 5 * LANES_MAX + NODES_MAX + 2 * CHANNELS_MAX + REGIONS_MAX + 1,
 	"no event is ever lost");
 static_assert((RAIL_EVENTS_LATE & (RAIL_EVENTS_LATE - 1)) == 0, "indices are masked");
 static_assert(CQ_DEPTH >= RAIL_POST_BURST, "a step's WQEs have room for their CQEs");

@@ -9,6 +9,9 @@
 #ifndef RAIL_INBOX_H
 #define RAIL_INBOX_H
 
+#include <sys/socket.h>
+#include <sys/uio.h>
+
 #include <stdbool.h>
 
 #include "config/limits.h"
@@ -42,6 +45,28 @@ struct rail_peer {
 	void *lane;    /* the rail's own while it has the peer; NULL at hand-over and return */
 };
 
+/*
+ * Wakes a client that sleeps on its end of the pair. Never blocks and never fails: a full socket has
+ * woken it already. A client can change its own end only; an eventfd that both sides share it could
+ * make blocking and fill.
+ */
+static inline void client_wake(int wake)
+{
+	(void)!send(wake, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+/*
+ * Takes the kicks that have come. Clients share this eventfd and may have made it blocking or taken
+ * the kick themselves: RWF_NOWAIT does not block all the same (Linux 5.8).
+ */
+static inline void kick_take(int fd)
+{
+	uint64_t count;
+	struct iovec into = {&count, sizeof(count)};
+
+	(void)!preadv2(fd, &into, 1, -1, RWF_NOWAIT);
+}
+
 /* One client thread as this rail sees it. */
 struct rail_channel {
 	uint32_t id;      /* < CHANNELS_MAX */
@@ -49,7 +74,7 @@ struct rail_channel {
 	struct ring_consumer ops;
 	struct ring_producer done;
 	uint32_t *client_waits; /* in the channel segment: exchanged with 0 before `wake` is set */
-	int wake;               /* eventfd */
+	int wake;               /* the engine's end of a socket pair: client_wake() */
 	/* the rail's own while it has the channel */
 	uint32_t in_flight;
 	bool stopping;

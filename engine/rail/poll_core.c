@@ -151,7 +151,6 @@ static void sleep_for(struct poll_core *core, uint64_t ns_max)
 {
 	struct pollfd kick = {.fd = core->rail[0]->options.kick, .events = POLLIN};
 	struct timespec span = {.tv_sec = 0};
-	uint64_t count;
 
 	for (unsigned i = 0; i < core->rails; i++) {
 		uint64_t ns = rail_sleep_ns(core->rail[i]);
@@ -159,8 +158,8 @@ static void sleep_for(struct poll_core *core, uint64_t ns_max)
 		ns_max = ns < ns_max ? ns : ns_max;
 	}
 	span.tv_nsec = (long)ns_max;
-	if (ppoll(&kick, 1, &span, NULL) > 0 && read(kick.fd, &count, sizeof(count)) < 0)
-		return; /* nobody else reads it; and if so, it woke us all the same */
+	if (ppoll(&kick, 1, &span, NULL) > 0)
+		kick_take(kick.fd);
 }
 
 /*

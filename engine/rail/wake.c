@@ -19,7 +19,7 @@ static void wake_client(struct rail_channel *channel)
 {
 	/* Exchanged only when it is set: most of the time the line stays the client's. */
 	if (shm_load(channel->client_waits) && shm_exchange(channel->client_waits, 0))
-		kick(channel->wake);
+		client_wake(channel->wake);
 }
 
 void rail_wake(struct rail *rail)

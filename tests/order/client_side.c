@@ -2,7 +2,7 @@
 /* The client's side of the sleep protocol, from its sources (sides.h). */
 #define poll note_poll
 #define write note_write
-#define read note_read
+#define recv note_recv
 /* The rail's side has functions of the same names. */
 #define clock_now_ns client_clock_now_ns
 #define channel_break client_channel_break

@@ -15,6 +15,7 @@
 #include <time.h>
 
 struct pollfd;
+struct iovec;
 
 /* The eventfds: no descriptor is open under these numbers. */
 enum { KICK_RAIL = 1000, KICK_CONTROL, KICK_CLIENT, KICKS };
@@ -28,6 +29,9 @@ int note_ppoll(struct pollfd *fds, unsigned long count, const struct timespec *s
 	const sigset_t *mask);
 ssize_t note_write(int fd, const void *bytes, size_t count);
 ssize_t note_read(int fd, void *bytes, size_t count);
+ssize_t note_recv(int fd, void *bytes, size_t count, int flags);
+ssize_t note_send(int fd, const void *bytes, size_t count, int flags);
+ssize_t note_preadv2(int fd, const struct iovec *into, int count, off_t at, int flags);
 
 struct status_segment;
 struct client_side;

@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/uio.h>
 
 #include "engine/abi/segment.h"
 #include "numa/clock.h"
@@ -101,6 +102,24 @@ ssize_t note_read(int fd, void *bytes, size_t count)
 {
 	(void)fd, (void)bytes;
 	return (ssize_t)count;
+}
+
+ssize_t note_recv(int fd, void *bytes, size_t count, int flags)
+{
+	(void)flags;
+	return note_read(fd, bytes, count);
+}
+
+ssize_t note_send(int fd, const void *bytes, size_t count, int flags)
+{
+	(void)flags;
+	return note_write(fd, bytes, count);
+}
+
+ssize_t note_preadv2(int fd, const struct iovec *into, int count, off_t at, int flags)
+{
+	(void)fd, (void)count, (void)at, (void)flags;
+	return (ssize_t)into->iov_len;
 }
 
 /* ---- the cases: what the client's thread and the rail's thread do in a round ----------------- */

@@ -34,7 +34,7 @@ struct fake_node {
 
 struct fake_channel {
 	bool used;
-	int wake;
+	int wake, wake_client; /* both ends */
 	int memfd;
 	unsigned char *base;
 	struct ring_consumer ops[FAKE_RAILS];
@@ -77,6 +77,7 @@ struct fake {
 	bool mute;     /* connections are accepted, requests are not read */
 	bool no_drain; /* `drained` is not stored when the connection ends */
 	bool surplus;  /* CHANNEL_OPEN: more descriptors than a reply may carry */
+	bool bad_channels; /* CHANNEL_OPEN: a segment of another version */
 	bool stall_regions; /* REGION_ADD is answered when this is false again */
 
 	fake_op_hook *on_op;
@@ -128,6 +129,7 @@ void fake_map(struct fake *f, unsigned members, uint32_t replicas, bool keep_pre
 void fake_answer_held(struct fake *f);
 /* Every rail has returned the channel. */
 void fake_drain(struct fake_channel *channel);
+void fake_wake(struct fake_channel *channel);
 void fake_lock(struct fake *f);
 void fake_unlock(struct fake *f);
 

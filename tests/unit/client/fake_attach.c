@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -18,7 +19,7 @@ void fake_drain(struct fake_channel *channel)
 	struct channel_header *header = (struct channel_header *)(void *)channel->base;
 
 	shm_store_release(&header->drained, 1);
-	(void)eventfd_write(channel->wake, 1);
+	fake_wake(channel);
 }
 
 static void drop_channel(struct fake *f, unsigned c)
@@ -32,6 +33,7 @@ static void drop_channel(struct fake *f, unsigned c)
 	munmap(channel->base, channel_layout(FAKE_RAILS).bytes);
 	close(channel->memfd);
 	close(channel->wake);
+	close(channel->wake_client);
 	memset(channel, 0, sizeof(*channel));
 	f->region[STAGING_REGION(c)].base = NULL;
 }
@@ -57,6 +59,7 @@ static void open_channel(struct fake *f, struct attach_reply *reply, int *fds, u
 	struct channel_header *header;
 	struct fake_channel *ch;
 	unsigned c = 0;
+	int ends[2];
 
 	while (c < FAKE_CHANNELS && f->channel[c].used)
 		c++;
@@ -67,11 +70,14 @@ static void open_channel(struct fake *f, struct attach_reply *reply, int *fds, u
 	}
 	ch = &f->channel[c];
 	ch->base = fake_memory(l.bytes, &ch->memfd);
-	ch->wake = eventfd(0, EFD_NONBLOCK);
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends))
+		abort();
+	ch->wake = ends[0];
+	ch->wake_client = ends[1];
 	ch->used = true;
 	header = (struct channel_header *)(void *)ch->base;
 	header->magic = CHANNEL_MAGIC;
-	header->version = ABI_VERSION;
+	header->version = ABI_VERSION + f->bad_channels;
 	header->rails = FAKE_RAILS;
 	for (unsigned r = 0; r < FAKE_RAILS; r++) {
 		ring_consumer_init(
@@ -88,7 +94,7 @@ static void open_channel(struct fake *f, struct attach_reply *reply, int *fds, u
 	reply->a = c;
 	reply->b = STAGING_REGION(c);
 	fds[0] = ch->memfd;
-	fds[1] = ch->wake;
+	fds[1] = ch->wake_client;
 	*count = 2;
 }
 

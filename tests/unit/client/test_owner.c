@@ -3,6 +3,7 @@
  * Who owns a buffer when one side is dead, stopped or late: page slots while they are copied into,
  * the caller's memory while READs are in flight, and a session while requests fail.
  */
+#include "tests/emulated.h"
 #include "tests/unit/client/rig.h"
 
 #include <errno.h>
@@ -103,6 +104,7 @@ static void a_reply_whose_files_find_no_room_fails_alone(void **state)
 	unsigned char at[5000];
 
 	(void)state;
+	SKIP_EMULATED("it refuses a reply with too many descriptors as a whole");
 	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
 	LET(surplus, true);
 	assert_int_equal(pc_channel_open(pc, &second), -EMFILE);
@@ -176,11 +178,13 @@ static void calls_keep_their_deadlines_while_the_engine_hangs(void **state)
 
 static void pages_are_served_while_memory_is_registered_again(void **state)
 {
+	struct pc_channel *first = ch, *second;
 	uint64_t staged;
 	void *at;
 
 	(void)state;
 	assert_int_equal(pc_memory_alloc(pc, 1 << 20, &at), 0);
+	assert_int_equal(pc_channel_open(pc, &second), 0);
 	fake_page(&fake, "key-1", FAKE_A, 0, 5000);
 	LET(stall_regions, true);
 	replace_engine();
@@ -188,6 +192,12 @@ static void pages_are_served_while_memory_is_registered_again(void **state)
 		assert_true(elapsed_ms(start_ns) < PATIENCE_MS);
 	assert_true(same("key-1", at, 0, 5000));
 	assert_int_equal(counts().bytes_staged, 5000);
+	/* Also on a channel that notices the new engine only now. */
+	SEEN_SOON(stalled);
+	ch = second;
+	for (uint64_t start_ns = clock_now_ns(); get_one("key-1", at, 5000, 1000) != PC_HIT;)
+		assert_true(elapsed_ms(start_ns) < PATIENCE_MS);
+	ch = first;
 	assert_int_equal(SEEN(stalled), true);
 	LET(stall_regions, false);
 	for (uint64_t start_ns = clock_now_ns();;) {
@@ -198,6 +208,60 @@ static void pages_are_served_while_memory_is_registered_again(void **state)
 		assert_true(elapsed_ms(start_ns) < PATIENCE_MS);
 	}
 	assert_true(same("key-1", at, 0, 5000));
+	pc_channel_close(second);
+}
+
+/* Its staging is memory that has to be registered first. */
+static void a_page_longer_than_staging_keeps_its_deadline_while_the_engine_hangs(void **state)
+{
+	static unsigned char at[STAGING_BYTES];
+	uint64_t start_ns;
+
+	(void)state;
+	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
+	assert_int_equal(exists_one("key-1", PATIENCE_MS), PC_HIT);
+	LET(mute, true);
+	start_ns = clock_now_ns();
+	assert_int_equal(get_one("key-1", at, sizeof(at), 200), PC_TIMEOUT);
+	assert_true(elapsed_ms(start_ns) < 5000); /* a registration has 600 s */
+	LET(mute, false);
+	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_HIT);
+	assert_true(same("key-1", at, 0, sizeof(at)));
+}
+
+static void a_session_with_memory_is_closed_while_the_engine_hangs(void **state)
+{
+	uint64_t start_ns;
+	void *at[8];
+
+	(void)state;
+	for (unsigned i = 0; i < 8; i++)
+		assert_int_equal(pc_memory_alloc(pc, 4096, &at[i]), 0);
+	LET(mute, true);
+	start_ns = clock_now_ns();
+	pc_channel_close(ch);
+	pc_close(pc);
+	assert_true(elapsed_ms(start_ns) < 5000); /* not 600 s for each range */
+	ch = NULL;
+	pc = NULL;
+	LET(mute, false);
+}
+
+static void a_channel_that_cannot_be_used_is_given_back(void **state)
+{
+	unsigned closes;
+
+	(void)state;
+	LET(bad_channels, true);
+	replace_engine();
+	for (uint64_t start_ns = clock_now_ns(); !SEEN(closes);) {
+		assert_int_equal(exists_one("key-1", 100), PC_GONE);
+		assert_true(elapsed_ms(start_ns) < PATIENCE_MS);
+	}
+	closes = SEEN(closes);
+	assert_true(closes <= 20); /* not at every call */
+	LET(bad_channels, false);
+	until_attached();
 }
 
 /* An attach thread that waits for an engine does not hold up the end of the program. */
@@ -389,6 +453,9 @@ int main(void)
 		RIG_TEST(a_reply_that_comes_too_late_fails_alone),
 		RIG_TEST(calls_keep_their_deadlines_while_the_engine_hangs),
 		RIG_TEST(pages_are_served_while_memory_is_registered_again),
+		RIG_TEST(a_page_longer_than_staging_keeps_its_deadline_while_the_engine_hangs),
+		RIG_TEST(a_session_with_memory_is_closed_while_the_engine_hangs),
+		RIG_TEST(a_channel_that_cannot_be_used_is_given_back),
 		RIG_TEST(closing_while_the_engine_hangs_does_not_wait_for_it),
 		RIG_TEST(a_get_returns_when_the_engine_has_drained_its_reads),
 		RIG_TEST(a_long_wait_is_reported_on_stderr),

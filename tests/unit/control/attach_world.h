@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -346,9 +347,17 @@ static inline unsigned open_files(void)
 {
 	unsigned n = 0;
 
-	for (int fd = 0; fd < 1024; fd++)
+	for (int fd = 0; fd < 8192; fd++)
 		n += fcntl(fd, F_GETFD) >= 0;
 	return n;
+}
+
+/* The closer's thread has closed what came in. */
+static inline void open_files_soon(unsigned count)
+{
+	for (unsigned i = 0; i < 5000 && open_files() != count; i++)
+		usleep(1000);
+	assert_int_equal(open_files(), count);
 }
 
 /* ---- set up ---------------------------------------------------------------------------------- */
@@ -357,10 +366,17 @@ static unsigned files_before;
 
 static inline int setup(void **state)
 {
+	struct rlimit files;
+
 	(void)state;
 	memset(&control, 0, sizeof(control));
 	memset(&world, 0, sizeof(world));
 	loop_thread = pthread_self();
+	/* A descriptor for each range. */
+	if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+		files.rlim_cur = files.rlim_max;
+		(void)setrlimit(RLIMIT_NOFILE, &files);
+	}
 	files_before = open_files();
 	strcpy(folder, "/tmp/attach-XXXXXX");
 	assert_non_null(mkdtemp(folder));

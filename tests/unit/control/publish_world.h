@@ -126,6 +126,7 @@ struct client {
 	struct ring_consumer done;
 	unsigned char *memory;
 	struct channel_header header;
+	int woken;
 };
 
 static struct settings settings;
@@ -136,6 +137,7 @@ static inline void client_open(struct client *c, uint32_t id)
 {
 	size_t ctl = ring_bytes(CTL_RING_SLOTS, sizeof(struct ctl_op));
 	size_t done = ring_bytes(CTL_DONE_SLOTS, sizeof(struct ctl_done));
+	int ends[2];
 
 	memset(c, 0, sizeof(*c));
 	c->memory = aligned_alloc(64, ctl + done);
@@ -145,7 +147,9 @@ static inline void client_open(struct client *c, uint32_t id)
 	ring_consumer_init(&c->done, c->memory + ctl, CTL_DONE_SLOTS, sizeof(struct ctl_done));
 	c->channel.id = id;
 	c->channel.header = &c->header;
-	c->channel.wake = eventfd(0, EFD_NONBLOCK);
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+	c->channel.wake = ends[0];
+	c->woken = ends[1];
 	ring_consumer_init(&c->channel.ctl, c->memory, CTL_RING_SLOTS, sizeof(struct ctl_op));
 	ring_producer_init(&c->channel.done, c->memory + ctl, CTL_DONE_SLOTS,
 		sizeof(struct ctl_done));
@@ -156,6 +160,7 @@ static inline void client_close(struct client *c)
 {
 	publish_channel_close(&control, &c->channel);
 	close(c->channel.wake);
+	close(c->woken);
 	free(c->memory);
 }
 

@@ -3,6 +3,8 @@
  * The socket and its protocol: who comes in, what is refused and with which words. See
  * attach_world.h.
  */
+#include <netinet/in.h>
+
 #include "tests/unit/control/attach_world.h"
 
 /* ---- the protocol ---------------------------------------------------------------------------- */
@@ -101,9 +103,56 @@ static void unknown_requests_and_surplus_files_are_refused_and_closed(void **sta
 		assert_true(ask(fd, request_of(ATTACH_REGION_ADD, 0, 4096), fds, n + 1, &a));
 		assert_int_equal(a.reply.status, -EINVAL);
 	}
-	assert_int_equal(open_files(), before);
+	open_files_soon(before);
 	assert_int_equal(status_of(fd, ATTACH_HELLO, 0, 0, -1), 0);
 	close(fd);
+}
+
+/* A socket whose last close waits until its data is sent. */
+static int lingering_socket(int *ret_other)
+{
+	const struct linger linger = {.l_onoff = 1, .l_linger = 30};
+	struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	socklen_t bytes = sizeof(address);
+	int listener = socket(AF_INET, SOCK_STREAM, 0), fd = socket(AF_INET, SOCK_STREAM, 0);
+	static char much[1 << 16];
+
+	assert_int_equal(bind(listener, (struct sockaddr *)&address, bytes), 0);
+	assert_int_equal(listen(listener, 1), 0);
+	assert_int_equal(getsockname(listener, (struct sockaddr *)&address, &bytes), 0);
+	assert_int_equal(connect(fd, (struct sockaddr *)&address, bytes), 0);
+	*ret_other = accept(listener, NULL, NULL);
+	close(listener);
+	while (send(fd, much, sizeof(much), MSG_DONTWAIT) > 0)
+		continue;
+	assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)), 0);
+	return fd;
+}
+
+static void a_file_whose_close_blocks_does_not_block_the_loop(void **state)
+{
+	unsigned before = open_files();
+	static char much[1 << 16];
+	struct answer a;
+	int other, file = lingering_socket(&other), fd = dial(), second = dial();
+	const struct attach_request r = request_of(ATTACH_CHANNEL_OPEN, 0, 0);
+
+	(void)state;
+	alarm(25); /* less than the socket lingers */
+	send_raw(fd, &r, sizeof(r), &file, 1);
+	close(file); /* the last reference is in the message */
+	pump();
+	assert_true(receive(fd, &a));
+	assert_int_equal(a.reply.status, -EINVAL);
+	assert_int_equal(status_of(second, ATTACH_REPORT, 0, 0, -1), 0);
+	alarm(0);
+	while (recv(other, much, sizeof(much), 0) > 0)
+		continue;
+	close(other);
+	close(fd);
+	close(second);
+	pump();
+	open_files_soon(before);
 }
 
 static void a_report_is_a_file_with_json(void **state)
@@ -228,6 +277,7 @@ int main(void)
 		TEST(hello_hands_out_what_a_client_maps),
 		TEST(strangers_to_the_protocol_are_told_why_and_hung_up_on),
 		TEST(unknown_requests_and_surplus_files_are_refused_and_closed),
+		TEST(a_file_whose_close_blocks_does_not_block_the_loop),
 		TEST(a_report_is_a_file_with_json),
 		TEST(a_process_of_another_user_is_refused_with_a_reason),
 		TEST(one_session_too_many_is_told_so),

@@ -5,6 +5,7 @@
  * size of an extent is the setting rail.mr_bytes.
  */
 #include "numa/clock.h"
+#include "tests/emulated.h"
 #include "tests/unit/control/attach_world.h"
 
 #define GIB (1ull << 30)
@@ -92,6 +93,7 @@ static void memory_is_cut_into_extents_without_gap_or_overlap(void **state)
 	};
 
 	(void)state;
+	SKIP_EMULATED("it has no room for hundreds of GB of addresses");
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		int fd = dial();
 		const struct region *r;
@@ -122,6 +124,7 @@ static void eight_ranks_with_500_gb_each_fit(void **state)
 	int fd[8];
 
 	(void)state;
+	SKIP_EMULATED("it has no room for hundreds of GB of addresses");
 	if (at == MAP_FAILED) {
 		printf("skipped: 4 TB of addresses are not to be had (a sanitizer has them)\n");
 		skip();

@@ -112,6 +112,42 @@ static void a_process_that_has_exited_leaves_no_slot_behind(void **state)
 	close(go[1]);
 }
 
+/* It keeps the parent's socket open, not its session. */
+static void a_child_of_fork_does_not_keep_its_parents_session(void **state)
+{
+	int status, go[2], stay[2];
+	pid_t child;
+
+	(void)state;
+	assert_int_equal(pipe(go), 0);
+	assert_int_equal(pipe(stay), 0);
+	child = fork();
+	if (child == 0) {
+		const struct attach_request hello = request_of(ATTACH_HELLO, 0, 0);
+		int fd = dial();
+
+		send_raw(fd, &hello, sizeof(hello), NULL, 0);
+		if (fork() == 0) {
+			close(stay[1]);
+			(void)!read(stay[0], &status, 1); /* until the test ends it */
+			_exit(0);
+		}
+		(void)!write(go[1], "", 1);
+		for (;;)
+			pause();
+	}
+	assert_int_equal(read(go[0], &status, 1), 1);
+	pump();
+	assert_int_equal(control.attach->sessions, 1);
+	kill(child, SIGKILL);
+	waitpid(child, &status, 0);
+	pump_until_sessions(0);
+	close(go[0]);
+	close(go[1]);
+	close(stay[0]);
+	close(stay[1]);
+}
+
 static void a_process_with_many_slots_in_quarantine_gets_no_credits(void **state)
 {
 	struct channel *last;
@@ -196,6 +232,7 @@ int main(void)
 		TEST(a_channel_stays_until_its_client_has_left_the_slot),
 		TEST(a_close_is_answered_though_the_slot_is_kept),
 		TEST(a_process_that_has_exited_leaves_no_slot_behind),
+		TEST(a_child_of_fork_does_not_keep_its_parents_session),
 		TEST(a_process_with_many_slots_in_quarantine_gets_no_credits),
 		TEST(a_process_that_cannot_be_watched_gets_no_credits),
 		TEST(a_pidfd_may_come_with_hello),

@@ -78,12 +78,28 @@ static void a_channel_without_leave_to_store_gets_no_credit(void **state)
 	client_close(&c);
 }
 
+/* As many answers as were promised for it, or the channel stalls for ever. */
+static void an_impossible_credit_request_leaves_no_debt(void **state)
+{
+	struct ctl_done done;
+	struct client c;
+
+	(void)state;
+	client_open(&c, 0);
+	put(&c, (struct ctl_op){.kind = CTL_CREDIT, .rail = 99, .count = 5, .length = 4096});
+	done = get_one(&c);
+	assert_int_equal(done.status, OP_INVALID);
+	assert_int_equal(c.channel.owed, 0);
+	client_close(&c);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(a_slot_being_copied_into_is_kept_when_its_channel_closes),
 		TEST(a_slot_of_another_channel_is_not_kept),
 		TEST(a_channel_without_leave_to_store_gets_no_credit),
+		TEST(an_impossible_credit_request_leaves_no_debt),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

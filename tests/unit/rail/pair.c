@@ -167,3 +167,18 @@ void pair_peer_free(struct pair_peer *peer)
 	}
 	free(peer);
 }
+
+void wake_open(struct world *w)
+{
+	int ends[2];
+
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+	w->wake = ends[0];
+	w->woken = ends[1];
+}
+
+void wake_close(struct world *w)
+{
+	close(w->wake);
+	close(w->woken);
+}

@@ -40,4 +40,8 @@ struct pair_peer *pair_peer_new(struct pair *pair, uint16_t number, uint32_t ref
 void pair_peer_drop(struct pair *pair, struct pair_peer *peer);
 void pair_peer_free(struct pair_peer *peer);
 
+/* The socket pair that wakes the clients of this world. */
+void wake_open(struct world *w);
+void wake_close(struct world *w);
+
 #endif

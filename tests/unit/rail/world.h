@@ -65,6 +65,7 @@ struct world {
 	unsigned wqes;
 	uint64_t now_ns; /* 0: time is real */
 	int wake;        /* of clients that are made next */
+	int woken;       /* their end of it */
 	/* the peer's */
 	uint8_t *pool;
 	struct page_head *heads;

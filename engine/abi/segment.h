@@ -24,8 +24,8 @@
  *   REGION_REMOVE  -          a (in) = region                -
  *   REPORT         -          a = bytes                      memfd: JSON, status and members
  *
- * `wake` is one end of a socket pair: readable when the client shall look at its rings. The kicks are
- * eventfds: clients write them; only the engine reads them.
+ * `wake` is one end of a socket pair: readable when the client shall look at its rings. The kicks
+ * are eventfds: clients write them; only the engine reads them.
  *
  * CHANNEL_CLOSE and REGION_REMOVE are answered when nothing is in flight there any more. A request
  * whose reply comes too late for the client is answered all the same: the client reads that reply

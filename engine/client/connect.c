@@ -213,7 +213,8 @@ int session_ask(struct session *session, struct session_call *call)
 
 	if (rc == -EAGAIN) /* the engine has not read earlier requests */
 		rc = -ETIMEDOUT;
-	if (rc == -ENOBUFS || rc == -ENOMEM || rc == -ETOOMANYREFS) { /* nothing was sent, or read */
+	/* Nothing was sent, or the reply is still there. */
+	if (rc == -ENOBUFS || rc == -ENOMEM || rc == -ETOOMANYREFS) {
 		session_close_fds(call);
 		return error_set(rc, "request %u to the engine: %s", call->kind, strerror(-rc));
 	}

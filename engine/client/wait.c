@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waiting for answers: spin a little, then sleep on the channel's wake socket and the session's socket.
- * Sleeper: flag up, fence, look at the rings once more, sleep. The engine exchanges the flag with 0
- * before it wakes. Channel thread.
+ * Waiting for answers: spin a little, then sleep on the channel's wake socket and the session's
+ * socket. Sleeper: flag up, fence, look at the rings once more, sleep. The engine exchanges the
+ * flag with 0 before it wakes. Channel thread.
  */
 #include "engine/client/client.h"
 

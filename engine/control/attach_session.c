@@ -21,7 +21,7 @@
 #include "engine/control/loop.h"
 #include "engine/control/report.h"
 
-#define FDS_IN_MAX 253 /* Linux: SCM_MAX_FD. All are received: the kernel would close the rest here */
+#define FDS_IN_MAX 253 /* SCM_MAX_FD of Linux: descriptors left over would be closed here */
 
 /* ---- replies --------------------------------------------------------------------------------- */
 

@@ -46,9 +46,9 @@ struct rail_peer {
 };
 
 /*
- * Wakes a client that sleeps on its end of the pair. Never blocks and never fails: a full socket has
- * woken it already. A client can change its own end only; an eventfd that both sides share it could
- * make blocking and fill.
+ * Wakes a client that sleeps on its end of the pair. Never blocks and never fails: a full socket
+ * has woken it already. The client can change its own end only. An eventfd would be shared: the
+ * client could make it blocking and fill it.
  */
 static inline void client_wake(int wake)
 {

@@ -112,7 +112,8 @@ static void unknown_requests_and_surplus_files_are_refused_and_closed(void **sta
 static int lingering_socket(int *ret_other)
 {
 	const struct linger linger = {.l_onoff = 1, .l_linger = 30};
-	struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	struct sockaddr_in address = {
+		.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 	socklen_t bytes = sizeof(address);
 	int listener = socket(AF_INET, SOCK_STREAM, 0), fd = socket(AF_INET, SOCK_STREAM, 0);
 	static char much[1 << 16];

@@ -1,15 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The slow-path log: formats a line, decides per call site whether it is new, a repeat or too much,
- * and writes it to stderr with one system call. Any thread, under one mutex.
+ * and writes it to stderr in one piece. Any thread, under one mutex.
  */
 #include "config/log.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <linux/limits.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -21,6 +26,7 @@ static char *capture;
 static size_t capture_bytes;
 static size_t capture_used;
 static uint64_t test_now_ns;
+static uint64_t lost; /* lines, since stderr last took one */
 
 static const char *const level_name[] = {"error", "warn", "info", "debug"};
 
@@ -44,24 +50,85 @@ static uint64_t hash_text(const char *text)
 	return hash;
 }
 
-/* One line, one write: lines of several threads and processes do not mix. */
-static void emit(enum log_level level, const char *text)
+/* ---- stderr ---------------------------------------------------------------------------------- */
+
+_Static_assert(LOG_LINE_BYTES + 64 <= PIPE_BUF, "a pipe takes a whole line or nothing");
+
+/*
+ * As write(), but EAGAIN instead of waiting, or fewer bytes were written. O_NONBLOCK is set on a
+ * descriptor of our own, because other processes share the one that stderr is.
+ */
+static ssize_t write_now(const char *line, size_t bytes)
 {
-	char line[LOG_LINE_BYTES + 64];
-	size_t used = 0;
+	int own = -1;
+	struct stat st;
+	ssize_t n;
+
+	if (fstat(STDERR_FILENO, &st) == 0) {
+		if (S_ISSOCK(st.st_mode))
+			return send(STDERR_FILENO, line, bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+		if (S_ISFIFO(st.st_mode) || S_ISCHR(st.st_mode))
+			own = open("/proc/self/fd/2",
+				O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+	}
+	n = write(own >= 0 ? own : STDERR_FILENO, line, bytes); /* poll() says there is room */
+	if (own >= 0)
+		close(own);
+	return n;
+}
+
+/* False: nobody reads what is in front of it, so it was not written, or only its beginning. */
+static bool write_line(const char *line, size_t bytes, int wait_ms)
+{
+	struct pollfd fd = {.fd = STDERR_FILENO, .events = POLLOUT};
+	ssize_t n;
+
+	if (poll(&fd, 1, wait_ms) <= 0)
+		return false;
+	n = write_now(line, bytes);
+	return n < 0 ? errno != EAGAIN : (size_t)n == bytes; /* no reader at all: nothing to say */
+}
+
+static size_t format_line(char *line, size_t bytes, enum log_level level, const char *text)
+{
 	struct timespec t;
 	struct tm day;
+	size_t used = 0;
 	int rest;
 
 	if (!capture) {
 		clock_gettime(CLOCK_REALTIME, &t);
 		localtime_r(&t.tv_sec, &day);
-		used = strftime(line, sizeof(line), "%F %T", &day);
+		used = strftime(line, bytes, "%F %T", &day);
 		used += (size_t)snprintf(
-			line + used, sizeof(line) - used, ".%03d ", (int)(t.tv_nsec / 1000000));
+			line + used, bytes - used, ".%03d ", (int)(t.tv_nsec / 1000000));
 	}
-	rest = snprintf(line + used, sizeof(line) - used, "%-5s %s\n", level_name[level], text);
-	used += rest > 0 ? (size_t)rest : 0;
+	rest = snprintf(line + used, bytes - used, "%-5s %s\n", level_name[level], text);
+	return used + (rest > 0 ? (size_t)rest : 0);
+}
+
+/* Is stderr read again? Then the first line says what is missing before it. */
+static bool tell_lost(void)
+{
+	char line[LOG_LINE_BYTES + 64], text[128];
+
+	if (!lost || capture)
+		return true;
+	snprintf(text, sizeof(text), "%llu lines of the log are missing here: stderr was not read",
+		(unsigned long long)lost);
+	if (!write_line(line, format_line(line, sizeof(line), LOG_WARN, text), 0))
+		return false;
+	lost = 0;
+	return true;
+}
+
+/* One line, one write: lines of several threads and processes do not mix. */
+static void emit(enum log_level level, const char *text)
+{
+	char line[LOG_LINE_BYTES + 64];
+	size_t used = format_line(line, sizeof(line), level, text);
+	int wait_ms = lost ? 0 : LOG_WAIT_MS;
+
 	if (capture) {
 		size_t room = capture_bytes - 1 - capture_used;
 
@@ -69,10 +136,12 @@ static void emit(enum log_level level, const char *text)
 		memcpy(capture + capture_used, line, used);
 		capture_used += used;
 		capture[capture_used] = '\0';
-	} else if (write(STDERR_FILENO, line, used) < 0) {
-		return; /* nobody is left to tell */
+	} else if (!tell_lost() || !write_line(line, used, wait_ms)) {
+		lost++;
 	}
 }
+
+/* ---- repeats --------------------------------------------------------------------------------- */
 
 /* Says what a site has kept to itself. */
 static void pay(struct log_site *site)
@@ -179,6 +248,7 @@ void log_flush(void)
 {
 	pthread_mutex_lock(&lock);
 	pay_due(0, true);
+	(void)tell_lost();
 	pthread_mutex_unlock(&lock);
 }
 

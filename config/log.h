@@ -6,6 +6,9 @@
  * in LOG_WINDOW_NS, then "last message repeated N times". A place that says LOG_BURST different
  * things in one window is cut off until the next, and says how many messages were left out.
  *
+ * A stderr that is not read (a full pipe, a stopped terminal) stops no thread: after LOG_WAIT_MS
+ * the line is dropped, later ones at once. When it is read again, a line says how many.
+ *
  *   log_warn("rail %s: port down; its pages are served by the other rails", name);
  */
 #ifndef CONFIG_LOG_H
@@ -20,6 +23,7 @@ enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG }; /* as the choices o
 #define LOG_WINDOW_NS 10000000000ull
 #define LOG_BURST 20
 #define LOG_LINE_BYTES 1024 /* a longer message is cut */
+#define LOG_WAIT_MS 100     /* for room in stderr, once, until a line fits again */
 
 /* One place in the code that logs; under log.c's lock. */
 struct log_site {

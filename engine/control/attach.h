@@ -80,6 +80,7 @@ struct region {
 	uint64_t began_ns, told_ns;
 	struct region *next;
 	bool held; /* RELEASING, and a NIC did not let go: until its device is closed */
+	unsigned cuts; /* attach->cuts when the release began */
 	int result;
 	char text[160];
 };
@@ -166,6 +167,7 @@ struct attach {
 	unsigned ranges, extents; /* of the regions: without staging */
 	unsigned waits_told; /* sessions whose reply waits for the rails' inboxes */
 	unsigned endings;    /* sessions that end and are not freed yet */
+	unsigned cuts;       /* devices of lost NICs that were closed */
 	uint32_t last_session;
 	uint64_t arrivals;
 	unsigned quarantined;        /* channels */

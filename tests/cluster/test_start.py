@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import stat
+import subprocess
 import tempfile
 import textwrap
 import threading
@@ -141,6 +142,56 @@ class Signals(harness.ClusterTest):
         self.assertTrue(ignored >> (signal.SIGHUP - 1) & 1)
         self.replay(engines, "--requests", 5)
         self.assertEqual(engines.process[0].pid, pid)
+        self.stop_cleanly(engines)
+
+
+class PipedCluster(harness.cluster.Cluster):
+    """One engine, whose stderr is a pipe that is read when log() is called."""
+    said = ""
+
+    def launch(self, i):
+        self.reader, writer = os.pipe()
+        os.set_blocking(self.reader, False)
+        self.process[i] = subprocess.Popen(self.command(i), stdin=subprocess.DEVNULL,
+                                           stderr=writer, start_new_session=True)
+        self.writer = os.open(f"/proc/self/fd/{writer}", os.O_WRONLY | os.O_NONBLOCK)
+        os.close(writer)
+
+    def log(self, i):
+        try:
+            self.said += os.read(self.reader, 1 << 20).decode(errors="replace")
+        except BlockingIOError:
+            pass
+        return self.said
+
+    def fill(self):
+        for size in (4096, 1):
+            try:
+                while True:
+                    os.write(self.writer, b"x" * size)
+            except BlockingIOError:
+                pass
+
+
+class Stderr(harness.ClusterTest):
+    def test_an_engine_whose_stderr_is_not_read_serves_on(self):
+        engines = PipedCluster(harness.BUILD, 1, pool_bytes="16MiB")
+        self.addCleanup(engines.stop)
+        engines.start()
+        self.addCleanup(os.close, engines.reader)
+        self.addCleanup(os.close, engines.writer)
+        engines.log(0)
+        engines.fill()
+        with socket.create_connection((engines.address[0], engines.port[0])) as peer:
+            peer.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")  # the engine logs that
+            peer.settimeout(60 * harness.SLOW)
+            while peer.recv(65536):
+                pass
+        self.replay(engines, "--requests", 5, seconds=60)
+        self.assertIsNone(engines.process[0].poll())
+        self.assertNotIn("GET", engines.log(0))
+        harness.wait_for(lambda: "lines of the log are missing here" in engines.log(0), 30,
+                         "it says that lines are missing")
         self.stop_cleanly(engines)
 
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Levels, repeats, bursts and threads of the slow-path log. */
+/* Levels, repeats, bursts and threads of the slow-path log, and a stderr that is not read. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -7,8 +7,15 @@
 #include <cmocka.h>
 
 #include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <termios.h>
+#include <unistd.h>
 
 #include "config/log.h"
 
@@ -178,6 +185,190 @@ static void threads_lose_no_count(void **state)
 				  "warn  last message repeated 7999 times: from many threads\n");
 }
 
+/* ---- a stderr that is not read --------------------------------------------------------------- */
+
+/* These tests hang where the log does: then the alarm ends them. */
+#define HANG_S 20
+#define LOST "lines of the log are missing here"
+
+static int before;
+static bool poll_sees_room;
+
+/* In place of libc's, for log.c too. */
+int poll(struct pollfd *fds, nfds_t count, int wait_ms)
+{
+	const struct timespec wait = {wait_ms / 1000, wait_ms % 1000 * 1000000l};
+
+	if (!poll_sees_room)
+		return ppoll(fds, count, &wait, NULL);
+	fds->revents = POLLOUT;
+	return 1;
+}
+
+/* stderr is `to`, which takes no further byte, in blocking mode. */
+static void block_stderr(int to)
+{
+	log_test_capture(NULL, 0);
+	before = dup(STDERR_FILENO);
+	assert_int_equal(dup2(to, STDERR_FILENO), STDERR_FILENO);
+	assert_int_equal(fcntl(to, F_SETFL, O_NONBLOCK), 0);
+	while (write(to, "x", 1) == 1)
+		;
+	assert_int_equal(errno, EAGAIN);
+	assert_int_equal(fcntl(to, F_SETFL, 0), 0);
+	alarm(HANG_S);
+}
+
+static void restore_stderr(void)
+{
+	alarm(0);
+	assert_int_equal(dup2(before, STDERR_FILENO), STDERR_FILENO);
+	close(before);
+}
+
+/* Up to 64 KiB that there are to read now; not the filling. cmocka's own words go to stderr, so
+ * what was read is looked at when that is itself again. */
+static void drain(int from, char said[static sizeof(text)])
+{
+	struct pollfd readable = {.fd = from, .events = POLLIN};
+	size_t used = 0;
+
+	while (used < sizeof(text) - 1 && poll(&readable, 1, 0) == 1) {
+		ssize_t n = read(from, said + used, sizeof(text) - 1 - used);
+
+		if (n <= 0)
+			break;
+		used += (size_t)n;
+		said[used] = '\0';
+		n = (ssize_t)strspn(said, "x");
+		used -= (size_t)n;
+		memmove(said, said + n, used + 1);
+	}
+	said[used] = '\0';
+}
+
+static char first[sizeof(text)], second[sizeof(text)], third[sizeof(text)];
+
+static void expect_no_waiting(int reader, int writer)
+{
+	int kept;
+
+	block_stderr(writer);
+	errno = ENOSPC;
+	log_warn("the first waits a moment");
+	kept = errno;
+	for (int i = 0; i < 10 * HANG_S * 1000 / LOG_WAIT_MS; i++) { /* the others do not */
+		pass_ns(LOG_WINDOW_NS);
+		log_warn("line %d", i);
+	}
+	drain(reader, first);
+	log_warn("read again");
+	drain(reader, second);
+	log_warn("and again");
+	drain(reader, third);
+	restore_stderr();
+	assert_int_equal(kept, ENOSPC);
+	assert_string_equal(first, "");
+	assert_non_null(strstr(second, " warn  2001 " LOST));
+	assert_non_null(strstr(strstr(second, LOST), "read again\n"));
+	assert_null(strstr(third, LOST));
+	assert_non_null(strstr(third, "and again\n"));
+	close(reader);
+	close(writer);
+}
+
+static void a_full_pipe_stops_no_thread_and_the_lost_lines_are_counted(void **state)
+{
+	int fd[2];
+
+	(void)state;
+	assert_int_equal(pipe(fd), 0);
+	expect_no_waiting(fd[0], fd[1]);
+}
+
+static void a_full_socket_stops_no_thread(void **state)
+{
+	int fd[2];
+
+	(void)state;
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
+	expect_no_waiting(fd[0], fd[1]);
+}
+
+static int terminal(int *ret_screen)
+{
+	struct termios raw;
+	int fd;
+
+	*ret_screen = posix_openpt(O_RDWR | O_NOCTTY);
+	assert_true(*ret_screen >= 0);
+	assert_int_equal(grantpt(*ret_screen) | unlockpt(*ret_screen), 0);
+	fd = open(ptsname(*ret_screen), O_RDWR | O_NOCTTY);
+	assert_true(fd >= 0);
+	assert_int_equal(tcgetattr(fd, &raw), 0);
+	cfmakeraw(&raw);
+	assert_int_equal(tcsetattr(fd, TCSANOW, &raw), 0);
+	return fd;
+}
+
+static void a_terminal_that_is_not_read_stops_no_thread(void **state)
+{
+	int screen, fd = terminal(&screen);
+
+	(void)state;
+	expect_no_waiting(screen, fd);
+}
+
+/* poll() sees room that another process, which has the same stderr, has taken since. */
+static void room_that_another_process_takes_first_stops_no_thread(void **state)
+{
+	(void)state;
+	for (unsigned kind = 0; kind < 3; kind++) {
+		int fd[2];
+
+		if (kind == 0)
+			assert_int_equal(pipe(fd), 0);
+		else if (kind == 1)
+			assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
+		else
+			fd[1] = terminal(&fd[0]);
+		block_stderr(fd[1]);
+		poll_sees_room = true;
+		log_warn("for pipe, socket and terminal: %u", kind);
+		poll_sees_room = false;
+		drain(fd[0], first);
+		log_flush();
+		drain(fd[0], second);
+		restore_stderr();
+		assert_string_equal(first, "");
+		assert_non_null(strstr(second, " warn  1 " LOST));
+		close(fd[0]);
+		close(fd[1]);
+	}
+}
+
+static void a_flush_says_what_was_lost_once_there_is_room(void **state)
+{
+	int fd[2];
+
+	(void)state;
+	assert_int_equal(pipe(fd), 0);
+	block_stderr(fd[1]);
+	log_warn("not read");
+	log_flush();
+	drain(fd[0], first);
+	log_flush();
+	drain(fd[0], second);
+	log_flush();
+	drain(fd[0], third);
+	restore_stderr();
+	assert_string_equal(first, "");
+	assert_non_null(strstr(second, " warn  1 " LOST));
+	assert_string_equal(third, "");
+	close(fd[0]);
+	close(fd[1]);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -194,6 +385,15 @@ int main(void)
 		cmocka_unit_test_setup_teardown(long_messages_are_cut, start, stop),
 		cmocka_unit_test_setup_teardown(a_full_capture_is_cut_not_overrun, start, stop),
 		cmocka_unit_test_setup_teardown(threads_lose_no_count, start, stop),
+		cmocka_unit_test_setup_teardown(
+			a_full_pipe_stops_no_thread_and_the_lost_lines_are_counted, start, stop),
+		cmocka_unit_test_setup_teardown(a_full_socket_stops_no_thread, start, stop),
+		cmocka_unit_test_setup_teardown(
+			a_terminal_that_is_not_read_stops_no_thread, start, stop),
+		cmocka_unit_test_setup_teardown(
+			room_that_another_process_takes_first_stops_no_thread, start, stop),
+		cmocka_unit_test_setup_teardown(
+			a_flush_says_what_was_lost_once_there_is_room, start, stop),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

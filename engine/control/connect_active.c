@@ -40,8 +40,10 @@ static void tell_of(const struct active *active, uint32_t kind)
 }
 
 /*
- * What is broken is put in error, and the rail drains it; what does not drain is destroyed under
- * it, or its device is closed (connect_lost.c). Then the rail ends what it had posted.
+ * What is broken is put in error, and the rail drains it. What does not drain, or could not be put
+ * in error, is destroyed when the rail says that it is stuck, never before: until then the rail may
+ * not have heard of the break and still post on it. Or its device is closed (connect_lost.c). Then
+ * the rail ends what it had posted.
  */
 void active_go_on(struct active *active)
 {
@@ -201,7 +203,6 @@ static void active_done(struct qps *qps)
 			log_warn("rail %u: peer %u: %s", active->rail, active->peer.peer,
 				qps->text);
 		active->errored = true;
-		active->kill |= qps->status != 0; /* it will not flush anything */
 		if (!active->gone)
 			tell_of(active, RAIL_PEER_DROP);
 		break;

@@ -38,12 +38,36 @@ static void what_cannot_be_put_in_error_is_destroyed_and_then_retired(void **sta
 	qp_error_status = -EIO;
 	connect_broken(control, 0, got, 0);
 	assert_int_equal(told(0, 1)->kind, RAIL_PEER_DROP);
+	connect_stuck(control, 0, got, clock_now_ns());
 	assert_int_equal(told(0, 2)->kind, RAIL_PEER_RETIRE);
 	assert_ptr_equal(told(0, 2)->object, got);
 	assert_int_equal(qps_errors, 2);
 	assert_int_equal(qps_kills, 2); /* each of them, before the rail was told */
 	assert_int_equal(qps_alive, 4); /* the rail may still look at the handles */
 	assert_int_equal(connect_outstanding(control), 1);
+	ends(0, got);
+}
+
+/* The port went down, the member left: the rail has not heard of it yet and posts. */
+static void no_queue_pair_is_destroyed_before_the_rail_says_that_it_posts_no_more(void **state)
+{
+	struct rail_peer *got = connected(0);
+	struct active *active = got->control;
+
+	(void)state;
+	qp_error_status = -EIO;
+	node[0].rail[0].full = true;
+	connect_qp_failed(control, 0, dv_qp_number(active->qps.set.qp[1]), "QP fatal");
+	nodes_run(500);
+	assert_int_equal(qps_errors, 2);
+	assert_int_equal(qps_kills, 0);
+	node[0].rail[0].full = false;
+	assert_int_equal(told(0, 1)->kind, RAIL_PEER_DROP);
+	nodes_run(500); /* told is not obeyed */
+	assert_int_equal(qps_kills, 0);
+	connect_stuck(control, 0, got, clock_now_ns());
+	assert_int_equal(told(0, 2)->kind, RAIL_PEER_RETIRE);
+	assert_int_equal(qps_kills, 2);
 	ends(0, got);
 }
 
@@ -354,6 +378,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		L(what_cannot_be_put_in_error_is_destroyed_and_then_retired),
+		L(no_queue_pair_is_destroyed_before_the_rail_says_that_it_posts_no_more),
 		L(what_does_not_drain_is_destroyed_and_then_retired),
 		L(an_answer_of_eio_is_no_proof_but_a_closed_device_is),
 		L(a_connection_that_drains_meanwhile_is_destroyed_once),

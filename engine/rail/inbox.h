@@ -75,8 +75,8 @@ struct rail_region {
 enum rail_command_kind {
 	RAIL_PEER_ADD = 1, /* object: struct rail_peer */
 	RAIL_PEER_REFUSE,  /* peer, ref: cannot be connected now; what waits for it ends */
-	RAIL_PEER_DROP,    /* peer, ref: post no more; drain, then RAIL_PEER_RETURNED. Its QPs are in
-			      error, unless they could not be put there: then RAIL_PEER_STUCK */
+	RAIL_PEER_DROP,    /* peer, ref: post no more; drain, then RAIL_PEER_RETURNED. Its QPs are
+			      in error, unless that failed: then RAIL_PEER_STUCK */
 	RAIL_PEER_RETIRE,  /* object: its QPs are destroyed, the NIC writes nothing any more: end
 			      what is posted without completions, then RAIL_PEER_RETURNED */
 	RAIL_LOST,         /* the NIC is not used any more: break all, then RAIL_QUIET */

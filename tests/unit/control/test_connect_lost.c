@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * NICs that do not let go, and calls to them that do not come back: what proves that a buffer is
- * not written any more, what stays lost, when the engine ends itself, and that the loop goes on.
+ * NICs that do not let go: what proves that a buffer is not written any more, what stays lost, and
+ * when the engine ends itself.
  */
 #include "tests/unit/control/connect_world.h"
 
@@ -221,50 +221,7 @@ static void a_queue_pair_that_failed_is_served_no_more(void **state)
 	connect_stop(control);
 }
 
-/* ---- the loop goes on ------------------------------------------------------------------------ */
-
-static void the_loop_answers_while_a_connect_does_not_come_back(void **state)
-{
-	(void)state;
-	connects_blocked = 1;
-	want(0); /* node 1 connects its end: a helper of it is in the kernel from now on */
-	assert_true(nodes_until(connect_busy(&node[1].control) == 1, 5000));
-	for (unsigned i = 0; i < 20; i++) {
-		uint8_t bytes[4096];
-		int fd = raw_open(1);
-
-		raw_hello(fd, "raw", 0x4200000042 + i, 9, NULL);
-		assert_true(raw_read(fd, bytes, sizeof(bytes), 500) > 0);
-		close(fd);
-		assert_true(nodes_until(sees_count(1, 2), 1000));
-	}
-	assert_int_equal(connect_busy(&node[1].control), 1);
-	__atomic_store_n(&connects_blocked, 0, __ATOMIC_SEQ_CST);
-	assert_true(nodes_until(node[0].rail[0].tells > 0, 5000));
-	connect_stop(control);
-}
-
-static void what_is_broken_does_not_wait_for_what_is_being_made(void **state)
-{
-	struct rail_peer *got = connected(0);
-
-	(void)state;
-	assert_int_equal(node_open(2, node_at(0)), 0);
-	assert_true(nodes_until(all_agree(), 3000));
-	connects_free = 2; /* those of node 2: our own does not come back */
-	connects_blocked = 1;
-	connect_wanted(control, 0,
-		member_by_ref(control, node[2].control.ref)->map.peer, node[2].control.ref);
-	assert_true(nodes_until(
-		LIST_FIRST(&control->connect->actives)->state == ACTIVE_CONNECTING, 1900));
-	connect_broken(control, 0, got, 0x15);
-	assert_true(nodes_until(node[0].rail[0].tells == 2, 5000));
-	assert_int_equal(node[0].rail[0].told[1].kind, RAIL_PEER_DROP);
-	assert_int_equal(LIST_FIRST(&control->connect->actives)->state, ACTIVE_CONNECTING);
-	__atomic_store_n(&connects_blocked, 0, __ATOMIC_SEQ_CST);
-	connect_returned(control, 0, got);
-	connect_stop(control);
-}
+/* ---- when a connection is stalled ------------------------------------------------------------ */
 
 static void a_stall_takes_longer_than_an_ack_that_is_late(void **state)
 {
@@ -387,8 +344,6 @@ int main(void)
 		L(what_is_being_made_on_a_lost_rail_is_given_up),
 		L(a_queue_pair_that_failed_breaks_its_connection),
 		L(a_queue_pair_that_failed_is_served_no_more),
-		L(the_loop_answers_while_a_connect_does_not_come_back),
-		L(what_is_broken_does_not_wait_for_what_is_being_made),
 		L(a_stall_takes_longer_than_an_ack_that_is_late),
 		cmocka_unit_test(a_device_that_can_neither_be_used_nor_closed_ends_the_engine),
 		cmocka_unit_test(

@@ -15,7 +15,7 @@
 static unsigned counts[STUB_CALLS];
 int qp_create_status, qp_connect_status, qp_error_status, qp_kill_status, cut_status;
 uint64_t ack_ns;
-unsigned connects_blocked, connects_free;
+unsigned connects_blocked, connects_free, connects_held;
 unsigned regions_retried;
 uint64_t port_bits_per_second;
 
@@ -31,7 +31,7 @@ unsigned stub_count(enum stub_call which)
 
 void stub_counts_clear(void)
 {
-	for (unsigned i = QPS_ERRORS; i < STUB_CALLS; i++)
+	for (unsigned i = QPS_CONNECTS; i < STUB_CALLS; i++)
 		__atomic_store_n(&counts[i], 0, __ATOMIC_SEQ_CST);
 }
 
@@ -101,9 +101,11 @@ uint32_t dv_qp_number(const struct dv_qp *qp)
 int dv_qp_connect(struct dv_qp *qp, const struct dv_address *remote)
 {
 	(void)qp;
+	count(&counts[QPS_CONNECTS], 1);
 	if (__atomic_load_n(&connects_free, __ATOMIC_SEQ_CST))
 		count(&connects_free, -1u);
-	else
+	else if (__atomic_load_n(&connects_held, __ATOMIC_SEQ_CST) &&
+		 __atomic_fetch_sub(&connects_held, 1, __ATOMIC_SEQ_CST))
 		while (__atomic_load_n(&connects_blocked, __ATOMIC_SEQ_CST))
 			usleep(1000); /* as when a neighbour is not known */
 	return remote->version != 1 ? -EPROTO : qp_connect_status;

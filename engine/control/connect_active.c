@@ -39,6 +39,14 @@ static void tell_of(const struct active *active, uint32_t kind)
 	connect_tell(active->control, active->rail, &command);
 }
 
+/* The NIC writes nothing any more; the rail has a full wait to hear of it. */
+static void active_retire(struct active *active)
+{
+	active->retired = true;
+	active_ticks_set(active, CONNECT_ABORT_NS);
+	tell_of(active, RAIL_PEER_RETIRE);
+}
+
 /*
  * What is broken is put in error, and the rail drains it. What does not drain, or could not be put
  * in error, is destroyed when the rail says that it is stuck, never before: until then the rail may
@@ -56,8 +64,7 @@ void active_go_on(struct active *active)
 	} else if (active->state != ACTIVE_BROKEN || active->retired) {
 		return;
 	} else if (h->cut) {
-		active->retired = true;
-		tell_of(active, RAIL_PEER_RETIRE);
+		active_retire(active);
 	} else if (!active->errored) {
 		qps_start(&active->qps, QPS_ERROR);
 	} else if (active->kill) {
@@ -239,7 +246,7 @@ static void active_done(struct qps *qps)
 	case QPS_KILL:
 		active->retired = qps->status == 0;
 		if (active->retired && !active->gone)
-			tell_of(active, RAIL_PEER_RETIRE);
+			active_retire(active);
 		else if (!active->retired)
 			rail_lost(active->control, active->rail, "%s", qps->text);
 		break;

@@ -30,6 +30,8 @@
 /* A client waits no longer than this past a deadline: then the queue pairs are destroyed, ... */
 #define CONNECT_OVERDUE_NS 2000000000ull
 #define CONNECT_ABORT_NS 5000000000ull   /* ... and then the process is, which ends it for sure */
+/* Counted in ticks, which pass only while the loop turns: not while the process is stopped. */
+#define CONNECT_TICK_NS 500000000ull
 #define REGION_BYTES_MAX (1ull << 48)
 
 struct qp_set {
@@ -90,7 +92,9 @@ struct active {
 	uint64_t serial;
 	uint64_t made_until_ns; /* given up then unless it is live */
 	uint64_t live_ns;
-	struct event *deadline; /* to be live, ASKED: for Connected; BROKEN: to be returned */
+	struct event *deadline; /* to be live; ASKED: for Connected; BROKEN: ticks */
+	unsigned ticks;         /* left before the engine ends itself */
+	uint64_t tick_ns;       /* the last one */
 	struct qps qps;
 	struct rail_peer peer; /* what the rail is given; .control is this struct */
 };
@@ -173,6 +177,8 @@ void active_end(struct active *active);
 /* Makes the next call that it needs, unless one is being made. */
 void active_go_on(struct active *active);
 void active_deadline_end(struct active *active);
+/* So long until the engine ends itself, unless the rail returns it. */
+void active_ticks_set(struct active *active, uint64_t ns);
 void active_free(struct active *active);
 
 /* connect.c, for the others */

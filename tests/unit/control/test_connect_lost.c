@@ -6,8 +6,11 @@
 #include "tests/unit/control/connect_world.h"
 
 #include <signal.h>
+#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+
+#include "engine/control/device_event.h"
 
 static struct control *control;
 
@@ -188,6 +191,54 @@ static void what_is_being_made_on_a_lost_rail_is_given_up(void **state)
 	assert_true(nodes_until(qps_alive == 0, 500));
 }
 
+static void a_rail_that_is_out_already_goes_down_once(void **state)
+{
+	(void)state;
+	connected(0);
+	connect_port(control, 0, false);
+	connect_device_lost(control, 0, "local catastrophic error");
+	assert_int_equal(control->counter[COUNTER_rails_down], 1);
+	assert_int_equal(shm_load(&control->status->rails_out), 1);
+	connect_quiet(control, 0);
+	assert_true(nodes_until(control->connect->health[0].cut, 500));
+}
+
+static void the_loss_of_the_last_rail_ends_the_engine_in_order(void **state)
+{
+	(void)state;
+	connect_device_lost(control, 1, "local catastrophic error");
+	assert_int_equal(control->failed, 0);
+	connect_device_lost(control, 0, "local catastrophic error");
+	assert_int_equal(control->failed, -ENODEV);
+	connect_quiet(control, 0);
+	connect_quiet(control, 1);
+	assert_true(nodes_until(cuts == 2, 500));
+}
+
+static void a_device_whose_events_cannot_be_read_is_lost(void **state)
+{
+	unsigned reads;
+
+	(void)state;
+	event_fd = eventfd(1, EFD_CLOEXEC); /* readable all the time */
+	control->rails = 1;
+	assert_int_equal(device_event_open(control), 0);
+	nodes_run(10);
+	assert_int_equal(shm_load(&control->status->rails_out), 0);
+	event_status = -EIO;
+	nodes_run(10);
+	assert_int_equal(shm_load(&control->status->rails_out), 1);
+	assert_int_equal(told(0, 0)->kind, RAIL_LOST);
+	reads = stub_count(EVENT_READS);
+	nodes_run(10);
+	assert_int_equal(stub_count(EVENT_READS), reads); /* the loop does not spin */
+	device_event_close(control);
+	control->rails = 2;
+	close(event_fd);
+	event_fd = -1;
+	event_status = 0;
+}
+
 /* ---- a queue pair that failed ---------------------------------------------------------------- */
 
 static void a_queue_pair_that_failed_breaks_its_connection(void **state)
@@ -329,6 +380,27 @@ static void an_engine_ends_itself_seven_seconds_after_a_deadline_it_cannot_keep(
 					    "the memory that READs from peer");
 }
 
+/* SIGSTOP, or a virtual machine that is suspended, while a helper destroys the queue pairs. */
+static void time_that_the_process_was_stopped_does_not_end_the_engine(void **state)
+{
+	struct rail_peer *got = connected(0);
+
+	(void)state;
+	connect_broken(control, 0, got, 0);
+	assert_int_equal(told(0, 1)->kind, RAIL_PEER_DROP);
+	connect_stuck(control, 0, got, clock_now_ns());
+	control->stopping = true; /* no probe comes in between */
+	while (qps_kills < 2)
+		usleep(1000); /* destroyed, and the loop has not heard it */
+	nodes_pass(60000);
+	nodes_run(100);
+	assert_int_equal(told(0, 2)->kind, RAIL_PEER_RETIRE);
+	nodes_run(CONNECT_ABORT_NS / 1000000 - 1000);
+	nodes_pass(60000); /* the rail had no time either */
+	nodes_run(400);
+	ends(0, got);
+}
+
 #define L(name) cmocka_unit_test_setup_teardown(name, open_nodes, teardown)
 
 int main(void)
@@ -342,9 +414,13 @@ int main(void)
 		L(a_device_that_died_is_closed_and_stays_lost),
 		L(a_lost_rail_serves_nobody),
 		L(what_is_being_made_on_a_lost_rail_is_given_up),
+		L(a_rail_that_is_out_already_goes_down_once),
+		L(the_loss_of_the_last_rail_ends_the_engine_in_order),
+		L(a_device_whose_events_cannot_be_read_is_lost),
 		L(a_queue_pair_that_failed_breaks_its_connection),
 		L(a_queue_pair_that_failed_is_served_no_more),
 		L(a_stall_takes_longer_than_an_ack_that_is_late),
+		L(time_that_the_process_was_stopped_does_not_end_the_engine),
 		cmocka_unit_test(a_device_that_can_neither_be_used_nor_closed_ends_the_engine),
 		cmocka_unit_test(
 			an_engine_ends_itself_seven_seconds_after_a_deadline_it_cannot_keep),

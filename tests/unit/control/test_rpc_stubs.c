@@ -17,6 +17,7 @@ int qp_create_status, qp_connect_status, qp_error_status, qp_kill_status, cut_st
 uint64_t ack_ns;
 unsigned connects_blocked, connects_free, connects_held;
 unsigned regions_retried;
+int event_fd = -1, event_status;
 uint64_t port_bits_per_second;
 
 static void count(unsigned *what, unsigned by)
@@ -147,13 +148,14 @@ int dv_cut(struct dv_device *device)
 int dv_event_fd(struct dv_device *device)
 {
 	(void)device;
-	return -1;
+	return event_fd;
 }
 
 int dv_event_next(struct dv_device *device, struct dv_event *ret_event)
 {
 	(void)device, (void)ret_event;
-	return 0;
+	count(&counts[EVENT_READS], 1);
+	return event_status;
 }
 
 const char *dv_error(void)

@@ -16,7 +16,7 @@
 
 /*
  * A request without an ACK for dv_options.ack_timeout is sent again, this often. The rail's stall
- * rule waits longer than one such time-out (connect_qps.c), so that one lost packet costs one
+ * rule waits longer than one such time-out (connect_active.c), so that one lost packet costs one
  * retransmission and not the connection.
  */
 #define RETRIES 7
@@ -277,9 +277,9 @@ static void ack_timeout_read(struct dv_qp *qp)
 		dv_verbs_leave(device);
 	}
 	qp->ack_timeout = rc || !attr.timeout ? device->ack_timeout : attr.timeout;
-	if (device->ack_told)
+	if (dv_hint_load(&device->ack_told))
 		return;
-	device->ack_told = true;
+	dv_hint_store(&device->ack_told, 1);
 	log_info("%s: ACK time-out %u: a lost packet is sent again after %.1f ms, at most %.1f ms"
 		 "%s", device->attributes.name, qp->ack_timeout,
 		(double)dv_ack_ns(qp->ack_timeout) / 1e6,

@@ -46,7 +46,7 @@ struct dv_device {
 	uint8_t service_level;
 	uint16_t pkey_index;
 	bool one_flow;
-	bool ack_told;         /* the log has what the device took; under `gate` for writing */
+	uint32_t ack_told;     /* the log has what the device took; a hint: threads race for it */
 	pthread_rwlock_t gate; /* read-held while libibverbs is called; write-held by dv_cut() */
 	uint32_t cut_wanted;   /* dv_cut() waits for the gate: a hint; readers stay out */
 	bool cut;              /* under the gate */

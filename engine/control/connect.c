@@ -245,10 +245,8 @@ bool connect_serve_connected(
 		active_give_up(active);
 		return fits;
 	}
-	active_deadline_end(active);
-	active->state = ACTIVE_CONNECTING;
 	qps_remote(&active->qps, connected->n_ends, connected->ends);
-	qps_start(&active->qps, QPS_CONNECT);
+	active_connect(active);
 	return true;
 }
 
@@ -347,6 +345,9 @@ void connect_close(struct control *control)
 
 	if (!connect)
 		return;
+	LIST_FOREACH(active, &connect->actives, next)
+	qps_abandon(&active->qps);
+	passives_drop(control, 0);
 	works_close(connect->works);
 	passives_free(control);
 	/* Rails have ended: nothing is in flight any more. */

@@ -39,9 +39,19 @@ static void tell_of(const struct active *active, uint32_t kind)
 	connect_tell(active->control, active->rail, &command);
 }
 
+/* The NIC writes nothing any more; the rail has a full wait to hear of it. */
+static void active_retire(struct active *active)
+{
+	active->retired = true;
+	active_ticks_set(active, CONNECT_ABORT_NS);
+	tell_of(active, RAIL_PEER_RETIRE);
+}
+
 /*
- * What is broken is put in error, and the rail drains it; what does not drain is destroyed under
- * it, or its device is closed (connect_lost.c). Then the rail ends what it had posted.
+ * What is broken is put in error, and the rail drains it. What does not drain, or could not be put
+ * in error, is destroyed when the rail says that it is stuck, never before: until then the rail may
+ * not have heard of the break and still post on it. Or its device is closed (connect_lost.c). Then
+ * the rail ends what it had posted.
  */
 void active_go_on(struct active *active)
 {
@@ -54,8 +64,7 @@ void active_go_on(struct active *active)
 	} else if (active->state != ACTIVE_BROKEN || active->retired) {
 		return;
 	} else if (h->cut) {
-		active->retired = true;
-		tell_of(active, RAIL_PEER_RETIRE);
+		active_retire(active);
 	} else if (!active->errored) {
 		qps_start(&active->qps, QPS_ERROR);
 	} else if (active->kill) {
@@ -74,6 +83,7 @@ void active_give_up(struct active *active)
 	if (active->gone)
 		return;
 	active->gone = true;
+	qps_abandon(&active->qps);
 	active_deadline_end(active);
 	backoff_more(control, rail, peer, ref);
 	path_out(control, rail, peer, ref);
@@ -97,21 +107,49 @@ void active_end(struct active *active)
 		active_break(active);
 }
 
-static void answer_late(evutil_socket_t fd, short what, void *context)
+static void made_late(evutil_socket_t fd, short what, void *context)
 {
 	struct active *active = context;
 
 	(void)fd;
 	(void)what;
-	log_warn("rail %u: peer %u did not answer a Connect in %d ms", active->rail,
-		active->peer.peer, CONNECT_ANSWER_MS);
+	if (active->state == ACTIVE_ASKED)
+		log_warn("rail %u: peer %u did not answer a Connect in %d ms", active->rail,
+			active->peer.peer, CONNECT_ANSWER_MS);
+	else
+		log_warn("rail %u: no connection with peer %u in %d ms: the NIC's driver has not "
+			 "%s the queue pairs; check that its address can be reached",
+			active->rail, active->peer.peer, CONNECT_MADE_MS,
+			active->state == ACTIVE_MAKING ? "made" : "connected");
 	active_give_up(active);
+}
+
+/* Given up in `ms`, or at the end of the time for all of it. */
+static bool deadline_set(struct active *active, uint64_t ms)
+{
+	uint64_t now_ns = clock_now_ns(), left_us = 0;
+	struct timeval wait;
+
+	if (active->made_until_ns > now_ns)
+		left_us = (active->made_until_ns - now_ns) / 1000;
+	if (left_us > ms * 1000)
+		left_us = ms * 1000;
+	wait.tv_sec = (time_t)(left_us / 1000000);
+	wait.tv_usec = (suseconds_t)(left_us % 1000000);
+	return event_add(active->deadline, &wait) == 0;
+}
+
+void active_connect(struct active *active)
+{
+	active->state = ACTIVE_CONNECTING;
+	if (deadline_set(active, CONNECT_MADE_MS))
+		qps_start(&active->qps, QPS_CONNECT);
+	else
+		active_give_up(active);
 }
 
 static bool active_ask(struct active *active, const struct member_record *to)
 {
-	struct timeval wait = {
-		.tv_sec = CONNECT_ANSWER_MS / 1000, .tv_usec = CONNECT_ANSWER_MS % 1000 * 1000};
 	Pc__Connect connect = PC__CONNECT__INIT;
 	Pc__Message message = PC__MESSAGE__INIT;
 	struct end_list list;
@@ -125,7 +163,7 @@ static bool active_ask(struct active *active, const struct member_record *to)
 	connect.ends = list.at;
 	message.body_case = PC__MESSAGE__BODY_CONNECT;
 	message.connect = &connect;
-	return event_add(active->deadline, &wait) == 0 &&
+	return deadline_set(active, CONNECT_ANSWER_MS) &&
 	       rpc_send(member_link(active->control, active->peer.ref), &message);
 }
 
@@ -175,6 +213,7 @@ static void active_connected(struct active *active)
 		active_give_up(active);
 		return;
 	}
+	active_deadline_end(active);
 	active->state = ACTIVE_LIVE;
 	active->live_ns = clock_now_ns();
 	active->peer.stall_ns = stall_ns(control, active->qps.ack_ns);
@@ -201,14 +240,13 @@ static void active_done(struct qps *qps)
 			log_warn("rail %u: peer %u: %s", active->rail, active->peer.peer,
 				qps->text);
 		active->errored = true;
-		active->kill |= qps->status != 0; /* it will not flush anything */
 		if (!active->gone)
 			tell_of(active, RAIL_PEER_DROP);
 		break;
 	case QPS_KILL:
 		active->retired = qps->status == 0;
 		if (active->retired && !active->gone)
-			tell_of(active, RAIL_PEER_RETIRE);
+			active_retire(active);
 		else if (!active->retired)
 			rail_lost(active->control, active->rail, "%s", qps->text);
 		break;
@@ -219,12 +257,25 @@ static void active_done(struct qps *qps)
 	active_go_on(active);
 }
 
+static bool making(const struct control *control, unsigned rail, uint32_t ref)
+{
+	const struct active *active;
+
+	LIST_FOREACH(active, &control->connect->actives, next)
+	if (active->rail == rail && active->peer.ref == ref && qps_making(&active->qps))
+		return true;
+	return false;
+}
+
 int active_open(
 	struct control *control, unsigned rail, const struct member_record *to, bool probe)
 {
 	unsigned count = qps_wanted(control, rail);
-	struct active *active = calloc(1, sizeof(*active));
+	struct active *active;
 
+	if (making(control, rail, to->map.ref))
+		return -EBUSY;
+	active = calloc(1, sizeof(*active));
 	if (!active)
 		return -ENOMEM;
 	active->control = control;
@@ -243,8 +294,11 @@ int active_open(
 	active->qps.count = count;
 	active->qps.depth = QP_DEPTH;
 	active->qps.done = active_done;
-	active->deadline = event_new(control->base, -1, 0, answer_late, active);
-	if (!active->deadline) {
+	active->made_until_ns = clock_now_ns() + CONNECT_MADE_MS * 1000000ull;
+	active->deadline = event_new(control->base, -1, 0, made_late, active);
+	if (!active->deadline || !deadline_set(active, CONNECT_MADE_MS)) {
+		if (active->deadline)
+			event_free(active->deadline);
 		free(active);
 		return -ENOMEM;
 	}

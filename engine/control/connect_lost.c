@@ -5,6 +5,7 @@
  * destroyed, or that the device was closed, never an error alone. If neither can be had in time the
  * engine ends itself. The loop's thread; the device is closed by a helper.
  */
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,11 +57,20 @@ static void cut_done(struct work *work)
 	attach_regions_retry(control);
 }
 
+static bool rails_left(const struct control *control)
+{
+	for (unsigned i = 0; i < control->rails; i++)
+		if (!control->connect->health[i].lost)
+			return true;
+	return false;
+}
+
 void rail_lost(struct control *control, unsigned rail, const char *format, ...)
 {
 	struct rail_health *h = &control->connect->health[rail];
 	char why[256];
 	va_list arguments;
+	bool was_out;
 
 	if (h->lost)
 		return;
@@ -69,10 +79,17 @@ void rail_lost(struct control *control, unsigned rail, const char *format, ...)
 	va_end(arguments);
 	log_error("rail %u: %s is lost until the engine is started again: %s; see dmesg", rail,
 		control->plan.rail[rail].device, why);
+	was_out = rail_out(control, rail);
 	h->lost = true;
 	device_event_forget(control, rail);
-	rail_leaves(control, rail);
+	if (!was_out)
+		rail_leaves(control, rail);
 	connect_tell(control, rail, &(struct rail_command){.kind = RAIL_LOST});
+	if (rails_left(control) || control->stopping)
+		return;
+	log_error("no rail is left: nothing can be read by this engine or from it; it leaves the "
+		  "cluster and ends, to be started again");
+	control->failed = -ENODEV;
 }
 
 void connect_device_lost(struct control *control, unsigned rail, const char *why)
@@ -96,12 +113,30 @@ void connect_quiet(struct control *control, unsigned rail)
 
 /* ---- queue pairs that do not drain ----------------------------------------------------------- */
 
-static void never_drained(evutil_socket_t fd, short what, void *context)
+void active_ticks_set(struct active *active, uint64_t ns)
 {
-	const struct active *active = context;
+	active->ticks = (unsigned)((ns + CONNECT_TICK_NS - 1) / CONNECT_TICK_NS);
+	active->tick_ns = clock_now_ns();
+}
+
+/*
+ * A tick that comes late counts for nothing: the process was stopped, or the host suspended, and
+ * what a helper or the rail has done meanwhile is heard first.
+ */
+static void tick(evutil_socket_t fd, short what, void *context)
+{
+	struct active *active = context;
+	uint64_t passed_ns = clock_now_ns() - active->tick_ns;
 
 	(void)fd;
 	(void)what;
+	active->tick_ns += passed_ns;
+	if (passed_ns >= 2 * CONNECT_TICK_NS)
+		return;
+	if (active->ticks > 1) {
+		active->ticks--;
+		return;
+	}
 	engine_abort("rail %u: %s does not give up the memory that READs from peer %u were posted "
 		     "to, %llu s after their deadline: neither could its queue pairs be destroyed "
 		     "nor the device be closed", active->rail,
@@ -111,21 +146,19 @@ static void never_drained(evutil_socket_t fd, short what, void *context)
 
 void connect_stuck(struct control *control, unsigned rail, struct rail_peer *peer, uint64_t ns)
 {
+	const struct timeval every = {.tv_usec = CONNECT_TICK_NS / 1000};
 	struct active *active = peer->control;
 	uint64_t now_ns = clock_now_ns(), until_ns = ns + CONNECT_OVERDUE_NS;
-	struct timeval wait;
 
 	if (active->gone)
 		return;
 	log_warn("rail %u: what was posted to peer %u is not flushed; its queue pairs are "
 		 "destroyed", rail, active->peer.peer);
-	until_ns = (until_ns > now_ns ? until_ns : now_ns) + CONNECT_ABORT_NS;
-	wait.tv_sec = (time_t)((until_ns - now_ns) / 1000000000);
-	wait.tv_usec = (suseconds_t)((until_ns - now_ns) % 1000000000 / 1000);
 	active_deadline_end(active);
-	active->deadline = event_new(control->base, -1, 0, never_drained, active);
-	if (!active->deadline || event_add(active->deadline, &wait))
+	active->deadline = event_new(control->base, -1, EV_PERSIST, tick, active);
+	if (!active->deadline || event_add(active->deadline, &every))
 		engine_abort("no memory for a deadline");
+	active_ticks_set(active, (until_ns > now_ns ? until_ns - now_ns : 0) + CONNECT_ABORT_NS);
 	active->kill = true;
 	active_go_on(active);
 }

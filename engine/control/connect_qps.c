@@ -54,15 +54,24 @@ static int failed(struct qps *qps, int status)
 	return status;
 }
 
+/* Each call may take a second: a set that nobody waits for costs the others none. */
+static bool given_up(struct qps *qps)
+{
+	return shm_load(&qps->abandoned) != 0;
+}
+
 static int make(struct qps *qps)
 {
 	struct control_rail *r = &qps->control->rail[qps->rail];
 	struct qp_set *set = &qps->set;
 
 	for (; set->count < qps->count; set->count++) {
-		int status = dv_qp_create(r->device, rail_cq(r->rail), qps->depth,
-			&set->qp[set->count], &qps->sq[set->count]);
+		int status;
 
+		if (given_up(qps))
+			return -ECANCELED;
+		status = dv_qp_create(r->device, rail_cq(r->rail), qps->depth,
+			&set->qp[set->count], &qps->sq[set->count]);
 		if (status)
 			return failed(qps, status);
 	}
@@ -77,9 +86,12 @@ static int join(struct qps *qps)
 		return -EPROTO;
 	}
 	for (unsigned i = 0; i < qps->set.count; i++) {
-		int status = dv_qp_connect(qps->set.qp[i], &qps->remote[i]);
 		uint64_t ack_ns;
+		int status;
 
+		if (given_up(qps))
+			return -ECANCELED;
+		status = dv_qp_connect(qps->set.qp[i], &qps->remote[i]);
 		if (status)
 			return failed(qps, status);
 		ack_ns = dv_qp_ack_ns(qps->set.qp[i]);
@@ -156,6 +168,16 @@ void qps_start(struct qps *qps, enum qps_call call)
 	qps->work.done = made;
 	work_submit(qps->control->connect->works, work_queue_of(qps->rail, call >= QPS_ERROR),
 		&qps->work);
+}
+
+void qps_abandon(struct qps *qps)
+{
+	shm_store(&qps->abandoned, 1);
+}
+
+bool qps_making(const struct qps *qps)
+{
+	return qps->busy && (qps->call == QPS_MAKE || qps->call == QPS_CONNECT);
 }
 
 bool qps_have(const struct qps *qps, uint32_t qpn)

@@ -24,6 +24,7 @@ static void passive_go_on(struct passive *passive)
 void passive_fail(struct passive *passive)
 {
 	passive->gone = true;
+	qps_abandon(&passive->qps);
 	passive_go_on(passive);
 }
 
@@ -140,6 +141,18 @@ static void passive_done(struct qps *qps)
 	}
 }
 
+/* A helper is still at queue pairs for that path, wanted or not. */
+static bool passive_making(struct control *control, uint32_t ref, const Pc__Connect *connect)
+{
+	struct passive *passive;
+
+	LIST_FOREACH(passive, &control->connect->passives, next)
+	if (passive->ref == ref && passive->rail == connect->rail &&
+		passive->to_rail == connect->to_rail && qps_making(&passive->qps))
+		return true;
+	return false;
+}
+
 /* Queue pairs that serve reads, as soon as a helper thread has made them. 0 or -errno. */
 static int passive_open(struct control *control, uint32_t ref, const Pc__Connect *connect)
 {
@@ -148,6 +161,8 @@ static int passive_open(struct control *control, uint32_t ref, const Pc__Connect
 
 	if (old)
 		passive_fail(old);
+	if (passive_making(control, ref, connect))
+		return -EBUSY; /* asked again after a back-off */
 	passive = calloc(1, sizeof(*passive));
 	if (!passive)
 		return -ENOMEM;

@@ -2,8 +2,8 @@
 /*
  * The inside of connect: active ends (ours, handed to a rail), passive ends (held for a peer's
  * rail), commands a full inbox did not take yet. Control plane's thread only, apart from the calls
- * to the NIC's driver: helper threads make them, two a rail, so that what is broken never waits for
- * what is being made.
+ * to the NIC's driver: helper threads make them, from two queues a rail, so that what is broken
+ * never waits for what is being made.
  *
  *   connect.c       rails' wishes, Connected, members that go
  *   connect_active.c   one active end
@@ -21,6 +21,7 @@
 #include "engine/control/work.h"
 
 #define CONNECT_ANSWER_MS 2000 /* the peer's Connected */
+#define CONNECT_MADE_MS 5000   /* all of it, from the wish to the rail's ADD */
 #define CONNECT_BACKOFF_MS 100 /* after the first failure; doubles */
 #define CONNECT_BACKOFF_MAX_MS 2000
 #define CONNECT_STEADY_NS 10000000000ull /* lived that long: a break starts from 100 ms again */
@@ -29,6 +30,8 @@
 /* A client waits no longer than this past a deadline: then the queue pairs are destroyed, ... */
 #define CONNECT_OVERDUE_NS 2000000000ull
 #define CONNECT_ABORT_NS 5000000000ull   /* ... and then the process is, which ends it for sure */
+/* Counted in ticks, which pass only while the loop turns: not while the process is stopped. */
+#define CONNECT_TICK_NS 500000000ull
 #define REGION_BYTES_MAX (1ull << 48)
 
 struct qp_set {
@@ -36,7 +39,7 @@ struct qp_set {
 	struct dv_qp *qp[QPS_PER_PEER_MAX];
 };
 
-/* What a helper thread does. Those from QPS_ERROR on have a thread of their own. */
+/* What a helper thread does. Those from QPS_ERROR on have threads of their own. */
 enum qps_call {
 	QPS_MAKE,    /* and, where there are addresses already, QPS_CONNECT */
 	QPS_CONNECT,
@@ -45,12 +48,16 @@ enum qps_call {
 	QPS_DESTROY, /* drained, killed or never used */
 };
 
-/* A set of queue pairs and the call that is being made. While `busy` all of it is the helper's. */
+/*
+ * A set of queue pairs and the call that is being made. While `busy` all of it is the helper's,
+ * apart from `abandoned`.
+ */
 struct qps {
 	struct work work;
 	struct control *control;
 	unsigned rail;
 	bool busy;
+	uint32_t abandoned; /* the loop's: make no more, connect no more; never taken back */
 	enum qps_call call;
 	unsigned count, depth; /* QPS_MAKE */
 	unsigned remotes;      /* QPS_CONNECT: as many as queue pairs, or -EPROTO */
@@ -83,8 +90,11 @@ struct active {
 	bool retired; /* RAIL_PEER_RETIRE was sent */
 	unsigned rail, to_rail;
 	uint64_t serial;
+	uint64_t made_until_ns; /* given up then unless it is live */
 	uint64_t live_ns;
-	struct event *deadline; /* for Connected; BROKEN: for the rail to return it */
+	struct event *deadline; /* to be live; ASKED: for Connected; BROKEN: ticks */
+	unsigned ticks;         /* left before the engine ends itself */
+	uint64_t tick_ns;       /* the last one */
 	struct qps qps;
 	struct rail_peer peer; /* what the rail is given; .control is this struct */
 };
@@ -150,7 +160,12 @@ static inline unsigned work_queue_of(unsigned rail, bool breaking)
 /* connect_active.c */
 
 struct active *active_find(struct control *control, unsigned rail, uint32_t ref);
-/* Asks the peer for its ends, as soon as there are queue pairs. 0 or -ENOMEM. */
+/* Waits for the peer's ends no more: they are there, and are connected to now. */
+void active_connect(struct active *active);
+/*
+ * Asks the peer for its ends, as soon as there are queue pairs. 0, -ENOMEM, or -EBUSY: a helper is
+ * still at queue pairs to that peer which were given up.
+ */
 int active_open(
 	struct control *control, unsigned rail, const struct member_record *to, bool probe);
 /* Before it is live: nothing was posted. Informs the rail and the clients. */
@@ -162,6 +177,8 @@ void active_end(struct active *active);
 /* Makes the next call that it needs, unless one is being made. */
 void active_go_on(struct active *active);
 void active_deadline_end(struct active *active);
+/* So long until the engine ends itself, unless the rail returns it. */
+void active_ticks_set(struct active *active, uint64_t ns);
 void active_free(struct active *active);
 
 /* connect.c, for the others */
@@ -200,6 +217,10 @@ void health_close(struct control *control);
 unsigned qps_wanted(const struct control *control, unsigned rail);
 /* A helper thread makes the call; then done(). */
 void qps_start(struct qps *qps, enum qps_call call);
+/* They are not wanted any more: what is not made or connected stays so. */
+void qps_abandon(struct qps *qps);
+/* A helper makes or connects them: one path keeps no second one busy. */
+bool qps_making(const struct qps *qps);
 /* connect_close(): no helper is left. */
 void qps_destroy(struct qp_set *set);
 /* At most QPS_PER_PEER_MAX ends, in order, each with an address of the right size. */

@@ -84,12 +84,13 @@ struct control {
 	struct trouble *trouble;
 	struct watchdog *watchdog;
 	bool stopping;
+	int failed; /* -errno: the loop ends in order, and control_run() returns it */
 };
 
 /* Builds everything; the engine serves after control_run(). 0 or -errno, the reason is logged. */
 int control_open(
 	const struct settings *settings, const struct plan *plan, struct control **ret_control);
-/* Runs the loop until control_stop(). */
+/* Runs the loop until control_stop(), or until the engine is of no use any more: -errno. */
 int control_run(struct control *control);
 /* Any thread, and signal handlers: asks the loop to shut down in order. */
 void control_stop(struct control *control);

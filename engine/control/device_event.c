@@ -55,14 +55,19 @@ static void ready(evutil_socket_t fd, short what, void *argument)
 	for (unsigned i = 0; i < control->rails; i++) {
 		struct dv_device *device = control->rail[i].device;
 		struct dv_event event;
+		int status = 1;
 
 		if (!control->device_watch->event[i] ||
 			event_get_fd(control->device_watch->event[i]) != fd)
 			continue;
-		for (unsigned n = 0; n < EVENTS_BURST && control->device_watch->event[i] &&
-				     dv_event_next(device, &event) == 1;
-			n++)
+		for (unsigned n = 0; n < EVENTS_BURST && control->device_watch->event[i]; n++) {
+			status = dv_event_next(device, &event);
+			if (status != 1)
+				break;
 			tell(control, i, &event);
+		}
+		if (status < 0)
+			connect_device_lost(control, i, dv_error());
 	}
 }
 

@@ -215,7 +215,8 @@ static void stop_advance(struct loop *loop)
 {
 	uint64_t now_ns = clock_now_ns();
 
-	if (loop->phase == LOOP_SERVING && shm_load(&loop->stop_asked))
+	if (loop->phase == LOOP_SERVING &&
+		(shm_load(&loop->stop_asked) || loop->control.failed))
 		drain_start(loop, now_ns);
 	if (loop->phase == LOOP_DRAINING) {
 		bool done = drained(loop, now_ns);
@@ -308,7 +309,7 @@ int control_run(struct control *control)
 		}
 		sleep_or_work(loop);
 	}
-	return loop->result;
+	return loop->result ? loop->result : loop->control.failed;
 }
 
 bool loop_core_is_own(const struct plan *plan)

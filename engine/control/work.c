@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Helper threads: a list of calls and a thread a queue, one list of those that were made, and an
- * eventfd that tells the loop. work_submit() and done() are the loop's, run() the helpers'.
+ * Helper threads: a list of calls and a few threads a queue, one list of those that were made, and
+ * an eventfd that tells the loop. work_submit() and done() are the loop's, run() the helpers'.
  */
 #include "engine/control/work.h"
 
@@ -17,16 +17,17 @@
 #include "config/log.h"
 #include "engine/control/fatal.h"
 
-#define WORKS_CLOSE_S 10
+#define WORKS_CLOSE_S 10 /* a call */
 
 STAILQ_HEAD(work_list, work);
 
 struct work_queue {
 	struct works *works;
-	pthread_t thread;
 	pthread_cond_t more;
 	struct work_list todo; /* under works->lock */
-	bool running;          /* the loop's own */
+	unsigned calls;        /* in the list or being made; under works->lock */
+	pthread_t thread[WORK_THREADS];
+	unsigned threads;      /* that were started; the loop's own */
 };
 
 struct works {
@@ -34,6 +35,7 @@ struct works {
 	struct work_list done; /* under the lock */
 	bool stop;             /* under the lock */
 	unsigned threads;      /* that have not ended; under the lock */
+	uint64_t calls_made;   /* under the lock */
 	pthread_cond_t ended;
 	struct event *made;
 	int fd; /* eventfd: there may be something in `done` */
@@ -57,10 +59,14 @@ static struct work *work_next(struct work_queue *queue)
 	return work;
 }
 
-static void work_made(struct works *works, struct work *work)
+static void work_made(struct work_queue *queue, struct work *work)
 {
+	struct works *works = queue->works;
+
 	pthread_mutex_lock(&works->lock);
 	STAILQ_INSERT_TAIL(&works->done, work, next);
+	queue->calls--;
+	works->calls_made++;
 	pthread_mutex_unlock(&works->lock);
 	(void)eventfd_write(works->fd, 1);
 }
@@ -72,7 +78,7 @@ static void *helper(void *argument)
 
 	while ((work = work_next(queue))) {
 		work->run(work);
-		work_made(queue->works, work);
+		work_made(queue, work);
 	}
 	pthread_mutex_lock(&queue->works->lock);
 	queue->works->threads--;
@@ -81,36 +87,40 @@ static void *helper(void *argument)
 	return NULL;
 }
 
-/* With all signals blocked: they are the main thread's. */
-static bool queue_start(struct work_queue *queue)
+/* One thread more. With all signals blocked: they are the main thread's. */
+static void queue_grow(struct work_queue *queue)
 {
 	sigset_t all, before;
 	int rc;
 
-	if (queue->running)
-		return true;
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	rc = pthread_create(&queue->thread, NULL, helper, queue);
+	rc = pthread_create(&queue->thread[queue->threads], NULL, helper, queue);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	if (rc)
-		log_warn("no helper thread: error %d; the control plane waits for the kernel "
-			 "itself", rc);
-	queue->running = rc == 0;
+	if (rc) {
+		log_warn("no helper thread: error %d; calls to NICs wait for each other", rc);
+		return;
+	}
+	queue->threads++;
 	pthread_mutex_lock(&queue->works->lock);
-	queue->works->threads += queue->running;
+	queue->works->threads++;
 	pthread_mutex_unlock(&queue->works->lock);
-	return queue->running;
 }
 
 void work_submit(struct works *works, unsigned number, struct work *work)
 {
 	struct work_queue *queue = &works->queue[number];
+	unsigned calls;
 
 	works->busy++;
-	if (!queue_start(queue)) {
+	pthread_mutex_lock(&works->lock);
+	calls = ++queue->calls;
+	pthread_mutex_unlock(&works->lock);
+	if (calls > queue->threads && queue->threads < WORK_THREADS)
+		queue_grow(queue);
+	if (!queue->threads) {
 		work->run(work);
-		work_made(works, work);
+		work_made(queue, work);
 		return;
 	}
 	pthread_mutex_lock(&works->lock);
@@ -180,19 +190,22 @@ int works_open(struct event_base *base, unsigned queues, struct works **ret_work
 /* In the driver for too long: what it uses cannot be freed. */
 static void helpers_end(struct works *works)
 {
-	struct timespec until;
-
-	clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_sec += WORKS_CLOSE_S;
 	pthread_mutex_lock(&works->lock);
 	works->stop = true;
 	for (unsigned i = 0; i < works->queues; i++)
-		pthread_cond_signal(&works->queue[i].more);
-	while (works->threads)
+		pthread_cond_broadcast(&works->queue[i].more);
+	while (works->threads) {
+		uint64_t made = works->calls_made;
+		struct timespec until;
+
+		clock_gettime(CLOCK_MONOTONIC, &until);
+		until.tv_sec += WORKS_CLOSE_S;
 		if (pthread_cond_clockwait(
-			    &works->ended, &works->lock, CLOCK_MONOTONIC, &until))
+			    &works->ended, &works->lock, CLOCK_MONOTONIC, &until) &&
+			made == works->calls_made)
 			engine_abort("stopping: a call to a NIC's driver has not come back in "
 				     "%d s", WORKS_CLOSE_S);
+	}
 	pthread_mutex_unlock(&works->lock);
 }
 
@@ -200,8 +213,8 @@ void works_close(struct works *works)
 {
 	helpers_end(works);
 	for (unsigned i = 0; i < works->queues; i++) {
-		if (works->queue[i].running)
-			pthread_join(works->queue[i].thread, NULL);
+		for (unsigned t = 0; t < works->queue[i].threads; t++)
+			pthread_join(works->queue[i].thread[t], NULL);
 		pthread_cond_destroy(&works->queue[i].more);
 	}
 	event_free(works->made);

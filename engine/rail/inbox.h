@@ -100,7 +100,8 @@ struct rail_region {
 enum rail_command_kind {
 	RAIL_PEER_ADD = 1, /* object: struct rail_peer */
 	RAIL_PEER_REFUSE,  /* peer, ref: cannot be connected now; what waits for it ends */
-	RAIL_PEER_DROP,    /* peer, ref: its QPs are in error; drain, then RAIL_PEER_RETURNED */
+	RAIL_PEER_DROP,    /* peer, ref: post no more; drain, then RAIL_PEER_RETURNED. Its QPs are
+			      in error, unless that failed: then RAIL_PEER_STUCK */
 	RAIL_PEER_RETIRE,  /* object: its QPs are destroyed, the NIC writes nothing any more: end
 			      what is posted without completions, then RAIL_PEER_RETURNED */
 	RAIL_LOST,         /* the NIC is not used any more: break all, then RAIL_QUIET */
@@ -130,7 +131,8 @@ enum rail_event_kind {
 				  nothing completed. Put its QPs in error, send RAIL_PEER_DROP */
 	RAIL_PEER_RETURNED,    /* object: drained; the control plane's again */
 	RAIL_PEER_STUCK,       /* object: it broke or was dropped and does not drain; ns: the first
-				  deadline on it. Destroy its QPs, send RAIL_PEER_RETIRE */
+				  deadline on it. Nothing is posted on it any more, and only
+				  from here on may its QPs be destroyed: then RAIL_PEER_RETIRE */
 	RAIL_QUIET,            /* after RAIL_LOST: the rail touches nothing of its NIC any more */
 	RAIL_PEER_PROVEN,      /* object: its probe was answered; ops are taken from here on */
 	RAIL_CHANNEL_BROKEN,   /* object: a hostile or broken client; end its session */

@@ -51,7 +51,7 @@ enum lane_state {
 	LANE_OPEN,
 	LANE_PROBING, /* no ops yet */
 	LANE_BROKEN,  /* an error CQE, or nothing moved; the control plane has been told */
-	LANE_DROPPED, /* its QPs are in error: every WQE retires, then the lane is returned */
+	LANE_DROPPED, /* by the control plane: every WQE retires, then the lane is returned */
 };
 
 struct lane {
@@ -94,7 +94,10 @@ void lane_add(struct rail *rail, struct rail_peer *peer);
 void lane_break(struct rail *rail, struct lane *lane, uint32_t syndrome);
 /* The READ of LANE_PROBING has ended. */
 void lane_probed(struct rail *rail, struct lane *lane, enum op_status status);
-/* The control plane has put the QPs of (peer, ref) in error. `object`: which, when not NULL. */
+/*
+ * The control plane has put the QPs of (peer, ref) in error, or could not: nothing is posted on
+ * them any more. `object`: which, when not NULL.
+ */
 void lane_drop(struct rail *rail, uint16_t peer, uint32_t ref, const struct rail_peer *object);
 /* Gives a dropped lane back when nothing is outstanding on it. */
 void lane_return_if_drained(struct rail *rail, struct lane *lane);

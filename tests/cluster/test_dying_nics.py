@@ -157,14 +157,21 @@ class NicsDie(harness.ClusterTest):
     def test_queue_pairs_cannot_be_put_in_error(self):
         self.comes_back(self.dies("stiff", DEADLINE, DEADLINE + DESTROYED))
 
+    def test_the_last_rail_that_dies_ends_the_engine_in_order(self):
+        self.dies("fatal", 8, 4)  # its device is closed at once
+        self.assertEqual(self.engines.process[0].wait(30 * harness.SLOW), 1)
+        log = self.engines.log(0)
+        self.assertIn("no rail is left", log)
+        self.assertIn("stopping: clients are let go, the cluster is told", log)
+        self.engines.wait_members(1, [1])
+
     def test_a_device_that_died_stays_lost_and_the_engine_lives(self):
-        reader = self.dies("fatal", 8, 4)  # its device is closed at once
-        self.assertEqual(self.state(), "lost")
+        reader = self.begin(rails=2)
+        self.fault("0:fatal")
+        harness.wait_for(lambda: self.state() == "lost", 30, "the rail is lost")
         self.fault("0:down")
         self.fault("")  # the port has its link again
-        results, seconds = reader.get()
-        self.assertNotIn(HIT, results)
-        self.assertLess(seconds, DEADLINE + SLACK * harness.SLOW)
+        self.assertEqual(reader.get(5)[0], [HIT] * PAGES)  # over the other rail
         self.assertEqual(self.state(), "lost")
         # Memory is still registered and released: pages of this host need no NIC.
         other = Client(self.engines.sockets[0])

@@ -21,6 +21,7 @@ static inline int setup(void **state)
 	node[0].settings.rail_qps_per_peer = 2;
 	qp_create_status = qp_connect_status = qp_error_status = qp_kill_status = cut_status = 0;
 	connects_blocked = connects_free = 0;
+	connects_held = 1u << 30; /* all */
 	ack_ns = 0;
 	for (unsigned i = 0; i < 2; i++) {
 		if (node_open(i, i ? node_at(0) : NULL) < 0)

@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * NICs that do not let go, and calls to them that do not come back: what proves that a buffer is
- * not written any more, what stays lost, when the engine ends itself, and that the loop goes on.
+ * NICs that do not let go: what proves that a buffer is not written any more, what stays lost, and
+ * when the engine ends itself.
  */
 #include "tests/unit/control/connect_world.h"
 
 #include <signal.h>
+#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+
+#include "engine/control/device_event.h"
 
 static struct control *control;
 
@@ -38,12 +41,36 @@ static void what_cannot_be_put_in_error_is_destroyed_and_then_retired(void **sta
 	qp_error_status = -EIO;
 	connect_broken(control, 0, got, 0);
 	assert_int_equal(told(0, 1)->kind, RAIL_PEER_DROP);
+	connect_stuck(control, 0, got, clock_now_ns());
 	assert_int_equal(told(0, 2)->kind, RAIL_PEER_RETIRE);
 	assert_ptr_equal(told(0, 2)->object, got);
 	assert_int_equal(qps_errors, 2);
 	assert_int_equal(qps_kills, 2); /* each of them, before the rail was told */
 	assert_int_equal(qps_alive, 4); /* the rail may still look at the handles */
 	assert_int_equal(connect_outstanding(control), 1);
+	ends(0, got);
+}
+
+/* The port went down, the member left: the rail has not heard of it yet and posts. */
+static void no_queue_pair_is_destroyed_before_the_rail_says_that_it_posts_no_more(void **state)
+{
+	struct rail_peer *got = connected(0);
+	struct active *active = got->control;
+
+	(void)state;
+	qp_error_status = -EIO;
+	node[0].rail[0].full = true;
+	connect_qp_failed(control, 0, dv_qp_number(active->qps.set.qp[1]), "QP fatal");
+	nodes_run(500);
+	assert_int_equal(qps_errors, 2);
+	assert_int_equal(qps_kills, 0);
+	node[0].rail[0].full = false;
+	assert_int_equal(told(0, 1)->kind, RAIL_PEER_DROP);
+	nodes_run(500); /* told is not obeyed */
+	assert_int_equal(qps_kills, 0);
+	connect_stuck(control, 0, got, clock_now_ns());
+	assert_int_equal(told(0, 2)->kind, RAIL_PEER_RETIRE);
+	assert_int_equal(qps_kills, 2);
 	ends(0, got);
 }
 
@@ -164,6 +191,54 @@ static void what_is_being_made_on_a_lost_rail_is_given_up(void **state)
 	assert_true(nodes_until(qps_alive == 0, 500));
 }
 
+static void a_rail_that_is_out_already_goes_down_once(void **state)
+{
+	(void)state;
+	connected(0);
+	connect_port(control, 0, false);
+	connect_device_lost(control, 0, "local catastrophic error");
+	assert_int_equal(control->counter[COUNTER_rails_down], 1);
+	assert_int_equal(shm_load(&control->status->rails_out), 1);
+	connect_quiet(control, 0);
+	assert_true(nodes_until(control->connect->health[0].cut, 500));
+}
+
+static void the_loss_of_the_last_rail_ends_the_engine_in_order(void **state)
+{
+	(void)state;
+	connect_device_lost(control, 1, "local catastrophic error");
+	assert_int_equal(control->failed, 0);
+	connect_device_lost(control, 0, "local catastrophic error");
+	assert_int_equal(control->failed, -ENODEV);
+	connect_quiet(control, 0);
+	connect_quiet(control, 1);
+	assert_true(nodes_until(cuts == 2, 500));
+}
+
+static void a_device_whose_events_cannot_be_read_is_lost(void **state)
+{
+	unsigned reads;
+
+	(void)state;
+	event_fd = eventfd(1, EFD_CLOEXEC); /* readable all the time */
+	control->rails = 1;
+	assert_int_equal(device_event_open(control), 0);
+	nodes_run(10);
+	assert_int_equal(shm_load(&control->status->rails_out), 0);
+	event_status = -EIO;
+	nodes_run(10);
+	assert_int_equal(shm_load(&control->status->rails_out), 1);
+	assert_int_equal(told(0, 0)->kind, RAIL_LOST);
+	reads = stub_count(EVENT_READS);
+	nodes_run(10);
+	assert_int_equal(stub_count(EVENT_READS), reads); /* the loop does not spin */
+	device_event_close(control);
+	control->rails = 2;
+	close(event_fd);
+	event_fd = -1;
+	event_status = 0;
+}
+
 /* ---- a queue pair that failed ---------------------------------------------------------------- */
 
 static void a_queue_pair_that_failed_breaks_its_connection(void **state)
@@ -197,50 +272,7 @@ static void a_queue_pair_that_failed_is_served_no_more(void **state)
 	connect_stop(control);
 }
 
-/* ---- the loop goes on ------------------------------------------------------------------------ */
-
-static void the_loop_answers_while_a_connect_does_not_come_back(void **state)
-{
-	(void)state;
-	connects_blocked = 1;
-	want(0); /* node 1 connects its end: a helper of it is in the kernel from now on */
-	assert_true(nodes_until(connect_busy(&node[1].control) == 1, 5000));
-	for (unsigned i = 0; i < 20; i++) {
-		uint8_t bytes[4096];
-		int fd = raw_open(1);
-
-		raw_hello(fd, "raw", 0x4200000042 + i, 9, NULL);
-		assert_true(raw_read(fd, bytes, sizeof(bytes), 500) > 0);
-		close(fd);
-		assert_true(nodes_until(sees_count(1, 2), 1000));
-	}
-	assert_int_equal(connect_busy(&node[1].control), 1);
-	__atomic_store_n(&connects_blocked, 0, __ATOMIC_SEQ_CST);
-	assert_true(nodes_until(node[0].rail[0].tells > 0, 5000));
-	connect_stop(control);
-}
-
-static void what_is_broken_does_not_wait_for_what_is_being_made(void **state)
-{
-	struct rail_peer *got = connected(0);
-
-	(void)state;
-	assert_int_equal(node_open(2, node_at(0)), 0);
-	assert_true(nodes_until(all_agree(), 3000));
-	connects_free = 2; /* those of node 2: our own does not come back */
-	connects_blocked = 1;
-	connect_wanted(control, 0,
-		member_by_ref(control, node[2].control.ref)->map.peer, node[2].control.ref);
-	assert_true(nodes_until(
-		LIST_FIRST(&control->connect->actives)->state == ACTIVE_CONNECTING, 1900));
-	connect_broken(control, 0, got, 0x15);
-	assert_true(nodes_until(node[0].rail[0].tells == 2, 5000));
-	assert_int_equal(node[0].rail[0].told[1].kind, RAIL_PEER_DROP);
-	assert_int_equal(LIST_FIRST(&control->connect->actives)->state, ACTIVE_CONNECTING);
-	__atomic_store_n(&connects_blocked, 0, __ATOMIC_SEQ_CST);
-	connect_returned(control, 0, got);
-	connect_stop(control);
-}
+/* ---- when a connection is stalled ------------------------------------------------------------ */
 
 static void a_stall_takes_longer_than_an_ack_that_is_late(void **state)
 {
@@ -349,23 +381,47 @@ static void an_engine_ends_itself_seven_seconds_after_a_deadline_it_cannot_keep(
 					    "the memory that READs from peer");
 }
 
+/* SIGSTOP, or a virtual machine that is suspended, while a helper destroys the queue pairs. */
+static void time_that_the_process_was_stopped_does_not_end_the_engine(void **state)
+{
+	struct rail_peer *got = connected(0);
+
+	(void)state;
+	connect_broken(control, 0, got, 0);
+	assert_int_equal(told(0, 1)->kind, RAIL_PEER_DROP);
+	connect_stuck(control, 0, got, clock_now_ns());
+	control->stopping = true; /* no probe comes in between */
+	while (qps_kills < 2)
+		usleep(1000); /* destroyed, and the loop has not heard it */
+	nodes_pass(60000);
+	nodes_run(100);
+	assert_int_equal(told(0, 2)->kind, RAIL_PEER_RETIRE);
+	nodes_run(CONNECT_ABORT_NS / 1000000 - 1000);
+	nodes_pass(60000); /* the rail had no time either */
+	nodes_run(400);
+	ends(0, got);
+}
+
 #define L(name) cmocka_unit_test_setup_teardown(name, open_nodes, teardown)
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		L(what_cannot_be_put_in_error_is_destroyed_and_then_retired),
+		L(no_queue_pair_is_destroyed_before_the_rail_says_that_it_posts_no_more),
 		L(what_does_not_drain_is_destroyed_and_then_retired),
 		L(an_answer_of_eio_is_no_proof_but_a_closed_device_is),
 		L(a_connection_that_drains_meanwhile_is_destroyed_once),
 		L(a_device_that_died_is_closed_and_stays_lost),
 		L(a_lost_rail_serves_nobody),
 		L(what_is_being_made_on_a_lost_rail_is_given_up),
+		L(a_rail_that_is_out_already_goes_down_once),
+		L(the_loss_of_the_last_rail_ends_the_engine_in_order),
+		L(a_device_whose_events_cannot_be_read_is_lost),
 		L(a_queue_pair_that_failed_breaks_its_connection),
 		L(a_queue_pair_that_failed_is_served_no_more),
-		L(the_loop_answers_while_a_connect_does_not_come_back),
-		L(what_is_broken_does_not_wait_for_what_is_being_made),
 		L(a_stall_takes_longer_than_an_ack_that_is_late),
+		L(time_that_the_process_was_stopped_does_not_end_the_engine),
 		cmocka_unit_test(a_device_that_can_neither_be_used_nor_closed_ends_the_engine),
 		cmocka_unit_test(
 			an_engine_ends_itself_seven_seconds_after_a_deadline_it_cannot_keep),

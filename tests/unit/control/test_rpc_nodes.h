@@ -48,10 +48,11 @@ struct node {
 extern struct node node[NODES];
 
 /* What the stub NICs count and do. */
-enum stub_call { QPS_ALIVE, QPS_ERRORS, QPS_KILLS, CUTS, STUB_CALLS };
+enum stub_call { QPS_ALIVE, QPS_CONNECTS, QPS_ERRORS, QPS_KILLS, CUTS, EVENT_READS, STUB_CALLS };
 unsigned stub_count(enum stub_call which);
 void stub_counts_clear(void); /* all but those alive */
 #define qps_alive stub_count(QPS_ALIVE)
+#define qps_connects stub_count(QPS_CONNECTS)
 #define qps_errors stub_count(QPS_ERRORS)
 #define qps_kills stub_count(QPS_KILLS)
 #define cuts stub_count(CUTS)
@@ -60,7 +61,9 @@ extern uint64_t ack_ns;
 /* While set, dv_qp_connect() does not come back, and the nodes' time does not wait for it. */
 extern unsigned connects_blocked;
 extern unsigned connects_free; /* so many come back first */
+extern unsigned connects_held; /* and so many do not; the others do */
 extern unsigned regions_retried;
+extern int event_fd, event_status; /* of dv_event_fd(), dv_event_next() */
 extern uint64_t port_bits_per_second;
 
 /* Directory entries that the shard of a node opened from now on has room for. */

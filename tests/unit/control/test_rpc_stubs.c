@@ -15,8 +15,9 @@
 static unsigned counts[STUB_CALLS];
 int qp_create_status, qp_connect_status, qp_error_status, qp_kill_status, cut_status;
 uint64_t ack_ns;
-unsigned connects_blocked, connects_free;
+unsigned connects_blocked, connects_free, connects_held;
 unsigned regions_retried;
+int event_fd = -1, event_status;
 uint64_t port_bits_per_second;
 
 static void count(unsigned *what, unsigned by)
@@ -31,7 +32,7 @@ unsigned stub_count(enum stub_call which)
 
 void stub_counts_clear(void)
 {
-	for (unsigned i = QPS_ERRORS; i < STUB_CALLS; i++)
+	for (unsigned i = QPS_CONNECTS; i < STUB_CALLS; i++)
 		__atomic_store_n(&counts[i], 0, __ATOMIC_SEQ_CST);
 }
 
@@ -101,9 +102,11 @@ uint32_t dv_qp_number(const struct dv_qp *qp)
 int dv_qp_connect(struct dv_qp *qp, const struct dv_address *remote)
 {
 	(void)qp;
+	count(&counts[QPS_CONNECTS], 1);
 	if (__atomic_load_n(&connects_free, __ATOMIC_SEQ_CST))
 		count(&connects_free, -1u);
-	else
+	else if (__atomic_load_n(&connects_held, __ATOMIC_SEQ_CST) &&
+		 __atomic_fetch_sub(&connects_held, 1, __ATOMIC_SEQ_CST))
 		while (__atomic_load_n(&connects_blocked, __ATOMIC_SEQ_CST))
 			usleep(1000); /* as when a neighbour is not known */
 	return remote->version != 1 ? -EPROTO : qp_connect_status;
@@ -145,13 +148,14 @@ int dv_cut(struct dv_device *device)
 int dv_event_fd(struct dv_device *device)
 {
 	(void)device;
-	return -1;
+	return event_fd;
 }
 
 int dv_event_next(struct dv_device *device, struct dv_event *ret_event)
 {
 	(void)device, (void)ret_event;
-	return 0;
+	count(&counts[EVENT_READS], 1);
+	return event_status;
 }
 
 const char *dv_error(void)

@@ -103,11 +103,11 @@ static void an_answer_of_eio_is_no_proof_but_a_closed_device_is(void **state)
 	assert_int_equal(told(0, 2)->kind, RAIL_LOST);
 	nodes_run(1000);
 	assert_int_equal(node[0].rail[0].tells, 3); /* not retired */
-	assert_int_equal(cuts, 0);                  /* the rail still polls its queues */
+	assert_int_equal(device_cuts, 0);                  /* the rail still polls its queues */
 	connect_quiet(control, 0);
 	regions_retried = 0;
 	assert_int_equal(told(0, 3)->kind, RAIL_PEER_RETIRE);
-	assert_int_equal(cuts, 1);
+	assert_int_equal(device_cuts, 1);
 	assert_int_equal(regions_retried, 1);
 	ends(0, got);
 }
@@ -212,7 +212,7 @@ static void the_loss_of_the_last_rail_ends_the_engine_in_order(void **state)
 	assert_int_equal(control->failed, -ENODEV);
 	connect_quiet(control, 0);
 	connect_quiet(control, 1);
-	assert_true(nodes_until(cuts == 2, 500));
+	assert_true(nodes_until(device_cuts == 2, 500));
 }
 
 static void a_device_whose_events_cannot_be_read_is_lost(void **state)

@@ -55,7 +55,7 @@ void stub_counts_clear(void); /* all but those alive */
 #define qps_connects stub_count(QPS_CONNECTS)
 #define qps_errors stub_count(QPS_ERRORS)
 #define qps_kills stub_count(QPS_KILLS)
-#define cuts stub_count(CUTS)
+#define device_cuts stub_count(CUTS)
 extern int qp_create_status, qp_connect_status, qp_error_status, qp_kill_status, cut_status;
 extern uint64_t ack_ns;
 /* While set, dv_qp_connect() does not come back, and the nodes' time does not wait for it. */

@@ -37,7 +37,7 @@ static void bad_memory_is_refused_and_leaves_nothing(void **state)
 	assert_int_equal(status_of(fd, ATTACH_REGION_REMOVE, UINT64_MAX, 0, -1), -EINVAL);
 	assert_int_equal(control.attach->regions, 0);
 	assert_int_equal(world.commands, 0);
-	assert_int_equal(open_files(), before);
+	open_files_soon(before);
 	close(p[0]);
 	close(p[1]);
 	close(file);

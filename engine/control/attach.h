@@ -78,6 +78,7 @@ struct region {
 	uint64_t began_ns, told_ns;
 	struct region *next;
 	bool held; /* RELEASING, and a NIC did not let go: until its device is closed */
+	unsigned cut_devices; /* attach->cut_devices when the release began */
 	int result;
 	char text[160];
 };
@@ -162,6 +163,7 @@ struct attach {
 	unsigned ranges, extents; /* of the regions: without staging */
 	unsigned waits_told; /* sessions whose reply waits for the rails' inboxes */
 	unsigned endings;    /* sessions that end and are not freed yet */
+	unsigned cut_devices; /* devices of lost NICs that were closed */
 	uint32_t last_session;
 	uint64_t arrivals;
 	unsigned quarantined;        /* channels */

@@ -126,6 +126,7 @@ static void region_work_start(struct control *control, struct region *r)
 static void region_release(struct control *control, struct region *r)
 {
 	r->state = REGION_RELEASING;
+	r->cut_devices = control->attach->cut_devices;
 	region_work_start(control, r);
 }
 
@@ -173,6 +174,10 @@ static void region_released(struct control *control, struct region *r)
 	struct channel *c = r->staging_of;
 	bool waited = s->waits_region == r;
 
+	if (r->result < 0 && r->cut_devices != control->attach->cut_devices) {
+		region_release(control, r); /* it may have failed on a device that is closed now */
+		return;
+	}
 	if (r->result < 0) {
 		/* It may still be written to: the memory and the number stay taken. */
 		log_error("clients: region %u cannot be deregistered: %s; its memory stays mapped",
@@ -192,6 +197,7 @@ static void region_released(struct control *control, struct region *r)
 
 void attach_regions_retry(struct control *control)
 {
+	control->attach->cut_devices++;
 	for (unsigned id = REGION_CLIENT_0; id < REGIONS_MAX; id++) {
 		struct region *r = control->attach->region[id];
 

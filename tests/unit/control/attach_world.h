@@ -317,6 +317,18 @@ static inline bool ask(
 	return true;
 }
 
+/* Pumps until there is an answer: the helper threads work for it. */
+static inline void await(int fd, struct answer *a)
+{
+	for (unsigned i = 0; i < 5000; i++) {
+		pump();
+		if (receive(fd, a))
+			return;
+		usleep(1000);
+	}
+	fail_msg("no answer");
+}
+
 static inline void forget_fds(struct answer *a)
 {
 	for (unsigned i = 0; i < a->fds; i++)

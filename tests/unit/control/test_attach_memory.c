@@ -135,6 +135,34 @@ static void memory_that_a_dying_nic_holds_is_released_when_its_device_is_closed(
 	pump();
 }
 
+/* The helper threads' answers wait for the loop, which hears of the closed device first. */
+static void memory_that_a_nic_held_until_its_device_was_closed_is_released(void **state)
+{
+	const size_t bytes = ATTACH_INLINE_BYTES + 4096;
+	int fd = dial(), memfd = memfd_of(bytes, F_SEAL_SHRINK);
+	struct answer a;
+
+	(void)state;
+	if (!ask(fd, request_of(ATTACH_REGION_ADD, 0, bytes), &memfd, 1, &a))
+		await(fd, &a);
+	assert_int_equal(a.reply.status, 0);
+	world.holds_mrs = true;
+	assert_false(ask(fd, request_of(ATTACH_REGION_REMOVE, a.reply.a, 0), NULL, 0, &a));
+	rails_answer();
+	for (unsigned i = 0; i < 2000 && !shm_load(&control.attach->helper.done_flag); i++)
+		usleep(1000);
+	assert_int_equal(world.mrs, RAILS);
+	world.holds_mrs = false;
+	attach_regions_retry(&control);
+	await(fd, &a);
+	assert_int_equal(a.reply.status, 0);
+	assert_int_equal(world.mrs, 0);
+	assert_int_equal(world.lost, 0);
+	close(memfd);
+	close(fd);
+	pump_until_sessions(0);
+}
+
 static void nobody_touches_the_region_or_channel_of_another_session(void **state)
 {
 	int a = dial(), b = dial(), memfd = memfd_of(4096, F_SEAL_SHRINK);
@@ -452,6 +480,7 @@ int main(void)
 		TEST(memory_that_nobody_can_seal_is_taken_only_when_the_settings_say_so),
 		TEST(a_region_goes_to_every_rail_and_comes_back_from_every_rail),
 		TEST(memory_that_a_dying_nic_holds_is_released_when_its_device_is_closed),
+		TEST(memory_that_a_nic_held_until_its_device_was_closed_is_released),
 		TEST(nobody_touches_the_region_or_channel_of_another_session),
 		TEST(a_reply_waits_until_the_rails_have_heard_of_the_region),
 		TEST(a_registration_that_fails_leaves_nothing_on_any_nic),

@@ -12,12 +12,17 @@
 #include <unistd.h>
 
 #include "config/log.h"
+#include "dv/order.h"
 #include "dv/verbs.h"
 
+/*
+ * The lock prefers readers, and threads that register one MR after the other overlap: without
+ * `cut_wanted` they would keep dv_cut() out.
+ */
 bool dv_verbs_enter(struct dv_device *device)
 {
-	if (pthread_rwlock_tryrdlock(&device->gate))
-		return false; /* dv_cut() has it */
+	if (dv_hint_load(&device->cut_wanted) || pthread_rwlock_tryrdlock(&device->gate))
+		return false;
 	if (!device->cut)
 		return true;
 	pthread_rwlock_unlock(&device->gate);
@@ -81,6 +86,7 @@ int dv_verbs_cut(struct dv_device *device)
 {
 	int rc;
 
+	dv_hint_store(&device->cut_wanted, 1);
 	pthread_rwlock_wrlock(&device->gate);
 	if (!device->cut)
 		device->cut_error = cut_open(device);

@@ -48,6 +48,7 @@ struct dv_device {
 	bool one_flow;
 	bool ack_told;         /* the log has what the device took; under `gate` for writing */
 	pthread_rwlock_t gate; /* read-held while libibverbs is called; write-held by dv_cut() */
+	uint32_t cut_wanted;   /* dv_cut() waits for the gate: a hint; readers stay out */
 	bool cut;              /* under the gate */
 	int cut_error;         /* what dv_cut() answered: -errno, the kernel still has the queues */
 	void *doorbells;       /* a page: the thread domain's, as QPs have it */

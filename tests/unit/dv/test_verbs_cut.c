@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Devices that die: what may be taken for gone, and that nothing is called on a closed device.
- * Against stubs; one thread.
+ * Against stubs; one thread, and one that closes the device under it.
  */
+#include <pthread.h>
+
 #include "tests/unit/dv/test_verbs_pair.h"
 
 static void a_killed_qp_is_gone_and_its_hot_handle_is_not(void **state)
@@ -98,6 +100,36 @@ static void a_device_whose_page_stays_mapped_is_not_taken_for_closed(void **stat
 	stub_went_with_the_device();
 }
 
+static void *cut(void *device)
+{
+	return (void *)(intptr_t)ops->cut(device);
+}
+
+/* As threads that register one MR after the other: one of them is in there at any time. */
+static void calls_that_overlap_do_not_keep_a_device_from_being_cut(void **state)
+{
+	int fd;
+	struct pair p = pair_to_cut(&fd);
+	pthread_t cutter;
+	void *rc;
+
+	(void)state;
+	alarm(20); /* for the loop that would not end */
+	assert_true(dv_verbs_enter(p.device));
+	assert_int_equal(pthread_create(&cutter, NULL, cut, p.device), 0);
+	while (dv_verbs_enter(p.device))
+		dv_verbs_leave(p.device);
+	assert_int_equal(stub.alive.context, 1); /* a call is in there */
+	dv_verbs_leave(p.device);
+	pthread_join(cutter, &rc);
+	alarm(0);
+	assert_null(rc);
+	assert_int_equal(stub.alive.context, 0);
+	close(fd);
+	pair_drop(&p);
+	stub_went_with_the_device();
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
@@ -105,6 +137,7 @@ int main(void)
 		TEST(a_qp_whose_destruction_is_answered_with_eio_is_not_gone),
 		TEST(a_cut_device_is_closed_under_what_is_left_on_it),
 		TEST(a_device_whose_page_stays_mapped_is_not_taken_for_closed),
+		TEST(calls_that_overlap_do_not_keep_a_device_from_being_cut),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -235,18 +235,12 @@ static void large_memory_is_registered_beside_the_loop(void **state)
 	world.slow_us = 50000;
 	assert_false(ask(fd, request_of(ATTACH_REGION_ADD, 0, bytes), &memfd, 1, &a));
 	assert_int_equal(status_of(other, ATTACH_REPORT, 0, 0, -1), 0);
-	for (unsigned i = 0; i < 1000 && !receive(fd, &a); i++) {
-		pump();
-		usleep(1000);
-	}
+	await(fd, &a);
 	assert_int_equal(a.reply.status, 0);
 	assert_int_equal(world.mrs, RAILS);
 	assert_false(ask(fd, request_of(ATTACH_REGION_REMOVE, a.reply.a, 0), NULL, 0, &a));
 	rails_answer();
-	for (unsigned i = 0; i < 1000 && !receive(fd, &a); i++) {
-		pump();
-		usleep(1000);
-	}
+	await(fd, &a);
 	assert_int_equal(a.reply.status, 0);
 	assert_int_equal(world.mrs, 0);
 	close(memfd);
@@ -262,19 +256,23 @@ static void a_client_that_leaves_while_its_memory_is_registered_leaves_nothing(v
 	struct answer a;
 
 	(void)state;
-	world.slow_us = 20000;
+	world_hold(true);
 	assert_false(ask(fd, request_of(ATTACH_REGION_ADD, 0, bytes), &memfd, 1, &a));
+	for (unsigned i = 0; i < 5000 && !world_seen(&world.begun); i++)
+		usleep(1000);
 	close(memfd);
 	close(fd);
 	pump();
 	assert_int_equal(control.attach->sessions, 1); /* its memory is still being worked on */
+	world_hold(false);
 	pump_until_sessions(0);
 	assert_int_equal(world.mrs, 0);
 	assert_int_equal(told(RAIL_REGION_ADD), 0);
 	/* The same while the engine closes. */
+	world_slow(20000);
 	fd = dial();
 	memfd = memfd_of(bytes, F_SEAL_SHRINK);
-	assert_false(ask(fd, request_of(ATTACH_REGION_ADD, 0, bytes), &memfd, 1, &a));
+	(void)ask(fd, request_of(ATTACH_REGION_ADD, 0, bytes), &memfd, 1, &a);
 	close(memfd);
 	close(fd);
 }

@@ -113,11 +113,11 @@ static void rails_tell(struct control *control, struct region *r, enum rail_comm
 	}
 }
 
-/* Staging and small memory at once, the rest on the helper threads; region_worked() follows. */
+/* On the helper threads, or here if there are none; region_worked() follows. */
 static void region_work_start(struct control *control, struct region *r)
 {
 	r->result = 0;
-	if (!r->staging_of && r->length > ATTACH_INLINE_BYTES && helper_submit(control, r) == 0)
+	if (helper_submit(control, r) == 0)
 		return;
 	region_work(control, r);
 	region_worked(control, r);
@@ -139,6 +139,8 @@ static void region_registered(struct control *control, struct region *r)
 	if (rc < 0 || s->ending) {
 		snprintf(text, sizeof(text), "%s", r->text);
 		s->waits_region = NULL;
+		if (r->staging_of)
+			r->staging_of->stopping = true; /* goes with its staging */
 		region_release(control, r); /* may free it */
 		if (!s->ending)
 			session_reply(s, rc, 0, 0, NULL, 0, text);
@@ -152,7 +154,10 @@ static void region_registered(struct control *control, struct region *r)
 	r->left = control->rails;
 	s->waits_region = NULL;
 	rails_tell(control, r, RAIL_REGION_ADD);
-	session_reply_told(s, r->id, 0);
+	if (r->staging_of)
+		channel_opened(r->staging_of);
+	else
+		session_reply_told(s, r->id, 0);
 }
 
 /* A NIC that does not let go of memory has died. */
@@ -364,14 +369,9 @@ int region_add_staging(struct channel *c, size_t offset, char *text, size_t text
 	r->base = c->map + offset;
 	r->length = STAGING_BYTES;
 	r->offset = offset;
-	region_work(control, r);
-	if (r->result < 0) {
-		snprintf(text, text_bytes, "%s", r->text);
-		return r->result; /* channel_free() takes it along */
-	}
-	r->state = REGION_LIVE;
-	r->left = control->rails;
-	rails_tell(control, r, RAIL_REGION_ADD);
+	r->state = REGION_REGISTERING;
+	c->session->waits_region = r;
+	region_work_start(control, r);
 	return 0;
 }
 

@@ -171,18 +171,25 @@ static void table_end(struct session **table, unsigned places)
 			session_end(table[i], "the engine stops");
 }
 
-unsigned attach_turn(struct control *control)
+static unsigned helper_turn(struct control *control, struct attach_helper *h)
 {
-	struct attach *a = control->attach;
 	struct region *r;
 	unsigned work = 0;
 
-	if (shm_load(&a->helper.done_flag)) {
-		while ((r = helper_collect(&a->helper)) != NULL) {
-			region_worked(control, r);
-			work++;
-		}
+	if (!shm_load(&h->done_flag))
+		return 0;
+	while ((r = helper_collect(h)) != NULL) {
+		region_worked(control, r);
+		work++;
 	}
+	return work;
+}
+
+unsigned attach_turn(struct control *control)
+{
+	struct attach *a = control->attach;
+	unsigned work = helper_turn(control, &a->large) + helper_turn(control, &a->small);
+
 	if (a->waits_told && loop_told(control)) {
 		for (unsigned i = 0; i < SESSIONS_MAX; i++) {
 			if (a->session[i] && a->session[i]->waits_told) {
@@ -262,7 +269,8 @@ int attach_open(struct control *control)
 			 "clients' memory. Linux 5.3 has it; a container may forbid it",
 			strerror(errno));
 	memset(a->heads_fd, -1, sizeof(a->heads_fd));
-	helper_open(control, &a->helper);
+	helper_open(control, &a->large, ATTACH_HELPERS);
+	helper_open(control, &a->small, ATTACH_SMALL_HELPERS);
 	rc = closer_open(&a->closer);
 	if (rc < 0)
 		goto fail;
@@ -294,9 +302,11 @@ void attach_close(struct control *control)
 	if (!a)
 		return;
 	attach_stop(control);
-	helper_stop(&a->helper);
+	helper_stop(&a->large);
+	helper_stop(&a->small);
 	(void)attach_turn(control);
-	helper_close(&a->helper);
+	helper_close(&a->large);
+	helper_close(&a->small);
 	for (unsigned i = 0; i < CHANNELS_MAX; i++)
 		if (a->channel[i])
 			channel_free(a->channel[i]);

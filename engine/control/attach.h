@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Clients of this host: sessions, their channels and their memory. What they say is abi/segment.h.
- * The loop's thread only, except attach_helper.c's threads, which register large memory.
+ * The loop's thread only, except attach_helper.c's threads, which register memory.
  *
  *   attach.c          the socket: who may come in, requests, replies
  *   attach_session.c  a session from its first request to its last resource
@@ -25,7 +25,8 @@
 #include "engine/control/control.h"
 #include "engine/control/publish.h"
 
-#define ATTACH_INLINE_BYTES (1u << 20)  /* registered on the loop's thread up to this size */
+#define ATTACH_SMALL_BYTES (1u << 20)   /* registered by threads of their own up to this size */
+#define ATTACH_SMALL_HELPERS 2u         /* ... so that channels do not wait for large memory */
 #define ATTACH_HELPERS 8u               /* threads that register what is larger */
 #define ATTACH_TELL_NS 5000000000ull    /* between two lines about one long registration */
 #define ATTACH_SILENT_MAX 32u           /* connections that have not sent a request yet */
@@ -80,7 +81,7 @@ struct region {
 	uint64_t began_ns, told_ns;
 	struct region *next;
 	bool held; /* RELEASING, and a NIC did not let go: until its device is closed */
-	unsigned cuts; /* attach->cuts when the release began */
+	unsigned cut_devices; /* attach->cut_devices when the release began */
 	int result;
 	char text[160];
 };
@@ -96,6 +97,7 @@ struct channel {
 	struct region *staging;
 	struct rail_channel rail[RAILS_MAX];
 	unsigned left; /* rails that have it */
+	bool opening; /* its staging is being registered: rails and publish.c do not know it yet */
 	bool stopping;
 	bool quarantined; /* the client's thread may still copy into publish.kept */
 	struct publish_channel publish;
@@ -144,8 +146,10 @@ static inline bool session_may_take(
 
 /* Work for the threads, and what they have done; both under the lock. */
 struct attach_helper {
+	struct control *control;
 	pthread_t thread[ATTACH_HELPERS];
 	unsigned threads; /* running; the loop's */
+	unsigned threads_max;
 	cpu_set_t cores;  /* that they may use */
 	pthread_mutex_t lock;
 	pthread_cond_t more;
@@ -167,14 +171,14 @@ struct attach {
 	unsigned ranges, extents; /* of the regions: without staging */
 	unsigned waits_told; /* sessions whose reply waits for the rails' inboxes */
 	unsigned endings;    /* sessions that end and are not freed yet */
-	unsigned cuts;       /* devices of lost NICs that were closed */
+	unsigned cut_devices; /* devices of lost NICs that were closed */
 	uint32_t last_session;
 	uint64_t arrivals;
 	unsigned quarantined;        /* channels */
 	struct event *quarantine;    /* looks at them, while there are any */
 	int pidfd;                   /* of this process, for clients; -1: the kernel has none */
 	int status_fd, shard_fd, heads_fd[RAILS_MAX]; /* read-only, for clients */
-	struct attach_helper helper;
+	struct attach_helper large, small;
 	struct closer *closer;
 };
 
@@ -228,6 +232,8 @@ bool session_free(struct session *s);
 void channel_open_request(struct session *s);
 void channel_close_request(struct session *s);
 void channel_stop(struct channel *c);
+/* The rails have its staging memory. */
+void channel_opened(struct channel *c);
 /* Frees it when no rail has it and its staging region is gone. */
 void channel_finish(struct channel *c);
 /* attach_close(): the rails have ended. */
@@ -244,7 +250,10 @@ void quarantine_close(struct attach *a);
 
 void region_add_request(struct session *s, int memfd);
 void region_remove_request(struct session *s);
-/* The channel's staging memory, registered and given to the rails. 0 or -errno with text. */
+/*
+ * The channel's staging memory is registered and given to the rails; channel_opened() follows, or
+ * the request is refused and the channel freed, perhaps at once. -errno with text: it has none.
+ */
 int region_add_staging(struct channel *c, size_t offset, char *text, size_t text_bytes);
 void region_drop(struct region *r);
 /* For memory on pages of `page` bytes: extents have 1 << shift bytes; 0: one extent. */
@@ -276,7 +285,7 @@ int helper_submit(struct control *control, struct region *r);
 void helper_cancel(struct control *control, struct region *r);
 /* One region that the threads are done with, or NULL. */
 struct region *helper_collect(struct attach_helper *h);
-void helper_open(struct control *control, struct attach_helper *h);
+void helper_open(struct control *control, struct attach_helper *h, unsigned threads);
 /* Waits for the threads, which finish what they were given; then helper_submit() refuses. */
 void helper_stop(struct attach_helper *h);
 void helper_close(struct attach_helper *h);

@@ -96,7 +96,8 @@ static uint32_t channel_number(const struct attach *a)
 	return id;
 }
 
-static struct channel *channel_open(struct session *s, int *ret_error, char *text, size_t bytes)
+/* 0: channel_opened() follows. */
+static int channel_open(struct session *s, char *text, size_t bytes)
 {
 	struct control *control = s->control;
 	struct attach *a = control->attach;
@@ -106,20 +107,19 @@ static struct channel *channel_open(struct session *s, int *ret_error, char *tex
 	int rc;
 
 	if (!session_may_take(s->channels, 1, left, a->sessions, CHANNELS_SESSION_MIN)) {
-		*ret_error = -EMFILE;
 		snprintf(text, bytes, "this session has %u channels open and may have no more: %u "
 			"of %u are left to %u sessions. Close some, or use fewer threads",
 			s->channels, left, CHANNELS_MAX, a->sessions);
-		return NULL;
+		return -EMFILE;
 	}
 	c = calloc(1, sizeof(*c));
 	if (!c) {
-		*ret_error = -ENOMEM;
 		snprintf(text, bytes, "the engine has no memory for one more channel");
-		return NULL;
+		return -ENOMEM;
 	}
 	c->id = id;
 	c->session = s;
+	c->opening = true;
 	c->memfd = c->wake = c->wake_client = -1;
 	a->channel[id] = c;
 	a->channels++;
@@ -132,30 +132,29 @@ static struct channel *channel_open(struct session *s, int *ret_error, char *tex
 		rings_init(c, control->rails);
 		rc = region_add_staging(c, channel_layout(control->rails).staging, text, bytes);
 	}
-	if (rc < 0) {
+	if (rc < 0)
 		channel_free(c);
-		*ret_error = rc;
-		return NULL;
-	}
-	return c;
+	return rc;
 }
 
 void channel_open_request(struct session *s)
 {
 	char text[sizeof(((struct attach_reply *)0)->text)];
-	struct channel *c;
-	int rc, fds[2];
+	int rc = channel_open(s, text, sizeof(text));
 
-	c = channel_open(s, &rc, text, sizeof(text));
-	if (!c) {
+	if (rc < 0)
 		session_reply(s, rc, 0, 0, NULL, 0, text);
-		return;
-	}
+}
+
+void channel_opened(struct channel *c)
+{
+	struct session *s = c->session;
+	int fds[2] = {c->memfd, c->wake_client};
+
+	c->opening = false;
 	c->left = s->control->rails;
 	rails_tell(c, RAIL_CHANNEL_ADD);
 	publish_channel_open(s->control, &c->publish);
-	fds[0] = c->memfd;
-	fds[1] = c->wake_client;
 	/* Ops written before a rail has heard of the channel wait in their ring. */
 	session_reply(s, 0, c->id, c->staging->id, fds, 2, NULL);
 	close(c->wake_client); /* the client's alone */
@@ -180,9 +179,11 @@ void channel_stop(struct channel *c)
 	if (c->stopping)
 		return;
 	c->stopping = true;
-	publish_channel_close(c->session->control, &c->publish);
-	quarantine_enter(c);
-	rails_tell(c, RAIL_CHANNEL_STOP);
+	if (!c->opening) {
+		publish_channel_close(c->session->control, &c->publish);
+		quarantine_enter(c);
+		rails_tell(c, RAIL_CHANNEL_STOP);
+	}
 	region_drop(c->staging);
 }
 

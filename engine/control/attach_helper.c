@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The helper threads: register and deregister client memory, which can take minutes, while the loop
- * goes on. A region is theirs from helper_submit() until helper_collect(). Its MRs, of all extents
- * on all NICs, are handed out one by one, so that all threads work on one large region; several
- * regions take turns. Started when they are first needed.
+ * The helper threads: register and deregister client memory while the loop goes on. It can take
+ * minutes, and the driver of a dying NIC may not come back. Small memory, staging too, has threads
+ * of its own, so that channels are opened meanwhile. A region is theirs from helper_submit() until
+ * helper_collect(). Its MRs, of all extents on all NICs, are handed out one by one, so that all
+ * threads work on one large region; several regions take turns. Started when they are first needed.
  */
 #include <errno.h>
 #include <sched.h>
@@ -118,8 +119,8 @@ static void unmap(struct region *r)
 
 static void *helper_main(void *context)
 {
-	struct control *control = context;
-	struct attach_helper *h = &control->attach->helper;
+	struct attach_helper *h = context;
+	struct control *control = h->control;
 	struct region *r;
 	unsigned mr;
 
@@ -154,30 +155,35 @@ static void *helper_main(void *context)
 /* ---- for the loop ---------------------------------------------------------------------------- */
 
 /* With all signals blocked: they are the main thread's. */
-static int helper_start(struct control *control, struct attach_helper *h)
+static int helper_start(struct attach_helper *h)
 {
 	sigset_t all, before;
 	int rc;
 
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	rc = pthread_create(&h->thread[h->threads], NULL, helper_main, control);
+	rc = pthread_create(&h->thread[h->threads], NULL, helper_main, h);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	h->threads += rc == 0;
 	return -rc;
 }
 
+static struct attach_helper *helper_of(struct attach *a, const struct region *r)
+{
+	return r->staging_of || r->length <= ATTACH_SMALL_BYTES ? &a->small : &a->large;
+}
+
 int helper_submit(struct control *control, struct region *r)
 {
-	struct attach_helper *h = &control->attach->helper;
+	struct attach_helper *h = helper_of(control->attach, r);
 	int rc = 0;
 
 	if (h->stop)
 		return -ESHUTDOWN;
-	while (h->threads < ATTACH_HELPERS && h->threads < r->mrs && rc == 0)
-		rc = helper_start(control, h);
+	while (h->threads < h->threads_max && h->threads < r->mrs && rc == 0)
+		rc = helper_start(h);
 	if (h->threads == 0) {
-		log_warn("clients: no helper thread: error %d; large memory is registered on the "
+		log_warn("clients: no helper thread: error %d; memory is registered on the "
 			 "control plane's own", -rc);
 		return rc;
 	}
@@ -192,7 +198,7 @@ int helper_submit(struct control *control, struct region *r)
 
 void helper_cancel(struct control *control, struct region *r)
 {
-	struct attach_helper *h = &control->attach->helper;
+	struct attach_helper *h = helper_of(control->attach, r);
 
 	pthread_mutex_lock(&h->lock);
 	if (r->mrs_next < r->mrs && r->result == 0) {
@@ -222,10 +228,12 @@ struct region *helper_collect(struct attach_helper *h)
 
 /* The loop's thread is pinned later: the helpers may use what the process has now, poll cores
  * excepted, unless there is nothing else. */
-void helper_open(struct control *control, struct attach_helper *h)
+void helper_open(struct control *control, struct attach_helper *h, unsigned threads)
 {
 	cpu_set_t all;
 
+	h->control = control;
+	h->threads_max = threads;
 	pthread_mutex_init(&h->lock, NULL);
 	pthread_cond_init(&h->more, NULL);
 	CPU_ZERO(&all);

@@ -112,11 +112,11 @@ static void rails_tell(struct control *control, struct region *r, enum rail_comm
 	}
 }
 
-/* Staging and small memory at once, the rest on the helper threads; region_worked() follows. */
+/* On the helper threads, or here if there are none; region_worked() follows. */
 static void region_work_start(struct control *control, struct region *r)
 {
 	r->result = 0;
-	if (!r->staging_of && r->length > ATTACH_INLINE_BYTES && helper_submit(control, r) == 0)
+	if (helper_submit(control, r) == 0)
 		return;
 	region_work(control, r);
 	region_worked(control, r);
@@ -125,7 +125,7 @@ static void region_work_start(struct control *control, struct region *r)
 static void region_release(struct control *control, struct region *r)
 {
 	r->state = REGION_RELEASING;
-	r->cuts = control->attach->cuts;
+	r->cut_devices = control->attach->cut_devices;
 	region_work_start(control, r);
 }
 
@@ -138,6 +138,8 @@ static void region_registered(struct control *control, struct region *r)
 	if (rc < 0 || s->ending) {
 		snprintf(text, sizeof(text), "%s", r->text);
 		s->waits_region = NULL;
+		if (r->staging_of)
+			r->staging_of->stopping = true; /* goes with its staging */
 		region_release(control, r); /* may free it */
 		if (!s->ending)
 			session_reply(s, rc, 0, 0, NULL, 0, text);
@@ -151,7 +153,10 @@ static void region_registered(struct control *control, struct region *r)
 	r->left = control->rails;
 	s->waits_region = NULL;
 	rails_tell(control, r, RAIL_REGION_ADD);
-	session_reply_told(s, r->id, 0);
+	if (r->staging_of)
+		channel_opened(r->staging_of);
+	else
+		session_reply_told(s, r->id, 0);
 }
 
 /* A NIC that does not let go of memory has died. */
@@ -173,7 +178,7 @@ static void region_released(struct control *control, struct region *r)
 	struct channel *c = r->staging_of;
 	bool waited = s->waits_region == r;
 
-	if (r->result < 0 && r->cuts != control->attach->cuts) {
+	if (r->result < 0 && r->cut_devices != control->attach->cut_devices) {
 		region_release(control, r); /* it may have failed on a device that is closed now */
 		return;
 	}
@@ -196,7 +201,7 @@ static void region_released(struct control *control, struct region *r)
 
 void attach_regions_retry(struct control *control)
 {
-	control->attach->cuts++;
+	control->attach->cut_devices++;
 	for (unsigned id = REGION_CLIENT_0; id < REGIONS_MAX; id++) {
 		struct region *r = control->attach->region[id];
 
@@ -363,14 +368,9 @@ int region_add_staging(struct channel *c, size_t offset, char *text, size_t text
 	r->base = c->map + offset;
 	r->length = STAGING_BYTES;
 	r->offset = offset;
-	region_work(control, r);
-	if (r->result < 0) {
-		snprintf(text, text_bytes, "%s", r->text);
-		return r->result; /* channel_free() takes it along */
-	}
-	r->state = REGION_LIVE;
-	r->left = control->rails;
-	rails_tell(control, r, RAIL_REGION_ADD);
+	r->state = REGION_REGISTERING;
+	c->session->waits_region = r;
+	region_work_start(control, r);
 	return 0;
 }
 

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Channels of clients: when they are opened, who has them when, and that nothing is left of a
+ * client that goes, however it goes. See attach_world.h.
+ */
+#include "tests/unit/control/attach_world.h"
+
+static void a_channel_segment_cannot_be_cut_under_the_engine(void **state)
+{
+	const struct channel_layout l = channel_layout(RAILS);
+	struct channel_header *header;
+	struct answer a;
+	int fd = dial();
+
+	(void)state;
+	assert_true(ask(fd, request_of(ATTACH_CHANNEL_OPEN, 0, 0), NULL, 0, &a));
+	assert_int_equal(a.reply.status, 0);
+	assert_int_equal(a.fds, 2);
+	assert_int_equal(ftruncate(a.fd[0], 0), -1);
+	assert_int_equal(ftruncate(a.fd[0], (off_t)l.bytes * 2), -1);
+	header = mmap(NULL, l.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, a.fd[0], 0);
+	assert_true(header != MAP_FAILED);
+	assert_int_equal(header->magic, CHANNEL_MAGIC);
+	assert_int_equal(header->rails, RAILS);
+	assert_int_equal(told(RAIL_CHANNEL_ADD), RAILS);
+	assert_int_equal(told(RAIL_REGION_ADD), RAILS);
+	assert_int_equal(world.published, 1);
+	munmap(header, l.bytes);
+	forget_fds(&a);
+	close(fd);
+	pump();
+	rails_answer();
+	pump_until_sessions(0);
+}
+
+/* As a NIC whose driver does not come back. */
+static void the_loop_goes_on_while_channels_and_small_memory_are_registered(void **state)
+{
+	int opens = dial(), adds = dial(), other = dial(), memfd = memfd_of(4096, F_SEAL_SHRINK);
+	struct answer a;
+
+	(void)state;
+	world_hold(true);
+	assert_false(ask(opens, request_of(ATTACH_CHANNEL_OPEN, 0, 0), NULL, 0, &a));
+	assert_false(ask(adds, request_of(ATTACH_REGION_ADD, 0, 4096), &memfd, 1, &a));
+	assert_int_equal(status_of(other, ATTACH_REPORT, 0, 0, -1), 0);
+	assert_int_equal(world.commands + world.published, 0);
+	world_hold(false);
+	await(opens, &a);
+	assert_int_equal(a.reply.status, 0);
+	assert_int_equal(told(RAIL_CHANNEL_ADD), RAILS);
+	forget_fds(&a);
+	await(adds, &a);
+	assert_int_equal(a.reply.status, 0);
+	close(memfd);
+	close(opens);
+	close(adds);
+	close(other);
+	pump();
+	rails_answer();
+	pump_until_sessions(0);
+}
+
+static void a_client_that_leaves_while_its_channel_is_opened_leaves_nothing(void **state)
+{
+	struct answer a;
+
+	(void)state;
+	for (unsigned refused = 0; refused < 2; refused++) {
+		int fd = dial();
+
+		world.begun = 0;
+		world_hold(true);
+		assert_false(ask(fd, request_of(ATTACH_CHANNEL_OPEN, 0, 0), NULL, 0, &a));
+		for (unsigned i = 0; i < 5000 && !world_seen(&world.begun); i++)
+			usleep(1000);
+		close(fd);
+		pump();
+		assert_int_equal(control.attach->channels, 1); /* its memory is being worked on */
+		world.refuse_mrs = refused;
+		world_hold(false);
+		pump_until_sessions(0);
+		assert_int_equal(control.attach->channels + control.attach->regions, 0);
+		assert_int_equal(world.commands + world.mrs + world.published, 0);
+	}
+}
+
+static void a_channel_is_closed_when_every_rail_has_returned_it(void **state)
+{
+	struct answer a;
+	uint64_t id;
+	int fd = dial();
+
+	(void)state;
+	assert_true(ask(fd, request_of(ATTACH_CHANNEL_OPEN, 0, 0), NULL, 0, &a));
+	forget_fds(&a);
+	id = a.reply.a;
+	world.commands = 0;
+	assert_false(ask(fd, request_of(ATTACH_CHANNEL_CLOSE, id, 0), NULL, 0, &a));
+	assert_int_equal(world.published, 0);
+	assert_int_equal(told(RAIL_CHANNEL_STOP), RAILS);
+	assert_int_equal(control.attach->channels, 1);
+	rails_answer();
+	pump();
+	assert_true(receive(fd, &a));
+	assert_int_equal(a.reply.status, 0);
+	assert_int_equal(control.attach->channels, 0);
+	assert_int_equal(world.mrs, 0);
+	assert_int_equal(status_of(fd, ATTACH_CHANNEL_CLOSE, id, 0, -1), -EINVAL);
+	close(fd);
+	pump();
+}
+
+static void a_segment_stays_while_a_rail_has_the_channel_or_the_staging(void **state)
+{
+	(void)state;
+	for (unsigned channel_last = 0; channel_last < 2; channel_last++) {
+		struct channel *c;
+		struct answer a;
+		int fd = dial();
+
+		assert_true(ask(fd, request_of(ATTACH_CHANNEL_OPEN, 0, 0), NULL, 0, &a));
+		forget_fds(&a);
+		c = control.attach->channel[a.reply.a];
+		close(fd);
+		pump();
+		for (unsigned step = 0; step < 2 * RAILS; step++) {
+			assert_int_equal(control.attach->channels, 1);
+			c->map[c->bytes - 1] = 1; /* still mapped */
+			assert_int_equal(shm_load(&c->publish.header->drained), c->left == 0);
+			if ((step < RAILS) == (channel_last != 0))
+				attach_region_returned(&control, (uint32_t)a.reply.b);
+			else
+				attach_channel_returned(&control, &c->rail[step % RAILS]);
+			pump();
+		}
+		assert_int_equal(control.attach->channels, 0);
+		assert_int_equal(control.attach->sessions, 0);
+	}
+}
+
+static void channels_run_out_and_their_numbers_rest_until_returned(void **state)
+{
+	enum { SESSIONS = CHANNELS_MAX / CHANNELS_SESSION_MIN };
+	int fd[SESSIONS], other = dial();
+	struct answer a;
+
+	(void)state;
+	for (unsigned i = 0; i < SESSIONS; i++)
+		fd[i] = dial();
+	for (unsigned i = 0; i < CHANNELS_MAX; i++)
+		assert_int_equal(
+			status_of(fd[i / CHANNELS_SESSION_MIN], ATTACH_CHANNEL_OPEN, 0, 0, -1), 0);
+	assert_int_equal(status_of(other, ATTACH_CHANNEL_OPEN, 0, 0, -1), -EMFILE);
+	world.commands = 0;
+	assert_false(ask(fd[1], request_of(ATTACH_CHANNEL_CLOSE, 17, 0), NULL, 0, &a));
+	assert_int_equal(status_of(other, ATTACH_CHANNEL_OPEN, 0, 0, -1), -EMFILE);
+	rails_answer();
+	pump();
+	assert_true(receive(fd[1], &a));
+	assert_true(ask(other, request_of(ATTACH_CHANNEL_OPEN, 0, 0), NULL, 0, &a));
+	assert_int_equal(a.reply.status, 0);
+	assert_int_equal(a.reply.a, 17);
+	forget_fds(&a);
+	for (unsigned i = 0; i < SESSIONS; i++)
+		close(fd[i]);
+	pump();
+	assert_int_equal(control.attach->sessions, SESSIONS + 1);
+	rails_answer();
+	pump_until_sessions(1);
+	assert_int_equal(control.attach->channels, 1);
+	close(other);
+	pump();
+	rails_answer();
+	pump_until_sessions(0);
+}
+
+static void a_broken_ring_ends_that_session_and_no_other(void **state)
+{
+	struct answer a;
+	int bad = dial(), good = dial();
+
+	(void)state;
+	assert_true(ask(bad, request_of(ATTACH_CHANNEL_OPEN, 0, 0), NULL, 0, &a));
+	forget_fds(&a);
+	attach_channel_broken(&control, (uint32_t)a.reply.a);
+	attach_channel_broken(&control, (uint32_t)a.reply.a);
+	attach_channel_broken(&control, CHANNELS_MAX + 5);
+	assert_int_equal(recv(bad, &a, sizeof(a), MSG_DONTWAIT), 0);
+	assert_int_equal(told(RAIL_CHANNEL_STOP), RAILS);
+	assert_int_equal(status_of(good, ATTACH_REPORT, 0, 0, -1), 0);
+	rails_answer();
+	pump_until_sessions(1);
+	close(bad);
+	close(good);
+	pump();
+}
+
+/* A client that is killed with everything open, in the middle of a request. */
+static void a_killed_client_leaves_nothing(void **state)
+{
+	int status, ready[2];
+	pid_t child;
+
+	(void)state;
+	assert_int_equal(pipe(ready), 0);
+	child = fork();
+	if (child == 0) {
+		int fd = dial(), memfd = memfd_of(1u << 20, F_SEAL_SHRINK);
+		const struct attach_request open = request_of(ATTACH_CHANNEL_OPEN, 0, 0);
+		const struct attach_request add = request_of(ATTACH_REGION_ADD, 0, 1u << 20);
+		const struct attach_request stop = request_of(ATTACH_CHANNEL_CLOSE, 0, 0);
+
+		send_raw(fd, &open, sizeof(open), NULL, 0);
+		send_raw(fd, &open, sizeof(open), NULL, 0);
+		send_raw(fd, &add, sizeof(add), &memfd, 1);
+		send_raw(fd, &stop, sizeof(stop), NULL, 0);
+		(void)!write(ready[1], "", 1);
+		for (;;)
+			pause();
+	}
+	assert_int_equal(read(ready[0], &status, 1), 1);
+	pump();
+	assert_int_equal(control.attach->sessions, 1);
+	assert_int_equal(control.attach->channels, 2);
+	assert_int_equal(control.attach->regions, 3);
+	kill(child, SIGKILL);
+	waitpid(child, &status, 0);
+	pump();
+	assert_int_equal(control.attach->sessions, 1); /* the rails still have its memory */
+	assert_int_equal(world.mrs, 3 * RAILS);
+	while (rails_answer()) /* again, if only the answer to CHANNEL_CLOSE finds it dead */
+		pump();
+	pump_until_sessions(0);
+	assert_int_equal(control.attach->channels, 0);
+	assert_int_equal(control.attach->regions, 0);
+	close(ready[0]);
+	close(ready[1]);
+}
+
+static void closing_the_engine_frees_what_clients_hold(void **state)
+{
+	int fd = dial(), memfd = memfd_of(4096, F_SEAL_SHRINK);
+
+	(void)state;
+	assert_int_equal(status_of(fd, ATTACH_CHANNEL_OPEN, 0, 0, -1), 0);
+	assert_int_equal(status_of(fd, ATTACH_REGION_ADD, 0, 4096, memfd), 0);
+	close(memfd);
+	close(fd);
+	/* the teardown checks the rest */
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(a_channel_segment_cannot_be_cut_under_the_engine),
+		TEST(the_loop_goes_on_while_channels_and_small_memory_are_registered),
+		TEST(a_client_that_leaves_while_its_channel_is_opened_leaves_nothing),
+		TEST(a_channel_is_closed_when_every_rail_has_returned_it),
+		TEST(a_segment_stays_while_a_rail_has_the_channel_or_the_staging),
+		TEST(channels_run_out_and_their_numbers_rest_until_returned),
+		TEST(a_broken_ring_ends_that_session_and_no_other),
+		TEST(a_killed_client_leaves_nothing),
+		TEST(closing_the_engine_frees_what_clients_hold),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -224,6 +224,8 @@ unsigned rail_post(struct rail *rail);
 
 /* reap.c */
 unsigned rail_reap(struct rail *rail);
+/* All that is in the CQ now. */
+void rail_reap_all(struct rail *rail);
 /* All that is posted on it ends as if it had been flushed. The NIC is done with it. */
 void lane_retire_posted(struct rail *rail, struct lane *lane);
 

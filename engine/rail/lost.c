@@ -60,8 +60,7 @@ void lane_retire(struct rail *rail, const struct rail_peer *object)
 	if (!lane)
 		return; /* it drained after all, and was returned */
 	lane_drop(rail, lane->number, lane->peer->ref, object);
-	for (unsigned i = 0; i <= CQ_DEPTH / RAIL_REAP_BURST && rail_reap(rail); i++)
-		;
+	rail_reap_all(rail);
 	lane = lane_of(rail, object);
 	if (!lane)
 		return;

@@ -28,19 +28,26 @@ struct lane_qp *lane_qp_find(struct rail *rail, uint32_t qpn)
 	return NULL;
 }
 
+/*
+ * An older entry of that number is replaced: its queue pair was destroyed, and the device has given
+ * the number out again.
+ */
 static void table_add(struct rail *rail, uint32_t qpn, uint16_t qp)
 {
 	uint32_t at = table_home(qpn);
 
-	while (rail->table[at].used)
+	while (rail->table[at].used && rail->table[at].qpn != qpn)
 		at = table_after(at);
 	rail->table[at].qpn = qpn;
 	rail->table[at].qp = qp;
 	rail->table[at].used = 1;
 }
 
-/* Closes the gap, so that every later entry is still found from its home (Knuth 6.4, R). */
-static void table_remove(struct rail *rail, uint32_t qpn)
+/*
+ * Closes the gap, so that every later entry is still found from its home (Knuth 6.4, R). Nothing
+ * happens when the number is another queue pair's by now.
+ */
+static void table_remove(struct rail *rail, uint32_t qpn, uint16_t qp)
 {
 	uint32_t gap = table_home(qpn);
 	uint32_t at;
@@ -50,6 +57,8 @@ static void table_remove(struct rail *rail, uint32_t qpn)
 			return;
 		gap = table_after(gap);
 	}
+	if (rail->table[gap].qp != qp)
+		return;
 	for (at = table_after(gap); rail->table[at].used; at = table_after(at)) {
 		uint32_t home = table_home(rail->table[at].qpn);
 		uint32_t mask = LANE_TABLE_SLOTS - 1;
@@ -127,7 +136,8 @@ void lane_return_if_drained(struct rail *rail, struct lane *lane)
 	if (rail->peer[lane->number].lane == lane)
 		rail->peer[lane->number].lane = NULL;
 	for (unsigned i = 0; i < peer->qps; i++)
-		table_remove(rail, lane->qp[i].sq->qpn);
+		table_remove(rail, lane->qp[i].sq->qpn,
+			(uint16_t)((lane - rail->lane) * QPS_PER_PEER_MAX + i));
 	link_remove(&lane->lanes);
 	rail->lane_stack[rail->lanes_free++] = (uint16_t)(lane - rail->lane);
 	peer->lane = NULL;
@@ -255,6 +265,19 @@ static void want_next(struct rail *rail, struct peer_slot *slot, uint32_t ref)
 			rail, slot, &container_of(slot->parked.next, struct request, pending)->op);
 }
 
+/*
+ * A queue pair has the number of one that was destroyed and is not retired yet: what that one
+ * completed is in the CQ by now, and is reaped before the number means the new one.
+ */
+static void numbers_settle(struct rail *rail, const struct rail_peer *peer)
+{
+	for (unsigned i = 0; i < peer->qps; i++)
+		if (lane_qp_find(rail, peer->sq[i]->qpn)) {
+			rail_reap_all(rail);
+			return;
+		}
+}
+
 void lane_add(struct rail *rail, struct rail_peer *peer)
 {
 	struct peer_slot *slot = &rail->peer[peer->peer];
@@ -265,6 +288,7 @@ void lane_add(struct rail *rail, struct rail_peer *peer)
 		peer_refuse(rail, peer->peer, peer->ref);
 		return;
 	}
+	numbers_settle(rail, peer);
 	lane = &rail->lane[rail->lane_stack[--rail->lanes_free]];
 	lane_init(rail, lane, peer);
 	slot->lane = lane;

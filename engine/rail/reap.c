@@ -141,6 +141,12 @@ static void reap_one(struct rail *rail, const struct dv_completion *completion)
 		lane_return_if_drained(rail, lane);
 }
 
+void rail_reap_all(struct rail *rail)
+{
+	for (unsigned i = 0; i <= CQ_DEPTH / RAIL_REAP_BURST && rail_reap(rail); i++)
+		;
+}
+
 unsigned rail_reap(struct rail *rail)
 {
 	struct dv_completion completion[RAIL_REAP_BURST];

@@ -91,8 +91,9 @@ static void a_path_that_is_not_made_in_time_is_given_up_and_keeps_one_helper(voi
 	assert_true(nodes_until(node[0].rail[0].tells == 1, CONNECT_MADE_MS + 500));
 	assert_int_equal(node[0].rail[0].told[0].kind, RAIL_PEER_REFUSE);
 	assert_int_equal(shm_load(&control->status->peer_rails_out[number]), 1);
-	connects_held = 1u << 30;
-	nodes_run(3 * CONNECT_BACKOFF_MAX_MS); /* probed meanwhile, had the helper come back */
+	__atomic_store_n(&connects_held, 1u << 30, __ATOMIC_SEQ_CST);
+	__atomic_store_n(&connects_free, 2, __ATOMIC_SEQ_CST); /* those of node 2 */
+	nodes_run(10 * CONNECT_BACKOFF_MS); /* probed meanwhile, had the helper come back */
 	assert_int_equal(connect_busy(control), 1);
 	__atomic_store_n(&connects_blocked, 0, __ATOMIC_SEQ_CST);
 	assert_true(nodes_until( /* connected anew */
@@ -107,7 +108,7 @@ static void a_peer_that_asks_again_keeps_one_helper(void **state)
 	(void)state;
 	connects_blocked = 1; /* node 1 cannot reach node 0, which asks again and again */
 	want(0);
-	nodes_run(CONNECT_ANSWER_MS + 3 * CONNECT_BACKOFF_MAX_MS);
+	nodes_run(CONNECT_ANSWER_MS + 10 * CONNECT_BACKOFF_MS);
 	assert_int_equal(connect_busy(&node[1].control), 1);
 	__atomic_store_n(&connects_blocked, 0, __ATOMIC_SEQ_CST);
 	assert_true(nodes_until(node[0].rail[0].tells > 1, 2 * CONNECT_BACKOFF_MAX_MS));

@@ -176,6 +176,99 @@ static void completions_that_are_there_are_answers_and_not_retired(void **state)
 	all_is_free(w);
 }
 
+/* The device gives the number of a destroyed queue pair to the next one it makes. */
+/* The NIC answers what was posted to that queue pair and to no other. */
+static void answer_only(struct world *w, const struct rail_peer *to)
+{
+	unsigned i = 0;
+
+	world_settle(w);
+	nic_pull(w);
+	while (i < w->wqes)
+		if (&w->wqe[i].qp->sq == to->sq[0]) {
+			nic_complete(w, i, 0);
+			world_settle(w);
+			nic_pull(w);
+			i = 0;
+		} else {
+			i++;
+		}
+}
+
+/* The device gives the number of a destroyed queue pair to the next one it makes. */
+static void a_number_that_is_given_out_again_means_the_new_queue_pair(void **state)
+{
+	struct world *w = *state;
+	uint32_t next = w->qpn_next;
+	struct rail_peer *other;
+	struct op_done done;
+
+	for (unsigned i = 0; i < 20; i++)
+		look_up(w, i);
+	world_settle(w);
+	nic_pull(w);
+	peer_drop(w, peer); /* its queue pairs are destroyed, which the rail is told later */
+	world_settle(w);
+	assert_true(world_silent(w));
+	w->qpn_next = peer->sq[0]->qpn;
+	other = peer_new(w, 3, 33, 1);
+	w->qpn_next = next;
+	assert_int_equal(other->sq[0]->qpn, peer->sq[0]->qpn);
+	peer_add(w, other);
+	page_get(w, client, 200, 8, 8192, 77, 8192);
+	answer_only(w, other);
+	for (bool hit = false; !hit; hit = done.cookie == 200) {
+		assert_true(client_done(client, &done));
+		assert_int_equal(done.status, done.cookie == 200 ? OP_HIT : OP_PEER_DOWN);
+	}
+	assert_true(w->wqes > 0); /* of the old ones */
+	assert_true(rail_in_flight(w->rail) > 0);
+	retire(w);
+	while (client_done(client, &done))
+		assert_int_equal(done.status, OP_PEER_DOWN);
+	assert_ptr_equal(world_hear(w, RAIL_PEER_RETURNED).object, peer);
+	/* The return of the old lane has left the number to the new one. */
+	page_get(w, client, 201, 8, 8192, 77, 8192);
+	answer_only(w, other);
+	client_expect(client, 201, OP_HIT);
+	all_is_free(w);
+	peer_drop(w, other);
+	world_settle(w);
+	assert_ptr_equal(world_hear(w, RAIL_PEER_RETURNED).object, other);
+	peer_free(w, other);
+}
+
+static void completions_of_the_old_queue_pair_are_its_own_when_its_number_comes_back(void **state)
+{
+	struct world *w = *state;
+	uint32_t next = w->qpn_next;
+	struct rail_peer *other;
+	unsigned cqes = 0;
+
+	for (unsigned i = 0; i < 100; i++)
+		look_up(w, i);
+	world_settle(w);
+	nic_pull(w);
+	peer_drop(w, peer);
+	world_settle(w);
+	for (; w->wqes > 1; cqes++)
+		nic_complete(w, 0, DV_SYNDROME_FLUSHED);
+	assert_true(cqes > RAIL_REAP_BURST); /* more than are reaped before the command */
+	w->qpn_next = peer->sq[0]->qpn;
+	other = peer_new(w, 3, 33, 1);
+	w->qpn_next = next;
+	peer_add(w, other);
+	world_settle(w);
+	assert_true(world_silent(w)); /* the new one is not broken */
+	retire(w);
+	assert_ptr_equal(world_hear(w, RAIL_PEER_RETURNED).object, peer);
+	all_is_free(w);
+	peer_drop(w, other);
+	world_settle(w);
+	world_hear(w, RAIL_PEER_RETURNED);
+	peer_free(w, other);
+}
+
 static void a_retire_that_comes_after_the_return_does_nothing(void **state)
 {
 	struct world *w = *state;
@@ -250,6 +343,8 @@ int main(void)
 		TEST(what_is_posted_past_its_deadline_is_said_within_two_seconds),
 		TEST(the_first_deadline_of_a_stuck_lane_is_told),
 		TEST(completions_that_are_there_are_answers_and_not_retired),
+		TEST(a_number_that_is_given_out_again_means_the_new_queue_pair),
+		TEST(completions_of_the_old_queue_pair_are_its_own_when_its_number_comes_back),
 		TEST(a_retire_that_comes_after_the_return_does_nothing),
 		TEST(a_lost_nic_is_not_touched_and_takes_nothing_any_more),
 		TEST(a_lost_lane_that_is_not_retired_is_said_too),

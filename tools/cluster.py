@@ -15,6 +15,7 @@ As a module: Cluster(build, nodes=2, ...) with start(), kill(i), restart(i), soc
 import argparse
 import atexit
 import os
+import random
 import re
 import select
 import shutil
@@ -30,10 +31,22 @@ START_SECONDS = 60
 
 
 def free_port():
-    """A TCP port nobody listens on now; engines are given several and may still lose the race."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """A TCP port that no socket has now. Below the ports that the kernel gives to outgoing
+    connections: the first engine dials before the others have bound theirs."""
+    try:
+        with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
+            below = int(file.read().split()[0])
+    except OSError:
+        below = 32768
+    for _ in range(1000):
+        port = random.randrange(10000, below) if below > 12000 else 0
+        with socket.socket() as s:
+            try:
+                s.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return s.getsockname()[1]
+    raise RuntimeError("no free TCP port on 127.0.0.1")
 
 
 def run(*command):

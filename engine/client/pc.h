@@ -89,7 +89,10 @@ struct pc_options {
  * another user. -EPROTO: engine and library are of different versions.
  */
 PC_API int pc_open(const struct pc_options *options, struct pc **ret_pc);
-/* All channels are closed already. Frees registered and allocated memory. */
+/*
+ * All channels are closed already. Frees registered and allocated memory; does not wait for the
+ * engine, which deregisters it when the session has ended.
+ */
 PC_API void pc_close(struct pc *pc);
 /* Is the session attached now? */
 PC_API bool pc_attached(const struct pc *pc);

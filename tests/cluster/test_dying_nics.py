@@ -98,6 +98,7 @@ class FirstDies(harness.cluster.Cluster):
         return super().command(i) + more
 
 
+@unittest.skipIf(harness.SLOW > 1, "a library built for a sanitizer cannot be loaded by Python")
 class NicsDie(harness.ClusterTest):
     def setUp(self):
         handle, self.faults = tempfile.mkstemp(prefix="peercache-faults-")

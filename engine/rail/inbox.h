@@ -9,8 +9,10 @@
 #ifndef RAIL_INBOX_H
 #define RAIL_INBOX_H
 
+#include <errno.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 #include <stdbool.h>
 
@@ -57,14 +59,15 @@ static inline void client_wake(int wake)
 
 /*
  * Takes the kicks that have come. Clients share this eventfd and may have made it blocking or taken
- * the kick themselves: RWF_NOWAIT does not block all the same (Linux 5.8).
+ * the kick themselves: RWF_NOWAIT does not block all the same. Before Linux 5.8 a plain read.
  */
 static inline void kick_take(int fd)
 {
 	uint64_t count;
 	struct iovec into = {&count, sizeof(count)};
 
-	(void)!preadv2(fd, &into, 1, -1, RWF_NOWAIT);
+	if (preadv2(fd, &into, 1, -1, RWF_NOWAIT) < 0 && (errno == EOPNOTSUPP || errno == ENOSYS))
+		(void)!read(fd, &count, sizeof(count));
 }
 
 /* One client thread as this rail sees it. */

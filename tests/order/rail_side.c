@@ -2,6 +2,7 @@
 /* The rail's side of the sleep protocol, from its sources (sides.h). */
 #define ppoll note_ppoll
 #define write note_write
+#define read note_read
 #define preadv2 note_preadv2
 #define send note_send
 

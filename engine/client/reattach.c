@@ -84,11 +84,12 @@ int pc_attach(struct pc *pc)
 	pthread_mutex_lock(&pc->lock);
 	memory_forget_regions(pc);
 	pc->session = session;
+	/* Else attacher_stop() finds the session, and may free it as soon as the lock is open. */
+	if (pc->attacher.closing)
+		shutdown(session->fd, SHUT_RDWR);
 	pthread_mutex_unlock(&pc->lock);
 	pthread_mutex_unlock(&pc->wire);
 	hide_socket(pc);
-	if (closing(pc)) /* attacher_stop() saw the socket or the session, or comes yet */
-		shutdown(session->fd, SHUT_RDWR);
 	return 0;
 }
 

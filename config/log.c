@@ -77,7 +77,7 @@ static ssize_t write_now(const char *line, size_t bytes)
 	return n;
 }
 
-/* False: nobody reads what is in front of it, so it was not written, or only its beginning. */
+/* False: stderr has no room; the line was not written, or only its beginning. */
 static bool write_line(const char *line, size_t bytes, int wait_ms)
 {
 	struct pollfd fd = {.fd = STDERR_FILENO, .events = POLLOUT};

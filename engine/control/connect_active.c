@@ -50,7 +50,7 @@ static void active_retire(struct active *active)
 /*
  * What is broken is put in error, and the rail drains it. What does not drain, or could not be put
  * in error, is destroyed when the rail says that it is stuck, never before: until then the rail may
- * not have heard of the break and still post on it. Or its device is closed (connect_lost.c). Then
+ * not have taken the command and still post on it. Or its device is closed (connect_lost.c). Then
  * the rail ends what it had posted.
  */
 void active_go_on(struct active *active)

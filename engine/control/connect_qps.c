@@ -54,7 +54,7 @@ static int failed(struct qps *qps, int status)
 	return status;
 }
 
-/* Each call may take a second: a set that nobody waits for costs the others none. */
+/* Each call may take a second: skip the calls of an abandoned set. */
 static bool given_up(struct qps *qps)
 {
 	return shm_load(&qps->abandoned) != 0;

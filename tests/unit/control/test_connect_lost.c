@@ -51,7 +51,7 @@ static void what_cannot_be_put_in_error_is_destroyed_and_then_retired(void **sta
 	ends(0, got);
 }
 
-/* The port went down, the member left: the rail has not heard of it yet and posts. */
+/* The port went down, the member left: the rail has not taken the command yet and posts. */
 static void no_queue_pair_is_destroyed_before_the_rail_says_that_it_posts_no_more(void **state)
 {
 	struct rail_peer *got = connected(0);

@@ -207,7 +207,7 @@ static void a_number_that_is_given_out_again_means_the_new_queue_pair(void **sta
 		look_up(w, i);
 	world_settle(w);
 	nic_pull(w);
-	peer_drop(w, peer); /* its queue pairs are destroyed, which the rail is told later */
+	peer_drop(w, peer); /* its queue pairs are destroyed; RAIL_PEER_RETIRE comes later */
 	world_settle(w);
 	assert_true(world_silent(w));
 	w->qpn_next = peer->sq[0]->qpn;

@@ -314,8 +314,7 @@ int settings_override(struct settings *s, const char *text, char *err, size_t er
 	if (text[dot] != '.' || text[equals] != '=' || dot >= sizeof(section) ||
 		equals - dot - 1 >= sizeof(key)) {
 		snprintf(err, err_bytes,
-			"--set %.80s: not a setting; write section.key=value, for example --set "
-			"rail.polling=busy", text);
+			"--set %.80s: not a setting; write section.key=value, for example --set rail.polling=busy", text);
 		return -EINVAL;
 	}
 	memcpy(section, text, dot);
@@ -353,14 +352,12 @@ int settings_check(const struct settings *s, char *err, size_t err_bytes)
 	}
 	if (s->soft_address[0] && !is_address(s->soft_address)) {
 		snprintf(err, err_bytes,
-			"soft.address = %s: not an IPv4 or IPv6 address; give one of this host, or "
-			"leave it out for that of the cluster", s->soft_address);
+			"soft.address = %s: not an IPv4 or IPv6 address; give one of this host, or leave it out for that of the cluster", s->soft_address);
 		return -EINVAL;
 	}
 	if (s->cluster_dead_after_ms < 2 * s->cluster_heartbeat_ms) {
 		snprintf(err, err_bytes,
-			"cluster.dead_after_ms = %lld: less than two heartbeats, so one late "
-			"message kills a member; raise it to %lld or lower cluster.heartbeat_ms",
+			"cluster.dead_after_ms = %lld: less than two heartbeats, so one late message kills a member; raise it to %lld or lower cluster.heartbeat_ms",
 			(long long)s->cluster_dead_after_ms,
 			2 * (long long)s->cluster_heartbeat_ms);
 		return -EINVAL;

@@ -72,8 +72,7 @@ static char *read_line(char *buffer, int bytes, void *stream)
 		line[0] = '\0';
 	} else if (got > LINE_BYTES || got + 2 > bytes) {
 		problem(l, l->line,
-			"%.40s...: line longer than %d characters; end it after a comma and "
-			"continue the list on an indented line", line, LINE_BYTES);
+			"%.40s...: line longer than %d characters; end it after a comma and continue the list on an indented line", line, LINE_BYTES);
 		line[0] = '\0';
 	}
 	l->indented = line[0] == ' ' || line[0] == '\t';
@@ -90,8 +89,7 @@ static void continue_list(struct load *l, const char *value)
 
 	if (strcmp(one->unit, "list") != 0 || used == 0 || raw[used - 1] != ',') {
 		problem(l, l->line,
-			"%s.%s = %.80s: this indented line would continue the setting above it; "
-			"remove the blanks, or end the list above with a comma",
+			"%s.%s = %.80s: this indented line would continue the setting above it; remove the blanks, or end the list above with a comma",
 			one->section, one->key, value);
 		return;
 	}
@@ -168,8 +166,7 @@ int settings_load(struct settings *s, const char *path, char *err, size_t err_by
 	}
 	if (syntax_line != 0)
 		problem(l, (unsigned)syntax_line,
-			"neither [section] nor key = value; correct the line or begin it with # to "
-			"make it a comment");
+			"neither [section] nor key = value; correct the line or begin it with # to make it a comment");
 	apply(l, &fresh);
 	if (l->problems) {
 		rc = -EINVAL;

@@ -63,8 +63,7 @@ int dv_verbs_cq_create(struct dv_device *device, unsigned depth, struct dv_cq *r
 		return dv_fail(-ENOMEM, "a completion queue on %s: %m", name);
 	made->cq = cq_make(device, entries);
 	if (!made->cq) {
-		rc = dv_fail(dv_verbs_errno(errno), "mlx5dv_create_cq(%s, %u entries): %m. Many "
-			"queues need much locked memory: see ulimit -l", name, entries);
+		rc = dv_fail(dv_verbs_errno(errno), "mlx5dv_create_cq(%s, %u entries): %m. Many queues need much locked memory: see ulimit -l", name, entries);
 		goto no_cq;
 	}
 	object.cq.in = made->cq;

@@ -77,8 +77,7 @@ static int gid_choose(struct dv_device *device, const struct ibv_gid_entry *entr
 		entry = gid_best(entries, count, device->port);
 		if (!entry)
 			return dv_fail(-EADDRNOTAVAIL,
-				"%s port %u has no RoCE v2 GID: give its network interface an IP "
-				"address and look with `show_gids` or `rdma link`",
+				"%s port %u has no RoCE v2 GID: give its network interface an IP address and look with `show_gids` or `rdma link`",
 				name, device->port);
 	} else {
 		uint32_t index = wanted < 0 ? 0 : (uint32_t)wanted;
@@ -86,13 +85,11 @@ static int gid_choose(struct dv_device *device, const struct ibv_gid_entry *entr
 		entry = index <= UINT8_MAX ? gid_at(entries, count, device->port, index) : NULL;
 		if (!entry)
 			return dv_fail(-EINVAL,
-				"%s port %u has no GID at index %u: see `show_gids`, or set "
-				"gid_index = -1 to have one chosen",
+				"%s port %u has no GID at index %u: see `show_gids`, or set gid_index = -1 to have one chosen",
 				name, device->port, index);
 		if (device->kind == DV_ADDRESS_ROCE_V2 && gid_rank(entry) == 0)
 			return dv_fail(-EINVAL,
-				"%s port %u: GID %u (%s) is not RoCE v2: see `show_gids`, or set "
-				"gid_index = -1 to have one chosen",
+				"%s port %u: GID %u (%s) is not RoCE v2: see `show_gids`, or set gid_index = -1 to have one chosen",
 				name, device->port, index, gid_text(&entry->gid, text));
 	}
 	device->gid = entry->gid;
@@ -114,8 +111,7 @@ static int gid_find(struct dv_device *device, int table_length, int wanted)
 		return dv_fail(-ENOMEM, "%s: GID table: %m", device->attributes.name);
 	count = ibv_query_gid_table(device->context, entries, room, 0);
 	if (count < 0)
-		rc = dv_fail((int)count, "ibv_query_gid_table(%s): %m. Does the port have an "
-			"address?", device->attributes.name);
+		rc = dv_fail((int)count, "ibv_query_gid_table(%s): %m. Does the port have an address?", device->attributes.name);
 	else
 		rc = gid_choose(device, entries, (size_t)count, wanted);
 	free(entries);
@@ -139,8 +135,7 @@ static int context_open(struct dv_device *device, const char *name)
 	unsetenv("RDMAV_ALLOW_DISASSOC_DESTROY");
 	list = ibv_get_device_list(&count);
 	if (!list && errno == ENOSYS)
-		return dv_fail(-ENODEV, "there is no NIC %s here: this kernel has no RDMA. Load "
-			"mlx5_ib and ib_uverbs; in a container, give it /dev/infiniband", name);
+		return dv_fail(-ENODEV, "there is no NIC %s here: this kernel has no RDMA. Load mlx5_ib and ib_uverbs; in a container, give it /dev/infiniband", name);
 	if (!list)
 		return dv_fail(dv_verbs_errno(errno), "ibv_get_device_list for %s: %m", name);
 	for (int i = 0; i < count; i++) {
@@ -148,11 +143,9 @@ static int context_open(struct dv_device *device, const char *name)
 
 		if (strcmp(other, name) == 0) {
 			if (!mlx5dv_is_supported(list[i]))
-				rc = dv_fail(-EOPNOTSUPP, "NIC %s is not a ConnectX (mlx5): only "
-					"those can be driven here", name);
+				rc = dv_fail(-EOPNOTSUPP, "NIC %s is not a ConnectX (mlx5): only those can be driven here", name);
 			else if (!(device->context = ibv_open_device(list[i])))
-				rc = dv_fail(dv_verbs_errno(errno), "ibv_open_device(%s): %m. May "
-					"this user open /dev/infiniband/uverbs*?", name);
+				rc = dv_fail(dv_verbs_errno(errno), "ibv_open_device(%s): %m. May this user open /dev/infiniband/uverbs*?", name);
 			goto out;
 		}
 		if (used < sizeof(known) - 1)
@@ -200,8 +193,7 @@ static int device_check(struct dv_device *device)
 		return dv_fail(-EINVAL, "%s has %u port(s), there is no port %u", attributes->name,
 			limits.phys_port_cnt, device->port);
 	if (limits.max_qp_rd_atom < 1 || limits.max_qp_init_rd_atom < 1)
-		return dv_fail(-EOPNOTSUPP, "%s cannot do RDMA READ (max_qp_rd_atom %d, "
-			"max_qp_init_rd_atom %d)", attributes->name, limits.max_qp_rd_atom,
+		return dv_fail(-EOPNOTSUPP, "%s cannot do RDMA READ (max_qp_rd_atom %d, max_qp_init_rd_atom %d)", attributes->name, limits.max_qp_rd_atom,
 			limits.max_qp_init_rd_atom);
 	device->ports = limits.phys_port_cnt;
 	device->reads_in = reads_limit(limits.max_qp_rd_atom);
@@ -264,8 +256,7 @@ static int port_check(struct dv_device *device, int gid_wanted)
 			name, device->port, 128u << port.active_mtu,
 			ethernet ? "; give the interface `mtu 4200` or more" : "");
 	if (device->pkey_index && device->pkey_index >= port.pkey_tbl_len)
-		return dv_fail(-EINVAL, "%s port %u has %u partition keys, there is none at index "
-			"%u: lower rail.pkey_index", name, device->port, port.pkey_tbl_len,
+		return dv_fail(-EINVAL, "%s port %u has %u partition keys, there is none at index %u: lower rail.pkey_index", name, device->port, port.pkey_tbl_len,
 			device->pkey_index);
 	device->kind = ethernet ? DV_ADDRESS_ROCE_V2 : DV_ADDRESS_INFINIBAND;
 	device->lid = port.lid;
@@ -289,8 +280,7 @@ static int domain_open(struct dv_device *device)
 		return dv_fail(dv_verbs_errno(errno), "ibv_alloc_pd(%s): %m", name);
 	device->td = ibv_alloc_td(device->context, &td_attr);
 	if (!device->td) {
-		rc = dv_fail(dv_verbs_errno(errno), "ibv_alloc_td(%s): %m. A poll core needs a "
-			"doorbell page of its own: is the driver of this kernel too old?", name);
+		rc = dv_fail(dv_verbs_errno(errno), "ibv_alloc_td(%s): %m. A poll core needs a doorbell page of its own: is the driver of this kernel too old?", name);
 		goto no_td;
 	}
 	attr.pd = device->pd;
@@ -335,8 +325,7 @@ static int path_check(struct dv_device *device, const struct dv_options *options
 {
 	if (options->traffic_class < -1 || options->traffic_class > UINT8_MAX ||
 		options->service_level > 15 || options->ack_timeout > 31)
-		return dv_fail(-EINVAL, "opening NIC %s: traffic class %d (-1 to 255), service "
-			"level %u (0 to 15) or ACK time-out %u (1 to 31) is impossible",
+		return dv_fail(-EINVAL, "opening NIC %s: traffic class %d (-1 to 255), service level %u (0 to 15) or ACK time-out %u (1 to 31) is impossible",
 			options->name, options->traffic_class, options->service_level,
 			options->ack_timeout);
 	device->traffic_class = options->traffic_class < 0 ? traffic_class_read(device)

@@ -109,8 +109,7 @@ static int sq_fill(struct dv_qp *qp, unsigned depth)
 		return dv_fail(rc, "mlx5dv_init_obj(%s, QP): %m", name);
 	if (!dv_is_power_of_two(raw.sq.wqe_cnt) || raw.sq.wqe_cnt < depth ||
 		raw.sq.stride != DV_WQEBB)
-		return dv_fail(-EPROTO, "%s made a send queue of %u blocks of %u bytes, %u of %u "
-			"were asked for", name, raw.sq.wqe_cnt, raw.sq.stride, depth, DV_WQEBB);
+		return dv_fail(-EPROTO, "%s made a send queue of %u blocks of %u bytes, %u of %u were asked for", name, raw.sq.wqe_cnt, raw.sq.stride, depth, DV_WQEBB);
 	qp->sq = (struct dv_sq){.buf = raw.sq.buf, .record = raw.dbrec, .bf_reg = raw.bf.reg,
 		.wqe_cnt = raw.sq.wqe_cnt, .qpn = qp->qp->qp_num, .bf_size = raw.bf.size};
 	/* All queues of the thread domain have this page. */
@@ -125,8 +124,7 @@ static int make(struct dv_device *device, struct ibv_cq *cq, unsigned depth, str
 
 	qp->qp = qp_make(device, cq, depth);
 	if (!qp->qp)
-		return dv_fail(dv_verbs_errno(errno), "mlx5dv_create_qp(%s, %u blocks): %m. Many "
-			"queues need much locked memory: see ulimit -l", device->attributes.name,
+		return dv_fail(dv_verbs_errno(errno), "mlx5dv_create_qp(%s, %u blocks): %m. Many queues need much locked memory: see ulimit -l", device->attributes.name,
 			depth);
 	rc = sq_fill(qp, depth);
 	if (rc == 0)
@@ -280,8 +278,7 @@ static void ack_timeout_read(struct dv_qp *qp)
 	if (dv_hint_load(&device->ack_told))
 		return;
 	dv_hint_store(&device->ack_told, 1);
-	log_info("%s: ACK time-out %u: a lost packet is sent again after %.1f ms, at most %.1f ms"
-		 "%s", device->attributes.name, qp->ack_timeout,
+	log_info("%s: ACK time-out %u: a lost packet is sent again after %.1f ms, at most %.1f ms%s", device->attributes.name, qp->ack_timeout,
 		(double)dv_ack_ns(qp->ack_timeout) / 1e6,
 		4 * (double)dv_ack_ns(qp->ack_timeout) / 1e6,
 		qp->ack_timeout == device->ack_timeout ? "" :

@@ -87,8 +87,7 @@ static int check_memory(const char *name, uint64_t bytes)
 
 	if (bytes <= room)
 		return 0;
-	log_error("memory %s: %llu MiB wanted, %llu MiB available (%s; %llu MiB already promised "
-		"to other pools); lower engine.pool_bytes or free memory",
+	log_error("memory %s: %llu MiB wanted, %llu MiB available (%s; %llu MiB already promised to other pools); lower engine.pool_bytes or free memory",
 		name, mib(bytes), mib(available), limit, mib(promised));
 	return -ENOMEM;
 }
@@ -104,18 +103,14 @@ static bool huge_pages_suffice(const char *name, uint64_t bytes, int node)
 	made = need > huge.free ? need - huge.free : 0;
 	if (made > huge.surplus ||
 		(made && made * HUGE_BYTES > memory_available(limit, sizeof(limit)))) {
-		log_warn("memory %s: %llu huge pages of 2 MiB needed, %llu free; small pages are "
-			"used: reads get slower. Set vm.nr_hugepages to what all pools need "
-			"together", name, need, (unsigned long long)huge.free);
+		log_warn("memory %s: %llu huge pages of 2 MiB needed, %llu free; small pages are used: reads get slower. Set vm.nr_hugepages to what all pools need together", name, need, (unsigned long long)huge.free);
 		return false;
 	}
 	if (node < 0)
 		return true;
 	memory_huge_pages(node, &huge);
 	if (need > huge.free && made == 0)
-		log_warn("memory %s: %llu huge pages needed on node %d, %llu free there; the rest "
-			"comes from other nodes. Set "
-			"/sys/devices/system/node/node%d/hugepages/hugepages-2048kB/nr_hugepages",
+		log_warn("memory %s: %llu huge pages needed on node %d, %llu free there; the rest comes from other nodes. Set /sys/devices/system/node/node%d/hugepages/hugepages-2048kB/nr_hugepages",
 			name, need, node, (unsigned long long)huge.free, node);
 	return true;
 }
@@ -224,8 +219,7 @@ int huge_open(const char *name, size_t bytes, int node, bool want_huge, struct h
 		return rc;
 	rc = open_pages(name, small_bytes, node, SMALL_BYTES, ret);
 	if (rc < 0)
-		log_error("memory %s: cannot get %zu MiB: %s; lower engine.pool_bytes or raise the "
-			"limits of the service (ulimit -v, LimitAS)",
+		log_error("memory %s: cannot get %zu MiB: %s; lower engine.pool_bytes or raise the limits of the service (ulimit -v, LimitAS)",
 			name, small_bytes >> 20, strerror(-rc));
 	return rc;
 }

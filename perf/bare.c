@@ -241,8 +241,7 @@ static void measure(void)
 	took = clock_now_ns() - from;
 	if (options.leave_out)
 		took -= inside;
-	printf("{\"reads\": %lu, \"reads_per_s\": %.0f, \"gbps\": %.3f, "
-	       "\"ns_per_wqe\": %.1f, \"nic_ns_per_wqe\": %.1f}\n",
+	printf("{\"reads\": %lu, \"reads_per_s\": %.0f, \"gbps\": %.3f, \"ns_per_wqe\": %.1f, \"nic_ns_per_wqe\": %.1f}\n",
 		reads, (double)reads * 1e9 / (double)took,
 		(double)reads * options.bytes / (double)took,
 		(double)took / (double)(reads + head_reads),

@@ -120,8 +120,7 @@ static void preload(struct bench *b)
 			die("%s", pc_error());
 		for (unsigned i = 0; i < n; i++)
 			if (result[i] != PC_HIT)
-				die("storing page %lu of %lu before the measurement: %s; raise "
-				    "engine.pool_bytes or lower --working-set", from + i, b->pages,
+				die("storing page %lu of %lu before the measurement: %s; raise engine.pool_bytes or lower --working-set", from + i, b->pages,
 					pc_result_name(result[i]));
 	}
 	pc_channel_close(channel);

@@ -309,8 +309,7 @@ static void open_node(struct replay *r, struct node *node, const char *socket)
 
 	node->pc = open_session(socket, r->name_space);
 	if (r->page_bytes > pc_page_bytes_max(node->pc))
-		die("--page-bytes %lu: the largest page this engine's pools can hold is %lu bytes; "
-		    "raise engine.pool_bytes", r->page_bytes, pc_page_bytes_max(node->pc));
+		die("--page-bytes %lu: the largest page this engine's pools can hold is %lu bytes; raise engine.pool_bytes", r->page_bytes, pc_page_bytes_max(node->pc));
 	if (r->private_memory) {
 		memory = malloc(bytes);
 		if (!memory)

@@ -121,8 +121,7 @@ static inline enum soft_result soft_shm_resolve(struct dv_qp *qp, const struct s
 	if (result != SOFT_DONE || ask->length == 0)
 		return result;
 	if (!ret_mr->file) {
-		soft_blame(nic, &nic->stats.unmappable, "rkey 0x%x was registered without a memfd: "
-			"other processes cannot reach it", ask->rkey);
+		soft_blame(nic, &nic->stats.unmappable, "rkey 0x%x was registered without a memfd: other processes cannot reach it", ask->rkey);
 		return SOFT_REFUSED;
 	}
 	return soft_shm_place(qp, ask, ret_mr, ret_at);

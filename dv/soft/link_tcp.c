@@ -59,8 +59,7 @@ int soft_tcp_listen(struct dv_device *nic, const struct dv_options *options)
 
 	if (!parse_address(text, nic->gid))
 		return dv_fail(-EINVAL,
-			"opening %s: address \"%s\": %m; peers connect to it, so it must be one "
-			"IPv4 or IPv6 address of this host",
+			"opening %s: address \"%s\": %m; peers connect to it, so it must be one IPv4 or IPv6 address of this host",
 			nic->name, text);
 	bytes = endpoint(nic->gid, options->tcp_port, &name);
 	nic->listen_fd =

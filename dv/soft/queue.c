@@ -307,8 +307,7 @@ int soft_qp_connect(struct dv_qp *qp, const struct dv_address *remote)
 		remote->qpn > 0xffffff || remote->psn > 0xffffff ||
 		(remote->tcp_port != 0) != nic->tcp)
 		return dv_fail(-EPROTO,
-			"%s: connecting queue pair 0x%x: the address (version %u, kind %u, "
-			"port %u) is not a software NIC's on the %s link: %m",
+			"%s: connecting queue pair 0x%x: the address (version %u, kind %u, port %u) is not a software NIC's on the %s link: %m",
 			nic->name, qp->qpn, remote->version, remote->kind, remote->tcp_port,
 			nic->tcp ? "tcp" : "shm");
 	soft_lock(nic);
@@ -316,8 +315,7 @@ int soft_qp_connect(struct dv_qp *qp, const struct dv_address *remote)
 		rc = dv_fail(-ENODEV, "%s: connecting queue pair 0x%x: %m", nic->name, qp->qpn);
 	} else if (qp->state != SOFT_INIT) {
 		rc = dv_fail(-EINVAL,
-			"%s: connecting queue pair 0x%x: %m; it was connected before: error, drain "
-			"and reset it first",
+			"%s: connecting queue pair 0x%x: %m; it was connected before: error, drain and reset it first",
 			nic->name, qp->qpn);
 	} else {
 		qp->remote = *remote;
@@ -368,8 +366,7 @@ int soft_qp_reset(struct dv_qp *qp)
 	}
 	soft_unlock(nic);
 	if (rc)
-		return dv_fail(rc, "%s: resetting queue pair 0x%x: %m; drive it to error and reap "
-				   "its completions first", nic->name, qp->qpn);
+		return dv_fail(rc, "%s: resetting queue pair 0x%x: %m; drive it to error and reap its completions first", nic->name, qp->qpn);
 	return 0;
 }
 

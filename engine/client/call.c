@@ -170,8 +170,7 @@ static int submit(struct pc_channel *ch, enum batch_kind kind, const struct pc_p
 
 	if (!ch || !ret_batch || count > BATCH_MAX || (count && (!pages || !results)))
 		return error_set(-EINVAL,
-			"a batch needs a channel, at most %u pages and a place for "
-			"their results",
+			"a batch needs a channel, at most %u pages and a place for their results",
 			BATCH_MAX);
 	/* First: a channel that lost its engine ends its batches. */
 	ready = channel_ready(ch, deadline_ns);

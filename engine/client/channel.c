@@ -207,9 +207,7 @@ static void wait_until_drained(const struct pc_channel *ch)
 	while (!shm_load_acquire(&ch->header->drained)) {
 		if (!warned && clock_now_ns() - start_ns >= DRAIN_WARN_NS) {
 			warned = true;
-			fprintf(stderr, "peercache: process %d waits for the engine (pid %u) to "
-				"release the buffers of READs in flight; the engine drains them or "
-				"exits\n", (int)getpid(), ch->session->status->pid);
+			fprintf(stderr, "peercache: process %d waits for the engine (pid %u) to release the buffers of READs in flight; the engine drains them or exits\n", (int)getpid(), ch->session->status->pid);
 		}
 		if (poll(p, 2, (int)(DRAIN_WARN_NS / 1000000)) <= 0)
 			continue;

@@ -194,9 +194,7 @@ static int ask_failed(const struct session_call *call, const struct attach_reply
 {
 	if (reply->magic == ATTACH_MAGIC && reply->version && reply->version != ABI_VERSION)
 		return error_set(rc,
-			"the engine speaks version %u of the client protocol, this library "
-			"version %u: use the libpeercache (in Python the package peercache) that "
-			"came with the engine, or restart the engine with its newer program",
+			"the engine speaks version %u of the client protocol, this library version %u: use the libpeercache (in Python the package peercache) that came with the engine, or restart the engine with its newer program",
 			reply->version, ABI_VERSION);
 	return error_set(rc, "the engine did not answer request %u as agreed: %s", call->kind,
 		strerror(-rc));
@@ -221,11 +219,9 @@ int session_ask(struct session *session, struct session_call *call)
 	if (rc)
 		session_close_fds(call);
 	if (rc == -ETIMEDOUT)
-		return error_set(rc, "the engine did not answer request %u within %u ms; is it "
-			"stopped, or its host overloaded?", call->kind, call->timeout_ms);
+		return error_set(rc, "the engine did not answer request %u within %u ms; is it stopped, or its host overloaded?", call->kind, call->timeout_ms);
 	if (rc == -EMFILE)
-		return error_set(rc, "this process has no room for the file descriptors of the "
-			"engine's reply to request %u: raise its limit of open files (ulimit -n)",
+		return error_set(rc, "this process has no room for the file descriptors of the engine's reply to request %u: raise its limit of open files (ulimit -n)",
 			call->kind);
 	if (rc) {
 		shm_store(&session->dead, 1);
@@ -382,8 +378,7 @@ int session_open(const char *path, int fd, struct session **ret_session)
 	session_close_fds(&call);
 	if (rc) {
 		error_set(rc,
-			"what the engine at %s sent is not as agreed; engine and library must be "
-			"of the same version",
+			"what the engine at %s sent is not as agreed; engine and library must be of the same version",
 			path);
 		goto fail;
 	}
@@ -399,11 +394,9 @@ int session_connect(const char *path)
 	int fd = connect_to(path);
 
 	if (fd == -EAGAIN)
-		return error_set(-EAGAIN, "the engine at %s does not accept clients: its backlog "
-			"is full; is it stopped?", path);
+		return error_set(-EAGAIN, "the engine at %s does not accept clients: its backlog is full; is it stopped?", path);
 	if (fd < 0)
-		return error_set(fd, "cannot attach to an engine at %s: %s; is one running, and "
-			"does it belong to this user?", path, strerror(-fd));
+		return error_set(fd, "cannot attach to an engine at %s: %s; is one running, and does it belong to this user?", path, strerror(-fd));
 	return fd;
 }
 

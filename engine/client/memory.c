@@ -206,8 +206,7 @@ int pc_memory_register(struct pc *pc, void *base, size_t bytes, int memfd, uint6
 			-EINVAL, "registering memory needs a session, a range and its memfd");
 	if (offset % PAGE_UNIT || (uintptr_t)base % PAGE_UNIT)
 		return error_set(-EINVAL,
-			"memory and its offset in the memfd must start at a "
-			"multiple of %u bytes",
+			"memory and its offset in the memfd must start at a multiple of %u bytes",
 			PAGE_UNIT);
 	m = calloc(1, sizeof(*m));
 	if (!m)
@@ -265,8 +264,7 @@ int pc_memory_alloc(struct pc *pc, size_t bytes, void **ret_memory)
 	error_clear();
 	if (!pc || !ret_memory || !bytes || bytes > SIZE_MAX / 2)
 		return error_set(-EINVAL,
-			"allocating memory needs a session, a size and a place for "
-			"the result");
+			"allocating memory needs a session, a size and a place for the result");
 	return memory_alloc(pc, bytes, false, clock_now_ns() + REGION_TIMEOUT_NS, ret_memory);
 }
 

@@ -107,8 +107,7 @@ static int channel_open(struct session *s, char *text, size_t bytes)
 	int rc;
 
 	if (!session_may_take(s->channels, 1, left, a->sessions, CHANNELS_SESSION_MIN)) {
-		snprintf(text, bytes, "this session has %u channels open and may have no more: %u "
-			"of %u are left to %u sessions. Close some, or use fewer threads",
+		snprintf(text, bytes, "this session has %u channels open and may have no more: %u of %u are left to %u sessions. Close some, or use fewer threads",
 			s->channels, left, CHANNELS_MAX, a->sessions);
 		return -EMFILE;
 	}
@@ -229,8 +228,7 @@ void attach_channel_broken(struct control *control, uint32_t channel)
 
 	if (!c || c->session->ending)
 		return;
-	log_warn("clients: process %d wrote an impossible ring index into channel %u; its session "
-		 "ends", (int)c->session->pid, channel);
+	log_warn("clients: process %d wrote an impossible ring index into channel %u; its session ends", (int)c->session->pid, channel);
 	session_end(c->session, "a broken ring");
 }
 

@@ -229,16 +229,12 @@ static int quota_check(const struct session *s, unsigned extents, char *text, si
 	unsigned left = ATTACH_RANGES_MAX - a->ranges, extents_left = EXTENTS_MAX - a->extents;
 
 	if (!session_may_take(s->ranges, 1, left, a->sessions, RANGES_SESSION_MIN)) {
-		snprintf(text, bytes, "this session has registered %u memory ranges and may have "
-			"no more: %u of %u are left to %u sessions. Register fewer, larger ranges, "
-			"or release some", s->ranges, left, ATTACH_RANGES_MAX, a->sessions);
+		snprintf(text, bytes, "this session has registered %u memory ranges and may have no more: %u of %u are left to %u sessions. Register fewer, larger ranges, or release some", s->ranges, left, ATTACH_RANGES_MAX, a->sessions);
 		return -EMFILE;
 	}
 	if (!session_may_take(s->extents, extents, extents_left, a->sessions,
 		    EXTENTS_SESSION_MIN)) {
-		snprintf(text, bytes, "this range needs %u registrations; the session has %u, and "
-			"%u of %u are left to %u sessions. Put it on huge pages, raise "
-			"rail.mr_bytes or release ranges", extents, s->extents, extents_left,
+		snprintf(text, bytes, "this range needs %u registrations; the session has %u, and %u of %u are left to %u sessions. Put it on huge pages, raise rail.mr_bytes or release ranges", extents, s->extents, extents_left,
 			EXTENTS_MAX, a->sessions);
 		return -EMFILE;
 	}
@@ -259,8 +255,7 @@ static int file_check(int fd, bool unsealed, uint64_t offset, uint64_t length, u
 	}
 	/* F_SEAL_SEAL alone: made without MFD_ALLOW_SEALING, as other programs make theirs. */
 	if (!(seals & F_SEAL_SHRINK) && !(unsealed && seals == F_SEAL_SEAL)) {
-		snprintf(text, bytes, "the memfd can shrink under the NIC: make it with "
-			"MFD_ALLOW_SEALING and add F_SEAL_SHRINK");
+		snprintf(text, bytes, "the memfd can shrink under the NIC: make it with MFD_ALLOW_SEALING and add F_SEAL_SHRINK");
 		return -EINVAL;
 	}
 	*ret_page = fs.f_type == HUGETLBFS_MAGIC ? (uint64_t)fs.f_bsize : 4096;

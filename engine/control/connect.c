@@ -197,8 +197,7 @@ void connect_qp_failed(struct control *control, unsigned rail, uint32_t qpn, con
 	}
 	LIST_FOREACH(passive, &connect->passives, next)
 	if (passive->to_rail == rail && qps_have(&passive->qps, qpn)) {
-		log_warn("rail %u: a queue pair that rail %u of another engine reads through: %s; "
-			 "that engine connects anew", rail, passive->rail, why);
+		log_warn("rail %u: a queue pair that rail %u of another engine reads through: %s; that engine connects anew", rail, passive->rail, why);
 		passive_fail(passive);
 		return;
 	}

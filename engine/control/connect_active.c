@@ -117,8 +117,7 @@ static void made_late(evutil_socket_t fd, short what, void *context)
 		log_warn("rail %u: peer %u did not answer a Connect in %d ms", active->rail,
 			active->peer.peer, CONNECT_ANSWER_MS);
 	else
-		log_warn("rail %u: no connection with peer %u in %d ms: the NIC's driver has not "
-			 "%s the queue pairs; check that its address can be reached",
+		log_warn("rail %u: no connection with peer %u in %d ms: the NIC's driver has not %s the queue pairs; check that its address can be reached",
 			active->rail, active->peer.peer, CONNECT_MADE_MS,
 			active->state == ACTIVE_MAKING ? "made" : "connected");
 	active_give_up(active);

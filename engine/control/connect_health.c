@@ -144,8 +144,7 @@ static void slow_begins(struct control *control, unsigned rail, uint64_t now_ns)
 		h->slow_times++;
 	h->slow = true;
 	h->slow_until_ns = now_ns + rest_ms * 1000000;
-	log_warn("rail %u: %u times slower than the others: out of use for %u ms; check the "
-		 "port's speed and its error counters", rail, HEALTH_SLOWER, (unsigned)rest_ms);
+	log_warn("rail %u: %u times slower than the others: out of use for %u ms; check the port's speed and its error counters", rail, HEALTH_SLOWER, (unsigned)rest_ms);
 	rail_leaves(control, rail);
 }
 

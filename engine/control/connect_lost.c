@@ -87,8 +87,7 @@ void rail_lost(struct control *control, unsigned rail, const char *format, ...)
 	connect_tell(control, rail, &(struct rail_command){.kind = RAIL_LOST});
 	if (rails_left(control) || control->stopping)
 		return;
-	log_error("no rail is left: nothing can be read by this engine or from it; it leaves the "
-		  "cluster and ends, to be started again");
+	log_error("no rail is left: nothing can be read by this engine or from it; it leaves the cluster and ends, to be started again");
 	control->failed = -ENODEV;
 }
 
@@ -137,9 +136,7 @@ static void tick(evutil_socket_t fd, short what, void *context)
 		active->ticks--;
 		return;
 	}
-	engine_abort("rail %u: %s does not give up the memory that READs from peer %u were posted "
-		     "to, %llu s after their deadline: neither could its queue pairs be destroyed "
-		     "nor the device be closed", active->rail,
+	engine_abort("rail %u: %s does not give up the memory that READs from peer %u were posted to, %llu s after their deadline: neither could its queue pairs be destroyed nor the device be closed", active->rail,
 		active->control->plan.rail[active->rail].device, active->peer.peer,
 		(CONNECT_OVERDUE_NS + CONNECT_ABORT_NS) / 1000000000);
 }
@@ -152,8 +149,7 @@ void connect_stuck(struct control *control, unsigned rail, struct rail_peer *pee
 
 	if (active->gone)
 		return;
-	log_warn("rail %u: what was posted to peer %u is not flushed; its queue pairs are "
-		 "destroyed", rail, active->peer.peer);
+	log_warn("rail %u: what was posted to peer %u is not flushed; its queue pairs are destroyed", rail, active->peer.peer);
 	active_deadline_end(active);
 	active->deadline = event_new(control->base, -1, EV_PERSIST, tick, active);
 	if (!active->deadline || event_add(active->deadline, &every))

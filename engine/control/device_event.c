@@ -23,8 +23,7 @@ static void tell(struct control *control, unsigned rail, const struct dv_event *
 
 	switch (event->kind) {
 	case DV_EVENT_PORT_DOWN:
-		log_error("rail %u: %s port %u lost its link: reads go over other rails; check "
-			  "the cable and the switch", rail, name, event->port);
+		log_error("rail %u: %s port %u lost its link: reads go over other rails; check the cable and the switch", rail, name, event->port);
 		connect_port(control, rail, false);
 		break;
 	case DV_EVENT_PORT_UP:

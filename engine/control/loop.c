@@ -224,8 +224,7 @@ static void stop_advance(struct loop *loop)
 		if (!done && now_ns < loop->phase_until_ns)
 			return;
 		if (!done)
-			log_warn("stopping: the rails have not returned everything in %llu ms; "
-				 "they are stopped anyway", LOOP_DRAIN_NS / 1000000);
+			log_warn("stopping: the rails have not returned everything in %llu ms; they are stopped anyway", LOOP_DRAIN_NS / 1000000);
 		rails_stop_send(loop);
 		loop->phase = LOOP_STOPPING;
 		loop->phase_until_ns = now_ns + LOOP_STOP_NS;

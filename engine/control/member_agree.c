@@ -175,8 +175,7 @@ static bool address_agrees(struct control *control, struct rpc_link *link, const
 	if (theirs == ours && !(ours && link->far))
 		return true;
 	member_refuse(control, link, m->incarnation, true,
-		"cluster.address is %s there and %s here, and a loopback address reaches no other "
-		"host. Set cluster.address %s to an address that other hosts reach",
+		"cluster.address is %s there and %s here, and a loopback address reaches no other host. Set cluster.address %s to an address that other hosts reach",
 		m->address, control->settings->cluster_address,
 		theirs && ours ? "on both"
 		: theirs       ? "there"
@@ -193,8 +192,7 @@ bool member_agree(struct control *control, struct rpc_link *link, const Pc__Hell
 	if (hello->agreed_hash != agreed->hash) {
 		differences(agreed, hello, text, sizeof(text));
 		member_refuse(control, link, m->incarnation, true,
-			"%s (%s:%u) has %s. Make it equal on every engine of the cluster, or take "
-			"the engine of another cluster out of cluster.seeds",
+			"%s (%s:%u) has %s. Make it equal on every engine of the cluster, or take the engine of another cluster out of cluster.seeds",
 			m->name, m->address, m->port, text);
 		return false;
 	}

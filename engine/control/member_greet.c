@@ -188,9 +188,7 @@ static void hello_from_self(struct control *control, struct rpc_link *link)
 		seed->retry_ns = clock_now_ns() + MEMBER_SELF_RETRY_NS;
 		rpc_dial_stop(dial);
 	} else {
-		log_warn("%s:%u, the address of member %s, leads to this engine: set "
-			 "cluster.address "
-			 "there to an address that others can reach",
+		log_warn("%s:%u, the address of member %s, leads to this engine: set cluster.address there to an address that others can reach",
 			dial->host, dial->port,
 			((struct member_entry *)dial->owner)->record.map.name);
 	}
@@ -233,15 +231,13 @@ static bool hello_collides(struct control *control, struct rpc_link *link, const
 
 	if (strcmp(m->name, control->name) == 0) {
 		member_refuse(control, link, m->incarnation, true,
-			"it (%s:%u) has this engine's name, %s. Set another engine.name there or "
-			"here",
+			"it (%s:%u) has this engine's name, %s. Set another engine.name there or here",
 			m->address, m->port, control->name);
 		return true;
 	}
 	if (other && other->map.incarnation != m->incarnation) {
 		member_refuse(control, link, m->incarnation, false,
-			"%s (%s:%u) has an incarnation whose low half, %08x, is that of %s. "
-			"Restart one of them",
+			"%s (%s:%u) has an incarnation whose low half, %08x, is that of %s. Restart one of them",
 			m->name, m->address, m->port, other->map.ref, other->map.name);
 		return true;
 	}
@@ -249,8 +245,7 @@ static bool hello_collides(struct control *control, struct rpc_link *link, const
 		entry->record.map.incarnation != m->incarnation &&
 		(entry->record.port != m->port || strcmp(entry->record.address, m->address) != 0)) {
 		member_refuse(control, link, m->incarnation, false,
-			"its name, %s (%s:%u), is that of a live engine at %s:%u. Set another "
-			"engine.name",
+			"its name, %s (%s:%u), is that of a live engine at %s:%u. Set another engine.name",
 			m->name, m->address, m->port, entry->record.address, entry->record.port);
 		return true;
 	}

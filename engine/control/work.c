@@ -203,8 +203,7 @@ static void helpers_end(struct works *works)
 		if (pthread_cond_clockwait(
 			    &works->ended, &works->lock, CLOCK_MONOTONIC, &until) &&
 			made == works->calls_made)
-			engine_abort("stopping: a call to a NIC's driver has not come back in "
-				     "%d s", WORKS_CLOSE_S);
+			engine_abort("stopping: a call to a NIC's driver has not come back in %d s", WORKS_CLOSE_S);
 	}
 	pthread_mutex_unlock(&works->lock);
 }

@@ -84,8 +84,7 @@ static void put_gids(const char *port, const struct uv_device *device)
 
 		uv_gid(device, i, gid);
 		snprintf(file, sizeof(file), "gids/%u", i);
-		put(port, file, "%02x%02x:%02x%02x:%02x%02x:%02x%02x:%02x%02x:%02x%02x:%02x%02x:"
-				"%02x%02x\n",
+		put(port, file, "%02x%02x:%02x%02x:%02x%02x:%02x%02x:%02x%02x:%02x%02x:%02x%02x:%02x%02x\n",
 			gid[0], gid[1], gid[2], gid[3], gid[4], gid[5], gid[6], gid[7], gid[8],
 			gid[9], gid[10], gid[11], gid[12], gid[13], gid[14], gid[15]);
 		/* On InfiniBand the kernel has no other type. */

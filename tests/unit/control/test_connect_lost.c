@@ -377,8 +377,7 @@ static void an_engine_ends_itself_seven_seconds_after_a_deadline_it_cannot_keep(
 
 	(void)state;
 	says(text, "still there\n");
-	says(strstr(text, "still there\n"), "the engine aborts: rail 0: mlx5_0 does not give up "
-					    "the memory that READs from peer");
+	says(strstr(text, "still there\n"), "the engine aborts: rail 0: mlx5_0 does not give up the memory that READs from peer");
 }
 
 /* SIGSTOP, or a virtual machine that is suspended, while a helper destroys the queue pairs. */

@@ -39,9 +39,7 @@ static void parts_close_in_reverse_and_answers_outlive_the_directory(void **stat
 	engine_open();
 	control_close(control);
 	assert_non_null(strstr(world.order,
-		"+rpc +member +directory +connect +publish +attach RAIL_STOP RAIL_STOP "
-		"-attach -publish -connect -directory -member -rpc -answers "
-		"-rpc_port -attach_socket"));
+		"+rpc +member +directory +connect +publish +attach RAIL_STOP RAIL_STOP -attach -publish -connect -directory -member -rpc -answers -rpc_port -attach_socket"));
 }
 
 static void names_are_bound_before_memory_is_made(void **state)

@@ -137,8 +137,7 @@ static void rails_beyond_the_cores_share_poll_loops(void **state)
 	assert_int_equal(p.rail[2].core, 2);
 	assert_int_equal(p.control_core, 0);
 	assert_true(p.rail[0].busy && p.rail[1].busy && p.rail[2].busy);
-	assert_noted("4 usable cores for 3 rails, the control plane and the applications: 2 poll "
-		     "cores serve them all");
+	assert_noted("4 usable cores for 3 rails, the control plane and the applications: 2 poll cores serve them all");
 }
 
 static void unpinned_rails_share_one_poll_loop_unless_told_otherwise(void **state)
@@ -308,8 +307,7 @@ static void devices_must_exist_and_be_named_once(void **state)
 	assert_logged("rail.devices = mlx5_0,,mlx5_1: an empty name");
 	set("rail.devices=s,s,s");
 	assert_int_equal(make(), -EINVAL);
-	set("rail.devices=soft,soft,soft,soft,soft,soft,soft,soft,soft,soft,soft,soft,soft,soft,"
-	    "soft,soft");
+	set("rail.devices=soft,soft,soft,soft,soft,soft,soft,soft,soft,soft,soft,soft,soft,soft,soft,soft");
 	assert_int_equal(make(), 0);
 	assert_int_equal(p.rails, 16);
 	strcat(s.rail_devices, ",soft");
@@ -348,8 +346,7 @@ static void a_note_that_does_not_fit_is_cut(void **state)
 {
 	(void)state;
 	machine("synthetic:pack:1 [numa] core:17 pu:2");
-	set("rail.devices=soft,soft,soft,soft,soft,soft,soft,soft,soft,soft,soft,soft,soft,soft,"
-	    "soft,soft");
+	set("rail.devices=soft,soft,soft,soft,soft,soft,soft,soft,soft,soft,soft,soft,soft,soft,soft,soft");
 	set("rail.cores=0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15");
 	assert_int_equal(make(), 0);
 	assert_int_equal(strlen(p.note), sizeof(p.note) - 1);

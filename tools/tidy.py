@@ -133,7 +133,7 @@ def check_lines(path, text, found):
         if path.endswith(".py") and "\t" in line:
             found.add(path, number, "tabs", "tab in a Python file")
         width = len(line.rstrip("\r").expandtabs(8))
-        if width > COLUMNS and not path.endswith((".def", ".proto")) and not long_string(path, line):
+        if width > COLUMNS and not (path.endswith((".def", ".proto")) or long_string(path, line)):
             found.add(path, number, "columns", "%d columns, at most %d" % (width, COLUMNS))
     if text and not text.endswith("\n"):
         found.add(path, len(lines), "whitespace", "no newline at the end")

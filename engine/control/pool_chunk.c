@@ -58,7 +58,7 @@ static uint32_t class_open(struct pool *pool, uint32_t units)
 
 	while (pool->class[i].units)
 		i++;
-	pool->class[i] = (struct class){.units = units,
+	pool->class[i] = (struct size_class){.units = units,
 		.slots = pool->chunk_units / units,
 		.newest = NONE,
 		.oldest = NONE,
@@ -69,7 +69,7 @@ static uint32_t class_open(struct pool *pool, uint32_t units)
 	return i;
 }
 
-static void class_close(struct pool *pool, struct class *class)
+static void class_close(struct pool *pool, struct size_class *class)
 {
 	pool->class_by_units[class->units] = CLASS_NONE;
 	class->units = 0;
@@ -110,7 +110,7 @@ uint32_t chunk_assign(struct pool *pool, uint32_t units)
 	return class;
 }
 
-uint32_t chunk_slot_take(struct pool *pool, struct class *class)
+uint32_t chunk_slot_take(struct pool *pool, struct size_class *class)
 {
 	uint32_t number = class->ready.first, slot;
 	struct chunk *chunk = &pool->chunk[number];
@@ -131,7 +131,7 @@ uint32_t chunk_slot_take(struct pool *pool, struct class *class)
 static void chunk_release(struct pool *pool, uint32_t number, uint64_t now_ns)
 {
 	struct chunk *chunk = &pool->chunk[number];
-	struct class *class = &pool->class[chunk->class];
+	struct size_class *class = &pool->class[chunk->class];
 
 	if (pool->drain == number) {
 		pool->drain = NONE;
@@ -152,7 +152,7 @@ void chunk_slot_free(struct pool *pool, uint32_t slot, uint64_t now_ns)
 {
 	uint32_t number = slot >> pool->shift;
 	struct chunk *chunk = &pool->chunk[number];
-	struct class *class = &pool->class[chunk->class];
+	struct size_class *class = &pool->class[chunk->class];
 
 	pool->slots[slot].state = SLOT_FREE;
 	pool->slots[slot].next = chunk->recycled;
@@ -169,7 +169,7 @@ void chunk_slot_free(struct pool *pool, uint32_t slot, uint64_t now_ns)
 
 void drain_start(struct pool *pool, uint32_t chunk, uint32_t units)
 {
-	struct class *class = &pool->class[pool->chunk[chunk].class];
+	struct size_class *class = &pool->class[pool->chunk[chunk].class];
 
 	pool->drain = chunk;
 	pool->drain_units = units;
@@ -183,7 +183,7 @@ void drain_start(struct pool *pool, uint32_t chunk, uint32_t units)
 void drain_give_up(struct pool *pool)
 {
 	uint32_t chunk = pool->drain;
-	struct class *class = &pool->class[pool->chunk[chunk].class];
+	struct size_class *class = &pool->class[pool->chunk[chunk].class];
 
 	pool->drain = NONE;
 	class->free += pool->chunk[chunk].free;

@@ -17,7 +17,7 @@
 
 void sieve_insert(struct pool *pool, uint32_t slot)
 {
-	struct class *class = &pool->class[slot_chunk(pool, slot)->class];
+	struct size_class *class = &pool->class[slot_chunk(pool, slot)->class];
 	struct slot *page = &pool->slots[slot];
 
 	*page = (struct slot){.state = SLOT_PAGE, .next = class->newest, .newer = NONE};
@@ -31,7 +31,7 @@ void sieve_insert(struct pool *pool, uint32_t slot)
 
 void sieve_remove(struct pool *pool, uint32_t slot)
 {
-	struct class *class = &pool->class[slot_chunk(pool, slot)->class];
+	struct size_class *class = &pool->class[slot_chunk(pool, slot)->class];
 	struct slot *page = &pool->slots[slot];
 
 	if (class->hand == slot)
@@ -59,18 +59,18 @@ static void victim_name(const struct pool *pool, uint32_t slot, struct pool_vict
 }
 
 /* Is the chunk that is draining one of this class? */
-static bool class_drains(const struct pool *pool, const struct class *class)
+static bool class_drains(const struct pool *pool, const struct size_class *class)
 {
 	return pool->drain != NONE && &pool->class[pool->chunk[pool->drain].class] == class;
 }
 
 /* Pages of the class that are not going anyway. */
-static uint32_t class_pages(const struct pool *pool, const struct class *class)
+static uint32_t class_pages(const struct pool *pool, const struct size_class *class)
 {
 	return class->pages - (class_drains(pool, class) ? pool->chunk[pool->drain].pages : 0);
 }
 
-static uint32_t class_limbo(const struct pool *pool, const struct class *class)
+static uint32_t class_limbo(const struct pool *pool, const struct size_class *class)
 {
 	return class->limbo - (class_drains(pool, class) ? pool->chunk[pool->drain].limbo : 0);
 }
@@ -80,7 +80,7 @@ static uint32_t class_limbo(const struct pool *pool, const struct class *class)
  * draining. Work is bounded by the budget, the victims and the pages of the draining chunk.
  */
 static unsigned sieve_pick(
-	struct pool *pool, struct class *class, unsigned max, struct pool_victim *ret_victims)
+	struct pool *pool, struct size_class *class, unsigned max, struct pool_victim *ret_victims)
 {
 	uint32_t slot = class->hand, pages = class_pages(pool, class);
 	unsigned want = max < pages ? max : pages, n = 0;
@@ -206,7 +206,7 @@ unsigned pool_victims(
 	struct pool *pool, uint32_t page_bytes, unsigned max, struct pool_victim *ret_victims)
 {
 	uint32_t units = pool_units(pool, page_bytes), number;
-	struct class *class;
+	struct size_class *class;
 	unsigned n;
 
 	if (units == 0 || max == 0)

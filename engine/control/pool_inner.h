@@ -51,7 +51,7 @@ struct chunk_list {
 	uint32_t first, last;
 };
 
-struct class {
+struct size_class {
 	uint32_t units; /* of a page; 0: this entry is not in use */
 	uint32_t slots; /* per chunk */
 	uint32_t chunks;
@@ -85,7 +85,7 @@ struct pool {
 	uint32_t limbo_first, limbo_last, limbo;
 	uint64_t pages, published;
 	unsigned classes;
-	struct class class[CLASSES_MAX];
+	struct size_class class[CLASSES_MAX];
 };
 
 #define CLASS_NONE 0xff
@@ -128,7 +128,7 @@ uint32_t chunks_for(const struct pool *pool, uint32_t units);
 /* Gives a free chunk to the class of so many units. Returns the class; NONE: there is none. */
 uint32_t chunk_assign(struct pool *pool, uint32_t units);
 /* A slot of the class that is not in use; the class has one. */
-uint32_t chunk_slot_take(struct pool *pool, struct class *class);
+uint32_t chunk_slot_take(struct pool *pool, struct size_class *class);
 /* The slot is free from now on; an empty chunk goes back to the free ones. */
 void chunk_slot_free(struct pool *pool, uint32_t slot, uint64_t now_ns);
 /* Hands out nothing of the chunk any more, until it is empty or the drain is given up. */

@@ -13,9 +13,9 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "config/limits.h"
+#include "tools/bench_python.h"
 #include "tools/common.h"
 
 #define THREADS_MAX (CHANNELS_MAX / 2) /* a session gets no more channels than that */
@@ -349,53 +349,6 @@ static int report(const struct bench *b, struct worker *workers)
 	return wrong || rate <= 0 ? 1 : 0;
 }
 
-/*
- * --api python: the package's own program, with the options that are left. In the build tree the
- * package lies beside us.
- */
-static void run_python(int argc, char **argv)
-{
-	char path[4096], package[4352], *slash;
-	const char *before = getenv("PYTHONPATH");
-	ssize_t got = readlink("/proc/self/exe", path, sizeof(path) - 1);
-	char **args = calloc((size_t)argc + 6, sizeof(*args));
-	int n = 0;
-
-	if (!args)
-		die("out of memory");
-	path[got > 0 ? got : 0] = '\0';
-	slash = strrchr(path, '/');
-	if (slash) {
-		*slash = '\0';
-		snprintf(package, sizeof(package), "%s/../engine/client/python%s%s", path,
-			before ? ":" : "", before ? before : "");
-		setenv("PYTHONPATH", package, 1);
-	}
-	args[n++] = "python3";
-	args[n++] = "-m";
-	args[n++] = "peercache.bench";
-	for (int i = 1; i < argc; i++) {
-		if (!strcmp(argv[i], "--api"))
-			i++;
-		else if (strcmp(argv[i], "--no-baseline"))
-			args[n++] = argv[i];
-	}
-	execvp(args[0], args);
-	die("cannot run python3: %s", strerror(errno));
-}
-
-static void maybe_python(int argc, char **argv)
-{
-	for (int i = 1; i + 1 < argc; i++) {
-		if (strcmp(argv[i], "--api"))
-			continue;
-		if (!strcmp(argv[i + 1], "python"))
-			run_python(argc, argv);
-		else if (strcmp(argv[i + 1], "c"))
-			die("--api %s: c or python", argv[i + 1]);
-	}
-}
-
 static void parse(struct bench *b, int argc, char **argv, const char **sockets)
 {
 	static const struct option options[] = {{"sockets", 1, NULL, 's'},
@@ -462,7 +415,7 @@ int main(int argc, char **argv)
 
 	signal(SIGINT, on_interrupt);
 	signal(SIGTERM, on_interrupt);
-	maybe_python(argc, argv);
+	bench_python(argc, argv);
 	parse(&b, argc, argv, &list);
 	b.pages = b.working_set / b.page_bytes;
 	if (b.pages < b.batch)

@@ -68,8 +68,7 @@ static ssize_t write_now(const char *line, size_t bytes)
 		if (S_ISSOCK(st.st_mode))
 			return send(STDERR_FILENO, line, bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
 		if (S_ISFIFO(st.st_mode) || S_ISCHR(st.st_mode))
-			own = open("/proc/self/fd/2",
-				O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+			own = open("/proc/self/fd/2", O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
 	}
 	n = write(own >= 0 ? own : STDERR_FILENO, line, bytes); /* poll() says there is room */
 	if (own >= 0)

@@ -262,12 +262,8 @@ int setting_parse(const struct setting *one, const char *value, struct settings 
 			: one->type == SETTING_SIZE ? "not a size"
 						    : "not a whole number";
 		break;
-	case SETTING_FLAG:
-		err = parse_flag(value, field);
-		break;
-	case SETTING_CHOICE:
-		err = parse_choice(one->choices, value, field);
-		break;
+	case SETTING_FLAG: err = parse_flag(value, field); break;
+	case SETTING_CHOICE: err = parse_choice(one->choices, value, field); break;
 	}
 	if (err == 0)
 		return 0;
@@ -314,7 +310,8 @@ int settings_override(struct settings *s, const char *text, char *err, size_t er
 	if (text[dot] != '.' || text[equals] != '=' || dot >= sizeof(section) ||
 		equals - dot - 1 >= sizeof(key)) {
 		snprintf(err, err_bytes,
-			"--set %.80s: not a setting; write section.key=value, for example --set rail.polling=busy", text);
+			"--set %.80s: not a setting; write section.key=value, for example --set rail.polling=busy",
+			text);
 		return -EINVAL;
 	}
 	memcpy(section, text, dot);
@@ -352,7 +349,8 @@ int settings_check(const struct settings *s, char *err, size_t err_bytes)
 	}
 	if (s->soft_address[0] && !is_address(s->soft_address)) {
 		snprintf(err, err_bytes,
-			"soft.address = %s: not an IPv4 or IPv6 address; give one of this host, or leave it out for that of the cluster", s->soft_address);
+			"soft.address = %s: not an IPv4 or IPv6 address; give one of this host, or leave it out for that of the cluster",
+			s->soft_address);
 		return -EINVAL;
 	}
 	if (s->cluster_dead_after_ms < 2 * s->cluster_heartbeat_ms) {

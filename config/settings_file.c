@@ -72,7 +72,8 @@ static char *read_line(char *buffer, int bytes, void *stream)
 		line[0] = '\0';
 	} else if (got > LINE_BYTES || got + 2 > bytes) {
 		problem(l, l->line,
-			"%.40s...: line longer than %d characters; end it after a comma and continue the list on an indented line", line, LINE_BYTES);
+			"%.40s...: line longer than %d characters; end it after a comma and continue the list on an indented line",
+			line, LINE_BYTES);
 		line[0] = '\0';
 	}
 	l->indented = line[0] == ' ' || line[0] == '\t';

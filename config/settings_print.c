@@ -54,12 +54,8 @@ void setting_range(const struct setting *one, char *ret, size_t ret_bytes)
 		snprintf(ret, ret_bytes, "%" PRId64 " to %" PRId64 "%s%s", one->min, one->max,
 			one->unit[0] ? " " : "", one->unit);
 		break;
-	case SETTING_FLAG:
-		snprintf(ret, ret_bytes, "yes or no");
-		break;
-	case SETTING_CHOICE:
-		choices_text(one->choices, ret, ret_bytes);
-		break;
+	case SETTING_FLAG: snprintf(ret, ret_bytes, "yes or no"); break;
+	case SETTING_CHOICE: choices_text(one->choices, ret, ret_bytes); break;
 	}
 }
 

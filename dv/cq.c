@@ -63,7 +63,9 @@ int dv_verbs_cq_create(struct dv_device *device, unsigned depth, struct dv_cq *r
 		return dv_fail(-ENOMEM, "a completion queue on %s: %m", name);
 	made->cq = cq_make(device, entries);
 	if (!made->cq) {
-		rc = dv_fail(dv_verbs_errno(errno), "mlx5dv_create_cq(%s, %u entries): %m. Many queues need much locked memory: see ulimit -l", name, entries);
+		rc = dv_fail(dv_verbs_errno(errno),
+			"mlx5dv_create_cq(%s, %u entries): %m. Many queues need much locked memory: see ulimit -l",
+			name, entries);
 		goto no_cq;
 	}
 	object.cq.in = made->cq;
@@ -83,8 +85,11 @@ int dv_verbs_cq_create(struct dv_device *device, unsigned depth, struct dv_cq *r
 	made->next = device->cqs;
 	device->cqs = made;
 	/* libmlx5 has marked every CQE invalid; nothing is in it yet. */
-	*ret_cq = (struct dv_cq){.buf = raw.buf, .record = raw.dbrec, .cqe_cnt = raw.cqe_cnt,
-		.cqe_size = raw.cqe_size, .cqn = raw.cqn};
+	*ret_cq = (struct dv_cq){.buf = raw.buf,
+		.record = raw.dbrec,
+		.cqe_cnt = raw.cqe_cnt,
+		.cqe_size = raw.cqe_size,
+		.cqn = raw.cqn};
 	return 0;
 
 no_raw:
@@ -106,7 +111,7 @@ void dv_verbs_cq_destroy(struct dv_device *device, struct dv_cq *cq)
 		if (dv_verbs_enter(device)) {
 			rc = dv_verbs_result(ibv_destroy_cq(found->cq));
 			dv_verbs_leave(device);
-		} /* else it went with the device */
+		}         /* else it went with the device */
 		if (rc) { /* its memory stays: the NIC may write there */
 			log_error("destroying CQ 0x%x of %s: %s: a queue pair still uses it",
 				found->cqn, device->attributes.name, strerror(-rc));

@@ -77,7 +77,9 @@ static int cut_open(struct dv_device *device)
 	device->cut = true; /* there is no context any more, whatever comes now */
 	rc = mapped(&file);
 	if (rc)
-		return dv_fail(rc < 0 ? rc : -EBUSY, "closing %s: %m: a page of it is still mapped, so the kernel keeps its queues", name);
+		return dv_fail(rc < 0 ? rc : -EBUSY,
+			"closing %s: %m: a page of it is still mapped, so the kernel keeps its queues",
+			name);
 	return 0;
 }
 

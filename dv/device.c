@@ -66,8 +66,8 @@ static const struct ibv_gid_entry *gid_at(
 }
 
 /* Chooses among the GID table's entries; `wanted` < 0: the best, or InfiniBand's first. */
-static int gid_choose(struct dv_device *device, const struct ibv_gid_entry *entries, size_t count,
-	int wanted)
+static int gid_choose(
+	struct dv_device *device, const struct ibv_gid_entry *entries, size_t count, int wanted)
 {
 	const char *name = device->attributes.name;
 	const struct ibv_gid_entry *entry;
@@ -111,7 +111,9 @@ static int gid_find(struct dv_device *device, int table_length, int wanted)
 		return dv_fail(-ENOMEM, "%s: GID table: %m", device->attributes.name);
 	count = ibv_query_gid_table(device->context, entries, room, 0);
 	if (count < 0)
-		rc = dv_fail((int)count, "ibv_query_gid_table(%s): %m. Does the port have an address?", device->attributes.name);
+		rc = dv_fail((int)count,
+			"ibv_query_gid_table(%s): %m. Does the port have an address?",
+			device->attributes.name);
 	else
 		rc = gid_choose(device, entries, (size_t)count, wanted);
 	free(entries);
@@ -135,7 +137,9 @@ static int context_open(struct dv_device *device, const char *name)
 	unsetenv("RDMAV_ALLOW_DISASSOC_DESTROY");
 	list = ibv_get_device_list(&count);
 	if (!list && errno == ENOSYS)
-		return dv_fail(-ENODEV, "there is no NIC %s here: this kernel has no RDMA. Load mlx5_ib and ib_uverbs; in a container, give it /dev/infiniband", name);
+		return dv_fail(-ENODEV,
+			"there is no NIC %s here: this kernel has no RDMA. Load mlx5_ib and ib_uverbs; in a container, give it /dev/infiniband",
+			name);
 	if (!list)
 		return dv_fail(dv_verbs_errno(errno), "ibv_get_device_list for %s: %m", name);
 	for (int i = 0; i < count; i++) {
@@ -143,14 +147,17 @@ static int context_open(struct dv_device *device, const char *name)
 
 		if (strcmp(other, name) == 0) {
 			if (!mlx5dv_is_supported(list[i]))
-				rc = dv_fail(-EOPNOTSUPP, "NIC %s is not a ConnectX (mlx5): only those can be driven here", name);
+				rc = dv_fail(-EOPNOTSUPP,
+					"NIC %s is not a ConnectX (mlx5): only those can be driven here",
+					name);
 			else if (!(device->context = ibv_open_device(list[i])))
-				rc = dv_fail(dv_verbs_errno(errno), "ibv_open_device(%s): %m. May this user open /dev/infiniband/uverbs*?", name);
+				rc = dv_fail(dv_verbs_errno(errno),
+					"ibv_open_device(%s): %m. May this user open /dev/infiniband/uverbs*?",
+					name);
 			goto out;
 		}
 		if (used < sizeof(known) - 1)
-			used += (size_t)snprintf(
-				known + used, sizeof(known) - used, " %s", other);
+			used += (size_t)snprintf(known + used, sizeof(known) - used, " %s", other);
 	}
 	rc = dv_fail(-ENODEV, "there is no NIC %s here; `rdma link` shows:%s", name,
 		count ? known : " none");
@@ -193,16 +200,17 @@ static int device_check(struct dv_device *device)
 		return dv_fail(-EINVAL, "%s has %u port(s), there is no port %u", attributes->name,
 			limits.phys_port_cnt, device->port);
 	if (limits.max_qp_rd_atom < 1 || limits.max_qp_init_rd_atom < 1)
-		return dv_fail(-EOPNOTSUPP, "%s cannot do RDMA READ (max_qp_rd_atom %d, max_qp_init_rd_atom %d)", attributes->name, limits.max_qp_rd_atom,
-			limits.max_qp_init_rd_atom);
+		return dv_fail(-EOPNOTSUPP,
+			"%s cannot do RDMA READ (max_qp_rd_atom %d, max_qp_init_rd_atom %d)",
+			attributes->name, limits.max_qp_rd_atom, limits.max_qp_init_rd_atom);
 	device->ports = limits.phys_port_cnt;
 	device->reads_in = reads_limit(limits.max_qp_rd_atom);
 	device->reads_out = reads_limit(limits.max_qp_init_rd_atom);
 	attributes->mr_bytes_max = limits.max_mr_size;
 	attributes->qp_depth_max = (uint32_t)limits.max_qp_wr;
 	attributes->cq_depth_max = (uint32_t)limits.max_cqe;
-	attributes->reads_max = device->reads_out < device->reads_in ? device->reads_out
-								      : device->reads_in;
+	attributes->reads_max =
+		device->reads_out < device->reads_in ? device->reads_out : device->reads_in;
 	attributes->numa_node = numa_node_read(device->context->device);
 	attributes->hardware = true;
 	return 0;
@@ -246,8 +254,8 @@ static int port_check(struct dv_device *device, int gid_wanted)
 			ethernet ? "check the cable and `ip link set ... up`"
 				 : "check the cable and that a subnet manager runs");
 	if (!ethernet && port.lid == 0)
-		return dv_fail(-ENETDOWN, "%s port %u has no LID: does a subnet manager run?",
-			name, device->port);
+		return dv_fail(-ENETDOWN, "%s port %u has no LID: does a subnet manager run?", name,
+			device->port);
 	if (port.active_mtu < IBV_MTU_256 || port.active_mtu > IBV_MTU_4096)
 		return dv_fail(-EPROTO, "%s port %u: MTU code %d is not known", name, device->port,
 			port.active_mtu);
@@ -256,8 +264,9 @@ static int port_check(struct dv_device *device, int gid_wanted)
 			name, device->port, 128u << port.active_mtu,
 			ethernet ? "; give the interface `mtu 4200` or more" : "");
 	if (device->pkey_index && device->pkey_index >= port.pkey_tbl_len)
-		return dv_fail(-EINVAL, "%s port %u has %u partition keys, there is none at index %u: lower rail.pkey_index", name, device->port, port.pkey_tbl_len,
-			device->pkey_index);
+		return dv_fail(-EINVAL,
+			"%s port %u has %u partition keys, there is none at index %u: lower rail.pkey_index",
+			name, device->port, port.pkey_tbl_len, device->pkey_index);
 	device->kind = ethernet ? DV_ADDRESS_ROCE_V2 : DV_ADDRESS_INFINIBAND;
 	device->lid = port.lid;
 	device->mtu = (uint8_t)port.active_mtu;
@@ -280,7 +289,9 @@ static int domain_open(struct dv_device *device)
 		return dv_fail(dv_verbs_errno(errno), "ibv_alloc_pd(%s): %m", name);
 	device->td = ibv_alloc_td(device->context, &td_attr);
 	if (!device->td) {
-		rc = dv_fail(dv_verbs_errno(errno), "ibv_alloc_td(%s): %m. A poll core needs a doorbell page of its own: is the driver of this kernel too old?", name);
+		rc = dv_fail(dv_verbs_errno(errno),
+			"ibv_alloc_td(%s): %m. A poll core needs a doorbell page of its own: is the driver of this kernel too old?",
+			name);
 		goto no_td;
 	}
 	attr.pd = device->pd;
@@ -306,8 +317,8 @@ static uint8_t traffic_class_read(const struct dv_device *device)
 	unsigned value = 0;
 	FILE *file;
 
-	snprintf(path, sizeof(path), "%s/tc/%u/traffic_class",
-		device->context->device->ibdev_path, device->port);
+	snprintf(path, sizeof(path), "%s/tc/%u/traffic_class", device->context->device->ibdev_path,
+		device->port);
 	file = fopen(path, "re");
 	if (!file)
 		return 0;
@@ -325,7 +336,8 @@ static int path_check(struct dv_device *device, const struct dv_options *options
 {
 	if (options->traffic_class < -1 || options->traffic_class > UINT8_MAX ||
 		options->service_level > 15 || options->ack_timeout > 31)
-		return dv_fail(-EINVAL, "opening NIC %s: traffic class %d (-1 to 255), service level %u (0 to 15) or ACK time-out %u (1 to 31) is impossible",
+		return dv_fail(-EINVAL,
+			"opening NIC %s: traffic class %d (-1 to 255), service level %u (0 to 15) or ACK time-out %u (1 to 31) is impossible",
 			options->name, options->traffic_class, options->service_level,
 			options->ack_timeout);
 	device->traffic_class = options->traffic_class < 0 ? traffic_class_read(device)

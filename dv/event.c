@@ -26,20 +26,14 @@ int dv_verbs_event_fd(struct dv_device *device)
 static enum dv_event_kind kind_of(enum ibv_event_type type)
 {
 	switch (type) {
-	case IBV_EVENT_PORT_ACTIVE:
-		return DV_EVENT_PORT_UP;
-	case IBV_EVENT_PORT_ERR:
-		return DV_EVENT_PORT_DOWN;
-	case IBV_EVENT_DEVICE_FATAL:
-		return DV_EVENT_DEVICE_FATAL;
-	case IBV_EVENT_CQ_ERR:
-		return DV_EVENT_CQ_OVERRUN;
+	case IBV_EVENT_PORT_ACTIVE: return DV_EVENT_PORT_UP;
+	case IBV_EVENT_PORT_ERR: return DV_EVENT_PORT_DOWN;
+	case IBV_EVENT_DEVICE_FATAL: return DV_EVENT_DEVICE_FATAL;
+	case IBV_EVENT_CQ_ERR: return DV_EVENT_CQ_OVERRUN;
 	case IBV_EVENT_QP_FATAL:
 	case IBV_EVENT_QP_REQ_ERR:
-	case IBV_EVENT_QP_ACCESS_ERR:
-		return DV_EVENT_QP_ERROR;
-	default:
-		return DV_EVENT_OTHER;
+	case IBV_EVENT_QP_ACCESS_ERR: return DV_EVENT_QP_ERROR;
+	default: return DV_EVENT_OTHER;
 	}
 }
 
@@ -52,11 +46,12 @@ int dv_verbs_event_next(struct dv_device *device, struct dv_event *ret)
 		return 0;
 	if (ibv_get_async_event(device->context, &event)) {
 		dv_verbs_leave(device);
-		return errno == EAGAIN ? 0 : dv_fail(-errno, "events of %s: %m",
-			device->attributes.name);
+		return errno == EAGAIN
+			       ? 0
+			       : dv_fail(-errno, "events of %s: %m", device->attributes.name);
 	}
-	*ret = (struct dv_event){.kind = kind_of(event.event_type),
-		.text = ibv_event_type_str(event.event_type)};
+	*ret = (struct dv_event){
+		.kind = kind_of(event.event_type), .text = ibv_event_type_str(event.event_type)};
 	if (ret->kind == DV_EVENT_PORT_UP || ret->kind == DV_EVENT_PORT_DOWN) {
 		ret->port = (uint8_t)event.element.port_num;
 		if (ret->port != device->port)

@@ -29,17 +29,17 @@ enum dv_opcode {
 /* A send queue. One cache line; everything in it is private to the poll core. */
 struct dv_sq {
 	/* owner: poll core; pi and ci move, the rest is set by dv_qp_create() */
-	alignas(64) uint8_t *buf;  /* wqe_cnt basic blocks */
-	volatile __be32 *record;   /* the QP's doorbell record, both words */
-	uint8_t *bf_reg;           /* doorbell register; +bf_offset is the half to write next */
-	uint32_t wqe_cnt;          /* power of two */
+	alignas(64) uint8_t *buf; /* wqe_cnt basic blocks */
+	volatile __be32 *record;  /* the QP's doorbell record, both words */
+	uint8_t *bf_reg;          /* doorbell register; +bf_offset is the half to write next */
+	uint32_t wqe_cnt;         /* power of two */
 	uint32_t qpn;
-	uint32_t bf_size;          /* the register alternates by this many bytes; 0: it does not */
+	uint32_t bf_size; /* the register alternates by this many bytes; 0: it does not */
 	uint32_t bf_offset;
-	uint32_t pi;               /* blocks posted, free running */
-	uint32_t ci;               /* blocks known to be complete, free running */
-	uint32_t rung;             /* pi at the last doorbell */
-	uint32_t last;             /* first block of the last WQE posted */
+	uint32_t pi;   /* blocks posted, free running */
+	uint32_t ci;   /* blocks known to be complete, free running */
+	uint32_t rung; /* pi at the last doorbell */
+	uint32_t last; /* first block of the last WQE posted */
 };
 static_assert(sizeof(struct dv_sq) == 64, "one cache line a send queue");
 
@@ -48,9 +48,9 @@ struct dv_cq {
 	/* owner: poll core */
 	alignas(64) uint8_t *buf;
 	volatile __be32 *record;
-	uint32_t cqe_cnt;          /* power of two */
-	uint32_t cqe_size;         /* 64 or 128; the CQE proper is the last 64 bytes */
-	uint32_t ci;               /* consumed, free running */
+	uint32_t cqe_cnt;  /* power of two */
+	uint32_t cqe_size; /* 64 or 128; the CQE proper is the last 64 bytes */
+	uint32_t ci;       /* consumed, free running */
 	uint32_t cqn;
 };
 static_assert(sizeof(struct dv_cq) == 64, "one cache line a completion queue");
@@ -156,8 +156,8 @@ static inline void dv_ring(struct dv_sq *sq)
 /* Is there a completion to poll? */
 static inline bool dv_cq_has(const struct dv_cq *cq)
 {
-	const uint8_t *cqe = cq->buf + (size_t)(cq->ci & (cq->cqe_cnt - 1)) * cq->cqe_size +
-			     cq->cqe_size - 64;
+	const uint8_t *cqe =
+		cq->buf + (size_t)(cq->ci & (cq->cqe_cnt - 1)) * cq->cqe_size + cq->cqe_size - 64;
 	uint8_t op_own = dv_owner_load(cqe + offsetof(struct mlx5_cqe64, op_own));
 
 	return DV_CQE_OPCODE(op_own) != MLX5_CQE_INVALID &&

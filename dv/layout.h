@@ -21,10 +21,10 @@
 #define DV_SEGMENT 16u
 #define DV_SGES_MAX 3u /* data segments of one WQE the hot path writes: two WQEBBs */
 
-enum { /* fm_ce_se of the control segment */
-	DV_CE_ERROR_ONLY = 0,      /* a CQE only when it fails */
-	DV_CE_ALWAYS = 2 << 2,     /* a CQE when it is done */
-	DV_FENCE = 4 << 5,         /* starts after all earlier READs of the QP are done */
+enum {                         /* fm_ce_se of the control segment */
+	DV_CE_ERROR_ONLY = 0,  /* a CQE only when it fails */
+	DV_CE_ALWAYS = 2 << 2, /* a CQE when it is done */
+	DV_FENCE = 4 << 5,     /* starts after all earlier READs of the QP are done */
 };
 
 enum { /* which of the two words of a doorbell record */

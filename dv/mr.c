@@ -36,12 +36,16 @@ static int explain(const struct dv_device *device, const void *base, size_t leng
 	case -ENOMEM:
 		getrlimit(RLIMIT_MEMLOCK, &limit);
 		if (limit.rlim_cur != RLIM_INFINITY)
-			return dv_fail(error, "registering %.1f MiB on %s: %m; RLIMIT_MEMLOCK is %llu KiB. Raise it: ulimit -l unlimited; LimitMEMLOCK=infinity (systemd); --ulimit memlock=-1 (containers)",
+			return dv_fail(error,
+				"registering %.1f MiB on %s: %m; RLIMIT_MEMLOCK is %llu KiB. Raise it: ulimit -l unlimited; LimitMEMLOCK=infinity (systemd); --ulimit memlock=-1 (containers)",
 				(double)length / MIB, name,
 				(unsigned long long)limit.rlim_cur / 1024);
-		return dv_fail(error, "registering %.1f MiB on %s: %m. Not RLIMIT_MEMLOCK: too little memory to pin, or the NIC is out of translation entries. Use huge pages or less memory", (double)length / MIB, name);
+		return dv_fail(error,
+			"registering %.1f MiB on %s: %m. Not RLIMIT_MEMLOCK: too little memory to pin, or the NIC is out of translation entries. Use huge pages or less memory",
+			(double)length / MIB, name);
 	case -EFAULT:
-		return dv_fail(error, "registering %.1f MiB at %p on %s: %m. Part of it is not mapped, is read-only, or is a file that cannot be pinned",
+		return dv_fail(error,
+			"registering %.1f MiB at %p on %s: %m. Part of it is not mapped, is read-only, or is a file that cannot be pinned",
 			(double)length / MIB, base, name);
 	default:
 		return dv_fail(error, "registering %.1f MiB at %p on %s: %m", (double)length / MIB,
@@ -62,8 +66,9 @@ int dv_verbs_mr_register(struct dv_device *device, void *base, size_t length, un
 		return dv_fail(-EINVAL, "registering %zu bytes at %p with access 0x%x: impossible",
 			length, base, access);
 	if (length > limit)
-		return dv_fail(-E2BIG, "registering %.1f MiB on %s: one region of it has at most %.1f MiB (max_mr_size). Use a smaller pool", (double)length / MIB,
-			device->attributes.name, (double)limit / MIB);
+		return dv_fail(-E2BIG,
+			"registering %.1f MiB on %s: one region of it has at most %.1f MiB (max_mr_size). Use a smaller pool",
+			(double)length / MIB, device->attributes.name, (double)limit / MIB);
 	if (!dv_verbs_enter(device)) { /* lost: there is no NIC that could reach it */
 		*ret_mr = (struct dv_mr){.base = base, .length = length};
 		return 0;
@@ -75,8 +80,8 @@ int dv_verbs_mr_register(struct dv_device *device, void *base, size_t length, un
 	dv_verbs_leave(device);
 	if (!mr)
 		return explain(device, base, length, rc);
-	*ret_mr = (struct dv_mr){.base = base, .length = length, .lkey = mr->lkey,
-		.rkey = mr->rkey, .handle = mr};
+	*ret_mr = (struct dv_mr){
+		.base = base, .length = length, .lkey = mr->lkey, .rkey = mr->rkey, .handle = mr};
 	return 0;
 }
 

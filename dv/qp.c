@@ -40,8 +40,8 @@ static int gone(const struct dv_qp *qp, const char *what)
 		qp->device->attributes.name, what);
 }
 
-static int modify(struct dv_qp *qp, struct ibv_qp_attr *attr, int mask, const char *what,
-	const char *hint)
+static int modify(
+	struct dv_qp *qp, struct ibv_qp_attr *attr, int mask, const char *what, const char *hint)
 {
 	int rc;
 
@@ -65,8 +65,8 @@ static int to_init(struct dv_qp *qp)
 		.qp_access_flags = IBV_ACCESS_REMOTE_READ,
 	};
 
-	return modify(qp, &attr, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, "-> INIT",
-		"");
+	return modify(
+		qp, &attr, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, "-> INIT", "");
 }
 
 /*
@@ -109,12 +109,18 @@ static int sq_fill(struct dv_qp *qp, unsigned depth)
 		return dv_fail(rc, "mlx5dv_init_obj(%s, QP): %m", name);
 	if (!dv_is_power_of_two(raw.sq.wqe_cnt) || raw.sq.wqe_cnt < depth ||
 		raw.sq.stride != DV_WQEBB)
-		return dv_fail(-EPROTO, "%s made a send queue of %u blocks of %u bytes, %u of %u were asked for", name, raw.sq.wqe_cnt, raw.sq.stride, depth, DV_WQEBB);
-	qp->sq = (struct dv_sq){.buf = raw.sq.buf, .record = raw.dbrec, .bf_reg = raw.bf.reg,
-		.wqe_cnt = raw.sq.wqe_cnt, .qpn = qp->qp->qp_num, .bf_size = raw.bf.size};
+		return dv_fail(-EPROTO,
+			"%s made a send queue of %u blocks of %u bytes, %u of %u were asked for",
+			name, raw.sq.wqe_cnt, raw.sq.stride, depth, DV_WQEBB);
+	qp->sq = (struct dv_sq){.buf = raw.sq.buf,
+		.record = raw.dbrec,
+		.bf_reg = raw.bf.reg,
+		.wqe_cnt = raw.sq.wqe_cnt,
+		.qpn = qp->qp->qp_num,
+		.bf_size = raw.bf.size};
 	/* All queues of the thread domain have this page. */
-	qp->device->doorbells = (void *)((uintptr_t)raw.bf.reg &
-		~((uintptr_t)sysconf(_SC_PAGESIZE) - 1));
+	qp->device->doorbells =
+		(void *)((uintptr_t)raw.bf.reg & ~((uintptr_t)sysconf(_SC_PAGESIZE) - 1));
 	return 0;
 }
 
@@ -124,8 +130,9 @@ static int make(struct dv_device *device, struct ibv_cq *cq, unsigned depth, str
 
 	qp->qp = qp_make(device, cq, depth);
 	if (!qp->qp)
-		return dv_fail(dv_verbs_errno(errno), "mlx5dv_create_qp(%s, %u blocks): %m. Many queues need much locked memory: see ulimit -l", device->attributes.name,
-			depth);
+		return dv_fail(dv_verbs_errno(errno),
+			"mlx5dv_create_qp(%s, %u blocks): %m. Many queues need much locked memory: see ulimit -l",
+			device->attributes.name, depth);
 	rc = sq_fill(qp, depth);
 	if (rc == 0)
 		rc = to_init(qp);
@@ -143,8 +150,8 @@ int dv_verbs_qp_create(struct dv_device *device, struct dv_cq *cq, unsigned dept
 	int rc;
 
 	if (!verbs_cq)
-		return dv_fail(-EINVAL, "a queue pair on %s: CQ 0x%x is not of that NIC", name,
-			cq->cqn);
+		return dv_fail(
+			-EINVAL, "a queue pair on %s: CQ 0x%x is not of that NIC", name, cq->cqn);
 	if (!depth || depth > device->attributes.qp_depth_max)
 		return dv_fail(-EINVAL, "a send queue of %u blocks on %s: 1 to %u can be", depth,
 			name, device->attributes.qp_depth_max);
@@ -241,7 +248,8 @@ static int to_rtr(struct dv_qp *qp, const struct dv_address *remote)
 		.rq_psn = remote->psn,
 		.max_dest_rd_atomic = device->reads_in,
 		.min_rnr_timer = RNR_TIMER,
-		.ah_attr = {.dlid = remote->lid, .port_num = device->port,
+		.ah_attr = {.dlid = remote->lid,
+			.port_num = device->port,
 			.sl = device->service_level},
 	};
 
@@ -278,11 +286,13 @@ static void ack_timeout_read(struct dv_qp *qp)
 	if (dv_hint_load(&device->ack_told))
 		return;
 	dv_hint_store(&device->ack_told, 1);
-	log_info("%s: ACK time-out %u: a lost packet is sent again after %.1f ms, at most %.1f ms%s", device->attributes.name, qp->ack_timeout,
-		(double)dv_ack_ns(qp->ack_timeout) / 1e6,
+	log_info(
+		"%s: ACK time-out %u: a lost packet is sent again after %.1f ms, at most %.1f ms%s",
+		device->attributes.name, qp->ack_timeout, (double)dv_ack_ns(qp->ack_timeout) / 1e6,
 		4 * (double)dv_ack_ns(qp->ack_timeout) / 1e6,
-		qp->ack_timeout == device->ack_timeout ? "" :
-			"; rail.ack_timeout asked for another, the device took this one");
+		qp->ack_timeout == device->ack_timeout
+			? ""
+			: "; rail.ack_timeout asked for another, the device took this one");
 }
 
 uint64_t dv_verbs_qp_ack_ns(const struct dv_qp *qp)
@@ -381,8 +391,8 @@ int dv_verbs_qp_kill(struct dv_qp *qp)
 		rc = dv_verbs_cut(device); /* done, or under way: then this waits */
 	}
 	if (rc)
-		return dv_fail(rc, "destroying QP 0x%x of %s: %m", qp->sq.qpn,
-			device->attributes.name);
+		return dv_fail(
+			rc, "destroying QP 0x%x of %s: %m", qp->sq.qpn, device->attributes.name);
 	qp->qp = NULL;
 	return 0;
 }

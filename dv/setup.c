@@ -26,7 +26,8 @@ int dv_open(const struct dv_options *options, struct dv_device **ret_device)
 	const struct dv_ops *ops;
 
 	if (!options || !ret_device || !options->name || !options->name[0])
-		return dv_fail(-EINVAL, "opening a NIC: no name given; see `ibv_devinfo -l`, or use \"soft\"");
+		return dv_fail(-EINVAL,
+			"opening a NIC: no name given; see `ibv_devinfo -l`, or use \"soft\"");
 	ops = ops_by_name(options->name);
 	return ops->open(options, ret_device);
 }

@@ -30,16 +30,16 @@ struct dv_cq;     /* dv/hot.h */
  * port, in the order the bytes would have crossed it. What is measured over one is *modelled*.
  */
 struct dv_model {
-	uint32_t rate_gbps;          /* of the port; 0: no model, everything completes at once */
-	uint32_t rtt_ns;             /* from a WQE's start to the first byte of its answer */
-	uint32_t reads_per_qp;       /* READs one QP has under way: 1 to 16 */
-	uint32_t qp_messages_per_s;  /* WQEs one QP starts; 0: any number */
-	uint32_t messages_per_s;     /* WQEs the port starts; 0: any number */
-	uint32_t mtu;                /* payload of a packet: a power of two */
-	uint32_t header_bytes;       /* what a packet has besides, gap on the wire included */
-	uint32_t numa_ns;            /* added when local memory is on another node than the NIC */
-	uint32_t numa_percent;       /* of the rate that is left then */
-	bool move_bytes;             /* false: only messages of up to 1 KiB are moved */
+	uint32_t rate_gbps;         /* of the port; 0: no model, everything completes at once */
+	uint32_t rtt_ns;            /* from a WQE's start to the first byte of its answer */
+	uint32_t reads_per_qp;      /* READs one QP has under way: 1 to 16 */
+	uint32_t qp_messages_per_s; /* WQEs one QP starts; 0: any number */
+	uint32_t messages_per_s;    /* WQEs the port starts; 0: any number */
+	uint32_t mtu;               /* payload of a packet: a power of two */
+	uint32_t header_bytes;      /* what a packet has besides, gap on the wire included */
+	uint32_t numa_ns;           /* added when local memory is on another node than the NIC */
+	uint32_t numa_percent;      /* of the rate that is left then */
+	bool move_bytes;            /* false: only messages of up to 1 KiB are moved */
 };
 
 #define DV_ACK_TIMEOUT 12 /* 16.8 ms; a device may take up to four times as long */
@@ -52,20 +52,20 @@ static inline uint64_t dv_ack_ns(uint8_t code)
 
 /* What dv_open() is told. Zero or empty members mean the default. */
 struct dv_options {
-	const char *name;      /* "soft" or "soft:N": the software NIC; else a verbs device */
-	int port;              /* 1 */
-	int gid_index;         /* -1: choose (RoCE v2 first, then IPv4-mapped before link-local) */
-	uint8_t ack_timeout;   /* dv_ack_ns() of it until a request is sent again; DV_ACK_TIMEOUT */
-	int traffic_class;     /* of what is sent; -1: the port's (sysfs), else 0 */
+	const char *name;    /* "soft" or "soft:N": the software NIC; else a verbs device */
+	int port;            /* 1 */
+	int gid_index;       /* -1: choose (RoCE v2 first, then IPv4-mapped before link-local) */
+	uint8_t ack_timeout; /* dv_ack_ns() of it until a request is sent again; DV_ACK_TIMEOUT */
+	int traffic_class;   /* of what is sent; -1: the port's (sysfs), else 0 */
 	uint8_t service_level;
 	uint16_t pkey_index;
-	bool one_flow;         /* no flow labels: all QPs to a peer may take one path */
+	bool one_flow; /* no flow labels: all QPs to a peer may take one path */
 	/* The software NIC only: */
-	const char *link;      /* "shm" (same host; the default) or "tcp" */
-	const char *address;   /* tcp: where this NIC listens, IPv4 or IPv6 literal; "127.0.0.1" */
-	uint16_t tcp_port;     /* tcp: 0 = any free port */
-	bool threaded;         /* a thread of its own executes WQEs; else dv_step() does */
-	int numa_node;         /* it pretends to be on; -1: near all memory */
+	const char *link;    /* "shm" (same host; the default) or "tcp" */
+	const char *address; /* tcp: where this NIC listens, IPv4 or IPv6 literal; "127.0.0.1" */
+	uint16_t tcp_port;   /* tcp: 0 = any free port */
+	bool threaded;       /* a thread of its own executes WQEs; else dv_step() does */
+	int numa_node;       /* it pretends to be on; -1: near all memory */
 	struct dv_model model;
 };
 
@@ -74,11 +74,11 @@ struct dv_attributes {
 	uint64_t mr_bytes_max;
 	uint32_t qp_depth_max;
 	uint32_t cq_depth_max;
-	uint32_t reads_max;    /* outstanding READs one QP can have: 16 on ConnectX */
+	uint32_t reads_max;       /* outstanding READs one QP can have: 16 on ConnectX */
 	uint64_t bits_per_second; /* of the port; 0: not known */
-	int numa_node;         /* -1: not known */
-	bool hardware;         /* false: the software NIC */
-	bool modelled;         /* bits_per_second and all times are a model's */
+	int numa_node;            /* -1: not known */
+	bool hardware;            /* false: the software NIC */
+	bool modelled;            /* bits_per_second and all times are a model's */
 };
 
 int dv_open(const struct dv_options *options, struct dv_device **ret_device);
@@ -119,7 +119,7 @@ struct dv_mr {
 	void *base;
 	size_t length;
 	uint32_t lkey, rkey;
-	void *handle;          /* the implementation's own */
+	void *handle; /* the implementation's own */
 };
 
 /*
@@ -150,15 +150,15 @@ int dv_qp_create(struct dv_device *device, struct dv_cq *cq, unsigned depth, str
 
 /* What the other end needs to know. Plain bytes: sent as is, checked by dv_qp_connect(). */
 struct dv_address {
-	uint8_t version;       /* 1 */
-	uint8_t kind;          /* 1 InfiniBand, 2 RoCE v2, 3 software */
-	uint8_t mtu;           /* enum ibv_mtu */
-	uint8_t reads;         /* READs it answers at a time: the other end has no more under way */
+	uint8_t version; /* 1 */
+	uint8_t kind;    /* 1 InfiniBand, 2 RoCE v2, 3 software */
+	uint8_t mtu;     /* enum ibv_mtu */
+	uint8_t reads;   /* READs it answers at a time: the other end has no more under way */
 	uint32_t qpn;
 	uint32_t psn;
 	uint16_t lid;
-	uint16_t tcp_port;     /* software NIC over TCP; 0: the shm link */
-	uint8_t gid[16];       /* software: TCP: its IP (v4 mapped); shm: the NIC's number */
+	uint16_t tcp_port; /* software NIC over TCP; 0: the shm link */
+	uint8_t gid[16];   /* software: TCP: its IP (v4 mapped); shm: the NIC's number */
 };
 static_assert(sizeof(struct dv_address) == 32, "sent in QpEnd.address");
 
@@ -222,9 +222,9 @@ enum dv_event_kind {
 
 struct dv_event {
 	enum dv_event_kind kind;
-	uint8_t port;          /* of PORT_DOWN and PORT_UP: always the one that was opened */
-	uint32_t qpn;          /* of QP_ERROR */
-	const char *text;      /* the driver's words; static */
+	uint8_t port;     /* of PORT_DOWN and PORT_UP: always the one that was opened */
+	uint32_t qpn;     /* of QP_ERROR */
+	const char *text; /* the driver's words; static */
 };
 
 /*
@@ -249,10 +249,10 @@ struct dv_trouble {
 
 /* What a dying device does no more. */
 enum dv_dead {
-	DV_DEAD_CQES = 1,    /* no completion is written any more, of flushed WQEs neither */
-	DV_DEAD_ERROR = 2,   /* dv_qp_error() fails with -EIO */
-	DV_DEAD_KILL = 4,    /* dv_qp_kill() fails with -EIO */
-	DV_DEAD_CUT = 8,     /* dv_cut() fails with -EIO */
+	DV_DEAD_CQES = 1,     /* no completion is written any more, of flushed WQEs neither */
+	DV_DEAD_ERROR = 2,    /* dv_qp_error() fails with -EIO */
+	DV_DEAD_KILL = 4,     /* dv_qp_kill() fails with -EIO */
+	DV_DEAD_CUT = 8,      /* dv_cut() fails with -EIO */
 	DV_DEAD_SAYS_SO = 16, /* DV_EVENT_DEVICE_FATAL, once */
 };
 

@@ -34,14 +34,14 @@ struct dv_device {
 	union ibv_gid gid;
 	uint16_t lid;
 	uint8_t port;
-	uint8_t ports;         /* that the device has */
+	uint8_t ports; /* that the device has */
 	uint8_t gid_index;
-	uint8_t kind;          /* enum dv_address_kind */
-	uint8_t mtu;           /* enum ibv_mtu, active */
-	bool grh;              /* the port sends nothing without a global routing header */
-	uint8_t reads_out;     /* READs one QP may have under way as requester */
-	uint8_t reads_in;      /* ... and as responder */
-	uint8_t ack_timeout;   /* as asked for; each QP knows what the device took */
+	uint8_t kind;        /* enum dv_address_kind */
+	uint8_t mtu;         /* enum ibv_mtu, active */
+	bool grh;            /* the port sends nothing without a global routing header */
+	uint8_t reads_out;   /* READs one QP may have under way as requester */
+	uint8_t reads_in;    /* ... and as responder */
+	uint8_t ack_timeout; /* as asked for; each QP knows what the device took */
 	uint8_t traffic_class;
 	uint8_t service_level;
 	uint16_t pkey_index;
@@ -57,10 +57,10 @@ struct dv_device {
 struct dv_qp {
 	const struct dv_ops *ops;
 	struct dv_device *device;
-	struct ibv_qp *qp;     /* NULL: killed */
-	uint8_t ack_timeout;   /* as the device took it; 0: not connected */
-	uint32_t psn;          /* ours, a new one in each life of the QP */
-	struct dv_sq sq;       /* owner: the poll core it was handed to; zeroed by dv_qp_reset() */
+	struct ibv_qp *qp;   /* NULL: killed */
+	uint8_t ack_timeout; /* as the device took it; 0: not connected */
+	uint32_t psn;        /* ours, a new one in each life of the QP */
+	struct dv_sq sq;     /* owner: the poll core it was handed to; zeroed by dv_qp_reset() */
 };
 
 int dv_verbs_mr_register(struct dv_device *device, void *base, size_t length, unsigned access,

@@ -119,26 +119,16 @@ static int arguments_read(int argc, char **argv, struct arguments *args, struct 
 			if (settings_load(settings, optarg, err, sizeof(err)) < 0)
 				return refused(err);
 			break;
-		case OPTION_PLAN:
-			args->plan_only = true;
-			break;
-		case OPTION_CHECK:
-			args->check_only = true;
-			break;
+		case OPTION_PLAN: args->plan_only = true; break;
+		case OPTION_CHECK: args->check_only = true; break;
 		case OPTION_READY_FD:
 			if (fd_parse(optarg, &args->ready_fd) < 0)
 				return EXIT_USAGE;
 			break;
-		case 'h':
-			help();
-			return EXIT_OK;
-		case 'V':
-			puts("peercache-engine " PEERCACHE_VERSION);
-			return EXIT_OK;
-		case 's':
-			break;
-		default:
-			return refused("try peercache-engine --help");
+		case 'h': help(); return EXIT_OK;
+		case 'V': puts("peercache-engine " PEERCACHE_VERSION); return EXIT_OK;
+		case 's': break;
+		default: return refused("try peercache-engine --help");
 		}
 	}
 	if (optind < argc)

@@ -82,7 +82,8 @@ void clock_start(void)
 			source[strcspn(source, "\n")] = '\0';
 		fclose(file);
 	}
-	log_warn("clock: one reading takes %llu ns, clock source %s; poll loops will be slow: boot with clocksource=tsc if the processor's counter is invariant",
+	log_warn(
+		"clock: one reading takes %llu ns, clock source %s; poll loops will be slow: boot with clocksource=tsc if the processor's counter is invariant",
 		(unsigned long long)cost_ns, source);
 }
 

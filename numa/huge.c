@@ -87,7 +87,8 @@ static int check_memory(const char *name, uint64_t bytes)
 
 	if (bytes <= room)
 		return 0;
-	log_error("memory %s: %llu MiB wanted, %llu MiB available (%s; %llu MiB already promised to other pools); lower engine.pool_bytes or free memory",
+	log_error(
+		"memory %s: %llu MiB wanted, %llu MiB available (%s; %llu MiB already promised to other pools); lower engine.pool_bytes or free memory",
 		name, mib(bytes), mib(available), limit, mib(promised));
 	return -ENOMEM;
 }
@@ -103,14 +104,17 @@ static bool huge_pages_suffice(const char *name, uint64_t bytes, int node)
 	made = need > huge.free ? need - huge.free : 0;
 	if (made > huge.surplus ||
 		(made && made * HUGE_BYTES > memory_available(limit, sizeof(limit)))) {
-		log_warn("memory %s: %llu huge pages of 2 MiB needed, %llu free; small pages are used: reads get slower. Set vm.nr_hugepages to what all pools need together", name, need, (unsigned long long)huge.free);
+		log_warn(
+			"memory %s: %llu huge pages of 2 MiB needed, %llu free; small pages are used: reads get slower. Set vm.nr_hugepages to what all pools need together",
+			name, need, (unsigned long long)huge.free);
 		return false;
 	}
 	if (node < 0)
 		return true;
 	memory_huge_pages(node, &huge);
 	if (need > huge.free && made == 0)
-		log_warn("memory %s: %llu huge pages needed on node %d, %llu free there; the rest comes from other nodes. Set /sys/devices/system/node/node%d/hugepages/hugepages-2048kB/nr_hugepages",
+		log_warn(
+			"memory %s: %llu huge pages needed on node %d, %llu free there; the rest comes from other nodes. Set /sys/devices/system/node/node%d/hugepages/hugepages-2048kB/nr_hugepages",
 			name, need, node, (unsigned long long)huge.free, node);
 	return true;
 }
@@ -173,8 +177,8 @@ static int open_pages(const char *name, size_t bytes, int node, size_t page_byte
 	int rc;
 
 	/* Sealed by whoever hands it to a client: a file that shrinks kills its mappers. */
-	h.fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING |
-		(huge ? MFD_HUGETLB | MFD_HUGE_2MB : 0));
+	h.fd = memfd_create(
+		name, MFD_CLOEXEC | MFD_ALLOW_SEALING | (huge ? MFD_HUGETLB | MFD_HUGE_2MB : 0));
 	if (h.fd < 0)
 		return -errno;
 	if (ftruncate(h.fd, (off_t)bytes) < 0) {
@@ -219,7 +223,8 @@ int huge_open(const char *name, size_t bytes, int node, bool want_huge, struct h
 		return rc;
 	rc = open_pages(name, small_bytes, node, SMALL_BYTES, ret);
 	if (rc < 0)
-		log_error("memory %s: cannot get %zu MiB: %s; lower engine.pool_bytes or raise the limits of the service (ulimit -v, LimitAS)",
+		log_error(
+			"memory %s: cannot get %zu MiB: %s; lower engine.pool_bytes or raise the limits of the service (ulimit -v, LimitAS)",
 			name, small_bytes >> 20, strerror(-rc));
 	return rc;
 }

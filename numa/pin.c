@@ -183,7 +183,8 @@ int pin_check(int core, char *text, size_t text_bytes)
 	read_line("/sys/devices/system/cpu/isolated", line, sizeof(line));
 	if (!list_has(line, core)) {
 		used += (size_t)snprintf(text, text_bytes,
-			"core %d is not isolated: the scheduler may put others there; boot with isolcpus=%d or use a cpuset partition\n", core, core);
+			"core %d is not isolated: the scheduler may put others there; boot with isolcpus=%d or use a cpuset partition\n",
+			core, core);
 		hints++;
 	}
 	snprintf(

@@ -108,7 +108,9 @@ static int find_devices(struct work *w)
 			if (strcmp(plan->rail[i].device, device) != 0 ||
 				strcmp(device, "soft") == 0)
 				continue;
-			log_error("rail.devices: %s is named twice; each NIC is one rail, name it once", device);
+			log_error(
+				"rail.devices: %s is named twice; each NIC is one rail, name it once",
+				device);
 			return -EINVAL;
 		}
 		snprintf(rail->device, sizeof(rail->device), "%.63s", device);
@@ -193,11 +195,15 @@ static int named_core(const struct work *w, const char *setting, const char *tex
 		if (cpu->cpu != core)
 			continue;
 		if (!cpu->allowed) {
-			log_error("%s: core %ld is outside the affinity mask of this process; start it with that core (taskset, CPUAffinity=, cpuset) or name another", setting, core);
+			log_error(
+				"%s: core %ld is outside the affinity mask of this process; start it with that core (taskset, CPUAffinity=, cpuset) or name another",
+				setting, core);
 			return -EINVAL;
 		}
 		if (cpu->holder) {
-			log_error("%s: core %ld is claimed by process %d, another engine?; name another core or stop that process", setting, core, cpu->holder);
+			log_error(
+				"%s: core %ld is claimed by process %d, another engine?; name another core or stop that process",
+				setting, core, cpu->holder);
 			return -EBUSY;
 		}
 		return (int)i;
@@ -237,12 +243,15 @@ static int take_named_rail_cores(struct work *w)
 		count++;
 	}
 	if (count != w->plan->rails) {
-		log_error("rail.cores: %u cores for %u rails (rail.devices); name one for each, or auto", count, w->plan->rails);
+		log_error(
+			"rail.cores: %u cores for %u rails (rail.devices); name one for each, or auto",
+			count, w->plan->rails);
 		return -EINVAL;
 	}
 	if (w->s->rail_poll_cores && w->plan->poll_cores > w->s->rail_poll_cores) {
-		log_error("rail.cores: %u different cores, but rail.poll_cores = %llu; drop one of the two settings", w->plan->poll_cores,
-			(unsigned long long)w->s->rail_poll_cores);
+		log_error(
+			"rail.cores: %u different cores, but rail.poll_cores = %llu; drop one of the two settings",
+			w->plan->poll_cores, (unsigned long long)w->s->rail_poll_cores);
 		return -EINVAL;
 	}
 	return 0;
@@ -305,15 +314,18 @@ static void take_rail_cores(struct work *w)
 	if (spare == 0) {
 		/* One thread that turns to each rail is better than several in each other's way. */
 		spread_rails(plan, w->s->rail_poll_cores ? wanted : 1);
-		note(plan, "%u usable cores for %u rails, the control plane and the applications: the rails are not pinned and share cores", usable_at_start, plan->rails);
+		note(plan,
+			"%u usable cores for %u rails, the control plane and the applications: the rails are not pinned and share cores",
+			usable_at_start, plan->rails);
 		return;
 	}
 	spread_rails(plan, wanted < spare ? wanted : spare);
 	for (unsigned p = 0; p < plan->poll_cores; p++)
 		pin_loop(w, p);
 	if (plan->poll_cores < wanted)
-		note(plan, "%u usable cores for %u rails, the control plane and the applications: %u poll cores serve them all", usable_at_start, plan->rails,
-			plan->poll_cores);
+		note(plan,
+			"%u usable cores for %u rails, the control plane and the applications: %u poll cores serve them all",
+			usable_at_start, plan->rails, plan->poll_cores);
 }
 
 static int take_control_core(struct work *w, bool named)
@@ -357,7 +369,8 @@ static void note_siblings(struct work *w)
 		if (cpu && r == first_of_loop(w->plan, r) &&
 			sibling_taken(w, (unsigned)(cpu - w->t->cpu)))
 			note(w->plan,
-				"core %d of rail %s shares its physical core with another thread in use", cpu->cpu, w->plan->rail[r].device);
+				"core %d of rail %s shares its physical core with another thread in use",
+				cpu->cpu, w->plan->rail[r].device);
 	}
 }
 
@@ -373,13 +386,15 @@ static int choose_polling(struct work *w)
 		if (rail->alone)
 			continue;
 		if (w->s->rail_polling == POLLING_BUSY) {
-			log_error("rail.polling = busy: rail %u (%s) has no core of its own; set rail.polling = auto, name a core of its own in rail.cores, drop a NIC from rail.devices, or allow this process more cores",
+			log_error(
+				"rail.polling = busy: rail %u (%s) has no core of its own; set rail.polling = auto, name a core of its own in rail.cores, drop a NIC from rail.devices, or allow this process more cores",
 				r, rail->device);
 			return -EINVAL;
 		}
 		if (rail->core >= 0)
 			note(plan,
-				"rail %s shares core %d with the control plane and polls adaptively", rail->device, rail->core);
+				"rail %s shares core %d with the control plane and polls adaptively",
+				rail->device, rail->core);
 	}
 	return 0;
 }

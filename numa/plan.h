@@ -15,19 +15,19 @@
 
 struct plan_rail {
 	char device[NAME_BYTES_MAX];
-	int numa_node; /* of the NIC and its pool; -1: any */
+	int numa_node;      /* of the NIC and its pool; -1: any */
 	unsigned poll_core; /* which poll loop steps it; rails of one have the same values below */
-	int core;      /* of that loop; -1: not pinned */
-	bool alone;    /* no other thread of this engine runs there: claimed, may busy-poll */
-	bool busy;     /* polls without sleeping */
+	int core;           /* of that loop; -1: not pinned */
+	bool alone;         /* no other thread of this engine runs there: claimed, may busy-poll */
+	bool busy;          /* polls without sleeping */
 };
 
 struct plan {
 	unsigned rails;
 	struct plan_rail rail[RAILS_MAX];
 	unsigned poll_cores; /* poll loops: one thread each */
-	int control_core; /* -1: not pinned */
-	char note[512];   /* what was not possible, and why; empty when all is well */
+	int control_core;    /* -1: not pinned */
+	char note[512];      /* what was not possible, and why; empty when all is well */
 };
 
 /*

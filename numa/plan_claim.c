@@ -73,7 +73,8 @@ int plan_claim(struct topology *topology, const struct settings *settings, struc
 			break;
 		plan_release(&claims);
 		if (rc != -EBUSY) {
-			log_warn("cores: cannot claim them: %s; nothing keeps another engine off them. Set PEERCACHE_RUN_DIR to a directory that can be written",
+			log_warn(
+				"cores: cannot claim them: %s; nothing keeps another engine off them. Set PEERCACHE_RUN_DIR to a directory that can be written",
 				strerror(-rc));
 			break;
 		}

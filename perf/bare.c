@@ -37,9 +37,18 @@ static struct options {
 	double seconds;
 	bool heads, leave_out;
 	struct dv_model model;
-} options = {.rails = 1, .qps = 2, .bytes = 128u << 10, .window = 2u << 20, .seconds = 1,
-	.model = {.rtt_ns = 5000, .reads_per_qp = 16, .mtu = 4096, .header_bytes = 82,
-		.qp_messages_per_s = 2500000, .numa_percent = 100, .move_bytes = true}};
+} options = {.rails = 1,
+	.qps = 2,
+	.bytes = 128u << 10,
+	.window = 2u << 20,
+	.seconds = 1,
+	.model = {.rtt_ns = 5000,
+		.reads_per_qp = 16,
+		.mtu = 4096,
+		.header_bytes = 82,
+		.qp_messages_per_s = 2500000,
+		.numa_percent = 100,
+		.move_bytes = true}};
 
 /* What the other end has to know. */
 struct card {
@@ -55,10 +64,10 @@ struct end {
 	struct dv_sq *sq[QPS_PER_PEER_MAX];
 	struct dv_mr mr;
 	struct card peer;
-	unsigned turn;     /* the QP that posts next */
-	uint32_t posted;   /* payload READs under way */
-	uint32_t heads;    /* READs of heads to post */
-	uint64_t at;       /* next place in the pool */
+	unsigned turn;   /* the QP that posts next */
+	uint32_t posted; /* payload READs under way */
+	uint32_t heads;  /* READs of heads to post */
+	uint64_t at;     /* next place in the pool */
 	bool head[QPS_PER_PEER_MAX][QP_DEPTH];
 };
 
@@ -98,8 +107,7 @@ static void ends_open(unsigned access, struct card *ret_cards)
 	uint8_t *memory = memory_new(&memfd);
 
 	for (unsigned r = 0; r < options.rails; r++) {
-		struct dv_options nic = {
-			.name = "soft", .numa_node = -1, .model = options.model};
+		struct dv_options nic = {.name = "soft", .numa_node = -1, .model = options.model};
 		struct end *e = &end[r];
 
 		e->at = HEADS;
@@ -253,8 +261,8 @@ static void parse(int argc, char **argv)
 	static const struct option names[] = {{"rails", 1, 0, 'n'}, {"qps", 1, 0, 'q'},
 		{"bytes", 1, 0, 'b'}, {"window", 1, 0, 'w'}, {"seconds", 1, 0, 's'},
 		{"heads", 0, 0, 'h'}, {"rate-gbps", 1, 0, 'g'}, {"rtt-ns", 1, 0, 't'},
-		{"qp-messages-per-s", 1, 0, 'm'}, {"no-move", 0, 0, 'x'},
-		{"leave-out", 0, 0, 'o'}, {0}};
+		{"qp-messages-per-s", 1, 0, 'm'}, {"no-move", 0, 0, 'x'}, {"leave-out", 0, 0, 'o'},
+		{0}};
 	struct dv_model *model = &options.model;
 	int o;
 

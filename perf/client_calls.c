@@ -24,7 +24,7 @@
 
 #define ROUNDS_MAX 100
 #define SOURCE_BYTES (256ull << 20)
-#define SINK_BYTES (1ull << 30) /* as the pool */
+#define SINK_BYTES (1ull << 30)    /* as the pool */
 #define WARM_BYTES (1200ull << 20) /* more than the pool */
 #define WINDOW_MAX 16
 #define LENGTH 64 /* of a page that is only looked up */
@@ -125,8 +125,8 @@ static void set_windowed(struct store *s)
 		if (n >= batches)
 			continue;
 		fill(s, m);
-		if (pc_submit_set(s->channel, m->page, s->batch, 10000, m->result,
-			    &batch[n % s->window]))
+		if (pc_submit_set(
+			    s->channel, m->page, s->batch, 10000, m->result, &batch[n % s->window]))
 			die("%s", pc_error());
 	}
 }
@@ -286,7 +286,7 @@ static int lookup(struct pc *pc, struct pc *far, char **argument)
 	unsigned keys = (unsigned)parse_number("KEYS", argument[0], 1, 1u << 24);
 	unsigned batch = (unsigned)parse_number("BATCH", argument[1], 1, 65536);
 	unsigned rounds = (unsigned)parse_number("ROUNDS", argument[2], 1, ROUNDS_MAX);
-	char (*key)[KEY_TEXT_BYTES] = must(malloc(2ull * keys * sizeof(*key)));
+	char(*key)[KEY_TEXT_BYTES] = must(malloc(2ull * keys * sizeof(*key)));
 	double rate[2][ROUNDS_MAX];
 	struct batch_memory m = batch_new(batch);
 	struct pc_channel *ch;

@@ -291,9 +291,8 @@ static struct rail_channel *channel_open(void)
 
 static void rail_make(void)
 {
-	struct rail_options rail_options = {.kick = -1,
-		.control_kick = -1,
-		.status = zeroed(sizeof(struct status_segment))};
+	struct rail_options rail_options = {
+		.kick = -1, .control_kick = -1, .status = zeroed(sizeof(struct status_segment))};
 	struct rail_region home = {.id = HOME,
 		.session = SESSION,
 		.base = 1ull << 40,
@@ -308,9 +307,8 @@ static void rail_make(void)
 		peer->sq[i] = &qp[i].sq;
 	peer->region[REGION_POOL_0] = (struct rail_remote){
 		.base = 1ull << 41, .length = (uint64_t)UNITS * PAGE_UNIT, .rkey = POOL_RKEY};
-	peer->region[REGION_HEADS_0] = (struct rail_remote){.base = (uintptr_t)heads,
-		.length = UNITS * sizeof(*heads),
-		.rkey = HEADS_RKEY};
+	peer->region[REGION_HEADS_0] = (struct rail_remote){
+		.base = (uintptr_t)heads, .length = UNITS * sizeof(*heads), .rkey = HEADS_RKEY};
 	tell((struct rail_command){.kind = RAIL_REGION_ADD, .region = home});
 	tell((struct rail_command){.kind = RAIL_CHANNEL_ADD, .object = channel_open()});
 	tell((struct rail_command){.kind = RAIL_PEER_ADD, .object = peer});

@@ -31,7 +31,11 @@ static struct options {
 	unsigned batch, in_flight, threads;
 	double seconds;
 	bool verify;
-} options = {.page_bytes = 128u << 10, .pages = 512, .batch = 32, .in_flight = 4, .threads = 1,
+} options = {.page_bytes = 128u << 10,
+	.pages = 512,
+	.batch = 32,
+	.in_flight = 4,
+	.threads = 1,
 	.seconds = 1};
 
 struct client {
@@ -44,12 +48,12 @@ struct client {
 	enum pc_result *result;
 	struct {
 		struct pc_batch *handle;
-		uint64_t first; /* page */
-		uint64_t from;  /* when */
+		uint64_t first;  /* page */
+		uint64_t from;   /* when */
 		uint64_t behind; /* as it was then */
 	} flight[IN_FLIGHT_MAX];
 	uint64_t next, done, misses, wrong, took_ns, behind_ns;
-	uint64_t ticks, idle_ticks; /* of all, those in calls that brought nothing */
+	uint64_t ticks, idle_ticks;      /* of all, those in calls that brought nothing */
 	struct histogram latency, model; /* by this machine's clock, by the modelled ports' */
 	pthread_t thread;
 };
@@ -66,8 +70,8 @@ static void pages_make(struct client *c)
 		die("out of memory");
 	for (uint64_t i = 0; i < options.pages; i++) {
 		key_text(mix64(options.seed) + i, c->key[i]);
-		c->segment[i] = (struct pc_segment){
-			c->memory + i * options.page_bytes, options.page_bytes};
+		c->segment[i] =
+			(struct pc_segment){c->memory + i * options.page_bytes, options.page_bytes};
 		c->page[i] = (struct pc_page){c->key[i], KEY_TEXT_BYTES, &c->segment[i], 1};
 	}
 }
@@ -153,8 +157,8 @@ static void settle(struct client *c, unsigned slot)
 	for (uint64_t i = first; i < first + options.batch; i++)
 		c->misses += c->result[i] != PC_HIT;
 	if (options.verify && c->result[one] == PC_HIT)
-		c->wrong += !content_is(c->segment[one].base, options.page_bytes,
-			mix64(options.seed) + one);
+		c->wrong += !content_is(
+			c->segment[one].base, options.page_bytes, mix64(options.seed) + one);
 	c->done += options.batch;
 }
 
@@ -237,8 +241,8 @@ static int report(struct client *clients)
 		struct client *c = &clients[i];
 
 		rate += (double)(c->done - c->misses) * 1e9 / (double)c->took_ns;
-		model_rate += (double)(c->done - c->misses) * 1e9 /
-			      (double)(c->took_ns - c->behind_ns);
+		model_rate +=
+			(double)(c->done - c->misses) * 1e9 / (double)(c->took_ns - c->behind_ns);
 		busy += 1 - (double)c->idle_ticks / (double)c->ticks;
 		misses += c->misses;
 		wrong += c->wrong;

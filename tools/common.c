@@ -23,8 +23,7 @@ _Noreturn void die(const char *format, ...)
 static const struct {
 	const char *suffix;
 	unsigned shift;
-} suffixes[] = {
-	{"", 0}, {"k", 10}, {"KiB", 10}, {"m", 20}, {"MiB", 20}, {"g", 30}, {"GiB", 30},
+} suffixes[] = {{"", 0}, {"k", 10}, {"KiB", 10}, {"m", 20}, {"MiB", 20}, {"g", 30}, {"GiB", 30},
 	{"TiB", 40}};
 
 uint64_t parse_size(const char *option, const char *text, uint64_t min, uint64_t max)

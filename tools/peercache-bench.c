@@ -43,8 +43,8 @@ struct worker {
 	struct bench *bench;
 	unsigned index;
 	struct pc_channel *channel;
-	unsigned char *memory;  /* one batch */
-	unsigned char *source;  /* the baseline's own working set */
+	unsigned char *memory; /* one batch */
+	unsigned char *source; /* the baseline's own working set */
 	struct pc_page *page;
 	struct pc_segment *segment;
 	char (*key)[KEY_TEXT_BYTES];
@@ -99,7 +99,7 @@ static void preload(struct bench *b)
 	unsigned char *memory = malloc(b->page_bytes * b->batch);
 	struct pc_page *page = calloc(b->batch, sizeof(*page));
 	struct pc_segment *segment = calloc(b->batch, sizeof(*segment));
-	char (*key)[KEY_TEXT_BYTES] = malloc(b->batch * sizeof(*key));
+	char(*key)[KEY_TEXT_BYTES] = malloc(b->batch * sizeof(*key));
 	enum pc_result *result = calloc(b->batch, sizeof(*result));
 	struct pc_channel *channel;
 
@@ -120,8 +120,8 @@ static void preload(struct bench *b)
 			die("%s", pc_error());
 		for (unsigned i = 0; i < n; i++)
 			if (result[i] != PC_HIT)
-				die("storing page %lu of %lu before the measurement: %s; raise engine.pool_bytes or lower --working-set", from + i, b->pages,
-					pc_result_name(result[i]));
+				die("storing page %lu of %lu before the measurement: %s; raise engine.pool_bytes or lower --working-set",
+					from + i, b->pages, pc_result_name(result[i]));
 	}
 	pc_channel_close(channel);
 	free(memory);
@@ -145,8 +145,7 @@ static uint64_t choose(struct worker *w)
 		first = mix64(w->random) % (b->pages - b->batch + 1);
 	}
 	for (unsigned i = 0; i < b->batch; i++) {
-		w->segment[i] =
-			(struct pc_segment){w->memory + i * b->page_bytes, b->page_bytes};
+		w->segment[i] = (struct pc_segment){w->memory + i * b->page_bytes, b->page_bytes};
 		w->page[i] = (struct pc_page){w->key[i], KEY_TEXT_BYTES, &w->segment[i], 1};
 		key_text(page_id(b, first + i), w->key[i]);
 	}
@@ -186,8 +185,8 @@ static void measure_batch(struct worker *w)
 
 	if (b->mode == MODE_SET)
 		for (unsigned i = 0; i < b->batch; i++)
-			memcpy(w->segment[i].base, &first, sizeof(first) < b->page_bytes
-				? sizeof(first) : b->page_bytes);
+			memcpy(w->segment[i].base, &first,
+				sizeof(first) < b->page_bytes ? sizeof(first) : b->page_bytes);
 	from = now_ns();
 	switch (b->mode) {
 	case MODE_GET:
@@ -355,9 +354,8 @@ static void parse(struct bench *b, int argc, char **argv, const char **sockets)
 		{"page-bytes", 1, NULL, 'b'}, {"batch", 1, NULL, 'n'}, {"threads", 1, NULL, 't'},
 		{"seconds", 1, NULL, 'd'}, {"working-set", 1, NULL, 'w'},
 		{"private-memory", 0, NULL, 'p'}, {"no-baseline", 0, NULL, 'x'},
-		{"verify", 0, NULL, 'v'}, {"timeline", 1, NULL, 'l'},
-		{"seed", 1, NULL, 'r'}, {"json", 1, NULL, 'j'}, {"api", 1, NULL, 'a'},
-		{"help", 0, NULL, 'h'},
+		{"verify", 0, NULL, 'v'}, {"timeline", 1, NULL, 'l'}, {"seed", 1, NULL, 'r'},
+		{"json", 1, NULL, 'j'}, {"api", 1, NULL, 'a'}, {"help", 0, NULL, 'h'},
 		{NULL, 0, NULL, 0}};
 	int o;
 
@@ -404,8 +402,13 @@ static void on_interrupt(int number)
 
 int main(int argc, char **argv)
 {
-	struct bench b = {.page_bytes = 128 << 10, .batch = 32, .threads = 1, .seconds = 3,
-		.working_set = 256ull << 20, .timeout_ms = 5000, .baseline = true,
+	struct bench b = {.page_bytes = 128 << 10,
+		.batch = 32,
+		.threads = 1,
+		.seconds = 3,
+		.working_set = 256ull << 20,
+		.timeout_ms = 5000,
+		.baseline = true,
 		.seed = now_ns()};
 	const char *list = NULL, *socket[SOCKETS_MAX];
 	char *text;

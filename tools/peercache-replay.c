@@ -247,9 +247,9 @@ static json_object *summary(struct replay *r)
 static void print_summary(struct replay *r, json_object *o)
 {
 	printf("requests %lu  blocks %lu  hits %lu (%.1f%%; pages read: local %ld, remote %ld)\n",
-		r->requests, r->blocks, r->hits, 100 * json_object_get_double(
-		json_object_object_get(o, "hit_ratio")), report_number(o, "hits_local"),
-		report_number(o, "hits_remote"));
+		r->requests, r->blocks, r->hits,
+		100 * json_object_get_double(json_object_object_get(o, "hit_ratio")),
+		report_number(o, "hits_local"), report_number(o, "hits_remote"));
 	printf("sets %ld (%lu failed)  evictions %ld  stale %ld  unreachable %ld  timeouts %ld\n",
 		report_number(o, "sets"), r->failed, report_number(o, "evictions"),
 		report_number(o, "stale"), report_number(o, "unreachable"),
@@ -280,9 +280,7 @@ static char *parse(struct replay *r, int argc, char **argv, const char **ret_soc
 		case 'n':
 			r->requests_max = (uint32_t)parse_number("--requests", optarg, 1, 1u << 30);
 			break;
-		case 'b':
-			r->page_bytes = parse_size("--page-bytes", optarg, 1, 64u << 20);
-			break;
+		case 'b': r->page_bytes = parse_size("--page-bytes", optarg, 1, 64u << 20); break;
 		case 'd':
 			r->timeout_ms = (unsigned)parse_number("--timeout-ms", optarg, 1, 600000);
 			break;
@@ -309,7 +307,8 @@ static void open_node(struct replay *r, struct node *node, const char *socket)
 
 	node->pc = open_session(socket, r->name_space);
 	if (r->page_bytes > pc_page_bytes_max(node->pc))
-		die("--page-bytes %lu: the largest page this engine's pools can hold is %lu bytes; raise engine.pool_bytes", r->page_bytes, pc_page_bytes_max(node->pc));
+		die("--page-bytes %lu: the largest page this engine's pools can hold is %lu bytes; raise engine.pool_bytes",
+			r->page_bytes, pc_page_bytes_max(node->pc));
 	if (r->private_memory) {
 		memory = malloc(bytes);
 		if (!memory)
@@ -339,8 +338,8 @@ static void describe(const struct replay *r)
 
 int main(int argc, char **argv)
 {
-	static struct replay r = {.name_space = "replay", .page_bytes = 16384, .seed = 1,
-		.timeout_ms = 5000};
+	static struct replay r = {
+		.name_space = "replay", .page_bytes = 16384, .seed = 1, .timeout_ms = 5000};
 	const char *socket[SOCKETS_MAX];
 	char *text = parse(&r, argc, argv, socket);
 	json_object *o;

@@ -132,8 +132,8 @@ static enum pc_result chunks(
 
 			segment[i].base = data ? data + at : NULL;
 			segment[i].bytes = bytes - at < CHUNK ? bytes - at : CHUNK;
-			page[i] = (struct pc_page){name[i], chunk_key(key, from + i, name[i]),
-				&segment[i], 1};
+			page[i] = (struct pc_page){
+				name[i], chunk_key(key, from + i, name[i]), &segment[i], 1};
 		}
 		if (function(ctl->channel, page, n, ctl->timeout_ms, result))
 			die("%s", pc_error());
@@ -161,7 +161,7 @@ static enum pc_result manifest_get(struct ctl *ctl, const char *key, struct mani
 	enum pc_result result = manifest_call(ctl, pc_get, key, ret);
 
 	if (result == PC_HIT && (memcmp(ret->magic, manifest_magic, sizeof(ret->magic)) ||
-				ret->bytes > FILE_BYTES_MAX))
+					ret->bytes > FILE_BYTES_MAX))
 		return PC_INVALID;
 	return result;
 }
@@ -280,7 +280,7 @@ static void print_tree(json_object *o, const char *name, int depth)
 	if (json_object_is_type(o, json_type_object)) {
 		if (name)
 			printf("%*s%s\n", depth * 2, "", name);
-		json_object_object_foreach(o, key, value)
+		json_object_object_foreach (o, key, value)
 			print_tree(value, key, depth + (name != NULL));
 	} else if (json_object_is_type(o, json_type_array)) {
 		for (size_t i = 0; i < json_object_array_length(o); i++) {
@@ -304,7 +304,7 @@ static int show(struct ctl *ctl, bool members)
 		json_object_object_get_ex(report, "members", &list);
 	if (ctl->json) {
 		printf("%s\n", json_object_to_json_string_ext(list ? list : report,
-			JSON_C_TO_STRING_PRETTY | JSON_C_TO_STRING_SPACED));
+				       JSON_C_TO_STRING_PRETTY | JSON_C_TO_STRING_SPACED));
 	} else if (members) {
 		print_tree(list, "member", 0);
 	} else {

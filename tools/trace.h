@@ -11,9 +11,9 @@
 
 struct trace {
 	uint32_t requests;
-	uint32_t longest;  /* blocks of the longest request */
-	uint64_t blocks;   /* of all requests */
-	uint64_t *first;   /* requests + 1: where each request's ids start */
+	uint32_t longest; /* blocks of the longest request */
+	uint64_t blocks;  /* of all requests */
+	uint64_t *first;  /* requests + 1: where each request's ids start */
 	uint64_t *id;
 };
 

@@ -29,8 +29,8 @@ static inline uint8_t *soft_mr_local(struct dv_device *nic, const struct dv_sge 
 }
 
 /* May whoever asks have these bytes? */
-static inline enum soft_result soft_mr_range(const struct soft_export *table,
-	const struct soft_ask *ask, struct soft_export_mr *ret_mr)
+static inline enum soft_result soft_mr_range(
+	const struct soft_export *table, const struct soft_ask *ask, struct soft_export_mr *ret_mr)
 {
 	const struct soft_export_mr *mr = &table->mrs[(ask->rkey >> 8) % SOFT_MRS_MAX];
 	uint64_t offset;
@@ -50,8 +50,8 @@ static inline enum soft_result soft_mr_range(const struct soft_export *table,
 }
 
 /* Is the QP there, and the same? */
-static inline enum soft_result soft_mr_check(const struct soft_export *table,
-	const struct soft_ask *ask, struct soft_export_mr *ret_mr)
+static inline enum soft_result soft_mr_check(
+	const struct soft_export *table, const struct soft_ask *ask, struct soft_export_mr *ret_mr)
 {
 	const struct soft_export_qp *qp = &table->qps[ask->dest_qpn % SOFT_QPS_MAX];
 
@@ -121,7 +121,9 @@ static inline enum soft_result soft_shm_resolve(struct dv_qp *qp, const struct s
 	if (result != SOFT_DONE || ask->length == 0)
 		return result;
 	if (!ret_mr->file) {
-		soft_blame(nic, &nic->stats.unmappable, "rkey 0x%x was registered without a memfd: other processes cannot reach it", ask->rkey);
+		soft_blame(nic, &nic->stats.unmappable,
+			"rkey 0x%x was registered without a memfd: other processes cannot reach it",
+			ask->rkey);
 		return SOFT_REFUSED;
 	}
 	return soft_shm_place(qp, ask, ret_mr, ret_at);

@@ -29,8 +29,8 @@ static inline struct mlx5_cqe64 *cqe_place(struct soft_cq *cq)
 
 	if (unlikely(cq->broken))
 		return NULL;
-	if (unlikely(((cq->pi - dv_device_load_record(&cq->record[0])) & 0xffffff) >=
-		    cq->cqe_cnt)) {
+	if (unlikely(
+		    ((cq->pi - dv_device_load_record(&cq->record[0])) & 0xffffff) >= cq->cqe_cnt)) {
 		break_cq(cq);
 		return NULL;
 	}
@@ -38,8 +38,8 @@ static inline struct mlx5_cqe64 *cqe_place(struct soft_cq *cq)
 }
 
 /* Bytes 0..62 are there; the one with opcode and owner gives them to the poll core. */
-static inline void cqe_give(struct soft_cq *cq, struct mlx5_cqe64 *at, uint8_t opcode,
-	bool solicited)
+static inline void cqe_give(
+	struct soft_cq *cq, struct mlx5_cqe64 *at, uint8_t opcode, bool solicited)
 {
 	dv_device_store_owner(&at->op_own, (uint8_t)(opcode << 4 | !!(cq->pi & cq->cqe_cnt)));
 	cq->pi++;
@@ -131,8 +131,7 @@ unsigned soft_retire(struct dv_qp *qp)
 			return count + 1;
 		}
 		if (op->state != OP_DONE || waits_for_later(qp, op) ||
-			op->ready_step > qp->nic->steps ||
-			!soft_reached(qp->nic, op->ready_at))
+			op->ready_step > qp->nic->steps || !soft_reached(qp->nic, op->ready_at))
 			break;
 		retire_done(qp, op);
 		count++;

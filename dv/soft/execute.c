@@ -81,8 +81,8 @@ void soft_copy(void *to, const void *from, size_t bytes)
 #endif
 
 /* Bytes [from, from + count) of the message, between `remote` (its byte 0) and the segments. */
-static void scatter(struct dv_qp *qp, const struct soft_op *op, uint8_t *remote, uint64_t from,
-	uint64_t count)
+static void scatter(
+	struct dv_qp *qp, const struct soft_op *op, uint8_t *remote, uint64_t from, uint64_t count)
 {
 	uint64_t start = 0; /* of the segment, in the message */
 
@@ -116,8 +116,8 @@ static inline void bring(struct dv_qp *qp, const struct soft_op *op, uint8_t *re
 }
 
 /* The other end is in this process. */
-static enum soft_result move_near(struct dv_qp *qp, struct soft_op *op, uint64_t from,
-	uint64_t count, uint8_t *local)
+static enum soft_result move_near(
+	struct dv_qp *qp, struct soft_op *op, uint64_t from, uint64_t count, uint8_t *local)
 {
 	struct soft_export_mr mr = {0};
 	struct soft_ask ask;
@@ -141,8 +141,8 @@ static enum soft_result move_near(struct dv_qp *qp, struct soft_op *op, uint64_t
 }
 
 /* The other end is another process of this host, its memory is mapped here. */
-static inline enum soft_result move_shm(struct dv_qp *qp, struct soft_op *op, uint64_t from,
-	uint64_t count, uint8_t *local)
+static inline enum soft_result move_shm(
+	struct dv_qp *qp, struct soft_op *op, uint64_t from, uint64_t count, uint8_t *local)
 {
 	struct soft_export_mr mr;
 	struct soft_ask ask;
@@ -161,8 +161,8 @@ static inline enum soft_result move_shm(struct dv_qp *qp, struct soft_op *op, ui
 }
 
 /* `local`: where its one segment is, or NULL. */
-static inline enum soft_result move(struct dv_qp *qp, struct soft_op *op, uint64_t from,
-	uint64_t count, uint8_t *local)
+static inline enum soft_result move(
+	struct dv_qp *qp, struct soft_op *op, uint64_t from, uint64_t count, uint8_t *local)
 {
 	if (unlikely(qp->nic->fault.link_down))
 		return SOFT_RETRY;
@@ -264,8 +264,8 @@ void soft_op_retry(struct dv_qp *qp, uint32_t n)
 }
 
 /* What became of a piece. True: the WQE is under way or done, the next one may be looked at. */
-static inline bool settle(struct dv_qp *qp, struct soft_op *op, enum soft_result result,
-	uint64_t count)
+static inline bool settle(
+	struct dv_qp *qp, struct soft_op *op, enum soft_result result, uint64_t count)
 {
 	struct dv_device *nic = qp->nic;
 
@@ -291,18 +291,10 @@ static inline bool settle(struct dv_qp *qp, struct soft_op *op, enum soft_result
 		executed(qp, op);
 		return true;
 	case SOFT_RETRY:
-	case SOFT_UNKNOWN_FILE:
-		keep_trying(qp, op);
-		return false;
-	case SOFT_DEAD:
-		soft_op_fail(op, DV_SYNDROME_RETRY_EXCEEDED, 0);
-		return false;
-	case SOFT_REFUSED:
-		soft_op_fail(op, DV_SYNDROME_REMOTE_ACCESS, 0);
-		return false;
-	case SOFT_TOO_LONG:
-		soft_op_fail(op, DV_SYNDROME_LOCAL_LENGTH, 0);
-		return false;
+	case SOFT_UNKNOWN_FILE: keep_trying(qp, op); return false;
+	case SOFT_DEAD: soft_op_fail(op, DV_SYNDROME_RETRY_EXCEEDED, 0); return false;
+	case SOFT_REFUSED: soft_op_fail(op, DV_SYNDROME_REMOTE_ACCESS, 0); return false;
+	case SOFT_TOO_LONG: soft_op_fail(op, DV_SYNDROME_LOCAL_LENGTH, 0); return false;
 	}
 	return false;
 }
@@ -322,8 +314,7 @@ static inline bool execute_next(struct dv_qp *qp)
 		return false;
 	if (nic->model.on && !soft_model_may_start(qp, op))
 		return false;
-	if (unlikely(nic->faulty) && op->state == OP_NEW && !op->waited &&
-		soft_fault_error(qp, op))
+	if (unlikely(nic->faulty) && op->state == OP_NEW && !op->waited && soft_fault_error(qp, op))
 		return false;
 	if (unlikely(nic->faulty) && soft_fault_lost(nic, op))
 		return false;

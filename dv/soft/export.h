@@ -14,23 +14,23 @@
 
 #define SOFT_SLOT_BITS 13u
 #define SOFT_QPS_MAX (1u << SOFT_SLOT_BITS) /* qpn = generation << SLOT_BITS | slot; 0 unused */
-#define SOFT_MRS_MAX 8192u  /* key = slot << 8 | generation */
-#define SOFT_MR_FIRST 16u   /* keys below 0x1000 are never handed out: 0x100 is special to mlx5 */
+#define SOFT_MRS_MAX 8192u                  /* key = slot << 8 | generation */
+#define SOFT_MR_FIRST 16u /* keys below 0x1000 are never handed out: 0x100 is special to mlx5 */
 /* Clients' ranges, staging, pools with their heads, the shard, the rail's heads. */
 static_assert(EXTENTS_MAX + CHANNELS_MAX + 2 * RAILS_MAX + 2 <= SOFT_MRS_MAX - SOFT_MR_FIRST,
 	"an engine's MRs fit");
 
 struct soft_export_mr {
-	uint32_t rkey;    /* the guard; 0: nothing */
+	uint32_t rkey; /* the guard; 0: nothing */
 	uint32_t access;
 	uint64_t base, length;
-	uint64_t offset;  /* of base, in the file */
-	uint32_t file;    /* 0: not backed by one */
+	uint64_t offset; /* of base, in the file */
+	uint32_t file;   /* 0: not backed by one */
 	uint32_t spare;
 };
 
 struct soft_export_qp {
-	uint32_t qpn;     /* the guard; 0: does not answer */
+	uint32_t qpn; /* the guard; 0: does not answer */
 	uint32_t peer_qpn;
 	uint32_t peer_psn;
 	uint32_t psn;

@@ -167,8 +167,7 @@ bool soft_fault_error(struct dv_qp *qp, struct soft_op *op)
 {
 	struct dv_device *nic = qp->nic;
 
-	if (!nic->fault.error_syndrome ||
-		(nic->fault.error_qpn && nic->fault.error_qpn != qp->qpn))
+	if (!nic->fault.error_syndrome || (nic->fault.error_qpn && nic->fault.error_qpn != qp->qpn))
 		return false;
 	if (nic->error_count++ != nic->fault.error_at)
 		return false;

@@ -13,18 +13,18 @@
 /* What goes wrong. All zero: nothing. Percentages are drawn per READ from the seed. */
 struct dv_fault {
 	uint64_t seed;
-	unsigned delay_steps_max;  /* a completion waits 0..this many steps after execution */
-	bool shuffle;              /* QPs are served in another order each step */
-	bool link_down;            /* nothing reaches any peer: retries, and after a while 0x15 */
+	unsigned delay_steps_max;    /* a completion waits 0..this many steps after execution */
+	bool shuffle;                /* QPs are served in another order each step */
+	bool link_down;              /* nothing reaches any peer: retries, and after a while 0x15 */
 	unsigned retransmit_percent; /* READs executed again after a later unfenced READ was */
-	unsigned piece_bytes;      /* moved in one step, from either end; 0: all; not over TCP */
-	bool silent;               /* link_down is not told as an event of the port */
-	unsigned slow;             /* everything takes so many times as long; 0, 1: as ever */
-	uint32_t error_qpn;        /* this QP's error_at-th WQE from now on (0: the next) ... */
+	unsigned piece_bytes;        /* moved in one step, from either end; 0: all; not over TCP */
+	bool silent;                 /* link_down is not told as an event of the port */
+	unsigned slow;               /* everything takes so many times as long; 0, 1: as ever */
+	uint32_t error_qpn;          /* this QP's error_at-th WQE from now on (0: the next) ... */
 	uint32_t error_at;
-	uint8_t error_syndrome;    /* ... fails with this; 0: none does. No QP: any QP's */
-	bool lose;                 /* the next READ's request is lost: retransmitted, once */
-	unsigned dead;             /* enum dv_dead: what the device does no more */
+	uint8_t error_syndrome; /* ... fails with this; 0: none does. No QP: any QP's */
+	bool lose;              /* the next READ's request is lost: retransmitted, once */
+	unsigned dead;          /* enum dv_dead: what the device does no more */
 };
 
 /* From the next step on. Replaces what was set; the seed starts anew. */
@@ -45,19 +45,19 @@ struct dv_soft_stats {
 	uint64_t cqes, cqe_errors;    /* written; of these errors, flushes included */
 	uint64_t flushed;
 	uint64_t doorbells;
-	uint64_t retries;             /* a WQE had to wait for its peer: once a WQE */
-	uint64_t retransmits;         /* payloads executed once more */
-	uint64_t fence_waits;         /* a fenced WQE was held back: once a WQE */
+	uint64_t retries;     /* a WQE had to wait for its peer: once a WQE */
+	uint64_t retransmits; /* payloads executed once more */
+	uint64_t fence_waits; /* a fenced WQE was held back: once a WQE */
 	/* What the poll core did wrong. A correct program leaves all of these zero. */
-	uint64_t bad_doorbell;        /* for a WQE the record does not cover, or another QP */
-	uint64_t bad_index;           /* a WQE with another index than its place in the queue */
-	uint64_t bad_qpn;             /* a WQE with another QP's number */
-	uint64_t bad_wqe;             /* an opcode or a size that the NIC does not know */
-	uint64_t sq_overruns;         /* more posted than the queue holds */
-	uint64_t cq_overruns;         /* a CQE had no room */
-	uint64_t missing_doorbells;   /* now: QPs whose record is ahead and no doorbell was rung */
-	uint64_t unmappable;          /* peers asked for memory registered without a memfd */
-	char reason[120];             /* the last of those, in words; "" */
+	uint64_t bad_doorbell;      /* for a WQE the record does not cover, or another QP */
+	uint64_t bad_index;         /* a WQE with another index than its place in the queue */
+	uint64_t bad_qpn;           /* a WQE with another QP's number */
+	uint64_t bad_wqe;           /* an opcode or a size that the NIC does not know */
+	uint64_t sq_overruns;       /* more posted than the queue holds */
+	uint64_t cq_overruns;       /* a CQE had no room */
+	uint64_t missing_doorbells; /* now: QPs whose record is ahead and no doorbell was rung */
+	uint64_t unmappable;        /* peers asked for memory registered without a memfd */
+	char reason[120];           /* the last of those, in words; "" */
 };
 
 /* missing_doorbells is meaningful while no other thread posts. */

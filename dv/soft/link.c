@@ -63,8 +63,8 @@ int soft_link_connect(struct dv_qp *qp)
 	if (!peer) {
 		peer = calloc(1, sizeof(*peer));
 		if (!peer)
-			return dv_fail(-ENOMEM, "%s: connecting queue pair 0x%x: %m", nic->name,
-				qp->qpn);
+			return dv_fail(
+				-ENOMEM, "%s: connecting queue pair 0x%x: %m", nic->name, qp->qpn);
 		memcpy(peer->gid, qp->remote.gid, sizeof(peer->gid));
 		peer->tcp_port = qp->remote.tcp_port;
 		peer->fd = -1;
@@ -92,8 +92,7 @@ void soft_link_flush(struct dv_device *nic)
 {
 	nic->tx_any = false;
 	for (struct soft_peer *peer = nic->peers; peer; peer = peer->next)
-		if (peer->state == PEER_UP && !peer->tx_blocked &&
-			peer->tx.head != peer->tx.tail)
+		if (peer->state == PEER_UP && !peer->tx_blocked && peer->tx.head != peer->tx.tail)
 			soft_tcp_send(nic, peer);
 }
 
@@ -149,8 +148,8 @@ struct watch {
 	int timeout_ms;
 };
 
-static void watch(struct watch *watch, int fd, short events, struct soft_conn *conn,
-	struct soft_peer *peer)
+static void watch(
+	struct watch *watch, int fd, short events, struct soft_conn *conn, struct soft_peer *peer)
 {
 	if (watch->count == watch->room) {
 		unsigned room = watch->room ? 2 * watch->room : 64;

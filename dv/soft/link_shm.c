@@ -61,8 +61,8 @@ int soft_shm_listen(struct dv_device *nic)
 	nic->listen_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (nic->listen_fd < 0 || bind(nic->listen_fd, (struct sockaddr *)&name, bytes) ||
 		listen(nic->listen_fd, 128))
-		return dv_fail(-errno, "opening %s: listening on an abstract Unix socket: %m",
-			nic->name);
+		return dv_fail(
+			-errno, "opening %s: listening on an abstract Unix socket: %m", nic->name);
 	return 0;
 }
 
@@ -96,7 +96,9 @@ static int receive_message(int from, struct message *ret_message, int *ret_fd)
 		struct cmsghdr header;
 		char space[CMSG_SPACE(sizeof(int))];
 	} control = {0};
-	struct msghdr packet = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control,
+	struct msghdr packet = {.msg_iov = &part,
+		.msg_iovlen = 1,
+		.msg_control = &control,
 		.msg_controllen = sizeof(control)};
 	struct cmsghdr *header;
 	ssize_t n = recvmsg(from, &packet, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
@@ -177,8 +179,8 @@ bool soft_shm_serve(struct dv_device *nic, struct soft_conn *conn)
 void soft_shm_drops(struct dv_device *nic)
 {
 	for (unsigned i = 0; i < nic->drop_count; i++) {
-		struct message message = {.magic = SOFT_EXPORT_MAGIC, .type = FILE_GONE,
-			.file = nic->drops[i]};
+		struct message message = {
+			.magic = SOFT_EXPORT_MAGIC, .type = FILE_GONE, .file = nic->drops[i]};
 
 		for (struct soft_conn *conn = nic->conns; conn; conn = conn->next)
 			if (!send_message(conn->fd, &message, -1))
@@ -209,8 +211,10 @@ void soft_shm_connect(struct dv_device *nic, struct soft_peer *peer)
 
 void soft_shm_ask(struct dv_device *nic, struct soft_peer *peer)
 {
-	struct message ask = {.magic = SOFT_EXPORT_MAGIC, .type = ASK_FILE,
-		.file = peer->want_file, .writable = peer->want_write};
+	struct message ask = {.magic = SOFT_EXPORT_MAGIC,
+		.type = ASK_FILE,
+		.file = peer->want_file,
+		.writable = peer->want_write};
 
 	peer->asked = true;
 	if (!send_message(peer->fd, &ask, -1))

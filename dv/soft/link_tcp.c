@@ -14,7 +14,7 @@
 #include "dv/soft/check.h"
 #include "dv/soft/tcp.h"
 
-#define SEND_BYTES (1u << 20)      /* one step hands to the socket */
+#define SEND_BYTES (1u << 20) /* one step hands to the socket */
 
 static const uint8_t v4_mapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
 
@@ -71,9 +71,9 @@ int soft_tcp_listen(struct dv_device *nic, const struct dv_options *options)
 		getsockname(nic->listen_fd, (struct sockaddr *)&name, &bytes))
 		return dv_fail(-errno, "opening %s: listening on %s port %u: %m", nic->name, text,
 			options->tcp_port);
-	nic->tcp_port = ntohs(name.ss_family == AF_INET
-				      ? ((struct sockaddr_in *)&name)->sin_port
-				      : ((struct sockaddr_in6 *)&name)->sin6_port);
+	nic->tcp_port =
+		ntohs(name.ss_family == AF_INET ? ((struct sockaddr_in *)&name)->sin_port
+						: ((struct sockaddr_in6 *)&name)->sin6_port);
 	return 0;
 }
 

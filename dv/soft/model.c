@@ -46,8 +46,9 @@ int soft_model_open(struct dv_device *nic, const struct dv_options *options)
 	if (model->rate_gbps > GBPS_MAX || !power_of_two(model->mtu) || !model->reads_per_qp ||
 		model->reads_per_qp > SOFT_READS_MAX || model->numa_percent > 100)
 		return dv_fail(-EINVAL,
-			"opening %s: a model of %u Gbit/s, MTU %u, %u READs a queue pair, %u%% of the rate from another node: %m; at most %u, a power of two, 1 to %u and at most 100 (0: as near)", nic->name, model->rate_gbps, model->mtu,
-			model->reads_per_qp, model->numa_percent, GBPS_MAX, SOFT_READS_MAX);
+			"opening %s: a model of %u Gbit/s, MTU %u, %u READs a queue pair, %u%% of the rate from another node: %m; at most %u, a power of two, 1 to %u and at most 100 (0: as near)",
+			nic->name, model->rate_gbps, model->mtu, model->reads_per_qp,
+			model->numa_percent, GBPS_MAX, SOFT_READS_MAX);
 	byte = ((8ull * SOFT_TICKS_NS << FRACTION_BITS) + model->rate_gbps / 2) / model->rate_gbps;
 	nic->model = (struct soft_model){
 		.on = true,

@@ -11,8 +11,9 @@
 
 #include "dv/soft/soft.h"
 
-#define ACCESS_ALL (DV_LOCAL_WRITE | DV_REMOTE_READ | DV_REMOTE_WRITE | \
-	DV_RELAXED_ORDERING | SOFT_REMOTE_ATOMIC)
+#define ACCESS_ALL                                                                                 \
+	(DV_LOCAL_WRITE | DV_REMOTE_READ | DV_REMOTE_WRITE | DV_RELAXED_ORDERING |                 \
+		SOFT_REMOTE_ATOMIC)
 #define ACCESS_REMOTE (DV_REMOTE_READ | DV_REMOTE_WRITE)
 
 static struct soft_file *find_file(struct dv_device *nic, const struct stat *status)
@@ -47,8 +48,11 @@ static int take_file(struct dv_device *nic, int memfd, uint64_t end, uint32_t *r
 	fd = fcntl(memfd, F_DUPFD_CLOEXEC, 3);
 	if (fd < 0)
 		return -errno;
-	nic->files[nic->file_count++] = (struct soft_file){.id = ++nic->file_last, .references = 1,
-		.fd = fd, .device = status.st_dev, .inode = status.st_ino};
+	nic->files[nic->file_count++] = (struct soft_file){.id = ++nic->file_last,
+		.references = 1,
+		.fd = fd,
+		.device = status.st_dev,
+		.inode = status.st_ino};
 	*ret_id = nic->file_last;
 	return 0;
 }
@@ -147,8 +151,11 @@ int soft_mr_register(struct dv_device *nic, void *base, size_t length, unsigned 
 		mr->far = soft_model_far(nic, base);
 		if (access & ACCESS_REMOTE)
 			show(nic, mr, memfd_offset);
-		*ret_mr = (struct dv_mr){.base = base, .length = length, .lkey = mr->key,
-			.rkey = mr->key, .handle = mr};
+		*ret_mr = (struct dv_mr){.base = base,
+			.length = length,
+			.lkey = mr->key,
+			.rkey = mr->key,
+			.handle = mr};
 	} else if (file) {
 		drop_file(nic, file);
 	}

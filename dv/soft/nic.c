@@ -18,7 +18,7 @@
 #define SPINS_BEFORE_SLEEP 2000u /* idle steps of nic->runner before it sleeps at all */
 #define YIELDS_MAX 64u           /* turns a step lets setup callers go first */
 #define SLEEP_MIN_NS 20000u
-#define SLEEP_MAX_NS 500000u     /* what an idle threaded NIC adds to the first operation */
+#define SLEEP_MAX_NS 500000u /* what an idle threaded NIC adds to the first operation */
 
 /* A setup caller announces itself: a poll core that steps without a pause lets it in. */
 void soft_lock(struct dv_device *nic)

@@ -92,8 +92,11 @@ int soft_cq_create(struct dv_device *nic, unsigned depth, struct dv_cq *ret_cq)
 		free_cq(cq);
 		return dv_fail(rc, "%s: a completion queue of %u: %m", nic->name, depth);
 	}
-	*ret_cq = (struct dv_cq){.buf = cq->buf, .record = cq->record, .cqe_cnt = cq->cqe_cnt,
-		.cqe_size = sizeof(struct mlx5_cqe64), .cqn = cq->cqn};
+	*ret_cq = (struct dv_cq){.buf = cq->buf,
+		.record = cq->record,
+		.cqe_cnt = cq->cqe_cnt,
+		.cqe_size = sizeof(struct mlx5_cqe64),
+		.cqn = cq->cqn};
 	return 0;
 }
 
@@ -148,8 +151,11 @@ void soft_qp_zero(struct dv_qp *qp)
 	(void)dv_device_take_doorbell(&qp->bell[0]); /* the NIC looks at them all the time */
 	(void)dv_device_take_doorbell(&qp->bell[SOFT_BELLS_BLOCK]);
 	qp->record[DV_DBREC_SEND] = 0;
-	qp->sq = (struct dv_sq){.buf = qp->buf, .record = qp->record,
-		.bf_reg = (uint8_t *)qp->bell, .wqe_cnt = qp->wqe_cnt, .qpn = qp->qpn,
+	qp->sq = (struct dv_sq){.buf = qp->buf,
+		.record = qp->record,
+		.bf_reg = (uint8_t *)qp->bell,
+		.wqe_cnt = qp->wqe_cnt,
+		.qpn = qp->qpn,
 		.bf_size = SOFT_BF_SIZE};
 	qp->rung = qp->fetched = qp->retired = 0;
 	qp->head = qp->tail = qp->executed = qp->reads = 0;
@@ -268,8 +274,13 @@ void soft_qp_address(const struct dv_qp *qp, struct dv_address *ret_address)
 {
 	const struct dv_device *nic = qp->nic;
 
-	*ret_address = (struct dv_address){.version = 1, .kind = 3, .mtu = IBV_MTU_4096,
-		.reads = SOFT_READS_MAX, .qpn = qp->qpn, .psn = qp->psn, .tcp_port = nic->tcp_port};
+	*ret_address = (struct dv_address){.version = 1,
+		.kind = 3,
+		.mtu = IBV_MTU_4096,
+		.reads = SOFT_READS_MAX,
+		.qpn = qp->qpn,
+		.psn = qp->psn,
+		.tcp_port = nic->tcp_port};
 	memcpy(ret_address->gid, nic->gid, sizeof(nic->gid));
 }
 
@@ -366,7 +377,9 @@ int soft_qp_reset(struct dv_qp *qp)
 	}
 	soft_unlock(nic);
 	if (rc)
-		return dv_fail(rc, "%s: resetting queue pair 0x%x: %m; drive it to error and reap its completions first", nic->name, qp->qpn);
+		return dv_fail(rc,
+			"%s: resetting queue pair 0x%x: %m; drive it to error and reap its completions first",
+			nic->name, qp->qpn);
 	return 0;
 }
 

@@ -13,8 +13,8 @@
 #define RECEIVES_MAX 64u           /* of one peer before the others have their turn */
 
 /* The WQE that waits for this answer, if any still does. Under nic->lock. */
-static struct soft_op *find_op(struct dv_device *nic, uint64_t id, struct dv_qp **ret_qp,
-	uint32_t *ret_n)
+static struct soft_op *find_op(
+	struct dv_device *nic, uint64_t id, struct dv_qp **ret_qp, uint32_t *ret_n)
 {
 	struct dv_qp *qp = nic->qp_slots[id % SOFT_QPS_MAX];
 

@@ -22,21 +22,21 @@ void AnnotateIgnoreReadsEnd(const char *file, int line);
 #endif
 
 #define IN_BYTES (64u << 10)
-#define PENDING_MAX 256u          /* answers under way; a power of two */
-#define SEND_BYTES (256u << 10)   /* one sendmsg(): how long the world is held */
+#define PENDING_MAX 256u        /* answers under way; a power of two */
+#define SEND_BYTES (256u << 10) /* one sendmsg(): how long the world is held */
 #define SEND_PARTS 32u
-#define TURNS_MAX 64u             /* of one connection before the others have theirs */
+#define TURNS_MAX 64u /* of one connection before the others have theirs */
 
 struct pending {
 	struct tcp_answer answer;
 	struct soft_ask ask;
-	uint64_t sent;            /* of answer and payload together */
+	uint64_t sent; /* of answer and payload together */
 };
 
 struct soft_serve {
 	size_t in_head, in_tail;
-	uint32_t head, tail;      /* pending[], free running */
-	uint64_t write_left;      /* payload of the WRITE under way */
+	uint32_t head, tail; /* pending[], free running */
+	uint64_t write_left; /* payload of the WRITE under way */
 	uint64_t write_done;
 	struct pending write;
 	struct pending pending[PENDING_MAX];
@@ -82,8 +82,8 @@ static void push(struct soft_serve *serve, const struct pending *pending)
  * Adds what is left of one answer to the parts to send. The memory may have gone since it was asked
  * for: before the first byte that changes the answer, afterwards the connection has to go.
  */
-static bool add_parts(struct dv_device *nic, struct pending *pending, struct msghdr *packet,
-	size_t *bytes)
+static bool add_parts(
+	struct dv_device *nic, struct pending *pending, struct msghdr *packet, size_t *bytes)
 {
 	struct tcp_answer *answer = &pending->answer;
 	struct soft_export_mr mr;
@@ -212,9 +212,12 @@ static int take_request(struct dv_device *nic, struct soft_serve *serve)
 		return 0;
 	pending = (struct pending){
 		.answer = {.magic = TCP_MAGIC, .id = request.id},
-		.ask = {.dest_qpn = request.dest_qpn, .dest_psn = request.dest_psn,
-			.src_qpn = request.src_qpn, .src_psn = request.src_psn,
-			.rkey = request.rkey, .address = request.address,
+		.ask = {.dest_qpn = request.dest_qpn,
+			.dest_psn = request.dest_psn,
+			.src_qpn = request.src_qpn,
+			.src_psn = request.src_psn,
+			.rkey = request.rkey,
+			.address = request.address,
 			.access = read ? DV_REMOTE_READ : DV_REMOTE_WRITE,
 			.length = request.length},
 	};

@@ -32,14 +32,14 @@
 
 #define SOFT_QP_DEPTH_MAX 32768u /* the index is 16 bits */
 #define SOFT_CQ_DEPTH_MAX (1u << 22)
-#define SOFT_SGES_MAX 16u   /* data segments of one WQE */
-#define SOFT_WINDOW 32u     /* WQEs of one QP decoded and not completed; a power of two */
-#define SOFT_QP_BURST 32u   /* WQEs of one QP in one step */
+#define SOFT_SGES_MAX 16u            /* data segments of one WQE */
+#define SOFT_WINDOW 32u              /* WQEs of one QP decoded and not completed; a power of two */
+#define SOFT_QP_BURST 32u            /* WQEs of one QP in one step */
 #define SOFT_STEP_BYTES (256u << 10) /* payload of one step, more or less: completions flow */
-#define SOFT_FLOW_BYTES (16u << 10) /* moved until completions of the QP are written */
+#define SOFT_FLOW_BYTES (16u << 10)  /* moved until completions of the QP are written */
 #define SOFT_LENGTH_MAX (1ull << 31) /* one message */
-#define SOFT_SMALL_BYTES 1024u /* moved even by a model that moves no bytes: page heads */
-#define SOFT_RX_BYTES (64u << 10) /* answers' headers, a peer */
+#define SOFT_SMALL_BYTES 1024u       /* moved even by a model that moves no bytes: page heads */
+#define SOFT_RX_BYTES (64u << 10)    /* answers' headers, a peer */
 #define SOFT_WRITE_TCP_MAX (64u << 20) /* a WRITE over TCP is copied into the socket's queue */
 #define SOFT_RETRY_NS 1000000000ull
 #define SOFT_REMOTE_ATOMIC 16u /* beside enum dv_access: hooks only */
@@ -69,12 +69,12 @@ struct soft_ask {
 
 enum soft_result {
 	SOFT_DONE,
-	SOFT_SENT,    /* over TCP: the answer will come; hooks: gathered */
-	SOFT_RETRY,   /* the other end is not ready */
-	SOFT_DEAD,    /* there is no other end any more */
-	SOFT_REFUSED, /* rkey, bounds or rights */
+	SOFT_SENT,         /* over TCP: the answer will come; hooks: gathered */
+	SOFT_RETRY,        /* the other end is not ready */
+	SOFT_DEAD,         /* there is no other end any more */
+	SOFT_REFUSED,      /* rkey, bounds or rights */
 	SOFT_UNKNOWN_FILE, /* shm: the memory is not mapped here yet */
-	SOFT_TOO_LONG, /* WRITE over TCP */
+	SOFT_TOO_LONG,     /* WRITE over TCP */
 };
 
 /* ---- work ------------------------------------------------------------------------------------ */
@@ -89,16 +89,16 @@ struct soft_op;
  * the engine's own has NULL. All under nic->lock.
  */
 struct soft_hooks {
-	unsigned (*step)(struct dv_device *nic);                 /* before the queues of a step */
+	unsigned (*step)(struct dv_device *nic); /* before the queues of a step */
 	bool (*knows)(uint8_t opcode);
 	void (*decode)(struct dv_qp *qp, struct soft_op *op, uint32_t ds); /* after control */
 	bool (*may_start)(struct dv_qp *qp, struct soft_op *op);
 	bool (*keys_good)(struct dv_qp *qp, const struct soft_op *op);
-	enum soft_result (*move)(struct dv_qp *qp, struct soft_op *op, uint64_t from,
-		uint64_t count);
+	enum soft_result (*move)(
+		struct dv_qp *qp, struct soft_op *op, uint64_t from, uint64_t count);
 	void (*gathered)(struct dv_qp *qp); /* READs that move() only gathered are moved now */
-	void (*flushed)(struct dv_qp *qp);                       /* the send queue is empty */
-	void (*completed)(struct soft_cq *cq, bool solicited);   /* a CQE is there */
+	void (*flushed)(struct dv_qp *qp);  /* the send queue is empty */
+	void (*completed)(struct soft_cq *cq, bool solicited); /* a CQE is there */
 	void (*overrun)(struct soft_cq *cq);
 };
 
@@ -111,22 +111,22 @@ struct soft_op {
 	uint32_t rkey;
 	uint8_t blocks, opcode, flags, sges;
 	uint8_t state, syndrome, vendor;
-	bool again, redone; /* to be, was executed once more: dv_fault.retransmit_percent */
-	bool backward;     /* pieces from the end */
+	bool again, redone;  /* to be, was executed once more: dv_fault.retransmit_percent */
+	bool backward;       /* pieces from the end */
 	bool waited, fenced; /* counted already */
 	uint64_t remote;
 	uint64_t total, moved;
-	uint64_t step;     /* executed in */
-	uint64_t ready_step; /* completes from here on */
+	uint64_t step;                        /* executed in */
+	uint64_t ready_step;                  /* completes from here on */
 	uint64_t rung_at, start_at, ready_at; /* model: begins, is complete (0: not begun) */
-	uint64_t retry_ns; /* not before */
+	uint64_t retry_ns;                    /* not before */
 	struct dv_sge sge[SOFT_SGES_MAX];
 	uint64_t since_ns, since_step; /* first try; set with `waited` */
-	uint64_t sent_ns;  /* TCP: asked at; set with OP_SENT */
+	uint64_t sent_ns;              /* TCP: asked at; set with OP_SENT */
 	/* zero unless the NIC has a TCP link or hooks */
-	uint64_t id;       /* TCP: what the answer will name; 0: no answer is expected */
-	uint32_t imm;      /* hooks: as in the WQE, big-endian */
-	uint32_t inlined;  /* hooks: these segments are bytes of the WQE itself */
+	uint64_t id;                /* TCP: what the answer will name; 0: no answer is expected */
+	uint32_t imm;               /* hooks: as in the WQE, big-endian */
+	uint32_t inlined;           /* hooks: these segments are bytes of the WQE itself */
 	uint64_t swap_add, compare; /* hooks: atomics */
 };
 static_assert(offsetof(struct soft_op, sge[2]) <= 128, "two lines");
@@ -138,7 +138,7 @@ struct soft_mr {
 	uint64_t length;
 	uint32_t access;
 	uint32_t file;
-	bool far;          /* model: on another node than the NIC */
+	bool far; /* model: on another node than the NIC */
 };
 
 /* A memfd that backs exported memory, sent to peers that ask. Ids are never reused. */
@@ -152,8 +152,8 @@ struct soft_cq {
 	struct dv_device *nic;
 	uint32_t cqn, cqe_cnt, pi;
 	uint32_t cqe_size; /* 64 or 128: then the CQE proper is the second half */
-	bool broken; /* overrun: nothing is written any more */
-	void *foreign; /* hooks */
+	bool broken;       /* overrun: nothing is written any more */
+	void *foreign;     /* hooks */
 	uint8_t *buf;
 	volatile __be32 *record;
 };
@@ -162,34 +162,34 @@ struct soft_peer;
 
 struct dv_qp {
 	const struct dv_ops *ops;
-	struct dv_sq sq;       /* the poll core's */
+	struct dv_sq sq; /* the poll core's */
 	struct dv_device *nic;
 	struct soft_cq *cq;
 	uint8_t *buf;
-	uint64_t *bell;        /* its doorbell register in nic->bells, as SOFT_BELLS_* says */
+	uint64_t *bell; /* its doorbell register in nic->bells, as SOFT_BELLS_* says */
 	volatile __be32 *record;
 	uint32_t qpn, psn, wqe_cnt;
-	uint32_t uidx;         /* what a CQE of version 1 names beside the QPN */
-	void *foreign;         /* hooks; `buf` and `record` are the program's */
+	uint32_t uidx; /* what a CQE of version 1 names beside the QPN */
+	void *foreign; /* hooks; `buf` and `record` are the program's */
 	enum soft_qp_state state;
-	uint32_t rung;         /* index up to which doorbells were seen */
-	uint32_t fetched;      /* index of the next WQE to decode */
-	uint32_t retired;      /* index up to which WQEs are complete */
-	uint32_t head, tail;   /* window[] of ops, free running */
-	uint32_t executed;     /* ops before this one were started, free running */
-	uint32_t reads;        /* READs among those from head to executed */
-	bool redo;             /* some op is to be executed again */
-	bool busy;             /* in nic->busy_first's list: it was rung, or has WQEs */
+	uint32_t rung;       /* index up to which doorbells were seen */
+	uint32_t fetched;    /* index of the next WQE to decode */
+	uint32_t retired;    /* index up to which WQEs are complete */
+	uint32_t head, tail; /* window[] of ops, free running */
+	uint32_t executed;   /* ops before this one were started, free running */
+	uint32_t reads;      /* READs among those from head to executed */
+	bool redo;           /* some op is to be executed again */
+	bool busy;           /* in nic->busy_first's list: it was rung, or has WQEs */
 	struct dv_qp *busy_next;
-	bool proven;           /* TCP: the peer answered before: several may be under way */
+	bool proven; /* TCP: the peer answered before: several may be under way */
 	struct dv_address remote;
 	struct soft_peer *peer; /* NULL: same process */
 	struct dv_device *near; /* same process: the other NIC, as of near_epoch */
 	uint64_t near_epoch;
 	bool near_seen;
-	bool killed;           /* out of the NIC's lists: soft_qp_kill() */
+	bool killed; /* out of the NIC's lists: soft_qp_kill() */
 	struct soft_pace pace;
-	unsigned mapping[4];   /* shm: where mappings of a file were, by its low bits */
+	unsigned mapping[4]; /* shm: where mappings of a file were, by its low bits */
 	struct soft_op window[SOFT_WINDOW];
 };
 
@@ -199,7 +199,7 @@ enum soft_peer_state {
 	PEER_ABSENT,  /* not there yet; the service thread tries again while somebody waits */
 	PEER_GREETED, /* connecting (TCP), or its export is not here yet (shm) */
 	PEER_UP,
-	PEER_DEAD,    /* was up and is gone: never again under this entry */
+	PEER_DEAD, /* was up and is gone: never again under this entry */
 };
 
 struct soft_mapping {
@@ -222,27 +222,27 @@ struct soft_peer {
 	uint8_t gid[16];
 	uint16_t tcp_port;
 	int fd;
-	bool wanted;         /* a WQE waits for the connection */
+	bool wanted; /* a WQE waits for the connection */
 	uint64_t retry_at_ns;
 	/* shm */
 	struct soft_export *table;
 	struct soft_mapping *mappings;
 	unsigned mapping_count;
-	uint32_t want_file;  /* ask for this one; 0: none */
+	uint32_t want_file; /* ask for this one; 0: none */
 	bool want_write, asked;
 	/* TCP, sending: under nic->lock */
 	struct soft_buffer tx;
-	bool tx_blocked;     /* the socket is full: the service thread goes on */
+	bool tx_blocked;      /* the socket is full: the service thread goes on */
 	uint64_t progress_ns; /* a hint: bytes came */
 	/* TCP, receiving: the service thread's, but for rx_live */
 	uint8_t *rx;
 	size_t rx_head, rx_tail;
-	uint64_t rx_id;      /* the answer under way; 0: between answers */
+	uint64_t rx_id; /* the answer under way; 0: between answers */
 	uint64_t rx_left;
 	struct iovec rx_to[SOFT_SGES_MAX];
 	unsigned rx_to_count, rx_to_at;
 	pthread_mutex_t rx_lock;
-	bool rx_live;        /* under rx_lock: the destination may be stored to */
+	bool rx_live; /* under rx_lock: the destination may be stored to */
 };
 
 /* A peer that asks us. The service thread's. */
@@ -257,18 +257,18 @@ struct soft_conn {
 struct dv_device {
 	const struct dv_ops *ops;
 	pthread_mutex_t lock;
-	uint32_t waiting;      /* setup callers that want the lock: a step lets them in */
+	uint32_t waiting; /* setup callers that want the lock: a step lets them in */
 	char name[NAME_BYTES_MAX];
 	bool tcp, threaded;
 	uint8_t gid[16];
 	uint16_t tcp_port;
 	/* queues */
-	struct dv_qp **qps;    /* dense, in order of creation */
+	struct dv_qp **qps; /* dense, in order of creation */
 	unsigned qp_count, qp_room;
 	struct dv_qp *busy_first, *busy_last; /* in the order they are served */
-	uint32_t busy_count;   /* also a hint, for a step that has nothing to do */
-	uint64_t *bells;       /* every doorbell register, dense, so that idle ones cost nothing */
-	uint32_t bell_count;   /* those ever used; also a hint */
+	uint32_t busy_count;                  /* also a hint, for a step that has nothing to do */
+	uint64_t *bells;     /* every doorbell register, dense, so that idle ones cost nothing */
+	uint32_t bell_count; /* those ever used; also a hint */
 	struct dv_qp **bell_qps;
 	struct dv_qp **qp_slots;
 	uint16_t *qp_generations;
@@ -282,7 +282,7 @@ struct dv_device {
 	struct soft_file *files;
 	unsigned file_count;
 	uint32_t file_last;
-	uint32_t *drops;       /* files that peers may still have mapped */
+	uint32_t *drops; /* files that peers may still have mapped */
 	unsigned drop_count;
 	struct soft_export *table;
 	int table_fd;
@@ -293,24 +293,24 @@ struct dv_device {
 	uint64_t behind_ns;    /* its clock, of CLOCK_MONOTONIC: dv_leave_out() */
 	const uint64_t *clock; /* tests: what time it is; NULL: CLOCK_MONOTONIC */
 	uint64_t step_bytes;
-	bool faulty;           /* some fault is set */
-	bool retrying;         /* in this step some WQE waited for something else than time */
-	uint64_t idle_until;   /* steps before then, ns, have nothing to do unless rung */
-	bool world_held;       /* read-held since some WQE of this step, until it ends */
+	bool faulty;         /* some fault is set */
+	bool retrying;       /* in this step some WQE waited for something else than time */
+	uint64_t idle_until; /* steps before then, ns, have nothing to do unless rung */
+	bool world_held;     /* read-held since some WQE of this step, until it ends */
 	uint64_t retry_ns, retry_steps;
-	uint64_t ack_ns;       /* dv_options.ack_timeout */
+	uint64_t ack_ns; /* dv_options.ack_timeout */
 	/* links */
 	struct dv_device *world_next;
 	int pid;
 	struct soft_peer *peers;
 	struct soft_conn *conns;
 	int listen_fd, wake_fd;
-	uint32_t stop;         /* a hint too */
+	uint32_t stop; /* a hint too */
 	pthread_t service, runner;
-	bool tx_any;           /* some peer has something to send */
+	bool tx_any; /* some peer has something to send */
 	uint64_t id_last;
 	const struct soft_hooks *hooks;
-	void *foreign;         /* hooks */
+	void *foreign; /* hooks */
 	struct soft_model model;
 	int numa_node;
 	/* faults */

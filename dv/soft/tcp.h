@@ -19,19 +19,19 @@
 
 struct tcp_request {
 	uint32_t magic;
-	uint32_t opcode;   /* MLX5_OPCODE_RDMA_READ or _WRITE */
+	uint32_t opcode; /* MLX5_OPCODE_RDMA_READ or _WRITE */
 	uint32_t dest_qpn, dest_psn;
 	uint32_t src_qpn, src_psn;
 	uint32_t rkey, spare;
 	uint64_t address, length;
-	uint64_t id;       /* returned as it is */
+	uint64_t id; /* returned as it is */
 };
 
 struct tcp_answer {
 	uint32_t magic;
-	uint32_t result;   /* enum soft_result: DONE, RETRY, REFUSED */
+	uint32_t result; /* enum soft_result: DONE, RETRY, REFUSED */
 	uint64_t id;
-	uint64_t length;   /* payload that follows */
+	uint64_t length; /* payload that follows */
 };
 static_assert(sizeof(struct tcp_request) == 56 && sizeof(struct tcp_answer) == 24, "no padding");
 

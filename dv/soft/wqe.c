@@ -162,7 +162,8 @@ static void decode_segments(struct dv_qp *qp, struct soft_op *op, uint32_t ds)
 		const struct mlx5_wqe_data_seg *data = wqe_at(qp, op->index, (2 + i) * DV_SEGMENT);
 
 		op->sge[i] = (struct dv_sge){.address = be64toh(data->addr),
-			.bytes = be32toh(data->byte_count), .lkey = be32toh(data->lkey)};
+			.bytes = be32toh(data->byte_count),
+			.lkey = be32toh(data->lkey)};
 		if (op->sge[i].bytes == 0)
 			op->sge[i].bytes = (uint32_t)SOFT_LENGTH_MAX;
 		op->total += op->sge[i].bytes;

@@ -20,11 +20,11 @@
 
 struct map_member {
 	uint64_t incarnation;
-	uint32_t ref;         /* low 32 bits of the incarnation: what directory entries carry */
-	uint16_t peer;        /* this engine's number for it: the `peer` of an op */
-	uint8_t rails;        /* its rails */
-	uint8_t bucket_bits;  /* log2 of the buckets of its shard */
-	uint8_t self;         /* 1: this engine */
+	uint32_t ref;        /* low 32 bits of the incarnation: what directory entries carry */
+	uint16_t peer;       /* this engine's number for it: the `peer` of an op */
+	uint8_t rails;       /* its rails */
+	uint8_t bucket_bits; /* log2 of the buckets of its shard */
+	uint8_t self;        /* 1: this engine */
 	uint8_t spare[7];
 	char name[NAME_BYTES_MAX];
 };
@@ -49,7 +49,7 @@ struct map_view {
 struct map_shared {
 	/* owner: control plane; clients look at it before every batch */
 	alignas(64) uint32_t sequence;
-	uint32_t epoch;        /* counts changes; equal epochs, equal maps */
+	uint32_t epoch; /* counts changes; equal epochs, equal maps */
 	/* owner: control plane; written on every change */
 	alignas(64) struct map_view current;
 	/* owner: control plane; asked while entries move; 0 members: nobody */

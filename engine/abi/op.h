@@ -25,11 +25,11 @@ enum op_status {
 
 /* Well-known region numbers, the same on every node. */
 enum {
-	REGION_POOL_0 = 0,                        /* pool of rail r: REGION_POOL_0 + r */
+	REGION_POOL_0 = 0,                          /* pool of rail r: REGION_POOL_0 + r */
 	REGION_HEADS_0 = REGION_POOL_0 + RAILS_MAX, /* its page heads */
 	REGION_SHARD = REGION_HEADS_0 + RAILS_MAX,  /* the directory shard */
-	REGIONS_EXPORTED,                         /* what a peer learns about and may READ */
-	REGION_CLIENT_0 = 64                      /* first number given to a client's memory */
+	REGIONS_EXPORTED,                           /* what a peer learns about and may READ */
+	REGION_CLIENT_0 = 64                        /* first number given to a client's memory */
 };
 static_assert(REGIONS_EXPORTED <= REGION_CLIENT_0, "client regions are never exported");
 
@@ -41,19 +41,19 @@ enum op_kind {
 
 /* What is asked for; how it travels: struct op_slot. */
 struct op {
-	uint64_t cookie;       /* comes back in op_done */
-	uint8_t kind;          /* enum op_kind */
-	uint8_t slice;         /* OP_PAGE: starts so many SLICE_BYTES into the page; else 0 */
-	uint16_t segments;     /* 1..SEGMENTS_MAX pieces of destination; they add up to `length` */
-	uint8_t peer;          /* map_member.peer */
-	uint8_t region;        /* of the peer */
-	uint64_t offset;       /* in that region, bytes; OP_PAGE: of the page, whatever the slice */
-	uint32_t peer_ref;     /* map_member.ref: the op is for this incarnation and no other */
-	uint32_t length;       /* bytes to read, 1..PAGE_BYTES_MAX */
-	struct page_key key;   /* OP_PAGE: expected in the head */
-	uint64_t deadline_ns;  /* CLOCK_MONOTONIC, absolute */
-	uint32_t generation;   /* OP_PAGE: expected in the head */
-	uint32_t page_bytes;   /* OP_PAGE: expected in the head; else 0 */
+	uint64_t cookie;      /* comes back in op_done */
+	uint8_t kind;         /* enum op_kind */
+	uint8_t slice;        /* OP_PAGE: starts so many SLICE_BYTES into the page; else 0 */
+	uint16_t segments;    /* 1..SEGMENTS_MAX pieces of destination; they add up to `length` */
+	uint8_t peer;         /* map_member.peer */
+	uint8_t region;       /* of the peer */
+	uint64_t offset;      /* in that region, bytes; OP_PAGE: of the page, whatever the slice */
+	uint32_t peer_ref;    /* map_member.ref: the op is for this incarnation and no other */
+	uint32_t length;      /* bytes to read, 1..PAGE_BYTES_MAX */
+	struct page_key key;  /* OP_PAGE: expected in the head */
+	uint64_t deadline_ns; /* CLOCK_MONOTONIC, absolute */
+	uint32_t generation;  /* OP_PAGE: expected in the head */
+	uint32_t page_bytes;  /* OP_PAGE: expected in the head; else 0 */
 };
 static_assert(sizeof(struct op) == 64, "one cache line");
 static_assert(PAGE_BYTES_MAX / SLICE_BYTES <= 256, "slices are counted in 8 bits");
@@ -95,12 +95,12 @@ struct op_slot {
 	uint16_t segments;
 	uint8_t peer, region;
 	uint16_t turn;
-	uint64_t to;          /* the segment: region << 48 | offset; its length is `length` */
+	uint64_t to; /* the segment: region << 48 | offset; its length is `length` */
 	uint32_t peer_ref;
 	uint32_t length;
 	struct page_key key;
-	uint32_t deadline;    /* CLOCK_MONOTONIC / OP_TIME_NS, low bits: within OP_SPAN_NS */
-	uint32_t at;          /* offset, in units of PAGE_UNIT for OP_PAGE, else of OP_UNIT */
+	uint32_t deadline; /* CLOCK_MONOTONIC / OP_TIME_NS, low bits: within OP_SPAN_NS */
+	uint32_t at;       /* offset, in units of PAGE_UNIT for OP_PAGE, else of OP_UNIT */
 	uint32_t generation;
 	uint32_t page_bytes;
 };
@@ -109,7 +109,7 @@ static_assert(offsetof(struct op_slot, turn) == RING_TURN_AT, "the ring's");
 static_assert(NODES_MAX <= 256 && REGIONS_EXPORTED <= 256, "numbered in 8 bits");
 static_assert(REGIONS_MAX <= 1 << 16, "numbered in 16 bits");
 
-#define OP_UNIT 32u       /* a page head; a bucket has two */
+#define OP_UNIT 32u /* a page head; a bucket has two */
 #define OP_TIME_NS 1024u
 #define OP_SPAN_NS ((uint64_t)INT32_MAX * OP_TIME_NS) /* 36 minutes */
 #define OP_TO_BITS 48u
@@ -137,8 +137,8 @@ static inline void op_encode(
 }
 
 /* Everything but segments that follow; `slot` is a copy, and says what it likes. */
-static inline void op_decode(const struct op_slot *slot, uint64_t now_ns, struct op *ret,
-	struct op_segment *ret_first)
+static inline void op_decode(
+	const struct op_slot *slot, uint64_t now_ns, struct op *ret, struct op_segment *ret_first)
 {
 	uint64_t now = now_ns / OP_TIME_NS;
 	int64_t left = (int32_t)(slot->deadline - (uint32_t)now);
@@ -188,7 +188,7 @@ struct ctl_op {
 	uint16_t spare;
 	uint16_t turn;
 	struct page_key key;
-	uint32_t length;     /* page bytes */
+	uint32_t length; /* page bytes */
 	uint32_t place;
 	uint32_t generation;
 	uint32_t ref;

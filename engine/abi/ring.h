@@ -166,10 +166,10 @@ static inline void shm_pause(void)
 
 /* ---- the ring ------------------------------------------------------------------------------ */
 
-#define RING_TURN_AT 14u      /* of a slot: the ring's own two bytes, */
-#define RING_TURN_SHIFT 48    /* the high ones of its second word */
+#define RING_TURN_AT 14u   /* of a slot: the ring's own two bytes, */
+#define RING_TURN_SHIFT 48 /* the high ones of its second word */
 #define RING_SLOT_BYTES_MAX 64u
-#define RING_LOOK 64u         /* slots one look finds filled at most */
+#define RING_LOOK 64u            /* slots one look finds filled at most */
 #define RING_CAPACITY_MAX 65536u /* a turn comes back long after everybody forgot it */
 
 /* What lies in shared memory; `slots` slots of `slot_bytes` follow at once. */

@@ -65,10 +65,10 @@ struct attach_reply {
 	uint32_t magic;
 	uint16_t version;
 	uint16_t kind;
-	uint32_t serial;  /* of the request */
-	int32_t status;   /* 0 or a negative errno */
+	uint32_t serial; /* of the request */
+	int32_t status;  /* 0 or a negative errno */
 	uint64_t a, b;
-	char text[224];   /* when status < 0: what was wrong and what to do, zero-terminated */
+	char text[224]; /* when status < 0: what was wrong and what to do, zero-terminated */
 };
 static_assert(sizeof(struct attach_reply) == 256, "same in every build");
 
@@ -83,9 +83,9 @@ struct status_segment {
 	uint32_t ref;
 	uint32_t pid;
 	uint32_t rails;
-	uint32_t bucket_bits;            /* of this host's shard */
+	uint32_t bucket_bits; /* of this host's shard */
 	uint64_t pool_bytes[RAILS_MAX];
-	uint64_t page_bytes_max;         /* the largest page every pool here can hold */
+	uint64_t page_bytes_max; /* the largest page every pool here can hold */
 	/* owner: control plane; a bit per rail that is given no work now: by itself, and towards
 	 * the peer of that number. When every rail is out one is tried all the same. */
 	alignas(64) uint32_t rails_out;
@@ -151,12 +151,12 @@ static inline uint64_t slot_name(uint32_t place, uint32_t generation)
 }
 
 struct channel_layout {
-	size_t op[RAILS_MAX];   /* offsets in the segment */
+	size_t op[RAILS_MAX]; /* offsets in the segment */
 	size_t done[RAILS_MAX];
 	size_t ctl;
 	size_t ctl_done;
-	size_t staging;         /* STAGING_BYTES, page-aligned */
-	size_t bytes;           /* of the whole segment */
+	size_t staging; /* STAGING_BYTES, page-aligned */
+	size_t bytes;   /* of the whole segment */
 };
 
 static inline struct channel_layout channel_layout(uint32_t rails)

@@ -22,7 +22,9 @@ int pc_wire_lock(struct pc *pc, uint64_t until_ns)
 
 	if (pthread_mutex_clocklock(&pc->wire, CLOCK_MONOTONIC, &until) == 0)
 		return 0;
-	return error_set(-ETIMEDOUT, "another thread waits for the engine at %s; is it stopped, or does it register much memory?", pc->socket);
+	return error_set(-ETIMEDOUT,
+		"another thread waits for the engine at %s; is it stopped, or does it register much memory?",
+		pc->socket);
 }
 
 struct session *pc_session_get(struct pc *pc)

@@ -89,8 +89,7 @@ static int adopt(struct pc_channel *ch, struct session *session, struct session_
 }
 
 /* Takes the session's use over on success. */
-static int begin_session(
-	struct pc_channel *ch, struct session *session, struct session_call *call)
+static int begin_session(struct pc_channel *ch, struct session *session, struct session_call *call)
 {
 	int rc = adopt(ch, session, call);
 
@@ -199,15 +198,17 @@ static bool reads_in_flight(const struct pc_channel *ch)
  */
 static void wait_until_drained(const struct pc_channel *ch)
 {
-	struct pollfd p[2] = {{.fd = ch->session->pidfd, .events = POLLIN},
-		{.fd = ch->wake, .events = POLLIN}};
+	struct pollfd p[2] = {
+		{.fd = ch->session->pidfd, .events = POLLIN}, {.fd = ch->wake, .events = POLLIN}};
 	uint64_t start_ns = clock_now_ns();
 	bool warned = false;
 
 	while (!shm_load_acquire(&ch->header->drained)) {
 		if (!warned && clock_now_ns() - start_ns >= DRAIN_WARN_NS) {
 			warned = true;
-			fprintf(stderr, "peercache: process %d waits for the engine (pid %u) to release the buffers of READs in flight; the engine drains them or exits\n", (int)getpid(), ch->session->status->pid);
+			fprintf(stderr,
+				"peercache: process %d waits for the engine (pid %u) to release the buffers of READs in flight; the engine drains them or exits\n",
+				(int)getpid(), ch->session->status->pid);
 		}
 		if (poll(p, 2, (int)(DRAIN_WARN_NS / 1000000)) <= 0)
 			continue;

@@ -61,12 +61,12 @@ struct channel_rail {
 	uint64_t rest_until_ns; /* failed lately: used last */
 	/* its bandwidth: stripe.c */
 	uint64_t weighed, weighed_max; /* what weight and credit were reckoned from */
-	uint64_t rate;     /* bytes per 1024 ns; 0: not known */
-	uint64_t moved;    /* since the last sample ... */
-	uint64_t busy_ns;  /* ... in so much time, up to since_ns */
-	uint64_t since_ns; /* bytes are on their way without a break since */
-	uint32_t bursts;   /* times it began to have something to move */
-	bool used;         /* since another rail's last sample */
+	uint64_t rate;                 /* bytes per 1024 ns; 0: not known */
+	uint64_t moved;                /* since the last sample ... */
+	uint64_t busy_ns;              /* ... in so much time, up to since_ns */
+	uint64_t since_ns;             /* bytes are on their way without a break since */
+	uint32_t bursts;               /* times it began to have something to move */
+	bool used;                     /* since another rail's last sample */
 };
 
 struct staging_block {
@@ -114,7 +114,7 @@ struct stock {
 
 struct pc_channel {
 	struct pc *pc;
-	struct session *session; /* NULL: not attached */
+	struct session *session;    /* NULL: not attached */
 	struct page_key name_space; /* digest */
 	uint32_t id;
 	int wake;
@@ -128,7 +128,7 @@ struct pc_channel {
 	uint64_t rate_max; /* of the fastest rail */
 	uint64_t least;    /* bytes on their way times weight: no rail has less */
 	bool no_room;      /* no page found a rail with room since the last answer */
-	uint32_t turn; /* spreads look-ups and stores over the rails */
+	uint32_t turn;     /* spreads look-ups and stores over the rails */
 	struct ring_producer ctl;
 	struct ring_consumer ctl_done;
 	uint32_t ctl_unpublished;
@@ -145,7 +145,7 @@ struct pc_channel {
 	struct map_pair *map_spare;
 	struct map_pair *map_memory; /* both */
 	uint32_t map_epoch;
-	uint16_t map_slot[NODES_MAX * 4]; /* ref -> member index + 1 */
+	uint16_t map_slot[NODES_MAX * 4];  /* ref -> member index + 1 */
 	const struct map_member *map_last; /* that was searched for; NULL: none since a change */
 	uint64_t peer_rest_until_ns[NODES_MAX];
 
@@ -208,15 +208,15 @@ struct page_work {
 	uint32_t request; /* in flight; fetched: the last one's */
 	uint32_t twin;    /* PAGE_TWIN: whose result it gets */
 	uint16_t rails_tried;
-	uint16_t pieces_out; /* fetched: ops on their way ... */
-	uint16_t slices;     /* ... slices of it given to rails so far ... */
+	uint16_t pieces_out;  /* fetched: ops on their way ... */
+	uint16_t slices;      /* ... slices of it given to rails so far ... */
 	uint8_t piece_status; /* ... enum op_status: the first that was not OP_HIT */
 	uint8_t phase;
 	uint8_t flags;
 	uint8_t others;
 	uint8_t asked; /* owners asked: bit per owner by the map, then by the previous map */
 	uint16_t peer; /* being asked */
-	uint32_t owners_epoch; /* the map that they and `asked` are of */
+	uint32_t owners_epoch;       /* the map that they and `asked` are of */
 	uint8_t owner[REPLICAS_MAX]; /* of the key: members by index */
 	uint8_t owners;
 	uint8_t pad[7]; /* a shift, not a multiplication, finds a page: done many times for each */

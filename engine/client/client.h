@@ -35,36 +35,36 @@
 #define SCRATCH_BYTES (SCRATCH_SLOTS * 64u)
 #define STAGING_BLOCKS 1024u /* pages in staging at a time; a power of two */
 #define STAGING_PAGE_MAX (STAGING_BYTES - SCRATCH_BYTES)
-#define CACHE_SLOTS 65536u   /* locations a channel remembers; a power of two */
+#define CACHE_SLOTS 65536u     /* locations a channel remembers; a power of two */
 #define TOUCH_BYTES (2u << 20) /* of a pool are mapped at a time */
-#define CREDIT_STOCK_MAX 64u /* credits of one size and rail */
+#define CREDIT_STOCK_MAX 64u   /* credits of one size and rail */
 #define CREDIT_STOCK_BYTES (8u << 20)
 #define CREDIT_AHEAD 2u /* asked for on top of what is missing; more when a stock runs out, ... */
-#define CREDIT_AHEAD_SHARE 64u /* ... up to this part of a pool */
-#define SKIP_MAX 64u    /* pages without a credit that one step looks past */
-#define FLUSH_SLOTS 64u /* slots written before the rail learns of them */
-#define FLUSH_LONG (64u << 10) /* pages so long are told at once ... */
-#define FLUSH_DRY (1u << 20)   /* ... to a rail that has no more than this */
-#define PAGE_OTHERS 3   /* further locations of a key that are kept to try */
-#define STRIPE_BYTES (2u << 20)      /* a channel has at most so many on their way over a rail */
-#define STRIPE_BYTES_BIG (4u << 20)  /* ... of pages longer than a slice: more than two of them */
-#define STRIPE_BYTES_MIN SLICE_BYTES /* ... or, in proportion to its bandwidth, so many */
+#define CREDIT_AHEAD_SHARE 64u         /* ... up to this part of a pool */
+#define SKIP_MAX 64u                   /* pages without a credit that one step looks past */
+#define FLUSH_SLOTS 64u                /* slots written before the rail learns of them */
+#define FLUSH_LONG (64u << 10)         /* pages so long are told at once ... */
+#define FLUSH_DRY (1u << 20)           /* ... to a rail that has no more than this */
+#define PAGE_OTHERS 3                  /* further locations of a key that are kept to try */
+#define STRIPE_BYTES (2u << 20)        /* a channel has at most so many on their way over a rail */
+#define STRIPE_BYTES_BIG (4u << 20)    /* ... of pages longer than a slice: more than two of them */
+#define STRIPE_BYTES_MIN SLICE_BYTES   /* ... or, in proportion to its bandwidth, so many */
 #define STRIPE_SAMPLE_BYTES (1u << 20) /* moved, before a rail's bandwidth is reckoned anew */
-#define STRIPE_SAMPLE_NS 50000u         /* ... and in no less time than that */
-#define STRIPE_RATE_MAX (1ull << 30) /* bytes per 1024 ns: a sample of no time at all */
-#define STRIPE_RATIO_MAX 64u         /* no rail counts as slower than the fastest by more */
+#define STRIPE_SAMPLE_NS 50000u        /* ... and in no less time than that */
+#define STRIPE_RATE_MAX (1ull << 30)   /* bytes per 1024 ns: a sample of no time at all */
+#define STRIPE_RATIO_MAX 64u           /* no rail counts as slower than the fastest by more */
 
-#define FRESH_NS 1000000000ull      /* how long exists and set believe the location cache */
-#define TOUCH_NS 1000000000ull      /* one touch a page in this time */
-#define PEER_REST_NS 1000000000ull  /* a peer that failed is asked last for this long */
-#define RAIL_REST_NS 100000000ull   /* a rail that failed, until the engine says it is out */
-#define REFUSED_NS 20000000ull      /* how long a refusal of credits stands for all pages */
-#define STOCK_IDLE_NS 1000000000ull /* credits unused for so long are given back */
-#define REATTACH_NS 200000000ull    /* between attempts to attach again */
-#define LOOK_AROUND_NS 10000000ull  /* between looks at the socket by a caller that polls */
-#define SHARE_NS_MAX 60000000000ull /* no attempt takes longer: a rail's own limit */
-#define ANSWER_GRACE_NS 10000000ull /* after a deadline, until we stop listening for answers */
-#define DRAIN_WARN_NS 1000000000ull /* a wait for the engine's NIC this long is reported */
+#define FRESH_NS 1000000000ull       /* how long exists and set believe the location cache */
+#define TOUCH_NS 1000000000ull       /* one touch a page in this time */
+#define PEER_REST_NS 1000000000ull   /* a peer that failed is asked last for this long */
+#define RAIL_REST_NS 100000000ull    /* a rail that failed, until the engine says it is out */
+#define REFUSED_NS 20000000ull       /* how long a refusal of credits stands for all pages */
+#define STOCK_IDLE_NS 1000000000ull  /* credits unused for so long are given back */
+#define REATTACH_NS 200000000ull     /* between attempts to attach again */
+#define LOOK_AROUND_NS 10000000ull   /* between looks at the socket by a caller that polls */
+#define SHARE_NS_MAX 60000000000ull  /* no attempt takes longer: a rail's own limit */
+#define ANSWER_GRACE_NS 10000000ull  /* after a deadline, until we stop listening for answers */
+#define DRAIN_WARN_NS 1000000000ull  /* a wait for the engine's NIC this long is reported */
 #define ATTACH_WAIT_NS 1000000000ull /* a call waits at most so long for the attach thread */
 
 static_assert((SCRATCH_SLOTS & (SCRATCH_SLOTS - 1)) == 0, "a free list in a power of two");
@@ -116,9 +116,9 @@ struct session_rail {
 
 struct session {
 	int fd;
-	int pidfd;       /* of the engine; -1: unknown, READs go to staging only */
-	unsigned users;  /* under pc->lock */
-	uint32_t dead;   /* any thread that noticed; shm_load()/shm_store() */
+	int pidfd;               /* of the engine; -1: unknown, READs go to staging only */
+	unsigned users;          /* under pc->lock */
+	uint32_t dead;           /* any thread that noticed; shm_load()/shm_store() */
 	uint32_t sent, answered; /* requests and replies; under pc->wire */
 	uint32_t ref;
 	const struct status_segment *status;
@@ -147,12 +147,12 @@ struct attacher {
 	pthread_t thread;
 	pthread_cond_t ended; /* the thread has done what it could */
 	bool runs;
-	bool joinable;     /* it was started and not joined yet */
-	bool closing;      /* pc_close(): start no more */
-	int fd;            /* the socket that waits for HELLO's reply; -1: none */
-	uint64_t tried_ns; /* when it was last started */
-	unsigned channels; /* that exist; each needs one when the session is new */
-	unsigned wanting;  /* channels without a session */
+	bool joinable;      /* it was started and not joined yet */
+	bool closing;       /* pc_close(): start no more */
+	int fd;             /* the socket that waits for HELLO's reply; -1: none */
+	uint64_t tried_ns;  /* when it was last started */
+	unsigned channels;  /* that exist; each needs one when the session is new */
+	unsigned wanting;   /* channels without a session */
 	unsigned available; /* in `opened` */
 	struct opened *opened;
 };
@@ -232,8 +232,7 @@ void memory_register_again(struct pc *pc, struct session *session, unsigned i);
 void memory_forget_regions(struct pc *pc);
 void memory_free_all(struct pc *pc);
 /* pc_memory_alloc(); `staging` as in struct memory. */
-int memory_alloc(
-	struct pc *pc, size_t bytes, bool staging, uint64_t until_ns, void **ret_memory);
+int memory_alloc(struct pc *pc, size_t bytes, bool staging, uint64_t until_ns, void **ret_memory);
 /* Unmaps memory that is not used again, now or in pc_close(). Does not wait. */
 void memory_leave(struct pc *pc, void *base);
 /* Copies the table if it changed. */
@@ -300,8 +299,7 @@ void stripe_weigh(struct pc_channel *ch);
 
 /* submit.c; ops go through submit.h */
 /* The segments of the op that is being written, into the slots after its own. */
-void submit_segments(
-	struct channel_rail *r, const struct op_segment *segments, uint32_t count);
+void submit_segments(struct channel_rail *r, const struct op_segment *segments, uint32_t count);
 /* What was written, shown to the rail. */
 void submit_flush_rail(struct pc_channel *ch, uint32_t rail);
 /* Is there room for one control op and its answers, with `reserve` slots left over? */
@@ -330,8 +328,7 @@ void fetch_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns);
 /* Nothing more of it is asked for; false: nothing of it is on its way either. */
 bool fetch_stop(struct pc_batch *b, uint32_t i);
 /* An op of the page was answered; the last one decides. */
-void fetch_answer(
-	struct pc_channel *ch, const struct request *r, uint32_t status, uint64_t now_ns);
+void fetch_answer(struct pc_channel *ch, const struct request *r, uint32_t status, uint64_t now_ns);
 
 /* head.c: why a page of another node was stale. */
 void head_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns);

@@ -219,9 +219,12 @@ int session_ask(struct session *session, struct session_call *call)
 	if (rc)
 		session_close_fds(call);
 	if (rc == -ETIMEDOUT)
-		return error_set(rc, "the engine did not answer request %u within %u ms; is it stopped, or its host overloaded?", call->kind, call->timeout_ms);
+		return error_set(rc,
+			"the engine did not answer request %u within %u ms; is it stopped, or its host overloaded?",
+			call->kind, call->timeout_ms);
 	if (rc == -EMFILE)
-		return error_set(rc, "this process has no room for the file descriptors of the engine's reply to request %u: raise its limit of open files (ulimit -n)",
+		return error_set(rc,
+			"this process has no room for the file descriptors of the engine's reply to request %u: raise its limit of open files (ulimit -n)",
 			call->kind);
 	if (rc) {
 		shm_store(&session->dead, 1);
@@ -394,9 +397,13 @@ int session_connect(const char *path)
 	int fd = connect_to(path);
 
 	if (fd == -EAGAIN)
-		return error_set(-EAGAIN, "the engine at %s does not accept clients: its backlog is full; is it stopped?", path);
+		return error_set(-EAGAIN,
+			"the engine at %s does not accept clients: its backlog is full; is it stopped?",
+			path);
 	if (fd < 0)
-		return error_set(fd, "cannot attach to an engine at %s: %s; is one running, and does it belong to this user?", path, strerror(-fd));
+		return error_set(fd,
+			"cannot attach to an engine at %s: %s; is one running, and does it belong to this user?",
+			path, strerror(-fd));
 	return fd;
 }
 

@@ -148,8 +148,8 @@ void credit_put(struct pc_channel *ch, uint32_t bytes, const struct credit *cred
  * A stock that ran out was too small: credits for the next pages are asked for while these are
  * copied. Never more than a small part of the pool, which others store in, too.
  */
-static void keep_more(const struct pc_channel *ch, uint32_t bytes, uint32_t rail,
-	struct stock_rail *s)
+static void keep_more(
+	const struct pc_channel *ch, uint32_t bytes, uint32_t rail, struct stock_rail *s)
 {
 	uint64_t most = ch->session->rail[rail].pool_bytes / CREDIT_AHEAD_SHARE / bytes;
 

@@ -21,8 +21,8 @@ static uint32_t take_large(struct pc_channel *ch, uint64_t deadline_ns)
 	return STAGING_LARGE;
 }
 
-static uint32_t take_staging(struct pc_channel *ch, uint32_t bytes, uint64_t deadline_ns,
-	struct op_segment *ret_segment)
+static uint32_t take_staging(
+	struct pc_channel *ch, uint32_t bytes, uint64_t deadline_ns, struct op_segment *ret_segment)
 {
 	uint32_t block;
 
@@ -67,8 +67,8 @@ static bool resolve(struct pc_channel *ch, const struct pc_page *page, struct op
 /* ---- pieces ---------------------------------------------------------------------------------- */
 
 /* Bytes [at, at + bytes) of the destination. */
-static uint16_t cut(const struct op_segment *all, uint32_t at, uint32_t bytes,
-	struct op_segment *ret)
+static uint16_t cut(
+	const struct op_segment *all, uint32_t at, uint32_t bytes, struct op_segment *ret)
 {
 	uint16_t count = 0;
 
@@ -175,8 +175,8 @@ bool fetch_stop(struct pc_batch *b, uint32_t i)
 	return true;
 }
 
-static void fetch_end(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t hold,
-	uint64_t now_ns);
+static void fetch_end(
+	struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t hold, uint64_t now_ns);
 
 /* The page cannot be asked for as it is. */
 static bool fetch_other(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
@@ -280,8 +280,7 @@ static bool fetch_plain(struct pc_channel *ch, struct pc_batch *b, uint32_t i, u
 	segment = (struct op_segment){.region = memory->region,
 		.length = p->bytes,
 		.offset = (uintptr_t)page->segments->base - memory->base};
-	submit_page(ch, b, i, m, rail,
-		&(struct piece){&segment, p->bytes, CLIENT_NONE, 1}, now_ns);
+	submit_page(ch, b, i, m, rail, &(struct piece){&segment, p->bytes, CLIENT_NONE, 1}, now_ns);
 	return true;
 }
 
@@ -327,9 +326,7 @@ static void not_hit(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint6
 
 	p->piece_status = OP_HIT;
 	switch (status) {
-	case OP_CANCELLED:
-		page_done(b, i, PC_GONE);
-		return;
+	case OP_CANCELLED: page_done(b, i, PC_GONE); return;
 	case OP_INVALID: /* our request, or an entry that names an impossible place */
 		p->flags |= PAGE_SAW_REFUSAL;
 		/* fall through */
@@ -346,8 +343,7 @@ static void not_hit(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint6
 			return;
 		}
 		break;
-	default:
-		break;
+	default: break;
 	}
 	ch->peer_rest_until_ns[p->peer] = now_ns + PEER_REST_NS;
 	p->flags |= PAGE_SAW_FAILURE;
@@ -355,8 +351,8 @@ static void not_hit(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint6
 }
 
 /* Everything that was asked for is answered. */
-static void fetch_end(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t hold,
-	uint64_t now_ns)
+static void fetch_end(
+	struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t hold, uint64_t now_ns)
 {
 	b->work[i].slices = 0;
 	if (likely(b->work[i].piece_status == OP_HIT))
@@ -365,8 +361,7 @@ static void fetch_end(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uin
 		not_hit(ch, b, i, now_ns);
 }
 
-void fetch_answer(
-	struct pc_channel *ch, const struct request *r, uint32_t status, uint64_t now_ns)
+void fetch_answer(struct pc_channel *ch, const struct request *r, uint32_t status, uint64_t now_ns)
 {
 	struct page_work *p = &r->batch->work[r->page];
 

@@ -48,8 +48,7 @@ static bool cached(
 
 	if (!e || !map_by_ref(ch, e->at.ref))
 		return false;
-	if (b->kind != BATCH_GET &&
-		(uint32_t)(now_ns / 1000000) - e->seen_ms >= FRESH_NS / 1000000)
+	if (b->kind != BATCH_GET && (uint32_t)(now_ns / 1000000) - e->seen_ms >= FRESH_NS / 1000000)
 		return false;
 	p->at = e->at;
 	return true;
@@ -71,8 +70,7 @@ void lookup_begin(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_
 	}
 }
 
-static enum rank rank_of(
-	const struct pc_channel *ch, const struct map_member *m, uint64_t now_ns)
+static enum rank rank_of(const struct pc_channel *ch, const struct map_member *m, uint64_t now_ns)
 {
 	if (m->ref == ch->session->ref)
 		return RANK_HERE;
@@ -144,8 +142,8 @@ static const struct map_member *next_owner(
 
 /* Puts the bucket's locations into the page: our own first, then those that answer, then the rest.
  */
-static bool match(struct pc_channel *ch, struct page_work *p, const struct bucket *bucket,
-	uint64_t now_ns)
+static bool match(
+	struct pc_channel *ch, struct page_work *p, const struct bucket *bucket, uint64_t now_ns)
 {
 	uint32_t tag = dir_tag(&p->key), start = (uint32_t)(p->key.word[0] >> 60);
 	struct location found[BUCKET_ENTRIES];

@@ -17,8 +17,8 @@
 #define REGION_TIMEOUT_NS 600000000000ull
 
 /* Caller holds wire. */
-static int region_add(struct session *session, const struct memory *m, uint64_t until_ns,
-	uint16_t *ret_region)
+static int region_add(
+	struct session *session, const struct memory *m, uint64_t until_ns, uint16_t *ret_region)
 {
 	uint64_t now_ns = clock_now_ns();
 	struct session_call call = {.kind = ATTACH_REGION_ADD,
@@ -226,8 +226,7 @@ int pc_memory_register(struct pc *pc, void *base, size_t bytes, int memfd, uint6
 	return memory_add(pc, m, clock_now_ns() + REGION_TIMEOUT_NS);
 }
 
-int memory_alloc(
-	struct pc *pc, size_t bytes, bool staging, uint64_t until_ns, void **ret_memory)
+int memory_alloc(struct pc *pc, size_t bytes, bool staging, uint64_t until_ns, void **ret_memory)
 {
 	struct memory *m;
 	void *at;

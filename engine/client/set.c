@@ -86,13 +86,9 @@ static bool store(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_
 	struct credit credit;
 
 	switch (credit_take(ch, p->bytes, (b->first_rail + i) % ch->rails, now_ns, &credit)) {
-	case CREDIT_AWAITED:
-		return false;
-	case CREDIT_REFUSED:
-		page_done(b, i, PC_FULL);
-		return true;
-	case CREDIT_TAKEN:
-		break;
+	case CREDIT_AWAITED: return false;
+	case CREDIT_REFUSED: page_done(b, i, PC_FULL); return true;
+	case CREDIT_TAKEN: break;
 	}
 	rail = &ch->session->rail[place_rail(credit.place)];
 	touch(rail, place_offset(credit.place), p->bytes);
@@ -176,22 +172,11 @@ void remove_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32
 {
 	cache_drop(ch, &b->work[i].key);
 	switch (status) {
-	case OP_HIT:
-		page_done(b, i, PC_HIT);
-		break;
-	case OP_MISS:
-		page_done(b, i, PC_MISS);
-		break;
-	case OP_TIMEOUT:
-		page_done(b, i, PC_TIMEOUT);
-		break;
-	case OP_INVALID:
-		page_done(b, i, PC_INVALID);
-		break;
-	case OP_CANCELLED:
-		page_done(b, i, PC_GONE);
-		break;
-	default:
-		page_done(b, i, PC_UNREACHABLE);
+	case OP_HIT: page_done(b, i, PC_HIT); break;
+	case OP_MISS: page_done(b, i, PC_MISS); break;
+	case OP_TIMEOUT: page_done(b, i, PC_TIMEOUT); break;
+	case OP_INVALID: page_done(b, i, PC_INVALID); break;
+	case OP_CANCELLED: page_done(b, i, PC_GONE); break;
+	default: page_done(b, i, PC_UNREACHABLE);
 	}
 }

@@ -225,20 +225,18 @@ static uint32_t soonest_room(
 }
 
 /* Near, when no other rail would have moved it so much sooner. */
-__attribute__((noinline)) static uint32_t weighed(struct pc_channel *ch, const struct stripe *s,
-	uint32_t near, uint32_t rails, bool near_may)
+__attribute__((noinline)) static uint32_t weighed(
+	struct pc_channel *ch, const struct stripe *s, uint32_t near, uint32_t rails, bool near_may)
 {
 	uint32_t best = soonest_room(ch, s, near, rails);
 
 	if (best == CLIENT_NONE || best == near || !near_may ||
-		finish(&ch->rail[best], s->bytes + SLICE_BYTES) <
-			finish(&ch->rail[near], s->bytes))
+		finish(&ch->rail[best], s->bytes + SLICE_BYTES) < finish(&ch->rail[near], s->bytes))
 		return best;
 	return submit_room(ch, near, s->slots) ? near : best;
 }
 
-uint32_t stripe_page(
-	struct pc_channel *ch, const struct stripe *s, uint32_t place, uint64_t now_ns)
+uint32_t stripe_page(struct pc_channel *ch, const struct stripe *s, uint32_t place, uint64_t now_ns)
 {
 	uint32_t out = rails_out(ch, s->peer) | resting(ch, now_ns), rails = usable(ch, s, out);
 	uint32_t near = place_rail(place);

@@ -30,8 +30,7 @@ void submit_flush_rail(struct pc_channel *ch, uint32_t rail)
 	wake(ch, rail);
 }
 
-void submit_segments(
-	struct channel_rail *r, const struct op_segment *segments, uint32_t count)
+void submit_segments(struct channel_rail *r, const struct op_segment *segments, uint32_t count)
 {
 	struct op_segments *slot = NULL;
 

@@ -85,7 +85,8 @@ static void accept_one(struct attach *a, int fd, struct session **silent)
 	s->pidfd = -1;
 	s->arrival = ++a->arrivals;
 	if (peer.uid != geteuid() && peer.uid != 0)
-		session_refuse(s, -EPERM, "this engine serves user %u and root; process %d is of user %u. Run the client as the engine's user",
+		session_refuse(s, -EPERM,
+			"this engine serves user %u and root; process %d is of user %u. Run the client as the engine's user",
 			(unsigned)geteuid(), (int)peer.pid, (unsigned)peer.uid);
 	if (s->refuse)
 		place = free_place(a->refused, ATTACH_REFUSED_MAX);
@@ -107,7 +108,8 @@ void session_admit(struct session *s)
 	struct session **place = free_place(a->session, SESSIONS_MAX);
 
 	if (!place) {
-		session_refuse(s, -EUSERS, "%u sessions are attached to this engine, the most it serves; end a process that uses it, or share one session among threads",
+		session_refuse(s, -EUSERS,
+			"%u sessions are attached to this engine, the most it serves; end a process that uses it, or share one session among threads",
 			SESSIONS_MAX);
 		return;
 	}
@@ -263,7 +265,8 @@ int attach_open(struct control *control)
 	a->status_fd = a->shard_fd = -1;
 	a->pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
 	if (a->pidfd < 0)
-		log_warn("clients: pidfd_open: %s; READs go through staging, never directly into clients' memory. Linux 5.3 has it; a container may forbid it",
+		log_warn(
+			"clients: pidfd_open: %s; READs go through staging, never directly into clients' memory. Linux 5.3 has it; a container may forbid it",
 			strerror(errno));
 	memset(a->heads_fd, -1, sizeof(a->heads_fd));
 	helper_open(control, &a->large, ATTACH_HELPERS);

@@ -25,18 +25,18 @@
 #include "engine/control/control.h"
 #include "engine/control/publish.h"
 
-#define ATTACH_SMALL_BYTES (1u << 20)   /* registered by threads of their own up to this size */
-#define ATTACH_SMALL_HELPERS 2u         /* ... so that channels do not wait for large memory */
-#define ATTACH_HELPERS 8u               /* threads that register what is larger */
-#define ATTACH_TELL_NS 5000000000ull    /* between two lines about one long registration */
-#define ATTACH_SILENT_MAX 32u           /* connections that have not sent a request yet */
-#define ATTACH_SILENT_SECONDS 2         /* ... and are closed after this time */
-#define ATTACH_REFUSED_MAX 8u           /* refused clients that are being told why */
-#define ATTACH_REFUSED_SECONDS 1        /* ... for at most this long */
+#define ATTACH_SMALL_BYTES (1u << 20) /* registered by threads of their own up to this size */
+#define ATTACH_SMALL_HELPERS 2u       /* ... so that channels do not wait for large memory */
+#define ATTACH_HELPERS 8u             /* threads that register what is larger */
+#define ATTACH_TELL_NS 5000000000ull  /* between two lines about one long registration */
+#define ATTACH_SILENT_MAX 32u         /* connections that have not sent a request yet */
+#define ATTACH_SILENT_SECONDS 2       /* ... and are closed after this time */
+#define ATTACH_REFUSED_MAX 8u         /* refused clients that are being told why */
+#define ATTACH_REFUSED_SECONDS 1      /* ... for at most this long */
 #define ATTACH_REGION_BYTES_MAX (1ull << 40)
-#define ATTACH_ACCEPTS 16u              /* connections taken in one turn */
-#define ATTACH_QUARANTINE_MAX 8u        /* slots of one process; then it gets no more credits */
-#define ATTACH_QUARANTINE_US 10000      /* between looks at channels in quarantine */
+#define ATTACH_ACCEPTS 16u         /* connections taken in one turn */
+#define ATTACH_QUARANTINE_MAX 8u   /* slots of one process; then it gets no more credits */
+#define ATTACH_QUARANTINE_US 10000 /* between looks at channels in quarantine */
 /* Every channel needs a region for its staging: those are not handed out for anything else. */
 #define ATTACH_RANGES_MAX (REGIONS_MAX - REGION_CLIENT_0 - CHANNELS_MAX)
 static_assert(ATTACH_RANGES_MAX >= RANGES_SESSION_MIN, "one session gets its share");
@@ -68,19 +68,19 @@ struct region {
 	size_t length;
 	uint64_t offset; /* in the file */
 	enum region_state state;
-	unsigned left; /* rails that have it */
+	unsigned left;         /* rails that have it */
 	unsigned extent_shift; /* of 1 << extent_shift bytes; 0: one extent */
 	unsigned extents;
-	unsigned mrs;          /* extents * NICs: number e of NIC n is [n * extents + e] */
+	unsigned mrs; /* extents * NICs: number e of NIC n is [n * extents + e] */
 	/* the helper threads' while REGISTERING or RELEASING: an MR is one thread's, the rest is
 	 * under the lock */
-	struct dv_mr *mr;   /* length 0: not registered */
-	uint32_t *lkey;     /* read by the rails from RAIL_REGION_ADD until they return it */
-	unsigned mrs_next;  /* the first one that no thread was given */
+	struct dv_mr *mr;  /* length 0: not registered */
+	uint32_t *lkey;    /* read by the rails from RAIL_REGION_ADD until they return it */
+	unsigned mrs_next; /* the first one that no thread was given */
 	unsigned mrs_done;
 	uint64_t began_ns, told_ns;
 	struct region *next;
-	bool held; /* RELEASING, and a NIC did not let go: until its device is closed */
+	bool held;            /* RELEASING, and a NIC did not let go: until its device is closed */
 	unsigned cut_devices; /* attach->cut_devices when the release began */
 	int result;
 	char text[160];
@@ -97,7 +97,7 @@ struct channel {
 	struct region *staging;
 	struct rail_channel rail[RAILS_MAX];
 	unsigned left; /* rails that have it */
-	bool opening; /* its staging is being registered: rails and publish.c do not know it yet */
+	bool opening;  /* its staging is being registered: rails and publish.c do not know it yet */
 	bool stopping;
 	bool quarantined; /* the client's thread may still copy into publish.kept */
 	struct publish_channel publish;
@@ -105,20 +105,20 @@ struct channel {
 
 struct session {
 	struct control *control;
-	uint32_t id; /* never used twice; 0: has not sent a request yet */
-	uint64_t arrival;        /* order of the connections */
-	struct session **place;  /* in attach->silent, ->session or ->refused */
+	uint32_t id;            /* never used twice; 0: has not sent a request yet */
+	uint64_t arrival;       /* order of the connections */
+	struct session **place; /* in attach->silent, ->session or ->refused */
 	int fd;
 	pid_t pid;
 	int pidfd; /* of the client; -1: it cannot be watched, so it gets no credits */
 	struct event *readable;
 	struct event *closed;
 	struct event *exited; /* the process; a child of it may keep the socket open */
-	int refuse;               /* 0, or the status every request is answered with */
+	int refuse;           /* 0, or the status every request is answered with */
 	char refusal[160];
 	struct attach_request request; /* the one being answered */
-	bool busy;                /* it is not answered yet: no further one is read */
-	bool waits_told;          /* ... until the rails' inboxes have our commands */
+	bool busy;                     /* it is not answered yet: no further one is read */
+	bool waits_told;               /* ... until the rails' inboxes have our commands */
 	uint64_t reply_a, reply_b;
 	struct region *waits_region;
 	struct channel *waits_channel;
@@ -150,7 +150,7 @@ struct attach_helper {
 	pthread_t thread[ATTACH_HELPERS];
 	unsigned threads; /* running; the loop's */
 	unsigned threads_max;
-	cpu_set_t cores;  /* that they may use */
+	cpu_set_t cores; /* that they may use */
 	pthread_mutex_t lock;
 	pthread_cond_t more;
 	struct region *first, *last; /* with MRs that no thread was given */
@@ -169,14 +169,14 @@ struct attach {
 	struct region *region[REGIONS_MAX];
 	unsigned sessions, channels, regions;
 	unsigned ranges, extents; /* of the regions: without staging */
-	unsigned waits_told; /* sessions whose reply waits for the rails' inboxes */
-	unsigned endings;    /* sessions that end and are not freed yet */
-	unsigned cut_devices; /* devices of lost NICs that were closed */
+	unsigned waits_told;      /* sessions whose reply waits for the rails' inboxes */
+	unsigned endings;         /* sessions that end and are not freed yet */
+	unsigned cut_devices;     /* devices of lost NICs that were closed */
 	uint32_t last_session;
 	uint64_t arrivals;
-	unsigned quarantined;        /* channels */
-	struct event *quarantine;    /* looks at them, while there are any */
-	int pidfd;                   /* of this process, for clients; -1: the kernel has none */
+	unsigned quarantined;     /* channels */
+	struct event *quarantine; /* looks at them, while there are any */
+	int pidfd;                /* of this process, for clients; -1: the kernel has none */
 	int status_fd, shard_fd, heads_fd[RAILS_MAX]; /* read-only, for clients */
 	struct attach_helper large, small;
 	struct closer *closer;

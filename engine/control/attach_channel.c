@@ -69,10 +69,9 @@ static void rings_init(struct channel *c, uint32_t rails)
 		.header = header,
 		.wake = c->wake,
 		.no_credits = !quarantine_allows_credits(c->session)};
-	ring_consumer_init(
-		&c->publish.ctl, c->map + l.ctl, CTL_RING_SLOTS, sizeof(struct ctl_op));
-	ring_producer_init(&c->publish.done, c->map + l.ctl_done, CTL_DONE_SLOTS,
-		sizeof(struct ctl_done));
+	ring_consumer_init(&c->publish.ctl, c->map + l.ctl, CTL_RING_SLOTS, sizeof(struct ctl_op));
+	ring_producer_init(
+		&c->publish.done, c->map + l.ctl_done, CTL_DONE_SLOTS, sizeof(struct ctl_done));
 }
 
 static void rails_tell(struct channel *c, enum rail_command_kind kind)
@@ -107,7 +106,8 @@ static int channel_open(struct session *s, char *text, size_t bytes)
 	int rc;
 
 	if (!session_may_take(s->channels, 1, left, a->sessions, CHANNELS_SESSION_MIN)) {
-		snprintf(text, bytes, "this session has %u channels open and may have no more: %u of %u are left to %u sessions. Close some, or use fewer threads",
+		snprintf(text, bytes,
+			"this session has %u channels open and may have no more: %u of %u are left to %u sessions. Close some, or use fewer threads",
 			s->channels, left, CHANNELS_MAX, a->sessions);
 		return -EMFILE;
 	}
@@ -228,7 +228,9 @@ void attach_channel_broken(struct control *control, uint32_t channel)
 
 	if (!c || c->session->ending)
 		return;
-	log_warn("clients: process %d wrote an impossible ring index into channel %u; its session ends", (int)c->session->pid, channel);
+	log_warn(
+		"clients: process %d wrote an impossible ring index into channel %u; its session ends",
+		(int)c->session->pid, channel);
 	session_end(c->session, "a broken ring");
 }
 

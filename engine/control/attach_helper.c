@@ -96,8 +96,10 @@ static bool progress_due(struct region *r, char *text, size_t bytes)
 	if (!is_registering(r) || r->mrs_done == r->mrs || now_ns - r->told_ns < ATTACH_TELL_NS)
 		return false;
 	r->told_ns = now_ns;
-	snprintf(text, bytes, "registering %.1f GiB of process %d: %u of %u registrations done after %u s", (double)r->length / (1u << 30), (int)r->session->pid, r->mrs_done,
-		r->mrs, (unsigned)((now_ns - r->began_ns) / 1000000000));
+	snprintf(text, bytes,
+		"registering %.1f GiB of process %d: %u of %u registrations done after %u s",
+		(double)r->length / (1u << 30), (int)r->session->pid, r->mrs_done, r->mrs,
+		(unsigned)((now_ns - r->began_ns) / 1000000000));
 	return true;
 }
 
@@ -182,7 +184,9 @@ int helper_submit(struct control *control, struct region *r)
 	while (h->threads < h->threads_max && h->threads < r->mrs && rc == 0)
 		rc = helper_start(h);
 	if (h->threads == 0) {
-		log_warn("clients: no helper thread: error %d; memory is registered on the control plane's own", -rc);
+		log_warn(
+			"clients: no helper thread: error %d; memory is registered on the control plane's own",
+			-rc);
 		return rc;
 	}
 	pthread_mutex_lock(&h->lock);

@@ -73,10 +73,11 @@ void quarantine_enter(struct channel *c)
 {
 	struct control *control = c->session->control;
 
-	if (control->stopping ||
-		publish_channel_release(control, &c->publish, exited(c->session)))
+	if (control->stopping || publish_channel_release(control, &c->publish, exited(c->session)))
 		return;
-	log_warn("clients: process %d ended its session while it was storing a page; the slot stays reserved until the copy or the process ends", (int)c->session->pid);
+	log_warn(
+		"clients: process %d ended its session while it was storing a page; the slot stays reserved until the copy or the process ends",
+		(int)c->session->pid);
 	quarantine_set(c, true);
 	timer_start(control->attach);
 }
@@ -95,7 +96,9 @@ static void release(struct attach *a)
 		if (!c || !c->quarantined ||
 			!publish_channel_release(a->control, &c->publish, exited(c->session)))
 			continue;
-		log_info("clients: process %d has left the slot it was storing into; channel %u is free", (int)c->session->pid, i);
+		log_info(
+			"clients: process %d has left the slot it was storing into; channel %u is free",
+			(int)c->session->pid, i);
 		quarantine_leave(c);
 		channel_finish(c);
 	}

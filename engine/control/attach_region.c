@@ -140,7 +140,7 @@ static void region_registered(struct control *control, struct region *r)
 		s->waits_region = NULL;
 		if (r->staging_of)
 			r->staging_of->stopping = true; /* goes with its staging */
-		region_release(control, r); /* may free it */
+		region_release(control, r);             /* may free it */
 		if (!s->ending)
 			session_reply(s, rc, 0, 0, NULL, 0, text);
 		return;
@@ -229,13 +229,16 @@ static int quota_check(const struct session *s, unsigned extents, char *text, si
 	unsigned left = ATTACH_RANGES_MAX - a->ranges, extents_left = EXTENTS_MAX - a->extents;
 
 	if (!session_may_take(s->ranges, 1, left, a->sessions, RANGES_SESSION_MIN)) {
-		snprintf(text, bytes, "this session has registered %u memory ranges and may have no more: %u of %u are left to %u sessions. Register fewer, larger ranges, or release some", s->ranges, left, ATTACH_RANGES_MAX, a->sessions);
+		snprintf(text, bytes,
+			"this session has registered %u memory ranges and may have no more: %u of %u are left to %u sessions. Register fewer, larger ranges, or release some",
+			s->ranges, left, ATTACH_RANGES_MAX, a->sessions);
 		return -EMFILE;
 	}
-	if (!session_may_take(s->extents, extents, extents_left, a->sessions,
-		    EXTENTS_SESSION_MIN)) {
-		snprintf(text, bytes, "this range needs %u registrations; the session has %u, and %u of %u are left to %u sessions. Put it on huge pages, raise rail.mr_bytes or release ranges", extents, s->extents, extents_left,
-			EXTENTS_MAX, a->sessions);
+	if (!session_may_take(
+		    s->extents, extents, extents_left, a->sessions, EXTENTS_SESSION_MIN)) {
+		snprintf(text, bytes,
+			"this range needs %u registrations; the session has %u, and %u of %u are left to %u sessions. Put it on huge pages, raise rail.mr_bytes or release ranges",
+			extents, s->extents, extents_left, EXTENTS_MAX, a->sessions);
 		return -EMFILE;
 	}
 	return 0;
@@ -255,13 +258,14 @@ static int file_check(int fd, bool unsealed, uint64_t offset, uint64_t length, u
 	}
 	/* F_SEAL_SEAL alone: made without MFD_ALLOW_SEALING, as other programs make theirs. */
 	if (!(seals & F_SEAL_SHRINK) && !(unsealed && seals == F_SEAL_SEAL)) {
-		snprintf(text, bytes, "the memfd can shrink under the NIC: make it with MFD_ALLOW_SEALING and add F_SEAL_SHRINK");
+		snprintf(text, bytes,
+			"the memfd can shrink under the NIC: make it with MFD_ALLOW_SEALING and add F_SEAL_SHRINK");
 		return -EINVAL;
 	}
 	*ret_page = fs.f_type == HUGETLBFS_MAGIC ? (uint64_t)fs.f_bsize : 4096;
 	if (offset % *ret_page) {
 		snprintf(text, bytes, "offset %" PRIu64 " is no multiple of %" PRIu64, offset,
-			 *ret_page);
+			*ret_page);
 		return -EINVAL;
 	}
 	if (length == 0 || length > ATTACH_REGION_BYTES_MAX) {
@@ -282,8 +286,8 @@ static int region_map(struct region *r, uint64_t page, char *text, size_t text_b
 	void *map;
 
 	r->map_bytes = (r->length + page - 1) / page * page;
-	map = mmap(NULL, r->map_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, r->memfd,
-		(off_t)r->offset);
+	map = mmap(
+		NULL, r->map_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, r->memfd, (off_t)r->offset);
 	if (map == MAP_FAILED) {
 		int rc = -errno;
 

@@ -180,7 +180,9 @@ static void hello_request(struct session *s, int sent)
 			watch_process(s);
 	}
 	if (s->pidfd < 0)
-		log_warn("clients: process %d sent no pidfd and has none here; it can read pages but not store any", (int)s->pid);
+		log_warn(
+			"clients: process %d sent no pidfd and has none here; it can read pages but not store any",
+			(int)s->pid);
 
 	for (unsigned i = 0; i < control->rails; i++) {
 		fds[n++] = pool_memory(control->rail[i].pool)->fd;
@@ -223,7 +225,9 @@ static int request_check(const struct attach_request *r, unsigned fds, char *tex
 		return -EPROTO;
 	}
 	if (r->version != ABI_VERSION) {
-		snprintf(text, bytes, "the library speaks version %u, the engine version %u; use the libpeercache that came with this engine", r->version, ABI_VERSION);
+		snprintf(text, bytes,
+			"the library speaks version %u, the engine version %u; use the libpeercache that came with this engine",
+			r->version, ABI_VERSION);
 		return -EPROTO;
 	}
 	if (r->kind < ATTACH_HELLO || r->kind > ATTACH_REPORT) {
@@ -257,24 +261,12 @@ void session_serve(struct session *s, int fd, unsigned fd_count)
 		return;
 	}
 	switch (s->request.kind) {
-	case ATTACH_HELLO:
-		hello_request(s, fd);
-		break;
-	case ATTACH_CHANNEL_OPEN:
-		channel_open_request(s);
-		break;
-	case ATTACH_CHANNEL_CLOSE:
-		channel_close_request(s);
-		break;
-	case ATTACH_REGION_ADD:
-		region_add_request(s, fd);
-		break;
-	case ATTACH_REGION_REMOVE:
-		region_remove_request(s);
-		break;
-	case ATTACH_REPORT:
-		report_request(s);
-		break;
+	case ATTACH_HELLO: hello_request(s, fd); break;
+	case ATTACH_CHANNEL_OPEN: channel_open_request(s); break;
+	case ATTACH_CHANNEL_CLOSE: channel_close_request(s); break;
+	case ATTACH_REGION_ADD: region_add_request(s, fd); break;
+	case ATTACH_REGION_REMOVE: region_remove_request(s); break;
+	case ATTACH_REPORT: report_request(s); break;
 	}
 }
 

@@ -55,7 +55,8 @@ static int folder_make(const char *path)
 		return 0;
 	if (rc == -ENOENT)
 		log_error(
-			"clients: engine.socket = %s: neither %s nor the directory above it exists; create it, or correct engine.socket", path, folder);
+			"clients: engine.socket = %s: neither %s nor the directory above it exists; create it, or correct engine.socket",
+			path, folder);
 	else
 		log_error(
 			"clients: engine.socket = %s: cannot create directory %s: %s; create it as a user that may, or set engine.socket to a path this user can create",
@@ -75,7 +76,8 @@ static int lock_busy(const struct attach_socket *s, int fd)
 	char pid[16] = "";
 	ssize_t got = pread(fd, pid, sizeof(pid) - 1, 0);
 
-	log_error("clients: an engine (pid %ld) has %s already, starting, serving or stopping; end it, or give this one another engine.socket",
+	log_error(
+		"clients: an engine (pid %ld) has %s already, starting, serving or stopping; end it, or give this one another engine.socket",
 		got > 0 ? strtol(pid, NULL, 10) : 0, s->path);
 	return -EADDRINUSE;
 }
@@ -90,7 +92,9 @@ static int lock_try(const struct attach_socket *s, int fd, const char *path)
 
 		if (rc == -EWOULDBLOCK)
 			return lock_busy(s, fd);
-		log_error("clients: cannot lock %s: %s; set engine.socket to a path on a local file system", path, strerror(-rc));
+		log_error(
+			"clients: cannot lock %s: %s; set engine.socket to a path on a local file system",
+			path, strerror(-rc));
 		return rc;
 	}
 	return fstat(fd, &held) < 0 || stat(path, &there) < 0 || held.st_dev != there.st_dev ||
@@ -108,7 +112,9 @@ static int lock_take(struct attach_socket *s)
 
 		if (fd < 0) {
 			rc = -errno;
-			log_error("clients: engine.socket = %s: cannot create %s: %s; make its directory writable for this user, or set engine.socket to a path this user can create", s->path, path, strerror(-rc));
+			log_error(
+				"clients: engine.socket = %s: cannot create %s: %s; make its directory writable for this user, or set engine.socket to a path this user can create",
+				s->path, path, strerror(-rc));
 			return rc;
 		}
 		rc = lock_try(s, fd, path);
@@ -169,7 +175,9 @@ static int socket_clear(const struct sockaddr_un *address)
 	}
 	rc = socket_probe(address, &pid);
 	if (rc == -EADDRINUSE) {
-		log_error("clients: process %d serves at %s already; stop it, or give this engine another engine.socket", (int)pid, path);
+		log_error(
+			"clients: process %d serves at %s already; stop it, or give this engine another engine.socket",
+			(int)pid, path);
 		return rc;
 	}
 	if (rc < 0)
@@ -217,7 +225,9 @@ static int socket_bind(struct attach_socket *s, const struct sockaddr_un *addres
 	if (s->fd < 0 || bind(s->fd, (const struct sockaddr *)address, sizeof(*address)) < 0 ||
 		stat(s->path, &st) < 0) {
 		rc = -errno;
-		log_error("clients: engine.socket = %s: cannot bind: %s; set it to a path this user can create", s->path, strerror(-rc));
+		log_error(
+			"clients: engine.socket = %s: cannot bind: %s; set it to a path this user can create",
+			s->path, strerror(-rc));
 		return rc;
 	}
 	s->device = st.st_dev;
@@ -241,7 +251,8 @@ int attach_socket_open(struct control *control)
 		return -ENOMEM;
 	s->fd = s->lock = -1;
 	static_assert(sizeof(control->settings->engine_socket) <= sizeof(address.sun_path) &&
-		      sizeof(address.sun_path) <= sizeof(s->path), "settings.def bounds it");
+			      sizeof(address.sun_path) <= sizeof(s->path),
+		"settings.def bounds it");
 	strcpy(address.sun_path, path);
 	strcpy(s->path, path);
 	rc = folder_make(path);

@@ -62,8 +62,7 @@ void connect_tell(struct control *control, unsigned rail, const struct rail_comm
 	retry_soon(connect);
 }
 
-void tell_peer(
-	struct control *control, unsigned rail, uint32_t kind, uint16_t peer, uint32_t ref)
+void tell_peer(struct control *control, unsigned rail, uint32_t kind, uint16_t peer, uint32_t ref)
 {
 	connect_tell(control, rail, &(struct rail_command){.kind = kind, .peer = peer, .ref = ref});
 }
@@ -138,8 +137,9 @@ void connect_broken(
 		return;
 	if (!backoff_of(control, rail, peer->peer, peer->ref)->out)
 		log_warn("rail %u: connection with peer %u broke: %s; other rails take over", rail,
-			peer->peer, syndrome ? dv_syndrome((uint8_t)syndrome)
-					     : "nothing completes on it any more");
+			peer->peer,
+			syndrome ? dv_syndrome((uint8_t)syndrome)
+				 : "nothing completes on it any more");
 	break_anew(control, active);
 }
 
@@ -188,19 +188,22 @@ void connect_qp_failed(struct control *control, unsigned rail, uint32_t qpn, con
 	struct active *active;
 	struct passive *passive;
 
-	LIST_FOREACH(active, &connect->actives, next)
-	if (active->rail == rail && active->state == ACTIVE_LIVE && qps_have(&active->qps, qpn)) {
-		log_warn("rail %u: connection with peer %u: %s; other rails take over", rail,
-			active->peer.peer, why);
-		break_anew(control, active);
-		return;
-	}
-	LIST_FOREACH(passive, &connect->passives, next)
-	if (passive->to_rail == rail && qps_have(&passive->qps, qpn)) {
-		log_warn("rail %u: a queue pair that rail %u of another engine reads through: %s; that engine connects anew", rail, passive->rail, why);
-		passive_fail(passive);
-		return;
-	}
+	LIST_FOREACH (active, &connect->actives, next)
+		if (active->rail == rail && active->state == ACTIVE_LIVE &&
+			qps_have(&active->qps, qpn)) {
+			log_warn("rail %u: connection with peer %u: %s; other rails take over",
+				rail, active->peer.peer, why);
+			break_anew(control, active);
+			return;
+		}
+	LIST_FOREACH (passive, &connect->passives, next)
+		if (passive->to_rail == rail && qps_have(&passive->qps, qpn)) {
+			log_warn(
+				"rail %u: a queue pair that rail %u of another engine reads through: %s; that engine connects anew",
+				rail, passive->rail, why);
+			passive_fail(passive);
+			return;
+		}
 }
 
 /* ---- Connected ------------------------------------------------------------------------------- */
@@ -230,9 +233,9 @@ bool connect_serve_connected(
 	int status = connected->status < 0 ? connected->status : 0;
 	bool fits = ends_fit(connected->n_ends, connected->ends);
 
-	LIST_FOREACH(active, &control->connect->actives, next)
-	if (active->serial == connected->serial && active->peer.ref == ref)
-		break;
+	LIST_FOREACH (active, &control->connect->actives, next)
+		if (active->serial == connected->serial && active->peer.ref == ref)
+			break;
 	if (!active || active->gone || active->state != ACTIVE_ASKED)
 		return fits; /* late: given up meanwhile */
 	fits = fits && regions_take(&active->peer, connected->n_regions, connected->regions);
@@ -291,14 +294,12 @@ void connect_counts(const struct control *control, struct connect_counts *ret)
 	const struct passive *passive;
 
 	*ret = (struct connect_counts){0};
-	LIST_FOREACH(active, &control->connect->actives, next)
-	{
+	LIST_FOREACH (active, &control->connect->actives, next) {
 		ret->asked += !active->gone && active->state < ACTIVE_LIVE;
 		ret->live += !active->gone && active->state == ACTIVE_LIVE;
 		ret->qps += active->qps.busy ? 0 : active->qps.set.count;
 	}
-	LIST_FOREACH(passive, &control->connect->passives, next)
-	{
+	LIST_FOREACH (passive, &control->connect->passives, next) {
 		ret->served += !passive->gone;
 		ret->qps += passive->qps.busy ? 0 : passive->qps.set.count;
 	}
@@ -344,8 +345,8 @@ void connect_close(struct control *control)
 
 	if (!connect)
 		return;
-	LIST_FOREACH(active, &connect->actives, next)
-	qps_abandon(&active->qps);
+	LIST_FOREACH (active, &connect->actives, next)
+		qps_abandon(&active->qps);
 	passives_drop(control, 0);
 	works_close(connect->works);
 	passives_free(control);

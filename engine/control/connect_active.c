@@ -117,7 +117,8 @@ static void made_late(evutil_socket_t fd, short what, void *context)
 		log_warn("rail %u: peer %u did not answer a Connect in %d ms", active->rail,
 			active->peer.peer, CONNECT_ANSWER_MS);
 	else
-		log_warn("rail %u: no connection with peer %u in %d ms: the NIC's driver has not %s the queue pairs; check that its address can be reached",
+		log_warn(
+			"rail %u: no connection with peer %u in %d ms: the NIC's driver has not %s the queue pairs; check that its address can be reached",
 			active->rail, active->peer.peer, CONNECT_MADE_MS,
 			active->state == ACTIVE_MAKING ? "made" : "connected");
 	active_give_up(active);
@@ -170,9 +171,9 @@ struct active *active_find(struct control *control, unsigned rail, uint32_t ref)
 {
 	struct active *active;
 
-	LIST_FOREACH(active, &control->connect->actives, next)
-	if (active->rail == rail && active->peer.ref == ref && !active->gone)
-		return active;
+	LIST_FOREACH (active, &control->connect->actives, next)
+		if (active->rail == rail && active->peer.ref == ref && !active->gone)
+			return active;
 	return NULL;
 }
 
@@ -207,8 +208,8 @@ static void active_connected(struct active *active)
 	struct control *control = active->control;
 
 	if (active->qps.status) {
-		log_warn("rail %u: no connection with peer %u: %s", active->rail,
-			active->peer.peer, active->qps.text);
+		log_warn("rail %u: no connection with peer %u: %s", active->rail, active->peer.peer,
+			active->qps.text);
 		active_give_up(active);
 		return;
 	}
@@ -236,8 +237,8 @@ static void active_done(struct qps *qps)
 		break;
 	case QPS_ERROR:
 		if (qps->status)
-			log_warn("rail %u: peer %u: %s", active->rail, active->peer.peer,
-				qps->text);
+			log_warn(
+				"rail %u: peer %u: %s", active->rail, active->peer.peer, qps->text);
 		active->errored = true;
 		if (!active->gone)
 			tell_of(active, RAIL_PEER_DROP);
@@ -249,9 +250,7 @@ static void active_done(struct qps *qps)
 		else if (!active->retired)
 			rail_lost(active->control, active->rail, "%s", qps->text);
 		break;
-	case QPS_DESTROY:
-		active_free(active);
-		return;
+	case QPS_DESTROY: active_free(active); return;
 	}
 	active_go_on(active);
 }
@@ -260,14 +259,13 @@ static bool making(const struct control *control, unsigned rail, uint32_t ref)
 {
 	const struct active *active;
 
-	LIST_FOREACH(active, &control->connect->actives, next)
-	if (active->rail == rail && active->peer.ref == ref && qps_making(&active->qps))
-		return true;
+	LIST_FOREACH (active, &control->connect->actives, next)
+		if (active->rail == rail && active->peer.ref == ref && qps_making(&active->qps))
+			return true;
 	return false;
 }
 
-int active_open(
-	struct control *control, unsigned rail, const struct member_record *to, bool probe)
+int active_open(struct control *control, unsigned rail, const struct member_record *to, bool probe)
 {
 	unsigned count = qps_wanted(control, rail);
 	struct active *active;

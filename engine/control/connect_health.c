@@ -20,13 +20,13 @@
 #include "numa/clock.h"
 
 #define HEALTH_WATCH_MS 50
-#define HEALTH_WATCHES 2u      /* between two comparisons of the rails */
-#define HEALTH_BEHIND 3u       /* comparisons in a row that make a rail slow */
-#define HEALTH_SLOWER 8u       /* times fewer bytes than the best, with work all the time */
-#define HEALTH_BYTES (1u << 20) /* the best has moved: less says nothing */
+#define HEALTH_WATCHES 2u             /* between two comparisons of the rails */
+#define HEALTH_BEHIND 3u              /* comparisons in a row that make a rail slow */
+#define HEALTH_SLOWER 8u              /* times fewer bytes than the best, with work all the time */
+#define HEALTH_BYTES (1u << 20)       /* the best has moved: less says nothing */
 #define HEALTH_READ_BYTES (64u << 10) /* a page, on average: small ones are slow by nature */
-#define HEALTH_REST_MS 1000    /* a slow rail, the first time; doubles */
-#define HEALTH_RESTS_MAX 5u    /* doublings */
+#define HEALTH_REST_MS 1000           /* a slow rail, the first time; doubles */
+#define HEALTH_RESTS_MAX 5u           /* doublings */
 #define HEALTH_STEADY_NS 10000000000ull
 
 /* ---- verdicts -------------------------------------------------------------------------------- */
@@ -120,9 +120,9 @@ const char *connect_rail_state(
 	*ret_peers_out = 0;
 	for (unsigned p = 0; p < NODES_MAX; p++)
 		*ret_peers_out += connect->backoff[rail][p].out;
-	LIST_FOREACH(active, &connect->actives, next)
-	used |= active->rail == rail && active->state == ACTIVE_LIVE &&
-		!connect->backoff[rail][active->peer.peer].out;
+	LIST_FOREACH (active, &connect->actives, next)
+		used |= active->rail == rail && active->state == ACTIVE_LIVE &&
+			!connect->backoff[rail][active->peer.peer].out;
 	if (connect->health[rail].lost)
 		return "lost";
 	if (connect->health[rail].slow)
@@ -144,7 +144,9 @@ static void slow_begins(struct control *control, unsigned rail, uint64_t now_ns)
 		h->slow_times++;
 	h->slow = true;
 	h->slow_until_ns = now_ns + rest_ms * 1000000;
-	log_warn("rail %u: %u times slower than the others: out of use for %u ms; check the port's speed and its error counters", rail, HEALTH_SLOWER, (unsigned)rest_ms);
+	log_warn(
+		"rail %u: %u times slower than the others: out of use for %u ms; check the port's speed and its error counters",
+		rail, HEALTH_SLOWER, (unsigned)rest_ms);
 	rail_leaves(control, rail);
 }
 

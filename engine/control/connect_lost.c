@@ -45,14 +45,14 @@ static void cut_done(struct work *work)
 	struct active *active;
 
 	if (cut->status)
-		engine_abort("rail %u: the NIC can neither be used nor closed: %s", rail,
-			cut->text);
+		engine_abort(
+			"rail %u: the NIC can neither be used nor closed: %s", rail, cut->text);
 	free(cut);
 	control->connect->health[rail].cut = true;
 	log_info("rail %u: its device is closed", rail);
-	LIST_FOREACH(active, &control->connect->actives, next)
-	if (active->rail == rail)
-		active_go_on(active);
+	LIST_FOREACH (active, &control->connect->actives, next)
+		if (active->rail == rail)
+			active_go_on(active);
 	passives_drop_rail(control, rail);
 	attach_regions_retry(control);
 }
@@ -87,7 +87,8 @@ void rail_lost(struct control *control, unsigned rail, const char *format, ...)
 	connect_tell(control, rail, &(struct rail_command){.kind = RAIL_LOST});
 	if (rails_left(control) || control->stopping)
 		return;
-	log_error("no rail is left: nothing can be read by this engine or from it; it leaves the cluster and ends, to be started again");
+	log_error(
+		"no rail is left: nothing can be read by this engine or from it; it leaves the cluster and ends, to be started again");
 	control->failed = -ENODEV;
 }
 
@@ -136,8 +137,9 @@ static void tick(evutil_socket_t fd, short what, void *context)
 		active->ticks--;
 		return;
 	}
-	engine_abort("rail %u: %s does not give up the memory that READs from peer %u were posted to, %llu s after their deadline: neither could its queue pairs be destroyed nor the device be closed", active->rail,
-		active->control->plan.rail[active->rail].device, active->peer.peer,
+	engine_abort(
+		"rail %u: %s does not give up the memory that READs from peer %u were posted to, %llu s after their deadline: neither could its queue pairs be destroyed nor the device be closed",
+		active->rail, active->control->plan.rail[active->rail].device, active->peer.peer,
 		(CONNECT_OVERDUE_NS + CONNECT_ABORT_NS) / 1000000000);
 }
 
@@ -149,7 +151,9 @@ void connect_stuck(struct control *control, unsigned rail, struct rail_peer *pee
 
 	if (active->gone)
 		return;
-	log_warn("rail %u: what was posted to peer %u is not flushed; its queue pairs are destroyed", rail, active->peer.peer);
+	log_warn(
+		"rail %u: what was posted to peer %u is not flushed; its queue pairs are destroyed",
+		rail, active->peer.peer);
 	active_deadline_end(active);
 	active->deadline = event_new(control->base, -1, EV_PERSIST, tick, active);
 	if (!active->deadline || event_add(active->deadline, &every))

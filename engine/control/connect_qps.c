@@ -19,7 +19,7 @@
  */
 #define AUTO_READ_BYTES ((PAGE_UNIT + sizeof(struct page_head)) / 2)
 #define AUTO_RTT_NS 5000u
-#define AUTO_READS 16u             /* under way; max_rd_atomic */
+#define AUTO_READS 16u /* under way; max_rd_atomic */
 #define AUTO_READS_PER_S 2500000u
 #define AUTO_MIN 4u /* one alone does not fill a port, and one is kept for small READs */
 
@@ -70,8 +70,8 @@ static int make(struct qps *qps)
 
 		if (given_up(qps))
 			return -ECANCELED;
-		status = dv_qp_create(r->device, rail_cq(r->rail), qps->depth,
-			&set->qp[set->count], &qps->sq[set->count]);
+		status = dv_qp_create(r->device, rail_cq(r->rail), qps->depth, &set->qp[set->count],
+			&qps->sq[set->count]);
 		if (status)
 			return failed(qps, status);
 	}
@@ -133,18 +133,10 @@ static void run(struct work *work)
 		if (qps->status == 0 && qps->remotes)
 			qps->status = join(qps);
 		break;
-	case QPS_CONNECT:
-		qps->status = join(qps);
-		break;
-	case QPS_ERROR:
-		qps->status = each(qps, dv_qp_error);
-		break;
-	case QPS_KILL:
-		qps->status = each(qps, dv_qp_kill);
-		break;
-	case QPS_DESTROY:
-		qps_destroy(&qps->set);
-		break;
+	case QPS_CONNECT: qps->status = join(qps); break;
+	case QPS_ERROR: qps->status = each(qps, dv_qp_error); break;
+	case QPS_KILL: qps->status = each(qps, dv_qp_kill); break;
+	case QPS_DESTROY: qps_destroy(&qps->set); break;
 	}
 }
 

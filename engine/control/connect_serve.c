@@ -14,8 +14,7 @@
 
 static void passive_go_on(struct passive *passive)
 {
-	const struct rail_health *h =
-		&passive->qps.control->connect->health[passive->to_rail];
+	const struct rail_health *h = &passive->qps.control->connect->health[passive->to_rail];
 
 	if (passive->gone && !passive->qps.busy && (!h->lost || h->cut))
 		qps_start(&passive->qps, QPS_DESTROY);
@@ -32,9 +31,10 @@ static void drop(struct control *control, uint32_t ref, unsigned rail)
 {
 	struct passive *passive;
 
-	LIST_FOREACH(passive, &control->connect->passives, next)
-	if ((ref == 0 || passive->ref == ref) && (rail == RAILS_MAX || passive->to_rail == rail))
-		passive_fail(passive);
+	LIST_FOREACH (passive, &control->connect->passives, next)
+		if ((ref == 0 || passive->ref == ref) &&
+			(rail == RAILS_MAX || passive->to_rail == rail))
+			passive_fail(passive);
 }
 
 void passives_drop(struct control *control, uint32_t ref)
@@ -63,10 +63,10 @@ static struct passive *passive_find(
 {
 	struct passive *passive;
 
-	LIST_FOREACH(passive, &control->connect->passives, next)
-	if (passive->ref == ref && passive->rail == rail && passive->to_rail == to_rail &&
-		!passive->gone)
-		return passive;
+	LIST_FOREACH (passive, &control->connect->passives, next)
+		if (passive->ref == ref && passive->rail == rail && passive->to_rail == to_rail &&
+			!passive->gone)
+			return passive;
 	return NULL;
 }
 
@@ -146,10 +146,10 @@ static bool passive_making(struct control *control, uint32_t ref, const Pc__Conn
 {
 	struct passive *passive;
 
-	LIST_FOREACH(passive, &control->connect->passives, next)
-	if (passive->ref == ref && passive->rail == connect->rail &&
-		passive->to_rail == connect->to_rail && qps_making(&passive->qps))
-		return true;
+	LIST_FOREACH (passive, &control->connect->passives, next)
+		if (passive->ref == ref && passive->rail == connect->rail &&
+			passive->to_rail == connect->to_rail && qps_making(&passive->qps))
+			return true;
 	return false;
 }
 

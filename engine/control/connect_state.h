@@ -29,7 +29,7 @@
 #define CONNECT_STALL_ACKS 5             /* ACK time-outs without a completion are a stall */
 /* A client waits no longer than this past a deadline: then the queue pairs are destroyed, ... */
 #define CONNECT_OVERDUE_NS 2000000000ull
-#define CONNECT_ABORT_NS 5000000000ull   /* ... and then the process is, which ends it for sure */
+#define CONNECT_ABORT_NS 5000000000ull /* ... and then the process is, which ends it for sure */
 /* Counted in ticks, which pass only while the loop turns: not while the process is stopped. */
 #define CONNECT_TICK_NS 500000000ull
 #define REGION_BYTES_MAX (1ull << 48)
@@ -41,7 +41,7 @@ struct qp_set {
 
 /* What a helper thread does. Those from QPS_ERROR on have threads of their own. */
 enum qps_call {
-	QPS_MAKE,    /* and, where there are addresses already, QPS_CONNECT */
+	QPS_MAKE, /* and, where there are addresses already, QPS_CONNECT */
 	QPS_CONNECT,
 	QPS_ERROR,
 	QPS_KILL,    /* all or not: status */
@@ -166,8 +166,7 @@ void active_connect(struct active *active);
  * Asks the peer for its ends, as soon as there are queue pairs. 0, -ENOMEM, or -EBUSY: a helper is
  * still at queue pairs to that peer which were given up.
  */
-int active_open(
-	struct control *control, unsigned rail, const struct member_record *to, bool probe);
+int active_open(struct control *control, unsigned rail, const struct member_record *to, bool probe);
 /* Before it is live: nothing was posted. Informs the rail and the clients. */
 void active_give_up(struct active *active);
 /* Live: put in error, drained by the rail, destroyed. */
@@ -183,8 +182,7 @@ void active_free(struct active *active);
 
 /* connect.c, for the others */
 void backoff_more(struct control *control, unsigned rail, uint16_t peer, uint32_t ref);
-void tell_peer(
-	struct control *control, unsigned rail, uint32_t kind, uint16_t peer, uint32_t ref);
+void tell_peer(struct control *control, unsigned rail, uint32_t kind, uint16_t peer, uint32_t ref);
 
 /* The path's record; one of another incarnation begins anew. */
 struct backoff *backoff_of(struct control *control, unsigned rail, uint16_t peer, uint32_t ref);

@@ -29,16 +29,16 @@
 #include "engine/rail/rail.h"
 #include "numa/plan.h"
 
-struct attach;    /* attach.c */
+struct attach;        /* attach.c */
 struct attach_socket; /* attach_socket.c */
-struct publish;   /* publish.c */
-struct rpc;       /* rpc.c */
-struct member;    /* member.c: the member table */
-struct directory; /* directory.c */
-struct connect;   /* connect.c */
-struct device_watch; /* device_event.c */
-struct trouble;   /* trouble.c */
-struct watchdog;  /* watchdog.c */
+struct publish;       /* publish.c */
+struct rpc;           /* rpc.c */
+struct member;        /* member.c: the member table */
+struct directory;     /* directory.c */
+struct connect;       /* connect.c */
+struct device_watch;  /* device_event.c */
+struct trouble;       /* trouble.c */
+struct watchdog;      /* watchdog.c */
 
 /* One NIC with its poll core and its pool. */
 struct control_rail {
@@ -61,7 +61,7 @@ struct control {
 
 	struct huge status_memory;
 	struct status_segment *status;
-	int kick;                  /* eventfd: clients and rails wake the loop */
+	int kick; /* eventfd: clients and rails wake the loop */
 
 	unsigned rails;
 	struct control_rail rail[RAILS_MAX];

@@ -139,9 +139,12 @@ static void model_warn(const struct control *control)
 
 	dv_attributes(control->rail[0].device, &nic);
 	if (nic.modelled)
-		log_warn("the rails are MODELLED: times are those of %lld Gbit/s and %lld ns, not of this machine%s",
+		log_warn(
+			"the rails are MODELLED: times are those of %lld Gbit/s and %lld ns, not of this machine%s",
 			(long long)s->model_rate_gbps, (long long)s->model_rtt_ns,
-			s->model_move_bytes ? "" : "; model.move_bytes = no: pages read from other nodes hold WRONG BYTES");
+			s->model_move_bytes
+				? ""
+				: "; model.move_bytes = no: pages read from other nodes hold WRONG BYTES");
 }
 
 /* Which settings decide whether it opens. */

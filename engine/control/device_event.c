@@ -23,26 +23,22 @@ static void tell(struct control *control, unsigned rail, const struct dv_event *
 
 	switch (event->kind) {
 	case DV_EVENT_PORT_DOWN:
-		log_error("rail %u: %s port %u lost its link: reads go over other rails; check the cable and the switch", rail, name, event->port);
+		log_error(
+			"rail %u: %s port %u lost its link: reads go over other rails; check the cable and the switch",
+			rail, name, event->port);
 		connect_port(control, rail, false);
 		break;
 	case DV_EVENT_PORT_UP:
 		log_info("rail %u: %s port %u has its link again", rail, name, event->port);
 		connect_port(control, rail, true);
 		break;
-	case DV_EVENT_DEVICE_FATAL:
-		connect_device_lost(control, rail, event->text);
-		break;
+	case DV_EVENT_DEVICE_FATAL: connect_device_lost(control, rail, event->text); break;
 	case DV_EVENT_CQ_OVERRUN:
 		log_error("rail %u: %s: a completion queue overran: please report it", rail, name);
 		connect_device_lost(control, rail, event->text);
 		break;
-	case DV_EVENT_QP_ERROR:
-		connect_qp_failed(control, rail, event->qpn, event->text);
-		break;
-	case DV_EVENT_OTHER:
-		log_info("rail %u: %s: %s", rail, name, event->text);
-		break;
+	case DV_EVENT_QP_ERROR: connect_qp_failed(control, rail, event->qpn, event->text); break;
+	case DV_EVENT_OTHER: log_info("rail %u: %s: %s", rail, name, event->text); break;
 	}
 }
 
@@ -82,8 +78,8 @@ int device_event_open(struct control *control)
 
 		if (fd < 0)
 			continue; /* nothing to watch */
-		watch->event[i] = event_new(control->base, fd, EV_READ | EV_PERSIST, ready,
-			control);
+		watch->event[i] =
+			event_new(control->base, fd, EV_READ | EV_PERSIST, ready, control);
 		if (!watch->event[i] || event_add(watch->event[i], NULL)) {
 			device_event_close(control);
 			return -ENOMEM;

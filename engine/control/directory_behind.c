@@ -52,7 +52,8 @@ static void left_out(struct directory *dir, struct owner *owner, enum verb verb)
 	if (owner->warned || !record)
 		return;
 	owner->warned = true;
-	log_warn("member %s (%s:%u) is behind with %u directory messages: publishes to it wait, removes are dropped. If this lasts, restart its engine",
+	log_warn(
+		"member %s (%s:%u) is behind with %u directory messages: publishes to it wait, removes are dropped. If this lasts, restart its engine",
 		record->map.name, record->address, record->port, owner->background);
 }
 

@@ -238,8 +238,7 @@ enum outcome claim_do_here(struct directory *dir, const struct claim *claim)
 	case VERB_FORGET:
 		return publish_forget(control, &claim->key) ? OUTCOME_DONE : OUTCOME_FAILED;
 	case VERBS:
-	default:
-		return OUTCOME_LOST;
+	default: return OUTCOME_LOST;
 	}
 }
 

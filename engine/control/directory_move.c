@@ -163,8 +163,7 @@ static bool set_has(const struct owner_set *set, uint32_t ref)
 }
 
 /* `cursor`: where the part of the index begins that the entry is in. */
-static void publish_to_new(
-	struct directory *dir, const struct index_entry *entry, uint64_t cursor)
+static void publish_to_new(struct directory *dir, const struct index_entry *entry, uint64_t cursor)
 {
 	struct owner_set before, after;
 	struct claim *claim = NULL;

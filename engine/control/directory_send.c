@@ -41,9 +41,9 @@ static struct batch *batch_take(struct owner *owner, unsigned verb)
 	struct batch *batch;
 	unsigned count = 0;
 
-	TAILQ_FOREACH(item, queue, next)
-	if (++count == MESSAGE_PAGES_MAX)
-		break;
+	TAILQ_FOREACH (item, queue, next)
+		if (++count == MESSAGE_PAGES_MAX)
+			break;
 	batch = malloc(sizeof(*batch) + count * sizeof(batch->item[0]));
 	if (!batch)
 		return NULL;
@@ -171,9 +171,9 @@ bool directory_serve_ack(struct control *control, struct rpc_link *link, const P
 	struct batch *batch;
 	size_t failed = 0;
 
-	STAILQ_FOREACH(batch, &owner->batches, next)
-	if (batch->serial == ack->serial && batch->via == link)
-		break;
+	STAILQ_FOREACH (batch, &owner->batches, next)
+		if (batch->serial == ack->serial && batch->via == link)
+			break;
 	if (!batch || owner->ref != member_link_ref(link))
 		return false;
 	/* Indices ascend, so that each is there once and one pass finds them. */
@@ -249,8 +249,8 @@ void owner_clear(struct directory *dir, struct owner *owner)
 	owner_rewind(owner);
 	owner->touched = 0;
 	owner->behind = owner->again = owner->warned = false;
-	TAILQ_FOREACH(item, &owner->queue[VERB_PUBLISH], next)
-	item_background_end(dir, item);
+	TAILQ_FOREACH (item, &owner->queue[VERB_PUBLISH], next)
+		item_background_end(dir, item);
 	TAILQ_CONCAT(&dir->orphans, &owner->queue[VERB_PUBLISH], next);
 	TAILQ_CONCAT(&lost, &owner->queue[VERB_FORGET], next);
 	TAILQ_CONCAT(&lost, &owner->queue[VERB_REMOVE], next);

@@ -27,17 +27,17 @@
 
 struct rpc_link;
 
-#define BATCHES_MAX 16              /* unacknowledged messages per owner */
+#define BATCHES_MAX 16 /* unacknowledged messages per owner */
 /* Items of one owner that no client waits for, queued or in flight; see owner_full(). */
 #define OWNER_PUBLISHES_MAX MESSAGE_PAGES_MAX /* beyond, the owner is behind */
 #define OWNER_REMOVES_MAX (16u << 10) /* beyond, removes are dropped: readers report the entries */
 #define BACKGROUND_MAX (1u << 20)     /* claims that no client waits for, all owners; the same */
 #define MOVE_KEYS 2048                /* keys looked at in one slice of the walk */
 #define MOVE_PART (MOVE_KEYS / 8)     /* keys copied from the index at a time */
-#define MOVE_BUCKETS 8192           /* buckets swept in one slice */
-#define FORMER_MAX 4                /* maps whose owners are still to be tidied up */
-#define MOVE_PACE_MS 2              /* between slices */
-#define TOUCH_PACE_MS 20            /* touches are gathered for this long */
+#define MOVE_BUCKETS 8192             /* buckets swept in one slice */
+#define FORMER_MAX 4                  /* maps whose owners are still to be tidied up */
+#define MOVE_PACE_MS 2                /* between slices */
+#define TOUCH_PACE_MS 20              /* touches are gathered for this long */
 
 enum verb { VERB_PUBLISH, VERB_FORGET, VERB_REMOVE, VERBS }; /* in the order they are sent */
 
@@ -73,7 +73,7 @@ struct claim {
 	directory_done done; /* NULL: nobody waits, or was told */
 	void *context;
 	uint64_t cookie;
-	uint32_t heap;                    /* place in the heap + 1; 0: not there */
+	uint32_t heap;    /* place in the heap + 1; 0: not there */
 	uint16_t pending; /* items not resolved, and one while the claim is being made */
 	uint16_t acked, refused;
 	uint16_t items, room;

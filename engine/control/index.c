@@ -42,9 +42,9 @@ struct index {
 	uint64_t secret[2];
 	uint64_t count;
 	struct segments nodes, buckets;
-	uint32_t used; /* nodes that were ever live */
-	uint32_t hole; /* first hole among them */
-	uint32_t base; /* buckets before this round of splits: a power of two */
+	uint32_t used;  /* nodes that were ever live */
+	uint32_t hole;  /* first hole among them */
+	uint32_t base;  /* buckets before this round of splits: a power of two */
 	uint32_t split; /* buckets split in this round; base + split buckets in all */
 };
 
@@ -224,8 +224,7 @@ int index_put(struct index *index, const struct index_entry *entry, struct index
 		number = node_new(index);
 		if (number == NONE)
 			return -ENOMEM;
-		*node_at(index, number) =
-			(struct node){.entry = *entry, .next = NONE, .live = 1};
+		*node_at(index, number) = (struct node){.entry = *entry, .next = NONE, .live = 1};
 		*link = number;
 		if (++index->count > (uint64_t)index->base + index->split)
 			index_split(index);

@@ -94,38 +94,19 @@ static void peer_wanted(struct control *control, unsigned rail, const struct rai
 static void hear_one(struct control *control, unsigned rail, const struct rail_event *event)
 {
 	switch (event->kind) {
-	case RAIL_PEER_WANTED:
-		peer_wanted(control, rail, event);
-		break;
-	case RAIL_PEER_BROKEN:
-		connect_broken(control, rail, event->object, event->detail);
-		break;
-	case RAIL_PEER_RETURNED:
-		connect_returned(control, rail, event->object);
-		break;
-	case RAIL_PEER_STUCK:
-		connect_stuck(control, rail, event->object, event->ns);
-		break;
-	case RAIL_QUIET:
-		connect_quiet(control, rail);
-		break;
-	case RAIL_PEER_PROVEN:
-		connect_proven(control, rail, event->object);
-		break;
+	case RAIL_PEER_WANTED: peer_wanted(control, rail, event); break;
+	case RAIL_PEER_BROKEN: connect_broken(control, rail, event->object, event->detail); break;
+	case RAIL_PEER_RETURNED: connect_returned(control, rail, event->object); break;
+	case RAIL_PEER_STUCK: connect_stuck(control, rail, event->object, event->ns); break;
+	case RAIL_QUIET: connect_quiet(control, rail); break;
+	case RAIL_PEER_PROVEN: connect_proven(control, rail, event->object); break;
 	case RAIL_CHANNEL_BROKEN:
 		attach_channel_broken(control, ((struct rail_channel *)event->object)->id);
 		break;
-	case RAIL_CHANNEL_RETURNED:
-		attach_channel_returned(control, event->object);
-		break;
-	case RAIL_REGION_RETURNED:
-		attach_region_returned(control, event->detail);
-		break;
-	case RAIL_STOPPED:
-		loop_of(control)->stopped[rail] = true;
-		break;
-	default:
-		log_error("control: rail %u said %u, which means nothing", rail, event->kind);
+	case RAIL_CHANNEL_RETURNED: attach_channel_returned(control, event->object); break;
+	case RAIL_REGION_RETURNED: attach_region_returned(control, event->detail); break;
+	case RAIL_STOPPED: loop_of(control)->stopped[rail] = true; break;
+	default: log_error("control: rail %u said %u, which means nothing", rail, event->kind);
 	}
 }
 
@@ -151,11 +132,11 @@ static unsigned turn(struct loop *loop)
 	struct control *control = &loop->control;
 	unsigned work = 0;
 
-	work += hear(control);            /* rails' events -> connect, attach        */
-	work += publish_turn(control);    /* ctl rings     -> pools, index           */
-	work += attach_turn(control);     /* helper thread -> regions                */
-	directory_flush(control);         /* batches leave for their owners          */
-	publish_flush(control);           /* clients that were answered wake up      */
+	work += hear(control);             /* rails' events -> connect, attach        */
+	work += publish_turn(control);     /* ctl rings     -> pools, index           */
+	work += attach_turn(control);      /* helper thread -> regions                */
+	directory_flush(control);          /* batches leave for their owners          */
+	publish_flush(control);            /* clients that were answered wake up      */
 	work += loop_outbox_send(control); /* what found a full inbox                */
 	return work;
 }
@@ -215,8 +196,7 @@ static void stop_advance(struct loop *loop)
 {
 	uint64_t now_ns = clock_now_ns();
 
-	if (loop->phase == LOOP_SERVING &&
-		(shm_load(&loop->stop_asked) || loop->control.failed))
+	if (loop->phase == LOOP_SERVING && (shm_load(&loop->stop_asked) || loop->control.failed))
 		drain_start(loop, now_ns);
 	if (loop->phase == LOOP_DRAINING) {
 		bool done = drained(loop, now_ns);
@@ -224,7 +204,9 @@ static void stop_advance(struct loop *loop)
 		if (!done && now_ns < loop->phase_until_ns)
 			return;
 		if (!done)
-			log_warn("stopping: the rails have not returned everything in %llu ms; they are stopped anyway", LOOP_DRAIN_NS / 1000000);
+			log_warn(
+				"stopping: the rails have not returned everything in %llu ms; they are stopped anyway",
+				LOOP_DRAIN_NS / 1000000);
 		rails_stop_send(loop);
 		loop->phase = LOOP_STOPPING;
 		loop->phase_until_ns = now_ns + LOOP_STOP_NS;

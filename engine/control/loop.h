@@ -9,13 +9,13 @@
 
 #include "engine/control/control.h"
 
-#define LOOP_EVENTS_BURST 256u        /* events heard from one rail in one turn */
-#define LOOP_SPIN_NS 50000ull         /* after work, on a core of its own: before it sleeps */
-#define LOOP_WAKEUP_US 500000         /* the longest sleep: the log may owe lines about repeats */
-#define LOOP_STOPPING_US 5000         /* the same while stopping, whose steps are bounded in time */
-#define LOOP_DRAIN_NS 2000000000ull   /* shutdown: for the rails to return everything */
-#define LOOP_STOP_NS 3000000000ull    /* shutdown: for the poll threads to end */
-#define LOOP_GOODBYE_NS 50000000ull   /* shutdown: for the goodbye to reach the other engines */
+#define LOOP_EVENTS_BURST 256u      /* events heard from one rail in one turn */
+#define LOOP_SPIN_NS 50000ull       /* after work, on a core of its own: before it sleeps */
+#define LOOP_WAKEUP_US 500000       /* the longest sleep: the log may owe lines about repeats */
+#define LOOP_STOPPING_US 5000       /* the same while stopping, whose steps are bounded in time */
+#define LOOP_DRAIN_NS 2000000000ull /* shutdown: for the rails to return everything */
+#define LOOP_STOP_NS 3000000000ull  /* shutdown: for the poll threads to end */
+#define LOOP_GOODBYE_NS 50000000ull /* shutdown: for the goodbye to reach the other engines */
 
 /* Commands that found the rail's inbox full, oldest first. */
 struct loop_outbox {
@@ -43,8 +43,8 @@ struct loop {
 	uint64_t goodbye_until_ns;
 	uint64_t started_ns;
 	uint64_t spin_ns;
-	uint64_t beat;           /* another one each turn; the watchdog reads it */
-	uint32_t stop_asked;     /* set by control_stop(), any thread */
+	uint64_t beat;       /* another one each turn; the watchdog reads it */
+	uint32_t stop_asked; /* set by control_stop(), any thread */
 	int result;
 };
 

@@ -169,7 +169,8 @@ int member_up(struct control *control, struct member_entry *entry)
 	int status = peer_take(member, entry);
 
 	if (status) {
-		log_error("%s (%s:%u) is refused: the cluster has %d engines already, NODES_MAX of config/limits.h",
+		log_error(
+			"%s (%s:%u) is refused: the cluster has %d engines already, NODES_MAX of config/limits.h",
 			entry->record.map.name, entry->record.address, entry->record.port,
 			NODES_MAX);
 		return status;

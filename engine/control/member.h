@@ -22,11 +22,11 @@
 #define MEMBER_REFS 1024                          /* slots of the table of refs; > 2 * NODES_MAX */
 #define MEMBER_DEAD_NS (600ull * 1000000000)      /* how long a dead engine is dialled */
 #define MEMBER_SELF_RETRY_NS (30ull * 1000000000) /* a seed that leads here may change its mind */
-#define MEMBER_GOSSIP_BEATS 20               /* heartbeats between Members that changed nothing */
-#define AGREED_BYTES_MAX 128  /* "name = value" in a Hello */
-#define AGREED_ENTRIES_MAX 32 /* ... and how many of them are looked at */
-#define REFUSALS 64           /* engines whose refusal was logged and is remembered */
-#define MAP_HOLD_NS (5ull * 1000000000)      /* changes this close share one previous map */
+#define MEMBER_GOSSIP_BEATS 20          /* heartbeats between Members that changed nothing */
+#define AGREED_BYTES_MAX 128            /* "name = value" in a Hello */
+#define AGREED_ENTRIES_MAX 32           /* ... and how many of them are looked at */
+#define REFUSALS 64                     /* engines whose refusal was logged and is remembered */
+#define MAP_HOLD_NS (5ull * 1000000000) /* changes this close share one previous map */
 #define MAP_PREVIOUS_NS (60ull * 1000000000) /* after a change nobody asks the previous map */
 
 enum member_state {
@@ -91,8 +91,8 @@ struct member {
 	struct agreed agreed;
 	struct refusal refusal[REFUSALS];
 	unsigned refusals; /* slots used, counted */
-	unsigned alive;  /* ourselves included */
-	uint64_t digest; /* of the incarnations alive */
+	unsigned alive;    /* ourselves included */
+	uint64_t digest;   /* of the incarnations alive */
 	uint64_t terms;
 	uint64_t tick_ns;
 	bool leaving;

@@ -188,7 +188,8 @@ static void hello_from_self(struct control *control, struct rpc_link *link)
 		seed->retry_ns = clock_now_ns() + MEMBER_SELF_RETRY_NS;
 		rpc_dial_stop(dial);
 	} else {
-		log_warn("%s:%u, the address of member %s, leads to this engine: set cluster.address there to an address that others can reach",
+		log_warn(
+			"%s:%u, the address of member %s, leads to this engine: set cluster.address there to an address that others can reach",
 			dial->host, dial->port,
 			((struct member_entry *)dial->owner)->record.map.name);
 	}

@@ -62,7 +62,8 @@ int member_seeds(const struct settings *settings, struct member *member)
 		}
 		snprintf(said, sizeof(said), "%s", each);
 		if (seed_parse(each, port, seed) < 0) {
-			log_error("cluster.seeds: \"%s\" is not address:port; write 10.0.0.1:%u, [fd00::1]:%u or name:%u",
+			log_error(
+				"cluster.seeds: \"%s\" is not address:port; write 10.0.0.1:%u, [fd00::1]:%u or name:%u",
 				said, port, port, port);
 			return -EINVAL;
 		}

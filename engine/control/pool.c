@@ -182,8 +182,8 @@ uint32_t pool_locate(const struct pool *pool, uint32_t place)
 }
 
 /* As pool_locate(), in that state and of that generation. */
-static uint32_t pool_locate_exact(const struct pool *pool, uint32_t place, uint32_t generation,
-	enum slot_state state)
+static uint32_t pool_locate_exact(
+	const struct pool *pool, uint32_t place, uint32_t generation, enum slot_state state)
 {
 	uint32_t slot = pool_locate(pool, place);
 
@@ -200,8 +200,8 @@ static void limbo_enter(struct pool *pool, uint32_t slot, uint64_t now_ns)
 
 	entry->state = SLOT_LIMBO;
 	entry->next = NONE;
-	entry->until_ns = now_ns > UINT64_MAX - pool->limbo_ns ? UINT64_MAX
-							       : now_ns + pool->limbo_ns;
+	entry->until_ns =
+		now_ns > UINT64_MAX - pool->limbo_ns ? UINT64_MAX : now_ns + pool->limbo_ns;
 	if (pool->limbo_last == NONE)
 		pool->limbo_first = slot;
 	else

@@ -37,10 +37,10 @@ struct slot {
 static_assert(sizeof(struct slot) == 16, "the bytes a unit costs, told above");
 
 struct chunk {
-	uint32_t class;  /* NONE: a free chunk */
-	uint32_t carved; /* slots that were handed out at least once; the others follow them */
+	uint32_t class;    /* NONE: a free chunk */
+	uint32_t carved;   /* slots that were handed out at least once; the others follow them */
 	uint32_t recycled; /* first slot of the list of free ones among them */
-	uint32_t free;   /* free slots, carved or not */
+	uint32_t free;     /* free slots, carved or not */
 	uint32_t credits, pages, limbo;
 	uint32_t next, prev; /* among the free chunks, or those of its class with free slots */
 	uint32_t spare;
@@ -55,11 +55,11 @@ struct size_class {
 	uint32_t units; /* of a page; 0: this entry is not in use */
 	uint32_t slots; /* per chunk */
 	uint32_t chunks;
-	uint32_t free;  /* slots that may be handed out: not those of a draining chunk */
+	uint32_t free; /* slots that may be handed out: not those of a draining chunk */
 	uint32_t pages, limbo;
 	uint32_t newest, oldest, hand; /* SIEVE's queue; hand NONE: starts again at the oldest */
-	uint32_t evicted; /* victims since it last looked at the chunks of others */
-	struct chunk_list ready; /* its chunks that have free slots */
+	uint32_t evicted;              /* victims since it last looked at the chunks of others */
+	struct chunk_list ready;       /* its chunks that have free slots */
 };
 
 struct pool {

@@ -236,46 +236,32 @@ static void serve_remove(
 static uint32_t answers_of(const struct ctl_op *op)
 {
 	switch (op->kind) {
-	case CTL_CREDIT:
-		return op->count >= 1 && op->count <= CREDITS_MAX ? op->count : 1;
+	case CTL_CREDIT: return op->count >= 1 && op->count <= CREDITS_MAX ? op->count : 1;
 	case CTL_RETURN:
 	case CTL_TOUCH:
-	case CTL_STALE:
-		return 0;
-	default:
-		return 1;
+	case CTL_STALE: return 0;
+	default: return 1;
 	}
 }
 
-static void serve(
-	struct publish *p, struct publish_channel *c, struct ctl_op *op, uint64_t now_ns)
+static void serve(struct publish *p, struct publish_channel *c, struct ctl_op *op, uint64_t now_ns)
 {
 	switch (op->kind) {
 	case CTL_CREDIT:
 		op->deadline_ns = deadline_of(op, now_ns);
 		publish_credit(p, c, op, now_ns);
 		break;
-	case CTL_PUBLISH:
-		serve_publish(p, c, op, now_ns);
-		break;
-	case CTL_RETURN:
-		serve_return(p, c, op, now_ns);
-		break;
+	case CTL_PUBLISH: serve_publish(p, c, op, now_ns); break;
+	case CTL_RETURN: serve_return(p, c, op, now_ns); break;
 	case CTL_TOUCH:
 		if (op->ref == p->control->ref)
 			publish_touched(p->control, op->place);
 		else
 			directory_touch(p->control, op->ref, op->place);
 		break;
-	case CTL_STALE:
-		serve_stale(p, op);
-		break;
-	case CTL_REMOVE:
-		serve_remove(p, c, op, now_ns);
-		break;
-	default:
-		p->control->counter[COUNTER_ops_invalid]++;
-		answer(p, c, op, OP_INVALID);
+	case CTL_STALE: serve_stale(p, op); break;
+	case CTL_REMOVE: serve_remove(p, c, op, now_ns); break;
+	default: p->control->counter[COUNTER_ops_invalid]++; answer(p, c, op, OP_INVALID);
 	}
 }
 
@@ -350,8 +336,7 @@ void publish_flush(struct control *control)
 		if (!c || !c->dirty)
 			continue;
 		c->dirty = false;
-		if (shm_load(&c->header->client_waits) &&
-			shm_exchange(&c->header->client_waits, 0))
+		if (shm_load(&c->header->client_waits) && shm_exchange(&c->header->client_waits, 0))
 			client_wake(c->wake);
 	}
 	p->dirties = 0;
@@ -411,8 +396,7 @@ void publish_channel_close(struct control *control, struct publish_channel *chan
 			p->dirty[i--] = p->dirty[--p->dirties];
 }
 
-bool publish_channel_release(
-	struct control *control, struct publish_channel *channel, bool gone)
+bool publish_channel_release(struct control *control, struct publish_channel *channel, bool gone)
 {
 	struct credit *kept = &channel->kept;
 

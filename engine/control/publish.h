@@ -11,15 +11,15 @@
 
 #include "engine/control/control.h"
 
-#define PUBLISH_BURST 256u        /* ops taken from one channel in one turn */
-#define PUBLISH_EVICT_BURST 512u  /* slots that one refill makes room for; the rest the next turn */
-#define PUBLISH_AHEAD_MIN 64u     /* slots kept free ahead: this, 2 % of the class or the demand, */
-#define PUBLISH_AHEAD_SHARE 8u    /* ... yet never more than one eighth of it */
+#define PUBLISH_BURST 256u       /* ops taken from one channel in one turn */
+#define PUBLISH_EVICT_BURST 512u /* slots that one refill makes room for; the rest the next turn */
+#define PUBLISH_AHEAD_MIN 64u    /* slots kept free ahead: this, 2 % of the class or the demand, */
+#define PUBLISH_AHEAD_SHARE 8u   /* ... yet never more than one eighth of it */
 #define PUBLISH_DEADLINE_NS 600000000000ull /* no client may make us wait longer */
 #define PUBLISH_RETRY_NS 20000000ull /* waiting requests are looked at again at least this often */
 #define PUBLISH_SOON_NS 100000ull    /* ... and not more often */
 #define PUBLISH_STALL_NS 1000000ull  /* a full ctl_done ring is looked at again after this */
-#define PUBLISH_RESTS 16u         /* batches of one class in limbo that are told apart */
+#define PUBLISH_RESTS 16u            /* batches of one class in limbo that are told apart */
 
 /* Page slots a channel holds: an open-addressing table by place; length 0: empty. */
 struct credit {
@@ -30,7 +30,7 @@ struct credit {
 
 struct credits {
 	struct credit *slot;
-	uint32_t room;  /* power of two; 0: nothing allocated yet */
+	uint32_t room; /* power of two; 0: nothing allocated yet */
 	uint32_t count;
 };
 
@@ -42,25 +42,24 @@ void credits_add(struct credits *credits, const struct credit *credit);
 const struct credit *credits_find(
 	const struct credits *credits, uint32_t place, uint32_t generation);
 /* False: there was none. */
-bool credits_take(
-	struct credits *credits, uint32_t place, uint32_t generation, struct credit *ret);
+bool credits_take(struct credits *credits, uint32_t place, uint32_t generation, struct credit *ret);
 void credits_free(struct credits *credits);
 
 /* One client thread as publish.c sees it. Memory is attach.c's. */
 struct publish_channel {
-	uint32_t id;            /* < CHANNELS_MAX */
+	uint32_t id; /* < CHANNELS_MAX */
 	struct ring_consumer ctl;
 	struct ring_producer done;
 	struct channel_header *header; /* of the channel segment: the client may write anything */
 	int wake;
-	bool no_credits;        /* see quarantine_allows_credits() */
+	bool no_credits; /* see quarantine_allows_credits() */
 	/* publish.c's own */
-	struct credit kept;     /* closed while its client copied into this slot; length 0: none */
-	uint32_t generation;    /* tells this channel from an earlier one of the same id */
-	uint32_t owed;          /* answers promised and not yet in the ring */
-	uint32_t asked;         /* credits among them that wait for room */
+	struct credit kept;  /* closed while its client copied into this slot; length 0: none */
+	uint32_t generation; /* tells this channel from an earlier one of the same id */
+	uint32_t owed;       /* answers promised and not yet in the ring */
+	uint32_t asked;      /* credits among them that wait for room */
 	struct credits credits;
-	bool dirty;             /* answers were added; the client may have to be woken */
+	bool dirty; /* answers were added; the client may have to be woken */
 };
 
 /* A CTL_CREDIT that found no room yet. */
@@ -118,7 +117,7 @@ struct publish {
 	struct publish_rail rail[RAILS_MAX];
 	struct publish_answer *answer;
 	uint32_t answers, answer_free, answers_used;
-	uint64_t credits;  /* of all channels */
+	uint64_t credits; /* of all channels */
 	uint64_t limbo_ns;
 	struct event *timer;
 	uint64_t timer_ns; /* when it fires; 0: not armed */
@@ -138,8 +137,7 @@ void publish_channel_close(struct control *control, struct publish_channel *chan
  * After the close: true when no slot is kept any more, because the client has left it or `gone`:
  * its process has exited. The segment stays mapped until then.
  */
-bool publish_channel_release(
-	struct control *control, struct publish_channel *channel, bool gone);
+bool publish_channel_release(struct control *control, struct publish_channel *channel, bool gone);
 
 /* Takes ops from all channels; returns how much was done. */
 unsigned publish_turn(struct control *control);

@@ -94,8 +94,8 @@ void credits_free(struct credits *t)
 
 /* ---- granting -------------------------------------------------------------------------------- */
 
-static void grant(struct publish *p, struct publish_channel *c, uint64_t cookie,
-	const struct credit *credit)
+static void grant(
+	struct publish *p, struct publish_channel *c, uint64_t cookie, const struct credit *credit)
 {
 	const struct ctl_done done = {.cookie = cookie,
 		.kind = CTL_CREDIT,
@@ -127,8 +127,7 @@ static void refuse(struct publish *p, struct publish_channel *c, uint64_t cookie
  * Up to r->left slots. 0: all granted; -ENOSPC: r->left of them are missing; -EMSGSIZE, -ENOMEM.
  * The channel's table has room for them.
  */
-static int grant_some(
-	struct publish *p, unsigned rail, struct publish_request *r, uint64_t now_ns)
+static int grant_some(struct publish *p, unsigned rail, struct publish_request *r, uint64_t now_ns)
 {
 	struct pool *pool = p->control->rail[rail].pool;
 	int rc = credits_reserve(&r->channel->credits, r->left);

@@ -70,7 +70,7 @@ void publish_hold(struct publish *p, unsigned rail, uint32_t length, int change)
  */
 static uint32_t ahead_of(const struct publish_class *class, uint32_t free)
 {
-	uint64_t capacity = (uint64_t)class->held + class->resting + free;
+	uint64_t capacity = (uint64_t) class->held + class->resting + free;
 	uint64_t ahead = capacity / 50;
 
 	if (ahead < PUBLISH_AHEAD_MIN)
@@ -138,14 +138,14 @@ static uint32_t evict(
 
 	while (made < target) {
 		uint64_t more = (target - made + units - 1) / units;
-		unsigned n = pool_victims(pool, units * PAGE_UNIT,
-			more < VICTIMS ? (unsigned)more : VICTIMS, victim);
+		unsigned n = pool_victims(
+			pool, units * PAGE_UNIT, more < VICTIMS ? (unsigned)more : VICTIMS, victim);
 
 		if (n == 0)
 			break;
 		for (unsigned i = 0; i < n; i++) {
-			publish_take_away(p, &victim[i].key, victim[i].place,
-				victim[i].generation, now_ns);
+			publish_take_away(
+				p, &victim[i].key, victim[i].place, victim[i].generation, now_ns);
 			PROBE_EVICT(rail, victim[i].place, victim[i].length);
 			made += units_of(victim[i].length);
 		}
@@ -170,8 +170,8 @@ void publish_refill(struct publish *p, unsigned rail, uint32_t length, uint64_t 
 	if (have >= want)
 		return;
 	want -= have;
-	made = evict(p, rail, class->units,
-		want < PUBLISH_EVICT_BURST ? want : PUBLISH_EVICT_BURST, now_ns);
+	made = evict(p, rail, class->units, want < PUBLISH_EVICT_BURST ? want : PUBLISH_EVICT_BURST,
+		now_ns);
 	if (made)
 		rest_add(class, made, now_ns + p->limbo_ns, p->limbo_ns);
 	if (want > PUBLISH_EVICT_BURST && made >= PUBLISH_EVICT_BURST)

@@ -74,7 +74,8 @@ void rpc_link_bad(struct rpc_link *link, const char *format, ...)
 		va_start(args, format);
 		vsnprintf(text, sizeof(text), format, args);
 		va_end(args);
-		log_warn("connection with %s closed: %s. If that is no PeerCache engine, keep it away from port %d; further messages like this one are only counted",
+		log_warn(
+			"connection with %s closed: %s. If that is no PeerCache engine, keep it away from port %d; further messages like this one are only counted",
 			link->from, text, (int)link->control->settings->cluster_port);
 	}
 	link_close(link, EPROTO);
@@ -270,7 +271,8 @@ static int listen_address(const struct settings *s, struct sockaddr_storage *ret
 	snprintf(port, sizeof(port), "%u", (unsigned)(uint16_t)s->cluster_port);
 	error = getaddrinfo(s->cluster_address, port, &hints, &found);
 	if (error) {
-		log_error("cluster.address = %s: not an address, and as a name: %s. Set cluster.address to an address of this host",
+		log_error(
+			"cluster.address = %s: not an address, and as a name: %s. Set cluster.address to an address of this host",
 			s->cluster_address, gai_strerror(error));
 		return -EINVAL;
 	}
@@ -332,7 +334,9 @@ int rpc_port_open(struct control *control)
 	if (status)
 		return status;
 	if (address_is_any(&address)) {
-		log_error("cluster.address = %s is no address others can reach: set it to the one of this host that they shall use", s->cluster_address);
+		log_error(
+			"cluster.address = %s is no address others can reach: set it to the one of this host that they shall use",
+			s->cluster_address);
 		return -EINVAL;
 	}
 	fd = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -403,8 +407,7 @@ void rpc_quiet(struct control *control)
 	if (control->rpc->listener)
 		evconnlistener_free(control->rpc->listener);
 	control->rpc->listener = NULL;
-	LIST_FOREACH(dial, &control->rpc->dials, next)
-	{
+	LIST_FOREACH (dial, &control->rpc->dials, next) {
 		event_del(dial->timer);
 		rpc_resolve_cancel(dial);
 	}

@@ -28,7 +28,7 @@
 #define RPC_CONNECT_MS 2000        /* to connect and to exchange Hellos */
 #define RPC_ARENA_BYTES (4u << 20) /* one decoded message */
 #define RPC_BAD_REMEMBERED 64
-#define RPC_UNANSWERED_MAX 3 /* Hellos, before the other end is probed */
+#define RPC_UNANSWERED_MAX 3        /* Hellos, before the other end is probed */
 #define RPC_STEADY_NS 1000000000ull /* a link that was up longer is dialled again at once */
 
 struct member_entry;
@@ -60,9 +60,9 @@ struct rpc_dial {
 	uint16_t port;
 	void *owner; /* struct member_entry or struct member_seed */
 	bool seed;
-	unsigned fails; /* in a row */
+	unsigned fails;      /* in a row */
 	unsigned unanswered; /* Hellos answered by closing; above RPC_UNANSWERED_MAX: probed */
-	unsigned tried; /* which of a name's addresses is next */
+	unsigned tried;      /* which of a name's addresses is next */
 	uint32_t base_ms, max_ms;
 	struct event *timer;
 	struct rpc_link *link; /* connecting or connected; NULL: waiting or resolving */
@@ -71,7 +71,7 @@ struct rpc_dial {
 
 struct rpc {
 	struct evconnlistener *listener;
-	bool loopback; /* listens on a loopback address: other hosts cannot reach it */
+	bool loopback;          /* listens on a loopback address: other hosts cannot reach it */
 	struct evdns_base *dns; /* made when the first name is dialled */
 	LIST_HEAD(, rpc_link) links;
 	LIST_HEAD(, rpc_dial) dials;

@@ -106,7 +106,8 @@ void rpc_dial_unanswered(const struct rpc_link *link)
 	if (dial->unanswered < RPC_UNANSWERED_MAX)
 		dial->unanswered++;
 	if (link->probe)
-		log_warn("%s:%u closes the connection when this engine (wire version %u) says Hello. If an engine listens there, its log says why",
+		log_warn(
+			"%s:%u closes the connection when this engine (wire version %u) says Hello. If an engine listens there, its log says why",
 			dial->host, dial->port, WIRE_VERSION);
 }
 

@@ -34,32 +34,22 @@ static bool serve_member(struct rpc_link *link, const Pc__Message *m)
 	struct control *control = link->control;
 
 	switch (m->body_case) {
-	case PC__MESSAGE__BODY_HEARTBEAT:
-		return member_heartbeat(control, link, m->heartbeat);
-	case PC__MESSAGE__BODY_MEMBERS:
-		return member_members(control, link, m->members);
-	case PC__MESSAGE__BODY_LEAVE:
-		return member_left(control, link);
-	case PC__MESSAGE__BODY_PUBLISH:
-		return directory_serve_publish(control, link, m->publish);
-	case PC__MESSAGE__BODY_REMOVE:
-		return directory_serve_remove(control, link, m->remove);
-	case PC__MESSAGE__BODY_ACK:
-		return directory_serve_ack(control, link, m->ack);
-	case PC__MESSAGE__BODY_TOUCH:
-		return directory_serve_touch(control, link, m->touch);
-	case PC__MESSAGE__BODY_FORGET:
-		return directory_serve_forget(control, link, m->forget);
-	case PC__MESSAGE__BODY_CONNECT:
-		return connect_serve(control, link, m->connect);
+	case PC__MESSAGE__BODY_HEARTBEAT: return member_heartbeat(control, link, m->heartbeat);
+	case PC__MESSAGE__BODY_MEMBERS: return member_members(control, link, m->members);
+	case PC__MESSAGE__BODY_LEAVE: return member_left(control, link);
+	case PC__MESSAGE__BODY_PUBLISH: return directory_serve_publish(control, link, m->publish);
+	case PC__MESSAGE__BODY_REMOVE: return directory_serve_remove(control, link, m->remove);
+	case PC__MESSAGE__BODY_ACK: return directory_serve_ack(control, link, m->ack);
+	case PC__MESSAGE__BODY_TOUCH: return directory_serve_touch(control, link, m->touch);
+	case PC__MESSAGE__BODY_FORGET: return directory_serve_forget(control, link, m->forget);
+	case PC__MESSAGE__BODY_CONNECT: return connect_serve(control, link, m->connect);
 	case PC__MESSAGE__BODY_CONNECTED:
 		return connect_serve_connected(control, link, m->connected);
 	case PC__MESSAGE__BODY_DISCONNECT:
 		return connect_serve_disconnect(control, link, m->disconnect);
 	case PC__MESSAGE__BODY_HELLO:
 	case PC__MESSAGE__BODY__NOT_SET:
-	default:
-		return false;
+	default: return false;
 	}
 }
 

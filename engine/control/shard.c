@@ -118,7 +118,7 @@ static void cell_clear(struct shard *shard, struct cell cell)
 	if (cell_second(shard, cell)) {
 		uint32_t first = dir_bucket_other(cell.bucket, tag, shard->bits);
 
-		side->second &= (uint8_t)~(1u << cell.entry);
+		side->second &= (uint8_t) ~(1u << cell.entry);
 		if (shard->side[first].away != AWAY_MANY && --shard->side[first].away == 0)
 			bucket_clean(shard, first);
 	}
@@ -159,9 +159,8 @@ void shard_close(struct shard *shard)
 }
 
 /* The entry of (tag, ref) in one of its buckets. */
-static bool cell_find(
-	const struct shard *shard, uint32_t bucket, bool second, uint32_t tag, uint32_t ref,
-	struct cell *ret_cell)
+static bool cell_find(const struct shard *shard, uint32_t bucket, bool second, uint32_t tag,
+	uint32_t ref, struct cell *ret_cell)
 {
 	for (unsigned i = 0; i < BUCKET_ENTRIES; i++) {
 		struct cell cell = {bucket, i};
@@ -221,16 +220,14 @@ int shard_insert(struct shard *shard, const struct page_key *key, uint32_t ref, 
 {
 	uint32_t tag = dir_tag(key), first = dir_bucket_first(key, shard->bits);
 	uint32_t second = dir_bucket_other(first, tag, shard->bits);
-	struct dir_entry entry = {
-		.tag = tag, .ref = ref, .place = place, .generation = generation};
+	struct dir_entry entry = {.tag = tag, .ref = ref, .place = place, .generation = generation};
 	struct cell cell;
 
 	if (ref == 0 || generation == 0)
 		return -EINVAL;
 	if (cell_find(shard, first, false, tag, ref, &cell) ||
 		cell_find(shard, second, true, tag, ref, &cell)) {
-		uint64_t *word =
-			(uint64_t *)(void *)&shard->bucket[cell.bucket].entry[cell.entry];
+		uint64_t *word = (uint64_t *)(void *)&shard->bucket[cell.bucket].entry[cell.entry];
 
 		shm_store64(&word[1], (uint64_t)generation << 32 | place);
 		return 0;
@@ -294,7 +291,7 @@ unsigned shard_find(
 	unsigned n = bucket_find(shard, first, false, tag, ret, max);
 
 	return n + bucket_find(shard, dir_bucket_other(first, tag, shard->bits), true, tag, ret + n,
-		max - n);
+			   max - n);
 }
 
 unsigned shard_sweep(struct shard *shard, uint32_t *cursor, uint32_t buckets,

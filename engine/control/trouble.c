@@ -77,7 +77,9 @@ static void follow(struct control *control, const char *text)
 	memcpy(copy, text, sizeof(copy));
 	for (char *word = strtok_r(copy, " \n", &rest); word; word = strtok_r(NULL, " \n", &rest))
 		if (!parse(word, control->rails, all))
-			log_error("test.fault_file: \"%s\": give RAIL:down, mute, error, slowN, lose, numb, stiff, fatal, dead or hang", word);
+			log_error(
+				"test.fault_file: \"%s\": give RAIL:down, mute, error, slowN, lose, numb, stiff, fatal, dead or hang",
+				word);
 	for (unsigned r = 0; r < control->rails; r++)
 		if (dv_trouble(control->rail[r].device, &all[r]) < 0)
 			log_error("test.fault_file: rail %u is not a software NIC", r);

@@ -15,7 +15,8 @@
 struct control;
 
 #define WATCHDOG_TICK_MS 500u
-#define WATCHDOG_TICKS 20u /* without a turn: 10 s. The loop and idle poll cores wake at least every
+#define WATCHDOG_TICKS                                                                             \
+	20u /* without a turn: 10 s. The loop and idle poll cores wake at least every
 			      500 ms */
 
 int watchdog_open(struct control *control);

@@ -27,7 +27,7 @@ struct work_queue {
 	struct work_list todo; /* under works->lock */
 	unsigned calls;        /* in the list or being made; under works->lock */
 	pthread_t thread[WORK_THREADS];
-	unsigned threads;      /* that were started; the loop's own */
+	unsigned threads; /* that were started; the loop's own */
 };
 
 struct works {
@@ -200,10 +200,10 @@ static void helpers_end(struct works *works)
 
 		clock_gettime(CLOCK_MONOTONIC, &until);
 		until.tv_sec += WORKS_CLOSE_S;
-		if (pthread_cond_clockwait(
-			    &works->ended, &works->lock, CLOCK_MONOTONIC, &until) &&
+		if (pthread_cond_clockwait(&works->ended, &works->lock, CLOCK_MONOTONIC, &until) &&
 			made == works->calls_made)
-			engine_abort("stopping: a call to a NIC's driver has not come back in %d s", WORKS_CLOSE_S);
+			engine_abort("stopping: a call to a NIC's driver has not come back in %d s",
+				WORKS_CLOSE_S);
 	}
 	pthread_mutex_unlock(&works->lock);
 }

@@ -22,9 +22,11 @@
 #define RAIL_OBEY_BURST 64u   /* commands carried out in one step */
 #define RAIL_CLOCK_STEPS 64u  /* busy steps between two looks at the deadlines */
 #define RAIL_IDLE_STEPS 1024u /* idle steps counted at once */
-#define RAIL_STOP_STEPS (OP_RING_SLOTS / RAIL_TAKE_BURST + 1) /* empty any ring as it was at STOP  \
+#define RAIL_STOP_STEPS                                                                            \
+	(OP_RING_SLOTS / RAIL_TAKE_BURST + 1) /* empty any ring as it was at STOP  \
 							       */
-#define RAIL_PARKED_MAX (RAIL_REQUESTS / 2) /* a peer that never comes leaves room for the others  \
+#define RAIL_PARKED_MAX                                                                            \
+	(RAIL_REQUESTS / 2) /* a peer that never comes leaves room for the others  \
 					     */
 /* Every object has at most this many events unheard: peers 5, channels 2, regions 1. */
 #define RAIL_EVENTS_LATE 8192u
@@ -92,8 +94,8 @@ struct rail {
 	/* read-only once the core runs */
 	alignas(64) struct rail_options options;
 	uint32_t heads_lkey;
-	bool device_steps; /* the software NIC runs in this thread */
-	bool started; /* a poll core has it */
+	bool device_steps;    /* the software NIC runs in this thread */
+	bool started;         /* a poll core has it */
 	struct dv_cq cq_made; /* as it was created; `cq` is another one once the NIC is lost */
 	void *inbox_memory;
 	void *heads_handle;
@@ -101,7 +103,7 @@ struct rail {
 	/* owner: poll core; all below */
 	alignas(64) bool live[RAIL_REQUESTS]; /* which requests are under way */
 	struct link lanes;
-	bool lost; /* its NIC is: no lane is taken any more */
+	bool lost;                         /* its NIC is: no lane is taken any more */
 	uint64_t wake[CHANNELS_MAX / 64];  /* channels that got completions since rail_wake() */
 	uint64_t fresh[CHANNELS_MAX / 64]; /* channels with completions to publish */
 	uint16_t turn[CHANNELS_MAX];
@@ -180,8 +182,8 @@ static inline bool lane_full(const struct rail *rail, const struct lane *lane)
 /* Queues a request that has something to post. */
 static inline void lane_queue(struct rail *rail, struct lane *lane, struct request *request)
 {
-	link_append(request->stage == REQUEST_HEAD ? &lane->heads : &lane->pending,
-		&request->pending);
+	link_append(
+		request->stage == REQUEST_HEAD ? &lane->heads : &lane->pending, &request->pending);
 	if (!link_linked(&lane->waiting))
 		link_append(&rail->waiting, &lane->waiting);
 }
@@ -231,8 +233,8 @@ void lane_retire_posted(struct rail *rail, struct lane *lane);
 
 /* request.c */
 /* Copies the segments of its op from the ring, slot `from` on; false: no blocks for them now. */
-bool request_copy_segments(struct rail *rail, struct request *request,
-	const struct ring_consumer *ops, uint32_t from);
+bool request_copy_segments(
+	struct rail *rail, struct request *request, const struct ring_consumer *ops, uint32_t from);
 /* Counts the regions it names as used. */
 void request_hold_regions(struct rail *rail, struct request *request);
 /* Nothing of it is with the NIC: answers, and frees it. */

@@ -34,11 +34,11 @@ struct rail_remote {
 /* A peer this rail is connected to: queue pairs ready to send, empty. */
 struct rail_peer {
 	/* read-only once handed over */
-	uint16_t peer; /* map_member.peer */
-	uint16_t rail; /* this rail's index */
-	uint32_t ref;  /* map_member.ref */
-	unsigned qps;  /* 1..QPS_PER_PEER_MAX */
-	bool probe;    /* it failed before: one small READ first, then RAIL_PEER_PROVEN */
+	uint16_t peer;     /* map_member.peer */
+	uint16_t rail;     /* this rail's index */
+	uint32_t ref;      /* map_member.ref */
+	unsigned qps;      /* 1..QPS_PER_PEER_MAX */
+	bool probe;        /* it failed before: one small READ first, then RAIL_PEER_PROVEN */
 	uint64_t stall_ns; /* nothing completes for so long: it is broken; 0: only when a deadline
 			      passes, too */
 	struct dv_sq *sq[QPS_PER_PEER_MAX];

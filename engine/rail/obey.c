@@ -166,38 +166,17 @@ void rail_finish(struct rail *rail)
 static void obey(struct rail *rail, const struct rail_command *command)
 {
 	switch (command->kind) {
-	case RAIL_PEER_ADD:
-		lane_add(rail, command->object);
-		break;
-	case RAIL_PEER_REFUSE:
-		peer_refuse(rail, command->peer, command->ref);
-		break;
-	case RAIL_PEER_DROP:
-		lane_drop(rail, command->peer, command->ref, command->object);
-		break;
-	case RAIL_PEER_RETIRE:
-		lane_retire(rail, command->object);
-		break;
-	case RAIL_LOST:
-		rail_lose(rail);
-		break;
-	case RAIL_CHANNEL_ADD:
-		channel_add(rail, command->object);
-		break;
-	case RAIL_CHANNEL_STOP:
-		channel_stop(rail, command->object);
-		break;
-	case RAIL_REGION_ADD:
-		region_add(rail, &command->region);
-		break;
-	case RAIL_REGION_DROP:
-		region_drop(rail, command->region.id);
-		break;
-	case RAIL_STOP:
-		stop(rail);
-		break;
-	default:
-		assert(false && "a command the control plane does not have");
+	case RAIL_PEER_ADD: lane_add(rail, command->object); break;
+	case RAIL_PEER_REFUSE: peer_refuse(rail, command->peer, command->ref); break;
+	case RAIL_PEER_DROP: lane_drop(rail, command->peer, command->ref, command->object); break;
+	case RAIL_PEER_RETIRE: lane_retire(rail, command->object); break;
+	case RAIL_LOST: rail_lose(rail); break;
+	case RAIL_CHANNEL_ADD: channel_add(rail, command->object); break;
+	case RAIL_CHANNEL_STOP: channel_stop(rail, command->object); break;
+	case RAIL_REGION_ADD: region_add(rail, &command->region); break;
+	case RAIL_REGION_DROP: region_drop(rail, command->region.id); break;
+	case RAIL_STOP: stop(rail); break;
+	default: assert(false && "a command the control plane does not have");
 	}
 }
 

@@ -344,8 +344,8 @@ void peer_route(struct rail *rail, struct request *request)
 
 	if (likely(lane && lane->peer->ref == request->op.peer_ref)) {
 		if (unlikely(lane->state != LANE_OPEN ||
-			     (lane->stalled && (rail->parked >= RAIL_PARKED_MAX ||
-						       lane_full(rail, lane))))) {
+			     (lane->stalled &&
+				     (rail->parked >= RAIL_PARKED_MAX || lane_full(rail, lane))))) {
 			request_end(rail, request, OP_PEER_DOWN);
 		} else if (unlikely(!lane_has_place(lane, &request->op))) {
 			request_end(rail, request, OP_INVALID);
@@ -400,8 +400,7 @@ static void lane_watch(struct rail *rail, struct lane *lane, uint64_t passed_ns)
 		rail->taken_bytes -= lane->taken_bytes;
 		rail->parked += lane->requests;
 	}
-	if ((lane->stalled && lane->expired) ||
-		(stall_ns && lane->still_ns >= stall_ns))
+	if ((lane->stalled && lane->expired) || (stall_ns && lane->still_ns >= stall_ns))
 		lane_break(rail, lane, 0);
 }
 

@@ -32,7 +32,7 @@ struct rail;
 struct wqe {
 	uint32_t bytes;
 	uint16_t request; /* a READ of heads is for those that follow it by heads_next, too */
-	uint16_t blocks; /* 0: not the first block of a WQE */
+	uint16_t blocks;  /* 0: not the first block of a WQE */
 };
 static_assert(sizeof(struct wqe) == 8, "eight to a cache line");
 

@@ -266,10 +266,11 @@ static void pin(const struct poll_core *core)
 	int error = core->options.core >= 0 ? pin_self(core->options.core) : 0;
 
 	if (error)
-		log_warn("rail %u: pinning its poll core to core %d: %s; it runs unpinned, expect slow and uneven reads. Is the core in this process's cpuset?",
+		log_warn(
+			"rail %u: pinning its poll core to core %d: %s; it runs unpinned, expect slow and uneven reads. Is the core in this process's cpuset?",
 			core->rail[0]->options.index, core->options.core, strerror(-error));
 	snprintf(name, sizeof(name), "pc-poll-%u", core->rail[0]->options.index);
-	prctl(PR_SET_NAME, name); /* tools/trace-stalls and perf/recipes look for it */
+	prctl(PR_SET_NAME, name);         /* tools/trace-stalls and perf/recipes look for it */
 	prctl(PR_SET_TIMERSLACK, 1000ul); /* naps are as short as they say */
 }
 

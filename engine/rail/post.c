@@ -132,8 +132,8 @@ static void post_wqe(struct rail *rail, struct lane_qp *qp, struct request *requ
  * Of `bytes` bytes from `at` on in the region, those in the first one's extent, and its key. Not
  * inline: it would cost the others registers.
  */
-__attribute__((noinline)) static uint32_t cut_at_extent(const struct rail *rail, uint32_t id,
-	uint64_t at, uint32_t bytes, uint32_t *ret_lkey)
+__attribute__((noinline)) static uint32_t cut_at_extent(
+	const struct rail *rail, uint32_t id, uint64_t at, uint32_t bytes, uint32_t *ret_lkey)
 {
 	unsigned shift = rail->region[id].extent_shift;
 	uint64_t left = (1ull << shift) - (at & ((1ull << shift) - 1));

@@ -39,9 +39,9 @@ int rail_open(const struct rail_options *options, struct rail **ret_rail);
 void rail_close(struct rail *rail);
 
 struct poll_core_options {
-	int core;         /* -1: not pinned */
-	bool busy;        /* never sleeps */
-	uint64_t spin_ns; /* adaptive: idle time before it sleeps */
+	int core;            /* -1: not pinned */
+	bool busy;           /* never sleeps */
+	uint64_t spin_ns;    /* adaptive: idle time before it sleeps */
 	bool leave_out_nics; /* software NICs' clocks stand still while they run: model.own_time */
 };
 
@@ -63,10 +63,10 @@ struct poll_core_report {
 	uint64_t gaps[GAP_BUCKETS]; /* how many, by length: from gap_bucket_ns() on */
 	uint64_t gaps_long;         /* over GAP_LONG_NS */
 	uint64_t gap_worst_ns;
-	uint64_t busy_ns;           /* turns that did something ... */
-	uint64_t spin_ns;           /* ... that did not; the rest of the time it rested */
-	uint64_t nic_ns;            /* of busy_ns: in software NICs, which a port does by itself */
-	uint64_t age_ns;            /* since poll_core_start() */
+	uint64_t busy_ns; /* turns that did something ... */
+	uint64_t spin_ns; /* ... that did not; the rest of the time it rested */
+	uint64_t nic_ns;  /* of busy_ns: in software NICs, which a port does by itself */
+	uint64_t age_ns;  /* since poll_core_start() */
 };
 /* Any thread; values may be a moment old. */
 void poll_core_report(const struct poll_core *core, struct poll_core_report *ret);

@@ -9,8 +9,7 @@ static bool head_matches(const struct rail *rail, const struct request *request)
 {
 	const struct op *op = &request->op;
 
-	return page_head_is(
-		&rail->head[request->head], &op->key, op->generation, op->page_bytes);
+	return page_head_is(&rail->head[request->head], &op->key, op->generation, op->page_bytes);
 }
 
 static enum op_status status_of(uint32_t syndrome)
@@ -62,8 +61,8 @@ static void heads_retire(struct rail *rail, uint16_t first, uint32_t syndrome)
  * Retires the WQEs of the queue before `end`, oldest first; the last of them with `syndrome`, those
  * before it with `earlier`.
  */
-static void retire(struct rail *rail, struct lane_qp *qp, uint32_t end, uint32_t earlier,
-	uint32_t syndrome)
+static void retire(
+	struct rail *rail, struct lane_qp *qp, uint32_t end, uint32_t earlier, uint32_t syndrome)
 {
 	struct lane *lane = qp->lane;
 	uint32_t n = 0, bytes = 0, at = qp->sq->ci;

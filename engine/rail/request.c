@@ -6,8 +6,8 @@
  */
 #include "engine/rail/core.h"
 
-bool request_copy_segments(struct rail *rail, struct request *request,
-	const struct ring_consumer *ops, uint32_t from)
+bool request_copy_segments(
+	struct rail *rail, struct request *request, const struct ring_consumer *ops, uint32_t from)
 {
 	uint32_t blocks = op_slots(request->op.segments) - 1;
 	uint16_t at = request->number;
@@ -100,15 +100,9 @@ static void count_end(struct rail *rail, const struct request *request, enum op_
 		PROBE_STALE(request->channel, request->op.cookie, rail->options.index,
 			request->op.peer, request->op.offset);
 		break;
-	case OP_INVALID:
-		rail_count(rail, COUNTER_ops_invalid, 1);
-		break;
-	case OP_TIMEOUT:
-		rail_count(rail, COUNTER_reads_timed_out, 1);
-		break;
-	default:
-		rail_count(rail, COUNTER_reads_failed, 1);
-		break;
+	case OP_INVALID: rail_count(rail, COUNTER_ops_invalid, 1); break;
+	case OP_TIMEOUT: rail_count(rail, COUNTER_reads_timed_out, 1); break;
+	default: rail_count(rail, COUNTER_reads_failed, 1); break;
 	}
 }
 

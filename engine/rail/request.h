@@ -82,14 +82,14 @@ struct request {
 	alignas(64) struct op op;
 	/* owner: poll core; moves with every piece */
 	alignas(64) struct lane *lane; /* NULL while parked */
-	struct link pending;   /* lane->pending, lane->heads, or peer_slot.parked */
-	uint64_t deadline_ns;  /* when it is looked at next */
-	uint32_t posted;       /* payload bytes in WQEs so far */
-	uint32_t segment_done; /* bytes of the segment at the cursor posted so far */
-	uint32_t head;         /* while its head is being read: where in rail->head[] */
-	uint16_t heads_next;   /* the next request of the same READ; REQUEST_NONE: last */
-	uint16_t block;        /* cursor: block and segment in it */
-	uint16_t outstanding;  /* WQEs posted and not retired */
+	struct link pending;           /* lane->pending, lane->heads, or peer_slot.parked */
+	uint64_t deadline_ns;          /* when it is looked at next */
+	uint32_t posted;               /* payload bytes in WQEs so far */
+	uint32_t segment_done;         /* bytes of the segment at the cursor posted so far */
+	uint32_t head;                 /* while its head is being read: where in rail->head[] */
+	uint16_t heads_next;           /* the next request of the same READ; REQUEST_NONE: last */
+	uint16_t block;                /* cursor: block and segment in it */
+	uint16_t outstanding;          /* WQEs posted and not retired */
 	uint16_t number;
 	uint16_t channel; /* id */
 	uint8_t segment;
@@ -109,8 +109,9 @@ static inline void request_cursor_start(struct request *request)
 }
 
 /* Each segment, slice and extent ends a WQE at most once. */
-static_assert(2 * SEGMENTS_MAX + 1 + PAGE_BYTES_MAX / SLICE_BYTES +
-			      PAGE_BYTES_MAX / EXTENT_BYTES_MIN < 1u << 16,
+static_assert(
+	2 * SEGMENTS_MAX + 1 + PAGE_BYTES_MAX / SLICE_BYTES + PAGE_BYTES_MAX / EXTENT_BYTES_MIN <
+		1u << 16,
 	"a request's WQEs are counted in 16 bits");
 
 #endif

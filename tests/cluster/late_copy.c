@@ -149,8 +149,8 @@ static struct pc_channel *start_copy(struct pc *pc, pthread_t *ret_thread)
 	const struct sigaction action = {.sa_handler = on_fault};
 	struct pc_channel *channel;
 
-	copy.source = mmap(
-		NULL, PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	copy.source =
+		mmap(NULL, PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (copy.source == MAP_FAILED || pc_channel_open(pc, &channel))
 		die("pc_channel_open: %s", pc_error());
 	content_fill(copy.source, PAGE_BYTES, 1);

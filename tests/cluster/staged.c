@@ -64,8 +64,8 @@ static void pages_make(struct staged *s, struct pc *pc)
 	for (unsigned i = 0; i < s->count; i++) {
 		key_text(s->page_bytes << 32 | s->segments << 20 | i, s->key[i]);
 		cut(s, i);
-		s->page[i] = (struct pc_page){s->key[i], KEY_TEXT_BYTES,
-			&s->segment[i * s->segments], s->segments};
+		s->page[i] = (struct pc_page){
+			s->key[i], KEY_TEXT_BYTES, &s->segment[i * s->segments], s->segments};
 	}
 }
 

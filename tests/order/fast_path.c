@@ -33,10 +33,8 @@ uint32_t order_page_head_retire(struct page_head *shared)
 	return page_head_retire(shared);
 }
 
-void order_page_head_publish(
-	struct page_head *shared, const struct page_key *key, uint32_t length);
-void order_page_head_publish(
-	struct page_head *shared, const struct page_key *key, uint32_t length)
+void order_page_head_publish(struct page_head *shared, const struct page_key *key, uint32_t length);
+void order_page_head_publish(struct page_head *shared, const struct page_key *key, uint32_t length)
 {
 	page_head_publish(shared, key, length);
 }

@@ -18,8 +18,8 @@ struct rail_side {
 	uint32_t told; /* commands */
 };
 
-struct rail_side *rail_side_new(struct status_segment *status, void *ops, void *done,
-	uint32_t *client_waits)
+struct rail_side *rail_side_new(
+	struct status_segment *status, void *ops, void *done, uint32_t *client_waits)
 {
 	struct rail_options options = {
 		.kick = KICK_RAIL, .control_kick = KICK_CONTROL, .status = status};

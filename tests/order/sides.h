@@ -25,8 +25,8 @@ enum { KICK_RAIL = 1000, KICK_CONTROL, KICK_CLIENT, KICKS };
  * the other side has finished its part of the round, so the sleep flag stays up until then.
  */
 int note_poll(struct pollfd *fds, unsigned long count, int timeout_ms);
-int note_ppoll(struct pollfd *fds, unsigned long count, const struct timespec *span,
-	const sigset_t *mask);
+int note_ppoll(
+	struct pollfd *fds, unsigned long count, const struct timespec *span, const sigset_t *mask);
 ssize_t note_write(int fd, const void *bytes, size_t count);
 ssize_t note_read(int fd, void *bytes, size_t count);
 ssize_t note_recv(int fd, void *bytes, size_t count, int flags);
@@ -39,8 +39,8 @@ struct rail_side;
 
 /* ---- rail_side.c: a rail, its poll core, the control plane's end of the inbox --------------- */
 
-struct rail_side *rail_side_new(struct status_segment *status, void *ops, void *done,
-	uint32_t *client_waits);
+struct rail_side *rail_side_new(
+	struct status_segment *status, void *ops, void *done, uint32_t *client_waits);
 /* Sleeper: rest(), once; slept or worked. */
 void rail_side_rest(struct rail_side *side);
 /* Waker: poll_turn(), once: publishes its answers and kicks the client if that sleeps. */

@@ -83,8 +83,8 @@ int note_poll(struct pollfd *fds, unsigned long count, int timeout_ms)
 	return 0;
 }
 
-int note_ppoll(struct pollfd *fds, unsigned long count, const struct timespec *span,
-	const sigset_t *mask)
+int note_ppoll(
+	struct pollfd *fds, unsigned long count, const struct timespec *span, const sigset_t *mask)
 {
 	(void)fds, (void)count, (void)span, (void)mask;
 	sleep_until_the_other_acted();

@@ -59,8 +59,8 @@ static inline void pair_good(int rc)
 		fail_msg("%d: %s", rc, dv_error());
 }
 
-static inline void end_open_with(struct end *end, const struct dv_options *options,
-	unsigned qps, unsigned depth, unsigned cq_depth)
+static inline void end_open_with(struct end *end, const struct dv_options *options, unsigned qps,
+	unsigned depth, unsigned cq_depth)
 {
 	*end = (struct end){.qp_count = qps, .memfd = memfd_create("pair", MFD_CLOEXEC)};
 	assert_true(end->memfd >= 0);
@@ -71,8 +71,8 @@ static inline void end_open_with(struct end *end, const struct dv_options *optio
 	pair_good(dv_cq_create(end->device, cq_depth, &end->cq));
 	for (unsigned i = 0; i < qps; i++)
 		pair_good(dv_qp_create(end->device, &end->cq, depth, &end->qps[i], &end->sqs[i]));
-	pair_good(dv_mr_register(end->device, end->memory, END_BYTES, END_ACCESS, end->memfd, 0,
-		&end->mr));
+	pair_good(dv_mr_register(
+		end->device, end->memory, END_BYTES, END_ACCESS, end->memfd, 0, &end->mr));
 }
 
 static inline void end_open(struct end *end, const char *link, unsigned qps)

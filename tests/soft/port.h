@@ -9,7 +9,7 @@
 #include "tests/soft/pair.h"
 
 #define RTT_NS 5000u
-#define RATE 400u  /* Gbit/s: 50 bytes a ns */
+#define RATE 400u /* Gbit/s: 50 bytes a ns */
 #define HEADER 82u
 
 static struct end a, b;
@@ -21,14 +21,18 @@ static uint64_t now;
  */
 static inline struct dv_model plain(void)
 {
-	return (struct dv_model){.rate_gbps = RATE, .rtt_ns = RTT_NS, .reads_per_qp = 16,
-		.mtu = 4096, .numa_percent = 100, .move_bytes = true};
+	return (struct dv_model){.rate_gbps = RATE,
+		.rtt_ns = RTT_NS,
+		.reads_per_qp = 16,
+		.mtu = 4096,
+		.numa_percent = 100,
+		.move_bytes = true};
 }
 
 static inline void open_node(const struct dv_model *model, const char *link, int numa_node)
 {
-	struct dv_options options = {.name = "soft", .link = link, .model = *model,
-		.numa_node = numa_node};
+	struct dv_options options = {
+		.name = "soft", .link = link, .model = *model, .numa_node = numa_node};
 	struct card card_a, card_b;
 
 	end_open_with(&a, &options, END_QPS, 64, 1024);

@@ -108,7 +108,8 @@ static void a_killed_queue_pair_writes_nothing_and_completes_nothing(void **stat
 static void what_a_dying_device_refuses_it_does_not_do(void **state)
 {
 	(void)state;
-	fault((struct dv_fault){.link_down = true, .silent = true,
+	fault((struct dv_fault){.link_down = true,
+		.silent = true,
 		.dead = DV_DEAD_ERROR | DV_DEAD_KILL | DV_DEAD_CUT});
 	read_some(0);
 	assert_int_equal(completions(), 0);
@@ -127,8 +128,8 @@ static void a_cut_device_writes_nothing_whatever_was_posted(void **state)
 	struct dv_sq *sq;
 
 	(void)state;
-	fault((struct dv_fault){.link_down = true, .silent = true,
-		.dead = DV_DEAD_ERROR | DV_DEAD_KILL});
+	fault((struct dv_fault){
+		.link_down = true, .silent = true, .dead = DV_DEAD_ERROR | DV_DEAD_KILL});
 	read_some(0);
 	read_some(1);
 	assert_int_equal(completions(), 0);

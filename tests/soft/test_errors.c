@@ -181,8 +181,8 @@ static void the_key_of_a_deregistered_region_never_works_again(void **state)
 	pair_good(dv_mr_deregister(b.device, &mr));
 	assert_int_equal(dv_mr_deregister(b.device, &mr), -EINVAL);
 	for (unsigned i = 0; i < 10000; i++) { /* every slot of the table is used again */
-		pair_good(dv_mr_register(
-			b.device, b.memory, 4096, DV_REMOTE_READ, b.memfd, 0, &mr));
+		pair_good(
+			dv_mr_register(b.device, b.memory, 4096, DV_REMOTE_READ, b.memfd, 0, &mr));
 		assert_int_not_equal(mr.rkey, old);
 		assert_int_not_equal(mr.rkey, 0x100); /* ends scatter lists on mlx5 */
 		pair_good(dv_mr_deregister(b.device, &mr));
@@ -318,17 +318,18 @@ static void setup_refuses_what_it_cannot_do(void **state)
 
 	(void)state;
 	assert_int_equal(dv_mr_register(a.device, NULL, 64, DV_LOCAL_WRITE, -1, 0, &mr), -EINVAL);
-	assert_int_equal(dv_mr_register(a.device, a.memory, 0, DV_LOCAL_WRITE, -1, 0, &mr),
-		-EINVAL);
+	assert_int_equal(
+		dv_mr_register(a.device, a.memory, 0, DV_LOCAL_WRITE, -1, 0, &mr), -EINVAL);
 	assert_int_equal(dv_mr_register(a.device, a.memory, 64, 0x80, -1, 0, &mr), -EINVAL);
 	assert_int_equal(dv_mr_register(a.device, a.memory, 64, DV_REMOTE_READ, a.memfd,
-		END_BYTES - 63, &mr), -ERANGE);
+				 END_BYTES - 63, &mr),
+		-ERANGE);
 	assert_int_equal(mr.lkey, 7);
 	assert_int_equal(dv_cq_create(a.device, 0, &cq), -EINVAL);
 	assert_int_equal(cq.cqn, 7);
 	assert_int_equal(dv_qp_create(a.device, &a.cq, 65537, &qp, &sq), -EINVAL);
-	assert_int_equal(dv_qp_create(a.device, &(struct dv_cq){.cqn = 999}, 64, &qp, &sq),
-		-EINVAL);
+	assert_int_equal(
+		dv_qp_create(a.device, &(struct dv_cq){.cqn = 999}, 64, &qp, &sq), -EINVAL);
 	assert_ptr_equal(qp, a.qps[0]);
 	assert_null(sq);
 	dv_qp_address(b.qps[0], &address);

@@ -8,7 +8,7 @@
 
 #define QPS 4u
 #define SLOT_BYTES 8192u
-#define SLOTS 64u          /* of each QP, in the asker's memory and the server's second half */
+#define SLOTS 64u /* of each QP, in the asker's memory and the server's second half */
 #define QP_DEPTH_HERE 64u
 #define RUBBISH 0xd5
 #define SETTLED 0x11
@@ -18,7 +18,7 @@ struct expected {
 	uint8_t opcode, sges;
 	bool signalled;
 	unsigned slot;
-	uint32_t remote;   /* READ: offset in the server's first half */
+	uint32_t remote;       /* READ: offset in the server's first half */
 	uint32_t bytes, first; /* of all segments; of the first one */
 };
 
@@ -64,7 +64,8 @@ static void post(unsigned qp)
 	uint8_t flags;
 
 	*e = (struct expected){.opcode = draw(4) ? DV_READ : DV_WRITE,
-		.sges = (uint8_t)(1 + draw(3)), .signalled = draw(3) == 0};
+		.sges = (uint8_t)(1 + draw(3)),
+		.signalled = draw(3) == 0};
 	if (dv_sq_room(a.sqs[qp]) < dv_wqe_blocks(e->sges) || m->tail - m->head >= SLOTS)
 		return;
 	e->slot = m->slot_next++ % SLOTS;
@@ -89,8 +90,8 @@ static void post(unsigned qp)
 		remote = (uintptr_t)slot_at(&b, qp, e->slot);
 	}
 	flags = (uint8_t)((e->signalled ? DV_CE_ALWAYS : 0) | (draw(5) ? 0 : DV_FENCE));
-	e->index = (uint16_t)dv_post(a.sqs[qp], (enum dv_opcode)e->opcode, remote, card_b.rkey,
-		sges, e->sges, flags);
+	e->index = (uint16_t)dv_post(
+		a.sqs[qp], (enum dv_opcode)e->opcode, remote, card_b.rkey, sges, e->sges, flags);
 	m->tail++;
 }
 
@@ -271,8 +272,11 @@ static void a_seed_decides_everything(void **state)
 
 	(void)state;
 	for (unsigned run = 0; run < 2; run++) {
-		struct dv_fault fault = {.seed = 99, .delay_steps_max = 9, .shuffle = true,
-			.retransmit_percent = 50, .piece_bytes = 700};
+		struct dv_fault fault = {.seed = 99,
+			.delay_steps_max = 9,
+			.shuffle = true,
+			.retransmit_percent = 50,
+			.piece_bytes = 700};
 
 		pair_open(&a, &b, "shm", QPS);
 		dv_soft_faults(a.device, &fault);
@@ -302,10 +306,10 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		{.name = "every_byte_and_completion_is_as_the_model_says",
 			.test_func = every_byte_and_completion_is_as_the_model_says,
-			.initial_state = (void *)(uintptr_t)"shm"},
+			.initial_state = (void *)(uintptr_t) "shm"},
 		{.name = "every_byte_and_completion_is_as_the_model_says_over_tcp",
 			.test_func = every_byte_and_completion_is_as_the_model_says,
-			.initial_state = (void *)(uintptr_t)"tcp"},
+			.initial_state = (void *)(uintptr_t) "tcp"},
 		cmocka_unit_test(a_seed_decides_everything),
 	};
 

@@ -72,8 +72,8 @@ static void an_error_amid_silent_reads_names_itself_and_those_before_are_done(vo
 	end_wait(&a, NULL, 5);
 	for (unsigned i = 0; i < 5; i++) {
 		assert_int_equal(a.done[i].wqe_counter, 3 + i);
-		assert_int_equal(a.done[i].syndrome,
-			i ? DV_SYNDROME_FLUSHED : DV_SYNDROME_REMOTE_ACCESS);
+		assert_int_equal(
+			a.done[i].syndrome, i ? DV_SYNDROME_FLUSHED : DV_SYNDROME_REMOTE_ACCESS);
 	}
 	assert_int_equal(a.sqs[0]->ci, a.sqs[0]->pi);
 	assert_memory_equal(a.memory, b.memory, 3 * 64);
@@ -189,7 +189,9 @@ static void server_open(struct server *server)
 	assert_int_equal(bind(server->listen_fd, (void *)&name, sizeof(name)), 0);
 	assert_int_equal(listen(server->listen_fd, 1), 0);
 	assert_int_equal(getsockname(server->listen_fd, (void *)&name, &bytes), 0);
-	server->address = (struct dv_address){.version = 1, .kind = 3, .qpn = 1,
+	server->address = (struct dv_address){.version = 1,
+		.kind = 3,
+		.qpn = 1,
 		.tcp_port = ntohs(name.sin_port),
 		.gid = {[10] = 0xff, 0xff, 127, 0, 0, 1}};
 }
@@ -343,8 +345,8 @@ static void setup_calls_do_not_disturb_a_poll_core_nor_starve(void **state)
 		struct dv_sq *sq;
 		struct dv_mr mr;
 
-		pair_good(dv_mr_register(
-			a.device, a.memory, 4096, DV_REMOTE_READ, a.memfd, 0, &mr));
+		pair_good(
+			dv_mr_register(a.device, a.memory, 4096, DV_REMOTE_READ, a.memfd, 0, &mr));
 		pair_good(dv_cq_create(a.device, 16, &cq));
 		pair_good(dv_qp_create(a.device, &cq, 16, &qp, &sq));
 		pair_good(dv_qp_connect(qp, &card.addresses[0]));

@@ -43,8 +43,8 @@ static void many_scattered_reads_are_under_way_at_once(void **state)
 	for (unsigned round = 0; round < 40; round++) {
 		for (unsigned i = 0; i < 50; i++) {
 			uint64_t at = (uintptr_t)a.memory + i * 40000;
-			struct dv_sge sges[3] = {{at, 7000, a.mr.lkey},
-				{at + 7000, 1, a.mr.lkey}, {at + 7001, 20000, a.mr.lkey}};
+			struct dv_sge sges[3] = {{at, 7000, a.mr.lkey}, {at + 7000, 1, a.mr.lkey},
+				{at + 7001, 20000, a.mr.lkey}};
 
 			if (i < 25)
 				dv_post(a.sqs[i % 2], DV_READ, child.card.base + i * 1000 + round,
@@ -221,8 +221,7 @@ static void a_killed_peer_ends_every_read_soon(void **state)
 		for (unsigned i = 0; i < a.done_count; i++)
 			failed += a.done[i].syndrome == DV_SYNDROME_RETRY_EXCEEDED;
 		if (a.done_count > 3500) { /* the kernel is slow to close: start the list anew */
-			memmove(a.done, a.done + 3500,
-				(a.done_count - 3500) * sizeof(a.done[0]));
+			memmove(a.done, a.done + 3500, (a.done_count - 3500) * sizeof(a.done[0]));
 			a.done_count -= 3500;
 			posted -= 3500;
 		}
@@ -317,8 +316,8 @@ static void nonsense_on_the_socket_closes_it_and_harms_nobody(void **state)
 	end_card(&a, &card);
 	end_connect(&a, &card);
 	for (unsigned i = 0; i < 20; i++) {
-		struct tcp_request request = {.magic = TCP_MAGIC, .opcode = MLX5_OPCODE_RDMA_READ,
-			.length = 64};
+		struct tcp_request request = {
+			.magic = TCP_MAGIC, .opcode = MLX5_OPCODE_RDMA_READ, .length = 64};
 		int fd = raw_connect(&card.addresses[0]);
 
 		memset(nonsense, (int)(i * 13), sizeof(nonsense));
@@ -354,8 +353,11 @@ static void nothing_is_left_in_dev_shm(void **state)
 		closedir(folder);
 }
 
-#define OVER(test, link) \
-	{.name = #test "_over_" link, .test_func = test, .initial_state = (void *)(uintptr_t)link}
+#define OVER(test, link)                                                                           \
+	{                                                                                          \
+		.name = #test "_over_" link, .test_func = test,                                    \
+		.initial_state = (void *)(uintptr_t)link                                           \
+	}
 #define OVER_BOTH(test) OVER(test, "shm"), OVER(test, "tcp")
 
 int main(void)

@@ -13,8 +13,8 @@ static void read_brings_the_bytes_and_one_completion(void **state)
 	(void)state;
 	pair_open(&a, &b, "shm", 1);
 	end_fill(&b, 1);
-	index = end_post(&a, 0, DV_READ, 100, (uintptr_t)b.memory + 7, b.mr.rkey, 5000,
-		DV_CE_ALWAYS);
+	index = end_post(
+		&a, 0, DV_READ, 100, (uintptr_t)b.memory + 7, b.mr.rkey, 5000, DV_CE_ALWAYS);
 	assert_int_equal(dv_step(a.device), 0); /* not rung yet */
 	dv_ring(a.sqs[0]);
 	assert_true(dv_step(a.device) > 0);
@@ -243,8 +243,8 @@ static void a_reset_queue_pair_starts_from_zero_and_works(void **state)
 	pair_open(&a, &b, "shm", 1);
 	for (unsigned round = 0; round < 3; round++) {
 		uint32_t number = dv_qp_number(a.qps[0]);
-		uint32_t index = end_post(&a, 0, DV_READ, 0, (uintptr_t)b.memory, b.mr.rkey, 64,
-			DV_CE_ALWAYS);
+		uint32_t index = end_post(
+			&a, 0, DV_READ, 0, (uintptr_t)b.memory, b.mr.rkey, 64, DV_CE_ALWAYS);
 
 		assert_int_equal(index, 0);
 		dv_ring(a.sqs[0]);

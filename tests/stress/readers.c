@@ -153,9 +153,9 @@ static int report(struct stress *s, struct reader *readers, double seconds)
 
 int main(int argc, char **argv)
 {
-	static const struct option options[] = {{"sockets", 1, NULL, 's'},
-		{"reads", 1, NULL, 'n'}, {"readers", 1, NULL, 'r'}, {"keys", 1, NULL, 'k'},
-		{"page-bytes", 1, NULL, 'b'}, {"seconds", 1, NULL, 'd'}, {NULL, 0, NULL, 0}};
+	static const struct option options[] = {{"sockets", 1, NULL, 's'}, {"reads", 1, NULL, 'n'},
+		{"readers", 1, NULL, 'r'}, {"keys", 1, NULL, 'k'}, {"page-bytes", 1, NULL, 'b'},
+		{"seconds", 1, NULL, 'd'}, {NULL, 0, NULL, 0}};
 	struct stress s = {.page_bytes = 4096, .keys = 4096, .reads_wanted = 1000000, .readers = 4};
 	const char *list = NULL, *socket[SOCKETS_MAX];
 	uint64_t seconds = 300, started;

@@ -55,8 +55,8 @@ __attribute__((noinline)) static void count_hot_poll(void)
 static void prepare(void)
 {
 	for (unsigned i = 0; i < BATCH; i++) {
-		sges[i] = (struct ibv_sge){.addr = (uintptr_t)s.local + i * 64, .length = 64,
-			.lkey = s.local_mr.lkey};
+		sges[i] = (struct ibv_sge){
+			.addr = (uintptr_t)s.local + i * 64, .length = 64, .lkey = s.local_mr.lkey};
 		wrs[i] = (struct ibv_send_wr){
 			.wr_id = i,
 			.next = i + 1 < BATCH ? &wrs[i + 1] : NULL,

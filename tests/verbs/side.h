@@ -22,7 +22,7 @@
 
 #define SIDE_BYTES (1u << 20)
 #ifndef SIDE_DEPTH
-#define SIDE_DEPTH 16u  /* blocks of both send queues */
+#define SIDE_DEPTH 16u /* blocks of both send queues */
 #endif
 #define SIDE_WRS (SIDE_DEPTH / 2) /* libmlx5 reckons two blocks a WR of three segments */
 #define PATIENCE_NS 20000000000ull
@@ -31,7 +31,7 @@ struct side {
 	/* by libibverbs */
 	struct ibv_qp *ibv;
 	struct mlx5dv_qp ibv_queue;
-	struct dv_cq ibv_cq;     /* only looked at: ibv_poll_cq() consumes */
+	struct dv_cq ibv_cq; /* only looked at: ibv_poll_cq() consumes */
 	struct ibv_cq *ibv_cq_object;
 	/* by dv/hot.h */
 	struct dv_qp *hot;
@@ -75,7 +75,8 @@ static inline struct ibv_qp *side_make_ibv(struct side *side)
 		.create_flags = MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE,
 	};
 	struct mlx5dv_obj object = {0};
-	struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT, .port_num = 1,
+	struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT,
+		.port_num = 1,
 		.qp_access_flags = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE};
 	struct ibv_qp *qp = mlx5dv_create_qp(side->near->context, &attr, &more);
 
@@ -84,16 +85,21 @@ static inline struct ibv_qp *side_make_ibv(struct side *side)
 	object.qp.out = &side->ibv_queue;
 	assert_int_equal(mlx5dv_init_obj(&object, MLX5DV_OBJ_QP), 0);
 	assert_int_equal(side->ibv_queue.sq.wqe_cnt, SIDE_DEPTH);
-	assert_int_equal(ibv_modify_qp(qp, &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
-		IBV_QP_ACCESS_FLAGS), 0);
+	assert_int_equal(
+		ibv_modify_qp(qp, &init,
+			IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS),
+		0);
 	return qp;
 }
 
 /* libibverbs' queue pair speaks through dv's connect, which wants one of dv's. */
 static inline void side_connect(struct side *side)
 {
-	struct dv_qp ibv = {.ops = side->near->ops, .device = side->near, .qp = side->ibv,
-		.psn = 0x123456, .sq = {.qpn = side->ibv->qp_num}};
+	struct dv_qp ibv = {.ops = side->near->ops,
+		.device = side->near,
+		.qp = side->ibv,
+		.psn = 0x123456,
+		.sq = {.qpn = side->ibv->qp_num}};
 	struct dv_qp *ours[2] = {&ibv, side->hot};
 
 	for (unsigned i = 0; i < 2; i++) {
@@ -108,8 +114,8 @@ static inline void side_connect(struct side *side)
 
 static inline uint8_t *side_memory(struct dv_device *device, unsigned access, struct dv_mr *ret)
 {
-	uint8_t *at = mmap(NULL, SIDE_BYTES, PROT_READ | PROT_WRITE,
-		MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	uint8_t *at =
+		mmap(NULL, SIDE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	assert_ptr_not_equal(at, MAP_FAILED);
 	good(dv_mr_register(device, at, SIDE_BYTES, access, -1, 0, ret));
@@ -132,11 +138,11 @@ static inline void side_open(struct side *side)
 	side->ibv = side_make_ibv(side);
 	good(dv_qp_create(side->near, &side->cq, SIDE_DEPTH, &side->hot, &side->sq));
 	for (unsigned i = 0; i < 2; i++)
-		good(dv_qp_create(side->far, &side->answers_cq, SIDE_DEPTH, &side->answers[i],
-			&unused));
+		good(dv_qp_create(
+			side->far, &side->answers_cq, SIDE_DEPTH, &side->answers[i], &unused));
 	side->local = side_memory(side->near, DV_LOCAL_WRITE, &side->local_mr);
-	side->remote = side_memory(side->far, DV_LOCAL_WRITE | DV_REMOTE_READ | DV_REMOTE_WRITE,
-		&side->remote_mr);
+	side->remote = side_memory(
+		side->far, DV_LOCAL_WRITE | DV_REMOTE_READ | DV_REMOTE_WRITE, &side->remote_mr);
 	side_connect(side);
 }
 
@@ -158,8 +164,8 @@ static inline void side_close(struct side *side)
 }
 
 /* The CQE proper, `ahead` of those consumed, once the NIC has written it; NULL: it never came. */
-static inline const struct mlx5_cqe64 *side_cqe(const struct dv_cq *cq, uint32_t ahead,
-	uint64_t patience_ns)
+static inline const struct mlx5_cqe64 *side_cqe(
+	const struct dv_cq *cq, uint32_t ahead, uint64_t patience_ns)
 {
 	struct dv_cq later = *cq;
 	const uint8_t *at;

@@ -119,8 +119,8 @@ static void the_later_of_two_reads_to_one_place_stays(void **state)
 	dv_ring(s.sq);
 	reap_good(READS);
 	for (unsigned i = 0; i < READS; i += 4)
-		assert_memory_equal(s.local + i / 4 * PAGE, s.remote + (i + 3) * PAGE,
-			PAGE - i - 3);
+		assert_memory_equal(
+			s.local + i / 4 * PAGE, s.remote + (i + 3) * PAGE, PAGE - i - 3);
 }
 
 /* Each WRITE sends what the READ before it brought, and the READ behind it brings that back. */
@@ -268,8 +268,8 @@ static void a_read_whose_second_page_is_gone_is_not_done(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < READS; i++) {
-		sge = (struct dv_sge){(uintptr_t)s.local + i * 2 * PAGE,
-			i == 7 ? 2 * PAGE : PAGE, s.local_mr.lkey};
+		sge = (struct dv_sge){(uintptr_t)s.local + i * 2 * PAGE, i == 7 ? 2 * PAGE : PAGE,
+			s.local_mr.lkey};
 		dv_post(s.sq, DV_READ, (uintptr_t)s.remote + (i > 7 ? 20 + i : i) * PAGE,
 			s.remote_mr.rkey, &sge, 1, DV_CE_ALWAYS);
 	}
@@ -298,8 +298,8 @@ static void connect_again(void)
 		good(dv_qp_reset(s.answers[i]));
 	}
 	good(ibv_modify_qp(s.ibv, &reset, IBV_QP_STATE));
-	good(ibv_modify_qp(s.ibv, &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
-		IBV_QP_ACCESS_FLAGS));
+	good(ibv_modify_qp(s.ibv, &init,
+		IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
 	side_connect(&s);
 }
 
@@ -417,8 +417,7 @@ static void a_peer_killed_among_reads_brings_no_wrong_bytes(void **state)
 	for (unsigned round = 0; !failed; round++) {
 		memset(s.local, UNTOUCHED, READS * PAGE);
 		for (unsigned i = 0; i < READS; i++) {
-			struct dv_sge sge = {(uintptr_t)s.local + i * PAGE, PAGE,
-				s.local_mr.lkey};
+			struct dv_sge sge = {(uintptr_t)s.local + i * PAGE, PAGE, s.local_mr.lkey};
 
 			dv_post(s.sq, DV_READ, card.base + i % 3 * PAGE, card.rkey, &sge, 1,
 				DV_CE_ALWAYS);
@@ -438,8 +437,8 @@ static void a_peer_killed_among_reads_brings_no_wrong_bytes(void **state)
 			}
 			/* Its memory may be gone before its socket is. */
 			assert_true(failed++ ? syndrome == DV_SYNDROME_FLUSHED
-				: syndrome == DV_SYNDROME_RETRY_EXCEEDED ||
-					syndrome == DV_SYNDROME_REMOTE_ACCESS);
+					     : syndrome == DV_SYNDROME_RETRY_EXCEEDED ||
+						       syndrome == DV_SYNDROME_REMOTE_ACCESS);
 		}
 	}
 	assert_true(done >= 20 * READS);
@@ -464,8 +463,8 @@ int main(int count, char **arguments)
 		CASE(a_read_whose_second_page_is_gone_is_not_done),
 		CASE(a_destination_that_is_gone_ends_it_there),
 		CASE(what_was_deregistered_is_never_read_later),
-		cmocka_unit_test_setup(a_peer_killed_among_reads_brings_no_wrong_bytes,
-			start_server),
+		cmocka_unit_test_setup(
+			a_peer_killed_among_reads_brings_no_wrong_bytes, start_server),
 	};
 
 	if (count == 3)

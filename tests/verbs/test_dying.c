@@ -161,8 +161,11 @@ static void a_device_and_a_queue_pair_that_fail_are_named(void **state)
 
 static void what_is_set_for_a_path_reaches_the_device(void **state)
 {
-	struct dv_options options = {.name = "mlx5_2", .gid_index = -1, .traffic_class = 106,
-		.service_level = 3, .ack_timeout = 13};
+	struct dv_options options = {.name = "mlx5_2",
+		.gid_index = -1,
+		.traffic_class = 106,
+		.service_level = 3,
+		.ack_timeout = 13};
 	uint32_t label[2];
 
 	(void)state;
@@ -183,8 +186,10 @@ static void what_is_set_for_a_path_reaches_the_device(void **state)
 			dv_qp_address(s.answers[q], &far);
 			far.reads = 5;
 			good(dv_qp_connect(qp[q], &far));
-			assert_int_equal(ibv_query_qp(qp[q]->qp, &attr, IBV_QP_AV |
-				IBV_QP_TIMEOUT | IBV_QP_ACCESS_FLAGS, &unused), 0);
+			assert_int_equal(
+				ibv_query_qp(qp[q]->qp, &attr,
+					IBV_QP_AV | IBV_QP_TIMEOUT | IBV_QP_ACCESS_FLAGS, &unused),
+				0);
 			assert_int_equal(attr.ah_attr.grh.traffic_class, 106);
 			assert_int_equal(attr.ah_attr.sl, 3);
 			assert_int_equal(attr.timeout, 13);

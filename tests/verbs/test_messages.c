@@ -24,20 +24,26 @@ static unsigned rnr_retry;
 
 static void to_init(struct end *end)
 {
-	struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT, .port_num = 1,
+	struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT,
+		.port_num = 1,
 		.qp_access_flags = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE |
-			IBV_ACCESS_REMOTE_ATOMIC};
+				   IBV_ACCESS_REMOTE_ATOMIC};
 
-	assert_int_equal(ibv_modify_qp(end->qp, &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX |
-		IBV_QP_PORT | IBV_QP_ACCESS_FLAGS), 0);
+	assert_int_equal(
+		ibv_modify_qp(end->qp, &init,
+			IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS),
+		0);
 }
 
 static void open_end(struct end *end, const char *name)
 {
 	struct dv_options options = {.name = name, .gid_index = -1};
 	struct ibv_qp_init_attr attr = {.qp_type = IBV_QPT_RC,
-		.cap = {.max_send_wr = 16, .max_recv_wr = RECEIVES, .max_send_sge = 3,
-			.max_recv_sge = 2, .max_inline_data = INLINE_BYTES}};
+		.cap = {.max_send_wr = 16,
+			.max_recv_wr = RECEIVES,
+			.max_send_sge = 3,
+			.max_recv_sge = 2,
+			.max_inline_data = INLINE_BYTES}};
 
 	good(dv_open(&options, &end->device));
 	end->channel = ibv_create_comp_channel(end->device->context);
@@ -47,25 +53,39 @@ static void open_end(struct end *end, const char *name)
 	end->qp = ibv_create_qp(end->device->pd, &attr);
 	assert_non_null(end->qp);
 	end->memory = calloc(1, SIDE_BYTES);
-	end->mr = ibv_reg_mr(end->device->pd, end->memory, SIDE_BYTES, IBV_ACCESS_LOCAL_WRITE |
-		IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC);
+	end->mr = ibv_reg_mr(end->device->pd, end->memory, SIDE_BYTES,
+		IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE |
+			IBV_ACCESS_REMOTE_ATOMIC);
 	assert_non_null(end->mr);
 	to_init(end);
 }
 
 static void connect_end(struct end *end, const struct end *to)
 {
-	struct ibv_qp_attr rtr = {.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_4096,
-		.dest_qp_num = to->qp->qp_num, .rq_psn = to->qp->qp_num, .max_dest_rd_atomic = 16,
-		.min_rnr_timer = 1, .ah_attr = {.dlid = to->device->lid, .port_num = 1}};
-	struct ibv_qp_attr rts = {.qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7,
-		.rnr_retry = (uint8_t)rnr_retry, .sq_psn = end->qp->qp_num, .max_rd_atomic = 16};
+	struct ibv_qp_attr rtr = {.qp_state = IBV_QPS_RTR,
+		.path_mtu = IBV_MTU_4096,
+		.dest_qp_num = to->qp->qp_num,
+		.rq_psn = to->qp->qp_num,
+		.max_dest_rd_atomic = 16,
+		.min_rnr_timer = 1,
+		.ah_attr = {.dlid = to->device->lid, .port_num = 1}};
+	struct ibv_qp_attr rts = {.qp_state = IBV_QPS_RTS,
+		.timeout = 14,
+		.retry_cnt = 7,
+		.rnr_retry = (uint8_t)rnr_retry,
+		.sq_psn = end->qp->qp_num,
+		.max_rd_atomic = 16};
 
-	assert_int_equal(ibv_modify_qp(end->qp, &rtr, IBV_QP_STATE | IBV_QP_AV |
-		IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
-		IBV_QP_MIN_RNR_TIMER), 0);
-	assert_int_equal(ibv_modify_qp(end->qp, &rts, IBV_QP_STATE | IBV_QP_TIMEOUT |
-		IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC), 0);
+	assert_int_equal(
+		ibv_modify_qp(end->qp, &rtr,
+			IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+				IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER),
+		0);
+	assert_int_equal(
+		ibv_modify_qp(end->qp, &rts,
+			IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+				IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC),
+		0);
 }
 
 static void close_end(struct end *end)
@@ -170,8 +190,10 @@ static void immediate_data_comes_with_a_send_and_with_a_write(void **state)
 	wc = reap(&b);
 	assert_int_equal(wc.wc_flags & IBV_WC_WITH_IMM, IBV_WC_WITH_IMM);
 	assert_int_equal(be32toh(wc.imm_data), 0xabcd);
-	send((struct ibv_send_wr){.opcode = IBV_WR_RDMA_WRITE_WITH_IMM, .imm_data = htobe32(7),
-		.wr.rdma = {(uintptr_t)b.memory + 8192, b.mr->rkey}}, 5000);
+	send((struct ibv_send_wr){.opcode = IBV_WR_RDMA_WRITE_WITH_IMM,
+		     .imm_data = htobe32(7),
+		     .wr.rdma = {(uintptr_t)b.memory + 8192, b.mr->rkey}},
+		5000);
 	assert_int_equal(reap(&a).status, IBV_WC_SUCCESS);
 	wc = reap(&b);
 	assert_int_equal(wc.opcode, IBV_WC_RECV_RDMA_WITH_IMM);
@@ -189,8 +211,9 @@ static void inline_data_wraps_with_the_queue(void **state)
 		fill(i);
 		memset(b.memory, 0, INLINE_BYTES);
 		send((struct ibv_send_wr){.opcode = IBV_WR_RDMA_WRITE,
-			.send_flags = IBV_SEND_INLINE,
-			.wr.rdma = {(uintptr_t)b.memory, b.mr->rkey}}, bytes);
+			     .send_flags = IBV_SEND_INLINE,
+			     .wr.rdma = {(uintptr_t)b.memory, b.mr->rkey}},
+			bytes);
 		memset(a.memory + 65536, 0xee, INLINE_BYTES); /* it was taken when it was posted */
 		assert_int_equal(reap(&a).status, IBV_WC_SUCCESS);
 		fill(i);
@@ -203,10 +226,12 @@ static void atomics_return_what_was_there(void **state)
 {
 	uint64_t *there = (void *)b.memory, *here = (void *)(a.memory + 65536);
 	struct ibv_send_wr add = {.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD,
-		.wr.atomic = {.remote_addr = (uintptr_t)there, .compare_add = 5,
-			.rkey = b.mr->rkey}};
+		.wr.atomic = {
+			.remote_addr = (uintptr_t)there, .compare_add = 5, .rkey = b.mr->rkey}};
 	struct ibv_send_wr swap = {.opcode = IBV_WR_ATOMIC_CMP_AND_SWP,
-		.wr.atomic = {.remote_addr = (uintptr_t)there, .compare_add = 105, .swap = 9,
+		.wr.atomic = {.remote_addr = (uintptr_t)there,
+			.compare_add = 105,
+			.swap = 9,
 			.rkey = b.mr->rkey}};
 
 	(void)state;
@@ -286,7 +311,8 @@ static void without_the_right_an_atomic_is_refused(void **state)
 {
 	(void)state;
 	send((struct ibv_send_wr){.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD,
-		.wr.atomic = {.remote_addr = (uintptr_t)b.memory, .rkey = b.mr->rkey + 1}}, 8);
+		     .wr.atomic = {.remote_addr = (uintptr_t)b.memory, .rkey = b.mr->rkey + 1}},
+		8);
 	assert_int_equal(reap(&a).status, IBV_WC_REM_ACCESS_ERR);
 }
 

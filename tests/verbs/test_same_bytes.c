@@ -11,9 +11,9 @@ struct work {
 	unsigned sges;
 	uint32_t bytes[DV_SGES_MAX];
 	bool quiet, fence;
-	uint32_t rkey_off, lkey_off;   /* added to the right ones */
+	uint32_t rkey_off, lkey_off; /* added to the right ones */
 	uint64_t remote_off, local_off;
-	uint8_t syndrome;              /* what comes of it */
+	uint8_t syndrome; /* what comes of it */
 };
 
 static struct side s;
@@ -48,16 +48,17 @@ static void post_ibv(const struct work *work, uint64_t id)
 {
 	struct ibv_sge sges[DV_SGES_MAX];
 	struct dv_sge sge[DV_SGES_MAX];
-	struct ibv_send_wr *bad, wr = {
-		.wr_id = id,
-		.sg_list = sges,
-		.num_sge = (int)work->sges,
-		.opcode = work->opcode == DV_READ ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE,
-		.send_flags = (work->quiet ? 0u : IBV_SEND_SIGNALED) |
-			(work->fence ? IBV_SEND_FENCE : 0u),
-		.wr.rdma = {.remote_addr = (uintptr_t)s.remote + work->remote_off,
-			.rkey = s.remote_mr.rkey + work->rkey_off},
-	};
+	struct ibv_send_wr *bad,
+		wr = {
+			.wr_id = id,
+			.sg_list = sges,
+			.num_sge = (int)work->sges,
+			.opcode = work->opcode == DV_READ ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE,
+			.send_flags = (work->quiet ? 0u : IBV_SEND_SIGNALED) |
+				      (work->fence ? IBV_SEND_FENCE : 0u),
+			.wr.rdma = {.remote_addr = (uintptr_t)s.remote + work->remote_off,
+				.rkey = s.remote_mr.rkey + work->rkey_off},
+		};
 
 	fill_sges(work, sge);
 	for (unsigned i = 0; i < work->sges; i++)
@@ -243,7 +244,10 @@ static void fails_with(struct work work, uint8_t syndrome)
 		{.opcode = DV_READ, .sges = 1, .bytes = {64}},
 		work,
 		{.opcode = DV_READ, .sges = 1, .bytes = {64}, .syndrome = DV_SYNDROME_FLUSHED},
-		{.opcode = DV_WRITE, .sges = 1, .bytes = {64}, .quiet = true,
+		{.opcode = DV_WRITE,
+			.sges = 1,
+			.bytes = {64},
+			.quiet = true,
 			.syndrome = DV_SYNDROME_FLUSHED},
 	};
 
@@ -261,7 +265,10 @@ static void a_bad_rkey_and_what_is_behind_it(void **state)
 static void a_place_behind_the_end_and_what_is_behind_it(void **state)
 {
 	(void)state;
-	fails_with((struct work){.opcode = DV_WRITE, .sges = 1, .bytes = {64}, .quiet = true,
+	fails_with((struct work){.opcode = DV_WRITE,
+			   .sges = 1,
+			   .bytes = {64},
+			   .quiet = true,
 			   .remote_off = SIDE_BYTES - 63},
 		DV_SYNDROME_REMOTE_ACCESS);
 }
@@ -276,7 +283,9 @@ static void a_bad_lkey_and_what_is_behind_it(void **state)
 static void a_peer_that_is_gone_and_what_is_behind_it(void **state)
 {
 	struct work works[2] = {
-		{.opcode = DV_READ, .sges = 1, .bytes = {64},
+		{.opcode = DV_READ,
+			.sges = 1,
+			.bytes = {64},
 			.syndrome = DV_SYNDROME_RETRY_EXCEEDED},
 		{.opcode = DV_READ, .sges = 1, .bytes = {64}, .syndrome = DV_SYNDROME_FLUSHED},
 	};
@@ -290,10 +299,10 @@ static void a_peer_that_is_gone_and_what_is_behind_it(void **state)
 static void a_queue_pair_reset_starts_from_zero_and_works_again(void **state)
 {
 	static const struct work read = {.opcode = DV_READ, .sges = 1, .bytes = {64}};
-	static const struct work bad = {.opcode = DV_READ, .sges = 1, .bytes = {64},
-		.rkey_off = 1};
+	static const struct work bad = {.opcode = DV_READ, .sges = 1, .bytes = {64}, .rkey_off = 1};
 	struct ibv_qp_attr reset = {.qp_state = IBV_QPS_RESET};
-	struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT, .port_num = 1,
+	struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT,
+		.port_num = 1,
 		.qp_access_flags = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE};
 
 	(void)state;
@@ -301,8 +310,10 @@ static void a_queue_pair_reset_starts_from_zero_and_works_again(void **state)
 		fails_with(bad, DV_SYNDROME_REMOTE_ACCESS);
 		good(dv_qp_reset(s.hot));
 		assert_int_equal(ibv_modify_qp(s.ibv, &reset, IBV_QP_STATE), 0);
-		assert_int_equal(ibv_modify_qp(s.ibv, &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX |
-			IBV_QP_PORT | IBV_QP_ACCESS_FLAGS), 0);
+		assert_int_equal(ibv_modify_qp(s.ibv, &init,
+					 IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+						 IBV_QP_ACCESS_FLAGS),
+			0);
 		ibv_pi = 0;
 		for (unsigned i = 0; i < 2; i++) {
 			good(dv_qp_error(s.answers[i]));

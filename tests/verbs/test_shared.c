@@ -30,8 +30,8 @@ static int new_file(uint64_t bytes, int seals)
 
 static uint8_t *map(int fd, uint64_t offset, uint64_t bytes, void *at, int flags)
 {
-	uint8_t *got = mmap(at, bytes, PROT_READ | PROT_WRITE, flags | (at ? MAP_FIXED : 0), fd,
-		(off_t)offset);
+	uint8_t *got = mmap(
+		at, bytes, PROT_READ | PROT_WRITE, flags | (at ? MAP_FIXED : 0), fd, (off_t)offset);
 
 	assert_ptr_not_equal(got, MAP_FAILED);
 	return got;

@@ -27,8 +27,8 @@ struct uv_context *uv_context_open(unsigned index, int fd)
 	return context;
 }
 
-static void free_kind(struct uv_context *context, enum uv_kind kind,
-	void (*give)(struct uv_object *object))
+static void free_kind(
+	struct uv_context *context, enum uv_kind kind, void (*give)(struct uv_object *object))
 {
 	struct uv_object *object = context->objects;
 
@@ -90,8 +90,8 @@ int uv_get_context(struct uv_context *context, struct uv_command *command)
 		.num_ports = 1,
 		.response_length = sizeof(uhw),
 		.cqe_version = 1,
-		.cmds_supp_uhw = MLX5_USER_CMDS_SUPP_UHW_QUERY_DEVICE |
-			MLX5_USER_CMDS_SUPP_UHW_CREATE_AH,
+		.cmds_supp_uhw =
+			MLX5_USER_CMDS_SUPP_UHW_QUERY_DEVICE | MLX5_USER_CMDS_SUPP_UHW_CREATE_AH,
 		.eth_min_inline = MLX5_USER_INLINE_MODE_NONE,
 		.log_uar_size = 12,
 		.num_uars_per_page = 1,
@@ -108,8 +108,8 @@ int uv_get_context(struct uv_context *context, struct uv_command *command)
 	return 0;
 }
 
-static void base_attributes(const struct uv_context *context,
-	struct ib_uverbs_query_device_resp *ret)
+static void base_attributes(
+	const struct uv_context *context, struct ib_uverbs_query_device_resp *ret)
 {
 	uint64_t guid = htobe64(0x5c0f7c0000000000ull | context->device->number);
 
@@ -185,8 +185,8 @@ int uv_query_port(struct uv_context *context, struct uv_command *command)
 		.active_width = 2, /* 4x */
 		.active_speed = speed_of(device->gbits),
 		.phys_state = device->down ? 3 : 5,
-		.link_layer = device->infiniband ? IBV_LINK_LAYER_INFINIBAND
-						 : IBV_LINK_LAYER_ETHERNET,
+		.link_layer =
+			device->infiniband ? IBV_LINK_LAYER_INFINIBAND : IBV_LINK_LAYER_ETHERNET,
 	};
 
 	if (command->core_in_bytes < sizeof(*in) || in->port_num != 1)
@@ -264,8 +264,9 @@ int uv_create_ah(struct uv_context *context, struct uv_command *command)
 int uv_destroy_ah(struct uv_context *context, struct uv_command *command)
 {
 	const struct ib_uverbs_destroy_ah *in = command->core_in;
-	struct uv_object *ah = command->core_in_bytes < sizeof(*in) ? NULL :
-		uv_object_find(context, in->ah_handle, UV_AH);
+	struct uv_object *ah = command->core_in_bytes < sizeof(*in)
+				       ? NULL
+				       : uv_object_find(context, in->ah_handle, UV_AH);
 
 	if (!ah)
 		return EINVAL;

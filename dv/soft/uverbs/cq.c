@@ -27,7 +27,8 @@ static bool read_command(const struct uv_command *command, struct ib_uverbs_ex_c
 	if (command->core_in_bytes < sizeof(*plain))
 		return false;
 	*ret = (struct ib_uverbs_ex_create_cq){.user_handle = plain->user_handle,
-		.cqe = plain->cqe, .comp_channel = plain->comp_channel};
+		.cqe = plain->cqe,
+		.comp_channel = plain->comp_channel};
 	return true;
 }
 
@@ -121,8 +122,9 @@ int uv_destroy_cq(struct uv_context *context, struct uv_command *command)
 {
 	const struct ib_uverbs_destroy_cq *in = command->core_in;
 	struct ib_uverbs_destroy_cq_resp core;
-	struct uv_cq *uc = command->core_in_bytes < sizeof(*in) ? NULL :
-		(void *)uv_object_find(context, in->cq_handle, UV_CQ);
+	struct uv_cq *uc = command->core_in_bytes < sizeof(*in)
+				   ? NULL
+				   : (void *)uv_object_find(context, in->cq_handle, UV_CQ);
 
 	if (!uc)
 		return EINVAL;
@@ -131,11 +133,11 @@ int uv_destroy_cq(struct uv_context *context, struct uv_command *command)
 	soft_lock(context->device->nic);
 	uc->armed = false;
 	if (uc->channel)
-		uc->events -= uv_channel_take_back(uc->channel, uc->user_handle,
-			sizeof(struct ib_uverbs_comp_event_desc));
+		uc->events -= uv_channel_take_back(
+			uc->channel, uc->user_handle, sizeof(struct ib_uverbs_comp_event_desc));
 	if (context->async && uc->async_events)
-		uc->async_events -= uv_channel_take_back(context->async, uc->user_handle,
-			sizeof(struct ib_uverbs_async_event_desc));
+		uc->async_events -= uv_channel_take_back(
+			context->async, uc->user_handle, sizeof(struct ib_uverbs_async_event_desc));
 	core = (struct ib_uverbs_destroy_cq_resp){uc->events, uc->async_events};
 	soft_unlock(context->device->nic);
 	uv_cq_free(&uc->object);

@@ -31,8 +31,8 @@ bool uv_is_message(uint8_t opcode)
 	       opcode == MLX5_OPCODE_ATOMIC_FA;
 }
 
-static uint8_t *wqe_at(const struct dv_qp *qp, const struct soft_op *op, uint32_t offset,
-	uint32_t *ret_left)
+static uint8_t *wqe_at(
+	const struct dv_qp *qp, const struct soft_op *op, uint32_t offset, uint32_t *ret_left)
 {
 	uint32_t bytes = qp->wqe_cnt * DV_WQEBB;
 	uint32_t at = ((op->index & (qp->wqe_cnt - 1)) * DV_WQEBB + offset) % bytes;
@@ -42,16 +42,16 @@ static uint8_t *wqe_at(const struct dv_qp *qp, const struct soft_op *op, uint32_
 }
 
 /* The wire's own alignment: a segment of 16 never wraps within. */
-static void copy_segment(const struct dv_qp *qp, const struct soft_op *op, uint32_t offset,
-	void *to)
+static void copy_segment(
+	const struct dv_qp *qp, const struct soft_op *op, uint32_t offset, void *to)
 {
 	uint32_t left;
 
 	memcpy(to, wqe_at(qp, op, offset, &left), DV_SEGMENT);
 }
 
-static bool add_piece(struct soft_op *op, uint64_t address, uint32_t bytes, uint32_t lkey,
-	bool inlined)
+static bool add_piece(
+	struct soft_op *op, uint64_t address, uint32_t bytes, uint32_t lkey, bool inlined)
 {
 	if (op->sges == SOFT_SGES_MAX)
 		return false;
@@ -83,8 +83,7 @@ static bool decode_data(struct dv_qp *qp, struct soft_op *op, uint32_t offset, u
 		bytes = be32toh(data.byte_count);
 		if (bytes & INLINE_SEGMENT) {
 			bytes &= ~INLINE_SEGMENT;
-			if (bytes > end - offset - 4 ||
-				!decode_inline(qp, op, offset + 4, bytes))
+			if (bytes > end - offset - 4 || !decode_inline(qp, op, offset + 4, bytes))
 				return false;
 			offset += (4 + bytes + DV_SEGMENT - 1) / DV_SEGMENT * DV_SEGMENT;
 			continue;

@@ -23,7 +23,7 @@
 #define NICE (-15)          /* a device waits for no program */
 #define SLEEP_MIN_NS 20000u /* how long it then sleeps: what a message does not wake, a doorbell */
 #define SLEEP_MAX_NS 500000u
-#define SLEEP_SHARE 64u     /* ... but no longer than this part of the time it has been idle */
+#define SLEEP_SHARE 64u /* ... but no longer than this part of the time it has been idle */
 
 pthread_mutex_t uv_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -115,8 +115,8 @@ int uv_devices_open(void)
 		device->maps = list_at("SOFT_CONNECTX_MAP", i, 1) != 0;
 		device->numa_node = (int)list_at("SOFT_CONNECTX_NUMA", i, 0);
 		device->gbits = (unsigned)list_at("SOFT_CONNECTX_GBITS", i, 400);
-		device->mr_bytes_max = (uint64_t)list_at("SOFT_CONNECTX_MR_BYTES", i,
-			(long)UV_MR_BYTES_MAX);
+		device->mr_bytes_max =
+			(uint64_t)list_at("SOFT_CONNECTX_MR_BYTES", i, (long)UV_MR_BYTES_MAX);
 		rc = take_number(device);
 		if (rc) {
 			fprintf(stderr, "soft-connectx: no number for %s: %s\n", name,

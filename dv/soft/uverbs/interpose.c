@@ -128,8 +128,8 @@ EXPORT DIR *opendir(const char *path)
 
 	if (uv_sysfs_has(path))
 		uv_sysfs_write();
-	fd = (int)syscall(SYS_openat, AT_FDCWD, path,
-		O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_DIRECTORY, 0);
+	fd = (int)syscall(
+		SYS_openat, AT_FDCWD, path, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_DIRECTORY, 0);
 	directory = fd >= 0 ? fdopendir(fd) : NULL;
 	if (fd >= 0 && !directory)
 		syscall(SYS_close, fd);

@@ -23,8 +23,9 @@ struct uv_mr {
 };
 
 /* The kernel's optional bits, relaxed ordering among them, may be ignored by a device. */
-#define ACCESS_KNOWN (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | \
-	IBV_ACCESS_REMOTE_ATOMIC | (unsigned)IBV_ACCESS_OPTIONAL_RANGE)
+#define ACCESS_KNOWN                                                                               \
+	(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |               \
+		IBV_ACCESS_REMOTE_ATOMIC | (unsigned)IBV_ACCESS_OPTIONAL_RANGE)
 
 static int access_of(uint32_t flags, unsigned *ret_access)
 {
@@ -35,9 +36,9 @@ static int access_of(uint32_t flags, unsigned *ret_access)
 	if (flags & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) && !local)
 		return EINVAL;
 	*ret_access = (local ? DV_LOCAL_WRITE : 0u) |
-		(flags & IBV_ACCESS_REMOTE_READ ? DV_REMOTE_READ : 0u) |
-		(flags & IBV_ACCESS_REMOTE_WRITE ? DV_REMOTE_WRITE : 0u) |
-		(flags & IBV_ACCESS_REMOTE_ATOMIC ? SOFT_REMOTE_ATOMIC : 0u);
+		      (flags & IBV_ACCESS_REMOTE_READ ? DV_REMOTE_READ : 0u) |
+		      (flags & IBV_ACCESS_REMOTE_WRITE ? DV_REMOTE_WRITE : 0u) |
+		      (flags & IBV_ACCESS_REMOTE_ATOMIC ? SOFT_REMOTE_ATOMIC : 0u);
 	return 0;
 }
 
@@ -126,8 +127,8 @@ int uv_reg_mr(struct uv_context *context, struct uv_command *command)
 	mr->locked = bytes;
 	context->locked += bytes;
 	uv_object_add(context, &mr->object, UV_MR);
-	core = (struct ib_uverbs_reg_mr_resp){.mr_handle = mr->object.handle,
-		.lkey = mr->mr.lkey, .rkey = mr->mr.rkey};
+	core = (struct ib_uverbs_reg_mr_resp){
+		.mr_handle = mr->object.handle, .lkey = mr->mr.lkey, .rkey = mr->mr.rkey};
 	uv_answer(command->core_out, command->core_out_bytes, &core, sizeof(core));
 	return 0;
 }
@@ -145,8 +146,9 @@ void uv_mr_free(struct uv_object *object)
 int uv_dereg_mr(struct uv_context *context, struct uv_command *command)
 {
 	const struct ib_uverbs_dereg_mr *in = command->core_in;
-	struct uv_object *object = command->core_in_bytes < sizeof(*in) ? NULL :
-		uv_object_find(context, in->mr_handle, UV_MR);
+	struct uv_object *object = command->core_in_bytes < sizeof(*in)
+					   ? NULL
+					   : uv_object_find(context, in->mr_handle, UV_MR);
 
 	if (!object)
 		return EINVAL;

@@ -24,8 +24,8 @@ static socklen_t name_of(uint16_t number, struct sockaddr_un *ret_name)
 	int n;
 
 	*ret_name = (struct sockaddr_un){.sun_family = AF_UNIX};
-	n = snprintf(ret_name->sun_path + 1, sizeof(ret_name->sun_path) - 1, "soft-connectx-%u",
-		number);
+	n = snprintf(
+		ret_name->sun_path + 1, sizeof(ret_name->sun_path) - 1, "soft-connectx-%u", number);
 	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
 }
 
@@ -60,8 +60,8 @@ bool uv_message_send(const struct uv_device *device, uint16_t number,
 
 /* ---- asking ---------------------------------------------------------------------------------- */
 
-static void request_of(const struct dv_qp *qp, const struct soft_op *op, uint64_t id,
-	struct uv_message *ret)
+static void request_of(
+	const struct dv_qp *qp, const struct soft_op *op, uint64_t id, struct uv_message *ret)
 {
 	*ret = (struct uv_message){
 		.magic = UV_MESSAGE_MAGIC,
@@ -159,9 +159,7 @@ static unsigned take_answer(struct dv_device *nic, const struct uv_message *mess
 	if (op->state != OP_SENT)
 		return 0; /* flushed, or its region is gone */
 	switch (message->status) {
-	case UV_OK:
-		finish(qp, op, message);
-		break;
+	case UV_OK: finish(qp, op, message); break;
 	case UV_NOT_READY:
 		soft_op_retry(qp, uq->wait.n);
 		op->retry_ns = soft_step_ns(nic) + NOT_READY_NS;
@@ -172,14 +170,9 @@ static unsigned take_answer(struct dv_device *nic, const struct uv_message *mess
 		else
 			go_back(qp, uq->wait.n, rnr_ns(message->timer));
 		break;
-	case UV_REMOTE_ACCESS:
-		soft_op_fail(op, DV_SYNDROME_REMOTE_ACCESS, 0);
-		break;
-	case UV_REMOTE_INVALID:
-		soft_op_fail(op, DV_SYNDROME_REMOTE_INVALID_REQUEST, 0);
-		break;
-	default:
-		soft_op_fail(op, DV_SYNDROME_REMOTE_OP, 0);
+	case UV_REMOTE_ACCESS: soft_op_fail(op, DV_SYNDROME_REMOTE_ACCESS, 0); break;
+	case UV_REMOTE_INVALID: soft_op_fail(op, DV_SYNDROME_REMOTE_INVALID_REQUEST, 0); break;
+	default: soft_op_fail(op, DV_SYNDROME_REMOTE_OP, 0);
 	}
 	return 1;
 }
@@ -206,8 +199,10 @@ static void take_request(struct dv_device *nic, const struct uv_message *message
 {
 	struct dv_qp *qp = soft_qp_find(nic, message->dest_qpn);
 	struct uv_qp *uq = qp ? qp->foreign : NULL;
-	struct uv_message answer = {.magic = UV_MESSAGE_MAGIC, .kind = UV_ANSWER,
-		.dest_qpn = message->src_qpn, .id = message->id};
+	struct uv_message answer = {.magic = UV_MESSAGE_MAGIC,
+		.kind = UV_ANSWER,
+		.dest_qpn = message->src_qpn,
+		.id = message->id};
 	bool gone;
 
 	if (uq && uq->last_id == message->id && uq->peer_number == message->src_number) {
@@ -235,7 +230,9 @@ static int receive(const struct uv_device *device, struct uv_message *ret_messag
 		struct cmsghdr header;
 		char space[CMSG_SPACE(sizeof(struct ucred))];
 	} control = {0};
-	struct msghdr packet = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control,
+	struct msghdr packet = {.msg_iov = &part,
+		.msg_iovlen = 1,
+		.msg_control = &control,
 		.msg_controllen = sizeof(control)};
 	ssize_t n = recvmsg(device->message_fd, &packet, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 	struct cmsghdr *header = n < 0 ? NULL : CMSG_FIRSTHDR(&packet);
@@ -296,8 +293,9 @@ unsigned uv_message_poll(struct dv_device *nic)
 		if (uq->wait.on)
 			ask_again(nic, nic->qps[i]);
 		if (uq->answer_on)
-			uq->answer_on = !uv_message_send(device, uq->peer_number, &uq->answer,
-					&gone) && !gone;
+			uq->answer_on =
+				!uv_message_send(device, uq->peer_number, &uq->answer, &gone) &&
+				!gone;
 	}
 	return work;
 }

@@ -136,8 +136,10 @@ static bool settle(struct dv_qp *qp, struct soft_op *op, enum soft_result result
 	if (result == SOFT_DONE)
 		soft_op_done(qp, op);
 	else
-		soft_op_fail(op, result == SOFT_DEAD ? DV_SYNDROME_RETRY_EXCEEDED
-						     : DV_SYNDROME_REMOTE_ACCESS, 0);
+		soft_op_fail(op,
+			result == SOFT_DEAD ? DV_SYNDROME_RETRY_EXCEEDED
+					    : DV_SYNDROME_REMOTE_ACCESS,
+			0);
 	return result == SOFT_DONE;
 }
 
@@ -183,8 +185,8 @@ void uv_gathered(struct dv_qp *qp)
 /* ---- one at a time --------------------------------------------------------------------------- */
 
 /* The other end is mapped here, at `far`. */
-static enum soft_result copy_mapped(struct dv_qp *qp, struct soft_op *op, uint8_t *far,
-	uint64_t from, uint64_t count)
+static enum soft_result copy_mapped(
+	struct dv_qp *qp, struct soft_op *op, uint8_t *far, uint64_t from, uint64_t count)
 {
 	struct iovec local[SOFT_SGES_MAX];
 	unsigned locals = pieces(op, from, count, local);
@@ -199,8 +201,8 @@ static enum soft_result copy_mapped(struct dv_qp *qp, struct soft_op *op, uint8_
 	return outcome(qp, op, 0);
 }
 
-static enum soft_result one_sided(struct dv_qp *qp, struct soft_op *op, uint64_t from,
-	uint64_t count)
+static enum soft_result one_sided(
+	struct dv_qp *qp, struct soft_op *op, uint64_t from, uint64_t count)
 {
 	struct uv_batch *batch = &uv_device_of(qp->nic)->batch;
 	struct soft_peer *peer = qp->peer;
@@ -228,9 +230,9 @@ static enum soft_result one_sided(struct dv_qp *qp, struct soft_op *op, uint64_t
 	}
 	if (!move_gathered(qp))
 		return SOFT_RETRY; /* and is flushed, for a READ before it has failed */
-	return outcome(qp, op, uv_copy(peer_pid(qp->foreign, peer), local,
-		pieces(op, from, count, local), ask.address + from, count,
-		ask.access == DV_REMOTE_WRITE));
+	return outcome(qp, op,
+		uv_copy(peer_pid(qp->foreign, peer), local, pieces(op, from, count, local),
+			ask.address + from, count, ask.access == DV_REMOTE_WRITE));
 }
 
 enum soft_result uv_move(struct dv_qp *qp, struct soft_op *op, uint64_t from, uint64_t count)

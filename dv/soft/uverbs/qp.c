@@ -131,8 +131,11 @@ int uv_create_qp(struct uv_context *context, struct uv_command *command)
 		return rc;
 	}
 	uq->caps = (struct ib_uverbs_create_qp_resp){.qp_handle = uq->object.handle,
-		.qpn = uq->qp->qpn, .max_send_wr = in.max_send_wr, .max_recv_wr = in.max_recv_wr,
-		.max_send_sge = in.max_send_sge, .max_recv_sge = in.max_recv_sge,
+		.qpn = uq->qp->qpn,
+		.max_send_wr = in.max_send_wr,
+		.max_recv_wr = in.max_recv_wr,
+		.max_send_sge = in.max_send_sge,
+		.max_recv_sge = in.max_recv_sge,
 		.max_inline_data = in.max_inline_data};
 	core.base = uq->caps;
 	answer.bfreg_index = uhw->bfreg_index;
@@ -182,8 +185,9 @@ int uv_destroy_qp(struct uv_context *context, struct uv_command *command)
 {
 	const struct ib_uverbs_destroy_qp *in = command->core_in;
 	struct ib_uverbs_destroy_qp_resp core = {0};
-	struct uv_object *object = command->core_in_bytes < sizeof(*in) ? NULL :
-		uv_object_find(context, in->qp_handle, UV_QP);
+	struct uv_object *object = command->core_in_bytes < sizeof(*in)
+					   ? NULL
+					   : uv_object_find(context, in->qp_handle, UV_QP);
 
 	if (!object)
 		return EINVAL;

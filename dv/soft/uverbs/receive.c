@@ -17,8 +17,8 @@ static uint16_t posted(const struct uv_qp *uq)
 	return (uint16_t)(record - uq->rq_ci);
 }
 
-static void complete(struct uv_qp *uq, uint8_t opcode, const struct uv_message *message,
-	uint8_t syndrome)
+static void complete(
+	struct uv_qp *uq, uint8_t opcode, const struct uv_message *message, uint8_t syndrome)
 {
 	struct mlx5_cqe64 cqe = {0};
 	struct mlx5_err_cqe *error = (void *)&cqe;
@@ -53,7 +53,8 @@ static int64_t scatter_list(struct uv_qp *uq, uint64_t length, struct iovec *to,
 
 		memcpy(&data, wqe + (size_t)i * DV_SEGMENT, sizeof(data));
 		sge = (struct dv_sge){.address = be64toh(data.addr),
-			.bytes = be32toh(data.byte_count), .lkey = be32toh(data.lkey)};
+			.bytes = be32toh(data.byte_count),
+			.lkey = be32toh(data.lkey)};
 		if (sge.lkey == LKEY_END)
 			break;
 		if (!sge.bytes)
@@ -129,8 +130,8 @@ enum uv_status uv_receive(struct uv_qp *uq, const struct uv_message *message, in
 }
 
 /* Atomic between NICs' operations (IBV_ATOMIC_HCA): all of them pass here, under one lock. */
-enum uv_status uv_atomic(struct dv_device *nic, const struct uv_message *message,
-	uint64_t *ret_result)
+enum uv_status uv_atomic(
+	struct dv_device *nic, const struct uv_message *message, uint64_t *ret_result)
 {
 	const struct dv_sge sge = {.address = message->remote, .bytes = 8, .lkey = message->rkey};
 	uint64_t old, new;

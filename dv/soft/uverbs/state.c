@@ -14,10 +14,12 @@
  * requester's number, is the real one.
  */
 #define ANY_PSN 0xffffffffu
-#define WAY_MASK (IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | \
-	IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER)
-#define SEND_MASK (IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | \
-	IBV_QP_MAX_QP_RD_ATOMIC)
+#define WAY_MASK                                                                                   \
+	(IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |                           \
+		IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER)
+#define SEND_MASK                                                                                  \
+	(IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |                    \
+		IBV_QP_MAX_QP_RD_ATOMIC)
 #define INIT_MASK (IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS)
 
 /* A send queue that failed has driven the QP to error without anybody asking. */
@@ -58,8 +60,11 @@ static int to_rtr(struct uv_qp *uq, const struct ib_uverbs_modify_qp *in)
 		return EINVAL;
 	if (device->down)
 		return ENETDOWN;
-	qp->remote = (struct dv_address){.version = 1, .kind = 3, .mtu = in->path_mtu,
-		.qpn = in->dest_qp_num, .psn = ANY_PSN};
+	qp->remote = (struct dv_address){.version = 1,
+		.kind = 3,
+		.mtu = in->path_mtu,
+		.qpn = in->dest_qp_num,
+		.psn = ANY_PSN};
 	uv_gid(&peer, 0, qp->remote.gid);
 	rc = soft_link_connect(qp);
 	if (rc)
@@ -102,9 +107,7 @@ static int change(struct uv_qp *uq, const struct ib_uverbs_modify_qp *in)
 	enum ibv_qp_state from = state_of(uq), to = (enum ibv_qp_state)in->qp_state;
 
 	switch (to) {
-	case IBV_QPS_RESET:
-		to_reset(uq);
-		return 0;
+	case IBV_QPS_RESET: to_reset(uq); return 0;
 	case IBV_QPS_ERR:
 		if (uq->qp->nic->fault.dead & DV_DEAD_ERROR)
 			return EIO;
@@ -114,15 +117,15 @@ static int change(struct uv_qp *uq, const struct ib_uverbs_modify_qp *in)
 		if (from == IBV_QPS_INIT)
 			return 0;
 		return from == IBV_QPS_RESET && (in->attr_mask & INIT_MASK) == INIT_MASK &&
-			in->port_num == 1 && in->pkey_index == 0 ? 0 : EINVAL;
-	case IBV_QPS_RTR:
-		return from == IBV_QPS_INIT ? to_rtr(uq, in) : EINVAL;
+				       in->port_num == 1 && in->pkey_index == 0
+			       ? 0
+			       : EINVAL;
+	case IBV_QPS_RTR: return from == IBV_QPS_INIT ? to_rtr(uq, in) : EINVAL;
 	case IBV_QPS_RTS:
 		if (from == IBV_QPS_RTS)
 			return 0;
 		return from == IBV_QPS_RTR ? to_rts(uq, in) : EINVAL;
-	default:
-		return EINVAL;
+	default: return EINVAL;
 	}
 }
 
@@ -166,8 +169,9 @@ int uv_modify_qp(struct uv_context *context, struct uv_command *command)
 	const struct ib_uverbs_modify_qp *in = command->core_in;
 	struct ib_uverbs_ex_modify_qp_resp core = {.response_length = sizeof(core)};
 	struct ib_uverbs_modify_qp before;
-	struct uv_qp *uq = command->core_in_bytes < sizeof(*in) ? NULL :
-		(void *)uv_object_find(context, in->qp_handle, UV_QP);
+	struct uv_qp *uq = command->core_in_bytes < sizeof(*in)
+				   ? NULL
+				   : (void *)uv_object_find(context, in->qp_handle, UV_QP);
 	int rc = 0;
 
 	if (!uq)
@@ -190,8 +194,9 @@ int uv_modify_qp(struct uv_context *context, struct uv_command *command)
 int uv_query_qp(struct uv_context *context, struct uv_command *command)
 {
 	const struct ib_uverbs_query_qp *in = command->core_in;
-	struct uv_qp *uq = command->core_in_bytes < sizeof(*in) ? NULL :
-		(void *)uv_object_find(context, in->qp_handle, UV_QP);
+	struct uv_qp *uq = command->core_in_bytes < sizeof(*in)
+				   ? NULL
+				   : (void *)uv_object_find(context, in->qp_handle, UV_QP);
 	const struct ib_uverbs_modify_qp *at;
 	struct ib_uverbs_query_qp_resp core;
 

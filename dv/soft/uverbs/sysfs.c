@@ -51,8 +51,8 @@ uint16_t uv_gid_number(const uint8_t gid[16])
 /* ---- writing --------------------------------------------------------------------------------- */
 
 /* Directories on the way are made. Errors show as a device that libibverbs does not find. */
-__attribute__((format(printf, 3, 4)))
-static void put(const char *base, const char *file, const char *format, ...)
+__attribute__((format(printf, 3, 4))) static void put(
+	const char *base, const char *file, const char *format, ...)
 {
 	char path[2 * PATH_BYTES], text[128];
 	va_list arguments;
@@ -84,7 +84,8 @@ static void put_gids(const char *port, const struct uv_device *device)
 
 		uv_gid(device, i, gid);
 		snprintf(file, sizeof(file), "gids/%u", i);
-		put(port, file, "%02x%02x:%02x%02x:%02x%02x:%02x%02x:%02x%02x:%02x%02x:%02x%02x:%02x%02x\n",
+		put(port, file,
+			"%02x%02x:%02x%02x:%02x%02x:%02x%02x:%02x%02x:%02x%02x:%02x%02x:%02x%02x\n",
 			gid[0], gid[1], gid[2], gid[3], gid[4], gid[5], gid[6], gid[7], gid[8],
 			gid[9], gid[10], gid[11], gid[12], gid[13], gid[14], gid[15]);
 		/* On InfiniBand the kernel has no other type. */

@@ -105,8 +105,8 @@ static uint64_t made_up(const struct dv_qp *qp, uint32_t record)
 	return doorbell;
 }
 
-static void ring_sharers(struct dv_device *nic, const struct uv_uar *uar, int bfreg,
-	const struct dv_qp *rung)
+static void ring_sharers(
+	struct dv_device *nic, const struct uv_uar *uar, int bfreg, const struct dv_qp *rung)
 {
 	for (unsigned i = 0; i < nic->qp_count; i++) {
 		struct dv_qp *qp = nic->qps[i];

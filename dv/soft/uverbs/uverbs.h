@@ -25,8 +25,8 @@
 #include "dv/soft/soft.h"
 
 #define UV_DEVICES_MAX 16u
-#define UV_GIDS 4u          /* link-local and IPv4-mapped, each as RoCE v1 and v2 */
-#define UV_UARS_MAX 256u    /* a context */
+#define UV_GIDS 4u       /* link-local and IPv4-mapped, each as RoCE v1 and v2 */
+#define UV_UARS_MAX 256u /* a context */
 #define UV_SQ_DEPTH_MAX 32768u
 #define UV_RQ_DEPTH_MAX 32768u
 #define UV_MR_BYTES_MAX (1ull << 40)
@@ -48,13 +48,13 @@ struct uv_batch {
 /* One port of one pretended ConnectX. */
 struct uv_device {
 	unsigned index;
-	uint16_t number;       /* names the NIC on this host: its LID, the end of its GIDs */
+	uint16_t number; /* names the NIC on this host: its LID, the end of its GIDs */
 	bool infiniband, down;
-	bool maps;             /* peers map shared memory and do not only move it by system calls */
+	bool maps; /* peers map shared memory and do not only move it by system calls */
 	int numa_node;
 	unsigned gbits;
 	uint64_t mr_bytes_max;
-	int message_fd;        /* bound to `number`: what makes it unique */
+	int message_fd; /* bound to `number`: what makes it unique */
 	unsigned contexts;
 	struct dv_device *nic; /* while contexts > 0 */
 	pthread_t runner;
@@ -93,30 +93,30 @@ struct uv_cq {
 	volatile __be32 *record;
 	uint32_t arm_seen;
 	bool armed, solicited_only;
-	uint32_t events;       /* completion events sent */
+	uint32_t events; /* completion events sent */
 	uint32_t async_events;
 };
 
 /* A message op that waits for its answer: one a QP. */
 struct uv_wait {
 	bool on;
-	unsigned again;        /* asked more than once */
-	uint32_t n;            /* in the window */
+	unsigned again; /* asked more than once */
+	uint32_t n;     /* in the window */
 	uint64_t id;
 };
 
 struct uv_message {
 	uint64_t magic;
-	uint32_t kind;         /* enum uv_message_kind */
-	uint32_t status;       /* enum uv_status */
+	uint32_t kind;   /* enum uv_message_kind */
+	uint32_t status; /* enum uv_status */
 	uint32_t dest_qpn, src_qpn, src_psn, rkey;
 	uint64_t id;
 	uint64_t remote, length, swap_add, compare, result;
 	uint32_t imm;
-	uint16_t src_number;   /* whom to answer */
+	uint16_t src_number; /* whom to answer */
 	uint8_t opcode, solicited;
 	uint32_t pieces;
-	uint32_t timer;        /* RNR: code of min_rnr_timer */
+	uint32_t timer; /* RNR: code of min_rnr_timer */
 	struct {
 		uint64_t address, bytes;
 	} piece[UV_PIECES_MAX];
@@ -143,16 +143,16 @@ struct uv_qp {
 	uint32_t rq_cnt, rq_shift, rq_ci;
 	/* doorbells */
 	uint32_t page;
-	int bfreg;             /* which register of the page it rings; -1: not seen yet */
+	int bfreg; /* which register of the page it rings; -1: not seen yet */
 	/* the other end */
 	uint16_t peer_number;
-	int peer_pid;          /* 0: not known yet */
+	int peer_pid; /* 0: not known yet */
 	/* messages */
 	struct uv_wait wait;
 	unsigned rnr_left;
-	bool answer_on;        /* an answer that did not fit in the peer's queue */
+	bool answer_on; /* an answer that did not fit in the peer's queue */
 	struct uv_message answer;
-	uint64_t last_id;      /* of the last request that was executed, and its answer */
+	uint64_t last_id; /* of the last request that was executed, and its answer */
 	uint32_t async_events;
 };
 
@@ -162,7 +162,7 @@ struct uv_context {
 	struct uv_channel *async;
 	struct uv_object *objects;
 	uint32_t handle_last, page_last;
-	uint64_t locked;       /* bytes registered, in pages, against RLIMIT_MEMLOCK */
+	uint64_t locked; /* bytes registered, in pages, against RLIMIT_MEMLOCK */
 };
 
 /* One command as libibverbs sends it. `core_*` are ib_user_verbs.h's, `uhw_*` mlx5-abi.h's. */
@@ -191,8 +191,8 @@ struct uv_device *uv_device_of(struct dv_device *nic);
 void uv_port_changed(struct uv_device *device, bool up);
 
 /* sysfs.c */
-void uv_sysfs_prepare(void);  /* says where the tree will be */
-void uv_sysfs_write(void);    /* makes it; once */
+void uv_sysfs_prepare(void); /* says where the tree will be */
+void uv_sysfs_write(void);   /* makes it; once */
 void uv_sysfs_remove(void);
 bool uv_sysfs_has(const char *path); /* ... and it is not made yet */
 void uv_gid(const struct uv_device *device, unsigned index, uint8_t ret_gid[16]);
@@ -282,8 +282,8 @@ bool uv_message_send(const struct uv_device *device, uint16_t number,
 
 /* receive.c */
 enum uv_status uv_receive(struct uv_qp *qp, const struct uv_message *message, int pid);
-enum uv_status uv_atomic(struct dv_device *nic, const struct uv_message *message,
-	uint64_t *ret_result);
+enum uv_status uv_atomic(
+	struct dv_device *nic, const struct uv_message *message, uint64_t *ret_result);
 void uv_receive_flush(struct dv_qp *qp);
 unsigned uv_receive_scan(struct dv_device *nic);
 

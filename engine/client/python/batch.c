@@ -113,14 +113,10 @@ static int ask(struct call *c, const struct pc_page *pages, size_t count, unsign
 	unsigned n = (unsigned)count;
 
 	switch (c->verb) {
-	case VERB_GET:
-		return pc_get(ch, pages, n, timeout_ms, result);
-	case VERB_SET:
-		return pc_set(ch, pages, n, timeout_ms, result);
-	case VERB_EXISTS:
-		return pc_exists(ch, pages, n, timeout_ms, result);
-	default:
-		return pc_remove(ch, pages, n, timeout_ms, result);
+	case VERB_GET: return pc_get(ch, pages, n, timeout_ms, result);
+	case VERB_SET: return pc_set(ch, pages, n, timeout_ms, result);
+	case VERB_EXISTS: return pc_exists(ch, pages, n, timeout_ms, result);
+	default: return pc_remove(ch, pages, n, timeout_ms, result);
 	}
 }
 
@@ -262,25 +258,21 @@ static bool prepare(struct call *c, PyObject *ptrs, PyObject *sizes)
 	return read_keys(c) && (!ptrs || read_segments(c, ptrs, sizes));
 }
 
-static PyObject *call(struct call *c, PyObject *ptrs, PyObject *sizes,
-	PyObject *(*answer)(const struct call *c))
+static PyObject *call(
+	struct call *c, PyObject *ptrs, PyObject *sizes, PyObject *(*answer)(const struct call *c))
 {
-	enum purpose purpose = c->verb == VERB_GET || c->verb == VERB_EXISTS ? PURPOSE_READ
-									     : PURPOSE_WRITE;
+	enum purpose purpose =
+		c->verb == VERB_GET || c->verb == VERB_EXISTS ? PURPOSE_READ : PURPOSE_WRITE;
 	PyObject *result = NULL;
 
 	if (!c->pages)
 		return answer(c);
-	Py_BEGIN_ALLOW_THREADS
-	c->lane = lane_take(c->session, purpose);
-	Py_END_ALLOW_THREADS
-	if (!c->lane)
-		return answer(c); /* closed, or no channel: nothing is there */
+	Py_BEGIN_ALLOW_THREADS c->lane = lane_take(c->session, purpose);
+	Py_END_ALLOW_THREADS if (!c->lane) return answer(
+		c); /* closed, or no channel: nothing is there */
 	if (prepare(c, ptrs, sizes)) {
-		Py_BEGIN_ALLOW_THREADS
-		run(c);
-		Py_END_ALLOW_THREADS
-		result = answer(c);
+		Py_BEGIN_ALLOW_THREADS run(c);
+		Py_END_ALLOW_THREADS result = answer(c);
 	}
 	lane_give(c->session, purpose, c->lane);
 	return result;
@@ -291,8 +283,8 @@ static PyObject *move(PyObject *self, PyObject *args, enum verb verb)
 	struct call c = {.session = (struct session *)self, .verb = verb};
 	PyObject *keys, *ptrs, *sizes, *result = NULL;
 
-	if (!PyArg_ParseTuple(args, "sOOOI|p", &c.name_space, &keys, &ptrs, &sizes, &c.timeout_ms,
-		    &c.staged))
+	if (!PyArg_ParseTuple(
+		    args, "sOOOI|p", &c.name_space, &keys, &ptrs, &sizes, &c.timeout_ms, &c.staged))
 		return NULL;
 	c.keys = PySequence_Tuple(keys);
 	ptrs = PySequence_Tuple(ptrs);
@@ -308,8 +300,8 @@ static PyObject *move(PyObject *self, PyObject *args, enum verb verb)
 	return result;
 }
 
-static PyObject *look(PyObject *self, PyObject *args, enum verb verb,
-	PyObject *(*answer)(const struct call *c))
+static PyObject *look(
+	PyObject *self, PyObject *args, enum verb verb, PyObject *(*answer)(const struct call *c))
 {
 	struct call c = {.session = (struct session *)self, .verb = verb};
 	PyObject *keys, *result;

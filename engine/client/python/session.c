@@ -58,10 +58,9 @@ static int session_init(PyObject *self, PyObject *args, PyObject *kwargs)
 		PyErr_SetString(PyExc_RuntimeError, "this session is open already");
 		return -1;
 	}
-	Py_BEGIN_ALLOW_THREADS
-	rc = pc_open(&(struct pc_options){.socket = socket}, &pc);
-	Py_END_ALLOW_THREADS
-	if (rc) {
+	Py_BEGIN_ALLOW_THREADS rc = pc_open(&(struct pc_options){.socket = socket}, &pc);
+	Py_END_ALLOW_THREADS if (rc)
+	{
 		raise_error(rc);
 		return -1;
 	}
@@ -89,10 +88,8 @@ static void session_dealloc(PyObject *self)
 	PyTypeObject *type = Py_TYPE(self);
 	freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
 
-	Py_BEGIN_ALLOW_THREADS
-	close_session(s);
-	Py_END_ALLOW_THREADS
-	pthread_mutex_destroy(&s->lock);
+	Py_BEGIN_ALLOW_THREADS close_session(s);
+	Py_END_ALLOW_THREADS pthread_mutex_destroy(&s->lock);
 	pthread_cond_destroy(&s->idle);
 	release(self);
 	Py_DECREF(type);
@@ -101,10 +98,8 @@ static void session_dealloc(PyObject *self)
 static PyObject *session_close(PyObject *self, PyObject *nothing)
 {
 	(void)nothing;
-	Py_BEGIN_ALLOW_THREADS
-	close_session((struct session *)self);
-	Py_END_ALLOW_THREADS
-	Py_RETURN_NONE;
+	Py_BEGIN_ALLOW_THREADS close_session((struct session *)self);
+	Py_END_ALLOW_THREADS Py_RETURN_NONE;
 }
 
 /* Calls that use s->pc directly count as busy, so that close() waits for them. */
@@ -156,12 +151,9 @@ static PyObject *session_report(PyObject *self, PyObject *nothing)
 	(void)nothing;
 	if (!pc)
 		return NULL;
-	Py_BEGIN_ALLOW_THREADS
-	rc = pc_report(pc, &json);
+	Py_BEGIN_ALLOW_THREADS rc = pc_report(pc, &json);
 	let_go(s);
-	Py_END_ALLOW_THREADS
-	if (rc)
-		return raise_error(rc);
+	Py_END_ALLOW_THREADS if (rc) return raise_error(rc);
 	text = PyUnicode_FromString(json);
 	free(json);
 	return text;
@@ -179,12 +171,10 @@ static PyObject *session_register(PyObject *self, PyObject *args)
 	pc = hold(s);
 	if (!pc)
 		return NULL;
-	Py_BEGIN_ALLOW_THREADS
-	rc = pc_memory_register(pc, (void *)(uintptr_t)base, bytes, fd, offset);
+	Py_BEGIN_ALLOW_THREADS rc =
+		pc_memory_register(pc, (void *)(uintptr_t)base, bytes, fd, offset);
 	let_go(s);
-	Py_END_ALLOW_THREADS
-	if (rc)
-		return raise_error(rc);
+	Py_END_ALLOW_THREADS if (rc) return raise_error(rc);
 	Py_RETURN_NONE;
 }
 
@@ -200,12 +190,9 @@ static PyObject *session_release(PyObject *self, PyObject *args)
 	pc = hold(s);
 	if (!pc)
 		return NULL;
-	Py_BEGIN_ALLOW_THREADS
-	rc = pc_memory_release(pc, (void *)(uintptr_t)base);
+	Py_BEGIN_ALLOW_THREADS rc = pc_memory_release(pc, (void *)(uintptr_t)base);
 	let_go(s);
-	Py_END_ALLOW_THREADS
-	if (rc)
-		return raise_error(rc);
+	Py_END_ALLOW_THREADS if (rc) return raise_error(rc);
 	Py_RETURN_NONE;
 }
 
@@ -222,12 +209,9 @@ static PyObject *session_alloc(PyObject *self, PyObject *args)
 	pc = hold(s);
 	if (!pc)
 		return NULL;
-	Py_BEGIN_ALLOW_THREADS
-	rc = pc_memory_alloc(pc, bytes, &memory);
+	Py_BEGIN_ALLOW_THREADS rc = pc_memory_alloc(pc, bytes, &memory);
 	let_go(s);
-	Py_END_ALLOW_THREADS
-	if (rc)
-		return raise_error(rc);
+	Py_END_ALLOW_THREADS if (rc) return raise_error(rc);
 	return PyLong_FromUnsignedLongLong((uintptr_t)memory);
 }
 

@@ -37,14 +37,13 @@ struct lane {
 };
 
 struct session {
-	PyObject_HEAD
-	pthread_mutex_t lock;
+	PyObject_HEAD pthread_mutex_t lock;
 	pthread_cond_t idle;
 	struct pc *pc;               /* NULL: closed */
 	struct lane *lane[PURPOSES]; /* idle; the one given back last is in front */
 	unsigned busy;               /* calls under way */
 	unsigned lanes;
-	struct pc_counts counts;     /* of channels that are closed */
+	struct pc_counts counts; /* of channels that are closed */
 	uint64_t results[RESULTS];
 	uint64_t calls;
 	uint64_t bytes_sidecar; /* copied by staged calls */

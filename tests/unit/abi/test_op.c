@@ -15,11 +15,19 @@ static struct op_segment first = {.region = 1023, .length = 4097, .offset = (1ul
 
 static struct op page(void)
 {
-	return (struct op){.cookie = 0x123456789abcdef0, .kind = OP_PAGE, .slice = 255,
-		.segments = 1, .peer = 255, .region = REGION_POOL_0 + RAILS_MAX - 1,
-		.offset = (uint64_t)(PAGE_UNITS_MAX - 1) * PAGE_UNIT, .peer_ref = 0xfedcba98,
-		.length = 4097, .key = {{1, ~2ull}}, .deadline_ns = NOW_NS,
-		.generation = 0xffffffff, .page_bytes = PAGE_BYTES_MAX};
+	return (struct op){.cookie = 0x123456789abcdef0,
+		.kind = OP_PAGE,
+		.slice = 255,
+		.segments = 1,
+		.peer = 255,
+		.region = REGION_POOL_0 + RAILS_MAX - 1,
+		.offset = (uint64_t)(PAGE_UNITS_MAX - 1) * PAGE_UNIT,
+		.peer_ref = 0xfedcba98,
+		.length = 4097,
+		.key = {{1, ~2ull}},
+		.deadline_ns = NOW_NS,
+		.generation = 0xffffffff,
+		.page_bytes = PAGE_BYTES_MAX};
 }
 
 static void comes_out_as_it_went_in(const struct op *op, uint64_t now_ns)

@@ -73,12 +73,12 @@ struct fake {
 	struct fake_region region[REGIONS_MAX];
 	struct map_view map, previous;
 	uint32_t refuse_regions; /* errno to refuse REGION_ADD with */
-	int pidfd;     /* in HELLO; -1: none */
-	bool mute;     /* connections are accepted, requests are not read */
-	bool no_drain; /* `drained` is not stored when the connection ends */
-	bool surplus;  /* CHANNEL_OPEN: more descriptors than a reply may carry */
-	bool bad_channels; /* CHANNEL_OPEN: a segment of another version */
-	bool stall_regions; /* REGION_ADD is answered when this is false again */
+	int pidfd;               /* in HELLO; -1: none */
+	bool mute;               /* connections are accepted, requests are not read */
+	bool no_drain;           /* `drained` is not stored when the connection ends */
+	bool surplus;            /* CHANNEL_OPEN: more descriptors than a reply may carry */
+	bool bad_channels;       /* CHANNEL_OPEN: a segment of another version */
+	bool stall_regions;      /* REGION_ADD is answered when this is false again */
 
 	fake_op_hook *on_op;
 	fake_ctl_hook *on_ctl;

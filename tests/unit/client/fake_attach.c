@@ -164,17 +164,13 @@ static void answer(struct fake *f, const struct attach_request *request, int fd)
 		fake_serve_rings(f); /* what was written before the request comes first */
 		drop_channel(f, (unsigned)request->a);
 		break;
-	case ATTACH_REGION_ADD:
-		add_region(f, request, fd, &reply);
-		break;
+	case ATTACH_REGION_ADD: add_region(f, request, fd, &reply); break;
 	case ATTACH_REGION_REMOVE:
 		f->regions_removed++;
 		munmap(f->region[request->a].base, f->region[request->a].bytes);
 		f->region[request->a].base = NULL;
 		break;
-	case ATTACH_REPORT:
-		fds[count++] = mine = report(&reply);
-		break;
+	case ATTACH_REPORT: fds[count++] = mine = report(&reply); break;
 	}
 	if (count) {
 		struct cmsghdr *header;

@@ -210,9 +210,8 @@ static void a_key_twice_in_a_batch_is_read_twice(void **state)
 	fake_page(&fake, "key-1", FAKE_A, 0, 1000);
 	one_page(&o[0], "key-1", at, 1000);
 	one_page(&o[1], "key-1", at + 2000, 1000);
-	assert_int_equal(pc_get(ch, (struct pc_page[]){o[0].page, o[1].page}, 2, PATIENCE_MS,
-				 result),
-		0);
+	assert_int_equal(
+		pc_get(ch, (struct pc_page[]){o[0].page, o[1].page}, 2, PATIENCE_MS, result), 0);
 	assert_int_equal(result[0], PC_HIT);
 	assert_int_equal(result[1], PC_HIT);
 	assert_true(same("key-1", at, 0, 1000) && same("key-1", at + 2000, 0, 1000));

@@ -77,8 +77,8 @@ static void a_key_is_absent_when_every_owner_said_so(void **state)
 
 static void a_key_that_one_owner_alone_knows_is_found(void **state)
 {
-	static const uint32_t owners[][2] = {{FAKE_A, FAKE_B}, {FAKE_B, FAKE_A},
-		{FAKE_SELF, FAKE_B}, {FAKE_B, FAKE_SELF}};
+	static const uint32_t owners[][2] = {
+		{FAKE_A, FAKE_B}, {FAKE_B, FAKE_A}, {FAKE_SELF, FAKE_B}, {FAKE_B, FAKE_SELF}};
 	unsigned n = 0;
 	char name[FAKE_NAME_BYTES];
 

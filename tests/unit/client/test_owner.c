@@ -43,8 +43,8 @@ static void on_fault(int signal)
 static void a_slot_is_named_while_it_is_copied_into(void **state)
 {
 	struct sigaction action = {.sa_handler = on_fault}, before;
-	unsigned char *from = mmap(
-		NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	unsigned char *from =
+		mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	struct page_key key = fake_key("key-1");
 	struct location at;
 
@@ -123,8 +123,7 @@ static void a_reply_whose_files_find_no_room_fails_alone(void **state)
 
 static void a_reply_that_comes_too_late_fails_alone(void **state)
 {
-	struct session_call call = {
-		.kind = ATTACH_CHANNEL_OPEN, .send_fd = -1, .timeout_ms = 20};
+	struct session_call call = {.kind = ATTACH_CHANNEL_OPEN, .send_fd = -1, .timeout_ms = 20};
 	struct pc_channel *second = NULL;
 	unsigned char at[5000];
 

@@ -325,8 +325,8 @@ static void no_more_than_a_small_part_of_a_pool_is_held_ahead(void **state)
 {
 	(void)state;
 	store(8, 8, 512 << 10, "large");
-	assert_in_range(ch->credits, 0,
-		FAKE_RAILS * (FAKE_POOL_BYTES / CREDIT_AHEAD_SHARE / (512 << 10)));
+	assert_in_range(
+		ch->credits, 0, FAKE_RAILS * (FAKE_POOL_BYTES / CREDIT_AHEAD_SHARE / (512 << 10)));
 }
 
 static void only_the_part_of_the_pool_that_is_used_is_mapped(void **state)

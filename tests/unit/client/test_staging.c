@@ -103,8 +103,8 @@ static void run_batches(uint32_t bytes, uint32_t batch, uint32_t turns)
 
 static void every_size_and_batch_stays_inside_the_region(void **state)
 {
-	static const uint32_t sizes[] = {1, 63, 64, 65, 576, 4096, 8192, 16384, 20480, 36864,
-		65536, 73728, 131072, 262144, 524288, 1u << 20, STAGING_PAGE_MAX / 2,
+	static const uint32_t sizes[] = {1, 63, 64, 65, 576, 4096, 8192, 16384, 20480, 36864, 65536,
+		73728, 131072, 262144, 524288, 1u << 20, STAGING_PAGE_MAX / 2,
 		STAGING_PAGE_MAX / 3 & ~63u, STAGING_PAGE_MAX};
 
 	(void)state;
@@ -133,15 +133,12 @@ static void a_ring_that_is_filled_exactly_begins_again_at_its_front(void **state
 static uint32_t any_size(void)
 {
 	switch (roll(4)) {
-	case 0:
-		return 1 + roll(STAGING_PAGE_MAX);
+	case 0: return 1 + roll(STAGING_PAGE_MAX);
 	case 1: /* exactly what is left to the end, and near it */
-		return 1 + (STAGING_BYTES - staging->tail + roll(3) * 64 + roll(2)) %
-				   STAGING_PAGE_MAX;
-	case 2:
-		return PAGE_UNIT << roll(8);
-	default:
-		return 1 + roll(300000);
+		return 1 +
+		       (STAGING_BYTES - staging->tail + roll(3) * 64 + roll(2)) % STAGING_PAGE_MAX;
+	case 2: return PAGE_UNIT << roll(8);
+	default: return 1 + roll(300000);
 	}
 }
 

@@ -243,8 +243,8 @@ static void the_address_of_the_data_link_is_an_address(void **state)
 	assert_says("soft.address = xyz");
 	assert_says("give one of this host");
 	for (unsigned i = 0; i < 3; i++) {
-		const char *good[] = {"soft.address=10.0.0.1", "soft.address=fd00::1",
-			"soft.address="};
+		const char *good[] = {
+			"soft.address=10.0.0.1", "soft.address=fd00::1", "soft.address="};
 
 		assert_int_equal(set(good[i]), 0);
 		assert_int_equal(settings_check(&s, err, sizeof(err)), 0);

@@ -44,20 +44,20 @@ static char folder[64];
 static struct {
 	struct rail_command command[8192];
 	unsigned commands;
-	bool full;           /* inboxes take nothing */
-	unsigned mrs;        /* registered now, on all NICs */
-	unsigned refuse_mrs; /* > 0: the n-th registration fails */
-	unsigned slow_us;    /* registering takes this long */
-	bool hold;           /* registering does not end before this is false */
+	bool full;                     /* inboxes take nothing */
+	unsigned mrs;                  /* registered now, on all NICs */
+	unsigned refuse_mrs;           /* > 0: the n-th registration fails */
+	unsigned slow_us;              /* registering takes this long */
+	bool hold;                     /* registering does not end before this is false */
 	unsigned at_once, at_once_max; /* registrations under way, and most of them */
 	unsigned begun;                /* registrations ever begun */
 	uint32_t lkey_last;            /* every MR has a key of its own */
-	bool holds_mrs;      /* deregistering fails, as on a NIC that died */
-	unsigned lost;       /* rails that were declared lost: bits */
-	bool wrong_thread;   /* memory was registered on the loop's thread */
-	unsigned published;  /* channels that publish.c knows */
-	bool copying;        /* clients are in the middle of a copy */
-	unsigned exited;     /* releases asked for because the process has exited */
+	bool holds_mrs;                /* deregistering fails, as on a NIC that died */
+	unsigned lost;                 /* rails that were declared lost: bits */
+	bool wrong_thread;             /* memory was registered on the loop's thread */
+	unsigned published;            /* channels that publish.c knows */
+	bool copying;                  /* clients are in the middle of a copy */
+	unsigned exited;               /* releases asked for because the process has exited */
 } world;
 static pthread_t loop_thread;
 static pthread_mutex_t world_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -228,7 +228,7 @@ static inline bool helpers_work(void)
 		const struct region *r = a->region[i];
 
 		if (r && (r->state == REGION_REGISTERING ||
-				(r->state == REGION_RELEASING && !r->held)))
+				 (r->state == REGION_RELEASING && !r->held)))
 			return true;
 	}
 	return false;
@@ -322,8 +322,12 @@ static inline struct attach_request request_of(enum attach_kind kind, uint64_t a
 {
 	static uint32_t serial;
 
-	return (struct attach_request){.magic = ATTACH_MAGIC, .version = ABI_VERSION,
-		.kind = (uint16_t)kind, .serial = ++serial, .a = a, .b = b};
+	return (struct attach_request){.magic = ATTACH_MAGIC,
+		.version = ABI_VERSION,
+		.kind = (uint16_t)kind,
+		.serial = ++serial,
+		.a = a,
+		.b = b};
 }
 
 static inline bool ask(
@@ -414,8 +418,8 @@ static inline int setup(void **state)
 	strcpy(folder, "/tmp/attach-XXXXXX");
 	assert_non_null(mkdtemp(folder));
 	assert_int_equal(chmod(folder, 0755), 0);
-	snprintf(settings.engine_socket, sizeof(settings.engine_socket), "%s/a/engine.sock",
-		folder);
+	snprintf(
+		settings.engine_socket, sizeof(settings.engine_socket), "%s/a/engine.sock", folder);
 	settings.rail_mr_bytes = 2ll << 30;
 	control.settings = &settings;
 	control.rails = RAILS;

@@ -41,10 +41,10 @@ static struct {
 	bool full;               /* inboxes take nothing */
 	struct rail_command command[64];
 	unsigned commands;
-	unsigned sessions, peers;   /* not yet returned */
-	unsigned returns_after;     /* turns until they are; 0: at once */
-	bool stuck;                 /* they never are */
-	bool event_when_asleep;     /* an event appears once the flag is up, and nobody kicks */
+	unsigned sessions, peers; /* not yet returned */
+	unsigned returns_after;   /* turns until they are; 0: at once */
+	bool stuck;               /* they never are */
+	bool event_when_asleep;   /* an event appears once the flag is up, and nobody kicks */
 	bool wanted_while_stopping;
 	unsigned heard, refused, wanted;
 	unsigned cores; /* poll cores that run */

@@ -80,9 +80,9 @@ void directory_remove(
 
 	(void)key;
 	/* Unpublished before the generation changes, so before the slot can be overwritten. */
-	head = page_head_load((const struct page_head *)pool_heads(
-				      control->rail[place_rail(place)].pool)->base +
-			      place_unit(place));
+	head = page_head_load(
+		(const struct page_head *)pool_heads(control->rail[place_rail(place)].pool)->base +
+		place_unit(place));
 	assert_int_equal(head.generation, generation);
 	directory.removed++;
 }
@@ -151,8 +151,8 @@ static inline void client_open(struct client *c, uint32_t id)
 	c->channel.wake = ends[0];
 	c->woken = ends[1];
 	ring_consumer_init(&c->channel.ctl, c->memory, CTL_RING_SLOTS, sizeof(struct ctl_op));
-	ring_producer_init(&c->channel.done, c->memory + ctl, CTL_DONE_SLOTS,
-		sizeof(struct ctl_done));
+	ring_producer_init(
+		&c->channel.done, c->memory + ctl, CTL_DONE_SLOTS, sizeof(struct ctl_done));
 	publish_channel_open(&control, &c->channel);
 }
 
@@ -221,8 +221,12 @@ static inline struct ctl_done take(struct client *c, uint8_t rail, uint32_t leng
 static inline struct ctl_done publish_at(
 	struct client *c, uint64_t n, uint32_t place, uint32_t generation, uint32_t length)
 {
-	put(c, (struct ctl_op){.kind = CTL_PUBLISH, .cookie = n, .key = key_of(n), .place = place,
-		       .generation = generation, .length = length});
+	put(c, (struct ctl_op){.kind = CTL_PUBLISH,
+		       .cookie = n,
+		       .key = key_of(n),
+		       .place = place,
+		       .generation = generation,
+		       .length = length});
 	return get_one(c);
 }
 
@@ -232,8 +236,7 @@ static inline uint32_t store(struct client *c, uint64_t n, uint32_t length)
 	struct ctl_done credit = take(c, 0, length);
 
 	assert_int_equal(credit.status, OP_HIT);
-	assert_int_equal(
-		publish_at(c, n, credit.place, credit.generation, length).status, OP_HIT);
+	assert_int_equal(publish_at(c, n, credit.place, credit.generation, length).status, OP_HIT);
 	return credit.place;
 }
 

@@ -197,9 +197,9 @@ static void a_process_of_another_user_is_refused_with_a_reason(void **state)
 		while (!receive(fd, &a))
 			usleep(1000);
 		_exit(a.reply.status == -EPERM && a.fds == 0 && strstr(a.reply.text, "65534") &&
-				      recv(fd, &a, sizeof(a), 0) == 0
-			      ? 0
-			      : 3);
+					recv(fd, &a, sizeof(a), 0) == 0
+				? 0
+				: 3);
 	}
 	assert_int_equal(read(go[0], &status, 1), 1);
 	pump();
@@ -218,8 +218,8 @@ static void one_session_too_many_is_told_so(void **state)
 	(void)state;
 	for (unsigned i = 0; i <= SESSIONS_MAX; i++) {
 		fd[i] = dial();
-		assert_int_equal(status_of(fd[i], ATTACH_REPORT, 0, 0, -1),
-			i < SESSIONS_MAX ? 0 : -EUSERS);
+		assert_int_equal(
+			status_of(fd[i], ATTACH_REPORT, 0, 0, -1), i < SESSIONS_MAX ? 0 : -EUSERS);
 	}
 	close(fd[7]);
 	pump();

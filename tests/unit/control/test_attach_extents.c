@@ -119,8 +119,8 @@ static void memory_is_cut_into_extents_without_gap_or_overlap(void **state)
 static void eight_ranks_with_500_gb_each_fit(void **state)
 {
 	const uint64_t bytes = 500ull * 1000 * 1000 * 1000 / 4096 * 4096;
-	void *at = mmap(NULL, 8 * bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
-		0);
+	void *at = mmap(
+		NULL, 8 * bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	int fd[8];
 
 	(void)state;
@@ -158,8 +158,8 @@ static void extents_have_a_quota_that_names_the_way_out(void **state)
 
 	(void)state;
 	settings.rail_mr_bytes = 65536;
-	assert_true(ask(fd, request_of(ATTACH_REGION_ADD, 0, EXTENTS_MAX * 65536ull), &memfd, 1,
-		&a));
+	assert_true(
+		ask(fd, request_of(ATTACH_REGION_ADD, 0, EXTENTS_MAX * 65536ull), &memfd, 1, &a));
 	assert_int_equal(a.reply.status, -EMFILE);
 	assert_non_null(strstr(a.reply.text, "needs 7168 registrations"));
 	assert_non_null(strstr(a.reply.text, "rail.mr_bytes"));

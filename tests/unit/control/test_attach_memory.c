@@ -121,7 +121,7 @@ static void memory_that_a_dying_nic_holds_is_released_when_its_device_is_closed(
 	assert_int_equal(world.mrs, RAILS);
 	pump();
 	assert_false(receive(fd, &a)); /* the NIC may still write */
-	world.holds_mrs = false; /* closed: there is nothing to deregister any more */
+	world.holds_mrs = false;       /* closed: there is nothing to deregister any more */
 	attach_regions_retry(&control);
 	pump();
 	assert_true(receive(fd, &a));

@@ -216,8 +216,8 @@ static void quotas_hold_whatever_sessions_take_and_release(void **state)
 
 		world.commands = 0;
 		if (has[i] && rand_r(&seed) % 4 == 0) {
-			assert_false(ask(fd[i], request_of(ATTACH_REGION_REMOVE, id[i][--has[i]],
-				0), NULL, 0, &a));
+			assert_false(ask(fd[i],
+				request_of(ATTACH_REGION_REMOVE, id[i][--has[i]], 0), NULL, 0, &a));
 			rails_answer();
 			pump();
 			assert_true(receive(fd[i], &a));

@@ -37,7 +37,7 @@ static void a_wanted_peer_is_handed_over_with_its_regions(void **state)
 	assert_int_equal(qps_alive, 4); /* two at either end */
 	counts_are(0, 1, 0, 2);
 	counts_are(1, 0, 1, 2);
-	want(1);                        /* it has it already */
+	want(1); /* it has it already */
 	nodes_run(50);
 	assert_int_equal(node[0].rail[1].tells, 1);
 	connect_stop(&node[0].control);
@@ -71,7 +71,7 @@ static void a_broken_connection_is_drained_returned_and_made_anew(void **state)
 	assert_int_equal(told(0, 2)->kind, RAIL_PEER_REFUSE);
 	assert_int_equal(connect_outstanding(&node[0].control), 1);
 	assert_int_equal(qps_alive, 4); /* never freed before the rail has drained them */
-	counts_are(0, 0, 0, 2); /* there, but nothing is read through it */
+	counts_are(0, 0, 0, 2);         /* there, but nothing is read through it */
 	connect_returned(&node[0].control, 0, got);
 	assert_int_equal(connect_outstanding(&node[0].control), 0);
 	assert_true(nodes_until(qps_alive == 0, 500)); /* the other end was told */
@@ -95,8 +95,7 @@ static void each_rail_connects_to_its_counterpart(void **state)
 	(void)state;
 	connected(0);
 	connected(1);
-	LIST_FOREACH(passive, &node[1].control.connect->passives, next)
-	{
+	LIST_FOREACH (passive, &node[1].control.connect->passives, next) {
 		assert_int_equal(passive->rail, passive->to_rail);
 		assert_int_equal(passive->ref, node[0].control.ref);
 		seen |= 1u << passive->rail;
@@ -322,8 +321,8 @@ static void regions_out_of_bounds_are_refused(void **state)
 		assert_true(nodes_until(all_agree() && member_link(&node[0].control, ref()), 1000));
 		if (i == 0)
 			want(0); /* from then on it is tried again and again */
-		assert_true(nodes_until(
-			node[0].control.counter[COUNTER_messages_bad] > before, 1000));
+		assert_true(
+			nodes_until(node[0].control.counter[COUNTER_messages_bad] > before, 1000));
 		assert_int_equal(told(0, 0)->kind, RAIL_PEER_REFUSE);
 	}
 }

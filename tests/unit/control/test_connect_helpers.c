@@ -42,8 +42,8 @@ static void what_is_broken_does_not_wait_for_what_is_being_made(void **state)
 	assert_true(nodes_until(all_agree(), 3000));
 	connects_free = 2; /* those of node 2: our own does not come back */
 	connects_blocked = 1;
-	connect_wanted(control, 0,
-		member_by_ref(control, node[2].control.ref)->map.peer, node[2].control.ref);
+	connect_wanted(control, 0, member_by_ref(control, node[2].control.ref)->map.peer,
+		node[2].control.ref);
 	assert_true(nodes_until(
 		LIST_FIRST(&control->connect->actives)->state == ACTIVE_CONNECTING, 1900));
 	connect_broken(control, 0, got, 0x15);
@@ -96,9 +96,10 @@ static void a_path_that_is_not_made_in_time_is_given_up_and_keeps_one_helper(voi
 	nodes_run(10 * CONNECT_BACKOFF_MS); /* probed meanwhile, had the helper come back */
 	assert_int_equal(connect_busy(control), 1);
 	__atomic_store_n(&connects_blocked, 0, __ATOMIC_SEQ_CST);
-	assert_true(nodes_until( /* connected anew */
+	assert_true(nodes_until(/* connected anew */
 		shm_load(&control->status->peer_rails_out[number]) == 1 &&
-			node[0].rail[0].tells > 1, 3 * CONNECT_BACKOFF_MAX_MS));
+			node[0].rail[0].tells > 1,
+		3 * CONNECT_BACKOFF_MAX_MS));
 	assert_int_equal(node[0].rail[0].told[1].kind, RAIL_PEER_ADD);
 	connect_stop(control);
 }

@@ -103,7 +103,7 @@ static void an_answer_of_eio_is_no_proof_but_a_closed_device_is(void **state)
 	assert_int_equal(told(0, 2)->kind, RAIL_LOST);
 	nodes_run(1000);
 	assert_int_equal(node[0].rail[0].tells, 3); /* not retired */
-	assert_int_equal(device_cuts, 0);                  /* the rail still polls its queues */
+	assert_int_equal(device_cuts, 0);           /* the rail still polls its queues */
 	connect_quiet(control, 0);
 	regions_retried = 0;
 	assert_int_equal(told(0, 3)->kind, RAIL_PEER_RETIRE);
@@ -377,7 +377,8 @@ static void an_engine_ends_itself_seven_seconds_after_a_deadline_it_cannot_keep(
 
 	(void)state;
 	says(text, "still there\n");
-	says(strstr(text, "still there\n"), "the engine aborts: rail 0: mlx5_0 does not give up the memory that READs from peer");
+	says(strstr(text, "still there\n"),
+		"the engine aborts: rail 0: mlx5_0 does not give up the memory that READs from peer");
 }
 
 /* SIGSTOP, or a virtual machine that is suspended, while a helper destroys the queue pairs. */

@@ -84,8 +84,8 @@ static void mute_serve(void)
 	uint32_t length;
 	ssize_t got;
 
-	while ((got = recv(mute.fd, mute.bytes + mute.have, 2 * MESSAGE_BYTES_MAX - mute.have,
-			0)) > 0) {
+	while ((got = recv(mute.fd, mute.bytes + mute.have, 2 * MESSAGE_BYTES_MAX - mute.have, 0)) >
+		0) {
 		size_t at = 0;
 
 		for (mute.have += (size_t)got; mute.have - at >= 4; at += 4 + length) {
@@ -131,9 +131,8 @@ static void mute_beat(void)
 
 static struct owner *mute_owner(void)
 {
-	return &node[0].control.directory->owner[member_by_ref(
-		&node[0].control, (uint32_t)mute.incarnation)
-							 ->map.peer];
+	return &node[0].control.directory->owner
+			[member_by_ref(&node[0].control, (uint32_t)mute.incarnation)->map.peer];
 }
 
 /* ---- keys ------------------------------------------------------------------------------------ */
@@ -174,8 +173,8 @@ static unsigned missing_at(unsigned i)
 		struct page_key key = key_of(k);
 		struct dir_entry found;
 
-		missing += owned_by(node[i].control.ref, k) &&
-			   shard_find(shard, &key, &found, 1) == 0;
+		missing +=
+			owned_by(node[i].control.ref, k) && shard_find(shard, &key, &found, 1) == 0;
 	}
 	return missing;
 }
@@ -187,8 +186,7 @@ static unsigned missing_at_mute(uint64_t keys)
 	for (uint64_t k = 0; k < keys; k++) {
 		struct page_key key = key_of(k);
 
-		missing += owned_by((uint32_t)mute.incarnation, k) &&
-			   !index_find(mute.told, &key);
+		missing += owned_by((uint32_t)mute.incarnation, k) && !index_find(mute.told, &key);
 	}
 	return missing;
 }
@@ -248,8 +246,8 @@ static void what_waits_for_it_is_bounded_when_no_client_does(void **state)
 		assert_in_range(node[0].control.directory->background, 0, BOUND);
 	}
 	assert_int_equal(node[0].hits, 0);
-	assert_int_equal(counter[COUNTER_publishes_deferred] + mute_owner()->background,
-		rounds * sets);
+	assert_int_equal(
+		counter[COUNTER_publishes_deferred] + mute_owner()->background, rounds * sets);
 	/* Ten rounds of 4,096 sets later. */
 	assert_in_range(mallinfo2().uordblks, 0, before + 1000000);
 	/* A set that it has no part in is none the worse for it: node 1 and node 0 own the key. */
@@ -329,8 +327,8 @@ static void removes_beyond_the_bound_are_dropped_and_told_once(void **state)
 	}
 	assert_in_range(mute_owner()->background, OWNER_REMOVES_MAX,
 		BATCHES_MAX * MESSAGE_PAGES_MAX + OWNER_REMOVES_MAX);
-	assert_int_equal(node[0].control.counter[COUNTER_removes_dropped] +
-				 mute_owner()->background,
+	assert_int_equal(
+		node[0].control.counter[COUNTER_removes_dropped] + mute_owner()->background,
 		removes);
 	warned = strstr(said, "warn  member mute");
 	assert_non_null(warned);

@@ -167,8 +167,8 @@ static void a_chain_of_seeds_is_one_cluster(void **state)
 
 static void seeds_are_parsed_and_refused_with_the_reason(void **state)
 {
-	const char *bad[] = {"host:0", "host:65536", "host:x", "[::1", "[::1]x", ":5", "a:5,b:",
-		"[10.0.0.1:1]", "1:2:3"};
+	const char *bad[] = {"host:0", "host:65536", "host:x", "[::1", "[::1]x", ":5",
+		"a:5,b:", "[10.0.0.1:1]", "1:2:3"};
 	struct settings s;
 	struct member *member = calloc(1, sizeof(*member));
 
@@ -220,8 +220,8 @@ static void a_silent_engine_is_off_the_map_and_comes_back(void **state)
 	node[2].stalled = true;
 	from = clock_now_ns();
 	assert_true(nodes_until(sees_count(0, 2) && sees_count(1, 2), 3000));
-	assert_in_range((clock_now_ns() - from) / 1000000, DEAD_MS - 2 * BEAT_MS,
-		DEAD_MS + 2 * BEAT_MS);
+	assert_in_range(
+		(clock_now_ns() - from) / 1000000, DEAD_MS - 2 * BEAT_MS, DEAD_MS + 2 * BEAT_MS);
 	/* What the others tell each other does not bring it back. */
 	nodes_run(300);
 	assert_true(sees_count(0, 2) && sees_count(1, 2));

@@ -90,10 +90,10 @@ static void retire_all_of(struct model *m, const struct pool_victim *victim, uns
 		assert_true(page_key_equal(&item->key, &victim[i].key));
 		assert_int_equal(item->generation, victim[i].generation);
 		assert_int_equal(item->length, victim[i].length);
-		assert_int_equal(pool_retire(m->pool, victim[i].place, item->generation, m->now_ns),
-			0);
-		m->gone[m->retired++ % GONE] = (struct gone){
-			item->key, victim[i].place, item->generation, item->length};
+		assert_int_equal(
+			pool_retire(m->pool, victim[i].place, item->generation, m->now_ns), 0);
+		m->gone[m->retired++ % GONE] =
+			(struct gone){item->key, victim[i].place, item->generation, item->length};
 		item->state = LIMBO;
 		item->until_ns = m->now_ns + LIMBO_NS;
 		m->pages--;
@@ -179,8 +179,8 @@ static void check_all(struct model *m)
 		struct page_head head = page_head_load(&heads[unit]);
 
 		if (item->state == PAGE)
-			assert_true(page_head_is(
-				&head, &item->key, item->generation, item->length));
+			assert_true(
+				page_head_is(&head, &item->key, item->generation, item->length));
 		else
 			assert_int_equal(head.key.word[0] | head.key.word[1] | head.length, 0);
 		pages += item->state == PAGE;
@@ -206,10 +206,12 @@ static void check_drained(struct model *m)
 
 		if (item->state == CREDIT)
 			assert_int_equal(pool_return(m->pool, place_make(RAIL, unit),
-						 item->generation, m->now_ns), 0);
+						 item->generation, m->now_ns),
+				0);
 		if (item->state == PAGE)
 			assert_int_equal(pool_retire(m->pool, place_make(RAIL, unit),
-						 item->generation, m->now_ns), 0);
+						 item->generation, m->now_ns),
+				0);
 	}
 	/* A chunk that was draining is kept for others for a while: that take is tried again. */
 	for (uint32_t i = 0, tries = 0; i < all; tries++) {

@@ -15,8 +15,8 @@ static void every_credit_asked_for_is_a_done_of_its_own(void **state)
 
 	(void)state;
 	client_open(&c, 3);
-	put(&c, (struct ctl_op){.kind = CTL_CREDIT, .cookie = 9, .rail = 1, .count = 5,
-			.length = 4096});
+	put(&c, (struct ctl_op){
+			.kind = CTL_CREDIT, .cookie = 9, .rail = 1, .count = 5, .length = 4096});
 	turns();
 	for (unsigned i = 0; i < 5; i++) {
 		assert_true(got(&c, &done));
@@ -62,13 +62,13 @@ static void a_foreign_credit_cannot_be_published_or_returned(void **state)
 	credit = take(&a, 0, 4096);
 	assert_int_equal(
 		publish_at(&b, 1, credit.place, credit.generation, 4096).status, OP_INVALID);
-	put(&b, (struct ctl_op){.kind = CTL_RETURN, .place = credit.place,
+	put(&b, (struct ctl_op){.kind = CTL_RETURN,
+			.place = credit.place,
 			.generation = credit.generation});
 	turns();
 	assert_int_equal(a.channel.credits.count, 1);
 	assert_int_equal(control.counter[COUNTER_ops_invalid], 2);
-	assert_int_equal(
-		publish_at(&a, 1, credit.place, credit.generation, 4096).status, OP_HIT);
+	assert_int_equal(publish_at(&a, 1, credit.place, credit.generation, 4096).status, OP_HIT);
 	client_close(&a);
 	client_close(&b);
 }
@@ -92,10 +92,9 @@ static void hostile_places_and_generations_are_refused(void **state)
 			place = place_make(RAILS + i % (16 - RAILS), place_unit(credit.place));
 		if (generation == credit.generation && place == credit.place)
 			continue;
-		assert_int_equal(
-			publish_at(&c, i, place, generation, 4096).status, OP_INVALID);
-		put(&c, (struct ctl_op){.kind = CTL_RETURN, .place = place,
-				.generation = generation});
+		assert_int_equal(publish_at(&c, i, place, generation, 4096).status, OP_INVALID);
+		put(&c, (struct ctl_op){
+				.kind = CTL_RETURN, .place = place, .generation = generation});
 		put(&c, (struct ctl_op){.kind = CTL_TOUCH, .ref = control.ref, .place = place});
 	}
 	turns();
@@ -120,8 +119,10 @@ static void a_page_longer_than_its_credit_is_refused_and_the_slot_comes_back(voi
 	assert_int_equal(
 		publish_at(&c, 1, credit.place, credit.generation, 101).status, OP_INVALID);
 	credit = take(&c, 0, 4096);
-	put(&c, (struct ctl_op){.kind = CTL_PUBLISH, .place = credit.place,
-			.generation = credit.generation, .length = 4096});
+	put(&c, (struct ctl_op){.kind = CTL_PUBLISH,
+			.place = credit.place,
+			.generation = credit.generation,
+			.length = 4096});
 	assert_int_equal(get_one(&c).status, OP_INVALID); /* a key of zeroes */
 	assert_int_equal(c.channel.credits.count, 0);
 	client_close(&c);
@@ -138,8 +139,7 @@ static void a_key_that_is_here_already_gives_the_credit_back(void **state)
 	client_open(&c, 0);
 	place = store(&c, 1, 4096);
 	credit = take(&c, 0, 4096);
-	assert_int_equal(
-		publish_at(&c, 1, credit.place, credit.generation, 4096).status, OP_HIT);
+	assert_int_equal(publish_at(&c, 1, credit.place, credit.generation, 4096).status, OP_HIT);
 	assert_int_equal(control.counter[COUNTER_pages_already], 1);
 	assert_int_equal(index_find(control.index, &key)->place, place);
 	assert_int_equal(pool_pages(control.rail[0].pool), 1);
@@ -200,8 +200,10 @@ static void a_channel_never_holds_more_than_its_share_of_credits(void **state)
 	(void)state;
 	client_open(&c, 0);
 	for (unsigned i = 0; i < 3; i++) {
-		put(&c, (struct ctl_op){.kind = CTL_CREDIT, .rail = (uint8_t)(i % RAILS),
-				.count = CREDITS_MAX / 2 - 8, .length = 4096});
+		put(&c, (struct ctl_op){.kind = CTL_CREDIT,
+				.rail = (uint8_t)(i % RAILS),
+				.count = CREDITS_MAX / 2 - 8,
+				.length = 4096});
 		turns();
 		while (got(&c, &done))
 			done.status == OP_HIT ? hits++ : full++;
@@ -246,8 +248,8 @@ static void a_full_done_ring_holds_further_ops_back_and_loses_nothing(void **sta
 	client_open(&c, 0);
 	while (put_ops < total) {
 		while (put_ops < total && ring_room(&c.ctl, 1) >= 1)
-			put(&c, (struct ctl_op){.kind = CTL_REMOVE, .cookie = put_ops++,
-					.key = key_of(1)});
+			put(&c, (struct ctl_op){
+					.kind = CTL_REMOVE, .cookie = put_ops++, .key = key_of(1)});
 		turns();
 		assert_true(ring_ready_now(&c.done) <= (int)CTL_DONE_SLOTS);
 	}
@@ -319,8 +321,11 @@ static void an_answer_for_a_dead_channel_goes_nowhere(void **state)
 	client_open(&a, 5);
 	credit = take(&a, 0, 4096);
 	directory.hold = true;
-	put(&a, (struct ctl_op){.kind = CTL_PUBLISH, .key = key_of(1), .place = credit.place,
-			.generation = credit.generation, .length = 4096});
+	put(&a, (struct ctl_op){.kind = CTL_PUBLISH,
+			.key = key_of(1),
+			.place = credit.place,
+			.generation = credit.generation,
+			.length = 4096});
 	turns();
 	assert_int_equal(directory.helds, 1);
 	client_close(&a);
@@ -342,8 +347,11 @@ static void an_answer_after_publish_closed_does_no_harm(void **state)
 	client_open(&a, 5);
 	credit = take(&a, 0, 4096);
 	directory.hold = true;
-	put(&a, (struct ctl_op){.kind = CTL_PUBLISH, .key = key_of(1), .place = credit.place,
-			.generation = credit.generation, .length = 4096});
+	put(&a, (struct ctl_op){.kind = CTL_PUBLISH,
+			.key = key_of(1),
+			.place = credit.place,
+			.generation = credit.generation,
+			.length = 4096});
 	turns();
 	publish_close(&control);
 	directory_answer(OP_CANCELLED);

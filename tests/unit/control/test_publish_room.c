@@ -79,12 +79,17 @@ static void a_pool_full_of_credits_answers_no_space_at_the_deadline(void **state
 	(void)state;
 	client_open(&a, 0);
 	client_open(&b, 1);
-	put(&a, (struct ctl_op){.kind = CTL_CREDIT, .count = 100, .length = length,
+	put(&a, (struct ctl_op){.kind = CTL_CREDIT,
+			.count = 100,
+			.length = length,
 			.deadline_ns = now + 5000000});
 	turns();
 	while (got(&a, &done))
 		assert_int_equal(done.status, OP_HIT);
-	put(&b, (struct ctl_op){.kind = CTL_CREDIT, .cookie = 5, .count = 3, .length = length,
+	put(&b, (struct ctl_op){.kind = CTL_CREDIT,
+			.cookie = 5,
+			.count = 3,
+			.length = length,
 			.deadline_ns = now + 100000000});
 	pass_time(5000000);
 	assert_true(got(&a, &done)); /* one answer for all that is missing */
@@ -162,7 +167,10 @@ static void a_larger_page_takes_memory_from_smaller_ones(void **state)
 	client_open(&c, 0);
 	for (unsigned i = 0; i < 2040; i++)
 		store(&c, i, 4096);
-	put(&c, (struct ctl_op){.kind = CTL_CREDIT, .cookie = 77, .count = 1, .length = large,
+	put(&c, (struct ctl_op){.kind = CTL_CREDIT,
+			.cookie = 77,
+			.count = 1,
+			.length = large,
 			.deadline_ns = now + 2000000000ull});
 	turns();
 	for (unsigned i = 0; i < 20 && !found; i++) {
@@ -191,8 +199,10 @@ static void a_new_page_size_keeps_its_first_pages(void **state)
 		while (!got(&c, &done) || done.kind != CTL_CREDIT)
 			pass_time(LIMBO_MS * 1000000ull);
 		assert_int_equal(done.status, OP_HIT);
-		put(&c, (struct ctl_op){.kind = CTL_PUBLISH, .key = i ? second : first,
-				.place = done.place, .generation = done.generation,
+		put(&c, (struct ctl_op){.kind = CTL_PUBLISH,
+				.key = i ? second : first,
+				.place = done.place,
+				.generation = done.generation,
 				.length = large});
 		turns();
 	}
@@ -222,8 +232,8 @@ static void eviction_keeps_slots_free_ahead(void **state)
 			pass_time(LIMBO_MS * 1000000ull);
 			assert_true(got(&c, &done));
 		}
-		assert_int_equal(publish_at(&c, i, done.place, done.generation, 4096).status,
-			OP_HIT);
+		assert_int_equal(
+			publish_at(&c, i, done.place, done.generation, 4096).status, OP_HIT);
 		now += 1000000; /* 64 slots ahead last 64 ms: longer than limbo */
 		clock_test_set(now);
 	}
@@ -268,8 +278,7 @@ static void the_table_of_credits_agrees_with_a_plain_array(void **state)
 		}
 		at = (uint32_t)(seed >> 20) % PLACES;
 		place = place_make(at % 16, at * 3);
-		assert_int_equal(
-			held[at] != 0, credits_find(&table, place, held[at]) != NULL);
+		assert_int_equal(held[at] != 0, credits_find(&table, place, held[at]) != NULL);
 	}
 	credits_free(&table);
 }

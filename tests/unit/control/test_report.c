@@ -72,8 +72,12 @@ uint32_t rail_in_flight(const struct rail *rail)
 void poll_core_report(const struct poll_core *core, struct poll_core_report *ret)
 {
 	assert_ptr_equal(core, &loop);
-	*ret = (struct poll_core_report){.gaps = {[3] = 1ull << 40}, .gaps_long = 5,
-		.gap_worst_ns = 6, .busy_ns = 7, .spin_ns = 8, .nic_ns = 4,
+	*ret = (struct poll_core_report){.gaps = {[3] = 1ull << 40},
+		.gaps_long = 5,
+		.gap_worst_ns = 6,
+		.busy_ns = 7,
+		.spin_ns = 8,
+		.nic_ns = 4,
 		.age_ns = 9};
 }
 
@@ -153,15 +157,19 @@ static void a_report_says_what_tools_ask_for(void **state)
 	(void)state;
 	assert_int_equal(report_make(&loop.control, &text, &bytes), 0);
 	assert_int_equal(strlen(text), bytes);
-	check(text, "r[\"clients\"]==dict(sessions=1,channels=2,regions=3,extents=7,credits=4,waiting=5,answers=6)");
+	check(text,
+		"r[\"clients\"]==dict(sessions=1,channels=2,regions=3,extents=7,credits=4,waiting=5,answers=6)");
 	check(text, "r[\"rails\"][0][\"gbps\"]==400 and r[\"rails\"][0][\"modelled\"] is True");
 	check(text, "r[\"connections\"]==dict(asked=7,live=8,served=9,qps=10)");
 	check(text, "r[\"rails\"][0][\"registered_bytes\"]==0");
 	check(text, "r[\"incarnation\"]==\"fedcba9876543210\" and r[\"name\"]==\"host:1\"");
 	check(text, "r[\"cluster\"]==\"blue\" and r[\"wire\"]>=5");
-	check(text, "r[\"members\"][0][\"self\"] and r[\"members\"][0][\"port\"]==77 and r[\"members\"][0][\"incarnation\"]==16*\"f\"");
-	check(text, "r[\"rails\"][0][\"in_flight\"]==9 and r[\"rails\"][0][\"counters\"][\"ops_invalid\"]==1");
-	check(text, "[p.pop(\"gaps_from_ns\")[\"300\"]==2**40 and p==dict(rails=1,age_ns=9,busy_ns=7,spin_ns=8,nic_ns=4,gaps_over_10us=5,gap_worst_ns=6) for p in r[\"poll_cores\"]]==[True]");
+	check(text,
+		"r[\"members\"][0][\"self\"] and r[\"members\"][0][\"port\"]==77 and r[\"members\"][0][\"incarnation\"]==16*\"f\"");
+	check(text,
+		"r[\"rails\"][0][\"in_flight\"]==9 and r[\"rails\"][0][\"counters\"][\"ops_invalid\"]==1");
+	check(text,
+		"[p.pop(\"gaps_from_ns\")[\"300\"]==2**40 and p==dict(rails=1,age_ns=9,busy_ns=7,spin_ns=8,nic_ns=4,gaps_over_10us=5,gap_worst_ns=6) for p in r[\"poll_cores\"]]==[True]");
 	check(text, "r[\"shard\"].keys()=={\"entries\",\"capacity\",\"dropped\"}");
 	free(text);
 }

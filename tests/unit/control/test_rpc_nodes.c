@@ -189,7 +189,7 @@ void nodes_turn(void)
 	}
 	if (connects_blocked)
 		usleep(100); /* the other helpers have their turn */
-	sched_yield(); /* to whatever else of the kernel's has a part in loopback */
+	sched_yield();       /* to whatever else of the kernel's has a part in loopback */
 	time_pass(TURN_NS);
 }
 

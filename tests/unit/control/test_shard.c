@@ -83,8 +83,8 @@ static void the_table_has_twice_the_slots_that_were_asked_for(void **state)
 	for (uint64_t entries = 0; entries < 5000; entries += 61) {
 		shard = shard_new(entries);
 		assert_true((uint64_t)BUCKET_ENTRIES << shard.bits >= 2 * entries);
-		assert_true(shard.bits == 6 ||
-			    (uint64_t)BUCKET_ENTRIES << shard.bits < 4 * entries);
+		assert_true(
+			shard.bits == 6 || (uint64_t)BUCKET_ENTRIES << shard.bits < 4 * entries);
 		assert_true(shard.memory.bytes >= sizeof(struct bucket) << shard.bits);
 		shard_close(&shard);
 	}
@@ -248,8 +248,8 @@ static void what_finds_no_room_is_counted_and_changes_nothing(void **state)
 		accepted += rc == 0;
 		assert_int_equal(reader_finds(&shard, &key, REF, &found) != 0, rc == 0);
 		if (rc)
-			assert_memory_equal(before, shard.bucket,
-				sizeof(struct bucket) << shard.bits);
+			assert_memory_equal(
+				before, shard.bucket, sizeof(struct bucket) << shard.bits);
 		free(before);
 	}
 	assert_int_equal(shard.entries, accepted);

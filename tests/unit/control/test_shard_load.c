@@ -61,8 +61,8 @@ static void room_is_found_two_moves_away(void **state)
 		shard_close(&shard);
 	}
 	/* One move alone gets to 76%. */
-	print_message("8192 slots: first drop at %.1f%% load\n",
-		100.0 * (double)entries / (double)slots);
+	print_message(
+		"8192 slots: first drop at %.1f%% load\n", 100.0 * (double)entries / (double)slots);
 	assert_true(entries > slots * 82 / 100);
 }
 

@@ -146,7 +146,8 @@ static void readers_never_miss_an_entry_while_others_come_move_and_go(void **sta
 	for (unsigned i = 0; i < 2; i++) {
 		struct reader *r = &reader[i];
 
-		print_message("%llu look-ups, %llu in the second bucket, missed %llu, wrong %llu; missed when each bucket is loaded once: %llu\n",
+		print_message(
+			"%llu look-ups, %llu in the second bucket, missed %llu, wrong %llu; missed when each bucket is loaded once: %llu\n",
 			(unsigned long long)r->looked, (unsigned long long)r->second,
 			(unsigned long long)r->missed, (unsigned long long)r->wrong,
 			(unsigned long long)r->single_missed);

@@ -23,8 +23,12 @@ static struct dv_sq new_sq(void)
 	memset(queue, 0xaa, sizeof(queue));
 	memset(uar, 0, sizeof(uar));
 	memset(sq_record, 0, sizeof(sq_record));
-	return (struct dv_sq){.buf = queue, .record = sq_record, .bf_reg = uar + 0x800,
-		.wqe_cnt = BLOCKS, .qpn = 0x123456, .bf_size = 0x100};
+	return (struct dv_sq){.buf = queue,
+		.record = sq_record,
+		.bf_reg = uar + 0x800,
+		.wqe_cnt = BLOCKS,
+		.qpn = 0x123456,
+		.bf_size = 0x100};
 }
 
 static struct dv_cq new_cq(uint32_t cqe_size)
@@ -33,24 +37,68 @@ static struct dv_cq new_cq(uint32_t cqe_size)
 	memset(cq_record, 0, sizeof(cq_record));
 	for (uint32_t i = 0; i < CQES; i++)
 		cqes[(i + 1) * cqe_size - 1] = 0xf1;
-	return (struct dv_cq){.buf = cqes, .record = cq_record, .cqe_cnt = CQES,
-		.cqe_size = cqe_size, .cqn = 5};
+	return (struct dv_cq){
+		.buf = cqes, .record = cq_record, .cqe_cnt = CQES, .cqe_size = cqe_size, .cqn = 5};
 }
 
 static void a_read_of_one_segment_is_these_64_bytes(void **state)
 {
 	static const uint8_t expected[48] = {
-		0x00, 0x00, 0x00, 0x10, 0x12, 0x34, 0x56, 0x03, 0, 0, 0, 0x08, 0, 0, 0, 0,
-		0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08, 0x0a, 0x0b, 0x0c, 0x0d, 0, 0, 0, 0,
-		0x00, 0x01, 0x00, 0x02, 0x11, 0x12, 0x13, 0x14,
-		0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28,
+		0x00,
+		0x00,
+		0x00,
+		0x10,
+		0x12,
+		0x34,
+		0x56,
+		0x03,
+		0,
+		0,
+		0,
+		0x08,
+		0,
+		0,
+		0,
+		0,
+		0x01,
+		0x02,
+		0x03,
+		0x04,
+		0x05,
+		0x06,
+		0x07,
+		0x08,
+		0x0a,
+		0x0b,
+		0x0c,
+		0x0d,
+		0,
+		0,
+		0,
+		0,
+		0x00,
+		0x01,
+		0x00,
+		0x02,
+		0x11,
+		0x12,
+		0x13,
+		0x14,
+		0x21,
+		0x22,
+		0x23,
+		0x24,
+		0x25,
+		0x26,
+		0x27,
+		0x28,
 	};
 	struct dv_sge sge = {0x2122232425262728, 0x00010002, 0x11121314};
 	struct dv_sq sq = new_sq();
 
 	(void)state;
-	assert_int_equal(dv_post(&sq, DV_READ, 0x0102030405060708, 0x0a0b0c0d, &sge, 1,
-		DV_CE_ALWAYS), 0);
+	assert_int_equal(
+		dv_post(&sq, DV_READ, 0x0102030405060708, 0x0a0b0c0d, &sge, 1, DV_CE_ALWAYS), 0);
 	assert_memory_equal(queue, expected, sizeof(expected));
 	assert_int_equal(queue[48], 0xaa); /* beyond ds: not written, not read */
 	assert_int_equal(sq.pi, 1);
@@ -83,15 +131,14 @@ static void the_index_in_the_wqe_is_16_bits_of_the_free_running_one(void **state
 
 static void a_third_segment_wraps_to_the_queue_s_first_block(void **state)
 {
-	static const uint8_t third[16] = {
-		0, 0, 0, 0x33, 0, 0, 0, 0x44, 0, 0, 0, 0, 0, 0, 0, 0x55};
+	static const uint8_t third[16] = {0, 0, 0, 0x33, 0, 0, 0, 0x44, 0, 0, 0, 0, 0, 0, 0, 0x55};
 	struct dv_sge sges[3] = {{1, 2, 3}, {4, 5, 6}, {0x55, 0x33, 0x44}};
 	struct dv_sq sq = new_sq();
 
 	(void)state;
 	sq.pi = sq.ci = sq.rung = BLOCKS - 1;
 	dv_post(&sq, DV_READ, 7, 8, sges, 3, DV_CE_ALWAYS);
-	assert_int_equal(queue[7 * 64 + 7], 5); /* ds */
+	assert_int_equal(queue[7 * 64 + 7], 5);  /* ds */
 	assert_int_equal(queue[7 * 64 + 63], 4); /* second segment's address */
 	assert_memory_equal(queue, third, sizeof(third));
 	assert_int_equal(queue[16], 0xaa);
@@ -257,7 +304,7 @@ static void an_error_cqe_tells_its_syndrome(void **state)
 
 	(void)state;
 	complete(&cq, 0, MLX5_CQE_REQ_ERR, 0, DV_SYNDROME_REMOTE_ACCESS);
-	complete(&cq, 1, MLX5_CQE_REQ_ERR, 0, 0); /* an error that is none */
+	complete(&cq, 1, MLX5_CQE_REQ_ERR, 0, 0);   /* an error that is none */
 	complete(&cq, 2, MLX5_CQE_RESP_SEND, 0, 0); /* not a send queue's */
 	complete(&cq, 3, MLX5_CQE_REQ, 0, 0);
 	assert_int_equal(dv_poll(&cq, done, 8), 4);

@@ -39,8 +39,8 @@ static void a_qp_whose_destruction_is_answered_with_eio_is_not_gone(void **state
 /* Its doorbell page is one that can be unmapped; its file is mapped nowhere yet. */
 static struct pair pair_to_cut(int *ret_fd)
 {
-	uint8_t *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
-		0);
+	uint8_t *page =
+		mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	struct pair p;
 
 	assert_ptr_not_equal(page, MAP_FAILED);

@@ -50,13 +50,15 @@ static void the_gid_is_chosen_by_the_table(void **state)
 		int chosen; /* -1: refused */
 	} rows[] = {
 		{{{IBV_GID_TYPE_ROCE_V2, "fe80::1"}, {IBV_GID_TYPE_ROCE_V2, "2001:db8::1"},
-			 {IBV_GID_TYPE_ROCE_V2, "::ffff:10.0.0.1"}}, 2},
+			 {IBV_GID_TYPE_ROCE_V2, "::ffff:10.0.0.1"}},
+			2},
 		{{{IBV_GID_TYPE_ROCE_V2, "fe80::1"}, {IBV_GID_TYPE_ROCE_V2, "fd00::1"}}, 1},
 		{{{IBV_GID_TYPE_ROCE_V2, "fe80::1"}}, 0},
 		{{{IBV_GID_TYPE_ROCE_V2, "febf::1"}, {IBV_GID_TYPE_ROCE_V2, "fec0::1"}}, 1},
 		{{{IBV_GID_TYPE_ROCE_V1, "::ffff:10.0.0.1"}, {IBV_GID_TYPE_ROCE_V2, "fe80::1"}}, 1},
 		{{{IBV_GID_TYPE_ROCE_V2, "::ffff:10.0.0.1"},
-			 {IBV_GID_TYPE_ROCE_V2, "::ffff:10.0.0.2"}}, 0},
+			 {IBV_GID_TYPE_ROCE_V2, "::ffff:10.0.0.2"}},
+			0},
 		{{{IBV_GID_TYPE_ROCE_V2, "::"}, {IBV_GID_TYPE_ROCE_V2, "2001:db8::1"}}, 1},
 		{{{IBV_GID_TYPE_ROCE_V2, "::"}}, -1},
 		{{{IBV_GID_TYPE_ROCE_V1, "::ffff:10.0.0.1"}}, -1},

@@ -29,7 +29,8 @@ static void a_region_is_asked_for_with_the_least_rights(void **state)
 		struct dv_mr mr;
 
 		assert_int_equal(ops->mr_register(device, memory, sizeof(memory), rows[i].access,
-			-1, 0, &mr), 0);
+					 -1, 0, &mr),
+			0);
 		assert_int_equal(stub.mr_access, rows[i].flags);
 		assert_ptr_equal(stub.mr_pd, &stub_pd);
 		assert_ptr_equal(mr.base, memory);

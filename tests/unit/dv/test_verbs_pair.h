@@ -32,8 +32,12 @@ static inline void pair_drop(struct pair *p)
 
 static inline struct dv_address peer_address(void)
 {
-	struct dv_address remote = {.version = 1, .kind = DV_ADDRESS_ROCE_V2, .mtu = IBV_MTU_2048,
-		.reads = 16, .qpn = 0x123456, .psn = 0xabcdef};
+	struct dv_address remote = {.version = 1,
+		.kind = DV_ADDRESS_ROCE_V2,
+		.mtu = IBV_MTU_2048,
+		.reads = 16,
+		.qpn = 0x123456,
+		.psn = 0xabcdef};
 
 	inet_pton(AF_INET6, "::ffff:10.0.0.2", remote.gid);
 	return remote;

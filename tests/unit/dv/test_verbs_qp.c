@@ -144,9 +144,9 @@ static void connecting_sets_every_attribute(void **state)
 	assert_int_equal(rtr->ah_attr.grh.sgid_index, 3);
 	assert_int_equal(rtr->ah_attr.grh.hop_limit, 64);
 	assert_memory_equal(rtr->ah_attr.grh.dgid.raw, remote.gid, 16);
-	assert_int_equal(stub.modify[2].mask,
-		IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-			IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
+	assert_int_equal(stub.modify[2].mask, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+						      IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+						      IBV_QP_MAX_QP_RD_ATOMIC);
 	assert_int_equal(rts->qp_state, IBV_QPS_RTS);
 	assert_int_equal(rts->timeout, DV_ACK_TIMEOUT);
 	assert_int_equal(rts->retry_cnt, 7);
@@ -188,7 +188,8 @@ static void the_ack_timeout_is_the_one_that_the_device_took(void **state)
 	assert_int_equal(ops->qp_connect(p.qp, &remote), 0);
 	assert_int_equal(stub.modify[2].attr.timeout, 10);
 	assert_int_equal(ops->qp_ack_ns(p.qp), 4096u << 13);
-	assert_non_null(strstr(stub.log, "ACK time-out 13: a lost packet is sent again after 33.6 ms"));
+	assert_non_null(
+		strstr(stub.log, "ACK time-out 13: a lost packet is sent again after 33.6 ms"));
 	assert_non_null(strstr(stub.log, "the device took this one"));
 	pair_drop(&p);
 }
@@ -209,8 +210,12 @@ static void an_ack_timeout_that_cannot_be_read_is_the_one_asked_for(void **state
 
 static void a_path_has_the_class_level_and_partition_that_were_set(void **state)
 {
-	struct dv_options options = {.name = "mlx5_0", .gid_index = -1, .traffic_class = 106,
-		.service_level = 3, .pkey_index = 2, .one_flow = true};
+	struct dv_options options = {.name = "mlx5_0",
+		.gid_index = -1,
+		.traffic_class = 106,
+		.service_level = 3,
+		.pkey_index = 2,
+		.one_flow = true};
 	struct dv_address remote = peer_address();
 	struct pair p;
 

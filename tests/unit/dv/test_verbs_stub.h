@@ -122,8 +122,8 @@ bool mlx5dv_is_supported(struct ibv_device *device)
 	return !stub.foreign;
 }
 
-static int stub_query_port(struct ibv_context *context, uint8_t number, struct ibv_port_attr *port,
-	size_t bytes)
+static int stub_query_port(
+	struct ibv_context *context, uint8_t number, struct ibv_port_attr *port, size_t bytes)
 {
 	assert_ptr_equal(context, &stub_context.context);
 	assert_int_equal(bytes, sizeof(*port));
@@ -253,8 +253,8 @@ int ibv_dealloc_pd(struct ibv_pd *pd)
 
 /* ---- memory and queues --------------------------------------------------------------------- */
 
-struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *base, size_t length, uint64_t iova,
-	unsigned access)
+struct ibv_mr *ibv_reg_mr_iova2(
+	struct ibv_pd *pd, void *base, size_t length, uint64_t iova, unsigned access)
 {
 	assert_int_equal(iova, (uintptr_t)base);
 	assert_true(length > 0);
@@ -342,16 +342,16 @@ int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 	return stub_fails() ? stub.fail_errno : 0;
 }
 
-int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask,
-	struct ibv_qp_init_attr *init)
+int ibv_query_qp(
+	struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask, struct ibv_qp_init_attr *init)
 {
 	(void)init;
 	assert_ptr_equal(qp, &stub_qp);
 	assert_int_equal(mask, IBV_QP_TIMEOUT);
 	if (stub_fails())
 		return stub.fail_errno;
-	attr->timeout = stub.ack_timeout ? stub.ack_timeout
-					 : stub.modify[stub.modifies - 1].attr.timeout;
+	attr->timeout =
+		stub.ack_timeout ? stub.ack_timeout : stub.modify[stub.modifies - 1].attr.timeout;
 	return 0;
 }
 
@@ -371,19 +371,29 @@ static int stub_setup(void **state)
 	(void)state;
 	memset(&stub, 0, sizeof(stub));
 	stub.fail_errno = ENOMEM;
-	stub.limits = (struct ibv_device_attr){.max_mr_size = UINT64_MAX, .max_qp_wr = 32768,
-		.max_cqe = 4194303, .max_qp_rd_atom = 16, .max_qp_init_rd_atom = 16,
+	stub.limits = (struct ibv_device_attr){.max_mr_size = UINT64_MAX,
+		.max_qp_wr = 32768,
+		.max_cqe = 4194303,
+		.max_qp_rd_atom = 16,
+		.max_qp_init_rd_atom = 16,
 		.phys_port_cnt = 1};
-	stub.port = (struct ibv_port_attr){.state = IBV_PORT_ACTIVE, .active_mtu = IBV_MTU_4096,
-		.gid_tbl_len = STUB_GIDS, .active_width = 2, .active_speed = 128,
+	stub.port = (struct ibv_port_attr){.state = IBV_PORT_ACTIVE,
+		.active_mtu = IBV_MTU_4096,
+		.gid_tbl_len = STUB_GIDS,
+		.active_width = 2,
+		.active_speed = 128,
 		.link_layer = IBV_LINK_LAYER_ETHERNET};
 	stub_gid(0, IBV_GID_TYPE_ROCE_V1, "fe80::1");
 	stub_gid(1, IBV_GID_TYPE_ROCE_V2, "fe80::1");
 	stub_gid(2, IBV_GID_TYPE_ROCE_V1, "::ffff:10.0.0.1");
 	stub_gid(3, IBV_GID_TYPE_ROCE_V2, "::ffff:10.0.0.1");
-	stub.cq_raw = (struct mlx5dv_cq){.buf = stub_queue, .dbrec = stub_cq_record, .cqe_cnt = 64,
-		.cqe_size = 64, .cqn = 0x77};
-	stub.qp_raw = (struct mlx5dv_qp){.dbrec = stub_record, .bf = {stub_register + 0x800, 256},
+	stub.cq_raw = (struct mlx5dv_cq){.buf = stub_queue,
+		.dbrec = stub_cq_record,
+		.cqe_cnt = 64,
+		.cqe_size = 64,
+		.cqn = 0x77};
+	stub.qp_raw = (struct mlx5dv_qp){.dbrec = stub_record,
+		.bf = {stub_register + 0x800, 256},
 		.sq = {stub_queue, 64, 64}};
 	return 0;
 }

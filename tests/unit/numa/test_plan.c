@@ -137,7 +137,8 @@ static void rails_beyond_the_cores_share_poll_loops(void **state)
 	assert_int_equal(p.rail[2].core, 2);
 	assert_int_equal(p.control_core, 0);
 	assert_true(p.rail[0].busy && p.rail[1].busy && p.rail[2].busy);
-	assert_noted("4 usable cores for 3 rails, the control plane and the applications: 2 poll cores serve them all");
+	assert_noted(
+		"4 usable cores for 3 rails, the control plane and the applications: 2 poll cores serve them all");
 }
 
 static void unpinned_rails_share_one_poll_loop_unless_told_otherwise(void **state)

@@ -136,10 +136,10 @@ static void wqe_check(const struct world *w, const struct fake_wqe *wqe)
 
 		assert_true(s->bytes > 0);
 		if (s->lkey == WORLD_HEADS_LKEY)
-			assert_true(s->bytes % 32 == 0 && s->bytes <= 32 * RAIL_HEADS_SPAN &&
-				    s->address % 32 == 0 &&
-				    within(s->address, s->bytes, w->rail->head,
-					    sizeof(w->rail->head)));
+			assert_true(
+				s->bytes % 32 == 0 && s->bytes <= 32 * RAIL_HEADS_SPAN &&
+				s->address % 32 == 0 &&
+				within(s->address, s->bytes, w->rail->head, sizeof(w->rail->head)));
 		else
 			assert_true(s->lkey == WORLD_LKEY &&
 				    within(s->address, s->bytes, w->home, WORLD_HOME_BYTES));

@@ -59,8 +59,7 @@ struct pair *pair_open(bool threaded, bool busy)
 
 void pair_start(struct pair *const *pairs, unsigned count)
 {
-	struct poll_core_options options = {
-		.core = -1, .busy = pairs[0]->busy, .spin_ns = 50000};
+	struct poll_core_options options = {.core = -1, .busy = pairs[0]->busy, .spin_ns = 50000};
 	struct rail *rail[RAILS_MAX];
 
 	for (unsigned i = 0; i < count; i++) {

@@ -69,8 +69,7 @@ static void extents_add(unsigned shift, uint64_t bytes)
 /* The rail has returned the region: nothing of it is looked at any more. */
 static void extents_remove(void)
 {
-	world_tell(w, (struct rail_command){
-			      .kind = RAIL_REGION_DROP, .region.id = EXTENTS_REGION});
+	world_tell(w, (struct rail_command){.kind = RAIL_REGION_DROP, .region.id = EXTENTS_REGION});
 	pair_run(pair, 10);
 	assert_int_equal(world_hear(w, RAIL_REGION_RETURNED).detail, EXTENTS_REGION);
 	for (unsigned i = 0; i < extents; i++)
@@ -204,8 +203,7 @@ static void a_region_in_extents_is_returned_after_its_last_cqe(void **state)
 		client_submit(client, &op, &s);
 	}
 	pair_step(pair);
-	world_tell(w, (struct rail_command){
-			      .kind = RAIL_REGION_DROP, .region.id = EXTENTS_REGION});
+	world_tell(w, (struct rail_command){.kind = RAIL_REGION_DROP, .region.id = EXTENTS_REGION});
 	while (!rail_hear(w->rail, &event))
 		pair_step(pair);
 	assert_int_equal(event.kind, RAIL_REGION_RETURNED);

@@ -120,7 +120,7 @@ static void what_is_posted_past_its_deadline_is_said_within_two_seconds(void **s
 	pass(w, 1000); /* its deadline */
 	hear(w, RAIL_PEER_BROKEN, 300);
 	assert_int_equal(hear(w, RAIL_PEER_STUCK, 1700).ns, 0); /* over already */
-	retire(w); /* without a DROP before it */
+	retire(w);                                              /* without a DROP before it */
 	client_expect(client, 1, OP_TIMEOUT);
 	world_hear(w, RAIL_PEER_RETURNED);
 	all_is_free(w);

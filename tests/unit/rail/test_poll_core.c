@@ -351,8 +351,9 @@ static void rails_stop_in_any_order_and_the_others_go_on(void **state)
 			unsigned gone = (first + n) % RAILS;
 
 			stop(&seat[gone]);
-			assert_int_equal(shm_load(&seat[gone].w->status->rail[0].sleeps) &
-						 (n == RAILS - 1), 0);
+			assert_int_equal(
+				shm_load(&seat[gone].w->status->rail[0].sleeps) & (n == RAILS - 1),
+				0);
 			for (unsigned i = n + 1; i < RAILS; i++)
 				for (unsigned k = 0; k < 5; k++)
 					get(&seat[(first + i) % RAILS], k);

@@ -228,10 +228,10 @@ static void every_eighth_small_read_asks_for_a_completion_and_the_last_before_a_
 	nic_pull(w);
 	assert_int_equal(w->wqes, n + 1);
 	for (unsigned i = 0; i <= n; i++)
-		assert_int_equal(w->wqe[i].flags,
-			i % RAIL_SIGNAL_WQES == RAIL_SIGNAL_WQES - 1 || i >= n - 1
-				? DV_CE_ALWAYS
-				: DV_CE_ERROR_ONLY);
+		assert_int_equal(
+			w->wqe[i].flags, i % RAIL_SIGNAL_WQES == RAIL_SIGNAL_WQES - 1 || i >= n - 1
+						 ? DV_CE_ALWAYS
+						 : DV_CE_ERROR_ONLY);
 	world_run(w);
 	peer_free(w, one);
 }

@@ -26,7 +26,7 @@
 static struct {
 	uint32_t *word; /* to be changed between instructions; NULL: run freely */
 	bool over;
-} *target;
+} * target;
 
 /* The parent looks at `target` now. */
 static void tell_parent(uint32_t *word, bool over)
@@ -49,8 +49,8 @@ static void an_op_that_changes_while_it_is_taken_is_read_once(void **state)
 	op.offset = 0;
 	for (unsigned i = 0; i < OPS; i++) {
 		struct op_slot *slot =
-			(void *)(client->ops.slots + ring_at(OP_RING_SLOTS, sizeof(*slot),
-							     client->ops.tail));
+			(void *)(client->ops.slots +
+				 ring_at(OP_RING_SLOTS, sizeof(*slot), client->ops.tail));
 
 		client_submit(client, &op, &s);
 		tell_parent(&slot->length, false);

@@ -49,14 +49,14 @@ static void an_op_with_an_impossible_field_is_refused_and_the_channel_goes_on(vo
 	REFUSED(op.region = REGION_HEADS_0); /* not a pool */
 	REFUSED(op.region = REGION_SHARD);
 	REFUSED(op.region = REGION_POOL_0 + 1); /* the peer has none */
-	REFUSED(op.slice = 1); /* past the page's end */
+	REFUSED(op.slice = 1);                  /* past the page's end */
 	REFUSED(op.page_bytes--);
 	REFUSED(op.page_bytes = PAGE_BYTES_MAX + 1);
 	REFUSED(op.slice = 255; op.page_bytes = PAGE_BYTES_MAX); /* past the region's end */
 	REFUSED(op.kind = OP_READ; op.slice = 1);
 	REFUSED(op.offset = (uint64_t)WORLD_UNITS * PAGE_UNIT);
 	REFUSED(op.offset = (uint64_t)(WORLD_UNITS - 1) * PAGE_UNIT); /* its end is outside */
-	REFUSED(op.offset = (uint64_t)UINT32_MAX * PAGE_UNIT); /* no op can say more */
+	REFUSED(op.offset = (uint64_t)UINT32_MAX * PAGE_UNIT);        /* no op can say more */
 	REFUSED(op.length = 0);
 	REFUSED(op.length = 8193);
 	REFUSED(op.length = PAGE_BYTES_MAX + 1);
@@ -86,9 +86,9 @@ static void a_segment_outside_the_sessions_regions_is_refused(void **state)
 		refused(w, &op, s);                                                                \
 	} while (0)
 	for (op.segments = 1; op.segments <= 2; op.segments++) { /* one travels with the op */
-		REFUSED(region = 101);           /* another session's */
-		REFUSED(region = 102);           /* nobody's */
-		REFUSED(region = REGION_POOL_0); /* the engine's own */
+		REFUSED(region = 101);                           /* another session's */
+		REFUSED(region = 102);                           /* nobody's */
+		REFUSED(region = REGION_POOL_0);                 /* the engine's own */
 		REFUSED(region = REGIONS_MAX);
 		REFUSED(region = 0xffff);
 		REFUSED(offset = WORLD_HOME_BYTES - 4095);

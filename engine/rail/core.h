@@ -84,10 +84,16 @@ struct rail {
 	uint32_t stop_steps;           /* since RAIL_STOP */
 	uint64_t watch_ns;             /* when lanes_watch() is due */
 	uint64_t watched_ns;           /* when it was last done */
+	/* READ latency is sampled, one WQE at a time: see read_time_start() */
+	struct lane_qp *timed; /* its queue pair; NULL: none is timed */
+	uint32_t timed_end;    /* it retires when sq->ci reaches this */
+	uint64_t timed_ns;     /* when its doorbell was rung */
 	/* owner: poll core; any thread reads it */
 	alignas(64) uint32_t in_flight;
 	/* owner: poll core; any thread reads them */
 	alignas(64) uint64_t counter[COUNTER_COUNT];
+	uint64_t latency[LATENCY_BUCKETS];
+	uint64_t latency_ns_sum;
 	/* owner: poll core; the two middle members are its ends, the outer two the control plane's
 	 */
 	alignas(64) struct inbox inbox;

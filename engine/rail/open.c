@@ -156,6 +156,14 @@ void rail_counters(const struct rail *rail, uint64_t ret_counters[COUNTER_COUNT]
 		ret_counters[i] = shm_load64(&rail->counter[i]);
 }
 
+void rail_latency(
+	const struct rail *rail, uint64_t ret_latency[LATENCY_BUCKETS], uint64_t *ret_ns_sum)
+{
+	*ret_ns_sum = shm_load64(&rail->latency_ns_sum);
+	for (unsigned i = 0; i < LATENCY_BUCKETS; i++)
+		ret_latency[i] = shm_load64(&rail->latency[i]);
+}
+
 uint32_t rail_in_flight(const struct rail *rail)
 {
 	return shm_load(&rail->in_flight);

@@ -92,6 +92,12 @@ enum counter {
 	COUNTER_COUNT
 };
 void rail_counters(const struct rail *rail, uint64_t ret_counters[COUNTER_COUNT]);
+/*
+ * Copies the latency of sampled READs, doorbell to completion (abi/latency.h), and their sum in ns;
+ * any thread, values may be a moment old.
+ */
+void rail_latency(
+	const struct rail *rail, uint64_t ret_latency[LATENCY_BUCKETS], uint64_t *ret_ns_sum);
 /* Operations in flight now; any thread, a moment old. */
 uint32_t rail_in_flight(const struct rail *rail);
 

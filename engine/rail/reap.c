@@ -57,6 +57,18 @@ static void heads_retire(struct rail *rail, uint16_t first, uint32_t syndrome)
 	}
 }
 
+/* The timed WQE retired: see read_time_start(). One that failed says nothing about latency. */
+static void read_time_end(struct rail *rail, bool failed)
+{
+	uint64_t ns = rail_now(rail) - rail->timed_ns;
+
+	rail->timed = NULL;
+	if (failed)
+		return;
+	shm_count(&rail->latency[latency_bucket(ns)], 1);
+	shm_count(&rail->latency_ns_sum, ns);
+}
+
 /*
  * Retires the WQEs of the queue before `end`, oldest first; the last of them with `syndrome`, those
  * before it with `earlier`.
@@ -86,6 +98,8 @@ static void retire(
 			payload_retire(rail, &rail->request[wqe->request], of_this);
 	}
 	qp->sq->ci = at;
+	if (unlikely(rail->timed == qp) && (int32_t)(at - rail->timed_end) >= 0)
+		read_time_end(rail, earlier || syndrome);
 	lane->moved += n;
 	lane->wqes -= n;
 	lane->bytes -= bytes;

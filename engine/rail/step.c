@@ -5,10 +5,24 @@
  */
 #include "engine/rail/core.h"
 
+/*
+ * Samples READ latency: one WQE is timed from its doorbell until it retires, then the next one. The
+ * sample is the last WQE of the first queue pair that this step rings; which one that is does not
+ * depend on how long it will take. Most steps cost one comparison.
+ */
+static void read_time_start(struct rail *rail)
+{
+	rail->timed = rail->unrung;
+	rail->timed_end = rail->unrung->sq->pi;
+	rail->timed_ns = rail_now(rail);
+}
+
 void rail_ring(struct rail *rail)
 {
 	unsigned n = 0;
 
+	if (rail->unrung && !rail->timed)
+		read_time_start(rail);
 	while (rail->unrung) {
 		struct lane_qp *qp = rail->unrung;
 

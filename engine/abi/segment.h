@@ -36,8 +36,9 @@
 
 #include "engine/abi/map.h"
 #include "engine/abi/op.h"
+#include "engine/abi/statistics.h"
 
-#define ABI_VERSION 5u
+#define ABI_VERSION 6u
 #define ATTACH_MAGIC 0x50434131u  /* "PCA1" */
 #define STATUS_MAGIC 0x50435331u  /* "PCS1" */
 #define CHANNEL_MAGIC 0x50434331u /* "PCC1" */
@@ -151,6 +152,7 @@ static inline uint64_t slot_name(uint32_t place, uint32_t generation)
 }
 
 struct channel_layout {
+	size_t statistics;    /* struct channel_statistics */
 	size_t op[RAILS_MAX]; /* offsets in the segment */
 	size_t done[RAILS_MAX];
 	size_t ctl;
@@ -165,6 +167,8 @@ static inline struct channel_layout channel_layout(uint32_t rails)
 	size_t at = 4096;
 
 	memset(&l, 0, sizeof(l));
+	l.statistics = at;
+	at += STATISTICS_BYTES;
 	for (uint32_t r = 0; r < rails && r < RAILS_MAX; r++) {
 		l.op[r] = at;
 		at += ring_bytes(OP_RING_SLOTS, sizeof(struct op_slot));

@@ -23,6 +23,7 @@ void page_count(struct pc_batch *b, enum pc_result result)
 {
 	struct pc_counts *counts = &b->channel->counts;
 
+	b->missed[result < PC_INVALID ? (unsigned)result : STATISTICS_OTHER]++;
 	if (result == PC_MISS && b->kind != BATCH_REMOVE)
 		counts->misses++;
 	else if (result == PC_STALE)

@@ -31,6 +31,7 @@ static struct pc_batch *batch_make(struct pc_channel *ch, uint32_t count)
 	b->next = NULL;
 	b->count = b->left = count;
 	b->twins = 0;
+	memset(b->missed, 0, sizeof(b->missed));
 	b->expired = b->abandoned = b->pins = false;
 	for (unsigned q = 0; q < PAGE_QUEUES; q++)
 		b->queue[q].head = CLIENT_NONE;
@@ -47,6 +48,7 @@ void batch_free(struct pc_batch *b)
 	struct pc_channel *ch = b->channel;
 	struct pc_batch *before = NULL;
 
+	statistics_batch(b);
 	memory_unpin(b);
 	ch->writers -= writes(b);
 	if (ch->first != b)
@@ -163,8 +165,9 @@ static void begin(struct pc_channel *ch, struct pc_batch *b)
 static int submit(struct pc_channel *ch, enum batch_kind kind, const struct pc_page *pages,
 	unsigned count, unsigned timeout_ms, enum pc_result *results, struct pc_batch **ret_batch)
 {
+	uint64_t submitted_ns = clock_now_ns();
 	uint64_t deadline_ns =
-		clock_now_ns() + (timeout_ms ? timeout_ms : PC_TIMEOUT_MS_DEFAULT) * 1000000ull;
+		submitted_ns + (timeout_ms ? timeout_ms : PC_TIMEOUT_MS_DEFAULT) * 1000000ull;
 	struct pc_batch *b;
 	bool ready;
 
@@ -180,6 +183,7 @@ static int submit(struct pc_channel *ch, enum batch_kind kind, const struct pc_p
 	b->kind = kind;
 	b->pages = pages;
 	b->results = results;
+	b->submitted_ns = submitted_ns;
 	b->deadline_ns = deadline_ns;
 	if (b->deadline_ns < ch->due_ns)
 		ch->due_ns = b->deadline_ns;

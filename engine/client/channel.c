@@ -80,6 +80,8 @@ static int adopt(struct pc_channel *ch, struct session *session, struct session_
 		return error_set(-ENOMEM, "no memory for a channel");
 	}
 	ch->segment = at;
+	ch->statistics = (struct channel_statistics *)(void *)(ch->segment + ch->layout.statistics);
+	ch->counts_told = ch->counts;
 	ch->id = (uint32_t)call->a;
 	ch->wake = call->fd[1];
 	call->fd[1] = -1;
@@ -224,6 +226,7 @@ static void detach(struct pc_channel *ch)
 	munmap(ch->segment, ch->layout.bytes);
 	close(ch->wake);
 	ch->segment = NULL;
+	ch->statistics = NULL;
 	ch->wake = -1;
 	/* A READ may still land in the segment or in `large`; the engine's own mapping keeps the
 	 * memory of both. No later page of ours may lie there. */

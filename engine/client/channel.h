@@ -166,6 +166,8 @@ struct pc_channel {
 	uint64_t due_ns;               /* no batch has a deadline or grace that ends earlier */
 	struct pc_batch *spare;        /* a finished one, kept for its memory; or NULL */
 	struct pc_counts counts;
+	struct channel_statistics *statistics; /* in the segment; NULL: not attached */
+	struct pc_counts counts_told;          /* the part of `counts` that is in the statistics */
 };
 
 /* ---- one batch ------------------------------------------------------------------------------ */
@@ -239,7 +241,9 @@ struct pc_batch {
 	uint32_t twins; /* of them, those that wait for another page */
 	const struct pc_page *pages;
 	enum pc_result *results;
+	uint64_t submitted_ns;
 	uint64_t deadline_ns;
+	uint32_t missed[STATISTICS_RESULTS]; /* pages done with another result than PC_HIT */
 	struct page_queue queue[PAGE_QUEUES];
 	uint64_t pinned[REGIONS_MAX / 64];
 	bool pins;

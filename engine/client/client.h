@@ -374,6 +374,9 @@ void batch_free(struct pc_batch *b);
 /* A page ended otherwise than as a hit. */
 void page_count(struct pc_batch *b, enum pc_result result);
 
+/* statistics.c: counts a batch that has ended, in the segment of the channel. */
+void statistics_batch(const struct pc_batch *b);
+
 /* wait.c */
 uint64_t clock_now_ns(void);
 /* Takes the wake-ups that have come. False: none will come any more. */

@@ -101,6 +101,7 @@ struct channel {
 	bool stopping;
 	bool quarantined; /* the client's thread may still copy into publish.kept */
 	struct publish_channel publish;
+	struct statistics_source statistics;
 };
 
 struct session {
@@ -200,6 +201,8 @@ struct attach_counts {
 	unsigned extents; /* on each NIC, without staging */
 };
 void attach_counts(const struct control *control, struct attach_counts *ret);
+/* Adds what the clients counted since the last call to control->statistics. */
+void attach_statistics_collect(struct control *control, uint64_t now_ns);
 
 /* ---- attach_socket.c ------------------------------------------------------------------------- */
 

@@ -15,6 +15,7 @@
 #include "config/log.h"
 #include "engine/control/attach.h"
 #include "engine/control/loop.h"
+#include "numa/clock.h"
 
 /*
  * The segment's file cannot change its size: a client that truncated it would kill the engine at
@@ -151,6 +152,7 @@ void channel_opened(struct channel *c)
 	int fds[2] = {c->memfd, c->wake_client};
 
 	c->opening = false;
+	c->statistics.read_ns = clock_now_ns();
 	c->left = s->control->rails;
 	rails_tell(c, RAIL_CHANNEL_ADD);
 	publish_channel_open(s->control, &c->publish);
@@ -201,11 +203,36 @@ void channel_finish(struct channel *c)
 	}
 }
 
+static void channel_collect(struct channel *c, uint64_t now_ns)
+{
+	struct control *control = c->session->control;
+	const struct channel_layout l = channel_layout(control->rails);
+
+	if (c->statistics.refused || !c->map || c->opening)
+		return;
+	if (!statistics_collect(&control->statistics, &c->statistics,
+		    (const struct channel_statistics *)(const void *)(c->map + l.statistics),
+		    now_ns))
+		log_warn(
+			"clients: process %d wrote impossible statistics into channel %u; they are not counted",
+			(int)c->session->pid, c->id);
+}
+
+void attach_statistics_collect(struct control *control, uint64_t now_ns)
+{
+	struct attach *a = control->attach;
+
+	for (unsigned i = 0; i < CHANNELS_MAX; i++)
+		if (a->channel[i])
+			channel_collect(a->channel[i], now_ns);
+}
+
 void channel_free(struct channel *c)
 {
 	struct session *s = c->session;
 	struct attach *a = s->control->attach;
 
+	channel_collect(c, clock_now_ns());
 	if (c->staging && !region_close(s->control, c->staging))
 		c->map = NULL;
 	quarantine_leave(c);

@@ -26,8 +26,13 @@
 #include "engine/control/index.h"
 #include "engine/control/pool.h"
 #include "engine/control/shard.h"
+#include "engine/control/statistics.h"
 #include "engine/rail/rail.h"
 #include "numa/plan.h"
+
+#ifndef PEERCACHE_VERSION /* tests compile sources of this folder without it */
+#define PEERCACHE_VERSION "unknown"
+#endif
 
 struct attach;        /* attach.c */
 struct attach_socket; /* attach_socket.c */
@@ -69,6 +74,7 @@ struct control {
 	struct shard shard;
 	struct index *index;
 	uint64_t counter[COUNTER_COUNT];
+	struct statistics statistics; /* of all clients, since the engine started */
 
 	/* bound before memory is made; served at the end */
 	struct attach_socket *client_socket;

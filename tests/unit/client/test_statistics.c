@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * statistics.c: each batch is counted once, in the channel's segment, with its results and latency;
+ * the sums agree, as the engine requires.
+ */
+#include "tests/unit/client/rig.h"
+
+#include "engine/client/client.h"
+
+static struct statistics_words words(void)
+{
+	struct statistics_words w;
+
+	assert_int_equal(statistics_read(ch->statistics, &w), 0);
+	for (unsigned call = 0; call < STATISTICS_CALLS; call++) {
+		const struct statistics_calls *c = &w.calls[call];
+		uint64_t pages = 0;
+
+		for (unsigned r = 0; r < STATISTICS_RESULTS; r++)
+			pages += c->result[r];
+		assert_int_equal(pages, c->pages);
+		assert_int_equal(latency_count(c->latency), c->batches);
+	}
+	return w;
+}
+
+static void a_batch_is_counted_once_with_its_results(void **state)
+{
+	unsigned char *at = malloc(3 * PAGE_BYTES);
+	struct one one[3];
+	struct pc_page pages[3];
+	enum pc_result result[3];
+	struct statistics_words w;
+
+	(void)state;
+	fake_page(&fake, "key-0", FAKE_A, 1, PAGE_BYTES);
+	fake_page(&fake, "key-1", FAKE_A, 1, PAGE_BYTES);
+	for (unsigned i = 0; i < 3; i++) {
+		char name[8];
+
+		snprintf(name, sizeof(name), "key-%u", i);
+		pages[i] = *one_page(&one[i], name, at + i * PAGE_BYTES, PAGE_BYTES);
+	}
+	assert_int_equal(pc_get(ch, pages, 3, PATIENCE_MS, result), 0);
+	assert_int_equal(result[2], PC_MISS);
+	w = words();
+	assert_int_equal(w.calls[STATISTICS_GET].batches, 1);
+	assert_int_equal(w.calls[STATISTICS_GET].pages, 3);
+	assert_int_equal(w.calls[STATISTICS_GET].result[STATISTICS_HIT], 2);
+	assert_int_equal(w.calls[STATISTICS_GET].result[STATISTICS_MISS], 1);
+	assert_true(w.calls[STATISTICS_GET].latency_ns_sum > 0);
+	assert_int_equal(w.get_remote, 2);
+	assert_int_equal(w.get_bytes, 2 * PAGE_BYTES);
+	assert_int_equal(w.get_staged, 2 * PAGE_BYTES);
+	assert_int_equal(w.lookups, 3);
+
+	assert_int_equal(pc_exists(ch, pages, 2, PATIENCE_MS, result), 0);
+	assert_int_equal(pc_exists(ch, pages, 0, PATIENCE_MS, result), 0);
+	w = words();
+	assert_int_equal(w.calls[STATISTICS_EXISTS].batches, 2);
+	assert_int_equal(w.calls[STATISTICS_EXISTS].result[STATISTICS_HIT], 2);
+	assert_int_equal(w.calls[STATISTICS_GET].batches, 1);
+	free(at);
+}
+
+static void what_has_no_valid_arguments_is_counted_too(void **state)
+{
+	struct pc_page page = {.key = NULL};
+	enum pc_result result;
+	struct statistics_words w;
+
+	(void)state;
+	assert_int_equal(pc_get(ch, &page, 1, PATIENCE_MS, &result), 0);
+	assert_int_equal(result, PC_INVALID);
+	w = words();
+	assert_int_equal(w.calls[STATISTICS_GET].result[STATISTICS_OTHER], 1);
+}
+
+/* Polled batches of one channel end in any order. */
+static void submitted_batches_are_counted_when_they_end(void **state)
+{
+	unsigned char *at = malloc(2 * PAGE_BYTES);
+	struct one one[2];
+	struct pc_page pages[2];
+	enum pc_result result[2];
+	struct pc_batch *batch[2];
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		char name[8];
+
+		snprintf(name, sizeof(name), "key-%u", i);
+		fake_page(&fake, name, FAKE_A, 0, PAGE_BYTES);
+		pages[i] = *one_page(&one[i], name, at + i * PAGE_BYTES, PAGE_BYTES);
+		assert_int_equal(
+			pc_submit_get(ch, &pages[i], 1, PATIENCE_MS, &result[i], &batch[i]), 0);
+	}
+	assert_int_equal(words().calls[STATISTICS_GET].batches, 0);
+	pc_wait(batch[1]);
+	assert_int_equal(words().calls[STATISTICS_GET].batches, 1);
+	pc_wait(batch[0]);
+	assert_int_equal(words().calls[STATISTICS_GET].batches, 2);
+	assert_int_equal(words().get_remote, 2);
+	free(at);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(
+			a_batch_is_counted_once_with_its_results, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(
+			what_has_no_valid_arguments_is_counted_too, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(
+			submitted_batches_are_counted_when_they_end, rig_setup, rig_teardown),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * statistics.c: what honest clients count arrives in the totals, which never shrink; what is
+ * impossible is refused and spoils nothing.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "config/limits.h"
+#include "engine/control/statistics.h"
+
+#define SECOND 1000000000ull
+
+static struct statistics statistics;
+static struct statistics_source source;
+static struct channel_statistics area;
+
+static int setup(void **state)
+{
+	(void)state;
+	memset(&statistics, 0, sizeof(statistics));
+	memset(&source, 0, sizeof(source));
+	memset(&area, 0, sizeof(area));
+	source.read_ns = SECOND;
+	return 0;
+}
+
+/* An honest batch. */
+static void batch(enum statistics_call call, unsigned pages, unsigned misses, uint64_t ns)
+{
+	struct statistics_calls *c = &area.words.calls[call];
+
+	statistics_write_begin(&area);
+	c->batches++;
+	c->pages += pages;
+	c->result[STATISTICS_HIT] += pages - misses;
+	c->result[STATISTICS_MISS] += misses;
+	c->latency_ns_sum += ns;
+	c->latency[latency_bucket(ns)]++;
+	statistics_write_end(&area);
+}
+
+static bool collect(uint64_t now_ns)
+{
+	return statistics_collect(&statistics, &source, &area, now_ns);
+}
+
+static void differences_are_added_and_channels_that_come_anew_too(void **state)
+{
+	const struct statistics_calls *get = &statistics.total.calls[STATISTICS_GET];
+
+	(void)state;
+	for (unsigned channel = 1; channel <= 3; channel++) {
+		memset(&area, 0, sizeof(area));
+		source = (struct statistics_source){.read_ns = SECOND};
+		batch(STATISTICS_GET, 10, 3, 5000);
+		assert_true(collect(2 * SECOND));
+		assert_true(collect(2 * SECOND)); /* nothing new */
+		batch(STATISTICS_GET, 0, 0, UINT64_C(1) << 37);
+		assert_true(collect(3 * SECOND));
+		assert_int_equal(get->batches, channel * 2);
+		assert_int_equal(get->pages, channel * 10);
+		assert_int_equal(get->result[STATISTICS_MISS], channel * 3);
+		assert_int_equal(get->latency[latency_bucket(5000)], channel);
+		assert_true(get->latency_ns_sum == channel * (5000 + (UINT64_C(1) << 37)));
+	}
+	assert_int_equal(statistics.refused, 0);
+}
+
+static void a_client_that_writes_meanwhile_is_read_later(void **state)
+{
+	(void)state;
+	statistics_write_begin(&area);
+	area.words.get_bytes = UINT64_MAX; /* half of it is there */
+	assert_true(collect(2 * SECOND));
+	assert_int_equal(statistics.total.get_bytes, 0);
+	area.words.get_bytes = 4096;
+	statistics_write_end(&area);
+	assert_true(collect(2 * SECOND));
+	assert_int_equal(statistics.total.get_bytes, 4096);
+	assert_int_equal(statistics.refused, 0);
+}
+
+/* Each of these lies is refused for good, and the totals stay as they were. */
+static void refused(const char *what)
+{
+	struct statistics before = statistics;
+
+	print_message("%s\n", what);
+	assert_false(collect(3 * SECOND));
+	assert_memory_equal(&statistics.total, &before.total, sizeof(before.total));
+	assert_int_equal(statistics.refused, before.refused + 1);
+	batch(STATISTICS_GET, 1, 0, 1000);
+	assert_false(collect(4 * SECOND));
+	assert_memory_equal(&statistics.total, &before.total, sizeof(before.total));
+	assert_int_equal(statistics.refused, before.refused + 1);
+	setup(NULL);
+	batch(STATISTICS_SET, 4, 0, 2000);
+	assert_true(collect(2 * SECOND));
+}
+
+static void what_is_impossible_is_refused(void **state)
+{
+	struct statistics_calls *set = &area.words.calls[STATISTICS_SET];
+
+	(void)state;
+	batch(STATISTICS_SET, 4, 0, 2000);
+	assert_true(collect(2 * SECOND));
+	set->batches--;
+	refused("a counter shrinks");
+	set->pages++;
+	refused("results are not the pages");
+	set->result[STATISTICS_HIT] = UINT64_MAX;
+	set->result[STATISTICS_MISS] = 2;
+	refused("results overflow");
+	set->latency[5]++;
+	refused("more latencies than batches");
+	set->batches++;
+	refused("fewer latencies than batches");
+	set->batches++;
+	set->latency[latency_bucket(2000)]++;
+	set->latency_ns_sum += 20000;
+	refused("a sum above the buckets'");
+	set->batches++;
+	set->latency[latency_bucket(1 << 20)]++;
+	set->latency_ns_sum += 1000;
+	refused("a sum below the buckets'");
+	set->batches++;
+	set->latency[LATENCY_BUCKETS - 1]++;
+	set->latency_ns_sum = UINT64_MAX;
+	refused("a sum at the end of its range");
+	set->batches += 1000000000;
+	set->latency[0] += 1000000000;
+	refused("more batches than a thread can do");
+	set->batches += 1u << 20;
+	set->latency[0] += 1u << 20;
+	set->pages += (1ull << 20) * BATCH_MAX;
+	set->result[STATISTICS_HIT] += (1ull << 20) * BATCH_MAX;
+	refused("more pages than a thread can do");
+	set->pages += BATCH_MAX + 1;
+	set->result[STATISTICS_HIT] += BATCH_MAX + 1;
+	set->batches++;
+	set->latency[0]++;
+	refused("more pages than a batch has");
+	area.words.get_bytes = 1ull << 50;
+	refused("more bytes than memory can move");
+	area.words.get_staged = 1;
+	refused("more staged than read");
+	area.words.set_bytes = 1ull << 50;
+	refused("more bytes stored than memory can move");
+	area.words.lookups = 1ull << 50;
+	refused("more look-ups than a thread can do");
+}
+
+/* Random words: never accepted in part, and never an overflow (the sanitizers look). */
+static void rubbish_is_refused_as_a_whole(void **state)
+{
+	const char *given = getenv("SEED");
+	unsigned seed = given ? (unsigned)strtoul(given, NULL, 0) : 20261122;
+	uint64_t *word = (uint64_t *)(void *)&area.words;
+	struct statistics_words zero;
+
+	(void)state;
+	print_message("seed %u\n", seed);
+	srand(seed);
+	memset(&zero, 0, sizeof(zero));
+	for (unsigned round = 0; round < 20000; round++) {
+		setup(NULL);
+		for (unsigned n = (unsigned)rand() % 8 + 1; n; n--)
+			word[(unsigned)rand() % 160] =
+				((uint64_t)rand() << 33 ^ (uint64_t)rand()) >> rand() % 64;
+		if (!collect(2 * SECOND))
+			assert_memory_equal(&statistics.total, &zero, sizeof(zero));
+		else
+			assert_memory_equal(&statistics.total, &area.words, sizeof(zero));
+	}
+}
+
+static void a_channel_that_was_not_read_for_long_is_not_refused(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < 100000; i++)
+		batch(STATISTICS_GET, 128, 1, 5000 + i);
+	assert_true(collect(3600 * SECOND));
+	assert_int_equal(statistics.total.calls[STATISTICS_GET].pages, 12800000);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup(
+			differences_are_added_and_channels_that_come_anew_too, setup),
+		cmocka_unit_test_setup(a_client_that_writes_meanwhile_is_read_later, setup),
+		cmocka_unit_test_setup(what_is_impossible_is_refused, setup),
+		cmocka_unit_test_setup(rubbish_is_refused_as_a_whole, setup),
+		cmocka_unit_test_setup(a_channel_that_was_not_read_for_long_is_not_refused, setup),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -19,7 +19,7 @@
 #include "config/log.h"
 #include "engine/control/attach.h"
 #include "engine/control/loop.h"
-#include "engine/control/report.h"
+#include "engine/control/snapshot.h"
 
 #define FDS_IN_MAX 253 /* SCM_MAX_FD of Linux: descriptors left over would be closed here */
 
@@ -198,7 +198,7 @@ static void report_request(struct session *s)
 {
 	char *text;
 	size_t bytes;
-	int fd, rc = report_make(s->control, &text, &bytes);
+	int fd, rc = snapshot_report(s->control, &text, &bytes);
 
 	if (rc < 0) {
 		session_reply(s, rc, 0, 0, NULL, 0, "no memory for the report");

@@ -45,6 +45,12 @@ void directory_forget(struct control *control, const struct page_key *key, uint6
 /* The page at `place` on node `ref` was read here: a hint for its eviction. */
 void directory_touch(struct control *control, uint32_t ref, uint32_t place);
 
+struct directory_counts {
+	bool moving;     /* entries move to new owners after a change of the map */
+	unsigned behind; /* owners that have not taken all entries of ours yet */
+};
+void directory_counts(const struct control *control, struct directory_counts *ret);
+
 /* ---- from member.c --------------------------------------------------------------------------- */
 
 struct rpc_link;

@@ -156,6 +156,15 @@ bool owner_lags(const struct directory *dir, const struct owner *owner)
 	return owner->behind || (oldest && clock_now_ns() - oldest->sent_ns >= dead_ns);
 }
 
+void directory_counts(const struct control *control, struct directory_counts *ret)
+{
+	const struct directory *dir = control->directory;
+
+	*ret = (struct directory_counts){.moving = dir->phase != MOVE_NONE};
+	for (unsigned i = 0; i < NODES_MAX; i++)
+		ret->behind += dir->owner[i].ref && dir->owner[i].behind;
+}
+
 bool behind_any(const struct directory *dir)
 {
 	for (unsigned n = 0; n < NODES_MAX; n++)

@@ -266,8 +266,12 @@ static void sleep_or_work(struct loop *loop)
 int control_run(struct control *control)
 {
 	struct loop *loop = loop_of(control);
+	const struct timeval measure = {.tv_usec = LOOP_LAG_US};
 	uint64_t busy_until_ns = 0;
 
+	loop->measure_ns = clock_now_ns();
+	if (event_add(loop->measure, &measure) < 0)
+		return -ENOMEM;
 	if (control->plan.control_core >= 0 && pin_self(control->plan.control_core) < 0)
 		log_warn("control: cannot pin to core %d", control->plan.control_core);
 	loop->spin_ns = loop_core_is_own(&control->plan) ? LOOP_SPIN_NS : 0;
@@ -319,6 +323,31 @@ static void on_wakeup(evutil_socket_t fd, short what, void *context)
 	log_flush();
 }
 
+/*
+ * How late a timer fires is how long an event can wait for the loop. The same timer publishes
+ * snapshots.
+ */
+static void on_measure(evutil_socket_t fd, short what, void *context)
+{
+	struct loop *loop = context;
+	uint64_t now_ns = clock_now_ns();
+	uint64_t due_ns = loop->measure_ns + LOOP_LAG_US * 1000ull;
+	uint64_t late_ns = now_ns > due_ns ? now_ns - due_ns : 0;
+
+	(void)fd;
+	(void)what;
+	loop->measure_ns = now_ns;
+	loop->lag[latency_bucket(late_ns)]++;
+	loop->lag_ns_sum += late_ns;
+	if (late_ns > loop->lag_worst_ns)
+		loop->lag_worst_ns = late_ns;
+	if (loop->snapshots && now_ns - loop->snapshot_ns >= SNAPSHOT_MS * 1000000ull) {
+		snapshot_take(&loop->control, snapshots_writing(loop->snapshots));
+		snapshots_publish(loop->snapshots);
+		loop->snapshot_ns = now_ns;
+	}
+}
+
 int loop_events_open(struct loop *loop)
 {
 	const struct timeval every = {.tv_usec = LOOP_WAKEUP_US};
@@ -326,8 +355,11 @@ int loop_events_open(struct loop *loop)
 
 	loop->kick = event_new(base, loop->control.kick, EV_READ | EV_PERSIST, on_kick, loop);
 	loop->wakeup = event_new(base, -1, EV_PERSIST, on_wakeup, loop);
-	if (!loop->kick || !loop->wakeup || event_add(loop->kick, NULL) < 0 ||
-		event_add(loop->wakeup, &every) < 0)
+	loop->measure = event_new(base, -1, EV_PERSIST, on_measure, loop);
+	loop->snapshots = snapshots_open();
+	loop->measure_ns = clock_now_ns();
+	if (!loop->kick || !loop->wakeup || !loop->measure || !loop->snapshots ||
+		event_add(loop->kick, NULL) < 0 || event_add(loop->wakeup, &every) < 0)
 		return -ENOMEM;
 	return 0;
 }
@@ -338,7 +370,11 @@ void loop_events_close(struct loop *loop)
 		event_free(loop->kick);
 	if (loop->wakeup)
 		event_free(loop->wakeup);
-	loop->kick = loop->wakeup = NULL;
+	if (loop->measure)
+		event_free(loop->measure);
+	loop->kick = loop->wakeup = loop->measure = NULL;
+	snapshots_close(loop->snapshots);
+	loop->snapshots = NULL;
 	for (unsigned i = 0; i < RAILS_MAX; i++)
 		free(loop->outbox[i].command);
 }

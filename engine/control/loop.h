@@ -8,11 +8,13 @@
 #define CONTROL_LOOP_H
 
 #include "engine/control/control.h"
+#include "engine/control/snapshot.h"
 
-#define LOOP_EVENTS_BURST 256u      /* events heard from one rail in one turn */
-#define LOOP_SPIN_NS 50000ull       /* after work, on a core of its own: before it sleeps */
-#define LOOP_WAKEUP_US 500000       /* the longest sleep: the log may owe lines about repeats */
-#define LOOP_STOPPING_US 5000       /* the same while stopping, whose steps are bounded in time */
+#define LOOP_EVENTS_BURST 256u /* events heard from one rail in one turn */
+#define LOOP_SPIN_NS 50000ull  /* after work, on a core of its own: before it sleeps */
+#define LOOP_WAKEUP_US 500000  /* the longest sleep: the log may owe lines about repeats */
+#define LOOP_LAG_US 50000      /* between two measurements of how late the loop's timers fire */
+#define LOOP_STOPPING_US 5000  /* the same while stopping, whose steps are bounded in time */
 #define LOOP_DRAIN_NS 2000000000ull /* shutdown: for the rails to return everything */
 #define LOOP_STOP_NS 3000000000ull  /* shutdown: for the poll threads to end */
 #define LOOP_GOODBYE_NS 50000000ull /* shutdown: for the goodbye to reach the other engines */
@@ -43,8 +45,15 @@ struct loop {
 	uint64_t goodbye_until_ns;
 	uint64_t started_ns;
 	uint64_t spin_ns;
-	uint64_t beat;       /* another one each turn; the watchdog reads it */
-	uint32_t stop_asked; /* set by control_stop(), any thread */
+	uint64_t beat;         /* another one each turn; the watchdog reads it */
+	struct event *measure; /* every LOOP_LAG_US */
+	uint64_t measure_ns;   /* when it was due last */
+	uint64_t snapshot_ns;  /* when the last snapshot was taken */
+	/* how late `measure` fired: abi/latency.h */
+	uint64_t lag[LATENCY_BUCKETS];
+	uint64_t lag_ns_sum, lag_worst_ns;
+	struct snapshots *snapshots; /* for the metrics thread */
+	uint32_t stop_asked;         /* set by control_stop(), any thread */
 	int result;
 };
 

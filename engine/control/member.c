@@ -293,6 +293,7 @@ static void self_fill(struct control *control, struct member_entry *self)
 	snprintf(record->map.name, sizeof(record->map.name), "%s", control->name);
 	snprintf(record->address, sizeof(record->address), "%s", s->cluster_address);
 	record->port = (uint16_t)s->cluster_port;
+	snprintf(self->software, sizeof(self->software), "%s", PEERCACHE_VERSION);
 	record->alive = true;
 	self->state = MEMBER_ALIVE;
 }

@@ -23,6 +23,7 @@
 #define MEMBER_DEAD_NS (600ull * 1000000000)      /* how long a dead engine is dialled */
 #define MEMBER_SELF_RETRY_NS (30ull * 1000000000) /* a seed that leads here may change its mind */
 #define MEMBER_GOSSIP_BEATS 20          /* heartbeats between Members that changed nothing */
+#define MEMBER_SOFTWARE_BYTES 32        /* program version in a Hello, with its zero */
 #define AGREED_BYTES_MAX 128            /* "name = value" in a Hello */
 #define AGREED_ENTRIES_MAX 32           /* ... and how many of them are looked at */
 #define REFUSALS 64                     /* engines whose refusal was logged and is remembered */
@@ -39,6 +40,7 @@ enum member_state {
 struct member_entry {
 	struct member_record record;
 	uint64_t name_hash;
+	char software[MEMBER_SOFTWARE_BYTES]; /* program version; "": not known */
 	enum member_state state;
 	bool left; /* dead because it said so: not dialled */
 	struct rpc_dial *dial;

@@ -76,6 +76,7 @@ void member_greet(struct control *control, struct rpc_link *link)
 	hello.members = list.at;
 	hello.term = to ? to->term_ours : 0;
 	hello.visit = link->dial && link->dial->seed;
+	hello.software = control->member->entry[0].software;
 	link->probe = probe_due(link);
 	if (link->probe) {
 		hello.version = WIRE_VERSION_MUTE;
@@ -122,6 +123,20 @@ static void entry_fill(struct member_entry *entry, const Pc__Member *m)
 	memset(record->address, 0, sizeof(record->address));
 	memcpy(record->address, m->address, strlen(m->address));
 	record->port = (uint16_t)m->port;
+}
+
+/* Only for people to read: a text that does not fit is none. */
+static void software_fill(struct member_entry *entry, const char *text)
+{
+	size_t bytes = strnlen(text, sizeof(entry->software));
+
+	entry->software[0] = '\0';
+	if (bytes >= sizeof(entry->software))
+		return;
+	for (size_t i = 0; i < bytes; i++)
+		if (text[i] < ' ' || text[i] > '~')
+			return;
+	memcpy(entry->software, text, bytes + 1);
 }
 
 /* Somebody says that `m` lives: worth a call, no more. */
@@ -348,6 +363,7 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
 		rpc_link_close(link);
 		return true;
 	}
+	software_fill(entry, hello->software);
 	hello_term(control, entry, hello->term);
 	link_attach(control, link, entry);
 	if (!dial)

@@ -354,6 +354,15 @@ uint64_t pool_pages(const struct pool *pool)
 	return pool->pages;
 }
 
+uint64_t pool_used_bytes(const struct pool *pool)
+{
+	uint64_t units = 0;
+
+	for (unsigned i = 0; i < CLASSES_MAX; i++)
+		units += (uint64_t)pool->class[i].pages * pool->class[i].units;
+	return units * PAGE_UNIT;
+}
+
 uint64_t pool_limbo_until(const struct pool *pool)
 {
 	return pool->limbo_first == NONE ? UINT64_MAX : pool->slots[pool->limbo_first].until_ns;

@@ -80,7 +80,8 @@ unsigned pool_victims(
  */
 uint32_t pool_free(const struct pool *pool, uint32_t page_bytes);
 uint32_t pool_limbo(const struct pool *pool);
-uint64_t pool_pages(const struct pool *pool); /* published now */
+uint64_t pool_pages(const struct pool *pool);      /* published now */
+uint64_t pool_used_bytes(const struct pool *pool); /* of the slots of these pages */
 /* When the oldest slot leaves limbo; UINT64_MAX: limbo is empty. */
 uint64_t pool_limbo_until(const struct pool *pool);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The engine's state as JSON, written by hand into a buffer that grows. 64-bit numbers that name
- * something (incarnations) are hexadecimal strings: JSON readers round large numbers. The loop's
- * thread.
+ * something (incarnations) are hexadecimal strings: JSON readers round large numbers. Any thread:
+ * everything comes from a snapshot.
  */
 #include "engine/control/report.h"
 
@@ -12,18 +12,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "engine/abi/segment.h"
 #include "engine/abi/wire.h"
-#include "engine/control/attach.h"
-#include "engine/control/connect.h"
-#include "engine/control/loop.h"
-#include "engine/control/publish.h"
-#include "numa/clock.h"
-
-#ifndef PEERCACHE_VERSION
-#define PEERCACHE_VERSION "unknown"
-#endif
+#include "engine/control/control.h"
+#include "engine/control/snapshot.h"
 
 struct json {
 	char *text;
@@ -37,6 +30,11 @@ static const char *const counter_names[COUNTER_COUNT] = {
 #include "engine/abi/counter.def"
 #undef COUNTER
 };
+
+static const char *const statistics_call_names[STATISTICS_CALLS] = {
+	"get", "set", "exists", "remove"};
+static const char *const statistics_result_names[STATISTICS_RESULTS] = {
+	"hit", "miss", "stale", "unreachable", "timeout", "no_space", "other"};
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
@@ -155,165 +153,202 @@ static void report_counters(struct json *j, const uint64_t *counter)
 	json_close(j, "}");
 }
 
-static void report_members(struct json *j, const struct control *control)
+/* The latencies that 50%, 99% and 99.9% of the samples do not exceed. */
+static void report_latency(struct json *j, const uint64_t *latency)
 {
-	const struct map_view *map = member_map(control);
+	json_count(j, "p50_ns", latency_quantile_ns(latency, 500));
+	json_count(j, "p99_ns", latency_quantile_ns(latency, 990));
+	json_count(j, "p999_ns", latency_quantile_ns(latency, 999));
+}
 
+static void report_members(struct json *j, const struct snapshot *s)
+{
 	json_open(j, "members", "[");
-	for (uint32_t i = 0; i < map->members; i++) {
-		const struct map_member *m = &map->member[i];
-		const struct member_record *r = member_by_ref(control, m->ref);
+	for (unsigned i = 0; i < s->members; i++) {
+		const struct snapshot_member *m = &s->member[i];
 
+		if (!m->on_map)
+			continue;
 		json_open(j, NULL, "{");
 		json_string(j, "name", m->name);
 		json_hex(j, "incarnation", m->incarnation);
-		json_string(j, "address", r ? r->address : "");
-		json_count(j, "port", r ? r->port : 0);
+		json_string(j, "address", m->address);
+		json_count(j, "port", m->port);
 		json_count(j, "rails", m->rails);
-		json_flag(j, "self", m->self != 0);
+		json_flag(j, "self", m->self);
+		json_string(j, "state", m->state);
+		json_count(j, "state_ms", m->state_ms);
+		json_string(j, "software", m->software);
 		json_close(j, "}");
 	}
 	json_close(j, "]");
-	json_count(j, "map_epoch", shm_load(&control->status->map.epoch));
-}
+	json_open(j, "members_down", "[");
+	for (unsigned i = 0; i < s->members; i++) {
+		const struct snapshot_member *m = &s->member[i];
 
-static void report_rails(struct json *j, const struct control *control)
-{
-	json_open(j, "rails", "[");
-	for (unsigned i = 0; i < control->rails; i++) {
-		const struct control_rail *rail = &control->rail[i];
-		const struct plan_rail *plan = &control->plan.rail[i];
-		uint64_t counter[COUNTER_COUNT];
-		struct dv_attributes nic;
-		uint64_t registered = 0;
-		unsigned peers_out;
-
-		for (unsigned region = 0; region < REGIONS_EXPORTED; region++)
-			registered += rail->exported[region].length;
-		dv_attributes(rail->device, &nic);
-		rail_counters(rail->rail, counter);
+		if (m->on_map)
+			continue;
 		json_open(j, NULL, "{");
-		json_string(j, "device", plan->device);
-		json_count(j, "poll_core", plan->poll_core);
-		json_number(j, "core", plan->core);
-		json_number(j, "node", plan->numa_node);
-		json_flag(j, "busy", plan->busy);
-		json_count(j, "gbps", nic.bits_per_second / 1000000000);
-		json_flag(j, "modelled", nic.modelled);
-		json_count(j, "pool_bytes", control->status->pool_bytes[i]);
-		json_count(j, "registered_bytes", registered);
-		json_count(j, "pages", pool_pages(rail->pool));
-		json_count(j, "limbo", pool_limbo(rail->pool));
-		json_count(j, "in_flight", rail_in_flight(rail->rail));
-		json_string(j, "state", connect_rail_state(control, i, &peers_out));
-		json_count(j, "peers_out", peers_out);
-		report_counters(j, counter);
+		json_string(j, "name", m->name);
+		json_string(j, "address", m->address);
+		json_count(j, "port", m->port);
+		json_count(j, "state_ms", m->state_ms);
 		json_close(j, "}");
 	}
 	json_close(j, "]");
+	json_count(j, "map_epoch", s->map_epoch);
 }
 
-static void report_poll_core(struct json *j, const struct control *control, unsigned number)
+static void report_rail(struct json *j, const struct snapshot_rail *r)
 {
-	const struct plan *plan = &control->plan;
-	struct poll_core_report r;
-	unsigned rails = 0;
-
-	poll_core_report(control->poll_core[number], &r);
 	json_open(j, NULL, "{");
-	for (unsigned i = 0; i < plan->rails; i++)
-		rails += plan->rail[i].poll_core == number;
-	json_count(j, "rails", rails);
-	json_count(j, "age_ns", r.age_ns);
-	json_count(j, "busy_ns", r.busy_ns);
-	json_count(j, "spin_ns", r.spin_ns);
-	json_count(j, "nic_ns", r.nic_ns);
-	json_count(j, "gaps_over_10us", r.gaps_long);
-	json_count(j, "gap_worst_ns", r.gap_worst_ns);
-	json_open(j, "gaps_from_ns", "{"); /* the shortest of each kind: how many */
+	json_string(j, "device", r->device);
+	json_count(j, "poll_core", r->poll_core);
+	json_number(j, "core", r->core);
+	json_number(j, "node", r->node);
+	json_flag(j, "busy", r->busy);
+	json_count(j, "gbps", r->gbps);
+	json_flag(j, "modelled", r->modelled);
+	json_count(j, "pool_bytes", r->pool_bytes);
+	json_count(j, "pool_used_bytes", r->pool_used_bytes);
+	json_count(j, "registered_bytes", r->registered_bytes);
+	json_count(j, "pages", r->pages);
+	json_count(j, "limbo", r->limbo);
+	json_count(j, "in_flight", r->in_flight);
+	json_string(j, "state", r->state);
+	json_count(j, "peers_out", r->peers_out);
+	json_open(j, "read_latency", "{");
+	report_latency(j, r->latency);
+	json_close(j, "}");
+	report_counters(j, r->counter);
+	json_close(j, "}");
+}
+
+static void report_poll_core(struct json *j, const struct snapshot_poll_core *core)
+{
+	const struct poll_core_report *r = &core->report;
+
+	json_open(j, NULL, "{");
+	json_count(j, "rails", core->rails);
+	json_count(j, "age_ns", r->age_ns);
+	json_count(j, "busy_ns", r->busy_ns);
+	json_count(j, "spin_ns", r->spin_ns);
+	json_count(j, "nic_ns", r->nic_ns);
+	json_count(j, "gaps_over_10us", r->gaps_long);
+	json_count(j, "gap_worst_ns", r->gap_worst_ns);
+	json_open(j, "gaps_from_ns", "{"); /* the lower bound of each bucket: its count */
 	for (unsigned i = 0; i < GAP_BUCKETS; i++) {
 		char from[24];
 
 		snprintf(from, sizeof(from), "%" PRIu64, gap_bucket_ns(i));
-		json_count(j, from, r.gaps[i]);
+		json_count(j, from, r->gaps[i]);
 	}
 	json_close(j, "}");
 	json_close(j, "}");
 }
 
-static void report_poll_cores(struct json *j, const struct control *control)
-{
-	json_open(j, "poll_cores", "[");
-	for (unsigned p = 0; p < control->plan.poll_cores; p++)
-		if (control->poll_core[p])
-			report_poll_core(j, control, p);
-	json_close(j, "]");
-}
-
-static void report_shard(struct json *j, const struct control *control)
+static void report_directory(struct json *j, const struct snapshot *s)
 {
 	json_open(j, "shard", "{");
-	json_count(j, "entries", control->shard.entries);
-	json_count(j, "capacity", (uint64_t)BUCKET_ENTRIES << control->shard.bits);
-	json_count(j, "dropped", control->shard.dropped);
+	json_count(j, "entries", s->shard_entries);
+	json_count(j, "capacity", s->shard_capacity);
+	json_count(j, "dropped", s->shard_dropped);
 	json_close(j, "}");
+	json_open(j, "directory", "{");
+	json_flag(j, "moving", s->directory_moving);
+	json_count(j, "owners_behind", s->directory_behind);
+	json_close(j, "}");
+	json_count(j, "keys", s->keys);
 }
 
-static void report_connections(struct json *j, const struct control *control)
+static void report_connections(struct json *j, const struct snapshot *s)
 {
-	struct connect_counts counts;
-
-	connect_counts(control, &counts);
 	json_open(j, "connections", "{");
-	json_count(j, "asked", counts.asked);
-	json_count(j, "live", counts.live);
-	json_count(j, "served", counts.served);
-	json_count(j, "qps", counts.qps);
+	json_count(j, "asked", s->connections.asked);
+	json_count(j, "live", s->connections.live);
+	json_count(j, "served", s->connections.served);
+	json_count(j, "qps", s->connections.qps);
 	json_close(j, "}");
 }
 
-static void report_clients(struct json *j, const struct control *control)
+static void report_calls(struct json *j, const char *name, const struct statistics_calls *c)
 {
-	struct attach_counts attached;
-	struct publish_counts published;
-
-	attach_counts(control, &attached);
-	publish_counts(control, &published);
-	json_open(j, "clients", "{");
-	json_count(j, "sessions", attached.sessions);
-	json_count(j, "channels", attached.channels);
-	json_count(j, "regions", attached.regions);
-	json_count(j, "extents", attached.extents);
-	json_count(j, "credits", published.credits);
-	json_count(j, "waiting", published.waiting);
-	json_count(j, "answers", published.answers);
+	json_open(j, name, "{");
+	json_count(j, "batches", c->batches);
+	json_count(j, "pages", c->pages);
+	for (unsigned r = 0; r < STATISTICS_RESULTS; r++)
+		json_count(j, statistics_result_names[r], c->result[r]);
+	report_latency(j, c->latency);
 	json_close(j, "}");
 }
 
-int report_make(const struct control *control, char **ret_text, size_t *ret_bytes)
+static void report_clients(struct json *j, const struct snapshot *s)
+{
+	const struct statistics_words *w = &s->clients;
+
+	json_open(j, "clients", "{");
+	json_count(j, "sessions", s->sessions);
+	json_count(j, "channels", s->channels);
+	json_count(j, "regions", s->regions);
+	json_count(j, "extents", s->extents);
+	json_count(j, "credits", s->credits);
+	json_count(j, "waiting", s->waiting);
+	json_count(j, "answers", s->answers);
+	json_count(j, "statistics_refused", s->statistics_refused);
+	json_close(j, "}");
+	json_open(j, "calls", "{");
+	for (unsigned call = 0; call < STATISTICS_CALLS; call++)
+		report_calls(j, statistics_call_names[call], &w->calls[call]);
+	json_count(j, "get_local", w->get_local);
+	json_count(j, "get_remote", w->get_remote);
+	json_count(j, "get_bytes", w->get_bytes);
+	json_count(j, "get_staged_bytes", w->get_staged);
+	json_count(j, "set_bytes", w->set_bytes);
+	json_count(j, "set_present", w->set_present);
+	json_count(j, "reissued", w->reissued);
+	json_count(j, "lookups", w->lookups);
+	json_count(j, "lookups_cached", w->lookups_cached);
+	json_close(j, "}");
+}
+
+static void report_loop(struct json *j, const struct snapshot *s)
+{
+	json_open(j, "loop_lag", "{");
+	report_latency(j, s->lag);
+	json_count(j, "worst_ns", s->lag_worst_ns);
+	json_close(j, "}");
+}
+
+int report_make(const struct snapshot *s, char **ret_text, size_t *ret_bytes)
 {
 	struct json j = {.comma = false};
-	uint64_t up_ns = clock_now_ns() - loop_of(control)->started_ns;
 
 	json_open(&j, NULL, "{");
-	json_string(&j, "name", control->name);
+	json_string(&j, "name", s->name);
 	json_string(&j, "version", PEERCACHE_VERSION);
 	json_count(&j, "abi", ABI_VERSION);
 	json_count(&j, "wire", WIRE_VERSION);
-	json_string(&j, "cluster", control->settings->cluster_id);
-	json_hex(&j, "incarnation", control->incarnation);
-	json_number(&j, "pid", getpid());
-	json_count(&j, "uptime_ms", up_ns / 1000000);
-	json_flag(&j, "stopping", control->stopping);
-	json_number(&j, "control_core", control->plan.control_core);
-	report_members(&j, control);
-	report_rails(&j, control);
-	report_poll_cores(&j, control);
-	report_counters(&j, control->counter);
-	report_shard(&j, control);
-	json_count(&j, "keys", index_count(control->index));
-	report_connections(&j, control);
-	report_clients(&j, control);
+	json_string(&j, "cluster", s->cluster);
+	json_hex(&j, "incarnation", s->incarnation);
+	json_number(&j, "pid", s->pid);
+	json_count(&j, "time_ms", s->unix_ms);
+	json_count(&j, "uptime_ms", s->uptime_ms);
+	json_flag(&j, "stopping", s->stopping);
+	json_number(&j, "control_core", s->control_core);
+	report_members(&j, s);
+	json_open(&j, "rails", "[");
+	for (unsigned i = 0; i < s->rails; i++)
+		report_rail(&j, &s->rail[i]);
+	json_close(&j, "]");
+	json_open(&j, "poll_cores", "[");
+	for (unsigned i = 0; i < s->poll_cores; i++)
+		report_poll_core(&j, &s->poll_core[i]);
+	json_close(&j, "]");
+	report_counters(&j, s->counter);
+	report_directory(&j, s);
+	report_connections(&j, s);
+	report_clients(&j, s);
+	report_loop(&j, s);
 	json_close(&j, "}");
 	json_text(&j, "\n");
 	if (j.failed) {

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The engine's state as JSON text, for tools and tests: engine, members, rails, counters, clients.
- * The loop's thread.
+ * A snapshot as JSON text, for tools and tests: engine, members, rails, counters, clients. Any
+ * thread.
  */
 #ifndef CONTROL_REPORT_H
 #define CONTROL_REPORT_H
 
 #include <stddef.h>
 
-struct control;
+struct snapshot;
 
 /* 0 with zero-terminated text of *ret_bytes characters that the caller frees, or -ENOMEM. */
-int report_make(const struct control *control, char **ret_text, size_t *ret_bytes);
+int report_make(const struct snapshot *snapshot, char **ret_text, size_t *ret_bytes);
 
 #endif

@@ -30,7 +30,7 @@
 #include "engine/control/attach.h"
 #include "engine/control/connect.h"
 #include "engine/control/loop.h"
-#include "engine/control/report.h"
+#include "engine/control/snapshot.h"
 #include "tests/emulated.h"
 
 enum { RAILS = 2 };
@@ -157,7 +157,7 @@ bool publish_channel_release(struct control *c, struct publish_channel *channel,
 	return gone || !world.copying;
 }
 
-int report_make(const struct control *c, char **ret_text, size_t *ret_bytes)
+int snapshot_report(struct control *c, char **ret_text, size_t *ret_bytes)
 {
 	(void)c;
 	*ret_text = strdup("{\"name\":\"x\"}");

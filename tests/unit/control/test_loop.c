@@ -213,6 +213,31 @@ static void a_poll_core_that_does_not_end_is_reported(void **state)
 	assert_int_equal(world.open, 0);
 }
 
+/* A snapshot every half second, whether the loop works or sleeps; the lag is counted with it. */
+static void *stop_after_a_snapshot(void *argument)
+{
+	while (!snapshots_newest(loop_of(control)->snapshots))
+		usleep(1000);
+	control_stop(control);
+	return argument;
+}
+
+static void the_running_loop_publishes_snapshots(void **state)
+{
+	const struct loop *loop;
+	pthread_t thread;
+
+	(void)state;
+	engine_open();
+	loop = loop_of(control);
+	assert_int_equal(pthread_create(&thread, NULL, stop_after_a_snapshot, NULL), 0);
+	assert_int_equal(control_run(control), 0);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	assert_true(world.snapshots >= 1);
+	assert_true(latency_count(loop->lag) >= 1);
+	control_close(control);
+}
+
 #define TEST(name) cmocka_unit_test_setup(name, setup)
 
 int main(void)
@@ -227,6 +252,7 @@ int main(void)
 		TEST(what_comes_between_the_flag_and_sleep_is_seen),
 		TEST(shutdown_goes_in_order_and_waits_for_the_rails),
 		TEST(rails_that_return_nothing_do_not_hold_the_shutdown_for_ever),
+		TEST(the_running_loop_publishes_snapshots),
 		TEST(a_poll_core_that_does_not_end_is_reported),
 	};
 

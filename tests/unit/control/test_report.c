@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * report.c: valid JSON whatever names the network sent. Included whole, so that its writer can be
- * called alone; what it asks of others is the test's. Python's reader is the judge.
+ * snapshot.c and report.c: the figures of every part arrive under their names, as valid JSON
+ * whatever names the network sent. Both are included whole; the other parts are the test's.
+ * Python's JSON reader is the judge.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,9 +13,10 @@
 #include <cmocka.h>
 
 #include "engine/control/report.c"
+#include "engine/control/snapshot.c"
 
 static struct map_view map;
-static struct member_record record;
+static struct member members;
 static struct loop loop;
 
 const struct map_view *member_map(const struct control *control)
@@ -26,7 +28,7 @@ const struct map_view *member_map(const struct control *control)
 const struct member_record *member_by_ref(const struct control *control, uint32_t ref)
 {
 	(void)control;
-	return ref == 1 ? &record : NULL;
+	return ref == 1 || ref == 2 ? &members.entry[ref - 1].record : NULL;
 }
 
 void attach_counts(const struct control *control, struct attach_counts *ret)
@@ -52,6 +54,27 @@ void rail_counters(const struct rail *rail, uint64_t ret[COUNTER_COUNT])
 	(void)rail;
 	for (unsigned i = 0; i < COUNTER_COUNT; i++)
 		ret[i] = i;
+}
+
+void rail_latency(const struct rail *rail, uint64_t ret[LATENCY_BUCKETS], uint64_t *ret_ns_sum)
+{
+	(void)rail;
+	memset(ret, 0, LATENCY_BUCKETS * sizeof(*ret));
+	ret[latency_bucket(5000)] = 1000;
+	*ret_ns_sum = 5000000;
+}
+
+void attach_statistics_collect(struct control *control, uint64_t now_ns)
+{
+	assert_true(now_ns > 0);
+	control->statistics.total.calls[STATISTICS_GET].pages = 77;
+	control->statistics.refused = 2;
+}
+
+void directory_counts(const struct control *control, struct directory_counts *ret)
+{
+	(void)control;
+	*ret = (struct directory_counts){.moving = true, .behind = 3};
 }
 
 const char *connect_rail_state(
@@ -134,15 +157,25 @@ static int setup(void **state)
 	map.member[0].ref = 1;
 	map.member[0].self = 1;
 	map.member[0].incarnation = UINT64_MAX;
-	strcpy(map.member[0].name, "host:1");
-	strcpy(record.address, "10.0.0.1");
-	record.port = 77;
+	map.member[1].ref = 2;
+	memset(&members, 0, sizeof(members));
+	loop.control.member = &members;
+	for (unsigned i = 0; i < 2; i++) {
+		members.entry[i].state = MEMBER_ALIVE;
+		members.entry[i].record.map = map.member[i];
+		strcpy(members.entry[i].record.address, "10.0.0.1");
+		members.entry[i].record.port = 77;
+	}
+	strcpy(members.entry[0].record.map.name, "host:1");
+	loop.snapshots = snapshots_open();
+	assert_non_null(loop.snapshots);
 	return 0;
 }
 
 static int teardown(void **state)
 {
 	(void)state;
+	snapshots_close(loop.snapshots);
 	pool_close(loop.control.rail[0].pool);
 	index_close(loop.control.index);
 	free(loop.control.status);
@@ -155,10 +188,10 @@ static void a_report_says_what_tools_ask_for(void **state)
 	char *text;
 
 	(void)state;
-	assert_int_equal(report_make(&loop.control, &text, &bytes), 0);
+	assert_int_equal(snapshot_report(&loop.control, &text, &bytes), 0);
 	assert_int_equal(strlen(text), bytes);
 	check(text,
-		"r[\"clients\"]==dict(sessions=1,channels=2,regions=3,extents=7,credits=4,waiting=5,answers=6)");
+		"r[\"clients\"]==dict(sessions=1,channels=2,regions=3,extents=7,credits=4,waiting=5,answers=6,statistics_refused=2)");
 	check(text, "r[\"rails\"][0][\"gbps\"]==400 and r[\"rails\"][0][\"modelled\"] is True");
 	check(text, "r[\"connections\"]==dict(asked=7,live=8,served=9,qps=10)");
 	check(text, "r[\"rails\"][0][\"registered_bytes\"]==0");
@@ -171,7 +204,42 @@ static void a_report_says_what_tools_ask_for(void **state)
 	check(text,
 		"[p.pop(\"gaps_from_ns\")[\"300\"]==2**40 and p==dict(rails=1,age_ns=9,busy_ns=7,spin_ns=8,nic_ns=4,gaps_over_10us=5,gap_worst_ns=6) for p in r[\"poll_cores\"]]==[True]");
 	check(text, "r[\"shard\"].keys()=={\"entries\",\"capacity\",\"dropped\"}");
+	check(text, "r[\"calls\"][\"get\"][\"pages\"]==77");
+	check(text, "r[\"directory\"]==dict(moving=True,owners_behind=3)");
+	check(text, "4096<=r[\"rails\"][0][\"read_latency\"][\"p50_ns\"]/5000*4096<=4096*1.2");
 	free(text);
+}
+
+/* A member is shown as up, suspect or down, and for how long. */
+static void the_state_of_a_member_is_told(void **state)
+{
+	static struct settings beats = {.cluster_id = "blue", .cluster_heartbeat_ms = 1000};
+	uint64_t now_ns = clock_now_ns();
+	struct snapshot *s = snapshots_writing(loop.snapshots);
+
+	(void)state;
+	loop.control.settings = &beats;
+	members.entry[1].heard_ns = now_ns;
+	snapshot_take(&loop.control, s);
+	assert_string_equal(s->member[1].state, "suspect"); /* there is no connection */
+	members.entry[1].in = (struct rpc_link *)(void *)&loop;
+	snapshot_take(&loop.control, s);
+	assert_string_equal(s->member[1].state, "up");
+	members.entry[1].heard_ns = now_ns - 3000000000ull;
+	snapshot_take(&loop.control, s);
+	assert_string_equal(s->member[1].state, "suspect");
+	assert_in_range(s->member[1].state_ms, 3000, 60000);
+	assert_int_equal(s->members, 2);
+	map.members = 1;
+	members.entry[1].state = MEMBER_DEAD;
+	members.entry[1].since_ns = now_ns - 5000000000ull;
+	snapshot_take(&loop.control, s);
+	assert_int_equal(s->members_on_map, 1);
+	assert_string_equal(s->member[1].state, "down");
+	assert_in_range(s->member[1].state_ms, 5000, 60000);
+	members.entry[1].left = true; /* it said Leave: nobody has to look for it */
+	snapshot_take(&loop.control, s);
+	assert_int_equal(s->members, 1);
 }
 
 static void hostile_names_stay_inside_their_quotes(void **state)
@@ -180,8 +248,8 @@ static void hostile_names_stay_inside_their_quotes(void **state)
 	char *text;
 
 	(void)state;
-	strcpy(map.member[1].name, "a\"b\\c\n\t\x01\x7f\xff\",\"self\":true,\"");
-	assert_int_equal(report_make(&loop.control, &text, &bytes), 0);
+	strcpy(members.entry[1].record.map.name, "a\"b\\c\n\t\x01\x7f\xff\",\"self\":true,\"");
+	assert_int_equal(snapshot_report(&loop.control, &text, &bytes), 0);
 	check(text, "len(r[\"members\"])==2 and r[\"members\"][1][\"self\"]==False");
 	check(text, "r[\"members\"][1][\"name\"].startswith(\"a\\\"b\\\\c\\n\\t\\x01\\x7f\")");
 	free(text);
@@ -193,6 +261,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(a_report_says_what_tools_ask_for),
+		TEST(the_state_of_a_member_is_told),
 		TEST(hostile_names_stay_inside_their_quotes),
 	};
 

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Takes a snapshot: every part of the control plane is asked for its figures, rails and clients are
+ * read. The loop's thread.
+ */
+#include "engine/control/snapshot.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/control/attach.h"
+#include "engine/control/directory.h"
+#include "engine/control/loop.h"
+#include "engine/control/member.h"
+#include "engine/control/publish.h"
+#include "engine/control/report.h"
+#include "numa/clock.h"
+
+/* A member that sent nothing for so many tenths of a heartbeat interval is suspect. */
+#define SUSPECT_BEATS_10 25u
+
+static void text_copy(char *to, size_t bytes, const char *from)
+{
+	snprintf(to, bytes, "%s", from);
+}
+
+/* ---- members --------------------------------------------------------------------------------- */
+
+/* Since when the member has been silent; 0: it is up. One without a connection is silent. */
+static uint64_t suspect_since_ns(
+	const struct control *control, const struct member_entry *entry, uint64_t now_ns)
+{
+	uint64_t beat_ns = (uint64_t)control->settings->cluster_heartbeat_ms * 1000000;
+	bool linked = entry->out || entry->in;
+
+	if (entry->record.map.self || now_ns < entry->heard_ns)
+		return 0;
+	if (linked && now_ns - entry->heard_ns <= beat_ns * SUSPECT_BEATS_10 / 10)
+		return 0;
+	return entry->heard_ns;
+}
+
+static void take_member(const struct control *control, const struct member_entry *entry,
+	struct snapshot *s, bool on_map)
+{
+	struct snapshot_member *m = &s->member[s->members];
+	const struct map_member *map = &entry->record.map;
+	const char *state = "up";
+	uint64_t since_ns = 0;
+
+	if (s->members >= SNAPSHOT_MEMBERS)
+		return;
+	if (entry->state == MEMBER_DEAD) {
+		state = "down";
+		since_ns = entry->since_ns;
+	} else {
+		since_ns = suspect_since_ns(control, entry, s->taken_ns);
+		if (since_ns)
+			state = "suspect";
+	}
+	*m = (struct snapshot_member){.incarnation = map->incarnation,
+		.ref = map->ref,
+		.port = entry->record.port,
+		.rails = map->rails,
+		.self = map->self != 0,
+		.on_map = on_map,
+		.state_ms = since_ns && since_ns < s->taken_ns ? (s->taken_ns - since_ns) / 1000000
+							       : 0};
+	text_copy(m->name, sizeof(m->name), map->name);
+	text_copy(m->address, sizeof(m->address), entry->record.address);
+	text_copy(m->software, sizeof(m->software), entry->software);
+	text_copy(m->state, sizeof(m->state), state);
+	s->members++;
+}
+
+/* Members on the map in its order, then those that died; one that left in order is not listed. */
+static void take_members(const struct control *control, struct snapshot *s)
+{
+	const struct map_view *map = member_map(control);
+	const struct member *member = control->member;
+
+	s->map_epoch = shm_load(&control->status->map.epoch);
+	for (uint32_t i = 0; i < map->members; i++) {
+		const struct member_record *r = member_by_ref(control, map->member[i].ref);
+
+		/* The record is the first member of its entry. */
+		if (r)
+			take_member(control, (const struct member_entry *)(const void *)r, s, true);
+	}
+	s->members_on_map = s->members;
+	for (unsigned i = 1; i < MEMBER_ENTRIES; i++)
+		if (member->entry[i].state == MEMBER_DEAD && !member->entry[i].left)
+			take_member(control, &member->entry[i], s, false);
+}
+static_assert(offsetof(struct member_entry, record) == 0, "take_members() relies on it");
+
+/* ---- rails ----------------------------------------------------------------------------------- */
+
+static void take_rail(const struct control *control, unsigned i, struct snapshot_rail *ret)
+{
+	const struct control_rail *rail = &control->rail[i];
+	const struct plan_rail *plan = &control->plan.rail[i];
+	struct dv_attributes nic;
+
+	dv_attributes(rail->device, &nic);
+	*ret = (struct snapshot_rail){.core = plan->core,
+		.node = plan->numa_node,
+		.poll_core = plan->poll_core,
+		.gbps = (unsigned)(nic.bits_per_second / 1000000000),
+		.busy = plan->busy,
+		.modelled = nic.modelled,
+		.pool_bytes = control->status->pool_bytes[i],
+		.pool_used_bytes = pool_used_bytes(rail->pool),
+		.pages = pool_pages(rail->pool),
+		.limbo = pool_limbo(rail->pool),
+		.in_flight = rail_in_flight(rail->rail)};
+	for (unsigned region = 0; region < REGIONS_EXPORTED; region++)
+		ret->registered_bytes += rail->exported[region].length;
+	text_copy(ret->device, sizeof(ret->device), plan->device);
+	text_copy(ret->state, sizeof(ret->state), connect_rail_state(control, i, &ret->peers_out));
+	rail_counters(rail->rail, ret->counter);
+	rail_latency(rail->rail, ret->latency, &ret->latency_ns_sum);
+}
+
+static void take_poll_cores(const struct control *control, struct snapshot *s)
+{
+	for (unsigned p = 0; p < control->plan.poll_cores; p++) {
+		struct snapshot_poll_core *core = &s->poll_core[s->poll_cores];
+
+		if (!control->poll_core[p])
+			continue;
+		*core = (struct snapshot_poll_core){.number = p};
+		for (unsigned i = 0; i < control->plan.rails; i++)
+			core->rails += control->plan.rail[i].poll_core == p;
+		poll_core_report(control->poll_core[p], &core->report);
+		s->poll_cores++;
+	}
+}
+
+/* ---- the rest -------------------------------------------------------------------------------- */
+
+static void take_clients(struct control *control, struct snapshot *s)
+{
+	struct attach_counts attached;
+	struct publish_counts published;
+
+	attach_statistics_collect(control, s->taken_ns);
+	attach_counts(control, &attached);
+	publish_counts(control, &published);
+	s->sessions = attached.sessions;
+	s->channels = attached.channels;
+	s->regions = attached.regions;
+	s->extents = attached.extents;
+	s->credits = published.credits;
+	s->waiting = published.waiting;
+	s->answers = published.answers;
+	s->clients = control->statistics.total;
+	s->statistics_refused = control->statistics.refused;
+}
+
+static void take_directory(const struct control *control, struct snapshot *s)
+{
+	struct directory_counts counts;
+
+	directory_counts(control, &counts);
+	s->directory_moving = counts.moving;
+	s->directory_behind = counts.behind;
+	s->shard_entries = control->shard.entries;
+	s->shard_capacity = (uint64_t)BUCKET_ENTRIES << control->shard.bits;
+	s->shard_dropped = control->shard.dropped;
+	s->keys = index_count(control->index);
+}
+
+void snapshot_take(struct control *control, struct snapshot *ret)
+{
+	const struct loop *loop = loop_of(control);
+	struct timespec wall;
+
+	ret->members = ret->poll_cores = 0;
+	ret->taken_ns = clock_now_ns();
+	clock_gettime(CLOCK_REALTIME, &wall);
+	ret->unix_ms = (uint64_t)wall.tv_sec * 1000 + (uint64_t)wall.tv_nsec / 1000000;
+	ret->uptime_ms = (ret->taken_ns - loop->started_ns) / 1000000;
+	text_copy(ret->name, sizeof(ret->name), control->name);
+	text_copy(ret->cluster, sizeof(ret->cluster), control->settings->cluster_id);
+	ret->incarnation = control->incarnation;
+	ret->pid = getpid();
+	ret->control_core = control->plan.control_core;
+	ret->stopping = control->stopping;
+	ret->replicas = (unsigned)control->settings->cluster_replicas;
+	ret->rails = control->rails;
+	for (unsigned i = 0; i < control->rails; i++)
+		take_rail(control, i, &ret->rail[i]);
+	take_poll_cores(control, ret);
+	take_members(control, ret);
+	take_directory(control, ret);
+	take_clients(control, ret);
+	connect_counts(control, &ret->connections);
+	memcpy(ret->counter, control->counter, sizeof(ret->counter));
+	memcpy(ret->lag, loop->lag, sizeof(ret->lag));
+	ret->lag_ns_sum = loop->lag_ns_sum;
+	ret->lag_worst_ns = loop->lag_worst_ns;
+}
+
+int snapshot_report(struct control *control, char **ret_text, size_t *ret_bytes)
+{
+	struct snapshot *snapshot = snapshots_writing(loop_of(control)->snapshots);
+
+	snapshot_take(control, snapshot);
+	return report_make(snapshot, ret_text, ret_bytes);
+}

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The engine's state at one moment, as plain data: the loop takes it, and everything that is shown
+ * (report, metrics, dashboard) is made from it, on whatever thread. Rendering never touches the
+ * control plane.
+ */
+#ifndef CONTROL_SNAPSHOT_H
+#define CONTROL_SNAPSHOT_H
+
+#include "engine/abi/latency.h"
+#include "engine/abi/statistics.h"
+#include "engine/control/connect.h"
+#include "engine/rail/rail.h"
+
+struct control;
+
+#define SNAPSHOT_MS 500u       /* between two that the loop publishes */
+#define SNAPSHOT_STATE_BYTES 8 /* "up", "down", "slow", "lost"; "suspect" */
+#define SNAPSHOT_SOFTWARE_BYTES 32
+#define SNAPSHOT_MEMBERS (2 * NODES_MAX) /* members up and members down that are remembered */
+
+struct snapshot_member {
+	char name[NAME_BYTES_MAX];
+	char address[NAME_BYTES_MAX];
+	char software[SNAPSHOT_SOFTWARE_BYTES]; /* program version; "": an older engine */
+	char state[SNAPSHOT_STATE_BYTES]; /* "up", "suspect": silent for two heartbeats, "down" */
+	uint64_t incarnation;
+	uint32_t ref;
+	uint16_t port;
+	uint16_t rails;
+	bool self;
+	bool on_map;
+	uint64_t state_ms; /* how long it has been suspect or down; up: 0 */
+};
+
+struct snapshot_rail {
+	char device[NAME_BYTES_MAX];
+	char state[SNAPSHOT_STATE_BYTES]; /* "up", "down", "slow", "lost" */
+	int core, node;
+	unsigned poll_core, gbps;
+	bool busy, modelled;
+	uint64_t pool_bytes, pool_used_bytes, registered_bytes;
+	uint64_t pages;
+	uint32_t limbo; /* slots */
+	uint32_t in_flight, peers_out;
+	uint64_t counter[COUNTER_COUNT];
+	uint64_t latency[LATENCY_BUCKETS]; /* sampled READs */
+	uint64_t latency_ns_sum;
+};
+
+struct snapshot_poll_core {
+	unsigned number; /* as in snapshot_rail.poll_core */
+	unsigned rails;
+	struct poll_core_report report;
+};
+
+struct snapshot {
+	uint64_t taken_ns; /* CLOCK_MONOTONIC */
+	uint64_t unix_ms;  /* CLOCK_REALTIME */
+	uint64_t uptime_ms;
+	char name[NAME_BYTES_MAX];
+	char cluster[NAME_BYTES_MAX];
+	uint64_t incarnation;
+	int pid, control_core;
+	bool stopping;
+	unsigned replicas;
+	/* members on the map first, in its order */
+	unsigned members, members_on_map;
+	struct snapshot_member member[SNAPSHOT_MEMBERS];
+	uint32_t map_epoch;
+	unsigned rails;
+	struct snapshot_rail rail[RAILS_MAX];
+	unsigned poll_cores;
+	struct snapshot_poll_core poll_core[RAILS_MAX];
+	uint64_t counter[COUNTER_COUNT]; /* the control plane's own */
+	uint64_t shard_entries, shard_capacity, shard_dropped;
+	uint64_t keys;
+	bool directory_moving;     /* entries move to new owners after a map change */
+	unsigned directory_behind; /* owners that have not taken all of our entries yet */
+	struct connect_counts connections;
+	unsigned sessions, channels, regions, extents;
+	uint64_t credits, waiting, answers;
+	struct statistics_words clients; /* totals of all clients since the engine started */
+	uint64_t statistics_refused;     /* channels that wrote impossible figures */
+	/* how late the loop's timers fired: abi/latency.h */
+	uint64_t lag[LATENCY_BUCKETS];
+	uint64_t lag_ns_sum, lag_worst_ns;
+};
+
+/* Fills *ret; reads rails and clients, changes nothing. The loop's thread. */
+void snapshot_take(struct control *control, struct snapshot *ret);
+
+/*
+ * Takes a snapshot and makes the report of it: report_make(). The loop's thread. 0, and the caller
+ * frees *ret_text, or -ENOMEM.
+ */
+int snapshot_report(struct control *control, char **ret_text, size_t *ret_bytes);
+
+/*
+ * The newest snapshot, handed from the loop to one other thread without waiting on either side: of
+ * three buffers the writer owns one, the reader one, and they exchange theirs for the third.
+ */
+struct snapshots;
+
+/* NULL: no memory. */
+struct snapshots *snapshots_open(void);
+void snapshots_close(struct snapshots *snapshots);
+/* Loop's thread: the buffer to fill, then make it the newest. */
+struct snapshot *snapshots_writing(struct snapshots *snapshots);
+void snapshots_publish(struct snapshots *snapshots);
+/* Reader's thread: the newest one, its own until the next call; NULL: none was published yet. */
+const struct snapshot *snapshots_newest(struct snapshots *snapshots);
+
+#endif

@@ -140,7 +140,8 @@ class Cluster:
         seeds = ",".join(f"{a}:{p}" for a, p in zip(self.address[:2], self.port[:2]))
         values = [f"engine.socket={self.sockets[i]}", f"engine.pool_bytes={self.pool_bytes}",
                   f"cluster.address={self.address[i]}", f"cluster.port={self.port[i]}",
-                  f"cluster.seeds={seeds}", f"soft.link={self.link}"] + self.settings
+                  f"cluster.seeds={seeds}", f"soft.link={self.link}",
+                  "metrics.port=0"] + self.settings
         command = self.before + [self.engine]
         for value in values:
             command += ["--set", value]

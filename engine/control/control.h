@@ -44,6 +44,7 @@ struct connect;       /* connect.c */
 struct device_watch;  /* device_event.c */
 struct trouble;       /* trouble.c */
 struct watchdog;      /* watchdog.c */
+struct metrics;       /* metrics.c: its own thread */
 
 /* One NIC with its poll core and its pool. */
 struct control_rail {
@@ -89,6 +90,7 @@ struct control {
 	struct device_watch *device_watch;
 	struct trouble *trouble;
 	struct watchdog *watchdog;
+	struct metrics *metrics; /* NULL: no HTTP */
 	bool stopping;
 	int failed; /* -errno: the loop ends in order, and control_run() returns it */
 };

@@ -18,6 +18,7 @@
 #include "engine/control/device_event.h"
 #include "engine/control/loop.h"
 #include "engine/control/member.h"
+#include "engine/control/metrics.h"
 #include "engine/control/publish.h"
 #include "engine/control/trouble.h"
 #include "engine/control/watchdog.h"
@@ -326,6 +327,7 @@ static const struct {
 	{"clients", attach_open, attach_close},
 	{"poll cores", poll_cores_start, poll_cores_stop},
 	{"watchdog", watchdog_open, watchdog_close},
+	{"metrics", metrics_open, metrics_close},
 };
 #define STEPS (sizeof(steps) / sizeof(steps[0]))
 

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Findings from a snapshot. Each says what is wrong, with what, for how long, in one line. Any
+ * thread.
+ */
+#include "engine/control/health.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static const struct {
+	const char *name;
+	enum severity severity;
+} findings[FINDING_COUNT] = {
+#define FINDING(id, severity, help) {#id, SEVERITY_##severity},
+#include "engine/control/health.def"
+#undef FINDING
+};
+
+const char *finding_name(enum finding id)
+{
+	return id < FINDING_COUNT ? findings[id].name : "?";
+}
+
+const char *severity_name(enum severity severity)
+{
+	static const char *const names[] = {"info", "warning", "critical"};
+
+	return names[severity];
+}
+
+__attribute__((format(printf, 3, 4))) static void add(
+	struct health *h, enum finding id, const char *format, ...)
+{
+	unsigned at = h->count;
+	va_list arguments;
+
+	if (h->count == HEALTH_FINDINGS_MAX)
+		return;
+	/* In the order of health.def, and in order of arrival within one kind. */
+	while (at && h->finding[at - 1].id > id) {
+		h->finding[at] = h->finding[at - 1];
+		at--;
+	}
+	h->count++;
+	h->finding[at].id = id;
+	h->finding[at].severity = findings[id].severity;
+	va_start(arguments, format);
+	vsnprintf(h->finding[at].text, sizeof(h->finding[at].text), format, arguments);
+	va_end(arguments);
+}
+
+void health_remember(const struct snapshot *s, struct health_past *ret)
+{
+	*ret = (struct health_past){.taken_ns = s->taken_ns,
+		.credits_refused = s->counter[COUNTER_credits_refused],
+		.entries_dropped = s->counter[COUNTER_entries_dropped],
+		.no_space = s->clients.calls[STATISTICS_SET].result[STATISTICS_NO_SPACE]};
+	for (unsigned r = 0; r < s->rails; r++)
+		ret->reads_failed += s->rail[r].counter[COUNTER_reads_failed];
+}
+
+/* ---- kinds of findings ----------------------------------------------------------------------- */
+
+#define NAMED_MAX 4u /* members of one state that are named; the others are counted */
+
+static void members(const struct snapshot *s, struct health *h, const char *state, enum finding id)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < s->members; i++) {
+		const struct snapshot_member *m = &s->member[i];
+
+		if (strcmp(m->state, state))
+			continue;
+		if (n++ < NAMED_MAX)
+			add(h, id, "member %s (%s:%u) is %s for %" PRIu64 " s", m->name, m->address,
+				m->port, state, m->state_ms / 1000);
+	}
+	if (n > NAMED_MAX)
+		add(h, id, "%u more members are %s", n - NAMED_MAX, state);
+}
+
+static void versions(const struct snapshot *s, struct health *h)
+{
+	const char *ours = s->members ? s->member[0].software : "";
+	const struct snapshot_member *other = NULL;
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < s->members; i++)
+		if (s->member[i].self)
+			ours = s->member[i].software;
+	for (unsigned i = 0; i < s->members; i++) {
+		if (!s->member[i].on_map || !strcmp(s->member[i].software, ours))
+			continue;
+		other = &s->member[i];
+		n++;
+	}
+	if (other)
+		add(h, FINDING_versions_differ,
+			"%u member(s) run another version: %s runs %s, this engine %s", n,
+			other->name,
+			other->software[0] ? other->software : "one that does not tell", ours);
+}
+
+static void rails(const struct snapshot *s, struct health *h)
+{
+	unsigned out = 0;
+
+	for (unsigned i = 0; i < s->rails; i++) {
+		const struct snapshot_rail *r = &s->rail[i];
+
+		if (!strcmp(r->state, "lost"))
+			add(h, FINDING_rail_lost, "rail %u (%s) is lost: its NIC died", i,
+				r->device);
+		else if (!strcmp(r->state, "down"))
+			add(h, FINDING_rail_down, "rail %u (%s) is down", i, r->device);
+		else if (!strcmp(r->state, "slow"))
+			add(h, FINDING_rail_slow, "rail %u (%s) is slow", i, r->device);
+		else if (r->peers_out)
+			add(h, FINDING_peers_out, "rail %u (%s): %u peer(s) are not read over it",
+				i, r->device, r->peers_out);
+		out += strcmp(r->state, "up") != 0;
+	}
+	if (out && out == s->rails)
+		add(h, FINDING_rails_all_out, "no rail is in use");
+}
+
+static void growth(const struct snapshot *s, const struct health_past *past, struct health *h)
+{
+	struct health_past now;
+	uint64_t full;
+
+	health_remember(s, &now);
+	full = now.credits_refused - past->credits_refused + now.no_space - past->no_space;
+	if (full)
+		add(h, FINDING_pool_full,
+			"pool full: %" PRIu64 " requests for room were refused in the last 10 s",
+			full);
+	if (now.entries_dropped > past->entries_dropped)
+		add(h, FINDING_directory_full,
+			"directory full: %" PRIu64 " entries were dropped in the last 10 s",
+			now.entries_dropped - past->entries_dropped);
+	if (now.reads_failed > past->reads_failed)
+		add(h, FINDING_reads_failing, "%" PRIu64 " READs failed in the last 10 s",
+			now.reads_failed - past->reads_failed);
+}
+
+static uint64_t age_ns(const struct snapshot *s, uint64_t now_ns)
+{
+	return now_ns > s->taken_ns ? now_ns - s->taken_ns : 0;
+}
+
+void health_make(const struct snapshot *s, const struct health_past *past, uint64_t now_ns,
+	struct health *ret)
+{
+	ret->count = 0;
+	if (age_ns(s, now_ns) > HEALTH_BLOCKED_NS)
+		add(ret, FINDING_loop_blocked,
+			"the control plane is blocked for %" PRIu64 " s; figures are of that time",
+			age_ns(s, now_ns) / 1000000000);
+	rails(s, ret);
+	members(s, ret, "down", FINDING_member_down);
+	members(s, ret, "suspect", FINDING_member_suspect);
+	growth(s, past, ret);
+	versions(s, ret);
+	if (s->stopping)
+		add(ret, FINDING_stopping, "the engine is stopping");
+	if (s->directory_moving)
+		add(ret, FINDING_directory_moving, "directory entries move to new owners");
+	if (s->directory_behind)
+		add(ret, FINDING_directory_behind,
+			"%u directory owner(s) have not yet taken all entries of this host",
+			s->directory_behind);
+	if (s->statistics_refused)
+		add(ret, FINDING_statistics_refused,
+			"%" PRIu64 " channel(s) wrote impossible statistics",
+			s->statistics_refused);
+}
+
+enum severity health_worst(const struct health *health)
+{
+	enum severity worst = SEVERITY_INFO;
+
+	for (unsigned i = 0; i < health->count; i++)
+		if (health->finding[i].severity > worst)
+			worst = health->finding[i].severity;
+	return worst;
+}
+
+const char *health_not_ready(
+	const struct snapshot *s, unsigned wanted, uint64_t now_ns, char *text, size_t bytes)
+{
+	unsigned up = 0, rails_up = 0;
+
+	if (s->stopping)
+		return "the engine is stopping";
+	if (age_ns(s, now_ns) > HEALTH_BLOCKED_NS) {
+		snprintf(text, bytes, "the control plane is blocked for %" PRIu64 " s",
+			age_ns(s, now_ns) / 1000000000);
+		return text;
+	}
+	for (unsigned i = 0; i < s->members; i++)
+		up += !strcmp(s->member[i].state, "up");
+	for (unsigned i = 0; i < s->rails; i++)
+		rails_up += !strcmp(s->rail[i].state, "up");
+	if (s->rails && !rails_up)
+		return "no rail is in use";
+	if (up < wanted) {
+		snprintf(
+			text, bytes, "%u of %u members are up (metrics.ready_members)", up, wanted);
+		return text;
+	}
+	return NULL;
+}

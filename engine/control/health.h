@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is wrong with this engine and its cluster, worst first, in words for the operator. Made from
+ * snapshots alone; health.def lists every finding. Any thread.
+ */
+#ifndef CONTROL_HEALTH_H
+#define CONTROL_HEALTH_H
+
+#include <stddef.h>
+
+#include "engine/control/snapshot.h"
+
+enum finding {
+#define FINDING(id, severity, help) FINDING_##id,
+#include "engine/control/health.def"
+#undef FINDING
+	FINDING_COUNT
+};
+
+enum severity { SEVERITY_INFO, SEVERITY_WARNING, SEVERITY_CRITICAL };
+
+#define HEALTH_FINDINGS_MAX 32u
+#define HEALTH_TEXT_BYTES 192
+#define HEALTH_WINDOW_NS 10000000000ull /* counters that grew within it are a finding */
+#define HEALTH_BLOCKED_NS 1500000000ull /* a snapshot this old: the control plane is blocked */
+
+struct health {
+	unsigned count;
+	struct {
+		enum finding id;
+		enum severity severity;
+		char text[HEALTH_TEXT_BYTES];
+	} finding[HEALTH_FINDINGS_MAX];
+};
+
+/* Counters of a moment, for comparison with a later one. */
+struct health_past {
+	uint64_t taken_ns;
+	uint64_t credits_refused, entries_dropped, reads_failed, no_space;
+};
+void health_remember(const struct snapshot *s, struct health_past *ret);
+
+/* `past`: a moment HEALTH_WINDOW_NS ago or the oldest known; `now_ns`: CLOCK_MONOTONIC. */
+void health_make(const struct snapshot *s, const struct health_past *past, uint64_t now_ns,
+	struct health *ret);
+/* The worst severity among the findings; SEVERITY_INFO when there is none. */
+enum severity health_worst(const struct health *health);
+const char *finding_name(enum finding id);
+const char *severity_name(enum severity severity);
+
+/*
+ * Does the engine serve? The reason in one line if not; NULL: it does. `members`: how many must be
+ * up, this engine included.
+ */
+const char *health_not_ready(
+	const struct snapshot *s, unsigned members, uint64_t now_ns, char *text, size_t bytes);
+
+#endif

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A small HTTP/1 server on libevent for pages that only read: GET and HEAD, one request for each
+ * connection. Everything is bounded: connections, bytes of a request, time for a request and for a
+ * response. libevent's evhttp has no bound for the time of a whole request nor for connections.
+ * One thread: the one that runs the event base.
+ */
+#ifndef CONTROL_HTTP_H
+#define CONTROL_HTTP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct event_base;
+struct http;
+
+#define HTTP_CONNECTIONS_MAX 256u /* the least recently active one gives way to a new one */
+#define HTTP_REQUEST_BYTES 4096u  /* request line and headers */
+#define HTTP_PATH_BYTES 256u      /* with its terminating zero; a query is cut off */
+#define HTTP_REQUEST_MS 5000u     /* from the connection to the end of the request */
+#define HTTP_RESPONSE_MS 10000u   /* from there to the last byte taken by the client */
+#define HTTP_LINGER_MS 1000u      /* from there to the client's close */
+
+struct http_request {
+	bool head; /* HEAD: headers only */
+	char path[HTTP_PATH_BYTES];
+};
+
+/*
+ * Parses a request. > 0: its length, *ret is filled. 0: it is not complete. < 0: the negated status
+ * to answer with: -400, -405 (neither GET nor HEAD), -414, -431 or -505.
+ */
+int http_parse(const char *text, size_t bytes, struct http_request *ret);
+
+/* A response body; connections that send it share it. */
+struct http_body {
+	unsigned references;
+	size_t bytes;
+	char *text;
+};
+/* Takes `text` (malloc) over; NULL: no memory, and `text` is freed. One reference, the caller's. */
+struct http_body *http_body_new(char *text, size_t bytes);
+void http_body_put(struct http_body *body);
+
+struct http_response {
+	unsigned status;
+	const char *type;       /* of the content */
+	const char *headers;    /* more header lines, each ending in CRLF; "" */
+	struct http_body *body; /* a reference, given to the server; NULL: an empty body */
+};
+
+/* Fills *ret, which says 404 with no body. Must not block. */
+typedef void (*http_answer)(
+	void *context, const struct http_request *request, struct http_response *ret);
+
+/* Takes the listening socket over. 0 or -errno; on failure `fd` is closed. */
+int http_open(
+	struct event_base *base, int fd, http_answer answer, void *context, struct http **ret_http);
+void http_close(struct http *http);
+unsigned http_connections(const struct http *http);
+
+#endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The inline functions whose instructions test_assembly.py looks at, each by itself. Never run. */
+/* Each inline function that test_assembly.py disassembles, in a function of its own. Never run. */
 #include "dv/hot.h"
 #include "engine/abi/page.h"
 

@@ -36,7 +36,8 @@ static inline enum soft_result soft_mr_range(
 	uint64_t offset;
 
 	if (ask->length == 0)
-		return SOFT_DONE; /* length 0 accesses no memory: the key is not checked */
+		/* a request of length 0 accesses no memory: its key is not checked */
+		return SOFT_DONE;
 	if (ask->rkey >> 8 >= SOFT_MRS_MAX || dv_guard_load(&mr->rkey) != ask->rkey || !ask->rkey)
 		return SOFT_REFUSED;
 	*ret_mr = *mr;
@@ -49,7 +50,10 @@ static inline enum soft_result soft_mr_range(
 	return SOFT_DONE;
 }
 
-/* Checks that the responder's QP exists and is connected to the requester's, then the memory. */
+/*
+ * Checks that the responder's QP exists and is connected to the requester's QP, then checks key,
+ * bounds and rights of the memory.
+ */
 static inline enum soft_result soft_mr_check(
 	const struct soft_export *table, const struct soft_ask *ask, struct soft_export_mr *ret_mr)
 {

@@ -5,7 +5,7 @@
  */
 #include "dv/soft/soft.h"
 
-#define VENDOR_FLUSHED 0xf9 /* vendor syndrome that a ConnectX writes into a flushed CQE */
+#define VENDOR_FLUSHED 0xf9 /* vendor syndrome of a flushed CQE, as a ConnectX writes it */
 
 /* Marks a full CQ as broken, which is final, and flushes all QPs that use it. */
 static void break_cq(struct soft_cq *cq)
@@ -23,7 +23,7 @@ static void break_cq(struct soft_cq *cq)
 			soft_flush(nic->qps[i]);
 }
 
-/* Where the next CQE is written; NULL: the CQ is broken. */
+/* Returns where the next CQE is written; NULL: the CQ is broken. */
 static inline struct mlx5_cqe64 *cqe_place(struct soft_cq *cq)
 {
 	size_t slot = cq->pi & (cq->cqe_cnt - 1);
@@ -120,7 +120,7 @@ static bool waits_for_later(struct dv_qp *qp, struct soft_op *op)
 	return false;
 }
 
-/* Completes WQEs in order, from the oldest. Returns how many. */
+/* Completes executed WQEs in order, from the oldest. Returns their number. */
 unsigned soft_retire(struct dv_qp *qp)
 {
 	unsigned count = 0;
@@ -147,7 +147,10 @@ static void flush_window(struct dv_qp *qp)
 	bool first = true;
 
 	while (qp->head != qp->tail) {
-		/* Remove it before its CQE is written, which may break the CQ and flush again. */
+		/*
+		 * The op leaves the window before its CQE is written: the CQE may break the CQ,
+		 * which flushes again.
+		 */
 		struct soft_op *op = soft_op(qp, qp->head++);
 
 		if (op->state == OP_SENT)
@@ -182,7 +185,7 @@ void soft_flush(struct dv_qp *qp)
 {
 	if (qp->state == SOFT_RTS) {
 		soft_qp_hide(qp);
-		/* WQEs executed, but not yet retired in order, complete without error. */
+		/* WQEs that were executed but not yet retired complete without error. */
 		while (qp->head != qp->tail && soft_op(qp, qp->head)->state == OP_DONE)
 			retire_done(qp, soft_op(qp, qp->head));
 	}

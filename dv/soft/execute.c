@@ -62,7 +62,7 @@ void soft_ask_of(const struct dv_qp *qp, const struct soft_op *op, struct soft_a
 #ifdef DV_UNDER_TSAN
 __attribute__((no_sanitize("thread"))) void soft_copy(void *to, const void *from, size_t bytes)
 {
-	volatile uint8_t *out = to; /* volatile: the compiler must not emit memcpy() */
+	volatile uint8_t *out = to; /* volatile keeps the compiler from making it memcpy() */
 	const volatile uint8_t *in = from;
 
 	for (size_t i = 0; i < bytes; i++)
@@ -85,7 +85,7 @@ void soft_copy(void *to, const void *from, size_t bytes)
 static void scatter(
 	struct dv_qp *qp, const struct soft_op *op, uint8_t *remote, uint64_t from, uint64_t count)
 {
-	uint64_t start = 0; /* offset of the segment in the message */
+	uint64_t start = 0; /* offset of segment `i` in the message */
 
 	for (unsigned i = 0; i < op->sges && count; start += op->sge[i++].bytes) {
 		uint64_t skip = from - start, n;
@@ -155,7 +155,7 @@ static inline enum soft_result move_shm(
 	if (result != SOFT_DONE || count == 0)
 		return result;
 	bring(qp, op, at, from, count, local);
-	/* The memory was deregistered during the copy: the bytes may belong to something else. */
+	/* The memory was deregistered during the copy: the bytes may be those of another owner. */
 	if (!dv_guard_held(&qp->peer->table->mrs[op->rkey >> 8].rkey, op->rkey))
 		return SOFT_REFUSED;
 	return SOFT_DONE;
@@ -225,7 +225,9 @@ static bool may_start(struct dv_qp *qp, struct soft_op *op)
 	return !is_read(op) || qp->reads < SOFT_READS_MAX;
 }
 
-/* The responder is not ready: schedules a retry, or fails the WQE after the retry time-out. */
+/*
+ * The responder is not ready: schedules a retry of the WQE, or fails it after the retry time-out.
+ */
 static void keep_trying(struct dv_qp *qp, struct soft_op *op)
 {
 	struct dv_device *nic = qp->nic;
@@ -248,7 +250,7 @@ static void keep_trying(struct dv_qp *qp, struct soft_op *op)
 		op->retry_ns = now + TCP_RETRY_NS;
 }
 
-/* Go back N: later WQEs may have been executed already and are executed again. */
+/* Goes back to op `n`: later WQEs may have been executed already and are executed again. */
 void soft_op_retry(struct dv_qp *qp, uint32_t n)
 {
 	for (uint32_t later = n; later != qp->executed; later++) {
@@ -264,7 +266,9 @@ void soft_op_retry(struct dv_qp *qp, uint32_t n)
 	keep_trying(qp, soft_op(qp, n));
 }
 
-/* Applies the result of a move. True: the WQE is in flight or done, so the next one may start. */
+/*
+ * Applies the result of a move to its WQE. True: the WQE is in flight or done; the next may start.
+ */
 static inline bool settle(
 	struct dv_qp *qp, struct soft_op *op, enum soft_result result, uint64_t count)
 {
@@ -338,7 +342,9 @@ static inline bool execute_next(struct dv_qp *qp)
 	return settle(qp, op, move(qp, op, from, count, local), count);
 }
 
-/* Whether a later READ was executed. A fenced READ is not: it waits until READ `n` is complete. */
+/*
+ * Whether a READ after op `n` was executed. A fenced READ is not: it waits until `n` is complete.
+ */
 static bool overtaken(struct dv_qp *qp, uint32_t n)
 {
 	for (n++; n != qp->executed; n++) {
@@ -350,7 +356,7 @@ static bool overtaken(struct dv_qp *qp, uint32_t n)
 	return false;
 }
 
-/* Fault injection, lost packets: reads a READ's payload again after a later READ was executed. */
+/* Fault injection, lost packets: moves a READ's payload again after a later READ was executed. */
 static void retransmit(struct dv_qp *qp)
 {
 	if (!qp->redo)

@@ -13,9 +13,9 @@
 #include "config/limits.h"
 
 #define SOFT_SLOT_BITS 13u
-/* qpn = generation << SLOT_BITS | slot; slot 0 is unused */
+/* a QP number is generation << SOFT_SLOT_BITS | slot; slot 0 is unused */
 #define SOFT_QPS_MAX (1u << SOFT_SLOT_BITS)
-#define SOFT_MRS_MAX 8192u /* key = slot << 8 | generation */
+#define SOFT_MRS_MAX 8192u /* a memory key is slot << 8 | generation */
 /* first MR slot used: keys below 0x1000 are never given out, 0x100 is special to mlx5 */
 #define SOFT_MR_FIRST 16u
 /* MRs of an engine: client extents, staging, pools with their heads, the shard, rail heads. */
@@ -32,7 +32,7 @@ struct soft_export_mr {
 };
 
 struct soft_export_qp {
-	uint32_t qpn; /* guard word; 0: the QP does not answer */
+	uint32_t qpn; /* guard word; 0: free entry, the QP answers no peer */
 	uint32_t peer_qpn;
 	uint32_t peer_psn;
 	uint32_t psn;
@@ -44,7 +44,8 @@ struct soft_export {
 	struct soft_export_qp qps[SOFT_QPS_MAX];
 	struct soft_export_mr mrs[SOFT_MRS_MAX];
 };
-#define SOFT_EXPORT_MAGIC 0x3174726f70786570ull /* "pexport1"; changed with the layout */
+/* the bytes "pexport1"; change them with the layout */
+#define SOFT_EXPORT_MAGIC 0x3174726f70786570ull
 static_assert(sizeof(struct soft_export_mr) == 40 && sizeof(struct soft_export_qp) == 16,
 	"two processes of one build agree");
 

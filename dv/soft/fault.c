@@ -73,7 +73,7 @@ int soft_event_next(struct dv_device *nic, struct dv_event *ret)
 
 	soft_lock(nic);
 	rc = read(nic->event_fd, &count, sizeof(count));
-	(void)rc; /* clears event_fd; the event itself is in `nic` */
+	(void)rc; /* the read only clears event_fd; the event itself is taken from `nic` */
 	if (nic->fault.dead & DV_DEAD_SAYS_SO && !nic->fatal_told) {
 		nic->fatal_told = true;
 		*ret = (struct dv_event){
@@ -119,7 +119,10 @@ void dv_soft_clock(struct dv_device *nic, const uint64_t *now_ns)
 	soft_unlock(nic);
 }
 
-/* The doorbell record was updated but no register was written: a device would not fetch the WQE. */
+/*
+ * Whether the doorbell record was updated but no register was written: a device never fetches such
+ * WQEs.
+ */
 static bool doorbell_missing(const struct dv_qp *qp)
 {
 	uint32_t record = dv_device_load_record(&qp->record[DV_DBREC_SEND]) & 0xffff;

@@ -26,9 +26,9 @@ struct dv_fault {
 	/* QP whose WQE number error_at (0: the next) fails; 0: any QP */
 	uint32_t error_qpn;
 	uint32_t error_at;
-	uint8_t error_syndrome; /* syndrome of that failure; 0: no failure */
+	uint8_t error_syndrome; /* syndrome with which that WQE fails; 0: no WQE fails */
 	bool lose;              /* the next READ's request is lost and retransmitted, once */
-	unsigned dead;          /* enum dv_dead: functions of the device that have failed */
+	unsigned dead;          /* enum dv_dead: the functions of the device that no longer work */
 };
 
 /* Replaces all faults, from the next step on; restarts the random sequence from the seed. */
@@ -50,7 +50,7 @@ struct dv_soft_stats {
 	uint64_t flushed;             /* WQEs completed as flushed */
 	uint64_t doorbells;
 	uint64_t retries;     /* WQEs that had to wait for their peer; each counted once */
-	uint64_t retransmits; /* payloads executed again */
+	uint64_t retransmits; /* READ payloads that were moved again, and lost requests */
 	uint64_t fence_waits; /* fenced WQEs that had to wait; each counted once */
 	/* Errors of the poll core; a correct program leaves all of these zero. */
 	uint64_t bad_doorbell; /* doorbells for another QP, or beyond the doorbell record */
@@ -59,13 +59,13 @@ struct dv_soft_stats {
 	uint64_t bad_wqe;      /* WQEs whose opcode or size the NIC does not know */
 	uint64_t sq_overruns;  /* doorbells for more WQEs than the send queue holds */
 	uint64_t cq_overruns;  /* CQEs that found their CQ full */
-	/* at this moment: QPs whose record is ahead with no doorbell rung */
+	/* QPs whose record is ahead of their last doorbell, at the time of the call */
 	uint64_t missing_doorbells;
 	uint64_t unmappable; /* peers requested memory that was registered without a memfd */
-	char reason[120];    /* text of the last of these errors; "": none */
+	char reason[120];    /* text of the last error counted here; "": no error */
 };
 
-/* missing_doorbells is meaningful while no other thread posts. */
+/* Copies the counters. missing_doorbells is exact only while no other thread posts. */
 void dv_soft_stats(struct dv_device *device, struct dv_soft_stats *ret);
 
 #endif

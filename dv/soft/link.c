@@ -26,7 +26,7 @@ void soft_link_wake(struct dv_device *nic)
 	uint64_t one = 1;
 	ssize_t rc = write(nic->wake_fd, &one, sizeof(one));
 
-	(void)rc; /* a full eventfd is readable already */
+	(void)rc; /* the write fails only if the eventfd is full, and it is readable then */
 }
 
 void soft_link_want(struct dv_device *nic, struct soft_peer *peer)
@@ -47,7 +47,7 @@ static struct soft_peer *find_peer(struct dv_device *nic, const struct dv_addres
 	return NULL;
 }
 
-/* Under nic->lock. */
+/* Finds or creates the peer of the QP's remote address. Under nic->lock. */
 int soft_link_connect(struct dv_qp *qp)
 {
 	struct dv_device *nic = qp->nic;
@@ -163,7 +163,7 @@ static void watch(
 		if (whats)
 			watch->whats = whats;
 		if (!fds || !whats)
-			return; /* no memory: watched in a later round */
+			return; /* out of memory: this descriptor is watched in a later round */
 		watch->room = room;
 	}
 	watch->fds[watch->count] = (struct pollfd){.fd = fd, .events = events};

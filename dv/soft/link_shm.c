@@ -33,7 +33,8 @@ struct message {
 
 static socklen_t name_of(const uint8_t gid[16], struct sockaddr_un *ret_name)
 {
-	char *at = ret_name->sun_path + 1; /* a leading zero byte selects the abstract namespace */
+	/* a leading zero byte selects the abstract namespace of Unix sockets */
+	char *at = ret_name->sun_path + 1;
 	int n;
 
 	*ret_name = (struct sockaddr_un){.sun_family = AF_UNIX};
@@ -238,8 +239,8 @@ static bool map_table(struct soft_peer *peer, int fd)
 }
 
 /*
- * Records the mapping of a file. If there is no descriptor or mapping it fails, the entry is marked
- * missing, which is final because ids are never reused. False: the peer broke the protocol.
+ * Records the mapping of a file. If the peer sent no descriptor or mapping it fails, the entry is
+ * marked missing for ever: ids are never reused. False: the peer broke the protocol.
  */
 static bool map_file(struct soft_peer *peer, uint32_t file, bool writable, int fd)
 {

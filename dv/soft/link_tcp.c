@@ -96,7 +96,7 @@ void soft_tcp_connect(struct dv_device *nic, struct soft_peer *peer)
 		soft_peer_dead(nic, peer);
 }
 
-/* Called when the socket became writable or failed. */
+/* Called by the service thread when the peer's socket became writable or failed. */
 void soft_tcp_connected(struct dv_device *nic, struct soft_peer *peer)
 {
 	socklen_t bytes = sizeof(int);
@@ -215,7 +215,10 @@ void soft_tcp_send(struct dv_device *nic, struct soft_peer *peer)
 	}
 }
 
-/* The caller holds nic->lock; the service thread writes into the destination under rx_lock. */
+/*
+ * Cancels a request in flight. The caller holds nic->lock; rx_lock stops the service thread, which
+ * writes the answer's payload under it.
+ */
 void soft_tcp_cancel(struct dv_qp *qp, struct soft_op *op)
 {
 	struct soft_peer *peer = qp->peer;

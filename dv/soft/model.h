@@ -8,10 +8,10 @@
 
 /*
  * State of the port. Times are in ticks of 1/64 ns of CLOCK_MONOTONIC: fine enough for a 64-byte
- * message at 400 Gbit/s; 64 bits last for nine years of uptime.
+ * message at 400 Gbit/s; a 64-bit tick counter lasts for nine years of uptime.
  */
 #define SOFT_TICKS_NS 64u
-#define SOFT_READS_MAX 16u /* maximum of READs in flight on one QP */
+#define SOFT_READS_MAX 16u /* maximum number of READs in flight on one QP */
 
 struct soft_model {
 	bool on, move_bytes, uneven; /* uneven: memory of another NUMA node costs more */
@@ -20,11 +20,11 @@ struct soft_model {
 	uint64_t rtt, numa, qp_gap, port_gap;
 	uint64_t byte, byte_far; /* wire time of a byte in ticks, as 32.32 fixed point */
 	uint64_t link_at;        /* time from which the link is free */
-	uint64_t small_at;       /* time from which it is free for an answer of one packet */
+	uint64_t small_at;       /* time from which the link is free for an answer of one packet */
 	uint64_t message_at;     /* time from which the port may start another message */
-	uint64_t now;            /* time of this step; 0: not read yet (never with a model) */
-	uint64_t before;         /* no WQE started in this step has an earlier start time */
-	uint64_t due;            /* when the next work is due that the last step postponed */
+	uint64_t now;            /* the time in this step; 0: not read yet (never 0 with a model) */
+	uint64_t before;         /* lower bound of the start times of WQEs started in this step */
+	uint64_t due;            /* time of the next work that the last step postponed */
 	uint64_t gbps;
 };
 

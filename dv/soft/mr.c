@@ -24,7 +24,10 @@ static struct soft_file *find_file(struct dv_device *nic, const struct stat *sta
 	return NULL;
 }
 
-/* One entry per file, however many regions lie in it, so that peers map it once. */
+/*
+ * Takes a reference to the memfd's entry, or creates it: one entry per file, so that peers map it
+ * once.
+ */
 static int take_file(struct dv_device *nic, int memfd, uint64_t end, uint32_t *ret_id)
 {
 	struct soft_file *file, *grown;
@@ -58,8 +61,8 @@ static int take_file(struct dv_device *nic, int memfd, uint64_t end, uint32_t *r
 }
 
 /*
- * Queues the file's id for the peers, which unmap it. If there is no memory for that, they keep it
- * mapped.
+ * Queues the file's id, which peers are told to unmap. If memory for the queue is short, they keep
+ * the file mapped.
  */
 static void note_drop(struct dv_device *nic, uint32_t id)
 {
@@ -198,7 +201,7 @@ int soft_mr_deregister(struct dv_device *nic, struct dv_mr *handle)
 			nic->name, handle->length, handle->base);
 	}
 	if (mr->access & ACCESS_REMOTE) {
-		soft_world_write(); /* waits for copies in progress by NICs of this process */
+		soft_world_write(); /* waits for copies by other NICs of this process */
 		dv_guard_shut(&nic->table->mrs[mr->key >> 8].rkey);
 		soft_world_done();
 	}

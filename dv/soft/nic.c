@@ -18,7 +18,8 @@
 #define SPINS_BEFORE_SLEEP 2000u /* idle steps of nic->runner before its first sleep */
 #define YIELDS_MAX 64u           /* maximum yields of a step to setup callers */
 #define SLEEP_MIN_NS 20000u
-#define SLEEP_MAX_NS 500000u /* maximum latency an idle threaded NIC adds to its first WQE */
+/* maximum latency that an idle NIC with a thread adds to its first WQE */
+#define SLEEP_MAX_NS 500000u
 
 /* A setup caller counts itself in nic->waiting: a poll core that steps without a pause yields. */
 void soft_lock(struct dv_device *nic)
@@ -49,7 +50,10 @@ static void set_time(struct dv_device *nic, uint64_t now_ns)
 	nic->step_ns = nic->last_ns = ns > nic->last_ns ? ns : nic->last_ns;
 }
 
-/* The time of this step. Read only by steps that need it, and once for NICs stepped together. */
+/*
+ * Returns the time of this step. Only steps that need it read the clock; NICs stepped together
+ * share it.
+ */
 uint64_t soft_step_ns(struct dv_device *nic)
 {
 	if (!nic->step_ns)
@@ -209,8 +213,8 @@ static unsigned step_slowly(struct dv_device *nic)
 }
 
 /*
- * Runs without the lock: reads what only steps write, a hint, and registers that live as long as
- * the NIC.
+ * Whether a step has no work. Runs without nic->lock: it reads fields that only steps write, a
+ * hint, and registers that live as long as the NIC.
  */
 static bool nothing_to_do(struct dv_device *nic)
 {
@@ -226,7 +230,7 @@ static bool nothing_to_do(struct dv_device *nic)
 	return true;
 }
 
-/* *now_ns: the time that this NIC may use as its own and passes on to the next; 0: not read yet. */
+/* Steps one NIC. *now_ns: a recent time that it may use and passes on to the next NIC; 0: none. */
 static unsigned step(struct dv_device *nic, uint64_t *now_ns)
 {
 	unsigned work;
@@ -258,7 +262,7 @@ static unsigned soft_step_all(struct dv_device *const *nics, unsigned count)
 	unsigned work = 0;
 
 	for (unsigned i = 0; i < count; i++)
-		if (!nics[i]->threaded) /* a threaded NIC steps itself */
+		if (!nics[i]->threaded) /* a NIC with a thread steps itself */
 			work += step(nics[i], &now_ns);
 	return work;
 }

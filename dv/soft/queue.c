@@ -151,7 +151,8 @@ static void free_qp(struct dv_qp *qp)
 /* Resets the hot handle and the NIC's side to the start of an empty queue. Takes a new PSN. */
 void soft_qp_zero(struct dv_qp *qp)
 {
-	(void)dv_device_take_doorbell(&qp->bell[0]); /* the NIC polls the registers at any time */
+	/* the NIC polls the registers of QPs in any state */
+	(void)dv_device_take_doorbell(&qp->bell[0]);
 	(void)dv_device_take_doorbell(&qp->bell[SOFT_BELLS_BLOCK]);
 	qp->record[DV_DBREC_SEND] = 0;
 	qp->sq = (struct dv_sq){.buf = qp->buf,
@@ -202,7 +203,8 @@ static void give_bell(struct dv_device *nic, struct dv_qp *qp)
 	for (uint32_t i = 0; i < nic->bell_count; i++)
 		if (nic->bell_qps[i] == qp)
 			nic->bell_qps[i] = NULL;
-	(void)dv_device_take_doorbell(&qp->bell[0]); /* the NIC polls the registers at any time */
+	/* the NIC polls the registers even if no QP has them */
+	(void)dv_device_take_doorbell(&qp->bell[0]);
 	(void)dv_device_take_doorbell(&qp->bell[SOFT_BELLS_BLOCK]);
 }
 
@@ -411,7 +413,7 @@ static void take_away(struct dv_qp *qp)
 	if (qp->killed)
 		return;
 	qp->killed = true;
-	qp->cq = NULL; /* no further completion of it is written */
+	qp->cq = NULL; /* no further CQE of this QP is written */
 	soft_flush(qp);
 	soft_link_disconnect(qp);
 	nic->qp_slots[qp->qpn % SOFT_QPS_MAX] = NULL;
@@ -427,7 +429,7 @@ int soft_qp_kill(struct dv_qp *qp)
 	bool refused;
 
 	soft_lock(qp->nic);
-	/* A foreign QP: the command is refused, but closing its device removes the QP anyway. */
+	/* A foreign QP: the destroy command is refused, but closing the device removes the QP. */
 	refused = qp->nic->fault.dead & DV_DEAD_KILL && !qp->killed && !qp->foreign;
 	if (!refused)
 		take_away(qp);
@@ -437,7 +439,7 @@ int soft_qp_kill(struct dv_qp *qp)
 	return 0;
 }
 
-/* A QP that the device refuses to destroy is not freed. */
+/* Destroys a QP. If the device refuses to give it up, its memory is not freed. */
 void soft_qp_destroy(struct dv_qp *qp)
 {
 	if (soft_qp_kill(qp) == 0)

@@ -57,7 +57,10 @@ void soft_serve_close(struct soft_serve *serve)
 	free(serve);
 }
 
-/* Reading pauses while the list of answers is full, or the buffer: a WRITE waits for answers. */
+/*
+ * Reading pauses while the list of answers is full, or while the receive buffer is full because a
+ * WRITE waits for earlier answers.
+ */
 static bool may_read(const struct soft_serve *serve)
 {
 	return serve->tail - serve->head < PENDING_MAX && serve->in_tail < IN_BYTES;
@@ -129,7 +132,10 @@ static void mark_sent(struct soft_serve *serve, size_t bytes)
 	}
 }
 
-/* One sendmsg() of all answers that fit. Returns 1: some sent; 0: the socket is full; -1: failed */
+/*
+ * Sends all answers that fit in one sendmsg(). Returns 1: some were sent; 0: the socket is full;
+ * -1: the link is broken.
+ */
 static int send_some(struct dv_device *nic, struct soft_conn *conn)
 {
 	struct soft_serve *serve = conn->serve;
@@ -145,7 +151,7 @@ static int send_some(struct dv_device *nic, struct soft_conn *conn)
 			break;
 		good = add_parts(nic, &serve->pending[at & (PENDING_MAX - 1)], &packet, &bytes);
 		if (serve->pending[at & (PENDING_MAX - 1)].answer.length > SEND_BYTES)
-			break; /* the rest of its payload must follow before the next answer */
+			break; /* the rest of this payload must be sent before the next answer */
 	}
 	if (good) {
 		AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
@@ -236,7 +242,7 @@ static int take_request(struct dv_device *nic, struct soft_serve *serve)
 	return 1;
 }
 
-/* Processes the requests in the buffer that need not wait. False: an invalid one. */
+/* Processes the requests in the buffer that need not wait. False: a request is invalid. */
 static bool digest(struct dv_device *nic, struct soft_serve *serve)
 {
 	int rc = 1;

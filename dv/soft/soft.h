@@ -38,11 +38,12 @@
 #define SOFT_STEP_BYTES (256u << 10) /* payload budget of one step; the last WQE may exceed it */
 #define SOFT_FLOW_BYTES (16u << 10)  /* bytes moved before the QP's completions are written */
 #define SOFT_LENGTH_MAX (1ull << 31) /* maximum bytes of one message */
-#define SOFT_SMALL_BYTES 1024u /* up to this, a model that moves no payload moves it: page heads */
+/* a model that moves no payload moves messages up to this: page heads */
+#define SOFT_SMALL_BYTES 1024u
 #define SOFT_RX_BYTES (64u << 10)      /* receive buffer of one peer: answer headers */
-#define SOFT_WRITE_TCP_MAX (64u << 20) /* bytes of one WRITE, copied into the send buffer */
+#define SOFT_WRITE_TCP_MAX (64u << 20) /* maximum bytes of a WRITE over TCP: it is buffered */
 #define SOFT_RETRY_NS 1000000000ull
-#define SOFT_REMOTE_ATOMIC 16u /* a bit beside enum dv_access; hooks only */
+#define SOFT_REMOTE_ATOMIC 16u /* access right beside enum dv_access; only hooks use it */
 #define SOFT_UAR_BYTES 4096u
 /*
  * Doorbell registers: a block holds the first halves of 32 QPs, then their second halves. The
@@ -69,7 +70,7 @@ struct soft_ask {
 
 enum soft_result {
 	SOFT_DONE,
-	SOFT_SENT,         /* TCP: sent, an answer follows; hooks: gathered */
+	SOFT_SENT,         /* TCP: request sent, an answer follows; hooks: READ gathered */
 	SOFT_RETRY,        /* the responder is not ready */
 	SOFT_DEAD,         /* the responder is gone */
 	SOFT_REFUSED,      /* wrong rkey, bounds or rights */
@@ -89,9 +90,9 @@ struct soft_op;
  * dv/soft/uverbs/ implements them. NULL for the engine's own NICs. All are called under nic->lock.
  */
 struct soft_hooks {
-	unsigned (*step)(struct dv_device *nic); /* at the start of a step, before its queues */
+	unsigned (*step)(struct dv_device *nic); /* called first in every step */
 	bool (*knows)(uint8_t opcode);
-	/* decodes the segments that follow the control segment */
+	/* decodes the WQE's segments after the control segment */
 	void (*decode)(struct dv_qp *qp, struct soft_op *op, uint32_t ds);
 	bool (*may_start)(struct dv_qp *qp, struct soft_op *op);
 	bool (*keys_good)(struct dv_qp *qp, const struct soft_op *op);
@@ -99,7 +100,7 @@ struct soft_hooks {
 		struct dv_qp *qp, struct soft_op *op, uint64_t from, uint64_t count);
 	void (*gathered)(struct dv_qp *qp); /* moves the READs that move() only gathered */
 	void (*flushed)(struct dv_qp *qp);  /* the QP's send queue is empty */
-	void (*completed)(struct soft_cq *cq, bool solicited); /* a CQE was written */
+	void (*completed)(struct soft_cq *cq, bool solicited); /* the NIC wrote a CQE */
 	void (*overrun)(struct soft_cq *cq);
 };
 
@@ -112,22 +113,22 @@ struct soft_op {
 	uint32_t rkey;
 	uint8_t blocks, opcode, flags, sges;
 	uint8_t state, syndrome, vendor;
-	bool again, redone;  /* fault injection: to be executed again; was executed again */
+	bool again, redone;  /* fault injection: the READ is to be, was executed again */
 	bool backward;       /* fault injection: its pieces are moved from the end to the start */
-	bool waited, fenced; /* already counted in stats: retries, fence_waits */
+	bool waited, fenced; /* whether stats.retries, stats.fence_waits count this WQE already */
 	uint64_t remote;
 	uint64_t total, moved;
 	uint64_t step;                        /* number of the step that executed it */
 	uint64_t ready_step;                  /* number of the first step that may complete it */
 	uint64_t rung_at, start_at, ready_at; /* model ticks: rung, starts, complete (0: unknown) */
-	uint64_t retry_ns;                    /* not retried before this time */
+	uint64_t retry_ns;                    /* time before which the WQE is not retried */
 	struct dv_sge sge[SOFT_SGES_MAX];
 	uint64_t since_ns, since_step; /* time and step of the first try; set with `waited` */
 	uint64_t sent_ns;              /* TCP: time the request was queued; set with OP_SENT */
 	/* zero unless the NIC has a TCP link or hooks */
 	uint64_t id;      /* TCP: number that the answer repeats; 0: no answer is expected */
-	uint32_t imm;     /* hooks: as in the WQE, big-endian */
-	uint32_t inlined; /* hooks: bit per segment whose bytes are in the WQE itself */
+	uint32_t imm;     /* hooks: immediate data as in the WQE, big-endian */
+	uint32_t inlined; /* hooks: one bit per segment whose bytes are in the WQE itself */
 	uint64_t swap_add, compare; /* hooks: atomics */
 };
 static_assert(offsetof(struct soft_op, sge[2]) <= 128, "two lines");
@@ -143,7 +144,7 @@ struct soft_mr {
 	bool far; /* model: the memory is on another NUMA node than the NIC */
 };
 
-/* A memfd behind exported memory, sent to peers on request. Ids are never reused. */
+/* A memfd behind exported memory; peers get its descriptor on request. Ids are never reused. */
 struct soft_file {
 	uint32_t id, references;
 	int fd;
@@ -155,7 +156,7 @@ struct soft_cq {
 	uint32_t cqn, cqe_cnt, pi;
 	uint32_t cqe_size; /* 64, or 128: the CQE proper is then the second half */
 	bool broken;       /* overrun: no CQE is written to it any more */
-	void *foreign;     /* state of the hooks */
+	void *foreign;     /* private data of the hooks */
 	uint8_t *buf;
 	volatile __be32 *record;
 };
@@ -164,7 +165,7 @@ struct soft_peer;
 
 struct dv_qp {
 	const struct dv_ops *ops;
-	struct dv_sq sq; /* hot handle; the poll core uses it */
+	struct dv_sq sq; /* hot handle, which the poll core uses */
 	struct dv_device *nic;
 	struct soft_cq *cq;
 	uint8_t *buf;
@@ -172,12 +173,12 @@ struct dv_qp {
 	volatile __be32 *record;
 	uint32_t qpn, psn, wqe_cnt;
 	uint32_t uidx; /* user index, in a version 1 CQE beside the QPN */
-	void *foreign; /* state of the hooks; if set, `buf` and `record` belong to the program */
+	void *foreign; /* private data of the hooks; if set, the program owns `buf` and `record` */
 	enum soft_qp_state state;
 	uint32_t rung;       /* index up to which doorbells cover WQEs */
 	uint32_t fetched;    /* index of the next WQE to decode */
 	uint32_t retired;    /* index up to which WQEs are complete */
-	uint32_t head, tail; /* window[] of ops, free running */
+	uint32_t head, tail; /* indices into window[], free running */
 	uint32_t executed;   /* ops before this one have started, free running */
 	uint32_t reads;      /* READs in window[] from head to executed */
 	bool redo;           /* a READ in the window is to be executed again (op->again) */
@@ -186,7 +187,7 @@ struct dv_qp {
 	bool proven; /* TCP: the peer has answered; until then one request in flight */
 	struct dv_address remote;
 	struct soft_peer *peer; /* NULL: the remote QP is in this process */
-	struct dv_device *near; /* the remote NIC, if in this process, as of near_epoch */
+	struct dv_device *near; /* cached remote NIC of this process, as of near_epoch */
 	uint64_t near_epoch;
 	bool near_seen;
 	bool killed; /* soft_qp_kill() removed it from the NIC's lists */
@@ -201,12 +202,12 @@ enum soft_peer_state {
 	PEER_ABSENT,  /* not connected; the service thread retries while a WQE waits */
 	PEER_GREETED, /* TCP: connecting; shm: the export table is not mapped yet */
 	PEER_UP,
-	PEER_DEAD, /* was up and is lost; final, a new connection gets a new entry */
+	PEER_DEAD, /* the link was up and is lost; final: reconnecting needs a new entry */
 };
 
 struct soft_mapping {
 	uint32_t file;
-	bool writable, missing; /* missing: the peer offers no such file */
+	bool writable, missing; /* missing: the peer offers no file of this id */
 	uint8_t *at;
 	uint64_t bytes;
 };
@@ -247,7 +248,7 @@ struct soft_peer {
 	bool rx_live; /* under rx_lock: the destination may be written */
 };
 
-/* A connection on which a remote NIC requests; service thread only. */
+/* A connection over which a remote NIC sends requests; service thread only. */
 struct soft_serve;
 struct soft_conn {
 	struct soft_conn *next;
@@ -312,14 +313,14 @@ struct dv_device {
 	bool tx_any; /* a peer has bytes to send */
 	uint64_t id_last;
 	const struct soft_hooks *hooks;
-	void *foreign; /* state of the hooks */
+	void *foreign; /* private data of the hooks */
 	struct soft_model model;
 	int numa_node;
 	/* faults */
 	struct dv_fault fault;
 	int event_fd;
 	bool port_down, port_told; /* port_told: dv_event_next() has reported port_down */
-	bool fatal_told;           /* DV_DEAD_SAYS_SO has been reported */
+	bool fatal_told;           /* dv_event_next() has reported DV_DEAD_SAYS_SO */
 	bool cut;                  /* dv_cut() was called */
 	uint64_t rest_until_ns;    /* dv_fault.slow: no step before this time */
 	uint64_t random;
@@ -337,7 +338,7 @@ void soft_lock(struct dv_device *nic);
 void soft_unlock(struct dv_device *nic);
 uint64_t soft_now_ns(void);
 uint64_t soft_step_ns(struct dv_device *nic);
-/* Marks the QP as having work for the next step. Under nic->lock. */
+/* Queues the QP for service by the next step. Under nic->lock. */
 void soft_busy(struct dv_qp *qp);
 /* Counts an error of the poll core in *counter and stores its text in nic->stats.reason. */
 void soft_blame(struct dv_device *nic, uint64_t *counter, const char *format, ...)
@@ -358,7 +359,7 @@ int soft_qp_kill(struct dv_qp *qp);
 void soft_qp_destroy(struct dv_qp *qp);
 /* dv_cut(): removes all QPs; later calls are refused or do nothing. */
 int soft_cut(struct dv_device *nic);
-/* Entry of queues created by the hooks: assign a number, link them in the NIC. Under nic->lock. */
+/* Adds a queue that the hooks created: assigns its number, links it in the NIC. Under nic->lock. */
 int soft_cq_add(struct dv_device *nic, struct soft_cq *cq);
 struct soft_cq *soft_cq_find(struct dv_device *nic, uint32_t cqn);
 int soft_qp_add(struct dv_device *nic, struct dv_qp *qp);
@@ -412,9 +413,9 @@ static inline bool soft_moves(const struct dv_device *nic, const struct soft_op 
 /* Whether the memory is on another NUMA node than the NIC. */
 bool soft_model_far(const struct dv_device *nic, const void *base);
 void soft_model_step(struct dv_device *nic); /* a new step begins: read the clock once */
-/* Whether the port would have started this WQE by now. */
+/* Whether the port of the model would have started this WQE by now. */
 bool soft_model_may_start(struct dv_qp *qp, struct soft_op *op);
-/* Starts the WQE and computes its completion time. */
+/* Starts the WQE in the model and computes its completion time. */
 void soft_model_start(struct dv_qp *qp, struct soft_op *op);
 /* True once the model's clock has reached `at`; otherwise `at` bounds the next step's due time. */
 static inline bool soft_reached(struct dv_device *nic, uint64_t at)
@@ -453,12 +454,12 @@ void soft_link_disconnect(struct dv_qp *qp);
 void soft_link_want(struct dv_device *nic, struct soft_peer *peer);
 /* Sends the requests that the step queued. */
 void soft_link_flush(struct dv_device *nic);
-/* Closes the link: every QP on it gets SOFT_DEAD. Under nic->lock. */
+/* Marks the link as lost: every QP on it gets SOFT_DEAD. Under nic->lock. */
 void soft_peer_dead(struct dv_device *nic, struct soft_peer *peer);
 
 /* link_shm.c */
 int soft_shm_listen(struct dv_device *nic);
-/* Whether the other end runs as the same user or root. */
+/* Whether the process at the other end runs as the same user or as root. */
 bool soft_shm_trusts(int fd);
 void soft_shm_connect(struct dv_device *nic, struct soft_peer *peer);
 /* Answers the requests of a peer; false: close the connection. */
@@ -475,7 +476,7 @@ void soft_tcp_connect(struct dv_device *nic, struct soft_peer *peer);
 void soft_tcp_connected(struct dv_device *nic, struct soft_peer *peer);
 void soft_tcp_close(struct soft_peer *peer);
 enum soft_result soft_tcp_start(struct dv_qp *qp, struct soft_op *op);
-/* The destination is not stored to after this returns. Under nic->lock. */
+/* Cancels a request: its destination is not written after this returns. Under nic->lock. */
 void soft_tcp_cancel(struct dv_qp *qp, struct soft_op *op);
 void soft_tcp_send(struct dv_device *nic, struct soft_peer *peer);
 
@@ -487,7 +488,7 @@ static inline bool soft_fault_percent(struct dv_device *nic, unsigned percent)
 }
 bool soft_fault_lost(struct dv_device *nic, struct soft_op *op);
 bool soft_fault_error(struct dv_qp *qp, struct soft_op *op);
-/* dv_fault.slow: is the NIC pausing; begin a pause after work since `since_ns`. nic->lock. */
+/* dv_fault.slow: whether the NIC pauses now; begin a pause for work since `since_ns`. */
 bool soft_fault_rests(struct dv_device *nic);
 void soft_fault_rest(struct dv_device *nic, uint64_t since_ns);
 int soft_trouble(struct dv_device *nic, const struct dv_trouble *trouble);

@@ -24,7 +24,7 @@ struct tcp_request {
 	uint32_t src_qpn, src_psn;
 	uint32_t rkey, spare;
 	uint64_t address, length;
-	uint64_t id; /* repeated in the answer */
+	uint64_t id; /* number that the answer repeats */
 };
 
 struct tcp_answer {
@@ -46,7 +46,7 @@ void soft_tcp_receive(struct dv_device *nic, struct soft_peer *peer);
 /* serve_tcp.c */
 struct soft_serve *soft_serve_open(void);
 void soft_serve_close(struct soft_serve *serve);
-/* The events to poll() its socket for. */
+/* Returns the events to poll() the connection's socket for. */
 short soft_serve_events(const struct soft_serve *serve);
 /* Reads requests and sends answers until the socket would block; false: close the connection. */
 bool soft_serve(struct dv_device *nic, struct soft_conn *conn);

@@ -16,7 +16,7 @@ enum { /* vendor syndromes of a local QP operation error: the check that failed 
 /* Returns byte `offset` of the WQE at `index`; the queue wraps. */
 static const void *wqe_at(const struct dv_qp *qp, uint32_t index, uint32_t offset)
 {
-	size_t bytes = (size_t)qp->wqe_cnt * DV_WQEBB; /* a power of two */
+	size_t bytes = (size_t)qp->wqe_cnt * DV_WQEBB; /* `bytes` is a power of two */
 
 	return qp->buf + (((size_t)index * DV_WQEBB + offset) & (bytes - 1));
 }
@@ -88,7 +88,8 @@ unsigned soft_doorbell(struct dv_qp *qp)
 		soft_blame(nic, &nic->stats.sq_overruns,
 			"queue pair 0x%x: send queue overrun: doorbell record %u, %u complete, the queue holds %u",
 			qp->qpn, record, qp->retired & 0xffff, qp->wqe_cnt);
-		qp->rung = qp->fetched; /* the record is invalid, so nothing new is decoded */
+		/* the doorbell record is invalid, so no new WQE is decoded */
+		qp->rung = qp->fetched;
 		soft_flush(qp);
 		return good;
 	}
@@ -171,7 +172,10 @@ static void decode_segments(struct dv_qp *qp, struct soft_op *op, uint32_t ds)
 		soft_op_fail(op, DV_SYNDROME_LOCAL_LENGTH, 0);
 }
 
-/* Field by field: a struct assignment becomes a string instruction, as slow as all the decoding. */
+/*
+ * Sets field by field: a struct assignment becomes a string instruction as slow as all the
+ * decoding.
+ */
 static void new_op(struct soft_op *op, uint32_t index)
 {
 	op->index = index;

@@ -55,7 +55,7 @@ static void free_plain(struct uv_object *object)
 	free(object);
 }
 
-/* Frees the objects that the program left, each before those it depends on. */
+/* Frees the objects that the program did not destroy, each before the objects it depends on. */
 void uv_context_close(struct uv_context *context)
 {
 	pthread_mutex_lock(&uv_lock);
@@ -157,7 +157,7 @@ int uv_query_device(struct uv_context *context, struct uv_command *command)
 	return 0;
 }
 
-/* PortInfo LinkSpeedActive code of one lane, for a port of four lanes. */
+/* Returns the PortInfo LinkSpeedActive code of one lane, for a port of four lanes. */
 static uint8_t speed_of(unsigned gbits)
 {
 	if (gbits >= 400)

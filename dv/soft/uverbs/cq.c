@@ -190,7 +190,10 @@ void uv_cq_arm_scan(struct dv_device *nic)
 	}
 }
 
-/* dv/soft has flushed the QPs that send to this CQ; those that receive are known only here. */
+/*
+ * The CQ has overrun. dv/soft has flushed the QPs that send to it; those that receive to it are
+ * known only here.
+ */
 void uv_cq_overrun(struct soft_cq *cq)
 {
 	struct dv_device *nic = cq->nic;

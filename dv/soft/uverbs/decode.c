@@ -23,7 +23,7 @@ bool uv_knows(uint8_t opcode)
 	       uv_is_message(opcode);
 }
 
-/* Opcodes that the remote NIC must execute; for the others its memory is enough. */
+/* Whether the remote NIC must execute the opcode; READ and WRITE need only its memory. */
 bool uv_is_message(uint8_t opcode)
 {
 	return opcode == MLX5_OPCODE_SEND || opcode == MLX5_OPCODE_SEND_IMM ||
@@ -41,7 +41,7 @@ static uint8_t *wqe_at(
 	return qp->buf + at;
 }
 
-/* Segments of 16 bytes are aligned to 16, so that one never wraps. */
+/* Copies a segment of 16 bytes; it is aligned to 16, so that it never wraps. */
 static void copy_segment(
 	const struct dv_qp *qp, const struct soft_op *op, uint32_t offset, void *to)
 {

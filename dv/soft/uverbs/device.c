@@ -21,9 +21,9 @@
 #define SPINS 128u          /* idle steps of the thread before its first sleep */
 #define QUIET_STEPS 8u      /* the message socket is polled once per this number of steps */
 #define NICE (-15)          /* priority of the thread: a device must not wait for programs */
-#define SLEEP_MIN_NS 20000u /* first sleep; a message ends it, a doorbell does not */
+#define SLEEP_MIN_NS 20000u /* minimum sleep; a message ends it, a doorbell does not */
 #define SLEEP_MAX_NS 500000u
-#define SLEEP_SHARE 64u /* a sleep lasts at most idle time / SLEEP_SHARE */
+#define SLEEP_SHARE 64u /* a sleep lasts at most 1/64 of the time without work */
 
 pthread_mutex_t uv_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -45,7 +45,7 @@ struct uv_device *uv_device_of(struct dv_device *nic)
 	return nic->foreign;
 }
 
-/* Value `index` of a comma-separated list; the last value holds for all indices after it. */
+/* Returns value `index` of a comma-separated list; the last value holds for all later indices. */
 static long list_at(const char *name, unsigned index, long otherwise)
 {
 	const char *at = getenv(name);
@@ -131,7 +131,7 @@ int uv_devices_open(void)
 	return 0;
 }
 
-/* Events reach each context through its doorbell pages: libmlx5 creates one in every context. */
+/* Reports the event through doorbell pages: libmlx5 creates one in every context. */
 void uv_port_changed(struct uv_device *device, bool up)
 {
 	if (device->down == !up)
@@ -173,7 +173,7 @@ static void *run(void *argument)
 	unsigned idle = 0;
 
 	quiet_steps = QUIET_STEPS - 1;
-	/* Both calls are optional: without the right to raise its priority the thread is slower. */
+	/* Both calls are optional: without permission for the first, the thread is slower. */
 	setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE);
 	prctl(PR_SET_TIMERSLACK, 1000ul);
 	while (!dv_hint_load(&device->stop)) {

@@ -14,7 +14,7 @@
 
 #define EVENTS_MAX 1024
 
-/* Entries are never freed but reused: a context may still point to a closed one. */
+/* Channels are never freed but reused: a context may still point to a closed one. */
 static struct uv_channel *channels;
 static pthread_mutex_t channels_lock = PTHREAD_MUTEX_INITIALIZER; /* innermost */
 
@@ -74,7 +74,10 @@ bool uv_channel_close(int fd)
 	return other >= 0;
 }
 
-/* An arm gives one event, so the socket does not fill up; if it does, the event is dropped. */
+/*
+ * Sends an event. An arm gives one event, so the socket does not fill up; if it does, the event is
+ * dropped.
+ */
 void uv_channel_send(struct uv_channel *channel, const void *event, size_t bytes)
 {
 	pthread_mutex_lock(&channels_lock);

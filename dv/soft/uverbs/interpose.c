@@ -43,7 +43,7 @@ static struct uv_context *context_of(int fd)
 	return is_ours(fd) ? contexts[fd] : NULL;
 }
 
-/* Event channels are marked too: the program closes them by close() only. */
+/* Event channels are marked too: the program closes them only by close(). */
 void uv_fd_note(int fd, struct uv_context *context)
 {
 	if (fd < 0 || fd >= FDS_MAX)
@@ -124,7 +124,7 @@ EXPORT int open64(const char *path, int flags, ...)
 	return fd;
 }
 
-/* The first call of a libibverbs built without netlink, and of numa/topology.c. */
+/* The first device lookup of a libibverbs built without netlink, and of numa/topology.c. */
 EXPORT DIR *opendir(const char *path)
 {
 	DIR *directory;
@@ -150,7 +150,7 @@ EXPORT int stat(const char *path, struct stat *ret_stat)
 
 EXPORT int stat64(const char *path, struct stat64 *ret_stat)
 {
-	return stat(path, (struct stat *)ret_stat); /* same layout on 64-bit Linux */
+	return stat(path, (struct stat *)ret_stat); /* stat and stat64 have one layout */
 }
 
 EXPORT int ioctl(int fd, unsigned long request, ...)

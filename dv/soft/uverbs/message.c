@@ -14,7 +14,7 @@
 #include "dv/soft/check.h"
 #include "dv/soft/uverbs/uverbs.h"
 
-#define MESSAGES_MAX 32u      /* messages received in one step */
+#define MESSAGES_MAX 32u      /* maximum number of messages received in one step */
 #define AGAIN_NS 500000000ull /* time without an answer until the request is retransmitted */
 #define AGAIN_MAX 8u
 #define NOT_READY_NS 200000u
@@ -45,7 +45,7 @@ int uv_message_open(uint16_t number)
 	return rc;
 }
 
-/* False: the peer's queue is full, or (`ret_gone`) the peer does not exist. */
+/* Sends a message. False: the peer's queue is full, or (`ret_gone`) the peer does not exist. */
 bool uv_message_send(const struct uv_device *device, uint16_t number,
 	const struct uv_message *message, bool *ret_gone)
 {
@@ -109,7 +109,7 @@ enum soft_result uv_message_ask(struct dv_qp *qp, struct soft_op *op)
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
-/* Duration of an RNR timer code: IBTA 1.4, table 45, in units of 10 us. */
+/* Returns the duration of an RNR timer code: IBTA 1.4, table 45, in units of 10 us. */
 static uint64_t rnr_ns(uint32_t code)
 {
 	static const uint16_t tens[32] = {65535, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128,
@@ -267,7 +267,7 @@ static void ask_again(struct dv_device *nic, struct dv_qp *qp)
 	uv_message_send(uv_device_of(nic), uq->peer_number, &message, &gone);
 }
 
-/* Returns the number of messages received. */
+/* Receives messages and retransmits overdue ones. Returns the number received. */
 unsigned uv_message_poll(struct dv_device *nic)
 {
 	const struct uv_device *device = uv_device_of(nic);

@@ -17,7 +17,7 @@
 #include "dv/soft/check.h"
 #include "dv/soft/uverbs/uverbs.h"
 
-/* With at most one message of a QP in flight, all later WQEs stay in order. */
+/* At most one message of a QP is in flight, so that all later WQEs stay in order. */
 bool uv_may_start(struct dv_qp *qp, struct soft_op *op)
 {
 	const struct uv_qp *uq = qp->foreign;
@@ -37,7 +37,9 @@ bool uv_keys_good(struct dv_qp *qp, const struct soft_op *op)
 	return true;
 }
 
-/* The kernel moves at most 2 GiB less a page per call; messages are smaller: one call suffices. */
+/*
+ * Copies in one system call: the kernel moves at most 2 GiB less a page, and messages are smaller.
+ */
 int uv_copy(int pid, const struct iovec *local, unsigned locals, uint64_t remote, uint64_t bytes,
 	bool write)
 {
@@ -83,7 +85,7 @@ static unsigned pieces(const struct soft_op *op, uint64_t from, uint64_t count, 
 	return n;
 }
 
-/* The result of a move; `error` is 0 or an errno. */
+/* Returns the result of a move; `error` is 0 or an errno. */
 static enum soft_result outcome(struct dv_qp *qp, const struct soft_op *op, int error)
 {
 	if (error == ESRCH)
@@ -143,7 +145,10 @@ static bool settle(struct dv_qp *qp, struct soft_op *op, enum soft_result result
 	return result == SOFT_DONE;
 }
 
-/* False: a READ failed. Those before it are done; those after it are reset to not started. */
+/*
+ * Moves the gathered READs. False: one failed; those before it are done, those after it are reset
+ * to not started.
+ */
 static bool move_gathered(struct dv_qp *qp)
 {
 	struct uv_batch *batch = &uv_device_of(qp->nic)->batch;

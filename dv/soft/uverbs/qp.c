@@ -166,7 +166,7 @@ void uv_qp_free(struct uv_object *object)
 	soft_lock(nic);
 	last_words(uq);
 	soft_qp_hide(uq->qp);
-	uq->qp->cq = NULL; /* the program reads no further completion of it */
+	uq->qp->cq = NULL; /* the program reads no further completion of this QP */
 	uq->recv_cq = NULL;
 	soft_unlock(nic);
 	soft_qp_destroy(uq->qp);
@@ -174,7 +174,9 @@ void uv_qp_free(struct uv_object *object)
 	free(uq);
 }
 
-/* The number of events the program has read; libibverbs waits until they are acknowledged. */
+/*
+ * Returns the number of events that the program read; libibverbs waits until they are acknowledged.
+ */
 static uint32_t events_read(const struct uv_qp *uq)
 {
 	return uq->async_events - uv_channel_take_back(uq->object.context->async, uq->user_handle,

@@ -7,7 +7,7 @@
 #include "dv/soft/check.h"
 #include "dv/soft/uverbs/uverbs.h"
 
-#define LKEY_END 0x100u /* libmlx5 ends a short segment list with it; no region has this key */
+#define LKEY_END 0x100u /* libmlx5 ends a short segment list with this key; no region has it */
 #define VENDOR_FLUSHED 0xf9
 
 static uint16_t posted(const struct uv_qp *uq)
@@ -132,7 +132,10 @@ enum uv_status uv_receive(struct uv_qp *uq, const struct uv_message *message, in
 	return UV_OK;
 }
 
-/* Atomic towards other NICs' operations (IBV_ATOMIC_HCA): all run here, under one lock. */
+/*
+ * Executes an atomic. It is atomic towards all NICs' atomics (IBV_ATOMIC_HCA): all run here, under
+ * one lock.
+ */
 enum uv_status uv_atomic(
 	struct dv_device *nic, const struct uv_message *message, uint64_t *ret_result)
 {

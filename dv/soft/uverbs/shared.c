@@ -15,7 +15,7 @@
 
 #include "dv/soft/uverbs/uverbs.h"
 
-/* One line of /proc/self/maps. */
+/* One line of /proc/self/maps: a memory mapping of this process. */
 struct area {
 	uint64_t first, end, offset;
 	dev_t device;
@@ -74,7 +74,9 @@ static bool find_file(uint64_t start, uint64_t end, struct area *ret)
 	return at >= end;
 }
 
-/* Duplicates the descriptor if it is this file, sealed against shrinking and long enough, or -1. */
+/*
+ * Duplicates `fd` if it is this file, is sealed against shrinking and long enough; else returns -1.
+ */
 static int take(int fd, const struct area *file, uint64_t bytes)
 {
 	int copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);

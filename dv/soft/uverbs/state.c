@@ -22,7 +22,7 @@
 		IBV_QP_MAX_QP_RD_ATOMIC)
 #define INIT_MASK (IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS)
 
-/* The QP's state; an error of the send queue has moved the QP to error without a MODIFY_QP. */
+/* Returns the QP's state: an error of the send queue sets it to error without a MODIFY_QP. */
 static enum ibv_qp_state state_of(const struct uv_qp *uq)
 {
 	return uq->qp->state == SOFT_ERROR ? IBV_QPS_ERR : uq->state;
@@ -41,7 +41,7 @@ static void show(struct uv_qp *uq)
 	soft_world_done();
 }
 
-/* The number of the NIC at this destination; 0: none. */
+/* Returns the number of the NIC at this destination; 0: none. */
 static uint16_t number_of(const struct uv_device *device, const struct ib_uverbs_qp_dest *dest)
 {
 	if (dest->is_global)
@@ -178,7 +178,8 @@ int uv_modify_qp(struct uv_context *context, struct uv_command *command)
 		return EINVAL;
 	soft_lock(context->device->nic);
 	before = uq->attributes;
-	note(&uq->attributes, in); /* before change(), because show() publishes some of it */
+	/* stored before change(), because show() publishes some attributes */
+	note(&uq->attributes, in);
 	if (in->attr_mask & IBV_QP_STATE)
 		rc = change(uq, in);
 	if (rc)

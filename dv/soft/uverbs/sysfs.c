@@ -88,7 +88,7 @@ static void put_gids(const char *port, const struct uv_device *device)
 			"%02x%02x:%02x%02x:%02x%02x:%02x%02x:%02x%02x:%02x%02x:%02x%02x:%02x%02x\n",
 			gid[0], gid[1], gid[2], gid[3], gid[4], gid[5], gid[6], gid[7], gid[8],
 			gid[9], gid[10], gid[11], gid[12], gid[13], gid[14], gid[15]);
-		/* On InfiniBand the kernel knows only this type. */
+		/* On InfiniBand the kernel knows only the type "IB/RoCE v1". */
 		snprintf(file, sizeof(file), "gid_attrs/types/%u", i);
 		put(port, file, "%s\n", i % 2 && !device->infiniband ? "RoCE v2" : "IB/RoCE v1");
 	}
@@ -111,7 +111,7 @@ static void put_device(const char *base, const struct uv_device *device)
 	put(at, "fw_ver", "28.0.0\n");
 	put(at, "hca_type", "MT4129\n");
 	put(at, "board_id", "SOFT_CONNECTX\n");
-	/* ConnectX-7: an entry of libmlx5's table of PCI ids. */
+	/* ConnectX-7: a device in libmlx5's table of PCI ids. */
 	put(at, "device/modalias", "pci:v000015B3d00001021sv000015B3sd00000001bc02sc07i00\n");
 	put(at, "device/numa_node", "%d\n", device->numa_node);
 	put(at, "device/vendor", "0x15b3\n");

@@ -50,7 +50,7 @@ int uv_uar_alloc(struct uv_context *context, struct uv_uar **ret_uar)
 	return 0;
 }
 
-/* libmlx5 has unmapped its mapping before; the NIC's mapping goes last. */
+/* Frees a page. libmlx5 has unmapped it before, so the NIC's mapping is the last. */
 void uv_uar_free(struct uv_uar *uar)
 {
 	struct uv_uar **at = &uars;
@@ -67,7 +67,7 @@ void uv_uar_free(struct uv_uar *uar)
 	free(uar);
 }
 
-/* The program requests only write access; taking a doorbell is an exchange, which also reads. */
+/* Maps a page for the program. It requests only write access, but taking a doorbell also reads. */
 void *uv_uar_map(struct uv_context *context, uint64_t offset, size_t length)
 {
 	void *at = MAP_FAILED;
@@ -95,7 +95,7 @@ static void hand_over(struct dv_qp *qp, unsigned half, uint64_t doorbell)
 	dv_mmio_store64(qp->bell + half * SOFT_BELLS_BLOCK, doorbell);
 }
 
-/* Builds the doorbell the QP would have written if its last WQE had one block. */
+/* Builds the doorbell that the QP would have written if its last WQE had one block. */
 static uint64_t made_up(const struct dv_qp *qp, uint32_t record)
 {
 	uint32_t words[2] = {htobe32((record - 1) << 8), htobe32(qp->qpn << 8)};
@@ -187,7 +187,7 @@ bool uv_uar_armed(struct dv_device *nic)
 	return armed;
 }
 
-/* Sends an asynchronous event once to each context of the NIC: page 1 is the first of a context. */
+/* Sends an asynchronous event to each context of the NIC once: every context has a page 1. */
 void uv_uar_tell(struct dv_device *nic, uint64_t element, uint32_t type)
 {
 	const struct uv_device *device = uv_device_of(nic);

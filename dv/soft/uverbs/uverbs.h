@@ -94,7 +94,7 @@ struct uv_cq {
 	volatile __be32 *record;
 	uint32_t arm_seen;
 	bool armed, solicited_only;
-	uint32_t events; /* completion events sent */
+	uint32_t events; /* number of completion events sent */
 	uint32_t async_events;
 };
 
@@ -102,7 +102,7 @@ struct uv_cq {
 struct uv_wait {
 	bool on;
 	unsigned again; /* number of retransmissions of the request */
-	uint32_t n;     /* its op number in the window */
+	uint32_t n;     /* number of its op in the QP's window */
 	uint64_t id;
 };
 
@@ -152,9 +152,9 @@ struct uv_qp {
 	/* messages */
 	struct uv_wait wait;
 	unsigned rnr_left;
-	bool answer_on; /* an answer waits because the peer's socket queue was full */
+	bool answer_on; /* the answer waits: the peer's socket queue was full */
 	struct uv_message answer;
-	uint64_t last_id; /* id of the last request executed; `answer` is its answer */
+	uint64_t last_id; /* id of the last executed request; `answer` is the answer to it */
 	uint32_t async_events;
 };
 
@@ -185,7 +185,7 @@ void uv_fd_note(int fd, struct uv_context *context);
 extern pthread_mutex_t uv_lock;
 unsigned uv_devices(void);
 struct uv_device *uv_device(unsigned index);
-int uv_devices_open(void); /* once: reads SOFT_CONNECTX_* and takes a number for each device */
+int uv_devices_open(void); /* runs once: reads SOFT_CONNECTX_* and takes a number for each device */
 int uv_device_get(struct uv_device *device);
 void uv_device_put(struct uv_device *device);
 struct uv_device *uv_device_of(struct dv_device *nic);
@@ -196,7 +196,8 @@ void uv_port_changed(struct uv_device *device, bool up);
 void uv_sysfs_prepare(void); /* chooses the path of the tree */
 void uv_sysfs_write(void);   /* creates the tree, once */
 void uv_sysfs_remove(void);
-bool uv_sysfs_has(const char *path); /* the path is in the tree, which is not created yet */
+/* whether the path is in the tree and the tree is not created yet */
+bool uv_sysfs_has(const char *path);
 void uv_gid(const struct uv_device *device, unsigned index, uint8_t ret_gid[16]);
 uint16_t uv_gid_number(const uint8_t gid[16]);
 
@@ -222,7 +223,7 @@ int uv_uar_alloc(struct uv_context *context, struct uv_uar **ret_uar);
 void uv_uar_free(struct uv_uar *uar);
 void *uv_uar_map(struct uv_context *context, uint64_t offset, size_t length);
 unsigned uv_uar_scan(struct dv_device *nic);
-/* Takes the CQ doorbells; true: there was one. */
+/* Takes the CQ doorbells; returns whether there was one. */
 bool uv_uar_armed(struct dv_device *nic);
 void uv_uar_tell(struct dv_device *nic, uint64_t element, uint32_t type);
 
@@ -255,9 +256,9 @@ int uv_query_qp(struct uv_context *context, struct uv_command *command);
 int uv_create_channel(struct uv_context *context, struct uv_command *command);
 struct uv_channel *uv_channel_open(void);
 struct uv_channel *uv_channel_find(int fd);
-bool uv_channel_close(int fd); /* the program closed read_fd; false: not a channel */
+bool uv_channel_close(int fd); /* closes the other end; false: `fd` is not a channel */
 void uv_channel_send(struct uv_channel *channel, const void *event, size_t bytes);
-/* Removes unread events whose first 8 bytes are `key`; returns their number. */
+/* Removes the channel's unread events whose first 8 bytes are `key`; returns their number. */
 uint32_t uv_channel_take_back(struct uv_channel *channel, uint64_t key, size_t bytes);
 void uv_async(struct uv_context *context, uint64_t element, uint32_t type);
 

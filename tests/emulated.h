@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* For tests that an emulator cannot run (qemu-user, see tools/cross-arm64.txt). */
+/* Macros for tests that an emulator cannot run (qemu-user, see tools/cross-arm64.txt). */
 #ifndef TESTS_EMULATED_H
 #define TESTS_EMULATED_H
 

@@ -3,7 +3,7 @@
 #define poll note_poll
 #define write note_write
 #define recv note_recv
-/* the rail's sources define functions of the same names */
+/* renamed, because the rail's sources define functions of these names */
 #define clock_now_ns client_clock_now_ns
 #define channel_break client_channel_break
 
@@ -66,7 +66,7 @@ struct client_side *client_side_new(
 void client_side_write(struct client_side *side)
 {
 	struct channel_rail *r = &side->channel.rail[0];
-	/* there is no such kind, so the rail answers without a NIC */
+	/* The op has an unknown kind, so that the rail answers it without a NIC. */
 	struct op op = {.kind = 0, .segments = 1};
 	struct op_segment segment = {.length = 1};
 

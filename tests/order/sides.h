@@ -56,12 +56,12 @@ struct client_side *client_side_new(
 	struct status_segment *status, void *ops, void *done, void *ctl, uint32_t **ret_waits);
 /* Writes an op that the rail answers at once. */
 void client_side_write(struct client_side *side);
-/* The wakers: publish the op that was written. */
+/* The wakers: publish the op and kick the rail if it sleeps. */
 void client_side_flush_rail(struct client_side *side);
 void client_side_flush(struct client_side *side);
-/* Writes an op to the control plane and publishes it. */
+/* Writes an op to the control plane, publishes it and kicks the control plane if it sleeps. */
 void client_side_flush_ctl(struct client_side *side);
-/* The sleeper: calls sleep_until(). */
+/* The sleeper: calls sleep_until(), which sleeps or finds an answer. */
 void client_side_sleep(struct client_side *side);
 /* Takes one completion from the ring; false: the ring is empty. */
 bool client_side_done(struct client_side *side);

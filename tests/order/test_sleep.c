@@ -48,12 +48,13 @@ struct side {
 	uint32_t cold_at;
 	/* owner: the side's thread; the other thread polls them */
 	_Alignas(64) uint32_t arrived; /* number of barriers this side has reached */
-	uint32_t acted;                /* value of `arrived` when the side last finished its part */
+	/* number of barriers reached when the side last finished its part */
+	uint32_t acted;
 };
 static_assert(offsetof(struct side, arrived) == 64,
 	"polling `arrived` does not touch the side's other line");
 
-static struct side sides[2]; /* index 0: the client's side, 1: the rail's side */
+static struct side sides[2]; /* sides[0] is the client's side, sides[1] the rail's */
 static _Thread_local unsigned me;
 
 static void wait_for_the_other(const uint32_t *word, uint32_t value)
@@ -145,7 +146,8 @@ static void client_sleep(void)
 	client_side_sleep(client);
 }
 
-static void client_tell(void) /* plays the control plane, which sends a command to the rail */
+/* the client's thread acts as the control plane, which sends the rail a command */
+static void client_tell(void)
 {
 	rail_side_tell(rail);
 }
@@ -160,7 +162,7 @@ static void rail_turn(void)
 	rail_side_turn(rail);
 }
 
-/* The same steps as in engine/control/loop.c. */
+/* The control plane goes to sleep, by the same steps as in engine/control/loop.c. */
 static void control_sleep(void)
 {
 	shm_store(&status->control_sleeps, 1);
@@ -199,7 +201,7 @@ static const struct round_case {
 
 /* ---- rounds ---------------------------------------------------------------------------------- */
 
-/* written by the client's thread between rounds */
+/* owner: the client's thread, which writes them between rounds; the rail's thread reads them */
 static uint32_t which, over;
 
 static uint32_t draw(struct side *side, uint32_t below)

@@ -23,7 +23,7 @@
 #define END_QPS 4u
 #define END_BYTES (4u << 20)
 #define END_ACCESS (DV_LOCAL_WRITE | DV_REMOTE_READ | DV_REMOTE_WRITE)
-#define PATIENCE_NS 20000000000ull /* time-out of a test for an event that must happen */
+#define PATIENCE_NS 20000000000ull /* time-out of a test for an event that must happen, ns */
 
 struct end {
 	struct dv_device *device;
@@ -34,11 +34,11 @@ struct end {
 	int memfd;
 	uint8_t *memory;
 	struct dv_mr mr;
-	struct dv_completion done[4096]; /* all completions reaped, in order */
+	struct dv_completion done[4096]; /* all completions that end_reap() has taken, in order */
 	unsigned done_count;
 };
 
-/* The remote end's addresses and memory, which the control plane would send. */
+/* Addresses and memory of one end, which the control plane would send to the other. */
 struct card {
 	struct dv_address addresses[END_QPS];
 	uint64_t base;

@@ -46,7 +46,7 @@ static void read_some(unsigned qp)
 	dv_ring(a.sqs[qp]);
 }
 
-/* Returns the completions of STEPS steps at the current time. */
+/* Runs STEPS steps at the current time; returns the number of completions. */
 static unsigned completions(void)
 {
 	struct dv_completion done[16];
@@ -75,7 +75,7 @@ static void a_lost_request_is_retransmitted_after_the_ack_timeout_and_not_before
 	fault((struct dv_fault){.lose = true});
 	read_some(0);
 	assert_int_equal(completions(), 0);
-	read_some(1); /* only queue pair 0 lost a packet */
+	read_some(1); /* the fault loses only the packet of queue pair 0 */
 	assert_int_equal(completions(), 1);
 	clock_ns += ack_ns - 1000;
 	assert_int_equal(completions(), 0);

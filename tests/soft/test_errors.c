@@ -90,7 +90,7 @@ static void a_read_into_memory_without_local_write_is_a_local_protection_error(v
 	pair_good(dv_mr_register(a.device, a.memory, END_BYTES, DV_REMOTE_READ, a.memfd, 0, &mr));
 	sge.lkey = mr.lkey;
 	dv_post(a.sqs[1], DV_WRITE, (uintptr_t)b.memory, b.mr.rkey, &sge, 1, DV_CE_ALWAYS);
-	dv_ring(a.sqs[1]); /* as the source of a WRITE the region is valid */
+	dv_ring(a.sqs[1]); /* memory without DV_LOCAL_WRITE is valid as the source of a WRITE */
 	end_wait(&a, &b, 1);
 	assert_int_equal(a.done[0].syndrome, 0);
 	a.done_count = 0;
@@ -189,7 +189,7 @@ static void the_key_of_a_deregistered_region_never_works_again(void **state)
 		pair_good(
 			dv_mr_register(b.device, b.memory, 4096, DV_REMOTE_READ, b.memfd, 0, &mr));
 		assert_int_not_equal(mr.rkey, old);
-		assert_int_not_equal(mr.rkey, 0x100); /* mlx5 ends scatter lists with this key */
+		assert_int_not_equal(mr.rkey, 0x100); /* key 0x100 ends scatter lists on mlx5 */
 		pair_good(dv_mr_deregister(b.device, &mr));
 	}
 	post(DV_READ, good_sge(), (uintptr_t)b.memory, old);
@@ -225,7 +225,7 @@ static void a_peer_that_was_reset_does_not_answer_its_old_partner(void **state)
 	pair_good(dv_qp_reset(b.qps[0]));
 	end_card(&a, &card);
 	pair_good(dv_qp_connect(b.qps[0], &card.addresses[0]));
-	/* sent to the queue pair's old address */
+	/* the READ goes to the address that queue pair 0 of b had before its reset */
 	post(DV_READ, good_sge(), (uintptr_t)b.memory, b.mr.rkey);
 	expect_failure(DV_SYNDROME_RETRY_EXCEEDED);
 }
@@ -239,7 +239,7 @@ static void a_peer_does_not_answer_a_partner_that_was_reset(void **state)
 	pair_good(dv_qp_error(a.qps[0]));
 	pair_good(dv_qp_reset(a.qps[0]));
 	end_card(&b, &card);
-	/* b is still connected to the old address */
+	/* queue pair 0 of b is still connected to the old address */
 	pair_good(dv_qp_connect(a.qps[0], &card.addresses[0]));
 	post(DV_READ, good_sge(), (uintptr_t)b.memory, b.mr.rkey);
 	expect_failure(DV_SYNDROME_RETRY_EXCEEDED);
@@ -340,7 +340,8 @@ static void setup_calls_refuse_invalid_arguments(void **state)
 	assert_ptr_equal(qp, a.qps[0]);
 	assert_null(sq);
 	dv_qp_address(b.qps[0], &address);
-	assert_int_equal(dv_qp_connect(qp, &address), -EINVAL); /* it is connected already */
+	/* refused because the queue pair is connected already */
+	assert_int_equal(dv_qp_connect(qp, &address), -EINVAL);
 	address.version = 2;
 	assert_int_equal(dv_qp_connect(qp, &address), -EPROTO);
 	address.version = 1, address.kind = 2;

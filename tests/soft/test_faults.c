@@ -71,7 +71,7 @@ static void post(unsigned qp)
 	e->slot = m->slot_next++ % SLOTS;
 	slot = slot_at(&a, qp, e->slot);
 	for (unsigned i = 0; m->slot_next > SLOTS && i < SLOT_BYTES; i += 61)
-		CHECK(slot[i] == SETTLED); /* not written since its completion */
+		CHECK(slot[i] == SETTLED); /* the slot was not written since its last completion */
 	e->bytes = e->first = 1 + (uint32_t)draw(2000);
 	sges[0] = (struct dv_sge){(uintptr_t)slot, e->first, a.mr.lkey};
 	for (unsigned i = 1; i < e->sges; i++) {
@@ -125,7 +125,7 @@ static void take_completion(const struct dv_completion *done)
 
 		CHECK(m->head != m->tail);
 		named = e->index == done->wqe_counter;
-		/* completions are in order and none is missing */
+		/* completions arrive in order and none is missing */
 		CHECK(named || (!e->signalled && !m->failed));
 		m->head++;
 		settle(qp, e, !named || !done->syndrome);
@@ -140,7 +140,8 @@ static void take_completion(const struct dv_completion *done)
 			flushes++;
 			m->failed = true;
 		} else {
-			CHECK(!m->failed); /* one failure; all later completions are flushes */
+			/* a queue pair has one failure; all later completions are flushes */
+			CHECK(!m->failed);
 			CHECK(done->syndrome == DV_SYNDROME_REMOTE_OP ||
 				done->syndrome == DV_SYNDROME_RETRY_EXCEEDED);
 			errors++;
@@ -266,7 +267,8 @@ static void every_byte_and_completion_matches_the_model(void **state)
 		run_case(seed, *state);
 	print_message("new seed: %llu\n", (unsigned long long)fresh);
 	run_case(fresh, *state);
-	assert_true(successes > 1000 && flushes > 10 && errors > 0); /* the faults occurred */
+	/* the injected faults did occur */
+	assert_true(successes > 1000 && flushes > 10 && errors > 0);
 }
 
 /* The same seed gives the same completions in the same steps. */

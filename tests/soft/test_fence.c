@@ -52,13 +52,14 @@ static void an_unfenced_head_does_not_validate_a_retransmitted_payload(void **st
 	write_page(1);
 	post_pair(0);
 	dv_step(a.device);
-	assert_int_equal(a.memory[HEAD], 1); /* the head was read: generation 1 */
+	assert_int_equal(a.memory[HEAD], 1); /* the READ returned the head of generation 1 */
 	assert_int_equal(end_reap(&a), 0);
 	write_page(2);
 	dv_step(a.device);
 	assert_int_equal(end_reap(&a), 1);
 	assert_int_equal(a.memory[HEAD], 1);
-	assert_int_equal(a.memory[PAYLOAD], 2); /* but the payload was read again: generation 2 */
+	/* the retransmission returned the payload of generation 2 */
+	assert_int_equal(a.memory[PAYLOAD], 2);
 	dv_soft_stats(a.device, &stats);
 	assert_int_equal(stats.retransmits, 1);
 }
@@ -81,7 +82,7 @@ static void a_fenced_head_is_never_older_than_the_payload(void **state)
 		}
 		if (a.memory[HEAD] == a.memory[PAYLOAD])
 			continue;
-		/* If head and payload differ, the head is the younger one. */
+		/* Where head and payload differ, the head is the younger one. */
 		assert_true((int8_t)(a.memory[HEAD] - a.memory[PAYLOAD]) > 0);
 	}
 	dv_soft_stats(a.device, &stats);
@@ -105,12 +106,13 @@ static void a_fence_waits_for_earlier_reads_and_not_for_later_ones(void **state)
 		dv_step(a.device);
 		assert_true(++steps < 2000);
 		if (!end_reap(&a))
-			/* it is not read before the first READ's CQE */
+			/* the fenced READ does not execute before the first READ's CQE */
 			assert_int_equal(a.memory[4096], 0);
 	} while (!a.done_count);
 	dv_step(a.device);
 	assert_int_equal(a.memory[4096], 9);
-	assert_int_equal(a.memory[8192], 9); /* read in the same step: it has no fence */
+	/* the third READ executes in the same step: it has no fence */
+	assert_int_equal(a.memory[8192], 9);
 	end_wait(&a, NULL, 3);
 }
 
@@ -120,7 +122,7 @@ static void at_most_sixteen_reads_are_in_flight(void **state)
 
 	(void)state;
 	memset(b.memory, 3, 64);
-	dv_soft_faults(a.device, &fault); /* delays all completions for very long */
+	dv_soft_faults(a.device, &fault); /* completions are delayed by up to 100000 steps */
 	for (unsigned i = 0; i < 30; i++)
 		end_post(&a, 0, DV_READ, 64 * i, (uintptr_t)b.memory, b.mr.rkey, 64, DV_CE_ALWAYS);
 	dv_ring(a.sqs[0]);

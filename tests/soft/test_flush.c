@@ -10,7 +10,9 @@
 #include "dv/soft/tcp.h"
 #include "tests/soft/pair.h"
 
-/* The opcode in the CQE at `index`: libmlx5 tells from it the operation, flushed or done. */
+/*
+ * Returns the opcode in the CQE at `index`: libmlx5 tells from it the operation, flushed or done.
+ */
 static enum dv_opcode opcode_of(const struct end *end, uint32_t index)
 {
 	const struct dv_cq *cq = &end->cq;
@@ -31,7 +33,7 @@ static void every_posted_wqe_is_flushed_with_one_cqe(void **state)
 		end_post(&a, 0, i % 2 ? DV_WRITE : DV_READ, 0, (uintptr_t)b.memory, b.mr.rkey, 64,
 			DV_CE_ERROR_ONLY);
 	dv_ring(a.sqs[0]);
-	pair_good(dv_qp_error(a.qps[0])); /* no step between posting and the error */
+	pair_good(dv_qp_error(a.qps[0])); /* no step runs between posting and the error */
 	assert_int_equal(end_reap(&a), 20);
 	for (unsigned i = 0; i < 20; i++) {
 		assert_int_equal(a.done[i].syndrome, DV_SYNDROME_FLUSHED);
@@ -47,7 +49,7 @@ static void every_posted_wqe_is_flushed_with_one_cqe(void **state)
 	dv_soft_stats(a.device, &stats);
 	assert_int_equal(stats.flushed, 21);
 	assert_int_equal(stats.reads, 0);
-	pair_good(dv_qp_error(a.qps[0])); /* a second call flushes nothing more */
+	pair_good(dv_qp_error(a.qps[0])); /* a second dv_qp_error() flushes nothing more */
 	assert_int_equal(end_reap(&a), 0);
 	end_close(&a);
 	end_close(&b);
@@ -118,7 +120,7 @@ static void executed_reads_complete_and_the_rest_is_flushed(void **state)
 	dv_soft_faults(a.device, &fault);
 	dv_ring(a.sqs[0]);
 	for (unsigned i = 0; i < 5; i++)
-		dv_step(a.device); /* stops in the middle of the second READ */
+		dv_step(a.device); /* the steps stop in the middle of the second READ */
 	pair_good(dv_qp_error(a.qps[0]));
 	assert_int_equal(end_reap(&a), 3);
 	assert_int_equal(a.done[0].syndrome, 0);
@@ -160,11 +162,14 @@ static void a_queue_pair_is_not_reset_before_it_is_drained(void **state)
 	pair_open(&a, &b, "shm", 1);
 	end_post(&a, 0, DV_READ, 0, (uintptr_t)b.memory, b.mr.rkey, 64, DV_CE_ALWAYS);
 	pair_good(dv_qp_error(a.qps[0]));
-	assert_int_equal(dv_qp_reset(a.qps[0]), -EBUSY); /* posted, but not rung */
+	/* refused: a WQE is posted, but not rung */
+	assert_int_equal(dv_qp_reset(a.qps[0]), -EBUSY);
 	dv_ring(a.sqs[0]);
-	assert_int_equal(dv_qp_reset(a.qps[0]), -EBUSY); /* rung, but not flushed */
+	/* refused: a WQE is rung, but not flushed */
+	assert_int_equal(dv_qp_reset(a.qps[0]), -EBUSY);
 	dv_step(a.device);
-	assert_int_equal(dv_qp_reset(a.qps[0]), -EBUSY); /* flushed, but not reaped */
+	/* refused: a WQE is flushed, but not reaped */
+	assert_int_equal(dv_qp_reset(a.qps[0]), -EBUSY);
 	assert_int_equal(end_reap(&a), 1);
 	pair_good(dv_qp_reset(a.qps[0]));
 	end_close(&a);
@@ -196,7 +201,7 @@ static void server_open(struct server *server)
 		.gid = {[10] = 0xff, 0xff, 127, 0, 0, 1}};
 }
 
-/* Steps `end` until its request has arrived. */
+/* Accepts the NIC's connection and steps `end` until its request has arrived. */
 static void server_take(struct server *server, struct end *end)
 {
 	server->fd = accept4(server->listen_fd, NULL, NULL, SOCK_CLOEXEC);
@@ -241,7 +246,8 @@ static void a_half_received_read_writes_nothing_after_it_was_flushed(void **stat
 	memset(payload, 0x99, sizeof(payload));
 	server_send(&server, &answer, sizeof(answer));
 	server_send(&server, payload, 20000);
-	while (peek(&a.memory[19999]) != 0x99) /* wait until the first part arrives */
+	/* waits until the first part of the payload has arrived */
+	while (peek(&a.memory[19999]) != 0x99)
 		assert_true(pair_now_ns() < deadline);
 	pair_good(dv_qp_error(a.qps[0]));
 	assert_int_equal(end_reap(&a), 1);

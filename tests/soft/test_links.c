@@ -92,7 +92,8 @@ static void a_read_before_a_write_returns_the_bytes_before_the_write(void **stat
 	static struct end a;
 
 	both_open(&a, &child, *state);
-	for (unsigned i = 0; i < 4; i++) /* far more bytes than a socket buffer holds */
+	/* the READs move far more bytes than a socket buffer holds */
+	for (unsigned i = 0; i < 4; i++)
 		end_post(&a, 0, DV_READ, 0, child.card.base, child.card.rkey, 3u << 20, 0);
 	end_post(&a, 0, DV_WRITE, 3u << 20, child.card.base + (2u << 20), child.card.rkey, 500000,
 		DV_CE_ALWAYS);
@@ -134,7 +135,7 @@ static void memory_registered_after_connecting_is_read_until_deregistered(void *
 	end_wait(&a, NULL, 4);
 	assert_int_equal(a.done[3].syndrome, DV_SYNDROME_REMOTE_ACCESS);
 	dv_ring(a.sqs[1]);
-	end_wait(&a, NULL, 5); /* the other queue pair still works */
+	end_wait(&a, NULL, 5); /* the other queue pair still works after the error */
 	assert_int_equal(a.done[4].syndrome, 0);
 	end_close(&a);
 	child_stop(&child, false);
@@ -206,7 +207,7 @@ static void every_read_ends_soon_after_the_peer_is_killed(void **state)
 	int status;
 
 	both_open(&a, &child, *state);
-	/* only the closed link can end the READs */
+	/* only the loss of the link can end the READs */
 	dv_soft_patience(a.device, 3600000000000ull, 0);
 	while (a.done_count < 200) {
 		posted += keep_reading(&a, &child);
@@ -221,14 +222,15 @@ static void every_read_ends_soon_after_the_peer_is_killed(void **state)
 		failed = 0;
 		for (unsigned i = 0; i < a.done_count; i++)
 			failed += a.done[i].syndrome == DV_SYNDROME_RETRY_EXCEEDED;
-		if (a.done_count > 3500) { /* the kernel closes sockets late: restart the list */
+		/* the kernel closes the socket late, so the list of completions is cut */
+		if (a.done_count > 3500) {
 			memmove(a.done, a.done + 3500, (a.done_count - 3500) * sizeof(a.done[0]));
 			a.done_count -= 3500;
 			posted -= 3500;
 		}
 		assert_true(pair_now_ns() < deadline);
 	}
-	end_wait(&a, NULL, posted); /* all other READs are flushed */
+	end_wait(&a, NULL, posted); /* all remaining READs are flushed */
 	for (unsigned q = 0; q < 2; q++)
 		assert_int_equal(a.sqs[q]->ci, a.sqs[q]->pi);
 	waitpid(child.pid, &status, 0);
@@ -243,7 +245,8 @@ static void a_restarted_peer_is_reached_with_a_new_address(void **state)
 	static struct end a;
 
 #ifdef DV_UNDER_TSAN
-	skip(); /* it does not support threads in a child forked from a threaded process */
+	/* ThreadSanitizer does not support threads in a child forked from a threaded process */
+	skip();
 #endif
 	both_open(&a, &child, *state);
 	for (unsigned round = 0; round < 3; round++) {
@@ -281,7 +284,7 @@ static void a_read_from_an_absent_peer_is_retried_and_then_fails(void **state)
 	static struct end a;
 
 	child_start(&child, *state);
-	child_stop(&child, true); /* killed before any connection to it */
+	child_stop(&child, true); /* the child is killed before anything connects to it */
 	end_open(&a, *state, 2);
 	end_connect(&a, &child.card);
 	dv_soft_patience(a.device, 0, 1000);
@@ -320,7 +323,7 @@ static void invalid_bytes_on_a_socket_close_only_that_socket(void **state)
 		int fd = raw_connect(&card.addresses[0]);
 
 		memset(nonsense, (int)(i * 13), sizeof(nonsense));
-		if (i == 0) /* as if of another version */
+		if (i == 0) /* a request of another protocol version */
 			request.magic++;
 		else if (i == 1)
 			request.opcode = MLX5_OPCODE_SEND;

@@ -45,7 +45,7 @@ static void a_late_step_loses_no_link_time(void **state)
 	(void)state;
 	model.move_bytes = false;
 	open_model(&model);
-	/* more READs than may be in flight, and more than window[] holds */
+	/* more READs than the queue may have in flight, and more than window[] holds */
 	read_many(0, 40, 50000);
 	by(1000000);
 	/* READ n + 16 starts when READ n completes, not when a step sees that. */
@@ -109,7 +109,7 @@ static void a_fenced_read_starts_when_those_before_it_are_complete(void **state)
 	dv_ring(a.sqs[0]);
 	by(1000000);
 	expect_at(1, 1000000 + RTT_NS + 1000);
-	/* The fenced READ samples the memory after that, not at its doorbell. */
+	/* The fenced READ reads the memory only now, not when it was rung. */
 	now += 100;
 	dv_step(a.device);
 	assert_int_equal(a.memory[65536], 1);
@@ -201,8 +201,7 @@ static void memory_of_another_node_is_farther_and_slower(void **state)
 	model.numa_percent = 50;
 	for (int far = 0; far < 2; far++) {
 		/*
-		 * Only the first page of the registered memory counts; find out on which node it
-		 * lies.
+		 * The first page of the registered memory decides; find out on which node it lies.
 		 */
 		open_node(&model, "shm", -1);
 		syscall(SYS_get_mempolicy, &node, NULL, 0ul, a.memory, MPOL_F_NODE | MPOL_F_ADDR);
@@ -252,7 +251,9 @@ static void time_can_be_excluded_from_the_clock(void **state)
 	dv_leave_out(&a.device, 1, 700);
 	assert_true(dv_due_ns(a.device) == 1000000 + RTT_NS + 2000 + 700);
 	expect_at(1, 1000000 + RTT_NS + 2000 + 700);
-	/* The clock never goes back: a READ started now starts at the time the clock had. */
+	/*
+	 * The NIC's clock never goes back: a READ that starts now starts at the time the clock had.
+	 */
 	dv_leave_out(&a.device, 1, 4000);
 	read_many(0, 1, 100000);
 	assert_int_equal(by(now + 100), 1);

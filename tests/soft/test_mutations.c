@@ -118,7 +118,8 @@ static void a_doorbell_with_another_queue_pair_s_number_is_reported(void **state
 static void a_doorbell_in_the_same_half_twice_is_still_seen(void **state)
 {
 	(void)state;
-	a.sqs[0]->bf_size = 0; /* a register without alternating halves is allowed */
+	/* sets the distance of the halves to 0: a register that does not alternate is allowed */
+	a.sqs[0]->bf_size = 0;
 	for (unsigned i = 0; i < 3; i++) {
 		post();
 		dv_ring(a.sqs[0]);
@@ -209,7 +210,8 @@ static void posting_more_than_the_queue_holds_is_reported(void **state)
 {
 	(void)state;
 	for (unsigned i = 0; i < 65; i++) {
-		a.sqs[0]->ci = i; /* the poster believes that every WQE completes at once */
+		/* pretends to the post function that every earlier WQE is complete */
+		a.sqs[0]->ci = i;
 		post();
 	}
 	dv_ring(a.sqs[0]);
@@ -262,7 +264,7 @@ static void a_consumer_index_never_written_overruns_the_queue(void **state)
 		dv_ring(c.sqs[0]);
 		dv_step(c.device);
 		dv_poll(&c.cq, &done, 1);
-		/* overwrites the consumer index that dv_poll() stored */
+		/* overwrites the consumer index that dv_poll() has stored */
 		dv_record_store(&c.cq.record[0], 0);
 	}
 	dv_soft_stats(c.device, &stats);

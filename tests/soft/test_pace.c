@@ -69,7 +69,7 @@ static void the_message_rate_is_bounded_after_a_pause_too(void **state)
 	model.move_bytes = false;
 	model.messages_per_s = 4000000;
 	open_model(&model);
-	read_many(0, 1, 1000000); /* in flight for 20 us */
+	read_many(0, 1, 1000000); /* a READ that is in flight for 20 us */
 	by(1000000);
 	for (unsigned qp = 1; qp < END_QPS; qp++)
 		read_many(qp, 1, 50);
@@ -90,7 +90,7 @@ static void a_later_doorbell_does_not_delay_earlier_reads(void **state)
 	read_many(0, 3, 50);
 	by(1000000);
 	read_many(0, 1, 50);
-	by(1002500); /* a late step delays no READ either */
+	by(1002500); /* the step runs late, which delays no READ */
 	expect_at(1, 1000000 + RTT_NS + 1);
 	expect_at(2, 1000000 + RTT_NS + 1000 + 1);
 	expect_at(3, 1000000 + RTT_NS + 2000 + 1);
@@ -128,8 +128,8 @@ static void a_single_packet_answer_overtakes_longer_answers(void **state)
 	(void)state;
 	model.move_bytes = false;
 	open_model(&model);
-	read_many(0, 2, 1000000); /* 20 us of link time each */
-	read_at(1, 0, 4096, 0);   /* 81.92 ns of link time */
+	read_many(0, 2, 1000000); /* each READ takes 20 us of link time */
+	read_at(1, 0, 4096, 0);   /* each READ takes 81.92 ns of link time */
 	read_at(1, 0, 4096, 0);
 	dv_ring(a.sqs[1]);
 	assert_int_equal(by(1000000), 0);
@@ -139,13 +139,13 @@ static void a_single_packet_answer_overtakes_longer_answers(void **state)
 	dv_ring(a.sqs[1]);
 	expect_at(3, 1000000 + RTT_NS + 20000);
 	expect_at(4, 1000000 + RTT_NS + 40000);
-	expect_at(5, 1000000 + RTT_NS + 60164); /* after all the others */
+	expect_at(5, 1000000 + RTT_NS + 60164); /* the new READ crosses the link after all others */
 	shut();
 }
 
 /*
- * It is simulated before a longer answer that arrives earlier, and takes its 1 ns of free link
- * time.
+ * The small answer is simulated before a longer one that arrives earlier; it takes 1 ns of free
+ * link time.
  */
 static void a_single_packet_answer_leaves_free_link_time_to_longer_answers(void **state)
 {
@@ -158,10 +158,10 @@ static void a_single_packet_answer_leaves_free_link_time_to_longer_answers(void 
 	read_at(0, 0, 5000, 0);
 	dv_ring(a.sqs[0]);
 	read_at(1, 0, 50, 0);
-	read_at(1, 0, 50000, 0); /* starts at time 1001000 */
+	read_at(1, 0, 50000, 0); /* the second READ starts at time 1001000 */
 	dv_ring(a.sqs[1]);
 	by(1000000);
-	read_at(0, 0, 50, 0); /* starts at time 1003000; its queue is simulated first */
+	read_at(0, 0, 50, 0); /* this READ starts at time 1003000; its queue is simulated first */
 	dv_ring(a.sqs[0]);
 	assert_int_equal(by(1003000), 0);
 	by(1000000 + RTT_NS + 500);

@@ -15,7 +15,8 @@ static void read_moves_the_bytes_and_gives_one_completion(void **state)
 	end_fill(&b, 1);
 	index = end_post(
 		&a, 0, DV_READ, 100, (uintptr_t)b.memory + 7, b.mr.rkey, 5000, DV_CE_ALWAYS);
-	assert_int_equal(dv_step(a.device), 0); /* the doorbell is not rung yet */
+	/* the step moves nothing: the doorbell is not rung yet */
+	assert_int_equal(dv_step(a.device), 0);
 	dv_ring(a.sqs[0]);
 	assert_true(dv_step(a.device) > 0);
 	assert_int_equal(end_reap(&a), 1);
@@ -120,7 +121,7 @@ static void a_read_of_no_bytes_completes(void **state)
 
 	(void)state;
 	pair_open(&a, &b, "shm", 1);
-	/* without a data segment the key is not checked either */
+	/* a READ without data segments: its key is not checked */
 	dv_post(a.sqs[0], DV_READ, 0, 0, NULL, 0, DV_CE_ALWAYS);
 	dv_ring(a.sqs[0]);
 	end_wait(&a, NULL, 1);
@@ -251,7 +252,7 @@ static void a_reset_queue_pair_starts_from_zero_and_works(void **state)
 		a.done_count = 0;
 		end_wait(&a, NULL, 1);
 		assert_int_equal(a.done[0].syndrome, 0);
-		/* the queue pair is not in error */
+		/* refused: the queue pair is not in error */
 		assert_int_equal(dv_qp_reset(a.qps[0]), -EINVAL);
 		pair_good(dv_qp_error(a.qps[0]));
 		pair_good(dv_qp_error(b.qps[0]));

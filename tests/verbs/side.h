@@ -28,12 +28,12 @@
 #define PATIENCE_NS 20000000000ull
 
 struct side {
-	/* the queue pair used through libibverbs */
+	/* used by the queue pair of libibverbs */
 	struct ibv_qp *ibv;
 	struct mlx5dv_qp ibv_queue;
-	struct dv_cq ibv_cq; /* only looked at: ibv_poll_cq() consumes its CQEs */
+	struct dv_cq ibv_cq; /* read by side_cqe() only: ibv_poll_cq() consumes its CQEs */
 	struct ibv_cq *ibv_cq_object;
-	/* the queue pair used through dv/hot.h */
+	/* used by the queue pair of dv/hot.h */
 	struct dv_qp *hot;
 	struct dv_sq *sq;
 	struct dv_cq cq;
@@ -41,7 +41,7 @@ struct side {
 	struct dv_device *near, *far;
 	uint8_t *local, *remote;
 	struct dv_mr local_mr, remote_mr;
-	struct dv_qp *answers[2]; /* the remote ends, on `far` */
+	struct dv_qp *answers[2]; /* the remote ends of both queue pairs, on `far` */
 	struct dv_cq answers_cq;
 };
 
@@ -166,7 +166,9 @@ static inline void side_close(struct side *side)
 	dv_close(side->far);
 }
 
-/* Waits for the CQE proper that is `ahead` of the consumer index; NULL: not written in time. */
+/*
+ * Waits for the CQE that is `ahead` of the consumer index; NULL: the NIC did not write it in time.
+ */
 static inline const struct mlx5_cqe64 *side_cqe(
 	const struct dv_cq *cq, uint32_t ahead, uint64_t patience_ns)
 {

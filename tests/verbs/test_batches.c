@@ -83,7 +83,7 @@ static void reads_of_one_doorbell_each_get_their_own_bytes(void **state)
 			assert_memory_equal(s.local + to, s.remote + from[i], bytes[i]);
 			assert_true(untouched(to + bytes[i], 4 * PAGE - bytes[i]));
 		}
-		/* the destinations of the previous round */
+		/* the NIC wrote nothing to the destinations of the previous round */
 		assert_true(untouched(half - base, half));
 	}
 }
@@ -130,7 +130,7 @@ static void reads_and_writes_take_turns(uint8_t flags)
 	for (unsigned round = 0; round < 100; round++) {
 		memset(s.remote, (int)round, PAGE);
 		for (uint32_t i = 0; i < 8; i++) {
-			/* gives the NIC a READ to gather */
+			/* a small READ, so that the NIC has something to gather */
 			post(DV_READ, (2 * i + 1) * PAGE, 0, 8, 0);
 			post(DV_READ, 2 * i * PAGE, i * PAGE, PAGE, 0);
 			post(DV_WRITE, 2 * i * PAGE, (i + 1) * PAGE, PAGE, flags);
@@ -164,7 +164,7 @@ static void *bump(void *argument)
 	uint32_t *head = (void *)(s.remote + 8 * PAGE), *payload = (void *)s.remote;
 
 	for (uint32_t generation = 1; !dv_hint_load(argument); generation++) {
-		dv_guard_open(head, generation); /* the head changes first */
+		dv_guard_open(head, generation); /* the generation changes before the payload */
 		for (unsigned i = 0; i < PAGE / sizeof(*payload); i++)
 			dv_guard_open(&payload[i], generation);
 	}
@@ -373,7 +373,7 @@ static void serve(int from, int to)
 	good(dv_qp_connect(qp, &there));
 	if (write(to, "", 1) != 1)
 		_exit(1);
-	/* returns when the other end exits; the test kills the process first */
+	/* read() returns 0 when the parent exits; the parent kills this process first */
 	_exit(read(from, &there, 1) != 0);
 }
 

@@ -9,7 +9,10 @@
 
 #define READ_BYTES 4096u
 
-/* Allocations of libmlx5 for queues and memory of a device that was cut are never freed. */
+/*
+ * libmlx5 never frees its queues and memory objects of a device that was cut: LeakSanitizer must
+ * ignore them.
+ */
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
 #define __SANITIZE_ADDRESS__
@@ -90,7 +93,8 @@ static void a_refused_transition_and_a_refused_destroy_are_reported(void **state
 static void the_environment_cannot_turn_a_failed_destroy_into_success(void **state)
 {
 	(void)state;
-	assert_null(getenv("RDMAV_ALLOW_DISASSOC_DESTROY")); /* dv_open() removed the variable */
+	/* dv_open() removed the variable from the environment */
+	assert_null(getenv("RDMAV_ALLOW_DISASSOC_DESTROY"));
 	dies(DV_DEAD_KILL);
 	assert_int_equal(dv_qp_kill(s.hot), -EIO);
 	dies(0);
@@ -122,7 +126,7 @@ static void a_device_is_cut_with_queues_and_memory_left_on_it(void **state)
 	assert_int_equal(dv_qp_error(qp), -EIO);
 	assert_int_equal(dv_qp_kill(qp), -EIO);
 	good(dv_cut(device));
-	/* the device is closed, as after the kernel removed it */
+	/* the device is closed, as if the kernel had removed it */
 	assert_null(soft_connectx_nic(2));
 	good(dv_qp_kill(qp));
 	good(dv_mr_deregister(device, &mr));

@@ -5,7 +5,7 @@
  */
 #include "tests/verbs/side.h"
 
-#define SILENCE_NS 30000000u /* time without a completion after which the NIC counts as silent */
+#define SILENCE_NS 30000000u /* time to wait for a completion that must not come, ns */
 
 static struct side s;
 
@@ -140,7 +140,7 @@ static void a_wrong_owner_bit_sees_no_completion(void **state)
 	dv_ring(s.sq);
 	assert_non_null(side_cqe(&s.cq, 0, PATIENCE_NS));
 	wrong = s.cq;
-	wrong.ci += wrong.cqe_cnt; /* the same entry with the owner bit of the next round */
+	wrong.ci += wrong.cqe_cnt; /* the same CQ entry, with the owner bit of the next round */
 	assert_int_equal(dv_poll(&wrong, &done, 1), 0);
 	assert_int_equal(reap_one(), 0);
 }

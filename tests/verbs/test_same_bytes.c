@@ -11,7 +11,7 @@ struct work {
 	unsigned sges;
 	uint32_t bytes[DV_SGES_MAX];
 	bool quiet, fence;
-	uint32_t rkey_off, lkey_off; /* added to the correct keys */
+	uint32_t rkey_off, lkey_off; /* offsets added to the correct keys */
 	uint64_t remote_off, local_off;
 	uint8_t syndrome; /* expected syndrome of the completion */
 };
@@ -81,7 +81,9 @@ static uint32_t post_hot(const struct work *work)
 	return index;
 }
 
-/* Compares the WQEs at `index`, which is the same in both queues: both started at block 0. */
+/*
+ * Compares the WQEs at `index`, which is the same in both queues because both started at block 0.
+ */
 static void compare_wqe(uint32_t index, unsigned sges)
 {
 	const uint8_t *ibv = s.ibv_queue.sq.buf;
@@ -91,7 +93,7 @@ static void compare_wqe(uint32_t index, unsigned sges)
 		size_t at = ((size_t)(index & (SIDE_DEPTH - 1)) * DV_WQEBB + i) % queue;
 
 		if (i >= 4 && i < 7)
-			continue; /* skips the queue pair's number */
+			continue; /* these bytes hold the queue pair's number, which differs */
 		if (ibv[at] != s.sq->buf[at])
 			fail_msg("WQE at %u, byte %zu: libmlx5 0x%02x, dv/hot.h 0x%02x", index, i,
 				ibv[at], s.sq->buf[at]);
@@ -219,7 +221,7 @@ static void the_queue_wraps_the_same_in_the_middle_of_a_wqe(void **state)
 	for (unsigned i = 0; i < SIDE_DEPTH - 1; i++)
 		both(&one, 1);
 	assert_int_equal(s.sq->pi % SIDE_DEPTH, SIDE_DEPTH - 1);
-	both(&three, 1); /* its third segment wraps to the queue's first block */
+	both(&three, 1); /* the WQE's third segment wraps to the queue's first block */
 	for (unsigned i = 0; i < 5 * SIDE_DEPTH; i++)
 		both(i % 3 ? &one : &three, 1);
 }

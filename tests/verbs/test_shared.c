@@ -113,9 +113,12 @@ static void only_whole_files_that_cannot_shrink_are_mapped(void **state)
 	assert_int_equal(offset, 2 * PAGE);
 	assert_true(shared(at + PAGE + 10, PAGE, &offset) >= 0);
 	assert_int_equal(offset, 3 * PAGE + 10);
-	assert_true(shared(at, 3 * PAGE + 1, &offset) < 0); /* one byte longer than the mapping */
+	/* refused: one byte longer than the mapping */
+	assert_true(shared(at, 3 * PAGE + 1, &offset) < 0);
 	assert_true(shared(at - 1, 2, &offset) < 0);
-	/* a second mapping: adjacent in the same file; not adjacent in it; of another file */
+	/*
+	 * A second mapping follows: adjacent in the same file; not adjacent in it; of another file.
+	 */
 	map(sealed, 5 * PAGE, PAGE, at + 3 * PAGE, MAP_SHARED);
 	assert_true(shared(at + PAGE, 3 * PAGE, &offset) >= 0);
 	assert_int_equal(offset, 3 * PAGE);
@@ -124,7 +127,10 @@ static void only_whole_files_that_cannot_shrink_are_mapped(void **state)
 	map(other, 5 * PAGE, PAGE, at + 3 * PAGE, MAP_SHARED);
 	assert_true(shared(at + PAGE, 3 * PAGE, &offset) < 0);
 	assert_true(shared(at + 3 * PAGE, PAGE, &offset) >= 0);
-	/* past the file's end, a private copy, no file, a file that can shrink, no descriptor */
+	/*
+	 * Past the file's end, a private copy, no file, a file that can shrink, no descriptor: none
+	 * can be mapped.
+	 */
 	map(sealed, 7 * PAGE, 2 * PAGE, at, MAP_SHARED);
 	assert_true(shared(at, PAGE, &offset) >= 0);
 	assert_true(shared(at, 2 * PAGE, &offset) < 0);

@@ -120,8 +120,8 @@ void dv_soft_clock(struct dv_device *nic, const uint64_t *now_ns)
 }
 
 /*
- * Whether the doorbell record was updated but no register was written: a device never fetches such
- * WQEs.
+ * Whether the doorbell record was updated but no register was written: a device does not fetch
+ * these WQEs.
  */
 static bool doorbell_missing(const struct dv_qp *qp)
 {

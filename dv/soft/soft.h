@@ -186,7 +186,7 @@ struct dv_qp {
 	struct dv_qp *busy_next;
 	bool proven; /* TCP: the peer has answered; until then one request in flight */
 	struct dv_address remote;
-	struct soft_peer *peer; /* NULL: the remote QP is in this process */
+	struct soft_peer *peer; /* remote end of the link; NULL: it is in this process */
 	struct dv_device *near; /* cached remote NIC of this process, as of near_epoch */
 	uint64_t near_epoch;
 	bool near_seen;
@@ -269,7 +269,7 @@ struct dv_device {
 	struct dv_qp **qps; /* all QPs, dense, in creation order */
 	unsigned qp_count, qp_room;
 	struct dv_qp *busy_first, *busy_last; /* FIFO: the order in which steps serve QPs */
-	uint32_t busy_count;                  /* also read without the lock, as a hint */
+	uint32_t busy_count; /* QPs in that list; also read without the lock, as a hint */
 	uint64_t *bells;     /* all doorbell registers, dense: scanning idle ones is cheap */
 	uint32_t bell_count; /* registers ever used; also read without the lock, as a hint */
 	struct dv_qp **bell_qps;

@@ -23,7 +23,7 @@ struct expected {
 };
 
 struct model_qp {
-	struct expected under_way[256];
+	struct expected in_flight[256];
 	unsigned head, tail;
 	unsigned slot_next;
 	bool failed;
@@ -57,7 +57,7 @@ static uint8_t *slot_at(struct end *end, unsigned qp, unsigned slot)
 static void post(unsigned qp)
 {
 	struct model_qp *m = &model[qp];
-	struct expected *e = &m->under_way[m->tail % 256];
+	struct expected *e = &m->in_flight[m->tail % 256];
 	uint8_t *slot;
 	struct dv_sge sges[3];
 	uint64_t remote;
@@ -120,7 +120,7 @@ static void take_completion(const struct dv_completion *done)
 	CHECK(qp < QPS);
 	m = &model[qp];
 	for (;;) {
-		struct expected *e = &m->under_way[m->head % 256];
+		struct expected *e = &m->in_flight[m->head % 256];
 		bool named;
 
 		CHECK(m->head != m->tail);
@@ -201,7 +201,7 @@ static void revive(unsigned qp)
 	 * completion.
 	 */
 	while (m->head != m->tail) {
-		settle(qp, &m->under_way[m->head++ % 256], true);
+		settle(qp, &m->in_flight[m->head++ % 256], true);
 		successes++;
 	}
 	a.sqs[qp]->ci = a.sqs[qp]->pi;

@@ -124,7 +124,7 @@ EXPORT int open64(const char *path, int flags, ...)
 	return fd;
 }
 
-/* The first device lookup of a libibverbs built without netlink, and of numa/topology.c. */
+/* libibverbs without netlink and numa/topology.c look for devices by this call first. */
 EXPORT DIR *opendir(const char *path)
 {
 	DIR *directory;

@@ -187,7 +187,7 @@ bool uv_uar_armed(struct dv_device *nic)
 	return armed;
 }
 
-/* Sends an asynchronous event to each context of the NIC once: every context has a page 1. */
+/* Sends an asynchronous event to each context of the NIC once: each has exactly one page 1. */
 void uv_uar_tell(struct dv_device *nic, uint64_t element, uint32_t type)
 {
 	const struct uv_device *device = uv_device_of(nic);

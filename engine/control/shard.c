@@ -11,10 +11,10 @@
  *    cannot miss an entry that moves meanwhile. The table does not show whether an entry is in its
  *    first or its second bucket; `side`, which readers do not see, does.
  * 2. A bucket contains an empty entry only while every live entry whose first bucket it is lies in
- *    it, because a reader that sees an empty entry does not look at the second bucket. `away` counts
- *    the entries that lie in their second bucket instead. While it is not 0, a deleted entry becomes
- *    a tombstone. When it becomes 0, the bucket's tombstones become empty entries. So a look-up of
- *    an absent key costs one READ again, however old the shard is.
+ *    it, because a reader that sees an empty entry does not look at the second bucket. `away`
+ *    counts the entries that lie in their second bucket instead. While it is not 0, a deleted entry
+ *    becomes a tombstone. When it becomes 0, the bucket's tombstones become empty entries. So a
+ *    look-up of an absent key costs one READ again, however old the shard is.
  * 3. A READ returns a bucket as it was at one moment, because a bucket is one cache line. A reader
  *    that loads the bucket until two loads agree gets the same. A single load can return half of
  *    one state and half of the next:

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * publish*.c among real pools and a real index, with clients that are the test and a directory that
- * answers when the test says so. One thread; time is the test's.
+ * Tests of publish*.c with real pools and a real index. The test plays the clients and the
+ * directory, which answers when the test says so. One thread; the test sets the time.
  */
 #ifndef TESTS_PUBLISH_WORLD_H
 #define TESTS_PUBLISH_WORLD_H
@@ -25,12 +25,14 @@
 #define LIMBO_MS 20
 #define RAILS 2
 
-/* ---- what stands around it ------------------------------------------------------------------- */
+/*
+ * ---- stubs ------------------------------------------------------------------------------------
+ */
 
 enum { HELD_MAX = 8192 };
 
 static struct {
-	bool hold; /* answers wait for directory_answer() */
+	bool hold; /* keep answers until directory_answer() */
 	struct {
 		directory_done done;
 		void *context;
@@ -79,7 +81,10 @@ void directory_remove(
 	struct page_head head;
 
 	(void)key;
-	/* Unpublished before the generation changes, so before the slot can be overwritten. */
+	/*
+	 * The page is unpublished before its generation changes, so before its slot can be
+	 * overwritten.
+	 */
 	head = page_head_load(
 		(const struct page_head *)pool_heads(control->rail[place_rail(place)].pool)->base +
 		place_unit(place));
@@ -230,7 +235,7 @@ static inline struct ctl_done publish_at(
 	return get_one(c);
 }
 
-/* Credit and publish; the place. */
+/* Requests a credit and publishes a page in it. Returns its place. */
 static inline uint32_t store(struct client *c, uint64_t n, uint32_t length)
 {
 	struct ctl_done credit = take(c, 0, length);

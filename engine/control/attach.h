@@ -27,18 +27,22 @@
 #include "engine/control/control.h"
 #include "engine/control/publish.h"
 
-/* memory up to this size is registered by threads of its own, ... */
+/*
+ * Memory up to this size is registered by threads of its own (ATTACH_SMALL_HELPERS), so that
+ * opening a channel, whose staging memory is small, does not wait for large memory.
+ */
 #define ATTACH_SMALL_BYTES (1u << 20)
-#define ATTACH_SMALL_HELPERS 2u /* ... so that opening a channel does not wait for large memory */
-#define ATTACH_HELPERS 8u       /* threads that register larger memory */
+#define ATTACH_SMALL_HELPERS 2u      /* threads that register small memory */
+#define ATTACH_HELPERS 8u            /* threads that register larger memory */
 #define ATTACH_TELL_NS 5000000000ull /* time between two log lines about one long registration */
-#define ATTACH_SILENT_MAX 32u        /* maximum of connections that have not sent a request */
-#define ATTACH_SILENT_SECONDS 2      /* such a connection is closed after this time */
-#define ATTACH_REFUSED_MAX 8u    /* maximum of refused clients kept connected to read the reason */
-#define ATTACH_REFUSED_SECONDS 1 /* each is kept at most this long */
+#define ATTACH_SILENT_MAX 32u   /* maximum number of connections that have not sent a request */
+#define ATTACH_SILENT_SECONDS 2 /* a connection without a request is closed after this time */
+#define ATTACH_REFUSED_MAX                                                                         \
+	8u /* maximum number of refused clients kept connected to read the reason */
+#define ATTACH_REFUSED_SECONDS 1 /* a refused client is disconnected after this time */
 #define ATTACH_REGION_BYTES_MAX (1ull << 40)
 #define ATTACH_ACCEPTS 16u /* connections accepted in one turn */
-/* slots of one process in quarantine; at this number it gets no more credits */
+/* a process with this number of slots in quarantine gets no more credits */
 #define ATTACH_QUARANTINE_MAX 8u
 #define ATTACH_QUARANTINE_US 10000 /* time between two looks at channels in quarantine */
 /*
@@ -53,10 +57,10 @@ struct channel;
 struct closer;
 
 enum region_state {
-	REGION_REGISTERING, /* the helper threads register it */
-	REGION_LIVE,        /* the rails have it */
-	REGION_DROPPING,    /* the rails were told to return it */
-	REGION_RELEASING,   /* the helper threads deregister it */
+	REGION_REGISTERING, /* the helper threads register the memory */
+	REGION_LIVE,        /* the rails know the region and use it for READs */
+	REGION_DROPPING,    /* the rails were told to return the region */
+	REGION_RELEASING,   /* the helper threads deregister the memory */
 };
 
 /*
@@ -69,7 +73,8 @@ struct region {
 	struct session *session;
 	/* the channel whose staging memory this is; NULL: memory registered by the client */
 	struct channel *staging_of;
-	int memfd; /* the client's memfd; -1: staging memory, which lies in the channel's memfd */
+	/* the client's memfd; -1: staging memory, which is part of the channel's memfd */
+	int memfd;
 	void *map; /* the engine's mapping; NULL: staging memory, mapped by the channel */
 	size_t map_bytes;
 	void *base;
@@ -103,13 +108,15 @@ struct channel {
 	struct session *session;
 	int memfd;
 	int wake;        /* the engine's end of the socket pair that wakes the client */
-	int wake_client; /* the client's end until it is sent to the client, then -1 */
+	int wake_client; /* the client's end of it, until it is sent to the client; then -1 */
 	unsigned char *map;
 	size_t bytes;
 	struct region *staging;
 	struct rail_channel rail[RAILS_MAX];
 	unsigned left; /* rails that have not returned the channel */
-	/* its staging memory is being registered; rails and publish.c do not know it yet */
+	/*
+	 * the channel's staging memory is being registered; rails and publish.c do not know it yet
+	 */
 	bool opening;
 	bool stopping;
 	/* quarantine: the client's thread may still copy into the slot publish.kept */
@@ -120,28 +127,32 @@ struct channel {
 struct session {
 	struct control *control;
 	uint32_t id; /* number of the session, never reused; 0: it has not sent a request yet */
-	uint64_t arrival;       /* counts accepted connections, to find the oldest */
-	struct session **place; /* where attach->silent, ->session or ->refused points to it */
+	/* serial number of the connection; the smallest one is the oldest connection */
+	uint64_t arrival;
+	/* the entry of attach->silent, ->session or ->refused that points to this session */
+	struct session **place;
 	int fd;
 	pid_t pid;
 	/* pidfd of the client; -1: the process cannot be watched, so it gets no credits */
 	int pidfd;
 	struct event *readable;
 	struct event *closed;
-	/* fires when the process exits, even if a child of it keeps the socket open */
+	/* event: the client's process has exited, even if a child of it keeps the socket open */
 	struct event *exited;
-	int refuse; /* 0, or the status with which every request is refused */
+	int refuse; /* 0, or the -errno with which every request of this client is refused */
 	char refusal[160];
 	struct attach_request request; /* the request being served */
-	bool busy;       /* the request is not answered yet; no further request is read */
-	bool waits_told; /* the reply waits until the rails' inboxes have this session's commands */
+	bool busy; /* true until the request is answered; no further request is read meanwhile */
+	/* true while the reply waits for this session's commands to be in the rails' inboxes */
+	bool waits_told;
 	uint64_t reply_a, reply_b;
 	struct region *waits_region;
 	struct channel *waits_channel;
 	/* channels and regions not yet freed; regions include staging memory */
 	unsigned channels, regions;
-	unsigned quarantined;     /* its channels in quarantine */
-	unsigned ranges, extents; /* its regions and their extents, without staging memory */
+	unsigned quarantined; /* channels of the session that are in quarantine */
+	/* regions of the session and their extents, without staging memory */
+	unsigned ranges, extents;
 	bool ending;
 };
 
@@ -175,7 +186,7 @@ struct attach_helper {
 	pthread_cond_t more;
 	struct region *first, *last; /* queue of regions with MRs that no thread has taken */
 	struct region *done;         /* regions that the threads have finished */
-	/* set when a region was added to `done`; the loop reads it without the lock */
+	/* 1 after a region was added to `done`; the loop reads it without the lock */
 	uint32_t done_flag;
 	bool stop;
 };
@@ -287,7 +298,7 @@ void quarantine_enter(struct channel *c);
 /* Ends the quarantine of a channel. Calling it twice does no harm. */
 void quarantine_leave(struct channel *c);
 bool quarantine_allows_credits(const struct session *s);
-/* 0 or -ENOMEM. */
+/* Creates the timer of the quarantine. 0 or -ENOMEM. */
 int quarantine_open(struct attach *a);
 void quarantine_close(struct attach *a);
 
@@ -324,7 +335,7 @@ void region_worked(struct control *control, struct region *r);
  */
 bool region_close(struct control *control, struct region *r);
 
-/* 0 or -errno. */
+/* Starts the closer's thread. 0 or -errno. */
 int closer_open(struct closer **ret_closer);
 /* Closes the descriptor on the closer's thread. -1 is ignored. */
 void closer_take(struct closer *closer, int fd);

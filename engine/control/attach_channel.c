@@ -158,7 +158,7 @@ void channel_opened(struct channel *c)
 	publish_channel_open(s->control, &c->publish);
 	/* Ops that the client writes before a rail knows the channel wait in their ring. */
 	session_reply(s, 0, c->id, c->staging->id, fds, 2, NULL);
-	close(c->wake_client); /* only the client uses this end */
+	close(c->wake_client); /* the client has its own copy of this descriptor now */
 	c->wake_client = -1;
 }
 
@@ -221,7 +221,7 @@ void channel_free(struct channel *c)
 		munmap(c->map, c->bytes);
 	if (c->memfd >= 0)
 		close(c->memfd);
-	/* the client may have sent descriptors to it, and closing those can block */
+	/* through the closer: the client may have sent descriptors to it, whose close can block */
 	closer_take(a->closer, c->wake);
 	if (c->wake_client >= 0)
 		close(c->wake_client);

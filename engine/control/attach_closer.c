@@ -15,7 +15,7 @@
 
 #include "engine/control/attach.h"
 
-/* how long shutdown waits for the thread; then the process ends without it */
+/* time that shutdown waits for the thread; then the process ends without it */
 #define CLOSER_END_SECONDS 1
 
 struct closer {

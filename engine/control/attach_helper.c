@@ -86,7 +86,8 @@ static struct region *helper_next(struct attach_helper *h, unsigned *ret_mr)
 		*ret_mr = r->mrs_next++;
 		queue_remove(h, r);
 		if (r->mrs_next < r->mrs)
-			queue_append(h, r); /* at the end, so that regions take turns */
+			/* append the region at the end of the queue, so that regions take turns */
+			queue_append(h, r);
 	}
 	pthread_mutex_unlock(&h->lock);
 	return r;
@@ -132,7 +133,7 @@ static void *helper_main(void *context)
 	struct region *r;
 	unsigned mr;
 
-	/* if refused, the thread stays on the loop's cores */
+	/* if the kernel refuses this, the thread runs on the loop's cores */
 	sched_setaffinity(0, sizeof(h->cores), &h->cores);
 	while ((r = helper_next(h, &mr)) != NULL) {
 		char why[sizeof(r->text)], progress[160];

@@ -143,9 +143,9 @@ static void region_registered(struct control *control, struct region *r)
 		snprintf(text, sizeof(text), "%s", r->text);
 		s->waits_region = NULL;
 		if (r->staging_of)
-			/* the channel is freed together with its staging memory */
+			/* free the channel together with its staging memory */
 			r->staging_of->stopping = true;
-		region_release(control, r); /* may free the region */
+		region_release(control, r); /* this call may free the region */
 		if (!s->ending)
 			session_reply(s, rc, 0, 0, NULL, 0, text);
 		return;
@@ -186,7 +186,10 @@ static void region_released(struct control *control, struct region *r)
 	bool waited = s->waits_region == r;
 
 	if (r->result < 0 && r->cut_devices != control->attach->cut_devices) {
-		/* the failure may be that of a device that is closed now: try again */
+		/*
+		 * a device was closed since: deregister again, because the failure may have been
+		 * that device's
+		 */
 		region_release(control, r);
 		return;
 	}
@@ -320,7 +323,8 @@ static int region_map(struct region *r, uint64_t page, char *text, size_t text_b
 			strerror(errno));
 		return rc;
 	}
-	(void)madvise(map, r->map_bytes, MADV_DONTDUMP); /* the client's data, perhaps a TB of it */
+	/* keep the client's memory, perhaps a TB of it, out of core dumps */
+	(void)madvise(map, r->map_bytes, MADV_DONTDUMP);
 	r->map = r->base = map;
 	return 0;
 }
@@ -400,7 +404,9 @@ int region_add_staging(struct channel *c, size_t offset, char *text, size_t text
 
 void region_drop(struct region *r)
 {
-	/* region_registered() then sees that the session is ending */
+	/*
+	 * the rest of the registration is skipped; region_registered() sees that the session ends
+	 */
 	if (r->state == REGION_REGISTERING)
 		helper_cancel(r->session->control, r);
 	if (r->state != REGION_LIVE)
@@ -430,7 +436,7 @@ bool region_close(struct control *control, struct region *r)
 		log_error(
 			"clients: cannot deregister region %u: %s; its memory stays mapped until the engine ends",
 			r->id, r->text);
-		r->map = NULL; /* so that region_free() does not unmap it */
+		r->map = NULL; /* region_free() then does not unmap it */
 	}
 	region_free(control, r);
 	return !held;

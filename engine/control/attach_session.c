@@ -112,7 +112,7 @@ void session_refuse(struct session *s, int status, const char *format, ...)
 /* ---- requests -------------------------------------------------------------------------------- */
 
 #ifndef SO_PEERPIDFD
-#define SO_PEERPIDFD 77 /* since Linux 6.5; older headers lack it */
+#define SO_PEERPIDFD 77 /* constant of Linux 6.5 that older headers lack */
 #endif
 
 /*
@@ -409,8 +409,8 @@ void session_end(struct session *s, const char *why)
 	if (s->exited)
 		event_free(s->exited);
 	s->readable = s->closed = s->exited = NULL;
-	(void)shutdown(s->fd, SHUT_RDWR); /* the client sees the end of the session now */
-	/* its queue may have requests with descriptors, whose close can block */
+	(void)shutdown(s->fd, SHUT_RDWR); /* the client sees the end of its session at once */
+	/* through the closer: queued requests may carry descriptors, whose close can block */
 	closer_take(a->closer, s->fd);
 	s->fd = -1;
 	if (s->waits_told) {

@@ -27,14 +27,14 @@ struct attach_socket {
 	char path[128];
 	int fd;   /* the bound socket; -1: removed, or never bound */
 	int lock; /* descriptor of PATH.pid, locked; -1: not held */
-	/* device and inode of the socket file, so that another engine's file is not removed */
+	/* identity of the socket file, so that another engine's file is not removed */
 	dev_t device;
 	ino_t inode;
 };
 
 /* backlog of listen(), so that a client connecting with a non-blocking socket finds room */
 #define SOCKET_BACKLOG SOMAXCONN
-/* tries to lock; each fails because another engine ended and removed its file meanwhile */
+/* limit of attempts to take the lock; one fails when another engine has just removed its file */
 #define LOCK_TRIES 100
 
 /*
@@ -227,7 +227,10 @@ static void socket_free(struct attach_socket *s)
 	socket_remove(s);
 	if (s->lock >= 0) {
 		lock_path(s, path);
-		/* before the lock is released: lock_try() of another engine notices it */
+		/*
+		 * remove the file before the lock is released, so that lock_try() of another engine
+		 * sees it
+		 */
 		(void)unlink(path);
 		close(s->lock);
 	}

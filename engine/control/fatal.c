@@ -19,7 +19,7 @@ void engine_abort(const char *format, ...)
 	va_list arguments;
 	sigset_t alarm_only;
 
-	signal(SIGALRM, SIG_DFL); /* the default action of SIGALRM ends the process */
+	signal(SIGALRM, SIG_DFL); /* set the default action of SIGALRM, which ends the process */
 	sigemptyset(&alarm_only);
 	sigaddset(&alarm_only, SIGALRM);
 	pthread_sigmask(SIG_UNBLOCK, &alarm_only, NULL);

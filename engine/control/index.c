@@ -20,7 +20,7 @@
 
 #define NONE UINT32_MAX
 #define SEGMENT_BITS 12
-#define SEGMENT (1u << SEGMENT_BITS) /* nodes or buckets in one segment */
+#define SEGMENT (1u << SEGMENT_BITS) /* number of nodes or of buckets in one segment */
 #define INDEX_NODES_MAX (1u << 31)
 #define BUCKETS_MIN 1024u
 /* nodes that index_walk() looks at per entry requested, so that holes cannot make it long */
@@ -47,8 +47,8 @@ struct index {
 	struct segments nodes, buckets;
 	uint32_t used; /* nodes that were live at least once */
 	uint32_t hole; /* first of the removed nodes, whose memory is reused; NONE: there is none */
-	uint32_t base; /* buckets at the start of this round of splits, a power of two */
-	uint32_t split; /* buckets split in this round; there are base + split buckets in total */
+	uint32_t base; /* number of buckets at the start of this round of splits, a power of two */
+	uint32_t split; /* number of buckets split in this round; base + split buckets exist */
 };
 
 /* Adds a segment of `bytes`, filled with zero or, if `none`, with NONE. */

@@ -16,7 +16,7 @@ struct index_entry {
 	uint32_t place;
 	uint32_t generation;
 	uint32_t length;
-	uint32_t mark; /* free for use by the caller; the index does not read it */
+	uint32_t mark; /* for the caller's use; the index does not read it */
 };
 
 /*

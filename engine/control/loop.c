@@ -139,12 +139,12 @@ static unsigned turn(struct loop *loop)
 	struct control *control = &loop->control;
 	unsigned work = 0;
 
-	work += hear(control);             /* rails' events -> connect, attach */
-	work += publish_turn(control);     /* ctl rings -> pools, index */
-	work += attach_turn(control);      /* helper threads -> regions */
-	directory_flush(control);          /* send batches to their owners */
-	publish_flush(control);            /* wake clients that got answers */
-	work += loop_outbox_send(control); /* retry commands to full inboxes */
+	work += hear(control);             /* take the rails' events for connect.c and attach.c */
+	work += publish_turn(control);     /* serve the ctl rings: credits, publishes */
+	work += attach_turn(control);      /* take regions that helper threads have finished */
+	directory_flush(control);          /* send directory batches to their owners */
+	publish_flush(control);            /* wake clients whose answers are in their rings */
+	work += loop_outbox_send(control); /* send commands that found a full inbox */
 	return work;
 }
 

@@ -10,11 +10,11 @@
 #include "engine/control/control.h"
 
 #define LOOP_EVENTS_BURST 256u /* events taken from one rail in one turn */
-/* polls this long after work before it sleeps; only on a core of its own */
+/* time without work after which the loop sleeps, on a core of its own; else it sleeps at once */
 #define LOOP_SPIN_NS 50000ull
-/* the longest sleep: the log may have to print lines about repeated messages */
+/* longest sleep of the loop, because the log may have to print lines about repeated messages */
 #define LOOP_WAKEUP_US 500000
-/* the longest sleep while stopping, because the phases have deadlines */
+/* longest sleep of the loop while stopping, because the phases have deadlines */
 #define LOOP_STOPPING_US 5000
 #define LOOP_DRAIN_NS 2000000000ull /* shutdown: time for the rails to return everything */
 #define LOOP_STOP_NS 3000000000ull  /* shutdown: time for the poll threads to end */
@@ -42,15 +42,15 @@ struct loop {
 	struct event *kick;
 	struct event *wakeup; /* timer that bounds the sleep of the loop */
 	struct loop_outbox outbox[RAILS_MAX];
-	bool started[RAILS_MAX]; /* the rail's poll thread was started */
-	bool stopped[RAILS_MAX]; /* the rail's RAIL_STOPPED event was received */
+	bool started[RAILS_MAX]; /* true: the poll thread of the rail was started */
+	bool stopped[RAILS_MAX]; /* true: the RAIL_STOPPED event of the rail was received */
 	enum loop_phase phase;
 	uint64_t phase_until_ns;
 	uint64_t goodbye_until_ns;
 	uint64_t started_ns;
 	uint64_t spin_ns;
-	uint64_t beat;       /* incremented each turn; the watchdog reads it */
-	uint32_t stop_asked; /* set by control_stop() on any thread */
+	uint64_t beat;       /* number of turns; the watchdog sees by it that the loop runs */
+	uint32_t stop_asked; /* 1: control_stop() was called, on any thread */
 	int result;
 };
 

@@ -30,7 +30,7 @@
 #define CHUNK_BYTES_MIN (2ull << 20)
 #define CHUNKS_WANTED 32
 #define CHUNKS_MIN 4
-/* pools of at least this size take long to open; the time is logged */
+/* the time to open a pool of at least this size is logged, because it is long */
 #define LARGE_BYTES (1ull << 30)
 
 static uint64_t time_ns(void)

@@ -19,11 +19,17 @@
 #include "engine/control/pool.h"
 
 #define NONE UINT32_MAX /* no slot, no chunk, no class */
-/* visited bits cleared per victim; after that visited pages are evicted too */
+/*
+ * for each victim at most this number of visited bits is cleared; then visited pages are evicted
+ * too
+ */
 #define SIEVE_STEPS 64
-#define LIMBO_BURST 64 /* slots that one round of pool_take() moves out of limbo at most */
-#define RESERVE_NS 1000000000ull /* how long a drained chunk stays reserved for one page size */
-#define DRAIN_PATIENCE 64 /* pool_victims() calls for other page sizes until a drain is given up */
+#define LIMBO_BURST                                                                                \
+	64 /* maximum number of slots that one round of pool_take() moves out of limbo */
+/* time for which a drained chunk stays reserved for one page size */
+#define RESERVE_NS 1000000000ull
+/* a drain is given up after this number of pool_victims() calls for other page sizes */
+#define DRAIN_PATIENCE 64
 
 enum slot_state { SLOT_FREE, SLOT_CREDIT, SLOT_PAGE, SLOT_LIMBO };
 
@@ -45,15 +51,16 @@ static_assert(sizeof(struct slot) == 16, "the comment at the top counts 16 bytes
 
 struct chunk {
 	uint32_t class; /* index in pool->class; NONE: a free chunk */
-	/* slots handed out at least once; the slots that were never used follow them */
+	/* number of slots handed out at least once; they precede the slots that were never used */
 	uint32_t carved;
 	/* first slot of the list of free slots among the carved ones; NONE: empty */
 	uint32_t recycled;
-	uint32_t free; /* free slots, both the carved ones and those never used */
+	uint32_t free; /* number of free slots, both carved and never used */
 	uint32_t credits, pages, limbo;
-	uint32_t next, prev; /* links of pool->empty, or of the `ready` list of its class */
+	/* neighbours in pool->empty, or in the `ready` list of the chunk's class */
+	uint32_t next, prev;
 	uint32_t spare;
-	/* pool->published when a page of this chunk was last published or touched */
+	/* value of pool->published when a page of this chunk was last published or touched */
 	uint64_t used_at;
 };
 
@@ -77,18 +84,19 @@ struct size_class {
 
 struct pool {
 	struct huge memory, heads_memory;
-	struct page_head *heads; /* one per unit */
+	struct page_head *heads; /* array of page heads, one for each unit */
 	struct slot *slots;
 	struct chunk *chunk;
 	/* index: page size in units, 0..chunk_units; CLASS_NONE: no class of that size */
 	uint8_t *class_by_units;
 	unsigned rail;
-	uint32_t chunks, chunk_units, shift; /* chunk_units == 1 << shift */
+	/* number of chunks; units of one chunk, which are 1 << shift */
+	uint32_t chunks, chunk_units, shift;
 	uint64_t limbo_ns;
 
-	struct chunk_list empty; /* free chunks; `empties` is their number */
+	struct chunk_list empty; /* list of free chunks; `empties` is its length */
 	uint32_t empties;
-	/* page size in units that one free chunk is reserved for; 0: none is reserved */
+	/* page size in units for which one free chunk is reserved; 0: none is reserved */
 	uint32_t reserved_units;
 	uint64_t reserved_until_ns;
 
@@ -99,7 +107,7 @@ struct pool {
 	uint32_t drain_ignored;
 
 	uint32_t limbo_first, limbo_last, limbo;
-	/* pages now; publishes so far, which is the clock of chunk->used_at */
+	/* published pages; number of publishes so far, which is the clock of chunk->used_at */
 	uint64_t pages, published;
 	unsigned classes;
 	struct size_class class[CLASSES_MAX];

@@ -200,7 +200,8 @@ static void serve_publish(
 	publish_hold(p, rail, op->length, 1);
 	control->counter[COUNTER_pages_published]++;
 	if (p->rail[rail].first)
-		p->rail[rail].retry = true; /* the new page can be evicted for a waiting request */
+		/* look at the waiting requests: the new page can be evicted for them */
+		p->rail[rail].retry = true;
 	tell_directory(p, c, op, op->place, op->generation, now_ns);
 }
 

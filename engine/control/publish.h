@@ -15,15 +15,15 @@
 #define PUBLISH_BURST 256u /* ops taken from one channel in one turn */
 /* slots that one refill makes room for; the rest is made in the next turn */
 #define PUBLISH_EVICT_BURST 512u
-/* reserve of free slots of a class: the largest of this, 2 % of its slots and its demand, ... */
+/* minimum reserve of free slots of a class; it grows to 2 % of the class or to its demand */
 #define PUBLISH_AHEAD_MIN 64u
-#define PUBLISH_AHEAD_SHARE 8u /* ... but at most 1/8 of its slots */
-/* limit of the time to a request's deadline; a later deadline is shortened to it */
+#define PUBLISH_AHEAD_SHARE 8u /* the reserve is at most 1/8 of the slots of the class */
+/* longest time to the deadline of a request; a later deadline is shortened to this */
 #define PUBLISH_DEADLINE_NS 600000000000ull
-#define PUBLISH_RETRY_NS 20000000ull /* waiting requests are looked at again at least this often */
-#define PUBLISH_SOON_NS 100000ull    /* ... and at most this often */
+#define PUBLISH_RETRY_NS 20000000ull /* longest time between two looks at the waiting requests */
+#define PUBLISH_SOON_NS 100000ull    /* shortest time between two looks at the waiting requests */
 #define PUBLISH_STALL_NS 1000000ull  /* a full ctl_done ring is looked at again after this time */
-/* batches of evicted slots of one class in limbo that are counted separately */
+/* maximum number of batches of evicted slots that a class counts separately */
 #define PUBLISH_RESTS 16u
 
 /* One credit, which is one cell of struct credits. length 0: an empty cell. */
@@ -59,19 +59,20 @@ struct publish_channel {
 	uint32_t id; /* < CHANNELS_MAX */
 	struct ring_consumer ctl;
 	struct ring_producer done;
-	/* in the channel segment; the client may write anything into it */
+	/* header of the channel segment, in which the client may write anything */
 	struct channel_header *header;
 	int wake;        /* the engine's end of a socket pair: written to wake the client */
 	bool no_credits; /* every credit request is refused; see quarantine_allows_credits() */
-	/* the fields from here on belong to publish.c */
+	/* The fields from here on are written by publish.c only. */
 	/* credit of the slot that the client was copying into at the close; length 0: none */
 	struct credit kept;
-	uint32_t generation; /* tells this channel from an earlier one of the same id */
+	/* differs from the generation of an earlier channel with the same id */
+	uint32_t generation;
 	/* answers that the ops taken may still produce; the ctl_done ring has room for them */
 	uint32_t owed;
-	uint32_t asked; /* credits among them whose requests wait for room */
+	uint32_t asked; /* credits in `owed` whose requests wait for a free slot */
 	struct credits credits;
-	/* answers were added since publish_flush() last ran; the client may have to be woken */
+	/* true: the channel got answers since publish_flush() last ran; its client may sleep */
 	bool dirty;
 };
 
@@ -94,12 +95,12 @@ struct publish_class {
 	uint32_t resting;
 	uint32_t pass;   /* number of the last publish_pass() in which pool_take() found no slot */
 	uint32_t taken;  /* credits granted and pages published since window_ns */
-	uint32_t demand; /* 1.5 times `taken` per limbo period, as last measured */
+	uint32_t demand; /* 1.5 times `taken`, converted to one limbo period, when last measured */
 	uint64_t window_ns;
 	unsigned rests;
 	struct {
-		uint64_t first_ns; /* when its first slot leaves limbo */
-		uint64_t until_ns; /* when its last slot leaves limbo */
+		uint64_t first_ns; /* time at which the first slot of the batch leaves limbo */
+		uint64_t until_ns; /* time at which the last slot of the batch leaves limbo */
 		uint32_t slots;
 	} rest[PUBLISH_RESTS]; /* batches of evicted slots in limbo, oldest first */
 };
@@ -107,9 +108,10 @@ struct publish_class {
 struct publish_rail {
 	struct publish_class class[CLASSES_MAX];
 	struct publish_request *first;
-	struct publish_request **last; /* link to write when the next request is queued */
-	uint32_t pass;                 /* number of the current publish_pass() */
-	/* a slot may be free: publish_turn() looks at the waiting requests in this turn */
+	/* the pointer to set when the next request is queued: `first`, or `next` of the last one */
+	struct publish_request **last;
+	uint32_t pass; /* number of the current publish_pass() */
+	/* a slot may have become free: publish_turn() must look at the waiting requests */
 	bool retry;
 };
 
@@ -139,7 +141,8 @@ struct publish {
 	uint64_t limbo_ns;
 	struct event *timer;
 	uint64_t timer_ns; /* when the timer fires; 0: it is not armed */
-	bool stalled; /* some channel has an op whose answers did not fit into its ctl_done ring */
+	/* true: an op stays in a ctl ring because its answers do not fit into the ctl_done ring */
+	bool stalled;
 };
 
 #define PUBLISH_NO_ANSWER UINT32_MAX

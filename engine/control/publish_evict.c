@@ -52,7 +52,8 @@ struct publish_class *publish_class_of(struct publish *p, unsigned rail, uint32_
 			(!spare || (spare->units && !class[i].units)))
 			spare = &class[i];
 	}
-	if (!spare) /* all records are in use: share one with another page size */
+	/* only when CLASSES_MAX page sizes are in use: share a record with another page size */
+	if (!spare)
 		return &class[units % CLASSES_MAX];
 	*spare = (struct publish_class){.units = units};
 	return spare;

@@ -35,14 +35,16 @@
 
 #include "engine/control/shard.h"
 
-#define BITS_MIN 6u /* minimum of shard->bits: with 0 bits the second bucket would be the first */
+/* minimum of shard->bits; with 0 bits, the second bucket of a key would be its first */
+#define BITS_MIN 6u
 #define BITS_MAX 31u
-#define AWAY_MANY UINT8_MAX /* `away` is saturated: it is no longer incremented or decremented */
+/* largest value of `away`; from then on it is neither incremented nor decremented */
+#define AWAY_MANY UINT8_MAX
 
 /* What the owner knows about a bucket and readers do not see. */
 struct shard_side {
 	uint8_t second; /* bit i: this bucket is the second bucket of entry i */
-	/* entries whose first bucket is this one and that are in their second bucket */
+	/* number of entries that have this first bucket but are stored in their second one */
 	uint8_t away;
 };
 

@@ -21,7 +21,7 @@ struct watchdog {
 	pthread_t thread;
 	pthread_mutex_t lock;
 	pthread_cond_t wake;
-	bool stop; /* tells the thread to end; under the lock */
+	bool stop; /* true: the thread must end; under the lock */
 	struct control *control;
 	struct watched loop, poll_core[RAILS_MAX];
 };

@@ -28,7 +28,7 @@ void watchdog_close(struct control *control);
 
 /* One watched loop or poll core; in the header for tests. */
 struct watched {
-	/* the turn counter of the loop or the poll core at the last tick */
+	/* value of the turn counter of the loop or poll core at the last tick */
 	uint64_t beat;
 	unsigned still; /* consecutive ticks at which `beat` had not changed */
 };

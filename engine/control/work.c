@@ -18,7 +18,7 @@
 #include "config/log.h"
 #include "engine/control/fatal.h"
 
-#define WORKS_CLOSE_S 10 /* for one call to return at shutdown */
+#define WORKS_CLOSE_S 10 /* time for one call to return at shutdown, in s */
 
 STAILQ_HEAD(work_list, work);
 
@@ -34,10 +34,10 @@ struct work_queue {
 struct works {
 	pthread_mutex_t lock;
 	struct work_list done; /* calls that were made and wait for done(); under the lock */
-	bool stop;             /* the threads end when their lists are empty; under the lock */
-	unsigned threads;      /* threads that have not ended; under the lock */
-	uint64_t calls_made;   /* calls made since works_open(); under the lock */
-	pthread_cond_t ended;  /* signalled when a thread ends */
+	bool stop; /* true: the threads must end when their lists are empty; under the lock */
+	unsigned threads;     /* threads that have not ended; under the lock */
+	uint64_t calls_made;  /* calls made since works_open(); under the lock */
+	pthread_cond_t ended; /* condition that a thread signals when it ends */
 	struct event *made;
 	int fd; /* eventfd; written after a call was added to `done` */
 	/* calls submitted whose done() was not called yet; the loop's thread only */

@@ -46,19 +46,20 @@ static char folder[64];
 static struct {
 	struct rail_command command[8192];
 	unsigned commands;
-	bool full;                     /* loop_told() returns false, as if inboxes were full */
-	unsigned mrs;                  /* MRs registered now, on all NICs */
-	unsigned refuse_mrs;           /* > 0: the n-th registration from now fails */
-	unsigned slow_us;              /* duration of one registration */
-	bool hold;                     /* registrations wait until this is false */
+	bool full;           /* true: loop_told() returns false, as if inboxes were full */
+	unsigned mrs;        /* MRs registered now, on all NICs */
+	unsigned refuse_mrs; /* > 0: the n-th registration from now fails */
+	unsigned slow_us;    /* duration of one registration */
+	bool hold;           /* true: registrations do not return */
 	unsigned at_once, at_once_max; /* registrations in progress, and the maximum seen */
 	unsigned begun;                /* registrations begun since the setup */
 	uint32_t lkey_last;            /* key of the last MR; every MR has a key of its own */
-	bool holds_mrs;                /* deregistration fails, as on a NIC that died */
+	bool holds_mrs;                /* true: deregistration fails, as on a NIC that died */
 	unsigned lost;                 /* bit mask of the rails that were declared lost */
-	bool wrong_thread;             /* memory was registered on the loop's thread */
-	unsigned published;            /* channels that the stub of publish.c knows */
-	bool copying;                  /* clients are copying into a slot */
+	bool wrong_thread; /* true: memory was registered on the loop's thread, which is an error */
+	unsigned published; /* channels that the stub of publish.c knows */
+	/* true: publish_channel_release() says that clients are copying into a slot */
+	bool copying;
 	unsigned exited; /* publish_channel_release() calls made because the process has exited */
 } world;
 static pthread_t loop_thread;

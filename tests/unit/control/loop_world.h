@@ -37,20 +37,20 @@ struct rail {
 };
 
 static struct {
-	unsigned opens, fail_at; /* the n-th opening of any part fails */
+	unsigned opens, fail_at; /* number of parts opened so far; opening number `fail_at` fails */
 	int open;                /* parts that are open now */
 	char order[4096];        /* names of the functions that were called, in order */
-	bool full;               /* inboxes are full */
+	bool full;               /* true: inboxes are full */
 	struct rail_command command[64];
 	unsigned commands;
 	unsigned sessions, peers; /* sessions and peers that the rails have not returned */
-	unsigned returns_after;   /* turns after which they are returned; 0: at once */
-	bool stuck;               /* they are never returned, and poll cores never end */
-	/* an event appears after the sleep flag is raised, without a kick */
+	unsigned returns_after;   /* turns after which the rails return them; 0: at once */
+	bool stuck; /* true: sessions and peers are never returned, and poll cores never end */
+	/* true: an event appears after the sleep flag is raised, without a kick */
 	bool event_when_asleep;
 	bool wanted_while_stopping;
 	unsigned heard, refused, wanted;
-	unsigned cores; /* running poll cores */
+	unsigned cores; /* number of poll cores that are running */
 } world;
 static struct control *control;
 

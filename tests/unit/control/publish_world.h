@@ -32,7 +32,7 @@
 enum { HELD_MAX = 8192 };
 
 static struct {
-	bool hold; /* keep answers until directory_answer() */
+	bool hold; /* true: answers are kept until directory_answer() */
 	struct {
 		directory_done done;
 		void *context;

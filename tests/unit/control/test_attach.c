@@ -27,7 +27,8 @@ static void hello_hands_out_the_memory_that_clients_map(void **state)
 		if (is_pool)
 			munmap(map, 4096);
 	}
-	for (unsigned i = 0; i < 3; i += 2) { /* status and shard: readable */
+	/* the status segment and the shard can be mapped for reading */
+	for (unsigned i = 0; i < 3; i += 2) {
 		void *map = mmap(NULL, 4096, PROT_READ, MAP_SHARED, a.fd[i], 0);
 
 		assert_true(map != MAP_FAILED);
@@ -139,9 +140,9 @@ static void a_file_whose_close_blocks_does_not_block_the_loop(void **state)
 	const struct attach_request r = request_of(ATTACH_CHANNEL_OPEN, 0, 0);
 
 	(void)state;
-	alarm(25); /* shorter than the time the socket lingers */
+	alarm(25); /* ends the test if it blocks; shorter than the time the socket lingers */
 	send_raw(fd, &r, sizeof(r), &file, 1);
-	close(file); /* the last reference is in the message now */
+	close(file); /* the message in the socket has the last reference */
 	pump();
 	assert_true(receive(fd, &a));
 	assert_int_equal(a.reply.status, -EINVAL);

@@ -127,7 +127,8 @@ static void a_segment_stays_mapped_while_a_rail_has_channel_or_staging(void **st
 		pump();
 		for (unsigned step = 0; step < 2 * RAILS; step++) {
 			assert_int_equal(control.attach->channels, 1);
-			c->map[c->bytes - 1] = 1; /* writable, so the segment is still mapped */
+			/* this write shows that the segment is still mapped */
+			c->map[c->bytes - 1] = 1;
 			assert_int_equal(shm_load(&c->publish.header->drained), c->left == 0);
 			if ((step < RAILS) == (channel_last != 0))
 				attach_region_returned(&control, (uint32_t)a.reply.b);
@@ -231,7 +232,10 @@ static void a_killed_client_leaks_nothing(void **state)
 	/* the rails have not returned its channels and regions */
 	assert_int_equal(control.attach->sessions, 1);
 	assert_int_equal(world.mrs, 3 * RAILS);
-	/* repeated, because the engine may notice the death only when it answers CHANNEL_CLOSE */
+	/*
+	 * This is repeated, because the engine may notice the death only when it answers
+	 * CHANNEL_CLOSE.
+	 */
 	while (rails_answer())
 		pump();
 	pump_until_sessions(0);

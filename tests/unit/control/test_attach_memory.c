@@ -121,13 +121,13 @@ static void memory_that_a_dying_nic_holds_is_released_when_its_device_is_closed(
 	assert_int_equal(world.mrs, RAILS);
 	pump();
 	assert_false(receive(fd, &a)); /* the NIC may still write to the memory */
-	world.holds_mrs = false;       /* the device is closed: deregistration succeeds */
+	world.holds_mrs = false; /* the device of the NIC is closed, so deregistration succeeds */
 	attach_regions_retry(&control);
 	pump();
 	assert_true(receive(fd, &a));
 	assert_int_equal(a.reply.status, 0);
 	assert_int_equal(world.mrs, 0);
-	attach_regions_retry(&control); /* has nothing to release */
+	attach_regions_retry(&control); /* this call finds no region to release */
 	close(memfd);
 	close(fd);
 	pump();

@@ -48,7 +48,8 @@ static void a_channel_stays_until_its_client_has_left_the_slot(void **state)
 	}
 	assert_int_equal(control.attach->channels, 1);
 	assert_int_equal(control.attach->quarantined, 1);
-	control.attach->channel[id]->map[0] = 1; /* writable, so the segment is still mapped */
+	/* this write shows that the segment is still mapped */
+	control.attach->channel[id]->map[0] = 1;
 	world.copying = false;
 	pump_until_channels(0);
 	assert_int_equal(control.attach->quarantined, 0);
@@ -130,7 +131,7 @@ static void a_forked_child_does_not_keep_the_session_of_its_parent(void **state)
 		send_raw(fd, &hello, sizeof(hello), NULL, 0);
 		if (fork() == 0) {
 			close(stay[1]);
-			/* returns when the test closes the pipe */
+			/* the read returns when the test closes the pipe */
 			(void)!read(stay[0], &status, 1);
 			_exit(0);
 		}
@@ -203,7 +204,7 @@ static void hello_accepts_a_pidfd(void **state)
 
 	(void)state;
 	assert_true(pidfd >= 0);
-	for (unsigned n = 0; n < 3; n++) /* repeated, to see that no descriptor is leaked */
+	for (unsigned n = 0; n < 3; n++) /* three times, to see that no descriptor is leaked */
 		assert_int_equal(status_of(fd, ATTACH_HELLO, 0, 0, pidfd), 0);
 	close(pidfd);
 	close(fd);

@@ -89,7 +89,7 @@ static unsigned files(void)
 	while (readdir(d))
 		n++;
 	closedir(d);
-	return n - 2; /* . and .. */
+	return n - 2; /* not counting "." and ".." */
 }
 
 static void assert_logged(const char *what)
@@ -119,7 +119,7 @@ static void an_engine_keeps_its_path_from_its_start_to_its_end(void **state)
 	(void)state;
 	snprintf(pid, sizeof(pid), "pid %d", (int)getpid());
 	assert_int_equal(attach_socket_open(&one), 0);
-	for (unsigned i = 0; i < 3; i++) { /* the first engine is starting, serving, stopping */
+	for (unsigned i = 0; i < 3; i++) { /* `one` is starting, then serving, then stopping */
 		assert_int_equal(attach_socket_open(&other), -EADDRINUSE);
 		assert_null(other.client_socket);
 		assert_logged(pid);

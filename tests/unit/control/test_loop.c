@@ -49,7 +49,8 @@ static void socket_and_port_are_bound_before_memory_is_allocated(void **state)
 	(void)state;
 	for (unsigned n = 1; n <= 2; n++) {
 		setup(state);
-		settings.engine_pool_bytes = UINT64_MAX / 2; /* too large to be allocated */
+		/* a pool that is too large to be allocated */
+		settings.engine_pool_bytes = UINT64_MAX / 2;
 		world.fail_at = n;
 		log_test_capture(log, sizeof(log));
 		assert_true(control_open(&settings, &plan, &control) < 0);
@@ -121,7 +122,8 @@ static void commands_for_a_full_inbox_are_sent_later_in_order(void **state)
 	}
 	world.full = false;
 	command.peer = 40;
-	assert_true(loop_tell(control, 0, &command)); /* must not overtake the commands that wait */
+	/* this command must not overtake the commands that wait */
+	assert_true(loop_tell(control, 0, &command));
 	assert_int_equal(world.commands, 0);
 	assert_int_equal(loop_outbox_send(control), 41);
 	assert_true(loop_told(control));
@@ -210,7 +212,7 @@ static void a_poll_core_that_does_not_end_is_reported(void **state)
 	control_stop(control);
 	assert_int_equal(control_run(control), -ETIMEDOUT);
 	log_test_capture(NULL, 0);
-	world.stuck = false; /* lets the test close the engine */
+	world.stuck = false; /* needed to close the engine below */
 	loop_of(control)->result = 0;
 	control_close(control);
 	assert_int_equal(world.open, 0);

@@ -88,7 +88,10 @@ static void retire_all_of(struct model *m, const struct pool_victim *victim, uns
 	for (unsigned i = 0; i < n; i++) {
 		struct item *item = &m->at[place_unit(victim[i].place)];
 
-		/* also checks that the victims differ: a victim is LIMBO after its turn */
+		/*
+		 * A victim named twice would fail here, because it is in LIMBO after its first
+		 * turn.
+		 */
 		assert_int_equal(item->state, PAGE);
 		assert_true(page_key_equal(&item->key, &victim[i].key));
 		assert_int_equal(item->generation, victim[i].generation);

@@ -88,7 +88,7 @@ static void hostile_places_and_generations_are_refused(void **state)
 
 		if (i % 3 == 0) /* the right place with a wrong generation */
 			place = credit.place;
-		if (i % 3 == 1) /* a wrong rail */
+		if (i % 3 == 1) /* a place on a rail that does not exist */
 			place = place_make(RAILS + i % (16 - RAILS), place_unit(credit.place));
 		if (generation == credit.generation && place == credit.place)
 			continue;
@@ -123,7 +123,7 @@ static void a_page_longer_than_its_credit_is_refused_and_frees_the_slot(void **s
 			.place = credit.place,
 			.generation = credit.generation,
 			.length = 4096});
-	assert_int_equal(get_one(&c).status, OP_INVALID); /* because the key is all zero */
+	assert_int_equal(get_one(&c).status, OP_INVALID); /* invalid, because the key is all zero */
 	assert_int_equal(c.channel.credits.count, 0);
 	client_close(&c);
 }
@@ -330,7 +330,7 @@ static void an_answer_for_a_closed_channel_is_dropped(void **state)
 	turns();
 	assert_int_equal(directory.helds, 1);
 	client_close(&a);
-	client_open(&b, 5); /* has the same channel id */
+	client_open(&b, 5); /* channel b has the id that channel a had */
 	directory_answer(OP_HIT);
 	turns();
 	assert_false(got(&b, &done));
@@ -360,7 +360,7 @@ static void an_answer_after_publish_close_does_no_harm(void **state)
 	close(a.channel.wake);
 	close(a.woken);
 	free(a.memory);
-	assert_int_equal(publish_open(&control), 0); /* for the teardown */
+	assert_int_equal(publish_open(&control), 0); /* opened again for the teardown */
 }
 
 static void a_waiting_client_is_woken_once(void **state)

@@ -24,7 +24,7 @@ static void a_slot_being_copied_into_stays_reserved_after_the_close(void **state
 		assert_int_equal(shm_load(&c.header.stopped), 1);
 		publish_counts(&control, &counts);
 		assert_int_equal(counts.credits, 1);
-		/* only the slot of `other` */
+		/* the slot of `other` is in limbo, that of `credit` is not */
 		assert_int_equal(pool_limbo(control.rail[0].pool), limbo + 1);
 		assert_false(publish_channel_release(&control, &c.channel, false));
 		pass_time(LIMBO_MS * 1000000ull);
@@ -70,7 +70,7 @@ static void a_slot_of_another_channel_is_not_reserved(void **state)
 	publish_channel_close(&control, &c.channel);
 	assert_true(publish_channel_release(&control, &c.channel, false));
 	publish_counts(&control, &counts);
-	assert_int_equal(counts.credits, 1); /* the credit of the other channel */
+	assert_int_equal(counts.credits, 1); /* channel d still has its credit */
 	client_close(&c);
 	client_close(&d);
 }

@@ -92,7 +92,7 @@ static void a_pool_full_of_credits_answers_no_space_at_the_deadline(void **state
 			.length = length,
 			.deadline_ns = now + 100000000});
 	pass_time(5000000);
-	assert_true(got(&a, &done)); /* one answer for all missing slots */
+	assert_true(got(&a, &done)); /* one answer stands for all slots that are missing */
 	assert_int_equal(done.status, OP_NO_SPACE);
 	assert_false(got(&a, &done));
 	assert_int_equal(a.channel.owed, 0);

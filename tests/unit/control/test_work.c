@@ -14,7 +14,7 @@
 
 #define CALLS 32u
 #define CALL_US 500000u
-#define LIMIT_S 3u /* works_close() gives a call 10 s; the clock below makes it this */
+#define LIMIT_S 3u /* time that works_close() gives a call here; 10 s by the real clock */
 
 struct call {
 	struct work work;
@@ -110,7 +110,7 @@ static void works_close_gives_each_call_its_time_and_makes_all(void **state)
 	works_close(works);
 	assert_int_equal(made, CALLS);
 	assert_int_equal(done, 0);
-	assert_int_equal(works_open(base, 1, &works), 0); /* for the teardown */
+	assert_int_equal(works_open(base, 1, &works), 0); /* opened again for the teardown */
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)

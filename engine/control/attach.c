@@ -298,8 +298,7 @@ fail:
 }
 
 /*
- * The rails have ended or were never started: no READ is in flight, and no channel or region will
- * be returned.
+ * The rails have ended or were never started: no READ is in flight, and they return nothing more.
  */
 void attach_close(struct control *control)
 {

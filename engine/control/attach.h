@@ -37,8 +37,8 @@
 #define ATTACH_TELL_NS 5000000000ull /* time between two log lines about one long registration */
 #define ATTACH_SILENT_MAX 32u   /* maximum number of connections that have not sent a request */
 #define ATTACH_SILENT_SECONDS 2 /* a connection without a request is closed after this time */
-#define ATTACH_REFUSED_MAX                                                                         \
-	8u /* maximum number of refused clients kept connected to read the reason */
+/* maximum number of refused clients kept connected to read the reason */
+#define ATTACH_REFUSED_MAX 8u
 #define ATTACH_REFUSED_SECONDS 1 /* a refused client is disconnected after this time */
 #define ATTACH_REGION_BYTES_MAX (1ull << 40)
 #define ATTACH_ACCEPTS 16u /* connections accepted in one turn */
@@ -172,10 +172,7 @@ static inline bool session_may_take(
 	return has + wants <= (share > min ? share : min);
 }
 
-/*
- * A set of helper threads with the regions they work on. `first`, `last` and `done` are under the
- * lock.
- */
+/* Helper threads and the regions they work on. The lock protects `first`, `last` and `done`. */
 struct attach_helper {
 	struct control *control;
 	pthread_t thread[ATTACH_HELPERS];
@@ -229,10 +226,7 @@ unsigned attach_turn(struct control *control);
 void attach_channel_broken(struct control *control, uint32_t channel);
 void attach_channel_returned(struct control *control, struct rail_channel *returned);
 void attach_region_returned(struct control *control, uint32_t region);
-/*
- * Called after the device of a lost NIC was closed: deregisters again what that NIC did not
- * release.
- */
+/* After the device of a lost NIC was closed: deregisters again what that NIC did not release. */
 void attach_regions_retry(struct control *control);
 /* Shutdown: accepts no more clients and ends all sessions. */
 void attach_stop(struct control *control);
@@ -245,15 +239,9 @@ void attach_counts(const struct control *control, struct attach_counts *ret);
 
 /* ---- attach_socket.c ------------------------------------------------------------------------- */
 
-/*
- * Starts to listen. Returns the descriptor that clients connect to, or -errno; the reason is
- * logged.
- */
+/* Starts to listen. Returns the descriptor that clients connect to, or logs and returns -errno. */
 int attach_socket_listen(struct control *control);
-/*
- * Closes the socket and removes its file, so that no new client connects. Calling it twice does no
- * harm.
- */
+/* Closes the socket and removes its file, so that no new client connects. May be called twice. */
 void attach_socket_remove(struct control *control);
 
 /* ---- between the attach_*.c ------------------------------------------------------------------ */
@@ -320,10 +308,7 @@ unsigned region_extents(uint64_t length, unsigned shift);
  */
 int region_mr_work(
 	struct control *control, struct region *r, unsigned mr, char *text, size_t text_bytes);
-/*
- * Does region_mr_work() for all MRs on the calling thread. The first error goes into r->result and
- * r->text.
- */
+/* region_mr_work() for all MRs on this thread. The first error goes to r->result and r->text. */
 void region_work(struct control *control, struct region *r);
 /* Whether a NIC still has a registration of the region. */
 bool region_is_held(const struct region *r);
@@ -341,23 +326,14 @@ int closer_open(struct closer **ret_closer);
 void closer_take(struct closer *closer, int fd);
 void closer_close(struct closer *closer);
 
-/*
- * Gives the region to the helper threads. 0, or -errno: no thread can be started, or the engine
- * stops.
- */
+/* Gives the region to the helper threads. 0, or -errno: there is no thread, or the engine stops. */
 int helper_submit(struct control *control, struct region *r);
-/*
- * The region, which is being registered, is not needed any more: registrations that have not begun
- * are left out.
- */
+/* Cancels the registration of a region: MRs that no thread has taken are left out. */
 void helper_cancel(struct control *control, struct region *r);
 /* Returns one region that the threads have finished, or NULL. */
 struct region *helper_collect(struct attach_helper *h);
 void helper_open(struct control *control, struct attach_helper *h, unsigned threads);
-/*
- * Waits for the threads, which first finish all regions they were given. Then helper_submit()
- * fails.
- */
+/* Waits for the threads to finish all regions they were given. Then helper_submit() fails. */
 void helper_stop(struct attach_helper *h);
 void helper_close(struct attach_helper *h);
 

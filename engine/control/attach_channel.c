@@ -168,7 +168,8 @@ void channel_close_request(struct session *s)
 	struct channel *c = s->request.a < CHANNELS_MAX ? a->channel[s->request.a] : NULL;
 
 	if (!c || c->session != s || c->stopping) {
-		session_reply(s, -EINVAL, 0, 0, NULL, 0, "this session has no such channel");
+		session_reply(
+			s, -EINVAL, 0, 0, NULL, 0, "this session has no channel of that number");
 		return;
 	}
 	s->waits_channel = c;
@@ -194,10 +195,7 @@ void channel_finish(struct channel *c)
 
 	if (!c->stopping || c->left || c->staging)
 		return;
-	/*
-	 * While the engine stops, no slot is handed out again, so the quarantine need not end
-	 * first.
-	 */
+	/* A stopping engine hands out no slots, so it does not wait for the quarantine to end. */
 	if (!c->quarantined || s->control->stopping)
 		channel_free(c);
 	if (s->waits_channel == c) {

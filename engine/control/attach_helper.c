@@ -118,10 +118,7 @@ static void unmap(struct region *r)
 		return;
 	munmap(r->map, r->map_bytes);
 	r->map = NULL;
-	/*
-	 * If the client has exited this is the last reference, and the kernel frees the memory
-	 * here.
-	 */
+	/* After the client's exit this is the last reference: the kernel frees the memory. */
 	close(r->memfd);
 	r->memfd = -1;
 }

@@ -186,18 +186,12 @@ static void region_released(struct control *control, struct region *r)
 	bool waited = s->waits_region == r;
 
 	if (r->result < 0 && r->cut_devices != control->attach->cut_devices) {
-		/*
-		 * a device was closed since: deregister again, because the failure may have been
-		 * that device's
-		 */
+		/* A device was closed since. The failure may have been on it: deregister again. */
 		region_release(control, r);
 		return;
 	}
 	if (r->result < 0) {
-		/*
-		 * The NIC may still write to the memory: the memory and the region number stay in
-		 * use.
-		 */
+		/* The NIC may still write to the memory: memory and region number stay in use. */
 		log_error("clients: cannot deregister region %u: %s; its memory stays mapped",
 			r->id, r->text);
 		r->held = true;
@@ -277,10 +271,7 @@ static int file_check(int fd, bool unsealed, uint64_t offset, uint64_t length, u
 			"the file descriptor is no memfd; pass memory as a memfd made with MFD_ALLOW_SEALING");
 		return -EINVAL;
 	}
-	/*
-	 * F_SEAL_SEAL alone means that the memfd was made without MFD_ALLOW_SEALING, as other
-	 * programs do.
-	 */
+	/* F_SEAL_SEAL alone: made without MFD_ALLOW_SEALING, as other programs make memfds. */
 	if (!(seals & F_SEAL_SHRINK) && !(unsealed && seals == F_SEAL_SEAL)) {
 		snprintf(text, bytes,
 			"the memfd can shrink under the NIC: make it with MFD_ALLOW_SEALING and add F_SEAL_SHRINK");
@@ -376,7 +367,8 @@ void region_remove_request(struct session *s)
 	struct region *r = s->request.a < REGIONS_MAX ? a->region[s->request.a] : NULL;
 
 	if (!r || r->session != s || r->staging_of || r->state != REGION_LIVE) {
-		session_reply(s, -EINVAL, 0, 0, NULL, 0, "this session has no such region");
+		session_reply(
+			s, -EINVAL, 0, 0, NULL, 0, "this session has no region of that number");
 		return;
 	}
 	s->waits_region = r;

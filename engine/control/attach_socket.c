@@ -160,10 +160,7 @@ static int socket_probe(const struct sockaddr_un *address, pid_t *ret_pid)
 		(void)getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes);
 		rc = -EADDRINUSE;
 	} else if (errno == EAGAIN || errno == EACCES || errno == EPERM || errno == EPROTOTYPE) {
-		/*
-		 * The socket's backlog is full, it belongs to another user, or it is of another
-		 * type.
-		 */
+		/* The backlog is full, or the socket is another user's or of another type. */
 		rc = -EADDRINUSE;
 	}
 	close(fd);
@@ -227,10 +224,7 @@ static void socket_free(struct attach_socket *s)
 	socket_remove(s);
 	if (s->lock >= 0) {
 		lock_path(s, path);
-		/*
-		 * remove the file before the lock is released, so that lock_try() of another engine
-		 * sees it
-		 */
+		/* removed under the lock, so that lock_try() of another engine sees it */
 		(void)unlink(path);
 		close(s->lock);
 	}

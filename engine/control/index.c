@@ -23,7 +23,7 @@
 #define SEGMENT (1u << SEGMENT_BITS) /* number of nodes or of buckets in one segment */
 #define INDEX_NODES_MAX (1u << 31)
 #define BUCKETS_MIN 1024u
-/* nodes that index_walk() looks at per entry requested, so that holes cannot make it long */
+/* nodes that index_walk() looks at per entry requested; keeps a walk over holes short */
 #define WALK_LOOK 64
 
 __extension__ typedef unsigned __int128 wide;

@@ -42,8 +42,7 @@ static uint64_t time_ns(void)
 }
 
 /*
- * Units of one chunk: a power of two, about 1/32 of the pool. A small pool has at least CHUNKS_MIN
- * chunks.
+ * Units of one chunk: a power of two, about 1/32 of the pool. A small pool has CHUNKS_MIN chunks.
  */
 static uint32_t chunk_units_of(uint64_t pool_bytes)
 {

@@ -61,10 +61,7 @@ int pool_return(struct pool *pool, uint32_t place, uint32_t generation, uint64_t
  */
 int pool_publish(struct pool *pool, uint32_t place, uint32_t generation, const struct page_key *key,
 	uint32_t length);
-/*
- * PAGE -> LIMBO: increments the generation. -EINVAL: there is no page of that generation at
- * `place`.
- */
+/* PAGE -> LIMBO: increments the generation. -EINVAL: `place` has no page of that generation. */
 int pool_retire(struct pool *pool, uint32_t place, uint32_t generation, uint64_t now_ns);
 /*
  * Marks a page as visited. A place without a page is ignored, because touches are hints that also

@@ -152,10 +152,7 @@ static bool drain_better(
 	return a->used_at < b->used_at;
 }
 
-/*
- * Returns a chunk of another class to drain for a class that has no page to evict itself; NONE:
- * there is none.
- */
+/* Returns a chunk of another class to drain for a class without pages of its own, or NONE. */
 static uint32_t drain_choose(const struct pool *pool, uint32_t class)
 {
 	bool end_a_class = class == NONE && pool->classes == CLASSES_MAX;
@@ -189,10 +186,7 @@ static unsigned drain_for_need(struct pool *pool, uint32_t class, uint32_t units
 	if (chosen == NONE)
 		return 0;
 	if (pool->drain != NONE) {
-		/*
-		 * Only credits are left in the draining chunk: abandon it only for a chunk without
-		 * credits.
-		 */
+		/* The draining chunk has only credits: abandon it only for a chunk without. */
 		if (pool->chunk[chosen].credits)
 			return 0;
 		drain_give_up(pool);

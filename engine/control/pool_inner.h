@@ -19,13 +19,10 @@
 #include "engine/control/pool.h"
 
 #define NONE UINT32_MAX /* no slot, no chunk, no class */
-/*
- * for each victim at most this number of visited bits is cleared; then visited pages are evicted
- * too
- */
+/* visited bits that are cleared per victim at most; then visited pages are evicted too */
 #define SIEVE_STEPS 64
-#define LIMBO_BURST                                                                                \
-	64 /* maximum number of slots that one round of pool_take() moves out of limbo */
+/* maximum number of slots that one round of pool_take() moves out of limbo */
+#define LIMBO_BURST 64
 /* time for which a drained chunk stays reserved for one page size */
 #define RESERVE_NS 1000000000ull
 /* a drain is given up after this number of pool_victims() calls for other page sizes */

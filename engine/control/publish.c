@@ -417,10 +417,7 @@ bool publish_channel_release(struct control *control, struct publish_channel *ch
 
 	if (!kept->length)
 		return true;
-	/*
-	 * Acquire pairs with slot_leave() in client/set.c: no store of the client's copy comes
-	 * later.
-	 */
+	/* Acquire pairs with slot_leave() in client/set.c: the client's stores are done. */
 	if (!gone && shm_load_acquire64(&channel->header->copying) ==
 			     slot_name(kept->place, kept->generation))
 		return false;

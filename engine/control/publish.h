@@ -40,10 +40,7 @@ struct credits {
 	uint32_t count;
 };
 
-/*
- * Makes room for `more` further credits. Returns 0 or -ENOMEM. credits_add() then does not
- * allocate.
- */
+/* Makes room for `more` further credits, so that credits_add() need not allocate. 0 or -ENOMEM. */
 int credits_reserve(struct credits *credits, uint32_t more);
 /* Adds a credit. credits_reserve() must have made room for it. */
 void credits_add(struct credits *credits, const struct credit *credit);
@@ -183,10 +180,7 @@ void publish_counts(const struct control *control, struct publish_counts *ret);
 
 /* Writes one answer to the channel's ctl_done ring. It was counted in `owed`, so there is room. */
 void publish_put(struct publish *p, struct publish_channel *c, const struct ctl_done *done);
-/*
- * Serves CTL_CREDIT: grants the slots at once or queues the request. The caller has added op->count
- * to `owed`.
- */
+/* Serves CTL_CREDIT: grants the slots or queues the request. `owed` includes op->count already. */
 void publish_credit(
 	struct publish *p, struct publish_channel *c, const struct ctl_op *op, uint64_t now_ns);
 /*
@@ -203,10 +197,7 @@ void publish_timer(struct publish *p, uint64_t now_ns);
 struct publish_class *publish_class_of(struct publish *p, unsigned rail, uint32_t length);
 /* Adds `change` to the number of credits and pages of this page size. */
 void publish_hold(struct publish *p, unsigned rail, uint32_t length, int change);
-/*
- * Evicts so that, once limbo has passed, there are free slots for the waiting requests and for the
- * reserve.
- */
+/* Evicts until, after limbo, there are slots for the waiting requests and for the reserve. */
 void publish_refill(struct publish *p, unsigned rail, uint32_t length, uint64_t now_ns);
 /* Unpublishes one page and sends its slot to limbo. */
 void publish_take_away(struct publish *p, const struct page_key *key, uint32_t place,

@@ -69,10 +69,7 @@ static bool cell_second(const struct shard *shard, struct cell cell)
 	return (shard->side[cell.bucket].second & 1u << cell.entry) != 0;
 }
 
-/*
- * Writes an entry in the order of rule 3 above: memory never has an old first word beside a new
- * second word.
- */
+/* Writes an entry in the order of rule 3 above: no old first word beside a new second word. */
 static void cell_store(struct shard *shard, struct cell cell, const struct dir_entry *entry)
 {
 	uint64_t *word = (uint64_t *)(void *)&shard->bucket[cell.bucket].entry[cell.entry];
@@ -283,10 +280,7 @@ bool shard_remove(struct shard *shard, const struct page_key *key, uint32_t ref,
 	return true;
 }
 
-/*
- * Copies up to `max` entries of `tag` from a bucket that is their first or, if `second`, their
- * second.
- */
+/* Copies up to `max` entries of `tag` from their first or, if `second`, their second bucket. */
 static unsigned bucket_find(const struct shard *shard, uint32_t bucket, bool second, uint32_t tag,
 	struct dir_entry *ret, unsigned max)
 {

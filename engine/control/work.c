@@ -89,10 +89,7 @@ static void *helper(void *argument)
 	return NULL;
 }
 
-/*
- * Starts one more thread of the queue, with all signals blocked, because the main thread handles
- * them.
- */
+/* Starts one more thread, with all signals blocked, because the main thread handles them. */
 static void queue_grow(struct work_queue *queue)
 {
 	sigset_t all, before;

@@ -81,10 +81,7 @@ void directory_remove(
 	struct page_head head;
 
 	(void)key;
-	/*
-	 * The page is unpublished before its generation changes, so before its slot can be
-	 * overwritten.
-	 */
+	/* Unpublished before the generation changes, so before the slot can be overwritten. */
 	head = page_head_load(
 		(const struct page_head *)pool_heads(control->rail[place_rail(place)].pool)->base +
 		place_unit(place));

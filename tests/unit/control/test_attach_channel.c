@@ -232,10 +232,7 @@ static void a_killed_client_leaks_nothing(void **state)
 	/* the rails have not returned its channels and regions */
 	assert_int_equal(control.attach->sessions, 1);
 	assert_int_equal(world.mrs, 3 * RAILS);
-	/*
-	 * This is repeated, because the engine may notice the death only when it answers
-	 * CHANNEL_CLOSE.
-	 */
+	/* Repeated: the engine may notice the death only when it answers CHANNEL_CLOSE. */
 	while (rails_answer())
 		pump();
 	pump_until_sessions(0);

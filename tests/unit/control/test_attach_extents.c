@@ -54,10 +54,7 @@ static void leave(int fd, unsigned sessions)
 	assert_int_equal(control.attach->sessions, sessions);
 }
 
-/*
- * Checks that on every NIC each extent starts where the previous one ends and has the key that the
- * rail gets.
- */
+/* Checks that on every NIC the extents are adjacent and have the keys that the rail gets. */
 static void check_extents(const struct region *r, uint64_t bytes, unsigned shift)
 {
 	assert_int_equal(r->extent_shift, shift);
@@ -119,7 +116,7 @@ static void memory_is_split_into_extents_without_gap_or_overlap(void **state)
 	}
 }
 
-/* From LESSONS: 8 SGLang ranks with a host pool of 500 GB each, on small pages. */
+/* A real deployment: 8 SGLang ranks with a host pool of 500 GB each, on small pages. */
 static void eight_ranks_with_500_gb_each_fit(void **state)
 {
 	const uint64_t bytes = 500ull * 1000 * 1000 * 1000 / 4096 * 4096;

@@ -133,10 +133,7 @@ static void memory_that_a_dying_nic_holds_is_released_when_its_device_is_closed(
 	pump();
 }
 
-/*
- * The helper threads report the failed release, but the loop learns first that the device was
- * closed.
- */
+/* The helper threads report the failed release after the loop learns of the closed device. */
 static void memory_that_a_nic_held_until_its_device_was_closed_is_released(void **state)
 {
 	const size_t bytes = ATTACH_SMALL_BYTES + 4096;

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The states of a slot: credits, pages, limbo, generations, page sizes, and calls with invalid
- * arguments.
- */
+/* The states of a slot: credits, pages, limbo, generations, page sizes, and invalid arguments. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

@@ -2,10 +2,7 @@
 /* Chunks that move from one page size to another, and credits that delay it. */
 #include "tests/unit/control/pool_world.h"
 
-/*
- * Evicts for pages of `bytes` until there are no victims or `most` are evicted. Returns how many
- * were evicted.
- */
+/* Evicts for pages of `bytes` until no victim is left or `most` are evicted. Returns how many. */
 static unsigned evict_all_of_a_drain(struct pool *pool, uint32_t bytes, unsigned most)
 {
 	struct pool_victim victim[50];
@@ -32,10 +29,7 @@ static void a_size_without_a_chunk_takes_one_from_the_largest_class(void **state
 	assert_int_equal(evict_all_of_a_drain(pool, MIB, 1000), 256);
 	assert_int_equal(pool_take(pool, MIB, now_ns, &place, &generation), -ENOSPC);
 	now_ns += LIMBO_NS;
-	/*
-	 * The drained chunk is reserved for the large page: the class that lost it does not get it
-	 * back.
-	 */
+	/* The class that lost the chunk does not get it back: it is reserved for the large page. */
 	assert_int_equal(pool_take(pool, PAGE_UNIT, now_ns, &place, &generation), -ENOSPC);
 	assert_int_equal(pool_free(pool, PAGE_UNIT), 0);
 	assert_int_equal(pool_free(pool, MIB), 1);
@@ -86,10 +80,7 @@ static void a_draining_chunk_hands_out_nothing_and_waits_for_its_credits(void **
 	struct pool_victim victim[3];
 
 	(void)state;
-	/*
-	 * Four classes have one chunk each, and each chunk has a credit, so the drain must wait for
-	 * one.
-	 */
+	/* Four classes have one chunk each with a credit in it, so a drain waits for a credit. */
 	for (uint32_t i = 0; i < 4; i++) {
 		assert_int_equal(
 			pool_take(pool, (i + 1) * PAGE_UNIT, 0, &place[i], &generation[i]), 0);

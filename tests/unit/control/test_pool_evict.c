@@ -79,10 +79,7 @@ static void victims_of_one_call_differ_even_if_all_were_visited(void **state)
 		assert_false(seen[victim[i].key.word[0]]);
 		seen[victim[i].key.word[0]] = true;
 	}
-	/*
-	 * The victims were not retired, so the next call may return them again, but each page only
-	 * once.
-	 */
+	/* The victims were not retired, so they may be returned again, each once per call. */
 	memset(seen, 0, sizeof(seen));
 	assert_int_equal(pool_victims(pool, PAGE_UNIT, 2000, victim), 1024);
 	for (unsigned i = 0; i < 1024; i++) {

@@ -88,10 +88,7 @@ static void retire_all_of(struct model *m, const struct pool_victim *victim, uns
 	for (unsigned i = 0; i < n; i++) {
 		struct item *item = &m->at[place_unit(victim[i].place)];
 
-		/*
-		 * A victim named twice would fail here, because it is in LIMBO after its first
-		 * turn.
-		 */
+		/* A victim named twice fails here: its state is LIMBO after the first time. */
 		assert_int_equal(item->state, PAGE);
 		assert_true(page_key_equal(&item->key, &victim[i].key));
 		assert_int_equal(item->generation, victim[i].generation);
@@ -221,10 +218,7 @@ static void check_drained(struct model *m)
 						 item->generation, m->now_ns),
 				0);
 	}
-	/*
-	 * A drained chunk may be reserved for another size for a while: pool_take() is then tried
-	 * again.
-	 */
+	/* A drained chunk may be reserved for another size: pool_take() is tried again. */
 	for (uint32_t i = 0, tries = 0; i < all; tries++) {
 		m->now_ns += 10000000000ull;
 		i += pool_take(m->pool, (uint32_t)pool_page_bytes_max(m->pool), m->now_ns, &place,
@@ -251,10 +245,7 @@ static void random_calls_agree_with_a_model(void **state)
 	for (uint32_t step = 1; step <= STEPS; step++) {
 		uint32_t what = any(m, 100), sizes = step / 30000 % 2 ? 3 : 8;
 
-		/*
-		 * Time stands still, advances a little, or jumps past the end of a chunk's
-		 * reservation.
-		 */
+		/* Time stands still, advances, or jumps past the end of a reservation. */
 		m->now_ns += any(m, 1000) ? any(m, 4) : 1500000000;
 		if (what < 40)
 			step_take(m, sizes);

@@ -2,10 +2,7 @@
 /* Slots that the client may still store into when their channel ends. See publish_world.h. */
 #include "tests/unit/control/publish_world.h"
 
-/*
- * The slot stays reserved, because the client's thread may store into it after the session has
- * ended.
- */
+/* The slot stays reserved: the client's thread may store into it after the session has ended. */
 static void a_slot_being_copied_into_stays_reserved_after_the_close(void **state)
 {
 	struct ctl_done credit, other;
@@ -29,10 +26,7 @@ static void a_slot_being_copied_into_stays_reserved_after_the_close(void **state
 		assert_false(publish_channel_release(&control, &c.channel, false));
 		pass_time(LIMBO_MS * 1000000ull);
 		assert_false(publish_channel_release(&control, &c.channel, false));
-		/*
-		 * `copying` names the next slot, which was returned already: the client does not
-		 * store there.
-		 */
+		/* `copying` names a slot that was returned: the client does not store there. */
 		if (!exits)
 			shm_store64(&c.header.copying, slot_name(other.place, other.generation));
 		assert_true(publish_channel_release(&control, &c.channel, exits));
@@ -45,10 +39,7 @@ static void a_slot_being_copied_into_stays_reserved_after_the_close(void **state
 	}
 }
 
-/*
- * A name in `copying` that is no credit of this channel reserves nothing: a client may write any
- * value there.
- */
+/* A name in `copying` that is no credit of the channel is ignored: a client may write any value. */
 static void a_slot_of_another_channel_is_not_reserved(void **state)
 {
 	struct ctl_done mine, foreign;

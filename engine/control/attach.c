@@ -148,7 +148,7 @@ static void on_accept(evutil_socket_t listener, short what, void *context)
 	}
 }
 
-/* ---- for the other files --------------------------------------------------------------------- */
+/* ---- called by other files of this folder ---------------------------------------------------- */
 
 /* Frees the sessions that have ended and have nothing left. Returns how many. */
 static unsigned table_free(struct session **table, unsigned places)

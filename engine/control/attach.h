@@ -108,7 +108,7 @@ struct channel {
 	struct session *session;
 	int memfd;
 	int wake;        /* the engine's end of the socket pair that wakes the client */
-	int wake_client; /* the client's end of it, until it is sent to the client; then -1 */
+	int wake_client; /* the client's end of that pair, until it is sent; then -1 */
 	unsigned char *map;
 	size_t bytes;
 	struct region *staging;
@@ -159,7 +159,7 @@ struct session {
 /*
  * The quota of a session. It may take `wants` of the `left` if it then has no more than its share
  * of the rest, (left - wants) / sessions, or no more than `min`. So a single session stops at half
- * of the total, and a session that has more than `min` never takes the last ones.
+ * of the total, and a session that has more than `min` cannot take the last of what is left.
  */
 static inline bool session_may_take(
 	unsigned has, unsigned wants, unsigned left, unsigned sessions, unsigned min)
@@ -215,7 +215,7 @@ struct attach {
 	struct closer *closer;
 };
 
-/* ---- for loop.c, publish.c and report.c ------------------------------------------------------ */
+/* ---- called by loop.c, publish.c and report.c ------------------------------------------------ */
 
 /*
  * Handles regions that the helper threads have finished, sends replies that waited for the rails'
@@ -244,7 +244,7 @@ int attach_socket_listen(struct control *control);
 /* Closes the socket and removes its file, so that no new client connects. May be called twice. */
 void attach_socket_remove(struct control *control);
 
-/* ---- between the attach_*.c ------------------------------------------------------------------ */
+/* ---- shared by the files attach_*.c ---------------------------------------------------------- */
 
 /* Sends the one reply to session->request, with `fds`. text: the reason when status < 0. */
 void session_reply(struct session *s, int status, uint64_t a, uint64_t b, const int *fds,

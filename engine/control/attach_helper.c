@@ -24,7 +24,7 @@ static bool is_registering(const struct region *r)
 	return r->state == REGION_REGISTERING;
 }
 
-/* ---- the queue; under the lock --------------------------------------------------------------- */
+/* ---- the queue of regions, under the lock ---------------------------------------------------- */
 
 static void queue_append(struct attach_helper *h, struct region *r)
 {
@@ -71,7 +71,7 @@ static bool skip_rest(struct attach_helper *h, struct region *r)
 	return r->mrs_done == r->mrs;
 }
 
-/* ---- a helper thread ------------------------------------------------------------------------- */
+/* ---- the helper threads' side ---------------------------------------------------------------- */
 
 /* Waits for the next MR to work on. NULL: the thread must end, and the queue is empty. */
 static struct region *helper_next(struct attach_helper *h, unsigned *ret_mr)
@@ -159,7 +159,7 @@ static void *helper_main(void *context)
 	return NULL;
 }
 
-/* ---- for the loop ---------------------------------------------------------------------------- */
+/* ---- the loop's side ------------------------------------------------------------------------- */
 
 /* Starts one thread, with all signals blocked, because the main thread handles them. */
 static int helper_start(struct attach_helper *h)

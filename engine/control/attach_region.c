@@ -23,7 +23,7 @@
 #include "engine/control/loop.h"
 #include "numa/clock.h"
 
-/* ---- numbers --------------------------------------------------------------------------------- */
+/* ---- region numbers -------------------------------------------------------------------------- */
 
 /*
  * Makes a region with a free number. `staging_of`: NULL for a client's own memory. There is always
@@ -228,7 +228,7 @@ void region_worked(struct control *control, struct region *r)
 		region_registered(control, r);
 }
 
-/* ---- a client's memory ----------------------------------------------------------------------- */
+/* ---- checks of client memory and requests ---------------------------------------------------- */
 
 /*
  * Whether the session may register one more range of `extents` extents. Returns 0, or -EMFILE with

@@ -365,7 +365,7 @@ static void on_readable(evutil_socket_t socket, short what, void *context)
 	session_end(s, "a request of the wrong size");
 }
 
-/* ---- begin and end --------------------------------------------------------------------------- */
+/* ---- start and end of a session -------------------------------------------------------------- */
 
 static void on_closed(evutil_socket_t socket, short what, void *context)
 {

@@ -255,7 +255,7 @@ static int socket_bind(struct attach_socket *s, const struct sockaddr_un *addres
 	return 0;
 }
 
-/* ---- for the other files --------------------------------------------------------------------- */
+/* ---- called by other files of this folder ---------------------------------------------------- */
 
 int attach_socket_open(struct control *control)
 {

@@ -22,7 +22,7 @@
 #include "numa/clock.h"
 #include "numa/pin.h"
 
-/* ---- to the rails ---------------------------------------------------------------------------- */
+/* ---- commands to the rails ------------------------------------------------------------------- */
 
 static bool outbox_keep(struct loop_outbox *o, const struct rail_command *command)
 {
@@ -79,7 +79,7 @@ unsigned loop_outbox_send(struct control *control)
 	return sent;
 }
 
-/* ---- from the rails -------------------------------------------------------------------------- */
+/* ---- events from the rails ------------------------------------------------------------------- */
 
 /*
  * A rail needs a connection to a peer. While the engine stops, no connection is made: the requests
@@ -310,7 +310,7 @@ bool loop_core_is_own(const struct plan *plan)
 	return plan->control_core >= 0;
 }
 
-/* ---- the kick -------------------------------------------------------------------------------- */
+/* ---- events of the loop ---------------------------------------------------------------------- */
 
 static void on_kick(evutil_socket_t fd, short what, void *context)
 {

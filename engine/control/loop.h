@@ -10,7 +10,7 @@
 #include "engine/control/control.h"
 
 #define LOOP_EVENTS_BURST 256u /* events taken from one rail in one turn */
-/* time without work after which the loop sleeps, on a core of its own; else it sleeps at once */
+/* on a core without rails: time without work until the loop sleeps; else it sleeps at once */
 #define LOOP_SPIN_NS 50000ull
 /* longest sleep of the loop, because the log may have to print lines about repeated messages */
 #define LOOP_WAKEUP_US 500000

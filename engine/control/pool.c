@@ -41,9 +41,7 @@ static uint64_t time_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-/*
- * Units of one chunk: a power of two, about 1/32 of the pool. A small pool has CHUNKS_MIN chunks.
- */
+/* Units of one chunk: a power of two, about 1/32 of the pool, at most 1/CHUNKS_MIN. */
 static uint32_t chunk_units_of(uint64_t pool_bytes)
 {
 	uint64_t bytes = CHUNK_BYTES_MIN;

@@ -134,7 +134,7 @@ static inline uint32_t pool_units(const struct pool *pool, uint32_t page_bytes)
 	return (page_bytes - 1) / PAGE_UNIT + 1;
 }
 
-/* ---- pool.c -------------------------------------------------------------------------------- */
+/* ---- pool.c ---------------------------------------------------------------------------------- */
 
 /* Returns the slot that starts at `place`, in use or not; NONE: no slot starts there. */
 uint32_t pool_locate(const struct pool *pool, uint32_t place);

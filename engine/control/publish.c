@@ -97,7 +97,7 @@ static void on_done(void *context, uint64_t cookie, enum op_status status)
 	p->answers_used--;
 }
 
-/* ---- the ops --------------------------------------------------------------------------------- */
+/* ---- ops of clients -------------------------------------------------------------------------- */
 
 static uint64_t deadline_of(const struct ctl_op *op, uint64_t now_ns)
 {
@@ -357,7 +357,7 @@ void publish_flush(struct control *control)
 	p->dirties = 0;
 }
 
-/* ---- the network's side, and life cycle ------------------------------------------------------ */
+/* ---- calls from other hosts; open and close -------------------------------------------------- */
 
 void publish_touched(struct control *control, uint32_t place)
 {

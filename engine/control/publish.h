@@ -176,7 +176,7 @@ struct publish_counts {
 };
 void publish_counts(const struct control *control, struct publish_counts *ret);
 
-/* ---- between publish.c, publish_credit.c and publish_evict.c --------------------------------- */
+/* ---- shared by publish.c, publish_credit.c and publish_evict.c ------------------------------- */
 
 /* Writes one answer to the channel's ctl_done ring. It was counted in `owed`, so there is room. */
 void publish_put(struct publish *p, struct publish_channel *c, const struct ctl_done *done);

@@ -14,7 +14,7 @@
 #include "engine/control/publish.h"
 #include "numa/clock.h"
 
-/* ---- the table ------------------------------------------------------------------------------- */
+/* ---- table of credits ------------------------------------------------------------------------ */
 
 #define CREDITS_ROOM_MIN 64u
 static_assert(CREDITS_ROOM_MIN * 2 <= CREDITS_MAX * 2, "the table can grow");
@@ -96,7 +96,7 @@ void credits_free(struct credits *t)
 	*t = (struct credits){0};
 }
 
-/* ---- granting -------------------------------------------------------------------------------- */
+/* ---- granting slots -------------------------------------------------------------------------- */
 
 static void grant(
 	struct publish *p, struct publish_channel *c, uint64_t cookie, const struct credit *credit)
@@ -201,7 +201,7 @@ void publish_credit(
 		publish_refill(p, op->rail, op->length, now_ns);
 }
 
-/* ---- waiting --------------------------------------------------------------------------------- */
+/* ---- waiting requests ------------------------------------------------------------------------ */
 
 /*
  * Unlinks and frees request *link, which was counted with `waited` slots in `asked` and `waiting`.
@@ -320,7 +320,7 @@ void publish_timer(struct publish *p, uint64_t now_ns)
 		p->timer_ns = 0;
 }
 
-/* ---- life cycle ------------------------------------------------------------------------------ */
+/* ---- open and close -------------------------------------------------------------------------- */
 
 int publish_open(struct control *control)
 {

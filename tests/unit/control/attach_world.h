@@ -35,9 +35,7 @@
 
 enum { RAILS = 2 };
 
-/*
- * ---- stubs ------------------------------------------------------------------------------------
- */
+/* ---- stubs ----------------------------------------------------------------------------------- */
 
 static struct control control;
 static struct settings settings;
@@ -262,7 +260,7 @@ static inline void pump_until_sessions(unsigned sessions)
 	assert_int_equal(control.attach->sessions, sessions);
 }
 
-/* ---- the raw client -------------------------------------------------------------------------- */
+/* ---- client that speaks the protocol directly ------------------------------------------------ */
 
 struct answer {
 	struct attach_reply reply;

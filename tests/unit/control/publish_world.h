@@ -25,9 +25,7 @@
 #define LIMBO_MS 20
 #define RAILS 2
 
-/*
- * ---- stubs ------------------------------------------------------------------------------------
- */
+/* ---- stubs ----------------------------------------------------------------------------------- */
 
 enum { HELD_MAX = 8192 };
 
@@ -120,7 +118,7 @@ void attach_channel_broken(struct control *control, uint32_t channel)
 	publish_channel_close(control, control->publish->channel[channel]);
 }
 
-/* ---- a control plane and its clients --------------------------------------------------------- */
+/* ---- the control plane under test and its clients -------------------------------------------- */
 
 struct client {
 	struct publish_channel channel;

@@ -235,7 +235,7 @@ static void credits_return_to_the_pool_when_their_channel_closes(void **state)
 	}
 }
 
-/* ---- rings ----------------------------------------------------------------------------------- */
+/* ---- full and broken rings ------------------------------------------------------------------- */
 
 static void a_full_done_ring_delays_further_ops_and_loses_none(void **state)
 {
@@ -380,7 +380,7 @@ static void a_waiting_client_is_woken_once(void **state)
 	client_close(&c);
 }
 
-/* ---- the other ops --------------------------------------------------------------------------- */
+/* ---- touch, stale and remove ----------------------------------------------------------------- */
 
 static void touches_of_other_nodes_pages_go_to_the_directory(void **state)
 {

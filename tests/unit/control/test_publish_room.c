@@ -5,7 +5,7 @@
  */
 #include "tests/unit/control/publish_world.h"
 
-/* ---- no room --------------------------------------------------------------------------------- */
+/* ---- pool without free slots ----------------------------------------------------------------- */
 
 static void fill(struct client *c, uint32_t length, unsigned pages)
 {
@@ -245,7 +245,7 @@ static void eviction_keeps_a_reserve_of_free_slots(void **state)
 	client_close(&c);
 }
 
-/* ---- the table of credits -------------------------------------------------------------------- */
+/* ---- table of credits ------------------------------------------------------------------------ */
 
 static void the_table_of_credits_agrees_with_a_plain_array(void **state)
 {

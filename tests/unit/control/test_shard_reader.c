@@ -18,7 +18,7 @@
 #include "engine/control/shard.h"
 
 #define REF 7u
-#define KEYS 400u /* the 256 slots of the table hold between half and four fifths of them */
+#define KEYS 400u /* keys that the writer inserts and removes; the table has 256 slots */
 #define RUN_NS 1000000000ull
 
 struct reader {
@@ -105,7 +105,7 @@ static void *reader_main(void *argument)
 	return NULL;
 }
 
-/* Keeps the table between half full and so full that inserts fail occasionally. */
+/* Inserts and removes keys, in phases with more removes and phases in which the table is full. */
 static uint64_t churn(uint64_t random)
 {
 	uint64_t end_ns = time_ns() + RUN_NS, steps = 0;

@@ -163,7 +163,7 @@ class NicsDie(harness.ClusterTest):
         self.assertEqual(self.engines.process[0].wait(30 * harness.SLOW), 1)
         log = self.engines.log(0)
         self.assertIn("no rail is left", log)
-        self.assertIn("stopping: clients are let go, the cluster is told", log)
+        self.assertIn("stopping: ending the sessions of clients and leaving the cluster", log)
         self.engines.wait_members(1, [1])
 
     def test_a_device_that_died_stays_lost_and_the_engine_lives(self):

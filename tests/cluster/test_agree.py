@@ -109,7 +109,7 @@ class Versions(Agree):
                 while part := s.recv(65536):
                     heard += part
             self.assertEqual(self.version_of(heard), 5, heard)
-        self.assertEqual(len(self.lines(engines, 0, "wire version 4, this engine version 5")), 1)
+        self.assertEqual(len(self.lines(engines, 0, "wire version is 4, the wire version of this engine is 5")), 1)
         self.assertEqual(len(engines.status(0)["members"]), 1)
         self.stop_cleanly(engines)
 
@@ -122,7 +122,7 @@ class Versions(Agree):
             seed = f"127.0.0.1:{old.getsockname()[1]}"
             engines = self.start(1, pool_bytes="16MiB", settings=[*BEATS, f"cluster.seeds={seed}"])
             end = time.monotonic() + 30 * harness.SLOW
-            while not self.lines(engines, 0, seed, "wire version 4, this engine version 5"):
+            while not self.lines(engines, 0, seed, "wire version is 4, the wire version of this engine is 5"):
                 self.assertLess(time.monotonic(), end, engines.log(0))
                 connection, _ = old.accept()
                 if self.version_of(connection.recv(65536)) == 4:

@@ -289,7 +289,7 @@ static void a_connect_is_checked_before_any_qp_is_made(void **state)
 	}
 	c.incarnation = node[0].control.incarnation;
 	c.ends = ends;
-	raw_connect(&c, true, 0); /* no ends */
+	raw_connect(&c, true, 0); /* n_ends is 0 */
 	c.n_ends = QPS_PER_PEER_MAX + 1;
 	raw_connect(&c, true, 0);
 	c.n_ends = QPS_PER_PEER_MAX;

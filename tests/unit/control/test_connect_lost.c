@@ -108,7 +108,7 @@ static void eio_is_no_proof_that_the_nic_stopped_but_a_closed_device_is(void **s
 	assert_int_equal(told(0, 2)->kind, RAIL_LOST);
 	nodes_run(1000);
 	assert_int_equal(node[0].rail[0].tells, 3); /* no RAIL_PEER_RETIRE was sent */
-	assert_int_equal(device_cuts, 0);           /* the rail still polls its queues */
+	assert_int_equal(device_cuts, 0); /* not closed: the rail still polls its queues */
 	connect_quiet(control, 0);
 	regions_retried = 0;
 	assert_int_equal(told(0, 3)->kind, RAIL_PEER_RETIRE);
@@ -409,7 +409,7 @@ static void time_during_which_the_process_was_stopped_does_not_abort_the_engine(
 	nodes_run(100);
 	assert_int_equal(told(0, 2)->kind, RAIL_PEER_RETIRE);
 	nodes_run(CONNECT_ABORT_NS / 1000000 - 1000);
-	nodes_pass(60000); /* the rail had no time either */
+	nodes_pass(60000); /* the rail did not run in this time either */
 	nodes_run(400);
 	ends(0, got);
 }

@@ -64,10 +64,10 @@ static void messages_that_break_a_rule_change_nothing(void **state)
 	publish.n_entries = MESSAGE_PAGES_MAX + 1;
 	expect_bad(&m);
 	publish.n_entries = 2;
-	entry[1].place = place_make(2, 0); /* the sender has two rails */
+	entry[1].place = place_make(2, 0); /* a place on rail 2; the sender has only two rails */
 	expect_bad(&m);
 	entry[1].place = 0;
-	entry[1].key0 = 0; /* no key */
+	entry[1].key0 = 0; /* 0, 0 is not a valid key */
 	expect_bad(&m);
 	m.body_case = PC__MESSAGE__BODY_REMOVE;
 	m.remove = &remove;

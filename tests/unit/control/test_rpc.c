@@ -213,7 +213,8 @@ static void a_first_message_that_is_no_hello_closes_the_connection(void **state)
 
 static void a_message_of_an_unknown_kind_closes_the_connection(void **state)
 {
-	uint8_t frame[] = {0, 0, 0, 4, 0xfa, 0x06, 0x01, 0x00}; /* field 111, one byte */
+	uint8_t frame[] = {
+		0, 0, 0, 4, 0xfa, 0x06, 0x01, 0x00}; /* Message field 111, which does not exist */
 	uint64_t before = bad();
 	int fd = raw_open(0);
 
@@ -255,7 +256,7 @@ static void hellos_that_break_a_rule_are_refused(void **state)
 		uint64_t before = bad();
 		int fd = raw_open(0);
 
-		/* an incarnation whose ref would be 0; port 0 */
+		/* First an incarnation whose ref would be 0, then port 0. */
 		raw_hello(fd, "raw", i ? 0x1234567893 : 0x100000000, i ? 0 : 9, NULL);
 		expect_refused(fd, before);
 	}
@@ -305,7 +306,7 @@ static void a_connection_without_a_hello_is_closed(void **state)
 	int fd = raw_open(0);
 
 	(void)state;
-	raw_bytes(fd, "\0\0\1\0abc", 7); /* the beginning of a frame */
+	raw_bytes(fd, "\0\0\1\0abc", 7); /* only the beginning of a frame */
 	assert_true(raw_closed(fd, 3000));
 	close(fd);
 }

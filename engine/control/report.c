@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The engine's state as JSON, written by hand into a buffer that grows. 64-bit numbers that name
- * something (incarnations) are hexadecimal strings: JSON readers round large numbers. The loop's
- * thread.
+ * Writes the engine's state as JSON into a buffer that grows. 64-bit identifiers (incarnations) are
+ * hexadecimal strings, because JSON readers round large numbers. Control plane's thread only.
  */
 #include "engine/control/report.h"
 
@@ -28,8 +27,8 @@
 struct json {
 	char *text;
 	size_t bytes, room;
-	bool failed; /* no memory: nothing more is written */
-	bool comma;  /* something stands before the next member */
+	bool failed; /* no memory: the rest of the output is discarded */
+	bool comma;  /* the next member of this object or array needs a comma before it */
 };
 
 static const char *const counter_names[COUNTER_COUNT] = {
@@ -74,7 +73,7 @@ static void json_quoted(struct json *j, const char *text)
 
 		if (c == '"' || c == '\\')
 			snprintf(escaped, sizeof(escaped), "\\%c", c);
-		else if (c < 0x20 || c >= 0x7f) /* names from the network: not always UTF-8 */
+		else if (c < 0x20 || c >= 0x7f) /* names from the network may not be UTF-8 */
 			snprintf(escaped, sizeof(escaped), "\\u%04x", c);
 		else
 			snprintf(escaped, sizeof(escaped), "%c", c);
@@ -230,7 +229,8 @@ static void report_poll_core(struct json *j, const struct control *control, unsi
 	json_count(j, "nic_ns", r.nic_ns);
 	json_count(j, "gaps_over_10us", r.gaps_long);
 	json_count(j, "gap_worst_ns", r.gap_worst_ns);
-	json_open(j, "gaps_from_ns", "{"); /* the shortest of each kind: how many */
+	/* Number of gaps per bucket; the name is the bucket's shortest gap */
+	json_open(j, "gaps_from_ns", "{");
 	for (unsigned i = 0; i < GAP_BUCKETS; i++) {
 		char from[24];
 

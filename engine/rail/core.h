@@ -64,13 +64,12 @@ struct channel_slot {
 struct rail {
 	/* owner: poll core; touched every step */
 	alignas(64) struct dv_cq cq;
-	/* owner: poll core; touched every step */
-	/* QPs with WQEs posted after their last doorbell; linked by rung_next */
+	/* owner: poll core; touched every step. unrung: list of QPs with WQEs posted after their
+	 * last doorbell, linked by rung_next */
 	alignas(64) struct lane_qp *unrung;
 	struct link waiting; /* list of connections with requests to post */
-	/*
-	 * WQEs posted and not retired, all QPs; at most cq.cqe_cnt, so that the CQ cannot overflow
-	 */
+	/* WQEs posted and not retired, all QPs; at most cq.cqe_cnt, so that the CQ cannot
+	 * overflow */
 	uint32_t wqes;
 	/* bytes of posted READs not retired; stalled connections are not counted */
 	uint32_t posted_bytes;
@@ -114,8 +113,8 @@ struct rail {
 	void *inbox_memory;   /* both rings of the inbox */
 	void *heads_handle;   /* struct dv_mr of head[] */
 
-	/* owner: poll core; everything below, too, except head[] */
-	/* live[i]: request[i] was accepted by take.c and is not answered yet */
+	/* owner: poll core; everything below, too, except head[]. live[i]: request[i] was accepted
+	 * by take.c and is not answered yet */
 	alignas(64) bool live[RAIL_REQUESTS];
 	struct link lanes; /* all connections, oldest first */
 	bool lost;         /* RAIL_LOST was received: no new connection is accepted */
@@ -142,11 +141,9 @@ struct rail {
 	struct request request[RAIL_REQUESTS];
 	struct op_segments block[REQUEST_BLOCKS]; /* block[i] is the first of request[i] */
 	struct lane lane[LANES_MAX];
-	/*
-	 * owner: the NIC, from the post of a READ of page heads to its CQE; otherwise the poll
+	/* owner: the NIC, from the post of a READ of page heads to its CQE; otherwise the poll
 	 * core. The heads of a READ go to the RAIL_HEADS_SPAN entries from first->number *
-	 * RAIL_HEADS_SPAN on, where `first` is the READ's first request.
-	 */
+	 * RAIL_HEADS_SPAN on, where `first` is the READ's first request. */
 	alignas(4096) struct page_head head[RAIL_REQUESTS * RAIL_HEADS_SPAN];
 };
 static_assert(offsetof(struct rail, unrung) == 64, "the CQ has its own cache line");

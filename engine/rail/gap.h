@@ -12,8 +12,8 @@
 #include "numa/clock.h"
 
 struct gaps {
-	/* owner: poll core; written every turn */
-	/* cycle counter at the end of the last turn; 0: the thread rested since then */
+	/* owner: poll core; written every turn. last: cycle counter at the end of the last turn; 0:
+	 * the thread rested since then */
 	alignas(64) uint64_t last;
 	uint64_t busy_ticks; /* cycles of turns that did work */
 	/* cycles of turns that did no work, without those spent in software NICs */

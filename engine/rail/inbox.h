@@ -41,15 +41,11 @@ struct rail_peer {
 	uint16_t rail; /* this rail's index */
 	uint32_t ref;  /* map_member.ref */
 	unsigned qps;  /* valid entries of sq[], 1..QPS_PER_PEER_MAX */
-	/*
-	 * the connection failed before: the rail posts one small READ first, then sends
-	 * RAIL_PEER_PROVEN
-	 */
+	/* the connection failed before: the rail posts one small READ first, then sends
+	 * RAIL_PEER_PROVEN */
 	bool probe;
-	/*
-	 * time without a completion after which the rail breaks the connection; 0: only when a
-	 * deadline has passed, too
-	 */
+	/* time without a completion after which the rail breaks the connection; 0: only when a
+	 * deadline has passed, too */
 	uint64_t stall_ns;
 	struct dv_sq *sq[QPS_PER_PEER_MAX];
 	struct rail_remote region[REGIONS_EXPORTED]; /* by region number */
@@ -89,10 +85,8 @@ struct rail_channel {
 	uint32_t session;          /* whose regions its ops may name */
 	struct ring_consumer ops;  /* client -> rail: struct op_slot */
 	struct ring_producer done; /* rail -> client: struct op_done */
-	/*
-	 * the client's sleep flag in the channel segment; the rail exchanges it with 0 before it
-	 * calls client_wake()
-	 */
+	/* the client's sleep flag in the channel segment; the rail exchanges it with 0 before it
+	 * calls client_wake() */
 	uint32_t *client_waits;
 	int wake; /* the engine's end of a socket pair, for client_wake() */
 	/* owned by the rail while it has the channel */
@@ -120,38 +114,27 @@ struct rail_region {
 
 enum rail_command_kind {
 	RAIL_PEER_ADD = 1, /* object: struct rail_peer, which the rail owns from here on */
-	/*
-	 * peer, ref: no connection can be made now; the rail ends the requests that wait for it
-	 * with OP_PEER_DOWN
-	 */
+	/* peer, ref: no connection can be made now; the rail ends the requests that wait for it
+	 * with OP_PEER_DOWN */
 	RAIL_PEER_REFUSE,
-	/*
-	 * peer, ref, object (may be NULL): post nothing more, drain, then send RAIL_PEER_RETURNED.
-	 * The QPs are in the error state; if moving them there failed, the connection does not
-	 * drain and RAIL_PEER_STUCK follows
-	 */
+	/* peer, ref, object (may be NULL): post nothing more, drain, then send
+	 * RAIL_PEER_RETURNED. The QPs are in the error state; if moving them there failed, the
+	 * connection does not drain and RAIL_PEER_STUCK follows */
 	RAIL_PEER_DROP,
-	/*
-	 * object: the QPs are destroyed, so the NIC writes nothing more: end what is posted without
-	 * waiting for CQEs, then send RAIL_PEER_RETURNED
-	 */
+	/* object: the QPs are destroyed, so the NIC writes nothing more: end what is posted
+	 * without waiting for CQEs, then send RAIL_PEER_RETURNED */
 	RAIL_PEER_RETIRE,
 	RAIL_LOST,        /* the NIC is lost: break all connections, then send RAIL_QUIET */
 	RAIL_CHANNEL_ADD, /* object: struct rail_channel */
-	/*
-	 * object: a struct rail_channel the rail owns; take no more ops, drain, then send
-	 * RAIL_CHANNEL_RETURNED
-	 */
+	/* object: a struct rail_channel the rail owns; take no more ops, drain, then send
+	 * RAIL_CHANNEL_RETURNED */
 	RAIL_CHANNEL_STOP,
 	RAIL_REGION_ADD, /* region: the region to add */
-	/*
-	 * region.id: refuse new ops that name it; send RAIL_REGION_RETURNED when no request uses it
-	 */
+	/* region.id: refuse new ops that name it; send RAIL_REGION_RETURNED when no request uses
+	 * it */
 	RAIL_REGION_DROP,
-	/*
-	 * cancel new ops, drain what is in flight, send RAIL_STOPPED; the poll core's thread ends
-	 * when all its rails have stopped
-	 */
+	/* cancel new ops, drain what is in flight, send RAIL_STOPPED; the poll core's thread
+	 * ends when all its rails have stopped */
 	RAIL_STOP,
 };
 
@@ -169,35 +152,25 @@ static_assert(sizeof(struct rail_command) == 64, "one slot");
 static_assert(offsetof(struct rail_command, turn) == RING_TURN_AT, "the ring's");
 
 enum rail_event_kind {
-	/*
-	 * peer, ref: an op waits for a connection; sent once until RAIL_PEER_ADD or
-	 * RAIL_PEER_REFUSE
-	 */
+	/* peer, ref: an op waits for a connection; sent once until RAIL_PEER_ADD or
+	 * RAIL_PEER_REFUSE */
 	RAIL_PEER_WANTED = 1,
-	/*
-	 * object: struct rail_peer, still owned by the rail; detail: syndrome, or 0 without an
+	/* object: struct rail_peer, still owned by the rail; detail: syndrome, or 0 without an
 	 * error CQE (stall, deadline). The control plane moves the QPs to error and sends
-	 * RAIL_PEER_DROP
-	 */
+	 * RAIL_PEER_DROP */
 	RAIL_PEER_BROKEN,
 	/* object: struct rail_peer, drained; owned by the control plane again */
 	RAIL_PEER_RETURNED,
-	/*
-	 * object: struct rail_peer that broke or was dropped and does not drain; ns: the first
+	/* object: struct rail_peer that broke or was dropped and does not drain; ns: the first
 	 * deadline of its requests. The rail posts nothing on it any more. Only from here on may
-	 * the control plane destroy the QPs; it then sends RAIL_PEER_RETIRE
-	 */
+	 * the control plane destroy the QPs; it then sends RAIL_PEER_RETIRE */
 	RAIL_PEER_STUCK,
 	RAIL_QUIET, /* answer to RAIL_LOST: the rail touches nothing of its NIC any more */
-	/*
-	 * object: struct rail_peer whose probe READ succeeded; the rail takes ops for it from here
-	 * on
-	 */
+	/* object: struct rail_peer whose probe READ succeeded; the rail takes ops for it from
+	 * here on */
 	RAIL_PEER_PROVEN,
-	/*
-	 * object: struct rail_channel of a hostile or broken client; the control plane ends its
-	 * session
-	 */
+	/* object: struct rail_channel of a hostile or broken client; the control plane ends its
+	 * session */
 	RAIL_CHANNEL_BROKEN,
 	/* object: struct rail_channel with nothing in flight; owned by the control plane again */
 	RAIL_CHANNEL_RETURNED,

@@ -98,10 +98,8 @@ static void channel_stop(struct rail *rail, struct rail_channel *channel)
 		channel_return_if_idle(rail, channel);
 		return;
 	}
-	/*
-	 * The last request's end returns the channel to the control plane, so the loop must not
-	 * read it.
-	 */
+	/* The last request's end returns the channel to the control plane, so the loop must not
+	 * read it. */
 	for (struct request *request = live_from(rail, 0); request;
 		request = live_from(rail, request->number + 1u))
 		if (request->channel == id)
@@ -162,10 +160,8 @@ void rail_finish(struct rail *rail)
 {
 	struct rail_event event = {.kind = RAIL_STOPPED};
 
-	/*
-	 * Each step takes up to RAIL_TAKE_BURST ops of a channel: after RAIL_STOP_STEPS steps every
-	 * op that a ring held when RAIL_STOP arrived was taken and cancelled.
-	 */
+	/* Each step takes up to RAIL_TAKE_BURST ops of a channel: after RAIL_STOP_STEPS steps
+	 * every op that a ring held when RAIL_STOP arrived was taken and cancelled. */
 	if (rail->stop_steps < RAIL_STOP_STEPS)
 		rail->stop_steps++;
 	else if (!rail->stopped && !rail->in_flight && !link_linked(&rail->lanes) &&

@@ -67,10 +67,8 @@ int rail_open(const struct rail_options *options, struct rail **ret_rail)
 
 	if (options->index >= RAILS_MAX || !options->status)
 		return -EINVAL;
-	/*
-	 * An anonymous mapping: zeroed, page-aligned, and most pages are first touched by the poll
-	 * core, so they come from its NUMA node.
-	 */
+	/* An anonymous mapping: zeroed, page-aligned, and most pages are first touched by the
+	 * poll core, so they come from its NUMA node. */
 	rail = mmap(
 		NULL, sizeof(*rail), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (rail == MAP_FAILED)
@@ -136,10 +134,8 @@ bool rail_tell(struct rail *rail, const struct rail_command *command)
 		return false;
 	memcpy(ring_slot_new(out, 0), command, sizeof(*command));
 	ring_publish(out, 1);
-	/*
-	 * Pairs with the fence of rest() in poll_core.c: the poll core raises its sleep flag,
-	 * fences and looks at the inbox once more before it sleeps.
-	 */
+	/* Pairs with the fence of rest() in poll_core.c: the poll core raises its sleep flag,
+	 * fences and looks at the inbox once more before it sleeps. */
 	shm_fence_sleep();
 	if (shm_load(&rail->options.status->rail[rail->options.index].sleeps)) {
 		ssize_t n = write(rail->options.kick, &one, sizeof(one));

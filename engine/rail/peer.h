@@ -39,9 +39,8 @@ struct rail;
  */
 struct wqe {
 	uint32_t bytes; /* length of the READ */
-	/*
-	 * number of the request; for a READ of page heads the first of a list linked by heads_next
-	 */
+	/* number of the request; for a READ of page heads the first of a list linked by
+	 * heads_next */
 	uint16_t request;
 	uint16_t blocks; /* WQEBBs of the WQE; 0: this is not its first WQEBB */
 };

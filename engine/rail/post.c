@@ -10,9 +10,10 @@
  * signalled WQE: pages that lie side by side then complete together, and one READ fetches their
  * heads.
  *
- * Which WQEs request a CQE: each READ of RAIL_SIGNAL_BYTES or more, every RAIL_SIGNAL_WQES-th
- * shorter one, and always the last one before a doorbell (step.c), so that no WQE depends on the
- * CQE of one that may never be posted.
+ * Which WQEs request a CQE: on each QP, a READ that brings the bytes posted since the last such WQE
+ * to RAIL_SIGNAL_BYTES or their number to RAIL_SIGNAL_WQES, so every long READ does; and always the
+ * last WQE before a doorbell (step.c), so that no completion depends on a WQE that may never be
+ * posted.
  */
 #include "engine/rail/core.h"
 
@@ -77,10 +78,8 @@ static inline struct lane_qp *lane_pick(struct lane *lane, uint32_t bytes)
 {
 	struct lane_qp *run = lane->run;
 
-	/*
-	 * One connection gets at most half of the CQ, so that a peer that hangs cannot block the
-	 * others.
-	 */
+	/* One connection gets at most half of the CQ, so that a peer that hangs cannot block the
+	 * others. */
 	if (unlikely(lane->wqes >= CQ_DEPTH / 2))
 		return NULL;
 	if (bytes > RAIL_SMALL_BYTES)
@@ -259,9 +258,8 @@ static struct request *head_to_add(
 	if (at == &lane->heads || request->op.region != first->op.region)
 		return NULL;
 	unit = head_unit(request);
-	/*
-	 * Unsigned arithmetic: a unit before last_unit yields a huge difference and does not fit.
-	 */
+	/* Unsigned arithmetic: a unit before last_unit yields a huge difference and does not
+	 * fit. */
 	return unit - last_unit <= RAIL_HEADS_GAP && unit - head_unit(first) < RAIL_HEADS_SPAN
 		       ? request
 		       : NULL;
@@ -337,9 +335,8 @@ static unsigned post_lane(struct rail *rail, struct lane *lane, unsigned burst)
 			link_remove(&request->pending);
 	}
 	link_remove(&lane->waiting);
-	/*
-	 * What remains waits behind the other connections, so that the next step begins with those.
-	 */
+	/* What remains waits behind the other connections, so that the next step begins with
+	 * those. */
 	if (link_linked(&lane->pending) || link_linked(&lane->heads))
 		link_append(&rail->waiting, &lane->waiting);
 	return n;
@@ -348,10 +345,8 @@ static unsigned post_lane(struct rail *rail, struct lane *lane, unsigned burst)
 unsigned rail_post(struct rail *rail)
 {
 	struct link *last = rail->waiting.previous;
-	/*
-	 * The CQ needs room for every posted WQE: unsignalled ones produce a CQE, too, if their QP
-	 * fails.
-	 */
+	/* The CQ needs room for every posted WQE: unsignalled ones produce a CQE, too, if their
+	 * QP fails. */
 	uint32_t room = rail->cq.cqe_cnt - rail->wqes;
 	unsigned n = 0, burst = room < RAIL_POST_BURST ? room : RAIL_POST_BURST;
 

@@ -28,10 +28,8 @@ struct rail_options {
 	unsigned index;                /* 0..RAILS_MAX-1 */
 	struct dv_device *device;      /* opened by the caller, who closes it after rail_close() */
 	struct status_segment *status; /* the rail uses rail[index].sleeps and control_sleeps */
-	/*
-	 * eventfd that wakes the poll core; clients and the control plane write it when they find
-	 * rail[index].sleeps set. The rails of one poll core have duplicates of one eventfd
-	 */
+	/* eventfd that wakes the poll core; clients and the control plane write it when they
+	 * find rail[index].sleeps set. The rails of one poll core have duplicates of one eventfd */
 	int kick;
 	/* eventfd; the poll core writes it after an event if control_sleeps is set */
 	int control_kick;

@@ -140,11 +140,9 @@ static void reap_one(struct rail *rail, const struct dv_completion *completion)
 		return;
 	}
 	lane = qp->lane;
-	/*
-	 * A QP completes in order, so the WQEs before a failed one have succeeded. Those before a
-	 * flushed one may have been flushed as well, because some devices report only the last
-	 * flushed WQE.
-	 */
+	/* A QP completes in order, so the WQEs before a failed one have succeeded. Those before
+	 * a flushed one may have been flushed as well, because some devices report only the last
+	 * flushed WQE. */
 	retire(rail, qp, index + qp->wqe[index & (QP_DEPTH - 1)].blocks,
 		completion->syndrome == DV_SYNDROME_FLUSHED ? DV_SYNDROME_FLUSHED : 0,
 		completion->syndrome);

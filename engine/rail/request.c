@@ -66,10 +66,8 @@ void request_free(struct rail *rail, struct request *request)
 {
 	uint16_t block = request->number;
 
-	/*
-	 * op.segments is the number that request_copy_segments() copied, or 0 if the caller refused
-	 * the op.
-	 */
+	/* op.segments is the number that request_copy_segments() copied, or 0 if the caller
+	 * refused the op. */
 	for (uint32_t i = REQUEST_SEGMENTS; i < request->op.segments; i += REQUEST_SEGMENTS) {
 		block = rail->block_next[block];
 		rail->block_stack[rail->blocks_free++] = block;

@@ -14,10 +14,8 @@ void rail_ring(struct rail *rail)
 
 		rail->unrung = qp->rung_next;
 		qp->unrung = false;
-		/*
-		 * Request a CQE from the last WQE: this QP may get no further WQE that would
-		 * request one.
-		 */
+		/* Request a CQE from the last WQE: this QP may get no further WQE that would
+		 * request one. */
 		if (qp->silent)
 			dv_signal_last(qp->sq);
 		qp->silent = qp->silent_bytes = 0;
@@ -55,10 +53,8 @@ void rail_say(struct rail *rail, const struct rail_event *event)
 	rail->spoke = rail->news = true;
 	if (likely(rail->late_head == rail->late_tail) && speak(rail, event))
 		return;
-	/*
-	 * Cannot overflow: RAIL_EVENTS_LATE in core.h counts the events each object can have
-	 * unread.
-	 */
+	/* Cannot overflow: RAIL_EVENTS_LATE in core.h counts the events each object can have
+	 * unread. */
 	assert(rail->late_tail - rail->late_head < RAIL_EVENTS_LATE);
 	rail->late[rail->late_tail++ & (RAIL_EVENTS_LATE - 1)] = *event;
 }

@@ -14,10 +14,8 @@ static uint32_t take_limit(struct rail *rail, struct channel_slot *slot)
 	struct rail_channel *channel = slot->channel;
 	uint32_t owed = channel->in_flight + slot->fresh;
 	uint32_t limit = RAIL_TAKE_BURST;
-	/*
-	 * Room is reserved for the completion of every op taken, so that a slow client cannot block
-	 * the rail.
-	 */
+	/* Room is reserved for the completion of every op taken, so that a slow client cannot
+	 * block the rail. */
 	int32_t room = ring_room(&channel->done, owed + limit);
 
 	if (unlikely(room < 0)) {
@@ -174,11 +172,9 @@ static uint32_t take_op(
 		return 0;
 	}
 	if (unlikely(request->op.segments > SEGMENTS_MAX))
-		/* request_possible() refuses it; all its slots are skipped */
-		request->op.segments = 0;
-	/*
-	 * An op with one segment has it in its own slot; other segments are copied from the ring.
-	 */
+		request->op.segments = 0; /* request_possible() refuses it; its slots are skipped */
+	/* An op with one segment has it in its own slot; other segments are copied from the
+	 * ring. */
 	if (unlikely(must_wait(rail, &request->op)) ||
 		(request->op.segments > 1 &&
 			unlikely(!request_copy_segments(rail, request, &channel->ops, at + 1)))) {
@@ -188,12 +184,8 @@ static uint32_t take_op(
 		return 0;
 	}
 	possible = request_possible(rail, channel, request);
-	/*
-	 * The op may name a region whose RAIL_REGION_ADD is still in the inbox, because it arrived
-	 * after this step executed its commands. The control plane sends it before the client
-	 * learns the region, so it is in the inbox now. The op stays in its ring until the inbox is
-	 * empty.
-	 */
+	/* The op may name a region whose RAIL_REGION_ADD is in the inbox, where it arrived
+	 * before the op did. Leave the op in its ring until a step has executed the command. */
 	if (unlikely(!possible && ring_ready(&rail->inbox.command_in) > 0)) {
 		request_free(rail, request);
 		return 0;

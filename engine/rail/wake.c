@@ -17,9 +17,8 @@ static void kick(int fd)
 
 static void wake_client(struct rail_channel *channel)
 {
-	/*
-	 * Loaded before it is exchanged: a load of 0 leaves the cache line with the client's core.
-	 */
+	/* Loaded before it is exchanged: a load of 0 leaves the cache line with the client's
+	 * core. */
 	if (shm_load(channel->client_waits) && shm_exchange(channel->client_waits, 0))
 		client_wake(channel->wake);
 }

@@ -40,7 +40,7 @@ struct arguments {
 
 /* The control plane that the signal handler stops; set before the handler is installed. */
 static struct control *running;
-static volatile sig_atomic_t signals; /* stop signals received */
+static volatile sig_atomic_t signals; /* number of stop signals received */
 
 static const char usage[] =
 	"usage: peercache-engine [--config FILE] [--set section.key=value]...\n"

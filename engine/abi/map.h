@@ -22,16 +22,16 @@ struct map_member {
 	uint64_t incarnation; /* identity of one start of the engine */
 	uint32_t ref;         /* low 32 bits of the incarnation; directory entries contain it */
 	uint16_t peer;       /* this host's number of the member, 0..NODES_MAX-1; `peer` of an op */
-	uint8_t rails;       /* number of its rails */
-	uint8_t bucket_bits; /* log2 of the number of buckets of its shard, 0..31 */
+	uint8_t rails;       /* number of rails of the member */
+	uint8_t bucket_bits; /* log2 of the number of buckets of the member's shard, 0..31 */
 	uint8_t self;        /* 1: the member is the engine of this host; 0: another one */
 	uint8_t spare[7];
-	char name[NAME_BYTES_MAX]; /* zero-terminated; unique in the cluster */
+	char name[NAME_BYTES_MAX]; /* name of the member, zero-terminated; unique in the cluster */
 };
 static_assert(sizeof(struct map_member) == 88, "same in every process of the host");
 
 struct map_point {
-	uint64_t at;     /* position on the ring */
+	uint64_t at;     /* position of the point on the 64-bit hash ring */
 	uint32_t member; /* index in map_view.member */
 	uint32_t spare;
 };
@@ -42,7 +42,8 @@ struct map_view {
 	uint32_t replicas; /* owners of a key, 1..REPLICAS_MAX */
 	uint32_t spare;
 	struct map_member member[NODES_MAX];
-	struct map_point point[NODES_MAX * VNODES]; /* sorted by `at`, ties by member name */
+	/* points of the hash ring, sorted by `at`, ties by member name */
+	struct map_point point[NODES_MAX * VNODES];
 };
 
 /*

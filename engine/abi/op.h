@@ -28,7 +28,7 @@ enum {
 	REGION_POOL_0 = 0, /* the pool of rail r is REGION_POOL_0 + r */
 	/* the page heads of rail r are REGION_HEADS_0 + r */
 	REGION_HEADS_0 = REGION_POOL_0 + RAILS_MAX,
-	REGION_SHARD = REGION_HEADS_0 + RAILS_MAX, /* the directory shard */
+	REGION_SHARD = REGION_HEADS_0 + RAILS_MAX, /* region number of the directory shard */
 	REGIONS_EXPORTED,    /* number of regions whose keys peers get and that they may READ */
 	REGION_CLIENT_0 = 64 /* first number for memory of clients */
 };
@@ -44,7 +44,7 @@ enum op_kind {
 
 /* One request of a client to a rail. struct op_slot is its form in the ring. */
 struct op {
-	uint64_t cookie; /* chosen by the client; returned in op_done */
+	uint64_t cookie; /* number chosen by the client; returned in op_done */
 	uint8_t kind;    /* enum op_kind */
 	uint8_t slice; /* OP_PAGE: first slice, in SLICE_BYTES from the page's start; OP_READ: 0 */
 	/* destination segments, 1..SEGMENTS_MAX; their lengths add up to `length` */
@@ -72,7 +72,7 @@ static inline uint64_t op_start(const struct op *op)
 
 struct op_segment {
 	uint64_t offset; /* offset in the region, bytes */
-	uint32_t length; /* bytes, at least 1 */
+	uint32_t length; /* length of the segment in bytes, at least 1 */
 	uint16_t region; /* a client region of this session, or the channel's staging region */
 	uint16_t turn;   /* belongs to the ring in the first segment of a slot, else unused */
 };
@@ -116,8 +116,8 @@ static_assert(NODES_MAX <= 256 && REGIONS_EXPORTED <= 256, "numbered in 8 bits")
 static_assert(REGIONS_MAX <= 1 << 16, "numbered in 16 bits");
 
 #define OP_UNIT 32u      /* granularity of an OP_READ offset in bytes: half a bucket */
-#define OP_TIME_NS 1024u /* granularity of a deadline */
-/* a deadline is at most this far away: 36 minutes */
+#define OP_TIME_NS 1024u /* granularity of a deadline in op_slot, ns */
+/* limit of the time until an op's deadline: 36 minutes */
 #define OP_SPAN_NS ((uint64_t)INT32_MAX * OP_TIME_NS)
 #define OP_TO_BITS 48u /* bits of the offset in op_slot.to */
 
@@ -176,7 +176,7 @@ static inline void op_decode(
 
 /* The completion of an op. */
 struct op_done {
-	uint64_t cookie; /* of the op */
+	uint64_t cookie; /* cookie of the op */
 	uint32_t status; /* enum op_status */
 	uint16_t spare;
 	uint16_t turn;
@@ -199,7 +199,7 @@ enum ctl_kind {
  * CREDIT by one or several, the others by none.
  */
 struct ctl_op {
-	uint64_t cookie; /* chosen by the client; returned in ctl_done */
+	uint64_t cookie; /* number chosen by the client; returned in ctl_done */
 	uint8_t kind;    /* enum ctl_kind */
 	uint8_t rail;    /* CTL_CREDIT: index of the rail whose pool the slots come from */
 	uint16_t count;  /* CTL_CREDIT: number of slots */
@@ -221,13 +221,13 @@ static_assert(offsetof(struct ctl_op, turn) == RING_TURN_AT, "the ring's");
  * than `count` were granted, one more for all missing slots, with a status other than OP_HIT.
  */
 struct ctl_done {
-	uint64_t cookie; /* of the ctl_op */
+	uint64_t cookie; /* cookie of the ctl_op */
 	uint8_t kind;    /* enum ctl_kind of the request */
 	uint8_t spare[5];
 	uint16_t turn;
 	uint32_t status;     /* enum op_status; OP_HIT: success */
-	uint32_t place;      /* CTL_CREDIT: of the granted slot */
-	uint32_t generation; /* CTL_CREDIT: of the granted slot */
+	uint32_t place;      /* CTL_CREDIT: place of the granted slot */
+	uint32_t generation; /* CTL_CREDIT: generation of the granted slot */
 	uint32_t length;     /* CTL_CREDIT: page length that was requested, bytes */
 };
 static_assert(sizeof(struct ctl_done) == 32, "two to a cache line");

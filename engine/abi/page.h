@@ -26,7 +26,7 @@ struct page_head {
 	struct page_key key;
 	uint32_t generation; /* incremented before the slot may be overwritten */
 	uint32_t length;     /* length of the page, bytes */
-	uint32_t spare[2];   /* always 0 */
+	uint32_t spare[2];   /* reserved, always 0 */
 };
 static_assert(sizeof(struct page_head) == 32, "fits a CQE, never straddles a cache line");
 
@@ -49,7 +49,7 @@ static inline uint32_t place_unit(uint32_t place)
 	return place & (PAGE_UNITS_MAX - 1);
 }
 
-/* Offset in the pool, bytes. */
+/* The offset of a place in its pool, bytes. */
 static inline uint64_t place_offset(uint32_t place)
 {
 	return (uint64_t)place_unit(place) * PAGE_UNIT;

@@ -181,7 +181,7 @@ static inline void shm_pause(void)
 
 #define RING_TURN_AT 14u        /* offset of the turn in a slot; the two bytes belong to the ring */
 #define RING_TURN_SHIFT 48      /* bits below the turn in the slot's second 8-byte word */
-#define RING_SLOT_BYTES_MAX 64u /* longest slot */
+#define RING_SLOT_BYTES_MAX 64u /* length of the longest slot */
 #define RING_LOOK 64u           /* limit of filled slots that ring_ready() looks for at once */
 #define RING_CAPACITY_MAX 65536u /* largest capacity; the round counter then still has 16 bits */
 
@@ -219,7 +219,7 @@ struct ring_consumer {
 	uint32_t tail_seen; /* slots seen filled so far; wraps */
 };
 
-#define RING_BROKEN (-1) /* returned by ring_room() */
+#define RING_BROKEN (-1) /* ring_room() returns it if the consumer's index is impossible */
 
 /* Bytes of shared memory that a ring needs. */
 static inline size_t ring_bytes(uint32_t capacity, uint32_t slot_bytes)

@@ -56,9 +56,9 @@ struct attach_request {
 	uint32_t magic;   /* ATTACH_MAGIC */
 	uint16_t version; /* ABI_VERSION */
 	uint16_t kind;    /* enum attach_kind */
-	uint32_t serial;  /* chosen by the client; returned in the reply */
+	uint32_t serial;  /* number chosen by the client; returned in the reply */
 	uint32_t spare;
-	uint64_t a, b; /* by kind, see the table above */
+	uint64_t a, b; /* parameters by kind of request, see the table above */
 };
 static_assert(sizeof(struct attach_request) == 32, "same in every build");
 
@@ -66,10 +66,10 @@ static_assert(sizeof(struct attach_request) == 32, "same in every build");
 struct attach_reply {
 	uint32_t magic;   /* ATTACH_MAGIC */
 	uint16_t version; /* ABI_VERSION */
-	uint16_t kind;    /* of the request */
-	uint32_t serial;  /* of the request */
+	uint16_t kind;    /* kind of the request */
+	uint32_t serial;  /* serial of the request */
 	int32_t status;   /* 0 or a negative errno */
-	uint64_t a, b;    /* by kind, see the table above */
+	uint64_t a, b;    /* results by kind of request, see the table above */
 	char text[224];   /* if status < 0: the reason and what to do, zero-terminated */
 };
 static_assert(sizeof(struct attach_reply) == 256, "same in every build");
@@ -84,12 +84,12 @@ static_assert(sizeof(struct attach_reply) == 256, "same in every build");
 struct status_segment {
 	uint32_t magic;                 /* STATUS_MAGIC */
 	uint32_t version;               /* ABI_VERSION */
-	uint64_t incarnation;           /* of this engine */
+	uint64_t incarnation;           /* incarnation of this engine */
 	uint32_t ref;                   /* low 32 bits of the incarnation */
-	uint32_t pid;                   /* of the engine, in its PID namespace */
+	uint32_t pid;                   /* PID of the engine, in its own PID namespace */
 	uint32_t rails;                 /* number of rails, 1..RAILS_MAX */
 	uint32_t bucket_bits;           /* log2 of the number of buckets of this engine's shard */
-	uint64_t pool_bytes[RAILS_MAX]; /* by rail */
+	uint64_t pool_bytes[RAILS_MAX]; /* length of each rail's pool, bytes */
 	uint64_t page_bytes_max; /* largest page that every pool of this engine can hold, bytes */
 	/* owner: control plane; bit r is set while clients should give rail r no work: rails_out
 	 * for all peers, peer_rails_out[p] for member p. If every rail is out, clients try one
@@ -163,11 +163,11 @@ static inline uint64_t slot_name(uint32_t place, uint32_t generation)
 
 /* Offsets of the parts of a channel segment, bytes. */
 struct channel_layout {
-	size_t op[RAILS_MAX];   /* op ring of each rail */
-	size_t done[RAILS_MAX]; /* done ring of each rail */
-	size_t ctl;             /* ctl ring */
-	size_t ctl_done;        /* ring of the control plane's answers */
-	size_t staging;         /* staging memory: STAGING_BYTES, aligned to 4096 */
+	size_t op[RAILS_MAX];   /* offset of the op ring of each rail */
+	size_t done[RAILS_MAX]; /* offset of the done ring of each rail */
+	size_t ctl;             /* offset of the ctl ring */
+	size_t ctl_done;        /* offset of the ring of the control plane's answers */
+	size_t staging;         /* offset of the staging memory: STAGING_BYTES, aligned to 4096 */
 	size_t bytes;           /* length of the whole segment */
 };
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * struct rail holds everything one rail owns; the rest of this header declares the functions that
- * the files of this folder call of each other. rail_open() makes the rail as one mapping and
- * nothing is allocated after that. Only the poll core uses it, except for the control plane's ends
- * of the inbox and the two members that any thread may read (in_flight and counter).
+ * the files of this folder call of each other. rail_open() maps the rail at once and allocates its
+ * inbox rings; nothing is allocated after that. Only the poll core uses it, except for the control
+ * plane's ends of the inbox and the two members that any thread may read (in_flight and counter).
  */
 #ifndef RAIL_CORE_H
 #define RAIL_CORE_H
@@ -43,12 +43,12 @@ static_assert(CQ_DEPTH >= RAIL_POST_BURST, "a step's WQEs have room for their CQ
  * with RAIL_REGION_ADD.
  */
 struct region_slot {
-	uint64_t base;   /* address in this process */
+	uint64_t base;   /* start of the region: address in this process */
 	uint64_t length; /* bytes */
-	uint32_t lkey;   /* of the one MR; unused with extents */
+	uint32_t lkey;   /* lkey of the region's MR; unused if it has extents */
 	/* session that may name the region; 0 matches no session: absent or being dropped */
 	uint32_t session;
-	uint32_t users;       /* segments of live requests that name the region */
+	uint32_t users;       /* number of segments of live requests that name the region */
 	uint8_t extent_shift; /* log2 of an extent's bytes, lkeys in rail->extent_lkey; 0: one MR */
 	bool present;
 	bool dropping; /* RAIL_REGION_DROP was received; returned when users is 0 */
@@ -56,7 +56,7 @@ struct region_slot {
 static_assert(sizeof(struct region_slot) == 32, "two to a cache line");
 
 struct channel_slot {
-	struct rail_channel *channel; /* NULL: none */
+	struct rail_channel *channel; /* the open channel with this id; NULL: none */
 	uint32_t fresh; /* completions written to the done ring and not yet published */
 	uint32_t turn;  /* index of this channel in rail->turn */
 };
@@ -87,55 +87,57 @@ struct rail {
 	bool news;      /* completions or events were published since the last rail_wake() */
 	uint32_t steps; /* steps that did work with requests in flight; for RAIL_CLOCK_STEPS */
 	/* owner: poll core; touched every step that moves something */
-	alignas(64) uint64_t now_ns;   /* CLOCK_MONOTONIC of this step; 0: not read yet */
-	uint64_t nearest_ns;           /* lower bound of the deadlines of all live requests */
-	uint64_t steps_idle;           /* idle steps not yet added to counter[] */
-	uint32_t requests_free;        /* entries of request_stack */
-	uint32_t blocks_free;          /* entries of block_stack */
-	uint32_t lanes_free;           /* entries of lane_stack */
-	uint32_t parked;               /* requests without a connection, or on a stalled one */
-	uint32_t late_head, late_tail; /* free-running indices of late[] */
+	alignas(64) uint64_t now_ns; /* CLOCK_MONOTONIC of this step; 0: not read yet */
+	uint64_t nearest_ns;         /* lower bound of the deadlines of all live requests */
+	uint64_t steps_idle;         /* idle steps not yet added to counter[] */
+	uint32_t requests_free;      /* number of free requests, which request_stack lists */
+	uint32_t blocks_free;        /* number of free blocks, which block_stack lists */
+	uint32_t lanes_free;         /* number of free struct lane, which lane_stack lists */
+	uint32_t parked; /* number of requests without a connection or on a stalled one */
+	/* indices of the first and the next event in late[]; they wrap */
+	uint32_t late_head, late_tail;
 	uint32_t stop_steps; /* steps since RAIL_STOP; stops counting at RAIL_STOP_STEPS */
 	uint64_t watch_ns;   /* CLOCK_MONOTONIC at which lanes_watch() is due */
 	uint64_t watched_ns; /* CLOCK_MONOTONIC of the last lanes_watch() */
 	/* owner: poll core; any thread reads it */
-	alignas(64) uint32_t in_flight; /* live requests */
+	alignas(64) uint32_t in_flight; /* number of live requests */
 	/* owner: poll core; any thread reads them */
 	alignas(64) uint64_t counter[COUNTER_COUNT];
 	/* owner: poll core (command_in, event_out) and control plane (command_out, event_in) */
 	alignas(64) struct inbox inbox;
 	/* read-only once the core runs */
 	alignas(64) struct rail_options options;
-	uint32_t heads_lkey;  /* of the MR of head[] */
+	uint32_t heads_lkey;  /* lkey of the MR of head[] */
 	bool device_steps;    /* the rail's NIC is a software NIC that the poll core must step */
 	bool started;         /* a poll core was started with this rail */
 	struct dv_cq cq_made; /* the CQ as created; `cq` is replaced by a dummy after RAIL_LOST */
-	void *inbox_memory;   /* both rings of the inbox */
+	void *inbox_memory;   /* memory of both rings of the inbox */
 	void *heads_handle;   /* struct dv_mr of head[] */
 
 	/* owner: poll core; everything below, too, except head[]. live[i]: request[i] was accepted
 	 * by take.c and is not answered yet */
 	alignas(64) bool live[RAIL_REQUESTS];
-	struct link lanes; /* all connections, oldest first */
+	struct link lanes; /* list of all connections, oldest first */
 	bool lost;         /* RAIL_LOST was received: no new connection is accepted */
 	/* bit set of channels that got completions since rail_wake() */
 	uint64_t wake[CHANNELS_MAX / 64];
 	uint64_t fresh[CHANNELS_MAX / 64]; /* bit set of channels with completions to publish */
-	uint16_t turn[CHANNELS_MAX];       /* ids of the open channels */
-	struct channel_slot channel[CHANNELS_MAX]; /* by channel id */
-	struct peer_slot peer[NODES_MAX];          /* by map_member.peer */
-	struct region_slot region[REGIONS_MAX];    /* by region number */
+	/* ids of the open channels, in the order rail_take() serves them */
+	uint16_t turn[CHANNELS_MAX];
+	struct channel_slot channel[CHANNELS_MAX]; /* the channels, by channel id */
+	struct peer_slot peer[NODES_MAX];          /* the peers, by map_member.peer */
+	struct region_slot region[REGIONS_MAX];    /* destination regions, by region number */
 	/* by region number; memory of the control plane, valid until RAIL_REGION_RETURNED */
 	const uint32_t *extent_lkey[REGIONS_MAX];
 	uint16_t request_stack[RAIL_REQUESTS]; /* numbers of free requests */
 	uint16_t block_stack[REQUEST_BLOCKS];  /* numbers of free blocks */
-	uint16_t block_next[REQUEST_BLOCKS];   /* the block after this one in its request */
+	uint16_t block_next[REQUEST_BLOCKS];   /* the block that follows block i in its request */
 	uint16_t lane_stack[LANES_MAX];        /* numbers of free entries of lane[] */
 	/* Hash table from QP number to QP: open addressing, linear probing. */
 	struct {
 		uint32_t qpn;
 		uint16_t used;
-		uint16_t qp; /* index in lane[] * QPS_PER_PEER_MAX + index in lane.qp[] */
+		uint16_t qp; /* the QP: index in lane[] * QPS_PER_PEER_MAX + index in lane.qp[] */
 	} table[LANE_TABLE_SLOTS];
 	struct rail_event late[RAIL_EVENTS_LATE];
 	struct request request[RAIL_REQUESTS];

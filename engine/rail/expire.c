@@ -14,7 +14,7 @@ static bool expire(struct rail *rail, struct request *request, uint64_t now)
 	struct lane *lane = request->lane;
 	bool over = request->expired;
 
-	if (!request->outstanding) { /* parked, or not posted yet */
+	if (!request->outstanding) { /* the request is parked, or not posted yet */
 		request_end(rail, request, OP_TIMEOUT);
 		return false;
 	}
@@ -24,7 +24,7 @@ static bool expire(struct rail *rail, struct request *request, uint64_t now)
 	request->deadline_ns = now + REQUEST_GRACE_NS;
 	if (request->status == OP_HIT)
 		request->status = OP_TIMEOUT;
-	link_remove(&request->pending); /* the rest of it is never posted */
+	link_remove(&request->pending); /* the rest of the request is never posted */
 	if (over)
 		lane->overdue = true;
 	return true;

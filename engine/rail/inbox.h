@@ -28,8 +28,8 @@ struct dv_sq;
  * to.
  */
 struct rail_remote {
-	uint64_t base;   /* virtual address as registered by the peer */
-	uint64_t length; /* bytes; 0: the peer has no such region */
+	uint64_t base;   /* virtual address of the region as registered by the peer */
+	uint64_t length; /* length of the region, bytes; 0: the peer has no such region */
 	uint32_t rkey;
 	uint32_t spare;
 };
@@ -37,9 +37,9 @@ struct rail_remote {
 /* A connection to a peer: QPs that are ready to send and have nothing posted. */
 struct rail_peer {
 	/* read-only once handed over */
-	uint16_t peer; /* map_member.peer */
-	uint16_t rail; /* this rail's index */
-	uint32_t ref;  /* map_member.ref */
+	uint16_t peer; /* the peer's number: map_member.peer */
+	uint16_t rail; /* index of the rail that the connection is for */
+	uint32_t ref;  /* the peer's incarnation: map_member.ref */
 	unsigned qps;  /* valid entries of sq[], 1..QPS_PER_PEER_MAX */
 	/* the connection failed before: the rail posts one small READ first, then sends
 	 * RAIL_PEER_PROVEN */
@@ -48,8 +48,9 @@ struct rail_peer {
 	 * deadline has passed, too */
 	uint64_t stall_ns;
 	struct dv_sq *sq[QPS_PER_PEER_MAX];
-	struct rail_remote region[REGIONS_EXPORTED]; /* by region number */
-	void *control; /* for the control plane; the rail does not use it */
+	/* the peer's exported regions, by region number */
+	struct rail_remote region[REGIONS_EXPORTED];
+	void *control; /* pointer for the control plane; the rail does not use it */
 	/* struct lane of the rail while it owns the connection; NULL at hand-over and return */
 	void *lane;
 };
@@ -82,18 +83,18 @@ static inline void kick_take(int fd)
 /* One client thread as this rail sees it. */
 struct rail_channel {
 	uint32_t id;               /* < CHANNELS_MAX */
-	uint32_t session;          /* whose regions its ops may name */
-	struct ring_consumer ops;  /* client -> rail: struct op_slot */
-	struct ring_producer done; /* rail -> client: struct op_done */
+	uint32_t session;          /* the session whose regions the channel's ops may name */
+	struct ring_consumer ops;  /* op ring, client -> rail: struct op_slot */
+	struct ring_producer done; /* done ring, rail -> client: struct op_done */
 	/* the client's sleep flag in the channel segment; the rail exchanges it with 0 before it
 	 * calls client_wake() */
 	uint32_t *client_waits;
 	int wake; /* the engine's end of a socket pair, for client_wake() */
 	/* owned by the rail while it has the channel */
-	uint32_t in_flight; /* requests of this channel, taken and not answered */
+	uint32_t in_flight; /* number of requests of this channel taken and not answered */
 	bool stopping;      /* RAIL_CHANNEL_STOP was received */
 	bool broken;        /* a ring index or an op was impossible; RAIL_CHANNEL_BROKEN was sent */
-	void *control;      /* for the control plane; the rail does not use it */
+	void *control;      /* pointer for the control plane; the rail does not use it */
 };
 
 /*
@@ -101,11 +102,11 @@ struct rail_channel {
  * length with one MR each.
  */
 struct rail_region {
-	uint64_t base;   /* address in this process */
+	uint64_t base;   /* start of the region: address in this process */
 	uint64_t length; /* bytes */
 	/* lkey of each extent; must stay valid until RAIL_REGION_RETURNED */
 	const uint32_t *extent_lkey;
-	uint32_t lkey;        /* of the MR when there are no extents */
+	uint32_t lkey;        /* lkey of the region's MR; unused if it has extents */
 	uint32_t session;     /* the session whose ops may name the region; never 0 */
 	uint32_t id;          /* region number, REGION_CLIENT_0..REGIONS_MAX-1 */
 	uint8_t extent_shift; /* log2 of an extent's bytes; 0: one MR */
@@ -144,7 +145,7 @@ struct rail_command {
 	uint16_t spare;
 	uint32_t ref;
 	uint16_t spare2;
-	uint16_t turn; /* the ring's */
+	uint16_t turn; /* belongs to the ring (abi/ring.h) */
 	void *object;
 	struct rail_region region;
 };
@@ -184,11 +185,11 @@ struct rail_event {
 	uint16_t spare;
 	uint32_t ref;
 	uint16_t spare2;
-	uint16_t turn; /* the ring's */
+	uint16_t turn; /* belongs to the ring (abi/ring.h) */
 	void *object;
 	uint32_t detail;
 	uint32_t spare3;
-	uint64_t ns; /* RAIL_PEER_STUCK: CLOCK_MONOTONIC */
+	uint64_t ns; /* RAIL_PEER_STUCK: a CLOCK_MONOTONIC time */
 	uint64_t spare4[3];
 };
 static_assert(sizeof(struct rail_event) == 64, "one slot");
@@ -199,10 +200,10 @@ static_assert(offsetof(struct rail_event, turn) == RING_TURN_AT, "the ring's");
  * only.
  */
 struct inbox {
-	struct ring_producer command_out; /* control plane */
+	struct ring_producer command_out; /* used by the control plane */
 	struct ring_consumer command_in;  /* rail */
 	struct ring_producer event_out;   /* rail */
-	struct ring_consumer event_in;    /* control plane */
+	struct ring_consumer event_in;    /* used by the control plane */
 };
 
 #endif

@@ -62,7 +62,7 @@ void lane_retire(struct rail *rail, const struct rail_peer *object)
 	struct lane *lane = lane_of(rail, object);
 
 	if (!lane)
-		return; /* it drained in the meantime and was returned */
+		return; /* the connection drained in the meantime and was returned */
 	lane_drop(rail, lane->number, lane->peer->ref, object);
 	rail_reap_all(rail);
 	lane = lane_of(rail, object);

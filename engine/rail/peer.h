@@ -38,7 +38,7 @@ struct rail;
  * QP_DEPTH.
  */
 struct wqe {
-	uint32_t bytes; /* length of the READ */
+	uint32_t bytes; /* length of the READ, bytes */
 	/* number of the request; for a READ of page heads the first of a list linked by
 	 * heads_next */
 	uint16_t request;
@@ -53,12 +53,12 @@ struct lane_qp {
 	uint32_t bulk_bytes;   /* bytes of posted, unretired READs longer than RAIL_SMALL_BYTES */
 	uint32_t silent_bytes; /* bytes of READs posted after the last WQE that requests a CQE */
 	uint32_t silent;       /* number of WQEs posted after the last one that requests a CQE */
-	bool unrung;           /* it is in the list rail->unrung */
+	bool unrung;           /* true while the QP is in the list rail->unrung */
 	struct wqe wqe[QP_DEPTH];
 };
 
 enum lane_state {
-	LANE_OPEN,    /* takes ops */
+	LANE_OPEN,    /* the connection takes ops */
 	LANE_PROBING, /* takes no ops until the rail's own probe READ has succeeded */
 	LANE_BROKEN,  /* an error CQE, a stall or a deadline ended it; RAIL_PEER_BROKEN was sent */
 	LANE_DROPPED, /* RAIL_PEER_DROP was received: returned once every WQE has retired */
@@ -71,24 +71,25 @@ struct lane {
 	struct link pending; /* list of requests with payload to post */
 	/* list of requests whose page head is to be read; posted before `pending` */
 	struct link heads;
-	uint32_t wqes;        /* WQEs posted and not retired, all its QPs */
-	uint32_t bytes;       /* bytes of these WQEs */
+	uint32_t wqes;        /* number of WQEs posted and not retired, all QPs of the connection */
+	uint32_t bytes;       /* bytes of the posted, unretired READs, all QPs */
 	struct lane_qp *bulk; /* QP of the last long READ; NULL: none */
 	/* QP of the current run of small READs, which ends with a signalled WQE; NULL: none */
 	struct lane_qp *run;
-	uint32_t requests;    /* live requests of this connection */
-	uint64_t taken_bytes; /* bytes of these requests, posted or not */
+	uint32_t requests;    /* number of live requests of this connection */
+	uint64_t taken_bytes; /* bytes of this connection's live requests, posted or not */
 	uint32_t expired;     /* requests past their deadlines that still have WQEs at the NIC */
-	uint32_t moved;       /* WQEs retired so far; wraps */
-	uint32_t moved_seen;  /* `moved` at the last lanes_watch() */
-	uint64_t still_ns;    /* watched time with WQEs posted and none retired */
+	uint32_t moved;       /* number of WQEs retired so far; wraps */
+	uint32_t moved_seen;  /* value of `moved` at the last lanes_watch() */
+	/* time (ns) with WQEs posted and none retired, as lanes_watch() saw it */
+	uint64_t still_ns;
 	/* WQEs were posted at the last lanes_watch() and there have been some ever since */
 	bool begun;
 	uint64_t ended_ns; /* CLOCK_MONOTONIC when it became BROKEN or DROPPED; 0: neither */
-	uint16_t number;   /* map_member.peer */
+	uint16_t number;   /* the peer's number: map_member.peer */
 	uint8_t state;     /* enum lane_state */
 	bool overdue; /* a request outlived REQUEST_GRACE_NS, too; expire.c breaks the connection */
-	bool stuck;   /* it does not drain; RAIL_PEER_STUCK was sent */
+	bool stuck;   /* the connection does not drain; RAIL_PEER_STUCK was sent */
 	/* its requests count as parked, and its bytes not against the rail's budgets */
 	bool stalled;
 	struct lane_qp qp[QPS_PER_PEER_MAX];

@@ -123,7 +123,7 @@ static void raise_flags(struct poll_core *core, uint32_t sleeps)
 	}
 }
 
-/* How long this rail needs no step unless a client or the control plane kicks. */
+/* How long (ns) this rail needs no step unless a client or the control plane kicks. */
 static uint64_t rail_sleep_ns(const struct rail *rail)
 {
 	uint64_t now;

@@ -25,7 +25,7 @@ struct poll_core;
 struct rail;
 
 struct rail_options {
-	unsigned index;                /* 0..RAILS_MAX-1 */
+	unsigned index;                /* index of the rail, 0..RAILS_MAX-1 */
 	struct dv_device *device;      /* opened by the caller, who closes it after rail_close() */
 	struct status_segment *status; /* the rail uses rail[index].sleeps and control_sleeps */
 	/* eventfd that wakes the poll core; clients and the control plane write it when they
@@ -82,7 +82,7 @@ struct poll_core_report {
 	/* number of gaps by length; bucket i begins at gap_bucket_ns(i) */
 	uint64_t gaps[GAP_BUCKETS];
 	uint64_t gaps_long;    /* number of gaps longer than GAP_LONG_NS */
-	uint64_t gap_worst_ns; /* the longest of these */
+	uint64_t gap_worst_ns; /* the longest gap above GAP_LONG_NS; 0: none */
 	uint64_t busy_ns;      /* time in turns that did work */
 	uint64_t spin_ns; /* time in turns without work; for the rest of age_ns the thread rested */
 	/* part of busy_ns spent in software NICs; a hardware port needs no CPU time */

@@ -57,7 +57,8 @@ static void heads_retire(struct rail *rail, uint16_t first, uint32_t syndrome)
 	for (uint16_t number = first; number != REQUEST_NONE;) {
 		struct request *request = &rail->request[number];
 
-		number = request->heads_next; /* read before request_end() frees the request */
+		/* heads_next is read before request_end() frees the request */
+		number = request->heads_next;
 		request_retire(request, syndrome);
 		if (likely(request->status == OP_HIT) && unlikely(!head_matches(rail, request)))
 			request->status = OP_STALE;

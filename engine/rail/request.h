@@ -90,7 +90,7 @@ struct request {
 	/* owner: poll core; copied from the ring, validated, read-only after that */
 	alignas(64) struct op op;
 	/* owner: poll core; changes with every slice */
-	alignas(64) struct lane *lane; /* its connection; NULL while parked */
+	alignas(64) struct lane *lane; /* connection of the request; NULL while parked */
 	struct link pending;           /* entry in lane->pending, lane->heads or peer_slot.parked */
 	uint64_t deadline_ns;          /* CLOCK_MONOTONIC at which expire.c handles it next */
 	uint32_t posted;               /* payload bytes posted so far */
@@ -99,8 +99,8 @@ struct request {
 	/* number of the next request of the same READ of heads; REQUEST_NONE: last */
 	uint16_t heads_next;
 	uint16_t block;       /* cursor: block of the current segment */
-	uint16_t outstanding; /* WQEs posted and not retired */
-	uint16_t number;      /* index in rail->request[] */
+	uint16_t outstanding; /* number of WQEs posted and not retired */
+	uint16_t number;      /* number of this request: its index in rail->request[] */
 	uint16_t channel;     /* id of the channel to answer; CHANNEL_NONE: a probe */
 	uint8_t segment;      /* cursor: index of the current segment in its block */
 	uint8_t stage;        /* enum request_stage */

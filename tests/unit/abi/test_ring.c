@@ -14,8 +14,8 @@
 #include "engine/abi/ring.h"
 
 #define SLOTS 8u
-#define ITEMS 10000000u /* passed from thread to thread */
-#define GROUP_MAX 60u   /* slots published together */
+#define ITEMS 10000000u /* number of items passed from thread to thread */
+#define GROUP_MAX 60u   /* limit of slots published together */
 
 struct item {
 	uint64_t number;
@@ -276,7 +276,7 @@ static void two_threads_pass_ten_million_items_in_order(void **state)
 
 struct wide {
 	uint64_t number;
-	uint32_t of; /* slots of its group */
+	uint32_t of; /* number of slots in the group of this slot */
 	uint16_t spare, turn;
 	uint64_t more[6];
 };

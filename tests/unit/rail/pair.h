@@ -22,7 +22,7 @@ struct pair {
 	struct dv_cq far_cq;
 	struct dv_mr pool, heads, shard, home;
 	int kick, control_kick;
-	bool busy; /* poll_core_options.busy */
+	bool busy; /* value of poll_core_options.busy */
 	/* the poll core, in the first of the pairs that share it; NULL: no thread, the test
 	 * steps the rail */
 	struct poll_core *core;

@@ -21,8 +21,8 @@ static struct pair_peer *peer;
 /* The memory that is registered in extents. */
 static uint8_t *memory;
 static uint64_t memory_bytes;
-static struct dv_mr *mr; /* of each extent */
-static uint32_t *lkey;   /* of each extent */
+static struct dv_mr *mr; /* MR of each extent */
+static uint32_t *lkey;   /* lkey of each extent */
 static unsigned extents; /* number of extents; 0: no region */
 
 static int setup(void **state)

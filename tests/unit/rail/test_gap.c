@@ -30,7 +30,7 @@ static void a_gap_is_counted_unless_the_thread_rested(void **state)
 	uint64_t scale = clock_tick_scale;
 
 	(void)state;
-	clock_tick_scale = 1 << 24;                    /* a tick is a nanosecond */
+	clock_tick_scale = 1 << 24; /* scale under which a tick is a nanosecond */
 	assert_int_equal(gap_turn(&g, 1000, true), 0); /* the first turn has no previous one */
 	assert_int_equal(gap_turn(&g, 1100, true), 100);
 	assert_int_equal(gap_turn(&g, 1150, false), 50);

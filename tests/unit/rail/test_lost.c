@@ -305,7 +305,7 @@ static void a_rail_without_its_nic_does_not_touch_it_and_refuses_ops(void **stat
 	world_settle(w);
 	world_hear(w, RAIL_PEER_BROKEN);
 	world_hear(w, RAIL_QUIET);
-	client_expect(client, 2, OP_PEER_DOWN); /* without a wait */
+	client_expect(client, 2, OP_PEER_DOWN); /* the op is refused without a wait */
 	nic_pull(w);
 	assert_int_equal(w->wqes, wqes);
 	nic_complete(w, 0, 0); /* a CQE in the lost NIC's CQ, which the rail no longer reads */

@@ -190,7 +190,7 @@ static void a_rail_stops_once_it_is_drained_and_its_connections_are_returned(voi
 	nic_pull(w);
 	tell_stop(w);
 	world_settle(w);
-	client_expect(client, 2, OP_CANCELLED); /* it was parked */
+	client_expect(client, 2, OP_CANCELLED); /* the op was parked */
 	get_from(w, client, 3, 3);
 	steps(w, 100);
 	client_expect(client, 3, OP_CANCELLED);

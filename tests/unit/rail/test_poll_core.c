@@ -19,7 +19,7 @@
 
 #define RAILS 3u
 
-/* A rail and what uses it. */
+/* A seat: one rail with its software NICs, client and connection. */
 static struct seat {
 	struct pair *pair;
 	struct world *w;

@@ -19,7 +19,7 @@
 
 #include "tests/unit/rail/client_world.h"
 
-#define OPS 60u         /* ops that the parent changes */
+#define OPS 60u         /* number of ops that the parent changes */
 #define SHORT_BYTES 64u /* length of an op that ends at the end of the region */
 #define LONG_BYTES 128u /* length with which the op would leave the region */
 

@@ -175,7 +175,8 @@ static void several_silent_peers_leave_requests_for_the_others(void **state)
 			read_bucket(w, greedy[i], k, i);
 	}
 	world_settle(w);
-	assert_true(w->rail->requests_free >= RAIL_REQUESTS * 16 / 81 - LANES); /* (2/3)^4 */
+	/* 16/81 = (2/3)^4, the share that four full connections leave */
+	assert_true(w->rail->requests_free >= RAIL_REQUESTS * 16 / 81 - LANES);
 	/* Their READs fill the CQ until they stall; the op of another peer is taken
 	 * nevertheless. */
 	get(w, other, 1, LANES);

@@ -79,7 +79,7 @@ static void a_connection_without_completions_is_broken_before_any_deadline(void 
 	assert_false(client_done(client, &done)); /* the NIC may still write */
 	page_get(w, client, 3, 8, 8192, 77, 0);
 	world_settle(w);
-	client_expect(client, 3, OP_PEER_DOWN); /* refused without a wait */
+	client_expect(client, 3, OP_PEER_DOWN); /* the op is refused without a wait */
 	drop(w);
 }
 

@@ -30,7 +30,7 @@ static void a_client_that_never_reads_its_wake_ups_does_not_block_the_rail(void 
 		client_wake(ends[0]);
 	assert_true(recv(ends[1], bytes, sizeof(bytes), MSG_DONTWAIT) > 0);
 	close(ends[1]);
-	client_wake(ends[0]); /* no SIGPIPE */
+	client_wake(ends[0]); /* must not raise SIGPIPE */
 	close(ends[0]);
 }
 

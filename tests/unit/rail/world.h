@@ -29,7 +29,7 @@
 /* A READ that was announced by a doorbell. */
 struct fake_wqe {
 	struct fake_qp *qp;
-	uint32_t index;  /* of its first WQEBB */
+	uint32_t index;  /* index of the WQE's first WQEBB */
 	uint64_t remote; /* address to read from */
 	uint32_t rkey;
 	unsigned sges; /* valid entries of sge[] */
@@ -41,7 +41,7 @@ struct fake_wqe {
 
 struct fake_qp {
 	struct dv_sq sq;
-	uint32_t record[2]; /* doorbell record */
+	uint32_t record[2]; /* doorbell record of the QP */
 	uint64_t bf[2];     /* both BlueFlame buffers, the doorbell registers */
 	uint32_t seen;      /* WQEBBs parsed so far */
 	bool error;         /* the QP is in the error state: every later WQE is flushed */

@@ -21,7 +21,7 @@ struct gaps {
 	uint64_t nic_ticks; /* of busy_ticks: cycles spent in software NICs */
 	/* cycles spent in software NICs in this turn so far; private to the poll core */
 	uint64_t turn_nic_ticks;
-	/* owner: poll core; each turn increments one of them, nearly always the same one or two */
+	/* owner: poll core; each turn increments one bucket, nearly always the same one or two */
 	alignas(64) uint64_t bucket[GAP_BUCKETS];
 };
 static_assert(

@@ -156,9 +156,9 @@ enum rail_event_kind {
 	/* peer, ref: an op waits for a connection; sent once until RAIL_PEER_ADD or
 	 * RAIL_PEER_REFUSE */
 	RAIL_PEER_WANTED = 1,
-	/* object: struct rail_peer, still owned by the rail; detail: syndrome, or 0 without an
-	 * error CQE (stall, deadline). The control plane moves the QPs to error and sends
-	 * RAIL_PEER_DROP */
+	/* object: struct rail_peer, still owned by the rail; detail: syndrome, or 0 if there was
+	 * no error CQE (stall, overdue request, failed probe, lost NIC). The control plane moves
+	 * the QPs to error and sends RAIL_PEER_DROP */
 	RAIL_PEER_BROKEN,
 	/* object: struct rail_peer, drained; owned by the control plane again */
 	RAIL_PEER_RETURNED,

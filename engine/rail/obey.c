@@ -98,8 +98,8 @@ static void channel_stop(struct rail *rail, struct rail_channel *channel)
 		channel_return_if_idle(rail, channel);
 		return;
 	}
-	/* The last request's end returns the channel to the control plane, so the loop must not
-	 * read it. */
+	/* The end of the last request returns the channel to the control plane, so the loop must
+	 * not read *channel. */
 	for (struct request *request = live_from(rail, 0); request;
 		request = live_from(rail, request->number + 1u))
 		if (request->channel == id)

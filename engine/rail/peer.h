@@ -60,7 +60,9 @@ struct lane_qp {
 enum lane_state {
 	LANE_OPEN,    /* the connection takes ops */
 	LANE_PROBING, /* takes no ops until the rail's own probe READ has succeeded */
-	LANE_BROKEN,  /* an error CQE, a stall or a deadline ended it; RAIL_PEER_BROKEN was sent */
+	/* an error CQE, a stall, an overdue request or the loss of the NIC ended it;
+	 * RAIL_PEER_BROKEN was sent */
+	LANE_BROKEN,
 	LANE_DROPPED, /* RAIL_PEER_DROP was received: returned once every WQE has retired */
 };
 
@@ -111,7 +113,8 @@ struct peer_slot {
 void lane_add(struct rail *rail, struct rail_peer *peer);
 /*
  * Ends an open or probing connection: nothing more is posted on it, unposted requests fail,
- * RAIL_PEER_BROKEN is sent. `syndrome` 0: there was no error CQE but a stall or an overdue request.
+ * RAIL_PEER_BROKEN is sent. `syndrome` is that of the error CQE; 0: there was none (stall, overdue
+ * request, failed probe, lost NIC).
  */
 void lane_break(struct rail *rail, struct lane *lane, uint32_t syndrome);
 /*

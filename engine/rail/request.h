@@ -106,7 +106,7 @@ struct request {
 	uint8_t stage;        /* enum request_stage */
 	uint8_t status;       /* enum op_status of the answer; OP_HIT: no error so far */
 	bool one_sge;         /* one segment in one MR, so each slice has one SGE */
-	bool counted;         /* it was validated, and region_slot.users includes its segments */
+	bool counted; /* the request was validated, and region_slot.users includes its segments */
 	/* past the deadline of its op: the answer is OP_TIMEOUT unless an error came first */
 	bool expired;
 };

@@ -412,6 +412,7 @@ static inline int setup(void **state)
 	assert_int_equal(
 		settings_set(&settings, "engine", "pool_bytes", "4MiB", err, sizeof(err)), 0);
 	settings.engine_huge_pages = false;
+	settings.metrics_port = 0;
 	plan = (struct plan){.rails = RAILS, .poll_cores = RAILS, .control_core = -1};
 	for (unsigned i = 0; i < RAILS; i++) {
 		strcpy(plan.rail[i].device, "soft");

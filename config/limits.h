@@ -11,63 +11,68 @@
 
 #include <assert.h>
 
-/* Machine and cluster. */
+/* Limits of a machine and of the cluster. */
 #define RAILS_MAX 16   /* NICs that one engine drives; a place has 4 bits for the rail */
 #define NODES_MAX 256  /* live engines in one cluster */
-#define VNODES 64      /* points of one member on the hash ring */
-#define REPLICAS_MAX 4 /* directory owners per key */
-#define SEEDS_MAX 16   /* addresses in cluster.seeds */
+#define VNODES 64      /* points of one member on the hash ring of the directory */
+#define REPLICAS_MAX 4 /* directory owners of one key, at most */
+#define SEEDS_MAX 16   /* addresses in the setting cluster.seeds, at most */
 
-/* Pages and pools. */
-#define PAGE_UNIT 4096u /* bytes of a unit: slots start at its multiples; it has a page head */
+/* Limits of pages and pools. */
+/* Bytes of a unit; a slot starts at a multiple; each unit has a page head. */
+#define PAGE_UNIT 4096u
 #define PAGE_UNITS_MAX (1u << 28)  /* units of one pool: 1 TiB; a place has 28 bits for the unit */
 #define PAGE_BYTES_MAX (64u << 20) /* longest page */
 #define SEGMENTS_MAX 512           /* destination segments that one page is scattered to */
 #define SLICE_BYTES (256u << 10)   /* longest READ; a longer page is read in several slices */
 #define CLASSES_MAX 64             /* size classes that one pool has at a time */
 
-/* Clients of one engine. */
+/* Limits of the clients of one engine. */
 #define SESSIONS_MAX 64            /* attached client processes */
 #define CHANNELS_MAX 256           /* channels of all sessions together */
-#define REGIONS_MAX 2048           /* regions, including the engine's own */
+#define REGIONS_MAX 2048           /* regions of one engine, its own included, at most */
 #define CHANNELS_SESSION_MIN 16    /* channels: lower bound of a session's quota (attach.h) */
 #define RANGES_SESSION_MIN 64      /* registered ranges: lower bound of a session's quota */
 #define EXTENTS_SESSION_MIN 512    /* extents: lower bound of a session's quota */
 #define EXTENT_BYTES_MIN PAGE_UNIT /* shortest extent of a registered range, bytes */
 #define EXTENTS_MAX 7168u          /* extents on each NIC, of all ranges together */
-#define KEY_BYTES_MAX 1024         /* longest key that a client may pass, before hashing */
+#define KEY_BYTES_MAX 1024         /* longest key that a client may pass, in bytes; it is hashed */
 #define BATCH_MAX 65536            /* pages in one call of the client library */
-#define STAGING_BYTES (8u << 20)   /* staging of one channel, for unregistered destinations */
-#define CREDITS_MAX 4096           /* credits that one channel may hold */
+#define STAGING_BYTES (8u << 20) /* staging memory of one channel, for unregistered destinations */
+#define CREDITS_MAX 4096         /* credits (slots to fill) that one channel may have at a time */
 
 /* Slots of each ring; powers of two. */
-#define OP_RING_SLOTS 2048u   /* client -> rail, 64-byte slots; an op takes one or more */
-#define DONE_RING_SLOTS 2048u /* rail -> client, 16-byte slots */
-#define CTL_RING_SLOTS 4096u  /* client -> control plane, 64-byte slots */
-#define CTL_DONE_SLOTS 4096u  /* control plane -> client, 32-byte slots */
-#define INBOX_SLOTS 1024u     /* control plane -> rail, and back, 64-byte slots */
+#define OP_RING_SLOTS 2048u   /* op ring, client to rail; 64-byte slots, one or more for an op */
+#define DONE_RING_SLOTS 2048u /* done ring, rail to client; 16-byte slots */
+#define CTL_RING_SLOTS 4096u  /* control ring, client to control plane; 64-byte slots */
+#define CTL_DONE_SLOTS 4096u  /* control done ring, control plane to client; 32-byte slots */
+#define INBOX_SLOTS 1024u     /* inbox, control plane to rail, and its events back; 64-byte slots */
 
-/* One rail. Its READs are long above RAIL_SMALL_BYTES, else small. */
-#define RAIL_REQUESTS 2048u             /* ops in flight on one rail */
-#define RAIL_TAKE_BURST 64u             /* ops that one step takes from one channel */
-#define RAIL_REAP_BURST 64u             /* CQEs that one step consumes */
-#define RAIL_IN_FLIGHT_BYTES (1u << 20) /* READ payload in flight: four round trips at 400G */
-#define RAIL_TAKEN_BYTES (2u << 20)     /* payload of taken ops, in flight or waiting for heads */
-#define RAIL_SIGNAL_WQES 8u             /* READs of one queue that share a completion, at most */
-#define RAIL_SIGNAL_BYTES (32u << 10)   /* payload that shares a completion, at most */
+/* Limits of one rail. A READ above RAIL_SMALL_BYTES is long, any other one is small. */
+#define RAIL_REQUESTS 2048u /* ops in flight on one rail */
+#define RAIL_TAKE_BURST 64u /* ops that one step takes from one channel */
+#define RAIL_REAP_BURST 64u /* CQEs that one step consumes */
+/* READ payload in flight on one rail: four round trips at 400 Gbit/s. */
+#define RAIL_IN_FLIGHT_BYTES (1u << 20)
+/* Bytes of all ops a rail has taken; some wait for page heads. */
+#define RAIL_TAKEN_BYTES (2u << 20)
+#define RAIL_SIGNAL_WQES 8u /* READs of a send queue that share one completion, at most */
+/* Payload of READs that share one completion, at most; the READ that reaches it requests one. */
+#define RAIL_SIGNAL_BYTES (32u << 10)
 #define RAIL_HEADS_SPAN 32u /* page heads in one READ, at most, including unneeded ones */
 #define RAIL_HEADS_GAP 8u   /* needed heads of one READ are at most this many units apart */
 /* Long READs use one queue until it has this payload in flight, then the least loaded queue. */
 #define RAIL_BULK_BYTES (512u << 10)
-#define RAIL_SMALL_BYTES PAGE_UNIT /* longest small READ; these avoid queues with long READs */
+/* Longest small READ; small READs avoid queues with long READs. */
+#define RAIL_SMALL_BYTES PAGE_UNIT
 #define QP_DEPTH 64u       /* WQEBBs of one send queue; a NIC executes 16 READs of a QP at a time */
 #define QPS_PER_PEER_MAX 8 /* QPs from one rail to one peer */
 #define CQ_DEPTH 512u      /* WQEs in flight on one rail; one connection may have half of them */
 
-/* Messages between engines. */
-#define MESSAGE_BYTES_MAX (4u << 20)
-#define MESSAGE_PAGES_MAX 4096 /* entries in one publish, remove or touch message */
-#define NAME_BYTES_MAX 64      /* member name, device name or address, with the terminating zero */
+/* Limits of messages between engines. */
+#define MESSAGE_BYTES_MAX (4u << 20) /* longest message */
+#define MESSAGE_PAGES_MAX 4096       /* entries in one publish, remove or touch message */
+#define NAME_BYTES_MAX 64 /* member name, device name or address, with the terminating zero */
 
 static_assert((OP_RING_SLOTS & (OP_RING_SLOTS - 1)) == 0, "rings mask their indices");
 static_assert((DONE_RING_SLOTS & (DONE_RING_SLOTS - 1)) == 0, "rings mask their indices");

@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-/* All variables below are protected by `lock`. */
+/* `lock` protects all variables below. */
 static enum log_level level_max = LOG_INFO;
 static struct log_site *owing; /* list of call sites with unprinted counts */
 static char *capture;
@@ -72,7 +72,8 @@ static ssize_t write_now(const char *line, size_t bytes)
 		if (S_ISFIFO(st.st_mode) || S_ISCHR(st.st_mode))
 			own = open("/proc/self/fd/2", O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
 	}
-	n = write(own >= 0 ? own : STDERR_FILENO, line, bytes); /* poll() has reported room */
+	n = write(own >= 0 ? own : STDERR_FILENO, line,
+		bytes); /* poll() has reported that stderr has room */
 	if (own >= 0)
 		close(own);
 	return n;
@@ -88,7 +89,7 @@ static bool write_line(const char *line, size_t bytes, int wait_ms)
 		return false;
 	n = write_now(line, bytes);
 	return n < 0 ? errno != EAGAIN
-		     : (size_t)n == bytes; /* a closed pipe has no reader to tell */
+		     : (size_t)n == bytes; /* EPIPE and others: no reader misses the line */
 }
 
 static size_t format_line(char *line, size_t bytes, enum log_level level, const char *text)

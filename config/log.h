@@ -24,21 +24,21 @@
 /* In the order of the choices of log.level. */
 enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
 
-#define LOG_WINDOW_NS 10000000000ull /* length of a call site's window */
-#define LOG_BURST 20                 /* messages of a call site in one window */
-#define LOG_LINE_BYTES 1024          /* a longer message is truncated */
+#define LOG_WINDOW_NS 10000000000ull /* window in which a call site's messages are counted */
+#define LOG_BURST 20                 /* messages that a call site may print in one window */
+#define LOG_LINE_BYTES 1024          /* longest line; a longer message is truncated */
 #define LOG_WAIT_MS 100 /* longest wait for stderr; no more waits until a line is written */
 
 /* State of one call site; protected by the lock of log.c. */
 struct log_site {
-	struct log_site *next; /* in the list of call sites with unprinted counts */
-	bool owes;             /* is in that list */
+	struct log_site *next; /* next call site with counts that are not printed yet */
+	bool owes;             /* has counts that are not printed yet: is in that list */
 	uint64_t window_ns;    /* start of its window, CLOCK_MONOTONIC */
 	uint64_t last_hash;    /* hash of the last printed text */
 	unsigned printed;      /* messages printed in this window */
 	unsigned repeats;      /* repeats of the last printed text, not yet reported */
 	unsigned dropped;      /* other texts dropped in this window, not yet reported */
-	enum log_level level;  /* of the last printed text */
+	enum log_level level;  /* level of the last printed text */
 	char last[64];         /* start of the last printed text */
 };
 

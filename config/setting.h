@@ -18,9 +18,9 @@ struct setting {
 	const char *choices;  /* of a CHOICE: "a|b|c"; else "" */
 	int64_t min;          /* smallest value; of a TEXT: shortest length */
 	int64_t max;          /* largest value; of a TEXT: longest length */
-	const char *unit;     /* "ms", "bytes", "list", ...; "": none */
+	const char *unit;     /* unit of the value: "ms", "bytes", "list", ...; "": none */
 	const char *help;     /* what the setting means, for --help */
-	size_t offset;        /* offset of its field in struct settings */
+	size_t offset;        /* offset of the setting's field in struct settings */
 };
 
 extern const struct setting setting_table[];

@@ -31,7 +31,7 @@ const struct setting setting_table[] = {
 
 const unsigned setting_count = sizeof(setting_table) / sizeof(setting_table[0]);
 
-#define DISTANCE_BYTES 64 /* distance() compares this many characters */
+#define DISTANCE_BYTES 64 /* characters that distance() compares; the rest is ignored */
 
 /*
  * Edit distance (Levenshtein): how many single characters must be inserted, removed or changed to
@@ -301,7 +301,7 @@ int settings_set(struct settings *s, const char *section, const char *key, const
 	int i = setting_find(section, key, why, sizeof(why));
 
 	if (i < 0) {
-		snprintf(err, err_bytes, "%.64s.%.64s = %.80s: no such setting; %s", section, key,
+		snprintf(err, err_bytes, "%.64s.%.64s = %.80s: unknown setting; %s", section, key,
 			value, why);
 		return -ENOENT;
 	}

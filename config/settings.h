@@ -68,7 +68,7 @@ int settings_default(struct settings *ret);
  */
 int settings_load(struct settings *s, const char *path, char *err, size_t err_bytes);
 
-/* Sets one value. Returns 0, -ENOENT (no such setting) or -EINVAL (value not accepted). */
+/* Sets one value. Returns 0, -ENOENT (unknown setting) or -EINVAL (value not accepted). */
 int settings_set(struct settings *s, const char *section, const char *key, const char *value,
 	char *err, size_t err_bytes);
 

@@ -25,14 +25,14 @@ struct load {
 	const char *path;
 	FILE *file;
 	unsigned line;      /* number of the line that inih is parsing, from 1 */
-	bool indented;      /* that line starts with a space or a tab */
-	int last;           /* setting of the previous line; -1: unknown or none */
+	bool indented;      /* the line that inih is parsing starts with a space or a tab */
+	int last;           /* index of the setting in the previous line; -1: unknown or none */
 	char last_name[64]; /* key of the previous line */
 	char *err;
 	size_t err_bytes;
 	size_t err_used;
 	unsigned problems;
-	unsigned given[SETTINGS_MAX];      /* line that sets each setting; 0: none */
+	unsigned given[SETTINGS_MAX];      /* number of the line that sets each setting; 0: none */
 	char raw[SETTINGS_MAX][RAW_BYTES]; /* value of each setting, not yet parsed */
 };
 
@@ -121,7 +121,7 @@ static int take_pair(void *user, const char *section, const char *key, const cha
 	if (section[0] == '\0') {
 		problem(l, l->line, "%s = %.80s: before any [section]; %s", key, value, hint);
 	} else if (l->last < 0) {
-		problem(l, l->line, "%s.%s = %.80s: no such setting; %s", section, key, value,
+		problem(l, l->line, "%s.%s = %.80s: unknown setting; %s", section, key, value,
 			hint);
 	} else if (l->given[l->last]) {
 		problem(l, l->line,

@@ -32,15 +32,15 @@ struct dv_sq {
 	/*
 	 * owner: poll core; it changes pi, ci, rung, last, bf_offset; dv_qp_create() sets the rest
 	 */
-	alignas(64) uint8_t *buf; /* the queue: wqe_cnt basic blocks */
+	alignas(64) uint8_t *buf; /* memory of the send queue: wqe_cnt basic blocks */
 	volatile __be32 *record;  /* the QP's doorbell record, two words */
 	uint8_t *bf_reg;  /* doorbell register; the next doorbell goes to bf_reg + bf_offset */
 	uint32_t wqe_cnt; /* blocks in the queue, a power of two */
 	uint32_t qpn;
 	uint32_t bf_size;   /* distance of the register's two halves in bytes; 0: one half */
-	uint32_t bf_offset; /* half for the next doorbell: 0 or bf_size */
-	uint32_t pi;        /* blocks posted; free running, wraps at 2^32 */
-	uint32_t ci;        /* blocks known to be complete; free running */
+	uint32_t bf_offset; /* offset of the half for the next doorbell: 0 or bf_size */
+	uint32_t pi;        /* producer index: blocks posted; free running, wraps at 2^32 */
+	uint32_t ci;        /* consumer index: blocks known to be complete; free running */
 	uint32_t rung;      /* value of pi at the last doorbell */
 	uint32_t last;      /* index of the first block of the last posted WQE */
 };
@@ -50,10 +50,10 @@ static_assert(sizeof(struct dv_sq) == 64, "a send queue has one cache line");
 struct dv_cq {
 	/* owner: poll core; it changes ci, dv_cq_create() sets the rest */
 	alignas(64) uint8_t *buf;
-	volatile __be32 *record; /* doorbell record: the consumer index for the device */
-	uint32_t cqe_cnt;        /* CQEs, a power of two */
+	volatile __be32 *record; /* doorbell record: tells the device the consumer index */
+	uint32_t cqe_cnt;        /* number of CQEs, a power of two */
 	uint32_t cqe_size;       /* 64 or 128 bytes; the last 64 are struct mlx5_cqe64 */
-	uint32_t ci;             /* CQEs consumed; free running */
+	uint32_t ci;             /* number of CQEs consumed; free running */
 	uint32_t cqn;
 };
 static_assert(sizeof(struct dv_cq) == 64, "a completion queue has one cache line");

@@ -19,7 +19,7 @@
 #include <infiniband/mlx5dv.h>
 
 #define DV_WQEBB 64u   /* bytes of a basic block of a send queue */
-#define DV_SEGMENT 16u /* bytes of a segment of a WQE */
+#define DV_SEGMENT 16u /* bytes of a segment (control, address, data) of a WQE */
 #define DV_SGES_MAX 3u /* data segments of one WQE, at most: the WQE then has two WQEBBs */
 
 enum {                         /* flags in fm_ce_se of the control segment */

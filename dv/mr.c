@@ -64,7 +64,7 @@ int dv_verbs_mr_register(struct dv_device *device, void *base, size_t length, un
 	struct ibv_mr *mr;
 	int rc;
 
-	(void)memfd; /* only the software NIC needs the file */
+	(void)memfd; /* unused: only the software NIC needs the memfd */
 	(void)memfd_offset;
 	if (!base || !length || access & ~(unsigned)ACCESS_ALL)
 		return dv_fail(-EINVAL,

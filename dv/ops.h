@@ -20,8 +20,10 @@ struct dv_ops {
 	/* Only for the software NIC; NULL for hardware, which executes WQEs by itself. */
 	unsigned (*step_all)(struct dv_device *const *devices, unsigned count);
 	void (*leave_out)(struct dv_device *const *devices, unsigned count, uint64_t ns);
-	bool (*needs_step)(const struct dv_device *device); /* NULL: no device needs steps */
-	uint64_t (*due_ns)(const struct dv_device *device); /* NULL: no step is ever due */
+	bool (*needs_step)(const struct dv_device
+			*device); /* NULL: no device of this implementation needs steps */
+	uint64_t (*due_ns)(const struct dv_device
+			*device); /* NULL: no step of this implementation is ever due */
 
 	int (*mr_register)(struct dv_device *device, void *base, size_t length, unsigned access,
 		int memfd, uint64_t memfd_offset, struct dv_mr *ret_mr);

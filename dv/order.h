@@ -172,15 +172,18 @@ static inline uint32_t dv_guard_load(const uint32_t *guard)
  */
 static inline bool dv_guard_held(const uint32_t *guard, uint32_t value)
 {
-	DV_THREAD_FENCE(__ATOMIC_ACQUIRE); /* orders the reader's earlier loads before this one */
+	DV_THREAD_FENCE(__ATOMIC_ACQUIRE); /* earlier loads before the load of the guard */
 	return __atomic_load_n(guard, DV_LOAD_ORDER) == value;
 }
 
-/* Writer: invalidates the entry before it changes the entry's other members. */
+/*
+ * Writer: invalidates the entry before it changes the entry's other members. The fence orders the
+ * store of 0 before these later stores; it pairs with dv_guard_held().
+ */
 static inline void dv_guard_shut(uint32_t *guard)
 {
 	__atomic_store_n(guard, 0, __ATOMIC_RELAXED);
-	DV_THREAD_FENCE(__ATOMIC_SEQ_CST); /* the 0 before later stores; see dv_guard_held() */
+	DV_THREAD_FENCE(__ATOMIC_SEQ_CST);
 }
 
 /* Writer: validates the entry. Release: its other members are visible before the guard. */

@@ -22,8 +22,8 @@
  * connection.
  */
 #define RETRIES 7
-#define RNR_RETRIES 7 /* unlimited; READ and WRITE need no receive, so it does not occur */
-#define RNR_TIMER 12  /* 0.64 ms (IBTA code) */
+#define RNR_RETRIES 7 /* unlimited retries; READ and WRITE need no receive, so none occur */
+#define RNR_TIMER 12  /* IBTA code of 0.64 ms: receiver-not-ready timer */
 
 /*
  * Chooses a new random packet sequence number (PSN), different from the previous one. Packets in
@@ -409,7 +409,8 @@ int dv_verbs_qp_kill(struct dv_qp *qp)
 		rc = dv_verbs_result(ibv_destroy_qp(qp->qp));
 		dv_verbs_leave(device);
 	} else {
-		rc = dv_verbs_cut(device); /* waits if another thread is cutting the device */
+		/* Returns at once if the device is cut; waits if another thread is cutting it. */
+		rc = dv_verbs_cut(device);
 	}
 	if (rc)
 		return dv_fail(

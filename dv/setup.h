@@ -39,8 +39,8 @@ struct dv_model {
 	uint32_t mtu;               /* payload of a packet in bytes, a power of two */
 	uint32_t header_bytes;      /* other bytes of a packet, including the inter-packet gap */
 	uint32_t numa_ns;           /* latency added when local memory is on another NUMA node */
-	uint32_t numa_percent;      /* share of the rate that remains in that case */
-	bool move_bytes;            /* false: payload above 1 KiB is not copied, only timed */
+	uint32_t numa_percent; /* percent of the rate when local memory is on another NUMA node */
+	bool move_bytes;       /* false: payload above 1 KiB is not copied, only timed */
 };
 
 #define DV_ACK_TIMEOUT 12 /* code of 16.8 ms; by IBTA a device may wait up to four times as long */
@@ -56,16 +56,16 @@ struct dv_options {
 	const char *name; /* "soft" or "soft:N": a software NIC; else the name of a verbs device */
 	int port;         /* port number; default 1 */
 	int gid_index;    /* -1: choose (RoCE v2; IPv4-mapped, then IPv6, then link-local) */
-	uint8_t ack_timeout; /* code, see dv_ack_ns(); default DV_ACK_TIMEOUT */
-	int traffic_class;   /* RoCE: of all packets sent; -1: the value in sysfs, else 0 */
+	uint8_t ack_timeout; /* ACK time-out as code, see dv_ack_ns(); 0: DV_ACK_TIMEOUT */
+	int traffic_class;   /* RoCE traffic class of all packets; -1: from sysfs, else 0 */
 	uint8_t service_level;
 	uint16_t pkey_index;
-	bool one_flow; /* no flow labels: all QPs to a peer use the same network path */
-	/* Only for the software NIC: */
+	bool one_flow; /* no flow labels: switches send all QPs to a peer over one path */
+	/* The options below are only for the software NIC. */
 	const char *link;    /* "shm" (same host only; default) or "tcp" */
 	const char *address; /* tcp: IPv4 or IPv6 address to listen on; default "127.0.0.1" */
 	uint16_t tcp_port;   /* tcp: port to listen on; 0: any free port */
-	bool threaded;       /* an internal thread executes WQEs; else dv_step() does */
+	bool threaded;       /* true: an internal thread executes WQEs; false: dv_step() does */
 	int numa_node;       /* simulated NUMA node of the NIC; -1: near to all memory */
 	struct dv_model model;
 };
@@ -78,11 +78,11 @@ struct dv_attributes {
 	uint32_t reads_max;       /* READs that one QP can have in flight: 16 on ConnectX */
 	uint64_t bits_per_second; /* rate of the port; 0: unknown */
 	int numa_node;            /* NUMA node of the NIC; -1: unknown */
-	bool hardware;            /* false: the software NIC */
+	bool hardware;            /* true: a real NIC; false: the software NIC */
 	bool modelled;            /* the software NIC simulates bits_per_second and all times */
 };
 
-/* Opens a NIC. */
+/* Opens the NIC options->name. The caller closes *ret_device with dv_close(). */
 int dv_open(const struct dv_options *options, struct dv_device **ret_device);
 /*
  * Closes a device; the caller has destroyed its MRs, CQs and QPs, or called dv_cut(). NULL:
@@ -117,17 +117,18 @@ uint64_t dv_due_ns(const struct dv_device *device);
 /* ---- memory -------------------------------------------------------------------------------- */
 
 enum dv_access {
-	DV_LOCAL_WRITE = 1,      /* the NIC may write payload of READs to it */
-	DV_REMOTE_READ = 2,      /* peers may READ it */
-	DV_REMOTE_WRITE = 4,     /* peers may WRITE it; the engine never uses it */
-	DV_RELAXED_ORDERING = 8, /* for a destination that is read only after its completion */
+	DV_LOCAL_WRITE = 1,  /* the NIC may write payload of READs to it */
+	DV_REMOTE_READ = 2,  /* peers may READ it */
+	DV_REMOTE_WRITE = 4, /* peers may WRITE it; the engine never uses it */
+	DV_RELAXED_ORDERING =
+		8, /* PCIe may reorder writes; data is read only after the completion */
 };
 
 struct dv_mr {
 	void *base;
 	size_t length;
 	uint32_t lkey, rkey;
-	void *handle; /* private to the implementation */
+	void *handle; /* private data of the implementation */
 };
 
 /*
@@ -165,13 +166,13 @@ int dv_qp_create(struct dv_device *device, struct dv_cq *cq, unsigned depth, str
  */
 struct dv_address {
 	uint8_t version; /* 1 */
-	uint8_t kind;    /* 1 InfiniBand, 2 RoCE v2, 3 software */
+	uint8_t kind;    /* kind of network: 1 InfiniBand, 2 RoCE v2, 3 software NIC */
 	uint8_t mtu;     /* enum ibv_mtu */
 	uint8_t reads;   /* READs that the QP answers at a time: limit for the other end */
 	uint32_t qpn;
 	uint32_t psn;
 	uint16_t lid;
-	uint16_t tcp_port; /* software NIC over TCP; 0: the shm link */
+	uint16_t tcp_port; /* TCP port of a software NIC; 0: it uses the shm link */
 	uint8_t gid[16];   /* software NIC: over TCP its IP (v4-mapped), over shm its number */
 };
 static_assert(sizeof(struct dv_address) == 32, "sent in QpEnd.address");
@@ -213,7 +214,7 @@ int dv_qp_reset(struct dv_qp *qp);
  */
 int dv_qp_kill(struct dv_qp *qp);
 
-/* Destroys and frees a QP that is drained, killed, or was never connected. NULL: nothing. */
+/* Destroys and frees a QP that is drained, killed, or was never connected. Ignores NULL. */
 void dv_qp_destroy(struct dv_qp *qp);
 
 /* ---- a device that is lost ------------------------------------------------------------------ */
@@ -241,9 +242,9 @@ enum dv_event_kind {
 
 struct dv_event {
 	enum dv_event_kind kind;
-	uint8_t port;     /* PORT_DOWN and PORT_UP: the port; always the one of dv_open() */
-	uint32_t qpn;     /* QP_ERROR: the QP */
-	const char *text; /* name of the event in libibverbs; static */
+	uint8_t port;     /* port of PORT_DOWN and PORT_UP: the port that dv_open() opened */
+	uint32_t qpn;     /* number of the failed QP, for QP_ERROR */
+	const char *text; /* libibverbs' name of the event; static storage */
 };
 
 /*
@@ -263,15 +264,15 @@ struct dv_trouble {
 	bool error;     /* the next WQE completes with an error */
 	unsigned slow;  /* slowdown factor; 0 or 1: none */
 	bool lose;      /* drops one request, which is retransmitted after the ACK time-out */
-	unsigned dead;  /* enum dv_dead, combined by | */
+	unsigned dead;  /* values of enum dv_dead, combined with | */
 };
 
 /* Symptoms of a failing device. */
 enum dv_dead {
 	DV_DEAD_CQES = 1,     /* the NIC writes no completions, not even of flushed WQEs */
-	DV_DEAD_ERROR = 2,    /* dv_qp_error() fails with -EIO */
-	DV_DEAD_KILL = 4,     /* dv_qp_kill() fails with -EIO */
-	DV_DEAD_CUT = 8,      /* dv_cut() fails with -EIO */
+	DV_DEAD_ERROR = 2,    /* while set, dv_qp_error() fails with -EIO */
+	DV_DEAD_KILL = 4,     /* while set, dv_qp_kill() fails with -EIO */
+	DV_DEAD_CUT = 8,      /* while set, dv_cut() fails with -EIO */
 	DV_DEAD_SAYS_SO = 16, /* the NIC reports DV_EVENT_DEVICE_FATAL once */
 };
 
@@ -282,7 +283,7 @@ int dv_trouble(struct dv_device *device, const struct dv_trouble *trouble);
 
 /* The text of the last failure in the calling thread; never NULL, valid until its next failure. */
 const char *dv_error(void);
-/* The name of a syndrome of struct dv_completion; static. */
+/* Returns the name of a syndrome of struct dv_completion (static storage). */
 const char *dv_syndrome(uint8_t syndrome);
 
 #endif

@@ -26,22 +26,22 @@ enum dv_address_kind { /* dv_address.kind */
 struct dv_device {
 	const struct dv_ops *ops;
 	struct ibv_context *context;
-	struct ibv_pd *pd;     /* memory regions are registered on it */
-	struct ibv_td *td;     /* the doorbell page of this device's queues */
+	struct ibv_pd *pd;     /* protection domain; memory is registered on it */
+	struct ibv_td *td;     /* thread domain: the doorbell page of this device's queues */
 	struct ibv_pd *domain; /* parent domain of pd and td: queues are created on it */
 	struct verbs_cq *cqs;  /* list of CQs, to find the ibv_cq of a hot handle: cq.c */
 	struct dv_attributes attributes;
 	union ibv_gid gid;
 	uint16_t lid;
-	uint8_t port;  /* the opened port */
+	uint8_t port;  /* number of the opened port */
 	uint8_t ports; /* number of ports of the device */
 	uint8_t gid_index;
 	uint8_t kind; /* enum dv_address_kind */
-	uint8_t mtu;  /* enum ibv_mtu, active */
+	uint8_t mtu;  /* active MTU of the port, enum ibv_mtu */
 	bool grh; /* packets need a global routing header: RoCE always, InfiniBand if required */
 	uint8_t reads_out;   /* READs that one QP may have in flight as requester */
 	uint8_t reads_in;    /* READs that one QP answers at a time as responder */
-	uint8_t ack_timeout; /* requested code; dv_qp.ack_timeout is the one in use */
+	uint8_t ack_timeout; /* requested ACK time-out (code); dv_qp.ack_timeout is in use */
 	uint8_t traffic_class;
 	uint8_t service_level;
 	uint16_t pkey_index;
@@ -49,7 +49,7 @@ struct dv_device {
 	uint32_t ack_told; /* 1: the ACK time-out was logged; a hint, two threads may both log */
 	pthread_rwlock_t gate; /* read lock: a thread calls libibverbs; write lock: dv_cut() */
 	uint32_t cut_wanted;   /* 1: dv_cut() waits for the gate, new readers are refused; a hint */
-	bool cut;              /* the device is closed; protected by the gate */
+	bool cut;              /* true: dv_cut() has closed the device; protected by the gate */
 	int cut_error;         /* result of dv_cut(); negative: the kernel still has the queues */
 	void *doorbells;       /* the thread domain's doorbell page, taken from the QPs */
 };
@@ -57,8 +57,8 @@ struct dv_device {
 struct dv_qp {
 	const struct dv_ops *ops;
 	struct dv_device *device;
-	struct ibv_qp *qp;   /* NULL: destroyed by dv_qp_kill() */
-	uint8_t ack_timeout; /* code that the device uses; 0: not connected */
+	struct ibv_qp *qp;   /* the verbs QP; NULL: destroyed by dv_qp_kill() */
+	uint8_t ack_timeout; /* ACK time-out (code) that the NIC uses; 0: not connected */
 	uint32_t psn;        /* own packet sequence number, new after each reset */
 	struct dv_sq sq;     /* owner: the poll core; dv_qp_reset() zeroes its indices */
 };

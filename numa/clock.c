@@ -11,16 +11,16 @@
 
 #include "config/log.h"
 
-#define COST_ROUNDS 4096 /* readings of one measurement */
+#define COST_ROUNDS 4096 /* readings of the clock in one measurement of its cost */
 /*
  * Slower readings are logged. A reading takes 20 to 60 ns in the vDSO, several 100 ns as a system
  * call.
  */
 #define COST_NS_MAX 150
 
-static uint64_t cost_ns; /* of one reading; written by clock_start() before other threads start */
+static uint64_t cost_ns;     /* cost of one reading; set by clock_start(), before other threads */
 static uint64_t test_now_ns; /* time that a test has set; 0: real time */
-uint64_t clock_tick_scale;   /* written by clock_start() */
+uint64_t clock_tick_scale;   /* see clock.h; set by clock_start(), before other threads */
 
 static uint64_t monotonic_ns(void)
 {

@@ -20,7 +20,7 @@
  * threads exist; a second call does nothing.
  */
 void clock_start(void);
-/* The time in ns. Any thread. */
+/* Returns the time, CLOCK_MONOTONIC in ns. Any thread. */
 uint64_t clock_now_ns(void);
 /* Cost of one reading in ns, as measured by clock_start(); 0 before that. */
 uint64_t clock_cost_ns(void);

@@ -21,9 +21,9 @@
 #include "config/log.h"
 #include "numa/memory.h"
 
-#define SMALL_BYTES 4096u     /* a small page */
-#define HUGE_BYTES (2u << 20) /* a huge page */
-#define OPEN_MAX 64           /* entries of `opened` */
+#define SMALL_BYTES 4096u     /* bytes of a small page */
+#define HUGE_BYTES (2u << 20) /* bytes of a huge page */
+#define OPEN_MAX 64           /* open pools that `opened` has room for */
 #define NODES_BITS 1024       /* NUMA nodes in a mask of mbind() */
 
 /*
@@ -34,7 +34,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
 	int fd;
 	uint64_t bytes;
-} opened[OPEN_MAX]; /* an entry with 0 bytes is unused */
+} opened[OPEN_MAX]; /* unused entries have bytes = 0 */
 
 /* Bytes of all open pools on small pages that no process has touched yet. */
 static uint64_t untouched_bytes(void)

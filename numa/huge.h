@@ -14,7 +14,7 @@ struct huge {
 	int fd; /* memfd; its name is visible in /proc/PID/fd only, there is no file in /dev/shm */
 	void *base;        /* start of the read-write mapping; zeroed */
 	size_t bytes;      /* length of the mapping: the requested size rounded up to page_bytes */
-	size_t page_bytes; /* 4096 or 2 MiB */
+	size_t page_bytes; /* bytes of a page of this memory: 4096 or 2 MiB */
 };
 
 /*

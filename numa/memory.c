@@ -12,7 +12,7 @@
 
 #define PATH_BYTES 1024
 
-static const char *root = ""; /* prefix of every path; a test sets it */
+static const char *root = ""; /* prefix of every path that is read; only tests set it */
 
 void memory_test_root(const char *test_root)
 {
@@ -82,7 +82,7 @@ uint64_t memory_available(char *limit, size_t limit_bytes)
 
 	snprintf(limit, limit_bytes, "MemAvailable");
 	cgroup_path(group, sizeof(group));
-	/* The limit of every group from this one up to the root applies. */
+	/* The memory limits of this cgroup and of all its parents apply. */
 	for (;;) {
 		uint64_t max, used, left;
 		char *slash;

@@ -11,8 +11,8 @@
 
 /* Numbers of huge pages of 2 MiB. */
 struct memory_huge {
-	uint64_t free;    /* free and not reserved */
-	uint64_t surplus; /* pages that the kernel may still create; only for node -1 */
+	uint64_t free;    /* huge pages that are free and not reserved */
+	uint64_t surplus; /* huge pages that the kernel may still create; 0 for one node */
 };
 
 /*

@@ -18,7 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define RECORD_BYTES 16 /* bytes of one core in the file */
+#define RECORD_BYTES 16 /* bytes of the record of one core in the file `cores` */
 #define PATH_BYTES 512
 
 int pin_self(int core)

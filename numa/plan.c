@@ -12,9 +12,9 @@
 
 #include "config/log.h"
 
-/* Cores that the rails leave free: for the control plane with rail.polling = busy ... */
+/* With rail.polling = busy the rails leave one core free, for the control plane. */
 #define CONTROL_ONLY 1
-/* ... and otherwise also one for the applications. */
+/* With other polling the rails leave two cores free: also one for applications. */
 #define CONTROL_AND_OTHERS 2
 
 /* The inputs of plan_make() and the plan as far as it is computed. */
@@ -22,7 +22,7 @@ struct work {
 	const struct topology *t;
 	const struct settings *s;
 	struct plan *plan;
-	bool taken[TOPOLOGY_CPUS_MAX]; /* index into t->cpu; true: this plan uses the core */
+	bool taken[TOPOLOGY_CPUS_MAX]; /* true: this plan uses the core; index as in t->cpu */
 };
 
 /* Appends a text to the note of the plan; truncates it when the note is full. */
@@ -169,8 +169,8 @@ static int take_near(struct work *w, int node, bool for_rail)
 
 		if (!usable(w, i))
 			continue;
-		/* Most important is a whole physical core, then a short NUMA distance, and last
-		 * that a rail does not run on core 0. */
+		/* The cost of a core prefers, in this order, a whole physical core, a short NUMA
+		 * distance, and for a rail not physical core 0. */
 		cost = 2 * topology_distance(w->t, node, cpu->node);
 		if (sibling_taken(w, i))
 			cost += 1u << 20;
@@ -277,7 +277,7 @@ static int take_named_rail_cores(struct work *w)
  */
 static void spread_rails(struct plan *plan, unsigned cores)
 {
-	unsigned loop_of[RAILS_MAX]; /* for each rail: its poll core, not yet renumbered */
+	unsigned loop_of[RAILS_MAX]; /* poll core of each rail, before renumbering */
 	unsigned number
 		[RAILS_MAX]; /* final number of each poll core, in the order of its first rail */
 
@@ -329,7 +329,7 @@ static void take_rail_cores(struct work *w)
 	struct plan *plan = w->plan;
 
 	if (plan->control_core >= 0)
-		keep--; /* the control plane's core is not among the usable ones */
+		keep--; /* the control plane already has a core, which is not usable any more */
 	spare = usable_at_start > keep ? usable_at_start - keep : 0;
 	wanted = w->s->rail_poll_cores ? (unsigned)w->s->rail_poll_cores : plan->rails;
 	wanted = wanted < plan->rails ? wanted : plan->rails;

@@ -20,7 +20,7 @@ struct plan_rail {
 	unsigned poll_core; /* its poll core, from 0; rails of one have equal fields below */
 	int core;           /* core that the poll core is pinned to; -1: not pinned */
 	bool alone;         /* no other thread of the engine uses the core: it may poll busily */
-	bool busy;          /* the poll core never sleeps */
+	bool busy;          /* true: the poll core never sleeps; false: it sleeps when idle */
 };
 
 struct plan {
@@ -49,8 +49,8 @@ void plan_print(const struct plan *plan, FILE *out);
 
 /* The cores of a plan, claimed for this process (numa/pin.h). */
 struct plan_claims {
-	unsigned count;        /* claimed cores */
-	int fd[RAILS_MAX + 1]; /* holds the claim of each */
+	unsigned count;        /* number of claimed cores */
+	int fd[RAILS_MAX + 1]; /* fds that hold the claims; closing one ends its claim */
 };
 
 /*
@@ -61,7 +61,7 @@ struct plan_claims {
  */
 int plan_claim(struct topology *topology, const struct settings *settings, struct plan *ret,
 	struct plan_claims *ret_claims);
-/* Gives up all claims. */
+/* Closes the fds of all claims, so that other engines may use the cores. */
 void plan_release(struct plan_claims *claims);
 
 #endif

@@ -24,15 +24,15 @@
 
 struct topology_cpu {
 	int cpu;      /* the operating system's number; settings and pin_self() use it */
-	int physical; /* number of the physical core; its hardware threads have the same one */
+	int physical; /* number of its physical core, equal for all its hardware threads */
 	int node;     /* NUMA node, the operating system's number */
-	bool allowed; /* in the affinity mask and the cpuset of this process */
+	bool allowed; /* true: in the affinity mask and the cpuset of this process */
 	int holder;   /* pid of the process that has claimed it; -1: pid unknown; 0: not claimed */
 };
 
 struct topology_node {
 	int node;       /* the operating system's number */
-	uint64_t bytes; /* its memory */
+	uint64_t bytes; /* memory of the node in bytes */
 };
 
 enum topology_kind { TOPOLOGY_NIC, TOPOLOGY_NET, TOPOLOGY_GPU };

@@ -186,7 +186,7 @@ unsigned parse_sockets(const char *list, const char **ret_sockets, char **ret_te
 	if (!list)
 		list = getenv("PEERCACHE_SOCKETS");
 	if (!list || !*list) {
-		ret_sockets[0] = NULL; /* pc_open() then uses its default */
+		ret_sockets[0] = NULL; /* with NULL pc_open() uses its default socket */
 		return 1;
 	}
 	copy = strdup(list);

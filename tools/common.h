@@ -55,8 +55,8 @@ typedef int (*page_call)(struct pc_channel *channel, const struct pc_page *pages
 #define HISTOGRAM_BUCKETS (40 * 32)
 struct histogram {
 	uint64_t count[HISTOGRAM_BUCKETS];
-	uint64_t total;  /* number of latencies */
-	uint64_t max_ns; /* the largest one */
+	uint64_t total;  /* number of latencies added */
+	uint64_t max_ns; /* largest latency added */
 };
 void histogram_add(struct histogram *h, uint64_t ns);
 void histogram_merge(struct histogram *into, const struct histogram *from);

@@ -29,7 +29,7 @@ struct bench {
 	unsigned batch, threads, timeout_ms;
 	double seconds;
 	bool private_memory, baseline, verify;
-	uint64_t pages;        /* in the working set */
+	uint64_t pages;        /* number of pages in the working set */
 	struct pc *near, *far; /* sessions of the first and of the last engine */
 };
 
@@ -50,7 +50,7 @@ struct worker {
 	struct pc_segment *segment;
 	char (*key)[KEY_TEXT_BYTES];
 	enum pc_result *result;
-	uint64_t random, next; /* random state; set: next page to store */
+	uint64_t random, next; /* state of the random generator; in mode set: next page to store */
 	/* results of the measurement */
 	uint64_t done, misses, wrong, call_ns, copied, copy_ns;
 	struct histogram latency;
@@ -388,7 +388,7 @@ static void parse(struct bench *b, int argc, char **argv, const char **sockets)
 		case 'l': b->timeline_path = optarg; break;
 		case 'r': b->seed = parse_number("--seed", optarg, 0, UINT64_MAX); break;
 		case 'j': b->json_path = optarg; break;
-		case 'a': break; /* bench_python() has handled it */
+		case 'a': break; /* bench_python() has handled --api */
 		case 'h': fputs(help, stdout); exit(0);
 		default: die("see --help");
 		}

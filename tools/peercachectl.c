@@ -18,13 +18,13 @@
 #define CHUNK (1u << 20) /* bytes of a page of a file; the last one may be shorter */
 #define BATCH 16u        /* pages of a file in one call */
 #define FILE_BYTES_MAX (64ull << 30)
-#define KEY_MAX 1000u /* characters of KEY */
+#define KEY_MAX 1000u /* characters of a KEY, at most */
 
 /* The content of the page under KEY. */
 struct manifest {
 	char magic[8];  /* manifest_magic */
-	uint64_t bytes; /* length of the file */
-	uint64_t xxh3;  /* hash of the file */
+	uint64_t bytes; /* length of the file in bytes */
+	uint64_t xxh3;  /* XXH3 hash of the file */
 	uint64_t spare; /* 0 */
 };
 static const char manifest_magic[8] = "PCFILE1";

@@ -261,7 +261,8 @@ static void expect_no_waiting(int reader, int writer)
 	errno = ENOSPC;
 	log_warn("the first waits a moment");
 	kept = errno;
-	for (int i = 0; i < 10 * HANG_S * 1000 / LOG_WAIT_MS; i++) { /* later lines do not wait */
+	for (int i = 0; i < 10 * HANG_S * 1000 / LOG_WAIT_MS;
+		i++) { /* only the first line waits; these do not */
 		pass_ns(LOG_WINDOW_NS);
 		log_warn("line %d", i);
 	}

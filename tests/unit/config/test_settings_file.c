@@ -91,7 +91,7 @@ static void all_problems_are_reported_and_no_setting_is_changed(void **state)
 		     "[engine]\nname = x\nhuge_pages = maybe\n"),
 		-EINVAL);
 	assert_says(3, "cluster.replicas = 9: out of range");
-	assert_says(5, "rail.device = soft: no such setting; did you mean rail.devices?");
+	assert_says(5, "rail.device = soft: unknown setting; did you mean rail.devices?");
 	assert_says(6, "rail.spin_us = 5x: not a whole number");
 	assert_says(9, "engine.huge_pages = maybe: not an accepted value");
 	assert_int_equal(s.cluster_port, 31998);
@@ -161,7 +161,7 @@ static void malformed_lines_are_refused_with_their_number(void **state)
 	assert_int_equal(load("port = 5\n"), -EINVAL);
 	assert_says(1, "port = 5: before any [section]; did you mean cluster.port?");
 	assert_int_equal(load("[nonsense]\nport = 5\n"), -EINVAL);
-	assert_says(2, "nonsense.port = 5: no such setting; did you mean cluster.port?");
+	assert_says(2, "nonsense.port = 5: unknown setting; did you mean cluster.port?");
 	assert_int_equal(load("[cluster\nport = 5\n"), -EINVAL);
 	assert_says(1, "neither [section]");
 	assert_int_equal(load_bytes("[cluster]\nport = 5\0 6\n", 23), -EINVAL);

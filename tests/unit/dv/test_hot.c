@@ -186,7 +186,7 @@ static void the_doorbell_has_the_last_wqe_and_alternates_halves(void **state)
 
 	(void)state;
 	dv_ring(&sq);
-	assert_int_equal(doorbell(0), 0); /* nothing was posted: no doorbell */
+	assert_int_equal(doorbell(0), 0); /* dv_ring() without a posted WQE writes no doorbell */
 	dv_post(&sq, DV_READ, 4, 5, &sge, 1, 0);
 	dv_post(&sq, DV_READ, 4, 5, &sge, 1, DV_CE_ALWAYS);
 	assert_int_equal(sq_record[1], 0);

@@ -97,10 +97,11 @@ static void a_cut_fails_while_a_page_of_the_device_is_mapped(void **state)
 	assert_int_equal(ops->cut(p.device), -EBUSY);
 	error_has("a page of it is still mapped");
 	assert_int_equal(ops->cut(p.device), -EBUSY);
-	assert_int_equal(ops->qp_kill(p.qp), -EBUSY); /* the NIC may still write */
+	/* The NIC may still write, because dv_cut() failed. */
+	assert_int_equal(ops->qp_kill(p.qp), -EBUSY);
 	munmap(page, 4096);
 	close(fd);
-	p.qp->qp = NULL; /* lets pair_drop() free the handle */
+	p.qp->qp = NULL; /* marks the QP as killed, so that pair_drop() frees the handle */
 	pair_drop(&p);
 	stub_went_with_the_device();
 }

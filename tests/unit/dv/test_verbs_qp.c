@@ -21,7 +21,8 @@ static void a_qp_is_requested_with_these_attributes(void **state)
 	assert_int_equal(attr->cap.max_recv_wr, 0);
 	assert_int_equal(attr->cap.max_inline_data, 0);
 	assert_int_equal(attr->comp_mask, IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS);
-	assert_ptr_equal(attr->pd, &stub_domain); /* its own doorbell page */
+	/* The parent domain, which has its own doorbell page. */
+	assert_ptr_equal(attr->pd, &stub_domain);
 	assert_int_equal(
 		attr->send_ops_flags, IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_RDMA_WRITE);
 	assert_int_equal(stub.qp_mlx5_attr.comp_mask, MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS);
@@ -85,7 +86,7 @@ static void an_impossible_qp_is_refused_and_freed(void **state)
 	stub.qp_raw.sq.stride = 64;
 	assert_int_equal(stub.alive.qp, 0);
 	stub.fail_errno = ENOSPC;
-	for (unsigned step = 1; step <= 3; step++) { /* create, init_obj, INIT */
+	for (unsigned step = 1; step <= 3; step++) { /* the steps: create, init_obj, INIT */
 		stub.fail_at = stub.calls + step;
 		assert_int_equal(ops->qp_create(p.device, &p.cq, 64, &qp, &sq), -ENOSPC);
 		error_has("No space left on device");
@@ -165,7 +166,7 @@ static void reads_in_flight_are_limited_by_the_peer(void **state)
 	stub.limits.max_qp_rd_atom = 8;
 	p = pair_make();
 	ops->qp_address(p.qp, &own);
-	assert_int_equal(own.reads, 8); /* limits the READs of the peer */
+	assert_int_equal(own.reads, 8); /* the peer limits its READs in flight to this number */
 	remote.reads = 4;
 	assert_int_equal(ops->qp_connect(p.qp, &remote), 0);
 	assert_int_equal(stub.modify[2].attr.max_rd_atomic, 4);

@@ -34,12 +34,13 @@
 #define STUB_MODIFIES 8
 
 static struct {
-	unsigned calls, fail_at; /* calls that can fail; which of them fails, 0: none */
+	unsigned calls,
+		fail_at; /* number of calls that can fail so far; the call that fails, 0: none */
 	int fail_errno;
 	struct { /* number of existing objects */
 		int list, context, pd, td, domain, mr, cq, qp;
 	} alive;
-	bool no_devices, foreign; /* the host has no NIC; the NIC is not a ConnectX */
+	bool no_devices, foreign; /* true: the host has no NIC; true: the NIC is not a ConnectX */
 	struct ibv_device_attr limits;
 	struct ibv_port_attr port;
 	struct ibv_gid_entry gids[STUB_GIDS];
@@ -57,7 +58,7 @@ static struct {
 		int mask;
 	} modify[STUB_MODIFIES];
 	unsigned modifies;
-	uint8_t ack_timeout; /* code that the device reports; 0: the requested one */
+	uint8_t ack_timeout; /* ACK time-out that the device reports; 0: the requested one */
 	bool destroy_fails;  /* ibv_destroy_qp() returns EIO, like a lost device */
 	char log[512];
 } stub;

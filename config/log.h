@@ -21,7 +21,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* In the order of the choices of log.level. */
+/* Levels of a message, in the order of the choices of the setting log.level. */
 enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
 
 #define LOG_WINDOW_NS 10000000000ull /* window in which a call site's messages are counted */

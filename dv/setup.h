@@ -4,11 +4,12 @@
  * two implementations: libibverbs + mlx5dv (device.c, mr.c, cq.c, qp.c) and the software NIC
  * (soft/). The name given to dv_open() selects one. The hot path is in dv/hot.h.
  *
- * Functions that return int return 0 or a negative errno and leave their outputs unchanged on
- * failure; dv_error() then tells the calling thread what was tried, on what, and what to do next.
- * Any thread may call them, but only one thread at a time may create or destroy CQs of a device,
- * and only one thread at a time may use a QP (its hot handle excepted). Several threads may
- * register and deregister memory at the same time.
+ * Unless stated otherwise, functions that return int return 0 or a negative errno and leave their
+ * outputs unchanged on failure; dv_error() then tells the calling thread what was tried, on what,
+ * and what to do next. Unless stated otherwise, any thread may call any function, but only one
+ * thread at a time may create or destroy CQs of a device, and only one thread at a time may use a
+ * QP (its hot handle excepted). Several threads may register and deregister memory at the same
+ * time.
  */
 #ifndef DV_SETUP_H
 #define DV_SETUP_H
@@ -31,8 +32,8 @@ struct dv_cq;     /* hot handle of a completion queue: dv/hot.h */
  * *modelled*.
  */
 struct dv_model {
-	uint32_t rate_gbps;         /* rate of the port; 0: no model, WQEs complete at once */
-	uint32_t rtt_ns;            /* from the start of a WQE to the first byte of its response */
+	uint32_t rate_gbps; /* rate of the port; 0: no model, WQEs complete at once */
+	uint32_t rtt_ns;    /* round-trip time: start of a WQE to the first byte of its response */
 	uint32_t reads_per_qp;      /* READs that one QP has in flight, at most: 1 to 16 */
 	uint32_t qp_messages_per_s; /* WQEs that one QP starts per second; 0: unlimited */
 	uint32_t messages_per_s;    /* WQEs that the port starts per second; 0: unlimited */
@@ -43,7 +44,7 @@ struct dv_model {
 	bool move_bytes;       /* false: payload above 1 KiB is not copied, only timed */
 };
 
-#define DV_ACK_TIMEOUT 12 /* code of 16.8 ms; by IBTA a device may wait up to four times as long */
+#define DV_ACK_TIMEOUT 12 /* IBTA code of 16.8 ms; a device may wait up to four times as long */
 
 /* The ACK time-out of a code (1 to 31) in ns, IBTA 9.7.6.1.3. */
 static inline uint64_t dv_ack_ns(uint8_t code)
@@ -84,10 +85,7 @@ struct dv_attributes {
 
 /* Opens the NIC options->name. The caller closes *ret_device with dv_close(). */
 int dv_open(const struct dv_options *options, struct dv_device **ret_device);
-/*
- * Closes a device; the caller has destroyed its MRs, CQs and QPs, or called dv_cut(). NULL:
- * nothing.
- */
+/* Closes a device; the caller has destroyed its MRs, CQs and QPs, or called dv_cut(). */
 void dv_close(struct dv_device *device);
 void dv_attributes(const struct dv_device *device, struct dv_attributes *ret);
 
@@ -263,7 +261,7 @@ struct dv_trouble {
 	bool mute;      /* no packet reaches a peer, and the NIC reports nothing */
 	bool error;     /* the next WQE completes with an error */
 	unsigned slow;  /* slowdown factor; 0 or 1: none */
-	bool lose;      /* drops one request, which is retransmitted after the ACK time-out */
+	bool lose;      /* one request is lost and is retransmitted after the ACK time-out */
 	unsigned dead;  /* values of enum dv_dead, combined with | */
 };
 

@@ -28,7 +28,7 @@ struct plan {
 	struct plan_rail rail[RAILS_MAX];
 	unsigned poll_cores; /* number of poll cores */
 	int control_core;    /* core of the control plane; -1: not pinned */
-	char note[512];      /* which rules below could not be met, and why; empty: all are */
+	char note[512];      /* rules of plan_make() that the plan breaks, and why; empty: none */
 };
 
 /*

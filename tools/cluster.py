@@ -109,7 +109,7 @@ class Cluster:
     def __init__(self, build, nodes=2, pool_bytes="1GiB", link="shm", netns=False, settings=(),
                  quiet=True, device="soft"):
         self.engine = find_program(build, "engine/peercache-engine")
-        self.before = []  # start of each engine's command line: the interposer
+        self.before = []  # first words of an engine's command line: tools/soft-connectx
         if device == "mlx5":
             self.before = [os.path.join(ROOT, "tools", "soft-connectx"), "--library",
                            find_program(build, "dv/libsoftconnectx.so")]
@@ -171,7 +171,7 @@ class Cluster:
             select.select([], [], [], 0.02)
 
     def wait_ready(self, i):
-        mark = re.compile(r"^ready:", re.M)  # not the "ready after" of each pool, before
+        mark = re.compile(r"^ready:", re.M)  # "ready after" is about one pool
         before = getattr(self, "_seen", {}).get(i, 0)
         self.wait("start", lambda: mark.search(self.log(i)[before:]), i)
 

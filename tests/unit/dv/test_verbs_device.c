@@ -11,7 +11,7 @@ static void refused(const struct dv_options *options, int error, const char *wor
 	struct dv_device *device = (void *)&stub;
 
 	assert_int_equal(dv_verbs_ops.open(options, &device), error);
-	assert_ptr_equal(device, &stub); /* the output is unchanged */
+	assert_ptr_equal(device, &stub); /* dv_open() left its output unchanged */
 	error_has(words);
 }
 

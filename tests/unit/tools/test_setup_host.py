@@ -133,7 +133,7 @@ class SetupHost(unittest.TestCase):
         self.everything_bad()
         self.write("proc/irq/40/smp_affinity_list", "0-7")
         before = self.all_files()
-        text = self.run_tool("--apply", *ARGUMENTS, expect=1)  # 1: isolation is not fixed
+        text = self.run_tool("--apply", *ARGUMENTS, expect=1)  # 1: cannot fix isolation
         for _, (file, bad, value) in BAD.items():
             if value:
                 self.assertEqual(self.read(file), value)
@@ -143,7 +143,7 @@ class SetupHost(unittest.TestCase):
         self.run_tool("--undo", *ARGUMENTS)
         after = self.all_files()
         thp = "sys/kernel/mm/transparent_hugepage/enabled"
-        self.assertEqual(after.pop(self.path(thp)), "always")  # the format for writing
+        self.assertEqual(after.pop(self.path(thp)), "always")  # --undo writes the active word
         before.pop(self.path(thp))
         self.assertEqual(after, before)
         self.assertIn("nothing to undo", self.run_tool("--undo"))

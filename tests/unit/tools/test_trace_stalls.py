@@ -82,7 +82,7 @@ class TraceStalls(unittest.TestCase):
                                 "timer tick": (1, 3.0, 3.0)})
         worst = [r["worst_us"] for r in summary["stalls"]["pc-poll-0/41"]]
         self.assertEqual(worst, sorted(worst, reverse=True))
-        self.assertEqual(summary["stalls"]["pc-poll-4/42"], [])  # no end in the trace
+        self.assertEqual(summary["stalls"]["pc-poll-4/42"], [])  # no exit event
         self.assertEqual(summary["lost_events"], 5)
 
     def test_yielding_and_sleeping_are_not_stalls(self):

@@ -20,7 +20,7 @@
 
 static uint64_t cost_ns;     /* cost of one reading; set by clock_start(), before other threads */
 static uint64_t test_now_ns; /* time that a test has set; 0: real time */
-uint64_t clock_tick_scale;   /* see clock.h; set by clock_start(), before other threads */
+uint64_t clock_tick_scale;   /* ns per tick times 2^24; set by clock_start() */
 
 static uint64_t monotonic_ns(void)
 {

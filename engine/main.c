@@ -19,14 +19,11 @@
 
 #include "config/log.h"
 #include "config/settings.h"
+#include "config/version.h"
 #include "engine/control/control.h"
 #include "numa/clock.h"
 #include "numa/plan.h"
 #include "numa/topology.h"
-
-#ifndef PEERCACHE_VERSION
-#define PEERCACHE_VERSION "unknown"
-#endif
 
 enum { EXIT_OK, EXIT_FAILED, EXIT_USAGE };
 

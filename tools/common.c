@@ -20,6 +20,11 @@ _Noreturn void die(const char *format, ...)
 	exit(2);
 }
 
+void print_version(void)
+{
+	printf("%s %s\n", program_invocation_short_name, pc_version());
+}
+
 static const struct {
 	const char *suffix;
 	unsigned shift;

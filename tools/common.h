@@ -18,6 +18,9 @@
 /* Prints "NAME: message" to stderr and exits with 2: wrong usage, or nothing to work with. */
 _Noreturn void die(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* --version: prints the name of the program and the version of the library it is linked with. */
+void print_version(void);
+
 /* "128KiB", "64k", "1GiB", "4096" -> bytes; dies naming the option when it is no size in range. */
 uint64_t parse_size(const char *option, const char *text, uint64_t min, uint64_t max);
 uint64_t parse_number(const char *option, const char *text, uint64_t min, uint64_t max);

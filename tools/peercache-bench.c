@@ -356,7 +356,7 @@ static void parse(struct bench *b, int argc, char **argv, const char **sockets)
 		{"private-memory", 0, NULL, 'p'}, {"no-baseline", 0, NULL, 'x'},
 		{"verify", 0, NULL, 'v'}, {"timeline", 1, NULL, 'l'}, {"seed", 1, NULL, 'r'},
 		{"json", 1, NULL, 'j'}, {"api", 1, NULL, 'a'}, {"help", 0, NULL, 'h'},
-		{NULL, 0, NULL, 0}};
+		{"version", 0, NULL, 'V'}, {NULL, 0, NULL, 0}};
 	int o;
 
 	while ((o = getopt_long(argc, argv, "", options, NULL)) != -1) {
@@ -379,6 +379,7 @@ static void parse(struct bench *b, int argc, char **argv, const char **sockets)
 		case 'j': b->json_path = optarg; break;
 		case 'a': break; /* seen to already */
 		case 'h': fputs(help, stdout); exit(0);
+		case 'V': print_version(); exit(0);
 		default: die("see --help");
 		}
 	}

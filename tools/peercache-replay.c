@@ -268,7 +268,8 @@ static char *parse(struct replay *r, int argc, char **argv, const char **ret_soc
 		{"requests", 1, NULL, 'n'}, {"page-bytes", 1, NULL, 'b'},
 		{"timeout-ms", 1, NULL, 'd'}, {"namespace", 1, NULL, 'k'}, {"seed", 1, NULL, 'r'},
 		{"private-memory", 0, NULL, 'p'}, {"json", 1, NULL, 'j'}, {"quiet", 0, NULL, 'q'},
-		{"describe", 0, NULL, 'D'}, {"help", 0, NULL, 'h'}, {NULL, 0, NULL, 0}};
+		{"describe", 0, NULL, 'D'}, {"help", 0, NULL, 'h'}, {"version", 0, NULL, 'V'},
+		{NULL, 0, NULL, 0}};
 	const char *sockets = NULL;
 	char *text;
 	int o;
@@ -291,6 +292,7 @@ static char *parse(struct replay *r, int argc, char **argv, const char **ret_soc
 		case 'q': r->quiet = true; break;
 		case 'D': r->describe = true; break;
 		case 'h': fputs(help, stdout); exit(0);
+		case 'V': print_version(); exit(0);
 		default: die("see --help");
 		}
 	}

@@ -341,7 +341,7 @@ int main(int argc, char **argv)
 	static const struct option options[] = {{"socket", 1, NULL, 's'},
 		{"namespace", 1, NULL, 'k'}, {"timeout-ms", 1, NULL, 'd'}, {"json", 0, NULL, 'j'},
 		{"string", 1, NULL, 'S'}, {"output", 1, NULL, 'o'}, {"help", 0, NULL, 'h'},
-		{NULL, 0, NULL, 0}};
+		{"version", 0, NULL, 'V'}, {NULL, 0, NULL, 0}};
 	struct ctl ctl = {.name_space = "peercachectl", .timeout_ms = 5000};
 	int o, status;
 
@@ -356,6 +356,7 @@ int main(int argc, char **argv)
 		case 'S': ctl.text = optarg; break;
 		case 'o': ctl.output = optarg; break;
 		case 'h': fputs(help, stdout); return 0;
+		case 'V': print_version(); return 0;
 		default: die("see --help");
 		}
 	}

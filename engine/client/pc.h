@@ -75,6 +75,8 @@ enum pc_result {
 PC_API const char *pc_result_name(enum pc_result result);
 /* Text about the calling thread's last failed call, valid until its next one; never NULL. */
 PC_API const char *pc_error(void);
+/* The library's version, "0.1.0"; a constant that is never freed. Any thread. */
+PC_API const char *pc_version(void);
 
 /* ---- session ------------------------------------------------------------------------------- */
 

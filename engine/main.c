@@ -38,28 +38,41 @@ static struct control *running;
 static volatile sig_atomic_t signals;
 
 static const char usage[] =
-	"usage: peercache-engine [--config FILE] [--set section.key=value]...\n"
-	"\n"
+	"Usage: peercache-engine [--config FILE] [--set section.key=value]...\n"
 	"Keeps this host's KV pages in memory and lets every other host read them.\n"
 	"\n"
+	"Options:\n"
 	"  -c, --config FILE            read settings from FILE\n"
 	"  -s, --set section.key=value  one setting, after those of the file; may be repeated\n"
 	"      --plan                   print which core and memory each rail gets, and exit\n"
 	"      --check                  check the settings, and exit\n"
 	"      --ready-fd N             write one byte to file descriptor N when serving\n"
-	"  -h, --help                   this text and all settings\n"
-	"  -V, --version\n"
+	"  -h, --help                   print this text and all settings\n"
+	"  -V, --version                print the version\n"
 	"\n"
-	"examples:\n"
-	"  peercache-engine --set engine.socket=/tmp/a.sock --set engine.pool_bytes=64MiB\n"
-	"      one engine with a software NIC, for trying things out\n"
-	"  peercache-engine -c /etc/peercache/engine.conf --plan\n"
-	"      what this machine would be used like\n"
-	"  peercache-engine -s rail.devices=mlx5_0,mlx5_1 -s cluster.address=10.0.0.1 \\\n"
-	"                   -s cluster.seeds=10.0.0.1:31998,10.0.0.2:31998\n"
-	"      two rails, in a cluster\n"
+	"Signals:\n"
+	"  SIGTERM, SIGINT  stop in order; a second one ends the engine at once\n"
+	"  SIGHUP           ignored\n"
 	"\n"
-	"SIGTERM or SIGINT stops it in order, a second one at once. SIGHUP is ignored.\n";
+	"Exit status:\n"
+	"  0  stopped in order\n"
+	"  1  could not start or serve\n"
+	"  2  wrong usage or settings\n"
+	"\n";
+
+/* Printed after the settings. */
+static const char examples[] =
+	"\n"
+	"Examples:\n"
+	"  One engine with a software NIC, to try it out:\n"
+	"    $ peercache-engine --set engine.socket=/tmp/a.sock --set engine.pool_bytes=64MiB\n"
+	"\n"
+	"  Print which cores and memory an engine with these settings would use:\n"
+	"    $ peercache-engine -c /etc/peercache/engine.conf --plan\n"
+	"\n"
+	"  Two rails, in a cluster:\n"
+	"    $ peercache-engine -s rail.devices=mlx5_0,mlx5_1 -s cluster.address=10.0.0.1 \\\n"
+	"    > -s cluster.seeds=10.0.0.1:31998,10.0.0.2:31998\n";
 
 /* ---- arguments ------------------------------------------------------------------------------- */
 
@@ -94,8 +107,8 @@ static int fd_parse(const char *text, int *ret_fd)
 static void help(void)
 {
 	fputs(usage, stdout);
-	fputs("\nsettings:\n", stdout);
 	settings_help(stdout);
+	fputs(examples, stdout);
 }
 
 static int refused(const char *text)

@@ -64,9 +64,11 @@ static volatile sig_atomic_t interrupted;
 static const char help[] =
 	"Usage: peercache-bench get|set|exists [OPTION]...\n"
 	"Measures one client process against the engines of this machine.\n\n"
+	"Prints pages/s, GB/s, latency of a call, and the ratio to memcpy of the same pages.\n\n"
+	"Options:\n"
 	"  --sockets LIST    engines' sockets: pages are read through the first and stored\n"
 	"                    through the last (default: $PEERCACHE_SOCKETS)\n"
-	"  --page-bytes B    (default 128KiB)\n"
+	"  --page-bytes B    bytes of a page (default 128KiB)\n"
 	"  --batch N         pages in one call (default 32)\n"
 	"  --threads N       client threads, a channel each (default 1)\n"
 	"  --seconds S       how long to measure (default 3)\n"
@@ -76,17 +78,20 @@ static const char help[] =
 	"  --verify          look at every byte that was read, not at one page of each call\n"
 	"  --timeline FILE   write when each call ended, in ns of the monotonic clock, and how\n"
 	"                    many of its pages were hits and were not\n"
-	"  --seed S          (default: the time; keys of an earlier run are not met again)\n"
+	"  --seed S          of the keys (default: the time; keys of an earlier run are not met again)\n"
 	"  --json FILE       write the figures there, too (\"-\": standard output)\n"
 	"  --api c|python    python: through peercache.store.PeerCacheStore, as SGLang calls\n"
 	"                    it; has --shape mla|mha, --help, and no baseline (default c)\n"
-	"  --help\n\n"
-	"Prints pages/s, GB/s, latency of a call, and the ratio to memcpy of the same pages.\n"
-	"Exit status: 0, 1 when a page was wrong or nothing was measured, 2 usage.\n\n"
+	"  --help            print this text\n"
+	"  --version         print the version\n\n"
+	"Exit status:\n"
+	"  0  success\n"
+	"  1  a page was wrong, or nothing was measured\n"
+	"  2  wrong usage, or no engine\n\n"
 	"Examples:\n"
-	"  tools/cluster.py --nodes 2 -- peercache-bench get --page-bytes 128KiB --batch 32\n"
-	"  tools/cluster.py --nodes 2 -- peercache-bench get --page-bytes 4KiB --batch 128\n"
-	"  peercache-bench exists --batch 128 --threads 2\n";
+	"  $ tools/cluster.py --nodes 2 -- peercache-bench get --page-bytes 128KiB --batch 32\n"
+	"  $ tools/cluster.py --nodes 2 -- peercache-bench get --page-bytes 4KiB --batch 128\n"
+	"  $ peercache-bench exists --batch 128 --threads 2\n";
 
 static uint64_t page_id(const struct bench *b, uint64_t index)
 {

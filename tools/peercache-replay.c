@@ -46,6 +46,7 @@ struct replay {
 static const char help[] =
 	"Usage: peercache-replay [OPTION]...\n"
 	"Replays a request trace over one or more engines and verifies every page read.\n\n"
+	"Options:\n"
 	"  --sockets LIST     engines' sockets, comma separated (default: $PEERCACHE_SOCKETS)\n"
 	"  --trace FILE       JSON lines with \"hash_ids\"; default: a generated conversation\n"
 	"  --requests N       at most N of the trace; or how many to generate (1000)\n"
@@ -57,11 +58,15 @@ static const char help[] =
 	"  --describe         only say what is in the trace; needs no engine\n"
 	"  --json FILE        write the summary there, too (\"-\": standard output)\n"
 	"  --quiet            no progress\n"
-	"  --help\n\n"
-	"Exit status: 0, 1 when a page had wrong bytes or a call was late, 2 usage.\n\n"
+	"  --help             print this text\n"
+	"  --version          print the version\n\n"
+	"Exit status:\n"
+	"  0  success\n"
+	"  1  a page had wrong bytes, or a call was late\n"
+	"  2  wrong usage, or no engine\n\n"
 	"Examples:\n"
-	"  peercache-replay --trace conversation_trace.jsonl --page-bytes 16KiB --json out.json\n"
-	"  peercache-replay --sockets /run/a.sock,/run/b.sock --requests 500\n";
+	"  $ peercache-replay --trace conversation_trace.jsonl --page-bytes 16KiB --json out.json\n"
+	"  $ peercache-replay --sockets /run/a.sock,/run/b.sock --requests 500\n";
 
 /* Grace beyond a call's deadline: the engine drains a queue pair before it gives a buffer back. */
 #define LATE_NS 1500000000ull

@@ -37,7 +37,9 @@ struct ctl {
 };
 
 static const char help[] =
-	"Usage: peercachectl [OPTION]... COMMAND\n\n"
+	"Usage: peercachectl [OPTION]... COMMAND\n"
+	"Shows the state of a running engine; stores, fetches and removes files.\n\n"
+	"Commands:\n"
 	"  status               what the engine of this host is and has counted\n"
 	"  members              the engines it holds alive\n"
 	"  put KEY FILE         store a file under KEY (\"-\": standard input)\n"
@@ -45,16 +47,23 @@ static const char help[] =
 	"  get KEY [-o FILE]    fetch it (default: standard output)\n"
 	"  exists KEY...        is it there, anywhere in the cluster?\n"
 	"  rm KEY...            take it away, wherever it is\n\n"
+	"Options:\n"
 	"  --socket PATH        the engine's socket (default: $PEERCACHE_SOCKET or built in)\n"
-	"  --namespace TEXT     (default \"peercachectl\")\n"
-	"  --timeout-ms T       (default 5000)\n"
+	"  --namespace TEXT     namespace of the keys (default \"peercachectl\")\n"
+	"  --timeout-ms T       deadline of each call in milliseconds (default 5000)\n"
+	"  --string S           put: store this string\n"
+	"  -o, --output FILE    get: write to this file (default: standard output)\n"
 	"  --json               machine-readable output\n"
-	"  --help\n\n"
-	"Exit status: 0, 1 a key is not there or could not be stored, 2 usage or no engine.\n\n"
+	"  --help               print this text\n"
+	"  --version            print the version\n\n"
+	"Exit status:\n"
+	"  0  success\n"
+	"  1  a key is not there or could not be stored\n"
+	"  2  wrong usage, or no engine\n\n"
 	"Examples:\n"
-	"  peercachectl status\n"
-	"  peercachectl put greeting --string 'hello'\n"
-	"  peercachectl --socket /run/b.sock get greeting\n";
+	"  $ peercachectl status\n"
+	"  $ peercachectl put greeting --string 'hello'\n"
+	"  $ peercachectl --socket /run/b.sock get greeting\n";
 
 static void print_result(const struct ctl *ctl, const char *key, const char *result, uint64_t bytes)
 {

@@ -34,12 +34,13 @@ def scripted():
 
 
 def exported():
-    """(name, version) of every dynamic symbol that the library defines."""
+    """(name, version) of every global symbol that the library defines."""
     out = subprocess.run(["readelf", "-W", "--dyn-syms", LIBRARY], capture_output=True, text=True,
                          check=True, env={**os.environ, "LC_ALL": "C"}).stdout
     rows = [line.split() for line in out.splitlines() if re.match(r"\s*\d+: ", line)]
     # columns: number, value, size, type, binding, visibility, section, name
-    names = [row[7] for row in rows if len(row) > 7 and row[6] not in ("UND", "ABS")]
+    names = [row[7] for row in rows
+             if len(row) > 7 and row[4] != "LOCAL" and row[6] not in ("UND", "ABS")]
     return sorted(tuple(name.split("@@")) for name in names)
 
 

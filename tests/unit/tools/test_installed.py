@@ -100,7 +100,8 @@ class Installed(unittest.TestCase):
             "libpeercache.so", "libpeercache.so.0", f"libpeercache.so.{self.version}",
             "pkgconfig/peercache.pc")]
         expected += [self.path("includedir", "peercache", name) for name in HEADERS]
-        expected += [self.path("datadir", doc, name) for name in ("LICENSE", "README.md")]
+        expected += [self.path("datadir", doc, name) for name in (
+            "CHANGELOG.md", "LICENSE", "README.md")]
         expected += [self.path("datadir", doc, "examples", name) for name in EXAMPLES]
         if self.man:
             expected += [self.path("mandir", "man1", name + ".1") for name in PROGRAMS]

@@ -13,7 +13,7 @@
 
 #include <json-c/json.h>
 
-#include "engine/client/pc.h"
+#include "engine/client/peercache.h"
 
 /* Prints "NAME: message" to stderr and exits with 2: wrong usage, or nothing to work with. */
 _Noreturn void die(const char *format, ...) __attribute__((format(printf, 1, 2)));

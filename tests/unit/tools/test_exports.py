@@ -23,7 +23,7 @@ def read(name):
 
 def declared():
     """The functions that the header marks with PC_API."""
-    code = re.sub(r"/\*.*?\*/", "", read("pc.h"), flags=re.S)
+    code = re.sub(r"/\*.*?\*/", "", read("peercache.h"), flags=re.S)
     return sorted(re.findall(r"^PC_API\b[^;(]*?(\w+)\(", code, re.M))
 
 

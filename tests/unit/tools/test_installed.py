@@ -19,7 +19,7 @@ import unittest
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
 PROGRAMS = ["peercache-bench", "peercache-engine", "peercache-replay", "peercachectl"]
 EXAMPLES = ["eight-rails.conf", "minimal.conf", "soft-two-nodes.conf"]
-HEADERS = ["pc.h"]
+HEADERS = ["peercache.h", "pc.h"]
 NEEDED = ["pkg-config", "gcc", "g++", "ldd", "readelf"]
 LANGUAGES = {"c": ["gcc", "-std=c99"], "cc": ["g++", "-std=c++11"]}
 STRICT = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"]

@@ -71,11 +71,11 @@ void settings_help(FILE *out)
 		const struct setting *one = &setting_table[i];
 
 		if (strcmp(section, one->section) != 0)
-			fprintf(out, "\n[%s]\n", one->section);
+			fprintf(out, "\nSection [%s]:\n", one->section);
 		section = one->section;
 		setting_range(one, range, sizeof(range));
-		fprintf(out, "  %s = %s\n      %s\n      (%s)\n", one->key, one->fallback,
-			one->help, range);
+		fprintf(out, "  %s = %s\n                    %s\n                    (%s)\n",
+			one->key, one->fallback, one->help, range);
 	}
 }
 

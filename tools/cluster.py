@@ -119,6 +119,7 @@ class Cluster:
         self.netns_wanted, self.netns = netns, None
         self.directory = None
         self.process = [None] * nodes
+        self.ready = [None] * nodes  # read ends of the --ready-fd pipes of engines that start
         self.sockets, self.logs, self.address, self.port = [], [], [], []
 
     def start(self):
@@ -150,8 +151,24 @@ class Cluster:
 
     def launch(self, i):
         with open(self.logs[i], "ab") as log:
-            self.process[i] = subprocess.Popen(self.command(i), stdin=subprocess.DEVNULL,
-                                               stdout=log, stderr=log, start_new_session=True)
+            self.spawn(i, log)
+
+    def spawn(self, i, log):
+        """Starts engine i with its output to `log`. The engine writes a byte to ready[i] when it
+        serves; the pipe ends without a byte when the engine exits first."""
+        self.close_ready(i)
+        self.ready[i], write_end = os.pipe()
+        try:
+            self.process[i] = subprocess.Popen(
+                self.command(i) + ["--ready-fd", str(write_end)], stdin=subprocess.DEVNULL,
+                stdout=log, stderr=log, start_new_session=True, pass_fds=[write_end])
+        finally:
+            os.close(write_end)
+
+    def close_ready(self, i):
+        if self.ready[i] is not None:
+            os.close(self.ready[i])
+            self.ready[i] = None
 
     def log(self, i):
         with open(self.logs[i], errors="replace") as f:
@@ -171,9 +188,20 @@ class Cluster:
             select.select([], [], [], 0.02)
 
     def wait_ready(self, i):
-        mark = re.compile(r"^ready:", re.M)  # "ready after" is about one pool
-        before = getattr(self, "_seen", {}).get(i, 0)
-        self.wait("start", lambda: mark.search(self.log(i)[before:]), i)
+        """Returns when engine i serves; raises RuntimeError with its log when it does not."""
+        end = time.monotonic() + START_SECONDS
+        readable, _, _ = select.select([self.ready[i]], [], [], START_SECONDS)
+        served = readable and os.read(self.ready[i], 1)
+        self.close_ready(i)
+        if served:
+            return
+        why = f"did not serve within {START_SECONDS} s"
+        if readable:  # the end of the pipe: the engine has exited or is about to
+            try:
+                why = f"ended with {self.process[i].wait(max(0, end - time.monotonic()))}"
+            except subprocess.TimeoutExpired:
+                why = "closed its --ready-fd without a byte"
+        raise RuntimeError(f"engine {i}: start: {why}; its log:\n{self.log(i)[-4000:]}")
 
     def status(self, i):
         import json
@@ -198,8 +226,6 @@ class Cluster:
         self.process[i] = None
 
     def restart(self, i):
-        self._seen = getattr(self, "_seen", {})
-        self._seen[i] = len(self.log(i))
         self.launch(i)
         self.wait_ready(i)
 
@@ -210,6 +236,7 @@ class Cluster:
             if p and p.poll() is None:
                 p.send_signal(signal.SIGTERM)
         for i, p in enumerate(self.process):
+            self.close_ready(i)
             if not p:
                 continue
             try:

@@ -20,6 +20,11 @@ _Noreturn void die(const char *format, ...)
 	exit(2);
 }
 
+void print_version(void)
+{
+	printf("%s %s\n", program_invocation_short_name, pc_version());
+}
+
 /* Suffixes of sizes; upper and lower case are equal. */
 static const struct {
 	const char *suffix;

@@ -13,10 +13,13 @@
 
 #include <json-c/json.h>
 
-#include "engine/client/pc.h"
+#include "engine/client/peercache.h"
 
 /* Prints "NAME: message" to stderr and exits with status 2: wrong usage, or no engine or file. */
 _Noreturn void die(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* --version: prints the name of the program and the version of the library it is linked with. */
+void print_version(void);
 
 /*
  * Parses a size such as "128KiB", "64k", "1GiB" or "4096" and returns it in bytes. When it is not a

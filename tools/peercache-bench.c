@@ -65,9 +65,11 @@ static volatile sig_atomic_t interrupted;
 static const char help[] =
 	"Usage: peercache-bench get|set|exists [OPTION]...\n"
 	"Measures one client process against the engines of this machine.\n\n"
+	"Prints pages/s, GB/s, latency of a call, and the ratio to memcpy of the same pages.\n\n"
+	"Options:\n"
 	"  --sockets LIST    engines' sockets: pages are read through the first and stored\n"
 	"                    through the last (default: $PEERCACHE_SOCKETS)\n"
-	"  --page-bytes B    (default 128KiB)\n"
+	"  --page-bytes B    bytes of a page (default 128KiB)\n"
 	"  --batch N         pages in one call (default 32)\n"
 	"  --threads N       client threads, each with its own channel (default 1)\n"
 	"  --seconds S       duration of the measurement (default 3)\n"
@@ -82,13 +84,16 @@ static const char help[] =
 	"  --json FILE       also write the results as JSON (\"-\": standard output)\n"
 	"  --api c|python    python: call peercache.store.PeerCacheStore like SGLang; it has\n"
 	"                    --shape mla|mha and --help, but no baseline (default c)\n"
-	"  --help\n\n"
-	"Prints pages/s, GB/s, latency of a call, and the ratio to memcpy of the same pages.\n"
-	"Exit status: 0; 1: a page was wrong or no call succeeded; 2: wrong usage or no engine.\n\n"
+	"  --help            print this text\n"
+	"  --version         print the version\n\n"
+	"Exit status:\n"
+	"  0  success\n"
+	"  1  a page was wrong, or nothing was measured\n"
+	"  2  wrong usage, or no engine\n\n"
 	"Examples:\n"
-	"  tools/cluster.py --nodes 2 -- peercache-bench get --page-bytes 128KiB --batch 32\n"
-	"  tools/cluster.py --nodes 2 -- peercache-bench get --page-bytes 4KiB --batch 128\n"
-	"  peercache-bench exists --batch 128 --threads 2\n";
+	"  $ tools/cluster.py --nodes 2 -- peercache-bench get --page-bytes 128KiB --batch 32\n"
+	"  $ tools/cluster.py --nodes 2 -- peercache-bench get --page-bytes 4KiB --batch 128\n"
+	"  $ peercache-bench exists --batch 128 --threads 2\n";
 
 /* The id of page `index` of this run. */
 static uint64_t page_id(const struct bench *b, uint64_t index)
@@ -367,7 +372,7 @@ static void parse(struct bench *b, int argc, char **argv, const char **sockets)
 		{"private-memory", 0, NULL, 'p'}, {"no-baseline", 0, NULL, 'x'},
 		{"verify", 0, NULL, 'v'}, {"timeline", 1, NULL, 'l'}, {"seed", 1, NULL, 'r'},
 		{"json", 1, NULL, 'j'}, {"api", 1, NULL, 'a'}, {"help", 0, NULL, 'h'},
-		{NULL, 0, NULL, 0}};
+		{"version", 0, NULL, 'V'}, {NULL, 0, NULL, 0}};
 	int o;
 
 	while ((o = getopt_long(argc, argv, "", options, NULL)) != -1) {
@@ -390,6 +395,7 @@ static void parse(struct bench *b, int argc, char **argv, const char **sockets)
 		case 'j': b->json_path = optarg; break;
 		case 'a': break; /* bench_python() has handled --api */
 		case 'h': fputs(help, stdout); exit(0);
+		case 'V': print_version(); exit(0);
 		default: die("see --help");
 		}
 	}

@@ -47,6 +47,7 @@ struct replay {
 static const char help[] =
 	"Usage: peercache-replay [OPTION]...\n"
 	"Replays a request trace over one or more engines and verifies every page read.\n\n"
+	"Options:\n"
 	"  --sockets LIST     engines' sockets, comma separated (default: $PEERCACHE_SOCKETS)\n"
 	"  --trace FILE       JSON lines with \"hash_ids\"; default: generated conversations\n"
 	"  --requests N       replay at most N requests of the trace, or generate N (1000)\n"
@@ -58,12 +59,15 @@ static const char help[] =
 	"  --describe         only print the size of the trace; needs no engine\n"
 	"  --json FILE        also write the summary as JSON (\"-\": standard output)\n"
 	"  --quiet            print no progress\n"
-	"  --help\n\n"
-	"Exit status: 0; 1: a page had wrong bytes or a call was late; 2: wrong usage or no\n"
-	"engine.\n\n"
+	"  --help             print this text\n"
+	"  --version          print the version\n\n"
+	"Exit status:\n"
+	"  0  success\n"
+	"  1  a page had wrong bytes, or a call was late\n"
+	"  2  wrong usage, or no engine\n\n"
 	"Examples:\n"
-	"  peercache-replay --trace conversation_trace.jsonl --page-bytes 16KiB --json out.json\n"
-	"  peercache-replay --sockets /run/a.sock,/run/b.sock --requests 500\n";
+	"  $ peercache-replay --trace conversation_trace.jsonl --page-bytes 16KiB --json out.json\n"
+	"  $ peercache-replay --sockets /run/a.sock,/run/b.sock --requests 500\n";
 
 /*
  * A call counts as late this long after its deadline. The margin is necessary because the engine
@@ -275,7 +279,8 @@ static char *parse(struct replay *r, int argc, char **argv, const char **ret_soc
 		{"requests", 1, NULL, 'n'}, {"page-bytes", 1, NULL, 'b'},
 		{"timeout-ms", 1, NULL, 'd'}, {"namespace", 1, NULL, 'k'}, {"seed", 1, NULL, 'r'},
 		{"private-memory", 0, NULL, 'p'}, {"json", 1, NULL, 'j'}, {"quiet", 0, NULL, 'q'},
-		{"describe", 0, NULL, 'D'}, {"help", 0, NULL, 'h'}, {NULL, 0, NULL, 0}};
+		{"describe", 0, NULL, 'D'}, {"help", 0, NULL, 'h'}, {"version", 0, NULL, 'V'},
+		{NULL, 0, NULL, 0}};
 	const char *sockets = NULL;
 	char *text;
 	int o;
@@ -298,6 +303,7 @@ static char *parse(struct replay *r, int argc, char **argv, const char **ret_soc
 		case 'q': r->quiet = true; break;
 		case 'D': r->describe = true; break;
 		case 'h': fputs(help, stdout); exit(0);
+		case 'V': print_version(); exit(0);
 		default: die("see --help");
 		}
 	}

@@ -38,7 +38,9 @@ struct ctl {
 };
 
 static const char help[] =
-	"Usage: peercachectl [OPTION]... COMMAND\n\n"
+	"Usage: peercachectl [OPTION]... COMMAND\n"
+	"Shows the state of a running engine; stores, fetches and removes files.\n\n"
+	"Commands:\n"
 	"  status               print the state and the counters of the engine of this host\n"
 	"  members              print the members of the cluster that this engine sees alive\n"
 	"  put KEY FILE         store a file under KEY (\"-\": standard input)\n"
@@ -46,16 +48,23 @@ static const char help[] =
 	"  get KEY [-o FILE]    write the file to FILE (default: standard output)\n"
 	"  exists KEY...        print whether a member of the cluster has it\n"
 	"  rm KEY...            remove it from the cluster\n\n"
+	"Options:\n"
 	"  --socket PATH        the engine's socket (default: $PEERCACHE_SOCKET or built in)\n"
 	"  --namespace TEXT     namespace of the keys (default \"peercachectl\")\n"
 	"  --timeout-ms T       deadline of each call (default 5000)\n"
+	"  --string S           put: store this string\n"
+	"  -o, --output FILE    get: write to this file (default: standard output)\n"
 	"  --json               machine-readable output\n"
-	"  --help\n\n"
-	"Exit status: 0; 1: a key was not found or not stored; 2: wrong usage or no engine.\n\n"
+	"  --help               print this text\n"
+	"  --version            print the version\n\n"
+	"Exit status:\n"
+	"  0  success\n"
+	"  1  a key is not there or could not be stored\n"
+	"  2  wrong usage, or no engine\n\n"
 	"Examples:\n"
-	"  peercachectl status\n"
-	"  peercachectl put greeting --string 'hello'\n"
-	"  peercachectl --socket /run/b.sock get greeting\n";
+	"  $ peercachectl status\n"
+	"  $ peercachectl put greeting --string 'hello'\n"
+	"  $ peercachectl --socket /run/b.sock get greeting\n";
 
 static void print_result(const struct ctl *ctl, const char *key, const char *result, uint64_t bytes)
 {
@@ -346,7 +355,7 @@ int main(int argc, char **argv)
 	static const struct option options[] = {{"socket", 1, NULL, 's'},
 		{"namespace", 1, NULL, 'k'}, {"timeout-ms", 1, NULL, 'd'}, {"json", 0, NULL, 'j'},
 		{"string", 1, NULL, 'S'}, {"output", 1, NULL, 'o'}, {"help", 0, NULL, 'h'},
-		{NULL, 0, NULL, 0}};
+		{"version", 0, NULL, 'V'}, {NULL, 0, NULL, 0}};
 	struct ctl ctl = {.name_space = "peercachectl", .timeout_ms = 5000};
 	int o, status;
 
@@ -361,6 +370,7 @@ int main(int argc, char **argv)
 		case 'S': ctl.text = optarg; break;
 		case 'o': ctl.output = optarg; break;
 		case 'h': fputs(help, stdout); return 0;
+		case 'V': print_version(); return 0;
 		default: die("see --help");
 		}
 	}

@@ -13,16 +13,13 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "config/version.h"
 #include "engine/abi/wire.h"
 #include "engine/control/attach.h"
 #include "engine/control/connect.h"
 #include "engine/control/loop.h"
 #include "engine/control/publish.h"
 #include "numa/clock.h"
-
-#ifndef PEERCACHE_VERSION
-#define PEERCACHE_VERSION "unknown"
-#endif
 
 struct json {
 	char *text;

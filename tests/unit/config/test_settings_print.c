@@ -49,7 +49,7 @@ static void help_names_every_setting_with_default_and_range(void **state)
 	char *help = printed(settings_help);
 
 	(void)state;
-	assert_non_null(strstr(help, "\n[engine]\n"));
+	assert_non_null(strstr(help, "\nSection [engine]:\n"));
 	assert_non_null(strstr(help, "  port = 31998\n"));
 	assert_non_null(strstr(help, "(1 to 65535)"));
 	assert_non_null(strstr(help, "(4MiB to 1TiB)"));

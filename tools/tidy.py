@@ -2,9 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 The house rules that a machine can check: which folder includes which, lengths, the hot path's
-forbidden words, owners of cache lines, where atomics live, licence lines, READMEs, the top level.
+forbidden words, owners of cache lines, where atomics live, licence lines, READMEs, the top level;
+and, by prose.py, the words of comments, messages, READMEs, test names and commits.
 
-    tools/tidy.py [--root DIR]     all files git tracks or would add; exit 1 on any finding
+    tools/tidy.py [--root DIR]     all files git tracks or would add, and the subjects of commits;
+                                   exit 1 on any finding; --advise: words to think about, too
     tools/tidy.py --format         are they as clang-format writes them? exit 77 without it
     tools/tidy.py --self-test      every rule is shown something bad and something good
 
@@ -14,11 +16,14 @@ A function of a hot file that does not run once per page has `/* cold: WHY */` j
 may use what the hot path may not, and have the length of other functions.
 """
 import argparse
+import functools
 import os
 import re
 import shutil
 import subprocess
 import sys
+
+import prose
 
 COLUMNS = 100
 FILE_LINES_WARN, FILE_LINES_MAX = 400, 500
@@ -128,7 +133,7 @@ class Findings:
         return {row[2] for row in self.rows}
 
     def fatal(self):
-        return any(row[2] != "warning" for row in self.rows)
+        return any(row[2] not in ("warning", "advice") for row in self.rows)
 
 
 # ---- one file ---------------------------------------------------------------------------------
@@ -388,11 +393,14 @@ def check_root(root):
     for path in paths:
         with open(os.path.join(root, path), "rb") as file:
             head = file.read(2)
-            if not (needs_spdx(path, "") or (head == b"#!" and "." not in
-                                             os.path.basename(path))):
+            first = head.decode("latin-1")
+            if not (needs_spdx(path, first) or prose.wants(path, first)):
                 continue
             text = (head + file.read()).decode("utf-8", "replace")
         check_file(path, text, found)
+        if prose.wants(path, text):
+            prose.check(path, text, functools.partial(found.add, path))
+    prose.check_subjects(root, lambda commit, rule, text: found.add(commit, 1, rule, text))
     return found
 
 
@@ -560,10 +568,12 @@ def self_test():
         check_tree(paths, found)
         if found.rules() != rules:
             failures.append("tree %r: %r, not %r" % (paths[-1], found.rules(), rules))
+    prose_rows, prose_failures = prose.self_test()
+    failures += prose_failures
     for failure in failures:
         print("self-test: " + failure)
-    print("self-test: %d bad, %d good, %d trees, %d wrong"
-          % (len(BAD), len(GOOD), len(trees), len(failures)))
+    print("self-test: %d bad, %d good, %d trees, %d of prose, %d wrong"
+          % (len(BAD), len(GOOD), len(trees), prose_rows, len(failures)))
     return 1 if failures else 0
 
 
@@ -572,6 +582,8 @@ def main():
     parser.add_argument("--root", default=os.path.join(os.path.dirname(__file__), ".."))
     parser.add_argument("--self-test", action="store_true",
                         help="show every rule something bad and something good")
+    parser.add_argument("--advise", action="store_true",
+                        help="also print advice on words, which never fails")
     parser.add_argument("--format", action="store_true",
                         help="check with clang-format, and nothing else")
     args = parser.parse_args()
@@ -581,6 +593,8 @@ def main():
         return check_format(os.path.abspath(args.root))
     found = check_root(os.path.abspath(args.root))
     for path, line, rule, text in found.rows:
+        if rule == "advice" and not args.advise:
+            continue
         print("%s:%d: %s: %s" % (path, line, rule, text))
     return 1 if found.fatal() else 0
 

@@ -40,7 +40,7 @@ FATAL = [  # word classes: what matches, what to write
     (r"asked for", "write requested"),
     (r"so many|so much", "write the number, the unit or the variable"),
     (r"as ever", "write unchanged"),
-    (r"such(?! as\b)", "name the thing; `such as` may stay"),
+    (r"such(?! as\b)(?! file\b)", "name the thing; `such as` may stay"),  # strerror(ENOENT)
 ]
 ADVICE = [
     (r"said|path|claim|claims|everybody|everyone|anyone|someone", "is there a plainer word?"),
@@ -372,6 +372,7 @@ GOOD = [
     ("numa/a.c", "/* tidy: allow asked for: quotes the PRM */\n/* what is asked for */\n"),
     ("tools/a.py", PY + "# tidy: allow nobody: the Unix user\nprint('nobody')\n"),
     ("tools/a.py", PY + "nobody = 'nobody'\n"),
+    ("tests/unit/a/test_a.c", 'assert_says("a.conf: No such file or directory");\n'),
     ("tools/run", "#!/bin/sh\n# SPDX\nsu nobody -c true # tidy is not asked\n"),
     ("README.md", "Text with `nobody` and [a link](such/nobody.md).\n\n    nobody waits\n"),
     ("README.md", "```\nnobody waits\n```\n"),

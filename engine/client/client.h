@@ -22,7 +22,7 @@
 #include "config/limits.h"
 #include "engine/abi/bucket.h"
 #include "engine/abi/segment.h"
-#include "engine/client/pc.h"
+#include "engine/client/peercache.h"
 
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)

@@ -8,6 +8,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "config/version.h"
+
 static _Thread_local char error_text[512];
 
 int error_set(int error, const char *format, ...)
@@ -47,4 +49,9 @@ const char *pc_result_name(enum pc_result result)
 	if ((unsigned)result >= sizeof(name) / sizeof(name[0]))
 		return "unknown";
 	return name[result];
+}
+
+const char *pc_version(void)
+{
+	return PEERCACHE_VERSION;
 }

@@ -43,6 +43,7 @@ static void publish_step(struct pc_channel *ch, struct pc_batch *b)
  * The first page that is stored somewhere would fault once per 4 KiB; the kernel maps the whole
  * neighbourhood faster. Where it cannot, the copy faults.
  */
+/* cold: madvise() runs once per TOUCH_BYTES of a pool; later stores find the flag set */
 static void touch(const struct session_rail *rail, uint64_t offset, uint32_t bytes)
 {
 	for (uint64_t k = offset / TOUCH_BYTES; k <= (offset + bytes - 1) / TOUCH_BYTES; k++) {

@@ -14,6 +14,7 @@ static void publish(struct channel_rail *r)
 }
 
 /* After shm_fence_sleep(), which pairs with the rail's: flag up, fence, look at the ring. */
+/* cold: the write() wakes a poll core that sleeps; a busy one costs one load per flush */
 static void wake(const struct pc_channel *ch, uint32_t rail)
 {
 	uint64_t one = 1;
@@ -41,6 +42,7 @@ void submit_segments(struct channel_rail *r, const struct op_segment *segments, 
 	}
 }
 
+/* cold: one write() per flush, and only while the control plane sleeps */
 static void flush_ctl(struct pc_channel *ch)
 {
 	if (!ch->ctl_unpublished)

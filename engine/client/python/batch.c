@@ -87,7 +87,7 @@ static bool read_segments(struct call *c, PyObject *ptrs, PyObject *sizes)
 	}
 	for (size_t i = 0; i < c->pages; i++) {
 		c->lane->page[i].segments = &c->lane->segment[i * each];
-		/* More than an unsigned holds cannot be: pc.h refuses the page. */
+		/* More than an unsigned holds cannot be: peercache.h refuses the page. */
 		c->lane->page[i].segment_count = (unsigned)each;
 	}
 	return true;

@@ -315,7 +315,8 @@ PyMODINIT_FUNC PyInit__peercache(void)
 	PyObject *m = PyModule_Create(&module);
 	PyObject *type = m ? PyType_FromSpec(&spec) : NULL;
 
-	if (!type || PyModule_AddObject(m, "Session", type)) {
+	if (!type || PyModule_AddStringConstant(m, "__version__", pc_version()) ||
+		PyModule_AddObject(m, "Session", type)) {
 		Py_XDECREF(type);
 		Py_XDECREF(m);
 		return NULL;

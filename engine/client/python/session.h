@@ -16,7 +16,7 @@
 
 #include <pthread.h>
 
-#include "engine/client/pc.h"
+#include "engine/client/peercache.h"
 
 #define RESULTS 9 /* of enum pc_result */
 

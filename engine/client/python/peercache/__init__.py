@@ -6,7 +6,6 @@ call a batch, without the interpreter's lock. Importing this package needs neith
 torch.
 """
 
-from peercache._peercache import Session
+from peercache._peercache import Session, __version__
 
 __all__ = ["Session", "__version__"]
-__version__ = "0.1.0"

@@ -20,7 +20,7 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
-from peercache import config
+from peercache import __version__, config
 from peercache.store import PeerCacheStore
 
 
@@ -135,6 +135,8 @@ class Worker:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="peercache-bench --api python", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--version", action="version",
+                        version=f"peercache-bench {__version__}")
     parser.add_argument("mode", choices=["get", "set", "exists"])
     parser.add_argument("--sockets", default="")
     parser.add_argument("--page-bytes", type=config.size, default=128 << 10)

@@ -228,10 +228,10 @@ PC_API int pc_remove(struct pc_channel *channel, const struct pc_page *pages, un
 /*
  * The same four calls, without waiting for the pages. The batch uses the page array, its keys, its
  * segments and the result array until it is done; the caller must not change or free them earlier.
- * A channel may have several batches in flight. pc_submit_set() copies a page's payload before it returns if a
- * slot is free. Batches make progress only inside pc_poll() and pc_wait() of any batch of the
- * channel, and inside other calls on the channel. Errors as above; after an error there is no
- * batch.
+ * A channel may have several batches in flight. pc_submit_set() copies a page's payload before it
+ * returns if a slot is free. Batches make progress only inside pc_poll() and pc_wait() of any batch
+ * of the channel, and inside other calls on the channel. Errors as above; after an error there is
+ * no batch.
  *
  *   struct pc_batch *batch;
  *   pc_submit_get(ch, pages, 128, 1000, results, &batch);

@@ -138,7 +138,7 @@ static void an_owner_that_cannot_be_asked_makes_a_key_unreachable_not_absent(voi
 	assert_int_equal(counts().misses, 0);
 }
 
-static void an_owner_that_failed_recently_is_not_awaited_once_another_has_answered(void **state)
+static void a_recently_failed_owner_is_not_awaited_once_another_has_answered(void **state)
 {
 	unsigned n = 0;
 	char name[FAKE_NAME_BYTES];
@@ -166,7 +166,7 @@ static void a_moved_key_is_found_at_a_former_owner_that_was_not_the_first(void *
 	unsigned found = 0;
 
 	(void)state;
-	/* Two nodes own every key. Then the third joins and owns keys for which it has no entries. */
+	/* Two nodes own every key. Then the third joins and owns keys it has no entries for. */
 	for (unsigned k = 0; k < 4000 && found < 8; k++) {
 		uint32_t was[REPLICAS_MAX], is[REPLICAS_MAX];
 		char name[FAKE_NAME_BYTES];
@@ -236,7 +236,7 @@ int main(void)
 		RIG_TEST(a_key_that_one_owner_alone_knows_is_found),
 		RIG_TEST(a_key_that_did_not_fit_into_one_shard_is_found_in_another),
 		RIG_TEST(an_owner_that_cannot_be_asked_makes_a_key_unreachable_not_absent),
-		RIG_TEST(an_owner_that_failed_recently_is_not_awaited_once_another_has_answered),
+		RIG_TEST(a_recently_failed_owner_is_not_awaited_once_another_has_answered),
 		RIG_TEST(a_moved_key_is_found_at_a_former_owner_that_was_not_the_first),
 		RIG_TEST(a_map_that_changes_during_a_lookup_starts_the_owners_anew),
 	};

@@ -148,7 +148,8 @@ class PeerCacheStore(HiCacheStorage):
             count = self._errors[what] = self._errors.get(what, 0) + 1
         if count & (count - 1) == 0:  # 1, 2, 4, 8, ...
             logger.error("peercache: %s failed (%d so far), its pages are reported as "
-                         "misses: %s: %s", what, count, type(error).__name__, error, exc_info=count == 1)
+                         "misses: %s: %s", what, count, type(error).__name__, error,
+                         exc_info=count == 1)
 
     def counts(self) -> dict[str, Any]:
         """Counters since the store was made, for people and tests: numbers of calls, pages and

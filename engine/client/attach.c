@@ -114,9 +114,9 @@ void pc_close(struct pc *pc)
 	if (!pc)
 		return;
 	attacher_stop(pc);
-	/* End the session before freeing memory: the engine then releases everything of the session
-	 * by itself, and a hanging engine is not asked for each range. No READ is in flight,
-	 * because all channels are closed. */
+	/* End the session before freeing memory. The engine then releases everything of the session
+	 * by itself, and no request per range has to wait for a hanging engine. No READ is in
+	 * flight, because all channels are closed. */
 	session = pc_session_get(pc);
 	if (session) {
 		pc_session_end(pc, session);

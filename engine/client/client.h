@@ -45,9 +45,10 @@
 #define CREDIT_AHEAD 2u
 #define CREDIT_AHEAD_SHARE 64u /* upper limit of those: pool size / 64 */
 #define SKIP_MAX 64u           /* pages without a credit that one step may pass over */
-#define FLUSH_SLOTS 64u        /* unpublished slots in a ring before they are published */
-#define FLUSH_LONG (64u << 10) /* pages of at least this length are published at once ... */
-#define FLUSH_DRY (1u << 20)   /* ... if the rail's backlog is at most this */
+#define FLUSH_SLOTS 64u        /* a ring's unpublished slots are published at this number */
+/* length of a long page, published at once if the backlog is short */
+#define FLUSH_LONG (64u << 10)
+#define FLUSH_DRY (1u << 20) /* limit of a short backlog for FLUSH_LONG, bytes */
 /* spare locations kept per page, tried if the first is wrong */
 #define PAGE_OTHERS 3
 #define STRIPE_BYTES (2u << 20) /* limit of a channel's bytes in flight on one rail */

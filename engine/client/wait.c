@@ -16,9 +16,9 @@
 #define SPIN_NS 50000u
 #define SPIN_FEW_CORES_NS 20000u
 #define FEW_CORES 2u
-/* on few cores, yield the core for this time plus the backlog's time ... */
+/* on few cores, the time a waiting thread yields its core before it sleeps */
 #define YIELD_NS 20000u
-#define YIELD_BYTES_PER_NS 8u /* ... at this speed, then sleep */
+#define YIELD_BYTES_PER_NS 8u /* assumed copy speed: adds backlog / this many ns to YIELD_NS */
 #define YIELD_NS_MAX 1000000u
 #define SLEEP_NS_MAX 100000000ull
 

@@ -8,7 +8,7 @@
 
 #define THREADS 3
 #define PAGES 32
-#define RUN_MS 1500 /* shortest run time; the test also waits until each thread has had a hit */
+#define RUN_MS 1500 /* shortest run time, ms; the test also waits until each thread has had a hit */
 
 struct worker {
 	pthread_t thread;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Texts: the calling thread's last error, and the names of results. Any thread; each has its own
- * text.
+ * The calling thread's last error text, and the names of results. Any thread; each thread has its
+ * own text.
  */
 #include "engine/client/client.h"
 

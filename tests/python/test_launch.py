@@ -438,7 +438,7 @@ class Keys(unittest.TestCase):
             "rdma_port": 0, "control_bind_host": "0.0.0.0", "control_port": 0,
             "meta_bind_host": "0.0.0.0", "disk_enabled": "true", "disk_path": "/data",
             "disk_size": "100gb", "metrics_enabled": 1, "metrics_bind_host": "0.0.0.0",
-            "metrics_port": 31997, "metrics_dashboard": True, "node_id": "", "prefix": "p",
+            "metrics_port": 31997, "metrics_dashboard": False, "node_id": "", "prefix": "p",
             "heartbeat_interval": 2.0, "member_ttl": 6.0, "max_masters": 5,
             "slot_max_page_bytes": 262144, "slot_ways": 4, "slot_num_buckets": 0}
         with self.assertLogs("peercache", logging.WARNING) as logs:
@@ -446,10 +446,14 @@ class Keys(unittest.TestCase):
             got.warn()
         self.assertEqual(len(logs.output), 2)
         self.assertIn("ignored: is, what", logs.output[0])
-        for name in ("disk_enabled", "metrics_port", "max_masters", "mode=slotmap",
+        for name in ("disk_enabled", "metrics_dashboard=false", "max_masters", "mode=slotmap",
                      "write_policy=both", "vnodes", "slot_ways"):
             self.assertIn(name, logs.output[1])
         self.assertEqual(got.tag, "p")
+        self.assertEqual((got.settings["metrics.port"], got.settings["metrics.address"]),
+                         ("31997", "0.0.0.0"))
+        off = configuration.read({"metrics_enabled": "no", "metrics_port": 31997})
+        self.assertEqual(off.settings["metrics.port"], "0")
         with self.assertNoLogs("peercache", logging.WARNING):
             configuration.read({"discovery_addr": "127.0.0.1:31998", "disk_enabled": False,
                                 "metrics_enabled": "false", "mode": "p2p", "vnodes": 160,

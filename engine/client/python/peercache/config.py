@@ -35,9 +35,8 @@ NOT_NEEDED = {"directory_read_cache_ttl": None, "rdma_bind_host": None, "rdma_po
               "control_bind_host": None, "control_port": 0, "meta_bind_host": None}
 # Keys of PeerCache 0.8.2 whose feature is missing; they are named when they request it.
 MISSING = {"vnodes": 160, "max_masters": 3, "disk_enabled": False, "disk_path": None,
-           "disk_size": None, "metrics_enabled": False, "metrics_bind_host": None,
-           "metrics_port": None, "metrics_dashboard": None, "slot_max_page_bytes": None,
-           "slot_ways": None, "slot_num_buckets": None}
+           "disk_size": None, "slot_max_page_bytes": None, "slot_ways": None,
+           "slot_num_buckets": None}
 
 
 # ---- readers of one value: return its meaning, or raise ValueError with what to give -------------
@@ -169,6 +168,8 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "max_channels_per_peer": number(1), "directory_replicas": number(1, REPLICAS_MAX),
     "global_segment_size": size, "local_hostname": text(NAME_MAX), "node_id": text(NAME_MAX),
     "heartbeat_interval": milliseconds(10, 60000), "member_ttl": milliseconds(50, 600000),
+    "metrics_enabled": flag, "metrics_port": number(1, 65535),
+    "metrics_bind_host": text(NAME_MAX), "metrics_dashboard": flag,
 }
 
 
@@ -300,6 +301,12 @@ def engine_settings(given: Mapping[str, Any], config: Config,
                                ("node_id", "engine.name", None)):
         if key in given:
             put(key, setting, given[key] if most is None else min(given[key], most))
+    if not given.get("metrics_enabled", True):
+        put("metrics_enabled", "metrics.port", 0)
+    elif "metrics_port" in given:
+        put("metrics_port", "metrics.port", given["metrics_port"])
+    if "metrics_bind_host" in given:
+        put("metrics_bind_host", "metrics.address", given["metrics_bind_host"])
     for setting, value in given.get("engine_settings", {}).items():
         put("engine_settings", setting, value)
 
@@ -319,6 +326,8 @@ def missing(extra: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
                        ("role", ("auto", "inference")), ("ib_port", (1,))):
         if given.get(key, there[0]) not in there:
             found.append(f"{key}={given[key]}")
+    if not given.get("metrics_dashboard", True):
+        found.append("metrics_dashboard=false")
     return found
 
 

@@ -374,6 +374,8 @@ class Keys(unittest.TestCase):
             "engine_keep": ["keep"], "interface_v1": ["v1", [1]],
             "engine_settings": ["engine.huge_pages=no", [1], {"huge_pages": 1},
                                 {"rail.cores": [1, 2]}, {"a.b.c": 1}],
+            "metrics_enabled": ["maybe", [1]], "metrics_dashboard": ["x"],
+            "metrics_port": [0, 65536, "x", True], "metrics_bind_host": [["h"], "h" * 64],
         }
         fixes = {}
         for key, values in rows.items():

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Latency histograms that processes, threads and nodes share: log-linear, four buckets for each
- * power of two, so a percentile read from one is at most 19% above the true value. Histograms of
+ * power of two, so a percentile read from one is at most 25% above the true value. Histograms of
  * the same layout are merged by adding their buckets. Any thread.
  *
  *   bucket 0                      below 1.024 us

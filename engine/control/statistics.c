@@ -14,10 +14,9 @@
 /* Upper bounds of one client thread, far above any that was measured. */
 #define BATCHES_PER_US 10u
 #define PAGES_PER_US 1000u
-#define BYTES_PER_US (1u << 20)     /* 1 TB/s */
-#define SLACK_US 1000000u           /* a reading that was skipped belongs to the next one */
-#define SPAN_US_MAX 60000000u       /* the loop collects far more often; bounds the sums below */
-#define LATENCY_MAX_NS (1ull << 42) /* 73 minutes: of the last bucket */
+#define BYTES_PER_US (1u << 20) /* 1 TB/s */
+#define SLACK_US 1000000u       /* a reading that was skipped belongs to the next one */
+#define SPAN_US_MAX 60000000u   /* the loop collects far more often; bounds the sums below */
 
 #define READ_ATTEMPTS 3 /* a client that writes meanwhile needs less than a microsecond */
 
@@ -46,8 +45,8 @@ static bool latency_possible(const struct statistics_calls *c)
 	uint64_t batches = 0, least = 0, most = 0, sum = c->latency_ns_sum >> LATENCY_POWER_MIN;
 
 	for (unsigned i = 0; i < LATENCY_BUCKETS; i++) {
-		uint64_t upper_ns =
-			i + 1 < LATENCY_BUCKETS ? latency_lower_ns(i + 1) : LATENCY_MAX_NS;
+		uint64_t upper_ns = i + 1 < LATENCY_BUCKETS ? latency_lower_ns(i + 1)
+							    : STATISTICS_LATENCY_MAX_NS;
 
 		if (c->latency[i] > c->batches)
 			return false;

@@ -108,8 +108,10 @@ bool statistics_collect(struct statistics *statistics, struct statistics_source 
 		statistics->refused++;
 		return false;
 	}
+	/* Lies within the bounds can reach the end of a total; it stops there and never wraps. */
 	for (size_t i = 0; i < STATISTICS_WORDS; i++)
-		total[i] += add[i];
+		if (__builtin_add_overflow(total[i], add[i], &total[i]))
+			total[i] = UINT64_MAX;
 	source->seen = now;
 	source->read_ns = now_ns;
 	return true;

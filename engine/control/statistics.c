@@ -48,6 +48,8 @@ static bool latency_possible(const struct statistics_calls *c)
 		uint64_t upper_ns = i + 1 < LATENCY_BUCKETS ? latency_lower_ns(i + 1)
 							    : STATISTICS_LATENCY_MAX_NS;
 
+		if (!c->latency[i])
+			continue;
 		if (c->latency[i] > c->batches)
 			return false;
 		batches += c->latency[i];
@@ -93,14 +95,20 @@ bool statistics_collect(struct statistics *statistics, struct statistics_source 
 	struct statistics_words now, more;
 	const uint64_t *add = (const uint64_t *)(const void *)&more;
 	uint64_t us = (now_ns - source->read_ns) / 1000 + SLACK_US;
+	uint32_t sequence = 0;
 	int rc = -EAGAIN;
 
 	if (source->refused)
 		return false;
+	if (shm_load(&area->sequence) == source->sequence)
+		return true;
 	if (us > SPAN_US_MAX)
 		us = SPAN_US_MAX;
-	for (unsigned attempt = 0; attempt < READ_ATTEMPTS && rc < 0; attempt++)
+	/* A batch that ends after this load is in the copy or not; the next call looks again. */
+	for (unsigned attempt = 0; attempt < READ_ATTEMPTS && rc < 0; attempt++) {
+		sequence = shm_load(&area->sequence);
 		rc = statistics_read(area, &now);
+	}
 	if (rc < 0)
 		return true;
 	if (!difference(&now, &source->seen, &more) || !possible(&more, us)) {
@@ -113,6 +121,7 @@ bool statistics_collect(struct statistics *statistics, struct statistics_source 
 		if (__builtin_add_overflow(total[i], add[i], &total[i]))
 			total[i] = UINT64_MAX;
 	source->seen = now;
+	source->sequence = sequence;
 	source->read_ns = now_ns;
 	return true;
 }

@@ -41,6 +41,9 @@ enum statistics_result {
 	STATISTICS_RESULTS,
 };
 
+/* A batch that took longer counts as this long: the process may have been stopped meanwhile. */
+#define STATISTICS_LATENCY_MAX_NS (1ull << 42) /* 73 minutes; of the last bucket */
+
 /* Calls of one kind. Every member is a 64-bit word. */
 struct statistics_calls {
 	uint64_t batches;

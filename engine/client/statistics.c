@@ -36,12 +36,14 @@ static void counts_add(struct pc_channel *ch, struct statistics_words *to)
 void statistics_batch(const struct pc_batch *b)
 {
 	struct channel_statistics *s = b->channel->statistics;
-	uint64_t now_ns, hits = b->count;
+	uint64_t ns, hits = b->count;
 	struct statistics_calls *calls;
 
 	if (!s)
 		return; /* the engine is gone, and its totals with it */
-	now_ns = clock_now_ns();
+	ns = clock_now_ns() - b->submitted_ns;
+	if (ns > STATISTICS_LATENCY_MAX_NS)
+		ns = STATISTICS_LATENCY_MAX_NS; /* the engine refuses a longer one */
 	calls = &s->words.calls[b->kind];
 	statistics_write_begin(s);
 	for (unsigned result = STATISTICS_MISS; result < STATISTICS_RESULTS; result++) {
@@ -53,8 +55,8 @@ void statistics_batch(const struct pc_batch *b)
 	shm_count(&calls->batches, 1);
 	shm_count(&calls->pages, b->count);
 	shm_count(&calls->result[STATISTICS_HIT], hits);
-	shm_count(&calls->latency_ns_sum, now_ns - b->submitted_ns);
-	shm_count(&calls->latency[latency_bucket(now_ns - b->submitted_ns)], 1);
+	shm_count(&calls->latency_ns_sum, ns);
+	shm_count(&calls->latency[latency_bucket(ns)], 1);
 	counts_add(b->channel, &s->words);
 	statistics_write_end(s);
 }

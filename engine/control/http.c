@@ -22,6 +22,7 @@
 #define HTTP_WATCH_US 250000 /* between two looks at deadlines */
 #define HTTP_BACKLOG 128
 #define HTTP_PAUSE_US 100000 /* without descriptors, until the next accept */
+#define HTTP_ACCEPTS 32      /* then requests that came in are served before the next accept */
 
 enum connection_state {
 	CONNECTION_REQUEST,  /* bytes of the request come in */
@@ -41,6 +42,8 @@ struct http {
 	struct event_base *base;
 	struct evconnlistener *listener;
 	struct event *watch;
+	struct event *resume; /* accepting goes on */
+	unsigned accepts;     /* since accepting went on */
 	http_answer answer;
 	void *context;
 	TAILQ_HEAD(, connection) connections; /* least recently active first */
@@ -185,6 +188,18 @@ static void on_event(struct bufferevent *stream, short what, void *context)
 
 /* ---- the server ------------------------------------------------------------------------------ */
 
+static void accept_pause(struct http *http, suseconds_t us)
+{
+	const struct timeval pause = {.tv_usec = us};
+
+	if (event_add(http->resume, &pause) == 0)
+		evconnlistener_disable(http->listener);
+}
+
+/*
+ * libevent accepts while clients wait, and closes descriptors only after that. Without a pause a
+ * flood of clients would keep it there: no request is read, and closed descriptors add up.
+ */
 static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struct sockaddr *from,
 	int bytes, void *context)
 {
@@ -194,6 +209,8 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
 	(void)listener;
 	(void)from;
 	(void)bytes;
+	if (++http->accepts == HTTP_ACCEPTS)
+		accept_pause(http, 0);
 	if (http->count == HTTP_CONNECTIONS_MAX)
 		connection_close(TAILQ_FIRST(&http->connections));
 	if (c)
@@ -215,23 +232,23 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
 
 static void accept_again(evutil_socket_t fd, short what, void *context)
 {
-	const struct http *http = context;
+	struct http *http = context;
 
 	(void)fd;
 	(void)what;
+	http->accepts = 0;
 	evconnlistener_enable(http->listener);
 }
 
 /* No descriptor is left: the oldest connection is given up, and accepting pauses. */
 static void on_accept_error(struct evconnlistener *listener, void *context)
 {
-	const struct timeval pause = {.tv_usec = HTTP_PAUSE_US};
 	struct http *http = context;
 
+	(void)listener;
 	if (!TAILQ_EMPTY(&http->connections))
 		connection_close(TAILQ_FIRST(&http->connections));
-	if (event_base_once(http->base, -1, EV_TIMEOUT, accept_again, http, &pause) == 0)
-		evconnlistener_disable(listener);
+	accept_pause(http, HTTP_PAUSE_US);
 }
 
 static void on_watch(evutil_socket_t fd, short what, void *context)
@@ -268,7 +285,9 @@ int http_open(
 	http->listener = evconnlistener_new(base, on_accept, http,
 		LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC, HTTP_BACKLOG, fd);
 	http->watch = event_new(base, -1, EV_PERSIST, on_watch, http);
-	if (!http->listener || !http->watch || event_add(http->watch, &every) < 0) {
+	http->resume = event_new(base, -1, 0, accept_again, http);
+	if (!http->listener || !http->watch || !http->resume ||
+		event_add(http->watch, &every) < 0) {
 		if (!http->listener)
 			close(fd);
 		http_close(http);
@@ -287,6 +306,8 @@ void http_close(struct http *http)
 		connection_close(TAILQ_FIRST(&http->connections));
 	if (http->watch)
 		event_free(http->watch);
+	if (http->resume)
+		event_free(http->resume);
 	if (http->listener)
 		evconnlistener_free(http->listener);
 	free(http);

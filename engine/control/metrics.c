@@ -327,7 +327,9 @@ static int listen_at(const struct settings *s)
 	fd = socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	if (fd >= 0)
 		(void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-	if (fd < 0 || bind(fd, found->ai_addr, found->ai_addrlen) < 0) {
+	/* Of two engines that start at once both can bind; then only one can listen. */
+	if (fd < 0 || bind(fd, found->ai_addr, found->ai_addrlen) < 0 ||
+		listen(fd, SOMAXCONN) < 0) {
 		log_warn(
 			"metrics: cannot listen at %s port %s: %s; no metrics and no dashboard. Set metrics.port to a free port, or to 0",
 			host, port, strerror(errno));
@@ -339,18 +341,21 @@ static int listen_at(const struct settings *s)
 	return fd;
 }
 
+/* Takes `core` out of the set unless it is the last one. */
+static void core_avoid(cpu_set_t *set, int core)
+{
+	if (core >= 0 && core < CPU_SETSIZE && CPU_COUNT(set) > CPU_ISSET((size_t)core, set))
+		CPU_CLR((size_t)core, set);
+}
+
+/* Not where a poll core spins; not where the control plane runs, which would wait for us. */
 static void cores_choose(const struct control *control, cpu_set_t *ret)
 {
-	cpu_set_t all;
-
-	CPU_ZERO(&all);
-	(void)sched_getaffinity(0, sizeof(all), &all);
-	*ret = all;
+	CPU_ZERO(ret);
+	(void)sched_getaffinity(0, sizeof(*ret), ret);
 	for (unsigned i = 0; i < control->rails; i++)
-		if (control->plan.rail[i].core >= 0)
-			CPU_CLR((size_t)control->plan.rail[i].core, ret);
-	if (CPU_COUNT(ret) == 0)
-		*ret = all;
+		core_avoid(ret, control->plan.rail[i].core);
+	core_avoid(ret, control->plan.control_core);
 }
 
 static void metrics_free(struct metrics *m)

@@ -14,10 +14,9 @@
 /* Upper bounds of one client thread, far above any that was measured. */
 #define BATCHES_PER_US 10u
 #define PAGES_PER_US 1000u
-#define BYTES_PER_US (1u << 20)     /* 1 TB/s */
-#define SLACK_US 1000000u           /* a reading that was skipped belongs to the next one */
-#define SPAN_US_MAX 60000000u       /* the loop collects far more often; bounds the sums below */
-#define LATENCY_MAX_NS (1ull << 42) /* 73 minutes: of the last bucket */
+#define BYTES_PER_US (1u << 20) /* 1 TB/s */
+#define SLACK_US 1000000u       /* a reading that was skipped belongs to the next one */
+#define SPAN_US_MAX 60000000u   /* the loop collects far more often; bounds the sums below */
 
 #define READ_ATTEMPTS 3 /* a client that writes meanwhile needs less than a microsecond */
 
@@ -46,9 +45,11 @@ static bool latency_possible(const struct statistics_calls *c)
 	uint64_t batches = 0, least = 0, most = 0, sum = c->latency_ns_sum >> LATENCY_POWER_MIN;
 
 	for (unsigned i = 0; i < LATENCY_BUCKETS; i++) {
-		uint64_t upper_ns =
-			i + 1 < LATENCY_BUCKETS ? latency_lower_ns(i + 1) : LATENCY_MAX_NS;
+		uint64_t upper_ns = i + 1 < LATENCY_BUCKETS ? latency_lower_ns(i + 1)
+							    : STATISTICS_LATENCY_MAX_NS;
 
+		if (!c->latency[i])
+			continue;
 		if (c->latency[i] > c->batches)
 			return false;
 		batches += c->latency[i];
@@ -94,14 +95,20 @@ bool statistics_collect(struct statistics *statistics, struct statistics_source 
 	struct statistics_words now, more;
 	const uint64_t *add = (const uint64_t *)(const void *)&more;
 	uint64_t us = (now_ns - source->read_ns) / 1000 + SLACK_US;
+	uint32_t sequence = 0;
 	int rc = -EAGAIN;
 
 	if (source->refused)
 		return false;
+	if (shm_load(&area->sequence) == source->sequence)
+		return true;
 	if (us > SPAN_US_MAX)
 		us = SPAN_US_MAX;
-	for (unsigned attempt = 0; attempt < READ_ATTEMPTS && rc < 0; attempt++)
+	/* A batch that ends after this load is in the copy or not; the next call looks again. */
+	for (unsigned attempt = 0; attempt < READ_ATTEMPTS && rc < 0; attempt++) {
+		sequence = shm_load(&area->sequence);
 		rc = statistics_read(area, &now);
+	}
 	if (rc < 0)
 		return true;
 	if (!difference(&now, &source->seen, &more) || !possible(&more, us)) {
@@ -109,9 +116,12 @@ bool statistics_collect(struct statistics *statistics, struct statistics_source 
 		statistics->refused++;
 		return false;
 	}
+	/* Lies within the bounds can reach the end of a total; it stops there and never wraps. */
 	for (size_t i = 0; i < STATISTICS_WORDS; i++)
-		total[i] += add[i];
+		if (__builtin_add_overflow(total[i], add[i], &total[i]))
+			total[i] = UINT64_MAX;
 	source->seen = now;
+	source->sequence = sequence;
 	source->read_ns = now_ns;
 	return true;
 }

@@ -12,7 +12,8 @@
 /* What one channel has contributed so far. All zero when the channel is opened. */
 struct statistics_source {
 	struct statistics_words seen;
-	uint64_t read_ns; /* CLOCK_MONOTONIC of the last accepted reading, or of the opening */
+	uint32_t sequence; /* of `seen`; unchanged: no batch ended since then */
+	uint64_t read_ns;  /* CLOCK_MONOTONIC of the last accepted reading, or of the opening */
 	bool refused;
 };
 

@@ -104,6 +104,25 @@ static void submitted_batches_are_counted_when_they_end(void **state)
 	free(at);
 }
 
+/* A process can be stopped for hours: the engine would refuse the channel's figures for ever. */
+static void a_batch_of_hours_counts_as_the_longest_possible(void **state)
+{
+	unsigned char *at = malloc(PAGE_BYTES);
+	struct one one;
+	const struct pc_page *page = one_page(&one, "key-0", at, PAGE_BYTES);
+	enum pc_result result;
+	struct pc_batch *batch;
+
+	(void)state;
+	fake_page(&fake, "key-0", FAKE_A, 0, PAGE_BYTES);
+	assert_int_equal(pc_submit_get(ch, page, 1, PATIENCE_MS, &result, &batch), 0);
+	batch->submitted_ns -= 7200 * UINT64_C(1000000000);
+	pc_wait(batch);
+	assert_true(words().calls[STATISTICS_GET].latency_ns_sum == STATISTICS_LATENCY_MAX_NS);
+	assert_int_equal(words().calls[STATISTICS_GET].latency[LATENCY_BUCKETS - 1], 1);
+	free(at);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -113,6 +132,8 @@ int main(void)
 			what_has_no_valid_arguments_is_counted_too, rig_setup, rig_teardown),
 		cmocka_unit_test_setup_teardown(
 			submitted_batches_are_counted_when_they_end, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(
+			a_batch_of_hours_counts_as_the_longest_possible, rig_setup, rig_teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

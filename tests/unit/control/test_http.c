@@ -327,6 +327,23 @@ static void a_flood_of_silent_clients_leaves_room_for_others(void **state)
 	connections_become(0);
 }
 
+/* As many as the backlog takes are there at once; the server turns to its requests in between. */
+static void a_burst_of_clients_is_accepted_in_parts(void **state)
+{
+	enum { BURST = 100 };
+	int fd[BURST];
+
+	(void)state;
+	for (unsigned i = 0; i < BURST; i++)
+		fd[i] = dial();
+	event_base_loop(base, EVLOOP_NONBLOCK | EVLOOP_ONCE);
+	assert_in_range(http_connections(http), 1, BURST / 2);
+	connections_become(BURST);
+	for (unsigned i = 0; i < BURST; i++)
+		close(fd[i]);
+	connections_become(0);
+}
+
 static void a_client_that_sends_without_end_takes_bounded_memory(void **state)
 {
 	static char rubbish[65536];
@@ -367,6 +384,7 @@ int main(void)
 		TEST(more_than_one_request_does_not_spoil_the_answer),
 		TEST(slow_clients_are_closed_in_every_state),
 		TEST(a_flood_of_silent_clients_leaves_room_for_others),
+		TEST(a_burst_of_clients_is_accepted_in_parts),
 		TEST(a_client_that_sends_without_end_takes_bounded_memory),
 	};
 

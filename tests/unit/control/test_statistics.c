@@ -91,6 +91,7 @@ static void refused(const char *what)
 	struct statistics before = statistics;
 
 	print_message("%s\n", what);
+	area.sequence += 2;
 	assert_false(collect(3 * SECOND));
 	assert_memory_equal(&statistics.total, &before.total, sizeof(before.total));
 	assert_int_equal(statistics.refused, before.refused + 1);
@@ -173,6 +174,7 @@ static void rubbish_is_refused_as_a_whole(void **state)
 		for (unsigned n = (unsigned)rand() % 8 + 1; n; n--)
 			word[(unsigned)rand() % 160] =
 				((uint64_t)rand() << 33 ^ (uint64_t)rand()) >> rand() % 64;
+		area.sequence = 2;
 		if (!collect(2 * SECOND))
 			assert_memory_equal(&statistics.total, &zero, sizeof(zero));
 		else
@@ -189,6 +191,41 @@ static void a_channel_that_was_not_read_for_long_is_not_refused(void **state)
 	assert_int_equal(statistics.total.calls[STATISTICS_GET].pages, 12800000);
 }
 
+/* A thousand idle channels cost the loop nothing: their words are not looked at. */
+static void a_channel_without_a_new_batch_is_not_copied(void **state)
+{
+	(void)state;
+	batch(STATISTICS_GET, 1, 0, 5000);
+	assert_true(collect(2 * SECOND));
+	area.words.get_bytes = 4096; /* no honest client writes without the sequence */
+	assert_true(collect(3 * SECOND));
+	assert_int_equal(statistics.total.get_bytes, 0);
+	batch(STATISTICS_GET, 1, 0, 5000);
+	assert_true(collect(4 * SECOND));
+	assert_int_equal(statistics.total.get_bytes, 4096);
+}
+
+/* Each channel may claim 73 minutes for each batch: a few channels could wrap the sum. */
+static void totals_stop_at_their_end_and_never_wrap(void **state)
+{
+	struct statistics_calls *get = &area.words.calls[STATISTICS_GET];
+	const uint64_t batches = 4000000, *sum = &statistics.total.calls[0].latency_ns_sum;
+	uint64_t before = 0;
+
+	(void)state;
+	for (unsigned channel = 0; channel < 3; channel++) {
+		source = (struct statistics_source){.read_ns = SECOND};
+		get->batches = get->latency[LATENCY_BUCKETS - 1] = batches;
+		get->latency_ns_sum = batches * STATISTICS_LATENCY_MAX_NS;
+		area.sequence += 2;
+		assert_true(collect(2 * SECOND));
+		assert_true(*sum >= before);
+		before = *sum;
+	}
+	assert_true(*sum == UINT64_MAX);
+	assert_int_equal(statistics.total.calls[STATISTICS_GET].batches, 3 * batches);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -198,6 +235,8 @@ int main(void)
 		cmocka_unit_test_setup(what_is_impossible_is_refused, setup),
 		cmocka_unit_test_setup(rubbish_is_refused_as_a_whole, setup),
 		cmocka_unit_test_setup(a_channel_that_was_not_read_for_long_is_not_refused, setup),
+		cmocka_unit_test_setup(a_channel_without_a_new_batch_is_not_copied, setup),
+		cmocka_unit_test_setup(totals_stop_at_their_end_and_never_wrap, setup),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

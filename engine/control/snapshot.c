@@ -19,7 +19,7 @@
 #include "numa/clock.h"
 
 /* A member is suspect after this many tenths of a heartbeat interval without a message from it. */
-#define SUSPECT_BEATS_10 25u
+#define SUSPECT_BEATS_10 20u
 
 static void text_copy(char *to, size_t bytes, const char *from)
 {

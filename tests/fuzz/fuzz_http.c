@@ -60,6 +60,19 @@ static void check_line(const uint8_t *data, size_t size, const struct http_reque
 		require(request->path[i] > ' ' && request->path[i] <= '~');
 }
 
+/* Bytes from the first space to the next one or to the query. */
+static size_t path_length(const uint8_t *data, size_t size)
+{
+	size_t from = 0, bytes = 0;
+
+	while (from < size && data[from] != ' ')
+		from++;
+	while (from + 1 + bytes < size && data[from + 1 + bytes] != ' ' &&
+		data[from + 1 + bytes] != '?')
+		bytes++;
+	return bytes;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct http_request request, again;
@@ -83,6 +96,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		refused++;
 		require(rc == -400 || rc == -405 || rc == -414 || rc == -431 || rc == -505);
 		require(rc != -431 || size == HTTP_REQUEST_BYTES);
+		require(rc != -414 || path_length(data, size) >= HTTP_PATH_BYTES);
 	}
 	return 0;
 }

@@ -83,6 +83,31 @@ static void a_blocked_control_plane_is_told(void **state)
 	line("/healthz", 503, "the control plane is blocked\n");
 }
 
+/* What was rendered in time is not served later as if it were still so. */
+static void a_status_that_was_kept_is_not_served_when_it_is_old(void **state)
+{
+	char *text = NULL;
+
+	(void)state;
+	serve();
+	do { /* again if the machine was too slow to ask in time */
+		free(text);
+		sample.taken_ns = clock_now_ns() - HEALTH_BLOCKED_NS + 400000000;
+		*snapshots_writing(loop.snapshots) = sample;
+		snapshots_publish(loop.snapshots);
+		text = ask(AF_INET, "/api/status");
+	} while (!strstr(body(text, 200), "\"worst\":\"ok\""));
+	do {
+		free(text);
+		text = ask(AF_INET, "/readyz");
+		assert_non_null(text);
+	} while (strstr(text, " 200 OK\r\n"));
+	free(text);
+	text = ask(AF_INET, "/api/status");
+	assert_non_null(strstr(body(text, 200), "\"worst\":\"critical\""));
+	free(text);
+}
+
 static void answers_are_of_the_newest_snapshot(void **state)
 {
 	char expected[64];
@@ -316,6 +341,7 @@ int main(void)
 		TEST(each_path_answers_with_its_type),
 		TEST(an_engine_that_is_not_ready_answers_503),
 		TEST(a_blocked_control_plane_is_told),
+		TEST(a_status_that_was_kept_is_not_served_when_it_is_old),
 		TEST(answers_are_of_the_newest_snapshot),
 		TEST(counters_of_the_last_seconds_are_findings),
 		TEST(the_status_is_json_whatever_the_names_are),

@@ -44,7 +44,8 @@ static int parse_line(const char *line, size_t bytes, struct http_request *ret)
 	bytes -= (size_t)(version - line) + 1;
 	if (!starts(version + 1, bytes, "HTTP/"))
 		return -400;
-	if (!starts(version + 1, bytes, "HTTP/1.") || bytes != 8)
+	if (!starts(version + 1, bytes, "HTTP/1.") || bytes != 8 || version[8] < '0' ||
+		version[8] > '9')
 		return -505;
 	if (line[0] != '/')
 		return -400;

@@ -327,7 +327,7 @@ static int listen_at(const struct settings *s)
 	fd = socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	if (fd >= 0)
 		(void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-	/* Of two engines that start at once both can bind; then only one can listen. */
+	/* Of two engines that bind the same port at once, listen() refuses the second. */
 	if (fd < 0 || bind(fd, found->ai_addr, found->ai_addrlen) < 0 ||
 		listen(fd, SOMAXCONN) < 0) {
 		log_warn(

@@ -5,6 +5,7 @@
  */
 #include "dv/hot.h"
 #include "engine/abi/page.h"
+#include "engine/abi/statistics.h"
 
 void order_ring_publish(struct ring_producer *p, uint32_t n);
 void order_ring_publish(struct ring_producer *p, uint32_t n)
@@ -40,6 +41,26 @@ void order_page_head_publish(struct page_head *shared, const struct page_key *ke
 void order_page_head_publish(struct page_head *shared, const struct page_key *key, uint32_t length)
 {
 	page_head_publish(shared, key, length);
+}
+
+void order_statistics_write(struct channel_statistics *s, uint64_t n);
+void order_statistics_write(struct channel_statistics *s, uint64_t n)
+{
+	statistics_write_begin(s);
+	shm_count(&s->words.get_bytes, n);
+	statistics_write_end(s);
+}
+
+int order_statistics_read(const struct channel_statistics *s, struct statistics_words *ret_words);
+int order_statistics_read(const struct channel_statistics *s, struct statistics_words *ret_words)
+{
+	return statistics_read(s, ret_words);
+}
+
+uint32_t order_shm_exchange(uint32_t *word, uint32_t value);
+uint32_t order_shm_exchange(uint32_t *word, uint32_t value)
+{
+	return shm_exchange(word, value);
 }
 
 void order_dv_ring(struct dv_sq *sq);

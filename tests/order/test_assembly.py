@@ -56,6 +56,12 @@ SEQUENCES = {
         "aarch64": [r"str\s+w\d+,", r"dmb\s+oshst", r"str\s+xzr"]},
     "order_page_head_publish": {
         "aarch64": [r"dmb\s+oshst", r"str\s+w\d+,", r"str\s+x"]},
+    # order: odd sequence, words, even sequence
+    "order_statistics_write": {
+        "aarch64": [r"str\s+w", r"dmb\s+oshst", r"str\s+x", r"stlr\s+w"]},
+    "order_statistics_read": {
+        "aarch64": [r"ldap?r\s+w", r"ldr\s+x", r"dmb\s+ishld", r"ldr\s+w"]},
+    "order_shm_exchange": {"x86_64": [r"xchg\s+"], "aarch64": [r"ldaxr\s+w", r"stlxr\s+w"]},
     # order: doorbell record, doorbell register
     "order_dv_ring": {
         "x86_64": [r"mov\s+%e\w+,", r"sfence", r"mov\s+%r\w+,\(", r"sfence"],
@@ -67,7 +73,8 @@ SEQUENCES = {
 # The processors on which a mutant is visible; the other one orders these accesses by itself.
 SEEN_ON = {name: ["aarch64"] for name in (
     "ring_publish", "ring_release", "page_head_retire", "owner_before_cqe", "wqe_before_record",
-    "cqe_before_record")}
+    "cqe_before_record", "statistics_begin", "statistics_end", "statistics_look",
+    "statistics_look_again", "exchange")}
 
 
 # The compiler arguments to keep: those that affect the code and that gcc shares with clang.
@@ -96,6 +103,8 @@ def commands():
 def compile_for(arch, source, arguments, overlay, to):
     compiler = f"{arch}-linux-gnu-gcc"
     extra = APART if source in FENCES else []
+    if arch == "aarch64":
+        extra = [*extra, "-mno-outline-atomics"]  # instructions, not a call of libgcc
     if arch != os.uname().machine:
         # headers of libraries; the C library's headers are the cross compiler's own
         extra = [*extra, "-idirafter", "/usr/include",

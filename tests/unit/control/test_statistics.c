@@ -113,11 +113,16 @@ static void what_is_impossible_is_refused(void **state)
 	assert_true(collect(2 * SECOND));
 	set->batches--;
 	refused("a counter shrinks");
+	batch(STATISTICS_SET, 2, 0, 2000);
 	set->pages++;
 	refused("results are not the pages");
-	set->result[STATISTICS_HIT] = UINT64_MAX;
-	set->result[STATISTICS_MISS] = 2;
+	set->result[STATISTICS_HIT] += 1ull << 63;
+	set->result[STATISTICS_MISS] += 1ull << 63;
 	refused("results overflow");
+	batch(STATISTICS_SET, 1, 0, 5000);
+	set->latency[latency_bucket(5000)] += 1ull << 63;
+	set->latency[latency_bucket(7000)] += 1ull << 63;
+	refused("latencies overflow");
 	set->latency[5]++;
 	refused("more latencies than batches");
 	set->batches++;
@@ -153,8 +158,33 @@ static void what_is_impossible_is_refused(void **state)
 	refused("more staged than read");
 	area.words.set_bytes = 1ull << 50;
 	refused("more bytes stored than memory can move");
-	area.words.lookups = 1ull << 50;
-	refused("more look-ups than a thread can do");
+	for (unsigned i = 0; i < 6; i++) {
+		uint64_t *const counts[] = {&area.words.lookups, &area.words.lookups_cached,
+			&area.words.get_local, &area.words.get_remote, &area.words.set_present,
+			&area.words.reissued};
+
+		*counts[i] = 1ull << 50;
+		refused("more keys or pages than a thread can do");
+	}
+}
+
+/* Bytes of 20 seconds in one second, though nothing was counted in the seconds before. */
+static void an_idle_time_that_was_read_gives_no_credit(void **state)
+{
+	(void)state;
+	assert_true(collect(50 * SECOND));
+	area.words.set_bytes = 20ull << 40;
+	assert_false(collect(51 * SECOND));
+}
+
+/* What can be added at once is bounded, so that sums cannot overflow. */
+static void a_long_time_without_a_reading_gives_bounded_credit(void **state)
+{
+	(void)state;
+	area.words.set_bytes = 50ull << 40;
+	assert_true(collect(3600 * SECOND));
+	area.words.set_bytes += 100ull << 40;
+	assert_false(collect(7200 * SECOND));
 }
 
 /* Random words: never accepted in part, and never an overflow (the sanitizers look). */
@@ -233,6 +263,8 @@ int main(void)
 			differences_are_added_and_channels_that_come_anew_too, setup),
 		cmocka_unit_test_setup(a_client_that_writes_meanwhile_is_read_later, setup),
 		cmocka_unit_test_setup(what_is_impossible_is_refused, setup),
+		cmocka_unit_test_setup(an_idle_time_that_was_read_gives_no_credit, setup),
+		cmocka_unit_test_setup(a_long_time_without_a_reading_gives_bounded_credit, setup),
 		cmocka_unit_test_setup(rubbish_is_refused_as_a_whole, setup),
 		cmocka_unit_test_setup(a_channel_that_was_not_read_for_long_is_not_refused, setup),
 		cmocka_unit_test_setup(a_channel_without_a_new_batch_is_not_copied, setup),

@@ -1,0 +1,349 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * health.c: each finding appears for its fault and for no other, the most important first, in one
+ * bounded line whatever the names are; and the reasons of an engine that is not ready.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include "engine/control/health.h"
+#include "tests/unit/control/snapshot_world.h"
+
+static struct snapshot s;
+static struct health_past past;
+static struct health health;
+
+static int setup(void **state)
+{
+	(void)state;
+	sample_healthy(&s);
+	health_remember(&s, &past);
+	past.taken_ns -= HEALTH_WINDOW_NS;
+	return 0;
+}
+
+static void make(void)
+{
+	memset(&health, 0xa5, sizeof(health));
+	health_make(&s, &past, s.taken_ns, &health);
+	assert_true(health.count <= HEALTH_FINDINGS_MAX);
+}
+
+/* Asserts that the only findings are `text` of kind `id`, and `also` if it is not FINDING_COUNT. */
+static void only(enum finding id, const char *text, enum finding also)
+{
+	unsigned found = 0;
+
+	for (unsigned i = 0; i < health.count; i++) {
+		print_message(
+			"%s: %s\n", finding_name(health.finding[i].id), health.finding[i].text);
+		if (health.finding[i].id == id) {
+			assert_string_equal(health.finding[i].text, text);
+			found++;
+		} else {
+			assert_int_equal(health.finding[i].id, also);
+		}
+	}
+	assert_int_equal(found, 1);
+	assert_int_equal(health.count, also == FINDING_COUNT ? 1 : 2);
+}
+
+static void a_healthy_engine_has_no_finding(void **state)
+{
+	(void)state;
+	make();
+	assert_int_equal(health.count, 0);
+	assert_int_equal(health_worst(&health), SEVERITY_INFO);
+	s.rails = s.poll_cores = 0; /* no rail: none is out of use */
+	make();
+	assert_int_equal(health.count, 0);
+	memset(&past, 0, sizeof(past)); /* counters that did not grow since the start */
+	memset(s.counter, 0, sizeof(s.counter));
+	make();
+	assert_int_equal(health.count, 0);
+}
+
+static void each_state_of_a_rail_is_one_finding(void **state)
+{
+	(void)state;
+	strcpy(s.rail[1].state, "lost");
+	make();
+	only(FINDING_rail_lost, "rail 1 (mlx5_1) is lost: its NIC died", FINDING_COUNT);
+	assert_int_equal(health_worst(&health), SEVERITY_CRITICAL);
+	strcpy(s.rail[1].state, "down");
+	make();
+	only(FINDING_rail_down, "rail 1 (mlx5_1) is down", FINDING_COUNT);
+	assert_int_equal(health_worst(&health), SEVERITY_WARNING);
+	strcpy(s.rail[1].state, "slow");
+	make();
+	only(FINDING_rail_slow, "rail 1 (mlx5_1) is slow", FINDING_COUNT);
+	strcpy(s.rail[1].state, "up");
+	s.rail[1].peers_out = 3;
+	make();
+	only(FINDING_peers_out, "rail 1 (mlx5_1): 3 peer(s) are not read over it", FINDING_COUNT);
+	assert_int_equal(health_worst(&health), SEVERITY_INFO);
+	s.rails = 1;
+	strcpy(s.rail[0].state, "slow");
+	make();
+	only(FINDING_rails_all_out, "no rail is in use", FINDING_rail_slow);
+	assert_int_equal(health_worst(&health), SEVERITY_CRITICAL);
+}
+
+static void members_are_named_up_to_a_number_and_then_counted(void **state)
+{
+	(void)state;
+	strcpy(s.member[2].state, "suspect");
+	s.member[2].state_ms = 2999;
+	make();
+	only(FINDING_member_suspect, "member host:3 (10.0.0.3:7002) is suspect for 2 s",
+		FINDING_COUNT);
+	strcpy(s.member[2].state, "down");
+	s.member[2].state_ms = 61000;
+	make();
+	only(FINDING_member_down, "member host:3 (10.0.0.3:7002) is down for 61 s", FINDING_COUNT);
+	while (s.members < 9)
+		sample_member(&s, "gone", "down");
+	make();
+	assert_int_equal(health.count, 5);
+	assert_string_equal(health.finding[3].text, "member gone (10.0.0.6:7005) is down for 0 s");
+	assert_string_equal(health.finding[4].text, "3 more members are down");
+}
+
+static void counters_that_grew_within_the_window_are_findings(void **state)
+{
+	(void)state;
+	s.counter[COUNTER_credits_refused] += 3;
+	s.clients.calls[STATISTICS_SET].result[STATISTICS_NO_SPACE] += 4;
+	make();
+	only(FINDING_pool_full, "pool full: 7 requests for room were refused in the last 10 s",
+		FINDING_COUNT);
+	setup(NULL);
+	s.clients.calls[STATISTICS_SET].result[STATISTICS_NO_SPACE]++;
+	make();
+	only(FINDING_pool_full, "pool full: 1 requests for room were refused in the last 10 s",
+		FINDING_COUNT);
+	setup(NULL);
+	s.counter[COUNTER_entries_dropped] += 5;
+	make();
+	only(FINDING_directory_full, "directory full: 5 entries were dropped in the last 10 s",
+		FINDING_COUNT);
+	setup(NULL);
+	s.rail[0].counter[COUNTER_reads_failed] += 2;
+	s.rail[1].counter[COUNTER_reads_failed] += 4;
+	make();
+	only(FINDING_reads_failing, "6 READs failed in the last 10 s", FINDING_COUNT);
+	health_remember(&s, &past); /* ten seconds later without another failure */
+	make();
+	assert_int_equal(health.count, 0);
+}
+
+static void another_version_on_the_map_is_a_finding(void **state)
+{
+	(void)state;
+	strcpy(s.member[2].software, "0.2.0");
+	make();
+	only(FINDING_versions_differ,
+		"1 member(s) run another version: host:3 runs 0.2.0, this engine 0.1.0",
+		FINDING_COUNT);
+	s.member[2].on_map = false;
+	make();
+	assert_int_equal(health.count, 0);
+	s.member[1].software[0] = '\0';
+	make();
+	only(FINDING_versions_differ,
+		"1 member(s) run another version: host:2 runs one that does not tell, this engine 0.1.0",
+		FINDING_COUNT);
+	setup(NULL);
+	s.member[0].self = false; /* the own entry is not always the first one */
+	s.member[1].self = true;
+	strcpy(s.member[1].software, "9");
+	make();
+	only(FINDING_versions_differ,
+		"2 member(s) run another version: host:3 runs 0.1.0, this engine 9", FINDING_COUNT);
+}
+
+static void the_states_of_the_engine_are_findings(void **state)
+{
+	(void)state;
+	s.stopping = true;
+	make();
+	only(FINDING_stopping, "the engine is stopping", FINDING_COUNT);
+	setup(NULL);
+	s.directory_moving = true;
+	make();
+	only(FINDING_directory_moving, "directory entries move to new owners", FINDING_COUNT);
+	setup(NULL);
+	s.directory_behind = 2;
+	make();
+	only(FINDING_directory_behind,
+		"2 directory owner(s) have not yet taken all entries of this host", FINDING_COUNT);
+	setup(NULL);
+	s.statistics_refused = 1;
+	make();
+	only(FINDING_statistics_refused, "1 channel(s) wrote impossible statistics", FINDING_COUNT);
+}
+
+static void an_old_snapshot_means_a_blocked_control_plane(void **state)
+{
+	(void)state;
+	health_make(&s, &past, s.taken_ns + HEALTH_BLOCKED_NS, &health);
+	assert_int_equal(health.count, 0);
+	health_make(&s, &past, s.taken_ns - 1, &health); /* taken after the clock was read */
+	assert_int_equal(health.count, 0);
+	health_make(&s, &past, s.taken_ns + HEALTH_BLOCKED_NS + 1, &health);
+	only(FINDING_loop_blocked, "the control plane is blocked for 1 s; figures are of that time",
+		FINDING_COUNT);
+}
+
+/* Every fault at once, on as many members and rails as there may be. */
+static void everything_wrong(void)
+{
+	while (s.members < SNAPSHOT_MEMBERS)
+		sample_member(&s, "gone", s.members % 2 ? "down" : "suspect");
+	strcpy(s.member[1].software, "2");
+	s.stopping = s.directory_moving = true;
+	s.directory_behind = 1;
+	s.statistics_refused = 1;
+	s.counter[COUNTER_credits_refused]++;
+	s.counter[COUNTER_entries_dropped]++;
+	s.rail[0].counter[COUNTER_reads_failed]++;
+}
+
+static void the_most_important_finding_comes_first(void **state)
+{
+	unsigned kinds = 1;
+
+	(void)state;
+	everything_wrong();
+	s.rails = 4;
+	for (unsigned r = 0; r < s.rails; r++) {
+		static const char *const states[] = {"slow", "up", "lost", "down"};
+
+		s.rail[r].peers_out = 1;
+		strcpy(s.rail[r].state, states[r]);
+	}
+	health_make(&s, &past, s.taken_ns + 2000000000, &health);
+	assert_int_equal(health.finding[0].id, FINDING_loop_blocked);
+	for (unsigned i = 1; i < health.count; i++) {
+		assert_true(health.finding[i - 1].id <= health.finding[i].id);
+		assert_true(health.finding[i - 1].severity >= health.finding[i].severity);
+		kinds += health.finding[i - 1].id != health.finding[i].id;
+	}
+	/* A rail is in use, so all kinds but rails_all_out are there. */
+	assert_int_equal(kinds, FINDING_COUNT - 1);
+	assert_int_equal(health_worst(&health), SEVERITY_CRITICAL);
+}
+
+/* More findings than there is room for: those of low importance are left out. */
+static void findings_are_bounded(void **state)
+{
+	unsigned lost = 0;
+
+	(void)state;
+	everything_wrong();
+	s.rails = RAILS_MAX;
+	for (unsigned r = 0; r < s.rails; r++)
+		strcpy(s.rail[r].state, "lost");
+	health_make(&s, &past, s.taken_ns + 2000000000, &health);
+	assert_int_equal(health.count, HEALTH_FINDINGS_MAX);
+	for (unsigned i = 0; i < health.count; i++) {
+		lost += health.finding[i].id == FINDING_rail_lost;
+		assert_true(health.finding[i].severity >= SEVERITY_WARNING);
+	}
+	assert_int_equal(health.finding[1].id, FINDING_rails_all_out);
+	assert_int_equal(lost, RAILS_MAX);
+}
+
+static void names_of_any_length_and_content_stay_in_their_line(void **state)
+{
+	static const char hostile[] = "<img src=x onerror=alert(1)>%s%n\"\\";
+
+	(void)state;
+	strcpy(s.member[1].name, hostile);
+	strcpy(s.member[1].state, "down");
+	make();
+	only(FINDING_member_down,
+		"member <img src=x onerror=alert(1)>%s%n\"\\ (10.0.0.2:7001) is down for 0 s",
+		FINDING_COUNT);
+	for (unsigned i = 1; i < 3; i++) {
+		memset(s.member[i].name, 'n', NAME_BYTES_MAX - 1);
+		memset(s.member[i].address, 'a', NAME_BYTES_MAX - 1);
+		memset(s.member[i].software, 'v', SNAPSHOT_SOFTWARE_BYTES - 1);
+		strcpy(s.member[i].state, "suspect");
+		s.member[i].state_ms = UINT64_MAX;
+		s.member[i].port = UINT16_MAX;
+	}
+	memset(s.rail[0].device, 'd', NAME_BYTES_MAX - 1);
+	strcpy(s.rail[0].state, "lost");
+	make();
+	assert_int_equal(health.count, 4);
+	for (unsigned i = 0; i < health.count; i++) {
+		assert_non_null(memchr(health.finding[i].text, '\0', HEALTH_TEXT_BYTES));
+		assert_null(strchr(health.finding[i].text, '\n'));
+	}
+}
+
+/* ---- ready ----------------------------------------------------------------------------------- */
+
+static const char *not_ready(unsigned members, uint64_t age_ns)
+{
+	static char text[128];
+
+	return health_not_ready(&s, members, s.taken_ns + age_ns, text, sizeof(text));
+}
+
+static void an_engine_that_is_not_ready_says_why(void **state)
+{
+	(void)state;
+	assert_null(not_ready(1, 0));
+	assert_null(not_ready(3, HEALTH_BLOCKED_NS));
+	assert_string_equal(not_ready(4, 0), "3 of 4 members are up (metrics.ready_members)");
+	strcpy(s.member[1].state, "suspect");
+	assert_string_equal(not_ready(3, 0), "2 of 3 members are up (metrics.ready_members)");
+	assert_null(not_ready(2, 0));
+	strcpy(s.rail[0].state, "down");
+	assert_null(not_ready(2, 0)); /* the other rail serves */
+	strcpy(s.rail[1].state, "lost");
+	assert_string_equal(not_ready(2, 0), "no rail is in use");
+	assert_string_equal(
+		not_ready(2, 3 * HEALTH_BLOCKED_NS), "the control plane is blocked for 4 s");
+	s.stopping = true;
+	assert_string_equal(not_ready(2, 3 * HEALTH_BLOCKED_NS), "the engine is stopping");
+}
+
+static void kinds_and_severities_have_names(void **state)
+{
+	(void)state;
+	for (unsigned id = 0; id < FINDING_COUNT; id++)
+		for (unsigned other = 0; other < id; other++)
+			assert_string_not_equal(finding_name(id), finding_name(other));
+	assert_string_equal(finding_name(FINDING_pool_full), "pool_full");
+	assert_string_equal(finding_name(FINDING_COUNT), "?");
+	assert_string_equal(severity_name(SEVERITY_INFO), "info");
+	assert_string_equal(severity_name(SEVERITY_WARNING), "warning");
+	assert_string_equal(severity_name(SEVERITY_CRITICAL), "critical");
+}
+
+#define TEST(name) cmocka_unit_test_setup(name, setup)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(a_healthy_engine_has_no_finding),
+		TEST(each_state_of_a_rail_is_one_finding),
+		TEST(members_are_named_up_to_a_number_and_then_counted),
+		TEST(counters_that_grew_within_the_window_are_findings),
+		TEST(another_version_on_the_map_is_a_finding),
+		TEST(the_states_of_the_engine_are_findings),
+		TEST(an_old_snapshot_means_a_blocked_control_plane),
+		TEST(the_most_important_finding_comes_first),
+		TEST(findings_are_bounded),
+		TEST(names_of_any_length_and_content_stay_in_their_line),
+		TEST(an_engine_that_is_not_ready_says_why),
+		TEST(kinds_and_severities_have_names),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

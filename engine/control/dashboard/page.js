@@ -1,0 +1,136 @@
+/*
+ * Asks the engine for /api/status every second and /api/history every five, and tells at every
+ * moment whether what is shown is still true.
+ *
+ *   loading   nothing has come yet
+ *   starting  the engine answers that it has no figures yet
+ *   live      figures are fresh
+ *   stale     the engine does not answer, or its control plane publishes nothing
+ */
+
+const POLL_MS = 1000, RETRY_MS = 250, GIVE_UP_MS = 3000, HISTORY_MS = 5000;
+const STALE_MS = 1500; /* beyond the time that an answer needs */
+
+const page = {
+  past: [],       /* answers: see remember() */
+  status: null,   /* the newest answer */
+  came: 0,        /* when it came, performance.now() */
+  trip: 0,        /* what it needed, ms */
+  starting: null, /* the engine's words while it has no figures */
+  started: performance.now(),
+};
+
+async function request(path) {
+  const stop = new AbortController();
+  const timer = setTimeout(() => stop.abort(), GIVE_UP_MS);
+  try {
+    const response = await fetch(path, {signal: stop.signal, cache: "no-store"});
+    const text = await response.text();
+    return {code: response.status, text};
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+async function pollStatus() {
+  const asked = performance.now();
+  let wait = RETRY_MS;
+  try {
+    const answer = await request("/api/status");
+    if (answer.code === 200) {
+      accept(JSON.parse(answer.text), asked);
+      wait = Math.max(RETRY_MS, POLL_MS - page.trip);
+    } else if (answer.code === 503 && !page.status) {
+      page.starting = answer.text.trim();
+      page.started = performance.now();
+    }
+  } catch { /* no answer: refresh() tells when that lasts */ }
+  refresh();
+  setTimeout(pollStatus, wait);
+}
+
+function accept(status, asked) {
+  remember(page.past, status);
+  showAll(figures(page.past));
+  page.status = status;
+  page.came = performance.now();
+  page.trip = page.came - asked;
+}
+
+async function pollHistory() {
+  try {
+    const answer = await request("/api/history");
+    if (answer.code === 200) {
+      const history = JSON.parse(answer.text);
+      plotsShow(page.plots, history);
+      setText(id("history-when"), history.points.length ?
+        `since ${wordsOfClock(history.points[0][0])}, a point every ${history.seconds} s` :
+        "the first point comes after a few seconds");
+    }
+  } catch { /* the next one will do */ }
+  setTimeout(pollHistory, HISTORY_MS);
+}
+
+/* ---- fresh or stale -------------------------------------------------------------------------- */
+
+function state(name, words) {
+  setAttribute(document.body, "data-state", name);
+  setText(id("freshness"), words);
+}
+
+function stale(why, age) {
+  const when = wordsOfClock(page.status.report.time_ms);
+  state("stale", "STALE, data of " + when);
+  banner("stale", "STALE: " + why, [
+    `The figures below are ${wordsOfSpan(age)} old: of ${when}.`]);
+  tile("data", "critical", wordsOfSpan(age) + " old", ["!STALE: " + why]);
+  document.title = "STALE – PeerCache";
+}
+
+function silent() {
+  if (page.starting !== null) {
+    state("starting", "starting");
+    banner("info", "Starting", [page.starting]);
+  } else {
+    state("loading", "no answer");
+    banner("critical", "No answer from the engine", ["It has not answered since this page opened."]);
+  }
+}
+
+function live(age) {
+  const status = page.status, lag = quantile(status.latency.lower_ns, figuresOfLoop(), 990);
+  state("live", "live, " + wordsOfClock(status.report.time_ms));
+  showHealth(status);
+  tile("data", "ok", (age / 1000).toFixed(1) + " s old", [
+    `engine up for ${wordsOfSpan(status.report.uptime_ms)}`,
+    lag === null ? "" : `control loop late by ${wordsOfTime(lag)} (p99)`]);
+  document.title = `${id("verdict").textContent} – ${wordsOfName(status.report.name)} – PeerCache`;
+}
+
+function figuresOfLoop() {
+  return growth(page.status.latency.loop, page.past.length > 1 ? page.past[0].latency.loop : null);
+}
+
+/* Runs often: an engine that is gone is seen by what does not come. */
+function refresh() {
+  const now = performance.now(), since = now - page.came;
+  if (!page.status) {
+    if (page.starting !== null || now - page.started > STALE_MS) silent();
+    return;
+  }
+  if (since > STALE_MS + Math.min(page.trip, GIVE_UP_MS))
+    stale("the engine does not answer", page.status.age_ms + since);
+  else if (page.status.age_ms > STALE_MS)
+    stale("the control plane is blocked", page.status.age_ms + since);
+  else live(page.status.age_ms);
+}
+
+/* A hidden tab runs rarely: what it shows when it is looked at again gets one more chance. */
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden && page.status) page.came = Math.max(page.came, performance.now() - 1000);
+});
+
+page.plots = plotsMake();
+setInterval(refresh, RETRY_MS);
+pollStatus();
+pollHistory();

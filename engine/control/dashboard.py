@@ -37,7 +37,7 @@ def make(folder):
     html = read(folder, "page.html")
     html, style = fill(html, "style", read(folder, STYLE))
     scripts = "".join(read(folder, name) for name in SCRIPTS)
-    html, script = fill(html, "script", '"use strict";\n{\n' + scripts + "}\n")
+    html, script = fill(html, "script", '"use strict";\n' + scripts)
     policy = ("default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
               "connect-src 'self'; img-src data:; "
               f"style-src 'sha256-{style}'; script-src 'sha256-{script}'")

@@ -16,10 +16,10 @@ function element(tag, className, parent) {
   return node;
 }
 
-/* A round number of at least `value`, whose half is round too. */
+/* A round number of at least `value`. */
 function roundUp(value) {
   const power = 10 ** Math.floor(Math.log10(value));
-  return [1, 2, 4, 6, 8, 10].find(n => n * power >= value * 0.9999) * power;
+  return [1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10].find(n => n * power >= value * 0.9999) * power;
 }
 
 /* Scales: top, middle and bottom of the field, and where a value lies, 0 (bottom) to 1 (top). */
@@ -89,9 +89,8 @@ class Plot {
     const length = points.length ? this.end - points[0].unix_ms : 0;
     const minutes = PLOT_SPANS_MIN.find(m => m * 60000 >= length) || PLOT_SPANS_MIN[3];
     this.span = minutes * 60000;
-    this.marks.forEach((mark, i) => setText(mark, this.options.words(scale.marks[i])));
-    [minutes + " min ago", minutes / 2 + " min ago", "now"].forEach((text, i) =>
-      setText(this.times[i], text));
+    this.marks.forEach((mark, i) =>
+      setText(mark, this.options.words(scale.marks[i]).replace(/\.0+(?!\d)|(\.\d*?)0+(?!\d)/, "$1")));
     this.options.series.forEach((one, i) =>
       this.lines[i].path.setAttribute("d", this.path(one, scale)));
     this.legend();
@@ -142,7 +141,9 @@ class Plot {
     });
     this.cursor.setAttribute("d", this.chosen ?
       `M${this.x(this.chosen).toFixed(1)} 0V${PLOT_HEIGHT}` : "");
-    setText(this.times[2], this.chosen ? wordsOfClock(this.chosen.unix_ms) : "now");
+    [this.end - this.span, this.end - this.span / 2].forEach((ms, i) =>
+      setText(this.times[i], this.end ? wordsOfClock(ms).slice(0, 5) : ""));
+    setText(this.times[2], point ? wordsOfClock(point.unix_ms) : "");
   }
 }
 

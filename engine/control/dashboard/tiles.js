@@ -64,8 +64,7 @@ const width = share => (100 * Math.min(1, Math.max(0, share || 0))).toFixed(2);
 function showMembers(members, report) {
   const not = members.filter(m => m.state !== "up");
   const lines = not.slice(0, not.length > 3 ? 2 : 3).map(m =>
-    `!${m.name} is ${m.state} for ${wordsOfSpan(m.state_ms)}, since ` +
-    wordsOfClock(report.time_ms - m.state_ms));
+    `!${m.name}: ${m.state} since ${wordsOfClock(report.time_ms - m.state_ms)}`);
   if (not.length > 3) lines.push(`!and ${not.length - 2} more: see Members below`);
   if (!members.length) tile("members", "info", "none yet", ["The engine is starting."]);
   else tile("members", not.length ? "warning" : "ok",
@@ -84,19 +83,19 @@ function showHits(f) {
   tile("hits", failed ? "warning" : "ok", wordsOfShare(part(get.hit)), [
     `local ${wordsOfShare(part(f.calls.get_local))}, ` +
       `remote ${wordsOfShare(part(f.calls.get_remote))}`,
-    `${wordsOfPerSecond(get.pages / f.seconds)} pages`,
+    `${wordsOfCount(get.pages / f.seconds)} pages/s`,
     failed ? `!${wordsOfCount(failed)} pages failed or came too late` : ""]);
 }
 
 function showRailBars(f) {
   const bars = id("rail-bars"), top = Math.max(1, ...f.rails.map(r => r.rate));
-  const step = 100 / Math.max(1, f.rails.length);
+  const step = 100 / Math.max(4, f.rails.length);
   while (bars.childNodes.length > 2 * f.rails.length) bars.lastChild.remove();
   f.rails.forEach((r, i) => {
     if (!bars.childNodes[2 * i]) bars.append(svg("rect", {}), svg("rect", {}));
     const back = bars.childNodes[2 * i], front = bars.childNodes[2 * i + 1];
     const height = Math.max(r.rate > 0 ? 1 : 0, 24 * r.rate / top);
-    const place = {x: (i * step).toFixed(2), width: (step * 0.86).toFixed(2)};
+    const place = {x: (i * step).toFixed(2), width: (step * 0.7).toFixed(2)};
     for (const [node, more] of [[back, {class: "empty", y: 0, height: 24}],
       [front, {class: r.behind || r.out ? "behind" : "a", y: (24 - height).toFixed(2),
         height: height.toFixed(2)}]])
@@ -129,7 +128,7 @@ function showLatency(f) {
     });
   const calls = ["get", "set", "exists"].map(call => f.calls[call].batches / f.seconds);
   const sum = calls.reduce((x, y) => x + y);
-  tile("latency", "ok", null, [sum ? `${wordsOfPerSecond(sum)} batches` : `No call ${f.since}.`]);
+  tile("latency", "ok", null, [sum ? `${wordsOfCount(sum)} batches/s` : `No call ${f.since}.`]);
 }
 
 function showCores(f) {

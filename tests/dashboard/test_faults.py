@@ -164,8 +164,12 @@ class Stale(harness.PageTest):
         page.wait_text("#verdict", "No answer from the engine", 5 * SLOW)
 
     def test_an_answer_that_is_slow_to_come_is_not_stale(self):
-        fake = self.fake(change=lambda answer: time.sleep(0.7))  # a slow link, not a wait
+        fake = self.fake(change=lambda answer: time.sleep(1.4))  # a slow link, not a wait
         page = self.open(fake)
+        page.js("""window.staleSeen = 0;
+            new MutationObserver(() => {
+                if (document.body.dataset.state === "stale") staleSeen++;
+            }).observe(document.body, {attributes: true})""")
         page.wait_text("#window", "in the last 3 s", 10 * SLOW)
         self.assertEqual(page.js("staleSeen"), 0)
 

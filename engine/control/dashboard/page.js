@@ -8,12 +8,13 @@
  *   stale     the engine does not answer, or its control plane publishes nothing
  */
 
-const POLL_MS = 1000, RETRY_MS = 250, GIVE_UP_MS = 3000, HISTORY_MS = 5000;
+const POLL_MS = 1000, RETRY_MS = 250, GIVE_UP_MS = 3000, HISTORY_MS = 5000, LOOK_MS = 100;
 const STALE_MS = 1500; /* beyond the time that an answer needs */
 
 const page = {
   past: [],       /* answers: see remember() */
   status: null,   /* the newest answer */
+  shown: null,    /* the answer that the page shows as fresh */
   came: 0,        /* when it came, performance.now() */
   trip: 0,        /* what it needed, ms */
   starting: null, /* the engine's words while it has no figures */
@@ -79,6 +80,7 @@ function state(name, words) {
 }
 
 function stale(why, age) {
+  page.shown = null;
   const when = wordsOfClock(page.status.report.time_ms);
   state("stale", "STALE, data of " + when);
   banner("stale", "STALE: " + why, [
@@ -98,6 +100,7 @@ function silent() {
 }
 
 function live(age) {
+  page.shown = page.status;
   const status = page.status, lag = quantile(status.latency.lower_ns, figuresOfLoop(), 990);
   state("live", "live, " + wordsOfClock(status.report.time_ms));
   showHealth(status);
@@ -122,7 +125,7 @@ function refresh() {
     stale("the engine does not answer", page.status.age_ms + since);
   else if (page.status.age_ms > STALE_MS)
     stale("the control plane is blocked", page.status.age_ms + since);
-  else live(page.status.age_ms);
+  else if (page.shown !== page.status) live(page.status.age_ms);
 }
 
 /* A hidden tab runs rarely: what it shows when it is looked at again gets one more chance. */
@@ -131,6 +134,6 @@ document.addEventListener("visibilitychange", () => {
 });
 
 page.plots = plotsMake();
-setInterval(refresh, RETRY_MS);
+setInterval(refresh, LOOK_MS);
 pollStatus();
 pollHistory();

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * peercache-engine: settings -> topology -> plan -> control plane, and back. The main thread
- * becomes the control plane's.
+ * peercache-engine: reads the settings and the topology, makes the plan (which core and memory each
+ * rail gets), starts the control plane, and frees everything in reverse order. The main thread
+ * becomes the control plane's thread.
  *
- * Exit codes: 0 stopped in order; 1 could not start or serve; 2 wrong usage or settings.
+ * Exit codes: 0 stopped in order, or --help, --version, --plan, --check succeeded; 1 could not
+ * start or serve; 2 wrong usage or settings.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -19,50 +21,60 @@
 
 #include "config/log.h"
 #include "config/settings.h"
+#include "config/version.h"
 #include "engine/control/control.h"
 #include "numa/clock.h"
 #include "numa/plan.h"
 #include "numa/topology.h"
 
-#ifndef PEERCACHE_VERSION
-#define PEERCACHE_VERSION "unknown"
-#endif
-
 enum { EXIT_OK, EXIT_FAILED, EXIT_USAGE };
 
 struct arguments {
-	bool plan_only;
-	bool check_only;
-	int ready_fd; /* -1: none */
+	bool plan_only;  /* --plan */
+	bool check_only; /* --check */
+	int ready_fd;    /* file descriptor of --ready-fd; -1: none */
 };
 
-/* For the signal handler; set before it is installed. */
+/* The control plane that the signal handler stops; set before the handler is installed. */
 static struct control *running;
-static volatile sig_atomic_t signals;
+static volatile sig_atomic_t signals; /* number of stop signals received */
 
 static const char usage[] =
-	"usage: peercache-engine [--config FILE] [--set section.key=value]...\n"
-	"\n"
+	"Usage: peercache-engine [--config FILE] [--set section.key=value]...\n"
 	"Keeps this host's KV pages in memory and lets every other host read them.\n"
 	"\n"
+	"Options:\n"
 	"  -c, --config FILE            read settings from FILE\n"
-	"  -s, --set section.key=value  one setting, after those of the file; may be repeated\n"
-	"      --plan                   print which core and memory each rail gets, and exit\n"
-	"      --check                  check the settings, and exit\n"
-	"      --ready-fd N             write one byte to file descriptor N when serving\n"
-	"  -h, --help                   this text and all settings\n"
-	"  -V, --version\n"
+	"  -s, --set section.key=value  one setting, overrides FILE; may be repeated\n"
+	"      --plan                   print which core and memory each rail gets and exit\n"
+	"      --check                  check the settings and exit\n"
+	"      --ready-fd N             write one byte to file descriptor N once it serves\n"
+	"  -h, --help                   print this text and all settings\n"
+	"  -V, --version                print the version\n"
 	"\n"
-	"examples:\n"
-	"  peercache-engine --set engine.socket=/tmp/a.sock --set engine.pool_bytes=64MiB\n"
-	"      one engine with a software NIC, for trying things out\n"
-	"  peercache-engine -c /etc/peercache/engine.conf --plan\n"
-	"      what this machine would be used like\n"
-	"  peercache-engine -s rail.devices=mlx5_0,mlx5_1 -s cluster.address=10.0.0.1 \\\n"
-	"                   -s cluster.seeds=10.0.0.1:31998,10.0.0.2:31998\n"
-	"      two rails, in a cluster\n"
+	"Signals:\n"
+	"  SIGTERM, SIGINT  stop in order; a second one ends the engine at once\n"
+	"  SIGHUP           ignored\n"
 	"\n"
-	"SIGTERM or SIGINT stops it in order, a second one at once. SIGHUP is ignored.\n";
+	"Exit status:\n"
+	"  0  stopped in order\n"
+	"  1  could not start or serve\n"
+	"  2  wrong usage or settings\n"
+	"\n";
+
+/* Printed after the settings. */
+static const char examples[] =
+	"\n"
+	"Examples:\n"
+	"  One engine with a software NIC, to try it out:\n"
+	"    $ peercache-engine --set engine.socket=/tmp/a.sock --set engine.pool_bytes=64MiB\n"
+	"\n"
+	"  Print which cores and memory an engine with these settings would use:\n"
+	"    $ peercache-engine -c /etc/peercache/engine.conf --plan\n"
+	"\n"
+	"  Two rails, in a cluster:\n"
+	"    $ peercache-engine -s rail.devices=mlx5_0,mlx5_1 -s cluster.address=10.0.0.1 \\\n"
+	"    > -s cluster.seeds=10.0.0.1:31998,10.0.0.2:31998\n";
 
 /* ---- arguments ------------------------------------------------------------------------------- */
 
@@ -87,7 +99,9 @@ static int fd_parse(const char *text, int *ret_fd)
 	errno = 0;
 	fd = strtol(text, &end, 10);
 	if (errno || end == text || *end || fd < 0 || fd > 1 << 20) {
-		fprintf(stderr, "--ready-fd %s: give the number of an open file\n", text);
+		fprintf(stderr,
+			"--ready-fd %s: not a file descriptor; give the number of an open one\n",
+			text);
 		return -EINVAL;
 	}
 	*ret_fd = (int)fd;
@@ -97,8 +111,8 @@ static int fd_parse(const char *text, int *ret_fd)
 static void help(void)
 {
 	fputs(usage, stdout);
-	fputs("\nsettings:\n", stdout);
 	settings_help(stdout);
+	fputs(examples, stdout);
 }
 
 static int refused(const char *text)
@@ -107,7 +121,10 @@ static int refused(const char *text)
 	return EXIT_USAGE;
 }
 
-/* The file first, whatever the order on the command line. -1: go on; else the exit code. */
+/*
+ * Reads the command line in two passes: first the settings files, then --set, so that --set
+ * overrides a file that comes after it. Returns -1 to go on, or the exit code.
+ */
 static int arguments_read(int argc, char **argv, struct arguments *args, struct settings *settings)
 {
 	char err[SETTINGS_ERR_BYTES] = "";
@@ -132,7 +149,8 @@ static int arguments_read(int argc, char **argv, struct arguments *args, struct 
 		}
 	}
 	if (optind < argc)
-		return refused("peercache-engine takes options only; try --help");
+		return refused(
+			"peercache-engine takes options only, no other arguments; try peercache-engine --help");
 	optind = 1;
 	while ((option = getopt_long(argc, argv, "c:s:hV", long_options, NULL)) != -1)
 		if (option == 's' && settings_override(settings, optarg, err, sizeof(err)) < 0)
@@ -144,7 +162,10 @@ static int arguments_read(int argc, char **argv, struct arguments *args, struct 
 
 /* ---- surroundings ---------------------------------------------------------------------------- */
 
-/* First signal: in order. Second: at once; the kernel takes everything back. */
+/*
+ * The first signal stops the engine in order. The second one exits at once; the kernel frees all
+ * resources.
+ */
 static void on_signal(int number)
 {
 	if (signals++)
@@ -162,7 +183,10 @@ static void signals_install(struct control *control)
 	sigaction(SIGINT, &stop, NULL);
 }
 
-/* Pinned pools and a socket per client: as much as the system lets us without asking. */
+/*
+ * Raises the soft limits of locked memory (pinned pools) and open files (one socket per client) to
+ * the hard limits, which needs no privilege.
+ */
 static void limits_raise(void)
 {
 	const struct {
@@ -177,11 +201,16 @@ static void limits_raise(void)
 			continue;
 		l.rlim_cur = l.rlim_max;
 		if (setrlimit((__rlimit_resource_t)limits[i].which, &l) < 0)
-			log_warn("limit of %s: %s", limits[i].name, strerror(errno));
+			log_warn(
+				"raising the soft limit of %s to the hard limit: %s; the engine runs with the lower limit",
+				limits[i].name, strerror(errno));
 	}
 }
 
-/* sd_notify(3) in the few lines it takes: one datagram to the socket systemd names. */
+/*
+ * sd_notify(3) without libsystemd: sends `text` as one datagram to the socket in NOTIFY_SOCKET. No
+ * effect if the engine was not started by systemd.
+ */
 static void notify(const char *text)
 {
 	const char *path = getenv("NOTIFY_SOCKET");
@@ -193,16 +222,17 @@ static void notify(const char *text)
 		return;
 	memcpy(to.sun_path, path, bytes);
 	if (path[0] == '@')
-		to.sun_path[0] = '\0'; /* an abstract name */
+		to.sun_path[0] = '\0'; /* abstract socket name */
 	fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		return;
 	if (sendto(fd, text, strlen(text), MSG_NOSIGNAL, (struct sockaddr *)&to,
 		    (socklen_t)(offsetof(struct sockaddr_un, sun_path) + bytes)) < 0)
-		log_warn("telling systemd at %s: %s", path, strerror(errno));
+		log_warn("notifying systemd at %s: %s", path, strerror(errno));
 	close(fd);
 }
 
+/* Tells the terminal, --ready-fd and systemd that the engine serves clients. */
 static void tell_ready(const struct control *control, const struct arguments *args)
 {
 	const struct settings *s = control->settings;
@@ -211,7 +241,8 @@ static void tell_ready(const struct control *control, const struct arguments *ar
 		control->rails == 1 ? "" : "s", s->engine_socket);
 	if (args->ready_fd >= 0) {
 		if (write(args->ready_fd, "", 1) != 1)
-			log_warn("--ready-fd %d: %s", args->ready_fd, strerror(errno));
+			log_warn("--ready-fd: writing the ready byte to file descriptor %d: %s",
+				args->ready_fd, strerror(errno));
 		close(args->ready_fd);
 	}
 	notify("READY=1");
@@ -219,6 +250,7 @@ static void tell_ready(const struct control *control, const struct arguments *ar
 
 /* ---- the engine ------------------------------------------------------------------------------ */
 
+/* Runs the engine until it is stopped. Returns the exit code. */
 static int serve(
 	const struct settings *settings, const struct plan *plan, const struct arguments *args)
 {
@@ -233,7 +265,8 @@ static int serve(
 	notify("STOPPING=1");
 	if (rc == -ETIMEDOUT) {
 		log_flush();
-		_exit(EXIT_FAILED); /* a poll core still uses what we would free */
+		/* a poll core did not stop and still uses what control_close() would free */
+		_exit(EXIT_FAILED);
 	}
 	signal(SIGTERM, SIG_DFL);
 	signal(SIGINT, SIG_DFL);
@@ -277,12 +310,13 @@ int main(int argc, char **argv)
 	if (code >= 0)
 		return code;
 	if (args.check_only) {
-		puts("the settings are in order");
+		puts("the settings are valid");
 		return EXIT_OK;
 	}
 	log_level_set((enum log_level)settings.log_level);
 	signal(SIGPIPE, SIG_IGN);
-	signal(SIGHUP, SIG_IGN); /* has no meaning yet; its default would end the engine */
+	/* without a meaning for the engine; its default action would end it */
+	signal(SIGHUP, SIG_IGN);
 	clock_start();
 	limits_raise();
 	code = plan_and_serve(&settings, &args);

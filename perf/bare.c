@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The bare loop: READs posted with dv/hot.h and polled, by one thread, over software NICs whose
- * peers are another process. No rings, no validation, no engine: what is left is the NIC's own cost
- * and the link. saturate.py holds the engine against it.
+ * The bare loop: one thread posts READs with dv/hot.h and polls their completions over software
+ * NICs whose peers are in another process. There are no rings, no validation and no engine, so the
+ * cost is only that of the NIC and the link. saturate.py compares the engine with it.
  *
  *   bare --rails N --qps N --bytes N --window BYTES --seconds N [--heads] [model options]
  *
- * --heads: after each completed READ one of 32 bytes, as the engine validates. Prints one line of
- * JSON. The time inside dv_step() is taken apart from the rest, and with --leave-out it counts
- * for nothing: rates are by the modelled port's clock, which stands still meanwhile.
+ * --heads: after each completed READ, one READ of 32 bytes, as the engine reads page heads. Prints
+ * one line of JSON. The time inside dv_step() is measured separately from the rest. With
+ * --leave-out it does not count: rates are by the clock of the modelled port, which stands still
+ * during dv_step().
  */
 #include <getopt.h>
 #include <signal.h>
@@ -25,7 +26,8 @@
 #include "dv/setup.h"
 #include "numa/clock.h"
 
-#define HEADS (64u << 10) /* bytes of the pool that are heads; pages begin behind them */
+/* Bytes of page heads at the start of the pool; pages begin behind them */
+#define HEADS (64u << 10)
 #define POOL_BYTES ((64u << 20) + HEADS)
 #define HEAD_BYTES 32u
 #define WARM_NS 200000000u
@@ -50,7 +52,7 @@ static struct options {
 		.numa_percent = 100,
 		.move_bytes = true}};
 
-/* What the other end has to know. */
+/* What each process tells the other about one rail. */
 struct card {
 	struct dv_address address[QPS_PER_PEER_MAX];
 	uint64_t base;
@@ -64,11 +66,11 @@ struct end {
 	struct dv_sq *sq[QPS_PER_PEER_MAX];
 	struct dv_mr mr;
 	struct card peer;
-	unsigned turn;   /* the QP that posts next */
-	uint32_t posted; /* payload READs under way */
-	uint32_t heads;  /* READs of heads to post */
-	uint64_t at;     /* next place in the pool */
-	bool head[QPS_PER_PEER_MAX][QP_DEPTH];
+	unsigned turn;                         /* index of the QP that posts next */
+	uint32_t posted;                       /* payload READs in flight */
+	uint32_t heads;                        /* READs of heads still to be posted */
+	uint64_t at;                           /* offset of the next page in the pool */
+	bool head[QPS_PER_PEER_MAX][QP_DEPTH]; /* true: the READ at this WQE index reads a head */
 };
 
 static struct end end[RAILS_MAX];
@@ -142,7 +144,7 @@ static void swap_cards(int fd, struct card *cards)
 	memcpy(cards, theirs, bytes);
 }
 
-/* The owner of the pages: its NICs answer without a CPU. */
+/* The process that owns the pages: its NICs answer READs without using a CPU. */
 static void serve(int fd)
 {
 	struct card cards[RAILS_MAX];
@@ -211,7 +213,9 @@ static unsigned reap(struct end *e)
 	return n;
 }
 
-/* Returns the time inside those calls of dv_step() that did something. */
+/*
+ * Runs the loop until `until`; returns the time spent in those dv_step() calls that did some work.
+ */
 static uint64_t turn(uint64_t until)
 {
 	struct dv_device *nic[RAILS_MAX];
@@ -287,7 +291,8 @@ static void parse(int argc, char **argv)
 	if (!options.rails || options.rails > RAILS_MAX || !options.qps ||
 		options.qps > QPS_PER_PEER_MAX || !options.bytes ||
 		options.bytes > POOL_BYTES / 2 || options.window < options.bytes) {
-		fprintf(stderr, "bare: rails, qps, bytes or window out of range\n");
+		fprintf(stderr,
+			"bare: --rails, --qps, --bytes or --window is out of range; --window is at least --bytes\n");
 		exit(2);
 	}
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the benchmarks in Python share: the two options, and the result that perf/run reads."""
+"""Shared by the benchmarks in Python: the options --json and --quick, the result for perf/run."""
 
 import argparse
 import json
@@ -13,13 +13,13 @@ import cluster  # noqa: E402, F401
 
 
 class Result:
-    """One benchmark's figures, plots and notes; check() says what is wrong with such a thing."""
+    """One benchmark's figures, series for plots, and notes. check() validates its value."""
 
     def __init__(self, name, modelled=False):
         self.value = {"name": name, "modelled": modelled, "figures": [], "series": [], "notes": []}
 
     def figure(self, name, value, unit, text="", goal=None):
-        """`goal` is (">=" or "<=", number): the reader is told whether it was met."""
+        """Adds a figure. `goal` is (">=" or "<=", number); the report says whether it was met."""
         figure = {"name": name, "value": value, "unit": unit, "text": text}
         if goal:
             sign, limit = goal
@@ -49,7 +49,7 @@ class Result:
 
 
 def amount(value):
-    """A number as people read it: three digits that count."""
+    """The number as text: three significant digits; from 1000 on, and for integers, all digits."""
     if isinstance(value, int) or value == int(value) or abs(value) >= 1000:
         return f"{round(value):,}"
     return f"{value:.3g}"
@@ -68,37 +68,39 @@ def number(value):
 
 
 def check(value):
-    """Why `value` is not a benchmark's result; None when it is one."""
+    """Returns why `value` is not a valid result of a benchmark, or None if it is valid."""
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
-        return "no object with a name"
+        return "the result is not an object with a \"name\""
     if not isinstance(value.get("modelled"), bool):
         return "\"modelled\" is neither true nor false"
     for figure in value.get("figures", []):
         if not all(isinstance(figure.get(k), str) for k in ("name", "unit")):
             return f"a figure without name or unit: {figure}"
         if not number(figure.get("value")):
-            return f"figure {figure['name']!r}: its value is no number: {figure.get('value')!r}"
+            return f"figure {figure['name']!r}: its value is not a number: {figure.get('value')!r}"
         if ("goal" in figure) != isinstance(figure.get("met"), bool):
-            return f"figure {figure['name']!r}: a goal and \"met\" belong together"
+            return f"figure {figure['name']!r}: \"goal\" and \"met\" must both be there, or neither"
     for series in value.get("series", []):
         if not all(isinstance(series.get(k), str) for k in ("name", "title", "x_label", "y_label")):
             return f"a series without name, title or labels: {series}"
         for name, points in series.get("lines", {}).items():
             if len(points) != len(series.get("x", [])):
-                return f"series {series['name']!r}: line {name!r} is not as long as x"
+                return f"series {series['name']!r}: line {name!r} and x differ in length"
             if not all(point is None or number(point) for point in points):
-                return f"series {series['name']!r}: line {name!r} has something that is no number"
+                return f"series {series['name']!r}: line {name!r} has a value that is no number"
     if not value.get("figures") and not value.get("series"):
         return "neither a figure nor a series: nothing was measured"
     return None
 
 
 def parse(description, add=lambda parser: None):
-    """--json, --quick and what `add` adds. A benchmark ended by SIGTERM stops what it started."""
+    """Parses --json, --quick and the options that `add` adds. Makes SIGTERM raise SystemExit, so
+    that a benchmark that is ended stops the engines it has started."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", metavar="FILE", help="write the result there (\"-\": stdout)")
-    parser.add_argument("--quick", action="store_true", help="at most 15 s, less exact")
+    parser.add_argument("--json", metavar="FILE",
+                        help="write the result to FILE (\"-\": standard output)")
+    parser.add_argument("--quick", action="store_true", help="run for at most 15 s, less exact")
     add(parser)
     return parser.parse_args()

@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One client thread against running engines, for set.py and lookup.py: what calls cost that tools
- * do not make as such. Engines' sockets in $PEERCACHE_SOCKETS.
+ * Measures libpeercache calls of one client thread against running engines, for set.py and
+ * lookup.py: calls that the tools do not make in this form. The engines' sockets are in
+ * $PEERCACHE_SOCKETS.
  *
  *   client_calls set BYTES BATCH PAGES ROUNDS WINDOW EVICT
- *       Each round copies PAGES pages with memcpy, with non-temporal stores, and with pc_set():
- *       blocking batches, then WINDOW batches under way. The same source, destinations of one size.
- *       EVICT 0: the pages are removed after each round, so the pool always has room.
+ *       Each round copies PAGES pages with memcpy, with non-temporal stores, with pc_set() in
+ *       blocking batches, and with pc_set() with WINDOW batches in flight. All ways have the same
+ *       source and destinations of one size. EVICT 0: the pages are removed after each round, so
+ *       the pool always has room.
  *   client_calls lookup KEYS BATCH ROUNDS
- *       Keys whose directory owners are all other engines, looked up with pc_exists(): stored ones,
- *       then ones that nobody has. More keys than the channel remembers.
+ *       Looks up keys, all of whose directory owners are other engines, with pc_exists(): first
+ *       keys that are stored, then keys that are not. There are more keys than the channel
+ *       remembers.
  *
- * Prints "NAME VALUE" a line: medians of the rounds.
+ * Prints one line "NAME VALUE" per result: the medians of the rounds.
  */
 #include <immintrin.h>
 #include <stdlib.h>
@@ -24,10 +27,11 @@
 
 #define ROUNDS_MAX 100
 #define SOURCE_BYTES (256ull << 20)
-#define SINK_BYTES (1ull << 30)    /* as the pool */
-#define WARM_BYTES (1200ull << 20) /* more than the pool */
+#define SINK_BYTES (1ull << 30) /* destination of the plain copies; as large as the pool */
+/* Bytes stored before the measurement; more than the pool holds */
+#define WARM_BYTES (1200ull << 20)
 #define WINDOW_MAX 16
-#define LENGTH 64 /* of a page that is only looked up */
+#define LENGTH 64 /* length of the pages that are only looked up */
 
 static uint64_t seed;
 
@@ -69,7 +73,7 @@ static double median(double *value, unsigned count)
 	return count ? value[count / 2] : 0;
 }
 
-/* ---- set --------------------------------------------------------------------------------- */
+/* ---- set ------------------------------------------------------------------------------------- */
 
 enum { COPY, STREAM, BLOCKING, WINDOWED, WAYS };
 static const char *const way_name[WAYS] = {"memcpy", "nontemporal", "blocking", "windowed"};
@@ -164,7 +168,7 @@ static void remove_all(struct store *s, uint64_t from)
 		if (pc_remove(s->channel, m->page, s->batch, 10000, m->result))
 			die("%s", pc_error());
 	}
-	usleep(50000); /* evicted slots rest before they are used again */
+	usleep(50000); /* evicted slots rest in limbo before they are reused */
 }
 
 static double way_seconds(struct store *s, unsigned way)
@@ -204,7 +208,10 @@ static int set(struct pc *pc, char **argument)
 		MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0));
 	for (unsigned w = 0; w < s.window; w++)
 		s.memory[w] = batch_new(s.batch);
-	/* Every slot of the pool was written before the clock starts, as it is after a while. */
+	/*
+	 * Writes every slot of the pool before the clock starts, as in an engine that has run for a
+	 * while.
+	 */
 	for (uint64_t warm = 0; warm < WARM_BYTES; warm += s.bytes * s.pages)
 		way_seconds(&s, WINDOWED);
 	s.failed = 0;
@@ -218,7 +225,7 @@ static int set(struct pc *pc, char **argument)
 	return 0;
 }
 
-/* ---- lookup ------------------------------------------------------------------------------ */
+/* ---- lookup ---------------------------------------------------------------------------------- */
 
 static bool owned_elsewhere(const struct pc_channel *ch, const char *key)
 {
@@ -256,7 +263,10 @@ static void store_keys(struct pc *pc, char (*key)[KEY_TEXT_BYTES], unsigned keys
 	pc_channel_close(ch);
 }
 
-/* Keys looked up through a rail, a second; `expected` is what each must be. */
+/*
+ * Looks up `keys` keys and checks that each result is `expected`. Returns the number of keys per
+ * second that were looked up through a rail.
+ */
 static double look_up(struct pc_channel *ch, struct batch_memory *m, unsigned batch,
 	char (*key)[KEY_TEXT_BYTES], unsigned keys, enum pc_result expected)
 {
@@ -297,7 +307,7 @@ static int lookup(struct pc *pc, struct pc *far, char **argument)
 		die("%s", pc_error());
 	key_text(0, key[0]);
 	m.page[0].key = key[0];
-	pc_exists(ch, m.page, 1, 10000, &result); /* the channel reads its map */
+	pc_exists(ch, m.page, 1, 10000, &result); /* makes the channel read its map */
 	if (!ch->map || ch->map->current.members <= ch->map->current.replicas)
 		die("looking up needs more engines than cluster.replicas");
 	for (unsigned k = 0; k < 2 * keys; id++) {
@@ -329,7 +339,8 @@ int main(int argc, char **argv)
 	else if (argc == 5 && !strcmp(argv[1], "lookup"))
 		status = lookup(near, far, argv + 2);
 	else
-		fprintf(stderr, "client_calls: see the top of client_calls.c\n");
+		fprintf(stderr,
+			"client_calls: wrong arguments; they are listed at the top of perf/client_calls.c\n");
 	if (far != near)
 		pc_close(far);
 	pc_close(near);

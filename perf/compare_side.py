@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One process of perf/compare: the producer or the reader of one of the two systems, as SGLang
-calls it. Both have a module peercache with a class PeerCacheStore, so each runs in an interpreter
-of its own; what is called, timed and verified is this one file for both.
+"""One process of perf/compare: the producer or the reader of one of the two systems, called as
+SGLang calls it. Both systems have a module peercache with a class PeerCacheStore, so each process
+runs in the interpreter of its system. This file makes the same calls, timing and checks for both.
 
     compare_side.py {"side": "engine"|"other", "role": "produce"|"read", ...}
 
-Answers are lines of JSON on standard output; a line on standard input says go on.
+Results are lines of JSON on standard output. A line on standard input starts the next phase.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ JOIN_SECONDS = 60
 
 
 class Pool:
-    """A host pool of SGLang's: pages one after the other, one object each (MLA)."""
+    """Stands in for a host pool of SGLang: pages one after another, one object each (MLA)."""
 
     page_size, layout, dtype = 1, "page_first", "bf16"
 
@@ -62,7 +62,8 @@ class Side:
             extra_config=self.given["extra"]))
 
     def register(self):
-        """The other's pool of pages to serve is made here: its nodes have joined by now."""
+        """Registers the host pool with the store. PeerCache creates its pool of served pages in
+        this call, so both of its nodes must have joined before."""
         end = time.monotonic() + JOIN_SECONDS
         while self.given["side"] == "other" and len(self.store.runtime.ring) < 2:
             if time.monotonic() > end:
@@ -71,7 +72,7 @@ class Side:
         self.store.register_mem_pool_host(self.pool)
 
     def content(self, number):
-        """A page's bytes: nothing that another page has at the same place."""
+        """The bytes of a page; they differ from those of every other page at every place."""
         eight = (self.seed * 1000003 + number * 2654435761 & (1 << 64) - 1).to_bytes(8, "little")
         return eight * (self.page_bytes // 8)
 
@@ -93,7 +94,7 @@ class Side:
                 raise SystemExit(f"{done.count(False)} of {count} pages could not be stored")
 
     def verify_all(self):
-        """Every page once, every byte: (wrong, missing)."""
+        """Reads every page once and compares every byte; returns (wrong, missing)."""
         wrong = missing = 0
         for first in range(0, self.pages, self.batch):
             count = min(self.batch, self.pages - first)
@@ -104,8 +105,8 @@ class Side:
         return wrong, missing
 
     def measure(self, seconds, ask):
-        """get of random runs of pages; `ask`: exists of the same keys before, as a prefetch does.
-        Each is timed by itself."""
+        """Gets random runs of pages. With `ask`, each get follows an exists of the same keys, as in
+        a prefetch. The two calls are timed separately."""
         indices, got = Indices(range(self.batch)), {"wrong": 0, "missing": 0}
         hits, exists_s, get_s = 0, 0.0, 0.0
         end = time.monotonic() + seconds
@@ -116,7 +117,7 @@ class Side:
             ctypes.memset(self.base + slot * self.page_bytes, 255, self.page_bytes)
             from_s = time.perf_counter()
             if ask and self.store.batch_exists(keys) != self.batch:
-                raise SystemExit("pages that were stored do not exist")
+                raise SystemExit("exists did not find pages that were stored")
             between_s = time.perf_counter()
             done = self.store.batch_get_v1(keys, indices)
             get_s += time.perf_counter() - between_s
@@ -130,14 +131,14 @@ class Side:
                 "both_per_s": hits / (get_s + exists_s)}
 
     def measure_first(self, seconds):
-        """exists of keys that this client has not asked for before; the engine's client remembers
-        where pages are, so each pass over the keys gets a new one."""
+        """Calls exists for keys that this client has not requested before. The engine's client
+        caches the places of pages, so each pass over the keys uses a new client."""
         found, exists_s, end = 0, 0.0, time.monotonic() + seconds
         while time.monotonic() < end:
             if self.given["side"] == "engine":
                 store = self.open()
                 store.register_mem_pool_host(self.pool)
-                store.batch_exists([f"{self.seed:064x}"] * 2)  # attach, connect
+                store.batch_exists([f"{self.seed:064x}"] * 2)  # makes the client attach and connect
             else:
                 store = self.store
             for first in range(0, self.pages, self.batch):

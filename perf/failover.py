@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One of eight modelled rails dies while a client streams pages: throughput against time.
+"""One of eight modelled rails fails while a client streams pages: throughput over time.
 
     perf/run --only failover
     python3 perf/failover.py --quick --json -
@@ -15,34 +15,34 @@ import time
 import bench
 
 RAILS = 8
-GBPS = [100, 50, 25, 10, 5]  # a rail; the first that this machine keeps full is taken
+GBPS = [100, 50, 25, 10, 5]  # data rate of a rail; the first one that this machine can fill is used
 FULL = 0.95
 MTU, HEADER = 4096, 82
 PAGE = 1 << 20
 BATCH = 128
 WORKING_SET = 256 << 20
 BUCKET_MS = 5
-MEAN_MS = 50  # recovered: the mean of so long is good enough
+MEAN_MS = 50  # recovered: the mean throughput over this time reaches GOOD_ENOUGH
 BEFORE_MS, DEAD_MS, AFTER_MS = 400, 700, 1500
 GOOD_ENOUGH = 0.85
-FAULTS = {"mute": "nothing is answered any more and nobody says why",
-          "down": "the port says that it lost its link"}
+FAULTS = {"mute": "it answers nothing any more, and no event reports why",
+          "down": "the port reports that it lost its link"}
 
 
 def ceiling(rails, gbps):
-    """GB/s of payload."""
+    """The most payload that these rails carry, in GB/s."""
     return rails * gbps / 8 * MTU / (MTU + HEADER)
 
 
 class Faults:
-    """test.fault_file."""
+    """Owns the file of the setting test.fault_file."""
 
     def __init__(self):
         handle, self.path = tempfile.mkstemp(prefix="peercache-faults-")
         os.close(handle)
 
     def set(self, text):
-        """Returns when, in ns of the monotonic clock: just before it can be seen."""
+        """Replaces the file; returns the monotonic time in ns just before the change is visible."""
         with open(self.path + ".new", "w") as f:
             f.write(text)
         at = time.monotonic_ns()
@@ -58,7 +58,8 @@ def pages_read(engines):
 
 
 def stream(engines, faults, fault, timeline):
-    """Runs the client through a fault of rail 3; returns (dead from, healed at, its report)."""
+    """Runs the client while rail 3 fails and recovers. Returns (time of the fault, time of its end,
+    the client's report); times in ns of the monotonic clock."""
     program = bench.cluster.find_program(bench.cluster.default_build(), "tools/peercache-bench")
     client = subprocess.Popen(
         [program, "get", "--page-bytes", str(PAGE), "--batch", str(BATCH), "--working-set",
@@ -69,7 +70,7 @@ def stream(engines, faults, fault, timeline):
         before = pages_read(engines)
         while pages_read(engines) < before + 20 * BATCH:
             if client.poll() is not None:
-                raise SystemExit(f"the client ended: {client.communicate()}")
+                raise SystemExit(f"peercache-bench ended early: {client.communicate()}")
             time.sleep(0.05)
         time.sleep(BEFORE_MS / 1000 + 0.2)
         dead_ns = faults.set(f"3:{fault}")
@@ -82,14 +83,14 @@ def stream(engines, faults, fault, timeline):
     finally:
         client.kill()
     if "{" not in out:
-        raise SystemExit(f"the client said: {out}{err}")
+        raise SystemExit(f"peercache-bench wrote no report: {out}{err}")
     if counters["paths_out"] != counters["paths_back"] or not counters["paths_out"]:
-        raise SystemExit(f"the rail did not go and come back: {counters}")
+        raise SystemExit(f"the engine did not take the rail out of use and back: {counters}")
     return dead_ns, healed_ns, json.loads(out[out.index("{"):])
 
 
 def calls(timeline):
-    """(began, ended, hits, others) of each call; one begins where the one before ended."""
+    """Yields (began, ended, hits, others) of each call; a call begins when the one before ends."""
     ended = None
     with open(timeline) as f:
         for row in f:
@@ -100,7 +101,7 @@ def calls(timeline):
 
 
 def buckets(timeline, origin_ns, from_ms, to_ms):
-    """GB/s in each bucket; a call's pages came evenly while it lasted."""
+    """GB/s in each bucket of BUCKET_MS; a call's pages are spread evenly over its duration."""
     width = BUCKET_MS * 1_000_000
     count = (to_ms - from_ms) // BUCKET_MS
     got = [0.0] * count
@@ -114,7 +115,7 @@ def buckets(timeline, origin_ns, from_ms, to_ms):
 
 
 def recovered_ms(rates, at, wanted):
-    """From bucket `at` on: after how long the mean of MEAN_MS is as wanted."""
+    """Milliseconds from bucket `at` until the mean over MEAN_MS first reaches `wanted` GB/s."""
     n = MEAN_MS // BUCKET_MS
     for b in range(at, len(rates) - n):
         if sum(rates[b:b + n]) / n >= wanted:
@@ -149,7 +150,7 @@ def measure(fault, gbps):
 
 
 def measure_full(fault, rates):
-    """At the highest of the rates at which the rails are full before the fault."""
+    """Measures at the highest of `rates` at which the rails are full before the fault."""
     for gbps in rates:
         got = measure(fault, gbps)
         print(f"{fault}, {RAILS} rails of {gbps} Gbit/s: {got['before']:.2f} of their ceiling")
@@ -171,15 +172,15 @@ def main():
         result.figure(f"{fault}: pages lost", got["lost"], "pages", text, ("<=", 0))
         result.figure(f"{fault}: healed, until {GOOD_ENOUGH} of eight rails' ceiling",
                       got["back_ms"], "ms", text)
-        result.figure(f"{fault}: before it, of eight rails' ceiling",
+        result.figure(f"{fault}: before the fault, of eight rails' ceiling",
                       got["before"], "ratio", text)
         x = range(-BEFORE_MS, DEAD_MS + AFTER_MS, BUCKET_MS)
         result.series(f"failover-{fault}", f"one of {RAILS} modelled rails dies at 0 ms: "
                       f"{FAULTS[fault]}", "ms", "GB/s (modelled)", x,
                       {"engine": got["rates"], "ceiling": [ceiling(RAILS, gbps)] * len(x),
                        "ceiling of seven": [ceiling(RAILS - 1, gbps)] * len(x)})
-    result.note("The engine is told nothing of a mute rail: after rail.stall_ms without a "
-                "completion its connection is broken and what was on it goes over the others.")
+    result.note("No event reports a mute rail: the engine breaks its connection after "
+                "rail.stall_ms without a completion, and reads the pages over the other rails.")
     result.write(options.json)
 
 

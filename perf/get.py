@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""get with real bytes: page sizes from 4 KiB to 4 MiB, batches of 1, 32 and 128, from this host's
-pool and from another engine's, each against memcpy of the same pages between its own batches.
+"""get with real bytes: pages of 4 KiB to 4 MiB in batches of 1, 32 and 128, from this host's pool
+and from another engine's pool. Each is compared with memcpy of as many pages between its batches.
 
     perf/run --only get
     python3 perf/get.py --quick --json -
@@ -15,7 +15,7 @@ import bench
 
 SIZES = [4 << 10, 16 << 10, 64 << 10, 128 << 10, 256 << 10, 1 << 20, 4 << 20]
 BATCHES = [1, 32, 128]
-BATCH_BYTES_MAX = 128 << 20  # a larger batch is left out: it measures this machine's memory
+BATCH_BYTES_MAX = 128 << 20  # larger batches are skipped: they measure this machine's memory
 QUICK = {("remote", 4 << 10, 1), ("remote", 4 << 10, 128), ("remote", 128 << 10, 32),
          ("remote", 1 << 20, 32), ("local", 4 << 10, 128), ("local", 128 << 10, 32)}
 ROUNDS = 3
@@ -41,8 +41,8 @@ def measure(engines, where, page, batch):
         raise SystemExit(f"{where}, {size(page)}, batch {batch}: {done.stdout}{done.stderr}")
     got = json.loads(done.stdout[done.stdout.index("{"):])
     if got["wrong"] or not got[f"hits_{where}"]:
-        raise SystemExit(f"{where}, {size(page)}, batch {batch}: {got['wrong']} wrong pages, "
-                         f"{got[f'hits_{where}']} read as meant")
+        raise SystemExit(f"{where}, {size(page)}, batch {batch}: {got['wrong']} wrong pages (must "
+                         f"be 0), {got[f'hits_{where}']} hits of that kind (must not be 0)")
     return got
 
 
@@ -103,7 +103,8 @@ def main():
     misses = sum(row["misses"] for rows in got.values() for row in rows)
     result.note("One page of each batch is compared byte by byte after its call: no page was "
                 f"wrong. Pages that were no hit: {misses}.")
-    result.note("A remote get is one copy by the rail's core, a local one a copy by the client's.")
+    result.note("The rail's core copies the pages of a remote get, the client's core those of a "
+                "local one.")
     result.write(options.json)
     return 0 if clean else 3
 

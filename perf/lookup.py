@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Keys looked up in other engines' shards, through one software rail, nothing remembered.
+"""Rate of look-ups in other engines' shards through one software rail, without cached places.
 
     perf/lookup.py --json FILE [--quick]     $PEERCACHE_BUILD: a release build
 
-One directory owner a key (two engines), then two (three engines); client_calls.c takes keys that
-other engines own, several for each location that a channel can remember, and counts what was READ.
-A key that is absent is asked of every owner.
+Measured with one directory owner per key (two engines) and with two (three engines). client_calls.c
+uses keys that only other engines own, several times as many as a channel can remember, and counts
+only those whose bucket was READ. For an absent key the client reads the bucket of every owner.
 """
 
 import os
@@ -46,7 +46,7 @@ def main():
     result = bench.Result("lookup")
     for owners in OWNERS:
         text = (f"{owners} owner{'s' * (owners > 1)} a key; median of {rounds} rounds of {keys} "
-                "keys, one thread and rail, 64 bytes READ a key and owner asked")
+                "keys, one thread, one rail, 64 bytes READ per key and owner")
         for what in ("present", "absent"):
             goal = (">=", 1e6) if owners == 1 else None
             result.figure(f"keys that are {what}, {owners} owner{'s' * (owners > 1)}, batch 128",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a figure was measured on: processor, cores, memory, kernel, build, load."""
+"""The machine that figures were measured on: processor, cores, memory, kernel, build, load."""
 
 import glob
 import json
@@ -25,7 +25,7 @@ def said(*command):
 
 
 def siblings(cores):
-    """Groups of our cores that share a physical core's execution units; None: not told."""
+    """Groups of this process's cores that share one physical core; None: unknown."""
     groups = set()
     for core in cores:
         text = read(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
@@ -84,7 +84,7 @@ def describe(root, build):
 
 
 def rows(machine):
-    """(what, text) for a person."""
+    """The description as rows (name, text) for the report."""
     m, b = machine, machine["build"]
     shared = "not told" if m["siblings"] is None else \
         "; ".join(" and ".join(map(str, group)) for group in m["siblings"]) or "none"

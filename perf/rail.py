@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What one page costs the poll core: a client's ring in, payload READ, head READ, done ring out.
+"""The cost of one page for the poll core: op from a client's ring, READs of payload and head, done.
 
     perf/rail.py --json FILE [--quick]       $PEERCACHE_BUILD: a release build
 
-rail_cost.c: no link, no bytes moved but page heads, a device that completes everything at once.
-Only the time inside rail_step() counts. Beside it the same READs by dv/hot.h alone, and, where
-there is valgrind, the instructions of a page.
+Runs rail_cost.c, whose stub device has no link, completes everything at once and moves only page
+heads. Only the time inside rail_step() counts. For comparison, the same READs by dv/hot.h alone;
+and, if valgrind is installed, the instructions per page.
 """
 
 import argparse
@@ -33,7 +33,7 @@ COUNTED_PAGES = 19200
 
 
 def run(program, arguments, runs, pages):
-    """Medians of nanoseconds in the rail, in the device, in the client; WQEs and CQEs; a page."""
+    """Medians per page: nanoseconds in the rail, in the device and in the client, WQEs, CQEs."""
     out = subprocess.run([program, "--runs", str(runs), "--pages", str(pages), *arguments],
                          capture_output=True, text=True, timeout=300, check=True).stdout
     rows = [[float(word) for word in line.split()] for line in out.splitlines()]
@@ -46,12 +46,12 @@ def measure(program, quick):
     for name, arguments in CASES + [BARE]:
         rail, device, client, wqes, cqes = run(program, arguments, runs, pages)
         figure = {"name": name, "value": round(rail, 1), "unit": "ns",
-                  "text": f"median of {runs}, {pages} pages each; beside it the device took "
+                  "text": f"median of {runs}, {pages} pages each; in the same run the device took "
                           f"{device:.0f} ns and the client {client:.0f}; {wqes:.2f} WQEs and "
-                          f"{cqes:.2f} CQEs a page"}
+                          f"{cqes:.2f} CQEs per page"}
         if name == CASES[0][0]:
             figure.update(goal=f"<= {GOAL_NS}", met=rail <= GOAL_NS)
-            figures.append({"name": "4 KiB pages, one poll core could read",
+            figures.append({"name": "4 KiB pages that one poll core could read",
                             "value": round(1000 / rail, 2), "unit": "M pages/s",
                             "text": "the reciprocal of the cost"})
         figures.append(figure)
@@ -73,7 +73,7 @@ def main():
     figures = measure(os.path.join(build, "perf", "rail_cost"), args.quick)
     with open(args.json, "w", encoding="utf-8") as file:
         json.dump({"name": "rail", "modelled": False, "figures": figures, "series": [],
-                   "notes": ["not in it: the link, the client's own time, wakeups"]},
+                   "notes": ["not included: the link, the client's own time, wake-ups"]},
                   file, indent=1)
     return 0
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a rail costs its poll core per page: ops in through a client's ring, answers out through its
- * done ring, on a device that completes everything at once and moves nothing but page heads. Only
- * the time inside rail_step() counts; the device's and the client's are taken apart, in the same
- * run. See rail.py, which runs it natively and under callgrind.
+ * Measures what one page costs a rail's poll core: ops enter through a client's ring, answers leave
+ * through its done ring, and the device is a stub that completes everything at once and moves
+ * nothing but page heads. Only the time inside rail_step() is the result; the device's and the
+ * client's time in the same run are measured separately. rail.py runs this program natively and
+ * under callgrind.
  *
  *   rail_cost --pages N --runs N --qps N --bytes N [--segments N] [--scattered] [--other-core]
  *             [--bare]
@@ -19,10 +20,10 @@
 #include "dv/setup.h"
 #include "engine/rail/core.h"
 
-#define UNITS 4096u /* of the peer's pool */
+#define UNITS 4096u /* units of the simulated peer's pool */
 #define SESSION 7u
 #define HOME REGION_CLIENT_0
-#define HOME_BYTES (1ull << 30) /* never touched */
+#define HOME_BYTES (1ull << 30) /* address range of the destinations; its memory is never touched */
 #define BATCH 32u
 #define POOL_RKEY 0x1000u
 #define HEADS_RKEY 0x2000u
@@ -49,7 +50,7 @@ static void *zeroed(size_t bytes)
 	return at;
 }
 
-/* ---- the device: dv/setup.h as far as a rail calls it, and a step ---- */
+/* ---- the stub device: the functions of dv/setup.h that a rail calls, and a step -------------- */
 
 struct instant_qp {
 	struct dv_sq sq;
@@ -142,7 +143,7 @@ static void cqe_write(const struct instant_qp *q, uint32_t index)
 	cqe_count++;
 }
 
-/* Returns the blocks of the WQE. */
+/* Executes one WQE; returns its number of 64-byte blocks. */
 static uint32_t execute(const struct instant_qp *q, uint32_t index)
 {
 	const uint8_t *block = dv_sq_block(&q->sq, index);
@@ -173,7 +174,7 @@ static void device_step(void)
 	}
 }
 
-/* ---- the peer and the client ---- */
+/* ---- the peer and the client ----------------------------------------------------------------- */
 
 static struct page_head *heads;
 static uint64_t sent, answered;
@@ -185,7 +186,10 @@ static uint32_t unit_of(uint64_t page)
 	uint32_t stride = (options.bytes + PAGE_UNIT - 1) / PAGE_UNIT;
 	uint32_t pages = UNITS / stride;
 
-	/* 1021 is prime and no factor of any power of two: every page once before any twice. */
+	/*
+	 * 1021 is prime and does not divide a power of two: every page is read once before any is
+	 * read twice.
+	 */
 	return (uint32_t)(options.scattered ? page * 1021 : page) % pages * stride;
 }
 
@@ -197,7 +201,7 @@ static void heads_open(void)
 			.key = {{i, ~(uint64_t)i}}, .generation = i, .length = options.bytes};
 }
 
-/* Returns the slots it took. */
+/* Writes one op into the ring; returns the number of slots it takes. */
 static uint32_t op_write(uint64_t page, uint64_t deadline_ns, uint32_t at)
 {
 	uint32_t unit = unit_of(page);
@@ -227,7 +231,7 @@ static uint32_t op_write(uint64_t page, uint64_t deadline_ns, uint32_t at)
 	return op_slots(options.segments);
 }
 
-/* One batch in if the window has room for it, and all answers out. */
+/* Takes all answers, and submits batches as long as the window has room. */
 static void client_turn(uint64_t pages)
 {
 	int32_t ready = ring_ready_now(&done);
@@ -263,7 +267,7 @@ static void *client_main(void *argument)
 	return NULL;
 }
 
-/* ---- the rail ---- */
+/* ---- the rail -------------------------------------------------------------------------------- */
 
 static struct rail *rail;
 
@@ -314,7 +318,7 @@ static void rail_make(void)
 	tell((struct rail_command){.kind = RAIL_PEER_ADD, .object = peer});
 }
 
-/* What callgrind counts. */
+/* A function of its own, so that callgrind can count its instructions. */
 __attribute__((noinline)) static unsigned measured_step(void)
 {
 	return rail_step(rail, 0);
@@ -324,7 +328,10 @@ struct times {
 	uint64_t rail, device, client, all;
 };
 
-/* Steps that found nothing are the client's fault and not counted. */
+/*
+ * Runs until all pages are read. Steps without work are not counted: they mean that the client was
+ * slow.
+ */
 static void rail_run(uint64_t pages, struct times *ret)
 {
 	uint64_t started = clock_now_ns(), t0 = started, t1;
@@ -355,9 +362,12 @@ static void rail_run(uint64_t pages, struct times *ret)
 	ret->all = clock_now_ns() - started;
 }
 
-/* ---- dv/hot.h alone ---- */
+/* ---- dv/hot.h alone -------------------------------------------------------------------------- */
 
-/* A READ of the payload and one of the head for each page, every one signalled, 64 to a step. */
+/*
+ * For each page, one READ of the payload and one of the head, all of them signalled, 64 pages per
+ * step.
+ */
 static void bare_run(uint64_t pages, struct times *ret)
 {
 	static struct dv_completion completion[2 * RAIL_REAP_BURST];
@@ -398,7 +408,7 @@ static void bare_run(uint64_t pages, struct times *ret)
 	ret->rail += clock_now_ns() - t0;
 }
 
-/* ---- all together ---- */
+/* ---- main ------------------------------------------------------------------------------------ */
 
 static void parse(int argc, char **argv)
 {
@@ -419,19 +429,23 @@ static void parse(int argc, char **argv)
 		case 's': options.scattered = true; break;
 		case 'o': options.other_core = true; break;
 		case 'a': options.bare = true; break;
-		default: die("see the source");
+		default:
+			die("unknown option; the options are listed at the top of perf/rail_cost.c");
 		}
 	}
 	if (!options.qps || options.qps > QPS_PER_PEER_MAX || !options.runs || !options.bytes)
 		die("--qps, --runs or --bytes is out of range");
-	/* A batch fits into the op ring. */
+	/* A batch must fit the op ring. */
 	if (!options.segments || BATCH * op_slots(options.segments) > OP_RING_SLOTS / 2 ||
 		options.bytes % options.segments)
 		die("--segments is 1 to 120 and divides --bytes");
 	options.pages = options.pages / (2 * RAIL_REAP_BURST) * (2 * RAIL_REAP_BURST);
 }
 
-/* One line a run, in nanoseconds a page: rail device client; then WQEs and CQEs a page. */
+/*
+ * Prints one line per run: nanoseconds per page in rail, device and client, then WQEs and CQEs per
+ * page.
+ */
 int main(int argc, char **argv)
 {
 	parse(argc, argv);

@@ -1,11 +1,12 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes report.html, and report.md beside it, of results.json:
+"""Turns results.json into report.html, and into report.md in the same folder:
 
     perf/report.py build/perf/results.json build/perf/report.html
 
-Tables always; plots when python3-matplotlib is there (tools/install --perf). Whatever comes from a
-modelled link says "modelled" in its heading, its row, its plot's title and axis.
+The report always has tables, and plots if python3-matplotlib is installed (tools/install --perf).
+Every figure from a modelled link is marked "modelled" in its heading, its row, and its plot's title
+and axis.
 """
 
 import base64
@@ -48,7 +49,7 @@ def marked(label, modelled):
 
 
 def scale(axes, x):
-    """Powers apart: a logarithmic axis with the measured values as its ticks."""
+    """Makes the x axis logarithmic if x spans a factor of 16; the measured values are its ticks."""
     if all(bench.number(v) and v > 0 for v in x) and len(x) > 2 and max(x) / min(x) >= 16:
         axes.set_xscale("log", base=2)
         axes.minorticks_off()
@@ -57,7 +58,7 @@ def scale(axes, x):
 
 
 def drawn(series, modelled):
-    """The plot as SVG text."""
+    """Returns the plot as SVG text."""
     figure, axes = plot.subplots(figsize=(7.5, 4.2))
     for name, points in series["lines"].items():
         ceiling = any(word in name for word in ("ceiling", "goal", "memcpy", "bare"))
@@ -103,7 +104,7 @@ def goal_cell(figure):
 
 
 def figures_table(rows):
-    """`rows`: (result, figure)."""
+    """An HTML table of figures; `rows`: pairs (result, figure)."""
     yield "<table><tr><th>figure</th><th>value</th><th>goal</th><th>how</th></tr>"
     for result, figure in rows:
         tag = " " + TAG if is_modelled(result, figure["name"], figure.get("text", "")) else ""
@@ -149,11 +150,11 @@ def page(results):
     yield f"<style>{STYLE}</style><h1>PeerCache engine: benchmarks</h1>"
     yield f"<p>{text(results['started'])}{', a quick run: less exact' if results['quick'] else ''}."
     yield " Nothing here was measured on a NIC. <em>Modelled</em> figures come from a link model"
-    yield " with a set rate and round-trip time; they say how well the engine schedules it.</p>"
+    yield " with a set rate and round-trip time; they show how well the engine schedules it.</p>"
     if build["type"] != "release" or build["sanitizers"] != "none":
-        yield "<p class=\"not\">This is no release build: its figures say nothing.</p>"
+        yield "<p class=\"not\">This is not a release build: its figures are meaningless.</p>"
     if not plot:
-        yield "<p>Without plots: python3-matplotlib is not there (tools/install --perf).</p>"
+        yield "<p>No plots: python3-matplotlib is not installed (tools/install --perf).</p>"
     yield "<h2>Goals</h2>"
     yield from summary(results["benches"])
     for row in results["benches"]:
@@ -165,7 +166,7 @@ def page(results):
 
 
 def markdown(results):
-    """The goals and the machine, for a README."""
+    """Yields the goals and the machine as Markdown, for a README."""
     yield "| benchmark | figure | measured | goal | |\n|---|---|---|---|---|"
     for row in results["benches"]:
         result = row.get("result")

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What passes between two cores: a cache line, a message through rings, an op through a rail.
+"""Round trips between two cores: a cache line, a message through rings, an op through a rail.
 
     perf/ring.py --json FILE [--quick]       $PEERCACHE_BUILD: a release build
 
-ring_turns does the work, both threads pinned: see the top of ring_turns.c.
+Runs ring_turns, whose two threads are pinned: see the top of ring_turns.c.
 """
 
 import os
@@ -18,7 +18,7 @@ STREAMS = [1, 8, 32]
 def main():
     options = bench.parse(__doc__)
     if os.cpu_count() < 2:
-        print("ring: two threads need two cores")
+        print("ring: this benchmark needs two cores, and this machine has one")
         raise SystemExit(77)
     turns, runs = (20000, 7) if options.quick else (100000, 15)
     program = bench.cluster.find_program(bench.cluster.default_build(), "perf/ring_turns")
@@ -36,9 +36,9 @@ def main():
                   text + "; a running poll core takes an op, refuses it and answers")
     result.figure("round trip through a rail / cache-line ping-pong", took["rail"] / bare, "ratio")
     for batch in STREAMS:
-        result.figure(f"one way, {batch} to a publish", 1e3 / took[f"stream_{batch}"],
+        result.figure(f"one way, {batch} per publish", 1e3 / took[f"stream_{batch}"],
                       "M messages/s", f"64 bytes each; {text}")
-    result.series("ring-rate", "Messages through one ring", "messages to a publish", "M messages/s",
+    result.series("ring-rate", "Messages through one ring", "messages per publish", "M messages/s",
                   STREAMS, {"op ring": [1e3 / took[f"stream_{b}"] for b in STREAMS]})
     result.write(options.json)
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Two threads, each alone on a core, and what passes between them: a bare cache line, a message
- * through two rings of abi/ring.h, an op through a running rail and back, and messages one way as
- * fast as they go. ring.py runs it.
+ * Measures what passes between two threads, each alone on a core: a bare cache line back and forth,
+ * a message through two rings of abi/ring.h, an op through a running rail and back, and messages in
+ * one direction at full rate. ring.py runs it.
  *
- *   ring_turns TURNS RUNS       prints "NAME NANOSECONDS" a line, the median of the runs; rates as
- *                               nanoseconds a message
+ *   ring_turns TURNS RUNS       prints one line "NAME NANOSECONDS" per kind, the median of the runs;
+ *                               rates as nanoseconds per message
  *
- * The kinds take turns within every run, so that a disturbance meets all of them.
+ * Every run measures all kinds one after the other, so that a disturbance affects all of them.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -28,7 +28,7 @@ static const char *const kind_name[KINDS] = {
 	"bare_one_line", "bare_two_lines", "rings", "rail", "stream_1", "stream_8", "stream_32"};
 static const unsigned kind_batch[KINDS] = {[STREAM_1] = 1, [STREAM_8] = 8, [STREAM_32] = 32};
 
-static unsigned char *memory; /* an op ring, and a done ring or the second line */
+static unsigned char *memory; /* an op ring, and behind it a done ring or the second cache line */
 static enum kind kind;
 static uint32_t turns;
 static pthread_barrier_t start;
@@ -54,7 +54,7 @@ static void *zeroed(size_t bytes)
 	return at;
 }
 
-/* ---- the other core ---------------------------------------------------------------------- */
+/* ---- the other core -------------------------------------------------------------------------- */
 
 static void echo_line(uint32_t *in, uint32_t *out)
 {
@@ -127,7 +127,7 @@ static void *other(void *unused)
 	return NULL;
 }
 
-/* ---- this core ----------------------------------------------------------------------------- */
+/* ---- this core ------------------------------------------------------------------------------- */
 
 static void turn_line(uint32_t *out, uint32_t *in)
 {
@@ -231,7 +231,10 @@ static void rail_down(void)
 	free(status);
 }
 
-/* The op names no segment: the rail takes it, checks it, refuses it and answers, without a NIC. */
+/*
+ * An op that names no segment: the rail takes it, checks it, refuses it and answers, without using
+ * a NIC.
+ */
 static double through_a_rail(void)
 {
 	uint64_t from;
@@ -278,7 +281,7 @@ int main(int argc, char **argv)
 
 	turns = argc == 3 ? (uint32_t)atoi(argv[1]) / 32 * 32 : 0;
 	if (!turns || runs < 1 || runs > RUNS_MAX)
-		die("ring_turns TURNS RUNS");
+		die("usage: ring_turns TURNS RUNS, TURNS at least 32, RUNS 1 to 101");
 	clock_start();
 	pin_self(0);
 	pthread_barrier_init(&start, NULL, 2);

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How well one client and few poll cores fill modelled 400G rails: 1 to 8 of them, pages of 4 KiB
-to 4 MiB, batches of 32 streaming and alone. Two engines, one owns the pages, the other reads them
-over software NICs whose link is a model and whose payload does not move; everything else is real.
+"""How well one client and few poll cores fill modelled 400G rails: 1 to 8 rails, pages of 4 KiB to
+4 MiB, batches of 32, several in flight or one alone. Of two engines, one owns the pages and the
+other reads them over software NICs whose link is modelled and whose payload does not move;
+everything else is real.
 
     perf/run --only saturate
     python3 perf/saturate.py --quick --json -
@@ -17,13 +18,13 @@ import bench
 GBPS, RTT_NS, MTU, HEADER = 400, 5000, 4096, 82  # RoCE v2 over IPv4
 CEILING = GBPS / 8 * MTU / (MTU + HEADER)        # GB/s of payload, one rail
 BATCH, SET_BYTES, SLICE = 32, 64 << 20, 256 << 10
-POOL_BYTES = 2 << 30                             # of all rails together
+POOL_BYTES = 2 << 30                             # pools of all rails together
 SIZES = [4 << 10, 16 << 10, 64 << 10, 128 << 10, 256 << 10, 1 << 20, 4 << 20]
 RAILS = [1, 2, 4, 8]
 CLIENTS = [1, 2, 4]
 RATES = [25, 50, 100, 200, 400]
 BARE = [64 << 10, 128 << 10, 256 << 10, 1 << 20]
-# On two hardware threads a second poll core would take the client's.
+# Poll cores. On two hardware threads, a second poll core would take the client's thread.
 CORES = 2 if (os.cpu_count() or 1) >= 4 else 1
 NO_LIMIT = ["--rate-gbps", "100000", "--rtt-ns", "0", "--qp-messages-per-s", "0", "--no-move"]
 
@@ -44,10 +45,10 @@ def run_json(what, command, **more):
 
 
 class Engines:
-    """Two engines of `rails` rails; the poll cores' time is taken with every measurement."""
+    """Two engines of `rails` rails. Every measurement includes the time of the poll cores."""
 
-    misses = 0  # of all measurements
-    cores = None  # the client's
+    misses = 0  # sum over all measurements
+    cores = None  # cores that the client may use; None: all
 
     def __init__(self, rails, modelled=True, qps=0, gbps=GBPS):
         settings = [f"rail.devices={','.join(['soft'] * rails)}", "log.level=error",
@@ -68,7 +69,7 @@ class Engines:
         return self
 
     def place(self):
-        """The poll cores that read have cores of their own, as on a machine that has enough."""
+        """Gives the reading engine's poll cores cores of their own, as on a larger machine."""
         cores = sorted(os.sched_getaffinity(0))
         if len(cores) < 2 or len(cores) > CORES + 2:
             return
@@ -88,9 +89,9 @@ class Engines:
         return [sum(c[name] for c in cores) for name in ("busy_ns", "spin_ns", "nic_ns")]
 
     def stream(self, page, in_flight, seconds, clients=1):
-        """Batches of 32 through libpeercache. Rates and times are by the clock of the modelled
-        ports, those of this machine are in `wall`. Adds `busy`, the part of the poll cores'
-        turns, without the software NICs', that found work."""
+        """Streams batches of 32 through libpeercache. Rates and times are by the clock of the
+        modelled ports; `wall` has those by this machine's clock. Adds `busy`: the share of the poll
+        cores' time, without the software NICs' time, that was spent in turns that found work."""
         count = max(BATCH * in_flight, SET_BYTES // page // BATCH * BATCH)
         before = self.spent()
         got = run_json(f"{size(page)} pages, {in_flight} batches", [
@@ -105,15 +106,15 @@ class Engines:
         for name in ("pages_per_s", "p50_us", "p99_us"):
             got[name] = got.pop(f"model_{name}")
         got["gbps"] = got["pages_per_s"] * page / 1e9
-        if got["gbps"] > self.ceiling * 1.1:  # a poll core may lose its core in a NIC
-            raise SystemExit(f"saturate: {got['gbps']:.1f} GB/s through ports that carry "
-                             f"{self.ceiling:.1f}: their clock is not the one of these rates")
+        if got["gbps"] > self.ceiling * 1.1:  # margin: a poll core may be preempted inside a NIC
+            raise SystemExit(f"saturate: {got['gbps']:.1f} GB/s through ports that carry at most "
+                             f"{self.ceiling:.1f}: the clock is not that of the modelled ports")
         Engines.misses += got["misses"]
         return got
 
 
 def in_flight(page):
-    """Batches under way that fill any number of rails, as far as the pools hold them."""
+    """Batches in flight that fill any number of rails and still fit the pools."""
     return 16 if page <= 16 << 10 else 8 if page <= 128 << 10 else 4 if page < 1 << 20 else 2
 
 
@@ -141,8 +142,8 @@ def goal_stream(result, rows, rails, text):
                   "of their turns' time", f"modelled; {text}")
     cost = statistics.median(row["client_busy"] * 1e9 / row["wall"]["pages_per_s"] for row in rows)
     result.figure(f"{rails} x 400G, 128 KiB, the client's thread for a page", cost, "ns",
-                  f"modelled ports, by this machine's clock; {text}; alone it could ask for "
-                  f"{(128 << 10) / cost:.0f} GB/s")
+                  f"modelled ports, by this machine's clock; {text}; by itself it could "
+                  f"request {(128 << 10) / cost:.0f} GB/s")
 
 
 def goal_alone(result, rows, rails, text):
@@ -155,7 +156,7 @@ def goal_alone(result, rows, rails, text):
 
 
 def rates(result, rounds, seconds):
-    """Slower ports, until one poll core keeps them full."""
+    """Measures with ports of several rates, to find the rates that one poll core can fill."""
     ratios = []
     for gbps in RATES:
         with Engines(8, gbps=gbps) as engines:
@@ -174,7 +175,7 @@ def rates(result, rounds, seconds):
 
 
 def small_pages(result, rounds, seconds):
-    """One rail, 4 KiB: the rate, and what limits it."""
+    """One rail, 4 KiB pages: the rate, and the component that limits it."""
     with Engines(1, qps=8) as engines:
         rows = [engines.stream(4 << 10, 16, seconds) for _ in range(rounds)]
     alone = [bare(4 << 10, seconds, "--heads", "--qps", "8", *NO_LIMIT) for _ in range(rounds)]
@@ -186,7 +187,7 @@ def small_pages(result, rounds, seconds):
     result.figure("one rail, 4 KiB pages, the poll core's busy time for a page", page_ns, "ns",
                   "modelled; without the software NIC's own time")
     result.figure("software NIC and model alone, a WQE", nic, "ns",
-                  f"modelled, no link limit, no payload; median of {rounds}; a page has two")
+                  f"modelled, no link limit, no payload; median of {rounds}; a page needs two WQEs")
     result.figure("dv/hot.h alone, a WQE", median(alone, "ns_per_wqe") - nic, "ns",
                   "modelled; the bare loop without the NIC's step")
     limit = "the poll core" if median(rows, "busy") > 0.9 else "the client's thread"
@@ -217,7 +218,7 @@ def against_bare(result, sizes, rounds, seconds):
 
 
 def grid(result, seconds):
-    """Every number of rails and page size; what is plotted."""
+    """Measures every number of rails with every page size, for the plots."""
     streamed, alone, clients = {}, {}, {}
     for rails in RAILS:
         with Engines(rails) as engines:
@@ -243,7 +244,8 @@ def main():
     rounds, seconds = (1, 0.4) if options.quick else (5, 1)
     result = bench.Result("saturate", modelled=True)
     text = f"median of {rounds} runs of {seconds} s"
-    for rails in (4, 8) if options.quick else (1, 4, 8):  # 4: half of what two poll cores have
+    # 4 rails on one poll core load it like 8 rails on two.
+    for rails in (4, 8) if options.quick else (1, 4, 8):
         with Engines(rails) as engines:
             goal_stream(result, [engines.stream(128 << 10, in_flight(128 << 10), seconds)
                                  for _ in range(rounds)], rails, text)
@@ -254,14 +256,14 @@ def main():
     against_bare(result, [128 << 10] if options.quick else BARE, rounds, seconds)
     if not options.quick:
         grid(result, 0.5)
-    result.note(f"Modelled: {GBPS}G RoCE v2 ports, MTU {MTU}, {HEADER} bytes of headers and gap a "
-                f"packet, RTT {RTT_NS} ns, 16 READs and 2.5 M messages/s a queue pair, payload not "
-                "moved. Page heads are, so every page is validated.")
-    result.note(f"{os.cpu_count()} hardware threads hold the client, {CORES} poll core(s) and the "
-                "NICs that the poll cores step. The modelled ports' clock stands still meanwhile, "
-                "the client's does not: perf/README.md.")
-    result.note(f"Pages that were no hit: {Engines.misses}; where the machine takes a poll core "
-                "away for milliseconds, rails are taken for stalled.")
+    result.note(f"Modelled: {GBPS}G RoCE v2 ports, MTU {MTU}, {HEADER} bytes of headers and gap "
+                f"per packet, RTT {RTT_NS} ns, 16 READs and 2.5 M messages/s per queue pair. "
+                "Payload is not moved; page heads are, so every page is validated.")
+    result.note(f"{os.cpu_count()} hardware threads run the client, {CORES} poll core(s) and the "
+                "NICs that the poll cores step. The clock of the modelled ports stands still while "
+                "they are stepped, the client's does not: perf/README.md.")
+    result.note(f"Pages that were no hit: {Engines.misses}. If the machine preempts a poll core "
+                "for milliseconds, the engine treats its rails as stalled.")
     result.write(options.json)
     return 0
 

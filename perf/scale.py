@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queue pairs, memory and connect time of an engine against the number of its peers: 2 to 64
-engines with small pools on this machine, every one made to read from every other at once.
+"""Queue pairs, memory and connect time of an engine, depending on the number of its peers: 2 to 64
+engines with small pools on this machine, and every engine reads from every other at the same time.
 
     perf/run --only scale
     python3 perf/scale.py --quick --json -
 
-A client of each engine asks for keys of all shards in one call; the rails connect to whom they have
-to read from. It is over when every engine has all its peers connected.
+A client of each engine requests keys of all shards in one call, so each rail has to connect to
+every peer. The measurement ends when every engine is connected to all its peers.
 """
 
 import json
@@ -20,10 +20,10 @@ import bench
 from bench import cluster
 
 ENGINES, QUICK = [2, 4, 8, 16, 32, 64], [2, 8, 32]
-KEYS_A_PEER = 64  # so many that every engine's shard is asked
+KEYS_A_PEER = 64  # enough keys that every engine's shard is read
 POOL_BYTES = 16 << 20
 LIMIT_SECONDS = 120
-# Many engines on few cores answer late: nobody is taken for dead.
+# Many engines on few cores answer late: with these limits no member is declared dead.
 SETTINGS = ["engine.huge_pages=no", "engine.directory_entries=4096", "rail.spin_us=0",
             "cluster.heartbeat_ms=1000", "cluster.dead_after_ms=60000"]
 
@@ -35,7 +35,7 @@ def sessions(engines):
 
 
 def resident(pid):
-    """(all, private) bytes of a process that are in memory; the rest of `all` is shared."""
+    """Resident bytes of a process: (all, private); the rest of `all` is shared memory."""
     found = {}
     with open(f"/proc/{pid}/status") as f:
         for line in f:
@@ -45,7 +45,8 @@ def resident(pid):
 
 
 def storm(opened, count):
-    """Seconds from the first call until all have all their peers; their reports."""
+    """Connects all engines to all others. Returns the seconds from the first call until every
+    engine has all its peers connected, and the engines' reports."""
     keys = [f"{i:064x}" for i in range(KEYS_A_PEER * count)]
     done = threading.Event()
     failed = []
@@ -112,11 +113,11 @@ def main():
     peers, text = last["engines"] - 1, f"{last['engines']} engines on this machine, median engine"
     pairs = last["engines"] * peers
     result.figure(f"queue pairs of an engine with {peers} peers", last["qps"], "", text)
-    result.figure("private memory that connecting took, per peer", last["grown"] / peers / 1024,
+    result.figure("private memory used by connecting, per peer", last["grown"] / peers / 1024,
                   "KiB", text + "; anonymous memory of the engine, both directions")
     result.figure(f"every pair connected, {last['engines']} engines at once",
                   last["connect_s"] * 1000, "ms", f"{pairs} connections, queue pairs both ways")
-    result.figure("a connection of the storm", last["connect_s"] / pairs * 1e6, "us",
+    result.figure("connect time per connection", last["connect_s"] / pairs * 1e6, "us",
                   "all engines share this machine's cores")
     result.figure("registered memory of an engine", last["registered"] / 2**20, "MiB",
                   "pool, page heads and directory shard; does not depend on the peers")

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""set against memcpy and non-temporal stores of the same pages, one client thread.
+"""set compared with memcpy and non-temporal stores of the same pages, one client thread.
 
     perf/set.py --json FILE [--quick]        $PEERCACHE_BUILD: a release build
 
-Engines and client_calls.c, whose top says what a round is. First with room in the pool, then with a
-pool so small that every page takes the place of another.
+Runs client_calls.c, whose file-top comment defines a round, against engines: first with room in the
+pool, then with a pool so small that every page evicts another one.
 """
 
 import os
@@ -17,7 +17,7 @@ KIB = 1 << 10
 SIZES = [4 * KIB, 16 * KIB, 64 * KIB, 128 * KIB, 256 * KIB, 1024 * KIB]
 ROUND_BYTES, BATCH, WINDOW = 128 << 20, 32, 4
 WAYS = {"memcpy": "memcpy", "nontemporal": "non-temporal stores", "blocking": "set, blocking",
-        "windowed": f"set, {WINDOW} batches under way"}
+        "windowed": f"set, {WINDOW} batches in flight"}
 
 
 def measure(engines, page, rounds, evict=False):
@@ -28,7 +28,7 @@ def measure(engines, page, rounds, evict=False):
          str(int(evict))], text=True, stdout=subprocess.PIPE,
         env={**os.environ, "PEERCACHE_SOCKETS": engines.sockets[0]})
     if done.returncode:
-        raise SystemExit(f"set, {page >> 10} KiB: ended with {done.returncode}")
+        raise SystemExit(f"set, {page >> 10} KiB: client_calls exited with {done.returncode}")
     got = {name: float(value) for name, value in (x.split() for x in done.stdout.splitlines())}
     print(page >> 10, "KiB", got, flush=True)
     return got

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A client that keeps several batches of gets under way, as a prefetcher does. Keys, segments and
- * results are made before the clock starts: what is measured is libpeercache and the engine. Pages
- * are stored through the last engine and read through the first. Each thread is a client with a
- * channel and destinations of its own.
+ * A client that keeps several batches of gets in flight, as a prefetcher does. Keys, segments and
+ * results are made before the clock starts, so libpeercache and the engine are measured. Pages are
+ * stored through the last engine and read through the first. Each thread is a client with its own
+ * channel and its own destinations.
  *
  *   stream --page-bytes N --batch N --in-flight N --threads N --seconds S --pages N [--verify]
  *
- * One batch in flight: a batch alone; its time is the latency. Prints one line of JSON, where
- * model_* is by the clock of the modelled ports (model.own_time; else the same) and client_busy the
- * part of the threads' time that brought pages. Exit status: 1 when a page was wrong with --verify
- * (one page a batch is compared); misses are counted.
+ * With --in-flight 1 a batch is alone, and its time is the latency. Prints one line of JSON. In it,
+ * model_* is by the clock of the modelled ports (model.own_time; without it, the same as by this
+ * machine's clock), and client_busy is the part of the threads' time that delivered pages. --verify
+ * compares one page per batch; exit status 1 means that one was wrong. Misses are only counted.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -41,20 +41,22 @@ static struct options {
 struct client {
 	struct pc *pc;
 	struct pc_channel *channel;
-	unsigned char *memory; /* a destination for each page */
-	struct pc_page *page;  /* all pages, batch after batch */
+	unsigned char *memory; /* one destination for each page */
+	struct pc_page *page;  /* descriptors of all pages, ordered by batch */
 	struct pc_segment *segment;
 	char (*key)[KEY_TEXT_BYTES];
 	enum pc_result *result;
 	struct {
 		struct pc_batch *handle;
-		uint64_t first;  /* page */
-		uint64_t from;   /* when */
-		uint64_t behind; /* as it was then */
+		uint64_t first;  /* index of the batch's first page */
+		uint64_t from;   /* time of submission, ns */
+		uint64_t behind; /* result of behind() at submission */
 	} flight[IN_FLIGHT_MAX];
 	uint64_t next, done, misses, wrong, took_ns, behind_ns;
-	uint64_t ticks, idle_ticks;      /* of all, those in calls that brought nothing */
-	struct histogram latency, model; /* by this machine's clock, by the modelled ports' */
+	/* CPU ticks in all, and ticks of polls that delivered no page */
+	uint64_t ticks, idle_ticks;
+	/* Batch times: by this machine's clock, and by the clock of the modelled ports */
+	struct histogram latency, model;
 	pthread_t thread;
 };
 
@@ -85,7 +87,7 @@ static void client_close(struct client *c)
 	free(c->result);
 }
 
-/* Stores every page through the engine that owns them. */
+/* Stores every page through the engine that will own it. */
 static void preload(struct pc *far)
 {
 	struct client c = {.memory = malloc(options.pages * options.page_bytes)};
@@ -106,7 +108,7 @@ static void preload(struct pc *far)
 	free(c.memory);
 }
 
-/* Or the next run would find the pools full of this one's pages. */
+/* Removes the pages, so that the next run does not find the pools full of them. */
 static void forget(struct pc *far)
 {
 	struct client c = {.memory = NULL};
@@ -120,7 +122,10 @@ static void forget(struct pc *far)
 	client_close(&c);
 }
 
-/* How far the clock of modelled ports is behind ours: it stands still while they are simulated. */
+/*
+ * Nanoseconds that the clock of the modelled ports is behind this machine's clock: it stands still
+ * while they are simulated.
+ */
 static uint64_t behind(const struct client *c)
 {
 	const struct status_segment *status = c->pc->session->status;
@@ -162,7 +167,10 @@ static void settle(struct client *c, unsigned slot)
 	c->done += options.batch;
 }
 
-/* Awake, and counting what is spent for nothing: the rest is what its pages cost this thread. */
+/*
+ * Waits for the batch by polling, and counts the time of polls that delivered no page: the rest of
+ * the time is what the pages cost this thread.
+ */
 static void await(struct client *c, struct pc_batch *batch)
 {
 	struct pc_counts counts;
@@ -181,7 +189,7 @@ static void await(struct client *c, struct pc_batch *batch)
 	} while (!done);
 }
 
-/* The oldest batch is waited for, and the next one takes its place. */
+/* Waits for the oldest batch and submits the next one in its place, for `seconds`. */
 static void stream(struct client *c, double seconds)
 {
 	uint64_t start = now_ns(), end = start + (uint64_t)(seconds * 1e9);
@@ -288,10 +296,10 @@ static void parse(int argc, char **argv)
 		case 's': options.seconds = strtod(optarg, NULL); break;
 		case 'p': options.pages = parse_number("--pages", optarg, 1, 1u << 24); break;
 		case 'v': options.verify = true; break;
-		default: die("see the top of perf/stream.c");
+		default: die("unknown option; the options are listed at the top of perf/stream.c");
 		}
 	}
-	/* Whole batches, and a page is never in two of them. */
+	/* Whole batches only; and enough pages that no page is in two batches in flight. */
 	options.pages -= options.pages % options.batch;
 	if (options.pages < (uint64_t)options.batch * options.in_flight)
 		options.pages = (uint64_t)options.batch * options.in_flight;

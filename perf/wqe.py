@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A 64-byte READ posted and its completion polled: libibverbs against dv/hot.h.
+"""Cost of posting a 64-byte READ and polling its completion: libibverbs compared with dv/hot.h.
 
     perf/wqe.py --json FILE [--quick]        $PEERCACHE_BUILD: a release build
 
-Both on queue pairs that libmlx5 made on the same pretended ConnectX, 32 to a doorbell: the program
-of tests/verbs/test_instructions.py. Nanoseconds and, where there is valgrind, instructions. What
-the software NIC does meanwhile on another thread is no part of either.
+Both use queue pairs that libmlx5 made on the same software ConnectX, and 32 READs per doorbell; the
+program is that of tests/verbs/test_instructions.py. Measures nanoseconds and, if valgrind is
+installed, instructions. The work of the software NIC on another thread is not included.
 """
 
 import argparse
@@ -26,7 +26,7 @@ PARTS = ["post", "poll"]
 
 
 def nanoseconds(program, way, runs, rounds):
-    """Medians of post and poll, each a READ."""
+    """Medians of the nanoseconds per READ of post and of poll."""
     found = []
     for _ in range(runs):
         out = subprocess.run([program, way, str(rounds)], capture_output=True, text=True,

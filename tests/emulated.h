@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests that an emulator cannot run (tools/cross-arm64.txt: qemu-user). */
+/* Macros for tests that an emulator cannot run (qemu-user, see tools/cross-arm64.txt). */
 #ifndef TESTS_EMULATED_H
 #define TESTS_EMULATED_H
 
@@ -9,7 +9,7 @@
 #define EMULATED 0
 #endif
 
-/* In a cmocka test: skips it and says why. */
+/* In a cmocka test: skips the test under the emulator and prints why. */
 #define SKIP_EMULATED(why)                                                                         \
 	do {                                                                                       \
 		if (EMULATED) {                                                                    \

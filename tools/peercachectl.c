@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * peercachectl: looks into a running engine, and puts, gets and removes files by hand. One thread.
+ * peercachectl: prints the state of a running engine, and stores, reads and removes files. One
+ * thread.
  *
- * A file is stored as pages of CHUNK bytes under KEY\0N and, last, a manifest page under KEY that
- * says how many bytes there are and what they hash to, so that a reader needs to know nothing but
- * the key.
+ * A file is stored as pages of CHUNK bytes under the keys KEY\0N. The last page stored is a
+ * manifest under KEY with the length and the hash of the file, so that a reader needs only the key.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -15,16 +15,17 @@
 
 #include "tools/common.h"
 
-#define CHUNK (1u << 20)
-#define BATCH 16u /* chunks in one call */
+#define CHUNK (1u << 20) /* bytes of a page of a file; the last one may be shorter */
+#define BATCH 16u        /* pages of a file in one call */
 #define FILE_BYTES_MAX (64ull << 30)
-#define KEY_MAX 1000u
+#define KEY_MAX 1000u /* characters of a KEY, at most */
 
+/* The content of the page under KEY. */
 struct manifest {
-	char magic[8];
-	uint64_t bytes;
-	uint64_t xxh3;
-	uint64_t spare;
+	char magic[8];  /* manifest_magic */
+	uint64_t bytes; /* length of the file in bytes */
+	uint64_t xxh3;  /* XXH3 hash of the file */
+	uint64_t spare; /* 0 */
 };
 static const char manifest_magic[8] = "PCFILE1";
 
@@ -37,24 +38,33 @@ struct ctl {
 };
 
 static const char help[] =
-	"Usage: peercachectl [OPTION]... COMMAND\n\n"
-	"  status               what the engine of this host is and has counted\n"
-	"  members              the engines it holds alive\n"
+	"Usage: peercachectl [OPTION]... COMMAND\n"
+	"Shows the state of a running engine; stores, fetches and removes files.\n\n"
+	"Commands:\n"
+	"  status               print the state and the counters of the engine of this host\n"
+	"  members              print the members of the cluster that this engine sees alive\n"
 	"  put KEY FILE         store a file under KEY (\"-\": standard input)\n"
 	"  put KEY --string S   store a string\n"
-	"  get KEY [-o FILE]    fetch it (default: standard output)\n"
-	"  exists KEY...        is it there, anywhere in the cluster?\n"
-	"  rm KEY...            take it away, wherever it is\n\n"
+	"  get KEY [-o FILE]    write the file to FILE (default: standard output)\n"
+	"  exists KEY...        print whether a member of the cluster has it\n"
+	"  rm KEY...            remove it from the cluster\n\n"
+	"Options:\n"
 	"  --socket PATH        the engine's socket (default: $PEERCACHE_SOCKET or built in)\n"
-	"  --namespace TEXT     (default \"peercachectl\")\n"
-	"  --timeout-ms T       (default 5000)\n"
+	"  --namespace TEXT     namespace of the keys (default \"peercachectl\")\n"
+	"  --timeout-ms T       deadline of each call (default 5000)\n"
+	"  --string S           put: store this string\n"
+	"  -o, --output FILE    get: write to this file (default: standard output)\n"
 	"  --json               machine-readable output\n"
-	"  --help\n\n"
-	"Exit status: 0, 1 a key is not there or could not be stored, 2 usage or no engine.\n\n"
+	"  --help               print this text\n"
+	"  --version            print the version\n\n"
+	"Exit status:\n"
+	"  0  success\n"
+	"  1  a key is not there or could not be stored\n"
+	"  2  wrong usage, or no engine\n\n"
 	"Examples:\n"
-	"  peercachectl status\n"
-	"  peercachectl put greeting --string 'hello'\n"
-	"  peercachectl --socket /run/b.sock get greeting\n";
+	"  $ peercachectl status\n"
+	"  $ peercachectl put greeting --string 'hello'\n"
+	"  $ peercachectl --socket /run/b.sock get greeting\n";
 
 static void print_result(const struct ctl *ctl, const char *key, const char *result, uint64_t bytes)
 {
@@ -72,7 +82,7 @@ static void print_result(const struct ctl *ctl, const char *key, const char *res
 	}
 }
 
-/* KEY\0N into `ret`; returns its length. */
+/* Writes the key KEY\0N of page N of a file; returns its length. */
 static size_t chunk_key(const char *key, uint64_t n, char ret[KEY_MAX + 24])
 {
 	size_t length = strlen(key);
@@ -81,6 +91,7 @@ static size_t chunk_key(const char *key, uint64_t n, char ret[KEY_MAX + 24])
 	return length + 1 + (size_t)snprintf(ret + length + 1, 23, "%lu", n);
 }
 
+/* Reads a whole file into memory, which the caller frees. */
 static unsigned char *read_input(const char *path, uint64_t *ret_bytes)
 {
 	FILE *in = strcmp(path, "-") ? fopen(path, "rb") : stdin;
@@ -96,7 +107,7 @@ static unsigned char *read_input(const char *path, uint64_t *ret_bytes)
 			room = room ? room * 2 : CHUNK;
 			data = realloc(data, room);
 			if (!data || room > FILE_BYTES_MAX)
-				die("%s: too large for memory", path);
+				die("%s: too large: no memory, or more than 64 GiB", path);
 		}
 		n = fread(data + bytes, 1, room - bytes, in);
 		bytes += n;
@@ -112,8 +123,8 @@ static unsigned char *read_input(const char *path, uint64_t *ret_bytes)
 }
 
 /*
- * One call over the chunks of a file, `BATCH` at a time. The first result that is no hit, or
- * PC_HIT.
+ * Calls `function` for all pages of a file, BATCH pages at a time. Returns PC_HIT or the first
+ * other result; pc_remove continues after other results.
  */
 static enum pc_result chunks(
 	struct ctl *ctl, page_call function, const char *key, unsigned char *data, uint64_t bytes)
@@ -144,6 +155,7 @@ static enum pc_result chunks(
 	return PC_HIT;
 }
 
+/* Calls `function` for the manifest page. */
 static enum pc_result manifest_call(
 	struct ctl *ctl, page_call function, const char *key, struct manifest *manifest)
 {
@@ -179,7 +191,7 @@ static enum pc_result remove_file(struct ctl *ctl, const char *key)
 
 	if (result != PC_HIT)
 		return result;
-	/* The manifest first: nobody finds a file that is half gone. */
+	/* The manifest is removed first, so that no reader finds a partly removed file. */
 	result = manifest_call(ctl, pc_remove, key, &manifest);
 	chunks(ctl, pc_remove, key, NULL, manifest.bytes);
 	return result;
@@ -199,7 +211,8 @@ static int put(struct ctl *ctl, const char *key, const char *path)
 	} else {
 		data = read_input(path, &bytes);
 	}
-	/* Pages are never rewritten under a key: another file of that name goes first. */
+	/* A set does not replace a page that exists, so an older file of that key is removed
+	 * first. */
 	remove_file(ctl, key);
 	memcpy(manifest.magic, manifest_magic, sizeof(manifest.magic));
 	manifest.bytes = bytes;
@@ -233,7 +246,7 @@ static int get(struct ctl *ctl, const char *key)
 		die("%s: %lu bytes do not fit in memory", key, manifest.bytes);
 	result = chunks(ctl, pc_get, key, data, manifest.bytes);
 	if (result == PC_HIT && XXH3_64bits(data, manifest.bytes) != manifest.xxh3)
-		die("%s: the bytes do not hash to what was stored", key);
+		die("%s: the hash of the bytes differs from the stored hash", key);
 	if (result == PC_HIT) {
 		if (ctl->output && strcmp(ctl->output, "-"))
 			out = fopen(ctl->output, "wb");
@@ -274,7 +287,7 @@ static int rm(struct ctl *ctl, const char *key)
 	return result == PC_HIT ? 0 : 1;
 }
 
-/* Objects and lists as indented lines, numbers that are 0 left out of counters. */
+/* Prints objects and lists as indented lines, without numbers that are 0. */
 static void print_tree(json_object *o, const char *name, int depth)
 {
 	if (json_object_is_type(o, json_type_object)) {
@@ -294,6 +307,7 @@ static void print_tree(json_object *o, const char *name, int depth)
 	}
 }
 
+/* Prints the engine's report or its list of members. */
 static int show(struct ctl *ctl, bool members)
 {
 	json_object *report = engine_report(ctl->pc), *list = NULL;
@@ -332,7 +346,7 @@ static int command(struct ctl *ctl, int count, char **words)
 			status |= verb[0] == 'e' ? exists(ctl, words[i]) : rm(ctl, words[i]);
 		return status;
 	}
-	die("%s: no such command, or too few or too many arguments; see --help",
+	die("%s: not a command, or a wrong number of arguments; see --help",
 		count ? verb : "(nothing)");
 }
 
@@ -341,7 +355,7 @@ int main(int argc, char **argv)
 	static const struct option options[] = {{"socket", 1, NULL, 's'},
 		{"namespace", 1, NULL, 'k'}, {"timeout-ms", 1, NULL, 'd'}, {"json", 0, NULL, 'j'},
 		{"string", 1, NULL, 'S'}, {"output", 1, NULL, 'o'}, {"help", 0, NULL, 'h'},
-		{NULL, 0, NULL, 0}};
+		{"version", 0, NULL, 'V'}, {NULL, 0, NULL, 0}};
 	struct ctl ctl = {.name_space = "peercachectl", .timeout_ms = 5000};
 	int o, status;
 
@@ -356,6 +370,7 @@ int main(int argc, char **argv)
 		case 'S': ctl.text = optarg; break;
 		case 'o': ctl.output = optarg; break;
 		case 'h': fputs(help, stdout); return 0;
+		case 'V': print_version(); return 0;
 		default: die("see --help");
 		}
 	}

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The checks of keys, bounds and rights that every WQE meets. Inline: they are most of what a WQE
- * costs. Local ones under nic->lock; exported tables may be another process's, so their entries are
- * copied before they are believed.
+ * The checks of keys, bounds and rights that every WQE passes; inline, because they are most of a
+ * WQE's cost. Local keys are checked under nic->lock. An export table may belong to another
+ * process, so its entries are copied before they are checked.
  */
 #ifndef DV_SOFT_CHECK_H
 #define DV_SOFT_CHECK_H
 
 #include "dv/soft/soft.h"
 
-/* The bytes that a local key names, or NULL. */
+/* Returns the memory a local segment names, or NULL if key, bounds or rights are wrong. */
 static inline uint8_t *soft_mr_local(struct dv_device *nic, const struct dv_sge *sge, bool write)
 {
 	uint32_t slot = sge->lkey >> 8;
@@ -28,7 +28,7 @@ static inline uint8_t *soft_mr_local(struct dv_device *nic, const struct dv_sge 
 	return mr->base + offset;
 }
 
-/* May whoever asks have these bytes? */
+/* Checks key, bounds and rights of a request against an export table. *ret_mr: the entry. */
 static inline enum soft_result soft_mr_range(
 	const struct soft_export *table, const struct soft_ask *ask, struct soft_export_mr *ret_mr)
 {
@@ -36,7 +36,8 @@ static inline enum soft_result soft_mr_range(
 	uint64_t offset;
 
 	if (ask->length == 0)
-		return SOFT_DONE; /* nothing is accessed: the key is not looked at */
+		/* a request of length 0 accesses no memory: its key is not checked */
+		return SOFT_DONE;
 	if (ask->rkey >> 8 >= SOFT_MRS_MAX || dv_guard_load(&mr->rkey) != ask->rkey || !ask->rkey)
 		return SOFT_REFUSED;
 	*ret_mr = *mr;
@@ -49,7 +50,10 @@ static inline enum soft_result soft_mr_range(
 	return SOFT_DONE;
 }
 
-/* Is the QP there, and the same? */
+/*
+ * Checks that the responder's QP exists and is connected to the requester's QP, then checks key,
+ * bounds and rights of the memory.
+ */
 static inline enum soft_result soft_mr_check(
 	const struct soft_export *table, const struct soft_ask *ask, struct soft_export_mr *ret_mr)
 {
@@ -62,7 +66,7 @@ static inline enum soft_result soft_mr_check(
 	return soft_mr_range(table, ask, ret_mr);
 }
 
-/* ---- the same, of a peer of this host ---- */
+/* ---- shm: memory of a peer on this host ---- */
 
 static inline struct soft_mapping *soft_shm_mapping(struct dv_qp *qp, uint32_t file, bool writable)
 {
@@ -79,8 +83,8 @@ static inline struct soft_mapping *soft_shm_mapping(struct dv_qp *qp, uint32_t f
 }
 
 /*
- * Where bytes that were checked are mapped here. The table is the peer's: its numbers are compared
- * with what is mapped.
+ * Finds where checked bytes are mapped in this process. The table belongs to the peer, so its
+ * numbers are checked against the mapping.
  */
 static inline enum soft_result soft_shm_place(struct dv_qp *qp, const struct soft_ask *ask,
 	const struct soft_export_mr *mr, uint8_t **ret_at)
@@ -103,7 +107,7 @@ static inline enum soft_result soft_shm_place(struct dv_qp *qp, const struct sof
 	return SOFT_DONE;
 }
 
-/* Where the bytes are mapped here. Under nic->lock. */
+/* Checks a request and finds where its bytes are mapped in this process. Under nic->lock. */
 static inline enum soft_result soft_shm_resolve(struct dv_qp *qp, const struct soft_ask *ask,
 	struct soft_export_mr *ret_mr, uint8_t **ret_at)
 {
@@ -122,7 +126,7 @@ static inline enum soft_result soft_shm_resolve(struct dv_qp *qp, const struct s
 		return result;
 	if (!ret_mr->file) {
 		soft_blame(nic, &nic->stats.unmappable,
-			"rkey 0x%x was registered without a memfd: other processes cannot reach it",
+			"rkey 0x%x was registered without a memfd: other processes cannot reach it; register it with one",
 			ask->rkey);
 		return SOFT_REFUSED;
 	}

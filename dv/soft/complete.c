@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Completions: WQEs leave the window in order, CQEs are written, an error flushes the rest.
- * Runs in a step or in a setup caller, under nic->lock.
+ * Completions of one QP: WQEs leave the window in order, their CQEs are written, and an error
+ * flushes the rest. Called by a step or by a setup caller, under nic->lock.
  */
 #include "dv/soft/soft.h"
 
-#define VENDOR_FLUSHED 0xf9 /* what a ConnectX puts there */
+#define VENDOR_FLUSHED 0xf9 /* vendor syndrome of a flushed CQE, as a ConnectX writes it */
 
-/* A CQ that has no room is broken for good, and so are the QPs that use it. */
+/* Marks a full CQ as broken, which is final, and flushes all QPs that use it. */
 static void break_cq(struct soft_cq *cq)
 {
 	struct dv_device *nic = cq->nic;
 
 	soft_blame(nic, &nic->stats.cq_overruns,
-		"completion queue %u: %u entries wait and it holds no more", cq->cqn, cq->cqe_cnt);
+		"completion queue %u: overrun, all %u entries hold completions that were not reaped",
+		cq->cqn, cq->cqe_cnt);
 	cq->broken = true;
 	if (nic->hooks)
 		nic->hooks->overrun(cq);
@@ -22,7 +23,7 @@ static void break_cq(struct soft_cq *cq)
 			soft_flush(nic->qps[i]);
 }
 
-/* Where the next CQE goes; NULL: nowhere. */
+/* Returns where the next CQE is written; NULL: the CQ is broken. */
 static inline struct mlx5_cqe64 *cqe_place(struct soft_cq *cq)
 {
 	size_t slot = cq->pi & (cq->cqe_cnt - 1);
@@ -37,7 +38,7 @@ static inline struct mlx5_cqe64 *cqe_place(struct soft_cq *cq)
 	return (void *)(cq->buf + (slot + 1) * cq->cqe_size - sizeof(struct mlx5_cqe64));
 }
 
-/* Bytes 0..62 are there; the one with opcode and owner gives them to the poll core. */
+/* Bytes 0 to 62 of the CQE are written; storing the opcode and owner byte last hands it over. */
 static inline void cqe_give(
 	struct soft_cq *cq, struct mlx5_cqe64 *at, uint8_t opcode, bool solicited)
 {
@@ -59,7 +60,7 @@ bool soft_cqe_write(struct soft_cq *cq, struct mlx5_cqe64 *cqe, uint8_t opcode, 
 	return true;
 }
 
-/* The requester's. `opcode` is the WQE's; libmlx5 tells from it what was done. */
+/* Writes the requester's CQE. libmlx5 tells the operation from the WQE's opcode in it. */
 static inline void write_cqe(struct dv_qp *qp, const struct soft_op *op, uint32_t bytes,
 	uint8_t syndrome, uint8_t vendor)
 {
@@ -100,7 +101,8 @@ static inline void retire_done(struct dv_qp *qp, const struct soft_op *op)
 }
 
 /*
- * A READ that is to be executed again waits for a later one that nothing keeps from overtaking it.
+ * Fault injection: a READ marked for retransmission does not retire until a later, unfenced READ
+ * has executed. Clears the mark if there is no READ to wait for.
  */
 static bool waits_for_later(struct dv_qp *qp, struct soft_op *op)
 {
@@ -118,7 +120,7 @@ static bool waits_for_later(struct dv_qp *qp, struct soft_op *op)
 	return false;
 }
 
-/* Completes WQEs from the oldest on. Returns how many. */
+/* Completes executed WQEs in order, from the oldest. Returns their number. */
 unsigned soft_retire(struct dv_qp *qp)
 {
 	unsigned count = 0;
@@ -139,13 +141,16 @@ unsigned soft_retire(struct dv_qp *qp)
 	return count;
 }
 
-/* The head may have failed: it tells why, all behind it are flushed. */
+/* Flushes the window. If the head failed, its CQE has the reason; all others are flushed. */
 static void flush_window(struct dv_qp *qp)
 {
 	bool first = true;
 
 	while (qp->head != qp->tail) {
-		/* Out of the window before its CQE: that may break the CQ, which flushes again. */
+		/*
+		 * The op leaves the window before its CQE is written: the CQE may break the CQ,
+		 * which flushes again.
+		 */
 		struct soft_op *op = soft_op(qp, qp->head++);
 
 		if (op->state == OP_SENT)
@@ -163,7 +168,7 @@ static void flush_window(struct dv_qp *qp)
 	qp->reads = 0;
 }
 
-/* WQEs that were rung and never looked at. */
+/* Flushes WQEs that were rung but never decoded. */
 static void flush_rung(struct dv_qp *qp)
 {
 	while (qp->fetched != qp->rung) {
@@ -180,7 +185,7 @@ void soft_flush(struct dv_qp *qp)
 {
 	if (qp->state == SOFT_RTS) {
 		soft_qp_hide(qp);
-		/* What was executed and waited only for its turn is done, not flushed. */
+		/* WQEs that were executed but not yet retired complete without error. */
 		while (qp->head != qp->tail && soft_op(qp, qp->head)->state == OP_DONE)
 			retire_done(qp, soft_op(qp, qp->head));
 	}

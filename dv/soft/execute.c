@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Executes the WQEs of one QP in order: fences, limits, keys, the movement of the bytes, retries.
- * Runs in a step, under nic->lock.
+ * Executes the WQEs of one QP in order: fences, limits, key checks, moving the bytes, retries. Runs
+ * in a step, under nic->lock.
  */
 #include "dv/soft/check.h"
 
-#define TCP_RETRY_NS 2000000u /* before a peer that was not ready is asked again */
+#define TCP_RETRY_NS 2000000u /* back-off before a peer that was not ready is tried again */
 
 void soft_op_fail(struct soft_op *op, uint8_t syndrome, uint8_t vendor)
 {
@@ -19,7 +19,7 @@ static bool is_read(const struct soft_op *op)
 	return op->opcode == MLX5_OPCODE_RDMA_READ;
 }
 
-/* The payload is where it belongs; the completion comes in order and perhaps later. */
+/* The payload is in place. The WQE completes in order, or later if a delay is injected. */
 void soft_op_done(struct dv_qp *qp, struct soft_op *op)
 {
 	struct dv_device *nic = qp->nic;
@@ -54,21 +54,22 @@ void soft_ask_of(const struct dv_qp *qp, const struct soft_op *op, struct soft_a
 /* ---- moving bytes ---------------------------------------------------------------------------- */
 
 /*
- * The NIC reads memory that its owner may be writing: that is what one-sided access means, and page
- * heads exist to find out. ThreadSanitizer must not see it as a data race of the program, so under
- * it the bytes are moved by a loop it does not watch (it would watch memcpy() even from here).
+ * The NIC reads memory that its owner may be writing: one-sided access allows that, and page heads
+ * exist to detect it. It is not a data race of the program, so ThreadSanitizer must not report it:
+ * under it the bytes are moved by an uninstrumented loop (it intercepts memcpy() even in this
+ * function).
  */
 #ifdef DV_UNDER_TSAN
 __attribute__((no_sanitize("thread"))) void soft_copy(void *to, const void *from, size_t bytes)
 {
-	volatile uint8_t *out = to; /* volatile: the loop must not become a memcpy() again */
+	volatile uint8_t *out = to; /* volatile keeps the compiler from making it memcpy() */
 	const volatile uint8_t *in = from;
 
 	for (size_t i = 0; i < bytes; i++)
 		out[i] = in[i];
 }
 #else
-/* A page head and a directory bucket without a call. */
+/* Constant sizes of a page head (32) and a directory bucket (64) avoid the call to memcpy(). */
 void soft_copy(void *to, const void *from, size_t bytes)
 {
 	if (bytes == 32)
@@ -80,11 +81,11 @@ void soft_copy(void *to, const void *from, size_t bytes)
 }
 #endif
 
-/* Bytes [from, from + count) of the message, between `remote` (its byte 0) and the segments. */
+/* Moves message bytes [from, from + count) between `remote` (its byte 0) and the segments. */
 static void scatter(
 	struct dv_qp *qp, const struct soft_op *op, uint8_t *remote, uint64_t from, uint64_t count)
 {
-	uint64_t start = 0; /* of the segment, in the message */
+	uint64_t start = 0; /* offset of segment `i` in the message */
 
 	for (unsigned i = 0; i < op->sges && count; start += op->sge[i++].bytes) {
 		uint64_t skip = from - start, n;
@@ -103,7 +104,7 @@ static void scatter(
 	}
 }
 
-/* The same where it can be one copy: the one segment of a whole READ is at `local`. */
+/* Moves the bytes like scatter(), in one copy if a whole READ has its one segment at `local`. */
 static inline void bring(struct dv_qp *qp, const struct soft_op *op, uint8_t *remote, uint64_t from,
 	uint64_t count, uint8_t *local)
 {
@@ -115,7 +116,7 @@ static inline void bring(struct dv_qp *qp, const struct soft_op *op, uint8_t *re
 		scatter(qp, op, remote, from, count);
 }
 
-/* The other end is in this process. */
+/* Moves bytes of a QP whose remote QP is in this process. */
 static enum soft_result move_near(
 	struct dv_qp *qp, struct soft_op *op, uint64_t from, uint64_t count, uint8_t *local)
 {
@@ -140,7 +141,7 @@ static enum soft_result move_near(
 	return result;
 }
 
-/* The other end is another process of this host, its memory is mapped here. */
+/* Moves bytes of a QP whose remote QP is in another process of this host; its memory is mapped. */
 static inline enum soft_result move_shm(
 	struct dv_qp *qp, struct soft_op *op, uint64_t from, uint64_t count, uint8_t *local)
 {
@@ -154,13 +155,13 @@ static inline enum soft_result move_shm(
 	if (result != SOFT_DONE || count == 0)
 		return result;
 	bring(qp, op, at, from, count, local);
-	/* Deregistered meanwhile: the bytes may be anybody's. */
+	/* The memory was deregistered during the copy: the bytes may be those of another owner. */
 	if (!dv_guard_held(&qp->peer->table->mrs[op->rkey >> 8].rkey, op->rkey))
 		return SOFT_REFUSED;
 	return SOFT_DONE;
 }
 
-/* `local`: where its one segment is, or NULL. */
+/* `local`: address of the WQE's only data segment, or NULL. */
 static inline enum soft_result move(
 	struct dv_qp *qp, struct soft_op *op, uint64_t from, uint64_t count, uint8_t *local)
 {
@@ -205,11 +206,11 @@ void soft_go_back(struct dv_qp *qp, uint32_t n)
 		qp->reads += is_read(soft_op(qp, n));
 }
 
-/* May the next WQE start, as far as those before it are concerned? */
+/* Whether the WQEs before it allow this WQE to start. */
 static bool may_start(struct dv_qp *qp, struct soft_op *op)
 {
 	if (op->state == OP_MOVING)
-		return op->step != qp->nic->steps; /* one piece a step */
+		return op->step != qp->nic->steps; /* a step moves at most one piece of a WQE */
 	if (qp->executed == qp->head)
 		return true;
 	if (qp->foreign && !qp->nic->hooks->may_start(qp, op))
@@ -224,7 +225,9 @@ static bool may_start(struct dv_qp *qp, struct soft_op *op)
 	return !is_read(op) || qp->reads < SOFT_READS_MAX;
 }
 
-/* The peer is not ready: how much longer is it tried? */
+/*
+ * The responder is not ready: schedules a retry of the WQE, or fails it after the retry time-out.
+ */
 static void keep_trying(struct dv_qp *qp, struct soft_op *op)
 {
 	struct dv_device *nic = qp->nic;
@@ -232,7 +235,7 @@ static void keep_trying(struct dv_qp *qp, struct soft_op *op)
 	bool over;
 
 	nic->retrying = true;
-	op->rung_at = nic->model.now; /* it starts when the peer is there */
+	op->rung_at = nic->model.now; /* the model starts the WQE when the peer is ready */
 	if (!op->waited) {
 		op->waited = true;
 		op->since_ns = now;
@@ -247,7 +250,7 @@ static void keep_trying(struct dv_qp *qp, struct soft_op *op)
 		op->retry_ns = now + TCP_RETRY_NS;
 }
 
-/* Go back: what was sent after it may have been executed already, and is executed once more. */
+/* Goes back to op `n`: later WQEs may have been executed already and are executed again. */
 void soft_op_retry(struct dv_qp *qp, uint32_t n)
 {
 	for (uint32_t later = n; later != qp->executed; later++) {
@@ -263,7 +266,9 @@ void soft_op_retry(struct dv_qp *qp, uint32_t n)
 	keep_trying(qp, soft_op(qp, n));
 }
 
-/* What became of a piece. True: the WQE is under way or done, the next one may be looked at. */
+/*
+ * Applies the result of a move to its WQE. True: the WQE is in flight or done; the next may start.
+ */
 static inline bool settle(
 	struct dv_qp *qp, struct soft_op *op, enum soft_result result, uint64_t count)
 {
@@ -275,7 +280,7 @@ static inline bool settle(
 	case SOFT_DONE:
 		op->moved += count;
 		op->step = nic->steps;
-		op->waited = false; /* the peer answered */
+		op->waited = false; /* the peer answered: the retry time-out starts anew */
 		if (soft_moves(nic, op))
 			nic->step_bytes += count;
 		if (op->moved < op->total) {
@@ -299,7 +304,7 @@ static inline bool settle(
 	return false;
 }
 
-/* The next WQE, or the next piece of it. False: nothing more can start in this step. */
+/* Starts the next WQE or its next piece. False: no further WQE can start in this step. */
 static inline bool execute_next(struct dv_qp *qp)
 {
 	struct dv_device *nic = qp->nic;
@@ -337,7 +342,9 @@ static inline bool execute_next(struct dv_qp *qp)
 	return settle(qp, op, move(qp, op, from, count, local), count);
 }
 
-/* Has a later READ been executed? A fenced one never has been: it waits until this is complete. */
+/*
+ * Whether a READ after op `n` was executed. A fenced READ is not: it waits until `n` is complete.
+ */
 static bool overtaken(struct dv_qp *qp, uint32_t n)
 {
 	for (n++; n != qp->executed; n++) {
@@ -349,7 +356,7 @@ static bool overtaken(struct dv_qp *qp, uint32_t n)
 	return false;
 }
 
-/* Lost packets: the payload of a READ is read once more, after a later READ was executed. */
+/* Fault injection, lost packets: moves a READ's payload again after a later READ was executed. */
 static void retransmit(struct dv_qp *qp)
 {
 	if (!qp->redo)
@@ -372,7 +379,7 @@ static void retransmit(struct dv_qp *qp)
 	}
 }
 
-/* TCP: an answer that does not come, from a peer that sends nothing else either. */
+/* TCP: fails the oldest WQE if its answer is overdue and the peer has sent nothing else either. */
 static void check_answers(struct dv_qp *qp)
 {
 	struct dv_device *nic = qp->nic;
@@ -390,7 +397,7 @@ static void check_answers(struct dv_qp *qp)
 	}
 }
 
-/* Returns WQEs and completions moved. */
+/* Returns the number of WQEs and completions moved. */
 unsigned soft_qp_step(struct dv_qp *qp)
 {
 	struct dv_device *nic = qp->nic;
@@ -405,7 +412,7 @@ unsigned soft_qp_step(struct dv_qp *qp)
 	if (nic->tcp)
 		check_answers(qp);
 	retransmit(qp);
-	work = soft_retire(qp); /* what its time has come for makes room */
+	work = soft_retire(qp); /* completing due WQEs first makes room in the window */
 	do {
 		uint64_t until = nic->step_bytes + SOFT_FLOW_BYTES;
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a software NIC shows to its peers: which of its QPs answer whom, and which memory they may
- * have. Written under the world's lock; other processes of this host read it through a mapping, so
- * each entry has a guard word, and they believe nothing of it without a check.
+ * The export table of a software NIC: which of its QPs answer which remote QP, and which memory
+ * peers may access. Written under the world's lock. Other processes of this host read it through a
+ * mapping, so each entry has a guard word, and readers check every value before they use it.
  */
 #ifndef DV_SOFT_EXPORT_H
 #define DV_SOFT_EXPORT_H
@@ -13,24 +13,26 @@
 #include "config/limits.h"
 
 #define SOFT_SLOT_BITS 13u
-#define SOFT_QPS_MAX (1u << SOFT_SLOT_BITS) /* qpn = generation << SLOT_BITS | slot; 0 unused */
-#define SOFT_MRS_MAX 8192u                  /* key = slot << 8 | generation */
-#define SOFT_MR_FIRST 16u /* keys below 0x1000 are never handed out: 0x100 is special to mlx5 */
-/* Clients' ranges, staging, pools with their heads, the shard, the rail's heads. */
+/* a QP number is generation << SOFT_SLOT_BITS | slot; slot 0 is unused */
+#define SOFT_QPS_MAX (1u << SOFT_SLOT_BITS)
+#define SOFT_MRS_MAX 8192u /* a memory key is slot << 8 | generation */
+/* first MR slot used: keys below 0x1000 are never given out, 0x100 is special to mlx5 */
+#define SOFT_MR_FIRST 16u
+/* MRs of an engine: client extents, staging, pools with their heads, the shard, rail heads. */
 static_assert(EXTENTS_MAX + CHANNELS_MAX + 2 * RAILS_MAX + 2 <= SOFT_MRS_MAX - SOFT_MR_FIRST,
 	"an engine's MRs fit");
 
 struct soft_export_mr {
-	uint32_t rkey; /* the guard; 0: nothing */
+	uint32_t rkey; /* guard word; 0: free entry */
 	uint32_t access;
 	uint64_t base, length;
-	uint64_t offset; /* of base, in the file */
-	uint32_t file;   /* 0: not backed by one */
+	uint64_t offset; /* offset of `base` in the file */
+	uint32_t file;   /* file id; 0: no memfd backs the memory */
 	uint32_t spare;
 };
 
 struct soft_export_qp {
-	uint32_t qpn; /* the guard; 0: does not answer */
+	uint32_t qpn; /* guard word; 0: free entry, the QP answers no peer */
 	uint32_t peer_qpn;
 	uint32_t peer_psn;
 	uint32_t psn;
@@ -42,7 +44,8 @@ struct soft_export {
 	struct soft_export_qp qps[SOFT_QPS_MAX];
 	struct soft_export_mr mrs[SOFT_MRS_MAX];
 };
-#define SOFT_EXPORT_MAGIC 0x3174726f70786570ull /* "pexport1"; changes with the layout */
+/* the bytes "pexport1"; change them with the layout */
+#define SOFT_EXPORT_MAGIC 0x3174726f70786570ull
 static_assert(sizeof(struct soft_export_mr) == 40 && sizeof(struct soft_export_qp) == 16,
 	"two processes of one build agree");
 

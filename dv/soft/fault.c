@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Faults by seed and the counters tests look at. Setup callers set and read them; steps draw.
+ * Fault injection by seed, and the counters that tests read. Setup callers set the faults and read
+ * the counters; steps draw random numbers. All under nic->lock.
  */
 #include <errno.h>
 #include <unistd.h>
 
 #include "dv/soft/soft.h"
 
-/* There is an event. A full eventfd is readable, too. */
+/* Makes event_fd readable. A write to a full eventfd fails, and it is readable already. */
 static void tell(struct dv_device *nic)
 {
 	uint64_t one = 1;
@@ -16,7 +17,7 @@ static void tell(struct dv_device *nic)
 	(void)rc;
 }
 
-/* The port lost or found its link. */
+/* The port's link went down or came up: queues the event. */
 static void tell_port(struct dv_device *nic, bool down)
 {
 	nic->port_down = down;
@@ -61,8 +62,8 @@ int soft_event_fd(struct dv_device *nic)
 }
 
 /*
- * That the device died, once, and the port's latest state, once: a link that came back before it
- * was looked at was never away. The port had its link when it was opened.
+ * Reports the device's death once, then the port's latest state once. A link that came back before
+ * the caller looked is reported only as up. The port is up when the NIC is opened.
  */
 int soft_event_next(struct dv_device *nic, struct dv_event *ret)
 {
@@ -72,7 +73,7 @@ int soft_event_next(struct dv_device *nic, struct dv_event *ret)
 
 	soft_lock(nic);
 	rc = read(nic->event_fd, &count, sizeof(count));
-	(void)rc; /* the event itself is read later; the descriptor only has to be readable */
+	(void)rc; /* the read only clears event_fd; the event itself is taken from `nic` */
 	if (nic->fault.dead & DV_DEAD_SAYS_SO && !nic->fatal_told) {
 		nic->fatal_told = true;
 		*ret = (struct dv_event){
@@ -90,7 +91,7 @@ int soft_event_next(struct dv_device *nic, struct dv_event *ret)
 	return found;
 }
 
-/* A slow NIC rests after each step for as long as the step would have taken longer. */
+/* A slow NIC pauses after each step for (slow - 1) times the time that the step took. */
 bool soft_fault_rests(struct dv_device *nic)
 {
 	return nic->fault.slow > 1 && nic->rest_until_ns && soft_now_ns() < nic->rest_until_ns;
@@ -118,7 +119,10 @@ void dv_soft_clock(struct dv_device *nic, const uint64_t *now_ns)
 	soft_unlock(nic);
 }
 
-/* Rung by the record, but not by the register: the device would never look. */
+/*
+ * Whether the doorbell record was updated but no register was written: a device does not fetch
+ * these WQEs.
+ */
 static bool doorbell_missing(const struct dv_qp *qp)
 {
 	uint32_t record = dv_device_load_record(&qp->record[DV_DBREC_SEND]) & 0xffff;
@@ -149,7 +153,7 @@ uint64_t soft_random(struct dv_device *nic)
 	return z ^ (z >> 31);
 }
 
-/* A request that got lost is sent again when its ACK did not come in time. */
+/* Fault injection: the request is lost and sent again after the ACK time-out. */
 bool soft_fault_lost(struct dv_device *nic, struct soft_op *op)
 {
 	if (!nic->fault.lose || op->state != OP_NEW || op->waited)
@@ -162,7 +166,7 @@ bool soft_fault_lost(struct dv_device *nic, struct soft_op *op)
 	return true;
 }
 
-/* Is this the WQE that was chosen to fail? */
+/* Fails the WQE if it is the one chosen by dv_fault.error_at. */
 bool soft_fault_error(struct dv_qp *qp, struct soft_op *op)
 {
 	struct dv_device *nic = qp->nic;

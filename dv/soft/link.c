@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The ways from one software NIC to those of other processes: the peers, and the service thread
- * that does for them what needs a system call. It blocks in poll() for as long as nobody needs it.
+ * The link of a software NIC to those of other processes: its peers, and the service thread that
+ * makes the system calls for them. The thread blocks in poll() while there is nothing to do. Setup
+ * callers and steps call the first part, under nic->lock.
  */
 #include <errno.h>
 #include <netinet/tcp.h>
@@ -25,7 +26,7 @@ void soft_link_wake(struct dv_device *nic)
 	uint64_t one = 1;
 	ssize_t rc = write(nic->wake_fd, &one, sizeof(one));
 
-	(void)rc; /* full: it is awake */
+	(void)rc; /* the write fails only if the eventfd is full, and it is readable then */
 }
 
 void soft_link_want(struct dv_device *nic, struct soft_peer *peer)
@@ -46,7 +47,7 @@ static struct soft_peer *find_peer(struct dv_device *nic, const struct dv_addres
 	return NULL;
 }
 
-/* Under nic->lock. */
+/* Finds or creates the peer of the QP's remote address. Under nic->lock. */
 int soft_link_connect(struct dv_qp *qp)
 {
 	struct dv_device *nic = qp->nic;
@@ -96,18 +97,18 @@ void soft_link_flush(struct dv_device *nic)
 			soft_tcp_send(nic, peer);
 }
 
-/* WQEs that wait for an answer fail; those not started find out by themselves. */
+/* WQEs waiting for an answer fail here; those not started fail when they are next tried. */
 void soft_peer_dead(struct dv_device *nic, struct soft_peer *peer)
 {
 	if (peer->fd >= 0)
 		close(peer->fd);
 	peer->fd = -1;
 	if (peer->state == PEER_ABSENT || (nic->tcp && peer->state == PEER_GREETED)) {
-		peer->state = PEER_ABSENT; /* it never was there: it may still come */
+		peer->state = PEER_ABSENT; /* the peer was never up: connecting is retried */
 		return;
 	}
 	if (nic->hooks)
-		nic->hooks->step(nic); /* what it answered before it went is believed */
+		nic->hooks->step(nic); /* takes the answers that arrived before the link was lost */
 	peer->state = PEER_DEAD;
 	for (unsigned i = 0; i < nic->qp_count; i++) {
 		struct dv_qp *qp = nic->qps[i];
@@ -135,7 +136,7 @@ static void free_peer(struct soft_peer *peer)
 
 /* ---- the service thread ---------------------------------------------------------------------- */
 
-/* What one pollfd stands for. */
+/* The connection or peer that one pollfd belongs to. */
 struct watched {
 	struct soft_conn *conn;
 	struct soft_peer *peer;
@@ -162,14 +163,14 @@ static void watch(
 		if (whats)
 			watch->whats = whats;
 		if (!fds || !whats)
-			return; /* looked at in a later round */
+			return; /* out of memory: this descriptor is watched in a later round */
 		watch->room = room;
 	}
 	watch->fds[watch->count] = (struct pollfd){.fd = fd, .events = events};
 	watch->whats[watch->count++] = (struct watched){conn, peer};
 }
 
-/* Frees peers without QPs, connects those that are wanted. Under nic->lock. */
+/* Frees peers without QPs and connects those that a WQE waits for. Under nic->lock. */
 static void tend_peers(struct dv_device *nic, struct watch *w)
 {
 	struct soft_peer **at = &nic->peers;
@@ -245,7 +246,7 @@ static void accept_conns(struct dv_device *nic)
 	}
 }
 
-/* Also all of them, when the NIC is closed. */
+/* Closes the connections marked `gone`, or all of them when the NIC is closed. */
 static void close_conns(struct dv_device *nic, bool all)
 {
 	struct soft_conn **at = &nic->conns;

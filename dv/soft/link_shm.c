@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The link to other processes of this host. A Unix socket (abstract name: nothing is left behind)
- * carries questions and memfds; payload never goes through it: the peer's memory is mapped here
- * and a READ is one copy. The service thread runs all of it, except soft_shm_resolve() in
- * check.h, which steps call.
+ * The link to other processes of this host. A Unix socket (abstract name: no file to remove)
+ * carries requests and memfds. Payload does not go through it: the peer's memory is mapped here, so
+ * a READ is one copy. Run by the service thread; steps use the mappings through soft_shm_resolve()
+ * in check.h.
  *
- *   TABLE?           -> TABLE + memfd        what the peer exports, see struct soft_export
- *   FILE? id, write  -> FILE id + memfd      once a file; without a memfd: there is none
- *                    <- GONE id              unmap it
+ *   TABLE?           -> TABLE + memfd        the peer's exports: struct soft_export
+ *   FILE? id, write  -> FILE id + memfd      once per file; no memfd: the file does not exist
+ *                    <- GONE id              unmap the file
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -33,7 +33,8 @@ struct message {
 
 static socklen_t name_of(const uint8_t gid[16], struct sockaddr_un *ret_name)
 {
-	char *at = ret_name->sun_path + 1; /* a leading zero: the abstract namespace */
+	/* a leading zero byte selects the abstract namespace of Unix sockets */
+	char *at = ret_name->sun_path + 1;
 	int n;
 
 	*ret_name = (struct sockaddr_un){.sun_family = AF_UNIX};
@@ -88,7 +89,7 @@ static bool send_message(int to, const struct message *message, int fd)
 	return sendmsg(to, &packet, MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof(*message);
 }
 
-/* 1: a message; 0: none yet; -1: the socket is closed or what came is not a message of ours. */
+/* Returns 1: a message; 0: none yet; -1: the socket is closed or what arrived is not a message. */
 static int receive_message(int from, struct message *ret_message, int *ret_fd)
 {
 	struct iovec part = {.iov_base = ret_message, .iov_len = sizeof(*ret_message)};
@@ -117,9 +118,9 @@ static int receive_message(int from, struct message *ret_message, int *ret_fd)
 	return -1;
 }
 
-/* ---- answering ------------------------------------------------------------------------------- */
+/* ---- serving: requests of peers ------------------------------------------------------------- */
 
-/* Peers that only read get a descriptor that cannot be mapped for writing. */
+/* Reopens a memfd. A peer that only reads gets a descriptor that it cannot map for writing. */
 static int reopen(int fd, bool writable)
 {
 	char path[64];
@@ -189,9 +190,9 @@ void soft_shm_drops(struct dv_device *nic)
 	nic->drop_count = 0;
 }
 
-/* ---- asking ---------------------------------------------------------------------------------- */
+/* ---- requesting: exports of peers ----------------------------------------------------------- */
 
-/* Does not block: a Unix socket connects at once or not at all. Under nic->lock. */
+/* Does not block: connecting a Unix socket succeeds or fails at once. Under nic->lock. */
 void soft_shm_connect(struct dv_device *nic, struct soft_peer *peer)
 {
 	struct message hello = {.magic = SOFT_EXPORT_MAGIC, .type = ASK_TABLE};
@@ -237,7 +238,10 @@ static bool map_table(struct soft_peer *peer, int fd)
 	return peer->table->magic == SOFT_EXPORT_MAGIC;
 }
 
-/* Without a descriptor, or when it cannot be mapped, the entry says so: ids are never reused. */
+/*
+ * Records the mapping of a file. If the peer sent no descriptor or mapping it fails, the entry is
+ * marked missing for ever: ids are never reused. False: the peer broke the protocol.
+ */
 static bool map_file(struct soft_peer *peer, uint32_t file, bool writable, int fd)
 {
 	struct soft_mapping mapping = {.file = file, .writable = writable, .missing = true};

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The link to other hosts, asking side: the service thread listens and connects; requests are
- * queued by steps and sent when the step ends. receive_tcp.c takes the answers, serve_tcp.c gives
- * them.
+ * The link to other hosts, requesting side. The service thread listens and connects; steps queue
+ * requests, which are sent when the step ends. receive_tcp.c receives the answers, serve_tcp.c
+ * serves the requests of peers.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -14,7 +14,7 @@
 #include "dv/soft/check.h"
 #include "dv/soft/tcp.h"
 
-#define SEND_BYTES (1u << 20) /* one step hands to the socket */
+#define SEND_BYTES (1u << 20) /* limit of bytes given to the socket in one step */
 
 static const uint8_t v4_mapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
 
@@ -96,7 +96,7 @@ void soft_tcp_connect(struct dv_device *nic, struct soft_peer *peer)
 		soft_peer_dead(nic, peer);
 }
 
-/* The socket can be written to, or failed. */
+/* Called by the service thread when the peer's socket became writable or failed. */
 void soft_tcp_connected(struct dv_device *nic, struct soft_peer *peer)
 {
 	socklen_t bytes = sizeof(int);
@@ -122,7 +122,7 @@ void soft_tcp_close(struct soft_peer *peer)
 	free(peer->rx);
 }
 
-/* ---- asking: steps, under nic->lock ---------------------------------------------------------- */
+/* ---- requests: queued and sent by steps, under nic->lock ------------------------------------- */
 
 static uint8_t *buffer_room(struct soft_buffer *buffer, size_t bytes)
 {
@@ -203,8 +203,8 @@ void soft_tcp_send(struct dv_device *nic, struct soft_peer *peer)
 
 		if (n <= 0) {
 			/*
-			 * Full, our turn over, or broken: the service thread is told when to go
-			 * on.
+			 * The socket is full, the budget is used up, or the link is broken: the
+			 * service thread waits until the socket is writable and resumes.
 			 */
 			peer->tx_blocked = true;
 			soft_link_wake(nic);
@@ -215,7 +215,10 @@ void soft_tcp_send(struct dv_device *nic, struct soft_peer *peer)
 	}
 }
 
-/* Whoever cancels holds nic->lock; the service thread stores into the destination under rx_lock. */
+/*
+ * Cancels a request in flight. The caller holds nic->lock; rx_lock stops the service thread, which
+ * writes the answer's payload under it.
+ */
 void soft_tcp_cancel(struct dv_qp *qp, struct soft_op *op)
 {
 	struct soft_peer *peer = qp->peer;

@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The model link: when would a port of a given rate, at a given distance, complete this WQE?
+ * The modelled link: computes when a port of a given rate, at a given round-trip time, would
+ * complete a WQE.
  *
- * A WQE starts when it was rung, its QP has fewer READs under way than it may and neither the QP
- * nor the port started a message too short a while ago. Its answer reaches the port a round trip
- * later and crosses the link, headers included, behind the answers before it. One of a single
- * packet is only behind those of its kind: a port takes packets of its QPs in turn, so it passes
- * what longer ones have left to send. A QP completes in order. A step that comes late does not move
- * these times: what the port would have done meanwhile is done, at the times it would have been.
+ * A WQE starts once its doorbell was rung, its QP is below the READ limit (max_rd_atomic), and the
+ * minimum gap between messages of the QP and of the port has passed. Its answer reaches the port
+ * one round trip later and crosses the link, headers included, behind the answers before it. An
+ * answer of one packet waits only for other answers of one packet: a port takes packets from its
+ * QPs in turn, so a small answer passes what longer ones still have to send. A QP completes in
+ * order. A step that runs late does not move these times: it computes what the port would have done
+ * meanwhile, at the times it would have done it.
  *
- * Simpler than a port: longer answers are not interleaved, and cross in the order in which a step
- * comes to their QPs; requests and the far port's link cost nothing.
+ * Simplifications: longer answers are not interleaved, and cross the link in the order in which
+ * steps serve their QPs; requests and the remote port's link cost nothing.
  *
- * Runs in a step, under nic->lock, apart from open and far.
+ * Runs in a step, under nic->lock, except soft_model_open() and soft_model_far().
  */
 #include <errno.h>
 #include <sys/syscall.h>
@@ -21,7 +23,7 @@
 
 #include "dv/soft/soft.h"
 
-#define FRACTION_BITS 32u /* of soft_model.byte */
+#define FRACTION_BITS 32u /* fraction bits of soft_model.byte */
 #define GBPS_MAX 100000u
 
 static bool power_of_two(uint32_t n)
@@ -46,7 +48,7 @@ int soft_model_open(struct dv_device *nic, const struct dv_options *options)
 	if (model->rate_gbps > GBPS_MAX || !power_of_two(model->mtu) || !model->reads_per_qp ||
 		model->reads_per_qp > SOFT_READS_MAX || model->numa_percent > 100)
 		return dv_fail(-EINVAL,
-			"opening %s: a model of %u Gbit/s, MTU %u, %u READs a queue pair, %u%% of the rate from another node: %m; at most %u, a power of two, 1 to %u and at most 100 (0: as near)",
+			"opening %s: a model of %u Gbit/s, MTU %u, %u READs a queue pair, %u%% of the rate from another node: %m; allowed: a rate of at most %u, an MTU that is a power of two, 1 to %u READs, and at most 100%% (0: the full rate)",
 			nic->name, model->rate_gbps, model->mtu, model->reads_per_qp,
 			model->numa_percent, GBPS_MAX, SOFT_READS_MAX);
 	byte = ((8ull * SOFT_TICKS_NS << FRACTION_BITS) + model->rate_gbps / 2) / model->rate_gbps;
@@ -69,7 +71,7 @@ int soft_model_open(struct dv_device *nic, const struct dv_options *options)
 	return 0;
 }
 
-/* Where the kernel put its first byte; where it does not say, memory is near. */
+/* Whether the first byte lies on another node than the NIC; false if the kernel does not tell. */
 bool soft_model_far(const struct dv_device *nic, const void *base)
 {
 	int node = -1;
@@ -86,7 +88,7 @@ static uint64_t later(uint64_t a, uint64_t b)
 	return a > b ? a : b;
 }
 
-/* What the last step left for later was not due until `due`. */
+/* Begins a step. No work postponed by the last step was due before model->due. */
 void soft_model_step(struct dv_device *nic)
 {
 	struct soft_model *model = &nic->model;
@@ -102,7 +104,7 @@ bool soft_model_may_start(struct dv_qp *qp, struct soft_op *op)
 	const struct soft_pace *pace = &qp->pace;
 	uint64_t at;
 
-	if (op->ready_at) /* it began in an earlier step */
+	if (op->ready_at) /* the WQE started in an earlier step */
 		return true;
 	at = later(later(op->rung_at, pace->message_at), model->message_at);
 	if (op->opcode == MLX5_OPCODE_RDMA_READ)
@@ -120,11 +122,11 @@ static uint64_t wire_time(uint64_t bytes, uint64_t byte)
 
 static bool from_afar(struct dv_qp *qp, const struct soft_op *op)
 {
-	/* the key was checked */
+	/* the key was checked before */
 	return qp->nic->model.uneven && op->sges && qp->nic->mrs[op->sge[0].lkey >> 8].far;
 }
 
-/* Until when something is taken that is free from `*free_at` on, and wanted from `from` on. */
+/* Reserves `span` on a serial resource from `from` on, or from when it is free; returns the end. */
 static uint64_t take(uint64_t *free_at, uint64_t from, uint64_t span)
 {
 	return *free_at = later(*free_at, from) + span;
@@ -143,8 +145,9 @@ void soft_model_start(struct dv_qp *qp, struct soft_op *op)
 	if (qp->nic->fault.slow > 1)
 		wire *= qp->nic->fault.slow;
 	/*
-	 * QPs are stepped one after the other, so what is reckoned next may start earlier: what is
-	 * small against a step takes its part of whatever was free since the last one.
+	 * QPs are simulated one after another, so a later one may have an earlier start time.
+	 * Single-packet messages therefore reserve link time from the beginning of the step instead
+	 * of after the last reservation.
 	 */
 	if (packets <= 1) {
 		take(&model->link_at, model->before + model->rtt, wire);

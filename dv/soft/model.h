@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * What a modelled port and its QPs remember; part of soft.h. Owned by the steps, under nic->lock.
- */
+/* State of a modelled port and of its QPs; part of soft.h. Written by steps, under nic->lock. */
 #ifndef DV_SOFT_MODEL_H
 #define DV_SOFT_MODEL_H
 
@@ -9,33 +7,33 @@
 #include <stdint.h>
 
 /*
- * The port. Times are ticks of 1/64 ns of CLOCK_MONOTONIC: fine enough
- * for a 64-byte message at 400 Gbit/s, and good for nine years of uptime.
+ * State of the port. Times are in ticks of 1/64 ns of CLOCK_MONOTONIC: fine enough for a 64-byte
+ * message at 400 Gbit/s; a 64-bit tick counter lasts for nine years of uptime.
  */
 #define SOFT_TICKS_NS 64u
-#define SOFT_READS_MAX 16u /* READs of one QP under way */
+#define SOFT_READS_MAX 16u /* maximum number of READs in flight on one QP */
 
 struct soft_model {
-	bool on, move_bytes, uneven; /* uneven: memory of another node is farther */
+	bool on, move_bytes, uneven; /* uneven: memory of another NUMA node costs more */
 	uint8_t mtu_bits;
 	uint32_t header_bytes, reads_per_qp;
 	uint64_t rtt, numa, qp_gap, port_gap;
-	uint64_t byte, byte_far; /* ticks on the wire, / 2^32 */
-	uint64_t link_at;        /* the link is free from here on */
-	uint64_t small_at;       /* ... for an answer of one packet */
-	uint64_t message_at;     /* the port can start another message */
-	uint64_t now;            /* in this step; 0: not asked yet, which a model always does */
-	uint64_t before;         /* nothing that starts in this step starts earlier */
-	uint64_t due;            /* the next thing that the last step left for later */
+	uint64_t byte, byte_far; /* wire time of a byte in ticks, as 32.32 fixed point */
+	uint64_t link_at;        /* time from which the link is free */
+	uint64_t small_at;       /* time from which the link is free for an answer of one packet */
+	uint64_t message_at;     /* time from which the port may start another message */
+	uint64_t now;            /* the time in this step; 0: not read yet (never 0 with a model) */
+	uint64_t before;         /* lower bound of the start times of WQEs started in this step */
+	uint64_t due;            /* time of the next work that the last step postponed */
 	uint64_t gbps;
 };
 
-/* One QP of it. */
+/* State of one QP of the port. */
 struct soft_pace {
-	uint64_t rung_at;    /* of the last doorbell: WQEs decoded after it were rung then */
-	uint64_t message_at; /* it can start another message */
-	uint64_t done_at;    /* of its last WQE started */
-	uint64_t read_at[SOFT_READS_MAX]; /* when its last READs complete */
+	uint64_t rung_at;    /* time of the last doorbell: WQEs decoded after it were rung then */
+	uint64_t message_at; /* time from which the QP may start another message */
+	uint64_t done_at;    /* completion time of the last WQE started */
+	uint64_t read_at[SOFT_READS_MAX]; /* completion times of its last READs */
 	uint32_t reads;
 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory regions of the software NIC: the key table, what of it peers may see, and the checks of
- * bounds and rights. Setup callers register; whoever executes or answers a WQE checks.
+ * Memory regions of the software NIC: the key table and what peers may access of it. Setup callers
+ * register and deregister; the checks of keys, bounds and rights are in check.h.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -24,7 +24,10 @@ static struct soft_file *find_file(struct dv_device *nic, const struct stat *sta
 	return NULL;
 }
 
-/* One entry a file, however many regions lie in it: peers map it once. */
+/*
+ * Takes a reference to the memfd's entry, or creates it: one entry per file, so that peers map it
+ * once.
+ */
 static int take_file(struct dv_device *nic, int memfd, uint64_t end, uint32_t *ret_id)
 {
 	struct soft_file *file, *grown;
@@ -58,7 +61,8 @@ static int take_file(struct dv_device *nic, int memfd, uint64_t end, uint32_t *r
 }
 
 /*
- * Peers that have the file mapped are told; without memory for that they keep it a little longer.
+ * Queues the file's id, which peers are told to unmap. If memory for the queue is short, they keep
+ * the file mapped.
  */
 static void note_drop(struct dv_device *nic, uint32_t id)
 {
@@ -88,7 +92,7 @@ static void drop_file(struct dv_device *nic, uint32_t id)
 	}
 }
 
-/* A key is never the one its slot had before: an old key of a new region is refused. */
+/* Takes a free slot. The key differs from the slot's last one, so that a stale key is refused. */
 static struct soft_mr *take_mr(struct dv_device *nic)
 {
 	for (uint32_t tries = 0; tries < SOFT_MRS_MAX; tries++) {
@@ -166,7 +170,7 @@ int soft_mr_register(struct dv_device *nic, void *base, size_t length, unsigned 
 	return 0;
 }
 
-/* WQEs that still want the region fail; the service thread stops storing into it. */
+/* Fails WQEs in flight that use the region; the service thread no longer writes into it. */
 static void stop_users(struct dv_device *nic, uint32_t key)
 {
 	for (unsigned i = 0; i < nic->qp_count; i++) {
@@ -197,7 +201,7 @@ int soft_mr_deregister(struct dv_device *nic, struct dv_mr *handle)
 			nic->name, handle->length, handle->base);
 	}
 	if (mr->access & ACCESS_REMOTE) {
-		soft_world_write(); /* waits for peers of this process in the middle of the bytes */
+		soft_world_write(); /* waits for copies by other NICs of this process */
 		dv_guard_shut(&nic->table->mrs[mr->key >> 8].rkey);
 		soft_world_done();
 	}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The software NIC as a device: open, close, one step over all queues, the optional thread of its
- * own. Steps run in the poll core that calls dv_step(), or in nic->runner; the rest in setup
+ * The software NIC as a device: open, close, one step over all queues, and its optional thread.
+ * Steps run in the poll core that calls dv_step(), or in nic->runner; everything else in setup
  * callers.
  */
 #include <errno.h>
@@ -15,12 +15,13 @@
 
 #include "dv/soft/soft.h"
 
-#define SPINS_BEFORE_SLEEP 2000u /* idle steps of nic->runner before it sleeps at all */
-#define YIELDS_MAX 64u           /* turns a step lets setup callers go first */
+#define SPINS_BEFORE_SLEEP 2000u /* idle steps of nic->runner before its first sleep */
+#define YIELDS_MAX 64u           /* maximum yields of a step to setup callers */
 #define SLEEP_MIN_NS 20000u
-#define SLEEP_MAX_NS 500000u /* what an idle threaded NIC adds to the first operation */
+/* maximum latency that an idle NIC with a thread adds to its first WQE */
+#define SLEEP_MAX_NS 500000u
 
-/* A setup caller announces itself: a poll core that steps without a pause lets it in. */
+/* A setup caller counts itself in nic->waiting: a poll core that steps without a pause yields. */
 void soft_lock(struct dv_device *nic)
 {
 	dv_hint_add(&nic->waiting, 1);
@@ -41,7 +42,7 @@ uint64_t soft_now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* By the NIC's own clock, which never goes back. */
+/* Sets the step's time by the NIC's own clock, which never goes back. */
 static void set_time(struct dv_device *nic, uint64_t now_ns)
 {
 	uint64_t ns = now_ns - nic->behind_ns;
@@ -49,7 +50,10 @@ static void set_time(struct dv_device *nic, uint64_t now_ns)
 	nic->step_ns = nic->last_ns = ns > nic->last_ns ? ns : nic->last_ns;
 }
 
-/* The time of this step; read only in steps that need it, and once for NICs stepped together. */
+/*
+ * Returns the time of this step. Only steps that need it read the clock; NICs stepped together
+ * share it.
+ */
 uint64_t soft_step_ns(struct dv_device *nic)
 {
 	if (!nic->step_ns)
@@ -67,7 +71,7 @@ void soft_blame(struct dv_device *nic, uint64_t *counter, const char *format, ..
 	va_end(arguments);
 }
 
-/* By its own clock. */
+/* When the next step has work, by the NIC's own clock. */
 static uint64_t due_ns(const struct dv_device *nic)
 {
 	uint64_t due = nic->model.due;
@@ -109,7 +113,7 @@ static struct dv_qp *take_busy(struct dv_device *nic)
 	return qp;
 }
 
-/* A doorbell of a QP that is not connected waits in its register. */
+/* Takes the doorbells of one register. A QP that is not connected yet keeps its doorbell. */
 static unsigned answer_bell(struct dv_device *nic, uint32_t i, uint64_t *bell)
 {
 	struct dv_qp *qp = nic->bell_qps[i];
@@ -128,7 +132,7 @@ static unsigned answer_bell(struct dv_device *nic, uint32_t i, uint64_t *bell)
 	return good;
 }
 
-/* Registers of a block in use. */
+/* The number of registers in use in a block. */
 static unsigned block_used(uint32_t bell_count, uint32_t from)
 {
 	return bell_count - from < SOFT_BELLS_BLOCK ? bell_count - from : SOFT_BELLS_BLOCK;
@@ -159,8 +163,8 @@ static unsigned answer_bells(struct dv_device *nic)
 }
 
 /*
- * One round over the QPs that have something to do. Those for which the budget does not suffice
- * stand first in the next step.
+ * Serves the QPs that have work once each. QPs for which the byte budget does not suffice are first
+ * in the next step.
  */
 static unsigned step_locked(struct dv_device *nic)
 {
@@ -209,7 +213,8 @@ static unsigned step_slowly(struct dv_device *nic)
 }
 
 /*
- * Without the lock: what only steps write, a hint, and registers that are there as long as the NIC.
+ * Whether a step has no work. Runs without nic->lock: it reads fields that only steps write, a
+ * hint, and registers that live as long as the NIC.
  */
 static bool nothing_to_do(struct dv_device *nic)
 {
@@ -225,7 +230,7 @@ static bool nothing_to_do(struct dv_device *nic)
 	return true;
 }
 
-/* `now_ns`: the time that this NIC may take for its own, and leaves for the next; 0: to be read. */
+/* Steps one NIC. *now_ns: a recent time that it may use and passes on to the next NIC; 0: none. */
 static unsigned step(struct dv_device *nic, uint64_t *now_ns)
 {
 	unsigned work;
@@ -236,14 +241,15 @@ static unsigned step(struct dv_device *nic, uint64_t *now_ns)
 	if (nothing_to_do(nic))
 		return 0;
 	/*
-	 * Whoever else takes the lock holds it for microseconds; a mutex alone would starve them.
+	 * Setup callers hold the lock for microseconds; with only a mutex a busy poll core would
+	 * starve them.
 	 */
 	for (unsigned turn = 0; turn < YIELDS_MAX && dv_hint_load(&nic->waiting); turn++)
 		sched_yield();
 	pthread_mutex_lock(&nic->lock);
 	work = nic->fault.slow > 1 && !nic->model.on ? step_slowly(nic) : step_locked(nic);
 	pthread_mutex_unlock(&nic->lock);
-	/* Moving bytes takes long. */
+	/* Moving bytes takes long, so the time read before it is not passed on. */
 	*now_ns = 0;
 	if (nic->step_ns && !nic->step_bytes && !nic->clock)
 		*now_ns = nic->step_ns + nic->behind_ns;
@@ -256,7 +262,7 @@ static unsigned soft_step_all(struct dv_device *const *nics, unsigned count)
 	unsigned work = 0;
 
 	for (unsigned i = 0; i < count; i++)
-		if (!nics[i]->threaded) /* that one steps itself */
+		if (!nics[i]->threaded) /* a NIC with a thread steps itself */
 			work += step(nics[i], &now_ns);
 	return work;
 }
@@ -272,7 +278,7 @@ static bool soft_needs_step(const struct dv_device *nic)
 	return !nic->threaded;
 }
 
-/* Doorbells are plain memory, so they are polled; an idle NIC does that ever more seldom. */
+/* Doorbells are plain memory, so the thread polls them; while idle it sleeps ever longer. */
 static void *run(void *argument)
 {
 	struct dv_device *nic = argument;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Completion queues and queue pairs of the software NIC: their memory and their states. Setup
+ * Completion queues and queue pairs of the software NIC: their memory and states. Run by setup
  * callers, under nic->lock.
  */
 #include <errno.h>
@@ -55,7 +55,7 @@ static struct soft_cq *new_cq(struct dv_device *nic, uint32_t cqe_cnt)
 		free_cq(cq);
 		return NULL;
 	}
-	/* As the driver leaves a new queue: no opcode, owned by the device of the round before. */
+	/* The driver's initial state: opcode invalid, owner bit of the previous round. */
 	for (uint32_t i = 0; i < cqe_cnt; i++)
 		cq->buf[(size_t)i * sizeof(struct mlx5_cqe64) +
 			offsetof(struct mlx5_cqe64, op_own)] = MLX5_CQE_INVALID << 4 | DV_CQE_OWNER;
@@ -80,17 +80,20 @@ int soft_cq_create(struct dv_device *nic, unsigned depth, struct dv_cq *ret_cq)
 	int rc;
 
 	if (depth == 0 || depth > SOFT_CQ_DEPTH_MAX)
-		return dv_fail(-EINVAL, "%s: a completion queue of %u: %m; 1 to %u", nic->name,
-			depth, SOFT_CQ_DEPTH_MAX);
+		return dv_fail(-EINVAL,
+			"%s: creating a completion queue of %u entries: %m; allowed are 1 to %u",
+			nic->name, depth, SOFT_CQ_DEPTH_MAX);
 	cq = new_cq(nic, round_up_power(depth));
 	if (!cq)
-		return dv_fail(-ENOMEM, "%s: a completion queue of %u: %m", nic->name, depth);
+		return dv_fail(-ENOMEM, "%s: creating a completion queue of %u entries: %m",
+			nic->name, depth);
 	soft_lock(nic);
 	rc = soft_cq_add(nic, cq);
 	soft_unlock(nic);
 	if (rc) {
 		free_cq(cq);
-		return dv_fail(rc, "%s: a completion queue of %u: %m", nic->name, depth);
+		return dv_fail(
+			rc, "%s: creating a completion queue of %u entries: %m", nic->name, depth);
 	}
 	*ret_cq = (struct dv_cq){.buf = cq->buf,
 		.record = cq->record,
@@ -145,10 +148,11 @@ static void free_qp(struct dv_qp *qp)
 	free(qp);
 }
 
-/* The hot handle and the device's side, both at the start of an empty queue. */
+/* Resets the hot handle and the NIC's side to the start of an empty queue. Takes a new PSN. */
 void soft_qp_zero(struct dv_qp *qp)
 {
-	(void)dv_device_take_doorbell(&qp->bell[0]); /* the NIC looks at them all the time */
+	/* the NIC polls the registers of QPs in any state */
+	(void)dv_device_take_doorbell(&qp->bell[0]);
 	(void)dv_device_take_doorbell(&qp->bell[SOFT_BELLS_BLOCK]);
 	qp->record[DV_DBREC_SEND] = 0;
 	qp->sq = (struct dv_sq){.buf = qp->buf,
@@ -167,7 +171,7 @@ void soft_qp_zero(struct dv_qp *qp)
 	qp->psn = random_psn();
 }
 
-/* The next number whose slot is free; each reuse of a slot is another number. */
+/* Takes the next number with a free slot; each reuse of a slot gives a different number. */
 static uint32_t take_number(struct dv_device *nic)
 {
 	for (uint32_t tries = 0; tries < SOFT_QPS_MAX; tries++) {
@@ -181,7 +185,7 @@ static uint32_t take_number(struct dv_device *nic)
 	return 0;
 }
 
-/* The first register that no QP has: there are as many as numbers. */
+/* Takes the first free register; there are as many as QP numbers. */
 static void take_bell(struct dv_device *nic, struct dv_qp *qp)
 {
 	uint32_t i = 0;
@@ -199,7 +203,8 @@ static void give_bell(struct dv_device *nic, struct dv_qp *qp)
 	for (uint32_t i = 0; i < nic->bell_count; i++)
 		if (nic->bell_qps[i] == qp)
 			nic->bell_qps[i] = NULL;
-	(void)dv_device_take_doorbell(&qp->bell[0]); /* the NIC looks at them all the time */
+	/* the NIC polls the registers even if no QP has them */
+	(void)dv_device_take_doorbell(&qp->bell[0]);
 	(void)dv_device_take_doorbell(&qp->bell[SOFT_BELLS_BLOCK]);
 }
 
@@ -230,12 +235,14 @@ int soft_qp_create(struct dv_device *nic, struct dv_cq *cq, unsigned depth, stru
 	int rc;
 
 	if (depth == 0 || depth > SOFT_QP_DEPTH_MAX)
-		return dv_fail(-EINVAL, "%s: a queue pair of %u blocks: %m; 1 to %u", nic->name,
-			depth, SOFT_QP_DEPTH_MAX);
-	/* aligned: struct dv_sq within is one cache line */
+		return dv_fail(-EINVAL,
+			"%s: creating a queue pair of %u blocks: %m; allowed are 1 to %u",
+			nic->name, depth, SOFT_QP_DEPTH_MAX);
+	/* aligned: struct dv_sq in it occupies one cache line */
 	qp = aligned_alloc(alignof(struct dv_qp), sizeof(*qp));
 	if (!qp)
-		return dv_fail(-ENOMEM, "%s: a queue pair of %u blocks: %m", nic->name, depth);
+		return dv_fail(
+			-ENOMEM, "%s: creating a queue pair of %u blocks: %m", nic->name, depth);
 	memset(qp, 0, sizeof(*qp));
 	qp->ops = &dv_soft_ops;
 	qp->nic = nic;
@@ -256,7 +263,7 @@ int soft_qp_create(struct dv_device *nic, struct dv_cq *cq, unsigned depth, stru
 	soft_unlock(nic);
 	if (rc) {
 		free_qp(qp);
-		return dv_fail(rc, "%s: a queue pair of %u blocks: %m", nic->name, depth);
+		return dv_fail(rc, "%s: creating a queue pair of %u blocks: %m", nic->name, depth);
 	}
 	*ret_qp = qp;
 	*ret_sq = &qp->sq;
@@ -326,7 +333,7 @@ int soft_qp_connect(struct dv_qp *qp, const struct dv_address *remote)
 		rc = dv_fail(-ENODEV, "%s: connecting queue pair 0x%x: %m", nic->name, qp->qpn);
 	} else if (qp->state != SOFT_INIT) {
 		rc = dv_fail(-EINVAL,
-			"%s: connecting queue pair 0x%x: %m; it was connected before: error, drain and reset it first",
+			"%s: connecting queue pair 0x%x: %m; it is already connected: set it to error, drain and reset it first",
 			nic->name, qp->qpn);
 	} else {
 		qp->remote = *remote;
@@ -355,8 +362,8 @@ int soft_qp_error(struct dv_qp *qp)
 		soft_flush(qp);
 	soft_unlock(qp->nic);
 	if (refused)
-		return dv_fail(qp->nic->cut ? -ENODEV : -EIO, "%s: queue pair 0x%x -> ERR: %m",
-			qp->nic->name, qp->qpn);
+		return dv_fail(qp->nic->cut ? -ENODEV : -EIO,
+			"%s: setting queue pair 0x%x to error: %m", qp->nic->name, qp->qpn);
 	return 0;
 }
 
@@ -378,7 +385,7 @@ int soft_qp_reset(struct dv_qp *qp)
 	soft_unlock(nic);
 	if (rc)
 		return dv_fail(rc,
-			"%s: resetting queue pair 0x%x: %m; drive it to error and reap its completions first",
+			"%s: resetting queue pair 0x%x: %m; set it to error and reap its completions first",
 			nic->name, qp->qpn);
 	return 0;
 }
@@ -398,7 +405,7 @@ static void forget_busy(struct dv_device *nic, struct dv_qp *qp)
 	}
 }
 
-/* Under nic->lock. */
+/* Removes the QP from the NIC in any state; its WQEs get no completions. Under nic->lock. */
 static void take_away(struct dv_qp *qp)
 {
 	struct dv_device *nic = qp->nic;
@@ -406,7 +413,7 @@ static void take_away(struct dv_qp *qp)
 	if (qp->killed)
 		return;
 	qp->killed = true;
-	qp->cq = NULL; /* its completions are not read any more */
+	qp->cq = NULL; /* no further CQE of this QP is written */
 	soft_flush(qp);
 	soft_link_disconnect(qp);
 	nic->qp_slots[qp->qpn % SOFT_QPS_MAX] = NULL;
@@ -422,7 +429,7 @@ int soft_qp_kill(struct dv_qp *qp)
 	bool refused;
 
 	soft_lock(qp->nic);
-	/* A foreign one: the command is refused; closing its device takes it away all the same. */
+	/* A foreign QP: the destroy command is refused, but closing the device removes the QP. */
 	refused = qp->nic->fault.dead & DV_DEAD_KILL && !qp->killed && !qp->foreign;
 	if (!refused)
 		take_away(qp);
@@ -432,7 +439,7 @@ int soft_qp_kill(struct dv_qp *qp)
 	return 0;
 }
 
-/* A queue pair that the device does not give up stays. */
+/* Destroys a QP. If the device refuses to give it up, its memory is not freed. */
 void soft_qp_destroy(struct dv_qp *qp)
 {
 	if (soft_qp_kill(qp) == 0)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The link to other hosts, asking side: answers, received straight into the READs' destinations.
- * The service thread alone. A destination is stored to under rx_lock and only while its WQE waits.
+ * The link to other hosts, requesting side: receives answers directly into the READs' destinations.
+ * Run only by the service thread. A destination is written only under rx_lock and while its WQE
+ * waits.
  */
 #include <errno.h>
 #include <sys/socket.h>
@@ -9,10 +10,10 @@
 #include "dv/soft/check.h"
 #include "dv/soft/tcp.h"
 
-#define RECEIVE_BYTES (256u << 10) /* one recvmsg(): how long rx_lock is held */
-#define RECEIVES_MAX 64u           /* of one peer before the others have their turn */
+#define RECEIVE_BYTES (256u << 10) /* limit of one recvmsg(): bounds how long rx_lock is held */
+#define RECEIVES_MAX 64u           /* recvmsg() calls for one peer before others have a turn */
 
-/* The WQE that waits for this answer, if any still does. Under nic->lock. */
+/* Finds the WQE that waits for the answer `id`, if there still is one. Under nic->lock. */
 static struct soft_op *find_op(
 	struct dv_device *nic, uint64_t id, struct dv_qp **ret_qp, uint32_t *ret_n)
 {
@@ -30,7 +31,7 @@ static struct soft_op *find_op(
 	return NULL;
 }
 
-/* Where the payload goes. False: the destination is not registered any more. */
+/* Sets where the payload goes. False: the destination is not registered any more. */
 static bool aim(struct dv_device *nic, struct soft_peer *peer, const struct soft_op *op)
 {
 	peer->rx_to_count = peer->rx_to_at = 0;
@@ -45,7 +46,7 @@ static bool aim(struct dv_device *nic, struct soft_peer *peer, const struct soft
 	return true;
 }
 
-/* The payload is complete, or there was none. */
+/* Completes the WQE: its payload is complete, or it has none. */
 static void finish(struct dv_device *nic, struct soft_peer *peer)
 {
 	struct dv_qp *qp;
@@ -66,7 +67,7 @@ static void finish(struct dv_device *nic, struct soft_peer *peer)
 	soft_unlock(nic);
 }
 
-/* Looks at an answer's header. False: nonsense, the link has to go. */
+/* Evaluates the header of an answer. False: it is invalid, so the link must be closed. */
 static bool begin(struct dv_device *nic, struct soft_peer *peer, const struct tcp_answer *answer)
 {
 	struct dv_qp *qp = NULL;
@@ -77,7 +78,7 @@ static bool begin(struct dv_device *nic, struct soft_peer *peer, const struct tc
 	soft_lock(nic);
 	op = good ? find_op(nic, answer->id, &qp, &n) : NULL;
 	if (op && qp->peer != peer)
-		good = false; /* another peer's question */
+		good = false; /* the answer names a WQE of another peer */
 	else if (op && answer->result == SOFT_DONE) {
 		uint64_t expected = op->opcode == MLX5_OPCODE_RDMA_READ ? op->total : 0;
 
@@ -101,7 +102,7 @@ static bool begin(struct dv_device *nic, struct soft_peer *peer, const struct tc
 	return good;
 }
 
-/* `bytes` of payload arrived, in place. */
+/* Accounts `bytes` of payload that arrived in their destination. */
 static void advance(struct soft_peer *peer, size_t bytes)
 {
 	peer->rx_left -= bytes;
@@ -117,7 +118,10 @@ static void advance(struct soft_peer *peer, size_t bytes)
 	}
 }
 
-/* Payload that came along with headers: copied, or dropped when nobody waits for it. */
+/*
+ * Takes payload that arrived in the buffer behind a header: copies it, or drops it if its WQE is
+ * gone.
+ */
 static void take_payload(struct soft_peer *peer)
 {
 	size_t have = peer->rx_tail - peer->rx_head;
@@ -141,7 +145,7 @@ static void take_payload(struct soft_peer *peer)
 	pthread_mutex_unlock(&peer->rx_lock);
 }
 
-/* Everything that lies in the buffer. */
+/* Processes everything in the buffer. False: an invalid answer. */
 static bool digest(struct dv_device *nic, struct soft_peer *peer)
 {
 	struct tcp_answer answer;
@@ -166,7 +170,7 @@ static bool digest(struct dv_device *nic, struct soft_peer *peer)
 	return true;
 }
 
-/* One recvmsg(): the rest of the payload into its place, what follows into the buffer. */
+/* One recvmsg(): the rest of the payload goes to its destination, what follows it to the buffer. */
 static ssize_t receive(struct soft_peer *peer)
 {
 	struct iovec parts[SOFT_SGES_MAX + 1];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The link to other hosts, answering side: one connection's requests in order, payload sent
- * straight from the registered memory. The service thread alone. While bytes are moved the world
- * is held for reading, so a deregistration waits; every call checks the key again.
+ * The link to other hosts, serving side: executes the requests of a connection in order and sends
+ * payload directly from registered memory. Run only by the service thread. It read-holds the world
+ * while it moves bytes, so that a deregistration waits; every call checks the key again.
  */
 #include <errno.h>
 #include <poll.h>
@@ -12,7 +12,7 @@
 #include "dv/soft/check.h"
 #include "dv/soft/tcp.h"
 
-/* Payload is read while its owner may be writing it: soft_copy() says why nobody is to watch. */
+/* Payload is read while its owner may write it: ThreadSanitizer ignores it; see soft_copy(). */
 #ifdef DV_UNDER_TSAN
 void AnnotateIgnoreReadsBegin(const char *file, int line);
 void AnnotateIgnoreReadsEnd(const char *file, int line);
@@ -22,21 +22,21 @@ void AnnotateIgnoreReadsEnd(const char *file, int line);
 #endif
 
 #define IN_BYTES (64u << 10)
-#define PENDING_MAX 256u        /* answers under way; a power of two */
-#define SEND_BYTES (256u << 10) /* one sendmsg(): how long the world is held */
+#define PENDING_MAX 256u        /* answers queued on one connection; a power of two */
+#define SEND_BYTES (256u << 10) /* limit of one sendmsg(): bounds how long the world is held */
 #define SEND_PARTS 32u
-#define TURNS_MAX 64u /* of one connection before the others have theirs */
+#define TURNS_MAX 64u /* receive and send rounds of one connection before others have a turn */
 
 struct pending {
 	struct tcp_answer answer;
 	struct soft_ask ask;
-	uint64_t sent; /* of answer and payload together */
+	uint64_t sent; /* bytes sent, answer and payload together */
 };
 
 struct soft_serve {
 	size_t in_head, in_tail;
-	uint32_t head, tail; /* pending[], free running */
-	uint64_t write_left; /* payload of the WRITE under way */
+	uint32_t head, tail; /* ring indices of pending[], free running */
+	uint64_t write_left; /* payload bytes of the current WRITE still to come */
 	uint64_t write_done;
 	struct pending write;
 	struct pending pending[PENDING_MAX];
@@ -57,7 +57,10 @@ void soft_serve_close(struct soft_serve *serve)
 	free(serve);
 }
 
-/* A full list of answers, or a WRITE that waits behind them, stops the reading. */
+/*
+ * Reading pauses while the list of answers is full, or while the receive buffer is full because a
+ * WRITE waits for earlier answers.
+ */
 static bool may_read(const struct soft_serve *serve)
 {
 	return serve->tail - serve->head < PENDING_MAX && serve->in_tail < IN_BYTES;
@@ -79,8 +82,9 @@ static void push(struct soft_serve *serve, const struct pending *pending)
 }
 
 /*
- * Adds what is left of one answer to the parts to send. The memory may have gone since it was asked
- * for: before the first byte that changes the answer, afterwards the connection has to go.
+ * Adds the rest of one answer to the parts to send. If the memory was deregistered since the
+ * request, the answer becomes SOFT_REFUSED; after its first byte was sent the connection must be
+ * closed instead (false).
  */
 static bool add_parts(
 	struct dv_device *nic, struct pending *pending, struct msghdr *packet, size_t *bytes)
@@ -128,7 +132,10 @@ static void mark_sent(struct soft_serve *serve, size_t bytes)
 	}
 }
 
-/* One sendmsg() of as many answers as fit. 1: some went; 0: the socket is full; -1: broken. */
+/*
+ * Sends all answers that fit in one sendmsg(). Returns 1: some were sent; 0: the socket is full;
+ * -1: the link is broken.
+ */
 static int send_some(struct dv_device *nic, struct soft_conn *conn)
 {
 	struct soft_serve *serve = conn->serve;
@@ -144,7 +151,7 @@ static int send_some(struct dv_device *nic, struct soft_conn *conn)
 			break;
 		good = add_parts(nic, &serve->pending[at & (PENDING_MAX - 1)], &packet, &bytes);
 		if (serve->pending[at & (PENDING_MAX - 1)].answer.length > SEND_BYTES)
-			break; /* more of it comes before the next */
+			break; /* the rest of this payload must be sent before the next answer */
 	}
 	if (good) {
 		AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
@@ -172,7 +179,7 @@ static enum soft_result check(struct dv_device *nic, const struct soft_ask *ask)
 	return result;
 }
 
-/* The payload of a WRITE, as far as it came. Refused: dropped. */
+/* Stores the payload of a WRITE that has arrived; drops it if the WRITE is refused. */
 static void take_payload(struct dv_device *nic, struct soft_serve *serve)
 {
 	struct pending *write = &serve->write;
@@ -195,7 +202,7 @@ static void take_payload(struct dv_device *nic, struct soft_serve *serve)
 		push(serve, write);
 }
 
-/* One request's header. 1: taken; 0: it has to wait; -1: nonsense. */
+/* Takes one request's header. Returns 1: taken; 0: it must wait; -1: invalid. */
 static int take_request(struct dv_device *nic, struct soft_serve *serve)
 {
 	struct tcp_request request;
@@ -207,7 +214,7 @@ static int take_request(struct dv_device *nic, struct soft_serve *serve)
 	if (request.magic != TCP_MAGIC || (!read && request.opcode != MLX5_OPCODE_RDMA_WRITE) ||
 		request.length > (read ? SOFT_LENGTH_MAX : SOFT_WRITE_TCP_MAX))
 		return -1;
-	/* READs before a WRITE see the memory before it: their payload is sent first. */
+	/* READs before a WRITE must return the memory before it: send their payload first. */
 	if (!read && serve->head != serve->tail)
 		return 0;
 	pending = (struct pending){
@@ -235,7 +242,7 @@ static int take_request(struct dv_device *nic, struct soft_serve *serve)
 	return 1;
 }
 
-/* Everything that lies in the buffer and need not wait. */
+/* Processes the requests in the buffer that need not wait. False: a request is invalid. */
 static bool digest(struct dv_device *nic, struct soft_serve *serve)
 {
 	int rc = 1;

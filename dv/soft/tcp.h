@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What two software NICs say to each other over TCP, in host byte order: the magic number tells
- * when the other host has another one, or another version.
+ * The messages of two software NICs over TCP, in host byte order: the magic number does not match
+ * if the other host has another byte order or another version.
  *
- *   asker -> server   request, and for a WRITE its payload
- *   asker <- server   answer, and for a READ that is DONE its payload
+ *   requester -> server   request; a WRITE's payload follows it
+ *   requester <- server   answer; the payload of a READ with result DONE follows it
  *
- * The server executes a connection's requests in order and answers in order.
+ * The server executes the requests of a connection in order and answers in order.
  */
 #ifndef DV_SOFT_TCP_H
 #define DV_SOFT_TCP_H
@@ -24,14 +24,14 @@ struct tcp_request {
 	uint32_t src_qpn, src_psn;
 	uint32_t rkey, spare;
 	uint64_t address, length;
-	uint64_t id; /* returned as it is */
+	uint64_t id; /* number that the answer repeats */
 };
 
 struct tcp_answer {
 	uint32_t magic;
 	uint32_t result; /* enum soft_result: DONE, RETRY, REFUSED */
 	uint64_t id;
-	uint64_t length; /* payload that follows */
+	uint64_t length; /* bytes of payload that follow */
 };
 static_assert(sizeof(struct tcp_request) == 56 && sizeof(struct tcp_answer) == 24, "no padding");
 
@@ -46,9 +46,9 @@ void soft_tcp_receive(struct dv_device *nic, struct soft_peer *peer);
 /* serve_tcp.c */
 struct soft_serve *soft_serve_open(void);
 void soft_serve_close(struct soft_serve *serve);
-/* What to poll() its socket for. */
+/* Returns the events to poll() the connection's socket for. */
 short soft_serve_events(const struct soft_serve *serve);
-/* Reads requests and sends answers as far as the socket goes; false: close it. */
+/* Reads requests and sends answers until the socket would block; false: close the connection. */
 bool soft_serve(struct dv_device *nic, struct soft_conn *conn);
 
 #endif

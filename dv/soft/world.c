@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which software NICs this process has, and the read-write lock over what they export. Any thread;
- * held for one copy or one change of a table.
+ * The list of this process's software NICs, and the read-write lock over what they export. Any
+ * thread may call; the lock is held for one copy, one change of a table, or the rest of a step.
  */
 #include <unistd.h>
 
@@ -68,7 +68,7 @@ void soft_world_remove(struct dv_device *nic)
 	soft_world_done();
 }
 
-/* NICs that a parent process opened before fork() are not ours. */
+/* Ignores NICs that a parent process opened before fork(). */
 struct dv_device *soft_world_find(const uint8_t gid[16])
 {
 	int pid = getpid();

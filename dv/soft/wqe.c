@@ -1,23 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From doorbell to decoded WQE: takes the doorbell register, believes the doorbell record only
- * then, and turns the bytes of each WQE into a struct soft_op. What the poll core did wrong is
- * blamed.
+ * From doorbell to decoded WQE: takes the doorbell register, only then reads the doorbell record,
+ * and decodes each WQE into a struct soft_op. Errors of the poll core are counted by soft_blame().
  * Runs in a step, under nic->lock.
  */
 #include "dv/soft/soft.h"
 
-enum { /* vendor syndromes of a local QP operation error: which check it failed */
+enum { /* vendor syndromes of a local QP operation error: the check that failed */
 	VENDOR_INDEX = 0x51,
 	VENDOR_QPN = 0x52,
 	VENDOR_SIZE = 0x53,
 	VENDOR_OPCODE = 0x54,
 };
 
-/* Byte `offset` of the WQE at `index`; the queue wraps. */
+/* Returns byte `offset` of the WQE at `index`; the queue wraps. */
 static const void *wqe_at(const struct dv_qp *qp, uint32_t index, uint32_t offset)
 {
-	size_t bytes = (size_t)qp->wqe_cnt * DV_WQEBB; /* a power of two */
+	size_t bytes = (size_t)qp->wqe_cnt * DV_WQEBB; /* `bytes` is a power of two */
 
 	return qp->buf + (((size_t)index * DV_WQEBB + offset) & (bytes - 1));
 }
@@ -39,8 +38,8 @@ uint32_t soft_wqe_skip(const struct dv_qp *qp, struct soft_op *op)
 /* ---- doorbells ------------------------------------------------------------------------------- */
 
 /*
- * A doorbell carries the first 8 bytes of the last WQE. The record may be ahead of it (another
- * doorbell is on its way in the other half) but never behind it.
+ * A doorbell carries the first 8 bytes of the last WQE. The record may be ahead of it (the other
+ * half of the register then gets another doorbell) but never behind it.
  */
 static bool doorbell_fits(struct dv_qp *qp, uint64_t doorbell, uint32_t record)
 {
@@ -57,14 +56,14 @@ static bool doorbell_fits(struct dv_qp *qp, uint64_t doorbell, uint32_t record)
 			"the doorbell of queue pair 0x%x names 0x%x", qp->qpn, qpn);
 	else if ((uint16_t)(record - end) > qp->wqe_cnt)
 		soft_blame(nic, &nic->stats.bad_doorbell,
-			"queue pair 0x%x: the doorbell's WQE ends at %u, the record says %u",
+			"queue pair 0x%x: the doorbell's WQE ends at %u, but the doorbell record is %u",
 			qp->qpn, end & 0xffff, record);
 	else
 		return true;
 	return false;
 }
 
-/* Takes what was rung, if anything was. Returns how many doorbells were good. */
+/* Takes the QP's doorbells, if any. Returns how many were valid. */
 unsigned soft_doorbell(struct dv_qp *qp)
 {
 	struct dv_device *nic = qp->nic;
@@ -87,9 +86,10 @@ unsigned soft_doorbell(struct dv_qp *qp)
 		return 0;
 	if ((uint16_t)(record - qp->retired) > qp->wqe_cnt) {
 		soft_blame(nic, &nic->stats.sq_overruns,
-			"queue pair 0x%x: record %u with %u complete, and the queue holds %u",
+			"queue pair 0x%x: send queue overrun: doorbell record %u, %u complete, the queue holds %u",
 			qp->qpn, record, qp->retired & 0xffff, qp->wqe_cnt);
-		qp->rung = qp->fetched; /* nothing of it can be believed */
+		/* the doorbell record is invalid, so no new WQE is decoded */
+		qp->rung = qp->fetched;
 		soft_flush(qp);
 		return good;
 	}
@@ -115,7 +115,7 @@ static bool knows_opcode(const struct dv_device *nic, uint8_t opcode)
 	return opcode == MLX5_OPCODE_RDMA_READ || opcode == MLX5_OPCODE_RDMA_WRITE;
 }
 
-/* The control segment: is it the WQE that belongs here? */
+/* Checks the control segment: does the WQE belong to this QP and this place in the queue? */
 static bool decode_control(struct dv_qp *qp, struct soft_op *op, uint32_t *ret_ds)
 {
 	struct dv_soft_stats *stats = &qp->nic->stats;
@@ -127,7 +127,7 @@ static bool decode_control(struct dv_qp *qp, struct soft_op *op, uint32_t *ret_d
 	op->flags = ctrl->fm_ce_se;
 	op->blocks = 1;
 	*ret_ds = ds;
-	/* What nearly every WQE is: a READ of one segment that belongs here. */
+	/* Fast path for most WQEs: a READ of one segment with the expected index and QPN. */
 	if (likely(ctrl->opmod_idx_opcode == htobe32((op->index & 0xffff) << 8 | DV_READ) &&
 		    second == (qp->qpn << 8 | 3) && !qp->foreign))
 		return true;
@@ -147,8 +147,8 @@ static bool decode_control(struct dv_qp *qp, struct soft_op *op, uint32_t *ret_d
 }
 
 /*
- * Address and data segments. libmlx5 never writes a data segment of 0 bytes; here one counts as
- * 2 GiB, so that whoever writes it gets an error and not whatever a device makes of it.
+ * Decodes address and data segments. libmlx5 never writes a data segment of 0 bytes; here it counts
+ * as 2 GiB, so that its author gets an error instead of device-specific behaviour.
  */
 static void decode_segments(struct dv_qp *qp, struct soft_op *op, uint32_t ds)
 {
@@ -172,7 +172,10 @@ static void decode_segments(struct dv_qp *qp, struct soft_op *op, uint32_t ds)
 		soft_op_fail(op, DV_SYNDROME_LOCAL_LENGTH, 0);
 }
 
-/* By hand: the compiler would fill it by a string instruction, which takes as long as the rest. */
+/*
+ * Sets field by field: a struct assignment becomes a string instruction as slow as all the
+ * decoding.
+ */
 static void new_op(struct soft_op *op, uint32_t index)
 {
 	op->index = index;
@@ -182,7 +185,7 @@ static void new_op(struct soft_op *op, uint32_t index)
 	op->total = op->moved = op->ready_at = op->retry_ns = 0;
 }
 
-/* Decodes what was rung into the window, as far as there is room. */
+/* Decodes rung WQEs into the window, as far as it has room. */
 void soft_wqe_fetch(struct dv_qp *qp)
 {
 	bool more = qp->nic->tcp || qp->foreign;

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A directory shard: a power-of-two number of 64-byte buckets of four entries, in registered
+ * A directory shard: a power-of-two number of 64-byte buckets with four entries each, in registered
  * memory.
  *
- * The owner's control plane is the only writer; readers READ one bucket (or load it, on the owner's
- * host) without any lock. A bucket read torn or stale is harmless: the page head decides. A key
- * belongs to its first bucket or, when that is full, to its second; the two are computed from each
- * other and the tag alone, so the owner can move an entry without knowing the key.
+ * The owner's control plane is the only writer. Readers READ one bucket, or load it on the owner's
+ * host, without a lock. A torn or stale bucket is harmless, because the page head decides whether a
+ * page is valid. An entry is in the first bucket of its key or, if that was full, in the second.
+ * Each of the two is computed from the other and the tag alone, so the owner can move an entry
+ * without knowing the key.
  *
- * A reader asks the second bucket only when the first one has no empty entry. A deleted entry
- * becomes a tombstone (tag 0, generation 1), which is free for the writer but not empty for the
- * reader.
+ * A reader looks in the second bucket only if the first one has no empty entry. A deleted entry
+ * becomes a tombstone (tag 0, generation 1): the writer may reuse it, but to a reader it is not
+ * empty.
  */
 #ifndef ABI_BUCKET_H
 #define ABI_BUCKET_H
@@ -21,21 +22,25 @@
 
 #define BUCKET_ENTRIES 4
 
-/* "Node `ref` has the page of `tag` at `place`, as long as its generation is `generation`." */
+/*
+ * One location: the engine `ref` has a page whose key has the tag `tag` at `place`, as long as the
+ * page head there has the generation `generation`.
+ */
 struct dir_entry {
-	uint32_t tag;        /* 32 bits of the key; never 0 in a live entry */
-	uint32_t ref;        /* low 32 bits of the producing engine's incarnation; never 0 */
-	uint32_t place;      /* abi/page.h */
-	uint32_t generation; /* of the page head at `place` */
+	uint32_t tag;        /* 32 bits of the page key; never 0 in a live entry */
+	uint32_t ref;        /* low 32 bits of the holder's incarnation; never 0 */
+	uint32_t place;      /* place of the page, see abi/page.h */
+	uint32_t generation; /* generation of the page head at `place` */
 };
 static_assert(sizeof(struct dir_entry) == 16, "four to a bucket");
 
 struct bucket {
-	/* owner: control plane of the shard's node; anybody reads */
+	/* owner: control plane of the shard's engine; any thread of any host may read it */
 	alignas(64) struct dir_entry entry[BUCKET_ENTRIES];
 };
 static_assert(sizeof(struct bucket) == 64, "one cache line, one READ");
 
+/* The tag of a key. */
 static inline uint32_t dir_tag(const struct page_key *key)
 {
 	uint32_t tag = (uint32_t)key->word[1];
@@ -43,13 +48,16 @@ static inline uint32_t dir_tag(const struct page_key *key)
 	return tag ? tag : 1;
 }
 
-/* `bits`: log2 of the shard's buckets, 0..31, from the owner's member record. */
+/*
+ * The first bucket of a key. `bits`: log2 of the number of buckets in the shard, 0..31, from the
+ * owner's member record.
+ */
 static inline uint32_t dir_bucket_first(const struct page_key *key, uint32_t bits)
 {
 	return (uint32_t)(key->word[0] >> 8) & ((1u << bits) - 1);
 }
 
-/* The other bucket of an entry; its own inverse. */
+/* The other of an entry's two buckets; applied twice it gives the first one again. */
 static inline uint32_t dir_bucket_other(uint32_t bucket, uint32_t tag, uint32_t bits)
 {
 	uint32_t mix = tag * 0x9e3779b1u;
@@ -57,12 +65,16 @@ static inline uint32_t dir_bucket_other(uint32_t bucket, uint32_t tag, uint32_t 
 	return (bucket ^ (mix >> 3 | 1)) & ((1u << bits) - 1);
 }
 
+/* True if the entry was never used. A tombstone is not empty. */
 static inline bool dir_entry_empty(const struct dir_entry *e)
 {
 	return e->tag == 0 && e->generation == 0;
 }
 
-/* A copy of a bucket that the owner may be writing; entry halves are loaded whole. */
+/*
+ * Copies a bucket that the owner may be writing. Each 8-byte half of an entry is loaded at once, so
+ * a half is never torn.
+ */
 static inline struct bucket bucket_load_once(const struct bucket *shared)
 {
 	struct bucket copy;
@@ -75,11 +87,11 @@ static inline struct bucket bucket_load_once(const struct bucket *shared)
 }
 
 /*
- * The same, loaded until two loads agree: one load alone can take the tag of one entry with the
- * place of the next, or see an entry empty that is filled before the load ends, and so miss a page
- * that is there. The fence also keeps a second bucket's load behind this one's: entries move from
- * first to second only. Bounded; what is still moving then is taken as it is, the page head
- * decides.
+ * Copies a bucket until two copies are equal, at most 16 times; then the last copy is used as it
+ * is, because the page head decides. A single copy can combine the tag of one entry with the place
+ * of the next, or see an entry as empty that is filled during the copy, and so miss a page that is
+ * present. The final fence also orders the load of a second bucket after this one, because entries
+ * move from the first to the second bucket only.
  */
 static inline struct bucket bucket_load(const struct bucket *shared)
 {

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The cluster map: who lives, and which of them owns which keys. Written by the control plane into
- * the status segment, read by every client of the host.
+ * The cluster map: the live members and the key ranges they own. The control plane writes it into
+ * the status segment; every client of the host reads it.
  *
  * Ownership is consistent hashing: each member has VNODES points on a 64-bit ring, derived from its
- * name (so a restarted engine owns the same keys again); a key belongs to the first `replicas`
- * different members clockwise from its first hash word. Readers take a private copy under a
- * sequence lock: they see one whole map or the next one.
+ * name, so that a restarted engine owns the same keys again. The owners of a key are the first
+ * `replicas` different members clockwise from the hash of the key's first word. Readers take a
+ * private copy under a sequence lock, so they see one map completely or the next one.
  *
- * The segment is trusted no more than any other shared memory: map_read() bounds what it copies.
+ * The segment is not trusted: map_read() validates its copy, and every index into it.
  */
 #ifndef ABI_MAP_H
 #define ABI_MAP_H
@@ -19,45 +19,53 @@
 #include "engine/abi/page.h"
 
 struct map_member {
-	uint64_t incarnation;
-	uint32_t ref;        /* low 32 bits of the incarnation: what directory entries carry */
-	uint16_t peer;       /* this engine's number for it: the `peer` of an op */
-	uint8_t rails;       /* its rails */
-	uint8_t bucket_bits; /* log2 of the buckets of its shard */
-	uint8_t self;        /* 1: this engine */
+	uint64_t incarnation; /* identity of one start of the engine */
+	uint32_t ref;         /* low 32 bits of the incarnation; directory entries contain it */
+	uint16_t peer;       /* this host's number of the member, 0..NODES_MAX-1; `peer` of an op */
+	uint8_t rails;       /* number of rails of the member */
+	uint8_t bucket_bits; /* log2 of the number of buckets of the member's shard, 0..31 */
+	uint8_t self;        /* 1: the member is the engine of this host; 0: another one */
 	uint8_t spare[7];
-	char name[NAME_BYTES_MAX];
+	char name[NAME_BYTES_MAX]; /* name of the member, zero-terminated; unique in the cluster */
 };
 static_assert(sizeof(struct map_member) == 88, "same in every process of the host");
 
 struct map_point {
-	uint64_t at;
-	uint32_t member; /* index into members */
+	uint64_t at;     /* position of the point on the 64-bit hash ring */
+	uint32_t member; /* index in map_view.member */
 	uint32_t spare;
 };
 
 struct map_view {
-	uint32_t members; /* how many are valid; 1..NODES_MAX */
-	uint32_t points;  /* members * VNODES */
-	uint32_t replicas;
+	uint32_t members;  /* valid entries of member[], 1..NODES_MAX */
+	uint32_t points;   /* valid entries of point[]: members * VNODES */
+	uint32_t replicas; /* owners of a key, 1..REPLICAS_MAX */
 	uint32_t spare;
 	struct map_member member[NODES_MAX];
-	struct map_point point[NODES_MAX * VNODES]; /* sorted by `at`, ties by member name */
+	/* points of the hash ring, sorted by `at`, ties by member name */
+	struct map_point point[NODES_MAX * VNODES];
 };
 
-/* In shared memory. Odd sequence: being written. */
+/*
+ * The map in shared memory, under a sequence lock: the sequence is odd while the control plane
+ * writes.
+ */
 struct map_shared {
-	/* owner: control plane; clients look at it before every batch */
+	/* owner: control plane; clients read it before every batch */
 	alignas(64) uint32_t sequence;
-	uint32_t epoch; /* counts changes; equal epochs, equal maps */
+	uint32_t epoch; /* number of changes; the same epoch means the same map */
 	/* owner: control plane; written on every change */
 	alignas(64) struct map_view current;
-	/* owner: control plane; asked while entries move; 0 members: nobody */
+	/* owner: control plane; the fallback map, used while directory entries migrate; 0
+	 * members: none */
 	alignas(64) struct map_view previous;
 };
 static_assert(offsetof(struct map_shared, current) == 64, "same in every process of the host");
 
-/* Finaliser of MurmurHash3 (Appleby, public domain): a bijection that spreads every input bit. */
+/*
+ * Finaliser of MurmurHash3 (Appleby, public domain): a bijection in which every input bit affects
+ * every output bit.
+ */
 static inline uint64_t map_mix(uint64_t x)
 {
 	x ^= x >> 33;
@@ -67,7 +75,7 @@ static inline uint64_t map_mix(uint64_t x)
 	return x ^ x >> 33;
 }
 
-/* The i-th point of a member on the ring; FNV-1a over its name, then mixed with i. */
+/* The ring position of a member's point i: FNV-1a of its name, mixed with i. */
 static inline uint64_t map_point_at(const char *name, uint32_t i)
 {
 	uint64_t h = 0xcbf29ce484222325ull;
@@ -78,8 +86,9 @@ static inline uint64_t map_point_at(const char *name, uint32_t i)
 }
 
 /*
- * Owners of a key, nearest first: indices into view->member. Returns how many were written:
- * min(view->replicas, members). `ret_owner` has room for REPLICAS_MAX.
+ * Writes the owners of a key, first owner first, as indices in view->member. Returns their number:
+ * min(view->replicas, members). `ret_owner` has room for REPLICAS_MAX. `view` has passed
+ * map_view_sane().
  */
 static inline unsigned map_owners(
 	const struct map_view *view, const struct page_key *key, uint32_t *ret_owner)
@@ -109,7 +118,7 @@ static inline unsigned map_owners(
 	return found;
 }
 
-/* Is the view's geometry possible? Every later index into it relies on this. */
+/* True if every count and index of the view is in range; code that uses the view relies on this. */
 static inline bool map_view_sane(const struct map_view *view)
 {
 	if (view->members > NODES_MAX || view->points != view->members * VNODES ||
@@ -126,8 +135,9 @@ static inline bool map_view_sane(const struct map_view *view)
 }
 
 /*
- * A copy that races with the writer by design: word by word, so that the compiler may not make more
- * of it, and the sequence decides whether it counts. (ThreadSanitizer is told to look away.)
+ * Copies a view while the control plane may write it; the caller's sequence check decides whether
+ * the copy counts. Copies word by word through a volatile pointer, so that the compiler neither
+ * repeats nor merges loads. ThreadSanitizer is told to ignore the race.
  */
 __attribute__((no_sanitize("thread"))) static inline void map_copy(
 	struct map_view *to, const struct map_view *from)
@@ -141,8 +151,9 @@ __attribute__((no_sanitize("thread"))) static inline void map_copy(
 static_assert(sizeof(struct map_view) % sizeof(uint64_t) == 0, "copied in words");
 
 /*
- * Copies both views. Returns 0, or -EAGAIN when the writer was at work or what was read is not a
- * map (try again later; the old copy stays valid). Acquire pairs with map_write_end().
+ * Copies both views. Returns 0, or -EAGAIN if the control plane was writing or the copy is not a
+ * valid map: try again later. On -EAGAIN *ret_epoch is unchanged but the views may be overwritten.
+ * The acquire pairs with the release of map_write_end().
  */
 static inline int map_read(const struct map_shared *shared, struct map_view *ret_current,
 	struct map_view *ret_previous, uint32_t *ret_epoch)
@@ -164,14 +175,17 @@ static inline int map_read(const struct map_shared *shared, struct map_view *ret
 	return 0;
 }
 
-/* Control plane only: odd while it writes. */
+/*
+ * Begins a change; control plane only. The sequence becomes odd before any store to the map is
+ * visible.
+ */
 static inline void map_write_begin(struct map_shared *shared)
 {
 	shm_store(&shared->sequence, shm_load(&shared->sequence) + 1);
 	shm_fence_store();
 }
 
-/* Release pairs with map_read(). */
+/* Ends a change; control plane only. The release pairs with the acquire of map_read(). */
 static inline void map_write_end(struct map_shared *shared)
 {
 	shm_store(&shared->epoch, shm_load(&shared->epoch) + 1);

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A page's place in a pool, and the page head that says whose bytes lie there.
+ * The place of a page in a pool, and the page head that identifies the page there.
  *
- * Heads stand in a dense array beside each pool, one per PAGE_UNIT; a page's head is that of its
- * first unit. The owner's control plane writes heads; clients of the host map them read-only; other
- * hosts READ them after the payload. Equal heads after the payload prove that no overwrite had
- * begun while the payload was sampled, because the owner does, in this order:
+ * Each pool has a dense array of heads beside it, one per PAGE_UNIT; the head of a page is that of
+ * its first unit. The control plane of the holder writes heads, clients of the host map them
+ * read-only, and other hosts READ them after the payload. If the head read after the payload is the
+ * expected one, no overwrite had begun while the payload was read, because the control plane does,
+ * in this order:
  *
- *   take away   generation + 1 (release), hash zeroed   -> limbo -> free -> somebody overwrites
- *   publish     payload written, then hash and length, then the directory entry {place, generation}
+ *   evict     generation + 1, then hash and length zeroed   -> limbo -> free -> overwritten
+ *   publish   payload written, then length and hash, then the directory entry {place, generation}
  */
 #ifndef ABI_PAGE_H
 #define ABI_PAGE_H
@@ -16,20 +17,23 @@
 #include "config/limits.h"
 #include "engine/abi/ring.h"
 
-/* 128-bit hash of (namespace, page key). All zero: no page. */
+/* The 128-bit hash of (namespace, key). All zero: no page. */
 struct page_key {
 	uint64_t word[2];
 };
 
 struct page_head {
 	struct page_key key;
-	uint32_t generation; /* bumped when the slot is taken away from its key */
-	uint32_t length;     /* bytes of the page */
-	uint32_t spare[2];   /* zero */
+	uint32_t generation; /* incremented before the slot may be overwritten */
+	uint32_t length;     /* length of the page, bytes */
+	uint32_t spare[2];   /* reserved, always 0 */
 };
 static_assert(sizeof(struct page_head) == 32, "fits a CQE, never straddles a cache line");
 
-/* Where a page lies on its node: the rail whose pool it is, and the unit it starts at. */
+/*
+ * A place in 32 bits: the rail whose pool it is in (upper 4 bits) and the unit of the pool it
+ * starts at (28 bits).
+ */
 static inline uint32_t place_make(uint32_t rail, uint32_t unit)
 {
 	return rail << 28 | unit;
@@ -45,6 +49,7 @@ static inline uint32_t place_unit(uint32_t place)
 	return place & (PAGE_UNITS_MAX - 1);
 }
 
+/* The offset of a place in its pool, bytes. */
 static inline uint64_t place_offset(uint32_t place)
 {
 	return (uint64_t)place_unit(place) * PAGE_UNIT;
@@ -56,8 +61,8 @@ static inline bool page_key_equal(const struct page_key *a, const struct page_ke
 }
 
 /*
- * Does `head` still describe the page that was asked for? Called on a copy that was taken after the
- * payload: by a READ that followed it, or by page_head_load() after shm_fence_load().
+ * True if `head` is the head of the expected page. `head` is a copy taken after the payload: by a
+ * READ that followed it, or by page_head_load() after shm_fence_load().
  */
 static inline bool page_head_is(const struct page_head *head, const struct page_key *key,
 	uint32_t generation, uint32_t length)
@@ -66,7 +71,11 @@ static inline bool page_head_is(const struct page_head *head, const struct page_
 	       page_key_equal(&head->key, key);
 }
 
-/* Copy of a head in memory that another process may be writing. */
+/*
+ * Copies a head that another process may be writing. Each word is loaded at once. The copy as a
+ * whole can be torn; page_head_is() then finds no match, because the generation changes before the
+ * other words.
+ */
 static inline struct page_head page_head_load(const struct page_head *shared)
 {
 	struct page_head head = {
@@ -77,7 +86,10 @@ static inline struct page_head page_head_load(const struct page_head *shared)
 	return head;
 }
 
-/* Control plane only. The payload is complete; its bytes come before the head's. */
+/*
+ * Writes a head; control plane only. The payload is complete, and the fence makes its bytes visible
+ * before the head.
+ */
 static inline void page_head_publish(
 	struct page_head *shared, const struct page_key *key, uint32_t length)
 {
@@ -88,8 +100,8 @@ static inline void page_head_publish(
 }
 
 /*
- * Control plane only. Returns the new generation; after it the slot may go to limbo, not to
- * reuse.
+ * Invalidates a head; control plane only. The new generation is visible before the other words
+ * change. Returns it. The slot may enter limbo then; it must not be reused before limbo has ended.
  */
 static inline uint32_t page_head_retire(struct page_head *shared)
 {

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Static probes (USDT) of provider `peercache`: places where perf, bpftrace, SystemTap or gdb may
- * look in. One nop each while nobody does; nothing at all where sys/sdt.h is missing or Meson's
- * option `usdt` is off. Any thread.
+ * Static probes (USDT) of provider `peercache`, to which perf, bpftrace, SystemTap or gdb can
+ * attach. A probe without a tracer is one nop. Without sys/sdt.h, or with Meson's option `usdt`
+ * off, it is no code at all. Any thread may pass a probe.
  *
- * `channel` is the engine's number of the client thread's channel; with `cookie` it names one
- * operation from the client's submit to the rail's completion. `rail` is the rail's index. Recipes
- * that use them are in perf/recipes; tests/unit/abi/test_probe.py reads this table.
+ * `channel` is the engine's number of the channel; together with `cookie` it identifies one op
+ * from the client's submit to the rail's completion. `rail` is the rail's index, `peer` is
+ * map_member.peer, `qpn` a QP number; lengths and offsets are in bytes. perf/recipes has scripts
+ * that use the probes; tests/unit/abi/test_probe.py reads this table.
  *
  *   probe       where             arguments
  *   submit      client library    channel, cookie, rail, peer, length
@@ -17,9 +18,9 @@
  *   evict       control plane     rail, place, length
  *   rail_down   poll core         rail, peer, syndrome
  *
- * `status` is enum op_status (abi/op.h), `syndrome` the error completion's, 0 for none. rail_down
- * fires when a rail's connection with one peer breaks, and in the control plane with peer
- * NODES_MAX when the whole rail goes out of use.
+ * `status` is enum op_status (abi/op.h). `syndrome` is that of the error CQE, 0 if there was none.
+ * rail_down fires in the poll core when a rail's connection to one peer breaks, and in the control
+ * plane with peer NODES_MAX when a whole rail goes out of use.
  */
 #ifndef ABI_PROBE_H
 #define ABI_PROBE_H
@@ -29,7 +30,7 @@
 #define PROBE_3(name, a, b, c) DTRACE_PROBE3(peercache, name, a, b, c)
 #define PROBE_5(name, a, b, c, d, e) DTRACE_PROBE5(peercache, name, a, b, c, d, e)
 #else
-/* Looked at by the compiler, evaluated by nobody. */
+/* The compiler checks the arguments but does not evaluate them. */
 #define PROBE_3(name, a, b, c) ((void)sizeof((a) + (b) + (c)))
 #define PROBE_5(name, a, b, c, d, e) ((void)sizeof((a) + (b) + (c) + (d) + (e)))
 #endif

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A single-producer single-consumer ring in shared memory, and the named orderings that everything
- * else in shared memory uses (page heads, the cluster map's sequence lock, sleep flags).
+ * A single-producer single-consumer (SPSC) ring in shared memory, and the named memory orderings
+ * that everything else in shared memory uses: page heads, the cluster map's sequence lock, sleep
+ * flags. This file and dv/order.h contain all atomics and fences of the tree.
  *
- * This file and dv/order.h hold all atomics and fences of the tree.
- *
- * A message costs one transfer of a cache line: its slot says by itself that it is filled. Bytes 14
- * and 15 of every slot are its turn, stored last and different in every round, so the consumer
- * polls the very line that brings the message. The other way goes one index, the consumer's, which
- * the producer reads only when it knows of no free slot.
+ * A message costs one transfer of a cache line, because its slot itself says that it is filled:
+ * bytes 14 and 15 of every slot are its turn, a number that the producer stores last and that
+ * differs in every round, so the consumer polls the very line that contains the message. The only
+ * shared index is the consumer's, which the producer loads only when it knows of too few free
+ * slots.
  *
  * Neither side trusts the other: each keeps its own index and the geometry in private memory and
- * masks every access. The producer calls the ring broken when the consumer's index is impossible; a
- * producer that lies about turns makes the consumer read slots of rubbish, which it has to expect.
- * Indices run freely over 32 bits.
+ * masks every access. The producer declares the ring broken if the consumer's index is impossible.
+ * A producer that writes wrong turns makes the consumer read slots of arbitrary content, which the
+ * consumer has to validate anyway. Indices are 32 bits wide and wrap.
  *
  *   producer                                     consumer
  *     n = ring_room(p, want);  (< 0: broken)       n = ring_ready(c);
@@ -33,8 +33,8 @@
 /* ---- named orderings for shared memory ---------------------------------------------------- */
 
 /*
- * ThreadSanitizer does not know fences: there, each is a read-modify-write of one word, which
- * orders more than the fence does, never less.
+ * ThreadSanitizer does not model fences. In its builds each fence is a read-modify-write of one
+ * word, which orders at least what the fence orders.
  */
 #if defined(__has_feature)
 #if __has_feature(thread_sanitizer)
@@ -48,7 +48,10 @@ __attribute__((weak)) uint32_t shm_tsan_word;
 #define SHM_FENCE(order) __atomic_thread_fence(order)
 #endif
 
-/* Acquire: pairs with shm_store_release() of the same word. */
+/*
+ * Acquire load: pairs with shm_store_release() to the same word. What the other side stored before
+ * that store is visible to loads after this one.
+ */
 static inline uint32_t shm_load_acquire(const uint32_t *word)
 {
 	return __atomic_load_n(word, __ATOMIC_ACQUIRE);
@@ -69,7 +72,10 @@ static inline void shm_store_release64(uint64_t *word, uint64_t value)
 	__atomic_store_n(word, value, __ATOMIC_RELEASE);
 }
 
-/* Relaxed: a word that another thread or process writes, where no other memory hangs on it. */
+/*
+ * Relaxed load: for a word that another thread or process writes, if no other memory depends on its
+ * value.
+ */
 static inline uint32_t shm_load(const uint32_t *word)
 {
 	return __atomic_load_n(word, __ATOMIC_RELAXED);
@@ -90,21 +96,28 @@ static inline void shm_store64(uint64_t *word, uint64_t value)
 	__atomic_store_n(word, value, __ATOMIC_RELAXED);
 }
 
-/* Take a flag down and learn whether it was up; used by whoever wakes the flag's owner. */
+/*
+ * Stores `value` and returns the previous one; the waker clears a sleeper's flag with it and learns
+ * whether it was set.
+ */
 static inline uint32_t shm_exchange(uint32_t *word, uint32_t value)
 {
 	return __atomic_exchange_n(word, value, __ATOMIC_SEQ_CST);
 }
 
-/* Add to a counter that has one writer: no locked instruction, yet readers never see half of it. */
+/*
+ * Adds to a counter that has only one writer. Needs no locked instruction, and readers never see
+ * half of an update.
+ */
 static inline void shm_count(uint64_t *counter, uint64_t n)
 {
 	shm_store64(counter, shm_load64(counter) + n);
 }
 
 /*
- * Store-load fence of the sleep protocol. Sleeper: flag up, fence, look at the ring once more,
- * sleep. Waker: publish, fence, look at the flag. Without both fences each can miss the other.
+ * Store-load fence of the sleep protocol. The sleeper sets its flag, fences, checks the ring once
+ * more and sleeps. The waker publishes, fences and checks the flag. Without both fences each could
+ * miss the other's store.
  */
 static inline void shm_fence_sleep(void)
 {
@@ -112,24 +125,24 @@ static inline void shm_fence_sleep(void)
 }
 
 /*
- * Store-load fence between two sides that each announce something and then look at the other's
- * announcement: the slot a client copies into, and the end of its channel (struct channel_header).
+ * Store-load fence between two sides that each store something and then load what the other stores:
+ * the slot a client copies into, and the end of its channel (struct channel_header).
  */
 static inline void shm_fence_store_load(void)
 {
 	SHM_FENCE(__ATOMIC_SEQ_CST);
 }
 
-/* Loads before it are done before loads after it: payload bytes, then the page head. */
+/* Orders loads before it before loads after it: payload bytes, then the page head. */
 static inline void shm_fence_load(void)
 {
 	SHM_FENCE(__ATOMIC_ACQUIRE);
 }
 
 /*
- * Stores before it are seen before stores after it: generation, then anything else. By NICs, too,
- * which READ page heads and buckets: on arm64 they need not be in the inner shareable domain, which
- * is all that the compiler's fence orders for.
+ * Orders stores before it before stores after it, for NICs as well, which READ page heads and
+ * buckets: the generation, then anything else. On arm64 a NIC need not be in the inner shareable
+ * domain, the only one for which the compiler's fence orders, hence the explicit barrier.
  */
 static inline void shm_fence_store(void)
 {
@@ -140,8 +153,8 @@ static inline void shm_fence_store(void)
 }
 
 /*
- * A copied page is seen, by NICs too, before the publish that follows. Non-temporal stores are
- * weakly ordered even on x86.
+ * Makes a copied page visible, to NICs as well, before the publish that follows. Needed because the
+ * copy uses non-temporal stores, which are weakly ordered even on x86.
  */
 static inline void shm_fence_stream(void)
 {
@@ -154,7 +167,7 @@ static inline void shm_fence_stream(void)
 #endif
 }
 
-/* One turn of a spin loop. */
+/* Hint to the CPU that the caller spins; call it once per turn of a spin loop. */
 static inline void shm_pause(void)
 {
 #if defined(__x86_64__)
@@ -166,53 +179,58 @@ static inline void shm_pause(void)
 
 /* ---- the ring ------------------------------------------------------------------------------ */
 
-#define RING_TURN_AT 14u   /* of a slot: the ring's own two bytes, */
-#define RING_TURN_SHIFT 48 /* the high ones of its second word */
-#define RING_SLOT_BYTES_MAX 64u
-#define RING_LOOK 64u            /* slots one look finds filled at most */
-#define RING_CAPACITY_MAX 65536u /* a turn comes back long after everybody forgot it */
+#define RING_TURN_AT 14u        /* offset of the turn in a slot; the two bytes belong to the ring */
+#define RING_TURN_SHIFT 48      /* bits below the turn in the slot's second 8-byte word */
+#define RING_SLOT_BYTES_MAX 64u /* length of the longest slot */
+#define RING_LOOK 64u           /* limit of filled slots that ring_ready() looks for at once */
+#define RING_CAPACITY_MAX 65536u /* largest capacity; the round counter then still has 16 bits */
 
-/* What lies in shared memory; `slots` slots of `slot_bytes` follow at once. */
+/*
+ * The part of a ring in shared memory; `capacity` slots of `slot_bytes` bytes follow it directly.
+ */
 struct ring_shared {
-	/* owner: consumer; written on every release */
+	/* owner: consumer; number of slots released so far, stored on every release */
 	alignas(64) uint32_t head;
-	uint32_t pad[31]; /* its neighbour line, too: CPUs fetch lines in pairs */
+	/* keeps the adjacent cache line unused, because CPUs prefetch lines in pairs */
+	uint32_t pad[31];
 };
 static_assert(sizeof(struct ring_shared) == 128, "two cache lines, then the slots");
 
-/* Private to the producing thread. */
+/* The producer's end of a ring, in private memory of the producing thread. */
 struct ring_producer {
 	struct ring_shared *shared;
 	unsigned char *slots;
 	uint32_t slot_bytes;
 	uint32_t capacity;
-	uint32_t tail;      /* slots published so far */
-	uint32_t head_seen; /* the consumer's, when last read */
-	/* The first slot that is not published: the consumer polls its line, so it is made here and
-	 * goes there in one piece. */
+	uint32_t tail;      /* slots published so far; wraps */
+	uint32_t head_seen; /* the consumer's index when it was last loaded */
+	/* The first unpublished slot is built here and copied to the ring by ring_publish(),
+	 * because the consumer polls that slot's cache line. */
 	uint64_t first[RING_SLOT_BYTES_MAX / 8];
 };
 
-/* Private to the consuming thread. */
+/* The consumer's end of a ring, in private memory of the consuming thread. */
 struct ring_consumer {
 	const unsigned char *slots;
 	struct ring_shared *shared;
 	uint32_t slot_bytes;
 	uint32_t capacity;
-	uint32_t head;      /* slots released so far */
-	uint32_t tail_seen; /* slots seen filled */
+	uint32_t head;      /* slots released so far; wraps */
+	uint32_t tail_seen; /* slots seen filled so far; wraps */
 };
 
-#define RING_BROKEN (-1)
+#define RING_BROKEN (-1) /* ring_room() returns it if the consumer's index is impossible */
 
+/* Bytes of shared memory that a ring needs. */
 static inline size_t ring_bytes(uint32_t capacity, uint32_t slot_bytes)
 {
 	return sizeof(struct ring_shared) + (size_t)capacity * slot_bytes;
 }
 
 /*
- * `at` is zeroed shared memory of ring_bytes(), 64-byte aligned. capacity is a power of two up to
- * RING_CAPACITY_MAX, slot_bytes a multiple of 16 up to RING_SLOT_BYTES_MAX.
+ * Initialises the producer's end. `at`: zeroed shared memory of ring_bytes() bytes, 64-byte
+ * aligned. `capacity`: a power of two up to RING_CAPACITY_MAX. `slot_bytes`: a multiple of 16 up to
+ * RING_SLOT_BYTES_MAX.
  */
 static inline void ring_producer_init(
 	struct ring_producer *p, void *at, uint32_t capacity, uint32_t slot_bytes)
@@ -223,6 +241,7 @@ static inline void ring_producer_init(
 		.capacity = capacity};
 }
 
+/* Initialises the consumer's end; parameters as for the producer's, geometry the same. */
 static inline void ring_consumer_init(
 	struct ring_consumer *c, void *at, uint32_t capacity, uint32_t slot_bytes)
 {
@@ -232,27 +251,33 @@ static inline void ring_consumer_init(
 		.capacity = capacity};
 }
 
-/* What a filled slot of that index carries: the round; never 0, which is what memory begins with.
+/*
+ * The turn that a filled slot with this index has: the number of the round, with the top bit set so
+ * that it is never 0, the content of unused memory. A turn repeats after 32768 rounds, when no
+ * reader can have an old one in use.
  */
 static inline uint64_t ring_turn(uint32_t capacity, uint32_t index)
 {
 	return (index >> __builtin_ctz(capacity) | 0x8000u) & 0xffffu;
 }
 
+/* The second word of a slot, with its upper 16 bits replaced by the turn. */
 static inline uint64_t ring_word(uint64_t word, uint64_t turn)
 {
 	return (word & ((1ull << RING_TURN_SHIFT) - 1)) | turn << RING_TURN_SHIFT;
 }
 
+/* Offset of the slot with this index from the first slot, bytes. */
 static inline size_t ring_at(uint32_t capacity, uint32_t slot_bytes, uint32_t index)
 {
 	return (size_t)(index & (capacity - 1)) * slot_bytes;
 }
 
 /*
- * Free slots; the consumer's index is read again only when fewer than `want` are known to be free.
- * RING_BROKEN when that index is impossible. Acquire pairs with ring_release(): the consumer has
- * finished reading a slot before it is overwritten.
+ * Returns the number of free slots. The consumer's index is loaded again only if fewer than `want`
+ * are known to be free. Returns RING_BROKEN if that index is impossible, also on every later call.
+ * The acquire pairs with the release of ring_release(): the consumer has finished reading a slot
+ * before the producer overwrites it.
  */
 static inline int32_t ring_room(struct ring_producer *p, uint32_t want)
 {
@@ -262,21 +287,22 @@ static inline int32_t ring_room(struct ring_producer *p, uint32_t want)
 		p->head_seen = shm_load_acquire(&p->shared->head);
 		used = p->tail - p->head_seen;
 	}
-	/* Also when the impossible index was read by an earlier call: broken stays broken. */
+	/* Also true if an earlier call loaded the impossible index, so a broken ring stays
+	 * broken. */
 	if (used > p->capacity)
 		return RING_BROKEN;
 	return (int32_t)(p->capacity - used);
 }
 
-/* The i-th slot not yet published, to be written; i < ring_room(). */
+/* The i-th unpublished slot, for the producer to write; 0 <= i < ring_room(). */
 static inline void *ring_slot_new(struct ring_producer *p, uint32_t i)
 {
 	return i ? p->slots + ring_at(p->capacity, p->slot_bytes, p->tail + i) : (void *)p->first;
 }
 
 /*
- * The next n >= 1 slots become visible together: the consumer looks at the first one's turn, and
- * that is stored last. Release pairs with ring_ready(); the other turns hang on it.
+ * Publishes n >= 1 slots. The first slot's turn is stored last, with release; a consumer that sees
+ * it (acquire in ring_look()) also sees the other n - 1 slots.
  */
 static inline void ring_publish(struct ring_producer *p, uint32_t n)
 {
@@ -295,7 +321,10 @@ static inline void ring_publish(struct ring_producer *p, uint32_t n)
 	p->tail += n;
 }
 
-/* Looks for filled slots behind those already seen. Acquire pairs with ring_publish(). */
+/*
+ * Looks for up to `most` filled slots after those already seen. Returns the number of slots filled
+ * and not released. The acquire pairs with the release of ring_publish().
+ */
 static inline int32_t ring_look(struct ring_consumer *c, uint32_t most)
 {
 	uint32_t unseen = c->capacity - (c->tail_seen - c->head);
@@ -313,8 +342,9 @@ static inline int32_t ring_look(struct ring_consumer *c, uint32_t most)
 }
 
 /*
- * Filled slots, 0 only if there are none. Looks only when it knows of none, and then not at the
- * whole ring: slots that were published together may be among them in part.
+ * Returns a number of filled slots; 0 only if there are none. Looks for new ones only if it knows
+ * of none, and then for at most RING_LOOK, so a group of slots that were published together can be
+ * counted in part.
  */
 static inline int32_t ring_ready(struct ring_consumer *c)
 {
@@ -322,19 +352,22 @@ static inline int32_t ring_ready(struct ring_consumer *c)
 				       : ring_look(c, RING_LOOK);
 }
 
-/* All of them. */
+/* Returns the number of all filled slots. */
 static inline int32_t ring_ready_now(struct ring_consumer *c)
 {
 	return ring_look(c, c->capacity);
 }
 
-/* The i-th filled slot; i < ring_ready(). Copy it once, then validate the copy. */
+/* The i-th filled slot; 0 <= i < ring_ready(). Copy it once, then validate the copy. */
 static inline const void *ring_slot_old(const struct ring_consumer *c, uint32_t i)
 {
 	return c->slots + ring_at(c->capacity, c->slot_bytes, c->head + i);
 }
 
-/* Release: we are done reading the slots. Pairs with ring_room(). */
+/*
+ * Gives the first n filled slots back to the producer. The release pairs with the acquire of
+ * ring_room(): the loads from the slots are complete.
+ */
 static inline void ring_release(struct ring_consumer *c, uint32_t n)
 {
 	c->head += n;

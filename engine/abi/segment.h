@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How a client process attaches to the engine of its host, and what the two map together.
+ * How a client process attaches to the engine of its host, and the memory that both map.
  *
  * A Unix SOCK_SEQPACKET socket carries fixed-size requests and replies, one reply to each request,
- * in order; file descriptors come with them (SCM_RIGHTS). The engine checks SO_PEERCRED: the client
- * must be of the engine's own user, or root. The socket is the session: when it closes, the engine
- * stops the session's rings, drains what is in flight, then frees regions, pins and credits. A
- * connection that sends no request within 2 s is closed.
+ * in order; file descriptors are passed with them (SCM_RIGHTS). The engine checks SO_PEERCRED: the
+ * client must run as the engine's user or as root. The socket is the session: when it closes, the
+ * engine stops the session's rings, drains what is in flight, then frees regions, pins and credits.
+ * A socket on which no request arrives within 2 s of the connect is closed.
  *
  * Each side holds a pidfd of the other, because only the end of a process proves that it writes no
- * more: the engine to the client's memory, the client to a page slot. It works across PID
- * namespaces. A client without the engine's pidfd lets READs go to staging only; an engine without
- * the client's grants it no credits.
+ * more: the engine to the client's memory, the client to a page slot. This works across PID
+ * namespaces. A client without the engine's pidfd directs READs to staging memory only; an engine
+ * without the client's pidfd grants that client no credits.
  *
  *   request        fds in     reply: a, b                    fds out
  *   HELLO          pidfd of   a = rails, b = session         status, control kick (eventfd),
@@ -24,11 +24,11 @@
  *   REGION_REMOVE  -          a (in) = region                -
  *   REPORT         -          a = bytes                      memfd: JSON, status and members
  *
- * `wake` is one end of a socket pair: readable when the client shall look at its rings. The kicks
- * are eventfds: clients write them; only the engine reads them.
+ * `wake` is one end of a socket pair: it becomes readable when the client must check its rings.
+ * The kicks are eventfds: clients write them; only the engine reads them.
  *
- * CHANNEL_CLOSE and REGION_REMOVE are answered when nothing is in flight there any more. A request
- * whose reply comes too late for the client is answered all the same: the client reads that reply
+ * CHANNEL_CLOSE and REGION_REMOVE are answered once nothing of the channel or region is in flight.
+ * If the client stops waiting for a reply, the engine still sends it: the client reads that reply
  * before its next request and undoes what it granted.
  */
 #ifndef ABI_SEGMENT_H
@@ -52,66 +52,76 @@ enum attach_kind {
 	ATTACH_REPORT = 6,
 };
 
+/* A request of a client. */
 struct attach_request {
-	uint32_t magic;
-	uint16_t version;
-	uint16_t kind; /* enum attach_kind */
-	uint32_t serial;
+	uint32_t magic;   /* ATTACH_MAGIC */
+	uint16_t version; /* ABI_VERSION */
+	uint16_t kind;    /* enum attach_kind */
+	uint32_t serial;  /* number chosen by the client; returned in the reply */
 	uint32_t spare;
-	uint64_t a, b;
+	uint64_t a, b; /* parameters by kind of request, see the table above */
 };
 static_assert(sizeof(struct attach_request) == 32, "same in every build");
 
+/* The engine's reply. */
 struct attach_reply {
-	uint32_t magic;
-	uint16_t version;
-	uint16_t kind;
-	uint32_t serial; /* of the request */
-	int32_t status;  /* 0 or a negative errno */
-	uint64_t a, b;
-	char text[224]; /* when status < 0: what was wrong and what to do, zero-terminated */
+	uint32_t magic;   /* ATTACH_MAGIC */
+	uint16_t version; /* ABI_VERSION */
+	uint16_t kind;    /* kind of the request */
+	uint32_t serial;  /* serial of the request */
+	int32_t status;   /* 0 or a negative errno */
+	uint64_t a, b;    /* results by kind of request, see the table above */
+	char text[224];   /* if status < 0: the reason and what to do, zero-terminated */
 };
 static_assert(sizeof(struct attach_reply) == 256, "same in every build");
 
-/* File descriptors of one message: 3 + 3 per rail + the engine's pidfd. */
+/*
+ * Limit of file descriptors in one message, that of HELLO's reply: status, control kick, shard; 3
+ * per rail; the engine's pidfd.
+ */
 #define ATTACH_FDS_MAX (3 + 3 * RAILS_MAX + 1)
 
-/* The status segment: the engine writes, clients and tools map it read-only. */
+/* The status segment: the engine writes it, clients and tools map it read-only. */
 struct status_segment {
-	uint32_t magic;
-	uint32_t version;
-	uint64_t incarnation;
-	uint32_t ref;
-	uint32_t pid;
-	uint32_t rails;
-	uint32_t bucket_bits; /* of this host's shard */
-	uint64_t pool_bytes[RAILS_MAX];
-	uint64_t page_bytes_max; /* the largest page every pool here can hold */
-	/* owner: control plane; a bit per rail that is given no work now: by itself, and towards
-	 * the peer of that number. When every rail is out one is tried all the same. */
+	uint32_t magic;                 /* STATUS_MAGIC */
+	uint32_t version;               /* ABI_VERSION */
+	uint64_t incarnation;           /* incarnation of this engine */
+	uint32_t ref;                   /* low 32 bits of the incarnation */
+	uint32_t pid;                   /* PID of the engine, in its own PID namespace */
+	uint32_t rails;                 /* number of rails, 1..RAILS_MAX */
+	uint32_t bucket_bits;           /* log2 of the number of buckets of this engine's shard */
+	uint64_t pool_bytes[RAILS_MAX]; /* length of each rail's pool, bytes */
+	uint64_t page_bytes_max; /* largest page that every pool of this engine can hold, bytes */
+	/* owner: control plane; bit r is set while clients should give rail r no work: rails_out
+	 * for all peers, peer_rails_out[p] for member p. If every rail is out, clients try one
+	 * anyway. */
 	alignas(64) uint32_t rails_out;
 	uint32_t peer_rails_out[NODES_MAX];
-	/* owner: control plane; 1 while it sleeps: write the control kick */
+	/* owner: control plane; 1 while it sleeps: a client that needs it writes the control
+	 * kick */
 	alignas(64) uint32_t control_sleeps;
-	/* owner: each rail its own line; 1 while it sleeps: write the rail's kick */
+	/* owner: the rail's poll core, one line per rail; 1 while it sleeps: a client that needs
+	 * it writes the rail's kick */
 	struct {
 		alignas(64) uint32_t sleeps;
 	} rail[RAILS_MAX];
 	struct map_shared map;
-	/* owner: the poll core whose first rail it is; by how much the clock of the modelled ports
-	 * is behind CLOCK_MONOTONIC: model.own_time, and 0 otherwise */
+	/* owner: the poll core whose first rail this is; ns by which the clock of the software
+	 * NICs is behind CLOCK_MONOTONIC with model.own_time=no; otherwise 0 */
 	struct {
 		alignas(64) uint64_t behind_ns;
 	} clock[RAILS_MAX];
 };
-static_assert(offsetof(struct status_segment, rail) % 64 == 0, "sleep flags: a line each");
+static_assert(
+	offsetof(struct status_segment, rail) % 64 == 0, "each sleep flag has its own cache line");
 static_assert(offsetof(struct status_segment, map) ==
 		      offsetof(struct status_segment, rail) + 64 * RAILS_MAX,
 	"same in every process of the host");
-static_assert(offsetof(struct status_segment, rail) % 64 == 0, "a line a rail");
+static_assert(offsetof(struct status_segment, rail) % 64 == 0, "one cache line per rail");
 
 /*
- * First page of a channel segment. Geometry is fixed by limits.h and the number of rails.
+ * The first page of a channel segment. The geometry of the segment follows from limits.h and the
+ * number of rails.
  *
  * `copying` and `stopped` decide who owns a credited slot when a session ends while the client's
  * thread copies into it:
@@ -124,41 +134,43 @@ static_assert(offsetof(struct status_segment, rail) % 64 == 0, "a line a rail");
  *     copying = 0 (release)                     quarantine ends: copying != slot (acquire), or the
  *                                               client's process has exited
  *
- * Both fences together let at least one side see the other's store.
+ * With both fences at least one side sees the other's store.
  */
 struct channel_header {
-	uint32_t magic;
-	uint32_t version;
-	uint32_t rails;
+	uint32_t magic;   /* CHANNEL_MAGIC */
+	uint32_t version; /* ABI_VERSION */
+	uint32_t rails;   /* number of rails: op rings and done rings */
 	uint32_t spare;
-	/* owner: client sets it; who completes something takes it down and writes wake */
+	/* owner: the client sets it before it sleeps; the poll core or control plane that
+	 * completes something clears it and writes `wake` */
 	alignas(64) uint32_t client_waits;
-	/* owner: client; slot_name() of the slot that its thread copies a page into; 0: none */
+	/* owner: client; slot_name() of the slot that its thread is copying a page into; 0: none */
 	alignas(64) uint64_t copying;
-	/* owner: control plane; 1: the channel ends, its credits are void */
+	/* owner: control plane; 1: the channel ends and its credits are void */
 	alignas(64) uint32_t stopped;
-	/* owner: control plane; 1: every rail has returned the channel, no READ of it is in flight.
-	 * Stored with release; wake is written after it. */
+	/* owner: control plane; 1: every rail has returned the channel, so none of its READs is
+	 * in flight. Stored with release; `wake` is written after it. */
 	uint32_t drained;
 };
-static_assert(sizeof(struct channel_header) == 256, "fits its page; a line for each owner");
+static_assert(sizeof(struct channel_header) == 256, "fits its page; one cache line per owner");
 static_assert(offsetof(struct channel_header, copying) == 128, "the client's line");
 static_assert(offsetof(struct channel_header, stopped) == 192, "the engine's line");
 
-/* Never 0: the generation of a credit is at least 1. */
+/* The identity of a credited slot. Never 0, because the generation of a credit is at least 1. */
 static inline uint64_t slot_name(uint32_t place, uint32_t generation)
 {
 	return (uint64_t)generation << 32 | place;
 }
 
+/* Offsets of the parts of a channel segment, bytes. */
 struct channel_layout {
-	size_t statistics;    /* struct channel_statistics */
-	size_t op[RAILS_MAX]; /* offsets in the segment */
-	size_t done[RAILS_MAX];
-	size_t ctl;
-	size_t ctl_done;
-	size_t staging; /* STAGING_BYTES, page-aligned */
-	size_t bytes;   /* of the whole segment */
+	size_t statistics;      /* offset of struct channel_statistics */
+	size_t op[RAILS_MAX];   /* offset of the op ring of each rail */
+	size_t done[RAILS_MAX]; /* offset of the done ring of each rail */
+	size_t ctl;             /* offset of the ctl ring */
+	size_t ctl_done;        /* offset of the ring of the control plane's answers */
+	size_t staging;         /* offset of the staging memory: STAGING_BYTES, aligned to 4096 */
+	size_t bytes;           /* length of the whole segment */
 };
 
 static inline struct channel_layout channel_layout(uint32_t rails)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Clients that come in over the Unix socket (attach_socket.c): only processes of the engine's own
- * user, or root, are served. The loop's thread only.
+ * Clients that connect to the Unix socket (attach_socket.c). Only processes of the engine's own
+ * user, or of root, are served. The loop's thread only.
  */
 #include "engine/control/attach.h"
 
@@ -18,9 +18,9 @@
 #include "config/log.h"
 #include "engine/control/loop.h"
 
-/* ---- who comes in ---------------------------------------------------------------------------- */
+/* ---- connections ----------------------------------------------------------------------------- */
 
-/* NULL: the table is full. */
+/* Returns a free place in the table, or NULL if it is full. */
 static struct session **free_place(struct session **table, unsigned places)
 {
 	for (unsigned i = 0; i < places; i++)
@@ -29,7 +29,7 @@ static struct session **free_place(struct session **table, unsigned places)
 	return NULL;
 }
 
-/* Has the connection sent something that was not read yet? */
+/* Whether the connection has sent a request that was not read yet. */
 static bool has_request(const struct session *s)
 {
 	char byte;
@@ -38,8 +38,9 @@ static bool has_request(const struct session *s)
 }
 
 /*
- * For one more connection: a free place, or that of the one that has been silent longest. NULL:
- * each has sent a request; they are served first, and new ones wait in the backlog.
+ * Returns a place for one more connection: a free one, or that of the connection that has been
+ * silent longest. NULL: every connection has sent a request; these are served first, and new
+ * connections wait in the backlog of the socket.
  */
 static struct session **silent_place(struct attach *a)
 {
@@ -65,11 +66,11 @@ static void silent_clear(struct session **place)
 		return;
 	if (!s->ending)
 		s->control->counter[COUNTER_clients_silent]++;
-	session_end(s, "it sent no request, and others wait");
+	session_end(s, "it sent no request, and other clients need its place");
 	(void)session_free(s);
 }
 
-/* `silent`: its place, if it is not refused. */
+/* `silent`: the place of the connection unless it is refused. */
 static void accept_one(struct attach *a, int fd, struct session **silent)
 {
 	struct ucred peer = {.pid = 0, .uid = (uid_t)-1};
@@ -86,7 +87,7 @@ static void accept_one(struct attach *a, int fd, struct session **silent)
 	s->arrival = ++a->arrivals;
 	if (peer.uid != geteuid() && peer.uid != 0)
 		session_refuse(s, -EPERM,
-			"this engine serves user %u and root; process %d is of user %u. Run the client as the engine's user",
+			"this engine serves user %u and root; process %d belongs to user %u. Run the client as the engine's user",
 			(unsigned)geteuid(), (int)peer.pid, (unsigned)peer.uid);
 	if (s->refuse)
 		place = free_place(a->refused, ATTACH_REFUSED_MAX);
@@ -109,7 +110,7 @@ void session_admit(struct session *s)
 
 	if (!place) {
 		session_refuse(s, -EUSERS,
-			"%u sessions are attached to this engine, the most it serves; end a process that uses it, or share one session among threads",
+			"%u sessions are attached to this engine, the maximum; end a process that uses it, or share one session among threads",
 			SESSIONS_MAX);
 		return;
 	}
@@ -138,7 +139,8 @@ static void on_accept(evutil_socket_t listener, short what, void *context)
 		fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 		if (fd < 0) {
 			if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
-				log_warn("clients: accept: %s; raise the limit of open files",
+				log_warn(
+					"clients: cannot accept a connection: %s; raise the limit of open files",
 					strerror(errno));
 			return;
 		}
@@ -146,9 +148,9 @@ static void on_accept(evutil_socket_t listener, short what, void *context)
 	}
 }
 
-/* ---- for the other files --------------------------------------------------------------------- */
+/* ---- called by other files of this folder ---------------------------------------------------- */
 
-/* Sessions that ended and have nothing left. */
+/* Frees the sessions that have ended and have nothing left. Returns how many. */
 static unsigned table_free(struct session **table, unsigned places)
 {
 	unsigned n = 0;
@@ -226,7 +228,7 @@ void attach_stop(struct control *control)
 			channel_finish(a->channel[i]);
 }
 
-/* Another description of the same file, which cannot be mapped for writing. */
+/* Opens the same file again, so that the new descriptor cannot be mapped for writing. */
 static int reopen_read_only(int fd)
 {
 	char path[64];
@@ -266,7 +268,7 @@ int attach_open(struct control *control)
 	a->pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
 	if (a->pidfd < 0)
 		log_warn(
-			"clients: pidfd_open: %s; READs go through staging, never directly into clients' memory. Linux 5.3 has it; a container may forbid it",
+			"clients: pidfd_open failed: %s; READs go through staging memory, never directly into the memory of clients. It needs Linux 5.3; a container may forbid it",
 			strerror(errno));
 	memset(a->heads_fd, -1, sizeof(a->heads_fd));
 	helper_open(control, &a->large, ATTACH_HELPERS);
@@ -276,7 +278,8 @@ int attach_open(struct control *control)
 		goto fail;
 	rc = files_open(control, a);
 	if (rc < 0) {
-		log_error("clients: opening shared memory read-only: %s; is /proc mounted?",
+		log_error(
+			"clients: cannot open shared memory read-only: %s; check that /proc is mounted",
 			strerror(-rc));
 		goto fail;
 	}
@@ -294,7 +297,9 @@ fail:
 	return rc;
 }
 
-/* The rails have ended, or were never started: nothing is in flight and nobody returns anything. */
+/*
+ * The rails have ended or were never started: no READ is in flight, and they return nothing more.
+ */
 void attach_close(struct control *control)
 {
 	struct attach *a = control->attach;

@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Clients of this host: sessions, their channels and their memory. What they say is abi/segment.h.
- * The loop's thread only, except attach_helper.c's threads, which register memory.
+ * Clients of this host: their sessions, channels and memory regions. The protocol is in
+ * abi/segment.h. The loop's thread only, except the threads of attach_helper.c, which register
+ * memory, and the thread of attach_closer.c.
  *
- *   attach.c          the socket: who may come in, requests, replies
- *   attach_session.c  a session from its first request to its last resource
- *   attach_channel.c  channel segments and their rings on every rail
+ *   attach.c             the socket: which connections are accepted; requests, replies
+ *   attach_session.c     a session from its first request until its last resource is freed
+ *   attach_channel.c     channel segments and their rings on every rail
  *   attach_quarantine.c  channels whose client may still write to a page slot
- *   attach_region.c   client memory: checked, mapped, registered, given to the rails, taken back
- *   attach_mr.c       its memory registrations on every NIC
- *   attach_helper.c   the threads that do what can take seconds
- *   attach_closer.c   the thread that closes what clients sent
+ *   attach_region.c      client memory: checked, mapped, registered, given to the rails, taken back
+ *   attach_mr.c          memory registrations (MRs) of a region on every NIC
+ *   attach_helper.c      the threads that register memory, which can take seconds
+ *   attach_closer.c      the thread that closes descriptors that clients sent
+ *   attach_socket.c      the socket file and its lock
  *
  * Channels and regions belong to the rails from the command that adds them until every rail has
- * returned them; only then are they unmapped and their numbers used again.
+ * returned them. Only then are they unmapped and their numbers reused.
  */
 #ifndef CONTROL_ATTACH_H
 #define CONTROL_ATTACH_H
@@ -25,19 +27,28 @@
 #include "engine/control/control.h"
 #include "engine/control/publish.h"
 
-#define ATTACH_SMALL_BYTES (1u << 20) /* registered by threads of their own up to this size */
-#define ATTACH_SMALL_HELPERS 2u       /* ... so that channels do not wait for large memory */
-#define ATTACH_HELPERS 8u             /* threads that register what is larger */
-#define ATTACH_TELL_NS 5000000000ull  /* between two lines about one long registration */
-#define ATTACH_SILENT_MAX 32u         /* connections that have not sent a request yet */
-#define ATTACH_SILENT_SECONDS 2       /* ... and are closed after this time */
-#define ATTACH_REFUSED_MAX 8u         /* refused clients that are being told why */
-#define ATTACH_REFUSED_SECONDS 1      /* ... for at most this long */
+/*
+ * Memory up to this size is registered by threads of its own (ATTACH_SMALL_HELPERS), so that
+ * opening a channel, whose staging memory is small, does not wait for large memory.
+ */
+#define ATTACH_SMALL_BYTES (1u << 20)
+#define ATTACH_SMALL_HELPERS 2u      /* threads that register small memory */
+#define ATTACH_HELPERS 8u            /* threads that register larger memory */
+#define ATTACH_TELL_NS 5000000000ull /* time between two log lines about one long registration */
+#define ATTACH_SILENT_MAX 32u   /* maximum number of connections that have not sent a request */
+#define ATTACH_SILENT_SECONDS 2 /* a connection without a request is closed after this time */
+/* maximum number of refused clients kept connected to read the reason */
+#define ATTACH_REFUSED_MAX 8u
+#define ATTACH_REFUSED_SECONDS 1 /* a refused client is disconnected after this time */
 #define ATTACH_REGION_BYTES_MAX (1ull << 40)
-#define ATTACH_ACCEPTS 16u         /* connections taken in one turn */
-#define ATTACH_QUARANTINE_MAX 8u   /* slots of one process; then it gets no more credits */
-#define ATTACH_QUARANTINE_US 10000 /* between looks at channels in quarantine */
-/* Every channel needs a region for its staging: those are not handed out for anything else. */
+#define ATTACH_ACCEPTS 16u /* connections accepted in one turn */
+/* a process with this number of slots in quarantine gets no more credits */
+#define ATTACH_QUARANTINE_MAX 8u
+#define ATTACH_QUARANTINE_US 10000 /* time between two looks at channels in quarantine */
+/*
+ * Client memory ranges of all sessions together. One region for each channel is kept back, because
+ * every channel needs a region for its staging memory.
+ */
 #define ATTACH_RANGES_MAX (REGIONS_MAX - REGION_CLIENT_0 - CHANNELS_MAX)
 static_assert(ATTACH_RANGES_MAX >= RANGES_SESSION_MIN, "one session gets its share");
 
@@ -46,42 +57,48 @@ struct channel;
 struct closer;
 
 enum region_state {
-	REGION_REGISTERING, /* on the helper threads */
-	REGION_LIVE,        /* the rails have it */
-	REGION_DROPPING,    /* the rails were asked to return it */
-	REGION_RELEASING,   /* on the helper threads */
+	REGION_REGISTERING, /* the helper threads register the memory */
+	REGION_LIVE,        /* the rails know the region and use it for READs */
+	REGION_DROPPING,    /* the rails were told to return the region */
+	REGION_RELEASING,   /* the helper threads deregister the memory */
 };
 
 /*
- * A region is registered on every NIC, in extents of equal size, each a memory registration (MR) of
- * its own; the last one may be shorter. On huge pages, or when it is small, it is one extent.
+ * A region is registered on every NIC, in extents of equal size; each extent is a memory
+ * registration (MR) of its own, and the last one may be shorter. A region on huge pages, or a small
+ * one, is one extent.
  */
-
 struct region {
 	uint32_t id; /* REGION_CLIENT_0 .. REGIONS_MAX - 1 */
 	struct session *session;
-	struct channel *staging_of; /* the channel whose segment it lies in, or NULL */
-	int memfd;                  /* -1: the channel's */
-	void *map;                  /* NULL: the channel's */
+	/* the channel whose staging memory this is; NULL: memory registered by the client */
+	struct channel *staging_of;
+	/* the client's memfd; -1: staging memory, which is part of the channel's memfd */
+	int memfd;
+	void *map; /* the engine's mapping; NULL: staging memory, mapped by the channel */
 	size_t map_bytes;
 	void *base;
 	size_t length;
-	uint64_t offset; /* in the file */
+	uint64_t offset; /* offset in the memfd */
 	enum region_state state;
-	unsigned left;         /* rails that have it */
-	unsigned extent_shift; /* of 1 << extent_shift bytes; 0: one extent */
+	unsigned left;         /* rails that have not returned the region */
+	unsigned extent_shift; /* an extent has 1 << extent_shift bytes; 0: one extent */
 	unsigned extents;
-	unsigned mrs; /* extents * NICs: number e of NIC n is [n * extents + e] */
-	/* the helper threads' while REGISTERING or RELEASING: an MR is one thread's, the rest is
-	 * under the lock */
-	struct dv_mr *mr;  /* length 0: not registered */
-	uint32_t *lkey;    /* read by the rails from RAIL_REGION_ADD until they return it */
-	unsigned mrs_next; /* the first one that no thread was given */
+	unsigned mrs; /* extents * NICs: the MR of extent e on NIC n is number n * extents + e */
+	/*
+	 * While REGISTERING or RELEASING, the following belongs to the helper threads: each MR to
+	 * one thread, the rest to the holder of the lock.
+	 */
+	struct dv_mr *mr; /* array of `mrs` MRs; length 0: not registered */
+	/* array of `mrs` keys; rails read it from RAIL_REGION_ADD until they return the region */
+	uint32_t *lkey;
+	unsigned mrs_next; /* number of the next MR that no thread has taken */
 	unsigned mrs_done;
 	uint64_t began_ns, told_ns;
 	struct region *next;
-	bool held;            /* RELEASING, and a NIC did not let go: until its device is closed */
-	unsigned cut_devices; /* attach->cut_devices when the release began */
+	/* RELEASING, but a NIC did not deregister it: it waits until that NIC's device is closed */
+	bool held;
+	unsigned cut_devices; /* value of attach->cut_devices when the release began */
 	int result;
 	char text[160];
 };
@@ -90,49 +107,60 @@ struct channel {
 	uint32_t id; /* < CHANNELS_MAX */
 	struct session *session;
 	int memfd;
-	int wake;        /* the engine's end of a socket pair */
-	int wake_client; /* the other one, until it is sent; -1 then */
+	int wake;        /* the engine's end of the socket pair that wakes the client */
+	int wake_client; /* the client's end of that pair, until it is sent; then -1 */
 	unsigned char *map;
 	size_t bytes;
 	struct region *staging;
 	struct rail_channel rail[RAILS_MAX];
-	unsigned left; /* rails that have it */
-	bool opening;  /* its staging is being registered: rails and publish.c do not know it yet */
+	unsigned left; /* rails that have not returned the channel */
+	/*
+	 * the channel's staging memory is being registered; rails and publish.c do not know it yet
+	 */
+	bool opening;
 	bool stopping;
-	bool quarantined; /* the client's thread may still copy into publish.kept */
+	/* quarantine: the client's thread may still copy into the slot publish.kept */
+	bool quarantined;
 	struct publish_channel publish;
 	struct statistics_source statistics;
 };
 
 struct session {
 	struct control *control;
-	uint32_t id;            /* never used twice; 0: has not sent a request yet */
-	uint64_t arrival;       /* order of the connections */
-	struct session **place; /* in attach->silent, ->session or ->refused */
+	uint32_t id; /* number of the session, never reused; 0: it has not sent a request yet */
+	/* serial number of the connection; the smallest one is the oldest connection */
+	uint64_t arrival;
+	/* the entry of attach->silent, ->session or ->refused that points to this session */
+	struct session **place;
 	int fd;
 	pid_t pid;
-	int pidfd; /* of the client; -1: it cannot be watched, so it gets no credits */
+	/* pidfd of the client; -1: the process cannot be watched, so it gets no credits */
+	int pidfd;
 	struct event *readable;
 	struct event *closed;
-	struct event *exited; /* the process; a child of it may keep the socket open */
-	int refuse;           /* 0, or the status every request is answered with */
+	/* event: the client's process has exited, even if a child of it keeps the socket open */
+	struct event *exited;
+	int refuse; /* 0, or the -errno with which every request of this client is refused */
 	char refusal[160];
-	struct attach_request request; /* the one being answered */
-	bool busy;                     /* it is not answered yet: no further one is read */
-	bool waits_told;               /* ... until the rails' inboxes have our commands */
+	struct attach_request request; /* the request being served */
+	bool busy; /* true until the request is answered; no further request is read meanwhile */
+	/* true while the reply waits for this session's commands to be in the rails' inboxes */
+	bool waits_told;
 	uint64_t reply_a, reply_b;
 	struct region *waits_region;
 	struct channel *waits_channel;
-	unsigned channels, regions; /* not yet freed; staging included */
-	unsigned quarantined;       /* of the channels */
-	unsigned ranges, extents;   /* of the regions: without staging */
+	/* channels and regions not yet freed; regions include staging memory */
+	unsigned channels, regions;
+	unsigned quarantined; /* channels of the session that are in quarantine */
+	/* regions of the session and their extents, without staging memory */
+	unsigned ranges, extents;
 	bool ending;
 };
 
 /*
- * The quota of a session: it may take `wants` of the `left` if it then has no more than its share
- * of what remains, remains / sessions, or no more than `min`. One session alone stops at half of
- * all there is, and one that has more than `min` never takes the last.
+ * The quota of a session. It may take `wants` of the `left` if it then has no more than its share
+ * of the rest, (left - wants) / sessions, or no more than `min`. So a single session stops at half
+ * of the total, and a session that has more than `min` cannot take the last of what is left.
  */
 static inline bool session_may_take(
 	unsigned has, unsigned wants, unsigned left, unsigned sessions, unsigned min)
@@ -145,18 +173,19 @@ static inline bool session_may_take(
 	return has + wants <= (share > min ? share : min);
 }
 
-/* Work for the threads, and what they have done; both under the lock. */
+/* Helper threads and the regions they work on. The lock protects `first`, `last` and `done`. */
 struct attach_helper {
 	struct control *control;
 	pthread_t thread[ATTACH_HELPERS];
-	unsigned threads; /* running; the loop's */
+	unsigned threads; /* running threads; the loop's thread only */
 	unsigned threads_max;
-	cpu_set_t cores; /* that they may use */
+	cpu_set_t cores; /* cores that the threads may use */
 	pthread_mutex_t lock;
 	pthread_cond_t more;
-	struct region *first, *last; /* with MRs that no thread was given */
-	struct region *done;
-	uint32_t done_flag; /* there may be something in `done`: looked at without the lock */
+	struct region *first, *last; /* queue of regions with MRs that no thread has taken */
+	struct region *done;         /* regions that the threads have finished */
+	/* 1 after a region was added to `done`; the loop reads it without the lock */
+	uint32_t done_flag;
 	bool stop;
 };
 
@@ -169,36 +198,43 @@ struct attach {
 	struct channel *channel[CHANNELS_MAX];
 	struct region *region[REGIONS_MAX];
 	unsigned sessions, channels, regions;
-	unsigned ranges, extents; /* of the regions: without staging */
-	unsigned waits_told;      /* sessions whose reply waits for the rails' inboxes */
-	unsigned endings;         /* sessions that end and are not freed yet */
-	unsigned cut_devices;     /* devices of lost NICs that were closed */
+	/* client memory ranges and their extents, without staging memory */
+	unsigned ranges, extents;
+	/* sessions whose reply waits until commands are in the rails' inboxes */
+	unsigned waits_told;
+	unsigned endings;     /* sessions that are ending and not freed yet */
+	unsigned cut_devices; /* number of lost NICs whose devices were closed */
 	uint32_t last_session;
 	uint64_t arrivals;
-	unsigned quarantined;     /* channels */
-	struct event *quarantine; /* looks at them, while there are any */
-	int pidfd;                /* of this process, for clients; -1: the kernel has none */
-	int status_fd, shard_fd, heads_fd[RAILS_MAX]; /* read-only, for clients */
+	unsigned quarantined; /* channels in quarantine */
+	/* timer that looks at the channels in quarantine; armed while there are any */
+	struct event *quarantine;
+	int pidfd; /* pidfd of the engine, sent to clients; -1: the kernel gave none */
+	/* read-only descriptors of shared memory, sent to clients */
+	int status_fd, shard_fd, heads_fd[RAILS_MAX];
 	struct attach_helper large, small;
 	struct closer *closer;
 };
 
-/* ---- for loop.c, publish.c and report.c ------------------------------------------------------ */
+/* ---- called by loop.c, publish.c and report.c ------------------------------------------------ */
 
-/* What the helper thread finished and replies that waited for the rails' inboxes. */
+/*
+ * Handles regions that the helper threads have finished, sends replies that waited for the rails'
+ * inboxes, and frees ended sessions. Returns 0 if there was nothing to do.
+ */
 unsigned attach_turn(struct control *control);
-/* From a rail, or publish.c: an index was impossible. Ends the session. */
+/* A rail or publish.c found an impossible ring index in the channel. Ends the client's session. */
 void attach_channel_broken(struct control *control, uint32_t channel);
 void attach_channel_returned(struct control *control, struct rail_channel *returned);
 void attach_region_returned(struct control *control, uint32_t region);
-/* A lost NIC's device is closed: what it did not let go of is released now. */
+/* After the device of a lost NIC was closed: deregisters again what that NIC did not release. */
 void attach_regions_retry(struct control *control);
-/* Shutdown: no more clients, all sessions end. */
+/* Shutdown: accepts no more clients and ends all sessions. */
 void attach_stop(struct control *control);
 
 struct attach_counts {
 	unsigned sessions, channels, regions;
-	unsigned extents; /* on each NIC, without staging */
+	unsigned extents; /* extents on each NIC, without staging memory */
 };
 void attach_counts(const struct control *control, struct attach_counts *ret);
 /* Adds what the clients counted since the last call to control->statistics. */
@@ -206,90 +242,101 @@ void attach_statistics_collect(struct control *control, uint64_t now_ns);
 
 /* ---- attach_socket.c ------------------------------------------------------------------------- */
 
-/* The descriptor that clients connect to, listening, or -errno with the reason logged. */
+/* Starts to listen. Returns the descriptor that clients connect to, or logs and returns -errno. */
 int attach_socket_listen(struct control *control);
-/* No new clients: the socket is closed and its file removed. Twice does no harm. */
+/* Closes the socket and removes its file, so that no new client connects. May be called twice. */
 void attach_socket_remove(struct control *control);
 
-/* ---- between the attach_*.c ------------------------------------------------------------------ */
+/* ---- shared by the files attach_*.c ---------------------------------------------------------- */
 
-/* One reply to session->request, with `fds` riding along. text: why, when status < 0. */
+/* Sends the one reply to session->request, with `fds`. text: the reason when status < 0. */
 void session_reply(struct session *s, int status, uint64_t a, uint64_t b, const int *fds,
 	unsigned fd_count, const char *text);
 void session_refuse(struct session *s, int status, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
-/* Serves session->request; takes the fd (-1: none came along). */
+/* Serves session->request and takes ownership of `fd` (-1: the request had no descriptor). */
 void session_serve(struct session *s, int fd, unsigned fd_count);
-/* Watches the socket, and for how long it stays silent. 0 or -ENOMEM. */
+/* Starts to watch the session's socket, with a time limit for the first request. 0 or -ENOMEM. */
 int session_start(struct session *s);
-/* At the first request: a place among the sessions; session_refuse() when there is none. */
+/*
+ * At the first request: gives the session a place in attach->session, or calls session_refuse()
+ * when all are taken.
+ */
 void session_admit(struct session *s);
-/* Replies as soon as the rails' inboxes have all that was told. */
+/* Replies as soon as the rails' inboxes have all commands sent so far. */
 void session_reply_told(struct session *s, uint64_t a, uint64_t b);
 void session_told(struct session *s);
-/* Stops its channels, drops its regions; freed by attach_turn(). Twice does no harm. */
+/*
+ * Stops the session's channels and drops its regions. attach_turn() frees the session later.
+ * Calling it twice does no harm.
+ */
 void session_end(struct session *s, const char *why);
-/* Frees a session that has ended and has nothing left; false: not yet. */
+/* Frees a session that has ended and has no channels and regions left. False: not yet. */
 bool session_free(struct session *s);
 
 void channel_open_request(struct session *s);
 void channel_close_request(struct session *s);
 void channel_stop(struct channel *c);
-/* The rails have its staging memory. */
+/* The channel's staging memory is registered and the rails know it: sends the reply. */
 void channel_opened(struct channel *c);
-/* Frees it when no rail has it and its staging region is gone. */
+/* Frees the stopped channel if no rail has it and its staging region is freed. */
 void channel_finish(struct channel *c);
-/* attach_close(): the rails have ended. */
+/* Frees the channel at once. Also used by attach_close(), when the rails have ended. */
 void channel_free(struct channel *c);
 
-/* The channel was just closed: it stays if its client is copying into a slot. */
+/* Called when a channel was closed: puts it in quarantine if its client is copying into a slot. */
 void quarantine_enter(struct channel *c);
-/* The channel is freed. Twice does no harm. */
+/* Ends the quarantine of a channel. Calling it twice does no harm. */
 void quarantine_leave(struct channel *c);
 bool quarantine_allows_credits(const struct session *s);
-/* 0 or -ENOMEM. */
+/* Creates the timer of the quarantine. 0 or -ENOMEM. */
 int quarantine_open(struct attach *a);
 void quarantine_close(struct attach *a);
 
 void region_add_request(struct session *s, int memfd);
 void region_remove_request(struct session *s);
 /*
- * The channel's staging memory is registered and given to the rails; channel_opened() follows, or
- * the request is refused and the channel freed, perhaps at once. -errno with text: it has none.
+ * Registers the channel's staging memory and gives it to the rails. Then channel_opened() is
+ * called, or the request is refused and the channel freed, perhaps before this function returns. On
+ * -errno, with the reason in `text`, the channel has no staging memory.
  */
 int region_add_staging(struct channel *c, size_t offset, char *text, size_t text_bytes);
 void region_drop(struct region *r);
-/* For memory on pages of `page` bytes: extents have 1 << shift bytes; 0: one extent. */
+/* For memory with page size `page`: extents have 1 << (returned shift) bytes; 0: one extent. */
 unsigned region_extent_shift(const struct control *control, uint64_t length, uint64_t page);
 unsigned region_extents(uint64_t length, unsigned shift);
-/* Registers one MR or, when the region is RELEASING, deregisters it. 0, or -errno and why. */
+/*
+ * Registers one MR or, when the region is RELEASING, deregisters it. Returns 0, or -errno with the
+ * reason in `text`. A helper thread, or the loop's thread without helpers.
+ */
 int region_mr_work(
 	struct control *control, struct region *r, unsigned mr, char *text, size_t text_bytes);
-/* All MRs, on this thread: the first error is in r->result and r->text. */
+/* region_mr_work() for all MRs on this thread. The first error goes to r->result and r->text. */
 void region_work(struct control *control, struct region *r);
-/* Does a NIC still have some of it? */
+/* Whether a NIC still has a registration of the region. */
 bool region_is_held(const struct region *r);
-/* Back on the loop: what the helper threads did. */
+/* Called on the loop's thread when the helper threads have finished the region. */
 void region_worked(struct control *control, struct region *r);
 /*
- * attach_close(): the rails have ended. False: a NIC did not let go, so the memory under it stays
- * mapped for as long as the process lives.
+ * Called by attach_close() after the rails have ended. False: a NIC did not deregister the memory,
+ * so the memory stays mapped as long as the process lives.
  */
 bool region_close(struct control *control, struct region *r);
 
-/* 0 or -errno. */
+/* Starts the closer's thread. 0 or -errno. */
 int closer_open(struct closer **ret_closer);
-/* Closes the descriptor on the closer's thread; -1 is ignored. */
+/* Closes the descriptor on the closer's thread. -1 is ignored. */
 void closer_take(struct closer *closer, int fd);
 void closer_close(struct closer *closer);
 
+/* Gives the region to the helper threads. 0, or -errno: there is no thread, or the engine stops. */
 int helper_submit(struct control *control, struct region *r);
-/* A region that is being registered is not wanted any more: what was not begun is left out. */
+/* Cancels the registration of a region: MRs that no thread has taken are left out. */
 void helper_cancel(struct control *control, struct region *r);
-/* One region that the threads are done with, or NULL. */
+/* Returns one region that the threads have finished, or NULL. */
 struct region *helper_collect(struct attach_helper *h);
 void helper_open(struct control *control, struct attach_helper *h, unsigned threads);
-/* Waits for the threads, which finish what they were given; then helper_submit() refuses. */
+/* Waits for the threads to finish all regions they were given. Then helper_submit() fails. */
 void helper_stop(struct attach_helper *h);
 void helper_close(struct attach_helper *h);
 

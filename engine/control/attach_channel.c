@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Channels: one client thread's segment of rings and staging memory, given to every rail and taken
- * back from every rail before it is unmapped. The loop's thread only.
+ * Channels: the rings and staging memory of one client thread, in one shared-memory segment. A
+ * channel is given to every rail, and every rail returns it before it is unmapped. The loop's
+ * thread only.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -18,8 +19,8 @@
 #include "numa/clock.h"
 
 /*
- * The segment's file cannot change its size: a client that truncated it would kill the engine at
- * its next access.
+ * Makes the segment. Its file is sealed so that its size cannot change: a client that truncated it
+ * would kill the engine at its next access.
  */
 static int segment_open(struct channel *c, uint32_t rails)
 {
@@ -86,7 +87,7 @@ static void rails_tell(struct channel *c, enum rail_command_kind kind)
 	}
 }
 
-/* A free number, or CHANNELS_MAX. */
+/* Returns a free channel number, or CHANNELS_MAX. */
 static uint32_t channel_number(const struct attach *a)
 {
 	uint32_t id = 0;
@@ -96,7 +97,7 @@ static uint32_t channel_number(const struct attach *a)
 	return id;
 }
 
-/* 0: channel_opened() follows. */
+/* Starts to open a channel. 0: channel_opened() will send the reply. */
 static int channel_open(struct session *s, char *text, size_t bytes)
 {
 	struct control *control = s->control;
@@ -126,7 +127,8 @@ static int channel_open(struct session *s, char *text, size_t bytes)
 	s->channels++;
 	rc = segment_open(c, control->rails);
 	if (rc < 0) {
-		snprintf(text, bytes, "channel: %s; raise the limits of memory or open files",
+		snprintf(text, bytes,
+			"cannot make the memory of a channel: %s; raise the limits of memory or open files",
 			strerror(-rc));
 	} else {
 		rings_init(c, control->rails);
@@ -156,9 +158,9 @@ void channel_opened(struct channel *c)
 	c->left = s->control->rails;
 	rails_tell(c, RAIL_CHANNEL_ADD);
 	publish_channel_open(s->control, &c->publish);
-	/* Ops written before a rail has heard of the channel wait in their ring. */
+	/* Ops that the client writes before a rail knows the channel wait in their ring. */
 	session_reply(s, 0, c->id, c->staging->id, fds, 2, NULL);
-	close(c->wake_client); /* the client's alone */
+	close(c->wake_client); /* the client has its own copy of this descriptor now */
 	c->wake_client = -1;
 }
 
@@ -168,7 +170,8 @@ void channel_close_request(struct session *s)
 	struct channel *c = s->request.a < CHANNELS_MAX ? a->channel[s->request.a] : NULL;
 
 	if (!c || c->session != s || c->stopping) {
-		session_reply(s, -EINVAL, 0, 0, NULL, 0, "this session has no such channel");
+		session_reply(
+			s, -EINVAL, 0, 0, NULL, 0, "this session has no channel of that number");
 		return;
 	}
 	s->waits_channel = c;
@@ -194,7 +197,7 @@ void channel_finish(struct channel *c)
 
 	if (!c->stopping || c->left || c->staging)
 		return;
-	/* While the engine stops no slot is handed out again: nothing to wait for. */
+	/* A stopping engine hands out no slots, so it does not wait for the quarantine to end. */
 	if (!c->quarantined || s->control->stopping)
 		channel_free(c);
 	if (s->waits_channel == c) {
@@ -243,7 +246,8 @@ void channel_free(struct channel *c)
 		munmap(c->map, c->bytes);
 	if (c->memfd >= 0)
 		close(c->memfd);
-	closer_take(a->closer, c->wake); /* the client may have sent descriptors to it */
+	/* through the closer: the client may have sent descriptors to it, whose close can block */
+	closer_take(a->closer, c->wake);
 	if (c->wake_client >= 0)
 		close(c->wake_client);
 	free(c);
@@ -258,7 +262,7 @@ void attach_channel_broken(struct control *control, uint32_t channel)
 	log_warn(
 		"clients: process %d wrote an impossible ring index into channel %u; its session ends",
 		(int)c->session->pid, channel);
-	session_end(c->session, "a broken ring");
+	session_end(c->session, "it wrote an impossible ring index");
 }
 
 void attach_channel_returned(struct control *control, struct rail_channel *returned)
@@ -269,7 +273,7 @@ void attach_channel_returned(struct control *control, struct rail_channel *retur
 	if (c->left)
 		c->left--;
 	if (c->left == 0) {
-		/* Pairs with wait_until_drained() in client/channel.c. */
+		/* Release: pairs with wait_until_drained() in client/channel.c. */
 		shm_store_release(&c->publish.header->drained, 1);
 		client_wake(c->wake);
 	}

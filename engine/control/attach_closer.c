@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Closes descriptors that came from other processes, on a thread of its own. A close can block for
- * as long as the sender likes (a socket that lingers, a file of a file system in user space), and
- * the last close of a memfd frees its memory. The loop hands descriptors over and never waits.
+ * as long as the sender likes (a socket that lingers, a file of a user-space file system), and the
+ * last close of a memfd frees its memory, which takes time. The loop hands descriptors over and
+ * never waits.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -14,11 +15,12 @@
 
 #include "engine/control/attach.h"
 
-#define CLOSER_END_SECONDS 1 /* at shutdown; then the process ends without it */
+/* time that shutdown waits for the thread; then the process ends without it */
+#define CLOSER_END_SECONDS 1
 
 struct closer {
 	pthread_t thread;
-	int in, out; /* a pipe of descriptor numbers */
+	int in, out; /* ends of a pipe that carries descriptor numbers */
 };
 
 static void *run(void *context)
@@ -59,7 +61,9 @@ int closer_open(struct closer **ret_closer)
 	return 0;
 }
 
-/* Thousands in the pipe already: closed here, as a last resort. */
+/*
+ * If the pipe is full, which takes thousands of descriptors, the loop closes the descriptor itself.
+ */
 void closer_take(struct closer *closer, int fd)
 {
 	if (fd >= 0 && write(closer->in, &fd, sizeof(fd)) != sizeof(fd))

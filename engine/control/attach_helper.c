@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The helper threads: register and deregister client memory while the loop goes on. It can take
- * minutes, and the driver of a dying NIC may not come back. Small memory, staging too, has threads
- * of its own, so that channels are opened meanwhile. A region is theirs from helper_submit() until
- * helper_collect(). Its MRs, of all extents on all NICs, are handed out one by one, so that all
- * threads work on one large region; several regions take turns. Started when they are first needed.
+ * The helper threads: they register and deregister client memory while the loop goes on, because
+ * that can take minutes, and a call to the driver of a dying NIC may never return. Small memory and
+ * staging memory have threads of their own, so that channels can be opened meanwhile. A region
+ * belongs to the threads from helper_submit() until helper_collect(). The threads take MRs (one for
+ * each extent on each NIC) one by one, so that all threads work on one large region and several
+ * regions take turns. Threads are started when they are first needed.
  */
 #include <errno.h>
 #include <sched.h>
@@ -23,7 +24,7 @@ static bool is_registering(const struct region *r)
 	return r->state == REGION_REGISTERING;
 }
 
-/* ---- the queue; under the lock --------------------------------------------------------------- */
+/* ---- the queue of regions, under the lock ---------------------------------------------------- */
 
 static void queue_append(struct attach_helper *h, struct region *r)
 {
@@ -56,7 +57,10 @@ static void finish(struct attach_helper *h, struct region *r)
 	shm_store(&h->done_flag, 1);
 }
 
-/* No further MR of it is handed out. True: none is being worked on either, so it is finished. */
+/*
+ * Marks the MRs that no thread has taken as done. True: no thread is working on the others either,
+ * so the region is finished.
+ */
 static bool skip_rest(struct attach_helper *h, struct region *r)
 {
 	if (r->mrs_next < r->mrs) {
@@ -67,9 +71,9 @@ static bool skip_rest(struct attach_helper *h, struct region *r)
 	return r->mrs_done == r->mrs;
 }
 
-/* ---- a helper thread ------------------------------------------------------------------------- */
+/* ---- the helper threads' side ---------------------------------------------------------------- */
 
-/* The next MR to work on. NULL: the thread ends, and the queue is empty. */
+/* Waits for the next MR to work on. NULL: the thread must end, and the queue is empty. */
 static struct region *helper_next(struct attach_helper *h, unsigned *ret_mr)
 {
 	struct region *r;
@@ -82,13 +86,14 @@ static struct region *helper_next(struct attach_helper *h, unsigned *ret_mr)
 		*ret_mr = r->mrs_next++;
 		queue_remove(h, r);
 		if (r->mrs_next < r->mrs)
-			queue_append(h, r); /* behind the others */
+			/* append the region at the end of the queue, so that regions take turns */
+			queue_append(h, r);
 	}
 	pthread_mutex_unlock(&h->lock);
 	return r;
 }
 
-/* A line from time to time about what takes long. */
+/* Whether a log line about a long registration is due; `text` gets the line. */
 static bool progress_due(struct region *r, char *text, size_t bytes)
 {
 	uint64_t now_ns = clock_now_ns();
@@ -104,8 +109,8 @@ static bool progress_due(struct region *r, char *text, size_t bytes)
 }
 
 /*
- * Deregistered on all NICs: unmapped here, because that takes the kernel seconds for some hundred
- * GB that a NIC has touched. No other thread uses the region now.
+ * Unmaps a region that is deregistered on all NICs. Done on the helper thread, because it takes the
+ * kernel seconds for some hundred GB that a NIC has touched. No other thread uses the region here.
  */
 static void unmap(struct region *r)
 {
@@ -113,7 +118,7 @@ static void unmap(struct region *r)
 		return;
 	munmap(r->map, r->map_bytes);
 	r->map = NULL;
-	/* The last reference when the client has exited: the kernel frees the memory here. */
+	/* After the client's exit this is the last reference: the kernel frees the memory. */
 	close(r->memfd);
 	r->memfd = -1;
 }
@@ -125,7 +130,8 @@ static void *helper_main(void *context)
 	struct region *r;
 	unsigned mr;
 
-	sched_setaffinity(0, sizeof(h->cores), &h->cores); /* refused: it stays on the loop's */
+	/* if the kernel refuses this, the thread runs on the loop's cores */
+	sched_setaffinity(0, sizeof(h->cores), &h->cores);
 	while ((r = helper_next(h, &mr)) != NULL) {
 		char why[sizeof(r->text)], progress[160];
 		int rc = region_mr_work(control, r, mr, why, sizeof(why));
@@ -153,9 +159,9 @@ static void *helper_main(void *context)
 	return NULL;
 }
 
-/* ---- for the loop ---------------------------------------------------------------------------- */
+/* ---- the loop's side ------------------------------------------------------------------------- */
 
-/* With all signals blocked: they are the main thread's. */
+/* Starts one thread, with all signals blocked, because the main thread handles them. */
 static int helper_start(struct attach_helper *h)
 {
 	sigset_t all, before;
@@ -185,7 +191,7 @@ int helper_submit(struct control *control, struct region *r)
 		rc = helper_start(h);
 	if (h->threads == 0) {
 		log_warn(
-			"clients: no helper thread: error %d; memory is registered on the control plane's own",
+			"clients: cannot start a helper thread: error %d; the control plane registers memory on its own thread, which delays other clients",
 			-rc);
 		return rc;
 	}
@@ -228,8 +234,10 @@ struct region *helper_collect(struct attach_helper *h)
 	return r;
 }
 
-/* The loop's thread is pinned later: the helpers may use what the process has now, poll cores
- * excepted, unless there is nothing else. */
+/*
+ * Called before the loop's thread is pinned. The helpers may use the cores that the process has now
+ * except poll cores, or all of them if nothing is left.
+ */
 void helper_open(struct control *control, struct attach_helper *h, unsigned threads)
 {
 	cpu_set_t all;

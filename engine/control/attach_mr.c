@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A region's memory registrations (MRs): one on each NIC, or one for each extent of it. A helper
- * thread's, or the loop's for small memory; an MR is worked on by one thread at a time.
+ * The memory registrations (MRs) of a region: one for each extent on each NIC. Runs on the helper
+ * threads, or on the loop's thread when no helper can be started; one thread works on an MR at a
+ * time.
  *
- * Why extents: NICs write into a large MR on small pages at half their rate, because its
- * translations do not fit into their caches. Memory on huge pages has 1/512 of them.
+ * Extents exist because NICs write into a large MR on small pages at half their rate: its address
+ * translations do not fit into their caches. Memory on huge pages has 1/512 as many translations.
  */
 #include <stdio.h>
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Channels whose client may still copy into a page slot after its session has ended: the slot is
- * not given back, and the channel's segment, which names the slot, stays mapped, until the client's
- * thread has left the slot or its process has exited. At most one slot a channel. The protocol is
- * at struct channel_header in abi/segment.h. The loop's thread only.
+ * Quarantine: channels whose client may still copy into a page slot after its session has ended.
+ * The slot is not returned to the pool, and the channel's segment, in which the client names the
+ * slot, stays mapped, until the client's thread has left the slot or its process has exited. At
+ * most one slot per channel. The protocol is described at struct channel_header in abi/segment.h.
+ * The loop's thread only.
  */
 #include <errno.h>
 #include <poll.h>
@@ -12,7 +13,10 @@
 #include "config/log.h"
 #include "engine/control/attach.h"
 
-/* From Linux 6.9 on each pidfd has an inode of its own; before, unknown pids (0) count together. */
+/*
+ * Whether two sessions are of the same process. From Linux 6.9 on each pidfd has an inode of its
+ * own; before, all processes with unknown pid (0) count as one.
+ */
 static bool same_process(const struct session *a, const struct session *b)
 {
 	struct stat x, y;
@@ -23,7 +27,10 @@ static bool same_process(const struct session *a, const struct session *b)
 	       fstat(b->pidfd, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-/* A process that cannot be watched, or that keeps leaving slots in quarantine, stores no pages. */
+/*
+ * False for a process that cannot be watched, or that has left too many slots in quarantine: it may
+ * not store pages.
+ */
 bool quarantine_allows_credits(const struct session *s)
 {
 	const struct attach *a = s->control->attach;

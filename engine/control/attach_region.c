@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory of clients that READs land in: checked, mapped, registered on every NIC, known to every
- * rail; and the same backwards. Nothing is unmapped before every rail has returned it and every NIC
- * has forgotten it. The loop's thread, except region_mr_work().
+ * Regions: memory of clients that READs write to. A region is checked, mapped, registered on every
+ * NIC and made known to every rail; it is released in the reverse order. It is never unmapped
+ * before every rail has returned it and every NIC has deregistered it. The loop's thread, except
+ * region_mr_work().
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -22,11 +23,11 @@
 #include "engine/control/loop.h"
 #include "numa/clock.h"
 
-/* ---- numbers --------------------------------------------------------------------------------- */
+/* ---- region numbers -------------------------------------------------------------------------- */
 
 /*
- * `staging_of`: NULL for a client's own memory. There is a number: the quotas see to that. Returns
- * NULL when the engine has no memory for it.
+ * Makes a region with a free number. `staging_of`: NULL for a client's own memory. There is always
+ * a free number, because the quotas leave one. Returns NULL when the engine has no memory.
  */
 static struct region *region_new(
 	struct session *s, struct channel *staging_of, unsigned extents, unsigned extent_shift)
@@ -69,7 +70,7 @@ fail:
 	return NULL;
 }
 
-/* Nobody uses it any more. */
+/* Unmaps and frees a region that no rail and no NIC uses any more. */
 static void region_free(struct control *control, struct region *r)
 {
 	struct attach *a = control->attach;
@@ -112,7 +113,10 @@ static void rails_tell(struct control *control, struct region *r, enum rail_comm
 	}
 }
 
-/* On the helper threads, or here if there are none; region_worked() follows. */
+/*
+ * Starts to register or deregister the region on the helper threads, or does it here if there are
+ * none. region_worked() follows.
+ */
 static void region_work_start(struct control *control, struct region *r)
 {
 	r->result = 0;
@@ -139,8 +143,9 @@ static void region_registered(struct control *control, struct region *r)
 		snprintf(text, sizeof(text), "%s", r->text);
 		s->waits_region = NULL;
 		if (r->staging_of)
-			r->staging_of->stopping = true; /* goes with its staging */
-		region_release(control, r);             /* may free it */
+			/* free the channel together with its staging memory */
+			r->staging_of->stopping = true;
+		region_release(control, r); /* this call may free the region */
 		if (!s->ending)
 			session_reply(s, rc, 0, 0, NULL, 0, text);
 		return;
@@ -159,7 +164,9 @@ static void region_registered(struct control *control, struct region *r)
 		session_reply_told(s, r->id, 0);
 }
 
-/* A NIC that does not let go of memory has died. */
+/*
+ * Declares the NICs lost that did not deregister the region: a NIC that does not do this has died.
+ */
 static void holders_lost(struct control *control, const struct region *r)
 {
 	bool holds[RAILS_MAX] = {false};
@@ -179,12 +186,13 @@ static void region_released(struct control *control, struct region *r)
 	bool waited = s->waits_region == r;
 
 	if (r->result < 0 && r->cut_devices != control->attach->cut_devices) {
-		region_release(control, r); /* it may have failed on a device that is closed now */
+		/* A device was closed since. The failure may have been on it: deregister again. */
+		region_release(control, r);
 		return;
 	}
 	if (r->result < 0) {
-		/* It may still be written to: the memory and the number stay taken. */
-		log_error("clients: region %u cannot be deregistered: %s; its memory stays mapped",
+		/* The NIC may still write to the memory: memory and region number stay in use. */
+		log_error("clients: cannot deregister region %u: %s; its memory stays mapped",
 			r->id, r->text);
 		r->held = true;
 		holders_lost(control, r);
@@ -220,9 +228,12 @@ void region_worked(struct control *control, struct region *r)
 		region_registered(control, r);
 }
 
-/* ---- a client's memory ----------------------------------------------------------------------- */
+/* ---- checks of client memory and requests ---------------------------------------------------- */
 
-/* 0, or why the session may not register one more range of so many extents. */
+/*
+ * Whether the session may register one more range of `extents` extents. Returns 0, or -EMFILE with
+ * the reason in `text`.
+ */
 static int quota_check(const struct session *s, unsigned extents, char *text, size_t bytes)
 {
 	const struct attach *a = s->control->attach;
@@ -244,7 +255,10 @@ static int quota_check(const struct session *s, unsigned extents, char *text, si
 	return 0;
 }
 
-/* Why this file cannot be a region, or 0; *ret_page is what its mappings are multiples of. */
+/*
+ * Checks a client's memfd and range. Returns 0, or -EINVAL with the reason in `text`. *ret_page:
+ * page size of the file, of which offsets are multiples.
+ */
 static int file_check(int fd, bool unsealed, uint64_t offset, uint64_t length, uint64_t *ret_page,
 	char *text, size_t bytes)
 {
@@ -253,10 +267,11 @@ static int file_check(int fd, bool unsealed, uint64_t offset, uint64_t length, u
 	struct stat st;
 
 	if (seals < 0 || fstat(fd, &st) < 0 || fstatfs(fd, &fs) < 0) {
-		snprintf(text, bytes, "memory is passed as a memfd made with MFD_ALLOW_SEALING");
+		snprintf(text, bytes,
+			"the file descriptor is no memfd; pass memory as a memfd made with MFD_ALLOW_SEALING");
 		return -EINVAL;
 	}
-	/* F_SEAL_SEAL alone: made without MFD_ALLOW_SEALING, as other programs make theirs. */
+	/* F_SEAL_SEAL alone: made without MFD_ALLOW_SEALING, as other programs make memfds. */
 	if (!(seals & F_SEAL_SHRINK) && !(unsealed && seals == F_SEAL_SEAL)) {
 		snprintf(text, bytes,
 			"the memfd can shrink under the NIC: make it with MFD_ALLOW_SEALING and add F_SEAL_SHRINK");
@@ -264,17 +279,21 @@ static int file_check(int fd, bool unsealed, uint64_t offset, uint64_t length, u
 	}
 	*ret_page = fs.f_type == HUGETLBFS_MAGIC ? (uint64_t)fs.f_bsize : 4096;
 	if (offset % *ret_page) {
-		snprintf(text, bytes, "offset %" PRIu64 " is no multiple of %" PRIu64, offset,
-			*ret_page);
+		snprintf(text, bytes,
+			"offset %" PRIu64 " is no multiple of the page size of the memfd, %" PRIu64,
+			offset, *ret_page);
 		return -EINVAL;
 	}
 	if (length == 0 || length > ATTACH_REGION_BYTES_MAX) {
-		snprintf(text, bytes, "%" PRIu64 " bytes: a region has 1 to %llu", length,
+		snprintf(text, bytes,
+			"cannot register %" PRIu64 " bytes: a region has 1 to %llu bytes", length,
 			ATTACH_REGION_BYTES_MAX);
 		return -EINVAL;
 	}
 	if (offset > (uint64_t)st.st_size || length > (uint64_t)st.st_size - offset) {
-		snprintf(text, bytes, "offset %" PRIu64 " and %" PRIu64 " bytes of %" PRIu64,
+		snprintf(text, bytes,
+			"offset %" PRIu64 " plus %" PRIu64
+			" bytes exceeds the size of the memfd, %" PRIu64,
 			offset, length, (uint64_t)st.st_size);
 		return -EINVAL;
 	}
@@ -291,11 +310,12 @@ static int region_map(struct region *r, uint64_t page, char *text, size_t text_b
 	if (map == MAP_FAILED) {
 		int rc = -errno;
 
-		snprintf(text, text_bytes, "mapping %zu bytes of the memfd: %s", r->map_bytes,
+		snprintf(text, text_bytes, "cannot map %zu bytes of the memfd: %s", r->map_bytes,
 			strerror(errno));
 		return rc;
 	}
-	(void)madvise(map, r->map_bytes, MADV_DONTDUMP); /* the client's, and perhaps a TB */
+	/* keep the client's memory, perhaps a TB of it, out of core dumps */
+	(void)madvise(map, r->map_bytes, MADV_DONTDUMP);
 	r->map = r->base = map;
 	return 0;
 }
@@ -347,7 +367,8 @@ void region_remove_request(struct session *s)
 	struct region *r = s->request.a < REGIONS_MAX ? a->region[s->request.a] : NULL;
 
 	if (!r || r->session != s || r->staging_of || r->state != REGION_LIVE) {
-		session_reply(s, -EINVAL, 0, 0, NULL, 0, "this session has no such region");
+		session_reply(
+			s, -EINVAL, 0, 0, NULL, 0, "this session has no region of that number");
 		return;
 	}
 	s->waits_region = r;
@@ -375,7 +396,10 @@ int region_add_staging(struct channel *c, size_t offset, char *text, size_t text
 
 void region_drop(struct region *r)
 {
-	if (r->state == REGION_REGISTERING) /* region_registered() sees that the session ends */
+	/*
+	 * the rest of the registration is skipped; region_registered() sees that the session ends
+	 */
+	if (r->state == REGION_REGISTERING)
 		helper_cancel(r->session->control, r);
 	if (r->state != REGION_LIVE)
 		return;
@@ -401,8 +425,10 @@ bool region_close(struct control *control, struct region *r)
 	region_work(control, r);
 	held = region_is_held(r);
 	if (held) {
-		log_error("clients: region %u cannot be deregistered: %s", r->id, r->text);
-		r->map = NULL; /* region_free() leaves the mapping alone */
+		log_error(
+			"clients: cannot deregister region %u: %s; its memory stays mapped until the engine ends",
+			r->id, r->text);
+		r->map = NULL; /* region_free() then does not unmap it */
 	}
 	region_free(control, r);
 	return !held;

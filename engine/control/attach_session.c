@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A session: requests in, replies out, one at a time; and its end, whether asked for, by a closed
- * socket, or because the client broke a rule. A session that ends keeps its slot until the rails
- * have returned all it had, and is freed by attach_turn(), never under its own callbacks. The
+ * A session: receives requests and sends replies, one at a time. It ends when the client closes its
+ * socket, when its process exits, when the client breaks a rule, or when the engine stops. A
+ * session that ends keeps its place until the rails have returned all its channels and regions.
+ * attach_turn() then frees it, so that it is never freed inside one of its own callbacks. The
  * loop's thread only.
  */
 #include <errno.h>
@@ -21,7 +22,7 @@
 #include "engine/control/loop.h"
 #include "engine/control/snapshot.h"
 
-#define FDS_IN_MAX 253 /* SCM_MAX_FD of Linux: descriptors left over would be closed here */
+#define FDS_IN_MAX 253 /* SCM_MAX_FD of Linux, the most descriptors that one message carries */
 
 /* ---- replies --------------------------------------------------------------------------------- */
 
@@ -71,7 +72,7 @@ void session_reply(struct session *s, int status, uint64_t a, uint64_t b, const 
 		log_debug("clients: session %u, request %u: %s", s->id, reply.kind, reply.text);
 	}
 	rc = reply_send(s, &reply, fds, fd_count);
-	if (rc < 0) /* A client that asks and does not read gets no more, nor one that is gone. */
+	if (rc < 0) /* The session ends if the client does not read its replies or is gone. */
 		session_end(s, rc == -EAGAIN ? "it does not read its replies" : strerror(-rc));
 	else if (s->readable && event_add(s->readable, NULL) < 0)
 		session_end(s, "out of memory");
@@ -111,10 +112,13 @@ void session_refuse(struct session *s, int status, const char *format, ...)
 /* ---- requests -------------------------------------------------------------------------------- */
 
 #ifndef SO_PEERPIDFD
-#define SO_PEERPIDFD 77 /* Linux 6.5 */
+#define SO_PEERPIDFD 77 /* constant of Linux 6.5 that older headers lack */
 #endif
 
-/* Is it a pidfd, and of that process? Of another PID namespace: its number is 0 or less here. */
+/*
+ * Whether `fd` is a pidfd of process `pid`. A process of another PID namespace has pid 0 in its
+ * credentials and a number of 0 or less in fdinfo.
+ */
 static bool is_pidfd(int fd, pid_t pid)
 {
 	char path[64], line[128];
@@ -132,8 +136,8 @@ static bool is_pidfd(int fd, pid_t pid)
 }
 
 /*
- * The client's pidfd: from the kernel, else the one it sent, else by its number, which is 0 for a
- * process of another PID namespace.
+ * Returns a pidfd of the client: from the kernel (SO_PEERPIDFD), else the one the client sent, else
+ * opened by process id, which is 0 for a process of another PID namespace. -1: none.
  */
 static int pidfd_of(const struct session *s, int sent)
 {
@@ -150,7 +154,10 @@ static int pidfd_of(const struct session *s, int sent)
 	return fd;
 }
 
-/* A child of fork() may keep the socket open: the session is its parent's and ends with it. */
+/*
+ * Ends the session when its process exits. A child made by fork() may keep the socket open, but the
+ * session belongs to the parent.
+ */
 static void on_exited(evutil_socket_t pidfd, short what, void *context)
 {
 	(void)pidfd;
@@ -162,7 +169,9 @@ static void watch_process(struct session *s)
 {
 	s->exited = event_new(s->control->base, s->pidfd, EV_READ, on_exited, s);
 	if (!s->exited || event_add(s->exited, NULL) < 0)
-		log_warn("clients: no memory to watch process %d", (int)s->pid);
+		log_warn(
+			"clients: no memory to watch process %d; its session ends only when its socket is closed",
+			(int)s->pid);
 }
 
 static void hello_request(struct session *s, int sent)
@@ -181,7 +190,7 @@ static void hello_request(struct session *s, int sent)
 	}
 	if (s->pidfd < 0)
 		log_warn(
-			"clients: process %d sent no pidfd and has none here; it can read pages but not store any",
+			"clients: process %d cannot be watched: it sent no pidfd and the kernel gave none; it can read pages but not store any",
 			(int)s->pid);
 
 	for (unsigned i = 0; i < control->rails; i++) {
@@ -214,28 +223,35 @@ static void report_request(struct session *s)
 	free(text);
 }
 
-/* 0, or why the request is refused. A client that is not of our protocol is not heard further. */
+/*
+ * Checks a request. Returns 0, or -errno with the reason in `text`. After -EPROTO, a client with
+ * another protocol, the session ends.
+ */
 static int request_check(const struct attach_request *r, unsigned fds, char *text, size_t bytes)
 {
 	unsigned expected = r->kind == ATTACH_REGION_ADD ? 1 : 0;
 	unsigned most = r->kind == ATTACH_HELLO ? 1 : expected;
 
 	if (r->magic != ATTACH_MAGIC) {
-		snprintf(text, bytes, "magic %08" PRIx32 " is not of this protocol", r->magic);
+		snprintf(text, bytes,
+			"magic number %08" PRIx32
+			" is not that of this protocol; connect with libpeercache",
+			r->magic);
 		return -EPROTO;
 	}
 	if (r->version != ABI_VERSION) {
 		snprintf(text, bytes,
-			"the library speaks version %u, the engine version %u; use the libpeercache that came with this engine",
+			"the library has protocol version %u, the engine version %u; use the libpeercache that came with this engine",
 			r->version, ABI_VERSION);
 		return -EPROTO;
 	}
 	if (r->kind < ATTACH_HELLO || r->kind > ATTACH_REPORT) {
-		snprintf(text, bytes, "there is no request %u", r->kind);
+		snprintf(text, bytes, "request kind %u does not exist", r->kind);
 		return -EINVAL;
 	}
 	if (fds < expected || fds > most) {
-		snprintf(text, bytes, "request %u takes %u file descriptors, %u%s came", r->kind,
+		snprintf(text, bytes,
+			"request kind %u takes %u file descriptors; %u%s were received", r->kind,
 			expected, fds, fds > FDS_IN_MAX ? " or more" : "");
 		return -EINVAL;
 	}
@@ -270,7 +286,9 @@ void session_serve(struct session *s, int fd, unsigned fd_count)
 	}
 }
 
-/* Keeps the first fd that came along and closes the others; returns how many there were. */
+/*
+ * Returns the number of descriptors received. The first one goes to *ret_fd, the others are closed.
+ */
 static unsigned fds_received(struct closer *closer, struct msghdr *message, int *ret_fd)
 {
 	unsigned n = 0;
@@ -295,7 +313,7 @@ static unsigned fds_received(struct closer *closer, struct msghdr *message, int 
 	return message->msg_flags & MSG_CTRUNC ? FDS_IN_MAX + 1 : n;
 }
 
-/* For the next request; the first one has to come in time. */
+/* Waits for the next request; the first one must come within a time limit. */
 static int session_listen(struct session *s)
 {
 	const struct timeval patience = {
@@ -347,7 +365,7 @@ static void on_readable(evutil_socket_t socket, short what, void *context)
 	session_end(s, "a request of the wrong size");
 }
 
-/* ---- begin and end --------------------------------------------------------------------------- */
+/* ---- start and end of a session -------------------------------------------------------------- */
 
 static void on_closed(evutil_socket_t socket, short what, void *context)
 {
@@ -356,7 +374,10 @@ static void on_closed(evutil_socket_t socket, short what, void *context)
 	session_end(context, "it closed the socket");
 }
 
-/* `readable` is one-shot: added again by the reply. `closed` also sees a client die meanwhile. */
+/*
+ * `readable` is a one-shot event; session_reply() adds it again. `closed` fires when the client
+ * closes the socket or dies, also while a request is being served.
+ */
 int session_start(struct session *s)
 {
 	struct event_base *base = s->control->base;
@@ -388,8 +409,9 @@ void session_end(struct session *s, const char *why)
 	if (s->exited)
 		event_free(s->exited);
 	s->readable = s->closed = s->exited = NULL;
-	(void)shutdown(s->fd, SHUT_RDWR); /* the client sees it now */
-	closer_take(a->closer, s->fd);    /* requests with descriptors may be queued */
+	(void)shutdown(s->fd, SHUT_RDWR); /* the client sees the end of its session at once */
+	/* through the closer: queued requests may carry descriptors, whose close can block */
+	closer_take(a->closer, s->fd);
 	s->fd = -1;
 	if (s->waits_told) {
 		s->waits_told = false;
@@ -414,7 +436,7 @@ bool session_free(struct session *s)
 	*s->place = NULL;
 	if (s->id) {
 		a->sessions--;
-		log_debug("clients: session %u is gone", s->id);
+		log_debug("clients: session %u is freed", s->id);
 	}
 	a->endings--;
 	if (s->pidfd >= 0)

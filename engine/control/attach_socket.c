@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The Unix socket of clients, as a file. Bound before the engine makes its memory, so that what is
- * wrong with engine.socket is found at once; served (listen) only when the engine can answer:
- * clients that come before that are refused and come again.
+ * The Unix socket of clients, as a file. It is bound before the engine allocates its memory, so
+ * that an error in engine.socket is found at once. It listens only when the engine can answer: a
+ * client that connects earlier is refused and tries again.
  *
- * PATH.pid holds the engine's process id and is locked from before the bind until the engine has
- * ended: two engines never share a path, also while one of them starts. The lock is the kernel's
- * and ends with the process. Start-up and shutdown, on the loop's thread.
+ * PATH.pid contains the engine's process id. The engine locks it before the bind and until it has
+ * ended, so that two engines never share a path, even while one of them starts. The kernel releases
+ * the lock when the process ends. Used at start-up and shutdown, on the loop's thread.
  */
 #include "engine/control/attach.h"
 
@@ -25,16 +25,22 @@
 
 struct attach_socket {
 	char path[128];
-	int fd;       /* bound; -1: removed, or never bound */
-	int lock;     /* PATH.pid; -1: not held */
-	dev_t device; /* of the socket file: another engine's is not removed */
+	int fd;   /* the bound socket; -1: removed, or never bound */
+	int lock; /* descriptor of PATH.pid, locked; -1: not held */
+	/* identity of the socket file, so that another engine's file is not removed */
+	dev_t device;
 	ino_t inode;
 };
 
-#define SOCKET_BACKLOG SOMAXCONN /* a client that connects without waiting finds room */
-#define LOCK_TRIES 100 /* each failure: another engine ended and removed its file meanwhile */
+/* backlog of listen(), so that a client connecting with a non-blocking socket finds room */
+#define SOCKET_BACKLOG SOMAXCONN
+/* limit of attempts to take the lock; one fails when another engine has just removed its file */
+#define LOCK_TRIES 100
 
-/* The last directory of `path` is created; what is above it must exist, or `path` is a mistake. */
+/*
+ * Creates the last directory of `path`. The directories above it must exist; if they do not, `path`
+ * is taken for a mistake.
+ */
 static int folder_make(const char *path)
 {
 	char folder[sizeof(((struct attach_socket *)0)->path)];
@@ -71,18 +77,22 @@ static void lock_path(const struct attach_socket *s, char ret[sizeof(s->path) + 
 	snprintf(ret, sizeof(s->path) + 8, "%s.pid", s->path);
 }
 
+/* Logs that another engine holds the lock, with the process id in the file (0 if fd is -1). */
 static int lock_busy(const struct attach_socket *s, int fd)
 {
 	char pid[16] = "";
 	ssize_t got = pread(fd, pid, sizeof(pid) - 1, 0);
 
 	log_error(
-		"clients: an engine (pid %ld) has %s already, starting, serving or stopping; end it, or give this one another engine.socket",
+		"clients: another engine (pid %ld) owns %s; it is starting, serving or stopping. End it, or give this engine another engine.socket",
 		got > 0 ? strtol(pid, NULL, 10) : 0, s->path);
 	return -EADDRINUSE;
 }
 
-/* 1: held, but the file is not at its path any more: the engine that removed it has ended. */
+/*
+ * Locks PATH.pid. Returns 0, -errno, or 1: locked, but the file is not at its path any more,
+ * because the engine that removed it has ended.
+ */
 static int lock_try(const struct attach_socket *s, int fd, const char *path)
 {
 	struct stat held, there;
@@ -126,15 +136,16 @@ static int lock_take(struct attach_socket *s)
 	if (rc > 0)
 		return lock_busy(s, -1);
 	if (rc == 0 && (ftruncate(s->lock, 0) < 0 || dprintf(s->lock, "%d\n", (int)getpid()) < 0))
-		log_warn("clients: writing %s: %s", path, strerror(errno));
+		log_warn("clients: cannot write the process id to %s: %s", path, strerror(errno));
 	return rc;
 }
 
 /* ---- the socket ------------------------------------------------------------------------------ */
 
 /*
- * 0: no process listens there; -EADDRINUSE: one does, *ret_pid says which. It is no engine that
- * takes the lock: another program, or an engine of an older version.
+ * Whether a process listens on the socket. Returns 0: no process; -EADDRINUSE: process *ret_pid
+ * does. As the caller holds the lock, that is another program, or an engine of a version without
+ * the lock.
  */
 static int socket_probe(const struct sockaddr_un *address, pid_t *ret_pid)
 {
@@ -149,7 +160,7 @@ static int socket_probe(const struct sockaddr_un *address, pid_t *ret_pid)
 		(void)getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes);
 		rc = -EADDRINUSE;
 	} else if (errno == EAGAIN || errno == EACCES || errno == EPERM || errno == EPROTOTYPE) {
-		/* Its backlog is full, it belongs to another user, or is of another kind. */
+		/* The backlog is full, or the socket is another user's or of another type. */
 		rc = -EADDRINUSE;
 	}
 	close(fd);
@@ -157,7 +168,10 @@ static int socket_probe(const struct sockaddr_un *address, pid_t *ret_pid)
 	return rc;
 }
 
-/* Under the lock: a socket on which no process listens is a dead engine's; anything else stays. */
+/*
+ * Removes the socket of a dead engine, on which no process listens; any other file stays. The
+ * caller holds the lock.
+ */
 static int socket_clear(const struct sockaddr_un *address)
 {
 	const char *path = address->sun_path;
@@ -176,13 +190,13 @@ static int socket_clear(const struct sockaddr_un *address)
 	rc = socket_probe(address, &pid);
 	if (rc == -EADDRINUSE) {
 		log_error(
-			"clients: process %d serves at %s already; stop it, or give this engine another engine.socket",
+			"clients: process %d already listens on %s; stop it, or give this engine another engine.socket",
 			(int)pid, path);
 		return rc;
 	}
 	if (rc < 0)
 		return rc;
-	log_info("clients: %s is left over from an engine that is gone; replaced", path);
+	log_info("clients: %s is left over from an engine that has ended; it is replaced", path);
 	if (unlink(path) == 0)
 		return 0;
 	rc = -errno;
@@ -210,7 +224,8 @@ static void socket_free(struct attach_socket *s)
 	socket_remove(s);
 	if (s->lock >= 0) {
 		lock_path(s, path);
-		(void)unlink(path); /* before the lock ends: lock_try() of others notices */
+		/* removed under the lock, so that lock_try() of another engine sees it */
+		(void)unlink(path);
 		close(s->lock);
 	}
 	free(s);
@@ -232,13 +247,15 @@ static int socket_bind(struct attach_socket *s, const struct sockaddr_un *addres
 	}
 	s->device = st.st_dev;
 	s->inode = st.st_ino;
-	/* Other users may connect: they are refused with a reason, see accept_one(). */
+	/* Other users may connect, so that accept_one() can refuse them with a reason. */
 	if (chmod(s->path, 0666) < 0)
-		log_warn("clients: chmod 0666 %s: %s", s->path, strerror(errno));
+		log_warn(
+			"clients: cannot set mode 0666 of %s: %s; clients of other users cannot connect",
+			s->path, strerror(errno));
 	return 0;
 }
 
-/* ---- for the other files --------------------------------------------------------------------- */
+/* ---- called by other files of this folder ---------------------------------------------------- */
 
 int attach_socket_open(struct control *control)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Queue pairs our rails read through: what rails and peers say about them, and members that go.
+ * Active connections: events of the rails, the peers' Connected messages, and members that leave.
  * Control plane's thread only.
  */
 #include "engine/control/connect.h"
@@ -14,7 +14,7 @@
 #include "engine/control/member.h"
 #include "numa/clock.h"
 
-/* ---- telling rails --------------------------------------------------------------------------- */
+/* ---- commands to rails ----------------------------------------------------------------------- */
 
 static void retry_soon(struct connect *connect)
 {
@@ -44,7 +44,7 @@ static void tell_untold(evutil_socket_t fd, short what, void *context)
 	}
 }
 
-/* Commands that find no room in the ring are sent on a later turn. */
+/* A command that does not fit the rail's inbox is queued; tell_untold() sends it later. */
 void connect_tell(struct control *control, unsigned rail, const struct rail_command *command)
 {
 	struct connect *connect = control->connect;
@@ -88,7 +88,7 @@ void backoff_more(struct control *control, unsigned rail, uint16_t peer, uint32_
 		      (ms < CONNECT_BACKOFF_MAX_MS ? ms : CONNECT_BACKOFF_MAX_MS) * 1000000ull;
 }
 
-/* ---- what rails say -------------------------------------------------------------------------- */
+/* ---- events of rails ------------------------------------------------------------------------- */
 
 void connect_wanted(struct control *control, unsigned rail, uint16_t peer, uint32_t ref)
 {
@@ -96,7 +96,8 @@ void connect_wanted(struct control *control, unsigned rail, uint16_t peer, uint3
 	const struct active *there = active_find(control, rail, ref);
 
 	if (there && there->state != ACTIVE_BROKEN)
-		return; /* asked already, or told already */
+		/* Requested already, or the command that answers the rail was sent already */
+		return;
 	if (!to || to->map.self || to->map.peer != peer || there || control->stopping ||
 		rail_out(control, rail) || backoff_of(control, rail, peer, ref)->out ||
 		clock_now_ns() < backoff_of(control, rail, peer, ref)->until_ns) {
@@ -116,7 +117,7 @@ void connect_probe(struct control *control, unsigned rail, const struct member_r
 		backoff_more(control, rail, to->map.peer, to->map.ref);
 }
 
-/* It is connected anew after a back-off. */
+/* Breaks a live connection and starts its back-off, after which a new one is made and probed. */
 static void break_anew(struct control *control, struct active *active)
 {
 	const struct rail_peer *peer = &active->peer;
@@ -199,7 +200,7 @@ void connect_qp_failed(struct control *control, unsigned rail, uint32_t qpn, con
 	LIST_FOREACH (passive, &connect->passives, next)
 		if (passive->to_rail == rail && qps_have(&passive->qps, qpn)) {
 			log_warn(
-				"rail %u: a queue pair that rail %u of another engine reads through: %s; that engine connects anew",
+				"rail %u: a queue pair that rail %u of another engine reads through: %s; that engine reconnects",
 				rail, passive->rail, why);
 			passive_fail(passive);
 			return;
@@ -237,7 +238,7 @@ bool connect_serve_connected(
 		if (active->serial == connected->serial && active->peer.ref == ref)
 			break;
 	if (!active || active->gone || active->state != ACTIVE_ASKED)
-		return fits; /* late: given up meanwhile */
+		return fits; /* the answer is late: the connection was given up meanwhile */
 	fits = fits && regions_take(&active->peer, connected->n_regions, connected->regions);
 	if (status == 0 && !fits)
 		status = -EPROTO;
@@ -252,7 +253,7 @@ bool connect_serve_connected(
 	return true;
 }
 
-/* ---- members go, the engine stops ------------------------------------------------------------ */
+/* ---- members leave, the engine stops --------------------------------------------------------- */
 
 static void actives_drop(struct control *control, uint32_t ref)
 {
@@ -314,7 +315,8 @@ int connect_open(struct control *control)
 		return -ENOMEM;
 	for (unsigned r = 0; r < RAILS_MAX; r++)
 		STAILQ_INIT(&connect->untold[r]);
-	connect->serial = control->incarnation; /* another engine start, other serials */
+	/* A restarted engine must not reuse serials of its former start */
+	connect->serial = control->incarnation;
 	control->connect = connect;
 	rc = works_open(control->base, 2 * control->rails, &connect->works);
 	if (rc < 0)
@@ -350,7 +352,7 @@ void connect_close(struct control *control)
 	passives_drop(control, 0);
 	works_close(connect->works);
 	passives_free(control);
-	/* Rails have ended: nothing is in flight any more. */
+	/* The rails have stopped, so nothing is in flight any more. */
 	while ((active = LIST_FIRST(&connect->actives))) {
 		qps_destroy(&active->qps.set);
 		active_free(active);

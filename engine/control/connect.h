@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Queue pairs to peers: made lazily when a rail wants them, given up when they break or the peer
- * dies. Both ends: the one that asks (a rail sent RAIL_PEER_WANTED) and the one that answers.
+ * Connections between rails of this engine and rails of peers. Connections are made on demand, when
+ * a rail requests one, and dropped when they break or the peer dies. Both sides are here: the
+ * active side, which requests (a rail sent RAIL_PEER_WANTED), and the passive side, which answers.
  *
- * Each rail of ours connects to one rail of the peer (ours modulo theirs). READs go one way: the
- * end that answers only holds passive QPs, which die with the asking engine or at its Disconnect.
+ * Each rail connects to one rail of the peer: our rail number modulo the peer's number of rails.
+ * READs go in one direction: the passive side only holds QPs that the active side reads through,
+ * until its Disconnect or its death. Control plane's thread only.
  */
 #ifndef CONTROL_CONNECT_H
 #define CONTROL_CONNECT_H
@@ -15,39 +17,49 @@
 struct control;
 struct rail_peer;
 
-/* From a rail: RAIL_PEER_WANTED, _BROKEN, _RETURNED, _PROVEN. */
+/* Handlers of the rail events RAIL_PEER_WANTED, _BROKEN, _RETURNED and _PROVEN. */
 void connect_wanted(struct control *control, unsigned rail, uint16_t peer, uint32_t ref);
 void connect_broken(
 	struct control *control, unsigned rail, struct rail_peer *peer, uint32_t syndrome);
 void connect_returned(struct control *control, unsigned rail, struct rail_peer *peer);
 void connect_proven(struct control *control, unsigned rail, struct rail_peer *peer);
-/* RAIL_PEER_STUCK; `ns`: the first deadline on it. RAIL_QUIET. */
+/*
+ * Handlers of RAIL_PEER_STUCK and RAIL_QUIET. `ns`: the earliest deadline of the requests posted on
+ * the connection.
+ */
 void connect_stuck(struct control *control, unsigned rail, struct rail_peer *peer, uint64_t ns);
 void connect_quiet(struct control *control, unsigned rail);
 
-/* The NIC's port lost or found its link. */
+/* The NIC's port lost its link, or has its link again. */
 void connect_port(struct control *control, unsigned rail, bool up);
-/* The NIC is lost for good: PORT_UP does not bring it back. `why`: the driver's words. */
+/*
+ * The NIC is lost until the engine is restarted; a PORT_UP does not bring it back. `why`: the
+ * driver's error text.
+ */
 void connect_device_lost(struct control *control, unsigned rail, const char *why);
-/* One of its queue pairs failed: the connection that has it is broken. */
+/* The QP with number `qpn` has failed: its connection is broken. */
 void connect_qp_failed(struct control *control, unsigned rail, uint32_t qpn, const char *why);
-/* "up", "down", "slow" or "lost"; how many peers are not read over it. */
+/*
+ * The rail's state: "up", "down", "slow" or "lost". *ret_peers_out: number of peers that are not
+ * read over this rail.
+ */
 const char *connect_rail_state(
 	const struct control *control, unsigned rail, unsigned *ret_peers_out);
 
-/* The member is gone from the map: drop its QPs on every rail, active and passive. */
+/* The member has left the map: drops its QPs on every rail, active and passive. */
 void connect_member_gone(struct control *control, uint16_t peer, uint32_t ref);
-/* Shutdown: all active peers are put in error and dropped; passive QPs are destroyed. */
+/* Shutdown: puts all active QPs in the error state and drops them; destroys the passive QPs. */
 void connect_stop(struct control *control);
-/* Peers not yet returned by their rails. */
+/* Number of active connections that a rail holds and has not returned. */
 unsigned connect_outstanding(const struct control *control);
-/* Calls to NICs that helper threads make now. */
+/* Number of driver calls that helper threads execute now. */
 unsigned connect_busy(const struct control *control);
 
 struct connect_counts {
-	unsigned asked, live; /* peers of our rails: waiting for an answer; read through */
-	unsigned served;      /* peers' rails that read from us */
-	unsigned qps;         /* queue pairs of all of them */
+	/* Active connections: waiting for the peer's answer; in use by a rail */
+	unsigned asked, live;
+	unsigned served; /* passive connections: queue pairs that rails of peers read through */
+	unsigned qps;    /* number of queue pairs of all these connections */
 };
 void connect_counts(const struct control *control, struct connect_counts *ret);
 

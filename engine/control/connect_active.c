@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One active end: queue pairs made, the peer asked, connected, handed to the rail, put in error,
- * destroyed. Every struct active is here from its allocation to its end; a rail has it from
- * RAIL_PEER_ADD until it returned it, a helper thread while a call is made. The loop's thread.
+ * One active connection, from its allocation to its end: its queue pairs are made, Connect is sent,
+ * the queue pairs are connected, handed to the rail, put in the error state and destroyed. This
+ * file owns every struct active; a rail holds it from RAIL_PEER_ADD until it returns it, a helper
+ * thread during a driver call. Control plane's thread only.
  */
 #include <errno.h>
 #include <stddef.h>
@@ -28,7 +29,7 @@ void active_free(struct active *active)
 	free(active);
 }
 
-/* The command names it: there may be several to that peer. */
+/* The command carries a pointer to the connection, because several to the same peer may exist. */
 static void tell_of(const struct active *active, uint32_t kind)
 {
 	struct rail_command command = {.kind = kind,
@@ -39,7 +40,10 @@ static void tell_of(const struct active *active, uint32_t kind)
 	connect_tell(active->control, active->rail, &command);
 }
 
-/* The NIC writes nothing any more; the rail has a full wait to hear of it. */
+/*
+ * The NIC writes nothing any more: the rail may end its posted work. The rail gets the full
+ * CONNECT_ABORT_NS again, to process that command.
+ */
 static void active_retire(struct active *active)
 {
 	active->retired = true;
@@ -48,10 +52,11 @@ static void active_retire(struct active *active)
 }
 
 /*
- * What is broken is put in error, and the rail drains it. What does not drain, or could not be put
- * in error, is destroyed when the rail says that it is stuck, never before: until then the rail may
- * not have taken the command and still post on it. Or its device is closed (connect_lost.c). Then
- * the rail ends what it had posted.
+ * Next step of a connection that ends. A broken connection is put in the error state and the rail
+ * drains it. If it does not drain, or could not be put in the error state, its queue pairs are
+ * destroyed once the rail has reported it stuck, never before: until then the rail may not have
+ * read the command and may still post on it. The alternative is that the whole device is closed
+ * (connect_lost.c). After either one the rail ends the posted work.
  */
 void active_go_on(struct active *active)
 {
@@ -72,7 +77,7 @@ void active_go_on(struct active *active)
 	}
 }
 
-/* Not handed over yet: nothing was posted, so the queue pairs can go at once. */
+/* The rail has not got the connection yet, so nothing was posted: it can be destroyed at once. */
 void active_give_up(struct active *active)
 {
 	struct control *control = active->control;
@@ -124,7 +129,7 @@ static void made_late(evutil_socket_t fd, short what, void *context)
 	active_give_up(active);
 }
 
-/* Given up in `ms`, or at the end of the time for all of it. */
+/* Sets the timer that gives the connection up: in `ms`, or at made_until_ns if that is earlier. */
 static bool deadline_set(struct active *active, uint64_t ms)
 {
 	uint64_t now_ns = clock_now_ns(), left_us = 0;
@@ -178,9 +183,10 @@ struct active *active_find(struct control *control, unsigned rail, uint32_t ref)
 }
 
 /*
- * How long nothing may complete before the connection is given up. A lost packet is sent again when
- * its ACK is late, by IBTA after up to four times the time-out: that must not look like a stall.
- * With one rail there is none to go over instead.
+ * How long a connection may go without a completion before it is broken; 0: for ever. A lost packet
+ * is retransmitted when its ACK is late, which by the IBTA specification may take four times the
+ * ACK time-out: that must not count as a stall. With only one rail there is no other rail to use
+ * instead.
  */
 static uint64_t stall_ns(const struct control *control, uint64_t ack_ns)
 {
@@ -221,7 +227,7 @@ static void active_connected(struct active *active)
 	tell_of(active, RAIL_PEER_ADD);
 }
 
-/* Back from the helper thread. */
+/* A helper thread has finished a call on these queue pairs. */
 static void active_done(struct qps *qps)
 {
 	struct active *active = (struct active *)((char *)qps - offsetof(struct active, qps));

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which rails are out of use, wholly or towards one peer, and when they are tried again. Clients
- * read the verdict in the status segment before they choose a rail, so that all of them stop at
- * once. Control plane's thread only.
+ * Decides which rails are out of use, altogether or towards one peer, and when they are tried
+ * again. Clients read the result in the status segment before they choose a rail, so that all of
+ * them stop using it at once. Control plane's thread only.
  *
  *   path (rail, peer)  out: its connection broke, or could not be made
- *                      back: connected anew after a back-off, and a probe was answered
- *   rail               out: its port lost the link, or it is far slower than its siblings
- *                      back: the port has it again, or the slow one has rested; its paths are
- *                      probed then
- *                      lost: its NIC died; never back
+ *                      back: reconnected after a back-off, and a probe was answered
+ *   rail               out: its port lost the link, or it is much slower than the other rails
+ *                      back: the port has its link again, or the rest of the slow rail is over;
+ *                      its paths are probed then
+ *                      lost: its NIC died; it never comes back
  */
 #include <errno.h>
 
@@ -20,13 +20,16 @@
 #include "numa/clock.h"
 
 #define HEALTH_WATCH_MS 50
-#define HEALTH_WATCHES 2u             /* between two comparisons of the rails */
-#define HEALTH_BEHIND 3u              /* comparisons in a row that make a rail slow */
-#define HEALTH_SLOWER 8u              /* times fewer bytes than the best, with work all the time */
-#define HEALTH_BYTES (1u << 20)       /* the best has moved: less says nothing */
-#define HEALTH_READ_BYTES (64u << 10) /* a page, on average: small ones are slow by nature */
-#define HEALTH_REST_MS 1000           /* a slow rail, the first time; doubles */
-#define HEALTH_RESTS_MAX 5u           /* doublings */
+#define HEALTH_WATCHES 2u /* watch() calls between two comparisons of the rails */
+#define HEALTH_BEHIND 3u  /* this many comparisons in a row make a rail slow */
+/* Slow: it moved less than 1/8 of the best rail's bytes, though it always had work */
+#define HEALTH_SLOWER 8u
+#define HEALTH_BYTES (1u << 20) /* compare only if the best rail moved more than this */
+/* Compare only rails whose average page is at least this long: short pages are slow anyway */
+#define HEALTH_READ_BYTES (64u << 10)
+/* First rest of a slow rail, which is out of use meanwhile; doubles each time */
+#define HEALTH_REST_MS 1000
+#define HEALTH_RESTS_MAX 5u /* the rest doubles at most this many times */
 #define HEALTH_STEADY_NS 10000000000ull
 
 /* ---- verdicts -------------------------------------------------------------------------------- */
@@ -85,7 +88,7 @@ void rail_leaves(struct control *control, unsigned rail)
 	actives_break_rail(control, rail);
 }
 
-/* Its paths are probed at once, each for itself; those never used need none. */
+/* The rail is in use again. Its failed paths are probed at once; the others need no probe. */
 static void rail_returns(struct control *control, unsigned rail)
 {
 	for (unsigned p = 0; p < NODES_MAX; p++) {
@@ -181,7 +184,7 @@ static void compare(struct control *control, uint64_t now_ns)
 	}
 }
 
-/* ---- the clock ------------------------------------------------------------------------------- */
+/* ---- timer ----------------------------------------------------------------------------------- */
 
 static void probe_due(struct control *control, unsigned rail, uint64_t now_ns)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Queue pairs that do not drain and NICs that are lost. While the NIC may still write, nothing that
- * it was told to write to is given back; what proves that it does not is that every queue pair was
- * destroyed, or that the device was closed, never an error alone. If neither can be had in time the
- * engine ends itself. The loop's thread; the device is closed by a helper.
+ * Queue pairs that do not drain, and lost NICs. As long as the NIC may still write to memory, none
+ * of that memory is reused. The proof that it cannot is that every queue pair was destroyed, or
+ * that the device was closed; an error code alone is no proof. If neither succeeds in time, the
+ * engine aborts. Control plane's thread; a helper thread closes the device.
  */
 #include <errno.h>
 #include <stdarg.h>
@@ -17,10 +17,10 @@
 #include "engine/control/fatal.h"
 #include "numa/clock.h"
 
-/* ---- a device that is closed ----------------------------------------------------------------- */
+/* ---- closing a device ------------------------------------------------------------------------ */
 
 struct cut {
-	struct work work; /* first */
+	struct work work; /* must be first: a pointer to it is cast to struct cut */
 	struct control *control;
 	unsigned rail;
 	int status;
@@ -36,7 +36,7 @@ static void cut_run(struct work *work)
 		snprintf(cut->text, sizeof(cut->text), "%s", dv_error());
 }
 
-/* The NIC writes nothing any more: what the rail had posted ends now. */
+/* The device is closed, so the NIC writes nothing any more: the rail may end its posted work. */
 static void cut_done(struct work *work)
 {
 	struct cut *cut = (struct cut *)work;
@@ -88,7 +88,7 @@ void rail_lost(struct control *control, unsigned rail, const char *format, ...)
 	if (rails_left(control) || control->stopping)
 		return;
 	log_error(
-		"no rail is left: nothing can be read by this engine or from it; it leaves the cluster and ends, to be started again");
+		"no rail is left: this engine can neither read nor be read; it leaves the cluster and exits: repair the NICs and start it again");
 	control->failed = -ENODEV;
 }
 
@@ -97,7 +97,7 @@ void connect_device_lost(struct control *control, unsigned rail, const char *why
 	rail_lost(control, rail, "%s", why);
 }
 
-/* The rail touches its queues no more, so their memory may go. */
+/* RAIL_QUIET: the rail does not touch its queues any more, so the device may be closed. */
 void connect_quiet(struct control *control, unsigned rail)
 {
 	struct cut *cut = calloc(1, sizeof(*cut));
@@ -120,8 +120,8 @@ void active_ticks_set(struct active *active, uint64_t ns)
 }
 
 /*
- * A tick that comes late counts for nothing: the process was stopped, or the host suspended, and
- * what a helper or the rail has done meanwhile is heard first.
+ * A late tick does not count: the process was stopped or the host was suspended, and the loop must
+ * first process what helper threads and the rail have done meanwhile.
  */
 static void tick(evutil_socket_t fd, short what, void *context)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sets of queue pairs, as both ends of a connection hold them, the calls that make, connect, end
- * and destroy them, and how they are put into messages. The calls are a helper thread's: the kernel
- * may look for a neighbour for a second, or wait for a dying NIC for a minute. The rest is the
- * control plane's thread's.
+ * Sets of queue pairs, used by both sides of a connection: the driver calls that make, connect,
+ * break and destroy them, and their form in messages. Helper threads execute the driver calls,
+ * because the kernel may resolve a neighbour for a second, or wait for a dying NIC for a minute.
+ * Everything else runs on the control plane's thread.
  */
 #include <assert.h>
 #include <errno.h>
@@ -13,15 +13,16 @@
 #include "engine/control/connect_state.h"
 
 /*
- * A queue pair has so many READs under way at a time and starts so many a second: enough of them
- * for the bytes of a round trip, and for the READs of a second. Reckoned for the worst case, a page
- * of 4 KiB and its head, at a round trip of 5 us: 8 at 400 Gbit/s, 5 at 200.
+ * Automatic number of queue pairs. A queue pair is limited in its READs in flight and in the READs
+ * it starts per second, so there must be enough queue pairs for the bytes of one round trip and for
+ * the READs of one second. Computed for the worst case, pages of 4 KiB with their heads, at a round
+ * trip of 5 us: 8 at 400 Gbit/s, 5 at 200 Gbit/s.
  */
 #define AUTO_READ_BYTES ((PAGE_UNIT + sizeof(struct page_head)) / 2)
 #define AUTO_RTT_NS 5000u
-#define AUTO_READS 16u /* under way; max_rd_atomic */
+#define AUTO_READS 16u /* READs in flight per queue pair; max_rd_atomic */
 #define AUTO_READS_PER_S 2500000u
-#define AUTO_MIN 4u /* one alone does not fill a port, and one is kept for small READs */
+#define AUTO_MIN 4u /* one queue pair does not fill a port, and one is kept free for short READs */
 
 static uint64_t over(uint64_t n, uint64_t by)
 {
@@ -46,7 +47,7 @@ unsigned qps_wanted(const struct control *control, unsigned rail)
 	return count < QPS_PER_PEER_MAX ? (unsigned)count : QPS_PER_PEER_MAX;
 }
 
-/* ---- the helper threads' part ---------------------------------------------------------------- */
+/* ---- helper threads -------------------------------------------------------------------------- */
 
 static int failed(struct qps *qps, int status)
 {
@@ -54,7 +55,10 @@ static int failed(struct qps *qps, int status)
 	return status;
 }
 
-/* Each call may take a second: skip the calls of an abandoned set. */
+/*
+ * Each driver call may take a second, so a helper thread skips the remaining calls of an abandoned
+ * set.
+ */
 static bool given_up(struct qps *qps)
 {
 	return shm_load(&qps->abandoned) != 0;
@@ -101,7 +105,7 @@ static int join(struct qps *qps)
 	return 0;
 }
 
-/* All of them, also those behind one that fails. */
+/* Calls `call` for every queue pair, also after one has failed; returns the first error. */
 static int each(struct qps *qps, int (*call)(struct dv_qp *qp))
 {
 	int first = 0;
@@ -124,7 +128,7 @@ void qps_destroy(struct qp_set *set)
 
 static void run(struct work *work)
 {
-	struct qps *qps = (struct qps *)work; /* its first member */
+	struct qps *qps = (struct qps *)work; /* `work` is the first member of struct qps */
 
 	qps->status = 0;
 	switch (qps->call) {
@@ -140,7 +144,7 @@ static void run(struct work *work)
 	}
 }
 
-/* ---- the loop's ------------------------------------------------------------------------------ */
+/* ---- control plane's thread ------------------------------------------------------------------ */
 
 static_assert(offsetof(struct qps, work) == 0, "either pointer leads to the other");
 

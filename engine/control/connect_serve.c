@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The end that is read from: passive queue pairs, made when a peer's rail asks, one set per (peer,
- * its rail, our rail). Owns every struct passive. Control plane's thread only; the queue pairs are
- * made by a helper thread, so the answer comes on a later turn.
+ * The passive side of connections: queue pairs made when a peer's rail sends Connect, one set per
+ * (peer, its rail, our rail). Owns every struct passive. Control plane's thread only; a helper
+ * thread makes the queue pairs, so the answer is sent on a later turn.
  */
 #include <errno.h>
 #include <stddef.h>
@@ -94,7 +94,7 @@ static void regions_describe(const struct control_rail *rail, struct region_list
 	}
 }
 
-/* `passive` NULL: there is none, and why not. */
+/* Sends Connected. `passive` NULL: refused, `status` says why. */
 static void answer(struct control *control, uint32_t ref, uint64_t serial, int status,
 	const struct passive *passive)
 {
@@ -120,7 +120,7 @@ static void answer(struct control *control, uint32_t ref, uint64_t serial, int s
 		rpc_reply(link, &message);
 }
 
-/* Back from the helper thread. */
+/* A helper thread has finished a call on these queue pairs. */
 static void passive_done(struct qps *qps)
 {
 	struct passive *passive = (struct passive *)((char *)qps - offsetof(struct passive, qps));
@@ -130,7 +130,7 @@ static void passive_done(struct qps *qps)
 		free(passive);
 		return;
 	}
-	if (passive->gone) { /* the requester is gone, or has sent a newer request */
+	if (passive->gone) { /* the peer's rail is gone, or has sent a newer Connect */
 		passive_go_on(passive);
 	} else if (qps->status) {
 		log_warn("rail %u: no queue pairs for a peer: %s", passive->to_rail, qps->text);
@@ -141,7 +141,7 @@ static void passive_done(struct qps *qps)
 	}
 }
 
-/* A helper is still at queue pairs for that path, wanted or not. */
+/* True while a helper thread still works on queue pairs of that path, needed or not. */
 static bool passive_making(struct control *control, uint32_t ref, const Pc__Connect *connect)
 {
 	struct passive *passive;
@@ -153,7 +153,10 @@ static bool passive_making(struct control *control, uint32_t ref, const Pc__Conn
 	return false;
 }
 
-/* Queue pairs that serve reads, as soon as a helper thread has made them. 0 or -errno. */
+/*
+ * Starts making the queue pairs that the peer will read through; passive_done() answers the peer.
+ * Returns 0 or -errno.
+ */
 static int passive_open(struct control *control, uint32_t ref, const Pc__Connect *connect)
 {
 	struct passive *old = passive_find(control, ref, connect->rail, connect->to_rail);
@@ -162,7 +165,7 @@ static int passive_open(struct control *control, uint32_t ref, const Pc__Connect
 	if (old)
 		passive_fail(old);
 	if (passive_making(control, ref, connect))
-		return -EBUSY; /* asked again after a back-off */
+		return -EBUSY; /* the peer asks again after its back-off */
 	passive = calloc(1, sizeof(*passive));
 	if (!passive)
 		return -ENOMEM;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The inside of connect: active ends (ours, handed to a rail), passive ends (held for a peer's
- * rail), commands a full inbox did not take yet. Control plane's thread only, apart from the calls
- * to the NIC's driver: helper threads make them, from two queues a rail, so that what is broken
- * never waits for what is being made.
+ * Internals of connect*.c: active connections (made by us, handed to a rail), passive connections
+ * (held for a peer's rail), and commands that did not fit a rail's inbox yet. Control plane's
+ * thread only, apart from the calls to the NIC's driver: helper threads make those, from two queues
+ * per rail, so that tearing down a broken connection never waits for the making of another one.
  *
- *   connect.c       rails' wishes, Connected, members that go
- *   connect_active.c   one active end
- *   connect_serve.c answering     connect_qps.c   sets of queue pairs, and the calls
- *   connect_lost.c  queue pairs that do not drain, NICs that are lost
+ *   connect.c       events of rails, Connected, members that leave
+ *   connect_active.c   one active connection
+ *   connect_serve.c passive side   connect_qps.c   sets of queue pairs, driver calls
+ *   connect_lost.c  queue pairs that do not drain, lost NICs
  *   connect_health.c   which rails are out of use, and when they are tried again
  */
 #ifndef CONTROL_CONNECT_STATE_H
@@ -20,17 +20,28 @@
 #include "engine/control/rpc.h"
 #include "engine/control/work.h"
 
-#define CONNECT_ANSWER_MS 2000 /* the peer's Connected */
-#define CONNECT_MADE_MS 5000   /* all of it, from the wish to the rail's ADD */
-#define CONNECT_BACKOFF_MS 100 /* after the first failure; doubles */
+#define CONNECT_ANSWER_MS 2000 /* limit for the peer's Connected after our Connect */
+#define CONNECT_MADE_MS 5000   /* limit from the rail's request to RAIL_PEER_ADD */
+#define CONNECT_BACKOFF_MS 100 /* back-off after the first failure; doubles each time */
 #define CONNECT_BACKOFF_MAX_MS 2000
-#define CONNECT_STEADY_NS 10000000000ull /* lived that long: a break starts from 100 ms again */
-#define CONNECT_RETRY_MS 1               /* rail_tell() said no */
-#define CONNECT_STALL_ACKS 5             /* ACK time-outs without a completion are a stall */
-/* A client waits no longer than this past a deadline: then the queue pairs are destroyed, ... */
+/* If a connection lived longer than this, its next back-off starts at CONNECT_BACKOFF_MS again */
+#define CONNECT_STEADY_NS 10000000000ull
+#define CONNECT_RETRY_MS 1   /* retry after rail_tell() found the inbox full */
+#define CONNECT_STALL_ACKS 5 /* this many ACK time-outs without a completion are a stall */
+/*
+ * If the posted work has not ended this long after its deadline, its queue pairs cannot be
+ * destroyed: no client waits longer.
+ */
 #define CONNECT_OVERDUE_NS 2000000000ull
-#define CONNECT_ABORT_NS 5000000000ull /* ... and then the process is, which ends it for sure */
-/* Counted in ticks, which pass only while the loop turns: not while the process is stopped. */
+/*
+ * The engine aborts this long after CONNECT_OVERDUE_NS: the end of the process stops the NIC for
+ * sure.
+ */
+#define CONNECT_ABORT_NS 5000000000ull
+/*
+ * Period of the ticks that count down to the abort. Ticks pass only while the event loop runs, so
+ * the time during which the process is stopped does not count.
+ */
 #define CONNECT_TICK_NS 500000000ull
 #define REGION_BYTES_MAX (1ull << 48)
 
@@ -39,95 +50,111 @@ struct qp_set {
 	struct dv_qp *qp[QPS_PER_PEER_MAX];
 };
 
-/* What a helper thread does. Those from QPS_ERROR on have threads of their own. */
+/*
+ * Driver calls that a helper thread executes. Calls from QPS_ERROR on tear down; they have a queue
+ * and a thread of their own.
+ */
 enum qps_call {
-	QPS_MAKE, /* and, where there are addresses already, QPS_CONNECT */
+	QPS_MAKE, /* create the queue pairs; then QPS_CONNECT, if the peer's addresses are known */
 	QPS_CONNECT,
 	QPS_ERROR,
-	QPS_KILL,    /* all or not: status */
-	QPS_DESTROY, /* drained, killed or never used */
+	/* Destroy queue pairs that did not drain; `status` is 0 only if all of them were */
+	QPS_KILL,
+	QPS_DESTROY, /* destroy queue pairs that are drained, killed or never used */
 };
 
 /*
- * A set of queue pairs and the call that is being made. While `busy` all of it is the helper's,
- * apart from `abandoned`.
+ * A set of queue pairs and the driver call in progress. While `busy`, everything except `abandoned`
+ * belongs to the helper thread.
  */
 struct qps {
 	struct work work;
 	struct control *control;
 	unsigned rail;
 	bool busy;
-	uint32_t abandoned; /* the loop's: make no more, connect no more; never taken back */
+	/* Written by the loop: the helper stops making and connecting; never reset */
+	uint32_t abandoned;
 	enum qps_call call;
-	unsigned count, depth; /* QPS_MAKE */
-	unsigned remotes;      /* QPS_CONNECT: as many as queue pairs, or -EPROTO */
+	unsigned count, depth; /* input of QPS_MAKE: number of queue pairs, WQEs per queue pair */
+	/* Input of QPS_CONNECT: addresses in `remote`; must equal the number of queue pairs */
+	unsigned remotes;
 	struct dv_address remote[QPS_PER_PEER_MAX];
 	void (*done)(struct qps *qps);
-	/* what came of it */
+	/* results of the call, written by the helper thread */
 	int status;
 	char text[240];
-	uint64_t ack_ns; /* connected: the longest ACK time-out that the device took */
+	uint64_t ack_ns; /* after QPS_CONNECT: the longest ACK time-out among the queue pairs */
 	struct dv_sq *sq[QPS_PER_PEER_MAX];
 	struct qp_set set;
 };
 
 enum active_state {
-	ACTIVE_MAKING,     /* queue pairs are being made */
-	ACTIVE_ASKED,      /* Connect sent; the queue pairs are ours */
-	ACTIVE_CONNECTING, /* Connected came */
-	ACTIVE_LIVE,       /* the rail's, from RAIL_PEER_ADD on */
-	ACTIVE_BROKEN,     /* put in error; the rail drains and returns it */
+	ACTIVE_MAKING,     /* a helper thread is making the queue pairs */
+	ACTIVE_ASKED,      /* Connect was sent; the control plane owns the queue pairs */
+	ACTIVE_CONNECTING, /* Connected was received; a helper thread connects the queue pairs */
+	ACTIVE_LIVE,       /* owned by the rail, from RAIL_PEER_ADD on */
+	ACTIVE_BROKEN,     /* put in the error state; the rail drains and returns it */
 };
 
-/* Queue pairs of one of our rails to one peer. */
+/* The active side of one connection: queue pairs of one of our rails to one peer. */
 struct active {
 	LIST_ENTRY(active) next;
 	struct control *control;
 	enum active_state state;
-	bool gone;    /* given up before it was live, or returned: only to be destroyed */
-	bool errored; /* QPS_ERROR was tried */
-	bool kill;    /* it does not drain: QPS_KILL */
+	bool gone; /* given up before it was live, or returned by the rail: only to be destroyed */
+	bool errored; /* QPS_ERROR was executed, successfully or not */
+	bool kill;    /* the connection does not drain: QPS_KILL must be executed */
 	bool retired; /* RAIL_PEER_RETIRE was sent */
 	unsigned rail, to_rail;
 	uint64_t serial;
-	uint64_t made_until_ns; /* given up then unless it is live */
+	uint64_t made_until_ns; /* given up at this time unless it is live */
 	uint64_t live_ns;
-	struct event *deadline; /* to be live; ASKED: for Connected; BROKEN: ticks */
-	unsigned ticks;         /* left before the engine ends itself */
-	uint64_t tick_ns;       /* the last one */
+	/*
+	 * Timer: until the connection is live, it gives it up; once it is stuck, it counts `ticks`
+	 * down
+	 */
+	struct event *deadline;
+	unsigned ticks;   /* ticks left until the engine aborts; see CONNECT_TICK_NS */
+	uint64_t tick_ns; /* time of the last tick */
 	struct qps qps;
-	struct rail_peer peer; /* what the rail is given; .control is this struct */
+	struct rail_peer peer; /* handed to the rail; its .control points to this struct */
 };
 
-/* Queue pairs a peer's rail reads through. They never post. */
+/*
+ * The passive side of one connection: queue pairs that a peer's rail reads through. They never
+ * post.
+ */
 struct passive {
 	LIST_ENTRY(passive) next;
 	uint32_t ref;
-	unsigned rail, to_rail; /* theirs, ours */
+	unsigned rail, to_rail; /* number of the peer's rail, number of our rail */
 	uint64_t serial;
-	bool gone; /* only to be destroyed */
+	bool gone; /* no longer used; only to be destroyed */
 	struct qps qps;
 };
 
-/* One rail of ours towards one peer. */
+/* Failure record of one path: one of our rails to one peer. */
 struct backoff {
 	uint32_t ref;
 	unsigned fails;
 	uint64_t until_ns;
-	bool out; /* clients are told to use other rails until a probe was answered */
+	bool out; /* clients are told to use other rails until a probe on this path is answered */
 };
 
-/* One rail of ours. */
+/* Health of one of our rails. */
 struct rail_health {
 	bool port_down;
-	bool lost; /* for good */
-	bool cut;  /* ... and its device is closed: the NIC writes nothing any more */
+	bool lost; /* its NIC died; true until the engine is restarted */
+	bool cut;  /* lost, and its device is closed: the NIC writes nothing any more */
 	bool slow;
-	unsigned slow_times;    /* in a row */
-	uint64_t slow_until_ns; /* ... and when it was in use again */
-	/* since the last comparison with the other rails */
+	unsigned slow_times;    /* how many times in a row it was found slow */
+	uint64_t slow_until_ns; /* end of its rest, or, if not slow now, of its last rest */
+	/*
+	 * The fields below count from the last comparison with the other rails. `idle`: the rail
+	 * had no work at some moment.
+	 */
 	bool idle;
-	unsigned behind; /* comparisons in a row */
+	unsigned behind; /* comparisons in a row that found it too slow */
 	uint64_t bytes, pages;
 };
 
@@ -144,14 +171,14 @@ struct connect {
 	struct event *retry;
 	uint64_t serial;
 	unsigned outstanding;
-	struct backoff backoff[RAILS_MAX][NODES_MAX]; /* by peer number */
+	struct backoff backoff[RAILS_MAX][NODES_MAX]; /* indexed by our rail and by peer number */
 	struct rail_health health[RAILS_MAX];
 	struct event *watch;
-	unsigned watches; /* since the last comparison */
+	unsigned watches; /* watch() calls; every HEALTH_WATCHES of them the rails are compared */
 	struct works *works;
 };
 
-/* The rail's two queues. */
+/* Each rail has two work queues: 2 * rail for making, 2 * rail + 1 for tearing down. */
 static inline unsigned work_queue_of(unsigned rail, bool breaking)
 {
 	return 2 * rail + breaking;
@@ -160,72 +187,92 @@ static inline unsigned work_queue_of(unsigned rail, bool breaking)
 /* connect_active.c */
 
 struct active *active_find(struct control *control, unsigned rail, uint32_t ref);
-/* Waits for the peer's ends no more: they are there, and are connected to now. */
+/* Stops waiting for the peer's Connected, which has arrived, and starts QPS_CONNECT. */
 void active_connect(struct active *active);
 /*
- * Asks the peer for its ends, as soon as there are queue pairs. 0, -ENOMEM, or -EBUSY: a helper is
- * still at queue pairs to that peer which were given up.
+ * Starts a connection: makes the queue pairs, then sends Connect to the peer. Returns 0, -ENOMEM,
+ * or -EBUSY if a helper thread still works on queue pairs to that peer that were given up.
  */
 int active_open(struct control *control, unsigned rail, const struct member_record *to, bool probe);
-/* Before it is live: nothing was posted. Informs the rail and the clients. */
+/*
+ * Gives up a connection that is not live, so nothing was posted on it. Informs the rail and the
+ * clients.
+ */
 void active_give_up(struct active *active);
-/* Live: put in error, drained by the rail, destroyed. */
+/* Breaks a live connection: it is put in the error state, drained by the rail, then destroyed. */
 void active_break(struct active *active);
-/* Either, as it is. */
+/* Calls active_give_up() or active_break(), depending on the state. */
 void active_end(struct active *active);
-/* Makes the next call that it needs, unless one is being made. */
+/* Starts the next driver call the connection needs, unless one is in progress. */
 void active_go_on(struct active *active);
 void active_deadline_end(struct active *active);
-/* So long until the engine ends itself, unless the rail returns it. */
+/* Sets the time until the engine aborts, unless the rail returns the connection before. */
 void active_ticks_set(struct active *active, uint64_t ns);
 void active_free(struct active *active);
 
-/* connect.c, for the others */
+/* connect.c, called by the other files */
 void backoff_more(struct control *control, unsigned rail, uint16_t peer, uint32_t ref);
 void tell_peer(struct control *control, unsigned rail, uint32_t kind, uint16_t peer, uint32_t ref);
 
-/* The path's record; one of another incarnation begins anew. */
+/*
+ * The failure record of the path (rail, peer); starts afresh if `ref` is another incarnation of the
+ * peer.
+ */
 struct backoff *backoff_of(struct control *control, unsigned rail, uint16_t peer, uint32_t ref);
-/* Everything of ours on that rail is put in error and given up. */
+/* Gives up or breaks every active connection of the rail. */
 void actives_break_rail(struct control *control, unsigned rail);
-/* In order, and never lost. */
+/* Sends a command to a rail, in order. If the inbox is full, it is queued and sent later. */
 void connect_tell(struct control *control, unsigned rail, const struct rail_command *command);
-/* Asks for queue pairs whose first READ is a probe, unless there are some. */
+/*
+ * Opens a connection whose first READ is a probe, unless the rail already has a connection to `to`.
+ */
 void connect_probe(struct control *control, unsigned rail, const struct member_record *to);
 
-/* connect_health.c, for connect.c */
+/* connect_health.c, called by the other files */
 
-/* A lost rail takes its leave; the others go on. */
+/* Takes the rail out of use: breaks its connections and tells clients to use the other rails. */
 void rail_leaves(struct control *control, unsigned rail);
-/* Given no work at all. */
+/* True if the rail is out of use altogether: no link, slow, or lost. */
 bool rail_out(const struct control *control, unsigned rail);
 
-/* Failed: clients use other rails; tried again at its back-off's end. */
+/*
+ * Marks the path as failed: clients use other rails. It is probed again when its back-off has
+ * ended.
+ */
 void path_out(struct control *control, unsigned rail, uint16_t peer, uint32_t ref);
-/* A probe was answered. */
+/* A probe was answered: clients may use the path again. */
 void path_back(struct control *control, unsigned rail, uint16_t peer, uint32_t ref);
-/* The number may be another member's next. */
+/* Clears the paths of a peer number, because another member may get that number next. */
 void paths_forget(struct control *control, uint16_t peer);
 int health_open(struct control *control);
 void health_close(struct control *control);
 
-/* connect_qps.c, for both */
+/* connect_qps.c, called by both sides */
 
-/* From a rail to a peer: rail.qps_per_peer, or what its port's rate asks for. */
+/*
+ * Number of queue pairs from a rail to a peer: rail.qps_per_peer, or, if that is 0, as many as the
+ * port's data rate needs.
+ */
 unsigned qps_wanted(const struct control *control, unsigned rail);
-/* A helper thread makes the call; then done(). */
+/* A helper thread executes the call; then done() runs on the control plane's thread. */
 void qps_start(struct qps *qps, enum qps_call call);
-/* They are not wanted any more: what is not made or connected stays so. */
+/*
+ * The queue pairs are not needed any more: the helper thread skips what it has not made or
+ * connected yet.
+ */
 void qps_abandon(struct qps *qps);
-/* A helper makes or connects them: one path keeps no second one busy. */
+/* True while a helper thread makes or connects this set. */
 bool qps_making(const struct qps *qps);
-/* connect_close(): no helper is left. */
+/* For connect_close() only: no helper thread is running. */
 void qps_destroy(struct qp_set *set);
-/* At most QPS_PER_PEER_MAX ends, in order, each with an address of the right size. */
+/*
+ * True if there are at most QPS_PER_PEER_MAX ends, in order, each with an address of the right
+ * size.
+ */
 bool ends_fit(size_t count, Pc__QpEnd *const *ends);
-/* `ends` fit: what QPS_CONNECT connects to. */
+/* Stores the peer's addresses for QPS_CONNECT; the caller has checked ends_fit(). */
 void qps_remote(struct qps *qps, size_t count, Pc__QpEnd *const *ends);
-/* It has the queue pair of that number. */
+/* True if the set contains the queue pair with number `qpn`; false while busy. */
 bool qps_have(const struct qps *qps, uint32_t qpn);
 
 struct end_list {
@@ -237,19 +284,20 @@ void qps_describe(const struct qp_set *set, struct end_list *ret);
 
 /* connect_serve.c */
 
-/* To be destroyed: every passive end of that member, or of all with ref 0. */
+/* Marks for destruction every passive set of member `ref`, or of all members if `ref` is 0. */
 void passives_drop(struct control *control, uint32_t ref);
-/* ... and those on that rail of ours, which is lost. */
+/* Marks for destruction every passive set on our rail `rail`, which is lost. */
 void passives_drop_rail(struct control *control, unsigned rail);
 void passive_fail(struct passive *passive);
-/* connect_close(): no helper is left. */
+/* For connect_close() only: no helper thread is running. */
 void passives_free(struct control *control);
 
 /* connect_lost.c */
 
 /*
- * No command of the driver helps any more: nothing is given to the rail, its device is closed, and
- * what it had posted ends then. Lost until the engine is started again.
+ * Declares the rail lost: no command of the driver helps any more. Nothing is given to the rail,
+ * its device is closed, and then its posted work ends. The rail stays lost until the engine is
+ * restarted.
  */
 __attribute__((format(printf, 3, 4))) void rail_lost(
 	struct control *control, unsigned rail, const char *format, ...);

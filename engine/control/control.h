@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The control plane of one engine: everything slow, as one libevent loop on the housekeeping core.
- * All functions of this folder run on that loop's thread unless they say otherwise; none blocks:
- * calls to a NIC's driver, which can, are made by helper threads (work.c, attach_helper.c).
+ * The control plane of one engine: everything that is not on the data path, in one libevent loop on
+ * the housekeeping core. All functions of this folder run on that loop's thread unless they say
+ * otherwise, and none of them blocks: helper threads make the driver calls, which may block
+ * (work.c, attach_helper.c).
  *
  *   loop.c       the loop: kick, rails' events, timers, sleep protocol; control_open/run/stop/close
  *   attach.c     clients: sessions, channels, regions; attach_socket.c their socket
  *   publish.c    ctl rings: credits, publish, touch, stale, remove; eviction
  *   report.c     counters and members as JSON
- *   rpc.c        frames and connections between engines
- *   member.c     who lives; the cluster map
- *   directory.c  owners, batches, acknowledgements, republishing
- *   connect.c    queue pairs; which rails are out of use; NICs that die
- *   watchdog.c   ends an engine that stands still
+ *   rpc.c        frames and links between engines
+ *   member.c     which members are alive; the cluster map
+ *   directory.c  owners, batches, acknowledgements, re-publishing
+ *   connect.c    queue pairs; which rails are out of use; lost NICs
+ *   watchdog.c   ends an engine whose loop or poll core has stopped
  *   pool.c index.c shard.c    the data: pages, keys, directory entries
  */
 #ifndef CONTROL_CONTROL_H
@@ -29,10 +30,6 @@
 #include "engine/control/statistics.h"
 #include "engine/rail/rail.h"
 #include "numa/plan.h"
-
-#ifndef PEERCACHE_VERSION /* tests compile sources of this folder without it */
-#define PEERCACHE_VERSION "unknown"
-#endif
 
 struct attach;        /* attach.c */
 struct attach_socket; /* attach_socket.c */
@@ -51,9 +48,12 @@ struct control_rail {
 	struct rail *rail;
 	struct dv_device *device;
 	struct pool *pool;
-	int kick; /* eventfd; rails of one poll core share what is behind it */
-	/* registrations on this rail's NIC, by region number: every pool and head array of the
-	 * host and the shard; length 0: none */
+	/* Eventfd that wakes the rail; rails of one poll core have duplicates of one eventfd */
+	int kick;
+	/*
+	 * Memory registrations on this rail's NIC, by region number: every pool and head array of
+	 * this host, and the shard. length 0: none.
+	 */
 	struct dv_mr exported[REGIONS_EXPORTED];
 };
 
@@ -62,24 +62,24 @@ struct control {
 	struct plan plan;
 	struct event_base *base;
 	uint64_t incarnation;
-	uint32_t ref;              /* low 32 bits of it, never 0 */
-	char name[NAME_BYTES_MAX]; /* stable name in the cluster */
+	uint32_t ref;              /* low 32 bits of the incarnation, never 0 */
+	char name[NAME_BYTES_MAX]; /* name in the cluster; the same after a restart */
 
 	struct huge status_memory;
 	struct status_segment *status;
-	int kick; /* eventfd: clients and rails wake the loop */
+	int kick; /* eventfd by which clients and rails wake the loop */
 
 	unsigned rails;
 	struct control_rail rail[RAILS_MAX];
-	struct poll_core *poll_core[RAILS_MAX]; /* by plan.rail[].poll_core */
+	struct poll_core *poll_core[RAILS_MAX]; /* indexed by plan.rail[].poll_core */
 	struct shard shard;
 	struct index *index;
 	uint64_t counter[COUNTER_COUNT];
 	struct statistics statistics; /* of all clients, since the engine started */
 
-	/* bound before memory is made; served at the end */
+	/* Bound before the memory is allocated; served once everything else is open. */
 	struct attach_socket *client_socket;
-	int port_fd; /* bound to cluster.address; -1: rpc listens on it */
+	int port_fd; /* socket bound to cluster.address; -1: rpc's listener has taken it over */
 
 	struct attach *attach;
 	struct publish *publish;
@@ -92,29 +92,41 @@ struct control {
 	struct watchdog *watchdog;
 	struct metrics *metrics; /* NULL: no HTTP */
 	bool stopping;
-	int failed; /* -errno: the loop ends in order, and control_run() returns it */
+	int failed; /* -errno: the loop shuts down in order, and control_run() returns it */
 };
 
-/* Builds everything; the engine serves after control_run(). 0 or -errno, the reason is logged. */
+/*
+ * Builds all parts; the engine serves clients from control_run() on. Returns 0 or -errno, after
+ * logging the reason.
+ */
 int control_open(
 	const struct settings *settings, const struct plan *plan, struct control **ret_control);
-/* Runs the loop until control_stop(), or until the engine is of no use any more: -errno. */
+/*
+ * Runs the loop until control_stop(), which returns 0, or until the engine cannot work any more:
+ * -errno.
+ */
 int control_run(struct control *control);
-/* Any thread, and signal handlers: asks the loop to shut down in order. */
+/* Asks the loop to shut down in order. Any thread and any signal handler may call it. */
 void control_stop(struct control *control);
 void control_close(struct control *control);
 
-/* ---- seams between the files of this folder ------------------------------------------------- */
+/* ---- calls between the files of this folder -------------------------------------------------- */
 
-/* Called by the loop at the end of each turn that did something: batches leave now. */
+/* Called by the loop at the end of each turn that did some work: sends the collected batches. */
 void directory_flush(struct control *control);
 
-/* From the network, in publish.c: another node read our page; another node wants a key gone. */
+/*
+ * Requests of other engines, executed in publish.c. publish_touched(): another node has read our
+ * page.
+ */
 void publish_touched(struct control *control, uint32_t place);
-/* Returns whether this node had it. Unpublishes and retires the page. */
+/*
+ * Another node wants the key deleted. Unpublishes and retires the page; returns whether this node
+ * had it.
+ */
 bool publish_forget(struct control *control, const struct page_key *key);
 
-/* member.c, for everybody. */
+/* member.c, used by the other files. */
 struct member_record {
 	struct map_member map;
 	char address[NAME_BYTES_MAX];
@@ -126,11 +138,14 @@ const struct member_record *member_by_ref(const struct control *control, uint32_
 const struct member_record *member_by_peer(const struct control *control, uint16_t peer);
 /* The current map, as last written to the status segment. */
 const struct map_view *member_map(const struct control *control);
-/* Calls back into directory.c and connect.c when the map changed. */
+/* Called by member.c when the map has changed; implemented in directory_move.c. */
 void directory_map_changed(struct control *control);
 
-/* Life cycle of each part, in the order control_open() calls them; close in reverse. */
-/* Bind engine.socket and cluster.address without listening: who comes early is refused. */
+/* Life cycle of each part, in the order of control_open(); closed in reverse order. */
+/*
+ * Bind engine.socket and cluster.address without listening on them: early clients and engines are
+ * refused.
+ */
 int attach_socket_open(struct control *control);
 int rpc_port_open(struct control *control);
 int rpc_open(struct control *control);
@@ -147,7 +162,7 @@ void directory_close(struct control *control);
 void connect_close(struct control *control);
 void publish_close(struct control *control);
 void attach_close(struct control *control);
-/* Leaves the cluster politely: the others take us off the map at once. */
+/* Sends Leave to every member, so that they take this engine off their maps at once. */
 void member_leave(struct control *control);
 
 #endif

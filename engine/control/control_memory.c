@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The engine's memory: status segment, pools, directory shard, and their registration on every NIC,
- * one thread a NIC. Start-up and shutdown.
+ * The engine's memory: status segment, pools and directory shard, and their registration on every
+ * NIC by one thread per NIC. Start-up and shutdown, control plane's thread.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -20,8 +20,8 @@
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 /*
- * Clients get these files: none may pull memory from under the engine by truncating it. Needs a
- * memfd made with MFD_ALLOW_SEALING.
+ * Clients receive these files. The seals prevent a client from truncating a file and so removing
+ * memory that the engine uses. They need a memfd made with MFD_ALLOW_SEALING.
  */
 static void seal(const char *name, int fd)
 {
@@ -54,7 +54,10 @@ void memory_status_close(struct control *control)
 	control->status = NULL;
 }
 
-/* What clients may map: both memories are rounded up to their page size, one perhaps further. */
+/*
+ * Bytes of the pool that clients may map. Pages and heads are each rounded up to the page size of
+ * their memory, so one may reach further than the other: the smaller one counts.
+ */
 static uint64_t pool_bytes(const struct pool *pool)
 {
 	uint64_t heads = pool_heads(pool)->bytes / sizeof(struct page_head) * PAGE_UNIT;
@@ -102,9 +105,9 @@ int memory_pools_open(struct control *control)
 }
 
 /*
- * How many entries the shard must hold at half load. When the settings leave it open: this node's
- * share of a cluster of its equals whose pools are full of the smallest pages, i.e. 1/64 of the
- * pool memory with two replicas. More than SHARD_ENTRIES_MAX (2 GiB) only when the settings say so.
+ * Number of entries the shard must hold at half load. If the settings do not say: this node's share
+ * of a cluster of equal nodes whose pools are full of the smallest pages; that is 1/64 of the pool
+ * memory with two replicas. More than SHARD_ENTRIES_MAX (2 GiB) only if the settings say so.
  */
 #define SHARD_ENTRIES_MAX (1ull << 26)
 
@@ -144,9 +147,9 @@ void memory_shard_close(struct control *control)
 	shard_close(&control->shard);
 }
 
-/* ---- on every NIC ---------------------------------------------------------------------------- */
+/* ---- registration on every NIC --------------------------------------------------------------- */
 
-#define EXPORT_TELL_SECONDS 5 /* between two lines about one NIC's registration */
+#define EXPORT_TELL_SECONDS 5 /* seconds between two log lines about one NIC's registration */
 
 struct registration {
 	pthread_t thread;
@@ -168,7 +171,10 @@ static int export_one(struct registration *r, unsigned region, const struct huge
 	return r->result;
 }
 
-/* Every pool and head array of the host and the shard, on one NIC. A thread of its own. */
+/*
+ * Registers every pool and head array of the host, and the shard, on one NIC. Runs on its own
+ * thread.
+ */
 static void *export_all(void *context)
 {
 	struct registration *r = context;
@@ -205,7 +211,7 @@ void memory_unexport(struct control *control)
 	}
 }
 
-/* Waits for the thread; a line from time to time about what takes long. */
+/* Waits for the thread; logs a line every EXPORT_TELL_SECONDS while it runs. */
 static void join_and_tell(struct registration *r, uint64_t began_ns)
 {
 	struct timespec until;

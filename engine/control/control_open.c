@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Builds the control plane and takes it down again: a table of steps, opened from the top, closed
- * from the bottom, so that whatever fails undoes exactly what was done. Start-up and shutdown, on
- * the loop's thread.
+ * Builds the control plane and takes it down: a table of steps, opened from the top and closed from
+ * the bottom, so that a failure undoes exactly the steps that succeeded. Start-up and shutdown,
+ * control plane's thread.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -63,7 +63,9 @@ static void events_close(struct control *control)
 		event_base_free(control->base);
 }
 
-/* One eventfd a poll core: a thread sleeps on one thing, and wakes for any of its rails. */
+/*
+ * One eventfd per poll core: its thread can sleep on only one, and must wake for any of its rails.
+ */
 static int rail_kick(const struct control *control, unsigned rail)
 {
 	const struct plan *plan = &control->plan;
@@ -98,7 +100,9 @@ static int events_open(struct control *control)
 	return rc;
 }
 
-/* Only to find mistakes before memory is made: member_open() reads them again. */
+/*
+ * Finds mistakes in cluster.seeds before memory is allocated; member_open() parses the text again.
+ */
 static int seeds_check(struct control *control)
 {
 	struct member *scratch = calloc(1, sizeof(*scratch));
@@ -148,7 +152,7 @@ static void model_warn(const struct control *control)
 				: "; model.move_bytes = no: pages read from other nodes hold WRONG BYTES");
 }
 
-/* Which settings decide whether it opens. */
+/* The settings that decide whether the device opens, for the error message. */
 static const char *device_settings(const struct settings *s, const char *name)
 {
 	if (strncmp(name, "soft", 4) != 0)
@@ -298,7 +302,10 @@ static void publish_memory_close(struct control *control)
 	control->publish = NULL;
 }
 
-/* An open that fails has undone itself. Closed from the bottom: first the rails come to rest. */
+/*
+ * An open function that fails has undone its own work. Steps are closed from the bottom, so the
+ * rails come to rest first.
+ */
 static const struct {
 	const char *what;
 	int (*open)(struct control *control);
@@ -306,7 +313,10 @@ static const struct {
 } steps[] = {
 	{"name", identity_open, nothing_close},
 	{"event loop", events_open, events_close},
-	/* Names first: memory takes long, and another engine may have them already. */
+	/*
+	 * Addresses first: allocating the memory takes long, and another engine may have taken an
+	 * address.
+	 */
 	{"client socket", attach_socket_open, attach_socket_close},
 	{"cluster address", rpc_port_open, rpc_port_close},
 	{"seeds", seeds_check, nothing_close},
@@ -317,7 +327,8 @@ static const struct {
 	{"events of the NICs", device_event_open, device_event_close},
 	{"memory registration", memory_export, memory_unexport},
 	{"rails", rails_open, rails_close},
-	{"answers", nothing_open, publish_memory_close}, /* directory_close() still calls back */
+	/* The memory of publish.c is freed late: directory_close() still calls back into it */
+	{"answers", nothing_open, publish_memory_close},
 	{"engine-to-engine port", rpc_open, rpc_close},
 	{"member table", member_open, member_close},
 	{"directory", directory_open, directory_close},
@@ -336,7 +347,8 @@ static void steps_close(struct loop *loop, size_t opened)
 	while (opened-- > 0) {
 		steps[opened].close(&loop->control);
 		if (loop->result == -ETIMEDOUT) {
-			log_error("stopping: a poll core still runs; the kernel gets its memory");
+			log_error(
+				"stopping: a poll core has not stopped in time; its memory is left to the kernel");
 			return;
 		}
 	}
@@ -350,7 +362,7 @@ int control_open(
 
 	if (plan->rails == 0 || plan->rails > RAILS_MAX)
 		return -EINVAL;
-	/* Ring indices in struct control's neighbours want cache lines. */
+	/* struct loop contains ring indices that need cache-line alignment */
 	loop = aligned_alloc(64, (sizeof(*loop) + 63) & ~(size_t)63);
 	if (!loop)
 		return -ENOMEM;

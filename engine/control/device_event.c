@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Watches what the NICs tell: a port that lost its link, a device or a queue that died. A rail
- * without a link is out of use at once, before anything on it had the time to fail. The operator is
- * told which cable, and when it was back. The loop's thread.
+ * Watches the asynchronous events of the NICs: a port lost its link, a device or a queue failed. A
+ * rail without a link is taken out of use at once, before requests on it time out. The log tells
+ * the operator which port to check, and when it works again. Control plane's thread only.
  */
 #include <event2/event.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include "engine/control/connect.h"
 #include "engine/control/device_event.h"
 
-#define EVENTS_BURST 16u /* a turn */
+#define EVENTS_BURST 16u /* limit of the events read per turn and device */
 
 struct device_watch {
 	struct event *event[RAILS_MAX];
@@ -77,7 +77,7 @@ int device_event_open(struct control *control)
 		int fd = dv_event_fd(control->rail[i].device);
 
 		if (fd < 0)
-			continue; /* nothing to watch */
+			continue; /* this device reports no events */
 		watch->event[i] =
 			event_new(control->base, fd, EV_READ | EV_PERSIST, ready, control);
 		if (!watch->event[i] || event_add(watch->event[i], NULL)) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Events of the NICs, told to the log. The loop's thread; the devices are open meanwhile.
+ * Asynchronous events of the NICs: logs them and informs connect.c. Control plane's thread only;
+ * the devices must be open from device_event_open() to device_event_close().
  */
 #ifndef CONTROL_DEVICE_EVENT_H
 #define CONTROL_DEVICE_EVENT_H
@@ -11,7 +12,7 @@
 
 int device_event_open(struct control *control);
 void device_event_close(struct control *control);
-/* Its device is closed soon: nothing of it is watched any more. */
+/* Stops watching the rail's device, because it is about to be closed. */
 void device_event_forget(struct control *control, unsigned rail);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The directory's calls: each becomes a claim to the owners of its key. Control plane's thread
- * only.
+ * The functions of directory.h: each turns its request into a claim for the owners of the key.
+ * Control plane's thread only.
  */
 #include "engine/control/directory.h"
 
@@ -40,7 +40,10 @@ void directory_publish(struct control *control, const struct page_key *key, uint
 	claim_start(dir, claim);
 }
 
-/* Also where the walk under way has not taken it away yet. */
+/*
+ * Sends the remove to the present owners, to those of the last finished walk (a walk in progress
+ * has not removed the entry from them yet), and to those of former maps.
+ */
 static void remove_everywhere(struct control *control, const struct page_key *key, uint32_t ref,
 	uint32_t place, uint32_t generation)
 {
@@ -76,7 +79,7 @@ void directory_stale(struct control *control, const struct page_key *key, uint32
 	if (ref == control->ref) {
 		ours = index_find(control->index, key);
 		if (ours && ours->place == place && ours->generation == generation)
-			return; /* it is right: the reader was wrong, or late */
+			return; /* the entry is correct: the reader was wrong, or late */
 	}
 	control->counter[COUNTER_entries_stale]++;
 	remove_everywhere(control, key, ref, place, generation);
@@ -112,7 +115,7 @@ static void touches_send(struct directory *dir, struct owner *owner)
 	touch.places = owner->touches;
 	message.body_case = PC__MESSAGE__BODY_TOUCH;
 	message.touch = &touch;
-	(void)rpc_send(link, &message); /* a hint: lost when the peer is behind */
+	(void)rpc_send(link, &message); /* a hint only: dropped when the link cannot take it */
 	owner->touched = 0;
 }
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The directory as the control plane uses it: which nodes own a key, telling them about our pages,
- * serving what others tell us. Looking up is not here: that is a one-sided read by the client.
+ * The directory as the control plane uses it: finds the owners of a key, publishes and removes this
+ * engine's entries there, and serves the requests of other engines. Lookups are not here: a client
+ * reads the owner's shard with a one-sided READ. Control plane's thread only.
  *
- * Everything is gathered into batches per owner and sent at the end of the loop's turn.
+ * Messages are collected in one batch per owner and sent at the end of each turn of the event loop.
  */
 #ifndef CONTROL_DIRECTORY_H
 #define CONTROL_DIRECTORY_H
@@ -14,55 +15,75 @@
 struct control;
 
 /*
- * Called exactly once, from directory_flush(), never from inside the call it answers (unless memory
- * is exhausted: OP_NO_SPACE at once); it may call any function here. OP_HIT: every owner has
- * answered and at least one has room for the entry, so the page can be found. OP_NO_SPACE: all have
- * answered, none had room. OP_TIMEOUT: the deadline came first; what is under way goes on all the
- * same. OP_CANCELLED: directory_close(), which calls back too.
+ * Result of a directory call. Called exactly once, from directory_flush(), never from inside the
+ * call that requested it, with one exception: if memory is exhausted, OP_NO_SPACE is passed at
+ * once. It may call any function of this header. OP_HIT: every owner has answered and at least one
+ * has stored the entry, so the page can be found. OP_NO_SPACE: every owner has answered and none
+ * had room for the entry. OP_TIMEOUT: the deadline passed first; messages already queued or in
+ * flight are not withdrawn. OP_CANCELLED: directory_close() was called.
  */
 typedef void (*directory_done)(void *context, uint64_t cookie, enum op_status status);
 
 /*
- * "This node has `key` at (place, generation)": to every owner (this node's own shard at once). An
- * owner that dies meanwhile is replaced by its successor in the new map. At `deadline_ns` the
- * answer is OP_TIMEOUT whatever is outstanding. done may be NULL.
+ * Publishes "this node has `key` at (place, generation)" to every owner; this node's own shard is
+ * written at once. If an owner dies meanwhile, its successor in the new map takes its place. If
+ * `deadline_ns` passes before all owners have answered, the result is OP_TIMEOUT. `done` may be
+ * NULL.
  */
 void directory_publish(struct control *control, const struct page_key *key, uint32_t place,
 	uint32_t generation, uint64_t deadline_ns, directory_done done, void *context,
 	uint64_t cookie);
-/* Takes our own entry back; retried until acknowledged or the owner is dead. */
+/*
+ * Removes our own entry from its owners. Each remove is sent again until the owner acknowledges it
+ * or dies.
+ */
 void directory_remove(
 	struct control *control, const struct page_key *key, uint32_t place, uint32_t generation);
 /*
- * A reader found (ref, place, generation) to be wrong: the owners drop that entry, and no newer
- * one.
+ * A reader found the entry (ref, place, generation) to be wrong: its owners remove exactly that
+ * entry; an entry with a newer generation stays.
  */
 void directory_stale(struct control *control, const struct page_key *key, uint32_t ref,
 	uint32_t place, uint32_t generation);
-/* rm: every member (this one included) that holds `key` takes its page away. */
+/* Deletes a key: every member that holds `key`, this one included, drops its page. */
 void directory_forget(struct control *control, const struct page_key *key, uint64_t deadline_ns,
 	directory_done done, void *context, uint64_t cookie);
-/* The page at `place` on node `ref` was read here: a hint for its eviction. */
+/*
+ * The page at `place` on node `ref` was read by a client of this engine: tells that node, whose
+ * eviction keeps visited pages longer.
+ */
 void directory_touch(struct control *control, uint32_t ref, uint32_t place);
 
+/* State of the directory as this engine sees it. The loop's thread. */
 struct directory_counts {
 	bool moving;     /* entries move to new owners after a change of the map */
-	unsigned behind; /* owners that have not taken all entries of ours yet */
+	unsigned behind; /* owners that have not taken all entries of this engine yet */
 };
 void directory_counts(const struct control *control, struct directory_counts *ret);
 
-/* ---- from member.c --------------------------------------------------------------------------- */
+/* ---- called by member.c ---------------------------------------------------------------------- */
 
 struct rpc_link;
 
-/* Off the map: what waits for it goes to its successor once directory_map_changed() is called. */
+/*
+ * The member has left the map. Publishes queued for it move to its successor at the next
+ * directory_map_changed().
+ */
 void directory_member_gone(struct control *control, uint16_t peer, uint32_t ref);
-/* The member had dropped our entries: everything it owns is published to it again. */
+/*
+ * Member `ref` had removed us from its map and dropped our entries: publishes again every entry
+ * that it owns.
+ */
 void directory_forgotten(struct control *control, uint32_t ref);
-/* What was sent over that link and not acknowledged is sent again over the next one. */
+/*
+ * The link has closed: batches sent over it and not acknowledged are sent again over the next one.
+ */
 void directory_link_down(struct control *control, uint16_t peer, const struct rpc_link *link);
 void directory_link_up(struct control *control, uint16_t peer);
-/* Every heartbeat: a peer that acknowledges nothing is cut off, so that it is tried anew. */
+/*
+ * Runs at every heartbeat: closes the link of an owner that has acknowledged nothing for twice
+ * cluster.dead_after_ms, so that the owner is dialled again.
+ */
 void directory_tick(struct control *control, uint64_t now_ns);
 
 #endif

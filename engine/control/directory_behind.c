@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Owners that do not keep up: the bound of what is queued for one of them without a client waiting,
- * and the walk per owner that publishes what was left out. Control plane's thread only.
+ * Owners that do not keep up. Limits what is queued for one owner without a client waiting for it,
+ * and runs a walk per owner that later publishes what was skipped. Control plane's thread only.
  *
- * The walk publishes every key that the owner owns by the present map, from where it fell behind;
- * entries that it has are written once more. It proceeds while there is room, so an owner that
- * acknowledges nothing costs no time and no memory beyond the bound.
+ * The walk publishes every key that the owner owns by the present map, from the position where it
+ * fell behind; entries that the owner already has are written again. It advances only while the
+ * owner's queue has room, so an owner that acknowledges nothing costs no time and no memory beyond
+ * the limit.
  */
 #include "config/log.h"
 #include "engine/control/directory_state.h"
@@ -53,7 +54,7 @@ static void left_out(struct directory *dir, struct owner *owner, enum verb verb)
 		return;
 	owner->warned = true;
 	log_warn(
-		"member %s (%s:%u) is behind with %u directory messages: publishes to it wait, removes are dropped. If this lasts, restart its engine",
+		"member %s (%s:%u) is behind with %u directory messages: publishes to it are deferred, removes are dropped. If this lasts, restart its engine",
 		record->map.name, record->address, record->port, owner->background);
 }
 
@@ -62,7 +63,7 @@ void item_background(struct directory *dir, struct item *item)
 	struct owner *owner = owner_of(dir, item->peer, item->ref);
 	enum verb verb = (enum verb)item->claim->verb;
 
-	if (!owner) /* among the orphans */
+	if (!owner) /* the owner has died: the item is among the orphans */
 		return;
 	if (!item->sent && owner_full(dir, owner, verb)) {
 		TAILQ_REMOVE(&owner->queue[verb], item, next);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Claims: one key to be published at, removed from or forgotten by several members, until each has
- * answered or is gone; deadlines in a heap; answers to whoever waits. Control plane's thread only.
+ * Claims: one key to be published, removed or forgotten at several members. A claim lasts until
+ * each of them has answered or is dead. Deadlines are kept in a heap; a finished claim calls its
+ * `done`. Control plane's thread only.
  */
 #include <stdlib.h>
 
@@ -78,7 +79,7 @@ static void heap_remove(struct directory *dir, struct claim *claim)
 	heap_down(dir, last->heap - 1);
 }
 
-/* The timer is left alone when it fires early enough: it is set again when it has fired. */
+/* A timer that fires before the new deadline is left as it is: claims_due() arms it again. */
 static void due_arm(struct directory *dir)
 {
 	uint64_t now_ns = clock_now_ns(), at_ns, wait_ns;
@@ -104,7 +105,8 @@ static void claim_answer(struct directory *dir, struct claim *claim, enum op_sta
 	claim->answered = true;
 	claim->status = (uint8_t)status;
 	STAILQ_INSERT_TAIL(&dir->finished, claim, finished);
-	event_active(dir->wake, EV_TIMEOUT, 0); /* directory_flush() in this turn */
+	/* Makes directory_flush() run before this turn ends */
+	event_active(dir->wake, EV_TIMEOUT, 0);
 }
 
 void claims_due(evutil_socket_t fd, short what, void *context)
@@ -135,12 +137,15 @@ static void claim_end(struct directory *dir, struct claim *claim)
 	free(claim);
 }
 
-/* Its client was answered: from now on the items count against their owners' bounds. */
+/*
+ * The claim's `done` was called while items are unresolved: from here on these items count against
+ * their owners' limits.
+ */
 static void claim_unawaited(struct directory *dir, struct claim *claim)
 {
 	claim->background = true;
 	dir->background++;
-	claim->pending++; /* keeps it while items are resolved here */
+	claim->pending++; /* keeps the claim alive while the loop below resolves items */
 	for (unsigned i = 0; i < claim->items; i++)
 		if (!claim->item[i].resolved)
 			item_background(dir, &claim->item[i]);

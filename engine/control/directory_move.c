@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * After the map changed: our keys are published to owners that do not have them, somewhat later
- * former owners are told to drop them, and entries of the dead are swept from our shard; all in
+ * Migration after a map change: publishes our keys to owners that do not have them, later removes
+ * them from former owners, and sweeps the entries of dead members from our shard; all of it in
  * small slices. Control plane's thread only.
  *
- * The walk compares the map with the one of the last walk that came to its end, so it does not
- * matter how many maps there were in between: a change during a walk starts it from the beginning.
- * A member that died, even for a moment, or that says it has dropped our entries, counts as an
- * owner of nothing in the older maps. Nothing is taken from a former owner before the walk has come
- * to its end: until then a further change may make it an owner again, and the walk would not know.
- * An owner without room is left to a walk of its own (directory_behind.c).
+ * The walk compares the present map with `settled`, the map of the last finished walk, so the
+ * number of maps in between does not matter: a map change during a walk restarts it from the
+ * beginning. A member that died, even for a moment, or whose Hello shows that it has dropped our
+ * entries, counts as an owner of nothing in the older maps. Entries are not removed from a former
+ * owner before the walk has finished: until then a further change may make it an owner again, and
+ * the walk would not publish to it. An owner whose queue is full is left to its own walk
+ * (directory_behind.c).
  */
 #include <string.h>
 
@@ -31,8 +32,10 @@ static void views_forget(struct directory *dir, uint32_t ref)
 		view_forget(&dir->former[i], ref);
 }
 
-/* Owners by this map may have entries that they no longer should; with too many maps, they keep
- * them. */
+/*
+ * Remembers a former map, so that its owners can be told to remove migrated entries. Beyond
+ * FORMER_MAX maps, the stale entries stay until a reader reports them.
+ */
 static void former_add(struct directory *dir, const struct map_view *view)
 {
 	if (dir->formers < FORMER_MAX)
@@ -87,7 +90,10 @@ void directory_forgotten(struct control *control, uint32_t ref)
 
 /* ---- orphans --------------------------------------------------------------------------------- */
 
-/* The walk publishes every key we hold; what somebody waits for does not wait for that. */
+/*
+ * Finds a new owner for a publish whose owner has died. Only publishes that a client waits for are
+ * sent here at once; the walk publishes every other key.
+ */
 static void orphan_place(struct directory *dir, struct item *item)
 {
 	const struct map_view *view = member_map(dir->control);
@@ -162,7 +168,7 @@ static bool set_has(const struct owner_set *set, uint32_t ref)
 	return false;
 }
 
-/* `cursor`: where the part of the index begins that the entry is in. */
+/* `cursor`: where the part of the index that contains `entry` begins. */
 static void publish_to_new(struct directory *dir, const struct index_entry *entry, uint64_t cursor)
 {
 	struct owner_set before, after;
@@ -236,7 +242,10 @@ static void tidy_later(struct directory *dir)
 		       (uint64_t)dir->control->settings->cluster_dead_after_ms * 1000000ull;
 }
 
-/* Entries whose new owner lags stay with the former one: they are tidied up once no owner lags. */
+/*
+ * Entries whose new owner is slow to acknowledge stay with their former owner. Removing them is
+ * tried again after dead_after_ms, until no owner is behind.
+ */
 static void tidy_start(struct directory *dir)
 {
 	if (dir->untidy && behind_any(dir)) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What each owner has to be told: queues, batches under way, acknowledgements. A batch that was not
- * acknowledged when its connection closed goes back to the front of its queue. Control plane's
- * thread only.
+ * Queues of messages per owner, batches in flight, acknowledgements. A batch that was not
+ * acknowledged when its link closed goes back to the front of its queue. Control plane's thread
+ * only.
  */
 #include <stdlib.h>
 
@@ -58,7 +58,7 @@ static struct batch *batch_take(struct owner *owner, unsigned verb)
 	return batch;
 }
 
-/* Items go back to the front of their queue, in their old order. */
+/* Puts the items back to the front of their queue, in their former order. */
 static void batch_rewind(struct owner *owner, struct batch *batch)
 {
 	for (unsigned i = batch->count; i > 0; i--) {
@@ -108,7 +108,10 @@ static bool batch_send(struct directory *dir, struct rpc_link *link, const struc
 	return rpc_send(link, &message);
 }
 
-/* False: stop here; the owner stays dirty if that is worth another try without being told. */
+/*
+ * False: nothing was sent. The owner must be retried on the next turn unless a batch is in flight,
+ * whose acknowledgement will resume sending.
+ */
 static bool owner_send_one(
 	struct directory *dir, struct owner *owner, struct rpc_link *link, unsigned verb)
 {
@@ -128,7 +131,10 @@ static bool owner_send_one(
 	return true;
 }
 
-/* True: nothing is left, or an acknowledgement or a new link will bring us back. */
+/*
+ * True: the queues are empty, or an acknowledgement or a new link will mark the owner dirty again.
+ * False: retry on the next turn.
+ */
 static bool owner_send(struct directory *dir, struct owner *owner)
 {
 	struct rpc_link *link = owner->ref ? member_link(dir->control, owner->ref) : NULL;
@@ -155,14 +161,15 @@ void owners_send(struct directory *dir)
 
 		STAILQ_REMOVE_HEAD(&now, next_dirty);
 		owner->dirty = false;
-		if (!owner_send(dir, owner)) { /* the peer is behind: the next turn tries again */
+		/* No memory, or the link's output buffer is full: retry on the next turn */
+		if (!owner_send(dir, owner)) {
 			owner->dirty = true;
 			STAILQ_INSERT_TAIL(&dir->dirty, owner, next_dirty);
 		}
 	}
 }
 
-/* ---- what becomes of it ---------------------------------------------------------------------- */
+/* ---- acknowledgements and lost links --------------------------------------------------------- */
 
 bool directory_serve_ack(struct control *control, struct rpc_link *link, const Pc__Ack *ack)
 {
@@ -176,7 +183,7 @@ bool directory_serve_ack(struct control *control, struct rpc_link *link, const P
 			break;
 	if (!batch || owner->ref != member_link_ref(link))
 		return false;
-	/* Indices ascend, so that each is there once and one pass finds them. */
+	/* Indices must ascend: then none occurs twice, and one pass matches them to items. */
 	for (size_t i = 0; i < ack->n_failed; i++)
 		if (ack->failed[i] >= batch->count ||
 			(i > 0 && ack->failed[i] <= ack->failed[i - 1]))
@@ -214,7 +221,8 @@ void directory_link_down(struct control *control, uint16_t peer, const struct rp
 			continue;
 		}
 		owner->in_flight--;
-		STAILQ_INSERT_HEAD(&back, batch, next); /* the latest first */
+		/* The latest batch first, so that rewinding restores the order */
+		STAILQ_INSERT_HEAD(&back, batch, next);
 	}
 	STAILQ_CONCAT(&owner->batches, &keep);
 	while ((batch = STAILQ_FIRST(&back))) {
@@ -272,7 +280,8 @@ void directory_tick(struct control *control, uint64_t now_ns)
 
 		if (!oldest || !record || now_ns - oldest->sent_ns <= 2 * dead_ns)
 			continue;
-		log_warn("member %s lives but acknowledges nothing: its connection is made anew",
+		log_warn(
+			"member %s is alive but acknowledges no directory messages: closing the connection to dial it again",
 			record->map.name);
 		rpc_link_close((struct rpc_link *)oldest->via);
 	}

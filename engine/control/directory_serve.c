@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What other engines ask of our shard and our pages. False: the message breaks a rule and its
- * connection is closed; nothing of it was done. Control plane's thread only.
+ * Serves requests of other engines on our shard and our pages. Each function returns false if the
+ * message breaks a rule: then nothing of it was executed and the caller closes the link. Control
+ * plane's thread only.
  */
 #include "engine/control/directory_state.h"
 #include "engine/control/member.h"

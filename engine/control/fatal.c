@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* engine_abort(): whichever thread finds that the engine cannot go on. */
+/* engine_abort(): runs on the thread that finds that the engine cannot go on. */
 #include "engine/control/fatal.h"
 
 #include <signal.h>
@@ -10,7 +10,8 @@
 
 #include "config/log.h"
 
-#define LAST_WORDS_S 2 /* for the log: its lock or its pipe may be what everything waits for */
+/* time limit for writing the log, whose lock or pipe may be what is blocked */
+#define LAST_WORDS_S 2
 
 void engine_abort(const char *format, ...)
 {
@@ -18,7 +19,7 @@ void engine_abort(const char *format, ...)
 	va_list arguments;
 	sigset_t alarm_only;
 
-	signal(SIGALRM, SIG_DFL); /* ends the process */
+	signal(SIGALRM, SIG_DFL); /* set the default action of SIGALRM, which ends the process */
 	sigemptyset(&alarm_only);
 	sigaddset(&alarm_only, SIGALRM);
 	pthread_sigmask(SIG_UNBLOCK, &alarm_only, NULL);

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which keys this host's pools hold. Control plane only.
+ * Which keys this host's pools hold. The control plane's thread only.
  *
- * Entries stand in segments that never move, so a pointer stays good and a walk by number sees
- * every entry that stays; a removed entry leaves a hole that the next put fills. They are found by
- * linear hashing (Litwin, VLDB'80): when there are more entries than buckets, one bucket is split
- * in two. The table never moves as a whole: the longest put allocates one segment of each kind.
- * 40 bytes for an entry and 4 for a bucket; nothing is given back before index_close().
+ * Entries are stored in segments that never move, so a pointer to an entry stays valid and a walk
+ * by node number visits every entry that stays. A removed entry leaves a hole that the next put
+ * fills. Buckets use linear hashing (Litwin, VLDB'80): when there are more entries than buckets,
+ * one bucket is split in two. The table never moves as a whole: the most expensive put allocates
+ * one segment of nodes and one of buckets. An entry costs 40 bytes and a bucket 4 bytes; memory is
+ * freed only by index_close().
  *
- * A local client chooses its keys freely; the secret keeps it from choosing keys of one bucket.
+ * A local client chooses its keys freely; the random secret in the hash keeps it from choosing keys
+ * that all fall into one bucket.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -18,21 +20,22 @@
 
 #define NONE UINT32_MAX
 #define SEGMENT_BITS 12
-#define SEGMENT (1u << SEGMENT_BITS) /* nodes or buckets of one segment */
+#define SEGMENT (1u << SEGMENT_BITS) /* number of nodes or of buckets in one segment */
 #define INDEX_NODES_MAX (1u << 31)
 #define BUCKETS_MIN 1024u
-#define WALK_LOOK 64 /* nodes looked at for one entry that could be returned */
+/* nodes that index_walk() looks at per entry requested; keeps a walk over holes short */
+#define WALK_LOOK 64
 
 __extension__ typedef unsigned __int128 wide;
 
 struct node {
 	struct index_entry entry;
-	uint32_t next; /* in its bucket, or in the list of holes; NONE: the last */
+	uint32_t next; /* next node of its bucket, or of the list of holes; NONE: the last */
 	uint32_t live;
 };
-static_assert(sizeof(struct node) == 40, "the bytes an entry costs, told above");
+static_assert(sizeof(struct node) == 40, "the comment at the top counts 40 bytes");
 
-/* Pointers to segments; only this array is ever copied. */
+/* A growing array of pointers to segments. Only this array is copied when it grows. */
 struct segments {
 	void **at;
 	uint32_t count, room;
@@ -42,13 +45,13 @@ struct index {
 	uint64_t secret[2];
 	uint64_t count;
 	struct segments nodes, buckets;
-	uint32_t used;  /* nodes that were ever live */
-	uint32_t hole;  /* first hole among them */
-	uint32_t base;  /* buckets before this round of splits: a power of two */
-	uint32_t split; /* buckets split in this round; base + split buckets in all */
+	uint32_t used; /* nodes that were live at least once */
+	uint32_t hole; /* first of the removed nodes, whose memory is reused; NONE: there is none */
+	uint32_t base; /* number of buckets at the start of this round of splits, a power of two */
+	uint32_t split; /* number of buckets split in this round; base + split buckets exist */
 };
 
-/* Adds a segment of `bytes`: all zero, or all NONE. */
+/* Adds a segment of `bytes`, filled with zero or, if `none`, with NONE. */
 static int segments_add(struct segments *s, size_t bytes, bool none)
 {
 	uint32_t *segment;
@@ -100,7 +103,7 @@ static uint32_t key_hash(const struct index *index, const struct page_key *key)
 	return (uint32_t)(folded ^ folded >> 32);
 }
 
-/* The head of the chain that holds the key, if any does. */
+/* Returns the head of the chain that holds the key if the key is in the index. */
 static uint32_t *bucket_of(const struct index *index, const struct page_key *key)
 {
 	uint32_t hash = key_hash(index, key), number = hash & (index->base - 1);
@@ -110,7 +113,7 @@ static uint32_t *bucket_of(const struct index *index, const struct page_key *key
 	return bucket_at(index, number);
 }
 
-/* The link that points to the key's node, or the NONE that ends its chain. */
+/* Returns the link that points to the key's node, or the link with NONE that ends its chain. */
 static uint32_t *link_find(const struct index *index, const struct page_key *key)
 {
 	uint32_t *link = bucket_of(index, key);
@@ -125,7 +128,9 @@ static uint32_t *link_find(const struct index *index, const struct page_key *key
 	return link;
 }
 
-/* Moves what belongs there from bucket `split` to the new bucket base + split. */
+/*
+ * Splits bucket `split`: moves the entries whose hash selects the new bucket base + split into it.
+ */
 static void index_split(struct index *index)
 {
 	uint32_t fresh = index->base + index->split, *link, *tail;
@@ -134,7 +139,7 @@ static void index_split(struct index *index)
 		return;
 	if (fresh >> SEGMENT_BITS == index->buckets.count &&
 		segments_add(&index->buckets, SEGMENT * sizeof(uint32_t), true) != 0)
-		return; /* chains grow longer instead */
+		return; /* no memory for the segment: do not split, chains grow longer instead */
 	link = bucket_at(index, index->split);
 	tail = bucket_at(index, fresh);
 	while (*link != NONE) {
@@ -198,7 +203,7 @@ struct index_entry *index_find(struct index *index, const struct page_key *key)
 	return number == NONE ? NULL : &node_at(index, number)->entry;
 }
 
-/* The number of a node that is not live, or NONE. */
+/* Returns the number of an unused node, or NONE: no memory, or INDEX_NODES_MAX is reached. */
 static uint32_t node_new(struct index *index)
 {
 	uint32_t number = index->hole;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which keys this host's pools hold: key -> (place, generation, length). An open-addressing hash
- * table that grows; iterated in slices when entries must be published again. Control plane only.
+ * Which keys this host's pools hold: key -> (place, generation, length). A hash table that grows
+ * one bucket at a time; index_walk() reads it in slices when entries must be published again. The
+ * control plane's thread only.
  */
 #ifndef CONTROL_INDEX_H
 #define CONTROL_INDEX_H
@@ -15,22 +16,32 @@ struct index_entry {
 	uint32_t place;
 	uint32_t generation;
 	uint32_t length;
-	uint32_t mark; /* the caller's own */
+	uint32_t mark; /* for the caller's use; the index does not read it */
 };
 
-/* `expected`: entries for which buckets are there from the start. */
+/*
+ * `expected`: number of entries that the initial buckets are sized for, at most 2^31. Returns 0,
+ * -EINVAL, -ENOMEM, or -EIO if the kernel has no random bytes.
+ */
 int index_open(uint64_t expected, struct index **ret_index);
 void index_close(struct index *index);
-/* NULL: not there. The pointer is valid until the next put or remove. */
+/*
+ * Returns NULL if the key is not in the index. The pointer is valid until the next put or remove.
+ */
 struct index_entry *index_find(struct index *index, const struct page_key *key);
-/* 0, -EEXIST (*ret is the one that is there), -ENOMEM. */
+/*
+ * Returns 0, -EEXIST or -ENOMEM. Unless `ret` is NULL, 0 and -EEXIST store the entry in the index
+ * there: with -EEXIST it is the existing one, unchanged.
+ */
 int index_put(struct index *index, const struct index_entry *entry, struct index_entry **ret);
+/* Returns whether the key was in the index. */
 bool index_remove(struct index *index, const struct page_key *key);
 uint64_t index_count(const struct index *index);
 /*
- * Visits entries from *cursor on (start with 0), up to `max`; returns how many were written to
- * ret_entries; *cursor becomes 0 when the end was reached. Entries that stay in the table during a
- * whole walk are visited at least once, whatever is put or removed meanwhile.
+ * Copies up to `max` entries to ret_entries, starting at *cursor (0 at first), and returns how
+ * many. May return fewer, even 0, before the end. *cursor becomes 0 when the end was reached. An
+ * entry that stays in the table during a whole walk is visited at least once, whatever is put or
+ * removed meanwhile.
  */
 unsigned index_walk(
 	struct index *index, uint64_t *cursor, unsigned max, struct index_entry *ret_entries);

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The control plane's loop: one thread that hears the rails, serves the ctl rings and lets libevent
- * do the rest. It looks at memory first and sleeps in libevent only when nothing is left to do.
+ * The control plane's loop: one thread that reads the rails' events, serves the ctl rings and runs
+ * libevent for everything else. It looks at shared memory first and sleeps in libevent only when
+ * there is nothing left to do.
  *
- * Shutdown goes in order, each step with a bound: no more clients and no more cluster; the rails
- * give back channels, regions and peers; the poll threads end. control_close() frees what is left.
+ * Shutdown has three steps, each bounded in time: end the clients' sessions and leave the cluster;
+ * wait until the rails have returned channels, regions and connections; wait until the poll threads
+ * have ended. control_close() frees what is left.
  */
 #include "engine/control/loop.h"
 
@@ -20,7 +22,7 @@
 #include "numa/clock.h"
 #include "numa/pin.h"
 
-/* ---- to the rails ---------------------------------------------------------------------------- */
+/* ---- commands to the rails ------------------------------------------------------------------- */
 
 static bool outbox_keep(struct loop_outbox *o, const struct rail_command *command)
 {
@@ -77,9 +79,12 @@ unsigned loop_outbox_send(struct control *control)
 	return sent;
 }
 
-/* ---- from the rails -------------------------------------------------------------------------- */
+/* ---- events from the rails ------------------------------------------------------------------- */
 
-/* While we stop nobody is connected any more: what waits for a peer ends at once. */
+/*
+ * A rail needs a connection to a peer. While the engine stops, no connection is made: the requests
+ * that wait for it fail at once.
+ */
 static void peer_wanted(struct control *control, unsigned rail, const struct rail_event *event)
 {
 	struct rail_command refuse = {
@@ -106,7 +111,9 @@ static void hear_one(struct control *control, unsigned rail, const struct rail_e
 	case RAIL_CHANNEL_RETURNED: attach_channel_returned(control, event->object); break;
 	case RAIL_REGION_RETURNED: attach_region_returned(control, event->detail); break;
 	case RAIL_STOPPED: loop_of(control)->stopped[rail] = true; break;
-	default: log_error("control: rail %u said %u, which means nothing", rail, event->kind);
+	default:
+		log_error("control: rail %u sent event %u, which is unknown; it is ignored", rail,
+			event->kind);
 	}
 }
 
@@ -132,12 +139,12 @@ static unsigned turn(struct loop *loop)
 	struct control *control = &loop->control;
 	unsigned work = 0;
 
-	work += hear(control);             /* rails' events -> connect, attach        */
-	work += publish_turn(control);     /* ctl rings     -> pools, index           */
-	work += attach_turn(control);      /* helper thread -> regions                */
-	directory_flush(control);          /* batches leave for their owners          */
-	publish_flush(control);            /* clients that were answered wake up      */
-	work += loop_outbox_send(control); /* what found a full inbox                */
+	work += hear(control);             /* take the rails' events for connect.c and attach.c */
+	work += publish_turn(control);     /* serve the ctl rings: credits, publishes */
+	work += attach_turn(control);      /* take regions that helper threads have finished */
+	directory_flush(control);          /* send directory batches to their owners */
+	publish_flush(control);            /* wake clients whose answers are in their rings */
+	work += loop_outbox_send(control); /* send commands that found a full inbox */
 	return work;
 }
 
@@ -154,7 +161,7 @@ static void drain_start(struct loop *loop, uint64_t now_ns)
 	const struct timeval often = {.tv_usec = LOOP_STOPPING_US};
 	struct control *control = &loop->control;
 
-	log_info("stopping: clients are let go, the cluster is told");
+	log_info("stopping: ending the sessions of clients and leaving the cluster");
 	(void)event_add(loop->wakeup, &often);
 	control->stopping = true;
 	attach_stop(control);
@@ -191,7 +198,7 @@ static bool rails_stopped(const struct loop *loop)
 	return true;
 }
 
-/* One look at how far the shutdown is. */
+/* Advances the shutdown to the next phase when the present one is finished or its time is over. */
 static void stop_advance(struct loop *loop)
 {
 	uint64_t now_ns = clock_now_ns();
@@ -215,14 +222,15 @@ static void stop_advance(struct loop *loop)
 		if (rails_stopped(loop)) {
 			loop->phase = LOOP_ENDED;
 		} else if (now_ns >= loop->phase_until_ns) {
-			log_error("stopping: a poll core does not end; its NIC holds on to memory");
+			log_error(
+				"stopping: a poll core has not ended in time; its NIC may still access the memory of the engine");
 			loop->result = -ETIMEDOUT;
 			loop->phase = LOOP_ENDED;
 		}
 	}
 }
 
-/* Outside the loop: when control_open() fails, or the loop never ran. */
+/* Called outside the loop: when control_open() fails, or when the loop never ran. */
 int loop_rails_stop(struct loop *loop, uint64_t wait_ns)
 {
 	uint64_t until_ns = clock_now_ns() + wait_ns;
@@ -249,8 +257,8 @@ int loop_rails_stop(struct loop *loop, uint64_t wait_ns)
 /* ---- the loop -------------------------------------------------------------------------------- */
 
 /*
- * The sleep protocol of abi/ring.h. Flag up, fence, look once more; whoever writes a ring or an
- * inbox publishes, fences, looks at the flag and writes the kick.
+ * The sleep protocol of abi/ring.h: raise the flag, fence, look once more. Every writer of a ring
+ * or an inbox publishes, fences, reads the flag and, if it is raised, writes the kick.
  */
 static void sleep_or_work(struct loop *loop)
 {
@@ -273,7 +281,8 @@ int control_run(struct control *control)
 	if (event_add(loop->measure, &measure) < 0)
 		return -ENOMEM;
 	if (control->plan.control_core >= 0 && pin_self(control->plan.control_core) < 0)
-		log_warn("control: cannot pin to core %d", control->plan.control_core);
+		log_warn("control: cannot pin the control plane to core %d; it runs unpinned",
+			control->plan.control_core);
 	loop->spin_ns = loop_core_is_own(&control->plan) ? LOOP_SPIN_NS : 0;
 	for (;;) {
 		unsigned work = turn(loop);
@@ -305,7 +314,7 @@ bool loop_core_is_own(const struct plan *plan)
 	return plan->control_core >= 0;
 }
 
-/* ---- the kick -------------------------------------------------------------------------------- */
+/* ---- events of the loop ---------------------------------------------------------------------- */
 
 static void on_kick(evutil_socket_t fd, short what, void *context)
 {
@@ -314,7 +323,10 @@ static void on_kick(evutil_socket_t fd, short what, void *context)
 	kick_take(fd);
 }
 
-/* Makes the loop turn: shutdown has deadlines, and the log owes lines about repeats. */
+/*
+ * Makes the loop turn at least once per LOOP_WAKEUP_US, because shutdown has deadlines and the log
+ * may have to print lines about repeated messages.
+ */
 static void on_wakeup(evutil_socket_t fd, short what, void *context)
 {
 	(void)fd;

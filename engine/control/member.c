@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Life and death of members. Owns the member table. Control plane's thread only.
+ * The member table: members join (member_up) and die (member_down). Owns every struct member_entry.
+ * Called by the control plane's thread only.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -8,6 +9,7 @@
 #include <string.h>
 
 #include "config/log.h"
+#include "config/version.h"
 #include "engine/control/connect.h"
 #include "engine/control/directory.h"
 #include "engine/control/member.h"
@@ -69,7 +71,10 @@ uint32_t member_link_ref(const struct rpc_link *link)
 	return link->member->record.map.ref;
 }
 
-/* After every birth and death: few, so the small tables are simply made anew. */
+/*
+ * Rebuilds by_ref, digest and alive. Called after a member joined or died, which is rare, so the
+ * small tables are rebuilt from scratch.
+ */
 static void tables_rebuild(struct control *control)
 {
 	struct member *member = control->member;
@@ -147,7 +152,10 @@ void member_entry_dial(struct control *control, struct member_entry *entry, bool
 		control, entry->record.address, entry->record.port, base_ms, max_ms, entry, false);
 }
 
-/* The free number that was used longest ago: what still names it by (peer, ref) is gone by then. */
+/*
+ * Takes the free peer number that was freed the longest ago, so that stale (peer, ref) pairs of its
+ * former member are gone before the number is reused.
+ */
 static int peer_take(struct member *member, struct member_entry *entry)
 {
 	int best = -ENFILE;
@@ -209,7 +217,10 @@ void member_down(struct control *control, struct member_entry *entry, const char
 		rpc_link_close(entry->out);
 	if (entry->in)
 		rpc_link_close(entry->in);
-	/* A Hello under way names the old term; not closed when it is what called us. */
+	/*
+	 * The link of a dial in progress is closed because its Hello carries the old term. Not
+	 * while `busy`: then one of that link's own callbacks is the caller.
+	 */
 	if (entry->dial && entry->dial->link && !entry->dial->link->busy)
 		rpc_link_close(entry->dial->link);
 	if (control->directory)
@@ -239,7 +250,10 @@ void member_link_down(struct control *control, struct rpc_link *link)
 		return;
 	if (control->directory)
 		directory_link_down(control, entry->record.map.peer, link);
-	/* Their engine may be gone: if so, dialling it is refused, and that is known at once. */
+	/*
+	 * The member's process may have ended: dialling it at once shows that by ECONNREFUSED, long
+	 * before the heartbeats time out.
+	 */
 	if (entry->state == MEMBER_ALIVE && !entry->out && !entry->in && entry->dial &&
 		!control->member->leaving)
 		member_entry_dial(control, entry, false);
@@ -256,8 +270,8 @@ void member_dial_failed(struct control *control, struct rpc_dial *dial, int erro
 	}
 	if (error == ECONNREFUSED && entry->state == MEMBER_ALIVE && !entry->out && !entry->in &&
 		!control->member->leaving)
-		member_down(
-			control, entry, "connections closed, and nobody listens there any more");
+		member_down(control, entry,
+			"its connections closed, and nothing listens at its address");
 }
 
 bool member_left(struct control *control, struct rpc_link *link)

@@ -1,40 +1,46 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who lives: the member table of this engine, by its own observation. Control plane's thread only.
+ * The member table of this engine: which engines of the cluster are alive, as far as this engine
+ * can tell from its own links. Called by the control plane's thread only.
  *
- *   member.c        life and death           member_greet.c   Hello, gossip
- *   member_tick.c   heartbeats, silence      member_seeds.c   the text of cluster.seeds
- *   member_map.c    the map made of it       member_agree.c   who is refused, and why
+ *   member.c        joining and dying      member_greet.c   Hello, gossip
+ *   member_tick.c   heartbeats, time-outs  member_seeds.c   parses cluster.seeds
+ *   member_map.c    builds the map         member_agree.c   which engines are refused, and why
  *
- * Hearing of an engine (seeds, gossip) makes it a candidate: it is dialled. Only its own Hello,
- * over a connection with it, makes it alive and puts it on the map; so what others still say about
- * a dead engine can never bring it back. It is dead when nothing was heard from it for
- * dead_after_ms, when no connection is left and dialling is refused, when another incarnation of
- * its name says Hello, or when it says Leave. The dead are dialled for a while, seldom, so that a
- * partition heals.
+ * An engine learned from cluster.seeds or from gossip is only a candidate: it is dialled. A member
+ * becomes alive, and enters the map, only by its own Hello on a link with it; so gossip about
+ * a dead member can never bring it back. A member is declared dead when no message came from it for
+ * cluster.dead_after_ms, when its last link closed and dialling it is refused, when another
+ * incarnation of its name sends a Hello, or when it sends Leave. Dead members are still dialled, at
+ * a low rate, for MEMBER_DEAD_NS, so that the two halves of a network partition find each other
+ * again.
  */
 #ifndef CONTROL_MEMBER_H
 #define CONTROL_MEMBER_H
 
 #include "engine/control/rpc.h"
 
-#define MEMBER_ENTRIES (2 * NODES_MAX)            /* alive, candidates and dead */
-#define MEMBER_REFS 1024                          /* slots of the table of refs; > 2 * NODES_MAX */
-#define MEMBER_DEAD_NS (600ull * 1000000000)      /* how long a dead engine is dialled */
-#define MEMBER_SELF_RETRY_NS (30ull * 1000000000) /* a seed that leads here may change its mind */
-#define MEMBER_GOSSIP_BEATS 20          /* heartbeats between Members that changed nothing */
-#define MEMBER_SOFTWARE_BYTES 32        /* program version in a Hello, with its zero */
-#define AGREED_BYTES_MAX 128            /* "name = value" in a Hello */
-#define AGREED_ENTRIES_MAX 32           /* ... and how many of them are looked at */
-#define REFUSALS 64                     /* engines whose refusal was logged and is remembered */
-#define MAP_HOLD_NS (5ull * 1000000000) /* changes this close share one previous map */
-#define MAP_PREVIOUS_NS (60ull * 1000000000) /* after a change nobody asks the previous map */
+#define MEMBER_ENTRIES (2 * NODES_MAX) /* entries for live members, candidates and dead members */
+#define MEMBER_REFS 1024               /* slots of the hash table by_ref; > 2 * NODES_MAX */
+#define MEMBER_DEAD_NS (600ull * 1000000000) /* how long a dead member is still dialled */
+/* Retry of a seed that led to this engine: its DNS name may change */
+#define MEMBER_SELF_RETRY_NS (30ull * 1000000000)
+/* Heartbeats between two Members messages to a member if neither list has changed */
+#define MEMBER_GOSSIP_BEATS 20
+#define MEMBER_SOFTWARE_BYTES 32 /* limit of Hello.software, with the terminating zero */
+#define AGREED_BYTES_MAX 128     /* limit of one "name = value" text in a Hello */
+#define AGREED_ENTRIES_MAX 32    /* at most this many entries of Hello.agreed are examined */
+#define REFUSALS 64              /* size of the table of refusals that were already logged */
+/* Map changes within this time of each other share one `previous` map */
+#define MAP_HOLD_NS (5ull * 1000000000)
+/* How long after a change readers may fall back to `previous` */
+#define MAP_PREVIOUS_NS (60ull * 1000000000)
 
 enum member_state {
 	MEMBER_FREE,
-	MEMBER_CANDIDATE, /* heard of, dialled */
-	MEMBER_ALIVE,     /* said Hello; on the map */
-	MEMBER_DEAD,      /* remembered */
+	MEMBER_CANDIDATE, /* known from a seed or gossip; it is being dialled */
+	MEMBER_ALIVE,     /* its Hello was received; it is on the map */
+	MEMBER_DEAD,      /* was alive; remembered, and dialled at a low rate */
 };
 
 struct member_entry {
@@ -42,15 +48,17 @@ struct member_entry {
 	uint64_t name_hash;
 	char software[MEMBER_SOFTWARE_BYTES]; /* program version; "": not known */
 	enum member_state state;
-	bool left; /* dead because it said so: not dialled */
+	bool left; /* the member died by sending Leave: it is not dialled again */
 	struct rpc_dial *dial;
-	struct rpc_link *out; /* up, dialled by us */
-	struct rpc_link *in;  /* up, accepted */
+	/* link that this engine dialled, up after the Hellos; NULL: none */
+	struct rpc_link *out;
+	struct rpc_link *in; /* link that the member dialled, up after the Hellos; NULL: none */
 	uint64_t heard_ns;
-	uint64_t since_ns;    /* candidate: last mentioned; dead: when it died */
-	uint64_t term_ours;   /* another value each time it was taken off our map */
-	uint64_t term_theirs; /* the same, as it tells us; 0: not told yet */
-	uint64_t digest_told; /* its digest when Members were sent last, and ours */
+	uint64_t since_ns;    /* candidate: last time gossip named it; dead: time of death */
+	uint64_t term_ours;   /* changes each time this member leaves our map; sent in Hello */
+	uint64_t term_theirs; /* the same number, kept by the member for us; 0: not received */
+	/* The two digests when Members was last sent: the member's, and ours */
+	uint64_t digest_told;
 	uint64_t digest_ours;
 	uint64_t gossip_ns;
 };
@@ -58,10 +66,10 @@ struct member_entry {
 struct member_seed {
 	char host[NAME_BYTES_MAX];
 	uint16_t port;
-	struct rpc_dial *dial; /* NULL: whom it leads to is known */
+	struct rpc_dial *dial; /* NULL: the seed's engine is known, so nothing is dialled for it */
 	char name[NAME_BYTES_MAX];
-	uint64_t retry_ns; /* it led to ourselves: not before this */
-	bool self;         /* it is our own address */
+	uint64_t retry_ns; /* after the seed led to this engine: no new dial before this time */
+	bool self;         /* the seed is this engine's own address */
 };
 
 enum {
@@ -71,7 +79,7 @@ enum {
 #undef AGREED
 };
 
-/* What this engine's Hello says that must be equal. */
+/* The values in this engine's Hello that every engine of the cluster must share (agreed.def). */
 struct agreed {
 	char text[AGREED_COUNT][AGREED_BYTES_MAX];
 	char *at[AGREED_COUNT];
@@ -79,92 +87,111 @@ struct agreed {
 };
 
 struct refusal {
-	uint64_t who, why; /* hashes; who 0: free */
+	uint64_t who, why; /* hashes of the engine's identity and of the reason; who 0: free */
 };
 
 struct member {
-	struct member_entry entry[MEMBER_ENTRIES]; /* [0] is ourselves */
+	struct member_entry entry[MEMBER_ENTRIES]; /* entry[0] is this engine */
 	struct member_entry *by_peer[NODES_MAX];
 	struct member_entry *by_ref[MEMBER_REFS];
-	uint64_t peer_freed[NODES_MAX]; /* when the number was used last, counted; 0: never */
+	uint64_t peer_freed[NODES_MAX]; /* order in which peer numbers were freed; 0: never used */
 	uint64_t peers_freed;
 	struct member_seed seed[SEEDS_MAX];
 	unsigned seeds;
 	struct agreed agreed;
 	struct refusal refusal[REFUSALS];
-	unsigned refusals; /* slots used, counted */
-	unsigned alive;    /* ourselves included */
-	uint64_t digest;   /* of the incarnations alive */
+	unsigned refusals; /* refusals stored so far; the table is a ring */
+	unsigned alive;    /* members alive, this engine included */
+	uint64_t digest;   /* sum of hashes of the incarnations alive */
 	uint64_t terms;
 	uint64_t tick_ns;
 	bool leaving;
 	struct event *tick;
 	struct event *rebuild;
 	struct map_view *current, *previous;
-	uint64_t opened_ns; /* or when the first other member came: until a hold after it we join */
+	/*
+	 * When this engine started, or met its first member: it counts as joining for MAP_HOLD_NS
+	 */
+	uint64_t opened_ns;
 	uint64_t changed_ns;
 };
 
 /* ---- member.c -------------------------------------------------------------------------------- */
 
-/* The link requests go over: ours, else theirs, else NULL. */
+/* The link for requests to member `ref`: the one we dialled, else the one it dialled, else NULL. */
 struct rpc_link *member_link(const struct control *control, uint32_t ref);
-/* Ref of the member a link that is up belongs to. */
+/* Ref of the member at the other end of a link that is up. */
 uint32_t member_link_ref(const struct rpc_link *link);
 
-/* For member_greet.c. */
+/* The functions below are called by member_greet.c. */
 struct member_entry *member_find(struct member *member, const char *name);
 uint64_t member_name_hash(const char *name);
-/* A free entry, or that of the engine dead for longest; NULL: everybody lives. */
+/*
+ * Returns a free entry, or else that of a dead member or candidate, the oldest dead member first.
+ * NULL: every entry belongs to a live member.
+ */
 struct member_entry *member_entry_take(struct control *control);
 void member_entry_free(struct member_entry *entry);
 void member_entry_dial(struct control *control, struct member_entry *entry, bool seldom);
 void member_down(struct control *control, struct member_entry *entry, const char *why);
-/* 0, -ENFILE: no peer number is left. */
+/*
+ * Makes the entry a live member. Returns 0, or -ENFILE when all NODES_MAX peer numbers are in use.
+ */
 int member_up(struct control *control, struct member_entry *entry);
 
-/* Parses cluster.seeds. 0 or -EINVAL, logged. Needs no network. */
+/*
+ * Parses cluster.seeds into member->seed. Returns 0, or -EINVAL after logging the reason. Uses no
+ * network.
+ */
 int member_seeds(const struct settings *settings, struct member *member);
 
 /* ---- member_agree.c -------------------------------------------------------------------------- */
 
 void member_agree_open(struct control *control);
-/* The Hello's fields about it; they point into control->member. */
+/*
+ * Fills the fields of a Hello that carry the agreed values; the fields point into control->member.
+ */
 void member_agree_say(struct control *control, Pc__Hello *hello);
 /*
- * Is it an engine of this wire version? If not, it was refused and the link is closed. Looks at
- * nothing that another version may have changed.
+ * True if the sender has this engine's wire version. Otherwise the sender is refused and the link
+ * is closed. Reads only the fields whose meaning is the same in every wire version.
  */
 bool member_agree_version(struct control *control, struct rpc_link *link, const Pc__Hello *hello);
-/* Of this cluster, and at an address that both can use? The same; hello->self was checked. */
+/*
+ * True if the sender has the same agreed values and its address works for both engines. Otherwise
+ * it is refused and the link is closed. The caller has checked hello->self.
+ */
 bool member_agree(struct control *control, struct rpc_link *link, const Pc__Hello *hello);
-/* Does that text, an address some engine advertises, reach its own host only? */
+/*
+ * True if `address`, as an engine advertises it, can be reached only from that engine's own host.
+ */
 bool member_address_local(const struct control *control, const char *address);
 /*
- * Closes the link and logs why, once for each engine (`who`: its incarnation) and reason. `tell`:
- * says Hello first, because the other end comes to the same conclusion by it.
+ * Closes the link and logs the reason, once for each engine and reason; `who` is the engine's
+ * incarnation. With `tell`, sends our own Hello first, so that the other engine detects the same
+ * mismatch and logs it too.
  */
 __attribute__((format(printf, 5, 6))) void member_refuse(struct control *control,
 	struct rpc_link *link, uint64_t who, bool tell, const char *format, ...);
 
 /* ---- member_tick.c --------------------------------------------------------------------------- */
 
-/* Every heartbeat. */
+/* Timer callback, once per cluster.heartbeat_ms. */
 void member_tick(evutil_socket_t fd, short what, void *context);
-/* Dials seeds that lead to nobody we know. */
+/* Dials each seed that does not lead to a member or candidate of the table. */
 void member_seeds_tick(struct control *control, uint64_t now_ns);
 
 /* ---- member_map.c ---------------------------------------------------------------------------- */
 
 /*
- * Pure: the map of `count` members, 1..NODES_MAX, in any order; they are sorted by name, so every
- * node comes to the same ring.
+ * Pure function: builds the map of `count` members, 1..NODES_MAX, given in any order. Members are
+ * sorted by name, so every engine with the same members computes the same hash ring.
  */
 void member_map_build(struct map_view *ret_view, const struct map_member *members, unsigned count,
 	unsigned replicas);
-/* Makes the map of who is alive, writes it to the status segment, tells directory.c. */
+/* Builds the map of the live members, writes it to the status segment and notifies directory.c. */
 void member_map_rebuild(struct control *control);
-/* Takes the previous map away once its time is over. */
+/* Removes the `previous` map from the status segment MAP_PREVIOUS_NS after the last change. */
 void member_map_tick(struct control *control, uint64_t now_ns);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which engines are refused although their Hello is well-formed: another wire version, another
- * cluster, other values of what must be equal, an address that only its own host can reach. Both
- * sides come to the same conclusion and log both values, once for each engine and reason. Control
- * plane's thread only.
+ * Refuses engines whose Hello is well-formed but does not fit: another wire version, another
+ * cluster, other values of the settings that must be equal, or an address that only its own host
+ * can reach. Both engines detect the mismatch, and both log both values, once for each engine and
+ * reason. Control plane's thread only.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -48,7 +48,7 @@ void member_agree_say(struct control *control, Pc__Hello *hello)
 
 /* ---- refusing -------------------------------------------------------------------------------- */
 
-/* Was this reason not logged for this engine yet? */
+/* True if this reason was not logged yet for this engine; remembers it. */
 static bool refusal_new(struct member *member, uint64_t who, uint64_t why)
 {
 	struct refusal *at = NULL;
@@ -76,7 +76,7 @@ void member_refuse(struct control *control, struct rpc_link *link, uint64_t who,
 	control->counter[COUNTER_members_refused]++;
 	if (refusal_new(control->member, who ? who : 1, text_hash(0, text)))
 		log_error("the engine at %s is refused: %s", link->from, text);
-	if (tell && !link->dial) { /* if we dialled, it knows */
+	if (tell && !link->dial) { /* an engine that we dialled has our Hello already */
 		member_greet(control, link);
 		rpc_push(link);
 	}
@@ -90,13 +90,17 @@ bool member_agree_version(struct control *control, struct rpc_link *link, const 
 	if (hello->version == WIRE_VERSION && !link->probe)
 		return true;
 	if (hello->version == WIRE_VERSION || probed) {
-		/* Of our version or later: what separates us is logged elsewhere. */
+		/*
+		 * The other engine has our version, or a later one that has sent a probe. A
+		 * mismatch is logged elsewhere: by its ordinary Hello or by the engine that sent
+		 * the probe.
+		 */
 		rpc_link_close(link);
 		return false;
 	}
 	member_refuse(control, link,
 		hello->self ? hello->self->incarnation : text_hash(0, link->from), true,
-		"it speaks wire version %u, this engine version %u. Upgrade the older one",
+		"its wire version is %u, the wire version of this engine is %u. Upgrade the older engine",
 		hello->version, WIRE_VERSION);
 	return false;
 }
@@ -113,7 +117,7 @@ static bool text_prints(const char *text)
 	return bytes > 0 && bytes < AGREED_BYTES_MAX;
 }
 
-/* "name" of "name = value", with what follows it up to the value. */
+/* Length of "name = " in "name = value"; of the whole text if it contains no " = ". */
 static size_t name_bytes(const char *text)
 {
 	const char *value = strstr(text, " = ");
@@ -121,7 +125,7 @@ static size_t name_bytes(const char *text)
 	return value ? (size_t)(value - text) + 3 : strlen(text);
 }
 
-/* What it says about the same name; NULL: nothing. */
+/* The value in `hello` of the same name as `ours`; NULL: the Hello does not contain that name. */
 static const char *their_value(const Pc__Hello *hello, const char *ours)
 {
 	size_t name = name_bytes(ours);
@@ -132,7 +136,7 @@ static const char *their_value(const Pc__Hello *hello, const char *ours)
 	return NULL;
 }
 
-/* "cluster.replicas = 1 there, 2 here; ..." */
+/* Writes the list of differing values: "cluster.replicas = 1 there, 2 here; ..." */
 static void differences(
 	const struct agreed *agreed, const Pc__Hello *hello, char *ret, size_t ret_bytes)
 {
@@ -156,7 +160,10 @@ static void differences(
 
 /* ---- addresses ------------------------------------------------------------------------------- */
 
-/* A name is known to be one if it is ours and we listen on a loopback address. */
+/*
+ * A host name counts as local only if it is our own cluster.address and we listen on a loopback
+ * address; other names are not resolved here.
+ */
 bool member_address_local(const struct control *control, const char *address)
 {
 	return rpc_text_loopback(address) ||
@@ -164,8 +171,9 @@ bool member_address_local(const struct control *control, const char *address)
 }
 
 /*
- * A loopback address reaches the engine on its own host only. One advertised to another host would
- * make that one dial itself, or an engine of its own: members would join and die without end.
+ * A loopback address reaches only the engine on its own host. If an engine advertised one to
+ * another host, that host would dial itself or a different engine: members would join and die
+ * forever.
  */
 static bool address_agrees(struct control *control, struct rpc_link *link, const Pc__Member *m)
 {

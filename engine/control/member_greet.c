@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Hello and gossip: how engines learn of each other and become members. Everything that comes from
- * the wire is checked before it is looked at. Control plane's thread only.
+ * Hello and gossip: how engines learn of each other and become members. Every field that comes from
+ * the network is checked before it is used. Control plane's thread only.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 #include "engine/control/member.h"
 #include "numa/clock.h"
 
-/* ---- what is said ---------------------------------------------------------------------------- */
+/* ---- sending --------------------------------------------------------------------------------- */
 
 struct member_list {
 	Pc__Member member[NODES_MAX];
@@ -49,7 +49,7 @@ static void list_alive(struct control *control, struct member_list *ret)
 	}
 }
 
-/* Once for each dial that is not answered. */
+/* True once per dial, after RPC_UNANSWERED_MAX Hellos in a row got no answer. */
 static bool probe_due(struct rpc_link *link)
 {
 	if (!link->dial || link->dial->unanswered != RPC_UNANSWERED_MAX)
@@ -89,7 +89,7 @@ void member_greet(struct control *control, struct rpc_link *link)
 	(void)rpc_send(link, &message);
 }
 
-/* ---- what is heard --------------------------------------------------------------------------- */
+/* ---- received gossip ------------------------------------------------------------------------- */
 
 static bool text_fits(const char *text)
 {
@@ -125,7 +125,7 @@ static void entry_fill(struct member_entry *entry, const Pc__Member *m)
 	record->port = (uint16_t)m->port;
 }
 
-/* Only for people to read: a text that does not fit is none. */
+/* Copies Hello.software, which only people read. A text that does not fit is ignored. */
 static void software_fill(struct member_entry *entry, const char *text)
 {
 	size_t bytes = strnlen(text, sizeof(entry->software));
@@ -139,7 +139,7 @@ static void software_fill(struct member_entry *entry, const char *text)
 	memcpy(entry->software, text, bytes + 1);
 }
 
-/* Somebody says that `m` lives: worth a call, no more. */
+/* Gossip only makes `m` a dial candidate; it is never proof of life. */
 static void learn(struct control *control, const Pc__Member *m)
 {
 	struct member *member = control->member;
@@ -182,7 +182,7 @@ static bool learn_all(struct control *control, size_t count, Pc__Member *const *
 
 /* ---- Hello ----------------------------------------------------------------------------------- */
 
-/* Says who we are and closes. */
+/* Sends our Hello, so that the other engine knows which engine it reached, and closes the link. */
 static void last_words(struct control *control, struct rpc_link *link)
 {
 	member_greet(control, link);
@@ -194,7 +194,7 @@ static void hello_from_self(struct control *control, struct rpc_link *link)
 {
 	struct rpc_dial *dial = link->dial;
 
-	if (!dial) { /* the other end of one of our own dials: it wants to know whom it reached */
+	if (!dial) { /* this engine dialled itself: our dialling end learns that from this answer */
 		last_words(control, link);
 	} else if (dial->seed) {
 		struct member_seed *seed = dial->owner;
@@ -211,7 +211,10 @@ static void hello_from_self(struct control *control, struct rpc_link *link)
 	rpc_link_close(link);
 }
 
-/* A seed has told who it is; from here on that member's own entry is dialled. */
+/*
+ * A seed's engine has sent its name. The seed's own dial ends here; the member's entry is dialled
+ * instead.
+ */
 static void hello_from_seed(struct control *control, struct rpc_link *link, const Pc__Hello *hello)
 {
 	struct rpc_dial *dial = link->dial;
@@ -219,12 +222,15 @@ static void hello_from_seed(struct control *control, struct rpc_link *link, cons
 
 	snprintf(seed->name, sizeof(seed->name), "%s", hello->self->name);
 	seed->dial = NULL;
-	rpc_dial_stop(dial); /* closes the link */
+	rpc_dial_stop(dial); /* also closes the link */
 	learn(control, hello->self);
 	(void)learn_all(control, hello->n_members, hello->members);
 }
 
-/* The other side of that: whoever visits us lives, and is dialled. */
+/*
+ * The receiving end of hello_from_seed(): answers a Hello whose sender only wants to know our name.
+ * The sender is alive, so it becomes a candidate and is dialled.
+ */
 static void hello_from_visitor(
 	struct control *control, struct rpc_link *link, const Pc__Hello *hello)
 {
@@ -238,7 +244,9 @@ static void hello_from_visitor(
 	(void)learn_all(control, hello->n_members, hello->members);
 }
 
-/* Two engines that would be taken for each other, by name or by ref in directory entries: refused.
+/*
+ * Refuses an engine that could be confused with another one: by its name, or by its ref, which
+ * identifies members in directory entries.
  */
 static bool hello_collides(struct control *control, struct rpc_link *link, const Pc__Member *m)
 {
@@ -268,7 +276,10 @@ static bool hello_collides(struct control *control, struct rpc_link *link, const
 	return false;
 }
 
-/* The entry a Hello belongs to, alive afterwards; NULL: refused. */
+/*
+ * Finds or takes the entry for a Hello's sender and makes it alive. NULL: no entry or no peer
+ * number is free.
+ */
 static struct member_entry *hello_entry(struct control *control, const Pc__Member *m)
 {
 	struct member_entry *entry = member_find(control->member, m->name);
@@ -307,7 +318,11 @@ static void link_attach(struct control *control, struct rpc_link *link, struct m
 	}
 }
 
-/* The number of its term tells whether it has dropped our entries since we heard it last. */
+/*
+ * The term changes when the other engine has removed us from its map, and with that our entries
+ * from its shard. If the term differs from the last one received, directory.c publishes our entries
+ * again.
+ */
 static void hello_term(struct control *control, struct member_entry *entry, uint64_t term)
 {
 	if (term == 0)
@@ -347,7 +362,9 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
 		hello_from_visitor(control, link, hello);
 		return true;
 	}
-	/* Another engine has taken over that address: it gets an entry and a connection of its own.
+	/*
+	 * A different engine has taken over the address of this dial's member: that engine gets its
+	 * own entry and is dialled separately.
 	 */
 	if (dial && strcmp(((struct member_entry *)dial->owner)->record.map.name,
 			    hello->self->name) != 0) {
@@ -389,7 +406,10 @@ bool member_heartbeat(struct control *control, struct rpc_link *link, const Pc__
 
 	if (beat->members_digest == control->member->digest)
 		return true;
-	/* Two that go on disagreeing, because one cannot reach a third, tell each other seldom. */
+	/*
+	 * If two engines keep different digests, because one of them cannot reach a third engine,
+	 * they exchange their lists only once per MEMBER_GOSSIP_BEATS heartbeats.
+	 */
 	if (entry->digest_told == beat->members_digest &&
 		entry->digest_ours == control->member->digest &&
 		now_ns - entry->gossip_ns < quiet_ns)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The cluster map: built from who is alive, kept here, written to the status segment for readers.
- * Control plane's thread only.
+ * The cluster map: built from the members that are alive, kept here, and copied to the status
+ * segment for clients. Control plane's thread only.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@ static int by_name(const void *a, const void *b)
 	return strcmp(((const struct map_member *)a)->name, ((const struct map_member *)b)->name);
 }
 
-/* Members are sorted by name: their index breaks ties as their names would. */
+/* Members are sorted by name, so the index breaks a tie in the same way as the name. */
 static int by_place(const void *a, const void *b)
 {
 	const struct map_point *x = a, *y = b;
@@ -42,7 +42,7 @@ void member_map_build(struct map_view *ret_view, const struct map_member *member
 	qsort(view->point, view->points, sizeof(view->point[0]), by_place);
 }
 
-/* Members alive, without ourselves if not wanted; returns how many. */
+/* Collects the live members, with or without this engine; returns their number. */
 static unsigned alive_members(const struct member *member, bool with_self, struct map_member *ret)
 {
 	unsigned count = 0;
@@ -73,8 +73,9 @@ static void map_write(struct control *control)
 }
 
 /*
- * Whom readers ask for what the new owners do not know yet. Changes close to each other share the
- * map that was before the first of them; whoever joins has the map the others had without it.
+ * Chooses the `previous` map, which readers fall back to while directory entries migrate. Changes
+ * within MAP_HOLD_NS of each other keep the map from before the first of them; an engine that has
+ * just joined uses the membership without itself.
  */
 static void previous_choose(struct control *control, unsigned replicas, uint64_t now_ns)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The text of cluster.seeds -> addresses. Pure, start-up only.
+ * Parses cluster.seeds into addresses. Pure; runs at start-up on the control plane's thread.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -11,7 +11,10 @@
 #include "config/log.h"
 #include "engine/control/member.h"
 
-/* "host:port", "[v6]:port", "host" or "v6"; modifies `text`. */
+/*
+ * Parses "host:port", "[v6]:port", "host" or "v6" into *ret; modifies `text`. `fallback`: the port
+ * if `text` has none. Returns 0 or -EINVAL.
+ */
 static int seed_parse(char *text, uint16_t fallback, struct member_seed *ret)
 {
 	char *host = text, *port = NULL, *end;
@@ -56,7 +59,7 @@ int member_seeds(const struct settings *settings, struct member *member)
 
 		if (member->seeds == SEEDS_MAX) {
 			log_error(
-				"cluster.seeds names more than %d engines; a few are enough: every member tells of all others",
+				"cluster.seeds names more than %d engines; give fewer: one live member is enough to learn of all others",
 				SEEDS_MAX);
 			return -EINVAL;
 		}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What time does: heartbeats leave, the silent are taken for dead, seeds are dialled again. Control
- * plane's thread only.
+ * Work on the heartbeat timer: sends heartbeats, declares members dead after a time-out, dials
+ * seeds again. Control plane's thread only.
  */
 #include <stdio.h>
 
@@ -43,7 +43,7 @@ static void entry_tick(struct control *control, struct member_entry *entry, uint
 		message.heartbeat = &beat;
 		(void)rpc_send(entry->out ? entry->out : entry->in, &message);
 		if (now_ns - entry->heard_ns > dead_ns && now_ns > entry->heard_ns) {
-			snprintf(why, sizeof(why), "nothing heard from it for %u ms",
+			snprintf(why, sizeof(why), "no message from it for %u ms",
 				(unsigned)((now_ns - entry->heard_ns) / NS_PER_MS));
 			member_down(control, entry, why);
 		}
@@ -69,7 +69,10 @@ void member_tick(evutil_socket_t fd, short what, void *context)
 	member->tick_ns = now_ns;
 	if (member->leaving)
 		return;
-	/* While this engine was held up it heard nobody: that is not the others' fault. */
+	/*
+	 * If this tick is late, this engine did not run and could not receive. Add that time to
+	 * every member's heard_ns, so that no member is declared dead for a pause of this engine.
+	 */
 	late_ns = late_ns > 2 * period_ns ? late_ns - period_ns : 0;
 	for (unsigned i = 1; i < MEMBER_ENTRIES; i++) {
 		struct member_entry *entry = &member->entry[i];

@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The page memory of one rail: the life of a slot, FREE -> CREDIT -> PAGE -> LIMBO -> FREE. Control
- * plane only.
+ * The page memory of one rail: the states of a slot, FREE -> CREDIT -> PAGE -> LIMBO -> FREE. The
+ * control plane's thread only.
  *
- * Generations. A slot's generation stands in the page head of its first unit and only ever grows:
- * it is bumped when a credit is returned and when a page is retired, both before the slot rests in
- * limbo, and never reset. When a chunk changes its class, heads of first units become interior and
- * the reverse; each keeps its number. So
- *   - (place, generation) names one credit and the one page made of it, for ever (the number wraps
- *     after 2^32 uses of one slot: decades, a use cannot be shorter than the limbo);
- *   - a directory entry of a page that was retired never validates again: the head at its place
- *     says a later generation, and a zero key as long as the place is interior to a larger page;
- *   - generation 0 with its zero key means "never used": the first credit of a slot makes it 1.
+ * Generations. A slot's generation is stored in the page head of its first unit and only grows. It
+ * is incremented when a credit is returned and when a page is retired, both before the slot enters
+ * limbo. It is never reset. When a chunk changes its class, heads of first units become heads of
+ * interior units and the reverse; each head keeps its number. Therefore
+ * - (place, generation) identifies one credit and the one page made of it, for ever. The number
+ *   wraps after 2^32 uses of one slot, which takes decades, because a use lasts at least as long as
+ *   limbo;
+ * - a directory entry of a retired page never validates again: the head at its place has a later
+ *   generation, and has a zero key as long as the place is interior to a larger page;
+ * - generation 0 with its zero key means "never used". The first credit of a slot makes it 1.
  *
- * Places and generations come from clients and from other hosts: pool_locate() believes none.
+ * Places and generations come from clients and from other hosts and are not trusted: pool_locate()
+ * checks every place.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -28,7 +30,8 @@
 #define CHUNK_BYTES_MIN (2ull << 20)
 #define CHUNKS_WANTED 32
 #define CHUNKS_MIN 4
-#define LARGE_BYTES (1ull << 30) /* opening a pool from here on takes time that somebody may miss */
+/* the time to open a pool of at least this size is logged, because it is long */
+#define LARGE_BYTES (1ull << 30)
 
 static uint64_t time_ns(void)
 {
@@ -38,7 +41,7 @@ static uint64_t time_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-/* A power of two, about 1/32 of the pool; a small pool still has four. */
+/* Units of one chunk: a power of two, about 1/32 of the pool, at most 1/CHUNKS_MIN. */
 static uint32_t chunk_units_of(uint64_t pool_bytes)
 {
 	uint64_t bytes = CHUNK_BYTES_MIN;
@@ -59,7 +62,10 @@ static void pool_lay_out(struct pool *pool, uint64_t bytes)
 	pool->empty = (struct chunk_list){NONE, NONE};
 }
 
-/* The pool's own memory; calloc leaves untouched what no slot has used yet. */
+/*
+ * Allocates the tables of slots, chunks and classes. calloc() does not touch the entries of slots
+ * that were never used, so these take no memory.
+ */
 static int pool_allocate(struct pool *pool)
 {
 	pool->slots = calloc((size_t)pool->chunks << pool->shift, sizeof(*pool->slots));
@@ -113,7 +119,8 @@ int pool_open(const struct pool_options *options, struct pool **ret_pool)
 
 	if (options->rail >= RAILS_MAX || options->bytes < POOL_BYTES_MIN ||
 		options->bytes / PAGE_UNIT > PAGE_UNITS_MAX) {
-		log_error("pool of rail %u: %llu bytes; a pool has 4 MiB to 1 TiB: change its size",
+		log_error(
+			"pool of rail %u: cannot open a pool of %llu bytes; a pool has 4 MiB to 1 TiB: change its size",
 			options->rail, (unsigned long long)options->bytes);
 		return -EINVAL;
 	}
@@ -163,7 +170,8 @@ const struct huge *pool_heads(const struct pool *pool)
 uint64_t pool_page_bytes_max(const struct pool *pool)
 {
 	static_assert(PAGE_BYTES_MAX % PAGE_UNIT == 0, "chunks end with a whole unit");
-	return (uint64_t)pool->chunk_units * PAGE_UNIT; /* <= PAGE_BYTES_MAX: chunk_units_of() */
+	/* chunk_units_of() keeps it <= PAGE_BYTES_MAX */
+	return (uint64_t)pool->chunk_units * PAGE_UNIT;
 }
 
 uint32_t pool_locate(const struct pool *pool, uint32_t place)
@@ -181,7 +189,7 @@ uint32_t pool_locate(const struct pool *pool, uint32_t place)
 	return (number << pool->shift) + index;
 }
 
-/* As pool_locate(), in that state and of that generation. */
+/* Like pool_locate(), but NONE unless the slot is in `state` and has this generation. */
 static uint32_t pool_locate_exact(
 	const struct pool *pool, uint32_t place, uint32_t generation, enum slot_state state)
 {
@@ -212,7 +220,7 @@ static void limbo_enter(struct pool *pool, uint32_t slot, uint64_t now_ns)
 	pool->class[chunk->class].limbo++;
 }
 
-/* Frees up to `max` slots whose time is over; returns how many. */
+/* Frees up to `max` slots whose limbo has ended. Returns how many it freed. */
 static unsigned limbo_leave(struct pool *pool, unsigned max, uint64_t now_ns)
 {
 	unsigned n = 0;
@@ -235,7 +243,10 @@ static unsigned limbo_leave(struct pool *pool, unsigned max, uint64_t now_ns)
 	return n;
 }
 
-/* A class with a free slot for pages of so many units, or NONE. */
+/*
+ * Returns a class with a free slot for pages of `units`, after giving it a free chunk if it needs
+ * one; NONE: there is no room.
+ */
 static uint32_t class_with_room(struct pool *pool, uint32_t units)
 {
 	uint32_t class = class_serving(pool, units);

@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The page memory of one rail: which units are free, which page lies where, who goes next.
- * Control plane only, except that clients write payload into slots they hold credits for.
+ * The page memory of one rail: its free units, the place of each page and the choice of pages to
+ * evict. Only the control plane's thread calls these functions. Clients do not call them; they
+ * write payload into the slots they hold credits for.
  *
- * The pool is cut into chunks; a chunk belongs to one size class (a page size in units) at a time
- * and holds as many slots of it as fit. A class that runs dry takes a free chunk, else its own
- * coldest pages are evicted, else a chunk is taken from the class that has most. A slot is
+ * The pool is cut into chunks. A chunk belongs to one size class (a page size in units) at a time
+ * and holds as many slots of that size as fit. A class without a free slot takes a free chunk. If
+ * there is none, it evicts its own coldest pages; if it has no pages, it takes a chunk from the
+ * class with the most chunks. The states of a slot:
  *
- *   FREE -> CREDIT (handed to a client) -> PAGE (published) -> LIMBO (taken away) -> FREE
- *                 \-> FREE (returned)
+ *   FREE -> CREDIT (handed to a client) -> PAGE (published) -> LIMBO (retired) -> FREE
+ *                 \-> LIMBO (returned unused) -> FREE
  *
- * Eviction is SIEVE (Zhang et al., NSDI'24): one FIFO and a hand a class, a visited bit a page.
- * All calls are O(1), amortised, except pool_reclaim_chunk().
+ * Eviction is SIEVE (Zhang et al., NSDI'24): each class has one FIFO queue and one eviction hand,
+ * each page has a visited bit. Every call is amortised O(1), except pool_victims(): it looks at all
+ * chunks when it chooses one to drain.
  */
 #ifndef CONTROL_POOL_H
 #define CONTROL_POOL_H
@@ -29,7 +32,10 @@ struct pool_options {
 	uint64_t limbo_ns;
 };
 
-/* 4 MiB to 1 TiB; what does not fill a chunk is left out. -EINVAL, or what huge_open() says. */
+/*
+ * Opens a pool of options->bytes, 4 MiB to 1 TiB; a remainder smaller than a chunk is not used.
+ * Returns 0, -EINVAL (bytes or rail out of range), -ENOMEM or the error of huge_open().
+ */
 int pool_open(const struct pool_options *options, struct pool **ret_pool);
 void pool_close(struct pool *pool);
 
@@ -38,25 +44,29 @@ const struct huge *pool_heads(const struct pool *pool);
 uint64_t pool_page_bytes_max(const struct pool *pool); /* the largest page this pool can hold */
 
 /*
- * FREE -> CREDIT. 0; -ENOSPC: nothing free now (evict, or wait for limbo); -EMSGSIZE: larger than
- * pool_page_bytes_max(), or 0 bytes. *ret_generation is what the directory entry will carry.
+ * FREE -> CREDIT. Returns 0; -ENOSPC: no slot is free now (the caller evicts pages, or waits until
+ * limbo ends); -EMSGSIZE: page_bytes is 0 or larger than pool_page_bytes_max(). *ret_generation is
+ * the generation that the page's directory entry will carry.
  */
 int pool_take(struct pool *pool, uint32_t page_bytes, uint64_t now_ns, uint32_t *ret_place,
 	uint32_t *ret_generation);
 /*
- * CREDIT -> LIMBO (somebody may still be writing to it). -EINVAL: (place, generation) is no
- * credit.
+ * CREDIT -> LIMBO, because the client may still be writing to the slot. -EINVAL: (place,
+ * generation) is no credit.
  */
 int pool_return(struct pool *pool, uint32_t place, uint32_t generation, uint64_t now_ns);
 /*
- * CREDIT -> PAGE: writes the head. -EINVAL: no such credit, length is 0 or exceeds its class, or
- * the key is all zero.
+ * CREDIT -> PAGE: writes the page head. -EINVAL: (place, generation) is no credit, length is 0 or
+ * exceeds the page size of the slot's class, or the key is all zero.
  */
 int pool_publish(struct pool *pool, uint32_t place, uint32_t generation, const struct page_key *key,
 	uint32_t length);
-/* PAGE -> LIMBO: bumps the generation. -EINVAL: not a page of that generation. */
+/* PAGE -> LIMBO: increments the generation. -EINVAL: `place` has no page of that generation. */
 int pool_retire(struct pool *pool, uint32_t place, uint32_t generation, uint64_t now_ns);
-/* A page was read. Places that are no page are ignored: hints come from other hosts. */
+/*
+ * Marks a page as visited. A place without a page is ignored, because touches are hints that also
+ * come from other hosts.
+ */
 void pool_touch(struct pool *pool, uint32_t place);
 
 struct pool_victim {
@@ -67,22 +77,24 @@ struct pool_victim {
 };
 
 /*
- * Up to `max` pages that should go so that pages of `page_bytes` can come; they stay PAGE until the
- * caller retires them (after unpublishing). Chooses within the class, or all pages of one chunk of
- * the largest other class when the class has none.
+ * Chooses up to `max` pages to evict so that pages of `page_bytes` get room. They stay PAGE until
+ * the caller has unpublished and then retired them. The victims are pages of the same class or,
+ * when the class has none, pages of one chunk of another class, preferably of the class with the
+ * most chunks.
  */
 unsigned pool_victims(
 	struct pool *pool, uint32_t page_bytes, unsigned max, struct pool_victim *ret_victims);
 
 /*
- * Slots of that size that pool_take() would find without evicting, not counting those that it would
- * move out of limbo first; and how many rest in limbo, whatever their size.
+ * pool_free(): slots for pages of that size that pool_take() would find without evicting. Slots
+ * whose limbo has ended are not counted until pool_take() moves them out of limbo. pool_limbo():
+ * slots of all sizes in limbo.
  */
 uint32_t pool_free(const struct pool *pool, uint32_t page_bytes);
 uint32_t pool_limbo(const struct pool *pool);
-uint64_t pool_pages(const struct pool *pool);      /* published now */
-uint64_t pool_used_bytes(const struct pool *pool); /* of the slots of these pages */
-/* When the oldest slot leaves limbo; UINT64_MAX: limbo is empty. */
+uint64_t pool_pages(const struct pool *pool);      /* pages that are published now */
+uint64_t pool_used_bytes(const struct pool *pool); /* bytes of the slots of these pages */
+/* The time at which the next slot leaves limbo; UINT64_MAX: limbo is empty. */
 uint64_t pool_limbo_until(const struct pool *pool);
 
 #endif

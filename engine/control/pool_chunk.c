@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Chunks and classes: which page size has which part of the pool. Control plane only.
+ * Chunks and classes: which page size owns which part of the pool. The control plane's thread only.
  *
- * A class exists as long as it has a chunk. A chunk whose last slot has left limbo is free again at
- * once. A chunk that was emptied on purpose is kept for the page size it was emptied for, or the
- * class that lost it would be the first to take it back; not for ever: that size may not come.
+ * A class exists as long as it owns a chunk. A chunk is free again as soon as its last slot has
+ * left limbo. A drained chunk stays reserved for the requesting page size for RESERVE_NS; otherwise
+ * the class that lost it could reclaim it at once. The reservation ends because pages of that size
+ * may never come.
  */
 #include "engine/control/pool_inner.h"
 
@@ -34,8 +35,8 @@ void chunk_list_remove(struct pool *pool, struct chunk_list *list, uint32_t chun
 }
 
 /*
- * The class of exactly that size. When no further class can be opened: the next larger one, at the
- * price of what its pages are larger.
+ * Returns the class of exactly that size. When CLASSES_MAX classes are open and none has that size,
+ * returns the class of the next larger pages, at the cost of the unused rest of each slot.
  */
 uint32_t class_serving(const struct pool *pool, uint32_t units)
 {
@@ -127,7 +128,7 @@ uint32_t chunk_slot_take(struct pool *pool, struct size_class *class)
 	return slot;
 }
 
-/* Nothing of the chunk is in use. */
+/* Makes the chunk a free chunk. All its slots must be free. */
 static void chunk_release(struct pool *pool, uint32_t number, uint64_t now_ns)
 {
 	struct chunk *chunk = &pool->chunk[number];

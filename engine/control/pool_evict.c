@@ -1,17 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who goes next: SIEVE within a class, a whole chunk between classes. Control plane only.
+ * Choice of victims: SIEVE within a class, a whole chunk between classes. The control plane's
+ * thread only.
  *
- * SIEVE keeps the pages of a class in the order they were published. The hand goes from the oldest
- * towards the newest, spares whoever was read since it last passed, and stays where it stopped.
+ * SIEVE keeps the pages of a class in the order they were published. The eviction hand moves from
+ * the oldest page towards the newest, skips pages that were visited since its last pass, clears
+ * their visited bits, and stays where it stopped.
  *
- * One chunk at a time can be draining: none of its free slots is handed out, its pages are the
- * victims, and when all of it is free the chunk is kept for the page size that asked. It happens
- *   - when a size has no page of its own to give: it takes from the class with most chunks;
- *   - when a class has evicted a chunk's worth of its own pages and some chunk of another class lay
- *     idle for twice as long as any chunk of its own: pages of a size that nobody uses any more
- *     (another model, another page size) do not hold their memory against the ones that are used.
- * Chunks with credits are the last choice: a client may sit on one for as long as it likes.
+ * At most one chunk drains at a time: none of its free slots is handed out, its pages are the
+ * victims, and when all its slots are free the chunk is reserved for the requesting page size. A
+ * chunk is drained
+ * - when a class has no page of its own to evict: it takes a chunk of another class, preferably of
+ *   the class with the most chunks;
+ * - when a class has evicted a chunk's worth of its own pages and a chunk of another class was idle
+ *   for more than twice as long as every chunk of its own. So pages of a size that is no longer
+ *   used (another model, another page size) do not keep memory that used sizes need.
+ *
+ * Chunks with credits are the last choice, because a client may keep a credit as long as it likes.
  */
 #include "engine/control/pool_inner.h"
 
@@ -58,26 +63,28 @@ static void victim_name(const struct pool *pool, uint32_t slot, struct pool_vict
 		.length = head.length};
 }
 
-/* Is the chunk that is draining one of this class? */
+/* Whether the draining chunk belongs to this class. */
 static bool class_drains(const struct pool *pool, const struct size_class *class)
 {
 	return pool->drain != NONE && &pool->class[pool->chunk[pool->drain].class] == class;
 }
 
-/* Pages of the class that are not going anyway. */
+/* Pages of the class outside the draining chunk. */
 static uint32_t class_pages(const struct pool *pool, const struct size_class *class)
 {
 	return class->pages - (class_drains(pool, class) ? pool->chunk[pool->drain].pages : 0);
 }
 
+/* Slots of the class that are in limbo, outside the draining chunk. */
 static uint32_t class_limbo(const struct pool *pool, const struct size_class *class)
 {
 	return class->limbo - (class_drains(pool, class) ? pool->chunk[pool->drain].limbo : 0);
 }
 
 /*
- * Terminates: one lap clears every visited bit, and there are `want` pages neither picked nor
- * draining. Work is bounded by the budget, the victims and the pages of the draining chunk.
+ * Picks up to `max` victims of the class by SIEVE. The loop terminates: one lap clears every
+ * visited bit, and at least `want` pages are neither picked nor in the draining chunk. Its work is
+ * bounded by the budget, the number of victims and the pages of the draining chunk.
  */
 static unsigned sieve_pick(
 	struct pool *pool, struct size_class *class, unsigned max, struct pool_victim *ret_victims)
@@ -107,7 +114,10 @@ static unsigned sieve_pick(
 	return n;
 }
 
-/* The next pages of the draining chunk; at most once around it, so all are different. */
+/*
+ * Picks the next pages of the draining chunk. The cursor makes at most one lap per call, so no page
+ * is picked twice.
+ */
 static unsigned drain_pick(struct pool *pool, unsigned max, struct pool_victim *ret_victims)
 {
 	struct chunk *chunk = &pool->chunk[pool->drain];
@@ -126,8 +136,9 @@ static unsigned drain_pick(struct pool *pool, unsigned max, struct pool_victim *
 }
 
 /*
- * Is `a` the better one to empty? Without credits, then from the class with most chunks (or with
- * fewest, when what is short are classes), then the one unused for longest.
+ * Whether chunk `a` is a better choice to drain than `b`: fewer credits first; then the class with
+ * the most chunks, or with the fewest if end_a_class, because then a class must be closed to open
+ * another one; then the chunk unused for longest.
  */
 static bool drain_better(
 	const struct pool *pool, const struct chunk *a, const struct chunk *b, bool end_a_class)
@@ -141,7 +152,7 @@ static bool drain_better(
 	return a->used_at < b->used_at;
 }
 
-/* A chunk to empty for a class that has nothing to give itself, or NONE. */
+/* Returns a chunk of another class to drain for a class without pages of its own, or NONE. */
 static uint32_t drain_choose(const struct pool *pool, uint32_t class)
 {
 	bool end_a_class = class == NONE && pool->classes == CLASSES_MAX;
@@ -159,7 +170,10 @@ static uint32_t drain_choose(const struct pool *pool, uint32_t class)
 	return best;
 }
 
-/* The size has no page to give: it takes a chunk, or goes on with the one that is draining. */
+/*
+ * Victims for a page size that has no page of its own to evict: drains a chunk of another class, or
+ * continues the drain in progress.
+ */
 static unsigned drain_for_need(struct pool *pool, uint32_t class, uint32_t units, unsigned max,
 	struct pool_victim *ret_victims)
 {
@@ -172,7 +186,7 @@ static unsigned drain_for_need(struct pool *pool, uint32_t class, uint32_t units
 	if (chosen == NONE)
 		return 0;
 	if (pool->drain != NONE) {
-		/* Only credits are left in it: worth leaving for a chunk that has none. */
+		/* The draining chunk has only credits: abandon it only for a chunk without. */
 		if (pool->chunk[chosen].credits)
 			return 0;
 		drain_give_up(pool);
@@ -181,7 +195,10 @@ static unsigned drain_for_need(struct pool *pool, uint32_t class, uint32_t units
 	return drain_pick(pool, max, ret_victims);
 }
 
-/* A chunk of another class that lay idle twice as long as the idlest of `class`, or NONE. */
+/*
+ * Returns the longest idle chunk of another class if it was idle for more than twice as long as the
+ * longest idle chunk of `class`; else NONE. Time is counted in publishes.
+ */
 static uint32_t drain_idle(const struct pool *pool, uint32_t class)
 {
 	uint64_t own = pool->published, other = pool->published;

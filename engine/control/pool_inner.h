@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What pool.c, pool_chunk.c and pool_evict.c share; nobody else includes it. Control plane only.
+ * Declarations shared by pool.c, pool_chunk.c and pool_evict.c; no other file includes this header.
+ * The control plane's thread only.
  *
- * A slot is named by chunk << shift | index in the chunk, so the slots of a chunk lie side by side
- * and only as much of the slot array is ever touched as there are pages: 16 bytes are reserved for
- * each unit, and used for each slot. With the page head that makes 48 bytes for a page of one unit.
+ * The number of a slot is chunk << shift | index in the chunk, so the slots of one chunk are
+ * adjacent in the slot array. The array reserves 16 bytes of address space for each unit, but only
+ * the entries of slots that were used take memory. Together with the 32-byte page head, a page of
+ * one unit costs 48 bytes.
  *
- * A chunk's slots are carved one by one, so giving a chunk to a class costs nothing. Where the size
- * of a class does not divide the chunk, the rest of the chunk is idle: next to nothing for pages
- * much smaller than a chunk, almost half of it for pages just larger than half a chunk.
+ * A chunk's slots are carved one by one, when they are first needed, so giving a chunk to a class
+ * is O(1). Where the page size of a class does not divide the chunk, the rest of the chunk is
+ * unused: very little for pages much smaller than a chunk, almost half of it for pages just larger
+ * than half a chunk.
  */
 #ifndef CONTROL_POOL_INNER_H
 #define CONTROL_POOL_INNER_H
@@ -16,35 +19,46 @@
 #include "engine/control/pool.h"
 
 #define NONE UINT32_MAX /* no slot, no chunk, no class */
-#define SIEVE_STEPS 64  /* pages looked at for one victim before the next one goes anyway */
-#define LIMBO_BURST 64  /* slots a take moves out of limbo although it has found one */
-#define RESERVE_NS 1000000000ull /* how long an emptied chunk waits for those it was emptied for */
-#define DRAIN_PATIENCE 64 /* evictions of others after which an unfinished drain is given up */
+/* visited bits that are cleared per victim at most; then visited pages are evicted too */
+#define SIEVE_STEPS 64
+/* maximum number of slots that one round of pool_take() moves out of limbo */
+#define LIMBO_BURST 64
+/* time for which a drained chunk stays reserved for one page size */
+#define RESERVE_NS 1000000000ull
+/* a drain is given up after this number of pool_victims() calls for other page sizes */
+#define DRAIN_PATIENCE 64
 
 enum slot_state { SLOT_FREE, SLOT_CREDIT, SLOT_PAGE, SLOT_LIMBO };
 
 struct slot {
-	uint32_t next; /* FREE: in the chunk's list; PAGE: the next older; LIMBO: the next later */
+	/*
+	 * FREE: next of the chunk's free list; PAGE: the next older page; LIMBO: the next to leave
+	 */
+	uint32_t next;
 	uint8_t state;
-	uint8_t visited; /* PAGE: read since the hand passed */
-	uint8_t picked;  /* PAGE: already among the victims of this call */
+	uint8_t visited; /* PAGE: used since the eviction hand last passed */
+	uint8_t picked;  /* PAGE: already among the victims of this pool_victims() call */
 	uint8_t spare;
 	union {
-		uint32_t newer;    /* PAGE */
-		uint64_t until_ns; /* LIMBO */
+		uint32_t newer;    /* PAGE: the next newer page of the class */
+		uint64_t until_ns; /* LIMBO: the time at which limbo ends */
 	};
 };
-static_assert(sizeof(struct slot) == 16, "the bytes a unit costs, told above");
+static_assert(sizeof(struct slot) == 16, "the comment at the top counts 16 bytes");
 
 struct chunk {
-	uint32_t class;    /* NONE: a free chunk */
-	uint32_t carved;   /* slots that were handed out at least once; the others follow them */
-	uint32_t recycled; /* first slot of the list of free ones among them */
-	uint32_t free;     /* free slots, carved or not */
+	uint32_t class; /* index in pool->class; NONE: a free chunk */
+	/* number of slots handed out at least once; they precede the slots that were never used */
+	uint32_t carved;
+	/* first slot of the list of free slots among the carved ones; NONE: empty */
+	uint32_t recycled;
+	uint32_t free; /* number of free slots, both carved and never used */
 	uint32_t credits, pages, limbo;
-	uint32_t next, prev; /* among the free chunks, or those of its class with free slots */
+	/* neighbours in pool->empty, or in the `ready` list of the chunk's class */
+	uint32_t next, prev;
 	uint32_t spare;
-	uint64_t used_at; /* pool->published when a page of it was last published or touched */
+	/* value of pool->published when a page of this chunk was last published or touched */
+	uint64_t used_at;
 };
 
 struct chunk_list {
@@ -52,37 +66,45 @@ struct chunk_list {
 };
 
 struct size_class {
-	uint32_t units; /* of a page; 0: this entry is not in use */
-	uint32_t slots; /* per chunk */
+	uint32_t units; /* page size in units; 0: this record is unused */
+	uint32_t slots; /* slots in one chunk */
 	uint32_t chunks;
-	uint32_t free; /* slots that may be handed out: not those of a draining chunk */
+	uint32_t free; /* slots that may be handed out; excludes those of the draining chunk */
 	uint32_t pages, limbo;
-	uint32_t newest, oldest, hand; /* SIEVE's queue; hand NONE: starts again at the oldest */
-	uint32_t evicted;              /* victims since it last looked at the chunks of others */
-	struct chunk_list ready;       /* its chunks that have free slots */
+	/* ends of the SIEVE queue, eviction hand; hand NONE: restart at the oldest page */
+	uint32_t newest, oldest, hand;
+	/* victims since this class last looked for an idle chunk of another class */
+	uint32_t evicted;
+	/* chunks of this class that have free slots; excludes the draining chunk */
+	struct chunk_list ready;
 };
 
 struct pool {
 	struct huge memory, heads_memory;
-	struct page_head *heads; /* one per unit */
+	struct page_head *heads; /* array of page heads, one for each unit */
 	struct slot *slots;
 	struct chunk *chunk;
-	uint8_t *class_by_units; /* 0..chunk_units; CLASS_NONE: no such class */
+	/* index: page size in units, 0..chunk_units; CLASS_NONE: no class of that size */
+	uint8_t *class_by_units;
 	unsigned rail;
-	uint32_t chunks, chunk_units, shift; /* chunk_units == 1 << shift */
+	/* number of chunks; units of one chunk, which are 1 << shift */
+	uint32_t chunks, chunk_units, shift;
 	uint64_t limbo_ns;
 
-	struct chunk_list empty; /* free chunks */
+	struct chunk_list empty; /* list of free chunks; `empties` is its length */
 	uint32_t empties;
-	uint32_t reserved_units; /* one free chunk is kept for this page size; 0: none is */
+	/* page size in units for which one free chunk is reserved; 0: none is reserved */
+	uint32_t reserved_units;
 	uint64_t reserved_until_ns;
 
-	uint32_t drain;         /* the chunk that is being emptied, or NONE */
-	uint32_t drain_units;   /* for pages of this size */
-	uint32_t drain_cursor;  /* index of the slot to look at next */
-	uint32_t drain_ignored; /* evictions for others since somebody last worked on it */
+	uint32_t drain;        /* the draining chunk; NONE: no chunk is draining */
+	uint32_t drain_units;  /* page size in units that the drain was started for */
+	uint32_t drain_cursor; /* index in the chunk of the slot that drain_pick() looks at next */
+	/* pool_victims() calls for other page sizes since drain_pick() last ran */
+	uint32_t drain_ignored;
 
 	uint32_t limbo_first, limbo_last, limbo;
+	/* published pages; number of publishes so far, which is the clock of chunk->used_at */
 	uint64_t pages, published;
 	unsigned classes;
 	struct size_class class[CLASSES_MAX];
@@ -96,7 +118,7 @@ static inline struct chunk *slot_chunk(const struct pool *pool, uint32_t slot)
 	return &pool->chunk[slot >> pool->shift];
 }
 
-/* The unit at which the slot's page starts; its chunk belongs to a class. */
+/* The first unit of the slot's page. The slot's chunk must belong to a class. */
 static inline uint32_t slot_unit(const struct pool *pool, uint32_t slot)
 {
 	uint32_t index = slot & (pool->chunk_units - 1);
@@ -104,7 +126,7 @@ static inline uint32_t slot_unit(const struct pool *pool, uint32_t slot)
 	return (slot - index) + index * pool->class[slot_chunk(pool, slot)->class].units;
 }
 
-/* 0: no page is that small or that large. */
+/* Units needed for page_bytes; 0: this pool holds no pages of that size. */
 static inline uint32_t pool_units(const struct pool *pool, uint32_t page_bytes)
 {
 	if (page_bytes == 0 || page_bytes > pool_page_bytes_max(pool))
@@ -112,30 +134,39 @@ static inline uint32_t pool_units(const struct pool *pool, uint32_t page_bytes)
 	return (page_bytes - 1) / PAGE_UNIT + 1;
 }
 
-/* ---- pool.c -------------------------------------------------------------------------------- */
+/* ---- pool.c ---------------------------------------------------------------------------------- */
 
-/* The slot that starts at `place`, in use or not; NONE: none does. */
+/* Returns the slot that starts at `place`, in use or not; NONE: no slot starts there. */
 uint32_t pool_locate(const struct pool *pool, uint32_t place);
 
-/* ---- pool_chunk.c: who has which chunk ------------------------------------------------------ */
+/* ---- pool_chunk.c: chunks and their size classes --------------------------------------------- */
 
 void chunk_list_add(struct pool *pool, struct chunk_list *list, uint32_t chunk);
 void chunk_list_remove(struct pool *pool, struct chunk_list *list, uint32_t chunk);
-/* The class that serves pages of so many units now; NONE: it would have to be opened, or cannot. */
+/* Returns the class that serves pages of `units`; NONE: no class does at present. */
 uint32_t class_serving(const struct pool *pool, uint32_t units);
-/* Free chunks that pages of so many units may have. */
+/*
+ * Returns the number of free chunks that pages of `units` may take; another size's reserved chunk
+ * is not counted.
+ */
 uint32_t chunks_for(const struct pool *pool, uint32_t units);
-/* Gives a free chunk to the class of so many units. Returns the class; NONE: there is none. */
+/*
+ * Gives a free chunk to the class of `units`, opening the class if needed. Returns the class; NONE:
+ * no free chunk, or no further class.
+ */
 uint32_t chunk_assign(struct pool *pool, uint32_t units);
-/* A slot of the class that is not in use; the class has one. */
+/* Takes a free slot of the class. The class must have one. */
 uint32_t chunk_slot_take(struct pool *pool, struct size_class *class);
-/* The slot is free from now on; an empty chunk goes back to the free ones. */
+/* Marks the slot as free. A chunk whose slots are all free becomes a free chunk. */
 void chunk_slot_free(struct pool *pool, uint32_t slot, uint64_t now_ns);
-/* Hands out nothing of the chunk any more, until it is empty or the drain is given up. */
+/*
+ * Drains the chunk for pages of `units`: none of its slots is handed out until the chunk is empty
+ * or the drain is given up.
+ */
 void drain_start(struct pool *pool, uint32_t chunk, uint32_t units);
 void drain_give_up(struct pool *pool);
 
-/* ---- pool_evict.c: who goes next ------------------------------------------------------------ */
+/* ---- pool_evict.c: choice of victims --------------------------------------------------------- */
 
 void sieve_insert(struct pool *pool, uint32_t slot);
 void sieve_remove(struct pool *pool, uint32_t slot);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Takes ops from ctl rings and answers them. Nothing in an op is trusted: it is copied once, and a
- * place only means something if this channel holds the credit for it. The loop's thread only.
+ * Takes ops from ctl rings and answers them. Nothing in an op is trusted: each op is copied once,
+ * and its place is only used if this channel holds the credit for it. The loop's thread only.
  */
 #include "engine/control/publish.h"
 
@@ -36,7 +36,7 @@ static void answer(struct publish *p, struct publish_channel *c, const struct ct
 	publish_put(p, c, &done);
 }
 
-/* A number for directory.c to call back with; PUBLISH_NO_ANSWER: no memory. */
+/* Allocates the number that directory.c calls back with; PUBLISH_NO_ANSWER: no memory. */
 static uint32_t answer_later(
 	struct publish *p, const struct publish_channel *c, const struct ctl_op *op)
 {
@@ -68,7 +68,10 @@ static uint32_t answer_later(
 	return at;
 }
 
-/* directory_done: the channel may have gone meanwhile, and its number may be another's. */
+/*
+ * The directory_done callback. The channel may have closed meanwhile and its id may belong to
+ * another channel, so the generation is compared.
+ */
 static void on_done(void *context, uint64_t cookie, enum op_status status)
 {
 	struct publish *p = context;
@@ -76,7 +79,9 @@ static void on_done(void *context, uint64_t cookie, enum op_status status)
 	struct publish_channel *c;
 
 	if (!a || !a->used) {
-		log_error("publish: answered twice: %llu", (unsigned long long)cookie);
+		log_error(
+			"publish: the directory answered request %llu twice; the second answer is ignored",
+			(unsigned long long)cookie);
 		return;
 	}
 	c = p->channel[a->channel];
@@ -92,7 +97,7 @@ static void on_done(void *context, uint64_t cookie, enum op_status status)
 	p->answers_used--;
 }
 
-/* ---- the ops --------------------------------------------------------------------------------- */
+/* ---- ops of clients -------------------------------------------------------------------------- */
 
 static uint64_t deadline_of(const struct ctl_op *op, uint64_t now_ns)
 {
@@ -106,7 +111,7 @@ static bool key_is_zero(const struct page_key *key)
 	return key->word[0] == 0 && key->word[1] == 0;
 }
 
-/* The credit comes back unused; no copy into its slot is in progress. */
+/* Returns an unused credit to its pool. The client must not be copying into its slot. */
 static void give_back(struct publish *p, const struct credit *credit, uint64_t now_ns)
 {
 	unsigned rail = place_rail(credit->place);
@@ -114,7 +119,9 @@ static void give_back(struct publish *p, const struct credit *credit, uint64_t n
 	p->credits--;
 	publish_hold(p, rail, credit->length, -1);
 	if (pool_return(p->control->rail[rail].pool, credit->place, credit->generation, now_ns) < 0)
-		log_error("publish: place %08x is no credit of rail %u", credit->place, rail);
+		log_error(
+			"publish: cannot return place %08x to the pool of rail %u: it is no credit there",
+			credit->place, rail);
 	p->rail[rail].retry = true;
 }
 
@@ -132,8 +139,9 @@ static void tell_directory(struct publish *p, struct publish_channel *c, const s
 }
 
 /*
- * The key is here already with this length: the credit is not needed. The entry is published once
- * more, so that the answer means what every answer means: all owners have it.
+ * Serves a publish of a key that this host already has with this length; the new credit is not
+ * needed. The existing entry is published once more, so that the answer means the same as every
+ * answer: all owners have the entry.
  */
 static void serve_already(struct publish *p, struct publish_channel *c, const struct ctl_op *op,
 	const struct index_entry *old, uint64_t now_ns)
@@ -192,7 +200,8 @@ static void serve_publish(
 	publish_hold(p, rail, op->length, 1);
 	control->counter[COUNTER_pages_published]++;
 	if (p->rail[rail].first)
-		p->rail[rail].retry = true; /* a page is what can be evicted */
+		/* look at the waiting requests: the new page can be evicted for them */
+		p->rail[rail].retry = true;
 	tell_directory(p, c, op, op->place, op->generation, now_ns);
 }
 
@@ -207,7 +216,10 @@ static void serve_return(
 		p->control->counter[COUNTER_ops_invalid]++;
 }
 
-/* A report about a page of ours that is as the directory says is a mistake, or a lie. */
+/*
+ * Serves a client's report of a stale entry. A report about a page of this host that is as the
+ * index says is a mistake or a lie, and is ignored.
+ */
 static void serve_stale(struct publish *p, const struct ctl_op *op)
 {
 	const struct index_entry *e;
@@ -232,7 +244,7 @@ static void serve_remove(
 	directory_forget(p->control, &op->key, deadline_of(op, now_ns), on_done, p, later);
 }
 
-/* How many answers it may bring. */
+/* How many answers the op may produce. */
 static uint32_t answers_of(const struct ctl_op *op)
 {
 	switch (op->kind) {
@@ -267,7 +279,7 @@ static void serve(struct publish *p, struct publish_channel *c, struct ctl_op *o
 
 /* ---- turns ----------------------------------------------------------------------------------- */
 
-/* RING_BROKEN, or how many ops were taken. */
+/* Takes ops from one channel. Returns how many, or RING_BROKEN. */
 static int channel_turn(struct publish *p, struct publish_channel *c, uint64_t now_ns)
 {
 	int32_t ready = ring_ready(&c->ctl);
@@ -327,7 +339,10 @@ void publish_flush(struct control *control)
 {
 	struct publish *p = control->publish;
 
-	/* Answers are in the rings before the flags are read; pairs with the client's own fence. */
+	/*
+	 * The answers are in the rings before the flags are read. The fence pairs with that of the
+	 * client, which raises client_waits and then looks at its ring once more.
+	 */
 	if (p->dirties)
 		shm_fence_sleep();
 	for (unsigned i = 0; i < p->dirties; i++) {
@@ -342,7 +357,7 @@ void publish_flush(struct control *control)
 	p->dirties = 0;
 }
 
-/* ---- the network's side, and life cycle ------------------------------------------------------ */
+/* ---- calls from other hosts; open and close -------------------------------------------------- */
 
 void publish_touched(struct control *control, uint32_t place)
 {
@@ -402,7 +417,7 @@ bool publish_channel_release(struct control *control, struct publish_channel *ch
 
 	if (!kept->length)
 		return true;
-	/* Acquire pairs with slot_leave() in client/set.c: no store of the copy comes later. */
+	/* Acquire pairs with slot_leave() in client/set.c: the client's stores are done. */
 	if (!gone && shm_load_acquire64(&channel->header->copying) ==
 			     slot_name(kept->place, kept->generation))
 		return false;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Credits: page slots handed to clients in advance. Which channel holds which, requests that wait
- * for room, and when they are looked at again. The loop's thread only.
+ * Credits: page slots handed to clients in advance. Holds the table of each channel's credits, the
+ * requests that wait for room, and the timer that looks at them again. The loop's thread only.
  *
- * A request that finds no room makes some be evicted and waits until limbo has passed, or until its
- * deadline. Requests of one page size are served in order; another size does not wait behind them.
+ * A request that finds no free slot causes eviction and waits until limbo has passed, or until its
+ * deadline. Requests of one page size are served in order; requests of another size do not wait
+ * behind them.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -13,7 +14,7 @@
 #include "engine/control/publish.h"
 #include "numa/clock.h"
 
-/* ---- the table ------------------------------------------------------------------------------- */
+/* ---- table of credits ------------------------------------------------------------------------ */
 
 #define CREDITS_ROOM_MIN 64u
 static_assert(CREDITS_ROOM_MIN * 2 <= CREDITS_MAX * 2, "the table can grow");
@@ -33,7 +34,7 @@ void credits_add(struct credits *t, const struct credit *credit)
 	t->count++;
 }
 
-/* Never more than half full. */
+/* The table is at most half full. */
 int credits_reserve(struct credits *t, uint32_t more)
 {
 	struct credits bigger = {.room = t->room ? t->room : CREDITS_ROOM_MIN};
@@ -63,7 +64,10 @@ const struct credit *credits_find(const struct credits *t, uint32_t place, uint3
 	return NULL;
 }
 
-/* Closes the gap: what was pushed past the freed slot moves back (Knuth 6.4, algorithm R). */
+/*
+ * Closes the gap of the removed entry: entries that were stored past it because of a collision move
+ * back (Knuth 6.4, algorithm R).
+ */
 bool credits_take(struct credits *t, uint32_t place, uint32_t generation, struct credit *ret)
 {
 	const struct credit *found = credits_find(t, place, generation);
@@ -92,7 +96,7 @@ void credits_free(struct credits *t)
 	*t = (struct credits){0};
 }
 
-/* ---- granting -------------------------------------------------------------------------------- */
+/* ---- granting slots -------------------------------------------------------------------------- */
 
 static void grant(
 	struct publish *p, struct publish_channel *c, uint64_t cookie, const struct credit *credit)
@@ -111,7 +115,7 @@ static void grant(
 	publish_put(p, c, &done);
 }
 
-/* One answer for all that is missing. */
+/* Refuses the rest of a request: one answer for the `left` slots that were not granted. */
 static void refuse(struct publish *p, struct publish_channel *c, uint64_t cookie, uint32_t length,
 	uint32_t left, enum op_status status)
 {
@@ -124,8 +128,8 @@ static void refuse(struct publish *p, struct publish_channel *c, uint64_t cookie
 }
 
 /*
- * Up to r->left slots. 0: all granted; -ENOSPC: r->left of them are missing; -EMSGSIZE, -ENOMEM.
- * The channel's table has room for them.
+ * Grants up to r->left slots. Returns 0: all are granted; -ENOSPC: r->left of them are still
+ * missing; -EMSGSIZE: the pool holds no pages of that size; -ENOMEM.
  */
 static int grant_some(struct publish *p, unsigned rail, struct publish_request *r, uint64_t now_ns)
 {
@@ -175,7 +179,7 @@ void publish_credit(
 
 	if (op->rail >= p->control->rails || op->count == 0 || op->count > CREDITS_MAX) {
 		p->control->counter[COUNTER_ops_invalid]++;
-		/* As many answers as channel_turn() has reserved for it. */
+		/* `left` must be what answers_of() counted and channel_turn() added to `owed`. */
 		refuse(p, c, op->cookie, op->length,
 			op->count >= 1 && op->count <= CREDITS_MAX ? op->count : 1, OP_INVALID);
 		return;
@@ -184,7 +188,7 @@ void publish_credit(
 		refuse(p, c, op->cookie, op->length, r.left, OP_NO_SPACE);
 		return;
 	}
-	/* Those who wait for this size came first. */
+	/* Requests that already wait for this page size are served first. */
 	if (publish_class_of(p, op->rail, op->length)->waiting == 0)
 		rc = grant_some(p, op->rail, &r, now_ns);
 	if (rc == -EMSGSIZE)
@@ -197,9 +201,11 @@ void publish_credit(
 		publish_refill(p, op->rail, op->length, now_ns);
 }
 
-/* ---- waiting --------------------------------------------------------------------------------- */
+/* ---- waiting requests ------------------------------------------------------------------------ */
 
-/* Unlinks *link and forgets what it waits for. */
+/*
+ * Unlinks and frees request *link, which was counted with `waited` slots in `asked` and `waiting`.
+ */
 static void request_remove(
 	struct publish *p, unsigned rail, struct publish_request **link, uint32_t waited)
 {
@@ -272,7 +278,10 @@ static void on_timer(evutil_socket_t fd, short what, void *context)
 			p->rail[i].retry = true;
 }
 
-/* When somebody who waits must be looked at: limbo passes, a deadline, or just now and then. */
+/*
+ * When the waiting requests must be looked at again: when a slot leaves limbo, at the first
+ * deadline, and at least every PUBLISH_RETRY_NS. A full ctl_done ring: after PUBLISH_STALL_NS.
+ */
 static uint64_t next_ns(const struct publish *p, uint64_t now_ns)
 {
 	uint64_t next = p->stalled ? now_ns + PUBLISH_STALL_NS : UINT64_MAX;
@@ -302,7 +311,7 @@ void publish_timer(struct publish *p, uint64_t now_ns)
 
 	if (next == UINT64_MAX || (p->timer_ns && p->timer_ns <= next))
 		return;
-	/* Rounded up: looking a moment too early would mean looking twice. */
+	/* Rounded up, because a timer that fires too early would have to be armed a second time. */
 	next = next > now_ns ? next - now_ns : 0;
 	p->timer_ns = now_ns + next;
 	after.tv_sec = (time_t)(next / 1000000000);
@@ -311,7 +320,7 @@ void publish_timer(struct publish *p, uint64_t now_ns)
 		p->timer_ns = 0;
 }
 
-/* ---- life cycle ------------------------------------------------------------------------------ */
+/* ---- open and close -------------------------------------------------------------------------- */
 
 int publish_open(struct control *control)
 {
@@ -333,7 +342,7 @@ int publish_open(struct control *control)
 	return 0;
 }
 
-/* directory.c may still call back: the memory goes with publish_free(). */
+/* directory.c may still call back, so the memory is freed later, by publish_free(). */
 void publish_close(struct control *control)
 {
 	struct publish *p = control->publish;

@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Eviction: what goes so that what is asked for can come, and a few slots more, so that limbo has
- * passed before anybody needs them. The loop's thread only.
+ * Eviction. Frees slots for waiting credit requests and keeps a reserve, so that the limbo delay
+ * stays off the allocation path. The loop's thread only.
  *
- * What was evicted for a page size rests in limbo before pool_take() finds it. It is counted until
- * then: a request that waits must not make the same room be made twice.
+ * Slots evicted for a page size rest in limbo before pool_take() finds them. They count as
+ * `resting` until limbo ends, so that one waiting request does not evict twice.
  */
 #include "engine/abi/probe.h"
 #include "engine/control/directory.h"
 #include "engine/control/publish.h"
 
-#define VICTIMS 128u /* pages asked for at a time */
+#define VICTIMS 128u /* victims requested from the pool in one call */
 
 void publish_take_away(struct publish *p, const struct page_key *key, uint32_t place,
 	uint32_t generation, uint64_t now_ns)
 {
 	struct control *control = p->control;
-	const struct page_key name = *key; /* `key` may lie in the entry that is removed */
+	/* `key` may point into the index entry that is removed below */
+	const struct page_key name = *key;
 	const struct index_entry *e = index_find(control->index, &name);
 	unsigned rail = place_rail(place);
 
@@ -35,7 +36,10 @@ static uint32_t units_of(uint32_t length)
 	return length / PAGE_UNIT + (length % PAGE_UNIT != 0);
 }
 
-/* The record of this page size; one that is not used makes way when there is no other. */
+/*
+ * Returns the record of this page size. A new size takes an unused record, or else a record without
+ * credits, pages and waiting requests.
+ */
 struct publish_class *publish_class_of(struct publish *p, unsigned rail, uint32_t length)
 {
 	struct publish_class *class = p->rail[rail].class, *spare = NULL;
@@ -48,7 +52,8 @@ struct publish_class *publish_class_of(struct publish *p, unsigned rail, uint32_
 			(!spare || (spare->units && !class[i].units)))
 			spare = &class[i];
 	}
-	if (!spare) /* only with CLASSES_MAX sizes in use: counted together with one of them */
+	/* only when CLASSES_MAX page sizes are in use: share a record with another page size */
+	if (!spare)
 		return &class[units % CLASSES_MAX];
 	*spare = (struct publish_class){.units = units};
 	return spare;
@@ -65,8 +70,8 @@ void publish_hold(struct publish *p, unsigned rail, uint32_t length, int change)
 }
 
 /*
- * Slots to keep free ahead, measured by what the class has: one that has just come into a full pool
- * must not throw out its first pages for those that may follow.
+ * The reserve: slots to keep free in advance. It is measured by the slots the class has, so that a
+ * class that is new in a full pool does not evict its own first pages to build a large reserve.
  */
 static uint32_t ahead_of(const struct publish_class *class, uint32_t free)
 {
@@ -83,8 +88,8 @@ static uint32_t ahead_of(const struct publish_class *class, uint32_t free)
 }
 
 /*
- * What is handed out while one eviction rests in limbo must be free or resting already: half as
- * much again as was handed out in the last such time.
+ * Measures `demand`. The reserve must cover the slots handed out during one limbo period: 1.5 times
+ * those of the last measured period.
  */
 static void measure_demand(struct publish_class *class, uint64_t limbo_ns, uint64_t now_ns)
 {
@@ -98,6 +103,7 @@ static void measure_demand(struct publish_class *class, uint64_t limbo_ns, uint6
 	class->window_ns = now_ns;
 }
 
+/* Removes the batches whose limbo has ended from `resting`. */
 static void rest_expire(struct publish_class *class, uint64_t now_ns)
 {
 	unsigned gone = 0;
@@ -109,7 +115,10 @@ static void rest_expire(struct publish_class *class, uint64_t now_ns)
 		class->rest[i] = class->rest[i + gone];
 }
 
-/* One batch spans less than 1/(RESTS - 1) of limbo, so that no more than RESTS are ever in it. */
+/*
+ * Adds evicted slots to `resting`. Slots that leave limbo within limbo / (RESTS - 1) of each other
+ * form one batch, so that RESTS batches suffice.
+ */
 static void rest_add(
 	struct publish_class *class, uint32_t slots, uint64_t until_ns, uint64_t limbo_ns)
 {
@@ -128,7 +137,10 @@ static void rest_add(
 	class->rest[class->rests++].until_ns = until_ns;
 }
 
-/* Makes room for `want` pages of `units`; returns for how many it did. */
+/*
+ * Evicts pages until there is room for `want` pages of `units`, or no victim is left. Returns for
+ * how many pages it made room.
+ */
 static uint32_t evict(
 	struct publish *p, unsigned rail, uint32_t units, uint32_t want, uint64_t now_ns)
 {

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The engine's state as JSON, written by hand into a buffer that grows. 64-bit numbers that name
- * something (incarnations) are hexadecimal strings: JSON readers round large numbers. Any thread:
- * everything comes from a snapshot.
+ * Writes a snapshot as JSON into a buffer that grows. 64-bit identifiers (incarnations) are
+ * hexadecimal strings, because JSON readers round large numbers. Any thread.
  */
 #include "engine/control/report.h"
 
@@ -13,16 +12,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "config/version.h"
 #include "engine/abi/segment.h"
 #include "engine/abi/wire.h"
-#include "engine/control/control.h"
 #include "engine/control/snapshot.h"
 
 struct json {
 	char *text;
 	size_t bytes, room;
-	bool failed; /* no memory: nothing more is written */
-	bool comma;  /* something stands before the next member */
+	bool failed; /* no memory: the rest of the output is discarded */
+	bool comma;  /* the next member of this object or array needs a comma before it */
 };
 
 static const char *const counter_names[COUNTER_COUNT] = {
@@ -72,7 +71,7 @@ static void json_quoted(struct json *j, const char *text)
 
 		if (c == '"' || c == '\\')
 			snprintf(escaped, sizeof(escaped), "\\%c", c);
-		else if (c < 0x20 || c >= 0x7f) /* names from the network: not always UTF-8 */
+		else if (c < 0x20 || c >= 0x7f) /* names from the network may not be UTF-8 */
 			snprintf(escaped, sizeof(escaped), "\\u%04x", c);
 		else
 			snprintf(escaped, sizeof(escaped), "%c", c);

@@ -10,7 +10,10 @@
 
 struct snapshot;
 
-/* 0 with zero-terminated text of *ret_bytes characters that the caller frees, or -ENOMEM. */
+/*
+ * Returns 0 with a zero-terminated text of *ret_bytes characters, which the caller frees, or
+ * -ENOMEM.
+ */
 int report_make(const struct snapshot *snapshot, char **ret_text, size_t *ret_bytes);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Links between engines and the listener. Owns every struct rpc_link. Control plane's thread only.
+ * TCP links between engines, and the listener. Owns every struct rpc_link. Control plane's thread
+ * only.
  */
 #include <errno.h>
 #include <event2/buffer.h>
@@ -132,7 +133,10 @@ static void link_event(struct bufferevent *bev, short what, void *context)
 	link_close(link, error ? error : ECONNRESET);
 }
 
-/* A dead peer must not be held up by what the kernel still hopes to deliver. */
+/*
+ * Limits how long the kernel retransmits to a dead peer, whose unsent data must not keep the link
+ * open.
+ */
 static void socket_tune(int fd, unsigned dead_after_ms)
 {
 	int on = 1, idle = 5, interval = 2, count = 3;
@@ -213,14 +217,17 @@ bool rpc_send(struct rpc_link *link, const Pc__Message *message)
 void rpc_reply(struct rpc_link *link, const Pc__Message *message)
 {
 	if (!link->closed && !rpc_send(link, message))
-		rpc_link_bad(link, "it takes none of the answers it asked for");
+		rpc_link_bad(link, "it does not read the answers to its requests");
 }
 
 void rpc_push(struct rpc_link *link)
 {
 	struct evbuffer *out = bufferevent_get_output(link->bev);
 
-	/* The buffer's front is the bufferevent's own; it is lent for this one write. */
+	/*
+	 * The bufferevent protects the front of its buffer against other users; it is unprotected
+	 * for this one write.
+	 */
 	if (evbuffer_unfreeze(out, 1) == 0) {
 		(void)evbuffer_write(out, bufferevent_getfd(link->bev));
 		(void)evbuffer_freeze(out, 1);
@@ -255,10 +262,13 @@ static void accept_failed(struct evconnlistener *listener, void *context)
 	log_warn(
 		"accept() on cluster.port failed: %s; raise the limit of open files (ulimit -n) if that is it",
 		strerror(errno));
-	evconnlistener_disable(listener); /* rpc_tick() tries again */
+	evconnlistener_disable(listener); /* rpc_tick() enables the listener again */
 }
 
-/* A name is looked up here once, at start, before anything runs. */
+/*
+ * Resolves cluster.address. If it is a name, this call blocks; it is made once, at start-up, before
+ * any thread runs.
+ */
 static int listen_address(const struct settings *s, struct sockaddr_storage *ret, socklen_t *bytes)
 {
 	struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
@@ -309,9 +319,9 @@ static int reuse_address(int fd)
 }
 
 /*
- * First without SO_REUSEADDR: with it, two engines that start could both bind, and the second one
- * would notice only when it listens. It is needed where connections of the engine before are in
- * TIME_WAIT.
+ * First without SO_REUSEADDR: with it, two engines that start at the same time could both bind, and
+ * the second would notice only in listen(). It is needed when connections of a former engine are
+ * still in TIME_WAIT.
  */
 static int bind_to(int fd, const struct sockaddr_storage *address, socklen_t bytes)
 {
@@ -335,7 +345,7 @@ int rpc_port_open(struct control *control)
 		return status;
 	if (address_is_any(&address)) {
 		log_error(
-			"cluster.address = %s is no address others can reach: set it to the one of this host that they shall use",
+			"cluster.address = %s is no address that other hosts can reach: set it to an address of this host",
 			s->cluster_address);
 		return -EINVAL;
 	}
@@ -357,7 +367,10 @@ void rpc_port_close(struct control *control)
 	control->port_fd = -1;
 }
 
-/* Connections inherit SO_REUSEADDR: the next engine may bind while they are in TIME_WAIT. */
+/*
+ * Sockets accepted here inherit SO_REUSEADDR, so that the next engine may bind while they are in
+ * TIME_WAIT.
+ */
 static int listen_open(struct control *control)
 {
 	struct sockaddr_storage address = {.ss_family = AF_UNSPEC};
@@ -370,7 +383,7 @@ static int listen_open(struct control *control)
 			LEV_OPT_CLOSE_ON_FREE, 256, control->port_fd);
 	if (!control->rpc->listener)
 		return listen_failed(control->settings, errno ? -errno : -EIO);
-	control->port_fd = -1; /* the listener's */
+	control->port_fd = -1; /* the listener owns the socket */
 	evconnlistener_set_error_cb(control->rpc->listener, accept_failed);
 	return 0;
 }

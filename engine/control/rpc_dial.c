@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Addresses that are dialled for ever: literals at once, names through libevent's resolver,
- * failures again after a back-off that doubles and jitters. Control plane's thread only; nothing
- * blocks.
+ * Addresses that are dialled again until stopped. Literal addresses are dialled directly, names are
+ * resolved by libevent's asynchronous resolver, and failures are retried after a back-off that
+ * doubles and has jitter. Control plane's thread only; nothing blocks.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -19,9 +19,9 @@
 #include "engine/abi/wire.h"
 #include "engine/control/rpc.h"
 
-/* A question to the resolver. Outlives its dial when that is stopped before the answer. */
+/* A query to the resolver. It outlives its dial if the dial is stopped before the answer. */
 struct rpc_resolve {
-	struct rpc_dial *dial; /* NULL: nobody waits any more */
+	struct rpc_dial *dial; /* NULL: the dial was stopped, so nothing waits for the answer */
 	struct evdns_getaddrinfo_request *request;
 };
 
@@ -73,7 +73,10 @@ void rpc_address_text(const char *host, uint16_t port, char ret_text[NAME_BYTES_
 		port);
 }
 
-/* The next attempt, after base * 2^(fails-1), at most max, a quarter more or less. */
+/*
+ * Arms the timer of the next attempt: base_ms * 2^(fails-1), at most max_ms, plus or minus a
+ * quarter.
+ */
 static void dial_wait(struct rpc_dial *dial)
 {
 	unsigned doubled = dial->fails > 16 ? 16 : dial->fails ? dial->fails - 1 : 0;
@@ -87,7 +90,8 @@ static void dial_wait(struct rpc_dial *dial)
 	ms = dial->fails ? ms - ms / 4 + random % (ms / 2 + 1) : 0;
 	wait.tv_sec = (time_t)(ms / 1000);
 	wait.tv_usec = (suseconds_t)(ms % 1000 * 1000);
-	if (dial->control->rpc->listener) /* not once rpc_quiet() was called */
+	/* The listener is NULL after rpc_quiet(): no more dialling */
+	if (dial->control->rpc->listener)
 		event_add(dial->timer, &wait);
 }
 
@@ -96,7 +100,7 @@ void rpc_dial_lost(struct rpc_dial *dial, bool was_up, uint64_t up_ns, int error
 	dial->fails = up_ns >= RPC_STEADY_NS ? 0 : dial->fails + 1;
 	dial_wait(dial);
 	if (!was_up)
-		member_dial_failed(dial->control, dial, error); /* may stop the dial */
+		member_dial_failed(dial->control, dial, error); /* may free `dial` */
 }
 
 void rpc_dial_unanswered(const struct rpc_link *link)
@@ -165,7 +169,7 @@ static void resolved(int error, struct evutil_addrinfo *found, void *context)
 		dial_connect(dial, each->ai_addr, each->ai_addrlen);
 	} else if (dial) {
 		log_warn(
-			"cannot find the address of %s: %s. It is tried again; check cluster.seeds",
+			"cannot resolve the name %s: %s. It is tried again; check cluster.seeds and the resolver",
 			dial->host, evutil_gai_strerror(error));
 		dial_failed(dial, EHOSTUNREACH);
 	}
@@ -194,7 +198,9 @@ static void dial_resolve(struct rpc_dial *dial)
 	dial->resolve = resolve;
 	snprintf(port, sizeof(port), "%u", dial->port);
 	request = evdns_getaddrinfo(rpc->dns, dial->host, port, &hints, resolved, resolve);
-	/* NULL: answered already, from /etc/hosts for example; `resolve` and even `dial` are gone.
+	/*
+	 * NULL: the answer came from inside the call, for example from /etc/hosts; `resolve`, and
+	 * perhaps even `dial`, are freed.
 	 */
 	if (request)
 		resolve->request = request;
@@ -265,7 +271,7 @@ void rpc_dial_stop(struct rpc_dial *dial)
 	if (!dial)
 		return;
 	link = dial->link;
-	dial->link = NULL; /* so that closing it does not dial again */
+	dial->link = NULL; /* reset first, so that closing the link does not dial again */
 	if (link)
 		rpc_link_close(link);
 	rpc_resolve_cancel(dial);

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Frames -> messages -> who serves them. Control plane's thread only.
+ * Splits the input of a link into frames, decodes each into a message and calls its handler.
+ * Control plane's thread only.
  *
- * A message is decoded into one arena of fixed size that is reused for the next: a frame that would
- * blow up when decoded fails like any other malformed one, and nothing has to be freed.
+ * A message is decoded into one arena of fixed size, which is reused for the next message: a frame
+ * that would need more memory than that fails like any other malformed one, and nothing has to be
+ * freed.
  */
 #include <arpa/inet.h>
 #include <event2/buffer.h>

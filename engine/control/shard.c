@@ -1,46 +1,54 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * This host's shard of the directory. Written by the control plane; read by anybody at any time.
+ * This host's shard of the directory. The control plane's thread writes it; readers read it at any
+ * time, without a lock.
  *
- * What makes a lock-free reader always find a live entry:
+ * A lock-free reader always finds a live entry, because of three rules:
  *
- * 1. Entries move one way only, from the first bucket of their key to the second, never back and
- *    never within a bucket; and they are written there before they are overwritten here. A reader
- *    looks at the first bucket and then at the second, so it cannot pass an entry that moves.
- *    The table cannot tell whether an entry is in its first or in its second bucket; `side` can.
- * 2. A bucket has an empty entry only while no live entry that belongs there first is away in its
- *    second. Such entries are counted: while there are any, a deleted entry becomes a tombstone,
- *    and when the last of them goes the bucket's tombstones become empty. So look-ups of absent
- *    keys cost one READ again, however long the shard has lived.
- * 3. A READ of a bucket sees it whole (one cache line), and so does a reader that loads it until
- *    two loads agree. Loaded only once it can be half of one state and half of the next:
- *    - An entry is two words, {tag, ref} and {place, generation}. It is written by clearing the
- *      first word, writing the second and then the first, so a torn entry is a tombstone, or, when
- *      a reader took the first word before and the second after, the tag of the old entry with the
- *      place of the new one. The page head there has another key or generation: a miss.
- *    - In a bucket that filled up between two words, an empty entry can have been seen that is
- *      there no more when the entry that is looked for has moved away: a miss.
- *    A single load can be wrong in these two ways, and never finds another key's bytes.
+ * 1. Entries move in one direction only: from the first bucket of their key to the second, never
+ *    back and never within a bucket. A moved entry is written to its second bucket before its cell
+ *    in the first is overwritten. A reader looks at the first bucket and then at the second, so it
+ *    cannot miss an entry that moves meanwhile. The table does not show whether an entry is in its
+ *    first or its second bucket; `side`, which readers do not see, does.
+ * 2. A bucket contains an empty entry only while every live entry whose first bucket it is lies in
+ *    it, because a reader that sees an empty entry does not look at the second bucket. `away`
+ *    counts the entries that lie in their second bucket instead. While it is not 0, a deleted entry
+ *    becomes a tombstone. When it becomes 0, the bucket's tombstones become empty entries. So a
+ *    look-up of an absent key costs one READ again, however old the shard is.
+ * 3. A READ returns a bucket as it was at one moment, because a bucket is one cache line. A reader
+ *    that loads the bucket until two loads agree gets the same. A single load can return half of
+ *    one state and half of the next:
+ *    - An entry is two words, {tag, ref} and {place, generation}. The writer clears the first word,
+ *      writes the second and then writes the first. A torn entry is therefore a tombstone or, when
+ *      the reader loaded the first word before the change and the second after it, the old entry's
+ *      tag with the new entry's place. The page head there has another key or generation: a miss.
+ *    - When a bucket fills up between the loads of two of its words, the reader can see an empty
+ *      entry that is no longer there, although the entry it looks for has moved to the second
+ *      bucket: a miss.
+ *    A single load can be wrong only in these two ways, and never returns another key's bytes.
  *
- * Entries of two keys with the same tag and the same buckets are taken for one another; the page
- * head tells them apart, too.
+ * Entries of two keys with the same tag and the same buckets are indistinguishable here. The page
+ * head has the full key and tells the reader whether it has the right page.
  */
 #include <errno.h>
 #include <stdlib.h>
 
 #include "engine/control/shard.h"
 
-#define BITS_MIN 6u /* of a bucket number: with 0 bits the second bucket would be the first */
+/* minimum of shard->bits; with 0 bits, the second bucket of a key would be its first */
+#define BITS_MIN 6u
 #define BITS_MAX 31u
-#define AWAY_MANY UINT8_MAX /* counted no further, and never down again */
+/* largest value of `away`; from then on it is neither incremented nor decremented */
+#define AWAY_MANY UINT8_MAX
 
-/* What only the owner knows of a bucket. */
+/* What the owner knows about a bucket and readers do not see. */
 struct shard_side {
-	uint8_t second; /* bit i: entry i is in its second bucket here */
-	uint8_t away;   /* entries that belong here first and are in their second bucket */
+	uint8_t second; /* bit i: this bucket is the second bucket of entry i */
+	/* number of entries that have this first bucket but are stored in their second one */
+	uint8_t away;
 };
 
-/* One entry of the table. */
+/* The position of one entry in the table. */
 struct cell {
 	uint32_t bucket;
 	unsigned entry;
@@ -61,7 +69,7 @@ static bool cell_second(const struct shard *shard, struct cell cell)
 	return (shard->side[cell.bucket].second & 1u << cell.entry) != 0;
 }
 
-/* See 3 above. An old first word never stands before a new second one in memory. */
+/* Writes an entry in the order of rule 3 above: no old first word beside a new second word. */
 static void cell_store(struct shard *shard, struct cell cell, const struct dir_entry *entry)
 {
 	uint64_t *word = (uint64_t *)(void *)&shard->bucket[cell.bucket].entry[cell.entry];
@@ -76,7 +84,7 @@ static void cell_store(struct shard *shard, struct cell cell, const struct dir_e
 }
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the first field is the low half");
 
-/* Writes an entry of which `second` tells whether this is its second bucket. */
+/* Writes an entry and its `side` information; `second`: this is the entry's second bucket. */
 static void cell_fill(
 	struct shard *shard, struct cell cell, const struct dir_entry *entry, bool second)
 {
@@ -94,7 +102,7 @@ static void cell_fill(
 	cell_store(shard, cell, entry);
 }
 
-/* Nothing that belongs here first is away: the bucket's tombstones become empty. */
+/* Makes the bucket's tombstones empty. No entry may be away from this bucket (side->away is 0). */
 static void bucket_clean(struct shard *shard, uint32_t bucket)
 {
 	static const struct dir_entry empty;
@@ -158,7 +166,9 @@ void shard_close(struct shard *shard)
 	*shard = (struct shard){0};
 }
 
-/* The entry of (tag, ref) in one of its buckets. */
+/*
+ * Finds the entry of (tag, ref) in a bucket that is its first or, if `second`, its second bucket.
+ */
 static bool cell_find(const struct shard *shard, uint32_t bucket, bool second, uint32_t tag,
 	uint32_t ref, struct cell *ret_cell)
 {
@@ -174,7 +184,9 @@ static bool cell_find(const struct shard *shard, uint32_t bucket, bool second, u
 	return false;
 }
 
-/* Room in a bucket: an empty entry or a tombstone; a bucket never has both. */
+/*
+ * Finds a cell that is free for the writer: an empty entry or a tombstone. A bucket never has both.
+ */
 static bool cell_free(const struct shard *shard, uint32_t bucket, struct cell *ret_cell)
 {
 	for (unsigned i = 0; i < BUCKET_ENTRIES; i++) {
@@ -189,9 +201,9 @@ static bool cell_free(const struct shard *shard, uint32_t bucket, struct cell *r
 }
 
 /*
- * Makes room in a bucket where all is live: moves one of those entries that are in their first
- * bucket to their second, which may have to make room likewise, `depth` levels deep in all. The
- * entry stays readable here until the caller overwrites it.
+ * Makes room in a full bucket: moves one of the entries whose first bucket it is to that entry's
+ * second bucket, which may have to make room in the same way, at most `depth` levels deep in total.
+ * Readers still see the moved entry in *ret_cell until the caller overwrites that cell.
  */
 static bool cell_displace(
 	struct shard *shard, uint32_t bucket, unsigned depth, struct cell *ret_cell)
@@ -268,7 +280,7 @@ bool shard_remove(struct shard *shard, const struct page_key *key, uint32_t ref,
 	return true;
 }
 
-/* Entries of `tag` in one of its buckets; up to `max`. */
+/* Copies up to `max` entries of `tag` from their first or, if `second`, their second bucket. */
 static unsigned bucket_find(const struct shard *shard, uint32_t bucket, bool second, uint32_t tag,
 	struct dir_entry *ret, unsigned max)
 {

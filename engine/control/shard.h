@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * This host's shard of the directory: the table of abi/bucket.h, written by the control plane alone
- * and read by everybody else without asking.
+ * This host's shard of the directory, with the buckets of abi/bucket.h. Only the control plane's
+ * thread writes it. Readers take no lock: other hosts READ it over RDMA, clients on this host map
+ * it read-only.
  */
 #ifndef CONTROL_SHARD_H
 #define CONTROL_SHARD_H
@@ -12,36 +13,42 @@
 struct shard {
 	struct huge memory;
 	struct bucket *bucket;
-	struct shard_side *side; /* private to shard.c: 2 bytes per bucket */
-	uint32_t bits;           /* log2 of the buckets, 6..31 */
-	uint64_t entries;        /* live now */
-	uint64_t dropped;        /* inserts that found no room anywhere */
+	/* private to shard.c, 2 bytes for each bucket; not exported to readers */
+	struct shard_side *side;
+	uint32_t bits;    /* log2 of the buckets, 6..31 */
+	uint64_t entries; /* live entries */
+	uint64_t dropped; /* inserts that failed with -ENOSPC */
 };
 
-/* `entries`: how many it should hold at half load. */
+/*
+ * Sizes the shard so that `entries` entries fill half of it. Returns 0, -EINVAL (too many entries),
+ * -ENOMEM or the error of huge_open().
+ */
 int shard_open(uint64_t entries, int numa_node, bool want_huge, struct shard *ret_shard);
 void shard_close(struct shard *shard);
 
 /*
- * Inserts or replaces the entry of (key, ref). First bucket, else second, else moves entries of
- * either, up to two in a row, from their first bucket to their second (written there before they
- * are overwritten here: readers never miss them). -ENOSPC: no room; counted in dropped, and nothing
- * else changed. -EINVAL: ref or generation is 0.
+ * Inserts or replaces the entry of (key, ref). It goes into the first bucket of the key, else into
+ * the second. If both are full, entries of either are moved from their first bucket to their
+ * second, at most two in a row; each is written to its new bucket before its old cell is
+ * overwritten, so that readers never miss it. -ENOSPC: no room; `dropped` is incremented and
+ * nothing else has changed. -EINVAL: ref or generation is 0.
  */
 int shard_insert(struct shard *shard, const struct page_key *key, uint32_t ref, uint32_t place,
 	uint32_t generation);
 /*
- * Removes the entry only if it is (ref, place, generation): a late remove never takes a newer one.
- * Returns whether something was removed.
+ * Removes the entry of (key, ref) only if it also has this place and generation, so that a late
+ * remove never deletes a newer entry. Returns whether an entry was removed.
  */
 bool shard_remove(struct shard *shard, const struct page_key *key, uint32_t ref, uint32_t place,
 	uint32_t generation);
-/* All entries of the key; up to `max`. */
+/* Copies up to `max` entries of the key to `ret` and returns how many. */
 unsigned shard_find(
 	const struct shard *shard, const struct page_key *key, struct dir_entry *ret, unsigned max);
 /*
- * Looks at `buckets` buckets from *cursor on (0 at first; wraps) and removes entries whose ref
- * `alive` denies. Returns how many were removed. Called in slices after a member died.
+ * Looks at `buckets` buckets, starting at *cursor (0 at first; it wraps), and removes entries for
+ * whose ref alive() returns false. Returns how many were removed. Called in slices after a member
+ * died.
  */
 unsigned shard_sweep(struct shard *shard, uint32_t *cursor, uint32_t buckets,
 	bool (*alive)(void *context, uint32_t ref), void *context);

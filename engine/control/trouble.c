@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Follows the file that test.fault_file names: words "RAIL:FAULT"; others are well.
- *   down, mute, error, slowN   as struct dv_trouble has them
+ * Follows the file that test.fault_file names. It contains words "RAIL:FAULT"; rails that it does
+ * not name have no fault.
+ *   down, mute, error, slowN   as in struct dv_trouble
  *   lose    one request is lost, and retransmitted
  *   numb    mute, and no completion is written any more, not even of flushed work
- *   stiff   numb, and queue pairs cannot be put in error
- *   fatal   numb, the device says that it died and answers everything with EIO, but can be closed
+ *   stiff   numb, and queue pairs cannot be put in the error state
+ *   fatal   numb, the device reports that it died, all calls fail with EIO, but it can be closed
  *   dead    fatal, and it cannot be closed either
  *   hang    the control loop stands still
- * The file is replaced as a whole (rename). Without the setting nothing of this runs. The loop's
- * thread.
+ * The file must be replaced as a whole (rename). Without the setting, none of this runs. Control
+ * plane's thread only.
  */
 #include "engine/control/trouble.h"
 
@@ -27,7 +28,7 @@
 
 struct trouble {
 	struct event *look;
-	char text[TROUBLE_BYTES]; /* as last followed */
+	char text[TROUBLE_BYTES]; /* the file's content when it was last applied */
 };
 
 static const struct {

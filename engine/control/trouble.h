@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Faults of software rails on purpose, for tests and benchmarks: test.fault_file. The loop's
- * thread.
+ * Fault injection into software rails, for tests and benchmarks: the setting test.fault_file.
+ * Control plane's thread only.
  */
 #ifndef CONTROL_TROUBLE_H
 #define CONTROL_TROUBLE_H

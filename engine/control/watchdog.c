@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The watchdog's thread. It reads what the loop and the poll cores write at each turn anyway, and
- * takes no lock that they take.
+ * The watchdog's thread. It reads the turn counters that the loop and the poll cores write anyway
+ * and takes no lock that they take, so it cannot be blocked by them.
  */
 #include "engine/control/watchdog.h"
 
@@ -21,7 +21,7 @@ struct watchdog {
 	pthread_t thread;
 	pthread_mutex_t lock;
 	pthread_cond_t wake;
-	bool stop; /* under the lock */
+	bool stop; /* true: the thread must end; under the lock */
 	struct control *control;
 	struct watched loop, poll_core[RAILS_MAX];
 };
@@ -37,7 +37,7 @@ bool watched_stands(struct watched *watched, uint64_t beat)
 	return watched->still >= WATCHDOG_TICKS;
 }
 
-/* A debugger stops threads on purpose. */
+/* Whether a debugger is attached: it stops threads on purpose. */
 static bool traced(void)
 {
 	FILE *status = fopen("/proc/self/status", "re");
@@ -74,7 +74,7 @@ static void tick(struct watchdog *dog)
 				"poll core", p);
 }
 
-/* False: asked to end. */
+/* Waits for the next tick. False: the thread must end. */
 static bool wait_tick(struct watchdog *dog)
 {
 	struct timespec until;

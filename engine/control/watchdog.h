@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ends an engine whose control loop or one of whose poll cores stands still: its clients wait for
- * answers that never come, and its keeper starts another engine.
+ * Aborts an engine whose control loop or one of whose poll cores makes no progress: its clients
+ * would wait for answers that never come. The service manager then starts another engine.
  *
- * Time is the watchdog's own ticks, which it only takes when it runs: a process that is stopped, in
- * a debugger or on a host that was suspended takes none, and neither does anything else of it.
+ * Time is counted in ticks of the watchdog's own thread. A process that is stopped, traced by a
+ * debugger or on a suspended host takes no ticks, so the time in which nothing could run is not
+ * counted.
  */
 #ifndef CONTROL_WATCHDOG_H
 #define CONTROL_WATCHDOG_H
@@ -15,19 +16,23 @@
 struct control;
 
 #define WATCHDOG_TICK_MS 500u
-#define WATCHDOG_TICKS                                                                             \
-	20u /* without a turn: 10 s. The loop and idle poll cores wake at least every
-			      500 ms */
+/*
+ * Ticks without a turn until the engine is aborted: 10 s. The control loop and idle poll cores wake
+ * at least every 500 ms.
+ */
+#define WATCHDOG_TICKS 20u
 
+/* Starts and ends the watchdog's thread; called on the loop's thread. 0 or -errno. */
 int watchdog_open(struct control *control);
 void watchdog_close(struct control *control);
 
-/* One of those that are watched, for tests. */
+/* One watched loop or poll core; in the header for tests. */
 struct watched {
+	/* value of the turn counter of the loop or poll core at the last tick */
 	uint64_t beat;
-	unsigned still; /* ticks without another beat */
+	unsigned still; /* consecutive ticks at which `beat` had not changed */
 };
-/* A tick, at which it is at `beat`: has it stood still for too long? */
+/* Records `beat` at one tick. Returns true when it has not changed for WATCHDOG_TICKS ticks. */
 bool watched_stands(struct watched *watched, uint64_t beat);
 
 #endif

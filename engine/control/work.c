@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Helper threads: a list of calls and a few threads a queue, one list of those that were made, and
- * an eventfd that tells the loop. work_submit() and done() are the loop's, run() the helpers'.
+ * Helper threads: each queue has a list of calls to make and a few threads; one list has the calls
+ * that were made, and an eventfd tells the loop about it. work_submit() and done() run on the
+ * loop's thread, run() on a helper thread.
  */
 #include "engine/control/work.h"
 
@@ -17,34 +18,35 @@
 #include "config/log.h"
 #include "engine/control/fatal.h"
 
-#define WORKS_CLOSE_S 10 /* a call */
+#define WORKS_CLOSE_S 10 /* time for one call to return at shutdown, in s */
 
 STAILQ_HEAD(work_list, work);
 
 struct work_queue {
 	struct works *works;
 	pthread_cond_t more;
-	struct work_list todo; /* under works->lock */
-	unsigned calls;        /* in the list or being made; under works->lock */
+	struct work_list todo; /* calls to make; under works->lock */
+	unsigned calls;        /* calls in `todo` or being made; under works->lock */
 	pthread_t thread[WORK_THREADS];
-	unsigned threads; /* that were started; the loop's own */
+	unsigned threads; /* threads that were started; the loop's thread only */
 };
 
 struct works {
 	pthread_mutex_t lock;
-	struct work_list done; /* under the lock */
-	bool stop;             /* under the lock */
-	unsigned threads;      /* that have not ended; under the lock */
-	uint64_t calls_made;   /* under the lock */
-	pthread_cond_t ended;
+	struct work_list done; /* calls that were made and wait for done(); under the lock */
+	bool stop; /* true: the threads must end when their lists are empty; under the lock */
+	unsigned threads;     /* threads that have not ended; under the lock */
+	uint64_t calls_made;  /* calls made since works_open(); under the lock */
+	pthread_cond_t ended; /* condition that a thread signals when it ends */
 	struct event *made;
-	int fd; /* eventfd: there may be something in `done` */
+	int fd; /* eventfd; written after a call was added to `done` */
+	/* calls submitted whose done() was not called yet; the loop's thread only */
 	unsigned busy;
 	unsigned queues;
 	struct work_queue queue[];
 };
 
-/* NULL: the thread ends, and its list is empty. */
+/* Waits for the next call of the queue. NULL: the thread must end, and its list is empty. */
 static struct work *work_next(struct work_queue *queue)
 {
 	struct works *works = queue->works;
@@ -87,7 +89,7 @@ static void *helper(void *argument)
 	return NULL;
 }
 
-/* One thread more. With all signals blocked: they are the main thread's. */
+/* Starts one more thread, with all signals blocked, because the main thread handles them. */
 static void queue_grow(struct work_queue *queue)
 {
 	sigset_t all, before;
@@ -98,7 +100,9 @@ static void queue_grow(struct work_queue *queue)
 	rc = pthread_create(&queue->thread[queue->threads], NULL, helper, queue);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (rc) {
-		log_warn("no helper thread: error %d; calls to NICs wait for each other", rc);
+		log_warn(
+			"cannot start a helper thread: error %d; calls to NIC drivers wait for each other",
+			rc);
 		return;
 	}
 	queue->threads++;
@@ -187,7 +191,10 @@ int works_open(struct event_base *base, unsigned queues, struct works **ret_work
 	return 0;
 }
 
-/* In the driver for too long: what it uses cannot be freed. */
+/*
+ * Ends the helper threads. Aborts the engine if no call returns for WORKS_CLOSE_S: memory that a
+ * driver call uses cannot be freed.
+ */
 static void helpers_end(struct works *works)
 {
 	pthread_mutex_lock(&works->lock);
@@ -202,7 +209,8 @@ static void helpers_end(struct works *works)
 		until.tv_sec += WORKS_CLOSE_S;
 		if (pthread_cond_clockwait(&works->ended, &works->lock, CLOCK_MONOTONIC, &until) &&
 			made == works->calls_made)
-			engine_abort("stopping: a call to a NIC's driver has not come back in %d s",
+			engine_abort(
+				"stopping: a call to the driver of a NIC has not returned in %d s",
 				WORKS_CLOSE_S);
 	}
 	pthread_mutex_unlock(&works->lock);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Calls that may block in the kernel, for the loop that must not: each is made by a helper thread
- * and ends with a callback on the loop. A queue has a few threads, started when they are needed:
- * its calls begin in order, and one that blocks does not keep the next from beginning.
+ * Runs calls that may block in the kernel, because the loop must not block. A helper thread makes
+ * each call; a callback on the loop's thread reports that it was made. A queue has up to
+ * WORK_THREADS threads, started when they are needed: its calls start in order, and a blocked call
+ * does not delay the next one while a thread is free.
  */
 #ifndef CONTROL_WORK_H
 #define CONTROL_WORK_H
@@ -15,25 +16,27 @@ struct works;
 
 struct work {
 	STAILQ_ENTRY(work) next;
-	void (*run)(struct work *work);  /* helper thread: touches what belongs to the call alone */
-	void (*done)(struct work *work); /* the loop's thread; may free it */
+	/* called on a helper thread; may only touch data of this call */
+	void (*run)(struct work *work);
+	/* called on the loop's thread after run(); may free `work` */
+	void (*done)(struct work *work);
 };
 
-#define WORK_THREADS 4u /* of a queue */
+#define WORK_THREADS 4u /* threads of one queue at most */
 
-/* 0 or -errno. */
+/* Opens `queues` queues, numbered from 0. Returns 0 or -errno. The loop's thread. */
 int works_open(struct event_base *base, unsigned queues, struct works **ret_works);
 /*
- * `work` is the helper thread's until its done() is called. Without memory for a thread the loop
- * makes the call itself. Loop's thread.
+ * Queues a call. `work` belongs to the helper thread until done() is called. If no thread can be
+ * started, the loop makes the call itself. The loop's thread.
  */
 void work_submit(struct works *works, unsigned queue, struct work *work);
-/* Calls that were submitted and whose done() was not called yet. Loop's thread. */
+/* Calls that were submitted and whose done() was not called yet. The loop's thread. */
 unsigned works_busy(const struct works *works);
 /*
- * Waits until every call was made; done() is not called any more. A call that the kernel does not
- * end in 10 s aborts the engine: nothing that it uses may be freed. What need not be made any more
- * is for run() to know.
+ * Waits until every call was made; done() is not called any more. If no call returns for 10 s the
+ * engine is aborted, because the memory that a call uses in the kernel must not be freed. A run()
+ * that need not do its work any more has to check that itself. The loop's thread.
  */
 void works_close(struct works *works);
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * struct rail: everything one rail owns, and what the files of this folder call of each other.
- * One mapping, made by rail_open(); nothing is allocated after that. Poll core only, apart from the
- * control plane's ends of the inbox and the two words other threads may read.
+ * struct rail holds everything one rail owns; the rest of this header declares the functions that
+ * the files of this folder call of each other. rail_open() maps the rail at once and allocates its
+ * inbox rings; nothing is allocated after that. Only the poll core uses it, except for the control
+ * plane's ends of the inbox and the two members that any thread may read (in_flight and counter).
  */
 #ifndef RAIL_CORE_H
 #define RAIL_CORE_H
@@ -18,125 +19,145 @@
 #define unlikely(x) __builtin_expect(!!(x), 0)
 #define container_of(at, type, member) ((type *)(void *)((char *)(at)-offsetof(type, member)))
 
-#define RAIL_POST_BURST 512u  /* WQEs written in one step */
-#define RAIL_OBEY_BURST 64u   /* commands carried out in one step */
-#define RAIL_CLOCK_STEPS 64u  /* busy steps between two looks at the deadlines */
-#define RAIL_IDLE_STEPS 1024u /* idle steps counted at once */
-#define RAIL_STOP_STEPS                                                                            \
-	(OP_RING_SLOTS / RAIL_TAKE_BURST + 1) /* empty any ring as it was at STOP  \
-							       */
-#define RAIL_PARKED_MAX                                                                            \
-	(RAIL_REQUESTS / 2) /* a peer that never comes leaves room for the others  \
-					     */
-/* Every object has at most this many events unheard: peers 5, channels 2, regions 1. */
+#define RAIL_POST_BURST 512u  /* limit of WQEs posted in one step */
+#define RAIL_OBEY_BURST 64u   /* limit of inbox commands executed in one step */
+#define RAIL_CLOCK_STEPS 64u  /* busy steps between two checks of the deadlines */
+#define RAIL_IDLE_STEPS 1024u /* idle steps collected before counter[] is updated */
+/* Steps after RAIL_STOP that take every op a client ring held when the command arrived. */
+#define RAIL_STOP_STEPS (OP_RING_SLOTS / RAIL_TAKE_BURST + 1)
+/* Limit of parked requests, so that unreachable peers cannot use up all request slots. */
+#define RAIL_PARKED_MAX (RAIL_REQUESTS / 2)
+/*
+ * Capacity of rail->late, the queue for events that found the event ring full. It cannot overflow:
+ * the control plane can have unread at most 5 events of a connection, 1 RAIL_PEER_WANTED of a
+ * member, 2 events of a channel, 1 of a region, RAIL_QUIET and RAIL_STOPPED.
+ */
 #define RAIL_EVENTS_LATE 8192u
 static_assert(RAIL_EVENTS_LATE > 5 * LANES_MAX + NODES_MAX + 2 * CHANNELS_MAX + REGIONS_MAX + 1,
 	"no event is ever lost");
 static_assert((RAIL_EVENTS_LATE & (RAIL_EVENTS_LATE - 1)) == 0, "indices are masked");
 static_assert(CQ_DEPTH >= RAIL_POST_BURST, "a step's WQEs have room for their CQEs");
 
-/* A destination region, with how many segments of live requests name it. */
+/*
+ * A destination region: memory of this host that READs may write. Registered by the control plane
+ * with RAIL_REGION_ADD.
+ */
 struct region_slot {
-	uint64_t base;
-	uint64_t length;
-	uint32_t lkey;
-	uint32_t session; /* 0: not there, or being dropped: no session has that number */
-	uint32_t users;
-	uint8_t extent_shift; /* 0: one MR; else see rail->extent_lkey */
+	uint64_t base;   /* start of the region: address in this process */
+	uint64_t length; /* bytes */
+	uint32_t lkey;   /* lkey of the region's MR; unused if it has extents */
+	/* session that may name the region; 0 matches no session: absent or being dropped */
+	uint32_t session;
+	uint32_t users;       /* number of segments of live requests that name the region */
+	uint8_t extent_shift; /* log2 of an extent's bytes, lkeys in rail->extent_lkey; 0: one MR */
 	bool present;
-	bool dropping;
+	bool dropping; /* RAIL_REGION_DROP was received; returned when users is 0 */
 };
 static_assert(sizeof(struct region_slot) == 32, "two to a cache line");
 
 struct channel_slot {
-	struct rail_channel *channel; /* NULL: none */
-	uint32_t fresh;               /* completions written and not yet published */
-	uint32_t turn;                /* where it stands in rail->turn */
+	struct rail_channel *channel; /* the open channel with this id; NULL: none */
+	uint32_t fresh; /* completions written to the done ring and not yet published */
+	uint32_t turn;  /* index of this channel in rail->turn */
 };
 
 struct rail {
 	/* owner: poll core; touched every step */
 	alignas(64) struct dv_cq cq;
-	/* owner: poll core; touched every step */
-	alignas(64) struct lane_qp *unrung; /* QPs with WQEs the device has not been told of */
-	struct link waiting;                /* lanes with pending requests */
-	uint32_t wqes;         /* outstanding on all QPs: never more than the CQ can take */
-	uint32_t posted_bytes; /* payload outstanding on lanes that move */
-	uint64_t taken_bytes;  /* of requests on lanes that move */
-	uint32_t channels;     /* in turn[] */
-	uint32_t first;        /* whose turn it is */
-	bool blocked;          /* a ring had ops that could not be taken in this step */
-	bool stopping;
-	bool stopped;
-	bool spoke;    /* events since the control plane was last kicked */
-	bool answered; /* completions in this step: rail_answer() */
-	bool news;     /* completions or events since rail_wake() */
-	uint32_t steps;
+	/* owner: poll core; touched every step. unrung: list of QPs with WQEs posted after their
+	 * last doorbell, linked by rung_next */
+	alignas(64) struct lane_qp *unrung;
+	struct link waiting; /* list of connections with requests to post */
+	/* WQEs posted and not retired, all QPs; at most cq.cqe_cnt, so that the CQ cannot
+	 * overflow */
+	uint32_t wqes;
+	/* bytes of posted READs not retired; stalled connections are not counted */
+	uint32_t posted_bytes;
+	/* bytes of requests that have a connection; stalled ones are not counted */
+	uint64_t taken_bytes;
+	uint32_t channels; /* valid entries of turn[] */
+	/* index in turn[]; rail_take() starts with the entry after it and advances it */
+	uint32_t first;
+	bool blocked;  /* an op ring still holds ops that this step had no room to take */
+	bool stopping; /* RAIL_STOP was received */
+	bool stopped;  /* RAIL_STOPPED was sent */
+	/* events were sent since rail_wake() last checked whether to kick the control plane */
+	bool spoke;
+	bool answered;  /* completions were written in this step; rail_answer() publishes them */
+	bool news;      /* completions or events were published since the last rail_wake() */
+	uint32_t steps; /* steps that did work with requests in flight; for RAIL_CLOCK_STEPS */
 	/* owner: poll core; touched every step that moves something */
-	alignas(64) uint64_t now_ns; /* of this turn; 0: the clock was not read yet */
-	uint64_t nearest_ns;         /* no live request has an earlier deadline */
-	uint64_t steps_idle;         /* not yet in counter[] */
-	uint32_t requests_free;
-	uint32_t blocks_free;
-	uint32_t lanes_free;
-	uint32_t parked;               /* requests without a lane, or on one that is stalled */
-	uint32_t late_head, late_tail; /* events that found the ring full */
-	uint32_t stop_steps;           /* since RAIL_STOP */
-	uint64_t watch_ns;             /* when lanes_watch() is due */
-	uint64_t watched_ns;           /* when it was last done */
+	alignas(64) uint64_t now_ns; /* CLOCK_MONOTONIC of this step; 0: not read yet */
+	uint64_t nearest_ns;         /* lower bound of the deadlines of all live requests */
+	uint64_t steps_idle;         /* idle steps not yet added to counter[] */
+	uint32_t requests_free;      /* number of free requests, which request_stack lists */
+	uint32_t blocks_free;        /* number of free blocks, which block_stack lists */
+	uint32_t lanes_free;         /* number of free struct lane, which lane_stack lists */
+	uint32_t parked; /* number of requests without a connection or on a stalled one */
+	/* indices of the first and the next event in late[]; they wrap */
+	uint32_t late_head, late_tail;
+	uint32_t stop_steps; /* steps since RAIL_STOP; stops counting at RAIL_STOP_STEPS */
+	uint64_t watch_ns;   /* CLOCK_MONOTONIC at which lanes_watch() is due */
+	uint64_t watched_ns; /* CLOCK_MONOTONIC of the last lanes_watch() */
 	/* READ latency is sampled, one WQE at a time: see read_time_start() */
-	struct lane_qp *timed; /* its queue pair; NULL: none is timed */
-	uint32_t timed_end;    /* it retires when sq->ci reaches this */
-	uint64_t timed_ns;     /* when its doorbell was rung */
+	struct lane_qp *timed; /* queue pair of the timed WQE; NULL: none is timed */
+	uint32_t timed_end;    /* the timed WQE has retired when sq->ci reaches this index */
+	uint64_t timed_ns;     /* CLOCK_MONOTONIC at which its doorbell was rung */
 	/* owner: poll core; any thread reads it */
-	alignas(64) uint32_t in_flight;
+	alignas(64) uint32_t in_flight; /* number of live requests */
 	/* owner: poll core; any thread reads them */
 	alignas(64) uint64_t counter[COUNTER_COUNT];
-	uint64_t latency[LATENCY_BUCKETS];
-	uint64_t latency_ns_sum;
-	/* owner: poll core; the two middle members are its ends, the outer two the control plane's
-	 */
+	uint64_t latency[LATENCY_BUCKETS]; /* histogram of the sampled READs */
+	uint64_t latency_ns_sum;           /* sum of their latencies */
+	/* owner: poll core (command_in, event_out) and control plane (command_out, event_in) */
 	alignas(64) struct inbox inbox;
 	/* read-only once the core runs */
 	alignas(64) struct rail_options options;
-	uint32_t heads_lkey;
-	bool device_steps;    /* the software NIC runs in this thread */
-	bool started;         /* a poll core has it */
-	struct dv_cq cq_made; /* as it was created; `cq` is another one once the NIC is lost */
-	void *inbox_memory;
-	void *heads_handle;
+	uint32_t heads_lkey;  /* lkey of the MR of head[] */
+	bool device_steps;    /* the rail's NIC is a software NIC that the poll core must step */
+	bool started;         /* a poll core was started with this rail */
+	struct dv_cq cq_made; /* the CQ as created; `cq` is replaced by a dummy after RAIL_LOST */
+	void *inbox_memory;   /* memory of both rings of the inbox */
+	void *heads_handle;   /* struct dv_mr of head[] */
 
-	/* owner: poll core; all below */
-	alignas(64) bool live[RAIL_REQUESTS]; /* which requests are under way */
-	struct link lanes;
-	bool lost;                         /* its NIC is: no lane is taken any more */
-	uint64_t wake[CHANNELS_MAX / 64];  /* channels that got completions since rail_wake() */
-	uint64_t fresh[CHANNELS_MAX / 64]; /* channels with completions to publish */
+	/* owner: poll core; everything below, too, except head[]. live[i]: request[i] was accepted
+	 * by take.c and is not answered yet */
+	alignas(64) bool live[RAIL_REQUESTS];
+	struct link lanes; /* list of all connections, oldest first */
+	bool lost;         /* RAIL_LOST was received: no new connection is accepted */
+	/* bit set of channels that got completions since rail_wake() */
+	uint64_t wake[CHANNELS_MAX / 64];
+	uint64_t fresh[CHANNELS_MAX / 64]; /* bit set of channels with completions to publish */
+	/* ids of the open channels, in the order rail_take() serves them */
 	uint16_t turn[CHANNELS_MAX];
-	struct channel_slot channel[CHANNELS_MAX];
-	struct peer_slot peer[NODES_MAX];
-	struct region_slot region[REGIONS_MAX];
-	const uint32_t *extent_lkey[REGIONS_MAX]; /* the control plane's, while the rail has it */
-	uint16_t request_stack[RAIL_REQUESTS];
-	uint16_t block_stack[REQUEST_BLOCKS];
-	uint16_t block_next[REQUEST_BLOCKS];
-	uint16_t lane_stack[LANES_MAX];
+	struct channel_slot channel[CHANNELS_MAX]; /* the channels, by channel id */
+	struct peer_slot peer[NODES_MAX];          /* the peers, by map_member.peer */
+	struct region_slot region[REGIONS_MAX];    /* destination regions, by region number */
+	/* by region number; memory of the control plane, valid until RAIL_REGION_RETURNED */
+	const uint32_t *extent_lkey[REGIONS_MAX];
+	uint16_t request_stack[RAIL_REQUESTS]; /* numbers of free requests */
+	uint16_t block_stack[REQUEST_BLOCKS];  /* numbers of free blocks */
+	uint16_t block_next[REQUEST_BLOCKS];   /* the block that follows block i in its request */
+	uint16_t lane_stack[LANES_MAX];        /* numbers of free entries of lane[] */
+	/* Hash table from QP number to QP: open addressing, linear probing. */
 	struct {
 		uint32_t qpn;
 		uint16_t used;
-		uint16_t qp; /* lane * QPS_PER_PEER_MAX + which */
+		uint16_t qp; /* the QP: index in lane[] * QPS_PER_PEER_MAX + index in lane.qp[] */
 	} table[LANE_TABLE_SLOTS];
 	struct rail_event late[RAIL_EVENTS_LATE];
 	struct request request[RAIL_REQUESTS];
-	struct op_segments block[REQUEST_BLOCKS];
+	struct op_segments block[REQUEST_BLOCKS]; /* block[i] is the first of request[i] */
 	struct lane lane[LANES_MAX];
-	/* owner: the NIC, from the post of a READ of heads to its CQE; a span for each request that
-	 * can be its first */
+	/* owner: the NIC, from the post of a READ of page heads to its CQE; otherwise the poll
+	 * core. The heads of a READ go to the RAIL_HEADS_SPAN entries from first->number *
+	 * RAIL_HEADS_SPAN on, where `first` is the READ's first request. */
 	alignas(4096) struct page_head head[RAIL_REQUESTS * RAIL_HEADS_SPAN];
 };
-static_assert(offsetof(struct rail, unrung) == 64, "the CQ has its line");
-static_assert(offsetof(struct rail, now_ns) == 128, "the line of every step is one");
-static_assert(offsetof(struct rail, in_flight) % 64 == 0, "readers disturb one line");
+static_assert(offsetof(struct rail, unrung) == 64, "the CQ has its own cache line");
+static_assert(offsetof(struct rail, now_ns) == 128, "what every step touches is one cache line");
+static_assert(
+	offsetof(struct rail, in_flight) % 64 == 0, "other threads' reads disturb one cache line");
 static_assert(offsetof(struct rail, head) % 4096 == 0, "heads never straddle a cache line");
 
 static inline uint64_t rail_now(struct rail *rail)
@@ -146,9 +167,12 @@ static inline uint64_t rail_now(struct rail *rail)
 	return rail->now_ns;
 }
 
-/* ---- requests under way: from the take, when nothing was wrong with it, to the answer ---- */
+/* ---- live requests: accepted by take.c and not answered yet ---- */
 
-/* The first one from that number on; NULL: there is none. Those that end meanwhile are left out. */
+/*
+ * The first live request whose number is at least `number`; NULL: none. A loop over live requests
+ * may end requests: ended ones are skipped.
+ */
 static inline struct request *live_from(struct rail *rail, unsigned number)
 {
 	while (number < RAIL_REQUESTS && !rail->live[number])
@@ -156,7 +180,7 @@ static inline struct request *live_from(struct rail *rail, unsigned number)
 	return number < RAIL_REQUESTS ? &rail->request[number] : NULL;
 }
 
-/* A free slot, emptied; there is one. */
+/* Allocates a request and resets it. The caller has checked that requests_free is not 0. */
 static inline struct request *request_new(struct rail *rail)
 {
 	struct request *request = &rail->request[rail->request_stack[--rail->requests_free]];
@@ -173,19 +197,21 @@ static inline struct request *request_new(struct rail *rail)
 }
 
 /*
- * A lane may hold half as many requests as are free: one lane a third of all, and n lanes that do
- * not move leave (2/3)^n of them to the others. A lane needs less than its third to keep its queue
- * pairs busy: it posts at most CQ_DEPTH / 2 WQEs at a time.
+ * Share of one connection: it may hold half as many requests as are free. One connection alone can
+ * hold a third of all requests, and n connections that make no progress leave (2/3)^n of them to
+ * the others. Less than a third keeps a connection's QPs busy, because it posts at most CQ_DEPTH /
+ * 2 WQEs at a time.
  */
-#define RAIL_REQUESTS_PLENTY (RAIL_REQUESTS - RAIL_REQUESTS / 3) /* free: then no lane is full */
-static_assert(RAIL_REQUESTS / 3 > CQ_DEPTH, "the share of a lane keeps its queue pairs busy");
+/* with at least this many free requests no connection is over its share */
+#define RAIL_REQUESTS_PLENTY (RAIL_REQUESTS - RAIL_REQUESTS / 3)
+static_assert(RAIL_REQUESTS / 3 > CQ_DEPTH, "the share of a connection keeps its QPs busy");
 
 static inline bool lane_full(const struct rail *rail, const struct lane *lane)
 {
 	return 2 * lane->requests > rail->requests_free;
 }
 
-/* Queues a request that has something to post. */
+/* Queues a request that has WQEs to post, and its connection. */
 static inline void lane_queue(struct rail *rail, struct lane *lane, struct request *request)
 {
 	link_append(
@@ -199,10 +225,11 @@ static inline void rail_count(struct rail *rail, enum counter which, uint64_t n)
 	shm_count(&rail->counter[which], n);
 }
 
-/* step.c */
+/* ---- step.c ---- */
 /*
- * What a step looks at first, on its way while another rail is stepped: the next CQE, and the op
- * that the client's core may just have written.
+ * Prefetches the two cache lines that the next step of this rail reads first: the next CQE, and the
+ * next op slot of the channel turn[0], which a client's core may just have written. The poll core
+ * calls it before it steps the preceding rail, so the misses overlap with that step.
  */
 static inline void rail_expect(const struct rail *rail)
 {
@@ -216,63 +243,84 @@ static inline void rail_expect(const struct rail *rail)
 		__builtin_prefetch(slot);
 	}
 }
+/* Rings the doorbell of every QP with new WQEs. */
 void rail_ring(struct rail *rail);
-/* Queues an event for the control plane; it is in the ring when the step is over, if there is room.
+/*
+ * Sends an event to the control plane, or keeps it in rail->late when the event ring is full; a
+ * later step sends it.
  */
 void rail_say(struct rail *rail, const struct rail_event *event);
 
-/* expire.c: ends what has outlived its deadline. Returns how many requests that touched. */
+/*
+ * expire.c: ends requests past their deadlines and runs lanes_watch() when that is due. Returns how
+ * many requests were past their deadlines.
+ */
 unsigned rail_expire(struct rail *rail);
 
-/* take.c */
+/* take.c: takes ops from all client rings. Returns how many. */
 unsigned rail_take(struct rail *rail);
 
-/* post.c */
+/* post.c: posts WQEs for waiting requests. Returns how many. */
 unsigned rail_post(struct rail *rail);
 
-/* reap.c */
+/* reap.c: consumes up to RAIL_REAP_BURST CQEs. Returns how many. */
 unsigned rail_reap(struct rail *rail);
-/* All that is in the CQ now. */
+/* Consumes every CQE that is in the CQ now. */
 void rail_reap_all(struct rail *rail);
-/* All that is posted on it ends as if it had been flushed. The NIC is done with it. */
+/*
+ * Retires every posted WQE of the connection as if it had been flushed. Only when the NIC can no
+ * longer touch them.
+ */
 void lane_retire_posted(struct rail *rail, struct lane *lane);
 
-/* request.c */
-/* Copies the segments of its op from the ring, slot `from` on; false: no blocks for them now. */
+/* ---- request.c ---- */
+/*
+ * Copies the segments of request->op from the ring, starting with slot `from` after the ring's
+ * head. False: too few blocks are free now; nothing was copied.
+ */
 bool request_copy_segments(
 	struct rail *rail, struct request *request, const struct ring_consumer *ops, uint32_t from);
-/* Counts the regions it names as used. */
+/* Increments the user count of every region the request's segments name. */
 void request_hold_regions(struct rail *rail, struct request *request);
-/* Nothing of it is with the NIC: answers, and frees it. */
+/* Answers the request with `status` and frees it. None of its WQEs may be outstanding. */
 void request_end(struct rail *rail, struct request *request, enum op_status status);
-/* Its slot and the blocks of its op.segments, which were copied, are free again. */
+/*
+ * Frees the request and the blocks of its op.segments segments, all of which must have been copied.
+ */
 void request_free(struct rail *rail, struct request *request);
-/* Publishes the completions of this step. */
+/* Publishes the completions of this step to the clients' done rings. */
 void rail_answer(struct rail *rail);
 
-/* lost.c */
-/* RAIL_LOST: from here on nothing of the NIC is touched. */
+/* ---- lost.c ---- */
+/* Executes RAIL_LOST: the NIC's memory and queues are not touched from then on. */
 void rail_lose(struct rail *rail);
-/* RAIL_PEER_RETIRE */
+/*
+ * Executes RAIL_PEER_RETIRE: retires what is posted on the connection of `object` and returns it.
+ */
 void lane_retire(struct rail *rail, const struct rail_peer *object);
-/* Says once that a lane that ended does not drain. */
+/* Sends RAIL_PEER_STUCK, once, for an ended connection whose WQEs have not all retired in time. */
 void lane_drain_watch(struct rail *rail, struct lane *lane, uint64_t now_ns);
 
-/* obey.c */
+/* ---- obey.c ---- */
+/* Executes commands of the control plane. Returns how many. */
 unsigned rail_obey(struct rail *rail);
-/* Tells the control plane, once; nothing is taken from or written to the channel any more. */
+/*
+ * Marks a channel broken and sends RAIL_CHANNEL_BROKEN, once. The rail neither takes ops from the
+ * channel nor writes completions to it from then on.
+ */
 void channel_break(struct rail *rail, struct rail_channel *channel);
-/* Gives a stopping channel back when nothing of it is in flight. */
+/* Returns a stopping channel to the control plane if none of its requests is in flight. */
 void channel_return_if_idle(struct rail *rail, struct rail_channel *channel);
-/* Says that a region that is being dropped has no users any more. */
+/* Sends RAIL_REGION_RETURNED for a region that is being dropped, if it has no users. */
 void region_return_if_unused(struct rail *rail, uint32_t id);
-/* After RAIL_STOP: says RAIL_STOPPED when everything is drained. */
+/* After RAIL_STOP: sends RAIL_STOPPED once everything is drained. */
 void rail_finish(struct rail *rail);
 
 /*
- * wake.c: the only system calls of a running rail, made by the thread between steps, where there is
- * rail->news and after shm_fence_sleep(): what it tells of was published, sleepers raise their
- * flags before they look for it.
+ * wake.c: wakes sleeping clients and the control plane. The poll core calls it between steps when
+ * rail->news is set, after shm_fence_sleep(): the completions and events are published before the
+ * fence, and a sleeper raises its flag before it looks for them. These are the only system calls on
+ * a running rail.
  */
 void rail_wake(struct rail *rail);
 

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Deadlines. What the NIC does not have is answered at once. What it has is answered when it gives
- * it back: a lane that moves is given a little time for that, one that does not is broken, so that
- * the control plane drives its QPs to error. An op with too short a deadline thus harms nobody
- * else. Poll core only.
+ * Deadlines. A request with no WQE at the NIC is answered at once. One with posted WQEs is answered
+ * when they retire, because the NIC may still write its buffers: a connection that makes progress
+ * gets REQUEST_GRACE_NS for that, one that does not is broken, so that the control plane moves its
+ * QPs to the error state. An op with too short a deadline therefore does not fail other ops. Poll
+ * core only.
  */
 #include "engine/rail/core.h"
 
-/* Returns whether the request is still there. */
+/* Handles one request past its deadline. Returns false if the request was answered and freed. */
 static bool expire(struct rail *rail, struct request *request, uint64_t now)
 {
 	struct lane *lane = request->lane;
 	bool over = request->expired;
 
-	if (!request->outstanding) { /* parked, or waiting for room to be posted */
+	if (!request->outstanding) { /* the request is parked, or not posted yet */
 		request_end(rail, request, OP_TIMEOUT);
 		return false;
 	}
@@ -23,13 +24,15 @@ static bool expire(struct rail *rail, struct request *request, uint64_t now)
 	request->deadline_ns = now + REQUEST_GRACE_NS;
 	if (request->status == OP_HIT)
 		request->status = OP_TIMEOUT;
-	link_remove(&request->pending); /* whatever of it is not posted stays so */
+	link_remove(&request->pending); /* the rest of the request is never posted */
 	if (over)
 		lane->overdue = true;
 	return true;
 }
 
-/* Breaking a lane ends requests, so it is done when nobody stands in the list of them. */
+/*
+ * lane_break() ends requests, so it is called after the loop over the live requests, not within it.
+ */
 static void break_overdue(struct rail *rail)
 {
 	for (struct link *at = rail->lanes.next; at != &rail->lanes; at = at->next) {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How long the rings of a poll core went unlooked at: the time from the end of one turn to the end
- * of the next, as a log-linear histogram, and where the time went. The poll core writes, any thread
- * reads. A turn costs one reading of the processor's counter and four stores.
+ * Gaps of a poll core: the time from the end of one turn to the end of the next, during which no
+ * ring was looked at. Kept as a log-linear histogram, together with the sums of busy, idle and
+ * software-NIC time. The poll core writes, any thread reads. A turn costs one read of the
+ * processor's cycle counter and four stores.
  */
 #ifndef RAIL_GAP_H
 #define RAIL_GAP_H
@@ -11,18 +12,25 @@
 #include "numa/clock.h"
 
 struct gaps {
-	/* owner: poll core; written every turn */
-	alignas(64) uint64_t last; /* counter at the end of the last turn; 0: it rested since */
-	uint64_t busy_ticks;       /* in turns that did something */
-	uint64_t spin_ticks;       /* in turns that did not, without their software NICs */
-	uint64_t nic_ticks;        /* of the busy ones, in software NICs */
-	uint64_t turn_nic_ticks;   /* of this turn so far; private */
-	/* owner: poll core; a turn writes one of them, the same one or two nearly always */
+	/* owner: poll core; written every turn. last: cycle counter at the end of the last turn; 0:
+	 * the thread rested since then */
+	alignas(64) uint64_t last;
+	uint64_t busy_ticks; /* cycles of turns that did work */
+	/* cycles of turns that did no work, without those spent in software NICs */
+	uint64_t spin_ticks;
+	uint64_t nic_ticks; /* of busy_ticks: cycles spent in software NICs */
+	/* cycles spent in software NICs in this turn so far; private to the poll core */
+	uint64_t turn_nic_ticks;
+	/* owner: poll core; each turn increments one bucket, nearly always the same one or two */
 	alignas(64) uint64_t bucket[GAP_BUCKETS];
 };
-static_assert(offsetof(struct gaps, bucket) == 64, "what every turn writes is one line");
+static_assert(
+	offsetof(struct gaps, bucket) == 64, "the members written every turn share one cache line");
 
-/* Two buckets an octave from 64 ns; below, and above 2 ms, one each. */
+/*
+ * The histogram bucket of a gap: two buckets per octave from 64 ns on, one for shorter gaps; the
+ * last one takes everything above about 2 ms.
+ */
 static inline unsigned gap_bucket(uint64_t ns)
 {
 	unsigned octave, bucket;
@@ -34,7 +42,10 @@ static inline unsigned gap_bucket(uint64_t ns)
 	return bucket < GAP_BUCKETS ? bucket : GAP_BUCKETS - 1;
 }
 
-/* A turn is over. Returns how long after the one before; 0: there was a rest between. */
+/*
+ * Ends a turn at cycle counter `ticks`. Returns the nanoseconds since the end of the previous turn;
+ * 0 if the thread rested in between.
+ */
 static inline uint64_t gap_turn(struct gaps *gaps, uint64_t ticks, bool worked)
 {
 	uint64_t span = ticks - gaps->last, nic = gaps->turn_nic_ticks, ns;
@@ -53,12 +64,16 @@ static inline uint64_t gap_turn(struct gaps *gaps, uint64_t ticks, bool worked)
 	return ns;
 }
 
+/* Adds `span` cycles that this turn spent in software NICs. */
 static inline void gap_nics(struct gaps *gaps, uint64_t span)
 {
 	gaps->turn_nic_ticks += span;
 }
 
-/* The thread gave its core away of its own will. */
+/*
+ * The thread gave up its core (yield, nap or sleep): the gap that ends with the next turn is not
+ * counted.
+ */
 static inline void gap_rest(struct gaps *gaps)
 {
 	gaps->last = 0;

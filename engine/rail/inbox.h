@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the control plane and a rail say to each other: two SPSC rings in process memory, commands
- * one way, events the other. Ownership travels with the message: the control plane builds an
- * object, the rail owns it from the command on, returns it in an event, and the control plane frees
- * it. A rail never waits for the control plane, and the control plane never touches what a rail
- * owns.
+ * The messages between the control plane and a rail: two SPSC rings in process memory, one for
+ * commands (control plane -> rail), one for events (rail -> control plane). Ownership travels with
+ * the message: the control plane builds an object, the rail owns it from the command on and returns
+ * it in an event, and the control plane frees it. A rail never waits for the control plane, and the
+ * control plane never touches what a rail owns.
  */
 #ifndef RAIL_INBOX_H
 #define RAIL_INBOX_H
@@ -23,34 +23,43 @@
 
 struct dv_sq;
 
-/* A region of a peer, as registered on the NIC this rail is connected to. */
+/*
+ * An exported region of a peer, as registered on the NIC of the peer that this rail is connected
+ * to.
+ */
 struct rail_remote {
-	uint64_t base;
-	uint64_t length; /* 0: the peer has no such region */
+	uint64_t base;   /* virtual address of the region as registered by the peer */
+	uint64_t length; /* length of the region, bytes; 0: the peer does not have this region */
 	uint32_t rkey;
 	uint32_t spare;
 };
 
-/* A peer this rail is connected to: queue pairs ready to send, empty. */
+/* A connection to a peer: QPs that are ready to send and have nothing posted. */
 struct rail_peer {
 	/* read-only once handed over */
-	uint16_t peer;     /* map_member.peer */
-	uint16_t rail;     /* this rail's index */
-	uint32_t ref;      /* map_member.ref */
-	unsigned qps;      /* 1..QPS_PER_PEER_MAX */
-	bool probe;        /* it failed before: one small READ first, then RAIL_PEER_PROVEN */
-	uint64_t stall_ns; /* nothing completes for so long: it is broken; 0: only when a deadline
-			      passes, too */
+	uint16_t peer; /* the peer's number: map_member.peer */
+	uint16_t rail; /* index of the rail that the connection is for */
+	uint32_t ref;  /* the peer's incarnation: map_member.ref */
+	unsigned qps;  /* valid entries of sq[], 1..QPS_PER_PEER_MAX */
+	/* the connection failed before: the rail posts one small READ first, then sends
+	 * RAIL_PEER_PROVEN */
+	bool probe;
+	/* time without a completion after which the rail breaks the connection; 0: only when a
+	 * deadline has passed, too */
+	uint64_t stall_ns;
 	struct dv_sq *sq[QPS_PER_PEER_MAX];
+	/* the peer's exported regions, by region number */
 	struct rail_remote region[REGIONS_EXPORTED];
-	void *control; /* the control plane's own, not looked at by the rail */
-	void *lane;    /* the rail's own while it has the peer; NULL at hand-over and return */
+	void *control; /* pointer for the control plane; the rail does not use it */
+	/* struct lane of the rail while it owns the connection; NULL at hand-over and return */
+	void *lane;
 };
 
 /*
- * Wakes a client that sleeps on its end of the pair. Never blocks and never fails: a full socket
- * has woken it already. The client can change its own end only. An eventfd would be shared: the
- * client could make it blocking and fill it.
+ * Wakes a client that sleeps on its end of the socket pair. Never blocks; a send that fails because
+ * the socket is full is harmless, because the client is then awake already. A socket pair, not an
+ * eventfd: the client can only change its own end, whereas it could make a shared eventfd blocking
+ * and fill it.
  */
 static inline void client_wake(int wake)
 {
@@ -58,8 +67,9 @@ static inline void client_wake(int wake)
 }
 
 /*
- * Takes the kicks that have come. Clients share this eventfd and may have made it blocking or taken
- * the kick themselves: RWF_NOWAIT does not block all the same. Before Linux 5.8 a plain read.
+ * Clears the kick eventfd. Clients share its open file: one may have made it blocking, or read the
+ * kick itself, so it is read with RWF_NOWAIT, which never blocks. Kernels before Linux 5.8 refuse
+ * that flag for an eventfd and get a plain read.
  */
 static inline void kick_take(int fd)
 {
@@ -72,47 +82,61 @@ static inline void kick_take(int fd)
 
 /* One client thread as this rail sees it. */
 struct rail_channel {
-	uint32_t id;      /* < CHANNELS_MAX */
-	uint32_t session; /* whose regions its ops may name */
-	struct ring_consumer ops;
-	struct ring_producer done;
-	uint32_t *client_waits; /* in the channel segment: exchanged with 0 before `wake` is set */
-	int wake;               /* the engine's end of a socket pair: client_wake() */
-	/* the rail's own while it has the channel */
-	uint32_t in_flight;
-	bool stopping;
-	bool broken; /* an index was impossible: the control plane ends the session */
-	void *control;
+	uint32_t id;               /* < CHANNELS_MAX */
+	uint32_t session;          /* the session whose regions the channel's ops may name */
+	struct ring_consumer ops;  /* op ring, client -> rail: struct op_slot */
+	struct ring_producer done; /* done ring, rail -> client: struct op_done */
+	/* the client's sleep flag in the channel segment; the rail exchanges it with 0 before it
+	 * calls client_wake() */
+	uint32_t *client_waits;
+	int wake; /* the engine's end of a socket pair, for client_wake() */
+	/* owned by the rail while it has the channel */
+	uint32_t in_flight; /* number of requests of this channel taken and not answered */
+	bool stopping;      /* RAIL_CHANNEL_STOP was received */
+	bool broken;        /* a ring index or an op was impossible; RAIL_CHANNEL_BROKEN was sent */
+	void *control;      /* pointer for the control plane; the rail does not use it */
 };
 
 /*
- * A destination on this host: one memory registration (MR) on this rail's NIC, or a row of extents,
- * one MR each.
+ * A destination region on this host: one MR on this rail's NIC, or an array of extents of equal
+ * length with one MR each.
  */
 struct rail_region {
-	uint64_t base; /* address in this process */
-	uint64_t length;
-	const uint32_t *extent_lkey; /* by extent; valid until RAIL_REGION_RETURNED */
-	uint32_t lkey;               /* of the one MR */
-	uint32_t session;            /* who may name it; never 0 */
-	uint32_t id;                 /* REGION_CLIENT_0 .. REGIONS_MAX-1 */
-	uint8_t extent_shift;        /* an extent has 1 << extent_shift bytes; 0: one MR */
+	uint64_t base;   /* start of the region: address in this process */
+	uint64_t length; /* bytes */
+	/* lkey of each extent; must stay valid until RAIL_REGION_RETURNED */
+	const uint32_t *extent_lkey;
+	uint32_t lkey;        /* lkey of the region's MR; unused if it has extents */
+	uint32_t session;     /* the session whose ops may name the region; never 0 */
+	uint32_t id;          /* region number, REGION_CLIENT_0..REGIONS_MAX-1 */
+	uint8_t extent_shift; /* log2 of an extent's bytes; 0: one MR */
 	uint8_t spare[3];
 };
 
 enum rail_command_kind {
-	RAIL_PEER_ADD = 1, /* object: struct rail_peer */
-	RAIL_PEER_REFUSE,  /* peer, ref: cannot be connected now; what waits for it ends */
-	RAIL_PEER_DROP,    /* peer, ref: post no more; drain, then RAIL_PEER_RETURNED. Its QPs are
-			      in error, unless that failed: then RAIL_PEER_STUCK */
-	RAIL_PEER_RETIRE,  /* object: its QPs are destroyed, the NIC writes nothing any more: end
-			      what is posted without completions, then RAIL_PEER_RETURNED */
-	RAIL_LOST,         /* the NIC is not used any more: break all, then RAIL_QUIET */
-	RAIL_CHANNEL_ADD,  /* object: struct rail_channel */
-	RAIL_CHANNEL_STOP, /* object: the same; take no more, drain, then RAIL_CHANNEL_RETURNED */
-	RAIL_REGION_ADD,   /* region */
-	RAIL_REGION_DROP,  /* region.id: refuse new ops, then RAIL_REGION_RETURNED when unused */
-	RAIL_STOP,         /* finish: what is in flight is drained, the thread ends */
+	RAIL_PEER_ADD = 1, /* object: struct rail_peer, which the rail owns from here on */
+	/* peer, ref: no connection can be made now; the rail ends the requests that wait for it
+	 * with OP_PEER_DOWN */
+	RAIL_PEER_REFUSE,
+	/* peer, ref, object (may be NULL): post nothing more, drain, then send
+	 * RAIL_PEER_RETURNED. The QPs are in the error state; if moving them there failed, the
+	 * connection does not drain and RAIL_PEER_STUCK follows */
+	RAIL_PEER_DROP,
+	/* object: the QPs are destroyed, so the NIC writes nothing more: end what is posted
+	 * without waiting for CQEs, then send RAIL_PEER_RETURNED */
+	RAIL_PEER_RETIRE,
+	RAIL_LOST,        /* the NIC is lost: break all connections, then send RAIL_QUIET */
+	RAIL_CHANNEL_ADD, /* object: struct rail_channel */
+	/* object: a struct rail_channel the rail owns; take no more ops, drain, then send
+	 * RAIL_CHANNEL_RETURNED */
+	RAIL_CHANNEL_STOP,
+	RAIL_REGION_ADD, /* region: the region to add */
+	/* region.id: refuse new ops that name it; send RAIL_REGION_RETURNED when no request uses
+	 * it */
+	RAIL_REGION_DROP,
+	/* cancel new ops, drain what is in flight, send RAIL_STOPPED; the poll core's thread
+	 * ends when all its rails have stopped */
+	RAIL_STOP,
 };
 
 struct rail_command {
@@ -121,7 +145,7 @@ struct rail_command {
 	uint16_t spare;
 	uint32_t ref;
 	uint16_t spare2;
-	uint16_t turn; /* the ring's */
+	uint16_t turn; /* belongs to the ring (abi/ring.h) */
 	void *object;
 	struct rail_region region;
 };
@@ -129,19 +153,30 @@ static_assert(sizeof(struct rail_command) == 64, "one slot");
 static_assert(offsetof(struct rail_command, turn) == RING_TURN_AT, "the ring's");
 
 enum rail_event_kind {
-	RAIL_PEER_WANTED = 1,  /* peer, ref: an op waits for a connection; said once */
-	RAIL_PEER_BROKEN,      /* object: rail_peer, still the rail's; detail: syndrome, or 0 when
-				  nothing completed. Put its QPs in error, send RAIL_PEER_DROP */
-	RAIL_PEER_RETURNED,    /* object: drained; the control plane's again */
-	RAIL_PEER_STUCK,       /* object: it broke or was dropped and does not drain; ns: the first
-				  deadline on it. Nothing is posted on it any more, and only
-				  from here on may its QPs be destroyed: then RAIL_PEER_RETIRE */
-	RAIL_QUIET,            /* after RAIL_LOST: the rail touches nothing of its NIC any more */
-	RAIL_PEER_PROVEN,      /* object: its probe was answered; ops are taken from here on */
-	RAIL_CHANNEL_BROKEN,   /* object: a hostile or broken client; end its session */
-	RAIL_CHANNEL_RETURNED, /* object: nothing in flight; the control plane's again */
-	RAIL_REGION_RETURNED,  /* region id in detail */
-	RAIL_STOPPED,
+	/* peer, ref: an op waits for a connection; sent once until RAIL_PEER_ADD or
+	 * RAIL_PEER_REFUSE */
+	RAIL_PEER_WANTED = 1,
+	/* object: struct rail_peer, still owned by the rail; detail: syndrome, or 0 if there was
+	 * no error CQE (stall, overdue request, failed probe, lost NIC). The control plane moves
+	 * the QPs to error and sends RAIL_PEER_DROP */
+	RAIL_PEER_BROKEN,
+	/* object: struct rail_peer, drained; owned by the control plane again */
+	RAIL_PEER_RETURNED,
+	/* object: struct rail_peer that broke or was dropped and does not drain; ns: the first
+	 * deadline of its requests. The rail posts nothing on it any more. Only from here on may
+	 * the control plane destroy the QPs; it then sends RAIL_PEER_RETIRE */
+	RAIL_PEER_STUCK,
+	RAIL_QUIET, /* answer to RAIL_LOST: the rail touches nothing of its NIC any more */
+	/* object: struct rail_peer whose probe READ succeeded; the rail takes ops for it from
+	 * here on */
+	RAIL_PEER_PROVEN,
+	/* object: struct rail_channel of a hostile or broken client; the control plane ends its
+	 * session */
+	RAIL_CHANNEL_BROKEN,
+	/* object: struct rail_channel with nothing in flight; owned by the control plane again */
+	RAIL_CHANNEL_RETURNED,
+	RAIL_REGION_RETURNED, /* detail: the region number; no request uses the region */
+	RAIL_STOPPED,         /* answer to RAIL_STOP: everything is drained; the last event */
 };
 
 struct rail_event {
@@ -150,25 +185,25 @@ struct rail_event {
 	uint16_t spare;
 	uint32_t ref;
 	uint16_t spare2;
-	uint16_t turn; /* the ring's */
+	uint16_t turn; /* belongs to the ring (abi/ring.h) */
 	void *object;
 	uint32_t detail;
 	uint32_t spare3;
-	uint64_t ns; /* CLOCK_MONOTONIC */
+	uint64_t ns; /* RAIL_PEER_STUCK: a CLOCK_MONOTONIC time */
 	uint64_t spare4[3];
 };
 static_assert(sizeof(struct rail_event) == 64, "one slot");
 static_assert(offsetof(struct rail_event, turn) == RING_TURN_AT, "the ring's");
 
 /*
- * Both directions of one rail. Memory is the control plane's; each end is used by its own
- * thread.
+ * Both rings of one rail. The control plane allocates the memory; each end is used by one thread
+ * only.
  */
 struct inbox {
-	struct ring_producer command_out; /* control plane */
+	struct ring_producer command_out; /* used by the control plane */
 	struct ring_consumer command_in;  /* rail */
 	struct ring_producer event_out;   /* rail */
-	struct ring_consumer event_in;    /* control plane */
+	struct ring_consumer event_in;    /* used by the control plane */
 };
 
 #endif

@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lanes whose flushed completions do not come, and a NIC that is lost for good. The control plane
- * destroys the queue pairs, or closes the device; from then on the NIC writes nothing, and what was
- * posted is retired here without completions. Poll core only.
+ * Connections that do not drain, and a NIC that is lost for good. The control plane destroys the
+ * QPs or closes the device; from then on the NIC writes nothing, and this file retires what was
+ * posted without completions. Poll core only.
  */
 #include "engine/rail/core.h"
 
-/* A queue pair in error completes what it has at once; nothing waits longer than this. */
+/*
+ * Drain time-out of an ended connection: a QP in the error state flushes its WQEs at once, so a
+ * longer wait means that the flush CQEs are missing.
+ */
 #define LANE_DRAIN_NS (1500ull * 1000 * 1000)
 
-/* When the first of its requests is over, or was. */
+/* The earliest deadline of the connection's requests; 0 if one has expired already. */
 static uint64_t lane_deadline_ns(struct rail *rail, const struct lane *lane)
 {
 	uint64_t ns = UINT64_MAX;
@@ -38,6 +41,7 @@ void lane_drain_watch(struct rail *rail, struct lane *lane, uint64_t now_ns)
 	rail_say(rail, &event);
 }
 
+/* NULL: the rail has no connection for this object (any more). */
 static struct lane *lane_of(struct rail *rail, const struct rail_peer *object)
 {
 	for (struct link *at = rail->lanes.next; at != &rail->lanes; at = at->next) {
@@ -50,15 +54,15 @@ static struct lane *lane_of(struct rail *rail, const struct rail_peer *object)
 }
 
 /*
- * The completions that are in the queue already come first: they are answers, and the numbers of
- * destroyed queue pairs are given out again.
+ * CQEs that are already in the CQ are consumed first: they are valid answers, and the NIC may give
+ * the numbers of destroyed QPs to new ones.
  */
 void lane_retire(struct rail *rail, const struct rail_peer *object)
 {
 	struct lane *lane = lane_of(rail, object);
 
 	if (!lane)
-		return; /* it drained after all, and was returned */
+		return; /* the connection drained in the meantime and was returned */
 	lane_drop(rail, lane->number, lane->peer->ref, object);
 	rail_reap_all(rail);
 	lane = lane_of(rail, object);
@@ -68,7 +72,7 @@ void lane_retire(struct rail *rail, const struct rail_peer *object)
 	lane_return_if_drained(rail, lane);
 }
 
-/* In place of the lost NIC's: memory that never holds a completion. */
+/* Replaces the lost NIC's CQ and doorbell record: a CQ that never holds a completion. */
 static uint8_t cqe_of_nobody[64] = {[63] = MLX5_CQE_INVALID << 4};
 static volatile __be32 record_of_nobody[2];
 

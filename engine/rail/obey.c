@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the control plane tells a rail: peers, channels and regions come and go; the end. Poll core
- * only.
+ * Executes the commands of the control plane: add and remove connections, channels and regions,
+ * lose the NIC, stop the rail. Poll core only.
  */
 #include "engine/rail/core.h"
 
@@ -14,13 +14,17 @@ static void say_channel(struct rail *rail, uint32_t kind, struct rail_channel *c
 	rail_say(rail, &event);
 }
 
-/* Completions that were not published yet are not any more: nobody is there, or nobody we trust. */
+/*
+ * Discards the completions that are written but not published: the client has gone or is broken, so
+ * its done ring is not used any more.
+ */
 static void channel_mute(struct rail *rail, const struct rail_channel *channel)
 {
 	rail->channel[channel->id].fresh = 0;
 	rail->fresh[channel->id / 64] &= ~(1ull << channel->id % 64);
 }
 
+/* RAIL_CHANNEL_ADD: the rail owns the channel from here on. */
 static void channel_add(struct rail *rail, struct rail_channel *channel)
 {
 	struct channel_slot *slot = &rail->channel[channel->id];
@@ -51,7 +55,7 @@ void channel_return_if_idle(struct rail *rail, struct rail_channel *channel)
 
 	if (!channel->stopping || channel->in_flight)
 		return;
-	/* The last channel takes over its turn. */
+	/* The last entry of turn[] replaces the removed one. */
 	last = rail->turn[--rail->channels];
 	rail->turn[slot->turn] = last;
 	rail->channel[last].turn = slot->turn;
@@ -60,7 +64,11 @@ void channel_return_if_idle(struct rail *rail, struct rail_channel *channel)
 	say_channel(rail, RAIL_CHANNEL_RETURNED, channel);
 }
 
-/* Nothing more of this request is posted; its answer goes nowhere. */
+/*
+ * Cancels a request of a channel that stops. Nothing more of it is posted and no completion is
+ * written. If WQEs are outstanding, the request stays until they retire, with a deadline of at most
+ * `limit_ns`.
+ */
 static void request_stop(struct rail *rail, struct request *request, uint64_t limit_ns)
 {
 	if (!request->outstanding) {
@@ -76,6 +84,7 @@ static void request_stop(struct rail *rail, struct request *request, uint64_t li
 		rail->nearest_ns = request->deadline_ns;
 }
 
+/* RAIL_CHANNEL_STOP */
 static void channel_stop(struct rail *rail, struct rail_channel *channel)
 {
 	uint64_t limit_ns = rail_now(rail) + REQUEST_STOP_NS;
@@ -89,7 +98,8 @@ static void channel_stop(struct rail *rail, struct rail_channel *channel)
 		channel_return_if_idle(rail, channel);
 		return;
 	}
-	/* The channel is gone with its last request: not looked at from here on. */
+	/* The end of the last request returns the channel to the control plane, so the loop must
+	 * not read *channel. */
 	for (struct request *request = live_from(rail, 0); request;
 		request = live_from(rail, request->number + 1u))
 		if (request->channel == id)
@@ -130,12 +140,13 @@ static void region_drop(struct rail *rail, uint32_t id)
 	if (id >= REGIONS_MAX || !rail->region[id].present)
 		return;
 	rail->region[id].dropping = true;
-	rail->region[id].session = 0; /* take.c refuses it from now on */
+	rail->region[id].session = 0; /* take.c refuses new ops that name the region */
 	region_return_if_unused(rail, id);
 }
 
-/* ---- the end -------------------------------------------------------------------------------- */
+/* ---- stop ------------------------------------------------------------------------------------ */
 
+/* RAIL_STOP: cancels the requests that wait for a connection; the others drain. */
 static void stop(struct rail *rail)
 {
 	rail->stopping = true;
@@ -149,7 +160,8 @@ void rail_finish(struct rail *rail)
 {
 	struct rail_event event = {.kind = RAIL_STOPPED};
 
-	/* By then every ring was emptied as it stood when the command came. */
+	/* Each step takes up to RAIL_TAKE_BURST ops of a channel: after RAIL_STOP_STEPS steps
+	 * every op that a ring held when RAIL_STOP arrived was taken and cancelled. */
 	if (rail->stop_steps < RAIL_STOP_STEPS)
 		rail->stop_steps++;
 	else if (!rail->stopped && !rail->in_flight && !link_linked(&rail->lanes) &&
@@ -161,7 +173,7 @@ void rail_finish(struct rail *rail)
 	}
 }
 
-/* ---- all together --------------------------------------------------------------------------- */
+/* ---- dispatch -------------------------------------------------------------------------------- */
 
 static void obey(struct rail *rail, const struct rail_command *command)
 {

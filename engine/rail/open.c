@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A rail from rail_open() to rail_close(): its memory, its completion queue, and the control
- * plane's ends of its inbox. Control plane's thread.
+ * rail_open() and rail_close(): the rail's memory, CQ and page-head MR; and the control plane's
+ * ends of its inbox. Control plane's thread, except for the read-only functions at the end, which
+ * any thread may call.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -32,7 +33,10 @@ static void inbox_init(struct rail *rail)
 	ring_consumer_init(&rail->inbox.event_in, events, INBOX_SLOTS, bytes);
 }
 
-/* Everything is zero; the stacks are filled so that low numbers, and few pages, are used first. */
+/*
+ * Initialises a zeroed rail. The stacks are filled so that low numbers come first, so that few
+ * pages of the mapping are touched.
+ */
 static void rail_init(struct rail *rail, const struct rail_options *options)
 {
 	rail->options = *options;
@@ -63,7 +67,8 @@ int rail_open(const struct rail_options *options, struct rail **ret_rail)
 
 	if (options->index >= RAILS_MAX || !options->status)
 		return -EINVAL;
-	/* A mapping: zeroed, page-aligned, and touched first by the thread that uses it. */
+	/* An anonymous mapping: zeroed, page-aligned, and most pages are first touched by the
+	 * poll core, so they come from its NUMA node. */
 	rail = mmap(
 		NULL, sizeof(*rail), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (rail == MAP_FAILED)
@@ -129,12 +134,13 @@ bool rail_tell(struct rail *rail, const struct rail_command *command)
 		return false;
 	memcpy(ring_slot_new(out, 0), command, sizeof(*command));
 	ring_publish(out, 1);
-	/* Pairs with rest(): it raises the flag, fences, and looks at the inbox once more. */
+	/* Pairs with the fence of rest() in poll_core.c: the poll core raises its sleep flag,
+	 * fences and looks at the inbox once more before it sleeps. */
 	shm_fence_sleep();
 	if (shm_load(&rail->options.status->rail[rail->options.index].sleeps)) {
 		ssize_t n = write(rail->options.kick, &one, sizeof(one));
 
-		(void)n; /* a full eventfd wakes as well */
+		(void)n; /* a full eventfd is readable, so it wakes the poll core as well */
 	}
 	return true;
 }

@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lanes: added, broken, dropped, returned; and requests whose peer has none. Poll core only.
- * Nothing here runs per op when all is well, apart from peer_route() and lane_qp_find().
+ * Connections (struct lane): add, break, drop and return them, detect stalls, and keep the requests
+ * whose peer has no connection. Poll core only. In fault-free operation only peer_route() and
+ * lane_qp_find() run per op.
  */
 #include "engine/rail/core.h"
 
-/* ---- queue pairs by number ------------------------------------------------------------------ */
+/*
+ * ---- hash table: QP number -> QP --------------------------------------------------------------
+ */
 
+/* The table slot at which the search for a QP number begins. */
 static uint32_t table_home(uint32_t qpn)
 {
 	return qpn * 0x9e3779b1u >> 8 & (LANE_TABLE_SLOTS - 1);
@@ -29,8 +33,8 @@ struct lane_qp *lane_qp_find(struct rail *rail, uint32_t qpn)
 }
 
 /*
- * An older entry of that number is replaced: its queue pair was destroyed, and the device has given
- * the number out again.
+ * Adds a QP. An entry with the same number is overwritten: its QP was destroyed and the NIC has
+ * given the number to the new one.
  */
 static void table_add(struct rail *rail, uint32_t qpn, uint16_t qp)
 {
@@ -44,8 +48,8 @@ static void table_add(struct rail *rail, uint32_t qpn, uint16_t qp)
 }
 
 /*
- * Closes the gap, so that every later entry is still found from its home (Knuth 6.4, R). Nothing
- * happens when the number is another queue pair's by now.
+ * Removes a QP and closes the gap, so that every later entry is still found from its home slot
+ * (Knuth, TAOCP 6.4, algorithm R). Does nothing if the number belongs to another QP already.
  */
 static void table_remove(struct rail *rail, uint32_t qpn, uint16_t qp)
 {
@@ -71,7 +75,9 @@ static void table_remove(struct rail *rail, uint32_t qpn, uint16_t qp)
 	rail->table[gap].used = 0;
 }
 
-/* ---- lanes ---------------------------------------------------------------------------------- */
+/*
+ * ---- connections ------------------------------------------------------------------------------
+ */
 
 static void say_lane(struct rail *rail, uint32_t kind, const struct rail_peer *peer,
 	uint32_t detail, void *object)
@@ -85,6 +91,7 @@ static void say_lane(struct rail *rail, uint32_t kind, const struct rail_peer *p
 	rail_say(rail, &event);
 }
 
+/* Asks the control plane to connect to the peer of `op`. */
 static void say_wanted(struct rail *rail, struct peer_slot *slot, const struct op *op)
 {
 	struct rail_event event = {.kind = RAIL_PEER_WANTED, .peer = op->peer, .ref = op->peer_ref};
@@ -94,7 +101,10 @@ static void say_wanted(struct rail *rail, struct peer_slot *slot, const struct o
 	rail_say(rail, &event);
 }
 
-/* What is not posted ends, or is left to end with its last WQE. */
+/*
+ * Fails the requests of a list: one without outstanding WQEs ends now, the others end when their
+ * last WQE retires.
+ */
 static void lane_fail_list(struct rail *rail, struct link *list)
 {
 	while (link_linked(list)) {
@@ -149,7 +159,10 @@ static bool lane_is(const struct lane *lane, uint16_t peer, uint32_t ref)
 	return lane->number == peer && lane->peer->ref == ref && lane->state != LANE_DROPPED;
 }
 
-/* Of several lanes to the same incarnation the command means the broken one, else the oldest. */
+/*
+ * Several connections to the same incarnation can exist. Without `object` the command means the
+ * broken one, or, if none is broken, the oldest.
+ */
 static struct lane *lane_to_drop(
 	struct rail *rail, uint16_t peer, uint32_t ref, const struct rail_peer *object)
 {
@@ -212,9 +225,14 @@ static void lane_init(struct rail *rail, struct lane *lane, struct rail_peer *pe
 	peer->lane = lane;
 }
 
-/* ---- a lane that failed before --------------------------------------------------------------- */
+/*
+ * ---- probing a connection that failed before --------------------------------------------------
+ */
 
-/* A request of the rail's own: the head of the peer's first page, whatever it says. */
+/*
+ * Queues the probe, a request of the rail itself: a READ of the first page head of the peer, whose
+ * content does not matter.
+ */
 static void lane_probe(struct rail *rail, struct lane *lane)
 {
 	struct request *request;
@@ -223,7 +241,8 @@ static void lane_probe(struct rail *rail, struct lane *lane)
 	while (region < RAILS_MAX && !lane->peer->region[REGION_HEADS_0 + region].length)
 		region++;
 	if (region == RAILS_MAX || !rail->requests_free) {
-		lane_break(rail, lane, 0); /* another time */
+		/* cannot probe now; the control plane connects again later */
+		lane_break(rail, lane, 0);
 		return;
 	}
 	request = request_new(rail);
@@ -243,7 +262,7 @@ static void lane_probe(struct rail *rail, struct lane *lane)
 void lane_probed(struct rail *rail, struct lane *lane, enum op_status status)
 {
 	if (lane->state != LANE_PROBING || status == OP_NIC_ERROR)
-		return; /* broken, or will be with the syndrome of that completion */
+		return; /* broken already, or reap.c breaks it next with the syndrome of that CQE */
 	if (status != OP_HIT && status != OP_STALE) {
 		lane_break(rail, lane, 0);
 		return;
@@ -252,9 +271,14 @@ void lane_probed(struct rail *rail, struct lane *lane, enum op_status status)
 	say_lane(rail, RAIL_PEER_PROVEN, lane->peer, 0, lane->peer);
 }
 
-/* ---- requests that wait for a lane ---------------------------------------------------------- */
+/*
+ * ---- requests that wait for a connection ------------------------------------------------------
+ */
 
-/* The first op that waits for another incarnation of the same number is next to be asked for. */
+/*
+ * Called when RAIL_PEER_WANTED for incarnation `ref` was answered. If requests still wait (for
+ * another incarnation of the same peer), a connection for the first of them is requested.
+ */
 static void want_next(struct rail *rail, struct peer_slot *slot, uint32_t ref)
 {
 	if (!slot->wanted || slot->wanted_ref != ref)
@@ -266,8 +290,9 @@ static void want_next(struct rail *rail, struct peer_slot *slot, uint32_t ref)
 }
 
 /*
- * A queue pair has the number of one that was destroyed and is not retired yet: what that one
- * completed is in the CQ by now, and is reaped before the number means the new one.
+ * Called before QPs are added to the table. If one of them has the number of a destroyed QP that is
+ * not retired yet, the CQEs of the old QP are in the CQ by now and are consumed before the number
+ * means the new QP.
  */
 static void numbers_settle(struct rail *rail, const struct rail_peer *peer)
 {
@@ -371,7 +396,9 @@ void peer_route(struct rail *rail, struct request *request)
 		say_wanted(rail, slot, &request->op);
 }
 
-/* ---- lanes that do not move ----------------------------------------------------------------- */
+/*
+ * ---- stalls -----------------------------------------------------------------------------------
+ */
 
 void lane_unstall(struct rail *rail, struct lane *lane)
 {
@@ -381,6 +408,7 @@ void lane_unstall(struct rail *rail, struct lane *lane)
 	rail->parked -= lane->requests;
 }
 
+/* Updates the stall state of one connection; `passed_ns`: the time since the last call. */
 static void lane_watch(struct rail *rail, struct lane *lane, uint64_t passed_ns)
 {
 	uint64_t stall_ns = lane->peer->stall_ns;
@@ -409,7 +437,8 @@ void lanes_watch(struct rail *rail, uint64_t now_ns)
 	uint64_t passed_ns = now_ns - rail->watched_ns;
 
 	if (passed_ns > 2 * LANE_WATCH_NS)
-		passed_ns = 2 * LANE_WATCH_NS; /* the poll core was away: nothing could be seen */
+		/* the poll core did not run, so a missing CQE proves nothing */
+		passed_ns = 2 * LANE_WATCH_NS;
 	rail->watched_ns = now_ns;
 	for (struct link *at = rail->lanes.next; at != &rail->lanes; at = at->next) {
 		struct lane *lane = container_of(at, struct lane, lanes);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A lane: the queue pairs to one incarnation of one peer while this rail owns them, and the
- * requests that have something to post there. Several lanes of a peer number can exist, one open
- * and the others draining. Poll core only.
+ * struct lane: a connection, that is the QPs to one incarnation of one peer while this rail owns
+ * them, and the requests that have WQEs to post there. A peer can have several connections at a
+ * time: one open, the others draining. Poll core only.
  *
  *   OPEN --error CQE, stall--> BROKEN --RAIL_PEER_DROP--> DROPPED --last WQE retired--> returned
  *                                `-----------RAIL_PEER_RETIRE: its WQEs are retired-----^
  *   ^  `--------------------RAIL_PEER_DROP----------------^
- *   `--PROBING, when it failed before: its first READ is the rail's own; ends like OPEN
+ *   `--PROBING, if it failed before: its first READ is the rail's own; ends like OPEN
  */
 #ifndef RAIL_PEER_H
 #define RAIL_PEER_H
@@ -17,110 +17,151 @@
 
 #define LANES_MAX (2 * NODES_MAX)
 #define LANE_QPS_MAX (LANES_MAX * QPS_PER_PEER_MAX)
-/* Open addressing, never more than half full. */
+/* Slots of the hash table from QP number to QP: open addressing, at most half full. */
 #define LANE_TABLE_SLOTS (2 * LANE_QPS_MAX)
 static_assert((LANE_TABLE_SLOTS & (LANE_TABLE_SLOTS - 1)) == 0, "the hash is masked");
 static_assert(LANE_QPS_MAX < 1 << 16, "table slots are 16 bits");
 
-/* No READ takes that long on a fabric that works. Broken later, or not: rail_peer.stall_ns. */
+/*
+ * Time without a completion after which a connection counts as stalled; no READ takes that long on
+ * a working fabric. When a stalled connection is broken is decided by rail_peer.stall_ns and the
+ * deadlines.
+ */
 #define LANE_STALL_NS (20ull * 1000 * 1000)
+/* Interval of lanes_watch(). */
 #define LANE_WATCH_NS (5ull * 1000 * 1000)
 
 struct rail;
 
-/* What a posted WQE was for; by index of its first block. */
+/*
+ * A posted WQE: its request and size. Stored at the index of the WQE's first WQEBB, modulo
+ * QP_DEPTH.
+ */
 struct wqe {
-	uint32_t bytes;
-	uint16_t request; /* a READ of heads is for those that follow it by heads_next, too */
-	uint16_t blocks;  /* 0: not the first block of a WQE */
+	uint32_t bytes; /* length of the READ, bytes */
+	/* number of the request; for a READ of page heads the first of a list linked by
+	 * heads_next */
+	uint16_t request;
+	uint16_t blocks; /* WQEBBs of the WQE; 0: this is not its first WQEBB */
 };
 static_assert(sizeof(struct wqe) == 8, "eight to a cache line");
 
 struct lane_qp {
 	struct dv_sq *sq;
 	struct lane *lane;
-	struct lane_qp *rung_next; /* rail->unrung */
-	uint32_t bulk_bytes;       /* outstanding, of READs above RAIL_SMALL_BYTES */
-	uint32_t silent_bytes;     /* posted since the last WQE that asks for a completion */
-	uint32_t silent;           /* WQEs of them */
-	bool unrung;
+	struct lane_qp *rung_next; /* next QP in the list rail->unrung */
+	uint32_t bulk_bytes;   /* bytes of posted, unretired READs longer than RAIL_SMALL_BYTES */
+	uint32_t silent_bytes; /* bytes of READs posted after the last WQE that requests a CQE */
+	uint32_t silent;       /* number of WQEs posted after the last one that requests a CQE */
+	bool unrung;           /* true while the QP is in the list rail->unrung */
 	struct wqe wqe[QP_DEPTH];
 };
 
 enum lane_state {
-	LANE_OPEN,
-	LANE_PROBING, /* no ops yet */
-	LANE_BROKEN,  /* an error CQE, or nothing moved; the control plane has been told */
-	LANE_DROPPED, /* by the control plane: every WQE retires, then the lane is returned */
+	LANE_OPEN,    /* the connection takes ops */
+	LANE_PROBING, /* takes no ops until the rail's own probe READ has succeeded */
+	/* an error CQE, a stall, an overdue request or the loss of the NIC ended it;
+	 * RAIL_PEER_BROKEN was sent */
+	LANE_BROKEN,
+	LANE_DROPPED, /* RAIL_PEER_DROP was received: returned once every WQE has retired */
 };
 
 struct lane {
 	struct rail_peer *peer;
-	struct link lanes;    /* rail->lanes: all of them, oldest first */
-	struct link waiting;  /* rail->waiting: those with pending requests */
-	struct link pending;  /* requests with payload to post */
-	struct link heads;    /* requests with their head to read: these first */
-	uint32_t wqes;        /* outstanding on all its QPs */
-	uint32_t bytes;       /* outstanding on all its QPs */
-	struct lane_qp *bulk; /* where the last long READ went */
-	struct lane_qp *run;  /* where small READs go until its next completion is asked for */
-	uint32_t requests;    /* live ones */
-	uint64_t taken_bytes; /* their lengths */
-	uint32_t expired;     /* ... past their deadlines: broken if it does not move meanwhile */
-	uint32_t moved;       /* WQEs retired, free running: has it moved since we last looked? */
-	uint32_t moved_seen;
-	uint64_t still_ns; /* watched for so long, with something to do, without a move */
-	bool begun;        /* it had nothing to do when it was last looked at, or now */
-	uint64_t ended_ns; /* BROKEN or DROPPED since then; 0: neither */
-	uint16_t number;
-	uint8_t state; /* enum lane_state */
-	bool overdue;  /* an expired request has used up its grace: broken in any case */
-	bool stuck;    /* it does not drain, which was said */
-	bool stalled;  /* what is on it counts as parked, and not against the rail's budgets */
+	struct link lanes;   /* entry in rail->lanes: all connections, oldest first */
+	struct link waiting; /* entry in rail->waiting: connections with requests to post */
+	struct link pending; /* list of requests with payload to post */
+	/* list of requests whose page head is to be read; posted before `pending` */
+	struct link heads;
+	uint32_t wqes;        /* number of WQEs posted and not retired, all QPs of the connection */
+	uint32_t bytes;       /* bytes of the posted, unretired READs, all QPs */
+	struct lane_qp *bulk; /* QP of the last long READ; NULL: none */
+	/* QP of the current run of small READs, which ends with a signalled WQE; NULL: none */
+	struct lane_qp *run;
+	uint32_t requests;    /* number of live requests of this connection */
+	uint64_t taken_bytes; /* bytes of this connection's live requests, posted or not */
+	uint32_t expired;     /* requests past their deadlines that still have WQEs at the NIC */
+	uint32_t moved;       /* number of WQEs retired so far; wraps */
+	uint32_t moved_seen;  /* value of `moved` at the last lanes_watch() */
+	/* time (ns) with WQEs posted and none retired, as lanes_watch() saw it */
+	uint64_t still_ns;
+	/* WQEs were posted at the last lanes_watch() and there have been some ever since */
+	bool begun;
+	uint64_t ended_ns; /* CLOCK_MONOTONIC when it became BROKEN or DROPPED; 0: neither */
+	uint16_t number;   /* the peer's number: map_member.peer */
+	uint8_t state;     /* enum lane_state */
+	bool overdue; /* a request outlived REQUEST_GRACE_NS, too; expire.c breaks the connection */
+	bool stuck;   /* the connection does not drain; RAIL_PEER_STUCK was sent */
+	/* its requests count as parked, and its bytes not against the rail's budgets */
+	bool stalled;
 	struct lane_qp qp[QPS_PER_PEER_MAX];
 };
 
-/* One number of the cluster map. */
+/* The state of one peer, by map_member.peer. */
 struct peer_slot {
-	struct lane *lane;   /* the newest; NULL: none */
-	struct link parked;  /* requests waiting for a connection, in take order */
-	uint32_t wanted_ref; /* RAIL_PEER_WANTED was said for it, and not answered yet */
-	bool wanted;
+	struct lane *lane;   /* the newest connection; NULL: none */
+	struct link parked;  /* list of requests waiting for a connection, oldest first */
+	uint32_t wanted_ref; /* if `wanted`: the incarnation RAIL_PEER_WANTED was sent for */
+	bool wanted;         /* RAIL_PEER_WANTED was sent and not answered yet */
 };
 
-/* An ADD makes its peer the newest lane; returned at once when there is no room for a lane. */
+/*
+ * RAIL_PEER_ADD: makes `peer` the newest connection of its member and routes the requests that wait
+ * for it. If the rail cannot use it (no free struct lane, rail stopping, NIC lost), it is returned
+ * at once and those requests are refused.
+ */
 void lane_add(struct rail *rail, struct rail_peer *peer);
-/* Stops posting; the control plane is told once. `syndrome` 0: nothing moved. */
+/*
+ * Ends an open or probing connection: nothing more is posted on it, unposted requests fail,
+ * RAIL_PEER_BROKEN is sent. `syndrome` is that of the error CQE; 0: there was none (stall, overdue
+ * request, failed probe, lost NIC).
+ */
 void lane_break(struct rail *rail, struct lane *lane, uint32_t syndrome);
-/* The READ of LANE_PROBING has ended. */
+/*
+ * The probe READ of a LANE_PROBING connection has ended with `status`: opens or breaks the
+ * connection.
+ */
 void lane_probed(struct rail *rail, struct lane *lane, enum op_status status);
 /*
- * The control plane has put the QPs of (peer, ref) in error, or could not: nothing is posted on
- * them any more. `object`: which, when not NULL.
+ * RAIL_PEER_DROP: nothing more is posted on the connection, which is returned when it is drained.
+ * The control plane has moved the QPs to the error state, or failed to. `object`: the connection
+ * meant; NULL: one of (peer, ref).
  */
 void lane_drop(struct rail *rail, uint16_t peer, uint32_t ref, const struct rail_peer *object);
-/* Gives a dropped lane back when nothing is outstanding on it. */
+/* Returns a dropped connection to the control plane if no WQE is outstanding on it. */
 void lane_return_if_drained(struct rail *rail, struct lane *lane);
 
 /*
- * A lane that retires nothing for LANE_STALL_NS keeps what it has, but the rail's budgets are for
- * the others from then on. Broken when that lasts for rail_peer.stall_ns, so that what is on it
- * goes over another rail, or when a request on it is past its deadline. Time counts only as far as
- * the poll core was there to watch.
+ * Stall detection; runs every LANE_WATCH_NS. After LANE_STALL_NS without a completion a connection
+ * keeps its posted WQEs, but they no longer count against the rail's budgets. It is broken after
+ * rail_peer.stall_ns without a completion, so that its requests can be repeated over another rail,
+ * or earlier once it is stalled and one of its requests is past its deadline. Only time during
+ * which the poll core was running is counted.
  */
 void lanes_watch(struct rail *rail, uint64_t now_ns);
-/* A WQE of it retired. */
+/*
+ * Ends the stall of a connection, because one of its WQEs retires: its requests count against the
+ * rail's budgets again.
+ */
 void lane_unstall(struct rail *rail, struct lane *lane);
 
-/* NULL: no QP of ours has that number. */
+/* The QP of this rail with that number; NULL: none. */
 struct lane_qp *lane_qp_find(struct rail *rail, uint32_t qpn);
 
-/* The request's place is in what the peer exported, its head too. */
+/*
+ * True if the bytes of `op`, and for OP_PAGE its page head, lie in regions that the peer exported.
+ */
 bool lane_has_place(const struct lane *lane, const struct op *op);
 
-/* To its lane, to the car park, or straight back with OP_PEER_DOWN. */
+/*
+ * Routes a taken request: to the connection of its peer, to the list of requests that wait for one,
+ * or back to the client with OP_PEER_DOWN or OP_INVALID.
+ */
 void peer_route(struct rail *rail, struct request *request);
-/* The control plane cannot connect to (peer, ref). */
+/*
+ * RAIL_PEER_REFUSE: the control plane cannot connect to (peer, ref), so the requests that wait for
+ * it end with OP_PEER_DOWN.
+ */
 void peer_refuse(struct rail *rail, uint16_t peer, uint32_t ref);
 
 #endif

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The poll core: a thread that steps its rails in turn, and rests when none has anything to do. One
- * rail's step is bounded, so a busy rail delays its sibling by one step. With wake.c the only
- * system calls of running rails. poll_core_start() and poll_core_close() are the control plane's.
+ * The poll core: a thread that steps its rails in turn, and rests when none has work. One rail's
+ * step is bounded, so a busy rail delays the next rail by at most one step. Together with wake.c
+ * this file makes the only system calls of running rails. The control plane's thread calls
+ * poll_core_start() and poll_core_close(); the poll core runs the rest.
  */
 #include "engine/rail/poll_core.h"
 
@@ -18,15 +19,21 @@
 #include "dv/setup.h"
 #include "numa/pin.h"
 
-#define REST_TURNS 16u            /* fruitless turns between two looks at the clock */
-#define REST_YIELD_NS 10000u      /* waiting for CQEs: spin alone, then let others run */
-#define REST_NAP_AFTER_NS 100000u /* then nap, the longer the longer it took */
-#define REST_NAP_MIN_NS 20000u
-#define REST_NAP_MAX_NS 500000u
-#define REST_SLEEP_NS 100000000u
-#define REST_BLOCKED_NS 1000000u /* a client's done ring is full: it says nothing on emptying it */
+#define REST_TURNS 16u /* turns without work between two checks of the idle time */
+/* idle time, with WQEs outstanding, up to which it only spins; then it yields */
+#define REST_YIELD_NS 10000u
+/* idle time, with WQEs outstanding, from which it naps for 1/8 of that time */
+#define REST_NAP_AFTER_NS 100000u
+#define REST_NAP_MIN_NS 20000u   /* shortest nap */
+#define REST_NAP_MAX_NS 500000u  /* longest nap */
+#define REST_SLEEP_NS 100000000u /* longest sleep without outstanding WQEs */
+/* sleep while a client's done ring is full: the client does not kick when it empties it */
+#define REST_BLOCKED_NS 1000000u
 
-/* What a port does beside its core, a software NIC does on it: how long is told apart. */
+/*
+ * Steps the software NICs. A hardware port would do this work in parallel to the core, so its time
+ * is counted separately.
+ */
 static unsigned step_nics(struct poll_core *core)
 {
 	uint64_t from = clock_ticks();
@@ -37,8 +44,10 @@ static unsigned step_nics(struct poll_core *core)
 }
 
 /*
- * Where that time is left out, the rail's port is stepped right before the rail looks at it and
- * right after: by its clock it works beside the core, and hears of no doorbell late.
+ * With model.own_time=no, steps the rail's software NIC. Called immediately before and after the
+ * rail's step, and the time spent is subtracted from the NICs' clocks, so that the software NIC
+ * behaves like a port that runs in parallel and sees no doorbell late. `behind_ns` is the total of
+ * that time; told_ns[] is how much of it each NIC was told.
  */
 static unsigned step_beside(struct poll_core *core, unsigned i)
 {
@@ -59,7 +68,10 @@ static unsigned step_beside(struct poll_core *core, unsigned i)
 	return work;
 }
 
-/* One fence for all rails: it waits for every store before it. */
+/*
+ * Wakes the sleepers of all rails after one fence, which orders every publication of this turn
+ * before the loads of their flags.
+ */
 static void wake(struct poll_core *core)
 {
 	shm_fence_sleep();
@@ -72,7 +84,8 @@ unsigned poll_turn(struct poll_core *core)
 {
 	bool beside = core->options.leave_out_nics, news = false;
 	unsigned work = 0, running = 0;
-	uint64_t now_ns = 0; /* read by the first rail that wants it */
+	/* CLOCK_MONOTONIC; read by the first rail that needs it, then passed on */
+	uint64_t now_ns = 0;
 
 	for (unsigned i = 0; i < core->rails; i++) {
 		struct rail *rail = core->rail[i];
@@ -100,6 +113,7 @@ unsigned poll_turn(struct poll_core *core)
 
 /* ---- resting -------------------------------------------------------------------------------- */
 
+/* Stores `sleeps` in the sleep flag of every rail. */
 static void raise_flags(struct poll_core *core, uint32_t sleeps)
 {
 	for (unsigned i = 0; i < core->rails; i++) {
@@ -109,7 +123,7 @@ static void raise_flags(struct poll_core *core, uint32_t sleeps)
 	}
 }
 
-/* How long this rail can do without a step unless somebody kicks. */
+/* How long (ns) this rail needs no step unless a client or the control plane kicks. */
 static uint64_t rail_sleep_ns(const struct rail *rail)
 {
 	uint64_t now;
@@ -134,7 +148,7 @@ static bool waits_for_nic(const struct poll_core *core)
 	return false;
 }
 
-/* When a software NIC in this thread has something to do. */
+/* CLOCK_MONOTONIC at which the next of this thread's software NICs has work. */
 static uint64_t devices_due_ns(const struct poll_core *core)
 {
 	uint64_t due_ns = UINT64_MAX;
@@ -163,9 +177,10 @@ static void sleep_for(struct poll_core *core, uint64_t ns_max)
 }
 
 /*
- * Flags up, fence, look at every rail once more, sleep until somebody finds a flag and kicks. All
- * rails share the eventfd, so whoever kicks one wakes all. A CQE does not kick: `ns_max` is short
- * while the NIC has work.
+ * Raises the sleep flags, fences, steps every rail once more, and sleeps for at most `ns_max` until
+ * a kick. The fence pairs with the one that a waker has between its publication and its load of the
+ * flag. All rails of a poll core share one eventfd, so a kick for one of them wakes the thread. A
+ * CQE does not kick, so callers pass a short `ns_max` while WQEs are outstanding.
  */
 static void rest(struct poll_core *core, uint64_t ns_max)
 {
@@ -190,7 +205,10 @@ static void yield(struct poll_core *core)
 	gap_rest(&core->gaps);
 }
 
-/* The NIC has work: the other side may need this core to finish it. */
+/*
+ * Rests while WQEs are outstanding: spins, yields, then naps, because the remote side may need this
+ * core (software NICs on one host) to finish the READs.
+ */
 static void rest_waiting(struct poll_core *core, uint64_t elapsed)
 {
 	uint64_t ns = elapsed / 8;
@@ -205,7 +223,7 @@ static void rest_waiting(struct poll_core *core, uint64_t elapsed)
 		ns = REST_NAP_MIN_NS;
 	if (ns > REST_NAP_MAX_NS)
 		ns = REST_NAP_MAX_NS;
-	/* Too soon to sleep until then, or already past? */
+	/* Yield if a software NIC is due before the nap would end. */
 	if (devices_due_ns(core) <= clock_now_ns() + ns)
 		yield(core);
 	else
@@ -234,7 +252,10 @@ void poll_rest(struct poll_core *core)
 
 /* ---- turns and their gaps ------------------------------------------------------------------- */
 
-/* Long gaps are counters too, of the first rail: those who add rails up count each once. */
+/*
+ * Adds the turn to the gaps, and long gaps to the counters of the poll core's first rail, so that a
+ * sum over all rails counts each gap once.
+ */
 static void count_turn(struct poll_core *core, bool worked)
 {
 	uint64_t *counter = core->rail[0]->counter, ns;
@@ -270,8 +291,10 @@ static void pin(const struct poll_core *core)
 			"rail %u: pinning its poll core to core %d: %s; it runs unpinned, expect slow and uneven reads. Is the core in this process's cpuset?",
 			core->rail[0]->options.index, core->options.core, strerror(-error));
 	snprintf(name, sizeof(name), "pc-poll-%u", core->rail[0]->options.index);
-	prctl(PR_SET_NAME, name);         /* tools/trace-stalls and perf/recipes look for it */
-	prctl(PR_SET_TIMERSLACK, 1000ul); /* naps are as short as they say */
+	/* tools/trace-stalls and perf/recipes look for this thread name */
+	prctl(PR_SET_NAME, name);
+	/* 1 us timer slack instead of 50 us, so that naps are not longer than requested */
+	prctl(PR_SET_TIMERSLACK, 1000ul);
 }
 
 static void *poll_main(void *argument)
@@ -336,7 +359,10 @@ void poll_core_close(struct poll_core *core)
 	free(core);
 }
 
-/* Spans of days: clock_ticks_ns() is for short ones. */
+/*
+ * Converts ticks to nanoseconds in floating point, for spans of days; clock_ticks_ns() cuts off
+ * spans over a minute.
+ */
 static uint64_t long_ns(const uint64_t *ticks)
 {
 	return (uint64_t)((double)shm_load64(ticks) * (double)clock_tick_scale / 0x1p24);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * struct poll_core: one thread and the rails that it steps in turn, each for one bounded step. The
- * thread owns all of it from poll_core_start() on.
+ * struct poll_core: one thread and the rails it steps in turn, one bounded step each. The thread
+ * owns all of it from poll_core_start() until poll_core_close() has joined it.
  */
 #ifndef RAIL_POLL_CORE_H
 #define RAIL_POLL_CORE_H
@@ -13,29 +13,37 @@
 
 struct poll_core {
 	/* owner: the poll core; touched every turn */
-	alignas(64) unsigned running; /* rails that have not stopped */
-	uint32_t turns;               /* fruitless ones since it was last asked how to rest */
-	uint64_t idle_since;          /* ticks; 0: not idle */
-	uint64_t ticks;               /* at the end of this turn; any thread reads it */
+	alignas(64) unsigned running; /* number of rails that have not stopped; 0 ends the thread */
+	uint32_t turns;               /* turns without work since the last one that had some */
+	uint64_t idle_since; /* ticks when poll_rest() first saw the core idle; 0: not idle */
+	uint64_t ticks;      /* clock_ticks() at the end of the last turn; any thread reads it */
 	/* owner: the poll core; any thread reads them */
 	struct gaps gaps;
 	/* read-only once the thread runs */
 	alignas(64) struct rail *rail[RAILS_MAX];
-	struct dv_device *nic[RAILS_MAX]; /* software NICs that run in this thread */
-	unsigned rails, nics;
+	struct dv_device *nic[RAILS_MAX]; /* software NICs that this thread steps */
+	unsigned rails, nics;             /* valid entries of rail[] and nic[] */
 	struct poll_core_options options;
-	uint64_t behind_ns;          /* spent in software NICs, left out by their clocks ... */
-	uint64_t told_ns[RAILS_MAX]; /* ... as far as the rail's has been told */
-	uint64_t started_ns;
+	/* time spent in software NICs and subtracted from their clocks (model.own_time=no) */
+	uint64_t behind_ns;
+	/* the part of behind_ns that dv_leave_out() was told for the rail's NIC */
+	uint64_t told_ns[RAILS_MAX];
+	uint64_t started_ns; /* CLOCK_MONOTONIC of poll_core_start() */
 	pthread_t thread;
 };
-static_assert(offsetof(struct poll_core, gaps) == 64, "what every turn writes is two lines");
+static_assert(offsetof(struct poll_core, gaps) == 64, "every turn writes two cache lines");
 
-/* poll_core_start() does it: which rails, and which of their NICs want steps. */
+/*
+ * Sets the rails and collects the software NICs that need steps. Part of poll_core_start(); unit
+ * tests without a thread call it directly.
+ */
 void poll_core_set(struct poll_core *core, struct rail *const *rails, unsigned count);
-/* Steps every rail once, and the software NICs that want it. Returns how much was done. */
+/*
+ * One turn: steps every rail once, wakes sleepers, steps the software NICs. Returns how much work
+ * was done; 0: none.
+ */
 unsigned poll_turn(struct poll_core *core);
-/* After a fruitless turn: spins, yields, naps or sleeps. */
+/* Called after a turn without work: spins, yields, naps or sleeps. */
 void poll_rest(struct poll_core *core);
 
 #endif

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests -> WQEs: pieces of payload of up to SLICE_BYTES, and page heads. What finds no room now
- * is posted in a later step. Poll core only; the hot path.
+ * Requests -> WQEs: slices of payload of up to SLICE_BYTES, and READs of page heads. A request that
+ * does not fit the budgets now is posted in a later step. Poll core only; the hot path.
  *
- * Which queue pair: of two or more, the last one never gets a long READ, so there is always one on
- * which a bucket or a page head waits for nothing long. A NIC runs 16 READs of a queue pair at a
- * time and queues the rest behind them, so long ones go to one queue until it has some hundred KiB,
- * and then to the least loaded; the fewer queues, the fewer cache lines. Small READs go to one
- * queue until its next completion is asked for: pages that lie side by side complete together, and
- * one READ fetches their heads.
+ * Which QP: with two or more QPs, the last one never gets a long READ, so on it a bucket or a page
+ * head never waits behind a long one. A NIC executes 16 READs of a QP at a time and queues the rest
+ * behind them, so long READs go to one QP until it has RAIL_BULK_BYTES, then to the QP with the
+ * fewest bytes; few QPs mean few touched cache lines. Small READs go to one QP until its next
+ * signalled WQE: pages that lie side by side then complete together, and one READ fetches their
+ * heads.
  *
- * Which WQEs ask for a completion: each long READ, every RAIL_SIGNAL_WQES-th short one, and always
- * the last one before a doorbell (step.c), so that nothing waits for a WQE that may never come.
+ * Which WQEs request a CQE: on each QP, a READ that brings the bytes posted since the last of these
+ * to RAIL_SIGNAL_BYTES or their number to RAIL_SIGNAL_WQES, so every long READ does; and always the
+ * last WQE before a doorbell (step.c), so that no completion depends on a WQE that may never be
+ * posted.
  */
 #include "engine/rail/core.h"
 
@@ -22,15 +24,16 @@ static uint32_t qp_outstanding(const struct lane_qp *qp)
 
 static bool qp_has_room(const struct lane_qp *qp)
 {
-	/* The table of WQEs has QP_DEPTH places; the queue may be larger or smaller. */
+	/* lane_qp.wqe has QP_DEPTH entries; the send queue may be larger or smaller. */
 	uint32_t blocks = qp->sq->wqe_cnt < QP_DEPTH ? qp->sq->wqe_cnt : QP_DEPTH;
 
 	return qp_outstanding(qp) + dv_wqe_blocks(DV_SGES_MAX) <= blocks;
 }
 
 /*
- * The queue of the last one, until it has enough; then that of the fewest outstanding bytes. The
- * last queue is kept for small READs.
+ * The QP for a long READ: that of the last long READ until it has RAIL_BULK_BYTES, then the one
+ * with the fewest bytes of long READs. The last QP is kept for small READs if there are several.
+ * NULL: none has room.
  */
 static struct lane_qp *pick_bulk(struct lane *lane, uint32_t bytes)
 {
@@ -50,7 +53,10 @@ static struct lane_qp *pick_bulk(struct lane *lane, uint32_t bytes)
 	return best;
 }
 
-/* The shortest of those with no long READ on them: a run of small ones starts there. */
+/*
+ * The QP with the fewest outstanding WQEBBs among those without long READs; a run of small READs
+ * starts there. NULL: it has no room.
+ */
 static struct lane_qp *pick_shortest(struct lane *lane)
 {
 	struct lane_qp *best = &lane->qp[lane->peer->qps - 1];
@@ -65,12 +71,15 @@ static struct lane_qp *pick_shortest(struct lane *lane)
 	return qp_has_room(best) ? best : NULL;
 }
 
-/* NULL: there is no room for the largest WQE now. */
+/*
+ * The QP for the connection's next READ of `bytes`; NULL: there is no room for the largest WQE now.
+ */
 static inline struct lane_qp *lane_pick(struct lane *lane, uint32_t bytes)
 {
 	struct lane_qp *run = lane->run;
 
-	/* A peer that hangs leaves others half of the CQ. */
+	/* One connection gets at most half of the CQ, so that a peer that hangs cannot block the
+	 * others. */
 	if (unlikely(lane->wqes >= CQ_DEPTH / 2))
 		return NULL;
 	if (bytes > RAIL_SMALL_BYTES)
@@ -80,7 +89,10 @@ static inline struct lane_qp *lane_pick(struct lane *lane, uint32_t bytes)
 	return pick_shortest(lane);
 }
 
-/* Should the next WQE of the queue ask for a completion? Counts it. */
+/*
+ * Accounts for the next WQE of the QP and returns its signalling flags: a CQE is requested after
+ * RAIL_SIGNAL_WQES WQEs or RAIL_SIGNAL_BYTES without one.
+ */
 static uint8_t signal_of(struct lane_qp *qp, uint32_t bytes)
 {
 	qp->silent++;
@@ -91,6 +103,7 @@ static uint8_t signal_of(struct lane_qp *qp, uint32_t bytes)
 	return DV_CE_ALWAYS;
 }
 
+/* Writes one READ to the send queue and records it. The doorbell follows in rail_ring(). */
 static void post_wqe(struct rail *rail, struct lane_qp *qp, struct request *request,
 	const struct rail_remote *remote, uint64_t offset, const struct dv_sge *sge, unsigned sges,
 	uint32_t bytes)
@@ -101,7 +114,7 @@ static void post_wqe(struct rail *rail, struct lane_qp *qp, struct request *requ
 	uint32_t index;
 	struct wqe *wqe;
 
-	if (likely(sges == 1)) /* the same, without a loop */
+	if (likely(sges == 1)) /* constant 1: the compiler removes the loop over the SGEs */
 		index = dv_post(qp->sq, DV_READ, at, remote->rkey, sge, 1, flags);
 	else
 		index = dv_post(qp->sq, DV_READ, at, remote->rkey, sge, sges, flags);
@@ -129,8 +142,9 @@ static void post_wqe(struct rail *rail, struct lane_qp *qp, struct request *requ
 }
 
 /*
- * Of `bytes` bytes from `at` on in the region, those in the first one's extent, and its key. Not
- * inline: it would cost the others registers.
+ * Cuts a destination of `bytes` bytes from region offset `at` on at the end of its first extent.
+ * Returns the bytes in that extent, and its lkey. Not inline: inlining would take registers from
+ * the common path without extents.
  */
 __attribute__((noinline)) static uint32_t cut_at_extent(
 	const struct rail *rail, uint32_t id, uint64_t at, uint32_t bytes, uint32_t *ret_lkey)
@@ -142,7 +156,10 @@ __attribute__((noinline)) static uint32_t cut_at_extent(
 	return bytes < left ? bytes : (uint32_t)left;
 }
 
-/* Gathers up to `limit` bytes of destination from the cursor on, and moves it. Returns how many. */
+/*
+ * Fills SGEs with the next destination bytes of the request, at most `limit` and at most
+ * DV_SGES_MAX SGEs, and advances its cursor. Returns the number of bytes.
+ */
 static uint32_t gather(struct rail *rail, struct request *request, uint32_t limit,
 	struct dv_sge *ret_sge, unsigned *ret_sges)
 {
@@ -177,7 +194,10 @@ static uint32_t gather(struct rail *rail, struct request *request, uint32_t limi
 	return wanted - limit;
 }
 
-/* Most pages have one segment in one MR: the cursor is `posted` alone. */
+/*
+ * gather() for a request with one segment in one MR, which most pages have: `posted` is its only
+ * cursor.
+ */
 static void gather_one(const struct rail *rail, struct request *request, uint32_t limit,
 	struct dv_sge *ret_sge, unsigned *ret_sges)
 {
@@ -192,8 +212,8 @@ static void gather_one(const struct rail *rail, struct request *request, uint32_
 }
 
 /*
- * One slice more, if the wire's budget has room for it. Waiting for the room of a whole slice
- * cannot wait for ever: with nothing posted there is room.
+ * Posts the request's next slice if it fits the rail's in-flight budget (RAIL_IN_FLIGHT_BYTES).
+ * False: it does not fit now. Cannot starve: a rail with nothing posted always accepts one slice.
  */
 static bool post_piece(struct rail *rail, struct lane *lane, struct request *request)
 {
@@ -219,12 +239,16 @@ static bool post_piece(struct rail *rail, struct lane *lane, struct request *req
 	return true;
 }
 
+/* The index of the request's page head in the peer's region of page heads. */
 static uint64_t head_unit(const struct request *request)
 {
 	return request->op.offset / PAGE_UNIT;
 }
 
-/* The request that waits for its head at this place of the list, if the READ can take it in. */
+/*
+ * The request at `at` in lane->heads if its page head fits the READ that begins with the head of
+ * `first` and so far ends with `last_unit`; NULL: it does not fit.
+ */
 static struct request *head_to_add(
 	const struct lane *lane, struct link *at, const struct request *first, uint64_t last_unit)
 {
@@ -234,13 +258,17 @@ static struct request *head_to_add(
 	if (at == &lane->heads || request->op.region != first->op.region)
 		return NULL;
 	unit = head_unit(request);
-	/* One before the last is very far behind it. */
+	/* Unsigned arithmetic: a unit before last_unit yields a huge difference and does not
+	 * fit. */
 	return unit - last_unit <= RAIL_HEADS_GAP && unit - head_unit(first) < RAIL_HEADS_SPAN
 		       ? request
 		       : NULL;
 }
 
-/* Takes from lane->heads the first request and those its READ has room for. Returns the heads. */
+/*
+ * Removes `first` from lane->heads, and the requests after it whose heads fit the same READ.
+ * Returns the length of that READ in heads.
+ */
 static uint32_t heads_gather(struct rail *rail, struct lane *lane, struct request *first)
 {
 	uint32_t place = first->number * RAIL_HEADS_SPAN;
@@ -252,7 +280,7 @@ static uint32_t heads_gather(struct rail *rail, struct lane *lane, struct reques
 
 		next = head_to_add(lane, request->pending.next, first, unit);
 		link_remove(&request->pending);
-		/* A head that is not written must not be mistaken for one that was here before. */
+		/* Cleared, so that a head left by an earlier READ cannot validate this page. */
 		memset(&rail->head[head], 0, sizeof(rail->head[head]));
 		request->head = head;
 		request->outstanding++;
@@ -267,10 +295,10 @@ static uint32_t heads_gather(struct rail *rail, struct lane *lane, struct reques
 }
 
 /*
- * Page heads that lie close together are READ by one WQE. It is posted after the CQEs of all
- * payload of all of its pages were seen: the remote NIC samples each head after it sampled the last
- * payload byte of that page. That order, which neither one READ nor two READs in flight have, is
- * the proof that no overwrite had begun.
+ * Posts one READ for page heads that lie close together. It is posted after the CQEs of all payload
+ * of all of its pages were seen, so the remote NIC samples each head after the last payload byte of
+ * that page. This order proves that no overwrite had begun; neither one READ of both nor two READs
+ * in flight together would guarantee it.
  */
 static bool post_heads(struct rail *rail, struct lane *lane)
 {
@@ -287,7 +315,10 @@ static bool post_heads(struct rail *rail, struct lane *lane)
 	return true;
 }
 
-/* Posts as much of the lane as there is room and `burst` for. */
+/*
+ * Posts up to `burst` WQEs of the connection, page heads before payload, as far as there is room.
+ * Returns how many.
+ */
 static unsigned post_lane(struct rail *rail, struct lane *lane, unsigned burst)
 {
 	unsigned n = 0;
@@ -304,7 +335,8 @@ static unsigned post_lane(struct rail *rail, struct lane *lane, unsigned burst)
 			link_remove(&request->pending);
 	}
 	link_remove(&lane->waiting);
-	/* Behind the others: the next step begins with them. */
+	/* What remains waits behind the other connections, so that the next step begins with
+	 * those. */
 	if (link_linked(&lane->pending) || link_linked(&lane->heads))
 		link_append(&rail->waiting, &lane->waiting);
 	return n;
@@ -313,7 +345,8 @@ static unsigned post_lane(struct rail *rail, struct lane *lane, unsigned burst)
 unsigned rail_post(struct rail *rail)
 {
 	struct link *last = rail->waiting.previous;
-	/* Every WQE, signalled or not, may produce a CQE when its QP fails. */
+	/* The CQ needs room for every posted WQE: unsignalled ones produce a CQE, too, if their
+	 * QP fails. */
 	uint32_t room = rail->cq.cqe_cnt - rail->wqes;
 	unsigned n = 0, burst = room < RAIL_POST_BURST ? room : RAIL_POST_BURST;
 

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A rail: one NIC and everything that drives it, and the poll core, the thread that steps one rail
- * or several in turn. This is all the control plane sees of them; the conversation is in inbox.h.
+ * A rail: one NIC and everything that drives it; and the poll core: the thread that steps one or
+ * more rails in turn. This header is all the control plane sees of them; the messages between them
+ * are in inbox.h. Unless a function says otherwise, the control plane's thread calls it.
  *
- * The rail speaks pages, never keys, and waits for nobody: an op whose peer is not connected is
- * parked until its deadline while the control plane connects. Every op is answered exactly once,
- * and not before the NIC is done with its buffers: after the last CQE, or after its QP was driven
- * to error by the control plane and drained.
+ * A rail reads pages at given places and knows no directory. It never waits: an op whose peer is
+ * not connected is parked until its deadline while the control plane connects. Every op is answered
+ * exactly once, and not before the NIC has finished with its buffers, that is after its last CQE,
+ * or after the control plane moved its QP to the error state and the QP drained.
  */
 #ifndef RAIL_RAIL_H
 #define RAIL_RAIL_H
@@ -24,67 +25,90 @@ struct poll_core;
 struct rail;
 
 struct rail_options {
-	unsigned index;
-	struct dv_device *device;      /* opened and, after rail_close(), closed by the caller */
-	struct status_segment *status; /* its own line: rail[index].sleeps */
-	int kick;                      /* eventfd: whoever finds rail[index].sleeps set writes it;
-	                                * the rails of one poll core have the same one (dup) */
-	int control_kick;              /* eventfd: written after an event when control sleeps */
-	bool skip_head_check;          /* tests only */
+	unsigned index;                /* index of the rail, 0..RAILS_MAX-1 */
+	struct dv_device *device;      /* opened by the caller, who closes it after rail_close() */
+	struct status_segment *status; /* the rail uses rail[index].sleeps and control_sleeps */
+	/* eventfd that wakes the poll core; clients and the control plane write it when they
+	 * find rail[index].sleeps set. The rails of one poll core have duplicates of one eventfd */
+	int kick;
+	/* eventfd; the poll core writes it after an event if control_sleeps is set */
+	int control_kick;
+	bool skip_head_check; /* for tests: pages are answered without validation of their heads */
 };
 
-/* Allocates everything the rail will ever need, creates its CQ, does not start it. 0 or -errno. */
+/*
+ * Allocates everything the rail needs and creates its CQ. Does not start it. Returns 0 or a
+ * negative errno: -EINVAL, -ENOMEM, or what mmap() or the device answered.
+ */
 int rail_open(const struct rail_options *options, struct rail **ret_rail);
-/* After poll_core_close(), or when no poll core ever had it: frees. */
+/*
+ * Frees a rail. Only after poll_core_close(), or if no poll core was started with it. NULL is
+ * allowed.
+ */
 void rail_close(struct rail *rail);
 
 struct poll_core_options {
-	int core;            /* -1: not pinned */
-	bool busy;           /* never sleeps */
-	uint64_t spin_ns;    /* adaptive: idle time before it sleeps */
-	bool leave_out_nics; /* software NICs' clocks stand still while they run: model.own_time */
+	int core;         /* CPU the thread is pinned to; -1: not pinned */
+	bool busy;        /* the thread never yields, naps or sleeps */
+	uint64_t spin_ns; /* if not `busy`: idle time in ns after which the thread sleeps */
+	/* subtract the time spent in software NICs from their clocks (model.own_time=no) */
+	bool leave_out_nics;
 };
 
-/* Starts a thread that steps these rails, 1 to RAILS_MAX, until each has stopped. 0 or -errno. */
+/*
+ * Starts a thread that steps these rails, 1 to RAILS_MAX of them, until each has stopped. Returns 0
+ * or a negative errno; on failure no thread runs.
+ */
 int poll_core_start(const struct poll_core_options *options, struct rail *const *rails,
 	unsigned count, struct poll_core **ret_core);
-/* Another value after each turn; there is one at least every 100 ms. Any thread. */
+/*
+ * Heartbeat: the value changes with each turn, and a turn runs at least every 100 ms. Any thread.
+ */
 uint64_t poll_core_beat(const struct poll_core *core);
-/* After RAIL_STOPPED of each of its rails was received: joins the thread, frees. NULL is fine. */
+/*
+ * Joins the thread and frees the poll core. Only after RAIL_STOPPED of each of its rails was
+ * received. NULL is allowed.
+ */
 void poll_core_close(struct poll_core *core);
 
 /*
- * The time from the end of one turn of a poll core to the end of the next: how long its rings went
- * unlooked at. Not counted after it gave its core away itself (yield, nap, sleep).
+ * A gap is the time from the end of one turn of a poll core to the end of the next, during which
+ * its rings were not looked at. Gaps during which the thread gave up its core itself (yield, nap,
+ * sleep) are not counted.
  */
 #define GAP_BUCKETS 32
 #define GAP_LONG_NS 10000u
 struct poll_core_report {
-	uint64_t gaps[GAP_BUCKETS]; /* how many, by length: from gap_bucket_ns() on */
-	uint64_t gaps_long;         /* over GAP_LONG_NS */
-	uint64_t gap_worst_ns;
-	uint64_t busy_ns; /* turns that did something ... */
-	uint64_t spin_ns; /* ... that did not; the rest of the time it rested */
-	uint64_t nic_ns;  /* of busy_ns: in software NICs, which a port does by itself */
-	uint64_t age_ns;  /* since poll_core_start() */
+	/* number of gaps by length; bucket i begins at gap_bucket_ns(i) */
+	uint64_t gaps[GAP_BUCKETS];
+	uint64_t gaps_long;    /* number of gaps longer than GAP_LONG_NS */
+	uint64_t gap_worst_ns; /* the longest gap above GAP_LONG_NS; 0: none */
+	uint64_t busy_ns;      /* time in turns that did work */
+	uint64_t spin_ns; /* time in turns without work; for the rest of age_ns the thread rested */
+	/* part of busy_ns spent in software NICs; a hardware port needs no CPU time */
+	uint64_t nic_ns;
+	uint64_t age_ns; /* time since poll_core_start() */
 };
-/* Any thread; values may be a moment old. */
+/* Fills the report. Any thread; the values are read one by one and may be slightly stale. */
 void poll_core_report(const struct poll_core *core, struct poll_core_report *ret);
-/* The shortest gap of a bucket. */
+/* The shortest gap that histogram bucket `bucket` (0..GAP_BUCKETS-1) counts, in ns. */
 uint64_t gap_bucket_ns(unsigned bucket);
 
-/* The completion queue all QPs of this rail are created on; any thread. */
+/* The CQ on which all QPs of this rail are created. Any thread. */
 struct dv_cq *rail_cq(struct rail *rail);
 
 /*
- * Control plane's ends of the inbox. rail_tell() returns false when the ring is full: try again on
- * the next turn of the loop. It wakes the rail when it sleeps. rail_hear() returns false when there
- * is nothing.
+ * The control plane's ends of the inbox; its thread only. rail_tell() sends a command and wakes the
+ * poll core if it sleeps; it returns false if the ring is full: try again on the next turn of the
+ * event loop. rail_hear() takes one event; it returns false if there is none.
  */
 bool rail_tell(struct rail *rail, const struct rail_command *command);
 bool rail_hear(struct rail *rail, struct rail_event *ret_event);
 
-/* Copies the rail's counters (abi/counter.def order); any thread, values may be a moment old. */
+/*
+ * Copies the rail's counters, in the order of abi/counter.def. Any thread; the values may be
+ * slightly stale.
+ */
 enum counter {
 #define COUNTER(name, help) COUNTER_##name,
 #include "engine/abi/counter.def"
@@ -93,17 +117,18 @@ enum counter {
 };
 void rail_counters(const struct rail *rail, uint64_t ret_counters[COUNTER_COUNT]);
 /*
- * Copies the latency of sampled READs, doorbell to completion (abi/latency.h), and their sum in ns;
- * any thread, values may be a moment old.
+ * Copies the latency histogram of sampled READs, doorbell to completion (abi/latency.h), and the
+ * sum of these latencies in ns. Any thread; values may be slightly stale.
  */
 void rail_latency(
 	const struct rail *rail, uint64_t ret_latency[LATENCY_BUCKETS], uint64_t *ret_ns_sum);
-/* Operations in flight now; any thread, a moment old. */
+/* Requests in flight now, parked ones included. Any thread; the value may be slightly stale. */
 uint32_t rail_in_flight(const struct rail *rail);
 
 /*
- * One turn of one rail; its poll core calls it, and unit tests that have no thread. `now_ns`: the
- * time as a rail before it in this turn read it; 0: it reads the clock if it has to know.
+ * One step of one rail. Called by its poll core, and by unit tests without a thread. `now_ns`:
+ * CLOCK_MONOTONIC as an earlier rail of this turn read it; 0: the rail reads the clock if it needs
+ * the time. Returns how much work was done; 0: none.
  */
 unsigned rail_step(struct rail *rail, uint64_t now_ns);
 

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * CQEs -> requests: each retires a WQE and every earlier one of its queue; a request whose last WQE
- * retired goes on to its page head, or is answered. Poll core only; the hot path.
+ * CQEs -> requests: a CQE retires its WQE and every earlier one of the same QP. When the last
+ * posted WQE of a request retires, its page head is read next, or the request is answered. Poll
+ * core only; the hot path.
  */
 #include "engine/rail/core.h"
 
+/* Validates a page: is the head that was read the one the op expects? */
 static bool head_matches(const struct rail *rail, const struct request *request)
 {
 	const struct op *op = &request->op;
@@ -14,11 +16,11 @@ static bool head_matches(const struct rail *rail, const struct request *request)
 
 static enum op_status status_of(uint32_t syndrome)
 {
-	/* A flushed WQE is a bystander: its queue failed for another reason. */
+	/* A flushed WQE did not cause the error: another WQE of its QP did. */
 	return syndrome == DV_SYNDROME_FLUSHED ? OP_PEER_DOWN : OP_NIC_ERROR;
 }
 
-/* One WQE of it retired. Returns how many it still has with the NIC. */
+/* Retires one WQE of the request. Returns how many it still has at the NIC. */
 static uint16_t request_retire(struct request *request, uint32_t syndrome)
 {
 	if (unlikely(syndrome) && request->status == OP_HIT)
@@ -26,7 +28,10 @@ static uint16_t request_retire(struct request *request, uint32_t syndrome)
 	return --request->outstanding;
 }
 
-/* A piece of payload; after the last one the head is due. */
+/*
+ * Retires one slice of payload. After the last one the page head is to be read, or the request
+ * ends.
+ */
 static void payload_retire(struct rail *rail, struct request *request, uint32_t syndrome)
 {
 	if (request_retire(request, syndrome) || link_linked(&request->pending))
@@ -43,13 +48,17 @@ static void payload_retire(struct rail *rail, struct request *request, uint32_t 
 	}
 }
 
-/* A READ of heads: each of its requests is judged by its own. */
+/*
+ * Retires a READ of page heads: each of its requests, from number `first` on, is validated by its
+ * own head and ends.
+ */
 static void heads_retire(struct rail *rail, uint16_t first, uint32_t syndrome)
 {
 	for (uint16_t number = first; number != REQUEST_NONE;) {
 		struct request *request = &rail->request[number];
 
-		number = request->heads_next; /* it is free after this */
+		/* heads_next is read before request_end() frees the request */
+		number = request->heads_next;
 		request_retire(request, syndrome);
 		if (likely(request->status == OP_HIT) && unlikely(!head_matches(rail, request)))
 			request->status = OP_STALE;
@@ -70,8 +79,8 @@ static void read_time_end(struct rail *rail, bool failed)
 }
 
 /*
- * Retires the WQEs of the queue before `end`, oldest first; the last of them with `syndrome`, those
- * before it with `earlier`.
+ * Retires the QP's WQEs with indices before `end`, oldest first: the last of them with `syndrome`,
+ * the ones before it with `earlier`. A syndrome of 0 is success.
  */
 static void retire(
 	struct rail *rail, struct lane_qp *qp, uint32_t end, uint32_t earlier, uint32_t syndrome)
@@ -107,7 +116,10 @@ static void retire(
 	rail->posted_bytes -= bytes;
 }
 
-/* A completion that names no WQE the device was told of is the device's mistake. */
+/*
+ * Finds the WQE that a CQE names. False: the CQE names no WQE that was posted and announced by a
+ * doorbell, which is an error of the device.
+ */
 static bool completion_possible(
 	const struct lane_qp *qp, const struct dv_completion *completion, uint32_t *ret_index)
 {
@@ -138,13 +150,14 @@ static void reap_one(struct rail *rail, const struct dv_completion *completion)
 	if (unlikely(!qp || !completion_possible(qp, completion, &index))) {
 		if (!completion->syndrome)
 			rail_count(rail, COUNTER_cqes_error, 1);
-		else if (qp) /* its queue has failed, whatever it names */
+		else if (qp) /* an error CQE: its QP has failed even if its WQE index is wrong */
 			lane_break(rail, qp->lane, completion->syndrome);
 		return;
 	}
 	lane = qp->lane;
-	/* The READs before an error were done: they are answered in order. Those before a flushed
-	 * one may have been flushed too, on a device that tells only of the last. */
+	/* A QP completes in order, so the WQEs before a failed one have succeeded. Those before
+	 * a flushed one may have been flushed as well, because some devices report only the last
+	 * flushed WQE. */
 	retire(rail, qp, index + qp->wqe[index & (QP_DEPTH - 1)].blocks,
 		completion->syndrome == DV_SYNDROME_FLUSHED ? DV_SYNDROME_FLUSHED : 0,
 		completion->syndrome);

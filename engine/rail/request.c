@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The life of request slots: taken from a stack, filled from a ring, answered into the channel's
- * done ring. A request is answered exactly once, here. Poll core only; part of the hot path: no
- * errno, allocation, lock, log or system call.
+ * Requests: allocation of their blocks, counting of the regions they use, and their answer in the
+ * channel's done ring. Every request is answered exactly once, in request_end(). Poll core only;
+ * part of the hot path: no errno, allocation, lock, log or system call.
  */
 #include "engine/rail/core.h"
 
@@ -48,6 +48,7 @@ static void region_release(struct rail *rail, uint32_t id)
 		region_return_if_unused(rail, id);
 }
 
+/* Reverses request_hold_regions(). */
 static void request_release_regions(struct rail *rail, const struct request *request)
 {
 	uint16_t block = request->number;
@@ -65,7 +66,8 @@ void request_free(struct rail *rail, struct request *request)
 {
 	uint16_t block = request->number;
 
-	/* The number of segments is the one request_copy_segments() went by, or it was refused. */
+	/* op.segments is the number that request_copy_segments() copied, or 0 if the caller
+	 * refused the op. */
 	for (uint32_t i = REQUEST_SEGMENTS; i < request->op.segments; i += REQUEST_SEGMENTS) {
 		block = rail->block_next[block];
 		rail->block_stack[rail->blocks_free++] = block;
@@ -106,7 +108,10 @@ static void count_end(struct rail *rail, const struct request *request, enum op_
 	}
 }
 
-/* There is room: take.c took the op only because there was. */
+/*
+ * Writes a completion to the channel's done ring; rail_answer() publishes it. The ring has room,
+ * because take.c takes an op only if its completion fits.
+ */
 static void channel_answer(
 	struct rail *rail, struct channel_slot *slot, uint64_t cookie, enum op_status status)
 {
@@ -124,6 +129,7 @@ static void channel_answer(
 	channel->in_flight--;
 }
 
+/* request_end() of the rail's own probe READ: there is no channel to answer. */
 static void probe_end(struct rail *rail, struct request *request, enum op_status status)
 {
 	struct lane *lane = request->lane;

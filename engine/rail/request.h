@@ -1,28 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A request: one op under way, from the ring slot it was copied from to the completion that answers
- * it. All requests, and the blocks their segments are kept in, are allocated by rail_open(); free
- * ones wait on stacks. Poll core only.
+ * A request: one op in flight, from the ring slot it was copied from to the completion that answers
+ * it. rail_open() allocates all requests, and the blocks that hold their segments; free ones are on
+ * stacks. Poll core only.
  *
- *   taken -> parked (no such peer yet) -> pending on a lane -> posted, piece by piece
- *         -> all payload CQEs seen -> among lane->heads -> head CQE seen -> answered
+ *   taken -> parked (peer not connected) -> pending on a connection -> posted, slice by slice
+ *         -> all payload CQEs seen -> on lane->heads -> CQE of the head READ seen -> answered
  */
 #ifndef RAIL_REQUEST_H
 #define RAIL_REQUEST_H
 
 #include "engine/abi/op.h"
 
-/* Blocks of four segments: the first RAIL_REQUESTS belong to the request of the same number. */
+/*
+ * Blocks of REQUEST_SEGMENTS segments. Block i < RAIL_REQUESTS always belongs to request i; the
+ * others are free, or further blocks of a request.
+ */
 #define REQUEST_BLOCKS 16384u
-#define REQUEST_SEGMENTS 4u /* in a block: one ring slot, copied as it is */
+#define REQUEST_SEGMENTS 4u /* segments in a block, which is a copy of one ring slot */
 
-#define REQUEST_NONE 0xffffu /* no request's number */
+#define REQUEST_NONE 0xffffu /* end of a list of request numbers */
 
-/* An op may not ask to wait longer: a parked request is never there for ever. */
+/*
+ * Limit of an op's time-out; deadlines further away are shortened, so that no request is parked for
+ * ever.
+ */
 #define REQUEST_DEADLINE_MAX_NS (60ull * 1000 * 1000 * 1000)
-/* In-flight requests of a channel that stops get at most this long. */
+/* Limit of the remaining time of a request whose channel stops. */
 #define REQUEST_STOP_NS (1000ull * 1000 * 1000)
-/* Past its deadline, on a lane that still moves, a posted request gets this long to be retired. */
+/*
+ * Time that a posted request gets to retire after its deadline while its connection makes progress.
+ */
 #define REQUEST_GRACE_NS (250ull * 1000 * 1000)
 
 static_assert(REQUEST_BLOCKS <= 1u << 16, "block numbers are 16 bits");
@@ -30,7 +38,7 @@ static_assert(RAIL_REQUESTS <= REQUEST_NONE, "request numbers are 16 bits");
 static_assert(REQUEST_BLOCKS >= RAIL_REQUESTS + SEGMENTS_MAX / REQUEST_SEGMENTS,
 	"the largest op fits beside one block for every request");
 
-/* A place on a doubly linked ring of places; alone when it points at itself. */
+/* Entry or head of a doubly linked ring; unlinked or empty if it points at itself. */
 struct link {
 	struct link *next, *previous;
 };
@@ -40,7 +48,7 @@ static inline void link_init(struct link *link)
 	link->next = link->previous = link;
 }
 
-/* Is it in a list, or is the list that it heads not empty? */
+/* True if the entry is in a list, or if the list that it heads is not empty. */
 static inline bool link_linked(const struct link *link)
 {
 	return link->next != link;
@@ -54,12 +62,13 @@ static inline void link_insert_before(struct link *at, struct link *link)
 	at->previous = link;
 }
 
-/* At the end of the list that `head` heads. */
+/* Appends to the list with head `head`. */
 static inline void link_append(struct link *head, struct link *link)
 {
 	link_insert_before(head, link);
 }
 
+/* Removes an entry from its list; no effect on an unlinked one. */
 static inline void link_remove(struct link *link)
 {
 	link->previous->next = link->next;
@@ -69,38 +78,42 @@ static inline void link_remove(struct link *link)
 
 struct lane;
 
-/* The channel of a request that no client asked for: LANE_PROBING. */
+/* The channel of the rail's own request: the probe READ of a LANE_PROBING connection. */
 enum { CHANNEL_NONE = CHANNELS_MAX };
 
 enum request_stage {
-	REQUEST_PAYLOAD, /* pieces are being posted, or their CQEs awaited */
-	REQUEST_HEAD,    /* all payload arrived; the page head is being read */
+	REQUEST_PAYLOAD, /* slices are being posted, or their CQEs are awaited */
+	REQUEST_HEAD,    /* all payload has arrived; the page head is to be read or is being read */
 };
 
 struct request {
 	/* owner: poll core; copied from the ring, validated, read-only after that */
 	alignas(64) struct op op;
-	/* owner: poll core; moves with every piece */
-	alignas(64) struct lane *lane; /* NULL while parked */
-	struct link pending;           /* lane->pending, lane->heads, or peer_slot.parked */
-	uint64_t deadline_ns;          /* when it is looked at next */
-	uint32_t posted;               /* payload bytes in WQEs so far */
-	uint32_t segment_done;         /* bytes of the segment at the cursor posted so far */
-	uint32_t head;                 /* while its head is being read: where in rail->head[] */
-	uint16_t heads_next;           /* the next request of the same READ; REQUEST_NONE: last */
-	uint16_t block;                /* cursor: block and segment in it */
-	uint16_t outstanding;          /* WQEs posted and not retired */
-	uint16_t number;
-	uint16_t channel; /* id */
-	uint8_t segment;
-	uint8_t stage;  /* enum request_stage */
-	uint8_t status; /* OP_HIT: nothing went wrong so far */
-	bool one_sge;   /* one segment in one MR: each piece of it is one SGE */
-	bool counted;   /* its region users are counted: validation passed */
-	bool expired;   /* past its own deadline: the answer is OP_TIMEOUT */
+	/* owner: poll core; changes with every slice */
+	alignas(64) struct lane *lane; /* connection of the request; NULL while parked */
+	struct link pending;           /* entry in lane->pending, lane->heads or peer_slot.parked */
+	uint64_t deadline_ns;          /* CLOCK_MONOTONIC at which expire.c handles it next */
+	uint32_t posted;               /* payload bytes posted so far */
+	uint32_t segment_done;         /* cursor: posted bytes of the current segment */
+	uint32_t head; /* while its page head is being read: index in rail->head[] */
+	/* number of the next request of the same READ of heads; REQUEST_NONE: last */
+	uint16_t heads_next;
+	uint16_t block;       /* cursor: block of the current segment */
+	uint16_t outstanding; /* number of WQEs posted and not retired */
+	uint16_t number;      /* number of this request: its index in rail->request[] */
+	uint16_t channel;     /* id of the channel to answer; CHANNEL_NONE: a probe */
+	uint8_t segment;      /* cursor: index of the current segment in its block */
+	uint8_t stage;        /* enum request_stage */
+	uint8_t status;       /* enum op_status of the answer; OP_HIT: no error so far */
+	bool one_sge;         /* one segment in one MR, so each slice has one SGE */
+	bool counted; /* the request was validated, and region_slot.users includes its segments */
+	/* past the deadline of its op: the answer is OP_TIMEOUT unless an error came first */
+	bool expired;
 };
 static_assert(sizeof(struct request) == 128, "two cache lines");
-/* The cursor begins at the first segment. A request with one_sge needs `posted` alone. */
+/*
+ * Sets the cursor to the first segment. A request with one_sge does not need it; `posted` suffices.
+ */
 static inline void request_cursor_start(struct request *request)
 {
 	request->block = request->number;
@@ -108,7 +121,9 @@ static inline void request_cursor_start(struct request *request)
 	request->segment = 0;
 }
 
-/* Each segment, slice and extent ends a WQE at most once. */
+/*
+ * A WQE ends at a segment, slice or extent boundary, which bounds the number of WQEs of a request.
+ */
 static_assert(
 	2 * SEGMENTS_MAX + 1 + PAGE_BYTES_MAX / SLICE_BYTES + PAGE_BYTES_MAX / EXTENT_BYTES_MIN <
 		1u << 16,

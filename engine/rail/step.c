@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One turn of the poll loop, and its small change: doorbells, events, idle steps. Poll core only;
- * the hot path.
+ * rail_step(), one step of a rail, and its small parts: doorbells, events, the count of idle steps.
+ * Poll core only; the hot path.
  */
 #include "engine/rail/core.h"
 
@@ -28,7 +28,8 @@ void rail_ring(struct rail *rail)
 
 		rail->unrung = qp->rung_next;
 		qp->unrung = false;
-		/* Nobody knows when this queue will be posted to again. */
+		/* Request a CQE from the last WQE: this QP may get no further WQE that would
+		 * request one. */
 		if (qp->silent)
 			dv_signal_last(qp->sq);
 		qp->silent = qp->silent_bytes = 0;
@@ -39,6 +40,7 @@ void rail_ring(struct rail *rail)
 		rail_count(rail, COUNTER_doorbells, n);
 }
 
+/* Writes an event to the event ring; false: the ring is full. */
 static bool speak(struct rail *rail, const struct rail_event *event)
 {
 	struct ring_producer *out = &rail->inbox.event_out;
@@ -50,7 +52,7 @@ static bool speak(struct rail *rail, const struct rail_event *event)
 	return true;
 }
 
-/* Events that found no room when they were said. */
+/* Sends the events that found the event ring full. */
 static void speak_late(struct rail *rail)
 {
 	while (rail->late_head != rail->late_tail &&
@@ -65,12 +67,16 @@ void rail_say(struct rail *rail, const struct rail_event *event)
 	rail->spoke = rail->news = true;
 	if (likely(rail->late_head == rail->late_tail) && speak(rail, event))
 		return;
-	/* An object has so few events unheard at a time that this never fills: core.h. */
+	/* Cannot overflow: RAIL_EVENTS_LATE in core.h counts the events each object can have
+	 * unread. */
 	assert(rail->late_tail - rail->late_head < RAIL_EVENTS_LATE);
 	rail->late[rail->late_tail++ & (RAIL_EVENTS_LATE - 1)] = *event;
 }
 
-/* Idle steps look at the clock, they have nothing better to do; busy ones now and then. */
+/*
+ * True if the deadlines are due for a check: in every idle step with requests in flight, and in
+ * every RAIL_CLOCK_STEPS-th busy one.
+ */
 static bool clock_due(struct rail *rail, unsigned work)
 {
 	return rail->in_flight && (!work || ++rail->steps % RAIL_CLOCK_STEPS == 0);
@@ -90,14 +96,14 @@ unsigned rail_step(struct rail *rail, uint64_t now_ns)
 	unsigned work = 0;
 
 	rail->now_ns = now_ns;
-	work += rail_reap(rail); /* CQEs       -> client completions   */
+	work += rail_reap(rail); /* CQEs -> client completions */
 	if (unlikely(ring_ready(&rail->inbox.command_in) > 0))
-		work += rail_obey(rail); /* what the control plane wants */
+		work += rail_obey(rail); /* commands of the control plane */
 	work += rail_take(rail);         /* client ops -> requests             */
 	work += rail_post(rail);         /* requests   -> WQEs                 */
 	rail_ring(rail);                 /* one doorbell per touched QP        */
 	if (clock_due(rail, work))
-		work += rail_expire(rail); /* what outlived its deadline   */
+		work += rail_expire(rail); /* requests past their deadlines */
 	rail_answer(rail);                 /* completions become visible         */
 	if (unlikely(rail->late_head != rail->late_tail))
 		speak_late(rail);

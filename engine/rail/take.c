@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Client rings -> requests: an op and its segments are copied once, and the copy is checked.
- * Nothing in a ring is believed. Poll core only; the hot path.
+ * Client rings -> requests: an op and its segments are copied once, and the copy is validated,
+ * because the client may write its ring at any time. Poll core only; the hot path.
  */
 #include "engine/rail/core.h"
 
-/* Of how many more ops of this channel could the largest consequences be borne now? */
+/*
+ * How many more ops may be taken from this channel: limited by free done-ring slots and free
+ * request slots. Breaks the channel if the client's index of the done ring is impossible.
+ */
 static uint32_t take_limit(struct rail *rail, struct channel_slot *slot)
 {
 	struct rail_channel *channel = slot->channel;
 	uint32_t owed = channel->in_flight + slot->fresh;
 	uint32_t limit = RAIL_TAKE_BURST;
-	/* A completion that is owed always finds room, however slow the client. */
+	/* Room is reserved for the completion of every op taken, so that a slow client cannot
+	 * block the rail. */
 	int32_t room = ring_room(&channel->done, owed + limit);
 
 	if (unlikely(room < 0)) {
@@ -23,6 +27,7 @@ static uint32_t take_limit(struct rail *rail, struct channel_slot *slot)
 	return limit < rail->requests_free ? limit : rail->requests_free;
 }
 
+/* Validates an op without its segments. */
 static bool op_possible(const struct op *op)
 {
 	if (op->kind != OP_READ && op->kind != OP_PAGE)
@@ -38,6 +43,7 @@ static bool op_possible(const struct op *op)
 	       (uint64_t)op->slice * SLICE_BYTES + op->length <= op->page_bytes;
 }
 
+/* Validates one segment: it lies in a region of the channel's session. */
 static bool segment_possible(
 	const struct rail *rail, const struct rail_channel *channel, const struct op_segment *s)
 {
@@ -50,6 +56,7 @@ static bool segment_possible(
 	       s->offset <= region->length && s->length <= region->length - s->offset;
 }
 
+/* Validates an op and all its segments, whose lengths must add up to the op's. */
 static bool request_possible(
 	const struct rail *rail, const struct rail_channel *channel, const struct request *request)
 {
@@ -59,7 +66,7 @@ static bool request_possible(
 
 	if (!op_possible(op))
 		return false;
-	if (likely(op->segments == 1)) /* its length is the op's */
+	if (likely(op->segments == 1)) /* op_decode() took its length from the op */
 		return segment_possible(rail, channel, &rail->block[block].segment[0]);
 	for (uint32_t i = 0; i < op->segments; i++) {
 		const struct op_segment *s;
@@ -74,7 +81,9 @@ static bool request_possible(
 	return sum == op->length;
 }
 
-/* request_hold_regions() of a request with one segment. */
+/*
+ * request_hold_regions() for a request with one segment; decides whether each slice needs one SGE.
+ */
 static void hold_region(struct rail *rail, struct request *request)
 {
 	uint16_t id = rail->block[request->number].segment[0].region;
@@ -87,7 +96,7 @@ static void hold_region(struct rail *rail, struct request *request)
 	request->counted = true;
 }
 
-/* The request is out of the ring: from here on it is answered. */
+/* Starts a request whose op leaves the ring; from here on it is answered exactly once. */
 static void take_start(
 	struct rail *rail, struct rail_channel *channel, struct request *request, bool possible)
 {
@@ -125,9 +134,9 @@ static void take_start(
 }
 
 /*
- * True: the lane of this op holds its share of the requests. The op stays in its ring until one of
- * them ends or the lane counts as stalled; peer_route() then refuses it. A rail that stops takes
- * every op, to cancel it.
+ * True if the op must stay in its ring because the connection of its peer holds its share of the
+ * requests (lane_full()). It stays until a request of the connection ends, or until the connection
+ * counts as stalled; then peer_route() refuses it. A rail that stops takes every op, to cancel it.
  */
 static bool must_wait(const struct rail *rail, const struct op *op)
 {
@@ -142,7 +151,7 @@ static bool must_wait(const struct rail *rail, const struct op *op)
 
 /*
  * Takes the op that starts `at` slots after the head of the ring, where `ready` slots are filled.
- * Returns how many slots it has; 0: it stays there.
+ * Returns the number of slots it occupies; 0: it stays in the ring.
  */
 static uint32_t take_op(
 	struct rail *rail, struct rail_channel *channel, uint32_t at, uint32_t ready)
@@ -156,15 +165,16 @@ static uint32_t take_op(
 	op_decode(&slot, rail_now(rail), &request->op, &rail->block[request->number].segment[0]);
 	slots = op_slots(request->op.segments);
 	if (unlikely(slots > ready) && slots > (uint32_t)ring_ready_now(&channel->ops) - at) {
-		/* Clients publish whole ops: this one is not a client of ours. */
+		/* Our client library publishes whole ops, so a partial one is a broken client. */
 		request->op.segments = 0;
 		request_free(rail, request);
 		channel_break(rail, channel);
 		return 0;
 	}
 	if (unlikely(request->op.segments > SEGMENTS_MAX))
-		request->op.segments = 0; /* refused below; all its slots are skipped */
-	/* One segment came with the op. */
+		request->op.segments = 0; /* request_possible() refuses it; its slots are skipped */
+	/* An op with one segment has it in its own slot; other segments are copied from the
+	 * ring. */
 	if (unlikely(must_wait(rail, &request->op)) ||
 		(request->op.segments > 1 &&
 			unlikely(!request_copy_segments(rail, request, &channel->ops, at + 1)))) {
@@ -174,8 +184,8 @@ static uint32_t take_op(
 		return 0;
 	}
 	possible = request_possible(rail, channel, request);
-	/* A client may name a region whose RAIL_REGION_ADD arrived after we looked: it came before
-	 * the op did, so it is there now. The op stays in its ring until that was obeyed. */
+	/* The op may name a region whose RAIL_REGION_ADD is in the inbox, where it arrived
+	 * before the op did. Leave the op in its ring until a step has executed the command. */
 	if (unlikely(!possible && ring_ready(&rail->inbox.command_in) > 0)) {
 		request_free(rail, request);
 		return 0;
@@ -197,7 +207,7 @@ static unsigned take_channel(struct rail *rail, struct channel_slot *slot)
 		return 0;
 	limit = take_limit(rail, slot);
 	while (n < RAIL_TAKE_BURST) {
-		/* What was taken is still in the ring: look behind it. */
+		/* Taken ops are not released yet; look for filled slots behind them. */
 		if (at >= ready)
 			ready = (uint32_t)ring_look(&channel->ops, RING_LOOK);
 		if (at >= ready)
@@ -212,7 +222,7 @@ static unsigned take_channel(struct rail *rail, struct channel_slot *slot)
 		at += slots;
 		n++;
 	}
-	/* Copied: the client may use the slots again. */
+	/* The ops are copied, so the client may overwrite their slots. */
 	if (n)
 		ring_release(&channel->ops, at);
 	return n;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waking clients and the control plane: system calls, made by the poll core between a rail's steps,
- * never by a step.
+ * Wakes clients and the control plane. Contains system calls, so the poll core calls it between the
+ * steps of its rails, never within a step.
  */
 #include <unistd.h>
 
@@ -12,12 +12,13 @@ static void kick(int fd)
 	uint64_t one = 1;
 	ssize_t n = write(fd, &one, sizeof(one));
 
-	(void)n; /* a full eventfd wakes as well */
+	(void)n; /* a full eventfd is readable, so it wakes the control plane as well */
 }
 
 static void wake_client(struct rail_channel *channel)
 {
-	/* Exchanged only when it is set: most of the time the line stays the client's. */
+	/* Loaded before it is exchanged: a load of 0 leaves the cache line with the client's
+	 * core. */
 	if (shm_load(channel->client_waits) && shm_exchange(channel->client_waits, 0))
 		client_wake(channel->wake);
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the cluster tests share: the build's programs, a cluster per test, waiting for conditions.
+"""Shared by the cluster tests: the build's programs, a cluster per test, waiting for conditions.
 
 Each test file is a meson test of suite "cluster" and runs real engines and clients.
 $PEERCACHE_BUILD is the build folder; $PEERCACHE_SLOW multiplies every deadline (sanitizer builds).
@@ -41,14 +41,14 @@ def finish(process, seconds=300):
 
 
 def wait_for(condition, seconds, what):
-    """Polls until condition() is true; fails the test with the last value when the time is up."""
+    """Polls until condition() is true and returns its value; fails the test after `seconds`."""
     end = time.monotonic() + seconds * SLOW
     while True:
         value = condition()
         if value:
             return value
         if time.monotonic() > end:
-            raise AssertionError(f"not within {seconds} s: {what} (last: {value!r})")
+            raise AssertionError(f"not met within {seconds} s: {what} (last value: {value!r})")
         time.sleep(0.01)
 
 
@@ -70,19 +70,19 @@ class ClusterTest(unittest.TestCase):
         return json.loads(out[out.index("{"):])
 
     def cpu_share(self, engines):
-        """The part of a core that the busiest of these engines uses, over 3 seconds."""
+        """The share of a core that the busiest of these engines uses, measured over 3 seconds."""
         def cpu(process):
             with open(f"/proc/{process.pid}/stat") as f:
                 fields = f.read().rsplit(")", 1)[1].split()
             return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
         before, at = [cpu(p) for p in engines.process], time.monotonic()
-        time.sleep(3)  # the measurement itself: CPU time over a stretch of wall time
+        time.sleep(3)  # not a wait: CPU time is measured over this wall time
         spent = time.monotonic() - at
         return max((cpu(p) - b) / spent for p, b in zip(engines.process, before))
 
     def assert_idle(self, engines):
-        """Each uses less than 5 % of a core, once what it had to do is done."""
+        """Asserts that each engine uses less than 5 % of a core once its pending work is done."""
         shares = []
         while not shares or shares[-1] >= 0.05:
             self.assertLess(len(shares), 6, shares)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A session ends while one of its threads is in the middle of pc_set()'s copy; other clients then
- * refill the pool, and only after that the copy goes on. No page of theirs may change.
+ * A session ends while one of its threads is in the middle of pc_set()'s copy. Other clients then
+ * refill the pool, and only after that the copy continues. None of their pages may change.
  *
- * The copy is stopped by a source page that cannot be read: the fault handler waits. Pages are
- * stored through the first socket and read back through the second, so that a wrong one would be a
+ * The copy is stopped by a source page that cannot be read: the SIGSEGV handler waits. Pages are
+ * stored through the first socket and read back through the second, so a wrong page would be a
  * remote hit. Started by test_owner.py; prints JSON.
  */
 #include <errno.h>
@@ -31,8 +31,11 @@ static struct {
 	enum pc_result result;
 } copy;
 
-/* In the middle of the copy: every other thread goes on. sem_wait() by hand: it is no signal-safe
- * function, but the interrupted code is a copy loop, which holds no lock. */
+/*
+ * Runs in the middle of the copy; every other thread continues. It calls sem_wait(), which is not
+ * async-signal-safe. That is allowed here because the interrupted code is a copy loop, which holds
+ * no lock.
+ */
 static void on_fault(int signal)
 {
 	(void)signal;
@@ -55,7 +58,10 @@ static void *set_one(void *context)
 	return NULL;
 }
 
-/* The session's socket, found as a debugger would; the library does not show it. */
+/*
+ * Shuts down the session's socket, which the library does not expose: it is the only SEQPACKET
+ * socket of this process.
+ */
 static void end_session(void)
 {
 	for (int fd = 3; fd < 1024; fd++) {
@@ -70,7 +76,7 @@ static void end_session(void)
 	die("no session socket");
 }
 
-/* The reply to this request carries two descriptors, and there is room for one. */
+/* The reply to this request carries two descriptors, but this process may open only one more. */
 static int open_with_one_descriptor(struct pc *pc)
 {
 	struct rlimit limit, before;
@@ -80,7 +86,8 @@ static int open_with_one_descriptor(struct pc *pc)
 	close(highest);
 	getrlimit(RLIMIT_NOFILE, &before);
 	limit = before;
-	limit.rlim_cur = (rlim_t)highest + 1; /* the lowest free one is the only one */
+	/* Leaves only the lowest free descriptor number below the limit */
+	limit.rlim_cur = (rlim_t)highest + 1;
 	setrlimit(RLIMIT_NOFILE, &limit);
 	rc = pc_channel_open(pc, &channel);
 	setrlimit(RLIMIT_NOFILE, &before);
@@ -176,7 +183,7 @@ int main(int argc, char **argv)
 	int opened = 0;
 
 	if (argc != 4 || (!by_descriptors && strcmp(argv[1], "socket")))
-		die("late_copy descriptors|socket STORE_SOCKET READ_SOCKET");
+		die("usage: late_copy descriptors|socket STORE_SOCKET READ_SOCKET");
 	pc = open_session(argv[2], "late");
 	channel = start_copy(pc, &thread);
 	if (by_descriptors)
@@ -193,7 +200,7 @@ int main(int argc, char **argv)
 	add_number(out, "attached", pc_attached(pc));
 	json_object_object_add(out, "open", json_object_new_int(opened));
 	json_object_object_add(out, "set", json_object_new_string(pc_result_name(copy.result)));
-	/* The process can go on either way. */
+	/* Whatever happened to the session, this process can open a channel again. */
 	opened = pc_channel_open(pc, &other);
 	json_object_object_add(out, "open_again", json_object_new_int(opened));
 	if (!opened)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pages of another host into memory that is not registered or, with --registered, into memory that
- * is: stores pages through the first engine, reads them through the second one in batches of each
- * given length, and compares every byte. --segments cuts each page into so many pieces of different
- * lengths, in an order that is not theirs.
+ * Reads pages of another host into memory that is not registered or, with --registered, into memory
+ * that is. Stores pages through the first engine, reads them through the second one in batches of
+ * each given length, and compares every byte. --segments cuts each page into that many pieces of
+ * different lengths, which lie in memory in reverse order.
  *
- * Started by test_staging.py and test_extents.py. Prints one JSON object: the extents that the
- * second engine has registered and, for each batch length, how the pages came out.
+ * Started by test_staging.py and test_extents.py. Prints one JSON object: the number of extents
+ * that the second engine has registered and, for each batch length, the results of the pages.
  */
 #include <getopt.h>
 #include <stdlib.h>
@@ -21,15 +21,15 @@ struct staged {
 	uint64_t page_bytes;
 	unsigned count, segments;
 	bool registered;
-	unsigned char *memory; /* page i is gathered from or scattered to its i-th page_bytes */
-	unsigned char *whole;  /* one page in one piece */
+	unsigned char *memory; /* the segments of page i lie in its i-th page_bytes */
+	unsigned char *whole;  /* scratch space: one page in one piece */
 	struct pc_page *page;
 	struct pc_segment *segment;
 	char (*key)[KEY_TEXT_BYTES];
 	enum pc_result *result;
 };
 
-/* The last piece in memory is the first of the page; their lengths grow. */
+/* Cuts page i into segments of growing length; the first segment is the last one in memory. */
 static void cut(struct staged *s, unsigned i)
 {
 	uint64_t left = s->page_bytes, step = 2 * left / (s->segments * (s->segments + 1ull));
@@ -106,7 +106,7 @@ static bool page_is_right(struct staged *s, unsigned i)
 	return content_is(s->whole, s->page_bytes, i);
 }
 
-/* All pages, `batch` at a time. */
+/* Calls `call` for all pages, `batch` pages at a time. */
 static void call_all(struct staged *s, page_call call, struct pc_channel *channel, unsigned batch)
 {
 	for (unsigned i = 0; i < s->count; i += batch) {
@@ -132,7 +132,7 @@ static void store(struct staged *s, struct pc *pc)
 	pc_channel_close(channel);
 }
 
-/* {"hit": N, ..., "wrong": N, "bytes_staged": N} */
+/* Reads all pages; returns {"hit": N, ..., "wrong": N, "bytes_staged": N}. */
 static json_object *fetch(struct staged *s, struct pc *pc, unsigned batch)
 {
 	uint64_t outcome[PC_PENDING + 1] = {0}, wrong = 0;
@@ -182,7 +182,8 @@ int main(int argc, char **argv)
 				die("more than %u lengths of batches", BATCHES_MAX);
 			batch[batches++] = (unsigned)parse_number("--batch", optarg, 1, 65536);
 			break;
-		default: die("see the source");
+		default:
+			die("unknown option; the options are listed in main() of tests/cluster/staged.c");
 		}
 	}
 	if (parse_sockets(NULL, socket, &text) != 2)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Engines that do not belong together: refused by both, both values in both logs, once; no engine
-joins and dies without end. Network namespaces where another host is the subject; those need
-root."""
+"""Engines that do not fit together refuse each other, and both log both values once; no engine
+joins and dies again and again. Tests with other hosts use network namespaces, which need root."""
 
 import os
 import re
@@ -17,7 +16,7 @@ BEATS = ["cluster.heartbeat_ms=100", "cluster.dead_after_ms=1000"]
 
 class Agree(harness.ClusterTest):
     def start_apart(self, nodes, settings_of, seeds=None, netns=False):
-        """Engines with settings of their own each; nothing waits for them to be one cluster."""
+        """Starts engines with different settings, without waiting until they are one cluster."""
         engines = harness.cluster.Cluster(harness.BUILD, nodes, pool_bytes="16MiB", settings=BEATS,
                                           netns=netns, link="tcp" if netns else "shm")
         whole = engines.command
@@ -38,12 +37,12 @@ class Agree(harness.ClusterTest):
         return [line for line in engines.log(i).splitlines() if all(p in line for p in parts)]
 
     def assert_quiet(self, engines, nodes):
-        """Many dials later nothing more was logged, and no engine has joined another."""
+        """Asserts that many dials later nothing more was logged and no engine joined another."""
         refused = [engines.status(i)["counters"]["members_refused"] for i in nodes]
         before = [engines.log(i) for i in nodes]
         harness.wait_for(lambda: all(
             engines.status(i)["counters"]["members_refused"] >= refused[n] + 5
-            for n, i in enumerate(nodes)), 60, "they go on dialling")
+            for n, i in enumerate(nodes)), 60, "the engines continue to dial")
         self.assertEqual([engines.log(i) for i in nodes], before)
         for i in nodes:
             self.assertEqual(engines.status(i)["counters"]["members_joined"], 0)
@@ -68,7 +67,7 @@ class Settings(Agree):
 
 @unittest.skipIf(os.geteuid(), "needs root for network namespaces")
 class Loopback(Agree):
-    def test_hosts_left_at_127_0_0_1_are_refused_with_the_fix(self):
+    def test_hosts_that_advertise_127_0_0_1_are_refused_with_the_fix(self):
         engines = self.start_apart(
             3, lambda i: [f"cluster.address={'127.0.0.1' if i else '10.77.0.1'}"], netns=True)
         for i in (1, 2):
@@ -82,7 +81,7 @@ class Loopback(Agree):
 
 
 class Versions(Agree):
-    """An engine of wire version 4, by hand: its Hello has none of the later fields."""
+    """An engine of wire version 4, played by hand: its Hello has none of the later fields."""
 
     @staticmethod
     def hello(version):
@@ -95,11 +94,11 @@ class Versions(Agree):
 
     @staticmethod
     def version_of(frame):
-        """Of a Hello: Message field 1, and field 1 of that."""
+        """The version in a Hello: field 1 of the Hello, which is field 1 of the Message."""
         match = re.match(rb"\x0a[\x80-\xff]*[\x00-\x7f]\x08(.)", frame[4:], re.S)
         return match[1][0] if match else None
 
-    def test_version_4_is_refused_with_both_versions_and_is_told_ours(self):
+    def test_version_4_is_refused_with_both_versions_and_gets_our_hello(self):
         engines = self.start(1, pool_bytes="16MiB", settings=BEATS)
         for _ in range(3):
             with socket.create_connection((engines.address[0], engines.port[0])) as s:
@@ -109,12 +108,12 @@ class Versions(Agree):
                 while part := s.recv(65536):
                     heard += part
             self.assertEqual(self.version_of(heard), 5, heard)
-        self.assertEqual(len(self.lines(engines, 0, "wire version 4, this engine version 5")), 1)
+        self.assertEqual(len(self.lines(engines, 0, "wire version is 4", "this engine is 5")), 1)
         self.assertEqual(len(engines.status(0)["members"]), 1)
         self.stop_cleanly(engines)
 
     def test_a_seed_of_version_4_is_refused_with_both_versions(self):
-        """It closes when it hears of version 5, and answers when it is asked in version 4."""
+        """The seed closes a connection with a Hello of version 5, and answers one of version 4."""
         with socket.socket() as old:
             old.bind(("127.0.0.1", 0))
             old.listen()
@@ -122,7 +121,7 @@ class Versions(Agree):
             seed = f"127.0.0.1:{old.getsockname()[1]}"
             engines = self.start(1, pool_bytes="16MiB", settings=[*BEATS, f"cluster.seeds={seed}"])
             end = time.monotonic() + 30 * harness.SLOW
-            while not self.lines(engines, 0, seed, "wire version 4, this engine version 5"):
+            while not self.lines(engines, 0, seed, "wire version is 4", "this engine is 5"):
                 self.assertLess(time.monotonic(), end, engines.log(0))
                 connection, _ = old.accept()
                 if self.version_of(connection.recv(65536)) == 4:

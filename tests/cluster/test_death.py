@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Engines and clients that die, hang or come back: bandwidth and capacity go, nothing else."""
+"""Engines and clients that die, hang or come back: only bandwidth and capacity are lost."""
 
 import json
 import re
@@ -13,7 +13,7 @@ SETTINGS = ["cluster.heartbeat_ms=100", "cluster.dead_after_ms=1000"]
 
 
 def reached(process, share):
-    """Reads the replay's progress until it has done that share of the requests."""
+    """Reads the replay's progress lines until it has done that share of the requests."""
     while True:
         line = process.stderr.readline()
         if not line:
@@ -38,11 +38,11 @@ class EngineDies(harness.ClusterTest):
         self.assertEqual(got["engines_gone"], 1)
         self.assertGreater(got["hits"], 0)
         engines.wait_members(2, among=[0, 2])
-        # What the survivors hold is still found: with two owners a key one death loses no entry.
+        # Pages of the survivors are still found: with two owners per key, one death loses no entry.
         again = self.replay(engines_without(engines, 1), "--requests", 400, "--namespace", "b")
         self.assertEqual(again["hits"], self.describe("--requests", 400)["prefix_hits"])
 
-    def test_entries_of_the_living_survive_any_one_death(self):
+    def test_entries_of_live_members_survive_one_death(self):
         engines = self.start(4, pool_bytes="128MiB", settings=SETTINGS)
         self.assertEqual(store(engines.sockets[0], 400), 400)
         engines.kill(3)
@@ -62,7 +62,7 @@ class EngineDies(harness.ClusterTest):
         self.assertEqual(count(engines.sockets[0], 100), 100)
         self.stop_cleanly(engines)
 
-    def test_a_stopped_engine_costs_a_deadline_not_a_hang(self):
+    def test_a_stopped_engine_costs_one_deadline_and_no_hang(self):
         engines = self.start(2, pool_bytes="128MiB", settings=SETTINGS, link="tcp")
         self.assertEqual(store(engines.sockets[1], 50), 50)
         engines.process[1].send_signal(signal.SIGSTOP)
@@ -109,7 +109,7 @@ class ClientDies(harness.ClusterTest):
         status, out, err = harness.finish(other)
         self.assertEqual(status, 0, out + err)
         self.assertIn("not hits 0, wrong 0", out, "the other client noticed nothing")
-        harness.wait_for(lambda: left() == before, 20, "regions and credits are freed")
+        harness.wait_for(lambda: left() == before, 20, "all regions and credits are freed")
         self.stop_cleanly(engines)
 
 
@@ -125,13 +125,13 @@ def ctl(socket, *arguments):
 
 
 def store(socket, n):
-    """Stores n strings; returns how many were."""
+    """Stores n strings; returns the number that were stored."""
     return sum(ctl(socket, "put", f"key{i}", "--string", f"value{i}").returncode == 0
                for i in range(n))
 
 
 def count(socket, n):
-    """How many of the n keys are there."""
+    """Returns the number of the n keys that exist."""
     out = ctl(socket, "exists", *[f"key{i}" for i in range(n)]).stdout
     return out.count(": yes")
 

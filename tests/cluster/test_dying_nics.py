@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NICs that die while READs are posted: a call returns, and not before the NIC is done with its
-buffer; a rail that is lost stays lost; an engine that cannot get the buffer back ends itself, and
-so does one that stands still.
+"""NICs that die while READs are posted: the client's call returns, but not before the NIC can no
+longer write to the buffer; a rail that is lost stays lost; an engine that cannot get the buffer
+back aborts, and so does an engine whose loop has stopped.
 
 The test is the client (libpeercache by ctypes): it reads pages of the second engine into memory
 that is registered with the first one, whose software NIC dies by test.fault_file.
@@ -21,9 +21,9 @@ import harness
 HIT = 0
 PAGES, PAGE = 32, 65536
 DEADLINE = 1.0
-DESTROYED = 2.0  # s past the deadline: its queue pairs are gone
-ABORTED = 7.0    # ... or the engine is
-SLACK = 2.0      # a busy machine, and processes that start and end
+DESTROYED = 2.0  # s after the deadline: by then the queue pairs are destroyed
+ABORTED = 7.0    # s after the deadline: by then the engine has aborted
+SLACK = 2.0      # s more for a busy machine and for processes that start and end
 
 
 class Options(ctypes.Structure):
@@ -62,7 +62,7 @@ class Client:
         assert status == 0, status
 
     def call(self, which, timeout):
-        """(results, seconds)"""
+        """Calls `which` for all pages; returns (results, seconds it took)."""
         results = (ctypes.c_int * PAGES)()
         begun = time.monotonic()
         self.good(which(self.channel, self.pages, PAGES, int(timeout * 1000), results))
@@ -87,7 +87,7 @@ class Client:
 
 
 class FirstDies(harness.cluster.Cluster):
-    """Only the first engine follows the faults."""
+    """Two engines; only the first one has test.fault_file."""
 
     def __init__(self, faults, **options):
         super().__init__(harness.BUILD, 2, **options)
@@ -106,7 +106,8 @@ class NicsDie(harness.ClusterTest):
         self.addCleanup(os.unlink, self.faults)
 
     def begin(self, rails=1):
-        """Two engines, the second with all pages, and a client of the first that has read them."""
+        """Starts two engines, of which the second has all pages, and a client of the first one that
+        has read them all; returns that client."""
         self.engines = FirstDies(self.faults, pool_bytes="64MiB", settings=[
             "rail.devices=" + ",".join(["soft"] * rails)])
         self.addCleanup(self.engines.stop)
@@ -131,7 +132,7 @@ class NicsDie(harness.ClusterTest):
         return self.engines.status(0)["rails"][rail]["state"]
 
     def dies(self, fault, deadline, within):
-        """READs are posted, then their NIC dies: the call returns in time, without a page."""
+        """Lets the NIC die while READs are posted: the call must return in time, without a page."""
         reader, got = self.begin(), []
         self.fault("0:mute")
         call = threading.Thread(target=lambda: got.append(reader.get(deadline)), daemon=True)
@@ -139,7 +140,7 @@ class NicsDie(harness.ClusterTest):
         harness.wait_for(lambda: self.engines.status(0)["rails"][0]["in_flight"], 30, "posted")
         self.fault(f"0:{fault}")
         call.join(within + 60)
-        self.assertFalse(call.is_alive(), f"not back {within + 60} s later")
+        self.assertFalse(call.is_alive(), f"pc_get() has not returned after {within + 60} s")
         results, seconds = got[0]
         self.assertNotIn(HIT, results)
         self.assertLess(seconds, within + SLACK * harness.SLOW)
@@ -158,15 +159,15 @@ class NicsDie(harness.ClusterTest):
     def test_queue_pairs_cannot_be_put_in_error(self):
         self.comes_back(self.dies("stiff", DEADLINE, DEADLINE + DESTROYED))
 
-    def test_the_last_rail_that_dies_ends_the_engine_in_order(self):
-        self.dies("fatal", 8, 4)  # its device is closed at once
+    def test_the_loss_of_the_last_rail_ends_the_engine_in_order(self):
+        self.dies("fatal", 8, 4)  # the device is closed at once, long before the deadline
         self.assertEqual(self.engines.process[0].wait(30 * harness.SLOW), 1)
         log = self.engines.log(0)
         self.assertIn("no rail is left", log)
-        self.assertIn("stopping: clients are let go, the cluster is told", log)
+        self.assertIn("stopping: ending the sessions of clients and leaving the cluster", log)
         self.engines.wait_members(1, [1])
 
-    def test_a_device_that_died_stays_lost_and_the_engine_lives(self):
+    def test_a_device_that_died_stays_lost_and_the_engine_keeps_running(self):
         reader = self.begin(rails=2)
         self.fault("0:fatal")
         harness.wait_for(lambda: self.state() == "lost", 30, "the rail is lost")
@@ -174,7 +175,7 @@ class NicsDie(harness.ClusterTest):
         self.fault("")  # the port has its link again
         self.assertEqual(reader.get(5)[0], [HIT] * PAGES)  # over the other rail
         self.assertEqual(self.state(), "lost")
-        # Memory is still registered and released: pages of this host need no NIC.
+        # Memory can still be registered and released: pages of this host need no NIC.
         other = Client(self.engines.sockets[0])
         other.keys = [b"own page %d" % i for i in range(PAGES)]
         for i in range(PAGES):
@@ -184,7 +185,7 @@ class NicsDie(harness.ClusterTest):
         other.close()
         self.stop_cleanly(self.engines)
 
-    def test_a_dead_nic_costs_no_page_where_there_is_another(self):
+    def test_a_dead_nic_costs_no_page_if_there_is_another_nic(self):
         for fault in ("numb", "stiff", "fatal"):
             with self.subTest(fault):
                 reader = self.begin(rails=2)
@@ -195,7 +196,7 @@ class NicsDie(harness.ClusterTest):
                 self.fault("")
                 self.engines.stop()
 
-    def test_a_device_that_cannot_even_be_closed_ends_the_engine(self):
+    def test_a_device_that_cannot_be_closed_aborts_the_engine(self):
         self.dies("dead", DEADLINE, DEADLINE + ABORTED)
         self.assertEqual(self.engines.process[0].wait(30), -signal.SIGABRT)
         self.assertIn("the engine aborts: rail 0: the NIC can neither be used nor closed",
@@ -216,7 +217,7 @@ class NicsDie(harness.ClusterTest):
 
 
 class EnginesStand(harness.ClusterTest):
-    def test_a_loop_that_stands_still_ends_the_engine_and_a_stopped_process_does_not(self):
+    def test_a_loop_that_hangs_aborts_the_engine_but_a_stopped_process_does_not(self):
         handle, faults = tempfile.mkstemp(prefix="peercache-faults-")
         os.close(handle)
         self.addCleanup(os.unlink, faults)
@@ -230,7 +231,7 @@ class EnginesStand(harness.ClusterTest):
         self.assertGreater(time.monotonic() - begun, 9)
         self.assertIn("the engine aborts: control loop 0 has not turned for 10 s", hangs.log(0))
         stopped.process[0].send_signal(signal.SIGCONT)
-        # As long as it would take to find it stuck, had the time that it was stopped counted.
+        # Wait as long as the watchdog would need if it counted the time of the stopped process.
         for _ in range(4):
             self.assertIsNone(stopped.process[0].poll())
             stopped.status(0)

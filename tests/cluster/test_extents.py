@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory that is registered in extents of 64 KiB: pages across their ends arrive whole."""
+"""Memory registered in extents of 64 KiB: pages that cross the ends of extents arrive whole."""
 
 import json
 import unittest
@@ -29,9 +29,9 @@ class Extents(harness.ClusterTest):
             for batch, got in report.items():
                 with self.subTest(size=size, segments=segments, batch=batch):
                     self.assertEqual(got, {"hit": pages, "wrong": 0, "bytes_staged": 0})
-            # The engine releases them after the process has closed its session.
+            # The engine deregisters the extents after the process has closed its session.
             harness.wait_for(lambda: engines.status(1)["clients"]["extents"] == 0, 20,
-                             "all of them are deregistered")
+                             "all extents are deregistered")
         counters = engines.status(1)["rails"][0]["counters"]
         self.assertEqual(counters["ops_invalid"], 0)
         self.assertEqual(counters["cqes_error"], 0)
@@ -41,7 +41,7 @@ class Extents(harness.ClusterTest):
         self.read()
 
     @unittest.skipIf(harness.SLOW > 1, "a sanitizer and the interposer cannot both come first")
-    def test_they_do_through_libmlx5(self):
+    def test_pages_across_the_ends_of_extents_arrive_whole_through_libmlx5(self):
         self.read(device="mlx5")
 
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client that lies in its rings and requests: its session ends or its op is refused, no more.
+"""A client that writes false data into its rings and requests: only its session ends or its op is
+refused.
 
-Speaks the attach protocol of engine/abi/segment.h by itself and writes into the rings by hand.
+The test itself implements the attach protocol of engine/abi/segment.h and writes into the rings.
 """
 
 import mmap
@@ -31,7 +32,7 @@ INVALID = 6
 
 
 class Client:
-    """One session and one channel, by hand."""
+    """One session and one channel, without libpeercache."""
 
     def __init__(self, path, seconds):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -53,7 +54,7 @@ class Client:
         return (REPLY.unpack(data) if data else None), got
 
     def publish(self, ring, slots, turn=FIRST_TURN):
-        """Writes 64-byte slots from 0 on, the turn of the first one last."""
+        """Writes 64-byte slots from slot 0 on; the sequence number of the first slot last."""
         for i, slot in reversed(list(enumerate(slots))):
             at = ring + RING_HEADER + 64 * i
             self.memory[at:at + 64] = slot.ljust(64, b"\0")
@@ -62,7 +63,7 @@ class Client:
             os.write(fd, struct.pack("<Q", 1))
 
     def done(self, ring, slot_bytes, seconds):
-        """The first completion: (cookie, status)."""
+        """Waits for the first completion; returns (cookie, status)."""
         at = ring + RING_HEADER
         harness.wait_for(lambda: self.memory[at + TURN_AT:at + TURN_AT + 2] == FIRST_TURN,
                          seconds, "an answer")
@@ -71,7 +72,7 @@ class Client:
         return cookie, struct.unpack_from("<I", self.memory, at)[0]
 
     def ended(self):
-        """The engine closed the session."""
+        """True if the engine has closed the session."""
         readable, _, _ = select.select([self.socket], [], [], 0)
         return bool(readable) and self.socket.recv(1) == b""
 
@@ -83,7 +84,7 @@ class Client:
 
 
 def op(cookie=7, kind=OP_PAGE, segments=1, peer=1, region=0, unit=0, ref=1, length=4096, to=0):
-    """`to`: the region and the place in it of its one segment."""
+    """An encoded op. `to`: region and offset of its only segment."""
     deadline = (time.monotonic_ns() // 1024 + 60 * 10 ** 6) % 2 ** 32
     return OP.pack(cookie, kind, 0, segments, peer, region, 0, to, ref, length, 1, 2, deadline,
                    unit, 1, length)
@@ -94,10 +95,10 @@ class Hostile(harness.ClusterTest):
         self.engines = self.start(2, pool_bytes="32MiB")
 
     def tearDown(self):
-        """Whatever happened, everybody else is served as before, and nothing of it is left."""
+        """Checks that other clients are served as before and that the hostile session is freed."""
         self.replay(self.engines, "--requests", 30, "--namespace", self.id())
         harness.wait_for(lambda: self.engines.status(0)["clients"]["sessions"] == 1, 20,
-                         "only the session that asks is left")
+                         "only the session of this status request is left")
         self.assertEqual(self.engines.status(0)["clients"]["channels"], 1)
         self.stop_cleanly(self.engines)
 
@@ -111,11 +112,11 @@ class Hostile(harness.ClusterTest):
         client.socket.close()
 
     def spoil(self, ring, slots, done):
-        """Rubbish until the done ring is full, then an index nobody can have reached in it."""
+        """Publishes invalid ops until the done ring is full, then stores an impossible index."""
         client = self.client()
         client.publish(ring, [b""] * slots)
         harness.wait_for(lambda: client.memory[ring:ring + 4] == struct.pack("<I", slots), 20,
-                         "all of it is taken")
+                         "the engine takes all of them")
         client.memory[done:done + 4] = struct.pack("<I", 0x12345678)
         client.publish(ring, [b""], SECOND_TURN)
         self.ends(client)
@@ -151,7 +152,7 @@ class Hostile(harness.ClusterTest):
                 self.assertEqual(client.done(DONE_RING, 16, 20), (7, INVALID))
                 client.socket.close()
 
-    def test_the_one_place_that_travels_with_an_op_is_checked_too(self):
+    def test_the_single_place_inside_an_op_is_checked_too(self):
         for offset in ((1 << 48) - 1, 8 << 20, (8 << 20) - 1):
             with self.subTest(offset=offset):
                 client = self.client()
@@ -159,7 +160,7 @@ class Hostile(harness.ClusterTest):
                 self.assertEqual(client.done(DONE_RING, 16, 20), (7, INVALID))
                 client.socket.close()
 
-    def test_nobody_publishes_or_returns_a_page_they_hold_no_credit_for(self):
+    def test_a_client_cannot_publish_or_return_a_page_without_a_credit(self):
         client = self.client()
         forged = CTL.pack(9, CTL_PUBLISH, 0, 0, 0, 0, 1, 2, 4096, 5, 1, 0, 2 ** 62, 0)
         returned = CTL.pack(9, CTL_RETURN, 15, 0, 0, 0, 0, 0, 4096, 0xffffffff, 1, 0, 0, 0)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts that cannot reach each other, and owners that do not know a key: readers miss nothing that
-another owner knows. Network namespaces; needs root."""
+"""Hosts that cannot reach each other, and owners without an entry for a key: readers still find
+every key that another owner has. The first uses network namespaces, which need root."""
 
 import os
 import subprocess
@@ -25,7 +25,7 @@ class Pages(harness.ClusterTest):
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def found(self, socket, stem, count=KEYS):
-        """How many of them exist for a client that has never asked before."""
+        """Number of the keys that exist for a client without cached places."""
         out = ctl(socket, "exists", *[f"{stem}-{i}" for i in range(count)]).stdout
         return out.count(": yes")
 
@@ -38,7 +38,7 @@ class Pages(harness.ClusterTest):
 
 @unittest.skipIf(os.geteuid(), "needs root for network namespaces")
 class OneLinkIsCut(Pages):
-    def test_readers_that_reach_every_host_find_all_pages_of_both_ends(self):
+    def test_readers_that_reach_every_host_find_the_pages_of_both_separated_hosts(self):
         engines = self.start(4, pool_bytes="128MiB", settings=SETTINGS, netns=True, link="tcp")
         self.store(engines.sockets[0], "before")
         engines.netns.cut(0, 1)
@@ -60,10 +60,10 @@ class OneLinkIsCut(Pages):
 
 
 class OneShardIsSmall(Pages):
-    def test_keys_that_it_has_no_room_for_are_found_at_the_other_owner(self):
+    def test_keys_that_a_full_shard_drops_are_found_at_the_other_owner(self):
         engines = harness.cluster.Cluster(harness.BUILD, 3, pool_bytes="64MiB", settings=SETTINGS)
         whole = engines.command
-        # 256 entries, the least: as beside pools many times as large.
+        # 256 entries, the minimum: as if the other engines' pools were many times larger.
         engines.command = lambda i: whole(i) + (
             ["--set", "engine.directory_entries=32"] if i == 0 else [])
         self.addCleanup(engines.stop)

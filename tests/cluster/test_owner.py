@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who owns a page slot or a buffer when a session, a client or an engine ends at a bad moment."""
+"""Ownership of page slots and buffers when a session ends during a copy; PID namespaces."""
 
 import json
 import os
@@ -16,7 +16,7 @@ class SessionEndsInTheMiddleOfACopy(harness.ClusterTest):
         status, out, err = harness.finish(process)
         self.assertEqual(status, 0, out + err)
         got = json.loads(out[out.index("{"):])
-        self.assertGreater(got["hits"], 100, "the pool is full of pages that are found")
+        self.assertGreater(got["hits"], 100, "the pages that refilled the pool are found")
         self.assertEqual(got["wrong"], 0, got)
         return got, engines
 
@@ -35,7 +35,7 @@ class SessionEndsInTheMiddleOfACopy(harness.ClusterTest):
 
 
 class ClientsOfAnotherPidNamespace(harness.ClusterTest):
-    """Each side needs the other's pidfd there, too: no process number is known on either."""
+    """Neither side knows the other's process number, so each needs the other's pidfd."""
 
     def test_read_directly_into_their_memory_and_store(self):
         if os.geteuid():
@@ -48,8 +48,8 @@ class ClientsOfAnotherPidNamespace(harness.ClusterTest):
                               env={**os.environ, "PEERCACHE_SOCKETS": ",".join(engines.sockets)})
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         got = json.loads(done.stdout[done.stdout.index("{"):])
-        self.assertGreater(got["hits_remote"], 0, "what was stored is found")
-        self.assertEqual(got["get_bytes_staged"], 0, "the engine's pidfd came through")
+        self.assertGreater(got["hits_remote"], 0, "stored pages are found")
+        self.assertEqual(got["get_bytes_staged"], 0, "the engine has the client's pidfd")
         self.stop_cleanly(engines)
 
 

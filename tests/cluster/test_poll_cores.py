@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several rails on one poll core: exact counts and right bytes, every rail used, idle when idle."""
+"""Several rails on one poll core: exact counts, right bytes, every rail used, asleep when idle."""
 
 import os
 import unittest
@@ -15,7 +15,7 @@ class PollCores(harness.ClusterTest):
         return [sum(engines.status(i)["rails"][r]["counters"]["ops_taken"] for i in range(2))
                 for r in range(RAILS)]
 
-    def test_four_rails_on_one_poll_core(self):
+    def test_four_rails_work_on_one_poll_core(self):
         engines = self.start(2, pool_bytes="64MiB", settings=SETTINGS)
         for i in range(2):
             rails = engines.status(i)["rails"]
@@ -25,9 +25,9 @@ class PollCores(harness.ClusterTest):
         self.assertEqual(got["hits"], expected["prefix_hits"])
         for nothing in ("wrong", "late", "sets_failed", "stale", "timeouts"):
             self.assertEqual(got[nothing], 0, nothing)
-        self.assertGreater(min(self.used(engines)), 0, "each rail had something to do")
+        self.assertGreater(min(self.used(engines)), 0, "each rail was used")
         self.assert_idle(engines)
-        # It slept, and each of its rails still wakes it.
+        # The poll core has slept, and each of its rails must still wake it.
         before = self.used(engines)
         got = self.replay(engines, "--requests", 100, "--namespace", "again")
         self.assertEqual((got["wrong"], got["timeouts"]), (0, 0))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that takes all it can get, or says nothing, leaves the others what they need."""
+"""A process that takes all it can get, or sends no request, leaves other clients enough."""
 
 import fcntl
 import os
@@ -24,7 +24,7 @@ class Quotas(harness.ClusterTest):
         self.engines = self.start(2, pool_bytes="32MiB")
 
     def tearDown(self):
-        """Whatever is held, others are served as before, with registered memory of their own."""
+        """Checks that other clients are served as before, with their own registered memory."""
         self.replay(self.engines, "--requests", 30, "--namespace", self.id())
 
     def client(self):
@@ -33,13 +33,13 @@ class Quotas(harness.ClusterTest):
         return client
 
     def take_all(self, client, kind, arguments=(), fds=()):
-        """(how many it got, why it got no more)"""
+        """Requests until refused; returns (number granted, reason of the refusal)."""
         for n in range(2000):
             reply, got = client.ask(kind, *arguments, fds=fds)
             client.fds += got
             if reply[4] < 0:
                 return n, reply[7].rstrip(b"\0").decode()
-        self.fail("nothing bounds it")
+        self.fail("2000 requests were granted; no quota limits them")
 
     def memory(self):
         fd = os.memfd_create("ranges", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -53,7 +53,7 @@ class Quotas(harness.ClusterTest):
         got, why = self.take_all(greedy, REGION_ADD, (0, 4096), [fd])
         self.assertGreaterEqual(got, 64)
         self.assertRegex(why, rf"registered {got} memory ranges.*\d+ of \d+ are left.*release")
-        other = self.client()  # opens a channel
+        other = self.client()  # must still be able to open a channel
         got, why = self.take_all(other, REGION_ADD, (0, 4096), [fd])
         self.assertGreaterEqual(got, 64)
 
@@ -71,7 +71,7 @@ class Quotas(harness.ClusterTest):
             self.addCleanup(s.close)
             s.connect(self.engines.sockets[0])  # blocks while the engine's backlog is full
             silent.append(s)
-        client = self.client()  # beside them
+        client = self.client()  # while the silent connections are open
         reply, got = client.ask(HELLO)
         client.fds += got
         self.assertEqual(reply[4], 0)
@@ -79,7 +79,7 @@ class Quotas(harness.ClusterTest):
         harness.wait_for(lambda: all(hung_up(s) for s in silent), 20,
                          "connections without a request are closed")
         self.assertEqual(self.engines.status(0)["counters"]["clients_silent"], len(silent))
-        self.assertEqual(client.ask(HELLO)[0][4], 0, "one that has spoken stays")
+        self.assertEqual(client.ask(HELLO)[0][4], 0, "a client that has sent a request stays")
 
 
 if __name__ == "__main__":

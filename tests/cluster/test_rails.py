@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rails that fail while a client reads: bandwidth goes, no page does, and the rail comes back.
+"""Rails that fail while a client reads: bandwidth is lost but no page, and the rail comes back.
 
-Two engines of four software rails each. A client reads without rest and looks at every byte; the
+Two engines of four software rails each. A client reads all the time and compares every byte; the
 test makes a rail of its engine fail through test.fault_file, waits until the engine has noticed,
-heals it and waits until it is in use again.
+removes the fault and waits until the rail is in use again.
 """
 
 import json
@@ -15,7 +15,7 @@ import unittest
 import harness
 
 RAILS = 4
-MORE = 100  # pages over a rail; the client does not count its first 256
+MORE = 100  # pages read over a rail until it counts as used
 
 
 class RailsFail(harness.ClusterTest):
@@ -23,7 +23,7 @@ class RailsFail(harness.ClusterTest):
         handle, self.faults = tempfile.mkstemp(prefix="peercache-faults-")
         os.close(handle)
         self.addCleanup(os.unlink, self.faults)
-        # A loaded machine may leave a poll core without its turn: that is not a stall.
+        # On a loaded machine a poll core may not run for a while: that must not count as a stall.
         self.engines = self.start(2, pool_bytes="96MiB", settings=[
             "rail.devices=" + ",".join(["soft"] * RAILS), "rail.stall_ms=60",
             "cluster.heartbeat_ms=100", "cluster.dead_after_ms=1000",
@@ -35,7 +35,7 @@ class RailsFail(harness.ClusterTest):
         os.rename(self.faults + ".new", self.faults)
 
     def read(self, page="64KiB", batch=32):
-        """Starts the client; returns when it has read a while over every rail."""
+        """Starts the client; returns when it has read pages over every rail."""
         client = harness.tool("tools/peercache-bench", "get", "--seconds", 600, "--verify",
                               "--no-baseline", "--working-set", "64MiB", "--page-bytes", page,
                               "--batch", batch, "--json", "-", sockets=self.engines.sockets)
@@ -47,7 +47,7 @@ class RailsFail(harness.ClusterTest):
         return self.engines.status(0)["rails"]
 
     def moves(self, rails, client=None):
-        """Waits until each of these rails has read some more pages."""
+        """Waits until each of these rails has read MORE more pages."""
         def pages():
             return [r["counters"]["pages_read"] for r in self.rails()]
         before = pages()
@@ -66,7 +66,7 @@ class RailsFail(harness.ClusterTest):
         return all(r["state"] == "up" and r["peers_out"] == 0 for r in self.rails())
 
     def finish(self, client):
-        """Ends the client: every page was a hit and every byte the right one."""
+        """Ends the client and checks that every page was a hit with the right bytes."""
         client.send_signal(signal.SIGINT)
         status, out, err = harness.finish(client)
         self.assertEqual(status, 0, out + err)
@@ -87,21 +87,21 @@ class RailsFail(harness.ClusterTest):
         harness.wait_for(self.all_in_use, 30, "the rail is in use again")
         self.moves(range(RAILS), client)
         self.assertGreaterEqual(self.counters("paths_out"), 1)
-        # A machine that stands still for a moment is a stall like another: out, and back.
+        # A pause of the whole machine also counts as a stall: paths go out of use and come back.
         harness.wait_for(lambda: self.counters("paths_out") == self.counters("paths_back"), 30,
-                         "what went out is back")
+                         "every path that went out of use is back")
         self.finish(client)
 
-    def test_a_rail_that_says_it_lost_its_link(self):
+    def test_a_rail_that_reports_a_lost_link_costs_no_page(self):
         self.fails_and_returns(2, "down", "down")
 
-    def test_a_rail_that_answers_nothing_any_more(self):
+    def test_a_rail_that_answers_nothing_costs_no_page(self):
         self.fails_and_returns(1, "mute", "down")
 
-    def test_a_rail_that_answers_nothing_while_big_pages_are_read_in_slices(self):
+    def test_a_rail_that_answers_nothing_during_reads_in_slices_costs_no_page(self):
         self.fails_and_returns(3, "mute", "down", page="1MiB", batch=2)
 
-    def test_a_work_request_that_ends_with_an_error(self):
+    def test_a_work_request_that_ends_with_an_error_costs_no_page(self):
         client = self.read()
         for rail in range(RAILS):
             before = self.counters("paths_back")
@@ -112,7 +112,7 @@ class RailsFail(harness.ClusterTest):
         self.moves(range(RAILS), client)
         self.finish(client)
 
-    def test_a_rail_ten_times_slower_than_the_others(self):
+    def test_a_rail_ten_times_slower_than_the_others_costs_no_page(self):
         client = self.read()
         self.fault("0:slow10")
         self.moves(range(1, RAILS), client)
@@ -121,7 +121,7 @@ class RailsFail(harness.ClusterTest):
         self.moves(range(RAILS), client)
         self.finish(client)
 
-    def test_two_rails_at_once(self):
+    def test_two_rails_that_fail_at_once_cost_no_page(self):
         client = self.read()
         self.fault("0:mute 3:down")
         harness.wait_for(lambda: [r["state"] for r in self.rails()] ==
@@ -131,7 +131,7 @@ class RailsFail(harness.ClusterTest):
         harness.wait_for(self.all_in_use, 30, "all rails are in use again")
         self.finish(client)
 
-    def test_a_dead_peer_is_no_dead_rail_and_costs_no_more_than_the_deadline(self):
+    def test_a_dead_peer_takes_no_rail_down_and_costs_no_more_than_the_deadline(self):
         client = harness.tool("tools/peercache-replay", "--requests", 4000, "--timeout-ms", 2000,
                               "--json", "-", sockets=self.engines.sockets)
         harness.wait_for(lambda: sum(r["counters"]["pages_read"] for r in self.rails()) > 500, 60,
@@ -142,7 +142,7 @@ class RailsFail(harness.ClusterTest):
         got = json.loads(out[out.index("{"):])
         self.assertEqual((got["wrong"], got["late"]), (0, 0))
         self.engines.wait_members(1, among=[0])
-        harness.wait_for(self.all_in_use, 30, "nobody is left whom a rail could not reach")
+        harness.wait_for(self.all_in_use, 30, "no rail lists an unreachable peer")
         self.engines.restart(1)
         self.engines.wait_members(2)
         self.finish(self.read())

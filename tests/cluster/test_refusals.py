@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bad input gets one clear error, and nothing else is harmed."""
+"""Bad input gets one clear error and has no other effect."""
 
 import os
 import re
@@ -38,7 +38,7 @@ class Engine(harness.ClusterTest):
         self.refused(engine("--config", "/nowhere/x.conf"), "/nowhere/x.conf")
         self.refused(engine("--set", "engine.pool_bytes"), "engine.pool_bytes")
 
-    def test_a_port_in_use(self):
+    def test_a_port_in_use_is_named(self):
         with socket.socket() as s, tempfile.TemporaryDirectory() as d:
             s.bind(("127.0.0.1", 0))
             s.listen()
@@ -46,23 +46,23 @@ class Engine(harness.ClusterTest):
             done = engine(*settings(engine__socket=f"{d}/e.sock", engine__pool_bytes="16MiB",
                                     cluster__port=port))
             self.refused(done, "127.0.0.1", str(port), "in use")
-            self.assertEqual(os.listdir(d), [], "nothing is left behind")
+            self.assertEqual(os.listdir(d), [], "no file is left behind")
 
-    def test_a_second_engine_on_the_same_socket(self):
+    def test_a_second_engine_on_the_same_socket_is_refused(self):
         engines = self.start(1, pool_bytes="16MiB")
         done = engine(*settings(engine__socket=engines.sockets[0], engine__pool_bytes="16MiB",
                                 cluster__port=harness.cluster.free_port()))
         self.refused(done, engines.sockets[0])
-        self.assertIsNotNone(engines.status(0), "the first one goes on")
+        self.assertIsNotNone(engines.status(0), "the first engine keeps serving")
         self.stop_cleanly(engines)
 
-    def test_a_pool_larger_than_memory(self):
+    def test_a_pool_larger_than_memory_is_refused(self):
         with tempfile.TemporaryDirectory() as d:
             done = engine(*settings(engine__socket=f"{d}/e.sock", engine__pool_bytes="900GiB",
                                     cluster__port=harness.cluster.free_port()))
             self.refused(done, "pool_bytes")
 
-    def test_help_version_and_plan(self):
+    def test_help_version_and_plan_print_and_exit(self):
         for option in ("--help", "--version", "--plan"):
             done = engine(option)
             self.assertEqual(done.returncode, 0, done.stderr)
@@ -95,7 +95,7 @@ class Peers(harness.ClusterTest):
         self.replay(engines, "--requests", 50)
         self.stop_cleanly(engines)
 
-    def test_a_length_nobody_could_mean_allocates_nothing(self):
+    def test_an_announced_length_allocates_no_memory(self):
         engines = self.start(1, pool_bytes="16MiB")
 
         def resident():
@@ -108,7 +108,7 @@ class Peers(harness.ClusterTest):
             s.sendall(struct.pack(">I", 4 << 20) + b"\0" * 1000)
             many.append(s)
         self.assertIsNotNone(engines.status(0))
-        self.assertLess(resident() - before, 20000, "KiB for 20 connections that promise 4 MiB")
+        self.assertLess(resident() - before, 20000, "KiB for 20 connections that announce 4 MiB")
         for s in many:
             s.close()
         self.stop_cleanly(engines)
@@ -119,26 +119,26 @@ class Clients(harness.ClusterTest):
         return subprocess.run([harness.program("tools/peercachectl"), *arguments],
                               capture_output=True, text=True, timeout=60 * harness.SLOW, **options)
 
-    def test_no_engine_there(self):
+    def test_a_socket_without_an_engine_is_named(self):
         done = self.ctl("--socket", "/nowhere/e.sock", "status")
         self.assertEqual(done.returncode, 2)
         self.assertIn("/nowhere/e.sock", done.stderr)
 
-    def test_a_socket_of_another_user(self):
+    def test_a_socket_of_another_user_is_refused(self):
         if os.geteuid():
-            self.skipTest("needs root to become somebody else")
+            self.skipTest("needs root to become another user")
         engines = self.start(1, pool_bytes="16MiB")
         os.chmod(engines.directory, 0o755)
         os.chmod(engines.sockets[0], 0o666)
         copy = os.path.join(engines.directory, "peercachectl")
-        done = self.as_nobody(copy, "--socket", engines.sockets[0], "status")
+        done = self.as_other_user(copy, "--socket", engines.sockets[0], "status")
         self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
         self.assertRegex(done.stderr, r"user|uid|permission|Permission")
         self.assertIsNotNone(engines.status(0))
         self.stop_cleanly(engines)
 
-    def as_nobody(self, _copy, *arguments):
-        """The tool may lie where another user cannot read: it is executed from an open file."""
+    def as_other_user(self, _copy, *arguments):
+        """Runs peercachectl as user 65534, from an open file because its folder may be private."""
         path = harness.program("tools/peercachectl")
         libraries = os.path.join(harness.BUILD, "engine", "client")
         fd = os.open(path, os.O_RDONLY)
@@ -151,7 +151,7 @@ class Clients(harness.ClusterTest):
                               capture_output=True, text=True, timeout=60 * harness.SLOW,
                               env={**os.environ, "LD_LIBRARY_PATH": libraries})
 
-    def test_a_page_larger_than_the_largest_class(self):
+    def test_a_page_larger_than_the_largest_class_is_refused(self):
         engines = self.start(1, pool_bytes="16MiB")
         process = harness.tool("tools/peercache-replay", "--page-bytes", "32MiB", "--requests", 3,
                                sockets=engines.sockets)
@@ -189,7 +189,7 @@ class Manners(harness.ClusterTest):
         self.assert_idle(engines)
         self.stop_cleanly(engines)
 
-    def test_nothing_is_left_behind(self):
+    def test_no_file_is_left_behind(self):
         before = set(os.listdir("/dev/shm"))
         engines = self.start(2, pool_bytes="64MiB")
         self.replay(engines, "--requests", 20)

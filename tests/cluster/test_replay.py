@@ -21,7 +21,7 @@ class Replay(harness.ClusterTest):
         self.assertGreater(got["hits_remote"], 0)
         return got
 
-    def test_two_engines_hit_exactly_what_was_seen_before(self):
+    def test_two_engines_hit_exactly_the_pages_stored_before(self):
         engines = self.start(2, pool_bytes="256MiB")
         self.check(engines, "--requests", 600)
         self.stop_cleanly(engines)
@@ -33,25 +33,25 @@ class Replay(harness.ClusterTest):
         self.assertGreater(reads, 0, "directory buckets are read one-sidedly")
         self.stop_cleanly(engines)
 
-    def test_over_tcp(self):
+    def test_two_engines_work_over_tcp(self):
         engines = self.start(2, pool_bytes="256MiB", link="tcp")
         self.check(engines, "--requests", 300)
         self.stop_cleanly(engines)
 
-    def test_memory_the_engine_cannot_map_goes_through_staging(self):
+    def test_memory_that_the_engine_cannot_map_is_read_through_staging(self):
         engines = self.start(2, pool_bytes="128MiB")
         got = self.check(engines, "--requests", 200, "--private-memory")
         self.assertEqual(got["get_bytes_staged"] > 0, True)
         self.stop_cleanly(engines)
 
-    def test_odd_page_sizes(self):
+    def test_odd_page_sizes_work(self):
         for page_bytes in (1, 4097, 70272, 1540096):
             with self.subTest(page_bytes=page_bytes):
                 engines = self.start(2, pool_bytes="512MiB")
                 self.check(engines, "--requests", 40, "--page-bytes", page_bytes)
                 self.stop_cleanly(engines)
 
-    def test_the_published_trace(self):
+    def test_the_published_trace_gives_its_known_counts(self):
         if not os.path.exists(harness.TRACE):
             self.skipTest(f"no {harness.TRACE}")
         engines = self.start(4, pool_bytes="256MiB")
@@ -59,7 +59,7 @@ class Replay(harness.ClusterTest):
         self.assertEqual((got["blocks"], got["hits"]), (27305, 5791))
         self.stop_cleanly(engines)
 
-    def test_in_namespaces_of_their_own(self):
+    def test_engines_work_in_separate_network_namespaces(self):
         if os.geteuid():
             self.skipTest("network namespaces need root")
         engines = self.start(2, pool_bytes="256MiB", link="tcp", netns=True)
@@ -68,7 +68,7 @@ class Replay(harness.ClusterTest):
 
 
 class Eviction(harness.ClusterTest):
-    def test_a_pool_too_small_loses_hits_and_nothing_else(self):
+    def test_a_pool_that_is_too_small_only_loses_hits(self):
         arguments = ("--requests", 800, "--page-bytes", 16384)
         expected = self.describe(*arguments)
         quarter = expected["different_blocks"] * 16384 // 8

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages of another host into memory that is not registered: each one is a hit, byte by byte."""
+"""Reads pages of another host into unregistered memory: each is a hit with the right bytes."""
 
 import json
 import unittest
@@ -9,7 +9,7 @@ import harness
 KIB = 1024
 SIZES = [4 * KIB, 8 * KIB, 16 * KIB, 20 * KIB, 32 * KIB, 64 * KIB, 72 * KIB, 128 * KIB]
 BATCHES = [1, 16, 32, 64, 128, 1024]
-BYTES = 32 << 20  # of each size: the staging region is filled several times over
+BYTES = 32 << 20  # read per page size; several times the size of the staging region
 
 
 class Staging(harness.ClusterTest):

@@ -1,24 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starting an engine: what is found before memory is made, who waits for what, signals."""
+"""Starting an engine: errors found before memory is allocated, readiness, signals, stderr."""
 
 import os
 import signal
 import socket
 import stat
-import subprocess
 import tempfile
 import textwrap
 import threading
 import unittest
+import unittest.mock
 
 import harness
 from test_refusals import engine, settings
 
-LARGE = "1TiB"  # no machine here can make it: what is found first is found before pools are made
+# More than any machine has: an error reported with this pool size was found before the pools.
+LARGE = "1TiB"
 
 
 class Names(harness.ClusterTest):
-    """An engine that cannot have its address or its socket says so before it makes memory."""
+    """An engine that cannot have its address or socket reports it before it allocates memory."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory(prefix="peercache-")
@@ -35,7 +36,7 @@ class Names(harness.ClusterTest):
         self.assertNotIn("pool", done.stderr)
         return done
 
-    def test_addresses_that_are_not_ours_or_taken(self):
+    def test_addresses_of_other_hosts_and_ports_in_use_are_refused(self):
         self.refused("cluster.address", "0.0.0.0", cluster__address="0.0.0.0")
         self.refused("cluster.address", "::", cluster__address="::")
         self.refused("192.0.2.1", "Set cluster.address", cluster__address="192.0.2.1")
@@ -46,9 +47,9 @@ class Names(harness.ClusterTest):
             other.listen()
             port = other.getsockname()[1]
             self.refused(str(port), "set another cluster.port", cluster__port=port)
-        self.assertEqual(os.listdir(self.folder), [], "nothing is left behind")
+        self.assertEqual(os.listdir(self.folder), [], "no file is left behind")
 
-    def test_every_bad_value_names_its_setting_and_what_to_give(self):
+    def test_every_bad_value_is_refused_with_its_setting_and_the_fix(self):
         rows = {
             "rail.devices": ["mlx5_9", "soft,", "soft,,soft", "soft:0,soft:0"],
             "rail.cores": ["x", "0,", "9999", "-1"], "control.core": ["x", "9999"],
@@ -72,21 +73,21 @@ class Names(harness.ClusterTest):
                                      rf"{name}.*Set {name} to")
                     self.assertNotIn("memory peercache-pool", done.stderr)
 
-    def test_a_data_link_of_another_host_names_its_setting(self):
+    def test_a_data_link_address_of_another_host_is_refused_with_its_setting(self):
         done = engine(*settings(engine__socket=f"{self.folder}/e.sock", soft__link="tcp",
                                 engine__pool_bytes="16MiB", soft__address="192.0.2.1",
                                 cluster__port=harness.cluster.free_port()))
         self.assertEqual(done.returncode, 1)
         self.assertRegex(done.stderr, r"soft\.address.*192\.0\.2\.1")
 
-    def test_a_socket_that_another_engine_has(self):
+    def test_a_socket_of_a_running_engine_is_refused(self):
         engines = self.start(1, pool_bytes="16MiB")
         self.refused(engines.sockets[0], str(engines.process[0].pid), "engine.socket",
                      engine__socket=engines.sockets[0])
         self.assertIsNotNone(engines.status(0))
         self.stop_cleanly(engines)
 
-    def test_a_directory_that_is_missing_is_made_and_one_above_it_is_not(self):
+    def test_only_the_last_missing_directory_of_the_socket_path_is_created(self):
         self.refused("engine.socket", f"{self.folder}/a/b",
                      engine__socket=f"{self.folder}/a/b/e.sock")
         self.assertEqual(os.listdir(self.folder), [])
@@ -96,39 +97,54 @@ class Names(harness.ClusterTest):
 
 
 class Ready(unittest.TestCase):
-    def test_an_engine_counts_as_started_when_it_serves_and_not_when_its_pools_are_made(self):
-        """A program that says what an engine says, and serves when the test lets it."""
-        with tempfile.TemporaryDirectory(prefix="peercache-") as folder:
-            program, go = f"{folder}/engine", f"{folder}/go"
-            os.mkfifo(go)
-            with open(program, "w", encoding="ascii") as script:
-                script.write(textwrap.dedent(f"""\
-                    #!/bin/sh
-                    echo '2026-01-01 info  pool of rail 0: 16 MiB, ready after 3 ms' >&2
-                    read line <{go}
-                    echo 'ready: fake, 1 rail, clients at nowhere' >&2
-                    exec sleep 100
-                    """))
-            os.chmod(program, 0o755)
-            engines = harness.cluster.Cluster(harness.BUILD, 1)
-            engines.command = lambda i: [program]
-            engines.directory, engines.logs = folder, [f"{folder}/log"]
-            looks = []  # what wait_ready() saw
-            engines.log = lambda i: looks.append(type(engines).log(engines, i)) or looks[-1]
-            engines.launch(0)
-            try:
-                waits = threading.Thread(target=engines.wait_ready, args=(0,))
-                waits.start()
-                harness.wait_for(lambda: sum("ready after" in look for look in looks) > 3
-                                 or not waits.is_alive(), 20, "it has seen the pool's line")
-                self.assertTrue(waits.is_alive())
-                with open(go, "w", encoding="ascii") as fifo:
-                    fifo.write("go\n")
-                waits.join(20 * harness.SLOW)
-                self.assertFalse(waits.is_alive())
-            finally:
-                engines.process[0].kill()
-                engines.process[0].wait()
+    """Cluster.wait_ready(), with a shell script in place of the engine."""
+
+    def launched(self, text):
+        """A cluster of one script; $2 is the file descriptor of --ready-fd."""
+        folder = tempfile.TemporaryDirectory(prefix="peercache-")
+        self.addCleanup(folder.cleanup)
+        program = f"{folder.name}/engine"
+        with open(program, "w", encoding="ascii") as script:
+            script.write("#!/bin/sh\n" + text)
+        os.chmod(program, 0o755)
+        engines = harness.cluster.Cluster(harness.BUILD, 1)
+        engines.command = lambda i: [program]
+        engines.logs = [f"{folder.name}/log"]
+        engines.launch(0)
+        self.addCleanup(engines.stop)
+        return engines
+
+    def test_an_engine_counts_as_started_when_it_writes_to_its_ready_fd(self):
+        """Log lines alone do not count."""
+        engines = self.launched(textwrap.dedent("""\
+            trap 'printf x >/proc/self/fd/$2' USR1
+            trap 'exit 0' TERM
+            echo '2026-01-01 info  pool of rail 0: 16 MiB, ready after 3 ms' >&2
+            echo 'ready: fake, 1 rail, clients at nowhere' >&2
+            while :; do sleep 0.05; done
+            """))
+        harness.wait_for(lambda: "ready: fake" in engines.log(0), 20, "the log lines are written")
+        waits = threading.Thread(target=engines.wait_ready, args=(0,))
+        waits.start()
+        waits.join(0.2)
+        self.assertTrue(waits.is_alive())
+        engines.process[0].send_signal(signal.SIGUSR1)
+        waits.join(20 * harness.SLOW)
+        self.assertFalse(waits.is_alive())
+
+    def test_an_engine_that_exits_first_is_reported_with_its_log(self):
+        engines = self.launched("echo 'the reason' >&2\nexit 3\n")
+        with self.assertRaisesRegex(RuntimeError, r"(?s)ended with 3; its log:.*the reason"):
+            engines.wait_ready(0)
+        engines.process[0] = None
+
+    def test_an_engine_that_does_not_serve_in_time_is_reported_with_its_log(self):
+        engines = self.launched("trap 'exit 0' TERM\necho 'at work' >&2\n"
+                                "while :; do sleep 0.05; done\n")
+        harness.wait_for(lambda: "at work" in engines.log(0), 20, "the log line is written")
+        with unittest.mock.patch.object(harness.cluster, "START_SECONDS", 0.1), \
+                self.assertRaisesRegex(RuntimeError, r"(?s)did not serve within 0.1 s.*at work"):
+            engines.wait_ready(0)
 
 
 class Signals(harness.ClusterTest):
@@ -146,14 +162,13 @@ class Signals(harness.ClusterTest):
 
 
 class PipedCluster(harness.cluster.Cluster):
-    """One engine, whose stderr is a pipe that is read when log() is called."""
+    """One engine whose stderr is a pipe; only log() reads it."""
     said = ""
 
     def launch(self, i):
         self.reader, writer = os.pipe()
         os.set_blocking(self.reader, False)
-        self.process[i] = subprocess.Popen(self.command(i), stdin=subprocess.DEVNULL,
-                                           stderr=writer, start_new_session=True)
+        self.spawn(i, writer)
         self.writer = os.open(f"/proc/self/fd/{writer}", os.O_WRONLY | os.O_NONBLOCK)
         os.close(writer)
 
@@ -174,7 +189,7 @@ class PipedCluster(harness.cluster.Cluster):
 
 
 class Stderr(harness.ClusterTest):
-    def test_an_engine_whose_stderr_is_not_read_serves_on(self):
+    def test_an_engine_whose_stderr_is_not_read_keeps_serving(self):
         engines = PipedCluster(harness.BUILD, 1, pool_bytes="16MiB")
         self.addCleanup(engines.stop)
         engines.start()
@@ -183,7 +198,7 @@ class Stderr(harness.ClusterTest):
         engines.log(0)
         engines.fill()
         with socket.create_connection((engines.address[0], engines.port[0])) as peer:
-            peer.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")  # the engine logs that
+            peer.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")  # makes the engine log a line
             peer.settimeout(60 * harness.SLOW)
             while peer.recv(65536):
                 pass
@@ -191,7 +206,7 @@ class Stderr(harness.ClusterTest):
         self.assertIsNone(engines.process[0].poll())
         self.assertNotIn("GET", engines.log(0))
         harness.wait_for(lambda: "lines of the log are missing here" in engines.log(0), 30,
-                         "it says that lines are missing")
+                         "the engine logs that lines are missing")
         self.stop_cleanly(engines)
 
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bytes from the network: the frame decoder and everything that serves a message. The first byte
- * says whether the sender is a member already (its Hello is put before the rest); what follows is
- * what comes over the connection. With libFuzzer when built for it, else a small corpus is
- * replayed, whole, cut short and with bytes changed.
+ * Fuzzes bytes from the network: the frame decoder and everything that serves a message. Bit 0 of
+ * the first byte says whether the sender is a member already (a valid Hello is then sent first);
+ * the rest is sent over the connection. Runs with libFuzzer when built for it; otherwise main()
+ * replays a small corpus: whole, cut short, and with bytes changed. One thread.
  */
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -42,7 +42,7 @@ static void open_once(void)
 		abort();
 }
 
-/* `other`: says what the engine refuses. */
+/* Builds a Hello frame. `other`: with settings and a hash that the engine refuses. */
 static size_t hello_frame(bool other, uint8_t *ret, size_t room)
 {
 	char *agreed[] = {"cluster.id = other", "cluster.replicas = 3", "", "cluster.id"};
@@ -228,7 +228,7 @@ static void corpus_members(void)
 			1 + hello_frame(other, corpus[corpora] + 1, sizeof(corpus[0]) - 1);
 }
 
-/* SEED=... repeats a run. */
+/* Replays the corpus. The environment variable SEED repeats the run that printed it. */
 int main(void)
 {
 	const char *given = getenv("SEED");
@@ -251,7 +251,7 @@ int main(void)
 			LLVMFuzzerTestOneInput(changed, corpus_bytes[c]);
 		}
 	}
-	printf("%u messages, %llu refused, %llu engines refused\n", corpora,
+	printf("replayed %u messages: %llu bad messages, %llu engines refused\n", corpora,
 		(unsigned long long)node[0].control.counter[COUNTER_messages_bad],
 		(unsigned long long)node[0].control.counter[COUNTER_members_refused]);
 	nodes_teardown();

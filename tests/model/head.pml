@@ -2,17 +2,17 @@
 /*
  * engine/abi/page.h: an owner takes a slot from its page, overwrites it and publishes it again,
  * twice, for the same key. A NIC reads the payload, its words in any order, then the head, its
- * words in any order. A head that matches proves that no word was overwritten.
+ * words in any order. If the head matches, no word of the payload was overwritten.
  *
  *   RETIRE_WITHOUT_FENCE  page_head_retire() without shm_fence_store()
- *   HEAD_BESIDE_PAYLOAD   rail/post.c posts the READ of the head before the payload's CQE was seen
+ *   HEAD_BESIDE_PAYLOAD   rail/post.c posts the READ of the head before it saw the payload's CQE
  *   SAME_GENERATION       page_head_retire() does not change the generation
  */
 #define CPUS  1
 #define WORDS 4
 #define GENERATION 0
 #define KEY        1
-#define PAYLOAD    2 /* two words; each says which page it is of */
+#define PAYLOAD    2 /* two words; each holds the number of its page */
 
 #include "store_buffer.pml"
 
@@ -31,8 +31,10 @@ proctype owner()
 		fence(0);
 #endif
 		store(0, KEY, 0);
-		/* The next writer of the slot is this core, later in program order, or a client that
-		 * this core gave the slot to later. */
+		/*
+		 * The next writer of the slot is this core, later in program order, or a client to
+		 * which this core gives the slot later.
+		 */
 		store(0, PAYLOAD, page);
 		store(0, PAYLOAD + 1, page);
 		/* page_head_publish() */

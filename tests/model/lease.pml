@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Validation by lease, as DESIGN designs it and before it is built: the owner overwrites a slot
- * no earlier than LIMBO after the new generation is visible; a reader whose READs all lie within
- * less than LIMBO needs no order between payload and head. If it took longer, the head is read once
- * more after everything.
+ * Validation by lease, as in DESIGN, not implemented yet: the owner overwrites a slot no earlier
+ * than LIMBO after the new generation is visible. A reader whose READs all fall within less than
+ * LIMBO needs no order between payload and head. If they took longer, the reader reads the head
+ * again after everything else.
  *
- *   OWNER_WITHOUT_FENCE  the clock is read while the generation is still in the store buffer
+ *   OWNER_WITHOUT_FENCE  the owner reads the clock while the generation is in the store buffer
  *   CLOCK_FIRST          the owner reads the clock before it changes the generation
- *   OVERWRITE_EARLY      the slot does not rest
- *   START_LATE           the reader reads its first clock after a READ was posted
- *   END_EARLY            the reader takes for its second clock one from before its last CQE
- *   NO_SECOND_HEAD       a reader that took too long reads no head again
- *   ONE_TICK_MORE        the reader accepts up to LIMBO
+ *   OVERWRITE_EARLY      the slot does not rest in limbo
+ *   START_LATE           the reader reads its first clock value after it posted a READ
+ *   END_EARLY            the reader's second clock value is from before its last CQE
+ *   NO_SECOND_HEAD       a reader that took too long does not read the head again
+ *   ONE_TICK_MORE        the reader accepts up to and including LIMBO
  */
 #define CPUS  1
 #define WORDS 2
@@ -48,9 +48,9 @@ proctype owner()
 	since = clock;
 #endif
 #ifndef OVERWRITE_EARLY
-end:	clock >= since + LIMBO; /* or time ends first */
+end:	clock >= since + LIMBO; /* the owner waits for limbo, or time ends first */
 #endif
-	memory[PAYLOAD] = 2 /* by another core */
+	memory[PAYLOAD] = 2 /* another core overwrites the slot */
 }
 
 #ifdef ONE_TICK_MORE

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/abi/ring.h: a producer publishes ops of one and two slots, a consumer takes each as soon
- * as it sees the turn of its first slot. It must then see all of the op, and the producer must not
- * overwrite what is still being read.
+ * engine/abi/ring.h: a producer publishes ops of one and two slots; a consumer takes each op when
+ * it sees the turn (the sequence number) of its first slot. The consumer must then see all of the
+ * op, and the producer must not overwrite slots that are still being read.
  *
  *   PUBLISH_RELAXED  ring_publish() stores the first turn without release
- *   LOOK_RELAXED     ring_look() loads the turn without acquire: data is loaded before
- *   RELEASE_RELAXED  ring_release() stores its index without release: data is loaded after
- *   TURNS_FORWARD    ring_publish() stores the first turn first
+ *   LOOK_RELAXED     ring_look() loads the turn without acquire: the data may be loaded before it
+ *   RELEASE_RELAXED  ring_release() stores its index without release: data may be loaded after it
+ *   TURNS_FORWARD    ring_publish() stores the first slot's turn before the others
  */
 #define SLOTS 4
 #define OPS   5
@@ -17,7 +17,7 @@
 #define TURN(i)  (SLOTS + (i) % SLOTS)
 #define HEAD     (2 * SLOTS)
 #define ROUND(i) (1 + (i) / SLOTS)
-#define WHAT(i)  (1 + (i)) /* what the i-th slot says */
+#define WHAT(i)  (1 + (i)) /* content of the i-th slot */
 
 #include "store_buffer.pml"
 

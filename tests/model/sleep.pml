@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The sleep protocol: client/submit.c and rail/poll_core.c rest(), and the other way with an
- * exchange of the flag (-DEXCHANGE): rail/wake.c and client/wait.c. A lost wake-up is a state in
- * which the sleeper waits for a kick for ever: an invalid end state.
+ * The sleep protocol: client/submit.c against rest() of rail/poll_core.c and, with the flag taken
+ * by an exchange (-DEXCHANGE), rail/wake.c against client/wait.c. A lost wake-up is a state in
+ * which the sleeper waits for a kick for ever: Spin reports it as an invalid end state.
  *
  *   WAKER_WITHOUT_FENCE    submit.c, wake() of poll_core.c, rail_tell(), publish_flush()
  *   SLEEPER_WITHOUT_FENCE  sleep_until() of wait.c, rest() of poll_core.c, sleep_or_work()
- *   SLEEPER_WITHOUT_LOOK   does not look at the ring again after the flag is up
+ *   SLEEPER_WITHOUT_LOOK   the sleeper does not check the ring again after it set the flag
  */
 #define MESSAGES 3
 #define CPUS  2
 #define WORDS 2
-#define RING  0 /* messages published */
-#define FLAG  1 /* 1: kick me */
+#define RING  0 /* number of messages published */
+#define FLAG  1 /* 1: the sleeper requests a kick */
 #define WAKER   0
 #define SLEEPER 1
 
 #include "store_buffer.pml"
 
-bool kicked; /* the eventfd */
+bool kicked; /* the eventfd's state: a kick was written */
 
 proctype waker()
 {
@@ -34,7 +34,8 @@ proctype waker()
 		if
 		:: memory[FLAG] == 1 ->
 #ifdef EXCHANGE
-			fence(WAKER); /* a locked instruction */
+			/* the exchange is a locked instruction, which is a full fence */
+			fence(WAKER);
 			if
 			:: atomic { memory[FLAG] == 1 -> memory[FLAG] = 0 };
 				kicked = true
@@ -70,7 +71,8 @@ proctype sleeper()
 #else
 			:: true ->
 #endif
-				atomic { kicked -> kicked = false } /* poll(), read() */
+				/* poll() and read() of the eventfd */
+				atomic { kicked -> kicked = false }
 			fi;
 			store(SLEEPER, FLAG, 0)
 		fi

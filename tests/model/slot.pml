@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A page slot when its session ends while the client copies into it: slot_enter() and slot_leave()
- * of client/set.c, publish_channel_close() and publish_channel_release() of control/publish.c. The
- * engine hands the slot out again; a store of the first client that reaches memory after that
- * changes another page. Limbo is left out: it makes the error rarer, not impossible.
+ * A page slot whose session ends while the client copies into it: slot_enter() and slot_leave() of
+ * client/set.c, publish_channel_close() and publish_channel_release() of control/publish.c. The
+ * engine gives the slot to another page; a store of the first client that reaches memory after that
+ * corrupts that page. Limbo is left out: it makes the error rarer, but not impossible.
  *
  *   CLIENT_WITHOUT_FENCE   slot_enter() without shm_fence_store_load()
- *   CLIENT_WITHOUT_LOOK    copies although the engine has stopped the channel
+ *   CLIENT_WITHOUT_LOOK    the client copies although the engine has stopped the channel
  *   LEAVE_WITHOUT_DRAIN    slot_leave() without shm_fence_stream() and release
  *   ENGINE_WITHOUT_FENCE   publish_channel_close() without shm_fence_store_load()
- *   ENGINE_WITHOUT_LOOK    gives the slot back although the client copies into it
+ *   ENGINE_WITHOUT_LOOK    the engine frees the slot although the client copies into it
  */
 #define CPUS    2
 #define WORDS   3
-#define COPYING 0 /* 1: the slot is named in the channel segment */
+#define COPYING 0 /* 1: the channel segment names the slot as being filled */
 #define STOPPED 1
-#define PAGE    2 /* 0: empty, 1: the first client's bytes, 2: the next page's */
+#define PAGE    2 /* 0: empty; 1: the first client's bytes; 2: the next page's bytes */
 #define CLIENT 0
 #define ENGINE 1
 
@@ -57,7 +57,7 @@ proctype engine()
 	fence(ENGINE);
 #endif
 #ifndef ENGINE_WITHOUT_LOOK
-	(memory[COPYING] == 0); /* at once, or when quarantine ends */
+	(memory[COPYING] == 0); /* true at once, or when quarantine ends */
 #endif
 	store(ENGINE, PAGE, 2);
 	fence(ENGINE);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory with store buffers. A store waits in the buffer of its CPU until a process of its own
- * brings it to memory. A store may pass those before it that are to other words, as on arm64; on
- * x86-64 none does. A release store passes nothing. A fence waits until the buffer is empty. No
- * process loads what it stored itself, so nothing is forwarded.
+ * Memory with store buffers. A store waits in the buffer of its CPU until the process drain() of
+ * that CPU moves it to memory. A store may overtake earlier stores to other words, as on arm64; on
+ * x86-64 none does. A release store overtakes nothing. A fence waits until the buffer is empty. No
+ * process loads what it stored itself, so store forwarding is not modelled.
  */
 #define PLACES 4
 
@@ -47,7 +47,7 @@ inline commit(cpu, i)
 		j++
 	:: else -> break
 	od;
-	/* Equal states look equal. */
+	/* clears the freed entry, so that equal states compare equal */
 	buffer[cpu].n--;
 	buffer[cpu].word[buffer[cpu].n] = 0;
 	buffer[cpu].value[buffer[cpu].n] = 0;

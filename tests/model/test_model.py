@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The protocols of shared memory and of one-sided reads, checked exhaustively by Spin.
+"""Spin checks the protocols of shared memory and of one-sided reads exhaustively.
 
     tests/model/test_model.py        exit 77: no spin, or no C compiler
 
-Each model holds in every interleaving and every order in which stores can reach memory; each of its
-mutants, which its top comment describes, does not.
+Each model must hold in every interleaving and in every order in which stores can reach memory.
+Each of its mutants, which the comment at its top lists, must fail.
 """
 
 import os
@@ -18,7 +18,7 @@ import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
-# model: how a mutant fails, and its variants
+# model: the error that a mutant must cause, and the variants of the model
 MODELS = {
     "ring": ("assertion violated", [[]]),
     "sleep": ("invalid end state", [[], ["EXCHANGE"]]),
@@ -35,7 +35,7 @@ def mutants(model):
 
 
 def check(model, defines):
-    """What is wrong, "" when nothing is, and how many states were searched."""
+    """Returns the error that Spin found ("": none) and the number of states it searched."""
     with tempfile.TemporaryDirectory() as folder:
         flags = [f"-D{define}" for define in defines]
         source = os.path.join(HERE, model + ".pml")
@@ -48,12 +48,12 @@ def check(model, defines):
     wrong = re.search(r"^pan:\d+: (.*)", text, re.M)
     errors = int(re.search(r"errors: (\d+)", text)[1])
     if "max search depth too small" in text or (errors > 0) != bool(wrong):
-        raise AssertionError(f"{model} {defines}: not searched to the end\n{text}")
+        raise AssertionError(f"{model} {defines}: the search is incomplete\n{text}")
     return wrong[1] if wrong else "", int(re.search(r"(\d+) states, stored", text)[1])
 
 
 class Models(unittest.TestCase):
-    def test_each_holds_in_every_order(self):
+    def test_each_model_holds_in_every_order(self):
         for model, (_, variants) in MODELS.items():
             for variant in variants:
                 with self.subTest(model=model, variant=variant):
@@ -75,6 +75,6 @@ class Models(unittest.TestCase):
 if __name__ == "__main__":
     for program in ("spin", "cc"):
         if not shutil.which(program):
-            print(f"skipped: no {program}")
+            print(f"skipped: {program} not found")
             sys.exit(77)
     unittest.main(verbosity=2)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The client's side of the sleep protocol, from its sources (sides.h). */
+/* The client's side of the sleep protocol, compiled from the engine's sources (see sides.h). */
 #define poll note_poll
 #define write note_write
 #define recv note_recv
-/* The rail's side has functions of the same names. */
+/* renamed, because the rail's sources define functions of these names */
 #define clock_now_ns client_clock_now_ns
 #define channel_break client_channel_break
 
@@ -21,7 +21,7 @@ struct client_side {
 	struct channel_header header;
 };
 
-/* What the sources call besides. Nothing of it happens here. */
+/* Stubs of other functions that the sources call; the test needs none of their effects. */
 bool channel_step(struct pc_channel *ch)
 {
 	(void)ch;
@@ -66,7 +66,8 @@ struct client_side *client_side_new(
 void client_side_write(struct client_side *side)
 {
 	struct channel_rail *r = &side->channel.rail[0];
-	struct op op = {.kind = 0, .segments = 1}; /* no such kind: refused, no NIC needed */
+	/* The op has an unknown kind, so that the rail answers it without a NIC. */
+	struct op op = {.kind = 0, .segments = 1};
 	struct op_segment segment = {.length = 1};
 
 	if (ring_room(&r->ops, 1) < 1)

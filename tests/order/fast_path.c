@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The inline functions whose instructions test_assembly.py looks at, each by itself. Never run. */
+/*
+ * The functions that test_assembly.py disassembles: each calls one inline function of a header.
+ * Never run.
+ */
 #include "dv/hot.h"
 #include "engine/abi/page.h"
 

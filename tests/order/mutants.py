@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Ordering mutants: one barrier, acquire or release less in the engine's own sources.
+"""Ordering mutants: each removes one barrier, acquire or release from the engine's own sources.
 
-    tests/order/mutants.py --list                 names, one a line
-    tests/order/mutants.py NAME SOURCE DIRECTORY  writes the mutated file below DIRECTORY, with
-                                                  its path from the root; -iquote DIRECTORY
-                                                  makes a compiler take it instead
-A mutant replaces text that stands exactly once in one function; it is an error when it does not.
+    tests/order/mutants.py --list                 prints the names, one per line
+    tests/order/mutants.py NAME SOURCE DIRECTORY  writes the mutated file below DIRECTORY, at its
+                                                  path from the root; -iquote DIRECTORY makes a
+                                                  compiler include it instead
+A mutant replaces text that must occur exactly once in one function; otherwise it is an error.
 """
 
 import os
@@ -15,7 +15,7 @@ import sys
 
 FENCE, NOTHING = "shm_fence_sleep();", "(void)0;"
 
-# name: file, function, what stands in it, what it becomes
+# name: file, function, text in it, its replacement
 MUTANTS = {
     "flush_rail": ("engine/client/submit.c", "submit_flush_rail", FENCE, NOTHING),
     "flush": ("engine/client/submit.c", "submit_flush", FENCE, NOTHING),
@@ -41,11 +41,11 @@ MUTANTS = {
 
 
 def mutate(text, function, old, new):
-    """`text` with `old` replaced in the body of the function."""
+    """Returns `text` with `old` replaced in the body of the function."""
     body = re.search(r"^\w[^\n]*\b%s\([^;{]*\)\n\{\n.*?^\}" % function, text, re.M | re.S)
     if not body or body[0].count(old) != 1:
-        sys.exit(f"mutants.py: {old} does not stand exactly once in {function}(): "
-                 "bring the table up to date")
+        sys.exit(f"mutants.py: {old} does not occur exactly once in {function}(): "
+                 "update the table MUTANTS")
     return text[:body.start()] + body[0].replace(old, new) + text[body.end():]
 
 

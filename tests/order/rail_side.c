@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rail's side of the sleep protocol, from its sources (sides.h). */
+/* The rail's side of the sleep protocol, compiled from the engine's sources (see sides.h). */
 #define ppoll note_ppoll
 #define write note_write
 #define read note_read
@@ -15,7 +15,7 @@
 struct rail_side {
 	struct poll_core core;
 	struct rail_channel channel;
-	uint32_t told; /* commands */
+	uint32_t told; /* number of commands told to the rail */
 };
 
 struct rail_side *rail_side_new(

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The two sides of the sleep protocol, each from its real source: client_side.c includes submit.c
- * and wait.c, rail_side.c poll_core.c, wake.c and open.c. System calls are taken away: a sleeper
- * notes that it would have slept, a waker that it would have kicked. test_sleep.c runs them against
- * each other.
+ * and wait.c, rail_side.c includes poll_core.c, wake.c and open.c. System calls are replaced: a
+ * sleeper records that it would have slept, a waker that it would have kicked. test_sleep.c runs
+ * them against each other.
  */
 #ifndef TESTS_ORDER_SIDES_H
 #define TESTS_ORDER_SIDES_H
@@ -17,7 +17,7 @@
 struct pollfd;
 struct iovec;
 
-/* The eventfds: no descriptor is open under these numbers. */
+/* Numbers that stand for the eventfds; no descriptor is open under them. */
 enum { KICK_RAIL = 1000, KICK_CONTROL, KICK_CLIENT, KICKS };
 
 /*
@@ -41,29 +41,29 @@ struct rail_side;
 
 struct rail_side *rail_side_new(
 	struct status_segment *status, void *ops, void *done, uint32_t *client_waits);
-/* Sleeper: rest(), once; slept or worked. */
+/* The sleeper: calls rest() once, which sleeps or works. */
 void rail_side_rest(struct rail_side *side);
-/* Waker: poll_turn(), once: publishes its answers and kicks the client if that sleeps. */
+/* The waker: calls poll_turn() once, which publishes answers and kicks a sleeping client. */
 void rail_side_turn(struct rail_side *side);
-/* Waker: rail_tell() of a command that changes nothing. */
+/* The waker: calls rail_tell() with a command that changes nothing. */
 void rail_side_tell(struct rail_side *side);
-/* Has everything been taken, obeyed and answered? */
+/* Whether the rail has taken, executed and answered everything. */
 bool rail_side_idle(struct rail_side *side);
 
 /* ---- client_side.c: a channel with one rail -------------------------------------------------- */
 
 struct client_side *client_side_new(
 	struct status_segment *status, void *ops, void *done, void *ctl, uint32_t **ret_waits);
-/* Writes an op that is answered at once. */
+/* Writes an op that the rail answers at once. */
 void client_side_write(struct client_side *side);
-/* Wakers: publish what was written. */
+/* The wakers: publish the op and kick the rail if it sleeps. */
 void client_side_flush_rail(struct client_side *side);
 void client_side_flush(struct client_side *side);
-/* Writes an op of the control plane, and publishes it. */
+/* Writes an op to the control plane, publishes it and kicks the control plane if it sleeps. */
 void client_side_flush_ctl(struct client_side *side);
-/* Sleeper: sleep_until(). */
+/* The sleeper: calls sleep_until(), which sleeps or finds an answer. */
 void client_side_sleep(struct client_side *side);
-/* Takes one completion out of the ring; false: there is none. */
+/* Takes one completion from the ring; false: the ring is empty. */
 bool client_side_done(struct client_side *side);
 
 #endif

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The compiled code holds its barriers, on x86-64 and arm64; and each mutant of mutants.py that
-takes one away is found.
+"""Checks that the compiled code has its barriers, on x86-64 and arm64, and that each mutant of
+mutants.py, which removes one, is detected.
 
     tests/order/test_assembly.py BUILD      exit 77: no compiler for either processor
 
 Compiles with the commands of BUILD/compile_commands.json, for the other processor with Debian's
-cross compiler, and reads what objdump prints. What x86-64 orders by itself has no instruction
-there: those mutants are found on arm64.
+cross compiler, and reads the output of objdump. Orderings that x86-64 guarantees by itself have no
+instruction there: their mutants are detected on arm64.
 """
 
 import json
@@ -31,7 +31,7 @@ FAST_PATH = "tests/order/fast_path.c"
 
 FENCE = {"x86_64": r"lock or[lq]? |mfence", "aarch64": r"dmb\s+ish$"}
 
-# source: the functions that have one full fence each; no other function of it has one
+# source: the functions that have one full fence each; no other function of the source has one
 FENCES = {
     "engine/client/submit.c": {"submit_flush_rail", "submit_flush", "flush_ctl"},
     "engine/client/wait.c": {"sleep_until"},
@@ -41,11 +41,11 @@ FENCES = {
     "engine/control/publish.c": {"publish_flush", "publish_channel_close"},
     "engine/control/loop.c": {"sleep_or_work"},
 }
-# Functions of a source stay apart, so that a fence is found where it was written.
+# Keeps the functions of a source separate, so that a fence is found where it was written.
 APART = ["-fno-inline-functions", "-fno-inline-functions-called-once",
          "-fno-inline-small-functions", "-fno-partial-inlining", "-fno-ipa-sra", "-fno-ipa-cp"]
 
-# function of fast_path.c: processor: instructions that stand there in this order
+# function of fast_path.c: processor: instructions that must occur in this order
 SEQUENCES = {
     "order_ring_publish": {"aarch64": [r"str\s+x", r"stlr\s+x"]},
     "order_ring_look": {"aarch64": [r"ldap?r\s+x"]},
@@ -56,26 +56,26 @@ SEQUENCES = {
         "aarch64": [r"str\s+w\d+,", r"dmb\s+oshst", r"str\s+xzr"]},
     "order_page_head_publish": {
         "aarch64": [r"dmb\s+oshst", r"str\s+w\d+,", r"str\s+x"]},
-    # doorbell record, doorbell register
+    # order: doorbell record, doorbell register
     "order_dv_ring": {
         "x86_64": [r"mov\s+%e\w+,", r"sfence", r"mov\s+%r\w+,\(", r"sfence"],
         "aarch64": [r"dmb\s+oshst", r"str\s+w", r"dsb\s+st", r"str\s+x", r"dsb\s+st"]},
-    # owner bit, the rest of the CQE; the last CQE, doorbell record
+    # order: owner bit, the rest of the CQE; the last CQE, doorbell record
     "order_dv_poll": {"aarch64": [r"ldrb", r"dmb\s+oshld", r"ldr", r"dmb\s+oshld", r"str\s+w"]},
 }
 
-# Which processors show it. The others order this by themselves.
+# The processors on which a mutant is visible; the other one orders these accesses by itself.
 SEEN_ON = {name: ["aarch64"] for name in (
     "ring_publish", "ring_release", "page_head_retire", "owner_before_cqe", "wqe_before_record",
     "cqe_before_record")}
 
 
-# Of a compiler's arguments: what matters, and what gcc knows of clang's, for any processor.
+# The compiler arguments to keep: those that affect the code and that gcc shares with clang.
 KEPT = ("-I", "-isystem", "-D", "-O", "-std=", "-fno-strict-aliasing", "-fno-omit-frame-pointer")
 
 
 def commands():
-    """source, relative to the root: the arguments it is compiled with, without input and output"""
+    """Returns for each source, relative to the root, its compiler arguments without files."""
     with open(os.path.join(BUILD, "compile_commands.json"), encoding="utf-8") as file:
         entries = json.load(file)
     found = {}
@@ -97,20 +97,20 @@ def compile_for(arch, source, arguments, overlay, to):
     compiler = f"{arch}-linux-gnu-gcc"
     extra = APART if source in FENCES else []
     if arch != os.uname().machine:
-        # headers of libraries; those of the C library are the cross compiler's own
+        # headers of libraries; the C library's headers are the cross compiler's own
         extra = [*extra, "-idirafter", "/usr/include",
                  "-idirafter", f"/usr/include/{os.uname().machine}-linux-gnu"]
     if overlay:
         extra = [*extra, "-iquote", overlay]
         if os.path.exists(os.path.join(overlay, source)):
             source = os.path.join(overlay, source)
-    # A copy of a source finds what is included beside the original, too.
+    # A mutated copy of a source also finds the files beside the original.
     subprocess.run([compiler, *arguments, *extra, "-iquote", ROOT, "-w", "-c", "-o", to,
                     os.path.join(ROOT, source)], cwd=BUILD, check=True)
 
 
 def functions(arch, path):
-    """function: its instructions, without addresses"""
+    """Returns the instructions of each function, without addresses."""
     text = subprocess.run([f"{arch}-linux-gnu-objdump", "-d", "--no-show-raw-insn", path],
                           capture_output=True, text=True, check=True).stdout
     found, lines = {}, []
@@ -124,7 +124,7 @@ def functions(arch, path):
 
 
 def missing(arch, source, found):
-    """What is wrong with the object of a source; nothing: it holds its barriers."""
+    """Returns what is wrong with the object of a source; an empty list: it has its barriers."""
     if source in FENCES:
         fences = sorted(name for name, lines in found.items()
                         for line in lines if re.search(FENCE[arch], line))
@@ -135,7 +135,7 @@ def missing(arch, source, found):
         lines = iter(found[function])
         for pattern in wanted.get(arch, []):
             if not any(re.match(pattern, line) for line in lines):
-                wrong.append(f"{arch} {function}(): no {pattern} where it should be:\n    "
+                wrong.append(f"{arch} {function}(): no {pattern} at its place in sequence:\n    "
                              + "\n    ".join(found[function]))
                 break
     return wrong
@@ -167,17 +167,17 @@ class Assembly(unittest.TestCase):
                 with self.subTest(arch=arch, source=source):
                     self.assertEqual(self.check(arch, source), [])
 
-    def test_every_mutant_misses_one(self):
+    def test_every_mutant_lacks_a_barrier(self):
         for mutant in mutants.MUTANTS:
             for arch in set(SEEN_ON.get(mutant, ARCHES)) & set(ARCHES):
                 with self.subTest(mutant=mutant, arch=arch):
                     self.assertTrue(self.check(arch, source_of(mutant), mutant),
-                                    f"{mutant} is not found in the code for {arch}")
+                                    f"{mutant} is not detected in the code for {arch}")
 
 
 if __name__ == "__main__":
     if not ARCHES:
-        print("skipped: neither x86_64-linux-gnu-gcc nor aarch64-linux-gnu-gcc is here")
+        print("skipped: neither x86_64-linux-gnu-gcc nor aarch64-linux-gnu-gcc found")
         sys.exit(77)
     print("processors:", ", ".join(ARCHES))
     unittest.main(verbosity=2)

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The sleep protocol under stress: a lost wake-up needs a store that is still in its core's store
- * buffer while the next load is done, which happens on x86 too. Two threads on two cores, one round
- * at a time: one side goes to sleep while the other publishes and looks for sleepers. A round is
- * lost when the sleeper slept and got no kick. That is judged after the round from what both sides
- * did, so no load of the machine makes a right program fail.
+ * The sleep protocol under stress. A lost wake-up needs a store that is still in its core's store
+ * buffer while a later load of that core is done, which happens on x86 too. Two threads on two
+ * cores play rounds: one side goes to sleep while the other publishes and looks for sleepers. A
+ * round is lost when the sleeper slept and got no kick. This is decided after the round from what
+ * both sides recorded, so that a loaded machine cannot make a correct program fail.
  *
- * Before each round both sides store to cold cache lines: what they store next stays in the buffer
- * behind those. A random delay moves the two against each other.
+ * Before each round both sides store to cold cache lines: their next stores wait in the store
+ * buffer behind those. A random delay shifts the two sides against each other.
  *
  *   test_sleep             every case for SECONDS; fails when a round is lost
  *   test_sleep MUTANT CASE built with that mutant (mutants.py): fails unless a round of the case is
@@ -28,31 +28,33 @@
 #define SECONDS_MUTANT 60u
 #define COLD_BYTES (64u << 20)
 #define COLD_STORES_MAX 64u
-#define COLD_STRIDE 4160u /* another page and another set of the cache each time */
+#define COLD_STRIDE 4160u /* each store hits another page and another cache set */
 #define DELAY_MAX 256u
-#define SPIN 2000u /* of a barrier, before the other thread may need this core */
+#define SPIN 2000u /* spins at a barrier before yielding the core to the other thread */
 
 static struct status_segment *status;
 static struct client_side *client;
 static struct rail_side *rail;
-static struct ring_consumer ctl; /* the control plane's */
+static struct ring_consumer ctl; /* consumer side of the control plane's ring */
 
 /* ---- the two sides --------------------------------------------------------------------------- */
 
 struct side {
-	/* owner: its thread; the other one reads the first two after the round */
+	/* owner: the side's thread; the other reads slept and kicked after the round */
 	_Alignas(64) bool slept;
 	bool kicked[KICKS - KICK_RAIL];
 	uint64_t seed;
 	unsigned char *cold;
 	uint32_t cold_at;
-	/* owner: its thread; the other one waits for them */
-	_Alignas(64) uint32_t arrived; /* barriers */
-	uint32_t acted;                /* barriers when it had acted in this round */
+	/* owner: the side's thread; the other thread polls them */
+	_Alignas(64) uint32_t arrived; /* number of barriers this side has reached */
+	/* number of barriers reached when the side last finished its part */
+	uint32_t acted;
 };
-static_assert(offsetof(struct side, arrived) == 64, "who waits for it disturbs nothing else");
+static_assert(offsetof(struct side, arrived) == 64,
+	"polling `arrived` does not touch the side's other line");
 
-static struct side sides[2]; /* the client's, the rail's */
+static struct side sides[2]; /* sides[0] is the client's side, sides[1] the rail's */
 static _Thread_local unsigned me;
 
 static void wait_for_the_other(const uint32_t *word, uint32_t value)
@@ -144,7 +146,8 @@ static void client_sleep(void)
 	client_side_sleep(client);
 }
 
-static void client_tell(void) /* the control plane does it, on that thread */
+/* the client's thread acts as the control plane, which sends the rail a command */
+static void client_tell(void)
 {
 	rail_side_tell(rail);
 }
@@ -159,7 +162,7 @@ static void rail_turn(void)
 	rail_side_turn(rail);
 }
 
-/* As engine/control/loop.c does. */
+/* The control plane goes to sleep, by the same steps as in engine/control/loop.c. */
 static void control_sleep(void)
 {
 	shm_store(&status->control_sleeps, 1);
@@ -182,7 +185,7 @@ static void publish_op(void)
 
 static const struct round_case {
 	const char *name;
-	void (*prepare)(void); /* client's thread, before the round */
+	void (*prepare)(void); /* run by the client's thread before the round */
 	void (*client)(void);
 	void (*rail)(void);
 	bool client_sleeps;
@@ -198,7 +201,7 @@ static const struct round_case {
 
 /* ---- rounds ---------------------------------------------------------------------------------- */
 
-/* owner: the client's thread, between rounds */
+/* owner: the client's thread, which writes them between rounds; the rail's thread reads them */
 static uint32_t which, over;
 
 static uint32_t draw(struct side *side, uint32_t below)
@@ -209,7 +212,7 @@ static uint32_t draw(struct side *side, uint32_t below)
 	return (uint32_t)((side->seed >> 32) * below >> 32);
 }
 
-/* Makes the window likely: a random delay shifts the sides, cold stores fill the store buffer. */
+/* Makes a lost wake-up likely: a delay shifts the sides, cold stores fill the store buffer. */
 static void widen_window(struct side *side)
 {
 	uint32_t stores = draw(side, COLD_STORES_MAX), delay = draw(side, DELAY_MAX);
@@ -251,7 +254,7 @@ static void *rail_main(void *argument)
 	}
 }
 
-/* One round; true: the wake-up was lost. */
+/* Plays one round; true: the wake-up was lost. */
 static bool play_round(unsigned number)
 {
 	const struct round_case *c = &cases[number];
@@ -272,7 +275,7 @@ static bool play_round(unsigned number)
 	return lost;
 }
 
-/* ---- all together ---------------------------------------------------------------------------- */
+/* ---- set-up and main ------------------------------------------------------------------------- */
 
 static void *zeroed(size_t bytes)
 {
@@ -315,7 +318,7 @@ static void set_up(uint64_t seed)
 	}
 }
 
-/* Rounds until the time is over; with `wanted` until one of that case is lost. */
+/* Plays rounds until the time is over, or with `wanted` until a round of that case is lost. */
 static int run(const char *mutant, const char *wanted)
 {
 	uint64_t begun = clock_now_ns();
@@ -353,14 +356,14 @@ int main(int argc, char **argv)
 	int failed;
 
 	if (sched_getaffinity(0, sizeof(may), &may) < 0 || CPU_COUNT(&may) < 2) {
-		printf("skipped: one core only, the two sides have to run at the same time\n");
+		printf("skipped: only one core is available and the two sides must run at the same time\n");
 		return 77;
 	}
 	printf("SEED=%lu\n", seed);
 	set_up(seed);
 	if (pthread_create(&thread, NULL, rail_main, NULL) != 0 || !pin(pthread_self(), &may, 0) ||
 		!pin(thread, &may, 1)) {
-		printf("cannot start or pin threads\n");
+		printf("starting or pinning the two threads failed\n");
 		return 1;
 	}
 	failed = run(argc > 2 ? argv[1] : NULL, argc > 2 ? argv[2] : NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The other end in a process of its own: a forked child that serves while it does nothing but read
- * commands from a socket.
+ * The remote end in a process of its own: a forked child. It steps nothing: its service thread
+ * answers while its main thread reads commands from a socket.
  */
 #ifndef TESTS_SOFT_CHILD_H
 #define TESTS_SOFT_CHILD_H
@@ -45,15 +45,19 @@ static inline struct dv_mr register_extra(struct end *end, bool with_file)
 		_exit(5);
 	at = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_SHARED, memfd, 0);
 	memset(at + 8192, 0xe7, 65536);
-	/* not from the file's start: the offset has to reach the reader */
+	/* the region starts at offset 8192 of the file: the reader must apply the offset */
 	if (dv_mr_register(end->device, at + 8192, 65536, DV_REMOTE_READ, with_file ? memfd : -1,
 		    8192, &mr))
 		_exit(6);
 	return mr;
 }
 
-/* Commands: c card -> connect; f first -> fill; e/n -> card of a region with/without memfd;
- * x -> deregister that; v first bytes -> 1 if memory is as filled from there; r -> reset QPs. */
+/*
+ * Commands of the parent:
+ *   c card   connect                   e, n  register a region with, without a memfd; send its card
+ *   f first  fill the memory           x     deregister that region
+ *   v        answer 1 if the memory holds what the test of WRITEs wrote; anything else: quit
+ */
 static inline void child_main(const char *link, int socket)
 {
 	static struct end end;

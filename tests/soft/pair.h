@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the tests of the software NIC share: one end of a connection (a NIC, a CQ, QPs, memory), and
- * stepping until something has happened. One thread.
+ * Shared by the tests of the software NIC: one end of a connection (a NIC, a CQ, QPs, memory), and
+ * stepping until an expected completion has arrived. One thread.
  */
 #ifndef TESTS_SOFT_PAIR_H
 #define TESTS_SOFT_PAIR_H
@@ -23,7 +23,7 @@
 #define END_QPS 4u
 #define END_BYTES (4u << 20)
 #define END_ACCESS (DV_LOCAL_WRITE | DV_REMOTE_READ | DV_REMOTE_WRITE)
-#define PATIENCE_NS 20000000000ull /* how long a test waits for what must happen */
+#define PATIENCE_NS 20000000000ull /* time-out of a test for an event that must happen, ns */
 
 struct end {
 	struct dv_device *device;
@@ -34,11 +34,11 @@ struct end {
 	int memfd;
 	uint8_t *memory;
 	struct dv_mr mr;
-	struct dv_completion done[4096]; /* everything reaped, in order */
+	struct dv_completion done[4096]; /* all completions that end_reap() has taken, in order */
 	unsigned done_count;
 };
 
-/* What the other end has to know, as it would come from the control plane. */
+/* Addresses and memory of one end, which the control plane would send to the other. */
 struct card {
 	struct dv_address addresses[END_QPS];
 	uint64_t base;
@@ -106,7 +106,7 @@ static inline void end_connect(struct end *end, const struct card *other)
 		pair_good(dv_qp_connect(end->qps[i], &other->addresses[i]));
 }
 
-/* Two connected ends in this process. */
+/* Opens two connected ends in this process. */
 static inline void pair_open(struct end *a, struct end *b, const char *link, unsigned qps)
 {
 	struct card card_a, card_b;
@@ -128,7 +128,7 @@ static inline uint32_t end_post(struct end *end, unsigned qp, enum dv_opcode opc
 	return dv_post(end->sqs[qp], opcode, remote, rkey, &sge, 1, flags);
 }
 
-/* Reaps what is there, and moves the send queues' consumer indices along. */
+/* Reaps all completions and advances the send queues' consumer indices. */
 static inline unsigned end_reap(struct end *end)
 {
 	struct dv_completion *at = end->done + end->done_count;
@@ -147,7 +147,7 @@ static inline unsigned end_reap(struct end *end)
 	return n;
 }
 
-/* Steps both ends (either may be NULL) until `end` has `count` completions in all. */
+/* Steps both ends (`other` may be NULL) until `end` has `count` completions in total. */
 static inline void end_wait(struct end *end, struct end *other, unsigned count)
 {
 	uint64_t deadline = pair_now_ns() + PATIENCE_NS;
@@ -158,7 +158,8 @@ static inline void end_wait(struct end *end, struct end *other, unsigned count)
 			dv_step(other->device);
 		end_reap(end);
 		if (pair_now_ns() > deadline)
-			fail_msg("%u of %u completions came", end->done_count, count);
+			fail_msg("only %u of %u completions arrived before the time-out",
+				end->done_count, count);
 	}
 }
 

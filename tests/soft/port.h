@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A modelled port and a plain one, stepped by hand, by a clock that the test sets. Each test of the
- * model includes it once.
+ * A modelled port `a` and an unmodelled one `b`, stepped by the test, with a clock that the test
+ * sets. Each test of the model includes it once.
  */
 #ifndef TESTS_SOFT_PORT_H
 #define TESTS_SOFT_PORT_H
@@ -9,15 +9,15 @@
 #include "tests/soft/pair.h"
 
 #define RTT_NS 5000u
-#define RATE 400u /* Gbit/s: 50 bytes a ns */
+#define RATE 400u /* 400 Gbit/s are 50 bytes per ns */
 #define HEADER 82u
 
 static struct end a, b;
 static uint64_t now;
 
 /*
- * No limit but the rate and the round trip; a test adds its own. One step moves 256 KiB: tests with
- * more under way move nothing.
+ * A model limited only by its rate and round trip; a test adds its own limits. A step moves 256
+ * KiB: a test with more bytes in flight sets move_bytes to false.
  */
 static inline struct dv_model plain(void)
 {
@@ -71,7 +71,7 @@ static inline void read_many(unsigned qp, unsigned count, uint32_t bytes)
 	dv_ring(a.sqs[qp]);
 }
 
-/* Steps at `at`; returns how many completions there are by then. */
+/* Steps at time `at`; returns the number of completions so far. */
 static inline unsigned by(uint64_t at)
 {
 	now = at;
@@ -82,7 +82,7 @@ static inline unsigned by(uint64_t at)
 	return a.done_count;
 }
 
-/* Completion number `count` is there at `at` and was not a nanosecond before. */
+/* Checks that completion number `count` arrives at time `at` and not a nanosecond earlier. */
 static inline void expect_at(unsigned count, uint64_t at)
 {
 	assert_in_range(by(at - 1), 0, count - 1);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A software NIC that loses a request or dies: what it still does, what it refuses, and that it
- * writes nothing once a queue pair was killed or the device was cut. One thread, which steps it.
+ * A software NIC that loses a request or dies: which calls still work, which fail, and that it
+ * writes nothing after a queue pair was killed or the device was cut. One thread, which steps the
+ * NIC.
  */
 #include "tests/soft/pair.h"
 
@@ -45,7 +46,7 @@ static void read_some(unsigned qp)
 	dv_ring(a.sqs[qp]);
 }
 
-/* Completions within many steps at this moment. */
+/* Runs STEPS steps at the current time; returns the number of completions. */
 static unsigned completions(void)
 {
 	struct dv_completion done[16];
@@ -64,7 +65,7 @@ static void arrived(unsigned qp, bool whole)
 		assert_int_equal(a.memory[qp * BYTES + i], whole ? 0x5a : 0);
 }
 
-static void a_lost_request_is_sent_again_after_the_ack_timeout_and_no_sooner(void **state)
+static void a_lost_request_is_retransmitted_after_the_ack_timeout_and_not_before(void **state)
 {
 	struct dv_soft_stats stats;
 	uint64_t ack_ns = dv_qp_ack_ns(a.qps[0]);
@@ -74,7 +75,7 @@ static void a_lost_request_is_sent_again_after_the_ack_timeout_and_no_sooner(voi
 	fault((struct dv_fault){.lose = true});
 	read_some(0);
 	assert_int_equal(completions(), 0);
-	read_some(1); /* another queue pair's packets are not lost */
+	read_some(1); /* the fault loses only the packet of queue pair 0 */
 	assert_int_equal(completions(), 1);
 	clock_ns += ack_ns - 1000;
 	assert_int_equal(completions(), 0);
@@ -98,14 +99,15 @@ static void a_killed_queue_pair_writes_nothing_and_completes_nothing(void **stat
 	assert_int_equal(completions(), 0);
 	pair_good(dv_qp_kill(a.qps[0]));
 	pair_good(dv_qp_kill(a.qps[0]));
-	fault((struct dv_fault){.seed = 0}); /* the link is back: the other one's arrives */
+	/* the link is up again: the READ of queue pair 1 completes */
+	fault((struct dv_fault){.seed = 0});
 	assert_int_equal(completions(), 1);
 	arrived(0, false);
 	arrived(1, true);
 	a.sqs[1]->ci = a.sqs[1]->pi;
 }
 
-static void what_a_dying_device_refuses_it_does_not_do(void **state)
+static void a_command_that_the_device_refuses_has_no_effect(void **state)
 {
 	(void)state;
 	fault((struct dv_fault){.link_down = true,
@@ -116,13 +118,14 @@ static void what_a_dying_device_refuses_it_does_not_do(void **state)
 	assert_int_equal(dv_qp_error(a.qps[0]), -EIO);
 	assert_int_equal(dv_qp_kill(a.qps[0]), -EIO);
 	assert_int_equal(dv_cut(a.device), -EIO);
-	fault((struct dv_fault){.seed = 0}); /* an answer of EIO is no proof: here it comes */
+	/* EIO does not prove that the NIC stopped: the READ still completes */
+	fault((struct dv_fault){.seed = 0});
 	assert_int_equal(completions(), 1);
 	arrived(0, true);
 	a.sqs[0]->ci = a.sqs[0]->pi;
 }
 
-static void a_cut_device_writes_nothing_whatever_was_posted(void **state)
+static void a_cut_device_writes_nothing_even_if_reads_were_posted(void **state)
 {
 	struct dv_qp *qp;
 	struct dv_sq *sq;
@@ -143,7 +146,7 @@ static void a_cut_device_writes_nothing_whatever_was_posted(void **state)
 	assert_int_equal(dv_qp_create(a.device, &a.cq, 16, &qp, &sq), -ENODEV);
 }
 
-static void a_device_says_once_that_it_died_and_goes_on_about_its_port(void **state)
+static void a_device_reports_its_death_once_and_still_reports_its_port(void **state)
 {
 	struct dv_event event;
 
@@ -164,11 +167,11 @@ static void a_device_says_once_that_it_died_and_goes_on_about_its_port(void **st
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		CASE(a_lost_request_is_sent_again_after_the_ack_timeout_and_no_sooner),
+		CASE(a_lost_request_is_retransmitted_after_the_ack_timeout_and_not_before),
 		CASE(a_killed_queue_pair_writes_nothing_and_completes_nothing),
-		CASE(what_a_dying_device_refuses_it_does_not_do),
-		CASE(a_cut_device_writes_nothing_whatever_was_posted),
-		CASE(a_device_says_once_that_it_died_and_goes_on_about_its_port),
+		CASE(a_command_that_the_device_refuses_has_no_effect),
+		CASE(a_cut_device_writes_nothing_even_if_reads_were_posted),
+		CASE(a_device_reports_its_death_once_and_still_reports_its_port),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every way a WQE can fail, and what setup calls refuse. One process, stepped.
+ * Every way in which a WQE can fail, and the arguments that setup calls refuse. One process, which
+ * steps the NICs.
  */
 #include "tests/soft/pair.h"
 
@@ -21,7 +22,10 @@ static int close_pair(void **state)
 	return 0;
 }
 
-/* The WQE posted last on queue pair 0 fails with this; one behind it is flushed; QP 1 goes on. */
+/*
+ * Checks that the last WQE of queue pair 0 fails, the one after it is flushed, and queue pair 1
+ * still works.
+ */
 static void expect_failure(uint8_t syndrome)
 {
 	end_post(&a, 0, DV_READ, 0, (uintptr_t)b.memory, b.mr.rkey, 8, DV_CE_ERROR_ONLY);
@@ -86,7 +90,7 @@ static void a_read_into_memory_without_local_write_is_a_local_protection_error(v
 	pair_good(dv_mr_register(a.device, a.memory, END_BYTES, DV_REMOTE_READ, a.memfd, 0, &mr));
 	sge.lkey = mr.lkey;
 	dv_post(a.sqs[1], DV_WRITE, (uintptr_t)b.memory, b.mr.rkey, &sge, 1, DV_CE_ALWAYS);
-	dv_ring(a.sqs[1]); /* as a source it is good */
+	dv_ring(a.sqs[1]); /* memory without DV_LOCAL_WRITE is valid as the source of a WRITE */
 	end_wait(&a, &b, 1);
 	assert_int_equal(a.done[0].syndrome, 0);
 	a.done_count = 0;
@@ -95,7 +99,7 @@ static void a_read_into_memory_without_local_write_is_a_local_protection_error(v
 	pair_good(dv_mr_deregister(a.device, &mr));
 }
 
-static void a_segment_of_zero_bytes_is_an_error_and_not_nothing(void **state)
+static void a_segment_of_zero_bytes_is_an_error_and_is_not_ignored(void **state)
 {
 	struct dv_sge sge = good_sge();
 
@@ -116,7 +120,7 @@ static void more_than_two_gigabytes_are_a_local_length_error(void **state)
 	expect_failure(DV_SYNDROME_LOCAL_LENGTH);
 }
 
-static void an_opcode_that_is_no_read_or_write_is_a_local_qp_operation_error(void **state)
+static void an_opcode_other_than_read_or_write_is_a_local_qp_operation_error(void **state)
 {
 	struct dv_soft_stats stats;
 
@@ -148,7 +152,7 @@ static void a_source_before_its_region_is_a_remote_access_error(void **state)
 	expect_failure(DV_SYNDROME_REMOTE_ACCESS);
 }
 
-static void rights_that_were_not_given_are_a_remote_access_error(void **state)
+static void access_that_was_not_granted_is_a_remote_access_error(void **state)
 {
 	struct dv_mr mr;
 
@@ -159,7 +163,7 @@ static void rights_that_were_not_given_are_a_remote_access_error(void **state)
 	pair_good(dv_mr_deregister(b.device, &mr));
 }
 
-static void memory_for_local_use_is_a_remote_access_error(void **state)
+static void reading_memory_registered_for_local_use_is_a_remote_access_error(void **state)
 {
 	struct dv_mr mr;
 
@@ -180,11 +184,12 @@ static void the_key_of_a_deregistered_region_never_works_again(void **state)
 	old = mr.rkey;
 	pair_good(dv_mr_deregister(b.device, &mr));
 	assert_int_equal(dv_mr_deregister(b.device, &mr), -EINVAL);
-	for (unsigned i = 0; i < 10000; i++) { /* every slot of the table is used again */
+	/* often enough to reuse every slot of the key table */
+	for (unsigned i = 0; i < 10000; i++) {
 		pair_good(
 			dv_mr_register(b.device, b.memory, 4096, DV_REMOTE_READ, b.memfd, 0, &mr));
 		assert_int_not_equal(mr.rkey, old);
-		assert_int_not_equal(mr.rkey, 0x100); /* ends scatter lists on mlx5 */
+		assert_int_not_equal(mr.rkey, 0x100); /* key 0x100 ends scatter lists on mlx5 */
 		pair_good(dv_mr_deregister(b.device, &mr));
 	}
 	post(DV_READ, good_sge(), (uintptr_t)b.memory, old);
@@ -220,11 +225,12 @@ static void a_peer_that_was_reset_does_not_answer_its_old_partner(void **state)
 	pair_good(dv_qp_reset(b.qps[0]));
 	end_card(&a, &card);
 	pair_good(dv_qp_connect(b.qps[0], &card.addresses[0]));
-	post(DV_READ, good_sge(), (uintptr_t)b.memory, b.mr.rkey); /* still the old address */
+	/* the READ goes to the address that queue pair 0 of b had before its reset */
+	post(DV_READ, good_sge(), (uintptr_t)b.memory, b.mr.rkey);
 	expect_failure(DV_SYNDROME_RETRY_EXCEEDED);
 }
 
-static void a_peer_does_not_answer_who_was_reset_since_it_connected(void **state)
+static void a_peer_does_not_answer_a_partner_that_was_reset(void **state)
 {
 	struct card card;
 
@@ -233,12 +239,13 @@ static void a_peer_does_not_answer_who_was_reset_since_it_connected(void **state
 	pair_good(dv_qp_error(a.qps[0]));
 	pair_good(dv_qp_reset(a.qps[0]));
 	end_card(&b, &card);
-	pair_good(dv_qp_connect(a.qps[0], &card.addresses[0])); /* b still knows the old address */
+	/* queue pair 0 of b is still connected to the old address */
+	pair_good(dv_qp_connect(a.qps[0], &card.addresses[0]));
 	post(DV_READ, good_sge(), (uintptr_t)b.memory, b.mr.rkey);
 	expect_failure(DV_SYNDROME_RETRY_EXCEEDED);
 }
 
-static void a_closed_peer_is_given_up_at_once(void **state)
+static void a_read_from_a_closed_peer_fails_at_once(void **state)
 {
 	static struct end c, d;
 
@@ -253,7 +260,7 @@ static void a_closed_peer_is_given_up_at_once(void **state)
 	end_close(&c);
 }
 
-static void patience_is_a_second_by_default(void **state)
+static void the_retry_timeout_is_one_second_by_default(void **state)
 {
 	uint64_t before = pair_now_ns();
 
@@ -279,7 +286,7 @@ static void a_completed_read_survives_the_peer_destroying_its_queue_pair(void **
 	assert_int_equal(a.done[0].syndrome, 0);
 }
 
-static void more_completions_than_the_queue_holds_break_it(void **state)
+static void a_completion_queue_overrun_breaks_the_queue(void **state)
 {
 	struct dv_options options = {.name = "soft"};
 	static struct end c;
@@ -299,7 +306,7 @@ static void more_completions_than_the_queue_holds_break_it(void **state)
 	assert_int_equal(stats.cq_overruns, 1);
 	assert_non_null(strstr(stats.reason, "completion queue"));
 	assert_int_equal(end_reap(&c), 8);
-	/* broken for good, and for the other queue pair too */
+	/* the queue stays broken, also for the other queue pair */
 	end_post(&c, 1, DV_READ, 0, card.base, card.rkey, 8, DV_CE_ALWAYS);
 	dv_ring(c.sqs[1]);
 	for (unsigned i = 0; i < 10; i++)
@@ -308,7 +315,7 @@ static void more_completions_than_the_queue_holds_break_it(void **state)
 	end_close(&c);
 }
 
-static void setup_refuses_what_it_cannot_do(void **state)
+static void setup_calls_refuse_invalid_arguments(void **state)
 {
 	struct dv_address address;
 	struct dv_mr mr = {.lkey = 7};
@@ -333,7 +340,8 @@ static void setup_refuses_what_it_cannot_do(void **state)
 	assert_ptr_equal(qp, a.qps[0]);
 	assert_null(sq);
 	dv_qp_address(b.qps[0], &address);
-	assert_int_equal(dv_qp_connect(qp, &address), -EINVAL); /* connected already */
+	/* refused because the queue pair is connected already */
+	assert_int_equal(dv_qp_connect(qp, &address), -EINVAL);
 	address.version = 2;
 	assert_int_equal(dv_qp_connect(qp, &address), -EPROTO);
 	address.version = 1, address.kind = 2;
@@ -351,24 +359,24 @@ int main(void)
 		TEST(a_destination_past_its_region_is_a_local_protection_error),
 		TEST(a_destination_before_its_region_is_a_local_protection_error),
 		TEST(a_read_into_memory_without_local_write_is_a_local_protection_error),
-		TEST(a_segment_of_zero_bytes_is_an_error_and_not_nothing),
+		TEST(a_segment_of_zero_bytes_is_an_error_and_is_not_ignored),
 		TEST(more_than_two_gigabytes_are_a_local_length_error),
-		TEST(an_opcode_that_is_no_read_or_write_is_a_local_qp_operation_error),
+		TEST(an_opcode_other_than_read_or_write_is_a_local_qp_operation_error),
 		TEST(an_unknown_rkey_is_a_remote_access_error),
 		TEST(a_source_past_its_region_is_a_remote_access_error),
 		TEST(a_source_before_its_region_is_a_remote_access_error),
-		TEST(rights_that_were_not_given_are_a_remote_access_error),
-		TEST(memory_for_local_use_is_a_remote_access_error),
+		TEST(access_that_was_not_granted_is_a_remote_access_error),
+		TEST(reading_memory_registered_for_local_use_is_a_remote_access_error),
 		TEST(the_key_of_a_deregistered_region_never_works_again),
 		TEST(a_peer_in_error_exhausts_the_retries),
 		TEST(a_destroyed_peer_exhausts_the_retries),
 		TEST(a_peer_that_was_reset_does_not_answer_its_old_partner),
-		TEST(a_peer_does_not_answer_who_was_reset_since_it_connected),
-		TEST(a_closed_peer_is_given_up_at_once),
-		TEST(patience_is_a_second_by_default),
+		TEST(a_peer_does_not_answer_a_partner_that_was_reset),
+		TEST(a_read_from_a_closed_peer_fails_at_once),
+		TEST(the_retry_timeout_is_one_second_by_default),
 		TEST(a_completed_read_survives_the_peer_destroying_its_queue_pair),
-		TEST(more_completions_than_the_queue_holds_break_it),
-		TEST(setup_refuses_what_it_cannot_do),
+		TEST(a_completion_queue_overrun_breaks_the_queue),
+		TEST(setup_calls_refuse_invalid_arguments),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

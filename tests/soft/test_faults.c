@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Random READs and WRITEs under random faults, against a model that says what every byte and every
- * completion must be. `SEED=n test_soft_faults`, or the seed as its argument, runs one case;
- * without one it runs a fixed set and a new one, and prints each seed that fails.
+ * Random READs and WRITEs under random faults, checked against a model of every byte and every
+ * completion. `SEED=n test_soft_faults`, or the seed as its argument, runs one case; without a seed
+ * it runs a fixed set and a new seed, and prints each seed that fails.
  */
 #include "tests/soft/pair.h"
 
 #define QPS 4u
 #define SLOT_BYTES 8192u
-#define SLOTS 64u /* of each QP, in the asker's memory and the server's second half */
+#define SLOTS 64u /* slots of each QP: in the requester's memory and in the server's second half */
 #define QP_DEPTH_HERE 64u
 #define RUBBISH 0xd5
 #define SETTLED 0x11
@@ -18,12 +18,12 @@ struct expected {
 	uint8_t opcode, sges;
 	bool signalled;
 	unsigned slot;
-	uint32_t remote;       /* READ: offset in the server's first half */
-	uint32_t bytes, first; /* of all segments; of the first one */
+	uint32_t remote;       /* READ: offset in the first half of the server's memory */
+	uint32_t bytes, first; /* bytes of all segments; of the first segment */
 };
 
 struct model_qp {
-	struct expected under_way[256];
+	struct expected in_flight[256];
 	unsigned head, tail;
 	unsigned slot_next;
 	bool failed;
@@ -57,7 +57,7 @@ static uint8_t *slot_at(struct end *end, unsigned qp, unsigned slot)
 static void post(unsigned qp)
 {
 	struct model_qp *m = &model[qp];
-	struct expected *e = &m->under_way[m->tail % 256];
+	struct expected *e = &m->in_flight[m->tail % 256];
 	uint8_t *slot;
 	struct dv_sge sges[3];
 	uint64_t remote;
@@ -71,7 +71,7 @@ static void post(unsigned qp)
 	e->slot = m->slot_next++ % SLOTS;
 	slot = slot_at(&a, qp, e->slot);
 	for (unsigned i = 0; m->slot_next > SLOTS && i < SLOT_BYTES; i += 61)
-		CHECK(slot[i] == SETTLED); /* nobody stored here since it was given back */
+		CHECK(slot[i] == SETTLED); /* the slot was not written since its last completion */
 	e->bytes = e->first = 1 + (uint32_t)draw(2000);
 	sges[0] = (struct dv_sge){(uintptr_t)slot, e->first, a.mr.lkey};
 	for (unsigned i = 1; i < e->sges; i++) {
@@ -95,7 +95,7 @@ static void post(unsigned qp)
 	m->tail++;
 }
 
-/* Given back: the bytes are right, and from here on nobody but us writes there. */
+/* Checks the bytes of a completed WQE. From here on only the test may write to its slot. */
 static void settle(unsigned qp, const struct expected *e, bool success)
 {
 	uint8_t *slot = slot_at(&a, qp, e->slot);
@@ -120,12 +120,13 @@ static void take_completion(const struct dv_completion *done)
 	CHECK(qp < QPS);
 	m = &model[qp];
 	for (;;) {
-		struct expected *e = &m->under_way[m->head % 256];
+		struct expected *e = &m->in_flight[m->head % 256];
 		bool named;
 
 		CHECK(m->head != m->tail);
 		named = e->index == done->wqe_counter;
-		CHECK(named || (!e->signalled && !m->failed)); /* in order, none left out */
+		/* completions arrive in order and none is missing */
+		CHECK(named || (!e->signalled && !m->failed));
 		m->head++;
 		settle(qp, e, !named || !done->syndrome);
 		if (!named) {
@@ -139,7 +140,8 @@ static void take_completion(const struct dv_completion *done)
 			flushes++;
 			m->failed = true;
 		} else {
-			CHECK(!m->failed); /* one cause, then flushes */
+			/* a queue pair has one failure; all later completions are flushes */
+			CHECK(!m->failed);
 			CHECK(done->syndrome == DV_SYNDROME_REMOTE_OP ||
 				done->syndrome == DV_SYNDROME_RETRY_EXCEEDED);
 			errors++;
@@ -186,7 +188,7 @@ static void new_faults(void)
 	dv_soft_faults(a.device, &fault);
 }
 
-/* Error, drain, reset, reconnect: both ends. */
+/* Moves both ends through error, drain and reset, and connects them again. */
 static void revive(unsigned qp)
 {
 	struct model_qp *m = &model[qp];
@@ -194,9 +196,12 @@ static void revive(unsigned qp)
 	dv_ring(a.sqs[qp]);
 	pair_good(dv_qp_error(a.qps[qp]));
 	reap();
-	/* nothing signalled is left; unsignalled ones that were done before are known by ci */
+	/*
+	 * All signalled WQEs are complete; unsignalled ones done before the error have no
+	 * completion.
+	 */
 	while (m->head != m->tail) {
-		settle(qp, &m->under_way[m->head++ % 256], true);
+		settle(qp, &m->in_flight[m->head++ % 256], true);
 		successes++;
 	}
 	a.sqs[qp]->ci = a.sqs[qp]->pi;
@@ -250,7 +255,7 @@ static void run_case(uint64_t seed, const char *link)
 
 static uint64_t wanted_seed;
 
-static void every_byte_and_completion_is_as_the_model_says(void **state)
+static void every_byte_and_completion_matches_the_model(void **state)
 {
 	uint64_t fresh = pair_now_ns() % 1000000;
 
@@ -262,11 +267,12 @@ static void every_byte_and_completion_is_as_the_model_says(void **state)
 		run_case(seed, *state);
 	print_message("new seed: %llu\n", (unsigned long long)fresh);
 	run_case(fresh, *state);
-	assert_true(successes > 1000 && flushes > 10 && errors > 0); /* the faults did happen */
+	/* the injected faults did occur */
+	assert_true(successes > 1000 && flushes > 10 && errors > 0);
 }
 
 /* The same seed gives the same completions in the same steps. */
-static void a_seed_decides_everything(void **state)
+static void the_same_seed_gives_the_same_completions(void **state)
 {
 	uint64_t trace[2] = {0, 0};
 
@@ -304,13 +310,13 @@ int main(int argc, char **argv)
 {
 	const char *seed = argc > 1 ? argv[1] : getenv("SEED");
 	const struct CMUnitTest tests[] = {
-		{.name = "every_byte_and_completion_is_as_the_model_says",
-			.test_func = every_byte_and_completion_is_as_the_model_says,
+		{.name = "every_byte_and_completion_matches_the_model",
+			.test_func = every_byte_and_completion_matches_the_model,
 			.initial_state = (void *)(uintptr_t) "shm"},
-		{.name = "every_byte_and_completion_is_as_the_model_says_over_tcp",
-			.test_func = every_byte_and_completion_is_as_the_model_says,
+		{.name = "every_byte_and_completion_matches_the_model_over_tcp",
+			.test_func = every_byte_and_completion_matches_the_model,
 			.initial_state = (void *)(uintptr_t) "tcp"},
-		cmocka_unit_test(a_seed_decides_everything),
+		cmocka_unit_test(the_same_seed_gives_the_same_completions),
 	};
 
 	wanted_seed = seed ? strtoull(seed, NULL, 0) : 0;

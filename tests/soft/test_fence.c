@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Order within one queue pair: what a fence promises, and that without one a retransmission lets
- * the payload be younger than the head that was read after it. One process, stepped.
+ * Order within one queue pair: what a fence guarantees, and that without one a retransmitted
+ * payload can be younger than the head that was read after it. One process, which steps the NICs.
  */
 #include "tests/soft/pair.h"
 
@@ -28,11 +28,12 @@ static int close_pair(void **state)
 
 static void write_page(uint8_t generation)
 {
-	b.memory[HEAD] = generation; /* the head is bumped before the payload changes */
+	/* the owner increments the generation before it overwrites the payload */
+	b.memory[HEAD] = generation;
 	memset(b.memory + PAYLOAD, generation, BYTES);
 }
 
-/* Payload, then head. */
+/* Posts the READ of the payload, then that of the head. */
 static void post_pair(uint8_t fence)
 {
 	end_post(&a, 0, DV_READ, PAYLOAD, (uintptr_t)b.memory + PAYLOAD, b.mr.rkey, BYTES, 0);
@@ -41,7 +42,7 @@ static void post_pair(uint8_t fence)
 	dv_ring(a.sqs[0]);
 }
 
-static void an_unfenced_head_vouches_for_nothing_when_payload_is_retransmitted(void **state)
+static void an_unfenced_head_does_not_validate_a_retransmitted_payload(void **state)
 {
 	struct dv_fault fault = {.seed = 1, .retransmit_percent = 100};
 	struct dv_soft_stats stats;
@@ -51,13 +52,14 @@ static void an_unfenced_head_vouches_for_nothing_when_payload_is_retransmitted(v
 	write_page(1);
 	post_pair(0);
 	dv_step(a.device);
-	assert_int_equal(a.memory[HEAD], 1); /* the head was read: generation 1 ... */
+	assert_int_equal(a.memory[HEAD], 1); /* the READ returned the head of generation 1 */
 	assert_int_equal(end_reap(&a), 0);
 	write_page(2);
 	dv_step(a.device);
 	assert_int_equal(end_reap(&a), 1);
 	assert_int_equal(a.memory[HEAD], 1);
-	assert_int_equal(a.memory[PAYLOAD], 2); /* ... and yet the payload is of the next one */
+	/* the retransmission returned the payload of generation 2 */
+	assert_int_equal(a.memory[PAYLOAD], 2);
 	dv_soft_stats(a.device, &stats);
 	assert_int_equal(stats.retransmits, 1);
 }
@@ -80,7 +82,7 @@ static void a_fenced_head_is_never_older_than_the_payload(void **state)
 		}
 		if (a.memory[HEAD] == a.memory[PAYLOAD])
 			continue;
-		/* The head differs from the payload only by being younger. */
+		/* Where head and payload differ, the head is the younger one. */
 		assert_true((int8_t)(a.memory[HEAD] - a.memory[PAYLOAD]) > 0);
 	}
 	dv_soft_stats(a.device, &stats);
@@ -88,7 +90,7 @@ static void a_fenced_head_is_never_older_than_the_payload(void **state)
 	assert_int_equal(stats.retransmits, 0);
 }
 
-static void a_fence_waits_for_reads_before_it_and_not_for_those_behind(void **state)
+static void a_fence_waits_for_earlier_reads_and_not_for_later_ones(void **state)
 {
 	struct dv_fault fault = {.seed = 5, .delay_steps_max = 1000};
 	unsigned steps = 0;
@@ -104,21 +106,23 @@ static void a_fence_waits_for_reads_before_it_and_not_for_those_behind(void **st
 		dv_step(a.device);
 		assert_true(++steps < 2000);
 		if (!end_reap(&a))
-			assert_int_equal(a.memory[4096], 0); /* not before the CQE of the first */
+			/* the fenced READ does not execute before the first READ's CQE */
+			assert_int_equal(a.memory[4096], 0);
 	} while (!a.done_count);
 	dv_step(a.device);
 	assert_int_equal(a.memory[4096], 9);
-	assert_int_equal(a.memory[8192], 9); /* in the same step: it need not wait */
+	/* the third READ executes in the same step: it has no fence */
+	assert_int_equal(a.memory[8192], 9);
 	end_wait(&a, NULL, 3);
 }
 
-static void at_most_sixteen_reads_are_under_way(void **state)
+static void at_most_sixteen_reads_are_in_flight(void **state)
 {
 	struct dv_fault fault = {.seed = 11, .delay_steps_max = 100000};
 
 	(void)state;
 	memset(b.memory, 3, 64);
-	dv_soft_faults(a.device, &fault); /* completions take very long */
+	dv_soft_faults(a.device, &fault); /* completions are delayed by up to 100000 steps */
 	for (unsigned i = 0; i < 30; i++)
 		end_post(&a, 0, DV_READ, 64 * i, (uintptr_t)b.memory, b.mr.rkey, 64, DV_CE_ALWAYS);
 	dv_ring(a.sqs[0]);
@@ -133,7 +137,7 @@ static void at_most_sixteen_reads_are_under_way(void **state)
 	assert_int_equal(a.memory[64 * 29], 3);
 }
 
-static void a_large_read_can_be_torn_and_the_head_tells(void **state)
+static void a_large_read_can_be_torn_and_the_head_shows_it(void **state)
 {
 	struct dv_fault fault = {.seed = 2, .piece_bytes = 1024};
 
@@ -149,7 +153,7 @@ static void a_large_read_can_be_torn_and_the_head_tells(void **state)
 	assert_int_equal(a.memory[HEAD], 2);
 }
 
-static void pieces_come_in_either_direction(void **state)
+static void pieces_are_moved_in_either_direction(void **state)
 {
 	struct dv_fault fault = {.piece_bytes = 1024};
 	unsigned forward = 0, backward = 0;
@@ -176,12 +180,12 @@ static void pieces_come_in_either_direction(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(an_unfenced_head_vouches_for_nothing_when_payload_is_retransmitted),
+		TEST(an_unfenced_head_does_not_validate_a_retransmitted_payload),
 		TEST(a_fenced_head_is_never_older_than_the_payload),
-		TEST(a_fence_waits_for_reads_before_it_and_not_for_those_behind),
-		TEST(at_most_sixteen_reads_are_under_way),
-		TEST(a_large_read_can_be_torn_and_the_head_tells),
-		TEST(pieces_come_in_either_direction),
+		TEST(a_fence_waits_for_earlier_reads_and_not_for_later_ones),
+		TEST(at_most_sixteen_reads_are_in_flight),
+		TEST(a_large_read_can_be_torn_and_the_head_shows_it),
+		TEST(pieces_are_moved_in_either_direction),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

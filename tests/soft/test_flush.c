@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A queue pair driven to error gives everything back, once, and touches nothing afterwards: posted
- * WQEs, WQEs under way, READs whose answer is half received over TCP.
+ * A queue pair set to error returns every WQE once and writes nothing afterwards: WQEs posted, WQEs
+ * in flight, and READs whose answer is half received over TCP.
  */
 #include <arpa/inet.h>
 #include <pthread.h>
@@ -10,7 +10,9 @@
 #include "dv/soft/tcp.h"
 #include "tests/soft/pair.h"
 
-/* As the CQE at `index` says: libmlx5 tells from it what was asked for, flushed or done. */
+/*
+ * Returns the opcode in the CQE at `index`: libmlx5 tells from it the operation, flushed or done.
+ */
 static enum dv_opcode opcode_of(const struct end *end, uint32_t index)
 {
 	const struct dv_cq *cq = &end->cq;
@@ -20,7 +22,7 @@ static enum dv_opcode opcode_of(const struct end *end, uint32_t index)
 	return be32toh(cqe->sop_drop_qpn) >> 24;
 }
 
-static void everything_posted_is_flushed_one_cqe_each(void **state)
+static void every_posted_wqe_is_flushed_with_one_cqe(void **state)
 {
 	static struct end a, b;
 	struct dv_soft_stats stats;
@@ -31,7 +33,7 @@ static void everything_posted_is_flushed_one_cqe_each(void **state)
 		end_post(&a, 0, i % 2 ? DV_WRITE : DV_READ, 0, (uintptr_t)b.memory, b.mr.rkey, 64,
 			DV_CE_ERROR_ONLY);
 	dv_ring(a.sqs[0]);
-	pair_good(dv_qp_error(a.qps[0])); /* no step came in between */
+	pair_good(dv_qp_error(a.qps[0])); /* no step runs between posting and the error */
 	assert_int_equal(end_reap(&a), 20);
 	for (unsigned i = 0; i < 20; i++) {
 		assert_int_equal(a.done[i].syndrome, DV_SYNDROME_FLUSHED);
@@ -39,7 +41,7 @@ static void everything_posted_is_flushed_one_cqe_each(void **state)
 		assert_int_equal(opcode_of(&a, i), i % 2 ? DV_WRITE : DV_READ);
 	}
 	assert_int_equal(a.sqs[0]->ci, a.sqs[0]->pi);
-	/* what is posted to a queue pair in error is flushed as well */
+	/* WQEs posted to a queue pair in error are flushed as well */
 	end_post(&a, 0, DV_READ, 0, (uintptr_t)b.memory, b.mr.rkey, 64, DV_CE_ERROR_ONLY);
 	dv_ring(a.sqs[0]);
 	end_wait(&a, NULL, 21);
@@ -47,14 +49,14 @@ static void everything_posted_is_flushed_one_cqe_each(void **state)
 	dv_soft_stats(a.device, &stats);
 	assert_int_equal(stats.flushed, 21);
 	assert_int_equal(stats.reads, 0);
-	pair_good(dv_qp_error(a.qps[0])); /* again: nothing more */
+	pair_good(dv_qp_error(a.qps[0])); /* a second dv_qp_error() flushes nothing more */
 	assert_int_equal(end_reap(&a), 0);
 	end_close(&a);
 	end_close(&b);
 }
 
-/* What the rail relies on when one completion stands for several READs. */
-static void an_error_amid_silent_reads_names_itself_and_those_before_are_done(void **state)
+/* The rail relies on this when one completion covers several READs. */
+static void an_error_among_unsignalled_reads_is_reported_and_earlier_ones_are_done(void **state)
 {
 	static struct end a, b;
 	struct dv_fault fault = {.error_at = 3, .error_syndrome = DV_SYNDROME_REMOTE_ACCESS};
@@ -83,7 +85,7 @@ static void an_error_amid_silent_reads_names_itself_and_those_before_are_done(vo
 	end_close(&b);
 }
 
-static void one_completion_of_the_last_stands_for_all_before_it(void **state)
+static void the_completion_of_the_last_read_covers_all_before_it(void **state)
 {
 	static struct end a, b;
 
@@ -104,7 +106,7 @@ static void one_completion_of_the_last_stands_for_all_before_it(void **state)
 	end_close(&b);
 }
 
-static void what_was_executed_completes_and_the_rest_is_flushed(void **state)
+static void executed_reads_complete_and_the_rest_is_flushed(void **state)
 {
 	static struct end a, b;
 	struct dv_fault fault = {.seed = 3, .piece_bytes = 4096};
@@ -118,7 +120,7 @@ static void what_was_executed_completes_and_the_rest_is_flushed(void **state)
 	dv_soft_faults(a.device, &fault);
 	dv_ring(a.sqs[0]);
 	for (unsigned i = 0; i < 5; i++)
-		dv_step(a.device); /* in the middle of the second */
+		dv_step(a.device); /* the steps stop in the middle of the second READ */
 	pair_good(dv_qp_error(a.qps[0]));
 	assert_int_equal(end_reap(&a), 3);
 	assert_int_equal(a.done[0].syndrome, 0);
@@ -160,11 +162,14 @@ static void a_queue_pair_is_not_reset_before_it_is_drained(void **state)
 	pair_open(&a, &b, "shm", 1);
 	end_post(&a, 0, DV_READ, 0, (uintptr_t)b.memory, b.mr.rkey, 64, DV_CE_ALWAYS);
 	pair_good(dv_qp_error(a.qps[0]));
-	assert_int_equal(dv_qp_reset(a.qps[0]), -EBUSY); /* posted, not rung */
+	/* refused: a WQE is posted, but not rung */
+	assert_int_equal(dv_qp_reset(a.qps[0]), -EBUSY);
 	dv_ring(a.sqs[0]);
-	assert_int_equal(dv_qp_reset(a.qps[0]), -EBUSY); /* rung, not flushed */
+	/* refused: a WQE is rung, but not flushed */
+	assert_int_equal(dv_qp_reset(a.qps[0]), -EBUSY);
 	dv_step(a.device);
-	assert_int_equal(dv_qp_reset(a.qps[0]), -EBUSY); /* flushed, not reaped */
+	/* refused: a WQE is flushed, but not reaped */
+	assert_int_equal(dv_qp_reset(a.qps[0]), -EBUSY);
 	assert_int_equal(end_reap(&a), 1);
 	pair_good(dv_qp_reset(a.qps[0]));
 	end_close(&a);
@@ -196,7 +201,7 @@ static void server_open(struct server *server)
 		.gid = {[10] = 0xff, 0xff, 127, 0, 0, 1}};
 }
 
-/* Steps `end` until its request is here. */
+/* Accepts the NIC's connection and steps `end` until its request has arrived. */
 static void server_take(struct server *server, struct end *end)
 {
 	server->fd = accept4(server->listen_fd, NULL, NULL, SOCK_CLOEXEC);
@@ -213,13 +218,13 @@ static void server_send(struct server *server, const void *bytes, size_t count)
 	assert_int_equal(send(server->fd, bytes, count, MSG_NOSIGNAL), count);
 }
 
-/* Looks while the NIC may be storing: on purpose, so ThreadSanitizer is not to watch. */
+/* Reads while the NIC may be writing; the race is intended, so ThreadSanitizer ignores it. */
 __attribute__((no_sanitize("thread"))) static uint8_t peek(const volatile uint8_t *at)
 {
 	return *at;
 }
 
-static void a_half_received_read_stores_nothing_after_it_was_flushed(void **state)
+static void a_half_received_read_writes_nothing_after_it_was_flushed(void **state)
 {
 	static struct end a;
 	static uint8_t payload[65536];
@@ -241,7 +246,8 @@ static void a_half_received_read_stores_nothing_after_it_was_flushed(void **stat
 	memset(payload, 0x99, sizeof(payload));
 	server_send(&server, &answer, sizeof(answer));
 	server_send(&server, payload, 20000);
-	while (peek(&a.memory[19999]) != 0x99) /* the first part arrives */
+	/* waits until the first part of the payload has arrived */
+	while (peek(&a.memory[19999]) != 0x99)
 		assert_true(pair_now_ns() < deadline);
 	pair_good(dv_qp_error(a.qps[0]));
 	assert_int_equal(end_reap(&a), 1);
@@ -249,8 +255,8 @@ static void a_half_received_read_stores_nothing_after_it_was_flushed(void **stat
 	memset(a.memory, 0, sizeof(payload));
 	server_send(&server, payload, sizeof(payload) - 20000);
 	/*
-	 * an answer nobody asked for, and of nonsense: the link closes after it has read all
-	 * before
+	 * An answer that no request waits for and that is invalid: the NIC closes the link once it
+	 * has read everything before it.
 	 */
 	memset(&answer, 0, sizeof(answer));
 	server_send(&server, &answer, sizeof(answer));
@@ -286,7 +292,7 @@ static void an_answer_of_another_length_closes_the_link(void **state)
 	close(server.listen_fd);
 }
 
-static void a_server_that_says_nothing_is_given_up(void **state)
+static void a_read_from_a_silent_server_fails_after_the_timeout(void **state)
 {
 	static struct end a;
 	struct server server;
@@ -327,7 +333,7 @@ static void *step_and_count(void *argument)
 	return (void *)count;
 }
 
-static void setup_calls_do_not_disturb_a_poll_core_nor_starve(void **state)
+static void setup_calls_neither_disturb_a_poll_core_nor_starve(void **state)
 {
 	static struct end a;
 	struct card card;
@@ -364,16 +370,17 @@ static void setup_calls_do_not_disturb_a_poll_core_nor_starve(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(everything_posted_is_flushed_one_cqe_each),
-		cmocka_unit_test(an_error_amid_silent_reads_names_itself_and_those_before_are_done),
-		cmocka_unit_test(one_completion_of_the_last_stands_for_all_before_it),
-		cmocka_unit_test(what_was_executed_completes_and_the_rest_is_flushed),
+		cmocka_unit_test(every_posted_wqe_is_flushed_with_one_cqe),
+		cmocka_unit_test(
+			an_error_among_unsignalled_reads_is_reported_and_earlier_ones_are_done),
+		cmocka_unit_test(the_completion_of_the_last_read_covers_all_before_it),
+		cmocka_unit_test(executed_reads_complete_and_the_rest_is_flushed),
 		cmocka_unit_test(a_delayed_completion_is_not_lost),
 		cmocka_unit_test(a_queue_pair_is_not_reset_before_it_is_drained),
-		cmocka_unit_test(a_half_received_read_stores_nothing_after_it_was_flushed),
+		cmocka_unit_test(a_half_received_read_writes_nothing_after_it_was_flushed),
 		cmocka_unit_test(an_answer_of_another_length_closes_the_link),
-		cmocka_unit_test(a_server_that_says_nothing_is_given_up),
-		cmocka_unit_test(setup_calls_do_not_disturb_a_poll_core_nor_starve),
+		cmocka_unit_test(a_read_from_a_silent_server_fails_after_the_timeout),
+		cmocka_unit_test(setup_calls_neither_disturb_a_poll_core_nor_starve),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

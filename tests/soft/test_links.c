@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The links to other processes, shared memory and TCP: a forked child serves while it does nothing
- * but read commands from a socket; it is killed with READs under way.
+ * The links to other processes, shared memory and TCP. A forked child serves READs while its main
+ * thread reads commands from a socket; one test kills it with READs in flight.
  */
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -11,9 +11,9 @@
 #include "tests/emulated.h"
 #include "tests/soft/child.h"
 
-/* ---- tests: once a link ---------------------------------------------------------------------- */
+/* ---- tests that run over each link ----------------------------------------------------------- */
 
-static void another_process_is_read(void **state)
+static void memory_of_another_process_is_read(void **state)
 {
 	static const uint32_t sizes[] = {1, 31, 32, 4096, 65536, 262144, 1000003, 3u << 20};
 	struct child child;
@@ -33,7 +33,7 @@ static void another_process_is_read(void **state)
 	child_stop(&child, false);
 }
 
-static void many_scattered_reads_are_under_way_at_once(void **state)
+static void many_scattered_reads_are_in_flight_at_once(void **state)
 {
 	struct child child;
 	static struct end a;
@@ -64,7 +64,7 @@ static void many_scattered_reads_are_under_way_at_once(void **state)
 	child_stop(&child, false);
 }
 
-static void another_process_is_written_to(void **state)
+static void memory_of_another_process_is_written(void **state)
 {
 	struct child child;
 	static struct end a;
@@ -74,7 +74,7 @@ static void another_process_is_written_to(void **state)
 	end_post(&a, 0, DV_WRITE, 0, child.card.base, child.card.rkey, 200000, DV_CE_ERROR_ONLY);
 	memset(a.memory + 300000, 0x77, 100000);
 	end_post(&a, 0, DV_WRITE, 300000, child.card.base + 5000, child.card.rkey, 100000, 0);
-	/* reads what was just written, on the same queue pair */
+	/* the READ returns the bytes just written on this queue pair */
 	end_post(&a, 0, DV_READ, 500000, child.card.base + 5000, child.card.rkey, 100000,
 		DV_CE_ALWAYS);
 	dv_ring(a.sqs[0]);
@@ -86,13 +86,14 @@ static void another_process_is_written_to(void **state)
 	child_stop(&child, false);
 }
 
-static void a_read_before_a_write_sees_the_memory_before_it(void **state)
+static void a_read_before_a_write_returns_the_bytes_before_the_write(void **state)
 {
 	struct child child;
 	static struct end a;
 
 	both_open(&a, &child, *state);
-	for (unsigned i = 0; i < 4; i++) /* far more than a socket holds */
+	/* the READs move far more bytes than a socket buffer holds */
+	for (unsigned i = 0; i < 4; i++)
 		end_post(&a, 0, DV_READ, 0, child.card.base, child.card.rkey, 3u << 20, 0);
 	end_post(&a, 0, DV_WRITE, 3u << 20, child.card.base + (2u << 20), child.card.rkey, 500000,
 		DV_CE_ALWAYS);
@@ -109,7 +110,7 @@ static void a_read_before_a_write_sees_the_memory_before_it(void **state)
 	child_stop(&child, false);
 }
 
-static void memory_registered_after_connecting_is_reached_until_it_is_deregistered(void **state)
+static void memory_registered_after_connecting_is_read_until_deregistered(void **state)
 {
 	struct child child;
 	static struct end a;
@@ -134,13 +135,13 @@ static void memory_registered_after_connecting_is_reached_until_it_is_deregister
 	end_wait(&a, NULL, 4);
 	assert_int_equal(a.done[3].syndrome, DV_SYNDROME_REMOTE_ACCESS);
 	dv_ring(a.sqs[1]);
-	end_wait(&a, NULL, 5); /* the other queue pair is not harmed */
+	end_wait(&a, NULL, 5); /* the other queue pair still works after the error */
 	assert_int_equal(a.done[4].syndrome, 0);
 	end_close(&a);
 	child_stop(&child, false);
 }
 
-static void bounds_and_rights_are_checked_by_the_other_end(void **state)
+static void bounds_and_rights_are_checked_by_the_responder(void **state)
 {
 	struct child child;
 	static struct end a;
@@ -181,7 +182,7 @@ static void memory_without_a_memfd_is_refused_over_shm_and_served_over_tcp(void 
 	child_stop(&child, false);
 }
 
-/* Keeps both queues full. Returns what was posted. */
+/* Fills both send queues with READs. Returns the number posted. */
 static unsigned keep_reading(struct end *a, const struct child *child)
 {
 	unsigned posted = 0;
@@ -197,7 +198,7 @@ static unsigned keep_reading(struct end *a, const struct child *child)
 	return posted;
 }
 
-static void a_killed_peer_ends_every_read_soon(void **state)
+static void every_read_ends_soon_after_the_peer_is_killed(void **state)
 {
 	unsigned posted = 0, failed = 0;
 	uint64_t deadline = pair_now_ns() + PATIENCE_NS;
@@ -206,7 +207,8 @@ static void a_killed_peer_ends_every_read_soon(void **state)
 	int status;
 
 	both_open(&a, &child, *state);
-	dv_soft_patience(a.device, 3600000000000ull, 0); /* only the link can tell */
+	/* only the loss of the link can end the READs */
+	dv_soft_patience(a.device, 3600000000000ull, 0);
 	while (a.done_count < 200) {
 		posted += keep_reading(&a, &child);
 		dv_step(a.device);
@@ -220,14 +222,15 @@ static void a_killed_peer_ends_every_read_soon(void **state)
 		failed = 0;
 		for (unsigned i = 0; i < a.done_count; i++)
 			failed += a.done[i].syndrome == DV_SYNDROME_RETRY_EXCEEDED;
-		if (a.done_count > 3500) { /* the kernel is slow to close: start the list anew */
+		/* the kernel closes the socket late, so the list of completions is cut */
+		if (a.done_count > 3500) {
 			memmove(a.done, a.done + 3500, (a.done_count - 3500) * sizeof(a.done[0]));
 			a.done_count -= 3500;
 			posted -= 3500;
 		}
 		assert_true(pair_now_ns() < deadline);
 	}
-	end_wait(&a, NULL, posted); /* flushed, every one of them */
+	end_wait(&a, NULL, posted); /* all remaining READs are flushed */
 	for (unsigned q = 0; q < 2; q++)
 		assert_int_equal(a.sqs[q]->ci, a.sqs[q]->pi);
 	waitpid(child.pid, &status, 0);
@@ -242,7 +245,8 @@ static void a_restarted_peer_is_reached_with_a_new_address(void **state)
 	static struct end a;
 
 #ifdef DV_UNDER_TSAN
-	skip(); /* it does not follow threads of a child that was forked beside threads */
+	/* ThreadSanitizer does not support threads in a child forked from a threaded process */
+	skip();
 #endif
 	both_open(&a, &child, *state);
 	for (unsigned round = 0; round < 3; round++) {
@@ -257,9 +261,7 @@ static void a_restarted_peer_is_reached_with_a_new_address(void **state)
 		child_stop(&child, true);
 		end_post(&a, 0, DV_READ, 0, child.card.base, child.card.rkey, 4096, DV_CE_ALWAYS);
 		dv_ring(a.sqs[0]);
-		/*
-		 * over shm a mapping outlives its owner: the READ may still be done once or twice
-		 */
+		/* Over shm a mapping outlives its owner: a READ or two may still succeed. */
 		end_wait(&a, NULL, 2);
 		for (unsigned q = 0; q < 2; q++) {
 			pair_good(dv_qp_error(a.qps[q]));
@@ -276,13 +278,13 @@ static void a_restarted_peer_is_reached_with_a_new_address(void **state)
 	child_stop(&child, false);
 }
 
-static void an_absent_peer_is_retried_and_then_given_up(void **state)
+static void a_read_from_an_absent_peer_is_retried_and_then_fails(void **state)
 {
 	struct child child;
 	static struct end a;
 
 	child_start(&child, *state);
-	child_stop(&child, true); /* before anybody connected to it */
+	child_stop(&child, true); /* the child is killed before anything connects to it */
 	end_open(&a, *state, 2);
 	end_connect(&a, &child.card);
 	dv_soft_patience(a.device, 0, 1000);
@@ -305,7 +307,7 @@ static int raw_connect(const struct dv_address *address)
 	return fd;
 }
 
-static void nonsense_on_the_socket_closes_it_and_harms_nobody(void **state)
+static void invalid_bytes_on_a_socket_close_only_that_socket(void **state)
 {
 	uint8_t nonsense[512], byte;
 	struct card card;
@@ -321,7 +323,7 @@ static void nonsense_on_the_socket_closes_it_and_harms_nobody(void **state)
 		int fd = raw_connect(&card.addresses[0]);
 
 		memset(nonsense, (int)(i * 13), sizeof(nonsense));
-		if (i == 0) /* another version */
+		if (i == 0) /* a request of another protocol version */
 			request.magic++;
 		else if (i == 1)
 			request.opcode = MLX5_OPCODE_SEND;
@@ -340,7 +342,7 @@ static void nonsense_on_the_socket_closes_it_and_harms_nobody(void **state)
 	end_close(&a);
 }
 
-static void nothing_is_left_in_dev_shm(void **state)
+static void no_file_is_left_in_dev_shm(void **state)
 {
 	DIR *folder = opendir("/dev/shm");
 	struct dirent *entry;
@@ -367,18 +369,18 @@ int main(void)
 		return 77;
 	}
 	const struct CMUnitTest tests[] = {
-		OVER_BOTH(another_process_is_read),
-		OVER_BOTH(many_scattered_reads_are_under_way_at_once),
-		OVER_BOTH(another_process_is_written_to),
-		OVER_BOTH(a_read_before_a_write_sees_the_memory_before_it),
-		OVER_BOTH(memory_registered_after_connecting_is_reached_until_it_is_deregistered),
-		OVER_BOTH(bounds_and_rights_are_checked_by_the_other_end),
+		OVER_BOTH(memory_of_another_process_is_read),
+		OVER_BOTH(many_scattered_reads_are_in_flight_at_once),
+		OVER_BOTH(memory_of_another_process_is_written),
+		OVER_BOTH(a_read_before_a_write_returns_the_bytes_before_the_write),
+		OVER_BOTH(memory_registered_after_connecting_is_read_until_deregistered),
+		OVER_BOTH(bounds_and_rights_are_checked_by_the_responder),
 		OVER_BOTH(memory_without_a_memfd_is_refused_over_shm_and_served_over_tcp),
-		OVER_BOTH(a_killed_peer_ends_every_read_soon),
+		OVER_BOTH(every_read_ends_soon_after_the_peer_is_killed),
 		OVER_BOTH(a_restarted_peer_is_reached_with_a_new_address),
-		OVER_BOTH(an_absent_peer_is_retried_and_then_given_up),
-		cmocka_unit_test(nonsense_on_the_socket_closes_it_and_harms_nobody),
-		cmocka_unit_test(nothing_is_left_in_dev_shm),
+		OVER_BOTH(a_read_from_an_absent_peer_is_retried_and_then_fails),
+		cmocka_unit_test(invalid_bytes_on_a_socket_close_only_that_socket),
+		cmocka_unit_test(no_file_is_left_in_dev_shm),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The model link: when READs complete, by a clock that the test sets. One process, stepped.
+ * The modelled link: when READs complete, by a clock that the test sets. One process, which steps
+ * the NICs.
  */
 #include <sys/syscall.h>
 #include <linux/mempolicy.h>
@@ -22,7 +23,7 @@ static void a_read_takes_a_round_trip_and_its_time_on_the_wire(void **state)
 	shut();
 }
 
-static void reads_of_all_queues_share_the_line(void **state)
+static void reads_of_all_queues_share_the_link(void **state)
 {
 	struct dv_model model = plain();
 
@@ -37,16 +38,17 @@ static void reads_of_all_queues_share_the_line(void **state)
 	shut();
 }
 
-static void a_late_step_loses_no_time_on_the_wire(void **state)
+static void a_late_step_loses_no_link_time(void **state)
 {
 	struct dv_model model = plain();
 
 	(void)state;
 	model.move_bytes = false;
 	open_model(&model);
-	read_many(0, 40, 50000); /* more than may be under way, and than the window holds */
+	/* more READs than the queue may have in flight, and more than window[] holds */
+	read_many(0, 40, 50000);
 	by(1000000);
-	/* Each starts the one 16 later when it completes, not when a step sees it. */
+	/* READ n + 16 starts when READ n completes, not when a step sees that. */
 	assert_int_equal(by(1000000 + 30000), 25);
 	assert_int_equal(by(1000000 + RTT_NS + 40000), 40);
 	shut();
@@ -64,7 +66,7 @@ static void every_packet_has_a_header(void **state)
 	wire = wire_ns(8 * (4096 + HEADER));
 	by(1000000);
 	expect_at(1, 1000000 + RTT_NS + wire);
-	/* One byte more is one packet more. */
+	/* One byte more needs one more packet. */
 	a.done_count = 0;
 	read_many(0, 1, 8 * 4096 + 1);
 	by(now);
@@ -72,8 +74,8 @@ static void every_packet_has_a_header(void **state)
 	shut();
 }
 
-/* 49.0 GB/s of payload: a 400G port with RoCE v2 at MTU 4096. */
-static void the_payload_ceiling_is_the_known_one(void **state)
+/* 49.0 GB/s of payload: a 400 Gbit/s port with RoCE v2 at MTU 4096. */
+static void the_payload_rate_is_that_of_a_real_port(void **state)
 {
 	struct dv_model model = plain();
 	uint64_t start = 1000000, bytes = 0;
@@ -107,7 +109,7 @@ static void a_fenced_read_starts_when_those_before_it_are_complete(void **state)
 	dv_ring(a.sqs[0]);
 	by(1000000);
 	expect_at(1, 1000000 + RTT_NS + 1000);
-	/* It is sampled after that, not when it was rung. */
+	/* The fenced READ reads the memory only now, not when it was rung. */
 	now += 100;
 	dv_step(a.device);
 	assert_int_equal(a.memory[65536], 1);
@@ -115,7 +117,7 @@ static void a_fenced_read_starts_when_those_before_it_are_complete(void **state)
 	shut();
 }
 
-/* Stepped before the payload's completion, a fenced head is not sampled yet. */
+/* In a step before the payload's completion, the fenced head is not read yet. */
 static void a_fenced_head_is_sampled_after_the_payloads_completion(void **state)
 {
 	struct dv_model model = plain();
@@ -136,7 +138,7 @@ static void a_fenced_head_is_sampled_after_the_payloads_completion(void **state)
 	shut();
 }
 
-static void payload_may_stay_where_it_is_and_small_messages_move(void **state)
+static void a_model_may_move_only_small_messages(void **state)
 {
 	struct dv_model model = plain();
 
@@ -154,7 +156,7 @@ static void payload_may_stay_where_it_is_and_small_messages_move(void **state)
 	shut();
 }
 
-static void keys_and_bounds_hold_without_bytes(void **state)
+static void keys_and_bounds_are_checked_even_if_no_bytes_move(void **state)
 {
 	struct dv_model model = plain();
 
@@ -171,7 +173,7 @@ static void keys_and_bounds_hold_without_bytes(void **state)
 	shut();
 }
 
-static void an_error_ends_what_was_under_way_at_once(void **state)
+static void an_error_ends_reads_in_flight_at_once(void **state)
 {
 	struct dv_model model = plain();
 
@@ -198,7 +200,9 @@ static void memory_of_another_node_is_farther_and_slower(void **state)
 	model.numa_ns = 700;
 	model.numa_percent = 50;
 	for (int far = 0; far < 2; far++) {
-		/* Only this machine's first pages decide; they are this process's own. */
+		/*
+		 * The first page of the registered memory decides; find out on which node it lies.
+		 */
 		open_node(&model, "shm", -1);
 		syscall(SYS_get_mempolicy, &node, NULL, 0ul, a.memory, MPOL_F_NODE | MPOL_F_ADDR);
 		shut();
@@ -219,7 +223,8 @@ static void the_tcp_link_is_modelled_too(void **state)
 	(void)state;
 	open_node(&model, "tcp", -1);
 	read_many(0, 1, 50000);
-	while (stats.bytes < 50000) { /* the answer is here, its time has not come */
+	/* the answer has arrived, but the model's completion time has not */
+	while (stats.bytes < 50000) {
 		dv_step(a.device);
 		dv_step(b.device);
 		assert_int_equal(end_reap(&a), 0);
@@ -234,8 +239,8 @@ static void the_tcp_link_is_modelled_too(void **state)
 	shut();
 }
 
-/* What a port beside the core would not have taken. */
-static void time_may_be_left_out(void **state)
+/* Time that a port parallel to the core would not have used is excluded from the NIC's clock. */
+static void time_can_be_excluded_from_the_clock(void **state)
 {
 	struct dv_model model = plain();
 
@@ -246,7 +251,9 @@ static void time_may_be_left_out(void **state)
 	dv_leave_out(&a.device, 1, 700);
 	assert_true(dv_due_ns(a.device) == 1000000 + RTT_NS + 2000 + 700);
 	expect_at(1, 1000000 + RTT_NS + 2000 + 700);
-	/* Its clock never goes back: what starts now starts where it stood. */
+	/*
+	 * The NIC's clock never goes back: a READ that starts now starts at the time the clock had.
+	 */
 	dv_leave_out(&a.device, 1, 4000);
 	read_many(0, 1, 100000);
 	assert_int_equal(by(now + 100), 1);
@@ -255,7 +262,7 @@ static void time_may_be_left_out(void **state)
 	shut();
 }
 
-static void a_model_that_makes_no_sense_is_refused(void **state)
+static void an_invalid_model_is_refused(void **state)
 {
 	struct dv_options options = {.name = "soft", .numa_node = -1};
 	struct dv_device *device = NULL;
@@ -277,19 +284,19 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_read_takes_a_round_trip_and_its_time_on_the_wire),
-		cmocka_unit_test(reads_of_all_queues_share_the_line),
-		cmocka_unit_test(a_late_step_loses_no_time_on_the_wire),
+		cmocka_unit_test(reads_of_all_queues_share_the_link),
+		cmocka_unit_test(a_late_step_loses_no_link_time),
 		cmocka_unit_test(every_packet_has_a_header),
-		cmocka_unit_test(the_payload_ceiling_is_the_known_one),
+		cmocka_unit_test(the_payload_rate_is_that_of_a_real_port),
 		cmocka_unit_test(a_fenced_read_starts_when_those_before_it_are_complete),
 		cmocka_unit_test(a_fenced_head_is_sampled_after_the_payloads_completion),
-		cmocka_unit_test(payload_may_stay_where_it_is_and_small_messages_move),
-		cmocka_unit_test(keys_and_bounds_hold_without_bytes),
-		cmocka_unit_test(an_error_ends_what_was_under_way_at_once),
+		cmocka_unit_test(a_model_may_move_only_small_messages),
+		cmocka_unit_test(keys_and_bounds_are_checked_even_if_no_bytes_move),
+		cmocka_unit_test(an_error_ends_reads_in_flight_at_once),
 		cmocka_unit_test(memory_of_another_node_is_farther_and_slower),
 		cmocka_unit_test(the_tcp_link_is_modelled_too),
-		cmocka_unit_test(time_may_be_left_out),
-		cmocka_unit_test(a_model_that_makes_no_sense_is_refused),
+		cmocka_unit_test(time_can_be_excluded_from_the_clock),
+		cmocka_unit_test(an_invalid_model_is_refused),
 	};
 
 	return cmocka_run_group_tests_name("model", tests, NULL, NULL);

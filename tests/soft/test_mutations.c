@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Hot paths with one mistake each, and the software NIC noticing. What a real NIC would answer with
- * silence or with wrong bytes has to be loud here. One process, stepped.
+ * Hot paths with one error each, which the software NIC must report: a real NIC would stop silently
+ * or move wrong bytes. One process, which steps the NICs.
  */
 #include "tests/soft/pair.h"
 
@@ -52,7 +52,7 @@ static void write_doorbell(const void *first8)
 	sq->rung = sq->pi;
 }
 
-static void a_correct_batch_leaves_no_trace(void **state)
+static void a_correct_batch_is_not_reported(void **state)
 {
 	(void)state;
 	post();
@@ -63,7 +63,7 @@ static void a_correct_batch_leaves_no_trace(void **state)
 	assert_int_equal(stats.missing_doorbells, 0);
 }
 
-static void a_doorbell_left_out_executes_nothing_and_is_reported(void **state)
+static void a_missing_doorbell_executes_nothing_and_is_reported(void **state)
 {
 	(void)state;
 	post();
@@ -85,7 +85,7 @@ static void a_record_not_updated_executes_nothing_and_is_reported(void **state)
 	steps();
 	assert_int_equal(end_reap(&a), 0);
 	assert_int_equal(stats.bad_doorbell, 1);
-	assert_non_null(strstr(stats.reason, "the record says"));
+	assert_non_null(strstr(stats.reason, "the doorbell record is"));
 }
 
 static void a_record_that_is_one_short_is_reported(void **state)
@@ -118,7 +118,8 @@ static void a_doorbell_with_another_queue_pair_s_number_is_reported(void **state
 static void a_doorbell_in_the_same_half_twice_is_still_seen(void **state)
 {
 	(void)state;
-	a.sqs[0]->bf_size = 0; /* a register that does not alternate is allowed */
+	/* sets the distance of the halves to 0: a register that does not alternate is allowed */
+	a.sqs[0]->bf_size = 0;
 	for (unsigned i = 0; i < 3; i++) {
 		post();
 		dv_ring(a.sqs[0]);
@@ -145,9 +146,10 @@ static void a_stale_index_fails_the_wqe(void **state)
 	end_reap(&a);
 	a.done_count = 0;
 	post();
-	dv_sq_block(a.sqs[0], 1)[2] = 0; /* the index of the round before */
+	/* sets the index byte to that of the queue's previous round */
+	dv_sq_block(a.sqs[0], 1)[2] = 0;
 	write_record(a.sqs[0]->pi);
-	/* a doorbell that is right: only the WQE is wrong */
+	/* The doorbell is correct; only the WQE is wrong. */
 	write_doorbell(&(uint64_t){htobe64(0x00000110ull << 32 | dv_qp_number(a.qps[0]) << 8 | 3)});
 	steps();
 	expect_qp_operation_error(&stats.bad_index);
@@ -167,17 +169,17 @@ static void another_queue_pair_s_number_in_the_wqe_fails_it(void **state)
 	expect_qp_operation_error(&stats.bad_qpn);
 }
 
-static void a_size_that_does_not_fit_fails_the_wqe(void **state)
+static void an_invalid_size_fails_the_wqe(void **state)
 {
 	(void)state;
 	post();
-	dv_sq_block(a.sqs[0], 0)[7] = 1; /* ds: no address segment */
+	dv_sq_block(a.sqs[0], 0)[7] = 1; /* ds 1: the WQE has no address segment */
 	dv_ring(a.sqs[0]);
 	steps();
 	expect_qp_operation_error(&stats.bad_wqe);
 }
 
-static void segments_written_without_the_wrap_are_noticed(void **state)
+static void segments_written_without_the_wrap_are_detected(void **state)
 {
 	struct dv_sge sges[3];
 	uint8_t *past;
@@ -191,7 +193,10 @@ static void segments_written_without_the_wrap_are_noticed(void **state)
 	for (unsigned i = 0; i < 3; i++)
 		sges[i] = (struct dv_sge){(uintptr_t)a.memory, 64, a.mr.lkey};
 	dv_post(a.sqs[0], DV_READ, (uintptr_t)b.memory, b.mr.rkey, sges, 3, DV_CE_ALWAYS);
-	/* what lies in block 0 is an old control segment, as if the third had gone past the end */
+	/*
+	 * Block 0 holds an old control segment, as if the third data segment were written past the
+	 * queue's end.
+	 */
 	past = dv_sq_block(a.sqs[0], 0);
 	memset(past, 0, 16);
 	past[3] = 0x10;
@@ -205,7 +210,8 @@ static void posting_more_than_the_queue_holds_is_reported(void **state)
 {
 	(void)state;
 	for (unsigned i = 0; i < 65; i++) {
-		a.sqs[0]->ci = i; /* believes that everything completes at once */
+		/* pretends to the post function that every earlier WQE is complete */
+		a.sqs[0]->ci = i;
 		post();
 	}
 	dv_ring(a.sqs[0]);
@@ -214,7 +220,7 @@ static void posting_more_than_the_queue_holds_is_reported(void **state)
 	assert_int_equal(stats.reads, 0);
 }
 
-/* dv_poll() that forgets to turn the owner bit: takes what it has taken already. */
+/* A dv_poll() that does not flip the expected owner bit takes CQEs that it has taken before. */
 static bool has_wrong_owner(const struct dv_cq *cq)
 {
 	const uint8_t *cqe = cq->buf + (size_t)(cq->ci & (cq->cqe_cnt - 1)) * 64;
@@ -258,7 +264,8 @@ static void a_consumer_index_never_written_overruns_the_queue(void **state)
 		dv_ring(c.sqs[0]);
 		dv_step(c.device);
 		dv_poll(&c.cq, &done, 1);
-		dv_record_store(&c.cq.record[0], 0); /* as if dv_poll() had left it out */
+		/* overwrites the consumer index that dv_poll() has stored */
+		dv_record_store(&c.cq.record[0], 0);
 	}
 	dv_soft_stats(c.device, &stats);
 	assert_int_equal(stats.cq_overruns, 1);
@@ -270,16 +277,16 @@ static void a_consumer_index_never_written_overruns_the_queue(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(a_correct_batch_leaves_no_trace),
-		TEST(a_doorbell_left_out_executes_nothing_and_is_reported),
+		TEST(a_correct_batch_is_not_reported),
+		TEST(a_missing_doorbell_executes_nothing_and_is_reported),
 		TEST(a_record_not_updated_executes_nothing_and_is_reported),
 		TEST(a_record_that_is_one_short_is_reported),
 		TEST(a_doorbell_with_another_queue_pair_s_number_is_reported),
 		TEST(a_doorbell_in_the_same_half_twice_is_still_seen),
 		TEST(a_stale_index_fails_the_wqe),
 		TEST(another_queue_pair_s_number_in_the_wqe_fails_it),
-		TEST(a_size_that_does_not_fit_fails_the_wqe),
-		TEST(segments_written_without_the_wrap_are_noticed),
+		TEST(an_invalid_size_fails_the_wqe),
+		TEST(segments_written_without_the_wrap_are_detected),
 		TEST(posting_more_than_the_queue_holds_is_reported),
 		TEST(a_poll_with_the_wrong_owner_bit_sees_completions_twice),
 		TEST(a_consumer_index_never_written_overruns_the_queue),

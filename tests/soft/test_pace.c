@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * When a modelled port starts READs, and whose answer crosses the line first: nothing waits for
- * what it would not wait for at a port, however late and in which order the steps reckon it.
+ * When a modelled port starts READs, and whose answer crosses the link first: no READ is later than
+ * on a real port, however late and in whatever order the steps simulate the queues.
  */
 #include "tests/soft/port.h"
 
-static void a_queue_has_sixteen_reads_under_way(void **state)
+static void a_queue_has_sixteen_reads_in_flight(void **state)
 {
 	struct dv_model model = plain();
 
@@ -14,7 +14,7 @@ static void a_queue_has_sixteen_reads_under_way(void **state)
 	read_many(0, 17, 50);
 	by(1000000);
 	expect_at(16, 1000000 + RTT_NS + 16);
-	/* The 17th started when the 1st was complete. */
+	/* The 17th READ started when the 1st was complete. */
 	expect_at(17, 1000000 + RTT_NS + 1 + RTT_NS + 1);
 	shut();
 }
@@ -42,8 +42,8 @@ static void messages_per_second_are_bounded_per_queue_and_per_port(void **state)
 	struct dv_model model = plain();
 
 	(void)state;
-	model.qp_messages_per_s = 1000000; /* one a microsecond */
-	model.messages_per_s = 4000000;    /* one each 250 ns */
+	model.qp_messages_per_s = 1000000; /* one message per microsecond */
+	model.messages_per_s = 4000000;    /* one message per 250 ns */
 	open_model(&model);
 	read_many(0, 3, 50);
 	by(1000000);
@@ -60,8 +60,8 @@ static void messages_per_second_are_bounded_per_queue_and_per_port(void **state)
 	shut();
 }
 
-/* What a port did not send while it had nothing to send is no credit. */
-static void messages_are_bounded_after_a_pause_too(void **state)
+/* The port does not save up messages that it did not send while idle. */
+static void the_message_rate_is_bounded_after_a_pause_too(void **state)
 {
 	struct dv_model model = plain();
 
@@ -69,7 +69,7 @@ static void messages_are_bounded_after_a_pause_too(void **state)
 	model.move_bytes = false;
 	model.messages_per_s = 4000000;
 	open_model(&model);
-	read_many(0, 1, 1000000); /* on its way for 20 us */
+	read_many(0, 1, 1000000); /* a READ that is in flight for 20 us */
 	by(1000000);
 	for (unsigned qp = 1; qp < END_QPS; qp++)
 		read_many(qp, 1, 50);
@@ -79,8 +79,8 @@ static void messages_are_bounded_after_a_pause_too(void **state)
 	shut();
 }
 
-/* They wait for their queue's turn, and were rung before. */
-static void a_later_doorbell_delays_nothing_before_it(void **state)
+/* READs that wait for their queue's message gap were rung earlier and keep their start times. */
+static void a_later_doorbell_does_not_delay_earlier_reads(void **state)
 {
 	struct dv_model model = plain();
 
@@ -90,7 +90,7 @@ static void a_later_doorbell_delays_nothing_before_it(void **state)
 	read_many(0, 3, 50);
 	by(1000000);
 	read_many(0, 1, 50);
-	by(1002500); /* and a late step delays nothing either */
+	by(1002500); /* the step runs late, which delays no READ */
 	expect_at(1, 1000000 + RTT_NS + 1);
 	expect_at(2, 1000000 + RTT_NS + 1000 + 1);
 	expect_at(3, 1000000 + RTT_NS + 2000 + 1);
@@ -98,14 +98,14 @@ static void a_later_doorbell_delays_nothing_before_it(void **state)
 	shut();
 }
 
-/* Reckoned one after the other in a late step. */
+/* A late step simulates the queues one after another. */
 static void a_queue_that_waits_for_its_turn_delays_no_other(void **state)
 {
 	struct dv_model model = plain();
 
 	(void)state;
 	model.qp_messages_per_s = 1000000;
-	model.messages_per_s = 100000000; /* one each 10 ns */
+	model.messages_per_s = 100000000; /* one message per 10 ns */
 	open_model(&model);
 	read_many(0, 3, 50);
 	read_many(1, 2, 50);
@@ -114,21 +114,22 @@ static void a_queue_that_waits_for_its_turn_delays_no_other(void **state)
 	by(1003000);
 	expect_at(2, 1000000 + RTT_NS + 10 + 1);
 	expect_at(3, 1000000 + RTT_NS + 1000 + 1);
-	expect_at(4, 1000000 + RTT_NS + 1020 + 1); /* the port started three since the first */
+	/* the port started three messages since the first */
+	expect_at(4, 1000000 + RTT_NS + 1020 + 1);
 	expect_at(5, 1000000 + RTT_NS + 2000 + 1);
 	shut();
 }
 
-/* But what they have left to send takes so much longer. */
-static void a_single_packet_passes_longer_answers(void **state)
+/* The link time that the single packets use still delays the longer answers. */
+static void a_single_packet_answer_overtakes_longer_answers(void **state)
 {
 	struct dv_model model = plain();
 
 	(void)state;
 	model.move_bytes = false;
 	open_model(&model);
-	read_many(0, 2, 1000000); /* 20 us each */
-	read_at(1, 0, 4096, 0);   /* 81.92 ns */
+	read_many(0, 2, 1000000); /* each READ takes 20 us of link time */
+	read_at(1, 0, 4096, 0);   /* each READ takes 81.92 ns of link time */
 	read_at(1, 0, 4096, 0);
 	dv_ring(a.sqs[1]);
 	assert_int_equal(by(1000000), 0);
@@ -138,12 +139,15 @@ static void a_single_packet_passes_longer_answers(void **state)
 	dv_ring(a.sqs[1]);
 	expect_at(3, 1000000 + RTT_NS + 20000);
 	expect_at(4, 1000000 + RTT_NS + 40000);
-	expect_at(5, 1000000 + RTT_NS + 60164); /* behind all of them */
+	expect_at(5, 1000000 + RTT_NS + 60164); /* the new READ crosses the link after all others */
 	shut();
 }
 
-/* Reckoned before a longer one that arrives earlier, it takes its 1 ns of the free line. */
-static void a_single_packet_leaves_the_free_line_to_longer_answers(void **state)
+/*
+ * The small answer is simulated before a longer one that arrives earlier; it takes 1 ns of free
+ * link time.
+ */
+static void a_single_packet_answer_leaves_free_link_time_to_longer_answers(void **state)
 {
 	struct dv_model model = plain();
 
@@ -154,10 +158,10 @@ static void a_single_packet_leaves_the_free_line_to_longer_answers(void **state)
 	read_at(0, 0, 5000, 0);
 	dv_ring(a.sqs[0]);
 	read_at(1, 0, 50, 0);
-	read_at(1, 0, 50000, 0); /* starts at 1001000 */
+	read_at(1, 0, 50000, 0); /* the second READ starts at time 1001000 */
 	dv_ring(a.sqs[1]);
 	by(1000000);
-	read_at(0, 0, 50, 0); /* starts at 1003000, and its queue is looked at first */
+	read_at(0, 0, 50, 0); /* this READ starts at time 1003000; its queue is simulated first */
 	dv_ring(a.sqs[0]);
 	assert_int_equal(by(1003000), 0);
 	by(1000000 + RTT_NS + 500);
@@ -169,14 +173,14 @@ static void a_single_packet_leaves_the_free_line_to_longer_answers(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_queue_has_sixteen_reads_under_way),
+		cmocka_unit_test(a_queue_has_sixteen_reads_in_flight),
 		cmocka_unit_test(a_model_may_allow_fewer_reads),
 		cmocka_unit_test(messages_per_second_are_bounded_per_queue_and_per_port),
-		cmocka_unit_test(messages_are_bounded_after_a_pause_too),
-		cmocka_unit_test(a_later_doorbell_delays_nothing_before_it),
+		cmocka_unit_test(the_message_rate_is_bounded_after_a_pause_too),
+		cmocka_unit_test(a_later_doorbell_does_not_delay_earlier_reads),
 		cmocka_unit_test(a_queue_that_waits_for_its_turn_delays_no_other),
-		cmocka_unit_test(a_single_packet_passes_longer_answers),
-		cmocka_unit_test(a_single_packet_leaves_the_free_line_to_longer_answers),
+		cmocka_unit_test(a_single_packet_answer_overtakes_longer_answers),
+		cmocka_unit_test(a_single_packet_answer_leaves_free_link_time_to_longer_answers),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * READ and WRITE between two software NICs of one process: bytes, segments, wraps, signalling,
- * several QPs, a threaded NIC, connecting late, resetting.
+ * several QPs, a threaded NIC, a late connect, a reset.
  */
 #include "tests/soft/pair.h"
 
-static void read_brings_the_bytes_and_one_completion(void **state)
+static void read_moves_the_bytes_and_gives_one_completion(void **state)
 {
 	struct end a, b;
 	uint32_t index;
@@ -15,7 +15,8 @@ static void read_brings_the_bytes_and_one_completion(void **state)
 	end_fill(&b, 1);
 	index = end_post(
 		&a, 0, DV_READ, 100, (uintptr_t)b.memory + 7, b.mr.rkey, 5000, DV_CE_ALWAYS);
-	assert_int_equal(dv_step(a.device), 0); /* not rung yet */
+	/* the step moves nothing: the doorbell is not rung yet */
+	assert_int_equal(dv_step(a.device), 0);
 	dv_ring(a.sqs[0]);
 	assert_true(dv_step(a.device) > 0);
 	assert_int_equal(end_reap(&a), 1);
@@ -31,7 +32,7 @@ static void read_brings_the_bytes_and_one_completion(void **state)
 	end_close(&b);
 }
 
-static void write_puts_the_bytes(void **state)
+static void write_moves_the_bytes(void **state)
 {
 	struct end a, b;
 
@@ -48,7 +49,7 @@ static void write_puts_the_bytes(void **state)
 	end_close(&b);
 }
 
-/* 5 blocks a round in a queue of 8: three segments wrap the queue's end now and then. */
+/* 5 blocks per round in a queue of 8: some WQEs of three segments wrap at the end of the queue. */
 static void scattered_reads_wrap_the_queue_many_times(void **state)
 {
 	struct dv_options options = {.name = "soft"};
@@ -120,7 +121,7 @@ static void a_read_of_no_bytes_completes(void **state)
 
 	(void)state;
 	pair_open(&a, &b, "shm", 1);
-	/* no data segment at all: the key is not looked at either */
+	/* a READ without data segments: its key is not checked */
 	dv_post(a.sqs[0], DV_READ, 0, 0, NULL, 0, DV_CE_ALWAYS);
 	dv_ring(a.sqs[0]);
 	end_wait(&a, NULL, 1);
@@ -176,7 +177,7 @@ static void a_read_waits_for_the_other_end_to_connect(void **state)
 	end_close(&b);
 }
 
-static void the_indices_pass_sixteen_bits(void **state)
+static void the_indices_wrap_past_sixteen_bits(void **state)
 {
 	struct end a, b;
 	unsigned posted = 0;
@@ -251,7 +252,8 @@ static void a_reset_queue_pair_starts_from_zero_and_works(void **state)
 		a.done_count = 0;
 		end_wait(&a, NULL, 1);
 		assert_int_equal(a.done[0].syndrome, 0);
-		assert_int_equal(dv_qp_reset(a.qps[0]), -EINVAL); /* not in error */
+		/* refused: the queue pair is not in error */
+		assert_int_equal(dv_qp_reset(a.qps[0]), -EINVAL);
 		pair_good(dv_qp_error(a.qps[0]));
 		pair_good(dv_qp_error(b.qps[0]));
 		pair_good(dv_qp_reset(a.qps[0]));
@@ -271,14 +273,14 @@ static void a_reset_queue_pair_starts_from_zero_and_works(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(read_brings_the_bytes_and_one_completion),
-		cmocka_unit_test(write_puts_the_bytes),
+		cmocka_unit_test(read_moves_the_bytes_and_gives_one_completion),
+		cmocka_unit_test(write_moves_the_bytes),
 		cmocka_unit_test(scattered_reads_wrap_the_queue_many_times),
 		cmocka_unit_test(only_signalled_wqes_have_completions),
 		cmocka_unit_test(a_read_of_no_bytes_completes),
 		cmocka_unit_test(a_nic_can_read_from_itself),
 		cmocka_unit_test(a_read_waits_for_the_other_end_to_connect),
-		cmocka_unit_test(the_indices_pass_sixteen_bits),
+		cmocka_unit_test(the_indices_wrap_past_sixteen_bits),
 		cmocka_unit_test(a_threaded_nic_needs_no_steps),
 		cmocka_unit_test(a_reset_queue_pair_starts_from_zero_and_works),
 	};

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * READs of 64 bytes on a queue pair that libmlx5 made, posted 32 to a doorbell and polled 32 at
- * once: through libibverbs or through dv/hot.h, on the same device. Counted by callgrind in
- * test_instructions.py, and timed in perf/wqe.py. One thread, beside those of the NICs.
+ * READs of 64 bytes on a queue pair that libmlx5 created: 32 are posted per doorbell and polled at
+ * once, through libibverbs or through dv/hot.h, on the same device. test_instructions.py counts
+ * them with callgrind; perf/wqe.py times them. One thread, besides those of the NICs.
  *
  *   count_reads hot|verbs ROUNDS
  */
@@ -15,7 +15,7 @@ static struct side s;
 static struct ibv_send_wr wrs[BATCH];
 static struct ibv_sge sges[BATCH];
 
-/* What callgrind counts: these four and all they call. Nothing in them waits. */
+/* Callgrind counts these four functions and their callees. None of them waits. */
 __attribute__((noinline)) static void count_verbs_post(void)
 {
 	struct ibv_send_wr *bad;

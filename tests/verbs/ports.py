@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests that run whole programs on pretended ConnectX ports share."""
+"""Shared by the tests that run whole programs on emulated ConnectX ports."""
 
 import os
 import subprocess
@@ -17,11 +17,11 @@ BEFORE = [os.path.join(ROOT, "tools", "soft-connectx"), "--library",
 
 
 def need(*programs):
-    """Ends with 77 when a program is missing: meson calls that skipped."""
+    """Exits with 77, which meson counts as skipped, when a program is missing."""
     missing = [p for p in programs if not any(
         os.access(os.path.join(d, p), os.X_OK) for d in os.environ["PATH"].split(":"))]
     if missing:
-        print(f"skipped: {', '.join(missing)} not there: apt-get install ibverbs-utils perftest")
+        print(f"skipped: {', '.join(missing)} not found; apt-get install ibverbs-utils perftest")
         sys.exit(77)
 
 
@@ -41,7 +41,7 @@ def listening(port):
 
 
 def pair(options, *arguments, seconds=120):
-    """A server and a client of the same program: their exit statuses and what the client said."""
+    """Runs a server and a client of one program; returns both exit statuses and their output."""
     port = cluster.free_port()
     line = command(options, *arguments, "-p", port)
     server = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the tests on libmlx5 share: two pretended ConnectX ports in this process, and on the first
- * of them two queue pairs that do the same thing: one posted through libibverbs, one through
- * dv/hot.h. One thread, beside those of the NICs.
+ * Shared by the tests on libmlx5: two emulated ConnectX ports in this process and, on the first of
+ * them, two queue pairs that do the same work: one is posted through libibverbs, one through
+ * dv/hot.h. One thread, besides those of the NICs.
  */
 #ifndef TESTS_VERBS_SIDE_H
 #define TESTS_VERBS_SIDE_H
@@ -24,24 +24,24 @@
 #ifndef SIDE_DEPTH
 #define SIDE_DEPTH 16u /* blocks of both send queues */
 #endif
-#define SIDE_WRS (SIDE_DEPTH / 2) /* libmlx5 reckons two blocks a WR of three segments */
+#define SIDE_WRS (SIDE_DEPTH / 2) /* libmlx5 allocates two blocks for a WR of three segments */
 #define PATIENCE_NS 20000000000ull
 
 struct side {
-	/* by libibverbs */
+	/* used by the queue pair of libibverbs */
 	struct ibv_qp *ibv;
 	struct mlx5dv_qp ibv_queue;
-	struct dv_cq ibv_cq; /* only looked at: ibv_poll_cq() consumes */
+	struct dv_cq ibv_cq; /* read by side_cqe() only: ibv_poll_cq() consumes its CQEs */
 	struct ibv_cq *ibv_cq_object;
-	/* by dv/hot.h */
+	/* used by the queue pair of dv/hot.h */
 	struct dv_qp *hot;
 	struct dv_sq *sq;
 	struct dv_cq cq;
-	/* both */
+	/* used by both queue pairs */
 	struct dv_device *near, *far;
 	uint8_t *local, *remote;
 	struct dv_mr local_mr, remote_mr;
-	struct dv_qp *answers[2]; /* the other ends, on `far` */
+	struct dv_qp *answers[2]; /* the remote ends of both queue pairs, on `far` */
 	struct dv_cq answers_cq;
 };
 
@@ -92,7 +92,10 @@ static inline struct ibv_qp *side_make_ibv(struct side *side)
 	return qp;
 }
 
-/* libibverbs' queue pair speaks through dv's connect, which wants one of dv's. */
+/*
+ * Connects both queue pairs by dv_qp_connect(); libibverbs' QP is wrapped in a struct dv_qp for
+ * that.
+ */
 static inline void side_connect(struct side *side)
 {
 	struct dv_qp ibv = {.ops = side->near->ops,
@@ -163,7 +166,9 @@ static inline void side_close(struct side *side)
 	dv_close(side->far);
 }
 
-/* The CQE proper, `ahead` of those consumed, once the NIC has written it; NULL: it never came. */
+/*
+ * Waits for the CQE that is `ahead` of the consumer index; NULL: the NIC did not write it in time.
+ */
 static inline const struct mlx5_cqe64 *side_cqe(
 	const struct dv_cq *cq, uint32_t ahead, uint64_t patience_ns)
 {
@@ -182,7 +187,7 @@ static inline const struct mlx5_cqe64 *side_cqe(
 	return (const void *)(at + later.cqe_size - 64);
 }
 
-/* Of dv/hot.h's queue: the syndrome of the next completion, which must be the oldest WQE's. */
+/* Returns the syndrome of the next completion of dv/hot.h's queue; it must be the oldest WQE's. */
 static inline int side_reap(struct side *s)
 {
 	struct dv_completion done = {0};

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * READs that the NIC moves together: many in one doorbell, each with bytes of its own. One that
- * fails in the middle ends its queue pair there: those before it are done, those behind it are
- * flushed and have stored nothing.
+ * READs that the NIC moves in one batch: a doorbell rings several, each with bytes of its own. A
+ * READ that fails in the middle stops its queue pair there: the READs before it are done, those
+ * after it are flushed and have written nothing.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -56,7 +56,7 @@ static bool untouched(uint32_t from, uint32_t bytes)
 	return true;
 }
 
-static void a_doorbell_of_many_brings_each_its_own_bytes(void **state)
+static void reads_of_one_doorbell_each_get_their_own_bytes(void **state)
 {
 	static const uint32_t sizes[] = {PAGE, 32, 1, PAGE - 1, 3 * PAGE, 64, 100, 2 * PAGE};
 	uint32_t seed = 1;
@@ -70,7 +70,7 @@ static void a_doorbell_of_many_brings_each_its_own_bytes(void **state)
 		for (unsigned i = 0; i < READS; i++) {
 			seed = seed * 1664525 + 1013904223;
 			bytes[i] = sizes[seed >> 29];
-			/* Often right behind the one before, where both can be one piece. */
+			/* often adjacent to the previous READ: both can be one remote piece */
 			from[i] = i && seed & 0x10000 ? from[i - 1] + bytes[i - 1]
 						      : (seed >> 8) % (SIDE_BYTES / 2);
 			post(DV_READ, base + i * 4 * PAGE, from[i], bytes[i], 0);
@@ -83,7 +83,8 @@ static void a_doorbell_of_many_brings_each_its_own_bytes(void **state)
 			assert_memory_equal(s.local + to, s.remote + from[i], bytes[i]);
 			assert_true(untouched(to + bytes[i], 4 * PAGE - bytes[i]));
 		}
-		assert_true(untouched(half - base, half)); /* where those before them went */
+		/* the NIC wrote nothing to the destinations of the previous round */
+		assert_true(untouched(half - base, half));
 	}
 }
 
@@ -111,7 +112,7 @@ static void reads_of_several_segments_are_scattered(void **state)
 	}
 }
 
-static void the_later_of_two_reads_to_one_place_stays(void **state)
+static void the_later_of_two_reads_to_one_destination_wins(void **state)
 {
 	(void)state;
 	for (unsigned i = 0; i < READS; i++)
@@ -123,13 +124,14 @@ static void the_later_of_two_reads_to_one_place_stays(void **state)
 			s.local + i / 4 * PAGE, s.remote + (i + 3) * PAGE, PAGE - i - 3);
 }
 
-/* Each WRITE sends what the READ before it brought, and the READ behind it brings that back. */
+/* Each WRITE sends the bytes of the READ before it, and the next READ reads them back. */
 static void reads_and_writes_take_turns(uint8_t flags)
 {
 	for (unsigned round = 0; round < 100; round++) {
 		memset(s.remote, (int)round, PAGE);
 		for (uint32_t i = 0; i < 8; i++) {
-			post(DV_READ, (2 * i + 1) * PAGE, 0, 8, 0); /* something to gather */
+			/* a small READ, so that the NIC has something to gather */
+			post(DV_READ, (2 * i + 1) * PAGE, 0, 8, 0);
 			post(DV_READ, 2 * i * PAGE, i * PAGE, PAGE, 0);
 			post(DV_WRITE, 2 * i * PAGE, (i + 1) * PAGE, PAGE, flags);
 		}
@@ -140,7 +142,7 @@ static void reads_and_writes_take_turns(uint8_t flags)
 	}
 }
 
-static void a_fenced_write_sends_what_the_reads_before_it_brought(void **state)
+static void a_fenced_write_sends_the_bytes_of_the_reads_before_it(void **state)
 {
 	struct dv_soft_stats stats;
 
@@ -150,19 +152,19 @@ static void a_fenced_write_sends_what_the_reads_before_it_brought(void **state)
 	assert_true(stats.fence_waits > 0);
 }
 
-static void without_a_fence_order_is_the_same(void **state)
+static void without_a_fence_the_order_is_the_same(void **state)
 {
 	(void)state;
 	reads_and_writes_take_turns(0);
 }
 
-/* What a page's head promises: it is read after the payload, whatever its owner does. */
+/* What the page head guarantees: it is read after the payload, while the owner keeps writing. */
 static void *bump(void *argument)
 {
 	uint32_t *head = (void *)(s.remote + 8 * PAGE), *payload = (void *)s.remote;
 
 	for (uint32_t generation = 1; !dv_hint_load(argument); generation++) {
-		dv_guard_open(head, generation); /* first the head */
+		dv_guard_open(head, generation); /* the generation changes before the payload */
 		for (unsigned i = 0; i < PAGE / sizeof(*payload); i++)
 			dv_guard_open(&payload[i], generation);
 	}
@@ -193,9 +195,12 @@ static void a_head_is_never_older_than_the_payload_before_it(void **state)
 	pthread_join(writer, NULL);
 }
 
-/* ---- one fails in the middle ----------------------------------------------------------------- */
+/* ---- a READ fails in the middle -------------------------------------------------------------- */
 
-/* Read `bad` is the first that cannot be done: what came of each of them. */
+/*
+ * Checks all results: READ `bad` fails with `syndrome`, earlier ones are done, later ones are
+ * flushed.
+ */
 static void ends_at(unsigned bad, uint8_t syndrome)
 {
 	dv_ring(s.sq);
@@ -210,7 +215,7 @@ static void ends_at(unsigned bad, uint8_t syndrome)
 	}
 }
 
-/* As good as unmapped, but nobody else is given the place. */
+/* Makes the page as inaccessible as an unmapped one, but keeps its address reserved. */
 static void hide(uint8_t *page)
 {
 	assert_int_equal(mprotect(page, PAGE, PROT_NONE), 0);
@@ -222,7 +227,7 @@ static void again(void)
 	setup(NULL);
 }
 
-static void a_bad_key_in_the_middle_ends_it_there(void **state)
+static void a_bad_key_stops_the_batch_there(void **state)
 {
 	(void)state;
 	for (unsigned bad = 0; bad < READS; bad++) {
@@ -240,7 +245,7 @@ static void a_bad_key_in_the_middle_ends_it_there(void **state)
 	}
 }
 
-static void a_place_behind_the_end_in_the_middle_ends_it_there(void **state)
+static void a_source_past_its_region_stops_the_batch_there(void **state)
 {
 	(void)state;
 	for (unsigned i = 0; i < READS; i++)
@@ -249,8 +254,8 @@ static void a_place_behind_the_end_in_the_middle_ends_it_there(void **state)
 	assert_true(untouched(5 * 2 * PAGE, PAGE));
 }
 
-/* All of them lie behind each other: one piece that ends early. */
-static void a_page_that_is_gone_in_the_middle_ends_it_there(void **state)
+/* All READs are adjacent: they form one remote piece, which ends early. */
+static void an_unmapped_source_page_stops_the_batch_there(void **state)
 {
 	(void)state;
 	for (unsigned bad = 0; bad < READS; bad += 5) {
@@ -262,7 +267,7 @@ static void a_page_that_is_gone_in_the_middle_ends_it_there(void **state)
 	}
 }
 
-static void a_read_whose_second_page_is_gone_is_not_done(void **state)
+static void a_read_whose_second_page_is_unmapped_fails(void **state)
 {
 	struct dv_sge sge = {0};
 
@@ -278,7 +283,7 @@ static void a_read_whose_second_page_is_gone_is_not_done(void **state)
 	assert_true(untouched(7 * 2 * PAGE + PAGE, PAGE));
 }
 
-static void a_destination_that_is_gone_ends_it_there(void **state)
+static void an_unmapped_destination_stops_the_batch_there(void **state)
 {
 	(void)state;
 	for (unsigned i = 0; i < READS; i++)
@@ -303,8 +308,11 @@ static void connect_again(void)
 	side_connect(&s);
 }
 
-/* A small one and a big one behind it, which takes long enough to be caught in the middle. */
-static void what_was_deregistered_is_never_read_later(void **state)
+/*
+ * A small READ and a big one after it, which is long enough to be interrupted by the
+ * deregistration.
+ */
+static void deregistered_memory_is_never_read_later(void **state)
 {
 	uint32_t big = SIDE_BYTES / 2, failed = 0;
 
@@ -340,7 +348,7 @@ struct card {
 	uint32_t rkey;
 };
 
-/* The other process: shows its memory, connects, serves by doing nothing. */
+/* The other process: registers its memory, connects, and serves READs until it is killed. */
 static void serve(int from, int to)
 {
 	struct dv_options options = {.name = "mlx5_0", .gid_index = -1};
@@ -365,7 +373,8 @@ static void serve(int from, int to)
 	good(dv_qp_connect(qp, &there));
 	if (write(to, "", 1) != 1)
 		_exit(1);
-	_exit(read(from, &there, 1) != 0); /* until the other end goes, or kills it */
+	/* read() returns 0 when the parent exits; the parent kills this process first */
+	_exit(read(from, &there, 1) != 0);
 }
 
 static void must_read(int fd, void *to, size_t bytes)
@@ -373,7 +382,7 @@ static void must_read(int fd, void *to, size_t bytes)
 	assert_int_equal(read(fd, to, bytes), bytes);
 }
 
-/* This program again, as another one: it has ports of its own. */
+/* Executes this program again as the server process, which opens its own ports. */
 static int start_server(void **state)
 {
 	static int pipes[3];
@@ -398,7 +407,7 @@ static int start_server(void **state)
 	return 0;
 }
 
-static void a_peer_killed_among_reads_brings_no_wrong_bytes(void **state)
+static void a_peer_killed_during_reads_gives_no_wrong_bytes(void **state)
 {
 	const int *pipes = *state;
 	unsigned done = 0, failed = 0;
@@ -435,7 +444,7 @@ static void a_peer_killed_among_reads_brings_no_wrong_bytes(void **state)
 				done++;
 				continue;
 			}
-			/* Its memory may be gone before its socket is. */
+			/* A killed process loses its memory before its socket closes. */
 			assert_true(failed++ ? syndrome == DV_SYNDROME_FLUSHED
 					     : syndrome == DV_SYNDROME_RETRY_EXCEEDED ||
 						       syndrome == DV_SYNDROME_REMOTE_ACCESS);
@@ -451,20 +460,20 @@ static void a_peer_killed_among_reads_brings_no_wrong_bytes(void **state)
 int main(int count, char **arguments)
 {
 	const struct CMUnitTest tests[] = {
-		CASE(a_doorbell_of_many_brings_each_its_own_bytes),
+		CASE(reads_of_one_doorbell_each_get_their_own_bytes),
 		CASE(reads_of_several_segments_are_scattered),
-		CASE(the_later_of_two_reads_to_one_place_stays),
-		CASE(a_fenced_write_sends_what_the_reads_before_it_brought),
-		CASE(without_a_fence_order_is_the_same),
+		CASE(the_later_of_two_reads_to_one_destination_wins),
+		CASE(a_fenced_write_sends_the_bytes_of_the_reads_before_it),
+		CASE(without_a_fence_the_order_is_the_same),
 		CASE(a_head_is_never_older_than_the_payload_before_it),
-		CASE(a_bad_key_in_the_middle_ends_it_there),
-		CASE(a_place_behind_the_end_in_the_middle_ends_it_there),
-		CASE(a_page_that_is_gone_in_the_middle_ends_it_there),
-		CASE(a_read_whose_second_page_is_gone_is_not_done),
-		CASE(a_destination_that_is_gone_ends_it_there),
-		CASE(what_was_deregistered_is_never_read_later),
+		CASE(a_bad_key_stops_the_batch_there),
+		CASE(a_source_past_its_region_stops_the_batch_there),
+		CASE(an_unmapped_source_page_stops_the_batch_there),
+		CASE(a_read_whose_second_page_is_unmapped_fails),
+		CASE(an_unmapped_destination_stops_the_batch_there),
+		CASE(deregistered_memory_is_never_read_later),
 		cmocka_unit_test_setup(
-			a_peer_killed_among_reads_brings_no_wrong_bytes, start_server),
+			a_peer_killed_during_reads_gives_no_wrong_bytes, start_server),
 	};
 
 	if (count == 3)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A ConnectX that dies, through libmlx5: what modify, destroy and close make of it. And what a path
- * is made of, as the device was told and answers QUERY_QP. One thread, beside those of the NICs.
+ * A ConnectX that dies, through libmlx5: the results of modify, destroy and close. Also the path
+ * options: QUERY_QP returns what the device was given. One thread, besides those of the NICs.
  */
 #include <poll.h>
 
@@ -9,7 +9,10 @@
 
 #define READ_BYTES 4096u
 
-/* What libmlx5 allocated for queues and memory of a closed device stays allocated. */
+/*
+ * libmlx5 never frees its queues and memory objects of a device that was cut: LeakSanitizer must
+ * ignore them.
+ */
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
 #define __SANITIZE_ADDRESS__
@@ -60,21 +63,22 @@ static void dies(unsigned dead)
 
 /* ---- queue pairs ----------------------------------------------------------------------------- */
 
-static void without_completions_a_destroyed_queue_pair_is_proof(void **state)
+static void without_completions_destroying_a_queue_pair_proves_it_stopped(void **state)
 {
 	(void)state;
 	dies(DV_DEAD_CQES);
 	read_some();
 	good(dv_qp_error(s.hot));
 	usleep(20000);
-	assert_false(dv_cq_has(&s.cq)); /* flushed, and nothing says so */
+	/* the WQE is flushed, but the device writes no completion */
+	assert_false(dv_cq_has(&s.cq));
 	good(dv_qp_kill(s.hot));
-	assert_int_equal(s.sq->pi - s.sq->ci, 1); /* the handle is still there */
+	assert_int_equal(s.sq->pi - s.sq->ci, 1); /* the hot handle is still valid */
 	assert_int_equal(dv_qp_error(s.hot), -ENODEV);
 	dies(0);
 }
 
-static void a_refused_transition_and_a_refused_destroy_are_told(void **state)
+static void a_refused_transition_and_a_refused_destroy_are_reported(void **state)
 {
 	(void)state;
 	dies(DV_DEAD_CQES | DV_DEAD_ERROR | DV_DEAD_KILL);
@@ -85,11 +89,12 @@ static void a_refused_transition_and_a_refused_destroy_are_told(void **state)
 	good(dv_qp_kill(s.hot));
 }
 
-/* libmlx5 would say that all is destroyed. */
-static void a_destroy_that_failed_is_not_taken_for_success_by_the_environment(void **state)
+/* With RDMAV_ALLOW_DISASSOC_DESTROY set, libmlx5 would report a failed destroy as success. */
+static void the_environment_cannot_turn_a_failed_destroy_into_success(void **state)
 {
 	(void)state;
-	assert_null(getenv("RDMAV_ALLOW_DISASSOC_DESTROY")); /* dv_open() took it away */
+	/* dv_open() removed the variable from the environment */
+	assert_null(getenv("RDMAV_ALLOW_DISASSOC_DESTROY"));
 	dies(DV_DEAD_KILL);
 	assert_int_equal(dv_qp_kill(s.hot), -EIO);
 	dies(0);
@@ -97,7 +102,7 @@ static void a_destroy_that_failed_is_not_taken_for_success_by_the_environment(vo
 
 /* ---- the device ------------------------------------------------------------------------------ */
 
-static void a_device_is_closed_under_queues_and_memory_that_are_left(void **state)
+static void a_device_is_cut_with_queues_and_memory_left_on_it(void **state)
 {
 	struct dv_options options = {.name = "mlx5_2", .gid_index = -1};
 	struct dv_fault dead = {.dead = DV_DEAD_CQES | DV_DEAD_ERROR | DV_DEAD_KILL};
@@ -121,7 +126,8 @@ static void a_device_is_closed_under_queues_and_memory_that_are_left(void **stat
 	assert_int_equal(dv_qp_error(qp), -EIO);
 	assert_int_equal(dv_qp_kill(qp), -EIO);
 	good(dv_cut(device));
-	assert_null(soft_connectx_nic(2)); /* the kernel, so to speak, has let go of all of it */
+	/* the device is closed, as if the kernel had removed it */
+	assert_null(soft_connectx_nic(2));
 	good(dv_qp_kill(qp));
 	good(dv_mr_deregister(device, &mr));
 	good(dv_mr_register(device, memory, READ_BYTES, DV_LOCAL_WRITE, -1, 0, &other));
@@ -144,7 +150,7 @@ static struct dv_event event(void)
 	return ret;
 }
 
-static void a_device_and_a_queue_pair_that_fail_are_named(void **state)
+static void failure_events_name_the_device_or_the_queue_pair(void **state)
 {
 	struct dv_event got;
 
@@ -159,7 +165,7 @@ static void a_device_and_a_queue_pair_that_fail_are_named(void **state)
 
 /* ---- the path -------------------------------------------------------------------------------- */
 
-static void what_is_set_for_a_path_reaches_the_device(void **state)
+static void the_path_options_reach_the_device(void **state)
 {
 	struct dv_options options = {.name = "mlx5_2",
 		.gid_index = -1,
@@ -213,12 +219,12 @@ static void what_is_set_for_a_path_reaches_the_device(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		CASE(without_completions_a_destroyed_queue_pair_is_proof),
-		CASE(a_refused_transition_and_a_refused_destroy_are_told),
-		CASE(a_destroy_that_failed_is_not_taken_for_success_by_the_environment),
-		CASE(a_device_is_closed_under_queues_and_memory_that_are_left),
-		CASE(a_device_and_a_queue_pair_that_fail_are_named),
-		CASE(what_is_set_for_a_path_reaches_the_device),
+		CASE(without_completions_destroying_a_queue_pair_proves_it_stopped),
+		CASE(a_refused_transition_and_a_refused_destroy_are_reported),
+		CASE(the_environment_cannot_turn_a_failed_destroy_into_success),
+		CASE(a_device_is_cut_with_queues_and_memory_left_on_it),
+		CASE(failure_events_name_the_device_or_the_queue_pair),
+		CASE(the_path_options_reach_the_device),
 	};
 
 	setenv("SOFT_CONNECTX_DEVICES", "3", 1);

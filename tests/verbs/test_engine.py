@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine on libmlx5: the demo counts the same; what cannot work is refused with a fix."""
+"""The engine on libmlx5: the demo gives the same counts; a refused setting comes with a fix."""
 
 import json
 import os
@@ -33,41 +33,41 @@ class Refusals(unittest.TestCase):
             self.assertIn(word, done.stderr)
         self.assertNotRegex(done.stderr, r"Sanitizer|Assertion|Segmentation")
 
-    def test_no_such_device(self):
+    def test_a_device_that_does_not_exist_is_refused(self):
         self.refused(engine(["--devices", "2"], "rail.devices=mlx5_7"), "no NIC mlx5_7",
                      "mlx5_0", "mlx5_1")
 
-    def test_a_port_that_is_down(self):
+    def test_a_port_that_is_down_is_refused(self):
         self.refused(engine(["--down", "mlx5_0"], "rail.devices=mlx5_0"), "not active (down)",
                      "check the cable")
 
-    def test_a_gid_index_that_does_not_exist_or_is_of_another_kind(self):
+    def test_a_gid_index_that_does_not_exist_or_has_another_type_is_refused(self):
         self.refused(engine([], "rail.devices=mlx5_0", "rail.gid_index=9"), "no GID at index 9",
                      "gid_index = -1")
         self.refused(engine(["--link", "roce"], "rail.devices=mlx5_0", "rail.gid_index=2"),
                      "not RoCE v2", "gid_index = -1")
 
-    def test_memory_that_may_not_be_locked(self):
+    def test_memory_that_may_not_be_locked_is_refused(self):
         ports.need("setpriv", "prlimit")
         done = engine([], "rail.devices=mlx5_0", before=[
             "prlimit", "--memlock=65536", "setpriv", "--bounding-set", "-ipc_lock", "--inh-caps",
             "-ipc_lock"])
         self.refused(done, "RLIMIT_MEMLOCK is 64 KiB", "ulimit -l")
 
-    def test_a_pool_larger_than_a_region_may_be(self):
+    def test_a_pool_larger_than_a_region_may_be_is_refused(self):
         self.refused(engine(["--mr-bytes", "1048576"], "rail.devices=mlx5_0"), "max_mr_size",
                      "smaller pool")
 
 
 class Events(unittest.TestCase):
     def port(self, log, up):
-        """Pulls the engine's cable: a datagram to the software NIC that its GID names."""
+        """Sets the port's link up or down: sends a datagram to the NIC that its GID names."""
         number = int(re.search(r"7c00:0:([0-9a-f]+) ", log)[1], 16)
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
             s.sendto(struct.pack("<QII", 0x31736d2d78636f73, 3, up).ljust(MESSAGE_BYTES, b"\0"),
                      f"\0soft-connectx-{number}".encode())
 
-    def test_a_port_that_loses_its_link_and_finds_it_again_is_told(self):
+    def test_a_port_that_loses_and_regains_its_link_is_reported(self):
         engines = ports.cluster.Cluster(ports.BUILD, 1, pool_bytes="64MiB", device="mlx5")
         self.addCleanup(engines.stop)
         engines.start()

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Instructions of a 64-byte READ, post and completion together, 32 to a doorbell, by callgrind.
+"""Instructions of a 64-byte READ, post and completion together, 32 per doorbell, by callgrind.
 
     tests/verbs/test_instructions.py [BUILD]
 
-Through libibverbs (ibv_post_send and ibv_poll_cq) and through dv/hot.h, on the same pretended
-ConnectX. Only the posting and polling functions and what they call are counted. Exit 1 when
-dv/hot.h takes more than 0.4 of what libibverbs takes.
+Through libibverbs (ibv_post_send and ibv_poll_cq) and through dv/hot.h, on the same emulated
+ConnectX. Only the posting and polling functions and their callees are counted. Exits with 1 when
+dv/hot.h takes more than 0.4 of the instructions of libibverbs.
 """
 
 import os
@@ -20,7 +20,7 @@ ROUNDS = 100
 
 
 def instructions(functions, command):
-    """What callgrind counts in those functions and all they call; also what the command printed."""
+    """Returns callgrind's count for the functions with their callees, and the command's output."""
     done = subprocess.run(
         ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"]
         + [f"--toggle-collect={function}" for function in functions] + command,
@@ -40,7 +40,7 @@ def count(program, way, parts=("post", "poll")):
 def main():
     build = sys.argv[1] if len(sys.argv) > 1 else "build"
     if not shutil.which("valgrind"):
-        print("skipped: no valgrind")
+        print("skipped: valgrind not found")
         return 77
     program = os.path.join(build, "tests", "verbs", "count_reads")
     verbs, hot = count(program, "verbs"), count(program, "hot")

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What only foreign programs use: SEND into receive queues, immediate data, inline data, atomics,
- * RNR, completion channels. Through libibverbs alone, between two ports of this process.
+ * Features that only foreign programs use: SEND into receive queues, immediate data, inline data,
+ * atomics, RNR, completion channels. Through libibverbs only, between two ports of this process.
  */
 #include <poll.h>
 
@@ -123,7 +123,7 @@ static struct ibv_wc reap(struct end *end)
 
 	while (ibv_poll_cq(end->cq, 1, &wc) == 0) {
 		if (now_ns() > until)
-			fail_msg("no completion came");
+			fail_msg("no completion arrived before the time-out");
 		usleep(50);
 	}
 	return wc;
@@ -138,7 +138,10 @@ static void receive(struct end *end, uint32_t first, uint32_t second)
 	assert_int_equal(ibv_post_recv(end->qp, &wr, &bad), 0);
 }
 
-/* From a's memory behind the first 64 KiB; the opcode's own members are set by the caller. */
+/*
+ * Posts `wr` with the bytes after the first 64 KiB of a's memory; the caller sets the opcode's
+ * members.
+ */
 static void send(struct ibv_send_wr wr, uint32_t bytes)
 {
 	struct ibv_sge sge = {(uintptr_t)a.memory + 65536, bytes, a.mr->lkey};
@@ -214,7 +217,8 @@ static void inline_data_wraps_with_the_queue(void **state)
 			     .send_flags = IBV_SEND_INLINE,
 			     .wr.rdma = {(uintptr_t)b.memory, b.mr->rkey}},
 			bytes);
-		memset(a.memory + 65536, 0xee, INLINE_BYTES); /* it was taken when it was posted */
+		/* the NIC does not read it again: inline data was copied when the WQE was posted */
+		memset(a.memory + 65536, 0xee, INLINE_BYTES);
 		assert_int_equal(reap(&a).status, IBV_WC_SUCCESS);
 		fill(i);
 		assert_memory_equal(b.memory, a.memory + 65536, bytes);
@@ -222,7 +226,7 @@ static void inline_data_wraps_with_the_queue(void **state)
 	}
 }
 
-static void atomics_return_what_was_there(void **state)
+static void atomics_return_the_old_value(void **state)
 {
 	uint64_t *there = (void *)b.memory, *here = (void *)(a.memory + 65536);
 	struct ibv_send_wr add = {.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD,
@@ -244,7 +248,7 @@ static void atomics_return_what_was_there(void **state)
 	assert_int_equal(reap(&a).opcode, IBV_WC_COMP_SWAP);
 	assert_int_equal(*here, 105);
 	assert_int_equal(*there, 9);
-	send(swap, 8); /* 9 is not 105 */
+	send(swap, 8); /* does not swap: the value is 9, not 105 */
 	assert_int_equal(reap(&a).status, IBV_WC_SUCCESS);
 	assert_int_equal(*here, 9);
 	assert_int_equal(*there, 9);
@@ -253,7 +257,7 @@ static void atomics_return_what_was_there(void **state)
 	assert_int_equal(reap(&a).status, IBV_WC_REM_INV_REQ_ERR);
 }
 
-static void a_sender_waits_for_a_receive_that_comes_late(void **state)
+static void a_sender_waits_for_a_late_receive(void **state)
 {
 	struct ibv_wc wc;
 
@@ -266,14 +270,14 @@ static void a_sender_waits_for_a_receive_that_comes_late(void **state)
 	assert_int_equal(reap(&b).status, IBV_WC_SUCCESS);
 }
 
-static void a_sender_without_patience_fails(void **state)
+static void a_sender_without_rnr_retries_fails(void **state)
 {
 	(void)state;
 	send((struct ibv_send_wr){.opcode = IBV_WR_SEND}, 64);
 	assert_int_equal(reap(&a).status, IBV_WC_RNR_RETRY_EXC_ERR);
 }
 
-static void a_receive_too_small_fails_both_ends_and_flushes(void **state)
+static void a_receive_that_is_too_small_fails_both_ends_and_flushes(void **state)
 {
 	(void)state;
 	receive(&b, 63, 0);
@@ -282,7 +286,7 @@ static void a_receive_too_small_fails_both_ends_and_flushes(void **state)
 	assert_int_equal(reap(&b).status, IBV_WC_LOC_LEN_ERR);
 	assert_int_equal(reap(&b).status, IBV_WC_WR_FLUSH_ERR);
 	assert_int_equal(reap(&a).status, IBV_WC_REM_INV_REQ_ERR);
-	receive(&b, 64, 0); /* also what is posted afterwards */
+	receive(&b, 64, 0); /* receives that are posted after the error are flushed too */
 	assert_int_equal(reap(&b).status, IBV_WC_WR_FLUSH_ERR);
 }
 
@@ -307,7 +311,7 @@ static void a_reset_receive_queue_starts_from_its_first_entry(void **state)
 	}
 }
 
-static void without_the_right_an_atomic_is_refused(void **state)
+static void an_atomic_with_a_wrong_rkey_is_refused(void **state)
 {
 	(void)state;
 	send((struct ibv_send_wr){.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD,
@@ -340,22 +344,26 @@ static void an_armed_queue_raises_one_event(void **state)
 		assert_int_equal(reap(&a).status, IBV_WC_SUCCESS);
 	}
 	assert_true(event_within(&b, 10000));
-	assert_false(event_within(&b, 20)); /* armed once, told once */
+	assert_false(event_within(&b, 20)); /* arming the queue once gives one event */
 	assert_int_equal(ibv_req_notify_cq(b.cq, 0), 0);
-	assert_true(event_within(&b, 10000)); /* there is something already */
+	/* the event comes at once: a completion is in the queue already */
+	assert_true(event_within(&b, 10000));
 	for (unsigned i = 0; i < 3; i++)
 		reap(&b);
 	assert_int_equal(ibv_req_notify_cq(b.cq, 1), 0);
 	receive(&b, 64, 0);
 	receive(&b, 64, 0);
 	send((struct ibv_send_wr){.opcode = IBV_WR_SEND}, 64);
-	assert_false(event_within(&b, 20)); /* not asked for by the sender */
+	assert_false(event_within(&b, 20)); /* the sender did not request a solicited event */
 	send((struct ibv_send_wr){.opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SOLICITED}, 64);
 	assert_true(event_within(&b, 10000));
 }
 
-/* As far as it goes here: the descriptor of another process would be as unknown as this copy. */
-static void an_import_is_refused_and_harms_nothing(void **state)
+/*
+ * Only a copy of this process's descriptor is tested: one of another process would be just as
+ * unknown.
+ */
+static void an_import_is_refused_and_changes_nothing(void **state)
 {
 	int fd = dup(a.device->context->cmd_fd);
 
@@ -374,15 +382,15 @@ int main(void)
 		CASE(a_message_is_scattered_over_the_receive_s_segments),
 		CASE(immediate_data_comes_with_a_send_and_with_a_write),
 		CASE(inline_data_wraps_with_the_queue),
-		CASE(atomics_return_what_was_there),
-		CASE(a_sender_waits_for_a_receive_that_comes_late),
+		CASE(atomics_return_the_old_value),
+		CASE(a_sender_waits_for_a_late_receive),
 		cmocka_unit_test_prestate_setup_teardown(
-			a_sender_without_patience_fails, setup, teardown, &impatient),
-		CASE(a_receive_too_small_fails_both_ends_and_flushes),
+			a_sender_without_rnr_retries_fails, setup, teardown, &impatient),
+		CASE(a_receive_that_is_too_small_fails_both_ends_and_flushes),
 		CASE(a_reset_receive_queue_starts_from_its_first_entry),
-		CASE(without_the_right_an_atomic_is_refused),
+		CASE(an_atomic_with_a_wrong_rkey_is_refused),
 		CASE(an_armed_queue_raises_one_event),
-		CASE(an_import_is_refused_and_harms_nothing),
+		CASE(an_import_is_refused_and_changes_nothing),
 	};
 
 	setenv("SOFT_CONNECTX_DEVICES", "2", 1);

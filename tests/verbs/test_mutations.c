@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * dv/hot.h with one mistake each, on queues that libmlx5 made, and the NIC noticing. The same as
- * tests/soft/test_mutations.c asks of the engine's own queues.
+ * dv/hot.h with one error each, on queues that libmlx5 created; the NIC must report it.
+ * tests/soft/test_mutations.c checks the same on the engine's own queues.
  */
 #include "tests/verbs/side.h"
 
-#define SILENCE_NS 30000000u /* long enough for a NIC that would have answered */
+#define SILENCE_NS 30000000u /* time to wait for a completion that must not come, ns */
 
 static struct side s;
 
@@ -55,7 +55,7 @@ static void write_doorbell(void)
 	s.sq->rung = s.sq->pi;
 }
 
-/* Consumes one; returns its syndrome. */
+/* Consumes one completion and returns its syndrome. */
 static int reap_one(void)
 {
 	struct dv_completion done = {0};
@@ -66,7 +66,7 @@ static int reap_one(void)
 	return done.syndrome;
 }
 
-static void a_correct_batch_leaves_no_trace(void **state)
+static void a_correct_batch_is_not_reported(void **state)
 {
 	(void)state;
 	post();
@@ -76,7 +76,7 @@ static void a_correct_batch_leaves_no_trace(void **state)
 	assert_int_equal(stats().missing_doorbells, 0);
 }
 
-static void a_doorbell_left_out_executes_nothing_and_is_reported(void **state)
+static void a_missing_doorbell_executes_nothing_and_is_reported(void **state)
 {
 	(void)state;
 	post();
@@ -107,9 +107,9 @@ static void a_stale_index_fails_the_wqe(void **state)
 	dv_ring(s.sq);
 	assert_int_equal(reap_one(), 0);
 	post();
-	dv_sq_block(s.sq, 1)[2] = 0; /* the index of the WQE before */
+	dv_sq_block(s.sq, 1)[2] = 0; /* sets the index byte to that of the previous WQE */
 	write_record(s.sq->pi);
-	/* rung with the right one: only the WQE itself is wrong */
+	/* the doorbell is correct; only the WQE itself is wrong */
 	dv_mmio_store64((volatile uint64_t *)(void *)(s.sq->bf_reg + s.sq->bf_offset),
 		htobe64(0x00000110ull << 32 | s.sq->qpn << 8 | 3));
 	assert_int_equal(reap_one(), DV_SYNDROME_LOCAL_QP_OP);
@@ -140,13 +140,13 @@ static void a_wrong_owner_bit_sees_no_completion(void **state)
 	dv_ring(s.sq);
 	assert_non_null(side_cqe(&s.cq, 0, PATIENCE_NS));
 	wrong = s.cq;
-	wrong.ci += wrong.cqe_cnt; /* the same entry, the other round's owner bit */
+	wrong.ci += wrong.cqe_cnt; /* the same CQ entry, with the owner bit of the next round */
 	assert_int_equal(dv_poll(&wrong, &done, 1), 0);
 	assert_int_equal(reap_one(), 0);
 }
 
-/* A poll that looks at the opcode alone would take the entries of the round before for new ones. */
-static void after_a_round_the_old_completions_are_not_new_ones(void **state)
+/* A poll that checks only the opcode would take the entries of the previous round again. */
+static void completions_of_the_previous_round_are_not_taken_again(void **state)
 {
 	struct dv_cq all;
 
@@ -167,7 +167,7 @@ static void a_consumer_index_never_written_breaks_the_queue(void **state)
 	struct ibv_async_event event;
 
 	(void)state;
-	/* the index is consumed here and never told to the device */
+	/* the test consumes completions but never stores the consumer index for the device */
 	for (unsigned i = 0; i < s.cq.cqe_cnt; i++) {
 		post();
 		dv_ring(s.sq);
@@ -185,7 +185,7 @@ static void a_consumer_index_never_written_breaks_the_queue(void **state)
 	assert_null(side_cqe(&s.cq, 0, SILENCE_NS));
 }
 
-static void a_cable_pulled_and_put_back_is_told(void **state)
+static void a_port_that_goes_down_and_up_is_reported(void **state)
 {
 	struct ibv_async_event event;
 	struct ibv_port_attr port;
@@ -213,15 +213,15 @@ static void a_cable_pulled_and_put_back_is_told(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		CASE(a_correct_batch_leaves_no_trace),
-		CASE(a_doorbell_left_out_executes_nothing_and_is_reported),
+		CASE(a_correct_batch_is_not_reported),
+		CASE(a_missing_doorbell_executes_nothing_and_is_reported),
 		CASE(a_record_not_updated_executes_nothing_and_is_reported),
 		CASE(a_stale_index_fails_the_wqe),
 		CASE(another_queue_pair_s_number_in_the_wqe_fails_it),
 		CASE(a_wrong_owner_bit_sees_no_completion),
-		CASE(after_a_round_the_old_completions_are_not_new_ones),
+		CASE(completions_of_the_previous_round_are_not_taken_again),
 		CASE(a_consumer_index_never_written_breaks_the_queue),
-		CASE(a_cable_pulled_and_put_back_is_told),
+		CASE(a_port_that_goes_down_and_up_is_reported),
 	};
 
 	setenv("SOFT_CONNECTX_DEVICES", "2", 1);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that nobody here wrote judge the software NIC: rdma-core's examples and perftest."""
+"""Third-party programs run on the software NIC: rdma-core's examples and perftest."""
 
 import os
 import re
@@ -13,7 +13,7 @@ ports.need("ibv_devinfo", "ibv_rc_pingpong", *TESTS)
 
 
 class Examples(unittest.TestCase):
-    def test_devinfo_shows_every_port_that_was_asked_for(self):
+    def test_devinfo_shows_every_requested_port(self):
         done = ports.run(["--devices", "4", "--down", "mlx5_2", "--gbits", "400,100"],
                          "ibv_devinfo", "-v")
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -22,7 +22,7 @@ class Examples(unittest.TestCase):
         self.assertEqual(len(re.findall("PORT_DOWN", done.stdout)), 1)
         self.assertEqual(len(re.findall(r"25.0 Gbps \(32\)", done.stdout)), 3)
 
-    def test_devinfo_of_a_device_that_is_not_there(self):
+    def test_devinfo_fails_for_a_device_that_does_not_exist(self):
         self.assertNotEqual(ports.run([], "ibv_devinfo", "-d", "mlx5_9").returncode, 0)
 
     def pingpong(self, options, *arguments):
@@ -30,23 +30,23 @@ class Examples(unittest.TestCase):
         self.assertEqual((client, server), (0, 0), said)
         self.assertNotIn("invalid data", said)
 
-    def test_pingpong_with_data_checked(self):
+    def test_pingpong_checks_the_data(self):
         self.pingpong([], "-n", 300)
 
-    def test_pingpong_that_waits_for_events(self):
+    def test_pingpong_waits_for_events(self):
         self.pingpong([], "-n", 300, "-e")
 
-    def test_pingpong_over_roce(self):
+    def test_pingpong_runs_over_roce(self):
         self.pingpong(["--link", "roce"], "-n", 300, "-g", 3)
 
-    def test_pingpong_of_messages_larger_than_a_packet(self):
+    def test_pingpong_sends_messages_larger_than_a_packet(self):
         self.pingpong([], "-n", 50, "-s", 1 << 20)
 
 
 class Readmes(unittest.TestCase):
-    """The lines of the READMEs run as they are written."""
+    """Runs every soft-connectx command of the READMEs as it is written there."""
 
-    def test_every_line_of_the_readmes(self):
+    def test_every_command_of_the_readmes_runs(self):
         lines = set()
         for name in ("README.md", "dv/soft/uverbs/README.md"):
             with open(os.path.join(ports.ROOT, name), encoding="utf-8") as readme:
@@ -62,26 +62,26 @@ class Readmes(unittest.TestCase):
 
 
 class Perftest(unittest.TestCase):
-    """Exit status alone: what they measure here is this machine's scheduler."""
+    """Checks only the exit status: the measured values depend on this machine's scheduler."""
 
     def good(self, options, *arguments):
         for test in TESTS:
             if (test, *arguments[2:3]) in [("ib_read_lat", "-q"), ("ib_atomic_bw", "-a")]:
-                continue  # perftest has no such option there
+                continue  # this program does not have this option
             with self.subTest(test=test):
                 client, server, said = ports.pair(options, test, "-F", *arguments)
                 self.assertEqual((client, server), (0, 0), said)
 
-    def test_one_queue_pair(self):
+    def test_perftest_runs_on_one_queue_pair(self):
         self.good([], "-n", 500)
 
-    def test_four_queue_pairs(self):
+    def test_perftest_runs_on_four_queue_pairs(self):
         self.good([], "-n", 200, "-q", 4)
 
-    def test_every_size_up_to_8_MiB(self):
+    def test_perftest_runs_with_every_size_up_to_8_MiB(self):
         self.good([], "-n", 20, "-a")
 
-    def test_roce(self):
+    def test_perftest_runs_over_roce(self):
         self.good(["--link", "roce"], "-n", 200, "-x", 3)
 
 

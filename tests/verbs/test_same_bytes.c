@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Each WQE posted twice: through ibv_post_send() and through dv/hot.h. The bytes in the two send
- * queues are the same but for the queue pair's number, the CQEs are the same but for it and the
- * user index, and ibv_poll_cq() says the same as dv_poll().
+ * Each WQE is posted twice: through ibv_post_send() and through dv/hot.h. The bytes in the two send
+ * queues must be equal except for the queue pair's number, the CQEs except for that and the user
+ * index, and ibv_poll_cq() must report the same as dv_poll().
  */
 #include "tests/verbs/side.h"
 
@@ -11,13 +11,13 @@ struct work {
 	unsigned sges;
 	uint32_t bytes[DV_SGES_MAX];
 	bool quiet, fence;
-	uint32_t rkey_off, lkey_off; /* added to the right ones */
+	uint32_t rkey_off, lkey_off; /* offsets added to the correct keys */
 	uint64_t remote_off, local_off;
-	uint8_t syndrome; /* what comes of it */
+	uint8_t syndrome; /* expected syndrome of the completion */
 };
 
 static struct side s;
-static uint32_t ibv_pi; /* blocks that libmlx5 has posted: its own index cannot be asked for */
+static uint32_t ibv_pi; /* blocks posted through libmlx5, whose own index cannot be read */
 
 static int setup(void **state)
 {
@@ -81,7 +81,9 @@ static uint32_t post_hot(const struct work *work)
 	return index;
 }
 
-/* What is posted where must be known by where we posted it: both queues started at block 0. */
+/*
+ * Compares the WQEs at `index`, which is the same in both queues because both started at block 0.
+ */
 static void compare_wqe(uint32_t index, unsigned sges)
 {
 	const uint8_t *ibv = s.ibv_queue.sq.buf;
@@ -91,7 +93,7 @@ static void compare_wqe(uint32_t index, unsigned sges)
 		size_t at = ((size_t)(index & (SIDE_DEPTH - 1)) * DV_WQEBB + i) % queue;
 
 		if (i >= 4 && i < 7)
-			continue; /* the queue pair's number */
+			continue; /* these bytes hold the queue pair's number, which differs */
 		if (ibv[at] != s.sq->buf[at])
 			fail_msg("WQE at %u, byte %zu: libmlx5 0x%02x, dv/hot.h 0x%02x", index, i,
 				ibv[at], s.sq->buf[at]);
@@ -128,7 +130,7 @@ static enum ibv_wc_status status_of(uint8_t syndrome)
 	}
 }
 
-/* Consumes `count` of each; returns the syndromes. */
+/* Consumes `count` completions of each queue; returns the syndromes. */
 static void reap(unsigned count, const uint32_t *indices, uint8_t *ret_syndromes)
 {
 	compare_raw_cqes(count);
@@ -155,7 +157,7 @@ static void reap(unsigned count, const uint32_t *indices, uint8_t *ret_syndromes
 	assert_false(dv_cq_has(&s.cq));
 }
 
-/* Posts them all, compares, reaps those that ask for it. */
+/* Posts all works on both queues, compares the WQEs, and reaps the signalled or failed ones. */
 static void both(const struct work *works, unsigned count)
 {
 	uint32_t indices[SIDE_DEPTH], pi = s.sq->pi;
@@ -199,7 +201,7 @@ static void reads_and_writes_of_every_shape_are_the_same(void **state)
 		both(&works[i], 1);
 }
 
-static void bytes_arrive_the_same(void **state)
+static void a_read_moves_the_bytes_unchanged(void **state)
 {
 	static const struct work read = {.opcode = DV_READ, .sges = 2, .bytes = {4096, 100}};
 
@@ -219,12 +221,12 @@ static void the_queue_wraps_the_same_in_the_middle_of_a_wqe(void **state)
 	for (unsigned i = 0; i < SIDE_DEPTH - 1; i++)
 		both(&one, 1);
 	assert_int_equal(s.sq->pi % SIDE_DEPTH, SIDE_DEPTH - 1);
-	both(&three, 1); /* its third segment is at the queue's first block */
+	both(&three, 1); /* the WQE's third segment wraps to the queue's first block */
 	for (unsigned i = 0; i < 5 * SIDE_DEPTH; i++)
 		both(i % 3 ? &one : &three, 1);
 }
 
-static void unsignalled_work_completes_with_the_next_that_asks(void **state)
+static void unsignalled_work_completes_with_the_next_signalled_wqe(void **state)
 {
 	static const struct work works[] = {
 		{.opcode = DV_READ, .sges = 1, .bytes = {64}, .quiet = true},
@@ -255,14 +257,14 @@ static void fails_with(struct work work, uint8_t syndrome)
 	both(works, 4);
 }
 
-static void a_bad_rkey_and_what_is_behind_it(void **state)
+static void a_bad_rkey_fails_and_flushes_the_same(void **state)
 {
 	(void)state;
 	fails_with((struct work){.opcode = DV_READ, .sges = 1, .bytes = {64}, .rkey_off = 1},
 		DV_SYNDROME_REMOTE_ACCESS);
 }
 
-static void a_place_behind_the_end_and_what_is_behind_it(void **state)
+static void a_remote_address_past_its_region_fails_and_flushes_the_same(void **state)
 {
 	(void)state;
 	fails_with((struct work){.opcode = DV_WRITE,
@@ -273,14 +275,14 @@ static void a_place_behind_the_end_and_what_is_behind_it(void **state)
 		DV_SYNDROME_REMOTE_ACCESS);
 }
 
-static void a_bad_lkey_and_what_is_behind_it(void **state)
+static void a_bad_lkey_fails_and_flushes_the_same(void **state)
 {
 	(void)state;
 	fails_with((struct work){.opcode = DV_READ, .sges = 2, .bytes = {8, 8}, .lkey_off = 1},
 		DV_SYNDROME_LOCAL_PROTECTION);
 }
 
-static void a_peer_that_is_gone_and_what_is_behind_it(void **state)
+static void a_stopped_peer_fails_and_flushes_the_same(void **state)
 {
 	struct work works[2] = {
 		{.opcode = DV_READ,
@@ -329,17 +331,20 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(
 			reads_and_writes_of_every_shape_are_the_same, setup, teardown),
-		cmocka_unit_test_setup_teardown(bytes_arrive_the_same, setup, teardown),
+		cmocka_unit_test_setup_teardown(a_read_moves_the_bytes_unchanged, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			the_queue_wraps_the_same_in_the_middle_of_a_wqe, setup, teardown),
 		cmocka_unit_test_setup_teardown(
-			unsignalled_work_completes_with_the_next_that_asks, setup, teardown),
-		cmocka_unit_test_setup_teardown(a_bad_rkey_and_what_is_behind_it, setup, teardown),
+			unsignalled_work_completes_with_the_next_signalled_wqe, setup, teardown),
 		cmocka_unit_test_setup_teardown(
-			a_place_behind_the_end_and_what_is_behind_it, setup, teardown),
-		cmocka_unit_test_setup_teardown(a_bad_lkey_and_what_is_behind_it, setup, teardown),
+			a_bad_rkey_fails_and_flushes_the_same, setup, teardown),
 		cmocka_unit_test_setup_teardown(
-			a_peer_that_is_gone_and_what_is_behind_it, setup, teardown),
+			a_remote_address_past_its_region_fails_and_flushes_the_same, setup,
+			teardown),
+		cmocka_unit_test_setup_teardown(
+			a_bad_lkey_fails_and_flushes_the_same, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			a_stopped_peer_fails_and_flushes_the_same, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			a_queue_pair_reset_starts_from_zero_and_works_again, setup, teardown),
 	};

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory of a peer that the NIC maps instead of asking the kernel for its bytes: which it is, that
- * READs and WRITEs find the right bytes there, and that they keep their order among those of
- * private memory.
+ * Memory of a peer that the NIC maps instead of copying it through the kernel: which memory
+ * qualifies, that READs and WRITEs reach the correct bytes in it, and that they keep their order
+ * relative to those of private memory.
  */
 #include <fcntl.h>
 
@@ -14,7 +14,7 @@
 #define UNTOUCHED 0xee
 
 static struct side s;
-static struct dv_mr mr; /* of `far`, 64 pages into a file, mapped at `mapped` */
+static struct dv_mr mr; /* region of `far`: starts 64 pages into the file, mapped at `mapped` */
 static uint8_t *mapped;
 static int file;
 
@@ -78,7 +78,7 @@ static void do_all(unsigned count)
 		assert_int_equal(side_reap(&s), 0);
 }
 
-/* From here on READs, or WRITEs, find the file mapped; until then the kernel moves the bytes. */
+/* Returns once READs, or WRITEs, use the mapping; before that the kernel moves the bytes. */
 static void until_mapped(enum dv_opcode opcode)
 {
 	uint64_t end = now_ns() + PATIENCE_NS;
@@ -113,9 +113,12 @@ static void only_whole_files_that_cannot_shrink_are_mapped(void **state)
 	assert_int_equal(offset, 2 * PAGE);
 	assert_true(shared(at + PAGE + 10, PAGE, &offset) >= 0);
 	assert_int_equal(offset, 3 * PAGE + 10);
-	assert_true(shared(at, 3 * PAGE + 1, &offset) < 0); /* and what is behind it */
+	/* refused: one byte longer than the mapping */
+	assert_true(shared(at, 3 * PAGE + 1, &offset) < 0);
 	assert_true(shared(at - 1, 2, &offset) < 0);
-	/* two mappings: of one file, in its order; of it, not in its order; of another file */
+	/*
+	 * A second mapping follows: adjacent in the same file; not adjacent in it; of another file.
+	 */
 	map(sealed, 5 * PAGE, PAGE, at + 3 * PAGE, MAP_SHARED);
 	assert_true(shared(at + PAGE, 3 * PAGE, &offset) >= 0);
 	assert_int_equal(offset, 3 * PAGE);
@@ -124,7 +127,10 @@ static void only_whole_files_that_cannot_shrink_are_mapped(void **state)
 	map(other, 5 * PAGE, PAGE, at + 3 * PAGE, MAP_SHARED);
 	assert_true(shared(at + PAGE, 3 * PAGE, &offset) < 0);
 	assert_true(shared(at + 3 * PAGE, PAGE, &offset) >= 0);
-	/* behind the file's end, a private copy, no file, a file that can shrink, no descriptor */
+	/*
+	 * Past the file's end, a private copy, no file, a file that can shrink, no descriptor: none
+	 * can be mapped.
+	 */
 	map(sealed, 7 * PAGE, 2 * PAGE, at, MAP_SHARED);
 	assert_true(shared(at, PAGE, &offset) >= 0);
 	assert_true(shared(at, 2 * PAGE, &offset) < 0);
@@ -144,7 +150,7 @@ static void only_whole_files_that_cannot_shrink_are_mapped(void **state)
 	munmap(at, 16 * PAGE);
 }
 
-static void bytes_come_from_their_place_in_the_file(void **state)
+static void reads_get_the_bytes_at_their_place_in_the_file(void **state)
 {
 	(void)state;
 	until_mapped(DV_READ);
@@ -155,7 +161,7 @@ static void bytes_come_from_their_place_in_the_file(void **state)
 		assert_memory_equal(s.local + i * 2 * PAGE, mapped + i * 5000, PAGE + i);
 		assert_int_equal(s.local[i * 2 * PAGE + PAGE + i], UNTOUCHED);
 	}
-	/* Like pinned memory, it is there even when its owner has unmapped it. */
+	/* Like pinned memory, the bytes can be read even after their owner unmapped them. */
 	munmap(mapped + 3 * PAGE, PAGE);
 	post_in(&mr, DV_READ, 0, 3 * PAGE, PAGE);
 	do_all(1);
@@ -197,8 +203,8 @@ static void private_and_mapped_bytes_keep_their_order(void **state)
 	}
 }
 
-/* Each READ's private bytes go out again into the file, from where the next READ takes them. */
-static void writes_go_behind_the_reads_before_them(void **state)
+/* Each READ's private bytes are written to the file, from where the next READ reads them. */
+static void writes_follow_the_reads_before_them(void **state)
 {
 	(void)state;
 	until_mapped(DV_READ);
@@ -216,7 +222,7 @@ static void writes_go_behind_the_reads_before_them(void **state)
 	}
 }
 
-static void behind_a_page_that_is_gone_nothing_mapped_is_read(void **state)
+static void after_an_unmapped_page_no_mapped_memory_is_read(void **state)
 {
 	(void)state;
 	until_mapped(DV_READ);
@@ -241,14 +247,14 @@ static void rights_and_bounds_are_those_of_the_region(void **state)
 	until_mapped(DV_READ);
 	post_in(&mr, DV_READ, 0, SIDE_BYTES - PAGE, PAGE);
 	do_all(1);
-	/* the file goes on there, the region does not */
+	/* the file continues there, the region does not */
 	post_in(&mr, DV_READ, PAGE, SIDE_BYTES - PAGE + 1, PAGE);
 	dv_ring(s.sq);
 	assert_int_equal(side_reap(&s), DV_SYNDROME_REMOTE_ACCESS);
 	assert_int_equal(s.local[PAGE], UNTOUCHED);
 }
 
-static void what_was_deregistered_is_never_read_later(void **state)
+static void deregistered_memory_is_never_read_later(void **state)
 {
 	struct dv_address here, there;
 	uint32_t big = SIDE_BYTES / 2, failed = 0;
@@ -287,13 +293,13 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(only_whole_files_that_cannot_shrink_are_mapped),
-		CASE(bytes_come_from_their_place_in_the_file),
+		CASE(reads_get_the_bytes_at_their_place_in_the_file),
 		CASE(segments_are_scattered_and_gathered),
 		CASE(private_and_mapped_bytes_keep_their_order),
-		CASE(writes_go_behind_the_reads_before_them),
-		CASE(behind_a_page_that_is_gone_nothing_mapped_is_read),
+		CASE(writes_follow_the_reads_before_them),
+		CASE(after_an_unmapped_page_no_mapped_memory_is_read),
 		CASE(rights_and_bounds_are_those_of_the_region),
-		CASE(what_was_deregistered_is_never_read_later),
+		CASE(deregistered_memory_is_never_read_later),
 	};
 
 	setenv("SOFT_CONNECTX_DEVICES", "2", 1);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Contexts (one open of the device each), what device and port say of themselves, PDs and address
- * handles. Program threads, under uv_lock.
+ * Contexts (one per open of the device), the attributes of device and port, PDs and address
+ * handles. Run by program threads, under uv_lock.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -37,7 +37,7 @@ static void free_kind(
 
 		if (object->kind == kind) {
 			give(object);
-			object = context->objects; /* it may not have been alone */
+			object = context->objects; /* `give` may have removed other objects too */
 		} else {
 			object = next;
 		}
@@ -55,7 +55,7 @@ static void free_plain(struct uv_object *object)
 	free(object);
 }
 
-/* What the program left behind goes in the order in which it depends on each other. */
+/* Frees the objects that the program did not destroy, each before the objects it depends on. */
 void uv_context_close(struct uv_context *context)
 {
 	pthread_mutex_lock(&uv_lock);
@@ -71,9 +71,9 @@ void uv_context_close(struct uv_context *context)
 }
 
 /*
- * tot_bfregs 0 says that doorbell pages are objects of their own (`dynamic UARs`), cqe_version 1
- * that a CQE names the QP by the index its creator gave it. Every response_length must be set: what
- * lies behind it does not exist for libmlx5.
+ * tot_bfregs 0: doorbell pages are objects of their own (dynamic UARs). cqe_version 1: a CQE names
+ * the QP by the index that its creator gave it. Every response_length must be set: libmlx5 ignores
+ * the fields beyond it.
  */
 int uv_get_context(struct uv_context *context, struct uv_command *command)
 {
@@ -157,7 +157,7 @@ int uv_query_device(struct uv_context *context, struct uv_command *command)
 	return 0;
 }
 
-/* PortInfo: LinkSpeedActive of four lanes. */
+/* Returns the PortInfo LinkSpeedActive code of one lane, for a port of four lanes. */
 static uint8_t speed_of(unsigned gbits)
 {
 	if (gbits >= 400)
@@ -172,7 +172,7 @@ int uv_query_port(struct uv_context *context, struct uv_command *command)
 	const struct uv_device *device = context->device;
 	const struct ib_uverbs_query_port *in = command->core_in;
 	struct ib_uverbs_query_port_resp core = {
-		.port_cap_flags = 1u << 26, /* IP based GIDs */
+		.port_cap_flags = 1u << 26, /* the port uses IP based GIDs */
 		.max_msg_sz = (uint32_t)SOFT_LENGTH_MAX,
 		.gid_tbl_len = UV_GIDS,
 		.pkey_tbl_len = 1,
@@ -243,7 +243,7 @@ int uv_dealloc_pd(struct uv_context *context, struct uv_command *command)
 	return 0;
 }
 
-/* Nothing sends datagrams here; programs make handles for the path to a peer all the same. */
+/* Datagrams are not supported, but programs create address handles to look up a peer's path. */
 int uv_create_ah(struct uv_context *context, struct uv_command *command)
 {
 	struct uv_object *ah = new_plain(context, UV_AH);

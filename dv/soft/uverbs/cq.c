@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Completion queues whose entries and record are the program's memory, and the events they raise.
- * Program threads create, under uv_lock; the NIC's thread completes, under nic->lock.
+ * Completion queues whose entries and record lie in the program's memory, and their completion
+ * events. Program threads create them, under uv_lock; the NIC's thread completes, under nic->lock.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -10,10 +10,10 @@
 
 #define ARM_RECORD 1u
 #define ARM_SOLICITED (1u << 24) /* libmlx5: MLX5_CQ_DB_REQ_NOT_SOL */
-#define ARM_NEVER 0xffffffffu    /* no arm writes this: see uv_create_cq() */
+#define ARM_NEVER 0xffffffffu    /* no arm writes this value, see add() */
 #define INDEX_MASK 0xffffffu
 
-/* Both forms of the command, as one. */
+/* Reads both forms of the command, plain and extended, into the extended one. */
 static bool read_command(const struct uv_command *command, struct ib_uverbs_ex_create_cq *ret)
 {
 	const struct ib_uverbs_create_cq *plain = command->core_in;
@@ -50,8 +50,8 @@ static int add(struct uv_context *context, struct uv_cq *uc, const struct mlx5_i
 	uc->cq = cq;
 	uc->record = cq->record;
 	/*
-	 * The first arm may write the 0 that libmlx5 left there: only another value makes it one
-	 * that can be seen.
+	 * The first arm may write 0, which libmlx5 left in the record: it is seen only if the
+	 * record held another value before.
 	 */
 	uc->arm_seen = ARM_NEVER;
 	dv_record_store(&uc->record[ARM_RECORD], ARM_NEVER);
@@ -165,9 +165,9 @@ void uv_cq_completed(struct soft_cq *cq, bool solicited)
 }
 
 /*
- * The doorbell names one CQ, but a second may have replaced the first before it was seen: the arm
- * records tell. An arm says up to where the program has looked; what came since is an event at
- * once.
+ * The doorbell names one CQ, but a second doorbell may have replaced it before it was read, so the
+ * arm records of all CQs are checked. An arm holds the consumer index of the program: if a CQE was
+ * written since, the event is sent at once.
  */
 void uv_cq_arm_scan(struct dv_device *nic)
 {
@@ -190,7 +190,10 @@ void uv_cq_arm_scan(struct dv_device *nic)
 	}
 }
 
-/* dv/soft has flushed the senders to it; the receivers are known here alone. */
+/*
+ * The CQ has overrun. dv/soft has flushed the QPs that send to it; those that receive to it are
+ * known only here.
+ */
 void uv_cq_overrun(struct soft_cq *cq)
 {
 	struct dv_device *nic = cq->nic;

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The segments of a WQE that libmlx5 wrote, behind the control segment that dv/soft/wqe.c checked.
- * The NIC's thread, under nic->lock.
+ * Decodes the segments of a WQE that libmlx5 wrote, after the control segment, which dv/soft/wqe.c
+ * checks. Run by the NIC's thread, under nic->lock.
  *
  *   SEND, SEND_IMM                 ctrl | data or inline ...
  *   READ, WRITE, WRITE_IMM         ctrl | raddr | data or inline ...
  *   CAS, FETCH_ADD                 ctrl | raddr | swap_add (8) compare (8) | data
  *
- * An inline segment is a length with bit 31 set and that many bytes behind it, all in units of 16;
- * it may wrap at the queue's end. Its bytes stay where they are until the WQE is complete, so they
- * become pieces of memory like any other, which need no key.
+ * An inline segment is a length with bit 31 set, followed by that number of bytes, padded to a
+ * multiple of 16; it may wrap at the end of the queue. Its bytes stay in place until the WQE is
+ * complete, so they are treated as data segments that need no key.
  */
 #include "dv/soft/uverbs/uverbs.h"
 
@@ -23,7 +23,7 @@ bool uv_knows(uint8_t opcode)
 	       uv_is_message(opcode);
 }
 
-/* Those that the other end's NIC must execute, not just its memory. */
+/* Whether the remote NIC must execute the opcode; READ and WRITE need only its memory. */
 bool uv_is_message(uint8_t opcode)
 {
 	return opcode == MLX5_OPCODE_SEND || opcode == MLX5_OPCODE_SEND_IMM ||
@@ -37,11 +37,11 @@ static uint8_t *wqe_at(
 	uint32_t bytes = qp->wqe_cnt * DV_WQEBB;
 	uint32_t at = ((op->index & (qp->wqe_cnt - 1)) * DV_WQEBB + offset) % bytes;
 
-	*ret_left = bytes - at; /* to the queue's end */
+	*ret_left = bytes - at; /* bytes left to the end of the queue */
 	return qp->buf + at;
 }
 
-/* The wire's own alignment: a segment of 16 never wraps within. */
+/* Copies a segment of 16 bytes; it is aligned to 16, so that it never wraps. */
 static void copy_segment(
 	const struct dv_qp *qp, const struct soft_op *op, uint32_t offset, void *to)
 {
@@ -88,7 +88,7 @@ static bool decode_data(struct dv_qp *qp, struct soft_op *op, uint32_t offset, u
 			offset += (4 + bytes + DV_SEGMENT - 1) / DV_SEGMENT * DV_SEGMENT;
 			continue;
 		}
-		/* 0 bytes mean 2 GiB, which is more than any message may have. */
+		/* 0 bytes mean 2 GiB, which exceeds the maximum message length. */
 		if (!add_piece(op, be64toh(data.addr), bytes ? bytes : INLINE_SEGMENT,
 			    be32toh(data.lkey), false))
 			return false;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pretended ConnectX ports of this process: what SOFT_CONNECTX_* asked for, the number that
- * names each on this host, and while a context is open the software NIC behind it with its thread.
+ * The emulated ConnectX ports of this process: their settings from SOFT_CONNECTX_*, the number that
+ * identifies each on this host and, while a context is open, its software NIC with its thread.
  */
 #include <errno.h>
 #include <poll.h>
@@ -18,12 +18,12 @@
 
 #define NUMBER_FIRST 1u
 #define NUMBER_LAST 0xbfffu /* the last unicast LID */
-#define SPINS 128u          /* idle steps before the thread sleeps at all */
-#define QUIET_STEPS 8u      /* the socket of messages is looked at in every so many of them */
-#define NICE (-15)          /* a device waits for no program */
-#define SLEEP_MIN_NS 20000u /* how long it then sleeps: what a message does not wake, a doorbell */
+#define SPINS 128u          /* idle steps of the thread before its first sleep */
+#define QUIET_STEPS 8u      /* the message socket is polled once per this number of steps */
+#define NICE (-15)          /* priority of the thread: a device must not wait for programs */
+#define SLEEP_MIN_NS 20000u /* minimum sleep; a message ends it, a doorbell does not */
 #define SLEEP_MAX_NS 500000u
-#define SLEEP_SHARE 64u /* ... but no longer than this part of the time it has been idle */
+#define SLEEP_SHARE 64u /* a sleep lasts at most 1/64 of the time without work */
 
 pthread_mutex_t uv_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -45,7 +45,7 @@ struct uv_device *uv_device_of(struct dv_device *nic)
 	return nic->foreign;
 }
 
-/* Entry `index` of a list with commas; the last one counts for all that follow. */
+/* Returns value `index` of a comma-separated list; the last value holds for all later indices. */
 static long list_at(const char *name, unsigned index, long otherwise)
 {
 	const char *at = getenv(name);
@@ -73,7 +73,10 @@ static bool list_has(const char *name, const char *word)
 	return false;
 }
 
-/* A number nobody on this host has: whoever binds its socket has it, until the process ends. */
+/*
+ * Takes a number that is free on this host: it is held by binding its socket, until the process
+ * ends.
+ */
 static int take_number(struct uv_device *device)
 {
 	uint32_t start = (uint32_t)getpid() * UV_DEVICES_MAX + device->index;
@@ -119,8 +122,8 @@ int uv_devices_open(void)
 			(uint64_t)list_at("SOFT_CONNECTX_MR_BYTES", i, (long)UV_MR_BYTES_MAX);
 		rc = take_number(device);
 		if (rc) {
-			fprintf(stderr, "soft-connectx: no number for %s: %s\n", name,
-				strerror(-rc));
+			fprintf(stderr, "soft-connectx: %s: binding the socket of its number: %s\n",
+				name, strerror(-rc));
 			return rc;
 		}
 	}
@@ -128,7 +131,7 @@ int uv_devices_open(void)
 	return 0;
 }
 
-/* Which contexts there are is told by their doorbell pages: libmlx5 makes one in each. */
+/* Reports the event through doorbell pages: libmlx5 creates one in every context. */
 void uv_port_changed(struct uv_device *device, bool up)
 {
 	if (device->down == !up)
@@ -140,8 +143,8 @@ void uv_port_changed(struct uv_device *device, bool up)
 /* ---- the NIC's thread ------------------------------------------------------------------------ */
 
 /*
- * Steps before this thread looks for messages again: that is a system call, and READs need none.
- * The NIC's own thread alone leaves it out; others that step look every time.
+ * Steps before this thread polls for messages again: the poll is a system call, and READs need
+ * none. Only the NIC's own thread skips polls; other threads that step poll in every step.
  */
 static _Thread_local unsigned quiet, quiet_steps;
 
@@ -158,10 +161,10 @@ static void sleep_idle(const struct uv_device *device, uint64_t idle_ns)
 }
 
 /*
- * Doorbells are memory that only looking at finds, and two programs that poll may share two cores
- * with two of these threads: it looks a few times more when there was work, then sleeps briefly,
- * and the longer the longer there was none. A thread that slept goes before one that polls; one
- * that only yields waits for whole time slices.
+ * Doorbells are plain memory, so they must be polled, and two polling programs may share two cores
+ * with two of these threads. After work the thread polls a few more times, then sleeps for a short
+ * time, which grows while it stays idle. The scheduler runs a thread that slept before one that
+ * polls; a thread that only yields would wait for whole time slices.
  */
 static void *run(void *argument)
 {
@@ -170,7 +173,7 @@ static void *run(void *argument)
 	unsigned idle = 0;
 
 	quiet_steps = QUIET_STEPS - 1;
-	/* Both only help; a program without the right to the first runs slower. */
+	/* Both calls are optional: without permission for the first, the thread is slower. */
 	setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE);
 	prctl(PR_SET_TIMERSLACK, 1000ul);
 	while (!dv_hint_load(&device->stop)) {
@@ -214,7 +217,7 @@ static const struct soft_hooks hooks = {
 	.overrun = uv_cq_overrun,
 };
 
-/* The first context opens the NIC. Under uv_lock. */
+/* The first context opens the NIC and starts its thread. Under uv_lock. */
 int uv_device_get(struct uv_device *device)
 {
 	struct dv_options options = {.link = "shm"};

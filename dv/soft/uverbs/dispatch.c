@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One ioctl(RDMA_VERBS_IOCTL) -> one command. libibverbs tries an ioctl method for everything and
- * falls back to INVOKE_WRITE, which carries a write(2) command of old in attributes: answering that
- * one method answers (nearly) all of verbs. Only mlx5's doorbell pages have no such command.
- * Program threads; uv_lock is held while a command runs.
+ * Maps one ioctl(RDMA_VERBS_IOCTL) to one command. libibverbs tries an ioctl method for everything
+ * and falls back to INVOKE_WRITE, which carries a legacy write(2) command in attributes: that one
+ * method covers nearly all of verbs. Only mlx5's doorbell pages have no write(2) command. Run by
+ * program threads; uv_lock is held while a command runs.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -46,7 +46,7 @@ static struct ib_uverbs_attr *find(struct ib_uverbs_ioctl_hdr *header, uint16_t 
 	return NULL;
 }
 
-/* IN attributes of up to 8 bytes lie in the attribute itself. */
+/* Returns the value of an IN attribute; up to 8 bytes are stored in the attribute itself. */
 static const void *in(struct ib_uverbs_ioctl_hdr *header, uint16_t id, size_t *ret_bytes)
 {
 	struct ib_uverbs_attr *attr = find(header, id);
@@ -67,8 +67,8 @@ static void *out(struct ib_uverbs_ioctl_hdr *header, uint16_t id, size_t *ret_by
 }
 
 /*
- * The probe for this method carries the command alone and expects ENOSPC: had it got
- * EPROTONOSUPPORT, libibverbs would use write(2) on the descriptor.
+ * The probe for this method carries only the command and expects ENOSPC: after EPROTONOSUPPORT,
+ * libibverbs would use write(2) on the descriptor.
  */
 static int invoke_write(struct uv_context *context, struct ib_uverbs_ioctl_hdr *header)
 {
@@ -101,7 +101,7 @@ static void put(struct ib_uverbs_ioctl_hdr *header, uint16_t id, const void *fro
 	uv_answer(at, room, from, bytes);
 }
 
-/* Doorbell pages: `dynamic UARs`, one object each, mapped at the offset told here. */
+/* Doorbell pages (dynamic UARs): one object each, mapped at the offset returned here. */
 static int uar_method(struct uv_context *context, struct ib_uverbs_ioctl_hdr *header)
 {
 	struct ib_uverbs_attr *attr;
@@ -144,7 +144,7 @@ int uv_ioctl(struct uv_context *context, struct ib_uverbs_ioctl_hdr *header)
 	else if (header->object_id == MLX5_IB_OBJECT_UAR)
 		rc = uar_method(context, header);
 	else
-		rc = EPROTONOSUPPORT; /* "the framework is there, the method is not" */
+		rc = EPROTONOSUPPORT; /* tells libibverbs: ioctls work, this method is missing */
 	pthread_mutex_unlock(&uv_lock);
 	return rc < 0 ? -rc : rc;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Completion channels and asynchronous events: descriptors that the program reads. A stream socket
- * stands for each, because a peer that closed its end must not become a SIGPIPE. The NIC's thread
- * sends under nic->lock; the program's threads open, close and take back.
+ * Completion channels and asynchronous events: descriptors that the program reads. Each is a stream
+ * socket instead of a pipe, because sending to a closed end must not raise SIGPIPE. The NIC's
+ * thread sends, under nic->lock; program threads open, close and take back unread events.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 
 #define EVENTS_MAX 1024
 
-/* Entries stay in the list for ever and are used again: a context may still name a closed one. */
+/* Channels are never freed but reused: a context may still point to a closed one. */
 static struct uv_channel *channels;
 static pthread_mutex_t channels_lock = PTHREAD_MUTEX_INITIALIZER; /* innermost */
 
@@ -74,20 +74,23 @@ bool uv_channel_close(int fd)
 	return other >= 0;
 }
 
-/* One event an arm, so the socket never fills up; if it does the event is lost, not the NIC. */
+/*
+ * Sends an event. An arm gives one event, so the socket does not fill up; if it does, the event is
+ * dropped.
+ */
 void uv_channel_send(struct uv_channel *channel, const void *event, size_t bytes)
 {
 	pthread_mutex_lock(&channels_lock);
 	if (channel->write_fd >= 0 &&
 		send(channel->write_fd, event, bytes, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 &&
 		errno != EAGAIN && errno != EPIPE)
-		perror("soft-connectx: an event");
+		perror("soft-connectx: sending an event to the program");
 	pthread_mutex_unlock(&channels_lock);
 }
 
 /*
- * DESTROY_CQ answers how many events were read, and libibverbs waits until as many were
- * acknowledged. Those still in the socket were not: they are taken out.
+ * DESTROY_CQ returns the number of events that were read, and libibverbs waits until that number is
+ * acknowledged. Events still in the socket were not read, so they are removed from it.
  */
 uint32_t uv_channel_take_back(struct uv_channel *channel, uint64_t key, size_t bytes)
 {
@@ -105,7 +108,7 @@ uint32_t uv_channel_take_back(struct uv_channel *channel, uint64_t key, size_t b
 		if (first == key)
 			taken++;
 		else if (send(channel->write_fd, events + at, bytes, MSG_NOSIGNAL) < 0)
-			perror("soft-connectx: an event");
+			perror("soft-connectx: sending an event to the program");
 	}
 	pthread_mutex_unlock(&channels_lock);
 	return taken;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The C library's calls that libibverbs and libmlx5 reach a kernel with. Those for a device of ours
- * are answered here, all others become the system call they are. Any thread of the program.
+ * The C library calls by which libibverbs and libmlx5 reach a kernel. Calls for an emulated device
+ * are answered here, all others become the real system call. Any thread of the program.
  *
- * The real call is syscall(2), not dlsym(RTLD_NEXT): dlsym() may itself call mmap() and close().
+ * The real call is made by syscall(2), not by dlsym(RTLD_NEXT): dlsym() may itself call mmap() and
+ * close().
  */
-#undef _FILE_OFFSET_BITS /* it would make open() another name for open64(): both are wanted */
+#undef _FILE_OFFSET_BITS /* otherwise open() and open64() would be one symbol; both are needed */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -25,7 +26,10 @@
 #define FDS_MAX 4096
 #define CDEV "/dev/infiniband/uverbs"
 
-/* Which descriptors are ours. The guard: close() is called by everybody, it must cost a load. */
+/*
+ * Which descriptors belong to this library. Every close() of the program tests this word, so it
+ * must cost only a load.
+ */
 static uint32_t ours[FDS_MAX];
 static struct uv_context *contexts[FDS_MAX];
 
@@ -39,7 +43,7 @@ static struct uv_context *context_of(int fd)
 	return is_ours(fd) ? contexts[fd] : NULL;
 }
 
-/* Event channels are noted too: the program closes them with close() alone. */
+/* Event channels are marked too: the program closes them only by close(). */
 void uv_fd_note(int fd, struct uv_context *context)
 {
 	if (fd < 0 || fd >= FDS_MAX)
@@ -60,8 +64,8 @@ static int device_index(const char *path)
 }
 
 /*
- * /dev/null stands for the device: libibverbs wants a character device whose number is the one in
- * sysfs, and fstat() of this descriptor says 1:3 without being interposed.
+ * /dev/null stands for the device: libibverbs requires a character device with the number in sysfs,
+ * and fstat() of this descriptor returns 1:3 without being interposed.
  */
 static int open_device(unsigned index)
 {
@@ -120,7 +124,7 @@ EXPORT int open64(const char *path, int flags, ...)
 	return fd;
 }
 
-/* How a libibverbs that was built without netlink begins, and numa/topology.c. */
+/* libibverbs without netlink and numa/topology.c look for devices by this call first. */
 EXPORT DIR *opendir(const char *path)
 {
 	DIR *directory;
@@ -136,7 +140,7 @@ EXPORT DIR *opendir(const char *path)
 	return directory;
 }
 
-/* libibverbs looks whether the device may be opened before it lists it. */
+/* libibverbs checks whether the device may be opened before it lists it. */
 EXPORT int stat(const char *path, struct stat *ret_stat)
 {
 	if (device_index(path) >= 0)
@@ -146,7 +150,7 @@ EXPORT int stat(const char *path, struct stat *ret_stat)
 
 EXPORT int stat64(const char *path, struct stat64 *ret_stat)
 {
-	return stat(path, (struct stat *)ret_stat); /* one layout on 64-bit Linux */
+	return stat(path, (struct stat *)ret_stat); /* stat and stat64 have one layout */
 }
 
 EXPORT int ioctl(int fd, unsigned long request, ...)
@@ -199,9 +203,9 @@ EXPORT int close(int fd)
 }
 
 /*
- * libibverbs asks the kernel for devices by netlink first and falls back to sysfs when there is no
- * such family. That question is also the moment to make the tree: a program that never asks, a
- * shell for one, leaves nothing behind.
+ * libibverbs first asks the kernel for devices by netlink, and falls back to sysfs if that protocol
+ * does not exist. This call is also the time to create the tree: programs that never use devices,
+ * for example a shell, leave no files behind.
  */
 EXPORT int socket(int domain, int type, int protocol)
 {

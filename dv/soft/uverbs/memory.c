@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * REG_MR and DEREG_MR: ordinary memory of the program, registered with the software NIC by its
- * addresses alone. Refuses what a kernel refuses: limits of the device, of RLIMIT_MEMLOCK, memory
- * that is not there, rights that contradict each other. Program threads, under uv_lock.
+ * REG_MR and DEREG_MR: ordinary memory of the program, registered with the software NIC by address.
+ * Refuses what a kernel refuses: the device's limits, RLIMIT_MEMLOCK, unmapped memory, access flags
+ * that contradict each other. Run by program threads, under uv_lock.
  */
 #include <errno.h>
 #include <linux/capability.h>
@@ -22,7 +22,7 @@ struct uv_mr {
 	uint64_t locked;
 };
 
-/* The kernel's optional bits, relaxed ordering among them, may be ignored by a device. */
+/* A device may ignore the kernel's optional bits, such as relaxed ordering. */
 #define ACCESS_KNOWN                                                                               \
 	(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |               \
 		IBV_ACCESS_REMOTE_ATOMIC | (unsigned)IBV_ACCESS_OPTIONAL_RANGE)
@@ -51,7 +51,7 @@ static bool may_lock_anything(void)
 	       (data[CAP_TO_INDEX(CAP_IPC_LOCK)].effective & CAP_TO_MASK(CAP_IPC_LOCK));
 }
 
-/* Pinned memory counts against RLIMIT_MEMLOCK, in whole pages, and every region for itself. */
+/* Pinned memory counts against RLIMIT_MEMLOCK in whole pages; overlapping regions count twice. */
 static int lock_check(const struct uv_context *context, uint64_t bytes)
 {
 	struct rlimit limit;
@@ -62,7 +62,7 @@ static int lock_check(const struct uv_context *context, uint64_t bytes)
 	return context->locked + bytes > limit.rlim_cur ? ENOMEM : 0;
 }
 
-/* mincore() says ENOMEM when part of a range is not mapped. */
+/* mincore() returns ENOMEM if part of a range is not mapped. */
 static bool mapped(uint64_t first, uint64_t bytes)
 {
 	uint64_t pages = bytes / PAGE, at = 0;
@@ -77,7 +77,7 @@ static bool mapped(uint64_t first, uint64_t bytes)
 	return true;
 }
 
-/* Peers map what they can. */
+/* Registers the bytes. Memory in a file that peers can map is registered with its memfd. */
 static int register_bytes(struct uv_context *context, const struct ib_uverbs_reg_mr *in,
 	unsigned access, struct dv_mr *ret_mr)
 {
@@ -107,7 +107,7 @@ int uv_reg_mr(struct uv_context *context, struct uv_command *command)
 		!uv_object_find(context, in->pd_handle, UV_PD))
 		return EINVAL;
 	if (in->hca_va != in->start)
-		return EOPNOTSUPP; /* another address for the device: nobody here asks for it */
+		return EOPNOTSUPP; /* the device uses the program's address: no iova of its own */
 	rc = access_of(in->access_flags, &access);
 	first = in->start / PAGE * PAGE;
 	bytes = (in->start + in->length - first + PAGE - 1) / PAGE * PAGE;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the other end's NIC must do itself, SEND, immediate data and atomics, goes to it as a
- * request in a datagram and comes back as an answer; the bytes come from the asker's memory. The
- * socket's abstract name is the NIC's number, which makes it unique on the host and free when the
- * process ends. The NIC's thread, under nic->lock.
+ * SEND, immediate data and atomics need the remote NIC's work: a request goes to it in a datagram
+ * and an answer comes back; the payload is copied from the requester's memory. The socket's
+ * abstract name contains the NIC's number, which makes it unique on the host and free when the
+ * process ends. Run by the NIC's thread, under nic->lock.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -14,8 +14,8 @@
 #include "dv/soft/check.h"
 #include "dv/soft/uverbs/uverbs.h"
 
-#define MESSAGES_MAX 32u      /* a step */
-#define AGAIN_NS 500000000ull /* without an answer: ask once more */
+#define MESSAGES_MAX 32u      /* maximum number of messages received in one step */
+#define AGAIN_NS 500000000ull /* time without an answer until the request is retransmitted */
 #define AGAIN_MAX 8u
 #define NOT_READY_NS 200000u
 
@@ -45,7 +45,7 @@ int uv_message_open(uint16_t number)
 	return rc;
 }
 
-/* False: its queue is full, or (`ret_gone`) there is nobody. */
+/* Sends a message. False: the peer's queue is full, or (`ret_gone`) the peer does not exist. */
 bool uv_message_send(const struct uv_device *device, uint16_t number,
 	const struct uv_message *message, bool *ret_gone)
 {
@@ -58,7 +58,7 @@ bool uv_message_send(const struct uv_device *device, uint16_t number,
 	return n == sizeof(*message);
 }
 
-/* ---- asking ---------------------------------------------------------------------------------- */
+/* ---- requesting ------------------------------------------------------------------------------ */
 
 static void request_of(
 	const struct dv_qp *qp, const struct soft_op *op, uint64_t id, struct uv_message *ret)
@@ -96,7 +96,7 @@ enum soft_result uv_message_ask(struct dv_qp *qp, struct soft_op *op)
 	if (qp->peer->state == PEER_DEAD)
 		return SOFT_DEAD;
 	if (qp->peer->state == PEER_ABSENT)
-		soft_link_want(qp->nic, qp->peer); /* its end is how we learn that it died */
+		soft_link_want(qp->nic, qp->peer); /* closing this link tells that the peer died */
 	if (qp->peer->state != PEER_UP)
 		return SOFT_RETRY;
 	request_of(qp, op, ++qp->nic->id_last, &message);
@@ -109,7 +109,7 @@ enum soft_result uv_message_ask(struct dv_qp *qp, struct soft_op *op)
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
-/* IBTA 1.4, table 45: what the 32 codes of an RNR timer mean, in units of 10 us. */
+/* Returns the duration of an RNR timer code: IBTA 1.4, table 45, in units of 10 us. */
 static uint64_t rnr_ns(uint32_t code)
 {
 	static const uint16_t tens[32] = {65535, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128,
@@ -119,7 +119,7 @@ static uint64_t rnr_ns(uint32_t code)
 	return tens[code & 31] * 10000ull;
 }
 
-/* The WQE is the next to be executed again, not before `wait_ns` from now. */
+/* Makes this WQE the next to execute, at the earliest `wait_ns` from now. */
 static void go_back(struct dv_qp *qp, uint32_t n, uint64_t wait_ns)
 {
 	struct soft_op *op = soft_op(qp, n);
@@ -157,7 +157,7 @@ static unsigned take_answer(struct dv_device *nic, const struct uv_message *mess
 	uq->wait.on = false;
 	op = soft_op(qp, uq->wait.n);
 	if (op->state != OP_SENT)
-		return 0; /* flushed, or its region is gone */
+		return 0; /* the WQE was flushed, or its region was deregistered */
 	switch (message->status) {
 	case UV_OK: finish(qp, op, message); break;
 	case UV_NOT_READY:
@@ -206,7 +206,7 @@ static void take_request(struct dv_device *nic, const struct uv_message *message
 	bool gone;
 
 	if (uq && uq->last_id == message->id && uq->peer_number == message->src_number) {
-		answer = uq->answer; /* asked once more, executed once */
+		answer = uq->answer; /* a retransmitted request is not executed again */
 	} else {
 		answer.status = execute(nic, uq, &answer, message, pid);
 		if (uq && answer.status != UV_NOT_READY && answer.status != UV_RNR) {
@@ -222,7 +222,7 @@ static void take_request(struct dv_device *nic, const struct uv_message *message
 
 /* ---- the socket ------------------------------------------------------------------------------ */
 
-/* The sender's pid, from the kernel; 0: nothing there, -1: not for us. */
+/* Receives a message; returns the sender's pid as the kernel reports it; 0: none; -1: invalid. */
 static int receive(const struct uv_device *device, struct uv_message *ret_message)
 {
 	struct iovec part = {.iov_base = ret_message, .iov_len = sizeof(*ret_message)};
@@ -267,7 +267,7 @@ static void ask_again(struct dv_device *nic, struct dv_qp *qp)
 	uv_message_send(uv_device_of(nic), uq->peer_number, &message, &gone);
 }
 
-/* Returns how many messages came. */
+/* Receives messages and retransmits overdue ones. Returns the number received. */
 unsigned uv_message_poll(struct dv_device *nic)
 {
 	const struct uv_device *device = uv_device_of(nic);

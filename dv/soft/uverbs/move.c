@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Movement between the memory of two programs. Most of it is private, which no other process can
- * map: process_vm_readv() and process_vm_writev() move it (same user, or ptrace permission). What
- * a peer has in a file that can be mapped (shared.c) is copied once it is mapped here. What a peer
- * exports is checked as on every shm link; a deregistration meanwhile is found out afterwards. The
- * NIC's thread, under nic->lock.
+ * Moves bytes between the memory of two programs. Most memory is private and cannot be mapped by
+ * another process: process_vm_readv() and process_vm_writev() move it (same user, or ptrace
+ * permission). Memory of a peer in a file that can be mapped (shared.c) is copied once it is mapped
+ * here. Exports are checked as on every shm link; a deregistration during the move is detected
+ * after it. Run by the NIC's thread, under nic->lock.
  *
- * READs of a QP that may start one after the other are checked one by one, gathered, and moved in
- * their order by one system call before anything else of the QP happens: a system call costs more
- * than a page. Memory that is not there ends it at that READ.
+ * READs of one QP that may start in a row are checked one by one, gathered, and moved in order by
+ * one system call before the QP does anything else: a system call costs more than copying a page.
+ * If memory is not mapped, the call ends at that READ.
  */
 #include <errno.h>
 #include <sys/socket.h>
@@ -17,7 +17,7 @@
 #include "dv/soft/check.h"
 #include "dv/soft/uverbs/uverbs.h"
 
-/* One outstanding message a QP keeps everything behind it in order. */
+/* At most one message of a QP is in flight, so that all later WQEs stay in order. */
 bool uv_may_start(struct dv_qp *qp, struct soft_op *op)
 {
 	const struct uv_qp *uq = qp->foreign;
@@ -37,7 +37,9 @@ bool uv_keys_good(struct dv_qp *qp, const struct soft_op *op)
 	return true;
 }
 
-/* The kernel moves at most 2 GiB less a page at once, messages are smaller: once is enough. */
+/*
+ * Copies in one system call: the kernel moves at most 2 GiB less a page, and messages are smaller.
+ */
 int uv_copy(int pid, const struct iovec *local, unsigned locals, uint64_t remote, uint64_t bytes,
 	bool write)
 {
@@ -63,7 +65,7 @@ static int peer_pid(struct uv_qp *uq, const struct soft_peer *peer)
 	return uq->peer_pid;
 }
 
-/* The pieces of the message that hold bytes [from, from + count). */
+/* Sets `to` to the pieces of the message that hold bytes [from, from + count). */
 static unsigned pieces(const struct soft_op *op, uint64_t from, uint64_t count, struct iovec *to)
 {
 	unsigned n = 0;
@@ -83,7 +85,7 @@ static unsigned pieces(const struct soft_op *op, uint64_t from, uint64_t count, 
 	return n;
 }
 
-/* What became of bytes that were moved, or not: `error` is 0 or an errno. */
+/* Returns the result of a move; `error` is 0 or an errno. */
 static enum soft_result outcome(struct dv_qp *qp, const struct soft_op *op, int error)
 {
 	if (error == ESRCH)
@@ -93,7 +95,7 @@ static enum soft_result outcome(struct dv_qp *qp, const struct soft_op *op, int 
 	return SOFT_DONE;
 }
 
-/* ---- READs together -------------------------------------------------------------------------- */
+/* ---- READs moved together -------------------------------------------------------------------- */
 
 static bool gathers(const struct dv_qp *qp, const struct soft_op *op, uint64_t count)
 {
@@ -120,7 +122,7 @@ static void gather(struct uv_batch *batch, struct soft_op *op)
 	batch->op[batch->reads++] = op;
 }
 
-/* One READ by itself: what is behind memory that was not there, or that memory itself. */
+/* Moves one READ by itself: one whose memory is not mapped, or one after it in the batch. */
 static int copy_alone(struct dv_qp *qp, const struct soft_op *op)
 {
 	struct iovec local[SOFT_SGES_MAX];
@@ -143,7 +145,10 @@ static bool settle(struct dv_qp *qp, struct soft_op *op, enum soft_result result
 	return result == SOFT_DONE;
 }
 
-/* False: one failed. Those before it are done, those behind it are as if never looked at. */
+/*
+ * Moves the gathered READs. False: one failed; those before it are done, those after it are reset
+ * to not started.
+ */
 static bool move_gathered(struct dv_qp *qp)
 {
 	struct uv_batch *batch = &uv_device_of(qp->nic)->batch;
@@ -184,7 +189,7 @@ void uv_gathered(struct dv_qp *qp)
 
 /* ---- one at a time --------------------------------------------------------------------------- */
 
-/* The other end is mapped here, at `far`. */
+/* Copies from or to remote memory that is mapped here at `far`. */
 static enum soft_result copy_mapped(
 	struct dv_qp *qp, struct soft_op *op, uint8_t *far, uint64_t from, uint64_t count)
 {
@@ -229,7 +234,7 @@ static enum soft_result one_sided(
 		return SOFT_SENT;
 	}
 	if (!move_gathered(qp))
-		return SOFT_RETRY; /* and is flushed, for a READ before it has failed */
+		return SOFT_RETRY; /* a READ before this WQE failed, so this WQE is flushed */
 	return outcome(qp, op,
 		uv_copy(peer_pid(qp->foreign, peer), local, pieces(op, from, count, local),
 			ask.address + from, count, ask.access == DV_REMOTE_WRITE));

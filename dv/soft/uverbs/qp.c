@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Queue pairs in the program's memory: libmlx5 lays the receive queue at the start of one buffer
- * and the send queue behind it, gives a doorbell record and the page it will ring. Program threads,
- * under uv_lock; what the NIC's thread sees changes under nic->lock.
+ * Queue pairs in the program's memory: libmlx5 puts the receive queue at the start of one buffer
+ * and the send queue after it, and passes a doorbell record and the page it will ring. Run by
+ * program threads, under uv_lock; state that the NIC's thread reads is changed under nic->lock.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 
 #define LAST_WORDS_TRIES 1000u
 
-/* Both forms of the command have this part. */
+/* Reads the part that the plain and the extended command have in common. */
 static bool read_command(const struct uv_command *command, struct ib_uverbs_create_qp *ret)
 {
 	size_t skip = command->extended ? offsetof(struct ib_uverbs_create_qp, user_handle) : 0;
@@ -50,7 +50,7 @@ static int check(struct uv_context *context, const struct ib_uverbs_create_qp *i
 	return 0;
 }
 
-/* The device's side of it. uar.c hands doorbells over to its own register. */
+/* Creates the NIC's side of the QP. uar.c forwards doorbells to the QP's own register. */
 static struct dv_qp *new_qp(struct dv_device *nic, const struct mlx5_ib_create_qp *uhw)
 {
 	struct dv_qp *qp = aligned_alloc(alignof(struct dv_qp), sizeof(*qp));
@@ -145,7 +145,7 @@ int uv_create_qp(struct uv_context *context, struct uv_command *command)
 	return 0;
 }
 
-/* An answer that found its peer's queue full must still leave: that peer's work is done. */
+/* Sends a pending answer before the QP is destroyed: the peer's request was executed. */
 static void last_words(struct uv_qp *uq)
 {
 	struct uv_device *device = uq->object.context->device;
@@ -166,7 +166,7 @@ void uv_qp_free(struct uv_object *object)
 	soft_lock(nic);
 	last_words(uq);
 	soft_qp_hide(uq->qp);
-	uq->qp->cq = NULL; /* the program looks at no completion of it any more */
+	uq->qp->cq = NULL; /* the program reads no further completion of this QP */
 	uq->recv_cq = NULL;
 	soft_unlock(nic);
 	soft_qp_destroy(uq->qp);
@@ -174,7 +174,9 @@ void uv_qp_free(struct uv_object *object)
 	free(uq);
 }
 
-/* libibverbs waits until these were acknowledged. */
+/*
+ * Returns the number of events that the program read; libibverbs waits until they are acknowledged.
+ */
 static uint32_t events_read(const struct uv_qp *uq)
 {
 	return uq->async_events - uv_channel_take_back(uq->object.context->async, uq->user_handle,

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The responder's side of messages: receive WQEs, their completions, atomics. A receive queue has
- * no doorbell register: its record alone says how far the program has posted. The NIC's thread,
- * under nic->lock.
+ * no doorbell register: its record alone tells how far the program has posted. Run by the NIC's
+ * thread, under nic->lock.
  */
 #include "dv/soft/check.h"
 #include "dv/soft/uverbs/uverbs.h"
 
-#define LKEY_END 0x100u /* libmlx5 ends a short list of segments with it; no region has this key */
+#define LKEY_END 0x100u /* libmlx5 ends a short segment list with this key; no region has it */
 #define VENDOR_FLUSHED 0xf9
 
 static uint16_t posted(const struct uv_qp *uq)
@@ -40,7 +40,10 @@ static void complete(
 		soft_cqe_write(uq->recv_cq, &cqe, syndrome ? MLX5_CQE_RESP_ERR : opcode, solicited);
 }
 
-/* The segments of the next receive WQE: its room, or -1 when a key is bad. */
+/*
+ * Sets `to` to the segments of the next receive WQE. Returns their total length; -1: a key is
+ * invalid.
+ */
 static int64_t scatter_list(struct uv_qp *uq, uint64_t length, struct iovec *to, unsigned *ret_n)
 {
 	const uint8_t *wqe = uq->rq + ((size_t)(uq->rq_ci & (uq->rq_cnt - 1)) << uq->rq_shift);
@@ -72,7 +75,7 @@ static int64_t scatter_list(struct uv_qp *uq, uint64_t length, struct iovec *to,
 	return (int64_t)room;
 }
 
-/* What the message is made of lies in the asker's memory, in pieces; here it lands in others. */
+/* Copies the message from its pieces in the requester's memory to the receive segments. */
 static int gather(const struct uv_message *message, int pid, struct iovec *to, unsigned n)
 {
 	unsigned at = 0;
@@ -129,7 +132,10 @@ enum uv_status uv_receive(struct uv_qp *uq, const struct uv_message *message, in
 	return UV_OK;
 }
 
-/* Atomic between NICs' operations (IBV_ATOMIC_HCA): all of them pass here, under one lock. */
+/*
+ * Executes an atomic. It is atomic towards all NICs' atomics (IBV_ATOMIC_HCA): all run here, under
+ * one lock.
+ */
 enum uv_status uv_atomic(
 	struct dv_device *nic, const struct uv_message *message, uint64_t *ret_result)
 {
@@ -160,7 +166,7 @@ void uv_receive_flush(struct dv_qp *qp)
 		complete(uq, 0, NULL, DV_SYNDROME_FLUSHED);
 }
 
-/* Receives posted to a QP in error come back flushed, whenever they were posted. */
+/* Flushes receive WQEs of QPs in error, including those posted after the error. */
 unsigned uv_receive_scan(struct dv_device *nic)
 {
 	unsigned work = 0;

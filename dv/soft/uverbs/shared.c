@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which of the program's memory other processes can map: what lies in a memfd that cannot become
- * shorter, mapped shared, and whose descriptor the program still has. Everything else is private.
- * A file that can shrink would take pages from under a NIC in the middle of a copy, so it counts as
- * private, too. Program threads, under uv_lock.
+ * Finds the program's memory that other processes can map: it lies in a memfd that cannot shrink,
+ * is mapped shared, and the program still has the descriptor. All other memory is private. A file
+ * that can shrink would lose pages during a NIC's copy, so it counts as private. Run by program
+ * threads, under uv_lock.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -15,7 +15,7 @@
 
 #include "dv/soft/uverbs/uverbs.h"
 
-/* A line of /proc/self/maps. */
+/* One line of /proc/self/maps: a memory mapping of this process. */
 struct area {
 	uint64_t first, end, offset;
 	dev_t device;
@@ -43,7 +43,10 @@ static bool read_area(FILE *maps, struct area *ret)
 	return true;
 }
 
-/* The file that [start, end) lies in, and `start` in it; false: it is private, or of several. */
+/*
+ * Finds the file that holds [start, end), and the offset of `start`; false: private, or several
+ * files.
+ */
 static bool find_file(uint64_t start, uint64_t end, struct area *ret)
 {
 	FILE *maps = fopen("/proc/self/maps", "re");
@@ -71,7 +74,9 @@ static bool find_file(uint64_t start, uint64_t end, struct area *ret)
 	return at >= end;
 }
 
-/* A copy of the descriptor if it is this file and the file is what it must be; or -1. */
+/*
+ * Duplicates `fd` if it is this file, is sealed against shrinking and long enough; else returns -1.
+ */
 static int take(int fd, const struct area *file, uint64_t bytes)
 {
 	int copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);

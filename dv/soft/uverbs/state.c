@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * MODIFY_QP and QUERY_QP: the states of a queue pair and the way to its peer. The peer's NIC is
- * found by the number that its GIDs end with, or by its LID, which is that number. Program
+ * MODIFY_QP and QUERY_QP: the states of a queue pair and the path to its peer. The peer's NIC is
+ * found by the number at the end of its GIDs, or by its LID, which is that number. Run by program
  * threads, under uv_lock and nic->lock.
  */
 #include <errno.h>
@@ -9,9 +9,9 @@
 #include "dv/soft/uverbs/uverbs.h"
 
 /*
- * The responder's own sequence number is told it at RTS, but it answers from RTR on: that half of
- * dv/soft's check of both is left out by giving it the same value on both ends. The other half, the
- * requester's number, is the real one.
+ * The responder learns its own PSN only at RTS, but it answers from RTR on. So this half of
+ * dv/soft's PSN check is disabled by using the same value on both ends; the other half, the
+ * requester's PSN, is real.
  */
 #define ANY_PSN 0xffffffffu
 #define WAY_MASK                                                                                   \
@@ -22,7 +22,7 @@
 		IBV_QP_MAX_QP_RD_ATOMIC)
 #define INIT_MASK (IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS)
 
-/* A send queue that failed has driven the QP to error without anybody asking. */
+/* Returns the QP's state: an error of the send queue sets it to error without a MODIFY_QP. */
 static enum ibv_qp_state state_of(const struct uv_qp *uq)
 {
 	return uq->qp->state == SOFT_ERROR ? IBV_QPS_ERR : uq->state;
@@ -41,12 +41,12 @@ static void show(struct uv_qp *uq)
 	soft_world_done();
 }
 
-/* Whose NIC is it? 0: nobody's. */
+/* Returns the number of the NIC at this destination; 0: none. */
 static uint16_t number_of(const struct uv_device *device, const struct ib_uverbs_qp_dest *dest)
 {
 	if (dest->is_global)
 		return dest->sgid_index < UV_GIDS ? uv_gid_number(dest->dgid) : 0;
-	return device->infiniband ? dest->dlid : 0; /* RoCE cannot do without a GID */
+	return device->infiniband ? dest->dlid : 0; /* RoCE requires a GID */
 }
 
 static int to_rtr(struct uv_qp *uq, const struct ib_uverbs_modify_qp *in)
@@ -129,7 +129,7 @@ static int change(struct uv_qp *uq, const struct ib_uverbs_modify_qp *in)
 	}
 }
 
-/* Notes what was set. The attributes that are not told stay as they were. */
+/* Stores the attributes in the mask; the others keep their values. */
 static void note(struct ib_uverbs_modify_qp *to, const struct ib_uverbs_modify_qp *in)
 {
 	uint32_t mask = in->attr_mask;
@@ -178,7 +178,8 @@ int uv_modify_qp(struct uv_context *context, struct uv_command *command)
 		return EINVAL;
 	soft_lock(context->device->nic);
 	before = uq->attributes;
-	note(&uq->attributes, in); /* show() publishes some of it */
+	/* stored before change(), because show() publishes some attributes */
+	note(&uq->attributes, in);
 	if (in->attr_mask & IBV_QP_STATE)
 		rc = change(uq, in);
 	if (rc)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The sysfs tree in which libibverbs finds devices, one a process, in a directory of its own that
- * SYSFS_PATH points at. Made when the program first asks for devices, removed when it ends; what a
- * killed process left behind is removed by the next one. Program threads.
+ * The sysfs tree in which libibverbs finds devices: one per process, in a directory of its own to
+ * which SYSFS_PATH points. Created when the program first looks for devices, removed when it ends;
+ * the tree of a killed process is removed by the next process. Run by program threads.
  */
 #include <errno.h>
 #include <dirent.h>
@@ -20,8 +20,8 @@
 #define PREFIX "soft-connectx."
 #define PATH_BYTES 256
 
-static char root[PATH_BYTES]; /* SYSFS_PATH */
-static int owner;             /* pid that made the tree; 0: nobody yet */
+static char root[PATH_BYTES]; /* path of the tree; value of SYSFS_PATH */
+static int owner;             /* pid that created the tree; 0: not created yet */
 
 static const char *temporary(void)
 {
@@ -30,9 +30,9 @@ static const char *temporary(void)
 	return at && at[0] == '/' && strlen(at) < 128 ? at : "/tmp";
 }
 
-/* ---- GIDs: all of a NIC's name its number ---------------------------------------------------- */
+/* ---- GIDs: each ends with the NIC's number --------------------------------------------------- */
 
-/* Index 0 and 1: fe80::<number>, as RoCE v1 and v2. 2 and 3: ::ffff:10.77.<number>, likewise. */
+/* GID 0 and 1: fe80::<number>, as RoCE v1 and v2. GID 2 and 3: ::ffff:10.77.<number>, likewise. */
 void uv_gid(const struct uv_device *device, unsigned index, uint8_t ret_gid[16])
 {
 	static const uint8_t local[16] = {0xfe, 0x80, [8] = 0x5c, 0x0f, 0x7c};
@@ -50,7 +50,7 @@ uint16_t uv_gid_number(const uint8_t gid[16])
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-/* Directories on the way are made. Errors show as a device that libibverbs does not find. */
+/* Writes one file and creates its directories. On error libibverbs does not find the device. */
 __attribute__((format(printf, 3, 4))) static void put(
 	const char *base, const char *file, const char *format, ...)
 {
@@ -88,7 +88,7 @@ static void put_gids(const char *port, const struct uv_device *device)
 			"%02x%02x:%02x%02x:%02x%02x:%02x%02x:%02x%02x:%02x%02x:%02x%02x:%02x%02x\n",
 			gid[0], gid[1], gid[2], gid[3], gid[4], gid[5], gid[6], gid[7], gid[8],
 			gid[9], gid[10], gid[11], gid[12], gid[13], gid[14], gid[15]);
-		/* On InfiniBand the kernel has no other type. */
+		/* On InfiniBand the kernel knows only the type "IB/RoCE v1". */
 		snprintf(file, sizeof(file), "gid_attrs/types/%u", i);
 		put(port, file, "%s\n", i % 2 && !device->infiniband ? "RoCE v2" : "IB/RoCE v1");
 	}
@@ -102,7 +102,7 @@ static void put_device(const char *base, const struct uv_device *device)
 
 	snprintf(at, sizeof(at), "%s/class/infiniband_verbs/uverbs%u", base, device->index);
 	put(at, "ibdev", "mlx5_%u\n", device->index);
-	put(at, "dev", "1:3\n"); /* /dev/null: interpose.c */
+	put(at, "dev", "1:3\n"); /* device number of /dev/null, see interpose.c */
 	put(at, "abi_version", "1\n");
 	snprintf(at, sizeof(at), "%s/class/infiniband/mlx5_%u", base, device->index);
 	put(at, "node_type", "1: CA\n");
@@ -111,7 +111,7 @@ static void put_device(const char *base, const struct uv_device *device)
 	put(at, "fw_ver", "28.0.0\n");
 	put(at, "hca_type", "MT4129\n");
 	put(at, "board_id", "SOFT_CONNECTX\n");
-	/* ConnectX-7: what libmlx5's table of PCI ids knows. */
+	/* ConnectX-7: a device in libmlx5's table of PCI ids. */
 	put(at, "device/modalias", "pci:v000015B3d00001021sv000015B3sd00000001bc02sc07i00\n");
 	put(at, "device/numa_node", "%d\n", device->numa_node);
 	put(at, "device/vendor", "0x15b3\n");
@@ -140,7 +140,7 @@ static void remove_tree(const char *path)
 	nftw(path, remove_one, 8, FTW_DEPTH | FTW_PHYS);
 }
 
-/* Trees of processes that are gone. */
+/* Removes the trees of processes that no longer exist. */
 static void remove_dead(void)
 {
 	DIR *directory = opendir(temporary());
@@ -160,7 +160,7 @@ static void remove_dead(void)
 		closedir(directory);
 }
 
-/* ---- the life of the tree -------------------------------------------------------------------- */
+/* ---- creating and removing the tree ---------------------------------------------------------- */
 
 void uv_sysfs_prepare(void)
 {
@@ -173,7 +173,10 @@ bool uv_sysfs_has(const char *path)
 	return !owner && root[0] && strncmp(path, root, strlen(root)) == 0;
 }
 
-/* Under another name first: libibverbs tells devices apart by when their directory was made. */
+/*
+ * Builds the tree under another name first: libibverbs tells devices apart by the time at which
+ * their directory was created.
+ */
 void uv_sysfs_write(void)
 {
 	char base[PATH_BYTES + 8];
@@ -188,12 +191,13 @@ void uv_sysfs_write(void)
 		for (unsigned i = 0; i < uv_devices(); i++)
 			put_device(base, uv_device(i));
 		if (rename(base, root))
-			fprintf(stderr, "soft-connectx: %s: %s\n", root, strerror(errno));
+			fprintf(stderr, "soft-connectx: renaming the device tree to %s: %s\n", root,
+				strerror(errno));
 	}
 	pthread_mutex_unlock(&uv_lock);
 }
 
-/* Not in a child that fork() made: the tree is its parent's. */
+/* A child of fork() does not remove the tree: it belongs to the parent. */
 void uv_sysfs_remove(void)
 {
 	if (owner && owner == getpid())

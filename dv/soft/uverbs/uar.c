@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Doorbell pages (UARs): memory that the program maps through its descriptor and that the NIC's
- * thread looks at. Two BlueFlame registers a page, at 0x800 and 0xa00, each of two halves that the
- * writer alternates; the CQ doorbell at 0x20.
+ * thread polls. A page has two BlueFlame registers, at 0x800 and 0xa00, each of two halves that the
+ * writer alternates, and the CQ doorbell at 0x20.
  *
- * A doorbell is believed only when it was written (dv/soft/wqe.c), so each one taken here is
- * handed to its QP. QPs share a register, and a second doorbell may replace the first before it
- * was seen; a ConnectX would have had both. So when a register was written, the QPs known to ring
- * it get theirs too if their record moved. Program threads make pages, under uv_lock and
- * nic->lock.
+ * A WQE is executed only after its doorbell was written (dv/soft/wqe.c), so each doorbell taken
+ * here is forwarded to its QP. QPs share a register, and a second doorbell may replace the first
+ * before it is read; a ConnectX would receive both. So when a register was written, the other QPs
+ * that ring it also get a doorbell if their record has moved. Program threads create pages, under
+ * uv_lock and uars_lock.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@
 
 #define CQ_DOORBELL 0x20u
 
-/* All pages of the process. A page's place changes under its NIC's lock and uv_lock. */
+/* All pages of the process. The list changes under uv_lock and uars_lock. */
 static struct uv_uar *uars;
 static pthread_mutex_t uars_lock = PTHREAD_MUTEX_INITIALIZER; /* innermost */
 
@@ -50,7 +50,7 @@ int uv_uar_alloc(struct uv_context *context, struct uv_uar **ret_uar)
 	return 0;
 }
 
-/* libmlx5 has unmapped its view already; ours goes last. */
+/* Frees a page. libmlx5 has unmapped it before, so the NIC's mapping is the last. */
 void uv_uar_free(struct uv_uar *uar)
 {
 	struct uv_uar **at = &uars;
@@ -67,7 +67,7 @@ void uv_uar_free(struct uv_uar *uar)
 	free(uar);
 }
 
-/* The program asks for writing only; the exchange needs both, in our own view. */
+/* Maps a page for the program. It requests only write access, but taking a doorbell also reads. */
 void *uv_uar_map(struct uv_context *context, uint64_t offset, size_t length)
 {
 	void *at = MAP_FAILED;
@@ -95,7 +95,7 @@ static void hand_over(struct dv_qp *qp, unsigned half, uint64_t doorbell)
 	dv_mmio_store64(qp->bell + half * SOFT_BELLS_BLOCK, doorbell);
 }
 
-/* What the QP's doorbell would be if its last WQE were one block. */
+/* Builds the doorbell that the QP would have written if its last WQE had one block. */
 static uint64_t made_up(const struct dv_qp *qp, uint32_t record)
 {
 	uint32_t words[2] = {htobe32((record - 1) << 8), htobe32(qp->qpn << 8)};
@@ -135,7 +135,7 @@ static void take(struct dv_device *nic, const struct uv_uar *uar, int bfreg, uns
 	uq = qp ? qp->foreign : NULL;
 	if (!uq || uq->page != uar->page || uq->object.context != uar->object.context) {
 		soft_blame(nic, &nic->stats.bad_doorbell,
-			"a doorbell in page %u names queue pair 0x%x, which does not ring there",
+			"a doorbell in page %u names queue pair 0x%x, which does not use this page",
 			uar->page, be32toh(words[1]) >> 8);
 		qp = NULL;
 	} else {
@@ -145,7 +145,7 @@ static void take(struct dv_device *nic, const struct uv_uar *uar, int bfreg, uns
 	ring_sharers(nic, uar, bfreg, qp);
 }
 
-/* Returns how many doorbells there were. */
+/* Returns the number of doorbells taken. */
 unsigned uv_uar_scan(struct dv_device *nic)
 {
 	const struct uv_device *device = uv_device_of(nic);
@@ -187,7 +187,7 @@ bool uv_uar_armed(struct dv_device *nic)
 	return armed;
 }
 
-/* An asynchronous event for each context of the NIC, once: page 1 is its first. */
+/* Sends an asynchronous event to each context of the NIC once: each has exactly one page 1. */
 void uv_uar_tell(struct dv_device *nic, uint64_t element, uint32_t type)
 {
 	const struct uv_device *device = uv_device_of(nic);

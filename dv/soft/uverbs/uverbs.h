@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The software NIC behind the uverbs ABI: what libibverbs and libmlx5 ask of a kernel is answered
- * inside the process, and their queues, in the program's own memory, are executed by dv/soft.
+ * The software NIC behind the uverbs ABI: the calls by which libibverbs and libmlx5 reach a kernel
+ * are answered inside the process, and dv/soft executes their queues, which lie in the program's
+ * own memory.
  *
- *   interpose.c  open, opendir, stat, ioctl, mmap, close, socket: which calls are for us
- *   sysfs.c      the tree libibverbs finds devices in
+ *   interpose.c  open, opendir, stat, ioctl, mmap, close, socket: takes the calls for its devices
+ *   sysfs.c      the tree in which libibverbs finds devices
  *   dispatch.c   one ioctl -> one command
  *   context.c    contexts, device and port attributes, PDs     uar.c    doorbell pages
  *   memory.c shared.c  MRs    cq.c    qp.c    state.c          event.c  channels, async events
  *   device.c     the NIC of a port, its thread; the hooks of dv/soft
- *   decode.c move.c message.c receive.c                        what hooks do with WQEs
+ *   decode.c move.c message.c receive.c                        how the hooks execute WQEs
  *
- * Threads: the program's, in its system calls; one thread a NIC. nic->lock guards what belongs to a
- * NIC; uv_lock what belongs to the process (contexts, file descriptors). uv_lock comes first.
+ * Threads: the program's threads, in their system calls; one thread per NIC. nic->lock guards the
+ * state of a NIC, uv_lock that of the process (contexts, file descriptors). uv_lock is taken first.
  */
 #ifndef DV_SOFT_UVERBS_H
 #define DV_SOFT_UVERBS_H
@@ -26,37 +27,37 @@
 
 #define UV_DEVICES_MAX 16u
 #define UV_GIDS 4u       /* link-local and IPv4-mapped, each as RoCE v1 and v2 */
-#define UV_UARS_MAX 256u /* a context */
+#define UV_UARS_MAX 256u /* doorbell pages of one context */
 #define UV_SQ_DEPTH_MAX 32768u
 #define UV_RQ_DEPTH_MAX 32768u
 #define UV_MR_BYTES_MAX (1ull << 40)
 #define UV_PIECES_MAX (SOFT_SGES_MAX + 2u)
-#define UV_BATCH_READS SOFT_READS_MAX /* a QP has no more under way */
+#define UV_BATCH_READS SOFT_READS_MAX /* READs of one batch: as many as a QP has in flight */
 #define UV_BATCH_PIECES 64u
 #define UV_BATCH_BYTES (1ull << 20)
-static_assert(UV_BATCH_PIECES >= SOFT_SGES_MAX, "any READ alone");
+static_assert(UV_BATCH_PIECES >= SOFT_SGES_MAX, "any single READ fits a batch");
 
-/* READs of one QP that one system call moves. Empty but while that QP is stepped: nic->lock. */
+/* READs of one QP moved by one system call. Empty except while that QP is stepped: nic->lock. */
 struct uv_batch {
 	unsigned reads, locals, fars;
 	uint64_t bytes;
 	struct soft_op *op[UV_BATCH_READS];
-	struct iovec far[UV_BATCH_READS]; /* those that lie behind each other are one */
+	struct iovec far[UV_BATCH_READS]; /* remote memory; adjacent ranges are merged */
 	struct iovec local[UV_BATCH_PIECES];
 };
 
-/* One port of one pretended ConnectX. */
+/* One port of an emulated ConnectX. */
 struct uv_device {
 	unsigned index;
-	uint16_t number; /* names the NIC on this host: its LID, the end of its GIDs */
+	uint16_t number; /* identifies the NIC on this host: its LID, the end of its GIDs */
 	bool infiniband, down;
-	bool maps; /* peers map shared memory and do not only move it by system calls */
+	bool maps; /* peers map shared memory instead of moving it by system calls */
 	int numa_node;
 	unsigned gbits;
 	uint64_t mr_bytes_max;
-	int message_fd; /* bound to `number`: what makes it unique */
+	int message_fd; /* socket bound to `number`, which makes the number unique */
 	unsigned contexts;
-	struct dv_device *nic; /* while contexts > 0 */
+	struct dv_device *nic; /* the software NIC; set while contexts > 0 */
 	pthread_t runner;
 	uint32_t stop;
 	struct uv_batch batch;
@@ -67,7 +68,7 @@ enum uv_kind { UV_PD = 1, UV_MR, UV_CQ, UV_QP, UV_UAR, UV_AH };
 struct uv_object {
 	enum uv_kind kind;
 	uint32_t handle;
-	struct uv_object *next; /* in its context */
+	struct uv_object *next; /* next object of its context */
 	struct uv_context *context;
 };
 
@@ -76,10 +77,10 @@ struct uv_uar {
 	uint8_t *at;
 	int fd;
 	uint32_t page;
-	struct uv_uar *uar_next; /* all of the NIC */
+	struct uv_uar *uar_next; /* next page in the list of all pages of the process */
 };
 
-/* A completion or async channel: the program reads its end. */
+/* A completion or async event channel; the program reads read_fd. */
 struct uv_channel {
 	struct uv_channel *next;
 	int read_fd, write_fd;
@@ -93,15 +94,15 @@ struct uv_cq {
 	volatile __be32 *record;
 	uint32_t arm_seen;
 	bool armed, solicited_only;
-	uint32_t events; /* completion events sent */
+	uint32_t events; /* number of completion events sent */
 	uint32_t async_events;
 };
 
-/* A message op that waits for its answer: one a QP. */
+/* A message WQE in flight that waits for its answer; one per QP. */
 struct uv_wait {
 	bool on;
-	unsigned again; /* asked more than once */
-	uint32_t n;     /* in the window */
+	unsigned again; /* number of retransmissions of the request */
+	uint32_t n;     /* number of its op in the QP's window */
 	uint64_t id;
 };
 
@@ -113,10 +114,10 @@ struct uv_message {
 	uint64_t id;
 	uint64_t remote, length, swap_add, compare, result;
 	uint32_t imm;
-	uint16_t src_number; /* whom to answer */
+	uint16_t src_number; /* number of the NIC that gets the answer */
 	uint8_t opcode, solicited;
 	uint32_t pieces;
-	uint32_t timer; /* RNR: code of min_rnr_timer */
+	uint32_t timer; /* RNR answer: code of min_rnr_timer */
 	struct {
 		uint64_t address, bytes;
 	} piece[UV_PIECES_MAX];
@@ -135,7 +136,7 @@ struct uv_qp {
 	uint32_t pd;
 	enum ibv_qp_state state;
 	bool sq_sig_all;
-	struct ib_uverbs_modify_qp attributes; /* what was set, for QUERY_QP */
+	struct ib_uverbs_modify_qp attributes; /* attributes set by MODIFY_QP, for QUERY_QP */
 	struct ib_uverbs_create_qp_resp caps;
 	/* receive queue */
 	struct soft_cq *recv_cq;
@@ -143,16 +144,17 @@ struct uv_qp {
 	uint32_t rq_cnt, rq_shift, rq_ci;
 	/* doorbells */
 	uint32_t page;
-	int bfreg; /* which register of the page it rings; -1: not seen yet */
-	/* the other end */
+	/* the register of the page that the QP rings; -1: unknown until the first doorbell */
+	int bfreg;
+	/* the remote QP */
 	uint16_t peer_number;
-	int peer_pid; /* 0: not known yet */
+	int peer_pid; /* pid of the peer process; 0: not known yet */
 	/* messages */
 	struct uv_wait wait;
 	unsigned rnr_left;
-	bool answer_on; /* an answer that did not fit in the peer's queue */
+	bool answer_on; /* the answer waits: the peer's socket queue was full */
 	struct uv_message answer;
-	uint64_t last_id; /* of the last request that was executed, and its answer */
+	uint64_t last_id; /* id of the last executed request; `answer` is the answer to it */
 	uint32_t async_events;
 };
 
@@ -162,10 +164,10 @@ struct uv_context {
 	struct uv_channel *async;
 	struct uv_object *objects;
 	uint32_t handle_last, page_last;
-	uint64_t locked; /* bytes registered, in pages, against RLIMIT_MEMLOCK */
+	uint64_t locked; /* registered bytes in whole pages, checked against RLIMIT_MEMLOCK */
 };
 
-/* One command as libibverbs sends it. `core_*` are ib_user_verbs.h's, `uhw_*` mlx5-abi.h's. */
+/* One command as libibverbs sends it. core_*: structs of ib_user_verbs.h; uhw_*: of mlx5-abi.h. */
 struct uv_command {
 	const void *core_in, *uhw_in;
 	void *core_out, *uhw_out;
@@ -173,32 +175,33 @@ struct uv_command {
 	bool extended;
 };
 
-/* Copies what the caller has room for, as the kernel does. */
+/* Copies a response, cut to the room that the caller has, as the kernel does. */
 void uv_answer(void *out, size_t out_bytes, const void *from, size_t bytes);
 
-/* interpose.c: close() of this descriptor comes here */
+/* interpose.c: marks the descriptor, so that its close() is handled here */
 void uv_fd_note(int fd, struct uv_context *context);
 
 /* device.c */
 extern pthread_mutex_t uv_lock;
 unsigned uv_devices(void);
 struct uv_device *uv_device(unsigned index);
-int uv_devices_open(void); /* reads SOFT_CONNECTX_*; takes a number for each; once */
+int uv_devices_open(void); /* runs once: reads SOFT_CONNECTX_* and takes a number for each device */
 int uv_device_get(struct uv_device *device);
 void uv_device_put(struct uv_device *device);
 struct uv_device *uv_device_of(struct dv_device *nic);
-/* A port went down (false) or up: every context of it is told. Under nic->lock. */
+/* Tells every context of the device that the port went up or down. Under nic->lock. */
 void uv_port_changed(struct uv_device *device, bool up);
 
 /* sysfs.c */
-void uv_sysfs_prepare(void); /* says where the tree will be */
-void uv_sysfs_write(void);   /* makes it; once */
+void uv_sysfs_prepare(void); /* chooses the path of the tree */
+void uv_sysfs_write(void);   /* creates the tree, once */
 void uv_sysfs_remove(void);
-bool uv_sysfs_has(const char *path); /* ... and it is not made yet */
+/* whether the path is in the tree and the tree is not created yet */
+bool uv_sysfs_has(const char *path);
 void uv_gid(const struct uv_device *device, unsigned index, uint8_t ret_gid[16]);
 uint16_t uv_gid_number(const uint8_t gid[16]);
 
-/* dispatch.c: 0 or a positive errno */
+/* dispatch.c: uv_ioctl() returns 0 or a positive errno */
 int uv_ioctl(struct uv_context *context, struct ib_uverbs_ioctl_hdr *header);
 struct uv_object *uv_object_find(struct uv_context *context, uint32_t handle, enum uv_kind kind);
 void uv_object_add(struct uv_context *context, struct uv_object *object, enum uv_kind kind);
@@ -220,7 +223,7 @@ int uv_uar_alloc(struct uv_context *context, struct uv_uar **ret_uar);
 void uv_uar_free(struct uv_uar *uar);
 void *uv_uar_map(struct uv_context *context, uint64_t offset, size_t length);
 unsigned uv_uar_scan(struct dv_device *nic);
-/* Takes CQ doorbells: was there one? */
+/* Takes the CQ doorbells; returns whether there was one. */
 bool uv_uar_armed(struct dv_device *nic);
 void uv_uar_tell(struct dv_device *nic, uint64_t element, uint32_t type);
 
@@ -229,7 +232,7 @@ int uv_reg_mr(struct uv_context *context, struct uv_command *command);
 int uv_dereg_mr(struct uv_context *context, struct uv_command *command);
 void uv_mr_free(struct uv_object *object);
 
-/* shared.c: a descriptor of the memfd these bytes lie in, that the caller closes; or -1 */
+/* shared.c: a descriptor of the memfd that holds these bytes; the caller closes it; -1: none. */
 int uv_shared_open(uint64_t start, uint64_t bytes, uint64_t *ret_offset);
 
 /* cq.c */
@@ -253,9 +256,9 @@ int uv_query_qp(struct uv_context *context, struct uv_command *command);
 int uv_create_channel(struct uv_context *context, struct uv_command *command);
 struct uv_channel *uv_channel_open(void);
 struct uv_channel *uv_channel_find(int fd);
-bool uv_channel_close(int fd); /* the program closed its end */
+bool uv_channel_close(int fd); /* closes the other end; false: `fd` is not a channel */
 void uv_channel_send(struct uv_channel *channel, const void *event, size_t bytes);
-/* Takes back unread events whose first 8 bytes are `key`; returns how many. */
+/* Removes the channel's unread events whose first 8 bytes are `key`; returns their number. */
 uint32_t uv_channel_take_back(struct uv_channel *channel, uint64_t key, size_t bytes);
 void uv_async(struct uv_context *context, uint64_t element, uint32_t type);
 
@@ -269,12 +272,12 @@ bool uv_may_start(struct dv_qp *qp, struct soft_op *op);
 bool uv_keys_good(struct dv_qp *qp, const struct soft_op *op);
 enum soft_result uv_move(struct dv_qp *qp, struct soft_op *op, uint64_t from, uint64_t count);
 void uv_gathered(struct dv_qp *qp);
-/* Bytes between this process and `pid`; 0 or a positive errno. */
+/* Copies bytes between this process and `pid`; returns 0 or a positive errno. */
 int uv_copy(int pid, const struct iovec *local, unsigned locals, uint64_t remote, uint64_t bytes,
 	bool write);
 
 /* message.c */
-int uv_message_open(uint16_t number); /* a descriptor or a negative errno */
+int uv_message_open(uint16_t number); /* returns a descriptor or a negative errno */
 enum soft_result uv_message_ask(struct dv_qp *qp, struct soft_op *op);
 unsigned uv_message_poll(struct dv_device *nic);
 bool uv_message_send(const struct uv_device *device, uint16_t number,

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Directory buckets: the two places of a key, tags, tombstones, copies.
- */
+/* Directory buckets (engine/abi/bucket.h): the two buckets of a key, tags, tombstones, copies. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,7 +13,7 @@ static struct page_key key_of(uint64_t i)
 	return (struct page_key){{map_mix(2 * i + 1), map_mix(2 * i + 2)}};
 }
 
-static void the_other_bucket_is_another_one_and_its_other_is_the_first(void **state)
+static void the_other_bucket_differs_and_the_mapping_is_its_own_inverse(void **state)
 {
 	(void)state;
 	for (uint32_t bits = 1; bits <= 31; bits++)
@@ -31,7 +29,7 @@ static void the_other_bucket_is_another_one_and_its_other_is_the_first(void **st
 		}
 }
 
-static void one_bucket_is_both(void **state)
+static void a_shard_with_one_bucket_has_it_as_first_and_other(void **state)
 {
 	struct page_key key = key_of(1);
 
@@ -64,7 +62,7 @@ static void keys_spread_over_the_buckets(void **state)
 	}
 	for (unsigned i = 0; i < 1024; i++)
 		most = count[i] > most ? count[i] : most;
-	assert_true(most < 200); /* 128 on average */
+	assert_true(most < 200); /* the average is 128 */
 }
 
 static void a_tombstone_is_not_empty(void **state)
@@ -97,8 +95,8 @@ static void a_copy_has_every_entry(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(the_other_bucket_is_another_one_and_its_other_is_the_first),
-		cmocka_unit_test(one_bucket_is_both),
+		cmocka_unit_test(the_other_bucket_differs_and_the_mapping_is_its_own_inverse),
+		cmocka_unit_test(a_shard_with_one_bucket_has_it_as_first_and_other),
 		cmocka_unit_test(a_tag_is_never_zero),
 		cmocka_unit_test(keys_spread_over_the_buckets),
 		cmocka_unit_test(a_tombstone_is_not_empty),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The cluster map: who owns a key, how evenly, what moves when a member goes, and readers that meet
- * a writer or a map that is none.
+ * The cluster map (engine/abi/map.h): the owners of a key, how evenly keys are spread, which keys
+ * move when a member leaves, and readers that race with a writer or read an invalid map.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -44,7 +44,7 @@ static int by_place(const void *a, const void *b)
 	return x->at < y->at ? -1 : x->at > y->at;
 }
 
-/* Members named by the numbers given, in that order. */
+/* Builds a map with the members "node-<name[i]>", in the given order. */
 static void build(struct map_view *v, const unsigned *name, unsigned members, unsigned replicas)
 {
 	memset(v, 0, sizeof(*v));
@@ -121,7 +121,7 @@ static void eight_members_own_about_an_eighth_each(void **state)
 		assert_in_range(count[m], KEYS / 8 * 65 / 100, KEYS / 8 * 135 / 100);
 }
 
-static void only_the_keys_of_a_dead_member_move_and_to_the_next_owner(void **state)
+static void only_keys_of_a_dead_member_move_and_go_to_their_next_owner(void **state)
 {
 	unsigned moved = 0;
 
@@ -147,7 +147,7 @@ static void only_the_keys_of_a_dead_member_move_and_to_the_next_owner(void **sta
 	assert_true(moved > 0);
 }
 
-static void the_order_of_the_members_does_not_matter(void **state)
+static void owners_do_not_depend_on_the_order_of_the_members(void **state)
 {
 	static const unsigned backwards[] = {7, 6, 5, 4, 3, 2, 1, 0};
 
@@ -165,7 +165,7 @@ static void the_order_of_the_members_does_not_matter(void **state)
 	}
 }
 
-static void a_map_that_is_being_written_is_not_read(void **state)
+static void a_map_being_written_is_not_read(void **state)
 {
 	uint32_t epoch = 99;
 
@@ -181,7 +181,7 @@ static void a_map_that_is_being_written_is_not_read(void **state)
 	assert_int_equal(previous->members, 0);
 }
 
-static void a_map_with_impossible_numbers_is_not_read(void **state)
+static void a_map_with_numbers_out_of_range_is_not_read(void **state)
 {
 	uint32_t epoch;
 
@@ -218,7 +218,7 @@ static void *rewrite(void *stop)
 	return NULL;
 }
 
-static void a_reader_sees_one_whole_map_or_the_next(void **state)
+static void a_reader_sees_one_complete_map_or_the_next(void **state)
 {
 	uint32_t stop = 0, epoch;
 	unsigned whole = 0;
@@ -252,15 +252,15 @@ int main(void)
 		cmocka_unit_test_setup_teardown(
 			eight_members_own_about_an_eighth_each, setup, teardown),
 		cmocka_unit_test_setup_teardown(
-			only_the_keys_of_a_dead_member_move_and_to_the_next_owner, setup, teardown),
+			only_keys_of_a_dead_member_move_and_go_to_their_next_owner, setup,
+			teardown),
 		cmocka_unit_test_setup_teardown(
-			the_order_of_the_members_does_not_matter, setup, teardown),
+			owners_do_not_depend_on_the_order_of_the_members, setup, teardown),
 		cmocka_unit_test_setup_teardown(
-			a_reader_sees_one_whole_map_or_the_next, setup, teardown),
+			a_reader_sees_one_complete_map_or_the_next, setup, teardown),
+		cmocka_unit_test_setup_teardown(a_map_being_written_is_not_read, setup, teardown),
 		cmocka_unit_test_setup_teardown(
-			a_map_that_is_being_written_is_not_read, setup, teardown),
-		cmocka_unit_test_setup_teardown(
-			a_map_with_impossible_numbers_is_not_read, setup, teardown),
+			a_map_with_numbers_out_of_range_is_not_read, setup, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ops as they travel: whatever can be asked for comes out as it went in, whenever that is.
+ * Ops in ring slots (engine/abi/op.h): op_decode() returns what op_encode() was given, for extreme
+ * values and at any time.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -30,7 +31,7 @@ static struct op page(void)
 		.page_bytes = PAGE_BYTES_MAX};
 }
 
-static void comes_out_as_it_went_in(const struct op *op, uint64_t now_ns)
+static void assert_same_after_decode(const struct op *op, uint64_t now_ns)
 {
 	struct op_slot slot;
 	struct op_segment segment;
@@ -50,7 +51,7 @@ static void comes_out_as_it_went_in(const struct op *op, uint64_t now_ns)
 	assert_true(page_key_equal(&got.key, &op->key));
 	assert_int_equal(got.generation, op->generation);
 	assert_int_equal(got.page_bytes, op->page_bytes);
-	/* Never later than was asked for. */
+	/* The deadline is rounded down, never up. */
 	assert_true(got.deadline_ns <= op->deadline_ns);
 	assert_true(op->deadline_ns - got.deadline_ns < OP_TIME_NS);
 	assert_int_equal(segment.region, first.region);
@@ -58,21 +59,21 @@ static void comes_out_as_it_went_in(const struct op *op, uint64_t now_ns)
 	assert_int_equal(segment.length, op->length);
 }
 
-static void pages_and_reads_come_out_as_they_went_in(void **state)
+static void pages_and_reads_are_decoded_as_they_were_encoded(void **state)
 {
 	struct op op = page();
 
 	(void)state;
-	comes_out_as_it_went_in(&op, NOW_NS);
+	assert_same_after_decode(&op, NOW_NS);
 	op.kind = OP_READ;
 	op.region = REGION_SHARD;
 	op.offset = UINT32_MAX * (uint64_t)OP_UNIT;
-	comes_out_as_it_went_in(&op, NOW_NS);
+	assert_same_after_decode(&op, NOW_NS);
 	op.offset = 64;
-	comes_out_as_it_went_in(&op, NOW_NS);
+	assert_same_after_decode(&op, NOW_NS);
 }
 
-static void a_deadline_is_the_same_wherever_its_low_bits_wrap(void **state)
+static void a_deadline_is_decoded_correctly_where_its_low_bits_wrap(void **state)
 {
 	const uint64_t wrap_ns = (uint64_t)OP_TIME_NS << 32;
 	struct op op = page();
@@ -80,19 +81,19 @@ static void a_deadline_is_the_same_wherever_its_low_bits_wrap(void **state)
 	(void)state;
 	for (uint64_t now_ns = 7 * wrap_ns - 3000; now_ns < 7 * wrap_ns + 3000; now_ns += 333) {
 		op.deadline_ns = now_ns;
-		comes_out_as_it_went_in(&op, now_ns);
+		assert_same_after_decode(&op, now_ns);
 		op.deadline_ns = now_ns - 5000;
-		comes_out_as_it_went_in(&op, now_ns);
+		assert_same_after_decode(&op, now_ns);
 		op.deadline_ns = now_ns + OP_SPAN_NS - OP_TIME_NS;
-		comes_out_as_it_went_in(&op, now_ns);
+		assert_same_after_decode(&op, now_ns);
 	}
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(pages_and_reads_come_out_as_they_went_in),
-		cmocka_unit_test(a_deadline_is_the_same_wherever_its_low_bits_wrap),
+		cmocka_unit_test(pages_and_reads_are_decoded_as_they_were_encoded),
+		cmocka_unit_test(a_deadline_is_decoded_correctly_where_its_low_bits_wrap),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Places and page heads: what a reader concludes from a head, in every state its owner leaves it
- * in.
+ * Places and page heads (engine/abi/page.h): what page_head_is() answers for each state in which
+ * the control plane leaves a head.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,9 +10,9 @@
 
 #include "engine/abi/page.h"
 
-static const struct page_key key = {{11, 22}}, other = {{11, 23}}, nobody = {{0, 0}};
+static const struct page_key key = {{11, 22}}, other = {{11, 23}}, no_key = {{0, 0}};
 
-static void a_place_gives_back_its_rail_and_its_unit(void **state)
+static void a_place_contains_its_rail_and_unit(void **state)
 {
 	(void)state;
 	for (uint32_t rail = 0; rail < RAILS_MAX; rail++)
@@ -26,7 +26,7 @@ static void a_place_gives_back_its_rail_and_its_unit(void **state)
 	assert_true(place_offset(place_make(15, PAGE_UNITS_MAX - 1)) == (1ull << 40) - PAGE_UNIT);
 }
 
-static void a_published_page_is_its_keys_and_nobody_elses(void **state)
+static void a_published_head_matches_its_own_key_generation_and_length_only(void **state)
 {
 	struct page_head shared = {.generation = 5}, head;
 
@@ -40,7 +40,7 @@ static void a_published_page_is_its_keys_and_nobody_elses(void **state)
 	assert_int_equal(head.spare[0], 0);
 }
 
-static void a_retired_page_is_nobodys_and_its_generation_has_passed(void **state)
+static void a_retired_head_matches_no_key_and_has_a_new_generation(void **state)
 {
 	struct page_head shared = {.generation = UINT32_MAX}, head;
 
@@ -50,10 +50,10 @@ static void a_retired_page_is_nobodys_and_its_generation_has_passed(void **state
 	head = page_head_load(&shared);
 	assert_false(page_head_is(&head, &key, UINT32_MAX, 4096));
 	assert_false(page_head_is(&head, &key, 0, 4096));
-	assert_true(page_key_equal(&head.key, &nobody));
+	assert_true(page_key_equal(&head.key, &no_key));
 }
 
-static void the_same_key_in_the_same_place_again_is_another_page(void **state)
+static void a_key_published_again_in_its_old_place_has_a_new_generation(void **state)
 {
 	struct page_head shared = {.generation = 5}, head;
 	uint32_t generation;
@@ -70,10 +70,10 @@ static void the_same_key_in_the_same_place_again_is_another_page(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_place_gives_back_its_rail_and_its_unit),
-		cmocka_unit_test(a_published_page_is_its_keys_and_nobody_elses),
-		cmocka_unit_test(a_retired_page_is_nobodys_and_its_generation_has_passed),
-		cmocka_unit_test(the_same_key_in_the_same_place_again_is_another_page),
+		cmocka_unit_test(a_place_contains_its_rail_and_unit),
+		cmocka_unit_test(a_published_head_matches_its_own_key_generation_and_length_only),
+		cmocka_unit_test(a_retired_head_matches_no_key_and_has_a_new_generation),
+		cmocka_unit_test(a_key_published_again_in_its_old_place_has_a_new_generation),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The probes of abi/probe.h are in the built engine and library, with the documented arguments; the
-recipes of perf/recipes use those.
+"""The built engine and library contain the probes that engine/abi/probe.h documents, with those
+arguments, and the scripts in perf/recipes use only probes that exist.
 
-    test_probe.py BUILD    exit 77: built without them, or no readelf
+    test_probe.py BUILD    exit 77: built without probes, or readelf is missing
 """
 
 import os
@@ -18,12 +18,12 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(
 BUILD = sys.argv.pop(1) if len(sys.argv) > 1 else os.path.join(ROOT, "build", "gcc")
 FILES = {"client library": "engine/client/libpeercache.so.0",
          "poll core": "engine/peercache-engine", "control plane": "engine/peercache-engine"}
-BYTES = {"cookie": 8, "offset": 8}  # all others have at most 4
-NOPS = {62: 0x90, 183: 0x1f}  # first byte, by machine: x86-64, arm64
+BYTES = {"cookie": 8, "offset": 8}  # bytes of an argument; all others have at most 4
+NOPS = {62: 0x90, 183: 0x1f}  # first byte of a nop, by ELF machine: x86-64, arm64
 
 
 def documented():
-    """name -> (where, [argument]) from the comment of the header."""
+    """The table in the header's comment: name -> (where, [argument])."""
     with open(os.path.join(ROOT, "engine/abi/probe.h")) as f:
         rows = re.findall(r"^ \*   (\w+) +(client library|poll core|control plane) +(.+)$",
                           f.read(), re.M)
@@ -31,7 +31,7 @@ def documented():
 
 
 def built(path):
-    """(name, address, [bytes of an argument]) of each site of provider `peercache`."""
+    """Each probe site of provider `peercache`: (name, address, [bytes of each argument])."""
     text = subprocess.run(["readelf", "-n", path], capture_output=True, text=True,
                           check=True).stdout
     sites = re.findall(r"Provider: peercache\s+Name: (\w+)\s+Location: (0x\w+),.*\s+"
@@ -41,11 +41,13 @@ def built(path):
 
 
 def machine(path):
+    """e_machine of an ELF file."""
     with open(path, "rb") as f:
         return struct.unpack_from("<H", f.read(20), 18)[0]
 
 
 def byte_at(path, address):
+    """The byte that an ELF file maps at a virtual address."""
     with open(path, "rb") as f:
         elf = f.read()
     at, size, count = struct.unpack_from("<Q", elf, 32)[0], *struct.unpack_from("<HH", elf, 54)
@@ -53,14 +55,14 @@ def byte_at(path, address):
         kind, _, offset, start, _, in_file = struct.unpack_from("<IIQQQQ", elf, at + i * size)
         if kind == 1 and start <= address < start + in_file:
             return elf[offset + address - start]
-    raise AssertionError(f"{path}: no segment has {address:#x}")
+    raise AssertionError(f"{path}: no loadable segment contains the address {address:#x}")
 
 
 class Probes(unittest.TestCase):
     def setUp(self):
         self.path = {where: os.path.join(BUILD, file) for where, file in FILES.items()}
 
-    def test_every_probe_is_where_and_what_the_header_says(self):
+    def test_every_documented_probe_exists_with_its_arguments(self):
         probes = documented()
         self.assertEqual(len(probes), 7)
         for name, (where, arguments) in probes.items():
@@ -77,7 +79,7 @@ class Probes(unittest.TestCase):
         names = {s[0] for path in set(self.path.values()) for s in built(path)}
         self.assertEqual(names, set(documented()))
 
-    def test_a_site_is_a_nop_until_somebody_traces(self):
+    def test_a_probe_without_a_tracer_is_a_nop(self):
         for path in set(self.path.values()):
             for name, at, _ in built(path):
                 self.assertEqual(byte_at(path, at), NOPS[machine(path)], f"{name} at {at:#x}")
@@ -90,7 +92,7 @@ class Recipes(unittest.TestCase):
         self.scripts = sorted(f for f in os.listdir(self.FOLDER) if f.endswith(".bt"))
         self.assertGreaterEqual(len(self.scripts), 4)
 
-    def test_they_name_probes_that_exist_in_the_right_program(self):
+    def test_scripts_use_only_probes_of_the_right_program(self):
         program = {"client library": "$2", "poll core": "$1", "control plane": "$1"}
         for script in self.scripts:
             with open(os.path.join(self.FOLDER, script)) as f:
@@ -102,7 +104,7 @@ class Recipes(unittest.TestCase):
     @unittest.skipUnless(shutil.which("bpftrace") and os.geteuid() == 0
                          and os.path.exists("/sys/kernel/tracing/uprobe_events"),
                          "needs bpftrace, root and a mounted tracefs")
-    def test_bpftrace_compiles_them(self):
+    def test_bpftrace_compiles_the_scripts(self):
         files = [os.path.abspath(os.path.join(BUILD, FILES[w]))
                  for w in ("poll core", "client library")]
         for script in self.scripts:
@@ -113,6 +115,6 @@ class Recipes(unittest.TestCase):
 
 if __name__ == "__main__":
     if os.environ.get("PEERCACHE_USDT") == "no" or not shutil.which("readelf"):
-        print("built without probes (sys/sdt.h, option usdt), or no readelf (binutils)")
+        print("skipped: built without probes (sys/sdt.h, option usdt), or no readelf (binutils)")
         sys.exit(77)
     unittest.main(verbosity=2)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Without sys/sdt.h probes compile, warn of nothing and evaluate nothing. */
+/* Without sys/sdt.h the probes compile without warnings and evaluate no argument. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,15 +11,15 @@
 
 static uint32_t looked;
 
-/* `used`: to clang it is not. */
+/* Attribute `used`, because clang finds no call that is evaluated and would warn. */
 __attribute__((used)) static uint32_t look(void)
 {
 	return ++looked;
 }
 
-static void nothing_is_evaluated(void **state)
+static void probes_without_sdt_evaluate_no_argument(void **state)
 {
-	uint64_t cookie = 1; /* used by a probe alone */
+	uint64_t cookie = 1; /* no use except as a probe argument */
 
 	(void)state;
 	PROBE_SUBMIT(look(), cookie, look(), look(), look());
@@ -34,7 +34,8 @@ static void nothing_is_evaluated(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(nothing_is_evaluated)};
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(probes_without_sdt_evaluate_no_argument)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The ring: full, empty, wrapping, hostile indices, and two threads that pass items as fast as they
- * can.
+ * The ring (engine/abi/ring.h): full, empty, wrapping, impossible indices, and two threads that
+ * pass items as fast as they can.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -14,8 +14,8 @@
 #include "engine/abi/ring.h"
 
 #define SLOTS 8u
-#define ITEMS 10000000u
-#define GROUP_MAX 60u
+#define ITEMS 10000000u /* number of items passed from thread to thread */
+#define GROUP_MAX 60u   /* limit of slots published together */
 
 struct item {
 	uint64_t number;
@@ -28,7 +28,7 @@ static void *memory;
 static struct ring_producer producer;
 static struct ring_consumer consumer;
 
-/* Both ends as if `start` slots had passed already. */
+/* Initialises both ends as if `start` slots had been published and released before. */
 static void open_at(uint32_t start, uint32_t capacity)
 {
 	free(memory);
@@ -59,7 +59,8 @@ static void put(uint64_t number)
 
 static uint64_t take(void)
 {
-	/* Member by member: ThreadSanitizer sees those, and not a copy that became moves. */
+	/* Copied member by member, because ThreadSanitizer checks those loads but not a memcpy()
+	 * that the compiler turned into moves. */
 	const struct item *item = ring_slot_old(&consumer, 0);
 	uint64_t number = item->number;
 	uint32_t check = item->check;
@@ -69,7 +70,7 @@ static uint64_t take(void)
 	return number;
 }
 
-static void an_empty_ring_has_all_its_room_and_nothing_ready(void **state)
+static void an_empty_ring_has_full_room_and_nothing_ready(void **state)
 {
 	(void)state;
 	open_at(0, SLOTS);
@@ -95,7 +96,7 @@ static void a_full_ring_has_no_room_until_the_consumer_releases(void **state)
 	assert_int_equal(ring_room(&producer, SLOTS), SLOTS);
 }
 
-static void indices_that_wrap_32_bits_lose_nothing(void **state)
+static void no_item_is_lost_when_the_32_bit_indices_wrap(void **state)
 {
 	uint64_t in = 0, out = 0;
 
@@ -116,7 +117,7 @@ static void indices_that_wrap_32_bits_lose_nothing(void **state)
 static void several_slots_can_be_published_and_released_together(void **state)
 {
 	(void)state;
-	open_at(SLOTS - 2, SLOTS); /* across the end of the memory */
+	open_at(SLOTS - 2, SLOTS); /* the five slots cross the end of the memory */
 	for (uint32_t i = 0; i < 5; i++)
 		((struct item *)ring_slot_new(&producer, i))->number = i;
 	assert_int_equal(ring_ready(&consumer), 0);
@@ -128,7 +129,7 @@ static void several_slots_can_be_published_and_released_together(void **state)
 	assert_int_equal(ring_room(&producer, SLOTS), SLOTS);
 }
 
-static void a_known_fill_is_not_asked_for_again(void **state)
+static void ring_ready_does_not_look_again_while_it_knows_of_filled_slots(void **state)
 {
 	(void)state;
 	open_at(0, SLOTS);
@@ -140,7 +141,10 @@ static void a_known_fill_is_not_asked_for_again(void **state)
 	assert_int_equal(ring_ready(&consumer), 2);
 }
 
-/* The slots of the last round are still there; nothing in them may count for the next one. */
+/*
+ * Slots keep the content of the last round, which must not count for the next one. 70000 rounds, so
+ * the turn repeats.
+ */
 static void slots_of_earlier_rounds_are_never_ready_again(void **state)
 {
 	(void)state;
@@ -154,7 +158,7 @@ static void slots_of_earlier_rounds_are_never_ready_again(void **state)
 	}
 }
 
-static void what_is_not_published_is_not_there_whatever_it_holds(void **state)
+static void an_unpublished_slot_is_not_ready_whatever_its_turn_bytes(void **state)
 {
 	(void)state;
 	for (uint32_t turn = 0; turn <= 0xffff; turn++) {
@@ -169,7 +173,7 @@ static void what_is_not_published_is_not_there_whatever_it_holds(void **state)
 	}
 }
 
-static void a_producer_that_lies_about_turns_is_read_once_a_slot(void **state)
+static void a_producer_with_wrong_turns_is_read_once_per_slot(void **state)
 {
 	struct item *slot;
 
@@ -187,7 +191,7 @@ static void a_producer_that_lies_about_turns_is_read_once_a_slot(void **state)
 	assert_int_equal(ring_ready_now(&consumer), SLOTS);
 }
 
-static void one_look_is_bounded_and_the_next_goes_on(void **state)
+static void one_look_is_bounded_and_the_next_continues(void **state)
 {
 	(void)state;
 	open_at(0, 4 * RING_LOOK);
@@ -200,7 +204,7 @@ static void one_look_is_bounded_and_the_next_goes_on(void **state)
 	assert_int_equal(ring_ready_now(&consumer), RING_LOOK + 5);
 }
 
-static void an_impossible_head_is_broken_and_stays_broken(void **state)
+static void a_ring_with_an_impossible_head_is_broken_and_stays_broken(void **state)
 {
 	static const uint32_t bad[] = {1, SLOTS + 1, 1u << 31, UINT32_MAX - SLOTS};
 
@@ -272,12 +276,15 @@ static void two_threads_pass_ten_million_items_in_order(void **state)
 
 struct wide {
 	uint64_t number;
-	uint32_t of; /* slots published with it */
+	uint32_t of; /* number of slots in the group of this slot */
 	uint16_t spare, turn;
 	uint64_t more[6];
 };
 
-/* Groups, as ops and their segments are; long ones, which take a while to publish. */
+/*
+ * Publishes groups of up to GROUP_MAX slots, as an op and its segments are. Long groups take a
+ * while to publish.
+ */
 static void *produce_groups(void *unused)
 {
 	(void)unused;
@@ -339,7 +346,9 @@ static void slots_published_together_are_seen_together(void **state)
 static uint32_t turn, flag;
 static uint64_t slept;
 
-/* The sleep protocol: flag up, fence, look once more. The waker: publish, fence, look at the flag.
+/*
+ * The sleeper's side of the sleep protocol: set the flag, fence, check again. The waker publishes,
+ * fences and checks the flag.
  */
 static void *sleeper(void *unused)
 {
@@ -350,7 +359,7 @@ static void *sleeper(void *unused)
 		while (shm_load_acquire(&turn) < i) {
 			slept++;
 			while (shm_load(&flag))
-				sched_yield(); /* asleep: only the waker ends this */
+				sched_yield(); /* asleep until the waker clears the flag */
 			shm_store(&flag, 1);
 			shm_fence_sleep();
 		}
@@ -359,7 +368,7 @@ static void *sleeper(void *unused)
 	return NULL;
 }
 
-static void a_sleeper_that_looks_once_more_is_never_forgotten(void **state)
+static void a_sleeper_that_checks_again_after_its_fence_is_always_woken(void **state)
 {
 	pthread_t thread;
 
@@ -380,20 +389,20 @@ static void a_sleeper_that_looks_once_more_is_never_forgotten(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(an_empty_ring_has_all_its_room_and_nothing_ready),
+		cmocka_unit_test(an_empty_ring_has_full_room_and_nothing_ready),
 		cmocka_unit_test(a_full_ring_has_no_room_until_the_consumer_releases),
-		cmocka_unit_test(indices_that_wrap_32_bits_lose_nothing),
+		cmocka_unit_test(no_item_is_lost_when_the_32_bit_indices_wrap),
 		cmocka_unit_test(several_slots_can_be_published_and_released_together),
-		cmocka_unit_test(a_known_fill_is_not_asked_for_again),
+		cmocka_unit_test(ring_ready_does_not_look_again_while_it_knows_of_filled_slots),
 		cmocka_unit_test(slots_of_earlier_rounds_are_never_ready_again),
-		cmocka_unit_test(what_is_not_published_is_not_there_whatever_it_holds),
-		cmocka_unit_test(a_producer_that_lies_about_turns_is_read_once_a_slot),
-		cmocka_unit_test(one_look_is_bounded_and_the_next_goes_on),
-		cmocka_unit_test(an_impossible_head_is_broken_and_stays_broken),
+		cmocka_unit_test(an_unpublished_slot_is_not_ready_whatever_its_turn_bytes),
+		cmocka_unit_test(a_producer_with_wrong_turns_is_read_once_per_slot),
+		cmocka_unit_test(one_look_is_bounded_and_the_next_continues),
+		cmocka_unit_test(a_ring_with_an_impossible_head_is_broken_and_stays_broken),
 		cmocka_unit_test(no_index_leads_outside_the_slots),
 		cmocka_unit_test(two_threads_pass_ten_million_items_in_order),
 		cmocka_unit_test(slots_published_together_are_seen_together),
-		cmocka_unit_test(a_sleeper_that_looks_once_more_is_never_forgotten),
+		cmocka_unit_test(a_sleeper_that_checks_again_after_its_fence_is_always_woken),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, teardown);

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the tests of refusals share: what was logged, and engines that are played by hand. */
+/*
+ * Shared by the tests of refusals: captured log lines, and engines played by hand over raw sockets.
+ */
 #ifndef TESTS_AGREE_WORLD_H
 #define TESTS_AGREE_WORLD_H
 
@@ -34,9 +36,9 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* ---- what was logged ------------------------------------------------------------------------- */
+/* ---- log lines ------------------------------------------------------------------------------- */
 
-/* Lines that begin with "error" and have all three parts. */
+/* Number of log lines that begin with "error" and contain all three texts. */
 static inline unsigned lines_with(const char *a, const char *b, const char *c)
 {
 	unsigned lines = 0;
@@ -61,7 +63,7 @@ static inline void expect_lines(unsigned want, const char *a, const char *b, con
 
 /* ---- engines by hand ------------------------------------------------------------------------- */
 
-/* The first message that comes over a raw connection; NULL: none came. */
+/* Returns the first message that arrives on a raw connection; NULL: none arrived. */
 static inline Pc__Message *read_message(int fd)
 {
 	uint8_t frame[8192];
@@ -81,7 +83,7 @@ static inline Pc__Message *read_message(int fd)
 	return pc__message__unpack(NULL, length, frame + 4);
 }
 
-/* Of the Hello that comes; 0: none came. */
+/* Returns the version in the Hello that arrives; 0: none arrived. */
 static inline uint32_t hello_version(int fd)
 {
 	Pc__Message *message = read_message(fd);
@@ -108,7 +110,7 @@ static inline int listen_raw(uint16_t *ret_port)
 	return fd;
 }
 
-/* The next connection that the engine dials. */
+/* Accepts the next connection that the engine dials. */
 static inline int accept_raw(int listener)
 {
 	int fd = -1;

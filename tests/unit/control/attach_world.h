@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * attach*.c against a raw client. Rails, NICs and publish.c are the test's; pools and shard are
- * real. The client and the loop take turns in one thread, except where another user or a dying
- * process is needed.
+ * Tests of attach*.c with a client that speaks the socket protocol directly. This file stubs the
+ * rails, the NICs and publish.c; pools and shard are real. The client and the loop take turns in
+ * one thread, except where a test needs a process of another user or one that dies.
  */
 #ifndef TESTS_ATTACH_WORLD_H
 #define TESTS_ATTACH_WORLD_H
@@ -35,7 +35,7 @@
 
 enum { RAILS = 2 };
 
-/* ---- what stands around it ------------------------------------------------------------------- */
+/* ---- stubs ----------------------------------------------------------------------------------- */
 
 static struct control control;
 static struct settings settings;
@@ -44,20 +44,21 @@ static char folder[64];
 static struct {
 	struct rail_command command[8192];
 	unsigned commands;
-	bool full;                     /* inboxes take nothing */
-	unsigned mrs;                  /* registered now, on all NICs */
-	unsigned refuse_mrs;           /* > 0: the n-th registration fails */
-	unsigned slow_us;              /* registering takes this long */
-	bool hold;                     /* registering does not end before this is false */
-	unsigned at_once, at_once_max; /* registrations under way, and most of them */
-	unsigned begun;                /* registrations ever begun */
-	uint32_t lkey_last;            /* every MR has a key of its own */
-	bool holds_mrs;                /* deregistering fails, as on a NIC that died */
-	unsigned lost;                 /* rails that were declared lost: bits */
-	bool wrong_thread;             /* memory was registered on the loop's thread */
-	unsigned published;            /* channels that publish.c knows */
-	bool copying;                  /* clients are in the middle of a copy */
-	unsigned exited;               /* releases asked for because the process has exited */
+	bool full;           /* true: loop_told() returns false, as if inboxes were full */
+	unsigned mrs;        /* MRs registered now, on all NICs */
+	unsigned refuse_mrs; /* > 0: the n-th registration from now fails */
+	unsigned slow_us;    /* duration of one registration */
+	bool hold;           /* true: registrations do not return */
+	unsigned at_once, at_once_max; /* registrations in progress, and the maximum seen */
+	unsigned begun;                /* registrations begun since the setup */
+	uint32_t lkey_last;            /* key of the last MR; every MR has a key of its own */
+	bool holds_mrs;                /* true: deregistration fails, as on a NIC that died */
+	unsigned lost;                 /* bit mask of the rails that were declared lost */
+	bool wrong_thread; /* true: memory was registered on the loop's thread, which is an error */
+	unsigned published; /* channels that the stub of publish.c knows */
+	/* true: publish_channel_release() says that clients are copying into a slot */
+	bool copying;
+	unsigned exited; /* publish_channel_release() calls made because the process has exited */
 } world;
 static pthread_t loop_thread;
 static pthread_mutex_t world_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -116,7 +117,7 @@ int dv_mr_deregister(struct dv_device *device, struct dv_mr *mr)
 {
 	(void)device;
 	pthread_mutex_lock(&world_lock);
-	/* Still mapped: a NIC may write to it until now. */
+	/* The memory must still be mapped: a NIC may write to it until now. */
 	*(volatile char *)mr->base = 1;
 	if (world.holds_mrs) {
 		pthread_mutex_unlock(&world_lock);
@@ -165,7 +166,7 @@ int snapshot_report(struct control *c, char **ret_text, size_t *ret_bytes)
 	return 0;
 }
 
-/* The rails do what they were told: everything stopped or dropped comes back. */
+/* Returns every channel and region that the rails were told to stop or drop. */
 static inline unsigned rails_answer(void)
 {
 	unsigned n = 0;
@@ -185,7 +186,7 @@ static inline unsigned rails_answer(void)
 	return n;
 }
 
-/* What the other threads see, read as they write it. */
+/* Reads a counter that other threads write. */
 static inline unsigned world_seen(const unsigned *counter)
 {
 	unsigned n;
@@ -210,6 +211,7 @@ static inline void world_hold(bool hold)
 	pthread_mutex_unlock(&world_lock);
 }
 
+/* Counts the rails that were sent this command since the commands were last cleared. */
 static inline unsigned told(enum rail_command_kind kind)
 {
 	unsigned n = 0;
@@ -219,7 +221,7 @@ static inline unsigned told(enum rail_command_kind kind)
 	return n;
 }
 
-/* The helper threads have something to do. */
+/* Whether the helper threads have something to do. */
 static inline bool helpers_work(void)
 {
 	const struct attach *a = control.attach;
@@ -234,7 +236,7 @@ static inline bool helpers_work(void)
 	return false;
 }
 
-/* Turns of the loop; waits for the helper threads where the test does not slow them down. */
+/* Makes turns of the loop, and waits for the helper threads unless the test slows them down. */
 static inline void pump(void)
 {
 	unsigned waits = 0;
@@ -258,7 +260,7 @@ static inline void pump_until_sessions(unsigned sessions)
 	assert_int_equal(control.attach->sessions, sessions);
 }
 
-/* ---- the raw client -------------------------------------------------------------------------- */
+/* ---- client that speaks the protocol directly ------------------------------------------------ */
 
 struct answer {
 	struct attach_reply reply;
@@ -296,7 +298,7 @@ static inline void send_raw(int fd, const void *bytes, size_t n, const int *fds,
 	assert_int_equal(sendmsg(fd, &m, MSG_NOSIGNAL), n);
 }
 
-/* False: the engine hung up, or has nothing to say yet. */
+/* False: the engine closed the connection, or there is no reply yet. */
 static inline bool receive(int fd, struct answer *a)
 {
 	char buffer[CMSG_SPACE(sizeof(int) * ATTACH_FDS_MAX)];
@@ -343,7 +345,7 @@ static inline bool ask(
 	return true;
 }
 
-/* Pumps until there is an answer: the helper threads work for it. */
+/* Makes turns of the loop until the reply comes; the helper threads work on it meanwhile. */
 static inline void await(int fd, struct answer *a)
 {
 	for (unsigned i = 0; i < 5000; i++) {
@@ -389,7 +391,7 @@ static inline unsigned open_files(void)
 	return n;
 }
 
-/* The closer's thread has closed what came in. */
+/* Waits until the closer's thread has closed the descriptors that it was given. */
 static inline void open_files_soon(unsigned count)
 {
 	for (unsigned i = 0; i < 5000 && open_files() != count; i++)
@@ -409,7 +411,7 @@ static inline int setup(void **state)
 	memset(&control, 0, sizeof(control));
 	memset(&world, 0, sizeof(world));
 	loop_thread = pthread_self();
-	/* A descriptor for each range. */
+	/* Each range needs a descriptor. */
 	if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
 		files.rlim_cur = files.rlim_max;
 		(void)setrlimit(RLIMIT_NOFILE, &files);

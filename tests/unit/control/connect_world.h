@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two nodes with two stub rails each; node 0 asks, node 1 is asked. For the tests of connect. */
+/*
+ * Two nodes with two stub rails each, for the tests of connect: node 0 is the active side, node 1
+ * the passive side.
+ */
 #ifndef TESTS_UNIT_CONTROL_CONNECT_WORLD_H
 #define TESTS_UNIT_CONTROL_CONNECT_WORLD_H
 
@@ -21,7 +24,7 @@ static inline int setup(void **state)
 	node[0].settings.rail_qps_per_peer = 2;
 	qp_create_status = qp_connect_status = qp_error_status = qp_kill_status = cut_status = 0;
 	connects_blocked = connects_free = 0;
-	connects_held = 1u << 30; /* all */
+	connects_held = 1u << 30; /* every call of dv_qp_connect() may be blocked */
 	ack_ns = 0;
 	for (unsigned i = 0; i < 2; i++) {
 		if (node_open(i, i ? node_at(0) : NULL) < 0)
@@ -45,7 +48,7 @@ static inline int teardown(void **state)
 	return 0;
 }
 
-/* Node 1 as node 0 knows it. */
+/* The peer number of node 1 on node 0. */
 static inline uint16_t peer(void)
 {
 	return member_by_ref(&node[0].control, node[1].control.ref)->map.peer;
@@ -56,7 +59,7 @@ static inline uint32_t ref(void)
 	return node[1].control.ref;
 }
 
-/* Rails that clients of node 0 are told not to use towards node 1. */
+/* Bit mask of the rails that node 0 tells its clients not to use towards node 1. */
 static inline uint32_t rails_out(void)
 {
 	return shm_load(&node[0].control.status->peer_rails_out[peer()]);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What stands around loop.c and control_open.c in their tests: rails, NICs and the other parts,
- * which count, note and fail as the test says. Pools, shard and libevent are real.
+ * Stubs for the tests of loop.c and control_open.c: rails, NICs and the other parts of the engine,
+ * which count and record calls and fail on request. Pools, shard and libevent are real.
  */
 #ifndef TESTS_LOOP_WORLD_H
 #define TESTS_LOOP_WORLD_H
@@ -27,28 +27,29 @@
 
 enum { RAILS = 2 };
 
-/* ---- what stands around it ------------------------------------------------------------------- */
+/* ---- stubs ----------------------------------------------------------------------------------- */
 
 struct rail {
 	struct rail_options options;
-	bool started, stopping, said_stopped;
+	bool started, stopping, reported_stopped;
 };
 
 static struct {
-	unsigned opens, fail_at; /* the n-th opening of anything fails */
-	int open;                /* things that are open now */
-	char order[4096];        /* what was called */
-	bool full;               /* inboxes take nothing */
+	unsigned opens, fail_at; /* number of parts opened so far; opening number `fail_at` fails */
+	int open;                /* parts that are open now */
+	char order[4096];        /* names of the functions that were called, in order */
+	bool full;               /* true: inboxes are full */
 	struct rail_command command[64];
 	unsigned commands;
-	unsigned sessions, peers; /* not yet returned */
-	unsigned returns_after;   /* turns until they are; 0: at once */
-	bool stuck;               /* they never are */
-	bool event_when_asleep;   /* an event appears once the flag is up, and nobody kicks */
+	unsigned sessions, peers; /* sessions and peers that the rails have not returned */
+	unsigned returns_after;   /* turns after which the rails return them; 0: at once */
+	bool stuck; /* true: sessions and peers are never returned, and poll cores never end */
+	/* true: an event appears after the sleep flag is raised, without a kick */
+	bool event_when_asleep;
 	bool wanted_while_stopping;
 	unsigned heard, refused, wanted;
-	unsigned cores;     /* poll cores that run */
-	unsigned snapshots; /* taken */
+	unsigned cores;     /* number of poll cores that are running */
+	unsigned snapshots; /* number of snapshots that were taken */
 } world;
 static struct control *control;
 
@@ -99,7 +100,7 @@ int dv_trouble(struct dv_device *device, const struct dv_trouble *trouble)
 	return -EOPNOTSUPP;
 }
 
-/* This NIC has nothing to tell. */
+/* This NIC reports no events. */
 int dv_event_fd(struct dv_device *device)
 {
 	(void)device;
@@ -195,13 +196,13 @@ void poll_core_close(struct poll_core *core)
 
 	if (!core)
 		return;
-	assert_true(rail->said_stopped);
+	assert_true(rail->reported_stopped);
 	world.cores--;
 }
 
 void rail_close(struct rail *rail)
 {
-	assert_true(!rail->started || rail->said_stopped);
+	assert_true(!rail->started || rail->reported_stopped);
 	assert_int_equal(world.cores, 0);
 	world.open--;
 	free(rail);
@@ -233,9 +234,9 @@ bool rail_hear(struct rail *rail, struct rail_event *ret)
 		world.wanted_while_stopping = false;
 		return true;
 	}
-	if (!rail->stopping || rail->said_stopped || world.stuck)
+	if (!rail->stopping || rail->reported_stopped || world.stuck)
 		return false;
-	rail->said_stopped = true;
+	rail->reported_stopped = true;
 	ret->kind = RAIL_STOPPED;
 	return true;
 }
@@ -411,13 +412,14 @@ static inline int setup(void **state)
 	assert_int_equal(
 		settings_set(&settings, "engine", "pool_bytes", "4MiB", err, sizeof(err)), 0);
 	settings.engine_huge_pages = false;
+	settings.metrics_port = 0;
 	plan = (struct plan){.rails = RAILS, .poll_cores = RAILS, .control_core = -1};
 	for (unsigned i = 0; i < RAILS; i++) {
 		strcpy(plan.rail[i].device, "soft");
 		plan.rail[i].core = plan.rail[i].numa_node = -1;
 		plan.rail[i].poll_core = i;
 	}
-	alarm(30); /* nothing here may hang */
+	alarm(30); /* ends the test if it hangs */
 	return 0;
 }
 

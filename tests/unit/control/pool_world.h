@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A pool whose time is set by the test, and pages in it: what the tests of eviction share. */
+/* Shared by the eviction tests: a pool, a clock that the test sets, and pages. */
 #ifndef TEST_POOL_WORLD_H
 #define TEST_POOL_WORLD_H
 
@@ -36,7 +36,7 @@ static inline struct pool *pool_new(uint64_t bytes)
 	return pool;
 }
 
-/* A page with key {n, 1}; false when there is no room. */
+/* Publishes a page with key {n, 1}. False when there is no free slot. */
 static inline bool page_new(struct pool *pool, uint32_t bytes, uint64_t n, uint32_t *ret_place)
 {
 	struct page_key key = {{n, 1}};

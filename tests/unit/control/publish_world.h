@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * publish*.c among real pools and a real index, with clients that are the test and a directory that
- * answers when the test says so. One thread; time is the test's.
+ * Tests of publish*.c with real pools and a real index. The test plays the clients and the
+ * directory, which answers when the test says so. One thread; the test sets the time.
  */
 #ifndef TESTS_PUBLISH_WORLD_H
 #define TESTS_PUBLISH_WORLD_H
@@ -25,12 +25,12 @@
 #define LIMBO_MS 20
 #define RAILS 2
 
-/* ---- what stands around it ------------------------------------------------------------------- */
+/* ---- stubs ----------------------------------------------------------------------------------- */
 
 enum { HELD_MAX = 8192 };
 
 static struct {
-	bool hold; /* answers wait for directory_answer() */
+	bool hold; /* true: answers are kept until directory_answer() */
 	struct {
 		directory_done done;
 		void *context;
@@ -118,7 +118,7 @@ void attach_channel_broken(struct control *control, uint32_t channel)
 	publish_channel_close(control, control->publish->channel[channel]);
 }
 
-/* ---- a control plane and its clients --------------------------------------------------------- */
+/* ---- the control plane under test and its clients -------------------------------------------- */
 
 struct client {
 	struct publish_channel channel;
@@ -230,7 +230,7 @@ static inline struct ctl_done publish_at(
 	return get_one(c);
 }
 
-/* Credit and publish; the place. */
+/* Requests a credit and publishes a page in it. Returns its place. */
 static inline uint32_t store(struct client *c, uint64_t n, uint32_t length)
 {
 	struct ctl_done credit = take(c, 0, length);

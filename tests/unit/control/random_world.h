@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Randomness that a run names and SEED=... repeats. */
+/* Random numbers. A run prints its seed; SEED=... in the environment repeats it. */
 #ifndef TEST_RANDOM_WORLD_H
 #define TEST_RANDOM_WORLD_H
 
@@ -30,7 +30,7 @@ static inline uint64_t time_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-/* SEED=... repeats a run. */
+/* Takes the seed from SEED or from the clock, and prints it. */
 static inline int start(void **state)
 {
 	const char *seed = getenv("SEED");

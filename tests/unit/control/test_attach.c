@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The socket and its protocol: who comes in, what is refused and with which words. See
- * attach_world.h.
+ * The socket and its protocol: which connections and requests are accepted, and the reasons given
+ * for refusals. See attach_world.h.
  */
 #include <netinet/in.h>
 
@@ -9,7 +9,7 @@
 
 /* ---- the protocol ---------------------------------------------------------------------------- */
 
-static void hello_hands_out_what_a_client_maps(void **state)
+static void hello_hands_out_the_memory_that_clients_map(void **state)
 {
 	struct answer a;
 	int fd = dial();
@@ -27,7 +27,8 @@ static void hello_hands_out_what_a_client_maps(void **state)
 		if (is_pool)
 			munmap(map, 4096);
 	}
-	for (unsigned i = 0; i < 3; i += 2) { /* status and shard: readable */
+	/* the status segment and the shard can be mapped for reading */
+	for (unsigned i = 0; i < 3; i += 2) {
 		void *map = mmap(NULL, 4096, PROT_READ, MAP_SHARED, a.fd[i], 0);
 
 		assert_true(map != MAP_FAILED);
@@ -39,7 +40,7 @@ static void hello_hands_out_what_a_client_maps(void **state)
 	assert_int_equal(control.attach->sessions, 0);
 }
 
-static void strangers_to_the_protocol_are_told_why_and_hung_up_on(void **state)
+static void clients_of_another_protocol_are_refused_with_a_reason(void **state)
 {
 	struct attach_request r = request_of(ATTACH_HELLO, 0, 0);
 	struct answer a;
@@ -83,7 +84,7 @@ static void strangers_to_the_protocol_are_told_why_and_hung_up_on(void **state)
 	assert_int_equal(control.attach->sessions, 0);
 }
 
-static void unknown_requests_and_surplus_files_are_refused_and_closed(void **state)
+static void unknown_requests_are_refused_and_surplus_files_closed(void **state)
 {
 	unsigned before;
 	struct answer a;
@@ -108,7 +109,7 @@ static void unknown_requests_and_surplus_files_are_refused_and_closed(void **sta
 	close(fd);
 }
 
-/* A socket whose last close waits until its data is sent. */
+/* Returns a TCP socket whose last close blocks until its data is sent. */
 static int lingering_socket(int *ret_other)
 {
 	const struct linger linger = {.l_onoff = 1, .l_linger = 30};
@@ -139,9 +140,9 @@ static void a_file_whose_close_blocks_does_not_block_the_loop(void **state)
 	const struct attach_request r = request_of(ATTACH_CHANNEL_OPEN, 0, 0);
 
 	(void)state;
-	alarm(25); /* less than the socket lingers */
+	alarm(25); /* ends the test if it blocks; shorter than the time the socket lingers */
 	send_raw(fd, &r, sizeof(r), &file, 1);
-	close(file); /* the last reference is in the message */
+	close(file); /* the message in the socket has the last reference */
 	pump();
 	assert_true(receive(fd, &a));
 	assert_int_equal(a.reply.status, -EINVAL);
@@ -211,7 +212,7 @@ static void a_process_of_another_user_is_refused_with_a_reason(void **state)
 	close(go[1]);
 }
 
-static void one_session_too_many_is_told_so(void **state)
+static void one_session_too_many_is_refused(void **state)
 {
 	int fd[SESSIONS_MAX + 1];
 
@@ -232,7 +233,7 @@ static void one_session_too_many_is_told_so(void **state)
 	pump();
 }
 
-static void refused_clients_that_stay_do_not_shut_others_out(void **state)
+static void refused_clients_that_stay_do_not_block_others(void **state)
 {
 	int fd[SESSIONS_MAX], more[3 * ATTACH_REFUSED_MAX];
 
@@ -256,7 +257,7 @@ static void refused_clients_that_stay_do_not_shut_others_out(void **state)
 	pump();
 }
 
-static void a_pipelining_client_that_does_not_read_is_let_go(void **state)
+static void a_pipelining_client_that_does_not_read_is_disconnected(void **state)
 {
 	struct attach_request r = request_of(ATTACH_CHANNEL_CLOSE, 999, 0);
 	int fd = dial();
@@ -275,15 +276,15 @@ static void a_pipelining_client_that_does_not_read_is_let_go(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(hello_hands_out_what_a_client_maps),
-		TEST(strangers_to_the_protocol_are_told_why_and_hung_up_on),
-		TEST(unknown_requests_and_surplus_files_are_refused_and_closed),
+		TEST(hello_hands_out_the_memory_that_clients_map),
+		TEST(clients_of_another_protocol_are_refused_with_a_reason),
+		TEST(unknown_requests_are_refused_and_surplus_files_closed),
 		TEST(a_file_whose_close_blocks_does_not_block_the_loop),
 		TEST(a_report_is_a_file_with_json),
 		TEST(a_process_of_another_user_is_refused_with_a_reason),
-		TEST(one_session_too_many_is_told_so),
-		TEST(refused_clients_that_stay_do_not_shut_others_out),
-		TEST(a_pipelining_client_that_does_not_read_is_let_go),
+		TEST(one_session_too_many_is_refused),
+		TEST(refused_clients_that_stay_do_not_block_others),
+		TEST(a_pipelining_client_that_does_not_read_is_disconnected),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

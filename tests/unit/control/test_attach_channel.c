@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Channels of clients: when they are opened, who has them when, and that nothing is left of a
- * client that goes, however it goes. See attach_world.h.
+ * Channels of clients: when they are opened and closed, which rails have them, and that a client
+ * that disconnects or dies leaks nothing. See attach_world.h.
  */
 #include "tests/unit/control/attach_world.h"
 
-static void a_channel_segment_cannot_be_cut_under_the_engine(void **state)
+static void a_channel_segment_cannot_change_its_size(void **state)
 {
 	const struct channel_layout l = channel_layout(RAILS);
 	struct channel_header *header;
@@ -33,7 +33,7 @@ static void a_channel_segment_cannot_be_cut_under_the_engine(void **state)
 	pump_until_sessions(0);
 }
 
-/* As a NIC whose driver does not come back. */
+/* world_hold() acts like a NIC whose driver call does not return. */
 static void the_loop_goes_on_while_channels_and_small_memory_are_registered(void **state)
 {
 	int opens = dial(), adds = dial(), other = dial(), memfd = memfd_of(4096, F_SEAL_SHRINK);
@@ -61,7 +61,7 @@ static void the_loop_goes_on_while_channels_and_small_memory_are_registered(void
 	pump_until_sessions(0);
 }
 
-static void a_client_that_leaves_while_its_channel_is_opened_leaves_nothing(void **state)
+static void a_client_that_leaves_while_its_channel_opens_leaks_nothing(void **state)
 {
 	struct answer a;
 
@@ -76,7 +76,8 @@ static void a_client_that_leaves_while_its_channel_is_opened_leaves_nothing(void
 			usleep(1000);
 		close(fd);
 		pump();
-		assert_int_equal(control.attach->channels, 1); /* its memory is being worked on */
+		/* its staging memory is still being registered */
+		assert_int_equal(control.attach->channels, 1);
 		world.refuse_mrs = refused;
 		world_hold(false);
 		pump_until_sessions(0);
@@ -111,7 +112,7 @@ static void a_channel_is_closed_when_every_rail_has_returned_it(void **state)
 	pump();
 }
 
-static void a_segment_stays_while_a_rail_has_the_channel_or_the_staging(void **state)
+static void a_segment_stays_mapped_while_a_rail_has_channel_or_staging(void **state)
 {
 	(void)state;
 	for (unsigned channel_last = 0; channel_last < 2; channel_last++) {
@@ -126,7 +127,8 @@ static void a_segment_stays_while_a_rail_has_the_channel_or_the_staging(void **s
 		pump();
 		for (unsigned step = 0; step < 2 * RAILS; step++) {
 			assert_int_equal(control.attach->channels, 1);
-			c->map[c->bytes - 1] = 1; /* still mapped */
+			/* this write shows that the segment is still mapped */
+			c->map[c->bytes - 1] = 1;
 			assert_int_equal(shm_load(&c->publish.header->drained), c->left == 0);
 			if ((step < RAILS) == (channel_last != 0))
 				attach_region_returned(&control, (uint32_t)a.reply.b);
@@ -139,7 +141,7 @@ static void a_segment_stays_while_a_rail_has_the_channel_or_the_staging(void **s
 	}
 }
 
-static void channels_run_out_and_their_numbers_rest_until_returned(void **state)
+static void a_channel_number_is_reused_only_after_the_rails_return_it(void **state)
 {
 	enum { SESSIONS = CHANNELS_MAX / CHANNELS_SESSION_MIN };
 	int fd[SESSIONS], other = dial();
@@ -196,8 +198,8 @@ static void a_broken_ring_ends_that_session_and_no_other(void **state)
 	pump();
 }
 
-/* A client that is killed with everything open, in the middle of a request. */
-static void a_killed_client_leaves_nothing(void **state)
+/* A client is killed while it has channels and a region, in the middle of a request. */
+static void a_killed_client_leaks_nothing(void **state)
 {
 	int status, ready[2];
 	pid_t child;
@@ -227,9 +229,11 @@ static void a_killed_client_leaves_nothing(void **state)
 	kill(child, SIGKILL);
 	waitpid(child, &status, 0);
 	pump();
-	assert_int_equal(control.attach->sessions, 1); /* the rails still have its memory */
+	/* the rails have not returned its channels and regions */
+	assert_int_equal(control.attach->sessions, 1);
 	assert_int_equal(world.mrs, 3 * RAILS);
-	while (rails_answer()) /* again, if only the answer to CHANNEL_CLOSE finds it dead */
+	/* Repeated: the engine may notice the death only when it answers CHANNEL_CLOSE. */
+	while (rails_answer())
 		pump();
 	pump_until_sessions(0);
 	assert_int_equal(control.attach->channels, 0);
@@ -238,7 +242,7 @@ static void a_killed_client_leaves_nothing(void **state)
 	close(ready[1]);
 }
 
-static void closing_the_engine_frees_what_clients_hold(void **state)
+static void closing_the_engine_frees_channels_and_regions_of_clients(void **state)
 {
 	int fd = dial(), memfd = memfd_of(4096, F_SEAL_SHRINK);
 
@@ -247,21 +251,21 @@ static void closing_the_engine_frees_what_clients_hold(void **state)
 	assert_int_equal(status_of(fd, ATTACH_REGION_ADD, 0, 4096, memfd), 0);
 	close(memfd);
 	close(fd);
-	/* the teardown checks the rest */
+	/* The teardown closes the engine and checks that nothing is left. */
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(a_channel_segment_cannot_be_cut_under_the_engine),
+		TEST(a_channel_segment_cannot_change_its_size),
 		TEST(the_loop_goes_on_while_channels_and_small_memory_are_registered),
-		TEST(a_client_that_leaves_while_its_channel_is_opened_leaves_nothing),
+		TEST(a_client_that_leaves_while_its_channel_opens_leaks_nothing),
 		TEST(a_channel_is_closed_when_every_rail_has_returned_it),
-		TEST(a_segment_stays_while_a_rail_has_the_channel_or_the_staging),
-		TEST(channels_run_out_and_their_numbers_rest_until_returned),
+		TEST(a_segment_stays_mapped_while_a_rail_has_channel_or_staging),
+		TEST(a_channel_number_is_reused_only_after_the_rails_return_it),
 		TEST(a_broken_ring_ends_that_session_and_no_other),
-		TEST(a_killed_client_leaves_nothing),
-		TEST(closing_the_engine_frees_what_clients_hold),
+		TEST(a_killed_client_leaks_nothing),
+		TEST(closing_the_engine_frees_channels_and_regions_of_clients),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory that is registered in extents: how it is cut, that all threads work on it at once, and
- * what is left when one registration fails or the client leaves meanwhile. See attach_world.h; the
- * size of an extent is the setting rail.mr_bytes.
+ * Memory that is registered in extents: how it is split, that all threads work on it at once, and
+ * that nothing is left when one registration fails or the client disconnects meanwhile. See
+ * attach_world.h. The size of an extent is the setting rail.mr_bytes.
  */
 #include "numa/clock.h"
 #include "tests/emulated.h"
@@ -21,7 +21,7 @@ static void pump_until_answer(int fd, struct answer *a)
 	fail_msg("no answer");
 }
 
-/* Begins to register `bytes` bytes of a file of that size, which occupies nothing. */
+/* Begins to register a sparse file of `bytes` bytes. */
 static void add(int fd, uint64_t bytes)
 {
 	int memfd = memfd_of(bytes, F_SEAL_SHRINK);
@@ -54,7 +54,7 @@ static void leave(int fd, unsigned sessions)
 	assert_int_equal(control.attach->sessions, sessions);
 }
 
-/* Every extent, on every NIC, is where the last one ended and has the key that the rail gets. */
+/* Checks that on every NIC the extents are adjacent and have the keys that the rail gets. */
 static void check_extents(const struct region *r, uint64_t bytes, unsigned shift)
 {
 	assert_int_equal(r->extent_shift, shift);
@@ -76,7 +76,7 @@ static void check_extents(const struct region *r, uint64_t bytes, unsigned shift
 	}
 }
 
-static void memory_is_cut_into_extents_without_gap_or_overlap(void **state)
+static void memory_is_split_into_extents_without_gap_or_overlap(void **state)
 {
 	static const struct {
 		uint64_t bytes, mr_bytes;
@@ -86,7 +86,8 @@ static void memory_is_cut_into_extents_without_gap_or_overlap(void **state)
 		{2 * GIB + 4096, 2 * GIB, 2, 31},
 		{2 * GIB - 4096, 2 * GIB, 1, 0},
 		{100 * GIB + 12288, 2 * GIB, 51, 31},
-		{100 * GIB, 7 * GIB / 2, 50, 31}, /* rounded down to a power of two */
+		/* rail.mr_bytes is rounded down to a power of two */
+		{100 * GIB, 7 * GIB / 2, 50, 31},
 		{100 * GIB, 1024 * GIB, 1, 0},
 		{3 << 20, 1 << 20, 3, 20},
 		{(1 << 20) - 4096, 65536, 16, 16},
@@ -115,7 +116,7 @@ static void memory_is_cut_into_extents_without_gap_or_overlap(void **state)
 	}
 }
 
-/* LESSONS: 8 ranks of SGLang with a host pool of 500 GB each, on small pages. */
+/* A real deployment: 8 SGLang ranks with a host pool of 500 GB each, on small pages. */
 static void eight_ranks_with_500_gb_each_fit(void **state)
 {
 	const uint64_t bytes = 500ull * 1000 * 1000 * 1000 / 4096 * 4096;
@@ -126,14 +127,14 @@ static void eight_ranks_with_500_gb_each_fit(void **state)
 	(void)state;
 	SKIP_EMULATED("it has no room for hundreds of GB of addresses");
 	if (at == MAP_FAILED) {
-		printf("skipped: 4 TB of addresses are not to be had (a sanitizer has them)\n");
+		printf("skipped: cannot reserve 4 TB of addresses (a sanitizer uses them)\n");
 		skip();
 	}
 	munmap(at, 8 * bytes);
 	for (unsigned i = 0; i < 8; i++) {
 		fd[i] = dial();
 		check_extents(control.attach->region[added(fd[i], bytes)], bytes, 31);
-		/* ... and what a rank registers besides. */
+		/* The further ranges that a rank registers. */
 		for (unsigned k = 0; k < RANGES_SESSION_MIN - 1; k++)
 			(void)added(fd[i], 4096);
 		world.commands = 0;
@@ -151,7 +152,7 @@ static void eight_ranks_with_500_gb_each_fit(void **state)
 	assert_int_equal(control.attach->extents, 0);
 }
 
-static void extents_have_a_quota_that_names_the_way_out(void **state)
+static void exceeding_the_quota_of_extents_is_refused_with_advice(void **state)
 {
 	int fd = dial(), other = dial(), memfd = memfd_of(EXTENTS_MAX * 65536ull, F_SEAL_SHRINK);
 	struct answer a;
@@ -184,7 +185,7 @@ static void all_threads_work_on_one_large_region(void **state)
 	for (unsigned i = 0; i < 60000 && world_seen(&world.at_once) < ATTACH_HELPERS; i++)
 		usleep(1000);
 	assert_int_equal(world_seen(&world.at_once_max), ATTACH_HELPERS);
-	/* Meanwhile the loop serves others, and nothing is answered too early. */
+	/* Meanwhile the loop serves other clients, and the request is not answered yet. */
 	assert_false(receive(fd, &a));
 	world_hold(false);
 	pump_until_answer(fd, &a);
@@ -194,8 +195,8 @@ static void all_threads_work_on_one_large_region(void **state)
 	assert_int_equal(world.mrs, 0);
 }
 
-/* A small range does not wait until a huge one is registered. */
-static void regions_take_turns(void **state)
+/* A small range is registered before a large one that was requested earlier is finished. */
+static void a_small_region_does_not_wait_for_a_large_one(void **state)
 {
 	int huge = dial(), small = dial();
 	struct answer a;
@@ -214,7 +215,7 @@ static void regions_take_turns(void **state)
 	leave(small, 0);
 }
 
-static void one_extent_that_fails_leaves_none_on_any_nic(void **state)
+static void one_failed_extent_undoes_all_extents_on_every_nic(void **state)
 {
 	int fd = dial();
 
@@ -242,7 +243,7 @@ static void one_extent_that_fails_leaves_none_on_any_nic(void **state)
 	pump();
 }
 
-static void a_client_that_leaves_ends_the_registration_of_its_memory(void **state)
+static void a_client_that_leaves_cancels_the_registration_of_its_memory(void **state)
 {
 	int fd = dial();
 
@@ -257,13 +258,13 @@ static void a_client_that_leaves_ends_the_registration_of_its_memory(void **stat
 	assert_int_equal(control.attach->sessions, 1);
 	world_hold(false);
 	pump_until_sessions(0);
-	/* Those under way were finished, no others begun. */
+	/* Registrations in progress were finished; no others were begun. */
 	assert_true(world.begun <= 2 * ATTACH_HELPERS);
 	assert_int_equal(world.mrs, 0);
 	assert_int_equal(told(RAIL_REGION_ADD), 0);
 }
 
-/* The teardown closes the engine in the middle of it. */
+/* The teardown closes the engine during the registration. */
 static void closing_the_engine_ends_registrations(void **state)
 {
 	int fd = dial();
@@ -277,7 +278,7 @@ static void closing_the_engine_ends_registrations(void **state)
 	close(fd);
 }
 
-static void a_long_registration_says_how_far_it_is(void **state)
+static void a_long_registration_logs_its_progress(void **state)
 {
 	char log[4096] = "";
 	uint64_t now_ns = clock_now_ns();
@@ -307,15 +308,15 @@ static void a_long_registration_says_how_far_it_is(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(memory_is_cut_into_extents_without_gap_or_overlap),
+		TEST(memory_is_split_into_extents_without_gap_or_overlap),
 		TEST(eight_ranks_with_500_gb_each_fit),
-		TEST(extents_have_a_quota_that_names_the_way_out),
+		TEST(exceeding_the_quota_of_extents_is_refused_with_advice),
 		TEST(all_threads_work_on_one_large_region),
-		TEST(regions_take_turns),
-		TEST(one_extent_that_fails_leaves_none_on_any_nic),
-		TEST(a_client_that_leaves_ends_the_registration_of_its_memory),
+		TEST(a_small_region_does_not_wait_for_a_large_one),
+		TEST(one_failed_extent_undoes_all_extents_on_every_nic),
+		TEST(a_client_that_leaves_cancels_the_registration_of_its_memory),
 		TEST(closing_the_engine_ends_registrations),
-		TEST(a_long_registration_says_how_far_it_is),
+		TEST(a_long_registration_logs_its_progress),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

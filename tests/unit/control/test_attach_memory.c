@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Regions of clients: what memory is refused, who has it when, and that nothing is left of a client
- * that goes. See attach_world.h.
+ * Regions of clients: which memory is refused, when the rails have it, and that a client that
+ * disconnects leaks nothing. See attach_world.h.
  */
 #include "tests/unit/control/attach_world.h"
 
-static void bad_memory_is_refused_and_leaves_nothing(void **state)
+static void bad_memory_is_refused_and_leaks_nothing(void **state)
 {
 	const uint64_t huge = UINT64_MAX & ~4095ull;
 	int fd = dial(), p[2], good = memfd_of(1u << 20, F_SEAL_SHRINK);
@@ -46,7 +46,7 @@ static void bad_memory_is_refused_and_leaves_nothing(void **state)
 	pump();
 }
 
-static void memory_that_nobody_can_seal_is_taken_only_when_the_settings_say_so(void **state)
+static void memory_without_seals_is_accepted_only_if_the_settings_allow_it(void **state)
 {
 	int fd = dial(), memfd = memfd_create("theirs", MFD_CLOEXEC);
 	struct answer a;
@@ -68,7 +68,7 @@ static void memory_that_nobody_can_seal_is_taken_only_when_the_settings_say_so(v
 	assert_int_equal(control.attach->regions, 0);
 }
 
-static void a_region_goes_to_every_rail_and_comes_back_from_every_rail(void **state)
+static void a_region_is_given_to_and_returned_by_every_rail(void **state)
 {
 	int fd = dial(), memfd = memfd_of(1u << 20, F_SEAL_SHRINK);
 	struct answer a;
@@ -86,7 +86,7 @@ static void a_region_goes_to_every_rail_and_comes_back_from_every_rail(void **st
 	assert_int_equal(world.command[1].region.extent_shift, 0);
 	assert_int_equal(world.mrs, RAILS);
 	world.commands = 0;
-	/* Answered when the last rail has returned it, not before. */
+	/* The request is answered when the last rail has returned the region, not before. */
 	assert_false(ask(fd, request_of(ATTACH_REGION_REMOVE, id, 0), NULL, 0, &a));
 	attach_region_returned(&control, (uint32_t)id);
 	pump();
@@ -120,20 +120,20 @@ static void memory_that_a_dying_nic_holds_is_released_when_its_device_is_closed(
 	assert_int_equal(world.lost, (1u << RAILS) - 1);
 	assert_int_equal(world.mrs, RAILS);
 	pump();
-	assert_false(receive(fd, &a)); /* the NIC may still write */
-	world.holds_mrs = false;       /* closed: there is nothing to deregister any more */
+	assert_false(receive(fd, &a)); /* the NIC may still write to the memory */
+	world.holds_mrs = false; /* the device of the NIC is closed, so deregistration succeeds */
 	attach_regions_retry(&control);
 	pump();
 	assert_true(receive(fd, &a));
 	assert_int_equal(a.reply.status, 0);
 	assert_int_equal(world.mrs, 0);
-	attach_regions_retry(&control); /* nothing is held */
+	attach_regions_retry(&control); /* this call finds no region to release */
 	close(memfd);
 	close(fd);
 	pump();
 }
 
-/* The helper threads' answers wait for the loop, which hears of the closed device first. */
+/* The helper threads report the failed release after the loop learns of the closed device. */
 static void memory_that_a_nic_held_until_its_device_was_closed_is_released(void **state)
 {
 	const size_t bytes = ATTACH_SMALL_BYTES + 4096;
@@ -161,7 +161,7 @@ static void memory_that_a_nic_held_until_its_device_was_closed_is_released(void 
 	pump_until_sessions(0);
 }
 
-static void nobody_touches_the_region_or_channel_of_another_session(void **state)
+static void a_session_cannot_release_the_memory_of_another(void **state)
 {
 	int a = dial(), b = dial(), memfd = memfd_of(4096, F_SEAL_SHRINK);
 	struct answer region, channel;
@@ -171,7 +171,7 @@ static void nobody_touches_the_region_or_channel_of_another_session(void **state
 	assert_true(ask(a, request_of(ATTACH_CHANNEL_OPEN, 0, 0), NULL, 0, &channel));
 	assert_int_equal(status_of(b, ATTACH_REGION_REMOVE, region.reply.a, 0, -1), -EINVAL);
 	assert_int_equal(status_of(b, ATTACH_CHANNEL_CLOSE, channel.reply.a, 0, -1), -EINVAL);
-	/* Nor its own staging memory, which goes with the channel. */
+	/* A client cannot release its staging memory either: it is released with the channel. */
 	assert_int_equal(status_of(a, ATTACH_REGION_REMOVE, channel.reply.b, 0, -1), -EINVAL);
 	forget_fds(&channel);
 	close(memfd);
@@ -182,7 +182,7 @@ static void nobody_touches_the_region_or_channel_of_another_session(void **state
 	pump_until_sessions(0);
 }
 
-static void a_reply_waits_until_the_rails_have_heard_of_the_region(void **state)
+static void a_reply_waits_until_the_inboxes_have_the_region(void **state)
 {
 	int fd = dial(), memfd = memfd_of(4096, F_SEAL_SHRINK);
 	struct answer a;
@@ -201,7 +201,7 @@ static void a_reply_waits_until_the_rails_have_heard_of_the_region(void **state)
 	pump_until_sessions(0);
 }
 
-static void a_registration_that_fails_leaves_nothing_on_any_nic(void **state)
+static void a_failed_registration_leaves_nothing_on_any_nic(void **state)
 {
 	int fd = dial(), memfd = memfd_of(4096, F_SEAL_SHRINK);
 	struct answer a;
@@ -223,7 +223,7 @@ static void a_registration_that_fails_leaves_nothing_on_any_nic(void **state)
 	pump();
 }
 
-static void large_memory_is_registered_beside_the_loop(void **state)
+static void large_memory_is_registered_on_another_thread(void **state)
 {
 	const size_t bytes = ATTACH_SMALL_BYTES + 4096;
 	int fd = dial(), other = dial(), memfd = memfd_of(bytes, F_SEAL_SHRINK);
@@ -247,7 +247,7 @@ static void large_memory_is_registered_beside_the_loop(void **state)
 	pump();
 }
 
-static void a_client_that_leaves_while_its_memory_is_registered_leaves_nothing(void **state)
+static void a_client_that_leaves_during_a_registration_leaks_nothing(void **state)
 {
 	const size_t bytes = ATTACH_SMALL_BYTES + 4096;
 	int fd = dial(), memfd = memfd_of(bytes, F_SEAL_SHRINK);
@@ -261,12 +261,12 @@ static void a_client_that_leaves_while_its_memory_is_registered_leaves_nothing(v
 	close(memfd);
 	close(fd);
 	pump();
-	assert_int_equal(control.attach->sessions, 1); /* its memory is still being worked on */
+	assert_int_equal(control.attach->sessions, 1); /* its memory is still being registered */
 	world_hold(false);
 	pump_until_sessions(0);
 	assert_int_equal(world.mrs, 0);
 	assert_int_equal(told(RAIL_REGION_ADD), 0);
-	/* The same while the engine closes. */
+	/* The same, but the teardown closes the engine during the registration. */
 	world_slow(20000);
 	fd = dial();
 	memfd = memfd_of(bytes, F_SEAL_SHRINK);
@@ -278,16 +278,16 @@ static void a_client_that_leaves_while_its_memory_is_registered_leaves_nothing(v
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(bad_memory_is_refused_and_leaves_nothing),
-		TEST(memory_that_nobody_can_seal_is_taken_only_when_the_settings_say_so),
-		TEST(a_region_goes_to_every_rail_and_comes_back_from_every_rail),
+		TEST(bad_memory_is_refused_and_leaks_nothing),
+		TEST(memory_without_seals_is_accepted_only_if_the_settings_allow_it),
+		TEST(a_region_is_given_to_and_returned_by_every_rail),
 		TEST(memory_that_a_dying_nic_holds_is_released_when_its_device_is_closed),
 		TEST(memory_that_a_nic_held_until_its_device_was_closed_is_released),
-		TEST(nobody_touches_the_region_or_channel_of_another_session),
-		TEST(a_reply_waits_until_the_rails_have_heard_of_the_region),
-		TEST(a_registration_that_fails_leaves_nothing_on_any_nic),
-		TEST(large_memory_is_registered_beside_the_loop),
-		TEST(a_client_that_leaves_while_its_memory_is_registered_leaves_nothing),
+		TEST(a_session_cannot_release_the_memory_of_another),
+		TEST(a_reply_waits_until_the_inboxes_have_the_region),
+		TEST(a_failed_registration_leaves_nothing_on_any_nic),
+		TEST(large_memory_is_registered_on_another_thread),
+		TEST(a_client_that_leaves_during_a_registration_leaks_nothing),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Sessions that end while a thread of the client copies into a page slot: the channel stays until
- * the thread has left the slot or its process has exited. publish.c is the test's: world.copying.
+ * the thread has left the slot or its process has exited. publish.c is a stub: world.copying says
+ * whether a copy is in progress.
  */
 #include "tests/unit/control/attach_world.h"
 
@@ -47,7 +48,8 @@ static void a_channel_stays_until_its_client_has_left_the_slot(void **state)
 	}
 	assert_int_equal(control.attach->channels, 1);
 	assert_int_equal(control.attach->quarantined, 1);
-	control.attach->channel[id]->map[0] = 1; /* still mapped */
+	/* this write shows that the segment is still mapped */
+	control.attach->channel[id]->map[0] = 1;
 	world.copying = false;
 	pump_until_channels(0);
 	assert_int_equal(control.attach->quarantined, 0);
@@ -55,7 +57,7 @@ static void a_channel_stays_until_its_client_has_left_the_slot(void **state)
 	pump_until_sessions(0);
 }
 
-static void a_close_is_answered_though_the_slot_is_kept(void **state)
+static void a_close_is_answered_while_the_slot_is_in_quarantine(void **state)
 {
 	struct answer a;
 	uint64_t id;
@@ -78,7 +80,7 @@ static void a_close_is_answered_though_the_slot_is_kept(void **state)
 	pump_until_sessions(0);
 }
 
-static void a_process_that_has_exited_leaves_no_slot_behind(void **state)
+static void the_exit_of_a_process_ends_its_quarantine(void **state)
 {
 	int status, go[2];
 	pid_t child;
@@ -112,8 +114,8 @@ static void a_process_that_has_exited_leaves_no_slot_behind(void **state)
 	close(go[1]);
 }
 
-/* It keeps the parent's socket open, not its session. */
-static void a_child_of_fork_does_not_keep_its_parents_session(void **state)
+/* A child made by fork() keeps the parent's socket open, but the session ends with the parent. */
+static void a_forked_child_does_not_keep_the_session_of_its_parent(void **state)
 {
 	int status, go[2], stay[2];
 	pid_t child;
@@ -129,7 +131,8 @@ static void a_child_of_fork_does_not_keep_its_parents_session(void **state)
 		send_raw(fd, &hello, sizeof(hello), NULL, 0);
 		if (fork() == 0) {
 			close(stay[1]);
-			(void)!read(stay[0], &status, 1); /* until the test ends it */
+			/* the read returns when the test closes the pipe */
+			(void)!read(stay[0], &status, 1);
 			_exit(0);
 		}
 		(void)!write(go[1], "", 1);
@@ -163,7 +166,7 @@ static void a_process_with_many_slots_in_quarantine_gets_no_credits(void **state
 	rails_answer();
 	pump();
 	assert_int_equal(control.attach->quarantined, ATTACH_QUARANTINE_MAX);
-	/* Its other session, and one that it opens now. */
+	/* Both its other session and one that it opens now get no credits. */
 	assert_true(control.attach->channel[first]->publish.no_credits);
 	fd = open_channels(1, &id);
 	last = control.attach->channel[id];
@@ -179,7 +182,7 @@ static void a_process_with_many_slots_in_quarantine_gets_no_credits(void **state
 	pump_until_sessions(0);
 }
 
-/* Without HELLO, or with a pidfd that neither side can have. */
+/* A client that sends no HELLO gives the engine no pidfd. */
 static void a_process_that_cannot_be_watched_gets_no_credits(void **state)
 {
 	struct answer a;
@@ -195,20 +198,20 @@ static void a_process_that_cannot_be_watched_gets_no_credits(void **state)
 	pump_until_sessions(0);
 }
 
-static void a_pidfd_may_come_with_hello(void **state)
+static void hello_accepts_a_pidfd(void **state)
 {
 	int fd = dial(), pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
 
 	(void)state;
 	assert_true(pidfd >= 0);
-	for (unsigned n = 0; n < 3; n++) /* again and again: no file is leaked */
+	for (unsigned n = 0; n < 3; n++) /* three times, to see that no descriptor is leaked */
 		assert_int_equal(status_of(fd, ATTACH_HELLO, 0, 0, pidfd), 0);
 	close(pidfd);
 	close(fd);
 	pump_until_sessions(0);
 }
 
-static void an_engine_that_stops_does_not_wait_for_slots(void **state)
+static void a_stopping_engine_does_not_wait_for_slots_in_quarantine(void **state)
 {
 	uint64_t id;
 	int fd = open_channels(1, &id);
@@ -230,13 +233,13 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(a_channel_stays_until_its_client_has_left_the_slot),
-		TEST(a_close_is_answered_though_the_slot_is_kept),
-		TEST(a_process_that_has_exited_leaves_no_slot_behind),
-		TEST(a_child_of_fork_does_not_keep_its_parents_session),
+		TEST(a_close_is_answered_while_the_slot_is_in_quarantine),
+		TEST(the_exit_of_a_process_ends_its_quarantine),
+		TEST(a_forked_child_does_not_keep_the_session_of_its_parent),
 		TEST(a_process_with_many_slots_in_quarantine_gets_no_credits),
 		TEST(a_process_that_cannot_be_watched_gets_no_credits),
-		TEST(a_pidfd_may_come_with_hello),
-		TEST(an_engine_that_stops_does_not_wait_for_slots),
+		TEST(hello_accepts_a_pidfd),
+		TEST(a_stopping_engine_does_not_wait_for_slots_in_quarantine),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What one client may take from the others: connections that say nothing, memory ranges, channels.
+ * Limits of what one client can take from the others: silent connections, memory ranges, channels.
  * See attach_world.h. $SEED repeats the random run.
  */
 #include <time.h>
 
 #include "tests/unit/control/attach_world.h"
 
-/* ---- silence --------------------------------------------------------------------------------- */
+/* ---- silent connections ---------------------------------------------------------------------- */
 
 static bool hung_up(int fd)
 {
@@ -40,7 +40,7 @@ static void silent_connections_block_no_client(void **state)
 		assert_int_equal(status_of(fd[i], ATTACH_HELLO, 0, 0, -1), 0);
 	}
 	assert_int_equal(control.attach->sessions, SESSIONS_MAX);
-	/* Those that had been silent longest were closed. */
+	/* The connections that had been silent longest were closed. */
 	while (dropped < SILENT && hung_up(silent[dropped]))
 		dropped++;
 	for (unsigned i = dropped; i < SILENT; i++)
@@ -51,7 +51,7 @@ static void silent_connections_block_no_client(void **state)
 	close_all(fd, SESSIONS_MAX);
 }
 
-static void a_request_that_is_yet_to_be_read_saves_its_connection(void **state)
+static void a_connection_with_an_unread_request_is_not_dropped(void **state)
 {
 	struct attach_request hello = request_of(ATTACH_HELLO, 0, 0);
 	int silent[ATTACH_SILENT_MAX], late;
@@ -62,7 +62,10 @@ static void a_request_that_is_yet_to_be_read_saves_its_connection(void **state)
 		silent[i] = dial();
 		pump();
 	}
-	/* One more comes in, and only then the oldest one speaks: both are seen in one turn. */
+	/*
+	 * One more client connects, and only then the oldest one sends its request: the engine sees
+	 * both in one turn.
+	 */
 	late = dial();
 	send_raw(silent[0], &hello, sizeof(hello), NULL, 0);
 	pump();
@@ -92,7 +95,7 @@ static void a_connection_is_closed_when_no_request_comes_in_time(void **state)
 	assert_true(hung_up(silent));
 	assert_true(ended.tv_sec - began.tv_sec >= ATTACH_SILENT_SECONDS - 1);
 	assert_int_equal(control.counter[COUNTER_clients_silent], 1);
-	/* One that has spoken may be silent for as long as it likes. */
+	/* A connection that has sent a request may then be silent without limit. */
 	assert_int_equal(status_of(spoke, ATTACH_REPORT, 0, 0, -1), 0);
 	close(spoke);
 	close(silent);
@@ -101,7 +104,7 @@ static void a_connection_is_closed_when_no_request_comes_in_time(void **state)
 
 /* ---- quotas ---------------------------------------------------------------------------------- */
 
-/* Takes until it is refused; returns how many it got. */
+/* Requests ranges or channels until one is refused. Returns how many it got. */
 static unsigned take_all(int fd, enum attach_kind kind, int memfd, struct answer *ret_refusal)
 {
 	for (unsigned n = 0;; n++) {
@@ -128,7 +131,7 @@ static void drop_all(const int *fd, unsigned count)
 	assert_int_equal(control.attach->channels, 0);
 }
 
-__attribute__((format(printf, 2, 3))) static void says(
+__attribute__((format(printf, 2, 3))) static void check_reason(
 	const struct answer *a, const char *format, ...)
 {
 	char words[128];
@@ -153,8 +156,9 @@ static void one_session_leaves_half_of_all_ranges_and_channels_to_others(void **
 	n = take_all(fd[0], ATTACH_REGION_ADD, memfd, &a);
 	assert_int_equal(n, ATTACH_RANGES_MAX / 2);
 	assert_int_equal(a.reply.status, -EMFILE);
-	says(&a, "%u memory ranges", ATTACH_RANGES_MAX / 2);
-	says(&a, "%u of %u are left to 1 sessions", ATTACH_RANGES_MAX / 2, ATTACH_RANGES_MAX);
+	check_reason(&a, "%u memory ranges", ATTACH_RANGES_MAX / 2);
+	check_reason(
+		&a, "%u of %u are left to 1 sessions", ATTACH_RANGES_MAX / 2, ATTACH_RANGES_MAX);
 	assert_non_null(strstr(a.reply.text, "release some"));
 	n = take_all(fd[0], ATTACH_CHANNEL_OPEN, -1, &a);
 	assert_int_equal(n, CHANNELS_MAX / 2);
@@ -169,7 +173,7 @@ static void one_session_leaves_half_of_all_ranges_and_channels_to_others(void **
 	drop_all(fd, 2);
 }
 
-static void ranges_never_take_the_staging_of_a_channel(void **state)
+static void ranges_never_use_the_regions_kept_for_staging(void **state)
 {
 	enum { SESSIONS = CHANNELS_MAX / CHANNELS_SESSION_MIN };
 	int fd[SESSIONS], memfd = memfd_of(4096, F_SEAL_SHRINK);
@@ -182,7 +186,7 @@ static void ranges_never_take_the_staging_of_a_channel(void **state)
 	for (unsigned i = 0; i < SESSIONS; i++)
 		ranges += take_all(fd[i], ATTACH_REGION_ADD, memfd, &a);
 	assert_int_equal(ranges, ATTACH_RANGES_MAX);
-	says(&a, " 0 of %u are left", ATTACH_RANGES_MAX);
+	check_reason(&a, " 0 of %u are left", ATTACH_RANGES_MAX);
 	for (unsigned i = 0; i < SESSIONS; i++)
 		for (unsigned k = 0; k < CHANNELS_SESSION_MIN; k++, channels++) {
 			world.commands = 0;
@@ -194,7 +198,7 @@ static void ranges_never_take_the_staging_of_a_channel(void **state)
 	drop_all(fd, SESSIONS);
 }
 
-static void quotas_hold_whatever_sessions_take_and_release(void **state)
+static void quotas_hold_under_random_requests_and_releases(void **state)
 {
 	enum { SESSIONS = 20, TURNS = 6000 };
 	const char *text = getenv("SEED");
@@ -244,11 +248,11 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(silent_connections_block_no_client),
-		TEST(a_request_that_is_yet_to_be_read_saves_its_connection),
+		TEST(a_connection_with_an_unread_request_is_not_dropped),
 		TEST(a_connection_is_closed_when_no_request_comes_in_time),
 		TEST(one_session_leaves_half_of_all_ranges_and_channels_to_others),
-		TEST(ranges_never_take_the_staging_of_a_channel),
-		TEST(quotas_hold_whatever_sessions_take_and_release),
+		TEST(ranges_never_use_the_regions_kept_for_staging),
+		TEST(quotas_hold_under_random_requests_and_releases),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

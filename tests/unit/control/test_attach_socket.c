@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * attach_socket.c: the path of engine.socket. Which engine gets it, what is created, what is left
- * alone, and what is said.
+ * attach_socket.c: the path of engine.socket. Which engine may use it, which files are created or
+ * replaced, and what is logged.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -25,7 +25,7 @@
 #include "engine/control/attach.h"
 
 static char folder[64];
-static char said[2048];
+static char logged[2048];
 static struct settings settings;
 static struct control one, other;
 
@@ -36,8 +36,8 @@ static int setup(void **state)
 	assert_non_null(mkdtemp(folder));
 	snprintf(settings.engine_socket, sizeof(settings.engine_socket), "%s/e.sock", folder);
 	one = other = (struct control){.settings = &settings};
-	said[0] = '\0';
-	log_test_capture(said, sizeof(said));
+	logged[0] = '\0';
+	log_test_capture(logged, sizeof(logged));
 	return 0;
 }
 
@@ -59,7 +59,7 @@ static struct sockaddr_un address(void)
 	return at;
 }
 
-/* 0 or the errno of a client. */
+/* Connects as a client. Returns 0 or the client's errno. */
 static int client_connects(void)
 {
 	struct sockaddr_un at = address();
@@ -70,7 +70,7 @@ static int client_connects(void)
 	return rc;
 }
 
-/* A listening socket at the path that no engine of this version made. */
+/* Returns a listening socket at the path, made by a program that does not take the lock. */
 static int stranger(void)
 {
 	struct sockaddr_un at = address();
@@ -89,16 +89,16 @@ static unsigned files(void)
 	while (readdir(d))
 		n++;
 	closedir(d);
-	return n - 2; /* . and .. */
+	return n - 2; /* not counting "." and ".." */
 }
 
-static void assert_said(const char *what)
+static void assert_logged(const char *what)
 {
-	if (!strstr(said, what))
-		fail_msg("\"%s\" is not in:\n%s", what, said);
+	if (!strstr(logged, what))
+		fail_msg("\"%s\" is not in:\n%s", what, logged);
 }
 
-static void clients_are_refused_until_it_is_served(void **state)
+static void clients_are_refused_until_the_engine_listens(void **state)
 {
 	(void)state;
 	assert_int_equal(attach_socket_open(&one), 0);
@@ -119,11 +119,11 @@ static void an_engine_keeps_its_path_from_its_start_to_its_end(void **state)
 	(void)state;
 	snprintf(pid, sizeof(pid), "pid %d", (int)getpid());
 	assert_int_equal(attach_socket_open(&one), 0);
-	for (unsigned i = 0; i < 3; i++) { /* starts, serves, stops */
+	for (unsigned i = 0; i < 3; i++) { /* `one` is starting, then serving, then stopping */
 		assert_int_equal(attach_socket_open(&other), -EADDRINUSE);
 		assert_null(other.client_socket);
-		assert_said(pid);
-		assert_said(settings.engine_socket);
+		assert_logged(pid);
+		assert_logged(settings.engine_socket);
 		if (i == 0)
 			assert_true(attach_socket_listen(&one) >= 0);
 		if (i == 1)
@@ -153,19 +153,19 @@ static void a_path_is_free_when_its_engine_was_killed(void **state)
 	assert_int_equal(read(ready[0], &byte, 1), 1);
 	snprintf(pid, sizeof(pid), "pid %d", (int)child);
 	assert_int_equal(attach_socket_open(&other), -EADDRINUSE);
-	assert_said(pid);
+	assert_logged(pid);
 	kill(child, SIGKILL);
 	assert_int_equal(waitpid(child, NULL, 0), child);
 	assert_int_equal(files(), 2);
 	assert_int_equal(attach_socket_open(&other), 0);
-	assert_said("left over");
+	assert_logged("left over");
 	attach_socket_close(&other);
 	assert_int_equal(files(), 0);
 	close(ready[0]);
 	close(ready[1]);
 }
 
-static void a_program_that_knows_no_lock_keeps_its_socket_while_it_serves(void **state)
+static void a_program_without_the_lock_keeps_its_socket_while_it_listens(void **state)
 {
 	char pid[32];
 	int fd = stranger();
@@ -173,19 +173,19 @@ static void a_program_that_knows_no_lock_keeps_its_socket_while_it_serves(void *
 	(void)state;
 	snprintf(pid, sizeof(pid), "process %d", (int)getpid());
 	assert_int_equal(attach_socket_open(&one), -EADDRINUSE);
-	assert_said(pid);
+	assert_logged(pid);
 	assert_int_equal(client_connects(), 0);
 	close(fd);
 	assert_int_equal(attach_socket_open(&one), 0);
 	attach_socket_close(&one);
 }
 
-static void a_file_that_is_no_socket_is_left_alone(void **state)
+static void a_file_that_is_no_socket_is_not_replaced(void **state)
 {
 	(void)state;
 	close(open(settings.engine_socket, O_CREAT | O_WRONLY, 0600));
 	assert_int_equal(attach_socket_open(&one), -EEXIST);
-	assert_said("is not a socket");
+	assert_logged("is not a socket");
 	assert_int_equal(access(settings.engine_socket, F_OK), 0);
 	assert_int_equal(files(), 1);
 }
@@ -200,13 +200,13 @@ static void only_the_last_directory_is_created_and_that_is_logged(void **state)
 	snprintf(settings.engine_socket, sizeof(settings.engine_socket), "%s/a/b/e.sock", folder);
 	assert_int_equal(attach_socket_open(&one), -ENOENT);
 	snprintf(made, sizeof(made), "neither %s/a/b nor the directory above it", folder);
-	assert_said(made);
-	assert_said("engine.socket");
+	assert_logged(made);
+	assert_logged("engine.socket");
 	assert_int_equal(files(), 0);
 	snprintf(settings.engine_socket, sizeof(settings.engine_socket), "%s/a/e.sock", folder);
 	assert_int_equal(attach_socket_open(&one), 0);
 	snprintf(made, sizeof(made), "created directory %s/a", folder);
-	assert_said(made);
+	assert_logged(made);
 	snprintf(made, sizeof(made), "%s/a", folder);
 	assert_int_equal(stat(made, &st), 0);
 	assert_int_equal(st.st_mode & 07777, 0755);
@@ -214,7 +214,10 @@ static void only_the_last_directory_is_created_and_that_is_logged(void **state)
 	umask(mask);
 }
 
-/* In a child that may become another user or mount: its exit status is 0, 77 or wrong. */
+/*
+ * Runs the test in a child process, which may become another user or mount a file system. The
+ * child's exit status is 0, 77 (root is needed) or another one for a failure.
+ */
 static int in_child(int (*test)(void))
 {
 	int status;
@@ -235,13 +238,13 @@ static bool fails_with(int error)
 {
 	char missing[160];
 
-	if (attach_socket_open(&one) != -error || !strstr(said, strerror(error)) ||
-		!strstr(said, settings.engine_socket))
+	if (attach_socket_open(&one) != -error || !strstr(logged, strerror(error)) ||
+		!strstr(logged, settings.engine_socket))
 		return false;
 	snprintf(settings.engine_socket, sizeof(settings.engine_socket), "%s/b/e.sock", folder);
 	snprintf(missing, sizeof(missing), "cannot create directory %s/b: %s", folder,
 		strerror(error));
-	return attach_socket_open(&one) == -error && strstr(said, missing);
+	return attach_socket_open(&one) == -error && strstr(logged, missing);
 }
 
 static int without_permission(void)
@@ -259,13 +262,13 @@ static int read_only(void)
 	return !fails_with(EROFS);
 }
 
-static void a_directory_without_permission_says_so(void **state)
+static void a_directory_without_permission_is_reported(void **state)
 {
 	(void)state;
 	assert_int_equal(in_child(without_permission), 0);
 }
 
-static void a_read_only_directory_says_so(void **state)
+static void a_read_only_directory_is_reported(void **state)
 {
 	(void)state;
 	assert_int_equal(in_child(read_only), 0);
@@ -276,14 +279,14 @@ static void a_read_only_directory_says_so(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(clients_are_refused_until_it_is_served),
+		TEST(clients_are_refused_until_the_engine_listens),
 		TEST(an_engine_keeps_its_path_from_its_start_to_its_end),
 		TEST(a_path_is_free_when_its_engine_was_killed),
-		TEST(a_program_that_knows_no_lock_keeps_its_socket_while_it_serves),
-		TEST(a_file_that_is_no_socket_is_left_alone),
+		TEST(a_program_without_the_lock_keeps_its_socket_while_it_listens),
+		TEST(a_file_that_is_no_socket_is_not_replaced),
 		TEST(only_the_last_directory_is_created_and_that_is_logged),
-		TEST(a_directory_without_permission_says_so),
-		TEST(a_read_only_directory_says_so),
+		TEST(a_directory_without_permission_is_reported),
+		TEST(a_read_only_directory_is_reported),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Queue pairs between engines, with stubs for rails and NICs: asked for, answered, broken,
+ * Connections between engines, with stubs for rails and NICs: requested, answered, broken,
  * returned.
  */
 #include "tests/unit/control/connect_world.h"
@@ -34,21 +34,22 @@ static void a_wanted_peer_is_handed_over_with_its_regions(void **state)
 		assert_int_equal(got->region[m].rkey, m % 16 ? 0 : 1100 + m);
 	}
 	assert_int_equal(connect_outstanding(&node[0].control), 1);
-	assert_int_equal(qps_alive, 4); /* two at either end */
+	assert_int_equal(qps_alive, 4); /* two queue pairs on each side */
 	counts_are(0, 1, 0, 2);
 	counts_are(1, 0, 1, 2);
-	want(1); /* it has it already */
+	want(1); /* the rail has the connection already */
 	nodes_run(50);
 	assert_int_equal(node[0].rail[1].tells, 1);
 	connect_stop(&node[0].control);
 }
 
-static void whoever_is_no_member_is_refused_at_once(void **state)
+static void a_rail_that_wants_an_unknown_member_is_refused_at_once(void **state)
 {
 	(void)state;
 	connect_wanted(&node[0].control, 0, 7, 12345);
 	connect_wanted(&node[0].control, 0, (uint16_t)(peer() + 1), ref());
-	connect_wanted(&node[0].control, 0, 0, node[0].control.ref); /* itself */
+	/* The wanted peer is node 0 itself */
+	connect_wanted(&node[0].control, 0, 0, node[0].control.ref);
 	for (unsigned i = 0; i < 3; i++)
 		assert_int_equal(told(0, i)->kind, RAIL_PEER_REFUSE);
 	assert_int_equal(node[0].rail[0].told[0].ref, 12345);
@@ -56,28 +57,32 @@ static void whoever_is_no_member_is_refused_at_once(void **state)
 	assert_int_equal(qps_alive, 0);
 }
 
-static void a_broken_connection_is_drained_returned_and_made_anew(void **state)
+static void a_broken_connection_is_drained_returned_and_reconnected(void **state)
 {
 	struct rail_peer *got = connected(0);
 
 	(void)state;
 	connect_broken(&node[0].control, 0, got, 0x15);
 	assert_int_equal(told(0, 1)->kind, RAIL_PEER_DROP);
-	assert_int_equal(qps_errors, 2); /* before that */
-	assert_int_equal(node[0].rail[0].told[1].ref, ref());
-	connect_broken(&node[0].control, 0, got, 0x15); /* said twice is done once */
+	/* The queue pairs are put in the error state before the rail gets RAIL_PEER_DROP */
 	assert_int_equal(qps_errors, 2);
-	want(0); /* the old one is still out */
+	assert_int_equal(node[0].rail[0].told[1].ref, ref());
+	connect_broken(&node[0].control, 0, got, 0x15); /* a second event changes nothing */
+	assert_int_equal(qps_errors, 2);
+	want(0); /* the rail still holds the old connection */
 	assert_int_equal(told(0, 2)->kind, RAIL_PEER_REFUSE);
 	assert_int_equal(connect_outstanding(&node[0].control), 1);
-	assert_int_equal(qps_alive, 4); /* never freed before the rail has drained them */
-	counts_are(0, 0, 0, 2);         /* there, but nothing is read through it */
+	assert_int_equal(qps_alive, 4); /* the QPs are not freed before the rail has drained them */
+	counts_are(0, 0, 0, 2); /* the QPs exist, but the connection does not count as live */
 	connect_returned(&node[0].control, 0, got);
 	assert_int_equal(connect_outstanding(&node[0].control), 0);
-	assert_true(nodes_until(qps_alive == 0, 500)); /* the other end was told */
-	want(0);                                       /* within the back-off */
+	assert_true(nodes_until(qps_alive == 0, 500)); /* node 1 has received the Disconnect */
+	want(0);                                       /* a request within the back-off */
 	assert_int_equal(told(0, 3)->kind, RAIL_PEER_REFUSE);
-	/* It is made anew without being asked for, and clients come back when it was proven. */
+	/*
+	 * The control plane reconnects by itself; clients use the rail again once its probe is
+	 * answered.
+	 */
 	assert_int_equal(told(0, 4)->kind, RAIL_PEER_ADD);
 	got = told(0, 4)->object;
 	assert_true(got->probe);
@@ -109,7 +114,10 @@ static void a_second_connect_of_the_same_rails_replaces_the_first(void **state)
 	struct rail_peer *got = connected(0);
 
 	(void)state;
-	/* As if the Disconnect of the first were late: it means the first only. */
+	/*
+	 * As if the Disconnect of the first connection arrived late: it must affect only the first
+	 * one.
+	 */
 	((struct active *)got->control)->serial += 1000;
 	connect_broken(&node[0].control, 0, got, 0);
 	assert_int_equal(told(0, 1)->kind, RAIL_PEER_DROP);
@@ -120,7 +128,7 @@ static void a_second_connect_of_the_same_rails_replaces_the_first(void **state)
 	connect_stop(&node[0].control);
 }
 
-static void what_fails_is_refused_and_leaves_nothing(void **state)
+static void a_failed_connection_attempt_is_refused_and_leaves_no_qp(void **state)
 {
 	uint64_t failed_ns;
 
@@ -143,7 +151,7 @@ static void what_fails_is_refused_and_leaves_nothing(void **state)
 	connect_stop(&node[0].control);
 }
 
-static void an_answer_that_does_not_come_is_a_refusal(void **state)
+static void a_connect_without_an_answer_is_refused(void **state)
 {
 	(void)state;
 	node[0].settings.cluster_dead_after_ms = 60000;
@@ -152,21 +160,21 @@ static void an_answer_that_does_not_come_is_a_refusal(void **state)
 	assert_true(nodes_until(node[0].rail[0].tells == 1, CONNECT_ANSWER_MS + 500));
 	assert_int_equal(node[0].rail[0].told[0].kind, RAIL_PEER_REFUSE);
 	assert_int_equal(qps_alive, 0);
-	/* The answer comes after all: it is too late for it, and no crime. */
+	/* The answer arrives after all. It is too late to be used, but it breaks no rule. */
 	node[1].stalled = false;
 	nodes_run(100);
 	assert_int_equal(node[0].control.counter[COUNTER_messages_bad], 0);
-	if (node[0].rail[0].tells > 1) /* another attempt is */
+	if (node[0].rail[0].tells > 1) /* if a next attempt was made, it is a probe */
 		assert_true(((struct rail_peer *)told(0, 1)->object)->probe);
 	connect_stop(&node[0].control);
 }
 
-static void the_connections_of_a_dead_member_go(void **state)
+static void the_active_qps_to_a_dead_member_are_dropped(void **state)
 {
 	struct rail_peer *got = connected(0);
 
 	(void)state;
-	node_close(1); /* its passive ends are gone with it */
+	node_close(1); /* node 1's passive QPs are destroyed with it */
 	assert_true(nodes_until(sees_count(0, 1), 1000));
 	assert_int_equal(told(0, 1)->kind, RAIL_PEER_DROP);
 	assert_int_equal(qps_errors >= 2, 1);
@@ -175,7 +183,7 @@ static void the_connections_of_a_dead_member_go(void **state)
 	assert_true(nodes_until(qps_alive == 0, 500));
 }
 
-static void the_passive_ends_of_a_dead_member_go(void **state)
+static void the_passive_qps_of_a_dead_member_are_destroyed(void **state)
 {
 	(void)state;
 	connected(0);
@@ -184,7 +192,7 @@ static void the_passive_ends_of_a_dead_member_go(void **state)
 	assert_true(nodes_until(qps_alive == 0, 1000));
 }
 
-static void commands_a_full_inbox_refuses_come_later_in_order(void **state)
+static void commands_that_a_full_inbox_refuses_are_sent_later_in_order(void **state)
 {
 	struct fake_rail *fake = &node[0].rail[0];
 
@@ -195,13 +203,14 @@ static void commands_a_full_inbox_refuses_come_later_in_order(void **state)
 	nodes_run(30);
 	assert_int_equal(fake->tells, 0);
 	fake->full = false;
-	connect_wanted(&node[0].control, 0, 9, 1010); /* does not overtake them */
+	connect_wanted(
+		&node[0].control, 0, 9, 1010); /* this command must not overtake the queued ones */
 	assert_true(nodes_until(fake->tells == 11, 500));
 	for (uint32_t i = 0; i < 11; i++)
 		assert_int_equal(fake->told[i].ref, 1000 + i);
 }
 
-static void stopping_drops_all_and_waits_for_what_rails_have(void **state)
+static void stopping_drops_all_connections_and_waits_for_those_that_rails_hold(void **state)
 {
 	struct rail_peer *got = connected(0);
 
@@ -210,13 +219,14 @@ static void stopping_drops_all_and_waits_for_what_rails_have(void **state)
 	connect_stop(&node[1].control);
 	assert_int_equal(told(0, 1)->kind, RAIL_PEER_DROP);
 	assert_int_equal(connect_outstanding(&node[0].control), 1);
-	assert_true(nodes_until(qps_alive == 2, 500)); /* passive ones do not wait */
+	/* Passive QPs are destroyed without waiting for a rail */
+	assert_true(nodes_until(qps_alive == 2, 500));
 	connect_returned(&node[0].control, 0, got);
 	assert_int_equal(connect_outstanding(&node[0].control), 0);
 	assert_true(nodes_until(qps_alive == 0, 500));
 }
 
-/* ---- what a peer may not say ----------------------------------------------------------------- */
+/* ---- Connect messages that break a rule ------------------------------------------------------ */
 
 static struct dv_address good_address = {.version = 1, .kind = 3};
 
@@ -229,7 +239,7 @@ static void raw_connect(Pc__Connect *connect, bool closes, int status)
 	int fd = raw_open(0);
 
 	raw_hello(fd, "raw", 0x4200000042, 9, NULL);
-	got = raw_read(fd, bytes, sizeof(bytes), 500); /* its Hello */
+	got = raw_read(fd, bytes, sizeof(bytes), 500); /* the node's own Hello */
 	assert_true(got > 0);
 	m.body_case = PC__MESSAGE__BODY_CONNECT;
 	m.connect = connect;
@@ -264,7 +274,7 @@ static void raw_connect(Pc__Connect *connect, bool closes, int status)
 	assert_true(nodes_until(all_agree() && qps_alive == 0, 1000));
 }
 
-static void a_connect_is_checked_before_anything_is_made(void **state)
+static void a_connect_is_checked_before_any_qp_is_made(void **state)
 {
 	static Pc__QpEnd end[QPS_PER_PEER_MAX + 1], *ends[QPS_PER_PEER_MAX + 1];
 	Pc__Connect c = PC__CONNECT__INIT;
@@ -279,12 +289,12 @@ static void a_connect_is_checked_before_anything_is_made(void **state)
 	}
 	c.incarnation = node[0].control.incarnation;
 	c.ends = ends;
-	raw_connect(&c, true, 0); /* no ends */
+	raw_connect(&c, true, 0); /* n_ends is 0 */
 	c.n_ends = QPS_PER_PEER_MAX + 1;
 	raw_connect(&c, true, 0);
 	c.n_ends = QPS_PER_PEER_MAX;
 	raw_connect(&c, false, 0);
-	c.rail = 2; /* it said it has two */
+	c.rail = 2; /* its Hello said that it has two rails */
 	raw_connect(&c, true, 0);
 	c.rail = 1;
 	c.to_rail = 2;
@@ -308,7 +318,8 @@ static void regions_out_of_bounds_are_refused(void **state)
 {
 	struct dv_mr *mr = &node[1].control.rail[0].exported[0];
 	struct dv_mr bad[] = {
-		{.base = (void *)UINTPTR_MAX, .length = 4096}, /* wraps */
+		/* The end of the region wraps around */
+		{.base = (void *)UINTPTR_MAX, .length = 4096},
 		{.base = (void *)4096, .length = (1ull << 48) + 1},
 	};
 
@@ -320,7 +331,7 @@ static void regions_out_of_bounds_are_refused(void **state)
 		node[0].rail[0].tells = 0;
 		assert_true(nodes_until(all_agree() && member_link(&node[0].control, ref()), 1000));
 		if (i == 0)
-			want(0); /* from then on it is tried again and again */
+			want(0); /* after this request the control plane retries by itself */
 		assert_true(
 			nodes_until(node[0].control.counter[COUNTER_messages_bad] > before, 1000));
 		assert_int_equal(told(0, 0)->kind, RAIL_PEER_REFUSE);
@@ -331,17 +342,17 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		T(a_wanted_peer_is_handed_over_with_its_regions),
-		T(whoever_is_no_member_is_refused_at_once),
-		T(a_broken_connection_is_drained_returned_and_made_anew),
+		T(a_rail_that_wants_an_unknown_member_is_refused_at_once),
+		T(a_broken_connection_is_drained_returned_and_reconnected),
 		T(each_rail_connects_to_its_counterpart),
 		T(a_second_connect_of_the_same_rails_replaces_the_first),
-		T(what_fails_is_refused_and_leaves_nothing),
-		T(an_answer_that_does_not_come_is_a_refusal),
-		T(the_connections_of_a_dead_member_go),
-		T(the_passive_ends_of_a_dead_member_go),
-		T(commands_a_full_inbox_refuses_come_later_in_order),
-		T(stopping_drops_all_and_waits_for_what_rails_have),
-		T(a_connect_is_checked_before_anything_is_made),
+		T(a_failed_connection_attempt_is_refused_and_leaves_no_qp),
+		T(a_connect_without_an_answer_is_refused),
+		T(the_active_qps_to_a_dead_member_are_dropped),
+		T(the_passive_qps_of_a_dead_member_are_destroyed),
+		T(commands_that_a_full_inbox_refuses_are_sent_later_in_order),
+		T(stopping_drops_all_connections_and_waits_for_those_that_rails_hold),
+		T(a_connect_is_checked_before_any_qp_is_made),
 		T(regions_out_of_bounds_are_refused),
 	};
 

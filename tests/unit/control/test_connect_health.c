@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which rails clients are told not to use, and how they come back. */
+/* Which rails clients are told not to use, and how those rails come back into use. */
 #include "tests/unit/control/connect_world.h"
 
 static void a_probe_that_fails_leaves_the_rail_out(void **state)
@@ -16,7 +16,7 @@ static void a_probe_that_fails_leaves_the_rail_out(void **state)
 	assert_int_equal(told(1, 2)->kind, RAIL_PEER_ADD);
 	got = told(1, 2)->object;
 	connect_broken(&node[0].control, 1, got, 0);
-	connect_proven(&node[0].control, 1, got); /* too late: it is broken */
+	connect_proven(&node[0].control, 1, got); /* too late: the connection is broken */
 	assert_int_equal(rails_out(), 2);
 	connect_returned(&node[0].control, 1, got);
 	connect_stop(&node[0].control);
@@ -35,13 +35,13 @@ static void a_port_without_a_link_takes_its_rail_out_at_once(void **state)
 	assert_string_equal(connect_rail_state(&node[0].control, 0, &peers_out), "up");
 	assert_int_equal(told(1, 1)->kind, RAIL_PEER_DROP);
 	connect_returned(&node[0].control, 1, got);
-	nodes_run(2 * CONNECT_BACKOFF_MS); /* there is no use in trying */
+	nodes_run(2 * CONNECT_BACKOFF_MS); /* no attempt is made while the port has no link */
 	assert_int_equal(node[0].rail[1].tells, 2);
 	want(1);
 	assert_int_equal(told(1, 2)->kind, RAIL_PEER_REFUSE);
 	connect_port(&node[0].control, 1, true);
 	assert_int_equal(shm_load(&node[0].control.status->rails_out), 0);
-	assert_int_equal(rails_out(), 2); /* until its probe was answered */
+	assert_int_equal(rails_out(), 2); /* out until the probe is answered */
 	assert_int_equal(told(1, 3)->kind, RAIL_PEER_ADD);
 	connect_proven(&node[0].control, 1, told(1, 3)->object);
 	assert_int_equal(rails_out(), 0);
@@ -50,7 +50,7 @@ static void a_port_without_a_link_takes_its_rail_out_at_once(void **state)
 	connect_stop(&node[0].control);
 }
 
-/* Both rails read big pages all the time; rail 1 gets `times` fewer done. */
+/* Both rails read long pages all the time; rail 1 completes `times` fewer. */
 static void read_unevenly(unsigned times, unsigned ms)
 {
 	uint64_t until_ns = clock_now_ns() + ms * 1000000ull;
@@ -68,7 +68,7 @@ static void read_unevenly(unsigned times, unsigned ms)
 	}
 }
 
-static void a_rail_far_slower_than_its_siblings_rests_and_is_probed(void **state)
+static void a_rail_much_slower_than_the_others_rests_and_is_probed(void **state)
 {
 	struct rail_peer *got = connected(1);
 	unsigned peers_out;
@@ -113,7 +113,7 @@ int main(void)
 		T(a_faster_port_gets_more_queue_pairs),
 		T(a_probe_that_fails_leaves_the_rail_out),
 		T(a_port_without_a_link_takes_its_rail_out_at_once),
-		T(a_rail_far_slower_than_its_siblings_rests_and_is_probed),
+		T(a_rail_much_slower_than_the_others_rests_and_is_probed),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls to NICs that do not come back: the loop goes on, and so do the other connections. */
+/* Driver calls that do not return: the event loop and the other connections must go on. */
 #include "tests/unit/control/connect_world.h"
 
 #include <pthread.h>
@@ -12,11 +12,11 @@ static int open_nodes(void **state)
 	return setup(state);
 }
 
-static void the_loop_answers_while_a_connect_does_not_come_back(void **state)
+static void the_loop_answers_while_a_connect_call_is_blocked(void **state)
 {
 	(void)state;
 	connects_blocked = 1;
-	want(0); /* node 1 connects its end: a helper of it is in the kernel from now on */
+	want(0); /* from here on a helper thread of node 1 is blocked in dv_qp_connect() */
 	assert_true(nodes_until(connect_busy(&node[1].control) == 1, 5000));
 	for (unsigned i = 0; i < 20; i++) {
 		uint8_t bytes[4096];
@@ -33,14 +33,14 @@ static void the_loop_answers_while_a_connect_does_not_come_back(void **state)
 	connect_stop(control);
 }
 
-static void what_is_broken_does_not_wait_for_what_is_being_made(void **state)
+static void breaking_a_connection_does_not_wait_for_one_being_made(void **state)
 {
 	struct rail_peer *got = connected(0);
 
 	(void)state;
 	assert_int_equal(node_open(2, node_at(0)), 0);
 	assert_true(nodes_until(all_agree(), 3000));
-	connects_free = 2; /* those of node 2: our own does not come back */
+	connects_free = 2; /* the two calls of node 2 return; node 0's own call does not */
 	connects_blocked = 1;
 	connect_wanted(control, 0, member_by_ref(control, node[2].control.ref)->map.peer,
 		node[2].control.ref);
@@ -55,11 +55,11 @@ static void what_is_broken_does_not_wait_for_what_is_being_made(void **state)
 	connect_stop(control);
 }
 
-/* Node 2 answers, and its address does not resolve. */
+/* Node 2 answers, but its address does not resolve: dv_qp_connect() of node 0 blocks. */
 static void ask_the_unreachable(void)
 {
-	connects_free = 2; /* those of node 2 */
-	connects_held = 1; /* the first of ours */
+	connects_free = 2; /* the two dv_qp_connect() calls of node 2 return */
+	connects_held = 1; /* the first dv_qp_connect() call of node 0 blocks */
 	connects_blocked = 1;
 	connect_wanted(control, 0, member_by_ref(control, node[2].control.ref)->map.peer,
 		node[2].control.ref);
@@ -67,19 +67,19 @@ static void ask_the_unreachable(void)
 		LIST_FIRST(&control->connect->actives)->state == ACTIVE_CONNECTING, 1900));
 }
 
-static void a_peer_that_cannot_be_reached_holds_up_no_other(void **state)
+static void an_unreachable_peer_does_not_delay_other_connections(void **state)
 {
 	(void)state;
 	assert_int_equal(node_open(2, node_at(0)), 0);
 	assert_true(nodes_until(all_agree(), 3000));
 	ask_the_unreachable();
-	connected(0); /* with node 1, over the same rail */
+	connected(0); /* a connection with node 1 over the same rail */
 	assert_int_equal(connect_busy(control), 1);
 	__atomic_store_n(&connects_blocked, 0, __ATOMIC_SEQ_CST);
 	connect_stop(control);
 }
 
-static void a_path_that_is_not_made_in_time_is_given_up_and_keeps_one_helper(void **state)
+static void a_connection_not_made_in_time_is_given_up_and_blocks_only_one_helper(void **state)
 {
 	uint16_t number;
 
@@ -92,11 +92,13 @@ static void a_path_that_is_not_made_in_time_is_given_up_and_keeps_one_helper(voi
 	assert_int_equal(node[0].rail[0].told[0].kind, RAIL_PEER_REFUSE);
 	assert_int_equal(shm_load(&control->status->peer_rails_out[number]), 1);
 	__atomic_store_n(&connects_held, 1u << 30, __ATOMIC_SEQ_CST);
-	__atomic_store_n(&connects_free, 2, __ATOMIC_SEQ_CST); /* those of node 2 */
-	nodes_run(10 * CONNECT_BACKOFF_MS); /* probed meanwhile, had the helper come back */
+	/* The two dv_qp_connect() calls of node 2 return */
+	__atomic_store_n(&connects_free, 2, __ATOMIC_SEQ_CST);
+	/* A probe would be sent in this time if the helper thread had returned */
+	nodes_run(10 * CONNECT_BACKOFF_MS);
 	assert_int_equal(connect_busy(control), 1);
 	__atomic_store_n(&connects_blocked, 0, __ATOMIC_SEQ_CST);
-	assert_true(nodes_until(/* connected anew */
+	assert_true(nodes_until(/* node 0 has reconnected to node 2 */
 		shm_load(&control->status->peer_rails_out[number]) == 1 &&
 			node[0].rail[0].tells > 1,
 		3 * CONNECT_BACKOFF_MAX_MS));
@@ -104,10 +106,10 @@ static void a_path_that_is_not_made_in_time_is_given_up_and_keeps_one_helper(voi
 	connect_stop(control);
 }
 
-static void a_peer_that_asks_again_keeps_one_helper(void **state)
+static void repeated_connects_of_a_peer_block_only_one_helper(void **state)
 {
 	(void)state;
-	connects_blocked = 1; /* node 1 cannot reach node 0, which asks again and again */
+	connects_blocked = 1; /* node 1 cannot reach node 0, which sends Connect again and again */
 	want(0);
 	nodes_run(CONNECT_ANSWER_MS + 10 * CONNECT_BACKOFF_MS);
 	assert_int_equal(connect_busy(&node[1].control), 1);
@@ -117,13 +119,14 @@ static void a_peer_that_asks_again_keeps_one_helper(void **state)
 	connect_stop(control);
 }
 
-/* Each connect may take a second, and there are eight of them in a set. */
-static void what_was_given_up_is_not_connected_any_more(void **state)
+/* Each connect may block for a second, and a set may have eight queue pairs. */
+static void an_abandoned_set_makes_no_further_connect_call(void **state)
 {
 	(void)state;
 	connects_blocked = 1;
 	want(0);
-	assert_true(nodes_until(qps_connects == 1, 5000)); /* the first of node 1 */
+	/* This is the first dv_qp_connect() call of node 1 */
+	assert_true(nodes_until(qps_connects == 1, 5000));
 	connect_stop(control);
 	connect_stop(&node[1].control);
 	__atomic_store_n(&connects_blocked, 0, __ATOMIC_SEQ_CST);
@@ -138,7 +141,7 @@ static void *unblock(void *unused)
 	return unused;
 }
 
-static void an_engine_that_ends_waits_for_one_connect_and_not_for_a_set(void **state)
+static void closing_an_engine_waits_for_one_connect_call_not_for_the_whole_set(void **state)
 {
 	pthread_t thread;
 
@@ -158,13 +161,13 @@ static void an_engine_that_ends_waits_for_one_connect_and_not_for_a_set(void **s
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		L(the_loop_answers_while_a_connect_does_not_come_back),
-		L(what_is_broken_does_not_wait_for_what_is_being_made),
-		L(a_peer_that_cannot_be_reached_holds_up_no_other),
-		L(a_path_that_is_not_made_in_time_is_given_up_and_keeps_one_helper),
-		L(a_peer_that_asks_again_keeps_one_helper),
-		L(what_was_given_up_is_not_connected_any_more),
-		L(an_engine_that_ends_waits_for_one_connect_and_not_for_a_set),
+		L(the_loop_answers_while_a_connect_call_is_blocked),
+		L(breaking_a_connection_does_not_wait_for_one_being_made),
+		L(an_unreachable_peer_does_not_delay_other_connections),
+		L(a_connection_not_made_in_time_is_given_up_and_blocks_only_one_helper),
+		L(repeated_connects_of_a_peer_block_only_one_helper),
+		L(an_abandoned_set_makes_no_further_connect_call),
+		L(closing_an_engine_waits_for_one_connect_call_not_for_the_whole_set),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

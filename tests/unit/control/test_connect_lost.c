@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * NICs that do not let go: what proves that a buffer is not written any more, what stays lost, and
- * when the engine ends itself.
+ * NICs that do not release memory: what proves that a buffer is not written any more, what stays
+ * lost, and when the engine aborts.
  */
 #include "tests/unit/control/connect_world.h"
 
@@ -31,9 +31,9 @@ static void ends(unsigned rail, struct rail_peer *got)
 	assert_true(nodes_until(qps_alive == 0, 500));
 }
 
-/* ---- what is proof --------------------------------------------------------------------------- */
+/* ---- what proves that the NIC has stopped ---------------------------------------------------- */
 
-static void what_cannot_be_put_in_error_is_destroyed_and_then_retired(void **state)
+static void a_connection_that_cannot_be_put_in_error_is_destroyed_and_then_retired(void **state)
 {
 	struct rail_peer *got = connected(0);
 
@@ -45,14 +45,19 @@ static void what_cannot_be_put_in_error_is_destroyed_and_then_retired(void **sta
 	assert_int_equal(told(0, 2)->kind, RAIL_PEER_RETIRE);
 	assert_ptr_equal(told(0, 2)->object, got);
 	assert_int_equal(qps_errors, 2);
-	assert_int_equal(qps_kills, 2); /* each of them, before the rail was told */
-	assert_int_equal(qps_alive, 4); /* the rail may still look at the handles */
+	/* Both queue pairs were killed before RAIL_PEER_RETIRE was sent */
+	assert_int_equal(qps_kills, 2);
+	assert_int_equal(qps_alive, 4); /* the rail may still use the handles */
 	assert_int_equal(connect_outstanding(control), 1);
 	ends(0, got);
 }
 
-/* The port went down, the member left: the rail has not taken the command yet and posts. */
-static void no_queue_pair_is_destroyed_before_the_rail_says_that_it_posts_no_more(void **state)
+/*
+ * The port has gone down and the member has left, but the rail has not read the command yet, so it
+ * may still post.
+ */
+static void no_queue_pair_is_destroyed_before_the_rail_reports_that_it_has_stopped_posting(
+	void **state)
 {
 	struct rail_peer *got = connected(0);
 	struct active *active = got->control;
@@ -66,7 +71,7 @@ static void no_queue_pair_is_destroyed_before_the_rail_says_that_it_posts_no_mor
 	assert_int_equal(qps_kills, 0);
 	node[0].rail[0].full = false;
 	assert_int_equal(told(0, 1)->kind, RAIL_PEER_DROP);
-	nodes_run(500); /* told is not obeyed */
+	nodes_run(500); /* the command was sent, but the rail has not executed it */
 	assert_int_equal(qps_kills, 0);
 	connect_stuck(control, 0, got, clock_now_ns());
 	assert_int_equal(told(0, 2)->kind, RAIL_PEER_RETIRE);
@@ -74,7 +79,7 @@ static void no_queue_pair_is_destroyed_before_the_rail_says_that_it_posts_no_mor
 	ends(0, got);
 }
 
-static void what_does_not_drain_is_destroyed_and_then_retired(void **state)
+static void a_connection_that_does_not_drain_is_destroyed_and_then_retired(void **state)
 {
 	struct rail_peer *got = connected(0);
 
@@ -86,12 +91,12 @@ static void what_does_not_drain_is_destroyed_and_then_retired(void **state)
 	connect_stuck(control, 0, got, clock_now_ns());
 	assert_int_equal(told(0, 2)->kind, RAIL_PEER_RETIRE);
 	assert_int_equal(qps_kills, 2);
-	assert_int_equal(shm_load(&control->status->rails_out), 0); /* the NIC is well */
+	assert_int_equal(shm_load(&control->status->rails_out), 0); /* the NIC itself works */
 	ends(0, got);
-	nodes_run(8000); /* and nothing ends the engine afterwards */
+	nodes_run(8000); /* the engine does not abort later either */
 }
 
-static void an_answer_of_eio_is_no_proof_but_a_closed_device_is(void **state)
+static void eio_is_no_proof_that_the_nic_stopped_but_a_closed_device_is(void **state)
 {
 	struct rail_peer *got = connected(0);
 
@@ -102,8 +107,8 @@ static void an_answer_of_eio_is_no_proof_but_a_closed_device_is(void **state)
 	connect_stuck(control, 0, got, clock_now_ns());
 	assert_int_equal(told(0, 2)->kind, RAIL_LOST);
 	nodes_run(1000);
-	assert_int_equal(node[0].rail[0].tells, 3); /* not retired */
-	assert_int_equal(device_cuts, 0);           /* the rail still polls its queues */
+	assert_int_equal(node[0].rail[0].tells, 3); /* no RAIL_PEER_RETIRE was sent */
+	assert_int_equal(device_cuts, 0); /* not closed: the rail still polls its queues */
 	connect_quiet(control, 0);
 	regions_retried = 0;
 	assert_int_equal(told(0, 3)->kind, RAIL_PEER_RETIRE);
@@ -120,13 +125,13 @@ static void a_connection_that_drains_meanwhile_is_destroyed_once(void **state)
 	connect_broken(control, 0, got, 0);
 	assert_int_equal(told(0, 1)->kind, RAIL_PEER_DROP);
 	connect_stuck(control, 0, got, clock_now_ns());
-	connect_returned(control, 0, got); /* its completions came after all */
+	connect_returned(control, 0, got); /* its completions arrived after all */
 	assert_true(nodes_until(qps_alive == 2, 500));
 	assert_int_equal(node[0].rail[0].tells, 2);
 	connect_stop(control);
 }
 
-/* ---- lost for good --------------------------------------------------------------------------- */
+/* ---- lost until the engine is restarted ------------------------------------------------------ */
 
 static void a_device_that_died_is_closed_and_stays_lost(void **state)
 {
@@ -141,41 +146,43 @@ static void a_device_that_died_is_closed_and_stays_lost(void **state)
 	assert_int_equal(told(1, 1)->kind, RAIL_LOST);
 	connect_quiet(control, 1);
 	assert_int_equal(told(1, 2)->kind, RAIL_PEER_RETIRE);
-	assert_int_equal(qps_errors + qps_kills, 0); /* no command of the driver is waited for */
+	assert_int_equal(qps_errors + qps_kills, 0); /* no driver call was made */
 	connect_returned(control, 1, got);
 	connect_port(control, 1, false);
-	connect_port(control, 1, true); /* the kernel has reset the device */
+	connect_port(
+		control, 1, true); /* the port is up again after the kernel has reset the device */
 	want(1);
 	assert_int_equal(told(1, 3)->kind, RAIL_PEER_REFUSE);
 	nodes_run(3 * CONNECT_BACKOFF_MAX_MS);
 	assert_int_equal(shm_load(&control->status->rails_out), 2);
-	assert_int_equal(node[0].rail[1].tells, 4); /* and it is not probed */
+	assert_int_equal(node[0].rail[1].tells, 4); /* it is not probed either */
 	assert_string_equal(connect_rail_state(control, 1, &peers_out), "lost");
 	assert_string_equal(connect_rail_state(control, 0, &peers_out), "up");
 	connect_stop(control);
 }
 
-static void a_lost_rail_serves_nobody(void **state)
+static void a_lost_rail_serves_no_peer(void **state)
 {
 	(void)state;
 	connected(0);
 	assert_int_equal(qps_alive, 4);
 	connect_device_lost(&node[1].control, 0, "local catastrophic error");
 	connect_quiet(&node[1].control, 0);
-	assert_true(nodes_until(qps_alive == 2, 500)); /* its end of it */
+	assert_true(nodes_until(qps_alive == 2, 500)); /* node 1 has destroyed its side */
 	node[0].rail[1].tells = node[0].rail[0].tells = 0;
 	connect_broken(control, 0, &LIST_FIRST(&control->connect->actives)->peer, 0x15);
 	assert_int_equal(told(0, 0)->kind, RAIL_PEER_DROP);
 	connect_returned(control, 0, &LIST_FIRST(&control->connect->actives)->peer);
-	assert_int_equal(told(0, 1)->kind, RAIL_PEER_REFUSE); /* its probe was not served */
+	/* Node 1 refused the Connect of the probe */
+	assert_int_equal(told(0, 1)->kind, RAIL_PEER_REFUSE);
 	assert_true(nodes_until(qps_alive == 0, 500));
 	connect_stop(control);
 }
 
-static void what_is_being_made_on_a_lost_rail_is_given_up(void **state)
+static void a_connection_being_made_on_a_lost_rail_is_given_up(void **state)
 {
 	(void)state;
-	connects_free = 2; /* those of node 1 */
+	connects_free = 2; /* the two dv_qp_connect() calls of node 1 return */
 	connects_blocked = 1;
 	want(0);
 	assert_true(nodes_until(
@@ -220,7 +227,7 @@ static void a_device_whose_events_cannot_be_read_is_lost(void **state)
 	unsigned reads;
 
 	(void)state;
-	event_fd = eventfd(1, EFD_CLOEXEC); /* readable all the time */
+	event_fd = eventfd(1, EFD_CLOEXEC); /* its eventfd is always readable */
 	control->rails = 1;
 	assert_int_equal(device_event_open(control), 0);
 	nodes_run(10);
@@ -231,7 +238,8 @@ static void a_device_whose_events_cannot_be_read_is_lost(void **state)
 	assert_int_equal(told(0, 0)->kind, RAIL_LOST);
 	reads = stub_count(EVENT_READS);
 	nodes_run(10);
-	assert_int_equal(stub_count(EVENT_READS), reads); /* the loop does not spin */
+	/* The loop does not read that device again and again */
+	assert_int_equal(stub_count(EVENT_READS), reads);
 	device_event_close(control);
 	control->rails = 2;
 	close(event_fd);
@@ -248,7 +256,8 @@ static void a_queue_pair_that_failed_breaks_its_connection(void **state)
 	uint32_t qpn = dv_qp_number(active->qps.set.qp[1]);
 
 	(void)state;
-	connect_qp_failed(control, 1, qpn, "QP fatal"); /* another rail's may have that number */
+	/* A QP of another rail may have the same number */
+	connect_qp_failed(control, 1, qpn, "QP fatal");
 	connect_qp_failed(control, 0, qpn + 1000, "QP fatal");
 	nodes_run(100);
 	assert_int_equal(node[0].rail[0].tells, 1);
@@ -256,11 +265,11 @@ static void a_queue_pair_that_failed_breaks_its_connection(void **state)
 	assert_int_equal(rails_out(), 1);
 	assert_int_equal(told(0, 1)->kind, RAIL_PEER_DROP);
 	connect_returned(control, 0, got);
-	assert_int_equal(told(0, 2)->kind, RAIL_PEER_ADD); /* connected anew */
+	assert_int_equal(told(0, 2)->kind, RAIL_PEER_ADD); /* the connection was made again */
 	connect_stop(control);
 }
 
-static void a_queue_pair_that_failed_is_served_no_more(void **state)
+static void a_passive_queue_pair_that_failed_is_destroyed(void **state)
 {
 	struct passive *passive;
 
@@ -274,7 +283,7 @@ static void a_queue_pair_that_failed_is_served_no_more(void **state)
 
 /* ---- when a connection is stalled ------------------------------------------------------------ */
 
-static void a_stall_takes_longer_than_an_ack_that_is_late(void **state)
+static void the_stall_limit_is_longer_than_a_late_ack(void **state)
 {
 	struct rail_peer *got;
 
@@ -292,11 +301,11 @@ static void a_stall_takes_longer_than_an_ack_that_is_late(void **state)
 	connect_stop(control);
 }
 
-/* ---- the last resort ------------------------------------------------------------------------- */
+/* ---- aborting -------------------------------------------------------------------------------- */
 
 /*
- * A process of its own, with its standard error and what it writes to `out` in one pipe. Returns
- * what it said when it has been aborted.
+ * Runs `scene` in a child process whose standard error and `out` are one pipe. Checks that the
+ * child was aborted, and returns the text it wrote.
  */
 static const char *aborted(void (*scene)(int out))
 {
@@ -313,7 +322,7 @@ static const char *aborted(void (*scene)(int out))
 		void *state = NULL;
 
 		setrlimit(RLIMIT_CORE, &none);
-		signal(SIGABRT, SIG_DFL); /* cmocka has a handler */
+		signal(SIGABRT, SIG_DFL); /* remove the handler that cmocka has installed */
 		dup2(fds[1], STDERR_FILENO);
 		close(fds[0]);
 		alarm(60);
@@ -357,8 +366,11 @@ static void a_device_that_can_neither_be_used_nor_closed_ends_the_engine(void **
 		"the engine aborts: rail 0: the NIC can neither be used nor closed: a stub said");
 }
 
-/* Nothing helps: neither destroying nor, because the rail does not stop polling, closing. */
-static void nothing_is_ever_given_up(int out)
+/*
+ * Neither proof is possible: destroying the queue pairs fails, and the device is not closed because
+ * the rail does not stop polling.
+ */
+static void memory_is_never_released(int out)
 {
 	struct rail_peer *got = connected(0);
 
@@ -371,9 +383,9 @@ static void nothing_is_ever_given_up(int out)
 	nodes_run(200);
 }
 
-static void an_engine_ends_itself_seven_seconds_after_a_deadline_it_cannot_keep(void **state)
+static void an_engine_aborts_seven_seconds_after_a_deadline_it_cannot_keep(void **state)
 {
-	const char *text = aborted(nothing_is_ever_given_up);
+	const char *text = aborted(memory_is_never_released);
 
 	(void)state;
 	says(text, "still there\n");
@@ -381,8 +393,8 @@ static void an_engine_ends_itself_seven_seconds_after_a_deadline_it_cannot_keep(
 		"the engine aborts: rail 0: mlx5_0 does not give up the memory that READs from peer");
 }
 
-/* SIGSTOP, or a virtual machine that is suspended, while a helper destroys the queue pairs. */
-static void time_that_the_process_was_stopped_does_not_end_the_engine(void **state)
+/* SIGSTOP, or a suspended virtual machine, while a helper thread destroys the queue pairs. */
+static void time_during_which_the_process_was_stopped_does_not_abort_the_engine(void **state)
 {
 	struct rail_peer *got = connected(0);
 
@@ -390,14 +402,14 @@ static void time_that_the_process_was_stopped_does_not_end_the_engine(void **sta
 	connect_broken(control, 0, got, 0);
 	assert_int_equal(told(0, 1)->kind, RAIL_PEER_DROP);
 	connect_stuck(control, 0, got, clock_now_ns());
-	control->stopping = true; /* no probe comes in between */
+	control->stopping = true; /* so that no probe starts in between */
 	while (qps_kills < 2)
-		usleep(1000); /* destroyed, and the loop has not heard it */
+		usleep(1000); /* both are destroyed, but the loop does not know it yet */
 	nodes_pass(60000);
 	nodes_run(100);
 	assert_int_equal(told(0, 2)->kind, RAIL_PEER_RETIRE);
 	nodes_run(CONNECT_ABORT_NS / 1000000 - 1000);
-	nodes_pass(60000); /* the rail had no time either */
+	nodes_pass(60000); /* the rail did not run in this time either */
 	nodes_run(400);
 	ends(0, got);
 }
@@ -407,24 +419,23 @@ static void time_that_the_process_was_stopped_does_not_end_the_engine(void **sta
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		L(what_cannot_be_put_in_error_is_destroyed_and_then_retired),
-		L(no_queue_pair_is_destroyed_before_the_rail_says_that_it_posts_no_more),
-		L(what_does_not_drain_is_destroyed_and_then_retired),
-		L(an_answer_of_eio_is_no_proof_but_a_closed_device_is),
+		L(a_connection_that_cannot_be_put_in_error_is_destroyed_and_then_retired),
+		L(no_queue_pair_is_destroyed_before_the_rail_reports_that_it_has_stopped_posting),
+		L(a_connection_that_does_not_drain_is_destroyed_and_then_retired),
+		L(eio_is_no_proof_that_the_nic_stopped_but_a_closed_device_is),
 		L(a_connection_that_drains_meanwhile_is_destroyed_once),
 		L(a_device_that_died_is_closed_and_stays_lost),
-		L(a_lost_rail_serves_nobody),
-		L(what_is_being_made_on_a_lost_rail_is_given_up),
+		L(a_lost_rail_serves_no_peer),
+		L(a_connection_being_made_on_a_lost_rail_is_given_up),
 		L(a_rail_that_is_out_already_goes_down_once),
 		L(the_loss_of_the_last_rail_ends_the_engine_in_order),
 		L(a_device_whose_events_cannot_be_read_is_lost),
 		L(a_queue_pair_that_failed_breaks_its_connection),
-		L(a_queue_pair_that_failed_is_served_no_more),
-		L(a_stall_takes_longer_than_an_ack_that_is_late),
-		L(time_that_the_process_was_stopped_does_not_end_the_engine),
+		L(a_passive_queue_pair_that_failed_is_destroyed),
+		L(the_stall_limit_is_longer_than_a_late_ack),
+		L(time_during_which_the_process_was_stopped_does_not_abort_the_engine),
 		cmocka_unit_test(a_device_that_can_neither_be_used_nor_closed_ends_the_engine),
-		cmocka_unit_test(
-			an_engine_ends_itself_seven_seconds_after_a_deadline_it_cannot_keep),
+		cmocka_unit_test(an_engine_aborts_seven_seconds_after_a_deadline_it_cannot_keep),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

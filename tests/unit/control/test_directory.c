@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Telling owners about pages: answers, deadlines, conditions.
+ * Publishing, removing and forgetting entries at their owners: results, deadlines, conditions.
  */
 #include "tests/unit/control/test_rpc_nodes.h"
 
@@ -32,7 +32,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* Is node `owner` among the owners of the key, by node 0's map? */
+/* True if node `owner` is an owner of the key by node 0's map. */
 static bool owns(unsigned owner, uint64_t number)
 {
 	const struct map_view *map = member_map(&node[0].control);
@@ -53,7 +53,7 @@ static uint64_t owned_by(unsigned owner, uint64_t from)
 	return from;
 }
 
-/* ---- answers --------------------------------------------------------------------------------- */
+/* ---- results --------------------------------------------------------------------------------- */
 
 static void alone_the_answer_comes_with_the_flush_and_not_before(void **state)
 {
@@ -83,7 +83,7 @@ static void a_publish_is_answered_when_every_owner_has_it(void **state)
 			assert_int_equal(found_at_owners(reader, k / KEYS, k), 2);
 }
 
-static void more_keys_than_a_window_holds_are_all_answered(void **state)
+static void all_keys_are_answered_when_there_are_more_than_the_batches_in_flight_hold(void **state)
 {
 	const unsigned keys = (BATCHES_MAX + 3) * MESSAGE_PAGES_MAX;
 
@@ -98,7 +98,10 @@ static void more_keys_than_a_window_holds_are_all_answered(void **state)
 	directory_flush(&node[0].control);
 	assert_int_equal(node[0].control.directory->owner[1].in_flight, BATCHES_MAX);
 	assert_true(nodes_until(node[0].dones == keys, 10000));
-	/* The shards hold fewer than that: the rest was refused, and that is an answer too. */
+	/*
+	 * The shards hold fewer entries than that: the owners refuse the rest, and a refusal is an
+	 * answer.
+	 */
 	assert_true(node[0].hits >= 4096 && node[0].hits < keys);
 	assert_int_equal(node[0].control.directory->background, 0);
 }
@@ -122,7 +125,7 @@ static void only_a_refusal_by_all_owners_is_no_space(void **state)
 	assert_int_equal(node[0].hits, KEYS);
 	assert_true(full->counter[COUNTER_entries_dropped] > KEYS / 2);
 
-	node_close(0); /* alone, the one that is full is the only owner */
+	node_close(0); /* now the node with the full shard is the only owner */
 	assert_true(nodes_until(sees_count(1, 1), 1000));
 	for (unsigned k = 0; k < KEYS; k++)
 		node_put(1, 5000000 + k, 1, 1000);
@@ -141,7 +144,7 @@ static void at_the_deadline_the_answer_is_timeout_and_the_entry_still_arrives(vo
 	from = clock_now_ns();
 	node_put(0, number, 1, 100);
 	node_put(0, owned_by(1, number + 1), 1, 50);
-	/* At its own, long before the other is taken for dead. */
+	/* At its own deadline, long before node 1 is declared dead. */
 	assert_true(nodes_until(node[0].dones >= 1, 500));
 	assert_in_range((clock_now_ns() - from) / 1000000, 50, 60);
 	assert_true(nodes_until(node[0].dones == 2, 500));
@@ -157,7 +160,7 @@ static void at_the_deadline_the_answer_is_timeout_and_the_entry_still_arrives(vo
 static uint64_t last_deadline_ns;
 static unsigned out_of_order;
 
-/* The cookie is the deadline. */
+/* `cookie` is the deadline. */
 static void note_order(void *context, uint64_t cookie, enum op_status status)
 {
 	out_of_order +=
@@ -188,7 +191,7 @@ static void answers_of_late_owners_come_in_the_order_of_their_deadlines(void **s
 	assert_int_equal(out_of_order, 0);
 }
 
-static void an_owner_that_dies_meanwhile_is_replaced(void **state)
+static void an_owner_that_dies_during_a_publish_is_replaced(void **state)
 {
 	(void)state;
 	open_nodes(4, 300);
@@ -196,7 +199,7 @@ static void an_owner_that_dies_meanwhile_is_replaced(void **state)
 	for (unsigned k = 0; k < KEYS; k++)
 		node_put(0, k, 1, 5000);
 	nodes_run(50);
-	assert_in_range(node[0].dones, 1, KEYS - 1); /* some wait for node 3 */
+	assert_in_range(node[0].dones, 1, KEYS - 1); /* some keys wait for node 3 */
 	assert_true(nodes_until(node[0].dones == KEYS, 3000));
 	assert_int_equal(node[0].hits, KEYS);
 	node_close(3);
@@ -204,7 +207,7 @@ static void an_owner_that_dies_meanwhile_is_replaced(void **state)
 		assert_int_equal(found_at_owners(0, 0, k), 2);
 }
 
-static void a_connection_that_breaks_meanwhile_loses_nothing(void **state)
+static void a_link_that_breaks_during_a_publish_loses_no_entry(void **state)
 {
 	(void)state;
 	open_nodes(2, 1000);
@@ -226,7 +229,7 @@ static void a_connection_that_breaks_meanwhile_loses_nothing(void **state)
 		assert_int_equal(found_at_owners(1, 0, k), 2);
 }
 
-static void closing_answers_what_is_open_once(void **state)
+static void closing_answers_each_open_claim_once(void **state)
 {
 	(void)state;
 	open_nodes(2, 5000);
@@ -239,9 +242,9 @@ static void closing_answers_what_is_open_once(void **state)
 	assert_int_equal(node[0].status, OP_CANCELLED);
 }
 
-/* ---- taking back ----------------------------------------------------------------------------- */
+/* ---- removing -------------------------------------------------------------------------------- */
 
-static void a_late_remove_never_takes_a_newer_entry(void **state)
+static void a_late_remove_never_removes_a_newer_entry(void **state)
 {
 	struct page_key key = key_of(5);
 	uint32_t place = place_make(1, 5);
@@ -279,7 +282,7 @@ static void published_and_removed_in_one_turn_is_removed(void **state)
 		assert_int_equal(node[i].control.shard.entries, 0);
 }
 
-static void a_stale_entry_is_dropped_unless_it_is_right(void **state)
+static void a_reported_entry_is_removed_unless_it_is_correct(void **state)
 {
 	struct page_key key = key_of(9);
 	uint32_t place = place_make(1, 9);
@@ -288,9 +291,9 @@ static void a_stale_entry_is_dropped_unless_it_is_right(void **state)
 	open_nodes(3, 300);
 	node_put(0, 9, 4, 1000);
 	assert_true(nodes_until(node[0].dones == 1, 1000));
-	/* Of another generation: nothing happens to the one that is there. */
+	/* Another generation than the entry has: the entry stays. */
 	directory_stale(&node[1].control, &key, node[0].control.ref, place, 3);
-	/* Said by the host itself, whose index knows better. */
+	/* Reported at the holder itself, whose index shows that the entry is correct. */
 	directory_stale(&node[0].control, &key, node[0].control.ref, place, 4);
 	nodes_run(50);
 	assert_int_equal(found_at_owners(0, 0, 9), 2);
@@ -300,9 +303,9 @@ static void a_stale_entry_is_dropped_unless_it_is_right(void **state)
 	assert_int_equal(node[1].control.counter[COUNTER_entries_stale], 2);
 }
 
-static void forget_reaches_whoever_has_the_page(void **state)
+static void forget_reaches_every_member_that_has_the_page(void **state)
 {
-	struct page_key key = key_of(3), nobody = key_of(4);
+	struct page_key key = key_of(3), unknown = key_of(4);
 	uint64_t soon;
 
 	(void)state;
@@ -313,7 +316,7 @@ static void forget_reaches_whoever_has_the_page(void **state)
 		assert_true(nodes_until(node[i].dones == 1, 1000));
 	soon = clock_now_ns() + 1000000000;
 	directory_forget(&node[3].control, &key, soon, node_done, &node[3], 0);
-	directory_forget(&node[3].control, &nobody, soon, node_done, &node[3], 0);
+	directory_forget(&node[3].control, &unknown, soon, node_done, &node[3], 0);
 	assert_true(nodes_until(node[3].dones == 2, 1000));
 	assert_int_equal(node[3].hits, 1);
 	assert_int_equal(node[3].status == OP_MISS || node[3].status == OP_HIT, 1);
@@ -325,14 +328,14 @@ static void forget_reaches_whoever_has_the_page(void **state)
 
 		assert_int_equal(shard_find(&node[i].control.shard, &key, found, 8), 0);
 	}
-	/* One's own page is among them. */
+	/* The node's own page is forgotten as well. */
 	node_put(3, 3, 2, 1000);
 	directory_forget(&node[3].control, &key, soon, node_done, &node[3], 0);
 	assert_true(nodes_until(node[3].dones == 4, 1000));
 	assert_int_equal(node[3].hits, 3);
 }
 
-static void a_forget_does_not_wait_for_the_dead(void **state)
+static void a_forget_does_not_wait_for_a_dead_member(void **state)
 {
 	struct page_key key = key_of(3);
 
@@ -351,8 +354,9 @@ static void touches_reach_the_node_that_has_the_page(void **state)
 	open_nodes(2, 300);
 	directory_touch(&node[0].control, node[1].control.ref, place_make(1, 77));
 	directory_touch(&node[0].control, node[0].control.ref, place_make(0, 5));
-	directory_touch(&node[0].control, node[1].control.ref, place_make(2, 5)); /* no such rail */
-	directory_touch(&node[0].control, 12345, 5);                              /* no such node */
+	/* Node 1 has no rail 2 */
+	directory_touch(&node[0].control, node[1].control.ref, place_make(2, 5));
+	directory_touch(&node[0].control, 12345, 5); /* no member has this ref */
 	assert_true(nodes_until(node[1].touches == 1, 1000));
 	assert_int_equal(node[1].touched, place_make(1, 77));
 	assert_int_equal(node[0].touches, 1);
@@ -369,18 +373,18 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		T(alone_the_answer_comes_with_the_flush_and_not_before),
 		T(a_publish_is_answered_when_every_owner_has_it),
-		T(more_keys_than_a_window_holds_are_all_answered),
+		T(all_keys_are_answered_when_there_are_more_than_the_batches_in_flight_hold),
 		T(only_a_refusal_by_all_owners_is_no_space),
 		T(at_the_deadline_the_answer_is_timeout_and_the_entry_still_arrives),
 		T(answers_of_late_owners_come_in_the_order_of_their_deadlines),
-		T(an_owner_that_dies_meanwhile_is_replaced),
-		T(a_connection_that_breaks_meanwhile_loses_nothing),
-		T(closing_answers_what_is_open_once),
-		T(a_late_remove_never_takes_a_newer_entry),
+		T(an_owner_that_dies_during_a_publish_is_replaced),
+		T(a_link_that_breaks_during_a_publish_loses_no_entry),
+		T(closing_answers_each_open_claim_once),
+		T(a_late_remove_never_removes_a_newer_entry),
 		T(published_and_removed_in_one_turn_is_removed),
-		T(a_stale_entry_is_dropped_unless_it_is_right),
-		T(forget_reaches_whoever_has_the_page),
-		T(a_forget_does_not_wait_for_the_dead),
+		T(a_reported_entry_is_removed_unless_it_is_correct),
+		T(forget_reaches_every_member_that_has_the_page),
+		T(a_forget_does_not_wait_for_a_dead_member),
 		T(touches_reach_the_node_that_has_the_page),
 	};
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A member that sends heartbeats and serves nothing, played by hand: it delays no other, costs
- * bounded memory, and gets what it missed once it answers.
+ * A member, played by hand over a raw connection, that sends heartbeats but acknowledges nothing:
+ * it must not delay other members, must cost bounded memory, and must receive the skipped publishes
+ * once it acknowledges again.
  */
 #include "tests/unit/control/test_rpc_nodes.h"
 
@@ -24,7 +25,7 @@ static struct {
 	int fd;
 	uint64_t incarnation;
 	bool answers;
-	struct index *told; /* keys that were published to it and acknowledged */
+	struct index *told; /* keys that were published to it and that it acknowledged */
 	uint8_t *bytes;
 	size_t have;
 } mute;
@@ -77,7 +78,10 @@ static void note(const Pc__Publish *publish)
 	acknowledge(publish->serial);
 }
 
-/* Requests it was sent before it began to answer are answered too: they are still there to read. */
+/*
+ * Also acknowledges the requests that were sent before it began to answer: they are still in the
+ * socket.
+ */
 static void mute_serve(void)
 {
 	Pc__Message *message;
@@ -116,7 +120,10 @@ static void mute_beat(void)
 	raw_message(mute.fd, &message);
 }
 
-/* Time goes on; it sends heartbeats, and answers if it does. */
+/*
+ * Runs the nodes until the condition holds; meanwhile sends heartbeats and, with mute.answers,
+ * acks.
+ */
 #define mute_until(condition, ms)                                                                  \
 	({                                                                                         \
 		bool met_ = false;                                                                 \
@@ -137,7 +144,7 @@ static struct owner *mute_owner(void)
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 
-/* In node 0's index, and nothing is published. */
+/* Adds keys to node 0's index without publishing them. */
 static void have(uint64_t from, uint64_t count)
 {
 	for (uint64_t k = from; k < from + count; k++) {
@@ -163,7 +170,7 @@ static bool owned_by(uint32_t ref, uint64_t number)
 	return false;
 }
 
-/* Of the keys that node `i` owns by node 0's map, how many it does not know. */
+/* Of the keys that node `i` owns by node 0's map: how many its shard does not have. */
 static unsigned missing_at(unsigned i)
 {
 	const struct shard *shard = &node[i].control.shard;
@@ -214,7 +221,7 @@ static void publish(uint64_t from, unsigned count, unsigned deadline_ms)
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-static void another_member_is_told_everything_all_the_same(void **state)
+static void another_member_still_receives_every_publish(void **state)
 {
 	(void)state;
 	open_nodes(1, 20000, 2);
@@ -223,11 +230,11 @@ static void another_member_is_told_everything_all_the_same(void **state)
 	assert_true(mute_until(node[0].control.directory->phase != MOVE_WALK, 5000));
 	assert_int_equal(node_open(1, node_at(0)), 0);
 	assert_true(mute_until(sees(0, 1) && missing_at(1) == 0, 5000));
-	/* By then it was not told everything itself. */
+	/* Node 1 has everything while the mute member has not. */
 	assert_true(mute_owner()->behind);
 }
 
-static void what_waits_for_it_is_bounded_when_no_client_does(void **state)
+static void items_that_no_client_waits_for_are_bounded(void **state)
 {
 	const unsigned sets = MESSAGE_PAGES_MAX, rounds = 30;
 	uint64_t *counter;
@@ -248,9 +255,12 @@ static void what_waits_for_it_is_bounded_when_no_client_does(void **state)
 	assert_int_equal(node[0].hits, 0);
 	assert_int_equal(
 		counter[COUNTER_publishes_deferred] + mute_owner()->background, rounds * sets);
-	/* Ten rounds of 4,096 sets later. */
+	/* After ten more rounds of 4,096 publishes, memory use has hardly grown. */
 	assert_in_range(mallinfo2().uordblks, 0, before + 1000000);
-	/* A set that it has no part in is none the worse for it: node 1 and node 0 own the key. */
+	/*
+	 * A publish of a key that the mute member does not own is not affected: nodes 0 and 1 own
+	 * the key.
+	 */
 	assert_int_equal(node_open(1, node_at(0)), 0);
 	assert_true(mute_until(sees(0, 1), 3000));
 	for (uint64_t k = 0;; k++) {
@@ -264,7 +274,7 @@ static void what_waits_for_it_is_bounded_when_no_client_does(void **state)
 	}
 }
 
-static void it_is_told_all_it_missed_once_it_answers(void **state)
+static void every_skipped_publish_is_sent_once_it_answers(void **state)
 {
 	(void)state;
 	open_nodes(1, 20000, 2);
@@ -272,7 +282,8 @@ static void it_is_told_all_it_missed_once_it_answers(void **state)
 	have(0, KEYS);
 	for (unsigned from = 0; from < KEYS; from += KEYS / 4)
 		publish(from, KEYS / 4, 20);
-	publish(1000000, BOUND, 20); /* no page: these are not told again */
+	/* Keys without a page in the index: the walk does not publish them again */
+	publish(1000000, BOUND, 20);
 	assert_true(mute_until(node[0].dones == KEYS + BOUND, 1000));
 	assert_true(node[0].control.counter[COUNTER_publishes_deferred] >= KEYS);
 	assert_true(mute_owner()->behind);
@@ -282,8 +293,8 @@ static void it_is_told_all_it_missed_once_it_answers(void **state)
 	assert_int_equal(node[0].control.directory->background, 0);
 }
 
-/* Left out while its own walk was past them already. */
-static void what_is_left_out_during_its_own_walk_is_told_in_a_second_one(void **state)
+/* Publishes of keys that the member's own walk has passed already are skipped. */
+static void publishes_skipped_during_its_own_walk_are_sent_in_a_second_walk(void **state)
 {
 	struct owner *owner;
 
@@ -297,7 +308,8 @@ static void what_is_left_out_during_its_own_walk_is_told_in_a_second_one(void **
 	assert_true(mute_until(owner->behind && owner->cursor > KEYS / 2, 3000));
 	mute.answers = false;
 	assert_true(mute_until(owner->background + MOVE_PART > OWNER_PUBLISHES_MAX, 1000));
-	publish(1000000, BATCHES_MAX * MESSAGE_PAGES_MAX, 20); /* nothing more can be sent */
+	/* The limit of batches in flight is reached: no further one can be sent */
+	publish(1000000, BATCHES_MAX * MESSAGE_PAGES_MAX, 20);
 	nodes_run(5);
 	publish(0, KEYS / 4, 20);
 	assert_true(mute_until(node[0].dones == BATCHES_MAX * MESSAGE_PAGES_MAX + KEYS / 4, 1000));
@@ -309,7 +321,7 @@ static void what_is_left_out_during_its_own_walk_is_told_in_a_second_one(void **
 	assert_int_equal(missing_at_mute(KEYS), 0);
 }
 
-static void removes_beyond_the_bound_are_dropped_and_told_once(void **state)
+static void removes_beyond_the_limit_are_dropped_and_logged_once(void **state)
 {
 	const unsigned removes = BATCHES_MAX * MESSAGE_PAGES_MAX + 2 * OWNER_REMOVES_MAX;
 	char said[8192], *warned;
@@ -345,7 +357,7 @@ static unsigned found_of_mute(uint64_t keys, bool want)
 	return wrong;
 }
 
-static void former_owners_keep_what_it_has_not_acknowledged(void **state)
+static void former_owners_keep_entries_that_it_has_not_acknowledged(void **state)
 {
 	const unsigned keys = 3000;
 
@@ -371,12 +383,12 @@ static void former_owners_keep_what_it_has_not_acknowledged(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		T(another_member_is_told_everything_all_the_same),
-		T(what_waits_for_it_is_bounded_when_no_client_does),
-		T(it_is_told_all_it_missed_once_it_answers),
-		T(what_is_left_out_during_its_own_walk_is_told_in_a_second_one),
-		T(removes_beyond_the_bound_are_dropped_and_told_once),
-		T(former_owners_keep_what_it_has_not_acknowledged),
+		T(another_member_still_receives_every_publish),
+		T(items_that_no_client_waits_for_are_bounded),
+		T(every_skipped_publish_is_sent_once_it_answers),
+		T(publishes_skipped_during_its_own_walk_are_sent_in_a_second_walk),
+		T(removes_beyond_the_limit_are_dropped_and_logged_once),
+		T(former_owners_keep_entries_that_it_has_not_acknowledged),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

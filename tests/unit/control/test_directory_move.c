@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Entries follow the map: whoever joins, dies, restarts or was cut off, every page is found at all
- * its present owners in the end, and nowhere else.
+ * Directory entries follow the map: after members join, die, restart or are cut off, every page is
+ * eventually found at all its present owners, and nowhere else.
  */
 #include "tests/unit/control/test_rpc_nodes.h"
 
@@ -12,7 +12,7 @@
 
 #include "engine/control/directory_state.h"
 
-#define KEYS 1500 /* of each node that has some */
+#define KEYS 1500 /* keys published by each node that publishes */
 #define DEAD_MS 300
 
 static int setup(void **state)
@@ -41,7 +41,10 @@ static void open_with_keys(unsigned count, unsigned with_keys)
 	}
 }
 
-/* Every key of node i at all `owners` owners, by everybody's map. */
+/*
+ * True if every key of node i is found at all of its `owners` owners, by the map of every open
+ * node.
+ */
 static bool all_found(unsigned i, unsigned owners)
 {
 	for (unsigned k = 0; k < KEYS; k++)
@@ -71,7 +74,7 @@ static unsigned entries_of(unsigned owner, uint32_t ref)
 	return found;
 }
 
-static void whoever_joins_is_told_what_it_owns_and_the_others_drop_it(void **state)
+static void a_new_member_gets_the_entries_it_owns_and_the_former_owners_drop_them(void **state)
 {
 	(void)state;
 	open_with_keys(2, 2);
@@ -91,18 +94,21 @@ static void after_a_death_every_key_has_all_its_owners_again(void **state)
 	dead_ref = node[2].control.ref;
 	node_close(2);
 	assert_true(nodes_until(all_agree(), 2000));
-	/* Lesson 5: one owner is left for every key, even before anything has moved. */
+	/*
+	 * Even before anything has migrated, every key still has one owner: two replicas survive
+	 * one death.
+	 */
 	for (unsigned i = 0; i < 2; i++)
 		for (unsigned k = 0; k < KEYS; k++)
 			assert_true(found_at_owners(3, i, i * KEYS + k) >= 1);
 	assert_true(nodes_until(all_found(0, 2) && all_found(1, 2), 3000));
-	/* Lesson 4: what the dead one had is swept. */
+	/* Entries whose holder is dead are swept. */
 	for (unsigned i = 0; i < 4; i++)
 		if (node[i].open)
 			assert_true(nodes_until(entries_of(i, dead_ref) == 0, 2000));
 }
 
-static void a_restarted_owner_is_told_everything_again(void **state)
+static void a_restarted_owner_gets_all_its_entries_again(void **state)
 {
 	(void)state;
 	open_with_keys(3, 2);
@@ -114,7 +120,7 @@ static void a_restarted_owner_is_told_everything_again(void **state)
 	}
 }
 
-static void after_a_partition_all_is_found_again(void **state)
+static void after_a_partition_every_key_is_found_again(void **state)
 {
 	uint32_t ref;
 
@@ -124,7 +130,7 @@ static void after_a_partition_all_is_found_again(void **state)
 	node[2].stalled = true;
 	assert_true(nodes_until(sees_count(0, 2) && sees_count(1, 2), 3000));
 	assert_true(nodes_until(entries_of(0, ref) == 0 && entries_of(1, ref) == 0, 2000));
-	for (unsigned k = 0; k < KEYS; k++) /* what came meanwhile, it has to be told too */
+	for (unsigned k = 0; k < KEYS; k++) /* node 2 must also get what was published meanwhile */
 		node_put(0, k, 2, 3000);
 	nodes_run(100);
 	node[2].stalled = false;
@@ -133,8 +139,11 @@ static void after_a_partition_all_is_found_again(void **state)
 	assert_true(nodes_until(all_found(0, 2) && all_found(1, 2) && all_found(2, 2), 5000));
 }
 
-/* It never took anybody for dead, so nothing changed on its map: the others' terms tell it. */
-static void whoever_was_dropped_without_noticing_publishes_again(void **state)
+/*
+ * Node 2 never declared another member dead, so its own map did not change. It learns from the
+ * terms in the others' Hellos that they have dropped its entries.
+ */
+static void a_member_that_others_dropped_without_its_noticing_publishes_again(void **state)
 {
 	uint32_t ref;
 
@@ -152,14 +161,14 @@ static void whoever_was_dropped_without_noticing_publishes_again(void **state)
 	assert_true(nodes_until(all_found(0, 2) && all_found(1, 2), 3000));
 }
 
-static void a_removed_key_goes_from_former_owners_too(void **state)
+static void a_removed_key_is_also_removed_from_former_owners(void **state)
 {
 	(void)state;
 	open_with_keys(2, 1);
 	assert_int_equal(node_open(2, node_at(0)), 0);
 	assert_true(nodes_until(all_agree(), 2000));
 	assert_true(nodes_until(all_found(0, 2), 2000));
-	/* Before anything was tidied up. */
+	/* Remove the keys before the former owners have been told to remove them. */
 	for (unsigned k = 0; k < KEYS; k++) {
 		struct page_key key = key_of(k);
 		struct index_entry entry = *index_find(node[0].control.index, &key);
@@ -171,7 +180,7 @@ static void a_removed_key_goes_from_former_owners_too(void **state)
 		assert_true(nodes_until(node[i].control.shard.entries == 0, 2000));
 }
 
-/* The walk is still under way when the next change comes, and the next. */
+/* The walk is still in progress when the next changes come. */
 static void changes_during_a_walk_lose_no_key(void **state)
 {
 	(void)state;
@@ -204,7 +213,7 @@ static void a_change_in_the_middle_of_a_walk_starts_it_again(void **state)
 	assert_true(nodes_until(dir->phase != MOVE_WALK, 2000));
 	assert_int_equal(node_open(2, node_at(0)), 0);
 	assert_true(nodes_until(dir->phase == MOVE_WALK && dir->cursor != 0, 2000));
-	event_del(dir->move); /* it pauses here, until the next change */
+	event_del(dir->move); /* pause the walk here until the next map change */
 	dir->move_soon = false;
 	assert_int_equal(node_open(3, node_at(0)), 0);
 	assert_true(nodes_until(all_agree(), 3000));
@@ -247,12 +256,12 @@ static void after_random_changes_every_key_is_found(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		T(whoever_joins_is_told_what_it_owns_and_the_others_drop_it),
+		T(a_new_member_gets_the_entries_it_owns_and_the_former_owners_drop_them),
 		T(after_a_death_every_key_has_all_its_owners_again),
-		T(a_restarted_owner_is_told_everything_again),
-		T(after_a_partition_all_is_found_again),
-		T(whoever_was_dropped_without_noticing_publishes_again),
-		T(a_removed_key_goes_from_former_owners_too),
+		T(a_restarted_owner_gets_all_its_entries_again),
+		T(after_a_partition_every_key_is_found_again),
+		T(a_member_that_others_dropped_without_its_noticing_publishes_again),
+		T(a_removed_key_is_also_removed_from_former_owners),
 		T(changes_during_a_walk_lose_no_key),
 		T(a_change_in_the_middle_of_a_walk_starts_it_again),
 		T(after_random_changes_every_key_is_found),

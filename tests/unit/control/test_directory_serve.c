@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What other engines may ask of a shard, said over a bare connection, and what they may not.
+ * Requests of other engines on a shard, sent over a raw connection: what is served and what breaks
+ * a rule.
  */
 #include "tests/unit/control/test_rpc_nodes.h"
 
@@ -55,7 +56,7 @@ static void messages_that_break_a_rule_change_nothing(void **state)
 	m.publish = &publish;
 	publish.entries = entries;
 	publish.n_entries = 1;
-	publish.ref = (uint32_t)raw_incarnation + 1; /* for somebody else */
+	publish.ref = (uint32_t)raw_incarnation + 1; /* the ref of another engine */
 	expect_bad(&m);
 	publish.ref = (uint32_t)raw_incarnation;
 	publish.n_entries = 0;
@@ -63,10 +64,10 @@ static void messages_that_break_a_rule_change_nothing(void **state)
 	publish.n_entries = MESSAGE_PAGES_MAX + 1;
 	expect_bad(&m);
 	publish.n_entries = 2;
-	entry[1].place = place_make(2, 0); /* the sender has two rails */
+	entry[1].place = place_make(2, 0); /* a place on rail 2; the sender has only two rails */
 	expect_bad(&m);
 	entry[1].place = 0;
-	entry[1].key0 = 0; /* no key */
+	entry[1].key0 = 0; /* 0, 0 is not a valid key */
 	expect_bad(&m);
 	m.body_case = PC__MESSAGE__BODY_REMOVE;
 	m.remove = &remove;
@@ -74,7 +75,7 @@ static void messages_that_break_a_rule_change_nothing(void **state)
 	remove.n_entries = 2;
 	expect_bad(&m);
 	entry[1].key0 = 1;
-	entry[1].ref = 0; /* whose? */
+	entry[1].ref = 0; /* the entry names no holder */
 	expect_bad(&m);
 	m.body_case = PC__MESSAGE__BODY_FORGET;
 	m.forget = &forget;
@@ -84,19 +85,19 @@ static void messages_that_break_a_rule_change_nothing(void **state)
 	m.body_case = PC__MESSAGE__BODY_TOUCH;
 	m.touch = &touch;
 	touch.places = places;
-	touch.n_places = 1; /* we have two rails */
+	touch.n_places = 1; /* node 0 has two rails, so this place does not exist */
 	expect_bad(&m);
 	assert_int_equal(node[0].touches, 0);
 	m.body_case = PC__MESSAGE__BODY_ACK;
 	m.ack = &ack;
-	ack.serial = 1; /* of nothing we sent */
+	ack.serial = 1; /* node 0 has sent no batch with this serial */
 	ack.failed = failed;
 	ack.n_failed = 1;
 	expect_bad(&m);
 }
 
-/* What a peer may send is done: the counterpart of the test above. */
-static void a_bare_publish_by_the_rules_is_served(void **state)
+/* The counterpart of the test above: a request that breaks no rule is executed. */
+static void a_correct_publish_over_a_raw_connection_is_served(void **state)
 {
 	Pc__Entry entry = PC__ENTRY__INIT, *entries = &entry;
 	Pc__Publish publish = PC__PUBLISH__INIT;
@@ -125,7 +126,7 @@ static void a_bare_publish_by_the_rules_is_served(void **state)
 	assert_int_equal(found[0].place, place_make(1, 3));
 	assert_int_equal(found[0].generation, 9);
 	close(fd);
-	/* It is gone, and so is what it had. */
+	/* The member is dead, so its entries are swept. */
 	assert_true(nodes_until(shard_find(&node[0].control.shard, &key, found, 2) == 0, 1000));
 }
 
@@ -135,7 +136,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		T(messages_that_break_a_rule_change_nothing),
-		T(a_bare_publish_by_the_rules_is_served),
+		T(a_correct_publish_over_a_raw_connection_is_served),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of the keys of this host, against a plain array of what should be in it. */
+/* The index compared with a plain array of the entries it should have. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -46,7 +46,7 @@ static void an_empty_index_finds_walks_and_removes_nothing(void **state)
 	index_close(NULL);
 }
 
-static void an_expectation_beyond_the_table_is_refused(void **state)
+static void too_many_expected_entries_are_refused(void **state)
 {
 	struct index *index = NULL;
 
@@ -136,8 +136,11 @@ static void random_puts_and_removes_agree_with_a_model(void **state)
 	free(model);
 }
 
-/* A third stays throughout; the others come and go, so the table grows, holes appear and refill. */
-static void a_walk_visits_what_stays_exactly_once_whatever_else_happens(void **state)
+/*
+ * A third of the entries stays; the others are removed and put again at random, so that the table
+ * grows and holes appear and are filled.
+ */
+static void a_walk_visits_an_entry_that_stays_exactly_once(void **state)
 {
 	(void)state;
 	for (unsigned round = 0; round < 10; round++) {
@@ -182,7 +185,7 @@ static void a_walk_visits_what_stays_exactly_once_whatever_else_happens(void **s
 	}
 }
 
-static void a_walk_over_many_holes_is_cut_into_slices(void **state)
+static void a_walk_over_many_holes_is_split_into_slices(void **state)
 {
 	struct index_entry batch[4];
 	struct index *index;
@@ -212,7 +215,9 @@ static void a_walk_over_many_holes_is_cut_into_slices(void **state)
 	index_close(index);
 }
 
-/* A walk in steps of one entry needs more steps than there are entries if there are holes. */
+/*
+ * If there were holes, a walk in steps of one entry would need more steps than there are entries.
+ */
 static void holes_are_filled_before_the_table_grows(void **state)
 {
 	struct index_entry entry;
@@ -241,8 +246,8 @@ static void holes_are_filled_before_the_table_grows(void **state)
 	index_close(index);
 }
 
-/* The numbers are printed, not asserted. */
-static void a_million_entries_go_in_and_out(void **state)
+/* The times are printed, not checked. */
+static void a_million_entries_are_inserted_and_removed(void **state)
 {
 	const uint32_t million = 1000000;
 	uint64_t begin = time_ns(), longest = 0, last = begin, now;
@@ -284,14 +289,14 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(an_empty_index_finds_walks_and_removes_nothing),
-		cmocka_unit_test(an_expectation_beyond_the_table_is_refused),
+		cmocka_unit_test(too_many_expected_entries_are_refused),
 		cmocka_unit_test(a_second_put_of_a_key_returns_the_first_entry),
 		cmocka_unit_test(keys_that_differ_in_one_word_are_different),
 		cmocka_unit_test(random_puts_and_removes_agree_with_a_model),
-		cmocka_unit_test(a_walk_visits_what_stays_exactly_once_whatever_else_happens),
-		cmocka_unit_test(a_walk_over_many_holes_is_cut_into_slices),
+		cmocka_unit_test(a_walk_visits_an_entry_that_stays_exactly_once),
+		cmocka_unit_test(a_walk_over_many_holes_is_split_into_slices),
 		cmocka_unit_test(holes_are_filled_before_the_table_grows),
-		cmocka_unit_test(a_million_entries_go_in_and_out),
+		cmocka_unit_test(a_million_entries_are_inserted_and_removed),
 	};
 
 	return cmocka_run_group_tests(tests, start, NULL);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * loop.c and control_open.c: building up and taking down, commands that find a full inbox, the
- * sleep protocol and the order of a shutdown. See loop_world.h.
+ * loop.c and control_open.c: start and close of the engine, commands for a full inbox, the sleep
+ * protocol and the order of a shutdown. See loop_world.h.
  */
 #include "tests/unit/control/loop_world.h"
 
-/* ---- up and down ----------------------------------------------------------------------------- */
+/* ---- start and close ------------------------------------------------------------------------- */
 
-static void whatever_fails_at_start_undoes_what_was_done(void **state)
+static void a_failed_start_undoes_every_step(void **state)
 {
 	unsigned files = open_files(), total;
 	char log[8192];
@@ -33,7 +33,7 @@ static void whatever_fails_at_start_undoes_what_was_done(void **state)
 	log_test_capture(NULL, 0);
 }
 
-static void parts_close_in_reverse_and_answers_outlive_the_directory(void **state)
+static void parts_close_in_reverse_and_answers_after_the_directory(void **state)
 {
 	(void)state;
 	engine_open();
@@ -42,14 +42,15 @@ static void parts_close_in_reverse_and_answers_outlive_the_directory(void **stat
 		"+rpc +member +directory +connect +publish +attach RAIL_STOP RAIL_STOP -attach -publish -connect -directory -member -rpc -answers -rpc_port -attach_socket"));
 }
 
-static void names_are_bound_before_memory_is_made(void **state)
+static void socket_and_port_are_bound_before_memory_is_allocated(void **state)
 {
 	char log[1024] = "";
 
 	(void)state;
 	for (unsigned n = 1; n <= 2; n++) {
 		setup(state);
-		settings.engine_pool_bytes = UINT64_MAX / 2; /* cannot be made */
+		/* a pool that is too large to be allocated */
+		settings.engine_pool_bytes = UINT64_MAX / 2;
 		world.fail_at = n;
 		log_test_capture(log, sizeof(log));
 		assert_true(control_open(&settings, &plan, &control) < 0);
@@ -60,7 +61,7 @@ static void names_are_bound_before_memory_is_made(void **state)
 	}
 }
 
-static void every_nic_knows_every_pool_and_the_shard(void **state)
+static void every_nic_registers_every_pool_and_the_shard(void **state)
 {
 	(void)state;
 	engine_open();
@@ -107,7 +108,7 @@ static void rails_of_one_poll_core_share_their_eventfd(void **state)
 
 /* ---- commands -------------------------------------------------------------------------------- */
 
-static void commands_that_find_a_full_inbox_leave_later_in_order(void **state)
+static void commands_for_a_full_inbox_are_sent_later_in_order(void **state)
 {
 	struct rail_command command = {.kind = RAIL_PEER_DROP};
 
@@ -121,7 +122,8 @@ static void commands_that_find_a_full_inbox_leave_later_in_order(void **state)
 	}
 	world.full = false;
 	command.peer = 40;
-	assert_true(loop_tell(control, 0, &command)); /* not before those that wait */
+	/* this command must not overtake the commands that wait */
+	assert_true(loop_tell(control, 0, &command));
 	assert_int_equal(world.commands, 0);
 	assert_int_equal(loop_outbox_send(control), 41);
 	assert_true(loop_told(control));
@@ -147,8 +149,11 @@ static uint64_t time_of_an_event_between_flag_and_sleep(void)
 	return took_ns;
 }
 
-/* Nobody kicks: without the second look it would sleep until the next timer, every time. */
-static void what_comes_between_the_flag_and_sleep_is_seen(void **state)
+/*
+ * There is no kick. Without the second look at the rings, the loop would sleep until its next timer
+ * each time. A slow machine may need several attempts.
+ */
+static void an_event_between_the_flag_and_the_sleep_is_seen(void **state)
 {
 	unsigned attempts = 0;
 
@@ -172,12 +177,12 @@ static void shutdown_goes_in_order_and_waits_for_the_rails(void **state)
 	assert_true(before("connect_stop", "RAIL_STOP"));
 	assert_int_equal(world.returns_after, 0);
 	assert_int_equal(world.wanted, 0);
-	assert_int_equal(world.refused, 1); /* nobody is connected any more */
+	assert_int_equal(world.refused, 1); /* no peer is connected while the engine stops */
 	control_close(control);
 	assert_int_equal(world.open, 0);
 }
 
-static void rails_that_return_nothing_do_not_hold_the_shutdown_for_ever(void **state)
+static void rails_that_return_nothing_do_not_block_the_shutdown(void **state)
 {
 	uint64_t began_ns;
 	char log[1024] = "";
@@ -207,7 +212,7 @@ static void a_poll_core_that_does_not_end_is_reported(void **state)
 	control_stop(control);
 	assert_int_equal(control_run(control), -ETIMEDOUT);
 	log_test_capture(NULL, 0);
-	world.stuck = false; /* so that the test can clean up */
+	world.stuck = false; /* needed to close the engine below */
 	loop_of(control)->result = 0;
 	control_close(control);
 	assert_int_equal(world.open, 0);
@@ -243,15 +248,15 @@ static void the_running_loop_publishes_snapshots(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(whatever_fails_at_start_undoes_what_was_done),
-		TEST(parts_close_in_reverse_and_answers_outlive_the_directory),
-		TEST(names_are_bound_before_memory_is_made),
-		TEST(every_nic_knows_every_pool_and_the_shard),
+		TEST(a_failed_start_undoes_every_step),
+		TEST(parts_close_in_reverse_and_answers_after_the_directory),
+		TEST(socket_and_port_are_bound_before_memory_is_allocated),
+		TEST(every_nic_registers_every_pool_and_the_shard),
 		TEST(rails_of_one_poll_core_share_their_eventfd),
-		TEST(commands_that_find_a_full_inbox_leave_later_in_order),
-		TEST(what_comes_between_the_flag_and_sleep_is_seen),
+		TEST(commands_for_a_full_inbox_are_sent_later_in_order),
+		TEST(an_event_between_the_flag_and_the_sleep_is_seen),
 		TEST(shutdown_goes_in_order_and_waits_for_the_rails),
-		TEST(rails_that_return_nothing_do_not_hold_the_shutdown_for_ever),
+		TEST(rails_that_return_nothing_do_not_block_the_shutdown),
 		TEST(the_running_loop_publishes_snapshots),
 		TEST(a_poll_core_that_does_not_end_is_reported),
 	};

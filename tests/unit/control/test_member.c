@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who lives, and the map made of it: joining, dying, coming back, with real connections on
+ * Membership and the map built from it: members join, die and come back, over real connections on
  * loopback.
  */
 #include "tests/unit/control/test_rpc_nodes.h"
@@ -68,7 +68,10 @@ static void *read_maps(void *context)
 	return NULL;
 }
 
-/* Lesson 17. A reader looks all the time while a member comes and goes a hundred times. */
+/*
+ * One reader reads the map all the time while a member joins and leaves a hundred times. It must
+ * never see a half-written map.
+ */
 static void readers_see_whole_maps_through_200_changes(void **state)
 {
 	struct map_reader reader = {0};
@@ -105,7 +108,7 @@ static void one_seed_on_either_side_or_both_is_enough(void **state)
 		assert_true(nodes_until(all_agree(), 2000));
 		assert_int_equal(node[0].control.counter[COUNTER_messages_bad], 0);
 		assert_int_equal(node[1].control.counter[COUNTER_messages_bad], 0);
-		/* Nobody joined twice on the way. */
+		/* Neither node joined twice. */
 		assert_int_equal(node[0].control.counter[COUNTER_members_joined], 1);
 		assert_int_equal(node[1].control.counter[COUNTER_members_joined], 1);
 		nodes_teardown();
@@ -132,7 +135,7 @@ static void a_seed_can_be_a_name(void **state)
 	assert_true(nodes_until(all_agree(), 3000));
 }
 
-static void ones_own_address_among_the_seeds_is_harmless(void **state)
+static void an_engine_s_own_address_among_the_seeds_is_harmless(void **state)
 {
 	char seeds[256];
 
@@ -147,11 +150,11 @@ static void ones_own_address_among_the_seeds_is_harmless(void **state)
 	assert_int_equal(node[0].control.counter[COUNTER_messages_bad], 0);
 }
 
-static void those_who_know_one_member_find_all(void **state)
+static void an_engine_that_knows_one_member_finds_all(void **state)
 {
 	(void)state;
 	open_agreeing(5);
-	/* The same ring everywhere. */
+	/* Every node has the same hash ring. */
 	for (unsigned i = 1; i < 5; i++)
 		assert_memory_equal(member_map(&node[0].control)->point,
 			member_map(&node[i].control)->point, 5 * VNODES * sizeof(struct map_point));
@@ -222,20 +225,23 @@ static void a_silent_engine_is_off_the_map_and_comes_back(void **state)
 	assert_true(nodes_until(sees_count(0, 2) && sees_count(1, 2), 3000));
 	assert_in_range(
 		(clock_now_ns() - from) / 1000000, DEAD_MS - 2 * BEAT_MS, DEAD_MS + 2 * BEAT_MS);
-	/* What the others tell each other does not bring it back. */
+	/* Gossip of the other members does not bring it back. */
 	nodes_run(300);
 	assert_true(sees_count(0, 2) && sees_count(1, 2));
 	node[2].stalled = false;
 	assert_true(nodes_until(all_agree(), 3000));
 }
 
-/* Lesson 18: whoever was held up, with its whole host, does not take the others for dead. */
-static void an_engine_that_was_held_up_keeps_its_members(void **state)
+/*
+ * An engine that was itself stopped, for example with its whole host, must not declare the other
+ * members dead.
+ */
+static void an_engine_that_was_stopped_keeps_its_members(void **state)
 {
 	(void)state;
 	open_agreeing(2);
 	nodes_pass(2 * DEAD_MS);
-	/* Its clock goes first: nothing has come yet, and a long time has passed. */
+	/* Its timer runs first: no message was received, and a long time has passed. */
 	member_tick(-1, 0, &node[0].control);
 	member_tick(-1, 0, &node[1].control);
 	nodes_run(DEAD_MS);
@@ -244,7 +250,7 @@ static void an_engine_that_was_held_up_keeps_its_members(void **state)
 	assert_true(all_agree());
 }
 
-static void a_restarted_engine_replaces_its_former_self(void **state)
+static void a_restarted_engine_replaces_its_former_incarnation(void **state)
 {
 	uint32_t old_ref;
 	uint16_t old_peer;
@@ -262,22 +268,22 @@ static void a_restarted_engine_replaces_its_former_self(void **state)
 		assert_null(member_by_ref(&node[0].control, old_ref));
 		now = member_by_ref(&node[0].control, node[2].control.ref);
 		assert_non_null(now);
-		/* What still names (old peer, old ref) meets nobody. */
+		/* A stale (old peer, old ref) finds no member. */
 		assert_int_not_equal(now->map.peer, old_peer);
 		assert_ptr_equal(member_by_peer(&node[0].control, now->map.peer), now);
 		assert_null(member_by_peer(&node[0].control, old_peer));
 	}
 }
 
-static void whoever_leaves_is_off_the_map_without_waiting(void **state)
+static void a_member_that_leaves_is_off_the_map_at_once(void **state)
 {
 	(void)state;
 	nodes_setup(BEAT_MS, 20000);
 	open_agreeing(3);
 	member_leave(&node[2].control);
-	node[2].stalled = true; /* not even another turn of its loop */
+	node[2].stalled = true; /* node 2's loop gets no further turn */
 	assert_true(nodes_until(sees_count(0, 2) && sees_count(1, 2), 2000));
-	/* And nobody dials it any more: nothing listens there. */
+	/* It is not dialled again: nothing listens there. */
 	nodes_run(100);
 	assert_int_equal(raw_open(2), -1);
 	node_close(2);
@@ -286,7 +292,7 @@ static void whoever_leaves_is_off_the_map_without_waiting(void **state)
 	assert_true(nodes_until(all_agree(), 2000));
 }
 
-static void gossip_alone_puts_nobody_on_the_map(void **state)
+static void gossip_alone_puts_no_engine_on_the_map(void **state)
 {
 	Pc__Member ghost = PC__MEMBER__INIT;
 	int fd;
@@ -307,7 +313,7 @@ static void gossip_alone_puts_nobody_on_the_map(void **state)
 	assert_true(nodes_until(all_agree(), 1000));
 }
 
-static void a_dead_incarnation_said_to_live_stays_dead(void **state)
+static void a_dead_incarnation_that_gossip_calls_alive_stays_dead(void **state)
 {
 	Pc__Member dead = PC__MEMBER__INIT;
 	char name[16];
@@ -326,7 +332,7 @@ static void a_dead_incarnation_said_to_live_stays_dead(void **state)
 	assert_true(nodes_until(all_agree(), 2000));
 	fd = raw_open(0);
 	raw_hello(fd, "raw", 0x1234567890, 9, &dead);
-	assert_true(nodes_until(sees_count(0, 3), 1000)); /* raw itself */
+	assert_true(nodes_until(sees_count(0, 3), 1000)); /* the third member is "raw" itself */
 	nodes_run(200);
 	assert_null(member_by_ref(&node[0].control, (uint32_t)dead.incarnation));
 	close(fd);
@@ -418,18 +424,18 @@ static void an_idle_engine_sends_heartbeats_and_nothing_else(void **state)
 			2 * (ms / BEAT_MS + 2));
 }
 
-/* The previous map is the one from before the changes, and goes when nobody needs it. */
-static void the_previous_map_has_who_was_there_before(void **state)
+/* The previous map is the one from before the changes; it is removed when no reader needs it. */
+static void the_previous_map_has_the_members_from_before_the_change(void **state)
 {
 	const struct map_shared *shared;
 
 	(void)state;
 	open_agreeing(2);
-	/* The one that joined has the others' map without itself. */
+	/* A node that has just joined uses the membership without itself. */
 	shared = &node[1].control.status->map;
 	assert_int_equal(shared->previous.members, 1);
 	assert_string_equal(shared->previous.member[0].name, "node-0");
-	/* Long after the join the next change keeps what was there. */
+	/* Long after it joined, the next change keeps the map from before that change. */
 	node[0].control.member->opened_ns -= 2 * MAP_HOLD_NS;
 	node[0].control.member->changed_ns -= 2 * MAP_HOLD_NS;
 	node_close(1);
@@ -450,22 +456,22 @@ int main(void)
 		T(one_seed_on_either_side_or_both_is_enough),
 		T(a_seed_that_starts_later_is_found),
 		T(a_seed_can_be_a_name),
-		T(ones_own_address_among_the_seeds_is_harmless),
-		T(those_who_know_one_member_find_all),
+		T(an_engine_s_own_address_among_the_seeds_is_harmless),
+		T(an_engine_that_knows_one_member_finds_all),
 		T(a_chain_of_seeds_is_one_cluster),
 		T(seeds_are_parsed_and_refused_with_the_reason),
 		T(a_closed_engine_is_off_the_map_at_once),
 		T(a_silent_engine_is_off_the_map_and_comes_back),
-		T(an_engine_that_was_held_up_keeps_its_members),
-		T(a_restarted_engine_replaces_its_former_self),
-		T(whoever_leaves_is_off_the_map_without_waiting),
-		T(gossip_alone_puts_nobody_on_the_map),
-		T(a_dead_incarnation_said_to_live_stays_dead),
+		T(an_engine_that_was_stopped_keeps_its_members),
+		T(a_restarted_engine_replaces_its_former_incarnation),
+		T(a_member_that_leaves_is_off_the_map_at_once),
+		T(gossip_alone_puts_no_engine_on_the_map),
+		T(a_dead_incarnation_that_gossip_calls_alive_stays_dead),
 		T(a_name_taken_by_a_live_engine_is_refused),
 		T(an_equal_ref_is_refused),
 		T(more_engines_than_the_map_holds_are_refused),
 		T(an_idle_engine_sends_heartbeats_and_nothing_else),
-		T(the_previous_map_has_who_was_there_before),
+		T(the_previous_map_has_the_members_from_before_the_change),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

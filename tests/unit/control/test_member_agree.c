@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Engines that do not belong together are refused by both, and both say why, once: other settings,
- * a loopback address where others cannot reach it, a name that is taken.
+ * Two engines that do not fit together refuse each other, and both log the reason once: different
+ * settings, a loopback address that others cannot reach, a name that is taken.
  */
 #include "tests/unit/control/agree_world.h"
 
-/* Node 1 has node 0 among its seeds; neither takes the other, and each logs it once. */
+/* Node 1 has node 0 as its seed. Each must refuse the other and log it exactly once. */
 static void expect_both_refuse(const char *at_0, const char *at_1)
 {
 	assert_int_equal(node_open(0, NULL), 0);
 	assert_int_equal(node_open(1, node_at(0)), 0);
 	assert_true(nodes_until(lines_with(at_0, "", "") && lines_with(at_1, "", ""), 2000));
-	nodes_run(3000); /* dozens of dials */
+	nodes_run(3000); /* long enough for dozens of dials */
 	expect_lines(1, at_0, "", "");
 	expect_lines(1, at_1, "", "");
 	for (unsigned i = 0; i < 2; i++) {
@@ -42,7 +42,7 @@ static void another_cluster_is_refused_by_both_with_both_names(void **state)
 		"cluster.id = default there, blue here; cluster.replicas = 2 there, 4 here");
 }
 
-static void settings_made_equal_let_it_in(void **state)
+static void an_engine_joins_after_its_settings_are_made_equal(void **state)
 {
 	(void)state;
 	node[1].settings.cluster_replicas = 1;
@@ -53,8 +53,10 @@ static void settings_made_equal_let_it_in(void **state)
 	assert_true(nodes_until(all_agree(), 3000));
 }
 
-/* A third one that is refused does not keep the others apart, nor do they tell each other of it. */
-static void the_others_stay_together(void **state)
+/*
+ * A third engine that is refused does not separate the two others, and they do not gossip about it.
+ */
+static void a_refused_engine_does_not_separate_the_others(void **state)
 {
 	(void)state;
 	node[2].settings.cluster_replicas = 3;
@@ -66,8 +68,8 @@ static void the_others_stay_together(void **state)
 	assert_int_equal(node[1].control.counter[COUNTER_members_refused], 0);
 }
 
-/* What it says of its values may be anything. */
-static void values_that_cannot_be_printed_are_not(void **state)
+/* The text of the values in a Hello is untrusted and may be anything. */
+static void values_with_unprintable_characters_are_not_logged(void **state)
 {
 	char long_text[4 * AGREED_BYTES_MAX], *agreed[2 * AGREED_ENTRIES_MAX];
 	Pc__Member self = PC__MEMBER__INIT;
@@ -109,7 +111,7 @@ static void values_that_cannot_be_printed_are_not(void **state)
 
 /* ---- addresses ------------------------------------------------------------------------------- */
 
-/* The next connection to node 0 comes from another host. */
+/* Opens a connection to node 0 and marks it as coming from another host. */
 static int raw_open_far(void)
 {
 	int fd = raw_open(0);
@@ -123,7 +125,7 @@ static void a_loopback_address_from_another_host_is_refused_with_the_fix(void **
 {
 	(void)state;
 	assert_int_equal(node_open(0, NULL), 0);
-	node[0].control.rpc->loopback = false; /* as if it listened on the network */
+	node[0].control.rpc->loopback = false; /* as if it listened on a network address */
 	strcpy(node[0].settings.cluster_address, "10.9.8.7");
 	for (unsigned dials = 0; dials < 5; dials++) {
 		int fd = raw_open_far();
@@ -139,7 +141,7 @@ static void a_loopback_address_from_another_host_is_refused_with_the_fix(void **
 	assert_int_equal(node[0].control.counter[COUNTER_members_refused], 5);
 }
 
-static void ones_own_loopback_address_is_told_to_no_other_host(void **state)
+static void an_engine_on_a_loopback_address_refuses_other_hosts(void **state)
 {
 	int fd;
 
@@ -154,7 +156,7 @@ static void ones_own_loopback_address_is_told_to_no_other_host(void **state)
 	assert_int_equal(node[0].control.counter[COUNTER_members_joined], 0);
 }
 
-static void gossip_of_loopback_addresses_is_left_alone(void **state)
+static void gossip_of_loopback_addresses_is_ignored(void **state)
 {
 	Pc__Member local = PC__MEMBER__INIT;
 	char seed[32];
@@ -171,7 +173,7 @@ static void gossip_of_loopback_addresses_is_left_alone(void **state)
 	fd = raw_open(0);
 	raw_hello(fd, "raw", 0x1234567890, 9, &local);
 	assert_true(nodes_until(sees_count(0, 2), 1000));
-	close(accept_raw(listener)); /* among engines of one host it is dialled */
+	close(accept_raw(listener)); /* engines of one host dial loopback addresses from gossip */
 	close(fd);
 	node_close(0);
 	assert_int_equal(node_open(0, NULL), 0);
@@ -245,12 +247,12 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		T(another_number_of_replicas_is_refused_by_both_with_both_values),
 		T(another_cluster_is_refused_by_both_with_both_names),
-		T(settings_made_equal_let_it_in),
-		T(the_others_stay_together),
-		T(values_that_cannot_be_printed_are_not),
+		T(an_engine_joins_after_its_settings_are_made_equal),
+		T(a_refused_engine_does_not_separate_the_others),
+		T(values_with_unprintable_characters_are_not_logged),
 		T(a_loopback_address_from_another_host_is_refused_with_the_fix),
-		T(ones_own_loopback_address_is_told_to_no_other_host),
-		T(gossip_of_loopback_addresses_is_left_alone),
+		T(an_engine_on_a_loopback_address_refuses_other_hosts),
+		T(gossip_of_loopback_addresses_is_ignored),
 		T(loopback_addresses_are_recognised),
 		T(engines_of_one_host_may_use_its_name),
 		T(a_name_that_is_taken_is_logged_once_by_both),

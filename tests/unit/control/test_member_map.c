@@ -50,7 +50,7 @@ static void every_order_of_members_gives_the_same_map(void **state)
 	free(b);
 }
 
-static void a_member_that_goes_moves_its_keys_only(void **state)
+static void removing_a_member_moves_only_its_keys(void **state)
 {
 	struct map_member members[10];
 	struct map_view *all = calloc(1, sizeof(*all)), *less = calloc(1, sizeof(*less));
@@ -87,7 +87,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_order_of_members_gives_the_same_map),
-		cmocka_unit_test(a_member_that_goes_moves_its_keys_only),
+		cmocka_unit_test(removing_a_member_moves_only_its_keys),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

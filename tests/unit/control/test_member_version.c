@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Engines of different wire versions refuse each other, and both name both versions, once. */
+/* Engines of different wire versions refuse each other; both log both versions, once. */
 #include "tests/unit/control/agree_world.h"
 
 static void say_hello(int fd, uint32_t version, bool probe)
@@ -23,7 +23,7 @@ static void say_hello(int fd, uint32_t version, bool probe)
 	raw_message(fd, &message);
 }
 
-/* As engines of version 4 say it: without the fields that came later. */
+/* A Hello of wire version 4: without the fields that were added later. */
 static void old_hello(int fd, uint32_t version)
 {
 	say_hello(fd, version, false);
@@ -34,7 +34,7 @@ static void probe_hello(int fd)
 	say_hello(fd, WIRE_VERSION_MUTE, true);
 }
 
-static void another_version_is_refused_and_told_ours(void **state)
+static void another_version_is_refused_and_gets_our_hello(void **state)
 {
 	static const uint32_t versions[] = {4, WIRE_VERSION + 1, 0};
 
@@ -43,8 +43,8 @@ static void another_version_is_refused_and_told_ours(void **state)
 	for (unsigned i = 0; i < 3; i++) {
 		char theirs[32], ours[32];
 
-		snprintf(theirs, sizeof(theirs), "wire version %u,", versions[i]);
-		snprintf(ours, sizeof(ours), "this engine version %u.", WIRE_VERSION);
+		snprintf(theirs, sizeof(theirs), "wire version is %u,", versions[i]);
+		snprintf(ours, sizeof(ours), "this engine is %u.", WIRE_VERSION);
 		for (unsigned again = 0; again < 5; again++) {
 			int fd = raw_open(0);
 
@@ -58,7 +58,7 @@ static void another_version_is_refused_and_told_ours(void **state)
 	assert_true(sees_count(0, 1));
 }
 
-/* What the engine's Hello says that comes over a connection it dialled. */
+/* Fields of the Hello that the engine sends on a connection that it dialled. */
 struct heard {
 	uint32_t version;
 	bool visit;
@@ -81,8 +81,10 @@ static struct heard hear(int fd)
 	return heard;
 }
 
-/* Engines of version 4 say nothing to another version: they close. Asked in their own version they
- * say who they are, so that both versions can be named here as well. */
+/*
+ * Engines of version 4 do not answer another version; they close the connection. A probe in their
+ * own version makes them answer, so that this engine can log both versions, too.
+ */
 static void an_old_engine_that_is_dialled_is_refused_with_both_versions(void **state)
 {
 	char seed[32];
@@ -109,12 +111,12 @@ static void an_old_engine_that_is_dialled_is_refused_with_both_versions(void **s
 	}
 	close(listener);
 	assert_int_equal(probes, 1);
-	expect_lines(1, "wire version 4", "this engine version 5", seed);
+	expect_lines(1, "wire version is 4", "this engine is 5", seed);
 	assert_true(sees_count(0, 1));
 }
 
-/* It is not known what listens there; that is said once. */
-static void whatever_closes_when_it_is_dialled_is_named_once(void **state)
+/* This engine cannot know what listens there; it logs that once. */
+static void an_address_that_closes_every_connection_is_logged_once(void **state)
 {
 	char seed[32], at[64];
 	uint16_t port;
@@ -136,8 +138,8 @@ static void whatever_closes_when_it_is_dialled_is_named_once(void **state)
 	assert_null(strstr(strstr(said, at) + 1, at));
 }
 
-/* An engine of this version that closed for a reason of its own: the probe changes nothing. */
-static void a_probe_makes_no_member_and_no_noise(void **state)
+/* An engine of the same version that closed for another reason: the probe has no effect. */
+static void a_probe_makes_no_member_and_logs_nothing(void **state)
 {
 	char seed[32];
 	uint16_t port;
@@ -168,7 +170,7 @@ static void a_probe_makes_no_member_and_no_noise(void **state)
 	assert_int_equal(node[0].control.counter[COUNTER_members_joined], 0);
 }
 
-/* A newer one answers, and its version is logged by the one that dialled. */
+/* A newer engine answers, and the dialling engine logs its version. */
 static void a_newer_engine_that_is_dialled_is_refused_with_both_versions(void **state)
 {
 	char seed[32];
@@ -186,7 +188,7 @@ static void a_newer_engine_that_is_dialled_is_refused_with_both_versions(void **
 		close(fd);
 	}
 	close(listener);
-	expect_lines(1, "wire version 6", "this engine version 5", seed);
+	expect_lines(1, "wire version is 6", "this engine is 5", seed);
 }
 
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -194,10 +196,10 @@ static void a_newer_engine_that_is_dialled_is_refused_with_both_versions(void **
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		T(another_version_is_refused_and_told_ours),
+		T(another_version_is_refused_and_gets_our_hello),
 		T(an_old_engine_that_is_dialled_is_refused_with_both_versions),
-		T(whatever_closes_when_it_is_dialled_is_named_once),
-		T(a_probe_makes_no_member_and_no_noise),
+		T(an_address_that_closes_every_connection_is_logged_once),
+		T(a_probe_makes_no_member_and_logs_nothing),
 		T(a_newer_engine_that_is_dialled_is_refused_with_both_versions),
 	};
 

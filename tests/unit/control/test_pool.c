@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The life of a slot: credits, pages, limbo, generations, sizes, and callers that lie. */
+/* The states of a slot: credits, pages, limbo, generations, page sizes, and invalid arguments. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -65,7 +65,7 @@ static void a_pool_of_any_size_has_at_least_four_chunks_of_a_power_of_two(void *
 	pool_close(NULL);
 }
 
-static void a_pool_that_a_place_cannot_name_is_refused(void **state)
+static void a_pool_of_an_impossible_size_or_rail_is_refused(void **state)
 {
 	struct pool_options options = {.rail = 0, .bytes = 4 * MIB - 1, .numa_node = -1};
 	struct pool *pool = NULL;
@@ -102,7 +102,7 @@ static void a_page_is_published_with_the_generation_of_its_credit(void **state)
 	pool_close(pool);
 }
 
-static void sizes_that_no_slot_has_are_refused(void **state)
+static void page_sizes_that_fit_no_slot_are_refused(void **state)
 {
 	struct pool *pool = pool_new(4 * MIB);
 	uint32_t max = (uint32_t)pool_page_bytes_max(pool), place, generation;
@@ -142,7 +142,7 @@ static void a_credit_is_used_once(void **state)
 	assert_int_equal(pool_return(pool, place, generation, 0), -EINVAL);
 	assert_int_equal(pool_publish(pool, place, generation, &key_a, 1), -EINVAL);
 
-	/* The same slot, for somebody else: the old credit is still worth nothing. */
+	/* The slot is handed out again. The old credit stays invalid. */
 	assert_int_equal(take(pool, MIB, LIMBO_NS, &again), place);
 	assert_int_not_equal(again, generation);
 	assert_int_equal(pool_publish(pool, place, generation, &key_a, 1), -EINVAL);
@@ -155,7 +155,7 @@ static void a_credit_is_used_once(void **state)
 	pool_close(pool);
 }
 
-static void a_slot_rests_in_limbo_for_its_time(void **state)
+static void a_slot_rests_in_limbo_for_limbo_ns(void **state)
 {
 	struct pool *pool = pool_new(4 * MIB);
 	uint32_t generation, place[4], again;
@@ -182,7 +182,7 @@ static void a_slot_rests_in_limbo_for_its_time(void **state)
 	pool_close(pool);
 }
 
-static void a_chunk_that_is_empty_serves_any_size_at_once(void **state)
+static void an_empty_chunk_serves_any_size_at_once(void **state)
 {
 	struct pool *pool = pool_new(4 * MIB);
 	uint32_t generation[1024], place[1024];
@@ -200,8 +200,8 @@ static void a_chunk_that_is_empty_serves_any_size_at_once(void **state)
 	pool_close(pool);
 }
 
-/* Small pages, then one large page over them, then small pages again. */
-static void generations_outlive_a_change_of_size(void **state)
+/* A chunk has small pages, then one large page, then small pages again. */
+static void generations_survive_a_change_of_page_size(void **state)
 {
 	struct pool *pool = pool_new(4 * MIB);
 	uint32_t generation[1024], place[1024], large, number;
@@ -232,7 +232,7 @@ static void generations_outlive_a_change_of_size(void **state)
 	pool_close(pool);
 }
 
-static void further_sizes_go_to_the_next_larger_one_when_all_classes_are_taken(void **state)
+static void without_a_free_class_a_new_size_shares_the_next_larger_one(void **state)
 {
 	struct pool_options options = {.rail = RAIL,
 		.bytes = (CLASSES_MAX + 1) * (uint64_t)PAGE_BYTES_MAX,
@@ -243,10 +243,12 @@ static void further_sizes_go_to_the_next_larger_one_when_all_classes_are_taken(v
 
 	(void)state;
 	if (pool_open(&options, &pool) == -ENOMEM) {
-		print_message("needs %llu MiB\n", (unsigned long long)options.bytes / MIB);
+		print_message("skipped: needs %llu MiB\n", (unsigned long long)options.bytes / MIB);
 		skip();
 	}
-	/* Classes of 2, 4, ... 128 units; a chunk for each, and one more. */
+	/*
+	 * Opens classes of 2, 4, ... 128 units. The pool has a chunk for each class and one more.
+	 */
 	for (uint32_t i = 0; i < CLASSES_MAX; i++)
 		first[i] = take(pool, (i + 1) * 2 * PAGE_UNIT, 0, &of_first[i]);
 	assert_int_equal(pool_free(pool, 5 * PAGE_UNIT), pool_free(pool, 6 * PAGE_UNIT));
@@ -255,13 +257,13 @@ static void further_sizes_go_to_the_next_larger_one_when_all_classes_are_taken(v
 	assert_int_equal(pool_free(pool, 129 * PAGE_UNIT), 0);
 	assert_int_equal(pool_victims(pool, 129 * PAGE_UNIT, 1, NULL), 0);
 	assert_int_equal(pool_take(pool, 129 * PAGE_UNIT, 0, &place, &generation), -ENOSPC);
-	/* A class that ends makes room for another. */
+	/* Closing a class makes room for another one. */
 	assert_int_equal(pool_return(pool, first[0], of_first[0], 0), 0);
 	take(pool, 129 * PAGE_UNIT, LIMBO_NS, &generation);
 	pool_close(pool);
 }
 
-static void places_that_are_none_are_refused(void **state)
+static void places_where_no_slot_starts_are_refused(void **state)
 {
 	struct pool *pool = pool_new(4 * MIB);
 	uint32_t generation, place = take(pool, 3 * PAGE_UNIT, 0, &generation);
@@ -300,7 +302,7 @@ static void a_head_that_was_never_used_validates_nothing(void **state)
 	pool_close(pool);
 }
 
-static void a_million_lives_are_timed(void **state)
+static void a_million_uses_of_a_slot_are_timed(void **state)
 {
 	struct pool *pool = pool_new(64 * MIB);
 	const unsigned million = 1000000;
@@ -325,18 +327,17 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_pool_of_any_size_has_at_least_four_chunks_of_a_power_of_two),
-		cmocka_unit_test(a_pool_that_a_place_cannot_name_is_refused),
+		cmocka_unit_test(a_pool_of_an_impossible_size_or_rail_is_refused),
 		cmocka_unit_test(a_page_is_published_with_the_generation_of_its_credit),
-		cmocka_unit_test(sizes_that_no_slot_has_are_refused),
+		cmocka_unit_test(page_sizes_that_fit_no_slot_are_refused),
 		cmocka_unit_test(a_credit_is_used_once),
-		cmocka_unit_test(a_slot_rests_in_limbo_for_its_time),
-		cmocka_unit_test(a_chunk_that_is_empty_serves_any_size_at_once),
-		cmocka_unit_test(generations_outlive_a_change_of_size),
-		cmocka_unit_test(
-			further_sizes_go_to_the_next_larger_one_when_all_classes_are_taken),
-		cmocka_unit_test(places_that_are_none_are_refused),
+		cmocka_unit_test(a_slot_rests_in_limbo_for_limbo_ns),
+		cmocka_unit_test(an_empty_chunk_serves_any_size_at_once),
+		cmocka_unit_test(generations_survive_a_change_of_page_size),
+		cmocka_unit_test(without_a_free_class_a_new_size_shares_the_next_larger_one),
+		cmocka_unit_test(places_where_no_slot_starts_are_refused),
 		cmocka_unit_test(a_head_that_was_never_used_validates_nothing),
-		cmocka_unit_test(a_million_lives_are_timed),
+		cmocka_unit_test(a_million_uses_of_a_slot_are_timed),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chunks that change hands between page sizes, and credits that are in the way. */
+/* Chunks that move from one page size to another, and credits that delay it. */
 #include "tests/unit/control/pool_world.h"
 
-/* Evicts for that size until there is nothing to evict; returns how many went. */
+/* Evicts for pages of `bytes` until no victim is left or `most` are evicted. Returns how many. */
 static unsigned evict_all_of_a_drain(struct pool *pool, uint32_t bytes, unsigned most)
 {
 	struct pool_victim victim[50];
@@ -16,7 +16,7 @@ static unsigned evict_all_of_a_drain(struct pool *pool, uint32_t bytes, unsigned
 	return sum;
 }
 
-static void a_size_without_a_chunk_gets_one_from_the_class_that_has_most(void **state)
+static void a_size_without_a_chunk_takes_one_from_the_largest_class(void **state)
 {
 	struct pool *pool = pool_new(4 * MIB);
 	uint32_t place, generation;
@@ -29,7 +29,7 @@ static void a_size_without_a_chunk_gets_one_from_the_class_that_has_most(void **
 	assert_int_equal(evict_all_of_a_drain(pool, MIB, 1000), 256);
 	assert_int_equal(pool_take(pool, MIB, now_ns, &place, &generation), -ENOSPC);
 	now_ns += LIMBO_NS;
-	/* Those who lost the chunk do not get it back before those it is for had their chance. */
+	/* The class that lost the chunk does not get it back: it is reserved for the large page. */
 	assert_int_equal(pool_take(pool, PAGE_UNIT, now_ns, &place, &generation), -ENOSPC);
 	assert_int_equal(pool_free(pool, PAGE_UNIT), 0);
 	assert_int_equal(pool_free(pool, MIB), 1);
@@ -38,7 +38,7 @@ static void a_size_without_a_chunk_gets_one_from_the_class_that_has_most(void **
 	pool_close(pool);
 }
 
-static void an_emptied_chunk_is_not_kept_for_ever(void **state)
+static void a_drained_chunk_is_not_reserved_for_ever(void **state)
 {
 	struct pool *pool = pool_new(4 * MIB);
 	uint32_t place, generation;
@@ -53,7 +53,7 @@ static void an_emptied_chunk_is_not_kept_for_ever(void **state)
 	pool_close(pool);
 }
 
-static void the_coldest_chunk_is_the_one_that_goes(void **state)
+static void the_coldest_chunk_is_drained(void **state)
 {
 	struct pool *pool = pool_new(4 * MIB);
 	struct pool_victim victim[300];
@@ -62,7 +62,7 @@ static void the_coldest_chunk_is_the_one_that_goes(void **state)
 	(void)state;
 	for (uint64_t n = 0; n < 1024; n++)
 		assert_true(page_new(pool, PAGE_UNIT, n, &place[n]));
-	/* All chunks but the third are in use. */
+	/* Touches the pages of all chunks but the third. */
 	for (unsigned n = 0; n < 1024; n++)
 		if (place_unit(place[n]) / 256 != 2)
 			pool_touch(pool, place[n]);
@@ -80,7 +80,7 @@ static void a_draining_chunk_hands_out_nothing_and_waits_for_its_credits(void **
 	struct pool_victim victim[3];
 
 	(void)state;
-	/* Four classes with a chunk each, each with a credit: one has to be waited for. */
+	/* Four classes have one chunk each with a credit in it, so a drain waits for a credit. */
 	for (uint32_t i = 0; i < 4; i++) {
 		assert_int_equal(
 			pool_take(pool, (i + 1) * PAGE_UNIT, 0, &place[i], &generation[i]), 0);
@@ -94,7 +94,7 @@ static void a_draining_chunk_hands_out_nothing_and_waits_for_its_credits(void **
 	now_ns += LIMBO_NS;
 	assert_int_equal(pool_take(pool, MIB, now_ns, &other, &number), -ENOSPC);
 	assert_int_equal(pool_victims(pool, MIB, 3, victim), 0);
-	/* The credit becomes a page meanwhile: it is a victim, too. */
+	/* The credit is published meanwhile: its page becomes a victim, too. */
 	assert_int_equal(pool_publish(pool, place[0], generation[0], &key, 1), 0);
 	assert_int_equal(pool_victims(pool, MIB, 3, victim), 1);
 	assert_int_equal(victim[0].place, place[0]);
@@ -104,7 +104,7 @@ static void a_draining_chunk_hands_out_nothing_and_waits_for_its_credits(void **
 	pool_close(pool);
 }
 
-static void a_chunk_with_credits_is_left_for_one_without(void **state)
+static void a_drain_moves_to_a_chunk_without_credits(void **state)
 {
 	struct pool *pool = pool_new(4 * MIB);
 	uint32_t place[4], generation[4], other, number;
@@ -124,14 +124,14 @@ static void a_chunk_with_credits_is_left_for_one_without(void **state)
 	assert_int_equal(pool_victims(pool, MIB, 3, victim), 1);
 	assert_int_equal(victim[0].key.word[0], 4);
 	retire(pool, victim);
-	/* The one that was left serves its class again. */
+	/* The chunk whose drain was given up serves its class again. */
 	assert_true(page_new(pool, PAGE_UNIT, 77, NULL));
 	now_ns += LIMBO_NS;
 	assert_int_equal(pool_take(pool, MIB, now_ns, &other, &number), 0);
 	pool_close(pool);
 }
 
-static void a_class_evicts_nothing_of_a_chunk_that_it_is_about_to_lose(void **state)
+static void a_class_evicts_no_pages_of_its_draining_chunk(void **state)
 {
 	static struct pool_victim victim[2000];
 	struct pool *pool = pool_new(4 * MIB);
@@ -148,7 +148,7 @@ static void a_class_evicts_nothing_of_a_chunk_that_it_is_about_to_lose(void **st
 	pool_close(pool);
 }
 
-static void a_drain_that_nobody_goes_on_with_is_given_up(void **state)
+static void an_unfinished_drain_is_given_up(void **state)
 {
 	struct pool *pool = pool_new(4 * MIB);
 	struct pool_victim victim;
@@ -165,8 +165,8 @@ static void a_drain_that_nobody_goes_on_with_is_given_up(void **state)
 	pool_close(pool);
 }
 
-/* Another page size is in use now: the memory follows, chunk by chunk, without a hint. */
-static void a_size_that_is_out_of_use_gives_its_chunks_to_the_one_in_use(void **state)
+/* The workload changes to another page size. The memory moves to it chunk by chunk. */
+static void an_unused_page_size_loses_its_chunks_to_the_one_in_use(void **state)
 {
 	struct pool *pool = pool_new(64 * MIB);
 	uint32_t old = 2 * PAGE_UNIT, new = 4 * PAGE_UNIT;
@@ -180,12 +180,12 @@ static void a_size_that_is_out_of_use_gives_its_chunks_to_the_one_in_use(void **
 		for (unsigned i = 0, got = pool_victims(pool, new, 64, victim); i < got; i++)
 			retire(pool, &victim[i]);
 	}
-	/* Of 4096 pages of four units that fit, nearly all. */
+	/* Nearly all memory has moved: at most 4096 pages of four units fit. */
 	assert_true(pool_pages(pool) > 3500 && pool_pages(pool) <= 4096);
 	pool_close(pool);
 }
 
-static void a_size_in_use_keeps_its_chunks_against_one_that_turns_over(void **state)
+static void a_page_size_in_use_keeps_its_chunks_against_a_scan(void **state)
 {
 	struct pool *pool = pool_new(64 * MIB);
 	uint32_t hot = 2 * PAGE_UNIT, scan = 4 * PAGE_UNIT, place[8192], pages = 0, kept = 0;
@@ -215,19 +215,17 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup(
-			a_size_without_a_chunk_gets_one_from_the_class_that_has_most, start),
-		cmocka_unit_test_setup(an_emptied_chunk_is_not_kept_for_ever, start),
-		cmocka_unit_test_setup(the_coldest_chunk_is_the_one_that_goes, start),
+			a_size_without_a_chunk_takes_one_from_the_largest_class, start),
+		cmocka_unit_test_setup(a_drained_chunk_is_not_reserved_for_ever, start),
+		cmocka_unit_test_setup(the_coldest_chunk_is_drained, start),
 		cmocka_unit_test_setup(
 			a_draining_chunk_hands_out_nothing_and_waits_for_its_credits, start),
-		cmocka_unit_test_setup(a_chunk_with_credits_is_left_for_one_without, start),
+		cmocka_unit_test_setup(a_drain_moves_to_a_chunk_without_credits, start),
+		cmocka_unit_test_setup(a_class_evicts_no_pages_of_its_draining_chunk, start),
+		cmocka_unit_test_setup(an_unfinished_drain_is_given_up, start),
 		cmocka_unit_test_setup(
-			a_class_evicts_nothing_of_a_chunk_that_it_is_about_to_lose, start),
-		cmocka_unit_test_setup(a_drain_that_nobody_goes_on_with_is_given_up, start),
-		cmocka_unit_test_setup(
-			a_size_that_is_out_of_use_gives_its_chunks_to_the_one_in_use, start),
-		cmocka_unit_test_setup(
-			a_size_in_use_keeps_its_chunks_against_one_that_turns_over, start),
+			an_unused_page_size_loses_its_chunks_to_the_one_in_use, start),
+		cmocka_unit_test_setup(a_page_size_in_use_keeps_its_chunks_against_a_scan, start),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who is evicted within one page size: SIEVE's order, touches, and when nobody has to go. */
+/* Eviction within one page size: SIEVE's order, visited pages, and when nothing is evicted. */
 #include "tests/unit/control/pool_world.h"
 
-static void pages_go_in_the_order_they_came(void **state)
+static void pages_are_evicted_in_the_order_of_publishing(void **state)
 {
 	struct pool *pool = pool_new(4 * MIB);
 	struct pool_victim victim[4];
@@ -20,7 +20,7 @@ static void pages_go_in_the_order_they_came(void **state)
 	pool_close(pool);
 }
 
-static void the_hand_stays_where_it_was_when_the_page_under_it_goes(void **state)
+static void the_hand_keeps_its_position_when_its_page_is_retired(void **state)
 {
 	struct pool *pool = pool_new(4 * MIB);
 	struct pool_victim victim;
@@ -37,7 +37,7 @@ static void the_hand_stays_where_it_was_when_the_page_under_it_goes(void **state
 	pool_close(pool);
 }
 
-static void a_page_that_was_read_is_spared_once(void **state)
+static void a_visited_page_is_spared_once(void **state)
 {
 	struct pool *pool = pool_new(4 * MIB);
 	struct pool_victim victim[4];
@@ -51,7 +51,7 @@ static void a_page_that_was_read_is_spared_once(void **state)
 	assert_int_equal(pool_victims(pool, MIB, 1, victim), 1);
 	assert_int_equal(victim[0].key.word[0], 3);
 	retire(pool, victim);
-	/* The newcomer stands behind the hand: 4 is next, then the two that were spared. */
+	/* The hand is at page 4, and page 5 is the newest: then come the two spared pages. */
 	now_ns += LIMBO_NS;
 	assert_true(page_new(pool, MIB, 5, NULL));
 	assert_int_equal(pool_victims(pool, MIB, 4, victim), 4);
@@ -62,7 +62,7 @@ static void a_page_that_was_read_is_spared_once(void **state)
 	pool_close(pool);
 }
 
-static void victims_of_one_call_are_different_even_if_all_were_read(void **state)
+static void victims_of_one_call_differ_even_if_all_were_visited(void **state)
 {
 	static struct pool_victim victim[2000];
 	struct pool *pool = pool_new(4 * MIB);
@@ -79,7 +79,7 @@ static void victims_of_one_call_are_different_even_if_all_were_read(void **state
 		assert_false(seen[victim[i].key.word[0]]);
 		seen[victim[i].key.word[0]] = true;
 	}
-	/* Not retired: they may be named again, and in one call every page at most once. */
+	/* The victims were not retired, so they may be returned again, each once per call. */
 	memset(seen, 0, sizeof(seen));
 	assert_int_equal(pool_victims(pool, PAGE_UNIT, 2000, victim), 1024);
 	for (unsigned i = 0; i < 1024; i++) {
@@ -89,7 +89,7 @@ static void victims_of_one_call_are_different_even_if_all_were_read(void **state
 	pool_close(pool);
 }
 
-static void one_victim_among_many_read_pages_takes_bounded_work(void **state)
+static void finding_a_victim_among_visited_pages_takes_bounded_work(void **state)
 {
 	struct pool *pool = pool_new(64 * MIB);
 	struct pool_victim victim;
@@ -105,7 +105,7 @@ static void one_victim_among_many_read_pages_takes_bounded_work(void **state)
 	pool_close(pool);
 }
 
-static void nothing_has_to_go_while_a_chunk_is_free(void **state)
+static void nothing_is_evicted_while_a_chunk_is_free(void **state)
 {
 	struct pool *pool = pool_new(4 * MIB);
 	struct pool_victim victim;
@@ -117,7 +117,7 @@ static void nothing_has_to_go_while_a_chunk_is_free(void **state)
 	pool_close(pool);
 }
 
-static void a_pool_of_credits_gives_neither_slots_nor_victims(void **state)
+static void a_pool_full_of_credits_has_neither_slots_nor_victims(void **state)
 {
 	struct pool *pool = pool_new(4 * MIB);
 	struct pool_victim victim[4];
@@ -138,15 +138,14 @@ static void a_pool_of_credits_gives_neither_slots_nor_victims(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup(pages_go_in_the_order_they_came, start),
+		cmocka_unit_test_setup(pages_are_evicted_in_the_order_of_publishing, start),
+		cmocka_unit_test_setup(the_hand_keeps_its_position_when_its_page_is_retired, start),
+		cmocka_unit_test_setup(a_visited_page_is_spared_once, start),
+		cmocka_unit_test_setup(victims_of_one_call_differ_even_if_all_were_visited, start),
 		cmocka_unit_test_setup(
-			the_hand_stays_where_it_was_when_the_page_under_it_goes, start),
-		cmocka_unit_test_setup(a_page_that_was_read_is_spared_once, start),
-		cmocka_unit_test_setup(
-			victims_of_one_call_are_different_even_if_all_were_read, start),
-		cmocka_unit_test_setup(one_victim_among_many_read_pages_takes_bounded_work, start),
-		cmocka_unit_test_setup(nothing_has_to_go_while_a_chunk_is_free, start),
-		cmocka_unit_test_setup(a_pool_of_credits_gives_neither_slots_nor_victims, start),
+			finding_a_victim_among_visited_pages_takes_bounded_work, start),
+		cmocka_unit_test_setup(nothing_is_evicted_while_a_chunk_is_free, start),
+		cmocka_unit_test_setup(a_pool_full_of_credits_has_neither_slots_nor_victims, start),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pool under random calls, honest and hostile, against a list of what was handed out: no unit
- * has two owners, nothing is reused before its time, and no page that was taken away ever validates
- * again.
+ * The pool under random calls, with valid and with invalid arguments, compared with a model of what
+ * was handed out: no unit has two owners, no slot is reused before limbo ends, and no retired page
+ * ever validates again.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,7 +22,7 @@
 #define BYTES (8u << 20)
 #define UNITS (BYTES / PAGE_UNIT)
 #define LIMBO_NS 50u
-#define GONE 4096u /* retired pages that are looked at again and again */
+#define GONE 4096u /* retired pages that are checked repeatedly */
 #define STEPS 300000u
 
 enum state { NOTHING, CREDIT, PAGE, LIMBO };
@@ -42,7 +42,7 @@ struct gone {
 struct model {
 	struct pool *pool;
 	uint64_t random, now_ns;
-	struct item at[UNITS]; /* by first unit */
+	struct item at[UNITS]; /* indexed by the first unit of the slot */
 	struct gone gone[GONE];
 	uint64_t retired, taken, pages, limbo, refused;
 };
@@ -60,7 +60,9 @@ static uint32_t any(struct model *m, uint32_t below)
 	return (uint32_t)(random_next(m) % below);
 }
 
-/* Nobody else has a unit of the new slot, and what had one rested for its time. */
+/*
+ * Checks that no other slot has a unit of the new slot, and that limbo has ended for earlier slots.
+ */
 static void check_unowned(struct model *m, uint32_t unit, uint32_t units)
 {
 	for (uint32_t first = 0; first < UNITS; first++) {
@@ -73,7 +75,7 @@ static void check_unowned(struct model *m, uint32_t unit, uint32_t units)
 	}
 }
 
-/* Slots whose time is over leave the pool's limbo only in a take; the model follows. */
+/* Slots whose limbo has ended leave it only in pool_take(); the model does the same here. */
 static void expire(struct model *m)
 {
 	for (uint32_t unit = 0; unit < UNITS; unit++)
@@ -86,7 +88,8 @@ static void retire_all_of(struct model *m, const struct pool_victim *victim, uns
 	for (unsigned i = 0; i < n; i++) {
 		struct item *item = &m->at[place_unit(victim[i].place)];
 
-		assert_int_equal(item->state, PAGE); /* also: different from those before it */
+		/* A victim named twice fails here: its state is LIMBO after the first time. */
+		assert_int_equal(item->state, PAGE);
 		assert_true(page_key_equal(&item->key, &victim[i].key));
 		assert_int_equal(item->generation, victim[i].generation);
 		assert_int_equal(item->length, victim[i].length);
@@ -149,7 +152,9 @@ static void step_use_credit(struct model *m, uint32_t unit)
 	m->pages++;
 }
 
-/* Any place with any small generation; whatever is accepted must be what the model has there. */
+/*
+ * Calls with a random place and a small generation: what the model does not have must be refused.
+ */
 static void step_lie(struct model *m)
 {
 	uint32_t unit = any(m, UNITS + 64), place = place_make(any(m, 8) ? RAIL : any(m, 16), unit);
@@ -196,7 +201,7 @@ static void check_all(struct model *m)
 	}
 }
 
-/* At the end everything comes back: the pool is as empty as a new one. */
+/* Returns and retires everything and checks that the pool is as empty as a new one. */
 static void check_drained(struct model *m)
 {
 	uint32_t place, generation, all = BYTES / (uint32_t)pool_page_bytes_max(m->pool);
@@ -213,7 +218,7 @@ static void check_drained(struct model *m)
 						 item->generation, m->now_ns),
 				0);
 	}
-	/* A chunk that was draining is kept for others for a while: that take is tried again. */
+	/* A drained chunk may be reserved for another size: pool_take() is tried again. */
 	for (uint32_t i = 0, tries = 0; i < all; tries++) {
 		m->now_ns += 10000000000ull;
 		i += pool_take(m->pool, (uint32_t)pool_page_bytes_max(m->pool), m->now_ns, &place,
@@ -240,7 +245,7 @@ static void random_calls_agree_with_a_model(void **state)
 	for (uint32_t step = 1; step <= STEPS; step++) {
 		uint32_t what = any(m, 100), sizes = step / 30000 % 2 ? 3 : 8;
 
-		/* Time stands still, goes on, or jumps past what a kept chunk is kept for. */
+		/* Time stands still, advances, or jumps past the end of a reservation. */
 		m->now_ns += any(m, 1000) ? any(m, 4) : 1500000000;
 		if (what < 40)
 			step_take(m, sizes);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ops of clients and their answers: what is refused, what rings hold back, what outlives a channel.
- * See publish_world.h.
+ * Ops of clients and their answers: which are refused, which wait because a ring is full, and which
+ * are answered after their channel is closed. See publish_world.h.
  */
 #include "tests/unit/control/publish_world.h"
 
 /* ---- credits and pages ----------------------------------------------------------------------- */
 
-static void every_credit_asked_for_is_a_done_of_its_own(void **state)
+static void every_requested_credit_has_a_done_of_its_own(void **state)
 {
 	struct ctl_done done;
 	struct client c;
@@ -32,7 +32,7 @@ static void every_credit_asked_for_is_a_done_of_its_own(void **state)
 	client_close(&c);
 }
 
-static void a_published_page_is_indexed_and_told_to_the_directory(void **state)
+static void a_published_page_is_indexed_and_sent_to_the_directory(void **state)
 {
 	const struct page_key key = key_of(1);
 	const struct index_entry *e;
@@ -51,7 +51,7 @@ static void a_published_page_is_indexed_and_told_to_the_directory(void **state)
 	client_close(&c);
 }
 
-static void a_foreign_credit_cannot_be_published_or_returned(void **state)
+static void a_credit_of_another_channel_cannot_be_used(void **state)
 {
 	struct ctl_done credit;
 	struct client a, b;
@@ -86,9 +86,9 @@ static void hostile_places_and_generations_are_refused(void **state)
 		uint32_t place = (uint32_t)(seed = map_mix(seed + i));
 		uint32_t generation = (uint32_t)(seed >> 32);
 
-		if (i % 3 == 0) /* right place, wrong generation */
+		if (i % 3 == 0) /* the right place with a wrong generation */
 			place = credit.place;
-		if (i % 3 == 1) /* wrong rail */
+		if (i % 3 == 1) /* a place on a rail that does not exist */
 			place = place_make(RAILS + i % (16 - RAILS), place_unit(credit.place));
 		if (generation == credit.generation && place == credit.place)
 			continue;
@@ -103,7 +103,7 @@ static void hostile_places_and_generations_are_refused(void **state)
 	client_close(&c);
 }
 
-static void a_page_longer_than_its_credit_is_refused_and_the_slot_comes_back(void **state)
+static void a_page_longer_than_its_credit_is_refused_and_frees_the_slot(void **state)
 {
 	struct ctl_done credit;
 	struct client c;
@@ -115,7 +115,7 @@ static void a_page_longer_than_its_credit_is_refused_and_the_slot_comes_back(voi
 		publish_at(&c, 1, credit.place, credit.generation, 4097).status, OP_INVALID);
 	assert_int_equal(c.channel.credits.count, 0);
 	assert_int_equal(pool_limbo(control.rail[0].pool), 1);
-	credit = take(&c, 0, 100); /* the slot is larger; what was asked for counts */
+	credit = take(&c, 0, 100); /* the slot is larger, but the requested length is the limit */
 	assert_int_equal(
 		publish_at(&c, 1, credit.place, credit.generation, 101).status, OP_INVALID);
 	credit = take(&c, 0, 4096);
@@ -123,12 +123,12 @@ static void a_page_longer_than_its_credit_is_refused_and_the_slot_comes_back(voi
 			.place = credit.place,
 			.generation = credit.generation,
 			.length = 4096});
-	assert_int_equal(get_one(&c).status, OP_INVALID); /* a key of zeroes */
+	assert_int_equal(get_one(&c).status, OP_INVALID); /* invalid, because the key is all zero */
 	assert_int_equal(c.channel.credits.count, 0);
 	client_close(&c);
 }
 
-static void a_key_that_is_here_already_gives_the_credit_back(void **state)
+static void publishing_a_key_again_returns_the_credit(void **state)
 {
 	const struct page_key key = key_of(1);
 	struct ctl_done credit;
@@ -147,7 +147,7 @@ static void a_key_that_is_here_already_gives_the_credit_back(void **state)
 	client_close(&c);
 }
 
-static void a_key_of_another_length_replaces_the_page(void **state)
+static void publishing_a_key_with_another_length_replaces_the_page(void **state)
 {
 	const struct page_key key = key_of(1);
 	struct client c;
@@ -191,7 +191,7 @@ static void impossible_credit_requests_are_invalid(void **state)
 	client_close(&c);
 }
 
-static void a_channel_never_holds_more_than_its_share_of_credits(void **state)
+static void a_channel_never_holds_more_credits_than_the_maximum(void **state)
 {
 	struct ctl_done done;
 	unsigned hits = 0, full = 0;
@@ -216,7 +216,7 @@ static void a_channel_never_holds_more_than_its_share_of_credits(void **state)
 	assert_int_equal(control.publish->credits, 0);
 }
 
-static void credits_come_back_when_their_channel_dies(void **state)
+static void credits_return_to_the_pool_when_their_channel_closes(void **state)
 {
 	struct publish_counts counts;
 	struct client c;
@@ -235,9 +235,9 @@ static void credits_come_back_when_their_channel_dies(void **state)
 	}
 }
 
-/* ---- rings ----------------------------------------------------------------------------------- */
+/* ---- full and broken rings ------------------------------------------------------------------- */
 
-static void a_full_done_ring_holds_further_ops_back_and_loses_nothing(void **state)
+static void a_full_done_ring_delays_further_ops_and_loses_none(void **state)
 {
 	const unsigned total = 3 * CTL_DONE_SLOTS / 2;
 	struct client c;
@@ -256,7 +256,8 @@ static void a_full_done_ring_holds_further_ops_back_and_loses_nothing(void **sta
 	turns();
 	assert_int_equal(ring_ready_now(&c.done), CTL_DONE_SLOTS);
 	assert_true(control.publish->stalled);
-	assert_true(control.publish->timer_ns != 0); /* reading does not kick us: we look again */
+	/* a client that reads answers does not kick the loop, so a timer must look again */
+	assert_true(control.publish->timer_ns != 0);
 	while (answered < total) {
 		while (got(&c, &done))
 			assert_int_equal(done.cookie, answered++);
@@ -267,7 +268,7 @@ static void a_full_done_ring_holds_further_ops_back_and_loses_nothing(void **sta
 	client_close(&c);
 }
 
-static void answers_under_way_count_against_the_done_ring(void **state)
+static void pending_answers_count_against_the_done_ring(void **state)
 {
 	struct client c;
 
@@ -312,7 +313,7 @@ static void an_impossible_done_index_ends_the_session(void **state)
 	client_close(&c);
 }
 
-static void an_answer_for_a_dead_channel_goes_nowhere(void **state)
+static void an_answer_for_a_closed_channel_is_dropped(void **state)
 {
 	struct ctl_done credit, done;
 	struct client a, b;
@@ -329,7 +330,7 @@ static void an_answer_for_a_dead_channel_goes_nowhere(void **state)
 	turns();
 	assert_int_equal(directory.helds, 1);
 	client_close(&a);
-	client_open(&b, 5); /* the same number */
+	client_open(&b, 5); /* channel b has the id that channel a had */
 	directory_answer(OP_HIT);
 	turns();
 	assert_false(got(&b, &done));
@@ -338,7 +339,7 @@ static void an_answer_for_a_dead_channel_goes_nowhere(void **state)
 	client_close(&b);
 }
 
-static void an_answer_after_publish_closed_does_no_harm(void **state)
+static void an_answer_after_publish_close_does_no_harm(void **state)
 {
 	struct ctl_done credit;
 	struct client a;
@@ -359,10 +360,10 @@ static void an_answer_after_publish_closed_does_no_harm(void **state)
 	close(a.channel.wake);
 	close(a.woken);
 	free(a.memory);
-	assert_int_equal(publish_open(&control), 0); /* for the teardown */
+	assert_int_equal(publish_open(&control), 0); /* opened again for the teardown */
 }
 
-static void a_client_that_waits_is_woken_once(void **state)
+static void a_waiting_client_is_woken_once(void **state)
 {
 	struct client c;
 	char bytes[8];
@@ -379,7 +380,7 @@ static void a_client_that_waits_is_woken_once(void **state)
 	client_close(&c);
 }
 
-/* ---- the other ops --------------------------------------------------------------------------- */
+/* ---- touch, stale and remove ----------------------------------------------------------------- */
 
 static void touches_of_other_nodes_pages_go_to_the_directory(void **state)
 {
@@ -396,7 +397,7 @@ static void touches_of_other_nodes_pages_go_to_the_directory(void **state)
 	client_close(&c);
 }
 
-static void a_true_entry_is_not_stale_whoever_says_so(void **state)
+static void a_stale_report_about_a_valid_entry_is_ignored(void **state)
 {
 	struct ctl_op op = {.kind = CTL_STALE, .key = key_of(1)};
 	struct client c;
@@ -419,7 +420,7 @@ static void a_true_entry_is_not_stale_whoever_says_so(void **state)
 	client_close(&c);
 }
 
-static void a_removed_key_is_gone_and_answered(void **state)
+static void removing_a_key_removes_its_page_and_is_answered(void **state)
 {
 	struct client c;
 
@@ -439,25 +440,25 @@ static void a_removed_key_is_gone_and_answered(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(every_credit_asked_for_is_a_done_of_its_own),
-		TEST(a_published_page_is_indexed_and_told_to_the_directory),
-		TEST(a_foreign_credit_cannot_be_published_or_returned),
+		TEST(every_requested_credit_has_a_done_of_its_own),
+		TEST(a_published_page_is_indexed_and_sent_to_the_directory),
+		TEST(a_credit_of_another_channel_cannot_be_used),
 		TEST(hostile_places_and_generations_are_refused),
-		TEST(a_page_longer_than_its_credit_is_refused_and_the_slot_comes_back),
-		TEST(a_key_that_is_here_already_gives_the_credit_back),
-		TEST(a_key_of_another_length_replaces_the_page),
+		TEST(a_page_longer_than_its_credit_is_refused_and_frees_the_slot),
+		TEST(publishing_a_key_again_returns_the_credit),
+		TEST(publishing_a_key_with_another_length_replaces_the_page),
 		TEST(impossible_credit_requests_are_invalid),
-		TEST(a_channel_never_holds_more_than_its_share_of_credits),
-		TEST(credits_come_back_when_their_channel_dies),
-		TEST(a_full_done_ring_holds_further_ops_back_and_loses_nothing),
-		TEST(answers_under_way_count_against_the_done_ring),
+		TEST(a_channel_never_holds_more_credits_than_the_maximum),
+		TEST(credits_return_to_the_pool_when_their_channel_closes),
+		TEST(a_full_done_ring_delays_further_ops_and_loses_none),
+		TEST(pending_answers_count_against_the_done_ring),
 		TEST(an_impossible_done_index_ends_the_session),
-		TEST(an_answer_for_a_dead_channel_goes_nowhere),
-		TEST(an_answer_after_publish_closed_does_no_harm),
-		TEST(a_client_that_waits_is_woken_once),
+		TEST(an_answer_for_a_closed_channel_is_dropped),
+		TEST(an_answer_after_publish_close_does_no_harm),
+		TEST(a_waiting_client_is_woken_once),
 		TEST(touches_of_other_nodes_pages_go_to_the_directory),
-		TEST(a_true_entry_is_not_stale_whoever_says_so),
-		TEST(a_removed_key_is_gone_and_answered),
+		TEST(a_stale_report_about_a_valid_entry_is_ignored),
+		TEST(removing_a_key_removes_its_page_and_is_answered),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

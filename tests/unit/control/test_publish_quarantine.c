@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Slots whose client may still store into them when their channel ends. See publish_world.h. */
+/* Slots that the client may still store into when their channel ends. See publish_world.h. */
 #include "tests/unit/control/publish_world.h"
 
-/* The client's thread may store there at any time, whatever became of its session. */
-static void a_slot_being_copied_into_is_kept_when_its_channel_closes(void **state)
+/* The slot stays reserved: the client's thread may store into it after the session has ended. */
+static void a_slot_being_copied_into_stays_reserved_after_the_close(void **state)
 {
 	struct ctl_done credit, other;
 	struct publish_counts counts;
@@ -21,11 +21,12 @@ static void a_slot_being_copied_into_is_kept_when_its_channel_closes(void **stat
 		assert_int_equal(shm_load(&c.header.stopped), 1);
 		publish_counts(&control, &counts);
 		assert_int_equal(counts.credits, 1);
-		assert_int_equal(pool_limbo(control.rail[0].pool), limbo + 1); /* the other one */
+		/* the slot of `other` is in limbo, that of `credit` is not */
+		assert_int_equal(pool_limbo(control.rail[0].pool), limbo + 1);
 		assert_false(publish_channel_release(&control, &c.channel, false));
 		pass_time(LIMBO_MS * 1000000ull);
 		assert_false(publish_channel_release(&control, &c.channel, false));
-		/* Left for the next slot, which has been given back: nothing is copied there. */
+		/* `copying` names a slot that was returned: the client does not store there. */
 		if (!exits)
 			shm_store64(&c.header.copying, slot_name(other.place, other.generation));
 		assert_true(publish_channel_release(&control, &c.channel, exits));
@@ -38,8 +39,8 @@ static void a_slot_being_copied_into_is_kept_when_its_channel_closes(void **stat
 	}
 }
 
-/* Names that are no credit of the channel's keep nothing: a client may write anything there. */
-static void a_slot_of_another_channel_is_not_kept(void **state)
+/* A name in `copying` that is no credit of the channel is ignored: a client may write any value. */
+static void a_slot_of_another_channel_is_not_reserved(void **state)
 {
 	struct ctl_done mine, foreign;
 	struct publish_counts counts;
@@ -60,12 +61,12 @@ static void a_slot_of_another_channel_is_not_kept(void **state)
 	publish_channel_close(&control, &c.channel);
 	assert_true(publish_channel_release(&control, &c.channel, false));
 	publish_counts(&control, &counts);
-	assert_int_equal(counts.credits, 1); /* the foreign one is still its owner's */
+	assert_int_equal(counts.credits, 1); /* channel d still has its credit */
 	client_close(&c);
 	client_close(&d);
 }
 
-static void a_channel_without_leave_to_store_gets_no_credit(void **state)
+static void a_channel_that_may_not_store_gets_no_credit(void **state)
 {
 	struct client c;
 
@@ -78,8 +79,8 @@ static void a_channel_without_leave_to_store_gets_no_credit(void **state)
 	client_close(&c);
 }
 
-/* As many answers as were promised for it, or the channel stalls for ever. */
-static void an_impossible_credit_request_leaves_no_debt(void **state)
+/* The request gets as many answers as were counted in `owed`; otherwise the channel would stall. */
+static void an_impossible_credit_request_leaves_no_answer_owed(void **state)
 {
 	struct ctl_done done;
 	struct client c;
@@ -96,10 +97,10 @@ static void an_impossible_credit_request_leaves_no_debt(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(a_slot_being_copied_into_is_kept_when_its_channel_closes),
-		TEST(a_slot_of_another_channel_is_not_kept),
-		TEST(a_channel_without_leave_to_store_gets_no_credit),
-		TEST(an_impossible_credit_request_leaves_no_debt),
+		TEST(a_slot_being_copied_into_stays_reserved_after_the_close),
+		TEST(a_slot_of_another_channel_is_not_reserved),
+		TEST(a_channel_that_may_not_store_gets_no_credit),
+		TEST(an_impossible_credit_request_leaves_no_answer_owed),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

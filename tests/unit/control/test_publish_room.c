@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A pool without room: who waits, what is evicted for them, and who is told that there is none. And
- * the table of credits. See publish_world.h.
+ * A pool without free slots: which requests wait, what is evicted for them, and which are refused.
+ * And the table of credits. See publish_world.h.
  */
 #include "tests/unit/control/publish_world.h"
 
-/* ---- no room --------------------------------------------------------------------------------- */
+/* ---- pool without free slots ----------------------------------------------------------------- */
 
 static void fill(struct client *c, uint32_t length, unsigned pages)
 {
@@ -41,7 +41,7 @@ static void a_full_pool_makes_a_request_wait_until_limbo_has_passed(void **state
 	client_close(&c);
 }
 
-static void waiting_does_not_evict_the_same_room_again_and_again(void **state)
+static void a_waiting_request_evicts_only_once(void **state)
 {
 	const uint32_t length = 64u << 10;
 	struct client a, b;
@@ -92,7 +92,7 @@ static void a_pool_full_of_credits_answers_no_space_at_the_deadline(void **state
 			.length = length,
 			.deadline_ns = now + 100000000});
 	pass_time(5000000);
-	assert_true(got(&a, &done)); /* one answer for all that is missing */
+	assert_true(got(&a, &done)); /* one answer stands for all slots that are missing */
 	assert_int_equal(done.status, OP_NO_SPACE);
 	assert_false(got(&a, &done));
 	assert_int_equal(a.channel.owed, 0);
@@ -107,7 +107,7 @@ static void a_pool_full_of_credits_answers_no_space_at_the_deadline(void **state
 	client_close(&b);
 }
 
-static void credits_of_a_dead_channel_serve_those_who_wait(void **state)
+static void credits_of_a_closed_channel_serve_waiting_requests(void **state)
 {
 	const uint32_t length = 1u << 20;
 	struct client a, b;
@@ -130,7 +130,7 @@ static void credits_of_a_dead_channel_serve_those_who_wait(void **state)
 	client_close(&b);
 }
 
-static void a_request_dies_with_its_channel(void **state)
+static void a_waiting_request_is_dropped_with_its_channel(void **state)
 {
 	const uint32_t length = 1u << 20;
 	struct client a, b, c;
@@ -206,7 +206,7 @@ static void a_new_page_size_keeps_its_first_pages(void **state)
 				.length = large});
 		turns();
 	}
-	/* A third one needs one of them, and no more than one. */
+	/* A third large page evicts one of the two, and not both. */
 	put(&c, (struct ctl_op){.kind = CTL_CREDIT, .count = 1, .length = large});
 	turns();
 	while (!got(&c, &done) || done.kind != CTL_CREDIT)
@@ -215,7 +215,7 @@ static void a_new_page_size_keeps_its_first_pages(void **state)
 	client_close(&c);
 }
 
-static void eviction_keeps_slots_free_ahead(void **state)
+static void eviction_keeps_a_reserve_of_free_slots(void **state)
 {
 	struct client c;
 	unsigned waited = 0;
@@ -234,7 +234,7 @@ static void eviction_keeps_slots_free_ahead(void **state)
 		}
 		assert_int_equal(
 			publish_at(&c, i, done.place, done.generation, 4096).status, OP_HIT);
-		now += 1000000; /* 64 slots ahead last 64 ms: longer than limbo */
+		now += 1000000; /* a reserve of 64 slots lasts 64 ms, longer than limbo */
 		clock_test_set(now);
 	}
 	assert_int_equal(waited, 0);
@@ -245,13 +245,13 @@ static void eviction_keeps_slots_free_ahead(void **state)
 	client_close(&c);
 }
 
-/* ---- the table of credits -------------------------------------------------------------------- */
+/* ---- table of credits ------------------------------------------------------------------------ */
 
 static void the_table_of_credits_agrees_with_a_plain_array(void **state)
 {
 	enum { PLACES = 300 };
 	struct credits table = {0};
-	uint32_t held[PLACES] = {0}; /* generation; 0: not held */
+	uint32_t held[PLACES] = {0}; /* generation of the credit; 0: not held */
 	uint64_t seed = getenv("SEED") ? strtoull(getenv("SEED"), NULL, 0) : 12345;
 
 	(void)state;
@@ -287,13 +287,13 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(a_full_pool_makes_a_request_wait_until_limbo_has_passed),
-		TEST(waiting_does_not_evict_the_same_room_again_and_again),
+		TEST(a_waiting_request_evicts_only_once),
 		TEST(a_pool_full_of_credits_answers_no_space_at_the_deadline),
-		TEST(credits_of_a_dead_channel_serve_those_who_wait),
-		TEST(a_request_dies_with_its_channel),
+		TEST(credits_of_a_closed_channel_serve_waiting_requests),
+		TEST(a_waiting_request_is_dropped_with_its_channel),
 		TEST(a_larger_page_takes_memory_from_smaller_ones),
 		TEST(a_new_page_size_keeps_its_first_pages),
-		TEST(eviction_keeps_slots_free_ahead),
+		TEST(eviction_keeps_a_reserve_of_free_slots),
 		TEST(the_table_of_credits_agrees_with_a_plain_array),
 	};
 

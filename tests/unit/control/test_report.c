@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * snapshot.c and report.c: the figures of every part arrive under their names, as valid JSON
- * whatever names the network sent. Both are included whole; the other parts are the test's.
- * Python's JSON reader is the judge.
+ * snapshot.c and report.c: the figures of every part appear under their names, as valid JSON
+ * whatever names come from the network. This file includes both sources; the functions that they
+ * call are stubs. Python's JSON parser checks the text.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -115,7 +115,10 @@ void dv_attributes(const struct dv_device *device, struct dv_attributes *ret)
 	*ret = (struct dv_attributes){.bits_per_second = 400000000000, .modelled = true};
 }
 
-/* Does `condition`, in Python, hold for the report `r`? 127 and above: there is no Python. */
+/*
+ * Checks that the Python expression `condition` holds for the report `r`. Skips the test if there
+ * is no Python (exit status 127).
+ */
 static void check(const char *text, const char *condition)
 {
 	char command[512];
@@ -144,7 +147,7 @@ static int setup(void **state)
 	memset(&map, 0, sizeof(map));
 	loop.control.settings = &settings;
 	loop.control.rails = loop.control.plan.rails = 1;
-	loop.control.plan.poll_cores = 2; /* the second has not started yet */
+	loop.control.plan.poll_cores = 2; /* the second poll core has not started yet */
 	loop.control.poll_core[0] = (struct poll_core *)&loop;
 	loop.control.incarnation = 0xfedcba9876543210ull;
 	strcpy(loop.control.name, "host:1");
@@ -182,7 +185,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-static void a_report_says_what_tools_ask_for(void **state)
+static void a_report_contains_the_fields_that_tools_read(void **state)
 {
 	size_t bytes;
 	char *text;
@@ -237,7 +240,8 @@ static void the_state_of_a_member_is_told(void **state)
 	assert_int_equal(s->members_on_map, 1);
 	assert_string_equal(s->member[1].state, "down");
 	assert_in_range(s->member[1].state_ms, 5000, 60000);
-	members.entry[1].left = true; /* it said Leave: nobody has to look for it */
+	members.entry[1].left =
+		true; /* it sent Leave: a member that stopped in order is no fault */
 	snapshot_take(&loop.control, s);
 	assert_int_equal(s->members, 1);
 }
@@ -260,7 +264,7 @@ static void hostile_names_stay_inside_their_quotes(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(a_report_says_what_tools_ask_for),
+		TEST(a_report_contains_the_fields_that_tools_read),
 		TEST(the_state_of_a_member_is_told),
 		TEST(hostile_names_stay_inside_their_quotes),
 	};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Frames and connections: whatever comes in over the port, the engine stays as it was.
+ * Frames and links: whatever arrives on the port, the engine's membership and state do not change.
  */
 #include "engine/abi/wire.h"
 #include "tests/unit/control/test_rpc_nodes.h"
@@ -35,7 +35,7 @@ static uint64_t bad(void)
 	return node[0].control.counter[COUNTER_messages_bad];
 }
 
-/* The connection is closed, counted once, and the cluster works as before. */
+/* The connection is closed and counted once, and the cluster works as before. */
 static void expect_refused(int fd, uint64_t bad_before)
 {
 	assert_true(raw_closed(fd, 2000));
@@ -60,7 +60,7 @@ static void a_port_in_use_is_named_with_what_to_change(void **state)
 	assert_non_null(strstr(said, "cluster.port"));
 }
 
-static void only_the_set_address_is_listened_on(void **state)
+static void the_engine_listens_only_on_cluster_address(void **state)
 {
 	struct sockaddr_in at = {
 		.sin_family = AF_INET, .sin_port = htons((uint16_t)node[0].settings.cluster_port)};
@@ -73,8 +73,11 @@ static void only_the_set_address_is_listened_on(void **state)
 	close(fd);
 }
 
-/* Bound at first, so that a second engine finds out at once; served once it can answer. */
-static void a_port_is_taken_from_the_start_and_refuses_until_it_is_served(void **state)
+/*
+ * The port is bound at start-up, so that a second engine fails at once; connections are refused
+ * until the engine listens.
+ */
+static void a_port_is_bound_at_start_and_refuses_until_the_engine_listens(void **state)
 {
 	struct control *control = &node[2].control, *other = &node[3].control;
 	struct sockaddr_in at = {
@@ -96,8 +99,8 @@ static void a_port_is_taken_from_the_start_and_refuses_until_it_is_served(void *
 	assert_int_equal(node_open(2, NULL), 0);
 }
 
-/* The end that closed first is in TIME_WAIT. */
-static void connections_of_the_engine_before_do_not_hold_the_port(void **state)
+/* The side that closed first is in TIME_WAIT. */
+static void connections_of_a_former_engine_do_not_block_the_port(void **state)
 {
 	(void)state;
 	assert_true(nodes_until(all_agree(), 3000));
@@ -169,7 +172,9 @@ static void a_long_message_is_refused_after_the_hello_too(void **state)
 	assert_true(raw_closed(fd, 2000));
 	close(fd);
 	assert_int_equal(bad(), before + 1);
-	/* Nobody listens where it said it does: gone at once, not after dead_after_ms. */
+	/*
+	 * Nothing listens at the address in its Hello: it is dead at once, not after dead_after_ms.
+	 */
 	assert_true(nodes_until(sees_count(0, 2), 700));
 }
 
@@ -208,7 +213,8 @@ static void a_first_message_that_is_no_hello_closes_the_connection(void **state)
 
 static void a_message_of_an_unknown_kind_closes_the_connection(void **state)
 {
-	uint8_t frame[] = {0, 0, 0, 4, 0xfa, 0x06, 0x01, 0x00}; /* field 111, one byte */
+	uint8_t frame[] = {
+		0, 0, 0, 4, 0xfa, 0x06, 0x01, 0x00}; /* Message field 111, which does not exist */
 	uint64_t before = bad();
 	int fd = raw_open(0);
 
@@ -250,14 +256,17 @@ static void hellos_that_break_a_rule_are_refused(void **state)
 		uint64_t before = bad();
 		int fd = raw_open(0);
 
-		/* an incarnation whose ref would be 0; port 0 */
+		/* First an incarnation whose ref would be 0, then port 0. */
 		raw_hello(fd, "raw", i ? 0x1234567893 : 0x100000000, i ? 0 : 9, NULL);
 		expect_refused(fd, before);
 	}
 }
 
-/* 2 bytes each on the wire, some hundred decoded: the arena ends before memory does. */
-static void a_message_that_would_blow_up_when_decoded_is_refused(void **state)
+/*
+ * Each entry takes 2 bytes on the wire and about a hundred bytes decoded: the arena must limit
+ * that.
+ */
+static void a_message_that_exceeds_the_arena_when_decoded_is_refused(void **state)
 {
 	size_t entries = 1500000, body = 2 * entries;
 	uint8_t *frame = malloc(body + 16);
@@ -271,14 +280,14 @@ static void a_message_that_would_blow_up_when_decoded_is_refused(void **state)
 	log_test_capture(said, sizeof(said));
 	memset(node[0].control.rpc->bad_logged, 0, sizeof(node[0].control.rpc->bad_logged));
 	raw_hello(fd, "raw", 0x1234567894, 9, NULL);
-	*at++ = 4 << 3 | 2; /* Message.publish */
+	*at++ = 4 << 3 | 2; /* tag of Message.publish */
 	for (size_t rest = body;; rest >>= 7) {
 		*at++ = (uint8_t)(rest & 0x7f) | (rest > 0x7f ? 0x80 : 0);
 		if (rest <= 0x7f)
 			break;
 	}
 	for (size_t i = 0; i < entries; i++) {
-		*at++ = 3 << 3 | 2; /* Publish.entries, empty */
+		*at++ = 3 << 3 | 2; /* tag of an empty entry in Publish.entries */
 		*at++ = 0;
 	}
 	length = htonl((uint32_t)(at - frame) - 4);
@@ -292,17 +301,17 @@ static void a_message_that_would_blow_up_when_decoded_is_refused(void **state)
 	assert_true(nodes_until(all_agree(), 2000));
 }
 
-static void whoever_says_nothing_is_cut_off(void **state)
+static void a_connection_without_a_hello_is_closed(void **state)
 {
 	int fd = raw_open(0);
 
 	(void)state;
-	raw_bytes(fd, "\0\0\1\0abc", 7); /* the beginning of a frame */
+	raw_bytes(fd, "\0\0\1\0abc", 7); /* only the beginning of a frame */
 	assert_true(raw_closed(fd, 3000));
 	close(fd);
 }
 
-static void a_frame_in_single_bytes_is_a_frame(void **state)
+static void a_frame_that_arrives_byte_by_byte_is_served(void **state)
 {
 	Pc__Member self = PC__MEMBER__INIT;
 	Pc__Hello hello = PC__HELLO__INIT;
@@ -333,7 +342,7 @@ static void a_frame_in_single_bytes_is_a_frame(void **state)
 	assert_true(nodes_until(sees_count(0, 2), 1000));
 }
 
-static void what_waits_for_a_peer_is_bounded(void **state)
+static void the_output_queue_of_a_link_is_bounded(void **state)
 {
 	Pc__Touch touch = PC__TOUCH__INIT;
 	Pc__Message message = PC__MESSAGE__INIT;
@@ -350,12 +359,12 @@ static void what_waits_for_a_peer_is_bounded(void **state)
 		sent++;
 	assert_in_range(sent, 100, 1000);
 	assert_true(evbuffer_get_length(bufferevent_get_output(link->bev)) <= RPC_OUT_BYTES_MAX);
-	/* Once the peer has read, there is room again. */
+	/* Once the peer has read, rpc_send() succeeds again. */
 	assert_true(nodes_until(node[1].touches == sent * MESSAGE_PAGES_MAX, 5000));
 	assert_true(rpc_send(member_link(&node[0].control, node[1].control.ref), &message));
 }
 
-static void connections_beyond_the_bound_are_refused(void **state)
+static void connections_beyond_the_limit_are_refused(void **state)
 {
 	int fd[RPC_ACCEPTED_MAX + 8];
 	unsigned open = 0;
@@ -381,9 +390,9 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		T(a_port_in_use_is_named_with_what_to_change),
-		T(only_the_set_address_is_listened_on),
-		T(a_port_is_taken_from_the_start_and_refuses_until_it_is_served),
-		T(connections_of_the_engine_before_do_not_hold_the_port),
+		T(the_engine_listens_only_on_cluster_address),
+		T(a_port_is_bound_at_start_and_refuses_until_the_engine_listens),
+		T(connections_of_a_former_engine_do_not_block_the_port),
 		T(the_wildcard_address_is_refused),
 		T(engines_find_each_other_over_ipv6),
 		T(a_length_beyond_the_bound_closes_the_connection),
@@ -393,11 +402,11 @@ int main(void)
 		T(a_message_of_an_unknown_kind_closes_the_connection),
 		T(a_second_hello_closes_the_connection),
 		T(hellos_that_break_a_rule_are_refused),
-		T(a_message_that_would_blow_up_when_decoded_is_refused),
-		T(whoever_says_nothing_is_cut_off),
-		T(a_frame_in_single_bytes_is_a_frame),
-		T(what_waits_for_a_peer_is_bounded),
-		T(connections_beyond_the_bound_are_refused),
+		T(a_message_that_exceeds_the_arena_when_decoded_is_refused),
+		T(a_connection_without_a_hello_is_closed),
+		T(a_frame_that_arrives_byte_by_byte_is_served),
+		T(the_output_queue_of_a_link_is_bounded),
+		T(connections_beyond_the_limit_are_refused),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Several control planes' network sides on loopback; stubs are in test_rpc_stubs.c.
+ * The nodes of test_rpc_nodes.h: network sides of control planes on loopback, with simulated time.
+ * The stubs are in test_rpc_stubs.c.
  */
 #include "tests/unit/control/test_rpc_nodes.h"
 
@@ -25,13 +26,14 @@ uint64_t nodes_entries;
 
 static uint16_t port_of[NODES];
 static uint64_t incarnations;
-static uint64_t now_ns; /* 0: there were no nodes yet, time is real */
+static uint64_t now_ns; /* simulated time; 0: no nodes were set up yet, and time is real */
 
 /* ---- nodes ----------------------------------------------------------------------------------- */
 
 __attribute__((visibility("default"))) int clock_gettime(clockid_t id, struct timespec *ret)
 {
-	uint64_t ns = __atomic_load_n(&now_ns, __ATOMIC_RELAXED); /* threads of tests look, too */
+	/* Threads of tests read now_ns, too */
+	uint64_t ns = __atomic_load_n(&now_ns, __ATOMIC_RELAXED);
 
 	if (!ns || (id != CLOCK_MONOTONIC && id != CLOCK_MONOTONIC_COARSE))
 		return (int)syscall(SYS_clock_gettime, id, ret);
@@ -45,7 +47,10 @@ static void time_pass(uint64_t ns)
 	__atomic_store_n(&now_ns, now_ns + ns, __ATOMIC_RELAXED);
 }
 
-/* Below the ephemeral range, so that no outgoing connection takes it; apart from other tests. */
+/*
+ * Picks a port below the ephemeral range, so that no outgoing connection has it, and different for
+ * each test process.
+ */
 static uint16_t port_free(void)
 {
 	static uint16_t next;
@@ -72,7 +77,7 @@ void nodes_setup(int heartbeat_ms, int dead_after_ms)
 	clock_start();
 	if (!now_ns)
 		time_pass(clock_now_ns());
-	signal(SIGPIPE, SIG_IGN); /* as main.c does */
+	signal(SIGPIPE, SIG_IGN); /* SIGPIPE is ignored, as in main.c */
 	if (!incarnations)
 		incarnations = (uint64_t)getpid() << 20;
 	memset(node, 0, sizeof(node));
@@ -146,7 +151,9 @@ void node_close(unsigned i)
 	member_close(control);
 	rpc_close(control);
 	rpc_port_close(control);
-	/* A look-up of a name that was cancelled is freed by the loop, and by nothing else. */
+	/*
+	 * Only the event loop frees the data of a cancelled name look-up, so it must run once more.
+	 */
 	event_base_loop(control->base, EVLOOP_NONBLOCK);
 	index_close(control->index);
 	shard_close(&control->shard);
@@ -168,7 +175,10 @@ const char *node_at(unsigned i)
 	return text[i];
 }
 
-/* Helper threads do in no time what the test does not block: the nodes' time waits for them. */
+/*
+ * Helper threads need no simulated time for calls that the test does not block: the simulated time
+ * waits for them.
+ */
 static void helpers_wait(const struct control *control)
 {
 	while (connect_busy(control) && !connects_blocked) {
@@ -182,14 +192,14 @@ void nodes_turn(void)
 	for (unsigned i = 0; i < NODES; i++) {
 		if (!node[i].open || node[i].stalled)
 			continue;
-		/* Once round, however much became due meanwhile: a slice a turn. */
+		/* One pass over the events that are due: one slice of the walk per turn. */
 		event_base_loop(node[i].control.base, EVLOOP_ONCE | EVLOOP_NONBLOCK);
 		helpers_wait(&node[i].control);
 		directory_flush(&node[i].control);
 	}
 	if (connects_blocked)
-		usleep(100); /* the other helpers have their turn */
-	sched_yield();       /* to whatever else of the kernel's has a part in loopback */
+		usleep(100); /* lets the other helper threads run */
+	sched_yield();       /* lets the kernel threads run that carry loopback traffic */
 	time_pass(TURN_NS);
 }
 
@@ -300,7 +310,7 @@ unsigned found_anywhere(unsigned i, uint64_t number)
 	return found;
 }
 
-/* ---- bare connections ------------------------------------------------------------------------ */
+/* ---- raw connections ------------------------------------------------------------------------- */
 
 int raw_open(unsigned i)
 {

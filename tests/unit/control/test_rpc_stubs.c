@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stubs for rails, NICs and publish.c (test_rpc_nodes.h). Those of the driver are called by helper
- * threads, too.
+ * Stubs for rails, NICs and publish.c, declared in test_rpc_nodes.h. Helper threads call the stubs
+ * of the driver as well.
  */
 #include "tests/unit/control/test_rpc_nodes.h"
 
@@ -108,7 +108,7 @@ int dv_qp_connect(struct dv_qp *qp, const struct dv_address *remote)
 	else if (__atomic_load_n(&connects_held, __ATOMIC_SEQ_CST) &&
 		 __atomic_fetch_sub(&connects_held, 1, __ATOMIC_SEQ_CST))
 		while (__atomic_load_n(&connects_blocked, __ATOMIC_SEQ_CST))
-			usleep(1000); /* as when a neighbour is not known */
+			usleep(1000); /* blocks, as the kernel does while it resolves a neighbour */
 	return remote->version != 1 ? -EPROTO : qp_connect_status;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The directory's table as its owner writes it, looked at the way a reader on another host does. */
+/* The directory's table, written by its owner and read in the way of a reader on another host. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -37,7 +37,7 @@ static struct shard shard_new(uint64_t entries)
 	return shard;
 }
 
-/* The reader's algorithm. Returns how many buckets it read, 0 when the entry is not found. */
+/* Looks up an entry with the reader's algorithm. Returns how many buckets it read; 0: not found. */
 static unsigned reader_finds(
 	const struct shard *shard, const struct page_key *key, uint32_t ref, struct dir_entry *ret)
 {
@@ -65,7 +65,7 @@ static unsigned buckets_read_for(const struct shard *shard, const struct page_ke
 	return bucket_has_empty(&copy) ? 1 : 2;
 }
 
-/* Different keys of one first bucket. */
+/* Returns the n-th of many different keys with this first bucket. */
 static struct page_key key_in_bucket(const struct shard *shard, uint32_t bucket, uint64_t n)
 {
 	struct page_key key = key_of(n);
@@ -75,7 +75,7 @@ static struct page_key key_in_bucket(const struct shard *shard, uint32_t bucket,
 	return key;
 }
 
-static void the_table_has_twice_the_slots_that_were_asked_for(void **state)
+static void the_table_has_twice_the_requested_slots(void **state)
 {
 	struct shard shard;
 
@@ -114,7 +114,7 @@ static void an_entry_is_replaced_by_a_later_one_of_the_same_engine(void **state)
 	shard_close(&shard);
 }
 
-static void no_entry_that_readers_would_take_for_empty_is_accepted(void **state)
+static void entries_that_look_empty_to_readers_are_refused(void **state)
 {
 	struct shard shard = shard_new(100);
 	struct page_key key = key_of(1);
@@ -129,7 +129,7 @@ static void no_entry_that_readers_would_take_for_empty_is_accepted(void **state)
 	shard_close(&shard);
 }
 
-static void a_late_remove_never_takes_a_newer_entry(void **state)
+static void a_late_remove_never_deletes_a_newer_entry(void **state)
 {
 	struct shard shard = shard_new(100);
 	struct page_key key = key_of(1);
@@ -149,7 +149,7 @@ static void a_late_remove_never_takes_a_newer_entry(void **state)
 	shard_close(&shard);
 }
 
-static void a_deleted_entry_hides_none_that_went_to_its_second_bucket(void **state)
+static void a_deleted_entry_does_not_hide_one_in_its_second_bucket(void **state)
 {
 	struct shard shard = shard_new(1000);
 	struct page_key key[5];
@@ -165,14 +165,17 @@ static void a_deleted_entry_hides_none_that_went_to_its_second_bucket(void **sta
 		assert_true(shard_remove(&shard, &key[i], REF, i, 1));
 		assert_int_equal(reader_finds(&shard, &key[4], REF, &found), 2);
 	}
-	/* Its going makes the tombstones empty: absent keys cost one READ again. */
+	/*
+	 * The removal of the entry in the second bucket makes the tombstones empty, so that an
+	 * absent key costs one READ again.
+	 */
 	assert_int_equal(buckets_read_for(&shard, &key[0]), 2);
 	assert_true(shard_remove(&shard, &key[4], REF, 4, 1));
 	assert_int_equal(buckets_read_for(&shard, &key[0]), 1);
 	shard_close(&shard);
 }
 
-static void an_entry_that_is_displaced_is_found_in_its_second_bucket(void **state)
+static void a_displaced_entry_is_found_in_its_second_bucket(void **state)
 {
 	struct shard shard = shard_new(1000);
 	struct page_key at_first[4], at_second[4], one;
@@ -201,10 +204,10 @@ static void an_entry_that_is_displaced_is_found_in_its_second_bucket(void **stat
 }
 
 /*
- * Two keys of one tag, the first bucket of each the second of the other: the entry of one is not
- * taken for the entry of the other.
+ * Two keys have the same tag, and the first bucket of each is the second of the other. The entry of
+ * one must not be taken for the entry of the other.
  */
-static void keys_of_one_tag_that_cross_are_kept_apart(void **state)
+static void keys_with_one_tag_and_swapped_buckets_are_kept_apart(void **state)
 {
 	struct shard shard = shard_new(1000);
 	struct page_key a = key_in_bucket(&shard, 5, 1), b = a, filler[4];
@@ -229,7 +232,7 @@ static void keys_of_one_tag_that_cross_are_kept_apart(void **state)
 	shard_close(&shard);
 }
 
-static void what_finds_no_room_is_counted_and_changes_nothing(void **state)
+static void an_insert_without_room_is_counted_and_changes_nothing(void **state)
 {
 	struct shard shard = shard_new(64);
 	uint64_t slots = (uint64_t)BUCKET_ENTRIES << shard.bits;
@@ -264,7 +267,7 @@ static bool odd_lives(void *context, uint32_t ref)
 	return ref & 1;
 }
 
-static void a_sweep_in_slices_removes_the_dead_and_only_them(void **state)
+static void a_sweep_in_slices_removes_only_entries_of_dead_members(void **state)
 {
 	struct shard shard = shard_new(4000);
 	uint32_t cursor = 0, dead = 0, removed = 0;
@@ -291,7 +294,7 @@ static void a_sweep_in_slices_removes_the_dead_and_only_them(void **state)
 	shard_close(&shard);
 }
 
-/* Every 97th step all keys, at each step the one that was written. */
+/* All keys are looked up at every 97th step. */
 static void random_inserts_and_removes_agree_with_a_model(void **state)
 {
 	enum { KEYS = 300 };
@@ -337,15 +340,15 @@ static void random_inserts_and_removes_agree_with_a_model(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(the_table_has_twice_the_slots_that_were_asked_for),
+		cmocka_unit_test(the_table_has_twice_the_requested_slots),
 		cmocka_unit_test(an_entry_is_replaced_by_a_later_one_of_the_same_engine),
-		cmocka_unit_test(no_entry_that_readers_would_take_for_empty_is_accepted),
-		cmocka_unit_test(a_late_remove_never_takes_a_newer_entry),
-		cmocka_unit_test(a_deleted_entry_hides_none_that_went_to_its_second_bucket),
-		cmocka_unit_test(an_entry_that_is_displaced_is_found_in_its_second_bucket),
-		cmocka_unit_test(keys_of_one_tag_that_cross_are_kept_apart),
-		cmocka_unit_test(what_finds_no_room_is_counted_and_changes_nothing),
-		cmocka_unit_test(a_sweep_in_slices_removes_the_dead_and_only_them),
+		cmocka_unit_test(entries_that_look_empty_to_readers_are_refused),
+		cmocka_unit_test(a_late_remove_never_deletes_a_newer_entry),
+		cmocka_unit_test(a_deleted_entry_does_not_hide_one_in_its_second_bucket),
+		cmocka_unit_test(a_displaced_entry_is_found_in_its_second_bucket),
+		cmocka_unit_test(keys_with_one_tag_and_swapped_buckets_are_kept_apart),
+		cmocka_unit_test(an_insert_without_room_is_counted_and_changes_nothing),
+		cmocka_unit_test(a_sweep_in_slices_removes_only_entries_of_dead_members),
 		cmocka_unit_test(random_inserts_and_removes_agree_with_a_model),
 	};
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How full the directory's table gets, how fast, and what long use does to it. */
+/* How full the directory's table can get, how fast it is, and its state after long use. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -42,7 +42,9 @@ static unsigned buckets_read_for(const struct shard *shard, const struct page_ke
 	return bucket_has_empty(&copy) ? 1 : 2;
 }
 
-/* How far tables fill up when an entry may move that makes room for one that moves. */
+/*
+ * Measures how full tables get when an entry may be moved to make room for another one that moves.
+ */
 static void room_is_found_two_moves_away(void **state)
 {
 	uint64_t slots = 0, entries = 0;
@@ -60,13 +62,13 @@ static void room_is_found_two_moves_away(void **state)
 		entries += shard.entries;
 		shard_close(&shard);
 	}
-	/* One move alone gets to 76%. */
+	/* With one move only, tables fill up to 76%. */
 	print_message(
 		"8192 slots: first drop at %.1f%% load\n", 100.0 * (double)entries / (double)slots);
 	assert_true(entries > slots * 82 / 100);
 }
 
-/* A year of coming and going must not turn every bucket into one without empty entries. */
+/* Many inserts and removes must not leave every bucket without an empty entry. */
 static void absent_keys_cost_one_read_again_after_long_use(void **state)
 {
 	struct shard shard = shard_new(4096);

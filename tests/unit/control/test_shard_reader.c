@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Threads that read the directory's table without a lock while its owner inserts, displaces and
- * removes: what is there during a whole look-up is found.
+ * Threads read the directory's table without a lock while its owner inserts, moves and removes
+ * entries. An entry that is in the table during a whole look-up must be found.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +18,7 @@
 #include "engine/control/shard.h"
 
 #define REF 7u
-#define KEYS 400u /* of which the 256 slots hold half to four fifths */
+#define KEYS 400u /* keys that the writer inserts and removes; the table has 256 slots */
 #define RUN_NS 1000000000ull
 
 struct reader {
@@ -27,7 +27,8 @@ struct reader {
 
 static struct shard shard;
 static struct page_key keys[KEYS];
-static uint32_t present[KEYS]; /* the generation with which a key is in the table; 0: perhaps not */
+/* the generation of a key that is in the table; 0: it may not be there */
+static uint32_t present[KEYS];
 static uint32_t stop;
 static uint64_t seed;
 
@@ -47,7 +48,10 @@ static uint64_t time_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-/* Returns how many buckets were read, 0 when the entry is not found. */
+/*
+ * Looks up a key; `settled`: loads each bucket until two loads agree. Returns how many buckets were
+ * read; 0: not found.
+ */
 static unsigned look_up(const struct page_key *key, bool settled, struct dir_entry *ret)
 {
 	uint32_t at = dir_bucket_first(key, shard.bits), tag = dir_tag(key);
@@ -69,7 +73,7 @@ static unsigned look_up(const struct page_key *key, bool settled, struct dir_ent
 	return 0;
 }
 
-/* Counts only look-ups during all of which the key was in the table with one generation. */
+/* Counts a look-up only if the key was in the table with one generation all the time. */
 static void *reader_main(void *argument)
 {
 	struct reader *r = argument;
@@ -101,7 +105,7 @@ static void *reader_main(void *argument)
 	return NULL;
 }
 
-/* Keeps the table between half full and so full that inserts fail now and then. */
+/* Inserts and removes keys, in phases with more removes and phases in which the table is full. */
 static uint64_t churn(uint64_t random)
 {
 	uint64_t end_ns = time_ns() + RUN_NS, steps = 0;
@@ -124,7 +128,7 @@ static uint64_t churn(uint64_t random)
 	return steps;
 }
 
-static void readers_never_miss_an_entry_while_others_come_move_and_go(void **state)
+static void readers_never_miss_an_entry_while_others_change(void **state)
 {
 	struct reader reader[2] = {0};
 	pthread_t thread[2];
@@ -163,7 +167,7 @@ static void readers_never_miss_an_entry_while_others_come_move_and_go(void **sta
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(readers_never_miss_an_entry_while_others_come_move_and_go),
+		cmocka_unit_test(readers_never_miss_an_entry_while_others_change),
 	};
 	const char *text = getenv("SEED");
 

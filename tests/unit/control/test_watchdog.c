@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * When something is taken to stand still: after so many ticks of the watchdog without another beat,
- * however long they took.
+ * When the watchdog reports that a loop makes no progress: after WATCHDOG_TICKS ticks without a
+ * change of its counter, however long the ticks took.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,7 +11,7 @@
 
 #include "engine/control/watchdog.h"
 
-static void what_beats_never_stands(void **state)
+static void a_loop_that_turns_is_never_reported(void **state)
 {
 	struct watched watched = {.beat = 7};
 
@@ -20,7 +20,7 @@ static void what_beats_never_stands(void **state)
 		assert_false(watched_stands(&watched, 8 + tick / (WATCHDOG_TICKS - 1)));
 }
 
-static void what_does_not_beat_stands_after_ten_seconds_of_ticks(void **state)
+static void a_loop_without_turns_is_reported_after_ten_seconds(void **state)
 {
 	struct watched watched = {0};
 
@@ -32,8 +32,8 @@ static void what_does_not_beat_stands_after_ten_seconds_of_ticks(void **state)
 	assert_true(watched_stands(&watched, 5));
 }
 
-/* The counter is only compared: it may wrap, and may be of another clock. */
-static void a_single_beat_begins_anew(void **state)
+/* The counter is only compared for equality, so it may go backwards or wrap. */
+static void a_single_turn_restarts_the_count(void **state)
 {
 	struct watched watched = {0};
 
@@ -47,9 +47,9 @@ static void a_single_beat_begins_anew(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(what_beats_never_stands),
-		cmocka_unit_test(what_does_not_beat_stands_after_ten_seconds_of_ticks),
-		cmocka_unit_test(a_single_beat_begins_anew),
+		cmocka_unit_test(a_loop_that_turns_is_never_reported),
+		cmocka_unit_test(a_loop_without_turns_is_reported_after_ten_seconds),
+		cmocka_unit_test(a_single_turn_restarts_the_count),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Helper threads: calls that block do not hold up others, and what the end waits for. */
+/* Helper threads: a blocked call does not delay others, and works_close() waits for all calls. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,7 +14,7 @@
 
 #define CALLS 32u
 #define CALL_US 500000u
-#define LIMIT_S 3u /* instead of the 10 s that works_close() gives a call */
+#define LIMIT_S 3u /* time that works_close() gives a call here; 10 s by the real clock */
 
 struct call {
 	struct work work;
@@ -27,7 +27,10 @@ static struct works *works;
 static struct call call[CALLS];
 static unsigned made, done;
 
-/* Seven seconds ago: the kernel has its own clock, so a deadline is early by as much. */
+/*
+ * Returns a time 7 s in the past. The kernel does not use this clock, so a deadline computed from
+ * it expires 7 s early.
+ */
 __attribute__((visibility("default"))) int clock_gettime(clockid_t id, struct timespec *ret)
 {
 	int rc = (int)syscall(SYS_clock_gettime, id, ret);
@@ -83,7 +86,7 @@ static void done_come(unsigned count)
 		event_base_loop(base, EVLOOP_ONCE);
 }
 
-static void calls_that_block_do_not_hold_up_the_next(void **state)
+static void a_blocked_call_does_not_delay_the_next(void **state)
 {
 	(void)state;
 	for (unsigned i = 0; i < WORK_THREADS - 1; i++)
@@ -96,8 +99,8 @@ static void calls_that_block_do_not_hold_up_the_next(void **state)
 	done_come(CALLS);
 }
 
-/* All together take longer than a call may; an abort would end this program. */
-static void at_the_end_each_call_has_its_time_and_all_are_made(void **state)
+/* All calls together take longer than the limit of one call; an abort would end this program. */
+static void works_close_gives_each_call_its_time_and_makes_all(void **state)
 {
 	(void)state;
 	for (unsigned i = 0; i < CALLS; i++)
@@ -107,7 +110,7 @@ static void at_the_end_each_call_has_its_time_and_all_are_made(void **state)
 	works_close(works);
 	assert_int_equal(made, CALLS);
 	assert_int_equal(done, 0);
-	assert_int_equal(works_open(base, 1, &works), 0); /* for the teardown */
+	assert_int_equal(works_open(base, 1, &works), 0); /* opened again for the teardown */
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -115,8 +118,8 @@ static void at_the_end_each_call_has_its_time_and_all_are_made(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(calls_that_block_do_not_hold_up_the_next),
-		TEST(at_the_end_each_call_has_its_time_and_all_are_made),
+		TEST(a_blocked_call_does_not_delay_the_next),
+		TEST(works_close_gives_each_call_its_time_and_makes_all),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""perf/run with benchmarks of this test's own: what it writes, what it says of those that fail."""
+"""perf/run with fake benchmarks: the files it writes, and what it reports about those that fail."""
 
 import contextlib
 import importlib.machinery
@@ -40,10 +40,10 @@ r.write(options.json)
 FAKES = {
     "good": GOOD,
     "modelled": MODELLED,
-    "fails": "print('what went wrong'); raise SystemExit(3)",
+    "fails": "print('the cause of the failure'); raise SystemExit(3)",
     "silent": "",
     "nonsense": "import sys; open(sys.argv[2], 'w').write('{\"name\": \"x\", \"modelled\": 0}')",
-    "lacks": "print('no such thing here'); raise SystemExit(77)",
+    "lacks": "print('this machine has no NIC'); raise SystemExit(77)",
     "leaves": GOOD + "import subprocess; subprocess.Popen(['sleep', '600'])\n",
     "waits": "import sys, time\nprint('waiting', flush=True)\ntime.sleep(600)",
 }
@@ -58,7 +58,7 @@ def load():
 
 
 class Folder(unittest.TestCase):
-    """A folder of benchmarks, and perf/run for it."""
+    """A folder of fake benchmarks; call() runs perf/run on it."""
 
     @classmethod
     def setUpClass(cls):
@@ -109,18 +109,18 @@ class Report(Folder):
         tag = '<span class="modelled">modelled</span>'
         self.assertIn(f'<h2 id="modelled">modelled {tag}', self.report)
         self.assertEqual(self.report.count(f"<td>all rails {tag}"), 2)  # summary, its own table
-        self.assertEqual(self.report.count(tag), 3)  # and nothing else is
+        self.assertEqual(self.report.count(tag), 3)  # nothing else is tagged
         self.assertIn("fill (modelled)", self.report)
         self.assertIn("GB/s (modelled)", self.report)
 
-    def test_what_fails_is_reported_and_does_not_stop_the_rest(self):
+    def test_a_benchmark_that_fails_is_reported_and_does_not_stop_the_others(self):
         self.assertEqual(self.status, 1)
         self.assertEqual({name: row["status"] for name, row in self.rows.items()}, {
             "fails": "failed", "silent": "failed", "nonsense": "failed", "leaves": "failed",
             "lacks": "skipped", "good": "ok", "modelled": "ok"})
         self.assertIn("ended with 3", self.rows["fails"]["reason"])
-        self.assertIn("what went wrong", self.rows["fails"]["said"])
-        self.assertEqual(self.rows["lacks"]["reason"], "no such thing here")
+        self.assertIn("the cause of the failure", self.rows["fails"]["said"])
+        self.assertEqual(self.rows["lacks"]["reason"], "this machine has no NIC")
         self.assertIn("FAILED: ended with 3", self.report)
 
     def test_the_goals_are_a_table_in_markdown(self):
@@ -130,19 +130,19 @@ class Report(Folder):
         self.assertIn("| modelled | all rails (modelled) | 380 GB/s | >= 380 | met |", table)
         self.assertIn("| fails | | failed: ended with 3 | | |", table)
 
-    def test_a_process_that_a_benchmark_left_is_ended(self):
+    def test_a_process_that_a_benchmark_left_running_is_killed(self):
         self.assertIn("left 1 process", self.rows["leaves"]["reason"])
         self.assertEqual(self.run_module.children(), [])
 
 
 class Again(Folder):
-    def test_an_older_result_is_not_taken_for_this_run_s_and_a_skipped_one_is_no_failure(self):
+    def test_an_older_result_is_not_used_and_a_skipped_benchmark_is_no_failure(self):
         status, rows, _, _ = self.call("good", "lacks")
         self.assertEqual((status, rows["good"]["status"]), (0, "ok"))
         self.fake("good", "")
         self.assertEqual(self.call("good")[1]["good"]["status"], "failed")
 
-    def test_interrupted_it_stops_the_benchmark_and_reports_what_there_is(self):
+    def test_an_interrupt_stops_the_benchmark_and_reports_the_finished_ones(self):
         command = [sys.executable, "-c", f"""
 import sys; sys.path.insert(0, {os.path.dirname(os.path.abspath(__file__))!r})
 import test_run; r = test_run.load(); r.cluster.make_build = lambda no_install: {self.dir.name!r}
@@ -161,7 +161,7 @@ sys.exit(r.main(["--no-install", "--out", {self.out!r}, "--only", "lacks,waits,f
 
 
 class Command(unittest.TestCase):
-    def test_the_list_and_a_wrong_name(self):
+    def test_the_benchmarks_are_listed_and_an_unknown_name_is_refused(self):
         listed = subprocess.run([RUN, "--list"], capture_output=True, text=True)
         self.assertEqual(listed.returncode, 0, listed.stderr)
         self.assertIn("get ", listed.stdout)
@@ -169,7 +169,7 @@ class Command(unittest.TestCase):
         self.assertEqual(wrong.returncode, 2)
         self.assertIn("no benchmark gett; there are:", wrong.stderr)
 
-    def test_compare_without_peercache_says_so_and_counts_as_skipped(self):
+    def test_compare_without_peercache_prints_the_reason_and_is_skipped(self):
         with tempfile.TemporaryDirectory(prefix="peercache-perf-") as empty:
             done = subprocess.run([os.path.join(ROOT, "perf", "compare"), "--peercache", empty],
                                   capture_output=True, text=True)

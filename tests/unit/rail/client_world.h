@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A rail with a client and a peer that has two queue pairs and a page of 8 KiB at unit 8: what most
- * tests of a rail begin with. CLIENT_NUMBER, defined before: the client's channel.
+ * The setup of most rail tests: a rail with a client, and a connection with two QPs to a peer that
+ * has a page of 8 KiB (key 77) at unit 8. A test may define CLIENT_NUMBER, the channel id of the
+ * client, before it includes this header.
  */
 #ifndef TESTS_CLIENT_WORLD_H
 #define TESTS_CLIENT_WORLD_H

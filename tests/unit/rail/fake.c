@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The test's own NIC (world.h): plain memory that the rail posts to, and whatever the test wants to
- * happen to it. Stands in for dv/setup.h: registration hands out fixed keys. One thread.
+ * The fake NIC of world.h: plain memory that the rail posts to and that completes WQEs as the test
+ * decides. It replaces the functions of dv/setup.h; registration returns fixed keys. The test's
+ * thread.
  */
 #include <stdlib.h>
 
@@ -10,9 +11,10 @@
 
 /* ---- dv/setup.h, as far as a rail calls it --------------------------------------------------- */
 
-static struct dv_cq *fake_cq;     /* as the rail polls it */
-static struct dv_cq fake_cq_made; /* as it was made: a rail that lost its NIC polls another */
-static uint32_t fake_cq_pi;
+static struct dv_cq *fake_cq; /* the rail's current CQ */
+/* the CQ as created; a rail that lost its NIC polls another one */
+static struct dv_cq fake_cq_made;
+static uint32_t fake_cq_pi; /* CQEs written so far */
 
 int dv_cq_create(struct dv_device *device, unsigned depth, struct dv_cq *ret_cq)
 {
@@ -75,8 +77,7 @@ uint64_t dv_due_ns(const struct dv_device *device)
 	return UINT64_MAX;
 }
 
-/* ---- the NIC -----------------------------------------------------------------------------------
- */
+/* ---- the NIC --------------------------------------------------------------------------------- */
 
 static struct fake_qp *fake_qp_new(struct world *w)
 {
@@ -89,7 +90,7 @@ static struct fake_qp *fake_qp_new(struct world *w)
 		.wqe_cnt = QP_DEPTH,
 		.qpn = w->qpn_next++,
 		.bf_size = 8};
-	/* Queues start anywhere: the 16 bits of a wqe_counter wrap early. */
+	/* Start near 2^16, so that the 16 bits of wqe_counter wrap early in the test. */
 	qp->sq.pi = qp->sq.ci = qp->sq.rung = qp->seen = 0xfff0;
 	qp->next = w->qps;
 	w->qps = qp;
@@ -121,7 +122,7 @@ static bool within(uint64_t at, uint64_t bytes, const void *base, uint64_t lengt
 	return at >= from && bytes <= length && at - from <= length - bytes;
 }
 
-/* The device's own checks: keys and bounds. */
+/* The checks of a real device: keys and bounds. */
 static void wqe_check(const struct world *w, const struct fake_wqe *wqe)
 {
 	if (wqe->rkey == WORLD_POOL_RKEY)
@@ -146,7 +147,7 @@ static void wqe_check(const struct world *w, const struct fake_wqe *wqe)
 	}
 }
 
-/* One WQE of the queue, from its bytes. */
+/* Parses the WQE at `index` of the send queue. */
 static struct fake_wqe wqe_parse(struct fake_qp *qp, uint32_t index)
 {
 	const struct mlx5_wqe_ctrl_seg *ctrl = (void *)dv_sq_block(&qp->sq, index);
@@ -186,7 +187,7 @@ void nic_pull(struct world *w)
 			struct fake_wqe wqe = wqe_parse(qp, qp->seen);
 
 			wqe_check(w, &wqe);
-			assert_true(w->wqes < CQ_DEPTH); /* each can end in a CQE */
+			assert_true(w->wqes < CQ_DEPTH); /* each may produce a CQE */
 			qp->seen += dv_wqe_blocks(wqe.sges);
 			w->wqe[w->wqes++] = wqe;
 		}
@@ -207,7 +208,7 @@ bool nic_complete(struct world *w, unsigned i, uint8_t syndrome)
 {
 	struct fake_wqe wqe = w->wqe[i];
 
-	for (unsigned j = 0; j < i; j++) /* a queue completes in order */
+	for (unsigned j = 0; j < i; j++) /* a QP completes in order */
 		assert_true(w->wqe[j].qp != wqe.qp);
 	memmove(&w->wqe[i], &w->wqe[i + 1], (w->wqes - i - 1) * sizeof(wqe));
 	w->wqes--;
@@ -238,8 +239,7 @@ void nic_flush(struct world *w, const struct rail_peer *peer)
 	}
 }
 
-/* ---- the world of one rail --------------------------------------------------------------------
- */
+/* ---- the world of one rail ------------------------------------------------------------------- */
 
 int world_setup(void **state)
 {

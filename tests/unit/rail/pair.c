@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What pair.h promises: the control plane's part of a connection, done by hand. The test's thread.
+ * Implements pair.h: does by hand what the control plane does to connect two rails. The test's
+ * thread.
  */
 #include <stdlib.h>
 #include <sys/eventfd.h>
@@ -77,7 +78,7 @@ void pair_close(struct pair *p)
 	dv_soft_stats(p->near, &stats);
 	if (stats.bad_doorbell || stats.bad_index || stats.bad_qpn || stats.bad_wqe ||
 		stats.sq_overruns || stats.cq_overruns || stats.missing_doorbells)
-		fail_msg("the NIC complains: %s", stats.reason);
+		fail_msg("the software NIC reports a misuse by the rail: %s", stats.reason);
 	poll_core_close(p->core);
 	rail_close(p->world.rail);
 	dv_cq_destroy(p->far, &p->far_cq);

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Deadlines: what is answered at once, what waits for the NIC, when a lane is given up, and that
- * one that does not move does not hold up the others.
+ * Deadlines: which requests are answered at once, which ones wait for the NIC, when a connection is
+ * broken, and that a stalled connection does not delay the others.
  */
-#define CLIENT_NUMBER 63 /* the last of its word */
+#define CLIENT_NUMBER 63 /* the last bit of a word in rail->wake and rail->fresh */
 #include "tests/unit/rail/client_world.h"
 
 #define MS 1000000ull
 
+/* Advances the test clock in steps of at most 5 ms. */
 static void pass(struct world *w, uint64_t ms)
 {
 	while (ms) {
@@ -29,7 +30,7 @@ static void get(struct world *w, uint64_t cookie, uint64_t deadline_ms, uint16_t
 	client_submit(client, &op, &s);
 }
 
-static void an_op_that_comes_too_late_is_not_posted(void **state)
+static void an_op_past_its_deadline_is_not_posted(void **state)
 {
 	struct world *w = *state;
 
@@ -60,7 +61,7 @@ static void a_parked_op_ends_at_its_deadline(void **state)
 	assert_true(world_silent(w));
 }
 
-static void an_endless_deadline_ends_too(void **state)
+static void a_deadline_too_far_away_is_shortened(void **state)
 {
 	struct world *w = *state;
 	struct op op = page_op(w, 1, 8, 8192, 77);
@@ -75,7 +76,7 @@ static void an_endless_deadline_ends_too(void **state)
 	client_expect(client, 1, OP_TIMEOUT);
 }
 
-static void a_posted_op_past_its_deadline_breaks_a_lane_that_does_not_move(void **state)
+static void a_posted_op_past_its_deadline_breaks_a_stalled_connection(void **state)
 {
 	struct world *w = *state;
 	struct rail_event event;
@@ -91,7 +92,7 @@ static void a_posted_op_past_its_deadline_breaks_a_lane_that_does_not_move(void 
 	event = world_hear(w, RAIL_PEER_BROKEN);
 	assert_int_equal(event.detail, 0);
 	assert_ptr_equal(event.object, peer);
-	/* The NIC may still write: nobody is answered yet. */
+	/* The NIC may still write, so no op is answered yet. */
 	assert_false(client_done(client, &done));
 	nic_flush(w, peer);
 	peer_drop(w, peer);
@@ -107,7 +108,7 @@ static void a_posted_op_past_its_deadline_breaks_a_lane_that_does_not_move(void 
 	assert_int_equal(w->rail->parked, 0);
 }
 
-static void an_op_that_was_late_and_is_answered_leaves_no_mark_on_its_lane(void **state)
+static void an_answered_late_op_no_longer_counts_against_its_connection(void **state)
 {
 	struct world *w = *state;
 	struct lane *lane;
@@ -122,14 +123,14 @@ static void an_op_that_was_late_and_is_answered_leaves_no_mark_on_its_lane(void 
 	client_expect(client, 1, OP_TIMEOUT);
 	client_expect(client, 2, OP_TIMEOUT);
 	assert_int_equal(lane->expired, 0);
-	/* A pause longer than LANE_STALL_NS while no op on the lane is late. */
+	/* The connection stalls for longer than LANE_STALL_NS while none of its ops is late. */
 	get(w, 3, 5000, 3);
 	world_settle(w);
 	pass(w, 60);
 	assert_true(world_silent(w));
 	world_run(w);
 	client_expect(client, 3, OP_HIT);
-	/* A late op on a lane that does not move still breaks it. */
+	/* A late op on a stalled connection still breaks it. */
 	get(w, 4, 10, 3);
 	world_settle(w);
 	pass(w, 60);
@@ -140,7 +141,7 @@ static void an_op_that_was_late_and_is_answered_leaves_no_mark_on_its_lane(void 
 	assert_int_equal(lane->expired, 0);
 }
 
-static void an_op_with_too_short_a_deadline_does_not_break_a_lane_that_moves(void **state)
+static void too_short_deadlines_do_not_break_a_connection_that_makes_progress(void **state)
 {
 	struct world *w = *state;
 	struct op_done done;
@@ -161,7 +162,7 @@ static void an_op_with_too_short_a_deadline_does_not_break_a_lane_that_moves(voi
 	assert_true(world_silent(w));
 }
 
-static void a_queue_that_hangs_beside_one_that_moves_is_noticed_too(void **state)
+static void a_hanging_qp_beside_a_working_one_breaks_the_connection(void **state)
 {
 	struct world *w = *state;
 	struct dv_sq *stuck;
@@ -184,7 +185,7 @@ static void a_queue_that_hangs_beside_one_that_moves_is_noticed_too(void **state
 	world_settle(w);
 }
 
-static void a_peer_that_does_not_answer_does_not_hold_up_the_others(void **state)
+static void a_peer_that_does_not_answer_does_not_delay_the_others(void **state)
 {
 	struct world *w = *state;
 	struct rail_peer *good = peer_new(w, 4, 33, 1);
@@ -195,14 +196,15 @@ static void a_peer_that_does_not_answer_does_not_hold_up_the_others(void **state
 
 	peer_add(w, good);
 	op.deadline_ns = w->now_ns + 10000 * MS;
-	client_submit(client, &op, &s); /* the whole budget, towards a peer that is dead */
+	/* uses the rail's whole in-flight budget for a peer that does not answer */
+	client_submit(client, &op, &s);
 	world_settle(w);
 	get(w, 2, 5000, 4);
 	world_settle(w);
 	assert_int_equal(world_counter(w, COUNTER_wqes_posted), length / SLICE_BYTES);
 	pass(w, 40);
 	nic_pull(w);
-	/* The other one was posted in the meantime. */
+	/* The op of the other peer was posted in the meantime. */
 	assert_int_equal(world_counter(w, COUNTER_wqes_posted), length / SLICE_BYTES + 1);
 	for (unsigned round = 0; round < 2; round++) {
 		for (unsigned i = 0; i < w->wqes; i++)
@@ -213,7 +215,7 @@ static void a_peer_that_does_not_answer_does_not_hold_up_the_others(void **state
 	}
 	client_expect(client, 2, OP_HIT);
 	assert_int_equal(w->rail->parked, 1);
-	/* When it does answer after all, the accounts are right again. */
+	/* When the peer answers after all, the rail's sums are right again. */
 	world_run(w);
 	assert_true(client_done(client, &done));
 	assert_int_equal(w->rail->parked, 0);
@@ -223,7 +225,7 @@ static void a_peer_that_does_not_answer_does_not_hold_up_the_others(void **state
 	peer_free(w, good);
 }
 
-static void look_up(struct world *w, uint16_t number)
+static void read_bucket(struct world *w, uint16_t number)
 {
 	struct op op = page_op(w, number, 8, sizeof(struct bucket), 77);
 	struct op_segment s = home_at(0, op.length);
@@ -234,23 +236,23 @@ static void look_up(struct world *w, uint16_t number)
 	world_settle(w);
 }
 
-static void small_reads_of_a_peer_that_does_not_answer_leave_room_in_the_cq(void **state)
+static void small_reads_of_a_peer_that_does_not_answer_use_at_most_half_of_the_cq(void **state)
 {
 	struct world *w = *state;
 	struct rail_peer *dead = peer_new(w, 4, 33, QPS_PER_PEER_MAX);
 
 	peer_add(w, dead);
 	for (unsigned i = 0; i < CQ_DEPTH + 10; i++)
-		look_up(w, 4);
+		read_bucket(w, 4);
 	assert_int_equal(world_counter(w, COUNTER_wqes_posted), CQ_DEPTH / 2);
-	look_up(w, 3);
+	read_bucket(w, 3);
 	assert_int_equal(world_counter(w, COUNTER_wqes_posted), CQ_DEPTH / 2 + 1);
 	world_run(w);
 	assert_int_equal(world_counter(w, COUNTER_buckets_read), CQ_DEPTH + 11);
 	peer_free(w, dead);
 }
 
-static void an_op_that_waits_for_room_ends_at_its_deadline_without_breaking_anything(void **state)
+static void an_unposted_op_ends_at_its_deadline_and_its_connection_stays_open(void **state)
 {
 	struct world *w = *state;
 	uint32_t length = RAIL_IN_FLIGHT_BYTES - 1;
@@ -273,16 +275,16 @@ static void an_op_that_waits_for_room_ends_at_its_deadline_without_breaking_anyt
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(an_op_that_comes_too_late_is_not_posted),
+		TEST(an_op_past_its_deadline_is_not_posted),
 		TEST(a_parked_op_ends_at_its_deadline),
-		TEST(an_endless_deadline_ends_too),
-		TEST(a_posted_op_past_its_deadline_breaks_a_lane_that_does_not_move),
-		TEST(an_op_that_was_late_and_is_answered_leaves_no_mark_on_its_lane),
-		TEST(an_op_with_too_short_a_deadline_does_not_break_a_lane_that_moves),
-		TEST(a_queue_that_hangs_beside_one_that_moves_is_noticed_too),
-		TEST(a_peer_that_does_not_answer_does_not_hold_up_the_others),
-		TEST(small_reads_of_a_peer_that_does_not_answer_leave_room_in_the_cq),
-		TEST(an_op_that_waits_for_room_ends_at_its_deadline_without_breaking_anything),
+		TEST(a_deadline_too_far_away_is_shortened),
+		TEST(a_posted_op_past_its_deadline_breaks_a_stalled_connection),
+		TEST(an_answered_late_op_no_longer_counts_against_its_connection),
+		TEST(too_short_deadlines_do_not_break_a_connection_that_makes_progress),
+		TEST(a_hanging_qp_beside_a_working_one_breaks_the_connection),
+		TEST(a_peer_that_does_not_answer_does_not_delay_the_others),
+		TEST(small_reads_of_a_peer_that_does_not_answer_use_at_most_half_of_the_cq),
+		TEST(an_unposted_op_ends_at_its_deadline_and_its_connection_stays_open),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

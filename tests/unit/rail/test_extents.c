@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Destinations registered in extents, one MR each, on a software NIC that refuses an SGE that
- * leaves its MR: pages across the extents' ends arrive whole, in one piece and in many. One thread.
- * SEED=n repeats the random test.
+ * leaves its MR: pages that cross the ends of extents arrive complete, in one segment and in many.
+ * One thread. SEED=n repeats the random test.
  */
 #include <stdlib.h>
 #include <time.h>
@@ -11,7 +11,7 @@
 
 #define EXTENTS_REGION 101u
 #define MEMORY_BYTES (4u << 20)
-#define GUARD 0xcd
+#define GUARD 0xcd /* content of destination bytes that no READ may write */
 
 static struct pair *pair;
 static struct world *w;
@@ -21,9 +21,9 @@ static struct pair_peer *peer;
 /* The memory that is registered in extents. */
 static uint8_t *memory;
 static uint64_t memory_bytes;
-static struct dv_mr *mr;
-static uint32_t *lkey;
-static unsigned extents;
+static struct dv_mr *mr; /* MR of each extent */
+static uint32_t *lkey;   /* lkey of each extent */
+static unsigned extents; /* number of extents; 0: no region */
 
 static int setup(void **state)
 {
@@ -39,7 +39,10 @@ static int setup(void **state)
 	return 0;
 }
 
-/* `bytes` of the memory as a region: what lies behind them is registered nowhere. */
+/*
+ * Registers the first `bytes` bytes of the memory as a region with extents of 1 << shift bytes. The
+ * rest is not registered.
+ */
 static void extents_add(unsigned shift, uint64_t bytes)
 {
 	struct rail_region region = {.id = EXTENTS_REGION,
@@ -66,7 +69,7 @@ static void extents_add(unsigned shift, uint64_t bytes)
 	memset(memory, GUARD, MEMORY_BYTES);
 }
 
-/* The rail has returned the region: nothing of it is looked at any more. */
+/* Drops the region, waits until the rail returns it, and deregisters its MRs. */
 static void extents_remove(void)
 {
 	world_tell(w, (struct rail_command){.kind = RAIL_REGION_DROP, .region.id = EXTENTS_REGION});
@@ -106,7 +109,7 @@ static void only_these_bytes_changed(uint64_t from, uint64_t bytes)
 			fail_msg("byte %llu was written", (unsigned long long)i);
 }
 
-static void a_page_across_the_end_of_an_extent_arrives_whole(void **state)
+static void a_page_across_the_end_of_an_extent_arrives_complete(void **state)
 {
 	(void)state;
 	extents_add(16, 1u << 20);
@@ -124,7 +127,7 @@ static void a_page_across_the_end_of_an_extent_arrives_whole(void **state)
 	}
 }
 
-/* More extents than a WQE has SGEs: the rest goes into the next ones. */
+/* The page covers more extents than a WQE has SGEs, so the rest goes into further WQEs. */
 static void a_page_over_many_extents_is_read_by_several_wqes(void **state)
 {
 	const uint32_t bytes = 1000000;
@@ -140,11 +143,11 @@ static void a_page_over_many_extents_is_read_by_several_wqes(void **state)
 	client_expect(client, 1, OP_HIT);
 	assert_memory_equal(memory + 100, w->pool + 8 * PAGE_UNIT, bytes);
 	only_these_bytes_changed(100, bytes);
-	/* 245 extents, 3 of them a WQE, and the head. */
+	/* 245 extents, up to DV_SGES_MAX of them in a WQE, and the READ of the head. */
 	assert_in_range(world_counter(w, COUNTER_wqes_posted), 245 / DV_SGES_MAX + 1, 90);
 }
 
-static void the_last_extent_may_be_a_short_one(void **state)
+static void the_last_extent_may_be_short(void **state)
 {
 	const uint64_t bytes = 3 * 65536 + 4096;
 	struct op op;
@@ -165,7 +168,7 @@ static void the_last_extent_may_be_a_short_one(void **state)
 	client_expect(client, 2, OP_INVALID);
 }
 
-static void segments_in_one_mr_and_in_extents_mix_in_a_page(void **state)
+static void one_page_may_have_segments_in_one_mr_and_in_extents(void **state)
 {
 	struct op_segment s[4] = {home_at(300, 3000), at_extents(4096 - 100, 5000),
 		home_at(70000, 1), at_extents(40000, 11999)};
@@ -207,7 +210,7 @@ static void a_region_in_extents_is_returned_after_its_last_cqe(void **state)
 	while (!rail_hear(w->rail, &event))
 		pair_step(pair);
 	assert_int_equal(event.kind, RAIL_REGION_RETURNED);
-	/* Its keys and its memory are the control plane's again. */
+	/* Its keys and its memory belong to the control plane again. */
 	for (unsigned i = 0; i < extents; i++)
 		assert_int_equal(dv_mr_deregister(pair->near, &mr[i]), 0);
 	free(mr);
@@ -286,10 +289,10 @@ static void random_pages_in_random_segments_arrive_byte_by_byte(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(a_page_across_the_end_of_an_extent_arrives_whole),
+		TEST(a_page_across_the_end_of_an_extent_arrives_complete),
 		TEST(a_page_over_many_extents_is_read_by_several_wqes),
-		TEST(the_last_extent_may_be_a_short_one),
-		TEST(segments_in_one_mr_and_in_extents_mix_in_a_page),
+		TEST(the_last_extent_may_be_short),
+		TEST(one_page_may_have_segments_in_one_mr_and_in_extents),
 		TEST(a_region_in_extents_is_returned_after_its_last_cqe),
 		TEST(random_pages_in_random_segments_arrive_byte_by_byte),
 	};

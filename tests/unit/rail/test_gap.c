@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A poll core's time, turn by turn: the histogram of its gaps, and where the time went. */
+/*
+ * Gaps of a poll core (engine/rail/gap.h): the histogram, and the sums of busy, idle and
+ * software-NIC time.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,7 +10,7 @@
 
 #include "engine/rail/gap.h"
 
-static void gaps_fall_into_buckets_two_an_octave(void **state)
+static void the_histogram_has_two_buckets_per_octave(void **state)
 {
 	(void)state;
 	assert_int_equal(gap_bucket(0), 0);
@@ -21,14 +24,14 @@ static void gaps_fall_into_buckets_two_an_octave(void **state)
 	assert_int_equal(gap_bucket(UINT64_MAX), GAP_BUCKETS - 1);
 }
 
-static void a_gap_is_counted_unless_the_core_rested(void **state)
+static void a_gap_is_counted_unless_the_thread_rested(void **state)
 {
 	struct gaps g = {.last = 0};
 	uint64_t scale = clock_tick_scale;
 
 	(void)state;
-	clock_tick_scale = 1 << 24;                    /* a tick is a nanosecond */
-	assert_int_equal(gap_turn(&g, 1000, true), 0); /* the first has none before it */
+	clock_tick_scale = 1 << 24; /* scale under which a tick is a nanosecond */
+	assert_int_equal(gap_turn(&g, 1000, true), 0); /* the first turn has no previous one */
 	assert_int_equal(gap_turn(&g, 1100, true), 100);
 	assert_int_equal(gap_turn(&g, 1150, false), 50);
 	gap_rest(&g);
@@ -42,7 +45,7 @@ static void a_gap_is_counted_unless_the_core_rested(void **state)
 	clock_tick_scale = scale;
 }
 
-static void a_software_nics_part_is_told_apart(void **state)
+static void time_in_software_nics_is_counted_separately(void **state)
 {
 	struct gaps g = {.last = 1000};
 
@@ -51,7 +54,7 @@ static void a_software_nics_part_is_told_apart(void **state)
 	gap_nics(&g, 10);
 	gap_turn(&g, 1100, true);
 	assert_true(g.busy_ticks == 100 && g.nic_ticks == 40 && g.spin_ticks == 0);
-	gap_nics(&g, 30); /* it found nothing to do, nor did anybody else */
+	gap_nics(&g, 30); /* neither the software NIC nor a rail found work */
 	gap_turn(&g, 1200, false);
 	assert_true(g.busy_ticks == 100 && g.nic_ticks == 40 && g.spin_ticks == 70);
 	gap_nics(&g, 5);
@@ -64,9 +67,9 @@ static void a_software_nics_part_is_told_apart(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(gaps_fall_into_buckets_two_an_octave),
-		cmocka_unit_test(a_gap_is_counted_unless_the_core_rested),
-		cmocka_unit_test(a_software_nics_part_is_told_apart),
+		cmocka_unit_test(the_histogram_has_two_buckets_per_octave),
+		cmocka_unit_test(a_gap_is_counted_unless_the_thread_rested),
+		cmocka_unit_test(time_in_software_nics_is_counted_separately),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A NIC that does not let go: no flushed completion comes, or it is lost for good. What is posted
- * stays unanswered until the control plane says that the NIC writes nothing any more.
+ * A NIC that does not flush its completions, or that is lost for good. Posted requests stay
+ * unanswered until the control plane says that the NIC writes nothing any more.
  */
 #include "tests/unit/rail/world.h"
 
@@ -32,6 +32,7 @@ static int teardown(void **state)
 	return world_teardown(state);
 }
 
+/* Advances the test clock in steps of 5 ms. */
 static void pass(struct world *w, uint64_t ms)
 {
 	for (; ms >= 5; ms -= 5) {
@@ -40,7 +41,7 @@ static void pass(struct world *w, uint64_t ms)
 	}
 }
 
-/* The next event, within so many ms. */
+/* Returns the next event, which must come within `ms` of test time. */
 static struct rail_event hear(struct world *w, uint32_t kind, uint64_t ms)
 {
 	struct rail_event event;
@@ -60,7 +61,7 @@ static void retire(struct world *w)
 	world_settle(w);
 }
 
-static void look_up(struct world *w, uint64_t cookie)
+static void read_bucket(struct world *w, uint64_t cookie)
 {
 	struct op op = page_op(w, cookie, 8, sizeof(struct bucket), 77);
 	struct op_segment s = home_at(cookie * 64, op.length);
@@ -69,7 +70,7 @@ static void look_up(struct world *w, uint64_t cookie)
 	client_submit(client, &op, &s);
 }
 
-static void all_is_free(struct world *w)
+static void assert_all_free(struct world *w)
 {
 	assert_true(world_silent(w));
 	assert_int_equal(rail_in_flight(w->rail), 0);
@@ -80,7 +81,7 @@ static void all_is_free(struct world *w)
 	assert_int_equal(w->rail->requests_free, RAIL_REQUESTS);
 }
 
-static void a_lane_that_does_not_drain_is_said_and_ends_when_it_is_retired(void **state)
+static void a_connection_that_does_not_drain_is_reported_once_and_ends_when_retired(void **state)
 {
 	struct world *w = *state;
 	uint64_t deadline_ns = w->now_ns + 1000 * MS;
@@ -91,7 +92,7 @@ static void a_lane_that_does_not_drain_is_said_and_ends_when_it_is_retired(void 
 	page_get(w, client, 2, 8, 8192, 77, 8192);
 	world_settle(w);
 	nic_pull(w);
-	peer_drop(w, peer); /* its queue pairs are in error, and nothing is flushed */
+	peer_drop(w, peer); /* its QPs are in the error state, but nothing is flushed */
 	pass(w, 900);
 	assert_true(world_silent(w));
 	pass(w, 700);
@@ -100,33 +101,36 @@ static void a_lane_that_does_not_drain_is_said_and_ends_when_it_is_retired(void 
 	assert_int_equal(event.ref, 33);
 	assert_in_range(event.ns, 0, deadline_ns);
 	pass(w, 5000);
-	assert_true(world_silent(w));             /* said once */
+	assert_true(world_silent(w));             /* the report comes once */
 	assert_false(client_done(client, &done)); /* the NIC may still write */
 	retire(w);
 	client_expect(client, 1, OP_TIMEOUT);
 	client_expect(client, 2, OP_TIMEOUT);
 	assert_ptr_equal(world_hear(w, RAIL_PEER_RETURNED).object, peer);
-	all_is_free(w);
+	assert_all_free(w);
 }
 
-/* The answer comes within 2 s of the deadline, whatever breaks the lane, at any time. */
-static void what_is_posted_past_its_deadline_is_said_within_two_seconds(void **state)
+/*
+ * Whatever breaks the connection, the report comes within 2 s of the deadline, so that the op can
+ * be answered.
+ */
+static void a_stuck_connection_is_reported_within_two_seconds_of_the_deadline(void **state)
 {
 	struct world *w = *state;
 
 	page_get(w, client, 1, 8, 8192, 77, 0);
 	world_settle(w);
 	nic_pull(w);
-	pass(w, 1000); /* its deadline */
+	pass(w, 1000); /* the op's deadline */
 	hear(w, RAIL_PEER_BROKEN, 300);
-	assert_int_equal(hear(w, RAIL_PEER_STUCK, 1700).ns, 0); /* over already */
-	retire(w);                                              /* without a DROP before it */
+	assert_int_equal(hear(w, RAIL_PEER_STUCK, 1700).ns, 0); /* 0: that deadline has passed */
+	retire(w); /* RAIL_PEER_RETIRE without RAIL_PEER_DROP before it */
 	client_expect(client, 1, OP_TIMEOUT);
 	world_hear(w, RAIL_PEER_RETURNED);
-	all_is_free(w);
+	assert_all_free(w);
 }
 
-static void the_first_deadline_of_a_stuck_lane_is_told(void **state)
+static void the_report_of_a_stuck_connection_has_its_first_deadline(void **state)
 {
 	struct world *w = *state;
 	struct op op = page_op(w, 1, 8, 8192, 77);
@@ -141,24 +145,24 @@ static void the_first_deadline_of_a_stuck_lane_is_told(void **state)
 	nic_pull(w);
 	peer_drop(w, peer);
 	pass(w, 1600);
-	/* Times in ops are a little coarse. */
+	/* Deadlines in ops are rounded down to OP_TIME_NS. */
 	assert_in_range(
 		world_hear(w, RAIL_PEER_STUCK).ns, op.deadline_ns - MS, op.deadline_ns + MS);
 	retire(w);
 	client_expect(client, 1, OP_PEER_DOWN);
 	client_expect(client, 2, OP_PEER_DOWN);
 	world_hear(w, RAIL_PEER_RETURNED);
-	all_is_free(w);
+	assert_all_free(w);
 }
 
-static void completions_that_are_there_are_answers_and_not_retired(void **state)
+static void completions_already_in_the_cq_are_consumed_before_a_retire(void **state)
 {
 	struct world *w = *state;
 	unsigned hits = 0, down = 0;
 	struct op_done done;
 
 	for (unsigned i = 0; i < 100; i++)
-		look_up(w, i);
+		read_bucket(w, i);
 	world_settle(w);
 	nic_pull(w);
 	for (unsigned i = 0; i < 100; i++)
@@ -171,13 +175,12 @@ static void completions_that_are_there_are_answers_and_not_retired(void **state)
 		down += done.status == OP_PEER_DOWN;
 	}
 	assert_int_equal(hits + down, 100);
-	assert_in_range(hits, 80, 99); /* not every WQE asks for a completion */
+	assert_in_range(hits, 80, 99); /* some WQEs did not request a CQE, so they are flushed */
 	world_hear(w, RAIL_PEER_RETURNED);
-	all_is_free(w);
+	assert_all_free(w);
 }
 
-/* The device gives the number of a destroyed queue pair to the next one it makes. */
-/* The NIC answers what was posted to that queue pair and to no other. */
+/* The NIC completes what is posted on the first QP of `to`, and nothing else. */
 static void answer_only(struct world *w, const struct rail_peer *to)
 {
 	unsigned i = 0;
@@ -195,8 +198,8 @@ static void answer_only(struct world *w, const struct rail_peer *to)
 		}
 }
 
-/* The device gives the number of a destroyed queue pair to the next one it makes. */
-static void a_number_that_is_given_out_again_means_the_new_queue_pair(void **state)
+/* The device gives the number of a destroyed QP to the next QP it creates. */
+static void a_reused_qp_number_means_the_new_qp(void **state)
 {
 	struct world *w = *state;
 	uint32_t next = w->qpn_next;
@@ -204,10 +207,10 @@ static void a_number_that_is_given_out_again_means_the_new_queue_pair(void **sta
 	struct op_done done;
 
 	for (unsigned i = 0; i < 20; i++)
-		look_up(w, i);
+		read_bucket(w, i);
 	world_settle(w);
 	nic_pull(w);
-	peer_drop(w, peer); /* its queue pairs are destroyed; RAIL_PEER_RETIRE comes later */
+	peer_drop(w, peer); /* its QPs are destroyed; RAIL_PEER_RETIRE follows later */
 	world_settle(w);
 	assert_true(world_silent(w));
 	w->qpn_next = peer->sq[0]->qpn;
@@ -221,24 +224,24 @@ static void a_number_that_is_given_out_again_means_the_new_queue_pair(void **sta
 		assert_true(client_done(client, &done));
 		assert_int_equal(done.status, done.cookie == 200 ? OP_HIT : OP_PEER_DOWN);
 	}
-	assert_true(w->wqes > 0); /* of the old ones */
+	assert_true(w->wqes > 0); /* WQEs of the old QPs */
 	assert_true(rail_in_flight(w->rail) > 0);
 	retire(w);
 	while (client_done(client, &done))
 		assert_int_equal(done.status, OP_PEER_DOWN);
 	assert_ptr_equal(world_hear(w, RAIL_PEER_RETURNED).object, peer);
-	/* The return of the old lane has left the number to the new one. */
+	/* Returning the old connection has not removed the number of the new QP. */
 	page_get(w, client, 201, 8, 8192, 77, 8192);
 	answer_only(w, other);
 	client_expect(client, 201, OP_HIT);
-	all_is_free(w);
+	assert_all_free(w);
 	peer_drop(w, other);
 	world_settle(w);
 	assert_ptr_equal(world_hear(w, RAIL_PEER_RETURNED).object, other);
 	peer_free(w, other);
 }
 
-static void completions_of_the_old_queue_pair_are_its_own_when_its_number_comes_back(void **state)
+static void completions_of_a_destroyed_qp_do_not_break_the_new_qp_with_its_number(void **state)
 {
 	struct world *w = *state;
 	uint32_t next = w->qpn_next;
@@ -246,23 +249,24 @@ static void completions_of_the_old_queue_pair_are_its_own_when_its_number_comes_
 	unsigned cqes = 0;
 
 	for (unsigned i = 0; i < 100; i++)
-		look_up(w, i);
+		read_bucket(w, i);
 	world_settle(w);
 	nic_pull(w);
 	peer_drop(w, peer);
 	world_settle(w);
 	for (; w->wqes > 1; cqes++)
 		nic_complete(w, 0, DV_SYNDROME_FLUSHED);
-	assert_true(cqes > RAIL_REAP_BURST); /* more than are reaped before the command */
+	/* more CQEs than one step consumes before it executes the command */
+	assert_true(cqes > RAIL_REAP_BURST);
 	w->qpn_next = peer->sq[0]->qpn;
 	other = peer_new(w, 3, 33, 1);
 	w->qpn_next = next;
 	peer_add(w, other);
 	world_settle(w);
-	assert_true(world_silent(w)); /* the new one is not broken */
+	assert_true(world_silent(w)); /* the new connection is not broken */
 	retire(w);
 	assert_ptr_equal(world_hear(w, RAIL_PEER_RETURNED).object, peer);
-	all_is_free(w);
+	assert_all_free(w);
 	peer_drop(w, other);
 	world_settle(w);
 	world_hear(w, RAIL_PEER_RETURNED);
@@ -282,10 +286,10 @@ static void a_retire_that_comes_after_the_return_does_nothing(void **state)
 	world_hear(w, RAIL_PEER_BROKEN);
 	world_hear(w, RAIL_PEER_RETURNED);
 	retire(w);
-	all_is_free(w);
+	assert_all_free(w);
 }
 
-static void a_lost_nic_is_not_touched_and_takes_nothing_any_more(void **state)
+static void a_rail_without_its_nic_does_not_touch_it_and_refuses_ops(void **state)
 {
 	struct world *w = *state;
 	struct rail_peer *other;
@@ -301,10 +305,10 @@ static void a_lost_nic_is_not_touched_and_takes_nothing_any_more(void **state)
 	world_settle(w);
 	world_hear(w, RAIL_PEER_BROKEN);
 	world_hear(w, RAIL_QUIET);
-	client_expect(client, 2, OP_PEER_DOWN); /* at once */
+	client_expect(client, 2, OP_PEER_DOWN); /* the op is refused without a wait */
 	nic_pull(w);
 	assert_int_equal(w->wqes, wqes);
-	nic_complete(w, 0, 0); /* a completion in memory that is not looked at any more */
+	nic_complete(w, 0, 0); /* a CQE in the lost NIC's CQ, which the rail no longer reads */
 	pass(w, 100);
 	assert_false(client_done(client, &done));
 	retire(w);
@@ -314,10 +318,10 @@ static void a_lost_nic_is_not_touched_and_takes_nothing_any_more(void **state)
 	peer_add(w, other);
 	assert_ptr_equal(world_hear(w, RAIL_PEER_RETURNED).object, other);
 	peer_free(w, other);
-	all_is_free(w);
+	assert_all_free(w);
 }
 
-static void a_lost_lane_that_is_not_retired_is_said_too(void **state)
+static void an_unretired_connection_of_a_lost_nic_is_reported_as_stuck(void **state)
 {
 	struct world *w = *state;
 
@@ -339,15 +343,15 @@ static void a_lost_lane_that_is_not_retired_is_said_too(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(a_lane_that_does_not_drain_is_said_and_ends_when_it_is_retired),
-		TEST(what_is_posted_past_its_deadline_is_said_within_two_seconds),
-		TEST(the_first_deadline_of_a_stuck_lane_is_told),
-		TEST(completions_that_are_there_are_answers_and_not_retired),
-		TEST(a_number_that_is_given_out_again_means_the_new_queue_pair),
-		TEST(completions_of_the_old_queue_pair_are_its_own_when_its_number_comes_back),
+		TEST(a_connection_that_does_not_drain_is_reported_once_and_ends_when_retired),
+		TEST(a_stuck_connection_is_reported_within_two_seconds_of_the_deadline),
+		TEST(the_report_of_a_stuck_connection_has_its_first_deadline),
+		TEST(completions_already_in_the_cq_are_consumed_before_a_retire),
+		TEST(a_reused_qp_number_means_the_new_qp),
+		TEST(completions_of_a_destroyed_qp_do_not_break_the_new_qp_with_its_number),
 		TEST(a_retire_that_comes_after_the_return_does_nothing),
-		TEST(a_lost_nic_is_not_touched_and_takes_nothing_any_more),
-		TEST(a_lost_lane_that_is_not_retired_is_said_too),
+		TEST(a_rail_without_its_nic_does_not_touch_it_and_refuses_ops),
+		TEST(an_unretired_connection_of_a_lost_nic_is_reported_as_stuck),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Channels that stop, regions that are dropped, the end of a rail, and a control plane that is slow
- * to listen: nothing is given back while the NIC may still use it.
+ * Commands of the control plane: stopping channels, dropped regions, the stop of a rail, and a full
+ * event ring. Nothing is returned while the NIC may still use it.
  */
 #define CLIENT_NUMBER 9
 #include "tests/unit/rail/client_world.h"
@@ -36,7 +36,7 @@ static void an_idle_channel_that_stops_is_returned_at_once(void **state)
 	client_free(other);
 }
 
-static void a_stopping_channel_is_returned_after_the_last_cqe_and_hears_nothing(void **state)
+static void a_stopping_channel_is_returned_after_its_last_cqe_and_gets_no_completion(void **state)
 {
 	struct world *w = *state;
 	struct op_done done;
@@ -58,7 +58,7 @@ static void a_stopping_channel_is_returned_after_the_last_cqe_and_hears_nothing(
 	world_settle(w);
 	assert_ptr_equal(world_hear(w, RAIL_CHANNEL_RETURNED).object, &client->channel);
 	assert_false(client_done(client, &done));
-	/* No head was asked for in vain. */
+	/* No page head was read for the cancelled ops. */
 	nic_pull(w);
 	assert_int_equal(w->wqes, 0);
 }
@@ -85,7 +85,7 @@ static void a_stopping_channel_does_not_wait_for_a_dead_peer(void **state)
 	world_hear(w, RAIL_CHANNEL_RETURNED);
 }
 
-static void a_stopping_channel_posts_nothing_more_of_a_large_page(void **state)
+static void a_stopping_channel_posts_no_more_slices_of_a_large_page(void **state)
 {
 	struct world *w = *state;
 	struct op op = page_op(w, 1, 16, 2 * RAIL_IN_FLIGHT_BYTES, 5);
@@ -133,7 +133,7 @@ static void drop_region(struct world *w, uint32_t id)
 	world_settle(w);
 }
 
-static void a_dropped_region_is_returned_after_its_last_cqe_and_refused_before(void **state)
+static void a_dropped_region_refuses_new_ops_and_is_returned_after_its_last_cqe(void **state)
 {
 	struct world *w = *state;
 
@@ -147,7 +147,8 @@ static void a_dropped_region_is_returned_after_its_last_cqe_and_refused_before(v
 	client_expect(client, 2, OP_INVALID);
 	nic_complete(w, 0, 0);
 	world_settle(w);
-	assert_true(world_silent(w)); /* its head is still under way: the op is not over */
+	/* the READ of its page head is in flight, so the op is not finished */
+	assert_true(world_silent(w));
 	world_run(w);
 	assert_int_equal(world_hear(w, RAIL_REGION_RETURNED).detail, WORLD_REGION);
 	client_expect(client, 1, OP_HIT);
@@ -178,7 +179,7 @@ static void steps(struct world *w, unsigned n)
 		rail_step(w->rail, 0);
 }
 
-static void a_rail_stops_when_all_is_drained_and_its_peers_are_returned(void **state)
+static void a_rail_stops_once_it_is_drained_and_its_connections_are_returned(void **state)
 {
 	struct world *w = *state;
 
@@ -189,7 +190,7 @@ static void a_rail_stops_when_all_is_drained_and_its_peers_are_returned(void **s
 	nic_pull(w);
 	tell_stop(w);
 	world_settle(w);
-	client_expect(client, 2, OP_CANCELLED); /* it was parked */
+	client_expect(client, 2, OP_CANCELLED); /* the op was parked */
 	get_from(w, client, 3, 3);
 	steps(w, 100);
 	client_expect(client, 3, OP_CANCELLED);
@@ -207,7 +208,7 @@ static void a_rail_stops_when_all_is_drained_and_its_peers_are_returned(void **s
 	assert_true(world_silent(w));
 }
 
-static void a_rail_does_not_stop_with_a_peer_of_the_control_planes(void **state)
+static void a_rail_does_not_stop_before_its_connections_are_dropped(void **state)
 {
 	struct world *w = *state;
 
@@ -220,7 +221,7 @@ static void a_rail_does_not_stop_with_a_peer_of_the_control_planes(void **state)
 	world_hear(w, RAIL_STOPPED);
 }
 
-static void a_peer_added_to_a_stopping_rail_comes_straight_back(void **state)
+static void a_connection_added_to_a_stopping_rail_is_returned_at_once(void **state)
 {
 	struct world *w = *state;
 	struct rail_peer *late = peer_new(w, 5, 55, 1);
@@ -235,7 +236,7 @@ static void a_peer_added_to_a_stopping_rail_comes_straight_back(void **state)
 	peer_free(w, late);
 }
 
-static void no_event_is_lost_when_the_control_plane_does_not_listen(void **state)
+static void no_event_is_lost_when_the_event_ring_is_full(void **state)
 {
 	struct world *w = *state;
 	struct rail_region region = {.session = WORLD_SESSION, .length = 4096, .lkey = WORLD_LKEY};
@@ -243,7 +244,7 @@ static void no_event_is_lost_when_the_control_plane_does_not_listen(void **state
 	struct rail_event event;
 
 	for (unsigned i = 0; i < INBOX_SLOTS;
-		i++) { /* fill the ring with peers nobody answers for */
+		i++) { /* fills the event ring with requests for connections */
 		rail_say(w->rail, &(struct rail_event){.kind = RAIL_PEER_WANTED, .ref = i});
 		rail_step(w->rail, 0);
 	}
@@ -270,16 +271,16 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(an_idle_channel_that_stops_is_returned_at_once),
-		TEST(a_stopping_channel_is_returned_after_the_last_cqe_and_hears_nothing),
+		TEST(a_stopping_channel_is_returned_after_its_last_cqe_and_gets_no_completion),
 		TEST(a_stopping_channel_does_not_wait_for_a_dead_peer),
-		TEST(a_stopping_channel_posts_nothing_more_of_a_large_page),
+		TEST(a_stopping_channel_posts_no_more_slices_of_a_large_page),
 		TEST(the_number_of_a_returned_channel_can_be_used_again),
-		TEST(a_dropped_region_is_returned_after_its_last_cqe_and_refused_before),
+		TEST(a_dropped_region_refuses_new_ops_and_is_returned_after_its_last_cqe),
 		TEST(an_unused_region_is_returned_at_once),
-		TEST(a_rail_stops_when_all_is_drained_and_its_peers_are_returned),
-		TEST(a_rail_does_not_stop_with_a_peer_of_the_control_planes),
-		TEST(a_peer_added_to_a_stopping_rail_comes_straight_back),
-		TEST(no_event_is_lost_when_the_control_plane_does_not_listen),
+		TEST(a_rail_stops_once_it_is_drained_and_its_connections_are_returned),
+		TEST(a_rail_does_not_stop_before_its_connections_are_dropped),
+		TEST(a_connection_added_to_a_stopping_rail_is_returned_at_once),
+		TEST(no_event_is_lost_when_the_event_ring_is_full),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

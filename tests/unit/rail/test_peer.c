@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Peers that are not there yet, break, are dropped and come back: what happens to those who wait
- * for them, and when their queue pairs are returned.
+ * Connections that do not exist yet, break, are dropped and come back: how the waiting requests
+ * end, and when the QPs are returned.
  */
 #include "tests/unit/rail/world.h"
 
@@ -40,7 +40,7 @@ static void refuse(struct world *w, uint16_t number, uint32_t ref)
 	world_settle(w);
 }
 
-static void ops_for_an_unknown_peer_wait_and_it_is_asked_for_once(void **state)
+static void ops_for_an_unconnected_peer_wait_and_request_one_connection(void **state)
 {
 	struct world *w = *state;
 	struct rail_peer *peer = peer_new(w, 3, 33, 1);
@@ -65,7 +65,8 @@ static void ops_for_an_unknown_peer_wait_and_it_is_asked_for_once(void **state)
 	peer_free(w, peer);
 }
 
-static void a_refused_peer_ends_those_who_wait_and_is_asked_for_again_later(void **state)
+static void a_refused_connection_fails_the_waiting_ops_and_a_later_op_requests_it_again(
+	void **state)
 {
 	struct world *w = *state;
 
@@ -88,7 +89,8 @@ static void a_refused_peer_ends_those_who_wait_and_is_asked_for_again_later(void
 	assert_int_equal(w->rail->region[WORLD_REGION].users, 0);
 }
 
-static void two_incarnations_of_one_number_are_asked_for_one_after_the_other(void **state)
+static void connections_to_two_incarnations_of_a_peer_are_requested_one_after_the_other(
+	void **state)
 {
 	struct world *w = *state;
 	struct rail_peer *peer = peer_new(w, 3, 34, 1);
@@ -104,7 +106,8 @@ static void two_incarnations_of_one_number_are_asked_for_one_after_the_other(voi
 	peer_add(w, peer);
 	world_run(w);
 	client_expect(client, 2, OP_HIT);
-	/* The old incarnation is not this one, although the number is the same. */
+	/* An op for the old incarnation does not use the connection to the new one, although the
+	 * peer number is the same. */
 	get(w, 3, 3, 33);
 	world_settle(w);
 	assert_int_equal(world_hear(w, RAIL_PEER_WANTED).ref, 33);
@@ -114,7 +117,7 @@ static void two_incarnations_of_one_number_are_asked_for_one_after_the_other(voi
 	peer_free(w, peer);
 }
 
-static void a_peer_that_comes_serves_those_who_wait_for_its_incarnation_only(void **state)
+static void a_new_connection_serves_only_ops_for_its_incarnation(void **state)
 {
 	struct world *w = *state;
 	struct rail_peer *peer = peer_new(w, 3, 34, 1);
@@ -135,7 +138,7 @@ static void a_peer_that_comes_serves_those_who_wait_for_its_incarnation_only(voi
 	peer_free(w, peer);
 }
 
-static void a_place_beyond_what_the_peer_exports_is_refused_when_the_peer_comes(void **state)
+static void a_waiting_op_outside_the_exported_regions_is_refused_on_connect(void **state)
 {
 	struct world *w = *state;
 	struct rail_peer *peer = peer_new(w, 3, 33, 1);
@@ -165,7 +168,7 @@ static void a_page_whose_head_is_not_exported_is_refused(void **state)
 	peer_free(w, peer);
 }
 
-static void an_idle_peer_that_is_dropped_is_returned_at_once(void **state)
+static void a_dropped_idle_connection_is_returned_at_once(void **state)
 {
 	struct world *w = *state;
 	struct rail_peer *peer = peer_new(w, 3, 33, QPS_PER_PEER_MAX);
@@ -174,13 +177,13 @@ static void an_idle_peer_that_is_dropped_is_returned_at_once(void **state)
 	peer_drop(w, peer);
 	world_settle(w);
 	assert_ptr_equal(world_hear(w, RAIL_PEER_RETURNED).object, peer);
-	peer_drop(w, peer); /* once more: nothing */
+	peer_drop(w, peer); /* a second drop has no effect */
 	world_settle(w);
 	assert_true(world_silent(w));
 	peer_free(w, peer);
 }
 
-static void a_dropped_peer_is_returned_after_its_last_wqe(void **state)
+static void a_dropped_connection_is_returned_after_its_last_wqe(void **state)
 {
 	struct world *w = *state;
 	struct rail_peer *peer = peer_new(w, 3, 33, 2);
@@ -199,7 +202,8 @@ static void a_dropped_peer_is_returned_after_its_last_wqe(void **state)
 	get(w, 200, 3, 33);
 	world_settle(w);
 	client_expect(client, 200, OP_PEER_DOWN);
-	/* Some had arrived before the queues were put in error: their heads cannot be asked for. */
+	/* Some payloads arrived before the QPs went to the error state; their heads can no
+	 * longer be read. */
 	do
 		arrived++;
 	while (!nic_complete(w, 0, 0));
@@ -220,7 +224,7 @@ static void a_dropped_peer_is_returned_after_its_last_wqe(void **state)
 	assert_int_equal(w->rail->posted_bytes, 0);
 	assert_int_equal(w->rail->taken_bytes, 0);
 	assert_int_equal(w->rail->wqes, 0);
-	/* Gone: it is asked for again. */
+	/* The connection is gone, so the next op requests one again. */
 	get(w, 201, 3, 33);
 	world_settle(w);
 	world_hear(w, RAIL_PEER_WANTED);
@@ -228,7 +232,7 @@ static void a_dropped_peer_is_returned_after_its_last_wqe(void **state)
 	peer_free(w, peer);
 }
 
-static void a_peer_that_comes_back_is_used_while_its_old_lane_still_drains(void **state)
+static void a_new_connection_is_used_while_the_old_one_still_drains(void **state)
 {
 	struct world *w = *state;
 	struct rail_peer *old = peer_new(w, 3, 33, 2), *new = peer_new(w, 3, 33, 1);
@@ -258,11 +262,11 @@ static void a_peer_that_comes_back_is_used_while_its_old_lane_still_drains(void 
 	world_settle(w);
 	assert_ptr_equal(world_hear(w, RAIL_PEER_RETURNED).object, old);
 	client_expect(client, 1, OP_PEER_DOWN);
-	/* The return of the old lane has not taken the new one away. */
+	/* Returning the old connection has not removed the new one. */
 	get(w, 3, 3, 33);
 	world_run(w);
 	client_expect(client, 3, OP_HIT);
-	/* A drop by name means the one that is still there. */
+	/* A drop without an object means the connection that still exists. */
 	peer_drop(w, new);
 	world_settle(w);
 	assert_ptr_equal(world_hear(w, RAIL_PEER_RETURNED).object, new);
@@ -270,7 +274,7 @@ static void a_peer_that_comes_back_is_used_while_its_old_lane_still_drains(void 
 	peer_free(w, new);
 }
 
-static void a_broken_lane_is_the_one_that_a_drop_means(void **state)
+static void a_drop_without_an_object_means_the_broken_connection(void **state)
 {
 	struct world *w = *state;
 	struct rail_peer *old = peer_new(w, 3, 33, 1), *new = peer_new(w, 3, 33, 1);
@@ -294,7 +298,7 @@ static void a_broken_lane_is_the_one_that_a_drop_means(void **state)
 	peer_free(w, new);
 }
 
-static void lanes_that_come_and_go_are_found_by_number_every_time(void **state)
+static void every_qp_is_found_by_number_while_connections_come_and_go(void **state)
 {
 	struct world *w = *state;
 	struct rail_peer *peer[40] = {0};
@@ -326,7 +330,7 @@ static void lanes_that_come_and_go_are_found_by_number_every_time(void **state)
 			peer_free(w, peer[i]);
 }
 
-static void a_peer_that_never_comes_leaves_room_for_the_others(void **state)
+static void ops_for_an_unreachable_peer_leave_room_for_others(void **state)
 {
 	struct world *w = *state;
 	struct rail_peer *peer = peer_new(w, 4, 44, 1);
@@ -357,18 +361,18 @@ static void a_peer_that_never_comes_leaves_room_for_the_others(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(ops_for_an_unknown_peer_wait_and_it_is_asked_for_once),
-		TEST(a_refused_peer_ends_those_who_wait_and_is_asked_for_again_later),
-		TEST(two_incarnations_of_one_number_are_asked_for_one_after_the_other),
-		TEST(a_peer_that_comes_serves_those_who_wait_for_its_incarnation_only),
-		TEST(a_place_beyond_what_the_peer_exports_is_refused_when_the_peer_comes),
+		TEST(ops_for_an_unconnected_peer_wait_and_request_one_connection),
+		TEST(a_refused_connection_fails_the_waiting_ops_and_a_later_op_requests_it_again),
+		TEST(connections_to_two_incarnations_of_a_peer_are_requested_one_after_the_other),
+		TEST(a_new_connection_serves_only_ops_for_its_incarnation),
+		TEST(a_waiting_op_outside_the_exported_regions_is_refused_on_connect),
 		TEST(a_page_whose_head_is_not_exported_is_refused),
-		TEST(an_idle_peer_that_is_dropped_is_returned_at_once),
-		TEST(a_dropped_peer_is_returned_after_its_last_wqe),
-		TEST(a_peer_that_comes_back_is_used_while_its_old_lane_still_drains),
-		TEST(a_broken_lane_is_the_one_that_a_drop_means),
-		TEST(lanes_that_come_and_go_are_found_by_number_every_time),
-		TEST(a_peer_that_never_comes_leaves_room_for_the_others),
+		TEST(a_dropped_idle_connection_is_returned_at_once),
+		TEST(a_dropped_connection_is_returned_after_its_last_wqe),
+		TEST(a_new_connection_is_used_while_the_old_one_still_drains),
+		TEST(a_drop_without_an_object_means_the_broken_connection),
+		TEST(every_qp_is_found_by_number_while_connections_come_and_go),
+		TEST(ops_for_an_unreachable_peer_leave_room_for_others),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Several rails on one poll core: each wakes it, none starves another, they stop in any order.
- * This program's ppoll() stands in for libc's, so that a lost wake-up is seen and not slept over.
+ * Several rails on one poll core: a kick for any of them wakes it, none starves another, and they
+ * stop in any order. This program's ppoll() replaces that of libc, so that a lost wake-up is
+ * detected instead of hidden by the end of the sleep.
  */
 #include <errno.h>
 #include <poll.h>
@@ -18,19 +19,20 @@
 
 #define RAILS 3u
 
+/* A seat: one rail with its software NICs, client and connection. */
 static struct seat {
 	struct pair *pair;
 	struct world *w;
 	struct client *client;
 	struct pair_peer *peer;
-	uint32_t waits; /* a client has asked, or is about to */
+	uint32_t waits; /* 1: a client has submitted an op or is about to */
 } seat[RAILS];
-static uint32_t lost; /* sleeps that went on although a client waited */
-static uint32_t naps_kicked;
+static uint32_t lost;        /* sleeps that continued although a client waited */
+static uint32_t naps_kicked; /* naps and short sleeps that a kick ended */
 
-/* ---- the other end of the sleep protocol ----------------------------------------------------- */
+/* ---- detecting lost wake-ups ----------------------------------------------------------------- */
 
-static bool somebody_waits(void)
+static bool a_client_waits(void)
 {
 	for (unsigned i = 0; i < RAILS; i++)
 		if (__atomic_load_n(&seat[i].waits, __ATOMIC_ACQUIRE))
@@ -45,7 +47,11 @@ static int sleep_in_kernel(struct pollfd *fds, nfds_t count, const struct timesp
 	return (int)syscall(SYS_ppoll, fds, count, &left, NULL, (size_t)8);
 }
 
-/* A client that waits has kicked, or is about to: a deep sleep is never ended by time alone. */
+/*
+ * Replaces libc's ppoll(). A client that waits has kicked or is about to, so if a deep sleep ends
+ * by time while a client waits, it is extended by 5 s: if that ends by time as well, the kick was
+ * lost.
+ */
 int ppoll(struct pollfd *fds, nfds_t count, const struct timespec *span, const sigset_t *mask)
 {
 	const struct timespec long_ns = {.tv_sec = 5};
@@ -54,15 +60,15 @@ int ppoll(struct pollfd *fds, nfds_t count, const struct timespec *span, const s
 	(void)mask;
 	if (n > 0 && span->tv_nsec < 100000000)
 		__atomic_fetch_add(&naps_kicked, 1, __ATOMIC_RELAXED);
-	if (n != 0 || span->tv_nsec < 100000000 || !somebody_waits())
+	if (n != 0 || span->tv_nsec < 100000000 || !a_client_waits())
 		return n;
 	n = sleep_in_kernel(fds, count, &long_ns);
-	if (n == 0 && somebody_waits())
+	if (n == 0 && a_client_waits())
 		__atomic_fetch_add(&lost, 1, __ATOMIC_RELAXED);
 	return n;
 }
 
-static void seat_take(unsigned i, bool threaded, bool busy)
+static void seat_open(unsigned i, bool threaded, bool busy)
 {
 	struct seat *s = &seat[i];
 
@@ -76,18 +82,20 @@ static void seat_take(unsigned i, bool threaded, bool busy)
 	s->waits = 0;
 }
 
+/* Opens all seats and starts one poll core for them. */
 static void begin(bool threaded, bool busy)
 {
 	struct pair *pairs[RAILS];
 
 	lost = naps_kicked = 0;
 	for (unsigned i = 0; i < RAILS; i++) {
-		seat_take(i, threaded, busy);
+		seat_open(i, threaded, busy);
 		pairs[i] = seat[i].pair;
 	}
 	pair_start(pairs, RAILS);
 }
 
+/* Returns the rail's next event; fails after ten seconds. */
 static struct rail_event hear(struct seat *s, uint32_t kind)
 {
 	struct rail_event event;
@@ -138,7 +146,7 @@ static void kick(struct seat *s)
 		assert_int_equal(write(s->pair->kick, &one, sizeof(one)), sizeof(one));
 }
 
-/* A client that sleeps until its completion is there. */
+/* Sleeps like a client until the completion is there; it must be a hit. */
 static void await_hit(struct seat *s)
 {
 	struct pollfd pollfd = {.fd = s->w->woken, .events = POLLIN};
@@ -176,7 +184,7 @@ static bool all_sleep(void)
 
 /* ---- sleeping -------------------------------------------------------------------------------- */
 
-static void any_rail_wakes_the_core_they_share(void **state)
+static void a_kick_for_any_rail_wakes_the_shared_poll_core(void **state)
 {
 	(void)state;
 	begin(true, false);
@@ -197,12 +205,13 @@ static void *many_gets(void *argument)
 		struct timespec span = {.tv_nsec = rand_r(&seed) % 200000};
 
 		get(s, i);
-		nanosleep(&span, NULL); /* about as long as the core spins before it sleeps */
+		/* a random time up to about that after which the poll core sleeps */
+		nanosleep(&span, NULL);
 	}
 	return NULL;
 }
 
-static void no_wake_up_is_lost_when_all_rails_are_used_at_once(void **state)
+static void no_wake_up_is_lost_when_all_rails_are_used_concurrently(void **state)
 {
 	pthread_t thread[RAILS];
 
@@ -218,7 +227,7 @@ static void no_wake_up_is_lost_when_all_rails_are_used_at_once(void **state)
 	end();
 }
 
-static void a_core_that_naps_for_one_nic_is_woken_for_another_rail(void **state)
+static void a_core_that_naps_for_one_nic_is_woken_by_a_kick_for_another_rail(void **state)
 {
 	struct dv_fault down = {.link_down = true}, none = {.seed = 0};
 	struct op_segment segment = home_at(0, 8192);
@@ -243,7 +252,10 @@ static void a_core_that_naps_for_one_nic_is_woken_for_another_rail(void **state)
 
 /* ---- turns ----------------------------------------------------------------------------------- */
 
-/* Stepped by the test: how many turns until one page of rail 1 has come? */
+/*
+ * Counts the turns of a poll core without a thread until one page of rail 1 has arrived. Rail 0 is
+ * given `load` reads meanwhile.
+ */
 static unsigned turns_for_one_page(struct poll_core *core, unsigned load)
 {
 	struct op_done done;
@@ -270,7 +282,7 @@ static unsigned turns_for_one_page(struct poll_core *core, unsigned load)
 	return turns;
 }
 
-/* Of the first two rails, stepped by the test. */
+/* Returns a poll core without a thread for the first two rails; the test calls poll_turn(). */
 static struct poll_core *begin_stepped(void)
 {
 	struct poll_core *core = aligned_alloc(64, sizeof(*core));
@@ -278,7 +290,7 @@ static struct poll_core *begin_stepped(void)
 
 	memset(core, 0, sizeof(*core));
 	for (unsigned i = 0; i < 2; i++) {
-		seat_take(i, false, true);
+		seat_open(i, false, true);
 		rail[i] = seat[i].w->rail;
 	}
 	poll_core_set(core, rail, 2);
@@ -313,19 +325,23 @@ static void a_saturated_rail_does_not_starve_its_sibling(void **state)
 		beside = turns_for_one_page(core, 100000);
 		assert_int_equal(beside, alone);
 	}
-	assert_true(rail_in_flight(seat[0].w->rail) > 0); /* it was saturated */
+	assert_true(rail_in_flight(seat[0].w->rail) > 0); /* rail 0 was saturated */
 	end_stepped(core);
 }
 
-/* Each NIC hears of its rail's doorbells in the same turn, and of all time that was left out. */
-static void nics_whose_time_is_left_out_are_stepped_beside_their_rails(void **state)
+/*
+ * With model.own_time=no each NIC sees its rail's doorbells in the same turn, and is told all the
+ * time that was subtracted.
+ */
+static void without_own_time_each_nic_is_stepped_before_and_after_its_rail(void **state)
 {
 	struct poll_core *core = begin_stepped();
 	const uint64_t *behind_ns = &seat[0].w->status->clock[0].behind_ns;
 	uint64_t before;
 
 	(void)state;
-	assert_in_range(turns_for_one_page(core, 0), 1, 999); /* a peer, a look-up: all is warm */
+	/* connects the peer and warms the caches */
+	assert_in_range(turns_for_one_page(core, 0), 1, 999);
 	assert_int_equal(*behind_ns, 0);
 	core->options.leave_out_nics = true;
 	page_get(seat[1].w, seat[1].client, 1, 8, 8192, 77, 0);
@@ -342,7 +358,7 @@ static void nics_whose_time_is_left_out_are_stepped_beside_their_rails(void **st
 
 /* ---- stopping -------------------------------------------------------------------------------- */
 
-static void rails_stop_in_any_order_and_the_others_go_on(void **state)
+static void rails_stop_in_any_order_and_the_others_continue(void **state)
 {
 	(void)state;
 	for (unsigned first = 0; first < RAILS; first++) {
@@ -390,6 +406,7 @@ static void a_busy_core_that_steps_its_nics_serves_all_rails(void **state)
 
 /* ---- gaps ------------------------------------------------------------------------------------ */
 
+/* Signal handler: keeps the poll core from running for 20 ms. */
 static void interrupted(int number)
 {
 	const struct timespec span = {.tv_nsec = 20000000};
@@ -398,7 +415,7 @@ static void interrupted(int number)
 	nanosleep(&span, NULL);
 }
 
-static void an_interrupted_core_shows_how_long(void **state)
+static void an_interruption_of_the_core_is_reported_as_a_gap(void **state)
 {
 	struct sigaction action = {.sa_handler = interrupted}, before;
 	struct poll_core_report r;
@@ -422,7 +439,7 @@ static void an_interrupted_core_shows_how_long(void **state)
 	sigaction(SIGUSR2, &before, NULL);
 }
 
-static void a_sleep_is_no_gap(void **state)
+static void a_sleep_is_not_counted_as_a_gap(void **state)
 {
 	struct poll_core_report r;
 
@@ -453,15 +470,15 @@ static void a_core_without_rails_or_with_too_many_is_refused(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(any_rail_wakes_the_core_they_share),
-		cmocka_unit_test(no_wake_up_is_lost_when_all_rails_are_used_at_once),
-		cmocka_unit_test(a_core_that_naps_for_one_nic_is_woken_for_another_rail),
+		cmocka_unit_test(a_kick_for_any_rail_wakes_the_shared_poll_core),
+		cmocka_unit_test(no_wake_up_is_lost_when_all_rails_are_used_concurrently),
+		cmocka_unit_test(a_core_that_naps_for_one_nic_is_woken_by_a_kick_for_another_rail),
 		cmocka_unit_test(a_saturated_rail_does_not_starve_its_sibling),
-		cmocka_unit_test(nics_whose_time_is_left_out_are_stepped_beside_their_rails),
-		cmocka_unit_test(rails_stop_in_any_order_and_the_others_go_on),
+		cmocka_unit_test(without_own_time_each_nic_is_stepped_before_and_after_its_rail),
+		cmocka_unit_test(rails_stop_in_any_order_and_the_others_continue),
 		cmocka_unit_test(a_busy_core_that_steps_its_nics_serves_all_rails),
-		cmocka_unit_test(an_interrupted_core_shows_how_long),
-		cmocka_unit_test(a_sleep_is_no_gap),
+		cmocka_unit_test(an_interruption_of_the_core_is_reported_as_a_gap),
+		cmocka_unit_test(a_sleep_is_not_counted_as_a_gap),
 		cmocka_unit_test(a_core_without_rails_or_with_too_many_is_refused),
 	};
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How requests become WQEs: pieces, scatter lists, the wire's budget, queues that are full, which
- * queue, which completions, heads together.
+ * How requests become WQEs: slices, scatter lists, the in-flight budget, full send queues, the
+ * choice of the QP, signalled WQEs, and page heads read together.
  */
 #include "tests/unit/rail/client_world.h"
 
@@ -28,12 +28,12 @@ static void a_page_is_scattered_over_all_its_segments(void **state)
 			w->home + s[i].offset, w->pool + 100 * PAGE_UNIT + length, s[i].length);
 		length += s[i].length;
 	}
-	/* Three segments share a WQE; one more reads the head. */
+	/* Three segments share a WQE; one more WQE reads the head. */
 	assert_int_equal(world_counter(w, COUNTER_wqes_posted), (SEGMENTS_MAX + 2) / 3 + 1);
 	assert_int_equal(w->rail->blocks_free, REQUEST_BLOCKS - RAIL_REQUESTS);
 }
 
-static void a_page_larger_than_the_budget_goes_in_pieces(void **state)
+static void a_page_larger_than_the_budget_is_posted_slice_by_slice(void **state)
 {
 	struct world *w = *state;
 	uint32_t length = 2 * RAIL_IN_FLIGHT_BYTES + 12345;
@@ -48,9 +48,10 @@ static void a_page_larger_than_the_budget_goes_in_pieces(void **state)
 	nic_pull(w);
 	assert_int_equal(w->wqes, RAIL_IN_FLIGHT_BYTES / SLICE_BYTES);
 	assert_int_equal(w->rail->posted_bytes, RAIL_IN_FLIGHT_BYTES);
-	assert_int_equal(rail_in_flight(w->rail), 1); /* the second one waits in its ring */
+	assert_int_equal(rail_in_flight(w->rail), 1); /* the second op waits in its ring */
 	for (unsigned i = 0; i < RAIL_IN_FLIGHT_BYTES / SLICE_BYTES; i++)
-		nic_complete(w, 0, 0); /* nothing of it is with the NIC, and half is still to go */
+		/* nothing is at the NIC, and half of the page is not posted */
+		nic_complete(w, 0, 0);
 	world_settle(w);
 	nic_pull(w);
 	assert_int_equal(w->rail->posted_bytes, RAIL_IN_FLIGHT_BYTES);
@@ -66,7 +67,7 @@ static void a_page_larger_than_the_budget_goes_in_pieces(void **state)
 	client_expect(client, 2, OP_HIT);
 }
 
-static void more_ops_than_a_send_queue_holds_all_get_their_answers(void **state)
+static void more_ops_than_a_send_queue_holds_are_all_answered(void **state)
 {
 	struct world *w = *state;
 	struct op op = page_op(w, 0, 0, 64, 0);
@@ -82,7 +83,7 @@ static void more_ops_than_a_send_queue_holds_all_get_their_answers(void **state)
 
 		op.cookie = i;
 		op.offset = i * 64;
-		op.segments = 3; /* two blocks a WQE: 1000 of them in 2 queues of 512 blocks */
+		op.segments = 3; /* two WQEBBs per WQE: 1000 WQEs in 2 QPs of QP_DEPTH WQEBBs */
 		client_submit(client, &op, s);
 	}
 	world_settle(w);
@@ -98,14 +99,15 @@ static void more_ops_than_a_send_queue_holds_all_get_their_answers(void **state)
 	assert_memory_equal(w->home, w->shard, 64000);
 }
 
-/* ---- which queue ---- */
+/* ---- choice of the QP ---- */
 
+/* WQEBBs outstanding on QP `q` of a connection. */
 static unsigned queued(const struct rail_peer *on, unsigned q)
 {
 	return on->sq[q]->pi - on->sq[q]->ci;
 }
 
-/* Peer 4, with `qps` queues, in place of the one with two. */
+/* Connects peer 4 with `qps` QPs; the tests below use it instead of peer 3, which has two. */
 static struct rail_peer *peer_of(struct world *w, unsigned qps)
 {
 	struct rail_peer *new = peer_new(w, 4, 44, qps);
@@ -114,6 +116,7 @@ static struct rail_peer *peer_of(struct world *w, unsigned qps)
 	return new;
 }
 
+/* Submits a read of the page at `unit` of peer 4. */
 static void get_from(struct world *w, uint64_t cookie, uint32_t unit, uint32_t length)
 {
 	struct op op = page_op(w, cookie, unit, length, unit + 1);
@@ -124,7 +127,7 @@ static void get_from(struct world *w, uint64_t cookie, uint32_t unit, uint32_t l
 	client_submit(client, &op, &s);
 }
 
-static void small_reads_fill_a_completion_and_then_go_to_the_shortest_queue(void **state)
+static void small_reads_go_to_one_qp_until_its_signalled_wqe_then_to_the_shortest(void **state)
 {
 	struct world *w = *state;
 	struct rail_peer *four = peer_of(w, 4);
@@ -136,7 +139,7 @@ static void small_reads_fill_a_completion_and_then_go_to_the_shortest_queue(void
 		assert_int_equal(queued(four, q), RAIL_SIGNAL_WQES);
 	assert_int_equal(world_counter(w, COUNTER_doorbells), 4);
 	nic_pull(w);
-	for (unsigned i = 0; i < w->wqes; i++) /* those of a queue lie side by side */
+	for (unsigned i = 0; i < w->wqes; i++) /* the pages read by one QP are adjacent */
 		assert_int_equal(w->wqe[i].remote % (RAIL_SIGNAL_WQES * PAGE_UNIT),
 			(uintptr_t)(w->pool + i % RAIL_SIGNAL_WQES * PAGE_UNIT) %
 				(RAIL_SIGNAL_WQES * PAGE_UNIT));
@@ -144,7 +147,7 @@ static void small_reads_fill_a_completion_and_then_go_to_the_shortest_queue(void
 	peer_free(w, four);
 }
 
-static void one_queue_is_kept_from_long_reads_and_small_ones_keep_off_the_others(void **state)
+static void long_reads_never_use_the_last_qp_and_small_reads_avoid_qps_with_long_ones(void **state)
 {
 	const unsigned enough = RAIL_BULK_BYTES / 65536;
 
@@ -164,13 +167,14 @@ static void one_queue_is_kept_from_long_reads_and_small_ones_keep_off_the_others
 		for (unsigned i = 0; i < 3 * RAIL_SIGNAL_WQES; i++)
 			client_submit(client, &op, &s);
 		world_settle(w);
-		/* One has enough before there is something on another; a third is free as yet. */
+		/* One QP gets RAIL_BULK_BYTES of long READs before the next gets any; with four
+		 * QPs the third has none. */
 		assert_int_equal(queued(new, 0), qps == 2 ? enough + 4 : enough);
 		assert_true(qps == 2 || queued(new, 1) == 4);
 		assert_true(qps != 4 || queued(new, 2) == RAIL_SIGNAL_WQES);
 		assert_int_equal(queued(new, qps - 1), (qps == 4 ? 2 : 3) * RAIL_SIGNAL_WQES);
 		world_run(w);
-		/* Once the long ones are done, all are as good as the last. */
+		/* Without long READs, small ones use all QPs equally. */
 		for (unsigned i = 0; i < qps * RAIL_SIGNAL_WQES; i++)
 			client_submit(client, &op, &s);
 		world_settle(w);
@@ -211,10 +215,9 @@ static void heads_of_long_pages_do_not_wait_behind_long_pages(void **state)
 	peer_free(w, three);
 }
 
-/* ---- which WQEs ask for a completion ---- */
+/* ---- signalled WQEs ---- */
 
-static void every_eighth_small_read_asks_for_a_completion_and_the_last_before_a_doorbell(
-	void **state)
+static void every_eighth_small_read_and_the_last_before_a_doorbell_request_a_cqe(void **state)
 {
 	struct world *w = *state;
 	struct rail_peer *one = peer_of(w, 1);
@@ -236,7 +239,7 @@ static void every_eighth_small_read_asks_for_a_completion_and_the_last_before_a_
 	peer_free(w, one);
 }
 
-static void a_long_read_asks_for_its_own_completion(void **state)
+static void every_long_read_requests_a_cqe(void **state)
 {
 	struct world *w = *state;
 	struct rail_peer *one = peer_of(w, 1);
@@ -254,9 +257,12 @@ static void a_long_read_asks_for_its_own_completion(void **state)
 	peer_free(w, one);
 }
 
-/* ---- heads together ---- */
+/* ---- page heads read together ---- */
 
-/* Pages at these units, all of whose payload completes at once. Returns the heads' READs. */
+/*
+ * Reads pages at these units, whose payloads all complete before any head is posted. Returns the
+ * number of READs that are posted for the heads.
+ */
 static unsigned heads_of(struct world *w, const uint32_t *units, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++) {
@@ -273,7 +279,7 @@ static unsigned heads_of(struct world *w, const uint32_t *units, unsigned n)
 	return w->wqes;
 }
 
-static void heads_that_lie_side_by_side_are_read_together_up_to_a_span(void **state)
+static void adjacent_heads_are_read_together_up_to_the_span_limit(void **state)
 {
 	struct world *w = *state;
 	struct rail_peer *one = peer_of(w, 1);
@@ -291,7 +297,7 @@ static void heads_that_lie_side_by_side_are_read_together_up_to_a_span(void **st
 	peer_free(w, one);
 }
 
-static void heads_far_apart_or_in_another_order_are_read_apart(void **state)
+static void heads_far_apart_or_in_descending_order_are_read_separately(void **state)
 {
 	static const uint32_t units[] = {10, 10 + RAIL_HEADS_GAP, 11 + 2 * RAIL_HEADS_GAP, 5, 5, 6};
 	struct world *w = *state;
@@ -307,7 +313,7 @@ static void heads_far_apart_or_in_another_order_are_read_apart(void **state)
 	peer_free(w, one);
 }
 
-static void heads_of_two_pools_are_read_apart(void **state)
+static void heads_of_two_pools_are_read_separately(void **state)
 {
 	struct world *w = *state;
 	struct rail_peer *one = peer_new(w, 4, 44, 1);
@@ -340,16 +346,16 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(a_page_is_scattered_over_all_its_segments),
-		TEST(a_page_larger_than_the_budget_goes_in_pieces),
-		TEST(more_ops_than_a_send_queue_holds_all_get_their_answers),
-		TEST(small_reads_fill_a_completion_and_then_go_to_the_shortest_queue),
-		TEST(one_queue_is_kept_from_long_reads_and_small_ones_keep_off_the_others),
+		TEST(a_page_larger_than_the_budget_is_posted_slice_by_slice),
+		TEST(more_ops_than_a_send_queue_holds_are_all_answered),
+		TEST(small_reads_go_to_one_qp_until_its_signalled_wqe_then_to_the_shortest),
+		TEST(long_reads_never_use_the_last_qp_and_small_reads_avoid_qps_with_long_ones),
 		TEST(heads_of_long_pages_do_not_wait_behind_long_pages),
-		TEST(every_eighth_small_read_asks_for_a_completion_and_the_last_before_a_doorbell),
-		TEST(a_long_read_asks_for_its_own_completion),
-		TEST(heads_that_lie_side_by_side_are_read_together_up_to_a_span),
-		TEST(heads_of_two_pools_are_read_apart),
-		TEST(heads_far_apart_or_in_another_order_are_read_apart),
+		TEST(every_eighth_small_read_and_the_last_before_a_doorbell_request_a_cqe),
+		TEST(every_long_read_requests_a_cqe),
+		TEST(adjacent_heads_are_read_together_up_to_the_span_limit),
+		TEST(heads_of_two_pools_are_read_separately),
+		TEST(heads_far_apart_or_in_descending_order_are_read_separately),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A client that changes its op while the rail takes it. The rail copies a slot once and checks the
- * copy: whatever the client writes meanwhile, each READ stays inside the client's regions; the
- * test's NIC fails the test when one does not (fake.c).
+ * A client that changes its op while the rail takes it. The rail copies a slot once and validates
+ * the copy, so each READ stays inside the client's regions whatever the client writes meanwhile;
+ * the fake NIC (fake.c) fails the test if one does not.
  *
- * Two threads hit the few nanoseconds between two loads of a word too rarely. So the rail runs in a
- * child process, single-stepped, and the parent changes the word between two instructions.
+ * Two threads would hit the few nanoseconds between two loads of a word too rarely. Therefore the
+ * rail runs single-stepped in a child process, and the parent changes the word between two
+ * instructions.
  */
 #include <errno.h>
 #include <signal.h>
@@ -18,17 +19,20 @@
 
 #include "tests/unit/rail/client_world.h"
 
-#define OPS 60u
-#define SHORT_BYTES 64u /* up to the end of the region ... */
-#define LONG_BYTES 128u /* ... and beyond it */
+#define OPS 60u         /* number of ops that the parent changes */
+#define SHORT_BYTES 64u /* length of an op that ends at the end of the region */
+#define LONG_BYTES 128u /* length with which the op would leave the region */
 
-/* Shared by parent and child. Owner: the child; read while it is stopped. */
+/*
+ * Shared by parent and child. The child writes it; the parent reads it while the child is stopped.
+ */
 static struct {
-	uint32_t *word; /* to be changed between instructions; NULL: run freely */
-	bool over;
+	/* the word that the parent changes after each instruction; NULL: the child runs freely */
+	uint32_t *word;
+	bool over; /* the tests are done; the parent detaches */
 } * target;
 
-/* The parent looks at `target` now. */
+/* Sets `target` and stops, so that the parent reads it. */
 static void tell_parent(uint32_t *word, bool over)
 {
 	target->word = word;
@@ -63,7 +67,7 @@ static void an_op_that_changes_while_it_is_taken_is_read_once(void **state)
 		refused += done.status == OP_INVALID;
 	}
 	printf("%u read, %u refused\n", hits, refused);
-	assert_true(hits && refused); /* it was changed, and not always */
+	assert_true(hits && refused); /* both lengths were taken at least once */
 }
 
 static int child(void)
@@ -75,7 +79,7 @@ static int child(void)
 	int failed;
 
 	if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) < 0) {
-		printf("skipped: ptrace: %s\n", strerror(errno));
+		printf("skipped: ptrace(PTRACE_TRACEME) is refused here: %s\n", strerror(errno));
 		return 77;
 	}
 	failed = cmocka_run_group_tests(tests, NULL, NULL);
@@ -83,7 +87,7 @@ static int child(void)
 	return failed;
 }
 
-/* Changes the length or leaves it, one as likely as the other. */
+/* Writes SHORT_BYTES or LONG_BYTES to the word, with equal probability. */
 static void change(pid_t pid, uint32_t *word, uint64_t *seed)
 {
 	uintptr_t at = (uintptr_t)word & ~(uintptr_t)7;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Thousands of random ops, overwrites, completions in any order, errors, deadlines and
- * reconnections against a model. What must hold: every op is answered exactly once; a hit has the
- * bytes of its key; the NIC writes nowhere once the op is answered; in the end nothing is left
- * over. SEED=n repeats a run, ROUNDS=n makes it longer.
+ * reconnections, compared with a model. Invariants: every op is answered exactly once; a hit has
+ * the bytes of its key; the NIC writes to no destination whose op is answered; at the end every
+ * resource is free. SEED=n repeats a run, ROUNDS=n makes it longer.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,21 +11,23 @@
 
 #include "tests/unit/rail/world.h"
 
-#define SLOTS 64u /* destinations in `home` */
+#define SLOTS 64u /* destinations in `home`, each used by one op at a time */
 #define SLOT_BYTES (WORLD_HOME_BYTES / SLOTS)
 #define PAGES 32u
-#define PAGE_STRIDE 32u /* units: pages of up to 128 KiB */
-#define CLOSE_PAGES 16u /* of up to 8 KiB, side by side: their heads are read together */
+#define PAGE_STRIDE 32u /* units from page to page; pages have up to 128 KiB */
+/* number of the pages of up to 8 KiB that are adjacent, so that their heads are read together */
+#define CLOSE_PAGES 16u
 #define PEERS 3u
 #define CLIENTS 3u
 
 struct page {
-	uint64_t key; /* 0: being overwritten */
+	uint64_t key; /* 0: the page is being overwritten */
 	uint32_t length;
 };
 
+/* The op that uses a destination. */
 struct flight {
-	bool live;
+	bool live; /* submitted and not answered */
 	uint64_t cookie;
 	struct op op;
 	unsigned client;
@@ -37,12 +39,13 @@ static uint64_t random_state;
 static struct page page[PAGES];
 static struct flight flight[SLOTS];
 static struct client *client[CLIENTS];
-static struct rail_peer *peer[PEERS];    /* the one given last; NULL: none */
-static struct rail_peer *draining[1024]; /* dropped, not returned */
+static struct rail_peer *peer[PEERS];    /* the newest connection to each peer; NULL: none */
+static struct rail_peer *draining[1024]; /* connections dropped and not returned yet */
 static unsigned drainings;
 static uint64_t cookie_next, key_next, status_seen[OP_STATUS_COUNT];
-static uint32_t ref[PEERS];
+static uint32_t ref[PEERS]; /* current incarnation of each peer */
 
+/* A random number below n. */
 static uint32_t chance(uint32_t n)
 {
 	random_state = random_state * 6364136223846793005ull + 1442695040888963407ull;
@@ -54,7 +57,10 @@ static uint32_t unit_of(unsigned i)
 	return i < CLOSE_PAGES ? 2 * i : i * PAGE_STRIDE;
 }
 
-/* First the head, then the bytes: a reader may sample anything in between. */
+/*
+ * Retires a random page and changes some bytes, or publishes it anew. The head is retired before
+ * the bytes change; a reader may sample any moment in between.
+ */
 static void overwrite(struct world *w)
 {
 	unsigned i = chance(PAGES);
@@ -146,7 +152,8 @@ static void complete(struct world *w, unsigned n)
 		unsigned i = chance(w->wqes);
 		const struct dv_sge *s = &w->wqe[i].sge[0];
 
-		for (unsigned j = 0; j < i; j++) /* queues are in order: the oldest of that one */
+		/* a QP completes in order, so take its oldest WQE */
+		for (unsigned j = 0; j < i; j++)
 			if (w->wqe[j].qp == w->wqe[i].qp)
 				i = j;
 		s = &w->wqe[i].sge[0];
@@ -156,7 +163,7 @@ static void complete(struct world *w, unsigned n)
 	}
 }
 
-static void peer_gone(struct world *w, unsigned p)
+static void drop_peer(struct world *w, unsigned p)
 {
 	if (!peer[p])
 		return;
@@ -172,14 +179,14 @@ static void answer_wanted(struct world *w, const struct rail_event *event)
 {
 	unsigned p = event->peer;
 
-	/* Not known to this model any more: an incarnation that is gone. */
+	/* The event names an incarnation that no longer exists. */
 	if (event->ref != ref[p] || chance(4) == 0) {
 		world_tell(w,
 			(struct rail_command){
 				.kind = RAIL_PEER_REFUSE, .peer = event->peer, .ref = event->ref});
 		return;
 	}
-	peer_gone(w, p);
+	drop_peer(w, p);
 	peer[p] = peer_new(w, (uint16_t)p, ref[p], 1 + chance(3));
 	world_tell(w, (struct rail_command){.kind = RAIL_PEER_ADD, .object = peer[p]});
 }
@@ -206,15 +213,15 @@ static void control_plane(struct world *w)
 			answer_wanted(w, &event);
 		} else if (event.kind == RAIL_PEER_BROKEN) {
 			if (peer[event.peer] == event.object)
-				peer_gone(w, event.peer);
+				drop_peer(w, event.peer);
 		} else if (event.kind == RAIL_PEER_RETURNED) {
 			returned(w, event.object);
 		} else {
-			fail_msg("event %u", event.kind);
+			fail_msg("the rail sent an event of the unexpected kind %u", event.kind);
 		}
 	}
 	if (chance(200) == 0)
-		peer_gone(w, chance(PEERS));
+		drop_peer(w, chance(PEERS));
 	if (chance(500) == 0)
 		ref[chance(PEERS)]++;
 }
@@ -222,7 +229,7 @@ static void control_plane(struct world *w)
 static void drain(struct world *w)
 {
 	for (unsigned p = 0; p < PEERS; p++)
-		peer_gone(w, p);
+		drop_peer(w, p);
 	for (unsigned i = 0; i < 10000; i++) {
 		rail_step(w->rail, 0);
 		nic_pull(w);
@@ -231,7 +238,7 @@ static void drain(struct world *w)
 		answers(w);
 		control_plane(w);
 		for (unsigned p = 0; p < PEERS; p++)
-			peer_gone(w, p);
+			drop_peer(w, p);
 	}
 	for (unsigned slot = 0; slot < SLOTS; slot++)
 		assert_false(flight[slot].live);
@@ -247,7 +254,7 @@ static void drain(struct world *w)
 	assert_int_equal(rail_in_flight(w->rail), 0);
 }
 
-static void whatever_happens_every_op_is_answered_once_and_a_hit_is_right(void **state)
+static void every_op_is_answered_once_and_every_hit_has_the_right_bytes(void **state)
 {
 	struct world *w = *state;
 	const char *seed = getenv("SEED"), *rounds = getenv("ROUNDS");
@@ -287,7 +294,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(
-			whatever_happens_every_op_is_answered_once_and_a_hit_is_right, world_setup,
+			every_op_is_answered_once_and_every_hit_has_the_right_bytes, world_setup,
 			world_teardown),
 	};
 

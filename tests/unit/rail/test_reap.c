@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * What completions do: the order of payload and head, errors, flushes, and devices that talk
- * nonsense.
- */
+/* Completions: the order of payload and head, errors, flushes, and CQEs that make no sense. */
 #include "tests/unit/rail/client_world.h"
 
 static void a_page_whose_head_did_not_change_is_a_hit(void **state)
@@ -110,7 +107,7 @@ static void a_head_that_changed_after_the_payload_is_stale(void **state)
 	assert_int_equal(world_counter(w, COUNTER_pages_stale), 1);
 }
 
-static void a_page_put_again_under_the_same_key_is_stale_by_its_generation(void **state)
+static void a_page_published_again_under_its_key_is_stale_by_its_generation(void **state)
 {
 	struct world *w = *state;
 
@@ -122,7 +119,7 @@ static void a_page_put_again_under_the_same_key_is_stale_by_its_generation(void 
 	client_expect(client, 1, OP_STALE);
 }
 
-static void another_key_or_another_length_is_stale(void **state)
+static void a_head_with_another_key_or_length_is_stale(void **state)
 {
 	struct world *w = *state;
 
@@ -135,7 +132,7 @@ static void another_key_or_another_length_is_stale(void **state)
 	client_expect(client, 2, OP_STALE);
 }
 
-static void a_head_that_was_not_written_is_not_the_one_of_the_last_request(void **state)
+static void a_head_left_by_an_earlier_request_does_not_validate_a_page(void **state)
 {
 	struct world *w = *state;
 
@@ -143,19 +140,19 @@ static void a_head_that_was_not_written_is_not_the_one_of_the_last_request(void 
 	page_get(w, client, 1, 8, 4096, 77, 0);
 	world_run(w);
 	client_expect(client, 1, OP_HIT);
-	page_get(w, client, 2, 8, 4096, 77, 0); /* in the same request slot */
+	page_get(w, client, 2, 8, 4096, 77, 0); /* uses the same request slot */
 	world_settle(w);
 	nic_pull(w);
 	nic_complete(w, 0, 0);
 	world_settle(w);
 	nic_pull(w);
-	w->wqe[0].sges = 0; /* the NIC says it is done, and moved nothing */
+	w->wqe[0].sges = 0; /* the READ completes without moving a byte */
 	nic_complete(w, 0, 0);
 	world_settle(w);
 	client_expect(client, 2, OP_STALE);
 }
 
-static void a_bucket_is_answered_without_a_head(void **state)
+static void a_bucket_read_needs_no_head(void **state)
 {
 	struct world *w = *state;
 	struct op op = page_op(w, 9, 0, 64, 0);
@@ -172,7 +169,7 @@ static void a_bucket_is_answered_without_a_head(void **state)
 	assert_int_equal(world_counter(w, COUNTER_cqes_reaped), 1);
 }
 
-static void an_error_breaks_the_lane_once_and_everything_ends_after_its_last_wqe(void **state)
+static void an_error_breaks_the_connection_once_and_requests_end_after_their_last_wqe(void **state)
 {
 	struct world *w = *state;
 	struct op_done done;
@@ -190,7 +187,7 @@ static void an_error_breaks_the_lane_once_and_everything_ends_after_its_last_wqe
 	assert_int_equal(event.detail, DV_SYNDROME_REMOTE_ACCESS);
 	assert_ptr_equal(event.object, peer);
 	assert_false(client_done(client, &done));
-	/* At once for those who come now. */
+	/* An op that comes now is refused at once. */
 	page_get(w, client, 3, 8, 4096, 77, 0);
 	world_settle(w);
 	client_expect(client, 3, OP_PEER_DOWN);
@@ -208,7 +205,7 @@ static void an_error_breaks_the_lane_once_and_everything_ends_after_its_last_wqe
 	assert_int_equal(peer->sq[1]->ci, peer->sq[1]->pi);
 }
 
-static void one_cqe_retires_the_earlier_wqes_of_its_queue_too(void **state)
+static void one_cqe_also_retires_the_earlier_wqes_of_its_qp(void **state)
 {
 	struct world *w = *state;
 	unsigned last = 0;
@@ -220,7 +217,7 @@ static void one_cqe_retires_the_earlier_wqes_of_its_queue_too(void **state)
 	world_settle(w);
 	nic_pull(w);
 	assert_int_equal(w->wqes, 40);
-	/* The device reports the last WQE of each queue alone. */
+	/* Only the last WQE of each QP is signalled. */
 	for (unsigned i = 0; i < w->wqes; i++)
 		w->wqe[i].flags = DV_CE_ERROR_ONLY;
 	for (unsigned i = 0; i < w->wqes; i++)
@@ -239,9 +236,9 @@ static void one_cqe_retires_the_earlier_wqes_of_its_queue_too(void **state)
 	}
 }
 
-/* ---- completions that stand for several WQEs ---- */
+/* ---- CQEs that retire several WQEs ---- */
 
-/* Buckets 0..n-1, all on one queue. */
+/* Submits reads of the buckets 0..n-1, which all go to one QP. */
 static void buckets_get(struct world *w, unsigned n)
 {
 	struct op op = page_op(w, 0, 0, 64, 0);
@@ -260,7 +257,7 @@ static void buckets_get(struct world *w, unsigned n)
 	assert_int_equal(w->wqes, n);
 }
 
-static void an_error_amid_silent_reads_ends_each_once_with_its_own_status(void **state)
+static void an_error_among_unsignalled_reads_ends_each_once_with_its_own_status(void **state)
 {
 	const unsigned n = RAIL_SIGNAL_WQES, bad = RAIL_SIGNAL_WQES / 2;
 	struct world *w = *state;
@@ -268,7 +265,7 @@ static void an_error_amid_silent_reads_ends_each_once_with_its_own_status(void *
 
 	buckets_get(w, n);
 	for (unsigned i = 0; i < bad; i++)
-		assert_false(nic_complete(w, 0, 0)); /* done, and nobody is told */
+		assert_false(nic_complete(w, 0, 0)); /* executed without a CQE */
 	world_settle(w);
 	assert_false(client_done(client, &done));
 	assert_true(nic_complete(w, 0, DV_SYNDROME_REMOTE_ACCESS));
@@ -276,7 +273,7 @@ static void an_error_amid_silent_reads_ends_each_once_with_its_own_status(void *
 	for (unsigned i = 0; i < bad; i++)
 		client_expect(client, i, OP_HIT);
 	client_expect(client, bad, OP_NIC_ERROR);
-	assert_false(client_done(client, &done)); /* the NIC is not done with the others */
+	assert_false(client_done(client, &done)); /* the other READs are still at the NIC */
 	world_hear(w, RAIL_PEER_BROKEN);
 	nic_flush(w, peer);
 	world_settle(w);
@@ -286,13 +283,13 @@ static void an_error_amid_silent_reads_ends_each_once_with_its_own_status(void *
 	assert_int_equal(w->rail->wqes, 0);
 }
 
-static void a_flushed_wqe_vouches_for_none_before_it(void **state)
+static void wqes_before_a_flushed_one_do_not_count_as_successful(void **state)
 {
 	struct world *w = *state;
 	struct op_done done;
 
 	buckets_get(w, RAIL_SIGNAL_WQES);
-	/* A device that tells only of the last WQE of a queue that failed. */
+	/* A device that reports only the last flushed WQE of a failed QP. */
 	for (unsigned i = 0; i + 1 < RAIL_SIGNAL_WQES; i++)
 		assert_false(nic_complete(w, 0, 0));
 	nic_complete(w, 0, DV_SYNDROME_FLUSHED);
@@ -303,7 +300,7 @@ static void a_flushed_wqe_vouches_for_none_before_it(void **state)
 	world_hear(w, RAIL_PEER_BROKEN);
 }
 
-static void payload_that_completed_silently_is_not_followed_by_its_head(void **state)
+static void heads_are_read_only_after_a_cqe_covers_their_payload(void **state)
 {
 	struct world *w = *state;
 	struct op_done done;
@@ -318,14 +315,14 @@ static void payload_that_completed_silently_is_not_followed_by_its_head(void **s
 		assert_false(nic_complete(w, 0, 0));
 	world_settle(w);
 	nic_pull(w);
-	assert_int_equal(w->wqes, 1); /* the last payload, and no head */
+	assert_int_equal(w->wqes, 1); /* the last payload READ, and no READ of heads */
 	assert_true(nic_complete(w, 0, 0));
 	world_settle(w);
 	nic_pull(w);
 	assert_int_equal(w->wqes, 1);
 	assert_int_equal(w->wqe[0].rkey, WORLD_HEADS_RKEY);
 	assert_int_equal(w->wqe[0].bytes, RAIL_SIGNAL_WQES * sizeof(struct page_head));
-	/* One of them was taken away meanwhile, and one head is not written. */
+	/* Page 3 is evicted meanwhile, so its head no longer matches. */
 	page_head_retire(&w->heads[3]);
 	assert_false(client_done(client, &done));
 	nic_complete(w, 0, 0);
@@ -335,11 +332,12 @@ static void payload_that_completed_silently_is_not_followed_by_its_head(void **s
 	assert_int_equal(world_counter(w, COUNTER_pages_stale), 1);
 }
 
-static void heads_that_were_read_together_and_not_written_are_all_stale(void **state)
+static void unwritten_heads_of_one_read_are_all_stale(void **state)
 {
 	struct world *w = *state;
 
-	for (unsigned round = 0; round < 2; round++) { /* the second in the same request slots */
+	/* the second round uses the same request slots */
+	for (unsigned round = 0; round < 2; round++) {
 		for (unsigned i = 0; i < RAIL_SIGNAL_WQES; i++) {
 			page_put(w, i, 4096, i + 1);
 			page_get(w, client, i, i, 4096, i + 1, i * 4096);
@@ -352,7 +350,7 @@ static void heads_that_were_read_together_and_not_written_are_all_stale(void **s
 		nic_pull(w);
 		assert_int_equal(w->wqes, 1);
 		if (round == 1)
-			w->wqe[0].sges = 0; /* the NIC says it is done, and moved nothing */
+			w->wqe[0].sges = 0; /* the READ completes without moving a byte */
 		nic_complete(w, 0, 0);
 		world_settle(w);
 		for (unsigned i = 0; i < RAIL_SIGNAL_WQES; i++)
@@ -360,7 +358,7 @@ static void heads_that_were_read_together_and_not_written_are_all_stale(void **s
 	}
 }
 
-static void an_error_of_heads_read_together_is_the_error_of_each(void **state)
+static void an_error_of_a_read_of_several_heads_fails_each_page(void **state)
 {
 	struct world *w = *state;
 	struct op_done done;
@@ -385,7 +383,7 @@ static void an_error_of_heads_read_together_is_the_error_of_each(void **state)
 	assert_int_equal(w->rail->requests_free, RAIL_REQUESTS);
 }
 
-static void completions_that_name_nothing_outstanding_are_counted_and_ignored(void **state)
+static void cqes_that_name_no_outstanding_wqe_are_counted_and_ignored(void **state)
 {
 	struct world *w = *state;
 	uint32_t qpn;
@@ -408,13 +406,13 @@ static void completions_that_name_nothing_outstanding_are_counted_and_ignored(vo
 	assert_int_equal(world_counter(w, COUNTER_cqes_error), 5);
 	world_run(w);
 	client_expect(client, 1, OP_HIT);
-	nic_cqe(qpn, index, 0); /* once more */
+	nic_cqe(qpn, index, 0); /* the same CQE a second time */
 	world_settle(w);
 	assert_int_equal(world_counter(w, COUNTER_cqes_error), 6);
 	assert_true(world_silent(w));
 }
 
-static void an_error_that_names_no_wqe_breaks_its_lane(void **state)
+static void an_error_cqe_that_names_no_wqe_breaks_its_connection(void **state)
 {
 	struct world *w = *state;
 	struct rail_event event;
@@ -429,7 +427,7 @@ static void an_error_that_names_no_wqe_breaks_its_lane(void **state)
 	assert_ptr_equal(event.object, peer);
 	assert_int_equal(event.detail, DV_SYNDROME_BAD_RESPONSE);
 	assert_int_equal(world_counter(w, COUNTER_cqes_error), 1);
-	assert_false(client_done(client, &done)); /* it may still be written to */
+	assert_false(client_done(client, &done)); /* the NIC may still write its buffer */
 	nic_flush(w, peer);
 	peer_drop(w, peer);
 	world_settle(w);
@@ -437,7 +435,7 @@ static void an_error_that_names_no_wqe_breaks_its_lane(void **state)
 	world_hear(w, RAIL_PEER_RETURNED);
 }
 
-static void the_second_block_of_a_wqe_is_not_a_wqe(void **state)
+static void a_cqe_that_names_the_second_wqebb_of_a_wqe_is_ignored(void **state)
 {
 	struct world *w = *state;
 	struct op op = page_op(w, 1, 8, 3000, 77);
@@ -457,7 +455,7 @@ static void the_second_block_of_a_wqe_is_not_a_wqe(void **state)
 	assert_memory_equal(w->home + 9000, w->pool + 8 * PAGE_UNIT + 2000, 1000);
 }
 
-static void without_the_head_check_the_payload_is_enough(void **state)
+static void with_skip_head_check_the_payload_suffices(void **state)
 {
 	struct world *w = *state;
 
@@ -478,21 +476,21 @@ int main(void)
 		TEST(a_read_that_failed_has_no_latency),
 		TEST(the_head_is_posted_only_after_the_payload_has_completed),
 		TEST(a_head_that_changed_after_the_payload_is_stale),
-		TEST(a_page_put_again_under_the_same_key_is_stale_by_its_generation),
-		TEST(another_key_or_another_length_is_stale),
-		TEST(a_head_that_was_not_written_is_not_the_one_of_the_last_request),
-		TEST(a_bucket_is_answered_without_a_head),
-		TEST(an_error_breaks_the_lane_once_and_everything_ends_after_its_last_wqe),
-		TEST(one_cqe_retires_the_earlier_wqes_of_its_queue_too),
-		TEST(an_error_amid_silent_reads_ends_each_once_with_its_own_status),
-		TEST(a_flushed_wqe_vouches_for_none_before_it),
-		TEST(payload_that_completed_silently_is_not_followed_by_its_head),
-		TEST(heads_that_were_read_together_and_not_written_are_all_stale),
-		TEST(an_error_of_heads_read_together_is_the_error_of_each),
-		TEST(completions_that_name_nothing_outstanding_are_counted_and_ignored),
-		TEST(an_error_that_names_no_wqe_breaks_its_lane),
-		TEST(the_second_block_of_a_wqe_is_not_a_wqe),
-		TEST(without_the_head_check_the_payload_is_enough),
+		TEST(a_page_published_again_under_its_key_is_stale_by_its_generation),
+		TEST(a_head_with_another_key_or_length_is_stale),
+		TEST(a_head_left_by_an_earlier_request_does_not_validate_a_page),
+		TEST(a_bucket_read_needs_no_head),
+		TEST(an_error_breaks_the_connection_once_and_requests_end_after_their_last_wqe),
+		TEST(one_cqe_also_retires_the_earlier_wqes_of_its_qp),
+		TEST(an_error_among_unsignalled_reads_ends_each_once_with_its_own_status),
+		TEST(wqes_before_a_flushed_one_do_not_count_as_successful),
+		TEST(heads_are_read_only_after_a_cqe_covers_their_payload),
+		TEST(unwritten_heads_of_one_read_are_all_stale),
+		TEST(an_error_of_a_read_of_several_heads_fails_each_page),
+		TEST(cqes_that_name_no_outstanding_wqe_are_counted_and_ignored),
+		TEST(an_error_cqe_that_names_no_wqe_breaks_its_connection),
+		TEST(a_cqe_that_names_the_second_wqebb_of_a_wqe_is_ignored),
+		TEST(with_skip_head_check_the_payload_suffices),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

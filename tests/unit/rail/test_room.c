@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What lanes share: the rail's requests and its CQ. A peer that answers nothing leaves room for the
- * others before its lane counts as stalled, and no number of full lanes overruns the CQ.
+ * What the connections of a rail share: its requests and its CQ. A peer that answers nothing leaves
+ * room for the others even before its connection counts as stalled, and no number of full
+ * connections overruns the CQ.
  */
 #include "tests/unit/rail/world.h"
 
 #define MS 1000000ull
 #define LANES 4u
-#define SHARE (RAIL_REQUESTS / 3 + 1) /* requests that one lane gets */
+#define SHARE (RAIL_REQUESTS / 3 + 1) /* requests that one connection can hold alone */
 
 static struct client *client, *other;
 static struct rail_peer *peer[LANES + 1];
@@ -44,7 +45,7 @@ static struct lane *lane_of(const struct world *w, unsigned number)
 	return w->rail->peer[number].lane;
 }
 
-static void look_up(struct world *w, struct client *from, uint64_t cookie, unsigned number)
+static void read_bucket(struct world *w, struct client *from, uint64_t cookie, unsigned number)
 {
 	struct op op = page_op(w, cookie, 8, sizeof(struct bucket), 77);
 	struct op_segment s = home_at(0, op.length);
@@ -65,7 +66,7 @@ static void get(struct world *w, struct client *from, uint64_t cookie, unsigned 
 	client_submit(from, &op, &s);
 }
 
-/* Completes what was posted to this peer, and nothing else, until nothing moves. */
+/* Completes what is posted to this peer, and nothing else, until nothing is left to do. */
 static void serve(struct world *w, const struct rail_peer *only)
 {
 	unsigned n;
@@ -95,7 +96,7 @@ static void count_answers(struct client *of, enum op_status status, unsigned n)
 	assert_false(client_done(of, &done));
 }
 
-static void nothing_is_left(const struct world *w)
+static void assert_nothing_left(const struct world *w)
 {
 	assert_int_equal(rail_in_flight(w->rail), 0);
 	assert_int_equal(w->rail->wqes, 0);
@@ -107,18 +108,19 @@ static void nothing_is_left(const struct world *w)
 
 /* ---- requests ------------------------------------------------------------------------------- */
 
-static void look_ups_to_a_mute_peer_do_not_take_the_requests_of_other_clients(void **state)
+static void reads_of_a_silent_peer_leave_requests_for_other_clients(void **state)
 {
 	struct world *w = *state;
 
 	for (unsigned i = 0; i < OP_RING_SLOTS; i++)
-		look_up(w, client, i, 0);
+		read_bucket(w, client, i, 0);
 	world_settle(w);
 	get(w, other, 1, 1);
-	serve(w, peer[1]); /* no time passes: the lane of the mute peer is as good as any */
+	serve(w, peer[1]); /* no time passes, so the silent peer's connection is not stalled yet */
 	client_expect(other, 1, OP_HIT);
 	assert_int_equal(lane_of(w, 0)->requests, SHARE);
-	/* Stalled, it keeps its share; what waits in the ring for more of it ends at once. */
+	/* A stalled connection keeps its share; the ops that wait in the ring beyond it are
+	 * refused. */
 	for (unsigned ms = 0; ms < 40; ms += 5) {
 		clock_test_set(w->now_ns += 5 * MS);
 		world_settle(w);
@@ -128,41 +130,41 @@ static void look_ups_to_a_mute_peer_do_not_take_the_requests_of_other_clients(vo
 	get(w, other, 2, 1);
 	serve(w, peer[1]);
 	client_expect(other, 2, OP_HIT);
-	world_run(w); /* the mute peer answers after all */
+	world_run(w); /* the silent peer answers after all */
 	count_answers(client, OP_HIT, SHARE);
-	nothing_is_left(w);
+	assert_nothing_left(w);
 }
 
-static void look_ups_that_wait_for_their_lane_are_taken_when_it_moves(void **state)
+static void ops_beyond_the_share_of_their_connection_are_taken_when_it_makes_progress(void **state)
 {
 	struct world *w = *state;
 
 	for (unsigned i = 0; i < OP_RING_SLOTS; i++)
-		look_up(w, client, i, 0);
+		read_bucket(w, client, i, 0);
 	world_settle(w);
 	assert_true(w->rail->blocked);
 	assert_int_equal(rail_in_flight(w->rail), SHARE);
 	world_run(w);
 	count_answers(client, OP_HIT, OP_RING_SLOTS);
-	nothing_is_left(w);
+	assert_nothing_left(w);
 }
 
-static void look_ups_that_wait_for_their_lane_are_cancelled_when_the_rail_stops(void **state)
+static void ops_beyond_the_share_of_their_connection_are_cancelled_when_the_rail_stops(void **state)
 {
 	struct world *w = *state;
 
 	for (unsigned i = 0; i < OP_RING_SLOTS; i++)
-		look_up(w, client, i, 0);
+		read_bucket(w, client, i, 0);
 	world_settle(w);
 	world_tell(w, (struct rail_command){.kind = RAIL_STOP});
 	world_settle(w);
 	count_answers(client, OP_CANCELLED, OP_RING_SLOTS - SHARE);
 	world_run(w);
 	count_answers(client, OP_HIT, SHARE);
-	nothing_is_left(w);
+	assert_nothing_left(w);
 }
 
-static void several_mute_peers_leave_the_others_some_requests(void **state)
+static void several_silent_peers_leave_requests_for_the_others(void **state)
 {
 	struct world *w = *state;
 	struct client *greedy[LANES];
@@ -170,11 +172,13 @@ static void several_mute_peers_leave_the_others_some_requests(void **state)
 	for (unsigned i = 0; i < LANES; i++) {
 		greedy[i] = client_new(w, i, WORLD_SESSION);
 		for (unsigned k = 0; k < OP_RING_SLOTS; k++)
-			look_up(w, greedy[i], k, i);
+			read_bucket(w, greedy[i], k, i);
 	}
 	world_settle(w);
-	assert_true(w->rail->requests_free >= RAIL_REQUESTS * 16 / 81 - LANES); /* (2/3)^4 */
-	/* The CQ is theirs until they stall; a request is taken all the same. */
+	/* 16/81 = (2/3)^4, the share that four full connections leave */
+	assert_true(w->rail->requests_free >= RAIL_REQUESTS * 16 / 81 - LANES);
+	/* Their READs fill the CQ until they stall; the op of another peer is taken
+	 * nevertheless. */
 	get(w, other, 1, LANES);
 	world_settle(w);
 	assert_int_equal(lane_of(w, LANES)->requests, 1);
@@ -185,32 +189,33 @@ static void several_mute_peers_leave_the_others_some_requests(void **state)
 		count_answers(greedy[i], OP_HIT, OP_RING_SLOTS);
 		client_free(greedy[i]);
 	}
-	nothing_is_left(w);
+	assert_nothing_left(w);
 }
 
 /* ---- the CQ --------------------------------------------------------------------------------- */
 
-/* More than their queues hold, and their queues hold more than the CQ. */
+/* Submits more reads than the QPs hold; the QPs together hold more than the CQ. */
 static void fill(struct world *w)
 {
-	static_assert(LANES * (CQ_DEPTH / 2) >= 2 * CQ_DEPTH, "the CQ is what is short");
+	static_assert(LANES * (CQ_DEPTH / 2) >= 2 * CQ_DEPTH, "the CQ is the bottleneck");
 	for (unsigned k = 0; k < CQ_DEPTH / 2 + 44; k++)
 		for (unsigned i = 0; i < LANES; i++)
-			look_up(w, client, i * CQ_DEPTH + k, i);
+			read_bucket(w, client, i * CQ_DEPTH + k, i);
 	world_settle(w);
 	nic_pull(w);
 	assert_int_equal(w->rail->wqes, CQ_DEPTH);
 	assert_int_equal(w->wqes, CQ_DEPTH);
 }
 
-static void four_full_lanes_that_all_fail_do_not_overrun_the_cq(void **state)
+static void four_full_connections_that_all_fail_do_not_overrun_the_cq(void **state)
 {
 	struct world *w = *state;
 
 	fill(w);
 	while (rail_in_flight(w->rail)) {
-		/* A CQE for each WQE; the NIC fails the test when they overrun the CQ. A lane that
-		 * hears of its error last is posted to in the room that the others leave. */
+		/* Each WQE gets a CQE, and the fake NIC fails the test if they overrun the CQ. A
+		 * connection whose error is seen last gets further WQEs in the room that the
+		 * others leave. */
 		for (unsigned i = 0; i < LANES; i++)
 			nic_flush(w, peer[i]);
 		world_settle(w);
@@ -219,10 +224,10 @@ static void four_full_lanes_that_all_fail_do_not_overrun_the_cq(void **state)
 		world_hear(w, RAIL_PEER_BROKEN);
 	assert_true(world_silent(w));
 	count_answers(client, OP_PEER_DOWN, LANES * (CQ_DEPTH / 2 + 44));
-	nothing_is_left(w);
+	assert_nothing_left(w);
 }
 
-static void four_full_lanes_take_turns_in_the_cq(void **state)
+static void four_full_connections_share_the_cq(void **state)
 {
 	struct world *w = *state;
 	unsigned n = LANES * (CQ_DEPTH / 2 + 44);
@@ -236,7 +241,7 @@ static void four_full_lanes_take_turns_in_the_cq(void **state)
 		assert_true(w->wqes <= w->rail->wqes);
 	}
 	count_answers(client, OP_HIT, n);
-	nothing_is_left(w);
+	assert_nothing_left(w);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -244,12 +249,12 @@ static void four_full_lanes_take_turns_in_the_cq(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(look_ups_to_a_mute_peer_do_not_take_the_requests_of_other_clients),
-		TEST(look_ups_that_wait_for_their_lane_are_taken_when_it_moves),
-		TEST(look_ups_that_wait_for_their_lane_are_cancelled_when_the_rail_stops),
-		TEST(several_mute_peers_leave_the_others_some_requests),
-		TEST(four_full_lanes_that_all_fail_do_not_overrun_the_cq),
-		TEST(four_full_lanes_take_turns_in_the_cq),
+		TEST(reads_of_a_silent_peer_leave_requests_for_other_clients),
+		TEST(ops_beyond_the_share_of_their_connection_are_taken_when_it_makes_progress),
+		TEST(ops_beyond_the_share_of_their_connection_are_cancelled_when_the_rail_stops),
+		TEST(several_silent_peers_leave_requests_for_the_others),
+		TEST(four_full_connections_that_all_fail_do_not_overrun_the_cq),
+		TEST(four_full_connections_share_the_cq),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A rail on a software NIC, end to end and step by step: the same bytes as on a ConnectX, with
- * faults a ConnectX seldom shows. One thread. SEED=n repeats a run of the random test.
+ * A rail on a software NIC, end to end and step by step: the WQEs are those that a ConnectX
+ * executes, the faults are some that it shows rarely. One thread. SEED=n repeats a run of the
+ * random test.
  */
 #include <stdlib.h>
 #include <time.h>
@@ -25,7 +26,7 @@ static int setup(void **state)
 	return 0;
 }
 
-static void gone(void)
+static void drop_peer(void)
 {
 	if (!peer)
 		return;
@@ -39,7 +40,7 @@ static void gone(void)
 static int teardown(void **state)
 {
 	(void)state;
-	gone();
+	drop_peer();
 	pair_close(pair);
 	client_free(client);
 	return 0;
@@ -54,7 +55,7 @@ static void a_page_read_through_the_nic_is_a_hit(void **state)
 	assert_true(page_arrived(w, 8, 100000, 4000));
 }
 
-static void a_page_scattered_over_three_segments_a_wqe_arrives_whole(void **state)
+static void a_page_scattered_over_fifty_segments_arrives_complete(void **state)
 {
 	struct op op = page_op(w, 1, 8, 100000, 77);
 	struct op_segment s[50];
@@ -84,7 +85,7 @@ static void a_head_that_changes_between_payload_and_head_read_is_stale(void **st
 	client_expect(client, 1, OP_STALE);
 }
 
-static void every_moment_of_an_overwrite_is_noticed(void **state)
+static void an_overwrite_at_any_moment_is_detected(void **state)
 {
 	struct dv_fault fault = {.seed = 7, .piece_bytes = 4096};
 	struct op_done done;
@@ -111,7 +112,7 @@ static void every_moment_of_an_overwrite_is_noticed(void **state)
 	}
 }
 
-static void retransmitted_payload_never_gets_past_the_head(void **state)
+static void retransmitted_payload_is_never_sampled_after_its_head(void **state)
 {
 	struct dv_fault fault = {
 		.seed = 9, .retransmit_percent = 60, .shuffle = true, .delay_steps_max = 5};
@@ -142,8 +143,11 @@ static void retransmitted_payload_never_gets_past_the_head(void **state)
 	assert_true(hits && stale);
 }
 
-/* Eight pages side by side, one of them overwritten at every moment: only that one is stale. */
-static void of_pages_whose_heads_are_read_together_only_the_overwritten_one_is_stale(void **state)
+/*
+ * Reads eight adjacent pages and overwrites one of them, each time at another moment: only that one
+ * may be stale.
+ */
+static void with_heads_read_together_only_the_overwritten_page_is_stale(void **state)
 {
 	struct dv_fault fault = {
 		.seed = 9, .retransmit_percent = 40, .shuffle = true, .delay_steps_max = 5};
@@ -179,7 +183,7 @@ static void of_pages_whose_heads_are_read_together_only_the_overwritten_one_is_s
 	assert_true(hits && stale);
 }
 
-static void a_link_that_is_down_ends_with_retries_exceeded(void **state)
+static void reads_over_a_link_that_is_down_end_with_retries_exceeded(void **state)
 {
 	struct dv_fault fault = {.link_down = true};
 	struct op_done done;
@@ -192,14 +196,14 @@ static void a_link_that_is_down_ends_with_retries_exceeded(void **state)
 	for (unsigned i = 0; i < 300; i++)
 		pair_step(pair);
 	assert_int_equal(world_hear(w, RAIL_PEER_BROKEN).detail, DV_SYNDROME_RETRY_EXCEEDED);
-	gone();
-	for (unsigned i = 0; i < 2; i++) { /* each queue finds out for itself, or is flushed */
+	drop_peer();
+	for (unsigned i = 0; i < 2; i++) { /* each QP fails by itself or is flushed */
 		assert_true(client_done(client, &done));
 		assert_true(done.status == OP_NIC_ERROR || done.status == OP_PEER_DOWN);
 	}
 }
 
-static void the_rails_own_deadline_comes_before_the_nics(void **state)
+static void the_rail_breaks_a_connection_at_its_deadline_before_the_nic_gives_up(void **state)
 {
 	struct dv_fault fault = {.link_down = true};
 	uint64_t now = clock_now_ns();
@@ -217,12 +221,12 @@ static void the_rails_own_deadline_comes_before_the_nics(void **state)
 	}
 	assert_int_equal(world_hear(w, RAIL_PEER_BROKEN).detail, 0);
 	assert_false(client_done(client, &done));
-	gone();
+	drop_peer();
 	client_expect(client, 1, OP_TIMEOUT);
 	clock_test_set(0);
 }
 
-static void an_error_on_one_queue_ends_everything_and_a_new_peer_works(void **state)
+static void an_error_on_one_qp_ends_its_connection_and_a_new_connection_works(void **state)
 {
 	struct dv_fault fault = {.error_qpn = peer->peer.sq[0]->qpn,
 		.error_at = 3,
@@ -235,7 +239,7 @@ static void an_error_on_one_queue_ends_everything_and_a_new_peer_works(void **st
 		page_get(w, client, i, 8, 100000, 77, i * 100000);
 	pair_run(pair, 20);
 	assert_int_equal(world_hear(w, RAIL_PEER_BROKEN).detail, DV_SYNDROME_REMOTE_ACCESS);
-	gone();
+	drop_peer();
 	for (unsigned i = 0; i < 40; i++) {
 		assert_true(client_done(client, &done));
 		assert_true(done.status == OP_HIT || done.status == OP_NIC_ERROR ||
@@ -248,7 +252,7 @@ static void an_error_on_one_queue_ends_everything_and_a_new_peer_works(void **st
 	client_expect(client, 99, OP_HIT);
 }
 
-static void a_dropped_region_is_not_written_to_after_its_return(void **state)
+static void a_region_is_not_written_after_its_return(void **state)
 {
 	struct rail_command drop = {.kind = RAIL_REGION_DROP, .region.id = WORLD_REGION};
 	struct rail_event event;
@@ -267,7 +271,7 @@ static void a_dropped_region_is_not_written_to_after_its_return(void **state)
 		assert_int_equal(w->home[i], 0xcd);
 }
 
-static void a_stopped_channel_is_not_written_for_after_its_return(void **state)
+static void nothing_is_written_for_a_channel_after_its_return(void **state)
 {
 	struct rail_event event;
 
@@ -288,7 +292,7 @@ static void a_stopped_channel_is_not_written_for_after_its_return(void **state)
 		assert_int_equal(((uint8_t *)client->done_memory)[i], 0xab);
 }
 
-static void random_reads_under_faults_are_right_or_not_hits(void **state)
+static void random_reads_under_faults_are_correct_or_no_hits(void **state)
 {
 	const char *seed = getenv("SEED");
 	uint64_t x = seed ? strtoull(seed, NULL, 0) : (uint64_t)time(NULL);
@@ -301,7 +305,7 @@ static void random_reads_under_faults_are_right_or_not_hits(void **state)
 	bool live[64] = {false};
 
 	(void)state;
-	gone();
+	drop_peer();
 	peer = pair_peer_new(pair, 3, 33, 4);
 	peer_add(w, &peer->peer);
 	print_message("SEED=%llu\n", (unsigned long long)x);
@@ -344,17 +348,17 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(a_page_read_through_the_nic_is_a_hit),
-		TEST(a_page_scattered_over_three_segments_a_wqe_arrives_whole),
+		TEST(a_page_scattered_over_fifty_segments_arrives_complete),
 		TEST(a_head_that_changes_between_payload_and_head_read_is_stale),
-		TEST(every_moment_of_an_overwrite_is_noticed),
-		TEST(retransmitted_payload_never_gets_past_the_head),
-		TEST(of_pages_whose_heads_are_read_together_only_the_overwritten_one_is_stale),
-		TEST(a_link_that_is_down_ends_with_retries_exceeded),
-		TEST(the_rails_own_deadline_comes_before_the_nics),
-		TEST(an_error_on_one_queue_ends_everything_and_a_new_peer_works),
-		TEST(a_dropped_region_is_not_written_to_after_its_return),
-		TEST(a_stopped_channel_is_not_written_for_after_its_return),
-		TEST(random_reads_under_faults_are_right_or_not_hits),
+		TEST(an_overwrite_at_any_moment_is_detected),
+		TEST(retransmitted_payload_is_never_sampled_after_its_head),
+		TEST(with_heads_read_together_only_the_overwritten_page_is_stale),
+		TEST(reads_over_a_link_that_is_down_end_with_retries_exceeded),
+		TEST(the_rail_breaks_a_connection_at_its_deadline_before_the_nic_gives_up),
+		TEST(an_error_on_one_qp_ends_its_connection_and_a_new_connection_works),
+		TEST(a_region_is_not_written_after_its_return),
+		TEST(nothing_is_written_for_a_channel_after_its_return),
+		TEST(random_reads_under_faults_are_correct_or_no_hits),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A rail that has siblings: a lane on which nothing completes is broken before any deadline, and
- * one that failed before takes no op until its probe was answered.
+ * Connections with rail_peer.stall_ns, which the control plane sets if other rails can take over:
+ * one without completions is broken before any deadline, and one that failed before takes no op
+ * until its probe READ has succeeded.
  */
 #include "tests/unit/rail/world.h"
 
 #define MS 1000000ull
 #define STALL_MS 30u
-#define LONG_BYTES (128u << 10) /* so long that each READ asks for a completion */
+#define LONG_BYTES (128u << 10) /* long enough for each READ to request a CQE */
 
 static struct client *client;
 static struct rail_peer *peer;
@@ -34,6 +35,7 @@ static int teardown(void **state)
 	return world_teardown(state);
 }
 
+/* Advances the test clock in steps of 5 ms. */
 static void pass(struct world *w, uint64_t ms)
 {
 	for (; ms >= 5; ms -= 5) {
@@ -42,6 +44,7 @@ static void pass(struct world *w, uint64_t ms)
 	}
 }
 
+/* Flushes and drops the connection; everything must be free after its return. */
 static void drop(struct world *w)
 {
 	struct op_done done;
@@ -60,7 +63,7 @@ static void drop(struct world *w)
 	assert_int_equal(w->rail->requests_free, RAIL_REQUESTS);
 }
 
-static void a_lane_on_which_nothing_completes_is_broken_long_before_a_deadline(void **state)
+static void a_connection_without_completions_is_broken_before_any_deadline(void **state)
 {
 	struct world *w = *state;
 	struct op_done done;
@@ -76,11 +79,11 @@ static void a_lane_on_which_nothing_completes_is_broken_long_before_a_deadline(v
 	assert_false(client_done(client, &done)); /* the NIC may still write */
 	page_get(w, client, 3, 8, 8192, 77, 0);
 	world_settle(w);
-	client_expect(client, 3, OP_PEER_DOWN); /* at once: it was not posted */
+	client_expect(client, 3, OP_PEER_DOWN); /* the op is refused without a wait */
 	drop(w);
 }
 
-static void a_lane_that_moves_is_not_broken(void **state)
+static void a_connection_with_completions_is_not_broken(void **state)
 {
 	struct world *w = *state;
 	struct op_done done;
@@ -98,14 +101,14 @@ static void a_lane_that_moves_is_not_broken(void **state)
 	world_run(w);
 	for (unsigned i = 0; i < 8; i++)
 		assert_true(client_done(client, &done) && done.status == OP_HIT);
-	pass(w, 5 * STALL_MS); /* nor is one that has nothing to do */
+	pass(w, 5 * STALL_MS); /* an idle connection is not broken either */
 	assert_true(world_silent(w));
 	peer_drop(w, peer);
 	world_settle(w);
 	world_hear(w, RAIL_PEER_RETURNED);
 }
 
-static void time_the_poll_core_was_away_does_not_count(void **state)
+static void time_in_which_the_poll_core_did_not_run_does_not_count(void **state)
 {
 	struct world *w = *state;
 
@@ -113,7 +116,7 @@ static void time_the_poll_core_was_away_does_not_count(void **state)
 	page_get(w, client, 1, 8, 8192, 77, 0);
 	world_settle(w);
 	pass(w, 10);
-	clock_test_set(w->now_ns += 900 * MS); /* as if it had been suspended */
+	clock_test_set(w->now_ns += 900 * MS); /* the poll core did not run for 900 ms */
 	world_settle(w);
 	pass(w, 5);
 	assert_true(world_silent(w));
@@ -124,7 +127,7 @@ static void time_the_poll_core_was_away_does_not_count(void **state)
 	world_hear(w, RAIL_PEER_RETURNED);
 }
 
-static void a_lane_that_failed_before_reads_a_head_before_it_takes_ops(void **state)
+static void a_probing_connection_reads_a_head_before_it_takes_ops(void **state)
 {
 	struct world *w = *state;
 
@@ -150,7 +153,7 @@ static void a_lane_that_failed_before_reads_a_head_before_it_takes_ops(void **st
 	assert_int_equal(w->rail->requests_free, RAIL_REQUESTS);
 }
 
-static void a_probe_that_is_not_answered_breaks_the_lane(void **state)
+static void a_probe_without_an_answer_breaks_the_connection(void **state)
 {
 	struct world *w = *state;
 
@@ -161,7 +164,7 @@ static void a_probe_that_is_not_answered_breaks_the_lane(void **state)
 	drop(w);
 }
 
-static void a_probe_that_fails_breaks_the_lane(void **state)
+static void a_failed_probe_breaks_the_connection(void **state)
 {
 	struct world *w = *state;
 
@@ -179,12 +182,12 @@ static void a_probe_that_fails_breaks_the_lane(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(a_lane_on_which_nothing_completes_is_broken_long_before_a_deadline),
-		TEST(a_lane_that_moves_is_not_broken),
-		TEST(time_the_poll_core_was_away_does_not_count),
-		TEST(a_lane_that_failed_before_reads_a_head_before_it_takes_ops),
-		TEST(a_probe_that_is_not_answered_breaks_the_lane),
-		TEST(a_probe_that_fails_breaks_the_lane),
+		TEST(a_connection_without_completions_is_broken_before_any_deadline),
+		TEST(a_connection_with_completions_is_not_broken),
+		TEST(time_in_which_the_poll_core_did_not_run_does_not_count),
+		TEST(a_probing_connection_reads_a_head_before_it_takes_ops),
+		TEST(a_probe_without_an_answer_breaks_the_connection),
+		TEST(a_failed_probe_breaks_the_connection),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a rail accepts from client rings, and how much at a time: hostile ops, segments and indices,
- * back-pressure, fairness.
+ * The ops a rail accepts from client rings, and how many at a time: hostile ops, segments and
+ * indices, back-pressure, fairness.
  */
 #include "tests/unit/rail/client_world.h"
 
-/* A good op and its segment, to be spoiled by the test. */
+/* A valid op, which the test then makes invalid. */
 static struct op good_op(struct world *w)
 {
 	return page_op(w, 1, 8, 8192, 77);
 }
 
+/* Submits an op that must be refused with OP_INVALID without any effect on a later one. */
 static void refused(struct world *w, const struct op *op, const struct op_segment *segments)
 {
 	uint64_t posted = world_counter(w, COUNTER_wqes_posted);
@@ -19,7 +20,7 @@ static void refused(struct world *w, const struct op *op, const struct op_segmen
 	world_run(w);
 	client_expect(client, op->cookie, OP_INVALID);
 	assert_int_equal(world_counter(w, COUNTER_wqes_posted), posted);
-	/* The channel goes on. */
+	/* A later op of the channel succeeds. */
 	page_get(w, client, 99, 8, 8192, 77, 0);
 	world_run(w);
 	client_expect(client, 99, OP_HIT);
@@ -30,7 +31,7 @@ static void refused(struct world *w, const struct op *op, const struct op_segmen
 	assert_int_equal(w->rail->region[WORLD_REGION].users, 0);
 }
 
-static void an_op_with_an_impossible_field_is_refused_and_the_channel_goes_on(void **state)
+static void an_op_with_a_field_out_of_range_is_refused_and_the_channel_continues(void **state)
 {
 	struct world *w = *state;
 	struct op_segment segment = home_at(0, 8192);
@@ -48,15 +49,17 @@ static void an_op_with_an_impossible_field_is_refused_and_the_channel_goes_on(vo
 	REFUSED(op.region = 0xff);
 	REFUSED(op.region = REGION_HEADS_0); /* not a pool */
 	REFUSED(op.region = REGION_SHARD);
-	REFUSED(op.region = REGION_POOL_0 + 1); /* the peer has none */
-	REFUSED(op.slice = 1);                  /* past the page's end */
+	REFUSED(op.region = REGION_POOL_0 + 1); /* the peer does not have this pool */
+	REFUSED(op.slice = 1);                  /* beyond the page's end */
 	REFUSED(op.page_bytes--);
 	REFUSED(op.page_bytes = PAGE_BYTES_MAX + 1);
-	REFUSED(op.slice = 255; op.page_bytes = PAGE_BYTES_MAX); /* past the region's end */
+	REFUSED(op.slice = 255; op.page_bytes = PAGE_BYTES_MAX); /* beyond the region's end */
 	REFUSED(op.kind = OP_READ; op.slice = 1);
 	REFUSED(op.offset = (uint64_t)WORLD_UNITS * PAGE_UNIT);
-	REFUSED(op.offset = (uint64_t)(WORLD_UNITS - 1) * PAGE_UNIT); /* its end is outside */
-	REFUSED(op.offset = (uint64_t)UINT32_MAX * PAGE_UNIT);        /* no op can say more */
+	/* the page ends outside the region */
+	REFUSED(op.offset = (uint64_t)(WORLD_UNITS - 1) * PAGE_UNIT);
+	/* the largest offset that a slot can encode */
+	REFUSED(op.offset = (uint64_t)UINT32_MAX * PAGE_UNIT);
 	REFUSED(op.length = 0);
 	REFUSED(op.length = 8193);
 	REFUSED(op.length = PAGE_BYTES_MAX + 1);
@@ -85,10 +88,11 @@ static void a_segment_outside_the_sessions_regions_is_refused(void **state)
 		s[op.segments - 1].change;                                                         \
 		refused(w, &op, s);                                                                \
 	} while (0)
-	for (op.segments = 1; op.segments <= 2; op.segments++) { /* one travels with the op */
-		REFUSED(region = 101);                           /* another session's */
-		REFUSED(region = 102);                           /* nobody's */
-		REFUSED(region = REGION_POOL_0);                 /* the engine's own */
+	/* a single segment is in the op's own slot */
+	for (op.segments = 1; op.segments <= 2; op.segments++) {
+		REFUSED(region = 101);           /* belongs to another session */
+		REFUSED(region = 102);           /* not registered */
+		REFUSED(region = REGION_POOL_0); /* an exported region */
 		REFUSED(region = REGIONS_MAX);
 		REFUSED(region = 0xffff);
 		REFUSED(offset = WORLD_HOME_BYTES - 4095);
@@ -124,7 +128,7 @@ static void segment_lengths_that_add_up_only_modulo_32_bits_are_refused(void **s
 	refused(w, &op, s);
 }
 
-static void too_many_segments_are_refused_and_their_slots_skipped(void **state)
+static void an_op_with_too_many_segments_is_refused_and_its_slots_are_skipped(void **state)
 {
 	struct world *w = *state;
 	struct op op = good_op(w);
@@ -136,6 +140,7 @@ static void too_many_segments_are_refused_and_their_slots_skipped(void **state)
 	refused(w, &op, s);
 }
 
+/* The channel is reported broken and no op is taken from it any more. */
 static void expect_broken(struct world *w)
 {
 	struct op_done done;
@@ -146,7 +151,7 @@ static void expect_broken(struct world *w)
 	assert_ptr_equal(event.object, &client->channel);
 	assert_int_equal(world_counter(w, COUNTER_rings_broken), 1);
 	assert_int_equal(world_counter(w, COUNTER_ops_taken), 0);
-	/* Nothing more is taken. */
+	/* No further op is taken. */
 	page_get(w, client, 2, 8, 8192, 77, 0);
 	world_run(w);
 	assert_true(world_silent(w));
@@ -168,7 +173,7 @@ static void an_op_whose_segments_are_not_published_breaks_the_channel(void **sta
 	expect_broken(w);
 }
 
-static void an_op_with_more_segments_than_its_ring_has_room_for_breaks_the_channel(void **state)
+static void an_op_with_more_segments_than_its_ring_can_hold_breaks_the_channel(void **state)
 {
 	struct world *w = *state;
 	struct op op = good_op(w);
@@ -176,11 +181,12 @@ static void an_op_with_more_segments_than_its_ring_has_room_for_breaks_the_chann
 	op.segments = 0xffff;
 	memcpy(ring_slot_new(&client->ops, 0), &op, sizeof(op));
 	ring_publish(&client->ops, OP_RING_SLOTS);
-	client->ops.head_seen = client->ops.tail; /* for expect_broken()'s next op */
+	/* makes room for the op that expect_broken() submits */
+	client->ops.head_seen = client->ops.tail;
 	expect_broken(w);
 }
 
-static void slots_of_rubbish_are_refused_one_by_one_and_the_channel_goes_on(void **state)
+static void slots_of_zeros_are_refused_one_by_one_and_the_channel_continues(void **state)
 {
 	struct world *w = *state;
 	struct op op = good_op(w);
@@ -197,8 +203,11 @@ static void slots_of_rubbish_are_refused_one_by_one_and_the_channel_goes_on(void
 	client_expect(client, 1, OP_HIT);
 }
 
-/* More ops than one look finds, so that some look ends between an op and its segments. */
-static void an_op_that_one_look_finds_in_part_is_taken_whole(void **state)
+/*
+ * More slots than one ring_look() finds (RING_LOOK), so that some look ends between an op and its
+ * segments.
+ */
+static void an_op_that_one_look_finds_in_part_is_taken_completely(void **state)
 {
 	struct world *w = *state;
 	struct op op = good_op(w);
@@ -230,14 +239,14 @@ static void an_impossible_head_of_the_done_ring_breaks_the_channel(void **state)
 	struct op op = good_op(w);
 	struct op_segment s = home_at(0, 8192);
 
-	/* Read when the rail believes the ring to be full. */
+	/* The rail loads the index only if it believes that the ring is full. */
 	client->channel.done.head_seen -= DONE_RING_SLOTS;
 	shm_store_release(&client->channel.done.shared->head, 12345);
 	client_submit(client, &op, &s);
 	expect_broken(w);
 }
 
-static void a_client_that_consumes_nothing_is_not_taken_from(void **state)
+static void no_op_is_taken_from_a_client_that_consumes_no_completions(void **state)
 {
 	struct world *w = *state;
 	struct op_done done;
@@ -249,7 +258,7 @@ static void a_client_that_consumes_nothing_is_not_taken_from(void **state)
 		world_run(w);
 		ring_ready_now(&client->done);
 	}
-	/* The ring is full; more ops wait where they are, and the rail is idle. */
+	/* The done ring is full: more ops wait in the op ring, and the rail is idle. */
 	page_get(w, client, submitted++, 8, 8192, 77, 0);
 	world_run(w);
 	assert_true(w->rail->blocked);
@@ -287,8 +296,11 @@ static void one_channel_cannot_starve_another(void **state)
 	client_free(second);
 }
 
-/* The client heard of its region before the rail did: both are there when the rail looks. */
-static void an_op_that_overtakes_its_regions_command_waits_for_it(void **state)
+/*
+ * The client learned of its region before the rail did: the command and the op are both there when
+ * the rail looks.
+ */
+static void an_op_waits_for_the_command_that_adds_its_region(void **state)
 {
 	struct world *w = *state;
 	struct rail_region late = {.id = 110,
@@ -301,14 +313,14 @@ static void an_op_that_overtakes_its_regions_command_waits_for_it(void **state)
 
 	client_submit(client, &op, &s);
 	world_tell(w, (struct rail_command){.kind = RAIL_REGION_ADD, .region = late});
-	rail_take(w->rail); /* as if the step had looked at its inbox before */
+	rail_take(w->rail); /* a step that has executed its commands before */
 	assert_int_equal(rail_in_flight(w->rail), 0);
 	assert_int_equal(w->rail->requests_free, RAIL_REQUESTS);
 	world_run(w);
 	client_expect(client, 1, OP_HIT);
 }
 
-static void slots_that_change_after_they_were_copied_change_nothing(void **state)
+static void slots_changed_after_they_were_copied_have_no_effect(void **state)
 {
 	struct world *w = *state;
 
@@ -325,19 +337,19 @@ static void slots_that_change_after_they_were_copied_change_nothing(void **state
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(an_op_with_an_impossible_field_is_refused_and_the_channel_goes_on),
+		TEST(an_op_with_a_field_out_of_range_is_refused_and_the_channel_continues),
 		TEST(a_segment_outside_the_sessions_regions_is_refused),
 		TEST(segment_lengths_that_add_up_only_modulo_32_bits_are_refused),
-		TEST(too_many_segments_are_refused_and_their_slots_skipped),
+		TEST(an_op_with_too_many_segments_is_refused_and_its_slots_are_skipped),
 		TEST(an_op_whose_segments_are_not_published_breaks_the_channel),
-		TEST(an_op_with_more_segments_than_its_ring_has_room_for_breaks_the_channel),
-		TEST(slots_of_rubbish_are_refused_one_by_one_and_the_channel_goes_on),
-		TEST(an_op_that_one_look_finds_in_part_is_taken_whole),
+		TEST(an_op_with_more_segments_than_its_ring_can_hold_breaks_the_channel),
+		TEST(slots_of_zeros_are_refused_one_by_one_and_the_channel_continues),
+		TEST(an_op_that_one_look_finds_in_part_is_taken_completely),
 		TEST(an_impossible_head_of_the_done_ring_breaks_the_channel),
-		TEST(a_client_that_consumes_nothing_is_not_taken_from),
+		TEST(no_op_is_taken_from_a_client_that_consumes_no_completions),
 		TEST(one_channel_cannot_starve_another),
-		TEST(an_op_that_overtakes_its_regions_command_waits_for_it),
-		TEST(slots_that_change_after_they_were_copied_change_nothing),
+		TEST(an_op_waits_for_the_command_that_adds_its_region),
+		TEST(slots_changed_after_they_were_copied_have_no_effect),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

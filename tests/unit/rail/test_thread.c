@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A rail with its thread: it sleeps when there is nothing to do, wakes for clients and the control
- * plane, wakes them, shares a core with those it waits for, and stops.
+ * A rail with its own poll core: it sleeps when it has no work, is woken by clients and the control
+ * plane, wakes them, shares a core with threads it waits for, and stops.
  */
 #include <poll.h>
 #include <pthread.h>
@@ -30,7 +30,7 @@ static void begin(bool threaded, bool busy)
 	pair_start(&pair, 1);
 }
 
-/* The control plane's loop: sleeps until an event comes; fails after ten seconds. */
+/* Sleeps like the control plane until an event comes; fails after ten seconds. */
 static struct rail_event hear(uint32_t kind)
 {
 	struct pollfd pollfd = {.fd = pair->control_kick, .events = POLLIN};
@@ -71,7 +71,7 @@ static void kick_rail(void)
 		assert_int_equal(write(pair->kick, &one, sizeof(one)), sizeof(one));
 }
 
-/* A client that sleeps until its completion is there. */
+/* Sleeps like a client until the completion is there. */
 static struct op_done await(void)
 {
 	struct pollfd pollfd = {.fd = w->woken, .events = POLLIN};
@@ -90,7 +90,7 @@ static struct op_done await(void)
 	return done;
 }
 
-static void sleeping_ends_wake_each_other(void **state)
+static void a_sleeping_client_and_a_sleeping_rail_wake_each_other(void **state)
 {
 	(void)state;
 	begin(true, false);
@@ -102,7 +102,7 @@ static void sleeping_ends_wake_each_other(void **state)
 		done = await();
 		assert_int_equal(done.cookie, i);
 		assert_int_equal(done.status, OP_HIT);
-		/* Every now and then let it go to sleep. */
+		/* From time to time let the rail go to sleep. */
 		while (i % 500 == 0 && !shm_load(&w->status->rail[0].sleeps))
 			sched_yield();
 	}
@@ -119,23 +119,25 @@ static uint64_t rail_cpu_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
 }
 
-/* Under the promised 5 % in one of ten windows: other load and sanitizers only ever add to it. */
-static void an_idle_rail_sleeps_and_costs_next_to_nothing(void **state)
+/*
+ * The use must be below 5 % in one of ten windows; other load and sanitizers can only increase it.
+ */
+static void an_idle_rail_sleeps_and_uses_less_than_5_percent_of_a_core(void **state)
 {
-	struct pollfd nobody = {.fd = -1};
+	struct pollfd no_fd = {.fd = -1};
 	uint64_t cpu, wall, slept;
 	unsigned windows = 0;
 
 	(void)state;
 	begin(true, false);
 	while (world_counter(w, COUNTER_sleeps) < 1)
-		poll(&nobody, 1, 1);
+		poll(&no_fd, 1, 1);
 	do {
 		cpu = rail_cpu_ns();
 		wall = clock_now_ns();
 		slept = world_counter(w, COUNTER_sleeps);
 		while (world_counter(w, COUNTER_sleeps) < slept + 5)
-			poll(&nobody, 1, 10);
+			poll(&no_fd, 1, 10);
 		cpu = rail_cpu_ns() - cpu;
 		wall = clock_now_ns() - wall;
 		print_message("idle: %.3f %% of a core\n", 100.0 * (double)cpu / (double)wall);
@@ -166,7 +168,7 @@ static void the_control_plane_wakes_a_sleeping_rail(void **state)
 	end();
 }
 
-static void a_parked_op_ends_in_time_while_the_rail_sleeps(void **state)
+static void a_parked_op_ends_at_its_deadline_while_the_rail_sleeps(void **state)
 {
 	struct op op;
 	struct op_segment s = home_at(0, 8192);
@@ -188,8 +190,8 @@ static void a_parked_op_ends_in_time_while_the_rail_sleeps(void **state)
 	end();
 }
 
-/* Everybody on one core: rail, both NICs and the client must take turns. */
-static void a_rail_lets_others_run_on_its_core(void **state)
+/* Runs the rail, both software NICs and the client on one core, so that they must take turns. */
+static void a_rail_lets_other_threads_run_on_its_core(void **state)
 {
 	cpu_set_t one, all;
 	int cpu = sched_getcpu();
@@ -199,7 +201,7 @@ static void a_rail_lets_others_run_on_its_core(void **state)
 	CPU_ZERO(&one);
 	CPU_SET(cpu, &one);
 	assert_int_equal(sched_setaffinity(0, sizeof(one), &one), 0);
-	begin(true, false); /* threads inherit it */
+	begin(true, false); /* the threads inherit the affinity */
 	for (unsigned i = 0; i < 500; i++) {
 		page_get(w, client, i, 8, 8192, 77, 0);
 		kick_rail();
@@ -220,7 +222,7 @@ static void a_rail_steps_a_nic_that_has_no_thread(void **state)
 	end();
 }
 
-static void deep_batches_from_a_running_client_all_come_back(void **state)
+static void deep_batches_of_a_running_client_are_all_answered(void **state)
 {
 	unsigned sent = 0, answered = 0;
 
@@ -247,13 +249,13 @@ static void deep_batches_from_a_running_client_all_come_back(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(sleeping_ends_wake_each_other),
-		cmocka_unit_test(an_idle_rail_sleeps_and_costs_next_to_nothing),
+		cmocka_unit_test(a_sleeping_client_and_a_sleeping_rail_wake_each_other),
+		cmocka_unit_test(an_idle_rail_sleeps_and_uses_less_than_5_percent_of_a_core),
 		cmocka_unit_test(the_control_plane_wakes_a_sleeping_rail),
-		cmocka_unit_test(a_parked_op_ends_in_time_while_the_rail_sleeps),
-		cmocka_unit_test(a_rail_lets_others_run_on_its_core),
+		cmocka_unit_test(a_parked_op_ends_at_its_deadline_while_the_rail_sleeps),
+		cmocka_unit_test(a_rail_lets_other_threads_run_on_its_core),
 		cmocka_unit_test(a_rail_steps_a_nic_that_has_no_thread),
-		cmocka_unit_test(deep_batches_from_a_running_client_all_come_back),
+		cmocka_unit_test(deep_batches_of_a_running_client_are_all_answered),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Clients of a rail, the memory of its peer, and the control plane's side of the conversation
- * (world.h). Knows no NIC.
+ * The parts of world.h that need no NIC: clients of a rail, the memory of its peer, and the control
+ * plane's side of the inbox. The test's thread.
  */
 #include <stdlib.h>
 
@@ -32,8 +32,7 @@ void world_memory_free(struct world *w)
 	free(w->home);
 }
 
-/* ---- the rail ----------------------------------------------------------------------------------
- */
+/* ---- the rail -------------------------------------------------------------------------------- */
 
 void world_tell(struct world *w, struct rail_command command)
 {
@@ -70,8 +69,7 @@ uint64_t world_counter(struct world *w, enum counter which)
 	return counter[which];
 }
 
-/* ---- clients ------------------------------------------------------------------------------------
- */
+/* ---- clients --------------------------------------------------------------------------------- */
 
 struct client *client_new(struct world *w, uint32_t id, uint32_t session)
 {
@@ -137,8 +135,7 @@ void client_expect(struct client *client, uint64_t cookie, enum op_status status
 	assert_int_equal(done.status, status);
 }
 
-/* ---- the peer -----------------------------------------------------------------------------------
- */
+/* ---- the peer -------------------------------------------------------------------------------- */
 
 void peer_add(struct world *w, struct rail_peer *peer)
 {
@@ -152,6 +149,7 @@ void peer_drop(struct world *w, struct rail_peer *peer)
 			      .kind = RAIL_PEER_DROP, .peer = peer->peer, .ref = peer->ref});
 }
 
+/* Byte i of the page with this key. */
 static uint64_t bytes_of(uint64_t key, uint64_t i)
 {
 	return map_mix(key * 1000003 + i);

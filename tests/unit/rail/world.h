@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A rail without a thread, a NIC that the test is, one peer's memory, and clients. One thread: the
- * test calls rail_step() and decides when, in which order and how each WQE completes.
+ * A rail without a thread, a fake NIC, the memory of one peer, and clients. One thread: the test
+ * calls rail_step() and decides when, in which order and with which syndrome each WQE completes.
  */
 #ifndef TEST_RAIL_WORLD_H
 #define TEST_RAIL_WORLD_H
@@ -15,39 +15,40 @@
 #include "engine/abi/bucket.h"
 #include "engine/rail/core.h"
 
-#define WORLD_UNITS 4096u /* of the peer's pool: 16 MiB */
-#define WORLD_BUCKETS 1024u
-#define WORLD_HOME_BYTES (8u << 20)
-#define WORLD_SESSION 7u
-#define WORLD_REGION 100u /* `home`, of WORLD_SESSION */
+#define WORLD_UNITS 4096u           /* units of the peer's pool, 16 MiB */
+#define WORLD_BUCKETS 1024u         /* buckets of the peer's shard */
+#define WORLD_HOME_BYTES (8u << 20) /* length of `home`, the destination memory */
+#define WORLD_SESSION 7u            /* session of the clients */
+#define WORLD_REGION 100u           /* region number of `home`, which WORLD_SESSION may name */
 #define WORLD_POOL_RKEY 0x1000u
 #define WORLD_HEADS_RKEY 0x2000u
 #define WORLD_SHARD_RKEY 0x3000u
 #define WORLD_LKEY 0x4000u
 #define WORLD_HEADS_LKEY 0x5000u
 
-/* A WQE the device was told of. */
+/* A READ that was announced by a doorbell. */
 struct fake_wqe {
 	struct fake_qp *qp;
-	uint32_t index;
-	uint64_t remote;
+	uint32_t index;  /* index of the WQE's first WQEBB */
+	uint64_t remote; /* address to read from */
 	uint32_t rkey;
-	unsigned sges;
+	unsigned sges; /* valid entries of sge[] */
 	struct dv_sge sge[DV_SGES_MAX];
-	uint32_t bytes;
-	uint8_t flags;
-	uint8_t syndrome; /* what it will complete with */
+	uint32_t bytes;   /* length of the READ */
+	uint8_t flags;    /* DV_CE_* */
+	uint8_t syndrome; /* syndrome it will complete with; not used by the tests so far */
 };
 
 struct fake_qp {
 	struct dv_sq sq;
-	uint32_t record[2];
-	uint64_t bf[2];
-	uint32_t seen; /* blocks parsed */
-	bool error;    /* every later WQE is flushed */
+	uint32_t record[2]; /* doorbell record of the QP */
+	uint64_t bf[2];     /* both BlueFlame buffers, the doorbell registers */
+	uint32_t seen;      /* WQEBBs parsed so far */
+	bool error;         /* the QP is in the error state: every later WQE is flushed */
 	struct fake_qp *next;
 };
 
+/* A client thread: one channel, its rings and its sleep flag. */
 struct client {
 	struct rail_channel channel;
 	struct channel_header *header;
@@ -59,75 +60,86 @@ struct client {
 struct world {
 	struct rail *rail;
 	struct status_segment *status;
-	struct fake_qp *qps;
-	uint32_t qpn_next;
-	struct fake_wqe *wqe; /* told of and not completed, oldest first */
-	unsigned wqes;
-	uint64_t now_ns; /* 0: time is real */
-	int wake;        /* of clients that are made next */
-	int woken;       /* their end of it */
-	/* the peer's */
+	struct fake_qp *qps;  /* all QPs of the fake NIC */
+	uint32_t qpn_next;    /* number of the next QP created */
+	struct fake_wqe *wqe; /* announced and not completed, oldest first */
+	unsigned wqes;        /* valid entries of wqe[] */
+	uint64_t now_ns;      /* time of the test clock; 0: the real clock is used */
+	int wake;  /* engine's end of the socket pair of clients created from now on; -1: none */
+	int woken; /* the clients' end of that socket pair */
+	/* the peer's exported memory */
 	uint8_t *pool;
 	struct page_head *heads;
 	struct bucket *shard;
-	/* ours */
+	/* the clients' destination memory */
 	uint8_t *home;
 };
 
-/* The peer's memory, and ours. */
+/* Allocates and frees the memory of the peer and of the clients. */
 void world_memory(struct world *w);
 void world_memory_free(struct world *w);
 
-/* A rail on the test's own NIC, with its region; time stands still. */
+/* Opens a rail on the fake NIC with the region `home`; the test clock stands still. */
 int world_setup(void **state);
 int world_teardown(void **state);
 
+/* Sends a command to the rail. */
 void world_tell(struct world *w, struct rail_command command);
-/* The next event; fails the test when there is none, or another. */
+/* Takes the next event; the test fails if there is none or it has another kind. */
 struct rail_event world_hear(struct world *w, uint32_t kind);
+/* True if no event is waiting. A waiting one is consumed. */
 bool world_silent(struct world *w);
-/* Steps until a step finds no work; a rail that has its thread does that itself. */
+/* Steps the rail until a step finds no work. No effect on a rail with a poll core. */
 void world_settle(struct world *w);
 uint64_t world_counter(struct world *w, enum counter which);
 
+/* Creates a client and adds its channel to the rail. */
 struct client *client_new(struct world *w, uint32_t id, uint32_t session);
 void client_free(struct client *client);
 void client_submit(struct client *client, const struct op *op, const struct op_segment *segments);
-/* The next completion, or false. */
+/* Takes the next completion; false: there is none. */
 bool client_done(struct client *client, struct op_done *ret_done);
-/* Fails the test unless the next completion is this one. */
+/* Takes the next completion; the test fails unless it is this one. */
 void client_expect(struct client *client, uint64_t cookie, enum op_status status);
 
-/* A peer of `qps` queue pairs that exports pool 0, its heads and the shard; not told to the rail.
+/*
+ * Creates a connection of `qps` QPs to a peer that exports pool 0, its page heads and the shard.
+ * The rail is not told.
  */
 struct rail_peer *peer_new(struct world *w, uint16_t number, uint32_t ref, unsigned qps);
+/* Sends RAIL_PEER_ADD. */
 void peer_add(struct world *w, struct rail_peer *peer);
+/* Sends RAIL_PEER_DROP without an object. */
 void peer_drop(struct world *w, struct rail_peer *peer);
 void peer_free(struct world *w, struct rail_peer *peer);
 
-/* The peer publishes a page of pseudo-random bytes. */
+/* Writes a page of pseudo-random bytes and its head into the peer's memory. */
 void page_put(struct world *w, uint32_t unit, uint32_t length, uint64_t key);
-/* An OP_PAGE for it; deadline one second from now, or a minute when time is real. */
+/*
+ * Returns an OP_PAGE for that page of peer (3, 33). Its deadline is one second away, or a minute
+ * with the real clock.
+ */
 struct op page_op(struct world *w, uint64_t cookie, uint32_t unit, uint32_t length, uint64_t key);
+/* Returns a segment of `home`. */
 struct op_segment home_at(uint64_t offset, uint32_t length);
-/* Submits a page read into `home` at `offset`, one segment. */
+/* Submits a page read with one segment, `home` at `offset`. */
 void page_get(struct world *w, struct client *client, uint64_t cookie, uint32_t unit,
 	uint32_t length, uint64_t key, uint64_t offset);
-/* Did those bytes arrive there? */
+/* True if the bytes of the page are at that offset of `home`. */
 bool page_arrived(const struct world *w, uint32_t unit, uint32_t length, uint64_t offset);
 
-/* Takes what doorbells were rung for into w->wqe; checks the bytes of every WQE. */
+/* Appends the WQEs announced by doorbells to w->wqe, and checks the bytes of each. */
 void nic_pull(struct world *w);
 /*
- * Executes w->wqe[i]: moves the bytes when `syndrome` is 0, else breaks its QP. Returns whether it
- * wrote a CQE: always for an error, else when the WQE asks for one.
+ * Executes w->wqe[i]: copies the bytes if `syndrome` is 0, else breaks its QP. Returns true if it
+ * wrote a CQE, which it does for every error and for a WQE that requests one.
  */
 bool nic_complete(struct world *w, unsigned i, uint8_t syndrome);
-/* dv_qp_error(): all that is outstanding on the peer's QPs is flushed. */
+/* Moves the peer's QPs to the error state and flushes all their outstanding WQEs. */
 void nic_flush(struct world *w, const struct rail_peer *peer);
-/* A CQE out of nowhere. */
+/* Writes a CQE that no WQE caused. */
 void nic_cqe(uint32_t qpn, uint16_t counter, uint8_t syndrome);
-/* Pulls, completes all in order, steps; until nothing moves. */
+/* Steps the rail and completes all WQEs in order, until nothing is left to do. */
 void world_run(struct world *w);
 
 #endif

@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * http.c and http_parse.c: what is accepted, what is refused and with which status, and that slow,
+ * silent and numerous clients are bounded. Clients are sockets in the same process; the event base
+ * is turned by the test, and the clock is the test's.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <event2/event.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "engine/control/http.h"
+#include "numa/clock.h"
+
+/* ---- parsing --------------------------------------------------------------------------------- */
+
+static int parse(const char *text)
+{
+	struct http_request request;
+
+	return http_parse(text, strlen(text), &request);
+}
+
+static void requests_are_parsed_whole_or_not_at_all(void **state)
+{
+	static const char text[] = "GET /api/status?x=1 HTTP/1.1\r\nHost: a\r\nX: y\r\n\r\n";
+	struct http_request request;
+
+	(void)state;
+	for (size_t bytes = 0; bytes < sizeof(text) - 1; bytes++)
+		assert_int_equal(http_parse(text, bytes, &request), 0);
+	assert_int_equal(http_parse(text, sizeof(text) - 1, &request), sizeof(text) - 1);
+	assert_string_equal(request.path, "/api/status");
+	assert_false(request.head);
+	assert_int_equal(http_parse("HEAD / HTTP/1.0\n\nmore", 21, &request), 17);
+	assert_true(request.head);
+	assert_string_equal(request.path, "/");
+}
+
+static void requests_that_are_refused_have_their_status(void **state)
+{
+	char text[HTTP_REQUEST_BYTES + 1];
+
+	(void)state;
+	assert_int_equal(parse("POST / HTTP/1.1\r\n\r\n"), -405);
+	assert_int_equal(parse("DELETE /metrics HTTP/1.1\r\n\r\n"), -405);
+	assert_int_equal(parse("get / HTTP/1.1\r\n\r\n"), -405);
+	assert_int_equal(parse("\r\n"), -400);
+	assert_int_equal(parse("\x16\x03\x01\n"), -400); /* TLS */
+	assert_int_equal(parse("GET /\r\n\r\n"), -400);  /* HTTP/0.9 */
+	assert_int_equal(parse("GET  HTTP/1.1\r\n\r\n"), -400);
+	assert_int_equal(parse("GET http://a/ HTTP/1.1\r\n\r\n"), -400);
+	assert_int_equal(parse("GET /a b HTTP/1.1\r\n\r\n"), -400);
+	assert_int_equal(parse("GET /\x01 HTTP/1.1\r\n\r\n"), -400);
+	assert_int_equal(parse("GET /\xff HTTP/1.1\r\n\r\n"), -400);
+	assert_int_equal(parse("GET / HTTP/2.0\r\n\r\n"), -505);
+	assert_int_equal(parse("GET / HTTP/1.10\r\n\r\n"), -505);
+	memset(text, 'a', sizeof(text));
+	memcpy(text, "GET /", 5);
+	assert_int_equal(http_parse(text, HTTP_REQUEST_BYTES, &(struct http_request){0}), -431);
+	memcpy(text + 400, " HTTP/1.1\r\n", 11);
+	assert_int_equal(http_parse(text, 411, &(struct http_request){0}), -414);
+	memcpy(text, "GET / HTTP/1.1\r\n", 16);
+	memset(text + 16, 'a', sizeof(text) - 16);
+	assert_int_equal(http_parse(text, HTTP_REQUEST_BYTES, &(struct http_request){0}), -431);
+}
+
+/* ---- a server and its clients ---------------------------------------------------------------- */
+
+#define BODY_BYTES (16u << 20) /* more than the kernel buffers for a client that reads nothing */
+
+static struct event_base *base;
+static struct http *http;
+static struct http_body *large;
+static struct sockaddr_in address;
+static uint64_t now_ns;
+static unsigned answers;
+
+static void answer(void *context, const struct http_request *request, struct http_response *ret)
+{
+	(void)context;
+	answers++;
+	if (!strcmp(request->path, "/large")) {
+		ret->status = 200;
+		ret->body = large;
+		large->references++;
+	} else if (!strcmp(request->path, "/small")) {
+		ret->status = 200;
+		ret->body = http_body_new(strdup("hello"), 5);
+	}
+}
+
+static int setup(void **state)
+{
+	socklen_t bytes = sizeof(address);
+	struct rlimit files;
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+
+	(void)state;
+	if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+		files.rlim_cur = files.rlim_max;
+		(void)setrlimit(RLIMIT_NOFILE, &files);
+	}
+	now_ns = 1000000000000ull;
+	clock_test_set(now_ns);
+	address = (struct sockaddr_in){
+		.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof(address)), 0);
+	assert_int_equal(getsockname(fd, (struct sockaddr *)&address, &bytes), 0);
+	base = event_base_new();
+	answers = 0;
+	large = http_body_new(calloc(1, BODY_BYTES), BODY_BYTES);
+	assert_int_equal(http_open(base, fd, answer, NULL, &http), 0);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	http_close(http);
+	assert_int_equal(large->references, 1); /* no connection kept one */
+	http_body_put(large);
+	event_base_free(base);
+	clock_test_set(0);
+	return 0;
+}
+
+static void turn(void)
+{
+	event_base_loop(base, EVLOOP_NONBLOCK);
+}
+
+static int dial(void)
+{
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+	int rc = connect(fd, (struct sockaddr *)&address, sizeof(address));
+
+	assert_true(rc == 0 || errno == EINPROGRESS);
+	return fd;
+}
+
+static void send_text(int fd, const char *text)
+{
+	assert_int_equal(send(fd, text, strlen(text), MSG_NOSIGNAL), strlen(text));
+}
+
+/* Turns the server until `count` connections are open. */
+static void connections_become(unsigned count)
+{
+	for (unsigned i = 0; i < 100000 && http_connections(http) != count; i++)
+		turn();
+	assert_int_equal(http_connections(http), count);
+}
+
+/* All that the server sends until it closes; its length. */
+static size_t receive(int fd, char *text, size_t room)
+{
+	size_t got = 0;
+
+	for (unsigned i = 0; i < 10000000; i++) {
+		ssize_t n;
+
+		turn();
+		n = recv(fd, text + got, room - got, 0);
+		if (n == 0)
+			return got;
+		if (n > 0)
+			got += (size_t)n;
+	}
+	fail_msg("the server does not close");
+	return 0;
+}
+
+/* The server looks at deadlines four times a second, by its own timer. */
+static void time_passes(unsigned ms)
+{
+	struct timeval once = {.tv_usec = 300000};
+
+	now_ns += ms * 1000000ull;
+	clock_test_set(now_ns);
+	event_base_loopexit(base, &once);
+	event_base_dispatch(base);
+}
+
+static void a_request_is_answered_and_the_connection_closed(void **state)
+{
+	char text[2048] = "";
+	int fd = dial();
+
+	(void)state;
+	connections_become(1);
+	send_text(fd, "GET /small HTTP/1.1\r\n");
+	turn();
+	send_text(fd, "Host: x\r\n\r\n");
+	text[receive(fd, text, sizeof(text) - 1)] = '\0';
+	assert_int_equal(strncmp(text, "HTTP/1.1 200 OK\r\n", 17), 0);
+	assert_non_null(strstr(text, "Content-Length: 5\r\n"));
+	assert_string_equal(strstr(text, "\r\n\r\n") + 4, "hello");
+	assert_int_equal(http_connections(http), 1); /* it waits for the client's close */
+	close(fd);
+	connections_become(0);
+	assert_int_equal(answers, 1);
+}
+
+static void head_has_headers_alone(void **state)
+{
+	char text[2048] = "";
+	int fd = dial();
+
+	(void)state;
+	send_text(fd, "HEAD /large HTTP/1.1\r\n\r\n");
+	text[receive(fd, text, sizeof(text) - 1)] = '\0';
+	assert_non_null(strstr(text, "Content-Length: 16777216\r\n"));
+	assert_string_equal(strstr(text, "\r\n\r\n"), "\r\n\r\n");
+	close(fd);
+}
+
+static void what_is_refused_is_told_why(void **state)
+{
+	char text[2048] = "";
+	int fd = dial();
+
+	(void)state;
+	send_text(fd, "PUT / HTTP/1.1\r\n\r\n");
+	text[receive(fd, text, sizeof(text) - 1)] = '\0';
+	assert_non_null(strstr(text, "405 Method Not Allowed\r\n"));
+	assert_non_null(strstr(text, "Allow: GET, HEAD\r\n"));
+	assert_int_equal(answers, 0);
+	close(fd);
+	fd = dial();
+	send_text(fd, "GET /x HTTP/1.1\r\n\r\n");
+	text[receive(fd, text, sizeof(text) - 1)] = '\0';
+	assert_non_null(strstr(text, "404 Not Found\r\n"));
+	close(fd);
+}
+
+static void a_client_that_shuts_down_its_side_gets_the_whole_answer(void **state)
+{
+	char *text = malloc(BODY_BYTES + 4096);
+	int fd = dial();
+
+	(void)state;
+	send_text(fd, "GET /large HTTP/1.1\r\n\r\n");
+	shutdown(fd, SHUT_WR);
+	assert_true(receive(fd, text, BODY_BYTES + 4096) > BODY_BYTES);
+	free(text);
+	close(fd);
+}
+
+static void more_than_one_request_does_not_spoil_the_answer(void **state)
+{
+	char *text = malloc(BODY_BYTES + 4096);
+	int fd = dial();
+
+	(void)state;
+	for (unsigned i = 0; i < 200; i++)
+		send_text(fd, "GET /large HTTP/1.1\r\nHost: a.b\r\n\r\n");
+	assert_true(receive(fd, text, BODY_BYTES + 4096) > BODY_BYTES);
+	assert_int_equal(answers, 1);
+	free(text);
+	close(fd);
+}
+
+static void slow_clients_are_closed_in_every_state(void **state)
+{
+	char text[4096];
+	int silent = dial(), slow = dial(), deaf = dial(), stays = dial();
+
+	(void)state;
+	connections_become(4);
+	send_text(slow, "GET / HT");
+	send_text(deaf, "GET /large HTTP/1.1\r\n\r\n");
+	send_text(stays, "GET /small HTTP/1.1\r\n\r\n");
+	assert_true(receive(stays, text, sizeof(text)) > 5);
+	assert_int_equal(answers, 2);
+	time_passes(HTTP_LINGER_MS - 100);
+	assert_int_equal(http_connections(http), 4);
+	time_passes(200); /* the one that was answered and does not close */
+	assert_int_equal(http_connections(http), 3);
+	send_text(slow, "TP/1"); /* a byte now and then gives no more time */
+	time_passes(HTTP_REQUEST_MS - HTTP_LINGER_MS);
+	assert_int_equal(http_connections(http), 1);
+	assert_int_equal(large->references, 2);
+	time_passes(HTTP_RESPONSE_MS - HTTP_REQUEST_MS);
+	assert_int_equal(http_connections(http), 0);
+	assert_int_equal(large->references, 1);
+	assert_int_equal(recv(silent, text, sizeof(text), 0), 0);
+	close(silent);
+	close(slow);
+	close(deaf);
+	close(stays);
+}
+
+static void a_flood_of_silent_clients_leaves_room_for_others(void **state)
+{
+	enum { FLOOD = 1000 };
+	static int fd[FLOOD];
+	char text[2048] = "";
+	int other;
+
+	(void)state;
+	for (unsigned i = 0; i < FLOOD; i++) {
+		fd[i] = dial();
+		turn();
+		assert_true(http_connections(http) <= HTTP_CONNECTIONS_MAX);
+	}
+	connections_become(HTTP_CONNECTIONS_MAX);
+	other = dial();
+	send_text(other, "GET /small HTTP/1.1\r\n\r\n");
+	text[receive(other, text, sizeof(text) - 1)] = '\0';
+	assert_non_null(strstr(text, "200 OK"));
+	assert_int_equal(http_connections(http), HTTP_CONNECTIONS_MAX);
+	close(other);
+	for (unsigned i = 0; i < FLOOD; i++)
+		close(fd[i]);
+	connections_become(0);
+}
+
+static void a_client_that_sends_without_end_takes_bounded_memory(void **state)
+{
+	static char rubbish[65536];
+	char text[2048] = "";
+	int fd = dial();
+	size_t sent = 0;
+
+	(void)state;
+	connections_become(1);
+	memset(rubbish, 'a', sizeof(rubbish));
+	for (unsigned i = 0; i < 1000 && sent < (32u << 20); i++) {
+		ssize_t n = send(fd, rubbish, sizeof(rubbish), MSG_NOSIGNAL | MSG_DONTWAIT);
+
+		turn();
+		if (n > 0)
+			sent += (size_t)n;
+		else if (errno != EAGAIN)
+			break;
+	}
+	(void)recv(fd, text, sizeof(text) - 1, 0);
+	assert_int_equal(answers, 0);
+	assert_non_null(strstr(text, "431 "));
+	close(fd);
+	connections_become(0);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(requests_are_parsed_whole_or_not_at_all),
+		cmocka_unit_test(requests_that_are_refused_have_their_status),
+		TEST(a_request_is_answered_and_the_connection_closed),
+		TEST(head_has_headers_alone),
+		TEST(what_is_refused_is_told_why),
+		TEST(a_client_that_shuts_down_its_side_gets_the_whole_answer),
+		TEST(more_than_one_request_does_not_spoil_the_answer),
+		TEST(slow_clients_are_closed_in_every_state),
+		TEST(a_flood_of_silent_clients_leaves_room_for_others),
+		TEST(a_client_that_sends_without_end_takes_bounded_memory),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -193,9 +193,9 @@ class Page:
 
     def screenshot(self, path, whole=False):
         with open(path, "wb") as file:
-            file.write(base64.b64decode(self.call(
-                "Page.captureScreenshot", captureBeyondViewport=whole,
-                **({"clip": {**self.size(), "x": 0, "y": 0, "scale": 1}} if whole else {}))["data"]))
+            clip = {"clip": {**self.size(), "x": 0, "y": 0, "scale": 1}} if whole else {}
+            got = self.call("Page.captureScreenshot", captureBeyondViewport=whole, **clip)
+            file.write(base64.b64decode(got["data"]))
 
     def size(self):
         return self.js("({width: document.documentElement.scrollWidth, "

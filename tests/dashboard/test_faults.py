@@ -143,7 +143,7 @@ class Rails(harness.PageTest):
         page = self.open(self.fake(change=change))
         page.wait_text("#window", "in the last", 5 * SLOW)
         self.assertEqual(page.text("#cores .big"), "1 of 8 disturbed")
-        self.assertIn("longest from 197 µs", page.text("#cores"))
+        self.assertIn("longest over 197 µs", page.text("#cores"))
 
 
 class Stale(harness.PageTest):

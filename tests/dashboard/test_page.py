@@ -183,6 +183,20 @@ class Figures(harness.PageTest):
         self.assertEqual(page.text("#space .big"), "pool 78.5%")
         self.assertIn("directory 38.1%", page.text("#space"))
 
+    def test_the_pointer_on_a_plot_chooses_the_point_whose_values_are_shown(self):
+        fake = self.fake()
+        page = self.open(fake)
+        legend = "document.querySelector('#plot-bandwidth b').innerText"
+        page.wait(legend + " !== '–'", FIRST_S, "plots")
+        newest = page.js(legend)
+        box = page.js("JSON.parse(JSON.stringify("
+                      "document.querySelector('#plot-bandwidth svg').getBoundingClientRect()))")
+        page.call("Input.dispatchMouseEvent", type="mouseMoved", x=box["x"] + box["width"] / 2,
+                  y=box["y"] + 20)
+        page.wait(legend + f" !== '{newest}'", 5 * SLOW, "another point")
+        page.call("Input.dispatchMouseEvent", type="mouseMoved", x=5, y=5)
+        page.wait(legend + f" === '{newest}'", 5 * SLOW, "the newest point")
+
     def test_an_engine_that_restarts_starts_the_figures_anew(self):
         fake = self.fake()
         page = self.open(fake)

@@ -95,7 +95,8 @@ function silent() {
     banner("info", "Starting", [page.starting]);
   } else {
     state("loading", "no answer");
-    banner("critical", "No answer from the engine", ["It has not answered since this page opened."]);
+    banner("critical", "No answer from the engine",
+      ["It has not answered since this page opened."]);
   }
 }
 
@@ -107,14 +108,14 @@ function live(age) {
   tile("data", "ok", (age / 1000).toFixed(1) + " s old", [
     `engine up for ${wordsOfSpan(status.report.uptime_ms)}`,
     lag === null ? "" : `control loop late by ${wordsOfTime(lag)} (p99)`]);
-  document.title = `${id("verdict").textContent} – ${wordsOfName(status.report.name)} – PeerCache`;
+  document.title = id("verdict").textContent + ` – ${wordsOfName(status.report.name)} – PeerCache`;
 }
 
 function figuresOfLoop() {
   return growth(page.status.latency.loop, page.past.length > 1 ? page.past[0].latency.loop : null);
 }
 
-/* Runs often: an engine that is gone is seen by what does not come. */
+/* Called often: an engine that is gone shows only in the time since its last answer. */
 function refresh() {
   const now = performance.now(), since = now - page.came;
   if (!page.status) {
@@ -128,7 +129,7 @@ function refresh() {
   else if (page.shown !== page.status) live(page.status.age_ms);
 }
 
-/* A hidden tab runs rarely: what it shows when it is looked at again gets one more chance. */
+/* Browsers slow the timers of a hidden tab: its newest answer may be old when it is shown again. */
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden && page.status) page.came = Math.max(page.came, performance.now() - 1000);
 });

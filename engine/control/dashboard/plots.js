@@ -22,6 +22,11 @@ function roundUp(value) {
   return [1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10].find(n => n * power >= value * 0.9999) * power;
 }
 
+/* 10.0 becomes 10, and 2.50 becomes 2.5: marks do not change from second to second. */
+function withoutZeros(text) {
+  return text.replace(/\.0+(?!\d)|(\.\d*?)0+(?!\d)/, "$1");
+}
+
 /* Scales: top, middle and bottom of the field, and where a value lies, 0 (bottom) to 1 (top). */
 function linearScale(values, least) {
   const top = roundUp(Math.max(least, ...values));
@@ -90,7 +95,7 @@ class Plot {
     const minutes = PLOT_SPANS_MIN.find(m => m * 60000 >= length) || PLOT_SPANS_MIN[3];
     this.span = minutes * 60000;
     this.marks.forEach((mark, i) =>
-      setText(mark, this.options.words(scale.marks[i]).replace(/\.0+(?!\d)|(\.\d*?)0+(?!\d)/, "$1")));
+      setText(mark, withoutZeros(this.options.words(scale.marks[i]))));
     this.options.series.forEach((one, i) =>
       this.lines[i].path.setAttribute("d", this.path(one, scale)));
     this.legend();

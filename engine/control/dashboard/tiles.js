@@ -90,8 +90,9 @@ function showHits(f) {
 function showRailBars(f) {
   const bars = id("rail-bars"), top = Math.max(1, ...f.rails.map(r => r.rate));
   const step = 100 / Math.max(4, f.rails.length);
-  while (bars.childNodes.length > 2 * f.rails.length) bars.lastChild.remove();
-  f.rails.forEach((r, i) => {
+  const shown = f.rails.length > 1 ? f.rails : []; /* one has nothing to be compared with */
+  while (bars.childNodes.length > 2 * shown.length) bars.lastChild.remove();
+  shown.forEach((r, i) => {
     if (!bars.childNodes[2 * i]) bars.append(svg("rect", {}), svg("rect", {}));
     const back = bars.childNodes[2 * i], front = bars.childNodes[2 * i + 1];
     const height = Math.max(r.rate > 0 ? 1 : 0, 24 * r.rate / top);
@@ -140,7 +141,7 @@ function showCores(f) {
     !f.cores.length ? "none" : bad.length ? `${bad.length} of ${f.cores.length} disturbed` :
       "undisturbed",
     [gaps ? `${bad.length ? "!" : ""}${wordsOfCount(gaps)} gaps over 10 µs, ` +
-      `longest from ${wordsOfTime(longest)}` : "No gap over 10 µs.",
+      `longest over ${wordsOfTime(longest)}` : "No gap over 10 µs.",
     `busiest core ${wordsOfShare(Math.min(1, busiest))} busy`]);
 }
 
@@ -184,7 +185,7 @@ function showVersions(report) {
   const odd = report.members.find(m =>
     (wordsOfName(m.software || "") || "unknown") !== versions[0][0]);
   tile("versions", "warning", `${versions.length} differ`,
-    ["!" + most, `!for one, ${wordsOfName(odd.name)}`]);
+    ["!" + most, `!for example ${wordsOfName(odd.name)}`]);
 }
 
 /* ---- tables ---------------------------------------------------------------------------------- */
@@ -221,7 +222,7 @@ function showTables(f, members) {
       String(r.rail.peers_out)]})));
   rows("table-cores", f.cores.map((c, i) => ({level: c.disturbed ? "warning" : "ok",
     cells: [String(i), String(c.core.rails), wordsOfShare(Math.min(1, c.busy)),
-      wordsOfCount(c.gaps), c.gaps ? "from " + wordsOfTime(c.longest) : "–"]})));
+      wordsOfCount(c.gaps), c.gaps ? "over " + wordsOfTime(c.longest) : "–"]})));
   rows("table-members", members.slice(0, ROWS_MAX).map(m => ({level: LEVEL_OF_STATE[m.state],
     cells: [m.name + (m.self ? " (this engine)" : ""),
       m.state === "up" ? "up" : `${m.state} for ${wordsOfSpan(m.state_ms)}`,

@@ -117,6 +117,7 @@ class Page:
 
     def __init__(self, browser, url, width, height, theme):
         self.browser, self.errors, self.requests, self.dialogs = browser, [], [], []
+        self.width = width
         self.context = browser.call("Target.createBrowserContext")["browserContextId"]
         self.target = browser.call("Target.createTarget", url="about:blank",
                                    browserContextId=self.context)["targetId"]

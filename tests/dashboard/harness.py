@@ -48,8 +48,7 @@ class PageTest(unittest.TestCase):
 
     def assert_sound(self, page, fake, errors=()):
         """No scroll sideways, no error, no request elsewhere, little shift, axe finds nothing."""
-        size = page.js("[document.documentElement.scrollWidth, innerWidth]")
-        self.assertLessEqual(size[0], size[1], "the page scrolls sideways")
+        self.assertLessEqual(page.size()["width"], page.width, "the page scrolls sideways")
         self.assertLessEqual(page.js("window.shifts"), 0.05, "parts of the page move")
         self.assertEqual([e for e in page.errors if not any(allowed in e for allowed in errors)],
                          [], "errors in the console")

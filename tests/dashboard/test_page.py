@@ -103,11 +103,12 @@ class Names(harness.PageTest):
         self.assert_sound(page, fake)
 
     def test_the_policy_refuses_markup_that_runs_code(self):
-        page = self.open(self.fake())
+        fake = self.fake()
+        page = self.open(fake)
         blocked = page.js("""new Promise(done => {
             const seen = new Set();
             document.addEventListener("securitypolicyviolation", event => {
-                seen.add(event.effectiveDirective);
+                seen.add(event.effectiveDirective + " " + event.blockedURI);
                 if (seen.size === 4) done([...seen].sort());
             });
             setTimeout(() => done([...seen].sort()), 5000);
@@ -119,8 +120,8 @@ class Names(harness.PageTest):
             script.textContent = "window.hit = 1";
             box.append(script);
         })""")
-        self.assertEqual(blocked, ["img-src", "script-src-attr", "script-src-elem",
-                                   "style-src-attr"])
+        self.assertEqual(blocked, [f"img-src {fake.url}x", "script-src-attr inline",
+                                   "script-src-elem inline", "style-src-attr inline"])
         self.assertIsNone(page.js("window.hit"))
 
     def test_bytes_of_utf_8_are_put_together_and_what_reorders_text_is_replaced(self):

@@ -28,8 +28,10 @@ class Looks(harness.PageTest):
 
     def test_the_first_screen_of_a_wide_window_has_every_tile_and_plot(self):
         page = self.open(self.fake(64), width=1440, height=900)
+        page.wait_text("#window", "in the last", 5 * SLOW)
+        self.assertEqual(page.js("[innerWidth, innerHeight]"), [1440, 900])
         low = page.js("Math.max(...[...document.querySelectorAll('#health, .tile, .plot')]"
-                      ".map(node => node.getBoundingClientRect().bottom))")
+                      ".map(node => node.getBoundingClientRect().bottom + scrollY))")
         self.assertLessEqual(low, 900)
 
     def test_themes_differ(self):

@@ -156,6 +156,15 @@ class Stale(harness.PageTest):
         self.assertEqual(page.text("#verdict"), "Healthy")
         self.assertNotIn("STALE", page.text("body"))
 
+    def test_a_hidden_tab_is_stale_only_when_a_request_failed(self):
+        fake = self.fake()
+        page = self.open(fake)
+        page.js("Object.defineProperty(document, 'hidden', {value: true})")
+        self.assertEqual(page.js("page.came -= 60000; refresh(); document.body.dataset.state"),
+                         "live", "a slow timer is no fault of the engine")
+        fake.close()
+        page.wait("document.body.dataset.state === 'stale'", 10 * SLOW, "stale")
+
     def test_an_engine_that_never_answered_is_no_healthy_one(self):
         fake = self.fake(refuse="")
         fake.change = lambda answer: answer.clear()

@@ -10,6 +10,7 @@
 
 const POLL_MS = 1000, RETRY_MS = 250, GIVE_UP_MS = 3000, HISTORY_MS = 5000, LOOK_MS = 100;
 const STALE_MS = 1500; /* beyond the time that an answer needs */
+const SHOWN_MS = 500;  /* for the first answer of a tab that is shown again */
 
 const page = {
   past: [],       /* answers: see remember() */
@@ -17,6 +18,8 @@ const page = {
   shown: null,    /* the answer that the page shows as fresh */
   came: 0,        /* when it came, performance.now() */
   trip: 0,        /* what it needed, ms */
+  failed: false,  /* a request that ended after it came brought none */
+  seen: 0,        /* since when this tab is the visible one, performance.now() */
   starting: null, /* the engine's words while it has no figures */
   started: performance.now(),
 };
@@ -35,17 +38,19 @@ async function request(path) {
 
 async function pollStatus() {
   const asked = performance.now();
-  let wait = RETRY_MS;
+  let wait = RETRY_MS, failed = true;
   try {
     const answer = await request("/api/status");
     if (answer.code === 200) {
       accept(JSON.parse(answer.text), asked);
+      failed = false;
       wait = Math.max(RETRY_MS, POLL_MS - page.trip);
     } else if (answer.code === 503 && !page.status) {
       page.starting = answer.text.trim();
       page.started = performance.now();
     }
   } catch { /* no answer: refresh() tells when that lasts */ }
+  page.failed = failed;
   refresh();
   setTimeout(pollStatus, wait);
 }
@@ -115,6 +120,15 @@ function figuresOfLoop() {
   return growth(page.status.latency.loop, page.past.length > 1 ? page.past[0].latency.loop : null);
 }
 
+/*
+ * No answer for too long. Browsers slow the timers of a hidden tab down to one turn a minute: its
+ * answers are old because it did not ask.
+ */
+function late(now) {
+  if (now - page.came <= STALE_MS + Math.min(page.trip, GIVE_UP_MS)) return false;
+  return document.hidden ? page.failed : now - page.seen > SHOWN_MS;
+}
+
 /* Called often: an engine that is gone shows only in the time since its last answer. */
 function refresh() {
   const now = performance.now(), since = now - page.came;
@@ -122,17 +136,14 @@ function refresh() {
     if (page.starting !== null || now - page.started > STALE_MS) silent();
     return;
   }
-  if (since > STALE_MS + Math.min(page.trip, GIVE_UP_MS))
+  if (late(now))
     stale("the engine does not answer", page.status.age_ms + since);
   else if (page.status.age_ms > STALE_MS)
     stale("the control plane is blocked", page.status.age_ms + since);
   else if (page.shown !== page.status) live(page.status.age_ms);
 }
 
-/* Browsers slow the timers of a hidden tab: its newest answer may be old when it is shown again. */
-document.addEventListener("visibilitychange", () => {
-  if (!document.hidden && page.status) page.came = Math.max(page.came, performance.now() - 1000);
-});
+document.addEventListener("visibilitychange", () => { page.seen = performance.now(); });
 
 page.plots = plotsMake();
 setInterval(refresh, LOOK_MS);

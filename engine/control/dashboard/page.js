@@ -17,7 +17,7 @@ const page = {
   status: null,   /* the newest answer */
   shown: null,    /* the answer that the page shows as fresh */
   came: 0,        /* when it came, performance.now() */
-  trip: 0,        /* what it needed, ms */
+  trip: 0,        /* how long it took to come, ms */
   failed: false,  /* a request that ended after it came brought none */
   seen: 0,        /* since when this tab is the visible one, performance.now() */
   starting: null, /* the engine's words while it has no figures */

@@ -1,0 +1,151 @@
+/*
+ * Asks the engine for /api/status every second and /api/history every five, and tells at every
+ * moment whether what is shown is still true.
+ *
+ *   loading   nothing has come yet
+ *   starting  the engine answers that it has no figures yet
+ *   live      figures are fresh
+ *   stale     the engine does not answer, or its control plane publishes nothing
+ */
+
+const POLL_MS = 1000, RETRY_MS = 250, GIVE_UP_MS = 3000, HISTORY_MS = 5000, LOOK_MS = 100;
+const STALE_MS = 1500; /* beyond the time that an answer needs */
+const SHOWN_MS = 500;  /* for the first answer of a tab that is shown again */
+
+const page = {
+  past: [],       /* answers: see remember() */
+  status: null,   /* the newest answer */
+  shown: null,    /* the answer that the page shows as fresh */
+  came: 0,        /* when it came, performance.now() */
+  trip: 0,        /* how long it took to come, ms */
+  failed: false,  /* a request that ended after it came brought none */
+  seen: 0,        /* since when this tab is the visible one, performance.now() */
+  starting: null, /* the engine's words while it has no figures */
+  started: performance.now(),
+};
+
+async function request(path) {
+  const stop = new AbortController();
+  const timer = setTimeout(() => stop.abort(), GIVE_UP_MS);
+  try {
+    const response = await fetch(path, {signal: stop.signal, cache: "no-store"});
+    const text = await response.text();
+    return {code: response.status, text};
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+async function pollStatus() {
+  const asked = performance.now();
+  let wait = RETRY_MS, failed = true;
+  try {
+    const answer = await request("/api/status");
+    if (answer.code === 200) {
+      accept(JSON.parse(answer.text), asked);
+      failed = false;
+      wait = Math.max(RETRY_MS, POLL_MS - page.trip);
+    } else if (answer.code === 503 && !page.status) {
+      page.starting = answer.text.trim();
+      page.started = performance.now();
+    }
+  } catch { /* no answer: refresh() tells when that lasts */ }
+  page.failed = failed;
+  refresh();
+  setTimeout(pollStatus, wait);
+}
+
+function accept(status, asked) {
+  remember(page.past, status);
+  showAll(figures(page.past));
+  page.status = status;
+  page.came = performance.now();
+  page.trip = page.came - asked;
+}
+
+async function pollHistory() {
+  try {
+    const answer = await request("/api/history");
+    if (answer.code === 200) {
+      const history = JSON.parse(answer.text);
+      plotsShow(page.plots, history);
+      setText(id("history-when"), history.points.length ?
+        `since ${wordsOfClock(history.points[0][0])}, a point every ${history.seconds} s` :
+        "the first point comes after a few seconds");
+    }
+  } catch { /* the next one will do */ }
+  setTimeout(pollHistory, HISTORY_MS);
+}
+
+/* ---- fresh or stale -------------------------------------------------------------------------- */
+
+function state(name, words) {
+  setAttribute(document.body, "data-state", name);
+  setText(id("freshness"), words);
+}
+
+function stale(why, age) {
+  page.shown = null;
+  const when = wordsOfClock(page.status.report.time_ms);
+  state("stale", "STALE, data of " + when);
+  banner("stale", "STALE: " + why, [
+    `The figures below are ${wordsOfSpan(age)} old: of ${when}.`]);
+  tile("data", "critical", wordsOfSpan(age) + " old", ["!STALE: " + why]);
+  document.title = "STALE – PeerCache";
+}
+
+function silent() {
+  if (page.starting !== null) {
+    state("starting", "starting");
+    banner("info", "Starting", [page.starting]);
+  } else {
+    state("loading", "no answer");
+    banner("critical", "No answer from the engine",
+      ["It has not answered since this page opened."]);
+  }
+}
+
+function live(age) {
+  page.shown = page.status;
+  const status = page.status, lag = quantile(status.latency.lower_ns, figuresOfLoop(), 990);
+  state("live", "live, " + wordsOfClock(status.report.time_ms));
+  showHealth(status);
+  tile("data", "ok", (age / 1000).toFixed(1) + " s old", [
+    `engine up for ${wordsOfSpan(status.report.uptime_ms)}`,
+    lag === null ? "" : `control loop late by ${wordsOfTime(lag)} (p99)`]);
+  document.title = id("verdict").textContent + ` – ${wordsOfName(status.report.name)} – PeerCache`;
+}
+
+function figuresOfLoop() {
+  return growth(page.status.latency.loop, page.past.length > 1 ? page.past[0].latency.loop : null);
+}
+
+/*
+ * No answer for too long. Browsers slow the timers of a hidden tab down to one turn a minute: its
+ * answers are old because it did not ask.
+ */
+function late(now) {
+  if (now - page.came <= STALE_MS + Math.min(page.trip, GIVE_UP_MS)) return false;
+  return document.hidden ? page.failed : now - page.seen > SHOWN_MS;
+}
+
+/* Called often: an engine that is gone shows only in the time since its last answer. */
+function refresh() {
+  const now = performance.now(), since = now - page.came;
+  if (!page.status) {
+    if (page.starting !== null || now - page.started > STALE_MS) silent();
+    return;
+  }
+  if (late(now))
+    stale("the engine does not answer", page.status.age_ms + since);
+  else if (page.status.age_ms > STALE_MS)
+    stale("the control plane is blocked", page.status.age_ms + since);
+  else if (page.shown !== page.status) live(page.status.age_ms);
+}
+
+document.addEventListener("visibilitychange", () => { page.seen = performance.now(); });
+
+page.plots = plotsMake();
+setInterval(refresh, LOOK_MS);
+pollStatus();
+pollHistory();

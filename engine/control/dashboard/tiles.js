@@ -1,0 +1,251 @@
+/* Writes figures into the page: the health banner, the tiles and the tables. */
+
+const id = name => document.getElementById(name);
+
+/* Text only, and only when it changes: whatever a name holds, it is never markup. */
+function setText(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+function setAttribute(node, name, value) {
+  if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value);
+}
+
+/* ---- health ---------------------------------------------------------------------------------- */
+
+const LEVELS = ["critical", "warning", "info"];
+
+function banner(level, verdict, lines) {
+  setAttribute(id("health"), "data-level", level);
+  setText(id("verdict"), verdict);
+  [0, 1, 2].forEach(i => setText(id("worst-" + i), lines[i] || ""));
+  setText(id("worst-more"), lines.length > 1 ?
+    `and ${lines.length - 1} more: see Findings below` : "");
+}
+
+function verdictOf(findings) {
+  const words = {critical: "critical", warning: "warning", info: "note"};
+  const counts = LEVELS.map(level => [level, findings.filter(f => f.severity === level).length])
+    .filter(([, n]) => n);
+  const list = counts.map(([level, n]) =>
+    level === "critical" ? n + " critical" : plural(n, words[level])).join(", ");
+  if (!counts.length) return "Healthy";
+  return (counts[0][0] === "info" ? "Healthy, " : "Not healthy: ") + list;
+}
+
+function showHealth(status) {
+  const findings = status.health.findings.slice().sort((x, y) =>
+    LEVELS.indexOf(x.severity) - LEVELS.indexOf(y.severity));
+  const texts = findings.map(f => wordsOfName(f.text));
+  if (texts.length > 3) texts[2] += ` – and ${texts.length - 3} more below`;
+  banner(findings.length ? findings[0].severity : "ok", verdictOf(findings),
+    texts.length ? texts : ["Nothing to report."]);
+  rows("table-findings", findings.length ? findings.map(f => ({level: f.severity,
+    cells: [f.severity === "info" ? "note" : f.severity, wordsOfName(f.text)]})) :
+    [{level: "ok", cells: ["–", "none"]}]);
+}
+
+/* ---- tiles ----------------------------------------------------------------------------------- */
+
+/* A line that starts with "!" is what the reader should see first. */
+function tile(name, level, big, lines) {
+  const node = id(name), items = node.querySelectorAll("ul > li");
+  setAttribute(node, "data-level", level);
+  if (big !== null) setText(node.querySelector(".big"), big);
+  items.forEach((item, i) => {
+    const line = lines[i] || "", marked = line.startsWith("!");
+    setText(item, marked ? line.slice(1) : line);
+    item.classList.toggle("marked", marked);
+  });
+}
+
+const width = share => (100 * Math.min(1, Math.max(0, share || 0))).toFixed(2);
+
+function showMembers(members, report) {
+  const not = members.filter(m => m.state !== "up");
+  const lines = not.slice(0, not.length > 3 ? 2 : 3).map(m =>
+    `!${m.name}: ${m.state} since ${wordsOfClock(report.time_ms - m.state_ms)}`);
+  if (not.length > 3) lines.push(`!and ${not.length - 2} more: see Members below`);
+  if (!members.length) tile("members", "info", "none yet", ["The engine is starting."]);
+  else tile("members", not.length ? "warning" : "ok",
+    `${members.length - not.length} of ${members.length} up`,
+    not.length ? lines : ["None is down, none is suspect.",
+      members.length === 1 ? "This engine is alone." : ""]);
+}
+
+function showHits(f) {
+  const get = f.calls.get, part = n => get.pages ? n / get.pages : 0;
+  setAttribute(id("hits-local"), "width", width(part(f.calls.get_local)));
+  setAttribute(id("hits-remote"), "width", width(part(f.calls.get_remote)));
+  setAttribute(id("hits-remote"), "x", width(part(f.calls.get_local)));
+  if (!get.pages) return tile("hits", "ok", "–", ["No get " + f.since + "."]);
+  const failed = get.unreachable + get.timeout + get.other;
+  tile("hits", failed ? "warning" : "ok", wordsOfShare(part(get.hit)), [
+    `local ${wordsOfShare(part(f.calls.get_local))}, ` +
+      `remote ${wordsOfShare(part(f.calls.get_remote))}`,
+    `${wordsOfCount(get.pages / f.seconds)} pages/s`,
+    failed ? `!${wordsOfCount(failed)} pages failed or came too late` : ""]);
+}
+
+function showRailBars(f) {
+  const bars = id("rail-bars"), top = Math.max(1, ...f.rails.map(r => r.rate));
+  const step = 100 / Math.max(4, f.rails.length);
+  const shown = f.rails.length > 1 ? f.rails : []; /* one has nothing to be compared with */
+  while (bars.childNodes.length > 2 * shown.length) bars.lastChild.remove();
+  shown.forEach((r, i) => {
+    if (!bars.childNodes[2 * i]) bars.append(svg("rect", {}), svg("rect", {}));
+    const back = bars.childNodes[2 * i], front = bars.childNodes[2 * i + 1];
+    const height = Math.max(r.rate > 0 ? 1 : 0, 24 * r.rate / top);
+    const place = {x: (i * step).toFixed(2), width: (step * 0.7).toFixed(2)};
+    for (const [node, more] of [[back, {class: "empty", y: 0, height: 24}],
+      [front, {class: r.behind || r.out ? "behind" : "a", y: (24 - height).toFixed(2),
+        height: height.toFixed(2)}]])
+      for (const [name, value] of Object.entries({...place, ...more}))
+        setAttribute(node, name, value);
+  });
+}
+
+function showBandwidth(f) {
+  const name = r => `rail ${f.rails.indexOf(r)} (${wordsOfName(r.rail.device)})`;
+  const out = f.rails.filter(r => r.out), behind = f.rails.filter(r => r.behind);
+  const more = list => list.length > 1 ? ` and ${list.length - 1} more` : "";
+  let line = f.rails.length > 1 ? "No rail is behind." : "One rail.";
+  if (!f.rails.length) line = "No rail.";
+  else if (out.length) line = `!${name(out[0])} is ${out[0].rail.state}${more(out)}`;
+  else if (behind.length)
+    line = `!${name(behind[0])} is behind: ${wordsOfRate(behind[0].rate)}, others ` +
+      wordsOfRate(behind[0].usual) + more(behind);
+  showRailBars(f);
+  tile("bandwidth", out.length || behind.length ? "warning" : "ok",
+    wordsOfRate(f.calls.get_bytes / f.seconds),
+    [`get; set ${wordsOfRate(f.calls.set_bytes / f.seconds)}`, line]);
+}
+
+function showLatency(f) {
+  for (const call of ["get", "set", "exists"])
+    id("latency-" + call).querySelectorAll("td").forEach((cell, i) => {
+      const ns = f.latency[call][i];
+      setText(cell, ns === null ? "–" : wordsOfTime(ns));
+    });
+  const calls = ["get", "set", "exists"].map(call => f.calls[call].batches / f.seconds);
+  const sum = calls.reduce((x, y) => x + y);
+  tile("latency", "ok", null, [sum ? `${wordsOfCount(sum)} batches/s` : `No call ${f.since}.`]);
+}
+
+function showCores(f) {
+  const bad = f.cores.filter(c => c.disturbed);
+  const gaps = f.cores.reduce((n, c) => n + c.gaps, 0);
+  const longest = f.cores.reduce((ns, c) => Math.max(ns, c.longest), 0);
+  const busiest = f.cores.reduce((share, c) => Math.max(share, c.busy), 0);
+  tile("cores", bad.length ? "warning" : "ok",
+    !f.cores.length ? "none" : bad.length ? `${bad.length} of ${f.cores.length} disturbed` :
+      "undisturbed",
+    [gaps ? `${bad.length ? "!" : ""}${wordsOfCount(gaps)} gaps over 10 µs, ` +
+      `longest over ${wordsOfTime(longest)}` : "No gap over 10 µs.",
+    `busiest core ${wordsOfShare(Math.min(1, busiest))} busy`]);
+}
+
+function showSpace(f) {
+  const pool = f.pool ? f.poolUsed / f.pool : 0, shard = f.report.shard;
+  const directory = shard.capacity ? shard.entries / shard.capacity : 0;
+  setAttribute(id("space-pool"), "width", width(pool));
+  setAttribute(id("space-directory"), "width", width(directory));
+  tile("space", directory > 0.9 ? "warning" : "ok", `pool ${wordsOfShare(pool)}`, [
+    `${wordsOfBytes(f.poolUsed)} of ${wordsOfBytes(f.pool)}, ${wordsOfCount(f.pages)} pages`,
+    `directory ${wordsOfShare(directory)}, ${wordsOfCount(shard.entries)} entries`]);
+}
+
+function showEvictions(f) {
+  const c = f.counters, full = Math.max(c.credits_refused, f.calls.set.no_space);
+  tile("evictions", full || c.entries_dropped ? "warning" : "ok",
+    wordsOfPerSecond(c.pages_evicted / f.seconds) + " evicted", [
+      full ? `!${wordsOfCount(full)} requests for room refused` : "No request for room refused.",
+      c.entries_dropped ? `!${wordsOfCount(c.entries_dropped)} directory entries dropped` :
+        "No directory entry dropped.",
+      f.readsFailed ? `!${wordsOfCount(f.readsFailed)} READs failed` : "No READ failed."]);
+}
+
+function showDirectory(report) {
+  const moving = report.directory.moving, behind = report.directory.owners_behind;
+  const lost = report.shard.dropped;
+  const parts = [moving ? "!Entries move to new owners." : "Nothing moves.",
+    behind ? `!${plural(behind, "owner")} lack${behind === 1 ? "s" : ""} entries of this engine` :
+      lost ? `!${wordsOfCount(lost)} entries dropped since the start` :
+        "Owners have all entries of this engine."];
+  tile("directory", lost ? "warning" : moving || behind ? "info" : "ok",
+    moving ? "moving" : behind || lost ? "incomplete" : "complete", parts);
+}
+
+function showVersions(report) {
+  const versions = versionFigures(report), most = versions.slice(0, 3)
+    .map(([version, n]) => `${n} × ${version}`).join(", ");
+  if (versions.length < 2)
+    return tile("versions", "ok", versions.length ? versions[0][0] : wordsOfName(report.version),
+      [versions.length ? "All members run it." : "This engine's."]);
+  const odd = report.members.find(m =>
+    (wordsOfName(m.software || "") || "unknown") !== versions[0][0]);
+  tile("versions", "warning", `${versions.length} differ`,
+    ["!" + most, `!for example ${wordsOfName(odd.name)}`]);
+}
+
+/* ---- tables ---------------------------------------------------------------------------------- */
+
+/* Rows are kept and rewritten: focus and selection stay where they are. */
+function rows(table, list) {
+  const body = id(table).tBodies[0], head = id(table).tHead.rows[0].cells;
+  while (body.rows.length > list.length) body.lastElementChild.remove();
+  list.forEach((row, i) => {
+    const line = body.rows[i] || element("tr", "", body);
+    setAttribute(line, "data-level", row.level);
+    row.cells.forEach((text, column) => {
+      let cell = line.cells[column];
+      if (!cell) {
+        cell = element(column ? "td" : "th", head[column].className, line);
+        if (!column) cell.scope = "row";
+      }
+      setText(cell, text);
+    });
+  });
+}
+
+const ROWS_MAX = 256;
+const LEVEL_OF_STATE = {up: "ok", suspect: "warning", slow: "warning", down: "warning",
+  lost: "critical"};
+
+function showTables(f, members) {
+  rows("table-rails", f.rails.map((r, i) => ({
+    level: r.behind ? "warning" : LEVEL_OF_STATE[r.rail.state] || "warning",
+    cells: [`${i} ${wordsOfName(r.rail.device)}`, r.behind ? "up, behind" : r.rail.state,
+      wordsOfRate(r.rate), r.rail.gbps ? r.rail.gbps + " Gbit/s" : "not known",
+      r.rail.read_latency.p99_ns ? wordsOfTime(r.rail.read_latency.p99_ns) : "–",
+      r.rail.pool_bytes ? wordsOfShare(r.rail.pool_used_bytes / r.rail.pool_bytes) : "–",
+      String(r.rail.peers_out)]})));
+  rows("table-cores", f.cores.map((c, i) => ({level: c.disturbed ? "warning" : "ok",
+    cells: [String(i), String(c.core.rails), wordsOfShare(Math.min(1, c.busy)),
+      wordsOfCount(c.gaps), c.gaps ? "over " + wordsOfTime(c.longest) : "–"]})));
+  rows("table-members", members.slice(0, ROWS_MAX).map(m => ({level: LEVEL_OF_STATE[m.state],
+    cells: [m.name + (m.self ? " (this engine)" : ""),
+      m.state === "up" ? "up" : `${m.state} for ${wordsOfSpan(m.state_ms)}`,
+      `${m.address}:${m.port}`, m.rails === undefined ? "–" : String(m.rails),
+      m.software === undefined ? "–" : wordsOfName(m.software) || "unknown"]})));
+  setText(id("members-more"), members.length > ROWS_MAX ?
+    `and ${members.length - ROWS_MAX} more, in /api/status` : "");
+  id("tables").hidden = false;
+}
+
+function showAll(f) {
+  const members = memberFigures(f.report);
+  setText(id("engine"), `${wordsOfName(f.report.name)}, cluster ` +
+    `${wordsOfName(f.report.cluster)}, version ${wordsOfName(f.report.version)}`);
+  setText(id("window"), "as seen by this engine, " + f.since);
+  showMembers(members, f.report);
+  showHits(f);
+  showBandwidth(f);
+  showLatency(f);
+  showCores(f);
+  showSpace(f);
+  showEvictions(f);
+  showDirectory(f.report);
+  showVersions(f.report);
+  showTables(f, members);
+}

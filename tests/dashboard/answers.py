@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An HTTP server that serves the dashboard as the engine does, with fabricated answers.
+
+Answers have the shape of the engine's (test_engine.py compares them); their counters grow with the
+time since the server started, from what a long-lived engine had by then.
+"""
+
+import http.server
+import json
+import os
+import sys
+import threading
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "engine", "control"))
+import dashboard  # noqa: E402
+
+FOLDER = os.path.join(ROOT, "engine", "control", "dashboard")
+COUNTERS = """ops_taken ops_invalid pages_read pages_stale buckets_read bytes_read reads_failed
+reads_timed_out wqes_posted doorbells cqes_reaped cqes_error qps_broken paths_out paths_back
+rails_down rings_broken steps_idle sleeps poll_gaps_long poll_gap_worst_ns pages_published
+pages_already pages_evicted credits_granted credits_refused entries_inserted entries_removed
+entries_dropped entries_stale publishes_deferred removes_dropped messages_in messages_out
+messages_bad clients_attached clients_refused clients_silent members_joined members_died
+members_refused""".split()
+RESULTS = "hit miss stale unreachable timeout no_space other".split()
+GAPS = [0] + [n << (e - 1) for e in range(6, 21) for n in (2, 3)] + [1 << 21]
+COLUMNS = """unix_ms get_bytes_per_s set_bytes_per_s get_pages_per_s hit_local hit_remote
+get_p50_us get_p99_us set_p99_us exists_p99_us evicted_per_s pool_used members_up""".split()
+BUCKETS = 106
+UPTIME_MS = 5 * 3600 * 1000  # of the fabricated engine when the server starts
+
+
+def lower_ns(bucket):
+    """As latency_lower_ns() of engine/abi/latency.h."""
+    return 0 if bucket == 0 else (4 + (bucket - 1) % 4) << (8 + (bucket - 1) // 4)
+
+
+def spread(peak, n):
+    """Bucket counts around bucket `peak`: n in it, fewer to both sides, a long tail above."""
+    counts = [0] * BUCKETS
+    for distance in range(-4, 20):
+        share = 0.5 ** abs(distance) if distance < 6 else 0.6 ** (distance + 6)
+        counts[peak + distance] = int(n * share)
+    return counts
+
+
+def member(number, **different):
+    return {"name": f"node-{number:02}", "incarnation": f"{number:016x}",
+            "address": f"10.0.{number // 250}.{number % 250 + 1}", "port": 31998, "rails": 8,
+            "self": number == 0, "state": "up", "state_ms": 0, "software": "0.1.0", **different}
+
+
+def rail(number, seconds, rate):
+    counters = {**dict.fromkeys(COUNTERS, 0), "bytes_read": int(seconds * rate)}
+    latency = {"p50_ns": 14336, "p99_ns": 57344, "p999_ns": 114688}
+    return {"device": f"mlx5_{number}", "poll_core": number, "core": 8 + number,
+            "node": number // 4, "busy": True, "gbps": 400, "modelled": False,
+            "pool_bytes": 256 << 30, "pool_used_bytes": 201 << 30, "registered_bytes": 257 << 30,
+            "pages": 98304, "limbo": 12, "in_flight": 64, "state": "up", "peers_out": 0,
+            "read_latency": latency, "counters": counters}
+
+
+def poll_core(seconds):
+    return {"rails": 1, "age_ns": int(seconds * 1e9), "busy_ns": int(seconds * 4.1e8),
+            "spin_ns": int(seconds * 5.8e8), "nic_ns": 0, "gaps_over_10us": 3,
+            "gap_worst_ns": 48211,
+            "gaps_from_ns": {str(ns): int(seconds * 1e5) if ns == 512 else 0 for ns in GAPS}}
+
+
+def calls(seconds, batches):
+    pages = batches * 32
+    one = {"batches": int(batches * seconds), "pages": int(pages * seconds),
+           **dict.fromkeys(RESULTS, 0), "p50_ns": 114688, "p99_ns": 524288, "p999_ns": 1835008}
+    one["hit"] = int(pages * seconds * 0.93)
+    one["miss"] = one["pages"] - one["hit"]
+    return one
+
+
+def report(seconds, members, rails):
+    """`seconds`: how long the engine runs."""
+    get = calls(seconds, 1450)
+    return {
+        "name": "node-00", "version": "0.1.0", "abi": 6, "wire": 5, "cluster": "prod",
+        "incarnation": "00000000000000aa", "pid": 4242, "time_ms": int(time.time() * 1000),
+        "uptime_ms": int(seconds * 1000), "stopping": False, "control_core": 7,
+        "members": [member(i) for i in range(members)], "members_down": [], "map_epoch": 71,
+        "rails": [rail(i, seconds, 1.72e9) for i in range(rails)],
+        "poll_cores": [poll_core(seconds) for _ in range(rails)],
+        "counters": {**dict.fromkeys(COUNTERS, 0), "pages_evicted": int(seconds * 412)},
+        "shard": {"entries": 3200000, "capacity": 8388608, "dropped": 0},
+        "directory": {"moving": False, "owners_behind": 0}, "keys": 786432,
+        "connections": {"asked": 504, "live": 504, "served": 504, "qps": 2016},
+        "clients": {"sessions": 8, "channels": 32, "regions": 16, "extents": 16, "credits": 256,
+                    "waiting": 0, "answers": 90210, "statistics_refused": 0},
+        "calls": {"get": get, "set": calls(seconds, 310), "exists": calls(seconds, 900),
+                  "remove": calls(seconds, 0), "get_local": int(get["hit"] * 0.38),
+                  "get_remote": get["hit"] - int(get["hit"] * 0.38),
+                  "get_bytes": int(seconds * 21.4e9), "get_staged_bytes": 0,
+                  "set_bytes": int(seconds * 3.1e9), "set_present": 0, "reissued": 0,
+                  "lookups": 7, "lookups_cached": 7},
+        "loop_lag": {"p50_ns": 3072, "p99_ns": 65536, "p999_ns": 131072, "worst_ns": 400000},
+    }
+
+
+def status(seconds, members=3, rails=8):
+    batches = int(seconds * 1000)
+    return {"age_ms": 240, "health": {"worst": "ok", "findings": []},
+            "latency": {"lower_ns": [lower_ns(i) for i in range(BUCKETS)],
+                        "get": spread(26, batches), "set": spread(30, batches),
+                        "exists": spread(18, batches), "loop": spread(8, batches)},
+            "report": report(seconds, members, rails)}
+
+
+def wave(i, period):
+    """0 to 1 and back, with a little roughness: always the same."""
+    x = (i % period) / period
+    return (1 - abs(2 * x - 1)) * 0.9 + (i * 7919 % 101) / 1010
+
+
+def history(points=720, members=3, rails=8):
+    now = int(time.time() * 1000)
+    rows = []
+    for i in range(points):
+        busy = 0.4 + 0.6 * wave(i, 310)
+        rows.append([now - (points - 1 - i) * 5000, 24e9 * busy, 3.4e9 * busy, 46000 * busy,
+                     0.3 + 0.1 * wave(i, 90), 0.45 + 0.12 * wave(i, 170), 95 + 30 * busy,
+                     400 + 500 * busy, 900 + 700 * busy, 60 + 20 * busy, 400 * busy, 0.78, members]
+                    + [3e9 * busy] * rails)
+    return {"seconds": 5, "columns": COLUMNS + [f"rail_{r}_bytes_per_s" for r in range(rails)],
+            "points": rows}
+
+
+def finding(answer, id, severity, text):
+    """Adds a finding as the engine does."""
+    answer["health"]["findings"].append({"id": id, "severity": severity, "text": text})
+    order = ["ok", "info", "warning", "critical"]
+    answer["health"]["worst"] = max(answer["health"]["worst"], severity, key=order.index)
+
+
+class Fake:
+    """Serves the page; `change(answer)` alters each answer, `refuse` is a 503's text."""
+
+    def __init__(self, members=3, rails=8):
+        self.members, self.rails, self.change, self.refuse = members, rails, None, None
+        self.points, self.started, self.asked = 720, time.monotonic(), []
+        fake = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                fake.asked.append(self.path)
+                code, kind, body, policy = fake.answer(self.path)
+                self.send_response(code)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(body)))
+                self.send_header("Cache-Control", "no-store")
+                if policy:
+                    self.send_header("Content-Security-Policy", policy)
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_):
+                pass
+
+        class Server(http.server.ThreadingHTTPServer):
+            daemon_threads = True
+
+            def handle_error(self, *_):
+                pass  # a page that was closed breaks its connection
+
+        self.page, self.policy = dashboard.make(FOLDER)
+        self.server = Server(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/"
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def close(self):
+        """From here on connections are refused."""
+        if self.server:
+            self.server.shutdown()
+            self.server.server_close()
+            self.server = None
+
+    def answer(self, path):
+        if path == "/":
+            return 200, "text/html; charset=utf-8", self.page, self.policy
+        if path.startswith("/api/") and self.refuse:
+            return 503, "text/plain; charset=utf-8", self.refuse.encode(), ""
+        if path == "/api/status":
+            answer = status(UPTIME_MS / 1000 + time.monotonic() - self.started, self.members,
+                            self.rails)
+            if self.change:
+                self.change(answer)
+            return 200, "application/json", json.dumps(answer).encode(), ""
+        if path == "/api/history":
+            answer = history(self.points, self.members, self.rails)
+            return 200, "application/json", json.dumps(answer).encode(), ""
+        return 404, "text/plain", b"not here", ""

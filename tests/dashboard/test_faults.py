@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each fault changes the words of the page within two seconds: fabricated answers.
+
+The slow disk of the list of faults is missing: there is no disk tier yet.
+"""
+
+import time
+
+import answers
+import harness
+from harness import SLOW
+
+WITHIN_S = 2 * SLOW
+TRIES = 3  # a machine that is busy with something else may delay one
+
+
+def member_killed(answer):
+    gone = answer["report"]["members"].pop(1)
+    answer["report"]["members_down"] = [{key: gone[key] for key in ("name", "address", "port")}
+                                        | {"state_ms": 600}]
+    answers.finding(answer, "member_down", "warning",
+                    "member node-01 (10.0.0.2:31998) is down for 0 s")
+
+
+def member_gray(answer):
+    answer["report"]["members"][2].update(state="suspect", state_ms=2000)
+    answers.finding(answer, "member_suspect", "warning",
+                    "member node-02 (10.0.0.3:31998) is suspect for 2 s")
+
+
+def rail_down(answer):
+    answer["report"]["rails"][3]["state"] = "down"
+    answers.finding(answer, "rail_down", "warning", "rail 3 (mlx5_3) is down")
+
+
+def pool_full(answer):
+    answer["report"]["counters"]["credits_refused"] = answer["report"]["uptime_ms"]
+    answers.finding(answer, "pool_full", "warning",
+                    "pool full: 71 requests for room were refused in the last 10 s")
+
+
+def version_differs(answer):
+    answer["report"]["members"][1]["software"] = "0.2.0"
+    answers.finding(answer, "versions_differ", "warning",
+                    "1 member(s) run another version: node-01 runs 0.2.0, this engine 0.1.0")
+
+
+def loop_blocked(answer):
+    answer["age_ms"] = 1700
+    answers.finding(answer, "loop_blocked", "critical",
+                    "the control plane is blocked for 1 s; figures are of that time")
+
+
+def directory_moves(answer):
+    answer["report"]["directory"] = {"moving": True, "owners_behind": 1}
+
+
+class Faults(harness.PageTest):
+    def assert_named(self, fault, *expected, level="warning"):
+        """`expected`: (selector, words) that the page shows within two seconds of the fault."""
+        took = []
+        for _ in range(TRIES):
+            fake = self.fake()
+            page = self.open(fake)
+            page.wait_text("#window", "in the last", 5 * SLOW)
+            for selector, words in expected:
+                self.assertNotIn(words, page.text(selector))
+            start = time.monotonic()
+            if fault:
+                fake.change = fault
+            else:
+                fake.close()
+            for selector, words in expected:
+                page.wait_text(selector, words, 10 * SLOW)
+            took.append(time.monotonic() - start)
+            self.assertEqual(page.js("document.getElementById('health').dataset.level"), level)
+            page.close()
+            if took[-1] < WITHIN_S:
+                print(f"after {took[-1]:.2f} s", end=" ", flush=True)
+                return
+        self.fail(f"it took {took} s")
+
+    def test_a_killed_member_is_named_with_the_time_since_it_is_down(self):
+        self.assert_named(member_killed, ("#worst", "member node-01 (10.0.0.2:31998) is down"),
+                          ("#members", "node-01: down since"), ("#members .big", "2 of 3 up"),
+                          ("#table-members", "down for 0 s"))
+
+    def test_a_suspect_member_is_named(self):
+        self.assert_named(member_gray, ("#worst", "node-02 (10.0.0.3:31998) is suspect"),
+                          ("#members", "node-02: suspect since"))
+
+    def test_a_rail_that_is_down_is_named(self):
+        self.assert_named(rail_down, ("#worst", "rail 3 (mlx5_3) is down"),
+                          ("#bandwidth", "rail 3 (mlx5_3) is down"))
+
+    def test_a_full_pool_is_named(self):
+        self.assert_named(pool_full, ("#worst", "pool full"),
+                          ("#evictions", "requests for room refused"))
+
+    def test_versions_that_differ_are_named(self):
+        self.assert_named(version_differs, ("#versions", "2 × 0.1.0, 1 × 0.2.0"),
+                          ("#worst", "node-01 runs 0.2.0"))
+
+    def test_a_blocked_control_plane_makes_the_figures_stale(self):
+        self.assert_named(loop_blocked, ("#verdict", "STALE: the control plane is blocked"),
+                          ("#freshness", "STALE, data of"), level="stale")
+
+    def test_an_engine_that_is_gone_makes_the_figures_stale(self):
+        self.assert_named(None, ("#verdict", "STALE: the engine does not answer"),
+                          ("#freshness", "STALE, data of"), level="stale")
+
+    def test_a_directory_that_moves_is_named(self):
+        self.assert_named(directory_moves, ("#directory .big", "moving"),
+                          ("#directory", "1 owner lacks entries"), level="ok")
+
+
+class Rails(harness.PageTest):
+    def test_a_rail_with_less_than_half_of_the_others_is_behind(self):
+        def change(answer):
+            answer["report"]["rails"][5]["counters"]["bytes_read"] //= 4
+        page = self.open(self.fake(change=change))
+        page.wait_text("#bandwidth", "rail 5 (mlx5_5) is behind", 5 * SLOW)
+        self.assertIn("up, behind", page.text("#table-rails"))
+
+    def test_a_slow_line_rate_and_idle_rails_are_not_behind(self):
+        def slower(answer):
+            answer["report"]["rails"][5]["gbps"] = 100
+            answer["report"]["rails"][5]["counters"]["bytes_read"] //= 4
+
+        def idle(answer):
+            for rail in answer["report"]["rails"][1:]:
+                rail["counters"]["bytes_read"] //= 1000
+            answer["report"]["rails"][0]["counters"]["bytes_read"] = 0
+        for change in (slower, idle):
+            page = self.open(self.fake(change=change))
+            page.wait_text("#window", "in the last", 5 * SLOW)
+            self.assertIn("No rail is behind.", page.text("#bandwidth"))
+
+    def test_a_disturbed_poll_core_is_counted(self):
+        def change(answer):
+            core = answer["report"]["poll_cores"][2]
+            core["gaps_over_10us"] = core["gaps_from_ns"]["196608"] = answer["report"]["uptime_ms"]
+        page = self.open(self.fake(change=change))
+        page.wait_text("#window", "in the last", 5 * SLOW)
+        self.assertEqual(page.text("#cores .big"), "1 of 8 disturbed")
+        self.assertIn("longest over 197 µs", page.text("#cores"))
+
+
+class Stale(harness.PageTest):
+    def test_stale_figures_are_fresh_again_when_the_engine_answers(self):
+        fake = self.fake(change=loop_blocked)
+        page = self.open(fake, "stale")
+        self.assertIn("old", page.text("#data .big"))
+        fake.change = None
+        page.wait("document.body.dataset.state === 'live'", 5 * SLOW, "live again")
+        self.assertEqual(page.text("#verdict"), "Healthy")
+        self.assertNotIn("STALE", page.text("body"))
+
+    def test_a_hidden_tab_is_stale_only_when_a_request_failed(self):
+        fake = self.fake()
+        page = self.open(fake)
+        page.js("Object.defineProperty(document, 'hidden', {value: true})")
+        self.assertEqual(page.js("page.came -= 60000; refresh(); document.body.dataset.state"),
+                         "live", "a slow timer is no fault of the engine")
+        fake.close()
+        page.wait("document.body.dataset.state === 'stale'", 10 * SLOW, "stale")
+
+    def test_an_engine_that_never_answered_is_no_healthy_one(self):
+        fake = self.fake(refuse="")
+        fake.change = lambda answer: answer.clear()
+        page = self.browser.open(fake.url)
+        self.addCleanup(page.close)
+        page.wait_text("#verdict", "No answer from the engine", 5 * SLOW)
+
+    def test_an_answer_that_is_slow_to_come_is_not_stale(self):
+        fake = self.fake(change=lambda answer: time.sleep(1.4))  # a slow link, not a wait
+        page = self.open(fake)
+        page.js("""window.staleSeen = 0;
+            new MutationObserver(() => {
+                if (document.body.dataset.state === "stale") staleSeen++;
+            }).observe(document.body, {attributes: true})""")
+        page.wait_text("#window", "in the last 3 s", 10 * SLOW)
+        self.assertEqual(page.js("staleSeen"), 0)
+
+
+if __name__ == "__main__":
+    harness.main()

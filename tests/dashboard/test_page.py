@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The dashboard in headless Chromium, with fabricated answers: looks, words, faults, names."""
+
+import answers
+import harness
+from harness import FIRST_S, GONE, SIZES, SLOW, THEMES
+
+NAME = "<img src=x onerror=alert(1)>"
+
+
+class Looks(harness.PageTest):
+    def test_each_size_and_theme_is_sound_with_0_1_and_64_members(self):
+        slowest = 0
+        for members in (0, 1, 64):
+            fake = self.fake(members, 1 if members < 2 else 8)
+            for width, theme, page in self.open_all(fake):
+                with self.subTest(members=members, width=width, theme=theme):
+                    slowest = max(slowest, page.first_s)
+                    page.wait("document.querySelector('#plot-hits b').innerText !== '–'", FIRST_S,
+                              "plots")
+                    page.wait_text("#window", "in the last", FIRST_S)
+                    self.assertEqual(page.text("#members .big"),
+                                     f"{members} of {members} up" if members else "none yet")
+                    self.assertEqual(page.text("#verdict"), "Healthy")
+                    self.assert_sound(page, fake)
+                page.close()
+        print(f"first figures at most {slowest:.2f} s after the address was entered")
+
+    def test_the_first_screen_of_a_wide_window_has_every_tile_and_plot(self):
+        page = self.open(self.fake(64), width=1440, height=900)
+        page.wait_text("#window", "in the last", 5 * SLOW)
+        self.assertEqual(page.js("[innerWidth, innerHeight]"), [1440, 900])
+        low = page.js("Math.max(...[...document.querySelectorAll('#health, .tile, .plot')]"
+                      ".map(node => node.getBoundingClientRect().bottom + scrollY))")
+        self.assertLessEqual(low, 900)
+
+    def test_themes_differ(self):
+        grounds = set()
+        for theme in THEMES:
+            page = self.open(self.fake(1), theme=theme)
+            grounds.add(page.js("getComputedStyle(document.body).backgroundColor"))
+        self.assertEqual(len(grounds), 2)
+
+    def test_a_starting_engine_is_not_stale(self):
+        for theme in THEMES:
+            fake = self.fake(refuse="the engine is starting")
+            page = self.open(fake, "starting", width=360, height=740, theme=theme)
+            self.assertEqual(page.text("#verdict"), "Starting")
+            self.assert_sound(page, fake, ["status of 503"])
+        fake.refuse = None
+        page.wait("document.body.dataset.state === 'live'", 5 * SLOW, "it has started")
+
+    def test_faults_and_stale_figures_are_sound_too(self):
+        fake = self.fake(64, change=everything_wrong)
+        pages = self.open_all(fake, [360, 1440])
+        for width, theme, page in pages:
+            with self.subTest(width=width, theme=theme):
+                page.wait_text("#window", "in the last", 5 * SLOW)
+                self.assert_sound(page, fake)
+        fake.close()
+        for width, theme, page in pages:
+            with self.subTest(width=width, theme=theme, stale=True):
+                page.wait("document.body.dataset.state === 'stale'", 5 * SLOW, "stale")
+                self.assert_sound(page, fake, GONE)
+
+
+def everything_wrong(answer):
+    report = answer["report"]
+    report["members"][5].update(state="suspect", state_ms=3200)
+    report["members"][7]["software"] = "0.0.9"
+    report["members_down"] = [{"name": f"node-{n}", "address": "10.0.0.77", "port": 31998,
+                               "state_ms": 12345} for n in range(70, 76)]
+    report["rails"][2]["state"] = "lost"
+    report["rails"][3]["counters"]["bytes_read"] //= 10
+    report["directory"] = {"moving": True, "owners_behind": 2}
+    report["shard"].update(entries=8200000, dropped=12)
+    report["poll_cores"][1].update(gaps_over_10us=int(report["uptime_ms"]))
+    report["poll_cores"][1]["gaps_from_ns"]["196608"] = report["uptime_ms"]
+    report["counters"]["credits_refused"] = report["uptime_ms"]
+    report["calls"]["get"]["timeout"] = report["uptime_ms"]
+    answers.finding(answer, "rail_lost", "critical", "rail 2 (mlx5_2) is lost: its NIC died")
+    for n in range(70, 74):
+        answers.finding(answer, "member_down", "warning",
+                        f"member node-{n} (10.0.0.77:31998) is down for 12 s")
+    answers.finding(answer, "directory_moving", "info", "directory entries move to new owners")
+
+
+class Names(harness.PageTest):
+    def test_a_member_named_like_markup_is_inert(self):
+        def change(answer):
+            report = answer["report"]
+            report.update(name=NAME, cluster=NAME, version=NAME)
+            report["members"][1].update(name=NAME, address=NAME, software=NAME, state="suspect",
+                                        state_ms=5000)
+            report["members_down"] = [{"name": NAME, "address": NAME, "port": 1, "state_ms": 9000}]
+            report["rails"][0].update(device=NAME, state=NAME)
+            answers.finding(answer, "member_down", "warning", f"member {NAME} is down for 9 s")
+        fake = self.fake(change=change)
+        page = self.open(fake, width=360, height=740)
+        page.wait_text("#window", "in the last", 5 * SLOW)
+        for selector in ("#members", "#worst", "#table-members", "#table-findings", "#table-rails",
+                         "#engine", "#versions"):
+            self.assertIn(NAME, page.js(f"document.querySelector('{selector}').textContent"))
+        self.assertEqual(page.js("document.images.length"), 0)
+        self.assert_sound(page, fake)
+
+    def test_the_policy_refuses_markup_that_runs_code(self):
+        fake = self.fake()
+        page = self.open(fake)
+        blocked = page.js("""new Promise(done => {
+            const seen = new Set();
+            document.addEventListener("securitypolicyviolation", event => {
+                seen.add(event.effectiveDirective + " " + event.blockedURI);
+                if (seen.size === 4) done([...seen].sort());
+            });
+            setTimeout(() => done([...seen].sort()), 5000);
+            const box = document.createElement("div");
+            document.body.append(box);
+            box.innerHTML = `<img src="/x" onerror="window.hit = 1"><p style="color:red">x</p>
+                <img src="data:," onerror="window.hit = 1">`;
+            const script = document.createElement("script");
+            script.textContent = "window.hit = 1";
+            box.append(script);
+        })""")
+        self.assertEqual(blocked, [f"img-src {fake.url}x", "script-src-attr inline",
+                                   "script-src-elem inline", "style-src-attr inline"])
+        self.assertIsNone(page.js("window.hit"))
+
+    def test_bytes_of_utf_8_are_put_together_and_what_reorders_text_is_replaced(self):
+        def change(answer):
+            answer["report"]["members"][1]["name"] = "knöten-é".encode().decode("latin-1")
+            answer["report"]["members"][2]["name"] = "a\u202eb\x85".encode().decode("latin-1")
+        page = self.open(self.fake(change=change))
+        table = page.text("#table-members")
+        self.assertIn("knöten-é", table)
+        self.assertIn("a\ufffdb\ufffd", table)
+
+    def test_a_long_name_moves_nothing(self):
+        def change(answer):
+            answer["report"]["name"] = "n" * 63
+            answer["report"]["members"][1].update(name="w" * 63, state="suspect", state_ms=4000)
+            answers.finding(answer, "member_suspect", "warning", "member " + "w" * 150)
+        for width in SIZES:
+            fake = self.fake(change=change)
+            page = self.open(fake, width=width, height=SIZES[width])
+            page.wait_text("#window", "in the last", 5 * SLOW)
+            self.assert_sound(page, fake)
+
+
+class Figures(harness.PageTest):
+    def test_percentiles_are_of_the_last_seconds_and_not_since_the_start(self):
+        def change(answer):
+            grown = int((answer["report"]["uptime_ms"] - answers.UPTIME_MS) / 10)
+            old, new = [0] * answers.BUCKETS, [0] * answers.BUCKETS
+            old[60] = 10 ** 6                 # 32.8 ms, long ago
+            new[60], new[20] = 10 ** 6, grown  # 41.0 us, lately
+            answer["latency"].update(get=new, set=old)
+        page = self.open(self.fake(change=change))
+        page.wait_text("#window", "in the last", 5 * SLOW)
+        self.assertEqual(cells(page, "#latency-get"), ["32.8 µs"] * 3)
+        self.assertEqual(cells(page, "#latency-set"), ["–"] * 3)
+
+    def test_quantiles_agree_with_those_of_the_engine(self):
+        counts = answers.spread(30, 12345)
+        lower = [answers.lower_ns(i) for i in range(answers.BUCKETS)]
+        page = self.open(self.fake(1))
+        for permille in (1, 500, 990, 999, 1000):
+            rank, seen = max(1, -(-sum(counts) * permille // 1000)), 0
+            for bucket, n in enumerate(counts):
+                seen += n
+                if seen >= rank:
+                    break
+            self.assertEqual(page.js(f"quantile({lower}, {counts}, {permille})"),
+                             lower[bucket + 1])
+        self.assertEqual(page.js(f"quantile({lower}, [...Array(105).fill(0), 7], 500)"), lower[-1])
+        self.assertIsNone(page.js(f"quantile({lower}, Array(106).fill(0), 500)"))
+
+    def test_rates_and_hit_ratio_are_those_of_the_answers(self):
+        page = self.open(self.fake(3))
+        page.wait_text("#window", "in the last", 5 * SLOW)
+        self.assertEqual(page.text("#bandwidth .big"), "21.4 GB/s")
+        self.assertIn("set 3.10 GB/s", page.text("#bandwidth"))
+        self.assertEqual(page.text("#hits .big"), "93.0%")
+        self.assertIn("local 35.3%, remote 57.7%", page.text("#hits"))
+        self.assertEqual(page.text("#evictions .big"), "412/s evicted")
+        self.assertEqual(page.text("#space .big"), "pool 78.5%")
+        self.assertIn("directory 38.1%", page.text("#space"))
+
+    def test_the_pointer_on_a_plot_chooses_the_point_whose_values_are_shown(self):
+        fake = self.fake()
+        page = self.open(fake)
+        legend = "document.querySelector('#plot-bandwidth b').innerText"
+        page.wait(legend + " !== '–'", FIRST_S, "plots")
+        newest = page.js(legend)
+        box = page.js("JSON.parse(JSON.stringify("
+                      "document.querySelector('#plot-bandwidth svg').getBoundingClientRect()))")
+        page.call("Input.dispatchMouseEvent", type="mouseMoved", x=box["x"] + box["width"] / 2,
+                  y=box["y"] + 20)
+        page.wait(legend + f" !== '{newest}'", 5 * SLOW, "another point")
+        page.call("Input.dispatchMouseEvent", type="mouseMoved", x=5, y=5)
+        page.wait(legend + f" === '{newest}'", 5 * SLOW, "the newest point")
+
+    def test_an_engine_that_restarts_starts_the_figures_anew(self):
+        fake = self.fake()
+        page = self.open(fake)
+        page.wait_text("#window", "in the last", 5 * SLOW)
+
+        def change(answer):
+            answer["report"]["incarnation"] = "00000000000000bb"
+            answer["report"]["uptime_ms"] -= answers.UPTIME_MS
+            answer["report"]["calls"]["get_bytes"] = 1000
+        fake.change = change
+        page.wait_text("#window", "since the engine started", 5 * SLOW)
+        self.assertNotIn("-", page.text("#bandwidth .big"))
+
+    def test_without_calls_there_is_a_dash_and_no_nan(self):
+        page = self.open(self.fake(change=without_calls, points=0))
+        page.wait_text("#window", "in the last", 5 * SLOW)
+        self.assertEqual(page.text("#hits .big"), "–")
+        self.assertEqual(page.text("#bandwidth .big"), "0 B/s")
+        self.assertEqual(cells(page, "#latency-exists"), ["–"] * 3)
+        for word in ("NaN", "undefined", "Infinity", "null"):
+            self.assertNotIn(word, page.text("body"))
+
+
+def without_calls(answer):
+    zero = [0] * answers.BUCKETS
+    answer["latency"].update(get=zero, set=zero, exists=zero)
+    calls = answer["report"]["calls"]
+    for name, value in calls.items():
+        calls[name] = dict.fromkeys(value, 0) if isinstance(value, dict) else 0
+
+
+def cells(page, row):
+    return page.js(f"[...document.querySelectorAll('{row} td')].map(cell => cell.innerText)")
+
+
+if __name__ == "__main__":
+    harness.main()

@@ -25,7 +25,7 @@
 #define SCREEN_BEGIN "\033[?1049h\033[?25l" /* the other screen; no cursor */
 #define SCREEN_END "\033[?25h\033[?1049l"
 #define HOME "\033[H"
-#define LINE_END "\033[K\r\n" /* clears the rest of the line */
+#define CLEAR_LINE "\033[K" /* at its start: behind a full line it would clear the last column */
 #define CLEAR_BELOW "\033[J"
 
 struct top {
@@ -107,11 +107,10 @@ static void draw(struct top *top)
 	for (char *at = text; *at; at = next) {
 		next = strchr(at, '\n');
 		*next++ = '\0';
-		fputs(at, stdout);
-		fputs(LINE_END, stdout);
+		fprintf(stdout, CLEAR_LINE "%s\n", at);
 	}
 	/* Without a line end: the last row must not scroll the screen. */
-	fprintf(stdout, "%.*s\033[K" CLEAR_BELOW, size.ws_col, "q quits");
+	fprintf(stdout, CLEAR_BELOW "%.*s", size.ws_col, "q quits");
 	fflush(stdout);
 	free(text);
 }

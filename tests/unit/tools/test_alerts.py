@@ -69,7 +69,8 @@ def healthy():
     """[[metric, labels, value]] of one host; TICK: a counter that grows."""
     return [
         ["up", {}, 1], ["build_info", {"version": "1.0"}, 1], ["stopping", {}, 0],
-        *(["cluster_members", {"state": s}, v] for s, v in (("up", 3), ("suspect", 0), ("down", 0))),
+        *(["cluster_members", {"state": s}, v]
+          for s, v in (("up", 3), ("suspect", 0), ("down", 0))),
         *(["rail_state", {"rail": r, "state": s}, int(s == "up")]
           for r in "01" for s in ("up", "slow", "down", "lost")),
         *([name, {"rail": r}, 0] for r in "01" for name in ("rail_peers_out",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Debian's Prometheus (tools/install --prometheus) scrapes real engines. Exit 77: it is not there."""
+"""Debian's Prometheus scrapes real engines. Exit 77: run tools/install --prometheus."""
 
 import json
 import os
@@ -78,7 +78,8 @@ class Server:
             return False
 
     def get(self, path, **parameters):
-        answer = json.loads(fetch(f"{self.url}/api/v1/{path}?" + urllib.parse.urlencode(parameters)))
+        parameters = urllib.parse.urlencode(parameters)
+        answer = json.loads(fetch(f"{self.url}/api/v1/{path}?{parameters}"))
         if answer["status"] != "success":
             raise AssertionError(answer)
         return answer["data"]
@@ -172,7 +173,7 @@ class Scrape(harness.ClusterTest):
             self.assertGreaterEqual(len(values), 20)
 
     def check_panels(self, server):
-        """Each query of the Grafana dashboard is answered, and by series unless nothing is wrong."""
+        """Each query of the Grafana dashboard is answered, and by series unless all is well."""
         with open(os.path.join(EXAMPLES, "peercache-grafana.json"), encoding="utf-8") as file:
             panels = json.load(file)["panels"]
         for panel in panels:

@@ -1,71 +1,78 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every bound of the tree, in one place, with the relations between them checked.
+ * Every limit of the tree, in one place; static_asserts check the relations between them.
  *
- * Included by everything; includes nothing of ours. A number that comes from the wire, a ring, a
- * file or a user is compared with one of these before it is used.
+ * Every folder may include this file; it includes no other file of the tree. A number that comes
+ * from the wire, a ring, a file or a user is compared with one of these limits before it is used.
+ * Constants only: any thread.
  */
 #ifndef CONFIG_LIMITS_H
 #define CONFIG_LIMITS_H
 
 #include <assert.h>
 
-/* Machine and cluster. */
-#define RAILS_MAX 16   /* NICs of one host that one engine drives; 4 bits of a place */
+/* Limits of a machine and of the cluster. */
+#define RAILS_MAX 16   /* NICs that one engine drives; a place has 4 bits for the rail */
 #define NODES_MAX 256  /* live engines in one cluster */
-#define VNODES 64      /* points of one node on the hash ring */
-#define REPLICAS_MAX 4 /* directory owners per key */
-#define SEEDS_MAX 16   /* discovery addresses in the settings */
+#define VNODES 64      /* points of one member on the hash ring of the directory */
+#define REPLICAS_MAX 4 /* directory owners of one key, at most */
+#define SEEDS_MAX 16   /* addresses in the setting cluster.seeds, at most */
 
-/* Pages and pools. */
-#define PAGE_UNIT 4096u           /* a page starts at a multiple of this; one page head per unit */
-#define PAGE_UNITS_MAX (1u << 28) /* units one pool can have: 1 TiB; 28 bits of a place */
-#define PAGE_BYTES_MAX (64u << 20)
-#define SEGMENTS_MAX 512         /* pieces of client memory that one page is scattered to */
-#define SLICE_BYTES (256u << 10) /* a READ is never longer: bigger pages are split */
-#define CLASSES_MAX 64           /* distinct page sizes (in units) one pool serves at a time */
+/* Limits of pages and pools. */
+/* Bytes of a unit; a slot starts at a multiple; each unit has a page head. */
+#define PAGE_UNIT 4096u
+#define PAGE_UNITS_MAX (1u << 28)  /* units of one pool: 1 TiB; a place has 28 bits for the unit */
+#define PAGE_BYTES_MAX (64u << 20) /* longest page */
+#define SEGMENTS_MAX 512           /* destination segments that one page is scattered to */
+#define SLICE_BYTES (256u << 10)   /* longest READ; a longer page is read in several slices */
+#define CLASSES_MAX 64             /* size classes that one pool has at a time */
 
-/* Clients of one engine. */
-#define SESSIONS_MAX 64            /* attached processes */
-#define CHANNELS_MAX 256           /* client threads of all sessions together */
-#define REGIONS_MAX 2048           /* registered memory ranges, the engine's own included */
-#define CHANNELS_SESSION_MIN 16    /* a session's share of those left, at least: attach.h */
-#define RANGES_SESSION_MIN 64      /* the same, of registered memory ranges */
-#define EXTENTS_SESSION_MIN 512    /* the same, of their extents */
-#define EXTENT_BYTES_MIN PAGE_UNIT /* a range is registered in pieces no smaller than this */
-#define EXTENTS_MAX 7168u          /* ... of which all ranges together have so many on each NIC */
-#define KEY_BYTES_MAX 1024         /* a page key, before it is hashed */
+/* Limits of the clients of one engine. */
+#define SESSIONS_MAX 64            /* attached client processes */
+#define CHANNELS_MAX 256           /* channels of all sessions together */
+#define REGIONS_MAX 2048           /* regions of one engine, its own included, at most */
+#define CHANNELS_SESSION_MIN 16    /* channels: lower bound of a session's quota (attach.h) */
+#define RANGES_SESSION_MIN 64      /* registered ranges: lower bound of a session's quota */
+#define EXTENTS_SESSION_MIN 512    /* extents: lower bound of a session's quota */
+#define EXTENT_BYTES_MIN PAGE_UNIT /* shortest extent of a registered range, bytes */
+#define EXTENTS_MAX 7168u          /* extents on each NIC, of all ranges together */
+#define KEY_BYTES_MAX 1024         /* longest key that a client may pass, in bytes; it is hashed */
 #define BATCH_MAX 65536            /* pages in one call of the client library */
-#define STAGING_BYTES (8u << 20)   /* per channel, for destinations nobody registered */
-#define CREDITS_MAX 4096           /* page credits one channel may hold */
+#define STAGING_BYTES (8u << 20) /* staging memory of one channel, for unregistered destinations */
+#define CREDITS_MAX 4096         /* credits (slots to fill) that one channel may have at a time */
 
-/* Rings: slots, powers of two. */
-#define OP_RING_SLOTS 2048u   /* client -> rail, 64-byte slots: an op and its segments */
-#define DONE_RING_SLOTS 2048u /* rail -> client, 16-byte slots */
-#define CTL_RING_SLOTS 4096u  /* client -> control, 64-byte slots */
-#define CTL_DONE_SLOTS 4096u  /* control -> client, 32-byte slots */
-#define INBOX_SLOTS 1024u     /* control -> rail and rail -> control, 64-byte slots */
+/* Slots of each ring; powers of two. */
+#define OP_RING_SLOTS 2048u   /* op ring, client to rail; 64-byte slots, one or more for an op */
+#define DONE_RING_SLOTS 2048u /* done ring, rail to client; 16-byte slots */
+#define CTL_RING_SLOTS 4096u  /* control ring, client to control plane; 64-byte slots */
+#define CTL_DONE_SLOTS 4096u  /* control done ring, control plane to client; 32-byte slots */
+#define INBOX_SLOTS 1024u     /* inbox, control plane to rail, and its events back; 64-byte slots */
 
-/* One rail. */
-#define RAIL_REQUESTS 2048u             /* operations a rail has under way */
-#define RAIL_TAKE_BURST 64u             /* operations taken from one channel in one step */
-#define RAIL_REAP_BURST 64u             /* CQEs consumed in one step */
-#define RAIL_IN_FLIGHT_BYTES (1u << 20) /* payload on the wire per rail: four round trips at 400G */
-#define RAIL_TAKEN_BYTES (2u << 20)     /* ... and of pages that wait for their heads beside it */
-#define RAIL_SIGNAL_WQES 8u           /* at most so many READs of a queue share a completion ... */
-#define RAIL_SIGNAL_BYTES (32u << 10) /* ... and of longer ones fewer: from here on one each */
-#define RAIL_HEADS_SPAN 32u          /* page heads, wanted or between two wanted, in one READ ... */
-#define RAIL_HEADS_GAP 8u            /* ... no two wanted ones further apart than this */
-#define RAIL_BULK_BYTES (512u << 10) /* of long READs on one queue before another is looked for */
-#define RAIL_SMALL_BYTES PAGE_UNIT   /* a READ up to this keeps off queues with longer ones */
-#define QP_DEPTH 64u       /* WQEBBs of one send queue; a NIC runs 16 READs of it at once */
-#define QPS_PER_PEER_MAX 8 /* queue pairs from one rail to one peer */
-#define CQ_DEPTH 512u      /* WQEs of a rail under way, half of them to one peer */
+/* Limits of one rail. A READ above RAIL_SMALL_BYTES is long, any other one is small. */
+#define RAIL_REQUESTS 2048u /* ops in flight on one rail */
+#define RAIL_TAKE_BURST 64u /* ops that one step takes from one channel */
+#define RAIL_REAP_BURST 64u /* CQEs that one step consumes */
+/* READ payload in flight on one rail: four round trips at 400 Gbit/s. */
+#define RAIL_IN_FLIGHT_BYTES (1u << 20)
+/* Bytes of all ops a rail has taken; some wait for page heads. */
+#define RAIL_TAKEN_BYTES (2u << 20)
+#define RAIL_SIGNAL_WQES 8u /* READs of a send queue that share one completion, at most */
+/* Payload of READs that share one completion, at most; the READ that reaches it requests one. */
+#define RAIL_SIGNAL_BYTES (32u << 10)
+#define RAIL_HEADS_SPAN 32u /* page heads in one READ, at most, including unneeded ones */
+#define RAIL_HEADS_GAP 8u   /* needed heads of one READ are at most this many units apart */
+/* Long READs use one queue until it has this payload in flight, then the least loaded queue. */
+#define RAIL_BULK_BYTES (512u << 10)
+/* Longest small READ; small READs avoid queues with long READs. */
+#define RAIL_SMALL_BYTES PAGE_UNIT
+#define QP_DEPTH 64u       /* WQEBBs of one send queue; a NIC executes 16 READs of a QP at a time */
+#define QPS_PER_PEER_MAX 8 /* QPs from one rail to one peer */
+#define CQ_DEPTH 512u      /* WQEs in flight on one rail; one connection may have half of them */
 
-/* Messages between engines. */
-#define MESSAGE_BYTES_MAX (4u << 20)
-#define MESSAGE_PAGES_MAX 4096 /* entries in one publish, remove or touch */
-#define NAME_BYTES_MAX 64      /* node name, device name, address */
+/* Limits of messages between engines. */
+#define MESSAGE_BYTES_MAX (4u << 20) /* longest message */
+#define MESSAGE_PAGES_MAX 4096       /* entries in one publish, remove or touch message */
+#define NAME_BYTES_MAX 64 /* member name, device name or address, with the terminating zero */
 
 static_assert((OP_RING_SLOTS & (OP_RING_SLOTS - 1)) == 0, "rings mask their indices");
 static_assert((DONE_RING_SLOTS & (DONE_RING_SLOTS - 1)) == 0, "rings mask their indices");
@@ -73,11 +80,11 @@ static_assert((CTL_RING_SLOTS & (CTL_RING_SLOTS - 1)) == 0, "rings mask their in
 static_assert((CTL_DONE_SLOTS & (CTL_DONE_SLOTS - 1)) == 0, "rings mask their indices");
 static_assert((INBOX_SLOTS & (INBOX_SLOTS - 1)) == 0, "rings mask their indices");
 static_assert((QP_DEPTH & (QP_DEPTH - 1)) == 0, "the device masks its WQE index");
-static_assert((CQ_DEPTH & (CQ_DEPTH - 1)) == 0, "the owner bit follows from the index");
+static_assert((CQ_DEPTH & (CQ_DEPTH - 1)) == 0, "the owner bit is a bit of the consumer index");
 static_assert(1 + (SEGMENTS_MAX + 3) / 4 < OP_RING_SLOTS, "the largest op fits its ring");
-static_assert(RAIL_HEADS_SPAN * 32 <= RAIL_SMALL_BYTES, "a READ of page heads is a small one");
-static_assert(SLICE_BYTES <= RAIL_IN_FLIGHT_BYTES, "one slice may always be posted");
-static_assert(CREDITS_MAX <= CTL_DONE_SLOTS, "grants never overflow the ring they arrive in");
+static_assert(RAIL_HEADS_SPAN * 32 <= RAIL_SMALL_BYTES, "a READ of page heads is a small READ");
+static_assert(SLICE_BYTES <= RAIL_IN_FLIGHT_BYTES, "an idle rail can post one slice");
+static_assert(CREDITS_MAX <= CTL_DONE_SLOTS, "all credits of a channel fit its control done ring");
 static_assert(RAILS_MAX <= 16 && PAGE_UNITS_MAX <= 1u << 28, "a place is 4 + 28 bits");
 
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The slow-path log: formats a line, decides per call site whether it is new, a repeat or too much,
- * and writes it to stderr in one piece. Any thread, under one mutex.
+ * The slow-path log. Formats a message, decides for its call site whether to print it, to count it
+ * as a repeat or to drop it, and writes one line to stderr with one system call. Any thread; one
+ * mutex serializes them.
  */
 #include "config/log.h"
 
@@ -19,14 +20,14 @@
 #include <unistd.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-/* All under the lock. */
+/* `lock` protects all variables below. */
 static enum log_level level_max = LOG_INFO;
-static struct log_site *owing;
+static struct log_site *owing; /* list of call sites with unprinted counts */
 static char *capture;
 static size_t capture_bytes;
 static size_t capture_used;
 static uint64_t test_now_ns;
-static uint64_t lost; /* lines, since stderr last took one */
+static uint64_t lost; /* lines dropped since stderr last accepted one */
 
 static const char *const level_name[] = {"error", "warn", "info", "debug"};
 
@@ -40,7 +41,7 @@ static uint64_t now_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* FNV-1a. */
+/* FNV-1a hash of `text`; finds repeats without comparing whole lines. */
 static uint64_t hash_text(const char *text)
 {
 	uint64_t hash = 0xcbf29ce484222325ull;
@@ -52,11 +53,12 @@ static uint64_t hash_text(const char *text)
 
 /* ---- stderr ---------------------------------------------------------------------------------- */
 
-_Static_assert(LOG_LINE_BYTES + 64 <= PIPE_BUF, "a pipe takes a whole line or nothing");
+_Static_assert(LOG_LINE_BYTES + 64 <= PIPE_BUF, "a write of one line to a pipe is atomic");
 
 /*
- * As write(), but EAGAIN instead of waiting, or fewer bytes were written. O_NONBLOCK is set on a
- * descriptor of our own, because other processes share the one that stderr is.
+ * Like write() to stderr, but never blocks: it fails with EAGAIN or writes fewer bytes. Setting
+ * O_NONBLOCK on stderr itself would affect other processes that share its open file, so this opens
+ * the pipe or terminal a second time.
  */
 static ssize_t write_now(const char *line, size_t bytes)
 {
@@ -70,13 +72,14 @@ static ssize_t write_now(const char *line, size_t bytes)
 		if (S_ISFIFO(st.st_mode) || S_ISCHR(st.st_mode))
 			own = open("/proc/self/fd/2", O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
 	}
-	n = write(own >= 0 ? own : STDERR_FILENO, line, bytes); /* poll() says there is room */
+	n = write(own >= 0 ? own : STDERR_FILENO, line,
+		bytes); /* poll() has reported that stderr has room */
 	if (own >= 0)
 		close(own);
 	return n;
 }
 
-/* False: stderr has no room; the line was not written, or only its beginning. */
+/* Returns false when stderr has no room: no part of the line was written, or only its start. */
 static bool write_line(const char *line, size_t bytes, int wait_ms)
 {
 	struct pollfd fd = {.fd = STDERR_FILENO, .events = POLLOUT};
@@ -85,7 +88,8 @@ static bool write_line(const char *line, size_t bytes, int wait_ms)
 	if (poll(&fd, 1, wait_ms) <= 0)
 		return false;
 	n = write_now(line, bytes);
-	return n < 0 ? errno != EAGAIN : (size_t)n == bytes; /* no reader at all: nothing to say */
+	return n < 0 ? errno != EAGAIN
+		     : (size_t)n == bytes; /* EPIPE and others: no reader misses the line */
 }
 
 static size_t format_line(char *line, size_t bytes, enum log_level level, const char *text)
@@ -106,7 +110,10 @@ static size_t format_line(char *line, size_t bytes, enum log_level level, const 
 	return used + (rest > 0 ? (size_t)rest : 0);
 }
 
-/* Is stderr read again? Then the first line says what is missing before it. */
+/*
+ * Reports how many lines were dropped, once stderr accepts lines again. Returns false while stderr
+ * has no room.
+ */
 static bool tell_lost(void)
 {
 	char line[LOG_LINE_BYTES + 64], text[128];
@@ -121,7 +128,7 @@ static bool tell_lost(void)
 	return true;
 }
 
-/* One line, one write: lines of several threads and processes do not mix. */
+/* Writes one line with one system call, so that lines of several processes do not mix. */
 static void emit(enum log_level level, const char *text)
 {
 	char line[LOG_LINE_BYTES + 64];
@@ -142,7 +149,7 @@ static void emit(enum log_level level, const char *text)
 
 /* ---- repeats --------------------------------------------------------------------------------- */
 
-/* Says what a site has kept to itself. */
+/* Prints the counts of repeated and dropped messages of one call site and clears them. */
 static void pay(struct log_site *site)
 {
 	char text[160];
@@ -161,7 +168,7 @@ static void pay(struct log_site *site)
 	site->dropped = 0;
 }
 
-/* Pays for the sites whose window is over, or for all. */
+/* Prints the counts of all call sites whose window has ended; with `all`, of every call site. */
 static void pay_due(uint64_t now, bool all)
 {
 	struct log_site **link = &owing;
@@ -179,6 +186,7 @@ static void pay_due(uint64_t now, bool all)
 	}
 }
 
+/* Adds the call site to the list of those with unprinted counts. */
 static void owe(struct log_site *site)
 {
 	if (site->owes)
@@ -188,6 +196,7 @@ static void owe(struct log_site *site)
 	owing = site;
 }
 
+/* Prints `text`, or counts it as a repeat or as dropped. */
 static void say(struct log_site *site, enum log_level level, const char *text)
 {
 	uint64_t now = now_ns(), hash = hash_text(text);

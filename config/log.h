@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Messages for people, on stderr: one line each, with time and level. Slow path only; any thread.
+ * The log: messages for people, on stderr, one line each, with time and level. Any thread may call
+ * it, on the slow path only.
  *
- * Repeats are counted, not repeated: the same text from the same place in the code is printed once
- * in LOG_WINDOW_NS, then "last message repeated N times". A place that says LOG_BURST different
- * things in one window is cut off until the next, and says how many messages were left out.
+ * Repeats are counted, not printed: the same text from the same call site is printed once in a
+ * window of LOG_WINDOW_NS, followed by "last message repeated N times". A call site that logs more
+ * than LOG_BURST different texts in one window is suppressed until the window ends; then the log
+ * prints how many messages were dropped.
  *
- * A stderr that is not read (a full pipe, a stopped terminal) stops no thread: after LOG_WAIT_MS
- * the line is dropped, later ones at once. When it is read again, a line says how many.
+ * A stderr that is not read (a full pipe, a stopped terminal) blocks no thread: the log waits
+ * LOG_WAIT_MS once, drops the line, and then drops further lines without waiting. When stderr
+ * accepts lines again, the first line says how many are missing.
  *
  *   log_warn("rail %s: port down; its pages are served by the other rails", name);
  */
@@ -18,24 +21,25 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG }; /* as the choices of log.level */
+/* Levels of a message, in the order of the choices of the setting log.level. */
+enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
 
-#define LOG_WINDOW_NS 10000000000ull
-#define LOG_BURST 20
-#define LOG_LINE_BYTES 1024 /* a longer message is cut */
-#define LOG_WAIT_MS 100     /* for room in stderr, once, until a line fits again */
+#define LOG_WINDOW_NS 10000000000ull /* window in which a call site's messages are counted */
+#define LOG_BURST 20                 /* messages that a call site may print in one window */
+#define LOG_LINE_BYTES 1024          /* longest line; a longer message is truncated */
+#define LOG_WAIT_MS 100 /* longest wait for stderr; no more waits until a line is written */
 
-/* One place in the code that logs; under log.c's lock. */
+/* State of one call site; protected by the lock of log.c. */
 struct log_site {
-	struct log_site *next; /* sites that owe a line about repeats */
-	bool owes;
-	uint64_t window_ns; /* when its window began */
-	uint64_t last_hash; /* of the text printed last */
-	unsigned printed;   /* in this window */
-	unsigned repeats;   /* of the text printed last, since it was printed */
-	unsigned dropped;   /* other texts left out of this window */
-	enum log_level level;
-	char last[64]; /* beginning of the text printed last */
+	struct log_site *next; /* next call site with counts that are not printed yet */
+	bool owes;             /* has counts that are not printed yet: is in that list */
+	uint64_t window_ns;    /* start of its window, CLOCK_MONOTONIC */
+	uint64_t last_hash;    /* hash of the last printed text */
+	unsigned printed;      /* messages printed in this window */
+	unsigned repeats;      /* repeats of the last printed text, not yet reported */
+	unsigned dropped;      /* other texts dropped in this window, not yet reported */
+	enum log_level level;  /* level of the last printed text */
+	char last[64];         /* start of the last printed text */
 };
 
 #define log_error(...) log_at(LOG_ERROR, __VA_ARGS__)
@@ -49,20 +53,25 @@ struct log_site {
 		log_write(&log_site_, level, __VA_ARGS__);                                         \
 	} while (0)
 
-/* Use the macros above. Keeps errno. */
+/* Called through the macros above. Preserves errno. */
 __attribute__((format(printf, 3, 4))) void log_write(
 	struct log_site *site, enum log_level level, const char *format, ...);
 
-/* The least important level that is printed; LOG_INFO at start. */
+/* Sets the least important level that is printed. LOG_INFO until then. */
 void log_level_set(enum log_level level);
 
-/* Prints what is owed about repeats: the control plane now and then, and everybody before exit. */
+/*
+ * Prints all unprinted counts of repeated, dropped and lost lines. The control plane calls it
+ * regularly; every program calls it before it exits.
+ */
 void log_flush(void);
 
-/* Tests only: lines go to `buffer` (cut when full, always terminated) without time; NULL: stderr.
+/*
+ * Tests only: lines go to `buffer`, without the time; the text is truncated when the buffer is full
+ * and always zero-terminated. NULL: lines go to stderr again.
  */
 void log_test_capture(char *buffer, size_t bytes);
-/* Tests only: the time that windows are measured by; 0 goes back to real time. */
+/* Tests only: sets the time that the windows use, in ns; 0: the real time again. */
 void log_test_clock(uint64_t now_ns);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One setting, described: the table behind settings.c, settings_file.c and settings_print.c. Nobody
- * else includes this. Constant; any thread.
+ * The description of one setting, and the table of all settings. Included only by settings.c,
+ * settings_file.c and settings_print.c. The table is constant: any thread may read it.
  */
 #ifndef CONFIG_SETTING_H
 #define CONFIG_SETTING_H
@@ -14,31 +14,37 @@ struct setting {
 	const char *section;
 	const char *key;
 	enum setting_type type;
-	const char *fallback;
-	const char *choices; /* "a|b|c"; "" unless a CHOICE */
-	int64_t min;         /* TEXT: shortest length */
-	int64_t max;         /* TEXT: longest length */
-	const char *unit;
-	const char *help;
-	size_t offset; /* of its field in struct settings */
+	const char *fallback; /* default value, as text */
+	const char *choices;  /* of a CHOICE: "a|b|c"; else "" */
+	int64_t min;          /* smallest value; of a TEXT: shortest length */
+	int64_t max;          /* largest value; of a TEXT: longest length */
+	const char *unit;     /* unit of the value: "ms", "bytes", "list", ...; "": none */
+	const char *help;     /* what the setting means, for --help */
+	size_t offset;        /* offset of the setting's field in struct settings */
 };
 
 extern const struct setting setting_table[];
 extern const unsigned setting_count;
 
-#define SETTING_CHOICE_BYTES 32
+#define SETTING_CHOICE_BYTES 32 /* longest word of a CHOICE, with the terminating zero */
 
-/* Index in setting_table, or -1 with a hint in `hint` ("did you mean rail.devices?"). */
+/*
+ * Returns the index of the setting in setting_table, or -1 with a suggestion in `hint` ("did you
+ * mean rail.devices?").
+ */
 int setting_find(const char *section, const char *key, char *hint, size_t hint_bytes);
 
-/* Parses `value` into its field of `s`. 0, or -EINVAL with "what is wrong; what to do" in `why`. */
+/*
+ * Parses `value` and stores it in the field of `s`. Returns 0, or -EINVAL with "what is wrong; what
+ * to do" in `why`; the field is then unchanged.
+ */
 int setting_parse(const struct setting *one, const char *value, struct settings *s, char *why,
 	size_t why_bytes);
 
-/* Copies choice `index` of "a|b|c" to `ret`; false: there are fewer. */
+/* Copies word number `index` of "a|b|c" to `ret`. Returns false when there are fewer words. */
 bool setting_choice_copy(const char *choices, int index, char ret[SETTING_CHOICE_BYTES]);
 
-/* "4 to 1024", "1 to 107 characters", "auto, busy or adaptive", ... */
+/* Writes the accepted values: "4 to 1024", "1 to 107 characters", "auto, busy or adaptive", ... */
 void setting_range(const struct setting *one, char *ret, size_t ret_bytes);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The table of settings and how one value is found, parsed and stored. Start-up only, one thread.
- * Reading a file is settings_file.c, printing settings_print.c.
+ * The table of settings; finds a setting by name, parses its value and stores it. Start-up only,
+ * one thread. settings_file.c reads a file; settings_print.c prints the settings.
  */
 #include "config/setting.h"
 
@@ -31,9 +31,12 @@ const struct setting setting_table[] = {
 
 const unsigned setting_count = sizeof(setting_table) / sizeof(setting_table[0]);
 
-#define DISTANCE_BYTES 64
+#define DISTANCE_BYTES 64 /* characters that distance() compares; the rest is ignored */
 
-/* Edits (insert, drop, change one character) that turn `a` into `b`; long texts are cut. */
+/*
+ * Edit distance (Levenshtein): how many single characters must be inserted, removed or changed to
+ * turn `a` into `b`. Ignores the case of `a` and everything after DISTANCE_BYTES characters.
+ */
 static unsigned distance(const char *a, const char *b)
 {
 	unsigned row[DISTANCE_BYTES + 1];
@@ -59,7 +62,10 @@ static unsigned distance(const char *a, const char *b)
 	return row[length];
 }
 
-/* How far a name is from a setting: the right key under a wrong section is nearest of all. */
+/*
+ * How much section.key differs from the name of a setting. The same key in another section has the
+ * smallest difference, because a wrong section is the likeliest mistake.
+ */
 static unsigned setting_distance(const struct setting *one, const char *section, const char *key)
 {
 	if (strcmp(one->key, key) == 0)
@@ -105,7 +111,10 @@ bool setting_choice_copy(const char *choices, int index, char ret[SETTING_CHOICE
 	return true;
 }
 
-/* Reads decimal digits at *text and moves it behind them. -EINVAL: none; -ERANGE: above 64 bits. */
+/*
+ * Parses decimal digits at *text and advances *text past them. Returns -EINVAL when there is no
+ * digit and -ERANGE when the value exceeds 64 bits.
+ */
 static int parse_digits(const char **text, uint64_t *ret)
 {
 	const char *p = *text;
@@ -141,7 +150,7 @@ static int parse_number(const char *text, int64_t *ret)
 	return 0;
 }
 
-/* "4096", "64K", "64KiB", "1 GiB": powers of 1024. */
+/* Parses a size such as "4096", "64K", "64KiB" or "1 GiB"; units are powers of 1024. */
 static int parse_size(const char *text, uint64_t *ret)
 {
 	static const struct {
@@ -217,7 +226,7 @@ static int parse_text(const struct setting *one, const char *text, char *ret)
 	return 0;
 }
 
-/* A SIZE or NUMBER, only stored when it is in range. */
+/* Parses a SIZE or a NUMBER; stores it only when it is in range. */
 static int parse_bounded(const struct setting *one, const char *value, void *field)
 {
 	uint64_t size = 0;
@@ -246,7 +255,7 @@ int setting_parse(const struct setting *one, const char *value, struct settings 
 	size_t why_bytes)
 {
 	void *field = (char *)s + one->offset;
-	const char *wrong = "not one of the values it takes";
+	const char *wrong = "not an accepted value";
 	char range[128];
 	int err = 0;
 
@@ -292,7 +301,7 @@ int settings_set(struct settings *s, const char *section, const char *key, const
 	int i = setting_find(section, key, why, sizeof(why));
 
 	if (i < 0) {
-		snprintf(err, err_bytes, "%.64s.%.64s = %.80s: no such setting; %s", section, key,
+		snprintf(err, err_bytes, "%.64s.%.64s = %.80s: unknown setting; %s", section, key,
 			value, why);
 		return -ENOENT;
 	}
@@ -321,7 +330,7 @@ int settings_override(struct settings *s, const char *text, char *err, size_t er
 	return settings_set(s, section, key, text + equals + 1, err, err_bytes);
 }
 
-/* Other engines take no spaces and nothing that does not print. */
+/* Is every character of a name printable ASCII and not a space? Other engines refuse the rest. */
 static bool is_word(const char *text)
 {
 	for (; *text; text++)
@@ -342,20 +351,20 @@ int settings_check(const struct settings *s, char *err, size_t err_bytes)
 
 	if (!name_is_word || !is_word(s->cluster_id)) {
 		snprintf(err, err_bytes,
-			"%s = \"%s\": other engines refuse it; use printable ASCII without spaces",
+			"%s = \"%s\": other engines refuse this name; use printable ASCII without spaces",
 			name_is_word ? "cluster.id" : "engine.name",
 			name_is_word ? s->cluster_id : s->engine_name);
 		return -EINVAL;
 	}
 	if (s->soft_address[0] && !is_address(s->soft_address)) {
 		snprintf(err, err_bytes,
-			"soft.address = %s: not an IPv4 or IPv6 address; give one of this host, or leave it out for that of the cluster",
+			"soft.address = %s: not an IPv4 or IPv6 address; give one of this host, or leave it empty to use cluster.address",
 			s->soft_address);
 		return -EINVAL;
 	}
 	if (s->cluster_dead_after_ms < 2 * s->cluster_heartbeat_ms) {
 		snprintf(err, err_bytes,
-			"cluster.dead_after_ms = %lld: less than two heartbeats, so one late message kills a member; raise it to %lld or lower cluster.heartbeat_ms",
+			"cluster.dead_after_ms = %lld: less than two heartbeats, so one late heartbeat makes a member dead; raise it to %lld or lower cluster.heartbeat_ms",
 			(long long)s->cluster_dead_after_ms,
 			2 * (long long)s->cluster_heartbeat_ms);
 		return -EINVAL;

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The settings of one engine: struct settings has a field `section_key` for every line of
- * settings.def, and is constant once main.c has filled it. Start-up only, one thread.
+ * The settings of one engine. struct settings has one field `section_key` for each line of
+ * settings.def. main.c fills it at start, with one thread; afterwards it is constant and any thread
+ * may read it.
  *
- * Order at start: settings_default(), settings_load() of the file, settings_override() for each
- * `--set section.key=value`, settings_check(). What refuses a value writes the reason into `err`,
- * one problem a line (16 at most), each saying where, what is wrong and what to do:
+ * Order of calls at start: settings_default(), settings_load() for the file, settings_override()
+ * for each `--set section.key=value`, settings_check(). A function that refuses a value writes the
+ * reason into `err`: one line for each problem, at most 16, which says where the problem is, what
+ * is wrong and what to do:
  *
- *   engine.conf:7: cluster.port = 99999: out of range; give a number from 1 to 65535
+ *   engine.conf:7: cluster.port = 99999: out of range; give 1 to 65535
  *
  * Example:
  *   struct settings settings;
@@ -29,12 +31,15 @@
 #include "config/limits.h"
 #include "config/log.h"
 
-#define SETTINGS_ERR_BYTES 4096 /* room for every problem that settings_load() reports */
+#define SETTINGS_ERR_BYTES 4096 /* room for all problems that settings_load() reports */
 
-/* Values of CHOICE settings, in the order of their choices; log.level is an enum log_level. */
+/*
+ * Values of the CHOICE settings rail.polling and soft.link, in the order of their choices. The
+ * value of log.level is an enum log_level.
+ */
 enum { POLLING_AUTO, POLLING_BUSY, POLLING_ADAPTIVE };
 enum { LINK_SHM, LINK_TCP };
-#define MODEL_MTU_MIN 256u /* model.mtu is an index: this << index bytes */
+#define MODEL_MTU_MIN 256u /* model.mtu is an index: the MTU is MODEL_MTU_MIN << index bytes */
 
 #define SETTING_FIELD_TEXT(name, max) char name[(max) + 1]
 #define SETTING_FIELD_SIZE(name, max) uint64_t name
@@ -42,7 +47,7 @@ enum { LINK_SHM, LINK_TCP };
 #define SETTING_FIELD_FLAG(name, max) bool name
 #define SETTING_FIELD_CHOICE(name, max) int name
 
-/* engine_pool_bytes, rail_devices, ...: read-only once main.c has filled it. */
+/* Fields engine_pool_bytes, rail_devices, ...; read-only after main.c has filled them. */
 struct settings {
 #define SETTING(section, key, type, fallback, min, max, unit, help)                                \
 	SETTING_FIELD_##type(section##_##key, max);
@@ -50,30 +55,42 @@ struct settings {
 #undef SETTING
 };
 
-/* Every setting as settings.def has it. 0; -EINVAL only if settings.def contradicts itself. */
+/*
+ * Sets every field to its default. Returns 0, or -EINVAL when a default in settings.def is outside
+ * its own range.
+ */
 int settings_default(struct settings *ret);
 
 /*
- * Reads the file at `path` over what `s` has. 0, -EINVAL (every problem found is in `err`), or the
- * negative errno of opening or reading it. `s` is untouched on failure.
+ * Reads the file at `path` and stores the settings that it contains in `s`; the other fields keep
+ * their values. Returns 0, -EINVAL (`err` has every problem found), or the negative errno of
+ * opening or reading the file. `s` is unchanged on failure.
  */
 int settings_load(struct settings *s, const char *path, char *err, size_t err_bytes);
 
-/* One value. 0; -ENOENT: no such setting; -EINVAL: it does not take this value. */
+/* Sets one value. Returns 0, -ENOENT (unknown setting) or -EINVAL (value not accepted). */
 int settings_set(struct settings *s, const char *section, const char *key, const char *value,
 	char *err, size_t err_bytes);
 
-/* The same from the text of a command line: "section.key=value". */
+/* Sets one value from the text of a command line option: "section.key=value". */
 int settings_override(struct settings *s, const char *text, char *err, size_t err_bytes);
 
-/* What no value alone can get wrong: settings that contradict each other. 0 or -EINVAL. */
+/*
+ * Checks names, addresses and settings that depend on each other, once all settings are known.
+ * Returns 0, or -EINVAL with the reason in `err`.
+ */
 int settings_check(const struct settings *s, char *err, size_t err_bytes);
 
-/* The text of a CHOICE, for example ("rail", "polling", POLLING_BUSY) -> "busy"; NULL: none such.
+/*
+ * Returns the word of a CHOICE value: ("rail", "polling", POLLING_BUSY) -> "busy"; NULL when the
+ * setting or the value does not exist. The text is valid until the next call of the same thread.
  */
 const char *settings_choice(const char *section, const char *key, int index);
 
-/* Every setting with its default, range and meaning: for --help, and as the table of README.md. */
+/*
+ * Print every setting with its default, range and meaning: settings_help() as the text of --help,
+ * settings_table() as the Markdown table of config/README.md.
+ */
 void settings_help(FILE *out);
 void settings_table(FILE *out);
 

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads a settings file: inih splits lines, this file keeps their numbers, joins continued lists,
- * finds what is given twice, and collects every problem before it gives up. Start-up only.
+ * Reads a settings file. inih parses the lines; this file tracks line numbers, joins continued
+ * lists, detects settings that are given twice, and reports all problems together. Start-up only,
+ * one thread.
  *
  *   [cluster]
  *   seeds = 10.0.0.1:31998,
- *           10.0.0.2:31998        an indented line continues a list that ended in a comma
+ *           10.0.0.2:31998        an indented line continues a list that ends in a comma
  */
 #include "config/setting.h"
 
@@ -15,26 +16,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PROBLEMS_MAX 16
-#define RAW_BYTES 1200 /* above every TEXT maximum, so that too long is seen and not cut */
-#define SETTINGS_MAX 128
-#define LINE_BYTES 190 /* what inih takes in one line, with room to spare */
+#define PROBLEMS_MAX 16  /* problems that are reported; more are only counted */
+#define RAW_BYTES 1200   /* more than any TEXT may have: a long value is refused, not truncated */
+#define SETTINGS_MAX 128 /* lines of settings.def, at most */
+#define LINE_BYTES 190   /* longest line; less than the line buffer of inih */
 
 struct load {
 	const char *path;
 	FILE *file;
-	unsigned line; /* of what inih is looking at */
-	bool indented; /* that line begins with a blank */
-	int last;      /* setting of the line before; -1: unknown or none */
-	char last_name[64];
+	unsigned line;      /* number of the line that inih is parsing, from 1 */
+	bool indented;      /* the line that inih is parsing starts with a space or a tab */
+	int last;           /* index of the setting in the previous line; -1: unknown or none */
+	char last_name[64]; /* key of the previous line */
 	char *err;
 	size_t err_bytes;
 	size_t err_used;
 	unsigned problems;
-	unsigned given[SETTINGS_MAX]; /* line that gave it; 0: none */
-	char raw[SETTINGS_MAX][RAW_BYTES];
+	unsigned given[SETTINGS_MAX];      /* number of the line that sets each setting; 0: none */
+	char raw[SETTINGS_MAX][RAW_BYTES]; /* value of each setting, not yet parsed */
 };
 
+/* Appends one problem, with the path and the line number, to the error text. */
 __attribute__((format(printf, 3, 4))) static void problem(
 	struct load *l, unsigned line, const char *format, ...)
 {
@@ -53,8 +55,10 @@ __attribute__((format(printf, 3, 4))) static void problem(
 		l->err_used += (size_t)used;
 }
 
-/* inih's reader: one whole line that fits its buffer; what does not fit is a problem, not two
- * lines. */
+/*
+ * The reader callback of inih: returns one whole line. A line that does not fit inih's buffer is
+ * reported as a problem, because inih would take its rest for a second line.
+ */
 static char *read_line(char *buffer, int bytes, void *stream)
 {
 	struct load *l = stream;
@@ -97,7 +101,10 @@ static void continue_list(struct load *l, const char *value)
 	snprintf(raw + used, RAW_BYTES - used, "%s", value);
 }
 
-/* inih's handler. Always 1: problems are counted here, so that the next line is looked at too. */
+/*
+ * The handler callback of inih, called for each key = value. Always returns 1 (success), so that
+ * inih continues after a problem and later problems are found too.
+ */
 static int take_pair(void *user, const char *section, const char *key, const char *value)
 {
 	struct load *l = user;
@@ -114,7 +121,7 @@ static int take_pair(void *user, const char *section, const char *key, const cha
 	if (section[0] == '\0') {
 		problem(l, l->line, "%s = %.80s: before any [section]; %s", key, value, hint);
 	} else if (l->last < 0) {
-		problem(l, l->line, "%s.%s = %.80s: no such setting; %s", section, key, value,
+		problem(l, l->line, "%s.%s = %.80s: unknown setting; %s", section, key, value,
 			hint);
 	} else if (l->given[l->last]) {
 		problem(l, l->line,
@@ -128,6 +135,7 @@ static int take_pair(void *user, const char *section, const char *key, const cha
 	return 1;
 }
 
+/* Parses the collected values; every value that is refused becomes a problem. */
 static void apply(struct load *l, struct settings *s)
 {
 	char why[256];
@@ -149,7 +157,7 @@ int settings_load(struct settings *s, const char *path, char *err, size_t err_by
 
 	if (!l)
 		return -ENOMEM;
-	static_assert(sizeof(struct settings) < 65536, "a copy fits the stack");
+	static_assert(sizeof(struct settings) < 65536, "a copy of the settings fits on the stack");
 	assert(setting_count <= SETTINGS_MAX);
 	*l = (struct load){.path = path, .last = -1, .err = err, .err_bytes = err_bytes};
 	l->file = fopen(path, "re");

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Settings described for people: --help, the table of README.md, and the range in error messages.
- * Start-up only.
+ * Prints the settings for people: the text of --help, the table of config/README.md, and the
+ * accepted values in error messages. Start-up only, one thread.
  */
 #include "config/setting.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-/* "64MiB": the largest unit that divides it. */
+/* Writes a size in the largest unit that divides it: "64MiB". */
 static void size_text(uint64_t bytes, char *ret, size_t ret_bytes)
 {
 	static const char *const units[] = {"", "KiB", "MiB", "GiB", "TiB"};
@@ -71,15 +71,15 @@ void settings_help(FILE *out)
 		const struct setting *one = &setting_table[i];
 
 		if (strcmp(section, one->section) != 0)
-			fprintf(out, "\n[%s]\n", one->section);
+			fprintf(out, "\nSection [%s]:\n", one->section);
 		section = one->section;
 		setting_range(one, range, sizeof(range));
-		fprintf(out, "  %s = %s\n      %s\n      (%s)\n", one->key, one->fallback,
-			one->help, range);
+		fprintf(out, "  %s = %s\n                    %s\n                    (%s)\n",
+			one->key, one->fallback, one->help, range);
 	}
 }
 
-/* A `|` would end the cell. */
+/* Escapes `|`, which would end the cell of a Markdown table. */
 static void print_cell(FILE *out, const char *text)
 {
 	for (; *text; text++)

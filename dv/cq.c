@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Completion queues on mlx5dv: made by libmlx5, then read by the poll core alone. Control plane;
- * the device keeps a list of them, because the hot handle has no room for what only we need.
+ * Completion queues on mlx5dv. libmlx5 creates them; the poll core reads the CQEs without libmlx5.
+ * Control plane. The device has a list of its CQs, because the hot handle (struct dv_cq) has no
+ * room for the pointer to the ibv_cq.
  */
 #include <stdlib.h>
 
@@ -23,9 +24,9 @@ struct ibv_cq *dv_verbs_cq_find(const struct dv_device *device, const struct dv_
 }
 
 /*
- * `cqe` is one less than the entries we want: libmlx5 adds one and rounds up. All of them can be
- * filled, because device and consumer count in 24 bits: full and empty differ.
- * 64-byte CQEs, not compressed, no completion channel: they are polled.
+ * Creates a CQ with 64-byte CQEs, no compression and no completion channel (the poll core polls).
+ * attr.cqe is `entries` - 1, because libmlx5 adds one and rounds up to a power of two. All entries
+ * can be filled: device and consumer count in 24 bits, so a full CQ differs from an empty one.
  */
 static struct ibv_cq *cq_make(struct dv_device *device, uint32_t entries)
 {
@@ -54,13 +55,14 @@ int dv_verbs_cq_create(struct dv_device *device, unsigned depth, struct dv_cq *r
 	int rc;
 
 	if (!depth || depth > device->attributes.cq_depth_max)
-		return dv_fail(-EINVAL, "a completion queue of %u entries on %s: 1 to %u can be",
+		return dv_fail(-EINVAL,
+			"creating a completion queue of %u entries on %s: not possible; the device supports 1 to %u",
 			depth, name, device->attributes.cq_depth_max);
 	while (entries < depth)
 		entries *= 2;
 	made = calloc(1, sizeof(*made));
 	if (!made)
-		return dv_fail(-ENOMEM, "a completion queue on %s: %m", name);
+		return dv_fail(-ENOMEM, "creating a completion queue on %s: %m", name);
 	made->cq = cq_make(device, entries);
 	if (!made->cq) {
 		rc = dv_fail(dv_verbs_errno(errno),
@@ -77,14 +79,15 @@ int dv_verbs_cq_create(struct dv_device *device, unsigned depth, struct dv_cq *r
 	}
 	if (!dv_is_power_of_two(raw.cqe_cnt) || raw.cqe_cnt < depth ||
 		(raw.cqe_size != 64 && raw.cqe_size != 128)) {
-		rc = dv_fail(-EPROTO, "%s made a CQ of %u entries of %u bytes, %u were asked for",
+		rc = dv_fail(-EPROTO,
+			"%s created a CQ of %u entries of %u bytes instead of %u entries of 64 or 128 bytes",
 			name, raw.cqe_cnt, raw.cqe_size, entries);
 		goto no_raw;
 	}
 	made->cqn = raw.cqn;
 	made->next = device->cqs;
 	device->cqs = made;
-	/* libmlx5 has marked every CQE invalid; nothing is in it yet. */
+	/* libmlx5 has marked every CQE invalid, so the CQ is empty. */
 	*ret_cq = (struct dv_cq){.buf = raw.buf,
 		.record = raw.dbrec,
 		.cqe_cnt = raw.cqe_cnt,
@@ -111,8 +114,8 @@ void dv_verbs_cq_destroy(struct dv_device *device, struct dv_cq *cq)
 		if (dv_verbs_enter(device)) {
 			rc = dv_verbs_result(ibv_destroy_cq(found->cq));
 			dv_verbs_leave(device);
-		}         /* else it went with the device */
-		if (rc) { /* its memory stays: the NIC may write there */
+		}         /* if dv_cut() has closed the device, the CQ is gone too */
+		if (rc) { /* the memory is not freed: the NIC may still write to it */
 			log_error("destroying CQ 0x%x of %s: %s: a queue pair still uses it",
 				found->cqn, device->attributes.name, strerror(-rc));
 			return;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A device whose queues and memory cannot be destroyed one by one any more is closed as a whole:
- * the kernel then takes everything back that this open of it had. Any thread asks for the device,
- * without blocking, before it calls libibverbs; one thread closes it.
+ * Closes a device as a whole (dv_cut()) when its queues and memory registrations can no longer be
+ * destroyed one by one. The kernel then releases all resources of this open device file. Any thread
+ * calls dv_verbs_enter(), which does not block, before it calls libibverbs; one thread closes the
+ * device.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -16,8 +17,8 @@
 #include "dv/verbs.h"
 
 /*
- * The lock prefers readers, and threads that register one MR after the other overlap: without
- * `cut_wanted` they would keep dv_cut() out.
+ * The read-write lock prefers readers. Several threads that register one MR after another can hold
+ * it without a gap, so dv_cut() would never get it; `cut_wanted` therefore refuses new readers.
  */
 bool dv_verbs_enter(struct dv_device *device)
 {
@@ -34,7 +35,7 @@ void dv_verbs_leave(struct dv_device *device)
 	pthread_rwlock_unlock(&device->gate);
 }
 
-/* Is a file of that inode mapped here? -errno: cannot be told. */
+/* Does this process map the file? Returns 1, 0, or a negative errno when /proc cannot be read. */
 static int mapped(const struct stat *file)
 {
 	FILE *maps = fopen("/proc/self/maps", "re");
@@ -57,9 +58,10 @@ static int mapped(const struct stat *file)
 }
 
 /*
- * The kernel takes the queues back when the last reference to the open file is gone, and a mapped
- * doorbell page is one: libmlx5 unmaps its own, but not the page of a thread domain that is in use.
- * What libmlx5 allocated for QPs, CQs and MRs stays allocated: it cannot be freed without them.
+ * Closes the device file. The kernel destroys the queues when the last reference to the open file
+ * is gone, and every mapped doorbell page is a reference. libmlx5 unmaps its own pages, but not the
+ * page of a thread domain with queues, so this unmaps it. The memory that libmlx5 allocated for
+ * QPs, CQs and MRs is leaked, because only their destroy functions could free it.
  */
 static int cut_open(struct dv_device *device)
 {
@@ -74,7 +76,8 @@ static int cut_open(struct dv_device *device)
 	rc = dv_verbs_result(ibv_close_device(device->context));
 	if (rc)
 		return dv_fail(rc, "closing %s: ibv_close_device: %m", name);
-	device->cut = true; /* there is no context any more, whatever comes now */
+	device->cut =
+		true; /* the device is closed now, also when a mapped page makes dv_cut() fail */
 	rc = mapped(&file);
 	if (rc)
 		return dv_fail(rc < 0 ? rc : -EBUSY,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opens a ConnectX by name: checks that it and its port can do the job, chooses the GID its queue
- * pairs speak from, and makes the domains everything else is made on. Start-up and control plane.
+ * Opens a ConnectX by name: checks the device and its port, chooses the source GID of its queue
+ * pairs and creates the protection domain and the thread domain. Start-up and control plane.
  */
 #include <arpa/inet.h>
 #include <stdio.h>
@@ -20,9 +20,10 @@ static const char *gid_text(const union ibv_gid *gid, char *text)
 }
 
 /*
- * How good a GID is to speak RoCE from; 0: cannot be used. Only RoCE v2 is routed and balanced
- * over paths; IPv4 is what fabrics are configured with; a link-local address ends at the first
- * router and is on every interface, also on those that lead nowhere.
+ * Rank of a GID as RoCE source address; 0: not usable, higher is better. Only RoCE v2 is usable,
+ * because only it is routed and spread over several paths. 3: IPv4-mapped, the usual configuration
+ * of a network. 2: other IPv6. 1: link-local, which no router forwards and which also interfaces
+ * without a usable network have.
  */
 static int gid_rank(const struct ibv_gid_entry *entry)
 {
@@ -39,7 +40,7 @@ static int gid_rank(const struct ibv_gid_entry *entry)
 	return 2;
 }
 
-/* The best RoCE GID of `port`, the first among equals; NULL: none can be used. */
+/* The RoCE GID of `port` with the highest rank and, among these, the lowest index; NULL: none. */
 static const struct ibv_gid_entry *gid_best(
 	const struct ibv_gid_entry *entries, size_t count, unsigned port)
 {
@@ -65,7 +66,10 @@ static const struct ibv_gid_entry *gid_at(
 	return NULL;
 }
 
-/* Chooses among the GID table's entries; `wanted` < 0: the best, or InfiniBand's first. */
+/*
+ * Chooses the GID at index `wanted`, or for -1 the best RoCE GID or the first InfiniBand GID.
+ * Stores it in the device.
+ */
 static int gid_choose(
 	struct dv_device *device, const struct ibv_gid_entry *entries, size_t count, int wanted)
 {
@@ -77,7 +81,7 @@ static int gid_choose(
 		entry = gid_best(entries, count, device->port);
 		if (!entry)
 			return dv_fail(-EADDRNOTAVAIL,
-				"%s port %u has no RoCE v2 GID: give its network interface an IP address and look with `show_gids` or `rdma link`",
+				"%s port %u has no RoCE v2 GID: give its network interface an IP address, then check with `show_gids` or `rdma link`",
 				name, device->port);
 	} else {
 		uint32_t index = wanted < 0 ? 0 : (uint32_t)wanted;
@@ -100,6 +104,7 @@ static int gid_choose(
 	return 0;
 }
 
+/* Reads the GID table of the device and chooses a GID from it. */
 static int gid_find(struct dv_device *device, int table_length, int wanted)
 {
 	size_t room = (size_t)(table_length > 0 ? table_length : 1) * device->ports;
@@ -122,7 +127,7 @@ static int gid_find(struct dv_device *device, int table_length, int wanted)
 
 /* ---- the device and its port --------------------------------------------------------------- */
 
-/* Opens the context. The list is only good for looking names up: freed before we return. */
+/* Finds the device by its name and opens it. The device list is freed before this returns. */
 static int context_open(struct dv_device *device, const char *name)
 {
 	int count = 0, rc = 0;
@@ -133,12 +138,12 @@ static int context_open(struct dv_device *device, const char *name)
 	if (strlen(name) >= sizeof(device->attributes.name))
 		return dv_fail(-EINVAL, "opening NIC %.32s...: the name is too long", name);
 	strcpy(device->attributes.name, name);
-	/* With it libmlx5 calls a queue destroyed that the kernel did not destroy. */
+	/* If it were set, libmlx5 would report a queue as destroyed that the kernel still has. */
 	unsetenv("RDMAV_ALLOW_DISASSOC_DESTROY");
 	list = ibv_get_device_list(&count);
 	if (!list && errno == ENOSYS)
 		return dv_fail(-ENODEV,
-			"there is no NIC %s here: this kernel has no RDMA. Load mlx5_ib and ib_uverbs; in a container, give it /dev/infiniband",
+			"opening NIC %s: this kernel has no RDMA. Load mlx5_ib and ib_uverbs; a container needs /dev/infiniband",
 			name);
 	if (!list)
 		return dv_fail(dv_verbs_errno(errno), "ibv_get_device_list for %s: %m", name);
@@ -148,7 +153,7 @@ static int context_open(struct dv_device *device, const char *name)
 		if (strcmp(other, name) == 0) {
 			if (!mlx5dv_is_supported(list[i]))
 				rc = dv_fail(-EOPNOTSUPP,
-					"NIC %s is not a ConnectX (mlx5): only those can be driven here",
+					"NIC %s is not a ConnectX (mlx5); no other NICs are supported",
 					name);
 			else if (!(device->context = ibv_open_device(list[i])))
 				rc = dv_fail(dv_verbs_errno(errno),
@@ -166,7 +171,9 @@ out:
 	return rc;
 }
 
-/* PCI tells the node: .../infiniband/mlx5_0/device/numa_node. -1 when it does not. */
+/*
+ * Reads the NUMA node of the PCI device from .../infiniband/mlx5_0/device/numa_node; -1: unknown.
+ */
 static int numa_node_read(const struct ibv_device *device)
 {
 	char path[IBV_SYSFS_PATH_MAX + 32];
@@ -183,11 +190,13 @@ static int numa_node_read(const struct ibv_device *device)
 	return node;
 }
 
+/* Limits a number of outstanding READs to DV_READS_MAX. */
 static uint8_t reads_limit(int device_limit)
 {
 	return (uint8_t)(device_limit < (int)DV_READS_MAX ? device_limit : (int)DV_READS_MAX);
 }
 
+/* Reads the device's limits and checks that it supports READ and has the port. */
 static int device_check(struct dv_device *device)
 {
 	struct dv_attributes *attributes = &device->attributes;
@@ -216,12 +225,15 @@ static int device_check(struct dv_device *device)
 	return 0;
 }
 
-/* IBTA PortInfo: LinkSpeedActive and LinkWidthActive are one bit each. 0: not known. */
+/*
+ * Rate of the port in bits per second; 0: unknown. In IBTA PortInfo, LinkSpeedActive and
+ * LinkWidthActive have exactly one bit set.
+ */
 static uint64_t port_bits_per_second(const struct ibv_port_attr *port)
 {
 	static const struct {
 		uint8_t code;
-		uint64_t bits; /* of one lane, as sold: NDR is 100G a lane */
+		uint64_t bits; /* bits per second of one lane, nominal: 100G for NDR */
 	} speeds[] = {{1, 2500000000}, {2, 5000000000}, {4, 10000000000}, {8, 10000000000},
 		{16, 14062500000}, {32, 25000000000}, {64, 50000000000}, {128, 100000000000}};
 	static const struct {
@@ -238,6 +250,7 @@ static uint64_t port_bits_per_second(const struct ibv_port_attr *port)
 	return bits * lanes;
 }
 
+/* Checks that the port is active, stores its attributes and chooses its GID. */
 static int port_check(struct dv_device *device, int gid_wanted)
 {
 	const char *name = device->attributes.name;
@@ -262,7 +275,7 @@ static int port_check(struct dv_device *device, int gid_wanted)
 	if (port.active_mtu < IBV_MTU_4096)
 		log_warn("%s port %u: RDMA MTU is %u, not 4096: bandwidth is lost to headers%s",
 			name, device->port, 128u << port.active_mtu,
-			ethernet ? "; give the interface `mtu 4200` or more" : "");
+			ethernet ? "; set the MTU of the interface to 4200 or more" : "");
 	if (device->pkey_index && device->pkey_index >= port.pkey_tbl_len)
 		return dv_fail(-EINVAL,
 			"%s port %u has %u partition keys, there is none at index %u: lower rail.pkey_index",
@@ -277,6 +290,7 @@ static int port_check(struct dv_device *device, int gid_wanted)
 
 /* ---- the domains --------------------------------------------------------------------------- */
 
+/* Creates the protection domain, the thread domain (a doorbell page) and their parent domain. */
 static int domain_open(struct dv_device *device)
 {
 	struct ibv_td_init_attr td_attr = {0};
@@ -290,7 +304,7 @@ static int domain_open(struct dv_device *device)
 	device->td = ibv_alloc_td(device->context, &td_attr);
 	if (!device->td) {
 		rc = dv_fail(dv_verbs_errno(errno),
-			"ibv_alloc_td(%s): %m. A poll core needs a doorbell page of its own: is the driver of this kernel too old?",
+			"ibv_alloc_td(%s): %m. A poll core needs its own doorbell page: is the kernel's mlx5_ib too old?",
 			name);
 		goto no_td;
 	}
@@ -310,7 +324,10 @@ no_td:
 	return rc;
 }
 
-/* What the host was set up to send with: `Global tclass=106`, or the number alone. */
+/*
+ * The host's traffic class of the port, from sysfs: a line `Global tclass=106` or only the number;
+ * 0 when it is not set.
+ */
 static uint8_t traffic_class_read(const struct dv_device *device)
 {
 	char path[IBV_SYSFS_PATH_MAX + 64], line[128];
@@ -332,12 +349,13 @@ static uint8_t traffic_class_read(const struct dv_device *device)
 	return value <= UINT8_MAX ? (uint8_t)value : 0;
 }
 
+/* Checks and stores the options that the packets of the queue pairs have in common. */
 static int path_check(struct dv_device *device, const struct dv_options *options)
 {
 	if (options->traffic_class < -1 || options->traffic_class > UINT8_MAX ||
 		options->service_level > 15 || options->ack_timeout > 31)
 		return dv_fail(-EINVAL,
-			"opening NIC %s: traffic class %d (-1 to 255), service level %u (0 to 15) or ACK time-out %u (1 to 31) is impossible",
+			"opening NIC %s: traffic class %d (-1 to 255), service level %u (0 to 15) or ACK time-out %u (1 to 31) is out of range",
 			options->name, options->traffic_class, options->service_level,
 			options->ack_timeout);
 	device->traffic_class = options->traffic_class < 0 ? traffic_class_read(device)
@@ -389,7 +407,10 @@ no_context:
 	return rc;
 }
 
-/* What cannot be freed because something is left on it stays: the kernel frees it at exit. */
+/*
+ * Closes the device. A domain that still has a memory region or a queue cannot be freed; the kernel
+ * frees it at process exit.
+ */
 static void verbs_close(struct dv_device *device)
 {
 	const char *name = device->attributes.name;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The text of the last failure, one buffer a thread, and the names of syndromes. Any thread; slow
- * path only.
+ * The text of the last failure, in one buffer for each thread, and the names of syndromes. Any
+ * thread, on the slow path only.
  */
 #include <errno.h>
 #include <stdarg.h>
@@ -16,7 +16,7 @@ int dv_fail(int error, const char *format, ...)
 {
 	va_list arguments;
 
-	errno = -error; /* what %m prints */
+	errno = -error; /* vsnprintf() prints errno for %m */
 	va_start(arguments, format);
 	vsnprintf(error_text, sizeof(error_text), format, arguments);
 	va_end(arguments);

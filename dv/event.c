@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a NIC tells without being asked: its port lost or found the link, the device or a queue
- * died. Control plane only; nothing here blocks.
+ * Asynchronous events of a NIC: its port lost or regained the link, the device failed, a queue
+ * failed. Control plane only; no function here blocks.
  */
 #include <fcntl.h>
 
 #include "dv/verbs.h"
 
-/* libibverbs reads one event a call, and waits for it unless the descriptor says otherwise. */
+/*
+ * Returns the event descriptor, set to O_NONBLOCK: without it ibv_get_async_event() would wait for
+ * the next event.
+ */
 int dv_verbs_event_fd(struct dv_device *device)
 {
 	int fd, flags;
@@ -37,7 +40,10 @@ static enum dv_event_kind kind_of(enum ibv_event_type type)
 	}
 }
 
-/* Acknowledged at once: destroying a queue waits for that. */
+/*
+ * Acknowledges the event before it returns, because libibverbs blocks the destruction of a queue
+ * until its events are acknowledged.
+ */
 int dv_verbs_event_next(struct dv_device *device, struct dv_event *ret)
 {
 	struct ibv_async_event event;
@@ -55,7 +61,7 @@ int dv_verbs_event_next(struct dv_device *device, struct dv_event *ret)
 	if (ret->kind == DV_EVENT_PORT_UP || ret->kind == DV_EVENT_PORT_DOWN) {
 		ret->port = (uint8_t)event.element.port_num;
 		if (ret->port != device->port)
-			ret->kind = DV_EVENT_OTHER; /* of a sibling that is not ours */
+			ret->kind = DV_EVENT_OTHER; /* another port of this NIC: ignored */
 	} else if (ret->kind == DV_EVENT_QP_ERROR) {
 		ret->qpn = event.element.qp->qp_num;
 	}

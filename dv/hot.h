@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The hot path to a ConnectX: post READ and WRITE, ring the doorbell, poll completions. Inline, no
- * call, no lock, no errno. Only the poll core that owns a queue calls these.
+ * The hot path to a NIC: post READ and WRITE, ring the doorbell, poll completions. All functions
+ * are inline and use no lock, no system call and no errno. Only the poll core that owns a queue
+ * calls them.
  *
- * The handles point at memory that dv/setup.h handed out. Whether a ConnectX or the software NIC
- * consumes it cannot be told from here.
+ * dv_qp_create() and dv_cq_create() (dv/setup.h) fill the handles with pointers to the queues'
+ * memory. A ConnectX or the software NIC consumes that memory; this code is the same for both.
  *
  *   if (dv_sq_room(sq) >= 1)
  *           dv_post(sq, DV_READ, remote, rkey, &sge, 1, DV_CE_ALWAYS);
- *   dv_ring(sq);                                    once per batch
- *   n = dv_poll(cq, completions, 64);               wqe_counter names the WQE's first block
+ *   dv_ring(sq);                                    once for each batch
+ *   n = dv_poll(cq, completions, 64);               wqe_counter: index of the WQE's first block
  */
 #ifndef DV_HOT_H
 #define DV_HOT_H
@@ -26,72 +27,76 @@ enum dv_opcode {
 	DV_READ = MLX5_OPCODE_RDMA_READ,
 };
 
-/* A send queue. One cache line; everything in it is private to the poll core. */
+/* The hot handle of a send queue: one cache line, private to the poll core. */
 struct dv_sq {
-	/* owner: poll core; pi and ci move, the rest is set by dv_qp_create() */
-	alignas(64) uint8_t *buf; /* wqe_cnt basic blocks */
-	volatile __be32 *record;  /* the QP's doorbell record, both words */
-	uint8_t *bf_reg;          /* doorbell register; +bf_offset is the half to write next */
-	uint32_t wqe_cnt;         /* power of two */
+	/*
+	 * owner: poll core; it changes pi, ci, rung, last, bf_offset; dv_qp_create() sets the rest
+	 */
+	alignas(64) uint8_t *buf; /* memory of the send queue: wqe_cnt basic blocks */
+	volatile __be32 *record;  /* the QP's doorbell record, two words */
+	uint8_t *bf_reg;  /* doorbell register; the next doorbell goes to bf_reg + bf_offset */
+	uint32_t wqe_cnt; /* blocks in the queue, a power of two */
 	uint32_t qpn;
-	uint32_t bf_size; /* the register alternates by this many bytes; 0: it does not */
-	uint32_t bf_offset;
-	uint32_t pi;   /* blocks posted, free running */
-	uint32_t ci;   /* blocks known to be complete, free running */
-	uint32_t rung; /* pi at the last doorbell */
-	uint32_t last; /* first block of the last WQE posted */
+	uint32_t bf_size;   /* distance of the register's two halves in bytes; 0: one half */
+	uint32_t bf_offset; /* offset of the half for the next doorbell: 0 or bf_size */
+	uint32_t pi;        /* producer index: blocks posted; free running, wraps at 2^32 */
+	uint32_t ci;        /* consumer index: blocks known to be complete; free running */
+	uint32_t rung;      /* value of pi at the last doorbell */
+	uint32_t last;      /* index of the first block of the last posted WQE */
 };
-static_assert(sizeof(struct dv_sq) == 64, "one cache line a send queue");
+static_assert(sizeof(struct dv_sq) == 64, "a send queue has one cache line");
 
-/* A completion queue. */
+/* The hot handle of a completion queue. */
 struct dv_cq {
-	/* owner: poll core */
+	/* owner: poll core; it changes ci, dv_cq_create() sets the rest */
 	alignas(64) uint8_t *buf;
-	volatile __be32 *record;
-	uint32_t cqe_cnt;  /* power of two */
-	uint32_t cqe_size; /* 64 or 128; the CQE proper is the last 64 bytes */
-	uint32_t ci;       /* consumed, free running */
+	volatile __be32 *record; /* doorbell record: tells the device the consumer index */
+	uint32_t cqe_cnt;        /* number of CQEs, a power of two */
+	uint32_t cqe_size;       /* 64 or 128 bytes; the last 64 are struct mlx5_cqe64 */
+	uint32_t ci;             /* number of CQEs consumed; free running */
 	uint32_t cqn;
 };
-static_assert(sizeof(struct dv_cq) == 64, "one cache line a completion queue");
+static_assert(sizeof(struct dv_cq) == 64, "a completion queue has one cache line");
 
+/* One data segment of a WQE: local memory. */
 struct dv_sge {
 	uint64_t address;
 	uint32_t bytes;
 	uint32_t lkey;
 };
 
-/* One completion. It also completes every earlier WQE of its queue that asked for none. */
+/* One completion. It also completes all earlier WQEs of its send queue that have no own CQE. */
 struct dv_completion {
 	uint32_t qpn;
-	uint16_t wqe_counter; /* low 16 bits of the block index of the WQE */
-	uint8_t syndrome;     /* 0: done; else enum DV_SYNDROME_* */
+	uint16_t wqe_counter; /* low 16 bits of the index of the WQE's first block */
+	uint8_t syndrome;     /* 0: success; else DV_SYNDROME_* */
 	uint8_t vendor;       /* vendor syndrome, for the log */
-	uint32_t bytes;
+	uint32_t bytes;       /* length of the message; 0 on error */
 };
 
-/* Basic blocks that can be posted now. */
+/* Number of basic blocks that can be posted now. */
 static inline uint32_t dv_sq_room(const struct dv_sq *sq)
 {
 	return sq->wqe_cnt - (sq->pi - sq->ci);
 }
 
-/* Blocks one WQE of `sges` data segments takes: 1 up to two segments, 2 for three. */
+/* Blocks of a WQE with `sges` data segments: 1 for up to two segments, 2 for three. */
 static inline uint32_t dv_wqe_blocks(unsigned sges)
 {
 	return (2 * DV_SEGMENT + sges * DV_SEGMENT + DV_WQEBB - 1) / DV_WQEBB;
 }
 
+/* Address of a block, from its free-running index. */
 static inline uint8_t *dv_sq_block(const struct dv_sq *sq, uint32_t index)
 {
 	return sq->buf + (size_t)(index & (sq->wqe_cnt - 1)) * DV_WQEBB;
 }
 
 /*
- * Writes one WQE. sges <= DV_SGES_MAX, none of 0 bytes: libmlx5 leaves such segments out, so a READ
- * of nothing has none. dv_sq_room() >= dv_wqe_blocks(sges). `flags` are DV_CE_* | DV_FENCE. Returns
- * the block index of the WQE (free running): its low 16 bits are what the completion names. The
- * device sees nothing before dv_ring().
+ * Writes one WQE; the device executes it after dv_ring(). The caller has checked that sges <=
+ * DV_SGES_MAX, that no segment has 0 bytes (like libmlx5, which omits them, a READ of 0 bytes has
+ * no segment) and that dv_sq_room() >= dv_wqe_blocks(sges). `flags` are DV_CE_* | DV_FENCE. Returns
+ * the free-running index of the WQE's first block; the completion has its low 16 bits.
  */
 static inline uint32_t dv_post(struct dv_sq *sq, enum dv_opcode opcode, uint64_t remote,
 	uint32_t rkey, const struct dv_sge *sge, unsigned sges, uint8_t flags)
@@ -111,8 +116,8 @@ static inline uint32_t dv_post(struct dv_sq *sq, enum dv_opcode opcode, uint64_t
 	raddr->rkey = htobe32(rkey);
 	raddr->reserved = 0;
 	for (unsigned i = 0; i < sges; i++) {
-		/* Segments 0 and 1 share the first block, segment 2 starts the next one, which
-		 * may be the first of the queue. */
+		/* Segments 0 and 1 are in the first block; segment 2 starts the next block, which
+		 * is block 0 when the WQE wraps at the queue's end. */
 		uint8_t *at = i < 2 ? block + (2 + i) * DV_SEGMENT : dv_sq_block(sq, index + 1);
 		struct mlx5_wqe_data_seg *data = (void *)at;
 
@@ -126,8 +131,8 @@ static inline uint32_t dv_post(struct dv_sq *sq, enum dv_opcode opcode, uint64_t
 }
 
 /*
- * Asks for a completion of the last WQE after all. Only before dv_ring(): until then the device has
- * not looked at it.
+ * Sets DV_CE_ALWAYS in the last posted WQE. Allowed only before dv_ring(), because the device may
+ * read the WQE after it.
  */
 static inline void dv_signal_last(struct dv_sq *sq)
 {
@@ -136,7 +141,7 @@ static inline void dv_signal_last(struct dv_sq *sq)
 	ctrl->fm_ce_se |= DV_CE_ALWAYS;
 }
 
-/* Tells the device about everything posted since the last time. Nothing posted: nothing done. */
+/* Rings the doorbell for all WQEs posted since the last call; does nothing if there are none. */
 static inline void dv_ring(struct dv_sq *sq)
 {
 	uint64_t first8;
@@ -153,7 +158,7 @@ static inline void dv_ring(struct dv_sq *sq)
 	sq->rung = sq->pi;
 }
 
-/* Is there a completion to poll? */
+/* Does the CQ have a new completion? */
 static inline bool dv_cq_has(const struct dv_cq *cq)
 {
 	const uint8_t *cqe =
@@ -165,9 +170,9 @@ static inline bool dv_cq_has(const struct dv_cq *cq)
 }
 
 /*
- * Consumes up to `max` completions. A CQE with an opcode that a send queue cannot produce comes
- * back as DV_SYNDROME_BAD_RESPONSE: a batch never ends early for it. The consumer index is written
- * once.
+ * Consumes up to `max` completions and returns their number. A CQE with an opcode that a send queue
+ * cannot produce is returned with DV_SYNDROME_BAD_RESPONSE, so that it does not end a batch early.
+ * The consumer index is written once for the batch.
  */
 static inline unsigned dv_poll(struct dv_cq *cq, struct dv_completion *ret, unsigned max)
 {

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The bytes a ConnectX reads and writes: send WQEs, CQEs, doorbell records, doorbell registers.
- * The structures are rdma-core's (infiniband/mlx5dv.h); here are the offsets the hot path and the
- * software NIC rely on, asserted, and the few constants that header does not name.
+ * The memory layout that a ConnectX reads and writes: send WQEs, CQEs, doorbell records, doorbell
+ * registers. The structures come from rdma-core (infiniband/mlx5dv.h). This file asserts the
+ * offsets that the hot path and the software NIC use, and defines the constants that mlx5dv.h
+ * lacks. No code: any thread.
  *
- *   READ/WRITE WQE, a queue of 64-byte basic blocks (WQEBB); it may wrap at the queue's end
+ *   A READ or WRITE WQE, in a queue of 64-byte basic blocks (WQEBB); it may wrap at the queue's end
  *    0  ctrl   opmod<<24 | index<<8 | opcode     qpn<<8 | ds     sig, stream, fm_ce_se     imm
  *   16  raddr  remote address (8), rkey (4), 0 (4)
- *   32  data   bytes (4), lkey (4), address (8)      1..n of them; ds counts 16-byte units
+ *   32  data   bytes (4), lkey (4), address (8)      1 to n of these; ds: length in 16-byte units
  */
 #ifndef DV_LAYOUT_H
 #define DV_LAYOUT_H
@@ -17,17 +18,17 @@
 #include <stdint.h>
 #include <infiniband/mlx5dv.h>
 
-#define DV_WQEBB 64u
-#define DV_SEGMENT 16u
-#define DV_SGES_MAX 3u /* data segments of one WQE the hot path writes: two WQEBBs */
+#define DV_WQEBB 64u   /* bytes of a basic block of a send queue */
+#define DV_SEGMENT 16u /* bytes of a segment (control, address, data) of a WQE */
+#define DV_SGES_MAX 3u /* data segments of one WQE, at most: the WQE then has two WQEBBs */
 
-enum {                         /* fm_ce_se of the control segment */
-	DV_CE_ERROR_ONLY = 0,  /* a CQE only when it fails */
-	DV_CE_ALWAYS = 2 << 2, /* a CQE when it is done */
-	DV_FENCE = 4 << 5,     /* starts after all earlier READs of the QP are done */
+enum {                         /* flags in fm_ce_se of the control segment */
+	DV_CE_ERROR_ONLY = 0,  /* the NIC writes a CQE only if the WQE fails */
+	DV_CE_ALWAYS = 2 << 2, /* the NIC writes a CQE when the WQE completes */
+	DV_FENCE = 4 << 5,     /* the WQE starts after all earlier READs of the QP have completed */
 };
 
-enum { /* which of the two words of a doorbell record */
+enum { /* index of a word of a doorbell record */
 	DV_DBREC_RECEIVE = 0,
 	DV_DBREC_SEND = 1,
 };
@@ -35,7 +36,7 @@ enum { /* which of the two words of a doorbell record */
 #define DV_CQE_OPCODE(op_own) ((op_own) >> 4)
 #define DV_CQE_OWNER 1u
 
-enum { /* syndrome of an error CQE */
+enum { /* syndromes of an error CQE (PRM) */
 	DV_SYNDROME_LOCAL_LENGTH = 0x01,
 	DV_SYNDROME_LOCAL_QP_OP = 0x02,
 	DV_SYNDROME_LOCAL_PROTECTION = 0x04,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory regions on libibverbs: registered with the least rights that work, and a refusal that says
- * which limit was met. Control plane's helper threads: registering large memory takes seconds.
+ * Memory registrations on libibverbs: with the fewest access rights, and with an error text that
+ * names the limit that was hit. Helper threads of the control plane call it, because registering
+ * large memory takes seconds.
  */
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -19,14 +20,17 @@ static unsigned access_flags(unsigned access)
 		flags |= IBV_ACCESS_LOCAL_WRITE;
 	if (access & DV_REMOTE_READ)
 		flags |= IBV_ACCESS_REMOTE_READ;
-	if (access & DV_REMOTE_WRITE) /* verbs: no remote write without the local one */
+	if (access & DV_REMOTE_WRITE) /* verbs requires local write for remote write */
 		flags |= IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE;
 	if (access & DV_RELAXED_ORDERING)
 		flags |= IBV_ACCESS_RELAXED_ORDERING;
 	return flags;
 }
 
-/* The kernel says ENOMEM for three different things; this says which, and what to do. */
+/*
+ * Writes the error text of a failed registration. The kernel returns ENOMEM for three different
+ * causes; the text says which one is likely and what to do.
+ */
 static int explain(const struct dv_device *device, const void *base, size_t length, int error)
 {
 	const char *name = device->attributes.name;
@@ -60,21 +64,23 @@ int dv_verbs_mr_register(struct dv_device *device, void *base, size_t length, un
 	struct ibv_mr *mr;
 	int rc;
 
-	(void)memfd; /* the NIC needs pages, not files */
+	(void)memfd; /* unused: only the software NIC needs the memfd */
 	(void)memfd_offset;
 	if (!base || !length || access & ~(unsigned)ACCESS_ALL)
-		return dv_fail(-EINVAL, "registering %zu bytes at %p with access 0x%x: impossible",
-			length, base, access);
+		return dv_fail(-EINVAL,
+			"registering %zu bytes at %p with access 0x%x: invalid arguments", length,
+			base, access);
 	if (length > limit)
 		return dv_fail(-E2BIG,
-			"registering %.1f MiB on %s: one region of it has at most %.1f MiB (max_mr_size). Use a smaller pool",
+			"registering %.1f MiB on %s: the device allows at most %.1f MiB in one registration (max_mr_size). Use a smaller pool",
 			(double)length / MIB, device->attributes.name, (double)limit / MIB);
-	if (!dv_verbs_enter(device)) { /* lost: there is no NIC that could reach it */
+	if (!dv_verbs_enter(
+		    device)) { /* dv_cut() closed the device: no NIC can access the memory */
 		*ret_mr = (struct dv_mr){.base = base, .length = length};
 		return 0;
 	}
-	/* iova2 is the entry that takes optional rights: a kernel that does not know relaxed
-	 * ordering is then not asked for it, instead of refusing. */
+	/* ibv_reg_mr_iova2() accepts optional access rights: if the kernel does not support relaxed
+	 * ordering, libibverbs leaves it out instead of failing. */
 	mr = ibv_reg_mr_iova2(device->pd, base, length, (uintptr_t)base, access_flags(access));
 	rc = mr ? 0 : dv_verbs_errno(errno);
 	dv_verbs_leave(device);
@@ -89,7 +95,8 @@ int dv_verbs_mr_deregister(struct dv_device *device, struct dv_mr *mr)
 {
 	int rc;
 
-	/* The rail has nothing posted to it, and the registration goes with the device. */
+	/* After dv_cut() the registration is gone with the device. No rail has posted work that
+	 * uses it. */
 	if (!dv_verbs_enter(device)) {
 		*mr = (struct dv_mr){0};
 		return 0;

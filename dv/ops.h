@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What stands behind dv/setup.h: one table of functions per implementation, and the error text both
- * write. Included by dv/ only.
+ * The interface between dv/setup.c and the two implementations of a NIC: a table of functions for
+ * each, and dv_fail(), which stores the error text. Included by dv/ only; threads as in dv/setup.h.
  *
  * Each implementation defines its own `struct dv_device` and `struct dv_qp`, private to its files;
- * both begin with `const struct dv_ops *ops`, which is all that dv/setup.c looks at.
- * dv/setup.c has checked that pointers are not NULL and that options->name is not empty; values are
- * the implementation's to check. A function that fails says why with dv_fail().
+ * both begin with `const struct dv_ops *ops`, the only member that dv/setup.c reads. dv/setup.c
+ * checks that the pointers given to dv_open() are not NULL and that options->name is not empty; the
+ * implementation checks all other values. A function that fails stores the reason with dv_fail().
  */
 #ifndef DV_OPS_H
 #define DV_OPS_H
@@ -17,11 +17,13 @@ struct dv_ops {
 	int (*open)(const struct dv_options *options, struct dv_device **ret_device);
 	void (*close)(struct dv_device *device);
 	void (*attributes)(const struct dv_device *device, struct dv_attributes *ret);
-	/* Those of one implementation that need it; NULL: the hardware steps itself */
+	/* Only for the software NIC; NULL for hardware, which executes WQEs by itself. */
 	unsigned (*step_all)(struct dv_device *const *devices, unsigned count);
 	void (*leave_out)(struct dv_device *const *devices, unsigned count, uint64_t ns);
-	bool (*needs_step)(const struct dv_device *device); /* NULL: never */
-	uint64_t (*due_ns)(const struct dv_device *device); /* NULL: never */
+	bool (*needs_step)(const struct dv_device
+			*device); /* NULL: no device of this implementation needs steps */
+	uint64_t (*due_ns)(const struct dv_device
+			*device); /* NULL: no step of this implementation is ever due */
 
 	int (*mr_register)(struct dv_device *device, void *base, size_t length, unsigned access,
 		int memfd, uint64_t memfd_offset, struct dv_mr *ret_mr);
@@ -42,21 +44,21 @@ struct dv_ops {
 	void (*qp_destroy)(struct dv_qp *qp);
 	int (*cut)(struct dv_device *device);
 
-	/* NULL, both: there are no events */
+	/* Both NULL: the implementation has no events. */
 	int (*event_fd)(struct dv_device *device);
 	int (*event_next)(struct dv_device *device, struct dv_event *ret_event);
-	/* NULL: not a software NIC */
+	/* Fault injection; NULL: not a software NIC. */
 	int (*trouble)(struct dv_device *device, const struct dv_trouble *trouble);
 };
 
-/* dv/device.c and friends: libibverbs + mlx5dv. */
+/* ConnectX through libibverbs and mlx5dv: dv/device.c. */
 extern const struct dv_ops dv_verbs_ops;
-/* dv/soft/: the software NIC. */
+/* The software NIC: dv/soft/. */
 extern const struct dv_ops dv_soft_ops;
 
 /*
- * Stores the text dv_error() returns in this thread and returns `error`, a negative errno. %m in
- * the format is the text of that error:
+ * Stores the text that dv_error() returns to the calling thread, and returns `error`, a negative
+ * errno. %m in the format prints that errno:
  *
  *   return dv_fail(-errno, "ibv_open_device(%s): %m. Is the port's driver loaded?", name);
  */

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every ordering between a CPU and a NIC, by name. This file and engine/abi/ring.h hold all fences,
- * atomics and asm of the tree. The names follow rdma-core's util/udma_barrier.h.
+ * All memory orderings between a CPU and a NIC, each with a name. This file and engine/abi/ring.h
+ * contain all fences, atomics and asm of the tree. The names follow rdma-core's
+ * util/udma_barrier.h. Any thread.
  *
- * The instructions are those of rdma-core, too. The doorbell register is write-combining memory on
- * a real device: stores to it are neither ordered after the record nor sent out by themselves.
+ * The instructions are those of rdma-core too. On a real device the doorbell register is
+ * write-combining memory: without a fence, a store to it may become visible before the store to the
+ * doorbell record, and may stay in the core's buffer for an unlimited time.
  *
  *   order                                   x86-64     arm64
  *   WQE, then record                        compiler   dmb oshst
@@ -13,9 +15,10 @@
  *   owner bit, then CQE                     compiler   dmb oshld
  *   CQE, then record                        compiler   dmb oshld
  *
- * x86-64 keeps stores to write-back memory in order, and loads, and loads before stores. rdma-core
- * has an lfence after the owner bit there; it orders loads that bypass the cache, of which this
- * tree has none. arm64: osh, because a NIC need not be in the inner shareable domain of the cores.
+ * On x86-64, for write-back memory, stores stay in order, loads stay in order, and a load stays
+ * before a later store. rdma-core has an lfence after the owner bit; it orders non-temporal loads,
+ * and this tree has none. On arm64 the domain is osh (outer shareable), because a NIC need not be
+ * in the inner shareable domain of the cores.
  */
 #ifndef DV_ORDER_H
 #define DV_ORDER_H
@@ -38,8 +41,8 @@
 #endif
 
 /*
- * ThreadSanitizer does not understand fences. Under it the neighbouring loads acquire and the
- * stores release instead: what is ordered stays the same.
+ * ThreadSanitizer does not support fences. In its builds the loads and stores next to a fence are
+ * acquire and release instead, which gives the same ordering.
  */
 #if defined(__SANITIZE_THREAD__)
 #define DV_UNDER_TSAN 1
@@ -59,48 +62,52 @@
 #define DV_STORE_ORDER __ATOMIC_RELAXED
 #endif
 
-/* WQE bytes are visible to the device before the doorbell record says so. */
+/* Makes the WQE visible to the device before the doorbell record that covers it. */
 static inline void dv_wqe_before_record(void)
 {
 	DV_STORES_BEFORE_STORES();
 }
 
-/* The doorbell record is visible before the doorbell register is written. */
+/* Makes the doorbell record visible to the device before the doorbell register is written. */
 static inline void dv_record_before_doorbell(void)
 {
 	DV_WRITE_OUT();
 }
 
-/* The doorbell leaves the write-combining buffer now and not behind the next one. */
+/* Flushes the doorbell from the write-combining buffer now, not together with the next one. */
 static inline void dv_doorbell_flush(void)
 {
 	DV_WRITE_OUT();
 }
 
-/* The owner bit was read before the rest of the CQE is. */
+/* Orders the load of the owner bit before the loads of the rest of the CQE. */
 static inline void dv_owner_before_cqe(void)
 {
 	DV_LOADS_BEFORE_ALL();
 }
 
-/* All CQE reads are done before the consumer index lets the device overwrite them. */
+/*
+ * Orders all loads of CQEs before the store of the consumer index, which allows the device to
+ * overwrite them.
+ */
 static inline void dv_cqe_before_record(void)
 {
 	DV_LOADS_BEFORE_ALL();
 }
 
-/* A doorbell record is one 32-bit store. */
+/* Writes a doorbell record with one 32-bit store, big endian. */
 static inline void dv_record_store(volatile __be32 *record, uint32_t value)
 {
 	__atomic_store_n((uint32_t *)(uintptr_t)record, htobe32(value), DV_STORE_ORDER);
 }
 
-/* A doorbell register is one 64-bit store, in the byte order the WQE has already. */
+/* Writes a doorbell register with one 64-bit store; `value` has the byte order of the WQE. */
 static inline void dv_mmio_store64(volatile uint64_t *reg, uint64_t value)
 {
 	__atomic_store_n((uint64_t *)(uintptr_t)reg, value, DV_STORE_ORDER);
 }
 
+/* Loads the byte of a CQE with the opcode and the owner bit. */
 static inline uint8_t dv_owner_load(const volatile uint8_t *op_own)
 {
 	return __atomic_load_n((const uint8_t *)(uintptr_t)op_own, DV_LOAD_ORDER);
@@ -108,7 +115,7 @@ static inline uint8_t dv_owner_load(const volatile uint8_t *op_own)
 
 /* ---- the device's side, for the software NIC ------------------------------------------------- */
 
-/* Takes a doorbell: whatever was written, and 0 is left. Acquire pairs with dv_mmio_store64(). */
+/* Takes a doorbell: returns its value and leaves 0. Acquire; pairs with dv_mmio_store64(). */
 static inline uint64_t dv_device_take_doorbell(volatile uint64_t *reg)
 {
 	return __atomic_exchange_n((uint64_t *)(uintptr_t)reg, 0, __ATOMIC_ACQ_REL);
@@ -120,7 +127,7 @@ static inline uint64_t dv_device_peek_doorbell(const volatile uint64_t *reg)
 	return __atomic_load_n((const uint64_t *)(uintptr_t)reg, __ATOMIC_RELAXED);
 }
 
-/* The same of `count` registers at once. */
+/* Does any of `count` registers have a doorbell? Relaxed, like dv_device_peek_doorbell(). */
 static inline bool dv_device_peek_doorbells(const uint64_t *regs, unsigned count)
 {
 	uint64_t any = 0;
@@ -130,13 +137,19 @@ static inline bool dv_device_peek_doorbells(const uint64_t *regs, unsigned count
 	return any != 0;
 }
 
-/* Acquire: the WQEs that this record covers can be read. Pairs with dv_wqe_before_record(). */
+/*
+ * Loads a doorbell record. Acquire: afterwards the WQEs that it covers are visible. Pairs with
+ * dv_wqe_before_record().
+ */
 static inline uint32_t dv_device_load_record(const volatile __be32 *record)
 {
 	return be32toh(__atomic_load_n((const uint32_t *)(uintptr_t)record, __ATOMIC_ACQUIRE));
 }
 
-/* Release: bytes 0..62 of the CQE and the payload come first. Pairs with dv_owner_before_cqe(). */
+/*
+ * Stores the last byte of a CQE. Release: the payload and bytes 0 to 62 of the CQE are visible
+ * before it. Pairs with dv_owner_before_cqe().
+ */
 static inline void dv_device_store_owner(volatile uint8_t *op_own, uint8_t value)
 {
 	__atomic_store_n((uint8_t *)(uintptr_t)op_own, value, __ATOMIC_RELEASE);
@@ -144,33 +157,42 @@ static inline void dv_device_store_owner(volatile uint8_t *op_own, uint8_t value
 
 /* ---- between software NICs: table entries in shared memory, one writer, guarded by one word -- */
 
-/* Acquire: the entry's other members can be read. Pairs with dv_guard_open(). */
+/*
+ * Reader: loads the guard; 0: the entry is invalid. Acquire: the entry's other members are visible
+ * afterwards. Pairs with dv_guard_open().
+ */
 static inline uint32_t dv_guard_load(const uint32_t *guard)
 {
 	return __atomic_load_n(guard, __ATOMIC_ACQUIRE);
 }
 
-/* Reader, after it read the entry (or the memory it names): did the guard stay what it was? */
+/*
+ * Reader, after it has read the entry or the memory that the entry names: is the guard unchanged?
+ * If not, the reader discards what it read.
+ */
 static inline bool dv_guard_held(const uint32_t *guard, uint32_t value)
 {
-	DV_THREAD_FENCE(__ATOMIC_ACQUIRE); /* the reads before stay before */
+	DV_THREAD_FENCE(__ATOMIC_ACQUIRE); /* earlier loads before the load of the guard */
 	return __atomic_load_n(guard, DV_LOAD_ORDER) == value;
 }
 
-/* Writer: the entry is not to be used from here on, whatever is stored to it next. */
+/*
+ * Writer: invalidates the entry before it changes the entry's other members. The fence orders the
+ * store of 0 before these later stores; it pairs with dv_guard_held().
+ */
 static inline void dv_guard_shut(uint32_t *guard)
 {
 	__atomic_store_n(guard, 0, __ATOMIC_RELAXED);
-	DV_THREAD_FENCE(__ATOMIC_SEQ_CST); /* before any later store, dv_guard_held() pairs */
+	DV_THREAD_FENCE(__ATOMIC_SEQ_CST);
 }
 
-/* Writer, release: the entry's other members are complete. */
+/* Writer: validates the entry. Release: its other members are visible before the guard. */
 static inline void dv_guard_open(uint32_t *guard, uint32_t value)
 {
 	__atomic_store_n(guard, value, __ATOMIC_RELEASE);
 }
 
-/* How many threads want in: a hint that orders nothing. */
+/* Adds `n` to a hint, such as a number of waiting threads. Relaxed: a hint orders nothing. */
 static inline void dv_hint_add(uint32_t *hint, int n)
 {
 	__atomic_fetch_add(hint, (uint32_t)n, __ATOMIC_RELAXED);
@@ -186,7 +208,7 @@ static inline uint32_t dv_hint_load(const uint32_t *hint)
 	return __atomic_load_n(hint, __ATOMIC_RELAXED);
 }
 
-/* When something last moved: another hint. */
+/* A 64-bit hint, such as the time of the last progress. Relaxed. */
 static inline void dv_hint_store64(uint64_t *hint, uint64_t value)
 {
 	__atomic_store_n(hint, value, __ATOMIC_RELAXED);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Queue pairs on mlx5dv: reliable connected, no receive queue, send queue written by the poll core.
- * Control plane; the hot handle inside belongs to the poll core it was handed to.
+ * Queue pairs on mlx5dv: reliable connected, without a receive queue; the poll core writes the send
+ * queue. Control plane, except that the hot handle (dv_qp.sq) belongs to the poll core that it was
+ * given to.
  */
 #include <arpa/inet.h>
 #include <stdlib.h>
@@ -11,19 +12,23 @@
 #include "config/log.h"
 #include "dv/verbs.h"
 
-#define ADDRESS_VERSION 1
+#define ADDRESS_VERSION 1    /* dv_address.version */
 #define NUMBER_MAX 0xffffffu /* QPNs and PSNs have 24 bits */
 
 /*
- * A request without an ACK for dv_options.ack_timeout is sent again, this often. The rail's stall
- * rule waits longer than one such time-out (connect_active.c), so that one lost packet costs one
- * retransmission and not the connection.
+ * retry_cnt: how often the NIC retransmits a request that gets no ACK within
+ * dv_options.ack_timeout. The rail's stall limit is longer than one ACK time-out
+ * (connect_active.c), so that a lost packet causes one retransmission and does not break the
+ * connection.
  */
 #define RETRIES 7
-#define RNR_RETRIES 7 /* for ever; nothing we post needs a receive */
-#define RNR_TIMER 12  /* 0.64 ms */
+#define RNR_RETRIES 7 /* unlimited retries; READ and WRITE need no receive, so none occur */
+#define RNR_TIMER 12  /* IBTA code of 0.64 ms: receiver-not-ready timer */
 
-/* Never the last one: packets on their way to the QP's last life are not taken for this one's. */
+/*
+ * Chooses a new random packet sequence number (PSN), different from the previous one. Packets in
+ * flight from before a reset then do not match the QP's new connection.
+ */
 static int psn_renew(struct dv_qp *qp)
 {
 	uint32_t random;
@@ -34,12 +39,14 @@ static int psn_renew(struct dv_qp *qp)
 	return 0;
 }
 
+/* Fails with -ENODEV: dv_cut() has closed the device. */
 static int gone(const struct dv_qp *qp, const char *what)
 {
 	return dv_fail(-ENODEV, "QP 0x%x of %s: %s: %m: the device is lost", qp->sq.qpn,
 		qp->device->attributes.name, what);
 }
 
+/* Calls ibv_modify_qp(). `what` names the transition, `hint` ends the error text. */
 static int modify(
 	struct dv_qp *qp, struct ibv_qp_attr *attr, int mask, const char *what, const char *hint)
 {
@@ -55,7 +62,10 @@ static int modify(
 	return 0;
 }
 
-/* The engine only reads: nothing else is let in, whatever a region might allow. */
+/*
+ * RESET -> INIT. The QP accepts only remote READs, also for regions that allow more, because
+ * engines only read from each other.
+ */
 static int to_init(struct dv_qp *qp)
 {
 	struct ibv_qp_attr attr = {
@@ -70,9 +80,10 @@ static int to_init(struct dv_qp *qp)
 }
 
 /*
- * Two data segments and READ or WRITE: libmlx5 then reckons 64 bytes a WR, so `depth` WRs are
- * `depth` blocks. What a WQE really holds is up to who writes it. Scatter-to-CQE is off: a READ's
- * bytes always land in the destination.
+ * Creates a QP whose send queue has at least `depth` blocks. For READ or WRITE with max_send_sge =
+ * 2 libmlx5 reserves 64 bytes for each work request, so `depth` work requests give `depth` blocks;
+ * the poll core may still post WQEs with three segments in two blocks. Scatter-to-CQE is disabled,
+ * so that the payload of a READ is always written to its destination.
  */
 static struct ibv_qp *qp_make(struct dv_device *device, struct ibv_cq *cq, unsigned depth)
 {
@@ -94,7 +105,7 @@ static struct ibv_qp *qp_make(struct dv_device *device, struct ibv_cq *cq, unsig
 	return mlx5dv_create_qp(device->context, &attr, &mlx5_attr);
 }
 
-/* Fills the hot handle. libmlx5 does not tell its own producer index: it is 0 in a fresh QP. */
+/* Fills the hot handle. mlx5dv does not report the producer index; in a new QP it is 0. */
 static int sq_fill(struct dv_qp *qp, unsigned depth)
 {
 	const char *name = qp->device->attributes.name;
@@ -110,7 +121,7 @@ static int sq_fill(struct dv_qp *qp, unsigned depth)
 	if (!dv_is_power_of_two(raw.sq.wqe_cnt) || raw.sq.wqe_cnt < depth ||
 		raw.sq.stride != DV_WQEBB)
 		return dv_fail(-EPROTO,
-			"%s made a send queue of %u blocks of %u bytes, %u of %u were asked for",
+			"%s created a send queue of %u blocks of %u bytes instead of %u blocks of %u bytes",
 			name, raw.sq.wqe_cnt, raw.sq.stride, depth, DV_WQEBB);
 	qp->sq = (struct dv_sq){.buf = raw.sq.buf,
 		.record = raw.dbrec,
@@ -118,12 +129,13 @@ static int sq_fill(struct dv_qp *qp, unsigned depth)
 		.wqe_cnt = raw.sq.wqe_cnt,
 		.qpn = qp->qp->qp_num,
 		.bf_size = raw.bf.size};
-	/* All queues of the thread domain have this page. */
+	/* All queues of the thread domain share this doorbell page. */
 	qp->device->doorbells =
 		(void *)((uintptr_t)raw.bf.reg & ~((uintptr_t)sysconf(_SC_PAGESIZE) - 1));
 	return 0;
 }
 
+/* Creates the QP, fills its hot handle and moves it to INIT. */
 static int make(struct dv_device *device, struct ibv_cq *cq, unsigned depth, struct dv_qp *qp)
 {
 	int rc;
@@ -150,20 +162,22 @@ int dv_verbs_qp_create(struct dv_device *device, struct dv_cq *cq, unsigned dept
 	int rc;
 
 	if (!verbs_cq)
-		return dv_fail(
-			-EINVAL, "a queue pair on %s: CQ 0x%x is not of that NIC", name, cq->cqn);
+		return dv_fail(-EINVAL,
+			"creating a queue pair on %s: CQ 0x%x belongs to another NIC", name,
+			cq->cqn);
 	if (!depth || depth > device->attributes.qp_depth_max)
-		return dv_fail(-EINVAL, "a send queue of %u blocks on %s: 1 to %u can be", depth,
-			name, device->attributes.qp_depth_max);
+		return dv_fail(-EINVAL,
+			"creating a send queue of %u blocks on %s: not possible; the device supports 1 to %u",
+			depth, name, device->attributes.qp_depth_max);
 	qp = aligned_alloc(alignof(struct dv_qp), sizeof(*qp));
 	if (!qp)
-		return dv_fail(-ENOMEM, "a queue pair on %s: %m", name);
+		return dv_fail(-ENOMEM, "creating a queue pair on %s: %m", name);
 	memset(qp, 0, sizeof(*qp));
 	qp->ops = device->ops;
 	qp->device = device;
 	rc = psn_renew(qp);
 	if (rc == 0 && !dv_verbs_enter(device)) {
-		rc = dv_fail(-ENODEV, "a queue pair on %s: %m: the device is lost", name);
+		rc = dv_fail(-ENODEV, "creating a queue pair on %s: %m: the device is lost", name);
 	} else if (rc == 0) {
 		rc = make(device, verbs_cq, depth, qp);
 		dv_verbs_leave(device);
@@ -199,7 +213,7 @@ uint32_t dv_verbs_qp_number(const struct dv_qp *qp)
 	return qp->sq.qpn;
 }
 
-/* The address came over the wire: what is wrong with it, or NULL. */
+/* Checks an address from another engine. Returns what is wrong with it, or NULL. */
 static const char *address_fault(const struct dv_device *device, const struct dv_address *remote)
 {
 	static const uint8_t zero[16];
@@ -227,15 +241,17 @@ static uint8_t smaller(uint8_t a, uint8_t b)
 }
 
 /*
- * The UDP source port of RoCE v2 is made of the flow label: 14 low bits xor the high ones. Switches
- * spread flows over their links by it, so QPs of one peer, whose numbers differ, have different
- * ones: an odd factor is one to one on the low bits. Never 0, which means that there is none.
+ * The flow label of a QP. The NIC derives the UDP source port of RoCE v2 from it: the 14 low bits
+ * xor the high bits; switches use that port to spread flows over links. Multiplying by an odd
+ * factor maps the low 14 bits of the QP number one to one, so QPs of one peer get different ports.
+ * Bit 14 is set because 0 means no flow label.
  */
 static uint32_t flow_label(const struct dv_qp *qp)
 {
 	return 1u << 14 | (qp->sq.qpn * 0x9e5u & 0x3fffu);
 }
 
+/* INIT -> RTR towards `remote`, with the smaller MTU of both ends. */
 static int to_rtr(struct dv_qp *qp, const struct dv_address *remote)
 {
 	const struct dv_device *device = qp->device;
@@ -270,7 +286,7 @@ static int to_rtr(struct dv_qp *qp, const struct dv_address *remote)
 		"INIT -> RTR", hint);
 }
 
-/* What the device took: firmware may have a minimum of its own. */
+/* Reads back the ACK time-out that the device uses, because firmware may have a higher minimum. */
 static void ack_timeout_read(struct dv_qp *qp)
 {
 	struct dv_device *device = qp->device;
@@ -287,12 +303,12 @@ static void ack_timeout_read(struct dv_qp *qp)
 		return;
 	dv_hint_store(&device->ack_told, 1);
 	log_info(
-		"%s: ACK time-out %u: a lost packet is sent again after %.1f ms, at most %.1f ms%s",
+		"%s: ACK time-out %u: a lost packet is retransmitted after %.1f ms, at most %.1f ms%s",
 		device->attributes.name, qp->ack_timeout, (double)dv_ack_ns(qp->ack_timeout) / 1e6,
 		4 * (double)dv_ack_ns(qp->ack_timeout) / 1e6,
 		qp->ack_timeout == device->ack_timeout
 			? ""
-			: "; rail.ack_timeout asked for another, the device took this one");
+			: "; the device does not support the value of rail.ack_timeout and uses this one");
 }
 
 uint64_t dv_verbs_qp_ack_ns(const struct dv_qp *qp)
@@ -300,6 +316,7 @@ uint64_t dv_verbs_qp_ack_ns(const struct dv_qp *qp)
 	return qp->ack_timeout ? dv_ack_ns(qp->ack_timeout) : 0;
 }
 
+/* RTR -> RTS. READs in flight: the smaller of what this NIC can request and the peer can answer. */
 static int to_rts(struct dv_qp *qp, const struct dv_address *remote)
 {
 	struct ibv_qp_attr attr = {
@@ -321,7 +338,9 @@ static int to_rts(struct dv_qp *qp, const struct dv_address *remote)
 	return rc;
 }
 
-/* A failure half-way leaves the QP where it came to; dv_qp_reset() takes it back to INIT. */
+/*
+ * After a failure the QP stays in the state that it has reached; dv_qp_reset() returns it to INIT.
+ */
 int dv_verbs_qp_connect(struct dv_qp *qp, const struct dv_address *remote)
 {
 	const char *fault = address_fault(qp->device, remote);
@@ -344,10 +363,11 @@ int dv_verbs_qp_error(struct dv_qp *qp)
 }
 
 /*
- * A QP that is not drained is refused: its late completions would be taken for those of its next
- * life. libmlx5 zeroes its own indices and the doorbell record on the way to RESET (and leaves our
- * CQ alone, which mlx5dv_init_obj() marked as ours); the device starts from block 0, and so do we.
- * The record is written once more because the device would believe it: it must be 0 before RTS.
+ * Refuses a QP that is not drained, because late completions would be taken for completions of WQEs
+ * posted after the reset. In the transition to RESET libmlx5 zeroes its own indices and the
+ * doorbell record (it does not touch the CQ, which mlx5dv_init_obj() marked as managed by the
+ * application). The device starts again at block 0, so the hot handle does too. The record is
+ * zeroed once more here, because the device reads it: it must be 0 before RTS.
  */
 int dv_verbs_qp_reset(struct dv_qp *qp)
 {
@@ -374,8 +394,9 @@ int dv_verbs_qp_reset(struct dv_qp *qp)
 }
 
 /*
- * libmlx5 answers 0 only when the kernel did, unless RDMAV_ALLOW_DISASSOC_DESTROY is set, which
- * device.c takes out of the environment. The queue's memory is freed then, the hot handle is not.
+ * Destroys the QP in the NIC and frees the queue's memory; the hot handle stays. libmlx5 reports
+ * success only if the kernel destroyed the QP, because device.c removes
+ * RDMAV_ALLOW_DISASSOC_DESTROY from the environment.
  */
 int dv_verbs_qp_kill(struct dv_qp *qp)
 {
@@ -388,7 +409,8 @@ int dv_verbs_qp_kill(struct dv_qp *qp)
 		rc = dv_verbs_result(ibv_destroy_qp(qp->qp));
 		dv_verbs_leave(device);
 	} else {
-		rc = dv_verbs_cut(device); /* done, or under way: then this waits */
+		/* Returns at once if the device is cut; waits if another thread is cutting it. */
+		rc = dv_verbs_cut(device);
 	}
 	if (rc)
 		return dv_fail(
@@ -397,7 +419,9 @@ int dv_verbs_qp_kill(struct dv_qp *qp)
 	return 0;
 }
 
-/* One that cannot be destroyed stays: the NIC may still read its queue. */
+/*
+ * If the QP cannot be destroyed its memory is not freed, because the NIC may still read the queue.
+ */
 void dv_verbs_qp_destroy(struct dv_qp *qp)
 {
 	if (dv_verbs_qp_kill(qp))

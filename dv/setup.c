@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * dv/setup.h, handed on to the implementation that the device's name asked for. Nothing else
- * happens here. Any thread.
+ * Implements dv/setup.h: passes each call to the implementation that the device's name selects
+ * (dv/ops.h). Has no state of its own; any thread, within the rules of dv/setup.h.
  */
 #include <errno.h>
 #include <string.h>
 
 #include "dv/ops.h"
 
-/* Every device and every QP begins with this pointer. */
+/* The implementation of a device or QP; its pointer is the first member of both structs. */
 static const struct dv_ops *ops_of(const void *object)
 {
 	return *(const struct dv_ops *const *)object;

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The NIC's slow path: devices, memory regions, completion queues, queue pairs. Two implementations
- * stand behind it: libibverbs + mlx5dv (device.c, mr.c, cq.c, qp.c) and the software NIC (soft/),
- * chosen by the name given to dv_open(). The hot path never comes here.
+ * The slow path of a NIC: devices, memory registrations, completion queues, queue pairs. There are
+ * two implementations: libibverbs + mlx5dv (device.c, mr.c, cq.c, qp.c) and the software NIC
+ * (soft/). The name given to dv_open() selects one. The hot path is in dv/hot.h.
  *
- * Every function returns 0 or a negative errno, leaves its outputs untouched on failure, and may be
- * called from any thread. CQs of one device are created and destroyed by one thread at a time; one
- * QP is used by one thread at a time, apart from its hot handle; memory regions may be registered
- * and deregistered by several threads at once.
- * On failure `dv_error()` of the calling thread says what was tried, on what, and what to do next.
+ * Unless stated otherwise, functions that return int return 0 or a negative errno and leave their
+ * outputs unchanged on failure; dv_error() then tells the calling thread what was tried, on what,
+ * and what to do next. Unless stated otherwise, any thread may call any function, but only one
+ * thread at a time may create or destroy CQs of a device, and only one thread at a time may use a
+ * QP (its hot handle excepted). Several threads may register and deregister memory at the same
+ * time.
  */
 #ifndef DV_SETUP_H
 #define DV_SETUP_H
@@ -20,145 +21,157 @@
 
 #include "config/limits.h"
 
-struct dv_device; /* one NIC port, opened; its protection domain and its thread domain */
-struct dv_qp;     /* one reliable-connected queue pair */
-struct dv_sq;     /* dv/hot.h */
-struct dv_cq;     /* dv/hot.h */
+struct dv_device; /* an open NIC port with its protection domain and thread domain */
+struct dv_qp;     /* a reliable connected queue pair */
+struct dv_sq;     /* hot handle of a send queue: dv/hot.h */
+struct dv_cq;     /* hot handle of a completion queue: dv/hot.h */
 
 /*
- * What a software NIC pretends its link to be: the times at which WQEs complete are those of such a
- * port, in the order the bytes would have crossed it. What is measured over one is *modelled*.
+ * Parameters of the model: the port that a software NIC simulates. WQEs complete at the times and
+ * in the order of a real port with these parameters. Results measured with a model are marked
+ * *modelled*.
  */
 struct dv_model {
-	uint32_t rate_gbps;         /* of the port; 0: no model, everything completes at once */
-	uint32_t rtt_ns;            /* from a WQE's start to the first byte of its answer */
-	uint32_t reads_per_qp;      /* READs one QP has under way: 1 to 16 */
-	uint32_t qp_messages_per_s; /* WQEs one QP starts; 0: any number */
-	uint32_t messages_per_s;    /* WQEs the port starts; 0: any number */
-	uint32_t mtu;               /* payload of a packet: a power of two */
-	uint32_t header_bytes;      /* what a packet has besides, gap on the wire included */
-	uint32_t numa_ns;           /* added when local memory is on another node than the NIC */
-	uint32_t numa_percent;      /* of the rate that is left then */
-	bool move_bytes;            /* false: only messages of up to 1 KiB are moved */
+	uint32_t rate_gbps; /* rate of the port; 0: no model, WQEs complete at once */
+	uint32_t rtt_ns;    /* round-trip time: start of a WQE to the first byte of its response */
+	uint32_t reads_per_qp;      /* READs that one QP has in flight, at most: 1 to 16 */
+	uint32_t qp_messages_per_s; /* WQEs that one QP starts per second; 0: unlimited */
+	uint32_t messages_per_s;    /* WQEs that the port starts per second; 0: unlimited */
+	uint32_t mtu;               /* payload of a packet in bytes, a power of two */
+	uint32_t header_bytes;      /* other bytes of a packet, including the inter-packet gap */
+	uint32_t numa_ns;           /* latency added when local memory is on another NUMA node */
+	uint32_t numa_percent; /* percent of the rate when local memory is on another NUMA node */
+	bool move_bytes;       /* false: payload above 1 KiB is not copied, only timed */
 };
 
-#define DV_ACK_TIMEOUT 12 /* 16.8 ms; a device may take up to four times as long */
+#define DV_ACK_TIMEOUT 12 /* IBTA code of 16.8 ms; a device may wait up to four times as long */
 
-/* IBTA 9.7.6.1.3: the time-out of a code, 1 to 31. */
+/* The ACK time-out of a code (1 to 31) in ns, IBTA 9.7.6.1.3. */
 static inline uint64_t dv_ack_ns(uint8_t code)
 {
 	return 4096ull << code;
 }
 
-/* What dv_open() is told. Zero or empty members mean the default. */
+/* Options of dv_open(). A member that is 0, NULL or empty selects its default. */
 struct dv_options {
-	const char *name;    /* "soft" or "soft:N": the software NIC; else a verbs device */
-	int port;            /* 1 */
-	int gid_index;       /* -1: choose (RoCE v2 first, then IPv4-mapped before link-local) */
-	uint8_t ack_timeout; /* dv_ack_ns() of it until a request is sent again; DV_ACK_TIMEOUT */
-	int traffic_class;   /* of what is sent; -1: the port's (sysfs), else 0 */
+	const char *name; /* "soft" or "soft:N": a software NIC; else the name of a verbs device */
+	int port;         /* port number; default 1 */
+	int gid_index;    /* -1: choose (RoCE v2; IPv4-mapped, then IPv6, then link-local) */
+	uint8_t ack_timeout; /* ACK time-out as code, see dv_ack_ns(); 0: DV_ACK_TIMEOUT */
+	int traffic_class;   /* RoCE traffic class of all packets; -1: from sysfs, else 0 */
 	uint8_t service_level;
 	uint16_t pkey_index;
-	bool one_flow; /* no flow labels: all QPs to a peer may take one path */
-	/* The software NIC only: */
-	const char *link;    /* "shm" (same host; the default) or "tcp" */
-	const char *address; /* tcp: where this NIC listens, IPv4 or IPv6 literal; "127.0.0.1" */
-	uint16_t tcp_port;   /* tcp: 0 = any free port */
-	bool threaded;       /* a thread of its own executes WQEs; else dv_step() does */
-	int numa_node;       /* it pretends to be on; -1: near all memory */
+	bool one_flow; /* no flow labels: switches send all QPs to a peer over one path */
+	/* The options below are only for the software NIC. */
+	const char *link;    /* "shm" (same host only; default) or "tcp" */
+	const char *address; /* tcp: IPv4 or IPv6 address to listen on; default "127.0.0.1" */
+	uint16_t tcp_port;   /* tcp: port to listen on; 0: any free port */
+	bool threaded;       /* true: an internal thread executes WQEs; false: dv_step() does */
+	int numa_node;       /* simulated NUMA node of the NIC; -1: near to all memory */
 	struct dv_model model;
 };
 
 struct dv_attributes {
 	char name[NAME_BYTES_MAX];
-	uint64_t mr_bytes_max;
-	uint32_t qp_depth_max;
-	uint32_t cq_depth_max;
-	uint32_t reads_max;       /* outstanding READs one QP can have: 16 on ConnectX */
-	uint64_t bits_per_second; /* of the port; 0: not known */
-	int numa_node;            /* -1: not known */
-	bool hardware;            /* false: the software NIC */
-	bool modelled;            /* bits_per_second and all times are a model's */
+	uint64_t mr_bytes_max;    /* longest memory registration */
+	uint32_t qp_depth_max;    /* blocks of a send queue, at most */
+	uint32_t cq_depth_max;    /* entries of a completion queue, at most */
+	uint32_t reads_max;       /* READs that one QP can have in flight: 16 on ConnectX */
+	uint64_t bits_per_second; /* rate of the port; 0: unknown */
+	int numa_node;            /* NUMA node of the NIC; -1: unknown */
+	bool hardware;            /* true: a real NIC; false: the software NIC */
+	bool modelled;            /* the software NIC simulates bits_per_second and all times */
 };
 
+/* Opens the NIC options->name. The caller closes *ret_device with dv_close(). */
 int dv_open(const struct dv_options *options, struct dv_device **ret_device);
-void dv_close(struct dv_device *device); /* every MR, CQ and QP of it is gone already */
+/* Closes a device; the caller has destroyed its MRs, CQs and QPs, or called dv_cut(). */
+void dv_close(struct dv_device *device);
 void dv_attributes(const struct dv_device *device, struct dv_attributes *ret);
 
 /*
- * Executes what was posted on a software NIC that has no thread: returns the number of WQEs and
- * completions it moved, 0 when idle; a real NIC always returns 0. Called by the poll core that owns
- * the device's queues, between its own steps, or by a test that wants to decide when things happen.
+ * Executes posted WQEs of a software NIC that has no thread. Returns the number of WQEs and
+ * completions processed, 0 when idle; for hardware always 0. Called between its steps by the poll
+ * core that owns the device's queues, or by a test that controls when WQEs are executed.
  */
 unsigned dv_step(struct dv_device *device);
-/* The same for several at once, which share the reading of the clock; all need steps. */
+/* dv_step() for several software NICs with one reading of the clock; all must need steps. */
 unsigned dv_step_all(struct dv_device *const *devices, unsigned count);
 /*
- * The clocks of these software NICs stood still for so long: the time of a dv_step_all() that a
- * port beside the core would not have taken. Whoever steps them calls it, between steps.
+ * Subtracts `ns` of CPU time spent in dv_step_all() from the clocks of these software NICs, because
+ * a real port would execute in parallel to the core. Called between steps by the thread that steps
+ * them.
  */
 void dv_leave_out(struct dv_device *const *devices, unsigned count, uint64_t ns);
-/* Does dv_step() do anything? False for hardware and for a threaded software NIC. */
+/* Must dv_step() be called? False for hardware and for a software NIC with a thread. */
 bool dv_needs_step(const struct dv_device *device);
 /*
- * When the next dv_step() has something to do although nothing is posted, as its last one saw it:
- * CLOCK_MONOTONIC, ns. UINT64_MAX: only a doorbell or a peer gives it something to do.
+ * The time (CLOCK_MONOTONIC, ns) when dv_step() next has work without a new doorbell, for example a
+ * completion that is due then; computed by the last dv_step(). UINT64_MAX: it has no work until a
+ * doorbell is rung or a peer sends.
  */
 uint64_t dv_due_ns(const struct dv_device *device);
 
 /* ---- memory -------------------------------------------------------------------------------- */
 
 enum dv_access {
-	DV_LOCAL_WRITE = 1,      /* a READ may land here */
-	DV_REMOTE_READ = 2,      /* peers may READ it */
-	DV_REMOTE_WRITE = 4,     /* peers may WRITE it: nothing in the engine asks for this */
-	DV_RELAXED_ORDERING = 8, /* a destination, looked at only after a completion */
+	DV_LOCAL_WRITE = 1,  /* the NIC may write payload of READs to it */
+	DV_REMOTE_READ = 2,  /* peers may READ it */
+	DV_REMOTE_WRITE = 4, /* peers may WRITE it; the engine never uses it */
+	DV_RELAXED_ORDERING =
+		8, /* PCIe may reorder writes; data is read only after the completion */
 };
 
 struct dv_mr {
 	void *base;
 	size_t length;
 	uint32_t lkey, rkey;
-	void *handle; /* the implementation's own */
+	void *handle; /* private data of the implementation */
 };
 
 /*
- * Registers [base, base + length). `memfd` >= 0: the memory is a mapping of that file from
- * `memfd_offset` on; the software NIC's shm link lets peers on this host map it (memory registered
- * with DV_REMOTE_READ must name it there; the fd is duplicated). Can take seconds for large memory.
+ * Registers [base, base + length). If `memfd` >= 0, the memory is a mapping of that file at
+ * `memfd_offset`; -1: not a file. The shm link of the software NIC lets peers on this host map the
+ * file, so there DV_REMOTE_READ requires a memfd. The fd is duplicated. Can take seconds for large
+ * memory.
  */
 int dv_mr_register(struct dv_device *device, void *base, size_t length, unsigned access, int memfd,
 	uint64_t memfd_offset, struct dv_mr *ret_mr);
-/* After this returns the NIC does not touch the memory again. */
+/* Deregisters memory; after success the NIC does not access it. */
 int dv_mr_deregister(struct dv_device *device, struct dv_mr *mr);
 
 /* ---- queues -------------------------------------------------------------------------------- */
 
 /*
- * `depth`: completions that can wait, rounded up to a power of two. Memory of *ret_cq is the
- * caller's.
+ * Creates a CQ. `depth`: completions that it can hold, rounded up to a power of two. The caller
+ * owns the memory of *ret_cq, the hot handle.
  */
 int dv_cq_create(struct dv_device *device, unsigned depth, struct dv_cq *ret_cq);
+/* Destroys a CQ; the caller has destroyed its QPs. */
 void dv_cq_destroy(struct dv_device *device, struct dv_cq *cq);
 
 /*
- * A QP in state INIT whose completions go to `cq`. The send queue has at least `depth` blocks.
- * *ret_sq is the hot handle, for the poll core that will own it; it is valid until the QP is gone.
+ * Creates a QP in state INIT whose completions go to `cq`. The send queue has at least `depth`
+ * blocks. *ret_sq is the hot handle for the poll core that will own it; it is valid until
+ * dv_qp_destroy().
  */
 int dv_qp_create(struct dv_device *device, struct dv_cq *cq, unsigned depth, struct dv_qp **ret_qp,
 	struct dv_sq **ret_sq);
 
-/* What the other end needs to know. Plain bytes: sent as is, checked by dv_qp_connect(). */
+/*
+ * The address of a QP, for the other end of the connection. It is sent as plain bytes;
+ * dv_qp_connect() checks it.
+ */
 struct dv_address {
 	uint8_t version; /* 1 */
-	uint8_t kind;    /* 1 InfiniBand, 2 RoCE v2, 3 software */
+	uint8_t kind;    /* kind of network: 1 InfiniBand, 2 RoCE v2, 3 software NIC */
 	uint8_t mtu;     /* enum ibv_mtu */
-	uint8_t reads;   /* READs it answers at a time: the other end has no more under way */
+	uint8_t reads;   /* READs that the QP answers at a time: limit for the other end */
 	uint32_t qpn;
 	uint32_t psn;
 	uint16_t lid;
-	uint16_t tcp_port; /* software NIC over TCP; 0: the shm link */
-	uint8_t gid[16];   /* software: TCP: its IP (v4 mapped); shm: the NIC's number */
+	uint16_t tcp_port; /* TCP port of a software NIC; 0: it uses the shm link */
+	uint8_t gid[16];   /* software NIC: over TCP its IP (v4-mapped), over shm its number */
 };
 static_assert(sizeof(struct dv_address) == 32, "sent in QpEnd.address");
 
@@ -166,46 +179,51 @@ void dv_qp_address(const struct dv_qp *qp, struct dv_address *ret_address);
 uint32_t dv_qp_number(const struct dv_qp *qp);
 
 /*
- * INIT -> RTR -> RTS towards `remote`. READs under way: the device's maximum, or what the other end
- * answers at a time where that is less. Can take a second: the kernel looks for the way. READs
- * of the other end are served from here on. READs posted here before the other end is ready are
- * retried by the NIC. -EPROTO: the address is malformed or of another kind.
+ * Connects a QP: INIT -> RTR -> RTS towards `remote`. READs in flight are limited by the device and
+ * by remote->reads. Can take a second, because the kernel resolves the route. From then on the NIC
+ * serves READs of the other end; the NIC retries READs posted here until the other end is connected
+ * too. -EPROTO: the address is malformed or of another kind of network.
  */
 int dv_qp_connect(struct dv_qp *qp, const struct dv_address *remote);
 
-/* The ACK time-out that the device took for a connected QP; it may be more than was asked for. */
+/*
+ * The ACK time-out of a connected QP in ns, as the device reports it; it may be longer than
+ * requested. 0: not connected.
+ */
 uint64_t dv_qp_ack_ns(const struct dv_qp *qp);
 
 /*
- * -> ERR: everything posted completes, flushed or done; nothing new is executed. When the poll core
- * has reaped those completions (sq->ci == sq->pi), the NIC is done with every buffer.
+ * Moves the QP to ERR: every posted WQE completes, successfully or flushed; later ones are only
+ * flushed. Once the poll core has reaped these completions (sq->ci == sq->pi, the QP is drained),
+ * the NIC no longer accesses any buffer.
  */
 int dv_qp_error(struct dv_qp *qp);
 
 /*
- * ERR, drained -> RESET -> INIT, queues empty, same number. The hot handle starts from zero
- * again.
+ * Moves a drained QP from ERR through RESET to INIT. Its number stays the same, its queue is empty
+ * and the indices of the hot handle are 0.
  */
 int dv_qp_reset(struct dv_qp *qp);
 
 /*
- * Takes the QP from the NIC in whatever state it is, drained or not. 0: the NIC is done with every
- * buffer, and what has no completion yet gets none. The handles stay until dv_qp_destroy(); nothing
- * is posted any more. Negative: the NIC may still write. May be called again.
+ * Destroys the QP in the NIC, in any state, drained or not. 0: the NIC no longer accesses any
+ * buffer; WQEs without a completion get none. The handles stay valid until dv_qp_destroy(), but the
+ * caller must not post. Negative: the NIC may still write; the call may be repeated.
  */
 int dv_qp_kill(struct dv_qp *qp);
 
-/* The QP is drained, killed, or was never connected. */
+/* Destroys and frees a QP that is drained, killed, or was never connected. Ignores NULL. */
 void dv_qp_destroy(struct dv_qp *qp);
 
 /* ---- a device that is lost ------------------------------------------------------------------ */
 
 /*
- * Closes the device under everything that is left on it, because it cannot be destroyed one by one
- * any more. 0: the NIC reaches no memory of this process through this device. From then on
- * registering and deregistering memory, killing and destroying queues succeed and do nothing,
- * dv_close() frees what is left, everything else fails with -ENODEV. Before it is called the poll
- * core has stopped using the device's queues and nothing watches dv_event_fd(). Can take seconds.
+ * Closes a device together with all its queues and registrations, when they can no longer be
+ * destroyed one by one. 0: through this device the NIC can access no memory of this process. From
+ * then on registering and deregistering memory, and killing and destroying queues, succeed without
+ * effect; dv_close() frees the rest; all other calls fail with -ENODEV. Before the call, the poll
+ * core must have stopped using the device's queues, and no thread may watch dv_event_fd(). Can take
+ * seconds.
  */
 int dv_cut(struct dv_device *device);
 
@@ -222,48 +240,48 @@ enum dv_event_kind {
 
 struct dv_event {
 	enum dv_event_kind kind;
-	uint8_t port;     /* of PORT_DOWN and PORT_UP: always the one that was opened */
-	uint32_t qpn;     /* of QP_ERROR */
-	const char *text; /* the driver's words; static */
+	uint8_t port;     /* port of PORT_DOWN and PORT_UP: the port that dv_open() opened */
+	uint32_t qpn;     /* number of the failed QP, for QP_ERROR */
+	const char *text; /* libibverbs' name of the event; static storage */
 };
 
 /*
- * Readable when dv_event_next() has something; the same one as long as the device is open.
- * Negative: there are no events, or they cannot be watched.
+ * A descriptor that is readable when dv_event_next() has an event; the same one until the device is
+ * closed. Negative errno: the device has no events, or they cannot be watched.
  */
 int dv_event_fd(struct dv_device *device);
-/* Does not block: 1 and an event, 0 when there is none, or a negative errno. */
+/* Returns 1 and an event, 0 when there is none, or a negative errno. Does not block. */
 int dv_event_next(struct dv_device *device, struct dv_event *ret_event);
 
-/* ---- trouble on purpose ---------------------------------------------------------------------- */
+/* ---- fault injection ---------------------------------------------------------------------- */
 
-/* What a test wants to go wrong with a software NIC from now on. All zero: nothing. */
+/* Faults that a test injects into a software NIC. All zero: none. */
 struct dv_trouble {
-	bool link_down; /* its port says so, and nothing reaches any peer */
-	bool mute;      /* nothing reaches any peer, and nothing is said */
-	bool error;     /* the next WQE ends with an error */
-	unsigned slow;  /* everything takes so many times as long; 0: as ever */
-	bool lose;      /* one request is lost: it is retransmitted after the ACK time-out */
-	unsigned dead;  /* enum dv_dead */
+	bool link_down; /* the port reports DOWN, and no packet reaches a peer */
+	bool mute;      /* no packet reaches a peer, and the NIC reports nothing */
+	bool error;     /* the next WQE completes with an error */
+	unsigned slow;  /* slowdown factor; 0 or 1: none */
+	bool lose;      /* one request is lost and is retransmitted after the ACK time-out */
+	unsigned dead;  /* values of enum dv_dead, combined with | */
 };
 
-/* What a dying device does no more. */
+/* Symptoms of a failing device. */
 enum dv_dead {
-	DV_DEAD_CQES = 1,     /* no completion is written any more, of flushed WQEs neither */
-	DV_DEAD_ERROR = 2,    /* dv_qp_error() fails with -EIO */
-	DV_DEAD_KILL = 4,     /* dv_qp_kill() fails with -EIO */
-	DV_DEAD_CUT = 8,      /* dv_cut() fails with -EIO */
-	DV_DEAD_SAYS_SO = 16, /* DV_EVENT_DEVICE_FATAL, once */
+	DV_DEAD_CQES = 1,     /* the NIC writes no completions, not even of flushed WQEs */
+	DV_DEAD_ERROR = 2,    /* while set, dv_qp_error() fails with -EIO */
+	DV_DEAD_KILL = 4,     /* while set, dv_qp_kill() fails with -EIO */
+	DV_DEAD_CUT = 8,      /* while set, dv_cut() fails with -EIO */
+	DV_DEAD_SAYS_SO = 16, /* the NIC reports DV_EVENT_DEVICE_FATAL once */
 };
 
-/* -EOPNOTSUPP: not a software NIC. */
+/* Sets the faults of a software NIC. -EOPNOTSUPP: not a software NIC. */
 int dv_trouble(struct dv_device *device, const struct dv_trouble *trouble);
 
 /* ---- errors -------------------------------------------------------------------------------- */
 
-/* Text about the last failure in this thread; never NULL. */
+/* The text of the last failure in the calling thread; never NULL, valid until its next failure. */
 const char *dv_error(void);
-/* Text for a syndrome of struct dv_completion. */
+/* Returns the name of a syndrome of struct dv_completion (static storage). */
 const char *dv_syndrome(uint8_t syndrome);
 
 #endif

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What device.c, mr.c, cq.c, qp.c, event.c and cut.c share: setup.h over libibverbs and mlx5dv.
- * Slow path only. libibverbs may be called by several threads; the one lock here keeps them out of
- * a device that is being closed under them (dv_cut()).
+ * Internal header of the implementation on libibverbs and mlx5dv: device.c, mr.c, cq.c, qp.c,
+ * event.c and cut.c. Slow path only. Several threads may call libibverbs; `gate` keeps them from
+ * using a device that dv_cut() closes.
  *
- * One dv_device is one ibv_context. Its queues are made on a parent domain with a thread domain, so
- * all of them ring one doorbell page that nobody else has: the one of the rail's poll core.
+ * One dv_device is one ibv_context. All its queues are created on a parent domain with a thread
+ * domain, so they share one doorbell page, which only the rail's poll core writes.
  */
 #ifndef DV_VERBS_H
 #define DV_VERBS_H
@@ -16,7 +16,7 @@
 #include "dv/hot.h"
 #include "dv/ops.h"
 
-#define DV_READS_MAX 16u /* outstanding READs of one QP, whatever else a device says it can */
+#define DV_READS_MAX 16u /* READs in flight on one QP, also if a device reports more */
 
 enum dv_address_kind { /* dv_address.kind */
 	DV_ADDRESS_INFINIBAND = 1,
@@ -26,41 +26,41 @@ enum dv_address_kind { /* dv_address.kind */
 struct dv_device {
 	const struct dv_ops *ops;
 	struct ibv_context *context;
-	struct ibv_pd *pd;     /* memory regions are registered on it */
-	struct ibv_td *td;     /* a doorbell page of its own */
-	struct ibv_pd *domain; /* pd and td together: queues are made on it */
-	struct verbs_cq *cqs;  /* which ibv_cq is behind a hot handle: cq.c */
+	struct ibv_pd *pd;     /* protection domain; memory is registered on it */
+	struct ibv_td *td;     /* thread domain: the doorbell page of this device's queues */
+	struct ibv_pd *domain; /* parent domain of pd and td: queues are created on it */
+	struct verbs_cq *cqs;  /* list of CQs, to find the ibv_cq of a hot handle: cq.c */
 	struct dv_attributes attributes;
 	union ibv_gid gid;
 	uint16_t lid;
-	uint8_t port;
-	uint8_t ports; /* that the device has */
+	uint8_t port;  /* number of the opened port */
+	uint8_t ports; /* number of ports of the device */
 	uint8_t gid_index;
-	uint8_t kind;        /* enum dv_address_kind */
-	uint8_t mtu;         /* enum ibv_mtu, active */
-	bool grh;            /* the port sends nothing without a global routing header */
-	uint8_t reads_out;   /* READs one QP may have under way as requester */
-	uint8_t reads_in;    /* ... and as responder */
-	uint8_t ack_timeout; /* as asked for; each QP knows what the device took */
+	uint8_t kind; /* enum dv_address_kind */
+	uint8_t mtu;  /* active MTU of the port, enum ibv_mtu */
+	bool grh; /* packets need a global routing header: RoCE always, InfiniBand if required */
+	uint8_t reads_out;   /* READs that one QP may have in flight as requester */
+	uint8_t reads_in;    /* READs that one QP answers at a time as responder */
+	uint8_t ack_timeout; /* requested ACK time-out (code); dv_qp.ack_timeout is in use */
 	uint8_t traffic_class;
 	uint8_t service_level;
 	uint16_t pkey_index;
 	bool one_flow;
-	uint32_t ack_told;     /* the log has what the device took; a hint: threads race for it */
-	pthread_rwlock_t gate; /* read-held while libibverbs is called; write-held by dv_cut() */
-	uint32_t cut_wanted;   /* dv_cut() waits for the gate: a hint; readers stay out */
-	bool cut;              /* under the gate */
-	int cut_error;         /* what dv_cut() answered: -errno, the kernel still has the queues */
-	void *doorbells;       /* a page: the thread domain's, as QPs have it */
+	uint32_t ack_told; /* 1: the ACK time-out was logged; a hint, two threads may both log */
+	pthread_rwlock_t gate; /* read lock: a thread calls libibverbs; write lock: dv_cut() */
+	uint32_t cut_wanted;   /* 1: dv_cut() waits for the gate, new readers are refused; a hint */
+	bool cut;              /* true: dv_cut() has closed the device; protected by the gate */
+	int cut_error;         /* result of dv_cut(); negative: the kernel still has the queues */
+	void *doorbells;       /* the thread domain's doorbell page, taken from the QPs */
 };
 
 struct dv_qp {
 	const struct dv_ops *ops;
 	struct dv_device *device;
-	struct ibv_qp *qp;   /* NULL: killed */
-	uint8_t ack_timeout; /* as the device took it; 0: not connected */
-	uint32_t psn;        /* ours, a new one in each life of the QP */
-	struct dv_sq sq;     /* owner: the poll core it was handed to; zeroed by dv_qp_reset() */
+	struct ibv_qp *qp;   /* the verbs QP; NULL: destroyed by dv_qp_kill() */
+	uint8_t ack_timeout; /* ACK time-out (code) that the NIC uses; 0: not connected */
+	uint32_t psn;        /* own packet sequence number, new after each reset */
+	struct dv_sq sq;     /* owner: the poll core; dv_qp_reset() zeroes its indices */
 };
 
 int dv_verbs_mr_register(struct dv_device *device, void *base, size_t length, unsigned access,
@@ -69,7 +69,7 @@ int dv_verbs_mr_deregister(struct dv_device *device, struct dv_mr *mr);
 
 int dv_verbs_cq_create(struct dv_device *device, unsigned depth, struct dv_cq *ret_cq);
 void dv_verbs_cq_destroy(struct dv_device *device, struct dv_cq *cq);
-/* The CQ behind a hot handle; NULL when it is not one of this device. */
+/* The ibv_cq of a hot handle; NULL: not a CQ of this device. */
 struct ibv_cq *dv_verbs_cq_find(const struct dv_device *device, const struct dv_cq *cq);
 
 int dv_verbs_qp_create(struct dv_device *device, struct dv_cq *cq, unsigned depth,
@@ -84,7 +84,9 @@ int dv_verbs_qp_kill(struct dv_qp *qp);
 void dv_verbs_qp_destroy(struct dv_qp *qp);
 
 /*
- * cut.c. False: the device is closed, or is being closed: there is no NIC to call. Does not block.
+ * cut.c: every call of libibverbs is between dv_verbs_enter() and dv_verbs_leave(). enter returns
+ * false when the device is closed or being closed; libibverbs must not be called then. Does not
+ * block.
  */
 bool dv_verbs_enter(struct dv_device *device);
 void dv_verbs_leave(struct dv_device *device);
@@ -93,13 +95,13 @@ int dv_verbs_cut(struct dv_device *device);
 int dv_verbs_event_fd(struct dv_device *device);
 int dv_verbs_event_next(struct dv_device *device, struct dv_event *ret);
 
-/* libibverbs leaves errno on a NULL result; some paths of old drivers forget to. */
+/* The errno of a libibverbs function that returned NULL. Old drivers sometimes do not set it. */
 static inline int dv_verbs_errno(int saved_errno)
 {
 	return saved_errno ? -saved_errno : -EIO;
 }
 
-/* libibverbs returns errno values of either sign, or -1 with errno. */
+/* Converts a result of libibverbs, which may be errno, -errno, or -1 with errno set, to -errno. */
 static inline int dv_verbs_result(int result)
 {
 	if (result == 0)

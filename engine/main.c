@@ -21,14 +21,11 @@
 
 #include "config/log.h"
 #include "config/settings.h"
+#include "config/version.h"
 #include "engine/control/control.h"
 #include "numa/clock.h"
 #include "numa/plan.h"
 #include "numa/topology.h"
-
-#ifndef PEERCACHE_VERSION
-#define PEERCACHE_VERSION "unknown"
-#endif
 
 enum { EXIT_OK, EXIT_FAILED, EXIT_USAGE };
 
@@ -43,28 +40,41 @@ static struct control *running;
 static volatile sig_atomic_t signals; /* number of stop signals received */
 
 static const char usage[] =
-	"usage: peercache-engine [--config FILE] [--set section.key=value]...\n"
-	"\n"
+	"Usage: peercache-engine [--config FILE] [--set section.key=value]...\n"
 	"Keeps this host's KV pages in memory and lets every other host read them.\n"
 	"\n"
+	"Options:\n"
 	"  -c, --config FILE            read settings from FILE\n"
 	"  -s, --set section.key=value  one setting, overrides FILE; may be repeated\n"
 	"      --plan                   print which core and memory each rail gets and exit\n"
 	"      --check                  check the settings and exit\n"
 	"      --ready-fd N             write one byte to file descriptor N once it serves\n"
-	"  -h, --help                   print this text and all settings and exit\n"
-	"  -V, --version                print the version and exit\n"
+	"  -h, --help                   print this text and all settings\n"
+	"  -V, --version                print the version\n"
 	"\n"
-	"examples:\n"
-	"  peercache-engine --set engine.socket=/tmp/a.sock --set engine.pool_bytes=64MiB\n"
-	"      one engine with a software NIC, for a first test\n"
-	"  peercache-engine -c /etc/peercache/engine.conf --plan\n"
-	"      how the engine would use this machine\n"
-	"  peercache-engine -s rail.devices=mlx5_0,mlx5_1 -s cluster.address=10.0.0.1 \\\n"
-	"                   -s cluster.seeds=10.0.0.1:31998,10.0.0.2:31998\n"
-	"      an engine with two rails in a cluster of several\n"
+	"Signals:\n"
+	"  SIGTERM, SIGINT  stop in order; a second one ends the engine at once\n"
+	"  SIGHUP           ignored\n"
 	"\n"
-	"SIGTERM or SIGINT stops the engine in order; a second one ends it at once. SIGHUP is ignored.\n";
+	"Exit status:\n"
+	"  0  stopped in order\n"
+	"  1  could not start or serve\n"
+	"  2  wrong usage or settings\n"
+	"\n";
+
+/* Printed after the settings. */
+static const char examples[] =
+	"\n"
+	"Examples:\n"
+	"  One engine with a software NIC, to try it out:\n"
+	"    $ peercache-engine --set engine.socket=/tmp/a.sock --set engine.pool_bytes=64MiB\n"
+	"\n"
+	"  Print which cores and memory an engine with these settings would use:\n"
+	"    $ peercache-engine -c /etc/peercache/engine.conf --plan\n"
+	"\n"
+	"  Two rails, in a cluster:\n"
+	"    $ peercache-engine -s rail.devices=mlx5_0,mlx5_1 -s cluster.address=10.0.0.1 \\\n"
+	"    > -s cluster.seeds=10.0.0.1:31998,10.0.0.2:31998\n";
 
 /* ---- arguments ------------------------------------------------------------------------------- */
 
@@ -101,8 +111,8 @@ static int fd_parse(const char *text, int *ret_fd)
 static void help(void)
 {
 	fputs(usage, stdout);
-	fputs("\nsettings:\n", stdout);
 	settings_help(stdout);
+	fputs(examples, stdout);
 }
 
 static int refused(const char *text)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The clock: CLOCK_MONOTONIC through the vDSO, and its replacement in tests. Any thread.
+ * Reads CLOCK_MONOTONIC through the vDSO, or returns the time that a test has set. Any thread may
+ * read the clock; clock_start() runs before other threads exist.
  */
 #include "numa/clock.h"
 
@@ -10,12 +11,16 @@
 
 #include "config/log.h"
 
-#define COST_ROUNDS 4096
-#define COST_NS_MAX 150 /* a vDSO reading takes 20 to 60; a system call several hundred */
+#define COST_ROUNDS 4096 /* readings of the clock in one measurement of its cost */
+/*
+ * Slower readings are logged. A reading takes 20 to 60 ns in the vDSO, several 100 ns as a system
+ * call.
+ */
+#define COST_NS_MAX 150
 
-static uint64_t cost_ns;     /* written by clock_start() before there are threads */
-static uint64_t test_now_ns; /* 0: real time */
-uint64_t clock_tick_scale;   /* written by clock_start() */
+static uint64_t cost_ns;     /* cost of one reading; set by clock_start(), before other threads */
+static uint64_t test_now_ns; /* time that a test has set; 0: real time */
+uint64_t clock_tick_scale;   /* ns per tick times 2^24; set by clock_start() */
 
 static uint64_t monotonic_ns(void)
 {
@@ -30,7 +35,10 @@ uint64_t clock_now_ns(void)
 	return __builtin_expect(test_now_ns != 0, 0) ? test_now_ns : monotonic_ns();
 }
 
-/* The least of a few rounds: one interrupt must not look like a slow clock. */
+/*
+ * Measures the cost of one reading in ns. Returns the minimum of several rounds, because an
+ * interrupt makes a round look slow.
+ */
 static uint64_t measure(void)
 {
 	uint64_t least = UINT64_MAX;
@@ -46,7 +54,10 @@ static uint64_t measure(void)
 	return least ? least : 1;
 }
 
-/* Both clocks at one moment: the tightest of a few readings, should one be interrupted. */
+/*
+ * Reads the clock and the time-stamp counter at the same moment. Of several attempts it keeps the
+ * one with the fewest ticks between its two counter readings; an interrupt makes the others worse.
+ */
 static void read_both(uint64_t *ret_ns, uint64_t *ret_ticks)
 {
 	uint64_t least = UINT64_MAX;
@@ -71,7 +82,7 @@ void clock_start(void)
 	if (cost_ns)
 		return;
 	read_both(&ns, &ticks);
-	cost_ns = measure(); /* about half a millisecond */
+	cost_ns = measure(); /* also the span over which ticks are calibrated: about 0.5 ms */
 	read_both(&ns_end, &ticks_end);
 	clock_tick_scale = (uint64_t)((double)(ns_end - ns) / (double)(ticks_end - ticks) * 0x1p24);
 	if (cost_ns <= COST_NS_MAX)
@@ -83,7 +94,7 @@ void clock_start(void)
 		fclose(file);
 	}
 	log_warn(
-		"clock: one reading takes %llu ns, clock source %s; poll loops will be slow: boot with clocksource=tsc if the processor's counter is invariant",
+		"clock: one reading takes %llu ns with clock source %s, so poll loops are slow; boot with clocksource=tsc if the processor's time-stamp counter is invariant",
 		(unsigned long long)cost_ns, source);
 }
 

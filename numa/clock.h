@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Time for every thread, the poll loop included: CLOCK_MONOTONIC in nanoseconds. The same clock in
- * every process of the host, so that a deadline may travel in a ring.
+ * The time, CLOCK_MONOTONIC in nanoseconds, for every thread including poll cores. All processes of
+ * the host read the same clock, so a ring can carry a deadline from one process to another.
  *
- * It is clock_gettime() through the vDSO, which reads the time-stamp counter with the kernel's own
- * calibration: 28 ns where the bare counter costs 11 (README.md), without drift between processes.
- * A poll step reads it once, when something moved; clock_ticks() is for spans that every turn
- * measures. Tests replace it: clock_test_set() makes clock_now_ns() return what it
- * was given.
+ * clock_now_ns() calls clock_gettime() through the vDSO, which reads the time-stamp counter and
+ * applies the kernel's calibration: 28 ns, against 11 ns for the counter alone (README.md), but
+ * without drift between processes. A step reads the clock at most once, and only when it made
+ * progress; for spans that every step measures there is clock_ticks(). In tests, clock_test_set()
+ * sets the time that clock_now_ns() returns.
  */
 #ifndef NUMA_CLOCK_H
 #define NUMA_CLOCK_H
@@ -15,17 +15,21 @@
 #include <stdint.h>
 
 /*
- * Call once at start, before threads; a second call does nothing. Measures what a reading costs and
- * warns when the kernel has to be asked (a clock source other than tsc).
+ * Measures the cost of one reading and calibrates clock_ticks_ns(). Logs a warning when each
+ * reading needs a system call (a clock source other than tsc). Call it once at start, before other
+ * threads exist; a second call does nothing.
  */
 void clock_start(void);
+/* Returns the time, CLOCK_MONOTONIC in ns. Any thread. */
 uint64_t clock_now_ns(void);
-/* Nanoseconds one reading took at clock_start(); 0 before. */
+/* Cost of one reading in ns, as measured by clock_start(); 0 before that. */
 uint64_t clock_cost_ns(void);
-/* Tests only, one thread: 0 goes back to real time. */
+/*
+ * Tests only, while there is one thread: sets the time that clock_now_ns() returns; 0: real time.
+ */
 void clock_test_set(uint64_t now_ns);
 
-/* The processor's own counter, for short spans on one core; not replaced in tests. */
+/* Reads the processor's time-stamp counter, for short spans on one core. Tests cannot set it. */
 static inline uint64_t clock_ticks(void)
 {
 #if defined(__x86_64__)
@@ -35,9 +39,12 @@ static inline uint64_t clock_ticks(void)
 #endif
 }
 
-extern uint64_t clock_tick_scale; /* nanoseconds a tick, times 2^24; clock_start() measures it */
+extern uint64_t clock_tick_scale; /* ns per tick times 2^24, measured by clock_start() */
 
-/* A span of ticks in nanoseconds, to about 1 in 1000; spans over a minute are cut to about that. */
+/*
+ * Converts a span of ticks to nanoseconds, with an error of about 1 in 1000. Longer spans are
+ * limited to 2^38 ticks (more than a minute), so that the product does not overflow.
+ */
 static inline uint64_t clock_ticks_ns(uint64_t ticks)
 {
 	const uint64_t most = UINT64_C(1) << 38;

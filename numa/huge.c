@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Page memory: picks the page size, refuses what the machine does not have, binds and maps.
- * Start-up and control plane only; any of their threads.
+ * Allocates page memory: chooses huge or small pages, checks that the machine has enough memory,
+ * creates a memfd, maps it and sets its NUMA node. Start-up and control plane only, any of their
+ * threads.
  */
 #include "numa/huge.h"
 
@@ -20,18 +21,22 @@
 #include "config/log.h"
 #include "numa/memory.h"
 
-#define SMALL_BYTES 4096u
-#define HUGE_BYTES (2u << 20)
-#define OPEN_MAX 64
-#define NODES_BITS 1024
+#define SMALL_BYTES 4096u     /* bytes of a small page */
+#define HUGE_BYTES (2u << 20) /* bytes of a huge page */
+#define OPEN_MAX 64           /* open pools that `opened` has room for */
+#define NODES_BITS 1024       /* NUMA nodes in a mask of mbind() */
 
-/* Small-page memory opened but perhaps not yet touched: the kernel still calls it available. */
+/*
+ * Pools on small pages that are open. The kernel counts their untouched pages as available memory,
+ * so check_memory() subtracts them. Protected by `lock`.
+ */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
 	int fd;
 	uint64_t bytes;
-} opened[OPEN_MAX]; /* bytes 0: unused; under the lock */
+} opened[OPEN_MAX]; /* unused entries have bytes = 0 */
 
+/* Bytes of all open pools on small pages that no process has touched yet. */
 static uint64_t untouched_bytes(void)
 {
 	uint64_t sum = 0;
@@ -78,7 +83,7 @@ static unsigned long long mib(uint64_t bytes)
 	return bytes >> 20;
 }
 
-/* 0, or -ENOMEM with the sizes and what to do in the log. */
+/* Is there memory for `bytes` on small pages? Returns 0, or -ENOMEM after logging the sizes. */
 static int check_memory(const char *name, uint64_t bytes)
 {
 	char limit[160];
@@ -93,7 +98,10 @@ static int check_memory(const char *name, uint64_t bytes)
 	return -ENOMEM;
 }
 
-/* Enough free huge pages, or leave and memory to make them? Says why not. */
+/*
+ * Are there enough huge pages: free ones, or surplus pages that the kernel may still create and for
+ * which memory is available? If not, logs the reason and returns false.
+ */
 static bool huge_pages_suffice(const char *name, uint64_t bytes, int node)
 {
 	struct memory_huge huge;
@@ -105,7 +113,7 @@ static bool huge_pages_suffice(const char *name, uint64_t bytes, int node)
 	if (made > huge.surplus ||
 		(made && made * HUGE_BYTES > memory_available(limit, sizeof(limit)))) {
 		log_warn(
-			"memory %s: %llu huge pages of 2 MiB needed, %llu free; small pages are used: reads get slower. Set vm.nr_hugepages to what all pools need together",
+			"memory %s: %llu huge pages of 2 MiB needed, %llu free; using small pages, so reads are slower. Set vm.nr_hugepages to the sum for all pools",
 			name, need, (unsigned long long)huge.free);
 		return false;
 	}
@@ -114,14 +122,14 @@ static bool huge_pages_suffice(const char *name, uint64_t bytes, int node)
 	memory_huge_pages(node, &huge);
 	if (need > huge.free && made == 0)
 		log_warn(
-			"memory %s: %llu huge pages needed on node %d, %llu free there; the rest comes from other nodes. Set /sys/devices/system/node/node%d/hugepages/hugepages-2048kB/nr_hugepages",
+			"memory %s: %llu huge pages needed on node %d, %llu free there; other nodes provide the rest. Set /sys/devices/system/node/node%d/hugepages/hugepages-2048kB/nr_hugepages",
 			name, need, node, (unsigned long long)huge.free, node);
 	return true;
 }
 
 /*
- * Pages come from `node` when it has them. Preferred, not bound: a bound mapping that runs out of
- * huge pages on its node kills the process at the first touch.
+ * Makes the kernel take pages from `node` if it has any left. The policy is MPOL_PREFERRED, not
+ * MPOL_BIND: with MPOL_BIND, touching a huge page kills the process once the node has none left.
  */
 static void prefer_node(const char *name, void *base, size_t bytes, int node)
 {
@@ -137,11 +145,13 @@ static void prefer_node(const char *name, void *base, size_t bytes, int node)
 	} else {
 		errno = EINVAL;
 	}
-	log_warn("memory %s: cannot place it on node %d: %s; any node is used", name, node,
+	log_warn("memory %s: cannot place it on node %d: %s; using any node", name, node,
 		strerror(errno));
 }
 
-/* Maps at a multiple of the huge page size, so that the kernel may use huge pages for small ones.
+/*
+ * Maps the memfd at a multiple of the huge page size. Only then can the kernel back a mapping of
+ * small pages with transparent huge pages.
  */
 static int map_aligned(int fd, size_t bytes, void **ret)
 {
@@ -170,13 +180,15 @@ static int map_aligned(int fd, size_t bytes, void **ret)
 	return 0;
 }
 
+/* Creates and maps a memfd with pages of `page_bytes`. 0 or a negative errno. */
 static int open_pages(const char *name, size_t bytes, int node, size_t page_bytes, struct huge *ret)
 {
 	bool huge = page_bytes == HUGE_BYTES;
 	struct huge h = {.bytes = bytes, .page_bytes = page_bytes};
 	int rc;
 
-	/* Sealed by whoever hands it to a client: a file that shrinks kills its mappers. */
+	/* The code that hands the memfd to a client seals it first: a client that could shrink the
+	 * file would crash every process that maps it. */
 	h.fd = memfd_create(
 		name, MFD_CLOEXEC | MFD_ALLOW_SEALING | (huge ? MFD_HUGETLB | MFD_HUGE_2MB : 0));
 	if (h.fd < 0)
@@ -189,10 +201,10 @@ static int open_pages(const char *name, size_t bytes, int node, size_t page_byte
 	if (rc < 0)
 		goto out_close;
 	prefer_node(name, h.base, bytes, node);
-	/* A core dump of all pools would take minutes and fill the disk. */
+	/* Keeps the pools out of core dumps, which would take minutes and fill the disk. */
 	madvise(h.base, bytes, MADV_DONTDUMP);
 	if (!huge) {
-		/* Advice: without it, or where the kernel is told never to, small pages do. */
+		/* Asks for transparent huge pages; if the kernel has none, small pages work too. */
 		madvise(h.base, bytes, MADV_HUGEPAGE);
 		remember(h.fd, bytes);
 	}
@@ -215,7 +227,7 @@ int huge_open(const char *name, size_t bytes, int node, bool want_huge, struct h
 		rc = open_pages(name, huge_bytes, node, HUGE_BYTES, ret);
 		if (rc == 0)
 			return 0;
-		log_warn("memory %s: huge pages refused: %s; small pages are used", name,
+		log_warn("memory %s: huge pages refused: %s; using small pages", name,
 			strerror(-rc));
 	}
 	rc = check_memory(name, small_bytes);

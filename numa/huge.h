@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Page memory: a memfd on a NUMA node, on huge pages where the machine has them.
- * Control plane or start-up only. Falls back from huge to small pages (with MADV_HUGEPAGE) and from
- * the wanted node to any, each with one clear warning.
+ * Page memory: a memfd on a chosen NUMA node, on huge pages if the machine has enough of them. If
+ * not, it uses small pages (with MADV_HUGEPAGE) or other nodes and logs one warning for each.
+ * Start-up and control plane only, any of their threads.
  */
 #ifndef NUMA_HUGE_H
 #define NUMA_HUGE_H
@@ -11,21 +11,21 @@
 #include <stddef.h>
 
 struct huge {
-	int fd;            /* memfd; its name is in /proc/PID/fd, nothing in /dev/shm */
-	void *base;        /* mapped read-write, zeroed */
-	size_t bytes;      /* rounded up to the page size in use */
-	size_t page_bytes; /* 4096 or the huge page size */
+	int fd; /* memfd; its name is visible in /proc/PID/fd only, there is no file in /dev/shm */
+	void *base;        /* start of the read-write mapping; zeroed */
+	size_t bytes;      /* length of the mapping: the requested size rounded up to page_bytes */
+	size_t page_bytes; /* bytes of a page of this memory: 4096 or 2 MiB */
 };
 
 /*
- * node: NUMA node, -1 for any; pages come from elsewhere when the node has no more. 0, or -ENOMEM
- * when the machine or the cgroup does not have that much memory left (checked before anything is
- * touched; pools opened earlier but not yet touched count), or another negative errno. The reason
- * is logged. The kernel's memory appears when it is touched or registered: nothing is populated
- * here.
+ * Allocates and maps `bytes` of page memory. `node`: the NUMA node, -1 for any; other nodes provide
+ * the pages that it does not have. Returns 0, or -ENOMEM when the machine or the cgroup has less
+ * memory left, or another negative errno; the reason is logged. The check subtracts memory of other
+ * pools that is not touched yet. The kernel allocates each page when it is first touched or
+ * registered: huge_open() touches none.
  */
 int huge_open(const char *name, size_t bytes, int node, bool want_huge, struct huge *ret);
-/* Unmaps and closes; a second call, or one of a zeroed struct, does nothing. */
+/* Unmaps the memory and closes the memfd. Does nothing if that was done before or `h` is zeroed. */
 void huge_close(struct huge *h);
 
 #endif

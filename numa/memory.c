@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads what memory is left from /proc/meminfo, cgroup v2 and /sys. Start-up only.
+ * Reads the available memory from /proc/meminfo, cgroup v2 and /sys. Start-up and control plane
+ * only, any of their threads.
  */
 #include "numa/memory.h"
 
@@ -11,7 +12,7 @@
 
 #define PATH_BYTES 1024
 
-static const char *root = "";
+static const char *root = ""; /* prefix of every path that is read; only tests set it */
 
 void memory_test_root(const char *test_root)
 {
@@ -27,7 +28,7 @@ static FILE *open_below(const char *path)
 	return fopen(full, "re");
 }
 
-/* A file that holds one number; false when it is absent or says "max". */
+/* Reads a file with one number. Returns false when it is missing or contains "max". */
 static bool read_number(const char *path, uint64_t *ret)
 {
 	FILE *file = open_below(path);
@@ -40,6 +41,7 @@ static bool read_number(const char *path, uint64_t *ret)
 	return found;
 }
 
+/* MemAvailable of /proc/meminfo in bytes; UINT64_MAX when it cannot be read. */
 static uint64_t mem_available(void)
 {
 	FILE *file = open_below("/proc/meminfo");
@@ -56,7 +58,7 @@ static uint64_t mem_available(void)
 	return kib ? kib * 1024 : UINT64_MAX;
 }
 
-/* The path of this process in cgroup v2; "" for the root or without one. */
+/* Writes the cgroup v2 path of this process; "" for the root group or when there is none. */
 static void cgroup_path(char *ret, size_t ret_bytes)
 {
 	FILE *file = open_below("/proc/self/cgroup");
@@ -80,7 +82,7 @@ uint64_t memory_available(char *limit, size_t limit_bytes)
 
 	snprintf(limit, limit_bytes, "MemAvailable");
 	cgroup_path(group, sizeof(group));
-	/* Every group up to the root limits its children. */
+	/* The memory limits of this cgroup and of all its parents apply. */
 	for (;;) {
 		uint64_t max, used, left;
 		char *slash;

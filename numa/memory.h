@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How much memory the machine has left: free memory, the cgroup's limit, huge pages. Start-up only.
+ * How much memory this process can still get: available memory, cgroup limits, huge pages. Start-up
+ * and control plane only, any of their threads.
  */
 #ifndef NUMA_MEMORY_H
 #define NUMA_MEMORY_H
@@ -8,19 +9,25 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Huge pages of 2 MiB. */
+/* Numbers of huge pages of 2 MiB. */
 struct memory_huge {
-	uint64_t free;    /* and not reserved */
-	uint64_t surplus; /* the kernel may still make (whole machine only) */
+	uint64_t free;    /* huge pages that are free and not reserved */
+	uint64_t surplus; /* huge pages that the kernel may still create; 0 for one node */
 };
 
-/* Bytes this process can still get; `limit` says what bounds them ("MemAvailable", a cgroup). */
+/*
+ * Returns the bytes that this process can still get, and writes to `limit` which limit is the
+ * lowest ("MemAvailable", "memory.max of cgroup ...").
+ */
 uint64_t memory_available(char *limit, size_t limit_bytes);
 
-/* node: -1 for the whole machine. Zeros where the kernel has no huge pages. */
+/* Counts the huge pages of a NUMA node; -1: of the machine. All 0 if the kernel has none. */
 void memory_huge_pages(int node, struct memory_huge *ret);
 
-/* Tests only: read /proc and /sys below this directory; NULL goes back to "". Kept, not copied. */
+/*
+ * Tests only: reads /proc and /sys below this directory; NULL: the real ones again. The caller
+ * keeps the string alive.
+ */
 void memory_test_root(const char *root);
 
 #endif

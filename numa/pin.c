@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pinning and core claims. The file `cores` holds 16 bytes a core: the holder's pid as text, under
- * an open-file-description lock of those bytes. Locks tell who lives; the text only names them.
- * Start-up only; any thread.
+ * Pins threads and claims cores. The file `cores` has a record of 16 bytes for each core: the pid
+ * of the claiming process as text. The claim itself is an open-file-description lock on these
+ * bytes, which the kernel removes when the process ends; the text only tells its pid. Start-up
+ * only; any thread.
  */
 #include "numa/pin.h"
 
@@ -17,7 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define RECORD_BYTES 16
+#define RECORD_BYTES 16 /* bytes of the record of one core in the file `cores` */
 #define PATH_BYTES 512
 
 int pin_self(int core)
@@ -34,8 +35,8 @@ int pin_self(int core)
 }
 
 /*
- * Opens `cores` in one directory; who only looks makes neither. In /tmp anybody could have put a
- * directory of that name there first: it must be ours.
+ * Opens `cores` in `dir`; with `create` it creates the directory and the file if they are missing.
+ * `must_be_ours` refuses a directory of another user, because any user may create one in /tmp.
  */
 static int open_in(const char *dir, bool create, bool must_be_ours)
 {
@@ -53,6 +54,7 @@ static int open_in(const char *dir, bool create, bool must_be_ours)
 	return fd < 0 ? -errno : fd;
 }
 
+/* Opens `cores` in the run directory (pin.h). Returns an fd or a negative errno. */
 static int open_cores(bool create)
 {
 	const char *chosen = getenv("PEERCACHE_RUN_DIR"), *runtime = getenv("XDG_RUNTIME_DIR");
@@ -83,6 +85,7 @@ static struct flock record_lock(int core)
 	};
 }
 
+/* The pid in the record of `core`; -1: none. */
 static int read_holder(int fd, int core)
 {
 	char text[RECORD_BYTES + 1] = "";
@@ -141,7 +144,7 @@ int pin_holder(int core)
 	return holder;
 }
 
-/* The first line of a file of the kernel's; "" when there is none. */
+/* Reads the first line of a file in /sys; "" when the file is missing or empty. */
 static void read_line(const char *path, char *ret, size_t ret_bytes)
 {
 	FILE *file = fopen(path, "re");
@@ -183,7 +186,7 @@ int pin_check(int core, char *text, size_t text_bytes)
 	read_line("/sys/devices/system/cpu/isolated", line, sizeof(line));
 	if (!list_has(line, core)) {
 		used += (size_t)snprintf(text, text_bytes,
-			"core %d is not isolated: the scheduler may put others there; boot with isolcpus=%d or use a cpuset partition\n",
+			"core %d is not isolated: the scheduler may run other threads on it; boot with isolcpus=%d or use a cpuset partition\n",
 			core, core);
 		hints++;
 	}
@@ -192,7 +195,7 @@ int pin_check(int core, char *text, size_t text_bytes)
 	read_line(path, line, sizeof(line));
 	if (line[0] && strcmp(line, "performance") != 0 && used < text_bytes) {
 		used += (size_t)snprintf(text + used, text_bytes - used,
-			"core %d: clock governor is %.32s; cpupower frequency-set -g performance\n",
+			"core %d: the clock governor is %.32s; run cpupower frequency-set -g performance\n",
 			core, line);
 		hints++;
 	}
@@ -201,8 +204,8 @@ int pin_check(int core, char *text, size_t text_bytes)
 	read_line(path, line, sizeof(line));
 	if (strpbrk(line, ",-") && used < text_bytes) {
 		snprintf(text + used, text_bytes - used,
-			"core %d shares its physical core (%.64s): keep other work off it\n", core,
-			line);
+			"core %d shares its physical core (threads %.64s): run no other work on these\n",
+			core, line);
 		hints++;
 	}
 	return hints;

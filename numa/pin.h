@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pins threads to cores, and claims cores so that two engines never share one by accident: a claim
- * is a lock on a few bytes of the file `cores` in the run directory, gone with the process that
- * holds it.
+ * Pins threads to cores, and claims cores so that two engines do not use the same one. A claim is a
+ * lock on some bytes of the file `cores` in the run directory; the kernel removes it when the
+ * process ends. Start-up only; any thread.
  *
- * The run directory is $PEERCACHE_RUN_DIR, else the first of these that can be written:
- * /run/peercache, $XDG_RUNTIME_DIR/peercache, /tmp/peercache-cores-UID. Engines see each other's
- * claims only when they use the same one: containers that share cores must share it too. Start-up
- * only; any thread.
+ * The run directory is $PEERCACHE_RUN_DIR if set, else the first writable one of /run/peercache,
+ * $XDG_RUNTIME_DIR/peercache and /tmp/peercache-cores-UID. Engines see each other's claims only in
+ * the same run directory, so containers that share cores must share it.
  */
 #ifndef NUMA_PIN_H
 #define NUMA_PIN_H
@@ -15,28 +14,29 @@
 #include <stddef.h>
 
 /*
- * The calling thread runs on `core` alone from now on; -1: it stays where it may be. 0 or a
- * negative errno: -EINVAL: no such core, or outside the cpuset.
+ * Pins the calling thread to `core`; -1 changes nothing. Returns 0 or a negative errno; -EINVAL
+ * when the core does not exist or is outside the cpuset.
  */
 int pin_self(int core);
 
 /*
- * Claims `core` for this process. 0 with an fd that keeps the claim until closed; -EBUSY when
- * another process holds it (*ret_holder is its pid; -1: unknown). One process may claim a core
- * once.
+ * Claims `core` for this process. Returns 0 and in *ret_fd an fd, which holds the claim until it is
+ * closed. Returns -EBUSY when the core is claimed already; *ret_holder is then the claiming
+ * process, -1 if unknown. A second claim of the same process fails too.
  */
 int pin_claim(int core, int *ret_fd, int *ret_holder);
 
-/* Who has claimed `core`: a pid, -1: somebody unknown, 0: nobody. */
+/* The process that has claimed `core`: its pid, -1 if unknown, 0 if the core is not claimed. */
 int pin_holder(int core);
 
 /*
- * What may disturb a poll loop on `core`: its clock governor, a busy sibling, missing isolation.
- * Returns the number of hints written to `text`, one a line; none is an error.
+ * Checks `core` for settings of the host that disturb a poll core: no isolation, a clock governor
+ * that saves power, a second hardware thread of the physical core. Writes one hint a line to `text`
+ * and returns their number. A hint is advice, not an error.
  */
 int pin_check(int core, char *text, size_t text_bytes);
 
-/* How often the kernel took the calling thread off its core although it wanted to run. */
+/* Number of involuntary context switches of the calling thread since it started. */
 long pin_disturbances(void);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Computes the plan: devices -> nodes -> cores -> polling. Start-up only; touches nothing.
+ * Computes the plan: the device of each rail, then its NUMA node, its core and its polling.
+ * Start-up only, one thread. A pure computation: it pins, claims and opens nothing.
  */
 #include "numa/plan.h"
 
@@ -11,17 +12,20 @@
 
 #include "config/log.h"
 
-#define CONTROL_ONLY 1 /* cores left beside the rails' when they poll busily */
+/* With rail.polling = busy the rails leave one core free, for the control plane. */
+#define CONTROL_ONLY 1
+/* With other polling the rails leave two cores free: also one for applications. */
 #define CONTROL_AND_OTHERS 2
 
-/* A plan in the making. */
+/* The inputs of plan_make() and the plan as far as it is computed. */
 struct work {
 	const struct topology *t;
 	const struct settings *s;
 	struct plan *plan;
-	bool taken[TOPOLOGY_CPUS_MAX]; /* by this plan; by index into t->cpu */
+	bool taken[TOPOLOGY_CPUS_MAX]; /* true: this plan uses the core; index as in t->cpu */
 };
 
+/* Appends a text to the note of the plan; truncates it when the note is full. */
 __attribute__((format(printf, 2, 3))) static void note(struct plan *plan, const char *format, ...)
 {
 	size_t used = strlen(plan->note);
@@ -36,7 +40,10 @@ __attribute__((format(printf, 2, 3))) static void note(struct plan *plan, const 
 	va_end(args);
 }
 
-/* Takes the next item off a comma-separated list, without blanks around it. False at the end. */
+/*
+ * Copies the next item of a comma-separated list, without blanks around it, and advances *list.
+ * Returns false at the end of the list.
+ */
 static bool next_item(const char **list, char *ret, size_t ret_bytes)
 {
 	const char *start = *list;
@@ -77,25 +84,26 @@ static int find_devices(struct work *w)
 {
 	const char *list = w->s->rail_devices;
 	struct plan *plan = w->plan;
-	char device[NAME_BYTES_MAX + 1]; /* a name too long stays too long */
+	char device[NAME_BYTES_MAX +
+		    1]; /* one byte more than a name may have, so that longer names are refused */
 
 	while (next_item(&list, device, sizeof(device))) {
 		struct plan_rail *rail = &plan->rail[plan->rails];
 		const struct topology_device *nic = topology_device(w->t, device);
 
 		if (device[0] == '\0') {
-			log_error("rail.devices = %s: an empty name; remove the surplus comma",
+			log_error("rail.devices = %s: an empty name; remove the extra comma",
 				w->s->rail_devices);
 			return -EINVAL;
 		}
 		if (plan->rails == RAILS_MAX) {
-			log_error("rail.devices: more than %d; remove %s and those after it",
+			log_error("rail.devices: more than %d NICs; remove %s and those after it",
 				RAILS_MAX, device);
 			return -EINVAL;
 		}
 		if (is_soft(device) && strlen(device) < NAME_BYTES_MAX) {
-			/* Spread over the nodes, as NICs are; on one node there is nothing to
-			 * choose. */
+			/* Software NICs get the NUMA nodes in turn, like NICs of a real host; with
+			 * one node there is no choice. */
 			rail->numa_node =
 				w->t->nodes > 1 ? w->t->node[plan->rails % w->t->nodes].node : -1;
 		} else if (nic && nic->kind == TOPOLOGY_NIC) {
@@ -120,6 +128,7 @@ static int find_devices(struct work *w)
 	return 0;
 }
 
+/* Is core i of the topology allowed, not claimed and not used by this plan? */
 static bool usable(const struct work *w, unsigned i)
 {
 	const struct topology_cpu *cpu = &w->t->cpu[i];
@@ -136,8 +145,7 @@ static unsigned usable_count(const struct work *w)
 	return count;
 }
 
-/* Does another hardware thread of this physical core belong to a rail, the control plane or an
- * engine? */
+/* Is another hardware thread of this physical core used by this plan or claimed by an engine? */
 static bool sibling_taken(const struct work *w, unsigned i)
 {
 	for (unsigned j = 0; j < w->t->cpus; j++) {
@@ -148,7 +156,7 @@ static bool sibling_taken(const struct work *w, unsigned i)
 	return false;
 }
 
-/* Index of the best core near `node`, taken; -1: none is left. */
+/* Chooses the best usable core near `node` and marks it used. Returns its index; -1: none left. */
 static int take_near(struct work *w, int node, bool for_rail)
 {
 	const struct topology_cpu *zero = topology_cpu(w->t, 0);
@@ -161,7 +169,8 @@ static int take_near(struct work *w, int node, bool for_rail)
 
 		if (!usable(w, i))
 			continue;
-		/* A whole physical core counts most, then nearness, then keeping off core 0. */
+		/* The cost of a core prefers, in this order, a whole physical core, a short NUMA
+		 * distance, and for a rail not physical core 0. */
 		cost = 2 * topology_distance(w->t, node, cpu->node);
 		if (sibling_taken(w, i))
 			cost += 1u << 20;
@@ -177,8 +186,10 @@ static int take_near(struct work *w, int node, bool for_rail)
 	return best;
 }
 
-/* A core that a setting names: it must exist, be allowed and be free. Its index, or a negative
- * errno. */
+/*
+ * Looks up a core that a setting names. It must exist, be allowed and not be claimed. Returns its
+ * index or a negative errno; the reason is logged.
+ */
 static int named_core(const struct work *w, const char *setting, const char *text)
 {
 	char *end;
@@ -196,24 +207,27 @@ static int named_core(const struct work *w, const char *setting, const char *tex
 			continue;
 		if (!cpu->allowed) {
 			log_error(
-				"%s: core %ld is outside the affinity mask of this process; start it with that core (taskset, CPUAffinity=, cpuset) or name another",
+				"%s: core %ld is outside the affinity mask of this process; add it to the mask (taskset, CPUAffinity=, cpuset) or name another core",
 				setting, core);
 			return -EINVAL;
 		}
 		if (cpu->holder) {
 			log_error(
-				"%s: core %ld is claimed by process %d, another engine?; name another core or stop that process",
+				"%s: core %ld is claimed by process %d (another engine?); name another core or stop that process",
 				setting, core, cpu->holder);
 			return -EBUSY;
 		}
 		return (int)i;
 	}
-	log_error("%s: there is no core %s here; name one up to %d, or auto", setting, text,
-		w->t->cpu[w->t->cpus - 1].cpu);
+	log_error("%s: there is no core %s on this machine; name one up to %d, or auto", setting,
+		text, w->t->cpu[w->t->cpus - 1].cpu);
 	return -EINVAL;
 }
 
-/* The rail joins the poll loop of an earlier one on the same core, or begins one there. */
+/*
+ * Puts a rail on core i of the topology: on the poll core of an earlier rail with the same core,
+ * else on a new poll core.
+ */
 static void share_named_core(struct work *w, unsigned rail, int i)
 {
 	struct plan *plan = w->plan;
@@ -257,14 +271,18 @@ static int take_named_rail_cores(struct work *w)
 	return 0;
 }
 
-/* Gives each rail one of `cores` poll loops: rails of one node together, all about equally many. */
+/*
+ * Assigns each rail to one of `cores` poll cores, about the same number to each. Rails are taken in
+ * the order of their NUMA nodes, so that rails of one node share a poll core.
+ */
 static void spread_rails(struct plan *plan, unsigned cores)
 {
-	unsigned loop_of[RAILS_MAX]; /* as dealt out */
-	unsigned number[RAILS_MAX];  /* as counted by the first rail of each */
+	unsigned loop_of[RAILS_MAX]; /* poll core of each rail, before renumbering */
+	unsigned number
+		[RAILS_MAX]; /* final number of each poll core, in the order of its first rail */
 
 	for (unsigned r = 0; r < plan->rails; r++) {
-		unsigned before = 0; /* rails on lower nodes, and earlier ones on this */
+		unsigned before = 0; /* rails on lower nodes, and earlier rails on the same node */
 
 		for (unsigned i = 0; i < plan->rails; i++)
 			before += plan->rail[i].numa_node < plan->rail[r].numa_node ||
@@ -280,7 +298,10 @@ static void spread_rails(struct plan *plan, unsigned cores)
 	}
 }
 
-/* On a core near the rails of this loop: near the middle one, should they be of several nodes. */
+/*
+ * Chooses a core for one poll core, near the NICs of its rails. If these are on several nodes, the
+ * rail in the middle of the list decides.
+ */
 static void pin_loop(struct work *w, unsigned poll_core)
 {
 	struct plan *plan = w->plan;
@@ -300,6 +321,7 @@ static void pin_loop(struct work *w, unsigned poll_core)
 	}
 }
 
+/* Chooses the number of poll cores and a core for each, for rail.cores = auto. */
 static void take_rail_cores(struct work *w)
 {
 	unsigned keep = w->s->rail_polling == POLLING_BUSY ? CONTROL_ONLY : CONTROL_AND_OTHERS;
@@ -307,12 +329,13 @@ static void take_rail_cores(struct work *w)
 	struct plan *plan = w->plan;
 
 	if (plan->control_core >= 0)
-		keep--; /* the control plane has its core already */
+		keep--; /* the control plane already has a core, which is not usable any more */
 	spare = usable_at_start > keep ? usable_at_start - keep : 0;
 	wanted = w->s->rail_poll_cores ? (unsigned)w->s->rail_poll_cores : plan->rails;
 	wanted = wanted < plan->rails ? wanted : plan->rails;
 	if (spare == 0) {
-		/* One thread that turns to each rail is better than several in each other's way. */
+		/* Without spare cores one poll core for all rails is faster than several, which
+		 * would preempt each other. */
 		spread_rails(plan, w->s->rail_poll_cores ? wanted : 1);
 		note(plan,
 			"%u usable cores for %u rails, the control plane and the applications: the rails are not pinned and share cores",
@@ -328,6 +351,7 @@ static void take_rail_cores(struct work *w)
 			usable_at_start, plan->rails, plan->poll_cores);
 }
 
+/* Chooses the core of the control plane: the named one, or one near the first rail. */
 static int take_control_core(struct work *w, bool named)
 {
 	struct plan *plan = w->plan;
@@ -348,10 +372,11 @@ static int take_control_core(struct work *w, bool named)
 	if (i >= 0)
 		plan->control_core = w->t->cpu[i].cpu;
 	else if (any_pinned)
-		note(plan, "no core is left for the control plane, it is not pinned");
+		note(plan, "no core is left for the control plane: it is not pinned");
 	return 0;
 }
 
+/* The first rail that has the same poll core as `rail`. */
 static unsigned first_of_loop(const struct plan *plan, unsigned rail)
 {
 	unsigned first = 0;
@@ -374,6 +399,7 @@ static void note_siblings(struct work *w)
 	}
 }
 
+/* Decides for each rail whether it polls busily. -EINVAL: rail.polling = busy is not possible. */
 static int choose_polling(struct work *w)
 {
 	struct plan *plan = w->plan;
@@ -408,7 +434,7 @@ int plan_make(const struct topology *topology, const struct settings *settings, 
 	int rc;
 
 	rc = find_devices(&w);
-	/* What the settings name is taken first, so that nothing automatic sits on it. */
+	/* Named cores are taken first, so that no automatic choice uses them. */
 	if (rc == 0 && rails_named)
 		rc = take_named_rail_cores(&w);
 	if (rc == 0 && control_named)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which core and which memory each rail and the control plane get. Pure: computed from the topology
- * and the settings, printed by `peercache-engine --plan`, carried out by main.c.
+ * The plan: the core and the NUMA node of each rail and of the control plane. It is computed from
+ * the topology and the settings. `peercache-engine --plan` prints it; main.c pins threads and
+ * places memory by it. Start-up only, one thread.
  */
 #ifndef NUMA_PLAN_H
 #define NUMA_PLAN_H
@@ -15,48 +16,52 @@
 
 struct plan_rail {
 	char device[NAME_BYTES_MAX];
-	int numa_node;      /* of the NIC and its pool; -1: any */
-	unsigned poll_core; /* which poll loop steps it; rails of one have the same values below */
-	int core;           /* of that loop; -1: not pinned */
-	bool alone;         /* no other thread of this engine runs there: claimed, may busy-poll */
-	bool busy;          /* polls without sleeping */
+	int numa_node;      /* node of the NIC and of its pool; -1: any */
+	unsigned poll_core; /* its poll core, from 0; rails of one have equal fields below */
+	int core;           /* core that the poll core is pinned to; -1: not pinned */
+	bool alone;         /* no other thread of the engine uses the core: it may poll busily */
+	bool busy;          /* true: the poll core never sleeps; false: it sleeps when idle */
 };
 
 struct plan {
 	unsigned rails;
 	struct plan_rail rail[RAILS_MAX];
-	unsigned poll_cores; /* poll loops: one thread each */
-	int control_core;    /* -1: not pinned */
-	char note[512];      /* what was not possible, and why; empty when all is well */
+	unsigned poll_cores; /* number of poll cores */
+	int control_core;    /* core of the control plane; -1: not pinned */
+	char note[512];      /* rules of plan_make() that the plan breaks, and why; empty: none */
 };
 
 /*
- * Each rail gets a poll loop on a core of its own near its NIC: a whole physical core while there
- * are any, not core 0 if possible, none that another engine has claimed. The control plane gets
- * another, and one more is left to everybody else unless rail.polling is busy. Where that leaves
- * fewer cores than rails, or rail.poll_cores says so, rails of the same node share a loop. Where it
- * leaves none, the loops are not pinned and poll adaptively. What fell short stands in the note.
+ * Computes the plan. Each rail gets a poll core on a core near its NIC that no other thread of the
+ * engine uses: a whole physical core if one is left, preferably not core 0, never a core that
+ * another engine has claimed. The control plane gets one more core, and one stays free for
+ * applications unless rail.polling is busy. If fewer cores than rails remain, or rail.poll_cores
+ * limits their number, rails of the same node share a poll core. If none remains, poll cores are
+ * not pinned and poll adaptively. The note lists what could not be met.
  *
- * 0; -EINVAL: the settings ask for what the machine does not have (a core or NIC that does not
- * exist, busy polling on a shared core, ...); -EBUSY: for a core of another engine's. The reason is
- * logged.
+ * Returns 0; -EINVAL when the settings need what the machine does not have (a core or NIC that does
+ * not exist, busy polling on a shared core, ...); -EBUSY when they name a core that another engine
+ * has claimed. The reason is logged; *ret is unchanged on failure.
  */
 int plan_make(const struct topology *topology, const struct settings *settings, struct plan *ret);
+/* Prints the plan as a table. */
 void plan_print(const struct plan *plan, FILE *out);
 
 /* The cores of a plan, claimed for this process (numa/pin.h). */
 struct plan_claims {
-	unsigned count;
-	int fd[RAILS_MAX + 1];
+	unsigned count;        /* number of claimed cores */
+	int fd[RAILS_MAX + 1]; /* fds that hold the claims; closing one ends its claim */
 };
 
 /*
- * plan_make(), then claims every core of the plan; cores that turn out to be taken are marked in
- * the topology and the plan is made anew. Returns what plan_make() returns. Where nothing can be
- * claimed (no run directory can be written) it warns and goes on without.
+ * Calls plan_make(), then claims every core of the plan. A core that another engine has claimed
+ * meanwhile is marked in the topology, and the plan is computed again. Returns what plan_make()
+ * returns. When no core can be claimed because no run directory is writable, it logs a warning and
+ * returns the plan without claims.
  */
 int plan_claim(struct topology *topology, const struct settings *settings, struct plan *ret,
 	struct plan_claims *ret_claims);
+/* Closes the fds of all claims, so that other engines may use the cores. */
 void plan_release(struct plan_claims *claims);
 
 #endif

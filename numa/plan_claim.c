@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Carries a plan out as far as other engines are concerned, and prints it. Start-up only.
+ * Claims the cores of a plan, so that other engines do not use them, and prints a plan. Start-up
+ * only, one thread.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -18,7 +19,10 @@ void plan_release(struct plan_claims *claims)
 	claims->count = 0;
 }
 
-/* -EBUSY: somebody else's, who is now marked in the topology. */
+/*
+ * Claims one core; -1 (not pinned) needs no claim. Returns -EBUSY when another process has claimed
+ * it, and marks that process as the holder in the topology.
+ */
 static int claim(struct topology *topology, int core, struct plan_claims *claims)
 {
 	int fd, holder = -1, rc;
@@ -37,13 +41,14 @@ static int claim(struct topology *topology, int core, struct plan_claims *claims
 	return rc;
 }
 
+/* Claims every core of the plan once, also if several rails or the control plane share it. */
 static int claim_all(struct topology *topology, const struct plan *plan, struct plan_claims *claims)
 {
 	bool shared = false;
 	int rc = 0;
 
 	for (unsigned i = 0; i < plan->rails && rc == 0; i++) {
-		bool claimed = false; /* for an earlier rail of the same poll loop */
+		bool claimed = false; /* an earlier rail with the same core has claimed it */
 
 		for (unsigned j = 0; j < i; j++)
 			claimed |= plan->rail[j].core == plan->rail[i].core;
@@ -63,7 +68,7 @@ int plan_claim(struct topology *topology, const struct settings *settings, struc
 	struct plan plan;
 	int rc;
 
-	/* Each round marks one more core as taken. */
+	/* Each round that fails with -EBUSY marks one more core, so this ends. */
 	for (unsigned round = 0; round <= topology->cpus; round++) {
 		rc = plan_make(topology, settings, &plan);
 		if (rc < 0)
@@ -74,7 +79,7 @@ int plan_claim(struct topology *topology, const struct settings *settings, struc
 		plan_release(&claims);
 		if (rc != -EBUSY) {
 			log_warn(
-				"cores: cannot claim them: %s; nothing keeps another engine off them. Set PEERCACHE_RUN_DIR to a directory that can be written",
+				"cores: cannot claim them: %s; another engine may use the same cores. Set PEERCACHE_RUN_DIR to a writable directory",
 				strerror(-rc));
 			break;
 		}

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Turns what hwloc finds into struct topology. Start-up only, one thread.
+ * Fills struct topology from hwloc, /sys and the claims of other engines. Start-up only, one
+ * thread.
  */
 #include "numa/topology.h"
 
@@ -15,7 +16,7 @@
 #include "config/log.h"
 #include "numa/pin.h"
 
-#define SYNTHETIC "synthetic:"
+#define SYNTHETIC "synthetic:" /* prefix of a source in hwloc's synthetic notation */
 
 static int load(const char *source, hwloc_topology_t *ret)
 {
@@ -35,7 +36,8 @@ static int load(const char *source, hwloc_topology_t *ret)
 		rc = hwloc_topology_load(hw);
 	if (rc < 0) {
 		rc = errno ? -errno : -EINVAL;
-		log_error("topology: hwloc cannot read %s: %s; check that it is what lstopo writes",
+		log_error(
+			"topology: hwloc cannot read %s: %s; check that it is a file that lstopo wrote",
 			source ? source : "this machine", strerror(-rc));
 		hwloc_topology_destroy(hw);
 		return rc;
@@ -44,7 +46,10 @@ static int load(const char *source, hwloc_topology_t *ret)
 	return 0;
 }
 
-/* The one node that is nearest to a nodeset; -1 when that is no particular one of several. */
+/*
+ * The NUMA node of a device with this nodeset. -1 when the set is empty, or has all of several
+ * nodes: the device is then equally near to each.
+ */
 static int nearest_node(const struct topology *t, hwloc_const_nodeset_t set)
 {
 	if (!set || hwloc_bitmap_iszero(set))
@@ -84,7 +89,7 @@ static void fill_cpus(struct topology *t, hwloc_topology_t hw, const cpu_set_t *
 	hwloc_const_cpuset_t allowed = hwloc_topology_get_allowed_cpuset(hw);
 	hwloc_obj_t pu = NULL;
 
-	/* Taken in the order of the system's numbers, whatever order hwloc has them in. */
+	/* In the order of the operating system's numbers; hwloc's own order may differ. */
 	for (int cpu = hwloc_bitmap_first(allowed); cpu >= 0 && t->cpus < TOPOLOGY_CPUS_MAX;
 		cpu = hwloc_bitmap_next(allowed, cpu)) {
 		struct topology_cpu *one = &t->cpu[t->cpus];
@@ -136,7 +141,9 @@ static void fill_devices(struct topology *t, hwloc_topology_t hw)
 		else if (obj->attr->osdev.type == HWLOC_OBJ_OSDEV_COPROC)
 			add_device(t, obj->name, TOPOLOGY_GPU, node);
 	}
-	/* GPUs whose vendor's library hwloc lacks are still PCI display or accelerator functions.
+	/*
+	 * hwloc lists a GPU as a coprocessor only if it was built with the vendor's library. The
+	 * other GPUs are found by their PCI class: 0x0302 (3D controller) or 0x12xx (accelerator).
 	 */
 	obj = NULL;
 	while ((obj = hwloc_get_next_pcidev(hw, obj)) != NULL) {
@@ -152,6 +159,7 @@ static void fill_devices(struct topology *t, hwloc_topology_t hw)
 	}
 }
 
+/* The NUMA node of a verbs device, from sysfs; -1: unknown. */
 static int read_node(const char *folder, const char *name)
 {
 	char path[768];
@@ -169,8 +177,8 @@ static int read_node(const char *folder, const char *name)
 }
 
 /*
- * NICs that hwloc does not list: it sees what hangs off PCI, libibverbs what is in this folder,
- * which it finds by SYSFS_PATH if that is set. What libibverbs can open is a NIC.
+ * Adds the NICs that hwloc does not list. hwloc lists only PCI devices; libibverbs can open every
+ * device in class/infiniband, below $SYSFS_PATH if that is set, else below /sys.
  */
 static void fill_verbs(struct topology *t)
 {
@@ -189,7 +197,7 @@ static void fill_verbs(struct topology *t)
 		node = read_node(folder, entry->d_name);
 		for (unsigned i = 0; i <= t->nodes; i++) {
 			if (i == t->nodes)
-				node = -1; /* not a node of this machine */
+				node = -1; /* sysfs names a node that this machine does not have */
 			else if (t->node[i].node == node)
 				break;
 		}
@@ -199,6 +207,7 @@ static void fill_verbs(struct topology *t)
 		closedir(directory);
 }
 
+/* Marks the cores that engines of this host have claimed. */
 static void fill_claims(struct topology *t)
 {
 	for (unsigned i = 0; i < t->cpus; i++)

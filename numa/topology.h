@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The machine as the plan sees it: cores this process may run on, NUMA nodes, and which node each
- * NIC and GPU hangs off. A plain snapshot made by hwloc, from this machine, from a saved XML file
- * (`lstopo machine.xml`) or from hwloc's synthetic descriptions. Start-up only; constant
- * afterwards, except that plan_claim() marks cores it found taken.
+ * The machine as the plan sees it: its cores, its NUMA nodes, and the node of each NIC and GPU. A
+ * snapshot that hwloc makes of this machine, of a saved XML file (`lstopo machine.xml`) or of a
+ * synthetic description. Start-up only, one thread. Constant once it is open, except that
+ * plan_claim() marks cores that another engine has claimed.
  *
  *   struct topology *t;
  *
@@ -23,16 +23,16 @@
 #define TOPOLOGY_DEVICES_MAX 128
 
 struct topology_cpu {
-	int cpu; /* the operating system's number: what the settings and pin_self() call a core */
-	int physical; /* hardware threads of one physical core share this number */
-	int node;     /* the operating system's NUMA node */
-	bool allowed; /* by affinity mask and cpuset */
-	int holder;   /* process that has claimed it; -1: some process; 0: free */
+	int cpu;      /* the operating system's number; settings and pin_self() use it */
+	int physical; /* number of its physical core, equal for all its hardware threads */
+	int node;     /* NUMA node, the operating system's number */
+	bool allowed; /* true: in the affinity mask and the cpuset of this process */
+	int holder;   /* pid of the process that has claimed it; -1: pid unknown; 0: not claimed */
 };
 
 struct topology_node {
 	int node;       /* the operating system's number */
-	uint64_t bytes; /* memory */
+	uint64_t bytes; /* memory of the node in bytes */
 };
 
 enum topology_kind { TOPOLOGY_NIC, TOPOLOGY_NET, TOPOLOGY_GPU };
@@ -40,32 +40,37 @@ enum topology_kind { TOPOLOGY_NIC, TOPOLOGY_NET, TOPOLOGY_GPU };
 struct topology_device {
 	char name[NAME_BYTES_MAX]; /* "mlx5_0", "eth0", "cuda0", or a PCI address */
 	enum topology_kind kind;   /* verbs device, network interface, accelerator */
-	int node;                  /* -1: equally near to all, or unknown */
+	int node;                  /* its NUMA node; -1: equally near to all, or unknown */
 };
 
 struct topology {
-	unsigned cpus; /* in the order of `cpu` */
+	unsigned cpus; /* entries of cpu[], sorted by cpu[].cpu */
 	struct topology_cpu cpu[TOPOLOGY_CPUS_MAX];
-	unsigned nodes; /* at least 1 */
+	unsigned nodes; /* entries of node[], at least 1 */
 	struct topology_node node[TOPOLOGY_NODES_MAX];
-	/* by index into node[]; 10: itself; larger is farther */
+	/* ACPI SLIT distance between two nodes, by their index in node[]; 10: the node itself */
 	uint16_t distance[TOPOLOGY_NODES_MAX][TOPOLOGY_NODES_MAX];
-	unsigned devices;
+	unsigned devices; /* entries of device[] */
 	struct topology_device device[TOPOLOGY_DEVICES_MAX];
 };
 
 /*
- * source: NULL: this machine; "synthetic:pack:2 core:4 pu:2": hwloc's notation; else the path of an
- * XML file. 0 or a negative errno, logged. Claims of other engines are only looked up for NULL.
+ * Reads a topology. `source` is NULL for this machine, "synthetic:pack:2 core:4 pu:2" for a machine
+ * in hwloc's notation, else the path of an XML file. Returns 0 or a negative errno; the reason is
+ * logged. Claims of other engines and the affinity mask are read only for NULL. The caller closes
+ * *ret with topology_close().
  */
 int topology_open(const char *source, struct topology **ret);
 void topology_close(struct topology *t);
 
-/* NULL: no such device. */
+/* Finds a device by name; NULL: there is none. */
 const struct topology_device *topology_device(const struct topology *t, const char *name);
-/* NULL: no such core. */
+/* Finds a core by the operating system's number; NULL: there is none. */
 const struct topology_cpu *topology_cpu(const struct topology *t, int cpu);
-/* Between two of the system's node numbers; -1 (any) and unknown nodes are near to everything. */
+/*
+ * Distance of two NUMA nodes, given by the operating system's numbers. -1 (any) and unknown nodes
+ * have the distance 10 to every node.
+ */
 unsigned topology_distance(const struct topology *t, int node_a, int node_b);
 
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * peercache-bench --api python: runs the benchmark of the Python package in place of the C one. In
- * the build tree the package is found relative to the executable. One thread, before the benchmark.
+ * peercache-bench --api python: runs the benchmark of the Python package instead of the C one. It
+ * finds the package of the build tree by its path relative to the executable. Main thread, before
+ * other threads exist.
  */
 #include "tools/bench_python.h"
 
@@ -42,7 +43,7 @@ static void run_python(int argc, char **argv)
 			args[n++] = argv[i];
 	}
 	execvp(args[0], args);
-	die("cannot run python3: %s", strerror(errno));
+	die("--api python: cannot run python3: %s", strerror(errno));
 }
 
 void bench_python(int argc, char **argv)
@@ -53,6 +54,6 @@ void bench_python(int argc, char **argv)
 		if (!strcmp(argv[i + 1], "python"))
 			run_python(argc, argv);
 		else if (strcmp(argv[i + 1], "c"))
-			die("--api %s: c or python", argv[i + 1]);
+			die("--api %s: give c or python", argv[i + 1]);
 	}
 }

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Starts several engines on this machine, runs a command against them, stops them.
+"""Starts several engines on this machine, runs a command with them, and stops them.
 
     tools/cluster.py --nodes 2 -- build/release/tools/peercache-bench get
 
-The command finds the engines' sockets in $PEERCACHE_SOCKETS, comma separated. Each engine has a
-pool and a software rail of its own. With --netns each also has a network namespace and an address
-of its own, joined by a bridge; needs root. Nothing is left behind: sockets live in a temporary
-directory, memory in memfds, namespaces are removed; what a killed run left the next one removes.
+The command gets the engines' sockets, comma separated, in $PEERCACHE_SOCKETS. Each engine has its
+own pool and software NIC. With --netns each engine also has its own network namespace and address;
+a bridge connects them; this needs root. At the end everything is removed: sockets are in a
+temporary directory, memory is in memfds, and namespaces are deleted. The next run deletes the
+namespaces of a run that was killed.
 
 As a module: Cluster(build, nodes=2, ...) with start(), kill(i), restart(i), sockets, stop().
 """
@@ -31,8 +32,8 @@ START_SECONDS = 60
 
 
 def free_port():
-    """A TCP port that no socket has now. Below the ports that the kernel gives to outgoing
-    connections: the first engine dials before the others have bound theirs."""
+    """Returns a TCP port that no socket uses. It is below the range of ephemeral ports, because an
+    outgoing connection of the first engine could otherwise take the port of a later engine."""
     try:
         with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
             below = int(file.read().split()[0])
@@ -54,7 +55,7 @@ def run(*command):
 
 
 class Namespaces:
-    """N network namespaces on a bridge that has a namespace of its own: the host sees nothing."""
+    """N network namespaces on a bridge in another namespace; the host's network is unchanged."""
 
     def __init__(self, count):
         self.reclaim()
@@ -80,18 +81,19 @@ class Namespaces:
         self.made.append(name)
 
     def cut(self, a, b):
-        """What a and b send each other is lost from now on: wrong neighbour entries."""
+        """Drops all packets between a and b from now on, by wrong neighbour entries."""
         for here, there in ((a, b), (b, a)):
             run("ip", "-n", self.names[here], "neigh", "replace", self.addresses[there],
                 "lladdr", "02:00:00:00:00:01", "nud", "permanent", "dev", "eth0")
 
     def mend(self, a, b):
+        """Ends cut(a, b)."""
         for here, there in ((a, b), (b, a)):
             run("ip", "-n", self.names[here], "neigh", "del", self.addresses[there], "dev", "eth0")
 
     @staticmethod
     def reclaim():
-        """Removes namespaces of runs whose process is gone."""
+        """Deletes the namespaces of runs whose process does not exist any more."""
         listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout
         for name in re.findall(r"^(pc\d+(?:sw|n\d+))\b", listed, re.M):
             if not os.path.exists(f"/proc/{re.match(r'pc([0-9]+)', name)[1]}"):
@@ -107,7 +109,7 @@ class Cluster:
     def __init__(self, build, nodes=2, pool_bytes="1GiB", link="shm", netns=False, settings=(),
                  quiet=True, device="soft"):
         self.engine = find_program(build, "engine/peercache-engine")
-        self.before = []  # what an engine's command line begins with
+        self.before = []  # first words of an engine's command line: tools/soft-connectx
         if device == "mlx5":
             self.before = [os.path.join(ROOT, "tools", "soft-connectx"), "--library",
                            find_program(build, "dv/libsoftconnectx.so")]
@@ -117,6 +119,7 @@ class Cluster:
         self.netns_wanted, self.netns = netns, None
         self.directory = None
         self.process = [None] * nodes
+        self.ready = [None] * nodes  # read ends of the --ready-fd pipes of engines that start
         self.sockets, self.logs, self.address, self.port = [], [], [], []
 
     def start(self):
@@ -149,29 +152,57 @@ class Cluster:
 
     def launch(self, i):
         with open(self.logs[i], "ab") as log:
-            self.process[i] = subprocess.Popen(self.command(i), stdin=subprocess.DEVNULL,
-                                               stdout=log, stderr=log, start_new_session=True)
+            self.spawn(i, log)
+
+    def spawn(self, i, log):
+        """Starts engine i with its output to `log`. The engine writes a byte to ready[i] when it
+        serves; the pipe ends without a byte when the engine exits first."""
+        self.close_ready(i)
+        self.ready[i], write_end = os.pipe()
+        try:
+            self.process[i] = subprocess.Popen(
+                self.command(i) + ["--ready-fd", str(write_end)], stdin=subprocess.DEVNULL,
+                stdout=log, stderr=log, start_new_session=True, pass_fds=[write_end])
+        finally:
+            os.close(write_end)
+
+    def close_ready(self, i):
+        if self.ready[i] is not None:
+            os.close(self.ready[i])
+            self.ready[i] = None
 
     def log(self, i):
         with open(self.logs[i], errors="replace") as f:
             return f.read()
 
     def wait(self, what, condition, i=None, seconds=START_SECONDS):
-        """Polls a condition; the engine's log is shown when it dies or the time is up."""
+        """Polls a condition. Raises an error with the engine's log when the engine ends or the time
+        is over."""
         end = time.monotonic() + seconds
         while not condition():
             dead = [n for n, p in enumerate(self.process) if p and p.poll() is not None
                     and (i is None or n == i)]
             if dead or time.monotonic() > end:
                 n = dead[0] if dead else (i or 0)
-                why = f"ended with {self.process[n].returncode}" if dead else "did not get there"
+                why = f"ended with {self.process[n].returncode}" if dead else "timed out"
                 raise RuntimeError(f"engine {n}: {what}: {why}; its log:\n{self.log(n)[-4000:]}")
             select.select([], [], [], 0.02)
 
     def wait_ready(self, i):
-        mark = re.compile(r"^ready:", re.M)  # pools are "ready after" some time long before
-        before = getattr(self, "_seen", {}).get(i, 0)
-        self.wait("start", lambda: mark.search(self.log(i)[before:]), i)
+        """Returns when engine i serves; raises RuntimeError with its log when it does not."""
+        end = time.monotonic() + START_SECONDS
+        readable, _, _ = select.select([self.ready[i]], [], [], START_SECONDS)
+        served = readable and os.read(self.ready[i], 1)
+        self.close_ready(i)
+        if served:
+            return
+        why = f"did not serve within {START_SECONDS} s"
+        if readable:  # the end of the pipe: the engine has exited or is about to
+            try:
+                why = f"ended with {self.process[i].wait(max(0, end - time.monotonic()))}"
+            except subprocess.TimeoutExpired:
+                why = "closed its --ready-fd without a byte"
+        raise RuntimeError(f"engine {i}: start: {why}; its log:\n{self.log(i)[-4000:]}")
 
     def status(self, i):
         import json
@@ -181,7 +212,7 @@ class Cluster:
         return json.loads(out.stdout) if out.returncode == 0 else None
 
     def wait_members(self, count, among=None):
-        """Until every engine (or those of `among`) holds exactly `count` engines alive."""
+        """Waits until every engine, or those in `among`, sees exactly `count` members."""
         def agreed():
             for i in among if among is not None else range(self.nodes):
                 status = self.status(i)
@@ -196,18 +227,17 @@ class Cluster:
         self.process[i] = None
 
     def restart(self, i):
-        self._seen = getattr(self, "_seen", {})
-        self._seen[i] = len(self.log(i))
         self.launch(i)
         self.wait_ready(i)
 
     def stop(self):
-        """SIGTERM first; what does not end in time is killed and said so."""
+        """Sends SIGTERM to all engines; kills and reports those that do not end within 15 s."""
         failed = []
         for p in self.process:
             if p and p.poll() is None:
                 p.send_signal(signal.SIGTERM)
         for i, p in enumerate(self.process):
+            self.close_ready(i)
             if not p:
                 continue
             try:
@@ -235,21 +265,21 @@ class Cluster:
 def find_program(build, name):
     path = os.path.join(build, name)
     if not os.access(path, os.X_OK):
-        raise SystemExit(f"{path} is not there; build it: tools/demo, or meson compile -C {build}")
+        raise SystemExit(f"{path} does not exist; run tools/demo or meson compile -C {build}")
     return os.path.abspath(path)
 
 
 def default_build():
-    """$PEERCACHE_BUILD, else the build folder that tools/demo makes."""
+    """$PEERCACHE_BUILD, else the build folder of tools/demo."""
     return os.environ.get("PEERCACHE_BUILD", os.path.join(ROOT, "build", "release"))
 
 
 def make_build(no_install=False):
-    """Installs what is missing and compiles; returns the build folder."""
+    """Installs missing packages and compiles; returns the build folder."""
     folder = default_build()
     install = [os.path.join(ROOT, "tools", "install")] + ["--check"] * no_install
     if subprocess.run(install).returncode:
-        raise SystemExit("something to build with is missing; see above")
+        raise SystemExit("packages that the build needs are missing; see above")
     meson = "/usr/bin/meson" if os.path.exists("/usr/bin/meson") else "meson"
     if not os.path.exists(os.path.join(folder, "build.ninja")):
         print(f"configuring {folder}", file=sys.stderr)
@@ -270,8 +300,9 @@ def main():
     parser.add_argument("--pool-bytes", default="1GiB", help="each engine's pool (1GiB)")
     parser.add_argument("--link", choices=["shm", "tcp"], default="shm")
     parser.add_argument("--device", choices=["soft", "mlx5"], default="soft",
-                        help="mlx5: libmlx5 drives it, on pretended ConnectX ports (soft)")
-    parser.add_argument("--netns", action="store_true", help="a network namespace each; TCP only")
+                        help="mlx5: use libmlx5, see tools/soft-connectx (soft)")
+    parser.add_argument("--netns", action="store_true",
+                        help="give each engine a network namespace; TCP only")
     parser.add_argument("--set", dest="settings", action="append", default=[],
                         metavar="SECTION.KEY=VALUE", help="a setting for every engine")
     parser.add_argument("--logs", action="store_true", help="show the engines' logs at the end")

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared by the command-line tools; see common.h. Any thread. */
+/* Functions that the command-line tools share; see common.h. Any thread. */
 #include "tools/common.h"
 
 #include <errno.h>
@@ -20,6 +20,12 @@ _Noreturn void die(const char *format, ...)
 	exit(2);
 }
 
+void print_version(void)
+{
+	printf("%s %s\n", program_invocation_short_name, pc_version());
+}
+
+/* Suffixes of sizes; upper and lower case are equal. */
 static const struct {
 	const char *suffix;
 	unsigned shift;
@@ -40,7 +46,7 @@ uint64_t parse_size(const char *option, const char *text, uint64_t min, uint64_t
 			break;
 		value <<= suffixes[i].shift;
 		if (value < min || value > max)
-			die("%s %s: out of range; %llu to %llu bytes", option, text,
+			die("%s %s: out of range; give %llu to %llu bytes", option, text,
 				(unsigned long long)min, (unsigned long long)max);
 		return value;
 	}
@@ -57,7 +63,7 @@ uint64_t parse_number(const char *option, const char *text, uint64_t min, uint64
 	if (errno || end == text || *end || *text == '-')
 		die("%s %s: not a number", option, text);
 	if (value < min || value > max)
-		die("%s %s: out of range; %llu to %llu", option, text, (unsigned long long)min,
+		die("%s %s: out of range; give %llu to %llu", option, text, (unsigned long long)min,
 			(unsigned long long)max);
 	return value;
 }
@@ -70,7 +76,7 @@ uint64_t now_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* Finaliser of SplitMix64 (Steele, Lea, Flood): a bijection. */
+/* The finaliser of SplitMix64 (Steele, Lea, Flood); it is a bijection, so numbers stay distinct. */
 uint64_t mix64(uint64_t x)
 {
 	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
@@ -92,7 +98,7 @@ void key_text(uint64_t id, char ret_key[KEY_TEXT_BYTES])
 
 #define CONTENT_STEP 0x9e3779b97f4a7c15ull
 
-/* One word of a page; xor and shift only, so that the compiler makes vectors of it. */
+/* Word `i` of a page. It uses only xor, shift, add and multiply, so that loops are vectorized. */
 static inline uint64_t content_word(uint64_t seed, size_t i)
 {
 	uint64_t x = seed + i * CONTENT_STEP;
@@ -185,7 +191,7 @@ unsigned parse_sockets(const char *list, const char **ret_sockets, char **ret_te
 	if (!list)
 		list = getenv("PEERCACHE_SOCKETS");
 	if (!list || !*list) {
-		ret_sockets[0] = NULL; /* the library knows its default */
+		ret_sockets[0] = NULL; /* with NULL pc_open() uses its default socket */
 		return 1;
 	}
 	copy = strdup(list);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the command-line tools share: sizes and numbers from arguments, keys and page content made
- * from a number, a latency histogram, the report of an engine. Any thread; no state of its own.
+ * Functions that the command-line tools share: parsing sizes and numbers, keys and page contents
+ * generated from an id, a latency histogram, the report of an engine. Any thread; no global state.
  */
 #ifndef TOOLS_COMMON_H
 #define TOOLS_COMMON_H
@@ -13,63 +13,78 @@
 
 #include <json-c/json.h>
 
-#include "engine/client/pc.h"
+#include "engine/client/peercache.h"
 
-/* Prints "NAME: message" to stderr and exits with 2: wrong usage, or nothing to work with. */
+/* Prints "NAME: message" to stderr and exits with status 2: wrong usage, or no engine or file. */
 _Noreturn void die(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* "128KiB", "64k", "1GiB", "4096" -> bytes; dies naming the option when it is no size in range. */
+/* --version: prints the name of the program and the version of the library it is linked with. */
+void print_version(void);
+
+/*
+ * Parses a size such as "128KiB", "64k", "1GiB" or "4096" and returns it in bytes. When it is not a
+ * size from `min` to `max` it calls die() with the name of the option.
+ */
 uint64_t parse_size(const char *option, const char *text, uint64_t min, uint64_t max);
+/* Parses a decimal number from `min` to `max`, else calls die() like parse_size(). */
 uint64_t parse_number(const char *option, const char *text, uint64_t min, uint64_t max);
 
-uint64_t now_ns(void); /* CLOCK_MONOTONIC */
-uint64_t mix64(uint64_t x);
+uint64_t now_ns(void);      /* CLOCK_MONOTONIC */
+uint64_t mix64(uint64_t x); /* a bijection that distributes the bits of x */
 
-/* ---- pages made from a number ---------------------------------------------------------------- */
+/*
+ * ---- pages generated from an id ----------------------------------------------------------------
+ */
 
-#define KEY_TEXT_BYTES 64
+#define KEY_TEXT_BYTES 64 /* length of a key of key_text() */
 
-/* 64 hex characters, as SGLang's page keys are; not terminated. */
+/* Writes the key of page `id`: 64 hex characters like SGLang's page keys, without a final zero. */
 void key_text(uint64_t id, char ret_key[KEY_TEXT_BYTES]);
-/* Every 8 bytes of a page differ from page to page and from each other. */
+/* Fills page `id`: its 8-byte words differ from each other and from those of other pages. */
 void content_fill(void *page, size_t bytes, uint64_t id);
+/* Does the page have exactly the content of page `id`? */
 bool content_is(const void *page, size_t bytes, uint64_t id);
 
-/* pc_get, pc_set, pc_exists or pc_remove. */
+/* The type of pc_get(), pc_set(), pc_exists() and pc_remove(). */
 typedef int (*page_call)(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
 	unsigned timeout_ms, enum pc_result *ret_results);
 
 /* ---- latencies ------------------------------------------------------------------------------- */
 
-/* Log-linear: 32 buckets a power of two, so a percentile is within 3%. 1 ns to 2^40 ns. */
+/*
+ * A log-linear histogram of latencies from 1 ns to about 2^40 ns. Each power of two has 32 buckets,
+ * so a percentile is exact within 3 %.
+ */
 #define HISTOGRAM_BUCKETS (40 * 32)
 struct histogram {
 	uint64_t count[HISTOGRAM_BUCKETS];
-	uint64_t total;
-	uint64_t max_ns;
+	uint64_t total;  /* number of latencies added */
+	uint64_t max_ns; /* largest latency added */
 };
 void histogram_add(struct histogram *h, uint64_t ns);
 void histogram_merge(struct histogram *into, const struct histogram *from);
-double histogram_us(const struct histogram *h, double fraction); /* 0.5: median; 0 when empty */
+/* A percentile in us (fraction 0.5: the median); 0 when the histogram is empty. */
+double histogram_us(const struct histogram *h, double fraction);
 
 /* ---- engines --------------------------------------------------------------------------------- */
 
 #define SOCKETS_MAX 64
 /*
- * Splits a comma-separated list of sockets; NULL: $PEERCACHE_SOCKETS, else the library's default.
- * Returns how many; they lie in *ret_text, which the caller frees.
+ * Splits a comma-separated list of sockets; NULL: the list in $PEERCACHE_SOCKETS, else the default
+ * of the library. Returns the number of sockets. ret_sockets points into *ret_text, which the
+ * caller frees.
  */
 unsigned parse_sockets(const char *list, const char **ret_sockets, char **ret_text);
-/* Opens a session or dies saying why. */
+/* Opens a session, or calls die() with the reason. */
 struct pc *open_session(const char *socket, const char *name_space);
-/* The engine's report, parsed; NULL when it does not answer. json_object_put() it. */
+/* Gets and parses the engine's report; NULL if that fails. The caller calls json_object_put(). */
 json_object *engine_report(struct pc *pc);
-/* A number in it, "counters.pages_evicted"; 0 when it is not there. */
+/* A number in the report by its path, such as "counters.pages_evicted"; 0 when it is missing. */
 int64_t report_number(json_object *report, const char *path);
-/* One member of a JSON object. */
+/* Add one number to a JSON object. */
 void add_number(json_object *o, const char *name, uint64_t value);
 void add_real(json_object *o, const char *name, double value);
-/* Writes an object to a file ("-": standard output), or dies. */
+/* Writes an object to a file ("-": standard output), or calls die(). */
 void write_json(json_object *object, const char *path);
 
 #endif

@@ -12,7 +12,7 @@
 
 #include <json-c/json.h>
 
-#include "engine/client/pc.h"
+#include "engine/client/peercache.h"
 
 struct ctl {
 	const char *socket, *name_space, *output, *text;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * peercache-bench: how fast one client process gets, sets or looks up pages. Each thread has a
- * channel of its own on the first engine; pages to read are stored through the last engine before
- * the clock starts, so that two sockets measure a remote get and one socket a local one.
+ * peercache-bench: measures how fast one client process gets, sets or looks up pages. Each thread
+ * has its own channel to the first engine. Pages to read are stored through the last engine before
+ * the measurement starts, so with two sockets the gets are remote and with one socket local.
  *
- * Between its batches every thread copies the same pages with memcpy from memory of its own: what
- * this machine can do at that moment, in the same run. The two are reported side by side.
+ * Between its batches every thread copies the same amount of pages with memcpy from private memory,
+ * as a baseline of the machine's speed in the same run. Both rates are reported.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -18,7 +18,7 @@
 #include "tools/bench_python.h"
 #include "tools/common.h"
 
-#define THREADS_MAX (CHANNELS_MAX / 2) /* a session gets no more channels than that */
+#define THREADS_MAX (CHANNELS_MAX / 2) /* a session may have at most half of all channels */
 
 enum mode { MODE_GET, MODE_SET, MODE_EXISTS };
 
@@ -29,65 +29,73 @@ struct bench {
 	unsigned batch, threads, timeout_ms;
 	double seconds;
 	bool private_memory, baseline, verify;
-	uint64_t pages; /* in the working set */
-	struct pc *near, *far;
+	uint64_t pages;        /* number of pages in the working set */
+	struct pc *near, *far; /* sessions of the first and of the last engine */
 };
 
-/* The end of one call. */
+/* The end of one call, for --timeline. */
 struct moment {
-	uint64_t ns; /* CLOCK_MONOTONIC */
-	uint32_t hits, others;
+	uint64_t ns;           /* CLOCK_MONOTONIC */
+	uint32_t hits, others; /* pages with the result hit and with other results */
 };
 
+/* One client thread. */
 struct worker {
 	struct bench *bench;
 	unsigned index;
 	struct pc_channel *channel;
-	unsigned char *memory; /* one batch */
-	unsigned char *source; /* the baseline's own working set */
+	unsigned char *memory; /* destination or source of one batch */
+	unsigned char *source; /* memcpy source of the baseline: a private working set */
 	struct pc_page *page;
 	struct pc_segment *segment;
 	char (*key)[KEY_TEXT_BYTES];
 	enum pc_result *result;
-	uint64_t random, next;
-	/* what happened */
+	uint64_t random, next; /* state of the random generator; in mode set: next page to store */
+	/* results of the measurement */
 	uint64_t done, misses, wrong, call_ns, copied, copy_ns;
 	struct histogram latency;
-	struct moment *moment; /* --timeline */
+	struct moment *moment; /* --timeline: one entry for each call */
 	size_t moments, moments_room;
 	pthread_t thread;
 };
 
-/* SIGINT, SIGTERM: the measurement is over. */
+/* Set by SIGINT and SIGTERM: the threads end the measurement. */
 static volatile sig_atomic_t interrupted;
 
 static const char help[] =
 	"Usage: peercache-bench get|set|exists [OPTION]...\n"
 	"Measures one client process against the engines of this machine.\n\n"
+	"Prints pages/s, GB/s, latency of a call, and the ratio to memcpy of the same pages.\n\n"
+	"Options:\n"
 	"  --sockets LIST    engines' sockets: pages are read through the first and stored\n"
 	"                    through the last (default: $PEERCACHE_SOCKETS)\n"
-	"  --page-bytes B    (default 128KiB)\n"
+	"  --page-bytes B    bytes of a page (default 128KiB)\n"
 	"  --batch N         pages in one call (default 32)\n"
-	"  --threads N       client threads, a channel each (default 1)\n"
-	"  --seconds S       how long to measure (default 3)\n"
-	"  --working-set B   bytes of different pages to go through (default 256MiB)\n"
-	"  --private-memory  destinations that the engine cannot map: through staging\n"
-	"  --no-baseline     do not measure memcpy beside it\n"
-	"  --verify          look at every byte that was read, not at one page of each call\n"
-	"  --timeline FILE   write when each call ended, in ns of the monotonic clock, and how\n"
-	"                    many of its pages were hits and were not\n"
-	"  --seed S          (default: the time; keys of an earlier run are not met again)\n"
-	"  --json FILE       write the figures there, too (\"-\": standard output)\n"
-	"  --api c|python    python: through peercache.store.PeerCacheStore, as SGLang calls\n"
-	"                    it; has --shape mla|mha, --help, and no baseline (default c)\n"
-	"  --help\n\n"
-	"Prints pages/s, GB/s, latency of a call, and the ratio to memcpy of the same pages.\n"
-	"Exit status: 0, 1 when a page was wrong or nothing was measured, 2 usage.\n\n"
+	"  --threads N       client threads, each with its own channel (default 1)\n"
+	"  --seconds S       duration of the measurement (default 3)\n"
+	"  --working-set B   bytes of all different pages together (default 256MiB)\n"
+	"  --private-memory  read into memory that the engine cannot map, through staging\n"
+	"  --no-baseline     do not measure memcpy\n"
+	"  --verify          verify every page that was read, not only one page of each call\n"
+	"  --timeline FILE   write for each call when it ended (ns, monotonic clock), its number\n"
+	"                    of hits and its number of other results\n"
+	"  --seed S          seed of keys and access order (default: the time, so that no run\n"
+	"                    finds pages of an earlier one)\n"
+	"  --json FILE       also write the results as JSON (\"-\": standard output)\n"
+	"  --api c|python    python: call peercache.store.PeerCacheStore like SGLang; it has\n"
+	"                    --shape mla|mha and --help, but no baseline (default c)\n"
+	"  --help            print this text\n"
+	"  --version         print the version\n\n"
+	"Exit status:\n"
+	"  0  success\n"
+	"  1  a page was wrong, or nothing was measured\n"
+	"  2  wrong usage, or no engine\n\n"
 	"Examples:\n"
-	"  tools/cluster.py --nodes 2 -- peercache-bench get --page-bytes 128KiB --batch 32\n"
-	"  tools/cluster.py --nodes 2 -- peercache-bench get --page-bytes 4KiB --batch 128\n"
-	"  peercache-bench exists --batch 128 --threads 2\n";
+	"  $ tools/cluster.py --nodes 2 -- peercache-bench get --page-bytes 128KiB --batch 32\n"
+	"  $ tools/cluster.py --nodes 2 -- peercache-bench get --page-bytes 4KiB --batch 128\n"
+	"  $ peercache-bench exists --batch 128 --threads 2\n";
 
+/* The id of page `index` of this run. */
 static uint64_t page_id(const struct bench *b, uint64_t index)
 {
 	return mix64(b->seed) + index;
@@ -131,7 +139,11 @@ static void preload(struct bench *b)
 	free(result);
 }
 
-/* Chooses the next batch's pages: a run at a random place, as a prefix is. */
+/*
+ * Chooses the pages of the next batch and returns the index of the first one. Pages to read are a
+ * run of consecutive indices at a random place, like the blocks of a prefix; pages to store are
+ * new.
+ */
 static uint64_t choose(struct worker *w)
 {
 	struct bench *b = w->bench;
@@ -177,6 +189,7 @@ static void write_timeline(const struct bench *b, const struct worker *workers)
 		die("%s: %s", b->timeline_path, strerror(errno));
 }
 
+/* Makes one call, measures it and verifies its pages. */
 static void measure_batch(struct worker *w)
 {
 	struct bench *b = w->bench;
@@ -209,7 +222,9 @@ static void measure_batch(struct worker *w)
 
 		w->done += hit;
 		w->misses += !hit;
-		/* One page a batch or all, outside the measured time. */
+		/*
+		 * Verifies one page of the batch, or all with --verify; this time is not measured.
+		 */
 		if (hit && b->mode == MODE_GET && (b->verify || i == w->random % b->batch))
 			w->wrong += !content_is(
 				w->segment[i].base, b->page_bytes, page_id(b, first + i));
@@ -218,7 +233,7 @@ static void measure_batch(struct worker *w)
 		note_moment(w, from + took, (uint32_t)(w->done - done));
 }
 
-/* The same amount of the same kind of memory, by memcpy. */
+/* The baseline: copies one batch of pages with memcpy and measures it. */
 static void copy_batch(struct worker *w)
 {
 	struct bench *b = w->bench;
@@ -237,7 +252,7 @@ static void *work(void *argument)
 	uint64_t start, end, round = 0;
 
 	for (unsigned i = 0; i < 8; i++)
-		measure_batch(w); /* connections and first touches are not measured */
+		measure_batch(w); /* warm-up: connections and page faults are not measured */
 	memset(&w->latency, 0, sizeof(w->latency));
 	w->done = w->misses = w->call_ns = w->moments = 0;
 	start = now_ns();
@@ -292,6 +307,7 @@ static void worker_close(struct bench *b, struct worker *w)
 	free(w->result);
 }
 
+/* Prints the results of all threads. Returns the exit status. */
 static int report(const struct bench *b, struct worker *workers)
 {
 	static const char *const names[] = {"get", "set", "exists"};
@@ -356,7 +372,7 @@ static void parse(struct bench *b, int argc, char **argv, const char **sockets)
 		{"private-memory", 0, NULL, 'p'}, {"no-baseline", 0, NULL, 'x'},
 		{"verify", 0, NULL, 'v'}, {"timeline", 1, NULL, 'l'}, {"seed", 1, NULL, 'r'},
 		{"json", 1, NULL, 'j'}, {"api", 1, NULL, 'a'}, {"help", 0, NULL, 'h'},
-		{NULL, 0, NULL, 0}};
+		{"version", 0, NULL, 'V'}, {NULL, 0, NULL, 0}};
 	int o;
 
 	while ((o = getopt_long(argc, argv, "", options, NULL)) != -1) {
@@ -377,13 +393,14 @@ static void parse(struct bench *b, int argc, char **argv, const char **sockets)
 		case 'l': b->timeline_path = optarg; break;
 		case 'r': b->seed = parse_number("--seed", optarg, 0, UINT64_MAX); break;
 		case 'j': b->json_path = optarg; break;
-		case 'a': break; /* seen to already */
+		case 'a': break; /* bench_python() has handled --api */
 		case 'h': fputs(help, stdout); exit(0);
+		case 'V': print_version(); exit(0);
 		default: die("see --help");
 		}
 	}
 	if (optind + 1 != argc)
-		die("say what to measure: get, set or exists; see --help");
+		die("name one operation to measure: get, set or exists; see --help");
 	if (!strcmp(argv[optind], "get"))
 		b->mode = MODE_GET;
 	else if (!strcmp(argv[optind], "set"))
@@ -391,7 +408,8 @@ static void parse(struct bench *b, int argc, char **argv, const char **sockets)
 	else if (!strcmp(argv[optind], "exists"))
 		b->mode = MODE_EXISTS;
 	else
-		die("\"%s\": get, set or exists; see --help", argv[optind]);
+		die("\"%s\" is not an operation: give get, set or exists; see --help",
+			argv[optind]);
 }
 
 static void on_interrupt(int number)

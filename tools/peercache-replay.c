@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * peercache-replay: replays a request trace over several engines as SGLang would, and verifies
- * every byte of every page it reads. One thread; it holds one session and one channel an engine.
+ * peercache-replay: replays a request trace over several engines like SGLang, and verifies every
+ * byte of every page that it reads. One thread; it has one session and one channel for each engine.
  *
- * Each request goes to the next engine's client in turn: it asks which blocks exist, gets the
- * leading run that is there into its own memory and sets the rest.
+ * Requests are assigned to the engines in turn. For each request the replay calls exists for its
+ * blocks, gets the leading blocks that exist, and sets the others.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -15,12 +15,13 @@
 #include "tools/common.h"
 #include "tools/trace.h"
 
-#define CALL_PAGES 128u /* pages in one call, as SGLang's controller makes them */
+#define CALL_PAGES 128u /* pages in one call, the same as in SGLang's controller */
 
+/* The attachment to one engine. */
 struct node {
 	struct pc *pc;
 	struct pc_channel *channel;
-	unsigned char *memory; /* CALL_PAGES pages, registered */
+	unsigned char *memory; /* CALL_PAGES pages, registered unless --private-memory */
 };
 
 struct replay {
@@ -37,7 +38,7 @@ struct replay {
 	struct pc_segment segment[CALL_PAGES];
 	char key[CALL_PAGES][KEY_TEXT_BYTES];
 	enum pc_result result[CALL_PAGES];
-	/* what happened */
+	/* results */
 	uint64_t requests, blocks, hits, wrong, late, failed, bytes, get_ns;
 	struct histogram exists_ns, get, set;
 	uint64_t started_ns;
@@ -46,27 +47,35 @@ struct replay {
 static const char help[] =
 	"Usage: peercache-replay [OPTION]...\n"
 	"Replays a request trace over one or more engines and verifies every page read.\n\n"
+	"Options:\n"
 	"  --sockets LIST     engines' sockets, comma separated (default: $PEERCACHE_SOCKETS)\n"
-	"  --trace FILE       JSON lines with \"hash_ids\"; default: a generated conversation\n"
-	"  --requests N       at most N of the trace; or how many to generate (1000)\n"
-	"  --page-bytes B     bytes of one block's page (default 16KiB)\n"
+	"  --trace FILE       JSON lines with \"hash_ids\"; default: generated conversations\n"
+	"  --requests N       replay at most N requests of the trace, or generate N (1000)\n"
+	"  --page-bytes B     bytes of the page of one block (default 16KiB)\n"
 	"  --timeout-ms T     deadline of each call (default 5000)\n"
-	"  --namespace TEXT   keys of another namespace are other keys (default \"replay\")\n"
-	"  --seed S           of the generated trace (default 1)\n"
-	"  --private-memory   read into memory the engines cannot map: goes through staging\n"
-	"  --describe         only say what is in the trace; needs no engine\n"
-	"  --json FILE        write the summary there, too (\"-\": standard output)\n"
-	"  --quiet            no progress\n"
-	"  --help\n\n"
-	"Exit status: 0, 1 when a page had wrong bytes or a call was late, 2 usage.\n\n"
+	"  --namespace TEXT   namespace of the keys (default \"replay\")\n"
+	"  --seed S           seed of the generated trace (default 1)\n"
+	"  --private-memory   read into memory that the engines cannot map, through staging\n"
+	"  --describe         only print the size of the trace; needs no engine\n"
+	"  --json FILE        also write the summary as JSON (\"-\": standard output)\n"
+	"  --quiet            print no progress\n"
+	"  --help             print this text\n"
+	"  --version          print the version\n\n"
+	"Exit status:\n"
+	"  0  success\n"
+	"  1  a page had wrong bytes, or a call was late\n"
+	"  2  wrong usage, or no engine\n\n"
 	"Examples:\n"
-	"  peercache-replay --trace conversation_trace.jsonl --page-bytes 16KiB --json out.json\n"
-	"  peercache-replay --sockets /run/a.sock,/run/b.sock --requests 500\n";
+	"  $ peercache-replay --trace conversation_trace.jsonl --page-bytes 16KiB --json out.json\n"
+	"  $ peercache-replay --sockets /run/a.sock,/run/b.sock --requests 500\n";
 
-/* Grace beyond a call's deadline: the engine drains a queue pair before it gives a buffer back. */
+/*
+ * A call counts as late this long after its deadline. The margin is necessary because the engine
+ * drains a queue pair before it returns a buffer.
+ */
 #define LATE_NS 1500000000ull
 
-/* Prepares pages [0, count) of the arrays for the blocks' keys. */
+/* Fills entries [0, count) of page[], segment[] and key[] for the blocks `id`. */
 static void prepare(struct replay *r, struct node *node, const uint64_t *id, uint32_t count)
 {
 	for (uint32_t i = 0; i < count; i++) {
@@ -77,7 +86,7 @@ static void prepare(struct replay *r, struct node *node, const uint64_t *id, uin
 	}
 }
 
-/* One timed call; the deadline is checked from outside. Returns the time it took. */
+/* Makes one call, measures it and checks its deadline. Returns its duration in ns. */
 static uint64_t call(struct replay *r, struct node *node, page_call function, uint32_t count,
 	struct histogram *times)
 {
@@ -92,7 +101,7 @@ static uint64_t call(struct replay *r, struct node *node, page_call function, ui
 	return took;
 }
 
-/* Blocks of the leading run that exist. */
+/* Calls exists; returns how many leading blocks exist. */
 static uint32_t ask(struct replay *r, struct node *node, const uint64_t *id, uint32_t count)
 {
 	uint32_t found = 0;
@@ -108,7 +117,7 @@ static uint32_t ask(struct replay *r, struct node *node, const uint64_t *id, uin
 	return found;
 }
 
-/* Reads the first `count` blocks; returns the leading run that was read. */
+/* Reads the first `count` blocks and verifies them; returns how many leading blocks were hits. */
 static uint32_t read_back(struct replay *r, struct node *node, const uint64_t *id, uint32_t count)
 {
 	uint32_t hits = 0;
@@ -132,6 +141,7 @@ static uint32_t read_back(struct replay *r, struct node *node, const uint64_t *i
 	return hits;
 }
 
+/* Stores `count` blocks. */
 static void write_rest(struct replay *r, struct node *node, const uint64_t *id, uint32_t count)
 {
 	for (uint32_t from = 0; from < count; from += CALL_PAGES) {
@@ -146,6 +156,7 @@ static void write_rest(struct replay *r, struct node *node, const uint64_t *id, 
 	}
 }
 
+/* Prints progress to stderr: a bar on a terminal, else one line for each tenth. */
 static void progress(struct replay *r, bool last)
 {
 	static uint64_t shown_ns;
@@ -195,7 +206,7 @@ static void add_times(json_object *o, const char *name, const struct histogram *
 	}
 }
 
-/* Sums what the channels counted and what the engines report. */
+/* Adds up the counters of the channels and of the engines' reports. */
 static json_object *summary(struct replay *r)
 {
 	json_object *o = json_object_new_object();
@@ -268,7 +279,8 @@ static char *parse(struct replay *r, int argc, char **argv, const char **ret_soc
 		{"requests", 1, NULL, 'n'}, {"page-bytes", 1, NULL, 'b'},
 		{"timeout-ms", 1, NULL, 'd'}, {"namespace", 1, NULL, 'k'}, {"seed", 1, NULL, 'r'},
 		{"private-memory", 0, NULL, 'p'}, {"json", 1, NULL, 'j'}, {"quiet", 0, NULL, 'q'},
-		{"describe", 0, NULL, 'D'}, {"help", 0, NULL, 'h'}, {NULL, 0, NULL, 0}};
+		{"describe", 0, NULL, 'D'}, {"help", 0, NULL, 'h'}, {"version", 0, NULL, 'V'},
+		{NULL, 0, NULL, 0}};
 	const char *sockets = NULL;
 	char *text;
 	int o;
@@ -291,6 +303,7 @@ static char *parse(struct replay *r, int argc, char **argv, const char **ret_soc
 		case 'q': r->quiet = true; break;
 		case 'D': r->describe = true; break;
 		case 'h': fputs(help, stdout); exit(0);
+		case 'V': print_version(); exit(0);
 		default: die("see --help");
 		}
 	}
@@ -307,7 +320,7 @@ static void open_node(struct replay *r, struct node *node, const char *socket)
 
 	node->pc = open_session(socket, r->name_space);
 	if (r->page_bytes > pc_page_bytes_max(node->pc))
-		die("--page-bytes %lu: the largest page this engine's pools can hold is %lu bytes; raise engine.pool_bytes",
+		die("--page-bytes %lu: the largest page that fits this engine's pools has %lu bytes; raise engine.pool_bytes",
 			r->page_bytes, pc_page_bytes_max(node->pc));
 	if (r->private_memory) {
 		memory = malloc(bytes);
@@ -321,7 +334,7 @@ static void open_node(struct replay *r, struct node *node, const char *socket)
 		die("%s", pc_error());
 }
 
-/* --describe: counts, as JSON on standard output. */
+/* --describe: prints the size of the trace as JSON to standard output. */
 static void describe(const struct replay *r)
 {
 	json_object *o = json_object_new_object();

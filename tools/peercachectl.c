@@ -30,7 +30,8 @@ static const char help[] =
 	"  -o, --output FILE    get: write to this file (default: standard output)\n"
 	"  --once               top: print one picture of 80 columns and 24 lines and end\n"
 	"  --json               machine-readable output\n"
-	"  --help               print this text\n\n"
+	"  --help               print this text\n"
+	"  --version            print the version\n\n"
 	"Exit status:\n"
 	"  0  success\n"
 	"  1  a key was not found or not stored\n"
@@ -105,7 +106,7 @@ int main(int argc, char **argv)
 	static const struct option options[] = {{"socket", 1, NULL, 's'},
 		{"namespace", 1, NULL, 'k'}, {"timeout-ms", 1, NULL, 'd'}, {"json", 0, NULL, 'j'},
 		{"string", 1, NULL, 'S'}, {"output", 1, NULL, 'o'}, {"once", 0, NULL, '1'},
-		{"help", 0, NULL, 'h'}, {NULL, 0, NULL, 0}};
+		{"help", 0, NULL, 'h'}, {"version", 0, NULL, 'V'}, {NULL, 0, NULL, 0}};
 	struct ctl ctl = {.name_space = "peercachectl", .timeout_ms = 5000};
 	int o;
 
@@ -121,6 +122,7 @@ int main(int argc, char **argv)
 		case 'o': ctl.output = optarg; break;
 		case '1': ctl.once = true; break;
 		case 'h': fputs(help, stdout); return 0;
+		case 'V': print_version(); return 0;
 		default: die("see --help");
 		}
 	}

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """
-Counts what Meson's test log says; tools/test prints it.
+Counts the results in Meson's test log; tools/test prints the counts.
 
-    tools/testlog.py LOG            skipped tests with their reasons, failed ones, then one line
-                                    `N passed, N failed, N skipped`; exit 1 if any failed
-    tools/testlog.py --suites JSON  the suites in `meson introspect --tests`
+    tools/testlog.py LOG            prints skipped tests with their reasons, failed tests, and
+                                    `N passed, N failed, N skipped`; exit status 1 if any failed
+    tools/testlog.py --suites JSON  prints the suites in the output of `meson introspect --tests`
     tools/testlog.py --self-test
 """
 import json
@@ -13,18 +13,18 @@ import re
 import sys
 
 PASSED = {"OK", "EXPECTEDFAIL"}
-SKIPPED = {"SKIP", "IGNORED"}  # anything else, also what is not known yet, has failed
+SKIPPED = {"SKIP", "IGNORED"}  # any other result, also an unknown one, is a failure
 
 
 def reason(row):
-    """The last thing a skipped test said: by house rule, what the machine lacks."""
+    """The last line that a skipped test printed: by house rule, it names what the machine lacks."""
     text = (row.get("stdout") or "") + "\n" + (row.get("stderr") or "")
     lines = [line.strip() for line in text.split("\n") if line.strip()]
-    return lines[-1] if lines else "it did not say why"
+    return lines[-1] if lines else "the test printed no reason"
 
 
 def count(lines):
-    """(passed, failed, skipped): each a list of (name, text)."""
+    """Returns (passed, failed, skipped), each a list of (name, text)."""
     passed, failed, skipped = [], [], []
     for line in lines:
         if not line.strip():

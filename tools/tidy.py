@@ -1,31 +1,51 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """
-The house rules that a machine can check: who includes whom, lengths, the hot path's forbidden
-words, owners of cache lines, where atomics live, licence lines, READMEs, the top level.
+The house rules that a machine can check: which folder includes which, lengths, the hot path's
+forbidden words, owners of cache lines, where atomics live, licence lines, READMEs, the top level;
+and, by prose.py, the words of comments, messages, READMEs, test names and commits.
 
-    tools/tidy.py [--root DIR]     all files git tracks or would add; exit 1 on any finding
+    tools/tidy.py [--root DIR]     all files git tracks or would add, and the subjects of commits;
+                                   exit 1 on any finding; --advise: words to think about, too
+    tools/tidy.py --format         are they as clang-format writes them? exit 77 without it
     tools/tidy.py --self-test      every rule is shown something bad and something good
 
 Prints `file:line: rule: text`. A `warning` is printed and does not fail. Python 3.9, no packages.
+
+A function of a hot file that does not run once per page has `/* cold: WHY */` just before it: it
+may use what the hot path may not, and have the length of other functions.
 """
 import argparse
+import functools
 import os
 import re
+import shutil
 import subprocess
 import sys
+
+import prose
 
 COLUMNS = 100
 FILE_LINES_WARN, FILE_LINES_MAX = 400, 500
 FUNCTION_LINES_MAX, HOT_FUNCTION_LINES_MAX = 70, 40
 
+# What runs at least once per page. In engine/client only files whose every function does, or has a
+# cold mark: call.c, channel.c, wait.c and credit.c run per batch, wait or stock as well.
 HOT = {"dv/hot.h", "dv/order.h", "engine/abi/ring.h",
-       "engine/rail/step.c", "engine/rail/take.c", "engine/rail/reap.c"}
+       "engine/rail/core.h", "engine/rail/step.c", "engine/rail/take.c", "engine/rail/post.c",
+       "engine/rail/reap.c", "engine/rail/request.c",
+       "engine/client/batch.c", "engine/client/cache.h", "engine/client/copy.c",
+       "engine/client/fetch.c", "engine/client/head.c", "engine/client/local.c",
+       "engine/client/lookup.c", "engine/client/map.c", "engine/client/notice.c",
+       "engine/client/queue.h", "engine/client/reap.c", "engine/client/set.c",
+       "engine/client/staging.c", "engine/client/stripe.c", "engine/client/submit.c",
+       "engine/client/submit.h"}
 ORDERING = {"dv/order.h", "engine/abi/ring.h"}
 
 OURS = ("config", "numa", "dv", "engine", "tests", "perf", "tools")
 TOP_REQUIRED = {"meson.build", "engine", "dv", "numa", "config", "tests", "perf", "tools",
                 "README.md"}
+CLANG_FORMAT = "14"  # Debian 12's; others break lines in other places
 TOP_ALLOWED = {"LICENSE", "pyproject.toml", "meson_options.txt"}
 README_FOLDERS = ("config", "numa", "dv", "engine", "tests", "perf", "tools")
 
@@ -50,9 +70,13 @@ MATRIX = {
     "perf": ["perf", "config", "numa", "dv", "engine", "tools"],
 }
 
+# Headers that are installed in one folder and include each other by name.
+INSTALLED_BESIDE = {("engine/client/pc.h", "peercache.h")}
+
 SYSTEM_CALLS = ("write|read|pwrite|pread|writev|readv|poll|ppoll|select|epoll_wait|open|close|"
                 "ioctl|mmap|munmap|send|recv|sendmsg|recvmsg|sleep|usleep|nanosleep|"
-                "sched_yield|syscall|eventfd_write|eventfd_read|clock_gettime|fsync|abort|exit")
+                "sched_yield|syscall|madvise|eventfd_write|eventfd_read|clock_gettime|"
+                "fsync|abort|exit")
 HOT_BANNED = [
     (re.compile(r"\berrno\b"), "errno"),
     (re.compile(r"\b(malloc|calloc|realloc|aligned_alloc|strdup|alloca)\b"), "allocation"),
@@ -112,7 +136,7 @@ class Findings:
         return {row[2] for row in self.rows}
 
     def fatal(self):
-        return any(row[2] != "warning" for row in self.rows)
+        return any(row[2] not in ("warning", "advice") for row in self.rows)
 
 
 # ---- one file ---------------------------------------------------------------------------------
@@ -172,6 +196,8 @@ def folder_rights(path):
 
 def include_refusal(path, target):
     """Why `path` may not include `target`, or None."""
+    if (path, target) in INSTALLED_BESIDE:
+        return None
     if target.split("/")[0] not in OURS or ".." in target.split("/"):
         return "own headers are included from the root: \"folder/%s\"" % os.path.basename(target)
     name, rights = folder_rights(path)
@@ -215,24 +241,62 @@ def functions(code):
             start = None
 
 
-def check_functions(path, code, found):
-    limit = HOT_FUNCTION_LINES_MAX if path in HOT else FUNCTION_LINES_MAX
+def hot_word(line):
+    """What a line of code does that the hot path may not, or None."""
+    for pattern, what in HOT_BANNED:
+        match = pattern.search(line)
+        if match:
+            return "%s on the hot path: %s" % (what, match.group(0).strip())
+    return None
+
+
+def cold_marks(text):
+    """{line of the mark: its reason}"""
+    return {text.count("\n", 0, match.start(1)) + 1: match.group(2).split("*/")[0].strip()
+            for match in re.finditer(r"^(?:/\*| \*)[ \t]+(cold:)([^\n]*)", text, re.M)}
+
+
+def cold_mark_of(lines, first):
+    """The line of the mark in the comments that end just before line `first`, or None."""
+    number = first - 1
+    while number > 0 and lines[number - 1].startswith(("/*", " *")):
+        if re.match(r"(/\*| \*)[ \t]+cold:", lines[number - 1]):
+            return number
+        number -= 1
+    return None
+
+
+def check_functions(path, text, code, found):
+    """Lengths, and the cold marks. Returns the lines that cold functions lift from the hot path."""
+    marks = cold_marks(text)
+    cold, lines, code_lines = set(), text.split("\n"), code.split("\n")
     for first, last, name in functions(code):
-        if last - first + 1 > limit:
+        count = last - first + 1
+        mark = cold_mark_of(lines, first)
+        hot = path in HOT and mark is None
+        limit = HOT_FUNCTION_LINES_MAX if hot else FUNCTION_LINES_MAX
+        if count > limit:
             found.add(path, first, "function-length",
-                      "%s(): %d lines, at most %d" % (name, last - first + 1, limit))
+                      "%s(): %d lines, at most %d" % (name, count, limit))
+        if path in HOT and mark is not None:
+            body = range(first, last + 1)
+            if len(re.findall(r"\w{2,}", marks.pop(mark))) < 3:
+                found.add(path, mark, "cold-mark", "%s(): cold for which reason?" % name)
+            elif count <= HOT_FUNCTION_LINES_MAX and not any(
+                    hot_word(code_lines[n - 1]) for n in body):
+                found.add(path, mark, "cold-mark", "%s() needs no exemption" % name)
+            cold.update(body)
+    for mark in marks:
+        found.add(path, mark, "cold-mark", "no function of a hot file follows")
+    return cold
 
 
-def check_words(path, text, code, found):
+def check_words(path, text, code, cold, found):
     exempt = path.split("/")[0] in ("tests", "perf")
     uncommented = without_comments(text).split("\n")
     for number, line in enumerate(code.split("\n"), 1):
-        if path in HOT:
-            for pattern, what in HOT_BANNED:
-                match = pattern.search(line)
-                if match:
-                    found.add(path, number, "hot-path",
-                              "%s on the hot path: %s" % (what, match.group(0).strip()))
+        if path in HOT and number not in cold and hot_word(line):
+            found.add(path, number, "hot-path", hot_word(line))
         if path not in ORDERING and not exempt:
             # An #include <...> survives in both; the code has no strings.
             match = ATOMIC.search(line) or (INCLUDE.match(uncommented[number - 1])
@@ -294,8 +358,8 @@ def check_file(path, text, found):
         check_includes(path, text, found)
     if is_c(path):
         code = code_only(text)
-        check_functions(path, code, found)
-        check_words(path, text, code, found)
+        cold = check_functions(path, text, code, found)
+        check_words(path, text, code, cold, found)
         check_owners(path, text, code, found)
 
 
@@ -334,11 +398,14 @@ def check_root(root):
     for path in paths:
         with open(os.path.join(root, path), "rb") as file:
             head = file.read(2)
-            if not (needs_spdx(path, "") or (head == b"#!" and "." not in
-                                             os.path.basename(path))):
+            first = head.decode("latin-1")
+            if not (needs_spdx(path, first) or prose.wants(path, first)):
                 continue
             text = (head + file.read()).decode("utf-8", "replace")
         check_file(path, text, found)
+        if prose.wants(path, text):
+            prose.check(path, text, functools.partial(found.add, path))
+    prose.check_subjects(root, lambda commit, rule, text: found.add(commit, 1, rule, text))
     return found
 
 
@@ -349,10 +416,13 @@ LONG = "static int f(void)\n{\n%s\treturn 0;\n}\n"
 LINE = "struct s {\n\t%salignas(64) int a;\n};\n%s"
 OK_LINE = LINE % ("/* owner: rail */\n\t", 'static_assert(sizeof(struct s) == 64, "line");\n')
 
+COLD = "/* cold: runs once per session */\n"
+
 BAD = [  # path, text, the rule that must fire
     ("config/a.h", TOP + '#include "numa/pin.h"\n', "include"),
     ("numa/a.c", TOP + '#include "dv/setup.h"\n', "include"),
     ("numa/a.c", TOP + '#include "pin.h"\n', "include"),
+    ("engine/client/a.h", TOP + '#include "peercache.h"\n', "include"),
     ("numa/a.c", TOP + '#include "../numa/pin.h"\n', "include"),
     ("numa/a.c", TOP + '#include "numa/../dv/setup.h"\n', "include"),
     ("numa/a.c", TOP + "#include <numa/pin.h>\n", "include"),
@@ -392,6 +462,20 @@ BAD = [  # path, text, the rule that must fire
     ("engine/abi/ring.h", TOP + "\twrite(fd, p, 8);\n", "hot-path"),
     ("engine/abi/ring.h", TOP + "\tusleep(1);\n", "hot-path"),
     ("engine/abi/ring.h", TOP + "\tfutex_wait(w);\n", "hot-path"),
+    ("engine/rail/post.c", TOP + "\tlog_warn(w);\n", "hot-path"),
+    ("engine/rail/request.c", TOP + "\tfree(p);\n", "hot-path"),
+    ("engine/client/submit.c", TOP + LONG % "\twrite(fd, p, 8);\n", "hot-path"),
+    ("engine/client/fetch.c", TOP + "\tp = malloc(8);\n", "hot-path"),
+    ("engine/client/set.c", TOP + "\tmadvise(p, 8, 9);\n", "hot-path"),
+    ("engine/client/lookup.c", TOP + LONG % ("\tg();\n" * 38), "function-length"),
+    ("dv/hot.h", TOP + COLD + LONG % ("\tg();\n" * 68), "function-length"),
+    ("dv/hot.h", TOP + COLD + LONG % "\tfree(p);\n" + "\nvoid h(void)\n{\n\tfree(p);\n}\n",
+     "hot-path"),
+    ("dv/hot.h", TOP + COLD + "\n" + LONG % "\tfree(p);\n", "hot-path"),
+    ("dv/hot.h", TOP + COLD + "\n" + LONG % "\tfree(p);\n", "cold-mark"),
+    ("dv/hot.h", TOP + COLD + LONG % "\tg();\n", "cold-mark"),
+    ("dv/hot.h", TOP + "/* cold: */\n" + LONG % "\tfree(p);\n", "cold-mark"),
+    ("numa/a.c", TOP + COLD + LONG % "\tfree(p);\n", "cold-mark"),
     ("engine/abi/a.h", TOP + LINE % ("", 'static_assert(sizeof(struct s) == 64, "");\n'), "owner"),
     ("engine/abi/a.h", TOP + LINE % ("/* the line */\n\t", ""), "owner"),
     ("engine/abi/a.h", TOP + LINE % ("/* owner: rail */\n\tint b;\n\t", ""), "owner"),
@@ -421,6 +505,7 @@ BAD = [  # path, text, the rule that must fire
 ]
 
 GOOD = [  # nothing fires
+    ("engine/client/pc.h", TOP + '#include "peercache.h"\n'),
     ("dv/device.c", TOP + '#include "dv/soft/nic.h"\n#include "numa/pin.h"\n#include <errno.h>\n'),
     ("engine/rail/open.c", TOP + '#include "dv/setup.h"\n#include "engine/rail/rail.h"\n'),
     ("engine/control/a.c", TOP + '#include "engine/rail/inbox.h"\n#include "dv/setup.h"\n'),
@@ -429,6 +514,11 @@ GOOD = [  # nothing fires
     ("numa/a.c", TOP + '/* #include "pin.h" asm malloc */\n'),
     ("dv/hot.h", TOP + "/* no errno, malloc() or read() */\n\tn = dv_poll(cq);\n\tread_done(1);\n"),
     ("dv/hot.h", TOP + LONG % ("\tg();\n" * 36)),
+    ("dv/hot.h", TOP + COLD + LONG % "\tfree(p);\n"),
+    ("dv/hot.h", TOP + COLD + LONG % ("\tg();\n" * 66)),
+    ("dv/hot.h", TOP + COLD + "/* What it does. */\n" + LONG % "\tfree(p);\n"),
+    ("dv/hot.h", TOP + "/*\n * What it does.\n * cold: runs once per session\n */\n"
+     + LONG % "\tfree(p);\n"),
     ("numa/a.c", TOP + '\tlog_warn("' + "x" * 100 + '", a);\n'),
     ("numa/a.c", TOP + LONG % ("\tg();\n" * 66) + "\n" + LONG % ("\tg();\n" * 66)),
     ("dv/order.h", TOP + "\t__atomic_thread_fence(0);\n"),
@@ -442,6 +532,25 @@ GOOD = [  # nothing fires
 ]
 
 TREE = sorted(TOP_REQUIRED - set(OURS)) + [f + "/README.md" for f in README_FOLDERS]
+
+
+def check_format(root):
+    """0: every C file is as clang-format writes it, 1: one is not, 77: no clang-format to ask."""
+    program = shutil.which("clang-format-" + CLANG_FORMAT) or shutil.which("clang-format")
+    if not program:
+        print("skipped: clang-format is not installed; tools/install installs it")
+        return 77
+    version = subprocess.run([program, "--version"], stdout=subprocess.PIPE, check=True,
+                             universal_newlines=True).stdout.strip()
+    if not re.search(r"\bversion %s\." % CLANG_FORMAT, version):
+        print("skipped: %s is \"%s\", and the tree is formatted by version %s"
+              % (program, version, CLANG_FORMAT))
+        return 77
+    paths = [path for path in list_files(root) if is_c(path)]
+    ended = subprocess.run([program, "--dry-run", "-Werror", "--style=file"] + paths, cwd=root)
+    if ended.returncode:
+        print("to repair: %s -i FILE" % program)
+    return 1 if ended.returncode else 0
 
 
 def self_test():
@@ -466,10 +575,12 @@ def self_test():
         check_tree(paths, found)
         if found.rules() != rules:
             failures.append("tree %r: %r, not %r" % (paths[-1], found.rules(), rules))
+    prose_rows, prose_failures = prose.self_test()
+    failures += prose_failures
     for failure in failures:
         print("self-test: " + failure)
-    print("self-test: %d bad, %d good, %d trees, %d wrong"
-          % (len(BAD), len(GOOD), len(trees), len(failures)))
+    print("self-test: %d bad, %d good, %d trees, %d of prose, %d wrong"
+          % (len(BAD), len(GOOD), len(trees), prose_rows, len(failures)))
     return 1 if failures else 0
 
 
@@ -478,11 +589,19 @@ def main():
     parser.add_argument("--root", default=os.path.join(os.path.dirname(__file__), ".."))
     parser.add_argument("--self-test", action="store_true",
                         help="show every rule something bad and something good")
+    parser.add_argument("--advise", action="store_true",
+                        help="also print advice on words, which never fails")
+    parser.add_argument("--format", action="store_true",
+                        help="check with clang-format, and nothing else")
     args = parser.parse_args()
     if args.self_test:
         return self_test()
+    if args.format:
+        return check_format(os.path.abspath(args.root))
     found = check_root(os.path.abspath(args.root))
     for path, line, rule, text in found.rows:
+        if rule == "advice" and not args.advise:
+            continue
         print("%s:%d: %s: %s" % (path, line, rule, text))
     return 1 if found.fatal() else 0
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Loads or generates a request trace; see trace.h. Called once, before the replay. */
+/* Loads or generates a request trace; see trace.h. Main thread, before the replay. */
 #include "tools/trace.h"
 
 #include <errno.h>
@@ -11,6 +11,7 @@
 
 #define BLOCKS_PER_REQUEST_MAX 65536u
 
+/* Makes room for one more request with `ids` blocks. */
 static void trace_grow(struct trace *t, uint64_t *capacity, uint64_t ids)
 {
 	if (t->blocks + ids > *capacity) {
@@ -34,7 +35,7 @@ static void trace_add(struct trace *t, uint64_t *capacity, const uint64_t *ids, 
 		t->longest = count;
 }
 
-/* The ids of one line into `ids`; returns how many. */
+/* Parses one line of a trace file into `ids`; returns the number of ids. */
 static uint32_t parse_line(const char *path, unsigned line, const char *text, uint64_t *ids)
 {
 	json_object *request = json_tokener_parse(text), *list;
@@ -42,7 +43,7 @@ static uint32_t parse_line(const char *path, unsigned line, const char *text, ui
 
 	if (!request || !json_object_object_get_ex(request, "hash_ids", &list) ||
 		!json_object_is_type(list, json_type_array))
-		die("%s:%u: no JSON object with a list \"hash_ids\"", path, line);
+		die("%s:%u: not a JSON object with a list \"hash_ids\"", path, line);
 	count = json_object_array_length(list);
 	if (count > BLOCKS_PER_REQUEST_MAX)
 		die("%s:%u: %zu blocks in one request; at most %u", path, line, count,
@@ -51,7 +52,7 @@ static uint32_t parse_line(const char *path, unsigned line, const char *text, ui
 		json_object *id = json_object_array_get_idx(list, i);
 
 		if (!json_object_is_type(id, json_type_int))
-			die("%s:%u: hash_ids[%zu] is no integer", path, line, i);
+			die("%s:%u: hash_ids[%zu] is not an integer", path, line, i);
 		ids[i] = (uint64_t)json_object_get_int64(id);
 	}
 	json_object_put(request);
@@ -79,14 +80,14 @@ void trace_load(const char *path, uint32_t requests, struct trace *ret_trace)
 		trace_add(ret_trace, &capacity, ids, parse_line(path, line, text, ids));
 	}
 	if (!ret_trace->requests)
-		die("--trace %s: no request in it", path);
+		die("--trace %s: the file has no request", path);
 	free(text);
 	free(ids);
 	fclose(in);
 }
 
-#define CONVERSATIONS 64
-#define TURN_BLOCKS_MAX 128u
+#define CONVERSATIONS 64     /* open conversations of a generated trace */
+#define TURN_BLOCKS_MAX 128u /* blocks of a conversation; longer ones are restarted */
 
 struct conversation {
 	uint64_t id[TURN_BLOCKS_MAX];
@@ -99,7 +100,7 @@ static uint64_t next_random(uint64_t *state)
 	return mix64(*state);
 }
 
-/* A new conversation under one of eight system prompts, each of a few blocks of its own. */
+/* Starts a conversation with one of eight system prompts; each prompt has 2 to 5 blocks. */
 static void conversation_start(struct conversation *c, uint64_t *random)
 {
 	uint64_t prompt = next_random(random) % 8;
@@ -131,7 +132,10 @@ void trace_generate(uint32_t requests, uint64_t seed, struct trace *ret_trace)
 	free(open);
 }
 
-/* Marks an id as seen in an open-addressing table of id + 1; returns whether it was new. */
+/*
+ * Adds an id to a hash set with open addressing. An entry is id + 1, because 0 means empty. Returns
+ * true when the id is new.
+ */
 static bool table_add(uint64_t *table, uint64_t mask, uint64_t id)
 {
 	uint64_t at = mix64(id) & mask;
@@ -160,7 +164,8 @@ struct trace_summary trace_summarize(const struct trace *trace)
 		for (uint64_t i = trace->first[r]; i < trace->first[r + 1]; i++) {
 			bool added = table_add(table, mask, trace->id[i]);
 
-			/* An id twice in one request was not there when it was asked for. */
+			/* An id that is new and repeated in the same request is not a hit: no
+			 * earlier request stored it. */
 			run = run && !added;
 			sum.different += added;
 			sum.prefix_hits += run;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A request trace: for each request the ids of its blocks, equal ids meaning equal prefixes. Read
- * from JSON lines as published with Mooncake ({"hash_ids": [..]}; other members are ignored) or
- * generated.
+ * A request trace: the block ids of each request. Two requests with equal ids have the same prefix
+ * up to that block. A trace is read from JSON lines as published with Mooncake ({"hash_ids": [..]};
+ * other members are ignored) or generated. Main thread.
  */
 #ifndef TOOLS_TRACE_H
 #define TOOLS_TRACE_H
@@ -10,24 +10,28 @@
 #include <stdint.h>
 
 struct trace {
-	uint32_t requests;
-	uint32_t longest; /* blocks of the longest request */
-	uint64_t blocks;  /* of all requests */
-	uint64_t *first;  /* requests + 1: where each request's ids start */
-	uint64_t *id;
+	uint32_t requests; /* number of requests */
+	uint32_t longest;  /* blocks of the longest request */
+	uint64_t blocks;   /* blocks of all requests */
+	uint64_t *first;   /* requests + 1 entries: index in id[] of each request's first block */
+	uint64_t *id;      /* block ids of all requests, one after another */
 };
 
-/* Up to `requests` of the file; 0: all. Dies naming file and line when it is no trace. */
+/*
+ * Loads at most `requests` requests of a file; 0: all. When a line is not a request it calls die()
+ * with the file and the line number.
+ */
 void trace_load(const char *path, uint32_t requests, struct trace *ret_trace);
-/* Conversations that grow turn by turn under a few shared system prompts. */
+/* Generates conversations that grow with each turn and share a few system prompts. */
 void trace_generate(uint32_t requests, uint64_t seed, struct trace *ret_trace);
 
-/* What a cache that never evicts would do with it. */
+/* Results of a trace with a cache that never evicts. */
 struct trace_summary {
-	uint64_t different;   /* blocks */
-	uint64_t prefix_hits; /* blocks of leading runs that were seen in an earlier request */
+	uint64_t different;   /* number of different block ids */
+	uint64_t prefix_hits; /* leading blocks of requests that earlier requests stored */
 };
 struct trace_summary trace_summarize(const struct trace *trace);
+/* Frees the arrays of a trace. */
 void trace_free(struct trace *trace);
 
 #endif

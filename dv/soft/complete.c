@@ -102,7 +102,7 @@ static inline void retire_done(struct dv_qp *qp, const struct soft_op *op)
 
 /*
  * Fault injection: a READ marked for retransmission does not retire until a later, unfenced READ
- * has executed. Clears the mark if there is no such READ to wait for.
+ * has executed. Clears the mark if there is no READ to wait for.
  */
 static bool waits_for_later(struct dv_qp *qp, struct soft_op *op)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * struct pc: the session with the engine of this host: opening, ending, closing, and what is asked
- * of the engine as a whole. How a session comes back is in reattach.c. A session that ended stays
- * mapped until the last channel has let go of it. Slow path; any thread.
+ * struct pc: opening, ending and closing the session with the engine of this host, and questions
+ * about the engine as a whole. reattach.c gets a new session. An ended session stays mapped until
+ * its last user has released it. Slow path; any thread.
  */
 #include "engine/client/client.h"
 
@@ -90,7 +90,7 @@ int pc_open(const struct pc_options *options, struct pc **ret_pc)
 			sizeof(pc->socket) - 1);
 	pc = calloc(1, sizeof(*pc));
 	if (!pc)
-		return error_set(-ENOMEM, "no memory for a session");
+		return error_set(-ENOMEM, "cannot open a session: out of memory");
 	pthread_mutex_init(&pc->wire, NULL);
 	pthread_mutex_init(&pc->lock, NULL);
 	attacher_init(pc);
@@ -114,8 +114,9 @@ void pc_close(struct pc *pc)
 	if (!pc)
 		return;
 	attacher_stop(pc);
-	/* First: the engine releases what belongs to a session that ends, and an engine that hangs
-	 * is not asked range by range. No READ is in flight, the channels are closed. */
+	/* End the session before freeing memory. The engine then releases everything of the session
+	 * by itself, and no request per range has to wait for a hanging engine. No READ is in
+	 * flight, because all channels are closed. */
 	session = pc_session_get(pc);
 	if (session) {
 		pc_session_end(pc, session);
@@ -130,7 +131,7 @@ void pc_close(struct pc *pc)
 
 bool pc_attached(const struct pc *pc)
 {
-	/* The lock is not part of what a caller sees as constant. */
+	/* Casting away const is safe: only the lock and the user count change. */
 	struct pc *mutable_pc = (struct pc *)(uintptr_t)pc;
 	struct session *session;
 	bool attached;
@@ -168,11 +169,11 @@ static int read_text(int fd, uint64_t bytes, char **ret_text)
 	char *text;
 
 	if (bytes > REPORT_BYTES_MAX || fstat(fd, &about) || (uint64_t)about.st_size < bytes)
-		return error_set(-EPROTO, "the engine's report has no believable size");
+		return error_set(-EPROTO, "the engine's report has an invalid size");
 	text = malloc(bytes + 1);
 	if (!text)
-		return error_set(
-			-ENOMEM, "no memory for a report of %llu bytes", (unsigned long long)bytes);
+		return error_set(-ENOMEM, "out of memory for a report of %llu bytes",
+			(unsigned long long)bytes);
 	while (got < bytes) {
 		ssize_t n = pread(fd, text + got, bytes - got, (off_t)got);
 

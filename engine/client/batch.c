@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A batch and its pages, from the call to the results. Channel thread. Each page goes
+ * A batch and its pages, from the call to the results. Channel thread. The phases of a page:
  *
  *   get      LOOK ~> found: here --> copied, DONE
  *                           elsewhere --> FETCH (or STAGE) ~> DONE, or stale --> HEAD ~> DONE
@@ -8,17 +8,16 @@
  *   set      LOOK ~> found: DONE;  absent: STORE --> PUBLISH ~> DONE
  *   remove   REMOVE ~> DONE
  *
- * where --> happens when there is room and ~> when an answer comes; a page waits in the queue of
- * its phase, or is IN_FLIGHT. A location that proves wrong leads to the next one, then once more to
- * LOOK.
+ * An arrow --> is taken when there is room, an arrow ~> when an answer comes. Between them the page
+ * waits in the queue of its phase, or is IN_FLIGHT. After a wrong location the page tries its next
+ * one; after the last one it goes back to LOOK, once.
  *
- * After the deadline nothing new is begun. Answers are listened for a moment longer; after that
- * only transfers into the caller's own memory are waited for, because the NIC may still write
- * there.
+ * After the deadline nothing new is posted. Answers are awaited for ANSWER_GRACE_NS more. After
+ * that only READs into the caller's own memory are awaited, because the NIC may still write there.
  */
 #include "engine/client/client.h"
 
-/* Hits are counted where they are found. */
+/* Hits are not counted here but in get_here(), page_here() and fetch.c. */
 void page_count(struct pc_batch *b, enum pc_result result)
 {
 	struct pc_counts *counts = &b->channel->counts;
@@ -40,7 +39,8 @@ static void get_here(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint
 	enum pc_result result;
 
 	if (clock_now_ns() >= b->deadline_ns) {
-		page_done(b, i, PC_TIMEOUT); /* a long batch of copies has a deadline too */
+		/* checked per page: a long batch of local copies must also keep its deadline */
+		page_done(b, i, PC_TIMEOUT);
 		return;
 	}
 	result = local_get(ch, p, &b->pages[i]);
@@ -75,7 +75,7 @@ void page_here(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t n
 	}
 }
 
-/* Everybody was asked. */
+/* Ends a look-up without a location: every owner of the key was asked. */
 void page_absent(struct pc_channel *ch, struct pc_batch *b, uint32_t i)
 {
 	const struct page_work *p = &b->work[i];
@@ -118,7 +118,7 @@ static void give_up_twins(struct pc_batch *b)
 	}
 }
 
-/* Nothing new after the deadline. Credits that were taken are kept for others. */
+/* Ends all queued pages at the deadline. Credits that they hold go back into stock. */
 static void expire(struct pc_channel *ch, struct pc_batch *b)
 {
 	uint32_t i;
@@ -137,7 +137,10 @@ static void expire(struct pc_channel *ch, struct pc_batch *b)
 	}
 }
 
-/* What stays is what a NIC may still write into memory of the caller's. */
+/*
+ * Ends all pages at the end of the grace, except those that a NIC may still write into the caller's
+ * memory.
+ */
 static void abandon(struct pc_channel *ch, struct pc_batch *b)
 {
 	b->abandoned = true;
@@ -173,7 +176,10 @@ void batch_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
 		give_up_twins(b);
 }
 
-/* Everything that is not done ends so. Nothing of it is in flight any more. */
+/*
+ * Ends every page that is not done with `result`. No READ into the caller's memory is in flight any
+ * more.
+ */
 void batch_gone(struct pc_batch *b, enum pc_result result)
 {
 	for (unsigned q = 0; q < PAGE_QUEUES; q++)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Locations the channel remembers: a direct-mapped table, the newer key wins. An entry may be out
- * of date at any time; the page head says so, and then it is dropped. Channel thread. Included by
- * client.h alone.
+ * The channel's cache of locations: a direct-mapped table in which a new key replaces the old one.
+ * An entry may be stale at any time; the page head reveals that, and then the entry is dropped.
+ * Channel thread. Included only by client.h.
  */
 #ifndef CLIENT_CACHE_H
 #define CLIENT_CACHE_H
@@ -13,7 +13,7 @@ static inline struct cache_entry *cache_slot(
 	return &ch->cache[(key->word[0] ^ key->word[1]) & (CACHE_SLOTS - 1)];
 }
 
-/* The key is asked for soon: its line is on its way from memory meanwhile. */
+/* Prefetches the cache entry of a key that is looked up soon. */
 static inline void cache_expect(const struct pc_channel *ch, const struct page_key *key)
 {
 	__builtin_prefetch(cache_slot(ch, key));

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The calls about pages: arguments into a batch, and a batch back to its caller. Channel thread.
+ * The calls about pages: make a batch of the arguments and hand the finished batch back to its
+ * caller. Channel thread.
  */
 #include "engine/client/client.h"
 
 #include <errno.h>
 #include <stdlib.h>
 
-/* Its pages wait for credits, for one another, and for room in the ctl ring. */
+/* True for batches whose pages wait for credits, for one another or for room in the ctl ring. */
 static bool writes(const struct pc_batch *b)
 {
 	return b->kind == BATCH_SET || b->kind == BATCH_REMOVE;
@@ -68,7 +69,7 @@ void batch_free(struct pc_batch *b)
 	}
 }
 
-/* The page's length; 0: its arguments make no sense. */
+/* The page's length in bytes; 0: its arguments are invalid. */
 static uint32_t page_bytes(const struct pc_page *page)
 {
 	uint64_t bytes = 0;
@@ -105,7 +106,10 @@ static void page_init(struct pc_batch *b, uint32_t i)
 		cache_expect(b->channel, &p->key);
 }
 
-/* set: a key that stands in the batch twice is stored once. Without memory for it, twice. */
+/*
+ * set: makes the second page of a key in the batch a twin of the first, so that the key is stored
+ * once. Without memory for the hash table the key is stored twice.
+ */
 static void find_twins(struct pc_batch *b)
 {
 	uint32_t slots = 2, *slot;
@@ -175,11 +179,12 @@ static int submit(struct pc_channel *ch, enum batch_kind kind, const struct pc_p
 		return error_set(-EINVAL,
 			"a batch needs a channel, at most %u pages and a place for their results",
 			BATCH_MAX);
-	/* First: a channel that lost its engine ends its batches. */
+	/* Called before the batch is made, because a channel that lost its engine ends all its
+	 * batches. */
 	ready = channel_ready(ch, deadline_ns);
 	b = batch_make(ch, count);
 	if (!b)
-		return error_set(-ENOMEM, "no memory for a batch of %u pages", count);
+		return error_set(-ENOMEM, "out of memory for a batch of %u pages", count);
 	b->kind = kind;
 	b->pages = pages;
 	b->results = results;

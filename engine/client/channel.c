@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A channel: opening and closing, losing the engine and finding the next one, and the step that
- * moves everything. The channel's thread runs all of it.
+ * moves everything. All of it runs on the channel's thread.
  */
 #include "engine/client/client.h"
 
@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #define CHANNEL_TIMEOUT_MS 10000u
-#define CLOSE_TIMEOUT_MS 1000u /* the engine closes the channel later, if it hangs */
+#define CLOSE_TIMEOUT_MS 1000u /* a hanging engine closes the channel later */
 
 static int make_requests(struct pc_channel *ch)
 {
@@ -55,7 +55,7 @@ static void make_rings(struct pc_channel *ch)
 	ch->no_room = false;
 }
 
-/* What came with CHANNEL_OPEN, checked and mapped. */
+/* Checks and maps what the engine sent with the reply to CHANNEL_OPEN. */
 static int adopt(struct pc_channel *ch, struct session *session, struct session_call *call)
 {
 	struct stat about;
@@ -64,7 +64,8 @@ static int adopt(struct pc_channel *ch, struct session *session, struct session_
 	ch->layout = channel_layout(session->rails);
 	if (call->fds != 2 || call->b < REGION_CLIENT_0 || call->b >= REGIONS_MAX ||
 		fstat(call->fd[0], &about) || (size_t)about.st_size < ch->layout.bytes)
-		return error_set(-EPROTO, "what the engine sent for a channel is not as agreed");
+		return error_set(-EPROTO,
+			"the engine's reply for a new channel is invalid; engine and library must be of the same version");
 	at = mmap(NULL, ch->layout.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, call->fd[0], 0);
 	if (at == MAP_FAILED)
 		return error_set(-errno, "cannot map a channel: %s", strerror(errno));
@@ -72,12 +73,13 @@ static int adopt(struct pc_channel *ch, struct session *session, struct session_
 	if (ch->header->magic != CHANNEL_MAGIC || ch->header->version != ABI_VERSION ||
 		ch->header->rails != session->rails) {
 		munmap(at, ch->layout.bytes);
-		return error_set(-EPROTO, "the engine's channel is of another version");
+		return error_set(-EPROTO,
+			"the engine's channel has another version; use the libpeercache that came with the engine");
 	}
 	ch->rails = session->rails;
 	if (make_requests(ch)) {
 		munmap(at, ch->layout.bytes);
-		return error_set(-ENOMEM, "no memory for a channel");
+		return error_set(-ENOMEM, "cannot open a channel: out of memory");
 	}
 	ch->segment = at;
 	ch->statistics = (struct channel_statistics *)(void *)(ch->segment + ch->layout.statistics);
@@ -90,7 +92,9 @@ static int adopt(struct pc_channel *ch, struct session *session, struct session_
 	return 0;
 }
 
-/* Takes the session's use over on success. */
+/*
+ * Attaches the channel to the session. On success the channel owns the caller's use of the session.
+ */
 static int begin_session(struct pc_channel *ch, struct session *session, struct session_call *call)
 {
 	int rc = adopt(ch, session, call);
@@ -101,7 +105,7 @@ static int begin_session(struct pc_channel *ch, struct session *session, struct 
 	ch->broken = false;
 	ch->looked_ns = clock_now_ns();
 	ch->map_epoch = 0;
-	ch->map = NULL; /* of another engine: numbers of peers are its own */
+	ch->map = NULL; /* the old map is of another engine, whose peer numbers mean nothing here */
 	ch->map_last = NULL;
 	ch->map_spare = ch->map_memory;
 	memset(ch->map_slot, 0, sizeof(ch->map_slot));
@@ -109,7 +113,11 @@ static int begin_session(struct pc_channel *ch, struct session *session, struct 
 	return 0;
 }
 
-/* Or the engine keeps it for nothing. Caller holds wire; the reply is read later. */
+/*
+ * Closes a channel that the engine opened and this thread cannot use; otherwise the engine would
+ * keep it until the session ends. The caller holds `wire`. The reply is read before the next
+ * request.
+ */
 static void give_back(struct session *session, uint32_t channel)
 {
 	struct session_call close = {.kind = ATTACH_CHANNEL_CLOSE, .a = channel, .send_fd = -1};
@@ -117,7 +125,7 @@ static void give_back(struct session *session, uint32_t channel)
 	session_ask(session, &close);
 }
 
-/* pc_channel_open(): asks the engine on this thread. */
+/* Part of pc_channel_open(): requests a channel from the engine on this thread. */
 static int channel_attach(struct pc_channel *ch)
 {
 	struct session_call call = {
@@ -151,7 +159,7 @@ static int channel_attach(struct pc_channel *ch)
 	return rc;
 }
 
-/* A channel that the attach thread opened; no request and no waiting. */
+/* Adopts a channel that the attach thread opened. Sends no request and does not wait. */
 static bool adopt_opened(struct pc_channel *ch)
 {
 	struct opened *opened = pc_opened_take(ch->pc);
@@ -180,7 +188,7 @@ static bool channel_adopt(struct pc_channel *ch)
 	return true;
 }
 
-/* May a NIC of the engine's still write into memory of the caller's? */
+/* True if a NIC of the engine may still write into the caller's memory. */
 static bool reads_in_flight(const struct pc_channel *ch)
 {
 	for (uint32_t i = 0; i < ch->requests; i++) {
@@ -193,10 +201,11 @@ static bool reads_in_flight(const struct pc_channel *ch)
 }
 
 /*
- * The end of the session proves nothing about READs: the engine drains them after the socket is
- * closed, and the kernel closes a dying process's socket before or after it destroys its queue
- * pairs. Proof is `drained` in the channel segment, or the end of the process. The engine bounds
- * this wait, the client does not: the caller's memory must not be returned early.
+ * The end of the session does not prove that READs have ended: the engine drains them after it
+ * closes the socket, and the kernel closes a dying process's socket before or after it destroys the
+ * process's QPs. The proof is `drained` in the channel segment, or the exit of the engine's
+ * process. The engine bounds this wait; the client does not, because the caller's memory must not
+ * be returned while a NIC may write it.
  */
 static void wait_until_drained(const struct pc_channel *ch)
 {
@@ -217,7 +226,8 @@ static void wait_until_drained(const struct pc_channel *ch)
 		if (p[0].revents)
 			return;
 		if (p[1].revents && !wake_clear(ch))
-			p[1].fd = -1; /* the engine's end is closed: its process ends */
+			/* the engine closed its end of the wake socket: its process is exiting */
+			p[1].fd = -1;
 	}
 }
 
@@ -228,8 +238,9 @@ static void detach(struct pc_channel *ch)
 	ch->segment = NULL;
 	ch->statistics = NULL;
 	ch->wake = -1;
-	/* A READ may still land in the segment or in `large`; the engine's own mapping keeps the
-	 * memory of both. No later page of ours may lie there. */
+	/* A READ may still write into the segment or into staging.large. The engine's own mapping
+	 * keeps the memory of both alive. The library gives up its address, so that no later page
+	 * of the library lies there. */
 	if (ch->staging.large_busy) {
 		ch->staging.large_busy = false;
 		memory_leave(ch->pc, ch->staging.large);
@@ -276,15 +287,15 @@ bool channel_ready(struct pc_channel *ch, uint64_t deadline_ns)
 	}
 	if (channel_adopt(ch))
 		return true;
-	/* Half of the time is left for the pages. */
+	/* Wait at most half of the time to the deadline; the pages get the other half. */
 	half_ns = now_ns < deadline_ns ? (deadline_ns - now_ns) / 2 : 0;
 	pc_reattach(ch->pc, now_ns + (half_ns < ATTACH_WAIT_NS ? half_ns : ATTACH_WAIT_NS));
 	return channel_adopt(ch);
 }
 
 /*
- * Every batch, oldest first, as far as there is something to do: many may be under way, and most of
- * them only wait for answers or for room on a rail.
+ * Steps the batches, oldest first, and stops when none of the rest can have work: many batches may
+ * be in flight, and most of them only wait for answers or for room on a rail.
  */
 static void step_batches(struct pc_channel *ch, uint64_t now_ns)
 {
@@ -346,7 +357,7 @@ int pc_channel_open(struct pc *pc, struct pc_channel **ret_channel)
 			-EINVAL, "pc_channel_open() needs a session and a place for its result");
 	ch = calloc(1, sizeof(*ch));
 	if (!ch)
-		return error_set(-ENOMEM, "no memory for a channel");
+		return error_set(-ENOMEM, "cannot open a channel: out of memory");
 	ch->pc = pc;
 	ch->name_space = pc->name_space;
 	ch->wake = -1;
@@ -356,7 +367,7 @@ int pc_channel_open(struct pc *pc, struct pc_channel **ret_channel)
 	ch->map_memory = calloc(2, sizeof(*ch->map_memory));
 	if (!ch->cache || !ch->memory || !ch->map_memory) {
 		channel_free(ch);
-		return error_set(-ENOMEM, "no memory for a channel");
+		return error_set(-ENOMEM, "cannot open a channel: out of memory");
 	}
 	pc_reattach(pc, clock_now_ns() + ATTACH_WAIT_NS);
 	rc = adopt_opened(ch) ? 0 : channel_attach(ch);
@@ -373,7 +384,7 @@ int pc_channel_open(struct pc *pc, struct pc_channel **ret_channel)
 }
 
 /*
- * Waits for READs into memory of the caller's, gives the credits back and tells the engine, which
+ * Waits for READs into the caller's memory, returns the credits and tells the engine. The engine
  * answers when nothing is in flight into the channel's own memory either.
  */
 static void close_attached(struct pc_channel *ch)
@@ -413,7 +424,7 @@ void pc_channel_close(struct pc_channel *ch)
 		batch_gone(ch->first, PC_GONE);
 		batch_free(ch->first);
 	}
-	pc_channels_wanting(ch->pc, -1); /* detached by now, or never attached */
+	pc_channels_wanting(ch->pc, -1); /* the channel is detached here, or was never attached */
 	pc_channels_count(ch->pc, -1);
 	channel_free(ch);
 }

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the files of libpeercache share. Nothing here is installed.
+ * Shared declarations of the files of libpeercache. Not installed.
  *
- * - struct pc: the process's view: the current session, registered memory. Any thread, under `lock`
- *   (tables; never held while waiting) and `wire` (one request and its reply on the socket). Code
- *   that needs both takes wire first.
- * - struct session: one attachment to one engine: socket and mappings. Read-only once made, except
- *   `dead`; freed when the last user lets go, counted under lock.
- * - struct pc_channel, in channel.h: everything of one thread: rings, requests, cache, credits,
- *   batches. No locks; touched by that thread alone.
- * - struct pc_batch: one call's pages, each a small state machine that batch.c draws.
+ * - struct pc: the view of one process: the current session and the registered memory. Any thread,
+ *   under `lock` (the tables; never held while waiting) and `wire` (one request and its reply on
+ *   the socket). Code that needs both locks `wire` first.
+ * - struct session: one attachment to one engine: the socket and the mappings. Read-only after it
+ *   is made, except `dead`. Freed when its last user releases it; users are counted under `lock`.
+ * - struct pc_channel, in channel.h: everything of one thread: rings, requests, location cache,
+ *   credits, batches. It has no locks; only its thread touches it.
+ * - struct pc_batch, in channel.h: the pages of one call. Each page is a small state machine;
+ *   batch.c draws it.
  *
- * A thread that moves pages takes `lock` twice a batch, to pin the registered memory it names.
+ * A thread that moves pages takes `lock` twice per batch, to pin and to unpin the registered memory
+ * that the batch names.
  */
 #ifndef CLIENT_CLIENT_H
 #define CLIENT_CLIENT_H
@@ -22,7 +24,7 @@
 #include "config/limits.h"
 #include "engine/abi/bucket.h"
 #include "engine/abi/segment.h"
-#include "engine/client/pc.h"
+#include "engine/client/peercache.h"
 
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
@@ -30,42 +32,46 @@
 #define CLIENT_NONE UINT32_MAX
 #define SOCKET_DEFAULT "/run/peercache/engine.sock"
 
-/* The front of the staging region: one slot per bucket that is being READ. */
+/* The front of the staging region holds one 64-byte slot per bucket or page head being READ. */
 #define SCRATCH_SLOTS 4096u
 #define SCRATCH_BYTES (SCRATCH_SLOTS * 64u)
-#define STAGING_BLOCKS 1024u /* pages in staging at a time; a power of two */
+#define STAGING_BLOCKS 1024u /* pages in staging at one time; a power of two */
 #define STAGING_PAGE_MAX (STAGING_BYTES - SCRATCH_BYTES)
-#define CACHE_SLOTS 65536u     /* locations a channel remembers; a power of two */
-#define TOUCH_BYTES (2u << 20) /* of a pool are mapped at a time */
-#define CREDIT_STOCK_MAX 64u   /* credits of one size and rail */
+#define CACHE_SLOTS 65536u     /* locations in a channel's cache; a power of two */
+#define TOUCH_BYTES (2u << 20) /* bytes of a pool mapped by one madvise() call */
+#define CREDIT_STOCK_MAX 64u   /* limit of the credits in stock per page size and rail */
 #define CREDIT_STOCK_BYTES (8u << 20)
-#define CREDIT_AHEAD 2u /* asked for on top of what is missing; more when a stock runs out, ... */
-#define CREDIT_AHEAD_SHARE 64u         /* ... up to this part of a pool */
-#define SKIP_MAX 64u                   /* pages without a credit that one step looks past */
-#define FLUSH_SLOTS 64u                /* slots written before the rail learns of them */
-#define FLUSH_LONG (64u << 10)         /* pages so long are told at once ... */
-#define FLUSH_DRY (1u << 20)           /* ... to a rail that has no more than this */
-#define PAGE_OTHERS 3                  /* further locations of a key that are kept to try */
-#define STRIPE_BYTES (2u << 20)        /* a channel has at most so many on their way over a rail */
-#define STRIPE_BYTES_BIG (4u << 20)    /* ... of pages longer than a slice: more than two of them */
-#define STRIPE_BYTES_MIN SLICE_BYTES   /* ... or, in proportion to its bandwidth, so many */
-#define STRIPE_SAMPLE_BYTES (1u << 20) /* moved, before a rail's bandwidth is reckoned anew */
-#define STRIPE_SAMPLE_NS 50000u        /* ... and in no less time than that */
-#define STRIPE_RATE_MAX (1ull << 30)   /* bytes per 1024 ns: a sample of no time at all */
-#define STRIPE_RATIO_MAX 64u           /* no rail counts as slower than the fastest by more */
+/* credits requested beyond the missing ones; doubled each time a stock runs out */
+#define CREDIT_AHEAD 2u
+#define CREDIT_AHEAD_SHARE 64u /* upper limit of those: pool size / 64 */
+#define SKIP_MAX 64u           /* pages without a credit that one step may pass over */
+#define FLUSH_SLOTS 64u        /* a ring's unpublished slots are published at this number */
+/* length of a long page, published at once if the backlog is short */
+#define FLUSH_LONG (64u << 10)
+#define FLUSH_DRY (1u << 20) /* limit of a short backlog for FLUSH_LONG, bytes */
+/* spare locations kept per page, tried if the first is wrong */
+#define PAGE_OTHERS 3
+#define STRIPE_BYTES (2u << 20) /* limit of a channel's bytes in flight on one rail */
+/* the same limit for a page longer than a slice: more than two of them */
+#define STRIPE_BYTES_BIG (4u << 20)
+#define STRIPE_BYTES_MIN SLICE_BYTES   /* lower bound of both limits on a slow rail */
+#define STRIPE_SAMPLE_BYTES (1u << 20) /* bytes per bandwidth sample, at least */
+#define STRIPE_SAMPLE_NS 50000u        /* busy time per bandwidth sample, at least */
+#define STRIPE_RATE_MAX (1ull << 30)   /* largest bandwidth estimate, bytes per 1024 ns */
+#define STRIPE_RATIO_MAX 64u           /* an estimate is at least the fastest rail's / 64 */
 
-#define FRESH_NS 1000000000ull       /* how long exists and set believe the location cache */
-#define TOUCH_NS 1000000000ull       /* one touch a page in this time */
-#define PEER_REST_NS 1000000000ull   /* a peer that failed is asked last for this long */
-#define RAIL_REST_NS 100000000ull    /* a rail that failed, until the engine says it is out */
-#define REFUSED_NS 20000000ull       /* how long a refusal of credits stands for all pages */
-#define STOCK_IDLE_NS 1000000000ull  /* credits unused for so long are given back */
-#define REATTACH_NS 200000000ull     /* between attempts to attach again */
-#define LOOK_AROUND_NS 10000000ull   /* between looks at the socket by a caller that polls */
-#define SHARE_NS_MAX 60000000000ull  /* no attempt takes longer: a rail's own limit */
-#define ANSWER_GRACE_NS 10000000ull  /* after a deadline, until we stop listening for answers */
-#define DRAIN_WARN_NS 1000000000ull  /* a wait for the engine's NIC this long is reported */
-#define ATTACH_WAIT_NS 1000000000ull /* a call waits at most so long for the attach thread */
+#define FRESH_NS 1000000000ull       /* how long exists and set trust a cached location */
+#define TOUCH_NS 1000000000ull       /* minimum time between two CTL_TOUCH of one page */
+#define PEER_REST_NS 1000000000ull   /* after a failure a peer is tried last for this time */
+#define RAIL_REST_NS 100000000ull    /* after a failure a rail is used last for this time */
+#define REFUSED_NS 20000000ull       /* how long a refused credit request stops new ones */
+#define STOCK_IDLE_NS 1000000000ull  /* credits idle for this time are returned */
+#define REATTACH_NS 200000000ull     /* time between attempts to attach again */
+#define LOOK_AROUND_NS 10000000ull   /* time between checks of the session's socket */
+#define SHARE_NS_MAX 60000000000ull  /* limit of one attempt's deadline; the rail's own limit */
+#define ANSWER_GRACE_NS 10000000ull  /* how long answers are awaited after a deadline */
+#define DRAIN_WARN_NS 1000000000ull  /* waits for the engine's NIC of this length are reported */
+#define ATTACH_WAIT_NS 1000000000ull /* longest time a call waits for the attach thread */
 
 static_assert((SCRATCH_SLOTS & (SCRATCH_SLOTS - 1)) == 0, "a free list in a power of two");
 static_assert(SCRATCH_BYTES < STAGING_BYTES / 2, "most of staging is for pages");
@@ -73,20 +79,23 @@ static_assert(CREDIT_STOCK_MAX <= CREDITS_MAX, "one size may be stocked");
 
 /* ---- the process ---------------------------------------------------------------------------- */
 
-/* A registered range. Owner: struct pc, under lock; channels copy what they need. */
+/*
+ * A registered range. Owned by struct pc, under `lock`; a channel works on its own copy, struct
+ * memory_view.
+ */
 struct memory {
 	unsigned char *base;
 	uint64_t bytes;
-	uint64_t offset; /* in the memfd */
-	int memfd;       /* ours: a duplicate */
+	uint64_t offset; /* of the range's start in the memfd */
+	int memfd;       /* the library's duplicate of the caller's memfd */
 	uint16_t region; /* 0: not registered with the current engine */
-	bool ours;       /* mapped by pc_memory_alloc() */
-	bool staging;    /* the library's own, for pages longer than a channel's staging */
-	uint32_t pins;   /* batches under way that name it */
+	bool ours;       /* mapped by pc_memory_alloc(); unmapped by memory_free() */
+	bool staging;    /* the library's own range, for pages longer than a channel's staging */
+	uint32_t pins;   /* batches in flight that name this range */
 	uint32_t slot;   /* index in pc->memory */
 };
 
-/* The channel's copy, sorted by base. */
+/* One registered range in a channel's copy of the table; the copy is sorted by base. */
 struct memory_view {
 	uintptr_t base;
 	uint64_t bytes;
@@ -94,21 +103,21 @@ struct memory_view {
 	uint32_t slot;
 };
 
-/* One request on the socket and what came back. */
+/* One request on the socket, and its reply. */
 struct session_call {
 	uint16_t kind;
-	uint64_t a, b; /* in and out */
-	int send_fd;   /* -1: none */
+	uint64_t a, b; /* arguments of the request, then results of the reply */
+	int send_fd;   /* descriptor sent with the request; -1: none */
 	int fd[ATTACH_FDS_MAX];
-	unsigned fds; /* received */
+	unsigned fds; /* file descriptors received in `fd` */
 	unsigned timeout_ms;
 };
 
 struct session_rail {
 	unsigned char *pool;
-	uint64_t pool_bytes; /* mapped, and covered by page heads */
+	uint64_t pool_bytes; /* bytes that are mapped and that have page heads */
 	uint64_t map_bytes;
-	uint32_t *touched; /* by TOUCH_BYTES: mapped for writing; shm_load()/shm_store() */
+	uint32_t *touched; /* per TOUCH_BYTES, 1: mapped for writing; shm_load()/shm_store() */
 	const struct page_head *heads;
 	uint64_t heads_bytes;
 	int kick;
@@ -116,10 +125,10 @@ struct session_rail {
 
 struct session {
 	int fd;
-	int pidfd;               /* of the engine; -1: unknown, READs go to staging only */
-	unsigned users;          /* under pc->lock */
-	uint32_t dead;           /* any thread that noticed; shm_load()/shm_store() */
-	uint32_t sent, answered; /* requests and replies; under pc->wire */
+	int pidfd;               /* pidfd of the engine; -1: unknown, READs go to staging only */
+	unsigned users;          /* channels, calls and struct pc that use it; under pc->lock */
+	uint32_t dead;           /* 1 once any thread saw its end; shm_load()/shm_store() */
+	uint32_t sent, answered; /* requests sent and replies received; under pc->wire */
 	uint32_t ref;
 	const struct status_segment *status;
 	uint64_t status_bytes;
@@ -132,28 +141,29 @@ struct session {
 	struct session_rail rail[RAILS_MAX];
 };
 
-/* A channel that the engine opened, until a channel's thread adopts it. */
+/* A channel that the attach thread has opened and no channel's thread has adopted yet. */
 struct opened {
 	struct opened *next;
-	struct session *session; /* counted in its users */
+	struct session *session; /* this struct counts as one of its users */
 	struct session_call call;
 };
 
 /*
- * The thread that attaches again after the engine was lost: session, then the channels that miss
- * one, then registered memory. It exists only while it has work. All under pc->lock.
+ * The attach thread, which attaches again after the engine was lost. It opens the session, then the
+ * channels that have none, then registers memory. It exists only while it has work. All fields are
+ * under pc->lock.
  */
 struct attacher {
 	pthread_t thread;
-	pthread_cond_t ended; /* the thread has done what it could */
+	pthread_cond_t ended; /* signalled when the thread ends */
 	bool runs;
-	bool joinable;      /* it was started and not joined yet */
-	bool closing;       /* pc_close(): start no more */
-	int fd;             /* the socket that waits for HELLO's reply; -1: none */
-	uint64_t tried_ns;  /* when it was last started */
-	unsigned channels;  /* that exist; each needs one when the session is new */
-	unsigned wanting;   /* channels without a session */
-	unsigned available; /* in `opened` */
+	bool joinable;      /* the thread was started and not joined yet */
+	bool closing;       /* set by pc_close(): start no thread any more */
+	int fd;             /* duplicate of the socket that waits for HELLO's reply; -1: none */
+	uint64_t tried_ns;  /* time of the thread's last start; 0: start at once */
+	unsigned channels;  /* open channels; each needs a channel of a new session */
+	unsigned wanting;   /* open channels without a session */
+	unsigned available; /* length of the list `opened` */
 	struct opened *opened;
 };
 
@@ -164,9 +174,9 @@ struct pc {
 	struct page_key name_space;
 	unsigned cores;
 	bool no_reattach;
-	/* under lock */
-	struct session *session; /* NULL: no engine */
-	uint32_t memory_changes; /* counts changes of the table below */
+	/* fields below: under `lock` */
+	struct session *session; /* the current session; NULL: no engine */
+	uint32_t memory_changes; /* number of changes of the table `memory` */
 	struct attacher attacher;
 	struct memory *memory[REGIONS_MAX];
 };
@@ -175,7 +185,7 @@ struct pc {
 
 /* ---- seams, by file ------------------------------------------------------------------------- */
 
-/* error.c: records the text for pc_error() and returns `error`. */
+/* error.c: stores the text that pc_error() returns; returns `error`. */
 int error_set(int error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void error_clear(void);
 
@@ -184,81 +194,105 @@ void key_name_space(const char *name_space, struct page_key *ret_digest);
 void key_hash(
 	const struct page_key *name_space, const void *key, size_t bytes, struct page_key *ret_key);
 
-/* connect.c: the socket. `fds` are closed on failure. */
-/* A connected socket or -errno; never blocks. */
+/* connect.c: the socket of a session. */
+/* Returns a connected socket or -errno. Never blocks. */
 int session_connect(const char *path);
-/* HELLO on the socket, which it takes over. At most 5 s. */
+/* Sends HELLO on `fd` and waits at most 5 s. Takes ownership of `fd`, also on failure. */
 int session_open(const char *path, int fd, struct session **ret_session);
 void session_free(struct session *session);
 int session_ask(struct session *session, struct session_call *call);
 void session_close_fds(struct session_call *call);
-/* Has the engine ended the session? One poll() without waiting. */
+/* True if the engine has ended the session. One poll() without waiting. */
 bool session_ended(struct session *session);
 
 /* reattach.c */
-/* HELLO on a new connection; the session is the current one then. At most 10 s. */
+/* Connects, sends HELLO and makes the new session the current one. Takes at most 10 s. */
 int pc_attach(struct pc *pc);
 void attacher_init(struct pc *pc);
-/* pc_close(), in this order: no attach thread runs any more; frees what it left. */
+/*
+ * pc_close() calls both in this order: attacher_stop() ends the attach thread, attacher_close()
+ * frees the channels that it opened.
+ */
 void attacher_stop(struct pc *pc);
 void attacher_close(struct pc *pc);
 /*
- * Starts the attach thread if there is work for it and the last start is REATTACH_NS old. The
- * caller that started it waits for its end, at most until `until_ns`.
+ * Starts the attach thread if it has work and its last start is at least REATTACH_NS ago. The call
+ * that started it waits for its end, at most until `until_ns`.
  */
 void pc_reattach(struct pc *pc, uint64_t until_ns);
-/* `change` channels more exist. */
+/* Adds `change` to the number of open channels. */
 void pc_channels_count(struct pc *pc, int change);
-/* `change` channels more have no session. */
+/* Adds `change` to the number of channels without a session. */
 void pc_channels_wanting(struct pc *pc, int change);
-/* A channel of the current session that the attach thread opened; NULL: none. */
+/*
+ * Returns a channel of the current session that the attach thread opened; NULL: none. The caller
+ * owns it.
+ */
 struct opened *pc_opened_take(struct pc *pc);
-/* It was of no use: the next attempt waits REATTACH_NS. */
+/* The caller could not use the channel it took: the next attempt waits REATTACH_NS. */
 void pc_opened_refused(struct pc *pc);
-/* Frees it with what the caller has not taken out of it. */
+/* Frees `opened` with the file descriptors that the caller has left in it. */
 void opened_free(struct pc *pc, struct opened *opened);
 
 /* attach.c */
-/* 0, or -ETIMEDOUT: another thread's request takes longer. */
+/*
+ * Locks pc->wire. Returns 0, or -ETIMEDOUT: the request of another thread did not end by
+ * `until_ns`.
+ */
 int pc_wire_lock(struct pc *pc, uint64_t until_ns);
 struct session *pc_session_get(struct pc *pc);
 void pc_session_put(struct pc *pc, struct session *session);
-/* The session is over: it is handed out no more, and threads that use it see `dead`. */
+/* Ends the session: pc_session_get() no longer returns it, and its users see `dead`. */
 void pc_session_end(struct pc *pc, struct session *session);
 /* memory.c */
-/* Attach thread: registers the range of table place `i` with the session, if it is not yet. */
+/*
+ * Attach thread: registers the range at index `i` of the table with the session unless it is
+ * registered already.
+ */
 void memory_register_again(struct pc *pc, struct session *session, unsigned i);
-/* Caller holds lock: no range is registered with the session that comes now. */
+/* Marks every range as not registered, for a new session. The caller holds `lock`. */
 void memory_forget_regions(struct pc *pc);
 void memory_free_all(struct pc *pc);
-/* pc_memory_alloc(); `staging` as in struct memory. */
+/* Does the work of pc_memory_alloc(); `staging` as in struct memory. */
 int memory_alloc(struct pc *pc, size_t bytes, bool staging, uint64_t until_ns, void **ret_memory);
-/* Unmaps memory that is not used again, now or in pc_close(). Does not wait. */
+/* Unmaps memory that is never used again, either at once or in pc_close(). Does not wait. */
 void memory_leave(struct pc *pc, void *base);
-/* Copies the table if it changed. */
+/* Copies the table of registered ranges into the channel if the table has changed. */
 void memory_refresh(struct pc_channel *ch);
-/* Looks through all of them; memory_find(), in queue.h, at the last one first. */
+/* Finds a range by binary search; memory_find() in queue.h tries the last result first. */
 const struct memory_view *memory_search(struct pc_channel *ch, uintptr_t at, uint64_t bytes);
-/* Pins what the batch's segments name and marks pages that are registered throughout. */
+/*
+ * Pins the ranges that the batch's segments lie in. Sets PAGE_REGISTERED on pages whose segments
+ * all lie in registered ranges.
+ */
 void memory_pin(struct pc_batch *b);
 void memory_unpin(struct pc_batch *b);
 
 /* channel.c */
 /*
- * The session is over: every page that is not done is PC_GONE. Waits first while a READ into memory
- * of the caller's is in flight: until the engine has drained the channel or has exited.
+ * Ends the channel's session: every page that is not done becomes PC_GONE. While a READ into the
+ * caller's memory is in flight, waits first until the engine has drained the channel or has exited.
  */
 void channel_lost(struct pc_channel *ch);
-/* At the start of a batch: attached, or made so in less than the time until the deadline. */
+/*
+ * Called at the start of a batch. True if the channel has a session. If it has none, tries to get
+ * one, for at most half of the time to the deadline.
+ */
 bool channel_ready(struct pc_channel *ch, uint64_t deadline_ns);
-/* Everything that can be done now: answers, then every batch. False: nothing moved. */
+/*
+ * Does all work that needs no waiting: takes the answers, then steps every batch. False: nothing
+ * moved.
+ */
 bool channel_step(struct pc_channel *ch);
-/* The engine's end of a ring is impossible: the session ends with this step. */
+/*
+ * Marks the channel as broken because the engine's side of a ring has an impossible value. The
+ * session ends with this step.
+ */
 void channel_break(struct pc_channel *ch);
 
 /* map.c */
 void map_refresh(struct pc_channel *ch);
-/* NULL: no live member has that ref. */
+/* NULL: no member of the current map has this ref. */
 const struct map_member *map_search(struct pc_channel *ch, uint32_t ref);
 static inline const struct map_member *map_by_ref(struct pc_channel *ch, uint32_t ref)
 {
@@ -269,7 +303,7 @@ static inline const struct map_member *map_by_ref(struct pc_channel *ch, uint32_
 
 /* staging.c */
 void staging_init(struct staging *s, unsigned char *base, uint16_t region);
-/* Block number, or CLIENT_NONE: no room now. */
+/* Returns a block number, or CLIENT_NONE: no room at the moment. */
 uint32_t staging_take(struct staging *s, uint32_t bytes);
 void staging_free(struct staging *s, uint32_t block);
 unsigned char *staging_at(struct staging *s, uint32_t block);
@@ -277,32 +311,35 @@ uint32_t staging_offset(const struct staging *s, uint32_t block);
 uint32_t scratch_take(struct staging *s);
 void scratch_free(struct staging *s, uint32_t slot);
 
-/* stripe.c: a rail with room for the op, or CLIENT_NONE. */
+/* stripe.c: chooses a rail with room for an op; CLIENT_NONE: no rail has room. */
 struct stripe {
-	uint16_t peer;  /* who is read */
-	uint16_t tried; /* rails that failed for this one */
-	uint32_t slots; /* in the op ring */
-	uint32_t bytes; /* 0: so few that they do not count */
+	uint16_t peer;  /* the peer that is READ */
+	uint16_t tried; /* bit per rail: this op failed on it before */
+	uint32_t slots; /* slots of the op in the op ring */
+	uint32_t bytes; /* bytes that count as backlog; 0: a small READ that does not count */
 };
 uint32_t stripe_page(
 	struct pc_channel *ch, const struct stripe *s, uint32_t place, uint64_t now_ns);
 uint32_t stripe_small(struct pc_channel *ch, const struct stripe *s, uint64_t now_ns);
-/* May a transfer that failed on the rails of `tried` be tried on another one? */
+/* True if a transfer that failed on the rails of `tried` may be tried on another rail. */
 bool stripe_again(const struct pc_channel *ch, uint16_t peer, uint16_t tried);
-/* `bytes` were given to the rail; came back from it, as data or not. */
+/*
+ * stripe_give(): `bytes` were posted to the rail. stripe_take(): the rail has answered them, with
+ * or without the data.
+ */
 void stripe_give(struct pc_channel *ch, uint32_t rail, uint32_t bytes, uint64_t now_ns);
 void stripe_take(struct pc_channel *ch, uint32_t rail, uint32_t bytes, uint64_t now_ns);
-/* Something failed on the rail: it is used last for a while. */
+/* An op failed on the rail: it is used last for RAIL_REST_NS. */
 void stripe_rest(struct pc_channel *ch, uint32_t rail, uint64_t now_ns);
-/* After make_rings(), and whenever a rate changed. */
+/* Recomputes the rails' weights. Called after make_rings() and whenever an estimate changes. */
 void stripe_weigh(struct pc_channel *ch);
 
-/* submit.c; ops go through submit.h */
-/* The segments of the op that is being written, into the slots after its own. */
+/* submit.c: publishing. Ops themselves are written by submit_op() in submit.h. */
+/* Writes the further segments of the op that is being written into the slots after the op's own. */
 void submit_segments(struct channel_rail *r, const struct op_segment *segments, uint32_t count);
-/* What was written, shown to the rail. */
+/* Publishes the slots written to this rail and wakes the rail if it sleeps. */
 void submit_flush_rail(struct pc_channel *ch, uint32_t rail);
-/* Is there room for one control op and its answers, with `reserve` slots left over? */
+/* True if the ctl ring has room for one op with `answers` answers and `reserve` slots stay free. */
 bool submit_ctl_room(struct pc_channel *ch, uint32_t answers, uint32_t reserve);
 void submit_ctl(struct pc_channel *ch, const struct ctl_op *op, uint32_t answers);
 void submit_flush(struct pc_channel *ch);
@@ -317,7 +354,7 @@ void lookup_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns);
 void lookup_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
 	const struct bucket *bucket, uint32_t status, uint64_t now_ns);
 
-/* local.c: a page of this host's pools, into the segments. */
+/* local.c: copies a page of this host's pools into the caller's segments. */
 enum pc_result local_get(
 	struct pc_channel *ch, const struct page_work *p, const struct pc_page *page);
 bool local_has(
@@ -325,12 +362,15 @@ bool local_has(
 
 /* fetch.c */
 void fetch_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns);
-/* Nothing more of it is asked for; false: nothing of it is on its way either. */
+/*
+ * Requests nothing more of the page. False: none of its ops is in flight, so the caller ends the
+ * page; true: the last answer ends it.
+ */
 bool fetch_stop(struct pc_batch *b, uint32_t i);
-/* An op of the page was answered; the last one decides. */
+/* An op of the page was answered. The last answer decides the page's result. */
 void fetch_answer(struct pc_channel *ch, const struct request *r, uint32_t status, uint64_t now_ns);
 
-/* head.c: why a page of another node was stale. */
+/* head.c: finds out why a page of another node was stale. */
 void head_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns);
 void head_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
 	const struct page_head *head, uint32_t status, uint64_t now_ns);
@@ -340,11 +380,14 @@ enum credit_state { CREDIT_TAKEN, CREDIT_AWAITED, CREDIT_REFUSED };
 enum credit_state credit_take(struct pc_channel *ch, uint32_t bytes, uint32_t rail, uint64_t now_ns,
 	struct credit *ret_credit);
 void credit_put(struct pc_channel *ch, uint32_t bytes, const struct credit *credit);
-/* Asks for what credit_take() missed. */
+/* Requests the credits that credit_take() did not find. */
 void credit_ask(struct pc_channel *ch, uint64_t deadline_ns);
 void credit_answer(struct pc_channel *ch, const struct request *r, const struct ctl_done *done,
 	uint64_t now_ns);
-/* Gives back stock unused since `before_ns`, except of size `keep`. Returns how many. */
+/*
+ * Returns the stocks that are unused since `before_ns` to the engine, except the stock of size
+ * `keep`. Returns the number of credits returned.
+ */
 uint32_t credit_return(struct pc_channel *ch, uint64_t before_ns, uint32_t keep);
 void credit_forget(struct pc_channel *ch);
 
@@ -355,23 +398,31 @@ void set_answer(
 void remove_step(struct pc_channel *ch, struct pc_batch *b);
 void remove_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t status);
 
-/* notice.c: reports to the control plane that nobody waits for. */
+/* notice.c: messages to the control plane that get no answer. */
 void notice_stale(struct pc_channel *ch, const struct page_work *p);
 void notice_touch(struct pc_channel *ch, const struct page_key *key, const struct location *at,
 	uint64_t now_ns);
-/* A page that was only looked up: eviction spares it for a while. */
+/*
+ * Reports a page that was looked up but not read as used, so that eviction spares it for a while.
+ */
 void notice_wanted(struct pc_channel *ch, const struct page_key *key, uint64_t now_ns);
 
-/* batch.c; the queues of a batch are in queue.h */
-/* p->at is of this host, or the batch reads no payload; see page_found() in queue.h. */
+/* batch.c: the steps of a page. The queues of a batch are in queue.h. */
+/*
+ * The page's location is known, and this host has it or the batch reads no payload. See
+ * page_found() in queue.h.
+ */
 void page_here(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns);
 void page_absent(struct pc_channel *ch, struct pc_batch *b, uint32_t i);
-/* The location in use is of no use: the next one, or another look-up, or the end. */
+/*
+ * The location in use was wrong: tries the next location, then one more look-up, then ends the
+ * page.
+ */
 void page_wrong(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns);
 void batch_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns);
 void batch_gone(struct pc_batch *b, enum pc_result result);
 void batch_free(struct pc_batch *b);
-/* A page ended otherwise than as a hit. */
+/* Counts a page that ended with a result other than PC_HIT. */
 void page_count(struct pc_batch *b, enum pc_result result);
 
 /* statistics.c: counts a batch that has ended, in the segment of the channel. */
@@ -379,9 +430,12 @@ void statistics_batch(const struct pc_batch *b);
 
 /* wait.c */
 uint64_t clock_now_ns(void);
-/* Takes the wake-ups that have come. False: none will come any more. */
+/* Reads pending wake-ups from the channel's wake socket. False: the engine has closed its end. */
 bool wake_clear(const struct pc_channel *ch);
-/* Until the batch is done; NULL: every batch of the channel. At most until `until_ns`. */
+/*
+ * Steps the channel until the batch is done (`b` NULL: until all its batches are), at most until
+ * `until_ns`.
+ */
 void wait_for(struct pc_channel *ch, const struct pc_batch *b, uint64_t until_ns);
 
 /* copy.c */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The socket of a session: connecting, one request and its reply, the file descriptors that come
- * with it, and the mappings made of those. Slow path; callers hold pc->wire, except for
+ * The socket of a session: connecting, sending one request and receiving its reply with file
+ * descriptors, and mapping those descriptors. Slow path. Callers hold pc->wire, except for
  * session_ended().
  */
 #include "engine/client/client.h"
@@ -100,8 +100,9 @@ static int wait_readable(int fd, uint64_t until_ns)
 }
 
 /*
- * The next reply: they come in the order of the requests. *ret_short: descriptors that came with it
- * found no room in this process. The reply itself is whole then.
+ * Receives the next reply; replies come in the order of the requests. *ret_short: this process had
+ * no room for some of the file descriptors that came with the reply; the reply itself is complete
+ * then.
  */
 static int receive_reply(struct session *session, struct session_call *call,
 	struct attach_reply *reply, uint64_t until_ns, bool *ret_short)
@@ -138,8 +139,8 @@ static int receive_reply(struct session *session, struct session_call *call,
 }
 
 /*
- * Gives back what a reply granted when this process cannot use it. The answer to that is read like
- * a late one.
+ * Returns to the engine what a reply granted, because this process cannot use it. The answer to
+ * that is read by receive_late().
  */
 static int undo(struct session *session, const struct attach_reply *reply)
 {
@@ -152,7 +153,7 @@ static int undo(struct session *session, const struct attach_reply *reply)
 	return call.kind ? send_request(session, &call) : 0;
 }
 
-/* Replies to requests that gave up: read before the next request is sent. */
+/* Receives the replies to requests that timed out, before the next request is sent. */
 static int receive_late(struct session *session, uint64_t until_ns)
 {
 	struct session_call call;
@@ -189,29 +190,33 @@ static int exchange(struct session *session, struct session_call *call, struct a
 	return rc;
 }
 
-/* Magic and version stand first in every version's reply, whatever its length. */
+/*
+ * Sets the error text of a broken exchange. Magic and version are the first fields of a reply in
+ * every version, whatever the reply's length.
+ */
 static int ask_failed(const struct session_call *call, const struct attach_reply *reply, int rc)
 {
 	if (reply->magic == ATTACH_MAGIC && reply->version && reply->version != ABI_VERSION)
 		return error_set(rc,
 			"the engine speaks version %u of the client protocol, this library version %u: use the libpeercache (in Python the package peercache) that came with the engine, or restart the engine with its newer program",
 			reply->version, ABI_VERSION);
-	return error_set(rc, "the engine did not answer request %u as agreed: %s", call->kind,
+	return error_set(rc, "the engine answered request %u with an invalid reply: %s", call->kind,
 		strerror(-rc));
 }
 
 /*
- * A late reply (-ETIMEDOUT), a refusal and a lack of descriptors (-EMFILE) fail this request alone:
- * other channels use the session. Only what cannot be a reply and the socket's own errors end it.
+ * A late reply (-ETIMEDOUT), a refusal and a lack of file descriptors (-EMFILE) fail only this
+ * request, because other channels use the session. An invalid reply and errors of the socket end
+ * the session.
  */
 int session_ask(struct session *session, struct session_call *call)
 {
 	struct attach_reply reply = {.magic = 0};
 	int rc = exchange(session, call, &reply);
 
-	if (rc == -EAGAIN) /* the engine has not read earlier requests */
+	if (rc == -EAGAIN) /* the socket is full: the engine has not read earlier requests */
 		rc = -ETIMEDOUT;
-	/* Nothing was sent, or the reply is still there. */
+	/* Either nothing was sent, or the reply is still in the socket: the session can go on. */
 	if (rc == -ENOBUFS || rc == -ENOMEM || rc == -ETOOMANYREFS) {
 		session_close_fds(call);
 		return error_set(rc, "request %u to the engine: %s", call->kind, strerror(-rc));
@@ -280,8 +285,8 @@ static int map_rail(struct session *s, uint32_t r, struct session_call *call)
 	covered = rail->heads_bytes / sizeof(struct page_head) * PAGE_UNIT;
 	if (rail->pool_bytes > covered)
 		rail->pool_bytes = covered;
-	/* A child of fork() must not keep slots writable after the parent's end has freed them. A
-	 * core dump has no use for terabytes of pages. */
+	/* MADV_DONTFORK: a child of fork() must not keep slots writable after the engine has freed
+	 * those of its parent. MADV_DONTDUMP: a core dump has no use for terabytes of pages. */
 	madvise(rail->pool, rail->map_bytes, MADV_DONTFORK);
 	madvise(rail->pool, rail->map_bytes, MADV_DONTDUMP);
 	rail->touched = calloc(rail->pool_bytes / TOUCH_BYTES + 1, sizeof(*rail->touched));
@@ -292,7 +297,7 @@ static int map_rail(struct session *s, uint32_t r, struct session_call *call)
 	return 0;
 }
 
-/* Everything that came with HELLO, bounded before it is believed. */
+/* Maps everything that came with the reply to HELLO, after checking it against the limits. */
 static int map_all(struct session *s, struct session_call *call)
 {
 	const struct status_segment *status;
@@ -329,7 +334,7 @@ static int map_all(struct session *s, struct session_call *call)
 	return 0;
 }
 
-/* Never blocks: -EAGAIN when the engine's backlog is full. */
+/* Connects without blocking; -EAGAIN: the engine's backlog is full. */
 static int connect_to(const char *path)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -347,7 +352,10 @@ static int connect_to(const char *path)
 	return fd;
 }
 
-/* HELLO with this process's pidfd. The engine grants credits only to a process it can watch. */
+/*
+ * Sends HELLO with this process's pidfd. The engine grants credits only to a process whose end it
+ * can observe.
+ */
 static int hello(struct session *s, struct session_call *call)
 {
 	int rc;
@@ -367,7 +375,7 @@ int session_open(const char *path, int fd, struct session **ret_session)
 
 	if (!s) {
 		close(fd);
-		return error_set(-ENOMEM, "no memory for a session");
+		return error_set(-ENOMEM, "cannot open a session: out of memory");
 	}
 	s->fd = fd;
 	s->pidfd = s->control_kick = -1;
@@ -381,7 +389,7 @@ int session_open(const char *path, int fd, struct session **ret_session)
 	session_close_fds(&call);
 	if (rc) {
 		error_set(rc,
-			"what the engine at %s sent is not as agreed; engine and library must be of the same version",
+			"the engine at %s sent an invalid reply; engine and library must be of the same version",
 			path);
 		goto fail;
 	}

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies of payload, past the cache: neither a page that is stored nor one that is read is used
- * again by this core. Non-temporal stores are weakly ordered: callers fence (shm_fence_stream())
- * before they tell anybody.
+ * Copies payload with non-temporal stores, because this core does not use a stored or a read page
+ * again. Non-temporal stores are weakly ordered: callers execute shm_fence_stream() before they
+ * tell another thread.
  *
- * The source may be overwritten by another process meanwhile (a page taken away); the page head
- * tells afterwards. That race is wanted, so the loops are not instrumented for it, and call no
+ * Another process may overwrite the source during the copy (an evicted page); the page head reveals
+ * that afterwards. The race is intended: the loops are not instrumented for it and do not call
  * memcpy().
  */
 #include "engine/client/client.h"
@@ -15,8 +15,10 @@
 #endif
 
 #define RACY __attribute__((no_sanitize("thread")))
-#define STREAM_MIN 4096u /* shorter pieces stay in the cache */
-/* Long pieces go in strands, a memory page each: several DRAM pages are open at a time.
+#define STREAM_MIN 4096u /* bytes; shorter pieces are copied through the cache */
+/*
+ * Long pieces are copied in STRANDS interleaved streams of one memory page each, so that several
+ * DRAM pages are open at one time.
  */
 #define STRANDS 8u
 #define STRAND_BYTES 4096u
@@ -37,7 +39,7 @@ RACY static void copy_bytes(unsigned char *to, const unsigned char *from, size_t
 }
 
 #if defined(__x86_64__)
-/* All: `to` is aligned to the vector, `bytes` a multiple of 128. */
+/* Stream functions: `to` is aligned to the vector; `bytes` is a multiple of 128. */
 RACY __attribute__((target("avx2"))) static inline void stream_128(
 	unsigned char *to, const unsigned char *from)
 {

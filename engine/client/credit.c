@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Page credits: slots in this host's pools that the control plane has handed to this channel ahead
- * of time. A small stock of each page size and rail; what lies idle, or is in the way when a pool
- * is full, is given back. Channel thread.
+ * Page credits: slots in this host's pools that the control plane has handed to this channel in
+ * advance. The channel keeps a small stock per page size and rail. It returns credits that stay
+ * unused, and credits of other sizes when a pool is full. Channel thread.
  */
 #include "engine/client/client.h"
 
@@ -15,7 +15,10 @@ static uint32_t cap(uint32_t bytes)
 	return n < 1 ? 1 : n > CREDIT_STOCK_MAX ? CREDIT_STOCK_MAX : n;
 }
 
-/* The size that is asked for: whole units, so that pages of about one size share a stock. */
+/*
+ * The page size that credits are requested for: whole units, so that pages of similar size share a
+ * stock.
+ */
 static uint32_t size_of(const struct pc_channel *ch, uint32_t bytes)
 {
 	uint64_t size = ((uint64_t)bytes + PAGE_UNIT - 1) / PAGE_UNIT * PAGE_UNIT;
@@ -61,7 +64,10 @@ static bool in_use(const struct stock *stock)
 	return false;
 }
 
-/* NULL: every place in the table is in use, or no memory. */
+/*
+ * Returns the stock of a size, optionally making it. NULL: there is no stock of that size, every
+ * place in the table is in use, or no memory.
+ */
 static struct stock *stock_of(struct pc_channel *ch, uint32_t size, bool make)
 {
 	uint32_t free_slot = CLASSES_MAX;
@@ -106,7 +112,7 @@ void credit_forget(struct pc_channel *ch)
 	ch->credits = 0;
 }
 
-/* A rail that refused a moment ago is passed over; the next one is as good. */
+/* Skips a rail that refused less than REFUSED_NS ago; any other rail is as good. */
 enum credit_state credit_take(struct pc_channel *ch, uint32_t bytes, uint32_t rail, uint64_t now_ns,
 	struct credit *ret_credit)
 {
@@ -131,7 +137,7 @@ enum credit_state credit_take(struct pc_channel *ch, uint32_t bytes, uint32_t ra
 	return CREDIT_REFUSED;
 }
 
-/* One that was taken and not used. */
+/* Puts a credit that was taken and not used back into stock. */
 void credit_put(struct pc_channel *ch, uint32_t bytes, const struct credit *credit)
 {
 	struct stock *stock = stock_of(ch, size_of(ch, bytes), true);
@@ -145,8 +151,9 @@ void credit_put(struct pc_channel *ch, uint32_t bytes, const struct credit *cred
 }
 
 /*
- * A stock that ran out was too small: credits for the next pages are asked for while these are
- * copied. Never more than a small part of the pool, which others store in, too.
+ * Doubles the credits requested in advance, because the stock ran out: credits for the next pages
+ * are requested while the current pages are copied. Limited to a small part of the pool, because
+ * other clients also store in it.
  */
 static void keep_more(
 	const struct pc_channel *ch, uint32_t bytes, uint32_t rail, struct stock_rail *s)
@@ -242,7 +249,8 @@ void credit_answer(struct pc_channel *ch, const struct request *r, const struct 
 		return;
 	}
 	ch->credits--;
-	/* The room that other sizes hold may be all that is missing: ask once more. */
+	/* Credits of other sizes may hold all the room that is missing: if some were returned,
+	 * request once more. */
 	if (done->status == OP_TIMEOUT || credit_return(ch, now_ns, r->bytes))
 		return;
 	s->refused_until_ns = now_ns + REFUSED_NS;

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Texts: the calling thread's last error, and the names of results. Any thread; each has its own
- * text.
+ * The calling thread's last error text, and the names of results. Any thread; each thread has its
+ * own text.
  */
 #include "engine/client/client.h"
 
 #include <stdarg.h>
 #include <stdio.h>
+
+#include "config/version.h"
 
 static _Thread_local char error_text[512];
 
@@ -47,4 +49,9 @@ const char *pc_result_name(enum pc_result result)
 	if ((unsigned)result >= sizeof(name) / sizeof(name[0]))
 		return "unknown";
 	return name[result];
+}
+
+const char *pc_version(void)
+{
+	return PEERCACHE_VERSION;
 }

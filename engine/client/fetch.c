@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pages of other hosts: one op a page, straight into registered memory or through staging; a big
- * page that would leave rails idle goes over several of them in slices. The rail checks the page
- * head after the payload of each op and answers when its NIC is done with the destination. A page
- * is a hit when all its ops are, and fails when all are answered. Channel thread.
+ * Reads pages of other hosts. A page is one op, either straight into registered memory or through
+ * staging. A large page that would leave rails idle is read over several rails in slices. The rail
+ * checks the page head after the payload of each op, and answers when its NIC no longer writes the
+ * destination. A page is a hit when all its ops are hits; it fails only after all its ops were
+ * answered. Channel thread.
  */
 #include "engine/client/client.h"
 
-/* One page that is larger than staging gets memory of its own, registered once and kept. */
+/*
+ * A page larger than the staging region goes through memory of its own, one page at a time. It is
+ * registered once and kept.
+ */
 static uint32_t take_large(struct pc_channel *ch, uint64_t deadline_ns)
 {
 	struct staging *s = &ch->staging;
@@ -48,7 +52,7 @@ static uint32_t take_staging(
 	return block;
 }
 
-/* The page's segments as regions; false: one of them is not registered (any more). */
+/* Translates the page's segments to regions. False: a segment is not registered, or no longer. */
 static bool resolve(struct pc_channel *ch, const struct pc_page *page, struct op_segment *ret)
 {
 	for (unsigned s = 0; s < page->segment_count; s++) {
@@ -66,7 +70,7 @@ static bool resolve(struct pc_channel *ch, const struct pc_page *page, struct op
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
 
-/* Bytes [at, at + bytes) of the destination. */
+/* Copies to `ret` the part of the segments that holds bytes [at, at + bytes) of the destination. */
 static uint16_t cut(
 	const struct op_segment *all, uint32_t at, uint32_t bytes, struct op_segment *ret)
 {
@@ -89,8 +93,8 @@ static uint16_t cut(
 }
 
 /*
- * Is there a rail that would have nothing to do if the page went over one? Many pages, of this
- * batch or of those behind it, fill the rails without slices.
+ * True if a rail would be idle when this page goes over one rail. Without slices, many pages of
+ * this batch or of the next ones keep the rails busy.
  */
 static bool rails_idle(const struct pc_channel *ch, const struct pc_batch *b)
 {
@@ -104,7 +108,7 @@ static bool rails_idle(const struct pc_channel *ch, const struct pc_batch *b)
 	return pages < ch->rails;
 }
 
-/* How much of the page goes into its next op. */
+/* Bytes of the page that its next op reads: one slice, or all the rest. */
 static uint32_t piece_bytes(
 	const struct pc_channel *ch, const struct pc_batch *b, const struct page_work *p)
 {
@@ -115,11 +119,11 @@ static uint32_t piece_bytes(
 	return SLICE_BYTES;
 }
 
-/* What of a page goes into one op. */
+/* The part of a page that one op reads. */
 struct piece {
 	const struct op_segment *segments;
 	uint32_t bytes;
-	uint32_t hold; /* staging block, or CLIENT_NONE */
+	uint32_t hold; /* staging block; CLIENT_NONE: none */
 	uint16_t count;
 };
 
@@ -149,7 +153,7 @@ static void submit_page(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
 		.page_bytes = p->bytes,
 		.key = p->key,
 		.generation = p->at.generation,
-		/* Time for another copy is left when there is one. */
+		/* If another location is left to try, this attempt gets half of the time. */
 		.deadline_ns = now_ns + batch_share_ns(b, now_ns, p->others ? 2 : 1)};
 	submit_op(ch, rail, &op, piece->segments);
 	if (p->slices * SLICE_BYTES + piece->bytes < p->bytes) {
@@ -162,7 +166,7 @@ static void submit_page(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
 	}
 }
 
-/* A page of which something is on its way: nothing more of it is asked for. */
+/* The page gets no further ops. If ops of it are in flight, it waits for their answers. */
 bool fetch_stop(struct pc_batch *b, uint32_t i)
 {
 	struct page_work *p = &b->work[i];
@@ -178,18 +182,21 @@ bool fetch_stop(struct pc_batch *b, uint32_t i)
 static void fetch_end(
 	struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t hold, uint64_t now_ns);
 
-/* The page cannot be asked for as it is. */
+/*
+ * True if the page cannot be READ as it is: a slice failed, its holder died, or its destination is
+ * no longer registered. Then it was moved to its next phase.
+ */
 static bool fetch_other(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
 	struct op_segment *ret_segments, uint64_t now_ns)
 {
 	struct page_work *p = &b->work[i];
 
-	if (p->piece_status != OP_HIT) { /* a slice of it failed while others waited for room */
+	if (p->piece_status != OP_HIT) { /* a slice failed while the others waited for room */
 		if (!fetch_stop(b, i))
 			fetch_end(ch, b, i, CLIENT_NONE, now_ns);
 		return true;
 	}
-	if (!map_by_ref(ch, p->at.ref)) { /* died since it was looked up */
+	if (!map_by_ref(ch, p->at.ref)) { /* the holder died after the look-up */
 		p->flags |= PAGE_SAW_FAILURE;
 		if (!fetch_stop(b, i)) {
 			p->slices = 0;
@@ -214,7 +221,7 @@ static bool no_room(struct pc_channel *ch, struct pc_batch *b, uint32_t i)
 	return false;
 }
 
-/* Any page. False: no room now; the page is back in front of its queue. */
+/* Posts an op for any page. False: no room; the page is back in front of its queue. */
 static bool fetch(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
 {
 	struct page_work *p = &b->work[i];
@@ -254,7 +261,9 @@ static bool fetch(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_
 	return true;
 }
 
-/* The page that most are: whole, in one piece of registered memory. Others go the long way. */
+/*
+ * Fast path for the usual page: one op into one registered segment. All other pages take fetch().
+ */
 static bool fetch_plain(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
 {
 	const struct page_work *p = &b->work[i];
@@ -309,7 +318,8 @@ static void hit(
 			hold == STAGING_LARGE ? ch->staging.large : staging_at(&ch->staging, hold);
 
 		copy_scatter(page->segments, page->segment_count, from);
-		shm_fence_stream(); /* whoever is told next may read it on another core */
+		/* the caller may tell another core, which then reads the destination */
+		shm_fence_stream();
 		ch->counts.bytes_staged += p->bytes;
 	}
 	ch->counts.hits_remote++;
@@ -327,7 +337,7 @@ static void not_hit(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint6
 	p->piece_status = OP_HIT;
 	switch (status) {
 	case OP_CANCELLED: page_done(b, i, PC_GONE); return;
-	case OP_INVALID: /* our request, or an entry that names an impossible place */
+	case OP_INVALID: /* our request was wrong, or the entry names an impossible place */
 		p->flags |= PAGE_SAW_REFUSAL;
 		/* fall through */
 	case OP_STALE:
@@ -350,7 +360,7 @@ static void not_hit(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint6
 	page_wrong(ch, b, i, now_ns);
 }
 
-/* Everything that was asked for is answered. */
+/* Every op of the page was answered: the page is a hit or goes on to its next attempt. */
 static void fetch_end(
 	struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t hold, uint64_t now_ns)
 {
@@ -370,7 +380,7 @@ void fetch_answer(struct pc_channel *ch, const struct request *r, uint32_t statu
 		p->rails_tried |= (uint16_t)(1u << r->rail);
 	if (p->piece_status == OP_HIT)
 		p->piece_status = (uint8_t)status;
-	/* In its queue: some of it was not asked for yet. */
+	/* A page that is still in its queue has slices left to post; it ends later. */
 	if (!p->pieces_out && p->phase == PAGE_IN_FLIGHT)
 		fetch_end(ch, r->batch, r->page, r->hold, now_ns);
 }

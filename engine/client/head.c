@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Why a page of another node could not be had: taken away, or of another length than was asked for.
- * The second is the caller's mistake: reporting it as stale would make the directory forget a good
- * page. One READ of the page head tells, on a path that is rarely taken. Channel thread.
+ * Finds out why a page of another node could not be read: it was evicted, or it has another length
+ * than the caller expects. The second case is the caller's mistake; reporting it as stale would
+ * remove a good page from the directory. One READ of the page head tells; this path is rare.
+ * Channel thread.
  */
 #include "engine/client/client.h"
 
-/* The entry is wrong. */
+/* Reports the directory entry as wrong and continues with the page's next location. */
 static void stale(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
 {
 	struct page_work *p = &b->work[i];
@@ -77,7 +78,8 @@ void head_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
 
 	if ((status == OP_NIC_ERROR || status == OP_PEER_DOWN) &&
 		stripe_again(ch, p->peer, p->rails_tried)) {
-		page_queue(b, i, PAGE_HEAD); /* the rail's failure says nothing about the page */
+		/* the failure of a rail tells nothing about the page: try another rail */
+		page_queue(b, i, PAGE_HEAD);
 		return;
 	}
 	if (ours && (head->length != p->bytes || p->flags & PAGE_SAW_REFUSAL))

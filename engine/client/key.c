@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The 128-bit key of a page: XXH3 of (digest of the namespace, page key). It is the same on every
- * machine and in every version: bytes are hashed, never words. Any thread.
+ * The page key: the 128-bit XXH3 hash of (digest of the namespace, key). It is the same on every
+ * machine and in every version, because the hash input is bytes in little-endian order, never
+ * words. Any thread.
  */
 #include "engine/client/client.h"
 
@@ -32,5 +33,5 @@ void key_hash(
 	memcpy(text + sizeof(struct page_key), key, bytes);
 	*ret_key = digest(text, sizeof(struct page_key) + bytes);
 	if (ret_key->word[0] == 0 && ret_key->word[1] == 0)
-		ret_key->word[0] = 1; /* all zero means "no page" */
+		ret_key->word[0] = 1; /* an all-zero page key means "no page" */
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pages of this host's own pools: copied out of the mapping by the channel's thread. The page head
- * after the copy decides, by the same rule as for a remote page; before it, it saves a useless
- * copy.
+ * Reads pages of this host's own pools: the channel's thread copies them out of the mapping. The
+ * page head loaded after the copy decides, by the same rule as for a remote page. The page head
+ * loaded before the copy only saves a useless copy.
  */
 #include "engine/client/client.h"
 
-/* NULL: the place is outside what is mapped. */
+/* Returns the page head of a place; NULL: the place is outside the mapping. */
 static const struct page_head *head_at(
 	const struct session *session, uint32_t place, uint64_t bytes)
 {
@@ -30,7 +30,7 @@ bool local_has(const struct session *session, const struct page_key *key, const 
 	return head.generation == at->generation && page_key_equal(&head.key, key);
 }
 
-/* PC_HIT, PC_STALE, or PC_INVALID: the key's page has another length. */
+/* Returns PC_HIT, PC_STALE, or PC_INVALID: the stored page has another length. */
 enum pc_result local_get(
 	struct pc_channel *ch, const struct page_work *p, const struct pc_page *page)
 {
@@ -46,7 +46,9 @@ enum pc_result local_get(
 										   : PC_STALE;
 	copy_scatter(page->segments, page->segment_count,
 		session->rail[place_rail(p->at.place)].pool + place_offset(p->at.place));
-	shm_fence_load(); /* the payload's loads come before the head's; pairs with retiring */
+	/* load the head after the payload; pairs with the fence of the engine that increments the
+	 * generation before it reuses the slot */
+	shm_fence_load();
 	head = page_head_load(shared);
 	shm_fence_stream();
 	return page_head_is(&head, &p->key, p->at.generation, p->bytes) ? PC_HIT : PC_STALE;

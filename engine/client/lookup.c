@@ -1,31 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From a key to a location: the channel's cache, else a bucket of the key's owner in the directory,
- * loaded from this host's shard or READ through a rail, a whole batch at a time.
+ * Finds the location of a key: in the channel's cache, else in a bucket of an owner of the key. The
+ * bucket is loaded from this host's shard or READ through a rail. A whole batch is looked up at a
+ * time.
  *
  *   owner 1: first bucket -- full, no match --> second bucket
  *     failed, or not there  --> owner 2, ..., then the owners by the previous map
  *   all asked               --> absent: every owner said so; unreachable: one could not be asked
  *
- * One owner's "not there" proves nothing: a holder that cannot reach it has told the others, and a
- * small shard loses entries. The owners are asked one after the other, because most keys that are
- * looked up are there: asking all at once reads two buckets for each of them (perf/README.md).
+ * The answer "not there" of one owner proves nothing: a holder that cannot reach that owner has
+ * told the other owners, and a small shard loses entries. Owners are asked one after another,
+ * because most keys that are looked up exist; asking all owners at once would read two buckets for
+ * each key (perf/README.md).
  *
- * Entries of engines that are not alive do not exist. What an entry says may be wrong: the page
- * head decides. Channel thread.
+ * Entries of engines that are not alive are ignored. An entry may be wrong: the page head decides.
+ * Channel thread.
  */
 #include "engine/client/client.h"
 
-/* Bits of page_work.asked: the owners by the map, then those by the previous map. */
+/*
+ * page_work.asked has one bit per owner by the current map, then one per owner by the previous map.
+ */
 static_assert(2 * REPLICAS_MAX <= 8, "page_work.asked has a bit for each");
 
-/* Which owner is asked first. */
+/* Order in which owners are asked: this host, peers that answer, peers that failed recently. */
 enum rank { RANK_HERE, RANK_ANSWERS, RANK_RESTS, RANKS };
 
 struct choice {
-	const struct map_member *member; /* NULL: all were asked */
+	const struct map_member *member; /* NULL: every owner was asked */
 	enum rank rank;
-	unsigned bit; /* of page_work.asked */
+	unsigned bit; /* bit in page_work.asked */
 };
 
 void lookup_again(struct pc_batch *b, uint32_t i)
@@ -40,7 +44,11 @@ void lookup_again(struct pc_batch *b, uint32_t i)
 	page_queue(b, i, PAGE_LOOK);
 }
 
-/* Is a remembered location good enough? A get finds out; the others report what they believe. */
+/*
+ * True if the cache has a location that is good enough. A get may use an old one, because the page
+ * head reveals a stale location. Other calls report without reading the page, so they need an entry
+ * younger than FRESH_NS.
+ */
 static bool cached(
 	struct pc_channel *ch, const struct pc_batch *b, struct page_work *p, uint64_t now_ns)
 {
@@ -59,7 +67,7 @@ void lookup_begin(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_
 	struct page_work *p = &b->work[i];
 
 	if (!ch->map || !ch->map->current.members) {
-		p->flags |= PAGE_SAW_FAILURE; /* no owner is known: none was asked */
+		p->flags |= PAGE_SAW_FAILURE; /* no owner is known, so none was asked */
 		page_absent(ch, b, i);
 	} else if (cached(ch, b, p, now_ns)) {
 		ch->counts.lookups_cached++;
@@ -86,7 +94,9 @@ static void consider(const struct pc_channel *ch, const struct page_work *p,
 		*best = (struct choice){m, rank, bit};
 }
 
-/* These owners hold the entries until the new owners have them. */
+/*
+ * Considers the owners by the previous map, which hold the entries until the new owners have them.
+ */
 static void consider_previous(
 	struct pc_channel *ch, const struct page_work *p, uint64_t now_ns, struct choice *best)
 {
@@ -105,7 +115,10 @@ static void consider_previous(
 	}
 }
 
-/* Searched once for each look-up; a map that changed meanwhile starts it anew. */
+/*
+ * Computes the owners of the key, once per look-up. A map that changes during a look-up starts it
+ * again.
+ */
 static void find_owners(const struct pc_channel *ch, struct page_work *p)
 {
 	uint32_t owner[REPLICAS_MAX];
@@ -117,7 +130,7 @@ static void find_owners(const struct pc_channel *ch, struct page_work *p)
 		p->owner[k] = (uint8_t)owner[k];
 }
 
-/* NULL: every owner was asked. */
+/* Chooses the next owner to ask and marks it as asked. NULL: every owner was asked. */
 static const struct map_member *next_owner(
 	struct pc_channel *ch, struct page_work *p, uint64_t now_ns)
 {
@@ -129,8 +142,8 @@ static const struct map_member *next_owner(
 		consider(ch, p, &ch->map->current.member[p->owner[k]], k, now_ns, &best);
 	if (best.rank >= RANK_RESTS)
 		consider_previous(ch, p, now_ns, &best);
-	/* An owner that failed lately can cost its share of the deadline: once another owner has
-	 * answered it is not asked, so the key is unreachable and not absent. */
+	/* An owner that failed recently can cost its share of the deadline. Once another owner has
+	 * answered, it is not asked; so the key counts as unreachable, not as absent. */
 	if (best.rank == RANK_RESTS && p->flags & PAGE_SAW_ANSWER) {
 		p->flags |= PAGE_SAW_FAILURE;
 		return NULL;
@@ -140,7 +153,9 @@ static const struct map_member *next_owner(
 	return best.member;
 }
 
-/* Puts the bucket's locations into the page: our own first, then those that answer, then the rest.
+/*
+ * Copies the bucket's locations of the key into the page: this host first, then peers that answer,
+ * then peers that failed recently. False: the bucket has none.
  */
 static bool match(
 	struct pc_channel *ch, struct page_work *p, const struct bucket *bucket, uint64_t now_ns)
@@ -166,7 +181,7 @@ static bool match(
 	p->at = found[0];
 	p->others = (uint8_t)(n - 1);
 	for (unsigned k = 1; k < n; k++)
-		p->other[n - 1 - k] = found[k]; /* taken from the end */
+		p->other[n - 1 - k] = found[k]; /* page_wrong() takes the last one first */
 	return true;
 }
 
@@ -179,7 +194,7 @@ static void found(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_
 	page_found(ch, b, i, now_ns);
 }
 
-/* This host's own shard. True: found. */
+/* Looks the key up in this host's own shard. True: found. */
 static bool look_here(struct pc_channel *ch, struct page_work *p, uint64_t now_ns)
 {
 	const struct session *session = ch->session;
@@ -217,7 +232,7 @@ static void submit_bucket(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
 	segment.offset = r->hold * sizeof(struct bucket);
 	op.cookie = request_cookie(ch, index);
 	op.offset = (uint64_t)bucket * sizeof(struct bucket);
-	/* Time for the other owners and the page itself is left. */
+	/* A third of the time: the rest is for the other owners and for the page itself. */
 	op.deadline_ns = now_ns + batch_share_ns(b, now_ns, 3);
 	p->rails_tried |= (uint16_t)(1u << rail);
 	p->peer = m->peer;
@@ -225,7 +240,7 @@ static void submit_bucket(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
 	submit_op(ch, rail, &op, &segment);
 }
 
-/* The member that p->peer stands for; NULL: no longer in the map. */
+/* The member whose peer index is p->peer; NULL: no longer in the map. */
 static const struct map_member *same_peer(const struct pc_channel *ch, const struct page_work *p)
 {
 	const struct map_view *map = &ch->map->current;
@@ -236,7 +251,11 @@ static const struct map_member *same_peer(const struct pc_channel *ch, const str
 	return NULL;
 }
 
-/* One page as far as it goes now. False: no room; the page is back in front of its queue. */
+/*
+ * Looks one page up as far as possible without waiting. False: no room; the page is back in front
+ * of its queue.
+ */
+/* cold: 43 lines, because every exit of the loop over owners is here; no other rule is lifted */
 static bool look(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
 {
 	struct page_work *p = &b->work[i];

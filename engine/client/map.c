@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The channel's private copy of the cluster map, and which node an entry's ref stands for.
- * Refreshed when the shared epoch moved; a copy that came out torn is thrown away and the old one
- * stays.
+ * The channel's private copy of the cluster map, and the search for the member with a ref. The copy
+ * is refreshed when the shared epoch changes. A copy that was torn by a concurrent change is
+ * discarded, and the old one stays. Channel thread.
  */
 #include "engine/client/client.h"
 

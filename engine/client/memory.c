@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory that READs land in: the process's table of registered ranges, each channel's sorted copy
- * of it, and the pins of batches under way. The table changes under wire and lock; channels copy it
- * when its count of changes moved. A range stays in the table when the engine dies (region 0) and
- * gets a new region number from the next one.
+ * Registered memory: the process's table of ranges. It changes under `wire` and `lock`; each
+ * channel keeps a sorted copy (pin.c) and renews it when `memory_changes` differs. When the engine
+ * dies, a range stays in the table with region 0 and gets a new region number from the next engine.
+ * Slow path; any thread.
  */
 #include "engine/client/client.h"
 
@@ -13,10 +13,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Pinning a large range takes the kernel about a second per 10 GB and NIC, and others may wait. */
+/*
+ * Time limit of a registration, 600 s: the kernel takes about 1 s per 10 GB and NIC to pin a range,
+ * and other requests may be first.
+ */
 #define REGION_TIMEOUT_NS 600000000000ull
 
-/* Caller holds wire. */
+/* The caller holds `wire`. */
 static int region_add(
 	struct session *session, const struct memory *m, uint64_t until_ns, uint16_t *ret_region)
 {
@@ -32,7 +35,8 @@ static int region_add(
 		return rc;
 	session_close_fds(&call);
 	if (call.a < REGION_CLIENT_0 || call.a >= REGIONS_MAX)
-		return error_set(-EPROTO, "the engine gave an impossible region number");
+		return error_set(-EPROTO,
+			"the engine answered with an invalid region number; engine and library must be of the same version");
 	*ret_region = (uint16_t)call.a;
 	return 0;
 }
@@ -65,8 +69,8 @@ static void region_set(struct pc *pc, struct memory *m, uint16_t region)
 }
 
 /*
- * Without the engine's pidfd no READ may go to memory of the caller's: nothing would tell when a
- * dead engine's NIC is done with it.
+ * Without the engine's pidfd no READ may write into the caller's memory: nothing would tell when
+ * the NIC of a dead engine has stopped writing.
  */
 static bool may_register(const struct session *session, const struct memory *m)
 {
@@ -80,7 +84,7 @@ void memory_register_again(struct pc *pc, struct session *session, unsigned i)
 
 	pthread_mutex_lock(&pc->wire);
 	m = pc->memory[i];
-	/* What the new engine refuses goes through staging from now on. */
+	/* Pages in a range that the new engine refuses go through staging. */
 	if (m && !m->region && may_register(session, m) && !shm_load(&session->dead) &&
 		!region_add(session, m, clock_now_ns() + REGION_TIMEOUT_NS, &region))
 		region_set(pc, m, region);
@@ -105,7 +109,7 @@ void memory_free_all(struct pc *pc)
 	}
 }
 
-/* Caller holds lock. */
+/* The caller holds `lock`. */
 static bool overlaps(const struct pc *pc, const struct memory *m)
 {
 	for (unsigned i = 0; i < REGIONS_MAX; i++) {
@@ -117,20 +121,23 @@ static bool overlaps(const struct pc *pc, const struct memory *m)
 	return false;
 }
 
-/* Caller holds wire. */
+/* The caller holds `wire`. */
 static int table_insert(struct pc *pc, struct memory *m)
 {
 	int rc = 0;
 
 	pthread_mutex_lock(&pc->lock);
 	if (overlaps(pc, m)) {
-		rc = error_set(-EEXIST, "memory at %p overlaps a range that is registered already",
+		rc = error_set(-EEXIST,
+			"cannot register the memory at %p: it overlaps a registered range",
 			(void *)m->base);
 	} else {
 		for (m->slot = 0; m->slot < REGIONS_MAX && pc->memory[m->slot]; m->slot++)
 			continue;
 		if (m->slot == REGIONS_MAX)
-			rc = error_set(-ENOSPC, "more than %d registered ranges", REGIONS_MAX);
+			rc = error_set(-ENOSPC,
+				"cannot register memory: this process has %d registered ranges, which is the limit",
+				REGIONS_MAX);
 	}
 	if (!rc) {
 		pc->memory[m->slot] = m;
@@ -149,8 +156,9 @@ static void table_remove(struct pc *pc, struct memory *m)
 }
 
 /*
- * Takes `m` over: it is in the table afterwards, or freed. Without an engine it waits for one.
- * -ETIMEDOUT: another thread's request, or this one, was not answered by then.
+ * Takes ownership of `m`: afterwards it is in the table, or freed after an error. Without an engine
+ * it is registered with the next one. -ETIMEDOUT: another thread's request or this one was not
+ * answered by `until_ns`.
  */
 static int memory_add(struct pc *pc, struct memory *m, uint64_t until_ns)
 {
@@ -171,7 +179,8 @@ static int memory_add(struct pc *pc, struct memory *m, uint64_t until_ns)
 
 		rc = region_add(session, m, until_ns, &region);
 		if (shm_load(&session->dead))
-			rc = 0; /* the engine died just now: registered with the next one */
+			/* the engine died meanwhile: the range is registered with the next one */
+			rc = 0;
 		if (rc)
 			table_remove(pc, m);
 		else
@@ -210,7 +219,7 @@ int pc_memory_register(struct pc *pc, void *base, size_t bytes, int memfd, uint6
 			PAGE_UNIT);
 	m = calloc(1, sizeof(*m));
 	if (!m)
-		return error_set(-ENOMEM, "no memory to register memory");
+		return error_set(-ENOMEM, "cannot register memory: out of memory");
 	*m = (struct memory){.base = base, .bytes = bytes, .offset = offset};
 	m->memfd = fcntl(memfd, F_DUPFD_CLOEXEC, 0);
 	if (m->memfd < 0) {
@@ -220,8 +229,8 @@ int pc_memory_register(struct pc *pc, void *base, size_t bytes, int memfd, uint6
 		free(m);
 		return rc;
 	}
-	/* The engine insists on it, and says so; a memfd made without MFD_ALLOW_SEALING has none.
-	 */
+	/* The result is ignored: the engine refuses an unsealed memfd with its own text. A memfd
+	 * made without MFD_ALLOW_SEALING cannot be sealed. */
 	seal(m->memfd);
 	return memory_add(pc, m, clock_now_ns() + REGION_TIMEOUT_NS);
 }
@@ -235,14 +244,14 @@ int memory_alloc(struct pc *pc, size_t bytes, bool staging, uint64_t until_ns, v
 	bytes = (bytes + PAGE_UNIT - 1) & ~(size_t)(PAGE_UNIT - 1);
 	m = calloc(1, sizeof(*m));
 	if (!m)
-		return error_set(-ENOMEM, "no memory to register memory");
+		return error_set(-ENOMEM, "cannot register memory: out of memory");
 	m->memfd = memfd_create("peercache-client", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (m->memfd < 0 || ftruncate(m->memfd, (off_t)bytes) || seal(m->memfd))
 		goto fail;
 	at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, m->memfd, 0);
 	if (at == MAP_FAILED)
 		goto fail;
-	madvise(at, bytes, MADV_HUGEPAGE); /* where the system allows it; nothing lost otherwise */
+	madvise(at, bytes, MADV_HUGEPAGE); /* only a hint: a refusal costs nothing */
 	m->base = at;
 	m->bytes = bytes;
 	m->ours = true;
@@ -285,9 +294,12 @@ int pc_memory_release(struct pc *pc, void *base)
 	if (!m) {
 		rc = error_set(-ENOENT, "no registered memory starts at %p", base);
 	} else if (m->pins) {
-		rc = error_set(-EBUSY, "a batch that names the memory at %p is under way", base);
+		rc = error_set(-EBUSY,
+			"cannot release the memory at %p: a batch in flight names it; wait for the batch first",
+			base);
 	} else {
-		pc->memory[m->slot] = NULL; /* who pins from now on copies the table first */
+		/* any thread that pins later copies the changed table first */
+		pc->memory[m->slot] = NULL;
 		pc->memory_changes++;
 	}
 	pthread_mutex_unlock(&pc->lock);
@@ -303,8 +315,8 @@ int pc_memory_release(struct pc *pc, void *base)
 }
 
 /*
- * For memory of the library's own that a READ of a lost engine may still write to: it is not used
- * again. Unmapped at once if no request is in progress, else by pc_close().
+ * Removes memory of the library that a READ of a lost engine may still write: it is never used
+ * again. It is unmapped here if no request is in progress, otherwise in pc_close().
  */
 void memory_leave(struct pc *pc, void *base)
 {

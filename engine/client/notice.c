@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the control plane is told without being asked for an answer: entries found wrong, pages
- * read. Best effort: half of the ctl ring stays free for what somebody waits for.
+ * Messages to the control plane that get no answer: stale entries and used pages. Best effort: half
+ * of the ctl ring stays free for requests that wait for an answer.
  */
 #include "engine/client/client.h"
 
@@ -49,5 +49,6 @@ void notice_wanted(struct pc_channel *ch, const struct page_key *key, uint64_t n
 	struct cache_entry *e = cache_find(ch, key);
 
 	if (e)
-		touch(ch, e, (uint32_t)(now_ns / 1000000)); /* not seen: no fresher for it */
+		/* seen_ms stays: the look-up did not confirm the location */
+		touch(ch, e, (uint32_t)(now_ns / 1000000));
 }

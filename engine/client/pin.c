@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From an address to a region: the channel's sorted copy of the registered ranges, and the pins
- * that keep a range from being released while a batch names it. Channel thread; takes pc->lock
- * briefly.
+ * Finds the region of an address in the channel's sorted copy of the registered ranges, and pins
+ * ranges, so that a range is not released while a batch names it. Channel thread; holds pc->lock
+ * for a short time.
  */
 #include "engine/client/client.h"
 
@@ -15,7 +15,7 @@ static int by_base(const void *a, const void *b)
 	return x->base < y->base ? -1 : x->base > y->base;
 }
 
-/* Caller holds lock. */
+/* The caller holds `lock`. */
 static void copy_table(struct pc_channel *ch)
 {
 	struct pc *pc = ch->pc;
@@ -65,7 +65,10 @@ __attribute__((noinline)) const struct memory_view *memory_search(
 	return ch->memory[low].region ? &ch->memory[low] : NULL;
 }
 
-/* Pins what the page's segments lie in; `last` is pinned already. True: all of them do. */
+/*
+ * Marks for pinning the ranges that the page's segments lie in; `*last` is marked already. True:
+ * every segment lies in a range.
+ */
 static bool find_page(
 	struct pc_batch *b, const struct pc_page *page, const struct memory_view **last)
 {
@@ -104,7 +107,7 @@ static void find_all(struct pc_batch *b)
 	}
 }
 
-/* Caller holds lock. */
+/* The caller holds `lock`. */
 static void count_pins(const struct pc_batch *b, uint32_t change)
 {
 	for (uint32_t word = 0; word < REGIONS_MAX / 64; word++)
@@ -139,7 +142,7 @@ void memory_unpin(struct pc_batch *b)
 	if (!b->pins)
 		return;
 	pthread_mutex_lock(&pc->lock);
-	count_pins(b, UINT32_MAX); /* - 1 */
+	count_pins(b, UINT32_MAX); /* adds -1 */
 	pthread_mutex_unlock(&pc->lock);
 	b->pins = false;
 }

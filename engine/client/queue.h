@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What every page passes through several times: the queues of its batch and its end, and where its
- * segments are registered. Channel thread. Included by client.h alone.
+ * The queues of a batch, the end of a page, and the look-up of registered memory. Inline because
+ * every page uses them several times. Channel thread. Included only by client.h.
  */
 #ifndef CLIENT_QUEUE_H
 #define CLIENT_QUEUE_H
@@ -18,7 +18,10 @@ static inline void page_done(struct pc_batch *b, uint32_t i, enum pc_result resu
 		page_count(b, result);
 }
 
-/* Waits for room on a rail, as most pages do; what others wait for: enum page_phase. */
+/*
+ * True if a page in this phase waits for room on a rail. enum page_phase lists what the others wait
+ * for.
+ */
 static inline bool waits_for_room(unsigned phase)
 {
 	return phase == PAGE_FETCH || phase == PAGE_STAGE;
@@ -48,7 +51,10 @@ static inline bool page_waits(const struct pc_batch *b, enum page_phase phase)
 	return b->queue[phase].head != CLIENT_NONE;
 }
 
-/* Takes the first page off a queue; CLIENT_NONE: empty. page_requeue() puts it back in front. */
+/*
+ * Removes and returns the first page of a queue; CLIENT_NONE: empty. page_requeue() puts it back in
+ * front.
+ */
 static inline uint32_t page_unqueue(struct pc_batch *b, enum page_phase phase)
 {
 	struct page_queue *q = &b->queue[phase];
@@ -79,7 +85,7 @@ static inline void page_in_flight(struct pc_batch *b, uint32_t i, uint32_t reque
 	b->channel->moves++;
 }
 
-/* p->at says where it may be. */
+/* Continues a page whose location p->at was found. */
 static inline void page_found(
 	struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
 {
@@ -91,7 +97,9 @@ static inline void page_found(
 		page_here(ch, b, i, now_ns);
 }
 
-/* A share of the time until the batch's deadline, for an attempt that others may follow. */
+/*
+ * The time until the batch's deadline / `parts`: the limit of one attempt that others may follow.
+ */
 static inline uint64_t batch_share_ns(const struct pc_batch *b, uint64_t now_ns, unsigned parts)
 {
 	uint64_t ns = now_ns < b->deadline_ns ? (b->deadline_ns - now_ns) / parts : 0;
@@ -99,7 +107,7 @@ static inline uint64_t batch_share_ns(const struct pc_batch *b, uint64_t now_ns,
 	return ns < SHARE_NS_MAX ? ns : SHARE_NS_MAX;
 }
 
-/* When it has something to do even if no answer comes. */
+/* The time at which the batch must be stepped even if no answer comes. */
 static inline uint64_t batch_due_ns(const struct pc_batch *b)
 {
 	if (!b->expired)
@@ -114,7 +122,10 @@ static inline bool memory_holds(const struct memory_view *m, uintptr_t base, uin
 	return base >= m->base && base - m->base < m->bytes && bytes <= m->bytes - (base - m->base);
 }
 
-/* The range that [base, base + bytes) lies in, registered with the engine now; else NULL. */
+/*
+ * The registered range that contains [base, base + bytes); NULL: none, or not registered with the
+ * current engine.
+ */
 static inline const struct memory_view *memory_find(
 	struct pc_channel *ch, const void *base, uint64_t bytes)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Out of the rings: answers of the rails and of the control plane, each matched to its request by a
- * cookie that is checked, each handed to the page's next step. An answer nobody asked for is
- * ignored.
+ * Takes the answers of the rails and of the control plane out of the rings. The cookie of each
+ * answer is checked and gives its request; the answer goes to the page's next step. An answer
+ * without a request in flight is ignored.
  */
 #include "engine/client/client.h"
 
@@ -22,7 +22,7 @@ static struct request *request_of(struct pc_channel *ch, uint64_t cookie, uint32
 	return r;
 }
 
-/* An answer that is dealt with soon: what its request and its bucket need comes meanwhile. */
+/* Prefetch the bucket of the completion EXPECT_AHEAD entries ahead. */
 static void expect(const struct pc_channel *ch, const struct ring_consumer *ring, uint32_t i)
 {
 	const struct op_done *done = ring_slot_old(ring, i);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How a process finds the next engine after it lost one: a thread of the library's own attaches,
- * opens the channels that miss a session and registers memory again. It starts when a call finds no
- * session, and ends when its work is done, so an attached process has no such thread. No call waits
- * for it past the call's own deadline: an engine that accepts a connection and does not answer
- * costs a call nothing but its result, PC_GONE.
+ * Attaching again after the engine was lost. The attach thread, a thread of the library, opens the
+ * session, then the channels that have none, then registers memory again. It starts when a call
+ * finds no session and ends when its work is done, so an attached process does not have this
+ * thread. No call waits for it past the call's own deadline: while an engine accepts a connection
+ * and does not answer, calls return PC_GONE.
  */
 #include "engine/client/client.h"
 
@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define BACKLOG_WAIT_MS 5000u /* the engine has so long to accept a connection */
+#define BACKLOG_WAIT_MS 5000u /* time limit for the engine to accept a connection */
 #define OPEN_TIMEOUT_MS 10000u
 
 /* ---- the session ----------------------------------------------------------------------------- */
@@ -31,7 +31,10 @@ static bool closing(struct pc *pc)
 	return is;
 }
 
-/* A full backlog empties as soon as the engine's loop turns. */
+/*
+ * Connects; while the backlog is full, tries again each millisecond, because the engine's event
+ * loop empties it quickly.
+ */
 static int connect_patiently(struct pc *pc)
 {
 	int fd;
@@ -45,8 +48,8 @@ static int connect_patiently(struct pc *pc)
 }
 
 /*
- * attacher_stop() may shut the socket down that HELLO waits on, by a descriptor of its own: the
- * session closes the other one when it fails.
+ * Publishes a duplicate of the socket on which HELLO waits, so that attacher_stop() can shut it
+ * down. A duplicate, because the session closes its own descriptor when HELLO fails.
  */
 static void show_socket(struct pc *pc, int fd)
 {
@@ -79,12 +82,14 @@ int pc_attach(struct pc *pc)
 		hide_socket(pc);
 		return rc;
 	}
-	/* Under wire, too: a registration with the previous engine is over before. */
+	/* Also hold `wire`: a registration with the previous engine ends before the regions are
+	 * reset. */
 	pthread_mutex_lock(&pc->wire);
 	pthread_mutex_lock(&pc->lock);
 	memory_forget_regions(pc);
 	pc->session = session;
-	/* Else attacher_stop() finds the session, and may free it as soon as the lock is open. */
+	/* If `closing` is not set yet, attacher_stop() will find the session; it may free the
+	 * session as soon as `lock` is released. */
 	if (pc->attacher.closing)
 		shutdown(session->fd, SHUT_RDWR);
 	pthread_mutex_unlock(&pc->lock);
@@ -133,7 +138,7 @@ struct opened *pc_opened_take(struct pc *pc)
 		pc->attacher.available--;
 		if (opened->session == pc->session)
 			break;
-		opened->next = stale; /* of an engine that was lost before a thread adopted it */
+		opened->next = stale; /* its engine was lost before a channel adopted it */
 		stale = opened;
 	}
 	pthread_mutex_unlock(&pc->lock);
@@ -146,7 +151,10 @@ struct opened *pc_opened_take(struct pc *pc)
 	return opened;
 }
 
-/* False: no channel more could be opened now. */
+/*
+ * Opens one channel and adds it to `opened`. False: the engine opens no more channels, or no
+ * memory.
+ */
 static bool open_one(struct pc *pc, struct session *session)
 {
 	struct opened *opened = calloc(1, sizeof(*opened));
@@ -173,7 +181,10 @@ static bool open_one(struct pc *pc, struct session *session)
 	return true;
 }
 
-/* In a new session also those that have not noticed yet that theirs is lost. */
+/*
+ * True if channels are missing. In a new session every channel counts, because some threads have
+ * not noticed the loss of the old session yet.
+ */
 static bool channels_missing(struct pc *pc, bool is_new)
 {
 	const struct attacher *a = &pc->attacher;
@@ -202,7 +213,7 @@ static void *run(void *context)
 	if (is_new && !pc_attach(pc))
 		session = pc_session_get(pc);
 	if (session) {
-		/* Before memory: a range may take minutes. */
+		/* Channels before memory, because registering a range may take minutes. */
 		open_missing(pc, session, is_new);
 		for (unsigned i = 0; i < REGIONS_MAX && !closing(pc); i++) {
 			memory_register_again(pc, session, i);
@@ -214,14 +225,17 @@ static void *run(void *context)
 	}
 	pthread_mutex_lock(&pc->lock);
 	if (session && pc->attacher.wanting <= pc->attacher.available)
-		pc->attacher.tried_ns = 0; /* the next loss is looked after at once */
+		pc->attacher.tried_ns = 0; /* after the next loss the thread may start at once */
 	pc->attacher.runs = false;
 	pthread_cond_broadcast(&pc->attacher.ended);
 	pthread_mutex_unlock(&pc->lock);
 	return NULL;
 }
 
-/* Caller holds lock. Signals are for the program's own threads. */
+/*
+ * Starts the thread. The caller holds `lock`. The thread blocks all signals, because they are for
+ * the program's own threads.
+ */
 static bool start(struct pc *pc)
 {
 	struct attacher *a = &pc->attacher;
@@ -230,7 +244,8 @@ static bool start(struct pc *pc)
 
 	a->tried_ns = clock_now_ns();
 	if (a->joinable)
-		pthread_join(a->thread, NULL); /* `runs` is false: it returns without the lock */
+		/* `runs` is false, so the old thread returns without taking the lock */
+		pthread_join(a->thread, NULL);
 	a->runs = true;
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -240,7 +255,7 @@ static bool start(struct pc *pc)
 	return a->runs;
 }
 
-/* Caller holds lock. */
+/* The caller holds `lock`. */
 static bool has_work(const struct pc *pc)
 {
 	const struct attacher *a = &pc->attacher;
@@ -280,7 +295,10 @@ void attacher_init(struct pc *pc)
 	pthread_condattr_destroy(&attributes);
 }
 
-/* A thread that is in the middle of something is not waited for longer than the system needs. */
+/*
+ * Ends the attach thread. Shutting its sockets down ends every wait for the engine, so the join
+ * takes only as long as the current system call.
+ */
 void attacher_stop(struct pc *pc)
 {
 	struct attacher *a = &pc->attacher;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Storing and removing. A page nobody has gets a credit, is copied into the pool by this thread,
- * past the cache, and is published; the control plane answers when every node can find it. Pages of
- * a batch go round the rails' pools, so that one batch read back uses every rail. Channel thread.
+ * Storing and removing pages. A page that no node has gets a credit; this thread copies it into the
+ * pool with non-temporal stores and publishes it. The control plane answers when every node can
+ * find the page. The pages of a batch are spread round-robin over the rails' pools, so that reading
+ * the batch back uses every rail. Channel thread.
  */
 #include "engine/client/client.h"
 
@@ -40,9 +41,10 @@ static void publish_step(struct pc_channel *ch, struct pc_batch *b)
 }
 
 /*
- * The first page that is stored somewhere would fault once per 4 KiB; the kernel maps the whole
- * neighbourhood faster. Where it cannot, the copy faults.
+ * Maps the memory of a slot before the first copy into it: one madvise() per TOUCH_BYTES is faster
+ * than a page fault per 4 KiB. Where the kernel does not support it, the copy faults.
  */
+/* cold: madvise() runs once per TOUCH_BYTES of a pool; later stores find the flag set */
 static void touch(const struct session_rail *rail, uint64_t offset, uint32_t bytes)
 {
 	for (uint64_t k = offset / TOUCH_BYTES; k <= (offset + bytes - 1) / TOUCH_BYTES; k++) {
@@ -57,8 +59,8 @@ static void touch(const struct session_rail *rail, uint64_t offset, uint32_t byt
 }
 
 /*
- * Names the slot in the channel segment before the copy; false: the engine has ended the channel,
- * so the slot may be another page's by now. Protocol: struct channel_header.
+ * Names the slot in the channel segment before the copy. False: the engine has ended the channel,
+ * so the slot may belong to another page already. struct channel_header describes the protocol.
  */
 static bool slot_enter(struct pc_channel *ch, const struct credit *credit)
 {
@@ -70,14 +72,17 @@ static bool slot_enter(struct pc_channel *ch, const struct credit *credit)
 	return false;
 }
 
-/* Release pairs with the engine's acquire: the copy is in memory, no store of it comes later. */
+/*
+ * Ends the copy. The release pairs with the engine's acquire: an engine that reads 0 sees the whole
+ * copy, and no store of it comes later.
+ */
 static void slot_leave(struct pc_channel *ch)
 {
 	shm_fence_stream();
 	shm_store_release64(&ch->header->copying, 0);
 }
 
-/* False: the page waits for a credit, or the channel broke. */
+/* Copies a page into a credit's slot. False: the page waits for a credit, or the channel broke. */
 static bool store(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
 {
 	struct page_work *p = &b->work[i];
@@ -97,7 +102,7 @@ static bool store(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_
 		return false;
 	}
 	copy_gather(rail->pool + place_offset(credit.place), page->segments, page->segment_count);
-	slot_leave(ch); /* before the publish is in the ring */
+	slot_leave(ch); /* must come before the publish is in the ring */
 	p->at = (struct location){ch->session->ref, credit.place, credit.generation};
 	page_queue(b, i, PAGE_PUBLISH);
 	return true;

@@ -1,20 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which rail an op goes to, decided when the rail has room for it and not before. A page goes to
- * the rail its place names, so that pages stored in turn are read in turn; when that one is behind,
- * to the one that will have moved it first: outstanding bytes over measured bandwidth. A rail that
- * the engine has taken out of use, or that failed lately, is used when there is no other. Channel
- * thread.
+ * Chooses the rail of an op, at the time when a rail has room for it and not earlier. A page goes
+ * to its home rail (the rail in its place), so that pages stored round-robin are read round-robin.
+ * When the home rail has a backlog, the page goes to the rail with the earliest estimated finish
+ * time: bytes in flight divided by the bandwidth estimate. A rail that the engine has taken out of
+ * use, or that failed recently, is used only when there is no other. Channel thread.
  *
- * A rail's bandwidth is what it moved over the time it had something to move; idle time does not
- * count, and a rail that is given little is not thought slow for it. Rails nothing is known of are
- * as fast as the fastest.
+ * A rail's bandwidth estimate is the bytes it moved divided by the time it had bytes in flight.
+ * Idle time does not count, so a rail with little work is not taken for a slow one. A rail without
+ * an estimate counts as equal to the fastest.
  */
 #include "engine/client/client.h"
 
 /* ---- bandwidth ------------------------------------------------------------------------------- */
 
-/* Bytes on their way are below 2^33, and a weight is STRIPE_RATIO_MAX at most. */
+/*
+ * Fixed-point shift of a weight. `bytes * weight` fits 64 bits: bytes in flight stay below 2^33 and
+ * a weight is at most STRIPE_RATIO_MAX.
+ */
 #define WEIGHT_SHIFT 16
 
 static void fastest(struct pc_channel *ch)
@@ -45,15 +48,15 @@ static uint64_t within(uint64_t bytes, uint64_t most)
 }
 
 /*
- * What the choice needs of the rails' bandwidth, reckoned when that changed: many pages are weighed
- * between two samples. So much may be on its way: what the rail moves while one half as fast as the
- * fastest moves STRIPE_BYTES, and no more than that; measurements of equal rails differ.
+ * Recompute each rail's weight and in-flight budget; runs only when a bandwidth estimate changes.
+ * The budget is proportional to the estimate and saturates at STRIPE_BYTES for any rail at least
+ * half as fast as the fastest, because estimates of identical rails are noisy.
  */
 void stripe_weigh(struct pc_channel *ch)
 {
 	uint64_t max = ch->rate_max ? ch->rate_max : 1;
 
-	ch->least = 0; /* until somebody looks */
+	ch->least = 0; /* 0 is always a lower bound; soonest() computes a better one */
 	for (uint32_t k = 0; k < ch->rails; k++) {
 		struct channel_rail *r = &ch->rail[k];
 		uint64_t rate = rate_of(ch, k), part;
@@ -69,14 +72,20 @@ void stripe_weigh(struct pc_channel *ch)
 	}
 }
 
-/* Given more little by little, until that is too much: what is known of it may have changed. */
+/*
+ * Let a slow rail's estimate drift back towards the fastest by 1/16 per sample, so that a recovered
+ * rail is probed again.
+ */
 static void trust(const struct pc_channel *ch, struct channel_rail *r)
 {
 	if (r->rate && r->rate < ch->rate_max)
 		r->rate += (ch->rate_max - r->rate + 15) / 16;
 }
 
-/* What it moved a little at a time says how long its answers take, not how much it could move. */
+/*
+ * Ends a sample of the rail. A sample made of small bursts measures latency, not bandwidth: it may
+ * raise the estimate but never lower it.
+ */
 static void reckon(struct pc_channel *ch, struct channel_rail *r)
 {
 	uint64_t moved = r->moved * 1024 / (r->busy_ns + 1) + 1;
@@ -102,7 +111,10 @@ static void reckon(struct pc_channel *ch, struct channel_rail *r)
 	stripe_weigh(ch);
 }
 
-/* When the rail would have moved so many more bytes: the fastest rail's time for a byte is 1. */
+/*
+ * Estimated finish time of the rail's backlog plus `more` bytes. Unit: the time the fastest rail
+ * takes for one byte, << WEIGHT_SHIFT.
+ */
 static uint64_t finish(const struct channel_rail *r, uint64_t more)
 {
 	return (r->bytes + more) * r->weight;
@@ -132,7 +144,8 @@ void stripe_take(struct pc_channel *ch, uint32_t rail, uint32_t bytes, uint64_t 
 		return;
 	r->busy_ns += now_ns - r->since_ns;
 	r->since_ns = now_ns;
-	/* Answers are found many at a time: those found with the last sample's took no time. */
+	/* Answers are reaped in groups. A second sample from one group would have a duration of
+	 * nearly 0, hence the lower limit of busy_ns. */
 	if (r->moved >= STRIPE_SAMPLE_BYTES && r->busy_ns >= STRIPE_SAMPLE_NS)
 		reckon(ch, r);
 }
@@ -151,7 +164,7 @@ static uint32_t rails_out(const struct pc_channel *ch, uint16_t peer)
 	return status ? shm_load(&status->rails_out) | shm_load(&status->peer_rails_out[peer]) : 0;
 }
 
-/* Failed now: used last for a while. */
+/* An op failed on the rail at `now_ns`: the rail is used last for RAIL_REST_NS. */
 void stripe_rest(struct pc_channel *ch, uint32_t rail, uint64_t now_ns)
 {
 	ch->rail[rail].rest_until_ns = now_ns + RAIL_REST_NS;
@@ -175,8 +188,8 @@ static uint32_t all(const struct pc_channel *ch)
 }
 
 /*
- * Those that may be used, now or when they have room: rails that are out or rest only when there
- * is no other.
+ * Rails that may carry the op, at once or when they have room. Rails that are out of use or rest
+ * are included only when there is no other.
  */
 static uint32_t usable(const struct pc_channel *ch, const struct stripe *s, uint32_t out)
 {
@@ -186,8 +199,8 @@ static uint32_t usable(const struct pc_channel *ch, const struct stripe *s, uint
 }
 
 /*
- * Of `rails`, the first with credit to have moved it; of equal ones, the first from `start` on.
- * All are looked at, to know what no rail is below.
+ * The rail of `rails` within its in-flight budget that would finish the op first; of equal ones,
+ * the first from `start` on. The loop visits all rails, because it also computes ch->least.
  */
 static uint32_t soonest(struct pc_channel *ch, uint64_t bytes, uint32_t start, uint32_t rails)
 {
@@ -212,7 +225,7 @@ static uint32_t soonest(struct pc_channel *ch, uint64_t bytes, uint32_t start, u
 	return best;
 }
 
-/* The same, with room in its ring. */
+/* Like soonest(), but only rails with room in their op ring. */
 static uint32_t soonest_room(
 	struct pc_channel *ch, const struct stripe *s, uint32_t start, uint32_t rails)
 {
@@ -224,7 +237,10 @@ static uint32_t soonest_room(
 	return r;
 }
 
-/* Near, when no other rail would have moved it so much sooner. */
+/*
+ * Prefer the page's home rail unless another rail's estimated finish time is earlier by more than
+ * one slice.
+ */
 __attribute__((noinline)) static uint32_t weighed(
 	struct pc_channel *ch, const struct stripe *s, uint32_t near, uint32_t rails, bool near_may)
 {
@@ -247,7 +263,8 @@ uint32_t stripe_page(struct pc_channel *ch, const struct stripe *s, uint32_t pla
 		near %= ch->rails;
 	r = &ch->rail[near];
 	near_may = (rails & ~out) >> near & 1 && credit_left(r, s->bytes);
-	/* None could: none has less on its way than `least`, or a smaller weight than 1. */
+	/* Fast path. `least` is a lower bound of every rail's backlog, so no other rail can finish
+	 * a slice earlier: skip the scan. */
 	if (near_may &&
 		finish(r, s->bytes) <=
 			ch->least + ((uint64_t)(s->bytes + SLICE_BYTES) << WEIGHT_SHIFT) &&
@@ -261,13 +278,16 @@ uint32_t stripe_small(struct pc_channel *ch, const struct stripe *s, uint64_t no
 	uint32_t rails = usable(ch, s, rails_out(ch, s->peer) | resting(ch, now_ns));
 	uint32_t next = ch->turn++ % ch->rails;
 
-	/* Nothing is sooner than at once. */
+	/* An idle rail needs no comparison. */
 	if (rails >> next & 1 && !ch->rail[next].bytes && submit_room(ch, next, s->slots))
 		return next;
 	return soonest_room(ch, s, next, rails);
 }
 
-/* Rails that are in use; the first attempt was on one of the others if there was none. */
+/*
+ * Rails in use that the op has not tried yet. Rails out of use do not count: they carry a first
+ * attempt only when there is no other rail.
+ */
 bool stripe_again(const struct pc_channel *ch, uint16_t peer, uint16_t tried)
 {
 	return all(ch) & ~(uint32_t)tried & ~rails_out(ch, peer);

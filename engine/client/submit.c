@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Into the rings: slots, one publish for many ops, and waking whoever sleeps at the other end.
- * Channel thread.
+ * Writes to the rings: fills slots, publishes many ops at once, wakes a sleeping rail or control
+ * plane. Channel thread.
  */
 #include "engine/client/client.h"
 
@@ -13,14 +13,18 @@ static void publish(struct channel_rail *r)
 	r->unpublished = 0;
 }
 
-/* After shm_fence_sleep(), which pairs with the rail's: flag up, fence, look at the ring. */
+/*
+ * The caller has executed shm_fence_sleep(), which pairs with the rail's: the rail raises its flag,
+ * fences, and looks at the ring before it sleeps.
+ */
+/* cold: the write() wakes a poll core that sleeps; a busy one costs one load per flush */
 static void wake(const struct pc_channel *ch, uint32_t rail)
 {
 	uint64_t one = 1;
 
 	if (unlikely(shm_load(&ch->session->status->rail[rail].sleeps)) &&
 		write(ch->session->rail[rail].kick, &one, sizeof(one)) < 0)
-		return; /* full: it is awake already */
+		return; /* the eventfd counter is full: the rail is being woken already */
 }
 
 void submit_flush_rail(struct pc_channel *ch, uint32_t rail)
@@ -41,13 +45,15 @@ void submit_segments(struct channel_rail *r, const struct op_segment *segments, 
 	}
 }
 
+/* cold: one write() per flush, and only while the control plane sleeps */
 static void flush_ctl(struct pc_channel *ch)
 {
 	if (!ch->ctl_unpublished)
 		return;
 	ring_publish(&ch->ctl, ch->ctl_unpublished);
 	ch->ctl_unpublished = 0;
-	shm_fence_sleep(); /* pairs with the control plane's */
+	/* pairs with the control plane's fence between raising its flag and looking at the ring */
+	shm_fence_sleep();
 	if (shm_load(&ch->session->status->control_sleeps)) {
 		uint64_t one = 1;
 
@@ -71,7 +77,7 @@ bool submit_ctl_room(struct pc_channel *ch, uint32_t answers, uint32_t reserve)
 	return (uint32_t)room >= want;
 }
 
-/* After submit_ctl_room(). */
+/* The caller has called submit_ctl_room() with success. */
 void submit_ctl(struct pc_channel *ch, const struct ctl_op *op, uint32_t answers)
 {
 	memcpy(ring_slot_new(&ch->ctl, ch->ctl_unpublished), op, sizeof(*op));

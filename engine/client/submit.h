@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One op into a rail's ring: its request with the cookie, room for it, its slots. Channel thread.
- * Included by client.h alone.
+ * Writing one op into a rail's ring: takes a request for its cookie, checks for room, fills the
+ * slots. Channel thread. Included only by client.h.
  */
 #ifndef CLIENT_SUBMIT_H
 #define CLIENT_SUBMIT_H
@@ -10,7 +10,7 @@
 
 static_assert(SHARE_NS_MAX < OP_SPAN_NS, "an op can say its deadline");
 
-/* CLIENT_NONE: all are in flight. */
+/* Returns a request's index; CLIENT_NONE: all requests are in flight. */
 static inline uint32_t request_take(
 	struct pc_channel *ch, enum request_kind kind, struct pc_batch *b, uint32_t i)
 {
@@ -36,7 +36,7 @@ static inline void request_free(struct pc_channel *ch, uint32_t index)
 
 	r->kind = REQUEST_FREE;
 	r->batch = NULL;
-	r->generation++; /* an answer that comes twice finds nothing */
+	r->generation++; /* a second answer with the old cookie is ignored */
 	r->next = ch->request_free;
 	ch->request_free = index;
 }
@@ -46,7 +46,10 @@ static inline uint64_t request_cookie(const struct pc_channel *ch, uint32_t inde
 	return (uint64_t)ch->request[index].generation << 32 | index;
 }
 
-/* The answer's place in the done ring is reserved by counting, so the rail never finds it full. */
+/*
+ * True if the rail's op ring has `slots` free slots. Counting in_flight reserves a slot of the done
+ * ring for each answer, so the rail never finds the done ring full.
+ */
 static inline bool submit_room(struct pc_channel *ch, uint32_t rail, uint32_t slots)
 {
 	struct channel_rail *r = &ch->rail[rail];
@@ -62,7 +65,7 @@ static inline bool submit_room(struct pc_channel *ch, uint32_t rail, uint32_t sl
 	return (uint32_t)room >= r->unpublished + slots;
 }
 
-/* After submit_room(). */
+/* The caller has called submit_room() with success. */
 static inline void submit_op(struct pc_channel *ch, uint32_t rail, const struct op *op,
 	const struct op_segment *segments)
 {
@@ -73,8 +76,9 @@ static inline void submit_op(struct pc_channel *ch, uint32_t rail, const struct 
 		submit_segments(r, segments, op->segments);
 	r->unpublished += op_slots(op->segments);
 	PROBE_SUBMIT(ch->id, op->cookie, rail, op->peer, op->length);
-	/* A rail with nothing to do begins at once, not at the end of the batch, and one that has
-	 * long READs hears of the next before it runs dry. */
+	/* Publish early when the rail is idle, when FLUSH_SLOTS are pending, or when this is a long
+	 * READ and the rail's backlog is at most FLUSH_DRY. Otherwise publish once, at the end of
+	 * the step. */
 	if (r->in_flight++ == 0 || r->unpublished >= FLUSH_SLOTS ||
 		(op->length >= FLUSH_LONG && r->bytes <= FLUSH_DRY))
 		submit_flush_rail(ch, rail);

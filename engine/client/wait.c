@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waiting for answers: spin a little, then sleep on the channel's wake socket and the session's
- * socket. Sleeper: flag up, fence, look at the rings once more, sleep. The engine exchanges the
- * flag with 0 before it wakes. Channel thread.
+ * Waiting for answers: spin for a short time, then sleep on the channel's wake socket and the
+ * session's socket. Before it sleeps, this thread raises its flag, fences and looks at the rings
+ * once more. The engine exchanges the flag with 0 before it wakes this thread. Channel thread.
  */
 #include "engine/client/client.h"
 
@@ -16,8 +16,9 @@
 #define SPIN_NS 50000u
 #define SPIN_FEW_CORES_NS 20000u
 #define FEW_CORES 2u
-#define YIELD_NS 20000u       /* few cores: let others run so long, and for what is copied ... */
-#define YIELD_BYTES_PER_NS 8u /* ... at this speed; then sleep */
+/* on few cores, the time a waiting thread yields its core before it sleeps */
+#define YIELD_NS 20000u
+#define YIELD_BYTES_PER_NS 8u /* assumed copy speed: adds backlog / this many ns to YIELD_NS */
 #define YIELD_NS_MAX 1000000u
 #define SLEEP_NS_MAX 100000000ull
 
@@ -62,15 +63,18 @@ static void sleep_until(struct pc_channel *ch, uint64_t until_ns)
 	if (rest_ns > SLEEP_NS_MAX)
 		rest_ns = SLEEP_NS_MAX;
 	shm_store(&ch->header->client_waits, 1);
-	shm_fence_sleep(); /* pairs with the engine's: publish, fence, exchange the flag */
+	shm_fence_sleep(); /* pairs with the engine's order: publish, fence, exchange the flag */
 	if (!answered(ch) && poll(p, 2, (int)(rest_ns / 1000000 + 1)) > 0) {
 		if ((p[0].revents && !wake_clear(ch)) || p[1].revents)
-			ch->looked_ns = 0; /* the next step looks at the socket */
+			ch->looked_ns = 0; /* the next step checks the session's socket */
 	}
 	shm_store(&ch->header->client_waits, 0);
 }
 
-/* On few cores the engine may need this one; on its own it is faster to wait awake. */
+/*
+ * Time to yield the core before sleeping. On few cores the engine may need this core; yielding is
+ * faster than sleeping if the answer comes soon.
+ */
 static uint64_t yield_for(const struct pc_channel *ch)
 {
 	uint64_t bytes = 0, ns;
@@ -85,7 +89,8 @@ void wait_for(struct pc_channel *ch, const struct pc_batch *b, uint64_t until_ns
 {
 	bool few = ch->pc->cores <= FEW_CORES;
 	uint64_t spin_ns = few ? SPIN_FEW_CORES_NS : SPIN_NS;
-	uint64_t moved_ns = 0; /* when nothing moved for the first time since something did */
+	/* time of the first step without progress; 0: the last step moved something */
+	uint64_t moved_ns = 0;
 
 	while (b ? b->left != 0 : !all_done(ch)) {
 		uint64_t now_ns;
@@ -103,7 +108,9 @@ void wait_for(struct pc_channel *ch, const struct pc_batch *b, uint64_t until_ns
 			moved_ns = now_ns;
 		if (now_ns - moved_ns < spin_ns) {
 			for (unsigned k = 0; k < 8 && !answered(ch); k++)
-				shm_pause(); /* up to 140 cycles each: look in between */
+				/* a pause takes up to 140 cycles: check for answers between two
+				 * pauses */
+				shm_pause();
 		} else if (few && now_ns - moved_ns < spin_ns + yield_for(ch)) {
 			sched_yield();
 		} else {

@@ -31,10 +31,6 @@
 #include "engine/rail/rail.h"
 #include "numa/plan.h"
 
-#ifndef PEERCACHE_VERSION /* tests compile sources of this folder without it */
-#define PEERCACHE_VERSION "unknown"
-#endif
-
 struct attach;        /* attach.c */
 struct attach_socket; /* attach_socket.c */
 struct publish;       /* publish.c */

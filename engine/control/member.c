@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "config/log.h"
+#include "config/version.h"
 #include "engine/control/connect.h"
 #include "engine/control/directory.h"
 #include "engine/control/member.h"

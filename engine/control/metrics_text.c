@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "config/version.h"
 #include "engine/control/control.h"
 #include "engine/control/snapshot.h"
 

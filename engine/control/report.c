@@ -12,9 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "config/version.h"
 #include "engine/abi/segment.h"
 #include "engine/abi/wire.h"
-#include "engine/control/control.h"
 #include "engine/control/health.h"
 #include "engine/control/snapshot.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Takes a snapshot: every part of the control plane is asked for its figures, rails and clients are
- * read. The loop's thread.
+ * Takes a snapshot: copies the figures of every part of the control plane, of the rails and of the
+ * clients. The loop's thread.
  */
 #include "engine/control/snapshot.h"
 
@@ -18,7 +18,7 @@
 #include "engine/control/report.h"
 #include "numa/clock.h"
 
-/* A member that sent nothing for so many tenths of a heartbeat interval is suspect. */
+/* A member is suspect after this many tenths of a heartbeat interval without a message from it. */
 #define SUSPECT_BEATS_10 25u
 
 static void text_copy(char *to, size_t bytes, const char *from)

@@ -29,7 +29,7 @@ struct dv_sq;
  */
 struct rail_remote {
 	uint64_t base;   /* virtual address of the region as registered by the peer */
-	uint64_t length; /* length of the region, bytes; 0: the peer has no such region */
+	uint64_t length; /* length of the region, bytes; 0: the peer does not have this region */
 	uint32_t rkey;
 	uint32_t spare;
 };

@@ -10,7 +10,7 @@
  * signalled WQE: pages that lie side by side then complete together, and one READ fetches their
  * heads.
  *
- * Which WQEs request a CQE: on each QP, a READ that brings the bytes posted since the last such WQE
+ * Which WQEs request a CQE: on each QP, a READ that brings the bytes posted since the last of these
  * to RAIL_SIGNAL_BYTES or their number to RAIL_SIGNAL_WQES, so every long READ does; and always the
  * last WQE before a doorbell (step.c), so that no completion depends on a WQE that may never be
  * posted.

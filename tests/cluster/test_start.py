@@ -5,11 +5,11 @@ import os
 import signal
 import socket
 import stat
-import subprocess
 import tempfile
 import textwrap
 import threading
 import unittest
+import unittest.mock
 
 import harness
 from test_refusals import engine, settings
@@ -97,39 +97,54 @@ class Names(harness.ClusterTest):
 
 
 class Ready(unittest.TestCase):
-    def test_an_engine_counts_as_started_when_it_serves_and_not_when_its_pools_are_ready(self):
-        """Uses a script that prints an engine's log lines, the last one when the test allows it."""
-        with tempfile.TemporaryDirectory(prefix="peercache-") as folder:
-            program, go = f"{folder}/engine", f"{folder}/go"
-            os.mkfifo(go)
-            with open(program, "w", encoding="ascii") as script:
-                script.write(textwrap.dedent(f"""\
-                    #!/bin/sh
-                    echo '2026-01-01 info  pool of rail 0: 16 MiB, ready after 3 ms' >&2
-                    read line <{go}
-                    echo 'ready: fake, 1 rail, clients at nowhere' >&2
-                    exec sleep 100
-                    """))
-            os.chmod(program, 0o755)
-            engines = harness.cluster.Cluster(harness.BUILD, 1)
-            engines.command = lambda i: [program]
-            engines.directory, engines.logs = folder, [f"{folder}/log"]
-            looks = []  # every text of the log that wait_ready() has read
-            engines.log = lambda i: looks.append(type(engines).log(engines, i)) or looks[-1]
-            engines.launch(0)
-            try:
-                waits = threading.Thread(target=engines.wait_ready, args=(0,))
-                waits.start()
-                harness.wait_for(lambda: sum("ready after" in look for look in looks) > 3
-                                 or not waits.is_alive(), 20, "wait_ready() reads the pool's line")
-                self.assertTrue(waits.is_alive())
-                with open(go, "w", encoding="ascii") as fifo:
-                    fifo.write("go\n")
-                waits.join(20 * harness.SLOW)
-                self.assertFalse(waits.is_alive())
-            finally:
-                engines.process[0].kill()
-                engines.process[0].wait()
+    """Cluster.wait_ready(), with a shell script in place of the engine."""
+
+    def launched(self, text):
+        """A cluster of one script; $2 is the file descriptor of --ready-fd."""
+        folder = tempfile.TemporaryDirectory(prefix="peercache-")
+        self.addCleanup(folder.cleanup)
+        program = f"{folder.name}/engine"
+        with open(program, "w", encoding="ascii") as script:
+            script.write("#!/bin/sh\n" + text)
+        os.chmod(program, 0o755)
+        engines = harness.cluster.Cluster(harness.BUILD, 1)
+        engines.command = lambda i: [program]
+        engines.logs = [f"{folder.name}/log"]
+        engines.launch(0)
+        self.addCleanup(engines.stop)
+        return engines
+
+    def test_an_engine_counts_as_started_when_it_writes_to_its_ready_fd(self):
+        """Log lines alone do not count."""
+        engines = self.launched(textwrap.dedent("""\
+            trap 'printf x >/proc/self/fd/$2' USR1
+            trap 'exit 0' TERM
+            echo '2026-01-01 info  pool of rail 0: 16 MiB, ready after 3 ms' >&2
+            echo 'ready: fake, 1 rail, clients at nowhere' >&2
+            while :; do sleep 0.05; done
+            """))
+        harness.wait_for(lambda: "ready: fake" in engines.log(0), 20, "the log lines are written")
+        waits = threading.Thread(target=engines.wait_ready, args=(0,))
+        waits.start()
+        waits.join(0.2)
+        self.assertTrue(waits.is_alive())
+        engines.process[0].send_signal(signal.SIGUSR1)
+        waits.join(20 * harness.SLOW)
+        self.assertFalse(waits.is_alive())
+
+    def test_an_engine_that_exits_first_is_reported_with_its_log(self):
+        engines = self.launched("echo 'the reason' >&2\nexit 3\n")
+        with self.assertRaisesRegex(RuntimeError, r"(?s)ended with 3; its log:.*the reason"):
+            engines.wait_ready(0)
+        engines.process[0] = None
+
+    def test_an_engine_that_does_not_serve_in_time_is_reported_with_its_log(self):
+        engines = self.launched("trap 'exit 0' TERM\necho 'at work' >&2\n"
+                                "while :; do sleep 0.05; done\n")
+        harness.wait_for(lambda: "at work" in engines.log(0), 20, "the log line is written")
+        with unittest.mock.patch.object(harness.cluster, "START_SECONDS", 0.1), \
+                self.assertRaisesRegex(RuntimeError, r"(?s)did not serve within 0.1 s.*at work"):
+            engines.wait_ready(0)
 
 
 class Signals(harness.ClusterTest):
@@ -153,8 +168,7 @@ class PipedCluster(harness.cluster.Cluster):
     def launch(self, i):
         self.reader, writer = os.pipe()
         os.set_blocking(self.reader, False)
-        self.process[i] = subprocess.Popen(self.command(i), stdin=subprocess.DEVNULL,
-                                           stderr=writer, start_new_session=True)
+        self.spawn(i, writer)
         self.writer = os.open(f"/proc/self/fd/{writer}", os.O_WRONLY | os.O_NONBLOCK)
         os.close(writer)
 

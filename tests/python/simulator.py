@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SGLang's side of the contract, without SGLang: pools of every shape, and a controller whose
-threads die of any exception, as SGLang's do.
+"""A simulation of SGLang's side of the backend interface, without SGLang: pools of every shape, and
+a controller whose threads die of any exception, as SGLang's do.
 
-Written from what SGLang asks of a backend, not from its code. Memory is plain or a memfd that
-nobody can seal, as SGLang's shm allocator makes it.
+Written from the interface that SGLang documents, not from its code. Memory is plain or an
+unsealable memfd, as SGLang's shm allocator makes it.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 
 class Indices(list):
-    """A CPU int64 tensor as far as pools look at it."""
+    """Stands in for a CPU int64 tensor: has the methods that a pool uses."""
 
     def tolist(self):
         return list(self)
@@ -26,7 +26,7 @@ class Indices(list):
 
 
 class Tensor:
-    """Bytes at an address."""
+    """Stands in for a tensor: bytes at an address."""
 
     def __init__(self, data):
         self.memory = ctypes.create_string_buffer(data, len(data))
@@ -62,7 +62,8 @@ class Buffer:
 
 
 class Pool:
-    """Pages of `segments` pieces; every piece has a buffer of its own, or all share one."""
+    """A pool whose pages have `segments` pieces; each piece has its own buffer, or all share one.
+    """
 
     def __init__(self, pages, segments, *, page_size=1, layout="page_first", dtype="bf16",
                  buffers=None, shm=False, heads=None):
@@ -87,7 +88,7 @@ class Pool:
         return ptrs, sizes
 
     def get_split_heads_page_buffer_meta(self, indices, factor):
-        """page_head: within K and V of a page, each share of the heads lies together."""
+        """Layout page_head: within K and V of a page, each share of the heads is contiguous."""
         ptrs, sizes = [], []
         for page in self.pages_of(indices.tolist()):
             for part in range(factor):
@@ -113,19 +114,19 @@ class Pool:
 
 
 class MambaPoolHost(Pool):
-    """SGLang's name: a state for each tensor-parallel rank."""
+    """A pool with SGLang's class name: one state per tensor-parallel rank."""
 
 
 class MHATokenToKVPoolHost(Pool):
-    """SGLang's name: heads are split over tensor-parallel ranks."""
+    """A pool with SGLang's class name: its heads are split over tensor-parallel ranks."""
 
 
 class CopiedPool(Pool):
-    """Names no addresses; its pages are gathered and scattered by index."""
+    """A pool that gives no addresses: its pages are gathered and scattered by index."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.kv_buffer = None  # SGLang's indexer pools have theirs under another name
+        self.kv_buffer = None  # SGLang's indexer pools use another attribute name
 
     def get_page_buffer_meta(self, indices):
         raise ValueError("zero-copy requires page_first layout, got layer_first")
@@ -141,7 +142,7 @@ class CopiedPool(Pool):
 
 
 class HostPoolGroup:
-    """SGLang's facade of an anchor and its side pools, as 0.5.18 hands it to the backend."""
+    """Stands in for SGLang's facade of an anchor and its side pools, in the form of 0.5.18."""
 
     def __init__(self, anchor, **others):
         self.entries = [SimpleNamespace(name=SimpleNamespace(value=name), host_pool=pool)
@@ -151,7 +152,7 @@ class HostPoolGroup:
 
 
 class LogicalPool:
-    """The anchor of hybrid models: it has indices and no bytes."""
+    """The anchor pool of hybrid models: it has indices and no bytes."""
 
     kv_buffer = None
     layout, dtype, page_size = "layer_first", "uint8", 1
@@ -164,7 +165,7 @@ class LogicalPool:
 
 
 def content(seed, nbytes):
-    """Differs in every 8 bytes, so that a shifted or mixed page is seen."""
+    """Bytes in which every 8 bytes differ, so that a shifted or mixed page is detected."""
     start = (seed * 0x9e3779b97f4a7c15) & (2**64 - 1)
     words = (nbytes + 7) // 8
     return b"".join(((start + i) & (2**64 - 1)).to_bytes(8, "little")
@@ -172,7 +173,7 @@ def content(seed, nbytes):
 
 
 def config(version, extra, **fields):
-    """HiCacheStorageConfig of one version: what it has, by name."""
+    """The HiCacheStorageConfig of one SGLang version, with the fields that it has."""
     names = ["tp_rank", "tp_size", "is_mla_model", "is_page_first_layout", "model_name",
              "extra_config"]
     if version >= (0, 5, 8):
@@ -192,7 +193,7 @@ def config(version, extra, **fields):
 
 
 class Controller:
-    """One rank's three threads. `pages` on a queue is work; its answer comes on `answers`."""
+    """The three controller threads of one rank. A queue takes work; answers come on `answers`."""
 
     BATCH = 128
 
@@ -258,7 +259,8 @@ class Controller:
         return completed
 
     def do(self, name, *work):
-        """Sends work to a thread and waits; a thread that died is an AssertionError."""
+        """Sends work to a thread and waits for its answer. A thread that died is an AssertionError.
+        """
         self.queues[name].put(work)
         while True:
             try:

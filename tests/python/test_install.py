@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pip install .` into a virtual environment: the package, and the engine that a store then starts.
+"""Runs `pip install .` in a virtual environment, then a store from the package, which starts an
+engine.
 
-Exit 77: python3-venv or the build's own packages on PyPI are not to be had.
+Exit 77: python3-venv or the build's own packages on PyPI are not available.
 """
 
 import os
@@ -11,13 +12,15 @@ import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD_NEEDS = ["meson-python>=0.16", "meson>=1.0", "ninja"]
-# As SGLang makes it, with PeerCache 0.8.2's extra config; no engine runs and none is named.
+# Made as SGLang does, with PeerCache 0.8.2's extra config; no engine runs and none is named.
 SCRIPT = """
+import importlib.metadata
 import sys
 from types import SimpleNamespace
 import peercache
 from peercache.store import PeerCacheStore
 assert sys.prefix in peercache.__file__, peercache.__file__
+assert peercache.__version__ == importlib.metadata.version("peercache")
 store = PeerCacheStore(SimpleNamespace(tp_rank=0, tp_size=1, model_name="m", extra_config={
     "backend_name": "peercache", "module_path": "peercache.store", "interface_v1": 1,
     "class_name": "PeerCacheStore", "discovery_addr": "127.0.0.1:PORT", "protocol": "tcp",

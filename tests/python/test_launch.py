@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starting and ending an engine from the extra config, and every key of PeerCache 0.8.2's."""
+"""Starting and ending an engine from the extra config, and every key of PeerCache 0.8.2's config.
+"""
 
 import fcntl
 import json
@@ -28,7 +29,7 @@ SETTINGS = {"engine.huge_pages": "no", "rail.polling": "adaptive"}
 
 
 def engines_at(socket):
-    """Process ids of the engines whose socket this is."""
+    """Process ids of the engines that listen on this socket."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -62,7 +63,7 @@ def extra(socket, **more):
 
 
 def rank(given, index, barrier, results):
-    """One scheduler process."""
+    """The body of one scheduler process."""
     pool = Pool(8, [4096])
     barrier.wait()
     store = PeerCacheStore(config((0, 5, 18), given, is_mla_model=True, tp_rank=index), {})
@@ -74,10 +75,10 @@ def rank(given, index, barrier, results):
     barrier.wait()
     results.put((bool(stored), store.batch_exists(keys), engines_at(given["engine_socket"])))
     results.close()
-    results.join_thread()  # one that is killed below holds no lock of the queue
+    results.join_thread()  # so that a rank killed below holds no lock of the queue
     barrier.wait()
     if index == 0:
-        os.kill(os.getpid(), signal.SIGKILL)  # a rank that dies counts as gone, too
+        os.kill(os.getpid(), signal.SIGKILL)  # a rank that dies also releases the engine
     store.close()
 
 
@@ -130,7 +131,7 @@ class Launch(Engines):
         store.close()
         self.gone()
 
-    def test_told_otherwise_it_stays(self):
+    def test_with_engine_keep_it_stays(self):
         PeerCacheStore(config((0, 5, 18), extra(self.socket, engine_keep=True)), {}).close()
         engine, = engines_at(self.socket)
         store = PeerCacheStore(config((0, 5, 18), {"engine_socket": self.socket}), {})
@@ -214,7 +215,9 @@ class Launch(Engines):
         self.assertEqual([record.levelname for record in logs.records], ["WARNING", "INFO"])
 
     def test_one_socket_has_one_keeper(self):
-        """A store that comes while the engine is away waits for it, and starts no second one."""
+        """A store that starts while the engine is restarting waits for it and starts no second
+        engine.
+        """
         store = PeerCacheStore(config((0, 5, 18), extra(self.socket)), {})
         self.addCleanup(store.close)
         first, = engines_at(self.socket)
@@ -256,7 +259,7 @@ class Launch(Engines):
 
 
 class Failing(Engines):
-    """An engine that passes its settings' check and cannot start: nothing has that address."""
+    """An engine that accepts its settings and cannot start, because no NIC has its address."""
 
     def setUp(self):
         super().setUp()
@@ -269,7 +272,7 @@ class Failing(Engines):
         self.given = extra(self.socket, engine_path=self.program, local_hostname="192.0.2.1")
 
     def refused(self):
-        """A rank's error, and how long it waited for it."""
+        """Returns a rank's error text and the time until it was raised."""
         began = time.monotonic()
         with self.assertRaises(RuntimeError) as caught:
             PeerCacheStore(config((0, 5, 18), self.given), {})
@@ -300,7 +303,7 @@ class Failing(Engines):
         self.assertEqual(self.count(), 3)
         self.gone()
 
-    def test_the_message_is_of_this_start_and_not_of_an_earlier_one(self):
+    def test_the_error_quotes_the_log_of_this_start_and_not_of_an_earlier_one(self):
         os.makedirs(os.path.dirname(self.socket))
         with open(self.socket + ".log", "w", encoding="ascii") as log:
             log.write("an old complaint\n")
@@ -315,7 +318,7 @@ class Failing(Engines):
                 PeerCacheStore(config((0, 5, 18), {**self.given, "engine_socket": path}), {})
             self.assertIn(f"engine_socket = '{path}'", str(caught.exception))
 
-    def test_a_program_that_cannot_run_is_no_start_that_is_repeated(self):
+    def test_a_program_that_cannot_run_is_not_started_again(self):
         with open(self.program, "w", encoding="ascii") as script:
             script.write("#!/nowhere/interpreter\n")
         why, _ = self.refused()
@@ -323,9 +326,9 @@ class Failing(Engines):
 
 
 class Keys(unittest.TestCase):
-    """What PeerCache 0.8.2 takes in its extra config."""
+    """The keys that PeerCache 0.8.2 accepts in its extra config."""
 
-    def test_settings_of_the_engine_follow_from_them(self):
+    def test_settings_of_the_engine_follow_from_the_keys(self):
         got = configuration.read({
             "discovery_addr": "127.0.0.1:31998,127.0.0.2:31998", "protocol": "rdma",
             "device_names": "mlx5_0, mlx5_1", "global_segment_size": "8gb",
@@ -340,7 +343,9 @@ class Keys(unittest.TestCase):
             "cluster.heartbeat_ms": "2000", "cluster.dead_after_ms": "6000"})
 
     def refused(self, key, value, **more):
-        """The error names key, value and what to give; returned without key and value."""
+        """Asserts that the error names key, value and remedy; returns the error without key and
+        value.
+        """
         with self.assertRaises(ValueError) as caught:
             configuration.read({key: value, **more})
         start = f'"{key}": {json.dumps(value)}: give '
@@ -369,6 +374,8 @@ class Keys(unittest.TestCase):
             "engine_keep": ["keep"], "interface_v1": ["v1", [1]],
             "engine_settings": ["engine.huge_pages=no", [1], {"huge_pages": 1},
                                 {"rail.cores": [1, 2]}, {"a.b.c": 1}],
+            "metrics_enabled": ["maybe", [1]], "metrics_dashboard": ["x"],
+            "metrics_port": [0, 65536, "x", True], "metrics_bind_host": [["h"], "h" * 64],
         }
         fixes = {}
         for key, values in rows.items():
@@ -397,7 +404,9 @@ class Keys(unittest.TestCase):
         self.assertEqual(got.settings["cluster.address"], "10.0.0.9")
 
     def test_the_time_to_live_follows_a_longer_heartbeat(self):
-        """PeerCache 0.8.2's default is three times its heartbeat; the engine's would be refused."""
+        """PeerCache 0.8.2's default is three heartbeats; the engine would refuse its own default
+        here.
+        """
         got = configuration.read({"heartbeat_interval": 2}).settings
         self.assertEqual((got["cluster.heartbeat_ms"], got["cluster.dead_after_ms"]),
                          ("2000", "6000"))
@@ -431,7 +440,7 @@ class Keys(unittest.TestCase):
             "rdma_port": 0, "control_bind_host": "0.0.0.0", "control_port": 0,
             "meta_bind_host": "0.0.0.0", "disk_enabled": "true", "disk_path": "/data",
             "disk_size": "100gb", "metrics_enabled": 1, "metrics_bind_host": "0.0.0.0",
-            "metrics_port": 31997, "metrics_dashboard": True, "node_id": "", "prefix": "p",
+            "metrics_port": 31997, "metrics_dashboard": False, "node_id": "", "prefix": "p",
             "heartbeat_interval": 2.0, "member_ttl": 6.0, "max_masters": 5,
             "slot_max_page_bytes": 262144, "slot_ways": 4, "slot_num_buckets": 0}
         with self.assertLogs("peercache", logging.WARNING) as logs:
@@ -439,10 +448,14 @@ class Keys(unittest.TestCase):
             got.warn()
         self.assertEqual(len(logs.output), 2)
         self.assertIn("ignored: is, what", logs.output[0])
-        for name in ("disk_enabled", "metrics_port", "max_masters", "mode=slotmap",
+        for name in ("disk_enabled", "metrics_dashboard=false", "max_masters", "mode=slotmap",
                      "write_policy=both", "vnodes", "slot_ways"):
             self.assertIn(name, logs.output[1])
         self.assertEqual(got.tag, "p")
+        self.assertEqual((got.settings["metrics.port"], got.settings["metrics.address"]),
+                         ("31997", "0.0.0.0"))
+        off = configuration.read({"metrics_enabled": "no", "metrics_port": 31997})
+        self.assertEqual(off.settings["metrics.port"], "0")
         with self.assertNoLogs("peercache", logging.WARNING):
             configuration.read({"discovery_addr": "127.0.0.1:31998", "disk_enabled": False,
                                 "metrics_enabled": "false", "mode": "p2p", "vnodes": 160,

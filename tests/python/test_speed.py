@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast the Python API is, against two engines and in the same run as the C API.
+"""Speed of the Python API compared with the C API, in the same run and against the same two
+engines.
 
-The machine is shared: of several rounds, C and Python in turns, the better ones are compared.
-It prints, of a single round; with $PEERCACHE_SPEED=1 it also demands the goals, for a machine that
-does nothing else.
+The machine is shared, so C and Python alternate for several rounds and the better rounds are
+compared. By default it runs one round and prints the result. With $PEERCACHE_SPEED=1 it also
+requires the goals, for a machine without other load.
 """
 
 import json

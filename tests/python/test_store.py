@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PeerCacheStore over real engines, driven by the simulator of SGLang's controller. Needs no
-SGLang."""
+"""PeerCacheStore with real engines, driven by the simulator of SGLang's controller. SGLang is not
+needed.
+"""
 
 import ctypes
 import os
@@ -32,10 +33,10 @@ def keys_of(first, count):
 
 
 class StoreTest(harness.ClusterTest):
-    """Two engines and stores on either."""
+    """Base class: two engines, and stores attached to either."""
 
     engines = None
-    first = int.from_bytes(os.urandom(4), "little") << 20  # keys of this run
+    first = int.from_bytes(os.urandom(4), "little") << 20  # first key number of this run
 
     @classmethod
     def setUpClass(cls):
@@ -76,7 +77,9 @@ class StoreTest(harness.ClusterTest):
                 if pool.read(page) != content(self.first + offset + page, pool.page_bytes())] == []
 
     def round_trip(self, make, count=200, v1=True, **options):
-        """Backed up on one host, found and read by the controller of another, byte for byte."""
+        """Backs pages up on one host; another host's controller finds and reads them; compares
+        every byte.
+        """
         here, there = self.filled(make(), count), make()
         writer = self.controller(self.store(0, here, **options), here, v1)
         store = self.store(1, there, **options)
@@ -115,7 +118,7 @@ class Shapes(StoreTest):
                     self.assertEqual(counts["hits_remote"], count)
                     self.assertEqual(counts["bytes_staged"] == 0, shm)
                     self.assertEqual(counts["memory"]["shm" if shm else "copy"], 1)
-                self.doCleanups()  # a session for each pool would leave each a small share
+                self.doCleanups()  # else each session has a small share
 
     def test_the_generic_calls_move_tensors_that_are_in_no_pool(self):
         for version in VERSIONS:
@@ -130,7 +133,7 @@ class Shapes(StoreTest):
                 self.first += 1000
                 self.round_trip(lambda: Pool(200, [4096, 4096]), version=version)
 
-    def test_mixed_memory_is_used_as_far_as_it_goes(self):
+    def test_the_registered_part_of_mixed_memory_is_used(self):
         counts = self.round_trip(lambda: Pool(200, [8192, 8192], buffers=[True, False]))
         self.assertEqual(counts["memory"]["mixed"], 1)
         self.assertEqual(counts["paths"], {"kv": "mixed"})
@@ -165,7 +168,7 @@ class Shapes(StoreTest):
 
 
 class Namespaces(StoreTest):
-    def test_what_the_page_hash_does_not_say_is_in_the_key(self):
+    def test_everything_that_the_page_hash_does_not_cover_is_in_the_key(self):
         base = dict(segments=[4096, 4096], layout="page_first", dtype="bf16")
         pool = self.filled(Pool(4, **base), 4)
         keys = keys_of(self.first, 4)
@@ -253,8 +256,10 @@ class Hybrid(StoreTest):
         self.assertEqual(got.read(1), mamba.read(4))
         self.assertEqual(got.read(3), mamba.read(5))
 
-    def test_every_prefix_that_can_be_restored_is_named_not_only_the_longest(self):
-        """Ranks agree on a length that each can restore: it may be no rank's longest."""
+    def test_all_restorable_prefix_lengths_are_returned(self):
+        """Ranks agree on a length that each of them can restore, which may be the longest of no
+        rank.
+        """
         kv, mamba = Pool(10, [4096]), Pool(10, [3000])
         store, keys = self.store(0, self.filled(kv, 10)), keys_of(self.first, 10)
         store.register_mem_host_pool_v2(self.filled(mamba, 10), "mamba")
@@ -275,12 +280,12 @@ class Hybrid(StoreTest):
         self.assertEqual(store.batch_exists_v2(keys, [], None).restorable_prefix_pages,
                          list(range(1, 10)))
 
-    def test_block_groups_are_a_verdict_and_limit_nothing(self):
+    def test_block_groups_are_reported_and_limit_no_prefix(self):
         kv, side = Pool(12, [4096]), Pool(12, [512])
         store, keys = self.store(0, self.filled(kv, 12)), keys_of(self.first, 12)
         store.register_mem_host_pool_v2(self.filled(side, 12), "auxiliary_swa")
         self.assertTrue(all(store.batch_set_v1(keys[:8], kv.indices(range(8)))))
-        groups = keys_of(self.first + 100, 6)  # two keys for every block of four pages
+        groups = keys_of(self.first + 100, 6)  # two keys per block of four pages
         self.assertEqual(store.batch_set_v2([self.transfer(
             "auxiliary_swa", groups[:3], side.indices(range(3)))]),
             {"auxiliary_swa": [True] * 3})
@@ -293,9 +298,9 @@ class Hybrid(StoreTest):
             self.assertEqual(result.restorable_prefix_pages, list(range(1, 9)))
             return result.extra_pool_hit_pages.get("auxiliary_swa")
 
-        self.assertEqual(verdict(groups, 4, 2), 4)  # the second group is not complete
+        self.assertEqual(verdict(groups, 4, 2), 4)  # the second group is incomplete
         self.assertEqual(verdict(groups, 4, 1), 12)
-        self.assertEqual(verdict(groups, 400, 1), 12)  # never beyond what was asked about
+        self.assertEqual(verdict(groups, 400, 1), 12)  # never more than the requested span
         self.assertIsNone(verdict(groups[3:], 4, 2))
         for unusable in (groups, 0, 0), (groups, 4, 0), (None, 4, 2):
             self.assertIsNone(verdict(*unusable))
@@ -319,7 +324,7 @@ class Hybrid(StoreTest):
         self.assertEqual(store.counts()["errors"], {})
 
     def test_states_and_heads_of_an_mla_model_belong_to_their_rank(self):
-        """MLA pages are the same on all ranks; Mamba states and drafts by heads are not."""
+        """MLA pages are equal on all ranks; Mamba states and drafts split by heads are not."""
         for name, kind in (("mamba", MambaPoolHost), ("draft", MHATokenToKVPoolHost)):
             with self.subTest(name):
                 self.first += 1000
@@ -334,7 +339,7 @@ class Hybrid(StoreTest):
                 self.assertEqual(stores[0].batch_set_v2([self.transfer(
                     name, keys, pools[0].indices(range(4)))]), {name: [True] * 4})
                 back = pools[1].indices(range(4, 8))
-                # Rank 0's are no hit for rank 1; its own are.
+                # Pages of rank 0 are no hits for rank 1; pages of rank 1 are.
                 self.assertEqual(stores[1].batch_get_v2([self.transfer(name, keys, back)]),
                                  {name: [False] * 4})
                 self.assertEqual(stores[1].batch_set_v2([self.transfer(
@@ -353,7 +358,7 @@ class Hybrid(StoreTest):
         self.assertEqual(store.batch_set_v2([self.transfer("indexer", keys,
                                                            side.indices(range(4)))]),
                          {"indexer": [True] * 4})
-        # Registered one by one, as later versions do, they are the same pages.
+        # Pools registered one by one, as later versions do, give the same pages.
         reader = self.store(1, Pool(4, [4096]))
         there = Pool(4, [512])
         reader.register_mem_host_pool_v2(there, "indexer")
@@ -373,8 +378,10 @@ class Hybrid(StoreTest):
         self.assertEqual(store.batch_set_v2([transfer]), {"indexer": [True] * 4})
         self.assertEqual(store.batch_exists_v2(keys, [transfer], None).kv_hit_pages, 4)
 
-    def test_a_pool_that_does_not_say_where_its_pages_lie_is_copied_page_by_page(self):
-        """SGLang's own code gathers such pages: Mamba states of layer_first pools, and others."""
+    def test_a_pool_that_gives_no_addresses_is_copied_page_by_page(self):
+        """SGLang's own code gathers pages without addresses: Mamba states of layer_first pools and
+        others.
+        """
         kv, keys = self.filled(Pool(4, [4096]), 4), keys_of(self.first, 4)
         stores = [self.store(node, kv) for node in range(2)]
         pools = [CopiedPool(6, [3000, 12], page_size=2) for _ in range(2)]
@@ -408,7 +415,9 @@ class Hybrid(StoreTest):
                 keys, [self.transfer("swa", keys[:1], policy=policy)], None).kv_hit_pages, 0)
 
     def test_a_sidecars_pages_are_not_written_to_before_the_call_ends(self):
-        """A sidecar's page may be another's by then: hits are copied at the end, misses never."""
+        """SGLang may have reused a sidecar's page by then, so hits are copied at the end and misses
+        never.
+        """
         pool = Pool(200, [30000], shm=True)
         store = self.store(0, Pool(4, [64]))
         store.register_mem_host_pool_v2(self.filled(pool, 100), "mamba")
@@ -426,7 +435,7 @@ class Hybrid(StoreTest):
         self.assertTrue(self.same(there, 100))
         self.assertTrue(all(there.read(p) == content(7, 30000) for p in range(100, 200)))
         self.assertEqual(reader.counts()["hits_remote"], 100)
-        # Sources and destinations were the engine's own memory, not the pool's.
+        # The transfers used staged memory, not the pool's memory.
         self.assertEqual(reader.counts()["bytes_sidecar"], 200 * 30000)
         self.assertEqual(store.counts()["bytes_sidecar"], 100 * 30000)
 
@@ -463,7 +472,7 @@ class Threads(StoreTest):
                 self.assertEqual(sum(store.batch_get_v1(keys, there.indices(range(128)))), 128)
                 if turn % 10 == 0:
                     self.assertTrue(self.same(there, 128))
-                # Another request's bytes; nothing of the call before may reach them.
+                # Bytes of another request: the earlier call must not write into them.
                 for buffer in there.buffers:
                     ctypes.memset(buffer.base, turn & 0xff, len(buffer.map))
                 other = keys_of(self.first + 5000, 128)
@@ -482,7 +491,7 @@ class Threads(StoreTest):
             self.assertTrue(all(reader.batch_get_v1(keys, there.indices(range(64)))))
             self.assertTrue(self.same(there, 64))
 
-    def test_a_flush_during_a_get_leaves_two_callers_and_no_harm(self):
+    def test_a_flush_during_a_get_harms_neither_caller(self):
         pool = self.filled(Pool(512, [16384]), 256)
         keys = keys_of(self.first, 256)
         store = self.store(0, pool)
@@ -511,7 +520,9 @@ class Threads(StoreTest):
         self.assertLessEqual(reader.counts()["channels"], 5)
 
     def test_python_runs_on_while_a_call_waits(self):
-        """The reader's engine is stopped: a get waits for its deadline without the interpreter."""
+        """The reader's engine is stopped: a get waits until its deadline without the interpreter's
+        lock.
+        """
         pool = self.filled(Pool(64, [4096]), 64)
         keys = keys_of(self.first, 64)
         self.assertTrue(all(self.store(0, pool).batch_set_v1(keys, pool.indices(range(64)))))
@@ -537,12 +548,12 @@ class Threads(StoreTest):
         self.engines.wait_members(2)
         self.assertEqual(result[0], [False] * 64)
         self.assertGreater(result[1], 1.9)
-        # Were the interpreter kept, this thread would have had no turn between.
+        # If the call held the interpreter's lock, this thread could not have run meanwhile.
         self.assertGreater(result[2], 5)
 
 
 class Failure(StoreTest):
-    def test_nothing_raises_whatever_is_passed(self):
+    def test_no_method_raises_for_any_argument(self):
         pool = Pool(4, [4096])
         for store in (self.store(0, pool), self.store(0), self.store(0, object())):
             for bad in (None, [None], [7], ["k"], [b"k", "k"], 5, "k", object(), ["k" * 2000]):
@@ -578,7 +589,7 @@ class Failure(StoreTest):
         again = self.store(0, pool)
         self.assertEqual(again.batch_exists(keys), 4)
 
-    def test_close_waits_for_calls_under_way(self):
+    def test_close_waits_for_running_calls(self):
         pool = self.filled(Pool(256, [65536]), 256)
         keys = keys_of(self.first, 256)
         self.assertTrue(all(self.store(0, pool).batch_set_v1(keys, pool.indices(range(256)))))
@@ -594,7 +605,7 @@ class Failure(StoreTest):
             for page, hit in enumerate(got[0]):
                 self.assertTrue(not hit or there.read(page) == pool.read(page))
 
-    def test_clear_takes_away_what_this_process_stored(self):
+    def test_clear_removes_the_pages_that_this_process_stored(self):
         pool = self.filled(Pool(200, [4096]), 200)
         store, keys = self.store(0, pool), keys_of(self.first, 200)
         self.assertTrue(all(store.batch_set_v1(keys, pool.indices(range(200)))))
@@ -625,10 +636,10 @@ class Death(harness.ClusterTest):
             pools[0].write(page, content(page, 4096))
         self.assertEqual(controllers[0].do("set", keys, pages), 200)
         self.assertEqual(controllers[1].do("get", keys, pages), 200)
-        # The reader's own engine goes: everything is a miss, at once, and nobody dies.
+        # The reader's own engine is killed: every page is a miss at once, and no thread dies.
         engines.kill(1)
         began = time.monotonic()
-        # The client looks at its socket every 10 ms; until then it believes what it knows.
+        # The client checks its socket every 10 ms; until then it uses its cached locations.
         harness.wait_for(lambda: controllers[1].do("exists", keys) == 0, 5, "misses")
         self.assertEqual(controllers[1].do("get", keys, pages), 0)
         self.assertEqual(controllers[1].do("set", keys, pages), 0)
@@ -639,7 +650,7 @@ class Death(harness.ClusterTest):
             pools[1].write(page, bytes(4096))
         self.assertEqual(controllers[1].do("get", keys, pages), 200)
         self.assertTrue(all(pools[1].read(p) == pools[0].read(p) for p in pages))
-        # The one with the pages goes: misses; stored again, they are back.
+        # The engine with the pages is killed: misses; after storing again, hits.
         engines.kill(0)
         self.assertEqual(controllers[1].do("get", keys, pages), 0)
         engines.restart(0)
@@ -649,8 +660,8 @@ class Death(harness.ClusterTest):
         self.assertEqual([s.counts()["errors"] for s in stores], [{}, {}])
         self.assertEqual(stores[1].counts()["bytes_staged"], 0)
 
-    def test_what_exists_reported_outlives_what_nobody_asked_for(self):
-        """Twice the pool is stored; pages that exists found in between are spared."""
+    def test_pages_that_exists_reported_outlive_pages_that_no_call_requested(self):
+        """Stores twice the pool's size; pages that exists found in between are not evicted."""
         engines = self.start(2, pool_bytes="32MiB")
         pool, there = Pool(64, [65536]), Pool(64, [65536])
         stores = []
@@ -667,7 +678,7 @@ class Death(harness.ClusterTest):
         self.assertTrue(all(stores[0].batch_set_v1(forgotten, indices)))
         self.assertEqual(stores[1].batch_exists(wanted), 64)
         harness.wait_for(lambda: engines.status(0), 10, "status")
-        for i in range(8):  # 32 MiB more, of which nobody asks for anything
+        for i in range(8):  # 32 MiB more, which no call requests
             self.assertTrue(all(stores[0].batch_set_v1(keys_of(2000 + 100 * i, 64), indices)))
         self.assertEqual(sum(stores[1].batch_get_v1(wanted, there.indices(range(64)))), 64)
         self.assertLess(sum(stores[1].batch_get_v1(forgotten, there.indices(range(64)))), 32)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SGLang's own HiCacheController and its pools of keys and values, unmodified: up to 0.5.18.
+"""Drives SGLang's own, unmodified HiCacheController and its pools of keys and values, up to 0.5.18.
 
-Later versions run all models through their prefix tree: tree.py. Requests: make (pool: mha or mla,
-layout, page_size, shm, pages, extra: the extra config as on SGLang's command line), then write,
-read, flush, counts, detach, attach; make again begins anew.
+Later versions run all models through their prefix tree: see tree.py. Requests: make (pool: mha or
+mla, layout, page_size, shm, pages, extra: the extra config as on SGLang's command line), then
+write, read, flush, counts, detach, attach. Another make starts again.
 """
 
 import inspect
@@ -19,7 +19,8 @@ SECONDS = 60.0
 
 
 def class_named(name, *modules):
-    """SGLang moved its classes between versions."""
+    """Finds a class in one of several modules, because SGLang moved its classes between versions.
+    """
     for module in modules:
         try:
             return getattr(__import__(module, fromlist=[name]), name)
@@ -52,7 +53,7 @@ class Rank:
             tensor_model_parallel_size=plan["tp_size"], backend="gloo")
 
     def make(self, **plan):
-        """Pools and a controller; those before are over."""
+        """Makes pools and a controller; those of an earlier make end."""
         self.close()
         self.plan.update(plan)
         plan = self.plan
@@ -91,7 +92,9 @@ class Rank:
         return self.started()
 
     def started(self):
-        """The prefetch thread starts another; the one before it is dead until then."""
+        """Waits until all threads of the controller are alive, including the one that the prefetch
+        thread starts.
+        """
         until(self.alive, "threads")
         return {}
 
@@ -117,7 +120,7 @@ class Rank:
         return [seed * 100000 + i for i in range(pages * self.page_size)]
 
     def page(self, seed, number):
-        """What this rank has in a page; MLA's ranks have all the same."""
+        """The bytes of a page on this rank; with MLA they are equal on all ranks."""
         dummy = self.host.get_dummy_flat_data_page()
         rank = 0 if self.plan["pool"] == "mla" else self.plan["tp_rank"]
         nbytes = dummy.numel() * dummy.element_size()
@@ -130,7 +133,7 @@ class Rank:
         return all(getattr(c, n).is_alive() for n in names if hasattr(c, n))
 
     def write(self, seed, pages):
-        """Pages in the host pool, backed up by the controller's thread."""
+        """Fills pages of the host pool and backs them up with the controller's thread."""
         tokens = self.tokens(seed, pages)
         indices = self.host.alloc(len(tokens))
         for i in range(pages):
@@ -139,7 +142,7 @@ class Rank:
         self.controller.write_storage(indices, tokens, self.hashes(tokens))
         until(lambda: not self.controller.ack_backup_queue.empty() or not self.alive(), "backup")
         operation = self.controller.ack_backup_queue.get(timeout=1)
-        # Lent to others at once.
+        # The pages may be reused at once.
         for i in range(pages):
             self.host.set_from_flat_data_page(int(indices[i * self.page_size]),
                                               torch.zeros_like(self.page(seed, i)))
@@ -170,12 +173,12 @@ class Rank:
         return operation, indices
 
     def drain(self):
-        """Host memory that the controller's threads gave back."""
+        """Takes back host memory that the controller's threads released."""
         while not self.controller.host_mem_release_queue.empty():
             self.host.free(self.controller.host_mem_release_queue.get())
 
     def read(self, seed, pages):
-        """Prefetched by the controller's threads; every byte compared."""
+        """Prefetches pages with the controller's threads and compares every byte."""
         operation, indices = self.begin_prefetch(self.tokens(seed, pages))
         if operation is None:
             return {"hits": 0, "pages": 0, "wrong": 0}
@@ -194,7 +197,9 @@ class Rank:
         return {"hits": hits, "pages": done, "wrong": wrong}
 
     def flush(self):
-        """As /flush_cache: the controller's threads end and begin anew, host memory is free."""
+        """Acts as /flush_cache does: the controller's threads end and start again, and host memory
+        is free.
+        """
         self.controller.reset()
         self.host.clear()
         return self.started()

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A virtual environment under build/ with CPU torch, and SGLang's versions beside it, from PyPI.
+"""Makes a virtual environment under build/ with CPU torch, and folders with SGLang's versions, from
+PyPI.
 
     environment.py [VERSION]...     makes what is missing; prints a line for each version; exit 77
-                                    when there is none
+                                    when PyPI or a package is not available
 
 VERSION may be "newest": the newest release that PyPI has for this Python, looked up on every call.
-What goes with that release is read from its metadata, so that one this file has never seen is
-tested too. SGLang comes without its dependencies; requirements.txt has those its cache modules
-import. Nothing is compiled to bytecode ahead: of some ten thousand files a few thousand are
-imported.
+Its dependencies are read from its metadata, so a release that this file does not know is tested
+too. SGLang is installed without dependencies; requirements.txt lists those that its cache modules
+import. Nothing is compiled to bytecode in advance, because only a few thousand of about ten
+thousand files are imported.
 """
 
 import fcntl
@@ -25,8 +26,8 @@ FOLDER = os.path.join(os.path.dirname(os.path.dirname(HERE)), "build", "sglang")
 PYTHON = os.path.join(FOLDER, "venv", "bin", "python")
 REQUIREMENTS = os.path.join(HERE, "requirements.txt")
 TORCH = "torch==2.13.0"
-PIP = "pip==26.3"  # that of Python 3.11 takes more than twice as long to look through PyPI
-# SGLang's version -> the transformers it was made for, and the hub client that goes with it.
+PIP = "pip==26.3"  # the pip of Python 3.11 needs more than twice the time for PyPI
+# SGLang's version -> its version of transformers, and the matching hub client.
 VERSIONS = {
     "0.5.6": ("transformers==4.57.1", "huggingface_hub==0.36.2"),
     "0.5.10": ("transformers==5.12.1", "huggingface_hub==1.33.0"),
@@ -37,11 +38,11 @@ FITTED_MAX = 16  # dependencies that a new release may import beyond requirement
 
 
 class Missing(Exception):
-    """What this machine, or PyPI from here, lacks."""
+    """Raised when this machine or PyPI lacks something that is needed."""
 
 
 class Unfit(Exception):
-    """A new release that cannot be imported with what its metadata names."""
+    """Raised when a new release cannot be imported with the packages that its metadata names."""
 
 
 def run(what, *command):
@@ -60,14 +61,16 @@ def pip(what, *arguments):
 
 
 def look_up(package):
-    """The metadata of what pip would install; downloads no wheel where PyPI serves it apart."""
+    """Metadata of the files that pip would install; downloads no wheel if PyPI serves metadata
+    apart.
+    """
     report = json.loads(pip("looking for " + package, "--dry-run", "--ignore-installed",
                             "--report", "-", package))
     return report["install"][0]["metadata"]
 
 
 def requirements_of(metadata):
-    """Name -> requirement, without the optional ones."""
+    """Dict of name -> requirement, without the optional ones."""
     wanted = {}
     for line in metadata.get("requires_dist", []):
         requirement, _, marker = line.partition(";")
@@ -82,7 +85,8 @@ def normalized(name):
 
 
 def torch_is_for_cpu():
-    """PyPI's own file is for CUDA, gigabytes, and of no use here."""
+    """Fails unless pip finds a CPU build of torch; PyPI's own file is for CUDA and has gigabytes.
+    """
     found = look_up(TORCH)["version"]
     if "+cpu" not in found:
         raise Missing(f"pip finds torch {found}, not a CPU build; name a place that has one in "
@@ -122,7 +126,7 @@ def make_venv():
 
 
 def make_folder(*packages):
-    """A folder with these packages and no others."""
+    """Makes a folder with these packages and no others."""
     folder = os.path.join(FOLDER, "+".join(packages))
     mark = stamp(*packages, sys.version)
     if not complete(folder, mark):
@@ -146,7 +150,7 @@ def module_missing(path):
 
 
 def make_newest():
-    """The newest release with the transformers it names, and what it imports besides."""
+    """Makes folders with the newest release, the transformers it names, and its further imports."""
     metadata = look_up("sglang")
     version, wanted = metadata["version"], requirements_of(metadata)
     if version in VERSIONS:
@@ -177,9 +181,9 @@ def make_newest():
 
 
 def prepare(version):
-    """(version, PYTHONPATH with it and what goes with it).
+    """Returns (version, PYTHONPATH with it and its dependencies).
 
-    Missing: PyPI or a package cannot be had here. Unfit: a new release does not import.
+    Missing: PyPI or a package is not available here. Unfit: a new release cannot be imported.
     """
     os.makedirs(FOLDER, exist_ok=True)
     with open(os.path.join(FOLDER, ".lock"), "w", encoding="ascii") as lock:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stand-ins for packages of others that SGLang imports and a machine without a GPU cannot have.
+"""Stand-ins for other projects' packages that SGLang imports and a machine without a GPU cannot
+have.
 
-Nothing of SGLang itself is replaced. The packages of FOREIGN hold CUDA kernels, or binaries that
-must match CUDA's torch; importing SGLang's cache modules names them, running those on the CPU
-calls none of them. A name imported from a stand-in is a class that can be subclassed, called as a
-decorator and compared; calling it for work would be seen as a wrong result by the test.
+Nothing of SGLang itself is replaced. The packages in FOREIGN hold CUDA kernels, or binaries that
+must match CUDA's torch. SGLang's cache modules import them but call none of them on the CPU. A name
+imported from a stand-in is a class that can be subclassed, called as a decorator and compared; if
+it were called for work, the test would detect a wrong result.
 """
 
 import importlib
@@ -67,23 +68,23 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def install():
-    """Packages that are really here come first."""
+    """Installs the stand-ins; packages that are really installed take precedence."""
     sys.meta_path.append(_Finder())
 
 
-# sgl_kernel's copies between a device's and a host's pool, "direct" ones, for device memory that is
-# the CPU's. SGLang imports no kernels without a GPU, so they are put where its pools look for them.
+# sgl_kernel's "direct" copies between a device pool and a host pool, for device memory that is
+# CPU memory. SGLang imports no kernels without a GPU, so they are set in its pool modules.
 POOLS = ("memory_pool_host", "pool_host.mha", "pool_host.mla", "pool_host.mamba", "pool_host.dsa")
 
 
 def transfer_kv_direct(src_layers, dst_layers, src_indices, dst_indices, page_size):
-    """Layer by layer, by token."""
+    """Copies layer by layer, by token indices."""
     for source, target in zip(src_layers, dst_layers):
         target[dst_indices] = source[src_indices]
 
 
 def transfer_kv_all_layer_direct_lf_pf(src_ptrs, dst_ptrs, src_indices, dst_indices, page_size):
-    """All layers of a device's pool to pages that have all layers one after the other."""
+    """Copies all layers of a device pool to pages that store all layers consecutively."""
     layers = len(src_ptrs) // len(dst_ptrs)
     pages = dst_indices[::page_size] // page_size
     for i, source in enumerate(src_ptrs):
@@ -94,14 +95,16 @@ def transfer_kv_all_layer_direct_lf_pf(src_ptrs, dst_ptrs, src_indices, dst_indi
 
 def transfer_kv_per_layer_direct_pf_lf(src_ptrs, dst_ptrs, src_indices, dst_indices, layer_id,
                                        page_size):
-    """One layer of such pages to a device's pool."""
+    """Copies one layer of these pages to a device pool."""
     pages = src_indices[::page_size] // page_size
     for source, target in zip(src_ptrs, dst_ptrs):
         target[dst_indices] = source[pages, layer_id].reshape(-1, *target.shape[1:])
 
 
 def install_kernels():
-    """After SGLang's pools can be imported. Pinning memory for a GPU does nothing here."""
+    """Installs the copy functions into SGLang's pool modules. Pinning memory for a GPU does nothing
+    here.
+    """
     import torch
     for name in POOLS:
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts of SGLang: the scheduler processes of each, and the engine they share."""
+"""Simulated hosts of SGLang: the scheduler processes of each, and the engine that they share."""
 
 import json
 import os
@@ -58,7 +58,7 @@ class Host:
         return [self.answer(rank) for rank in self.ranks]
 
     def do(self, what, **request):
-        """All ranks at once, as schedulers do: some of it is collective."""
+        """Sends a request to all ranks at once, because parts of it are collective operations."""
         self.ask(what, **request)
         return self.answers()
 
@@ -68,10 +68,10 @@ class Host:
 
 
 def start(hosts, driver, sglang):
-    """The parent of all their ranks."""
+    """Starts the process that forks the ranks of all hosts."""
     env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1",
            "PYTHONPATH": os.pathsep.join([sglang, PACKAGE])}
-    env.pop("PYTHONDONTWRITEBYTECODE", None)  # versions have most of what they import in common
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # versions share most of their imports
     sockets = [theirs for host in hosts for theirs in host.theirs]
     process = subprocess.Popen(
         [environment.PYTHON, os.path.join(HERE, "rank.py"), driver,
@@ -85,7 +85,8 @@ def start(hosts, driver, sglang):
 
 
 class Running:
-    """Two engines, and the ranks that one driver began: SGLang's import is what takes the time."""
+    """Two engines and ranks of one driver, shared by many tests because importing SGLang is slow.
+    """
 
     def __init__(self, driver, sizes, sglang):
         self.driver = driver

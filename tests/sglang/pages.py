@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages of SGLang's host pools, and what a test writes to them."""
+"""Access to pages of SGLang's host pools, and the bytes that a test writes to them."""
 
 import ctypes
 
@@ -7,7 +7,7 @@ import torch
 
 
 class HostPage:
-    """A page of a host pool: by its addresses, or through the pool's own copies."""
+    """A page of a host pool, accessed by its addresses or through the pool's own copy methods."""
 
     def __init__(self, pool, indices):
         self.pool, self.first, self.segments = pool, int(indices[0]), None
@@ -37,7 +37,7 @@ class HostPage:
 
 
 def content(seed, what, rank):
-    """nbytes -> bytes that follow from these three alone."""
+    """Returns a function nbytes -> bytes, determined by these three arguments."""
     def make(nbytes):
         generator = torch.Generator().manual_seed(
             hash_of(f"{seed}/{what}/{rank}") & 0x7fffffffffffffff)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SGLang's own device pools on the CPU, small, of every kind that has host pools to be stored.
+"""SGLang's own device pools on the CPU: small ones of every kind whose host pools can be stored.
 
-SGLang builds the host pools from these by itself. `buffers` are what the tree's loads are checked
-by: device memory whose bytes follow from the indices of tokens.
+SGLang builds the host pools from these itself. Loads by the tree are checked with `buffers`: device
+memory whose bytes are determined by token indices.
 """
 
 import torch
@@ -20,7 +20,9 @@ LAYERS = 4
 
 
 class Kind:
-    """Device pools and their allocator; `window` and `requests` where the model has such."""
+    """Device pools of one model kind and their allocator; `window` and `requests` where the model
+    has them.
+    """
 
     window = requests = draft = None
     usual_page = 64
@@ -57,7 +59,7 @@ class Kind:
         return indices[::self.page_size] // self.page_size
 
     def add_drafts(self, tree):
-        """As SGLang registers the pool of a speculative draft."""
+        """Registers the pool of a speculative draft as SGLang does."""
         if self.draft is not None:
             specs, entries = hybrid_pool_assembler.build_hicache_draft_sidecars(
                 draft_device_pools=(self.draft,), tree_cache=tree)
@@ -101,7 +103,7 @@ class Mla(Kind):
 
 
 class Dsa(Kind):
-    """DeepSeek sparse attention (NSA): MLA pages and an indexer's keys beside them."""
+    """DeepSeek sparse attention (NSA): MLA pages, and an indexer's keys in a side pool."""
 
     def sparse(self):
         return memory_pool.DSATokenToKVPool(
@@ -122,7 +124,7 @@ class DsaDraft(Dsa):
 
 
 class Swa(Kind):
-    """Every second layer sees a window only."""
+    """A model in which every second layer has a sliding window."""
 
     def build(self):
         self.window = 2 * self.page_size
@@ -141,7 +143,7 @@ class Swa(Kind):
 
 
 class Mamba(Kind):
-    """Attention in two layers, a state for each checkpoint in the others."""
+    """A model with attention in two layers and, in the others, a state per checkpoint."""
 
     attention = {}
 
@@ -185,7 +187,7 @@ class DeepSeekV4(Kind):
 
 
 class DeepSeekV41(DeepSeekV4):
-    """Layers that share pages of ratios 1 and 2, besides."""
+    """DeepSeekV4 with layers that share pages of ratios 1 and 2."""
 
     ratios, more = [0, 4, 128, 1, 2], {"kv_source_layers": [3, 4]}
 
@@ -203,7 +205,7 @@ class MlaDraft(Mla):
 
 
 class MlaMhaDraft(Mla):
-    """The draft's heads are split over ranks, the target's pages are not."""
+    """The draft's heads are split over ranks; the target's pages are not."""
 
     def build(self):
         super().build()

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensor-parallel ranks of SGLang on the CPU.
 
-    python rank.py DRIVER JSON    a process for each rank; exit 0 when all of them did
-    python rank.py --import       all that the newest version's ranks import, without an engine
+    python rank.py DRIVER JSON    a process for each rank; exit 0 when every rank exited with 0
+    python rank.py --import       imports all that the newest version's ranks import; no engine
 
 DRIVER is the module with the class Rank: controller or tree. The JSON has for each rank tp_rank,
-tp_size, rendezvous (a file), errors (a file) and socket (its number), over which one JSON line
-answers each JSON line: the name of a method and its arguments. SGLang is imported once and ranks
-are forked: importing takes many times as long as what is tested.
+tp_size, rendezvous (a file), errors (a file) and socket (its number). Each JSON line on the socket,
+the name of a method and its arguments, is answered by one JSON line. SGLang is imported once and
+ranks are forked, because the import takes many times as long as the tests.
 """
 
 import importlib
@@ -30,7 +30,7 @@ def driver(name):
 
 
 def serve(rank_class, plan, lines):
-    """The life of a rank; returns its exit status."""
+    """Serves the requests of a rank until the socket closes; returns its exit status."""
     def say(answer):
         lines.write(json.dumps(answer) + "\n")
         lines.flush()
@@ -49,7 +49,9 @@ def serve(rank_class, plan, lines):
 
 
 def fork(rank_class, plan, sockets):
-    """A rank that holds its own socket only, so that the reader of a socket sees its rank end."""
+    """Forks a rank that keeps only its own socket, so that the reader of a socket notices its
+    rank's end.
+    """
     pid = os.fork()
     if pid:
         return pid
@@ -59,7 +61,7 @@ def fork(rank_class, plan, sockets):
     mine = sockets.pop(plan["socket"])
     for other in sockets.values():
         other.close()
-    os._exit(serve(rank_class, plan, mine.makefile("rw")))  # does not join SGLang's daemon threads
+    os._exit(serve(rank_class, plan, mine.makefile("rw")))  # joins no daemon threads
 
 
 def main():

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SGLang's own, unmodified code over two real engines: a host each, two ranks a host.
+"""Runs SGLang's own, unmodified code with two real engines: one host each, two ranks per host.
 
     test_sglang.py VERSION     "newest": the newest release that PyPI has
 
-Packages of others that need a GPU are stood in for (foreign.py); nothing of SGLang is. Exit 77:
-PyPI does not answer or has no CPU build of torch. A release that cannot be driven is a failure.
+Other projects' packages that need a GPU have stand-ins (foreign.py); SGLang has none. Exit 77: PyPI
+does not answer or has no CPU build of torch. A release that cannot be driven is a failure.
 """
 
 import os
@@ -20,9 +20,9 @@ import harness  # noqa: E402
 import hosts  # noqa: E402
 
 VERSION = "0.5.18"
-SGLANG = ""  # its folders
+SGLANG = ""  # folders for PYTHONPATH
 PAGES = 200
-TREES = (0, 5, 18)  # from here on the prefix tree is driven; later versions have nothing else
+TREES = (0, 5, 18)  # from this version on the prefix tree is tested; later versions have only it
 
 
 def version():
@@ -30,7 +30,7 @@ def version():
 
 
 class Ranks(unittest.TestCase):
-    """Of the hosts that run, those in HOSTS; each of the first two has two ranks."""
+    """Base class: uses the hosts in HOSTS; each of the first two has two ranks."""
 
     seed = 0
     running = None
@@ -80,10 +80,12 @@ class Ranks(unittest.TestCase):
 
 
 class Controllers(Ranks):
-    """The controller's threads: backup, exists, prefetch."""
+    """Tests of the controller's threads: backup, exists, prefetch."""
 
     def round_trip(self, pool, layout, v1=1, shm=False, **options):
-        """200 pages: backup, flush, exists, prefetch, every byte; then by the other host."""
+        """Moves 200 pages: backup, flush, exists, prefetch, compare every byte; then on the other
+        host.
+        """
         Ranks.seed += 1
         here, there = self.hosts
         nothing, everything = self.nothing, self.everything
@@ -91,7 +93,7 @@ class Controllers(Ranks):
                   **options)
         self.assertEqual(there.do("read", seed=self.seed, pages=PAGES), [nothing] * 2)
         written = here.do("write", seed=self.seed, pages=PAGES)
-        # Of MLA's ranks only the first writes.
+        # With MLA only rank 0 writes.
         self.assertEqual(written, [{"pages": PAGES}, {"pages": 0 if pool == "mla" else PAGES}])
         here.do("flush")
         self.assertEqual(here.do("read", seed=self.seed, pages=PAGES), [everything] * 2)
@@ -148,13 +150,13 @@ class Controllers(Ranks):
 
 
 class Trees(Ranks):
-    """The prefix tree: write policies and prefetch policies, to the device's bytes."""
+    """Tests of the prefix tree: write policies and prefetch policies, up to the device's bytes."""
 
     FULL = {"pages": 40, "on_device": 40, "wrong": 0}
     NONE = {"pages": 0, "on_device": 0, "wrong": 0}
 
     def kinds(self):
-        """Pool, layout, page size."""
+        """Yields pool, layout and page size."""
         yield from (("mha", "page_first_direct", 4), ("mha", "layer_first", 1),
                     ("mla", "page_first_direct", 4))
         if version() > TREES:
@@ -166,7 +168,7 @@ class Trees(Ranks):
         return got
 
     def stored_when(self, write, *steps):
-        """Nothing is in the store before the last of the steps; all of it is after."""
+        """Asserts that the store is empty before the last step and holds all pages after it."""
         here, there = self.hosts
         for pool, layout, page_size in self.kinds():
             with self.subTest(pool=pool, layout=layout):
@@ -181,13 +183,13 @@ class Trees(Ranks):
                 for host in self.hosts:
                     self.counted(host)
 
-    def test_write_through_stores_what_is_computed(self):
+    def test_write_through_stores_computed_pages(self):
         self.stored_when("write_through", "insert")
 
-    def test_write_through_selective_stores_what_is_asked_for_again(self):
+    def test_write_through_selective_stores_pages_requested_again(self):
         self.stored_when("write_through_selective", "insert", "insert")
 
-    def test_write_back_stores_what_the_device_has_no_room_for(self):
+    def test_write_back_stores_pages_that_the_device_evicts(self):
         self.stored_when("write_back", "insert", "evict")
 
     def test_the_generic_calls_serve_the_tree(self):
@@ -196,7 +198,7 @@ class Trees(Ranks):
         here.do("insert", seed=self.seed, pages=40)
         self.assertEqual(self.fetch(there), [self.FULL] * 2)
 
-    def test_prefetch_policies_load_what_they_wait_for(self):
+    def test_prefetch_policies_load_the_pages_they_wait_for(self):
         here, there = self.hosts
         for prefetch in ("wait_complete", "timeout", "best_effort"):
             for pool, layout, page_size in self.kinds():
@@ -206,7 +208,7 @@ class Trees(Ranks):
                               extra={"prefetch_timeout_base": 30})
                     here.do("insert", seed=self.seed, pages=40)
                     if prefetch == "best_effort":
-                        # Admitted with what has come by then, which may be nothing.
+                        # The request is admitted with the pages read until then, possibly none.
                         for row in self.fetch(there, at_once=True):
                             self.assertEqual(row["wrong"], 0)
                             self.assertEqual(row["on_device"], row["pages"])
@@ -216,12 +218,12 @@ class Trees(Ranks):
 
 
 class NewestTrees(Ranks):
-    """What the newest version asks for besides."""
+    """Tests of behaviour that only the newest version has."""
 
     fetch = Trees.fetch
     FULL, NONE = Trees.FULL, Trees.NONE
 
-    def test_pages_taken_for_stored_are_read_without_a_question(self):
+    def test_pages_assumed_to_be_stored_are_read_without_exists(self):
         here, there = self.hosts
         self.make("mha", "page_first_direct")
         self.assertEqual(self.fetch(there, assume=40), [self.NONE] * 2)
@@ -233,8 +235,10 @@ class NewestTrees(Ranks):
         self.assertEqual(self.fetch(there, assume=40), [self.FULL] * 2)
         self.counted(there)
 
-    def test_an_engine_that_hangs_holds_a_request_as_long_as_its_policy_says(self):
-        """The read is under way when the engine stops; its bytes come after the request left."""
+    def test_a_hanging_engine_delays_a_request_as_long_as_its_policy_allows(self):
+        """The engine stops while the read is in flight; the bytes arrive after the request has
+        ended.
+        """
         here, there = self.hosts
         engine = self.engines.process[1]
         for prefetch in ("best_effort", "timeout"):
@@ -250,16 +254,18 @@ class NewestTrees(Ranks):
                 finally:
                     engine.send_signal(signal.SIGCONT)
                 self.assertEqual(got, [self.NONE] * 2)
-                self.assertLess(self.seconds, 30)  # the read itself may take 60
+                self.assertLess(self.seconds, 30)  # the read itself may take 60 s
                 self.engines.wait_members(2)
-                # Memory of the read that was given up comes back, and is used again.
+                # The memory of the abandoned read is freed and used again.
                 there.do("settle")
                 self.assertEqual(self.fetch(there), [self.FULL] * 2)
                 self.counted(there)
 
 
 class Pools(Ranks):
-    """Pools of hybrid models and drafts, through the hybrid controller of the newest version."""
+    """Tests of the pools of hybrid models and drafts, with the hybrid controller of the newest
+    version.
+    """
 
     def round_trip(self, pool, layout, page_size, side=(), written=(1, 1), **extra):
         """written: which ranks store pages; side: pages of pools that cover a prefix's end only."""
@@ -322,7 +328,7 @@ class Pools(Ranks):
 
 
 class Heads(Ranks):
-    """Hosts of different tensor-parallel sizes share pages by heads."""
+    """Hosts of different tensor-parallel sizes share pages that are split by heads."""
 
     HOSTS = (0, 2)
 
@@ -346,7 +352,7 @@ def tearDownModule():
 
 
 def load_tests(loader, _tests, _pattern):
-    """What this version has."""
+    """Loads the test classes that fit this version."""
     classes = [Controllers]
     if version() > TREES:
         Controllers.DRIVER = "tree"

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SGLang's prefix tree, its hybrid controllers and pools on the CPU, driven as by its scheduler.
+"""Drives SGLang's prefix tree, hybrid controllers and pools on the CPU as SGLang's scheduler does.
 
-HiRadixCache of 0.5.18, and the tree that all models have had since. There are two entry points.
+The tree is HiRadixCache in 0.5.18, and the tree of all models since. There are two entry points.
 The tree (insert, evict, fetch): a scheduler's loop writes through, back or selectively; a request
 prefetches and loads to the device, whose bytes are compared. The controller (write, read): host
 pages of every pool are filled, backed up, prefetched and compared, for pools whose device side
-needs a GPU. What is in a page follows from the request, the page, the pool and, where ranks differ,
-the rank.
+needs a GPU. The content of a page is determined by the request, the page, the pool and, where ranks
+differ, the rank.
 """
 
 import json
@@ -39,7 +39,8 @@ def until(condition, what):
 
 
 class Rank:
-    """One scheduler. Its loops end on what SGLang's own collectives made equal on all ranks."""
+    """One scheduler. Its loops end on conditions that SGLang's collectives make equal on all ranks.
+    """
 
     def __init__(self, plan):
         self.plan, self.tree, self.requests = plan, None, 0
@@ -53,7 +54,7 @@ class Rank:
         parallel_state.initialize_model_parallel(backend="gloo", **widths)
 
     def publish(self, **plan):
-        """What SGLang's command line says, for this process."""
+        """Sets this process's server arguments, as SGLang's command line does."""
         self.args = ServerArgs(
             model_path="dummy", served_model_name="model", device="cpu", tp_size=self.ranks,
             page_size=plan["page_size"], enable_hierarchical_cache=True, hicache_ratio=2.0,
@@ -67,14 +68,14 @@ class Rank:
             self.args.hicache_mem_layout = plan["layout"]
             runtime_context.publish(self.args, role="scheduler")
             return
-        self.args._mamba_cache_chunk_size = 64  # else it is looked up in the model's config
+        self.args._mamba_cache_chunk_size = 64  # otherwise SGLang reads it from the model's config
         runtime_context.publish(self.args, role="scheduler",
                                 ranks=runtime_context.SpawnRanks(world_rank=self.rank))
-        # SGLang resolves a layout that fits its GPU kernels; nothing is launched here.
+        # SGLang would choose a layout that fits its GPU kernels; no kernel runs here.
         runtime_context.get_context().override("test", hicache_mem_layout=plan["layout"])
 
     def make(self, **plan):
-        """A tree with its controller, store and pools; those before are over."""
+        """Makes a tree with its controller, store and pools; those of an earlier make end."""
         self.close()
         self.publish(**plan)
         self.plan.update(plan)
@@ -129,14 +130,14 @@ class Rank:
         return RadixKey(array("q", [seed * 100000 + i for i in range(pages * self.page_size)]))
 
     def replicated(self, name):
-        """The same bytes on all ranks."""
+        """True for pools with the same bytes on all ranks."""
         return self.controller.storage_config.is_mla_model and name != "mamba" and \
             not type(self.entries()[name]).__name__.startswith("MHA")
 
     # ---- the tree -----------------------------------------------------------------------------
 
     def events(self, condition, what):
-        """The scheduler's loop until `condition`, which is the same on all ranks."""
+        """Runs the scheduler's loop until `condition`, which becomes true on all ranks together."""
         end = time.monotonic() + SECONDS
         while not condition():
             self.tree.check_hicache_events()
@@ -149,10 +150,10 @@ class Rank:
                     or self.controller.write_queue)
 
     def insert(self, seed, pages):
-        """A request that was computed: its pages are on the device, and in the tree."""
+        """Inserts a computed request: its pages are on the device and in the tree."""
         found = self.match(seed, pages)
         indices = self.on_device(found)
-        if len(indices) < pages * self.page_size:  # else it is the same request again
+        if len(indices) < pages * self.page_size:  # otherwise the same request is repeated
             indices = self.pool.allocator.alloc(pages * self.page_size)
             self.pool.fill(indices, lambda buffer: content(seed, buffer, self.device_rank()))
         self.tree.insert(base.InsertParams(key=self.key(seed, pages), value=indices))
@@ -163,26 +164,26 @@ class Rank:
         return 0 if self.replicated("kv") else self.rank
 
     def evict(self, pages):
-        """The device's memory is short: write_back writes now."""
+        """Makes the device's memory short, so that write_back writes."""
         self.tree.evict(base.EvictParams(num_tokens=pages * self.page_size,
                                          swa_num_tokens=pages * self.page_size))
         self.events(self.idle, "backup")
         return {}
 
     def flush(self):
-        """As /flush_cache: nothing is left but what the store has."""
+        """Acts as /flush_cache does: afterwards only the store has pages."""
         self.tree.reset()
         self.pool.allocator.clear()
         return self.started()
 
     def handle(self):
-        """A request's name; a string up to 0.5.18."""
+        """Returns a request's identity; a string up to 0.5.18."""
         self.requests += 1
         name = f"request{self.requests}"
         return base.CacheRequestHandle(name, 0) if hasattr(base, "CacheRequestHandle") else name
 
     def prefetched(self, handle):
-        """Nothing is left to read for this request, on no rank."""
+        """True when no rank has anything left to read for this request."""
         if hasattr(self.tree, "has_ongoing_prefetch"):
             return not self.tree.has_ongoing_prefetch(handle)
         found = self.tree.ongoing_prefetch.get(handle)
@@ -195,7 +196,7 @@ class Rank:
         return bool(agreed.item())
 
     def on_device(self, found):
-        """Indices of the matched tokens that the device has."""
+        """Returns the indices of the matched tokens that are on the device."""
         if hasattr(found, "device_indices"):  # up to 0.5.18
             return found.device_indices
         return self.tree.path_device_indices(found.last_device_node)
@@ -204,10 +205,10 @@ class Rank:
         return self.tree.match_prefix(base.MatchPrefixParams(key=self.key(seed, pages)))
 
     def fetch(self, seed, pages, at_once=False, assume=0):
-        """A request for these pages: prefetched, loaded to the device, every byte compared.
+        """Runs a request for these pages: prefetch, load to the device, compare every byte.
 
-        at_once: admitted without waiting, as the best_effort policy does. assume: the number of
-        pages that are read without asking whether they exist.
+        at_once: admit it without waiting, as the best_effort policy does. assume: number of pages
+        that are read without asking whether they exist.
         """
         handle = self.handle()
         found = self.match(seed, pages)
@@ -223,13 +224,13 @@ class Rank:
         return {"pages": loaded, "seconds": seconds, **self.load_back(seed, pages)}
 
     def settle(self):
-        """Until nothing reads into the host's memory any more."""
+        """Waits until nothing reads into the host's memory any more."""
         host = self.controller.mem_pool_host
         self.events(lambda: host.available_size() == host.size, "host memory")
         return {}
 
     def load_back(self, seed, pages):
-        """What the host has goes to the device."""
+        """Loads the host's pages to the device."""
         found = self.match(seed, pages)
         request = SimpleNamespace(
             rid="load", kv=SimpleNamespace(mamba_pool_idx=None), last_node=found.last_device_node,
@@ -257,7 +258,9 @@ class Rank:
         return {entry.name.value: entry.host_pool for entry in pool.entries}
 
     def side_transfers(self, pages):
-        """What the tree's components and sidecars request for a prefix of this length."""
+        """Returns the transfers that the tree's components and sidecars request for a prefix of
+        this length.
+        """
         kinds = {"swa": self.pool.window and -(-self.pool.window // self.page_size), "mamba": 1}
         transfers = [PoolTransfer(name=PoolName(name), keys=["later"] * min(kinds[name], pages),
                                   hit_policy=PoolHitPolicy.TRAILING_PAGES)
@@ -284,7 +287,7 @@ class Rank:
                 group.free(transfer.host_indices, pool=transfer.name)
 
     def pages_of(self, indices, transfers, hashes):
-        """(pool's name, page's hash, HostPage) of all pages of all pools."""
+        """Yields (pool's name, page's hash, HostPage) for all pages of all pools."""
         named = {"kv": (indices, hashes)}
         for transfer in transfers:
             source = transfer.indices_from_pool or transfer.name
@@ -300,14 +303,16 @@ class Rank:
 
     def page(self, name, page_hash, nbytes):
         seed = int(page_hash[:12], 16)
-        if self.plan["layout"] == "page_head":  # a head's share of a page lies together, K before V
+        if self.plan["layout"] == "page_head":  # a head's share of a page is contiguous, K before V
             heads = self.pool.heads
             return b"".join(content(seed, name + part, self.rank * heads + head)(
                 nbytes // 2 // heads) for part in "kv" for head in range(heads))
         return content(seed, name, 0 if self.replicated(name) else self.rank)(nbytes)
 
     def write(self, seed, pages, ends=()):
-        """Backed up by the controller's thread. ends: prefixes at whose end there is a state."""
+        """Fills pages and backs them up with the controller's thread. ends: prefixes that end with
+        a state.
+        """
         ends = list(ends[self.rank] if ends else [pages])
         begin, done, stored = 0, 0, {}
         for end in ends + ([pages] if ends[-1] < pages else []):
@@ -331,14 +336,14 @@ class Rank:
                                       extra_pools=transfers or None)
         operation = self.controller.ack_backup_queue.get(timeout=SECONDS)
         for _, _, page in self.pages_of(indices, transfers, span):
-            page.write(bytes(page.nbytes))  # lent to others at once
+            page.write(bytes(page.nbytes))  # the page may be reused at once
         self.free(indices, transfers)
         return {"pages": operation.completed_tokens // self.page_size, "side": {
             str(getattr(name, "value", name)): count for name, count in
             operation.pool_storage_result.extra_pool_hit_pages.items()}}
 
     def read(self, seed, pages):
-        """Prefetched by the controller's threads; every byte of every pool compared."""
+        """Prefetches pages with the controller's threads and compares every byte of every pool."""
         handle = self.handle()
         transfers = self.side_transfers(pages)
         operation = self.controller.prefetch(handle, self.key(seed, pages), None, None,

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Readers against eviction: one writer refills a small pool without rest, so that every page is
- * evicted again and again, while reader threads on another engine read the same keys by one-sided
- * READs and verify every byte of what is reported as a hit.
+ * Readers against eviction. One writer refills a small pool continuously, so that every page is
+ * evicted repeatedly. Meanwhile reader threads on another engine read the same keys by RDMA READ
+ * and verify every byte of each page reported as a hit.
  *
  * Started by test_stress.py with two engines: pages are stored through the first socket and read
- * through the second. Prints JSON; exit 0 when everything that was promised was read.
+ * through the second. Prints JSON. Exit status 0: every hit was correct and each thread read
+ * enough.
  */
 #include <getopt.h>
 #include <pthread.h>
@@ -23,14 +24,14 @@ struct stress {
 	uint64_t end_ns;
 	struct pc *writer_pc, *reader_pc;
 	uint32_t stop;
-	uint64_t stored; /* writer's */
+	uint64_t stored; /* pages stored; written by the writer */
 };
 
 struct reader {
 	struct stress *stress;
 	unsigned index;
 	pthread_t thread;
-	/* owner: reader; the others look */
+	/* owner: the reader thread; other threads only read */
 	alignas(64) uint64_t reads;
 	uint64_t hits, wrong, other;
 	struct pc_counts counts;
@@ -114,7 +115,7 @@ static void *read_and_verify(void *argument)
 			r->wrong += hit && !content_is(p->segment[i].base, s->page_bytes, id[i]);
 		}
 		pc_channel_counts(channel, &r->counts);
-		/* A page was read when its payload came: it was a hit, or found to be stale. */
+		/* A READ transferred the page if the result is a hit or stale. */
 		r->reads = r->hits + r->counts.stale;
 	}
 	pc_channel_close(channel);

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One engine evicts and refills its pool without rest; 4 threads on another read the same keys.
+"""One engine evicts and refills its pool continuously; 4 threads on another engine read the same
+keys.
 
-$PEERCACHE_READS: how many page reads (1,000,000).
+$PEERCACHE_READS: number of page reads (default 1,000,000).
 """
 
 import json

@@ -67,7 +67,7 @@ class Perftest(unittest.TestCase):
     def good(self, options, *arguments):
         for test in TESTS:
             if (test, *arguments[2:3]) in [("ib_read_lat", "-q"), ("ib_atomic_bw", "-a")]:
-                continue  # this program has no such option
+                continue  # this program does not have this option
             with self.subTest(test=test):
                 client, server, said = ports.pair(options, test, "-F", *arguments)
                 self.assertEqual((client, server), (0, 0), said)

@@ -2,7 +2,7 @@
 /*
  * Maps one ioctl(RDMA_VERBS_IOCTL) to one command. libibverbs tries an ioctl method for everything
  * and falls back to INVOKE_WRITE, which carries a legacy write(2) command in attributes: that one
- * method covers nearly all of verbs. Only mlx5's doorbell pages have no such command. Run by
+ * method covers nearly all of verbs. Only mlx5's doorbell pages have no write(2) command. Run by
  * program threads; uv_lock is held while a command runs.
  */
 #include <errno.h>

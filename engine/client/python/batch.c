@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One call about pages. Python's lists are read into the lane's arrays, the batch runs without the
- * interpreter's lock, and its results become a list of bool. Nothing is made for a single page:
- * keys are read where they lie (a tuple keeps them alive), addresses and sizes are numbers.
+ * One call about pages. It converts Python's lists into the lane's arrays, runs the batch without
+ * the interpreter's lock, and converts the results into a list of bool. No Python object is made
+ * per page: keys are read where they lie (the tuple `keys` keeps them alive), and addresses and
+ * sizes are numbers.
  *
- * len(ptrs) / len(keys) consecutive segments make a page. A staged call never lends the segments
- * to anybody: a set copies them first of all and a get last of all, in this thread.
+ * len(ptrs) / len(keys) consecutive segments make one page. A staged call never gives the segments
+ * to the library: a set first copies them, a get copies into them last, both in this thread.
  */
 #include "engine/client/python/session.h"
 
 #include <string.h>
 #include <time.h>
 
-#define STAGE_BYTES (64u << 20)     /* at a time; a page alone may be larger */
-#define SEGMENTS_ALL_MAX (1u << 26) /* of one call: a guard against nonsense */
+/* bytes copied per batch of a staged call; a single page may be larger */
+#define STAGE_BYTES (64u << 20)
+#define SEGMENTS_ALL_MAX (1u << 26) /* sanity limit of the segments of one call */
 
 enum verb { VERB_GET, VERB_SET, VERB_EXISTS, VERB_REMOVE };
 
@@ -22,11 +24,11 @@ struct call {
 	struct lane *lane;
 	enum verb verb;
 	const char *name_space;
-	PyObject *keys; /* a tuple: ours */
+	PyObject *keys; /* a tuple; this struct holds a reference */
 	size_t pages, segments;
 	unsigned timeout_ms;
 	int staged;
-	int error; /* pc_get() and the like refused the call as a whole */
+	int error; /* negative errno of pc_get() and the others: the whole call was refused */
 };
 
 static uint64_t now_ms(void)
@@ -69,7 +71,7 @@ static bool read_number(PyObject *number, uint64_t *ret_value)
 	return *ret_value != UINT64_MAX || !PyErr_Occurred();
 }
 
-/* ptrs and sizes are tuples; sizes may be one number for all. */
+/* Reads ptrs and sizes, which are tuples; sizes may also be one number for all segments. */
 static bool read_segments(struct call *c, PyObject *ptrs, PyObject *sizes)
 {
 	size_t each = c->segments / c->pages;
@@ -87,7 +89,8 @@ static bool read_segments(struct call *c, PyObject *ptrs, PyObject *sizes)
 	}
 	for (size_t i = 0; i < c->pages; i++) {
 		c->lane->page[i].segments = &c->lane->segment[i * each];
-		/* More than an unsigned holds cannot be: pc.h refuses the page. */
+		/* If `each` exceeds UINT_MAX, the value stays too large for the library, which
+		 * refuses the page. */
 		c->lane->page[i].segment_count = (unsigned)each;
 	}
 	return true;
@@ -142,7 +145,10 @@ static void copy(const struct pc_page *page, unsigned char *stage, bool in)
 	}
 }
 
-/* As many pages from `first` on as fit into the stage, at least one. Their total in *ret_bytes. */
+/*
+ * Returns how many pages from `first` on fit into the stage, at least one. *ret_bytes: their total
+ * length.
+ */
 static size_t stage_share(const struct call *c, size_t first, size_t *ret_bytes)
 {
 	size_t total = 0, i;
@@ -161,7 +167,7 @@ static size_t stage_share(const struct call *c, size_t first, size_t *ret_bytes)
 static int run_share(struct call *c, size_t first, size_t count, unsigned timeout_ms)
 {
 	struct lane *lane = c->lane;
-	/* Room for both was made: the copies' pages and segments follow the caller's. */
+	/* lane_room() made room for both: the copies' pages and segments follow the caller's. */
 	struct pc_page *staged = &lane->page[c->pages];
 	struct pc_segment *segment = &lane->segment[c->segments];
 	unsigned char *at = lane->stage;
@@ -213,7 +219,8 @@ static void run(struct call *c)
 	else
 		c->error = ask(c, c->lane->page, c->pages, c->timeout_ms, c->lane->result);
 	for (size_t i = 0; c->error && i < c->pages; i++)
-		c->lane->result[i] = PC_INVALID; /* refused as a whole: counted as such */
+		/* the library refused the whole call: count every page as invalid */
+		c->lane->result[i] = PC_INVALID;
 	session_count(c->session, c->lane->result, c->pages);
 }
 
@@ -269,7 +276,7 @@ static PyObject *call(
 		return answer(c);
 	Py_BEGIN_ALLOW_THREADS c->lane = lane_take(c->session, purpose);
 	Py_END_ALLOW_THREADS if (!c->lane) return answer(
-		c); /* closed, or no channel: nothing is there */
+		c); /* the session is closed, or no channel is available: every page is a miss */
 	if (prepare(c, ptrs, sizes)) {
 		Py_BEGIN_ALLOW_THREADS run(c);
 		Py_END_ALLOW_THREADS result = answer(c);

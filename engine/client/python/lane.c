@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lanes: channels of a session, and what a call needs beside one. A call takes an idle lane, or
- * opens one: there are never more than calls side by side, whichever threads come and go. The
- * lane given back last is taken first, so that a get finds the locations that the exists before
- * it looked up, whatever thread made that. Any thread, without the interpreter's lock.
+ * Lanes: a lane is a channel of a session with the buffers that a call needs. A call takes an idle
+ * lane or opens a new one, so there are never more lanes than concurrent calls, even when threads
+ * come and go. The lane given back last is taken first, so that a get finds the locations that the
+ * previous exists looked up, even if another thread made that call. Any thread, without the
+ * interpreter's lock.
  */
 #include "engine/client/python/session.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The type Session: one attachment to the engine of this host, used by all threads of a process.
- * Opening, closing, registered memory, counts. Any thread.
+ * Contains opening, closing, registered memory and counts. Any thread.
  */
 #include "engine/client/python/session.h"
 
@@ -25,7 +25,7 @@ static void close_session(struct session *s)
 
 	pthread_mutex_lock(&s->lock);
 	pc = s->pc;
-	s->pc = NULL; /* nobody begins any more */
+	s->pc = NULL; /* from here on no new call can begin */
 	while (pc && s->busy)
 		pthread_cond_wait(&s->idle, &s->lock);
 	pthread_mutex_unlock(&s->lock);
@@ -102,7 +102,10 @@ static PyObject *session_close(PyObject *self, PyObject *nothing)
 	Py_END_ALLOW_THREADS Py_RETURN_NONE;
 }
 
-/* Calls that use s->pc directly count as busy, so that close() waits for them. */
+/*
+ * Takes s->pc for a call that uses it directly. The call counts as busy, so that close() waits for
+ * it.
+ */
 static struct pc *hold(struct session *s)
 {
 	struct pc *pc;
@@ -224,7 +227,10 @@ static bool put_number(PyObject *dict, const char *name, uint64_t value)
 	return rc == 0;
 }
 
-/* Channels of calls that are under way are left out: their numbers are their thread's. */
+/*
+ * Sums the counts of idle channels. Channels of running calls are left out, because only their
+ * threads may read them.
+ */
 static PyObject *session_counts(PyObject *self, PyObject *nothing)
 {
 	struct session *s = (struct session *)self;
@@ -264,30 +270,35 @@ static PyObject *session_counts(PyObject *self, PyObject *nothing)
 
 static PyMethodDef methods[] = {
 	{"close", session_close, METH_NOARGS,
-		"Waits for calls under way, then detaches; what is called later finds nothing."},
-	{"attached", session_attached, METH_NOARGS, "Is there an engine now?"},
-	{"report", session_report, METH_NOARGS, "The engine's status and members, as JSON."},
-	{"counts", session_counts, METH_NOARGS, "What happened since the session was opened."},
+		"close() -> None. Waits for running calls, then detaches. Later calls about pages return misses, other calls raise ValueError. Any thread."},
+	{"attached", session_attached, METH_NOARGS,
+		"attached() -> bool: True while the session is attached to a running engine. Does not block. Any thread."},
+	{"report", session_report, METH_NOARGS,
+		"report() -> str: the engine's status and members as JSON. Waits at most about 10 s. Raises OSError without an engine."},
+	{"counts", session_counts, METH_NOARGS,
+		"counts() -> dict of str to int: calls, channels, pages and bytes since the session was opened; running calls are left out."},
 	{"register", session_register, METH_VARARGS,
-		"register(base, bytes, memfd, offset=0): READs land in this memory uncopied."},
-	{"release", session_release, METH_VARARGS, "release(base): undoes register() or alloc()."},
+		"register(base, bytes, memfd, offset=0) -> None: RDMA READs write into this mapping of the memfd without a copy. base and offset are multiples of 4096. The caller keeps the mapping until release(); the memfd is duplicated. Raises OSError."},
+	{"release", session_release, METH_VARARGS,
+		"release(base) -> None: ends register() or alloc(); memory of alloc() is unmapped. Raises OSError: EBUSY while a call uses the range, ENOENT if no range starts at base."},
 	{"alloc", session_alloc, METH_VARARGS,
-		"alloc(bytes) -> address of registered memory; the session's, until released."},
+		"alloc(bytes) -> int: address of new registered memory, owned by the session until release() or the end of the session. Raises OSError."},
 	{"get", batch_get, METH_VARARGS,
-		"get(name_space, keys, ptrs, sizes, timeout_ms, staged=False) -> list of bool"},
+		"get(name_space, keys, ptrs, sizes, timeout_ms, staged=False) -> list of bool, one per key: True if the page's bytes are in its segments. keys: str or bytes. ptrs: addresses; sizes: bytes, a sequence or one int. len(ptrs) / len(keys) consecutive segments make a page. staged: write the segments only at the end, in this thread. Any thread. Raises ValueError or TypeError for wrong arguments."},
 	{"set", batch_set, METH_VARARGS,
-		"set(name_space, keys, ptrs, sizes, timeout_ms, staged=False) -> list of bool"},
+		"set(name_space, keys, ptrs, sizes, timeout_ms, staged=False) -> list of bool, one per key: True if every node can find the page. Arguments as in get(). staged: copy the segments first, in this thread."},
 	{"exists", batch_exists, METH_VARARGS,
-		"exists(name_space, keys, timeout_ms) -> list of bool"},
+		"exists(name_space, keys, timeout_ms) -> list of bool, one per key: True if the page can be found. A hint: a later get may miss."},
 	{"prefix", batch_prefix, METH_VARARGS,
-		"prefix(name_space, keys, timeout_ms) -> how many are there from the start on"},
+		"prefix(name_space, keys, timeout_ms) -> int: number of leading keys whose pages can be found"},
 	{"remove", batch_remove, METH_VARARGS,
-		"remove(name_space, keys, timeout_ms) -> list of bool"},
+		"remove(name_space, keys, timeout_ms) -> list of bool, one per key: True if the page was stored and is removed from every node"},
 	{NULL, NULL, 0, NULL},
 };
 
 static PyType_Slot slots[] = {
-	{Py_tp_doc, (void *)"Session(socket=None): an attachment to the engine of this host."},
+	{Py_tp_doc,
+		(void *)"Session(socket=None): an attachment to the engine of this host. socket: path of the engine's Unix socket; None: $PEERCACHE_SOCKET or the default. Any thread may use it; calls run without the interpreter's lock. Raises OSError if no engine runs there."},
 	{Py_tp_new, (void *)session_new},
 	{Py_tp_init, (void *)session_init},
 	{Py_tp_dealloc, (void *)session_dealloc},
@@ -305,7 +316,7 @@ static PyType_Spec spec = {
 static struct PyModuleDef module = {
 	PyModuleDef_HEAD_INIT,
 	.m_name = "peercache._peercache",
-	.m_doc = "libpeercache for Python: one C call a batch, without the interpreter's lock.",
+	.m_doc = "libpeercache for Python: one C call per batch, without the interpreter's lock.",
 	.m_size = -1,
 };
 
@@ -315,7 +326,8 @@ PyMODINIT_FUNC PyInit__peercache(void)
 	PyObject *m = PyModule_Create(&module);
 	PyObject *type = m ? PyType_FromSpec(&spec) : NULL;
 
-	if (!type || PyModule_AddObject(m, "Session", type)) {
+	if (!type || PyModule_AddStringConstant(m, "__version__", pc_version()) ||
+		PyModule_AddObject(m, "Session", type)) {
 		Py_XDECREF(type);
 		Py_XDECREF(m);
 		return NULL;

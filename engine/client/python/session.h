@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the files of the extension module peercache._peercache share.
+ * Shared declarations of the extension module peercache._peercache.
  *
  *   session.c   the type Session: opening, closing, memory
  *   lane.c      which channel a call gets
  *   batch.c     one call about pages: Python's lists to a batch, a batch to a list of bool
  *
- * Any Python thread may call; everything that waits runs without the interpreter's lock.
+ * Any Python thread may call. All code that waits runs without the interpreter's lock.
  */
 #ifndef PEERCACHE_PYTHON_SESSION_H
 #define PEERCACHE_PYTHON_SESSION_H
@@ -16,45 +16,51 @@
 
 #include <pthread.h>
 
-#include "engine/client/pc.h"
+#include "engine/client/peercache.h"
 
-#define RESULTS 9 /* of enum pc_result */
+#define RESULTS 9 /* number of values of enum pc_result */
 
-/* What a call is for: calls of one kind meet the same channel, and what it remembers. */
+/*
+ * Purpose of a call. Calls of one purpose share lanes, so that they find the locations which the
+ * lane's channel remembers.
+ */
 enum purpose { PURPOSE_READ, PURPOSE_WRITE, PURPOSES };
 
-/* A channel and what a batch needs beside it. Owner: the call that has taken it. */
+/* A channel and the buffers of a batch. Owned by the call that took it. */
 struct lane {
 	struct lane *next;
-	struct pc *pc; /* open as long as a call is under way */
+	struct pc *pc; /* valid as long as a call is running */
 	struct pc_channel *channel;
 	struct pc_page *page;
 	struct pc_segment *segment;
 	enum pc_result *result;
-	size_t pages, segments; /* room for */
-	unsigned char *stage;   /* registered memory of ours, or NULL */
+	size_t pages, segments; /* capacity of the arrays below */
+	unsigned char *stage;   /* registered memory of the library for staged calls, or NULL */
 	size_t stage_bytes;
 };
 
 struct session {
 	PyObject_HEAD pthread_mutex_t lock;
 	pthread_cond_t idle;
-	struct pc *pc;               /* NULL: closed */
-	struct lane *lane[PURPOSES]; /* idle; the one given back last is in front */
-	unsigned busy;               /* calls under way */
+	struct pc *pc;               /* NULL: the session is closed */
+	struct lane *lane[PURPOSES]; /* lists of idle lanes; the one given back last is first */
+	unsigned busy;               /* number of running calls */
 	unsigned lanes;
-	struct pc_counts counts; /* of channels that are closed */
+	struct pc_counts counts; /* sums over channels that are closed */
 	uint64_t results[RESULTS];
 	uint64_t calls;
-	uint64_t bytes_sidecar; /* copied by staged calls */
+	uint64_t bytes_sidecar; /* bytes copied by staged calls */
 };
 
 void lane_free(struct session *s, struct lane *lane);
 void lane_counts(struct pc_counts *sum, const struct pc_channel *channel);
-/* NULL: the session is closed, or no channel is to be had. Without the interpreter's lock. */
+/*
+ * Takes an idle lane or opens one. NULL: the session is closed, or no channel is available. Called
+ * without the interpreter's lock.
+ */
 struct lane *lane_take(struct session *s, enum purpose purpose);
 void lane_give(struct session *s, enum purpose purpose, struct lane *lane);
-/* At least so much room; false: no memory. */
+/* Makes room for at least this many pages and segments. False: out of memory. */
 bool lane_room(struct lane *lane, size_t pages, size_t segments);
 bool lane_stage(struct lane *lane, size_t bytes);
 void session_count(struct session *s, const enum pc_result *result, size_t count);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The fake engine's memory, map and pages, and its thread. The socket is in fake_attach.c, rings in
- * fake_rings.c.
+ * The fake engine's memory, map and pages, and its thread. fake_attach.c has the socket,
+ * fake_rings.c has the rings.
  */
 #include "tests/unit/client/fake_inside.h"
 

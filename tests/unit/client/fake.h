@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An engine for tests of the client library alone: a thread that serves the attach socket with real
- * memfds and plays rails and control plane by hand, through the real rings. Two rails; a cluster of
- * three: itself and two other nodes whose memory it keeps as plain arrays.
+ * A fake engine for unit tests of the client library. Its thread serves the attach socket with real
+ * memfds and acts as rails and control plane through the real rings. It has two rails and simulates
+ * a cluster of three nodes: itself and two others, whose memory is plain arrays.
  *
  * Tests change its state under `lock`, which the thread holds while it works.
  */
@@ -34,7 +34,7 @@ struct fake_node {
 
 struct fake_channel {
 	bool used;
-	int wake, wake_client; /* both ends */
+	int wake, wake_client; /* both ends of the wake socket */
 	int memfd;
 	unsigned char *base;
 	struct ring_consumer ops[FAKE_RAILS];
@@ -44,13 +44,13 @@ struct fake_channel {
 };
 
 struct fake_region {
-	unsigned char *base; /* NULL: free */
+	unsigned char *base; /* NULL: this entry is free */
 	uint64_t bytes;
 };
 
-/* What a hook answers: a status, or one of these. */
-#define FAKE_DO 1000u   /* what a good engine does */
-#define FAKE_HOLD 1001u /* no answer, until fake_answer_held() */
+/* Return value of a hook: an op status, or one of these. */
+#define FAKE_DO 1000u   /* answer as a correct engine does */
+#define FAKE_HOLD 1001u /* no answer until fake_answer_held() */
 
 struct fake;
 typedef uint32_t fake_op_hook(struct fake *f, uint32_t rail, const struct op *op);
@@ -62,9 +62,9 @@ struct fake {
 	pthread_mutex_t lock;
 	bool stop;
 	int listener;
-	int connection; /* -1: none; one client process is enough */
+	int connection; /* socket of the only client process; -1: none */
 	uint16_t version;
-	uint64_t rails_said; /* in HELLO */
+	uint64_t rails_said; /* number of rails in the reply to HELLO */
 	int status_fd, shard_fd, pool_fd[FAKE_RAILS], heads_fd[FAKE_RAILS];
 	int control_kick, kick[FAKE_RAILS];
 	struct status_segment *status;
@@ -72,17 +72,17 @@ struct fake {
 	struct fake_channel channel[FAKE_CHANNELS];
 	struct fake_region region[REGIONS_MAX];
 	struct map_view map, previous;
-	uint32_t refuse_regions; /* errno to refuse REGION_ADD with */
-	int pidfd;               /* in HELLO; -1: none */
-	bool mute;               /* connections are accepted, requests are not read */
-	bool no_drain;           /* `drained` is not stored when the connection ends */
-	bool surplus;            /* CHANNEL_OPEN: more descriptors than a reply may carry */
-	bool bad_channels;       /* CHANNEL_OPEN: a segment of another version */
-	bool stall_regions;      /* REGION_ADD is answered when this is false again */
+	uint32_t refuse_regions; /* errno with which REGION_ADD is refused; 0: accepted */
+	int pidfd;               /* pidfd sent with the reply to HELLO; -1: none */
+	bool mute;               /* accept connections, but read no requests */
+	bool no_drain;           /* do not store `drained` when the connection ends */
+	bool surplus;            /* CHANNEL_OPEN: send more descriptors than a reply may carry */
+	bool bad_channels;       /* CHANNEL_OPEN: send a segment of another version */
+	bool stall_regions;      /* answer REGION_ADD only after this is false again */
 
 	fake_op_hook *on_op;
 	fake_ctl_hook *on_ctl;
-	bool no_sleep; /* rails never sleep: kicks are not needed */
+	bool no_sleep; /* rails never sleep, so the client need not kick */
 	uint32_t credits_left;
 	struct {
 		struct fake_channel *channel;
@@ -91,11 +91,11 @@ struct fake {
 		struct op_segment segment[SEGMENTS_MAX];
 	} held[64];
 	unsigned held_count;
-	bool stalled; /* by stall_regions */
+	bool stalled; /* a REGION_ADD waits because of stall_regions */
 	struct attach_request stalled_request;
 	int stalled_fd;
 
-	/* what was seen */
+	/* counters of what the client sent */
 	unsigned hellos, reads, pages[FAKE_RAILS], touches, stales, returned, publishes, removes;
 	unsigned regions_added, regions_removed, kicked, closes;
 	unsigned segments_max, in_flight_max;
@@ -104,30 +104,35 @@ struct fake {
 
 void fake_start(struct fake *f);
 void fake_stop(struct fake *f);
-/* Closes everything the client is attached to; fake_revive() listens again, memory kept. */
+/* Closes everything the client is attached to. fake_revive() listens again with the same memory. */
 void fake_die(struct fake *f);
 void fake_revive(struct fake *f);
 
-/* The key of `name` in the namespace the tests use. */
+/* The page key of `name` in the namespace of the tests. */
 struct page_key fake_key(const char *name);
-/* Writes the entry into the shards of the key's owners; `only` < FAKE_NODES: into that one alone.
+/*
+ * Writes the entry into the shards of the key's owners; `only` < FAKE_NODES: into that node's shard
+ * only.
  */
 void fake_insert(
 	struct fake *f, const struct page_key *key, uint32_t only, const struct dir_entry *entry);
-/* A page of `bytes` bytes on `node`, published and in the directory. Returns its place. */
+/* Makes a page of `bytes` bytes on `node`, published and in the directory. Returns its place. */
 uint32_t fake_page(struct fake *f, const char *name, uint32_t node, uint32_t rail, uint32_t bytes);
 struct page_head *fake_head(struct fake *f, uint32_t node, uint32_t place);
-/* The byte that fake_page() puts at `at`. */
+/* The byte that fake_page() writes at offset `at`. */
 unsigned char fake_byte(const char *name, uint32_t at);
-/* The first owner of a key. */
+/* Index of the first owner of a key. */
 uint32_t fake_owner(struct fake *f, const char *name);
-/* Names "<stem>-<n>", n from *at on, until one is owned by `node`. */
+/* Tries the names "<stem>-<n>", n from *at on, until `node` owns one. */
 void fake_name_owned(struct fake *f, const char *stem, uint32_t node, unsigned *at,
 	char ret_name[FAKE_NAME_BYTES]);
-/* Writes the map again: `members` of FAKE_NODES nodes live, `moved` as the previous one. */
+/*
+ * Rewrites the map: the first `members` of FAKE_NODES nodes live; `moved`: the old map becomes the
+ * previous map.
+ */
 void fake_map(struct fake *f, unsigned members, uint32_t replicas, bool keep_previous);
 void fake_answer_held(struct fake *f);
-/* Every rail has returned the channel. */
+/* Stores `drained`: every rail has returned the channel. */
 void fake_drain(struct fake_channel *channel);
 void fake_wake(struct fake_channel *channel);
 void fake_lock(struct fake *f);

@@ -161,7 +161,7 @@ static void answer(struct fake *f, const struct attach_request *request, int fd)
 		break;
 	case ATTACH_CHANNEL_CLOSE:
 		f->closes++;
-		fake_serve_rings(f); /* what was written before the request comes first */
+		fake_serve_rings(f); /* serve ops that were published before this request first */
 		drop_channel(f, (unsigned)request->a);
 		break;
 	case ATTACH_REGION_ADD: add_region(f, request, fd, &reply); break;

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The fake engine's rails and control plane: what a good engine does, unless a hook says otherwise.
+/*
+ * The fake engine's rails and control plane. They act as a correct engine does unless a hook
+ * decides otherwise.
  */
 #include "tests/unit/client/fake_inside.h"
 
@@ -28,7 +30,7 @@ static void done(struct fake_channel *ch, uint32_t rail, uint64_t cookie, uint32
 	struct op_done d = {.cookie = cookie, .status = status};
 
 	if (ring_room(&ch->done[rail], 1) < 1)
-		abort(); /* the client promised room for every answer */
+		abort(); /* the client must keep room for every answer */
 	memcpy(ring_slot_new(&ch->done[rail], 0), &d, sizeof(d));
 	ring_publish(&ch->done[rail], 1);
 	wake(ch);
@@ -120,7 +122,7 @@ static unsigned serve_rail(struct fake *f, struct fake_channel *ch, uint32_t rai
 		op_decode(&slot, clock_now_ns(), &op, &segment[0]);
 		if (op.segments < 1 || op.segments > SEGMENTS_MAX ||
 			ring_ready_now(ring) < (int32_t)op_slots(op.segments))
-			abort(); /* ops are published whole */
+			abort(); /* all slots of an op must be published together */
 		for (uint32_t s = 1; s < op_slots(op.segments); s++)
 			memcpy(&segment[(s - 1) * 4], ring_slot_old(ring, s), 64);
 		ring_release(ring, op_slots(op.segments));
@@ -227,7 +229,10 @@ static bool rail_awake(struct fake *f, uint32_t rail)
 	return true;
 }
 
-/* Rails and control plane say they sleep whenever there is nothing: every publish has to kick. */
+/*
+ * Serves the rings. Rails and control plane raise their sleep flag whenever the rings are empty, so
+ * every publish must kick.
+ */
 unsigned fake_serve_rings(struct fake *f)
 {
 	unsigned work = 0;

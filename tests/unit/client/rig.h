@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What every test of the client begins with: a fake engine, a session, a channel, pages to ask for.
+/*
+ * Common setup of the client's unit tests: a fake engine, a session, a channel and pages to
+ * request.
  */
 #ifndef TESTS_CLIENT_RIG_H
 #define TESTS_CLIENT_RIG_H
@@ -18,13 +20,14 @@
 #include "tests/unit/client/fake.h"
 
 #define PAGE_BYTES 20480u
-#define PATIENCE_MS 20000u /* for an answer that comes: no machine is that slow */
+/* time limit for an answer that is expected; long enough for any machine */
+#define PATIENCE_MS 20000u
 
 static struct fake fake;
 static struct pc *pc;
 static struct pc_channel *ch;
 
-/* The fake engine's fields, which its thread uses too. */
+/* Reads a field of the fake engine under its lock, because its thread also uses it. */
 #define SEEN(field)                                                                                \
 	({                                                                                         \
 		fake_lock(&fake);                                                                  \
@@ -60,7 +63,7 @@ static int rig_teardown(void **state)
 	return 0;
 }
 
-/* A page of one segment. */
+/* A page of one segment, with its key and memory. */
 struct one {
 	char name[64];
 	struct pc_segment segment;
@@ -121,7 +124,7 @@ static inline enum pc_result exists_one(const char *name, unsigned timeout_ms)
 	return result;
 }
 
-/* Until the fake has seen it, or for long. */
+/* Waits until the field of the fake engine becomes true; fails after PATIENCE_MS. */
 #define SEEN_SOON(field)                                                                           \
 	do {                                                                                       \
 		for (unsigned n_ = 0; n_ < PATIENCE_MS && !SEEN(field); n_++)                      \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What fails below the library, and what comes of it: rails, nodes, deadlines, a torn map. */
+/* How the library reacts to failures below it: rails, nodes, deadlines, a torn map. */
 #include "tests/unit/client/rig.h"
 
 #include <unistd.h>
@@ -41,7 +41,7 @@ static uint32_t a_is_down(struct fake *f, uint32_t rail, const struct op *op)
 	return op->peer == FAKE_A ? OP_PEER_DOWN : FAKE_DO;
 }
 
-/* As a rail answers that waits for a connection: not before the op's own deadline. */
+/* Answers as a rail that waits for a connection does: not before the op's own deadline. */
 static unsigned a_was_asked; /* under fake_lock() */
 
 static uint32_t a_is_silent(struct fake *f, uint32_t rail, const struct op *op)
@@ -83,7 +83,7 @@ static void a_broken_rail_costs_no_page(void **state)
 		assert_int_equal(get_one(name, at, 1000, PATIENCE_MS), PC_HIT);
 		assert_true(same(name, at, 0, 1000));
 	}
-	/* After a failure it rests. */
+	/* After a failure the rail rests, so it is tried at most once per RAIL_REST_NS. */
 	assert_true(SEEN(pages[0]) <= 1 + (clock_now_ns() - start_ns) / RAIL_REST_NS);
 	assert_true(counts().reissued <= SEEN(pages[0]));
 }
@@ -120,7 +120,7 @@ static void a_silent_owner_leaves_time_for_the_next(void **state)
 		fake_page(&fake, name, FAKE_B, 0, 1000);
 		fake_unlock(&fake);
 		assert_int_equal(get_one(name, at, 1000, 3000), PC_HIT);
-		/* Once bitten: while it rests, the other owner is asked first. */
+		/* While the failed owner rests, the other owner is asked first. */
 		fake_lock(&fake);
 		asked = a_was_asked;
 		fake_unlock(&fake);
@@ -163,10 +163,12 @@ static void a_lookup_without_answer_times_out(void **state)
 	(void)state;
 	hook(hold_everything);
 	fake_name_owned(&fake, "mute", FAKE_A, &n, name);
-	while (exists_one(name, 100) != PC_TIMEOUT) /* its other owner may be this host */
+	/* the key's other owner may be this host; then it is a miss */
+	while (exists_one(name, 100) != PC_TIMEOUT)
 		fake_name_owned(&fake, "mute", FAKE_A, &n, name);
-	assert_true(elapsed_ms(start_ns) < PC_TIMEOUT_MS_DEFAULT); /* its own deadline */
-	/* The answers come late, to nobody. */
+	/* the call must end at its own deadline, long before the default */
+	assert_true(elapsed_ms(start_ns) < PC_TIMEOUT_MS_DEFAULT);
+	/* The answers come late; their pages have already ended. */
 	fake_lock(&fake);
 	LET(on_op, NULL);
 	fake_answer_held(&fake);
@@ -190,7 +192,8 @@ static void a_staged_page_times_out_at_once_and_its_staging_is_kept(void **state
 	hook(NULL);
 	assert_int_equal(get_one("key-2", at, sizeof(at), PATIENCE_MS), PC_HIT);
 	fake_lock(&fake);
-	fake_answer_held(&fake); /* key-1 lands in its own block, not in somebody else's */
+	/* key-1 lands in a staging block of its own, not in the abandoned one */
+	fake_answer_held(&fake);
 	fake_unlock(&fake);
 	assert_true(same("key-2", at, 0, sizeof(at)));
 	assert_int_equal(get_one("key-2", at, sizeof(at), PATIENCE_MS), PC_HIT);
@@ -201,7 +204,7 @@ static void a_staged_page_times_out_at_once_and_its_staging_is_kept(void **state
 static void *answer_later(void *context)
 {
 	SEEN_SOON(held_count);
-	usleep(400000); /* the deadline is past */
+	usleep(400000); /* sleep until the deadline has passed */
 	fake_lock(context);
 	fake_answer_held(context);
 	fake_unlock(context);
@@ -257,12 +260,13 @@ static void a_torn_map_leaves_the_old_one(void **state)
 	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
 	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_HIT);
-	map_write_begin(&fake.status->map); /* the writer stops half-way */
+	map_write_begin(&fake.status->map); /* the map's writer stops in the middle of a change */
 	fake.status->map.current.members = 200;
 	shm_store(&fake.status->map.epoch, 99);
 	cache_drop(ch, &key);
 	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_HIT);
-	fake_map(&fake, FAKE_NODES, 2, false); /* odd + 1: still being written to a reader */
+	/* an odd sequence number plus 1: readers still see an unfinished write */
+	fake_map(&fake, FAKE_NODES, 2, false);
 	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_HIT);
 }
 
@@ -288,7 +292,8 @@ static void a_moved_key_is_found_at_its_former_owner(void **state)
 	char name[64];
 
 	(void)state;
-	/* Of two nodes one owner each; then the third joins and takes keys it has no entries of. */
+	/* With two nodes, each key has one owner. Then the third node joins and owns keys for which
+	 * it has no entries. */
 	fake_lock(&fake);
 	fake_map(&fake, 2, 1, false);
 	fake_unlock(&fake);

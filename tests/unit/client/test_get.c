@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading pages: where they are found, what is believed, and where the bytes land. */
+/* Reading pages: where they are found, which locations are trusted, and where the bytes land. */
 #include "tests/unit/client/rig.h"
 
 #include <time.h>
@@ -95,7 +95,7 @@ static void a_page_partly_in_registered_memory_is_staged(void **state)
 	assert_int_equal(counts().bytes_staged, 200);
 }
 
-static void a_key_nobody_has_is_a_miss(void **state)
+static void a_key_that_no_node_has_is_a_miss(void **state)
 {
 	unsigned char at[64];
 
@@ -122,7 +122,7 @@ static void a_page_of_this_host_is_copied_without_a_rail(void **state)
 	assert_int_equal(get_one(name, at, PAGE_BYTES, PATIENCE_MS), PC_HIT);
 	assert_true(same(name, at, 0, PAGE_BYTES));
 	assert_int_equal(counts().hits_local, 1);
-	assert_int_equal(SEEN(reads), 0); /* the shard is here as well */
+	assert_int_equal(SEEN(reads), 0); /* the owner's shard is local too, so no READ is needed */
 	free(at);
 }
 
@@ -162,7 +162,7 @@ static void the_second_bucket_is_left_alone_when_the_first_has_room(void **state
 	char name[64];
 
 	(void)state;
-	do /* neither owner is this host */
+	do /* choose a key of which this host is no owner */
 		fake_name_owned(&fake, "plain", FAKE_A, &n, name);
 	while (exists_one(name, PATIENCE_MS) != PC_MISS || SEEN(reads) == 0);
 	LET(reads, 0);
@@ -238,7 +238,7 @@ int main(void)
 		RIG_TEST(a_page_larger_than_staging_lands_in_ordinary_memory_too),
 		RIG_TEST(a_page_is_scattered_to_many_segments),
 		RIG_TEST(a_page_partly_in_registered_memory_is_staged),
-		RIG_TEST(a_key_nobody_has_is_a_miss),
+		RIG_TEST(a_key_that_no_node_has_is_a_miss),
 		RIG_TEST(a_page_of_this_host_is_copied_without_a_rail),
 		RIG_TEST(the_second_bucket_is_read_when_the_first_is_full),
 		RIG_TEST(the_second_bucket_is_left_alone_when_the_first_has_room),

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An engine that breaks the rules costs a session at most. */
+/* An engine that violates the protocol costs at most its session. */
 #include "tests/unit/client/rig.h"
 
 #include <errno.h>
 #include <unistd.h>
 
-/* The channel as the fake sees it: the shared indices, to be spoilt. */
+/* A ring's shared indices in the fake engine's mapping, to be corrupted by the tests. */
 static struct ring_shared *shared(size_t offset)
 {
 	return (struct ring_shared *)(void *)(fake.channel[0].base + offset);
@@ -25,11 +25,11 @@ static void impossible_indices_end_the_session_and_nothing_else(void **state)
 		fake_lock(&fake);
 		shm_store(&shared(op[n])->head, 0x12345678);
 		fake_unlock(&fake);
-		/* An index is read again when the ring looks full. */
+		/* The index is loaded again only when the ring looks full, so make it look full. */
 		ch->rail[0].ops.head_seen -= n == 0 ? OP_RING_SLOTS : 0;
 		ch->rail[1].ops.head_seen -= n == 1 ? OP_RING_SLOTS : 0;
 		ch->ctl.head_seen -= n == 2 ? CTL_RING_SLOTS : 0;
-		/* So many that some directory owner is another node, and each rail is used. */
+		/* 64 keys: enough that another node owns some of them and each rail is used. */
 		for (unsigned k = 0; k < 64; k++) {
 			sprintf(name, "key-%u-%u", n, k);
 			result = set_one(name, from, sizeof(from), PATIENCE_MS);
@@ -42,7 +42,7 @@ static void impossible_indices_end_the_session_and_nothing_else(void **state)
 	}
 }
 
-static void answers_nobody_asked_for_are_ignored(void **state)
+static void answers_without_a_request_are_ignored(void **state)
 {
 	static const uint64_t cookie[] = {
 		0, 1, UINT64_MAX, 1ull << 32, 1ull << 32 | 5000000, 2ull << 32, 7ull << 32 | 3};
@@ -92,7 +92,7 @@ static void an_engine_of_another_version_is_refused(void **state)
 	assert_int_equal(pc_open(&(struct pc_options){.socket = fake.path}, &other), -EPROTO);
 }
 
-static void a_hello_that_makes_no_sense_is_refused(void **state)
+static void an_invalid_hello_reply_is_refused(void **state)
 {
 	static const uint64_t rails[] = {
 		0, 1, 3, RAILS_MAX, RAILS_MAX + 1, 1ull << 32 | 2, UINT64_MAX};
@@ -114,7 +114,7 @@ static void a_hello_that_makes_no_sense_is_refused(void **state)
 static uint64_t first_cookie;
 static unsigned pages_seen;
 
-/* The second page is answered with the first one's cookie, and then not at all. */
+/* Answers the second page with the first page's cookie and gives no other answer to it. */
 static uint32_t answer_the_first_twice(struct fake *f, uint32_t rail, const struct op *op)
 {
 	struct op_done d = {.status = OP_HIT};
@@ -188,9 +188,9 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		RIG_TEST(impossible_indices_end_the_session_and_nothing_else),
-		RIG_TEST(answers_nobody_asked_for_are_ignored),
+		RIG_TEST(answers_without_a_request_are_ignored),
 		RIG_TEST(an_engine_of_another_version_is_refused),
-		RIG_TEST(a_hello_that_makes_no_sense_is_refused),
+		RIG_TEST(an_invalid_hello_reply_is_refused),
 		RIG_TEST(an_answer_that_comes_twice_answers_nothing_else),
 		RIG_TEST(an_unknown_status_of_the_control_plane_is_no_hit),
 		RIG_TEST(an_engine_that_refuses_is_not_asked_without_end),

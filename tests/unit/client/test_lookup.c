@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which owners of a key are asked, and what their answers together mean. */
+/* Which owners of a key are asked, and which result follows from their answers. */
 #include "tests/unit/client/rig.h"
 
 static void hook(fake_op_hook *on_op)
@@ -14,7 +14,7 @@ static uint32_t a_is_down(struct fake *f, uint32_t rail, const struct op *op)
 	return op->peer == FAKE_A ? OP_PEER_DOWN : FAKE_DO;
 }
 
-/* A rail that waits for a connection answers at the op's own deadline. */
+/* Answers as a rail that waits for a connection does: at the op's own deadline. */
 static unsigned a_was_asked; /* under fake_lock() */
 
 static uint32_t a_is_silent(struct fake *f, uint32_t rail, const struct op *op)
@@ -38,7 +38,7 @@ static uint32_t hold_looks(struct fake *f, uint32_t rail, const struct op *op)
 	return op->kind == OP_READ ? FAKE_HOLD : FAKE_DO;
 }
 
-/* The next name whose owners are `first` and then `second`. */
+/* Finds the next name whose owners are `first` and then `second`. */
 static void name_of(const char *stem, uint32_t first, uint32_t second, unsigned *at, char *ret_name)
 {
 	uint32_t owner[REPLICAS_MAX] = {0};
@@ -52,7 +52,7 @@ static void name_of(const char *stem, uint32_t first, uint32_t second, unsigned 
 	} while (owner[1] != second);
 }
 
-/* A page of A, known to one owner alone. */
+/* Makes a page of node A that only one owner has an entry of. */
 static void insert_at(const char *name, uint32_t owner)
 {
 	struct page_key key = fake_key(name);
@@ -91,7 +91,7 @@ static void a_key_that_one_owner_alone_knows_is_found(void **state)
 		}
 }
 
-/* What a small shard loses: its pairs of buckets are full of other keys. */
+/* A small shard loses entries: both buckets of the key are full of other keys. */
 static void a_key_that_did_not_fit_into_one_shard_is_found_in_another(void **state)
 {
 	unsigned n = 0;
@@ -131,14 +131,14 @@ static void an_owner_that_cannot_be_asked_makes_a_key_unreachable_not_absent(voi
 		name_of("cut", k & 1 ? FAKE_A : FAKE_B, k & 1 ? FAKE_B : FAKE_A, &n, name);
 		assert_int_equal(exists_one(name, PATIENCE_MS), PC_UNREACHABLE);
 		assert_int_equal(get_one(name, at, sizeof(at), PATIENCE_MS), PC_UNREACHABLE);
-		/* No host is known to have it: it is stored. */
+		/* No host is known to hold the page, so it is stored. */
 		assert_int_equal(set_one(name, at, sizeof(at), PATIENCE_MS), PC_HIT);
 		assert_int_equal(SEEN(publishes), k + 1);
 	}
 	assert_int_equal(counts().misses, 0);
 }
 
-static void an_owner_that_failed_lately_is_not_waited_for_once_another_has_answered(void **state)
+static void a_recently_failed_owner_is_not_awaited_once_another_has_answered(void **state)
 {
 	unsigned n = 0;
 	char name[FAKE_NAME_BYTES];
@@ -166,7 +166,7 @@ static void a_moved_key_is_found_at_a_former_owner_that_was_not_the_first(void *
 	unsigned found = 0;
 
 	(void)state;
-	/* Two nodes own every key; then the third joins and takes keys it has no entries of. */
+	/* Two nodes own every key. Then the third joins and owns keys it has no entries for. */
 	for (unsigned k = 0; k < 4000 && found < 8; k++) {
 		uint32_t was[REPLICAS_MAX], is[REPLICAS_MAX];
 		char name[FAKE_NAME_BYTES];
@@ -196,7 +196,8 @@ static void a_map_that_changes_during_a_lookup_starts_the_owners_anew(void **sta
 	uint32_t owner[REPLICAS_MAX];
 
 	(void)state;
-	/* Of A alone by the first map, of B alone by the second: the same bit of `asked`. */
+	/* The key is owned only by A in the first map and only by B in the second; both use the
+	 * same bit of `asked`. */
 	for (unsigned k = 0;; k++) {
 		char name[FAKE_NAME_BYTES];
 
@@ -220,7 +221,7 @@ static void a_map_that_changes_during_a_lookup_starts_the_owners_anew(void **sta
 		assert_false(pc_poll(batch));
 	fake_map(&fake, FAKE_NODES, 1, false);
 	hook(NULL);
-	exists_one("another", PATIENCE_MS); /* the channel takes the new map over */
+	exists_one("another", PATIENCE_MS); /* makes the channel read the new map */
 	fake_lock(&fake);
 	fake_answer_held(&fake);
 	fake_unlock(&fake);
@@ -235,7 +236,7 @@ int main(void)
 		RIG_TEST(a_key_that_one_owner_alone_knows_is_found),
 		RIG_TEST(a_key_that_did_not_fit_into_one_shard_is_found_in_another),
 		RIG_TEST(an_owner_that_cannot_be_asked_makes_a_key_unreachable_not_absent),
-		RIG_TEST(an_owner_that_failed_lately_is_not_waited_for_once_another_has_answered),
+		RIG_TEST(a_recently_failed_owner_is_not_awaited_once_another_has_answered),
 		RIG_TEST(a_moved_key_is_found_at_a_former_owner_that_was_not_the_first),
 		RIG_TEST(a_map_that_changes_during_a_lookup_starts_the_owners_anew),
 	};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who owns a buffer when one side is dead, stopped or late: page slots while they are copied into,
- * the caller's memory while READs are in flight, and a session while requests fail.
+ * Ownership of buffers when one side is dead, stopped or late: page slots during a copy, the
+ * caller's memory during READs, and a session during failing requests.
  */
 #include "tests/emulated.h"
 #include "tests/unit/client/rig.h"
@@ -30,8 +30,9 @@ static void hook(fake_op_hook *on_op)
 
 /* ---- page slots ------------------------------------------------------------------------------ */
 
-static unsigned char *guarded; /* the second half of a source, unreadable at first */
-static uint64_t named;         /* what the channel segment said when the copy got there */
+static unsigned char *guarded; /* second half of the copy's source; unreadable at first */
+/* value of `copying` in the channel segment when the copy reached `guarded` */
+static uint64_t named;
 
 static void on_fault(int signal)
 {
@@ -69,7 +70,7 @@ static void nothing_is_copied_after_the_engine_has_stopped_the_channel(void **st
 	(void)state;
 	fill("key-1", from, sizeof(from));
 	assert_int_equal(set_one("key-1", from, sizeof(from), PATIENCE_MS), PC_HIT);
-	/* Credits were granted ahead: the next page could be copied at once. */
+	/* Credits were granted in advance, so the next page could be copied at once. */
 	assert_true(ch->credits > 0);
 	for (unsigned r = 0; r < FAKE_RAILS; r++)
 		memcpy(before[r], fake.node[FAKE_SELF].pool[r], sizeof(before[r]));
@@ -80,7 +81,7 @@ static void nothing_is_copied_after_the_engine_has_stopped_the_channel(void **st
 		assert_memory_equal(before[r], fake.node[FAKE_SELF].pool[r], sizeof(before[r]));
 }
 
-/* Slots of the parent's may be another page's by the time a child writes to them. */
+/* A slot of the parent may belong to another page by the time a child writes it. */
 static void a_child_of_fork_has_no_pool(void **state)
 {
 	int status;
@@ -91,7 +92,7 @@ static void a_child_of_fork_has_no_pool(void **state)
 	child = fork();
 	if (child == 0) {
 		signal(SIGSEGV, SIG_DFL);
-		close(2); /* a sanitizer has much to say about it */
+		close(2); /* hides the sanitizer's report of the expected crash */
 		_exit(*(volatile unsigned char *)pc->session->rail[0].pool & 0);
 	}
 	assert_int_equal(waitpid(child, &status, 0), child);
@@ -116,7 +117,7 @@ static void a_reply_whose_files_find_no_room_fails_alone(void **state)
 	assert_true(pc_attached(pc));
 	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_HIT);
 	assert_int_equal(pc_channel_open(pc, &second), 0);
-	assert_int_equal(SEEN(closes), 1); /* of the channel that could not be used */
+	assert_int_equal(SEEN(closes), 1); /* one close: of the channel that could not be used */
 	assert_int_equal(SEEN(hellos), 1);
 	pc_channel_close(second);
 }
@@ -135,14 +136,14 @@ static void a_reply_that_comes_too_late_fails_alone(void **state)
 	assert_true(pc_attached(pc));
 	LET(mute, false);
 	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_HIT);
-	/* The second request was never sent; the first one's channel is given back. */
+	/* The second request was not sent, and the channel granted by the first one was closed. */
 	assert_int_equal(pc_channel_open(pc, &second), 0);
 	assert_int_equal(SEEN(closes), 1);
 	assert_int_equal(SEEN(hellos), 1);
 	pc_channel_close(second);
 }
 
-/* Another engine takes the place of the one that is there; the channel has noticed. */
+/* Replaces the engine by another one and waits until the channel has noticed. */
 static void replace_engine(void)
 {
 	fake_die(&fake);
@@ -171,7 +172,7 @@ static void calls_keep_their_deadlines_while_the_engine_hangs(void **state)
 		uint64_t start_ns = clock_now_ns();
 
 		assert_int_equal(exists_one("key-1", 100), PC_GONE);
-		assert_true(elapsed_ms(start_ns) < 2000); /* HELLO alone has 5 s */
+		assert_true(elapsed_ms(start_ns) < 2000); /* HELLO alone would take 5 s */
 	}
 	LET(mute, false);
 	until_attached();
@@ -193,7 +194,7 @@ static void pages_are_served_while_memory_is_registered_again(void **state)
 		assert_true(elapsed_ms(start_ns) < PATIENCE_MS);
 	assert_true(same("key-1", at, 0, 5000));
 	assert_int_equal(counts().bytes_staged, 5000);
-	/* Also on a channel that notices the new engine only now. */
+	/* Pages are also served on a channel that notices the new engine only at this call. */
 	SEEN_SOON(stalled);
 	ch = second;
 	for (uint64_t start_ns = clock_now_ns(); get_one("key-1", at, 5000, 1000) != PC_HIT;)
@@ -205,14 +206,14 @@ static void pages_are_served_while_memory_is_registered_again(void **state)
 		staged = counts().bytes_staged;
 		assert_int_equal(get_one("key-1", at, 5000, PATIENCE_MS), PC_HIT);
 		if (counts().bytes_staged == staged)
-			break; /* directly, from now on */
+			break; /* READs go directly into registered memory again */
 		assert_true(elapsed_ms(start_ns) < PATIENCE_MS);
 	}
 	assert_true(same("key-1", at, 0, 5000));
 	pc_channel_close(second);
 }
 
-/* Its staging is memory that has to be registered first. */
+/* A page longer than staging needs memory that must be registered first. */
 static void a_page_longer_than_staging_keeps_its_deadline_while_the_engine_hangs(void **state)
 {
 	static unsigned char at[STAGING_BYTES];
@@ -224,7 +225,7 @@ static void a_page_longer_than_staging_keeps_its_deadline_while_the_engine_hangs
 	LET(mute, true);
 	start_ns = clock_now_ns();
 	assert_int_equal(get_one("key-1", at, sizeof(at), 200), PC_TIMEOUT);
-	assert_true(elapsed_ms(start_ns) < 5000); /* a registration has 600 s */
+	assert_true(elapsed_ms(start_ns) < 5000); /* a registration alone would take up to 600 s */
 	LET(mute, false);
 	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_HIT);
 	assert_true(same("key-1", at, 0, sizeof(at)));
@@ -242,7 +243,7 @@ static void a_session_with_memory_is_closed_while_the_engine_hangs(void **state)
 	start_ns = clock_now_ns();
 	pc_channel_close(ch);
 	pc_close(pc);
-	assert_true(elapsed_ms(start_ns) < 5000); /* not 600 s for each range */
+	assert_true(elapsed_ms(start_ns) < 5000); /* must not wait 600 s for each range */
 	ch = NULL;
 	pc = NULL;
 	LET(mute, false);
@@ -260,12 +261,12 @@ static void a_channel_that_cannot_be_used_is_given_back(void **state)
 		assert_true(elapsed_ms(start_ns) < PATIENCE_MS);
 	}
 	closes = SEEN(closes);
-	assert_true(closes <= 20); /* not at every call */
+	assert_true(closes <= 20); /* limited by REATTACH_NS, not once per call */
 	LET(bad_channels, false);
 	until_attached();
 }
 
-/* An attach thread that waits for an engine does not hold up the end of the program. */
+/* An attach thread that waits for an engine must not delay the end of the program. */
 static void closing_while_the_engine_hangs_does_not_wait_for_it(void **state)
 {
 	uint64_t start_ns;
@@ -278,7 +279,7 @@ static void closing_while_the_engine_hangs_does_not_wait_for_it(void **state)
 	start_ns = clock_now_ns();
 	pc_channel_close(ch);
 	pc_close(pc);
-	assert_true(elapsed_ms(start_ns) < 4000); /* HELLO has 5 s */
+	assert_true(elapsed_ms(start_ns) < 4000); /* HELLO would take 5 s */
 	ch = NULL;
 	pc = NULL;
 	LET(mute, false);
@@ -286,16 +287,19 @@ static void closing_while_the_engine_hangs_does_not_wait_for_it(void **state)
 
 /* ---- READs in flight ------------------------------------------------------------------------- */
 
-#define WINDOW_US 300000 /* a call that does not wait has returned long before */
+#define WINDOW_US 300000 /* a call that does not wait returns long before this time */
 
 static struct {
 	unsigned char *at;
-	pid_t engine; /* 0: the engine lives and drains */
+	pid_t engine; /* pid of the engine's process; 0: the engine lives and drains */
 	unsigned window_us;
 	uint32_t released;
 } late = {.window_us = WINDOW_US};
 
-/* The engine's end: its socket first, then a READ that was in flight, then the proof. */
+/*
+ * The end of an engine, in this order: its socket closes, a READ in flight writes, then the proof
+ * of draining.
+ */
 static void *die_with_a_read_in_flight(void *context)
 {
 	struct fake_channel mine;
@@ -371,7 +375,8 @@ static void a_get_returns_when_the_engines_process_has_exited(void **state)
 	(void)state;
 	late.engine = fork();
 	if (late.engine == 0) {
-		close_range(0, ~0u, 0); /* the sockets end with the fake */
+		/* closes the sockets together with the fake engine's process */
+		close_range(0, ~0u, 0);
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		for (;;)
 			pause();
@@ -402,7 +407,7 @@ static void without_the_engines_pidfd_reads_go_through_staging(void **state)
 	assert_int_equal(get_one("key-1", at, 5000, PATIENCE_MS), PC_HIT);
 	assert_true(same("key-1", at, 0, 5000));
 	assert_int_equal(counts().bytes_staged, 5000);
-	/* Staging waits for nothing: its blocks stay behind with the segment. */
+	/* A READ into staging is not awaited: its block is abandoned together with the segment. */
 	late.at = at;
 	late.engine = 0;
 	LET(no_drain, true);
@@ -417,7 +422,7 @@ static void without_the_engines_pidfd_reads_go_through_staging(void **state)
 	LET(pidfd, before);
 }
 
-/* A READ of the engine that was lost may land there at any time. */
+/* A READ of the lost engine may write into this memory at any time. */
 static void memory_for_a_page_longer_than_staging_is_left_behind(void **state)
 {
 	static unsigned char at[STAGING_BYTES];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parts that stand alone: key hashing, copies, the location cache, striping. */
+/* Parts that need no engine: key hashing, copies, the location cache, striping. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,8 +21,8 @@ static struct page_key hash(const char *name_space, const void *key, size_t byte
 	return out;
 }
 
-/* Every node and every version must agree: these numbers never change. */
-static void keys_hash_to_the_same_numbers_for_ever(void **state)
+/* Every node and every version must compute the same hashes, so these numbers never change. */
+static void keys_always_hash_to_the_same_numbers(void **state)
 {
 	static const struct {
 		const char *name_space, *key;
@@ -115,7 +115,7 @@ static void the_cache_answers_for_its_own_key_alone(void **state)
 	free(ch);
 }
 
-/* A channel with `rails` rails and empty rings, enough for stripe.c. */
+/* Makes a channel with `rails` rails and empty rings, which is enough for stripe.c. */
 static struct pc_channel *rails_new(uint32_t rails)
 {
 	struct pc_channel *ch = calloc(1, sizeof(*ch));
@@ -137,7 +137,7 @@ static void rails_delete(struct pc_channel *ch)
 	free(ch);
 }
 
-static void no_more_is_asked_of_the_control_plane_than_its_answers_have_room_for(void **state)
+static void no_more_is_requested_of_the_control_plane_than_its_answers_have_room_for(void **state)
 {
 	struct pc_channel *ch = rails_new(1);
 	void *ring = aligned_alloc(64, ring_bytes(CTL_RING_SLOTS, sizeof(struct ctl_op)));
@@ -168,13 +168,13 @@ static void results_have_names(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(keys_hash_to_the_same_numbers_for_ever),
+		cmocka_unit_test(keys_always_hash_to_the_same_numbers),
 		cmocka_unit_test(namespace_and_key_are_not_one_string),
 		cmocka_unit_test(keys_of_every_length_differ),
 		cmocka_unit_test(copies_of_any_length_and_alignment_are_exact),
 		cmocka_unit_test(the_cache_answers_for_its_own_key_alone),
 		cmocka_unit_test(
-			no_more_is_asked_of_the_control_plane_than_its_answers_have_room_for),
+			no_more_is_requested_of_the_control_plane_than_its_answers_have_room_for),
 		cmocka_unit_test(results_have_names),
 	};
 

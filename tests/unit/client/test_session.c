@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attaching, losing the engine, attaching again; registered memory; an engine that is hostile. */
+/* Attaching, losing the engine, attaching again; registered memory; a hostile engine. */
 #include "tests/unit/client/rig.h"
 
 #include <dirent.h>
@@ -35,7 +35,7 @@ static void opening_without_an_engine_says_so(void **state)
 	assert_int_equal(pc_open(&(struct pc_options){.socket = fake.path}, &other), -ENOENT);
 }
 
-static void arguments_that_make_no_sense_are_refused(void **state)
+static void invalid_arguments_are_refused(void **state)
 {
 	struct pc_batch *batch;
 	struct pc_page page;
@@ -102,7 +102,7 @@ static void memory_of_the_callers_own_is_registered(void **state)
 	assert_int_equal(get_one("key-1", at + 4000, 5000, PATIENCE_MS), PC_HIT);
 	assert_true(same("key-1", at + 4000, 0, 5000));
 	assert_int_equal(counts().bytes_staged, 0);
-	/* One byte past its end is another's. */
+	/* A range that ends one byte past the registered memory is not registered. */
 	assert_null(memory_find(ch, at + (2 << 20) - 4999, 5000));
 	assert_non_null(memory_find(ch, at + (2 << 20) - 5000, 5000));
 	assert_int_equal(pc_memory_release(pc, at), 0);
@@ -155,7 +155,7 @@ static void memory_in_use_is_not_released(void **state)
 static void *die_soon(void *context)
 {
 	SEEN_SOON(held_count);
-	usleep(100000); /* the other page is there */
+	usleep(100000); /* sleep until the other page has arrived */
 	fake_die(context);
 	return NULL;
 }
@@ -178,7 +178,7 @@ static void an_engine_that_dies_ends_the_batch_at_once(void **state)
 	assert_int_equal(pc_get(ch, (struct pc_page[]){o[0].page, o[1].page}, 2, 10000, result), 0);
 	assert_int_equal(result[0], PC_GONE);
 	assert_int_equal(result[1], PC_HIT);
-	assert_true(elapsed_ms(start_ns) < 5000); /* long before the deadline */
+	assert_true(elapsed_ms(start_ns) < 5000); /* ends long before the deadline of the batch */
 	assert_false(pc_attached(pc));
 	start_ns = clock_now_ns();
 	assert_int_equal(exists_one("key-2", 10000), PC_GONE);
@@ -202,7 +202,8 @@ static void a_caller_that_only_polls_notices_the_engines_death(void **state)
 	fake_die(&fake);
 	start_ns = clock_now_ns();
 	while (!pc_poll(batch))
-		assert_true(elapsed_ms(start_ns) < 5000); /* long before the deadline */
+		/* ends long before the deadline of the batch */
+		assert_true(elapsed_ms(start_ns) < 5000);
 	assert_int_equal(result, PC_GONE);
 }
 
@@ -220,7 +221,7 @@ static void everything_comes_back_with_the_engine(void **state)
 	added = SEEN(regions_added);
 	fake_die(&fake);
 	assert_int_equal(get_one("key-1", at, 5000, PATIENCE_MS), PC_GONE);
-	/* Memory can be had meanwhile; it is registered later. */
+	/* Memory can be allocated without an engine; it is registered later. */
 	fake_revive(&fake);
 	usleep(250000);
 	memset(at, 0, 5000);
@@ -230,7 +231,7 @@ static void everything_comes_back_with_the_engine(void **state)
 	assert_int_equal(SEEN(regions_added), added + 1);
 	assert_true(pc_attached(pc));
 	pc_channel_close(ch);
-	ch = second; /* it finds the new session by itself */
+	ch = second; /* the second channel finds the new session by itself */
 	assert_int_equal(get_one("key-1", at, 5000, PATIENCE_MS), PC_HIT);
 	assert_int_equal(SEEN(hellos), 2);
 }
@@ -308,7 +309,7 @@ static void engines_that_come_and_go_leak_no_file(void **state)
 	}
 }
 
-static void a_channel_closed_with_a_batch_under_way_waits_for_the_rail(void **state)
+static void a_channel_closed_with_a_batch_in_flight_waits_for_the_rail(void **state)
 {
 	unsigned char at[5000];
 	struct pc_batch *batch;
@@ -324,7 +325,7 @@ static void a_channel_closed_with_a_batch_under_way_waits_for_the_rail(void **st
 	assert_int_not_equal(result, PC_PENDING);
 }
 
-/* What no NIC can still write to is not waited for, whatever its deadline. */
+/* Pages that no NIC can still write to are not awaited, whatever their deadline is. */
 static void a_channel_closed_waits_a_moment_for_what_it_can_do_without(void **state)
 {
 	unsigned char at[5000];
@@ -336,14 +337,15 @@ static void a_channel_closed_waits_a_moment_for_what_it_can_do_without(void **st
 	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
 	hook(hold_pages);
-	one_page(&o, "key-1", at, sizeof(at)); /* through staging */
+	one_page(&o, "key-1", at, sizeof(at)); /* ordinary memory: read through staging */
 	assert_int_equal(pc_submit_get(ch, &o.page, 1, 60000, &result, &batch), 0);
 	SEEN_SOON(held_count);
 	start_ns = clock_now_ns();
 	pc_channel_close(ch);
 	ch = NULL;
 	assert_int_equal(result, PC_TIMEOUT);
-	assert_true(elapsed_ms(start_ns) < 9000); /* it would give up after 10 s */
+	/* without a wake-up the call would end after 10 s */
+	assert_true(elapsed_ms(start_ns) < 9000);
 }
 
 static void sleepers_are_woken(void **state)
@@ -356,7 +358,8 @@ static void sleepers_are_woken(void **state)
 		uint64_t start_ns = clock_now_ns();
 
 		assert_int_equal(get_one("key-1", at, sizeof(at), 10000), PC_HIT);
-		assert_true(elapsed_ms(start_ns) < 5000); /* woken, not by the deadline */
+		/* ended by a wake-up, not by the deadline */
+		assert_true(elapsed_ms(start_ns) < 5000);
 		usleep(1000);
 	}
 	assert_true(SEEN(kicked) > 0);
@@ -366,7 +369,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		RIG_TEST(opening_without_an_engine_says_so),
-		RIG_TEST(arguments_that_make_no_sense_are_refused),
+		RIG_TEST(invalid_arguments_are_refused),
 		RIG_TEST(the_report_is_the_engines_text),
 		RIG_TEST(a_channel_may_serve_another_name_space),
 		RIG_TEST(memory_of_the_callers_own_is_registered),
@@ -378,7 +381,7 @@ int main(void)
 		RIG_TEST(memory_and_channels_can_be_had_without_an_engine),
 		RIG_TEST(without_reattaching_an_engine_that_is_lost_stays_lost),
 		RIG_TEST(engines_that_come_and_go_leak_no_file),
-		RIG_TEST(a_channel_closed_with_a_batch_under_way_waits_for_the_rail),
+		RIG_TEST(a_channel_closed_with_a_batch_in_flight_waits_for_the_rail),
 		RIG_TEST(a_channel_closed_waits_a_moment_for_what_it_can_do_without),
 		RIG_TEST(sleepers_are_woken),
 	};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Storing and removing pages: credits, copies, duplicates, and what does not fit. */
+/* Storing and removing pages: credits, copies, duplicates, and a lack of room. */
 #include "tests/unit/client/rig.h"
 
 #include <unistd.h>
@@ -44,7 +44,7 @@ static void segments_of_any_alignment_are_gathered(void **state)
 	free(at);
 }
 
-static void a_page_that_is_somewhere_is_not_stored_again(void **state)
+static void a_page_stored_on_any_node_is_not_stored_again(void **state)
 {
 	unsigned char from[1000] = {1};
 
@@ -73,7 +73,7 @@ static void a_key_twice_in_a_batch_is_stored_once(void **state)
 	assert_int_equal(SEEN(publishes), 2);
 }
 
-static void a_batch_goes_round_the_rails(void **state)
+static void a_batch_is_spread_round_robin_over_the_rails(void **state)
 {
 	static unsigned char from[PAGE_BYTES];
 	struct one o[64];
@@ -125,18 +125,19 @@ static void without_room_anywhere_a_page_is_full_at_once_and_later_it_is_not(voi
 
 	(void)state;
 	LET(credits_left, 0);
-	/* The refusal of one rail ends the call; that of the other may still be on its way. */
+	/* The refusal of one rail ends the call; the refusal of the other rail may still be in
+	 * flight. */
 	do
 		assert_int_equal(set_one("key-1", from, sizeof(from), 10000), PC_FULL);
 	while (ch->credits && elapsed_ms(start_ns) < 5000);
-	assert_true(elapsed_ms(start_ns) < 5000); /* long before the deadline */
+	assert_true(elapsed_ms(start_ns) < 5000); /* ends long before the deadline of the batch */
 	assert_int_equal(ch->credits, 0);
 	LET(credits_left, 8);
 	usleep(50000);
 	assert_int_equal(set_one("key-1", from, sizeof(from), PATIENCE_MS), PC_HIT);
 }
 
-static void what_the_credits_are_enough_for_is_stored(void **state)
+static void pages_that_have_a_credit_are_stored(void **state)
 {
 	unsigned char from[1000] = {1};
 	struct one o[8];
@@ -183,7 +184,8 @@ static void a_set_without_answer_times_out(void **state)
 	assert_int_equal(set_one("key-1", from, sizeof(from), 100), PC_TIMEOUT);
 	LET(on_ctl, hold_publishes);
 	assert_int_equal(set_one("key-2", from, sizeof(from), 100), PC_TIMEOUT);
-	assert_true(elapsed_ms(start_ns) < PC_TIMEOUT_MS_DEFAULT); /* their own deadlines */
+	/* both calls end at their own deadlines, long before the default */
+	assert_true(elapsed_ms(start_ns) < PC_TIMEOUT_MS_DEFAULT);
 }
 
 static void idle_credits_make_room_for_another_size(void **state)
@@ -283,7 +285,7 @@ static void a_credit_outside_the_pool_ends_the_session(void **state)
 	static unsigned char from[1000];
 
 	(void)state;
-	/* The fake grants from here on: past the end of what the library has mapped. */
+	/* From here on the fake engine grants slots past the end of the client's mapping. */
 	fake_lock(&fake);
 	ch->session->rail[0].pool_bytes = 0;
 	ch->session->rail[1].pool_bytes = 0;
@@ -311,11 +313,11 @@ static void store(unsigned batches, unsigned count, uint32_t bytes, const char *
 	}
 }
 
-static void credits_are_asked_for_ahead_of_pages_that_keep_coming(void **state)
+static void credits_are_requested_ahead_of_pages_that_keep_coming(void **state)
 {
 	(void)state;
 	store(40, 16, 4000, "small");
-	/* The stock of each rail is now what a batch takes from it. */
+	/* Each rail's stock has grown to what a batch takes from it. */
 	for (unsigned r = 0; r < FAKE_RAILS; r++)
 		assert_in_range(ch->stock[0]->rail[r].ahead, 16 / FAKE_RAILS, CREDIT_STOCK_MAX);
 	assert_in_range(ch->credits, 1, FAKE_RAILS * CREDIT_STOCK_MAX);
@@ -346,12 +348,12 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		RIG_TEST(a_stored_page_is_read_back),
 		RIG_TEST(segments_of_any_alignment_are_gathered),
-		RIG_TEST(a_page_that_is_somewhere_is_not_stored_again),
+		RIG_TEST(a_page_stored_on_any_node_is_not_stored_again),
 		RIG_TEST(a_key_twice_in_a_batch_is_stored_once),
-		RIG_TEST(a_batch_goes_round_the_rails),
+		RIG_TEST(a_batch_is_spread_round_robin_over_the_rails),
 		RIG_TEST(a_rail_without_room_is_passed_over),
 		RIG_TEST(without_room_anywhere_a_page_is_full_at_once_and_later_it_is_not),
-		RIG_TEST(what_the_credits_are_enough_for_is_stored),
+		RIG_TEST(pages_that_have_a_credit_are_stored),
 		RIG_TEST(a_set_without_answer_times_out),
 		RIG_TEST(idle_credits_make_room_for_another_size),
 		RIG_TEST(credits_are_given_back_when_the_channel_closes),
@@ -359,7 +361,7 @@ int main(void)
 		RIG_TEST(one_bad_page_does_not_spoil_the_batch),
 		RIG_TEST(a_removed_page_is_gone),
 		RIG_TEST(a_credit_outside_the_pool_ends_the_session),
-		RIG_TEST(credits_are_asked_for_ahead_of_pages_that_keep_coming),
+		RIG_TEST(credits_are_requested_ahead_of_pages_that_keep_coming),
 		RIG_TEST(no_more_than_a_small_part_of_a_pool_is_held_ahead),
 		RIG_TEST(only_the_part_of_the_pool_that_is_used_is_mapped),
 	};

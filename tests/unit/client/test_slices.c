@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A big page over several rails: all of it or nothing, and nothing before all is answered. */
+/*
+ * A large page read over several rails: it is complete or not a hit, and it ends only after all
+ * answers.
+ */
 #include "tests/unit/client/rig.h"
 
 #include <unistd.h>
 
-#define BIG (5u * SLICE_BYTES + 4096u) /* six slices, the last one short */
+#define BIG (5u * SLICE_BYTES + 4096u) /* five full slices and a short one */
 
-static unsigned seen[256], fails; /* by slice, under the fake's lock */
+static unsigned seen[256], fails; /* READs seen per slice index; under the fake engine's lock */
 
 static unsigned char *memory(size_t bytes)
 {
@@ -115,7 +118,8 @@ static void many_big_pages_go_whole(void **state)
 		assert_int_equal(result[n], PC_HIT);
 		assert_true(same(o[n].name, at + ((size_t)n << 20), 0, 1u << 20));
 	}
-	assert_true(seen[0] == 16 && seen[1] <= 2); /* the last ones fill what would be idle */
+	/* only the last pages may be sliced, to use rails that would be idle */
+	assert_true(seen[0] == 16 && seen[1] <= 2);
 }
 
 static void a_slice_that_fails_costs_no_page(void **state)
@@ -143,7 +147,7 @@ static void a_page_of_which_one_slice_is_stale_is_no_hit(void **state)
 static void *answer_later(void *argument)
 {
 	SEEN_SOON(held_count);
-	usleep(400000); /* the deadline is past */
+	usleep(400000); /* sleep until the deadline has passed */
 	fake_lock(argument);
 	fake_answer_held(argument);
 	((struct fake *)argument)->on_op = NULL;
@@ -167,8 +171,8 @@ static void nothing_is_given_back_before_the_last_slice_is_answered(void **state
 	pthread_join(thread, NULL);
 }
 
-/* More than the rails have room for: the rest of the page waits in its queue at the deadline. */
-static void a_page_that_is_half_asked_for_waits_for_that_half(void **state)
+/* The page is larger than the rails' budgets, so its rest waits in its queue at the deadline. */
+static void a_half_posted_page_waits_for_its_posted_half(void **state)
 {
 	uint32_t bytes = 24u << 20;
 	unsigned char *at = memory(bytes);
@@ -197,7 +201,7 @@ int main(void)
 		RIG_TEST(a_slice_that_fails_costs_no_page),
 		RIG_TEST(a_page_of_which_one_slice_is_stale_is_no_hit),
 		RIG_TEST(nothing_is_given_back_before_the_last_slice_is_answered),
-		RIG_TEST(a_page_that_is_half_asked_for_waits_for_that_half),
+		RIG_TEST(a_half_posted_page_waits_for_its_posted_half),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

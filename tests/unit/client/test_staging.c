@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Staging: blocks of any size in any order lie inside the region and never overlap, and a full ring
- * comes back whole. $SEED repeats a random run.
+ * Staging: blocks of any size, freed in any order, lie inside the region and never overlap, and all
+ * space of a full region is reclaimed. $SEED repeats a random run.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,7 +22,7 @@ struct held {
 };
 
 static struct staging *staging;
-static struct held held[HELD_MAX]; /* oldest first */
+static struct held held[HELD_MAX]; /* blocks in use, oldest first */
 static uint32_t holding;
 static uint64_t dice;
 
@@ -35,7 +35,7 @@ static int setup(void **state)
 	print_message("SEED=%llu\n", (unsigned long long)dice);
 	staging = calloc(1, sizeof(*staging));
 	assert_non_null(staging);
-	/* The addresses are never touched: a block is judged by its offset and length. */
+	/* The addresses are never accessed: only a block's offset and length are checked. */
 	staging_init(staging, NULL, 100);
 	holding = 0;
 	return 0;
@@ -54,7 +54,7 @@ static uint32_t roll(uint32_t below)
 	return (uint32_t)(map_mix(dice) >> 16) % below;
 }
 
-/* Takes a block and checks its place against the region and all others; false: there is no room. */
+/* Takes a block and checks its place against the region and all other blocks. False: no room. */
 static bool take(uint32_t bytes)
 {
 	uint32_t block, from;
@@ -83,7 +83,7 @@ static void give(uint32_t k)
 	memmove(&held[k], &held[k + 1], (holding - k) * sizeof(held[0]));
 }
 
-/* Pages of one size in batches, as a client reads them: all of a batch, answered in order. */
+/* Takes and frees blocks as a client reads pages of one size: in batches, answered in order. */
 static void run_batches(uint32_t bytes, uint32_t batch, uint32_t turns)
 {
 	for (uint32_t n = 0; n < turns; n++) {
@@ -93,7 +93,7 @@ static void run_batches(uint32_t bytes, uint32_t batch, uint32_t turns)
 				give(0);
 			}
 		}
-		/* Every third batch leaves something for the next one to find. */
+		/* Every third batch leaves some blocks in use for the next one. */
 		while (holding > (n % 3 ? batch / 3 : 0))
 			give(0);
 	}
@@ -113,7 +113,7 @@ static void every_size_and_batch_stays_inside_the_region(void **state)
 			run_batches(sizes[s], batch, 80);
 }
 
-/* The last block of a round ends where the region ends. */
+/* The last block before the wrap ends exactly at the end of the region. */
 static void a_ring_that_is_filled_exactly_begins_again_at_its_front(void **state)
 {
 	const uint32_t bytes = 4096, blocks = STAGING_PAGE_MAX / bytes;
@@ -123,7 +123,8 @@ static void a_ring_that_is_filled_exactly_begins_again_at_its_front(void **state
 	for (uint32_t k = 0; k < blocks; k++) {
 		assert_true(take(bytes));
 		if (k > 0)
-			give(0); /* one is always held: the ring is never empty */
+			/* one block is always in use, so the allocator never starts from empty */
+			give(0);
 	}
 	assert_int_equal(held[0].from + bytes, STAGING_BYTES);
 	assert_true(take(bytes));
@@ -134,7 +135,7 @@ static uint32_t any_size(void)
 {
 	switch (roll(4)) {
 	case 0: return 1 + roll(STAGING_PAGE_MAX);
-	case 1: /* exactly what is left to the end, and near it */
+	case 1: /* exactly the space left to the end of the region, and values near it */
 		return 1 +
 		       (STAGING_BYTES - staging->tail + roll(3) * 64 + roll(2)) % STAGING_PAGE_MAX;
 	case 2: return PAGE_UNIT << roll(8);
@@ -156,7 +157,7 @@ static void blocks_of_any_size_freed_in_any_order_never_overlap(void **state)
 	assert_true(taken > 10000);
 }
 
-static void what_was_freed_comes_back_whole(void **state)
+static void all_freed_space_is_reclaimed(void **state)
 {
 	(void)state;
 	for (unsigned turn = 0; turn < 2000; turn++) {
@@ -196,7 +197,7 @@ int main(void)
 		STAGING_TEST(every_size_and_batch_stays_inside_the_region),
 		STAGING_TEST(a_ring_that_is_filled_exactly_begins_again_at_its_front),
 		STAGING_TEST(blocks_of_any_size_freed_in_any_order_never_overlap),
-		STAGING_TEST(what_was_freed_comes_back_whole),
+		STAGING_TEST(all_freed_space_is_reclaimed),
 		STAGING_TEST(every_scratch_slot_is_given_once),
 	};
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pages that are not, or no longer, what a directory entry says. */
+/* Pages that differ, or differ now, from what a directory entry claims. */
 #include "tests/unit/client/rig.h"
 
 #include <signal.h>
@@ -33,7 +33,9 @@ static void a_page_that_changed_before_a_local_copy_is_stale(void **state)
 	free(at);
 }
 
-/* The copy runs into a page it may not write; the handler takes the source away and lets it go on.
+/*
+ * Trap: the copy faults on a write-protected page; the signal handler changes the page head (the
+ * source is evicted) and lets the copy continue.
  */
 static struct {
 	unsigned char *guard;
@@ -58,7 +60,8 @@ static void a_page_that_changes_during_a_local_copy_is_never_a_hit(void **state)
 	(void)state;
 	place = fake_page(&fake, "key-1", FAKE_SELF, 0, bytes);
 	trap.head = fake_head(&fake, FAKE_SELF, place);
-	for (unsigned k = 0; k < 3; k++) { /* in the first, a middle and the last page of it */
+	/* places the trap in the first, a middle and the last memory page */
+	for (unsigned k = 0; k < 3; k++) {
 		trap.guard = at + (bytes - 4096) / 8192 * k * 4096;
 		shm_store(&trap.head->generation, 7);
 		page_head_publish(trap.head, &key, bytes);
@@ -66,7 +69,8 @@ static void a_page_that_changes_during_a_local_copy_is_never_a_hit(void **state)
 		sigaction(SIGSEGV, &action, &before);
 		assert_int_equal(get_one("key-1", at, bytes, 5000), PC_STALE);
 		sigaction(SIGSEGV, &before, NULL);
-		assert_int_equal(shm_load(&trap.head->generation), 8); /* the trap was sprung */
+		/* the signal handler ran during the copy */
+		assert_int_equal(shm_load(&trap.head->generation), 8);
 	}
 	assert_int_equal(counts().hits_local, 0);
 	munmap(at, bytes);
@@ -230,12 +234,12 @@ static void a_refused_read_of_a_good_page_is_the_callers_fault(void **state)
 	LET(on_op, answer_pages);
 	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_INVALID);
 	fake_lock(&fake);
-	page_status = OP_STALE; /* and its head is good again when it is looked at */
+	page_status = OP_STALE; /* the page head is good again when it is READ */
 	fake_unlock(&fake);
 	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_STALE);
 }
 
-/* Some of them share a slot of the table that the library finds live nodes in. */
+/* Some of these refs share a slot of the hash table in which the library finds live members. */
 static void no_dead_node_is_taken_for_a_live_one(void **state)
 {
 	struct page_key key = fake_key("key-1");

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which rail a page goes to: near, behind, full, out of use, slow. Rings without an engine. */
+/*
+ * Choice of a page's rail: home rail, rails with backlog, full, out of use or slow. Uses rings
+ * without an engine.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -61,7 +64,7 @@ static void a_page_goes_to_the_rail_of_its_place(void **state)
 		assert_int_equal(choose(r, PAGE, 0, 1), r % 4);
 }
 
-static void a_rail_that_is_behind_is_spared(void **state)
+static void a_rail_with_a_backlog_gets_fewer_pages(void **state)
 {
 	(void)state;
 	ch->rail[2].bytes = SLICE_BYTES;
@@ -73,8 +76,8 @@ static void a_rail_that_is_behind_is_spared(void **state)
 	assert_int_equal(choose(2, PAGE, 0, 1), 2);
 }
 
-/* What was found by looking at all rails holds no longer than it is true. */
-static void a_rail_that_catches_up_is_given_more(void **state)
+/* ch->least, computed by a scan of all rails, must be lowered when a rail's backlog shrinks. */
+static void a_rail_that_catches_up_gets_more_pages(void **state)
 {
 	(void)state;
 	for (uint32_t r = 0; r < 4; r++)
@@ -87,7 +90,7 @@ static void a_rail_that_catches_up_is_given_more(void **state)
 	assert_int_equal(choose(2, PAGE, 0, 1), 2);
 }
 
-static void a_rail_that_turns_out_faster_is_given_more(void **state)
+static void a_rail_that_turns_out_faster_gets_more_pages(void **state)
 {
 	(void)state;
 	for (uint32_t r = 0; r < 4; r++) {
@@ -111,7 +114,7 @@ static void a_rail_that_failed_or_is_out_of_use_is_the_last_choice(void **state)
 	status->rails_out = 1;
 	assert_int_not_equal(choose(0, PAGE, 0, 100 + RAIL_REST_NS), 0);
 	status->peer_rails_out[7] = 8;
-	status->peer_rails_out[6] = 6; /* somebody else's */
+	status->peer_rails_out[6] = 6; /* of another peer: no effect here */
 	assert_int_equal(choose(3, PAGE, 4, 100 + RAIL_REST_NS), 1);
 	assert_true(stripe_again(ch, 7, 4));
 	assert_false(stripe_again(ch, 7, 6));
@@ -142,12 +145,16 @@ static void a_full_rail_is_passed_over(void **state)
 	ch->rail[1].bytes = STRIPE_BYTES - PAGE + 1;
 	assert_int_equal(choose(0, PAGE, 0, 1), CLIENT_NONE);
 	assert_int_equal(choose(0, PAGE - 1, 0, 1), 1);
-	assert_int_equal(choose(0, 0, 0, 1), 1); /* a bucket is no load */
+	/* the READ of a bucket does not count as backlog */
+	assert_int_equal(choose(0, 0, 0, 1), 1);
 	ch->rail[1].bytes = 0;
-	assert_int_equal(choose(0, PAGE_BYTES_MAX, 0, 1), 1); /* alone, whatever its size */
+	/* an idle rail accepts a page of any size */
+	assert_int_equal(choose(0, PAGE_BYTES_MAX, 0, 1), 1);
 }
 
-/* Rails that move `rate[r]` bytes a microsecond, kept as busy as stripe_page() lets them be. */
+/*
+ * Simulates rails that move `rate[r]` bytes per microsecond, kept as busy as stripe_page() allows.
+ */
 static void run(const uint32_t rate[4], unsigned us, uint64_t *now_ns, uint64_t given[4])
 {
 	uint64_t carry[4] = {0};
@@ -172,22 +179,22 @@ static void run(const uint32_t rate[4], unsigned us, uint64_t *now_ns, uint64_t 
 	}
 }
 
-static void each_rail_is_given_what_it_moves(void **state)
+static void each_rail_gets_work_in_proportion_to_its_bandwidth(void **state)
 {
 	static const uint32_t rate[4] = {50000, 50000, 5000, 25000};
 	static const uint32_t even[4] = {50000, 50000, 50000, 50000};
 	uint64_t now_ns = 1000, given[4];
 
 	(void)state;
-	run(rate, 2000, &now_ns, given); /* it learns */
+	run(rate, 2000, &now_ns, given); /* the estimates converge */
 	run(rate, 20000, &now_ns, given);
 	assert_in_range(given[0] * 100 / given[1], 90, 110);
 	assert_in_range(given[3] * 100 / given[0], 40, 60);
 	assert_in_range(given[2] * 100 / given[0], 7, 15);
-	/* What waits on each takes about the same time, and never more than the cap. */
+	/* The backlogs of all rails take about the same time, and none exceeds the budget. */
 	assert_true(ch->rail[0].bytes <= STRIPE_BYTES);
 	assert_true(ch->rail[2].bytes <= STRIPE_BYTES / 4);
-	/* A rail that was slow is found to be fast again. */
+	/* A slow rail that becomes fast is detected. */
 	run(even, 5000, &now_ns, given);
 	run(even, 20000, &now_ns, given);
 	assert_in_range(given[2] * 100 / given[0], 90, 110);
@@ -230,8 +237,11 @@ static void little_work_does_not_make_a_rail_slow(void **state)
 	assert_in_range(ch->rail[1].rate, 45000, 50000);
 }
 
-/* A batch of a page or two never goes over a rail that is thought slow, but for this. */
-static void a_rail_that_is_given_nothing_is_tried_again(void **state)
+/*
+ * Without the drift of estimates, a batch of one or two pages would never use a rail with a low
+ * estimate.
+ */
+static void a_rail_without_work_is_tried_again(void **state)
 {
 	uint64_t now_ns = 1000;
 	unsigned tries = 0;
@@ -241,7 +251,7 @@ static void a_rail_that_is_given_nothing_is_tried_again(void **state)
 		ch->rail[r].rate = r ? 50000 : 2000;
 	ch->rate_max = 50000;
 	stripe_weigh(ch);
-	ch->rail[0].moved = 5; /* the rest of something long ago */
+	ch->rail[0].moved = 5; /* bytes left of an old sample */
 	for (unsigned k = 0; k < 1000; k++) {
 		uint32_t r = choose(0, SLICE_BYTES, 0, now_ns);
 
@@ -274,16 +284,16 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(a_page_goes_to_the_rail_of_its_place),
-		TEST(a_rail_that_is_behind_is_spared),
-		TEST(a_rail_that_catches_up_is_given_more),
-		TEST(a_rail_that_turns_out_faster_is_given_more),
+		TEST(a_rail_with_a_backlog_gets_fewer_pages),
+		TEST(a_rail_that_catches_up_gets_more_pages),
+		TEST(a_rail_that_turns_out_faster_gets_more_pages),
 		TEST(a_rail_that_failed_or_is_out_of_use_is_the_last_choice),
 		TEST(a_rail_in_use_that_is_full_is_waited_for_not_one_out_of_use),
 		TEST(a_full_rail_is_passed_over),
-		TEST(each_rail_is_given_what_it_moves),
+		TEST(each_rail_gets_work_in_proportion_to_its_bandwidth),
 		TEST(idle_time_does_not_make_a_rail_slow),
 		TEST(little_work_does_not_make_a_rail_slow),
-		TEST(a_rail_that_is_given_nothing_is_tried_again),
+		TEST(a_rail_without_work_is_tried_again),
 		TEST(a_rail_never_counts_as_stopped),
 	};
 

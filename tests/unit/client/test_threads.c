@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Several threads on one session, each with its own channel, while the engine comes and goes. */
+/*
+ * Several threads on one session, each with its own channel, while the engine stops and restarts.
+ */
 #include "tests/unit/client/rig.h"
 
 #include <unistd.h>
 
 #define THREADS 3
 #define PAGES 32
-#define RUN_MS 1500 /* and until each thread has had a hit */
+#define RUN_MS 1500 /* shortest run time, ms; the test also waits until each thread has had a hit */
 
 struct worker {
 	pthread_t thread;
@@ -64,7 +66,7 @@ static void *work(void *context)
 		if (turn % 8 == 0) {
 			pc_channel_close(mine);
 			if (pc_channel_open(pc, &mine))
-				mine = NULL; /* the engine died in between */
+				mine = NULL; /* the engine died between the two calls */
 		}
 		if (!mine || pc_memory_alloc(pc, PAGES * 4096, &at))
 			continue;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Batches larger than any ring, and several of them at a time. */
+/* Batches larger than any ring, and several batches in flight. */
 #include "tests/unit/client/rig.h"
 
 #define MANY 10000u
@@ -38,14 +38,16 @@ static void ten_thousand_pages_are_read_into_registered_memory(void **state)
 	for (unsigned k = 0; k < MANY; k++)
 		fake_page(&fake, one[k].name, FAKE_A + k % 2, k % FAKE_RAILS, BYTES);
 	assert_int_equal(pc_get(ch, pages, MANY, 60000, results), 0);
-	/* The toy shard holds 4,096 entries a node: what fell out is a miss, nothing else. */
+	/* The fake shard holds 4,096 entries per node: a page whose entry was displaced is a miss;
+	 * no other result is allowed. */
 	for (unsigned k = 0; k < MANY; k++) {
 		assert_true(results[k] == PC_HIT || results[k] == PC_MISS);
 		if (results[k] == PC_HIT)
 			assert_true(same(one[k].name, one[k].segment.base, 0, BYTES));
 	}
 	assert_true(counts().hits_remote > 3000);
-	/* Each rail gets what it seems to move, which depends on when the fake's thread runs. */
+	/* Each rail's share follows its estimate, which depends on the scheduling of the fake
+	 * engine's thread. */
 	assert_true(SEEN(pages[0]) > 100 && SEEN(pages[1]) > 100);
 	assert_int_equal(counts().bytes_staged, 0);
 }
@@ -92,7 +94,7 @@ static void ten_thousand_pages_are_stored_and_read_back(void **state)
 	free(at);
 }
 
-static void several_batches_are_under_way_at_once(void **state)
+static void several_batches_are_in_flight_at_once(void **state)
 {
 	struct pc_batch *batch[10];
 	void *at;
@@ -148,12 +150,14 @@ static void a_deadline_ends_a_long_batch(void **state)
 	(void)state;
 	assert_int_equal(pc_memory_alloc(pc, MANY * 1024, &at), 0);
 	name_all("late", at, 1024);
-	fake_lock(&fake); /* nobody serves the rings for a while */
+	/* the fake engine does not serve the rings while the test holds the lock */
+	fake_lock(&fake);
 	start_ns = clock_now_ns();
 	assert_int_equal(pc_submit_exists(ch, pages, MANY, 50, results, &batch), 0);
 	pc_wait(batch);
 	fake_unlock(&fake);
-	assert_true(elapsed_ms(start_ns) < PC_TIMEOUT_MS_DEFAULT); /* its own deadline */
+	/* the call must end at its own deadline, long before the default */
+	assert_true(elapsed_ms(start_ns) < PC_TIMEOUT_MS_DEFAULT);
 	for (unsigned k = 0; k < MANY; k++)
 		timeouts += results[k] == PC_TIMEOUT;
 	assert_true(timeouts > 1000);
@@ -168,7 +172,7 @@ int main(void)
 		RIG_TEST(ten_thousand_pages_are_read_into_registered_memory),
 		RIG_TEST(ten_thousand_pages_go_through_staging),
 		RIG_TEST(ten_thousand_pages_are_stored_and_read_back),
-		RIG_TEST(several_batches_are_under_way_at_once),
+		RIG_TEST(several_batches_are_in_flight_at_once),
 		RIG_TEST(big_ops_fill_a_ring_without_overrunning_it),
 		RIG_TEST(a_deadline_ends_a_long_batch),
 	};

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Levels, repeats, bursts and threads of the slow-path log, and a stderr that is not read. */
+/*
+ * Tests config/log.c: levels, repeats, bursts, several threads, and a stderr that no process reads.
+ */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -55,7 +57,7 @@ static void say(const char *what)
 	log_warn("%s", what);
 }
 
-static void only_important_enough_messages_are_printed(void **state)
+static void messages_above_the_level_are_not_printed(void **state)
 {
 	(void)state;
 	log_error("one");
@@ -69,7 +71,7 @@ static void only_important_enough_messages_are_printed(void **state)
 	assert_string_equal(text, "error one\ninfo  two 2\ndebug five\n");
 }
 
-static void repeats_are_counted_not_repeated(void **state)
+static void repeated_messages_are_counted_not_printed(void **state)
 {
 	(void)state;
 	for (int i = 0; i < 1000; i++)
@@ -81,21 +83,21 @@ static void repeats_are_counted_not_repeated(void **state)
 		"warn  last message repeated 999 times: port down\nwarn  port up\n");
 }
 
-static void a_count_is_printed_when_its_window_is_over(void **state)
+static void a_count_is_printed_when_its_window_ends(void **state)
 {
 	(void)state;
 	say("again");
 	say("again");
 	pass_ns(LOG_WINDOW_NS);
-	log_info("somebody else");
+	log_info("another site");
 	assert_string_equal(text, "warn  again\nwarn  last message repeated 1 times: again\n"
-				  "info  somebody else\n");
-	/* A new window: the same text is news again. */
+				  "info  another site\n");
+	/* In a new window the same text is printed again. */
 	say("again");
-	assert_non_null(strstr(text, "somebody else\nwarn  again\n"));
+	assert_non_null(strstr(text, "another site\nwarn  again\n"));
 }
 
-static void a_flush_leaves_nothing_owed(void **state)
+static void a_flush_prints_every_count(void **state)
 {
 	(void)state;
 	say("last");
@@ -107,7 +109,7 @@ static void a_flush_leaves_nothing_owed(void **state)
 	assert_string_equal(text, "warn  last\nwarn  last message repeated 2 times: last\n");
 }
 
-static void a_place_that_says_too_much_is_cut_off_and_counted(void **state)
+static void a_call_site_that_logs_too_much_is_suppressed_and_counted(void **state)
 {
 	unsigned lines = 0;
 
@@ -121,7 +123,7 @@ static void a_place_that_says_too_much_is_cut_off_and_counted(void **state)
 	assert_non_null(strstr(text, "480 more messages like this left out: client 19 failed\n"));
 }
 
-static void places_are_counted_apart(void **state)
+static void call_sites_are_counted_separately(void **state)
 {
 	(void)state;
 	for (int i = 0; i < 3; i++) {
@@ -140,7 +142,7 @@ static void errno_survives_and_can_be_printed(void **state)
 	assert_string_equal(text, "warn  write: No space left on device\n");
 }
 
-static void long_messages_are_cut(void **state)
+static void long_messages_are_truncated(void **state)
 {
 	char message[2 * LOG_LINE_BYTES];
 
@@ -152,7 +154,7 @@ static void long_messages_are_cut(void **state)
 	assert_int_equal(text[strlen(text) - 1], '\n');
 }
 
-static void a_full_capture_is_cut_not_overrun(void **state)
+static void a_full_capture_buffer_is_not_overrun(void **state)
 {
 	char small[16] = "zzzzzzzzzzzzzzz";
 
@@ -171,7 +173,7 @@ static void *talk(void *unused)
 	return unused;
 }
 
-static void threads_lose_no_count(void **state)
+static void repeats_from_several_threads_are_all_counted(void **state)
 {
 	pthread_t thread[4];
 
@@ -187,14 +189,14 @@ static void threads_lose_no_count(void **state)
 
 /* ---- a stderr that is not read --------------------------------------------------------------- */
 
-/* These tests hang where the log does: then the alarm ends them. */
+/* A log that blocks would hang these tests; an alarm ends them after HANG_S seconds. */
 #define HANG_S 20
 #define LOST "lines of the log are missing here"
 
 static int before;
 static bool poll_sees_room;
 
-/* In place of libc's, for log.c too. */
+/* Replaces poll() of libc, also for log.c. With poll_sees_room it always reports room. */
 int poll(struct pollfd *fds, nfds_t count, int wait_ms)
 {
 	const struct timespec wait = {wait_ms / 1000, wait_ms % 1000 * 1000000l};
@@ -205,7 +207,7 @@ int poll(struct pollfd *fds, nfds_t count, int wait_ms)
 	return 1;
 }
 
-/* stderr is `to`, which takes no further byte, in blocking mode. */
+/* Redirects stderr to `to`, fills it until no byte fits, and sets it to blocking mode. */
 static void block_stderr(int to)
 {
 	log_test_capture(NULL, 0);
@@ -226,25 +228,27 @@ static void restore_stderr(void)
 	close(before);
 }
 
-/* Up to 64 KiB that there are to read now; not the filling. cmocka's own words go to stderr, so
- * what was read is looked at when that is itself again. */
-static void drain(int from, char said[static sizeof(text)])
+/*
+ * Reads up to 64 KiB that are available now, without the filling of block_stderr(). cmocka prints
+ * failures to stderr, so the caller checks the text only after it has restored stderr.
+ */
+static void drain(int from, char got[static sizeof(text)])
 {
 	struct pollfd readable = {.fd = from, .events = POLLIN};
 	size_t used = 0;
 
 	while (used < sizeof(text) - 1 && poll(&readable, 1, 0) == 1) {
-		ssize_t n = read(from, said + used, sizeof(text) - 1 - used);
+		ssize_t n = read(from, got + used, sizeof(text) - 1 - used);
 
 		if (n <= 0)
 			break;
 		used += (size_t)n;
-		said[used] = '\0';
-		n = (ssize_t)strspn(said, "x");
+		got[used] = '\0';
+		n = (ssize_t)strspn(got, "x");
 		used -= (size_t)n;
-		memmove(said, said + n, used + 1);
+		memmove(got, got + n, used + 1);
 	}
-	said[used] = '\0';
+	got[used] = '\0';
 }
 
 static char first[sizeof(text)], second[sizeof(text)], third[sizeof(text)];
@@ -257,7 +261,8 @@ static void expect_no_waiting(int reader, int writer)
 	errno = ENOSPC;
 	log_warn("the first waits a moment");
 	kept = errno;
-	for (int i = 0; i < 10 * HANG_S * 1000 / LOG_WAIT_MS; i++) { /* the others do not */
+	for (int i = 0; i < 10 * HANG_S * 1000 / LOG_WAIT_MS;
+		i++) { /* only the first line waits; these do not */
 		pass_ns(LOG_WINDOW_NS);
 		log_warn("line %d", i);
 	}
@@ -277,7 +282,7 @@ static void expect_no_waiting(int reader, int writer)
 	close(writer);
 }
 
-static void a_full_pipe_stops_no_thread_and_the_lost_lines_are_counted(void **state)
+static void a_full_pipe_blocks_no_thread_and_lost_lines_are_counted(void **state)
 {
 	int fd[2];
 
@@ -286,7 +291,7 @@ static void a_full_pipe_stops_no_thread_and_the_lost_lines_are_counted(void **st
 	expect_no_waiting(fd[0], fd[1]);
 }
 
-static void a_full_socket_stops_no_thread(void **state)
+static void a_full_socket_blocks_no_thread(void **state)
 {
 	int fd[2];
 
@@ -311,7 +316,7 @@ static int terminal(int *ret_screen)
 	return fd;
 }
 
-static void a_terminal_that_is_not_read_stops_no_thread(void **state)
+static void a_stopped_terminal_blocks_no_thread(void **state)
 {
 	int screen, fd = terminal(&screen);
 
@@ -319,8 +324,8 @@ static void a_terminal_that_is_not_read_stops_no_thread(void **state)
 	expect_no_waiting(screen, fd);
 }
 
-/* poll() sees room that another process, which has the same stderr, has taken since. */
-static void room_that_another_process_takes_first_stops_no_thread(void **state)
+/* poll() reports room that another process with the same stderr fills before the write. */
+static void room_taken_by_another_process_blocks_no_thread(void **state)
 {
 	(void)state;
 	for (unsigned kind = 0; kind < 3; kind++) {
@@ -347,7 +352,7 @@ static void room_that_another_process_takes_first_stops_no_thread(void **state)
 	}
 }
 
-static void a_flush_says_what_was_lost_once_there_is_room(void **state)
+static void a_flush_reports_lost_lines_once_there_is_room(void **state)
 {
 	int fd[2];
 
@@ -373,27 +378,28 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(
-			only_important_enough_messages_are_printed, start, stop),
-		cmocka_unit_test_setup_teardown(repeats_are_counted_not_repeated, start, stop),
+			messages_above_the_level_are_not_printed, start, stop),
 		cmocka_unit_test_setup_teardown(
-			a_count_is_printed_when_its_window_is_over, start, stop),
-		cmocka_unit_test_setup_teardown(a_flush_leaves_nothing_owed, start, stop),
+			repeated_messages_are_counted_not_printed, start, stop),
 		cmocka_unit_test_setup_teardown(
-			a_place_that_says_too_much_is_cut_off_and_counted, start, stop),
-		cmocka_unit_test_setup_teardown(places_are_counted_apart, start, stop),
+			a_count_is_printed_when_its_window_ends, start, stop),
+		cmocka_unit_test_setup_teardown(a_flush_prints_every_count, start, stop),
+		cmocka_unit_test_setup_teardown(
+			a_call_site_that_logs_too_much_is_suppressed_and_counted, start, stop),
+		cmocka_unit_test_setup_teardown(call_sites_are_counted_separately, start, stop),
 		cmocka_unit_test_setup_teardown(errno_survives_and_can_be_printed, start, stop),
-		cmocka_unit_test_setup_teardown(long_messages_are_cut, start, stop),
-		cmocka_unit_test_setup_teardown(a_full_capture_is_cut_not_overrun, start, stop),
-		cmocka_unit_test_setup_teardown(threads_lose_no_count, start, stop),
+		cmocka_unit_test_setup_teardown(long_messages_are_truncated, start, stop),
+		cmocka_unit_test_setup_teardown(a_full_capture_buffer_is_not_overrun, start, stop),
 		cmocka_unit_test_setup_teardown(
-			a_full_pipe_stops_no_thread_and_the_lost_lines_are_counted, start, stop),
-		cmocka_unit_test_setup_teardown(a_full_socket_stops_no_thread, start, stop),
+			repeats_from_several_threads_are_all_counted, start, stop),
 		cmocka_unit_test_setup_teardown(
-			a_terminal_that_is_not_read_stops_no_thread, start, stop),
+			a_full_pipe_blocks_no_thread_and_lost_lines_are_counted, start, stop),
+		cmocka_unit_test_setup_teardown(a_full_socket_blocks_no_thread, start, stop),
+		cmocka_unit_test_setup_teardown(a_stopped_terminal_blocks_no_thread, start, stop),
 		cmocka_unit_test_setup_teardown(
-			room_that_another_process_takes_first_stops_no_thread, start, stop),
+			room_taken_by_another_process_blocks_no_thread, start, stop),
 		cmocka_unit_test_setup_teardown(
-			a_flush_says_what_was_lost_once_there_is_room, start, stop),
+			a_flush_reports_lost_lines_once_there_is_room, start, stop),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One value at a time: defaults, every type's bounds, names, overrides, choices. */
+/* Tests config/settings.c: defaults, the limits of each type, names, overrides and choices. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -32,7 +32,7 @@ static void assert_says(const char *part)
 		fail_msg("\"%s\" does not say \"%s\"", err, part);
 }
 
-static void defaults_are_what_the_table_says(void **state)
+static void defaults_match_the_table(void **state)
 {
 	(void)state;
 	assert_string_equal(s.engine_socket, "/run/peercache/engine.sock");
@@ -46,7 +46,7 @@ static void defaults_are_what_the_table_says(void **state)
 	assert_int_equal(settings_check(&s, err, sizeof(err)), 0);
 }
 
-static void constants_stand_in_the_order_of_the_choices(void **state)
+static void constants_have_the_order_of_the_choices(void **state)
 {
 	(void)state;
 	assert_string_equal(settings_choice("rail", "polling", POLLING_AUTO), "auto");
@@ -63,7 +63,7 @@ static void constants_stand_in_the_order_of_the_choices(void **state)
 	assert_string_equal(settings_choice("log", "level", LOG_DEBUG), "debug");
 }
 
-static void sizes_take_every_unit(void **state)
+static void sizes_accept_every_unit(void **state)
 {
 	static const struct {
 		const char *text;
@@ -105,7 +105,7 @@ static void bad_sizes_are_refused_and_change_nothing(void **state)
 	}
 }
 
-static void numbers_are_bounded_on_both_ends(void **state)
+static void numbers_outside_their_range_are_refused(void **state)
 {
 	(void)state;
 	assert_int_equal(set("cluster.port=1"), 0);
@@ -121,7 +121,7 @@ static void numbers_are_bounded_on_both_ends(void **state)
 	assert_int_equal(set("rail.gid_index=-18446744073709551615"), -EINVAL);
 }
 
-static void numbers_with_anything_behind_them_are_refused(void **state)
+static void numbers_with_trailing_text_are_refused(void **state)
 {
 	static const char *const bad[] = {"", "-", "1x", "1 ", " 1", "1.0", "1e3", "--1", "0x10",
 		"9223372036854775808", "-9223372036854775809", "18446744073709551617",
@@ -135,7 +135,7 @@ static void numbers_with_anything_behind_them_are_refused(void **state)
 	}
 }
 
-static void flags_and_choices_take_their_words_only(void **state)
+static void flags_and_choices_accept_only_their_words(void **state)
 {
 	(void)state;
 	assert_int_equal(set("engine.huge_pages=no"), 0);
@@ -153,7 +153,7 @@ static void flags_and_choices_take_their_words_only(void **state)
 	assert_int_equal(s.rail_polling, POLLING_ADAPTIVE);
 }
 
-static void text_that_does_not_fit_is_refused_not_cut(void **state)
+static void text_that_is_too_long_is_refused_not_truncated(void **state)
 {
 	char text[NAME_BYTES_MAX + 1];
 
@@ -174,7 +174,7 @@ static void text_that_does_not_fit_is_refused_not_cut(void **state)
 	assert_says("control characters");
 }
 
-static void unknown_names_come_with_the_nearest_known_one(void **state)
+static void unknown_names_get_a_suggestion(void **state)
 {
 	(void)state;
 	assert_int_equal(set("rail.device=soft"), -ENOENT);
@@ -189,7 +189,7 @@ static void unknown_names_come_with_the_nearest_known_one(void **state)
 	assert_says("--help");
 }
 
-static void overrides_must_look_like_one(void **state)
+static void malformed_overrides_are_refused(void **state)
 {
 	static const char *const bad[] = {"", "x", "=", ".", "port=1", "cluster.port", "a=b.c"};
 	char long_name[200];
@@ -204,12 +204,12 @@ static void overrides_must_look_like_one(void **state)
 	long_name[198] = '=';
 	long_name[199] = '\0';
 	assert_int_equal(set(long_name), -EINVAL);
-	/* Only the first `=` splits. */
+	/* Only the first `=` separates the name from the value. */
 	assert_int_equal(set("engine.name=a=b.c"), 0);
 	assert_string_equal(s.engine_name, "a=b.c");
 }
 
-static void a_member_must_survive_one_late_heartbeat(void **state)
+static void dead_after_less_than_two_heartbeats_is_refused(void **state)
 {
 	(void)state;
 	assert_int_equal(set("cluster.dead_after_ms=999"), 0);
@@ -235,7 +235,7 @@ static void names_that_other_engines_refuse_are_refused_here(void **state)
 	assert_int_equal(settings_check(&s, err, sizeof(err)), 0);
 }
 
-static void the_address_of_the_data_link_is_an_address(void **state)
+static void soft_address_must_be_an_ip_address(void **state)
 {
 	(void)state;
 	assert_int_equal(set("soft.address=xyz"), 0);
@@ -264,19 +264,19 @@ static void a_small_error_buffer_is_not_overrun(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup(defaults_are_what_the_table_says, start),
-		cmocka_unit_test_setup(constants_stand_in_the_order_of_the_choices, start),
-		cmocka_unit_test_setup(sizes_take_every_unit, start),
+		cmocka_unit_test_setup(defaults_match_the_table, start),
+		cmocka_unit_test_setup(constants_have_the_order_of_the_choices, start),
+		cmocka_unit_test_setup(sizes_accept_every_unit, start),
 		cmocka_unit_test_setup(bad_sizes_are_refused_and_change_nothing, start),
-		cmocka_unit_test_setup(numbers_are_bounded_on_both_ends, start),
-		cmocka_unit_test_setup(numbers_with_anything_behind_them_are_refused, start),
-		cmocka_unit_test_setup(flags_and_choices_take_their_words_only, start),
-		cmocka_unit_test_setup(text_that_does_not_fit_is_refused_not_cut, start),
-		cmocka_unit_test_setup(unknown_names_come_with_the_nearest_known_one, start),
-		cmocka_unit_test_setup(overrides_must_look_like_one, start),
-		cmocka_unit_test_setup(a_member_must_survive_one_late_heartbeat, start),
+		cmocka_unit_test_setup(numbers_outside_their_range_are_refused, start),
+		cmocka_unit_test_setup(numbers_with_trailing_text_are_refused, start),
+		cmocka_unit_test_setup(flags_and_choices_accept_only_their_words, start),
+		cmocka_unit_test_setup(text_that_is_too_long_is_refused_not_truncated, start),
+		cmocka_unit_test_setup(unknown_names_get_a_suggestion, start),
+		cmocka_unit_test_setup(malformed_overrides_are_refused, start),
+		cmocka_unit_test_setup(dead_after_less_than_two_heartbeats_is_refused, start),
 		cmocka_unit_test_setup(names_that_other_engines_refuse_are_refused_here, start),
-		cmocka_unit_test_setup(the_address_of_the_data_link_is_an_address, start),
+		cmocka_unit_test_setup(soft_address_must_be_an_ip_address, start),
 		cmocka_unit_test_setup(a_small_error_buffer_is_not_overrun, start),
 	};
 

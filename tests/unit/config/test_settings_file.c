@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whole files: what is read, what is refused and what the refusal says. */
+/* Tests config/settings_file.c: accepted files, refused files and the text of each refusal. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -25,7 +25,7 @@ static int start(void **state)
 	return settings_default(&s);
 }
 
-/* Loads a file that exists in memory only. */
+/* Writes `text` to a memfd and loads it as a settings file. */
 static int load_bytes(const char *text, size_t bytes)
 {
 	int fd = memfd_create("conf", MFD_CLOEXEC), rc;
@@ -43,7 +43,7 @@ static int load(const char *text)
 	return load_bytes(text, strlen(text));
 }
 
-/* `line` of 0: the message is not about a line. */
+/* Checks that the error text has `part`, after path:line unless `line` is 0. */
 static void assert_says(unsigned line, const char *part)
 {
 	char full[512];
@@ -53,7 +53,7 @@ static void assert_says(unsigned line, const char *part)
 		fail_msg("\"%s\" does not say \"%s\"", err, line ? full : part);
 }
 
-static void a_file_changes_what_it_names_and_nothing_else(void **state)
+static void a_file_changes_only_the_settings_it_contains(void **state)
 {
 	(void)state;
 	assert_int_equal(
@@ -68,7 +68,7 @@ static void a_file_changes_what_it_names_and_nothing_else(void **state)
 	assert_string_equal(s.engine_name, "n1");
 }
 
-static void an_empty_file_is_fine(void **state)
+static void an_empty_file_is_accepted(void **state)
 {
 	(void)state;
 	assert_int_equal(load(""), 0);
@@ -83,7 +83,7 @@ static void a_refusal_names_file_line_setting_and_remedy(void **state)
 	assert_says(3, "cluster.port = 99999: out of range; give 1 to 65535");
 }
 
-static void every_problem_is_reported_at_once_and_nothing_is_kept(void **state)
+static void all_problems_are_reported_and_no_setting_is_changed(void **state)
 {
 	(void)state;
 	assert_int_equal(
@@ -91,14 +91,14 @@ static void every_problem_is_reported_at_once_and_nothing_is_kept(void **state)
 		     "[engine]\nname = x\nhuge_pages = maybe\n"),
 		-EINVAL);
 	assert_says(3, "cluster.replicas = 9: out of range");
-	assert_says(5, "rail.device = soft: no such setting; did you mean rail.devices?");
+	assert_says(5, "rail.device = soft: unknown setting; did you mean rail.devices?");
 	assert_says(6, "rail.spin_us = 5x: not a whole number");
-	assert_says(9, "engine.huge_pages = maybe: not one of");
+	assert_says(9, "engine.huge_pages = maybe: not an accepted value");
 	assert_int_equal(s.cluster_port, 31998);
 	assert_string_equal(s.engine_name, "");
 }
 
-static void what_is_given_twice_is_refused(void **state)
+static void a_setting_given_twice_is_refused(void **state)
 {
 	(void)state;
 	assert_int_equal(
@@ -106,7 +106,7 @@ static void what_is_given_twice_is_refused(void **state)
 	assert_says(6, "cluster.port = 1: already given on line 2");
 }
 
-static void a_list_goes_on_after_a_comma_on_indented_lines(void **state)
+static void an_indented_line_continues_a_list_after_a_comma(void **state)
 {
 	(void)state;
 	assert_int_equal(load("[cluster]\nseeds = a:1,\n        b:2,\n\tc:3\nport = 7\n"), 0);
@@ -114,7 +114,7 @@ static void a_list_goes_on_after_a_comma_on_indented_lines(void **state)
 	assert_int_equal(s.cluster_port, 7);
 }
 
-static void an_indented_line_never_swallows_a_setting(void **state)
+static void an_indented_setting_is_refused_not_joined(void **state)
 {
 	(void)state;
 	assert_int_equal(load("[engine]\nname = n\n  socket = /tmp/x\n"), -EINVAL);
@@ -125,7 +125,7 @@ static void an_indented_line_never_swallows_a_setting(void **state)
 	assert_int_equal(load("[engine]\nname = n,\n  socket = /tmp/x\n"), -EINVAL);
 }
 
-static void a_list_that_grows_too_long_is_refused_not_cut(void **state)
+static void a_list_that_is_too_long_is_refused_not_truncated(void **state)
 {
 	char text[4096] = "[cluster]\nseeds = a:1";
 
@@ -140,7 +140,7 @@ static void a_list_that_grows_too_long_is_refused_not_cut(void **state)
 	assert_string_equal(s.cluster_seeds, "");
 }
 
-static void a_long_line_is_one_problem_not_two_lines(void **state)
+static void a_line_that_is_too_long_is_one_problem(void **state)
 {
 	char text[600] = "[engine]\nname = ";
 
@@ -153,7 +153,7 @@ static void a_long_line_is_one_problem_not_two_lines(void **state)
 	assert_null(strchr(err, '\n'));
 }
 
-static void junk_is_refused_with_its_line(void **state)
+static void malformed_lines_are_refused_with_their_number(void **state)
 {
 	(void)state;
 	assert_int_equal(load("[cluster]\nport 5\n"), -EINVAL);
@@ -161,7 +161,7 @@ static void junk_is_refused_with_its_line(void **state)
 	assert_int_equal(load("port = 5\n"), -EINVAL);
 	assert_says(1, "port = 5: before any [section]; did you mean cluster.port?");
 	assert_int_equal(load("[nonsense]\nport = 5\n"), -EINVAL);
-	assert_says(2, "nonsense.port = 5: no such setting; did you mean cluster.port?");
+	assert_says(2, "nonsense.port = 5: unknown setting; did you mean cluster.port?");
 	assert_int_equal(load("[cluster\nport = 5\n"), -EINVAL);
 	assert_says(1, "neither [section]");
 	assert_int_equal(load_bytes("[cluster]\nport = 5\0 6\n", 23), -EINVAL);
@@ -184,7 +184,7 @@ static void at_most_sixteen_problems_are_printed(void **state)
 	assert_says(0, "\nand 4 more");
 }
 
-static void a_file_that_is_not_there_is_named(void **state)
+static void a_missing_file_is_named(void **state)
 {
 	(void)state;
 	assert_int_equal(settings_load(&s, "/nonexistent/a.conf", err, sizeof(err)), -ENOENT);
@@ -205,7 +205,7 @@ static void every_example_loads(void **state)
 			settings_check(&s, err, sizeof(err)) < 0)
 			fail_msg("%s", err);
 	}
-	/* The last one read. */
+	/* The settings of the last example, eight-rails. */
 	assert_string_equal(
 		s.rail_devices, "mlx5_0,mlx5_1,mlx5_2,mlx5_3,mlx5_4,mlx5_5,mlx5_6,mlx5_7");
 }
@@ -213,19 +213,18 @@ static void every_example_loads(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup(a_file_changes_what_it_names_and_nothing_else, start),
-		cmocka_unit_test_setup(an_empty_file_is_fine, start),
+		cmocka_unit_test_setup(a_file_changes_only_the_settings_it_contains, start),
+		cmocka_unit_test_setup(an_empty_file_is_accepted, start),
 		cmocka_unit_test_setup(a_refusal_names_file_line_setting_and_remedy, start),
-		cmocka_unit_test_setup(
-			every_problem_is_reported_at_once_and_nothing_is_kept, start),
-		cmocka_unit_test_setup(what_is_given_twice_is_refused, start),
-		cmocka_unit_test_setup(a_list_goes_on_after_a_comma_on_indented_lines, start),
-		cmocka_unit_test_setup(an_indented_line_never_swallows_a_setting, start),
-		cmocka_unit_test_setup(a_list_that_grows_too_long_is_refused_not_cut, start),
-		cmocka_unit_test_setup(a_long_line_is_one_problem_not_two_lines, start),
-		cmocka_unit_test_setup(junk_is_refused_with_its_line, start),
+		cmocka_unit_test_setup(all_problems_are_reported_and_no_setting_is_changed, start),
+		cmocka_unit_test_setup(a_setting_given_twice_is_refused, start),
+		cmocka_unit_test_setup(an_indented_line_continues_a_list_after_a_comma, start),
+		cmocka_unit_test_setup(an_indented_setting_is_refused_not_joined, start),
+		cmocka_unit_test_setup(a_list_that_is_too_long_is_refused_not_truncated, start),
+		cmocka_unit_test_setup(a_line_that_is_too_long_is_one_problem, start),
+		cmocka_unit_test_setup(malformed_lines_are_refused_with_their_number, start),
 		cmocka_unit_test_setup(at_most_sixteen_problems_are_printed, start),
-		cmocka_unit_test_setup(a_file_that_is_not_there_is_named, start),
+		cmocka_unit_test_setup(a_missing_file_is_named, start),
 		cmocka_unit_test_setup(every_example_loads, start),
 	};
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is printed about settings; the table in config/README.md must be the generated one.
- * After a change of settings.def: `test_config_settings_print --print` prints the new table.
+ * Tests config/settings_print.c, and that config/README.md contains the generated table. After a
+ * change of settings.def, `test_config_settings_print --print` prints the new table.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -39,8 +39,8 @@ static void the_readme_has_the_generated_table(void **state)
 	fclose(file);
 	readme[got] = '\0';
 	if (!strstr(readme, table))
-		fail_msg(
-			"config/README.md is behind settings.def; its table should be:\n%s", table);
+		fail_msg("config/README.md differs from settings.def; replace its table by:\n%s",
+			table);
 	free(table);
 }
 
@@ -49,7 +49,7 @@ static void help_names_every_setting_with_default_and_range(void **state)
 	char *help = printed(settings_help);
 
 	(void)state;
-	assert_non_null(strstr(help, "\n[engine]\n"));
+	assert_non_null(strstr(help, "\nSection [engine]:\n"));
 	assert_non_null(strstr(help, "  port = 31998\n"));
 	assert_non_null(strstr(help, "(1 to 65535)"));
 	assert_non_null(strstr(help, "(4MiB to 1TiB)"));

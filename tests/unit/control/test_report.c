@@ -277,7 +277,8 @@ static void the_state_of_a_member_is_told(void **state)
 	assert_int_equal(s->members_on_map, 1);
 	assert_string_equal(s->member[1].state, "down");
 	assert_in_range(s->member[1].state_ms, 5000, 60000);
-	members.entry[1].left = true; /* it said Leave: nobody has to look for it */
+	members.entry[1].left =
+		true; /* it sent Leave: a member that stopped in order is no fault */
 	snapshot_take(&loop.control, s);
 	assert_int_equal(s->members, 1);
 }

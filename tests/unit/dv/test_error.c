@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Error texts and the choice of an implementation by name. One thread, and another to see that the
- * text is its own.
+ * Tests dv/error.c and the choice of the implementation in dv/setup.c. One thread; a second one
+ * checks that each thread has its own error text.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -19,7 +19,7 @@ static void *other_thread(void *argument)
 	return (void *)(uintptr_t)(strcmp(dv_error(), "no error") == 0);
 }
 
-static void a_failure_keeps_its_text_in_its_thread(void **state)
+static void each_thread_has_its_own_error_text(void **state)
 {
 	pthread_t thread;
 	void *untouched;
@@ -42,7 +42,7 @@ static void every_syndrome_has_a_text(void **state)
 	assert_string_equal(dv_syndrome(0xfe), "unknown syndrome");
 }
 
-static void opening_what_is_not_there_says_so_and_leaves_the_output_alone(void **state)
+static void a_failed_open_sets_the_error_and_not_the_output(void **state)
 {
 	static const struct dv_options wrong[] = {
 		{.name = ""},
@@ -65,9 +65,9 @@ static void opening_what_is_not_there_says_so_and_leaves_the_output_alone(void *
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_failure_keeps_its_text_in_its_thread),
+		cmocka_unit_test(each_thread_has_its_own_error_text),
 		cmocka_unit_test(every_syndrome_has_a_text),
-		cmocka_unit_test(opening_what_is_not_there_says_so_and_leaves_the_output_alone),
+		cmocka_unit_test(a_failed_open_sets_the_error_and_not_the_output),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

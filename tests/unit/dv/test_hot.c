@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * dv/hot.h against plain memory: the bytes a ConnectX would read, and what it makes of the bytes a
- * ConnectX would write. No NIC, no library. One thread.
+ * Tests dv/hot.h on plain memory: the bytes that it writes for a ConnectX, and how it reads the
+ * bytes that a ConnectX would write. No NIC, no library. One thread.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -41,7 +41,7 @@ static struct dv_cq new_cq(uint32_t cqe_size)
 		.buf = cqes, .record = cq_record, .cqe_cnt = CQES, .cqe_size = cqe_size, .cqn = 5};
 }
 
-static void a_read_of_one_segment_is_these_64_bytes(void **state)
+static void a_read_with_one_segment_has_the_prm_layout(void **state)
 {
 	static const uint8_t expected[48] = {
 		0x00,
@@ -100,7 +100,7 @@ static void a_read_of_one_segment_is_these_64_bytes(void **state)
 	assert_int_equal(
 		dv_post(&sq, DV_READ, 0x0102030405060708, 0x0a0b0c0d, &sge, 1, DV_CE_ALWAYS), 0);
 	assert_memory_equal(queue, expected, sizeof(expected));
-	assert_int_equal(queue[48], 0xaa); /* beyond ds: not written, not read */
+	assert_int_equal(queue[48], 0xaa); /* after the last segment: not written */
 	assert_int_equal(sq.pi, 1);
 	assert_int_equal(sq.last, 0);
 	assert_int_equal(dv_sq_room(&sq), BLOCKS - 1);
@@ -117,7 +117,7 @@ static void a_write_with_a_fence_differs_in_two_bytes(void **state)
 	assert_int_equal(queue[11], 0x88);
 }
 
-static void the_index_in_the_wqe_is_16_bits_of_the_free_running_one(void **state)
+static void a_wqe_has_the_low_16_bits_of_its_index(void **state)
 {
 	static const uint8_t expected[4] = {0x00, 0xff, 0xfe, 0x10};
 	struct dv_sge sge = {1, 2, 3};
@@ -129,7 +129,7 @@ static void the_index_in_the_wqe_is_16_bits_of_the_free_running_one(void **state
 	assert_memory_equal(queue + 6 * 64, expected, 4);
 }
 
-static void a_third_segment_wraps_to_the_queue_s_first_block(void **state)
+static void a_third_segment_at_the_queue_end_is_in_the_first_block(void **state)
 {
 	static const uint8_t third[16] = {0, 0, 0, 0x33, 0, 0, 0, 0x44, 0, 0, 0, 0, 0, 0, 0, 0x55};
 	struct dv_sge sges[3] = {{1, 2, 3}, {4, 5, 6}, {0x55, 0x33, 0x44}};
@@ -139,7 +139,7 @@ static void a_third_segment_wraps_to_the_queue_s_first_block(void **state)
 	sq.pi = sq.ci = sq.rung = BLOCKS - 1;
 	dv_post(&sq, DV_READ, 7, 8, sges, 3, DV_CE_ALWAYS);
 	assert_int_equal(queue[7 * 64 + 7], 5);  /* ds */
-	assert_int_equal(queue[7 * 64 + 63], 4); /* second segment's address */
+	assert_int_equal(queue[7 * 64 + 63], 4); /* the second segment's address */
 	assert_memory_equal(queue, third, sizeof(third));
 	assert_int_equal(queue[16], 0xaa);
 	assert_int_equal(sq.pi, BLOCKS + 1);
@@ -163,7 +163,7 @@ static uint64_t doorbell(unsigned half)
 	return value;
 }
 
-static void the_last_wqe_can_be_asked_for_its_completion_after_all(void **state)
+static void dv_signal_last_sets_the_flag_of_the_last_wqe(void **state)
 {
 	struct dv_sge sges[3] = {{1, 2, 3}, {4, 5, 6}, {7, 8, 9}};
 	struct dv_sq sq = new_sq();
@@ -175,17 +175,18 @@ static void the_last_wqe_can_be_asked_for_its_completion_after_all(void **state)
 	dv_signal_last(&sq);
 	assert_int_equal(queue[6 * 64 + 11], DV_CE_ERROR_ONLY);
 	assert_int_equal(queue[7 * 64 + 11], DV_CE_ALWAYS | DV_FENCE);
-	assert_int_equal(queue[11], 0); /* its second block: part of an address */
+	assert_int_equal(
+		queue[11], 0); /* same offset in the WQE's second block: part of an address */
 }
 
-static void the_doorbell_carries_the_last_wqe_and_alternates(void **state)
+static void the_doorbell_has_the_last_wqe_and_alternates_halves(void **state)
 {
 	struct dv_sge sge = {1, 2, 3};
 	struct dv_sq sq = new_sq();
 
 	(void)state;
 	dv_ring(&sq);
-	assert_int_equal(doorbell(0), 0); /* nothing posted, nothing rung */
+	assert_int_equal(doorbell(0), 0); /* dv_ring() without a posted WQE writes no doorbell */
 	dv_post(&sq, DV_READ, 4, 5, &sge, 1, 0);
 	dv_post(&sq, DV_READ, 4, 5, &sge, 1, DV_CE_ALWAYS);
 	assert_int_equal(sq_record[1], 0);
@@ -195,7 +196,7 @@ static void the_doorbell_carries_the_last_wqe_and_alternates(void **state)
 	assert_int_equal(be32toh(sq_record[1]), 2);
 	assert_int_equal(sq_record[0], 0);
 	dv_ring(&sq);
-	assert_int_equal(doorbell(1), 0); /* once per batch */
+	assert_int_equal(doorbell(1), 0); /* a second dv_ring() writes no doorbell */
 	dv_post(&sq, DV_READ, 4, 5, &sge, 1, 0);
 	dv_ring(&sq);
 	assert_memory_equal(uar + 0x900, queue + 128, 8);
@@ -223,7 +224,7 @@ static void the_doorbell_record_holds_16_bits(void **state)
 	assert_int_equal(be32toh(sq_record[1]), 0xffff);
 }
 
-/* As a device writes it; `round` is the owner bit. */
+/* Writes a CQE as a device does; `round` is the owner bit. */
 static void complete(struct dv_cq *cq, uint32_t at, uint8_t opcode, uint8_t round, uint8_t syndrome)
 {
 	uint8_t *cqe = cqes + (size_t)at * cq->cqe_size + cq->cqe_size - 64;
@@ -236,7 +237,7 @@ static void complete(struct dv_cq *cq, uint32_t at, uint8_t opcode, uint8_t roun
 	cqe[63] = (uint8_t)(opcode << 4 | round);
 }
 
-static void fresh_cqes_are_nobody_s_completion(void **state)
+static void initial_cqes_are_not_completions(void **state)
 {
 	struct dv_completion done[8];
 	struct dv_cq cq = new_cq(64);
@@ -244,11 +245,11 @@ static void fresh_cqes_are_nobody_s_completion(void **state)
 	(void)state;
 	assert_false(dv_cq_has(&cq));
 	assert_int_equal(dv_poll(&cq, done, 8), 0);
-	complete(&cq, 0, MLX5_CQE_INVALID, 0, 0); /* right owner, no opcode */
+	complete(&cq, 0, MLX5_CQE_INVALID, 0, 0); /* correct owner bit, but the opcode is INVALID */
 	assert_false(dv_cq_has(&cq));
 }
 
-static void the_owner_bit_turns_every_round(void **state)
+static void the_owner_bit_changes_every_round(void **state)
 {
 	struct dv_completion done[8];
 	struct dv_cq cq = new_cq(64);
@@ -257,7 +258,7 @@ static void the_owner_bit_turns_every_round(void **state)
 	for (uint32_t i = 0; i < 4 * CQES; i++) {
 		uint8_t round = i / CQES & 1;
 
-		assert_false(dv_cq_has(&cq)); /* what lies there is of the round before */
+		assert_false(dv_cq_has(&cq)); /* the CQE is from the previous round */
 		complete(&cq, i % CQES, MLX5_CQE_REQ, !round, 0);
 		assert_false(dv_cq_has(&cq));
 		complete(&cq, i % CQES, MLX5_CQE_REQ, round, 0);
@@ -270,7 +271,7 @@ static void the_owner_bit_turns_every_round(void **state)
 	}
 }
 
-static void a_poll_takes_no_more_than_it_may(void **state)
+static void a_poll_returns_at_most_max_completions(void **state)
 {
 	struct dv_completion done[8];
 	struct dv_cq cq = new_cq(64);
@@ -285,7 +286,7 @@ static void a_poll_takes_no_more_than_it_may(void **state)
 	assert_int_equal(be32toh(cq_record[0]), 4);
 }
 
-static void the_consumer_index_is_24_bits(void **state)
+static void the_consumer_index_has_24_bits(void **state)
 {
 	struct dv_completion done[8];
 	struct dv_cq cq = new_cq(64);
@@ -297,15 +298,15 @@ static void the_consumer_index_is_24_bits(void **state)
 	assert_int_equal(be32toh(cq_record[0]), 0);
 }
 
-static void an_error_cqe_tells_its_syndrome(void **state)
+static void an_error_cqe_returns_its_syndrome(void **state)
 {
 	struct dv_completion done[8];
 	struct dv_cq cq = new_cq(64);
 
 	(void)state;
 	complete(&cq, 0, MLX5_CQE_REQ_ERR, 0, DV_SYNDROME_REMOTE_ACCESS);
-	complete(&cq, 1, MLX5_CQE_REQ_ERR, 0, 0);   /* an error that is none */
-	complete(&cq, 2, MLX5_CQE_RESP_SEND, 0, 0); /* not a send queue's */
+	complete(&cq, 1, MLX5_CQE_REQ_ERR, 0, 0);   /* an error with syndrome 0 */
+	complete(&cq, 2, MLX5_CQE_RESP_SEND, 0, 0); /* an opcode of receive queues */
 	complete(&cq, 3, MLX5_CQE_REQ, 0, 0);
 	assert_int_equal(dv_poll(&cq, done, 8), 4);
 	assert_int_equal(done[0].syndrome, DV_SYNDROME_REMOTE_ACCESS);
@@ -313,10 +314,10 @@ static void an_error_cqe_tells_its_syndrome(void **state)
 	assert_int_equal(done[0].bytes, 0);
 	assert_int_equal(done[1].syndrome, DV_SYNDROME_BAD_RESPONSE);
 	assert_int_equal(done[2].syndrome, DV_SYNDROME_BAD_RESPONSE);
-	assert_int_equal(done[3].syndrome, 0); /* a batch never ends early */
+	assert_int_equal(done[3].syndrome, 0); /* the errors before it do not end the batch */
 }
 
-static void a_cqe_of_128_bytes_is_its_last_64(void **state)
+static void a_128_byte_cqe_uses_its_last_64_bytes(void **state)
 {
 	struct dv_completion done[8];
 	struct dv_cq cq = new_cq(128);
@@ -332,20 +333,20 @@ static void a_cqe_of_128_bytes_is_its_last_64(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_read_of_one_segment_is_these_64_bytes),
+		cmocka_unit_test(a_read_with_one_segment_has_the_prm_layout),
 		cmocka_unit_test(a_write_with_a_fence_differs_in_two_bytes),
-		cmocka_unit_test(the_index_in_the_wqe_is_16_bits_of_the_free_running_one),
-		cmocka_unit_test(a_third_segment_wraps_to_the_queue_s_first_block),
+		cmocka_unit_test(a_wqe_has_the_low_16_bits_of_its_index),
+		cmocka_unit_test(a_third_segment_at_the_queue_end_is_in_the_first_block),
 		cmocka_unit_test(blocks_are_counted_from_segments),
-		cmocka_unit_test(the_last_wqe_can_be_asked_for_its_completion_after_all),
-		cmocka_unit_test(the_doorbell_carries_the_last_wqe_and_alternates),
+		cmocka_unit_test(dv_signal_last_sets_the_flag_of_the_last_wqe),
+		cmocka_unit_test(the_doorbell_has_the_last_wqe_and_alternates_halves),
 		cmocka_unit_test(the_doorbell_record_holds_16_bits),
-		cmocka_unit_test(fresh_cqes_are_nobody_s_completion),
-		cmocka_unit_test(the_owner_bit_turns_every_round),
-		cmocka_unit_test(a_poll_takes_no_more_than_it_may),
-		cmocka_unit_test(the_consumer_index_is_24_bits),
-		cmocka_unit_test(an_error_cqe_tells_its_syndrome),
-		cmocka_unit_test(a_cqe_of_128_bytes_is_its_last_64),
+		cmocka_unit_test(initial_cqes_are_not_completions),
+		cmocka_unit_test(the_owner_bit_changes_every_round),
+		cmocka_unit_test(a_poll_returns_at_most_max_completions),
+		cmocka_unit_test(the_consumer_index_has_24_bits),
+		cmocka_unit_test(an_error_cqe_returns_its_syndrome),
+		cmocka_unit_test(a_128_byte_cqe_uses_its_last_64_bytes),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Completion queues on mlx5dv: what is asked for, what the hot handle holds, and that any failure
- * frees what was made before it. Against stubs; one thread.
+ * Tests dv/cq.c against stubs: the requested attributes, the content of the hot handle, and that a
+ * failure frees what was created before it. One thread.
  */
 #include "tests/unit/dv/test_verbs_stub.h"
 
 static const struct dv_ops *ops = &dv_verbs_ops;
 
-static void a_cq_is_a_power_of_two_of_plain_cqes(void **state)
+static void a_cq_has_a_power_of_two_of_64_byte_cqes(void **state)
 {
 	static const struct {
 		unsigned depth, entries;
@@ -42,7 +42,7 @@ static void a_cq_is_a_power_of_two_of_plain_cqes(void **state)
 	ops->close(device);
 }
 
-static void a_cq_that_cannot_be_is_refused(void **state)
+static void an_impossible_cq_is_refused(void **state)
 {
 	struct dv_device *device = stub_open();
 	struct dv_cq cq = {.cqn = 42};
@@ -50,7 +50,7 @@ static void a_cq_that_cannot_be_is_refused(void **state)
 	(void)state;
 	assert_int_equal(ops->cq_create(device, 0, &cq), -EINVAL);
 	assert_int_equal(ops->cq_create(device, 4194304, &cq), -EINVAL);
-	said("1 to 4194303 can be");
+	error_has("supports 1 to 4194303");
 	stub.cq_raw.cqe_cnt = 48;
 	assert_int_equal(ops->cq_create(device, 40, &cq), -EPROTO);
 	stub.cq_raw.cqe_cnt = 32;
@@ -70,7 +70,7 @@ static void a_cq_that_cannot_be_is_refused(void **state)
 	ops->close(device);
 }
 
-static void several_cqs_are_told_apart(void **state)
+static void each_hot_handle_has_its_own_ibv_cq(void **state)
 {
 	struct dv_device *device = stub_open();
 	struct dv_cq cq[3], stranger = {.cqn = 9};
@@ -86,7 +86,7 @@ static void several_cqs_are_told_apart(void **state)
 	assert_null(dv_verbs_cq_find(device, &cq[1]));
 	assert_non_null(dv_verbs_cq_find(device, &cq[0]));
 	assert_non_null(dv_verbs_cq_find(device, &cq[2]));
-	stub.alive.qp = 1; /* somebody still uses it: it stays */
+	stub.alive.qp = 1; /* a QP still uses the CQ: it is not destroyed */
 	ops->cq_destroy(device, &cq[0]);
 	assert_non_null(dv_verbs_cq_find(device, &cq[0]));
 	assert_non_null(strstr(stub.log, "still uses it"));
@@ -99,9 +99,9 @@ static void several_cqs_are_told_apart(void **state)
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
-		TEST(a_cq_is_a_power_of_two_of_plain_cqes),
-		TEST(a_cq_that_cannot_be_is_refused),
-		TEST(several_cqs_are_told_apart),
+		TEST(a_cq_has_a_power_of_two_of_64_byte_cqes),
+		TEST(an_impossible_cq_is_refused),
+		TEST(each_hot_handle_has_its_own_ibv_cq),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

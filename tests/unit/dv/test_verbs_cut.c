@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Devices that die: what may be taken for gone, and that nothing is called on a closed device.
- * Against stubs; one thread, and one that closes the device under it.
+ * Tests dv/cut.c against stubs: when a QP or a device counts as destroyed, and that no function of
+ * libibverbs is called on a closed device. One thread; in the last test a second one closes the
+ * device.
  */
 #include <pthread.h>
 
 #include "tests/unit/dv/test_verbs_pair.h"
 
-static void a_killed_qp_is_gone_and_its_hot_handle_is_not(void **state)
+static void a_killed_qp_is_destroyed_but_its_hot_handle_stays(void **state)
 {
 	struct pair p = pair_make();
 
@@ -22,21 +23,24 @@ static void a_killed_qp_is_gone_and_its_hot_handle_is_not(void **state)
 	pair_drop(&p);
 }
 
-static void a_qp_whose_destruction_is_answered_with_eio_is_not_gone(void **state)
+static void a_qp_that_cannot_be_destroyed_can_be_killed_again(void **state)
 {
 	struct pair p = pair_make();
 
 	(void)state;
 	stub.destroy_fails = true;
 	assert_int_equal(ops->qp_kill(p.qp), -EIO);
-	said("destroying QP 0x4711 of mlx5_0: Input/output error");
+	error_has("destroying QP 0x4711 of mlx5_0: Input/output error");
 	assert_int_equal(ops->qp_kill(p.qp), -EIO);
 	stub.destroy_fails = false;
 	assert_int_equal(ops->qp_kill(p.qp), 0);
 	pair_drop(&p);
 }
 
-/* Its doorbell page is one that can be unmapped; its file is mapped nowhere yet. */
+/*
+ * Creates a pair whose doorbell page can be unmapped, and a device file (*ret_fd) that is not
+ * mapped yet.
+ */
 static struct pair pair_to_cut(int *ret_fd)
 {
 	uint8_t *page =
@@ -50,7 +54,7 @@ static struct pair pair_to_cut(int *ret_fd)
 	return p;
 }
 
-static void a_cut_device_is_closed_under_what_is_left_on_it(void **state)
+static void a_cut_closes_a_device_with_queues_and_memory(void **state)
 {
 	int fd;
 	struct pair p = pair_to_cut(&fd);
@@ -65,10 +69,11 @@ static void a_cut_device_is_closed_under_what_is_left_on_it(void **state)
 	assert_int_equal(ops->qp_kill(p.qp), -EIO);
 	assert_int_equal(ops->cut(p.device), 0);
 	assert_int_equal(stub.alive.context, 0);
-	assert_int_equal(msync(doorbell - 0x800, 4096, MS_ASYNC), -1); /* not mapped any more */
+	assert_int_equal(
+		msync(doorbell - 0x800, 4096, MS_ASYNC), -1); /* the doorbell page is unmapped */
 	close(fd);
 	assert_int_equal(ops->cut(p.device), 0);
-	/* libibverbs is not called any more: every one of these would count or fail. */
+	/* None of these calls libibverbs: each call would be counted or fail. */
 	stub.calls = 0;
 	assert_int_equal(ops->qp_connect(p.qp, &remote), -ENODEV);
 	assert_int_equal(ops->qp_error(p.qp), -ENODEV);
@@ -81,7 +86,7 @@ static void a_cut_device_is_closed_under_what_is_left_on_it(void **state)
 	stub_went_with_the_device();
 }
 
-static void a_device_whose_page_stays_mapped_is_not_taken_for_closed(void **state)
+static void a_cut_fails_while_a_page_of_the_device_is_mapped(void **state)
 {
 	int fd;
 	struct pair p = pair_to_cut(&fd);
@@ -90,12 +95,13 @@ static void a_device_whose_page_stays_mapped_is_not_taken_for_closed(void **stat
 	(void)state;
 	assert_ptr_not_equal(page, MAP_FAILED);
 	assert_int_equal(ops->cut(p.device), -EBUSY);
-	said("a page of it is still mapped");
+	error_has("a page of it is still mapped");
 	assert_int_equal(ops->cut(p.device), -EBUSY);
-	assert_int_equal(ops->qp_kill(p.qp), -EBUSY); /* the NIC may still write */
+	/* The NIC may still write, because dv_cut() failed. */
+	assert_int_equal(ops->qp_kill(p.qp), -EBUSY);
 	munmap(page, 4096);
 	close(fd);
-	p.qp->qp = NULL; /* as good as killed, or the test would leak it */
+	p.qp->qp = NULL; /* marks the QP as killed, so that pair_drop() frees the handle */
 	pair_drop(&p);
 	stub_went_with_the_device();
 }
@@ -105,8 +111,8 @@ static void *cut(void *device)
 	return (void *)(intptr_t)ops->cut(device);
 }
 
-/* As threads that register one MR after the other: one of them is in there at any time. */
-static void calls_that_overlap_do_not_keep_a_device_from_being_cut(void **state)
+/* Like threads that register one MR after another, so that one always holds the read lock. */
+static void overlapping_calls_do_not_block_a_cut(void **state)
 {
 	int fd;
 	struct pair p = pair_to_cut(&fd);
@@ -114,12 +120,12 @@ static void calls_that_overlap_do_not_keep_a_device_from_being_cut(void **state)
 	void *rc;
 
 	(void)state;
-	alarm(20); /* for the loop that would not end */
+	alarm(20); /* ends the loop below if dv_cut() never gets the lock */
 	assert_true(dv_verbs_enter(p.device));
 	assert_int_equal(pthread_create(&cutter, NULL, cut, p.device), 0);
 	while (dv_verbs_enter(p.device))
 		dv_verbs_leave(p.device);
-	assert_int_equal(stub.alive.context, 1); /* a call is in there */
+	assert_int_equal(stub.alive.context, 1); /* not closed: this thread holds the read lock */
 	dv_verbs_leave(p.device);
 	pthread_join(cutter, &rc);
 	alarm(0);
@@ -133,11 +139,11 @@ static void calls_that_overlap_do_not_keep_a_device_from_being_cut(void **state)
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
-		TEST(a_killed_qp_is_gone_and_its_hot_handle_is_not),
-		TEST(a_qp_whose_destruction_is_answered_with_eio_is_not_gone),
-		TEST(a_cut_device_is_closed_under_what_is_left_on_it),
-		TEST(a_device_whose_page_stays_mapped_is_not_taken_for_closed),
-		TEST(calls_that_overlap_do_not_keep_a_device_from_being_cut),
+		TEST(a_killed_qp_is_destroyed_but_its_hot_handle_stays),
+		TEST(a_qp_that_cannot_be_destroyed_can_be_killed_again),
+		TEST(a_cut_closes_a_device_with_queues_and_memory),
+		TEST(a_cut_fails_while_a_page_of_the_device_is_mapped),
+		TEST(overlapping_calls_do_not_block_a_cut),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opening a ConnectX: which GID is chosen, what is refused and how it is said, and that a failure
- * at any step leaves nothing behind. Against stubs; one thread.
+ * Tests dv/device.c against stubs: the chosen GID, the refusals and their texts, and that a failure
+ * at any step frees all that was created. One thread.
  */
 #include "tests/unit/dv/test_verbs_stub.h"
 
-/* Opens and expects a refusal: the errno, and words of its text. */
+/* Checks that dv_open() fails with `error` and a text that contains `words`. */
 static void refused(const struct dv_options *options, int error, const char *words)
 {
 	struct dv_device *device = (void *)&stub;
 
 	assert_int_equal(dv_verbs_ops.open(options, &device), error);
-	assert_ptr_equal(device, &stub); /* outputs untouched */
-	said(words);
+	assert_ptr_equal(device, &stub); /* dv_open() left its output unchanged */
+	error_has(words);
 }
 
 static const struct dv_options usual = {.name = "mlx5_0", .gid_index = -1};
@@ -39,8 +39,8 @@ static void a_roce_port_is_opened_with_all_its_attributes(void **state)
 	dv_verbs_ops.close(device);
 }
 
-/* Every entry is a row of a port's GID table; the index that must be chosen. */
-static void the_gid_is_chosen_by_the_table(void **state)
+/* Each row is the GID table of a port and the index that must be chosen. */
+static void the_best_gid_of_the_table_is_chosen(void **state)
 {
 	static const struct {
 		struct {
@@ -83,8 +83,8 @@ static void the_gid_is_chosen_by_the_table(void **state)
 	}
 }
 
-/* Kernels list what is valid, not in order of index, and for all ports. */
-static void the_index_is_the_entrys_and_not_its_place(void **state)
+/* The kernel lists the valid GIDs of all ports, in any order; each entry has its own index. */
+static void the_gid_index_is_not_the_place_in_the_list(void **state)
 {
 	struct dv_device *device;
 
@@ -102,14 +102,14 @@ static void the_index_is_the_entrys_and_not_its_place(void **state)
 	dv_verbs_ops.close(device);
 }
 
-static void a_given_gid_index_is_honoured_and_checked(void **state)
+static void a_configured_gid_index_is_checked_and_used(void **state)
 {
 	struct dv_options options = {.name = "mlx5_0", .gid_index = 1};
 	struct dv_device *device;
 
 	(void)state;
 	assert_int_equal(dv_verbs_ops.open(&options, &device), 0);
-	assert_int_equal(device->gid_index, 1); /* link-local, but asked for */
+	assert_int_equal(device->gid_index, 1); /* link-local, but requested */
 	assert_non_null(strstr(stub.log, "GID 1 fe80::1 (as set)"));
 	dv_verbs_ops.close(device);
 	options.gid_index = 2;
@@ -117,7 +117,7 @@ static void a_given_gid_index_is_honoured_and_checked(void **state)
 	options.gid_index = 4;
 	refused(&options, -EINVAL, "has no GID at index 4");
 	stub_gid(4, IBV_GID_TYPE_ROCE_V2, "2001:db8::1");
-	stub.gids[4].gid_index = 256 + 3; /* an address handle has 8 bits for it */
+	stub.gids[4].gid_index = 256 + 3; /* an address handle has 8 bits for the index */
 	options.gid_index = 256 + 3;
 	refused(&options, -EINVAL, "has no GID at index 259");
 }
@@ -145,7 +145,7 @@ static void infiniband_uses_its_lid_and_first_gid(void **state)
 	refused(&usual, -ENETDOWN, "has no LID: does a subnet manager run?");
 }
 
-static void what_cannot_be_used_is_refused_with_a_reason(void **state)
+static void unusable_devices_are_refused_with_a_reason(void **state)
 {
 	struct dv_options options = {.name = "mlx5_9", .gid_index = -1};
 	char long_name[NAME_BYTES_MAX + 1];
@@ -153,7 +153,7 @@ static void what_cannot_be_used_is_refused_with_a_reason(void **state)
 	(void)state;
 	refused(&options, -ENODEV, "there is no NIC mlx5_9 here; `rdma link` shows: mlx5_7 mlx5_0");
 	stub.fail_at = stub.calls + 1;
-	stub.fail_errno = ENOSYS; /* what libibverbs says on a kernel without RDMA */
+	stub.fail_errno = ENOSYS; /* the errno of libibverbs on a kernel without RDMA */
 	refused(&usual, -ENODEV, "this kernel has no RDMA. Load mlx5_ib");
 	stub.no_devices = true;
 	refused(&usual, -ENODEV, "shows: none");
@@ -183,27 +183,27 @@ static void what_cannot_be_used_is_refused_with_a_reason(void **state)
 	refused(&usual, -EPROTO, "MTU code 0");
 }
 
-static void a_small_mtu_is_warned_about(void **state)
+static void a_small_mtu_is_logged(void **state)
 {
 	char text[sizeof(stub.log)];
 
 	(void)state;
 	stub.port.active_mtu = IBV_MTU_1024;
-	stub.fail_at = 5; /* the GID table, which comes after the warning */
+	stub.fail_at = 5; /* reading the GID table, which comes after the warning */
 	stub.fail_errno = EIO;
 	refused(&usual, -EIO, "ibv_query_gid_table(mlx5_0)");
 	strcpy(text, stub.log);
 	assert_non_null(strstr(text, "RDMA MTU is 1024, not 4096"));
 }
 
-static void any_step_of_opening_can_fail_and_leaves_nothing(void **state)
+static void a_failure_at_any_step_frees_everything(void **state)
 {
 	struct dv_device *device = stub_open();
 	unsigned steps = stub.calls;
 
 	(void)state;
 	dv_verbs_ops.close(device);
-	/* list, open, device, port, gids, pd, td, domain */
+	/* The steps: device list, open, device, port, GIDs, PD, TD, parent domain. */
 	assert_int_equal(steps, 8);
 	for (unsigned step = 1; step <= steps; step++) {
 		stub.calls = 0;
@@ -214,7 +214,7 @@ static void any_step_of_opening_can_fail_and_leaves_nothing(void **state)
 	}
 }
 
-static void outstanding_reads_are_the_smaller_of_sixteen_and_the_devices(void **state)
+static void reads_in_flight_are_limited_to_sixteen(void **state)
 {
 	struct dv_device *device;
 	struct dv_attributes attributes;
@@ -257,8 +257,8 @@ static void the_numa_node_is_read_from_sysfs(void **state)
 	rmdir(folder);
 }
 
-/* {what sysfs says, what is set, what it must be} */
-static void the_traffic_class_is_the_hosts_unless_one_is_set(void **state)
+/* Rows: text in sysfs, rail.traffic_class, expected traffic class. */
+static void the_traffic_class_comes_from_sysfs_or_the_settings(void **state)
 {
 	static const struct {
 		const char *file;
@@ -298,7 +298,7 @@ static void the_traffic_class_is_the_hosts_unless_one_is_set(void **state)
 	stub_device.ibdev_path[0] = 0;
 }
 
-static void a_path_that_cannot_be_is_refused(void **state)
+static void path_options_out_of_range_are_refused(void **state)
 {
 	struct dv_options options = {.name = "mlx5_0", .gid_index = -1, .traffic_class = 256};
 
@@ -316,7 +316,7 @@ static void a_path_that_cannot_be_is_refused(void **state)
 	refused(&options, -EINVAL, "there is none at index 1: lower rail.pkey_index");
 }
 
-static void speeds_are_lanes_times_lane_speed(void **state)
+static void the_port_rate_is_lanes_times_lane_rate(void **state)
 {
 	static const struct {
 		uint8_t speed, width;
@@ -333,7 +333,7 @@ static void speeds_are_lanes_times_lane_speed(void **state)
 	}
 }
 
-static void closing_with_something_left_says_so(void **state)
+static void closing_a_device_with_memory_regions_is_logged(void **state)
 {
 	struct dv_device *device = stub_open();
 
@@ -341,7 +341,7 @@ static void closing_with_something_left_says_so(void **state)
 	stub.alive.mr = 1;
 	dv_verbs_ops.close(device);
 	assert_non_null(strstr(stub.log, "closing mlx5_0"));
-	assert_int_equal(stub.alive.pd, 1); /* not freed under the region */
+	assert_int_equal(stub.alive.pd, 1); /* not freed while a memory region exists */
 	stub.alive.pd = 0;
 	stub.alive.mr = 0;
 }
@@ -350,19 +350,19 @@ int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		TEST(a_roce_port_is_opened_with_all_its_attributes),
-		TEST(the_gid_is_chosen_by_the_table),
-		TEST(the_index_is_the_entrys_and_not_its_place),
-		TEST(a_given_gid_index_is_honoured_and_checked),
+		TEST(the_best_gid_of_the_table_is_chosen),
+		TEST(the_gid_index_is_not_the_place_in_the_list),
+		TEST(a_configured_gid_index_is_checked_and_used),
 		TEST(infiniband_uses_its_lid_and_first_gid),
-		TEST(what_cannot_be_used_is_refused_with_a_reason),
-		TEST(a_small_mtu_is_warned_about),
-		TEST(any_step_of_opening_can_fail_and_leaves_nothing),
-		TEST(outstanding_reads_are_the_smaller_of_sixteen_and_the_devices),
+		TEST(unusable_devices_are_refused_with_a_reason),
+		TEST(a_small_mtu_is_logged),
+		TEST(a_failure_at_any_step_frees_everything),
+		TEST(reads_in_flight_are_limited_to_sixteen),
 		TEST(the_numa_node_is_read_from_sysfs),
-		TEST(the_traffic_class_is_the_hosts_unless_one_is_set),
-		TEST(a_path_that_cannot_be_is_refused),
-		TEST(speeds_are_lanes_times_lane_speed),
-		TEST(closing_with_something_left_says_so),
+		TEST(the_traffic_class_comes_from_sysfs_or_the_settings),
+		TEST(path_options_out_of_range_are_refused),
+		TEST(the_port_rate_is_lanes_times_lane_rate),
+		TEST(closing_a_device_with_memory_regions_is_logged),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Events of a ConnectX: whose port and which queue pair they are about. Against stubs; one thread.
- */
+/* Tests dv/event.c against stubs: the port and the queue pair of each event. One thread. */
 #define STUB_EVENTS
 #include "tests/unit/dv/test_verbs_stub.h"
 
@@ -29,18 +27,19 @@ const char *ibv_event_type_str(enum ibv_event_type event)
 	return "an event";
 }
 
-static struct dv_event told(struct dv_device *device, enum ibv_event_type type)
+static struct dv_event next_event(struct dv_device *device, enum ibv_event_type type)
 {
 	struct dv_event event = {0};
 
 	next.event_type = type;
 	acknowledged = 0;
 	assert_int_equal(dv_verbs_event_next(device, &event), 1);
-	assert_int_equal(acknowledged, 1); /* or destroying its queue would wait for ever */
+	assert_int_equal(acknowledged,
+		1); /* an event without acknowledgement blocks the destruction of its queue */
 	return event;
 }
 
-static void a_port_that_is_not_ours_is_no_news(void **state)
+static void events_of_another_port_are_ignored(void **state)
 {
 	struct dv_options options = {.name = "mlx5_0", .gid_index = -1, .port = 2};
 	struct dv_device *device;
@@ -51,12 +50,12 @@ static void a_port_that_is_not_ours_is_no_news(void **state)
 		stub.gids[i].port_num = 2;
 	assert_int_equal(dv_verbs_ops.open(&options, &device), 0);
 	next.element.port_num = 1;
-	assert_int_equal(told(device, IBV_EVENT_PORT_ERR).kind, DV_EVENT_OTHER);
-	assert_int_equal(told(device, IBV_EVENT_PORT_ACTIVE).kind, DV_EVENT_OTHER);
+	assert_int_equal(next_event(device, IBV_EVENT_PORT_ERR).kind, DV_EVENT_OTHER);
+	assert_int_equal(next_event(device, IBV_EVENT_PORT_ACTIVE).kind, DV_EVENT_OTHER);
 	next.element.port_num = 2;
-	assert_int_equal(told(device, IBV_EVENT_PORT_ERR).kind, DV_EVENT_PORT_DOWN);
-	assert_int_equal(told(device, IBV_EVENT_PORT_ACTIVE).kind, DV_EVENT_PORT_UP);
-	assert_int_equal(told(device, IBV_EVENT_PORT_ACTIVE).port, 2);
+	assert_int_equal(next_event(device, IBV_EVENT_PORT_ERR).kind, DV_EVENT_PORT_DOWN);
+	assert_int_equal(next_event(device, IBV_EVENT_PORT_ACTIVE).kind, DV_EVENT_PORT_UP);
+	assert_int_equal(next_event(device, IBV_EVENT_PORT_ACTIVE).port, 2);
 	dv_verbs_ops.close(device);
 }
 
@@ -66,18 +65,18 @@ static void a_failed_queue_pair_is_named(void **state)
 
 	(void)state;
 	next.element.qp = &stub_qp;
-	assert_int_equal(told(device, IBV_EVENT_QP_FATAL).kind, DV_EVENT_QP_ERROR);
-	assert_int_equal(told(device, IBV_EVENT_QP_FATAL).qpn, 0x4711);
-	assert_int_equal(told(device, IBV_EVENT_QP_ACCESS_ERR).qpn, 0x4711);
-	assert_int_equal(told(device, IBV_EVENT_DEVICE_FATAL).kind, DV_EVENT_DEVICE_FATAL);
-	assert_int_equal(told(device, IBV_EVENT_CQ_ERR).kind, DV_EVENT_CQ_OVERRUN);
+	assert_int_equal(next_event(device, IBV_EVENT_QP_FATAL).kind, DV_EVENT_QP_ERROR);
+	assert_int_equal(next_event(device, IBV_EVENT_QP_FATAL).qpn, 0x4711);
+	assert_int_equal(next_event(device, IBV_EVENT_QP_ACCESS_ERR).qpn, 0x4711);
+	assert_int_equal(next_event(device, IBV_EVENT_DEVICE_FATAL).kind, DV_EVENT_DEVICE_FATAL);
+	assert_int_equal(next_event(device, IBV_EVENT_CQ_ERR).kind, DV_EVENT_CQ_OVERRUN);
 	dv_verbs_ops.close(device);
 }
 
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
-		TEST(a_port_that_is_not_ours_is_no_news),
+		TEST(events_of_another_port_are_ignored),
 		TEST(a_failed_queue_pair_is_named),
 	};
 

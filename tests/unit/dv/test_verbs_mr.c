@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory regions on verbs: the rights that libibverbs is asked for, and refusals that name the
- * limit that was met. Against stubs; one thread.
+ * Tests dv/mr.c against stubs: the requested access rights, and error texts that name the limit
+ * that was hit. One thread.
  */
 #include <sys/resource.h>
 
@@ -10,7 +10,7 @@
 static const struct dv_ops *ops = &dv_verbs_ops;
 static char memory[8192];
 
-static void a_region_is_asked_for_with_the_least_rights(void **state)
+static void a_region_gets_the_fewest_access_rights(void **state)
 {
 	static const struct {
 		unsigned access, flags;
@@ -40,12 +40,12 @@ static void a_region_is_asked_for_with_the_least_rights(void **state)
 		assert_int_equal(ops->mr_deregister(device, &mr), 0);
 		assert_null(mr.handle);
 		assert_int_equal(ops->mr_deregister(device, &mr), -EINVAL);
-		said("it is not registered");
+		error_has("it is not registered");
 	}
 	ops->close(device);
 }
 
-static void a_region_that_cannot_be_is_explained(void **state)
+static void a_refused_region_has_an_explanation(void **state)
 {
 	struct dv_device *device = stub_open();
 	struct dv_mr mr = {.lkey = 42};
@@ -57,27 +57,27 @@ static void a_region_that_cannot_be_is_explained(void **state)
 	assert_int_equal(ops->mr_register(device, memory, 1, 16, -1, 0, &mr), -EINVAL);
 	device->attributes.mr_bytes_max = 4096;
 	assert_int_equal(ops->mr_register(device, memory, 4097, 0, -1, 0, &mr), -E2BIG);
-	said("max_mr_size");
+	error_has("max_mr_size");
 
 	assert_int_equal(getrlimit(RLIMIT_MEMLOCK, &old), 0);
 	small = (struct rlimit){65536, old.rlim_max};
 	if (setrlimit(RLIMIT_MEMLOCK, &small) == 0) {
 		stub.fail_at = stub.calls + 1;
 		assert_int_equal(ops->mr_register(device, memory, 4096, 0, -1, 0, &mr), -ENOMEM);
-		said("RLIMIT_MEMLOCK is 64 KiB. Raise it: ulimit -l unlimited");
+		error_has("RLIMIT_MEMLOCK is 64 KiB. Raise it: ulimit -l unlimited");
 	}
 	large = (struct rlimit){RLIM_INFINITY, old.rlim_max};
 	if (setrlimit(RLIMIT_MEMLOCK, &large) == 0) {
 		stub.fail_at = stub.calls + 1;
 		assert_int_equal(ops->mr_register(device, memory, 4096, 0, -1, 0, &mr), -ENOMEM);
-		said("Not RLIMIT_MEMLOCK");
+		error_has("Not RLIMIT_MEMLOCK");
 	}
 	setrlimit(RLIMIT_MEMLOCK, &old);
 	stub.fail_at = stub.calls + 1;
 	stub.fail_errno = EFAULT;
 	assert_int_equal(ops->mr_register(device, memory, 4096, 0, -1, 0, &mr), -EFAULT);
-	said("not mapped, is read-only");
-	assert_int_equal(mr.lkey, 42); /* outputs untouched */
+	error_has("not mapped, is read-only");
+	assert_int_equal(mr.lkey, 42); /* outputs are unchanged */
 	ops->close(device);
 }
 
@@ -99,8 +99,8 @@ static void a_region_that_stays_registered_keeps_its_handle(void **state)
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
-		TEST(a_region_is_asked_for_with_the_least_rights),
-		TEST(a_region_that_cannot_be_is_explained),
+		TEST(a_region_gets_the_fewest_access_rights),
+		TEST(a_refused_region_has_an_explanation),
 		TEST(a_region_that_stays_registered_keeps_its_handle),
 	};
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A device, a CQ and a queue pair on the stubs, and a peer to connect it with. */
+/* For tests: a device, a CQ and a QP on the stubs, and the address of a peer. */
 #ifndef TEST_VERBS_PAIR_H
 #define TEST_VERBS_PAIR_H
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Queue pairs on mlx5dv: every attribute asked for, what the hot handle holds, what is refused, and
- * that any failure frees what was made before it. Against stubs; one thread.
+ * Tests dv/qp.c against stubs: all requested attributes, the content of the hot handle, the
+ * refusals, and that a failure frees what was created before it. One thread.
  */
 #include "tests/unit/dv/test_verbs_pair.h"
 
-static void a_qp_is_asked_for_exactly(void **state)
+static void a_qp_is_requested_with_these_attributes(void **state)
 {
 	const struct ibv_qp_init_attr_ex *attr = &stub.qp_attr;
 	struct pair p = pair_make();
@@ -21,7 +21,8 @@ static void a_qp_is_asked_for_exactly(void **state)
 	assert_int_equal(attr->cap.max_recv_wr, 0);
 	assert_int_equal(attr->cap.max_inline_data, 0);
 	assert_int_equal(attr->comp_mask, IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS);
-	assert_ptr_equal(attr->pd, &stub_domain); /* its own doorbell page */
+	/* The parent domain, which has its own doorbell page. */
+	assert_ptr_equal(attr->pd, &stub_domain);
 	assert_int_equal(
 		attr->send_ops_flags, IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_RDMA_WRITE);
 	assert_int_equal(stub.qp_mlx5_attr.comp_mask, MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS);
@@ -36,7 +37,7 @@ static void a_qp_is_asked_for_exactly(void **state)
 	pair_drop(&p);
 }
 
-static void the_hot_handle_is_what_mlx5dv_says(void **state)
+static void the_hot_handle_has_the_values_of_mlx5dv(void **state)
 {
 	struct pair p = pair_make();
 	struct dv_sge sge = {0x1000, 4096, 7};
@@ -52,7 +53,7 @@ static void the_hot_handle_is_what_mlx5dv_says(void **state)
 	assert_int_equal(p.sq->qpn, 0x4711);
 	assert_int_equal(ops->qp_number(p.qp), 0x4711);
 	assert_int_equal(dv_sq_room(p.sq), 64);
-	/* And the hot path can use it: WQE in the queue, record and register tell. */
+	/* The hot path can use the handle: it writes WQE, doorbell record and doorbell register. */
 	dv_post(p.sq, DV_READ, 0x2000, 9, &sge, 1, DV_CE_ALWAYS);
 	dv_ring(p.sq);
 	assert_int_equal(be32toh(stub_record[DV_DBREC_SEND]), 1);
@@ -61,7 +62,7 @@ static void the_hot_handle_is_what_mlx5dv_says(void **state)
 	pair_drop(&p);
 }
 
-static void a_qp_that_cannot_be_is_refused_and_frees_its_parts(void **state)
+static void an_impossible_qp_is_refused_and_freed(void **state)
 {
 	struct pair p = {.device = stub_open()};
 	struct dv_cq stranger = {.cqn = 9};
@@ -71,10 +72,10 @@ static void a_qp_that_cannot_be_is_refused_and_frees_its_parts(void **state)
 	(void)state;
 	assert_int_equal(ops->cq_create(p.device, 64, &p.cq), 0);
 	assert_int_equal(ops->qp_create(p.device, &stranger, 64, &qp, &sq), -EINVAL);
-	said("CQ 0x9 is not of that NIC");
+	error_has("CQ 0x9 belongs to another NIC");
 	assert_int_equal(ops->qp_create(p.device, &p.cq, 0, &qp, &sq), -EINVAL);
 	assert_int_equal(ops->qp_create(p.device, &p.cq, 32769, &qp, &sq), -EINVAL);
-	said("1 to 32768 can be");
+	error_has("supports 1 to 32768");
 	stub.qp_raw.sq.wqe_cnt = 32;
 	assert_int_equal(ops->qp_create(p.device, &p.cq, 64, &qp, &sq), -EPROTO);
 	stub.qp_raw.sq.wqe_cnt = 96;
@@ -85,13 +86,13 @@ static void a_qp_that_cannot_be_is_refused_and_frees_its_parts(void **state)
 	stub.qp_raw.sq.stride = 64;
 	assert_int_equal(stub.alive.qp, 0);
 	stub.fail_errno = ENOSPC;
-	for (unsigned step = 1; step <= 3; step++) { /* create, init_obj, INIT */
+	for (unsigned step = 1; step <= 3; step++) { /* the steps: create, init_obj, INIT */
 		stub.fail_at = stub.calls + step;
 		assert_int_equal(ops->qp_create(p.device, &p.cq, 64, &qp, &sq), -ENOSPC);
-		said("No space left on device");
+		error_has("No space left on device");
 		assert_int_equal(stub.alive.qp, 0);
 	}
-	assert_ptr_equal(qp, &p); /* outputs untouched */
+	assert_ptr_equal(qp, &p); /* the outputs are unchanged */
 	assert_ptr_equal(sq, &p);
 	ops->cq_destroy(p.device, &p.cq);
 	ops->close(p.device);
@@ -99,7 +100,7 @@ static void a_qp_that_cannot_be_is_refused_and_frees_its_parts(void **state)
 
 /* ---- connecting ---------------------------------------------------------------------------- */
 
-static void the_address_tells_what_a_peer_needs(void **state)
+static void the_address_has_what_a_peer_needs(void **state)
 {
 	struct pair p = pair_make();
 	struct dv_address address;
@@ -134,7 +135,7 @@ static void connecting_sets_every_attribute(void **state)
 		IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 			IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
 	assert_int_equal(rtr->qp_state, IBV_QPS_RTR);
-	assert_int_equal(rtr->path_mtu, IBV_MTU_2048); /* the smaller */
+	assert_int_equal(rtr->path_mtu, IBV_MTU_2048); /* the smaller one of both ends */
 	assert_int_equal(rtr->dest_qp_num, 0x123456);
 	assert_int_equal(rtr->rq_psn, 0xabcdef);
 	assert_int_equal(rtr->max_dest_rd_atomic, 8);
@@ -156,7 +157,7 @@ static void connecting_sets_every_attribute(void **state)
 	pair_drop(&p);
 }
 
-static void no_more_reads_are_under_way_than_the_peer_answers(void **state)
+static void reads_in_flight_are_limited_by_the_peer(void **state)
 {
 	struct dv_address remote = peer_address(), own;
 	struct pair p;
@@ -165,7 +166,7 @@ static void no_more_reads_are_under_way_than_the_peer_answers(void **state)
 	stub.limits.max_qp_rd_atom = 8;
 	p = pair_make();
 	ops->qp_address(p.qp, &own);
-	assert_int_equal(own.reads, 8); /* what the peer bounds itself by */
+	assert_int_equal(own.reads, 8); /* the peer limits its READs in flight to this number */
 	remote.reads = 4;
 	assert_int_equal(ops->qp_connect(p.qp, &remote), 0);
 	assert_int_equal(stub.modify[2].attr.max_rd_atomic, 4);
@@ -173,7 +174,7 @@ static void no_more_reads_are_under_way_than_the_peer_answers(void **state)
 	pair_drop(&p);
 }
 
-static void the_ack_timeout_is_the_one_that_the_device_took(void **state)
+static void the_ack_timeout_is_read_back_from_the_device(void **state)
 {
 	struct dv_options options = {.name = "mlx5_0", .gid_index = -1, .ack_timeout = 10};
 	struct dv_address remote = peer_address();
@@ -189,26 +190,26 @@ static void the_ack_timeout_is_the_one_that_the_device_took(void **state)
 	assert_int_equal(stub.modify[2].attr.timeout, 10);
 	assert_int_equal(ops->qp_ack_ns(p.qp), 4096u << 13);
 	assert_non_null(
-		strstr(stub.log, "ACK time-out 13: a lost packet is sent again after 33.6 ms"));
-	assert_non_null(strstr(stub.log, "the device took this one"));
+		strstr(stub.log, "ACK time-out 13: a lost packet is retransmitted after 33.6 ms"));
+	assert_non_null(strstr(stub.log, "and uses this one"));
 	pair_drop(&p);
 }
 
-/* A device that does not tell is taken at its word. */
-static void an_ack_timeout_that_cannot_be_read_is_the_one_asked_for(void **state)
+/* If the time-out cannot be read back, the requested one counts. */
+static void an_unreadable_ack_timeout_is_the_requested_one(void **state)
 {
 	struct dv_address remote = peer_address();
 	struct pair p = pair_make();
 
 	(void)state;
 	stub.ack_timeout = 20;
-	stub.fail_at = stub.calls + 3; /* RTR, RTS, the query */
+	stub.fail_at = stub.calls + 3; /* the third call: RTR, RTS, query */
 	assert_int_equal(ops->qp_connect(p.qp, &remote), 0);
 	assert_int_equal(ops->qp_ack_ns(p.qp), 4096u << DV_ACK_TIMEOUT);
 	pair_drop(&p);
 }
 
-static void a_path_has_the_class_level_and_partition_that_were_set(void **state)
+static void a_path_has_the_configured_class_level_and_partition(void **state)
 {
 	struct dv_options options = {.name = "mlx5_0",
 		.gid_index = -1,
@@ -232,13 +233,13 @@ static void a_path_has_the_class_level_and_partition_that_were_set(void **state)
 	pair_drop(&p);
 }
 
-/* As the kernel makes a UDP source port of it: rdma_flow_label_to_udp_sport(). */
+/* The kernel's rdma_flow_label_to_udp_sport(): the UDP source port of a flow label. */
 static unsigned udp_port_of(uint32_t flow_label)
 {
 	return 0xc000 | ((flow_label & 0x3fff) ^ (flow_label >> 14));
 }
 
-static void queue_pairs_of_one_peer_leave_from_different_udp_ports(void **state)
+static void queue_pairs_to_one_peer_use_different_udp_ports(void **state)
 {
 	static bool seen[1 << 16];
 	struct dv_address remote = peer_address();
@@ -274,7 +275,7 @@ static void infiniband_connects_by_lid(void **state)
 	p = pair_make();
 	remote.kind = DV_ADDRESS_INFINIBAND;
 	assert_int_equal(ops->qp_connect(p.qp, &remote), -EPROTO);
-	said("no LID");
+	error_has("no LID");
 	remote.lid = 34;
 	remote.mtu = IBV_MTU_4096;
 	assert_int_equal(ops->qp_connect(p.qp, &remote), 0);
@@ -284,7 +285,7 @@ static void infiniband_connects_by_lid(void **state)
 	pair_drop(&p);
 }
 
-static void a_malformed_address_is_refused_before_the_nic_hears_of_it(void **state)
+static void a_malformed_address_is_refused_without_a_transition(void **state)
 {
 	struct pair p = pair_make();
 	struct dv_address bad[9];
@@ -303,7 +304,7 @@ static void a_malformed_address_is_refused_before_the_nic_hears_of_it(void **sta
 	bad[8].reads = 0;
 	for (unsigned i = 0; i < 9; i++) {
 		assert_int_equal(ops->qp_connect(p.qp, &bad[i]), -EPROTO);
-		said("the peer's address is refused");
+		error_has("the peer's address is refused");
 	}
 	bad[0] = peer_address();
 	memset(bad[0].gid, 0, 16);
@@ -312,7 +313,7 @@ static void a_malformed_address_is_refused_before_the_nic_hears_of_it(void **sta
 	pair_drop(&p);
 }
 
-static void a_failed_transition_says_which(void **state)
+static void a_failed_transition_is_named(void **state)
 {
 	struct dv_address remote = peer_address();
 	struct pair p = pair_make();
@@ -321,13 +322,13 @@ static void a_failed_transition_says_which(void **state)
 	stub.fail_errno = ETIMEDOUT;
 	stub.fail_at = stub.calls + 1;
 	assert_int_equal(ops->qp_connect(p.qp, &remote), -ETIMEDOUT);
-	said("QP 0x4711 of mlx5_0: INIT -> RTR: Connection timed out. Can ::ffff:10.0.0.2");
+	error_has("QP 0x4711 of mlx5_0: INIT -> RTR: Connection timed out. Can ::ffff:10.0.0.2");
 	stub.fail_at = stub.calls + 2;
 	assert_int_equal(ops->qp_connect(p.qp, &remote), -ETIMEDOUT);
-	said("RTR -> RTS");
+	error_has("RTR -> RTS");
 	stub.fail_at = stub.calls + 1;
 	assert_int_equal(ops->qp_error(p.qp), -ETIMEDOUT);
-	said("-> ERR");
+	error_has("-> ERR");
 	pair_drop(&p);
 }
 
@@ -339,12 +340,12 @@ static void an_undrained_qp_is_not_reset(void **state)
 	p.sq->pi = 5;
 	p.sq->ci = 3;
 	assert_int_equal(ops->qp_reset(p.qp), -EBUSY);
-	said("reset with 2 blocks not yet reaped");
+	error_has("reset with 2 blocks not yet reaped");
 	assert_int_equal(stub.modifies, 1);
 	pair_drop(&p);
 }
 
-static void a_reset_starts_the_queue_from_zero_with_a_new_sequence(void **state)
+static void a_reset_zeroes_the_indices_and_changes_the_psn(void **state)
 {
 	struct pair p = pair_make();
 	struct dv_sq fresh = *p.sq;
@@ -368,28 +369,28 @@ static void a_reset_starts_the_queue_from_zero_with_a_new_sequence(void **state)
 	assert_int_not_equal(p.qp->psn, psn);
 	stub.fail_at = stub.calls + 1;
 	assert_int_equal(ops->qp_reset(p.qp), -ENOMEM);
-	said("-> RESET");
+	error_has("-> RESET");
 	pair_drop(&p);
 }
 
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
-		TEST(a_qp_is_asked_for_exactly),
-		TEST(the_hot_handle_is_what_mlx5dv_says),
-		TEST(a_qp_that_cannot_be_is_refused_and_frees_its_parts),
-		TEST(the_address_tells_what_a_peer_needs),
+		TEST(a_qp_is_requested_with_these_attributes),
+		TEST(the_hot_handle_has_the_values_of_mlx5dv),
+		TEST(an_impossible_qp_is_refused_and_freed),
+		TEST(the_address_has_what_a_peer_needs),
 		TEST(connecting_sets_every_attribute),
-		TEST(no_more_reads_are_under_way_than_the_peer_answers),
-		TEST(the_ack_timeout_is_the_one_that_the_device_took),
-		TEST(an_ack_timeout_that_cannot_be_read_is_the_one_asked_for),
-		TEST(a_path_has_the_class_level_and_partition_that_were_set),
-		TEST(queue_pairs_of_one_peer_leave_from_different_udp_ports),
+		TEST(reads_in_flight_are_limited_by_the_peer),
+		TEST(the_ack_timeout_is_read_back_from_the_device),
+		TEST(an_unreadable_ack_timeout_is_the_requested_one),
+		TEST(a_path_has_the_configured_class_level_and_partition),
+		TEST(queue_pairs_to_one_peer_use_different_udp_ports),
 		TEST(infiniband_connects_by_lid),
-		TEST(a_malformed_address_is_refused_before_the_nic_hears_of_it),
-		TEST(a_failed_transition_says_which),
+		TEST(a_malformed_address_is_refused_without_a_transition),
+		TEST(a_failed_transition_is_named),
 		TEST(an_undrained_qp_is_not_reset),
-		TEST(a_reset_starts_the_queue_from_zero_with_a_new_sequence),
+		TEST(a_reset_zeroes_the_indices_and_changes_the_psn),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

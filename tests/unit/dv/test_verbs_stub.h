@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libibverbs and mlx5dv for the tests of the verbs implementation: no NIC, every symbol dv/ uses is
- * here and nothing of the real libraries is linked. One thread.
+ * A stub of libibverbs and mlx5dv for the tests of dv/: it defines every symbol that dv/ uses, so
+ * no NIC is needed and the real libraries are not linked. One thread.
  *
- * The stub counts what is alive, refuses to free what others still use, records what it was asked
- * for, and lets the n-th call that can fail do so (`stub.fail_at`).
+ * The stub counts the existing objects, refuses to free an object that another one uses, records
+ * the arguments of each call, and makes call number `stub.fail_at` fail.
  */
 #ifndef TEST_VERBS_STUB_H
 #define TEST_VERBS_STUB_H
@@ -34,12 +34,13 @@
 #define STUB_MODIFIES 8
 
 static struct {
-	unsigned calls, fail_at; /* of those that can fail; 0: none fails */
+	unsigned calls,
+		fail_at; /* number of calls that can fail so far; the call that fails, 0: none */
 	int fail_errno;
-	struct { /* how many exist now */
+	struct { /* number of existing objects */
 		int list, context, pd, td, domain, mr, cq, qp;
 	} alive;
-	bool no_devices, foreign; /* no RDMA here; the device is not a ConnectX */
+	bool no_devices, foreign; /* true: the host has no NIC; true: the NIC is not a ConnectX */
 	struct ibv_device_attr limits;
 	struct ibv_port_attr port;
 	struct ibv_gid_entry gids[STUB_GIDS];
@@ -57,8 +58,8 @@ static struct {
 		int mask;
 	} modify[STUB_MODIFIES];
 	unsigned modifies;
-	uint8_t ack_timeout; /* what the device makes of any that is asked for; 0: as asked */
-	bool destroy_fails;  /* EIO, as a device that is gone */
+	uint8_t ack_timeout; /* ACK time-out that the device reports; 0: the requested one */
+	bool destroy_fails;  /* ibv_destroy_qp() returns EIO, like a lost device */
 	char log[512];
 } stub;
 
@@ -72,7 +73,7 @@ static struct ibv_qp stub_qp = {.qp_num = 0x4711};
 static uint8_t stub_queue[64 * 64], stub_register[4096];
 static __be32 stub_record[2], stub_cq_record[2];
 
-/* One call that can fail: does this one? */
+/* Counts a call that can fail; returns true when this one must fail. */
 static bool stub_fails(void)
 {
 	if (++stub.calls != stub.fail_at)
@@ -140,7 +141,7 @@ int ibv_query_port(struct ibv_context *context, uint8_t number, struct _compat_i
 	(void)context;
 	(void)number;
 	(void)port;
-	fail_msg("the old entry is not for us");
+	fail_msg("dv/ must not call the compatibility entry ibv_query_port()");
 	return EINVAL;
 }
 
@@ -355,7 +356,7 @@ int ibv_query_qp(
 	return 0;
 }
 
-/* ---- a machine that works ------------------------------------------------------------------ */
+/* ---- the default machine ------------------------------------------------------------------ */
 
 static void stub_gid(unsigned at, uint32_t type, const char *text)
 {
@@ -365,7 +366,7 @@ static void stub_gid(unsigned at, uint32_t type, const char *text)
 		stub.gid_count = at + 1;
 }
 
-/* A RoCE port as ConnectX shows it: each address once as RoCE v1 and once as v2. */
+/* Sets up a RoCE port like a ConnectX: each address is in the GID table as RoCE v1 and as v2. */
 static int stub_setup(void **state)
 {
 	(void)state;
@@ -398,7 +399,7 @@ static int stub_setup(void **state)
 	return 0;
 }
 
-/* Nothing is left, whatever happened. */
+/* Checks that all objects were freed. */
 static int stub_teardown(void **state)
 {
 	static const __typeof__(stub.alive) none;
@@ -407,7 +408,7 @@ static int stub_teardown(void **state)
 	return memcmp(&stub.alive, &none, sizeof(none)) ? -1 : 0;
 }
 
-/* What stands for the device's file: mapped nowhere else. It is closed with the device. */
+/* Creates a memfd that stands in for the device file and is not mapped. The test closes it. */
 static inline int stub_device_file(void)
 {
 	int fd = memfd_create("uverbs0", MFD_CLOEXEC);
@@ -417,7 +418,7 @@ static inline int stub_device_file(void)
 	return fd;
 }
 
-/* The stub's registers are no page of a device: nothing is unmapped at their place. */
+/* Forgets all objects: dv_cut() closed the device, so they cannot be freed one by one. */
 static inline void stub_went_with_the_device(void)
 {
 	memset(&stub.alive, 0, sizeof(stub.alive));
@@ -433,8 +434,8 @@ static struct dv_device *stub_open(void)
 	return device;
 }
 
-/* dv_error() contains `words`. */
-static inline void said(const char *words)
+/* Checks that dv_error() contains `words`. */
+static inline void error_has(const char *words)
 {
 	if (!strstr(dv_error(), words))
 		fail_msg("\"%s\" does not say \"%s\"", dv_error(), words);
@@ -442,7 +443,7 @@ static inline void said(const char *words)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, stub_setup, stub_teardown)
 
-/* test_verbs_event.c has the real ones; tests/verbs those that libmlx5 brings. */
+/* test_verbs_event.c tests the real functions; the other tests have no events. */
 #ifndef STUB_EVENTS
 int dv_verbs_event_fd(struct dv_device *device)
 {

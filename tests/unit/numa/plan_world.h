@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A machine, settings and the plan made of them, and what was logged: for the tests of plans. */
+/*
+ * For the tests of plans: a synthetic topology, settings, the computed plan and captured log text.
+ */
 #ifndef TEST_PLAN_WORLD_H
 #define TEST_PLAN_WORLD_H
 
@@ -16,10 +18,10 @@
 
 #define FOUR_CORES "synthetic:pack:1 [numa] core:4 pu:1"
 
-static char text[4096];
+static char text[4096]; /* captured log */
 static struct settings s;
 static struct topology *t;
-static struct plan p;
+static struct plan p; /* last computed plan */
 
 static inline int start(void **state)
 {
@@ -39,6 +41,7 @@ static inline int stop(void **state)
 	return 0;
 }
 
+/* Opens a topology (numa/topology.h); closes the previous one. */
 static inline void machine(const char *source)
 {
 	topology_close(t);

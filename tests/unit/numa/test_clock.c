@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The clock is CLOCK_MONOTONIC, never goes back, and can be replaced. */
+/* Tests numa/clock.c: the clock is CLOCK_MONOTONIC, never goes back, and a test can set it. */
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -19,7 +19,7 @@ static uint64_t kernel_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-static void it_is_the_clock_every_other_process_reads(void **state)
+static void the_clock_is_clock_monotonic(void **state)
 {
 	(void)state;
 	for (int i = 0; i < 1000; i++) {
@@ -29,7 +29,7 @@ static void it_is_the_clock_every_other_process_reads(void **state)
 	}
 }
 
-static void it_never_goes_back(void **state)
+static void the_clock_never_goes_back(void **state)
 {
 	uint64_t last = clock_now_ns();
 
@@ -42,7 +42,7 @@ static void it_never_goes_back(void **state)
 	}
 }
 
-static void a_test_sets_it_and_gives_it_back(void **state)
+static void a_test_can_set_and_restore_the_clock(void **state)
 {
 	(void)state;
 	clock_test_set(42);
@@ -52,7 +52,7 @@ static void a_test_sets_it_and_gives_it_back(void **state)
 	assert_true(clock_now_ns() != 42);
 }
 
-static void starting_measures_what_a_reading_costs(void **state)
+static void clock_start_measures_the_cost_of_a_reading(void **state)
 {
 	uint64_t cost;
 
@@ -73,7 +73,7 @@ static void ticks_measure_the_same_time_as_the_clock(void **state)
 	clock_start();
 	assert_int_equal(clock_ticks_ns(0), 0);
 	assert_int_equal(clock_ticks_ns(UINT64_MAX), clock_ticks_ns(UINT64_C(1) << 38));
-	/* An interruption between two readings spoils a round, not all of them. */
+	/* An interrupt between two readings makes a round wrong; one correct round suffices. */
 	for (int round = 0; round < 1000 && !agreed; round++) {
 		uint64_t ns = kernel_ns(), ticks = clock_ticks(), span;
 
@@ -89,10 +89,10 @@ static void ticks_measure_the_same_time_as_the_clock(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(it_is_the_clock_every_other_process_reads),
-		cmocka_unit_test(it_never_goes_back),
-		cmocka_unit_test(a_test_sets_it_and_gives_it_back),
-		cmocka_unit_test(starting_measures_what_a_reading_costs),
+		cmocka_unit_test(the_clock_is_clock_monotonic),
+		cmocka_unit_test(the_clock_never_goes_back),
+		cmocka_unit_test(a_test_can_set_and_restore_the_clock),
+		cmocka_unit_test(clock_start_measures_the_cost_of_a_reading),
 		cmocka_unit_test(ticks_measure_the_same_time_as_the_clock),
 	};
 

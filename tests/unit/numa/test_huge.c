@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Page memory: what is mapped, what is refused, and what is said; machines are faked by files. */
+/*
+ * Tests numa/huge.c and numa/memory.c: mappings, refusals and log text. Files in a temporary folder
+ * stand in for /proc and /sys, so that each test chooses how much memory the machine has.
+ */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -44,7 +47,7 @@ static void put(const char *path, const char *content)
 	fclose(file);
 }
 
-/* A machine with 8 GiB available, no limit and no huge pages. */
+/* Writes the files of a machine with 8 GiB available, no cgroup limit and no huge pages. */
 static int start(void **state)
 {
 	(void)state;
@@ -94,7 +97,7 @@ static void small_pages_are_zeroed_writable_and_shared_by_fd(void **state)
 	assert_string_equal(text, "");
 }
 
-static void a_core_dump_has_no_pools_in_it(void **state)
+static void a_core_dump_contains_no_pool(void **state)
 {
 	struct huge huge;
 	bool inside = false, found = false;
@@ -102,7 +105,7 @@ static void a_core_dump_has_no_pools_in_it(void **state)
 	FILE *maps;
 
 	(void)state;
-	SKIP_EMULATED("it makes up the flags in /proc/self/smaps");
+	SKIP_EMULATED("it reports invented flags in /proc/self/smaps");
 	assert_int_equal(huge_open("test", 4 * MIB, -1, false, &huge), 0);
 	maps = fopen("/proc/self/smaps", "re");
 	assert_non_null(maps);
@@ -119,7 +122,7 @@ static void a_core_dump_has_no_pools_in_it(void **state)
 	huge_close(&huge);
 }
 
-static void nothing_at_all_is_refused(void **state)
+static void zero_and_overflowing_sizes_are_refused(void **state)
 {
 	struct huge h;
 
@@ -128,7 +131,7 @@ static void nothing_at_all_is_refused(void **state)
 	assert_int_equal(huge_open("t-none", SIZE_MAX, -1, false, &h), -EINVAL);
 }
 
-static void more_than_is_available_is_refused_with_sizes_and_setting(void **state)
+static void more_than_available_is_refused_with_sizes_and_setting(void **state)
 {
 	struct huge h = {.fd = -7};
 
@@ -148,7 +151,7 @@ static void the_real_machine_does_not_have_sixteen_tebibytes(void **state)
 	assert_int_equal(huge_open("t-real", 1ull << 44, -1, true, &h), -ENOMEM);
 }
 
-static void a_limit_of_any_parent_group_counts(void **state)
+static void the_limit_of_a_parent_cgroup_applies(void **state)
 {
 	struct huge h;
 
@@ -163,7 +166,7 @@ static void a_limit_of_any_parent_group_counts(void **state)
 	huge_close(&h);
 }
 
-static void memory_promised_to_an_untouched_pool_is_not_promised_again(void **state)
+static void memory_of_an_untouched_pool_is_not_available(void **state)
 {
 	struct huge a, b;
 
@@ -176,7 +179,7 @@ static void memory_promised_to_an_untouched_pool_is_not_promised_again(void **st
 	huge_close(&b);
 }
 
-static void too_few_huge_pages_fall_back_with_one_warning(void **state)
+static void too_few_huge_pages_cause_small_pages_and_one_warning(void **state)
 {
 	struct huge h;
 
@@ -191,20 +194,20 @@ static void too_few_huge_pages_fall_back_with_one_warning(void **state)
 	huge_close(&h);
 }
 
-static void a_kernel_that_refuses_huge_pages_after_all_is_no_failure(void **state)
+static void a_kernel_that_refuses_huge_pages_causes_small_pages(void **state)
 {
 	struct huge h;
 
 	(void)state;
-	SKIP_EMULATED("it looks for room for a TiB page by page, half a minute long");
-	/* What the files promise here the kernel need not have. */
+	SKIP_EMULATED("it searches page by page for room for 1 TiB, which takes half a minute");
+	/* The files report more free huge pages than the kernel has. */
 	put(HUGE_DIR "/free_hugepages", "1000000\n");
 	assert_int_equal(huge_open("t-lie", 1000 * 1024 * MIB, -1, true, &h), -ENOMEM);
 	assert_non_null(strstr(text, "t-lie: huge pages refused"));
 	assert_non_null(strstr(text, "error memory t-lie: 1024000 MiB wanted"));
 }
 
-static void huge_pages_the_kernel_may_make_count_if_there_is_memory(void **state)
+static void surplus_huge_pages_count_only_if_memory_is_available(void **state)
 {
 	struct huge h;
 
@@ -215,7 +218,7 @@ static void huge_pages_the_kernel_may_make_count_if_there_is_memory(void **state
 	assert_non_null(strstr(text, "t-over: 80 huge pages of 2 MiB needed"));
 }
 
-static void memory_is_placed_on_the_node_that_was_asked_for(void **state)
+static void memory_is_placed_on_the_requested_node(void **state)
 {
 	unsigned long mask[16] = {0};
 	struct huge h;
@@ -231,7 +234,7 @@ static void memory_is_placed_on_the_node_that_was_asked_for(void **state)
 	assert_string_equal(text, "");
 }
 
-static void a_node_that_does_not_exist_is_a_warning(void **state)
+static void a_missing_node_causes_a_warning(void **state)
 {
 	struct huge h;
 
@@ -263,17 +266,17 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, start, stop)
 		TEST(small_pages_are_zeroed_writable_and_shared_by_fd),
-		TEST(a_core_dump_has_no_pools_in_it),
-		TEST(nothing_at_all_is_refused),
-		TEST(more_than_is_available_is_refused_with_sizes_and_setting),
+		TEST(a_core_dump_contains_no_pool),
+		TEST(zero_and_overflowing_sizes_are_refused),
+		TEST(more_than_available_is_refused_with_sizes_and_setting),
 		TEST(the_real_machine_does_not_have_sixteen_tebibytes),
-		TEST(a_limit_of_any_parent_group_counts),
-		TEST(memory_promised_to_an_untouched_pool_is_not_promised_again),
-		TEST(too_few_huge_pages_fall_back_with_one_warning),
-		TEST(a_kernel_that_refuses_huge_pages_after_all_is_no_failure),
-		TEST(huge_pages_the_kernel_may_make_count_if_there_is_memory),
-		TEST(memory_is_placed_on_the_node_that_was_asked_for),
-		TEST(a_node_that_does_not_exist_is_a_warning),
+		TEST(the_limit_of_a_parent_cgroup_applies),
+		TEST(memory_of_an_untouched_pool_is_not_available),
+		TEST(too_few_huge_pages_cause_small_pages_and_one_warning),
+		TEST(a_kernel_that_refuses_huge_pages_causes_small_pages),
+		TEST(surplus_huge_pages_count_only_if_memory_is_available),
+		TEST(memory_is_placed_on_the_requested_node),
+		TEST(a_missing_node_causes_a_warning),
 	};
 
 	return cmocka_run_group_tests(tests, make_dir, drop_dir);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Claims between real processes, and pinning of the calling thread. */
+/* Tests numa/pin.c: claims of several processes, and pinning of the calling thread. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -24,7 +24,7 @@ static void a_claim_is_exclusive_until_it_is_closed(void **state)
 	int fd, other, holder = 0;
 
 	(void)state;
-	/* Looking leaves nothing behind. */
+	/* pin_holder() creates neither the directory nor the file. */
 	assert_int_equal(pin_holder(3), 0);
 	assert_int_equal(rmdir(dir), 0);
 	assert_int_equal(pin_holder(3), 0);
@@ -43,7 +43,7 @@ static void a_claim_is_exclusive_until_it_is_closed(void **state)
 	close(fd);
 }
 
-static void another_process_is_named_and_its_death_frees_the_core(void **state)
+static void a_claim_names_its_process_and_ends_with_it(void **state)
 {
 	int ready[2], fd, holder = 0, status;
 	char byte;
@@ -70,7 +70,7 @@ static void another_process_is_named_and_its_death_frees_the_core(void **state)
 	close(fd);
 }
 
-static void cores_that_cannot_be_are_refused(void **state)
+static void impossible_cores_are_refused(void **state)
 {
 	int fd = -5, holder;
 
@@ -83,7 +83,7 @@ static void cores_that_cannot_be_are_refused(void **state)
 	assert_int_equal(pin_self(CPU_SETSIZE - 1), -EINVAL);
 }
 
-static void a_run_directory_that_cannot_be_made_is_an_error(void **state)
+static void a_run_directory_that_cannot_be_created_is_an_error(void **state)
 {
 	int fd, holder;
 
@@ -94,7 +94,7 @@ static void a_run_directory_that_cannot_be_made_is_an_error(void **state)
 	setenv("PEERCACHE_RUN_DIR", dir, 1);
 }
 
-static void a_pinned_thread_runs_where_it_was_told(void **state)
+static void a_pinned_thread_runs_on_its_core(void **state)
 {
 	cpu_set_t before, now;
 
@@ -146,10 +146,10 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_claim_is_exclusive_until_it_is_closed),
-		cmocka_unit_test(another_process_is_named_and_its_death_frees_the_core),
-		cmocka_unit_test(cores_that_cannot_be_are_refused),
-		cmocka_unit_test(a_run_directory_that_cannot_be_made_is_an_error),
-		cmocka_unit_test(a_pinned_thread_runs_where_it_was_told),
+		cmocka_unit_test(a_claim_names_its_process_and_ends_with_it),
+		cmocka_unit_test(impossible_cores_are_refused),
+		cmocka_unit_test(a_run_directory_that_cannot_be_created_is_an_error),
+		cmocka_unit_test(a_pinned_thread_runs_on_its_core),
 		cmocka_unit_test(hints_are_lines_and_fit_their_buffer),
 	};
 

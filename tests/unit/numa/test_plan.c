@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plans for synthetic and saved machines. */
+/* Tests numa/plan.c: plans for synthetic topologies and for a saved one with eight NICs. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -46,7 +46,7 @@ static void each_rail_gets_a_whole_core_on_the_node_of_its_nic(void **state)
 	assert_string_equal(p.note, "");
 }
 
-static void a_full_node_sends_rails_to_the_next_one_and_says_so(void **state)
+static void rails_of_a_full_node_get_cores_of_another_and_a_note(void **state)
 {
 	(void)state;
 	machine(SAVED);
@@ -61,7 +61,7 @@ static void a_full_node_sends_rails_to_the_next_one_and_says_so(void **state)
 	assert_noted("rail mlx5_5 of node 1 gets core");
 }
 
-static void a_second_thread_of_a_core_is_the_last_resort(void **state)
+static void physical_cores_are_shared_only_when_none_is_free(void **state)
 {
 	(void)state;
 	machine("synthetic:pack:1 [numa] core:3 pu:2");
@@ -77,7 +77,7 @@ static void a_second_thread_of_a_core_is_the_last_resort(void **state)
 	assert_noted("shares its physical core");
 }
 
-static void two_cores_are_too_few_to_take_one_from_everybody(void **state)
+static void with_two_cores_nothing_is_pinned(void **state)
 {
 	(void)state;
 	machine(TWO_CORES);
@@ -89,7 +89,7 @@ static void two_cores_are_too_few_to_take_one_from_everybody(void **state)
 	assert_noted("2 usable cores for 1 rails");
 }
 
-static void busy_polling_is_obeyed_while_control_keeps_a_core(void **state)
+static void busy_polling_needs_a_core_besides_the_control_core(void **state)
 {
 	(void)state;
 	machine(TWO_CORES);
@@ -125,7 +125,7 @@ static void busy_polling_on_a_named_shared_core_is_refused(void **state)
 	assert_int_equal(make(), -EINVAL);
 }
 
-static void rails_beyond_the_cores_share_poll_loops(void **state)
+static void more_rails_than_cores_share_poll_cores(void **state)
 {
 	(void)state;
 	machine(FOUR_CORES);
@@ -141,7 +141,7 @@ static void rails_beyond_the_cores_share_poll_loops(void **state)
 		"4 usable cores for 3 rails, the control plane and the applications: 2 poll cores serve them all");
 }
 
-static void unpinned_rails_share_one_poll_loop_unless_told_otherwise(void **state)
+static void unpinned_rails_share_one_poll_core_by_default(void **state)
 {
 	(void)state;
 	machine(TWO_CORES);
@@ -161,13 +161,13 @@ static void unpinned_rails_share_one_poll_loop_unless_told_otherwise(void **stat
 	assert_int_equal(p.poll_cores, 3);
 }
 
-static void poll_loops_serve_rails_of_one_node_together(void **state)
+static void a_poll_core_serves_rails_of_one_node(void **state)
 {
 	static const unsigned four[] = {0, 0, 1, 1, 2, 2, 3, 3};
 
 	(void)state;
 	machine(SAVED);
-	/* Nodes 1 0 1 0 1 0 1 0. */
+	/* Their NUMA nodes: 1 0 1 0 1 0 1 0. */
 	set("rail.devices=mlx5_4,mlx5_0,mlx5_5,mlx5_1,mlx5_6,mlx5_2,mlx5_7,mlx5_3");
 	set("rail.poll_cores=2");
 	assert_int_equal(make(), 0);
@@ -184,7 +184,7 @@ static void poll_loops_serve_rails_of_one_node_together(void **state)
 	assert_int_equal(make(), 0);
 	for (unsigned i = 0; i < 8; i++)
 		assert_int_equal(p.rail[i].poll_core, four[i]);
-	/* Three and three and two: the loop in the middle has rails of both nodes. */
+	/* Poll cores with 3, 3 and 2 rails: the second one has rails of both nodes. */
 	set("rail.poll_cores=3");
 	assert_int_equal(make(), 0);
 	assert_int_equal(p.poll_cores, 3);
@@ -197,7 +197,7 @@ static void poll_loops_serve_rails_of_one_node_together(void **state)
 	assert_int_equal(p.rail[7].core, p.rail[0].core);
 }
 
-static void rails_that_name_the_same_core_share_its_poll_loop(void **state)
+static void rails_with_the_same_named_core_share_a_poll_core(void **state)
 {
 	(void)state;
 	machine(FOUR_CORES);
@@ -218,7 +218,7 @@ static void rails_that_name_the_same_core_share_its_poll_loop(void **state)
 	assert_logged("rail.cores: 2 different cores, but rail.poll_cores = 1");
 }
 
-static void adaptive_polling_keeps_the_cores_but_is_not_busy(void **state)
+static void adaptive_polling_pins_cores_but_is_not_busy(void **state)
 {
 	(void)state;
 	machine(FOUR_CORES);
@@ -229,7 +229,7 @@ static void adaptive_polling_keeps_the_cores_but_is_not_busy(void **state)
 	assert_false(p.rail[0].busy);
 }
 
-static void named_cores_are_used_as_named(void **state)
+static void named_cores_are_used(void **state)
 {
 	(void)state;
 	machine(SAVED);
@@ -254,14 +254,14 @@ static void named_cores_are_used_as_named(void **state)
 	assert_noted("core 3 of rail mlx5_0 shares its physical core");
 }
 
-static void named_cores_that_cannot_be_had_are_refused(void **state)
+static void unusable_named_cores_are_refused(void **state)
 {
 	static const struct {
 		const char *cores;
 		int rc;
 		const char *says;
 	} bad[] = {
-		{"4", -EINVAL, "there is no core 4 here; name one up to 3, or auto"},
+		{"4", -EINVAL, "there is no core 4 on this machine; name one up to 3, or auto"},
 		{"-1", -EINVAL, "there is no core -1"},
 		{"1x", -EINVAL, "\"1x\" is not a core"},
 		{"1,", -EINVAL, "\"\" is not a core"},
@@ -316,7 +316,7 @@ static void devices_must_exist_and_be_named_once(void **state)
 	assert_logged("more than 16");
 }
 
-static void a_device_name_is_never_cut_to_another(void **state)
+static void a_device_name_that_is_too_long_is_refused(void **state)
 {
 	char *name = s.rail_devices;
 
@@ -331,7 +331,7 @@ static void a_device_name_is_never_cut_to_another(void **state)
 	assert_int_equal(make(), -EINVAL);
 }
 
-static void soft_rails_spread_over_the_nodes(void **state)
+static void software_nics_are_spread_over_the_nodes(void **state)
 {
 	(void)state;
 	machine(SAVED);
@@ -343,7 +343,7 @@ static void soft_rails_spread_over_the_nodes(void **state)
 	assert_int_equal(topology_cpu(t, p.rail[1].core)->node, 1);
 }
 
-static void a_note_that_does_not_fit_is_cut(void **state)
+static void a_note_that_is_too_long_is_truncated(void **state)
 {
 	(void)state;
 	machine("synthetic:pack:1 [numa] core:17 pu:2");
@@ -358,22 +358,22 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, start, stop)
 		TEST(each_rail_gets_a_whole_core_on_the_node_of_its_nic),
-		TEST(a_full_node_sends_rails_to_the_next_one_and_says_so),
-		TEST(a_second_thread_of_a_core_is_the_last_resort),
-		TEST(two_cores_are_too_few_to_take_one_from_everybody),
-		TEST(busy_polling_is_obeyed_while_control_keeps_a_core),
+		TEST(rails_of_a_full_node_get_cores_of_another_and_a_note),
+		TEST(physical_cores_are_shared_only_when_none_is_free),
+		TEST(with_two_cores_nothing_is_pinned),
+		TEST(busy_polling_needs_a_core_besides_the_control_core),
 		TEST(busy_polling_on_a_named_shared_core_is_refused),
-		TEST(rails_beyond_the_cores_share_poll_loops),
-		TEST(unpinned_rails_share_one_poll_loop_unless_told_otherwise),
-		TEST(poll_loops_serve_rails_of_one_node_together),
-		TEST(rails_that_name_the_same_core_share_its_poll_loop),
-		TEST(adaptive_polling_keeps_the_cores_but_is_not_busy),
-		TEST(named_cores_are_used_as_named),
-		TEST(named_cores_that_cannot_be_had_are_refused),
+		TEST(more_rails_than_cores_share_poll_cores),
+		TEST(unpinned_rails_share_one_poll_core_by_default),
+		TEST(a_poll_core_serves_rails_of_one_node),
+		TEST(rails_with_the_same_named_core_share_a_poll_core),
+		TEST(adaptive_polling_pins_cores_but_is_not_busy),
+		TEST(named_cores_are_used),
+		TEST(unusable_named_cores_are_refused),
 		TEST(devices_must_exist_and_be_named_once),
-		TEST(a_device_name_is_never_cut_to_another),
-		TEST(soft_rails_spread_over_the_nodes),
-		TEST(a_note_that_does_not_fit_is_cut),
+		TEST(a_device_name_that_is_too_long_is_refused),
+		TEST(software_nics_are_spread_over_the_nodes),
+		TEST(a_note_that_is_too_long_is_truncated),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

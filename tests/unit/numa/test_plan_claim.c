@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plans of two engines on one machine: who gets which core; and how a plan prints. */
+/* Tests numa/plan_claim.c: the cores of two engines on one machine, and the printed plan. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -18,7 +18,7 @@
 
 static char dir[] = "/tmp/peercache-test-XXXXXX";
 
-static void a_second_engine_takes_what_the_first_left(void **state)
+static void a_second_engine_uses_cores_that_are_not_claimed(void **state)
 {
 	struct plan_claims first, second, third;
 	struct plan a;
@@ -29,13 +29,13 @@ static void a_second_engine_takes_what_the_first_left(void **state)
 	assert_int_equal(first.count, 2);
 	assert_int_equal(a.rail[0].core, 1);
 	assert_int_equal(a.control_core, 0);
-	/* It starts with a topology that knows of no claim: both looked at the same time. */
+	/* As if both engines had read the topology at the same time: it shows no claim yet. */
 	machine("synthetic:pack:1 [numa] core:6 pu:1");
 	assert_int_equal(plan_claim(t, &s, &p, &second), 0);
 	assert_int_equal(p.rail[0].core, 2);
 	assert_int_equal(p.control_core, 3);
 	assert_int_equal(t->cpu[1].holder, getpid());
-	/* Two cores are left: too few for a rail, the control plane and the rest. */
+	/* Two cores are left: too few for a rail, the control plane and applications. */
 	machine("synthetic:pack:1 [numa] core:6 pu:1");
 	assert_int_equal(plan_claim(t, &s, &p, &third), 0);
 	assert_int_equal(p.rail[0].core, -1);
@@ -60,7 +60,7 @@ static void a_named_core_of_another_engine_is_refused(void **state)
 	plan_release(&first);
 }
 
-static void a_shared_core_is_claimed_once(void **state)
+static void a_core_shared_with_the_control_plane_is_claimed_once(void **state)
 {
 	struct plan_claims claims;
 
@@ -73,7 +73,7 @@ static void a_shared_core_is_claimed_once(void **state)
 	plan_release(&claims);
 }
 
-static void a_core_that_rails_share_is_claimed_once(void **state)
+static void a_core_shared_by_rails_is_claimed_once(void **state)
 {
 	struct plan_claims claims;
 
@@ -87,7 +87,7 @@ static void a_core_that_rails_share_is_claimed_once(void **state)
 	plan_release(&claims);
 }
 
-static void without_a_run_directory_the_plan_stands_unclaimed(void **state)
+static void without_a_run_directory_nothing_is_claimed(void **state)
 {
 	struct plan_claims claims;
 
@@ -101,7 +101,7 @@ static void without_a_run_directory_the_plan_stands_unclaimed(void **state)
 	assert_logged("cannot claim them");
 }
 
-static void a_plan_prints_as_a_table(void **state)
+static void a_plan_is_printed_as_a_table(void **state)
 {
 	char *out_text = NULL;
 	size_t bytes;
@@ -142,12 +142,12 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, start, stop)
-		TEST(a_second_engine_takes_what_the_first_left),
+		TEST(a_second_engine_uses_cores_that_are_not_claimed),
 		TEST(a_named_core_of_another_engine_is_refused),
-		TEST(a_shared_core_is_claimed_once),
-		TEST(a_core_that_rails_share_is_claimed_once),
-		TEST(without_a_run_directory_the_plan_stands_unclaimed),
-		TEST(a_plan_prints_as_a_table),
+		TEST(a_core_shared_with_the_control_plane_is_claimed_once),
+		TEST(a_core_shared_by_rails_is_claimed_once),
+		TEST(without_a_run_directory_nothing_is_claimed),
+		TEST(a_plan_is_printed_as_a_table),
 	};
 
 	return cmocka_run_group_tests(tests, make_dir, drop_dir);

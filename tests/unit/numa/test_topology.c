@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Synthetic machines, a saved one, and this one. */
+/* Tests numa/topology.c: synthetic topologies, a saved one, and the one of this machine. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -30,7 +30,7 @@ static int start(void **state)
 	return 0;
 }
 
-static void a_synthetic_machine_has_its_cores_and_nodes(void **state)
+static void a_synthetic_topology_has_its_cores_and_nodes(void **state)
 {
 	struct topology *t;
 
@@ -54,7 +54,7 @@ static void a_synthetic_machine_has_its_cores_and_nodes(void **state)
 	topology_close(t);
 }
 
-static void a_saved_machine_tells_which_node_each_device_hangs_off(void **state)
+static void a_saved_topology_has_the_node_of_each_device(void **state)
 {
 	struct topology *t;
 	unsigned gpus = 0;
@@ -82,7 +82,7 @@ static void a_saved_machine_tells_which_node_each_device_hangs_off(void **state)
 	topology_close(t);
 }
 
-static void hardware_threads_of_a_core_are_known_whatever_their_numbers(void **state)
+static void hardware_threads_of_one_core_share_a_physical_number(void **state)
 {
 	struct topology *t;
 
@@ -97,7 +97,7 @@ static void hardware_threads_of_a_core_are_known_whatever_their_numbers(void **s
 	topology_close(t);
 }
 
-static void what_is_not_a_topology_is_refused_with_a_reason(void **state)
+static void an_unreadable_topology_is_refused_with_a_reason(void **state)
 {
 	struct topology *t = (struct topology *)&t, *before = t;
 
@@ -108,7 +108,7 @@ static void what_is_not_a_topology_is_refused_with_a_reason(void **state)
 	assert_ptr_equal(t, before);
 }
 
-static void this_machine_offers_what_the_affinity_mask_allows(void **state)
+static void allowed_cores_follow_the_affinity_mask(void **state)
 {
 	cpu_set_t all, one;
 	struct topology *t;
@@ -132,7 +132,7 @@ static void this_machine_offers_what_the_affinity_mask_allows(void **state)
 	assert_int_equal(sched_setaffinity(0, sizeof(all), &all), 0);
 }
 
-static void this_machine_shows_cores_that_are_claimed(void **state)
+static void claimed_cores_have_their_holder(void **state)
 {
 	struct topology *t;
 	int core = sched_getcpu(), fd, holder;
@@ -165,14 +165,12 @@ static int drop_dir(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup(a_synthetic_machine_has_its_cores_and_nodes, start),
-		cmocka_unit_test_setup(
-			a_saved_machine_tells_which_node_each_device_hangs_off, start),
-		cmocka_unit_test_setup(
-			hardware_threads_of_a_core_are_known_whatever_their_numbers, start),
-		cmocka_unit_test_setup(what_is_not_a_topology_is_refused_with_a_reason, start),
-		cmocka_unit_test_setup(this_machine_offers_what_the_affinity_mask_allows, start),
-		cmocka_unit_test_setup(this_machine_shows_cores_that_are_claimed, start),
+		cmocka_unit_test_setup(a_synthetic_topology_has_its_cores_and_nodes, start),
+		cmocka_unit_test_setup(a_saved_topology_has_the_node_of_each_device, start),
+		cmocka_unit_test_setup(hardware_threads_of_one_core_share_a_physical_number, start),
+		cmocka_unit_test_setup(an_unreadable_topology_is_refused_with_a_reason, start),
+		cmocka_unit_test_setup(allowed_cores_follow_the_affinity_mask, start),
+		cmocka_unit_test_setup(claimed_cores_have_their_holder, start),
 	};
 
 	return cmocka_run_group_tests(tests, make_dir, drop_dir);

@@ -49,7 +49,7 @@ static void an_op_with_a_field_out_of_range_is_refused_and_the_channel_continues
 	REFUSED(op.region = 0xff);
 	REFUSED(op.region = REGION_HEADS_0); /* not a pool */
 	REFUSED(op.region = REGION_SHARD);
-	REFUSED(op.region = REGION_POOL_0 + 1); /* the peer has no such pool */
+	REFUSED(op.region = REGION_POOL_0 + 1); /* the peer does not have this pool */
 	REFUSED(op.slice = 1);                  /* beyond the page's end */
 	REFUSED(op.page_bytes--);
 	REFUSED(op.page_bytes = PAGE_BYTES_MAX + 1);

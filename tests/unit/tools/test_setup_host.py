@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/setup-host on trees that look like a machine: what it finds, writes, prints and undoes."""
+"""Tests tools/setup-host on folders with the files of a host: findings, changes, output, undo."""
 
 import json
 import os
@@ -29,7 +29,7 @@ GOOD = {
     "proc/self/limits": "Limit  Soft Limit  Hard Limit  Units\n"
                         "Max locked memory         unlimited            unlimited            bytes",
 }
-# name of the finding -> (file, bad value, value that is written)
+# name of the finding -> (file, bad value, value that --apply writes; None: it writes none)
 BAD = {
     "huge pages": (HUGE.format(1), "0", "512"),
     "interrupts": ("proc/irq/40/effective_affinity_list", "3", None),
@@ -81,12 +81,12 @@ class SetupHost(unittest.TestCase):
         return {os.path.join(d, n): self.read(os.path.join(d, n))
                 for d, _, names in os.walk(self.tree.name) for n in names}
 
-    def test_a_host_in_order_passes(self):
+    def test_a_host_with_good_settings_passes(self):
         found = self.findings()
         self.assertEqual(set(BAD), set(found))
         self.assertEqual({f["state"] for f in found.values()}, {"ok"})
 
-    def test_each_thing_is_found_alone_with_its_fix(self):
+    def test_each_bad_setting_is_found_with_its_fix(self):
         for name, (file, bad, value) in BAD.items():
             with self.subTest(name):
                 good = self.read(file)
@@ -100,7 +100,7 @@ class SetupHost(unittest.TestCase):
                     self.assertIn(f"echo {value} | tee /{file}", found[name]["fix"])
                 self.write(file, good)
 
-    def test_what_a_virtual_machine_lacks_is_absent_and_not_wrong(self):
+    def test_missing_settings_of_a_virtual_machine_are_absent_not_wrong(self):
         for i in range(8):
             os.unlink(self.path(f"{CPU}/cpu{i}/cpufreq/scaling_governor"))
             for state in (0, 2):
@@ -112,7 +112,7 @@ class SetupHost(unittest.TestCase):
         for name in ("governor", "C-states", "kernel.numa_balancing"):
             self.assertEqual(found[name]["state"], "absent")
 
-    def test_files_that_make_no_sense_crash_nothing(self):
+    def test_malformed_files_cause_findings_not_crashes(self):
         for name in GOOD:
             if name != f"{CPU}/online":
                 self.write(name, "\x00 5-2,, banana \xff [")
@@ -129,26 +129,26 @@ class SetupHost(unittest.TestCase):
                       text)
         self.assertEqual(self.all_files(), before)
 
-    def test_apply_prints_each_change_and_undo_takes_all_back(self):
+    def test_apply_prints_each_change_and_undo_restores_all(self):
         self.everything_bad()
         self.write("proc/irq/40/smp_affinity_list", "0-7")
         before = self.all_files()
-        text = self.run_tool("--apply", *ARGUMENTS, expect=1)  # isolation is not in its power
+        text = self.run_tool("--apply", *ARGUMENTS, expect=1)  # 1: cannot fix isolation
         for _, (file, bad, value) in BAD.items():
             if value:
                 self.assertEqual(self.read(file), value)
                 self.assertIn(f"write /{file}: {bad} -> {value}", text)
         self.assertEqual(self.read("proc/irq/40/smp_affinity_list"), "0-1,6-7")
-        self.assertFalse(os.path.exists(self.path("etc")), "nothing is persisted unless asked")
+        self.assertFalse(os.path.exists(self.path("etc")), "only --persist writes to /etc")
         self.run_tool("--undo", *ARGUMENTS)
         after = self.all_files()
         thp = "sys/kernel/mm/transparent_hugepage/enabled"
-        self.assertEqual(after.pop(self.path(thp)), "always")  # as one writes it
+        self.assertEqual(after.pop(self.path(thp)), "always")  # --undo writes the active word
         before.pop(self.path(thp))
         self.assertEqual(after, before)
         self.assertIn("nothing to undo", self.run_tool("--undo"))
 
-    def test_a_second_apply_does_not_forget_the_first_values(self):
+    def test_a_second_apply_keeps_the_first_saved_values(self):
         self.write("proc/sys/vm/swappiness", "60")
         self.run_tool("--apply", *ARGUMENTS)
         self.write("proc/sys/vm/swappiness", "33")
@@ -156,14 +156,14 @@ class SetupHost(unittest.TestCase):
         self.run_tool("--undo")
         self.assertEqual(self.read("proc/sys/vm/swappiness"), "60")
 
-    def test_persist_writes_etc(self):
+    def test_persist_writes_to_etc(self):
         self.write("proc/self/limits", BAD["memlock"][1])
         self.run_tool("--apply", "--persist", *ARGUMENTS)
         self.assertIn("vm.nr_hugepages = 1024", self.read("etc/sysctl.d/90-peercache.conf"))
         self.assertIn("memlock unlimited",
                       self.read("etc/security/limits.d/90-peercache.conf"))
 
-    def test_an_undo_file_of_somebody_else_is_not_obeyed(self):
+    def test_an_undo_file_with_another_format_is_ignored(self):
         for text in ('[["etc/passwd", "x"]]', '[["sys/../etc/passwd", "x"]]', '{"a": 1}', "[1]",
                      "not json", '[["proc/sys/vm/swappiness"]]'):
             with self.subTest(text):
@@ -171,7 +171,7 @@ class SetupHost(unittest.TestCase):
                 self.run_tool("--undo")
                 self.assertFalse(os.path.exists(self.path("etc")))
 
-    def test_irqbalance_is_named(self):
+    def test_a_running_irqbalance_is_reported(self):
         self.write("proc/irq/40/effective_affinity_list", "3")
         self.write("proc/77/comm", "irqbalance")
         self.assertIn("IRQBALANCE_BANNED_CPULIST=2-5", self.findings(1)["interrupts"]["text"])

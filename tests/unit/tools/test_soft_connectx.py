@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which libsoftconnectx.so tools/soft-connectx takes. The libraries here are empty files."""
+"""Tests which libsoftconnectx.so tools/soft-connectx preloads. The libraries are empty files."""
 
 import os
 import shutil
@@ -38,7 +38,7 @@ class Library(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         return done.stdout.strip()
 
-    def test_the_newest_build_is_found_whatever_made_it(self):
+    def test_the_newest_build_is_used(self):
         release = self.build("build/release", 10)  # tools/demo
         self.assertEqual(self.taken(), release)
         gcc = self.build("build/gcc", 5)  # tools/test
@@ -46,20 +46,20 @@ class Library(unittest.TestCase):
         plain = self.build("build", 1)
         self.assertEqual(self.taken(), plain)
 
-    def test_a_build_for_a_sanitizer_is_left_out(self):
+    def test_a_build_with_a_sanitizer_is_ignored(self):
         gcc = self.build("build/gcc", 10)
         self.build("build/gcc-address+undefined", 1, "__asan_init")
         self.build("build/gcc-thread", 1, "__tsan_init")
         self.assertEqual(self.taken(), gcc)
 
-    def test_what_is_named_wins(self):
+    def test_a_named_library_is_preferred(self):
         self.build("build/gcc", 1)
         a, b, c = (self.build(name, 10) for name in "abc")
         self.assertEqual(self.taken(PEERCACHE_BUILD="a"), a)
         self.assertEqual(self.taken(PEERCACHE_BUILD="a", SOFT_CONNECTX_LIBRARY=b), b)
         self.assertEqual(self.taken("--library", c, PEERCACHE_BUILD="a"), c)
 
-    def test_without_a_build_it_says_how_to_make_one(self):
+    def test_without_a_build_the_error_tells_how_to_build(self):
         for variables in ({}, {"PEERCACHE_BUILD": "/nowhere"}):
             done = self.run_tool(**variables)
             self.assertEqual(done.returncode, 2)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/trace-stalls: what it reads out of a trace, what it refuses, and one real trace."""
+"""Tests tools/trace-stalls: the analysis of a trace, refusals, and one real trace."""
 
 import importlib.machinery
 import importlib.util
@@ -71,7 +71,7 @@ class TraceStalls(unittest.TestCase):
                 f.write(name + "\n")
         return ("--proc", self.folder)
 
-    def test_it_says_who_how_often_and_how_long(self):
+    def test_each_cause_has_its_count_and_times(self):
         summary = self.analyse(GOOD)
         rows = {r["who"]: (r["count"], r["total_us"], r["worst_us"])
                 for r in summary["stalls"]["pc-poll-0/41"]}
@@ -82,25 +82,25 @@ class TraceStalls(unittest.TestCase):
                                 "timer tick": (1, 3.0, 3.0)})
         worst = [r["worst_us"] for r in summary["stalls"]["pc-poll-0/41"]]
         self.assertEqual(worst, sorted(worst, reverse=True))
-        self.assertEqual(summary["stalls"]["pc-poll-4/42"], [])  # its end was not traced
+        self.assertEqual(summary["stalls"]["pc-poll-4/42"], [])  # no exit event
         self.assertEqual(summary["lost_events"], 5)
 
-    def test_giving_way_and_sleeping_is_no_stall(self):
+    def test_yielding_and_sleeping_are_not_stalls(self):
         text = json.dumps(self.analyse(GOOD))
         self.assertNotIn("yielded_to", text)
         self.assertNotIn("slept_for", text)
-        # Were it not for the system call it would be one.
+        # Without the line of the system call the same switch is a stall.
         text = "\n".join(line for line in GOOD.splitlines() if "sys_enter" not in line)
         self.assertIn("yielded_to", json.dumps(self.analyse(text)))
 
-    def test_poll_threads_of_another_engine_are_left_out(self):
+    def test_poll_threads_of_another_engine_are_ignored(self):
         self.parse("")
         stalls = self.tool.Stalls(only={42})
         for line in GOOD.splitlines():
             stalls.line(line)
         self.assertEqual(stalls.stalls, {"pc-poll-4/42": {}})
 
-    def test_every_torn_line_is_survived(self):
+    def test_truncated_lines_cause_no_error(self):
         for cut in range(0, len(GOOD), 7):
             for text in (GOOD[cut:], GOOD[:cut] + "\x00\xff" + GOOD[cut + 3:]):
                 for row in json.loads(self.parse(text)).values():
@@ -108,7 +108,7 @@ class TraceStalls(unittest.TestCase):
                         self.assertGreaterEqual(r["worst_us"], 0)
 
     def parse(self, text):
-        """In this process: a subprocess for each cut would take minutes."""
+        """Analyses `text` in this process; a subprocess for each text would take minutes."""
         if not hasattr(TraceStalls, "tool"):
             sys.dont_write_bytecode = True
             loader = importlib.machinery.SourceFileLoader("trace_stalls", TOOL)
@@ -121,10 +121,10 @@ class TraceStalls(unittest.TestCase):
         self.tool.summarise(stalls, summary)
         return json.dumps(summary["stalls"])
 
-    def test_a_trace_without_poll_threads_is_said(self):
-        self.assertIn("no thread called pc-poll-N", self.analyse("# nothing\n", expect=1))
+    def test_a_trace_without_poll_threads_is_an_error(self):
+        self.assertIn("no thread named pc-poll-N", self.analyse("# nothing\n", expect=1))
 
-    def test_no_engine_no_tracefs_and_wrong_usage_differ(self):
+    def test_exit_status_of_no_engine_no_tracefs_and_wrong_usage(self):
         done = self.run_tool("--proc", self.folder, expect=1)
         self.assertIn("is an engine up", done.stderr)
         proc = self.proc("bash", "pc-poll-0")
@@ -136,7 +136,7 @@ class TraceStalls(unittest.TestCase):
                     ("--from", "/nowhere/trace")):
             self.run_tool(*bad, expect=2)
 
-    def test_a_folder_that_is_no_tracefs_is_refused(self):
+    def test_a_folder_without_tracefs_is_refused(self):
         os.makedirs(f"{self.folder}/fs/instances")
         done = self.run_tool(*self.proc("pc-poll-0"), "--tracefs", f"{self.folder}/fs",
                              "--seconds", "0.1", expect=3)
@@ -147,7 +147,7 @@ class TraceStalls(unittest.TestCase):
 
     @unittest.skipUnless(os.geteuid() == 0 and os.path.exists(
         "/sys/kernel/tracing/events/sched/sched_switch"), "needs root and a mounted tracefs")
-    def test_a_real_trace_finds_the_thread_and_leaves_nothing(self):
+    def test_a_real_trace_finds_the_thread_and_removes_its_instance(self):
         spin = subprocess.Popen([sys.executable, "-c",
                                  "open('/proc/self/comm', 'w').write('pc-poll-9')\n"
                                  "print('up', flush=True)\nwhile True: pass"],

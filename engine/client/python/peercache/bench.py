@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `peercache-bench --api python` runs: the same measurement through PeerCacheStore, as SGLang
-calls it.
+"""Implementation of `peercache-bench --api python`: measures PeerCacheStore as SGLang calls it.
 
     python3 -m peercache.bench get|set|exists --sockets A,B [OPTION]...
 
-Each thread has a pool of one batch of pages, K and V apart with --shape mha, and calls
-batch_get_v1, batch_set_v1 or batch_exists. get_page_buffer_meta() is part of what is measured, as
-in SGLang. Pages are stored through the last socket's engine and read through the first's.
+Each thread has a pool of one batch of pages, with K and V apart for --shape mha, and calls
+batch_get_v1, batch_set_v1 or batch_exists. The time of get_page_buffer_meta() is included, as in
+SGLang. Pages are stored through the last socket's engine and read through the first's.
 """
 
 import argparse
@@ -20,19 +19,19 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
-from peercache import config
+from peercache import __version__, config
 from peercache.store import PeerCacheStore
 
 
 class Indices(list):
-    """A CPU int64 tensor as far as a pool looks at it."""
+    """Stands in for a CPU int64 tensor: has the one method that a pool uses."""
 
     def tolist(self) -> list:
         return self
 
 
 class Pool:
-    """Pages one after the other; K and V apart or together."""
+    """A pool of consecutive pages; K and V apart or together."""
 
     page_size, layout, dtype = 1, "page_first", "bf16"
 
@@ -47,7 +46,7 @@ class Pool:
         return ptrs, [each] * len(ptrs)
 
     def mark(self, page: int, number: int) -> None:
-        """The page's own number at the start of each of its segments."""
+        """Writes the page's number at the start of each of its segments."""
         for base in self.bases:
             at = base + page * self.each
             ctypes.memmove(at, number.to_bytes(8, "little"), min(8, self.each))
@@ -135,6 +134,8 @@ class Worker:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="peercache-bench --api python", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--version", action="version",
+                        version=f"peercache-bench {__version__}")
     parser.add_argument("mode", choices=["get", "set", "exists"])
     parser.add_argument("--sockets", default="")
     parser.add_argument("--page-bytes", type=config.size, default=128 << 10)
@@ -151,7 +152,7 @@ def parse() -> argparse.Namespace:
 
 def report(options: argparse.Namespace, workers: list[Worker]) -> dict[str, Any]:
     took = sorted(t for w in workers for t in w.took) or [0.0]
-    # As the C API's: each thread's rate inside its calls.
+    # Computed as for the C API: the sum of each thread's rate inside its calls.
     rate = sum(w.done / sum(w.took) for w in workers if w.took)
     counts = [w.store.counts() for w in workers]
     return {

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SGLang's extra config: the keys of PeerCache 0.8.2 with their meaning, and this project's own.
+"""SGLang's extra config: the keys of PeerCache 0.8.2 with their meaning, and keys of this project.
 
-A value that cannot be what its key means is refused: all of them in one ValueError, each with key,
-value and what to give instead. Unknown keys, and keys that name a feature that is not there yet,
-are logged in one warning each. None and "" are the same as leaving a key out.
+Invalid values are refused: one ValueError lists all of them, each with key, value and what to give
+instead. Unknown keys, and keys of features that this version lacks, are logged in one warning each.
+None and "" mean the same as a missing key.
 """
 
 import json
@@ -19,28 +19,27 @@ logger = logging.getLogger("peercache")
 UNITS = {"": 1, "b": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "tb": 1 << 40,
          "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40,
          "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-# Ranges of the engine's settings (config/settings.def) that the keys below are turned into.
+# Ranges of the engine's settings (config/settings.def) that the keys below set.
 POOL_BYTES = 4 << 30  # of PeerCache 0.8.2
 POOL_BYTES_MIN, POOL_BYTES_MAX = 4 << 20, 1 << 40  # of each rail
 NAME_MAX, SOCKET_MAX = 63, 107
 QPS_MAX, REPLICAS_MAX = 8, 4
 HEARTBEAT_MS, DEAD_AFTER_MS = 500, 3000  # defaults
 
-# SGLang's own, which it leaves in the dict.
+# SGLang's own keys, which it leaves in the dict.
 SGLANG = {"backend_name", "module_path", "class_name", "interface_v1", "allocator", "tp_lcm_size",
           "prefetch_threshold", "prefetch_timeout_base", "prefetch_timeout_per_ki_token",
           "hicache_storage_pass_prefix_keys", "extra_backend_tag"}
-# PeerCache 0.8.2's of which nothing is left to choose, with the value that asks for nothing.
+# Keys of PeerCache 0.8.2 that have no effect here, with the value that requests nothing.
 NOT_NEEDED = {"directory_read_cache_ttl": None, "rdma_bind_host": None, "rdma_port": 0,
               "control_bind_host": None, "control_port": 0, "meta_bind_host": None}
-# The same, whose feature is not there yet: named when they ask for something.
+# Keys of PeerCache 0.8.2 whose feature is missing; they are named when they request it.
 MISSING = {"vnodes": 160, "max_masters": 3, "disk_enabled": False, "disk_path": None,
-           "disk_size": None, "metrics_enabled": False, "metrics_bind_host": None,
-           "metrics_port": None, "metrics_dashboard": None, "slot_max_page_bytes": None,
-           "slot_ways": None, "slot_num_buckets": None}
+           "disk_size": None, "slot_max_page_bytes": None, "slot_ways": None,
+           "slot_num_buckets": None}
 
 
-# ---- one value: its reader returns what it means, or raises ValueError with what to give ---------
+# ---- readers of one value: return its meaning, or raise ValueError with what to give -------------
 
 
 def scalar(value: Any, fix: str) -> str:
@@ -87,7 +86,7 @@ def number(low: int, high: Optional[int] = None) -> Callable[[Any], int]:
 
 
 def milliseconds(low: int, high: int) -> Callable[[Any], int]:
-    """Of seconds."""
+    """Reader of seconds that returns milliseconds."""
     fix = f"give seconds from {low / 1000:g} to {high / 1000:g}"
 
     def parse(value: Any) -> int:
@@ -154,7 +153,7 @@ def settings(value: Any) -> dict[str, str]:
     return out
 
 
-# Ours, SGLang's that are read here, and PeerCache 0.8.2's that have a meaning here.
+# Keys of this project, keys of SGLang and of PeerCache 0.8.2 that have a meaning here.
 READERS: dict[str, Callable[[Any], Any]] = {
     "engine_socket": text(SOCKET_MAX), "engine_start": flag, "engine_keep": flag,
     "engine_path": text(), "engine_log": text(), "engine_settings": settings,
@@ -169,6 +168,8 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "max_channels_per_peer": number(1), "directory_replicas": number(1, REPLICAS_MAX),
     "global_segment_size": size, "local_hostname": text(NAME_MAX), "node_id": text(NAME_MAX),
     "heartbeat_interval": milliseconds(10, 60000), "member_ttl": milliseconds(50, 600000),
+    "metrics_enabled": flag, "metrics_port": number(1, 65535),
+    "metrics_bind_host": text(NAME_MAX), "metrics_dashboard": flag,
 }
 
 
@@ -182,7 +183,7 @@ def default_socket() -> str:
 
 
 def local_address(found: list[str]) -> Optional[str]:
-    """This host's address on the way to the first seed that has one; no packet is sent."""
+    """The local address from which this host reaches the first resolvable seed; sends no packet."""
     for seed in found:
         host = seed.rsplit(":", 1)[0].strip("[]")
         try:
@@ -196,7 +197,7 @@ def local_address(found: list[str]) -> Optional[str]:
 
 
 def numeric(seed: str) -> str:
-    """host:port with the host as an address, where it can be resolved now."""
+    """host:port with the host as an address, if it can be resolved."""
     host, _, port = seed.rpartition(":")
     try:
         return f"{sockets.gethostbyname(host)}:{port}"
@@ -215,8 +216,8 @@ class Config:
     interface_v1: bool = False
     timeout_ms: int = 5000
     exists_timeout_ms: int = 1000
-    settings: dict[str, str] = field(default_factory=dict)  # of the engine, when we start it
-    origins: dict[str, str] = field(default_factory=dict)  # setting -> the key it comes from
+    settings: dict[str, str] = field(default_factory=dict)  # for an engine started by the store
+    origins: dict[str, str] = field(default_factory=dict)  # setting -> the key that set it
     unknown: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
 
@@ -225,13 +226,13 @@ class Config:
             logger.warning("peercache: unknown keys in the extra config, ignored: %s",
                            ", ".join(sorted(self.unknown)))
         if self.missing:
-            logger.warning("peercache: these keys of the extra config ask for what this version "
-                           "does not have yet; they have no effect: %s",
+            logger.warning("peercache: these keys of the extra config request features that "
+                           "this version does not have; they have no effect: %s",
                            ", ".join(sorted(self.missing)))
 
 
 def rails(given: Mapping[str, Any]) -> list[str]:
-    """The NICs; "soft" is the software NIC."""
+    """Names of the NICs; "soft" is the software NIC."""
     if given.get("protocol") == "tcp":
         return ["soft"]
     named = given.get("device_names") or given.get("device_name")
@@ -245,7 +246,7 @@ def rails(given: Mapping[str, Any]) -> list[str]:
 
 
 def pool_bytes(given: Mapping[str, Any], count: int, refuse: Callable[[str, str], None]) -> int:
-    """Of each rail."""
+    """Bytes of the pool of each rail."""
     total = given.get("global_segment_size", POOL_BYTES)
     if not POOL_BYTES_MIN <= total // count <= POOL_BYTES_MAX:
         refuse("global_segment_size", f"give 4mb to 1tb for each NIC, of which there are {count}")
@@ -280,7 +281,7 @@ def cluster_settings(given: Mapping[str, Any], refuse: Callable[[str, str], None
 
 def engine_settings(given: Mapping[str, Any], config: Config,
                     refuse: Callable[[str, str], None]) -> None:
-    """What the engine gets when we start it."""
+    """Fills config.settings, the settings of an engine that the store starts."""
     def put(key: str, setting: str, value: Any) -> None:
         config.settings[setting] = str(value)
         config.origins[setting] = key
@@ -300,6 +301,12 @@ def engine_settings(given: Mapping[str, Any], config: Config,
                                ("node_id", "engine.name", None)):
         if key in given:
             put(key, setting, given[key] if most is None else min(given[key], most))
+    if not given.get("metrics_enabled", True):
+        put("metrics_enabled", "metrics.port", 0)
+    elif "metrics_port" in given:
+        put("metrics_port", "metrics.port", given["metrics_port"])
+    if "metrics_bind_host" in given:
+        put("metrics_bind_host", "metrics.address", given["metrics_bind_host"])
     for setting, value in given.get("engine_settings", {}).items():
         put("engine_settings", setting, value)
 
@@ -319,11 +326,13 @@ def missing(extra: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
                        ("role", ("auto", "inference")), ("ib_port", (1,))):
         if given.get(key, there[0]) not in there:
             found.append(f"{key}={given[key]}")
+    if not given.get("metrics_dashboard", True):
+        found.append("metrics_dashboard=false")
     return found
 
 
 def read(extra: Optional[Mapping[str, Any]]) -> Config:
-    """Raises ValueError for values that cannot be what their keys mean."""
+    """Reads the extra config. Raises one ValueError that lists all invalid values."""
     extra = dict(extra or {})
     given: dict[str, Any] = {}
     refused: list[str] = []
@@ -354,6 +363,6 @@ def read(extra: Optional[Mapping[str, Any]]) -> Config:
     config.exists_timeout_ms = given.get("exists_timeout_ms", config.exists_timeout_ms)
     engine_settings(given, config, refuse)
     if refused:
-        raise ValueError("peercache: the extra config has values that cannot be: "
+        raise ValueError("peercache: the extra config has invalid values: "
                          + "; ".join(refused))
     return config

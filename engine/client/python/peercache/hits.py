@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a pool's pages mean for the length of a prefix: SGLang's PoolHitPolicy, by value.
+"""How a pool's pages limit the length of a usable prefix: SGLang's PoolHitPolicy, by value.
 
-Older versions of SGLang lack the enum or some of its members, so the names are compared as text.
+Older versions of SGLang lack the enum or some of its members, so names are compared as text.
 """
 
 from typing import Any, Callable, Sequence
 
 ALL_PAGES = "all_pages"  # every page of the prefix
-TRAILING_PAGES = "trailing_pages"  # its last pages: as many as the transfer has keys
-BLOCK_GROUPS = "block_groups"  # a second form of the KV pages, in groups of keys for each block
+TRAILING_PAGES = "trailing_pages"  # the prefix's last pages, one per key of the transfer
+BLOCK_GROUPS = "block_groups"  # a second form of the KV pages: a group of keys per block
 
 
 def windows(there: Sequence[bool], size: int) -> list[bool]:
-    """For every prefix length from 1 on: are its last `size` pages, or all if fewer, there?"""
+    """For each prefix length from 1 on: True if its last `size` pages (or all, if fewer) are
+    stored.
+    """
     fits, run = [], 0
     for length, hit in enumerate(there, 1):
         run = run + 1 if hit else 0
@@ -26,10 +28,10 @@ def longest(fits: Sequence[bool]) -> int:
 
 
 def group_pages(transfer: Any, span: int, prefix: Callable[[Sequence[str]], int]) -> int:
-    """KV pages that the leading complete groups of transfer.keys cover; 0: no verdict.
+    """Number of KV pages that the leading complete groups of transfer.keys cover; 0: no verdict.
 
-    `prefix` counts the keys that are there from the first on. A block of block_pages KV pages is
-    there when all its group_pages keys are.
+    prefix(keys) returns the number of leading keys that are stored. A block of block_pages KV pages
+    is stored when all its group_pages keys are.
     """
     block = int(getattr(transfer, "block_pages", 0) or 0)
     group = int(getattr(transfer, "group_pages", 0) or 0)

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs an engine as long as a client uses it. Started by launch.py; a program of its own.
+"""Runs an engine while clients use it. Started by launch.py as a separate program.
 
     keeper.py --clients FILE [--keep] -- ENGINE [ARG]...
 
-Clients hold FILE shared; getting it exclusively means that the last is gone: the engine is ended.
-An engine that ends before that, however it ends, is started again, later each time. The first
-start is made once: an engine that never became ready (--ready-fd) ends the keeper with its status,
-so that the process that waits for it can say why. Imports nothing of this package.
+Each client holds a shared lock on FILE. When the keeper gets the exclusive lock, the last client is
+gone and the keeper ends the engine. The keeper restarts an engine that ends earlier for any reason,
+with growing pauses. The first start is tried once: if the engine never becomes ready (--ready-fd),
+the keeper exits with the engine's status, so that the process waiting for it can report why.
+Imports nothing of this package.
 """
 
 import argparse
@@ -33,7 +34,7 @@ class Keeper:
         self.engine: subprocess.Popen | None = None
 
     def end(self, *_: object) -> None:
-        """The last client is gone, or a signal came."""
+        """Ends the engine: called when the last client is gone, and on a signal."""
         self.over.set()
         engine = self.engine
         if engine and engine.poll() is None:
@@ -91,7 +92,8 @@ def say(text: str) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Runs an engine as long as a client uses it.")
     parser.add_argument("--clients", required=True)
-    parser.add_argument("--keep", action="store_true", help="do not end it with the last client")
+    parser.add_argument("--keep", action="store_true",
+                        help="keep the engine running after the last client")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args()
     command = options.command[1:] if options.command[:1] == ["--"] else options.command

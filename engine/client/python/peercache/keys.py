@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Namespaces: all that a page's bytes depend on and SGLang's page hash does not say.
+"""Namespaces: everything that a page's bytes depend on and that SGLang's page hash does not cover.
 
-The parts stand one after the other with their names, each escaped, so that no two different lists
-of parts give the same text. data-parallel ranks are no part: they share.
+The text is the concatenation of named, escaped parts, so different lists of parts never give the
+same text. The data-parallel rank is not a part: data-parallel ranks share pages.
 """
 
 from dataclasses import dataclass
@@ -21,12 +21,14 @@ class Shape:
     layout: str
     dtype: str
     form: str = ""  # storage_format_tag: the pool's own page format, where it has one
-    per_rank: bool = False  # tensor-parallel ranks differ although the model's KV is MLA
+    per_rank: bool = False  # the bytes differ by tensor-parallel rank although the KV is MLA
 
 
 def name_space(config: Any, tag: str, pool: str, shape: Shape, *, flat: bool = False,
                rank: Optional[tuple[int, int]] = None) -> str:
-    """`flat`: the generic calls' order of bytes. `rank`: instead of the tensor-parallel one."""
+    """Returns the namespace. flat: for the generic calls' order of bytes. rank: replaces (tp_rank,
+    tp_size).
+    """
     def field(name: str, default: Any) -> Any:
         value = getattr(config, name, None)
         return default if value is None else value
@@ -45,12 +47,12 @@ def name_space(config: Any, tag: str, pool: str, shape: Shape, *, flat: bool = F
     ]
     if shape.form:
         parts.append(("form", shape.form))
-    if field("dcp_size", 1) > 1:  # each rank of a decode context has a share of every page
+    if field("dcp_size", 1) > 1:  # each decode-context rank has a share of every page
         parts += [("dcp", f"{field('dcp_rank', 0)}/{field('dcp_size', 1)}"),
                   ("logical_page", field("logical_page_size", 0)), ("dcp_tp", field("tp_size", 1))]
     return "|".join([VERSION] + [f"{name}={escape(str(value))}" for name, value in parts])
 
 
 def escape(text: str) -> str:
-    """No bar, no NUL: neither ends a part early."""
+    """Escapes the bar and NUL, so that neither can end a part early."""
     return text.replace("%", "%25").replace("|", "%7c").replace("\0", "%00")

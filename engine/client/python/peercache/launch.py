@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attaching to the engine of this host; with none running, the first rank starts one.
+"""Attaching to the engine of this host. If none runs, the first rank starts one.
 
-Files beside the socket, each a lock that the kernel releases when its holder dies:
-  .clients  shared, by every store as long as it lives; its keeper waits for the last one
-  .lock     by the rank that looks for an engine and starts one; the others wait, then attach
-  .keeper   by the keeper (keeper.py) as long as it runs: one socket has one keeper at most
-and .failed: why the last start failed. A rank that waited for that start, or comes shortly after
-it with the same settings, reports the same reason instead of starting an engine that fails again.
+Files beside the socket. The first three are locks, which the kernel releases when their holder
+dies:
+  .clients  shared lock of every store while it lives; the keeper waits for the last one
+  .lock     lock of the rank that looks for an engine and starts one; others wait, then attach
+  .keeper   lock of the keeper (keeper.py) while it runs: a socket has at most one keeper
+  .failed   no lock: why the last start failed
+A rank that waited for a failed start, or that comes shortly after it with the same settings,
+reports the same reason instead of starting an engine that fails again.
 """
 
 import fcntl
@@ -25,10 +27,10 @@ from peercache import Session
 from peercache.config import Config
 
 logger = logging.getLogger("peercache")
-START_SECONDS = 120.0  # registering a large pool takes its time
-FAILED_SECONDS = 10.0  # a start that failed is not repeated for this long
-LOG_BYTES = 2000       # of the engine's log, in an error
-LOOK_SECONDS = 0.01    # between looks for the engine while it is there; it starts no faster
+START_SECONDS = 120.0  # registering a large pool is slow
+FAILED_SECONDS = 10.0  # a failed start is not repeated for this time
+LOG_BYTES = 2000       # bytes of the engine's log quoted in an error
+LOOK_SECONDS = 0.01    # between checks of a live engine; no engine restarts faster
 
 
 def lock(path: str, how: int) -> int:
@@ -42,7 +44,7 @@ def lock(path: str, how: int) -> int:
 
 
 def make_folder(path: str) -> None:
-    """The last directory of `path`, like the engine: what is above it must exist."""
+    """Makes the directory that contains `path`, as the engine does. Its parent must exist."""
     try:
         os.mkdir(os.path.dirname(path) or ".", mode=0o700)
     except FileExistsError:
@@ -50,7 +52,8 @@ def make_folder(path: str) -> None:
 
 
 def find_engine(config: Config) -> str:
-    """The engine's program: as configured, beside Python (where pip puts it), on PATH."""
+    """Path of the engine's program: as configured, beside Python (where pip puts it), or on PATH.
+    """
     for key, wanted in (("engine_path", config.engine_path),
                         ("$PEERCACHE_ENGINE", os.environ.get("PEERCACHE_ENGINE", ""))):
         if wanted and not os.access(wanted, os.X_OK):
@@ -66,7 +69,7 @@ def find_engine(config: Config) -> str:
     if not found:
         raise FileNotFoundError(
             f"no engine at {config.engine_socket}, and no program peercache-engine to start: "
-            'install it, or say where it is with "engine_path" or $PEERCACHE_ENGINE')
+            'install it, or give its path in "engine_path" or $PEERCACHE_ENGINE')
     return found
 
 
@@ -86,7 +89,7 @@ def engine_command(config: Config) -> list[str]:
 
 
 def start(config: Config, command: list[str]) -> bool:
-    """Starts a keeper. False: one is there, which starts its engine again or is about to end."""
+    """Starts a keeper. False: a keeper exists; it restarts its engine or is about to end."""
     keeper = os.path.join(os.path.dirname(os.path.abspath(__file__)), "keeper.py")
     line = [sys.executable, "-I", keeper, "--clients", config.engine_socket + ".clients"]
     try:
@@ -106,7 +109,7 @@ def start(config: Config, command: list[str]) -> bool:
                              stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                              start_new_session=True, pass_fds=(held,))
     finally:
-        os.close(held)  # the keeper has it
+        os.close(held)  # the keeper has inherited the lock
     return True
 
 
@@ -136,7 +139,7 @@ def log_since(config: Config, begin: int) -> str:
 
 
 def wait_started(config: Config, ours: bool, log_begin: int) -> Optional[Session]:
-    """None: the keeper that was there before us has ended."""
+    """Waits for the engine. None: the keeper that existed before this call has ended."""
     end = time.monotonic() + START_SECONDS
     while True:
         session = attach(config.engine_socket)
@@ -156,7 +159,7 @@ def wait_started(config: Config, ours: bool, log_begin: int) -> Optional[Session
 
 
 def failed_lately(config: Config, command: list[str], since: float) -> str:
-    """Why a start with this command failed after `since`, in time.time(); "" when none did."""
+    """Reason why a start with this command failed after `since` (time.time()); "": none failed."""
     try:
         with open(config.engine_socket + ".failed", encoding="utf-8") as file:
             failed = json.load(file)
@@ -171,12 +174,12 @@ def remember_failure(config: Config, command: list[str], why: str) -> None:
         with open(config.engine_socket + ".failed", "w", encoding="utf-8") as file:
             json.dump({"at": time.time(), "command": command, "why": why}, file)
     except OSError as error:
-        logger.warning("peercache: cannot write %s.failed, so other ranks try by themselves: %s",
+        logger.warning("peercache: cannot write %s.failed, so every rank retries: %s",
                        config.engine_socket, error)
 
 
 def attach_or_start(config: Config, since: float) -> Session:
-    """Under .lock."""
+    """Attaches, or starts an engine and attaches. The caller holds .lock."""
     session = attach(config.engine_socket)
     if session:
         return session
@@ -196,7 +199,10 @@ def attach_or_start(config: Config, since: float) -> Session:
 
 
 class Attachment:
-    """A session, and the hold on the engine that was started for it. Any thread."""
+    """A session, and the lock that keeps the engine started for it running. Any thread.
+
+    Raises OSError if no engine can be reached, RuntimeError if one was started and failed.
+    """
 
     def __init__(self, config: Config) -> None:
         self.clients = -1
@@ -204,18 +210,18 @@ class Attachment:
         self.config = config
         self.lock = threading.Lock()
         self.lost_at: Optional[float] = None  # time.monotonic(); None: attached
-        self.look_at = 0.0  # not before; time.monotonic()
+        self.look_at = 0.0  # time of the next check; time.monotonic()
         if not config.engine_start:
             self.session = Session(config.engine_socket)
             return
         since = time.time() - FAILED_SECONDS
         try:
             make_folder(config.engine_socket)
-            # Waits for a keeper that is just ending its engine.
+            # Waits while a keeper ends its engine.
             self.clients = lock(config.engine_socket + ".clients", fcntl.LOCK_SH)
             starting = lock(config.engine_socket + ".lock", fcntl.LOCK_EX)
         except PermissionError:
-            self.session = Session(config.engine_socket)  # another user's to start
+            self.session = Session(config.engine_socket)  # only another user may start this engine
             return
         except OSError as error:
             self.close()
@@ -231,7 +237,8 @@ class Attachment:
             os.close(starting)
 
     def look(self) -> None:
-        """Logs once that the engine is gone, and once that it is back. Cheap: before each call."""
+        """Logs each loss and each return of the engine once. Cheap enough to call before each call.
+        """
         now = time.monotonic()
         if now < self.look_at and self.lost_at is None:
             return
@@ -240,7 +247,7 @@ class Attachment:
         if session is None or session.attached() == (self.lost_at is None):
             return
         with self.lock:
-            there = session.attached()  # again: another thread may have logged it meanwhile
+            there = session.attached()  # checked again: another thread may have logged it
             if self.session is None or there == (self.lost_at is None):
                 return
             if there:
@@ -254,7 +261,7 @@ class Attachment:
                                self.config.engine_socket, self.config.engine_log)
 
     def close(self) -> None:
-        """Twice is fine."""
+        """Ends the session and releases the engine. May be called twice."""
         session, self.session = self.session, None
         clients, self.clients = self.clients, -1
         try:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the engine reaches a pool's memory, in order: its memfds, an import of verbs, copying.
+"""How the engine reaches a pool's memory. Tried in this order: the pool's memfds, an import of
+verbs objects, copying.
 
-What a pool got is logged once and counted. Copying always works: libpeercache stages what nobody
-registered.
+The way found for a pool is logged once and counted. Copying always works: libpeercache stages
+unregistered memory.
 """
 
 import ctypes
@@ -23,7 +24,7 @@ def memfds_of(pool: Any) -> Iterator[Range]:
     if fds and len(fds) == len(mappings):
         for fd, mapping in zip(fds, mappings):
             if isinstance(fd, int) and isinstance(mapping, mmap.mmap) and fd >= 0:
-                # The mapping is exported already (the tensor); this export ends at once.
+                # The tensor already exports the mapping's buffer; this second export ends at once.
                 yield ctypes.addressof(ctypes.c_char.from_buffer(mapping)), len(mapping), fd
         return
     fd = getattr(pool, "fd", None)
@@ -35,15 +36,14 @@ def memfds_of(pool: Any) -> Iterator[Range]:
 
 
 def import_verbs(_session: Any, _pool: Any) -> list[Range]:
-    """The seam for registering the caller's own memory with the engine's device and PD.
-
-    It needs ibv_import_device() and ibv_import_pd() of an mlx5 NIC; the software NIC has neither.
+    """Placeholder for registering the caller's own memory with the engine's device and PD. Returns
+    no range.
     """
     return []
 
 
 class Memory:
-    """What of the process's memory is registered with the engine."""
+    """The ranges of this process's memory that are registered with the engine."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
@@ -66,7 +66,11 @@ class Memory:
         return any(base <= address < base + nbytes for base, nbytes in self._ranges)
 
     def add(self, name: str, pool: Any, samples: list[int]) -> str:
-        """Registers what can be of a pool; `samples` are addresses in each of its buffers."""
+        """Registers the pool's memfds and returns its way: shm, verbs, mixed or copy.
+
+        samples: an address in each of the pool's buffers. A refusal by the engine is logged, not
+        raised.
+        """
         refusals, path = [], "shm"
         for found in memfds_of(pool):
             refusal = self._register(found)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pool as the store sees it: where its pages lie, and under which namespaces they are known.
+"""A registered host pool: the addresses of its pages and the namespaces of their keys.
 
 nseg = len(ptrs) / len(keys) covers every pool and layout. With split heads a page is several
-objects, one for each tensor-parallel rank of the least common multiple, so that hosts of another
-tensor-parallel size find theirs.
+objects, one for each rank of the least common multiple of the tensor-parallel sizes, so that hosts
+of another tensor-parallel size find their objects.
 """
 
 from dataclasses import replace
@@ -41,7 +41,7 @@ def differs_by_rank(pool: Any, name: str) -> bool:
 
 
 class Pool:
-    """One registered host pool. Read-only once made."""
+    """One registered host pool. Read-only after it is made; any thread."""
 
     def __init__(self, pool: Any, name: str, config: Any, tag: str) -> None:
         self.pool, self.name = pool, name
@@ -57,14 +57,14 @@ class Pool:
                 hasattr(pool, "get_split_heads_page_buffer_meta"):
             self.split = lcm // tp_size
         self.samples: list[int] = []
-        self.spaces: list[str] = []  # none: no page of it can be named by address
+        self.spaces: list[str] = []  # empty: the pool gives no addresses of pages
         self.refusal = ""
         meta = None
         try:
             meta = self._locate(first_page(pool))
         except (AttributeError, NotImplementedError, ValueError, AssertionError) as error:
             self.refusal = f"{type(error).__name__}: {error}"
-        # An anchor has no bytes of its own and says so; a pool that refuses to say has some.
+        # An anchor answers that it has no bytes; a pool that raises has bytes without addresses.
         self.logical = meta is None and not self.refusal and \
             getattr(pool, "kv_buffer", None) is None
         if meta is None:
@@ -101,12 +101,12 @@ class Pool:
                              f"{0 if indices is None else len(indices)} indices")
 
     def first_indices(self, keys: Sequence[str], indices: Any) -> list[int]:
-        """Of each page, the index by which SGLang's pool names it."""
+        """The first token index of each page, by which SGLang's pool names the page."""
         self._check(keys, indices)
         return [int(index) for index in indices[::self.page_size]]
 
     def batches(self, keys: Sequence[str], indices: Any) -> list[tuple[str, list, list]]:
-        """(namespace, ptrs, sizes) for each call to make; every one has all the keys."""
+        """(namespace, ptrs, sizes) for each call to make; each call has all the keys."""
         self._check(keys, indices)
         ptrs, sizes = self._locate(indices) or ([], [])
         if self.split == 1:
@@ -117,7 +117,7 @@ class Pool:
 
 
 def share(flat: list, part: int, each: int, parts: int) -> list:
-    """Of every page's parts x each entries, those of one part."""
+    """From parts * each entries per page, the `each` entries of one part."""
     out = [None] * (len(flat) // parts)
     for k in range(each):
         out[k::each] = flat[part * each + k::parts * each]

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the scheduler's metrics get: SGLang's own StorageMetrics, or None where there is none."""
+"""Metrics for the scheduler: SGLang's own StorageMetrics, or None where that class is missing."""
 
 import importlib
 import threading
 from typing import Any, Optional
 
 MODULES = ("sglang.srt.observability.metrics_collector", "sglang.srt.metrics.collector")
-KEPT_MAX = 4096  # batches between two looks of the scheduler
+KEPT_MAX = 4096  # batches kept between two calls of take()
 
 
 def metrics_class() -> Optional[type]:
@@ -19,12 +19,12 @@ def metrics_class() -> Optional[type]:
 
 
 class Stats:
-    """Batches since the scheduler looked last. Any thread."""
+    """Pages and rates of batches since the scheduler's last call of take(). Any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._moved: dict[str, list[tuple[int, float]]] = {"prefetch": [], "backup": []}
-        self._class: Any = False  # not looked for yet
+        self._class: Any = False  # False: not searched yet
 
     def add(self, what: str, pages: int, moved_bytes: int, seconds: float) -> None:
         with self._lock:

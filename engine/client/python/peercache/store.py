@@ -5,10 +5,9 @@
     '{"backend_name":"peercache","module_path":"peercache.store",
       "class_name":"PeerCacheStore","interface_v1":1}'
 
-SGLang's threads die of any exception, so none leaves a method: what goes wrong is a miss, counted
-and logged. One C call moves a batch. The generic calls have a keyspace of their own, because
-their pages have another order of bytes; which of the two `batch_exists` asks is the
-configuration's, not a mode.
+An exception ends SGLang's threads, so no method raises one: an error is a miss, counted and logged.
+One C call moves a batch. The generic calls have a namespace of their own, because their pages have
+another order of bytes. The configuration decides which of the two namespaces `batch_exists` asks.
 """
 
 import collections
@@ -20,7 +19,7 @@ import threading
 import time
 from typing import Any, Callable, Optional, Sequence
 
-# First and alone: whatever else the module has varies by version.
+# A separate import: only this name exists in every version of the module.
 try:
     from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
 except ModuleNotFoundError as missing:  # without SGLang: tests, benchmarks
@@ -43,7 +42,9 @@ V1_SINCE = (0, 5, 6)  # before it a dynamic backend got generic calls alone
 
 
 def guarded(otherwise: Callable[..., Any]) -> Callable:
-    """Whatever is raised is counted and logged, and `otherwise` of the arguments is returned."""
+    """Decorator: an exception of the method is counted and logged, and otherwise(arguments) is
+    returned.
+    """
     def wrap(method: Callable) -> Callable:
         @functools.wraps(method)
         def call(self: "PeerCacheStore", *args: Any, **kwargs: Any) -> Any:
@@ -93,24 +94,32 @@ def pool_result(pages: int, extra: dict[str, int], restorable: list[int]) -> Any
 
 
 def calls_v1() -> bool:
-    """Does this SGLang use v1 when the extra config says so?"""
+    """True if the installed SGLang calls the v1 methods when the extra config requests them."""
     try:
         found = re.match(r"(\d+)\.(\d+)\.(\d+)", importlib.metadata.version("sglang"))
     except importlib.metadata.PackageNotFoundError:
         return True
     version = tuple(map(int, found.groups())) if found else (0, 0, 0)
-    return version == (0, 0, 0) or version >= V1_SINCE  # a build of one's own has 0.0.0
+    return version == (0, 0, 0) or version >= V1_SINCE  # a local build has 0.0.0
 
 
 def place(tensor: Any) -> tuple[int, int]:
-    """Address and bytes of a tensor whose elements lie one after the other."""
+    """Address and length in bytes of a contiguous tensor; ValueError for any other tensor."""
     if not tensor.is_contiguous():
         raise ValueError("a page's tensor is not contiguous")
     return tensor.data_ptr(), tensor.numel() * tensor.element_size()
 
 
 class PeerCacheStore(HiCacheStorage):
-    """One per scheduler process. Any thread, side by side."""
+    """The L3 backend of one scheduler process.
+
+    Any thread may call any method at any time. Calls move or look up pages in batches; keys are
+    SGLang's page hashes (str), host_indices its token indices in the registered host pool, of which
+    page_size make a page. The caller owns all pages' memory; no call touches it after it returned.
+    No method raises: pages that could not be moved or found are reported as misses. __init__ alone
+    raises: ValueError for an invalid extra config, OSError or RuntimeError if no engine can be
+    used.
+    """
 
     def __init__(self, storage_config: Any = None, extra: Any = None) -> None:
         given = dict(getattr(storage_config, "extra_config", None) or {})
@@ -125,7 +134,7 @@ class PeerCacheStore(HiCacheStorage):
         self._errors: dict[str, int] = {}
         self._unknown_policies: set[str] = set()
         self._stats = Stats()
-        # What clear() takes away: SGLang's own strings, a tuple a batch.
+        # The keys that clear() removes: SGLang's own strings, one tuple per batch.
         self._stored: collections.deque = collections.deque(maxlen=STORED_BATCHES_MAX)
         self._v1 = self.config.interface_v1 and calls_v1()
         self._attachment: Optional[Attachment] = Attachment(self.config)
@@ -138,11 +147,14 @@ class PeerCacheStore(HiCacheStorage):
         with self._lock:
             count = self._errors[what] = self._errors.get(what, 0) + 1
         if count & (count - 1) == 0:  # 1, 2, 4, 8, ...
-            logger.error("peercache: %s failed (%d so far), taken for a miss: %s: %s", what, count,
-                         type(error).__name__, error, exc_info=count == 1)
+            logger.error("peercache: %s failed (%d so far), its pages are reported as "
+                         "misses: %s: %s", what, count, type(error).__name__, error,
+                         exc_info=count == 1)
 
     def counts(self) -> dict[str, Any]:
-        """What happened since the store was made, for people and tests."""
+        """Counters since the store was made, for people and tests: numbers of calls, pages and
+        bytes.
+        """
         counts: dict[str, Any] = dict(self._session.counts())
         counts["errors"] = dict(self._errors)
         counts["memory"] = dict(self._memory.counts)
@@ -163,7 +175,7 @@ class PeerCacheStore(HiCacheStorage):
             return
         pool = Pool(host_pool, name, self.storage_config, self.config.tag)
         if pool.refusal and not pool.logical:
-            logger.warning("peercache: pool %s does not say where its pages lie (%s): each page is "
+            logger.warning("peercache: pool %s gives no addresses of its pages (%s): each page is "
                            "copied by SGLang's own code", name, pool.refusal)
         if pool.per_rank and name not in RANKS_WRITE and \
                 (getattr(self.storage_config, "tp_size", None) or 1) > 1:
@@ -186,7 +198,9 @@ class PeerCacheStore(HiCacheStorage):
         self._register(host_pool, plain(host_pool_name))
 
     def on_host_pools_registered(self) -> None:
-        """Called once all pools are known. Each was made ready when it was registered."""
+        """Called by SGLang after all pools are registered. Does nothing: _register() prepares each
+        pool.
+        """
 
     def _flat(self) -> str:
         """Namespace of the generic calls."""
@@ -222,9 +236,10 @@ class PeerCacheStore(HiCacheStorage):
 
     def _move_copies(self, what: str, pool: Pool, keys: Sequence[str],
                      indices: Any) -> list[bool]:
-        """Pages without addresses: SGLang's pool gathers and scatters them, as the generic calls'.
+        """Moves pages without addresses: SGLang's pool gathers and scatters them, as for the
+        generic calls.
 
-        They are written to the pool by this thread, before the call ends.
+        This thread writes pages that were read into the pool, before the call ends.
         """
         at = pool.first_indices(keys, indices)
         began = time.monotonic()
@@ -279,7 +294,9 @@ class PeerCacheStore(HiCacheStorage):
         return self._kv_prefix(keys)
 
     def _kv_prefix(self, keys: Sequence[str]) -> int:
-        """Consecutive KV pages, in the namespace that this configuration's KV calls use."""
+        """Number of leading KV pages that are stored, in the namespace that this configuration's KV
+        calls use.
+        """
         pool = self._pools[KV]
         if self._v1 or pool.logical:
             return self._prefix(pool, keys)
@@ -292,7 +309,7 @@ class PeerCacheStore(HiCacheStorage):
         for transfer in transfers or ():
             name, keys = plain(transfer.name), transfer.keys or []
             try:
-                # Sidecar pages can be given to others during the call: they are staged.
+                # SGLang may reuse a sidecar page during the call, so these pages are staged.
                 results[name] = self._move(what, self._pools[name], keys, transfer.host_indices,
                                            staged=name != KV)
             except Exception as error:  # pylint: disable=broad-except
@@ -400,7 +417,9 @@ class PeerCacheStore(HiCacheStorage):
 
     @guarded(nothing(None))
     def clear(self) -> None:
-        """Takes away what this process stored lately, wherever it is; other ranks do theirs."""
+        """Removes the pages that this process stored recently, from every node. Other ranks remove
+        theirs.
+        """
         removed = 0
         while self._stored:
             space, keys = self._stored.popleft()
@@ -413,7 +432,7 @@ class PeerCacheStore(HiCacheStorage):
 
     @guarded(nothing(None))
     def close(self) -> None:
-        """Waits for calls under way. Twice is fine; calls that come later find nothing."""
+        """Waits for running calls and detaches. May be called twice. Later calls report misses."""
         with self._lock:
             attachment, self._attachment = self._attachment, None
         if attachment:

@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libpeercache: the client library of PeerCache engine. This is its only header;
+ * pc.h, the former name, includes it.
+ *
+ * A process opens one struct pc (a session with the engine of this host) and one struct pc_channel
+ * for each thread that moves pages. A channel is used by one thread at a time; different channels
+ * are independent. Any thread may use struct pc at any time.
+ *
+ *   struct pc *pc;
+ *   struct pc_channel *ch;
+ *   void *memory;
+ *
+ *   pc_open(&(struct pc_options){.name_space = "llama-70b/bf16"}, &pc);
+ *   pc_memory_alloc(pc, 64 << 20, &memory);              pc_get() fills it without a copy
+ *   pc_channel_open(pc, &ch);
+ *
+ *   struct pc_segment segment = {memory, 131072};
+ *   struct pc_page page = {"0af3...", 64, &segment, 1};
+ *   enum pc_result result;
+ *
+ *   pc_set(ch, &page, 1, 1000, &result);                  PC_HIT: every node can find the page
+ *   pc_get(ch, &page, 1, 1000, &result);                  PC_HIT: `memory` holds the page's bytes
+ *
+ * Errors. A function that returns int returns 0 or a negative errno. After a failure, pc_error() in
+ * the same thread tells what happened and what to do. A call about pages fails as a whole only when
+ * its arguments are wrong (-EINVAL) or memory is short (-ENOMEM); otherwise each page has its own
+ * result, and a cache treats every result except PC_HIT as "not there".
+ *
+ * Loss of the engine. When the engine dies, calls return PC_GONE for every page that is not done.
+ * The library attaches again when an engine is back: a thread of the library, which exists only for
+ * that time, opens the session, then the channels, then registers memory range by range. Until a
+ * range is registered again, pages destined for it are read through staging. The call that starts
+ * this thread waits for it, for at most one second and at most half of the time to its deadline;
+ * other calls return PC_GONE.
+ *
+ * Deadlines are milliseconds from the start of the call; 0 means PC_TIMEOUT_MS_DEFAULT. A call
+ * returns by its deadline (an answer is awaited for 10 ms more), with one exception: while an RDMA
+ * READ into registered memory is in flight, the call returns only after the engine has completed or
+ * drained that READ, or after the engine's process has exited. The engine bounds that time, the
+ * library does not; after one second the library prints one line to stderr. When a call has
+ * returned, nothing reads or writes its buffers any more.
+ *
+ * A child of fork() must not use its parent's sessions or channels. It opens its own session.
+ */
+#ifndef PEERCACHE_H
+#define PEERCACHE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define PC_API __attribute__((visibility("default")))
+#define PC_TIMEOUT_MS_DEFAULT 5000u
+
+struct pc;
+struct pc_channel;
+struct pc_batch;
+
+/* Result of one page. The numbers are ABI: append only. */
+enum pc_result {
+	/* get: the bytes are in the segments; set: every node can find the page; exists: the page
+	 * can be found; remove: it was stored */
+	PC_HIT = 0,
+	PC_MISS = 1,  /* every directory owner of the key answered that the key is absent */
+	PC_STALE = 2, /* the page was evicted or removed while it was read */
+	/* the node with the page is dead or the transfer failed; or an owner of the key could not
+	 * be asked and the other owners do not have the key */
+	PC_UNREACHABLE = 3,
+	PC_TIMEOUT = 4, /* the deadline passed before the page was done */
+	PC_FULL = 5,    /* set: no room in the pools of this host */
+	/* wrong arguments: key, lengths, number of segments, page too large; or the page stored
+	 * under the key has another length */
+	PC_INVALID = 6,
+	PC_GONE = 7,    /* no engine is attached */
+	PC_PENDING = 8, /* the page is not done; only seen before a submitted batch is done */
+};
+
+/*
+ * Name of a result: "hit", "miss", ... Never NULL; "unknown" for other values. The text is static.
+ * Any thread.
+ */
+PC_API const char *pc_result_name(enum pc_result result);
+/*
+ * Text about the calling thread's last failed call. Never NULL. Valid until this thread's next call
+ * of the library.
+ */
+PC_API const char *pc_error(void);
+/* Version of the library, such as "0.1.0". The text is static. Any thread. */
+PC_API const char *pc_version(void);
+
+/* ---- session ------------------------------------------------------------------------------- */
+
+struct pc_options {
+	/* path of the engine's Unix socket; NULL: $PEERCACHE_SOCKET, else the default */
+	const char *socket;
+	/* hashed into every key: model, dtype, layout, ranks; NULL: empty */
+	const char *name_space;
+	bool no_reattach; /* do not attach again: after a loss, PC_GONE until pc_close() */
+};
+
+/*
+ * Attaches to the engine. May block for about 10 s. The caller keeps `options` and its strings, and
+ * frees the session with pc_close(). Errors: -ENOENT or -ECONNREFUSED: no engine listens on the
+ * socket. -EACCES or -EPERM: the engine belongs to another user. -EPROTO: engine and library are of
+ * different versions. -ETIMEDOUT: the engine did not answer. -EAGAIN: its backlog of connections
+ * stays full.
+ */
+PC_API int pc_open(const struct pc_options *options, struct pc **ret_pc);
+/*
+ * Ends the session. The caller has closed all channels before, and no other thread uses `pc`. Frees
+ * registered and allocated memory. Does not wait for the engine, which deregisters that memory when
+ * it sees the end of the session. NULL is allowed.
+ */
+PC_API void pc_close(struct pc *pc);
+/* True while the session is attached to a running engine. Any thread; does not block. */
+PC_API bool pc_attached(const struct pc *pc);
+/*
+ * The largest page that this host's pools can hold, in bytes; 0 when not attached. Any thread; does
+ * not block.
+ */
+PC_API uint64_t pc_page_bytes_max(const struct pc *pc);
+/*
+ * Status and members of the engine as JSON. The caller frees *ret_json with free(). Any thread.
+ * Errors: -ENOTCONN: no engine. -ETIMEDOUT: no reply within 10 s.
+ */
+PC_API int pc_report(struct pc *pc, char **ret_json);
+
+/* ---- memory -------------------------------------------------------------------------------- */
+
+/*
+ * Registered memory: RDMA READs write into it without a copy. pc_memory_alloc() allocates it (a
+ * memfd); pc_memory_register() takes a mapping of the caller's own memfd from `offset` on. Every
+ * call also accepts any other memory, at the cost of one copy through staging. Any thread. Both may
+ * block for minutes while the engine pins a large range.
+ *
+ * `base` and `offset` are multiples of 4096 bytes (-EINVAL). Ranges do not overlap (-EEXIST). The
+ * library seals the memfd with F_SEAL_SHRINK; create it with MFD_ALLOW_SEALING, because the engine
+ * refuses an unsealed one. The library keeps a duplicate of the memfd, so the caller may close its
+ * own. Other errors come from the engine, for example -EMFILE: the session holds its full share of
+ * the engine's ranges. While no engine is attached both calls succeed, and the library registers
+ * the range with the next engine; if that engine refuses the range, its pages go through staging.
+ *
+ *   int fd = memfd_create("kv", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+ *   ... ftruncate(), mmap(MAP_SHARED) at `kv` ...
+ *   pc_memory_register(pc, kv, kv_bytes, fd, 0);
+ */
+PC_API int pc_memory_alloc(struct pc *pc, size_t bytes, void **ret_memory);
+PC_API int pc_memory_register(struct pc *pc, void *base, size_t bytes, int memfd, uint64_t offset);
+/*
+ * Ends the registration of the range that starts at `base`, an address that was given to
+ * pc_memory_register() or returned by pc_memory_alloc(). Returns when the engine no longer touches
+ * the range. Unmaps memory of pc_memory_alloc(). Errors: -ENOENT: no range starts there. -EBUSY: a
+ * batch in flight names the range. Any thread.
+ */
+PC_API int pc_memory_release(struct pc *pc, void *base);
+
+/* ---- pages --------------------------------------------------------------------------------- */
+
+/*
+ * Opens a channel for one thread. Without an engine the call succeeds and the channel waits for
+ * one. Errors: -EBUSY, -ENOSPC or -EMFILE with the engine's text: the engine has no more channels.
+ * -EMFILE: this process has no room for two more file descriptors. -ETIMEDOUT: no reply within 10
+ * s. None of these errors ends the session for other channels.
+ */
+PC_API int pc_channel_open(struct pc *pc, struct pc_channel **ret_channel);
+/*
+ * Closes a channel. Its batches end first and their results are written; no batch of the channel
+ * may be used afterwards. Waits for READs into registered memory as other calls do. NULL is
+ * allowed. Called by the thread that uses the channel.
+ */
+PC_API void pc_channel_close(struct pc_channel *channel);
+
+/*
+ * Sets the namespace of the channel's next calls; it replaces the session's
+ * (pc_options.name_space). NULL restores the session's. Batches already submitted keep theirs. The
+ * cost is one short hash, so one channel may serve many namespaces. -EINVAL: `channel` is NULL.
+ *
+ *   pc_channel_name_space(ch, "llama-70b/bf16/rank 3");
+ */
+PC_API int pc_channel_name_space(struct pc_channel *channel, const char *name_space);
+
+/* A contiguous piece of the caller's memory. */
+struct pc_segment {
+	void *base;
+	size_t bytes; /* >= 1 */
+};
+
+/*
+ * A page: the bytes of one key, 1 B to 64 MiB. set gathers them from the segments, get scatters
+ * them to the segments, both in order.
+ */
+struct pc_page {
+	const void *key; /* any bytes, 1 to 1024 of them */
+	size_t key_bytes;
+	const struct pc_segment *segments;
+	unsigned segment_count; /* 1 to 512; exists and remove ignore both */
+};
+
+/*
+ * Batches of 0 to 65,536 pages. Each page gets one result, in order. A batch may name a key twice:
+ * get fills both pages, set stores the key once and reports the result for both. The caller keeps
+ * all arrays, keys and segments until the call returns. Return 0; -EINVAL for a NULL argument or a
+ * count out of range; -ENOMEM. After an error the results are not written.
+ *
+ *   get     reads the page into the segments. After any result except PC_HIT the content of the
+ *           segments is undefined. The stored page must have exactly the length of all segments
+ *           together.
+ *   set     stores the page in this host's pools and enters it in the directory. A key that is
+ *           stored anywhere already is not copied again: PC_HIT.
+ *   exists  tells whether a page can be found. This is a hint: a later get may miss. The channel
+ *           remembers the location, so a get that follows needs no second look-up. exists and set
+ *           trust a remembered location for one second. A page that exists finds counts as used
+ *           for its holder's eviction; the channel reports it at most once a second per page.
+ *   remove  removes the page from every node that holds it. PC_HIT: it was stored. PC_MISS: it
+ *           was not.
+ */
+PC_API int pc_get(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
+	unsigned timeout_ms, enum pc_result *ret_results);
+PC_API int pc_set(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
+	unsigned timeout_ms, enum pc_result *ret_results);
+PC_API int pc_exists(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
+	unsigned timeout_ms, enum pc_result *ret_results);
+PC_API int pc_remove(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
+	unsigned timeout_ms, enum pc_result *ret_results);
+
+/*
+ * The same four calls, without waiting for the pages. The batch uses the page array, its keys, its
+ * segments and the result array until it is done; the caller must not change or free them earlier.
+ * A channel may have several batches in flight. pc_submit_set() copies a page's payload before it
+ * returns if a slot is free. Batches make progress only inside pc_poll() and pc_wait() of any batch
+ * of the channel, and inside other calls on the channel. Errors as above; after an error there is
+ * no batch.
+ *
+ *   struct pc_batch *batch;
+ *   pc_submit_get(ch, pages, 128, 1000, results, &batch);
+ *   ... other work ...
+ *   pc_wait(batch);                                       results are valid, the batch is freed
+ */
+PC_API int pc_submit_get(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
+	unsigned timeout_ms, enum pc_result *results, struct pc_batch **ret_batch);
+PC_API int pc_submit_set(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
+	unsigned timeout_ms, enum pc_result *results, struct pc_batch **ret_batch);
+PC_API int pc_submit_exists(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
+	unsigned timeout_ms, enum pc_result *results, struct pc_batch **ret_batch);
+PC_API int pc_submit_remove(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
+	unsigned timeout_ms, enum pc_result *results, struct pc_batch **ret_batch);
+/*
+ * Makes progress without waiting. Returns true when the batch is done: its results are valid, and
+ * this call has freed it.
+ */
+PC_API bool pc_poll(struct pc_batch *batch);
+/*
+ * Waits until the batch is done, which is at its deadline or earlier except as described at the top
+ * of this file, and frees it.
+ */
+PC_API void pc_wait(struct pc_batch *batch);
+
+/* ---- what happened ------------------------------------------------------------------------- */
+
+/*
+ * Counters of one channel since it was opened. pc_channel_counts() is called by the channel's
+ * thread.
+ */
+struct pc_counts {
+	uint64_t hits_local;  /* get: pages copied from this host's pools */
+	uint64_t hits_remote; /* get: pages read from another host's pools */
+	uint64_t misses, stale, unreachable, timeouts;
+	uint64_t sets;           /* set: pages stored */
+	uint64_t sets_already;   /* set: pages whose key was stored already */
+	uint64_t lookups;        /* keys looked up in the directory */
+	uint64_t lookups_cached; /* keys whose remembered location was used instead */
+	uint64_t bytes_read, bytes_written;
+	uint64_t bytes_staged; /* the part of bytes_read that went through staging */
+	uint64_t reissued;     /* READs of a page repeated on another rail after a rail failed */
+};
+PC_API void pc_channel_counts(const struct pc_channel *channel, struct pc_counts *ret_counts);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`meson install` into a temporary directory: what is there, and whether it works from there.
+
+    test_installed.py BUILD native|cross man|no-man
+
+Exit 77: the build is sanitized or for another architecture (its library cannot be linked with or
+run by plain programs of this machine), or pkg-config, a compiler or the build's meson is missing.
+"""
+
+import glob
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
+PROGRAMS = ["peercache-bench", "peercache-engine", "peercache-replay", "peercachectl"]
+EXAMPLES = ["eight-rails.conf", "minimal.conf", "soft-two-nodes.conf"]
+HEADERS = ["peercache.h", "pc.h"]
+NEEDED = ["pkg-config", "gcc", "g++", "ldd", "readelf"]
+LANGUAGES = {"c": ["gcc", "-std=c99"], "cc": ["g++", "-std=c++11"]}
+STRICT = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"]
+# No engine serves this socket: pc_open() fails and pc_error() says so.
+PROGRAM = """
+#include <%s>
+#include <stdio.h>
+#include <string.h>
+
+int main(void)
+{
+    struct pc_options options;
+    struct pc *pc = NULL;
+
+    memset(&options, 0, sizeof(options));
+    options.socket = "/nonexistent/peercache.sock";
+    if (pc_open(&options, &pc) == 0 || !strstr(pc_error(), options.socket))
+        return 1;
+    printf("%%s %%s\\n", pc_version(), pc_result_name(PC_HIT));
+    return 0;
+}
+"""
+
+
+def information(build, name):
+    with open(os.path.join(build, "meson-info", name + ".json"), encoding="utf-8") as file:
+        return json.load(file)
+
+
+def find_meson(build):
+    """The meson of the version that configured the build, or None."""
+    version = information(build, "meson-info")["meson_version"]["full"]
+    for meson in ("/usr/bin/meson", shutil.which("meson")):
+        if meson and os.access(meson, os.X_OK) and run(meson, "--version").strip() == version:
+            return meson
+    return None
+
+
+def run(*command, **variables):
+    """Standard output; an error has the command's whole output."""
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          env={**os.environ, "LC_ALL": "C", **variables})
+    if done.returncode:
+        raise AssertionError(f"{command} ended with {done.returncode}:\n"
+                             f"{done.stdout[-4000:]}{done.stderr[-4000:]}")
+    return done.stdout
+
+
+class Installed(unittest.TestCase):
+    build = meson = ""
+    man = False
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory(prefix="peercache-")
+        cls.addClassCleanup(cls.folder.cleanup)
+        cls.root = os.path.join(cls.folder.name, "root")
+        run(cls.meson, "install", "-C", cls.build, "--no-rebuild", "--destdir", cls.root)
+        options = {o["name"]: o["value"] for o in information(cls.build, "intro-buildoptions")}
+        cls.version = information(cls.build, "intro-projectinfo")["version"]
+        cls.prefix = options["prefix"]
+        cls.place = {name: os.path.join(cls.prefix, options[name])
+                     for name in ("bindir", "libdir", "includedir", "datadir", "mandir")}
+        cls.library = cls.root + cls.place["libdir"]
+        cls.pkg_config = {"PKG_CONFIG_SYSROOT_DIR": cls.root,
+                          "PKG_CONFIG_PATH": cls.library + "/pkgconfig"}
+
+    def path(self, place, *names):
+        return os.path.join(self.root + self.place[place], *names)
+
+    def flags(self, *options):
+        return run("pkg-config", *options, "peercache", **self.pkg_config).split()
+
+    def test_everything_public_and_nothing_private_is_installed(self):
+        doc = "doc/peercache-engine"
+        expected = [self.path("bindir", name) for name in PROGRAMS]
+        expected += [self.path("libdir", name) for name in (
+            "libpeercache.so", "libpeercache.so.0", f"libpeercache.so.{self.version}",
+            "pkgconfig/peercache.pc")]
+        expected += [self.path("includedir", "peercache", name) for name in HEADERS]
+        expected += [self.path("datadir", doc, name) for name in (
+            "CHANGELOG.md", "LICENSE", "README.md")]
+        expected += [self.path("datadir", doc, "examples", name) for name in EXAMPLES]
+        if self.man:
+            expected += [self.path("mandir", "man1", name + ".1") for name in PROGRAMS]
+        found = [os.path.join(folder, name) for folder, _, names in os.walk(self.root)
+                 for name in names]
+        package = [path for path in found if os.path.basename(os.path.dirname(path)) == "peercache"
+                   and path.endswith((".py", ".abi3.so"))]
+        self.assertEqual(sorted(set(found) - set(package)), sorted(expected))
+        if package:  # the build has Python's headers
+            sources = glob.glob(os.path.join(ROOT, "engine/client/python/peercache/*.py"))
+            self.assertEqual(sorted(map(os.path.basename, package)),
+                             sorted([*map(os.path.basename, sources), "_peercache.abi3.so"]))
+
+    def test_programs_find_their_libraries(self):
+        files = [self.path("bindir", name) for name in PROGRAMS]
+        for path in [*files, self.path("libdir", "libpeercache.so")]:
+            with self.subTest(path=path):
+                self.assertNotIn("not found", run("ldd", path, LD_LIBRARY_PATH=self.library))
+                dynamic = run("readelf", "-d", path)
+                self.assertNotIn("RPATH", dynamic)
+                self.assertNotIn("RUNPATH", dynamic)
+
+    def test_programs_say_the_version_of_the_project(self):
+        for name in PROGRAMS:
+            with self.subTest(program=name):
+                said = run(self.path("bindir", name), "--version", LD_LIBRARY_PATH=self.library)
+                self.assertEqual(said, f"{name} {self.version}\n")
+        self.assertEqual(self.flags("--modversion"), [self.version])
+
+    def test_the_engine_accepts_the_example_settings(self):
+        engine = self.path("bindir", "peercache-engine")
+        for name in EXAMPLES:
+            with self.subTest(example=name):
+                example = self.path("datadir", "doc/peercache-engine/examples", name)
+                run(engine, "--config", example, "--check")
+
+    def test_each_header_compiles_alone_in_c_and_in_cxx(self):
+        for header in HEADERS:
+            for suffix, compiler in LANGUAGES.items():
+                with self.subTest(header=header, language=suffix):
+                    source = os.path.join(self.folder.name, "alone." + suffix)
+                    with open(source, "w", encoding="ascii") as file:
+                        file.write(f"#include <{header}>\n")
+                    run(*compiler, *STRICT, "-fsyntax-only", source, *self.flags("--cflags"))
+
+    def test_a_program_in_c_and_in_cxx_compiles_links_and_runs(self):
+        for header in HEADERS:
+            for suffix, compiler in LANGUAGES.items():
+                with self.subTest(header=header, language=suffix):
+                    source = os.path.join(self.folder.name, "program." + suffix)
+                    binary = os.path.join(self.folder.name, "program")
+                    with open(source, "w", encoding="ascii") as file:
+                        file.write(PROGRAM % header)
+                    run(*compiler, *STRICT, source, "-o", binary,
+                        *self.flags("--cflags", "--libs"))
+                    self.assertEqual(run(binary, LD_LIBRARY_PATH=self.library),
+                                     f"{self.version} hit\n")
+
+
+def missing(build, kind):
+    """Why the test cannot run here, or None."""
+    if kind == "cross":
+        return "the build is for another architecture"
+    for option in information(build, "intro-buildoptions"):
+        if option["name"] == "b_sanitize" and option["value"] != "none":
+            return f"the build is sanitized ({option['value']})"
+    absent = [name for name in NEEDED if not shutil.which(name)]
+    if absent:
+        return "not installed: " + ", ".join(absent)
+    return None if find_meson(build) else "the meson that configured the build is not installed"
+
+
+if __name__ == "__main__":
+    Installed.build, kind, man = sys.argv[1:4]
+    Installed.man = man == "man"
+    del sys.argv[1:]
+    reason = missing(Installed.build, kind)
+    if reason:
+        print("skipped:", reason)
+        sys.exit(77)
+    Installed.meson = find_meson(Installed.build)
+    unittest.main(verbosity=2)

@@ -87,12 +87,15 @@ static void a_message_that_does_not_fit_is_cut_between_characters(void **state)
 	size_t bytes;
 
 	(void)state;
-	memset(text, 1, sizeof(text) - 1);
 	text[sizeof(text) - 1] = '\0';
-	made(LOG_JSON, &time, text);
-	bytes = strlen(line);
-	assert_true(bytes > LOG_LINE_ROOM - 6);
-	assert_string_equal(line + bytes - 9, "\\u0001\"}\n");
+	for (size_t plain = 0; plain < 6; plain++) { /* the room ends at each byte of an escape */
+		memset(text, 1, sizeof(text) - 1);
+		memset(text, 'x', plain);
+		made(LOG_JSON, &time, text);
+		bytes = strlen(line);
+		assert_true(bytes > LOG_LINE_ROOM - 6);
+		assert_string_equal(line + bytes - 9, "\\u0001\"}\n");
+	}
 	memset(text, 'x', sizeof(text) - 1);
 	assert_int_equal(strlen(made(LOG_TEXT, NULL, text)), 6 + sizeof(text) - 1 + 1);
 }

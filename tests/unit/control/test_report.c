@@ -236,6 +236,26 @@ static void a_report_has_the_findings_worst_first(void **state)
 	free(text);
 }
 
+/* One moment a second is kept, for HEALTH_WINDOW_NS. */
+static void the_oldest_moment_is_ten_seconds_back(void **state)
+{
+	static struct snapshot s;
+	static struct health_pasts pasts;
+
+	(void)state;
+	for (uint64_t i = 1; i <= 30; i++) {
+		s.taken_ns = i * 1000000000;
+		s.counter[COUNTER_entries_dropped] = i;
+		health_pasts_add(&pasts, &s);
+		s.taken_ns += 500000000;
+		health_pasts_add(&pasts, &s);
+		assert_int_equal(pasts.count, i);
+		assert_int_equal(
+			health_pasts_oldest(&pasts)->taken_ns, (i > 10 ? i - 10 : 1) * 1000000000);
+		assert_int_equal(health_pasts_oldest(&pasts)->entries_dropped, i > 10 ? i - 10 : 1);
+	}
+}
+
 /* Findings are sorted by their place in health.def: it must put worse ones first. */
 static void findings_are_listed_worst_first(void **state)
 {
@@ -304,6 +324,7 @@ int main(void)
 		TEST(a_report_contains_the_fields_that_tools_read),
 		TEST(the_state_of_a_member_is_told),
 		TEST(a_report_has_the_findings_worst_first),
+		TEST(the_oldest_moment_is_ten_seconds_back),
 		TEST(findings_are_listed_worst_first),
 		TEST(hostile_names_stay_inside_their_quotes),
 	};

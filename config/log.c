@@ -19,17 +19,18 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "config/log_line.h"
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 /* `lock` protects all variables below. */
 static enum log_level level_max = LOG_INFO;
+static enum log_format line_format = LOG_TEXT;
 static struct log_site *owing; /* list of call sites with unprinted counts */
 static char *capture;
 static size_t capture_bytes;
 static size_t capture_used;
 static uint64_t test_now_ns;
 static uint64_t lost; /* lines dropped since stderr last accepted one */
-
-static const char *const level_name[] = {"error", "warn", "info", "debug"};
 
 static uint64_t now_ns(void)
 {
@@ -53,7 +54,7 @@ static uint64_t hash_text(const char *text)
 
 /* ---- stderr ---------------------------------------------------------------------------------- */
 
-_Static_assert(LOG_LINE_BYTES + 64 <= PIPE_BUF, "a write of one line to a pipe is atomic");
+_Static_assert(LOG_LINE_ROOM <= PIPE_BUF, "a write of one line to a pipe is atomic");
 
 /*
  * Like write() to stderr, but never blocks: it fails with EAGAIN or writes fewer bytes. Setting
@@ -92,22 +93,12 @@ static bool write_line(const char *line, size_t bytes, int wait_ms)
 		     : (size_t)n == bytes; /* EPIPE and others: no reader misses the line */
 }
 
-static size_t format_line(char *line, size_t bytes, enum log_level level, const char *text)
+static size_t format_line(char line[LOG_LINE_ROOM], enum log_level level, const char *text)
 {
-	struct timespec t;
-	struct tm day;
-	size_t used = 0;
-	int rest;
+	struct timespec now;
 
-	if (!capture) {
-		clock_gettime(CLOCK_REALTIME, &t);
-		localtime_r(&t.tv_sec, &day);
-		used = strftime(line, bytes, "%F %T", &day);
-		used += (size_t)snprintf(
-			line + used, bytes - used, ".%03d ", (int)(t.tv_nsec / 1000000));
-	}
-	rest = snprintf(line + used, bytes - used, "%-5s %s\n", level_name[level], text);
-	return used + (rest > 0 ? (size_t)rest : 0);
+	clock_gettime(CLOCK_REALTIME, &now);
+	return log_line(line_format, capture ? NULL : &now, level, text, line);
 }
 
 /*
@@ -116,13 +107,13 @@ static size_t format_line(char *line, size_t bytes, enum log_level level, const 
  */
 static bool tell_lost(void)
 {
-	char line[LOG_LINE_BYTES + 64], text[128];
+	char line[LOG_LINE_ROOM], text[128];
 
 	if (!lost || capture)
 		return true;
 	snprintf(text, sizeof(text), "%llu lines of the log are missing here: stderr was not read",
 		(unsigned long long)lost);
-	if (!write_line(line, format_line(line, sizeof(line), LOG_WARN, text), 0))
+	if (!write_line(line, format_line(line, LOG_WARN, text), 0))
 		return false;
 	lost = 0;
 	return true;
@@ -131,8 +122,8 @@ static bool tell_lost(void)
 /* Writes one line with one system call, so that lines of several processes do not mix. */
 static void emit(enum log_level level, const char *text)
 {
-	char line[LOG_LINE_BYTES + 64];
-	size_t used = format_line(line, sizeof(line), level, text);
+	char line[LOG_LINE_ROOM];
+	size_t used = format_line(line, level, text);
 	int wait_ms = lost ? 0 : LOG_WAIT_MS;
 
 	if (capture) {
@@ -249,6 +240,13 @@ void log_level_set(enum log_level level)
 {
 	pthread_mutex_lock(&lock);
 	level_max = level;
+	pthread_mutex_unlock(&lock);
+}
+
+void log_format_set(enum log_format format)
+{
+	pthread_mutex_lock(&lock);
+	line_format = format;
 	pthread_mutex_unlock(&lock);
 }
 

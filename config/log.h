@@ -24,6 +24,9 @@
 /* Levels of a message, in the order of the choices of the setting log.level. */
 enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
 
+/* Formats of a line, in the order of the choices of the setting log.format: see log_line.h. */
+enum log_format { LOG_TEXT, LOG_JSON };
+
 #define LOG_WINDOW_NS 10000000000ull /* window in which a call site's messages are counted */
 #define LOG_BURST 20                 /* messages that a call site may print in one window */
 #define LOG_LINE_BYTES 1024          /* longest line; a longer message is truncated */
@@ -59,6 +62,8 @@ __attribute__((format(printf, 3, 4))) void log_write(
 
 /* Sets the least important level that is printed. LOG_INFO until then. */
 void log_level_set(enum log_level level);
+/* The format of all further lines; LOG_TEXT at start. */
+void log_format_set(enum log_format format);
 
 /*
  * Prints all unprinted counts of repeated, dropped and lost lines. The control plane calls it

@@ -236,9 +236,14 @@ static void notify(const char *text)
 static void tell_ready(const struct control *control, const struct arguments *args)
 {
 	const struct settings *s = control->settings;
+	char line[2 * NAME_BYTES_MAX + 160];
 
-	fprintf(stderr, "ready: %s, %u rail%s, clients at %s\n", control->name, control->rails,
-		control->rails == 1 ? "" : "s", s->engine_socket);
+	snprintf(line, sizeof(line), "ready: %s, %u rail%s, clients at %s", control->name,
+		control->rails, control->rails == 1 ? "" : "s", s->engine_socket);
+	if (s->log_format == LOG_JSON)
+		log_info("%s", line);
+	else
+		fprintf(stderr, "%s\n", line);
 	if (args->ready_fd >= 0) {
 		if (write(args->ready_fd, "", 1) != 1)
 			log_warn("--ready-fd: writing the ready byte to file descriptor %d: %s",
@@ -314,6 +319,7 @@ int main(int argc, char **argv)
 		return EXIT_OK;
 	}
 	log_level_set((enum log_level)settings.log_level);
+	log_format_set((enum log_format)settings.log_format);
 	signal(SIGPIPE, SIG_IGN);
 	/* without a meaning for the engine; its default action would end it */
 	signal(SIGHUP, SIG_IGN);

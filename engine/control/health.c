@@ -13,8 +13,9 @@
 static const struct {
 	const char *name;
 	enum severity severity;
+	const char *help;
 } findings[FINDING_COUNT] = {
-#define FINDING(id, severity, help) {#id, SEVERITY_##severity},
+#define FINDING(id, severity, help) {#id, SEVERITY_##severity, help},
 #include "engine/control/health.def"
 #undef FINDING
 };
@@ -22,6 +23,11 @@ static const struct {
 const char *finding_name(enum finding id)
 {
 	return id < FINDING_COUNT ? findings[id].name : "?";
+}
+
+const char *finding_help(enum finding id)
+{
+	return id < FINDING_COUNT ? findings[id].help : "?";
 }
 
 const char *severity_name(enum severity severity)
@@ -60,6 +66,21 @@ void health_remember(const struct snapshot *s, struct health_past *ret)
 		.no_space = s->clients.calls[STATISTICS_SET].result[STATISTICS_NO_SPACE]};
 	for (unsigned r = 0; r < s->rails; r++)
 		ret->reads_failed += s->rail[r].counter[COUNTER_reads_failed];
+}
+
+void health_pasts_add(struct health_pasts *pasts, const struct snapshot *s)
+{
+	const struct health_past *last = &pasts->past[(pasts->count - 1) % HEALTH_PASTS];
+
+	if (pasts->count && s->taken_ns - last->taken_ns < 1000000000ull)
+		return;
+	health_remember(s, &pasts->past[pasts->count % HEALTH_PASTS]);
+	pasts->count++;
+}
+
+const struct health_past *health_pasts_oldest(const struct health_pasts *pasts)
+{
+	return &pasts->past[pasts->count > HEALTH_PASTS ? pasts->count % HEALTH_PASTS : 0];
 }
 
 /* ---- kinds of findings ----------------------------------------------------------------------- */

@@ -40,12 +40,25 @@ struct health_past {
 };
 void health_remember(const struct snapshot *s, struct health_past *ret);
 
+#define HEALTH_PASTS 11u /* one a second: the oldest is HEALTH_WINDOW_NS old */
+
+/* A ring of past moments; all zeros: empty. */
+struct health_pasts {
+	struct health_past past[HEALTH_PASTS];
+	unsigned count; /* moments ever added */
+};
+/* Adds the moment of `s` unless the last one was added less than a second before it. */
+void health_pasts_add(struct health_pasts *pasts, const struct snapshot *s);
+/* The oldest moment in the ring; there must be one. */
+const struct health_past *health_pasts_oldest(const struct health_pasts *pasts);
+
 /* `past`: a moment HEALTH_WINDOW_NS ago or the oldest known; `now_ns`: CLOCK_MONOTONIC. */
 void health_make(const struct snapshot *s, const struct health_past *past, uint64_t now_ns,
 	struct health *ret);
 /* The worst severity among the findings; SEVERITY_INFO when there is none. */
 enum severity health_worst(const struct health *health);
 const char *finding_name(enum finding id);
+const char *finding_help(enum finding id); /* what it means, as in health.def */
 const char *severity_name(enum severity severity);
 
 /*

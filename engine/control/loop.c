@@ -354,7 +354,10 @@ static void on_measure(evutil_socket_t fd, short what, void *context)
 	if (late_ns > loop->lag_worst_ns)
 		loop->lag_worst_ns = late_ns;
 	if (loop->snapshots && now_ns - loop->snapshot_ns >= SNAPSHOT_MS * 1000000ull) {
-		snapshot_take(&loop->control, snapshots_writing(loop->snapshots));
+		struct snapshot *snapshot = snapshots_writing(loop->snapshots);
+
+		snapshot_take(&loop->control, snapshot);
+		health_pasts_add(&loop->pasts, snapshot);
 		snapshots_publish(loop->snapshots);
 		loop->snapshot_ns = now_ns;
 	}

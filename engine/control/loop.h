@@ -8,6 +8,7 @@
 #define CONTROL_LOOP_H
 
 #include "engine/control/control.h"
+#include "engine/control/health.h"
 #include "engine/control/snapshot.h"
 
 #define LOOP_EVENTS_BURST 256u /* events taken from one rail in one turn */
@@ -58,6 +59,7 @@ struct loop {
 	uint64_t lag[LATENCY_BUCKETS]; /* histogram of how late `measure` fired: abi/latency.h */
 	uint64_t lag_ns_sum, lag_worst_ns;
 	struct snapshots *snapshots; /* read by the metrics thread */
+	struct health_pasts pasts;   /* of published snapshots, for the findings of reports */
 	uint32_t stop_asked;         /* 1: control_stop() was called, on any thread */
 	int result;
 };

@@ -30,7 +30,6 @@
 #include "numa/clock.h"
 
 #define METRICS_TURN_US 250000 /* between two looks for a new snapshot */
-#define PASTS 11u              /* one a second: the oldest is HEALTH_WINDOW_NS old */
 #define PAGE_HEADERS                                                                               \
 	"Content-Security-Policy: " DASHBOARD_CSP                                                  \
 	"\r\nReferrer-Policy: no-referrer\r\nX-Frame-Options: DENY\r\n"
@@ -52,8 +51,7 @@ struct metrics {
 	const struct snapshot *now; /* NULL: none yet */
 	uint64_t seen_ns;           /* of the snapshot that was looked at last */
 	struct history history;
-	struct health_past past[PASTS];
-	unsigned pasts;
+	struct health_pasts pasts;
 	struct http_body *text[TEXTS]; /* of `now`; NULL: not rendered */
 	struct http_body *page;
 };
@@ -68,12 +66,6 @@ static void texts_drop(struct metrics *m)
 	}
 }
 
-/* The oldest moment that is remembered, at most HEALTH_WINDOW_NS back. */
-static const struct health_past *past_oldest(const struct metrics *m)
-{
-	return &m->past[m->pasts > PASTS ? m->pasts % PASTS : 0];
-}
-
 static void refresh(struct metrics *m)
 {
 	const struct snapshot *s = snapshots_newest(m->snapshots);
@@ -84,10 +76,7 @@ static void refresh(struct metrics *m)
 	m->seen_ns = s->taken_ns;
 	texts_drop(m);
 	history_add(&m->history, s);
-	if (!m->pasts || s->taken_ns - m->past[(m->pasts - 1) % PASTS].taken_ns >= 1000000000ull) {
-		health_remember(s, &m->past[m->pasts % PASTS]);
-		m->pasts++;
-	}
+	health_pasts_add(&m->pasts, s);
 }
 
 /* ---- rendering ------------------------------------------------------------------------------- */
@@ -135,7 +124,7 @@ static void json_health(FILE *f, const struct metrics *m, uint64_t now_ns)
 {
 	struct health health;
 
-	health_make(m->now, past_oldest(m), now_ns, &health);
+	health_make(m->now, health_pasts_oldest(&m->pasts), now_ns, &health);
 	fprintf(f, "\"health\":{\"worst\":\"%s\",\"findings\":[",
 		health.count ? severity_name(health_worst(&health)) : "ok");
 	for (unsigned i = 0; i < health.count; i++) {
@@ -157,7 +146,7 @@ static int status_text(const struct metrics *m, char **ret_text, size_t *ret_byt
 	bool failed;
 	FILE *f;
 
-	if (report_make(m->now, &report, &bytes) < 0)
+	if (report_make(m->now, NULL, &report, &bytes) < 0)
 		return -ENOMEM;
 	f = open_memstream(ret_text, ret_bytes);
 	if (f) {

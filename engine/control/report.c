@@ -15,6 +15,7 @@
 #include "config/version.h"
 #include "engine/abi/segment.h"
 #include "engine/abi/wire.h"
+#include "engine/control/health.h"
 #include "engine/control/snapshot.h"
 
 struct json {
@@ -318,7 +319,53 @@ static void report_loop(struct json *j, const struct snapshot *s)
 	json_close(j, "}");
 }
 
-int report_make(const struct snapshot *s, char **ret_text, size_t *ret_bytes)
+/* As in /api/status, and what each kind of finding means. */
+static void report_health(struct json *j, const struct health *health)
+{
+	json_open(j, "health", "{");
+	json_string(j, "worst", health->count ? severity_name(health_worst(health)) : "ok");
+	json_open(j, "findings", "[");
+	for (unsigned i = 0; i < health->count; i++) {
+		json_open(j, NULL, "{");
+		json_string(j, "id", finding_name(health->finding[i].id));
+		json_string(j, "severity", severity_name(health->finding[i].severity));
+		json_string(j, "text", health->finding[i].text);
+		json_string(j, "means", finding_help(health->finding[i].id));
+		json_close(j, "}");
+	}
+	json_close(j, "]");
+	json_close(j, "}");
+}
+
+static void report_buckets(struct json *j, const char *name, const uint64_t *latency)
+{
+	json_open(j, name, "[");
+	for (unsigned i = 0; i < LATENCY_BUCKETS; i++)
+		json_count(j, NULL, latency[i]);
+	json_close(j, "]");
+}
+
+/* As in /api/status. */
+static void report_histograms(struct json *j, const struct snapshot *s)
+{
+	json_open(j, "latency", "{");
+	json_open(j, "lower_ns", "[");
+	for (unsigned i = 0; i < LATENCY_BUCKETS; i++)
+		json_count(j, NULL, latency_lower_ns(i));
+	json_close(j, "]");
+	report_buckets(j, "get", s->clients.calls[STATISTICS_GET].latency);
+	report_buckets(j, "set", s->clients.calls[STATISTICS_SET].latency);
+	report_buckets(j, "exists", s->clients.calls[STATISTICS_EXISTS].latency);
+	report_buckets(j, "loop", s->lag);
+	json_open(j, "rails", "[");
+	for (unsigned r = 0; r < s->rails; r++)
+		report_buckets(j, NULL, s->rail[r].latency);
+	json_close(j, "]");
+	json_close(j, "}");
+}
+
+int report_make(
+	const struct snapshot *s, const struct health *health, char **ret_text, size_t *ret_bytes)
 {
 	struct json j = {.comma = false};
 
@@ -348,6 +395,10 @@ int report_make(const struct snapshot *s, char **ret_text, size_t *ret_bytes)
 	report_connections(&j, s);
 	report_clients(&j, s);
 	report_loop(&j, s);
+	if (health) {
+		report_health(&j, health);
+		report_histograms(&j, s);
+	}
 	json_close(&j, "}");
 	json_text(&j, "\n");
 	if (j.failed) {

@@ -8,12 +8,15 @@
 
 #include <stddef.h>
 
+struct health;
 struct snapshot;
 
 /*
- * Returns 0 with a zero-terminated text of *ret_bytes characters, which the caller frees, or
- * -ENOMEM.
+ * With `health`, the report also has its findings and the latency histograms as bucket counts, for
+ * percentiles of the time between two reports; NULL: without. Returns 0 with a zero-terminated
+ * text of *ret_bytes characters, which the caller frees, or -ENOMEM.
  */
-int report_make(const struct snapshot *snapshot, char **ret_text, size_t *ret_bytes);
+int report_make(const struct snapshot *snapshot, const struct health *health, char **ret_text,
+	size_t *ret_bytes);
 
 #endif

@@ -206,8 +206,12 @@ void snapshot_take(struct control *control, struct snapshot *ret)
 
 int snapshot_report(struct control *control, char **ret_text, size_t *ret_bytes)
 {
-	struct snapshot *snapshot = snapshots_writing(loop_of(control)->snapshots);
+	struct loop *loop = loop_of(control);
+	struct snapshot *snapshot = snapshots_writing(loop->snapshots);
+	struct health health;
 
 	snapshot_take(control, snapshot);
-	return report_make(snapshot, ret_text, ret_bytes);
+	health_pasts_add(&loop->pasts, snapshot);
+	health_make(snapshot, health_pasts_oldest(&loop->pasts), snapshot->taken_ns, &health);
+	return report_make(snapshot, &health, ret_text, ret_bytes);
 }

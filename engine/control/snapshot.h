@@ -91,8 +91,8 @@ struct snapshot {
 void snapshot_take(struct control *control, struct snapshot *ret);
 
 /*
- * Takes a snapshot and makes the report of it: report_make(). The loop's thread. 0, and the caller
- * frees *ret_text, or -ENOMEM.
+ * Takes a snapshot and makes the report of it, with findings: report_make(). The loop's thread. 0,
+ * and the caller frees *ret_text, or -ENOMEM.
  */
 int snapshot_report(struct control *control, char **ret_text, size_t *ret_bytes);
 

@@ -213,6 +213,63 @@ static void a_report_contains_the_fields_that_tools_read(void **state)
 	free(text);
 }
 
+/* The findings of a report are those of the loop: also what grew since an earlier snapshot. */
+static void a_report_has_the_findings_worst_first(void **state)
+{
+	size_t bytes;
+	char *text;
+
+	(void)state;
+	members.entry[1].heard_ns = 1;
+	assert_int_equal(snapshot_report(&loop.control, &text, &bytes), 0);
+	check(text,
+		"[f[\"id\"] for f in r[\"health\"][\"findings\"]]==[\"member_suspect\",\"peers_out\",\"directory_moving\",\"directory_behind\",\"statistics_refused\"]");
+	check(text, "r[\"health\"][\"worst\"]==\"warning\"");
+	check(text, "all(f[\"means\"] and f[\"text\"] for f in r[\"health\"][\"findings\"])");
+	check(text, "len(r[\"latency\"][\"lower_ns\"])==len(r[\"latency\"][\"rails\"][0])");
+	check(text, "sum(r[\"latency\"][\"rails\"][0])==1000");
+	free(text);
+	loop.control.counter[COUNTER_entries_dropped] += 5;
+	assert_int_equal(snapshot_report(&loop.control, &text, &bytes), 0);
+	check(text,
+		"\"5 entries\" in [f[\"text\"] for f in r[\"health\"][\"findings\"] if f[\"id\"]==\"directory_full\"][0]");
+	free(text);
+}
+
+/* One moment a second is kept, for HEALTH_WINDOW_NS. */
+static void the_oldest_moment_is_ten_seconds_back(void **state)
+{
+	static struct snapshot s;
+	static struct health_pasts pasts;
+
+	(void)state;
+	for (uint64_t i = 1; i <= 30; i++) {
+		s.taken_ns = i * 1000000000;
+		s.counter[COUNTER_entries_dropped] = i;
+		health_pasts_add(&pasts, &s);
+		s.taken_ns += 500000000;
+		health_pasts_add(&pasts, &s);
+		assert_int_equal(pasts.count, i);
+		assert_int_equal(
+			health_pasts_oldest(&pasts)->taken_ns, (i > 10 ? i - 10 : 1) * 1000000000);
+		assert_int_equal(health_pasts_oldest(&pasts)->entries_dropped, i > 10 ? i - 10 : 1);
+	}
+}
+
+/* Findings are sorted by their place in health.def: it must put worse ones first. */
+static void findings_are_listed_worst_first(void **state)
+{
+	static const enum severity severities[] = {
+#define FINDING(id, severity, help) SEVERITY_##severity,
+#include "engine/control/health.def"
+#undef FINDING
+	};
+
+	(void)state;
+	for (unsigned i = 1; i < FINDING_COUNT; i++)
+		assert_true(severities[i] <= severities[i - 1]);
+}
+
 /* A member is shown as up, suspect or down, and for how long. */
 static void the_state_of_a_member_is_told(void **state)
 {
@@ -266,6 +323,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(a_report_contains_the_fields_that_tools_read),
 		TEST(the_state_of_a_member_is_told),
+		TEST(a_report_has_the_findings_worst_first),
+		TEST(the_oldest_moment_is_ten_seconds_back),
+		TEST(findings_are_listed_worst_first),
 		TEST(hostile_names_stay_inside_their_quotes),
 	};
 

@@ -19,6 +19,8 @@ import unittest
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
 PROGRAMS = ["peercache-bench", "peercache-engine", "peercache-replay", "peercachectl"]
 EXAMPLES = ["eight-rails.conf", "minimal.conf", "soft-two-nodes.conf"]
+MONITORING = ["RUNBOOK.md", "peercache-alerts.yml", "peercache-grafana.json",
+              "peercache-prometheus.yml"]
 HEADERS = ["peercache.h", "pc.h"]
 NEEDED = ["pkg-config", "gcc", "g++", "ldd", "readelf"]
 LANGUAGES = {"c": ["gcc", "-std=c99"], "cc": ["g++", "-std=c++11"]}
@@ -102,7 +104,8 @@ class Installed(unittest.TestCase):
         expected += [self.path("includedir", "peercache", name) for name in HEADERS]
         expected += [self.path("datadir", doc, name) for name in (
             "CHANGELOG.md", "LICENSE", "README.md")]
-        expected += [self.path("datadir", doc, "examples", name) for name in EXAMPLES]
+        expected += [self.path("datadir", doc, "examples", name)
+                     for name in EXAMPLES + MONITORING]
         if self.man:
             expected += [self.path("mandir", "man1", name + ".1") for name in PROGRAMS]
         found = [os.path.join(folder, name) for folder, _, names in os.walk(self.root)

@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""peercachectl health, status and top on real engines."""
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import tempfile
+import time
+import unittest
+import urllib.request
+
+import fcntl
+import termios
+
+import harness
+
+CTL = harness.program("tools/peercachectl")
+
+
+def ctl(socket, *arguments, seconds=60):
+    return subprocess.run([CTL, "--socket", socket, *arguments], capture_output=True, text=True,
+                          timeout=seconds * harness.SLOW)
+
+
+def findings(socket):
+    """The exit status of health and what it found: [(severity, id)], in order."""
+    done = ctl(socket, "--json", "health")
+    if done.returncode == 3:
+        return 3, []
+    return done.returncode, [(f["severity"], f["id"])
+                             for f in json.loads(done.stdout)["findings"]]
+
+
+def series(text):
+    """{series: value} of a text in the Prometheus format."""
+    return {name.removeprefix("peercache_"): float(value) for name, value in
+            (line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))}
+
+
+class Health(harness.ClusterTest):
+    def test_the_exit_status_is_the_worst_severity(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".faults") as faults:
+            engines = self.start(2, pool_bytes="16MiB", settings=[
+                "cluster.heartbeat_ms=100", "cluster.dead_after_ms=1000",
+                f"test.fault_file={faults.name}"])
+            socket = engines.sockets[0]
+            harness.wait_for(lambda: findings(socket) == (0, []), 30, "no finding at first")
+            self.assertRegex(ctl(socket, "health").stdout, r"^ok: \S+: 0 findings\n$")
+
+            engines.kill(1)
+            harness.wait_for(lambda: findings(socket)[1][:1] == [("warning", "member_down")], 30,
+                             "the killed member is down")
+            done = ctl(socket, "health")
+            self.assertEqual(done.returncode, 1)
+            self.assertRegex(done.stdout, r"(?m)^warning +member_down: member \S+ .* is down for")
+            self.assertIn("a member is dead or not reachable", done.stdout)
+
+            faults.write("0:down\n")
+            faults.flush()
+            harness.wait_for(lambda: findings(socket)[0] == 2, 30, "no rail is in use")
+            found = findings(socket)[1]
+            self.assertEqual(found[0], ("critical", "rails_all_out"))
+            order = ["critical", "warning", "info"]
+            self.assertEqual(found, sorted(found, key=lambda f: order.index(f[0])))
+
+            faults.seek(0)
+            faults.truncate()
+            faults.write("\n")
+            faults.flush()
+            engines.restart(1)
+            harness.wait_for(lambda: findings(socket)[0] == 0, 30, "all is well again")
+            self.stop_cleanly(engines)
+
+    def test_an_engine_that_does_not_answer_is_status_3(self):
+        self.assertEqual(ctl("/nowhere/e.sock", "health").returncode, 3)
+        self.assertEqual(json.loads(ctl("/nowhere/e.sock", "--json", "health").stdout)["worst"],
+                         "no answer")
+        engines = self.start(1, pool_bytes="16MiB")
+        os.kill(engines.process[0].pid, signal.SIGSTOP)
+        try:
+            for command in (("health",), ("top", "--once"), ("--json", "health")):
+                begun = time.monotonic()
+                done = ctl(engines.sockets[0], "--timeout-ms", "300", *command)
+                self.assertEqual(done.returncode, 3, done.stdout + done.stderr)
+                self.assertIn("no answer", done.stdout)
+                self.assertLess(time.monotonic() - begun, 9, "the library waits 10 s")
+        finally:
+            os.kill(engines.process[0].pid, signal.SIGCONT)
+        harness.wait_for(lambda: findings(engines.sockets[0])[0] == 0, 30, "it answers again")
+        self.stop_cleanly(engines)
+
+    def test_wrong_usage_of_health_is_no_finding(self):
+        self.assertEqual(ctl("/nowhere/e.sock", "health", "all").returncode, 3)
+
+
+class Status(harness.ClusterTest):
+    def test_status_has_the_names_and_values_of_the_metrics(self):
+        port = harness.cluster.free_port()
+        engines = self.start(1, pool_bytes="16MiB", settings=[
+            f"metrics.port={port}", "rail.devices=soft,soft"])
+        self.replay(engines, "--requests", 100)
+
+        def compared():
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+                metrics = series(answer.read().decode())
+            shown = dict(re.findall(r"(?m)^  ([a-z_0-9]+(?:\{.*\})?) +([-+.0-9e]+)(?: \(.*\))?$",
+                                    ctl(engines.sockets[0], "status").stdout))
+            self.assertEqual([n for n in shown if n not in metrics], [])
+            self.assertGreater(len(shown), 40)
+            # What a second look changes: this tool's own session, and time that goes by.
+            moving = re.compile(r"client|seconds|steps_idle|sleeps|gaps|messages|lag")
+            return all(metrics[n] == float(v) for n, v in shown.items() if not moving.search(n))
+        harness.wait_for(compared, 20, "the values are those of the metrics")
+        text = ctl(engines.sockets[0], "status").stdout
+        for words in ("health: ", 'call_pages_total{op="get",result="hit"}',
+                      'call_seconds{op="get"} ', "this engine"):
+            self.assertIn(words, text)
+        self.stop_cleanly(engines)
+
+
+class Terminal:
+    """A program on a pseudo terminal, and what its screen shows."""
+
+    def __init__(self, command, rows, columns):
+        self.master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        self.slave = slave
+        self.mode = termios.tcgetattr(slave)
+        self.process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave,
+                                        start_new_session=True,
+                                        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
+        self.seen = b""
+
+    def read(self):
+        while select.select([self.master], [], [], 0.05)[0]:
+            try:
+                self.seen += os.read(self.master, 65536)
+            except OSError:
+                break
+        return self.seen.decode()
+
+    def screen(self):
+        """The lines of the last whole picture."""
+        pictures = [p for p in self.read().split("\x1b[H")[1:] if p.endswith("q quits")]
+        return re.sub(r"\x1b\[[KJ]", "", pictures[-1]).split("\r\n") if pictures else []
+
+    def shows(self, words):
+        return any(words in line for line in self.screen())
+
+    def close(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        os.close(self.master)
+        os.close(self.slave)
+
+
+class Top(harness.ClusterTest):
+    def top(self, engines, rows=24, columns=80):
+        terminal = Terminal([CTL, "--socket", engines.sockets[0], "top"], rows, columns)
+        self.addCleanup(terminal.close)
+        return terminal
+
+    def test_once_prints_one_picture_that_fits_a_small_terminal(self):
+        engines = self.start(2, pool_bytes="16MiB", settings=[
+            "rail.devices=" + ",".join(["soft"] * 12), "rail.poll_cores=1"])
+        load = harness.tool("tools/peercache-replay", "--quiet", "--requests", 1000000,
+                            sockets=engines.sockets)
+        self.addCleanup(load.communicate)
+        self.addCleanup(load.kill)
+
+        def busy():
+            done = ctl(engines.sockets[0], "top", "--once")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            lines = done.stdout.splitlines()
+            self.assertLessEqual(len(lines), 24)
+            self.assertLessEqual(max(map(len, lines)), 80)
+            self.assertNotIn("\x1b", done.stdout)
+            for words in ("health   ", "members  2 up", "more rails", "\npool ", "\ndirectory ",
+                          "\nclients "):
+                self.assertIn(words, done.stdout)
+            get = next(line.split() for line in lines if line.startswith("get "))
+            return get[1] not in ("-", "0") and "%" in get[4]
+        harness.wait_for(busy, 60, "rates of the load")
+
+    def test_it_redraws_and_q_gives_the_terminal_back(self):
+        engines = self.start(1, pool_bytes="16MiB")
+        for rows, columns in ((24, 80), (10, 40)):
+            with self.subTest(rows=rows):
+                top = self.top(engines, rows, columns)
+                harness.wait_for(lambda: top.read().count("\x1b[H") >= 3 and
+                                 top.shows("health   ok"), 30, "it redraws")
+                self.assertLessEqual(len(top.screen()), rows)
+                self.assertLessEqual(max(map(len, top.screen())), columns)
+                self.assertEqual(top.screen()[-1], "q quits")
+                os.write(top.master, b"q")
+                self.assertEqual(top.process.wait(30 * harness.SLOW), 0)
+                self.assertTrue(top.read().endswith("\x1b[?25h\x1b[?1049l"))
+                self.assertEqual(termios.tcgetattr(top.slave), top.mode)
+        self.stop_cleanly(engines)
+
+    def test_control_c_ends_it_while_the_engine_hangs(self):
+        engines = self.start(1, pool_bytes="16MiB")
+        top = self.top(engines)
+        harness.wait_for(lambda: top.shows("health   ok"), 30, "the first picture")
+        os.kill(engines.process[0].pid, signal.SIGSTOP)
+        try:
+            harness.wait_for(lambda: top.shows("NO ANSWER for"), 30, "it says the data is old")
+            os.write(top.master, b"\x03")
+            self.assertEqual(top.process.wait(30 * harness.SLOW), 0)
+            self.assertEqual(termios.tcgetattr(top.slave), top.mode)
+        finally:
+            os.kill(engines.process[0].pid, signal.SIGCONT)
+        self.stop_cleanly(engines)
+
+    def test_it_finds_an_engine_that_comes_back(self):
+        engines = self.start(1, pool_bytes="16MiB")
+        top = self.top(engines)
+        harness.wait_for(lambda: top.shows("health   ok"), 30, "the first picture")
+        engines.kill(0)
+        harness.wait_for(lambda: top.shows("NO ANSWER for"), 30, "it says the engine is gone")
+        engines.restart(0)
+        harness.wait_for(lambda: top.shows("health   ok"), 30, "the engine is back")
+        self.stop_cleanly(engines)
+
+    def test_without_a_terminal_it_says_what_to_do(self):
+        engines = self.start(1, pool_bytes="16MiB")
+        done = ctl(engines.sockets[0], "top")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--once", done.stderr)
+        self.stop_cleanly(engines)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What /metrics exports from a host with RAILS_MAX rails: the tables of engine/METRICS.md are the
+ * generated ones, labels are from a short list, and there are at most SERIES_MAX series.
+ * After a change of metrics: `test_control_metrics_table --print` prints the new tables.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/control/metrics_text.h"
+#include "engine/control/snapshot.h"
+
+#define SERIES_MAX 2000u
+#define METRICS_MAX 512u
+
+struct metric {
+	char name[96], type[16], labels[96], help[256];
+};
+
+static struct metric metric[METRICS_MAX];
+static unsigned metrics, series;
+
+/* A host with every part that can be repeated; the caller frees the text. */
+static char *rendered(bool compat)
+{
+	static struct snapshot s;
+	char *text;
+	size_t bytes;
+
+	s.rails = s.poll_cores = RAILS_MAX;
+	for (unsigned i = 0; i < RAILS_MAX; i++)
+		s.poll_core[i].number = i;
+	s.members = SNAPSHOT_MEMBERS;
+	strcpy(s.name, "a\\b\"c");
+	if (metrics_text(&s, compat, &text, &bytes) < 0)
+		abort();
+	return text;
+}
+
+/* Adds the names of the labels in "{a="x",b="y"}" to a list in `ret`, each once. */
+static void labels_add(const char *at, char *ret, size_t room)
+{
+	while (*at && *at != '}') {
+		size_t length = strcspn(++at, "=");
+		char name[32];
+
+		snprintf(name, sizeof(name), "`%.*s`", (int)length, at);
+		if (!strstr(ret, name))
+			snprintf(ret + strlen(ret), room - strlen(ret), "%s%s", *ret ? ", " : "",
+				name);
+		for (at += length + 2; *at && *at != '"'; at++) /* the value */
+			at += *at == '\\';
+		at++;
+	}
+}
+
+static void parse_line(const char *line)
+{
+	struct metric *m = &metric[metrics ? metrics - 1 : 0];
+
+	if (!strncmp(line, "# HELP peercache_", 17)) {
+		if (metrics == METRICS_MAX)
+			abort();
+		m = &metric[metrics++];
+		memset(m, 0, sizeof(*m));
+		sscanf(line + 7, "%95s %255[^\n]", m->name, m->help);
+	} else if (!strncmp(line, "# TYPE ", 7)) {
+		sscanf(line + 7, "%*s %15s", m->type);
+	} else {
+		size_t length = strcspn(line, "{ ");
+
+		series++;
+		if (strncmp(line, m->name, strlen(m->name)))
+			abort(); /* a series without HELP and TYPE */
+		if (line[length] == '{')
+			labels_add(line + length, m->labels, sizeof(m->labels));
+	}
+}
+
+static void parse(char *text)
+{
+	char *state, *copy = strdup(text);
+
+	metrics = series = 0;
+	for (char *line = strtok_r(copy, "\n", &state); line; line = strtok_r(NULL, "\n", &state))
+		parse_line(line);
+	free(copy);
+}
+
+static bool named_in(const char *text, const char *name)
+{
+	char head[128];
+
+	snprintf(head, sizeof(head), "# HELP %s ", name);
+	return strstr(text, head) != NULL;
+}
+
+/* Without compat: all metrics. With compat: those that it adds. */
+static void print_table(FILE *out, bool compat)
+{
+	char *text = rendered(compat), *plain = rendered(false);
+
+	parse(text);
+	fprintf(out, "| Metric | Type | Labels | Meaning |\n|---|---|---|---|\n");
+	for (unsigned i = 0; i < metrics; i++) {
+		if (compat && named_in(plain, metric[i].name))
+			continue;
+		fprintf(out, "| `%s` | %s | %s | %s |\n", metric[i].name, metric[i].type,
+			metric[i].labels, metric[i].help);
+	}
+	free(text);
+	free(plain);
+}
+
+static void the_documented_metrics_are_the_exported_ones(void **state)
+{
+	static char page[65536];
+	FILE *file = fopen(SOURCE_DIR "/engine/METRICS.md", "re");
+
+	(void)state;
+	assert_non_null(file);
+	page[fread(page, 1, sizeof(page) - 1, file)] = '\0';
+	fclose(file);
+	for (unsigned compat = 0; compat < 2; compat++) {
+		char *table = NULL;
+		size_t bytes;
+		FILE *out = open_memstream(&table, &bytes);
+
+		assert_non_null(out);
+		print_table(out, compat);
+		fclose(out);
+		if (!strstr(page, table))
+			fail_msg("engine/METRICS.md is behind; its table should be:\n%s", table);
+		free(table);
+	}
+}
+
+static void sixteen_rails_export_few_series_with_known_labels(void **state)
+{
+	static const char allowed[] =
+		"`rail` `core` `op` `result` `kind` `state` `version` `le` `node` `quantile`";
+	char *text = rendered(true), labels[96];
+
+	(void)state;
+	parse(text);
+	free(text);
+	print_message("%u metrics, %u series with %u rails\n", metrics, series, RAILS_MAX);
+	assert_in_range(series, 100, SERIES_MAX);
+	for (unsigned i = 0; i < metrics; i++) {
+		char *save, *name;
+
+		assert_true(strlen(metric[i].help) > 10 || strstr(metric[i].help, "0.8.4"));
+		strcpy(labels, metric[i].labels);
+		for (name = strtok_r(labels, ", ", &save); name; name = strtok_r(NULL, ", ", &save))
+			if (!strstr(allowed, name))
+				fail_msg("%s has the label %s", metric[i].name, name);
+	}
+}
+
+/* Only the names of 0.8.4 carry the name of the node. */
+static void the_node_label_is_of_the_compatible_names_alone(void **state)
+{
+	char *text = rendered(false);
+
+	(void)state;
+	assert_null(strstr(text, "node="));
+	assert_null(strstr(text, "quantile="));
+	free(text);
+	text = rendered(true);
+	assert_non_null(strstr(text, "peercache_members{node=\"a\\\\b\\\"c\"}"));
+	free(text);
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(the_documented_metrics_are_the_exported_ones),
+		cmocka_unit_test(sixteen_rails_export_few_series_with_known_labels),
+		cmocka_unit_test(the_node_label_is_of_the_compatible_names_alone),
+	};
+
+	if (argc > 1 && strcmp(argv[1], "--print") == 0) {
+		print_table(stdout, false);
+		printf("\n");
+		print_table(stdout, true);
+		return 0;
+	}
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The commands of peercachectl. peercachectl.c parses the command line and calls one of them; each
+ * returns the exit status of the program. One thread.
+ */
+#ifndef TOOLS_CTL_H
+#define TOOLS_CTL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <json-c/json.h>
+
+#include "engine/client/peercache.h"
+
+struct ctl {
+	const char *socket, *name_space, *output, *text;
+	bool json, once;
+	unsigned timeout_ms;
+	struct pc *pc;              /* NULL for health and top: they open it themselves */
+	struct pc_channel *channel; /* of put, get, exists and rm */
+};
+
+/* ctl_file.c. `path`: "-" is standard input; NULL: ctl->text is stored. */
+int ctl_put(struct ctl *ctl, const char *key, const char *path);
+int ctl_get(struct ctl *ctl, const char *key);
+int ctl_exists(struct ctl *ctl, const char *key);
+int ctl_rm(struct ctl *ctl, const char *key);
+
+/* ctl_status.c */
+int ctl_status(struct ctl *ctl);
+int ctl_members(struct ctl *ctl);
+/* 0: no finding or only information, 1: a warning, 2: a critical finding, 3: no answer. */
+int ctl_health(struct ctl *ctl);
+
+#define CTL_NO_ANSWER 3
+/*
+ * Ends the program with CTL_NO_ANSWER and a message if it still runs after ctl->timeout_ms: calls
+ * to an engine that hangs take longer than a monitoring system waits.
+ */
+void ctl_deadline(const struct ctl *ctl);
+/* Prints that the engine does not answer and why; returns CTL_NO_ANSWER. */
+int ctl_no_answer(const struct ctl *ctl, const char *why);
+
+/* ctl_top.c: 0, or CTL_NO_ANSWER for --once. */
+int ctl_top(struct ctl *ctl);
+
+/* ---- ctl_frame.c: one picture of top --------------------------------------------------------- */
+
+struct frame {
+	json_object *now, *before; /* reports; `before` is NULL: there are no rates yet */
+	uint64_t age_ms;           /* of `now` */
+	unsigned rows, columns;
+};
+/* Writes at most `rows` lines of at most `columns` characters. */
+void frame_print(const struct frame *frame, FILE *out);
+
+/* ---- ctl_json.c: shared by status and top ---------------------------------------------------- */
+
+/* The member `name` of an object, or NULL. */
+json_object *json_get(json_object *o, const char *name);
+/* "" when it is not there. */
+const char *json_text(json_object *o, const char *name);
+/* 0 when it is not there. */
+int64_t json_number(json_object *o, const char *name);
+/* 0 for anything but an array. */
+size_t json_length(json_object *array);
+/* NULL beyond the end, and for anything but an array. */
+json_object *json_at(json_object *array, size_t i);
+/* "3 d 4 h", "4 h 5 min", "5 min 6 s", "6 s" */
+void text_duration(uint64_t ms, char *ret, size_t bytes);
+void text_bytes(double amount, char *ret, size_t bytes); /* "1.5 GiB" */
+void text_count(double amount, char *ret, size_t bytes); /* "9999", "12.3k" */
+void text_ns(uint64_t ns, char *ret, size_t bytes);      /* "800ns", "1.2us", "35ms" */
+/*
+ * Copies `text` with a "?" for each control character and each byte that is not ASCII, because a
+ * name that another engine sends must not control the terminal.
+ */
+void text_plain(const char *text, char *ret, size_t bytes);
+
+#endif

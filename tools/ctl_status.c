@@ -1,0 +1,359 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * peercachectl status, members and health. `status` prints series as /metrics names them, without
+ * the prefix peercache_. One thread.
+ */
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include "tools/common.h"
+#include "tools/ctl.h"
+
+/* ---- series ---------------------------------------------------------------------------------- */
+
+/* One number of the report under the name of its metric; the value is divided by `scale`. */
+struct word {
+	const char *metric, *path;
+	double scale;
+};
+
+static const struct word engine_words[] = {
+	{"stopping", "stopping", 1},
+	{"map_epoch", "map_epoch", 1},
+	{"pages", "keys", 1},
+	{"directory_entries", "shard.entries", 1},
+	{"directory_capacity_entries", "shard.capacity", 1},
+	{"directory_moving", "directory.moving", 1},
+	{"directory_owners_behind", "directory.owners_behind", 1},
+	{"client_sessions", "clients.sessions", 1},
+	{"client_channels", "clients.channels", 1},
+	{"client_regions", "clients.regions", 1},
+	{"client_credits", "clients.credits", 1},
+	{"client_credits_waiting", "clients.waiting", 1},
+	{"client_statistics_refused_total", "clients.statistics_refused", 1},
+	{"connections_waiting", "connections.asked", 1},
+	{"connections", "connections.live", 1},
+	{"connections_served", "connections.served", 1},
+	{"queue_pairs", "connections.qps", 1},
+	{"get_local_pages_total", "calls.get_local", 1},
+	{"get_remote_pages_total", "calls.get_remote", 1},
+	{"get_bytes_total", "calls.get_bytes", 1},
+	{"get_staged_bytes_total", "calls.get_staged_bytes", 1},
+	{"set_bytes_total", "calls.set_bytes", 1},
+	{"set_present_pages_total", "calls.set_present", 1},
+	{"reads_reissued_total", "calls.reissued", 1},
+	{"lookups_total", "calls.lookups", 1},
+	{"lookups_cached_total", "calls.lookups_cached", 1},
+	{"loop_lag_worst_seconds", "loop_lag.worst_ns", 1e9},
+	{NULL, NULL, 0},
+};
+
+static const struct word rail_words[] = {
+	{"rail_link_bytes_per_second", "gbps", 1 / 125e6},
+	{"rail_pool_bytes", "pool_bytes", 1},
+	{"rail_pool_used_bytes", "pool_used_bytes", 1},
+	{"rail_pages", "pages", 1},
+	{"rail_limbo_slots", "limbo", 1},
+	{"rail_in_flight_operations", "in_flight", 1},
+	{"rail_peers_out", "peers_out", 1},
+	{NULL, NULL, 0},
+};
+
+static const struct word core_words[] = {
+	{"poll_core_busy_seconds_total", "busy_ns", 1e9},
+	{"poll_core_spin_seconds_total", "spin_ns", 1e9},
+	{"poll_core_software_nic_seconds_total", "nic_ns", 1e9},
+	{"poll_core_gaps_over_10us_total", "gaps_over_10us", 1},
+	{"poll_core_gap_worst_seconds", "gap_worst_ns", 1e9},
+	{NULL, NULL, 0},
+};
+
+/* Counters that are 0 are left out: there are many, and they tell nothing. */
+static void print_series(const char *name, double value)
+{
+	size_t length = strcspn(name, "{");
+	char text[32];
+
+	if (value == 0 && length > 6 && !strncmp(name + length - 6, "_total", 6))
+		return;
+	text_bytes(value, text, sizeof(text));
+	if (value >= 1024 && strstr(name, "bytes"))
+		printf("  %-52s %.12g (%s)\n", name, value, text);
+	else
+		printf("  %-52s %.12g\n", name, value);
+}
+
+static void print_words(json_object *report, const struct word *words, const char *labels)
+{
+	char name[128];
+
+	for (; words->metric; words++) {
+		snprintf(name, sizeof(name), "%s%s", words->metric, labels);
+		print_series(name, (double)report_number(report, words->path) / words->scale);
+	}
+}
+
+/*
+ * `prefix`: "rail_" or "". Two counters of rails have names of their own, those of poll_core_*.
+ */
+static void print_counters(json_object *o, const char *prefix, const char *labels)
+{
+	char series[128];
+
+	json_object_object_foreach (o, name, value) {
+		if (!strncmp(name, "poll_gap", 8))
+			continue;
+		snprintf(series, sizeof(series), "%s%s_total%s", prefix, name, labels);
+		print_series(series, (double)json_object_get_int64(value));
+	}
+}
+
+static void print_latency(const char *name, json_object *o)
+{
+	char p50[16], p99[16], p999[16];
+
+	text_ns((uint64_t)json_number(o, "p50_ns"), p50, sizeof(p50));
+	text_ns((uint64_t)json_number(o, "p99_ns"), p99, sizeof(p99));
+	text_ns((uint64_t)json_number(o, "p999_ns"), p999, sizeof(p999));
+	printf("  %-52s p50 %s, p99 %s, p99.9 %s\n", name, p50, p99, p999);
+}
+
+static void print_calls(json_object *calls)
+{
+	static const char *const ops[] = {"get", "set", "exists", "remove"};
+	static const char *const results[] = {
+		"hit", "miss", "stale", "unreachable", "timeout", "no_space", "other"};
+	char name[128];
+
+	for (unsigned i = 0; i < 4; i++) {
+		json_object *call = json_get(calls, ops[i]);
+
+		for (unsigned r = 0; r < 7; r++) {
+			snprintf(name, sizeof(name), "call_pages_total{op=\"%s\",result=\"%s\"}",
+				ops[i], results[r]);
+			print_series(name, (double)json_number(call, results[r]));
+		}
+		if (!json_number(call, "batches"))
+			continue;
+		snprintf(name, sizeof(name), "call_seconds{op=\"%s\"}", ops[i]);
+		print_latency(name, call);
+	}
+}
+
+static void print_rails(json_object *report)
+{
+	json_object *rails = json_get(report, "rails"), *cores = json_get(report, "poll_cores");
+	char labels[32], name[128];
+
+	for (size_t i = 0; i < json_length(rails); i++) {
+		json_object *rail = json_at(rails, i);
+
+		snprintf(labels, sizeof(labels), "{rail=\"%zu\"}", i);
+		printf("rail %zu, %s\n", i, json_text(rail, "device"));
+		snprintf(name, sizeof(name), "rail_state{rail=\"%zu\",state=\"%s\"}", i,
+			json_text(rail, "state"));
+		print_series(name, 1);
+		print_words(rail, rail_words, labels);
+		print_counters(json_get(rail, "counters"), "rail_", labels);
+		snprintf(name, sizeof(name), "rail_read_seconds%s", labels);
+		print_latency(name, json_get(rail, "read_latency"));
+	}
+	for (size_t i = 0; i < json_length(cores); i++) {
+		snprintf(labels, sizeof(labels), "{core=\"%zu\"}", i);
+		printf("poll core %zu\n", i);
+		print_words(json_at(cores, i), core_words, labels);
+	}
+}
+
+/* ---- members --------------------------------------------------------------------------------- */
+
+static void print_member(json_object *member, const char *state)
+{
+	char name[128], address[128], software[64], age[32] = "";
+
+	text_plain(json_text(member, "name"), name, sizeof(name));
+	text_plain(json_text(member, "address"), address, sizeof(address));
+	text_plain(json_text(member, "software"), software, sizeof(software));
+	if (strcmp(state, "up")) {
+		strcpy(age, " for ");
+		text_duration((uint64_t)json_number(member, "state_ms"), age + 5, sizeof(age) - 5);
+	}
+	printf("  %-24s %s:%d %s%s%s%s%s\n", name, address, (int)json_number(member, "port"), state,
+		age, software[0] ? ", version " : "", software,
+		json_object_get_boolean(json_get(member, "self")) ? ", this engine" : "");
+}
+
+static void print_members(json_object *report)
+{
+	json_object *up = json_get(report, "members"), *down = json_get(report, "members_down");
+
+	for (size_t i = 0; i < json_length(up); i++) {
+		json_object *member = json_at(up, i);
+
+		print_member(member, json_text(member, "state"));
+	}
+	for (size_t i = 0; i < json_length(down); i++)
+		print_member(json_at(down, i), "down");
+}
+
+static void print_json(json_object *o)
+{
+	printf("%s\n", json_object_to_json_string_ext(o, JSON_C_TO_STRING_PRETTY |
+								 JSON_C_TO_STRING_SPACED |
+								 JSON_C_TO_STRING_NOSLASHESCAPE));
+}
+
+static json_object *report_or_die(struct ctl *ctl)
+{
+	json_object *report = engine_report(ctl->pc);
+
+	if (!report)
+		die("%s", pc_error());
+	return report;
+}
+
+int ctl_members(struct ctl *ctl)
+{
+	json_object *report = report_or_die(ctl);
+
+	if (ctl->json)
+		print_json(json_get(report, "members"));
+	else
+		print_members(report);
+	json_object_put(report);
+	return 0;
+}
+
+static void print_heading(json_object *report)
+{
+	char name[128], cluster[128], up[32];
+	json_object *health = json_get(report, "health");
+	size_t n = json_length(json_get(health, "findings"));
+
+	text_plain(json_text(report, "name"), name, sizeof(name));
+	text_plain(json_text(report, "cluster"), cluster, sizeof(cluster));
+	text_duration((uint64_t)json_number(report, "uptime_ms"), up, sizeof(up));
+	printf("%s, cluster %s, version %s, pid %d, up %s\n", name, cluster,
+		json_text(report, "version"), (int)json_number(report, "pid"), up);
+	printf("health: %s", json_text(health, "worst"));
+	if (n)
+		printf(", %zu finding%s: see peercachectl health", n, n == 1 ? "" : "s");
+	printf("\n");
+}
+
+int ctl_status(struct ctl *ctl)
+{
+	json_object *report = report_or_die(ctl);
+
+	if (ctl->json) {
+		print_json(report);
+	} else {
+		print_heading(report);
+		printf("members\n");
+		print_members(report);
+		printf("engine\n");
+		print_words(report, engine_words, "");
+		print_counters(json_get(report, "counters"), "", "");
+		print_calls(json_get(report, "calls"));
+		print_latency("loop_lag_seconds", json_get(report, "loop_lag"));
+		print_rails(report);
+	}
+	json_object_put(report);
+	return 0;
+}
+
+/* ---- health ---------------------------------------------------------------------------------- */
+
+int ctl_no_answer(const struct ctl *ctl, const char *why)
+{
+	if (ctl->json) {
+		json_object *o = json_object_new_object();
+
+		json_object_object_add(o, "worst", json_object_new_string("no answer"));
+		json_object_object_add(o, "error", json_object_new_string(why));
+		print_json(o);
+		json_object_put(o);
+	} else {
+		printf("no answer: %s\n", why);
+	}
+	fflush(stdout);
+	return CTL_NO_ANSWER;
+}
+
+static bool deadline_json;
+
+/* A signal handler: nothing but write() and _exit(). */
+static void deadline_passed(int signal)
+{
+	static const char text[] = "no answer: the engine did not answer in time\n";
+	static const char json[] = "{ \"worst\": \"no answer\", \"error\": \"not in time\" }\n";
+
+	(void)signal;
+	if (deadline_json)
+		(void)!write(STDOUT_FILENO, json, sizeof(json) - 1);
+	else
+		(void)!write(STDOUT_FILENO, text, sizeof(text) - 1);
+	_exit(CTL_NO_ANSWER);
+}
+
+void ctl_deadline(const struct ctl *ctl)
+{
+	const struct itimerval in = {.it_value = {.tv_sec = ctl->timeout_ms / 1000,
+					     .tv_usec = ctl->timeout_ms % 1000 * 1000}};
+
+	deadline_json = ctl->json;
+	signal(SIGALRM, deadline_passed);
+	setitimer(ITIMER_REAL, &in, NULL);
+}
+
+static void print_findings(json_object *report, json_object *health)
+{
+	json_object *findings = json_get(health, "findings");
+	size_t n = json_length(findings);
+	char text[256];
+
+	text_plain(json_text(report, "name"), text, sizeof(text));
+	printf("%s: %s: %zu finding%s\n", json_text(health, "worst"), text, n, n == 1 ? "" : "s");
+	for (size_t i = 0; i < n; i++) {
+		json_object *finding = json_at(findings, i);
+
+		text_plain(json_text(finding, "text"), text, sizeof(text));
+		printf("%-9s %s: %s\n", json_text(finding, "severity"), json_text(finding, "id"),
+			text);
+		printf("%-9s %s\n", "", json_text(finding, "means"));
+	}
+}
+
+int ctl_health(struct ctl *ctl)
+{
+	json_object *report, *health;
+	const char *worst;
+	int status = 0;
+
+	ctl_deadline(ctl);
+	if (pc_open(&(struct pc_options){.socket = ctl->socket, .name_space = ctl->name_space},
+		    &ctl->pc))
+		return ctl_no_answer(ctl, pc_error());
+	report = engine_report(ctl->pc);
+	if (!report)
+		return ctl_no_answer(ctl, pc_error());
+	health = json_get(report, "health");
+	if (!health)
+		return ctl_no_answer(ctl, "this version of the engine reports no findings");
+	worst = json_text(health, "worst");
+	if (!strcmp(worst, "warning"))
+		status = 1;
+	else if (!strcmp(worst, "critical"))
+		status = 2;
+	if (ctl->json) {
+		json_object_object_add(health, "name", json_object_get(json_get(report, "name")));
+		print_json(health);
+	} else {
+		print_findings(report, health);
+	}
+	json_object_put(report);
+	return status;
+}

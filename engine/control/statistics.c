@@ -100,8 +100,10 @@ bool statistics_collect(struct statistics *statistics, struct statistics_source 
 
 	if (source->refused)
 		return false;
-	if (shm_load(&area->sequence) == source->sequence)
+	if (shm_load(&area->sequence) == source->sequence) {
+		source->read_ns = now_ns; /* idle time gives no credit */
 		return true;
+	}
 	if (us > SPAN_US_MAX)
 		us = SPAN_US_MAX;
 	/* A batch that ends after this load is in the copy or not; the next call looks again. */

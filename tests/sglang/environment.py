@@ -95,8 +95,8 @@ def torch_is_for_cpu():
     """
     found = look_up(TORCH)["version"]
     if "+cpu" not in found:
-        raise Missing(f"pip finds torch {found}, not a CPU build; name a folder or index that has one in "
-                      "PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL")
+        raise Missing(f"pip finds torch {found}, not a CPU build; name a folder or index that "
+                      "has one in PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL")
 
 
 def stamp(*texts):

@@ -28,7 +28,7 @@ struct call {
 	enum verb verb;
 	const char *name_space;
 	PyObject *keys;         /* a tuple; this struct holds a reference */
-	size_t pages, segments; /* numbers of both in the whole call */
+	size_t pages, segments; /* number of keys, and of segments, of the whole call */
 	unsigned timeout_ms;
 	int staged; /* nonzero: copy through the lane's stage; an int for PyArg_ParseTuple() */
 	int error;  /* 0, or negative: the whole call failed, and no page is a hit */

@@ -29,7 +29,7 @@ enum purpose { PURPOSE_READ, PURPOSE_WRITE, PURPOSES };
 /* A channel and the buffers of a batch. Owned by the call that took it, else by the session. */
 struct lane {
 	struct lane *next; /* next idle lane of the session's list */
-	struct pc *pc;     /* the session that `channel` and `stage` belong to; valid in a call */
+	struct pc *pc; /* the library's session of `channel` and `stage`; used only during a call */
 	struct pc_channel *channel;
 	struct pc_page *page;
 	struct pc_segment *segment;

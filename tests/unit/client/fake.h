@@ -92,7 +92,7 @@ struct fake {
 		struct op_segment segment[SEGMENTS_MAX];
 	} held[64];
 	unsigned held_count;
-	bool stalled; /* a REGION_ADD waits because of stall_regions */
+	bool stalled; /* a REGION_ADD was received and not answered, because of stall_regions */
 	struct attach_request stalled_request;
 	int stalled_fd;
 

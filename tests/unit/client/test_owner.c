@@ -248,7 +248,7 @@ static void a_session_with_memory_is_closed_while_the_engine_hangs(void **state)
 	start_ns = clock_now_ns();
 	pc_channel_close(ch);
 	pc_close(pc);
-	assert_true(elapsed_ms(start_ns) < 5000); /* the time-out of each range is 600 s */
+	assert_true(elapsed_ms(start_ns) < 5000); /* the time-out of one range's removal is 600 s */
 	ch = NULL;
 	pc = NULL;
 	LET(mute, false);
@@ -266,7 +266,7 @@ static void an_unusable_channel_is_closed_at_the_engine(void **state)
 		assert_true(elapsed_ms(start_ns) < PATIENCE_MS);
 	}
 	closes = SEEN(closes);
-	assert_true(closes <= 20); /* REATTACH_NS limits them; calls do not count */
+	assert_true(closes <= 20); /* one close per attempt to attach, not per call */
 	LET(bad_channels, false);
 	until_attached();
 }
@@ -292,7 +292,7 @@ static void closing_while_the_engine_hangs_does_not_wait_for_it(void **state)
 
 /* ---- READs in flight ------------------------------------------------------------------------- */
 
-#define WINDOW_US 300000 /* time from the engine's end to the proof; far longer than a call */
+#define WINDOW_US 300000 /* us from the engine's end to the proof that no READ is left */
 
 static struct {
 	unsigned char *at; /* memory that the late READ writes */

@@ -234,7 +234,7 @@ static void a_refused_read_of_a_valid_page_is_invalid(void **state)
 	LET(on_op, answer_pages);
 	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_INVALID);
 	fake_lock(&fake);
-	page_status = OP_STALE; /* but the page head is valid when the library READs it */
+	page_status = OP_STALE; /* a wrong answer: the page head is valid */
 	fake_unlock(&fake);
 	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_STALE);
 }

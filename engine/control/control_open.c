@@ -374,6 +374,7 @@ int control_open(
 	for (unsigned i = 0; i < RAILS_MAX; i++)
 		loop->control.rail[i].kick = -1;
 	loop->started_ns = clock_now_ns();
+	loop->started_unix_ms = snapshot_unix_ms();
 	for (size_t i = 0; i < STEPS; i++) {
 		int rc = steps[i].open(&loop->control);
 

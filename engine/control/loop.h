@@ -50,7 +50,8 @@ struct loop {
 	enum loop_phase phase;
 	uint64_t phase_until_ns;
 	uint64_t goodbye_until_ns;
-	uint64_t started_ns;
+	uint64_t started_ns;      /* CLOCK_MONOTONIC of control_open() */
+	uint64_t started_unix_ms; /* CLOCK_REALTIME of the same moment */
 	uint64_t spin_ns;
 	uint64_t beat;         /* number of turns; the watchdog sees by it that the loop runs */
 	struct event *measure; /* timer, every LOOP_LAG_US */

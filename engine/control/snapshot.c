@@ -176,12 +176,11 @@ static void take_directory(const struct control *control, struct snapshot *s)
 void snapshot_take(struct control *control, struct snapshot *ret)
 {
 	const struct loop *loop = loop_of(control);
-	struct timespec wall;
 
 	ret->members = ret->poll_cores = 0;
 	ret->taken_ns = clock_now_ns();
-	clock_gettime(CLOCK_REALTIME, &wall);
-	ret->unix_ms = (uint64_t)wall.tv_sec * 1000 + (uint64_t)wall.tv_nsec / 1000000;
+	ret->unix_ms = snapshot_unix_ms();
+	ret->started_unix_ms = loop->started_unix_ms;
 	ret->uptime_ms = (ret->taken_ns - loop->started_ns) / 1000000;
 	text_copy(ret->name, sizeof(ret->name), control->name);
 	text_copy(ret->cluster, sizeof(ret->cluster), control->settings->cluster_id);

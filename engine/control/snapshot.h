@@ -7,6 +7,8 @@
 #ifndef CONTROL_SNAPSHOT_H
 #define CONTROL_SNAPSHOT_H
 
+#include <time.h>
+
 #include "engine/abi/latency.h"
 #include "engine/abi/statistics.h"
 #include "engine/control/connect.h"
@@ -58,6 +60,7 @@ struct snapshot {
 	uint64_t taken_ns; /* CLOCK_MONOTONIC */
 	uint64_t unix_ms;  /* CLOCK_REALTIME */
 	uint64_t uptime_ms;
+	uint64_t started_unix_ms; /* constant while the engine runs */
 	char name[NAME_BYTES_MAX];
 	char cluster[NAME_BYTES_MAX];
 	uint64_t incarnation;
@@ -86,6 +89,15 @@ struct snapshot {
 	uint64_t lag[LATENCY_BUCKETS];
 	uint64_t lag_ns_sum, lag_worst_ns;
 };
+
+/* CLOCK_REALTIME in ms since 1970. Any thread. */
+static inline uint64_t snapshot_unix_ms(void)
+{
+	struct timespec wall;
+
+	clock_gettime(CLOCK_REALTIME, &wall);
+	return (uint64_t)wall.tv_sec * 1000 + (uint64_t)wall.tv_nsec / 1000000;
+}
 
 /* Fills *ret; reads rails and clients, changes nothing. The loop's thread. */
 void snapshot_take(struct control *control, struct snapshot *ret);

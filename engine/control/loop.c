@@ -19,6 +19,7 @@
 #include "engine/control/attach.h"
 #include "engine/control/connect.h"
 #include "engine/control/publish.h"
+#include "engine/control/view.h"
 #include "numa/clock.h"
 #include "numa/pin.h"
 
@@ -337,7 +338,7 @@ static void on_wakeup(evutil_socket_t fd, short what, void *context)
 
 /*
  * How late a timer fires is how long an event can wait for the loop. The same timer publishes
- * snapshots.
+ * snapshots and requests summaries of other members.
  */
 static void on_measure(evutil_socket_t fd, short what, void *context)
 {
@@ -355,9 +356,11 @@ static void on_measure(evutil_socket_t fd, short what, void *context)
 		loop->lag_worst_ns = late_ns;
 	if (loop->snapshots && now_ns - loop->snapshot_ns >= SNAPSHOT_MS * 1000000ull) {
 		snapshot_take(&loop->control, snapshots_writing(loop->snapshots));
+		view_own(&loop->control, snapshots_writing(loop->snapshots));
 		snapshots_publish(loop->snapshots);
 		loop->snapshot_ns = now_ns;
 	}
+	view_tick(&loop->control, shm_load64(&loop->watched_ns), now_ns);
 }
 
 int loop_events_open(struct loop *loop)

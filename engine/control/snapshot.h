@@ -10,6 +10,7 @@
 #include "engine/abi/latency.h"
 #include "engine/abi/statistics.h"
 #include "engine/control/connect.h"
+#include "engine/control/summary.h"
 #include "engine/rail/rail.h"
 
 struct control;
@@ -31,6 +32,11 @@ struct snapshot_member {
 	bool self;
 	bool on_map;
 	uint64_t state_ms; /* how long it has been suspect or down; up: 0 */
+	/* its summary (view.h) */
+	bool summaries;      /* its engine can be asked for summaries; self: true */
+	bool summary_silent; /* it has not answered requests for VIEW_SILENT_NS */
+	uint64_t summary_ns; /* CLOCK_MONOTONIC of `summary`; 0: there is none */
+	struct summary summary;
 };
 
 struct snapshot_rail {

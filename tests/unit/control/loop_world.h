@@ -23,6 +23,7 @@
 #include "engine/control/attach.h"
 #include "engine/control/connect.h"
 #include "engine/control/loop.h"
+#include "engine/control/view.h"
 #include "numa/clock.h"
 
 enum { RAILS = 2 };
@@ -48,8 +49,10 @@ static struct {
 	bool event_when_asleep;
 	bool wanted_while_stopping;
 	unsigned heard, refused, wanted;
-	unsigned cores;     /* number of poll cores that are running */
-	unsigned snapshots; /* number of snapshots that were taken */
+	unsigned cores;      /* number of poll cores that are running */
+	unsigned snapshots;  /* number of snapshots that were taken */
+	unsigned summaries;  /* number of calls of view_own() */
+	uint64_t watched_ns; /* as passed to view_tick() last */
 } world;
 static struct control *control;
 
@@ -177,6 +180,20 @@ void snapshot_take(struct control *c, struct snapshot *ret)
 	world.snapshots++;
 }
 
+void view_own(struct control *c, struct snapshot *s)
+{
+	assert_ptr_equal(c, control);
+	assert_true(s->taken_ns > 0);
+	world.summaries++;
+}
+
+void view_tick(struct control *c, uint64_t watched_ns, uint64_t now_ns)
+{
+	assert_ptr_equal(c, control);
+	assert_true(now_ns > 0);
+	world.watched_ns = watched_ns;
+}
+
 uint64_t poll_core_beat(const struct poll_core *core)
 {
 	static uint64_t beat;
@@ -257,6 +274,7 @@ bool rail_hear(struct rail *rail, struct rail_event *ret)
 
 PART(attach_socket)
 PART(rpc_port)
+PART(view)
 PART(rpc)
 PART(member)
 PART(directory)

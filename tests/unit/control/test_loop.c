@@ -39,7 +39,7 @@ static void parts_close_in_reverse_and_answers_after_the_directory(void **state)
 	engine_open();
 	control_close(control);
 	assert_non_null(strstr(world.order,
-		"+rpc +member +directory +connect +publish +attach RAIL_STOP RAIL_STOP -attach -publish -connect -directory -member -rpc -answers -rpc_port -attach_socket"));
+		"+view +rpc +member +directory +connect +publish +attach RAIL_STOP RAIL_STOP -attach -publish -connect -directory -member -rpc -view -answers -rpc_port -attach_socket"));
 }
 
 static void socket_and_port_are_bound_before_memory_is_allocated(void **state)
@@ -235,10 +235,13 @@ static void the_running_loop_publishes_snapshots(void **state)
 	(void)state;
 	engine_open();
 	loop = loop_of(control);
+	shm_store64(&loop_of(control)->watched_ns, 77);
 	assert_int_equal(pthread_create(&thread, NULL, stop_after_a_snapshot, NULL), 0);
 	assert_int_equal(control_run(control), 0);
 	assert_int_equal(pthread_join(thread, NULL), 0);
 	assert_true(world.snapshots >= 1);
+	assert_true(world.summaries >= 1);
+	assert_int_equal(world.watched_ns, 77);
 	assert_true(latency_count(loop->lag) >= 1);
 	control_close(control);
 }

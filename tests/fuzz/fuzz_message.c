@@ -90,6 +90,16 @@ static void check_view(void)
 	}
 }
 
+/* A page is watched: each member is asked at once, so that a summary of it is taken. */
+static void watch(void)
+{
+	struct view *view = node[0].control.view;
+
+	memset(view->row, 0, sizeof(view->row));
+	memset(view->asked_ns, 0, sizeof(view->asked_ns));
+	view_tick(&node[0].control, clock_now_ns(), clock_now_ns());
+}
+
 static void feed(int fd, const uint8_t *bytes, size_t count)
 {
 	for (unsigned tries = 0; count && tries < 1000; tries++) {
@@ -115,8 +125,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		abort();
 	if (data[0] & 1) {
 		feed(fd[1], hello, hello_frame(false, hello, sizeof(hello)));
-		/* A page is watched: the member is asked for its summary, so that one is taken */
-		view_tick(&node[0].control, clock_now_ns(), clock_now_ns());
+		watch();
 	}
 	feed(fd[1], data + 1, size - 1);
 	for (unsigned i = 0; i < 3; i++)

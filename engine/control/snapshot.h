@@ -15,8 +15,9 @@
 
 struct control;
 
-#define SNAPSHOT_MS 500u       /* between two that the loop publishes */
-#define SNAPSHOT_STATE_BYTES 8 /* "up", "down", "slow", "lost"; "suspect" */
+#define SNAPSHOT_MS 500u        /* between two that the loop publishes */
+#define SNAPSHOT_VIEWED_MS 200u /* the same, while a page shows this engine: view_active() */
+#define SNAPSHOT_STATE_BYTES 8  /* "up", "down", "slow", "lost"; "suspect" */
 #define SNAPSHOT_SOFTWARE_BYTES 32
 #define SNAPSHOT_MEMBERS (2 * NODES_MAX) /* members up and members down that are remembered */
 

@@ -80,15 +80,28 @@ static void rows_update(struct control *control)
 	}
 }
 
+/*
+ * Within VIEW_WATCH_NS; 0: never. The metrics thread may have read the clock later than the loop:
+ * then_ns may be above now_ns.
+ */
+static bool recent(uint64_t then_ns, uint64_t now_ns)
+{
+	return then_ns && (now_ns < then_ns || now_ns - then_ns < VIEW_WATCH_NS);
+}
+
+bool view_active(const struct control *control, uint64_t watched_ns, uint64_t now_ns)
+{
+	return control->view &&
+	       (recent(watched_ns, now_ns) || recent(control->view->sent_ns, now_ns));
+}
+
 void view_tick(struct control *control, uint64_t watched_ns, uint64_t now_ns)
 {
 	struct view *view = control->view;
 	Pc__SummaryAsk ask = PC__SUMMARY_ASK__INIT;
 	Pc__Message message = PC__MESSAGE__INIT;
 
-	if (!view || !watched_ns || control->stopping)
-		return;
-	if (now_ns > watched_ns && now_ns - watched_ns >= VIEW_WATCH_NS)
+	if (!view || control->stopping || !recent(watched_ns, now_ns))
 		return;
 	rows_update(control);
 	message.body_case = PC__MESSAGE__BODY_SUMMARY_ASK;
@@ -121,7 +134,7 @@ bool view_serve_ask(struct control *control, struct rpc_link *link)
 	if (!view || !view->own.version ||
 		(link->summary_ns && now_ns - link->summary_ns < VIEW_ANSWER_NS))
 		return true;
-	link->summary_ns = now_ns;
+	link->summary_ns = view->sent_ns = now_ns;
 	summary.data.len = sizeof(view->own);
 	summary.data.data = (uint8_t *)&view->own;
 	message.body_case = PC__MESSAGE__BODY_SUMMARY;

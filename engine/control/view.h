@@ -54,9 +54,10 @@ struct view_moment {
 
 struct view {
 	struct view_row row[MEMBER_ENTRIES];
-	uint64_t asked_ns[VIEW_AT_A_TIME];       /* times of the last requests, a ring */
-	unsigned asks;                           /* requests so far */
-	struct summary own;                      /* version 0: none yet */
+	uint64_t asked_ns[VIEW_AT_A_TIME]; /* times of the last requests, a ring */
+	unsigned asks;                     /* requests so far */
+	uint64_t sent_ns;                  /* time of the last answer to any member; 0: none */
+	struct summary own;                /* version 0: none yet */
 	struct view_moment moment[VIEW_MOMENTS]; /* a ring */
 	unsigned moments;                        /* moments stored so far */
 };
@@ -70,6 +71,11 @@ void view_close(struct control *control);
  * request of the page, 0: none.
  */
 void view_tick(struct control *control, uint64_t watched_ns, uint64_t now_ns);
+/*
+ * A page of this engine or of a member that asks this one is watched: snapshots are made more
+ * often, so that a fault of any member is seen within two seconds.
+ */
+bool view_active(const struct control *control, uint64_t watched_ns, uint64_t now_ns);
 /* The index of the row that is asked next; -1: none may be asked now. Changes nothing. */
 int view_next(const struct view *view, uint64_t now_ns);
 /* Notes that the row was asked. */

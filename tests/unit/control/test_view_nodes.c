@@ -66,6 +66,8 @@ static void nothing_is_sent_while_no_page_is_watched(void **state)
 	for (unsigned i = 0; i < 3; i++)
 		assert_int_equal(asked(i) + sent(i), 0);
 	assert_int_equal(shown("node-1").summary_ns, 0);
+	view_tick(&node[0].control, 0, 1000000); /* the host has just booted */
+	assert_int_equal(asked(0), 0);
 }
 
 static void a_watched_engine_gets_the_summaries_of_all_members(void **state)
@@ -110,6 +112,28 @@ static void requests_end_five_seconds_after_the_last_look_at_the_page(void **sta
 	assert_int_equal(sent(1), messages);
 	view_run(1000, true);
 	assert_true(asked(0) > before);
+}
+
+/* Both the engine whose page is watched and those that it asks make snapshots more often. */
+static void engines_that_a_page_shows_are_active(void **state)
+{
+	uint64_t now_ns;
+
+	(void)state;
+	open_nodes(2);
+	assert_false(view_active(&node[0].control, 0, clock_now_ns()));
+	assert_false(view_active(&node[0].control, 0, 1000000));
+	assert_false(view_active(&node[1].control, 0, clock_now_ns()));
+	view_run(100, true);
+	now_ns = clock_now_ns();
+	assert_true(view_active(&node[0].control, watched_ns, now_ns));
+	assert_true(view_active(&node[0].control, now_ns + 5, now_ns));
+	assert_true(view_active(&node[1].control, 0, now_ns));
+	view_run(6100, false);
+	assert_false(view_active(&node[0].control, watched_ns, clock_now_ns()));
+	assert_true(view_active(&node[1].control, 0, clock_now_ns()));
+	view_run(4000, false);
+	assert_false(view_active(&node[1].control, 0, clock_now_ns()));
 }
 
 static void an_engine_that_stops_asks_nothing(void **state)
@@ -333,6 +357,7 @@ int main(void)
 		T(nothing_is_sent_while_no_page_is_watched),
 		T(a_watched_engine_gets_the_summaries_of_all_members),
 		T(requests_end_five_seconds_after_the_last_look_at_the_page),
+		T(engines_that_a_page_shows_are_active),
 		T(an_engine_that_stops_asks_nothing),
 		T(a_member_that_was_started_again_has_no_old_summary),
 		T(an_older_engine_is_never_asked),

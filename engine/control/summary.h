@@ -53,7 +53,7 @@ struct summary {
 	uint8_t version;  /* SUMMARY_VERSION or later; 0: no summary */
 	uint8_t severity; /* enum summary_severity of the worst finding */
 	uint8_t flags;
-	uint8_t findings; /* how many */
+	uint8_t findings; /* number of findings */
 	uint8_t rails, rails_up;
 	uint16_t members_up, members_down; /* as the sender sees them; down: suspect or down */
 	uint16_t pool_used;                /* 1/1000 of the pools of all rails */
@@ -66,7 +66,7 @@ struct summary {
 	uint32_t get_pages_per_s, evictions_per_s;
 	/* id of the most important finding (health.def), zeros behind it; "": none */
 	char finding[SUMMARY_FINDING_BYTES];
-	uint8_t spare[22];                               /* zero */
+	uint8_t spare[22];                               /* for later versions; zero in version 1 */
 	uint8_t latency[SUMMARY_CALLS][SUMMARY_BUCKETS]; /* batches: summary_code() */
 };
 static_assert(sizeof(struct summary) == SUMMARY_BYTES, "sent as it is");

@@ -13,7 +13,7 @@
 
 /* ---- the order of requests ------------------------------------------------------------------- */
 
-/* How bad the member's last summary was; without one, and with nothing wrong: 0. */
+/* Severity of the member's last summary from SUMMARY_WARNING on; 0: milder, or no summary. */
 static unsigned badness(const struct view_row *row)
 {
 	return row->answered_ns && row->summary.severity >= SUMMARY_WARNING ? row->summary.severity
@@ -32,7 +32,7 @@ int view_next(const struct view *view, uint64_t now_ns)
 	int found = -1;
 	unsigned bad = 0;
 
-	/* before_ns: the time of the VIEW_AT_A_TIME-th last request */
+	/* before_ns is the time of the request that was sent VIEW_AT_A_TIME requests ago */
 	if (before_ns && now_ns - before_ns < VIEW_APART_NS)
 		return -1;
 	for (unsigned i = 0; i < MEMBER_ENTRIES; i++) {
@@ -65,7 +65,7 @@ static struct rpc_link *link_of(const struct member_entry *entry)
 	return entry->out ? entry->out : entry->in;
 }
 
-/* Members join, die and are replaced between two calls: their rows follow. */
+/* Adapts the rows to members that have joined, died or been replaced since the last call. */
 static void rows_update(struct control *control)
 {
 	struct view *view = control->view;
@@ -112,7 +112,7 @@ void view_tick(struct control *control, uint64_t watched_ns, uint64_t now_ns)
 		if (row < 0)
 			return;
 		view_asked(view, (unsigned)row, now_ns);
-		/* Not sent because the link is full: the member's turn comes again in a second. */
+		/* If the link is full, nothing is sent and the member is asked again in a second. */
 		if (rpc_send(link_of(&control->member->entry[row]), &message))
 			control->counter[COUNTER_summaries_asked]++;
 	}
@@ -155,7 +155,7 @@ bool view_serve_summary(struct control *control, struct rpc_link *link, const Pc
 	if (!view)
 		return true;
 	row = &view->row[link->member - control->member->entry];
-	/* Not requested, or of a member that was restarted meanwhile */
+	/* Ignores a summary that was not requested, or that a former incarnation was asked about */
 	if (!row->silent_ns || row->incarnation != link->member->record.map.incarnation)
 		return true;
 	if (!summary_decode(summary->data.data, summary->data.len, &got))

@@ -47,7 +47,7 @@ static struct row row_make(const struct snapshot_member *m, uint64_t now_ns)
 		row.severity = m->summary.severity;
 		row.finding = m->summary.finding;
 	}
-	/* What this engine sees itself is newer than the member's last words. */
+	/* This engine's own view of a silent member is newer than the member's last summary. */
 	if (row.state) {
 		row.finding =
 			finding_name(row.state == 2 ? FINDING_member_down : FINDING_member_suspect);

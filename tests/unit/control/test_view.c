@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * view_next(): which member is asked for its summary when. Time is a number here. Random tests
- * print their seed and take one from the environment variable SEED.
+ * view_next(): the order and the times at which members are asked. The clock is a variable of the
+ * test. Random tests print their seed and take one from the environment variable SEED.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -49,7 +49,7 @@ static void severity(unsigned row, unsigned severity)
 	view.row[row].summary = (struct summary){.version = 1, .severity = (uint8_t)severity};
 }
 
-/* What view_tick() does, without messages. */
+/* Does as view_tick() does, without messages. */
 static void run(uint64_t ns, uint64_t tick_ns)
 {
 	for (uint64_t end_ns = now_ns + ns; now_ns < end_ns; now_ns += tick_ns)

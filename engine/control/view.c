@@ -112,7 +112,7 @@ void view_tick(struct control *control, uint64_t watched_ns, uint64_t now_ns)
 		if (row < 0)
 			return;
 		view_asked(view, (unsigned)row, now_ns);
-		/* If the link is full, nothing is sent and the member is asked again in a second. */
+		/* A full link takes no request: the member is asked again in a second. */
 		if (rpc_send(link_of(&control->member->entry[row]), &message))
 			control->counter[COUNTER_summaries_asked]++;
 	}
@@ -155,7 +155,7 @@ bool view_serve_summary(struct control *control, struct rpc_link *link, const Pc
 	if (!view)
 		return true;
 	row = &view->row[link->member - control->member->entry];
-	/* Ignores a summary that was not requested, or that a former incarnation was asked about */
+	/* Ignores a summary that was not requested, or was requested of a former incarnation */
 	if (!row->silent_ns || row->incarnation != link->member->record.map.incarnation)
 		return true;
 	if (!summary_decode(summary->data.data, summary->data.len, &got))

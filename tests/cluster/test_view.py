@@ -46,18 +46,18 @@ class View(harness.ClusterTest):
 
     def test_a_watched_page_shows_all_members_and_then_the_killed_one(self):
         engines = self.start(3)
-        first = harness.wait_for(lambda: engines.view(0), 5, "the engine answers")
-        self.assertEqual([first[k] for k in ("members", "up", "shown")], [3, 3, 3])
 
         def all_seen():
             view = engines.view(0)
-            return view if view["asked"] == 3 else None
+            # The first summaries may be older than the map that has all three.
+            return view if view and view["asked"] == 3 and all(
+                r["summary"]["members_up"] == 3 for r in view["rows"]) else None
         view = harness.wait_for(all_seen, 2, "all summaries are there")
+        self.assertEqual([view[k] for k in ("members", "up", "shown")], [3, 3, 3])
         self.assertEqual(len(view["rows"]), 3)
         self.assertEqual(sum(row["self"] for row in view["rows"]), 1)
         for row in view["rows"]:
             self.assertEqual((row["state"], row["why"]), ("up", ""), row)
-            self.assertEqual(row["summary"]["members_up"], 3)
             self.assertEqual((row["summary"]["rails"], row["summary"]["rails_up"]), (1, 1))
             self.assertIn(row["severity"], ("ok", "info"))
         self.assertEqual((view["totals"]["rails"], view["totals"]["rails_up"]), (3, 3))
@@ -89,7 +89,7 @@ class View(harness.ClusterTest):
 
         def busy():
             view = engines.view(1)
-            return view if view["totals"]["get_pages_per_s"] and view["asked"] == 2 else None
+            return view if view and view["totals"]["get_pages_per_s"] and view["asked"] == 2 else None
         view = harness.wait_for(busy, 30, "gets are seen")
         get = view["merged"]["get"]
         self.assertGreater(get["count"], 0)
@@ -108,7 +108,8 @@ class View(harness.ClusterTest):
             return [engines.counter(i, f"summaries_{what}") for i in range(3)
                     for what in ("asked", "sent")]
         self.assertEqual(counters(), [0] * 6)
-        harness.wait_for(lambda: engines.view(0)["asked"] == 3, 5, "all summaries are there")
+        harness.wait_for(lambda: (engines.view(0) or {"asked": 0})["asked"] == 3, 5,
+                         "all summaries are there")
         watched = time.monotonic()
         self.assertEqual(engines.counter(1, "summaries_asked"), 0, "engine 1 is not watched")
 

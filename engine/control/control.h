@@ -13,6 +13,7 @@
  *   member.c     which members are alive; the cluster map
  *   directory.c  owners, batches, acknowledgements, re-publishing
  *   connect.c    queue pairs; which rails are out of use; lost NICs
+ *   view.c       summaries of the members, while a dashboard is watched
  *   watchdog.c   ends an engine whose loop or poll core has stopped
  *   pool.c index.c shard.c    the data: pages, keys, directory entries
  */
@@ -42,6 +43,7 @@ struct device_watch;  /* device_event.c */
 struct trouble;       /* trouble.c */
 struct watchdog;      /* watchdog.c */
 struct metrics;       /* metrics.c: its own thread */
+struct view;          /* view.c: summaries of the members */
 
 /* One NIC with its poll core and its pool. */
 struct control_rail {
@@ -91,6 +93,7 @@ struct control {
 	struct trouble *trouble;
 	struct watchdog *watchdog;
 	struct metrics *metrics; /* NULL: no HTTP */
+	struct view *view;
 	bool stopping;
 	int failed; /* -errno: the loop shuts down in order, and control_run() returns it */
 };

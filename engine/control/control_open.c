@@ -21,6 +21,7 @@
 #include "engine/control/metrics.h"
 #include "engine/control/publish.h"
 #include "engine/control/trouble.h"
+#include "engine/control/view.h"
 #include "engine/control/watchdog.h"
 #include "numa/clock.h"
 
@@ -329,6 +330,7 @@ static const struct {
 	{"rails", rails_open, rails_close},
 	/* The memory of publish.c is freed late: directory_close() still calls back into it */
 	{"answers", nothing_open, publish_memory_close},
+	{"cluster view", view_open, view_close},
 	{"engine-to-engine port", rpc_open, rpc_close},
 	{"member table", member_open, member_close},
 	{"directory", directory_open, directory_close},

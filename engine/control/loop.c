@@ -19,6 +19,7 @@
 #include "engine/control/attach.h"
 #include "engine/control/connect.h"
 #include "engine/control/publish.h"
+#include "engine/control/view.h"
 #include "numa/clock.h"
 #include "numa/pin.h"
 
@@ -337,7 +338,7 @@ static void on_wakeup(evutil_socket_t fd, short what, void *context)
 
 /*
  * How late a timer fires is how long an event can wait for the loop. The same timer publishes
- * snapshots.
+ * snapshots and requests summaries of other members.
  */
 static void on_measure(evutil_socket_t fd, short what, void *context)
 {
@@ -345,6 +346,9 @@ static void on_measure(evutil_socket_t fd, short what, void *context)
 	uint64_t now_ns = clock_now_ns();
 	uint64_t due_ns = loop->measure_ns + LOOP_LAG_US * 1000ull;
 	uint64_t late_ns = now_ns > due_ns ? now_ns - due_ns : 0;
+	uint64_t watched_ns = shm_load64(&loop->watched_ns);
+	bool viewed = view_active(&loop->control, watched_ns, now_ns);
+	uint64_t every_ns = (viewed ? SNAPSHOT_VIEWED_MS : SNAPSHOT_MS) * 1000000ull;
 
 	(void)fd;
 	(void)what;
@@ -353,14 +357,16 @@ static void on_measure(evutil_socket_t fd, short what, void *context)
 	loop->lag_ns_sum += late_ns;
 	if (late_ns > loop->lag_worst_ns)
 		loop->lag_worst_ns = late_ns;
-	if (loop->snapshots && now_ns - loop->snapshot_ns >= SNAPSHOT_MS * 1000000ull) {
+	if (loop->snapshots && now_ns - loop->snapshot_ns >= every_ns) {
 		struct snapshot *snapshot = snapshots_writing(loop->snapshots);
 
 		snapshot_take(&loop->control, snapshot);
 		health_pasts_add(&loop->pasts, snapshot);
+		view_own(&loop->control, snapshot);
 		snapshots_publish(loop->snapshots);
 		loop->snapshot_ns = now_ns;
 	}
+	view_tick(&loop->control, watched_ns, now_ns);
 }
 
 int loop_events_open(struct loop *loop)

@@ -61,7 +61,9 @@ struct loop {
 	uint64_t lag_ns_sum, lag_worst_ns;
 	struct snapshots *snapshots; /* read by the metrics thread */
 	struct health_pasts pasts;   /* of published snapshots, for the findings of reports */
-	uint32_t stop_asked;         /* 1: control_stop() was called, on any thread */
+	/* time of the last request of /api/cluster, written by the metrics thread; 0: none */
+	uint64_t watched_ns;
+	uint32_t stop_asked; /* 1: control_stop() was called, on any thread */
 	int result;
 };
 

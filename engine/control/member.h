@@ -48,7 +48,8 @@ struct member_entry {
 	uint64_t name_hash;
 	char software[MEMBER_SOFTWARE_BYTES]; /* program version; "": not known */
 	enum member_state state;
-	bool left; /* the member died by sending Leave: it is not dialled again */
+	bool summaries; /* its engine answers SummaryAsk */
+	bool left;      /* the member died by sending Leave: it is not dialled again */
 	struct rpc_dial *dial;
 	/* link that this engine dialled, up after the Hellos; NULL: none */
 	struct rpc_link *out;

@@ -77,6 +77,7 @@ void member_greet(struct control *control, struct rpc_link *link)
 	hello.term = to ? to->term_ours : 0;
 	hello.visit = link->dial && link->dial->seed;
 	hello.software = control->member->entry[0].software;
+	hello.summaries = control->view != NULL;
 	link->probe = probe_due(link);
 	if (link->probe) {
 		hello.version = WIRE_VERSION_MUTE;
@@ -381,6 +382,7 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
 		return true;
 	}
 	software_fill(entry, hello->software);
+	entry->summaries = hello->summaries;
 	hello_term(control, entry, hello->term);
 	link_attach(control, link, entry);
 	if (!dial)

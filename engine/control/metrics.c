@@ -24,9 +24,11 @@
 #include "engine/control/health.h"
 #include "engine/control/history.h"
 #include "engine/control/http.h"
+#include "engine/control/json.h"
 #include "engine/control/loop.h"
 #include "engine/control/metrics_text.h"
 #include "engine/control/report.h"
+#include "engine/control/view.h"
 #include "numa/clock.h"
 
 #define METRICS_TURN_US 250000 /* between two looks for a new snapshot */
@@ -34,12 +36,13 @@
 	"Content-Security-Policy: " DASHBOARD_CSP                                                  \
 	"\r\nReferrer-Policy: no-referrer\r\nX-Frame-Options: DENY\r\n"
 
-enum { TEXT_METRICS, TEXT_STATUS, TEXT_HISTORY, TEXTS };
+enum { TEXT_METRICS, TEXT_STATUS, TEXT_HISTORY, TEXT_CLUSTER, TEXTS };
 
 struct metrics {
 	/* read-only once the thread runs */
 	const struct settings *settings;
 	struct snapshots *snapshots;
+	uint64_t *watched_ns; /* loop.h */
 	unsigned rails;
 	int stop; /* eventfd: the thread ends */
 	cpu_set_t cores;
@@ -81,20 +84,6 @@ static void refresh(struct metrics *m)
 
 /* ---- rendering ------------------------------------------------------------------------------- */
 
-static void json_text(FILE *f, const char *text)
-{
-	fputc('"', f);
-	for (; *text; text++) {
-		unsigned char c = (unsigned char)*text;
-
-		if (c == '"' || c == '\\' || c < 0x20 || c >= 0x7f)
-			fprintf(f, "\\u%04x", c);
-		else
-			fputc(c, f);
-	}
-	fputc('"', f);
-}
-
 static void json_latency(FILE *f, const char *name, const uint64_t *latency)
 {
 	fprintf(f, "\"%s\":[", name);
@@ -131,7 +120,7 @@ static void json_health(FILE *f, const struct metrics *m, uint64_t now_ns)
 		fprintf(f, "%s{\"id\":\"%s\",\"severity\":\"%s\",\"text\":", i ? "," : "",
 			finding_name(health.finding[i].id),
 			severity_name(health.finding[i].severity));
-		json_text(f, health.finding[i].text);
+		json_string(f, health.finding[i].text);
 		fputc('}', f);
 	}
 	fprintf(f, "]}");
@@ -173,6 +162,8 @@ static int render(struct metrics *m, unsigned which, char **ret_text, size_t *re
 		return metrics_text(m->now, m->settings->metrics_compat == 1, ret_text, ret_bytes);
 	if (which == TEXT_HISTORY)
 		return history_json(&m->history, m->rails, ret_text, ret_bytes);
+	if (which == TEXT_CLUSTER)
+		return view_json(m->now, clock_now_ns(), ret_text, ret_bytes);
 	return status_text(m, ret_text, ret_bytes);
 }
 
@@ -198,8 +189,9 @@ static void answer_text(
 		answer_line(ret, 503, "the engine is starting");
 		return;
 	}
-	/* A blocked control plane publishes nothing: the age is of this moment. */
-	if (which == TEXT_STATUS && clock_now_ns() - m->now->taken_ns > HEALTH_BLOCKED_NS) {
+	/* A blocked control plane publishes nothing: ages are of this moment. */
+	if ((which == TEXT_STATUS || which == TEXT_CLUSTER) &&
+		clock_now_ns() - m->now->taken_ns > HEALTH_BLOCKED_NS) {
 		http_body_put(m->text[which]);
 		m->text[which] = NULL;
 	}
@@ -213,6 +205,13 @@ static void answer_text(
 	ret->type = type;
 	ret->body = m->text[which];
 	ret->body->references++;
+}
+
+/* The loop requests summaries of other members for a while from now on. */
+static void answer_cluster(struct metrics *m, struct http_response *ret)
+{
+	shm_store64(m->watched_ns, clock_now_ns());
+	answer_text(m, TEXT_CLUSTER, "application/json", ret);
 }
 
 static void answer_ready(struct metrics *m, struct http_response *ret)
@@ -256,6 +255,8 @@ static void answer(void *context, const struct http_request *request, struct htt
 		answer_text(m, TEXT_STATUS, "application/json", ret);
 	else if (!strcmp(path, "/api/history"))
 		answer_text(m, TEXT_HISTORY, "application/json", ret);
+	else if (!strcmp(path, "/api/cluster"))
+		answer_cluster(m, ret);
 	else if (!strcmp(path, "/healthz"))
 		answer_alive(m, ret);
 	else if (!strcmp(path, "/readyz"))
@@ -264,7 +265,7 @@ static void answer(void *context, const struct http_request *request, struct htt
 		answer_page(m, ret);
 	else
 		answer_line(ret, 404,
-			"not here; try / /metrics /healthz /readyz /api/status /api/history");
+			"not here; try / /metrics /healthz /readyz /api/status /api/history /api/cluster");
 }
 
 /* ---- the thread ------------------------------------------------------------------------------ */
@@ -418,10 +419,12 @@ int metrics_open(struct control *control)
 	}
 	m->settings = control->settings;
 	m->snapshots = loop->snapshots;
+	m->watched_ns = &loop->watched_ns;
 	m->rails = control->rails;
 	m->stop = -1;
 	cores_choose(control, &m->cores);
 	snapshot_take(control, snapshots_writing(loop->snapshots));
+	view_own(control, snapshots_writing(loop->snapshots));
 	snapshots_publish(loop->snapshots);
 	rc = metrics_prepare(m, fd);
 	if (rc == 0)

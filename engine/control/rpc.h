@@ -51,6 +51,7 @@ struct rpc_link {
 	bool probe; /* our Hello on it was a probe (wire.h): no member results from it */
 	bool up;
 	uint64_t up_ns;
+	uint64_t summary_ns;       /* time of our last Summary on it; 0: none */
 	bool closed;               /* the link is closed; it is freed once `busy` is 0 */
 	unsigned busy;             /* number of this link's callbacks on the stack */
 	char from[NAME_BYTES_MAX]; /* the other end's address, for logs */
@@ -175,6 +176,8 @@ bool connect_serve_connected(
 	struct control *control, struct rpc_link *link, const Pc__Connected *connected);
 bool connect_serve_disconnect(
 	struct control *control, struct rpc_link *link, const Pc__Disconnect *disconnect);
+bool view_serve_ask(struct control *control, struct rpc_link *link);
+bool view_serve_summary(struct control *control, struct rpc_link *link, const Pc__Summary *summary);
 
 /* Notifications from rpc*.c to member.c. */
 void member_heard(struct control *control, struct rpc_link *link);

@@ -16,6 +16,7 @@
 #include "engine/control/member.h"
 #include "engine/control/publish.h"
 #include "engine/control/report.h"
+#include "engine/control/view.h"
 #include "numa/clock.h"
 
 /* A member is suspect after this many tenths of a heartbeat interval without a message from it. */
@@ -72,6 +73,7 @@ static void take_member(const struct control *control, const struct member_entry
 	text_copy(m->address, sizeof(m->address), entry->record.address);
 	text_copy(m->software, sizeof(m->software), entry->software);
 	text_copy(m->state, sizeof(m->state), state);
+	view_fill(control, entry, s->taken_ns, m);
 	s->members++;
 }
 

@@ -12,12 +12,14 @@
 #include "engine/abi/latency.h"
 #include "engine/abi/statistics.h"
 #include "engine/control/connect.h"
+#include "engine/control/summary.h"
 #include "engine/rail/rail.h"
 
 struct control;
 
-#define SNAPSHOT_MS 500u       /* between two that the loop publishes */
-#define SNAPSHOT_STATE_BYTES 8 /* "up", "down", "slow", "lost"; "suspect" */
+#define SNAPSHOT_MS 500u        /* between two that the loop publishes */
+#define SNAPSHOT_VIEWED_MS 200u /* the same, while a page shows this engine: view_active() */
+#define SNAPSHOT_STATE_BYTES 8  /* "up", "down", "slow", "lost"; "suspect" */
 #define SNAPSHOT_SOFTWARE_BYTES 32
 #define SNAPSHOT_MEMBERS (2 * NODES_MAX) /* members up and members down that are remembered */
 
@@ -33,6 +35,11 @@ struct snapshot_member {
 	bool self;
 	bool on_map;
 	uint64_t state_ms; /* how long it has been suspect or down; up: 0 */
+	/* its summary (view.h) */
+	bool summaries;      /* true: its engine sends summaries on request; true for this engine */
+	bool summary_silent; /* it has not answered requests for VIEW_SILENT_NS */
+	uint64_t summary_ns; /* CLOCK_MONOTONIC of `summary`; 0: there is none */
+	struct summary summary;
 };
 
 struct snapshot_rail {

@@ -40,6 +40,7 @@ static void open_once(void)
 	nodes_setup(1000, 5000);
 	if (node_open(0, NULL) < 0)
 		abort();
+	node[0].control.view->own.version = SUMMARY_VERSION;
 }
 
 /* Builds a Hello frame. `other`: with settings and a hash that the engine refuses. */
@@ -58,6 +59,7 @@ static size_t hello_frame(bool other, uint8_t *ret, size_t room)
 	self.bucket_bits = 10;
 	hello.version = WIRE_VERSION;
 	hello.self = &self;
+	hello.summaries = true;
 	member_agree_say(&node[0].control, &hello);
 	if (other) {
 		hello.agreed_hash++;
@@ -67,6 +69,35 @@ static size_t hello_frame(bool other, uint8_t *ret, size_t room)
 	message.body_case = PC__MESSAGE__BODY_HELLO;
 	message.hello = &hello;
 	return frame_of(&message, ret, room);
+}
+
+static unsigned summaries_taken;
+
+/* Whatever a summary says, what the view keeps of it is within limits. */
+static void check_view(void)
+{
+	const struct view *view = node[0].control.view;
+
+	for (unsigned i = 0; i < MEMBER_ENTRIES; i++) {
+		const struct view_row *row = &view->row[i];
+
+		if (!row->answered_ns)
+			continue;
+		summaries_taken++;
+		if (row->summary.severity > SUMMARY_CRITICAL || row->summary.pool_used > 1000 ||
+			row->summary.finding[SUMMARY_FINDING_BYTES - 1] != '\0')
+			abort();
+	}
+}
+
+/* A page is watched: each member is asked at once, so that a summary of it is taken. */
+static void watch(void)
+{
+	struct view *view = node[0].control.view;
+
+	memset(view->row, 0, sizeof(view->row));
+	memset(view->asked_ns, 0, sizeof(view->asked_ns));
+	view_tick(&node[0].control, clock_now_ns(), clock_now_ns());
 }
 
 static void feed(int fd, const uint8_t *bytes, size_t count)
@@ -92,11 +123,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		return 0;
 	if (!rpc_link_open(&node[0].control, fd[0], NULL, "fuzz"))
 		abort();
-	if (data[0] & 1)
+	if (data[0] & 1) {
 		feed(fd[1], hello, hello_frame(false, hello, sizeof(hello)));
+		watch();
+	}
 	feed(fd[1], data + 1, size - 1);
 	for (unsigned i = 0; i < 3; i++)
 		nodes_turn();
+	check_view();
 	close(fd[1]);
 	for (unsigned i = 0; i < 3; i++)
 		nodes_turn();
@@ -198,6 +232,23 @@ static void corpus_connect(void)
 	corpus_add(true, &m);
 }
 
+static void corpus_summary(void)
+{
+	struct summary data = {.version = SUMMARY_VERSION, .finding = "rail_down"};
+	Pc__SummaryAsk ask = PC__SUMMARY_ASK__INIT;
+	Pc__Summary summary = PC__SUMMARY__INIT;
+	Pc__Message m = PC__MESSAGE__INIT;
+
+	m.body_case = PC__MESSAGE__BODY_SUMMARY_ASK;
+	m.summary_ask = &ask;
+	corpus_add(true, &m);
+	m.body_case = PC__MESSAGE__BODY_SUMMARY;
+	m.summary = &summary;
+	summary.data.len = sizeof(data);
+	summary.data.data = (uint8_t *)&data;
+	corpus_add(true, &m);
+}
+
 static void corpus_members(void)
 {
 	Pc__Member member = PC__MEMBER__INIT, *members = &member;
@@ -240,6 +291,7 @@ int main(void)
 	open_once();
 	corpus_directory();
 	corpus_connect();
+	corpus_summary();
 	corpus_members();
 	for (unsigned c = 0; c < corpora; c++) {
 		for (size_t cut = 0; cut <= corpus_bytes[c]; cut++)
@@ -254,6 +306,12 @@ int main(void)
 	printf("replayed %u messages: %llu bad messages, %llu engines refused\n", corpora,
 		(unsigned long long)node[0].control.counter[COUNTER_messages_bad],
 		(unsigned long long)node[0].control.counter[COUNTER_members_refused]);
+	printf("%llu summaries requested, %llu sent, %s taken\n",
+		(unsigned long long)node[0].control.counter[COUNTER_summaries_asked],
+		(unsigned long long)node[0].control.counter[COUNTER_summaries_sent],
+		summaries_taken ? "some" : "none");
+	if (!node[0].control.counter[COUNTER_summaries_sent] || !summaries_taken)
+		abort();
 	nodes_teardown();
 	return 0;
 }

@@ -23,6 +23,7 @@
 #include "engine/control/attach.h"
 #include "engine/control/connect.h"
 #include "engine/control/loop.h"
+#include "engine/control/view.h"
 #include "numa/clock.h"
 
 enum { RAILS = 2 };
@@ -48,8 +49,11 @@ static struct {
 	bool event_when_asleep;
 	bool wanted_while_stopping;
 	unsigned heard, refused, wanted;
-	unsigned cores;     /* number of poll cores that are running */
-	unsigned snapshots; /* number of snapshots that were taken */
+	unsigned cores;      /* number of poll cores that are running */
+	unsigned snapshots;  /* number of snapshots that were taken */
+	unsigned summaries;  /* number of calls of view_own() */
+	bool viewed;         /* result of view_active() */
+	uint64_t watched_ns; /* as passed to view_tick() last */
 } world;
 static struct control *control;
 
@@ -177,6 +181,26 @@ void snapshot_take(struct control *c, struct snapshot *ret)
 	world.snapshots++;
 }
 
+void view_own(struct control *c, struct snapshot *s)
+{
+	assert_ptr_equal(c, control);
+	assert_true(s->taken_ns > 0);
+	world.summaries++;
+}
+
+bool view_active(const struct control *c, uint64_t watched_ns, uint64_t now_ns)
+{
+	(void)c, (void)watched_ns, (void)now_ns;
+	return world.viewed;
+}
+
+void view_tick(struct control *c, uint64_t watched_ns, uint64_t now_ns)
+{
+	assert_ptr_equal(c, control);
+	assert_true(now_ns > 0);
+	world.watched_ns = watched_ns;
+}
+
 uint64_t poll_core_beat(const struct poll_core *core)
 {
 	static uint64_t beat;
@@ -257,6 +281,7 @@ bool rail_hear(struct rail *rail, struct rail_event *ret)
 
 PART(attach_socket)
 PART(rpc_port)
+PART(view)
 PART(rpc)
 PART(member)
 PART(directory)

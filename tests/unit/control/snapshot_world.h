@@ -51,6 +51,7 @@ static inline void sample_healthy(struct snapshot *s)
 	s->taken_ns = SAMPLE_NS;
 	s->unix_ms = 1700000000000ull;
 	s->uptime_ms = 90000;
+	s->started_unix_ms = s->unix_ms - s->uptime_ms;
 	snprintf(s->name, sizeof(s->name), "host:1");
 	sample_member(s, "host:1", "up");
 	sample_member(s, "host:2", "up");

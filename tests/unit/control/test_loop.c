@@ -39,7 +39,7 @@ static void parts_close_in_reverse_and_answers_after_the_directory(void **state)
 	engine_open();
 	control_close(control);
 	assert_non_null(strstr(world.order,
-		"+rpc +member +directory +connect +publish +attach RAIL_STOP RAIL_STOP -attach -publish -connect -directory -member -rpc -answers -rpc_port -attach_socket"));
+		"+view +rpc +member +directory +connect +publish +attach RAIL_STOP RAIL_STOP -attach -publish -connect -directory -member -rpc -view -answers -rpc_port -attach_socket"));
 }
 
 static void socket_and_port_are_bound_before_memory_is_allocated(void **state)
@@ -235,11 +235,45 @@ static void the_running_loop_publishes_snapshots(void **state)
 	(void)state;
 	engine_open();
 	loop = loop_of(control);
+	shm_store64(&loop_of(control)->watched_ns, 77);
 	assert_int_equal(pthread_create(&thread, NULL, stop_after_a_snapshot, NULL), 0);
 	assert_int_equal(control_run(control), 0);
 	assert_int_equal(pthread_join(thread, NULL), 0);
 	assert_true(world.snapshots >= 1);
+	assert_true(world.summaries >= 1);
+	assert_int_equal(world.watched_ns, 77);
 	assert_true(latency_count(loop->lag) >= 1);
+	control_close(control);
+}
+
+/* Ends when two snapshots were closer than SNAPSHOT_MS by far. */
+static void *stop_after_a_short_gap(void *argument)
+{
+	uint64_t last_ns = 0, gap_ns = SNAPSHOT_MS * 1000000ull;
+
+	while (gap_ns >= (SNAPSHOT_MS - 100) * 1000000ull) {
+		const struct snapshot *s = snapshots_newest(loop_of(control)->snapshots);
+
+		if (s && last_ns && s->taken_ns != last_ns)
+			gap_ns = s->taken_ns - last_ns;
+		if (s)
+			last_ns = s->taken_ns;
+		usleep(1000);
+	}
+	control_stop(control);
+	return argument;
+}
+
+static void snapshots_come_more_often_while_a_page_shows_the_engine(void **state)
+{
+	pthread_t thread;
+
+	(void)state;
+	engine_open();
+	world.viewed = true;
+	assert_int_equal(pthread_create(&thread, NULL, stop_after_a_short_gap, NULL), 0);
+	assert_int_equal(control_run(control), 0);
+	assert_int_equal(pthread_join(thread, NULL), 0);
 	control_close(control);
 }
 
@@ -258,6 +292,7 @@ int main(void)
 		TEST(shutdown_goes_in_order_and_waits_for_the_rails),
 		TEST(rails_that_return_nothing_do_not_block_the_shutdown),
 		TEST(the_running_loop_publishes_snapshots),
+		TEST(snapshots_come_more_often_while_a_page_shows_the_engine),
 		TEST(a_poll_core_that_does_not_end_is_reported),
 	};
 

@@ -125,7 +125,9 @@ int node_open(unsigned i, const char *seeds)
 	attach_memory(control);
 	n->open = true;
 	n->stalled = false;
-	status = rpc_port_open(control);
+	status = view_open(control);
+	if (status == 0)
+		status = rpc_port_open(control);
 	if (status == 0)
 		status = rpc_open(control);
 	if (status == 0)
@@ -150,6 +152,7 @@ void node_close(unsigned i)
 	directory_close(control);
 	member_close(control);
 	rpc_close(control);
+	view_close(control);
 	rpc_port_close(control);
 	/*
 	 * Only the event loop frees the data of a cancelled name look-up, so it must run once more.

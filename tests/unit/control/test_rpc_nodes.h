@@ -17,6 +17,7 @@
 #include "engine/control/directory.h"
 #include "engine/control/member.h"
 #include "engine/control/rpc.h"
+#include "engine/control/view.h"
 #include "numa/clock.h"
 
 #define NODES 6

@@ -14,8 +14,9 @@
 #include "engine/control/attach.h"
 
 /*
- * Whether two sessions are of the same process. From Linux 6.9 on each pidfd has an inode of its
- * own; before, all processes with unknown pid (0) count as one.
+ * Whether two sessions belong to the same client process. From Linux 6.9 on, all pidfds of one
+ * process share an inode number that no other process has. Before 6.9, all pidfds of the host share
+ * one inode number, so all processes whose pid is unknown (0) count as one process.
  */
 static bool same_process(const struct session *a, const struct session *b)
 {

@@ -34,7 +34,7 @@ struct index_entry *index_find(struct index *index, const struct page_key *key);
  * there: with -EEXIST it is the existing one, unchanged.
  */
 int index_put(struct index *index, const struct index_entry *entry, struct index_entry **ret);
-/* Returns whether the key was in the index. */
+/* Removes the key. Returns false if the index did not have it. */
 bool index_remove(struct index *index, const struct page_key *key);
 uint64_t index_count(const struct index *index);
 /*

@@ -383,7 +383,7 @@ static int listen_open(struct control *control)
 			LEV_OPT_CLOSE_ON_FREE, 256, control->port_fd);
 	if (!control->rpc->listener)
 		return listen_failed(control->settings, errno ? -errno : -EIO);
-	control->port_fd = -1; /* the listener owns the socket */
+	control->port_fd = -1; /* from here on the listener owns the socket */
 	evconnlistener_set_error_cb(control->rpc->listener, accept_failed);
 	return 0;
 }

@@ -16,22 +16,29 @@ struct works;
 
 struct work {
 	STAILQ_ENTRY(work) next;
-	/* called on a helper thread; may only touch data of this call */
+	/*
+	 * the call itself; runs on a helper thread; may only touch data that belongs to this call
+	 */
 	void (*run)(struct work *work);
-	/* called on the loop's thread after run(); may free `work` */
+	/* called by the control plane after run() has returned; may free `work` */
 	void (*done)(struct work *work);
 };
 
-#define WORK_THREADS 4u /* threads of one queue at most */
+#define WORK_THREADS 4u /* maximum number of helper threads of one queue */
 
-/* Opens `queues` queues, numbered from 0. Returns 0 or -errno. The loop's thread. */
+/*
+ * Opens `queues` queues of calls, numbered from 0. Returns 0 or -errno. The control plane calls it.
+ */
 int works_open(struct event_base *base, unsigned queues, struct works **ret_works);
 /*
  * Queues a call. `work` belongs to the helper thread until done() is called. If no thread can be
  * started, the loop makes the call itself. The loop's thread.
  */
 void work_submit(struct works *works, unsigned queue, struct work *work);
-/* Calls that were submitted and whose done() was not called yet. The loop's thread. */
+/*
+ * Returns the number of calls that were submitted and whose done() was not called yet. The control
+ * plane calls it.
+ */
 unsigned works_busy(const struct works *works);
 /*
  * Waits until every call was made; done() is not called any more. If no call returns for 10 s the

@@ -49,7 +49,7 @@ struct rpc_link;
 /* touches are collected for this time before they are sent to the owners */
 #define TOUCH_PACE_MS 20
 
-/* What is done to a key at an owner. An owner gets the queued publishes first and the removes last */
+/* What is done to a key at an owner, in the order in which queued items are sent to an owner. */
 enum verb { VERB_PUBLISH, VERB_FORGET, VERB_REMOVE, VERBS };
 
 enum outcome {

@@ -113,8 +113,8 @@ static void cell_fill(
 }
 
 /*
- * Makes the bucket's deleted entries (tombstones) empty. Requires side->away == 0: no entry of this
- * bucket is in another one.
+ * Makes the bucket's deleted entries (tombstones) empty. Requires side->away == 0: every entry that
+ * has this first candidate bucket is stored in it.
  */
 static void bucket_clean(struct shard *shard, uint32_t bucket)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Clients that connect to the Unix socket (attach_socket.c). Only processes of the engine's own
- * user, or of root, are served. The loop's thread only.
+ * user, or of root, are served. Runs on the control plane's thread only.
  */
 #include "engine/control/attach.h"
 

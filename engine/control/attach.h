@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Clients of this host: their sessions, channels and memory regions. The protocol is in
- * abi/segment.h. The loop's thread only, except the threads of attach_helper.c, which register
- * memory, and the thread of attach_closer.c.
+ * abi/segment.h. Runs on the control plane's thread only, except the threads of attach_helper.c,
+ * which register memory, and the thread of attach_closer.c.
  *
  *   attach.c             the socket: which connections are accepted; requests, replies
  *   attach_session.c     a session from its first request until its last resource is freed
@@ -43,7 +43,7 @@
 #define ATTACH_SILENT_SECONDS 2
 /* maximum number of refused clients that stay connected, so that they can read the reason */
 #define ATTACH_REFUSED_MAX 8u
-#define ATTACH_REFUSED_SECONDS 1 /* a refused client is disconnected after this time */
+#define ATTACH_REFUSED_SECONDS 1 /* a refused client is disconnected after this time, in s */
 #define ATTACH_REGION_BYTES_MAX (1ull << 40)
 #define ATTACH_ACCEPTS 16u /* client connections accepted in one turn of the control plane */
 /* a client process with this number of slots in quarantine gets no more credits */
@@ -62,10 +62,10 @@ struct channel;
 struct closer;
 
 enum region_state {
-	REGION_REGISTERING, /* the helper threads register the memory */
-	REGION_LIVE,        /* the rails know the region and use it for READs */
-	REGION_DROPPING,    /* the rails were told to return the region */
-	REGION_RELEASING,   /* the helper threads deregister the memory */
+	REGION_REGISTERING, /* state of a region: the helper threads register its memory */
+	REGION_LIVE,        /* state of a region: the rails know it and use it for READs */
+	REGION_DROPPING,    /* state of a region: the rails were told to return it */
+	REGION_RELEASING,   /* state of a region: the helper threads deregister its memory */
 };
 
 /*
@@ -87,10 +87,12 @@ struct region {
 	size_t length;
 	uint64_t offset; /* offset of the region in the memfd, in bytes */
 	enum region_state state;
-	unsigned left;         /* number of rails that have not returned the region */
-	unsigned extent_shift; /* an extent has 1 << extent_shift bytes; 0: one extent */
+	unsigned left; /* number of rails that have not returned the region */
+	/* every extent of the region has 1 << extent_shift bytes; 0: the region is one extent */
+	unsigned extent_shift;
 	unsigned extents;
-	unsigned mrs; /* extents * NICs: the MR of extent e on NIC n is number n * extents + e */
+	/* length of `mr`, extents * NICs: the MR of extent e on NIC n is number n * extents + e */
+	unsigned mrs;
 	/*
 	 * While REGISTERING or RELEASING, the following belongs to the helper threads: each MR to
 	 * one thread, the rest to the holder of the lock.
@@ -359,7 +361,8 @@ unsigned region_extent_shift(const struct control *control, uint64_t length, uin
 unsigned region_extents(uint64_t length, unsigned shift);
 /*
  * Registers one MR or, when the region is RELEASING, deregisters it. Returns 0, or -errno with the
- * reason in `text`. A helper thread, or the loop's thread without helpers.
+ * reason in `text`. Runs on a helper thread, or on the control plane's thread when there is no
+ * helper thread.
  */
 int region_mr_work(
 	struct control *control, struct region *r, unsigned mr, char *text, size_t text_bytes);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Channels: the rings and staging memory of one client thread, in one shared-memory segment. A
- * channel is given to every rail, and every rail returns it before it is unmapped. The loop's
- * thread only.
+ * channel is given to every rail, and every rail returns it before it is unmapped. Runs on the
+ * control plane's thread only.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -86,7 +86,7 @@ static void rails_tell(struct channel *c, enum rail_command_kind kind)
 	}
 }
 
-/* Returns a free channel number, or CHANNELS_MAX. */
+/* Returns a channel number that is not in use, or CHANNELS_MAX if all are. */
 static uint32_t channel_number(const struct attach *a)
 {
 	uint32_t id = 0;

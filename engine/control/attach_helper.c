@@ -241,8 +241,8 @@ struct region *helper_collect(struct attach_helper *h)
 }
 
 /*
- * Called before the loop's thread is pinned. The helpers may use the cores that the process has now
- * except poll cores, or all of them if nothing is left.
+ * Called before the control plane's thread is pinned. The helpers may use the cores that the
+ * process has now except poll cores, or all of them if nothing is left.
  */
 void helper_open(struct control *control, struct attach_helper *h, unsigned threads)
 {

@@ -4,7 +4,7 @@
  * The slot is not returned to the pool, and the channel's segment, in which the client names the
  * slot, stays mapped, until the client's thread has left the slot or its process has exited. At
  * most one slot per channel. The protocol is described at struct channel_header in abi/segment.h.
- * The loop's thread only.
+ * Runs on the control plane's thread only.
  */
 #include <errno.h>
 #include <poll.h>

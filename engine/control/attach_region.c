@@ -2,8 +2,8 @@
 /*
  * Regions: memory of clients that READs write to. A region is checked, mapped, registered on every
  * NIC and made known to every rail; it is released in the reverse order. It is never unmapped
- * before every rail has returned it and every NIC has deregistered it. The loop's thread, except
- * region_mr_work().
+ * before every rail has returned it and every NIC has deregistered it. Runs on the control plane's
+ * thread, except region_mr_work().
  */
 #include <errno.h>
 #include <fcntl.h>

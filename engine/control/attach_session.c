@@ -3,8 +3,8 @@
  * A session: receives requests and sends replies, one at a time. It ends when the client closes its
  * socket, when its process exits, when the client breaks a rule, or when the engine stops. A
  * session that ends keeps its place until the rails have returned all its channels and regions.
- * attach_turn() then frees it, so that it is never freed inside one of its own callbacks. The
- * loop's thread only.
+ * attach_turn() then frees it, so that it is never freed inside one of its own callbacks. Runs on
+ * the control plane's thread only.
  */
 #include <errno.h>
 #include <inttypes.h>

@@ -4,9 +4,10 @@
  * that an error in engine.socket is found at once. It listens only when the engine can answer: a
  * client that connects earlier is refused and tries again.
  *
- * PATH.pid contains the engine's process id. The engine locks it before the bind and until it has
- * ended, so that two engines never share a path, even while one of them starts. The kernel releases
- * the lock when the process ends. Used at start-up and shutdown, on the loop's thread.
+ * <engine.socket>.pid contains the engine's process id. The engine locks it before the bind and
+ * until it has ended, so that two engines never share a path, even while one of them starts. The
+ * kernel releases the lock when the process ends. Used at start-up and shutdown, on the control
+ * plane's thread.
  */
 #include "engine/control/attach.h"
 
@@ -99,8 +100,8 @@ static int lock_busy(const struct attach_socket *s, int fd)
 }
 
 /*
- * Locks PATH.pid. Returns 0, -errno, or 1: locked, but the file is not at its path any more,
- * because the engine that removed it has ended.
+ * Locks <engine.socket>.pid. Returns 0, -errno, or 1: locked, but the file is not at its path any
+ * more, because the engine that removed it has ended.
  */
 static int lock_try(const struct attach_socket *s, int fd, const char *path)
 {

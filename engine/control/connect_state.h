@@ -31,7 +31,8 @@
  * again
  */
 #define CONNECT_STEADY_NS 10000000000ull
-#define CONNECT_RETRY_MS 1 /* retry after rail_tell() found the inbox full */
+/* delay of the next attempt after rail_tell() found the rail's inbox full */
+#define CONNECT_RETRY_MS 1
 /* a stall time is at least this number of ACK time-outs without a completion */
 #define CONNECT_STALL_ACKS 5
 /*
@@ -69,7 +70,7 @@ enum qps_call {
 	 * Destroy queue pairs that did not drain; `status` is 0 only if all of them were destroyed
 	 */
 	QPS_KILL,
-	QPS_DESTROY, /* destroy queue pairs that are drained, killed or never used */
+	QPS_DESTROY, /* destroy queue pairs that have drained, were killed or were never used */
 };
 
 /*
@@ -86,25 +87,30 @@ struct qps {
 	 */
 	uint32_t abandoned;
 	enum qps_call call;
-	unsigned count, depth; /* input of QPS_MAKE: number of queue pairs, WQEs per queue pair */
-	/* Input of QPS_CONNECT: addresses in `remote`; must equal the number of queue pairs */
+	/* input of QPS_MAKE: number of queue pairs to create, WQEs that each can hold */
+	unsigned count, depth;
+	/*
+	 * input of QPS_CONNECT: number of the peer's addresses in `remote`; must equal the number
+	 * of queue pairs
+	 */
 	unsigned remotes;
 	struct dv_address remote[QPS_PER_PEER_MAX];
 	void (*done)(struct qps *qps);
 	/* results of the driver call, written by the helper thread */
 	int status;
 	char text[240];
-	uint64_t ack_ns; /* after QPS_CONNECT: the longest ACK time-out among the queue pairs */
+	uint64_t ack_ns; /* result of QPS_CONNECT: the longest ACK time-out among the queue pairs */
 	struct dv_sq *sq[QPS_PER_PEER_MAX];
 	struct qp_set set;
 };
 
 enum active_state {
-	ACTIVE_MAKING,     /* a helper thread is making the queue pairs */
-	ACTIVE_ASKED,      /* Connect was sent; the control plane owns the queue pairs */
-	ACTIVE_CONNECTING, /* Connected was received; a helper thread connects the queue pairs */
-	ACTIVE_LIVE,       /* owned by the rail, from RAIL_PEER_ADD on */
-	ACTIVE_BROKEN,     /* put in the error state; the rail drains and returns it */
+	ACTIVE_MAKING, /* state of a connection: a helper thread makes its queue pairs */
+	ACTIVE_ASKED,  /* state: Connect was sent; the control plane still owns the queue pairs */
+	/* state: Connected was received; a helper thread connects the queue pairs */
+	ACTIVE_CONNECTING,
+	ACTIVE_LIVE,   /* state: the rail owns the queue pairs, from RAIL_PEER_ADD on */
+	ACTIVE_BROKEN, /* state: the queue pairs are in error; the rail drains and returns them */
 };
 
 /* The active side of one connection: queue pairs of one of our rails to one peer. */
@@ -153,7 +159,7 @@ struct passive {
 	struct qps qps;
 };
 
-/* Failure record of one path: one of our rails to one peer. */
+/* Failure record of one path, which leads from one of our rails to one peer. */
 struct backoff {
 	uint32_t ref;
 	unsigned fails;
@@ -249,7 +255,10 @@ void tell_peer(struct control *control, unsigned rail, uint32_t kind, uint16_t p
 struct backoff *backoff_of(struct control *control, unsigned rail, uint16_t peer, uint32_t ref);
 /* Gives up or breaks every active connection of one of our rails. */
 void actives_break_rail(struct control *control, unsigned rail);
-/* Sends a command to a rail, in order. If the inbox is full, it is queued and sent later. */
+/*
+ * Sends a command to a rail. If the rail's inbox is full, the command is queued and sent later, in
+ * order.
+ */
 void connect_tell(struct control *control, unsigned rail, const struct rail_command *command);
 /*
  * Opens a connection whose first READ is a probe, unless the rail already has a connection to `to`.

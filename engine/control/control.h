@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The control plane of one engine: everything that is not on the data path, in one libevent loop on
- * the housekeeping core. All functions of this folder run on that loop's thread unless they say
- * otherwise, and none of them blocks: helper threads make the driver calls, which may block
+ * the housekeeping core. All functions of this folder run on the control plane's thread unless they
+ * say otherwise, and none of them blocks: helper threads make the driver calls, which may block
  * (work.c, attach_helper.c).
  *
  *   loop.c       the loop: kick, rails' events, timers, sleep protocol; control_open/run/stop/close
@@ -30,23 +30,26 @@
 #include "engine/rail/rail.h"
 #include "numa/plan.h"
 
-struct attach;        /* attach.c */
-struct attach_socket; /* attach_socket.c */
-struct publish;       /* publish.c */
-struct rpc;           /* rpc.c */
-struct member;        /* member.c: the member table */
-struct directory;     /* directory.c */
-struct connect;       /* connect.c */
-struct device_watch;  /* device_event.c */
-struct trouble;       /* trouble.c */
-struct watchdog;      /* watchdog.c */
+struct attach;        /* private to attach.c */
+struct attach_socket; /* private to attach_socket.c */
+struct publish;       /* private to publish.c */
+struct rpc;           /* private to rpc.c */
+struct member;        /* private to member.c: the member table */
+struct directory;     /* private to directory.c */
+struct connect;       /* private to connect.c */
+struct device_watch;  /* private to device_event.c */
+struct trouble;       /* private to trouble.c */
+struct watchdog;      /* private to watchdog.c */
 
 /* One NIC with its poll core and its pool. */
 struct control_rail {
 	struct rail *rail;
 	struct dv_device *device;
 	struct pool *pool;
-	/* Eventfd that wakes the rail; rails of one poll core have duplicates of one eventfd */
+	/*
+	 * eventfd that wakes the rail's poll core; rails of one poll core have duplicates of one
+	 * eventfd
+	 */
 	int kick;
 	/*
 	 * Memory registrations on this rail's NIC, by region number: every pool and head array of
@@ -138,7 +141,7 @@ struct member_record {
 /* Returns NULL if no live member has that ref. The pointer is valid until the next turn. */
 const struct member_record *member_by_ref(const struct control *control, uint32_t ref);
 const struct member_record *member_by_peer(const struct control *control, uint16_t peer);
-/* The current map, as last written to the status segment. */
+/* Returns the current map, as last written to the status segment. */
 const struct map_view *member_map(const struct control *control);
 /* Called by member.c when the map has changed; implemented in directory_move.c. */
 void directory_map_changed(struct control *control);

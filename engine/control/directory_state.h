@@ -130,9 +130,9 @@ struct owner {
 
 enum move_phase {
 	MOVE_NONE,
-	MOVE_WALK, /* publish every key to its new owners */
-	MOVE_WAIT, /* wait until clients have read the new map */
-	MOVE_TIDY, /* remove the entries from former owners */
+	MOVE_WALK, /* phase of a walk: publish every key to its new owners */
+	MOVE_WAIT, /* phase after the walk: wait until clients have read the new map */
+	MOVE_TIDY, /* last phase: remove the entries from former owners */
 };
 
 struct directory {

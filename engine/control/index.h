@@ -16,7 +16,8 @@ struct index_entry {
 	uint32_t place;
 	uint32_t generation;
 	uint32_t length;
-	uint32_t mark; /* for the caller's use; the index does not read it */
+	/* word for the caller's use; the index stores it but does not interpret it */
+	uint32_t mark;
 };
 
 /*

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The state that the loop adds to struct control, and what it offers to the other files of this
- * folder: mainly loop_tell(), which keeps commands for a rail whose inbox is full. The loop's
- * thread only, except control_stop().
+ * folder: mainly loop_tell(), which keeps commands for a rail whose inbox is full. Runs on the
+ * control plane's thread only, except control_stop().
  */
 #ifndef CONTROL_LOOP_H
 #define CONTROL_LOOP_H

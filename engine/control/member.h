@@ -169,7 +169,8 @@ int member_seeds(const struct settings *settings, struct member *member);
 
 void member_agree_open(struct control *control);
 /*
- * Fills the fields of a Hello that carry the agreed values; the fields point into control->member.
+ * Fills the fields of a Hello that carry the values that must be equal on every engine; the fields
+ * point into control->member.
  */
 void member_agree_say(struct control *control, Pc__Hello *hello);
 /*

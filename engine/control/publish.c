@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Takes ops from ctl rings and answers them. Nothing in an op is trusted: each op is copied once,
- * and its place is only used if this channel holds the credit for it. The loop's thread only.
+ * and its place is only used if this channel holds the credit for it. Runs on the control plane's
+ * thread only.
  */
 #include "engine/control/publish.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Serves the ctl rings of clients (credits, publish, return, touch, stale, remove) and evicts
- * pages, which makes the room that credits need. The loop's thread only.
+ * pages, which makes the room that credits need. Runs on the control plane's thread only.
  *
  * An op is taken from a ctl ring only if the channel's ctl_done ring has room for its answers and
  * for all answers the channel is already owed. Otherwise it stays in the ctl ring until the client
@@ -60,7 +60,7 @@ void credits_add(struct credits *credits, const struct credit *credit);
 /* Returns the credit of this place and generation, or NULL if the channel does not hold it. */
 const struct credit *credits_find(
 	const struct credits *credits, uint32_t place, uint32_t generation);
-/* Removes a credit. Returns false if the channel does not hold it. */
+/* Removes a credit and returns it. False: the channel does not hold that credit. */
 bool credits_take(struct credits *credits, uint32_t place, uint32_t generation, struct credit *ret);
 void credits_free(struct credits *credits);
 
@@ -136,7 +136,10 @@ struct publish_class {
 struct publish_rail {
 	struct publish_class class[CLASSES_MAX];
 	struct publish_request *first;
-	/* the pointer to set when the next request is queued: `first`, or `next` of the last one */
+	/*
+	 * the pointer to set when the next credit request is queued: &first, or &next of the last
+	 * request
+	 */
 	struct publish_request **last;
 	uint32_t pass; /* number of the current publish_pass() of this pool */
 	/* true: a slot may have become free, so publish_turn() must look at the waiting requests */
@@ -175,7 +178,7 @@ struct publish {
 
 #define PUBLISH_NO_ANSWER UINT32_MAX
 
-/* Starts to serve a channel. The caller has set id, ctl, done, header and wake. */
+/* Starts to serve a channel. The caller has set the channel's id, ctl, done, header and wake. */
 void publish_channel_open(struct control *control, struct publish_channel *channel);
 /*
  * Stops serving a channel: its credits go back to their pools, its waiting requests and outstanding
@@ -233,7 +236,7 @@ void publish_requests_drop(struct publish *p, struct publish_channel *c);
  */
 void publish_timer(struct publish *p, uint64_t now_ns);
 
-/* Returns the record of this page size, never NULL. */
+/* Returns the record of this rail's requests and slots for this page size, never NULL. */
 struct publish_class *publish_class_of(struct publish *p, unsigned rail, uint32_t length);
 /* Adds `change` to the number of credits and pages of this page size. */
 void publish_hold(struct publish *p, unsigned rail, uint32_t length, int change);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Credits: page slots handed to clients in advance. Holds the table of each channel's credits, the
- * requests that wait for room, and the timer that looks at them again. The loop's thread only.
+ * requests that wait for room, and the timer that looks at them again. Runs on the control plane's
+ * thread only.
  *
  * A request that finds no free slot causes eviction and waits until limbo has passed, or until its
  * deadline. Requests of one page size are served in order; requests of another size do not wait

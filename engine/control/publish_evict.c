@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Eviction. Frees slots for waiting credit requests and keeps a reserve, so that the limbo delay
- * stays off the allocation path. The loop's thread only.
+ * stays off the allocation path. Runs on the control plane's thread only.
  *
  * Slots evicted for a page size rest in limbo before pool_take() finds them. They count as
  * `resting` until limbo ends, so that one waiting request does not evict twice.

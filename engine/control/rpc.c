@@ -262,7 +262,8 @@ static void accept_failed(struct evconnlistener *listener, void *context)
 	log_warn(
 		"accept() on cluster.port failed: %s; raise the limit of open files (ulimit -n) if that is it",
 		strerror(errno));
-	evconnlistener_disable(listener); /* rpc_tick() enables the listener again */
+	/* accept() failed: stop listening until the next rpc_tick() */
+	evconnlistener_disable(listener);
 }
 
 /*

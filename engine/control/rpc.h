@@ -51,17 +51,17 @@ struct rpc_link {
 	/* the member at the other end; NULL until the Hellos were exchanged */
 	struct member_entry *member;
 	bool connected;
-	bool far; /* the other end's address is not a loopback address */
+	bool far; /* true: the other end has an address that is not a loopback address */
 	/* our Hello on this link was a probe for the version (wire.h): no member results from it */
 	bool probe;
 	bool up;
 	uint64_t up_ns;
-	bool closed;               /* the link is closed; it is freed once `busy` is 0 */
+	bool closed;               /* true: the link is closed; it is freed once `busy` is 0 */
 	unsigned busy;             /* number of callbacks of this link that are on the stack */
 	char from[NAME_BYTES_MAX]; /* address of the other end, for logs */
 };
 
-/* An address that is dialled again until rpc_dial_stop(). */
+/* One address (host and port) that is dialled again until rpc_dial_stop() is called. */
 struct rpc_dial {
 	LIST_ENTRY(rpc_dial) next;
 	struct control *control;

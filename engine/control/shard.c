@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * This host's shard of the directory. The control plane's thread writes it; readers read it at any
- * time, without a lock.
+ * time, without a lock. The two candidate buckets of a key are called its first and second bucket.
  *
  * A lock-free reader always finds a live entry, because of three rules:
  *
@@ -180,7 +180,8 @@ void shard_close(struct shard *shard)
 }
 
 /*
- * Finds the entry of (tag, ref) in a bucket that is its first or, if `second`, its second bucket.
+ * Finds the entry of (tag, ref) in a bucket that is its first or, if `second`, its second candidate
+ * bucket.
  */
 static bool cell_find(const struct shard *shard, uint32_t bucket, bool second, uint32_t tag,
 	uint32_t ref, struct cell *ret_cell)
@@ -214,9 +215,10 @@ static bool cell_free(const struct shard *shard, uint32_t bucket, struct cell *r
 }
 
 /*
- * Makes room in a full bucket: moves one of the entries whose first bucket it is to that entry's
- * second bucket, which may have to make room in the same way, at most `depth` levels deep in total.
- * Readers still see the moved entry in *ret_cell until the caller overwrites that cell.
+ * Makes room in a full bucket: moves one of the entries whose first candidate bucket it is to that
+ * entry's second candidate bucket, which may have to make room in the same way, at most `depth`
+ * levels deep in total. Readers still see the moved entry in *ret_cell until the caller overwrites
+ * that cell.
  */
 static bool cell_displace(
 	struct shard *shard, uint32_t bucket, unsigned depth, struct cell *ret_cell)

@@ -28,11 +28,11 @@ int shard_open(uint64_t entries, int numa_node, bool want_huge, struct shard *re
 void shard_close(struct shard *shard);
 
 /*
- * Inserts or replaces the entry of (key, ref). It goes into the first bucket of the key, else into
- * the second. If both are full, entries of either are moved from their first bucket to their
- * second, at most two in a row; each is written to its new bucket before its old cell is
- * overwritten, so that readers never miss it. -ENOSPC: no room; `dropped` is incremented and
- * nothing else has changed. -EINVAL: ref or generation is 0.
+ * Inserts or replaces the entry of (key, ref). It goes into the first candidate bucket of the key,
+ * else into the second. If both are full, entries of either are moved from their first candidate
+ * bucket to their second, at most two in a row; each is written to its new bucket before its old
+ * cell is overwritten, so that readers never miss it. -ENOSPC: no room; `dropped` is incremented
+ * and nothing else has changed. -EINVAL: ref or generation is 0.
  */
 int shard_insert(struct shard *shard, const struct page_key *key, uint32_t ref, uint32_t place,
 	uint32_t generation);

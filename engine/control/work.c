@@ -2,7 +2,7 @@
 /*
  * Helper threads: each queue has a list of calls to make and a few threads; one list has the calls
  * that were made, and an eventfd tells the loop about it. work_submit() and done() run on the
- * loop's thread, run() on a helper thread.
+ * control plane's thread, run() on a helper thread.
  */
 #include "engine/control/work.h"
 

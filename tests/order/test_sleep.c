@@ -49,7 +49,7 @@ struct side {
 	unsigned char *cold;
 	uint32_t cold_at;
 	/* owner: the side's thread; the other side's thread polls both counters */
-	_Alignas(64) uint32_t arrived; /* number of barriers this side has reached */
+	_Alignas(64) uint32_t arrived; /* number of barriers that this side has reached */
 	/* number of barriers that the side had reached when it last finished its part of a round */
 	uint32_t acted;
 };

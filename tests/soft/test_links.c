@@ -233,7 +233,7 @@ static void every_read_ends_soon_after_the_peer_is_killed(void **state)
 		}
 		assert_true(pair_now_ns() < deadline);
 	}
-	end_wait(&a, NULL, posted); /* all remaining READs are flushed */
+	end_wait(&a, NULL, posted); /* waits until all remaining READs are flushed */
 	for (unsigned q = 0; q < 2; q++)
 		assert_int_equal(a.sqs[q]->ci, a.sqs[q]->pi);
 	waitpid(child.pid, &status, 0);

@@ -198,8 +198,8 @@ static void segments_written_without_the_wrap_are_detected(void **state)
 		sges[i] = (struct dv_sge){(uintptr_t)a.memory, 64, a.mr.lkey};
 	dv_post(a.sqs[0], DV_READ, (uintptr_t)b.memory, b.mr.rkey, sges, 3, DV_CE_ALWAYS);
 	/*
-	 * Block 0 holds an old control segment, as if the third data segment were written past the
-	 * queue's end.
+	 * WQEBB 0 of the queue holds an old control segment, as if the third data segment were
+	 * written past the queue's end.
 	 */
 	past = dv_sq_block(a.sqs[0], 0);
 	memset(past, 0, 16);

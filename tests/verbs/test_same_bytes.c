@@ -83,7 +83,7 @@ static uint32_t post_hot(const struct work *work)
 }
 
 /*
- * Compares the WQEs at `index`, which is the same in both queues because both started at block 0.
+ * Compares the WQEs at `index`, which is the same in both queues because both started at WQEBB 0.
  */
 static void compare_wqe(uint32_t index, unsigned sges)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Limits of what one client can take from the others: silent connections, memory ranges, channels.
- * See attach_world.h. $SEED repeats the random run.
+ * Limits of what one client can take from the others: sockets without a request, memory ranges,
+ * channels. See attach_world.h. $SEED repeats the random run.
  */
 #include <time.h>
 

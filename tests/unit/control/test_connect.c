@@ -183,7 +183,7 @@ static void the_active_qps_to_a_dead_member_are_dropped(void **state)
 	struct rail_peer *got = connected(0);
 
 	(void)state;
-	node_close(1); /* node 1's passive QPs are destroyed with it */
+	node_close(1); /* node 1 closes, which also destroys its passive QPs */
 	assert_true(nodes_until(sees_count(0, 1), 1000));
 	assert_int_equal(told(0, 1)->kind, RAIL_PEER_DROP);
 	assert_int_equal(qps_errors >= 2, 1);

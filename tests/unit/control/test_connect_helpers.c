@@ -109,7 +109,7 @@ static void a_connection_not_made_in_time_is_given_up_and_blocks_only_one_helper
 	nodes_run(10 * CONNECT_BACKOFF_MS);
 	assert_int_equal(connect_busy(control), 1);
 	__atomic_store_n(&connects_blocked, 0, __ATOMIC_SEQ_CST);
-	assert_true(nodes_until(/* node 0 has reconnected to node 2 */
+	assert_true(nodes_until(/* node 0 has a new connection to node 2 */
 		shm_load(&control->status->peer_rails_out[number]) == 1 &&
 			node[0].rail[0].tells > 1,
 		3 * CONNECT_BACKOFF_MAX_MS));

@@ -13,7 +13,7 @@
 
 #include "engine/control/directory_state.h"
 
-#define KEYS 1500 /* keys published by each node that publishes */
+#define KEYS 1500 /* number of keys that each publishing node publishes */
 #define DEAD_MS 300
 
 static int setup(void **state)

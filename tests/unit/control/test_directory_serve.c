@@ -76,7 +76,7 @@ static void messages_that_break_a_rule_change_nothing(void **state)
 	remove.n_entries = 2;
 	expect_bad(&m);
 	entry[1].key0 = 1;
-	entry[1].ref = 0; /* the entry names no holder */
+	entry[1].ref = 0; /* the entry names no holder (ref 0) */
 	expect_bad(&m);
 	m.body_case = PC__MESSAGE__BODY_FORGET;
 	m.forget = &forget;

@@ -172,8 +172,8 @@ static void a_deleted_entry_does_not_hide_one_in_its_second_bucket(void **state)
 		assert_int_equal(reader_finds(&shard, &key[4], REF, &found), 2);
 	}
 	/*
-	 * The removal of the entry in the second bucket makes the tombstones empty, so that an
-	 * absent key costs one READ again.
+	 * The removal of the entry in the second candidate bucket makes the tombstones empty, so
+	 * that an absent key costs one READ again.
 	 */
 	assert_int_equal(buckets_read_for(&shard, &key[0]), 2);
 	assert_true(shard_remove(&shard, &key[4], REF, 4, 1));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests dv/cq.c against stubs: the requested attributes, the content of the hot handle, and that a
- * failure frees what was created before it. One thread.
+ * Tests dv/cq.c against stubs: the requested attributes, the content of the handle for the hot
+ * path, and that a failure frees what was created before it. One thread.
  */
 #include "tests/unit/dv/test_verbs_stub.h"
 

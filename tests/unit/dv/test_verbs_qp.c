@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests dv/qp.c against stubs: all requested attributes, the content of the hot handle, the
- * refusals, and that a failure frees what was created before it. One thread.
+ * Tests dv/qp.c against stubs: all requested attributes, the content of the handle for the hot
+ * path, the refusals, and that a failure frees what was created before it. One thread.
  */
 #include "tests/unit/dv/test_verbs_pair.h"
 

@@ -147,7 +147,10 @@ static void a_dropped_region_refuses_new_ops_and_is_returned_after_its_last_cqe(
 	client_expect(client, 2, OP_INVALID);
 	nic_complete(w, 0, 0);
 	world_settle(w);
-	/* the READ of its page head is in flight, so the op is not finished */
+	/*
+	 * the READ of the page head is in flight, so the op is not finished and the channel not
+	 * returned
+	 */
 	assert_true(world_silent(w));
 	world_run(w);
 	assert_int_equal(world_hear(w, RAIL_REGION_RETURNED).detail, WORLD_REGION);

@@ -141,7 +141,8 @@ static void small_reads_go_to_one_qp_until_its_signalled_wqe_then_to_the_shortes
 		assert_int_equal(queued(four, q), RAIL_SIGNAL_WQES);
 	assert_int_equal(world_counter(w, COUNTER_doorbells), 4);
 	nic_pull(w);
-	for (unsigned i = 0; i < w->wqes; i++) /* the pages read by one QP are adjacent */
+	/* the pages that one QP reads are adjacent in the peer's pool */
+	for (unsigned i = 0; i < w->wqes; i++)
 		assert_int_equal(w->wqe[i].remote % (RAIL_SIGNAL_WQES * PAGE_UNIT),
 			(uintptr_t)(w->pool + i % RAIL_SIGNAL_WQES * PAGE_UNIT) %
 				(RAIL_SIGNAL_WQES * PAGE_UNIT));

@@ -86,7 +86,7 @@ void world_memory_free(struct world *w);
 int world_setup(void **state);
 int world_teardown(void **state);
 
-/* Sends a command to the rail. */
+/* Sends a command to the rail through its inbox. */
 void world_tell(struct world *w, struct rail_command command);
 /* Takes the rail's next event; the test fails if there is none or it has another kind. */
 struct rail_event world_hear(struct world *w, uint32_t kind);

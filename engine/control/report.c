@@ -24,8 +24,8 @@
 struct json {
 	char *text;
 	size_t bytes, room;
-	bool failed; /* no memory: the rest of the output is discarded */
-	bool comma;  /* the next member of this object or array needs a comma before it */
+	bool failed; /* an allocation failed: the remaining output is discarded */
+	bool comma;  /* the next member of the current object or array needs a comma before it */
 };
 
 static const char *const counter_names[COUNTER_COUNT] = {
@@ -70,7 +70,8 @@ static void json_quoted(struct json *j, const char *text)
 
 		if (c == '"' || c == '\\')
 			snprintf(escaped, sizeof(escaped), "\\%c", c);
-		else if (c < 0x20 || c >= 0x7f) /* names from the network may not be UTF-8 */
+		/* escaped, because names from the network may not be UTF-8 */
+		else if (c < 0x20 || c >= 0x7f)
 			snprintf(escaped, sizeof(escaped), "\\u%04x", c);
 		else
 			snprintf(escaped, sizeof(escaped), "%c", c);
@@ -226,7 +227,10 @@ static void report_poll_core(struct json *j, const struct control *control, unsi
 	json_count(j, "nic_ns", r.nic_ns);
 	json_count(j, "gaps_over_10us", r.gaps_long);
 	json_count(j, "gap_worst_ns", r.gap_worst_ns);
-	/* Number of gaps per bucket; the name is the bucket's shortest gap */
+	/*
+	 * Writes the histogram of gaps between turns: the name of each member is the shortest gap
+	 * of a bucket in ns, its value the number of gaps
+	 */
 	json_open(j, "gaps_from_ns", "{");
 	for (unsigned i = 0; i < GAP_BUCKETS; i++) {
 		char from[24];

@@ -23,24 +23,29 @@
 #define TOPOLOGY_DEVICES_MAX 128
 
 struct topology_cpu {
-	int cpu;      /* the operating system's number; settings and pin_self() use it */
+	/* the operating system's number of the core; settings and pin_self() use it */
+	int cpu;
 	int physical; /* number of its physical core, equal for all its hardware threads */
-	int node;     /* NUMA node, the operating system's number */
-	bool allowed; /* true: in the affinity mask and the cpuset of this process */
-	int holder;   /* pid of the process that has claimed it; -1: pid unknown; 0: not claimed */
+	int node;     /* the operating system's number of the core's NUMA node */
+	bool allowed; /* true: the core is in the affinity mask and in the cpuset of this process */
+	/* pid of the engine that has claimed the core; -1: pid unknown; 0: not claimed */
+	int holder;
 };
 
 struct topology_node {
-	int node;       /* the operating system's number */
+	int node;       /* the operating system's number of the NUMA node */
 	uint64_t bytes; /* memory of the node in bytes */
 };
 
 enum topology_kind { TOPOLOGY_NIC, TOPOLOGY_NET, TOPOLOGY_GPU };
 
 struct topology_device {
-	char name[NAME_BYTES_MAX]; /* "mlx5_0", "eth0", "cuda0", or a PCI address */
-	enum topology_kind kind;   /* verbs device, network interface, accelerator */
-	int node;                  /* its NUMA node; -1: equally near to all, or unknown */
+	/* name of the device: "mlx5_0", "eth0", "cuda0", or a PCI address */
+	char name[NAME_BYTES_MAX];
+	/* kind of device: verbs device, network interface, accelerator */
+	enum topology_kind kind;
+	/* NUMA node of the device; -1: equally near to all, or unknown */
+	int node;
 };
 
 struct topology {

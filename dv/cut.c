@@ -35,7 +35,10 @@ void dv_verbs_leave(struct dv_device *device)
 	pthread_rwlock_unlock(&device->gate);
 }
 
-/* Does this process map the file? Returns 1, 0, or a negative errno when /proc cannot be read. */
+/*
+ * Does this process map the file `file`? Returns 1, 0, or a negative errno when /proc cannot be
+ * read.
+ */
 static int mapped(const struct stat *file)
 {
 	FILE *maps = fopen("/proc/self/maps", "re");

@@ -63,21 +63,22 @@ struct pc_batch;
 
 /* Result of one page. The numbers are ABI: append only. */
 enum pc_result {
-	/* get: the bytes are in the segments; set: every node can find the page; exists: the page
-	 * can be found; remove: it was stored */
+	/* get: the bytes are in the segments; set: every host of the cluster can find the page;
+	 * exists: the page can be found; remove: the page was stored */
 	PC_HIT = 0,
-	PC_MISS = 1,  /* every directory owner of the key answered that the key is absent */
+	PC_MISS = 1,  /* the page is not stored: every directory owner of its key answered so */
 	PC_STALE = 2, /* the page was evicted or removed while it was read */
-	/* the node with the page is dead or the transfer failed; or an owner of the key could not
-	 * be asked and the other owners do not have the key */
+	/* the holder of the page is dead or the transfer failed; or an owner of the key could
+	 * not be asked and the other owners do not have the key */
 	PC_UNREACHABLE = 3,
 	PC_TIMEOUT = 4, /* the deadline passed before the page was done */
-	PC_FULL = 5,    /* set: no room in the pools of this host */
-	/* wrong arguments: key, lengths, number of segments, page too large; or the page stored
-	 * under the key has another length */
+	PC_FULL = 5,    /* set: the pools of this host have no room */
+	/* the arguments are wrong: key, lengths, number of segments, page too large; or the page
+	 * stored under the key has another length */
 	PC_INVALID = 6,
-	PC_GONE = 7,    /* no engine is attached */
-	PC_PENDING = 8, /* the page is not done; only seen before a submitted batch is done */
+	PC_GONE = 7, /* the process is not attached to an engine */
+	/* the page is not done; a result has this value only until its submitted batch is done */
+	PC_PENDING = 8,
 };
 
 /*
@@ -98,9 +99,11 @@ PC_API const char *pc_version(void);
 struct pc_options {
 	/* path of the engine's Unix socket; NULL: $PEERCACHE_SOCKET, else the default */
 	const char *socket;
-	/* hashed into every key: model, dtype, layout, ranks; NULL: empty */
+	/* text that is hashed into every key: model, dtype, layout, ranks; NULL: empty */
 	const char *name_space;
-	bool no_reattach; /* do not attach again: after a loss, PC_GONE until pc_close() */
+	/* true: do not attach again; after the engine is lost, calls return PC_GONE until
+	 * pc_close() */
+	bool no_reattach;
 };
 
 /*
@@ -184,10 +187,10 @@ PC_API void pc_channel_close(struct pc_channel *channel);
  */
 PC_API int pc_channel_name_space(struct pc_channel *channel, const char *name_space);
 
-/* A contiguous piece of the caller's memory. */
+/* One contiguous range of the caller's memory, part of a page. */
 struct pc_segment {
 	void *base;
-	size_t bytes; /* >= 1 */
+	size_t bytes; /* length of the range, >= 1 */
 };
 
 /*
@@ -195,10 +198,10 @@ struct pc_segment {
  * them to the segments, both in order.
  */
 struct pc_page {
-	const void *key; /* any bytes, 1 to 1024 of them */
+	const void *key; /* key of the page: any bytes, 1 to 1024 of them */
 	size_t key_bytes;
 	const struct pc_segment *segments;
-	unsigned segment_count; /* 1 to 512; exists and remove ignore both */
+	unsigned segment_count; /* number of segments, 1 to 512; exists and remove ignore both */
 };
 
 /*
@@ -270,13 +273,15 @@ struct pc_counts {
 	uint64_t hits_local;  /* get: pages copied from this host's pools */
 	uint64_t hits_remote; /* get: pages read from another host's pools */
 	uint64_t misses, stale, unreachable, timeouts;
-	uint64_t sets;           /* set: pages stored */
-	uint64_t sets_already;   /* set: pages whose key was stored already */
+	uint64_t sets; /* set: pages stored */
+	/* set: pages that were not copied because their key was stored already */
+	uint64_t sets_already;
 	uint64_t lookups;        /* keys looked up in the directory */
-	uint64_t lookups_cached; /* keys whose remembered location was used instead */
+	uint64_t lookups_cached; /* keys whose location came from the channel's cache instead */
 	uint64_t bytes_read, bytes_written;
-	uint64_t bytes_staged; /* the part of bytes_read that went through staging */
-	uint64_t reissued;     /* READs of a page repeated on another rail after a rail failed */
+	uint64_t bytes_staged; /* bytes of bytes_read that went through staging */
+	/* READs of a page that were repeated on another rail after a rail failed */
+	uint64_t reissued;
 };
 PC_API void pc_channel_counts(const struct pc_channel *channel, struct pc_counts *ret_counts);
 

@@ -82,7 +82,10 @@ static void slot_leave(struct pc_channel *ch)
 	shm_store_release64(&ch->header->copying, 0);
 }
 
-/* Copies a page into a credit's slot. False: the page waits for a credit, or the channel broke. */
+/*
+ * Copies a page into the slot of a credit. False: the page waits for a credit, or the channel
+ * broke.
+ */
 static bool store(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
 {
 	struct page_work *p = &b->work[i];
@@ -102,7 +105,7 @@ static bool store(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_
 		return false;
 	}
 	copy_gather(rail->pool + place_offset(credit.place), page->segments, page->segment_count);
-	slot_leave(ch); /* must come before the publish is in the ring */
+	slot_leave(ch); /* must precede the publication of the request */
 	p->at = (struct location){ch->session->ref, credit.place, credit.generation};
 	page_queue(b, i, PAGE_PUBLISH);
 	return true;

@@ -33,8 +33,8 @@ uint32_t staging_take(struct staging *s, uint32_t bytes)
 		s->tail = SCRATCH_BYTES;
 		s->used = 0;
 	}
-	/* A block must be contiguous: if the end of the region is too short for it, skip that part
-	 * (`gap`, which may be 0 bytes). */
+	/* A staging block must be contiguous: if the end of the region is too short for it, skip
+	 * that part (`gap`, which may be 0 bytes). */
 	left = STAGING_BYTES - s->tail;
 	gap = left < need ? left : 0;
 	if ((uint64_t)s->used + gap + need > STAGING_PAGE_MAX)

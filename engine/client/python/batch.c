@@ -13,9 +13,10 @@
 #include <string.h>
 #include <time.h>
 
-/* bytes copied per batch of a staged call; a single page may be larger */
+/* bytes that a staged call copies per batch, unless a single page is larger */
 #define STAGE_BYTES (64u << 20)
-#define SEGMENTS_ALL_MAX (1u << 26) /* sanity limit of the segments of one call */
+/* segments of one call, at most; more are taken for a mistake */
+#define SEGMENTS_ALL_MAX (1u << 26)
 
 enum verb { VERB_GET, VERB_SET, VERB_EXISTS, VERB_REMOVE };
 
@@ -24,11 +25,11 @@ struct call {
 	struct lane *lane;
 	enum verb verb;
 	const char *name_space;
-	PyObject *keys; /* a tuple; this struct holds a reference */
+	PyObject *keys; /* the keys as a tuple; this struct holds a reference to it */
 	size_t pages, segments;
 	unsigned timeout_ms;
 	int staged;
-	int error; /* negative errno of pc_get() and the others: the whole call was refused */
+	int error; /* negative errno of pc_get() and the like: the library refused the whole call */
 };
 
 static uint64_t now_ms(void)
@@ -71,7 +72,10 @@ static bool read_number(PyObject *number, uint64_t *ret_value)
 	return *ret_value != UINT64_MAX || !PyErr_Occurred();
 }
 
-/* Reads ptrs and sizes, which are tuples; sizes may also be one number for all segments. */
+/*
+ * Reads the arguments `ptrs` and `sizes`, which are tuples; `sizes` may also be one number for all
+ * segments.
+ */
 static bool read_segments(struct call *c, PyObject *ptrs, PyObject *sizes)
 {
 	size_t each = c->segments / c->pages;
@@ -89,8 +93,8 @@ static bool read_segments(struct call *c, PyObject *ptrs, PyObject *sizes)
 	}
 	for (size_t i = 0; i < c->pages; i++) {
 		c->lane->page[i].segments = &c->lane->segment[i * each];
-		/* If `each` exceeds UINT_MAX, the value stays too large for the library, which
-		 * refuses the page. */
+		/* If `each` exceeds UINT_MAX, segment_count stays too large for the library,
+		 * which refuses the page. */
 		c->lane->page[i].segment_count = (unsigned)each;
 	}
 	return true;
@@ -167,7 +171,8 @@ static size_t stage_share(const struct call *c, size_t first, size_t *ret_bytes)
 static int run_share(struct call *c, size_t first, size_t count, unsigned timeout_ms)
 {
 	struct lane *lane = c->lane;
-	/* lane_room() made room for both: the copies' pages and segments follow the caller's. */
+	/* lane_room() made room for both: the staged copies' pages and segments follow the
+	 * caller's. */
 	struct pc_page *staged = &lane->page[c->pages];
 	struct pc_segment *segment = &lane->segment[c->segments];
 	unsigned char *at = lane->stage;
@@ -276,7 +281,9 @@ static PyObject *call(
 		return answer(c);
 	Py_BEGIN_ALLOW_THREADS c->lane = lane_take(c->session, purpose);
 	Py_END_ALLOW_THREADS if (!c->lane) return answer(
-		c); /* the session is closed, or no channel is available: every page is a miss */
+		/* the session is closed, or no channel is available: every page of the call is a
+		 * miss */
+		c);
 	if (prepare(c, ptrs, sizes)) {
 		Py_BEGIN_ALLOW_THREADS run(c);
 		Py_END_ALLOW_THREADS result = answer(c);

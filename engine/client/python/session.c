@@ -25,7 +25,7 @@ static void close_session(struct session *s)
 
 	pthread_mutex_lock(&s->lock);
 	pc = s->pc;
-	s->pc = NULL; /* from here on no new call can begin */
+	s->pc = NULL; /* no new call can begin from here on, because pc is NULL */
 	while (pc && s->busy)
 		pthread_cond_wait(&s->idle, &s->lock);
 	pthread_mutex_unlock(&s->lock);

@@ -26,15 +26,15 @@
  */
 enum purpose { PURPOSE_READ, PURPOSE_WRITE, PURPOSES };
 
-/* A channel and the buffers of a batch. Owned by the call that took it. */
+/* A channel and the buffers of a batch. Owned by the call that took the lane. */
 struct lane {
 	struct lane *next;
-	struct pc *pc; /* valid as long as a call is running */
+	struct pc *pc; /* session of the library, valid while a call is running */
 	struct pc_channel *channel;
 	struct pc_page *page;
 	struct pc_segment *segment;
 	enum pc_result *result;
-	size_t pages, segments; /* capacity of the arrays below */
+	size_t pages, segments; /* capacity of page[] and result[], and of segment[] */
 	unsigned char *stage;   /* registered memory of the library for staged calls, or NULL */
 	size_t stage_bytes;
 };
@@ -42,14 +42,15 @@ struct lane {
 struct session {
 	PyObject_HEAD pthread_mutex_t lock;
 	pthread_cond_t idle;
-	struct pc *pc;               /* NULL: the session is closed */
-	struct lane *lane[PURPOSES]; /* lists of idle lanes; the one given back last is first */
-	unsigned busy;               /* number of running calls */
+	struct pc *pc; /* session of the library; NULL: closed */
+	/* per purpose the list of idle lanes; the one given back last is first */
+	struct lane *lane[PURPOSES];
+	unsigned busy; /* number of calls that are running */
 	unsigned lanes;
-	struct pc_counts counts; /* sums over channels that are closed */
+	struct pc_counts counts; /* sums of the counters of the channels that are closed */
 	uint64_t results[RESULTS];
 	uint64_t calls;
-	uint64_t bytes_sidecar; /* bytes copied by staged calls */
+	uint64_t bytes_sidecar; /* bytes that staged calls have copied */
 };
 
 void lane_free(struct session *s, struct lane *lane);
@@ -60,7 +61,7 @@ void lane_counts(struct pc_counts *sum, const struct pc_channel *channel);
  */
 struct lane *lane_take(struct session *s, enum purpose purpose);
 void lane_give(struct session *s, enum purpose purpose, struct lane *lane);
-/* Makes room for at least this many pages and segments. False: out of memory. */
+/* Makes room in the lane for at least this many pages and segments. False: out of memory. */
 bool lane_room(struct lane *lane, size_t pages, size_t segments);
 bool lane_stage(struct lane *lane, size_t bytes);
 void session_count(struct session *s, const enum pc_result *result, size_t count);

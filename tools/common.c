@@ -25,7 +25,7 @@ void print_version(void)
 	printf("%s %s\n", program_invocation_short_name, pc_version());
 }
 
-/* Suffixes of sizes; upper and lower case are equal. */
+/* Suffixes of sizes; parse_size() ignores case. */
 static const struct {
 	const char *suffix;
 	unsigned shift;

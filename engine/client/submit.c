@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writes to the rings: fills slots, publishes many ops at once, wakes a sleeping rail or control
- * plane. Channel thread.
+ * Writes to the rings: fills ring entries, publishes many ops at once, wakes a sleeping rail or
+ * control plane. Channel thread.
  */
 #include "engine/client/client.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writing one op into a rail's ring: takes a request for its cookie, checks for room, fills the
- * slots. Channel thread. Included only by client.h.
+ * Writing one op into a rail's ring: takes a request for its cookie, checks for room, fills its
+ * ring entries. Channel thread. Included only by client.h.
  */
 #ifndef CLIENT_SUBMIT_H
 #define CLIENT_SUBMIT_H
@@ -47,8 +47,8 @@ static inline uint64_t request_cookie(const struct pc_channel *ch, uint32_t inde
 }
 
 /*
- * True if the rail's op ring has `slots` free slots. Counting in_flight reserves a slot of the done
- * ring for each answer, so the rail never finds the done ring full.
+ * True if the rail's op ring has `slots` free entries. Counting in_flight reserves an entry of the
+ * done ring for each answer, so the rail never finds the done ring full.
  */
 static inline bool submit_room(struct pc_channel *ch, uint32_t rail, uint32_t slots)
 {

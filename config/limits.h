@@ -20,14 +20,15 @@
 #define SEEDS_MAX 16   /* addresses in the setting cluster.seeds, at most */
 
 /* Limits of pages and pools. */
-/* Bytes of a unit; a slot starts at a multiple; each unit has a page head. */
+/* Bytes of a unit; a slot starts at a multiple of it; each unit has a page head. */
 #define PAGE_UNIT 4096u
 /* units of one pool: 1 TiB; 28 bits of a place are the number of the unit */
 #define PAGE_UNITS_MAX (1u << 28)
 #define PAGE_BYTES_MAX (64u << 20) /* longest page */
 #define SEGMENTS_MAX 512           /* destination segments that one page is scattered to */
-#define SLICE_BYTES (256u << 10)   /* longest READ; a longer page is read in several slices */
-#define CLASSES_MAX 64             /* size classes that one pool has at a time */
+/* bytes of the longest READ; a longer page is read in several slices */
+#define SLICE_BYTES (256u << 10)
+#define CLASSES_MAX 64 /* size classes that one pool has at a time */
 
 /* Limits of the clients of one engine. */
 #define SESSIONS_MAX 64  /* attached client processes */
@@ -42,7 +43,7 @@
 #define EXTENT_BYTES_MIN PAGE_UNIT /* length of the shortest extent of a registered range, bytes */
 /* extents on each NIC, of the registered ranges of all sessions together */
 #define EXTENTS_MAX 7168u
-#define KEY_BYTES_MAX 1024 /* longest key that a client may pass, in bytes; it is hashed */
+#define KEY_BYTES_MAX 1024 /* bytes of the longest key that a client may pass; keys are hashed */
 #define BATCH_MAX 65536    /* pages in one call of the client library */
 /* bytes of staging memory of one channel, for destinations that are not registered */
 #define STAGING_BYTES (8u << 20)
@@ -65,8 +66,10 @@
 #define RAIL_IN_FLIGHT_BYTES (1u << 20)
 /* Bytes of all ops that a rail has taken and not answered; some wait only for their page heads. */
 #define RAIL_TAKEN_BYTES (2u << 20)
-#define RAIL_SIGNAL_WQES 8u /* READs of a send queue that share one completion, at most */
-/* Payload of READs that share one completion, at most; the READ that reaches it requests one. */
+#define RAIL_SIGNAL_WQES 8u /* READs of a send queue that share one completion (one CQE), at most */
+/*
+ * Bytes of READs that share one completion, at most; the READ that reaches the limit requests one.
+ */
 #define RAIL_SIGNAL_BYTES (32u << 10)
 /* page heads in one READ of heads, at most, including heads that no op needs */
 #define RAIL_HEADS_SPAN 32u
@@ -83,10 +86,11 @@
 #define QPS_PER_PEER_MAX 8 /* QPs from one rail to one peer */
 #define CQ_DEPTH 512u      /* WQEs in flight on one rail; one connection may have half of them */
 
-/* Limits of messages between engines. */
+/* Limits of messages from engine to engine. */
 #define MESSAGE_BYTES_MAX (4u << 20) /* bytes of the longest message between two engines */
 #define MESSAGE_PAGES_MAX 4096       /* entries in one publish, remove or touch message */
-#define NAME_BYTES_MAX 64 /* member name, device name or address, with the terminating zero */
+/* bytes of a member name, device name or address, with the terminating zero */
+#define NAME_BYTES_MAX 64
 
 static_assert((OP_RING_SLOTS & (OP_RING_SLOTS - 1)) == 0, "rings mask their indices");
 static_assert((DONE_RING_SLOTS & (DONE_RING_SLOTS - 1)) == 0, "rings mask their indices");

@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-/* `lock` protects all variables below. */
+/* `lock` protects all static variables of this file. */
 static enum log_level level_max = LOG_INFO;
 /* list of the call sites that have unprinted counts of repeats or drops */
 static struct log_site *owing;
@@ -42,7 +42,7 @@ static uint64_t now_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* FNV-1a hash of `text`; finds repeats without comparing whole lines. */
+/* Returns the FNV-1a hash of `text`, with which repeats are found without comparing whole lines. */
 static uint64_t hash_text(const char *text)
 {
 	uint64_t hash = 0xcbf29ce484222325ull;
@@ -73,14 +73,17 @@ static ssize_t write_now(const char *line, size_t bytes)
 		if (S_ISFIFO(st.st_mode) || S_ISCHR(st.st_mode))
 			own = open("/proc/self/fd/2", O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
 	}
-	n = write(own >= 0 ? own : STDERR_FILENO, line,
-		bytes); /* poll() has reported that stderr has room */
+	/* stderr itself does not block either, because poll() has reported that it has room */
+	n = write(own >= 0 ? own : STDERR_FILENO, line, bytes);
 	if (own >= 0)
 		close(own);
 	return n;
 }
 
-/* Returns false when stderr has no room: no part of the line was written, or only its start. */
+/*
+ * Writes one line to stderr. Returns false when stderr has no room: no part of the line was
+ * written, or only its start.
+ */
 static bool write_line(const char *line, size_t bytes, int wait_ms)
 {
 	struct pollfd fd = {.fd = STDERR_FILENO, .events = POLLOUT};

@@ -21,13 +21,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Levels of a message, in the order of the choices of the setting log.level. */
+/* Levels of a message, in the order of the words of the setting log.level. */
 enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
 
 #define LOG_WINDOW_NS 10000000000ull /* length of the counting window of a call site */
 /* messages that a call site may print in one counting window */
 #define LOG_BURST 20
-#define LOG_LINE_BYTES 1024 /* longest line; a longer message is truncated */
+#define LOG_LINE_BYTES 1024 /* bytes of the longest line; a longer message is truncated */
 /* longest wait for stderr to have room; after it no line waits until one is written */
 #define LOG_WAIT_MS 100
 

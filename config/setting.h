@@ -14,7 +14,7 @@ struct setting {
 	const char *section;
 	const char *key;
 	enum setting_type type;
-	const char *fallback; /* default value, as text */
+	const char *fallback; /* default value of the setting, as text */
 	const char *choices;  /* accepted words of a CHOICE: "a|b|c"; else "" */
 	int64_t min;          /* smallest value; for a TEXT the shortest length */
 	int64_t max;          /* largest value; for a TEXT the longest length */

@@ -330,7 +330,7 @@ int settings_override(struct settings *s, const char *text, char *err, size_t er
 	return settings_set(s, section, key, text + equals + 1, err, err_bytes);
 }
 
-/* Is every character of a name printable ASCII and not a space? Other engines refuse the rest. */
+/* Does a name consist of printable ASCII without spaces? Other engines refuse any other name. */
 static bool is_word(const char *text)
 {
 	for (; *text; text++)

@@ -31,7 +31,8 @@
 #include "config/limits.h"
 #include "config/log.h"
 
-#define SETTINGS_ERR_BYTES 4096 /* room for all problems that settings_load() reports */
+/* bytes of text that suffice for all problems that settings_load() reports */
+#define SETTINGS_ERR_BYTES 4096
 
 /*
  * Values of the CHOICE settings rail.polling and soft.link, in the order of their choices. The

@@ -21,7 +21,7 @@
 #include "config/log.h"
 #include "numa/memory.h"
 
-#define SMALL_BYTES 4096u     /* bytes of a small page */
+#define SMALL_BYTES 4096u     /* bytes of a page of the default size */
 #define HUGE_BYTES (2u << 20) /* bytes of a huge page */
 #define OPEN_MAX 64           /* open pools that the table `opened` has room for */
 /* bits of the node mask that is passed to mbind(), one per NUMA node */

@@ -12,7 +12,8 @@
 
 struct huge {
 	int fd; /* memfd; its name is visible in /proc/PID/fd only, there is no file in /dev/shm */
-	void *base;        /* start of the read-write mapping; zeroed */
+	/* start of the read-write mapping; the memory is zeroed when it is created */
+	void *base;
 	size_t bytes;      /* length of the mapping: the requested size rounded up to page_bytes */
 	size_t page_bytes; /* bytes of one page of this memory: 4096 or 2 MiB */
 };

@@ -12,9 +12,9 @@
 
 #include "config/log.h"
 
-/* With rail.polling = busy the rails leave one core free, for the control plane. */
+/* Cores that the rails leave free with rail.polling = busy: one, for the control plane. */
 #define CONTROL_ONLY 1
-/* With other polling the rails leave two cores free: also one for applications. */
+/* Cores that the rails leave free with any other polling: two, one of them for applications. */
 #define CONTROL_AND_OTHERS 2
 
 /* The inputs of plan_make(), and the plan as far as it is complete. */

@@ -30,7 +30,7 @@ struct plan_rail {
 struct plan {
 	unsigned rails;
 	struct plan_rail rail[RAILS_MAX];
-	unsigned poll_cores; /* number of poll cores */
+	unsigned poll_cores; /* number of poll cores of the plan */
 	int control_core;    /* core of the control plane; -1: not pinned */
 	/* rules of plan_make() that the plan does not follow, and why; empty: none */
 	char note[512];
@@ -54,7 +54,7 @@ void plan_print(const struct plan *plan, FILE *out);
 
 /* The claims of a plan's cores, held by this process (numa/pin.h). */
 struct plan_claims {
-	unsigned count;        /* number of claimed cores */
+	unsigned count;        /* number of cores that are claimed */
 	int fd[RAILS_MAX + 1]; /* fds that hold the claims; closing one ends its claim */
 };
 

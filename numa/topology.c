@@ -198,7 +198,8 @@ static void fill_verbs(struct topology *t)
 		node = read_node(folder, entry->d_name);
 		for (unsigned i = 0; i <= t->nodes; i++) {
 			if (i == t->nodes)
-				node = -1; /* sysfs names a node that this machine does not have */
+				/* sysfs names a NUMA node that this machine does not have */
+				node = -1;
 			else if (t->node[i].node == node)
 				break;
 		}

@@ -237,7 +237,7 @@ static uint64_t port_bits_per_second(const struct ibv_port_attr *port)
 {
 	static const struct {
 		uint8_t code;
-		uint64_t bits; /* bits per second of one lane, nominal: 100G for NDR */
+		uint64_t bits; /* nominal bits per second of one lane of the link: 100G for NDR */
 	} speeds[] = {{1, 2500000000}, {2, 5000000000}, {4, 10000000000}, {8, 10000000000},
 		{16, 14062500000}, {32, 25000000000}, {64, 50000000000}, {128, 100000000000}};
 	static const struct {

@@ -35,7 +35,7 @@ struct dv_sq {
 	 * owner: poll core; it changes pi, ci, rung, last, bf_offset; dv_qp_create() sets the rest
 	 */
 	alignas(64) uint8_t *buf; /* memory of the send queue: wqe_cnt WQEBBs */
-	volatile __be32 *record;  /* the QP's doorbell record, two words */
+	volatile __be32 *record;  /* the QP's doorbell record, two 32-bit words */
 	/* the QP's doorbell register; the next doorbell is written to bf_reg + bf_offset */
 	uint8_t *bf_reg;
 	uint32_t wqe_cnt; /* size of the send queue in WQEBBs, a power of two */
@@ -57,7 +57,7 @@ struct dv_cq {
 	volatile __be32 *record; /* the CQ's doorbell record: tells the device the consumer index */
 	uint32_t cqe_cnt;        /* number of CQEs in the queue, a power of two */
 	uint32_t cqe_size;       /* bytes of a CQE, 64 or 128; the last 64 are struct mlx5_cqe64 */
-	uint32_t ci;             /* number of CQEs consumed; free running */
+	uint32_t ci;             /* consumer index: number of CQEs consumed; free running */
 	uint32_t cqn;
 };
 static_assert(sizeof(struct dv_cq) == 64, "a completion queue has one cache line");
@@ -73,7 +73,7 @@ struct dv_sge {
 struct dv_completion {
 	uint32_t qpn;
 	uint16_t wqe_counter; /* low 16 bits of the index of the WQE's first WQEBB */
-	uint8_t syndrome;     /* 0: success; else DV_SYNDROME_* */
+	uint8_t syndrome;     /* result: 0: success; else DV_SYNDROME_* */
 	uint8_t vendor;       /* vendor syndrome of the CQE, for the log */
 	uint32_t bytes;       /* length of the transferred message; 0 on error */
 };

@@ -13,7 +13,7 @@
 #include "dv/verbs.h"
 
 #define ADDRESS_VERSION 1    /* the only valid value of dv_address.version */
-#define NUMBER_MAX 0xffffffu /* QPNs and PSNs have 24 bits */
+#define NUMBER_MAX 0xffffffu /* largest QP number and packet sequence number: both have 24 bits */
 
 /*
  * retry_cnt: how often the NIC retransmits a request that gets no ACK within

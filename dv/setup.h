@@ -40,7 +40,8 @@ struct dv_model {
 	uint32_t mtu;               /* payload bytes of a packet, a power of two */
 	/* bytes of a packet besides the payload, including the inter-packet gap */
 	uint32_t header_bytes;
-	uint32_t numa_ns; /* latency added when local memory is on another NUMA node */
+	/* latency added when local memory is on another NUMA node than the NIC, ns */
+	uint32_t numa_ns;
 	/* percent of the rate that remains when local memory is on another NUMA node */
 	uint32_t numa_percent;
 	/* false: payload above 1 KiB is not copied, only its time is simulated */
@@ -130,7 +131,9 @@ enum dv_access {
 	DV_REMOTE_READ = 2,  /* peers may READ the memory */
 	DV_REMOTE_WRITE = 4, /* peers may WRITE the memory; the engine never uses it */
 	DV_RELAXED_ORDERING =
-		8, /* PCIe may reorder writes; data is read only after the completion */
+		/* PCIe may reorder the NIC's writes; the program reads the memory only after the
+		 * completion */
+	8,
 };
 
 struct dv_mr {
@@ -175,7 +178,7 @@ int dv_qp_create(struct dv_device *device, struct dv_cq *cq, unsigned depth, str
  */
 struct dv_address {
 	uint8_t version; /* version of the address: 1 */
-	uint8_t kind;    /* kind of network: 1 InfiniBand, 2 RoCE v2, 3 software NIC */
+	uint8_t kind;    /* kind of the port's network: 1 InfiniBand, 2 RoCE v2, 3 software NIC */
 	uint8_t mtu;     /* MTU of the port, enum ibv_mtu */
 	/* READs that the QP answers at a time: limit for the other end's READs in flight */
 	uint8_t reads;

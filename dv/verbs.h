@@ -26,9 +26,10 @@ enum dv_address_kind { /* values of dv_address.kind */
 struct dv_device {
 	const struct dv_ops *ops;
 	struct ibv_context *context;
-	struct ibv_pd *pd;     /* protection domain; memory is registered on it */
-	struct ibv_td *td;     /* thread domain: the doorbell page of this device's queues */
-	struct ibv_pd *domain; /* parent domain of pd and td: queues are created on it */
+	struct ibv_pd *pd; /* protection domain of the device; memory is registered on it */
+	/* thread domain of the device: all its queues share one doorbell page */
+	struct ibv_td *td;
+	struct ibv_pd *domain; /* parent domain of pd and td, on which the queues are created */
 	/* list of the device's CQs, to find the ibv_cq that belongs to a struct dv_cq: cq.c */
 	struct verbs_cq *cqs;
 	struct dv_attributes attributes;

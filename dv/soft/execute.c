@@ -5,7 +5,8 @@
  */
 #include "dv/soft/check.h"
 
-#define TCP_RETRY_NS 2000000u /* back-off before a peer that was not ready is tried again */
+/* back-off before a request is sent again to a TCP peer that was not ready, ns */
+#define TCP_RETRY_NS 2000000u
 
 void soft_op_fail(struct soft_op *op, uint8_t syndrome, uint8_t vendor)
 {
@@ -65,7 +66,8 @@ void soft_ask_of(const struct dv_qp *qp, const struct soft_op *op, struct soft_a
 #ifdef DV_UNDER_TSAN
 __attribute__((no_sanitize("thread"))) void soft_copy(void *to, const void *from, size_t bytes)
 {
-	volatile uint8_t *out = to; /* volatile keeps the compiler from making it memcpy() */
+	/* volatile keeps the compiler from turning the loop into memcpy() */
+	volatile uint8_t *out = to;
 	const volatile uint8_t *in = from;
 
 	for (size_t i = 0; i < bytes; i++)
@@ -94,7 +96,7 @@ void soft_copy(void *to, const void *from, size_t bytes)
 static void scatter(
 	struct dv_qp *qp, const struct soft_op *op, uint8_t *remote, uint64_t from, uint64_t count)
 {
-	uint64_t start = 0; /* offset of segment `i` in the message */
+	uint64_t start = 0; /* offset in the message of the bytes of segment `i` */
 
 	for (unsigned i = 0; i < op->sges && count; start += op->sge[i++].bytes) {
 		uint64_t skip = from - start, n;

@@ -8,7 +8,7 @@
 
 #include "dv/soft/soft.h"
 
-/* Makes event_fd readable. A write to a full eventfd fails, and it is readable already. */
+/* Makes event_fd readable. The write fails only if the eventfd is full; it is readable then. */
 static void tell(struct dv_device *nic)
 {
 	uint64_t one = 1;

@@ -55,14 +55,16 @@ struct dv_soft_stats {
 	uint64_t wqes, reads, writes; /* WQEs, READs and WRITEs executed successfully */
 	/* payload bytes of these, including bytes that a model did not move */
 	uint64_t bytes;
-	uint64_t cqes, cqe_errors; /* CQEs written; of these, errors, including flushes */
-	uint64_t flushed;          /* WQEs completed as flushed */
+	/* CQEs written; those of them that report an error, flushes included */
+	uint64_t cqes, cqe_errors;
+	uint64_t flushed; /* WQEs that were flushed instead of executed */
 	uint64_t doorbells;
 	uint64_t retries;     /* WQEs that had to wait for their peer; each is counted once */
 	uint64_t retransmits; /* READs whose payload was moved again or whose request was lost */
 	/* fenced WQEs that had to wait for earlier READs; each is counted once */
 	uint64_t fence_waits;
-	/* Errors of the poll core; a correct program leaves all of these zero. */
+	/* Errors of the program that posts (the poll core); a correct one leaves all of these
+	 * zero. */
 	/* doorbells for another QP, or with an index beyond the doorbell record */
 	uint64_t bad_doorbell;
 	uint64_t bad_index;   /* WQEs whose index field is not their position in the queue */

@@ -26,7 +26,7 @@ void soft_link_wake(struct dv_device *nic)
 	uint64_t one = 1;
 	ssize_t rc = write(nic->wake_fd, &one, sizeof(one));
 
-	(void)rc; /* the write fails only if the eventfd is full, and it is readable then */
+	(void)rc; /* the write fails only if the eventfd is full; it is readable then */
 }
 
 void soft_link_want(struct dv_device *nic, struct soft_peer *peer)
@@ -107,7 +107,8 @@ void soft_peer_dead(struct dv_device *nic, struct soft_peer *peer)
 		close(peer->fd);
 	peer->fd = -1;
 	if (peer->state == PEER_ABSENT || (nic->tcp && peer->state == PEER_GREETED)) {
-		peer->state = PEER_ABSENT; /* the peer was never up: connecting is retried */
+		/* the peer was never connected, so connecting is tried again */
+		peer->state = PEER_ABSENT;
 		return;
 	}
 	if (nic->hooks)

@@ -107,7 +107,7 @@ bool soft_model_may_start(struct dv_qp *qp, struct soft_op *op)
 	const struct soft_pace *pace = &qp->pace;
 	uint64_t at;
 
-	if (op->ready_at) /* the WQE started in an earlier step */
+	if (op->ready_at) /* the model started the WQE in an earlier step */
 		return true;
 	at = later(later(op->rung_at, pace->message_at), model->message_at);
 	if (op->opcode == MLX5_OPCODE_RDMA_READ)

@@ -11,7 +11,7 @@
  * message at 400 Gbit/s; a 64-bit tick counter lasts for nine years of uptime.
  */
 #define SOFT_TICKS_NS 64u
-#define SOFT_READS_MAX 16u /* maximum number of READs in flight on one QP */
+#define SOFT_READS_MAX 16u /* READs that one QP may have in flight, at most */
 
 struct soft_model {
 	/* uneven: memory of another NUMA node has a lower rate and a longer latency */
@@ -22,12 +22,13 @@ struct soft_model {
 	/* time of one byte on the wire in ticks, as 32.32 fixed point; byte_far: memory of
 	 * another NUMA node */
 	uint64_t byte, byte_far;
-	uint64_t link_at;    /* time from which the link is free */
-	uint64_t small_at;   /* time from which the link is free for an answer of one packet */
+	uint64_t link_at; /* time from which the simulated link is free */
+	/* time from which the simulated link is free for an answer of one packet */
+	uint64_t small_at;
 	uint64_t message_at; /* time from which the port may start its next message */
 	/* clock of the model in this step; 0: not read yet (never 0 with a model) */
 	uint64_t now;
-	uint64_t before; /* lower bound of the start times of WQEs started in this step */
+	uint64_t before; /* lower bound of the start times of the WQEs that this step starts */
 	uint64_t due;    /* earliest time of the work that the last step postponed */
 	uint64_t gbps;
 };

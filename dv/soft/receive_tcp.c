@@ -82,7 +82,7 @@ static bool begin(struct dv_device *nic, struct soft_peer *peer, const struct tc
 	soft_lock(nic);
 	op = good ? find_op(nic, answer->id, &qp, &n) : NULL;
 	if (op && qp->peer != peer)
-		good = false; /* the answer names a WQE of another peer */
+		good = false; /* the answer names a WQE that waits for another peer */
 	else if (op && answer->result == SOFT_DONE) {
 		uint64_t expected = op->opcode == MLX5_OPCODE_RDMA_READ ? op->total : 0;
 

@@ -90,7 +90,7 @@ struct soft_op;
  * dv/soft/uverbs/ implements them. NULL for the engine's own NICs. All are called under nic->lock.
  */
 struct soft_hooks {
-	unsigned (*step)(struct dv_device *nic); /* called first in every step */
+	unsigned (*step)(struct dv_device *nic); /* called first in every step of the NIC */
 	bool (*knows)(uint8_t opcode);
 	/* decodes the segments of the WQE after the control segment */
 	void (*decode)(struct dv_qp *qp, struct soft_op *op, uint32_t ds);

@@ -37,7 +37,7 @@ static uint8_t *wqe_at(
 	uint32_t bytes = qp->wqe_cnt * DV_WQEBB;
 	uint32_t at = ((op->index & (qp->wqe_cnt - 1)) * DV_WQEBB + offset) % bytes;
 
-	*ret_left = bytes - at; /* bytes left to the end of the queue */
+	*ret_left = bytes - at; /* number of bytes from `at` to the end of the queue */
 	return qp->buf + at;
 }
 

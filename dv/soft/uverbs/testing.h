@@ -7,7 +7,7 @@
 
 /* The software NIC of mlx5_<index>, for dv_soft_stats(); NULL: it has no open context. */
 struct dv_device *soft_connectx_nic(unsigned index);
-/* Sets the port's link down (false) or up. */
+/* Sets the link of the device's port down (false) or up. */
 void soft_connectx_port(unsigned index, bool up);
 /*
  * Raise an event: the device failed, or one of its QPs did. dv_soft_faults() makes functions fail.

@@ -73,7 +73,7 @@ enum uv_kind { UV_PD = 1, UV_MR, UV_CQ, UV_QP, UV_UAR, UV_AH };
 struct uv_object {
 	enum uv_kind kind;
 	uint32_t handle;
-	struct uv_object *next; /* next object of its context */
+	struct uv_object *next; /* next object in the list of its context */
 	struct uv_context *context;
 };
 
@@ -82,7 +82,7 @@ struct uv_uar {
 	uint8_t *at;
 	int fd;
 	uint32_t page;
-	struct uv_uar *uar_next; /* next page in the list of all pages of the process */
+	struct uv_uar *uar_next; /* next doorbell page in the list of all pages of the process */
 };
 
 /* A channel for completion events or asynchronous events; the program reads read_fd. */
@@ -152,7 +152,7 @@ struct uv_qp {
 	uint32_t page;
 	/* doorbell register of the page that the QP uses; -1: unknown until its first doorbell */
 	int bfreg;
-	/* the remote QP */
+	/* the QP to which this one is connected */
 	uint16_t peer_number;
 	int peer_pid; /* pid of the peer process; 0: not known yet */
 	/* messages */
@@ -287,7 +287,7 @@ bool uv_may_start(struct dv_qp *qp, struct soft_op *op);
 bool uv_keys_good(struct dv_qp *qp, const struct soft_op *op);
 enum soft_result uv_move(struct dv_qp *qp, struct soft_op *op, uint64_t from, uint64_t count);
 void uv_gathered(struct dv_qp *qp);
-/* Copies bytes between this process and `pid`; returns 0 or a positive errno. */
+/* Copies bytes between this process and the process `pid`; returns 0 or a positive errno. */
 int uv_copy(int pid, const struct iovec *local, unsigned locals, uint64_t remote, uint64_t bytes,
 	bool write);
 

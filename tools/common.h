@@ -80,14 +80,14 @@ double histogram_us(const struct histogram *h, double fraction);
 unsigned parse_sockets(const char *list, const char **ret_sockets, char **ret_text);
 /* Opens a session, or calls die() with the reason. */
 struct pc *open_session(const char *socket, const char *name_space);
-/* Gets and parses the engine's report; NULL if that fails. The caller calls json_object_put(). */
+/* Returns the engine's report as JSON; NULL if that fails. The caller calls json_object_put(). */
 json_object *engine_report(struct pc *pc);
 /*
  * Returns the number at a path in the report, such as "counters.pages_evicted"; 0 when it is
  * missing.
  */
 int64_t report_number(json_object *report, const char *path);
-/* Add one number to a JSON object. */
+/* These functions add one number to a JSON object. */
 void add_number(json_object *o, const char *name, uint64_t value);
 void add_real(json_object *o, const char *name, double value);
 /* Writes an object to a file ("-": standard output), or calls die(). */

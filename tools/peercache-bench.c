@@ -45,7 +45,8 @@ struct worker {
 	unsigned index;
 	struct pc_channel *channel;
 	unsigned char *memory; /* memory of one batch: destination of get, source of set */
-	unsigned char *source; /* memcpy source of the baseline: a private working set */
+	/* source of the baseline's memcpy: a working set of the thread's own */
+	unsigned char *source;
 	struct pc_page *page;
 	struct pc_segment *segment;
 	char (*key)[KEY_TEXT_BYTES];
@@ -96,13 +97,13 @@ static const char help[] =
 	"  $ tools/cluster.py --nodes 2 -- peercache-bench get --page-bytes 4KiB --batch 128\n"
 	"  $ peercache-bench exists --batch 128 --threads 2\n";
 
-/* The id of page `index` of this run. */
+/* Returns the id of page `index` of this run's working set. */
 static uint64_t page_id(const struct bench *b, uint64_t index)
 {
 	return mix64(b->seed) + index;
 }
 
-/* Stores the working set through the far engine. */
+/* Stores the working set through the last engine. */
 static void preload(struct bench *b)
 {
 	unsigned char *memory = malloc(b->page_bytes * b->batch);
@@ -234,7 +235,7 @@ static void measure_batch(struct worker *w)
 		note_moment(w, from + took, (uint32_t)(w->done - done));
 }
 
-/* The baseline: copies one batch of pages with memcpy and measures it. */
+/* The baseline: copies one batch of pages with memcpy and measures the time. */
 static void copy_batch(struct worker *w)
 {
 	struct bench *b = w->bench;

@@ -15,7 +15,7 @@
 #include "tools/common.h"
 #include "tools/trace.h"
 
-#define CALL_PAGES 128u /* pages in one call, the same as in SGLang's controller */
+#define CALL_PAGES 128u /* pages in one call, as many as in a call of SGLang's cache controller */
 
 /* One engine over which the trace is replayed. */
 struct node {
@@ -75,7 +75,7 @@ static const char help[] =
  */
 #define LATE_NS 1500000000ull
 
-/* Fills entries [0, count) of page[], segment[] and key[] for the blocks `id`. */
+/* Fills entries [0, count) of page[], segment[] and key[] for the blocks (of the trace) `id`. */
 static void prepare(struct replay *r, struct node *node, const uint64_t *id, uint32_t count)
 {
 	for (uint32_t i = 0; i < count; i++) {

@@ -191,7 +191,7 @@ static enum pc_result remove_file(struct ctl *ctl, const char *key)
 
 	if (result != PC_HIT)
 		return result;
-	/* The manifest is removed first, so that no reader finds a partly removed file. */
+	/* The manifest page is removed first, so that no reader finds a partly removed file. */
 	result = manifest_call(ctl, pc_remove, key, &manifest);
 	chunks(ctl, pc_remove, key, NULL, manifest.bytes);
 	return result;

@@ -11,7 +11,7 @@
 
 #define BLOCKS_PER_REQUEST_MAX 65536u
 
-/* Makes room for one more request with `ids` blocks. */
+/* Makes room in the trace for one more request with `ids` blocks. */
 static void trace_grow(struct trace *t, uint64_t *capacity, uint64_t ids)
 {
 	if (t->blocks + ids > *capacity) {

@@ -11,11 +11,11 @@
 
 struct trace {
 	uint32_t requests; /* number of requests in the trace */
-	uint32_t longest;  /* blocks of the longest request */
+	uint32_t longest;  /* number of blocks of the longest request */
 	uint64_t blocks;   /* number of blocks of all requests together */
 	/* index in id[] of the first block of each request; requests + 1 entries */
 	uint64_t *first;
-	uint64_t *id; /* block ids of all requests, one after another */
+	uint64_t *id; /* ids of the blocks of all requests, one after another */
 };
 
 /*
@@ -28,8 +28,9 @@ void trace_generate(uint32_t requests, uint64_t seed, struct trace *ret_trace);
 
 /* What a cache that never evicts would reach with a trace. */
 struct trace_summary {
-	uint64_t different;   /* number of different block ids */
-	uint64_t prefix_hits; /* leading blocks of requests that earlier requests stored */
+	uint64_t different; /* number of different block ids in the trace */
+	/* number of leading blocks of requests that earlier requests stored */
+	uint64_t prefix_hits;
 };
 struct trace_summary trace_summarize(const struct trace *trace);
 /* Frees the arrays of a trace. */

@@ -30,7 +30,7 @@ struct dir_entry {
 	uint32_t tag;        /* 32 bits of the page key; never 0 in an entry that is in use */
 	uint32_t ref;        /* low 32 bits of the holder's incarnation; never 0 */
 	uint32_t place;      /* place of the page, see abi/page.h */
-	uint32_t generation; /* generation of the page head at `place` */
+	uint32_t generation; /* generation that the page head at `place` must have */
 };
 static_assert(sizeof(struct dir_entry) == 16, "four to a bucket");
 

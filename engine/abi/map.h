@@ -33,7 +33,7 @@ struct map_member {
 static_assert(sizeof(struct map_member) == 88, "same in every process of the host");
 
 struct map_point {
-	uint64_t at;     /* position of the point on the 64-bit hash ring */
+	uint64_t at;     /* position of the point on the hash ring, which has 64 bits */
 	uint32_t member; /* index of the point's member in map_view.member */
 	uint32_t spare;
 };
@@ -53,7 +53,8 @@ struct map_view {
  * writes.
  */
 struct map_shared {
-	/* owner: control plane; clients read it before every batch */
+	/* owner: control plane; clients read it before every batch. sequence: odd while the map
+	 * is being written */
 	alignas(64) uint32_t sequence;
 	uint32_t epoch; /* number of changes so far; the same epoch means the same map */
 	/* owner: control plane; the map in force, written on every change */

@@ -216,7 +216,8 @@ struct ctl_op {
 	uint16_t spare;
 	uint16_t turn;
 	struct page_key key;
-	uint32_t length; /* length of the page, bytes */
+	/* length of the page, bytes; CTL_CREDIT: of the pages that the slots are for */
+	uint32_t length;
 	uint32_t place;
 	uint32_t generation;
 	uint32_t ref;
@@ -240,7 +241,7 @@ struct ctl_done {
 	uint32_t status;     /* result of the request: enum op_status; OP_HIT: success */
 	uint32_t place;      /* CTL_CREDIT: place of the granted slot */
 	uint32_t generation; /* CTL_CREDIT: generation of the granted slot */
-	uint32_t length;     /* CTL_CREDIT: page length that was requested, bytes */
+	uint32_t length;     /* CTL_CREDIT: page length that the request named, bytes */
 };
 static_assert(sizeof(struct ctl_done) == 32, "two to a cache line");
 static_assert(offsetof(struct ctl_done, turn) == RING_TURN_AT, "the ring's");

@@ -66,11 +66,12 @@ static_assert(sizeof(struct attach_request) == 32, "same in every build");
 struct attach_reply {
 	uint32_t magic;   /* ATTACH_MAGIC */
 	uint16_t version; /* ABI_VERSION */
-	uint16_t kind;    /* kind of the request */
+	uint16_t kind;    /* kind of the answered request */
 	uint32_t serial;  /* serial number of the request */
 	int32_t status;   /* result of the request: 0 or a negative errno */
 	uint64_t a, b;    /* results of the request by its kind, see the table above */
-	char text[224];   /* if status < 0: the reason and what to do, zero-terminated */
+	/* if status < 0: error text, with the reason and what to do, zero-terminated */
+	char text[224];
 };
 static_assert(sizeof(struct attach_reply) == 256, "same in every build");
 
@@ -141,15 +142,15 @@ struct channel_header {
 	uint32_t version; /* ABI_VERSION */
 	uint32_t rails;   /* number of the engine's rails, each with an op ring and a done ring */
 	uint32_t spare;
-	/* owner: the client sets it before it sleeps; the poll core or control plane that
-	 * completes something clears it and writes `wake` */
+	/* owner: the client sets it before it sleeps; the poll core or the control plane clears
+	 * it when it publishes a completion, and then writes the wake socket */
 	alignas(64) uint32_t client_waits;
 	/* owner: client; slot_name() of the slot that its thread is copying a page into; 0: none */
 	alignas(64) uint64_t copying;
 	/* owner: control plane; 1: the channel ends and its credits are void */
 	alignas(64) uint32_t stopped;
 	/* owner: control plane; 1: every rail has returned the channel, so none of its READs is
-	 * in flight. Stored with release; `wake` is written after it. */
+	 * in flight. Stored with release; the wake socket is written after it. */
 	uint32_t drained;
 };
 static_assert(sizeof(struct channel_header) == 256, "fits its page; one cache line per owner");

@@ -240,7 +240,8 @@ struct page_work {
 	uint32_t next; /* index of the next page in its queue */
 	/* index of the request in flight for the page; of a sliced page, the latest one */
 	uint32_t request;
-	uint32_t twin; /* PAGE_TWIN: index of the page whose result this page gets */
+	/* set, state PAGE_TWIN: index of the earlier page whose result this page gets */
+	uint32_t twin;
 	uint16_t rails_tried;
 	uint16_t pieces_out; /* get: number of ops in flight for this page */
 	uint16_t slices;     /* get: number of slices of this page posted so far */

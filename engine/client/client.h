@@ -65,14 +65,15 @@
 #define STRIPE_SAMPLE_BYTES (1u << 20) /* bytes that a bandwidth sample of a rail needs, at least */
 /* time with bytes in flight that a bandwidth sample needs, at least */
 #define STRIPE_SAMPLE_NS 50000u
-#define STRIPE_RATE_MAX (1ull << 30) /* largest bandwidth estimate, bytes per 1024 ns */
+/* upper limit of a rail's bandwidth estimate, bytes per 1024 ns */
+#define STRIPE_RATE_MAX (1ull << 30)
 /* no bandwidth estimate counts as less than the fastest rail's / 64 */
 #define STRIPE_RATIO_MAX 64u
 
 #define FRESH_NS 1000000000ull      /* how long exists and set trust a location in the cache */
-#define TOUCH_NS 1000000000ull      /* minimum time between two CTL_TOUCH of one page */
-#define PEER_REST_NS 1000000000ull  /* after a failure a peer is tried last for this time */
-#define RAIL_REST_NS 100000000ull   /* after a failure a rail is used last for this time */
+#define TOUCH_NS 1000000000ull      /* minimum time between two CTL_TOUCH for one page */
+#define PEER_REST_NS 1000000000ull  /* after a failed READ a peer is tried last for this time */
+#define RAIL_REST_NS 100000000ull   /* after a failed op a rail is used last for this time */
 #define REFUSED_NS 20000000ull      /* how long a refused request for credits stops new ones */
 #define STOCK_IDLE_NS 1000000000ull /* credits that are not used for this time are returned */
 #define REATTACH_NS 200000000ull    /* minimum time between two starts of the attach thread */
@@ -81,7 +82,7 @@
 #define SHARE_NS_MAX 60000000000ull
 #define ANSWER_GRACE_NS 10000000ull  /* how long answers are awaited after a batch's deadline */
 #define DRAIN_WARN_NS 1000000000ull  /* a wait for the engine's NIC of this length is logged */
-#define ATTACH_WAIT_NS 1000000000ull /* longest time a call waits for the attach thread */
+#define ATTACH_WAIT_NS 1000000000ull /* longest time that a call waits for the attach thread */
 
 static_assert((SCRATCH_SLOTS & (SCRATCH_SLOTS - 1)) == 0, "a free list in a power of two");
 static_assert(SCRATCH_BYTES < STAGING_BYTES / 2, "most of staging is for pages");
@@ -102,8 +103,8 @@ struct memory {
 	bool ours;       /* true: mapped by pc_memory_alloc(), so memory_free() unmaps it */
 	/* true: the library's own range, for pages longer than a channel's staging */
 	bool staging;
-	uint32_t pins; /* batches in flight that name this range */
-	uint32_t slot; /* index in pc->memory */
+	uint32_t pins; /* number of batches in flight that name this range */
+	uint32_t slot; /* index of the range in pc->memory */
 };
 
 /* One registered range in a channel's copy of the table; the copy is sorted by base. */
@@ -117,7 +118,7 @@ struct memory_view {
 /* One request on the engine's socket, and its reply. */
 struct session_call {
 	uint16_t kind;
-	uint64_t a, b; /* arguments of the request, then results of the reply */
+	uint64_t a, b; /* arguments of the request; the reply overwrites them with its results */
 	int send_fd;   /* file descriptor sent with the request; -1: none */
 	int fd[ATTACH_FDS_MAX];
 	unsigned fds; /* number of file descriptors received in `fd` */
@@ -193,7 +194,7 @@ struct pc {
 	unsigned cores;
 	bool no_reattach;
 	/* the fields below are protected by `lock` */
-	struct session *session; /* the current session; NULL: no engine */
+	struct session *session; /* the current session with an engine; NULL: none */
 	uint32_t memory_changes; /* number of changes of the table `memory` so far */
 	struct attacher attacher;
 	struct memory *memory[REGIONS_MAX];
@@ -348,7 +349,7 @@ struct stripe {
 uint32_t stripe_page(
 	struct pc_channel *ch, const struct stripe *s, uint32_t place, uint64_t now_ns);
 uint32_t stripe_small(struct pc_channel *ch, const struct stripe *s, uint64_t now_ns);
-/* True if a transfer that failed on the rails of `tried` may be tried on another rail. */
+/* True if a READ that failed on the rails of `tried` may be tried on another rail. */
 bool stripe_again(const struct pc_channel *ch, uint16_t peer, uint16_t tried);
 /*
  * stripe_give(): `bytes` were posted to the rail. stripe_take(): the rail has answered them, with
@@ -363,7 +364,7 @@ void stripe_rest(struct pc_channel *ch, uint32_t rail, uint64_t now_ns);
  */
 void stripe_weigh(struct pc_channel *ch);
 
-/* submit.c: publishing. Ops themselves are written by submit_op() in submit.h. */
+/* submit.c: publishes ring entries. submit_op() in submit.h writes the ops themselves. */
 /* Writes the segments of an op after its first one into the ring entries behind the op's own. */
 void submit_segments(struct channel_rail *r, const struct op_segment *segments, uint32_t count);
 /* Publishes the entries written to this rail's op ring and wakes the rail if it sleeps. */
@@ -429,7 +430,7 @@ void set_answer(
 void remove_step(struct pc_channel *ch, struct pc_batch *b);
 void remove_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t status);
 
-/* notice.c: messages to the control plane that get no answer. */
+/* notice.c: reports to the control plane that get no answer. */
 void notice_stale(struct pc_channel *ch, const struct page_work *p);
 void notice_touch(struct pc_channel *ch, const struct page_key *key, const struct location *at,
 	uint64_t now_ns);

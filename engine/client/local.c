@@ -49,8 +49,8 @@ enum pc_result local_get(
 										   : PC_STALE;
 	copy_scatter(page->segments, page->segment_count,
 		session->rail[place_rail(p->at.place)].pool + place_offset(p->at.place));
-	/* load the head after the payload; pairs with the fence of the engine that increments the
-	 * generation before it reuses the slot */
+	/* loads the page head after the payload; pairs with the fence of the engine, which
+	 * increments the generation before it reuses the slot */
 	shm_fence_load();
 	head = page_head_load(shared);
 	shm_fence_stream();

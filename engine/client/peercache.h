@@ -67,11 +67,11 @@ enum pc_result {
 	 * exists: the page can be found; remove: the page was stored */
 	PC_HIT = 0,
 	PC_MISS = 1,  /* the page is not stored: every directory owner of its key answered so */
-	PC_STALE = 2, /* the page was evicted or removed while it was read */
+	PC_STALE = 2, /* the page was evicted or removed while it was being read */
 	/* the holder of the page is dead or the transfer failed; or an owner of the key could
 	 * not be asked and the other owners do not have the key */
 	PC_UNREACHABLE = 3,
-	PC_TIMEOUT = 4, /* the deadline passed before the page was done */
+	PC_TIMEOUT = 4, /* the deadline passed before the page's result was known */
 	PC_FULL = 5,    /* set: the pools of this host have no room */
 	/* the arguments are wrong: key, lengths, number of segments, page too large; or the page
 	 * stored under the key has another length */
@@ -273,7 +273,7 @@ struct pc_counts {
 	uint64_t hits_local;  /* get: pages copied from this host's pools */
 	uint64_t hits_remote; /* get: pages read from another host's pools */
 	uint64_t misses, stale, unreachable, timeouts;
-	uint64_t sets; /* set: pages stored */
+	uint64_t sets; /* set: pages that were stored */
 	/* set: pages that were not copied because their key was stored already */
 	uint64_t sets_already;
 	uint64_t lookups;        /* keys looked up in the directory */

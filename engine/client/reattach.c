@@ -247,7 +247,7 @@ static bool start(struct pc *pc)
 
 	a->tried_ns = clock_now_ns();
 	if (a->joinable)
-		/* `runs` is false, so the old thread returns without taking the lock */
+		/* `runs` is false, so the old thread no longer takes the lock that is held here */
 		pthread_join(a->thread, NULL);
 	a->runs = true;
 	sigfillset(&all);

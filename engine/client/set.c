@@ -65,7 +65,7 @@ static void touch(const struct session_rail *rail, uint64_t offset, uint32_t byt
 static bool slot_enter(struct pc_channel *ch, const struct credit *credit)
 {
 	shm_store64(&ch->header->copying, slot_name(credit->place, credit->generation));
-	shm_fence_store_load(); /* pairs with publish_channel_close() */
+	shm_fence_store_load(); /* pairs with the fence of publish_channel_close() in the engine */
 	if (likely(!shm_load(&ch->header->stopped)))
 		return true;
 	shm_store64(&ch->header->copying, 0);

@@ -35,7 +35,8 @@ struct lane {
 	struct pc_segment *segment;
 	enum pc_result *result;
 	size_t pages, segments; /* capacity of page[] and result[], and of segment[] */
-	unsigned char *stage;   /* registered memory of the library for staged calls, or NULL */
+	/* memory registered by the library, through which staged calls copy; or NULL */
+	unsigned char *stage;
 	size_t stage_bytes;
 };
 

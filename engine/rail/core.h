@@ -53,7 +53,7 @@ struct region_slot {
 	/* session whose ops may name the region; 0 matches no session: region absent or being
 	 * dropped */
 	uint32_t session;
-	uint32_t users; /* number of segments of live requests that name the region */
+	uint32_t users; /* number of segments of live requests that lie in the region */
 	/* log2 of an extent's bytes, with the extents' lkeys in rail->extent_lkey; 0: one MR */
 	uint8_t extent_shift;
 	bool present;
@@ -73,7 +73,7 @@ struct rail {
 	/* owner: poll core; touched every step. unrung: list of the QPs with WQEs posted after
 	 * their last doorbell, linked by rung_next */
 	alignas(64) struct lane_qp *unrung;
-	struct link waiting; /* list of connections with requests to post */
+	struct link waiting; /* list of the connections that have requests to post */
 	/* WQEs posted and not retired, of all QPs of the rail; at most cq.cqe_cnt, so that the
 	 * CQ cannot overflow */
 	uint32_t wqes;
@@ -119,8 +119,9 @@ struct rail {
 	/* read-only once the core runs */
 	alignas(64) struct rail_options options;
 	uint32_t heads_lkey; /* lkey of the MR of head[], into which page heads are READ */
-	bool device_steps;   /* the rail's NIC is a software NIC that the poll core must step */
-	bool started;        /* true: a poll core was started with this rail */
+	/* true: the rail's NIC is a software NIC that the poll core must step */
+	bool device_steps;
+	bool started; /* true: a poll core was started with this rail */
 	/* the rail's CQ as created; `cq` is replaced by a dummy after RAIL_LOST */
 	struct dv_cq cq_made;
 	void *inbox_memory; /* memory of both rings of the inbox */
@@ -129,7 +130,7 @@ struct rail {
 	/* owner: poll core; everything below, too, except head[]. live[i]: request[i] was accepted
 	 * by take.c and is not answered yet */
 	alignas(64) bool live[RAIL_REQUESTS];
-	struct link lanes; /* list of all connections, oldest first */
+	struct link lanes; /* list of all connections of the rail, oldest first */
 	bool lost;         /* true: RAIL_LOST was received, so no new connection is accepted */
 	/* bit per channel that got completions since the last rail_wake() */
 	uint64_t wake[CHANNELS_MAX / 64];
@@ -137,8 +138,10 @@ struct rail {
 	uint64_t fresh[CHANNELS_MAX / 64];
 	/* ids of the open channels, in the order in which rail_take() serves them */
 	uint16_t turn[CHANNELS_MAX];
-	struct channel_slot channel[CHANNELS_MAX]; /* the channels, by channel id */
-	struct peer_slot peer[NODES_MAX];          /* the peers, by map_member.peer */
+	/* the channels that the rail has, by channel id */
+	struct channel_slot channel[CHANNELS_MAX];
+	/* what the rail knows of each peer, by map_member.peer */
+	struct peer_slot peer[NODES_MAX];
 	/* destination regions of clients, by region number */
 	struct region_slot region[REGIONS_MAX];
 	/* lkeys of a region's extents, by region number; memory of the control plane, valid

@@ -94,7 +94,7 @@ struct rail_channel {
 	 * it with 0 before it calls client_wake() */
 	uint32_t *client_waits;
 	int wake; /* the engine's end of the channel's socket pair, for client_wake() */
-	/* owned by the rail while it has the channel */
+	/* the rail uses the fields below while it has the channel */
 	uint32_t in_flight; /* number of requests of this channel that are taken and not answered */
 	bool stopping;      /* true: RAIL_CHANNEL_STOP was received */
 	/* true: a ring index or an op was impossible; RAIL_CHANNEL_BROKEN was sent */
@@ -182,7 +182,7 @@ enum rail_event_kind {
 	RAIL_CHANNEL_RETURNED,
 	/* detail: number of a region that was dropped and that no request uses */
 	RAIL_REGION_RETURNED,
-	RAIL_STOPPED, /* answer to RAIL_STOP: everything is drained; the last event */
+	RAIL_STOPPED, /* answer to RAIL_STOP: everything is drained; no event follows */
 };
 
 struct rail_event {

@@ -38,7 +38,7 @@ struct rail;
  * QP_DEPTH.
  */
 struct wqe {
-	uint32_t bytes; /* length of the READ, bytes */
+	uint32_t bytes; /* number of bytes that the WQE READs */
 	/* number of the WQE's request; for a READ of page heads that of the first request in a
 	 * list linked by heads_next */
 	uint16_t request;
@@ -75,8 +75,9 @@ enum lane_state {
 
 struct lane {
 	struct rail_peer *peer;
-	struct link lanes;   /* entry in rail->lanes: all connections, oldest first */
-	struct link waiting; /* entry in rail->waiting: connections with requests to post */
+	struct link lanes; /* entry in rail->lanes, the list of all connections, oldest first */
+	/* entry in rail->waiting, the list of connections with requests to post */
+	struct link waiting;
 	struct link pending; /* list of this connection's requests with payload to post */
 	/* list of this connection's requests whose page head is to be READ; posted before
 	 * `pending` */
@@ -91,9 +92,10 @@ struct lane {
 	struct lane_qp *run;
 	uint32_t requests;    /* number of live requests of this connection */
 	uint64_t taken_bytes; /* bytes of this connection's live requests, posted or not */
-	uint32_t expired;     /* requests past their deadlines that still have WQEs at the NIC */
-	uint32_t moved;       /* number of WQEs of this connection retired so far; wraps */
-	uint32_t moved_seen;  /* value of `moved` at the last lanes_watch() */
+	/* number of requests past their deadlines that still have WQEs at the NIC */
+	uint32_t expired;
+	uint32_t moved;      /* number of WQEs of this connection retired so far; wraps */
+	uint32_t moved_seen; /* value that `moved` had at the last lanes_watch() */
 	/* time with WQEs posted and none retired, as far as lanes_watch() saw it, ns */
 	uint64_t still_ns;
 	/* true: the connection has had WQEs posted all the time since the last lanes_watch() */

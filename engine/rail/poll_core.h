@@ -22,8 +22,9 @@ struct poll_core {
 	struct gaps gaps;
 	/* read-only once the thread runs */
 	alignas(64) struct rail *rail[RAILS_MAX];
-	struct dv_device *nic[RAILS_MAX]; /* software NICs that this thread steps */
-	unsigned rails, nics;             /* valid entries of rail[] and nic[] */
+	struct dv_device *nic[RAILS_MAX]; /* software NICs of the rails that this thread steps */
+	/* number of entries of rail[]; number of entries of nic[] */
+	unsigned rails, nics;
 	struct poll_core_options options;
 	/* CPU time spent in software NICs and subtracted from their clocks, ns
 	 * (model.own_time=no) */

@@ -86,7 +86,8 @@ void poll_core_close(struct poll_core *core);
 struct poll_core_report {
 	/* number of gaps between two turns, by length; bucket i begins at gap_bucket_ns(i) */
 	uint64_t gaps[GAP_BUCKETS];
-	uint64_t gaps_long;    /* number of gaps longer than GAP_LONG_NS */
+	/* number of gaps between two turns that are longer than GAP_LONG_NS */
+	uint64_t gaps_long;
 	uint64_t gap_worst_ns; /* length of the longest gap above GAP_LONG_NS, ns; 0: none */
 	uint64_t busy_ns;      /* time spent in turns that did work, ns */
 	/* time spent in turns without work, ns; for the rest of age_ns the thread rested */

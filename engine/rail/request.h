@@ -64,7 +64,7 @@ static inline void link_insert_before(struct link *at, struct link *link)
 	at->previous = link;
 }
 
-/* Appends to the list with head `head`. */
+/* Appends `link` to the end of the list with the head `head`. */
 static inline void link_append(struct link *head, struct link *link)
 {
 	link_insert_before(head, link);
@@ -92,8 +92,9 @@ enum request_stage {
 struct request {
 	/* owner: poll core; copied from the op ring and validated, read-only after that */
 	alignas(64) struct op op;
-	/* owner: poll core; changes with every slice */
-	alignas(64) struct lane *lane; /* connection of the request; NULL while parked */
+	/* owner: poll core; changes with every slice. lane: connection on which the request is
+	 * posted; NULL while the request is parked */
+	alignas(64) struct lane *lane;
 	/* entry in the list lane->pending, lane->heads or peer_slot.parked */
 	struct link pending;
 	/* CLOCK_MONOTONIC at which expire.c looks at the request next, ns */
@@ -109,7 +110,8 @@ struct request {
 	uint16_t block;
 	uint16_t outstanding; /* number of WQEs of the request posted and not retired */
 	uint16_t number;      /* number of this request: its index in rail->request[] */
-	uint16_t channel;     /* id of the channel to answer; CHANNEL_NONE: a probe */
+	/* id of the channel to answer; CHANNEL_NONE: the request is a probe */
+	uint16_t channel;
 	/* position in the destination: index of the current segment in its segment block */
 	uint8_t segment;
 	uint8_t stage; /* stage of the request: enum request_stage */

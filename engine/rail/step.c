@@ -14,7 +14,7 @@ void rail_ring(struct rail *rail)
 
 		rail->unrung = qp->rung_next;
 		qp->unrung = false;
-		/* Request a CQE from the last WQE: this QP may get no further WQE that would
+		/* Request a CQE from the QP's last WQE: no later WQE may follow that would
 		 * request one. */
 		if (qp->silent)
 			dv_signal_last(qp->sq);

@@ -56,7 +56,7 @@ static bool segment_possible(
 	       s->offset <= region->length && s->length <= region->length - s->offset;
 }
 
-/* Validates an op and all its segments, whose lengths must add up to the op's. */
+/* Validates an op and all its segments, whose lengths must add up to the length of the op. */
 static bool request_possible(
 	const struct rail *rail, const struct rail_channel *channel, const struct request *request)
 {

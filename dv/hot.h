@@ -10,7 +10,7 @@
  *   if (dv_sq_room(sq) >= 1)
  *           dv_post(sq, DV_READ, remote, rkey, &sge, 1, DV_CE_ALWAYS);
  *   dv_ring(sq);                                    once for each batch
- *   n = dv_poll(cq, completions, 64);               wqe_counter: index of the WQE's first block
+ *   n = dv_poll(cq, completions, 64);               wqe_counter: index of the WQE's first WQEBB
  */
 #ifndef DV_HOT_H
 #define DV_HOT_H
@@ -100,7 +100,7 @@ static inline uint8_t *dv_sq_block(const struct dv_sq *sq, uint32_t index)
  * Writes one WQE; the device executes it after dv_ring(). The caller has checked that sges <=
  * DV_SGES_MAX, that no segment has 0 bytes (like libmlx5, which omits them, a READ of 0 bytes has
  * no segment) and that dv_sq_room() >= dv_wqe_blocks(sges). `flags` are DV_CE_* | DV_FENCE. Returns
- * the free-running index of the WQE's first block; the completion has its low 16 bits.
+ * the free-running index of the WQE's first WQEBB; the completion has its low 16 bits.
  */
 static inline uint32_t dv_post(struct dv_sq *sq, enum dv_opcode opcode, uint64_t remote,
 	uint32_t rkey, const struct dv_sge *sge, unsigned sges, uint8_t flags)

@@ -81,9 +81,9 @@ static int to_init(struct dv_qp *qp)
 }
 
 /*
- * Creates a QP whose send queue has at least `depth` blocks. For READ or WRITE with max_send_sge =
- * 2 libmlx5 reserves 64 bytes for each work request, so `depth` work requests give `depth` blocks;
- * the poll core may still post WQEs with three segments in two blocks. Scatter-to-CQE is disabled,
+ * Creates a QP whose send queue has at least `depth` WQEBBs. For READ or WRITE with max_send_sge =
+ * 2 libmlx5 reserves 64 bytes for each work request, so `depth` work requests give `depth` WQEBBs;
+ * the poll core may still post WQEs with three segments in two WQEBBs. Scatter-to-CQE is disabled,
  * so that the payload of a READ is always written to its destination.
  */
 static struct ibv_qp *qp_make(struct dv_device *device, struct ibv_cq *cq, unsigned depth)
@@ -373,7 +373,7 @@ int dv_verbs_qp_error(struct dv_qp *qp)
  * Refuses a QP that is not drained, because late completions would be taken for completions of WQEs
  * posted after the reset. In the transition to RESET libmlx5 zeroes its own indices and the
  * doorbell record (it does not touch the CQ, which mlx5dv_init_obj() marked as managed by the
- * application). The device starts again at block 0, so the hot handle does too. The record is
+ * application). The device starts again at WQEBB 0, so the hot handle does too. The record is
  * zeroed once more here, because the device reads it: it must be 0 before RTS.
  */
 int dv_verbs_qp_reset(struct dv_qp *qp)

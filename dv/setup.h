@@ -166,7 +166,7 @@ void dv_cq_destroy(struct dv_device *device, struct dv_cq *cq);
 
 /*
  * Creates a QP in state INIT whose completions go to `cq`. The send queue has at least `depth`
- * blocks. *ret_sq is the hot handle for the poll core that will own it; it is valid until
+ * WQEBBs. *ret_sq is the hot handle for the poll core that will own it; it is valid until
  * dv_qp_destroy().
  */
 int dv_qp_create(struct dv_device *device, struct dv_cq *cq, unsigned depth, struct dv_qp **ret_qp,

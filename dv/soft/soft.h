@@ -46,8 +46,8 @@
 #define SOFT_REMOTE_ATOMIC 16u /* access right beside enum dv_access, for the hooks */
 #define SOFT_UAR_BYTES 4096u
 /*
- * Doorbell registers: a block holds the first halves of 32 QPs, then their second halves. The
- * distance between the two halves of a QP is that of a ConnectX.
+ * Doorbell registers: one block of them holds the first halves of 32 QPs, then their second halves.
+ * The distance between the two halves of a QP is that of a ConnectX.
  */
 #define SOFT_BELLS_BLOCK 32u
 #define SOFT_BF_REG 0x800u /* offset of the first doorbell register in a UAR page */

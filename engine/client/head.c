@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finds out why a page of another node could not be read: it was evicted, or it has another length
- * than the caller expects. The second case is the caller's mistake; reporting it as stale would
- * remove a good page from the directory. One READ of the page head tells; this path is rare.
+ * Finds out why a page of another member could not be read: it was evicted, or it has another
+ * length than the caller expects. The second case is the caller's mistake; reporting it as stale
+ * would remove a good page from the directory. One READ of the page head tells; this path is rare.
  * Channel thread.
  */
 #include "engine/client/client.h"

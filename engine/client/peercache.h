@@ -19,7 +19,7 @@
  *   struct pc_page page = {"0af3...", 64, &segment, 1};
  *   enum pc_result result;
  *
- *   pc_set(ch, &page, 1, 1000, &result);                  PC_HIT: every node can find the page
+ *   pc_set(ch, &page, 1, 1000, &result);                  PC_HIT: every host can find the page
  *   pc_get(ch, &page, 1, 1000, &result);                  PC_HIT: `memory` holds the page's bytes
  *
  * Errors. A function that returns int returns 0 or a negative errno. After a failure, pc_error() in
@@ -219,7 +219,7 @@ struct pc_page {
  *           remembers the location, so a get that follows needs no second look-up. exists and set
  *           trust a remembered location for one second. A page that exists finds counts as used
  *           for its holder's eviction; the channel reports it at most once a second per page.
- *   remove  removes the page from every node that holds it. PC_HIT: it was stored. PC_MISS: it
+ *   remove  removes the page from every host that holds it. PC_HIT: it was stored. PC_MISS: it
  *           was not.
  */
 PC_API int pc_get(struct pc_channel *channel, const struct pc_page *pages, unsigned count,

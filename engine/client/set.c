@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Storing and removing pages. A page that no node has gets a credit; this thread copies it into the
- * pool with non-temporal stores and publishes it. The control plane answers when every node can
- * find the page. The pages of a batch are spread round-robin over the rails' pools, so that reading
- * the batch back uses every rail. Channel thread.
+ * Storing and removing pages. A page that no member has gets a credit; this thread copies it into
+ * the pool with non-temporal stores and publishes it. The control plane answers when every member
+ * can find the page. The pages of a batch are spread round-robin over the rails' pools, so that
+ * reading the batch back uses every rail. Channel thread.
  */
 #include "engine/client/client.h"
 

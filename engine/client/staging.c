@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The channel's staging region: buckets and page heads are READ into its front, pages with an
- * unregistered destination into the rest. A block is freed only after its READ was answered, so the
- * block of an abandoned READ stays taken until then. Space is reclaimed in the order in which it
- * was taken, which is about the order of the answers. Channel thread.
+ * unregistered destination into the rest. A staging block is freed only after its READ was
+ * answered, so the block of an abandoned READ stays taken until then. Space is reclaimed in the
+ * order in which it was taken, which is about the order of the answers. Channel thread.
  */
 #include "engine/client/client.h"
 

@@ -300,7 +300,8 @@ void request_hold_regions(struct rail *rail, struct request *request);
 /* Answers the request with `status` and frees it. None of its WQEs may be at the NIC. */
 void request_end(struct rail *rail, struct request *request, enum op_status status);
 /*
- * Frees the request and the blocks of its op.segments segments, all of which must have been copied.
+ * Frees the request and the segment blocks of its op.segments segments, all of which must have been
+ * copied.
  */
 void request_free(struct rail *rail, struct request *request);
 /* Publishes the completions that this step wrote to the clients' done rings. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests: allocation of their blocks, counting of the regions they use, and their answer in the
- * channel's done ring. Every request is answered exactly once, in request_end(). Poll core only;
- * part of the hot path: no errno, allocation, lock, log or system call.
+ * Requests: allocation of their segment blocks, counting of the regions they use, and their answer
+ * in the channel's done ring. Every request is answered exactly once, in request_end(). Poll core
+ * only; part of the hot path: no errno, allocation, lock, log or system call.
  */
 #include "engine/rail/core.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A request: one op in flight, from the ring entry it was copied from to the completion that
- * answers it. rail_open() allocates all requests, and the blocks that hold their segments; free
- * ones are on stacks. Poll core only.
+ * answers it. rail_open() allocates all requests, and the segment blocks that hold their segments;
+ * free ones are on stacks. Poll core only.
  *
  *   taken -> parked (peer not connected) -> pending on a connection -> posted, slice by slice
  *         -> all payload CQEs seen -> on lane->heads -> CQE of the head READ seen -> answered

@@ -34,11 +34,11 @@ enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
 /* State of one call site of the log macros; protected by the lock of log.c. */
 struct log_site {
 	struct log_site *next; /* next call site in log.c's list of sites with unprinted counts */
-	bool owes;             /* true: the call site is in that list */
-	uint64_t window_ns;    /* start of the call site's counting window, CLOCK_MONOTONIC */
-	uint64_t last_hash;    /* hash of the last printed text */
-	unsigned printed;      /* messages printed in this counting window */
-	unsigned repeats;      /* repeats of the last printed text that are not reported yet */
+	bool owes; /* true: the call site is in log.c's list of sites with unprinted counts */
+	uint64_t window_ns; /* start of the call site's counting window, CLOCK_MONOTONIC */
+	uint64_t last_hash; /* hash of the last printed text */
+	unsigned printed;   /* messages printed in this counting window */
+	unsigned repeats;   /* repeats of the last printed text that are not reported yet */
 	/* other messages dropped in this counting window that are not reported yet */
 	unsigned dropped;
 	enum log_level level; /* level of the last printed message */

@@ -279,7 +279,7 @@ struct dv_trouble {
 	bool link_down; /* the port is reported as DOWN, and no packet reaches a peer */
 	bool mute;      /* no packet reaches a peer, and the NIC does not report it */
 	bool error;     /* the next WQE completes with an error */
-	unsigned slow;  /* factor by which everything takes longer; 0 or 1: not slower */
+	unsigned slow;  /* factor by which the NIC is slower; 0 or 1: not slower */
 	bool lose;      /* one request packet is lost and is retransmitted after the ACK time-out */
 	unsigned dead;  /* symptoms of a failing device: values of enum dv_dead, combined with | */
 };

@@ -53,7 +53,7 @@ void dv_soft_clock(struct dv_device *device, const uint64_t *now_ns);
 
 struct dv_soft_stats {
 	uint64_t wqes, reads, writes; /* WQEs, READs and WRITEs executed successfully */
-	/* payload bytes of these, including bytes that a model did not move */
+	/* payload bytes of the executed WQEs, including bytes that a model did not move */
 	uint64_t bytes;
 	/* CQEs written; those of them that report an error, flushes included */
 	uint64_t cqes, cqe_errors;

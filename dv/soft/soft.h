@@ -270,7 +270,7 @@ struct dv_device {
 	struct dv_qp **qps; /* all QPs of the NIC without gaps, in creation order */
 	unsigned qp_count, qp_room;
 	struct dv_qp *busy_first, *busy_last; /* FIFO of the QPs that steps serve */
-	uint32_t busy_count; /* number of QPs in that list; also read without the lock, as a hint */
+	uint32_t busy_count; /* QPs in the FIFO above; also read without the lock, as a hint */
 	uint64_t *bells;     /* doorbell registers of all QPs, dense: scanning is cheap */
 	uint32_t bell_count; /* registers ever used; also read without the lock, as a hint */
 	struct dv_qp **bell_qps;

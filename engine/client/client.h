@@ -55,7 +55,8 @@
 #define FLUSH_SLOTS 64u
 /* bytes of a long page; its op is published at once if the rail's backlog is short */
 #define FLUSH_LONG (64u << 10)
-#define FLUSH_DRY (1u << 20) /* bytes of a short backlog, at most, for FLUSH_LONG */
+/* longest backlog of a rail, in bytes, that counts as short for FLUSH_LONG */
+#define FLUSH_DRY (1u << 20)
 /* other locations kept for a page; they are tried if the first is wrong */
 #define PAGE_OTHERS 3
 #define STRIPE_BYTES (2u << 20) /* bytes that a channel may have in flight on one rail */

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A simulation of SGLang's side of the backend interface, without SGLang: pools of every shape, and
-a controller whose threads die of any exception, as SGLang's do.
+"""Simulates SGLang's side of the backend interface, without SGLang.
 
-Written from the interface that SGLang documents, not from its code. Memory is plain or an
-unsealable memfd, as SGLang's shm allocator makes it.
+It has pools of every shape, and a controller with threads that die of any exception, as SGLang's
+threads do. It follows the interface that SGLang documents, not SGLang's code. The memory of a pool
+is anonymous, or a memfd that cannot be sealed, as SGLang's shm allocator makes it.
 """
 
 import ctypes
@@ -51,6 +51,8 @@ class Tensor:
 
 
 class Buffer:
+    """Memory of a pool: anonymous, or with `shm` a memfd without sealing, both in whole pages."""
+
     def __init__(self, nbytes, shm):
         self.fd = -1
         nbytes = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -62,7 +64,10 @@ class Buffer:
 
 
 class Pool:
-    """A pool whose pages have `segments` pieces; each piece has its own buffer, or all share one.
+    """A host pool. `segments` has the lengths in bytes of a page's segments.
+
+    Each segment has a buffer of its own. shm: all buffers are memfds; `buffers`, a list with one
+    bool per segment, says it for each buffer.
     """
 
     def __init__(self, pages, segments, *, page_size=1, layout="page_first", dtype="bf16",
@@ -88,7 +93,10 @@ class Pool:
         return ptrs, sizes
 
     def get_split_heads_page_buffer_meta(self, indices, factor):
-        """Layout page_head: within K and V of a page, each share of the heads is contiguous."""
+        """Addresses and lengths with the heads split into `factor` shares (layout page_head).
+
+        Within K and within V of a page, each share of the heads is contiguous.
+        """
         ptrs, sizes = [], []
         for page in self.pages_of(indices.tolist()):
             for part in range(factor):
@@ -114,19 +122,19 @@ class Pool:
 
 
 class MambaPoolHost(Pool):
-    """A pool with SGLang's class name: one state per tensor-parallel rank."""
+    """A pool with the name of SGLang's class whose states differ by tensor-parallel rank."""
 
 
 class MHATokenToKVPoolHost(Pool):
-    """A pool with SGLang's class name: its heads are split over tensor-parallel ranks."""
+    """A pool with the name of SGLang's class whose heads are split over tensor-parallel ranks."""
 
 
 class CopiedPool(Pool):
-    """A pool that gives no addresses: its pages are gathered and scattered by index."""
+    """A pool that gives no addresses: its own methods copy a page to and from a tensor."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.kv_buffer = None  # SGLang's indexer pools use another attribute name
+        self.kv_buffer = None  # as in SGLang's indexer pools, whose attribute has another name
 
     def get_page_buffer_meta(self, indices):
         raise ValueError("zero-copy requires page_first layout, got layer_first")
@@ -142,7 +150,7 @@ class CopiedPool(Pool):
 
 
 class HostPoolGroup:
-    """Stands in for SGLang's facade of an anchor and its side pools, in the form of 0.5.18."""
+    """Stands in for SGLang's group of an anchor pool and its side pools, as in 0.5.18."""
 
     def __init__(self, anchor, **others):
         self.entries = [SimpleNamespace(name=SimpleNamespace(value=name), host_pool=pool)
@@ -165,7 +173,8 @@ class LogicalPool:
 
 
 def content(seed, nbytes):
-    """Bytes in which every 8 bytes differ, so that a shifted or mixed page is detected."""
+    """Bytes determined by `seed`. All words of 8 bytes differ, so that a shifted page is detected.
+    """
     start = (seed * 0x9e3779b97f4a7c15) & (2**64 - 1)
     words = (nbytes + 7) // 8
     return b"".join(((start + i) & (2**64 - 1)).to_bytes(8, "little")
@@ -173,7 +182,7 @@ def content(seed, nbytes):
 
 
 def config(version, extra, **fields):
-    """The HiCacheStorageConfig of one SGLang version, with the fields that it has."""
+    """Stands in for HiCacheStorageConfig, with only the fields that this SGLang version has."""
     names = ["tp_rank", "tp_size", "is_mla_model", "is_page_first_layout", "model_name",
              "extra_config"]
     if version >= (0, 5, 8):
@@ -193,9 +202,12 @@ def config(version, extra, **fields):
 
 
 class Controller:
-    """The three controller threads of one rank. A queue takes work; answers come on `answers`."""
+    """The three controller threads of one rank, for exists, get and set.
 
-    BATCH = 128
+    Each thread takes work from its queue in `queues` and puts the result into `answers`.
+    """
+
+    BATCH = 128  # pages per call of the store
 
     def __init__(self, store, pool, v1=True):
         self.store, self.pool, self.v1 = store, pool, v1
@@ -259,7 +271,7 @@ class Controller:
         return completed
 
     def do(self, name, *work):
-        """Sends work to a thread and waits for its answer. A thread that died is an AssertionError.
+        """Sends work to a thread and returns its result. AssertionError if a thread has died.
         """
         self.queues[name].put(work)
         while True:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs `pip install .` in a virtual environment, then a store from the package, which starts an
-engine.
+"""Runs `pip install .` in a virtual environment, then makes a store, which starts an engine.
 
-Exit 77: python3-venv or the build's own packages on PyPI are not available.
+Exit status 77: python3-venv, or a package of PyPI that the build needs, is not available.
 """
 
 import os
@@ -12,7 +11,8 @@ import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD_NEEDS = ["meson-python>=0.16", "meson>=1.0", "ninja"]
-# Made as SGLang does, with PeerCache 0.8.2's extra config; no engine runs and none is named.
+# Makes a store as SGLang does, with PeerCache 0.8.2's extra config. No engine runs, and the config
+# does not name the engine's program.
 SCRIPT = """
 import importlib.metadata
 import sys
@@ -49,12 +49,12 @@ def main():
         python = os.path.join(folder, "venv", "bin", "python")
         status, out = run(sys.executable, "-m", "venv", os.path.join(folder, "venv"))
         if status:
-            print("skipped: no virtual environment (python3-venv):", out[-500:])
+            print("skipped: python3 -m venv failed; install python3-venv:", out[-500:])
             return 77
         pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         status, out = run(*pip, *BUILD_NEEDS)
         if status:
-            print("skipped: PyPI is not to be had:", out[-500:])
+            print("skipped: pip cannot get the build's packages from PyPI:", out[-500:])
             return 77
         path = os.path.dirname(python) + os.pathsep + os.environ["PATH"]
         status, out = run(*pip, "--no-build-isolation", ROOT, env={**os.environ, "PATH": path})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starting and ending an engine from the extra config, and every key of PeerCache 0.8.2's config.
+"""The store starts and ends an engine; the extra config has every key of PeerCache 0.8.2.
 """
 
 import fcntl
@@ -43,6 +43,7 @@ def engines_at(socket):
 
 
 def keepers_of(socket):
+    """Process ids of the keepers of this socket."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -56,6 +57,7 @@ def keepers_of(socket):
 
 
 def extra(socket, **more):
+    """An extra config that starts an engine with the software NIC at this socket."""
     return {"engine_socket": socket, "interface_v1": 1, "protocol": "tcp",
             "engine_path": harness.program("engine/peercache-engine"),
             "global_segment_size": "64mb",
@@ -63,7 +65,7 @@ def extra(socket, **more):
 
 
 def rank(given, index, barrier, results):
-    """The body of one scheduler process."""
+    """Runs in one scheduler process. results: (pages stored, number of pages found, engines)."""
     pool = Pool(8, [4096])
     barrier.wait()
     store = PeerCacheStore(config((0, 5, 18), given, is_mla_model=True, tp_rank=index), {})
@@ -75,14 +77,16 @@ def rank(given, index, barrier, results):
     barrier.wait()
     results.put((bool(stored), store.batch_exists(keys), engines_at(given["engine_socket"])))
     results.close()
-    results.join_thread()  # so that a rank killed below holds no lock of the queue
+    results.join_thread()  # so that the rank killed below holds no lock of the queue
     barrier.wait()
     if index == 0:
-        os.kill(os.getpid(), signal.SIGKILL)  # a rank that dies also releases the engine
+        os.kill(os.getpid(), signal.SIGKILL)  # the death of a rank releases the engine too
     store.close()
 
 
 class Engines(unittest.TestCase):
+    """Base class: each test has a folder with the socket of the engine that its stores start."""
+
     def setUp(self):
         folder = tempfile.TemporaryDirectory(prefix="peercache-")
         self.addCleanup(folder.cleanup)
@@ -90,6 +94,7 @@ class Engines(unittest.TestCase):
         self.socket = os.path.join(folder.name, "run", "engine.sock")
 
     def gone(self):
+        """Waits until no engine runs at the socket."""
         harness.wait_for(lambda: not engines_at(self.socket), 30, "the engine ends")
 
 
@@ -110,7 +115,7 @@ class Launch(Engines):
         self.assertEqual([p.exitcode for p in ranks], [-signal.SIGKILL, 0, 0, 0])
         self.gone()
 
-    def test_attached_again_in_one_process(self):
+    def test_one_process_attaches_several_times_in_a_row(self):
         for _ in range(3):
             store = PeerCacheStore(config((0, 5, 9), extra(self.socket)), {})
             self.assertEqual(len(engines_at(self.socket)), 1)
@@ -131,7 +136,7 @@ class Launch(Engines):
         store.close()
         self.gone()
 
-    def test_with_engine_keep_it_stays(self):
+    def test_engine_keep_leaves_the_engine_running_after_the_last_store(self):
         PeerCacheStore(config((0, 5, 18), extra(self.socket, engine_keep=True)), {}).close()
         engine, = engines_at(self.socket)
         store = PeerCacheStore(config((0, 5, 18), {"engine_socket": self.socket}), {})
@@ -142,7 +147,7 @@ class Launch(Engines):
         os.kill(keeper, signal.SIGTERM)
         self.gone()
 
-    def test_sigterm_of_the_engine_alone_brings_the_next_one(self):
+    def test_an_engine_that_gets_sigterm_alone_is_started_again(self):
         store = PeerCacheStore(config((0, 5, 18), extra(self.socket, timeout_ms=500)), {})
         self.addCleanup(store.close)
         pool = Pool(8, [4096])
@@ -160,7 +165,7 @@ class Launch(Engines):
         store.close()
         self.gone()
 
-    def test_loss_and_return_of_the_engine_are_one_line_each(self):
+    def test_loss_and_return_of_the_engine_are_logged_in_one_line_each(self):
         store = PeerCacheStore(config((0, 5, 18), extra(self.socket, timeout_ms=500)), {})
         self.addCleanup(store.close)
         pool = Pool(8, [4096])
@@ -195,7 +200,7 @@ class Launch(Engines):
             store.batch_exists(keys)
         self.gone()
 
-    def test_an_engine_that_was_away_between_two_calls_is_logged_too(self):
+    def test_a_loss_and_return_between_two_calls_are_logged_too(self):
         store = PeerCacheStore(config((0, 5, 18), extra(self.socket)), {})
         self.addCleanup(store.close)
         store.register_mem_pool_host(Pool(8, [4096]))
@@ -214,10 +219,8 @@ class Launch(Engines):
                              "the loss and the return are logged")
         self.assertEqual([record.levelname for record in logs.records], ["WARNING", "INFO"])
 
-    def test_one_socket_has_one_keeper(self):
-        """A store that starts while the engine is restarting waits for it and starts no second
-        engine.
-        """
+    def test_a_socket_has_only_one_keeper(self):
+        """A store made while the keeper restarts the engine waits for it and starts no other."""
         store = PeerCacheStore(config((0, 5, 18), extra(self.socket)), {})
         self.addCleanup(store.close)
         first, = engines_at(self.socket)
@@ -232,7 +235,7 @@ class Launch(Engines):
         other.close()
         self.gone()
 
-    def test_a_keeper_that_is_about_to_end_is_waited_for_and_followed(self):
+    def test_a_store_waits_for_a_keeper_that_ends_and_then_starts_an_engine(self):
         os.mkdir(os.path.dirname(self.socket))
         ending = launch.lock(self.socket + ".keeper", fcntl.LOCK_EX)
         with self.assertLogs("peercache", logging.INFO) as logs, \
@@ -240,12 +243,12 @@ class Launch(Engines):
             coming = thread.apply_async(
                 lambda: PeerCacheStore(config((0, 5, 18), extra(self.socket)), {}))
             harness.wait_for(lambda: any("waiting for the keeper" in line for line in logs.output),
-                             20, "it waits")
+                             20, "the store waits for the keeper")
             os.close(ending)
             coming.get(60 * harness.SLOW).close()
         self.gone()
 
-    def test_an_engine_that_cannot_start_says_why(self):
+    def test_the_error_tells_why_an_engine_cannot_start(self):
         given = extra(self.socket, engine_settings={"engine.nonsense": 1})
         with self.assertRaisesRegex(RuntimeError, "nonsense"):
             PeerCacheStore(config((0, 5, 18), given), {})
@@ -259,7 +262,10 @@ class Launch(Engines):
 
 
 class Failing(Engines):
-    """An engine that accepts its settings and cannot start, because no NIC has its address."""
+    """An engine that accepts its settings but cannot start: no NIC has its cluster.address.
+
+    A script stands in for the engine's program and counts the starts.
+    """
 
     def setUp(self):
         super().setUp()
@@ -279,10 +285,11 @@ class Failing(Engines):
         return str(caught.exception), time.monotonic() - began
 
     def count(self):
+        """Number of starts of the engine's program."""
         with open(self.starts, encoding="ascii") as file:
             return len(file.readlines())
 
-    def test_every_rank_gets_the_engine_s_message_and_one_start_serves_them_all(self):
+    def test_every_rank_raises_the_engines_message_after_one_start(self):
         with multiprocessing.pool.ThreadPool(8) as ranks:
             together = ranks.map(lambda _: self.refused(), range(8))
         series = [self.refused() for _ in range(8)]
@@ -293,7 +300,7 @@ class Failing(Engines):
             self.assertIn('cluster.address is set by "local_hostname" of the extra config', why)
         self.assertEqual(self.count(), 1)
 
-    def test_other_settings_or_the_end_of_the_pause_start_it_again(self):
+    def test_other_settings_or_the_end_of_the_pause_allow_another_start(self):
         self.refused()
         with mock.patch.object(launch, "FAILED_SECONDS", 0):
             self.refused()
@@ -303,14 +310,14 @@ class Failing(Engines):
         self.assertEqual(self.count(), 3)
         self.gone()
 
-    def test_the_error_quotes_the_log_of_this_start_and_not_of_an_earlier_one(self):
+    def test_the_error_quotes_only_the_log_of_this_start(self):
         os.makedirs(os.path.dirname(self.socket))
         with open(self.socket + ".log", "w", encoding="ascii") as log:
             log.write("an old complaint\n")
         why, _ = self.refused()
         self.assertNotIn("complaint", why)
 
-    def test_a_socket_that_cannot_be_made_names_its_key(self):
+    def test_the_error_for_an_impossible_socket_names_its_key(self):
         for path, error in ((f"{self.folder}/a/b/e.sock", FileNotFoundError),
                             ("/proc/version/e.sock", NotADirectoryError),
                             ("/proc/sys/e.sock", OSError)):
@@ -328,7 +335,7 @@ class Failing(Engines):
 class Keys(unittest.TestCase):
     """The keys that PeerCache 0.8.2 accepts in its extra config."""
 
-    def test_settings_of_the_engine_follow_from_the_keys(self):
+    def test_the_keys_become_settings_of_the_engine(self):
         got = configuration.read({
             "discovery_addr": "127.0.0.1:31998,127.0.0.2:31998", "protocol": "rdma",
             "device_names": "mlx5_0, mlx5_1", "global_segment_size": "8gb",
@@ -343,8 +350,7 @@ class Keys(unittest.TestCase):
             "cluster.heartbeat_ms": "2000", "cluster.dead_after_ms": "6000"})
 
     def refused(self, key, value, **more):
-        """Asserts that the error names key, value and remedy; returns the error without key and
-        value.
+        """Asserts that the error names key, value and remedy. Returns the text from the remedy on.
         """
         with self.assertRaises(ValueError) as caught:
             configuration.read({key: value, **more})
@@ -352,7 +358,7 @@ class Keys(unittest.TestCase):
         self.assertIn(start, str(caught.exception))
         return str(caught.exception).split(start, 1)[1]
 
-    def test_a_bad_value_names_its_key_and_the_fix(self):
+    def test_the_error_for_an_invalid_value_names_key_and_remedy(self):
         rows = {
             "gid_index": ["x", -2, 256, 1.5, True, [3]],
             "ib_port": ["x", 0, 256], "max_channels_per_peer": [0, "many", -1],
@@ -380,17 +386,17 @@ class Keys(unittest.TestCase):
             for value in values:
                 with self.subTest(key=key, value=value):
                     fixes[key] = self.refused(key, value)
-        self.assertEqual(set(rows), set(configuration.READERS), "every key that has a meaning")
+        self.assertEqual(set(rows), set(configuration.READERS), "this test covers every key")
         self.assertEqual(fixes["gid_index"], "a whole number from -1 to 255")
         self.assertIn("rdma or tcp", fixes["protocol"])
 
-    def test_all_bad_values_are_named_at_once(self):
+    def test_one_error_names_all_invalid_values(self):
         with self.assertRaises(ValueError) as caught:
             configuration.read({"gid_index": "x", "role": "reader", "global_segment_size": 0})
         for key in ("gid_index", "role", "global_segment_size"):
             self.assertIn(f'"{key}": ', str(caught.exception))
 
-    def test_values_that_contradict_each_other_are_named(self):
+    def test_the_error_names_values_that_contradict_each_other(self):
         self.assertIn("two heartbeats", self.refused("member_ttl", 3, heartbeat_interval=2))
         self.assertIn("4mb to 1tb for each NIC, of which there are 2", self.refused(
             "global_segment_size", "7mb", device_names="mlx5_0,mlx5_1"))
@@ -401,15 +407,13 @@ class Keys(unittest.TestCase):
             got = configuration.read({"discovery_addr": "no.name:1", "local_hostname": "10.0.0.9"})
         self.assertEqual(got.settings["cluster.address"], "10.0.0.9")
 
-    def test_the_time_to_live_follows_a_longer_heartbeat(self):
-        """PeerCache 0.8.2's default is three heartbeats; the engine would refuse its own default
-        here.
-        """
+    def test_the_default_member_ttl_is_three_heartbeats(self):
+        """As in PeerCache 0.8.2. The engine's own default is too short for this heartbeat."""
         got = configuration.read({"heartbeat_interval": 2}).settings
         self.assertEqual((got["cluster.heartbeat_ms"], got["cluster.dead_after_ms"]),
                          ("2000", "6000"))
 
-    def test_good_values_in_every_spelling(self):
+    def test_valid_values_are_accepted_in_every_spelling(self):
         for value, nbytes in ((4 << 20, 4 << 20), ("1g", 1 << 30), ("1.5GiB", 3 << 29),
                               (" 64 MB ", 64 << 20), (1e9, 10**9 // 4096 * 4096)):
             got = configuration.read({"global_segment_size": value, "protocol": "tcp"}).settings
@@ -428,7 +432,7 @@ class Keys(unittest.TestCase):
         self.assertEqual(got.settings["rail.spin_us"], "5")
         self.assertEqual((got.timeout_ms, got.tag, got.missing), (250, "7", []))
 
-    def test_unknown_keys_and_missing_features_are_one_warning_each(self):
+    def test_unknown_keys_and_missing_features_cause_one_warning_each(self):
         known = {
             "discovery_addr": "127.0.0.1:31998", "mode": "slotmap", "role": "auto",
             "write_policy": "both", "protocol": "tcp", "device_name": "", "device_names": "",

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Speed of the Python API compared with the C API, in the same run and against the same two
-engines.
+"""Compares the speed of the Python API with the C API, against the same two engines.
 
-The machine is shared, so C and Python alternate for several rounds and the better rounds are
-compared. By default it runs one round and prints the result. With $PEERCACHE_SPEED=1 it also
-requires the goals, for a machine without other load.
+By default the test runs one round and prints the rates. With $PEERCACHE_SPEED=1, on a machine
+without other load, it runs several rounds and requires minimum rates. C and Python alternate, and
+the best round of each is compared, because other programs may disturb a round.
 """
 
 import json
@@ -22,6 +21,7 @@ ROUNDS = 4 if STRICT else 1
 
 class Speed(harness.ClusterTest):
     def bench(self, engines, *arguments):
+        """Pages per second of one run of peercache-bench, which must read correct pages only."""
         process = harness.tool("tools/peercache-bench", *arguments, "--seconds", 1,
                                "--no-baseline", "--working-set", "128MiB",
                                "--seed", 7, "--json", "-", sockets=engines.sockets)
@@ -32,6 +32,7 @@ class Speed(harness.ClusterTest):
         return got["pages_per_second"]
 
     def rate(self, what, least, *arguments):
+        """Measures the Python API; in a strict run, the rate must be at least `least` pages/s."""
         engines = self.start(2, pool_bytes="1GiB")
         best = 0
         for _ in range(2 * ROUNDS if STRICT else 1):
@@ -42,7 +43,7 @@ class Speed(harness.ClusterTest):
         if STRICT:
             self.assertGreaterEqual(best, least)
 
-    def test_mla_pages_of_128_kib_are_as_fast_as_the_c_api(self):
+    def test_128_kib_mla_pages_are_read_as_fast_as_by_the_c_api(self):
         engines = self.start(2, pool_bytes="1GiB")
         arguments = ("get", "--page-bytes", "128KiB", "--batch", 32, "--threads", 1)
         rates = {"c": [], "python": []}
@@ -55,11 +56,11 @@ class Speed(harness.ClusterTest):
         if STRICT:
             self.assertGreaterEqual(ratio, 0.9)
 
-    def test_small_pages(self):
+    def test_4_kib_pages_are_read_at_the_minimum_rate(self):
         self.rate("4 KiB pages, 128 a call", 100000, "get", "--page-bytes", "4KiB",
                   "--batch", 128)
 
-    def test_exists(self):
+    def test_keys_are_looked_up_at_the_minimum_rate(self):
         self.rate("exists, 128 keys a call", 1000000, "exists", "--page-bytes", "4KiB",
                   "--batch", 128)
 

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PeerCacheStore with real engines, driven by the simulator of SGLang's controller. SGLang is not
-needed.
-"""
+"""Tests PeerCacheStore with real engines. simulator.py stands in for SGLang."""
 
 import ctypes
 import os
@@ -33,10 +31,11 @@ def keys_of(first, count):
 
 
 class StoreTest(harness.ClusterTest):
-    """Base class: two engines, and stores attached to either."""
+    """Base class: two engines for all tests of a class, and stores attached to either of them."""
 
     engines = None
-    first = int.from_bytes(os.urandom(4), "little") << 20  # first key number of this run
+    # number of the first key of a test; tests and runs share no keys
+    first = int.from_bytes(os.urandom(4), "little") << 20
 
     @classmethod
     def setUpClass(cls):
@@ -46,12 +45,16 @@ class StoreTest(harness.ClusterTest):
 
     @classmethod
     def tearDownClass(cls):
-        assert cls.engines.stop(), "an engine did not end by itself with status 0"
+        assert cls.engines.stop(), "an engine did not stop with status 0"
 
     def setUp(self):
         StoreTest.first += 100000
 
     def store(self, node, pool=None, version=(0, 5, 18), extra=None, **fields):
+        """A store at the engine of `node` with `pool` as the KV pool, as SGLang `version` makes it.
+
+        fields: of SGLang's HiCacheStorageConfig.
+        """
         given = {"backend_name": "peercache", "engine_socket": self.engines.sockets[node],
                  "engine_start": False, "interface_v1": 1, "timeout_ms": 20000, **(extra or {})}
         store = PeerCacheStore(config(version, given, **fields), {})
@@ -68,17 +71,20 @@ class StoreTest(harness.ClusterTest):
         return controller
 
     def filled(self, pool, count):
+        """Writes the contents of this test's first `count` keys into the pool; returns the pool."""
         for page in range(count):
             pool.write(page, content(self.first + page, pool.page_bytes()))
         return pool
 
     def same(self, pool, count, offset=0):
+        """True if the pool's first `count` pages have the contents of this test's keys."""
         return [page for page in range(count)
                 if pool.read(page) != content(self.first + offset + page, pool.page_bytes())] == []
 
     def round_trip(self, make, count=200, v1=True, **options):
-        """Backs pages up on one host; another host's controller finds and reads them; compares
-        every byte.
+        """Stores pages at one engine, then finds and reads them through the other one.
+
+        Compares every byte. make() returns a pool. Returns the reading store's counts.
         """
         here, there = self.filled(make(), count), make()
         writer = self.controller(self.store(0, here, **options), here, v1)
@@ -96,7 +102,7 @@ class StoreTest(harness.ClusterTest):
 
 
 class Shapes(StoreTest):
-    def test_every_pool_and_layout_comes_back_byte_for_byte(self):
+    def test_pages_of_every_pool_and_layout_are_read_back_unchanged(self):
         shapes = {
             "MHA page_first": dict(segments=[20480, 20480], layout="page_first"),
             "MHA page_first_direct": dict(segments=[24064, 24064], layout="page_first_direct"),
@@ -118,22 +124,22 @@ class Shapes(StoreTest):
                     self.assertEqual(counts["hits_remote"], count)
                     self.assertEqual(counts["bytes_staged"] == 0, shm)
                     self.assertEqual(counts["memory"]["shm" if shm else "copy"], 1)
-                self.doCleanups()  # else each session has a small share
+                self.doCleanups()  # closes the stores: open sessions share the engine's limits
 
-    def test_the_generic_calls_move_tensors_that_are_in_no_pool(self):
+    def test_the_generic_calls_move_tensors_outside_of_the_pools(self):
         for version in VERSIONS:
             with self.subTest(version=version):
                 self.first += 1000
                 self.round_trip(lambda: Pool(200, [4096, 4096]), v1=False, version=version,
                                 extra={"interface_v1": 0})
 
-    def test_every_versions_config_and_calls_fit(self):
+    def test_pages_are_moved_with_the_config_of_every_sglang_version(self):
         for version in VERSIONS:
             with self.subTest(version=version):
                 self.first += 1000
                 self.round_trip(lambda: Pool(200, [4096, 4096]), version=version)
 
-    def test_the_registered_part_of_mixed_memory_is_used(self):
+    def test_a_pool_with_some_registered_buffers_is_reported_as_mixed(self):
         counts = self.round_trip(lambda: Pool(200, [8192, 8192], buffers=[True, False]))
         self.assertEqual(counts["memory"]["mixed"], 1)
         self.assertEqual(counts["paths"], {"kv": "mixed"})
@@ -168,7 +174,7 @@ class Shapes(StoreTest):
 
 
 class Namespaces(StoreTest):
-    def test_everything_that_the_page_hash_does_not_cover_is_in_the_key(self):
+    def test_all_that_the_page_hash_does_not_cover_is_in_the_namespace(self):
         base = dict(segments=[4096, 4096], layout="page_first", dtype="bf16")
         pool = self.filled(Pool(4, **base), 4)
         keys = keys_of(self.first, 4)
@@ -189,7 +195,7 @@ class Namespaces(StoreTest):
             with self.subTest(shape=shape, fields=fields):
                 self.assertEqual(self.store(1, Pool(4, **shape), **fields).batch_exists(keys), 0)
 
-    def test_data_parallel_ranks_share(self):
+    def test_data_parallel_ranks_share_pages(self):
         pool = self.filled(Pool(4, [4096]), 4)
         keys = keys_of(self.first, 4)
         given = config((0, 5, 18), {"engine_socket": self.engines.sockets[0], "interface_v1": 1,
@@ -201,7 +207,7 @@ class Namespaces(StoreTest):
         self.assertTrue(all(store.batch_set_v1(keys, pool.indices(range(4)))))
         self.assertEqual(self.store(1, Pool(4, [4096])).batch_exists(keys), 4)
 
-    def test_generic_calls_of_a_draft_beside_v1_are_pages_of_their_own(self):
+    def test_generic_calls_beside_v1_use_a_namespace_of_their_own(self):
         pool = self.filled(Pool(4, [4096]), 4)
         store = self.store(0, pool)
         keys = keys_of(self.first, 4)
@@ -219,7 +225,7 @@ class Hybrid(StoreTest):
         return SimpleNamespace(name=SimpleNamespace(value=name), keys=keys, host_indices=indices,
                                hit_policy=SimpleNamespace(value=policy))
 
-    def test_sidecars_are_moved_and_the_hit_is_what_all_pools_have(self):
+    def test_the_hit_of_several_pools_is_the_prefix_that_all_of_them_have(self):
         kv, mamba, swa = Pool(10, [4096, 4096]), Pool(10, [30000, 12]), Pool(10, [512])
         pools = {"kv": kv, "mamba": mamba, "swa": swa}
         for pool in pools.values():
@@ -257,9 +263,7 @@ class Hybrid(StoreTest):
         self.assertEqual(got.read(3), mamba.read(5))
 
     def test_all_restorable_prefix_lengths_are_returned(self):
-        """Ranks agree on a length that each of them can restore, which may be the longest of no
-        rank.
-        """
+        """SGLang's ranks agree on a length that each can restore. It may be no rank's longest."""
         kv, mamba = Pool(10, [4096]), Pool(10, [3000])
         store, keys = self.store(0, self.filled(kv, 10)), keys_of(self.first, 10)
         store.register_mem_host_pool_v2(self.filled(mamba, 10), "mamba")
@@ -285,7 +289,7 @@ class Hybrid(StoreTest):
         store, keys = self.store(0, self.filled(kv, 12)), keys_of(self.first, 12)
         store.register_mem_host_pool_v2(self.filled(side, 12), "auxiliary_swa")
         self.assertTrue(all(store.batch_set_v1(keys[:8], kv.indices(range(8)))))
-        groups = keys_of(self.first + 100, 6)  # two keys per block of four pages
+        groups = keys_of(self.first + 100, 6)  # a group of two keys per block of four pages
         self.assertEqual(store.batch_set_v2([self.transfer(
             "auxiliary_swa", groups[:3], side.indices(range(3)))]),
             {"auxiliary_swa": [True] * 3})
@@ -300,13 +304,13 @@ class Hybrid(StoreTest):
 
         self.assertEqual(verdict(groups, 4, 2), 4)  # the second group is incomplete
         self.assertEqual(verdict(groups, 4, 1), 12)
-        self.assertEqual(verdict(groups, 400, 1), 12)  # never more than the requested span
+        self.assertEqual(verdict(groups, 400, 1), 12)  # at most the number of keys of the call
         self.assertIsNone(verdict(groups[3:], 4, 2))
         for unusable in (groups, 0, 0), (groups, 4, 0), (None, 4, 2):
             self.assertIsNone(verdict(*unusable))
         self.assertEqual(store.counts()["errors"], {})
 
-    def test_a_hit_policy_of_a_later_sglang_is_a_miss_and_one_warning(self):
+    def test_an_unknown_hit_policy_causes_misses_and_one_warning(self):
         kv, side = Pool(4, [4096]), Pool(4, [512])
         store, keys = self.store(0, self.filled(kv, 4)), keys_of(self.first, 4)
         store.register_mem_host_pool_v2(self.filled(side, 4), "later")
@@ -323,7 +327,7 @@ class Hybrid(StoreTest):
         self.assertEqual(len(logged.output), 1)
         self.assertEqual(store.counts()["errors"], {})
 
-    def test_states_and_heads_of_an_mla_model_belong_to_their_rank(self):
+    def test_states_and_heads_of_an_mla_model_are_stored_per_rank(self):
         """MLA pages are equal on all ranks; Mamba states and drafts split by heads are not."""
         for name, kind in (("mamba", MambaPoolHost), ("draft", MHATokenToKVPoolHost)):
             with self.subTest(name):
@@ -339,7 +343,7 @@ class Hybrid(StoreTest):
                 self.assertEqual(stores[0].batch_set_v2([self.transfer(
                     name, keys, pools[0].indices(range(4)))]), {name: [True] * 4})
                 back = pools[1].indices(range(4, 8))
-                # Pages of rank 0 are no hits for rank 1; pages of rank 1 are.
+                # Rank 1 misses the pages of rank 0, and finds its own after storing them.
                 self.assertEqual(stores[1].batch_get_v2([self.transfer(name, keys, back)]),
                                  {name: [False] * 4})
                 self.assertEqual(stores[1].batch_set_v2([self.transfer(
@@ -350,7 +354,7 @@ class Hybrid(StoreTest):
                     for page in range(4):
                         self.assertEqual(pools[rank].read(4 + page), pools[rank].read(page))
 
-    def test_a_group_of_pools_is_its_anchor_and_its_side_pools(self):
+    def test_a_group_of_pools_registers_its_anchor_and_its_side_pools(self):
         kv, side, keys = Pool(4, [4096]), Pool(4, [512]), keys_of(self.first, 4)
         store = self.store(0, HostPoolGroup(self.filled(kv, 4), indexer=self.filled(side, 4)))
         store.on_host_pools_registered()
@@ -358,7 +362,8 @@ class Hybrid(StoreTest):
         self.assertEqual(store.batch_set_v2([self.transfer("indexer", keys,
                                                            side.indices(range(4)))]),
                          {"indexer": [True] * 4})
-        # Pools registered one by one, as later versions do, give the same pages.
+        # The other store registers the pools one by one, as later versions of SGLang do, and
+        # finds the same pages.
         reader = self.store(1, Pool(4, [4096]))
         there = Pool(4, [512])
         reader.register_mem_host_pool_v2(there, "indexer")
@@ -369,7 +374,7 @@ class Hybrid(StoreTest):
                          {"indexer": [True] * 4})
         self.assertTrue(self.same(there, 4))
 
-    def test_the_hit_of_several_pools_asks_where_the_generic_calls_store(self):
+    def test_batch_exists_v2_finds_kv_pages_of_the_generic_calls(self):
         pool, side = self.filled(Pool(4, [4096]), 4), self.filled(Pool(4, [512]), 4)
         store, keys = self.store(0, pool, extra={"interface_v1": 0}), keys_of(self.first, 4)
         store.register_mem_host_pool_v2(side, "indexer")
@@ -378,10 +383,8 @@ class Hybrid(StoreTest):
         self.assertEqual(store.batch_set_v2([transfer]), {"indexer": [True] * 4})
         self.assertEqual(store.batch_exists_v2(keys, [transfer], None).kv_hit_pages, 4)
 
-    def test_a_pool_that_gives_no_addresses_is_copied_page_by_page(self):
-        """SGLang's own code gathers pages without addresses: Mamba states of layer_first pools and
-        others.
-        """
+    def test_pages_of_a_pool_without_addresses_are_copied_one_by_one(self):
+        """SGLang's own code copies these pages, for example Mamba states of layer_first pools."""
         kv, keys = self.filled(Pool(4, [4096]), 4), keys_of(self.first, 4)
         stores = [self.store(node, kv) for node in range(2)]
         pools = [CopiedPool(6, [3000, 12], page_size=2) for _ in range(2)]
@@ -403,7 +406,7 @@ class Hybrid(StoreTest):
         self.assertEqual(pools[1].read(4), bytes(3012))
         self.assertEqual([store.counts()["errors"] for store in stores], [{}, {}])
 
-    def test_a_pool_that_gives_no_pages_at_all_has_none(self):
+    def test_pages_of_a_pool_without_page_methods_are_misses(self):
         pool, keys = self.filled(Pool(4, [4096]), 4), keys_of(self.first, 4)
         store = self.store(0, pool)
         store.register_mem_host_pool_v2(SimpleNamespace(kv_buffer=object(), page_size=1), "swa")
@@ -414,9 +417,10 @@ class Hybrid(StoreTest):
             self.assertEqual(store.batch_exists_v2(
                 keys, [self.transfer("swa", keys[:1], policy=policy)], None).kv_hit_pages, 0)
 
-    def test_a_sidecars_pages_are_not_written_to_before_the_call_ends(self):
-        """SGLang may have reused a sidecar's page by then, so hits are copied at the end and misses
-        never.
+    def test_a_get_writes_only_the_hits_of_a_side_pool_from_staged_memory(self):
+        """SGLang may reuse pages of a side pool during the call, so the engine must not write them.
+
+        The store copies the hits at the end of the call, and leaves the pages of misses unchanged.
         """
         pool = Pool(200, [30000], shm=True)
         store = self.store(0, Pool(4, [64]))
@@ -435,11 +439,11 @@ class Hybrid(StoreTest):
         self.assertTrue(self.same(there, 100))
         self.assertTrue(all(there.read(p) == content(7, 30000) for p in range(100, 200)))
         self.assertEqual(reader.counts()["hits_remote"], 100)
-        # The transfers used staged memory, not the pool's memory.
+        # All pages of both calls went through staged memory.
         self.assertEqual(reader.counts()["bytes_sidecar"], 200 * 30000)
         self.assertEqual(store.counts()["bytes_sidecar"], 100 * 30000)
 
-    def test_the_logical_anchor_has_everything_and_moves_nothing(self):
+    def test_an_anchor_without_bytes_hits_every_key_and_moves_nothing(self):
         anchor, keys = LogicalPool(), keys_of(self.first, 6)
         store = self.store(0, anchor)
         self.assertEqual(store.batch_get_v1(keys, anchor.indices(range(6))), [True] * 6)
@@ -461,7 +465,7 @@ class Hybrid(StoreTest):
 
 
 class Threads(StoreTest):
-    def test_pages_are_reused_at_once_after_the_call(self):
+    def test_no_call_writes_into_pages_after_it_has_returned(self):
         for shm in (True, False):
             pool = self.filled(Pool(128, [20000, 20000]), 128)
             keys = keys_of(self.first, 128)
@@ -472,7 +476,7 @@ class Threads(StoreTest):
                 self.assertEqual(sum(store.batch_get_v1(keys, there.indices(range(128)))), 128)
                 if turn % 10 == 0:
                     self.assertTrue(self.same(there, 128))
-                # Bytes of another request: the earlier call must not write into them.
+                # The pages belong to another request now: the earlier get must not write them.
                 for buffer in there.buffers:
                     ctypes.memset(buffer.base, turn & 0xff, len(buffer.map))
                 other = keys_of(self.first + 5000, 128)
@@ -480,7 +484,7 @@ class Threads(StoreTest):
                 for buffer in there.buffers:
                     self.assertEqual(buffer.map[:], bytes([turn & 0xff]) * len(buffer.map))
 
-    def test_sources_may_change_at_once_after_a_set(self):
+    def test_pages_may_change_as_soon_as_a_set_has_returned(self):
         pool, there = Pool(64, [8192]), Pool(64, [8192])
         store, reader = self.store(0, pool), self.store(1, there)
         for turn in range(20):
@@ -491,7 +495,7 @@ class Threads(StoreTest):
             self.assertTrue(all(reader.batch_get_v1(keys, there.indices(range(64)))))
             self.assertTrue(self.same(there, 64))
 
-    def test_a_flush_during_a_get_harms_neither_caller(self):
+    def test_clear_during_a_get_disturbs_no_caller(self):
         pool = self.filled(Pool(512, [16384]), 256)
         keys = keys_of(self.first, 256)
         store = self.store(0, pool)
@@ -519,10 +523,8 @@ class Threads(StoreTest):
         self.assertEqual(wrong, [])
         self.assertLessEqual(reader.counts()["channels"], 5)
 
-    def test_python_runs_on_while_a_call_waits(self):
-        """The reader's engine is stopped: a get waits until its deadline without the interpreter's
-        lock.
-        """
+    def test_other_python_threads_run_while_a_call_waits(self):
+        """A get of a stopped engine waits until its deadline, without the interpreter's lock."""
         pool = self.filled(Pool(64, [4096]), 64)
         keys = keys_of(self.first, 64)
         self.assertTrue(all(self.store(0, pool).batch_set_v1(keys, pool.indices(range(64)))))
@@ -548,7 +550,7 @@ class Threads(StoreTest):
         self.engines.wait_members(2)
         self.assertEqual(result[0], [False] * 64)
         self.assertGreater(result[1], 1.9)
-        # If the call held the interpreter's lock, this thread could not have run meanwhile.
+        # This thread could not have run if the call had held the interpreter's lock.
         self.assertGreater(result[2], 5)
 
 
@@ -576,7 +578,7 @@ class Failure(StoreTest):
             store.get_stats()
             self.assertGreater(sum(store.counts()["errors"].values()), 0)
 
-    def test_a_closed_store_has_nothing_and_closes_twice(self):
+    def test_a_closed_store_reports_misses_and_may_be_closed_twice(self):
         pool = self.filled(Pool(4, [4096]), 4)
         keys = keys_of(self.first, 4)
         store = self.store(0, pool)
@@ -616,7 +618,7 @@ class Failure(StoreTest):
 
 
 class Death(harness.ClusterTest):
-    def test_an_engine_that_is_killed_and_comes_back_is_only_misses_meanwhile(self):
+    def test_a_killed_engine_causes_only_misses_until_it_is_back(self):
         engines = self.start(2, pool_bytes="64MiB",
                              settings=["cluster.heartbeat_ms=50", "cluster.dead_after_ms=2000",
                                        "engine.unsealed_memory=yes"])
@@ -636,10 +638,10 @@ class Death(harness.ClusterTest):
             pools[0].write(page, content(page, 4096))
         self.assertEqual(controllers[0].do("set", keys, pages), 200)
         self.assertEqual(controllers[1].do("get", keys, pages), 200)
-        # The reader's own engine is killed: every page is a miss at once, and no thread dies.
+        # Kill the reader's own engine: every page is a miss at once, and no thread dies.
         engines.kill(1)
         began = time.monotonic()
-        # The client checks its socket every 10 ms; until then it uses its cached locations.
+        # The client checks its socket every 10 ms; until it does, it uses cached locations.
         harness.wait_for(lambda: controllers[1].do("exists", keys) == 0, 5, "misses")
         self.assertEqual(controllers[1].do("get", keys, pages), 0)
         self.assertEqual(controllers[1].do("set", keys, pages), 0)
@@ -650,7 +652,7 @@ class Death(harness.ClusterTest):
             pools[1].write(page, bytes(4096))
         self.assertEqual(controllers[1].do("get", keys, pages), 200)
         self.assertTrue(all(pools[1].read(p) == pools[0].read(p) for p in pages))
-        # The engine with the pages is killed: misses; after storing again, hits.
+        # Kill the engine that holds the pages: they are misses until they are stored again.
         engines.kill(0)
         self.assertEqual(controllers[1].do("get", keys, pages), 0)
         engines.restart(0)
@@ -660,8 +662,8 @@ class Death(harness.ClusterTest):
         self.assertEqual([s.counts()["errors"] for s in stores], [{}, {}])
         self.assertEqual(stores[1].counts()["bytes_staged"], 0)
 
-    def test_pages_that_exists_reported_outlive_pages_that_no_call_requested(self):
-        """Stores twice the pool's size; pages that exists found in between are not evicted."""
+    def test_pages_found_by_exists_outlive_pages_that_no_call_found(self):
+        """Stores more than the pool holds. Pages that batch_exists() found are not evicted."""
         engines = self.start(2, pool_bytes="32MiB")
         pool, there = Pool(64, [65536]), Pool(64, [65536])
         stores = []
@@ -678,7 +680,7 @@ class Death(harness.ClusterTest):
         self.assertTrue(all(stores[0].batch_set_v1(forgotten, indices)))
         self.assertEqual(stores[1].batch_exists(wanted), 64)
         harness.wait_for(lambda: engines.status(0), 10, "status")
-        for i in range(8):  # 32 MiB more, which no call requests
+        for i in range(8):  # 32 MiB more, which no call reads
             self.assertTrue(all(stores[0].batch_set_v1(keys_of(2000 + 100 * i, 64), indices)))
         self.assertEqual(sum(stores[1].batch_get_v1(wanted, there.indices(range(64)))), 64)
         self.assertLess(sum(stores[1].batch_get_v1(forgotten, there.indices(range(64)))), 32)

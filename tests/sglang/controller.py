@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drives SGLang's own, unmodified HiCacheController and its pools of keys and values, up to 0.5.18.
+"""Drives SGLang's own, unmodified HiCacheController with its MHA and MLA pools, up to 0.5.18.
 
-Later versions run all models through their prefix tree: see tree.py. Requests: make (pool: mha or
-mla, layout, page_size, shm, pages, extra: the extra config as on SGLang's command line), then
-write, read, flush, counts, detach, attach. Another make starts again.
+Later versions run all models through their prefix tree, which tree.py drives. A test sends
+requests, which are the methods of Rank: first make (pool: "mha" or "mla", layout, page_size, shm,
+pages, extra: the extra config as on SGLang's command line), then write, read, flush, counts, detach
+and attach in any order. Another make replaces the pools and the controller.
 """
 
 import inspect
@@ -15,11 +16,13 @@ from sglang.srt.distributed import parallel_state
 from sglang.srt.managers.cache_controller import HiCacheController
 from sglang.srt.mem_cache import memory_pool
 
-SECONDS = 60.0
+SECONDS = 60.0  # time-out of each wait
 
 
 def class_named(name, *modules):
-    """Finds a class in one of several modules, because SGLang moved its classes between versions.
+    """The class of this name in the first of the modules that has it.
+
+    The module of a class differs between versions of SGLang.
     """
     for module in modules:
         try:
@@ -30,11 +33,13 @@ def class_named(name, *modules):
 
 
 def content(seed, nbytes):
+    """Random bytes, determined by the seed."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(0, 256, (nbytes,), dtype=torch.uint8, generator=generator)
 
 
 def until(condition, what):
+    """Waits until condition() is true. Raises TimeoutError(what) after SECONDS."""
     end = time.monotonic() + SECONDS
     while not condition():
         if time.monotonic() > end:
@@ -43,6 +48,8 @@ def until(condition, what):
 
 
 class Rank:
+    """One tensor-parallel rank: a controller with its store and its pools. plan: see rank.py."""
+
     def __init__(self, plan):
         self.plan = plan
         self.controller = self.store = None
@@ -53,7 +60,7 @@ class Rank:
             tensor_model_parallel_size=plan["tp_size"], backend="gloo")
 
     def make(self, **plan):
-        """Makes pools and a controller; those of an earlier make end."""
+        """Makes pools and a controller, after closing those of the previous make."""
         self.close()
         self.plan.update(plan)
         plan = self.plan
@@ -92,9 +99,7 @@ class Rank:
         return self.started()
 
     def started(self):
-        """Waits until all threads of the controller are alive, including the one that the prefetch
-        thread starts.
-        """
+        """Waits until all threads of the controller are alive; the prefetch thread starts one."""
         until(self.alive, "threads")
         return {}
 
@@ -107,6 +112,7 @@ class Rank:
         self.controller = None
 
     def hashes(self, tokens):
+        """SGLang's hash of each page, computed as this version of the controller does."""
         get = self.controller.get_hash_str
         if self.hash_takes_list:
             return list(get(tokens, None, page_size=self.page_size))
@@ -120,7 +126,7 @@ class Rank:
         return [seed * 100000 + i for i in range(pages * self.page_size)]
 
     def page(self, seed, number):
-        """The bytes of a page on this rank; with MLA they are equal on all ranks."""
+        """The contents of a page on this rank. With MLA they are equal on all ranks."""
         dummy = self.host.get_dummy_flat_data_page()
         rank = 0 if self.plan["pool"] == "mla" else self.plan["tp_rank"]
         nbytes = dummy.numel() * dummy.element_size()
@@ -133,7 +139,7 @@ class Rank:
         return all(getattr(c, n).is_alive() for n in names if hasattr(c, n))
 
     def write(self, seed, pages):
-        """Fills pages of the host pool and backs them up with the controller's thread."""
+        """Fills pages of the host pool and stores them with the controller's backup thread."""
         tokens = self.tokens(seed, pages)
         indices = self.host.alloc(len(tokens))
         for i in range(pages):
@@ -142,7 +148,7 @@ class Rank:
         self.controller.write_storage(indices, tokens, self.hashes(tokens))
         until(lambda: not self.controller.ack_backup_queue.empty() or not self.alive(), "backup")
         operation = self.controller.ack_backup_queue.get(timeout=1)
-        # The pages may be reused at once.
+        # SGLang may reuse the pages after the backup, so overwrite them.
         for i in range(pages):
             self.host.set_from_flat_data_page(int(indices[i * self.page_size]),
                                               torch.zeros_like(self.page(seed, i)))
@@ -150,7 +156,7 @@ class Rank:
         return {"pages": operation.completed_tokens // self.page_size}
 
     def begin_prefetch(self, tokens):
-        """Returns (operation, host indices); None: nothing worth prefetching."""
+        """Starts a prefetch. Returns (operation, host indices), or (None, None) without a hit."""
         c = self.controller
         if "host_indices" in inspect.signature(c.prefetch).parameters:
             indices = self.host.alloc(len(tokens))
@@ -173,7 +179,7 @@ class Rank:
         return operation, indices
 
     def drain(self):
-        """Takes back host memory that the controller's threads released."""
+        """Frees the host memory that the controller's threads have released."""
         while not self.controller.host_mem_release_queue.empty():
             self.host.free(self.controller.host_mem_release_queue.get())
 
@@ -197,9 +203,7 @@ class Rank:
         return {"hits": hits, "pages": done, "wrong": wrong}
 
     def flush(self):
-        """Acts as /flush_cache does: the controller's threads end and start again, and host memory
-        is free.
-        """
+        """Acts as SGLang's /flush_cache: restarts the controller's threads, frees host memory."""
         self.controller.reset()
         self.host.clear()
         return self.started()

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes a virtual environment under build/ with CPU torch, and folders with SGLang's versions, from
-PyPI.
+"""Installs SGLang's versions from PyPI under build/sglang, for the tests of this folder.
 
-    environment.py [VERSION]...     makes what is missing; prints a line for each version; exit 77
-                                    when PyPI or a package is not available
+    environment.py [VERSION]...     makes what is missing and prints a line for each version; exit
+                                    status 77 if PyPI or a package is not available
 
-VERSION may be "newest": the newest release that PyPI has for this Python, looked up on every call.
-Its dependencies are read from its metadata, so a release that this file does not know is tested
-too. SGLang is installed without dependencies; requirements.txt lists those that its cache modules
-import. Nothing is compiled to bytecode in advance, because only a few thousand of about ten
-thousand files are imported.
+There is one virtual environment with CPU torch, and a folder for each version. VERSION may be
+"newest": the newest release that PyPI has for this Python, looked up on every call. The
+dependencies of that release are read from its metadata, so a release that this file does not know
+is tested too. SGLang is installed without dependencies; requirements.txt lists those that its cache
+modules import. pip compiles no bytecode, because tests import only a few thousand of about ten
+thousand files.
 """
 
 import fcntl
@@ -38,14 +38,15 @@ FITTED_MAX = 16  # dependencies that a new release may import beyond requirement
 
 
 class Missing(Exception):
-    """Raised when this machine or PyPI lacks something that is needed."""
+    """This machine or PyPI lacks a package or a program that the tests need."""
 
 
 class Unfit(Exception):
-    """Raised when a new release cannot be imported with the packages that its metadata names."""
+    """A new release cannot be imported with the packages that its metadata names."""
 
 
 def run(what, *command):
+    """Runs a command and returns its output. Raises Missing with the command's last line."""
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL,
                           timeout=1500)
     if done.returncode:
@@ -56,13 +57,15 @@ def run(what, *command):
 
 
 def pip(what, *arguments):
+    """pip install in the virtual environment, without dependencies and bytecode."""
     return run(what, PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
                "--no-deps", "--no-compile", *arguments)
 
 
 def look_up(package):
-    """Metadata of the files that pip would install; downloads no wheel if PyPI serves metadata
-    apart.
+    """Metadata of the package that pip would install, such as its version.
+
+    Downloads no wheel if PyPI serves the metadata separately.
     """
     report = json.loads(pip("looking for " + package, "--dry-run", "--ignore-installed",
                             "--report", "-", package))
@@ -70,7 +73,7 @@ def look_up(package):
 
 
 def requirements_of(metadata):
-    """Dict of name -> requirement, without the optional ones."""
+    """The requirements of a package as a dict by name, without the optional ones."""
     wanted = {}
     for line in metadata.get("requires_dist", []):
         requirement, _, marker = line.partition(";")
@@ -81,23 +84,28 @@ def requirements_of(metadata):
 
 
 def normalized(name):
+    """A package's name in the form in which names are compared."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def torch_is_for_cpu():
-    """Fails unless pip finds a CPU build of torch; PyPI's own file is for CUDA and has gigabytes.
+    """Raises Missing unless pip finds a CPU build of torch.
+
+    PyPI's own file is for CUDA and has several gigabytes.
     """
     found = look_up(TORCH)["version"]
     if "+cpu" not in found:
-        raise Missing(f"pip finds torch {found}, not a CPU build; name a place that has one in "
-                      "PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL")
+        raise Missing(f"pip finds torch {found}, not a CPU build; name a folder or index that "
+                      "has one in PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL")
 
 
 def stamp(*texts):
+    """A hash of the texts that determine the content of a folder."""
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
 
 def complete(folder, mark):
+    """True if finish() has marked the folder with this stamp."""
     try:
         with open(os.path.join(folder, ".complete"), encoding="ascii") as file:
             return file.read() == mark
@@ -106,11 +114,13 @@ def complete(folder, mark):
 
 
 def finish(folder, mark):
+    """Marks the folder as complete."""
     with open(os.path.join(folder, ".complete"), "w", encoding="ascii") as file:
         file.write(mark)
 
 
 def make_venv():
+    """Makes the virtual environment with torch and requirements.txt, unless it is complete."""
     folder = os.path.join(FOLDER, "venv")
     with open(REQUIREMENTS, encoding="utf-8") as file:
         mark = stamp(PIP, TORCH, file.read(), sys.version)
@@ -126,7 +136,7 @@ def make_venv():
 
 
 def make_folder(*packages):
-    """Makes a folder with these packages and no others."""
+    """Makes a folder with these packages and no others. Returns its path."""
     folder = os.path.join(FOLDER, "+".join(packages))
     mark = stamp(*packages, sys.version)
     if not complete(folder, mark):
@@ -137,7 +147,10 @@ def make_folder(*packages):
 
 
 def module_missing(path):
-    """Imports what rank.py imports; returns the module that was not found, or None."""
+    """Runs rank.py --import. Returns the name of the module that was not found, or None.
+
+    Raises Unfit if the import fails for another reason.
+    """
     done = subprocess.run([PYTHON, os.path.join(HERE, "rank.py"), "--import"],
                           env={**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""},
                           capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=600)
@@ -150,7 +163,10 @@ def module_missing(path):
 
 
 def make_newest():
-    """Makes folders with the newest release, the transformers it names, and its further imports."""
+    """Makes folders with the newest release, its transformers, and further packages it imports.
+
+    Returns (version, PYTHONPATH). Raises Unfit if the release cannot be imported.
+    """
     metadata = look_up("sglang")
     version, wanted = metadata["version"], requirements_of(metadata)
     if version in VERSIONS:
@@ -183,7 +199,8 @@ def make_newest():
 def prepare(version):
     """Returns (version, PYTHONPATH with it and its dependencies).
 
-    Missing: PyPI or a package is not available here. Unfit: a new release cannot be imported.
+    Raises Missing if PyPI or a package is not available, and Unfit if a new release cannot be
+    imported.
     """
     os.makedirs(FOLDER, exist_ok=True)
     with open(os.path.join(FOLDER, ".lock"), "w", encoding="ascii") as lock:

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stand-ins for other projects' packages that SGLang imports and a machine without a GPU cannot
-have.
+"""Stand-ins for packages of other projects that SGLang imports and that need a GPU.
 
-Nothing of SGLang itself is replaced. The packages in FOREIGN hold CUDA kernels, or binaries that
-must match CUDA's torch. SGLang's cache modules import them but call none of them on the CPU. A name
-imported from a stand-in is a class that can be subclassed, called as a decorator and compared; if
-it were called for work, the test would detect a wrong result.
+Nothing of SGLang itself is replaced. The packages in FOREIGN contain CUDA kernels, or binaries that
+must match a torch for CUDA. SGLang's cache modules import them but call none of them on the CPU. A
+name imported from a stand-in is a class that can be subclassed, called as a decorator and compared.
+It computes nothing, so a test would detect a call of it by a wrong result.
 """
 
 import importlib
@@ -19,6 +18,8 @@ FOREIGN = ("torchvision", "sgl_kernel", "flashinfer", "deep_gemm", "vllm",
 
 
 class _Meta(type):
+    """Class of _Anything: every attribute of the class exists, and it can be part of a union."""
+
     def __getattr__(cls, name):
         if name.startswith("__"):
             raise AttributeError(name)
@@ -31,6 +32,8 @@ class _Meta(type):
 
 
 class _Anything(metaclass=_Meta):
+    """What every name in a stand-in is. As a decorator it returns the decorated function."""
+
     def __init__(self, *_args, **_kwargs):
         pass
 
@@ -44,6 +47,8 @@ class _Anything(metaclass=_Meta):
 
 
 class _Module(types.ModuleType):
+    """A stand-in module, in which every name exists."""
+
     __path__: list = []
 
     def __getattr__(self, name):
@@ -53,6 +58,8 @@ class _Module(types.ModuleType):
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Makes a stand-in for each module of the packages in FOREIGN."""
+
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] in FOREIGN:
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
@@ -68,23 +75,24 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def install():
-    """Installs the stand-ins; packages that are really installed take precedence."""
+    """Installs the stand-ins. Packages that are installed on this machine take precedence."""
     sys.meta_path.append(_Finder())
 
 
-# sgl_kernel's "direct" copies between a device pool and a host pool, for device memory that is
-# CPU memory. SGLang imports no kernels without a GPU, so they are set in its pool modules.
+# The functions below replace sgl_kernel's "direct" copies between a device pool and a host pool;
+# device memory is CPU memory here. Without a GPU SGLang does not import sgl_kernel, so
+# install_kernels() sets the functions in these modules of SGLang, which call them.
 POOLS = ("memory_pool_host", "pool_host.mha", "pool_host.mla", "pool_host.mamba", "pool_host.dsa")
 
 
 def transfer_kv_direct(src_layers, dst_layers, src_indices, dst_indices, page_size):
-    """Copies layer by layer, by token indices."""
+    """Copies tokens, given by their indices, from each source layer to its destination layer."""
     for source, target in zip(src_layers, dst_layers):
         target[dst_indices] = source[src_indices]
 
 
 def transfer_kv_all_layer_direct_lf_pf(src_ptrs, dst_ptrs, src_indices, dst_indices, page_size):
-    """Copies all layers of a device pool to pages that store all layers consecutively."""
+    """Copies all layers of a device pool to host pages that contain all layers."""
     layers = len(src_ptrs) // len(dst_ptrs)
     pages = dst_indices[::page_size] // page_size
     for i, source in enumerate(src_ptrs):
@@ -95,21 +103,20 @@ def transfer_kv_all_layer_direct_lf_pf(src_ptrs, dst_ptrs, src_indices, dst_indi
 
 def transfer_kv_per_layer_direct_pf_lf(src_ptrs, dst_ptrs, src_indices, dst_indices, layer_id,
                                        page_size):
-    """Copies one layer of these pages to a device pool."""
+    """Copies one layer from host pages that contain all layers to a device pool."""
     pages = src_indices[::page_size] // page_size
     for source, target in zip(src_ptrs, dst_ptrs):
         target[dst_indices] = source[pages, layer_id].reshape(-1, *target.shape[1:])
 
 
 def install_kernels():
-    """Installs the copy functions into SGLang's pool modules. Pinning memory for a GPU does nothing
-    here.
+    """Sets the copy functions in SGLang's pool modules, and disables pinning of memory for a GPU.
     """
     import torch
     for name in POOLS:
         try:
             module = importlib.import_module("sglang.srt.mem_cache." + name)
-        except ModuleNotFoundError:  # SGLang moved its pools between versions
+        except ModuleNotFoundError:  # this version of SGLang lacks the module
             continue
         for kernel in (transfer_kv_direct, transfer_kv_all_layer_direct_lf_pf,
                        transfer_kv_per_layer_direct_pf_lf):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Simulated hosts of SGLang: the scheduler processes of each, and the engine that they share."""
+"""Simulated hosts: each has the scheduler processes (ranks) of one SGLang, which share an engine.
+"""
 
 import json
 import os
@@ -17,7 +18,14 @@ PACKAGE = os.path.join(harness.BUILD, "engine/client/python")
 
 
 class Host:
-    """The scheduler processes of one host; `ranks` has a stream to each."""
+    """The ranks of one host, which rank.py runs.
+
+    Attributes:
+        ranks: a stream of JSON lines to and from each rank.
+        theirs: the ranks' ends of the sockets, until start() has passed them on.
+        plans: what rank.py needs to know about each rank.
+        errors: file with the ranks' output.
+    """
 
     def __init__(self, folder, name, engine_socket, ranks=2):
         self.engine_socket, self.ranks, self.plans = engine_socket, [], []
@@ -33,6 +41,7 @@ class Host:
                                "errors": self.errors})
 
     def answer(self, rank):
+        """Reads one answer. Raises AssertionError with the log if the rank failed or ended."""
         line = rank.readline()
         log = ""
         if os.path.exists(self.errors):
@@ -46,19 +55,26 @@ class Host:
         return got
 
     def ready(self):
+        """Waits until all ranks have started."""
         for rank in self.ranks:
             self.answer(rank)
 
     def ask(self, what, **request):
+        """Sends a request to all ranks. what: name of a method of the driver's class Rank."""
         for rank in self.ranks:
             rank.write(json.dumps({"do": what, **request}) + "\n")
             rank.flush()
 
     def answers(self):
+        """Reads one answer of each rank."""
         return [self.answer(rank) for rank in self.ranks]
 
     def do(self, what, **request):
-        """Sends a request to all ranks at once, because parts of it are collective operations."""
+        """Sends a request to all ranks and returns their answers.
+
+        All ranks get the request before the first answer is read, because they run collective
+        operations together.
+        """
         self.ask(what, **request)
         return self.answers()
 
@@ -68,7 +84,10 @@ class Host:
 
 
 def start(hosts, driver, sglang):
-    """Starts the process that forks the ranks of all hosts."""
+    """Starts rank.py, which forks the ranks of all hosts. Returns when all ranks are ready.
+
+    driver: "controller" or "tree". sglang: folders for PYTHONPATH.
+    """
     env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1",
            "PYTHONPATH": os.pathsep.join([sglang, PACKAGE])}
     env.pop("PYTHONDONTWRITEBYTECODE", None)  # versions share most of their imports
@@ -85,7 +104,9 @@ def start(hosts, driver, sglang):
 
 
 class Running:
-    """Two engines and ranks of one driver, shared by many tests because importing SGLang is slow.
+    """Two engines, and hosts with ranks of one driver. sizes: number of ranks of each host.
+
+    Many tests share one object, because importing SGLang takes long.
     """
 
     def __init__(self, driver, sizes, sglang):
@@ -103,6 +124,7 @@ class Running:
             raise
 
     def stop(self):
+        """Ends ranks and engines. AssertionError unless all of them end with status 0."""
         for host in self.hosts:
             host.close()
         status = self.process.wait(300)

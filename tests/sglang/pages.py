@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Access to pages of SGLang's host pools, and the bytes that a test writes to them."""
+"""Reads and writes pages of SGLang's host pools, and makes the bytes that tests write to them."""
 
 import ctypes
 
@@ -7,7 +7,11 @@ import torch
 
 
 class HostPage:
-    """A page of a host pool, accessed by its addresses or through the pool's own copy methods."""
+    """A page of a host pool, given by the token indices of the page.
+
+    It is accessed by its addresses, or through the pool's own methods if the pool gives none.
+    nbytes: its length in bytes.
+    """
 
     def __init__(self, pool, indices):
         self.pool, self.first, self.segments = pool, int(indices[0]), None
@@ -37,7 +41,7 @@ class HostPage:
 
 
 def content(seed, what, rank):
-    """Returns a function nbytes -> bytes, determined by these three arguments."""
+    """Returns a function that makes n bytes, determined by the three arguments and n."""
     def make(nbytes):
         generator = torch.Generator().manual_seed(
             hash_of(f"{seed}/{what}/{rank}") & 0x7fffffffffffffff)
@@ -47,6 +51,7 @@ def content(seed, what, rank):
 
 
 def hash_of(text):
+    """FNV-1a hash of 64 bits, which is equal in all processes."""
     value = 0xcbf29ce484222325
     for byte in text.encode():
         value = (value ^ byte) * 0x100000001b3 & 0xffffffffffffffff

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SGLang's own device pools on the CPU: small ones of every kind whose host pools can be stored.
+"""Small device pools of SGLang on the CPU, of every kind whose host pools the store can save.
 
-SGLang builds the host pools from these itself. Loads by the tree are checked with `buffers`: device
-memory whose bytes are determined by token indices.
+SGLang itself makes the host pools from these device pools. A test fills the tensors in
+Kind.buffers, and compares them after the prefix tree has loaded pages back to the device pools.
 """
 
 import torch
@@ -20,8 +20,15 @@ LAYERS = 4
 
 
 class Kind:
-    """Device pools of one model kind and their allocator; `window` and `requests` where the model
-    has them.
+    """Base class: the device pools of one kind of model, and their allocator.
+
+    Attributes:
+        window: tokens of the sliding window, or None.
+        requests: pool of the states per request, or None.
+        draft: device pool of a speculative draft, or None.
+        usual_page: page size in tokens with which SGLang runs this kind.
+        heads: number of heads on one rank.
+        buffers: rows of (label, tensor, function from token indices to rows of the tensor).
     """
 
     window = requests = draft = None
@@ -32,23 +39,27 @@ class Kind:
         self.heads = 4 // ranks
         self.common = dict(size=tokens, page_size=page_size, dtype=BF16, device="cpu",
                            enable_memory_saver=False)
-        self.buffers = []  # (label, tensor of rows, token indices -> rows)
+        self.buffers = []
         self.build()
 
     def build(self):
+        """Makes the pools, sets self.allocator and fills self.buffers."""
         raise NotImplementedError
 
     def paged(self, device_pool):
+        """SGLang's allocator for this page size."""
         if self.page_size == 1:
             return TokenToKVPoolAllocator(self.tokens, BF16, "cpu", device_pool, False)
         return PagedTokenToKVPoolAllocator(self.tokens, self.page_size, BF16, "cpu", device_pool,
                                            False)
 
     def mha(self, **more):
+        """A device pool with K and V by heads."""
         return memory_pool.MHATokenToKVPool(**{**self.common, "head_num": self.heads,
                                                "head_dim": 64, "layer_num": LAYERS, **more})
 
     def mla(self, **more):
+        """A device pool of MLA pages."""
         return memory_pool.MLATokenToKVPool(**{**self.common, "kv_lora_rank": 512,
                                                "qk_rope_head_dim": 64, "layer_num": LAYERS, **more})
 
@@ -56,6 +67,7 @@ class Kind:
         self.buffers += [(f"{label}{i}", tensor, rows) for i, tensor in enumerate(tensors)]
 
     def pages(self, indices):
+        """Numbers of the pages of these token indices."""
         return indices[::self.page_size] // self.page_size
 
     def add_drafts(self, tree):
@@ -68,16 +80,18 @@ class Kind:
 
     @staticmethod
     def bytes_of(tensor):
+        """A view of the tensor as rows of bytes."""
         return tensor.view(torch.uint8).view(tensor.shape[0], -1)
 
     def fill(self, indices, make):
+        """Writes the rows of these tokens in all buffers. make(label) returns n -> n bytes."""
         for label, tensor, rows in self.buffers:
             at, view = rows(indices), self.bytes_of(tensor)
             data = bytearray(make(label)(len(at) * view.shape[1]))
             view[at] = torch.frombuffer(data, dtype=torch.uint8).view(len(at), -1)
 
     def wrong(self, indices, make):
-        """Rows of all buffers that differ from what fill() wrote for these tokens."""
+        """Number of rows, in all buffers, that differ from those that fill() writes."""
         wrong = 0
         for label, tensor, rows in self.buffers if len(indices) else ():
             at, view = rows(indices), self.bytes_of(tensor)
@@ -124,7 +138,7 @@ class DsaDraft(Dsa):
 
 
 class Swa(Kind):
-    """A model in which every second layer has a sliding window."""
+    """Every second layer of the model has attention with a sliding window."""
 
     def build(self):
         self.window = 2 * self.page_size
@@ -143,7 +157,7 @@ class Swa(Kind):
 
 
 class Mamba(Kind):
-    """A model with attention in two layers and, in the others, a state per checkpoint."""
+    """Two layers of the model have attention; the others have a state per checkpoint."""
 
     attention = {}
 
@@ -166,7 +180,7 @@ class MlaMamba(Mamba):
 
 
 class DeepSeekV4(Kind):
-    """Compressed pages of several ratios, their indexer and states, and an anchor without bytes."""
+    """Pages compressed by several ratios, an indexer, states, and an anchor pool without bytes."""
 
     usual_page = 256
     ratios, more = [0, 4, 128, 4], {}
@@ -205,7 +219,7 @@ class MlaDraft(Mla):
 
 
 class MlaMhaDraft(Mla):
-    """The draft's heads are split over ranks; the target's pages are not."""
+    """The draft's heads are split over ranks; the pages of the model itself are not."""
 
     def build(self):
         super().build()

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensor-parallel ranks of SGLang on the CPU.
 
-    python rank.py DRIVER JSON    a process for each rank; exit 0 when every rank exited with 0
-    python rank.py --import       imports all that the newest version's ranks import; no engine
+    python rank.py DRIVER JSON    runs a process for each rank; exit status 0 if all ranks had 0
+    python rank.py --import       imports everything that ranks of the newest version import
 
-DRIVER is the module with the class Rank: controller or tree. The JSON has for each rank tp_rank,
-tp_size, rendezvous (a file), errors (a file) and socket (its number). Each JSON line on the socket,
-the name of a method and its arguments, is answered by one JSON line. SGLang is imported once and
-ranks are forked, because the import takes many times as long as the tests.
+DRIVER is the module with the class Rank: controller or tree. JSON is a list with one dict per rank,
+its plan: tp_rank, tp_size, rendezvous (a file for torch), errors (a file for its output) and socket
+(number of a descriptor). A rank answers each JSON line on its socket, the name of a method ("do")
+and its arguments, with one JSON line. The process imports SGLang once and then forks the ranks,
+because the import takes many times as long as the tests.
 """
 
 import importlib
@@ -24,13 +25,17 @@ foreign.install()
 
 
 def driver(name):
+    """Imports a driver and returns its class Rank."""
     found = importlib.import_module(name).Rank
     foreign.install_kernels()
     return found
 
 
 def serve(rank_class, plan, lines):
-    """Serves the requests of a rank until the socket closes; returns its exit status."""
+    """Answers a rank's requests until the socket closes. Returns the rank's exit status.
+
+    An exception is answered with its text, and ends the rank.
+    """
     def say(answer):
         lines.write(json.dumps(answer) + "\n")
         lines.flush()
@@ -49,8 +54,10 @@ def serve(rank_class, plan, lines):
 
 
 def fork(rank_class, plan, sockets):
-    """Forks a rank that keeps only its own socket, so that the reader of a socket notices its
-    rank's end.
+    """Forks a rank and returns its process id.
+
+    The rank closes the sockets of the other ranks, so that the test reads the end of a socket when
+    the rank of that socket has ended.
     """
     pid = os.fork()
     if pid:
@@ -61,7 +68,7 @@ def fork(rank_class, plan, sockets):
     mine = sockets.pop(plan["socket"])
     for other in sockets.values():
         other.close()
-    os._exit(serve(rank_class, plan, mine.makefile("rw")))  # joins no daemon threads
+    os._exit(serve(rank_class, plan, mine.makefile("rw")))  # does not wait for daemon threads
 
 
 def main():

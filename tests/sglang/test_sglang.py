@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs SGLang's own, unmodified code with two real engines: one host each, two ranks per host.
+"""Runs SGLang's own, unmodified code with two real engines.
 
     test_sglang.py VERSION     "newest": the newest release that PyPI has
 
-Other projects' packages that need a GPU have stand-ins (foreign.py); SGLang has none. Exit 77: PyPI
-does not answer or has no CPU build of torch. A release that cannot be driven is a failure.
+Each engine has one simulated host with two ranks; newer versions have a third host with one rank.
+Packages of other projects that need a GPU are replaced by stand-ins (foreign.py); nothing of SGLang
+is. Exit status 77: PyPI does not answer or has no CPU build of torch. A release that the tests
+cannot run is a failure.
 """
 
 import os
@@ -21,8 +23,8 @@ import hosts  # noqa: E402
 
 VERSION = "0.5.18"
 SGLANG = ""  # folders for PYTHONPATH
-PAGES = 200
-TREES = (0, 5, 18)  # from this version on the prefix tree is tested; later versions have only it
+PAGES = 200  # pages that a test of the controller moves
+TREES = (0, 5, 18)  # first version whose prefix tree is tested; later versions have only the tree
 
 
 def version():
@@ -30,7 +32,7 @@ def version():
 
 
 class Ranks(unittest.TestCase):
-    """Base class: uses the hosts in HOSTS; each of the first two has two ranks."""
+    """Base class: a test uses the two hosts in HOSTS. The first two hosts have two ranks each."""
 
     seed = 0
     running = None
@@ -58,6 +60,7 @@ class Ranks(unittest.TestCase):
         Ranks.seed += 1
 
     def make(self, pool, layout, page_size=4, v1=1, extra=None, **plan):
+        """Makes the pools and the store on all ranks of both hosts."""
         for host in self.hosts:
             host.ask("make", pool=pool, layout=layout, page_size=page_size,
                      **{"pages": 256, **plan},
@@ -69,6 +72,7 @@ class Ranks(unittest.TestCase):
             host.answers()
 
     def counted(self, host):
+        """The stores' counts of all ranks. Asserts that no thread died and no error was counted."""
         module = "observability.metrics_collector" if version() >= (0, 5, 10) else \
             "metrics.collector"
         counts = host.do("counts")
@@ -83,8 +87,9 @@ class Controllers(Ranks):
     """Tests of the controller's threads: backup, exists, prefetch."""
 
     def round_trip(self, pool, layout, v1=1, shm=False, **options):
-        """Moves 200 pages: backup, flush, exists, prefetch, compare every byte; then on the other
-        host.
+        """Stores 200 pages from one host, then reads them back on that host and on the other.
+
+        Compares every byte.
         """
         Ranks.seed += 1
         here, there = self.hosts
@@ -107,7 +112,7 @@ class Controllers(Ranks):
     def test_mha_page_first(self):
         self.round_trip("mha", "page_first")
 
-    def test_mha_page_first_of_one_token(self):
+    def test_mha_page_first_with_pages_of_one_token(self):
         self.round_trip("mha", "page_first", page_size=1)
 
     def test_mha_page_first_direct(self):
@@ -125,7 +130,7 @@ class Controllers(Ranks):
     def test_mla_layer_first(self):
         self.round_trip("mla", "layer_first")
 
-    def test_generic_calls(self):
+    def test_pages_are_moved_by_the_generic_calls(self):
         for pool, layout in (("mha", "page_first"), ("mha", "layer_first"),
                              ("mla", "page_first")):
             with self.subTest(pool=pool, layout=layout):
@@ -138,7 +143,7 @@ class Controllers(Ranks):
             with self.subTest(pool=pool):
                 self.round_trip(pool, "page_first", shm=True)
 
-    def test_detached_and_attached_again(self):
+    def test_pages_are_found_after_detach_and_attach(self):
         if version() < (0, 5, 9):
             self.skipTest(f"SGLang {VERSION} cannot detach")
         self.round_trip("mha", "page_first")
@@ -150,7 +155,10 @@ class Controllers(Ranks):
 
 
 class Trees(Ranks):
-    """Tests of the prefix tree: write policies and prefetch policies, up to the device's bytes."""
+    """Tests of the prefix tree: write policies and prefetch policies.
+
+    They compare the bytes that the tree has loaded to the device pools.
+    """
 
     FULL = {"pages": 40, "on_device": 40, "wrong": 0}
     NONE = {"pages": 0, "on_device": 0, "wrong": 0}
@@ -163,12 +171,14 @@ class Trees(Ranks):
             yield from (("dsa", "page_first_direct", 64), ("swa", "page_first_direct", 1))
 
     def fetch(self, host, pages=40, **options):
+        """Runs a request for the pages on all ranks; self.seconds: the longest prefetch."""
         got = host.do("fetch", seed=self.seed, pages=pages, **options)
         self.seconds = max(rank.pop("seconds") for rank in got)
         return got
 
     def stored_when(self, write, *steps):
-        """Asserts that the store is empty before the last step and holds all pages after it."""
+        """Asserts that the other host finds no page before the last step, and all pages after it.
+        """
         here, there = self.hosts
         for pool, layout, page_size in self.kinds():
             with self.subTest(pool=pool, layout=layout):
@@ -208,7 +218,7 @@ class Trees(Ranks):
                               extra={"prefetch_timeout_base": 30})
                     here.do("insert", seed=self.seed, pages=40)
                     if prefetch == "best_effort":
-                        # The request is admitted with the pages read until then, possibly none.
+                        # The request starts with the pages read until then, possibly none.
                         for row in self.fetch(there, at_once=True):
                             self.assertEqual(row["wrong"], 0)
                             self.assertEqual(row["on_device"], row["pages"])
@@ -218,7 +228,7 @@ class Trees(Ranks):
 
 
 class NewestTrees(Ranks):
-    """Tests of behaviour that only the newest version has."""
+    """Tests of functions that only versions after 0.5.18 have."""
 
     fetch = Trees.fetch
     FULL, NONE = Trees.FULL, Trees.NONE
@@ -236,8 +246,7 @@ class NewestTrees(Ranks):
         self.counted(there)
 
     def test_a_hanging_engine_delays_a_request_as_long_as_its_policy_allows(self):
-        """The engine stops while the read is in flight; the bytes arrive after the request has
-        ended.
+        """The engine stops while the read is in flight; the bytes arrive after the request ended.
         """
         here, there = self.hosts
         engine = self.engines.process[1]
@@ -256,19 +265,21 @@ class NewestTrees(Ranks):
                 self.assertEqual(got, [self.NONE] * 2)
                 self.assertLess(self.seconds, 30)  # the read itself may take 60 s
                 self.engines.wait_members(2)
-                # The memory of the abandoned read is freed and used again.
+                # SGLang frees the memory of the abandoned read and uses it again.
                 there.do("settle")
                 self.assertEqual(self.fetch(there), [self.FULL] * 2)
                 self.counted(there)
 
 
 class Pools(Ranks):
-    """Tests of the pools of hybrid models and drafts, with the hybrid controller of the newest
-    version.
-    """
+    """Tests of the pools of hybrid models and drafts, with the newest version's controller."""
 
     def round_trip(self, pool, layout, page_size, side=(), written=(1, 1), **extra):
-        """written: which ranks store pages; side: pages of pools that cover a prefix's end only."""
+        """Stores pages from one host and reads them on both.
+
+        written: for each rank, 1 if it stores pages. side: number of pages of the pools that cover
+        only the end of a prefix, by name of the pool.
+        """
         here, there = self.hosts
         pages = 12
         with self.subTest(pool=pool, layout=layout):
@@ -285,20 +296,20 @@ class Pools(Ranks):
             for host in self.hosts:
                 self.counted(host)
 
-    def test_sparse_attention_brings_its_indexer(self):
+    def test_sparse_attention_moves_the_indexer_with_the_pages(self):
         for layout in ("page_first", "page_first_direct", "layer_first"):
             self.round_trip("dsa", layout, 64, written=(1, 0))
         self.round_trip("dsa", "page_first", 64, written=(1, 0), allocator="shm")
 
-    def test_sliding_windows(self):
+    def test_sliding_windows_move_the_end_of_a_prefix(self):
         for layout in ("page_first", "layer_first"):
             self.round_trip("swa", layout, 4, side={"swa": 2})
 
-    def test_states_of_every_rank(self):
+    def test_states_are_moved_for_every_rank(self):
         for pool in ("mamba", "mla_mamba"):
             self.round_trip(pool, "page_first", 1, side={"mamba": 1})
 
-    def test_deepseek_v4(self):
+    def test_all_pools_of_deepseek_v4_are_moved(self):
         side = {"swa": 1, "deepseek_v4_c4_state": 1, "deepseek_v4_c4_indexer_state": 1}
         for layout in ("page_first", "layer_first"):
             self.round_trip("deepseek_v4", layout, 256, written=(1, 0), side=side)
@@ -306,12 +317,12 @@ class Pools(Ranks):
         self.round_trip("deepseek_v4", "page_first", 256, written=(1, 0), side=side,
                         allocator="shm")
 
-    def test_drafts(self):
+    def test_drafts_are_moved_with_their_model(self):
         self.round_trip("mha_draft", "page_first", 4)
         self.round_trip("mla_draft", "page_first", 4, written=(1, 0))
         self.round_trip("dsa_draft", "page_first", 64, written=(1, 0))
 
-    def test_a_draft_that_only_rank_0_stores_is_no_hit_of_another_rank(self):
+    def test_a_draft_that_only_rank_0_stores_is_a_miss_on_other_ranks(self):
         here, there = self.hosts
         self.make("mla_mha_draft", "page_first")
         here.do("write", seed=self.seed, pages=12)
@@ -319,7 +330,7 @@ class Pools(Ranks):
             self.assertEqual(row, self.nothing)
 
     def test_ranks_agree_on_a_prefix_that_each_can_restore(self):
-        """The longest of rank 0 is 9, of rank 1 it is 7: neither has the other's state."""
+        """The longest prefix of rank 0 is 9 pages, of rank 1 it is 7; the longest of both is 5."""
         here, there = self.hosts
         self.make("mamba", "page_first", 1)
         here.do("write", seed=self.seed, pages=12, ends=[[2, 5, 9], [2, 5, 7]])
@@ -328,7 +339,7 @@ class Pools(Ranks):
 
 
 class Heads(Ranks):
-    """Hosts of different tensor-parallel sizes share pages that are split by heads."""
+    """Tests of hosts with different tensor-parallel sizes, which share pages split by heads."""
 
     HOSTS = (0, 2)
 
@@ -352,7 +363,7 @@ def tearDownModule():
 
 
 def load_tests(loader, _tests, _pattern):
-    """Loads the test classes that fit this version."""
+    """Selects the test classes for this version of SGLang, and the driver of Controllers."""
     classes = [Controllers]
     if version() > TREES:
         Controllers.DRIVER = "tree"

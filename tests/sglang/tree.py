@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drives SGLang's prefix tree, hybrid controllers and pools on the CPU as SGLang's scheduler does.
 
-The tree is HiRadixCache in 0.5.18, and the tree of all models since. There are two entry points.
-The tree (insert, evict, fetch): a scheduler's loop writes through, back or selectively; a request
-prefetches and loads to the device, whose bytes are compared. The controller (write, read): host
-pages of every pool are filled, backed up, prefetched and compared, for pools whose device side
-needs a GPU. The content of a page is determined by the request, the page, the pool and, where ranks
-differ, the rank.
+The tree is HiRadixCache in 0.5.18, and in later versions the one tree of all models. A test sends
+requests, which are the methods of Rank. There are two groups of them:
+  the tree (insert, evict, fetch)   runs the scheduler's loop, which stores pages by write_through,
+                                    write_back or write_through_selective. A request prefetches
+                                    pages and loads them to the device pools, whose bytes are
+                                    compared.
+  the controller (write, read)      fills host pages of every pool, stores, prefetches and compares
+                                    them. It serves pools whose device side needs a GPU.
+The bytes of a page depend on the request, the page, the pool and, where ranks differ, the rank.
 """
 
 import json
@@ -27,10 +30,11 @@ from sglang.srt.mem_cache.hicache_storage import PoolHitPolicy, PoolName, PoolTr
 from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.server_args import ServerArgs
 
-SECONDS = 60.0
+SECONDS = 60.0  # time-out of each wait
 
 
 def until(condition, what):
+    """Waits until condition() is true. Raises TimeoutError(what) after SECONDS."""
     end = time.monotonic() + SECONDS
     while not condition():
         if time.monotonic() > end:
@@ -39,7 +43,10 @@ def until(condition, what):
 
 
 class Rank:
-    """One scheduler. Its loops end on conditions that SGLang's collectives make equal on all ranks.
+    """One tensor-parallel rank: a scheduler's tree, controller, store and pools. plan: see rank.py.
+
+    All ranks must make the same number of turns of the scheduler's loop, because the turns contain
+    collective operations. Each loop therefore ends on a condition that is equal on all ranks.
     """
 
     def __init__(self, plan):
@@ -75,7 +82,7 @@ class Rank:
         runtime_context.get_context().override("test", hicache_mem_layout=plan["layout"])
 
     def make(self, **plan):
-        """Makes a tree with its controller, store and pools; those of an earlier make end."""
+        """Makes a tree with its controller, store and pools, after closing the previous ones."""
         self.close()
         self.publish(**plan)
         self.plan.update(plan)
@@ -96,10 +103,12 @@ class Rank:
         return self.started()
 
     def make_device_pools(self):
+        """Makes the device pools of every kind, to import all that they need."""
         for kind in pools.KINDS.values():
             kind(64 * kind.usual_page, kind.usual_page, self.ranks)
 
     def tree_of(self, params):
+        """The prefix tree of this version of SGLang."""
         try:
             from sglang.srt.mem_cache.hiradix_cache import HiRadixCache  # up to 0.5.18
         except ModuleNotFoundError:
@@ -112,6 +121,7 @@ class Rank:
         return HiRadixCache(params=params, server_args=self.args)
 
     def started(self):
+        """Waits until all threads of the controller are alive."""
         until(self.alive, "threads")
         return {}
 
@@ -127,17 +137,19 @@ class Rank:
         self.tree = None
 
     def key(self, seed, pages):
+        """The key of a request's first `pages` pages: its token numbers, determined by the seed."""
         return RadixKey(array("q", [seed * 100000 + i for i in range(pages * self.page_size)]))
 
     def replicated(self, name):
-        """True for pools with the same bytes on all ranks."""
+        """True if the pool has the same bytes on all ranks."""
         return self.controller.storage_config.is_mla_model and name != "mamba" and \
             not type(self.entries()[name]).__name__.startswith("MHA")
 
     # ---- the tree -----------------------------------------------------------------------------
 
     def events(self, condition, what):
-        """Runs the scheduler's loop until `condition`, which becomes true on all ranks together."""
+        """Runs the scheduler's loop until condition() is true, which is so on all ranks together.
+        """
         end = time.monotonic() + SECONDS
         while not condition():
             self.tree.check_hicache_events()
@@ -146,14 +158,15 @@ class Rank:
                 raise TimeoutError(what)
 
     def idle(self):
+        """True if no page is being written to the host pool or to the store."""
         return not (self.tree.ongoing_write_through or self.tree.ongoing_backup
                     or self.controller.write_queue)
 
     def insert(self, seed, pages):
-        """Inserts a computed request: its pages are on the device and in the tree."""
+        """Inserts a request whose pages are computed: they are in the device pools and the tree."""
         found = self.match(seed, pages)
         indices = self.on_device(found)
-        if len(indices) < pages * self.page_size:  # otherwise the same request is repeated
+        if len(indices) < pages * self.page_size:  # else this repeats a request
             indices = self.pool.allocator.alloc(pages * self.page_size)
             self.pool.fill(indices, lambda buffer: content(seed, buffer, self.device_rank()))
         self.tree.insert(base.InsertParams(key=self.key(seed, pages), value=indices))
@@ -161,29 +174,30 @@ class Rank:
         return {}
 
     def device_rank(self):
+        """The rank on which the bytes of the device pools depend."""
         return 0 if self.replicated("kv") else self.rank
 
     def evict(self, pages):
-        """Makes the device's memory short, so that write_back writes."""
+        """Evicts pages from the device, which with write_back stores them."""
         self.tree.evict(base.EvictParams(num_tokens=pages * self.page_size,
                                          swa_num_tokens=pages * self.page_size))
         self.events(self.idle, "backup")
         return {}
 
     def flush(self):
-        """Acts as /flush_cache does: afterwards only the store has pages."""
+        """Acts as SGLang's /flush_cache: afterwards only the store has pages."""
         self.tree.reset()
         self.pool.allocator.clear()
         return self.started()
 
     def handle(self):
-        """Returns a request's identity; a string up to 0.5.18."""
+        """Makes the identity of a new request, which is a string up to 0.5.18."""
         self.requests += 1
         name = f"request{self.requests}"
         return base.CacheRequestHandle(name, 0) if hasattr(base, "CacheRequestHandle") else name
 
     def prefetched(self, handle):
-        """True when no rank has anything left to read for this request."""
+        """True if no rank has pages of this request left to read."""
         if hasattr(self.tree, "has_ongoing_prefetch"):
             return not self.tree.has_ongoing_prefetch(handle)
         found = self.tree.ongoing_prefetch.get(handle)
@@ -202,13 +216,14 @@ class Rank:
         return self.tree.path_device_indices(found.last_device_node)
 
     def match(self, seed, pages):
+        """The part of the request that the tree has."""
         return self.tree.match_prefix(base.MatchPrefixParams(key=self.key(seed, pages)))
 
     def fetch(self, seed, pages, at_once=False, assume=0):
-        """Runs a request for these pages: prefetch, load to the device, compare every byte.
+        """Runs a request for these pages: prefetches them, loads them to the device, compares them.
 
-        at_once: admit it without waiting, as the best_effort policy does. assume: number of pages
-        that are read without asking whether they exist.
+        at_once: do not wait for the prefetch, as with the policy best_effort. assume: number of
+        pages that are read without a look-up. Returns numbers of pages, and the prefetch's seconds.
         """
         handle = self.handle()
         found = self.match(seed, pages)
@@ -224,13 +239,13 @@ class Rank:
         return {"pages": loaded, "seconds": seconds, **self.load_back(seed, pages)}
 
     def settle(self):
-        """Waits until nothing reads into the host's memory any more."""
+        """Waits until all memory of the host pool is free, so no read into it is in flight."""
         host = self.controller.mem_pool_host
         self.events(lambda: host.available_size() == host.size, "host memory")
         return {}
 
     def load_back(self, seed, pages):
-        """Loads the host's pages to the device."""
+        """Loads the request's pages from the host pools to the device pools and compares them."""
         found = self.match(seed, pages)
         request = SimpleNamespace(
             rid="load", kv=SimpleNamespace(mamba_pool_idx=None), last_node=found.last_device_node,
@@ -252,15 +267,14 @@ class Rank:
                                                page_size=self.page_size))
 
     def entries(self):
+        """The host pools by name."""
         pool = self.controller.mem_pool_host
         if not hasattr(pool, "entries"):
             return {"kv": pool}
         return {entry.name.value: entry.host_pool for entry in pool.entries}
 
     def side_transfers(self, pages):
-        """Returns the transfers that the tree's components and sidecars request for a prefix of
-        this length.
-        """
+        """The transfers of the side pools that the tree requests for a prefix of this length."""
         kinds = {"swa": self.pool.window and -(-self.pool.window // self.page_size), "mamba": 1}
         transfers = [PoolTransfer(name=PoolName(name), keys=["later"] * min(kinds[name], pages),
                                   hit_policy=PoolHitPolicy.TRAILING_PAGES)
@@ -273,6 +287,7 @@ class Rank:
             for spec in self.tree.sidecar_pool_specs]
 
     def allocate(self, transfers):
+        """Allocates host memory for the transfers that do not share the indices of another pool."""
         for transfer in transfers:
             if transfer.indices_from_pool is None:
                 size = self.entries()[transfer.name.value].page_size
@@ -280,6 +295,7 @@ class Rank:
                     len(transfer.keys) * size, pool=transfer.name)
 
     def free(self, indices, transfers):
+        """Frees the host memory of KV pages and of transfers."""
         group = self.controller.mem_pool_host
         group.free(indices)
         for transfer in transfers:
@@ -287,7 +303,7 @@ class Rank:
                 group.free(transfer.host_indices, pool=transfer.name)
 
     def pages_of(self, indices, transfers, hashes):
-        """Yields (pool's name, page's hash, HostPage) for all pages of all pools."""
+        """Yields (name of the pool, hash of the page, HostPage) for all pages that have bytes."""
         named = {"kv": (indices, hashes)}
         for transfer in transfers:
             source = transfer.indices_from_pool or transfer.name
@@ -302,16 +318,19 @@ class Rank:
                     yield name, page_hash, page
 
     def page(self, name, page_hash, nbytes):
+        """The contents of a page of this pool on this rank."""
         seed = int(page_hash[:12], 16)
-        if self.plan["layout"] == "page_head":  # a head's share of a page is contiguous, K before V
+        if self.plan["layout"] == "page_head":  # K, then V; in each, the bytes of a head together
             heads = self.pool.heads
             return b"".join(content(seed, name + part, self.rank * heads + head)(
                 nbytes // 2 // heads) for part in "kv" for head in range(heads))
         return content(seed, name, 0 if self.replicated(name) else self.rank)(nbytes)
 
     def write(self, seed, pages, ends=()):
-        """Fills pages and backs them up with the controller's thread. ends: prefixes that end with
-        a state.
+        """Fills host pages and stores them with the controller's backup thread.
+
+        ends: for each rank, the lengths in pages of the prefixes that get a state at their end;
+        without it, the whole request gets one. Returns numbers of pages.
         """
         ends = list(ends[self.rank] if ends else [pages])
         begin, done, stored = 0, 0, {}
@@ -323,6 +342,7 @@ class Rank:
         return {"pages": done, **({"side": stored} if stored else {})}
 
     def write_span(self, seed, pages, begin, end, with_state):
+        """Stores pages begin to end - 1; with_state: also the pages of the side pools."""
         hashes = self.hashes(seed, pages)[:end]
         span = hashes[begin:]
         indices = self.controller.mem_pool_host.alloc(len(span) * self.page_size)
@@ -336,14 +356,14 @@ class Rank:
                                       extra_pools=transfers or None)
         operation = self.controller.ack_backup_queue.get(timeout=SECONDS)
         for _, _, page in self.pages_of(indices, transfers, span):
-            page.write(bytes(page.nbytes))  # the page may be reused at once
+            page.write(bytes(page.nbytes))  # as if another request reused the page
         self.free(indices, transfers)
         return {"pages": operation.completed_tokens // self.page_size, "side": {
             str(getattr(name, "value", name)): count for name, count in
             operation.pool_storage_result.extra_pool_hit_pages.items()}}
 
     def read(self, seed, pages):
-        """Prefetches pages with the controller's threads and compares every byte of every pool."""
+        """Prefetches pages of all pools with the controller's threads and compares every byte."""
         handle = self.handle()
         transfers = self.side_transfers(pages)
         operation = self.controller.prefetch(handle, self.key(seed, pages), None, None,

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Readers against eviction. One writer refills a small pool continuously, so that every page is
- * evicted repeatedly. Meanwhile reader threads on another engine read the same keys by RDMA READ
- * and verify every byte of each page reported as a hit.
+ * Reads pages while they are evicted. One writer thread refills a small pool continuously, so that
+ * every page is evicted repeatedly. Reader threads on another engine read the same keys by RDMA
+ * READ and compare every byte of each page that is reported as a hit.
  *
- * Started by test_stress.py with two engines: pages are stored through the first socket and read
- * through the second. Prints JSON. Exit status 0: every hit was correct and each thread read
- * enough.
+ * test_stress.py starts this program with two engines: the writer uses the first socket, the
+ * readers use the second. Prints JSON; `wrong` counts hits with wrong bytes. Exit status 0: the
+ * readers have read the requested number of pages.
  */
 #include <getopt.h>
 #include <pthread.h>
@@ -19,11 +19,11 @@
 #define BATCH 32u
 
 struct stress {
-	uint64_t page_bytes, keys, reads_wanted;
-	unsigned readers;
-	uint64_t end_ns;
+	uint64_t page_bytes, keys, reads_wanted; /* reads_wanted: by each reader */
+	unsigned readers;                        /* number of reader threads */
+	uint64_t end_ns; /* time at which the readers stop; clock of now_ns() */
 	struct pc *writer_pc, *reader_pc;
-	uint32_t stop;
+	uint32_t stop;   /* nonzero: the writer ends; written by the main thread */
 	uint64_t stored; /* pages stored; written by the writer */
 };
 
@@ -31,9 +31,9 @@ struct reader {
 	struct stress *stress;
 	unsigned index;
 	pthread_t thread;
-	/* owner: the reader thread; other threads only read */
-	alignas(64) uint64_t reads;
-	uint64_t hits, wrong, other;
+	/* owner: the reader thread; the main thread reads them after it has ended */
+	alignas(64) uint64_t reads;  /* pages that a READ transferred */
+	uint64_t hits, wrong, other; /* wrong: hits with wrong bytes; other: failures */
 	struct pc_counts counts;
 };
 static_assert(sizeof(struct reader) % 64 == 0, "readers share no cache line");
@@ -115,7 +115,7 @@ static void *read_and_verify(void *argument)
 			r->wrong += hit && !content_is(p->segment[i].base, s->page_bytes, id[i]);
 		}
 		pc_channel_counts(channel, &r->counts);
-		/* A READ transferred the page if the result is a hit or stale. */
+		/* Hits and stale pages were transferred by a READ; misses were not. */
 		r->reads = r->hits + r->counts.stale;
 	}
 	pc_channel_close(channel);
@@ -173,7 +173,7 @@ int main(int argc, char **argv)
 		case 'k': s.keys = parse_number("--keys", optarg, BATCH, 1u << 30); break;
 		case 'b': s.page_bytes = parse_size("--page-bytes", optarg, 8, 1 << 20); break;
 		case 'd': seconds = parse_number("--seconds", optarg, 1, 3600); break;
-		default: die("see the source");
+		default: die("unknown option; main() in tests/stress/readers.c has the list");
 		}
 	}
 	if (parse_sockets(list, socket, &text) != 2)

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One engine evicts and refills its pool continuously; 4 threads on another engine read the same
-keys.
+"""One engine evicts and refills its pool continuously, and 4 threads read from another engine.
 
-$PEERCACHE_READS: number of page reads (default 1,000,000).
+$PEERCACHE_READS: number of pages to read (default 1,000,000).
 """
 
 import json
@@ -19,6 +18,7 @@ POOL = ["engine.limbo_ms=0", "engine.huge_pages=no"]
 
 class Stress(harness.ClusterTest):
     def read(self, settings, reads, *arguments, status=0):
+        """Runs `readers` with two engines that have small pools; returns its counts."""
         engines = self.start(2, pool_bytes="4MiB", settings=POOL + settings)
         process = harness.tool("tests/stress/readers", "--reads", reads, *arguments,
                                sockets=engines.sockets)
@@ -28,17 +28,17 @@ class Stress(harness.ClusterTest):
         self.stop_cleanly(engines)
         return json.loads(out)
 
-    def test_a_read_that_overlaps_reuse_is_never_a_hit(self):
+    def test_a_read_that_overlaps_the_reuse_of_a_slot_is_never_a_hit(self):
         got = self.read([], READS)
         self.assertGreaterEqual(got["reads"], READS)
         self.assertEqual(got["wrong"], 0)
         self.assertEqual(got["other"], 0)
-        self.assertGreater(got["stale"], 0, "reads did overlap reuse")
+        self.assertGreater(got["stale"], 0, "no READ overlapped the reuse of a slot")
         self.assertGreater(got["hits"], READS // 10)
 
     def test_without_the_head_check_the_same_readers_find_wrong_pages(self):
         got = self.read(["test.skip_head_check=yes"], READS // 10)
-        self.assertGreater(got["wrong"], 0, "or this test could not fail")
+        self.assertGreater(got["wrong"], 0, "the readers cannot detect wrong pages")
 
 
 if __name__ == "__main__":

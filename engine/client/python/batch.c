@@ -1,22 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One call about pages. It converts Python's lists into the lane's arrays, runs the batch without
- * the interpreter's lock, and converts the results into a list of bool. No Python object is made
- * per page: keys are read where they lie (the tuple `keys` keeps them alive), and addresses and
- * sizes are numbers.
+ * The methods get, set, exists, prefix and remove of Session. Any Python thread may call them; a
+ * call runs in the calling thread. It converts Python's lists into the lane's arrays, runs the
+ * batch without the interpreter's lock, and converts the results into a list of bool. The module
+ * makes no Python object per page: the library reads keys from the memory of Python's own objects
+ * (the tuple `keys` keeps them alive), and addresses and sizes are numbers.
  *
- * len(ptrs) / len(keys) consecutive segments make one page. A staged call never gives the segments
- * to the library: a set first copies them, a get copies into them last, both in this thread.
+ * len(ptrs) / len(keys) consecutive segments make one page. A staged call does not pass the
+ * caller's segments to the library: a set copies the segments into the lane's stage before it
+ * calls the library, a get copies the pages from the stage into the segments after the library
+ * returned. The calling thread makes both copies.
  */
 #include "engine/client/python/session.h"
 
 #include <string.h>
 #include <time.h>
 
-/* bytes that a staged call copies per batch, unless a single page is larger */
+/* bytes that a staged call copies per batch of the library; a single page may be larger */
 #define STAGE_BYTES (64u << 20)
-/* segments of one call, at most; more are taken for a mistake */
-#define SEGMENTS_ALL_MAX (1u << 26)
+#define SEGMENTS_ALL_MAX (1u << 26) /* exclusive upper limit of the segments of one call */
 
 enum verb { VERB_GET, VERB_SET, VERB_EXISTS, VERB_REMOVE };
 
@@ -25,11 +27,11 @@ struct call {
 	struct lane *lane;
 	enum verb verb;
 	const char *name_space;
-	PyObject *keys; /* the keys as a tuple; this struct holds a reference to it */
-	size_t pages, segments;
+	PyObject *keys;         /* a tuple; this struct holds a reference */
+	size_t pages, segments; /* number of keys, and of segments, of the whole call */
 	unsigned timeout_ms;
-	int staged;
-	int error; /* negative errno of pc_get() and the like: the library refused the whole call */
+	int staged; /* nonzero: copy through the lane's stage; an int for PyArg_ParseTuple() */
+	int error;  /* 0, or negative: the whole call failed, and no page is a hit */
 };
 
 static uint64_t now_ms(void)
@@ -42,6 +44,7 @@ static uint64_t now_ms(void)
 
 /* ---- out of Python -------------------------------------------------------------------------- */
 
+/* Fills the lane's pages with the keys. False: a Python exception is set. */
 static bool read_keys(struct call *c)
 {
 	for (size_t i = 0; i < c->pages; i++) {
@@ -73,8 +76,9 @@ static bool read_number(PyObject *number, uint64_t *ret_value)
 }
 
 /*
- * Reads the arguments `ptrs` and `sizes`, which are tuples; `sizes` may also be one number for all
- * segments.
+ * Fills the lane's segments and points each page at its share of them. ptrs is a tuple of
+ * addresses; sizes is a tuple of lengths in bytes, or one number for all segments. False: a Python
+ * exception is set.
  */
 static bool read_segments(struct call *c, PyObject *ptrs, PyObject *sizes)
 {
@@ -93,13 +97,13 @@ static bool read_segments(struct call *c, PyObject *ptrs, PyObject *sizes)
 	}
 	for (size_t i = 0; i < c->pages; i++) {
 		c->lane->page[i].segments = &c->lane->segment[i * each];
-		/* If `each` exceeds UINT_MAX, segment_count stays too large for the library,
-		 * which refuses the page. */
+		/* SEGMENTS_ALL_MAX bounds `each`, so the cast loses no bits. */
 		c->lane->page[i].segment_count = (unsigned)each;
 	}
 	return true;
 }
 
+/* Sets c->segments. False: the numbers do not fit together, and ValueError is set. */
 static bool shapes_fit(struct call *c, PyObject *ptrs, PyObject *sizes)
 {
 	c->segments = (size_t)PyTuple_Size(ptrs);
@@ -113,6 +117,7 @@ static bool shapes_fit(struct call *c, PyObject *ptrs, PyObject *sizes)
 
 /* ---- without the interpreter's lock --------------------------------------------------------- */
 
+/* Calls the library for `count` pages. Returns its 0 or negative errno. */
 static int ask(struct call *c, const struct pc_page *pages, size_t count, unsigned timeout_ms,
 	enum pc_result *result)
 {
@@ -136,6 +141,7 @@ static size_t page_bytes(const struct pc_page *page)
 	return bytes;
 }
 
+/* Copies a page between its segments and the stage; `in`: from the segments to the stage. */
 static void copy(const struct pc_page *page, unsigned char *stage, bool in)
 {
 	for (unsigned s = 0; s < page->segment_count; s++) {
@@ -150,7 +156,8 @@ static void copy(const struct pc_page *page, unsigned char *stage, bool in)
 }
 
 /*
- * Returns how many pages from `first` on fit into the stage, at least one. *ret_bytes: their total
+ * Returns the number of pages, starting with page `first`, that one batch of a staged call moves:
+ * their total length is at most STAGE_BYTES, or the batch is a single page. *ret_bytes: the total
  * length.
  */
 static size_t stage_share(const struct call *c, size_t first, size_t *ret_bytes)
@@ -168,11 +175,14 @@ static size_t stage_share(const struct call *c, size_t first, size_t *ret_bytes)
 	return i - first;
 }
 
+/* Moves pages first to first + count - 1 through the lane's stage, which has room for them. */
 static int run_share(struct call *c, size_t first, size_t count, unsigned timeout_ms)
 {
 	struct lane *lane = c->lane;
-	/* lane_room() made room for both: the staged copies' pages and segments follow the
-	 * caller's. */
+	/*
+	 * prepare() made room for a second set of pages and segments, which describe the stage.
+	 * They follow the caller's in the same arrays.
+	 */
 	struct pc_page *staged = &lane->page[c->pages];
 	struct pc_segment *segment = &lane->segment[c->segments];
 	unsigned char *at = lane->stage;
@@ -199,6 +209,7 @@ static int run_share(struct call *c, size_t first, size_t count, unsigned timeou
 	return rc;
 }
 
+/* Runs a staged call as a series of batches. Returns 0, or negative if one of them failed. */
 static int run_staged(struct call *c)
 {
 	uint64_t end_ms = now_ms() + c->timeout_ms;
@@ -216,6 +227,7 @@ static int run_staged(struct call *c)
 	return rc;
 }
 
+/* Runs the call and counts its results. The lane belongs to this call until lane_give(). */
 static void run(struct call *c)
 {
 	pc_channel_name_space(c->lane->channel, c->name_space);
@@ -224,13 +236,14 @@ static void run(struct call *c)
 	else
 		c->error = ask(c, c->lane->page, c->pages, c->timeout_ms, c->lane->result);
 	for (size_t i = 0; c->error && i < c->pages; i++)
-		/* the library refused the whole call: count every page as invalid */
+		/* The whole call failed, so the library set no results: count invalid pages. */
 		c->lane->result[i] = PC_INVALID;
 	session_count(c->session, c->lane->result, c->pages);
 }
 
 /* ---- into Python ---------------------------------------------------------------------------- */
 
+/* List of bool, one per key: True for PC_HIT. */
 static PyObject *hits(const struct call *c)
 {
 	PyObject *list = PyList_New((Py_ssize_t)c->pages);
@@ -246,6 +259,7 @@ static PyObject *hits(const struct call *c)
 	return list;
 }
 
+/* Number of leading keys whose result is PC_HIT. */
 static PyObject *prefix(const struct call *c)
 {
 	size_t n = 0;
@@ -255,6 +269,7 @@ static PyObject *prefix(const struct call *c)
 	return PyLong_FromSize_t(n);
 }
 
+/* Sizes the lane's arrays for the call and fills them. False: a Python exception is set. */
 static bool prepare(struct call *c, PyObject *ptrs, PyObject *sizes)
 {
 	size_t pages = c->pages, segments = c->segments;
@@ -270,6 +285,10 @@ static bool prepare(struct call *c, PyObject *ptrs, PyObject *sizes)
 	return read_keys(c) && (!ptrs || read_segments(c, ptrs, sizes));
 }
 
+/*
+ * Runs a call from the lane's choice to the Python result, which `answer` makes. Without a lane the
+ * result is a miss for every key: the session is closed, or no channel is available.
+ */
 static PyObject *call(
 	struct call *c, PyObject *ptrs, PyObject *sizes, PyObject *(*answer)(const struct call *c))
 {
@@ -280,10 +299,7 @@ static PyObject *call(
 	if (!c->pages)
 		return answer(c);
 	Py_BEGIN_ALLOW_THREADS c->lane = lane_take(c->session, purpose);
-	Py_END_ALLOW_THREADS if (!c->lane) return answer(
-		/* the session is closed, or no channel is available: every page of the call is a
-		 * miss */
-		c);
+	Py_END_ALLOW_THREADS if (!c->lane) return answer(c);
 	if (prepare(c, ptrs, sizes)) {
 		Py_BEGIN_ALLOW_THREADS run(c);
 		Py_END_ALLOW_THREADS result = answer(c);
@@ -292,6 +308,7 @@ static PyObject *call(
 	return result;
 }
 
+/* get and set: calls with segments. */
 static PyObject *move(PyObject *self, PyObject *args, enum verb verb)
 {
 	struct call c = {.session = (struct session *)self, .verb = verb};
@@ -314,6 +331,7 @@ static PyObject *move(PyObject *self, PyObject *args, enum verb verb)
 	return result;
 }
 
+/* exists, prefix and remove: calls without segments. */
 static PyObject *look(
 	PyObject *self, PyObject *args, enum verb verb, PyObject *(*answer)(const struct call *c))
 {

@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lanes: a lane is a channel of a session with the buffers that a call needs. A call takes an idle
- * lane or opens a new one, so there are never more lanes than concurrent calls, even when threads
- * come and go. The lane given back last is taken first, so that a get finds the locations that the
- * previous exists looked up, even if another thread made that call. Any thread, without the
- * interpreter's lock.
+ * Lanes. A lane is a channel of a session together with the buffers that a call needs. A call takes
+ * an idle lane of its purpose or opens a new one, so the number of lanes is the largest number of
+ * concurrent calls per purpose, whatever number of threads start and end. The most recently
+ * returned lane is taken first: its channel has cached the locations that the previous exists
+ * looked up, and the get that follows uses them, even if another thread made the exists.
+ *
+ * Any thread, without the interpreter's lock. session.lock guards the lists and the counts.
  */
 #include "engine/client/python/session.h"
 
 #include <stdlib.h>
 
+/* `sum` and the channel's counts are added as arrays of 64-bit numbers. */
 void lane_counts(struct pc_counts *sum, const struct pc_channel *channel)
 {
 	struct pc_counts c;
@@ -80,6 +83,10 @@ void lane_give(struct session *s, enum purpose purpose, struct lane *lane)
 	pthread_mutex_unlock(&s->lock);
 }
 
+/*
+ * Enlarges the array *memory to `want` elements of `each` bytes and sets *have, unless it has that
+ * number already. False: out of memory; the array is unchanged.
+ */
 static bool grow(void **memory, size_t *have, size_t want, size_t each)
 {
 	void *more;
@@ -98,7 +105,7 @@ static bool grow(void **memory, size_t *have, size_t want, size_t each)
 
 bool lane_room(struct lane *lane, size_t pages, size_t segments)
 {
-	size_t results = lane->pages;
+	size_t results = lane->pages; /* `result` grows before `page`, so `pages` is its capacity */
 
 	return grow((void **)&lane->result, &results, pages, sizeof(*lane->result)) &&
 	       grow((void **)&lane->page, &lane->pages, pages, sizeof(*lane->page)) &&

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The type Session: one attachment to the engine of this host, used by all threads of a process.
- * Contains opening, closing, registered memory and counts. Any thread.
+ * The Python type Session: one attachment to the engine of this host, shared by all threads of a
+ * process. This file opens and closes it, registers memory and returns counts; it also makes the
+ * module. Any Python thread may call every method.
  */
 #include "engine/client/python/session.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+/* Raises OSError with the errno and pc_error(). `error` is the library's negative errno. */
 static PyObject *raise_error(int error)
 {
 	PyObject *args = Py_BuildValue("(is)", -error, pc_error());
@@ -19,13 +21,17 @@ static PyObject *raise_error(int error)
 	return NULL;
 }
 
+/*
+ * Waits for the running calls, then closes the lanes and the session. The caller does not hold the
+ * interpreter's lock. A session that is closed already is left as it is.
+ */
 static void close_session(struct session *s)
 {
 	struct pc *pc;
 
 	pthread_mutex_lock(&s->lock);
 	pc = s->pc;
-	s->pc = NULL; /* no new call can begin from here on, because pc is NULL */
+	s->pc = NULL; /* no new call starts after this store */
 	while (pc && s->busy)
 		pthread_cond_wait(&s->idle, &s->lock);
 	pthread_mutex_unlock(&s->lock);
@@ -103,8 +109,8 @@ static PyObject *session_close(PyObject *self, PyObject *nothing)
 }
 
 /*
- * Takes s->pc for a call that uses it directly. The call counts as busy, so that close() waits for
- * it.
+ * Returns s->pc for a call without a lane and counts the call as running, so that close() waits
+ * until let_go(). NULL: the session is closed, and ValueError is set.
  */
 static struct pc *hold(struct session *s)
 {
@@ -119,6 +125,7 @@ static struct pc *hold(struct session *s)
 	return pc;
 }
 
+/* Ends the running call that hold() counted. */
 static void let_go(struct session *s)
 {
 	pthread_mutex_lock(&s->lock);
@@ -228,8 +235,8 @@ static bool put_number(PyObject *dict, const char *name, uint64_t value)
 }
 
 /*
- * Sums the counts of idle channels. Channels of running calls are left out, because only their
- * threads may read them.
+ * Sums the counts of the closed channels and of the idle ones. The channels of running calls are
+ * left out, because only the thread that uses a channel may read its counts.
  */
 static PyObject *session_counts(PyObject *self, PyObject *nothing)
 {

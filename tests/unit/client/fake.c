@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The fake engine's memory, map and pages, and its thread. fake_attach.c has the socket,
- * fake_rings.c has the rings.
+ * The fake engine's memory, map, pages and thread. fake_attach.c serves the attach socket,
+ * fake_rings.c serves the rings.
  */
 #include "tests/unit/client/fake_inside.h"
 

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A fake engine for unit tests of the client library. Its thread serves the attach socket with real
- * memfds and acts as rails and control plane through the real rings. It has two rails and simulates
- * a cluster of three nodes: itself and two others, whose memory is plain arrays.
+ * A fake engine for unit tests of the client library. One thread serves the attach socket with real
+ * memfds, and acts as rails and control plane through the real rings. The fake engine has two rails
+ * and simulates a cluster of three nodes: itself (FAKE_SELF) and two others, FAKE_A and FAKE_B,
+ * whose memory is plain arrays.
  *
- * Tests change its state under `lock`, which the thread holds while it works.
+ * Tests change its state under `lock` (recursive), which the thread holds while it works.
  */
 #ifndef TESTS_CLIENT_FAKE_H
 #define TESTS_CLIENT_FAKE_H
@@ -15,7 +16,7 @@
 
 #define FAKE_NAME_BYTES 64
 #define FAKE_RAILS 2u
-#define FAKE_BITS 10u
+#define FAKE_BITS 10u /* a shard has 2^FAKE_BITS buckets */
 #define FAKE_POOL_BYTES (64u << 20)
 #define FAKE_UNITS (FAKE_POOL_BYTES / PAGE_UNIT)
 #define FAKE_CHANNELS 8
@@ -29,12 +30,12 @@ struct fake_node {
 	struct bucket *shard;
 	unsigned char *pool[FAKE_RAILS];
 	struct page_head *heads[FAKE_RAILS];
-	uint32_t units_used[FAKE_RAILS];
+	uint32_t units_used[FAKE_RAILS]; /* units from the pool's start that pages occupy */
 };
 
 struct fake_channel {
 	bool used;
-	int wake, wake_client; /* both ends of the wake socket */
+	int wake, wake_client; /* the engine's and the client's end of the wake socket */
 	int memfd;
 	unsigned char *base;
 	struct ring_consumer ops[FAKE_RAILS];
@@ -48,9 +49,9 @@ struct fake_region {
 	uint64_t bytes;
 };
 
-/* Return value of a hook: an op status, or one of these. */
+/* Return values of a hook: an op status to answer with, or one of these. */
 #define FAKE_DO 1000u   /* answer as a correct engine does */
-#define FAKE_HOLD 1001u /* no answer until fake_answer_held() */
+#define FAKE_HOLD 1001u /* ops: no answer before fake_answer_held(); control ops: no answer */
 
 struct fake;
 typedef uint32_t fake_op_hook(struct fake *f, uint32_t rail, const struct op *op);
@@ -62,8 +63,8 @@ struct fake {
 	pthread_mutex_t lock;
 	bool stop;
 	int listener;
-	int connection; /* socket of the only client process; -1: none */
-	uint16_t version;
+	int connection;      /* socket of the only client process; -1: none */
+	uint16_t version;    /* ABI version in the replies */
 	uint64_t rails_said; /* number of rails in the reply to HELLO */
 	int status_fd, shard_fd, pool_fd[FAKE_RAILS], heads_fd[FAKE_RAILS];
 	int control_kick, kick[FAKE_RAILS];
@@ -80,60 +81,76 @@ struct fake {
 	bool bad_channels;       /* CHANNEL_OPEN: send a segment of another version */
 	bool stall_regions;      /* answer REGION_ADD only after this is false again */
 
-	fake_op_hook *on_op;
-	fake_ctl_hook *on_ctl;
-	bool no_sleep; /* rails never sleep, so the client need not kick */
-	uint32_t credits_left;
-	struct {
+	fake_op_hook *on_op;   /* called for each op; NULL: FAKE_DO */
+	fake_ctl_hook *on_ctl; /* called for each control op; NULL: FAKE_DO */
+	bool no_sleep;         /* rails never sleep, so the client need not kick */
+	uint32_t credits_left; /* credits that are still granted; UINT32_MAX: no limit */
+	struct {               /* the ops without an answer, after FAKE_HOLD */
 		struct fake_channel *channel;
 		uint32_t rail;
 		struct op op;
 		struct op_segment segment[SEGMENTS_MAX];
 	} held[64];
 	unsigned held_count;
-	bool stalled; /* a REGION_ADD waits because of stall_regions */
+	bool stalled; /* a REGION_ADD was received and not answered, because of stall_regions */
 	struct attach_request stalled_request;
 	int stalled_fd;
 
-	/* counters of what the client sent */
+	/*
+	 * Counters of requests from the client. reads: READs of shards. pages: ops that read a
+	 * page, by rail. kicked: kicks of sleeping rails. closes: channels closed.
+	 */
 	unsigned hellos, reads, pages[FAKE_RAILS], touches, stales, returned, publishes, removes;
 	unsigned regions_added, regions_removed, kicked, closes;
-	unsigned segments_max, in_flight_max;
+	unsigned segments_max,
+		in_flight_max; /* most segments of an op; most slots in use in a ring */
 	struct ctl_op last_stale;
 };
 
 void fake_start(struct fake *f);
 void fake_stop(struct fake *f);
-/* Closes everything the client is attached to. fake_revive() listens again with the same memory. */
+/*
+ * Simulates the engine's death: closes the client's connection, its channels and the listening
+ * socket. fake_revive() listens again with the same memory.
+ */
 void fake_die(struct fake *f);
 void fake_revive(struct fake *f);
 
 /* The page key of `name` in the namespace of the tests. */
 struct page_key fake_key(const char *name);
 /*
- * Writes the entry into the shards of the key's owners; `only` < FAKE_NODES: into that node's shard
- * only.
+ * Writes the entry, with the key's tag, into the shards of the key's owners. `only` < FAKE_NODES:
+ * into the shard of that node instead.
  */
 void fake_insert(
 	struct fake *f, const struct page_key *key, uint32_t only, const struct dir_entry *entry);
-/* Makes a page of `bytes` bytes on `node`, published and in the directory. Returns its place. */
+/*
+ * Makes a page of `bytes` bytes in the pool of `rail` on `node`, publishes it with generation 7 and
+ * enters it in the directory. Returns its place.
+ */
 uint32_t fake_page(struct fake *f, const char *name, uint32_t node, uint32_t rail, uint32_t bytes);
+/* The page head of a place. */
 struct page_head *fake_head(struct fake *f, uint32_t node, uint32_t place);
 /* The byte that fake_page() writes at offset `at`. */
 unsigned char fake_byte(const char *name, uint32_t at);
 /* Index of the first owner of a key. */
 uint32_t fake_owner(struct fake *f, const char *name);
-/* Tries the names "<stem>-<n>", n from *at on, until `node` owns one. */
+/*
+ * Finds a name "<stem>-<n>" whose first owner is `node`; n counts up from *at. Sets *at to the n
+ * after it.
+ */
 void fake_name_owned(struct fake *f, const char *stem, uint32_t node, unsigned *at,
 	char ret_name[FAKE_NAME_BYTES]);
 /*
- * Rewrites the map: the first `members` of FAKE_NODES nodes live; `moved`: the old map becomes the
- * previous map.
+ * Rewrites the map: its members are the first `members` of the FAKE_NODES nodes. keep_previous: the
+ * old map becomes the previous map; otherwise there is no previous map.
  */
 void fake_map(struct fake *f, unsigned members, uint32_t replicas, bool keep_previous);
+/* Executes and answers the ops in `held`. The caller holds the lock. */
 void fake_answer_held(struct fake *f);
-/* Stores `drained`: every rail has returned the channel. */
+/* Sets `drained` in the channel segment: no rail uses the channel any more. Wakes the client. */
 void fake_drain(struct fake_channel *channel);
+/* Wakes a client that sleeps on the channel's wake socket. */
 void fake_wake(struct fake_channel *channel);
 void fake_lock(struct fake *f);
 void fake_unlock(struct fake *f);

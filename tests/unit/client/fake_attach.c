@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The fake engine's end of the attach socket. */
+/* The fake engine's end of the attach socket. Runs in the fake engine's thread, under its lock. */
 #include "tests/unit/client/fake_inside.h"
 
 #include <errno.h>
@@ -161,7 +161,7 @@ static void answer(struct fake *f, const struct attach_request *request, int fd)
 		break;
 	case ATTACH_CHANNEL_CLOSE:
 		f->closes++;
-		fake_serve_rings(f); /* serve ops that were published before this request first */
+		fake_serve_rings(f); /* first serve the ops published before this request */
 		drop_channel(f, (unsigned)request->a);
 		break;
 	case ATTACH_REGION_ADD: add_region(f, request, fd, &reply); break;

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared declarations of the fake engine's own files. */
+/* Declarations that only the fake engine's own files use: fake.c, fake_attach.c, fake_rings.c. */
 #ifndef TESTS_CLIENT_FAKE_INSIDE_H
 #define TESTS_CLIENT_FAKE_INSIDE_H
 
 #include "tests/unit/client/fake.h"
 
+/* A new memfd that may be sealed, and its mapping. Aborts the test if it cannot be made. */
 void *fake_memory(size_t bytes, int *ret_fd);
-/* Both functions return the amount of work done. The caller holds the lock. */
+/* Both functions return the number of requests served, 0 when idle. The caller holds the lock. */
 unsigned fake_serve_socket(struct fake *f);
 unsigned fake_serve_rings(struct fake *f);
 /* Closes the connection and frees its channels and regions. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The fake engine's rails and control plane. They act as a correct engine does unless a hook
- * decides otherwise.
+ * decides otherwise. They run in the fake engine's thread, under its lock.
  */
 #include "tests/unit/client/fake_inside.h"
 
@@ -30,7 +30,7 @@ static void done(struct fake_channel *ch, uint32_t rail, uint64_t cookie, uint32
 	struct op_done d = {.cookie = cookie, .status = status};
 
 	if (ring_room(&ch->done[rail], 1) < 1)
-		abort(); /* the client must keep room for every answer */
+		abort(); /* the client must keep room in the done ring for every answer */
 	memcpy(ring_slot_new(&ch->done[rail], 0), &d, sizeof(d));
 	ring_publish(&ch->done[rail], 1);
 	wake(ch);
@@ -230,8 +230,8 @@ static bool rail_awake(struct fake *f, uint32_t rail)
 }
 
 /*
- * Serves the rings. Rails and control plane raise their sleep flag whenever the rings are empty, so
- * every publish must kick.
+ * Serves the rings of all channels. Rails and control plane set their sleep flag whenever the rings
+ * are empty, so the client must kick after every publish.
  */
 unsigned fake_serve_rings(struct fake *f)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Common setup of the client's unit tests: a fake engine, a session, a channel and pages to
- * request.
+ * Common setup of the client's unit tests. RIG_TEST(f) runs a test with a fake engine, a session
+ * `pc` in the namespace "tests" and a channel `ch`. The helpers move one page in one call.
  */
 #ifndef TESTS_CLIENT_RIG_H
 #define TESTS_CLIENT_RIG_H
@@ -20,7 +20,7 @@
 #include "tests/unit/client/fake.h"
 
 #define PAGE_BYTES 20480u
-/* time limit for an answer that is expected; long enough for any machine */
+/* deadline of calls that must succeed, ms; long enough for a slow machine */
 #define PATIENCE_MS 20000u
 
 static struct fake fake;
@@ -35,6 +35,7 @@ static struct pc_channel *ch;
 		fake_unlock(&fake);                                                                \
 		seen_;                                                                             \
 	})
+/* Sets a field of the fake engine under its lock. */
 #define LET(field, value)                                                                          \
 	do {                                                                                       \
 		fake_lock(&fake);                                                                  \
@@ -63,13 +64,14 @@ static int rig_teardown(void **state)
 	return 0;
 }
 
-/* A page of one segment, with its key and memory. */
+/* A page of one segment, with the storage for its key and its segment. */
 struct one {
 	char name[64];
 	struct pc_segment segment;
 	struct pc_page page;
 };
 
+/* Fills *o for the key `name` and the memory at `base`. Returns the page in it. */
 static inline struct pc_page *one_page(struct one *o, const char *name, void *base, size_t bytes)
 {
 	snprintf(o->name, sizeof(o->name), "%s", name);
@@ -81,12 +83,14 @@ static inline struct pc_page *one_page(struct one *o, const char *name, void *ba
 	return &o->page;
 }
 
+/* Writes the bytes of the page `name`, as fake_page() does. */
 static inline void fill(const char *name, unsigned char *at, uint32_t bytes)
 {
 	for (uint32_t k = 0; k < bytes; k++)
 		at[k] = fake_byte(name, k);
 }
 
+/* Compares `bytes` bytes with those of the page `name` from offset `from` on. */
 static inline bool same(const char *name, const unsigned char *at, uint32_t from, uint32_t bytes)
 {
 	for (uint32_t k = 0; k < bytes; k++)
@@ -124,13 +128,14 @@ static inline enum pc_result exists_one(const char *name, unsigned timeout_ms)
 	return result;
 }
 
-/* Waits until the field of the fake engine becomes true; fails after PATIENCE_MS. */
+/* Waits until the field of the fake engine is nonzero, at most about PATIENCE_MS. */
 #define SEEN_SOON(field)                                                                           \
 	do {                                                                                       \
 		for (unsigned n_ = 0; n_ < PATIENCE_MS && !SEEN(field); n_++)                      \
 			usleep(1000);                                                              \
 	} while (0)
 
+/* Counters of `ch`. */
 static inline struct pc_counts counts(void)
 {
 	struct pc_counts c;

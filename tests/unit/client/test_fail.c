@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How the library reacts to failures below it: rails, nodes, deadlines, a torn map. */
+/* Failures of rails and nodes, missed deadlines and broken maps: what the library returns. */
 #include "tests/unit/client/rig.h"
 
 #include <unistd.h>
@@ -41,9 +41,9 @@ static uint32_t a_is_down(struct fake *f, uint32_t rail, const struct op *op)
 	return op->peer == FAKE_A ? OP_PEER_DOWN : FAKE_DO;
 }
 
-/* Answers as a rail that waits for a connection does: not before the op's own deadline. */
-static unsigned a_was_asked; /* under fake_lock() */
+static unsigned a_was_asked; /* ops for FAKE_A; under fake_lock() */
 
+/* Answers as a rail that waits for a connection does: with a time-out, at the op's deadline. */
 static uint32_t a_is_silent(struct fake *f, uint32_t rail, const struct op *op)
 {
 	static uint64_t last_ns;
@@ -66,7 +66,7 @@ static void hook(fake_op_hook *on_op)
 	fake_unlock(&fake);
 }
 
-static void a_broken_rail_costs_no_page(void **state)
+static void every_page_is_read_while_one_rail_is_broken(void **state)
 {
 	unsigned char *at = memory(1 << 20);
 	uint64_t start_ns = clock_now_ns();
@@ -83,12 +83,12 @@ static void a_broken_rail_costs_no_page(void **state)
 		assert_int_equal(get_one(name, at, 1000, PATIENCE_MS), PC_HIT);
 		assert_true(same(name, at, 0, 1000));
 	}
-	/* After a failure the rail rests, so it is tried at most once per RAIL_REST_NS. */
+	/* The library avoids a failed rail for RAIL_REST_NS, which bounds the failed READs. */
 	assert_true(SEEN(pages[0]) <= 1 + (clock_now_ns() - start_ns) / RAIL_REST_NS);
 	assert_true(counts().reissued <= SEEN(pages[0]));
 }
 
-static void a_dead_owner_costs_no_key(void **state)
+static void keys_of_a_dead_owner_are_found_at_the_other_owner(void **state)
 {
 	unsigned char *at = memory(1 << 20);
 	unsigned n = 0;
@@ -105,7 +105,7 @@ static void a_dead_owner_costs_no_key(void **state)
 	}
 }
 
-static void a_silent_owner_leaves_time_for_the_next(void **state)
+static void a_silent_owner_leaves_time_to_ask_the_next_owner(void **state)
 {
 	unsigned char *at = memory(1 << 20);
 	unsigned n = 0, asked;
@@ -120,7 +120,7 @@ static void a_silent_owner_leaves_time_for_the_next(void **state)
 		fake_page(&fake, name, FAKE_B, 0, 1000);
 		fake_unlock(&fake);
 		assert_int_equal(get_one(name, at, 1000, 3000), PC_HIT);
-		/* While the failed owner rests, the other owner is asked first. */
+		/* After its failure FAKE_A is asked last, so only the first page waits for it. */
 		fake_lock(&fake);
 		asked = a_was_asked;
 		fake_unlock(&fake);
@@ -163,12 +163,12 @@ static void a_lookup_without_answer_times_out(void **state)
 	(void)state;
 	hook(hold_everything);
 	fake_name_owned(&fake, "mute", FAKE_A, &n, name);
-	/* the key's other owner may be this host; then it is a miss */
+	/* If the key's other owner is this host, the result is a miss: try the next name. */
 	while (exists_one(name, 100) != PC_TIMEOUT)
 		fake_name_owned(&fake, "mute", FAKE_A, &n, name);
-	/* the call must end at its own deadline, long before the default */
+	/* The calls end at their own deadlines, long before the default deadline. */
 	assert_true(elapsed_ms(start_ns) < PC_TIMEOUT_MS_DEFAULT);
-	/* The answers come late; their pages have already ended. */
+	/* The rails answer late, when the pages have already ended. */
 	fake_lock(&fake);
 	LET(on_op, NULL);
 	fake_answer_held(&fake);
@@ -176,7 +176,7 @@ static void a_lookup_without_answer_times_out(void **state)
 	assert_int_not_equal(exists_one(name, PATIENCE_MS), PC_TIMEOUT);
 }
 
-static void a_staged_page_times_out_at_once_and_its_staging_is_kept(void **state)
+static void a_staged_page_times_out_at_its_deadline_and_keeps_its_block(void **state)
 {
 	unsigned char at[4096] = {0};
 	uint64_t start_ns;
@@ -192,7 +192,7 @@ static void a_staged_page_times_out_at_once_and_its_staging_is_kept(void **state
 	hook(NULL);
 	assert_int_equal(get_one("key-2", at, sizeof(at), PATIENCE_MS), PC_HIT);
 	fake_lock(&fake);
-	/* key-1 lands in a staging block of its own, not in the abandoned one */
+	/* The late answer writes key-1 into its abandoned block, which key-2 does not use. */
 	fake_answer_held(&fake);
 	fake_unlock(&fake);
 	assert_true(same("key-2", at, 0, sizeof(at)));
@@ -204,14 +204,14 @@ static void a_staged_page_times_out_at_once_and_its_staging_is_kept(void **state
 static void *answer_later(void *context)
 {
 	SEEN_SOON(held_count);
-	usleep(400000); /* sleep until the deadline has passed */
+	usleep(400000); /* sleeps until after the deadline of the get */
 	fake_lock(context);
 	fake_answer_held(context);
 	fake_unlock(context);
 	return NULL;
 }
 
-static void registered_memory_is_not_given_back_before_the_rail_answers(void **state)
+static void a_get_into_registered_memory_returns_only_after_the_rail_answers(void **state)
 {
 	unsigned char *at = memory(1 << 20);
 	uint64_t start_ns;
@@ -227,7 +227,7 @@ static void registered_memory_is_not_given_back_before_the_rail_answers(void **s
 	pthread_join(thread, NULL);
 }
 
-static void a_short_deadline_is_kept_behind_a_long_one(void **state)
+static void a_short_deadline_is_kept_while_a_longer_batch_waits(void **state)
 {
 	unsigned char at[64];
 	enum pc_result long_result, short_result;
@@ -252,7 +252,7 @@ static void a_short_deadline_is_kept_behind_a_long_one(void **state)
 	pc_wait(batch);
 }
 
-static void a_torn_map_leaves_the_old_one(void **state)
+static void readers_keep_the_old_map_while_the_new_one_is_torn(void **state)
 {
 	struct page_key key = fake_key("key-1");
 	unsigned char at[64];
@@ -260,17 +260,17 @@ static void a_torn_map_leaves_the_old_one(void **state)
 	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
 	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_HIT);
-	map_write_begin(&fake.status->map); /* the map's writer stops in the middle of a change */
+	map_write_begin(&fake.status->map); /* the writer stops during a change */
 	fake.status->map.current.members = 200;
 	shm_store(&fake.status->map.epoch, 99);
 	cache_drop(ch, &key);
 	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_HIT);
-	/* an odd sequence number plus 1: readers still see an unfinished write */
+	/* This write starts from an odd sequence number, so readers still see an unfinished one. */
 	fake_map(&fake, FAKE_NODES, 2, false);
 	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_HIT);
 }
 
-static void an_impossible_map_is_not_taken_over(void **state)
+static void an_invalid_map_is_rejected(void **state)
 {
 	unsigned char at[64];
 
@@ -292,8 +292,8 @@ static void a_moved_key_is_found_at_its_former_owner(void **state)
 	char name[64];
 
 	(void)state;
-	/* With two nodes, each key has one owner. Then the third node joins and owns keys for which
-	 * it has no entries. */
+	/* In the first map two nodes own the keys. Then the third node joins and owns keys for
+	 * which it has no entries: they are at the owner in the previous map. */
 	fake_lock(&fake);
 	fake_map(&fake, 2, 1, false);
 	fake_unlock(&fake);
@@ -318,7 +318,7 @@ static void a_moved_key_is_found_at_its_former_owner(void **state)
 	assert_int_equal(found, 20);
 }
 
-static void a_node_that_left_the_map_is_not_asked(void **state)
+static void a_page_on_a_node_that_left_the_map_is_not_read(void **state)
 {
 	unsigned char at[64];
 	unsigned reads;
@@ -343,7 +343,7 @@ static uint32_t answer_any(struct fake *f, uint32_t rail, const struct op *op)
 	return op->kind == OP_PAGE ? any_status : FAKE_DO;
 }
 
-static void no_other_status_is_a_hit(void **state)
+static void no_status_except_hit_is_a_hit(void **state)
 {
 	unsigned char at[64];
 
@@ -369,20 +369,20 @@ static void no_other_status_is_a_hit(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		RIG_TEST(a_broken_rail_costs_no_page),
-		RIG_TEST(a_dead_owner_costs_no_key),
-		RIG_TEST(a_silent_owner_leaves_time_for_the_next),
+		RIG_TEST(every_page_is_read_while_one_rail_is_broken),
+		RIG_TEST(keys_of_a_dead_owner_are_found_at_the_other_owner),
+		RIG_TEST(a_silent_owner_leaves_time_to_ask_the_next_owner),
 		RIG_TEST(a_page_on_a_dead_node_is_unreachable),
 		RIG_TEST(a_copy_on_a_live_node_is_read_when_the_other_died),
 		RIG_TEST(a_lookup_without_answer_times_out),
-		RIG_TEST(a_staged_page_times_out_at_once_and_its_staging_is_kept),
-		RIG_TEST(registered_memory_is_not_given_back_before_the_rail_answers),
-		RIG_TEST(a_short_deadline_is_kept_behind_a_long_one),
-		RIG_TEST(a_torn_map_leaves_the_old_one),
-		RIG_TEST(an_impossible_map_is_not_taken_over),
+		RIG_TEST(a_staged_page_times_out_at_its_deadline_and_keeps_its_block),
+		RIG_TEST(a_get_into_registered_memory_returns_only_after_the_rail_answers),
+		RIG_TEST(a_short_deadline_is_kept_while_a_longer_batch_waits),
+		RIG_TEST(readers_keep_the_old_map_while_the_new_one_is_torn),
+		RIG_TEST(an_invalid_map_is_rejected),
 		RIG_TEST(a_moved_key_is_found_at_its_former_owner),
-		RIG_TEST(a_node_that_left_the_map_is_not_asked),
-		RIG_TEST(no_other_status_is_a_hit),
+		RIG_TEST(a_page_on_a_node_that_left_the_map_is_not_read),
+		RIG_TEST(no_status_except_hit_is_a_hit),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

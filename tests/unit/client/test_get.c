@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading pages: where they are found, which locations are trusted, and where the bytes land. */
+/* pc_get() and pc_exists(): the look-up of pages, the cache of locations, and the destinations. */
 #include "tests/unit/client/rig.h"
 
 #include <time.h>
@@ -122,11 +122,11 @@ static void a_page_of_this_host_is_copied_without_a_rail(void **state)
 	assert_int_equal(get_one(name, at, PAGE_BYTES, PATIENCE_MS), PC_HIT);
 	assert_true(same(name, at, 0, PAGE_BYTES));
 	assert_int_equal(counts().hits_local, 1);
-	assert_int_equal(SEEN(reads), 0); /* the owner's shard is local too, so no READ is needed */
+	assert_int_equal(SEEN(reads), 0); /* the owner is this host, so its shard is read locally */
 	free(at);
 }
 
-/* Fills the key's first bucket with entries of other keys. */
+/* Fills the key's first bucket in the shard of `node` with entries of other keys. */
 static void crowd(const struct page_key *key, uint32_t node)
 {
 	struct bucket *b = &fake.node[node].shard[dir_bucket_first(key, FAKE_BITS)];
@@ -156,13 +156,13 @@ static void the_second_bucket_is_read_when_the_first_is_full(void **state)
 	}
 }
 
-static void the_second_bucket_is_left_alone_when_the_first_has_room(void **state)
+static void the_second_bucket_is_not_read_when_the_first_has_room(void **state)
 {
 	unsigned n = 0;
 	char name[64];
 
 	(void)state;
-	do /* choose a key of which this host is no owner */
+	do /* choose a key that this host does not own: its look-up needs a READ */
 		fake_name_owned(&fake, "plain", FAKE_A, &n, name);
 	while (exists_one(name, PATIENCE_MS) != PC_MISS || SEEN(reads) == 0);
 	LET(reads, 0);
@@ -170,7 +170,7 @@ static void the_second_bucket_is_left_alone_when_the_first_has_room(void **state
 	assert_int_equal(SEEN(reads), 1);
 }
 
-static void a_known_location_needs_no_second_look(void **state)
+static void a_known_location_needs_no_second_lookup(void **state)
 {
 	unsigned char at[64];
 
@@ -184,7 +184,7 @@ static void a_known_location_needs_no_second_look(void **state)
 	assert_int_equal(counts().lookups_cached, 2);
 }
 
-static void exists_looks_again_after_a_second(void **state)
+static void exists_looks_up_again_after_one_second(void **state)
 {
 	struct timespec second = {.tv_sec = 1, .tv_nsec = 50000000};
 	unsigned char at[64];
@@ -200,7 +200,7 @@ static void exists_looks_again_after_a_second(void **state)
 	assert_int_equal(counts().lookups, 2);
 }
 
-static void a_key_twice_in_a_batch_is_read_twice(void **state)
+static void a_key_named_twice_in_a_batch_is_read_twice(void **state)
 {
 	unsigned char *at = memory(1 << 20);
 	struct one o[2];
@@ -217,7 +217,7 @@ static void a_key_twice_in_a_batch_is_read_twice(void **state)
 	assert_true(same("key-1", at, 0, 1000) && same("key-1", at + 2000, 0, 1000));
 }
 
-static void a_page_read_is_touched_once_a_second(void **state)
+static void a_page_that_is_read_is_touched_once_a_second(void **state)
 {
 	unsigned char at[64];
 
@@ -241,11 +241,11 @@ int main(void)
 		RIG_TEST(a_key_that_no_node_has_is_a_miss),
 		RIG_TEST(a_page_of_this_host_is_copied_without_a_rail),
 		RIG_TEST(the_second_bucket_is_read_when_the_first_is_full),
-		RIG_TEST(the_second_bucket_is_left_alone_when_the_first_has_room),
-		RIG_TEST(a_known_location_needs_no_second_look),
-		RIG_TEST(exists_looks_again_after_a_second),
-		RIG_TEST(a_key_twice_in_a_batch_is_read_twice),
-		RIG_TEST(a_page_read_is_touched_once_a_second),
+		RIG_TEST(the_second_bucket_is_not_read_when_the_first_has_room),
+		RIG_TEST(a_known_location_needs_no_second_lookup),
+		RIG_TEST(exists_looks_up_again_after_one_second),
+		RIG_TEST(a_key_named_twice_in_a_batch_is_read_twice),
+		RIG_TEST(a_page_that_is_read_is_touched_once_a_second),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An engine that violates the protocol costs at most its session. */
+/* An engine that violates the protocol can end its session, but cannot harm the client. */
 #include "tests/unit/client/rig.h"
 
 #include <errno.h>
 #include <unistd.h>
 
-/* A ring's shared indices in the fake engine's mapping, to be corrupted by the tests. */
+/* The shared indices of a ring of channel 0, in the fake engine's mapping. Tests corrupt them. */
 static struct ring_shared *shared(size_t offset)
 {
 	return (struct ring_shared *)(void *)(fake.channel[0].base + offset);
 }
 
-static void impossible_indices_end_the_session_and_nothing_else(void **state)
+static void invalid_ring_indices_end_only_the_session(void **state)
 {
 	struct channel_layout l = channel_layout(FAKE_RAILS);
 	const size_t op[] = {l.op[0], l.op[1], l.ctl};
@@ -25,11 +25,11 @@ static void impossible_indices_end_the_session_and_nothing_else(void **state)
 		fake_lock(&fake);
 		shm_store(&shared(op[n])->head, 0x12345678);
 		fake_unlock(&fake);
-		/* The index is loaded again only when the ring looks full, so make it look full. */
+		/* The client loads the index only when its ring looks full: make it look full. */
 		ch->rail[0].ops.head_seen -= n == 0 ? OP_RING_SLOTS : 0;
 		ch->rail[1].ops.head_seen -= n == 1 ? OP_RING_SLOTS : 0;
 		ch->ctl.head_seen -= n == 2 ? CTL_RING_SLOTS : 0;
-		/* 64 keys: enough that another node owns some of them and each rail is used. */
+		/* With 64 keys, other nodes own some of them and each rail is used. */
 		for (unsigned k = 0; k < 64; k++) {
 			sprintf(name, "key-%u-%u", n, k);
 			result = set_one(name, from, sizeof(from), PATIENCE_MS);
@@ -114,7 +114,7 @@ static void an_invalid_hello_reply_is_refused(void **state)
 static uint64_t first_cookie;
 static unsigned pages_seen;
 
-/* Answers the second page with the first page's cookie and gives no other answer to it. */
+/* Answers the second page only with the cookie of the first page. */
 static uint32_t answer_the_first_twice(struct fake *f, uint32_t rail, const struct op *op)
 {
 	struct op_done d = {.status = OP_HIT};
@@ -131,7 +131,7 @@ static uint32_t answer_the_first_twice(struct fake *f, uint32_t rail, const stru
 	return FAKE_HOLD;
 }
 
-static void an_answer_that_comes_twice_answers_nothing_else(void **state)
+static void a_repeated_answer_completes_no_other_page(void **state)
 {
 	unsigned char at[64];
 
@@ -166,7 +166,7 @@ static void an_unknown_status_of_the_control_plane_is_no_hit(void **state)
 	assert_int_equal(result, PC_INVALID);
 }
 
-static void an_engine_that_refuses_is_not_asked_without_end(void **state)
+static void a_refusing_engine_is_asked_at_a_limited_rate(void **state)
 {
 	uint64_t start_ns;
 
@@ -187,13 +187,13 @@ static void an_engine_that_refuses_is_not_asked_without_end(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		RIG_TEST(impossible_indices_end_the_session_and_nothing_else),
+		RIG_TEST(invalid_ring_indices_end_only_the_session),
 		RIG_TEST(answers_without_a_request_are_ignored),
 		RIG_TEST(an_engine_of_another_version_is_refused),
 		RIG_TEST(an_invalid_hello_reply_is_refused),
-		RIG_TEST(an_answer_that_comes_twice_answers_nothing_else),
+		RIG_TEST(a_repeated_answer_completes_no_other_page),
 		RIG_TEST(an_unknown_status_of_the_control_plane_is_no_hit),
-		RIG_TEST(an_engine_that_refuses_is_not_asked_without_end),
+		RIG_TEST(a_refusing_engine_is_asked_at_a_limited_rate),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

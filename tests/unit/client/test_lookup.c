@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which owners of a key are asked, and which result follows from their answers. */
+/* Look-up of a key: which owners the library asks, and the result of their answers. */
 #include "tests/unit/client/rig.h"
 
 static void hook(fake_op_hook *on_op)
@@ -14,9 +14,9 @@ static uint32_t a_is_down(struct fake *f, uint32_t rail, const struct op *op)
 	return op->peer == FAKE_A ? OP_PEER_DOWN : FAKE_DO;
 }
 
-/* Answers as a rail that waits for a connection does: at the op's own deadline. */
-static unsigned a_was_asked; /* under fake_lock() */
+static unsigned a_was_asked; /* ops for FAKE_A; under fake_lock() */
 
+/* Answers as a rail that waits for a connection does: with a time-out, at the op's deadline. */
 static uint32_t a_is_silent(struct fake *f, uint32_t rail, const struct op *op)
 {
 	uint64_t now_ns = clock_now_ns();
@@ -38,7 +38,7 @@ static uint32_t hold_looks(struct fake *f, uint32_t rail, const struct op *op)
 	return op->kind == OP_READ ? FAKE_HOLD : FAKE_DO;
 }
 
-/* Finds the next name whose owners are `first` and then `second`. */
+/* Finds a name whose first owner is `first` and whose second owner is `second`. */
 static void name_of(const char *stem, uint32_t first, uint32_t second, unsigned *at, char *ret_name)
 {
 	uint32_t owner[REPLICAS_MAX] = {0};
@@ -52,7 +52,7 @@ static void name_of(const char *stem, uint32_t first, uint32_t second, unsigned 
 	} while (owner[1] != second);
 }
 
-/* Makes a page of node A that only one owner has an entry of. */
+/* Writes an entry for a page of FAKE_A into the shard of one owner only. */
 static void insert_at(const char *name, uint32_t owner)
 {
 	struct page_key key = fake_key(name);
@@ -61,7 +61,7 @@ static void insert_at(const char *name, uint32_t owner)
 		&(struct dir_entry){.ref = FAKE_REF(FAKE_A), .place = 1, .generation = 7});
 }
 
-static void a_key_is_absent_when_every_owner_said_so(void **state)
+static void a_key_is_a_miss_after_every_owner_has_answered(void **state)
 {
 	unsigned n = 0;
 	char name[FAKE_NAME_BYTES];
@@ -75,7 +75,7 @@ static void a_key_is_absent_when_every_owner_said_so(void **state)
 	assert_int_equal(SEEN(reads), 3);
 }
 
-static void a_key_that_one_owner_alone_knows_is_found(void **state)
+static void a_key_known_to_only_one_owner_is_found(void **state)
 {
 	static const uint32_t owners[][2] = {
 		{FAKE_A, FAKE_B}, {FAKE_B, FAKE_A}, {FAKE_SELF, FAKE_B}, {FAKE_B, FAKE_SELF}};
@@ -91,7 +91,7 @@ static void a_key_that_one_owner_alone_knows_is_found(void **state)
 		}
 }
 
-/* A small shard loses entries: both buckets of the key are full of other keys. */
+/* The first owner has no entry: both buckets of the key in its shard are full of other keys. */
 static void a_key_that_did_not_fit_into_one_shard_is_found_in_another(void **state)
 {
 	unsigned n = 0;
@@ -119,7 +119,7 @@ static void a_key_that_did_not_fit_into_one_shard_is_found_in_another(void **sta
 	}
 }
 
-static void an_owner_that_cannot_be_asked_makes_a_key_unreachable_not_absent(void **state)
+static void a_key_with_an_unreachable_owner_is_unreachable_and_no_miss(void **state)
 {
 	unsigned char at[64] = {0};
 	unsigned n = 0;
@@ -131,7 +131,7 @@ static void an_owner_that_cannot_be_asked_makes_a_key_unreachable_not_absent(voi
 		name_of("cut", k & 1 ? FAKE_A : FAKE_B, k & 1 ? FAKE_B : FAKE_A, &n, name);
 		assert_int_equal(exists_one(name, PATIENCE_MS), PC_UNREACHABLE);
 		assert_int_equal(get_one(name, at, sizeof(at), PATIENCE_MS), PC_UNREACHABLE);
-		/* No host is known to hold the page, so it is stored. */
+		/* No reachable owner has an entry for the key, so the page is stored. */
 		assert_int_equal(set_one(name, at, sizeof(at), PATIENCE_MS), PC_HIT);
 		assert_int_equal(SEEN(publishes), k + 1);
 	}
@@ -166,7 +166,8 @@ static void a_moved_key_is_found_at_a_former_owner_that_was_not_the_first(void *
 	unsigned found = 0;
 
 	(void)state;
-	/* Two nodes own every key. Then the third joins and owns keys it has no entries for. */
+	/* In the first map two nodes own every key. Then the third node joins and owns keys for
+	 * which it has no entries. */
 	for (unsigned k = 0; k < 4000 && found < 8; k++) {
 		uint32_t was[REPLICAS_MAX], is[REPLICAS_MAX];
 		char name[FAKE_NAME_BYTES];
@@ -187,7 +188,7 @@ static void a_moved_key_is_found_at_a_former_owner_that_was_not_the_first(void *
 	assert_int_equal(found, 8);
 }
 
-static void a_map_that_changes_during_a_lookup_starts_the_owners_anew(void **state)
+static void a_map_change_during_a_lookup_restarts_with_the_new_owners(void **state)
 {
 	enum pc_result result = PC_PENDING;
 	struct pc_batch *batch;
@@ -196,8 +197,8 @@ static void a_map_that_changes_during_a_lookup_starts_the_owners_anew(void **sta
 	uint32_t owner[REPLICAS_MAX];
 
 	(void)state;
-	/* The key is owned only by A in the first map and only by B in the second; both use the
-	 * same bit of `asked`. */
+	/* Choose a key that only FAKE_A owns in the first map and only FAKE_B in the second. Both
+	 * owners have the same bit in the look-up's bit mask of asked owners. */
 	for (unsigned k = 0;; k++) {
 		char name[FAKE_NAME_BYTES];
 
@@ -221,7 +222,7 @@ static void a_map_that_changes_during_a_lookup_starts_the_owners_anew(void **sta
 		assert_false(pc_poll(batch));
 	fake_map(&fake, FAKE_NODES, 1, false);
 	hook(NULL);
-	exists_one("another", PATIENCE_MS); /* makes the channel read the new map */
+	exists_one("another", PATIENCE_MS); /* its look-up makes the channel read the new map */
 	fake_lock(&fake);
 	fake_answer_held(&fake);
 	fake_unlock(&fake);
@@ -232,13 +233,13 @@ static void a_map_that_changes_during_a_lookup_starts_the_owners_anew(void **sta
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		RIG_TEST(a_key_is_absent_when_every_owner_said_so),
-		RIG_TEST(a_key_that_one_owner_alone_knows_is_found),
+		RIG_TEST(a_key_is_a_miss_after_every_owner_has_answered),
+		RIG_TEST(a_key_known_to_only_one_owner_is_found),
 		RIG_TEST(a_key_that_did_not_fit_into_one_shard_is_found_in_another),
-		RIG_TEST(an_owner_that_cannot_be_asked_makes_a_key_unreachable_not_absent),
+		RIG_TEST(a_key_with_an_unreachable_owner_is_unreachable_and_no_miss),
 		RIG_TEST(a_recently_failed_owner_is_not_awaited_once_another_has_answered),
 		RIG_TEST(a_moved_key_is_found_at_a_former_owner_that_was_not_the_first),
-		RIG_TEST(a_map_that_changes_during_a_lookup_starts_the_owners_anew),
+		RIG_TEST(a_map_change_during_a_lookup_restarts_with_the_new_owners),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

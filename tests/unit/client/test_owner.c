@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ownership of buffers when one side is dead, stopped or late: page slots during a copy, the
- * caller's memory during READs, and a session during failing requests.
+ * Ownership of memory while the engine or the client is dead, stopped or late: page slots during a
+ * copy, the caller's memory during READs, and a session whose requests fail.
  */
 #include "tests/emulated.h"
 #include "tests/unit/client/rig.h"
@@ -30,8 +30,8 @@ static void hook(fake_op_hook *on_op)
 
 /* ---- page slots ------------------------------------------------------------------------------ */
 
-static unsigned char *guarded; /* second half of the copy's source; unreadable at first */
-/* value of `copying` in the channel segment when the copy reached `guarded` */
+static unsigned char *guarded; /* second half of the copy's source; unreadable until the fault */
+/* value of channel_header.copying when the copy reads `guarded`; set by on_fault() */
 static uint64_t named;
 
 static void on_fault(int signal)
@@ -41,7 +41,7 @@ static void on_fault(int signal)
 	mprotect(guarded, 4096, PROT_READ);
 }
 
-static void a_slot_is_named_while_it_is_copied_into(void **state)
+static void the_channel_names_the_slot_into_which_it_copies(void **state)
 {
 	struct sigaction action = {.sa_handler = on_fault}, before;
 	unsigned char *from =
@@ -70,7 +70,7 @@ static void nothing_is_copied_after_the_engine_has_stopped_the_channel(void **st
 	(void)state;
 	fill("key-1", from, sizeof(from));
 	assert_int_equal(set_one("key-1", from, sizeof(from), PATIENCE_MS), PC_HIT);
-	/* Credits were granted in advance, so the next page could be copied at once. */
+	/* The channel holds credits, so it could copy the next page without a request. */
 	assert_true(ch->credits > 0);
 	for (unsigned r = 0; r < FAKE_RAILS; r++)
 		memcpy(before[r], fake.node[FAKE_SELF].pool[r], sizeof(before[r]));
@@ -81,7 +81,10 @@ static void nothing_is_copied_after_the_engine_has_stopped_the_channel(void **st
 		assert_memory_equal(before[r], fake.node[FAKE_SELF].pool[r], sizeof(before[r]));
 }
 
-/* A slot of the parent may belong to another page by the time a child writes it. */
+/*
+ * A child of fork() must not have the mapping of the pool: a slot that the parent had may hold
+ * another page when the child writes it.
+ */
 static void a_child_of_fork_has_no_pool(void **state)
 {
 	int status;
@@ -101,7 +104,7 @@ static void a_child_of_fork_has_no_pool(void **state)
 
 /* ---- a session that other channels use ------------------------------------------------------- */
 
-static void a_reply_whose_files_find_no_room_fails_alone(void **state)
+static void a_reply_with_too_many_descriptors_fails_only_its_request(void **state)
 {
 	struct pc_channel *second = NULL;
 	unsigned char at[5000];
@@ -117,12 +120,12 @@ static void a_reply_whose_files_find_no_room_fails_alone(void **state)
 	assert_true(pc_attached(pc));
 	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_HIT);
 	assert_int_equal(pc_channel_open(pc, &second), 0);
-	assert_int_equal(SEEN(closes), 1); /* one close: of the channel that could not be used */
+	assert_int_equal(SEEN(closes), 1); /* the engine closed the unusable channel */
 	assert_int_equal(SEEN(hellos), 1);
 	pc_channel_close(second);
 }
 
-static void a_reply_that_comes_too_late_fails_alone(void **state)
+static void a_late_reply_fails_only_its_request(void **state)
 {
 	struct session_call call = {.kind = ATTACH_CHANNEL_OPEN, .send_fd = -1, .timeout_ms = 20};
 	struct pc_channel *second = NULL;
@@ -136,14 +139,15 @@ static void a_reply_that_comes_too_late_fails_alone(void **state)
 	assert_true(pc_attached(pc));
 	LET(mute, false);
 	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_HIT);
-	/* The second request was not sent, and the channel granted by the first one was closed. */
+	/* The client did not send the second request. It closed the channel that the late reply to
+	 * the first one brought. */
 	assert_int_equal(pc_channel_open(pc, &second), 0);
 	assert_int_equal(SEEN(closes), 1);
 	assert_int_equal(SEEN(hellos), 1);
 	pc_channel_close(second);
 }
 
-/* Replaces the engine by another one and waits until the channel has noticed. */
+/* Stops the fake engine, waits until the channel has noticed, and starts it again. */
 static void replace_engine(void)
 {
 	fake_die(&fake);
@@ -152,6 +156,7 @@ static void replace_engine(void)
 	fake_revive(&fake);
 }
 
+/* Waits until calls succeed again. */
 static void until_attached(void)
 {
 	for (uint64_t start_ns = clock_now_ns(); exists_one("key-0", 1000) != PC_MISS;)
@@ -172,7 +177,7 @@ static void calls_keep_their_deadlines_while_the_engine_hangs(void **state)
 		uint64_t start_ns = clock_now_ns();
 
 		assert_int_equal(exists_one("key-1", 100), PC_GONE);
-		assert_true(elapsed_ms(start_ns) < 2000); /* HELLO alone would take 5 s */
+		assert_true(elapsed_ms(start_ns) < 2000); /* the time-out of HELLO is 5 s */
 	}
 	LET(mute, false);
 	until_attached();
@@ -194,7 +199,7 @@ static void pages_are_served_while_memory_is_registered_again(void **state)
 		assert_true(elapsed_ms(start_ns) < PATIENCE_MS);
 	assert_true(same("key-1", at, 0, 5000));
 	assert_int_equal(counts().bytes_staged, 5000);
-	/* Pages are also served on a channel that notices the new engine only at this call. */
+	/* The second channel notices the new engine only at this call, and serves pages too. */
 	SEEN_SOON(stalled);
 	ch = second;
 	for (uint64_t start_ns = clock_now_ns(); get_one("key-1", at, 5000, 1000) != PC_HIT;)
@@ -213,7 +218,7 @@ static void pages_are_served_while_memory_is_registered_again(void **state)
 	pc_channel_close(second);
 }
 
-/* A page longer than staging needs memory that must be registered first. */
+/* The library registers memory of its own for a page that is longer than staging. */
 static void a_page_longer_than_staging_keeps_its_deadline_while_the_engine_hangs(void **state)
 {
 	static unsigned char at[STAGING_BYTES];
@@ -225,7 +230,7 @@ static void a_page_longer_than_staging_keeps_its_deadline_while_the_engine_hangs
 	LET(mute, true);
 	start_ns = clock_now_ns();
 	assert_int_equal(get_one("key-1", at, sizeof(at), 200), PC_TIMEOUT);
-	assert_true(elapsed_ms(start_ns) < 5000); /* a registration alone would take up to 600 s */
+	assert_true(elapsed_ms(start_ns) < 5000); /* the time-out of a registration is 600 s */
 	LET(mute, false);
 	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_HIT);
 	assert_true(same("key-1", at, 0, sizeof(at)));
@@ -243,13 +248,13 @@ static void a_session_with_memory_is_closed_while_the_engine_hangs(void **state)
 	start_ns = clock_now_ns();
 	pc_channel_close(ch);
 	pc_close(pc);
-	assert_true(elapsed_ms(start_ns) < 5000); /* must not wait 600 s for each range */
+	assert_true(elapsed_ms(start_ns) < 5000); /* the time-out of one range's removal is 600 s */
 	ch = NULL;
 	pc = NULL;
 	LET(mute, false);
 }
 
-static void a_channel_that_cannot_be_used_is_given_back(void **state)
+static void an_unusable_channel_is_closed_at_the_engine(void **state)
 {
 	unsigned closes;
 
@@ -261,12 +266,12 @@ static void a_channel_that_cannot_be_used_is_given_back(void **state)
 		assert_true(elapsed_ms(start_ns) < PATIENCE_MS);
 	}
 	closes = SEEN(closes);
-	assert_true(closes <= 20); /* limited by REATTACH_NS, not once per call */
+	assert_true(closes <= 20); /* one close per attempt to attach, not per call */
 	LET(bad_channels, false);
 	until_attached();
 }
 
-/* An attach thread that waits for an engine must not delay the end of the program. */
+/* The thread that attaches again must not delay pc_close() while it waits for the engine. */
 static void closing_while_the_engine_hangs_does_not_wait_for_it(void **state)
 {
 	uint64_t start_ns;
@@ -279,7 +284,7 @@ static void closing_while_the_engine_hangs_does_not_wait_for_it(void **state)
 	start_ns = clock_now_ns();
 	pc_channel_close(ch);
 	pc_close(pc);
-	assert_true(elapsed_ms(start_ns) < 4000); /* HELLO would take 5 s */
+	assert_true(elapsed_ms(start_ns) < 4000); /* the time-out of HELLO is 5 s */
 	ch = NULL;
 	pc = NULL;
 	LET(mute, false);
@@ -287,18 +292,19 @@ static void closing_while_the_engine_hangs_does_not_wait_for_it(void **state)
 
 /* ---- READs in flight ------------------------------------------------------------------------- */
 
-#define WINDOW_US 300000 /* a call that does not wait returns long before this time */
+#define WINDOW_US 300000 /* us from the engine's end to the proof that no READ is left */
 
 static struct {
-	unsigned char *at;
-	pid_t engine; /* pid of the engine's process; 0: the engine lives and drains */
+	unsigned char *at; /* memory that the late READ writes */
+	pid_t engine;      /* process that stands for the engine; 0: none, the engine drains */
 	unsigned window_us;
-	uint32_t released;
+	uint32_t released; /* 1 after the READ has written */
 } late = {.window_us = WINDOW_US};
 
 /*
- * The end of an engine, in this order: its socket closes, a READ in flight writes, then the proof
- * of draining.
+ * Simulates the end of an engine in this order: its socket closes, a READ in flight writes to the
+ * caller's memory, then the client gets proof that no READ is left: `drained`, or the exit of the
+ * engine's process.
  */
 static void *die_with_a_read_in_flight(void *context)
 {
@@ -375,7 +381,8 @@ static void a_get_returns_when_the_engines_process_has_exited(void **state)
 	(void)state;
 	late.engine = fork();
 	if (late.engine == 0) {
-		/* closes the sockets together with the fake engine's process */
+		/* Close the child's copies of all sockets: with them, a socket that the parent
+		 * closes would stay open. */
 		close_range(0, ~0u, 0);
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		for (;;)
@@ -407,7 +414,8 @@ static void without_the_engines_pidfd_reads_go_through_staging(void **state)
 	assert_int_equal(get_one("key-1", at, 5000, PATIENCE_MS), PC_HIT);
 	assert_true(same("key-1", at, 0, 5000));
 	assert_int_equal(counts().bytes_staged, 5000);
-	/* A READ into staging is not awaited: its block is abandoned together with the segment. */
+	/* The call does not wait for a READ into staging: the block is abandoned together with the
+	 * channel segment. */
 	late.at = at;
 	late.engine = 0;
 	LET(no_drain, true);
@@ -422,8 +430,8 @@ static void without_the_engines_pidfd_reads_go_through_staging(void **state)
 	LET(pidfd, before);
 }
 
-/* A READ of the lost engine may write into this memory at any time. */
-static void memory_for_a_page_longer_than_staging_is_left_behind(void **state)
+/* A READ of the lost engine may still write into that memory, so no later page may use it. */
+static void memory_for_a_page_longer_than_staging_is_abandoned_with_the_engine(void **state)
 {
 	static unsigned char at[STAGING_BYTES];
 	struct pc_batch *batch;
@@ -452,22 +460,22 @@ static void memory_for_a_page_longer_than_staging_is_left_behind(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		RIG_TEST(a_slot_is_named_while_it_is_copied_into),
+		RIG_TEST(the_channel_names_the_slot_into_which_it_copies),
 		RIG_TEST(nothing_is_copied_after_the_engine_has_stopped_the_channel),
 		RIG_TEST(a_child_of_fork_has_no_pool),
-		RIG_TEST(a_reply_whose_files_find_no_room_fails_alone),
-		RIG_TEST(a_reply_that_comes_too_late_fails_alone),
+		RIG_TEST(a_reply_with_too_many_descriptors_fails_only_its_request),
+		RIG_TEST(a_late_reply_fails_only_its_request),
 		RIG_TEST(calls_keep_their_deadlines_while_the_engine_hangs),
 		RIG_TEST(pages_are_served_while_memory_is_registered_again),
 		RIG_TEST(a_page_longer_than_staging_keeps_its_deadline_while_the_engine_hangs),
 		RIG_TEST(a_session_with_memory_is_closed_while_the_engine_hangs),
-		RIG_TEST(a_channel_that_cannot_be_used_is_given_back),
+		RIG_TEST(an_unusable_channel_is_closed_at_the_engine),
 		RIG_TEST(closing_while_the_engine_hangs_does_not_wait_for_it),
 		RIG_TEST(a_get_returns_when_the_engine_has_drained_its_reads),
 		RIG_TEST(a_long_wait_is_reported_on_stderr),
 		RIG_TEST(a_get_returns_when_the_engines_process_has_exited),
 		RIG_TEST(without_the_engines_pidfd_reads_go_through_staging),
-		RIG_TEST(memory_for_a_page_longer_than_staging_is_left_behind),
+		RIG_TEST(memory_for_a_page_longer_than_staging_is_abandoned_with_the_engine),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parts that need no engine: key hashing, copies, the location cache, striping. */
+/* Parts of the library that need no engine: key hashing, copies, the cache of locations, limits. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,7 +21,7 @@ static struct page_key hash(const char *name_space, const void *key, size_t byte
 	return out;
 }
 
-/* Every node and every version must compute the same hashes, so these numbers never change. */
+/* Nodes of all versions must compute the same hashes, so these numbers never change. */
 static void keys_always_hash_to_the_same_numbers(void **state)
 {
 	static const struct {
@@ -46,7 +46,7 @@ static void keys_always_hash_to_the_same_numbers(void **state)
 	}
 }
 
-static void namespace_and_key_are_not_one_string(void **state)
+static void namespace_and_key_are_hashed_separately(void **state)
 {
 	struct page_key a = hash("ab", "c", 1), b = hash("a", "bc", 2), c = hash("", "abc", 3);
 
@@ -93,7 +93,7 @@ static void copies_of_any_length_and_alignment_are_exact(void **state)
 	free(to);
 }
 
-static void the_cache_answers_for_its_own_key_alone(void **state)
+static void the_cache_finds_only_the_key_that_was_put(void **state)
 {
 	struct pc_channel *ch = calloc(1, sizeof(*ch));
 	struct page_key a = {{5, 0}}, same_slot = {{5 + CACHE_SLOTS, 0}};
@@ -115,7 +115,7 @@ static void the_cache_answers_for_its_own_key_alone(void **state)
 	free(ch);
 }
 
-/* Makes a channel with `rails` rails and empty rings, which is enough for stripe.c. */
+/* Makes a channel with `rails` rails and empty op rings, without a session. */
 static struct pc_channel *rails_new(uint32_t rails)
 {
 	struct pc_channel *ch = calloc(1, sizeof(*ch));
@@ -137,7 +137,7 @@ static void rails_delete(struct pc_channel *ch)
 	free(ch);
 }
 
-static void no_more_is_requested_of_the_control_plane_than_its_answers_have_room_for(void **state)
+static void control_requests_are_limited_by_the_room_for_their_answers(void **state)
 {
 	struct pc_channel *ch = rails_new(1);
 	void *ring = aligned_alloc(64, ring_bytes(CTL_RING_SLOTS, sizeof(struct ctl_op)));
@@ -169,12 +169,11 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(keys_always_hash_to_the_same_numbers),
-		cmocka_unit_test(namespace_and_key_are_not_one_string),
+		cmocka_unit_test(namespace_and_key_are_hashed_separately),
 		cmocka_unit_test(keys_of_every_length_differ),
 		cmocka_unit_test(copies_of_any_length_and_alignment_are_exact),
-		cmocka_unit_test(the_cache_answers_for_its_own_key_alone),
-		cmocka_unit_test(
-			no_more_is_requested_of_the_control_plane_than_its_answers_have_room_for),
+		cmocka_unit_test(the_cache_finds_only_the_key_that_was_put),
+		cmocka_unit_test(control_requests_are_limited_by_the_room_for_their_answers),
 		cmocka_unit_test(results_have_names),
 	};
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attaching, losing the engine, attaching again; registered memory; a hostile engine. */
+/* Sessions: opening, loss and return of the engine, registered memory, closing of channels. */
 #include "tests/unit/client/rig.h"
 
 #include <dirent.h>
@@ -22,7 +22,7 @@ static uint32_t hold_pages(struct fake *f, uint32_t rail, const struct op *op)
 	return op->kind == OP_PAGE ? FAKE_HOLD : FAKE_DO;
 }
 
-static void opening_without_an_engine_says_so(void **state)
+static void opening_without_an_engine_names_the_socket(void **state)
 {
 	struct pc *other = NULL;
 
@@ -86,7 +86,7 @@ static void a_channel_may_serve_another_name_space(void **state)
 	assert_int_equal(pc_channel_name_space(NULL, NULL), -EINVAL);
 }
 
-static void memory_of_the_callers_own_is_registered(void **state)
+static void a_callers_own_memfd_is_registered(void **state)
 {
 	int fd = memfd_create("mine", MFD_ALLOW_SEALING | MFD_CLOEXEC);
 	unsigned char *at;
@@ -102,7 +102,7 @@ static void memory_of_the_callers_own_is_registered(void **state)
 	assert_int_equal(get_one("key-1", at + 4000, 5000, PATIENCE_MS), PC_HIT);
 	assert_true(same("key-1", at + 4000, 0, 5000));
 	assert_int_equal(counts().bytes_staged, 0);
-	/* A range that ends one byte past the registered memory is not registered. */
+	/* memory_find() refuses a range that ends one byte after the registered memory. */
 	assert_null(memory_find(ch, at + (2 << 20) - 4999, 5000));
 	assert_non_null(memory_find(ch, at + (2 << 20) - 5000, 5000));
 	assert_int_equal(pc_memory_release(pc, at), 0);
@@ -114,7 +114,7 @@ static void memory_of_the_callers_own_is_registered(void **state)
 	close(fd);
 }
 
-static void memory_the_engine_refuses_is_an_error_with_its_reason(void **state)
+static void memory_that_the_engine_refuses_is_an_error_with_its_reason(void **state)
 {
 	void *at;
 
@@ -155,7 +155,7 @@ static void memory_in_use_is_not_released(void **state)
 static void *die_soon(void *context)
 {
 	SEEN_SOON(held_count);
-	usleep(100000); /* sleep until the other page has arrived */
+	usleep(100000); /* meanwhile the other page is copied */
 	fake_die(context);
 	return NULL;
 }
@@ -207,7 +207,7 @@ static void a_caller_that_only_polls_notices_the_engines_death(void **state)
 	assert_int_equal(result, PC_GONE);
 }
 
-static void everything_comes_back_with_the_engine(void **state)
+static void channels_and_memory_work_again_after_the_engine_returns(void **state)
 {
 	struct pc_channel *second;
 	unsigned added;
@@ -221,7 +221,7 @@ static void everything_comes_back_with_the_engine(void **state)
 	added = SEEN(regions_added);
 	fake_die(&fake);
 	assert_int_equal(get_one("key-1", at, 5000, PATIENCE_MS), PC_GONE);
-	/* Memory can be allocated without an engine; it is registered later. */
+	/* The library attaches again and registers the memory with the new session. */
 	fake_revive(&fake);
 	usleep(250000);
 	memset(at, 0, 5000);
@@ -231,12 +231,12 @@ static void everything_comes_back_with_the_engine(void **state)
 	assert_int_equal(SEEN(regions_added), added + 1);
 	assert_true(pc_attached(pc));
 	pc_channel_close(ch);
-	ch = second; /* the second channel finds the new session by itself */
+	ch = second; /* this channel attaches to the new session at its next call */
 	assert_int_equal(get_one("key-1", at, 5000, PATIENCE_MS), PC_HIT);
 	assert_int_equal(SEEN(hellos), 2);
 }
 
-static void memory_and_channels_can_be_had_without_an_engine(void **state)
+static void memory_and_channels_open_without_an_engine(void **state)
 {
 	struct pc_channel *second;
 	void *at;
@@ -255,7 +255,7 @@ static void memory_and_channels_can_be_had_without_an_engine(void **state)
 	assert_int_equal(counts().bytes_staged, 0);
 }
 
-static void without_reattaching_an_engine_that_is_lost_stays_lost(void **state)
+static void with_no_reattach_a_lost_engine_stays_lost(void **state)
 {
 	const struct pc_options options = {.socket = fake.path, .no_reattach = true};
 
@@ -288,7 +288,7 @@ static unsigned open_files(void)
 	return n;
 }
 
-static void engines_that_come_and_go_leak_no_file(void **state)
+static void engines_that_die_and_return_leak_no_descriptor(void **state)
 {
 	unsigned before = 0;
 
@@ -309,7 +309,7 @@ static void engines_that_come_and_go_leak_no_file(void **state)
 	}
 }
 
-static void a_channel_closed_with_a_batch_in_flight_waits_for_the_rail(void **state)
+static void closing_a_channel_with_a_batch_in_flight_waits_for_the_rail(void **state)
 {
 	unsigned char at[5000];
 	struct pc_batch *batch;
@@ -325,8 +325,8 @@ static void a_channel_closed_with_a_batch_in_flight_waits_for_the_rail(void **st
 	assert_int_not_equal(result, PC_PENDING);
 }
 
-/* Pages that no NIC can still write to are not awaited, whatever their deadline is. */
-static void a_channel_closed_waits_a_moment_for_what_it_can_do_without(void **state)
+/* The NIC writes into staging and not into the caller's memory, so closing need not wait for it. */
+static void closing_a_channel_ends_staged_pages_before_their_deadline(void **state)
 {
 	unsigned char at[5000];
 	struct pc_batch *batch;
@@ -337,18 +337,18 @@ static void a_channel_closed_waits_a_moment_for_what_it_can_do_without(void **st
 	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
 	hook(hold_pages);
-	one_page(&o, "key-1", at, sizeof(at)); /* ordinary memory: read through staging */
+	one_page(&o, "key-1", at, sizeof(at)); /* unregistered memory: READ through staging */
 	assert_int_equal(pc_submit_get(ch, &o.page, 1, 60000, &result, &batch), 0);
 	SEEN_SOON(held_count);
 	start_ns = clock_now_ns();
 	pc_channel_close(ch);
 	ch = NULL;
 	assert_int_equal(result, PC_TIMEOUT);
-	/* without a wake-up the call would end after 10 s */
+	/* far less than the deadline of the get, which is 60 s */
 	assert_true(elapsed_ms(start_ns) < 9000);
 }
 
-static void sleepers_are_woken(void **state)
+static void sleeping_callers_and_rails_are_woken(void **state)
 {
 	unsigned char at[5000];
 
@@ -358,7 +358,7 @@ static void sleepers_are_woken(void **state)
 		uint64_t start_ns = clock_now_ns();
 
 		assert_int_equal(get_one("key-1", at, sizeof(at), 10000), PC_HIT);
-		/* ended by a wake-up, not by the deadline */
+		/* A wake-up has ended the call, not the deadline. */
 		assert_true(elapsed_ms(start_ns) < 5000);
 		usleep(1000);
 	}
@@ -368,22 +368,22 @@ static void sleepers_are_woken(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		RIG_TEST(opening_without_an_engine_says_so),
+		RIG_TEST(opening_without_an_engine_names_the_socket),
 		RIG_TEST(invalid_arguments_are_refused),
 		RIG_TEST(the_report_is_the_engines_text),
 		RIG_TEST(a_channel_may_serve_another_name_space),
-		RIG_TEST(memory_of_the_callers_own_is_registered),
-		RIG_TEST(memory_the_engine_refuses_is_an_error_with_its_reason),
+		RIG_TEST(a_callers_own_memfd_is_registered),
+		RIG_TEST(memory_that_the_engine_refuses_is_an_error_with_its_reason),
 		RIG_TEST(memory_in_use_is_not_released),
 		RIG_TEST(an_engine_that_dies_ends_the_batch_at_once),
 		RIG_TEST(a_caller_that_only_polls_notices_the_engines_death),
-		RIG_TEST(everything_comes_back_with_the_engine),
-		RIG_TEST(memory_and_channels_can_be_had_without_an_engine),
-		RIG_TEST(without_reattaching_an_engine_that_is_lost_stays_lost),
-		RIG_TEST(engines_that_come_and_go_leak_no_file),
-		RIG_TEST(a_channel_closed_with_a_batch_in_flight_waits_for_the_rail),
-		RIG_TEST(a_channel_closed_waits_a_moment_for_what_it_can_do_without),
-		RIG_TEST(sleepers_are_woken),
+		RIG_TEST(channels_and_memory_work_again_after_the_engine_returns),
+		RIG_TEST(memory_and_channels_open_without_an_engine),
+		RIG_TEST(with_no_reattach_a_lost_engine_stays_lost),
+		RIG_TEST(engines_that_die_and_return_leak_no_descriptor),
+		RIG_TEST(closing_a_channel_with_a_batch_in_flight_waits_for_the_rail),
+		RIG_TEST(closing_a_channel_ends_staged_pages_before_their_deadline),
+		RIG_TEST(sleeping_callers_and_rails_are_woken),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

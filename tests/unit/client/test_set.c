@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Storing and removing pages: credits, copies, duplicates, and a lack of room. */
+/* pc_set() and pc_remove(): credits, copies, keys stored already, and pools without room. */
 #include "tests/unit/client/rig.h"
 
 #include <unistd.h>
@@ -57,7 +57,7 @@ static void a_page_stored_on_any_node_is_not_stored_again(void **state)
 	assert_int_equal(SEEN(publishes), 1);
 }
 
-static void a_key_twice_in_a_batch_is_stored_once(void **state)
+static void a_key_named_twice_in_a_batch_is_stored_once(void **state)
 {
 	unsigned char from[1000] = {1};
 	struct one o[4];
@@ -108,7 +108,7 @@ static uint32_t refuse_some(struct fake *f, const struct ctl_op *op)
 	return OP_NO_SPACE;
 }
 
-static void a_rail_without_room_is_passed_over(void **state)
+static void a_page_is_stored_on_another_rail_when_one_has_no_room(void **state)
 {
 	unsigned char from[1000] = {1};
 
@@ -118,15 +118,15 @@ static void a_rail_without_room_is_passed_over(void **state)
 	assert_int_equal(set_one("key-1", from, sizeof(from), PATIENCE_MS), PC_HIT);
 }
 
-static void without_room_anywhere_a_page_is_full_at_once_and_later_it_is_not(void **state)
+static void a_set_fails_at_once_while_no_rail_has_room_and_works_later(void **state)
 {
 	unsigned char from[1000] = {1};
 	uint64_t start_ns = clock_now_ns();
 
 	(void)state;
 	LET(credits_left, 0);
-	/* The refusal of one rail ends the call; the refusal of the other rail may still be in
-	 * flight. */
+	/* The first call ends when one rail has refused. Repeat it until the other rail's refusal
+	 * has arrived too, so that the channel awaits no credit. */
 	do
 		assert_int_equal(set_one("key-1", from, sizeof(from), 10000), PC_FULL);
 	while (ch->credits && elapsed_ms(start_ns) < 5000);
@@ -137,7 +137,7 @@ static void without_room_anywhere_a_page_is_full_at_once_and_later_it_is_not(voi
 	assert_int_equal(set_one("key-1", from, sizeof(from), PATIENCE_MS), PC_HIT);
 }
 
-static void pages_that_have_a_credit_are_stored(void **state)
+static void only_pages_with_a_credit_are_stored(void **state)
 {
 	unsigned char from[1000] = {1};
 	struct one o[8];
@@ -184,11 +184,11 @@ static void a_set_without_answer_times_out(void **state)
 	assert_int_equal(set_one("key-1", from, sizeof(from), 100), PC_TIMEOUT);
 	LET(on_ctl, hold_publishes);
 	assert_int_equal(set_one("key-2", from, sizeof(from), 100), PC_TIMEOUT);
-	/* both calls end at their own deadlines, long before the default */
+	/* Both calls end at their own deadlines, long before the default deadline. */
 	assert_true(elapsed_ms(start_ns) < PC_TIMEOUT_MS_DEFAULT);
 }
 
-static void idle_credits_make_room_for_another_size(void **state)
+static void idle_credits_are_returned_for_a_page_of_another_size(void **state)
 {
 	static unsigned char from[200000];
 
@@ -201,7 +201,7 @@ static void idle_credits_make_room_for_another_size(void **state)
 	assert_true(SEEN(returned) > 0);
 }
 
-static void credits_are_given_back_when_the_channel_closes(void **state)
+static void credits_are_returned_when_the_channel_closes(void **state)
 {
 	unsigned char from[1000] = {1};
 	unsigned had = 0;
@@ -215,7 +215,7 @@ static void credits_are_given_back_when_the_channel_closes(void **state)
 	assert_int_equal(pc_channel_open(pc, &ch), 0);
 }
 
-static void pages_of_impossible_size_are_invalid(void **state)
+static void pages_with_invalid_lengths_or_keys_are_invalid(void **state)
 {
 	static unsigned char from[64];
 	struct pc_segment none = {from, 0}, null = {NULL, 5}, ok = {from, 5};
@@ -243,7 +243,7 @@ static void pages_of_impossible_size_are_invalid(void **state)
 	assert_int_equal(result, PC_INVALID);
 }
 
-static void one_bad_page_does_not_spoil_the_batch(void **state)
+static void one_invalid_page_does_not_fail_the_batch(void **state)
 {
 	unsigned char from[100] = {1};
 	struct one o[3];
@@ -264,7 +264,7 @@ static void one_bad_page_does_not_spoil_the_batch(void **state)
 	assert_int_equal(result[2], PC_HIT);
 }
 
-static void a_removed_page_is_gone(void **state)
+static void a_removed_page_is_a_miss(void **state)
 {
 	unsigned char from[100] = {1}, at[100];
 	struct one o;
@@ -285,7 +285,7 @@ static void a_credit_outside_the_pool_ends_the_session(void **state)
 	static unsigned char from[1000];
 
 	(void)state;
-	/* From here on the fake engine grants slots past the end of the client's mapping. */
+	/* The client believes that its mappings are empty, so each granted slot is outside them. */
 	fake_lock(&fake);
 	ch->session->rail[0].pool_bytes = 0;
 	ch->session->rail[1].pool_bytes = 0;
@@ -293,6 +293,7 @@ static void a_credit_outside_the_pool_ends_the_session(void **state)
 	assert_int_equal(set_one("key-1", from, sizeof(from), PATIENCE_MS), PC_GONE);
 }
 
+/* Stores `batches` batches of `count` pages of `bytes` bytes; all must be hits. */
 static void store(unsigned batches, unsigned count, uint32_t bytes, const char *stem)
 {
 	static unsigned char from[512 << 10];
@@ -313,17 +314,17 @@ static void store(unsigned batches, unsigned count, uint32_t bytes, const char *
 	}
 }
 
-static void credits_are_requested_ahead_of_pages_that_keep_coming(void **state)
+static void credits_are_requested_ahead_during_a_stream_of_pages(void **state)
 {
 	(void)state;
 	store(40, 16, 4000, "small");
-	/* Each rail's stock has grown to what a batch takes from it. */
+	/* Each rail's stock has grown to the number of slots that a batch takes from the rail. */
 	for (unsigned r = 0; r < FAKE_RAILS; r++)
 		assert_in_range(ch->stock[0]->rail[r].ahead, 16 / FAKE_RAILS, CREDIT_STOCK_MAX);
 	assert_in_range(ch->credits, 1, FAKE_RAILS * CREDIT_STOCK_MAX);
 }
 
-static void no_more_than_a_small_part_of_a_pool_is_held_ahead(void **state)
+static void credits_held_ahead_are_a_small_part_of_the_pool(void **state)
 {
 	(void)state;
 	store(8, 8, 512 << 10, "large");
@@ -331,7 +332,7 @@ static void no_more_than_a_small_part_of_a_pool_is_held_ahead(void **state)
 		ch->credits, 0, FAKE_RAILS * (FAKE_POOL_BYTES / CREDIT_AHEAD_SHARE / (512 << 10)));
 }
 
-static void only_the_part_of_the_pool_that_is_used_is_mapped(void **state)
+static void only_the_used_part_of_the_pool_is_mapped(void **state)
 {
 	unsigned mapped = 0;
 
@@ -349,21 +350,21 @@ int main(void)
 		RIG_TEST(a_stored_page_is_read_back),
 		RIG_TEST(segments_of_any_alignment_are_gathered),
 		RIG_TEST(a_page_stored_on_any_node_is_not_stored_again),
-		RIG_TEST(a_key_twice_in_a_batch_is_stored_once),
+		RIG_TEST(a_key_named_twice_in_a_batch_is_stored_once),
 		RIG_TEST(a_batch_is_spread_round_robin_over_the_rails),
-		RIG_TEST(a_rail_without_room_is_passed_over),
-		RIG_TEST(without_room_anywhere_a_page_is_full_at_once_and_later_it_is_not),
-		RIG_TEST(pages_that_have_a_credit_are_stored),
+		RIG_TEST(a_page_is_stored_on_another_rail_when_one_has_no_room),
+		RIG_TEST(a_set_fails_at_once_while_no_rail_has_room_and_works_later),
+		RIG_TEST(only_pages_with_a_credit_are_stored),
 		RIG_TEST(a_set_without_answer_times_out),
-		RIG_TEST(idle_credits_make_room_for_another_size),
-		RIG_TEST(credits_are_given_back_when_the_channel_closes),
-		RIG_TEST(pages_of_impossible_size_are_invalid),
-		RIG_TEST(one_bad_page_does_not_spoil_the_batch),
-		RIG_TEST(a_removed_page_is_gone),
+		RIG_TEST(idle_credits_are_returned_for_a_page_of_another_size),
+		RIG_TEST(credits_are_returned_when_the_channel_closes),
+		RIG_TEST(pages_with_invalid_lengths_or_keys_are_invalid),
+		RIG_TEST(one_invalid_page_does_not_fail_the_batch),
+		RIG_TEST(a_removed_page_is_a_miss),
 		RIG_TEST(a_credit_outside_the_pool_ends_the_session),
-		RIG_TEST(credits_are_requested_ahead_of_pages_that_keep_coming),
-		RIG_TEST(no_more_than_a_small_part_of_a_pool_is_held_ahead),
-		RIG_TEST(only_the_part_of_the_pool_that_is_used_is_mapped),
+		RIG_TEST(credits_are_requested_ahead_during_a_stream_of_pages),
+		RIG_TEST(credits_held_ahead_are_a_small_part_of_the_pool),
+		RIG_TEST(only_the_used_part_of_the_pool_is_mapped),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A large page read over several rails: it is complete or not a hit, and it ends only after all
- * answers.
+ * Large pages, read as slices over several rails. A page is a hit only if all its slices are, and
+ * it ends only after the rails have answered all slices that were posted.
  */
 #include "tests/unit/client/rig.h"
 
@@ -55,7 +55,7 @@ static uint32_t third_is_stale(struct fake *f, uint32_t rail, const struct op *o
 	return op->kind == OP_PAGE && op->slice == 2 ? OP_STALE : FAKE_DO;
 }
 
-static void a_lone_big_page_goes_over_all_rails(void **state)
+static void a_single_big_page_is_read_over_all_rails(void **state)
 {
 	unsigned char *at = memory(BIG);
 
@@ -69,7 +69,7 @@ static void a_lone_big_page_goes_over_all_rails(void **state)
 	assert_true(SEEN(pages[0]) > 0 && SEEN(pages[1]) > 0);
 }
 
-static void slices_cut_segments_where_they_have_to(void **state)
+static void slices_may_end_inside_a_segment(void **state)
 {
 	unsigned char *at = memory(4u << 20);
 	struct pc_segment segment[40];
@@ -95,7 +95,7 @@ static void slices_cut_segments_where_they_have_to(void **state)
 	}
 }
 
-static void many_big_pages_go_whole(void **state)
+static void many_big_pages_are_read_unsliced(void **state)
 {
 	unsigned char *at = memory(16u << 20);
 	struct one o[16];
@@ -118,11 +118,11 @@ static void many_big_pages_go_whole(void **state)
 		assert_int_equal(result[n], PC_HIT);
 		assert_true(same(o[n].name, at + ((size_t)n << 20), 0, 1u << 20));
 	}
-	/* only the last pages may be sliced, to use rails that would be idle */
+	/* Only the last pages of a batch may be sliced, so that no rail is idle at its end. */
 	assert_true(seen[0] == 16 && seen[1] <= 2);
 }
 
-static void a_slice_that_fails_costs_no_page(void **state)
+static void a_failed_slice_is_read_again(void **state)
 {
 	unsigned char *at = memory(BIG);
 
@@ -147,7 +147,7 @@ static void a_page_of_which_one_slice_is_stale_is_no_hit(void **state)
 static void *answer_later(void *argument)
 {
 	SEEN_SOON(held_count);
-	usleep(400000); /* sleep until the deadline has passed */
+	usleep(400000); /* sleeps until after the deadline of the get */
 	fake_lock(argument);
 	fake_answer_held(argument);
 	((struct fake *)argument)->on_op = NULL;
@@ -155,7 +155,7 @@ static void *answer_later(void *argument)
 	return NULL;
 }
 
-static void nothing_is_given_back_before_the_last_slice_is_answered(void **state)
+static void a_get_returns_only_after_the_last_slice_is_answered(void **state)
 {
 	unsigned char *at = memory(BIG);
 	uint64_t start_ns;
@@ -171,8 +171,11 @@ static void nothing_is_given_back_before_the_last_slice_is_answered(void **state
 	pthread_join(thread, NULL);
 }
 
-/* The page is larger than the rails' budgets, so its rest waits in its queue at the deadline. */
-static void a_half_posted_page_waits_for_its_posted_half(void **state)
+/*
+ * The page is larger than the rails' budgets together. At the deadline some of its slices are
+ * posted, and the others wait in the channel's queue.
+ */
+static void a_partly_posted_page_ends_only_after_its_posted_slices_are_answered(void **state)
 {
 	uint32_t bytes = 24u << 20;
 	unsigned char *at = memory(bytes);
@@ -195,13 +198,13 @@ static void a_half_posted_page_waits_for_its_posted_half(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		RIG_TEST(a_lone_big_page_goes_over_all_rails),
-		RIG_TEST(slices_cut_segments_where_they_have_to),
-		RIG_TEST(many_big_pages_go_whole),
-		RIG_TEST(a_slice_that_fails_costs_no_page),
+		RIG_TEST(a_single_big_page_is_read_over_all_rails),
+		RIG_TEST(slices_may_end_inside_a_segment),
+		RIG_TEST(many_big_pages_are_read_unsliced),
+		RIG_TEST(a_failed_slice_is_read_again),
 		RIG_TEST(a_page_of_which_one_slice_is_stale_is_no_hit),
-		RIG_TEST(nothing_is_given_back_before_the_last_slice_is_answered),
-		RIG_TEST(a_half_posted_page_waits_for_its_posted_half),
+		RIG_TEST(a_get_returns_only_after_the_last_slice_is_answered),
+		RIG_TEST(a_partly_posted_page_ends_only_after_its_posted_slices_are_answered),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

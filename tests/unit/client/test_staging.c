@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Staging: blocks of any size, freed in any order, lie inside the region and never overlap, and all
- * space of a full region is reclaimed. $SEED repeats a random run.
+ * The allocator of staging. Blocks of any size, freed in any order, lie inside the region and never
+ * overlap, and all freed space is used again. Each test prints its seed; $SEED repeats a run.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -35,7 +35,7 @@ static int setup(void **state)
 	print_message("SEED=%llu\n", (unsigned long long)dice);
 	staging = calloc(1, sizeof(*staging));
 	assert_non_null(staging);
-	/* The addresses are never accessed: only a block's offset and length are checked. */
+	/* Tests check offsets and lengths of blocks and never access their memory. */
 	staging_init(staging, NULL, 100);
 	holding = 0;
 	return 0;
@@ -54,7 +54,9 @@ static uint32_t roll(uint32_t below)
 	return (uint32_t)(map_mix(dice) >> 16) % below;
 }
 
-/* Takes a block and checks its place against the region and all other blocks. False: no room. */
+/*
+ * Takes a block and checks that it lies in the region and overlaps no other block. False: no room.
+ */
 static bool take(uint32_t bytes)
 {
 	uint32_t block, from;
@@ -83,7 +85,7 @@ static void give(uint32_t k)
 	memmove(&held[k], &held[k + 1], (holding - k) * sizeof(held[0]));
 }
 
-/* Takes and frees blocks as a client reads pages of one size: in batches, answered in order. */
+/* Takes and frees blocks as a client that reads batches of equal pages, answered in order. */
 static void run_batches(uint32_t bytes, uint32_t batch, uint32_t turns)
 {
 	for (uint32_t n = 0; n < turns; n++) {
@@ -113,8 +115,8 @@ static void every_size_and_batch_stays_inside_the_region(void **state)
 			run_batches(sizes[s], batch, 80);
 }
 
-/* The last block before the wrap ends exactly at the end of the region. */
-static void a_ring_that_is_filled_exactly_begins_again_at_its_front(void **state)
+/* The blocks fill the region exactly: the last one before the wrap ends at the region's end. */
+static void a_region_filled_to_its_end_continues_at_its_front(void **state)
 {
 	const uint32_t bytes = 4096, blocks = STAGING_PAGE_MAX / bytes;
 
@@ -123,7 +125,7 @@ static void a_ring_that_is_filled_exactly_begins_again_at_its_front(void **state
 	for (uint32_t k = 0; k < blocks; k++) {
 		assert_true(take(bytes));
 		if (k > 0)
-			/* one block is always in use, so the allocator never starts from empty */
+			/* One block stays in use: an empty allocator starts at its front. */
 			give(0);
 	}
 	assert_int_equal(held[0].from + bytes, STAGING_BYTES);
@@ -135,7 +137,7 @@ static uint32_t any_size(void)
 {
 	switch (roll(4)) {
 	case 0: return 1 + roll(STAGING_PAGE_MAX);
-	case 1: /* exactly the space left to the end of the region, and values near it */
+	case 1: /* a block that just fits between the tail and the region's end, or just not */
 		return 1 +
 		       (STAGING_BYTES - staging->tail + roll(3) * 64 + roll(2)) % STAGING_PAGE_MAX;
 	case 2: return PAGE_UNIT << roll(8);
@@ -173,7 +175,7 @@ static void all_freed_space_is_reclaimed(void **state)
 	assert_false(take(UINT32_MAX));
 }
 
-static void every_scratch_slot_is_given_once(void **state)
+static void every_scratch_slot_is_taken_once(void **state)
 {
 	static bool given[SCRATCH_SLOTS];
 
@@ -195,10 +197,10 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		STAGING_TEST(every_size_and_batch_stays_inside_the_region),
-		STAGING_TEST(a_ring_that_is_filled_exactly_begins_again_at_its_front),
+		STAGING_TEST(a_region_filled_to_its_end_continues_at_its_front),
 		STAGING_TEST(blocks_of_any_size_freed_in_any_order_never_overlap),
 		STAGING_TEST(all_freed_space_is_reclaimed),
-		STAGING_TEST(every_scratch_slot_is_given_once),
+		STAGING_TEST(every_scratch_slot_is_taken_once),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

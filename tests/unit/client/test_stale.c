@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pages that differ, or differ now, from what a directory entry claims. */
+/* Directory entries that are wrong or out of date: their pages are never hits. */
 #include "tests/unit/client/rig.h"
 
 #include <signal.h>
@@ -34,8 +34,8 @@ static void a_page_that_changed_before_a_local_copy_is_stale(void **state)
 }
 
 /*
- * Trap: the copy faults on a write-protected page; the signal handler changes the page head (the
- * source is evicted) and lets the copy continue.
+ * Evicts the source of a copy during the copy: the copy faults on a write-protected memory page of
+ * its destination, and the signal handler retires the page head and removes the protection.
  */
 static struct {
 	unsigned char *guard;
@@ -60,7 +60,7 @@ static void a_page_that_changes_during_a_local_copy_is_never_a_hit(void **state)
 	(void)state;
 	place = fake_page(&fake, "key-1", FAKE_SELF, 0, bytes);
 	trap.head = fake_head(&fake, FAKE_SELF, place);
-	/* places the trap in the first, a middle and the last memory page */
+	/* Protect the first, a middle and the last memory page of the destination. */
 	for (unsigned k = 0; k < 3; k++) {
 		trap.guard = at + (bytes - 4096) / 8192 * k * 4096;
 		shm_store(&trap.head->generation, 7);
@@ -69,7 +69,7 @@ static void a_page_that_changes_during_a_local_copy_is_never_a_hit(void **state)
 		sigaction(SIGSEGV, &action, &before);
 		assert_int_equal(get_one("key-1", at, bytes, 5000), PC_STALE);
 		sigaction(SIGSEGV, &before, NULL);
-		/* the signal handler ran during the copy */
+		/* A generation of 8 proves that the signal handler ran during the copy. */
 		assert_int_equal(shm_load(&trap.head->generation), 8);
 	}
 	assert_int_equal(counts().hits_local, 0);
@@ -97,7 +97,7 @@ static void a_stale_page_is_reported_and_looked_up_again(void **state)
 	assert_int_equal(fake.last_stale.generation, 7);
 }
 
-static void a_page_that_stays_stale_is_stale_after_one_more_look(void **state)
+static void a_page_that_stays_stale_is_looked_up_once_more(void **state)
 {
 	unsigned char *at = memory(1 << 20);
 	uint32_t place = fake_page(&fake, "key-1", FAKE_A, 0, PAGE_BYTES);
@@ -147,7 +147,7 @@ static void a_local_place_outside_the_pool_is_refused(void **state)
 	}
 }
 
-static void entries_of_a_dead_node_do_not_exist(void **state)
+static void entries_of_a_dead_node_are_ignored(void **state)
 {
 	struct page_key key = fake_key("key-1");
 	unsigned char at[64];
@@ -224,7 +224,7 @@ static uint32_t answer_pages(struct fake *f, uint32_t rail, const struct op *op)
 	return op->kind == OP_PAGE ? page_status : FAKE_DO;
 }
 
-static void a_refused_read_of_a_good_page_is_the_callers_fault(void **state)
+static void a_refused_read_of_a_valid_page_is_invalid(void **state)
 {
 	unsigned char at[64];
 
@@ -234,13 +234,13 @@ static void a_refused_read_of_a_good_page_is_the_callers_fault(void **state)
 	LET(on_op, answer_pages);
 	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_INVALID);
 	fake_lock(&fake);
-	page_status = OP_STALE; /* the page head is good again when it is READ */
+	page_status = OP_STALE; /* a wrong answer: the page head is valid */
 	fake_unlock(&fake);
 	assert_int_equal(get_one("key-1", at, sizeof(at), PATIENCE_MS), PC_STALE);
 }
 
-/* Some of these refs share a slot of the hash table in which the library finds live members. */
-static void no_dead_node_is_taken_for_a_live_one(void **state)
+/* Some of the refs share a slot of the library's hash table with the ref of a live member. */
+static void the_ref_of_a_dead_node_finds_no_live_member(void **state)
 {
 	struct page_key key = fake_key("key-1");
 	unsigned char at[64];
@@ -263,17 +263,17 @@ int main(void)
 		RIG_TEST(a_page_that_changed_before_a_local_copy_is_stale),
 		RIG_TEST(a_page_that_changes_during_a_local_copy_is_never_a_hit),
 		RIG_TEST(a_stale_page_is_reported_and_looked_up_again),
-		RIG_TEST(a_page_that_stays_stale_is_stale_after_one_more_look),
+		RIG_TEST(a_page_that_stays_stale_is_looked_up_once_more),
 		RIG_TEST(another_copy_is_read_when_the_first_is_stale),
 		RIG_TEST(a_local_page_of_another_length_is_invalid),
 		RIG_TEST(a_local_place_outside_the_pool_is_refused),
-		RIG_TEST(entries_of_a_dead_node_do_not_exist),
+		RIG_TEST(entries_of_a_dead_node_are_ignored),
 		RIG_TEST(two_stale_copies_are_tried_once_each),
 		RIG_TEST(a_stale_location_is_not_remembered),
 		RIG_TEST(a_remote_page_of_another_length_is_invalid_and_stays),
 		RIG_TEST(a_remote_place_outside_the_pool_is_reported),
-		RIG_TEST(a_refused_read_of_a_good_page_is_the_callers_fault),
-		RIG_TEST(no_dead_node_is_taken_for_a_live_one),
+		RIG_TEST(a_refused_read_of_a_valid_page_is_invalid),
+		RIG_TEST(the_ref_of_a_dead_node_finds_no_live_member),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Choice of a page's rail: home rail, rails with backlog, full, out of use or slow. Uses rings
- * without an engine.
+ * stripe_page() chooses the rail of a page: the home rail, or another one if the home rail has a
+ * backlog, is full, out of use or slow. The tests need only op rings, no engine.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -76,7 +76,10 @@ static void a_rail_with_a_backlog_gets_fewer_pages(void **state)
 	assert_int_equal(choose(2, PAGE, 0, 1), 2);
 }
 
-/* ch->least, computed by a scan of all rails, must be lowered when a rail's backlog shrinks. */
+/*
+ * A scan of all rails caches the smallest backlog in ch->least. A backlog that becomes smaller than
+ * that must lower ch->least.
+ */
 static void a_rail_that_catches_up_gets_more_pages(void **state)
 {
 	(void)state;
@@ -90,7 +93,7 @@ static void a_rail_that_catches_up_gets_more_pages(void **state)
 	assert_int_equal(choose(2, PAGE, 0, 1), 2);
 }
 
-static void a_rail_that_turns_out_faster_gets_more_pages(void **state)
+static void a_rail_whose_estimate_rises_gets_more_pages(void **state)
 {
 	(void)state;
 	for (uint32_t r = 0; r < 4; r++) {
@@ -114,7 +117,7 @@ static void a_rail_that_failed_or_is_out_of_use_is_the_last_choice(void **state)
 	status->rails_out = 1;
 	assert_int_not_equal(choose(0, PAGE, 0, 100 + RAIL_REST_NS), 0);
 	status->peer_rails_out[7] = 8;
-	status->peer_rails_out[6] = 6; /* of another peer: no effect here */
+	status->peer_rails_out[6] = 6; /* another peer: no effect on peer 7 */
 	assert_int_equal(choose(3, PAGE, 4, 100 + RAIL_REST_NS), 1);
 	assert_true(stripe_again(ch, 7, 4));
 	assert_false(stripe_again(ch, 7, 6));
@@ -122,7 +125,7 @@ static void a_rail_that_failed_or_is_out_of_use_is_the_last_choice(void **state)
 	assert_int_equal(choose(3, PAGE, 15, 100 + RAIL_REST_NS), CLIENT_NONE);
 }
 
-static void a_rail_in_use_that_is_full_is_waited_for_not_one_out_of_use(void **state)
+static void a_page_waits_for_a_full_rail_rather_than_one_out_of_use(void **state)
 {
 	(void)state;
 	status->rails_out = 0xe;
@@ -132,7 +135,7 @@ static void a_rail_in_use_that_is_full_is_waited_for_not_one_out_of_use(void **s
 	assert_int_not_equal(choose(0, PAGE, 0, 1), CLIENT_NONE);
 }
 
-static void a_full_rail_is_passed_over(void **state)
+static void a_full_rail_gets_no_page(void **state)
 {
 	(void)state;
 	status->rails_out = 0xc;
@@ -145,15 +148,16 @@ static void a_full_rail_is_passed_over(void **state)
 	ch->rail[1].bytes = STRIPE_BYTES - PAGE + 1;
 	assert_int_equal(choose(0, PAGE, 0, 1), CLIENT_NONE);
 	assert_int_equal(choose(0, PAGE - 1, 0, 1), 1);
-	/* the READ of a bucket does not count as backlog */
+	/* A READ of a bucket has 0 bytes here: it does not count as backlog. */
 	assert_int_equal(choose(0, 0, 0, 1), 1);
 	ch->rail[1].bytes = 0;
-	/* an idle rail accepts a page of any size */
+	/* An idle rail accepts a page of any length. */
 	assert_int_equal(choose(0, PAGE_BYTES_MAX, 0, 1), 1);
 }
 
 /*
- * Simulates rails that move `rate[r]` bytes per microsecond, kept as busy as stripe_page() allows.
+ * Simulates `us` microseconds. Rail r moves rate[r] bytes per microsecond and gets all pages that
+ * stripe_page() allows. given[r]: bytes that rail r got.
  */
 static void run(const uint32_t rate[4], unsigned us, uint64_t *now_ns, uint64_t given[4])
 {
@@ -191,16 +195,16 @@ static void each_rail_gets_work_in_proportion_to_its_bandwidth(void **state)
 	assert_in_range(given[0] * 100 / given[1], 90, 110);
 	assert_in_range(given[3] * 100 / given[0], 40, 60);
 	assert_in_range(given[2] * 100 / given[0], 7, 15);
-	/* The backlogs of all rails take about the same time, and none exceeds the budget. */
+	/* Each backlog is within its rail's budget, which is smaller for a slow rail. */
 	assert_true(ch->rail[0].bytes <= STRIPE_BYTES);
 	assert_true(ch->rail[2].bytes <= STRIPE_BYTES / 4);
-	/* A slow rail that becomes fast is detected. */
+	/* The estimate of a slow rail that becomes fast rises to the others'. */
 	run(even, 5000, &now_ns, given);
 	run(even, 20000, &now_ns, given);
 	assert_in_range(given[2] * 100 / given[0], 90, 110);
 }
 
-static void idle_time_does_not_make_a_rail_slow(void **state)
+static void idle_time_does_not_lower_an_estimate(void **state)
 {
 	uint64_t now_ns = 1000, rate;
 
@@ -218,7 +222,7 @@ static void idle_time_does_not_make_a_rail_slow(void **state)
 	assert_int_equal(ch->rail[1].rate, rate);
 }
 
-static void little_work_does_not_make_a_rail_slow(void **state)
+static void small_bursts_do_not_lower_an_estimate(void **state)
 {
 	uint64_t now_ns = 1000;
 
@@ -238,10 +242,10 @@ static void little_work_does_not_make_a_rail_slow(void **state)
 }
 
 /*
- * Without the drift of estimates, a batch of one or two pages would never use a rail with a low
- * estimate.
+ * Estimates of slow rails drift towards the fastest. Without the drift, batches of one or two pages
+ * would never use a rail with a low estimate again.
  */
-static void a_rail_without_work_is_tried_again(void **state)
+static void a_rail_with_a_low_estimate_is_tried_again(void **state)
 {
 	uint64_t now_ns = 1000;
 	unsigned tries = 0;
@@ -251,7 +255,7 @@ static void a_rail_without_work_is_tried_again(void **state)
 		ch->rail[r].rate = r ? 50000 : 2000;
 	ch->rate_max = 50000;
 	stripe_weigh(ch);
-	ch->rail[0].moved = 5; /* bytes left of an old sample */
+	ch->rail[0].moved = 5; /* bytes of a sample that has not ended */
 	for (unsigned k = 0; k < 1000; k++) {
 		uint32_t r = choose(0, SLICE_BYTES, 0, now_ns);
 
@@ -263,7 +267,7 @@ static void a_rail_without_work_is_tried_again(void **state)
 	assert_true(tries > 500);
 }
 
-static void a_rail_never_counts_as_stopped(void **state)
+static void the_slowest_rail_keeps_a_minimum_budget(void **state)
 {
 	(void)state;
 	ch->rail[0].rate = ch->rate_max = 50000;
@@ -286,15 +290,15 @@ int main(void)
 		TEST(a_page_goes_to_the_rail_of_its_place),
 		TEST(a_rail_with_a_backlog_gets_fewer_pages),
 		TEST(a_rail_that_catches_up_gets_more_pages),
-		TEST(a_rail_that_turns_out_faster_gets_more_pages),
+		TEST(a_rail_whose_estimate_rises_gets_more_pages),
 		TEST(a_rail_that_failed_or_is_out_of_use_is_the_last_choice),
-		TEST(a_rail_in_use_that_is_full_is_waited_for_not_one_out_of_use),
-		TEST(a_full_rail_is_passed_over),
+		TEST(a_page_waits_for_a_full_rail_rather_than_one_out_of_use),
+		TEST(a_full_rail_gets_no_page),
 		TEST(each_rail_gets_work_in_proportion_to_its_bandwidth),
-		TEST(idle_time_does_not_make_a_rail_slow),
-		TEST(little_work_does_not_make_a_rail_slow),
-		TEST(a_rail_without_work_is_tried_again),
-		TEST(a_rail_never_counts_as_stopped),
+		TEST(idle_time_does_not_lower_an_estimate),
+		TEST(small_bursts_do_not_lower_an_estimate),
+		TEST(a_rail_with_a_low_estimate_is_tried_again),
+		TEST(the_slowest_rail_keeps_a_minimum_budget),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

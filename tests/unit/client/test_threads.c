@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Several threads on one session, each with its own channel, while the engine stops and restarts.
+ * Several threads share one session, each with its own channel, while the engine dies and returns.
  */
 #include "tests/unit/client/rig.h"
 
@@ -8,7 +8,7 @@
 
 #define THREADS 3
 #define PAGES 32
-#define RUN_MS 1500 /* shortest run time, ms; the test also waits until each thread has had a hit */
+#define RUN_MS 1500 /* run time in ms; longer until each thread has had a hit */
 
 struct worker {
 	pthread_t thread;
@@ -19,6 +19,7 @@ struct worker {
 static uint64_t started_ns;
 static struct worker worker[THREADS];
 
+/* True while the threads go on: for RUN_MS and until each has had a hit, but not for ever. */
 static bool going_on(void)
 {
 	if (elapsed_ms(started_ns) >= RUN_MS + PATIENCE_MS)
@@ -78,7 +79,7 @@ static void *work(void *context)
 	return NULL;
 }
 
-static void threads_share_a_session_that_comes_and_goes(void **state)
+static void threads_share_a_session_while_the_engine_dies_and_returns(void **state)
 {
 	(void)state;
 	started_ns = clock_now_ns();
@@ -102,7 +103,7 @@ static void threads_share_a_session_that_comes_and_goes(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		RIG_TEST(threads_share_a_session_that_comes_and_goes),
+		RIG_TEST(threads_share_a_session_while_the_engine_dies_and_returns),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

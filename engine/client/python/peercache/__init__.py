@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PeerCache: a KV-cache tier for SGLang whose pages are read over RDMA straight into SGLang's
-buffers.
+"""PeerCache: a KV-cache tier for SGLang. RDMA reads pages from other hosts into SGLang's buffers.
 
 `peercache.store.PeerCacheStore` is the class that SGLang loads. `Session` is libpeercache for
-Python: one C call per batch, without the interpreter's lock. Importing this package needs neither
-SGLang nor torch.
+Python: each batch of pages is one C call, which runs without the interpreter's lock. The package
+can be imported without SGLang and torch.
 """
 
 from peercache._peercache import Session, __version__

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Implementation of `peercache-bench --api python`: measures PeerCacheStore as SGLang calls it.
+"""Measures PeerCacheStore as SGLang calls it. `peercache-bench --api python` runs this module.
 
     python3 -m peercache.bench get|set|exists --sockets A,B [OPTION]...
 
-Each thread has a pool of one batch of pages, with K and V apart for --shape mha, and calls
-batch_get_v1, batch_set_v1 or batch_exists. The time of get_page_buffer_meta() is included, as in
-SGLang. Pages are stored through the last socket's engine and read through the first's.
+Each thread has a store and a pool of one batch of pages. It calls batch_get_v1, batch_set_v1 or
+batch_exists. With --shape mha a page has two segments, K and V. The measured time includes
+get_page_buffer_meta(), as in SGLang. The engine of the last socket stores the pages; the threads
+call the engine of the first socket.
 """
 
 import argparse
@@ -27,11 +28,16 @@ class Indices(list):
     """Stands in for a CPU int64 tensor: has the one method that a pool uses."""
 
     def tolist(self) -> list:
+        """The indices."""
         return self
 
 
 class Pool:
-    """A pool of consecutive pages; K and V apart or together."""
+    """Stands in for SGLang's host pool: pages of one token, each of `segments` equal segments.
+
+    base: address of the memory, which the caller keeps. All first segments come first in it, then
+    all second ones.
+    """
 
     page_size, layout, dtype = 1, "page_first", "bf16"
 
@@ -41,24 +47,35 @@ class Pool:
         self.kv_buffer = None if not base else SimpleNamespace()
 
     def get_page_buffer_meta(self, indices: Indices) -> tuple[list[int], list[int]]:
+        """Addresses and lengths in bytes of the pages' segments."""
         each = self.each
         ptrs = [base + page * each for page in indices.tolist() for base in self.bases]
         return ptrs, [each] * len(ptrs)
 
     def mark(self, page: int, number: int) -> None:
-        """Writes the page's number at the start of each of its segments."""
+        """Writes `number` at the start of each segment of a page, for marked()."""
         for base in self.bases:
             at = base + page * self.each
             ctypes.memmove(at, number.to_bytes(8, "little"), min(8, self.each))
 
     def marked(self, page: int, number: int) -> bool:
+        """True if each segment of the page starts with `number`."""
         size = min(8, self.each)
         return all(ctypes.string_at(base + page * self.each, size)
                    == number.to_bytes(8, "little")[:size] for base in self.bases)
 
 
 class Worker:
+    """A store with its pool, and the results of its calls. One thread at a time uses it.
+
+    Attributes:
+        done, misses: numbers of pages, without the calls that warm up.
+        wrong: number of pages whose bytes were not those stored.
+        took: seconds of each call.
+    """
+
     def __init__(self, options: argparse.Namespace, socket: str, index: int) -> None:
+        """socket: path of the engine's socket. index: number of the worker, unique in this run."""
         self.options, self.index = options, index
         given = {"engine_socket": socket, "engine_start": False, "interface_v1": 1,
                  "timeout_ms": 10000}
@@ -82,9 +99,11 @@ class Worker:
         self.took: list[float] = []
 
     def key(self, number: int) -> str:
+        """Key of a page, of the length of SGLang's page hashes."""
         return f"{self.options.seed:032x}{number:032x}"
 
     def preload(self, pages: int) -> None:
+        """Stores `pages` pages for the measurement. Exits the program if one is not stored."""
         for first in range(0, pages, self.options.batch):
             numbers = range(first, min(first + self.options.batch, pages))
             for page, number in enumerate(numbers):
@@ -97,6 +116,7 @@ class Worker:
                                  "--working-set")
 
     def batch(self, mode: str, pages: int) -> None:
+        """Makes one call and measures it. A get or exists takes a random run of `pages` pages."""
         count = self.options.batch
         if mode == "set":
             first = pages + (self.index << 40) + self.next
@@ -122,8 +142,9 @@ class Worker:
             self.wrong += not self.pool.marked(page, first + page)
 
     def run(self, mode: str, pages: int, seconds: float) -> None:
+        """Makes calls for this time, after a few that open connections and touch the memory."""
         for _ in range(8):
-            self.batch(mode, pages)  # connections and first touches are not measured
+            self.batch(mode, pages)
         self.done = self.misses = 0
         self.took = []
         end = time.monotonic() + seconds
@@ -132,6 +153,7 @@ class Worker:
 
 
 def parse() -> argparse.Namespace:
+    """Reads the command line."""
     parser = argparse.ArgumentParser(prog="peercache-bench --api python", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", action="version",
@@ -151,8 +173,9 @@ def parse() -> argparse.Namespace:
 
 
 def report(options: argparse.Namespace, workers: list[Worker]) -> dict[str, Any]:
+    """Sums the workers' results: pages/s, GB/s, microseconds per call, and counts of pages."""
     took = sorted(t for w in workers for t in w.took) or [0.0]
-    # Computed as for the C API: the sum of each thread's rate inside its calls.
+    # As for the C API, the rate is the sum of the threads' rates, each over the time in its calls.
     rate = sum(w.done / sum(w.took) for w in workers if w.took)
     counts = [w.store.counts() for w in workers]
     return {
@@ -168,6 +191,7 @@ def report(options: argparse.Namespace, workers: list[Worker]) -> dict[str, Any]
 
 
 def main() -> int:
+    """Runs the measurement. Returns 1 if a page was wrong or no page was moved."""
     options = parse()
     listed = options.sockets or os.environ.get("PEERCACHE_SOCKETS", "")
     sockets = listed.split(",") if listed else [config.default_socket()]

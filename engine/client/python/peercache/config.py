@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SGLang's extra config: the keys of PeerCache 0.8.2 with their meaning, and keys of this project.
+"""Reads SGLang's extra config: the keys of PeerCache 0.8.2, and further keys of this project.
 
-Invalid values are refused: one ValueError lists all of them, each with key, value and what to give
-instead. Unknown keys, and keys of features that this version lacks, are logged in one warning each.
-None and "" mean the same as a missing key.
+Invalid values are refused: one ValueError lists all of them, each with key, value and remedy. One
+warning lists the unknown keys, another the keys that request features which this version lacks.
+A value of None or "" means the same as a missing key.
 """
 
 import json
@@ -20,37 +20,40 @@ UNITS = {"": 1, "b": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "tb": 1 << 
          "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40,
          "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 # Ranges of the engine's settings (config/settings.def) that the keys below set.
-POOL_BYTES = 4 << 30  # of PeerCache 0.8.2
-POOL_BYTES_MIN, POOL_BYTES_MAX = 4 << 20, 1 << 40  # of each rail
-NAME_MAX, SOCKET_MAX = 63, 107
-QPS_MAX, REPLICAS_MAX = 8, 4
-HEARTBEAT_MS, DEAD_AFTER_MS = 500, 3000  # defaults
+POOL_BYTES = 4 << 30  # default of all rails together, as in PeerCache 0.8.2
+POOL_BYTES_MIN, POOL_BYTES_MAX = 4 << 20, 1 << 40  # bytes of one rail's pool
+NAME_MAX, SOCKET_MAX = 63, 107  # bytes of a name and of a socket's path
+QPS_MAX, REPLICAS_MAX = 8, 4  # QPs per connection, replicas of a directory entry
+HEARTBEAT_MS, DEAD_AFTER_MS = 500, 3000  # defaults of the engine
 
-# SGLang's own keys, which it leaves in the dict.
+# Keys of SGLang itself, which it leaves in the dict.
 SGLANG = {"backend_name", "module_path", "class_name", "interface_v1", "allocator", "tp_lcm_size",
           "prefetch_threshold", "prefetch_timeout_base", "prefetch_timeout_per_ki_token",
           "hicache_storage_pass_prefix_keys", "extra_backend_tag"}
-# Keys of PeerCache 0.8.2 that have no effect here, with the value that requests nothing.
+# Keys of PeerCache 0.8.2 that this project does not need; they are accepted without a warning. The
+# values are their defaults.
 NOT_NEEDED = {"directory_read_cache_ttl": None, "rdma_bind_host": None, "rdma_port": 0,
               "control_bind_host": None, "control_port": 0, "meta_bind_host": None}
-# Keys of PeerCache 0.8.2 whose feature is missing; they are named when they request it.
+# Keys of PeerCache 0.8.2 whose feature this version lacks. A warning names a key unless it has the
+# value given here, which does not request the feature.
 MISSING = {"vnodes": 160, "max_masters": 3, "disk_enabled": False, "disk_path": None,
            "disk_size": None, "metrics_enabled": False, "metrics_bind_host": None,
            "metrics_port": None, "metrics_dashboard": None, "slot_max_page_bytes": None,
            "slot_ways": None, "slot_num_buckets": None}
 
 
-# ---- readers of one value: return its meaning, or raise ValueError with what to give -------------
+# ---- readers of one value: return what it means, or raise ValueError with the remedy -------------
 
 
 def scalar(value: Any, fix: str) -> str:
+    """Text of a text, number or boolean. Raises ValueError(fix) for a list, a dict or None."""
     if isinstance(value, (list, tuple, dict, set)) or value is None:
         raise ValueError(fix)
     return str(value).strip()
 
 
 def size(value: Any) -> int:
-    """Bytes of 4294967296, "4gb" or "4GiB"."""
+    """Number of bytes that 4294967296, "4gb" or "4GiB" means; above 0, in powers of 1024."""
     fix = "give a size above 0, like 4294967296, 4gb or 4GiB"
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", scalar(value, fix).lower())
     if isinstance(value, bool) or not match or match[2] not in UNITS:
@@ -63,6 +66,7 @@ def size(value: Any) -> int:
 
 
 def flag(value: Any) -> bool:
+    """Reads true, yes, on, 1 and their opposites."""
     word = scalar(value, "give true or false").lower()
     if word in ("1", "true", "yes", "on"):
         return True
@@ -72,6 +76,7 @@ def flag(value: Any) -> bool:
 
 
 def number(low: int, high: Optional[int] = None) -> Callable[[Any], int]:
+    """Makes a reader of whole numbers from low to high, both included; high None: no limit."""
     fix = f"give a whole number from {low} to {high}" if high is not None \
         else f"give a whole number, {low} or more"
 
@@ -87,7 +92,7 @@ def number(low: int, high: Optional[int] = None) -> Callable[[Any], int]:
 
 
 def milliseconds(low: int, high: int) -> Callable[[Any], int]:
-    """Reader of seconds that returns milliseconds."""
+    """Makes a reader of seconds that returns milliseconds from low to high, both included."""
     fix = f"give seconds from {low / 1000:g} to {high / 1000:g}"
 
     def parse(value: Any) -> int:
@@ -100,6 +105,7 @@ def milliseconds(low: int, high: int) -> Callable[[Any], int]:
 
 
 def text(longest: Optional[int] = None) -> Callable[[Any], str]:
+    """Makes a reader of printable texts of at most `longest` bytes; None: no limit."""
     fix = "give a text" + (f" of at most {longest} bytes" if longest else "")
 
     def parse(value: Any) -> str:
@@ -112,6 +118,7 @@ def text(longest: Optional[int] = None) -> Callable[[Any], str]:
 
 
 def choice(*words: str) -> Callable[[Any], str]:
+    """Makes a reader that accepts these words in upper or lower case and returns lower case."""
     fix = f"give {', '.join(words[:-1])} or {words[-1]}"
 
     def parse(value: Any) -> str:
@@ -123,6 +130,7 @@ def choice(*words: str) -> Callable[[Any], str]:
 
 
 def devices(value: Any) -> list[str]:
+    """Reads names of NICs, separated by commas."""
     fix = 'give names of different NICs in one text, comma separated, like "mlx5_0,mlx5_1"'
     names = [name.strip() for name in scalar(value, fix).split(",")]
     if not all(re.fullmatch(r"[\w.:-]+", name) for name in names) or \
@@ -132,6 +140,7 @@ def devices(value: Any) -> list[str]:
 
 
 def seeds(value: Any) -> list[str]:
+    """Reads addresses host:port, separated by commas; IPv6 hosts stand in brackets."""
     fix = 'give host:port in one text, comma separated, like "10.0.0.1:31998,10.0.0.2:31998"'
     found = [seed.strip() for seed in scalar(value, fix).split(",")]
     for seed in found:
@@ -142,6 +151,7 @@ def seeds(value: Any) -> list[str]:
 
 
 def settings(value: Any) -> dict[str, str]:
+    """Reads a dict of engine settings: section.key -> text. Booleans become yes and no."""
     fix = 'give an object like {"engine.huge_pages": "no"}'
     if not isinstance(value, Mapping):
         raise ValueError(fix)
@@ -154,7 +164,8 @@ def settings(value: Any) -> dict[str, str]:
     return out
 
 
-# Keys of this project, keys of SGLang and of PeerCache 0.8.2 that have a meaning here.
+# The keys that have a meaning here, with their readers: keys of this project, of SGLang and of
+# PeerCache 0.8.2.
 READERS: dict[str, Callable[[Any], Any]] = {
     "engine_socket": text(SOCKET_MAX), "engine_start": flag, "engine_keep": flag,
     "engine_path": text(), "engine_log": text(), "engine_settings": settings,
@@ -173,6 +184,7 @@ READERS: dict[str, Callable[[Any], Any]] = {
 
 
 def default_socket() -> str:
+    """Socket of the engine without "engine_socket": the same as libpeercache's default."""
     path = os.environ.get("PEERCACHE_SOCKET")
     if path:
         return path
@@ -182,7 +194,10 @@ def default_socket() -> str:
 
 
 def local_address(found: list[str]) -> Optional[str]:
-    """The local address from which this host reaches the first resolvable seed; sends no packet."""
+    """The address of this host from which it reaches a seed, as text; None if none is reachable.
+
+    Uses the first seed whose name can be resolved and that has a route. Sends no packet to it.
+    """
     for seed in found:
         host = seed.rsplit(":", 1)[0].strip("[]")
         try:
@@ -196,7 +211,7 @@ def local_address(found: list[str]) -> Optional[str]:
 
 
 def numeric(seed: str) -> str:
-    """host:port with the host as an address, if it can be resolved."""
+    """host:port with the host's IPv4 address in place of its name; unchanged if unresolvable."""
     host, _, port = seed.rpartition(":")
     try:
         return f"{sockets.gethostbyname(host)}:{port}"
@@ -206,23 +221,26 @@ def numeric(seed: str) -> str:
 
 @dataclass
 class Config:
-    engine_socket: str = ""
-    engine_start: bool = True
-    engine_keep: bool = False
-    engine_path: str = ""
-    engine_log: str = ""
-    tag: str = ""
-    interface_v1: bool = False
-    timeout_ms: int = 5000
-    exists_timeout_ms: int = 1000
-    settings: dict[str, str] = field(default_factory=dict)  # for an engine started by the store
+    """The meaning of an extra config. read() makes it; nothing changes it later."""
+
+    engine_socket: str = ""  # path of the engine's Unix socket
+    engine_start: bool = True  # start an engine if none runs
+    engine_keep: bool = False  # keep a started engine running after its last client
+    engine_path: str = ""  # the engine's program; "": search for it
+    engine_log: str = ""  # log of a started engine
+    tag: str = ""  # "prefix" and "extra_backend_tag"; part of every key
+    interface_v1: bool = False  # SGLang calls the v1 methods
+    timeout_ms: int = 5000  # deadline of a get or set
+    exists_timeout_ms: int = 1000  # deadline of a look-up
+    settings: dict[str, str] = field(default_factory=dict)  # of an engine that the store starts
     origins: dict[str, str] = field(default_factory=dict)  # setting -> the key that set it
-    unknown: list[str] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)  # keys without a meaning
+    missing: list[str] = field(default_factory=list)  # keys that request features not available
 
     def warn(self) -> None:
+        """Logs one warning for the unknown keys and one for the missing features."""
         if self.unknown:
-            logger.warning("peercache: unknown keys in the extra config, ignored: %s",
+            logger.warning("peercache: unknown keys in the extra config are ignored: %s",
                            ", ".join(sorted(self.unknown)))
         if self.missing:
             logger.warning("peercache: these keys of the extra config request features that "
@@ -231,7 +249,10 @@ class Config:
 
 
 def rails(given: Mapping[str, Any]) -> list[str]:
-    """Names of the NICs; "soft" is the software NIC."""
+    """Names of the NICs: as configured, else the host's first RDMA device, else "soft".
+
+    "soft" is the software NIC, which "protocol": "tcp" selects.
+    """
     if given.get("protocol") == "tcp":
         return ["soft"]
     named = given.get("device_names") or given.get("device_name")
@@ -245,7 +266,10 @@ def rails(given: Mapping[str, Any]) -> list[str]:
 
 
 def pool_bytes(given: Mapping[str, Any], count: int, refuse: Callable[[str, str], None]) -> int:
-    """Bytes of the pool of each rail."""
+    """Bytes of one rail's pool: the share of `count` rails, rounded down to 4 KiB.
+
+    Calls refuse(key, remedy) for a value out of range.
+    """
     total = given.get("global_segment_size", POOL_BYTES)
     if not POOL_BYTES_MIN <= total // count <= POOL_BYTES_MAX:
         refuse("global_segment_size", f"give 4mb to 1tb for each NIC, of which there are {count}")
@@ -254,6 +278,10 @@ def pool_bytes(given: Mapping[str, Any], count: int, refuse: Callable[[str, str]
 
 def cluster_settings(given: Mapping[str, Any], refuse: Callable[[str, str], None],
                      put: Callable[[str, str, Any], None]) -> None:
+    """Derives the cluster.* settings and passes each to put(key, setting, value).
+
+    Calls refuse(key, remedy) for values that contradict each other.
+    """
     found = given.get("discovery_addr", [])
     host = given.get("local_hostname")
     if found:
@@ -280,7 +308,10 @@ def cluster_settings(given: Mapping[str, Any], refuse: Callable[[str, str], None
 
 def engine_settings(given: Mapping[str, Any], config: Config,
                     refuse: Callable[[str, str], None]) -> None:
-    """Fills config.settings, the settings of an engine that the store starts."""
+    """Fills config.settings and config.origins for an engine that the store starts.
+
+    Calls refuse(key, remedy) for invalid values.
+    """
     def put(key: str, setting: str, value: Any) -> None:
         config.settings[setting] = str(value)
         config.origins[setting] = key
@@ -305,6 +336,7 @@ def engine_settings(given: Mapping[str, Any], config: Config,
 
 
 def asks(extra: Mapping[str, Any], key: str, nothing: Any) -> bool:
+    """True if the key requests its feature; `nothing` is the value that does not request it."""
     if key not in extra:
         return False
     value = extra[key]
@@ -314,6 +346,10 @@ def asks(extra: Mapping[str, Any], key: str, nothing: Any) -> bool:
 
 
 def missing(extra: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
+    """The keys, some with their values, that request features which this version lacks.
+
+    extra: the config as given. given: the values that the readers returned.
+    """
     found = [key for key, nothing in MISSING.items() if asks(extra, key, nothing)]
     for key, there in (("mode", ("p2p", "hybrid")), ("write_policy", ("local",)),
                        ("role", ("auto", "inference")), ("ib_port", (1,))):
@@ -323,7 +359,10 @@ def missing(extra: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
 
 
 def read(extra: Optional[Mapping[str, Any]]) -> Config:
-    """Reads the extra config. Raises one ValueError that lists all invalid values."""
+    """Reads the extra config; None is an empty one. Any thread.
+
+    May resolve names of hosts. Raises one ValueError that lists all invalid values.
+    """
     extra = dict(extra or {})
     given: dict[str, Any] = {}
     refused: list[str] = []

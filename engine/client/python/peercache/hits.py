@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a pool's pages limit the length of a usable prefix: SGLang's PoolHitPolicy, by value.
+"""Hit policies: which pages of a pool SGLang needs to restore a prefix of the KV pages.
 
-Older versions of SGLang lack the enum or some of its members, so names are compared as text.
+The names are the values of SGLang's enum PoolHitPolicy. They are compared as text, because older
+versions of SGLang lack the enum or some of its members.
 """
 
 from typing import Any, Callable, Sequence
 
-ALL_PAGES = "all_pages"  # every page of the prefix
-TRAILING_PAGES = "trailing_pages"  # the prefix's last pages, one per key of the transfer
-BLOCK_GROUPS = "block_groups"  # a second form of the KV pages: a group of keys per block
+ALL_PAGES = "all_pages"  # a prefix needs all its pages
+TRAILING_PAGES = "trailing_pages"  # a prefix needs its last pages, one per key of the transfer
+BLOCK_GROUPS = "block_groups"  # the pool holds a second form of the KV pages; it limits no prefix
 
 
 def windows(there: Sequence[bool], size: int) -> list[bool]:
-    """For each prefix length from 1 on: True if its last `size` pages (or all, if fewer) are
-    stored.
+    """Tells for each prefix length whether the last `size` pages of the prefix are stored.
+
+    there[n] tells whether page n is stored. Element n - 1 of the result is for the prefix of n
+    pages. A prefix of fewer than `size` pages needs all its pages.
     """
     fits, run = [], 0
     for length, hit in enumerate(there, 1):
@@ -23,15 +26,17 @@ def windows(there: Sequence[bool], size: int) -> list[bool]:
 
 
 def longest(fits: Sequence[bool]) -> int:
-    """The longest prefix that fits; fits[n - 1] is the prefix of n pages."""
+    """Length of the longest usable prefix, or 0. fits[n - 1] is for the prefix of n pages."""
     return max((length for length, fit in enumerate(fits, 1) if fit), default=0)
 
 
 def group_pages(transfer: Any, span: int, prefix: Callable[[Sequence[str]], int]) -> int:
-    """Number of KV pages that the leading complete groups of transfer.keys cover; 0: no verdict.
+    """Number of KV pages that the leading complete groups of transfer.keys cover.
 
-    prefix(keys) returns the number of leading keys that are stored. A block of block_pages KV pages
-    is stored when all its group_pages keys are.
+    transfer: SGLang's PoolTransfer. Its keys are groups of group_pages keys; each group stores one
+    block of block_pages KV pages, and a block is stored when all keys of its group are. span: upper
+    limit of the result. prefix(keys) returns the number of leading keys that are stored. Returns 0
+    without keys, or if the transfer has no group or block size.
     """
     block = int(getattr(transfer, "block_pages", 0) or 0)
     group = int(getattr(transfer, "group_pages", 0) or 0)

@@ -1,33 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Namespaces: everything that a page's bytes depend on and that SGLang's page hash does not cover.
+"""Namespaces of keys.
 
-The text is the concatenation of named, escaped parts, so different lists of parts never give the
-same text. The data-parallel rank is not a part: data-parallel ranks share pages.
+A namespace names everything that the bytes of a page depend on and that SGLang's page hash does not
+cover: the model, the layout, the data type, the ranks. libpeercache hashes it into every key. The
+text is a concatenation of named, escaped parts, so different lists of parts never give the same
+text. The data-parallel rank is not a part, because data-parallel ranks share pages.
 """
 
 from dataclasses import dataclass
 from typing import Any, Optional
 
-VERSION = "pc1"
+VERSION = "pc1"  # format of the namespaces; hosts share pages only if it is equal
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How one page of a pool lies in memory."""
+    """Layout of one page of a pool in memory."""
 
-    segments: int
-    page_bytes: int
-    page_size: int
-    layout: str
-    dtype: str
-    form: str = ""  # storage_format_tag: the pool's own page format, where it has one
+    segments: int  # segments of a page; 0: not known
+    page_bytes: int  # length of a page in bytes; 0: not known
+    page_size: int  # tokens per page
+    layout: str  # SGLang's name of the pool's layout, such as "page_first"
+    dtype: str  # data type of the pool's elements, as text
+    form: str = ""  # the pool's storage_format_tag, its own page format; "": none
     per_rank: bool = False  # the bytes differ by tensor-parallel rank although the KV is MLA
 
 
 def name_space(config: Any, tag: str, pool: str, shape: Shape, *, flat: bool = False,
                rank: Optional[tuple[int, int]] = None) -> str:
-    """Returns the namespace. flat: for the generic calls' order of bytes. rank: replaces (tp_rank,
-    tp_size).
+    """Returns the namespace of a pool's pages.
+
+    config: SGLang's HiCacheStorageConfig. tag: "prefix" and "extra_backend_tag" of the extra
+    config. pool: name of the pool. flat: True for the generic calls, whose pages have another order
+    of bytes. rank: (rank, size) to use in place of config's tp_rank and tp_size.
     """
     def field(name: str, default: Any) -> Any:
         value = getattr(config, name, None)

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attaching to the engine of this host. If none runs, the first rank starts one.
+"""Attaches a store to the engine of this host. If no engine runs, the first rank starts one.
 
-Files beside the socket. The first three are locks, which the kernel releases when their holder
-dies:
-  .clients  shared lock of every store while it lives; the keeper waits for the last one
-  .lock     lock of the rank that looks for an engine and starts one; others wait, then attach
-  .keeper   lock of the keeper (keeper.py) while it runs: a socket has at most one keeper
-  .failed   no lock: why the last start failed
-A rank that waited for a failed start, or that comes shortly after it with the same settings,
-reports the same reason instead of starting an engine that fails again.
+Four files stand beside the socket. The first three are locks, which the kernel releases when the
+process that holds them dies:
+  .clients  every store holds a shared lock while it is open; the keeper waits for the last of them
+  .lock     held by the rank that looks for an engine and starts one; other ranks wait, then attach
+  .keeper   held by the keeper (keeper.py) while it runs, so that a socket has at most one keeper
+  .failed   JSON without a lock: time, command and reason of the last start that failed
+A rank that waited while a start failed does not start an engine that would fail again. It raises
+the same reason. So does a rank with the same settings within FAILED_SECONDS after that.
 """
 
 import fcntl
@@ -27,13 +27,18 @@ from peercache import Session
 from peercache.config import Config
 
 logger = logging.getLogger("peercache")
-START_SECONDS = 120.0  # registering a large pool is slow
-FAILED_SECONDS = 10.0  # a failed start is not repeated for this time
-LOG_BYTES = 2000       # bytes of the engine's log quoted in an error
-LOOK_SECONDS = 0.01    # between checks of a live engine; no engine restarts faster
+START_SECONDS = 120.0  # time-out of a start; it is long because registering a large pool is slow
+FAILED_SECONDS = 10.0  # time in which a failed start is not repeated
+LOG_BYTES = 2000       # bytes of the engine's log that an error quotes
+LOOK_SECONDS = 0.01    # time between two checks for the engine; an engine takes longer to restart
 
 
 def lock(path: str, how: int) -> int:
+    """Locks a file, which is created if it is missing. Returns a descriptor that holds the lock.
+
+    how: fcntl.LOCK_SH or LOCK_EX, with LOCK_NB to raise BlockingIOError instead of waiting. The
+    caller closes the descriptor, which ends the lock. Raises OSError.
+    """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, how)
@@ -44,7 +49,10 @@ def lock(path: str, how: int) -> int:
 
 
 def make_folder(path: str) -> None:
-    """Makes the directory that contains `path`, as the engine does. Its parent must exist."""
+    """Makes the directory of the file `path` with mode 0700, as the engine does.
+
+    The parent of the directory must exist, or OSError is raised.
+    """
     try:
         os.mkdir(os.path.dirname(path) or ".", mode=0o700)
     except FileExistsError:
@@ -52,12 +60,15 @@ def make_folder(path: str) -> None:
 
 
 def find_engine(config: Config) -> str:
-    """Path of the engine's program: as configured, beside Python (where pip puts it), or on PATH.
+    """Path of the engine's program.
+
+    It is "engine_path", $PEERCACHE_ENGINE, the file beside Python (where pip puts it), or the one
+    on PATH; the first that is set or exists. Raises FileNotFoundError.
     """
     for key, wanted in (("engine_path", config.engine_path),
                         ("$PEERCACHE_ENGINE", os.environ.get("PEERCACHE_ENGINE", ""))):
         if wanted and not os.access(wanted, os.X_OK):
-            raise FileNotFoundError(f"{key} = {wanted!r}: no program that this user may run; "
+            raise FileNotFoundError(f"{key} = {wanted!r}: this user can run no program there; "
                                     "give the path of peercache-engine")
         if wanted:
             return wanted
@@ -68,12 +79,14 @@ def find_engine(config: Config) -> str:
     found = shutil.which("peercache-engine")
     if not found:
         raise FileNotFoundError(
-            f"no engine at {config.engine_socket}, and no program peercache-engine to start: "
+            f"no engine runs at {config.engine_socket}, and no program peercache-engine is found: "
             'install it, or give its path in "engine_path" or $PEERCACHE_ENGINE')
     return found
 
 
 def attach(path: str) -> Optional[Session]:
+    """A session with the engine at this socket; None if no engine listens. Raises other OSErrors.
+    """
     try:
         return Session(path)
     except (FileNotFoundError, ConnectionRefusedError, ConnectionResetError):
@@ -81,7 +94,9 @@ def attach(path: str) -> Optional[Session]:
 
 
 def engine_command(config: Config) -> list[str]:
-    # The memfds of SGLang's shm allocator cannot be sealed; its ranks do not shrink them.
+    """The engine's program and arguments. Raises FileNotFoundError."""
+    # The engine must accept unsealed memfds, because those of SGLang's shm allocator cannot be
+    # sealed. SGLang does not shrink them.
     command = [find_engine(config), "--set", "engine.unsealed_memory=yes"]
     for name, value in config.settings.items():
         command += ["--set", f"{name}={value}"]
@@ -89,31 +104,35 @@ def engine_command(config: Config) -> list[str]:
 
 
 def start(config: Config, command: list[str]) -> bool:
-    """Starts a keeper. False: a keeper exists; it restarts its engine or is about to end."""
+    """Starts a keeper with the engine's command. Returns without waiting for the engine.
+
+    False: another keeper holds the lock; it is restarting its engine or is about to end.
+    """
     keeper = os.path.join(os.path.dirname(os.path.abspath(__file__)), "keeper.py")
     line = [sys.executable, "-I", keeper, "--clients", config.engine_socket + ".clients"]
     try:
         held = lock(config.engine_socket + ".keeper", fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        logger.info("peercache: waiting for the keeper of the engine at %s, its log is %s",
+        logger.info("peercache: waiting for the keeper of the engine at %s, whose log is %s",
                     config.engine_socket, config.engine_log)
         return False
-    logger.info("peercache: no engine at %s: starting one on %s, its log is %s",
+    logger.info("peercache: no engine runs at %s: starting one on %s, whose log is %s",
                 config.engine_socket, config.settings.get("rail.devices"), config.engine_log)
     if config.settings.get("rail.devices") == "soft":
-        logger.warning("peercache: the engine that is started gets the software NIC: no RDMA "
-                       "device was named or found")
+        logger.warning("peercache: the engine uses the software NIC, because no RDMA device was "
+                       "named or found: for RDMA, name one in \"device_names\"")
     try:
         with open(config.engine_log, "ab") as log:
             subprocess.Popen([*line, *["--keep"] * config.engine_keep, "--", *command],
                              stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                              start_new_session=True, pass_fds=(held,))
     finally:
-        os.close(held)  # the keeper has inherited the lock
+        os.close(held)  # the keeper inherited the lock and keeps it
     return True
 
 
 def keeper_ended(config: Config) -> bool:
+    """True if no keeper runs for this socket."""
     try:
         os.close(lock(config.engine_socket + ".keeper", fcntl.LOCK_EX | fcntl.LOCK_NB))
         return True
@@ -122,6 +141,7 @@ def keeper_ended(config: Config) -> bool:
 
 
 def log_bytes(config: Config) -> int:
+    """Size of the engine's log in bytes; 0 without a log."""
     try:
         return os.stat(config.engine_log).st_size
     except OSError:
@@ -129,17 +149,26 @@ def log_bytes(config: Config) -> int:
 
 
 def log_since(config: Config, begin: int) -> str:
+    """Text of the engine's log from byte `begin` on, at most the last LOG_BYTES.
+
+    Returns the error's text if the log cannot be read.
+    """
     try:
         with open(config.engine_log, "rb") as log:
             size = os.fstat(log.fileno()).st_size
-            log.seek(max(begin if begin <= size else 0, size - LOG_BYTES))  # may be a new file
+            log.seek(max(begin if begin <= size else 0, size - LOG_BYTES))  # a shorter log is new
             return log.read().decode(errors="replace").strip()
     except OSError as error:
         return str(error)
 
 
 def wait_started(config: Config, ours: bool, log_begin: int) -> Optional[Session]:
-    """Waits for the engine. None: the keeper that existed before this call has ended."""
+    """Waits until the engine serves, and attaches.
+
+    ours: True if this process started the keeper. log_begin: size of the engine's log before the
+    start. None: a keeper of another process ended. Raises RuntimeError with the end of the log if
+    our keeper ended, or if the engine is not ready after START_SECONDS.
+    """
     end = time.monotonic() + START_SECONDS
     while True:
         session = attach(config.engine_socket)
@@ -159,7 +188,10 @@ def wait_started(config: Config, ours: bool, log_begin: int) -> Optional[Session
 
 
 def failed_lately(config: Config, command: list[str], since: float) -> str:
-    """Reason why a start with this command failed after `since` (time.time()); "": none failed."""
+    """Reason of the last start's failure; "" unless it had this command and came after `since`.
+
+    since: seconds, as time.time() returns.
+    """
     try:
         with open(config.engine_socket + ".failed", encoding="utf-8") as file:
             failed = json.load(file)
@@ -170,24 +202,29 @@ def failed_lately(config: Config, command: list[str], since: float) -> str:
 
 
 def remember_failure(config: Config, command: list[str], why: str) -> None:
+    """Writes the file .failed, which failed_lately() of other ranks reads."""
     try:
         with open(config.engine_socket + ".failed", "w", encoding="utf-8") as file:
             json.dump({"at": time.time(), "command": command, "why": why}, file)
     except OSError as error:
-        logger.warning("peercache: cannot write %s.failed, so every rank retries: %s",
+        logger.warning("peercache: cannot write %s.failed, so every rank retries the start: %s",
                        config.engine_socket, error)
 
 
 def attach_or_start(config: Config, since: float) -> Session:
-    """Attaches, or starts an engine and attaches. The caller holds .lock."""
+    """Attaches, and starts an engine if none runs. The caller holds .lock.
+
+    since: a start that failed after this time (time.time(), seconds) is not repeated. Raises
+    RuntimeError if the engine did not start, OSError if it cannot be reached.
+    """
     session = attach(config.engine_socket)
     if session:
         return session
     command = engine_command(config)
     why = failed_lately(config, command, since)
     if why:
-        raise RuntimeError(f"{why}\n(The start was tried less than {FAILED_SECONDS:.0f} s ago by "
-                           "another rank, or an earlier one; it is not repeated before that.)")
+        raise RuntimeError(f"{why}\n(This start failed less than {FAILED_SECONDS:.0f} s ago, in "
+                           "this rank or another; it is not repeated earlier.)")
     try:
         while session is None:
             begin = log_bytes(config)
@@ -199,34 +236,45 @@ def attach_or_start(config: Config, since: float) -> Session:
 
 
 class Attachment:
-    """A session, and the lock that keeps the engine started for it running. Any thread.
+    """A session with the engine, and the lock on .clients that keeps a started engine running.
 
-    Raises OSError if no engine can be reached, RuntimeError if one was started and failed.
+    Any thread may call look() and close().
+
+    Attributes:
+        session: the session; None after close().
+        clients: descriptor that holds the shared lock on .clients; -1: none.
+        lost_at: time.monotonic() when the loss of the engine was noticed; None: attached.
+        look_at: time.monotonic() of the next check for the engine.
     """
 
     def __init__(self, config: Config) -> None:
+        """Attaches, and starts an engine if none runs and config.engine_start is set.
+
+        Raises OSError if no engine can be reached or started, RuntimeError if the engine that was
+        started did not become ready. May block for START_SECONDS, or longer while other ranks try.
+        """
         self.clients = -1
         self.session: Optional[Session] = None
         self.config = config
         self.lock = threading.Lock()
-        self.lost_at: Optional[float] = None  # time.monotonic(); None: attached
-        self.look_at = 0.0  # time of the next check; time.monotonic()
+        self.lost_at: Optional[float] = None
+        self.look_at = 0.0
         if not config.engine_start:
             self.session = Session(config.engine_socket)
             return
         since = time.time() - FAILED_SECONDS
         try:
             make_folder(config.engine_socket)
-            # Waits while a keeper ends its engine.
+            # A keeper that is ending its engine holds this lock exclusively until it has ended.
             self.clients = lock(config.engine_socket + ".clients", fcntl.LOCK_SH)
             starting = lock(config.engine_socket + ".lock", fcntl.LOCK_EX)
         except PermissionError:
-            self.session = Session(config.engine_socket)  # only another user may start this engine
+            self.session = Session(config.engine_socket)  # another user's engine
             return
         except OSError as error:
             self.close()
             raise type(error)(error.errno, f"engine_socket = {config.engine_socket!r}: "
-                              f"{error.strerror}; an engine cannot be started there: name a "
+                              f"{error.strerror}; no engine can be started there: name a file in a "
                               "directory that this user can write", error.filename) from error
         try:
             self.session = attach_or_start(config, since)
@@ -237,7 +285,10 @@ class Attachment:
             os.close(starting)
 
     def look(self) -> None:
-        """Logs each loss and each return of the engine once. Cheap enough to call before each call.
+        """Logs each loss and each return of the engine once.
+
+        The store calls it before each call: it costs little, because it checks at most every
+        LOOK_SECONDS while the engine is attached.
         """
         now = time.monotonic()
         if now < self.look_at and self.lost_at is None:
@@ -247,7 +298,7 @@ class Attachment:
         if session is None or session.attached() == (self.lost_at is None):
             return
         with self.lock:
-            there = session.attached()  # checked again: another thread may have logged it
+            there = session.attached()  # another thread may have logged the change meanwhile
             if self.session is None or there == (self.lost_at is None):
                 return
             if there:
@@ -257,11 +308,14 @@ class Attachment:
             else:
                 self.lost_at = time.monotonic()
                 logger.warning("peercache: the engine at %s is gone: pages are misses until it "
-                               "is back; look into its log, %s where a store started it",
+                               "is back; read its log (%s if a store started it)",
                                self.config.engine_socket, self.config.engine_log)
 
     def close(self) -> None:
-        """Ends the session and releases the engine. May be called twice."""
+        """Closes the session after its running calls, and releases the lock on .clients.
+
+        After the last client's release the keeper ends the engine. May be called twice.
+        """
         session, self.session = self.session, None
         clients, self.clients = self.clients, -1
         try:

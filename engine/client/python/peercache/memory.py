@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the engine reaches a pool's memory. Tried in this order: the pool's memfds, an import of
-verbs objects, copying.
+"""Registration of the pools' memory with the engine.
 
-The way found for a pool is logged once and counted. Copying always works: libpeercache stages
-unregistered memory.
+For each pool, Memory tries three ways in this order: map the pool's memfds (shm), import verbs
+objects (verbs), copy through memory of libpeercache (copy). Copying always works, because
+libpeercache stages unregistered memory. The way that is used for a pool is logged once and counted.
 """
 
 import ctypes
@@ -13,18 +13,23 @@ import os
 from typing import Any, Iterator
 
 logger = logging.getLogger("peercache")
-Range = tuple[int, int, int]  # base, bytes, memfd
+Range = tuple[int, int, int]  # address, length in bytes, memfd
 
 
 def memfds_of(pool: Any) -> Iterator[Range]:
-    """The pool's buffers that are mappings of memfds."""
+    """Yields the ranges of the pool's memory that are mappings of memfds from offset 0 on.
+
+    The pool keeps the memfds open. It tells them as allocator.fds and allocator.mms (SGLang's shm
+    allocator), or as fd and kv_buffer.
+    """
     allocator = getattr(pool, "allocator", None)
     fds = getattr(allocator, "fds", None) or []
     mappings = getattr(allocator, "mms", None) or []
     if fds and len(fds) == len(mappings):
         for fd, mapping in zip(fds, mappings):
             if isinstance(fd, int) and isinstance(mapping, mmap.mmap) and fd >= 0:
-                # The tensor already exports the mapping's buffer; this second export ends at once.
+                # addressof() needs an export of the mapping's buffer, which ends with this line;
+                # the pool's tensor holds an export of its own.
                 yield ctypes.addressof(ctypes.c_char.from_buffer(mapping)), len(mapping), fd
         return
     fd = getattr(pool, "fd", None)
@@ -36,22 +41,33 @@ def memfds_of(pool: Any) -> Iterator[Range]:
 
 
 def import_verbs(_session: Any, _pool: Any) -> list[Range]:
-    """Placeholder for registering the caller's own memory with the engine's device and PD. Returns
-    no range.
+    """Returns the ranges of the pool that the engine reads and writes by imported verbs objects.
+
+    Not available in this version: returns no range. The place for a registration of the caller's
+    own memory with the engine's device and protection domain.
     """
     return []
 
 
 class Memory:
-    """The ranges of this process's memory that are registered with the engine."""
+    """The ranges of this process's memory that are registered with the engine.
+
+    SGLang registers its pools one after the other, so add() needs no lock. The registrations end
+    with the session.
+
+    Attributes:
+        paths: the way of each pool by its name: shm, verbs, copy or mixed.
+        counts: number of pools by way.
+    """
 
     def __init__(self, session: Any) -> None:
         self._session = session
         self._ranges: list[tuple[int, int]] = []
-        self.paths: dict[str, str] = {}  # pool -> shm, verbs, copy or mixed
+        self.paths: dict[str, str] = {}
         self.counts = {"shm": 0, "verbs": 0, "copy": 0, "mixed": 0}
 
     def _register(self, found: Range) -> str:
+        """Registers a range once. Returns "", or the engine's reason for refusing it."""
         base, nbytes, fd = found
         if (base, nbytes) in self._ranges:
             return ""
@@ -63,13 +79,15 @@ class Memory:
         return ""
 
     def covers(self, address: int) -> bool:
+        """True if the address lies in a registered range."""
         return any(base <= address < base + nbytes for base, nbytes in self._ranges)
 
     def add(self, name: str, pool: Any, samples: list[int]) -> str:
-        """Registers the pool's memfds and returns its way: shm, verbs, mixed or copy.
+        """Registers the pool's memfds. Returns the pool's way: shm, verbs, mixed or copy.
 
-        samples: an address in each of the pool's buffers. A refusal by the engine is logged, not
-        raised.
+        samples: an address in each of the pool's buffers. Mixed: only some of the buffers are
+        registered. If the engine refuses a range, the reason is logged and nothing is raised. May
+        block for minutes while the engine pins a large range.
         """
         refusals, path = [], "shm"
         for found in memfds_of(pool):
@@ -82,9 +100,9 @@ class Memory:
         elif covered < len(samples):
             path = "mixed"
         why = {"shm": "the engine maps its memfds: no copies", "verbs": "imported: no copies",
-               "mixed": "part of it is no memfd: those buffers are copied"}.get(
+               "mixed": "some of its buffers are not registered: they are copied"}.get(
                    path, refusals[0] if refusals else "ordinary memory: one copy; "
-                   '"allocator": "shm" in the extra config avoids it (SGLang 0.5.17 on)')
+                   '"allocator": "shm" in the extra config avoids it (SGLang 0.5.17 and later)')
         if self.paths.get(name) != path:
             self.counts[path] += 1
             self.paths[name] = path

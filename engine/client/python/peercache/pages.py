@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A registered host pool: the addresses of its pages and the namespaces of their keys.
+"""A host pool that SGLang registered: the addresses of its pages and the namespaces of their keys.
 
-nseg = len(ptrs) / len(keys) covers every pool and layout. With split heads a page is several
-objects, one for each rank of the least common multiple of the tensor-parallel sizes, so that hosts
-of another tensor-parallel size find their objects.
+A page of a pool has len(ptrs) / len(keys) segments, in every pool and layout. With split heads, the
+tensor-parallel sizes of the hosts differ and `tp_lcm_size` is their least common multiple. Each
+page is then stored as `tp_lcm_size` objects, one per share of the heads, of which this rank has
+`tp_lcm_size / tp_size`. A host of another tensor-parallel size finds the shares that it needs.
 """
 
 from dataclasses import replace
@@ -13,16 +14,22 @@ from peercache.keys import Shape, name_space
 
 
 def plain(name: Any) -> str:
-    """PoolName is a str enum whose str() differs by version."""
+    """Text of a pool name or hit policy: a str, or an enum whose value is the text.
+
+    SGLang's PoolName is a str enum, and its str() differs by version.
+    """
     return str(getattr(name, "value", name))
 
 
 class _Indices(list):
+    """Stands in for a CPU int64 tensor where torch is missing."""
+
     def tolist(self) -> list:
         return self
 
 
 def first_page(pool: Any) -> Any:
+    """Token indices of the pool's first page: a CPU int64 tensor, or a list without torch."""
     try:
         import torch
     except ImportError:
@@ -31,19 +38,38 @@ def first_page(pool: Any) -> Any:
 
 
 def page_size_of(pool: Any) -> int:
+    """Tokens per page of the pool; 1 if the pool does not tell."""
     return int(getattr(pool, "page_size", 1) or 1)
 
 
 def differs_by_rank(pool: Any, name: str) -> bool:
-    """Mamba states and K/V by heads are split over tensor-parallel ranks whatever the anchor is."""
+    """True for Mamba states and for K and V split by heads.
+
+    Each tensor-parallel rank has other bytes of these pools, even if the anchor pool holds MLA
+    pages, which are equal on all ranks.
+    """
     return name == "mamba" or any(
         base.__name__.startswith(("MHAToken", "Mamba")) for base in type(pool).__mro__)
 
 
 class Pool:
-    """One registered host pool. Read-only after it is made; any thread."""
+    """One registered host pool. Nothing changes after __init__, so any thread may use it.
+
+    Attributes:
+        pool: SGLang's host pool, which owns the memory.
+        name: the pool's name, such as "kv" or "mamba".
+        page_size: tokens per page.
+        split: shares of the heads per page on this rank; 1 without split heads.
+        per_rank: True if the bytes differ by tensor-parallel rank although the model is MLA.
+        samples: an address in each segment of the first page; empty without addresses.
+        spaces: one namespace per share of the heads; empty if the pool gives no addresses.
+        refusal: why the pool gives no addresses; "" if it does, or if it is logical.
+        logical: True for an anchor without bytes of its own.
+        flat: namespace of the generic calls, whose pages have another order of bytes.
+    """
 
     def __init__(self, pool: Any, name: str, config: Any, tag: str) -> None:
+        """config: SGLang's HiCacheStorageConfig. tag: text that becomes part of every key."""
         self.pool, self.name = pool, name
         self.page_size = page_size_of(pool)
         self.split = 1
@@ -57,14 +83,15 @@ class Pool:
                 hasattr(pool, "get_split_heads_page_buffer_meta"):
             self.split = lcm // tp_size
         self.samples: list[int] = []
-        self.spaces: list[str] = []  # empty: the pool gives no addresses of pages
+        self.spaces: list[str] = []
         self.refusal = ""
         meta = None
         try:
             meta = self._locate(first_page(pool))
         except (AttributeError, NotImplementedError, ValueError, AssertionError) as error:
             self.refusal = f"{type(error).__name__}: {error}"
-        # An anchor answers that it has no bytes; a pool that raises has bytes without addresses.
+        # An anchor has no bytes: its get_page_buffer_meta() returns None. If that method raises,
+        # the pool has bytes, but gives no addresses of them.
         self.logical = meta is None and not self.refusal and \
             getattr(pool, "kv_buffer", None) is None
         if meta is None:
@@ -87,6 +114,8 @@ class Pool:
         self.flat = name_space(config, tag, name, whole, flat=True)
 
     def _locate(self, indices: Any) -> Optional[tuple[list[int], list[int]]]:
+        """Addresses and lengths in bytes of the segments of these pages; None: the pool has none.
+        """
         if self.split > 1:
             meta = self.pool.get_split_heads_page_buffer_meta(indices, self.split)
         else:
@@ -96,17 +125,26 @@ class Pool:
         return meta
 
     def _check(self, keys: Sequence[str], indices: Any) -> None:
+        """Raises ValueError unless there are page_size indices per key."""
         if indices is None or len(indices) != len(keys) * self.page_size:
             raise ValueError(f"pool {self.name}: {len(keys)} keys of {self.page_size} tokens, "
                              f"{0 if indices is None else len(indices)} indices")
 
     def first_indices(self, keys: Sequence[str], indices: Any) -> list[int]:
-        """The first token index of each page, by which SGLang's pool names the page."""
+        """The first token index of each page, which SGLang's pool uses as the page's name.
+
+        Raises ValueError unless `indices` has page_size token indices per key.
+        """
         self._check(keys, indices)
         return [int(index) for index in indices[::self.page_size]]
 
     def batches(self, keys: Sequence[str], indices: Any) -> list[tuple[str, list, list]]:
-        """(namespace, ptrs, sizes) for each call to make; each call has all the keys."""
+        """(namespace, ptrs, sizes) for each call to the session, one call per share of the heads.
+
+        Each call is for all keys. ptrs are addresses, sizes bytes; len(ptrs) / len(keys)
+        consecutive ones make a page. Raises ValueError unless `indices` has page_size token
+        indices per key.
+        """
         self._check(keys, indices)
         ptrs, sizes = self._locate(indices) or ([], [])
         if self.split == 1:
@@ -117,7 +155,7 @@ class Pool:
 
 
 def share(flat: list, part: int, each: int, parts: int) -> list:
-    """From parts * each entries per page, the `each` entries of one part."""
+    """Selects one part of every page. `flat` has `parts` parts per page, of `each` entries each."""
     out = [None] * (len(flat) // parts)
     for k in range(each):
         out[k::each] = flat[part * each + k::parts * each]

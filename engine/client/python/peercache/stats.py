@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics for the scheduler: SGLang's own StorageMetrics, or None where that class is missing."""
+"""Metrics for SGLang's scheduler, as an object of SGLang's class StorageMetrics."""
 
 import importlib
 import threading
 from typing import Any, Optional
 
 MODULES = ("sglang.srt.observability.metrics_collector", "sglang.srt.metrics.collector")
-KEPT_MAX = 4096  # batches kept between two calls of take()
+KEPT_MAX = 4096  # batches of each kind kept between two calls of take(); later ones are dropped
 
 
 def metrics_class() -> Optional[type]:
+    """SGLang's StorageMetrics; None if no SGLang with that class is installed."""
     for name in MODULES:
         try:
             return getattr(importlib.import_module(name), "StorageMetrics")
@@ -19,7 +20,7 @@ def metrics_class() -> Optional[type]:
 
 
 class Stats:
-    """Pages and rates of batches since the scheduler's last call of take(). Any thread."""
+    """Page counts and rates of the batches since the last take(). Any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -27,13 +28,16 @@ class Stats:
         self._class: Any = False  # False: not searched yet
 
     def add(self, what: str, pages: int, moved_bytes: int, seconds: float) -> None:
+        """Adds one batch. what: "prefetch" (a get) or "backup" (a set). The rate is kept in GB/s.
+        """
         with self._lock:
             rows = self._moved[what]
             if len(rows) < KEPT_MAX:
                 rows.append((pages, moved_bytes / 1e9 / max(seconds, 1e-9)))
 
     def take(self) -> Any:
-        """A StorageMetrics of what was added since the last call."""
+        """Returns a StorageMetrics of the batches added since the last call; None without SGLang.
+        """
         if self._class is False:
             self._class = metrics_class()
         if self._class is None:

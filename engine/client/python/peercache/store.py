@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PeerCacheStore: the L3 backend that SGLang's HiCache loads.
+"""PeerCacheStore: the storage backend (L3) that SGLang's HiCache loads.
 
     --hicache-storage-backend dynamic --hicache-storage-backend-extra-config
     '{"backend_name":"peercache","module_path":"peercache.store",
       "class_name":"PeerCacheStore","interface_v1":1}'
 
-An exception ends SGLang's threads, so no method raises one: an error is a miss, counted and logged.
-One C call moves a batch. The generic calls have a namespace of their own, because their pages have
-another order of bytes. The configuration decides which of the two namespaces `batch_exists` asks.
+An exception ends the SGLang thread in which it is raised. No method of the store therefore raises
+one: the store counts and logs the error, and reports the pages as misses.
+
+One C call moves a batch. SGLang calls the store in three ways: the v1 methods (addresses of pages
+in the KV pool), the v2 methods (several pools in one call), and the generic methods (one tensor per
+page). The pages of the generic methods have another order of bytes, so these methods use a
+namespace of their own. The configuration decides in which of the two namespaces `batch_exists`
+looks up the keys.
 """
 
 import collections
@@ -19,7 +24,7 @@ import threading
 import time
 from typing import Any, Callable, Optional, Sequence
 
-# A separate import: only this name exists in every version of the module.
+# Only this name exists in every version of the module, so it is imported alone.
 try:
     from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
 except ModuleNotFoundError as missing:  # without SGLang: tests, benchmarks
@@ -35,15 +40,17 @@ from peercache.pages import Pool, plain
 from peercache.stats import Stats
 
 logger = logging.getLogger("peercache")
-KV = "kv"
+KV = "kv"  # name of the pool of the KV pages
 RANKS_WRITE = ("mamba",)  # per-rank pools of an MLA model that SGLang stores from every rank
-STORED_BATCHES_MAX = 2048
-V1_SINCE = (0, 5, 6)  # before it a dynamic backend got generic calls alone
+STORED_BATCHES_MAX = 2048  # batches whose keys clear() removes
+V1_SINCE = (0, 5, 6)  # older versions of SGLang call only the generic methods of a dynamic backend
 
 
 def guarded(otherwise: Callable[..., Any]) -> Callable:
-    """Decorator: an exception of the method is counted and logged, and otherwise(arguments) is
-    returned.
+    """Decorator for a method that must not raise.
+
+    It counts and logs an exception of the method and returns otherwise(arguments) instead. It also
+    checks around each call whether the engine was lost or is back, and logs that once.
     """
     def wrap(method: Callable) -> Callable:
         @functools.wraps(method)
@@ -68,19 +75,26 @@ def guarded(otherwise: Callable[..., Any]) -> Callable:
 
 
 def none_of(keys: Sequence = (), *_args: Any, **_kwargs: Any) -> list[bool]:
+    """False for each key: result of a batch that failed."""
     return [False] * len(keys or ())
 
 
 def none_of_pools(transfers: Sequence = (), *_args: Any, **_kwargs: Any) -> dict[str, list[bool]]:
+    """False for each key of each pool: result of a v2 batch that failed."""
     return {plain(t.name): [False] * len(t.keys or ()) for t in transfers or ()}
 
 
 def nothing(value: Any) -> Callable:
+    """A function that returns `value` for any arguments."""
     return lambda *_args, **_kwargs: value
 
 
 def pool_result(pages: int, extra: dict[str, int], restorable: list[int]) -> Any:
-    """SGLang's PoolTransferResult, or an object of the same form without SGLang."""
+    """SGLang's PoolTransferResult, or an object with the same attributes without SGLang.
+
+    pages: length of the longest usable prefix. extra: each pool's own longest prefix. restorable:
+    all usable prefix lengths. All numbers are KV pages.
+    """
     try:
         from sglang.srt.mem_cache import hicache_storage
         make = hicache_storage.PoolTransferResult
@@ -94,13 +108,16 @@ def pool_result(pages: int, extra: dict[str, int], restorable: list[int]) -> Any
 
 
 def calls_v1() -> bool:
-    """True if the installed SGLang calls the v1 methods when the extra config requests them."""
+    """True if the installed SGLang calls the v1 methods when "interface_v1" is set.
+
+    Also True without SGLang.
+    """
     try:
         found = re.match(r"(\d+)\.(\d+)\.(\d+)", importlib.metadata.version("sglang"))
     except importlib.metadata.PackageNotFoundError:
         return True
     version = tuple(map(int, found.groups())) if found else (0, 0, 0)
-    return version == (0, 0, 0) or version >= V1_SINCE  # a local build has 0.0.0
+    return version == (0, 0, 0) or version >= V1_SINCE  # SGLang built from a checkout
 
 
 def place(tensor: Any) -> tuple[int, int]:
@@ -113,15 +130,31 @@ def place(tensor: Any) -> tuple[int, int]:
 class PeerCacheStore(HiCacheStorage):
     """The L3 backend of one scheduler process.
 
-    Any thread may call any method at any time. Calls move or look up pages in batches; keys are
-    SGLang's page hashes (str), host_indices its token indices in the registered host pool, of which
-    page_size make a page. The caller owns all pages' memory; no call touches it after it returned.
-    No method raises: pages that could not be moved or found are reported as misses. __init__ alone
-    raises: ValueError for an invalid extra config, OSError or RuntimeError if no engine can be
-    used.
+    Threads: any thread may call any method at any time, also close(). A call runs in the calling
+    thread, without the interpreter's lock while it moves pages.
+
+    Arguments: `keys` are SGLang's page hashes (str). `host_indices` are token indices in the
+    registered host pool (a CPU int64 tensor); page_size consecutive ones make one page. The store
+    ignores `extra_info`.
+
+    Ownership: the caller owns the memory of all pages. After a call has returned, the engine and
+    the store no longer read or write that memory.
+
+    Time: each C call of a get or a set ends within "timeout_ms" of the extra config (5000), each C
+    call of a look-up within "exists_timeout_ms" (1000). It takes longer only while an RDMA READ
+    into the pages is in flight. There is one C call per pool and per share of the heads.
+
+    Errors: no method raises. Pages that cannot be moved or found are misses, and a failure is
+    counted in counts()["errors"] and logged. Only __init__ raises: ValueError for an invalid extra
+    config, OSError or RuntimeError if no engine can be used.
     """
 
     def __init__(self, storage_config: Any = None, extra: Any = None) -> None:
+        """Attaches to the engine, and starts one if none runs. May block for about two minutes.
+
+        storage_config: SGLang's HiCacheStorageConfig, with the extra config in `extra_config`.
+        extra: a dict of the same keys, which overrides that one; other values are ignored.
+        """
         given = dict(getattr(storage_config, "extra_config", None) or {})
         if isinstance(extra, dict):
             given.update(extra)
@@ -144,6 +177,7 @@ class PeerCacheStore(HiCacheStorage):
     # ---- what went wrong ----------------------------------------------------------------------
 
     def _failed(self, what: str, error: Exception) -> None:
+        """Counts an error of `what`, and logs the 1st, 2nd, 4th, 8th, ... of them."""
         with self._lock:
             count = self._errors[what] = self._errors.get(what, 0) + 1
         if count & (count - 1) == 0:  # 1, 2, 4, 8, ...
@@ -152,8 +186,12 @@ class PeerCacheStore(HiCacheStorage):
                          exc_info=count == 1)
 
     def counts(self) -> dict[str, Any]:
-        """Counters since the store was made, for people and tests: numbers of calls, pages and
-        bytes.
+        """Counters since the store was made, for people and tests.
+
+        Returns a dict: the numbers of Session.counts() (calls, pages, bytes) and three more
+        entries. "errors": number of errors by method. "memory": number of pools by the way in which
+        the engine reaches them (shm, verbs, copy or mixed). "paths": that way, by name of the pool.
+        Any thread.
         """
         counts: dict[str, Any] = dict(self._session.counts())
         counts["errors"] = dict(self._errors)
@@ -164,6 +202,7 @@ class PeerCacheStore(HiCacheStorage):
     # ---- pools --------------------------------------------------------------------------------
 
     def _register(self, host_pool: Any, name: str) -> None:
+        """Makes the Pool of a host pool and registers its memory. A group's pools come first."""
         for entry in getattr(host_pool, "entries", None) or ():  # a HostPoolGroup
             self._register(entry.host_pool, plain(entry.name))
         anchor = getattr(host_pool, "anchor_entry", None)
@@ -175,8 +214,8 @@ class PeerCacheStore(HiCacheStorage):
             return
         pool = Pool(host_pool, name, self.storage_config, self.config.tag)
         if pool.refusal and not pool.logical:
-            logger.warning("peercache: pool %s gives no addresses of its pages (%s): each page is "
-                           "copied by SGLang's own code", name, pool.refusal)
+            logger.warning("peercache: pool %s gives no addresses of its pages (%s): SGLang's own "
+                           "code copies each page", name, pool.refusal)
         if pool.per_rank and name not in RANKS_WRITE and \
                 (getattr(self.storage_config, "tp_size", None) or 1) > 1:
             logger.warning("peercache: pool %s has different bytes on each tensor-parallel rank, "
@@ -190,20 +229,28 @@ class PeerCacheStore(HiCacheStorage):
 
     @guarded(nothing(None))
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
+        """Registers the host pool of the KV pages. SGLang calls it once, before all other calls.
+
+        The pool must stay mapped until close(). An object with `entries` (HostPoolGroup) registers
+        each of its pools. Registering pinned memory can block for minutes.
+        """
         self.mem_pool_host = mem_pool_host
         self._register(mem_pool_host, KV)
 
     @guarded(nothing(None))
     def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
+        """Registers a host pool under a name (str or PoolName), which v2 transfers give.
+
+        The pool must stay mapped until close(). A pool that is registered already is left as it is.
+        """
         self._register(host_pool, plain(host_pool_name))
 
     def on_host_pools_registered(self) -> None:
-        """Called by SGLang after all pools are registered. Does nothing: _register() prepares each
-        pool.
+        """Does nothing. SGLang calls it after the last pool; _register() has prepared each pool.
         """
 
     def _flat(self) -> str:
-        """Namespace of the generic calls."""
+        """Namespace of the generic calls. Raises RuntimeError before the KV pool is registered."""
         pool = self._pools.get(KV)
         if not pool:
             raise RuntimeError("no pool is registered yet")
@@ -213,6 +260,12 @@ class PeerCacheStore(HiCacheStorage):
 
     def _move(self, what: str, pool: Pool, keys: Sequence[str], indices: Any,
               staged: bool = False) -> list[bool]:
+        """Moves pages of one pool. Returns True for each page that was read or stored.
+
+        what: "prefetch" reads pages into the pool, "backup" stores pages of the pool. staged: the
+        engine uses copies, so that it never touches the pool's memory. Raises ValueError or
+        TypeError for wrong arguments.
+        """
         if pool.logical:
             return [True] * len(keys)
         if not keys:
@@ -236,10 +289,10 @@ class PeerCacheStore(HiCacheStorage):
 
     def _move_copies(self, what: str, pool: Pool, keys: Sequence[str],
                      indices: Any) -> list[bool]:
-        """Moves pages without addresses: SGLang's pool gathers and scatters them, as for the
-        generic calls.
+        """Moves pages of a pool that gives no addresses.
 
-        This thread writes pages that were read into the pool, before the call ends.
+        SGLang's pool converts each page to and from one flat tensor, in the calling thread and
+        before the call ends. The bytes are in the order of the generic calls.
         """
         at = pool.first_indices(keys, indices)
         began = time.monotonic()
@@ -263,6 +316,7 @@ class PeerCacheStore(HiCacheStorage):
         return moved
 
     def _prefix(self, pool: Pool, keys: Sequence[str]) -> int:
+        """Number of leading keys whose pages of this pool are stored, with all their shares."""
         if pool.logical:
             return len(keys)
         found = len(keys)
@@ -271,6 +325,7 @@ class PeerCacheStore(HiCacheStorage):
         return found
 
     def _there(self, pool: Pool, keys: Sequence[str]) -> list[bool]:
+        """True for each key whose page of this pool is stored, with all its shares."""
         there = [True] * len(keys)
         for space in [] if pool.logical else pool.spaces or [pool.flat]:
             part = self._session.exists(space, keys, self.config.exists_timeout_ms)
@@ -282,20 +337,31 @@ class PeerCacheStore(HiCacheStorage):
     @guarded(none_of)
     def batch_get_v1(self, keys: list[str], host_indices: Any,
                      extra_info: Any = None) -> list[bool]:
+        """Reads KV pages into the KV pool. Returns True for each page whose bytes are there.
+
+        The content of a page with False is undefined.
+        """
         return self._move("prefetch", self._pools[KV], keys, host_indices)
 
     @guarded(none_of)
     def batch_set_v1(self, keys: list[str], host_indices: Any,
                      extra_info: Any = None) -> list[bool]:
+        """Stores KV pages of the KV pool. Returns True for each page that every node can find."""
         return self._move("backup", self._pools[KV], keys, host_indices)
 
     @guarded(nothing(0))
     def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
+        """Number of leading keys whose KV pages are stored. A hint: a later get may miss.
+
+        The pages found count as used, so that their holders evict other pages first.
+        """
         return self._kv_prefix(keys)
 
     def _kv_prefix(self, keys: Sequence[str]) -> int:
-        """Number of leading KV pages that are stored, in the namespace that this configuration's KV
-        calls use.
+        """Number of leading keys whose KV pages are stored.
+
+        The keys are looked up in the namespace that KV pages have with this configuration: that of
+        the v1 methods, or that of the generic ones.
         """
         pool = self._pools[KV]
         if self._v1 or pool.logical:
@@ -305,6 +371,7 @@ class PeerCacheStore(HiCacheStorage):
     # ---- v2 -----------------------------------------------------------------------------------
 
     def _move_v2(self, what: str, transfers: Sequence[Any]) -> dict[str, list[bool]]:
+        """Runs _move() for each transfer. An error in one pool does not affect the others."""
         results: dict[str, list[bool]] = {}
         for transfer in transfers or ():
             name, keys = plain(transfer.name), transfer.keys or []
@@ -320,28 +387,51 @@ class PeerCacheStore(HiCacheStorage):
     @guarded(none_of_pools)
     def batch_get_v2(self, transfers: Sequence[Any],
                      extra_info: Any = None) -> dict[str, list[bool]]:
+        """Reads pages into several pools. Returns one bool per key, by the name of the pool.
+
+        transfers: SGLang's PoolTransfers, with `name`, `keys` and `host_indices`. Pages of pools
+        other than "kv" are written at the end of the call, and only after a hit, because SGLang may
+        reuse them during the call.
+        """
         return self._move_v2("prefetch", transfers)
 
     @guarded(none_of_pools)
     def batch_set_v2(self, transfers: Sequence[Any],
                      extra_info: Any = None) -> dict[str, list[bool]]:
+        """Stores pages of several pools. Returns one bool per key, by the name of the pool.
+
+        transfers: SGLang's PoolTransfers, with `name`, `keys` and `host_indices`. Pages of pools
+        other than "kv" are copied before they are stored, because SGLang may reuse them during the
+        call.
+        """
         return self._move_v2("backup", transfers)
 
     def batch_exists_v2(self, keys: list[str], pool_transfers: Optional[Sequence[Any]] = None,
                         extra_info: Any = None) -> Any:
+        """Looks up the prefixes of `keys` that all pools can restore. Returns a PoolTransferResult.
+
+        pool_transfers: one PoolTransfer per pool beside "kv"; its `hit_policy` decides which pages
+        of that pool a prefix needs. The result's kv_hit_pages is the longest usable prefix,
+        restorable_prefix_pages lists the lengths of all usable prefixes, and extra_pool_hit_pages
+        has each pool's own longest prefix by name. All numbers are KV pages. A hint: a later get
+        may miss.
+        """
         return pool_result(*self._exists_v2(keys, pool_transfers))
 
     @guarded(lambda *_args, **_kwargs: (0, {}, []))
     def _exists_v2(self, keys: list[str], pool_transfers: Optional[Sequence[Any]]
                    ) -> tuple[int, dict[str, int], list[int]]:
-        """(longest usable prefix, each pool's own longest prefix, all usable prefix lengths)."""
+        """(longest usable prefix, each pool's own longest prefix, all usable prefix lengths).
+
+        All numbers are KV pages.
+        """
         pages = self._kv_prefix(keys)
         own = {KV: pages}
         usable = [True] * pages  # usable[n - 1]: the prefix of n pages
         for transfer in (pool_transfers or ()) if pages else ():
             name, pool = plain(transfer.name), self._pools[plain(transfer.name)]
             policy = plain(getattr(transfer, "hit_policy", hits.ALL_PAGES))
-            if policy == hits.BLOCK_GROUPS:  # a second copy of KV pages: it limits no prefix
+            if policy == hits.BLOCK_GROUPS:  # another form of the KV pages: limits no prefix
                 own[name] = hits.group_pages(transfer, len(keys),
                                              lambda some, pool=pool: self._prefix(pool, some))
                 continue
@@ -359,6 +449,7 @@ class PeerCacheStore(HiCacheStorage):
                 [n for n, fit in enumerate(usable, 1) if fit])
 
     def _warn_of_policy(self, policy: str, name: str) -> None:
+        """Logs an unknown hit policy once."""
         if policy not in self._unknown_policies:
             self._unknown_policies.add(policy)
             logger.warning("peercache: hit policy %s of pool %s is unknown to this version: its "
@@ -369,6 +460,11 @@ class PeerCacheStore(HiCacheStorage):
     @guarded(lambda keys=(), *_args, **_kwargs: [None] * len(keys or ()))
     def batch_get(self, keys: list[str], target_locations: Any = None,
                   target_sizes: Any = None) -> list[Any]:
+        """Reads one page into each tensor. Returns the tensor, or None for a miss, per key.
+
+        target_locations: contiguous tensors in host memory, owned by the caller, one per key; their
+        lengths are the lengths of the pages. target_sizes is ignored.
+        """
         if not keys:
             return []
         places = [place(tensor) for tensor in target_locations]
@@ -385,6 +481,11 @@ class PeerCacheStore(HiCacheStorage):
     @guarded(nothing(False))
     def batch_set(self, keys: list[str], values: Any = None, target_locations: Any = None,
                   target_sizes: Any = None) -> bool:
+        """Stores one tensor per key. Returns True if every node can find every page.
+
+        values: tensors in host memory; a tensor that is not contiguous is copied first.
+        target_locations and target_sizes are ignored.
+        """
         if not keys:
             return True
         values = [value.contiguous() for value in values]
@@ -402,37 +503,45 @@ class PeerCacheStore(HiCacheStorage):
 
     @guarded(nothing(None))
     def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> Any:
+        """batch_get() of one key: returns target_location, or None for a miss."""
         return self.batch_get([key], [target_location])[0]
 
     @guarded(nothing(False))
     def set(self, key: str, value: Any = None, target_location: Any = None,
             target_sizes: Any = None) -> bool:
+        """batch_set() of one key: returns True if every node can find the page."""
         return self.batch_set([key], [value])
 
     @guarded(nothing(False))
     def exists(self, key: str) -> bool:
+        """batch_exists() of one key: True if its KV page is stored."""
         return self.batch_exists([key]) == 1
 
     # ---- the rest -----------------------------------------------------------------------------
 
     @guarded(nothing(None))
     def clear(self) -> None:
-        """Removes the pages that this process stored recently, from every node. Other ranks remove
-        theirs.
+        """Removes the pages of this process's last 2048 stored batches from every node.
+
+        Each rank removes only the pages that it stored itself.
         """
         removed = 0
         while self._stored:
             space, keys = self._stored.popleft()
             removed += sum(self._session.remove(space, keys, self.config.timeout_ms))
-        logger.info("peercache: clear(): %d pages removed", removed)
+        logger.info("peercache: clear() removed %d pages", removed)
 
     @guarded(nothing(None))
     def get_stats(self) -> Any:
+        """SGLang's StorageMetrics of the batches since the previous call; None without SGLang."""
         return self._stats.take()
 
     @guarded(nothing(None))
     def close(self) -> None:
-        """Waits for running calls and detaches. May be called twice. Later calls report misses."""
+        """Waits for running calls, detaches, and releases the engine that this store started.
+
+        May be called twice. Later calls report misses.
+        """
         with self._lock:
             attachment, self._attachment = self._attachment, None
         if attachment:

@@ -15,17 +15,17 @@
 
 #include "tools/common.h"
 
-#define CHUNK (1u << 20) /* bytes of a page of a file; the last one may be shorter */
-#define BATCH 16u        /* pages of a file in one call */
+#define CHUNK (1u << 20) /* bytes of one page of a stored file; the last page may be shorter */
+#define BATCH 16u        /* pages of a stored file in one call */
 #define FILE_BYTES_MAX (64ull << 30)
-#define KEY_MAX 1000u /* characters of a KEY, at most */
+#define KEY_MAX 1000u /* characters of the argument KEY, at most */
 
-/* The content of the page under KEY. */
+/* Content of the page that a file has under its KEY. */
 struct manifest {
-	char magic[8];  /* manifest_magic */
-	uint64_t bytes; /* length of the file in bytes */
-	uint64_t xxh3;  /* XXH3 hash of the file */
-	uint64_t spare; /* 0 */
+	char magic[8];  /* the bytes of manifest_magic */
+	uint64_t bytes; /* length of the stored file, bytes */
+	uint64_t xxh3;  /* XXH3 hash of the stored file */
+	uint64_t spare; /* always 0 */
 };
 static const char manifest_magic[8] = "PCFILE1";
 
@@ -82,7 +82,7 @@ static void print_result(const struct ctl *ctl, const char *key, const char *res
 	}
 }
 
-/* Writes the key KEY\0N of page N of a file; returns its length. */
+/* Writes the key of page N of a file, KEY\0N; returns the length of that key. */
 static size_t chunk_key(const char *key, uint64_t n, char ret[KEY_MAX + 24])
 {
 	size_t length = strlen(key);
@@ -91,7 +91,7 @@ static size_t chunk_key(const char *key, uint64_t n, char ret[KEY_MAX + 24])
 	return length + 1 + (size_t)snprintf(ret + length + 1, 23, "%lu", n);
 }
 
-/* Reads a whole file into memory, which the caller frees. */
+/* Reads a whole file into memory; the caller frees the memory. */
 static unsigned char *read_input(const char *path, uint64_t *ret_bytes)
 {
 	FILE *in = strcmp(path, "-") ? fopen(path, "rb") : stdin;
@@ -155,7 +155,7 @@ static enum pc_result chunks(
 	return PC_HIT;
 }
 
-/* Calls `function` for the manifest page. */
+/* Calls `function`, such as pc_get(), for the manifest page of a file. */
 static enum pc_result manifest_call(
 	struct ctl *ctl, page_call function, const char *key, struct manifest *manifest)
 {
@@ -191,7 +191,7 @@ static enum pc_result remove_file(struct ctl *ctl, const char *key)
 
 	if (result != PC_HIT)
 		return result;
-	/* The manifest is removed first, so that no reader finds a partly removed file. */
+	/* The manifest page is removed first, so that no reader finds a partly removed file. */
 	result = manifest_call(ctl, pc_remove, key, &manifest);
 	chunks(ctl, pc_remove, key, NULL, manifest.bytes);
 	return result;
@@ -287,7 +287,7 @@ static int rm(struct ctl *ctl, const char *key)
 	return result == PC_HIT ? 0 : 1;
 }
 
-/* Prints objects and lists as indented lines, without numbers that are 0. */
+/* Prints a report's objects and lists as indented lines; leaves out numbers that are 0. */
 static void print_tree(json_object *o, const char *name, int depth)
 {
 	if (json_object_is_type(o, json_type_object)) {

@@ -12,67 +12,85 @@
 #include <assert.h>
 
 /* Limits of a machine and of the cluster. */
-#define RAILS_MAX 16   /* NICs that one engine drives; a place has 4 bits for the rail */
+/* NICs that one engine drives; 4 bits of a place are the number of the rail */
+#define RAILS_MAX 16
 #define NODES_MAX 256  /* live engines in one cluster */
-#define VNODES 64      /* points of one member on the hash ring of the directory */
+#define VNODES 64      /* points that one member has on the hash ring of the directory */
 #define REPLICAS_MAX 4 /* directory owners of one key, at most */
 #define SEEDS_MAX 16   /* addresses in the setting cluster.seeds, at most */
 
 /* Limits of pages and pools. */
-/* Bytes of a unit; a slot starts at a multiple; each unit has a page head. */
+/* Bytes of a unit; a slot starts at a multiple of it; each unit has a page head. */
 #define PAGE_UNIT 4096u
-#define PAGE_UNITS_MAX (1u << 28)  /* units of one pool: 1 TiB; a place has 28 bits for the unit */
+/* units of one pool: 1 TiB; 28 bits of a place are the number of the unit */
+#define PAGE_UNITS_MAX (1u << 28)
 #define PAGE_BYTES_MAX (64u << 20) /* longest page */
 #define SEGMENTS_MAX 512           /* destination segments that one page is scattered to */
-#define SLICE_BYTES (256u << 10)   /* longest READ; a longer page is read in several slices */
-#define CLASSES_MAX 64             /* size classes that one pool has at a time */
+/* bytes of the longest READ; a longer page is read in several slices */
+#define SLICE_BYTES (256u << 10)
+#define CLASSES_MAX 64 /* size classes that one pool has at a time */
 
 /* Limits of the clients of one engine. */
-#define SESSIONS_MAX 64            /* attached client processes */
-#define CHANNELS_MAX 256           /* channels of all sessions together */
-#define REGIONS_MAX 2048           /* regions of one engine, its own included, at most */
-#define CHANNELS_SESSION_MIN 16    /* channels: lower bound of a session's quota (attach.h) */
-#define RANGES_SESSION_MIN 64      /* registered ranges: lower bound of a session's quota */
-#define EXTENTS_SESSION_MIN 512    /* extents: lower bound of a session's quota */
-#define EXTENT_BYTES_MIN PAGE_UNIT /* shortest extent of a registered range, bytes */
-#define EXTENTS_MAX 7168u          /* extents on each NIC, of all ranges together */
-#define KEY_BYTES_MAX 1024         /* longest key that a client may pass, in bytes; it is hashed */
-#define BATCH_MAX 65536            /* pages in one call of the client library */
-#define STAGING_BYTES (8u << 20) /* staging memory of one channel, for unregistered destinations */
-#define CREDITS_MAX 4096         /* credits (slots to fill) that one channel may have at a time */
+#define SESSIONS_MAX 64  /* attached client processes */
+#define CHANNELS_MAX 256 /* channels of all sessions together */
+#define REGIONS_MAX 2048 /* regions of one engine, its own included, at most */
+/* channels that every session may have: lower bound of its quota (attach.h) */
+#define CHANNELS_SESSION_MIN 16
+/* registered ranges that every session may have: lower bound of its quota */
+#define RANGES_SESSION_MIN 64
+/* extents that every session may have: lower bound of its quota */
+#define EXTENTS_SESSION_MIN 512
+#define EXTENT_BYTES_MIN PAGE_UNIT /* length of the shortest extent of a registered range, bytes */
+/* extents on each NIC, of the registered ranges of all sessions together */
+#define EXTENTS_MAX 7168u
+#define KEY_BYTES_MAX 1024 /* bytes of the longest key that a client may pass; keys are hashed */
+#define BATCH_MAX 65536    /* pages in one call of the client library */
+/* bytes of staging memory of one channel, for destinations that are not registered */
+#define STAGING_BYTES (8u << 20)
+#define CREDITS_MAX 4096 /* credits that one channel may have at a time */
 
-/* Slots of each ring; powers of two. */
-#define OP_RING_SLOTS 2048u   /* op ring, client to rail; 64-byte slots, one or more for an op */
-#define DONE_RING_SLOTS 2048u /* done ring, rail to client; 16-byte slots */
-#define CTL_RING_SLOTS 4096u  /* control ring, client to control plane; 64-byte slots */
-#define CTL_DONE_SLOTS 4096u  /* control done ring, control plane to client; 32-byte slots */
-#define INBOX_SLOTS 1024u     /* inbox, control plane to rail, and its events back; 64-byte slots */
+/* Number of entries of each ring, a power of two, and their length. */
+/* op ring, client to rail; entries of 64 bytes, an op has one or more */
+#define OP_RING_SLOTS 2048u
+#define DONE_RING_SLOTS 2048u /* done ring, rail to client; entries of 16 bytes */
+#define CTL_RING_SLOTS 4096u  /* ctl ring, client to control plane; entries of 64 bytes */
+#define CTL_DONE_SLOTS 4096u  /* ctl done ring, control plane to client; entries of 32 bytes */
+/* inbox, control plane to rail, and its events back; entries of 64 bytes */
+#define INBOX_SLOTS 1024u
 
 /* Limits of one rail. A READ above RAIL_SMALL_BYTES is long, any other one is small. */
 #define RAIL_REQUESTS 2048u /* ops in flight on one rail */
-#define RAIL_TAKE_BURST 64u /* ops that one step takes from one channel */
-#define RAIL_REAP_BURST 64u /* CQEs that one step consumes */
-/* READ payload in flight on one rail: four round trips at 400 Gbit/s. */
+#define RAIL_TAKE_BURST 64u /* ops that one step of a rail takes from one channel */
+#define RAIL_REAP_BURST 64u /* CQEs that one step of a rail consumes */
+/* Bytes of posted READs in flight on one rail: four round trips at 400 Gbit/s. */
 #define RAIL_IN_FLIGHT_BYTES (1u << 20)
-/* Bytes of all ops a rail has taken; some wait for page heads. */
+/* Bytes of all ops that a rail has taken and not answered; some wait only for their page heads. */
 #define RAIL_TAKEN_BYTES (2u << 20)
-#define RAIL_SIGNAL_WQES 8u /* READs of a send queue that share one completion, at most */
-/* Payload of READs that share one completion, at most; the READ that reaches it requests one. */
+#define RAIL_SIGNAL_WQES 8u /* READs of a send queue that share one completion (one CQE), at most */
+/*
+ * Bytes of READs that share one completion, at most; the READ that reaches the limit requests one.
+ */
 #define RAIL_SIGNAL_BYTES (32u << 10)
-#define RAIL_HEADS_SPAN 32u /* page heads in one READ, at most, including unneeded ones */
-#define RAIL_HEADS_GAP 8u   /* needed heads of one READ are at most this many units apart */
-/* Long READs use one queue until it has this payload in flight, then the least loaded queue. */
+/* page heads in one READ of heads, at most, including heads that no op needs */
+#define RAIL_HEADS_SPAN 32u
+/* distance in units, at most, between two needed heads that share one READ */
+#define RAIL_HEADS_GAP 8u
+/*
+ * Long READs stay on one queue until it has this many bytes in flight, then use the least loaded
+ * queue.
+ */
 #define RAIL_BULK_BYTES (512u << 10)
-/* Longest small READ; small READs avoid queues with long READs. */
+/* Bytes of the longest small READ; small READs avoid queues with long READs. */
 #define RAIL_SMALL_BYTES PAGE_UNIT
 #define QP_DEPTH 64u       /* WQEBBs of one send queue; a NIC executes 16 READs of a QP at a time */
 #define QPS_PER_PEER_MAX 8 /* QPs from one rail to one peer */
 #define CQ_DEPTH 512u      /* WQEs in flight on one rail; one connection may have half of them */
 
-/* Limits of messages between engines. */
-#define MESSAGE_BYTES_MAX (4u << 20) /* longest message */
+/* Limits of messages from engine to engine. */
+#define MESSAGE_BYTES_MAX (4u << 20) /* bytes of the longest message between two engines */
 #define MESSAGE_PAGES_MAX 4096       /* entries in one publish, remove or touch message */
-#define NAME_BYTES_MAX 64 /* member name, device name or address, with the terminating zero */
+/* bytes of a member name, device name or address, with the terminating zero */
+#define NAME_BYTES_MAX 64
 
 static_assert((OP_RING_SLOTS & (OP_RING_SLOTS - 1)) == 0, "rings mask their indices");
 static_assert((DONE_RING_SLOTS & (DONE_RING_SLOTS - 1)) == 0, "rings mask their indices");

@@ -22,15 +22,16 @@
 #include "config/log_line.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-/* `lock` protects all variables below. */
+/* `lock` protects all static variables of this file. */
 static enum log_level level_max = LOG_INFO;
 static enum log_format line_format = LOG_TEXT;
-static struct log_site *owing; /* list of call sites with unprinted counts */
+/* list of the call sites that have unprinted counts of repeats or drops */
+static struct log_site *owing;
 static char *capture;
 static size_t capture_bytes;
 static size_t capture_used;
 static uint64_t test_now_ns;
-static uint64_t lost; /* lines dropped since stderr last accepted one */
+static uint64_t lost; /* log lines dropped since stderr last accepted one */
 
 static uint64_t now_ns(void)
 {
@@ -42,7 +43,7 @@ static uint64_t now_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* FNV-1a hash of `text`; finds repeats without comparing whole lines. */
+/* Returns the FNV-1a hash of `text`, with which repeats are found without comparing whole lines. */
 static uint64_t hash_text(const char *text)
 {
 	uint64_t hash = 0xcbf29ce484222325ull;
@@ -73,14 +74,17 @@ static ssize_t write_now(const char *line, size_t bytes)
 		if (S_ISFIFO(st.st_mode) || S_ISCHR(st.st_mode))
 			own = open("/proc/self/fd/2", O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
 	}
-	n = write(own >= 0 ? own : STDERR_FILENO, line,
-		bytes); /* poll() has reported that stderr has room */
+	/* stderr itself does not block either, because poll() has reported that it has room */
+	n = write(own >= 0 ? own : STDERR_FILENO, line, bytes);
 	if (own >= 0)
 		close(own);
 	return n;
 }
 
-/* Returns false when stderr has no room: no part of the line was written, or only its start. */
+/*
+ * Writes one line to stderr. Returns false when stderr has no room: no part of the line was
+ * written, or only its start.
+ */
 static bool write_line(const char *line, size_t bytes, int wait_ms)
 {
 	struct pollfd fd = {.fd = STDERR_FILENO, .events = POLLOUT};
@@ -89,8 +93,8 @@ static bool write_line(const char *line, size_t bytes, int wait_ms)
 	if (poll(&fd, 1, wait_ms) <= 0)
 		return false;
 	n = write_now(line, bytes);
-	return n < 0 ? errno != EAGAIN
-		     : (size_t)n == bytes; /* EPIPE and others: no reader misses the line */
+	/* EPIPE and other errors count as written: nothing reads stderr, so no line is missed */
+	return n < 0 ? errno != EAGAIN : (size_t)n == bytes;
 }
 
 static size_t format_line(char line[LOG_LINE_ROOM], enum log_level level, const char *text)
@@ -159,7 +163,10 @@ static void pay(struct log_site *site)
 	site->dropped = 0;
 }
 
-/* Prints the counts of all call sites whose window has ended; with `all`, of every call site. */
+/*
+ * Prints the counts of each call site whose counting window (LOG_WINDOW_NS) has ended; with `all`,
+ * of every call site.
+ */
 static void pay_due(uint64_t now, bool all)
 {
 	struct log_site **link = &owing;
@@ -177,7 +184,10 @@ static void pay_due(uint64_t now, bool all)
 	}
 }
 
-/* Adds the call site to the list of those with unprinted counts. */
+/*
+ * Adds `site` to the list `owing`: its counts of repeated or dropped messages are to be printed
+ * later.
+ */
 static void owe(struct log_site *site)
 {
 	if (site->owes)
@@ -187,7 +197,9 @@ static void owe(struct log_site *site)
 	owing = site;
 }
 
-/* Prints `text`, or counts it as a repeat or as dropped. */
+/*
+ * Prints `text`; or only counts it, as a repeat of the last text or as dropped by the rate limit.
+ */
 static void say(struct log_site *site, enum log_level level, const char *text)
 {
 	uint64_t now = now_ns(), hash = hash_text(text);

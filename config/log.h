@@ -21,28 +21,31 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Levels of a message, in the order of the choices of the setting log.level. */
+/* Levels of a message, in the order of the words of the setting log.level. */
 enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
 
-/* Formats of a line, in the order of the choices of the setting log.format: see log_line.h. */
+/* Formats of a line, in the order of the words of the setting log.format: see log_line.h. */
 enum log_format { LOG_TEXT, LOG_JSON };
 
-#define LOG_WINDOW_NS 10000000000ull /* window in which a call site's messages are counted */
-#define LOG_BURST 20                 /* messages that a call site may print in one window */
-#define LOG_LINE_BYTES 1024          /* longest line; a longer message is truncated */
-#define LOG_WAIT_MS 100 /* longest wait for stderr; no more waits until a line is written */
+#define LOG_WINDOW_NS 10000000000ull /* length of the counting window of a call site */
+/* messages that a call site may print in one counting window */
+#define LOG_BURST 20
+#define LOG_LINE_BYTES 1024 /* bytes of the longest line; a longer message is truncated */
+/* longest wait for stderr to have room; after it no line waits until one is written */
+#define LOG_WAIT_MS 100
 
-/* State of one call site; protected by the lock of log.c. */
+/* State of one call site of the log macros; protected by the lock of log.c. */
 struct log_site {
-	struct log_site *next; /* next call site with counts that are not printed yet */
-	bool owes;             /* has counts that are not printed yet: is in that list */
-	uint64_t window_ns;    /* start of its window, CLOCK_MONOTONIC */
-	uint64_t last_hash;    /* hash of the last printed text */
-	unsigned printed;      /* messages printed in this window */
-	unsigned repeats;      /* repeats of the last printed text, not yet reported */
-	unsigned dropped;      /* other texts dropped in this window, not yet reported */
-	enum log_level level;  /* level of the last printed text */
-	char last[64];         /* start of the last printed text */
+	struct log_site *next; /* next call site in log.c's list of sites with unprinted counts */
+	bool owes; /* true: the call site is in log.c's list of sites with unprinted counts */
+	uint64_t window_ns; /* start of the call site's counting window, CLOCK_MONOTONIC */
+	uint64_t last_hash; /* hash of the last printed text */
+	unsigned printed;   /* messages printed in this counting window */
+	unsigned repeats;   /* repeats of the last printed text that are not reported yet */
+	/* other messages dropped in this counting window that are not reported yet */
+	unsigned dropped;
+	enum log_level level; /* level of the last printed message */
+	char last[64];        /* start of the last printed message */
 };
 
 #define log_error(...) log_at(LOG_ERROR, __VA_ARGS__)
@@ -56,11 +59,11 @@ struct log_site {
 		log_write(&log_site_, level, __VA_ARGS__);                                         \
 	} while (0)
 
-/* Called through the macros above. Preserves errno. */
+/* Logs one message; called only through the macros log_error() to log_at(). Preserves errno. */
 __attribute__((format(printf, 3, 4))) void log_write(
 	struct log_site *site, enum log_level level, const char *format, ...);
 
-/* Sets the least important level that is printed. LOG_INFO until then. */
+/* Sets the least important level that is printed. Until the first call it is LOG_INFO. */
 void log_level_set(enum log_level level);
 /* The format of all further lines; LOG_TEXT at start. */
 void log_format_set(enum log_format format);
@@ -76,7 +79,7 @@ void log_flush(void);
  * and always zero-terminated. NULL: lines go to stderr again.
  */
 void log_test_capture(char *buffer, size_t bytes);
-/* Tests only: sets the time that the windows use, in ns; 0: the real time again. */
+/* Tests only: sets the time, in ns, that the counting windows use; 0: CLOCK_MONOTONIC again. */
 void log_test_clock(uint64_t now_ns);
 
 #endif

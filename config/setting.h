@@ -14,10 +14,10 @@ struct setting {
 	const char *section;
 	const char *key;
 	enum setting_type type;
-	const char *fallback; /* default value, as text */
-	const char *choices;  /* of a CHOICE: "a|b|c"; else "" */
-	int64_t min;          /* smallest value; of a TEXT: shortest length */
-	int64_t max;          /* largest value; of a TEXT: longest length */
+	const char *fallback; /* default value of the setting, as text */
+	const char *choices;  /* accepted words of a CHOICE: "a|b|c"; else "" */
+	int64_t min;          /* smallest value; for a TEXT the shortest length */
+	int64_t max;          /* largest value; for a TEXT the longest length */
 	const char *unit;     /* unit of the value: "ms", "bytes", "list", ...; "": none */
 	const char *help;     /* what the setting means, for --help */
 	size_t offset;        /* offset of the setting's field in struct settings */
@@ -26,7 +26,8 @@ struct setting {
 extern const struct setting setting_table[];
 extern const unsigned setting_count;
 
-#define SETTING_CHOICE_BYTES 32 /* longest word of a CHOICE, with the terminating zero */
+/* bytes of the longest word of a CHOICE, with the terminating zero */
+#define SETTING_CHOICE_BYTES 32
 
 /*
  * Returns the index of the setting in setting_table, or -1 with a suggestion in `hint` ("did you
@@ -44,7 +45,10 @@ int setting_parse(const struct setting *one, const char *value, struct settings 
 /* Copies word number `index` of "a|b|c" to `ret`. Returns false when there are fewer words. */
 bool setting_choice_copy(const char *choices, int index, char ret[SETTING_CHOICE_BYTES]);
 
-/* Writes the accepted values: "4 to 1024", "1 to 107 characters", "auto, busy or adaptive", ... */
+/*
+ * Writes the accepted values of a setting as text: "4 to 1024", "1 to 107 characters", "auto, busy
+ * or adaptive", ...
+ */
 void setting_range(const struct setting *one, char *ret, size_t ret_bytes);
 
 #endif

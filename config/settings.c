@@ -31,7 +31,7 @@ const struct setting setting_table[] = {
 
 const unsigned setting_count = sizeof(setting_table) / sizeof(setting_table[0]);
 
-#define DISTANCE_BYTES 64 /* characters that distance() compares; the rest is ignored */
+#define DISTANCE_BYTES 64 /* characters of a name that distance() compares; it ignores the rest */
 
 /*
  * Edit distance (Levenshtein): how many single characters must be inserted, removed or changed to
@@ -226,7 +226,7 @@ static int parse_text(const struct setting *one, const char *text, char *ret)
 	return 0;
 }
 
-/* Parses a SIZE or a NUMBER; stores it only when it is in range. */
+/* Parses the value of a SIZE or a NUMBER setting; stores it in `field` only when it is in range. */
 static int parse_bounded(const struct setting *one, const char *value, void *field)
 {
 	uint64_t size = 0;
@@ -330,7 +330,7 @@ int settings_override(struct settings *s, const char *text, char *err, size_t er
 	return settings_set(s, section, key, text + equals + 1, err, err_bytes);
 }
 
-/* Is every character of a name printable ASCII and not a space? Other engines refuse the rest. */
+/* Does a name consist of printable ASCII without spaces? Other engines refuse any other name. */
 static bool is_word(const char *text)
 {
 	for (; *text; text++)

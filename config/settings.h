@@ -31,7 +31,8 @@
 #include "config/limits.h"
 #include "config/log.h"
 
-#define SETTINGS_ERR_BYTES 4096 /* room for all problems that settings_load() reports */
+/* bytes of text that suffice for all problems that settings_load() reports */
+#define SETTINGS_ERR_BYTES 4096
 
 /*
  * Values of the CHOICE settings rail.polling and soft.link, in the order of their choices. The
@@ -39,7 +40,8 @@
  */
 enum { POLLING_AUTO, POLLING_BUSY, POLLING_ADAPTIVE };
 enum { LINK_SHM, LINK_TCP };
-#define MODEL_MTU_MIN 256u /* model.mtu is an index: the MTU is MODEL_MTU_MIN << index bytes */
+/* smallest MTU of a software NIC, bytes; model.mtu is an index: MTU = MODEL_MTU_MIN << index */
+#define MODEL_MTU_MIN 256u
 
 #define SETTING_FIELD_TEXT(name, max) char name[(max) + 1]
 #define SETTING_FIELD_SIZE(name, max) uint64_t name
@@ -47,7 +49,10 @@ enum { LINK_SHM, LINK_TCP };
 #define SETTING_FIELD_FLAG(name, max) bool name
 #define SETTING_FIELD_CHOICE(name, max) int name
 
-/* Fields engine_pool_bytes, rail_devices, ...; read-only after main.c has filled them. */
+/*
+ * Has one field per setting: engine_pool_bytes, rail_devices, ...; read-only after main.c has
+ * filled them.
+ */
 struct settings {
 #define SETTING(section, key, type, fallback, min, max, unit, help)                                \
 	SETTING_FIELD_##type(section##_##key, max);
@@ -68,11 +73,13 @@ int settings_default(struct settings *ret);
  */
 int settings_load(struct settings *s, const char *path, char *err, size_t err_bytes);
 
-/* Sets one value. Returns 0, -ENOENT (unknown setting) or -EINVAL (value not accepted). */
+/*
+ * Sets one setting from text. Returns 0, -ENOENT (unknown setting) or -EINVAL (value not accepted).
+ */
 int settings_set(struct settings *s, const char *section, const char *key, const char *value,
 	char *err, size_t err_bytes);
 
-/* Sets one value from the text of a command line option: "section.key=value". */
+/* Sets one setting from the text of a command line option: "section.key=value". */
 int settings_override(struct settings *s, const char *text, char *err, size_t err_bytes);
 
 /*

@@ -16,10 +16,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PROBLEMS_MAX 16  /* problems that are reported; more are only counted */
-#define RAW_BYTES 1200   /* more than any TEXT may have: a long value is refused, not truncated */
+#define PROBLEMS_MAX 16 /* problems in a file that are reported; further ones are only counted */
+/* bytes kept of a value: more than any TEXT may have, so a long value is refused, not truncated */
+#define RAW_BYTES 1200
 #define SETTINGS_MAX 128 /* lines of settings.def, at most */
-#define LINE_BYTES 190   /* longest line; less than the line buffer of inih */
+/* bytes of the longest line of a file; less than the line buffer of inih */
+#define LINE_BYTES 190
 
 struct load {
 	const char *path;
@@ -27,7 +29,7 @@ struct load {
 	unsigned line;      /* number of the line that inih is parsing, from 1 */
 	bool indented;      /* the line that inih is parsing starts with a space or a tab */
 	int last;           /* index of the setting in the previous line; -1: unknown or none */
-	char last_name[64]; /* key of the previous line */
+	char last_name[64]; /* key in the previous line */
 	char *err;
 	size_t err_bytes;
 	size_t err_used;
@@ -36,7 +38,7 @@ struct load {
 	char raw[SETTINGS_MAX][RAW_BYTES]; /* value of each setting, not yet parsed */
 };
 
-/* Appends one problem, with the path and the line number, to the error text. */
+/* Appends one problem of the settings file, with its path and line number, to the error text. */
 __attribute__((format(printf, 3, 4))) static void problem(
 	struct load *l, unsigned line, const char *format, ...)
 {
@@ -135,7 +137,7 @@ static int take_pair(void *user, const char *section, const char *key, const cha
 	return 1;
 }
 
-/* Parses the collected values; every value that is refused becomes a problem. */
+/* Parses the values that were read from the file; every refused value becomes a problem. */
 static void apply(struct load *l, struct settings *s)
 {
 	char why[256];

@@ -8,7 +8,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* Writes a size in the largest unit that divides it: "64MiB". */
+/* Writes a number of bytes in the largest unit that divides it: "64MiB". */
 static void size_text(uint64_t bytes, char *ret, size_t ret_bytes)
 {
 	static const char *const units[] = {"", "KiB", "MiB", "GiB", "TiB"};
@@ -79,7 +79,7 @@ void settings_help(FILE *out)
 	}
 }
 
-/* Escapes `|`, which would end the cell of a Markdown table. */
+/* Prints `text` and escapes `|`, which would end the cell of a Markdown table. */
 static void print_cell(FILE *out, const char *text)
 {
 	for (; *text; text++)

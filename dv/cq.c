@@ -114,8 +114,8 @@ void dv_verbs_cq_destroy(struct dv_device *device, struct dv_cq *cq)
 		if (dv_verbs_enter(device)) {
 			rc = dv_verbs_result(ibv_destroy_cq(found->cq));
 			dv_verbs_leave(device);
-		}         /* if dv_cut() has closed the device, the CQ is gone too */
-		if (rc) { /* the memory is not freed: the NIC may still write to it */
+		}         /* if dv_cut() has closed the device, the kernel's CQ is gone too */
+		if (rc) { /* the CQ's memory is not freed: the NIC may still write to it */
 			log_error("destroying CQ 0x%x of %s: %s: a queue pair still uses it",
 				found->cqn, device->attributes.name, strerror(-rc));
 			return;

@@ -35,7 +35,10 @@ void dv_verbs_leave(struct dv_device *device)
 	pthread_rwlock_unlock(&device->gate);
 }
 
-/* Does this process map the file? Returns 1, 0, or a negative errno when /proc cannot be read. */
+/*
+ * Does this process map the file `file`? Returns 1, 0, or a negative errno when /proc cannot be
+ * read.
+ */
 static int mapped(const struct stat *file)
 {
 	FILE *maps = fopen("/proc/self/maps", "re");
@@ -76,8 +79,9 @@ static int cut_open(struct dv_device *device)
 	rc = dv_verbs_result(ibv_close_device(device->context));
 	if (rc)
 		return dv_fail(rc, "closing %s: ibv_close_device: %m", name);
-	device->cut =
-		true; /* the device is closed now, also when a mapped page makes dv_cut() fail */
+	/* set before the check below: the device is closed also when a mapped page makes dv_cut()
+	 * fail */
+	device->cut = true;
 	rc = mapped(&file);
 	if (rc)
 		return dv_fail(rc < 0 ? rc : -EBUSY,

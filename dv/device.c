@@ -40,7 +40,10 @@ static int gid_rank(const struct ibv_gid_entry *entry)
 	return 2;
 }
 
-/* The RoCE GID of `port` with the highest rank and, among these, the lowest index; NULL: none. */
+/*
+ * Returns the RoCE GID of `port` with the highest rank and, among these, the lowest index; NULL:
+ * none.
+ */
 static const struct ibv_gid_entry *gid_best(
 	const struct ibv_gid_entry *entries, size_t count, unsigned port)
 {
@@ -138,7 +141,8 @@ static int context_open(struct dv_device *device, const char *name)
 	if (strlen(name) >= sizeof(device->attributes.name))
 		return dv_fail(-EINVAL, "opening NIC %.32s...: the name is too long", name);
 	strcpy(device->attributes.name, name);
-	/* If it were set, libmlx5 would report a queue as destroyed that the kernel still has. */
+	/* Unset: with this variable libmlx5 reports a queue as destroyed that the kernel still
+	 * has. */
 	unsetenv("RDMAV_ALLOW_DISASSOC_DESTROY");
 	list = ibv_get_device_list(&count);
 	if (!list && errno == ENOSYS)
@@ -190,13 +194,13 @@ static int numa_node_read(const struct ibv_device *device)
 	return node;
 }
 
-/* Limits a number of outstanding READs to DV_READS_MAX. */
+/* Limits the device's number of outstanding READs of a QP to DV_READS_MAX. */
 static uint8_t reads_limit(int device_limit)
 {
 	return (uint8_t)(device_limit < (int)DV_READS_MAX ? device_limit : (int)DV_READS_MAX);
 }
 
-/* Reads the device's limits and checks that it supports READ and has the port. */
+/* Reads the device's limits and checks that the device supports READ and has the port. */
 static int device_check(struct dv_device *device)
 {
 	struct dv_attributes *attributes = &device->attributes;
@@ -233,7 +237,7 @@ static uint64_t port_bits_per_second(const struct ibv_port_attr *port)
 {
 	static const struct {
 		uint8_t code;
-		uint64_t bits; /* bits per second of one lane, nominal: 100G for NDR */
+		uint64_t bits; /* nominal bits per second of one lane of the link: 100G for NDR */
 	} speeds[] = {{1, 2500000000}, {2, 5000000000}, {4, 10000000000}, {8, 10000000000},
 		{16, 14062500000}, {32, 25000000000}, {64, 50000000000}, {128, 100000000000}};
 	static const struct {
@@ -250,7 +254,7 @@ static uint64_t port_bits_per_second(const struct ibv_port_attr *port)
 	return bits * lanes;
 }
 
-/* Checks that the port is active, stores its attributes and chooses its GID. */
+/* Checks that the port is active, stores the port's attributes and chooses its GID. */
 static int port_check(struct dv_device *device, int gid_wanted)
 {
 	const char *name = device->attributes.name;
@@ -349,7 +353,7 @@ static uint8_t traffic_class_read(const struct dv_device *device)
 	return value <= UINT8_MAX ? (uint8_t)value : 0;
 }
 
-/* Checks and stores the options that the packets of the queue pairs have in common. */
+/* Checks and stores the options of all QPs: traffic class, service level, PKEY, ACK time-out. */
 static int path_check(struct dv_device *device, const struct dv_options *options)
 {
 	if (options->traffic_class < -1 || options->traffic_class > UINT8_MAX ||

@@ -16,7 +16,7 @@ int dv_fail(int error, const char *format, ...)
 {
 	va_list arguments;
 
-	errno = -error; /* vsnprintf() prints errno for %m */
+	errno = -error; /* because vsnprintf() prints errno for %m */
 	va_start(arguments, format);
 	vsnprintf(error_text, sizeof(error_text), format, arguments);
 	va_end(arguments);

@@ -61,7 +61,8 @@ int dv_verbs_event_next(struct dv_device *device, struct dv_event *ret)
 	if (ret->kind == DV_EVENT_PORT_UP || ret->kind == DV_EVENT_PORT_DOWN) {
 		ret->port = (uint8_t)event.element.port_num;
 		if (ret->port != device->port)
-			ret->kind = DV_EVENT_OTHER; /* another port of this NIC: ignored */
+			/* the event is of another port of this NIC and is ignored */
+			ret->kind = DV_EVENT_OTHER;
 	} else if (ret->kind == DV_EVENT_QP_ERROR) {
 		ret->qpn = event.element.qp->qp_num;
 	}

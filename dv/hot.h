@@ -10,7 +10,7 @@
  *   if (dv_sq_room(sq) >= 1)
  *           dv_post(sq, DV_READ, remote, rkey, &sge, 1, DV_CE_ALWAYS);
  *   dv_ring(sq);                                    once for each batch
- *   n = dv_poll(cq, completions, 64);               wqe_counter: index of the WQE's first block
+ *   n = dv_poll(cq, completions, 64);               wqe_counter: index of the WQE's first WQEBB
  */
 #ifndef DV_HOT_H
 #define DV_HOT_H
@@ -27,38 +27,42 @@ enum dv_opcode {
 	DV_READ = MLX5_OPCODE_RDMA_READ,
 };
 
-/* The hot handle of a send queue: one cache line, private to the poll core. */
+/*
+ * The handle with which the poll core uses a send queue: one cache line, private to that poll core.
+ */
 struct dv_sq {
 	/*
 	 * owner: poll core; it changes pi, ci, rung, last, bf_offset; dv_qp_create() sets the rest
 	 */
-	alignas(64) uint8_t *buf; /* memory of the send queue: wqe_cnt basic blocks */
-	volatile __be32 *record;  /* the QP's doorbell record, two words */
-	uint8_t *bf_reg;  /* doorbell register; the next doorbell goes to bf_reg + bf_offset */
-	uint32_t wqe_cnt; /* blocks in the queue, a power of two */
+	alignas(64) uint8_t *buf; /* memory of the send queue: wqe_cnt WQEBBs */
+	volatile __be32 *record;  /* the QP's doorbell record, two 32-bit words */
+	/* the QP's doorbell register; the next doorbell is written to bf_reg + bf_offset */
+	uint8_t *bf_reg;
+	uint32_t wqe_cnt; /* size of the send queue in WQEBBs, a power of two */
 	uint32_t qpn;
-	uint32_t bf_size;   /* distance of the register's two halves in bytes; 0: one half */
-	uint32_t bf_offset; /* offset of the half for the next doorbell: 0 or bf_size */
-	uint32_t pi;        /* producer index: blocks posted; free running, wraps at 2^32 */
-	uint32_t ci;        /* consumer index: blocks known to be complete; free running */
+	/* distance of the doorbell register's two halves in bytes; 0: it has one half */
+	uint32_t bf_size;
+	uint32_t bf_offset; /* offset of the register half for the next doorbell: 0 or bf_size */
+	uint32_t pi;        /* producer index: WQEBBs posted so far; free running, wraps at 2^32 */
+	uint32_t ci;        /* consumer index: WQEBBs known to be complete; free running */
 	uint32_t rung;      /* value of pi at the last doorbell */
-	uint32_t last;      /* index of the first block of the last posted WQE */
+	uint32_t last;      /* index of the first WQEBB of the last posted WQE */
 };
 static_assert(sizeof(struct dv_sq) == 64, "a send queue has one cache line");
 
-/* The hot handle of a completion queue. */
+/* The handle with which the poll core uses a completion queue. */
 struct dv_cq {
 	/* owner: poll core; it changes ci, dv_cq_create() sets the rest */
 	alignas(64) uint8_t *buf;
-	volatile __be32 *record; /* doorbell record: tells the device the consumer index */
-	uint32_t cqe_cnt;        /* number of CQEs, a power of two */
-	uint32_t cqe_size;       /* 64 or 128 bytes; the last 64 are struct mlx5_cqe64 */
-	uint32_t ci;             /* number of CQEs consumed; free running */
+	volatile __be32 *record; /* the CQ's doorbell record: tells the device the consumer index */
+	uint32_t cqe_cnt;        /* number of CQEs in the queue, a power of two */
+	uint32_t cqe_size;       /* bytes of a CQE, 64 or 128; the last 64 are struct mlx5_cqe64 */
+	uint32_t ci;             /* consumer index: number of CQEs consumed; free running */
 	uint32_t cqn;
 };
 static_assert(sizeof(struct dv_cq) == 64, "a completion queue has one cache line");
 
-/* One data segment of a WQE: local memory. */
+/* One data segment of a WQE: a range of local memory. */
 struct dv_sge {
 	uint64_t address;
 	uint32_t bytes;
@@ -68,25 +72,25 @@ struct dv_sge {
 /* One completion. It also completes all earlier WQEs of its send queue that have no own CQE. */
 struct dv_completion {
 	uint32_t qpn;
-	uint16_t wqe_counter; /* low 16 bits of the index of the WQE's first block */
-	uint8_t syndrome;     /* 0: success; else DV_SYNDROME_* */
-	uint8_t vendor;       /* vendor syndrome, for the log */
-	uint32_t bytes;       /* length of the message; 0 on error */
+	uint16_t wqe_counter; /* low 16 bits of the index of the WQE's first WQEBB */
+	uint8_t syndrome;     /* result: 0: success; else DV_SYNDROME_* */
+	uint8_t vendor;       /* vendor syndrome of the CQE, for the log */
+	uint32_t bytes;       /* length of the transferred message; 0 on error */
 };
 
-/* Number of basic blocks that can be posted now. */
+/* Number of WQEBBs that can be posted to the send queue now. */
 static inline uint32_t dv_sq_room(const struct dv_sq *sq)
 {
 	return sq->wqe_cnt - (sq->pi - sq->ci);
 }
 
-/* Blocks of a WQE with `sges` data segments: 1 for up to two segments, 2 for three. */
+/* Number of WQEBBs of a WQE with `sges` data segments: 1 for up to two segments, 2 for three. */
 static inline uint32_t dv_wqe_blocks(unsigned sges)
 {
 	return (2 * DV_SEGMENT + sges * DV_SEGMENT + DV_WQEBB - 1) / DV_WQEBB;
 }
 
-/* Address of a block, from its free-running index. */
+/* Address of a WQEBB of the send queue, from its free-running index. */
 static inline uint8_t *dv_sq_block(const struct dv_sq *sq, uint32_t index)
 {
 	return sq->buf + (size_t)(index & (sq->wqe_cnt - 1)) * DV_WQEBB;
@@ -96,7 +100,7 @@ static inline uint8_t *dv_sq_block(const struct dv_sq *sq, uint32_t index)
  * Writes one WQE; the device executes it after dv_ring(). The caller has checked that sges <=
  * DV_SGES_MAX, that no segment has 0 bytes (like libmlx5, which omits them, a READ of 0 bytes has
  * no segment) and that dv_sq_room() >= dv_wqe_blocks(sges). `flags` are DV_CE_* | DV_FENCE. Returns
- * the free-running index of the WQE's first block; the completion has its low 16 bits.
+ * the free-running index of the WQE's first WQEBB; the completion has its low 16 bits.
  */
 static inline uint32_t dv_post(struct dv_sq *sq, enum dv_opcode opcode, uint64_t remote,
 	uint32_t rkey, const struct dv_sge *sge, unsigned sges, uint8_t flags)
@@ -116,8 +120,8 @@ static inline uint32_t dv_post(struct dv_sq *sq, enum dv_opcode opcode, uint64_t
 	raddr->rkey = htobe32(rkey);
 	raddr->reserved = 0;
 	for (unsigned i = 0; i < sges; i++) {
-		/* Segments 0 and 1 are in the first block; segment 2 starts the next block, which
-		 * is block 0 when the WQE wraps at the queue's end. */
+		/* Segments 0 and 1 are in the first WQEBB; segment 2 starts the next one, which
+		 * is WQEBB 0 of the queue when the WQE wraps at the queue's end. */
 		uint8_t *at = i < 2 ? block + (2 + i) * DV_SEGMENT : dv_sq_block(sq, index + 1);
 		struct mlx5_wqe_data_seg *data = (void *)at;
 

@@ -18,9 +18,10 @@
 #include <stdint.h>
 #include <infiniband/mlx5dv.h>
 
-#define DV_WQEBB 64u   /* bytes of a basic block of a send queue */
+#define DV_WQEBB 64u   /* bytes of a WQEBB, the basic block of a send queue */
 #define DV_SEGMENT 16u /* bytes of a segment (control, address, data) of a WQE */
-#define DV_SGES_MAX 3u /* data segments of one WQE, at most: the WQE then has two WQEBBs */
+/* data segments of one WQE, at most; a WQE with three of them has two WQEBBs */
+#define DV_SGES_MAX 3u
 
 enum {                         /* flags in fm_ce_se of the control segment */
 	DV_CE_ERROR_ONLY = 0,  /* the NIC writes a CQE only if the WQE fails */
@@ -28,7 +29,7 @@ enum {                         /* flags in fm_ce_se of the control segment */
 	DV_FENCE = 4 << 5,     /* the WQE starts after all earlier READs of the QP have completed */
 };
 
-enum { /* index of a word of a doorbell record */
+enum { /* index of a word in a doorbell record */
 	DV_DBREC_RECEIVE = 0,
 	DV_DBREC_SEND = 1,
 };
@@ -36,7 +37,7 @@ enum { /* index of a word of a doorbell record */
 #define DV_CQE_OPCODE(op_own) ((op_own) >> 4)
 #define DV_CQE_OWNER 1u
 
-enum { /* syndromes of an error CQE (PRM) */
+enum { /* syndromes of an error CQE, from the PRM */
 	DV_SYNDROME_LOCAL_LENGTH = 0x01,
 	DV_SYNDROME_LOCAL_QP_OP = 0x02,
 	DV_SYNDROME_LOCAL_PROTECTION = 0x04,

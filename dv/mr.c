@@ -20,7 +20,7 @@ static unsigned access_flags(unsigned access)
 		flags |= IBV_ACCESS_LOCAL_WRITE;
 	if (access & DV_REMOTE_READ)
 		flags |= IBV_ACCESS_REMOTE_READ;
-	if (access & DV_REMOTE_WRITE) /* verbs requires local write for remote write */
+	if (access & DV_REMOTE_WRITE) /* verbs allows remote write only together with local write */
 		flags |= IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE;
 	if (access & DV_RELAXED_ORDERING)
 		flags |= IBV_ACCESS_RELAXED_ORDERING;
@@ -64,7 +64,7 @@ int dv_verbs_mr_register(struct dv_device *device, void *base, size_t length, un
 	struct ibv_mr *mr;
 	int rc;
 
-	(void)memfd; /* unused: only the software NIC needs the memfd */
+	(void)memfd; /* `memfd` is unused here: only the software NIC needs it */
 	(void)memfd_offset;
 	if (!base || !length || access & ~(unsigned)ACCESS_ALL)
 		return dv_fail(-EINVAL,
@@ -75,7 +75,7 @@ int dv_verbs_mr_register(struct dv_device *device, void *base, size_t length, un
 			"registering %.1f MiB on %s: the device allows at most %.1f MiB in one registration (max_mr_size). Use a smaller pool",
 			(double)length / MIB, device->attributes.name, (double)limit / MIB);
 	if (!dv_verbs_enter(
-		    device)) { /* dv_cut() closed the device: no NIC can access the memory */
+		    device)) { /* dv_cut() closed the device, so no NIC can access the memory */
 		*ret_mr = (struct dv_mr){.base = base, .length = length};
 		return 0;
 	}
@@ -95,8 +95,7 @@ int dv_verbs_mr_deregister(struct dv_device *device, struct dv_mr *mr)
 {
 	int rc;
 
-	/* After dv_cut() the registration is gone with the device. No rail has posted work that
-	 * uses it. */
+	/* After dv_cut() the MR is gone with the device. No rail has posted work that uses it. */
 	if (!dv_verbs_enter(device)) {
 		*mr = (struct dv_mr){0};
 		return 0;

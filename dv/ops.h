@@ -17,7 +17,7 @@ struct dv_ops {
 	int (*open)(const struct dv_options *options, struct dv_device **ret_device);
 	void (*close)(struct dv_device *device);
 	void (*attributes)(const struct dv_device *device, struct dv_attributes *ret);
-	/* Only for the software NIC; NULL for hardware, which executes WQEs by itself. */
+	/* Functions of the software NIC only; NULL for hardware, which executes WQEs by itself. */
 	unsigned (*step_all)(struct dv_device *const *devices, unsigned count);
 	void (*leave_out)(struct dv_device *const *devices, unsigned count, uint64_t ns);
 	bool (*needs_step)(const struct dv_device
@@ -44,16 +44,16 @@ struct dv_ops {
 	void (*qp_destroy)(struct dv_qp *qp);
 	int (*cut)(struct dv_device *device);
 
-	/* Both NULL: the implementation has no events. */
+	/* Both are NULL if the implementation has no events. */
 	int (*event_fd)(struct dv_device *device);
 	int (*event_next)(struct dv_device *device, struct dv_event *ret_event);
-	/* Fault injection; NULL: not a software NIC. */
+	/* Fault injection; NULL if the implementation is not the software NIC. */
 	int (*trouble)(struct dv_device *device, const struct dv_trouble *trouble);
 };
 
-/* ConnectX through libibverbs and mlx5dv: dv/device.c. */
+/* ConnectX through libibverbs and mlx5dv, implemented in dv/device.c. */
 extern const struct dv_ops dv_verbs_ops;
-/* The software NIC: dv/soft/. */
+/* The software NIC, implemented in dv/soft/. */
 extern const struct dv_ops dv_soft_ops;
 
 /*

@@ -74,7 +74,9 @@ static inline void dv_record_before_doorbell(void)
 	DV_WRITE_OUT();
 }
 
-/* Flushes the doorbell from the write-combining buffer now, not together with the next one. */
+/*
+ * Flushes the doorbell from the CPU's write-combining buffer now, not together with the next one.
+ */
 static inline void dv_doorbell_flush(void)
 {
 	DV_WRITE_OUT();
@@ -95,19 +97,22 @@ static inline void dv_cqe_before_record(void)
 	DV_LOADS_BEFORE_ALL();
 }
 
-/* Writes a doorbell record with one 32-bit store, big endian. */
+/* Writes a word of a doorbell record with one 32-bit store, big endian. */
 static inline void dv_record_store(volatile __be32 *record, uint32_t value)
 {
 	__atomic_store_n((uint32_t *)(uintptr_t)record, htobe32(value), DV_STORE_ORDER);
 }
 
-/* Writes a doorbell register with one 64-bit store; `value` has the byte order of the WQE. */
+/*
+ * Writes a doorbell register with one 64-bit store; `value` has the byte order of the WQE it is
+ * copied from.
+ */
 static inline void dv_mmio_store64(volatile uint64_t *reg, uint64_t value)
 {
 	__atomic_store_n((uint64_t *)(uintptr_t)reg, value, DV_STORE_ORDER);
 }
 
-/* Loads the byte of a CQE with the opcode and the owner bit. */
+/* Loads the byte of a CQE that has the opcode and the owner bit. */
 static inline uint8_t dv_owner_load(const volatile uint8_t *op_own)
 {
 	return __atomic_load_n((const uint8_t *)(uintptr_t)op_own, DV_LOAD_ORDER);
@@ -115,19 +120,27 @@ static inline uint8_t dv_owner_load(const volatile uint8_t *op_own)
 
 /* ---- the device's side, for the software NIC ------------------------------------------------- */
 
-/* Takes a doorbell: returns its value and leaves 0. Acquire; pairs with dv_mmio_store64(). */
+/*
+ * NIC side: takes a doorbell: returns its value and leaves 0. Acquire; pairs with
+ * dv_mmio_store64().
+ */
 static inline uint64_t dv_device_take_doorbell(volatile uint64_t *reg)
 {
 	return __atomic_exchange_n((uint64_t *)(uintptr_t)reg, 0, __ATOMIC_ACQ_REL);
 }
 
-/* Is there a doorbell to take? Relaxed: dv_device_take_doorbell() does the ordering. */
+/*
+ * NIC side: does the register have a doorbell to take? Relaxed: dv_device_take_doorbell() does the
+ * ordering.
+ */
 static inline uint64_t dv_device_peek_doorbell(const volatile uint64_t *reg)
 {
 	return __atomic_load_n((const uint64_t *)(uintptr_t)reg, __ATOMIC_RELAXED);
 }
 
-/* Does any of `count` registers have a doorbell? Relaxed, like dv_device_peek_doorbell(). */
+/*
+ * NIC side: does any of `count` registers have a doorbell? Relaxed, like dv_device_peek_doorbell().
+ */
 static inline bool dv_device_peek_doorbells(const uint64_t *regs, unsigned count)
 {
 	uint64_t any = 0;
@@ -172,7 +185,8 @@ static inline uint32_t dv_guard_load(const uint32_t *guard)
  */
 static inline bool dv_guard_held(const uint32_t *guard, uint32_t value)
 {
-	DV_THREAD_FENCE(__ATOMIC_ACQUIRE); /* earlier loads before the load of the guard */
+	/* orders the caller's earlier loads before the load of the guard */
+	DV_THREAD_FENCE(__ATOMIC_ACQUIRE);
 	return __atomic_load_n(guard, DV_LOAD_ORDER) == value;
 }
 
@@ -186,7 +200,10 @@ static inline void dv_guard_shut(uint32_t *guard)
 	DV_THREAD_FENCE(__ATOMIC_SEQ_CST);
 }
 
-/* Writer: validates the entry. Release: its other members are visible before the guard. */
+/*
+ * Writer: makes the entry valid. Release: a reader that sees the guard sees the entry's other
+ * members.
+ */
 static inline void dv_guard_open(uint32_t *guard, uint32_t value)
 {
 	__atomic_store_n(guard, value, __ATOMIC_RELEASE);
@@ -208,7 +225,7 @@ static inline uint32_t dv_hint_load(const uint32_t *hint)
 	return __atomic_load_n(hint, __ATOMIC_RELAXED);
 }
 
-/* A 64-bit hint, such as the time of the last progress. Relaxed. */
+/* Stores a 64-bit hint, such as the time of the last progress. Relaxed: a hint orders nothing. */
 static inline void dv_hint_store64(uint64_t *hint, uint64_t value)
 {
 	__atomic_store_n(hint, value, __ATOMIC_RELAXED);

@@ -12,8 +12,8 @@
 #include "config/log.h"
 #include "dv/verbs.h"
 
-#define ADDRESS_VERSION 1    /* dv_address.version */
-#define NUMBER_MAX 0xffffffu /* QPNs and PSNs have 24 bits */
+#define ADDRESS_VERSION 1    /* the only valid value of dv_address.version */
+#define NUMBER_MAX 0xffffffu /* largest QP number and packet sequence number: both have 24 bits */
 
 /*
  * retry_cnt: how often the NIC retransmits a request that gets no ACK within
@@ -22,8 +22,9 @@
  * connection.
  */
 #define RETRIES 7
-#define RNR_RETRIES 7 /* unlimited retries; READ and WRITE need no receive, so none occur */
-#define RNR_TIMER 12  /* IBTA code of 0.64 ms: receiver-not-ready timer */
+/* 7 means unlimited retries; READ and WRITE need no receive WQE, so none occur */
+#define RNR_RETRIES 7
+#define RNR_TIMER 12 /* receiver-not-ready (RNR) timer: IBTA code of 0.64 ms */
 
 /*
  * Chooses a new random packet sequence number (PSN), different from the previous one. Packets in
@@ -39,14 +40,14 @@ static int psn_renew(struct dv_qp *qp)
 	return 0;
 }
 
-/* Fails with -ENODEV: dv_cut() has closed the device. */
+/* Returns -ENODEV with the error text that dv_cut() has closed the device of `qp`. */
 static int gone(const struct dv_qp *qp, const char *what)
 {
 	return dv_fail(-ENODEV, "QP 0x%x of %s: %s: %m: the device is lost", qp->sq.qpn,
 		qp->device->attributes.name, what);
 }
 
-/* Calls ibv_modify_qp(). `what` names the transition, `hint` ends the error text. */
+/* Calls ibv_modify_qp(). `what` names the state change, `hint` ends the error text. */
 static int modify(
 	struct dv_qp *qp, struct ibv_qp_attr *attr, int mask, const char *what, const char *hint)
 {
@@ -80,9 +81,9 @@ static int to_init(struct dv_qp *qp)
 }
 
 /*
- * Creates a QP whose send queue has at least `depth` blocks. For READ or WRITE with max_send_sge =
- * 2 libmlx5 reserves 64 bytes for each work request, so `depth` work requests give `depth` blocks;
- * the poll core may still post WQEs with three segments in two blocks. Scatter-to-CQE is disabled,
+ * Creates a QP whose send queue has at least `depth` WQEBBs. For READ or WRITE with max_send_sge =
+ * 2 libmlx5 reserves 64 bytes for each work request, so `depth` work requests give `depth` WQEBBs;
+ * the poll core may still post WQEs with three segments in two WQEBBs. Scatter-to-CQE is disabled,
  * so that the payload of a READ is always written to its destination.
  */
 static struct ibv_qp *qp_make(struct dv_device *device, struct ibv_cq *cq, unsigned depth)
@@ -105,7 +106,10 @@ static struct ibv_qp *qp_make(struct dv_device *device, struct ibv_cq *cq, unsig
 	return mlx5dv_create_qp(device->context, &attr, &mlx5_attr);
 }
 
-/* Fills the hot handle. mlx5dv does not report the producer index; in a new QP it is 0. */
+/*
+ * Fills the send queue's handle (dv/hot.h). mlx5dv does not report the producer index; in a new QP
+ * it is 0.
+ */
 static int sq_fill(struct dv_qp *qp, unsigned depth)
 {
 	const char *name = qp->device->attributes.name;
@@ -129,13 +133,13 @@ static int sq_fill(struct dv_qp *qp, unsigned depth)
 		.wqe_cnt = raw.sq.wqe_cnt,
 		.qpn = qp->qp->qp_num,
 		.bf_size = raw.bf.size};
-	/* All queues of the thread domain share this doorbell page. */
+	/* All queues of the thread domain share this page of doorbell registers. */
 	qp->device->doorbells =
 		(void *)((uintptr_t)raw.bf.reg & ~((uintptr_t)sysconf(_SC_PAGESIZE) - 1));
 	return 0;
 }
 
-/* Creates the QP, fills its hot handle and moves it to INIT. */
+/* Creates the QP, fills its handle (dv/hot.h) and moves it to the state INIT. */
 static int make(struct dv_device *device, struct ibv_cq *cq, unsigned depth, struct dv_qp *qp)
 {
 	int rc;
@@ -213,7 +217,7 @@ uint32_t dv_verbs_qp_number(const struct dv_qp *qp)
 	return qp->sq.qpn;
 }
 
-/* Checks an address from another engine. Returns what is wrong with it, or NULL. */
+/* Checks an address that another engine has sent. Returns what is wrong with it, or NULL. */
 static const char *address_fault(const struct dv_device *device, const struct dv_address *remote)
 {
 	static const uint8_t zero[16];
@@ -251,7 +255,7 @@ static uint32_t flow_label(const struct dv_qp *qp)
 	return 1u << 14 | (qp->sq.qpn * 0x9e5u & 0x3fffu);
 }
 
-/* INIT -> RTR towards `remote`, with the smaller MTU of both ends. */
+/* Moves the QP from INIT to RTR, connected to `remote`, with the smaller MTU of both ends. */
 static int to_rtr(struct dv_qp *qp, const struct dv_address *remote)
 {
 	const struct dv_device *device = qp->device;
@@ -316,7 +320,10 @@ uint64_t dv_verbs_qp_ack_ns(const struct dv_qp *qp)
 	return qp->ack_timeout ? dv_ack_ns(qp->ack_timeout) : 0;
 }
 
-/* RTR -> RTS. READs in flight: the smaller of what this NIC can request and the peer can answer. */
+/*
+ * Moves the QP from RTR to RTS. Limit of READs in flight: what this NIC can request or the peer can
+ * answer, whichever is smaller.
+ */
 static int to_rts(struct dv_qp *qp, const struct dv_address *remote)
 {
 	struct ibv_qp_attr attr = {
@@ -366,7 +373,7 @@ int dv_verbs_qp_error(struct dv_qp *qp)
  * Refuses a QP that is not drained, because late completions would be taken for completions of WQEs
  * posted after the reset. In the transition to RESET libmlx5 zeroes its own indices and the
  * doorbell record (it does not touch the CQ, which mlx5dv_init_obj() marked as managed by the
- * application). The device starts again at block 0, so the hot handle does too. The record is
+ * application). The device starts again at WQEBB 0, so the hot handle does too. The record is
  * zeroed once more here, because the device reads it: it must be 0 before RTS.
  */
 int dv_verbs_qp_reset(struct dv_qp *qp)
@@ -409,7 +416,8 @@ int dv_verbs_qp_kill(struct dv_qp *qp)
 		rc = dv_verbs_result(ibv_destroy_qp(qp->qp));
 		dv_verbs_leave(device);
 	} else {
-		/* Returns at once if the device is cut; waits if another thread is cutting it. */
+		/* dv_verbs_cut() returns at once if the device is cut; it waits if another
+		 * thread is cutting it. */
 		rc = dv_verbs_cut(device);
 	}
 	if (rc)

@@ -8,7 +8,10 @@
 
 #include "dv/ops.h"
 
-/* The implementation of a device or QP; its pointer is the first member of both structs. */
+/*
+ * The implementation (struct dv_ops) of a device or QP; the pointer to it is the first member of
+ * both structs.
+ */
 static const struct dv_ops *ops_of(const void *object)
 {
 	return *(const struct dv_ops *const *)object;

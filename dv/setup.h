@@ -23,8 +23,8 @@
 
 struct dv_device; /* an open NIC port with its protection domain and thread domain */
 struct dv_qp;     /* a reliable connected queue pair */
-struct dv_sq;     /* hot handle of a send queue: dv/hot.h */
-struct dv_cq;     /* hot handle of a completion queue: dv/hot.h */
+struct dv_sq;     /* handle with which the poll core uses a send queue: dv/hot.h */
+struct dv_cq;     /* handle with which the poll core uses a completion queue: dv/hot.h */
 
 /*
  * Parameters of the model: the port that a software NIC simulates. WQEs complete at the times and
@@ -32,21 +32,26 @@ struct dv_cq;     /* hot handle of a completion queue: dv/hot.h */
  * *modelled*.
  */
 struct dv_model {
-	uint32_t rate_gbps; /* rate of the port; 0: no model, WQEs complete at once */
+	uint32_t rate_gbps; /* Gbit/s of the port; 0: no model, WQEs complete at once */
 	uint32_t rtt_ns;    /* round-trip time: start of a WQE to the first byte of its response */
-	uint32_t reads_per_qp;      /* READs that one QP has in flight, at most: 1 to 16 */
+	uint32_t reads_per_qp;      /* READs that one QP may have in flight: 1 to 16 */
 	uint32_t qp_messages_per_s; /* WQEs that one QP starts per second; 0: unlimited */
 	uint32_t messages_per_s;    /* WQEs that the port starts per second; 0: unlimited */
-	uint32_t mtu;               /* payload of a packet in bytes, a power of two */
-	uint32_t header_bytes;      /* other bytes of a packet, including the inter-packet gap */
-	uint32_t numa_ns;           /* latency added when local memory is on another NUMA node */
-	uint32_t numa_percent; /* percent of the rate when local memory is on another NUMA node */
-	bool move_bytes;       /* false: payload above 1 KiB is not copied, only timed */
+	uint32_t mtu;               /* payload bytes of a packet, a power of two */
+	/* bytes of a packet besides the payload, including the inter-packet gap */
+	uint32_t header_bytes;
+	/* latency added when local memory is on another NUMA node than the NIC, ns */
+	uint32_t numa_ns;
+	/* percent of the rate that remains when local memory is on another NUMA node */
+	uint32_t numa_percent;
+	/* false: payload above 1 KiB is not copied, only its time is simulated */
+	bool move_bytes;
 };
 
-#define DV_ACK_TIMEOUT 12 /* IBTA code of 16.8 ms; a device may wait up to four times as long */
+/* default ACK time-out: IBTA code of 16.8 ms; a device may wait up to four times as long */
+#define DV_ACK_TIMEOUT 12
 
-/* The ACK time-out of a code (1 to 31) in ns, IBTA 9.7.6.1.3. */
+/* Converts the code of an ACK time-out (1 to 31) to ns, IBTA 9.7.6.1.3. */
 static inline uint64_t dv_ack_ns(uint8_t code)
 {
 	return 4096ull << code;
@@ -55,32 +60,37 @@ static inline uint64_t dv_ack_ns(uint8_t code)
 /* Options of dv_open(). A member that is 0, NULL or empty selects its default. */
 struct dv_options {
 	const char *name; /* "soft" or "soft:N": a software NIC; else the name of a verbs device */
-	int port;         /* port number; default 1 */
-	int gid_index;    /* -1: choose (RoCE v2; IPv4-mapped, then IPv6, then link-local) */
-	uint8_t ack_timeout; /* ACK time-out as code, see dv_ack_ns(); 0: DV_ACK_TIMEOUT */
-	int traffic_class;   /* RoCE traffic class of all packets; -1: from sysfs, else 0 */
+	int port;         /* number of the NIC's port; default 1 */
+	/* index of the GID; -1: choose one (RoCE v2; IPv4-mapped, then IPv6, then link-local) */
+	int gid_index;
+	/* ACK time-out of the QPs as a code, see dv_ack_ns(); 0: DV_ACK_TIMEOUT */
+	uint8_t ack_timeout;
+	int traffic_class; /* RoCE traffic class of all packets; -1: from sysfs, else 0 */
 	uint8_t service_level;
 	uint16_t pkey_index;
-	bool one_flow; /* no flow labels: switches send all QPs to a peer over one path */
+	/* true: packets have no flow labels, so switches send all QPs to a peer over one path */
+	bool one_flow;
 	/* The options below are only for the software NIC. */
-	const char *link;    /* "shm" (same host only; default) or "tcp" */
-	const char *address; /* tcp: IPv4 or IPv6 address to listen on; default "127.0.0.1" */
-	uint16_t tcp_port;   /* tcp: port to listen on; 0: any free port */
-	bool threaded;       /* true: an internal thread executes WQEs; false: dv_step() does */
-	int numa_node;       /* simulated NUMA node of the NIC; -1: near to all memory */
+	const char *link; /* link to peers: "shm" (same host only; default) or "tcp" */
+	/* link "tcp": IPv4 or IPv6 address to listen on; default "127.0.0.1" */
+	const char *address;
+	uint16_t tcp_port; /* link "tcp": port to listen on; 0: any free port */
+	bool threaded;     /* true: a thread of the NIC executes WQEs; false: dv_step() does */
+	int numa_node;     /* simulated NUMA node of the NIC; -1: the NIC is near to all memory */
 	struct dv_model model;
 };
 
 struct dv_attributes {
 	char name[NAME_BYTES_MAX];
-	uint64_t mr_bytes_max;    /* longest memory registration */
-	uint32_t qp_depth_max;    /* blocks of a send queue, at most */
-	uint32_t cq_depth_max;    /* entries of a completion queue, at most */
+	uint64_t mr_bytes_max;    /* length of the longest memory registration, bytes */
+	uint32_t qp_depth_max;    /* size of the largest send queue in WQEBBs */
+	uint32_t cq_depth_max;    /* entries of the largest completion queue */
 	uint32_t reads_max;       /* READs that one QP can have in flight: 16 on ConnectX */
-	uint64_t bits_per_second; /* rate of the port; 0: unknown */
+	uint64_t bits_per_second; /* bits per second of the port; 0: unknown */
 	int numa_node;            /* NUMA node of the NIC; -1: unknown */
 	bool hardware;            /* true: a real NIC; false: the software NIC */
-	bool modelled;            /* the software NIC simulates bits_per_second and all times */
+	/* true: the software NIC simulates bits_per_second and all latencies */
+	bool modelled;
 };
 
 /* Opens the NIC options->name. The caller closes *ret_device with dv_close(). */
@@ -95,7 +105,9 @@ void dv_attributes(const struct dv_device *device, struct dv_attributes *ret);
  * core that owns the device's queues, or by a test that controls when WQEs are executed.
  */
 unsigned dv_step(struct dv_device *device);
-/* dv_step() for several software NICs with one reading of the clock; all must need steps. */
+/*
+ * Does dv_step() for several software NICs and reads the clock once for all; all must need steps.
+ */
 unsigned dv_step_all(struct dv_device *const *devices, unsigned count);
 /*
  * Subtracts `ns` of CPU time spent in dv_step_all() from the clocks of these software NICs, because
@@ -115,18 +127,20 @@ uint64_t dv_due_ns(const struct dv_device *device);
 /* ---- memory -------------------------------------------------------------------------------- */
 
 enum dv_access {
-	DV_LOCAL_WRITE = 1,  /* the NIC may write payload of READs to it */
-	DV_REMOTE_READ = 2,  /* peers may READ it */
-	DV_REMOTE_WRITE = 4, /* peers may WRITE it; the engine never uses it */
+	DV_LOCAL_WRITE = 1,  /* the NIC may write the payload of READs to the memory */
+	DV_REMOTE_READ = 2,  /* peers may READ the memory */
+	DV_REMOTE_WRITE = 4, /* peers may WRITE the memory; the engine never uses it */
 	DV_RELAXED_ORDERING =
-		8, /* PCIe may reorder writes; data is read only after the completion */
+		/* PCIe may reorder the NIC's writes; the program reads the memory only after the
+		 * completion */
+	8,
 };
 
 struct dv_mr {
 	void *base;
 	size_t length;
 	uint32_t lkey, rkey;
-	void *handle; /* private data of the implementation */
+	void *handle; /* private data of the implementation (dv/ops.h) */
 };
 
 /*
@@ -137,7 +151,7 @@ struct dv_mr {
  */
 int dv_mr_register(struct dv_device *device, void *base, size_t length, unsigned access, int memfd,
 	uint64_t memfd_offset, struct dv_mr *ret_mr);
-/* Deregisters memory; after success the NIC does not access it. */
+/* Deregisters memory; after success the NIC does not access it any more. */
 int dv_mr_deregister(struct dv_device *device, struct dv_mr *mr);
 
 /* ---- queues -------------------------------------------------------------------------------- */
@@ -152,7 +166,7 @@ void dv_cq_destroy(struct dv_device *device, struct dv_cq *cq);
 
 /*
  * Creates a QP in state INIT whose completions go to `cq`. The send queue has at least `depth`
- * blocks. *ret_sq is the hot handle for the poll core that will own it; it is valid until
+ * WQEBBs. *ret_sq is the hot handle for the poll core that will own it; it is valid until
  * dv_qp_destroy().
  */
 int dv_qp_create(struct dv_device *device, struct dv_cq *cq, unsigned depth, struct dv_qp **ret_qp,
@@ -163,15 +177,17 @@ int dv_qp_create(struct dv_device *device, struct dv_cq *cq, unsigned depth, str
  * dv_qp_connect() checks it.
  */
 struct dv_address {
-	uint8_t version; /* 1 */
-	uint8_t kind;    /* kind of network: 1 InfiniBand, 2 RoCE v2, 3 software NIC */
-	uint8_t mtu;     /* enum ibv_mtu */
-	uint8_t reads;   /* READs that the QP answers at a time: limit for the other end */
+	uint8_t version; /* version of the address: 1 */
+	uint8_t kind;    /* kind of the port's network: 1 InfiniBand, 2 RoCE v2, 3 software NIC */
+	uint8_t mtu;     /* MTU of the port, enum ibv_mtu */
+	/* READs that the QP answers at a time: limit for the other end's READs in flight */
+	uint8_t reads;
 	uint32_t qpn;
 	uint32_t psn;
 	uint16_t lid;
-	uint16_t tcp_port; /* TCP port of a software NIC; 0: it uses the shm link */
-	uint8_t gid[16];   /* software NIC: over TCP its IP (v4-mapped), over shm its number */
+	uint16_t tcp_port; /* TCP port on which a software NIC listens; 0: it uses the shm link */
+	/* GID; of a software NIC over TCP its IP (v4-mapped), over shm its number */
+	uint8_t gid[16];
 };
 static_assert(sizeof(struct dv_address) == 32, "sent in QpEnd.address");
 
@@ -240,9 +256,10 @@ enum dv_event_kind {
 
 struct dv_event {
 	enum dv_event_kind kind;
-	uint8_t port;     /* port of PORT_DOWN and PORT_UP: the port that dv_open() opened */
-	uint32_t qpn;     /* number of the failed QP, for QP_ERROR */
-	const char *text; /* libibverbs' name of the event; static storage */
+	/* port that the event is of, for PORT_DOWN and PORT_UP: the one that dv_open() opened */
+	uint8_t port;
+	uint32_t qpn;     /* number of the QP that failed, for QP_ERROR */
+	const char *text; /* libibverbs' name of the event; static string */
 };
 
 /*
@@ -250,22 +267,24 @@ struct dv_event {
  * closed. Negative errno: the device has no events, or they cannot be watched.
  */
 int dv_event_fd(struct dv_device *device);
-/* Returns 1 and an event, 0 when there is none, or a negative errno. Does not block. */
+/*
+ * Returns 1 and an event of the device, 0 when there is none, or a negative errno. Does not block.
+ */
 int dv_event_next(struct dv_device *device, struct dv_event *ret_event);
 
 /* ---- fault injection ---------------------------------------------------------------------- */
 
 /* Faults that a test injects into a software NIC. All zero: none. */
 struct dv_trouble {
-	bool link_down; /* the port reports DOWN, and no packet reaches a peer */
-	bool mute;      /* no packet reaches a peer, and the NIC reports nothing */
+	bool link_down; /* the port is reported as DOWN, and no packet reaches a peer */
+	bool mute;      /* no packet reaches a peer, and the NIC does not report it */
 	bool error;     /* the next WQE completes with an error */
-	unsigned slow;  /* slowdown factor; 0 or 1: none */
-	bool lose;      /* one request is lost and is retransmitted after the ACK time-out */
-	unsigned dead;  /* values of enum dv_dead, combined with | */
+	unsigned slow;  /* factor by which the NIC is slower; 0 or 1: not slower */
+	bool lose;      /* one request packet is lost and is retransmitted after the ACK time-out */
+	unsigned dead;  /* symptoms of a failing device: values of enum dv_dead, combined with | */
 };
 
-/* Symptoms of a failing device. */
+/* Symptoms of a failing device that a test injects. */
 enum dv_dead {
 	DV_DEAD_CQES = 1,     /* the NIC writes no completions, not even of flushed WQEs */
 	DV_DEAD_ERROR = 2,    /* while set, dv_qp_error() fails with -EIO */

@@ -16,9 +16,9 @@
 #include "dv/hot.h"
 #include "dv/ops.h"
 
-#define DV_READS_MAX 16u /* READs in flight on one QP, also if a device reports more */
+#define DV_READS_MAX 16u /* READs in flight on one QP, at most, also if a device allows more */
 
-enum dv_address_kind { /* dv_address.kind */
+enum dv_address_kind { /* values of dv_address.kind */
 	DV_ADDRESS_INFINIBAND = 1,
 	DV_ADDRESS_ROCE_V2 = 2,
 };
@@ -26,41 +26,51 @@ enum dv_address_kind { /* dv_address.kind */
 struct dv_device {
 	const struct dv_ops *ops;
 	struct ibv_context *context;
-	struct ibv_pd *pd;     /* protection domain; memory is registered on it */
-	struct ibv_td *td;     /* thread domain: the doorbell page of this device's queues */
-	struct ibv_pd *domain; /* parent domain of pd and td: queues are created on it */
-	struct verbs_cq *cqs;  /* list of CQs, to find the ibv_cq of a hot handle: cq.c */
+	struct ibv_pd *pd; /* protection domain of the device; memory is registered on it */
+	/* thread domain of the device: all its queues share one doorbell page */
+	struct ibv_td *td;
+	struct ibv_pd *domain; /* parent domain of pd and td, on which the queues are created */
+	/* list of the device's CQs, to find the ibv_cq that belongs to a struct dv_cq: cq.c */
+	struct verbs_cq *cqs;
 	struct dv_attributes attributes;
 	union ibv_gid gid;
 	uint16_t lid;
-	uint8_t port;  /* number of the opened port */
+	uint8_t port;  /* number of the device's port that dv_open() opened */
 	uint8_t ports; /* number of ports of the device */
 	uint8_t gid_index;
-	uint8_t kind; /* enum dv_address_kind */
+	uint8_t kind; /* kind of the port's network, enum dv_address_kind */
 	uint8_t mtu;  /* active MTU of the port, enum ibv_mtu */
-	bool grh; /* packets need a global routing header: RoCE always, InfiniBand if required */
-	uint8_t reads_out;   /* READs that one QP may have in flight as requester */
-	uint8_t reads_in;    /* READs that one QP answers at a time as responder */
-	uint8_t ack_timeout; /* requested ACK time-out (code); dv_qp.ack_timeout is in use */
+	/* true: packets need a global routing header: RoCE always, InfiniBand if required */
+	bool grh;
+	uint8_t reads_out; /* READs that one QP may have in flight as requester */
+	uint8_t reads_in;  /* READs that one QP may answer at a time as responder */
+	/* code of the requested ACK time-out; the one in use is dv_qp.ack_timeout */
+	uint8_t ack_timeout;
 	uint8_t traffic_class;
 	uint8_t service_level;
 	uint16_t pkey_index;
 	bool one_flow;
-	uint32_t ack_told; /* 1: the ACK time-out was logged; a hint, two threads may both log */
-	pthread_rwlock_t gate; /* read lock: a thread calls libibverbs; write lock: dv_cut() */
-	uint32_t cut_wanted;   /* 1: dv_cut() waits for the gate, new readers are refused; a hint */
-	bool cut;              /* true: dv_cut() has closed the device; protected by the gate */
-	int cut_error;         /* result of dv_cut(); negative: the kernel still has the queues */
-	void *doorbells;       /* the thread domain's doorbell page, taken from the QPs */
+	/* 1: the ACK time-out was logged; a hint, so two threads may both log it */
+	uint32_t ack_told;
+	/* held for reading by threads that call libibverbs, for writing by dv_cut() */
+	pthread_rwlock_t gate;
+	/* 1: dv_cut() waits for `gate` and new readers are refused; a hint */
+	uint32_t cut_wanted;
+	bool cut; /* true: dv_cut() has closed the device; protected by `gate` */
+	/* result of dv_cut(); negative: the kernel still has the device's queues */
+	int cut_error;
+	void *doorbells; /* the thread domain's doorbell page, whose address the QPs report */
 };
 
 struct dv_qp {
 	const struct dv_ops *ops;
 	struct dv_device *device;
-	struct ibv_qp *qp;   /* the verbs QP; NULL: destroyed by dv_qp_kill() */
-	uint8_t ack_timeout; /* ACK time-out (code) that the NIC uses; 0: not connected */
-	uint32_t psn;        /* own packet sequence number, new after each reset */
-	struct dv_sq sq;     /* owner: the poll core; dv_qp_reset() zeroes its indices */
+	struct ibv_qp *qp;   /* the QP of libibverbs; NULL: dv_qp_kill() destroyed it */
+	uint8_t ack_timeout; /* code of the ACK time-out that the NIC uses; 0: not connected */
+	/* packet sequence number that this end starts with, new after each reset */
+	uint32_t psn;
+	/* handle of the send queue. owner: the poll core; dv_qp_reset() zeroes its indices */
+	struct dv_sq sq;
 };
 
 int dv_verbs_mr_register(struct dv_device *device, void *base, size_t length, unsigned access,
@@ -69,7 +79,7 @@ int dv_verbs_mr_deregister(struct dv_device *device, struct dv_mr *mr);
 
 int dv_verbs_cq_create(struct dv_device *device, unsigned depth, struct dv_cq *ret_cq);
 void dv_verbs_cq_destroy(struct dv_device *device, struct dv_cq *cq);
-/* The ibv_cq of a hot handle; NULL: not a CQ of this device. */
+/* Returns the ibv_cq that belongs to `cq`; NULL: it is not a CQ of this device. */
 struct ibv_cq *dv_verbs_cq_find(const struct dv_device *device, const struct dv_cq *cq);
 
 int dv_verbs_qp_create(struct dv_device *device, struct dv_cq *cq, unsigned depth,
@@ -95,7 +105,10 @@ int dv_verbs_cut(struct dv_device *device);
 int dv_verbs_event_fd(struct dv_device *device);
 int dv_verbs_event_next(struct dv_device *device, struct dv_event *ret);
 
-/* The errno of a libibverbs function that returned NULL. Old drivers sometimes do not set it. */
+/*
+ * Returns the errno of a libibverbs function that returned NULL. Old drivers sometimes do not set
+ * it.
+ */
 static inline int dv_verbs_errno(int saved_errno)
 {
 	return saved_errno ? -saved_errno : -EIO;

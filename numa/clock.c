@@ -18,9 +18,11 @@
  */
 #define COST_NS_MAX 150
 
-static uint64_t cost_ns;     /* cost of one reading; set by clock_start(), before other threads */
-static uint64_t test_now_ns; /* time that a test has set; 0: real time */
-uint64_t clock_tick_scale;   /* ns per tick times 2^24; set by clock_start() */
+/* cost of one reading of the clock, ns; set by clock_start(), before other threads exist */
+static uint64_t cost_ns;
+static uint64_t test_now_ns; /* time that a test has set, ns; 0: the clock is CLOCK_MONOTONIC */
+/* ns per tick of the time-stamp counter, times 2^24; set by clock_start() */
+uint64_t clock_tick_scale;
 
 static uint64_t monotonic_ns(void)
 {
@@ -82,7 +84,9 @@ void clock_start(void)
 	if (cost_ns)
 		return;
 	read_both(&ns, &ticks);
-	cost_ns = measure(); /* also the span over which ticks are calibrated: about 0.5 ms */
+	/* the measurement takes about 0.5 ms, which is also the time over which ticks are
+	 * calibrated */
+	cost_ns = measure();
 	read_both(&ns_end, &ticks_end);
 	clock_tick_scale = (uint64_t)((double)(ns_end - ns) / (double)(ticks_end - ticks) * 0x1p24);
 	if (cost_ns <= COST_NS_MAX)

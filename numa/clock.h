@@ -22,7 +22,7 @@
 void clock_start(void);
 /* Returns the time, CLOCK_MONOTONIC in ns. Any thread. */
 uint64_t clock_now_ns(void);
-/* Cost of one reading in ns, as measured by clock_start(); 0 before that. */
+/* Cost of one reading of the clock in ns, as measured by clock_start(); 0 before that. */
 uint64_t clock_cost_ns(void);
 /*
  * Tests only, while there is one thread: sets the time that clock_now_ns() returns; 0: real time.
@@ -39,7 +39,8 @@ static inline uint64_t clock_ticks(void)
 #endif
 }
 
-extern uint64_t clock_tick_scale; /* ns per tick times 2^24, measured by clock_start() */
+/* ns per tick of the time-stamp counter, times 2^24; measured by clock_start() */
+extern uint64_t clock_tick_scale;
 
 /*
  * Converts a span of ticks to nanoseconds, with an error of about 1 in 1000. Longer spans are

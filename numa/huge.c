@@ -21,10 +21,11 @@
 #include "config/log.h"
 #include "numa/memory.h"
 
-#define SMALL_BYTES 4096u     /* bytes of a small page */
+#define SMALL_BYTES 4096u     /* bytes of a page of the default size */
 #define HUGE_BYTES (2u << 20) /* bytes of a huge page */
-#define OPEN_MAX 64           /* open pools that `opened` has room for */
-#define NODES_BITS 1024       /* NUMA nodes in a mask of mbind() */
+#define OPEN_MAX 64           /* open pools that the table `opened` has room for */
+/* bits of the node mask that is passed to mbind(), one per NUMA node */
+#define NODES_BITS 1024
 
 /*
  * Pools on small pages that are open. The kernel counts their untouched pages as available memory,
@@ -34,9 +35,9 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
 	int fd;
 	uint64_t bytes;
-} opened[OPEN_MAX]; /* unused entries have bytes = 0 */
+} opened[OPEN_MAX]; /* table of the open pools; an unused entry has bytes = 0 */
 
-/* Bytes of all open pools on small pages that no process has touched yet. */
+/* Bytes that no process has touched yet, in all open pools with pages of 4 KiB. */
 static uint64_t untouched_bytes(void)
 {
 	uint64_t sum = 0;
@@ -83,7 +84,10 @@ static unsigned long long mib(uint64_t bytes)
 	return bytes >> 20;
 }
 
-/* Is there memory for `bytes` on small pages? Returns 0, or -ENOMEM after logging the sizes. */
+/*
+ * Does the machine have memory for `bytes` in pages of 4 KiB? Returns 0, or -ENOMEM after logging
+ * the sizes.
+ */
 static int check_memory(const char *name, uint64_t bytes)
 {
 	char limit[160];
@@ -180,7 +184,7 @@ static int map_aligned(int fd, size_t bytes, void **ret)
 	return 0;
 }
 
-/* Creates and maps a memfd with pages of `page_bytes`. 0 or a negative errno. */
+/* Creates and maps a memfd with pages of `page_bytes` bytes. Returns 0 or a negative errno. */
 static int open_pages(const char *name, size_t bytes, int node, size_t page_bytes, struct huge *ret)
 {
 	bool huge = page_bytes == HUGE_BYTES;
@@ -201,10 +205,11 @@ static int open_pages(const char *name, size_t bytes, int node, size_t page_byte
 	if (rc < 0)
 		goto out_close;
 	prefer_node(name, h.base, bytes, node);
-	/* Keeps the pools out of core dumps, which would take minutes and fill the disk. */
+	/* Keeps the pool out of core dumps: with it, a dump would take minutes and fill the
+	 * disk. */
 	madvise(h.base, bytes, MADV_DONTDUMP);
 	if (!huge) {
-		/* Asks for transparent huge pages; if the kernel has none, small pages work too. */
+		/* Requests transparent huge pages; if the kernel has none, small pages work too. */
 		madvise(h.base, bytes, MADV_HUGEPAGE);
 		remember(h.fd, bytes);
 	}

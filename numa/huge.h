@@ -12,9 +12,10 @@
 
 struct huge {
 	int fd; /* memfd; its name is visible in /proc/PID/fd only, there is no file in /dev/shm */
-	void *base;        /* start of the read-write mapping; zeroed */
+	/* start of the read-write mapping; the memory is zeroed when it is created */
+	void *base;
 	size_t bytes;      /* length of the mapping: the requested size rounded up to page_bytes */
-	size_t page_bytes; /* bytes of a page of this memory: 4096 or 2 MiB */
+	size_t page_bytes; /* bytes of one page of this memory: 4096 or 2 MiB */
 };
 
 /*
@@ -25,7 +26,7 @@ struct huge {
  * registered: huge_open() touches none.
  */
 int huge_open(const char *name, size_t bytes, int node, bool want_huge, struct huge *ret);
-/* Unmaps the memory and closes the memfd. Does nothing if that was done before or `h` is zeroed. */
+/* Unmaps the memory and closes the memfd. Does nothing if `h` was closed before or is zeroed. */
 void huge_close(struct huge *h);
 
 #endif

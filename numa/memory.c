@@ -28,7 +28,7 @@ static FILE *open_below(const char *path)
 	return fopen(full, "re");
 }
 
-/* Reads a file with one number. Returns false when it is missing or contains "max". */
+/* Reads a file that contains one number. Returns false when it is missing or contains "max". */
 static bool read_number(const char *path, uint64_t *ret)
 {
 	FILE *file = open_below(path);

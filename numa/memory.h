@@ -11,8 +11,9 @@
 
 /* Numbers of huge pages of 2 MiB. */
 struct memory_huge {
-	uint64_t free;    /* huge pages that are free and not reserved */
-	uint64_t surplus; /* huge pages that the kernel may still create; 0 for one node */
+	uint64_t free; /* huge pages that are free and not reserved */
+	/* huge pages that the kernel may still create; 0 when the count is of one NUMA node */
+	uint64_t surplus;
 };
 
 /*
@@ -21,7 +22,7 @@ struct memory_huge {
  */
 uint64_t memory_available(char *limit, size_t limit_bytes);
 
-/* Counts the huge pages of a NUMA node; -1: of the machine. All 0 if the kernel has none. */
+/* Counts the huge pages of one NUMA node; node -1: of the machine. All 0 if the kernel has none. */
 void memory_huge_pages(int node, struct memory_huge *ret);
 
 /*

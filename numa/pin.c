@@ -18,7 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define RECORD_BYTES 16 /* bytes of the record of one core in the file `cores` */
+#define RECORD_BYTES 16 /* bytes of the record that one core has in the file `cores` */
 #define PATH_BYTES 512
 
 int pin_self(int core)
@@ -54,7 +54,10 @@ static int open_in(const char *dir, bool create, bool must_be_ours)
 	return fd < 0 ? -errno : fd;
 }
 
-/* Opens `cores` in the run directory (pin.h). Returns an fd or a negative errno. */
+/*
+ * Opens the file `cores`, which records claimed cores, in the run directory (pin.h). Returns an fd
+ * or a negative errno.
+ */
 static int open_cores(bool create)
 {
 	const char *chosen = getenv("PEERCACHE_RUN_DIR"), *runtime = getenv("XDG_RUNTIME_DIR");
@@ -85,7 +88,7 @@ static struct flock record_lock(int core)
 	};
 }
 
-/* The pid in the record of `core`; -1: none. */
+/* The pid of the engine that the record of `core` names; -1: none. */
 static int read_holder(int fd, int core)
 {
 	char text[RECORD_BYTES + 1] = "";
@@ -158,7 +161,7 @@ static void read_line(const char *path, char *ret, size_t ret_bytes)
 	fclose(file);
 }
 
-/* Is `core` in a list such as "2-5,8"? */
+/* Does `list`, such as "2-5,8", contain `core`? */
 static bool list_has(const char *list, int core)
 {
 	while (*list) {

@@ -36,7 +36,7 @@ int pin_holder(int core);
  */
 int pin_check(int core, char *text, size_t text_bytes);
 
-/* Number of involuntary context switches of the calling thread since it started. */
+/* Returns how often the kernel has preempted the calling thread (involuntary context switches). */
 long pin_disturbances(void);
 
 #endif

@@ -12,20 +12,20 @@
 
 #include "config/log.h"
 
-/* With rail.polling = busy the rails leave one core free, for the control plane. */
+/* Cores that the rails leave free with rail.polling = busy: one, for the control plane. */
 #define CONTROL_ONLY 1
-/* With other polling the rails leave two cores free: also one for applications. */
+/* Cores that the rails leave free with any other polling: two, one of them for applications. */
 #define CONTROL_AND_OTHERS 2
 
-/* The inputs of plan_make() and the plan as far as it is computed. */
+/* The inputs of plan_make(), and the plan as far as it is complete. */
 struct work {
 	const struct topology *t;
 	const struct settings *s;
 	struct plan *plan;
-	bool taken[TOPOLOGY_CPUS_MAX]; /* true: this plan uses the core; index as in t->cpu */
+	bool taken[TOPOLOGY_CPUS_MAX]; /* taken[i]: the plan uses core t->cpu[i] */
 };
 
-/* Appends a text to the note of the plan; truncates it when the note is full. */
+/* Appends a text to the plan's note; truncates it when the note is full. */
 __attribute__((format(printf, 2, 3))) static void note(struct plan *plan, const char *format, ...)
 {
 	size_t used = strlen(plan->note);
@@ -84,8 +84,8 @@ static int find_devices(struct work *w)
 {
 	const char *list = w->s->rail_devices;
 	struct plan *plan = w->plan;
-	char device[NAME_BYTES_MAX +
-		    1]; /* one byte more than a name may have, so that longer names are refused */
+	/* one byte more than a device name may have, so that a longer name is seen and refused */
+	char device[NAME_BYTES_MAX + 1];
 
 	while (next_item(&list, device, sizeof(device))) {
 		struct plan_rail *rail = &plan->rail[plan->rails];
@@ -102,8 +102,8 @@ static int find_devices(struct work *w)
 			return -EINVAL;
 		}
 		if (is_soft(device) && strlen(device) < NAME_BYTES_MAX) {
-			/* Software NICs get the NUMA nodes in turn, like NICs of a real host; with
-			 * one node there is no choice. */
+			/* Software NICs are assigned to the NUMA nodes in turn, like the NICs of
+			 * a real host; with one node there is no choice. */
 			rail->numa_node =
 				w->t->nodes > 1 ? w->t->node[plan->rails % w->t->nodes].node : -1;
 		} else if (nic && nic->kind == TOPOLOGY_NIC) {
@@ -128,7 +128,7 @@ static int find_devices(struct work *w)
 	return 0;
 }
 
-/* Is core i of the topology allowed, not claimed and not used by this plan? */
+/* May the plan use core t->cpu[i]: is it allowed, not claimed and not used by this plan? */
 static bool usable(const struct work *w, unsigned i)
 {
 	const struct topology_cpu *cpu = &w->t->cpu[i];
@@ -145,7 +145,10 @@ static unsigned usable_count(const struct work *w)
 	return count;
 }
 
-/* Is another hardware thread of this physical core used by this plan or claimed by an engine? */
+/*
+ * Is another hardware thread of the physical core of t->cpu[i] used by this plan or claimed by an
+ * engine?
+ */
 static bool sibling_taken(const struct work *w, unsigned i)
 {
 	for (unsigned j = 0; j < w->t->cpus; j++) {
@@ -156,7 +159,10 @@ static bool sibling_taken(const struct work *w, unsigned i)
 	return false;
 }
 
-/* Chooses the best usable core near `node` and marks it used. Returns its index; -1: none left. */
+/*
+ * Chooses the best usable core near NUMA node `node` and marks it used. Returns its index; -1: none
+ * left.
+ */
 static int take_near(struct work *w, int node, bool for_rail)
 {
 	const struct topology_cpu *zero = topology_cpu(w->t, 0);
@@ -277,12 +283,17 @@ static int take_named_rail_cores(struct work *w)
  */
 static void spread_rails(struct plan *plan, unsigned cores)
 {
-	unsigned loop_of[RAILS_MAX]; /* poll core of each rail, before renumbering */
+	/* poll core of each rail, before the poll cores are renumbered */
+	unsigned loop_of[RAILS_MAX];
 	unsigned number
-		[RAILS_MAX]; /* final number of each poll core, in the order of its first rail */
+		/* final number of each poll core; poll cores are numbered in the order of their
+		 * first rails */
+		[RAILS_MAX];
 
 	for (unsigned r = 0; r < plan->rails; r++) {
-		unsigned before = 0; /* rails on lower nodes, and earlier rails on the same node */
+		/* position of rail r: rails on lower NUMA nodes, and earlier rails on its node,
+		 * come first */
+		unsigned before = 0;
 
 		for (unsigned i = 0; i < plan->rails; i++)
 			before += plan->rail[i].numa_node < plan->rail[r].numa_node ||
@@ -329,7 +340,9 @@ static void take_rail_cores(struct work *w)
 	struct plan *plan = w->plan;
 
 	if (plan->control_core >= 0)
-		keep--; /* the control plane already has a core, which is not usable any more */
+		/* the control plane's core is chosen and no longer counts as usable: leave one
+		 * less */
+		keep--;
 	spare = usable_at_start > keep ? usable_at_start - keep : 0;
 	wanted = w->s->rail_poll_cores ? (unsigned)w->s->rail_poll_cores : plan->rails;
 	wanted = wanted < plan->rails ? wanted : plan->rails;
@@ -376,7 +389,7 @@ static int take_control_core(struct work *w, bool named)
 	return 0;
 }
 
-/* The first rail that has the same poll core as `rail`. */
+/* The first rail of the plan that has the same poll core as `rail`. */
 static unsigned first_of_loop(const struct plan *plan, unsigned rail)
 {
 	unsigned first = 0;
@@ -399,7 +412,10 @@ static void note_siblings(struct work *w)
 	}
 }
 
-/* Decides for each rail whether it polls busily. -EINVAL: rail.polling = busy is not possible. */
+/*
+ * Decides for each rail whether its poll core polls busily. -EINVAL: rail.polling = busy is not
+ * possible.
+ */
 static int choose_polling(struct work *w)
 {
 	struct plan *plan = w->plan;
@@ -434,7 +450,7 @@ int plan_make(const struct topology *topology, const struct settings *settings, 
 	int rc;
 
 	rc = find_devices(&w);
-	/* Named cores are taken first, so that no automatic choice uses them. */
+	/* Cores that the settings name are taken first, so that no automatic choice uses them. */
 	if (rc == 0 && rails_named)
 		rc = take_named_rail_cores(&w);
 	if (rc == 0 && control_named)

@@ -16,19 +16,24 @@
 
 struct plan_rail {
 	char device[NAME_BYTES_MAX];
-	int numa_node;      /* node of the NIC and of its pool; -1: any */
-	unsigned poll_core; /* its poll core, from 0; rails of one have equal fields below */
-	int core;           /* core that the poll core is pinned to; -1: not pinned */
-	bool alone;         /* no other thread of the engine uses the core: it may poll busily */
-	bool busy;          /* true: the poll core never sleeps; false: it sleeps when idle */
+	int numa_node; /* NUMA node of the rail's NIC and of its pool; -1: any */
+	/* number of the rail's poll core, from 0; the fields below are equal for rails that
+	 * share it */
+	unsigned poll_core;
+	int core; /* core that the rail's poll core is pinned to; -1: not pinned */
+	/* true: the poll core may poll busily, because no other thread of the engine uses its
+	 * core */
+	bool alone;
+	bool busy; /* true: the poll core never sleeps; false: it sleeps when idle */
 };
 
 struct plan {
 	unsigned rails;
 	struct plan_rail rail[RAILS_MAX];
-	unsigned poll_cores; /* number of poll cores */
+	unsigned poll_cores; /* number of poll cores of the plan */
 	int control_core;    /* core of the control plane; -1: not pinned */
-	char note[512];      /* rules of plan_make() that the plan breaks, and why; empty: none */
+	/* rules of plan_make() that the plan does not follow, and why; empty: none */
+	char note[512];
 };
 
 /*
@@ -47,9 +52,9 @@ int plan_make(const struct topology *topology, const struct settings *settings, 
 /* Prints the plan as a table. */
 void plan_print(const struct plan *plan, FILE *out);
 
-/* The cores of a plan, claimed for this process (numa/pin.h). */
+/* The claims of a plan's cores, held by this process (numa/pin.h). */
 struct plan_claims {
-	unsigned count;        /* number of claimed cores */
+	unsigned count;        /* number of cores that are claimed */
 	int fd[RAILS_MAX + 1]; /* fds that hold the claims; closing one ends its claim */
 };
 

@@ -48,7 +48,7 @@ static int claim_all(struct topology *topology, const struct plan *plan, struct 
 	int rc = 0;
 
 	for (unsigned i = 0; i < plan->rails && rc == 0; i++) {
-		bool claimed = false; /* an earlier rail with the same core has claimed it */
+		bool claimed = false; /* an earlier rail with the same core has claimed the core */
 
 		for (unsigned j = 0; j < i; j++)
 			claimed |= plan->rail[j].core == plan->rail[i].core;
@@ -68,7 +68,8 @@ int plan_claim(struct topology *topology, const struct settings *settings, struc
 	struct plan plan;
 	int rc;
 
-	/* Each round that fails with -EBUSY marks one more core, so this ends. */
+	/* Ends: each round that fails with -EBUSY marks one more core as claimed, and the next
+	 * plan avoids it. */
 	for (unsigned round = 0; round <= topology->cpus; round++) {
 		rc = plan_make(topology, settings, &plan);
 		if (rc < 0)

@@ -16,7 +16,8 @@
 #include "config/log.h"
 #include "numa/pin.h"
 
-#define SYNTHETIC "synthetic:" /* prefix of a source in hwloc's synthetic notation */
+/* start of the name of a topology that is given in hwloc's synthetic notation */
+#define SYNTHETIC "synthetic:"
 
 static int load(const char *source, hwloc_topology_t *ret)
 {
@@ -89,7 +90,7 @@ static void fill_cpus(struct topology *t, hwloc_topology_t hw, const cpu_set_t *
 	hwloc_const_cpuset_t allowed = hwloc_topology_get_allowed_cpuset(hw);
 	hwloc_obj_t pu = NULL;
 
-	/* In the order of the operating system's numbers; hwloc's own order may differ. */
+	/* Lists the cores by the operating system's numbers; hwloc's own order may differ. */
 	for (int cpu = hwloc_bitmap_first(allowed); cpu >= 0 && t->cpus < TOPOLOGY_CPUS_MAX;
 		cpu = hwloc_bitmap_next(allowed, cpu)) {
 		struct topology_cpu *one = &t->cpu[t->cpus];
@@ -197,7 +198,8 @@ static void fill_verbs(struct topology *t)
 		node = read_node(folder, entry->d_name);
 		for (unsigned i = 0; i <= t->nodes; i++) {
 			if (i == t->nodes)
-				node = -1; /* sysfs names a node that this machine does not have */
+				/* sysfs names a NUMA node that this machine does not have */
+				node = -1;
 			else if (t->node[i].node == node)
 				break;
 		}

@@ -23,34 +23,39 @@
 #define TOPOLOGY_DEVICES_MAX 128
 
 struct topology_cpu {
-	int cpu;      /* the operating system's number; settings and pin_self() use it */
-	int physical; /* number of its physical core, equal for all its hardware threads */
-	int node;     /* NUMA node, the operating system's number */
-	bool allowed; /* true: in the affinity mask and the cpuset of this process */
-	int holder;   /* pid of the process that has claimed it; -1: pid unknown; 0: not claimed */
+	/* the operating system's number of the core; settings and pin_self() use it */
+	int cpu;
+	int physical; /* number of the physical core, equal for all its hardware threads */
+	int node;     /* the operating system's number of the core's NUMA node */
+	bool allowed; /* true: the core is in the affinity mask and in the cpuset of this process */
+	/* pid of the engine that has claimed the core; -1: pid unknown; 0: not claimed */
+	int holder;
 };
 
 struct topology_node {
-	int node;       /* the operating system's number */
-	uint64_t bytes; /* memory of the node in bytes */
+	int node;       /* the operating system's number of the NUMA node */
+	uint64_t bytes; /* memory of the NUMA node, bytes */
 };
 
 enum topology_kind { TOPOLOGY_NIC, TOPOLOGY_NET, TOPOLOGY_GPU };
 
 struct topology_device {
-	char name[NAME_BYTES_MAX]; /* "mlx5_0", "eth0", "cuda0", or a PCI address */
-	enum topology_kind kind;   /* verbs device, network interface, accelerator */
-	int node;                  /* its NUMA node; -1: equally near to all, or unknown */
+	/* name of the device: "mlx5_0", "eth0", "cuda0", or a PCI address */
+	char name[NAME_BYTES_MAX];
+	/* kind of device: verbs device, network interface, accelerator */
+	enum topology_kind kind;
+	/* NUMA node of the device; -1: equally near to all, or unknown */
+	int node;
 };
 
 struct topology {
-	unsigned cpus; /* entries of cpu[], sorted by cpu[].cpu */
+	unsigned cpus; /* number of entries of cpu[], which are sorted by cpu[].cpu */
 	struct topology_cpu cpu[TOPOLOGY_CPUS_MAX];
-	unsigned nodes; /* entries of node[], at least 1 */
+	unsigned nodes; /* number of entries of node[], at least 1 */
 	struct topology_node node[TOPOLOGY_NODES_MAX];
-	/* ACPI SLIT distance between two nodes, by their index in node[]; 10: the node itself */
+	/* ACPI SLIT distance between two NUMA nodes, by their index in node[]; 10: the same node */
 	uint16_t distance[TOPOLOGY_NODES_MAX][TOPOLOGY_NODES_MAX];
-	unsigned devices; /* entries of device[] */
+	unsigned devices; /* number of entries of device[] */
 	struct topology_device device[TOPOLOGY_DEVICES_MAX];
 };
 
@@ -63,9 +68,9 @@ struct topology {
 int topology_open(const char *source, struct topology **ret);
 void topology_close(struct topology *t);
 
-/* Finds a device by name; NULL: there is none. */
+/* Finds a device of the topology by name; NULL: there is none. */
 const struct topology_device *topology_device(const struct topology *t, const char *name);
-/* Finds a core by the operating system's number; NULL: there is none. */
+/* Finds a core of the topology by the operating system's number; NULL: there is none. */
 const struct topology_cpu *topology_cpu(const struct topology *t, int cpu);
 /*
  * Distance of two NUMA nodes, given by the operating system's numbers. -1 (any) and unknown nodes

@@ -25,7 +25,7 @@ void print_version(void)
 	printf("%s %s\n", program_invocation_short_name, pc_version());
 }
 
-/* Suffixes of sizes; upper and lower case are equal. */
+/* Suffixes of sizes; parse_size() ignores case. */
 static const struct {
 	const char *suffix;
 	unsigned shift;
@@ -98,7 +98,10 @@ void key_text(uint64_t id, char ret_key[KEY_TEXT_BYTES])
 
 #define CONTENT_STEP 0x9e3779b97f4a7c15ull
 
-/* Word `i` of a page. It uses only xor, shift, add and multiply, so that loops are vectorized. */
+/*
+ * Returns word `i` of a page's content. Uses only xor, shift, add and multiply, so that loops are
+ * vectorized.
+ */
 static inline uint64_t content_word(uint64_t seed, size_t i)
 {
 	uint64_t x = seed + i * CONTENT_STEP;
@@ -191,7 +194,7 @@ unsigned parse_sockets(const char *list, const char **ret_sockets, char **ret_te
 	if (!list)
 		list = getenv("PEERCACHE_SOCKETS");
 	if (!list || !*list) {
-		ret_sockets[0] = NULL; /* with NULL pc_open() uses its default socket */
+		ret_sockets[0] = NULL; /* with NULL, pc_open() uses its default socket */
 		return 1;
 	}
 	copy = strdup(list);

@@ -26,26 +26,29 @@ void print_version(void);
  * size from `min` to `max` it calls die() with the name of the option.
  */
 uint64_t parse_size(const char *option, const char *text, uint64_t min, uint64_t max);
-/* Parses a decimal number from `min` to `max`, else calls die() like parse_size(). */
+/* Parses a decimal number from `min` to `max`; otherwise calls die(), like parse_size(). */
 uint64_t parse_number(const char *option, const char *text, uint64_t min, uint64_t max);
 
-uint64_t now_ns(void);      /* CLOCK_MONOTONIC */
-uint64_t mix64(uint64_t x); /* a bijection that distributes the bits of x */
+uint64_t now_ns(void);      /* returns CLOCK_MONOTONIC in ns */
+uint64_t mix64(uint64_t x); /* mixes the bits of x; a bijection */
 
 /*
  * ---- pages generated from an id ----------------------------------------------------------------
  */
 
-#define KEY_TEXT_BYTES 64 /* length of a key of key_text() */
+#define KEY_TEXT_BYTES 64 /* bytes of a key of key_text(), with the terminating zero */
 
 /* Writes the key of page `id`: 64 hex characters like SGLang's page keys, without a final zero. */
 void key_text(uint64_t id, char ret_key[KEY_TEXT_BYTES]);
-/* Fills page `id`: its 8-byte words differ from each other and from those of other pages. */
+/*
+ * Fills the page `id` with its content: its 8-byte words differ from each other and from those of
+ * other pages.
+ */
 void content_fill(void *page, size_t bytes, uint64_t id);
-/* Does the page have exactly the content of page `id`? */
+/* Has `page` exactly the content of the page `id`? */
 bool content_is(const void *page, size_t bytes, uint64_t id);
 
-/* The type of pc_get(), pc_set(), pc_exists() and pc_remove(). */
+/* The common type of pc_get(), pc_set(), pc_exists() and pc_remove(). */
 typedef int (*page_call)(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
 	unsigned timeout_ms, enum pc_result *ret_results);
 
@@ -59,11 +62,11 @@ typedef int (*page_call)(struct pc_channel *channel, const struct pc_page *pages
 struct histogram {
 	uint64_t count[HISTOGRAM_BUCKETS];
 	uint64_t total;  /* number of latencies added */
-	uint64_t max_ns; /* largest latency added */
+	uint64_t max_ns; /* largest latency added, ns */
 };
 void histogram_add(struct histogram *h, uint64_t ns);
 void histogram_merge(struct histogram *into, const struct histogram *from);
-/* A percentile in us (fraction 0.5: the median); 0 when the histogram is empty. */
+/* Returns a percentile in us (fraction 0.5: the median); 0 when the histogram is empty. */
 double histogram_us(const struct histogram *h, double fraction);
 
 /* ---- engines --------------------------------------------------------------------------------- */
@@ -77,11 +80,14 @@ double histogram_us(const struct histogram *h, double fraction);
 unsigned parse_sockets(const char *list, const char **ret_sockets, char **ret_text);
 /* Opens a session, or calls die() with the reason. */
 struct pc *open_session(const char *socket, const char *name_space);
-/* Gets and parses the engine's report; NULL if that fails. The caller calls json_object_put(). */
+/* Returns the engine's report as JSON; NULL if that fails. The caller calls json_object_put(). */
 json_object *engine_report(struct pc *pc);
-/* A number in the report by its path, such as "counters.pages_evicted"; 0 when it is missing. */
+/*
+ * Returns the number at a path in the report, such as "counters.pages_evicted"; 0 when it is
+ * missing.
+ */
 int64_t report_number(json_object *report, const char *path);
-/* Add one number to a JSON object. */
+/* These functions add one number to a JSON object. */
 void add_number(json_object *o, const char *name, uint64_t value);
 void add_real(json_object *o, const char *name, double value);
 /* Writes an object to a file ("-": standard output), or calls die(). */

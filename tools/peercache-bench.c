@@ -30,31 +30,33 @@ struct bench {
 	double seconds;
 	bool private_memory, baseline, verify;
 	uint64_t pages;        /* number of pages in the working set */
-	struct pc *near, *far; /* sessions of the first and of the last engine */
+	struct pc *near, *far; /* sessions with the first and with the last engine of --sockets */
 };
 
-/* The end of one call, for --timeline. */
+/* What --timeline records at the end of one call. */
 struct moment {
-	uint64_t ns;           /* CLOCK_MONOTONIC */
+	uint64_t ns;           /* CLOCK_MONOTONIC at the end of the call, ns */
 	uint32_t hits, others; /* pages with the result hit and with other results */
 };
 
-/* One client thread. */
+/* One client thread of the benchmark. */
 struct worker {
 	struct bench *bench;
 	unsigned index;
 	struct pc_channel *channel;
-	unsigned char *memory; /* destination or source of one batch */
-	unsigned char *source; /* memcpy source of the baseline: a private working set */
+	unsigned char *memory; /* memory of one batch: destination of get, source of set */
+	/* source of the baseline's memcpy: a working set of the thread's own */
+	unsigned char *source;
 	struct pc_page *page;
 	struct pc_segment *segment;
 	char (*key)[KEY_TEXT_BYTES];
 	enum pc_result *result;
-	uint64_t random, next; /* state of the random generator; in mode set: next page to store */
-	/* results of the measurement */
+	/* state of the random generator; in mode set also the number of the next page to store */
+	uint64_t random, next;
+	/* results of the thread's measurement */
 	uint64_t done, misses, wrong, call_ns, copied, copy_ns;
 	struct histogram latency;
-	struct moment *moment; /* --timeline: one entry for each call */
+	struct moment *moment; /* with --timeline: one entry for each call */
 	size_t moments, moments_room;
 	pthread_t thread;
 };
@@ -95,13 +97,13 @@ static const char help[] =
 	"  $ tools/cluster.py --nodes 2 -- peercache-bench get --page-bytes 4KiB --batch 128\n"
 	"  $ peercache-bench exists --batch 128 --threads 2\n";
 
-/* The id of page `index` of this run. */
+/* Returns the id of page `index` of this run's working set. */
 static uint64_t page_id(const struct bench *b, uint64_t index)
 {
 	return mix64(b->seed) + index;
 }
 
-/* Stores the working set through the far engine. */
+/* Stores the working set through the last engine. */
 static void preload(struct bench *b)
 {
 	unsigned char *memory = malloc(b->page_bytes * b->batch);
@@ -189,7 +191,7 @@ static void write_timeline(const struct bench *b, const struct worker *workers)
 		die("%s: %s", b->timeline_path, strerror(errno));
 }
 
-/* Makes one call, measures it and verifies its pages. */
+/* Makes one call, measures its latency and verifies its pages. */
 static void measure_batch(struct worker *w)
 {
 	struct bench *b = w->bench;
@@ -233,7 +235,7 @@ static void measure_batch(struct worker *w)
 		note_moment(w, from + took, (uint32_t)(w->done - done));
 }
 
-/* The baseline: copies one batch of pages with memcpy and measures it. */
+/* The baseline: copies one batch of pages with memcpy and measures the time. */
 static void copy_batch(struct worker *w)
 {
 	struct bench *b = w->bench;
@@ -252,7 +254,9 @@ static void *work(void *argument)
 	uint64_t start, end, round = 0;
 
 	for (unsigned i = 0; i < 8; i++)
-		measure_batch(w); /* warm-up: connections and page faults are not measured */
+		/* warm-up call: it is not measured, because connections are made and pages are
+		 * touched first */
+		measure_batch(w);
 	memset(&w->latency, 0, sizeof(w->latency));
 	w->done = w->misses = w->call_ns = w->moments = 0;
 	start = now_ns();
@@ -393,7 +397,7 @@ static void parse(struct bench *b, int argc, char **argv, const char **sockets)
 		case 'l': b->timeline_path = optarg; break;
 		case 'r': b->seed = parse_number("--seed", optarg, 0, UINT64_MAX); break;
 		case 'j': b->json_path = optarg; break;
-		case 'a': break; /* bench_python() has handled --api */
+		case 'a': break; /* option --api: bench_python() has handled it */
 		case 'h': fputs(help, stdout); exit(0);
 		case 'V': print_version(); exit(0);
 		default: die("see --help");

@@ -15,30 +15,30 @@
 #include "tools/common.h"
 #include "tools/trace.h"
 
-#define CALL_PAGES 128u /* pages in one call, the same as in SGLang's controller */
+#define CALL_PAGES 128u /* pages in one call, as many as in a call of SGLang's cache controller */
 
-/* The attachment to one engine. */
+/* One engine over which the trace is replayed. */
 struct node {
 	struct pc *pc;
 	struct pc_channel *channel;
-	unsigned char *memory; /* CALL_PAGES pages, registered unless --private-memory */
+	unsigned char *memory; /* memory for CALL_PAGES pages, registered unless --private-memory */
 };
 
 struct replay {
-	/* options */
+	/* options of the command line */
 	const char *trace_path, *json_path, *name_space;
 	uint32_t requests_max;
 	uint64_t page_bytes, seed;
 	unsigned timeout_ms, nodes;
 	bool quiet, private_memory, describe;
-	/* state */
+	/* state of the replay */
 	struct node node[SOCKETS_MAX];
 	struct trace trace;
 	struct pc_page page[CALL_PAGES];
 	struct pc_segment segment[CALL_PAGES];
 	char key[CALL_PAGES][KEY_TEXT_BYTES];
 	enum pc_result result[CALL_PAGES];
-	/* results */
+	/* results of the replay */
 	uint64_t requests, blocks, hits, wrong, late, failed, bytes, get_ns;
 	struct histogram exists_ns, get, set;
 	uint64_t started_ns;
@@ -75,7 +75,7 @@ static const char help[] =
  */
 #define LATE_NS 1500000000ull
 
-/* Fills entries [0, count) of page[], segment[] and key[] for the blocks `id`. */
+/* Fills entries [0, count) of page[], segment[] and key[] for the blocks (of the trace) `id`. */
 static void prepare(struct replay *r, struct node *node, const uint64_t *id, uint32_t count)
 {
 	for (uint32_t i = 0; i < count; i++) {
@@ -86,7 +86,7 @@ static void prepare(struct replay *r, struct node *node, const uint64_t *id, uin
 	}
 }
 
-/* Makes one call, measures it and checks its deadline. Returns its duration in ns. */
+/* Makes one call, measures its latency and checks its deadline. Returns the latency in ns. */
 static uint64_t call(struct replay *r, struct node *node, page_call function, uint32_t count,
 	struct histogram *times)
 {
@@ -101,7 +101,7 @@ static uint64_t call(struct replay *r, struct node *node, page_call function, ui
 	return took;
 }
 
-/* Calls exists; returns how many leading blocks exist. */
+/* Calls exists for the blocks `id`; returns how many leading ones exist. */
 static uint32_t ask(struct replay *r, struct node *node, const uint64_t *id, uint32_t count)
 {
 	uint32_t found = 0;
@@ -117,7 +117,9 @@ static uint32_t ask(struct replay *r, struct node *node, const uint64_t *id, uin
 	return found;
 }
 
-/* Reads the first `count` blocks and verifies them; returns how many leading blocks were hits. */
+/*
+ * Reads the first `count` blocks and verifies their pages; returns how many leading ones were hits.
+ */
 static uint32_t read_back(struct replay *r, struct node *node, const uint64_t *id, uint32_t count)
 {
 	uint32_t hits = 0;
@@ -141,7 +143,7 @@ static uint32_t read_back(struct replay *r, struct node *node, const uint64_t *i
 	return hits;
 }
 
-/* Stores `count` blocks. */
+/* Stores `count` blocks, one page each. */
 static void write_rest(struct replay *r, struct node *node, const uint64_t *id, uint32_t count)
 {
 	for (uint32_t from = 0; from < count; from += CALL_PAGES) {
@@ -156,7 +158,7 @@ static void write_rest(struct replay *r, struct node *node, const uint64_t *id, 
 	}
 }
 
-/* Prints progress to stderr: a bar on a terminal, else one line for each tenth. */
+/* Prints progress to stderr: a bar on a terminal, otherwise one line for each tenth. */
 static void progress(struct replay *r, bool last)
 {
 	static uint64_t shown_ns;
@@ -206,7 +208,7 @@ static void add_times(json_object *o, const char *name, const struct histogram *
 	}
 }
 
-/* Adds up the counters of the channels and of the engines' reports. */
+/* Returns the summary: adds up the counters of the channels and of the engines' reports. */
 static json_object *summary(struct replay *r)
 {
 	json_object *o = json_object_new_object();

@@ -11,7 +11,7 @@
 
 #define BLOCKS_PER_REQUEST_MAX 65536u
 
-/* Makes room for one more request with `ids` blocks. */
+/* Makes room in the trace for one more request with `ids` blocks. */
 static void trace_grow(struct trace *t, uint64_t *capacity, uint64_t ids)
 {
 	if (t->blocks + ids > *capacity) {
@@ -86,8 +86,8 @@ void trace_load(const char *path, uint32_t requests, struct trace *ret_trace)
 	fclose(in);
 }
 
-#define CONVERSATIONS 64     /* open conversations of a generated trace */
-#define TURN_BLOCKS_MAX 128u /* blocks of a conversation; longer ones are restarted */
+#define CONVERSATIONS 64     /* conversations of a generated trace that are open at a time */
+#define TURN_BLOCKS_MAX 128u /* blocks of the longest conversation; a longer one is restarted */
 
 struct conversation {
 	uint64_t id[TURN_BLOCKS_MAX];
@@ -164,8 +164,8 @@ struct trace_summary trace_summarize(const struct trace *trace)
 		for (uint64_t i = trace->first[r]; i < trace->first[r + 1]; i++) {
 			bool added = table_add(table, mask, trace->id[i]);
 
-			/* An id that is new and repeated in the same request is not a hit: no
-			 * earlier request stored it. */
+			/* an id that is new and occurs twice in a request is not a hit: no
+			 * earlier request stored it */
 			run = run && !added;
 			sum.different += added;
 			sum.prefix_hits += run;

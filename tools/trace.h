@@ -10,11 +10,12 @@
 #include <stdint.h>
 
 struct trace {
-	uint32_t requests; /* number of requests */
-	uint32_t longest;  /* blocks of the longest request */
-	uint64_t blocks;   /* blocks of all requests */
-	uint64_t *first;   /* requests + 1 entries: index in id[] of each request's first block */
-	uint64_t *id;      /* block ids of all requests, one after another */
+	uint32_t requests; /* number of requests in the trace */
+	uint32_t longest;  /* number of blocks of the longest request */
+	uint64_t blocks;   /* number of blocks of all requests together */
+	/* index in id[] of the first block of each request; requests + 1 entries */
+	uint64_t *first;
+	uint64_t *id; /* ids of the blocks of all requests, one after another */
 };
 
 /*
@@ -22,13 +23,14 @@ struct trace {
  * with the file and the line number.
  */
 void trace_load(const char *path, uint32_t requests, struct trace *ret_trace);
-/* Generates conversations that grow with each turn and share a few system prompts. */
+/* Generates a trace of conversations that grow with each turn and share a few system prompts. */
 void trace_generate(uint32_t requests, uint64_t seed, struct trace *ret_trace);
 
-/* Results of a trace with a cache that never evicts. */
+/* What a cache that never evicts would reach with a trace. */
 struct trace_summary {
-	uint64_t different;   /* number of different block ids */
-	uint64_t prefix_hits; /* leading blocks of requests that earlier requests stored */
+	uint64_t different; /* number of different block ids in the trace */
+	/* number of leading blocks of requests that earlier requests stored */
+	uint64_t prefix_hits;
 };
 struct trace_summary trace_summarize(const struct trace *trace);
 /* Frees the arrays of a trace. */

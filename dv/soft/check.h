@@ -9,7 +9,10 @@
 
 #include "dv/soft/soft.h"
 
-/* Returns the memory a local segment names, or NULL if key, bounds or rights are wrong. */
+/*
+ * Returns the memory that a local segment of a WQE names, or NULL if its key, bounds or rights are
+ * wrong.
+ */
 static inline uint8_t *soft_mr_local(struct dv_device *nic, const struct dv_sge *sge, bool write)
 {
 	uint32_t slot = sge->lkey >> 8;
@@ -28,7 +31,10 @@ static inline uint8_t *soft_mr_local(struct dv_device *nic, const struct dv_sge 
 	return mr->base + offset;
 }
 
-/* Checks key, bounds and rights of a request against an export table. *ret_mr: the entry. */
+/*
+ * Checks key, bounds and rights of a peer's request against an export table. *ret_mr: the table
+ * entry.
+ */
 static inline enum soft_result soft_mr_range(
 	const struct soft_export *table, const struct soft_ask *ask, struct soft_export_mr *ret_mr)
 {
@@ -107,7 +113,9 @@ static inline enum soft_result soft_shm_place(struct dv_qp *qp, const struct sof
 	return SOFT_DONE;
 }
 
-/* Checks a request and finds where its bytes are mapped in this process. Under nic->lock. */
+/*
+ * Checks a request and finds where the memory it names is mapped in this process. Under nic->lock.
+ */
 static inline enum soft_result soft_shm_resolve(struct dv_qp *qp, const struct soft_ask *ask,
 	struct soft_export_mr *ret_mr, uint8_t **ret_at)
 {

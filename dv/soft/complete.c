@@ -23,7 +23,7 @@ static void break_cq(struct soft_cq *cq)
 			soft_flush(nic->qps[i]);
 }
 
-/* Returns where the next CQE is written; NULL: the CQ is broken. */
+/* Returns where the next CQE is written; NULL: the CQ is broken (it was full). */
 static inline struct mlx5_cqe64 *cqe_place(struct soft_cq *cq)
 {
 	size_t slot = cq->pi & (cq->cqe_cnt - 1);
@@ -38,7 +38,10 @@ static inline struct mlx5_cqe64 *cqe_place(struct soft_cq *cq)
 	return (void *)(cq->buf + (slot + 1) * cq->cqe_size - sizeof(struct mlx5_cqe64));
 }
 
-/* Bytes 0 to 62 of the CQE are written; storing the opcode and owner byte last hands it over. */
+/*
+ * Hands a CQE to the program: bytes 0 to 62 are written before, the byte with the opcode and owner
+ * bit is stored last.
+ */
 static inline void cqe_give(
 	struct soft_cq *cq, struct mlx5_cqe64 *at, uint8_t opcode, bool solicited)
 {
@@ -60,7 +63,7 @@ bool soft_cqe_write(struct soft_cq *cq, struct mlx5_cqe64 *cqe, uint8_t opcode, 
 	return true;
 }
 
-/* Writes the requester's CQE. libmlx5 tells the operation from the WQE's opcode in it. */
+/* Writes the CQE of a WQE of this QP. Its opcode field tells libmlx5 which operation it was. */
 static inline void write_cqe(struct dv_qp *qp, const struct soft_op *op, uint32_t bytes,
 	uint8_t syndrome, uint8_t vendor)
 {
@@ -120,7 +123,7 @@ static bool waits_for_later(struct dv_qp *qp, struct soft_op *op)
 	return false;
 }
 
-/* Completes executed WQEs in order, from the oldest. Returns their number. */
+/* Completes the QP's executed WQEs in order, from the oldest. Returns their number. */
 unsigned soft_retire(struct dv_qp *qp)
 {
 	unsigned count = 0;
@@ -141,7 +144,10 @@ unsigned soft_retire(struct dv_qp *qp)
 	return count;
 }
 
-/* Flushes the window. If the head failed, its CQE has the reason; all others are flushed. */
+/*
+ * Flushes the QP's window. If the oldest WQE failed, its CQE has the reason; all others are
+ * flushed.
+ */
 static void flush_window(struct dv_qp *qp)
 {
 	bool first = true;
@@ -168,7 +174,7 @@ static void flush_window(struct dv_qp *qp)
 	qp->reads = 0;
 }
 
-/* Flushes WQEs that were rung but never decoded. */
+/* Flushes the QP's WQEs that were rung but never decoded. */
 static void flush_rung(struct dv_qp *qp)
 {
 	while (qp->fetched != qp->rung) {
@@ -185,7 +191,7 @@ void soft_flush(struct dv_qp *qp)
 {
 	if (qp->state == SOFT_RTS) {
 		soft_qp_hide(qp);
-		/* WQEs that were executed but not yet retired complete without error. */
+		/* First complete the WQEs that were executed but not yet retired: they succeed. */
 		while (qp->head != qp->tail && soft_op(qp, qp->head)->state == OP_DONE)
 			retire_done(qp, soft_op(qp, qp->head));
 	}

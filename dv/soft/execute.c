@@ -5,7 +5,8 @@
  */
 #include "dv/soft/check.h"
 
-#define TCP_RETRY_NS 2000000u /* back-off before a peer that was not ready is tried again */
+/* back-off before a request is sent again to a TCP peer that was not ready, ns */
+#define TCP_RETRY_NS 2000000u
 
 void soft_op_fail(struct soft_op *op, uint8_t syndrome, uint8_t vendor)
 {
@@ -19,7 +20,10 @@ static bool is_read(const struct soft_op *op)
 	return op->opcode == MLX5_OPCODE_RDMA_READ;
 }
 
-/* The payload is in place. The WQE completes in order, or later if a delay is injected. */
+/*
+ * The WQE's payload is in place: the WQE completes in order, or later if a fault delays
+ * completions.
+ */
 void soft_op_done(struct dv_qp *qp, struct soft_op *op)
 {
 	struct dv_device *nic = qp->nic;
@@ -62,14 +66,18 @@ void soft_ask_of(const struct dv_qp *qp, const struct soft_op *op, struct soft_a
 #ifdef DV_UNDER_TSAN
 __attribute__((no_sanitize("thread"))) void soft_copy(void *to, const void *from, size_t bytes)
 {
-	volatile uint8_t *out = to; /* volatile keeps the compiler from making it memcpy() */
+	/* volatile keeps the compiler from turning the loop into memcpy() */
+	volatile uint8_t *out = to;
 	const volatile uint8_t *in = from;
 
 	for (size_t i = 0; i < bytes; i++)
 		out[i] = in[i];
 }
 #else
-/* Constant sizes of a page head (32) and a directory bucket (64) avoid the call to memcpy(). */
+/*
+ * Copies `bytes`. Constant sizes of a page head (32) and a directory bucket (64) avoid the call to
+ * memcpy().
+ */
 void soft_copy(void *to, const void *from, size_t bytes)
 {
 	if (bytes == 32)
@@ -81,11 +89,14 @@ void soft_copy(void *to, const void *from, size_t bytes)
 }
 #endif
 
-/* Moves message bytes [from, from + count) between `remote` (its byte 0) and the segments. */
+/*
+ * Moves message bytes [from, from + count) between remote memory (`remote` is byte 0) and the WQE's
+ * segments.
+ */
 static void scatter(
 	struct dv_qp *qp, const struct soft_op *op, uint8_t *remote, uint64_t from, uint64_t count)
 {
-	uint64_t start = 0; /* offset of segment `i` in the message */
+	uint64_t start = 0; /* offset in the message of the bytes of segment `i` */
 
 	for (unsigned i = 0; i < op->sges && count; start += op->sge[i++].bytes) {
 		uint64_t skip = from - start, n;
@@ -104,7 +115,10 @@ static void scatter(
 	}
 }
 
-/* Moves the bytes like scatter(), in one copy if a whole READ has its one segment at `local`. */
+/*
+ * Moves a WQE's bytes like scatter(), or in one copy if it is a whole READ whose one segment is at
+ * `local`.
+ */
 static inline void bring(struct dv_qp *qp, const struct soft_op *op, uint8_t *remote, uint64_t from,
 	uint64_t count, uint8_t *local)
 {
@@ -116,7 +130,7 @@ static inline void bring(struct dv_qp *qp, const struct soft_op *op, uint8_t *re
 		scatter(qp, op, remote, from, count);
 }
 
-/* Moves bytes of a QP whose remote QP is in this process. */
+/* Moves bytes of a WQE whose remote QP is in this process. */
 static enum soft_result move_near(
 	struct dv_qp *qp, struct soft_op *op, uint64_t from, uint64_t count, uint8_t *local)
 {
@@ -141,7 +155,10 @@ static enum soft_result move_near(
 	return result;
 }
 
-/* Moves bytes of a QP whose remote QP is in another process of this host; its memory is mapped. */
+/*
+ * Moves bytes of a WQE whose remote QP is in another process of this host; that memory is mapped
+ * here.
+ */
 static inline enum soft_result move_shm(
 	struct dv_qp *qp, struct soft_op *op, uint64_t from, uint64_t count, uint8_t *local)
 {
@@ -155,13 +172,14 @@ static inline enum soft_result move_shm(
 	if (result != SOFT_DONE || count == 0)
 		return result;
 	bring(qp, op, at, from, count, local);
-	/* The memory was deregistered during the copy: the bytes may be those of another owner. */
+	/* The peer deregistered the memory during the copy: the bytes may belong to another
+	 * owner. */
 	if (!dv_guard_held(&qp->peer->table->mrs[op->rkey >> 8].rkey, op->rkey))
 		return SOFT_REFUSED;
 	return SOFT_DONE;
 }
 
-/* `local`: address of the WQE's only data segment, or NULL. */
+/* Moves bytes of a WQE. `local`: address of the WQE's only data segment, or NULL. */
 static inline enum soft_result move(
 	struct dv_qp *qp, struct soft_op *op, uint64_t from, uint64_t count, uint8_t *local)
 {
@@ -206,7 +224,7 @@ void soft_go_back(struct dv_qp *qp, uint32_t n)
 		qp->reads += is_read(soft_op(qp, n));
 }
 
-/* Whether the WQEs before it allow this WQE to start. */
+/* Do the QP's earlier WQEs allow this WQE to start? */
 static bool may_start(struct dv_qp *qp, struct soft_op *op)
 {
 	if (op->state == OP_MOVING)
@@ -235,7 +253,8 @@ static void keep_trying(struct dv_qp *qp, struct soft_op *op)
 	bool over;
 
 	nic->retrying = true;
-	op->rung_at = nic->model.now; /* the model starts the WQE when the peer is ready */
+	/* so that the model starts the WQE only when the peer is ready */
+	op->rung_at = nic->model.now;
 	if (!op->waited) {
 		op->waited = true;
 		op->since_ns = now;
@@ -250,7 +269,10 @@ static void keep_trying(struct dv_qp *qp, struct soft_op *op)
 		op->retry_ns = now + TCP_RETRY_NS;
 }
 
-/* Goes back to op `n`: later WQEs may have been executed already and are executed again. */
+/*
+ * Executes WQE number `n` of the window again, and the later ones, which may have been executed
+ * already.
+ */
 void soft_op_retry(struct dv_qp *qp, uint32_t n)
 {
 	for (uint32_t later = n; later != qp->executed; later++) {
@@ -304,7 +326,9 @@ static inline bool settle(
 	return false;
 }
 
-/* Starts the next WQE or its next piece. False: no further WQE can start in this step. */
+/*
+ * Starts the QP's next WQE or moves its next piece. False: no further WQE can start in this step.
+ */
 static inline bool execute_next(struct dv_qp *qp)
 {
 	struct dv_device *nic = qp->nic;
@@ -379,7 +403,10 @@ static void retransmit(struct dv_qp *qp)
 	}
 }
 
-/* TCP: fails the oldest WQE if its answer is overdue and the peer has sent nothing else either. */
+/*
+ * TCP link: fails the oldest WQE if its answer is overdue and the peer has sent nothing else
+ * either.
+ */
 static void check_answers(struct dv_qp *qp)
 {
 	struct dv_device *nic = qp->nic;
@@ -397,7 +424,7 @@ static void check_answers(struct dv_qp *qp)
 	}
 }
 
-/* Returns the number of WQEs and completions moved. */
+/* Steps one QP. Returns the number of WQEs that moved or completed. */
 unsigned soft_qp_step(struct dv_qp *qp)
 {
 	struct dv_device *nic = qp->nic;
@@ -412,7 +439,7 @@ unsigned soft_qp_step(struct dv_qp *qp)
 	if (nic->tcp)
 		check_answers(qp);
 	retransmit(qp);
-	work = soft_retire(qp); /* completing due WQEs first makes room in the window */
+	work = soft_retire(qp); /* retire completed WQEs first, which makes room in the window */
 	do {
 		uint64_t until = nic->step_bytes + SOFT_FLOW_BYTES;
 

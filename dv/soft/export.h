@@ -13,26 +13,27 @@
 #include "config/limits.h"
 
 #define SOFT_SLOT_BITS 13u
-/* a QP number is generation << SOFT_SLOT_BITS | slot; slot 0 is unused */
+/* a QP number is generation << SOFT_SLOT_BITS | slot of the table; slot 0 is unused */
 #define SOFT_QPS_MAX (1u << SOFT_SLOT_BITS)
-#define SOFT_MRS_MAX 8192u /* a memory key is slot << 8 | generation */
+#define SOFT_MRS_MAX 8192u /* slots for MRs; a memory key is slot << 8 | generation */
 /* first MR slot used: keys below 0x1000 are never given out, 0x100 is special to mlx5 */
 #define SOFT_MR_FIRST 16u
-/* MRs of an engine: client extents, staging, pools with their heads, the shard, rail heads. */
+/* An engine's MRs: client extents, staging, pools with their heads, the shard, rail heads. */
 static_assert(EXTENTS_MAX + CHANNELS_MAX + 2 * RAILS_MAX + 2 <= SOFT_MRS_MAX - SOFT_MR_FIRST,
 	"an engine's MRs fit");
 
 struct soft_export_mr {
-	uint32_t rkey; /* guard word; 0: free entry */
+	uint32_t rkey; /* guard of this entry (dv/order.h) and key; 0: the entry is free */
 	uint32_t access;
 	uint64_t base, length;
-	uint64_t offset; /* offset of `base` in the file */
-	uint32_t file;   /* file id; 0: no memfd backs the memory */
+	uint64_t offset; /* offset of `base` in the memfd */
+	uint32_t file;   /* id of the memfd (soft_file.id); 0: no memfd backs the memory */
 	uint32_t spare;
 };
 
 struct soft_export_qp {
-	uint32_t qpn; /* guard word; 0: free entry, the QP answers no peer */
+	/* guard of this entry (dv/order.h) and QP number; 0: free, the QP answers no peer */
+	uint32_t qpn;
 	uint32_t peer_qpn;
 	uint32_t peer_psn;
 	uint32_t psn;
@@ -44,7 +45,7 @@ struct soft_export {
 	struct soft_export_qp qps[SOFT_QPS_MAX];
 	struct soft_export_mr mrs[SOFT_MRS_MAX];
 };
-/* the bytes "pexport1"; change them with the layout */
+/* the bytes "pexport1"; they change with the layout of the table */
 #define SOFT_EXPORT_MAGIC 0x3174726f70786570ull
 static_assert(sizeof(struct soft_export_mr) == 40 && sizeof(struct soft_export_qp) == 16,
 	"two processes of one build agree");

@@ -8,7 +8,7 @@
 
 #include "dv/soft/soft.h"
 
-/* Makes event_fd readable. A write to a full eventfd fails, and it is readable already. */
+/* Makes event_fd readable. The write fails only if the eventfd is full; it is readable then. */
 static void tell(struct dv_device *nic)
 {
 	uint64_t one = 1;
@@ -17,7 +17,7 @@ static void tell(struct dv_device *nic)
 	(void)rc;
 }
 
-/* The port's link went down or came up: queues the event. */
+/* The port's link went down or came up: stores the state that dv_event_next() reports. */
 static void tell_port(struct dv_device *nic, bool down)
 {
 	nic->port_down = down;
@@ -73,7 +73,8 @@ int soft_event_next(struct dv_device *nic, struct dv_event *ret)
 
 	soft_lock(nic);
 	rc = read(nic->event_fd, &count, sizeof(count));
-	(void)rc; /* the read only clears event_fd; the event itself is taken from `nic` */
+	/* the read only clears event_fd; the fields of `nic` say which event is reported */
+	(void)rc;
 	if (nic->fault.dead & DV_DEAD_SAYS_SO && !nic->fatal_told) {
 		nic->fatal_told = true;
 		*ret = (struct dv_event){
@@ -91,7 +92,10 @@ int soft_event_next(struct dv_device *nic, struct dv_event *ret)
 	return found;
 }
 
-/* A slow NIC pauses after each step for (slow - 1) times the time that the step took. */
+/*
+ * Must the NIC pause now? A slow NIC pauses after each step for (slow - 1) times the time that the
+ * step took.
+ */
 bool soft_fault_rests(struct dv_device *nic)
 {
 	return nic->fault.slow > 1 && nic->rest_until_ns && soft_now_ns() < nic->rest_until_ns;
@@ -143,7 +147,7 @@ void dv_soft_stats(struct dv_device *nic, struct dv_soft_stats *ret)
 	soft_unlock(nic);
 }
 
-/* splitmix64 */
+/* Returns the next random number: splitmix64. */
 uint64_t soft_random(struct dv_device *nic)
 {
 	uint64_t z = nic->random += 0x9e3779b97f4a7c15ull;
@@ -153,7 +157,7 @@ uint64_t soft_random(struct dv_device *nic)
 	return z ^ (z >> 31);
 }
 
-/* Fault injection: the request is lost and sent again after the ACK time-out. */
+/* Fault injection: loses the WQE's request, which is sent again after the ACK time-out. */
 bool soft_fault_lost(struct dv_device *nic, struct soft_op *op)
 {
 	if (!nic->fault.lose || op->state != OP_NEW || op->waited)
@@ -166,7 +170,7 @@ bool soft_fault_lost(struct dv_device *nic, struct soft_op *op)
 	return true;
 }
 
-/* Fails the WQE if it is the one chosen by dv_fault.error_at. */
+/* Fault injection: fails the WQE if dv_fault.error_at chose it. */
 bool soft_fault_error(struct dv_qp *qp, struct soft_op *op)
 {
 	struct dv_device *nic = qp->nic;

@@ -26,7 +26,7 @@ void soft_link_wake(struct dv_device *nic)
 	uint64_t one = 1;
 	ssize_t rc = write(nic->wake_fd, &one, sizeof(one));
 
-	(void)rc; /* the write fails only if the eventfd is full, and it is readable then */
+	(void)rc; /* the write fails only if the eventfd is full; it is readable then */
 }
 
 void soft_link_want(struct dv_device *nic, struct soft_peer *peer)
@@ -47,7 +47,7 @@ static struct soft_peer *find_peer(struct dv_device *nic, const struct dv_addres
 	return NULL;
 }
 
-/* Finds or creates the peer of the QP's remote address. Under nic->lock. */
+/* Finds or creates the struct soft_peer of the QP's remote address. Under nic->lock. */
 int soft_link_connect(struct dv_qp *qp)
 {
 	struct dv_device *nic = qp->nic;
@@ -97,14 +97,18 @@ void soft_link_flush(struct dv_device *nic)
 			soft_tcp_send(nic, peer);
 }
 
-/* WQEs waiting for an answer fail here; those not started fail when they are next tried. */
+/*
+ * The link to the peer is lost. WQEs that wait for an answer fail here; those not started fail when
+ * they are next tried.
+ */
 void soft_peer_dead(struct dv_device *nic, struct soft_peer *peer)
 {
 	if (peer->fd >= 0)
 		close(peer->fd);
 	peer->fd = -1;
 	if (peer->state == PEER_ABSENT || (nic->tcp && peer->state == PEER_GREETED)) {
-		peer->state = PEER_ABSENT; /* the peer was never up: connecting is retried */
+		/* the peer was never connected, so connecting is tried again */
+		peer->state = PEER_ABSENT;
 		return;
 	}
 	if (nic->hooks)
@@ -136,7 +140,7 @@ static void free_peer(struct soft_peer *peer)
 
 /* ---- the service thread ---------------------------------------------------------------------- */
 
-/* The connection or peer that one pollfd belongs to. */
+/* The connection or peer that one entry of the poll() list belongs to. */
 struct watched {
 	struct soft_conn *conn;
 	struct soft_peer *peer;
@@ -163,14 +167,16 @@ static void watch(
 		if (whats)
 			watch->whats = whats;
 		if (!fds || !whats)
-			return; /* out of memory: this descriptor is watched in a later round */
+			/* out of memory: a later round of the service thread watches this
+			 * descriptor */
+			return;
 		watch->room = room;
 	}
 	watch->fds[watch->count] = (struct pollfd){.fd = fd, .events = events};
 	watch->whats[watch->count++] = (struct watched){conn, peer};
 }
 
-/* Frees peers without QPs and connects those that a WQE waits for. Under nic->lock. */
+/* Frees peers without QPs and connects the peers that a WQE waits for. Under nic->lock. */
 static void tend_peers(struct dv_device *nic, struct watch *w)
 {
 	struct soft_peer **at = &nic->peers;
@@ -246,7 +252,7 @@ static void accept_conns(struct dv_device *nic)
 	}
 }
 
-/* Closes the connections marked `gone`, or all of them when the NIC is closed. */
+/* Closes the connections marked `gone`; with `all`, because the NIC is closed, every connection. */
 static void close_conns(struct dv_device *nic, bool all)
 {
 	struct soft_conn **at = &nic->conns;

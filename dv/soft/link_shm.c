@@ -33,7 +33,7 @@ struct message {
 
 static socklen_t name_of(const uint8_t gid[16], struct sockaddr_un *ret_name)
 {
-	/* a leading zero byte selects the abstract namespace of Unix sockets */
+	/* a leading zero byte in sun_path selects the abstract namespace of Unix sockets */
 	char *at = ret_name->sun_path + 1;
 	int n;
 
@@ -89,7 +89,10 @@ static bool send_message(int to, const struct message *message, int fd)
 	return sendmsg(to, &packet, MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof(*message);
 }
 
-/* Returns 1: a message; 0: none yet; -1: the socket is closed or what arrived is not a message. */
+/*
+ * Receives one message. Returns 1: received; 0: none yet; -1: the socket is closed or what arrived
+ * is not a message.
+ */
 static int receive_message(int from, struct message *ret_message, int *ret_fd)
 {
 	struct iovec part = {.iov_base = ret_message, .iov_len = sizeof(*ret_message)};
@@ -120,7 +123,9 @@ static int receive_message(int from, struct message *ret_message, int *ret_fd)
 
 /* ---- serving: requests of peers ------------------------------------------------------------- */
 
-/* Reopens a memfd. A peer that only reads gets a descriptor that it cannot map for writing. */
+/*
+ * Reopens a memfd, so that a peer that only reads gets a descriptor that it cannot map for writing.
+ */
 static int reopen(int fd, bool writable)
 {
 	char path[64];
@@ -192,7 +197,10 @@ void soft_shm_drops(struct dv_device *nic)
 
 /* ---- requesting: exports of peers ----------------------------------------------------------- */
 
-/* Does not block: connecting a Unix socket succeeds or fails at once. Under nic->lock. */
+/*
+ * Connects to the peer. Does not block: connecting a Unix socket succeeds or fails at once. Under
+ * nic->lock.
+ */
 void soft_shm_connect(struct dv_device *nic, struct soft_peer *peer)
 {
 	struct message hello = {.magic = SOFT_EXPORT_MAGIC, .type = ASK_TABLE};

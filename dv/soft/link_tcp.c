@@ -14,7 +14,7 @@
 #include "dv/soft/check.h"
 #include "dv/soft/tcp.h"
 
-#define SEND_BYTES (1u << 20) /* limit of bytes given to the socket in one step */
+#define SEND_BYTES (1u << 20) /* limit of the bytes that one step writes to a socket */
 
 static const uint8_t v4_mapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
 
@@ -96,7 +96,7 @@ void soft_tcp_connect(struct dv_device *nic, struct soft_peer *peer)
 		soft_peer_dead(nic, peer);
 }
 
-/* Called by the service thread when the peer's socket became writable or failed. */
+/* The peer's socket became writable or failed while connecting. Called by the service thread. */
 void soft_tcp_connected(struct dv_device *nic, struct soft_peer *peer)
 {
 	socklen_t bytes = sizeof(int);

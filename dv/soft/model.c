@@ -23,7 +23,7 @@
 
 #include "dv/soft/soft.h"
 
-#define FRACTION_BITS 32u /* fraction bits of soft_model.byte */
+#define FRACTION_BITS 32u /* number of fraction bits in soft_model.byte */
 #define GBPS_MAX 100000u
 
 static bool power_of_two(uint32_t n)
@@ -71,7 +71,10 @@ int soft_model_open(struct dv_device *nic, const struct dv_options *options)
 	return 0;
 }
 
-/* Whether the first byte lies on another node than the NIC; false if the kernel does not tell. */
+/*
+ * Is the first byte of the memory on another NUMA node than the NIC? False if the kernel does not
+ * tell.
+ */
 bool soft_model_far(const struct dv_device *nic, const void *base)
 {
 	int node = -1;
@@ -88,7 +91,7 @@ static uint64_t later(uint64_t a, uint64_t b)
 	return a > b ? a : b;
 }
 
-/* Begins a step. No work postponed by the last step was due before model->due. */
+/* Begins a step of the model. No work that the last step postponed was due before model->due. */
 void soft_model_step(struct dv_device *nic)
 {
 	struct soft_model *model = &nic->model;
@@ -104,7 +107,7 @@ bool soft_model_may_start(struct dv_qp *qp, struct soft_op *op)
 	const struct soft_pace *pace = &qp->pace;
 	uint64_t at;
 
-	if (op->ready_at) /* the WQE started in an earlier step */
+	if (op->ready_at) /* the model started the WQE in an earlier step */
 		return true;
 	at = later(later(op->rung_at, pace->message_at), model->message_at);
 	if (op->opcode == MLX5_OPCODE_RDMA_READ)
@@ -122,11 +125,14 @@ static uint64_t wire_time(uint64_t bytes, uint64_t byte)
 
 static bool from_afar(struct dv_qp *qp, const struct soft_op *op)
 {
-	/* the key was checked before */
+	/* the WQE's lkey was checked before, so it selects a valid MR */
 	return qp->nic->model.uneven && op->sges && qp->nic->mrs[op->sge[0].lkey >> 8].far;
 }
 
-/* Reserves `span` on a serial resource from `from` on, or from when it is free; returns the end. */
+/*
+ * Reserves a time `span` on a resource that does one thing at a time, from `from` on or when it is
+ * free. Returns the end.
+ */
 static uint64_t take(uint64_t *free_at, uint64_t from, uint64_t span)
 {
 	return *free_at = later(*free_at, from) + span;

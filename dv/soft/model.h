@@ -11,29 +11,35 @@
  * message at 400 Gbit/s; a 64-bit tick counter lasts for nine years of uptime.
  */
 #define SOFT_TICKS_NS 64u
-#define SOFT_READS_MAX 16u /* maximum number of READs in flight on one QP */
+#define SOFT_READS_MAX 16u /* READs that one QP may have in flight, at most */
 
 struct soft_model {
-	bool on, move_bytes, uneven; /* uneven: memory of another NUMA node costs more */
+	/* uneven: memory of another NUMA node has a lower rate and a longer latency */
+	bool on, move_bytes, uneven;
 	uint8_t mtu_bits;
 	uint32_t header_bytes, reads_per_qp;
 	uint64_t rtt, numa, qp_gap, port_gap;
-	uint64_t byte, byte_far; /* wire time of a byte in ticks, as 32.32 fixed point */
-	uint64_t link_at;        /* time from which the link is free */
-	uint64_t small_at;       /* time from which the link is free for an answer of one packet */
-	uint64_t message_at;     /* time from which the port may start another message */
-	uint64_t now;            /* the time in this step; 0: not read yet (never 0 with a model) */
-	uint64_t before;         /* lower bound of the start times of WQEs started in this step */
-	uint64_t due;            /* time of the next work that the last step postponed */
+	/* time of one byte on the wire in ticks, as 32.32 fixed point; byte_far: memory of
+	 * another NUMA node */
+	uint64_t byte, byte_far;
+	uint64_t link_at; /* time from which the simulated link is free */
+	/* time from which the simulated link is free for an answer of one packet */
+	uint64_t small_at;
+	uint64_t message_at; /* time from which the port may start its next message */
+	/* clock of the model in this step; 0: not read yet (never 0 with a model) */
+	uint64_t now;
+	uint64_t before; /* lower bound of the start times of the WQEs that this step starts */
+	uint64_t due;    /* earliest time of the work that the last step postponed */
 	uint64_t gbps;
 };
 
 /* State of one QP of the port. */
 struct soft_pace {
-	uint64_t rung_at;    /* time of the last doorbell: WQEs decoded after it were rung then */
-	uint64_t message_at; /* time from which the QP may start another message */
-	uint64_t done_at;    /* completion time of the last WQE started */
-	uint64_t read_at[SOFT_READS_MAX]; /* completion times of its last READs */
+	/* time of the QP's last doorbell: WQEs decoded after it count as rung then */
+	uint64_t rung_at;
+	uint64_t message_at;              /* time from which the QP may start its next message */
+	uint64_t done_at;                 /* completion time of the QP's last started WQE */
+	uint64_t read_at[SOFT_READS_MAX]; /* completion times of the QP's last READs */
 	uint32_t reads;
 };
 

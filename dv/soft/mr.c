@@ -92,7 +92,9 @@ static void drop_file(struct dv_device *nic, uint32_t id)
 	}
 }
 
-/* Takes a free slot. The key differs from the slot's last one, so that a stale key is refused. */
+/*
+ * Takes a free MR slot. The key differs from the slot's last one, so that a stale key is refused.
+ */
 static struct soft_mr *take_mr(struct dv_device *nic)
 {
 	for (uint32_t tries = 0; tries < SOFT_MRS_MAX; tries++) {
@@ -170,7 +172,10 @@ int soft_mr_register(struct dv_device *nic, void *base, size_t length, unsigned 
 	return 0;
 }
 
-/* Fails WQEs in flight that use the region; the service thread no longer writes into it. */
+/*
+ * Fails the WQEs in flight that use the region, so the service thread no longer writes payload into
+ * it.
+ */
 static void stop_users(struct dv_device *nic, uint32_t key)
 {
 	for (unsigned i = 0; i < nic->qp_count; i++) {
@@ -201,7 +206,8 @@ int soft_mr_deregister(struct dv_device *nic, struct dv_mr *handle)
 			nic->name, handle->length, handle->base);
 	}
 	if (mr->access & ACCESS_REMOTE) {
-		soft_world_write(); /* waits for copies by other NICs of this process */
+		/* waits until the other NICs of this process have finished their copies */
+		soft_world_write();
 		dv_guard_shut(&nic->table->mrs[mr->key >> 8].rkey);
 		soft_world_done();
 	}

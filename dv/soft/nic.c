@@ -15,13 +15,17 @@
 
 #include "dv/soft/soft.h"
 
-#define SPINS_BEFORE_SLEEP 2000u /* idle steps of nic->runner before its first sleep */
-#define YIELDS_MAX 64u           /* maximum yields of a step to setup callers */
+#define SPINS_BEFORE_SLEEP 2000u /* idle steps of the NIC's own thread before its first sleep */
+/* times that a step yields the CPU to setup callers before it takes nic->lock */
+#define YIELDS_MAX 64u
 #define SLEEP_MIN_NS 20000u
-/* maximum latency that an idle NIC with a thread adds to its first WQE */
+/* maximum sleep of an idle NIC's own thread, so also the latency it adds to the first WQE */
 #define SLEEP_MAX_NS 500000u
 
-/* A setup caller counts itself in nic->waiting: a poll core that steps without a pause yields. */
+/*
+ * Locks the NIC for a setup caller, which counts itself in nic->waiting, so that a busy poll core
+ * yields in step().
+ */
 void soft_lock(struct dv_device *nic)
 {
 	dv_hint_add(&nic->waiting, 1);
@@ -42,7 +46,7 @@ uint64_t soft_now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* Sets the step's time by the NIC's own clock, which never goes back. */
+/* Sets the step's time from `now_ns`, by the NIC's own clock, which never goes back. */
 static void set_time(struct dv_device *nic, uint64_t now_ns)
 {
 	uint64_t ns = now_ns - nic->behind_ns;
@@ -71,7 +75,7 @@ void soft_blame(struct dv_device *nic, uint64_t *counter, const char *format, ..
 	va_end(arguments);
 }
 
-/* When the next step has work, by the NIC's own clock. */
+/* Returns when the next step has work, by the NIC's own clock. */
 static uint64_t due_ns(const struct dv_device *nic)
 {
 	uint64_t due = nic->model.due;
@@ -113,7 +117,7 @@ static struct dv_qp *take_busy(struct dv_device *nic)
 	return qp;
 }
 
-/* Takes the doorbells of one register. A QP that is not connected yet keeps its doorbell. */
+/* Takes the doorbells of one QP's register. A QP that is not connected yet keeps its doorbell. */
 static unsigned answer_bell(struct dv_device *nic, uint32_t i, uint64_t *bell)
 {
 	struct dv_qp *qp = nic->bell_qps[i];
@@ -132,7 +136,7 @@ static unsigned answer_bell(struct dv_device *nic, uint32_t i, uint64_t *bell)
 	return good;
 }
 
-/* The number of registers in use in a block. */
+/* The number of doorbell registers in use in the block of SOFT_BELLS_BLOCK from `from` on. */
 static unsigned block_used(uint32_t bell_count, uint32_t from)
 {
 	return bell_count - from < SOFT_BELLS_BLOCK ? bell_count - from : SOFT_BELLS_BLOCK;
@@ -230,7 +234,10 @@ static bool nothing_to_do(struct dv_device *nic)
 	return true;
 }
 
-/* Steps one NIC. *now_ns: a recent time that it may use and passes on to the next NIC; 0: none. */
+/*
+ * Steps one NIC. *now_ns: a recent reading of the clock, 0: none; the step may use it and leaves
+ * one for the next NIC.
+ */
 static unsigned step(struct dv_device *nic, uint64_t *now_ns)
 {
 	unsigned work;
@@ -249,7 +256,8 @@ static unsigned step(struct dv_device *nic, uint64_t *now_ns)
 	pthread_mutex_lock(&nic->lock);
 	work = nic->fault.slow > 1 && !nic->model.on ? step_slowly(nic) : step_locked(nic);
 	pthread_mutex_unlock(&nic->lock);
-	/* Moving bytes takes long, so the time read before it is not passed on. */
+	/* Moving bytes takes long, so a reading of the clock from before it is not left for the
+	 * next NIC. */
 	*now_ns = 0;
 	if (nic->step_ns && !nic->step_bytes && !nic->clock)
 		*now_ns = nic->step_ns + nic->behind_ns;
@@ -262,7 +270,7 @@ static unsigned soft_step_all(struct dv_device *const *nics, unsigned count)
 	unsigned work = 0;
 
 	for (unsigned i = 0; i < count; i++)
-		if (!nics[i]->threaded) /* a NIC with a thread steps itself */
+		if (!nics[i]->threaded) /* a NIC with a thread of its own steps itself */
 			work += step(nics[i], &now_ns);
 	return work;
 }
@@ -278,7 +286,10 @@ static bool soft_needs_step(const struct dv_device *nic)
 	return !nic->threaded;
 }
 
-/* Doorbells are plain memory, so the thread polls them; while idle it sleeps ever longer. */
+/*
+ * The NIC's own thread. Doorbells are plain memory, so it polls them; while idle it sleeps ever
+ * longer.
+ */
 static void *run(void *argument)
 {
 	struct dv_device *nic = argument;

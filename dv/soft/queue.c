@@ -55,7 +55,8 @@ static struct soft_cq *new_cq(struct dv_device *nic, uint32_t cqe_cnt)
 		free_cq(cq);
 		return NULL;
 	}
-	/* The driver's initial state: opcode invalid, owner bit of the previous round. */
+	/* The CQEs' state as libmlx5 initialises it: opcode invalid, owner bit of the previous
+	 * round. */
 	for (uint32_t i = 0; i < cqe_cnt; i++)
 		cq->buf[(size_t)i * sizeof(struct mlx5_cqe64) +
 			offsetof(struct mlx5_cqe64, op_own)] = MLX5_CQE_INVALID << 4 | DV_CQE_OWNER;
@@ -148,10 +149,13 @@ static void free_qp(struct dv_qp *qp)
 	free(qp);
 }
 
-/* Resets the hot handle and the NIC's side to the start of an empty queue. Takes a new PSN. */
+/*
+ * Resets the poll core's handle (dv/hot.h) and the NIC's indices to an empty queue. Chooses a new
+ * PSN.
+ */
 void soft_qp_zero(struct dv_qp *qp)
 {
-	/* the NIC polls the registers of QPs in any state */
+	/* clear old doorbells: the NIC polls the registers of QPs in any state */
 	(void)dv_device_take_doorbell(&qp->bell[0]);
 	(void)dv_device_take_doorbell(&qp->bell[SOFT_BELLS_BLOCK]);
 	qp->record[DV_DBREC_SEND] = 0;
@@ -171,7 +175,7 @@ void soft_qp_zero(struct dv_qp *qp)
 	qp->psn = random_psn();
 }
 
-/* Takes the next number with a free slot; each reuse of a slot gives a different number. */
+/* Takes the next QP number with a free slot; each reuse of a slot gives a different number. */
 static uint32_t take_number(struct dv_device *nic)
 {
 	for (uint32_t tries = 0; tries < SOFT_QPS_MAX; tries++) {
@@ -185,7 +189,7 @@ static uint32_t take_number(struct dv_device *nic)
 	return 0;
 }
 
-/* Takes the first free register; there are as many as QP numbers. */
+/* Takes the first free doorbell register; there are as many as QP numbers. */
 static void take_bell(struct dv_device *nic, struct dv_qp *qp)
 {
 	uint32_t i = 0;
@@ -203,7 +207,7 @@ static void give_bell(struct dv_device *nic, struct dv_qp *qp)
 	for (uint32_t i = 0; i < nic->bell_count; i++)
 		if (nic->bell_qps[i] == qp)
 			nic->bell_qps[i] = NULL;
-	/* the NIC polls the registers even if no QP has them */
+	/* clear old doorbells: the NIC polls a register even if no QP has it */
 	(void)dv_device_take_doorbell(&qp->bell[0]);
 	(void)dv_device_take_doorbell(&qp->bell[SOFT_BELLS_BLOCK]);
 }
@@ -238,7 +242,7 @@ int soft_qp_create(struct dv_device *nic, struct dv_cq *cq, unsigned depth, stru
 		return dv_fail(-EINVAL,
 			"%s: creating a queue pair of %u blocks: %m; allowed are 1 to %u",
 			nic->name, depth, SOFT_QP_DEPTH_MAX);
-	/* aligned: struct dv_sq in it occupies one cache line */
+	/* aligned, so that the struct dv_sq in it occupies one cache line */
 	qp = aligned_alloc(alignof(struct dv_qp), sizeof(*qp));
 	if (!qp)
 		return dv_fail(
@@ -413,7 +417,7 @@ static void take_away(struct dv_qp *qp)
 	if (qp->killed)
 		return;
 	qp->killed = true;
-	qp->cq = NULL; /* no further CQE of this QP is written */
+	qp->cq = NULL; /* from here on no CQE of this QP is written */
 	soft_flush(qp);
 	soft_link_disconnect(qp);
 	nic->qp_slots[qp->qpn % SOFT_QPS_MAX] = NULL;
@@ -429,7 +433,8 @@ int soft_qp_kill(struct dv_qp *qp)
 	bool refused;
 
 	soft_lock(qp->nic);
-	/* A foreign QP: the destroy command is refused, but closing the device removes the QP. */
+	/* A QP of the hooks is always removed: the destroy command is refused, but closing the
+	 * device removes the QP. */
 	refused = qp->nic->fault.dead & DV_DEAD_KILL && !qp->killed && !qp->foreign;
 	if (!refused)
 		take_away(qp);
@@ -439,7 +444,7 @@ int soft_qp_kill(struct dv_qp *qp)
 	return 0;
 }
 
-/* Destroys a QP. If the device refuses to give it up, its memory is not freed. */
+/* Destroys a QP. If the device refuses to destroy it, the QP's memory is not freed. */
 void soft_qp_destroy(struct dv_qp *qp)
 {
 	if (soft_qp_kill(qp) == 0)

@@ -10,10 +10,11 @@
 #include "dv/soft/check.h"
 #include "dv/soft/tcp.h"
 
-#define RECEIVE_BYTES (256u << 10) /* limit of one recvmsg(): bounds how long rx_lock is held */
-#define RECEIVES_MAX 64u           /* recvmsg() calls for one peer before others have a turn */
+/* limit of one recvmsg(), which bounds how long rx_lock is held */
+#define RECEIVE_BYTES (256u << 10)
+#define RECEIVES_MAX 64u /* recvmsg() calls for one peer before other peers are served */
 
-/* Finds the WQE that waits for the answer `id`, if there still is one. Under nic->lock. */
+/* Finds the WQE that waits for the answer `id`; NULL: none does any more. Under nic->lock. */
 static struct soft_op *find_op(
 	struct dv_device *nic, uint64_t id, struct dv_qp **ret_qp, uint32_t *ret_n)
 {
@@ -31,7 +32,10 @@ static struct soft_op *find_op(
 	return NULL;
 }
 
-/* Sets where the payload goes. False: the destination is not registered any more. */
+/*
+ * Sets where the answer's payload is received to. False: the destination is not registered any
+ * more.
+ */
 static bool aim(struct dv_device *nic, struct soft_peer *peer, const struct soft_op *op)
 {
 	peer->rx_to_count = peer->rx_to_at = 0;
@@ -46,7 +50,7 @@ static bool aim(struct dv_device *nic, struct soft_peer *peer, const struct soft
 	return true;
 }
 
-/* Completes the WQE: its payload is complete, or it has none. */
+/* Completes the WQE: the answer's payload has arrived, or it has none. */
 static void finish(struct dv_device *nic, struct soft_peer *peer)
 {
 	struct dv_qp *qp;
@@ -67,7 +71,7 @@ static void finish(struct dv_device *nic, struct soft_peer *peer)
 	soft_unlock(nic);
 }
 
-/* Evaluates the header of an answer. False: it is invalid, so the link must be closed. */
+/* Evaluates the header of an answer. False: the header is invalid, so the link must be closed. */
 static bool begin(struct dv_device *nic, struct soft_peer *peer, const struct tcp_answer *answer)
 {
 	struct dv_qp *qp = NULL;
@@ -78,7 +82,7 @@ static bool begin(struct dv_device *nic, struct soft_peer *peer, const struct tc
 	soft_lock(nic);
 	op = good ? find_op(nic, answer->id, &qp, &n) : NULL;
 	if (op && qp->peer != peer)
-		good = false; /* the answer names a WQE of another peer */
+		good = false; /* the answer names a WQE that waits for another peer */
 	else if (op && answer->result == SOFT_DONE) {
 		uint64_t expected = op->opcode == MLX5_OPCODE_RDMA_READ ? op->total : 0;
 
@@ -102,7 +106,7 @@ static bool begin(struct dv_device *nic, struct soft_peer *peer, const struct tc
 	return good;
 }
 
-/* Accounts `bytes` of payload that arrived in their destination. */
+/* Counts `bytes` of payload that were received into their destination. */
 static void advance(struct soft_peer *peer, size_t bytes)
 {
 	peer->rx_left -= bytes;
@@ -145,7 +149,7 @@ static void take_payload(struct soft_peer *peer)
 	pthread_mutex_unlock(&peer->rx_lock);
 }
 
-/* Processes everything in the buffer. False: an invalid answer. */
+/* Processes all answers in the receive buffer. False: an answer is invalid. */
 static bool digest(struct dv_device *nic, struct soft_peer *peer)
 {
 	struct tcp_answer answer;
@@ -170,7 +174,10 @@ static bool digest(struct dv_device *nic, struct soft_peer *peer)
 	return true;
 }
 
-/* One recvmsg(): the rest of the payload goes to its destination, what follows it to the buffer. */
+/*
+ * One recvmsg(): receives the rest of the current payload to its destination and further bytes to
+ * the buffer.
+ */
 static ssize_t receive(struct soft_peer *peer)
 {
 	struct iovec parts[SOFT_SGES_MAX + 1];

@@ -12,7 +12,9 @@
 #include "dv/soft/check.h"
 #include "dv/soft/tcp.h"
 
-/* Payload is read while its owner may write it: ThreadSanitizer ignores it; see soft_copy(). */
+/*
+ * A READ reads payload while its owner may write it: ThreadSanitizer ignores that; see soft_copy().
+ */
 #ifdef DV_UNDER_TSAN
 void AnnotateIgnoreReadsBegin(const char *file, int line);
 void AnnotateIgnoreReadsEnd(const char *file, int line);
@@ -22,21 +24,24 @@ void AnnotateIgnoreReadsEnd(const char *file, int line);
 #endif
 
 #define IN_BYTES (64u << 10)
-#define PENDING_MAX 256u        /* answers queued on one connection; a power of two */
-#define SEND_BYTES (256u << 10) /* limit of one sendmsg(): bounds how long the world is held */
+#define PENDING_MAX 256u /* answers waiting to be sent on one connection; a power of two */
+/* limit of one sendmsg(), which bounds how long the world's read lock is held */
+#define SEND_BYTES (256u << 10)
 #define SEND_PARTS 32u
-#define TURNS_MAX 64u /* receive and send rounds of one connection before others have a turn */
+/* rounds of receiving and sending for one connection before others are served */
+#define TURNS_MAX 64u
 
 struct pending {
 	struct tcp_answer answer;
 	struct soft_ask ask;
-	uint64_t sent; /* bytes sent, answer and payload together */
+	uint64_t sent; /* bytes of the answer that are sent, header and payload together */
 };
 
 struct soft_serve {
 	size_t in_head, in_tail;
-	uint32_t head, tail; /* ring indices of pending[], free running */
-	uint64_t write_left; /* payload bytes of the current WRITE still to come */
+	/* indices of the oldest answer in pending[] and behind the newest one; free running */
+	uint32_t head, tail;
+	uint64_t write_left; /* payload bytes of the current WRITE that have not arrived yet */
 	uint64_t write_done;
 	struct pending write;
 	struct pending pending[PENDING_MAX];
@@ -151,7 +156,9 @@ static int send_some(struct dv_device *nic, struct soft_conn *conn)
 			break;
 		good = add_parts(nic, &serve->pending[at & (PENDING_MAX - 1)], &packet, &bytes);
 		if (serve->pending[at & (PENDING_MAX - 1)].answer.length > SEND_BYTES)
-			break; /* the rest of this payload must be sent before the next answer */
+			/* the socket is full: the rest of this payload must be sent before the
+			 * next answer */
+			break;
 	}
 	if (good) {
 		AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
@@ -202,7 +209,9 @@ static void take_payload(struct dv_device *nic, struct soft_serve *serve)
 		push(serve, write);
 }
 
-/* Takes one request's header. Returns 1: taken; 0: it must wait; -1: invalid. */
+/*
+ * Takes the header of one request. Returns 1: taken; 0: the request must wait; -1: it is invalid.
+ */
 static int take_request(struct dv_device *nic, struct soft_serve *serve)
 {
 	struct tcp_request request;
@@ -214,7 +223,8 @@ static int take_request(struct dv_device *nic, struct soft_serve *serve)
 	if (request.magic != TCP_MAGIC || (!read && request.opcode != MLX5_OPCODE_RDMA_WRITE) ||
 		request.length > (read ? SOFT_LENGTH_MAX : SOFT_WRITE_TCP_MAX))
 		return -1;
-	/* READs before a WRITE must return the memory before it: send their payload first. */
+	/* READs requested before a WRITE must return the memory as it was before: send their
+	 * payload first. */
 	if (!read && serve->head != serve->tail)
 		return 0;
 	pending = (struct pending){
@@ -242,7 +252,7 @@ static int take_request(struct dv_device *nic, struct soft_serve *serve)
 	return 1;
 }
 
-/* Processes the requests in the buffer that need not wait. False: a request is invalid. */
+/* Processes the requests in the receive buffer that need not wait. False: a request is invalid. */
 static bool digest(struct dv_device *nic, struct soft_serve *serve)
 {
 	int rc = 1;

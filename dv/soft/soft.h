@@ -30,27 +30,27 @@
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
 
-#define SOFT_QP_DEPTH_MAX 32768u /* the index is 16 bits wide */
+#define SOFT_QP_DEPTH_MAX 32768u /* WQEBBs of a queue, at most; an index has 16 bits */
 #define SOFT_CQ_DEPTH_MAX (1u << 22)
-#define SOFT_SGES_MAX 16u            /* data segments of one WQE */
-#define SOFT_WINDOW 32u              /* WQEs of one QP decoded and not complete; a power of two */
-#define SOFT_QP_BURST 32u            /* WQEs of one QP started in one step */
-#define SOFT_STEP_BYTES (256u << 10) /* payload budget of one step; the last WQE may exceed it */
-#define SOFT_FLOW_BYTES (16u << 10)  /* bytes moved before the QP's completions are written */
-#define SOFT_LENGTH_MAX (1ull << 31) /* maximum bytes of one message */
-/* a model that moves no payload moves messages up to this: page heads */
+#define SOFT_SGES_MAX 16u            /* data segments of one WQE, at most */
+#define SOFT_WINDOW 32u              /* WQEs of a QP decoded and not complete; a power of two */
+#define SOFT_QP_BURST 32u            /* WQEs that one step starts on one QP */
+#define SOFT_STEP_BYTES (256u << 10) /* payload budget of a step; the last WQE may exceed it */
+#define SOFT_FLOW_BYTES (16u << 10)  /* bytes moved before the CQEs of a QP are written */
+#define SOFT_LENGTH_MAX (1ull << 31) /* bytes of the longest message */
+/* a model that moves no payload still moves messages up to this length, such as page heads */
 #define SOFT_SMALL_BYTES 1024u
-#define SOFT_RX_BYTES (64u << 10)      /* receive buffer of one peer: answer headers */
-#define SOFT_WRITE_TCP_MAX (64u << 20) /* maximum bytes of a WRITE over TCP: it is buffered */
+#define SOFT_RX_BYTES (64u << 10)      /* receive buffer of one peer, for answer headers */
+#define SOFT_WRITE_TCP_MAX (64u << 20) /* bytes of the longest WRITE over TCP, which is buffered */
 #define SOFT_RETRY_NS 1000000000ull
-#define SOFT_REMOTE_ATOMIC 16u /* access right beside enum dv_access; only hooks use it */
+#define SOFT_REMOTE_ATOMIC 16u /* access right beside enum dv_access, for the hooks */
 #define SOFT_UAR_BYTES 4096u
 /*
- * Doorbell registers: a block holds the first halves of 32 QPs, then their second halves. The
- * distance between the two halves of a QP is that of a ConnectX.
+ * Doorbell registers: one block of them holds the first halves of 32 QPs, then their second halves.
+ * The distance between the two halves of a QP is that of a ConnectX.
  */
 #define SOFT_BELLS_BLOCK 32u
-#define SOFT_BF_REG 0x800u /* offset of the first register in a UAR page */
+#define SOFT_BF_REG 0x800u /* offset of the first doorbell register in a UAR page */
 #define SOFT_BF_SIZE (SOFT_BELLS_BLOCK * 8u)
 #define SOFT_BELLS_BYTES (SOFT_QPS_MAX * 2u * sizeof(uint64_t))
 static_assert(SOFT_BF_SIZE == 0x100, "distance between the halves as on a ConnectX");
@@ -60,22 +60,22 @@ enum soft_qp_state { SOFT_INIT, SOFT_RTS, SOFT_ERROR };
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-/* The requester and the memory it names; the responder checks them. */
+/* What a requester names: QPs, key, memory, rights. The responder checks them. */
 struct soft_ask {
-	uint32_t dest_qpn, dest_psn; /* responder's QP */
-	uint32_t src_qpn, src_psn;   /* requester's QP */
+	uint32_t dest_qpn, dest_psn; /* numbers of the responder's QP */
+	uint32_t src_qpn, src_psn;   /* numbers of the requester's QP */
 	uint32_t rkey, access;
 	uint64_t address, length;
 };
 
 enum soft_result {
 	SOFT_DONE,
-	SOFT_SENT,         /* TCP: request sent, an answer follows; hooks: READ gathered */
-	SOFT_RETRY,        /* the responder is not ready */
+	SOFT_SENT,         /* TCP: request sent, answer follows; hooks: READ put in a batch */
+	SOFT_RETRY,        /* the responder is not ready: try again */
 	SOFT_DEAD,         /* the responder is gone */
-	SOFT_REFUSED,      /* wrong rkey, bounds or rights */
-	SOFT_UNKNOWN_FILE, /* shm: this process has not mapped the memory yet */
-	SOFT_TOO_LONG,     /* WRITE over TCP longer than SOFT_WRITE_TCP_MAX */
+	SOFT_REFUSED,      /* the responder refused rkey, bounds or rights */
+	SOFT_UNKNOWN_FILE, /* shm: this process has not mapped the file with the memory yet */
+	SOFT_TOO_LONG,     /* a WRITE over TCP is longer than SOFT_WRITE_TCP_MAX */
 };
 
 /* ---- work ------------------------------------------------------------------------------------ */
@@ -90,52 +90,52 @@ struct soft_op;
  * dv/soft/uverbs/ implements them. NULL for the engine's own NICs. All are called under nic->lock.
  */
 struct soft_hooks {
-	unsigned (*step)(struct dv_device *nic); /* called first in every step */
+	unsigned (*step)(struct dv_device *nic); /* called first in every step of the NIC */
 	bool (*knows)(uint8_t opcode);
-	/* decodes the WQE's segments after the control segment */
+	/* decodes the segments of the WQE after the control segment */
 	void (*decode)(struct dv_qp *qp, struct soft_op *op, uint32_t ds);
 	bool (*may_start)(struct dv_qp *qp, struct soft_op *op);
 	bool (*keys_good)(struct dv_qp *qp, const struct soft_op *op);
 	enum soft_result (*move)(
 		struct dv_qp *qp, struct soft_op *op, uint64_t from, uint64_t count);
-	void (*gathered)(struct dv_qp *qp); /* moves the READs that move() only gathered */
-	void (*flushed)(struct dv_qp *qp);  /* the QP's send queue is empty */
+	void (*gathered)(struct dv_qp *qp); /* moves the READs that move() put in the batch */
+	void (*flushed)(struct dv_qp *qp);  /* all WQEs of the QP are flushed */
 	void (*completed)(struct soft_cq *cq, bool solicited); /* the NIC wrote a CQE */
 	void (*overrun)(struct soft_cq *cq);
 };
 
 enum soft_op_state { OP_NEW, OP_MOVING, OP_SENT, OP_DONE, OP_FAILED };
 
-/* A READ of one or two segments, without fault or retry, touches only the first two cache lines. */
+/* A WQE in a window. A READ of 1 or 2 segments, without fault, touches only the first two lines. */
 struct soft_op {
 	/* owner: nic->lock */
-	alignas(64) uint32_t index; /* queue index of the WQE's first block, free running */
+	alignas(64) uint32_t index; /* number of the WQE's first WQEBB, free running */
 	uint32_t rkey;
 	uint8_t blocks, opcode, flags, sges;
 	uint8_t state, syndrome, vendor;
-	bool again, redone;  /* fault injection: the READ is to be, was executed again */
-	bool backward;       /* fault injection: its pieces are moved from the end to the start */
-	bool waited, fenced; /* whether stats.retries, stats.fence_waits count this WQE already */
+	bool again, redone;  /* fault: READ to be executed again; READ executed again */
+	bool backward;       /* fault: the WQE's pieces are moved last to first */
+	bool waited, fenced; /* whether stats.retries, stats.fence_waits count this WQE */
 	uint64_t remote;
 	uint64_t total, moved;
-	uint64_t step;                        /* number of the step that executed it */
+	uint64_t step;                        /* number of the step that executed the WQE */
 	uint64_t ready_step;                  /* number of the first step that may complete it */
-	uint64_t rung_at, start_at, ready_at; /* model ticks: rung, starts, complete (0: unknown) */
-	uint64_t retry_ns;                    /* time before which the WQE is not retried */
+	uint64_t rung_at, start_at, ready_at; /* model ticks: rung, started, complete; 0: unknown */
+	uint64_t retry_ns;                    /* time before which the WQE is not retried, ns */
 	struct dv_sge sge[SOFT_SGES_MAX];
-	uint64_t since_ns, since_step; /* time and step of the first try; set with `waited` */
-	uint64_t sent_ns;              /* TCP: time the request was queued; set with OP_SENT */
-	/* zero unless the NIC has a TCP link or hooks */
-	uint64_t id;      /* TCP: number that the answer repeats; 0: no answer is expected */
-	uint32_t imm;     /* hooks: immediate data as in the WQE, big-endian */
-	uint32_t inlined; /* hooks: one bit per segment whose bytes are in the WQE itself */
-	uint64_t swap_add, compare; /* hooks: atomics */
+	uint64_t since_ns, since_step; /* time and step of the first try, if `waited` */
+	uint64_t sent_ns;              /* TCP: time the request was queued, if OP_SENT */
+	/* the fields below are zero unless the NIC has a TCP link or hooks */
+	uint64_t id;      /* TCP: request number; 0: no answer is expected */
+	uint32_t imm;     /* hooks: immediate data as in the WQE, big endian */
+	uint32_t inlined; /* hooks: one bit per segment whose bytes lie in the WQE itself */
+	uint64_t swap_add, compare; /* hooks: operands of an atomic */
 };
 static_assert(offsetof(struct soft_op, sge[2]) <= 128, "two lines");
 
-/* One registered memory region. Written by setup callers under nic->lock. */
+/* One registered memory region (MR). Written by setup callers under nic->lock. */
 struct soft_mr {
-	uint32_t key; /* 0: free */
+	uint32_t key; /* lkey and rkey of the MR; 0: the entry is free */
 	uint8_t generation;
 	uint8_t *base;
 	uint64_t length;
@@ -144,7 +144,7 @@ struct soft_mr {
 	bool far; /* model: the memory is on another NUMA node than the NIC */
 };
 
-/* A memfd behind exported memory; peers get its descriptor on request. Ids are never reused. */
+/* A memfd with exported memory; peers get its descriptor on request. Ids are never reused. */
 struct soft_file {
 	uint32_t id, references;
 	int fd;
@@ -154,9 +154,9 @@ struct soft_file {
 struct soft_cq {
 	struct dv_device *nic;
 	uint32_t cqn, cqe_cnt, pi;
-	uint32_t cqe_size; /* 64, or 128: the CQE proper is then the second half */
-	bool broken;       /* overrun: no CQE is written to it any more */
-	void *foreign;     /* private data of the hooks */
+	uint32_t cqe_size; /* 64, or 128: struct mlx5_cqe64 is then the second half */
+	bool broken;       /* true: the CQ was full once; no CQE is written to it any more */
+	void *foreign;     /* private data of the hooks (struct uv_cq) */
 	uint8_t *buf;
 	volatile __be32 *record;
 };
@@ -165,49 +165,50 @@ struct soft_peer;
 
 struct dv_qp {
 	const struct dv_ops *ops;
-	struct dv_sq sq; /* hot handle, which the poll core uses */
+	struct dv_sq sq; /* handle with which the poll core uses the send queue */
 	struct dv_device *nic;
 	struct soft_cq *cq;
 	uint8_t *buf;
-	uint64_t *bell; /* its doorbell register in nic->bells; layout: SOFT_BELLS_BLOCK */
+	uint64_t *bell; /* the QP's doorbell register in nic->bells; layout: SOFT_BELLS_BLOCK */
 	volatile __be32 *record;
 	uint32_t qpn, psn, wqe_cnt;
-	uint32_t uidx; /* user index, in a version 1 CQE beside the QPN */
-	void *foreign; /* private data of the hooks; if set, the program owns `buf` and `record` */
+	uint32_t uidx; /* user index of the QP, which a version 1 CQE has beside the QP number */
+	void *foreign; /* hooks' private data; if set, the program owns `buf` and `record` */
 	enum soft_qp_state state;
-	uint32_t rung;       /* index up to which doorbells cover WQEs */
+	uint32_t rung;       /* index up to which doorbells cover the posted WQEs */
 	uint32_t fetched;    /* index of the next WQE to decode */
-	uint32_t retired;    /* index up to which WQEs are complete */
-	uint32_t head, tail; /* indices into window[], free running */
-	uint32_t executed;   /* ops before this one have started, free running */
-	uint32_t reads;      /* READs in window[] from head to executed */
-	bool redo;           /* a READ in the window is to be executed again (op->again) */
-	bool busy;           /* linked in nic->busy_first: it was rung or has WQEs */
+	uint32_t retired;    /* index up to which WQEs are complete and retired */
+	uint32_t head, tail; /* WQEs in window[]: the oldest, behind the newest; free running */
+	uint32_t executed;   /* WQEs of window[] before it are executed; free running */
+	uint32_t reads;      /* number of READs in window[] from `head` to `executed` */
+	bool redo;           /* true: a READ in the window is to be executed again (op->again) */
+	bool busy;           /* true: linked in nic->busy_first, because it was rung or has WQEs */
 	struct dv_qp *busy_next;
-	bool proven; /* TCP: the peer has answered; until then one request in flight */
+	bool proven; /* TCP: the peer has answered; until then the QP has one request in flight */
 	struct dv_address remote;
-	struct soft_peer *peer; /* remote end of the link; NULL: it is in this process */
-	struct dv_device *near; /* cached remote NIC of this process, as of near_epoch */
+	struct soft_peer *peer; /* remote end of the link; NULL: the remote QP is in this process */
+	struct dv_device *near; /* cached NIC of this process with the remote QP */
 	uint64_t near_epoch;
 	bool near_seen;
-	bool killed; /* soft_qp_kill() removed it from the NIC's lists */
+	bool killed; /* true: soft_qp_kill() removed the QP from the NIC's lists */
 	struct soft_pace pace;
-	unsigned mapping[4]; /* shm: index of the last mapping used, by the file id's low bits */
+	/* shm: last used index in peer->mappings, by the low bits of the file id */
+	unsigned mapping[4];
 	struct soft_op window[SOFT_WINDOW];
 };
 
 /* ---- links ----------------------------------------------------------------------------------- */
 
 enum soft_peer_state {
-	PEER_ABSENT,  /* not connected; the service thread retries while a WQE waits */
-	PEER_GREETED, /* TCP: connecting; shm: the export table is not mapped yet */
+	PEER_ABSENT,  /* the peer is not connected; the service thread retries while a WQE waits */
+	PEER_GREETED, /* TCP: connecting; shm: connected, but the export table is not mapped yet */
 	PEER_UP,
-	PEER_DEAD, /* the link was up and is lost; final: reconnecting needs a new entry */
+	PEER_DEAD, /* the link was up and is lost; final: connecting needs a new soft_peer */
 };
 
 struct soft_mapping {
 	uint32_t file;
-	bool writable, missing; /* missing: the peer offers no file of this id */
+	bool writable, missing; /* missing: the peer has no file of this id */
 	uint8_t *at;
 	uint64_t bytes;
 };
@@ -225,35 +226,35 @@ struct soft_peer {
 	uint8_t gid[16];
 	uint16_t tcp_port;
 	int fd;
-	bool wanted; /* a WQE waits for the connection */
+	bool wanted; /* true: a WQE waits for the connection */
 	uint64_t retry_at_ns;
-	/* shm */
+	/* fields of an shm link */
 	struct soft_export *table;
 	struct soft_mapping *mappings;
 	unsigned mapping_count;
-	uint32_t want_file; /* id of the file to request; 0: none */
+	uint32_t want_file; /* id of the file to request from the peer; 0: none */
 	bool want_write, asked;
-	/* TCP send side; under nic->lock */
+	/* send side of a TCP link; under nic->lock */
 	struct soft_buffer tx;
 	bool tx_blocked;      /* the socket is full; the service thread resumes sending */
-	uint64_t progress_ns; /* hint: time of the last bytes received */
-	/* TCP receive side; service thread only, except rx_live */
+	uint64_t progress_ns; /* hint: time of the last bytes received, ns */
+	/* receive side of a TCP link; service thread only, except rx_live */
 	uint8_t *rx;
 	size_t rx_head, rx_tail;
-	uint64_t rx_id; /* id of the answer being received; 0: between answers */
+	uint64_t rx_id; /* id of the answer that is being received; 0: none */
 	uint64_t rx_left;
 	struct iovec rx_to[SOFT_SGES_MAX];
 	unsigned rx_to_count, rx_to_at;
 	pthread_mutex_t rx_lock;
-	bool rx_live; /* under rx_lock: the destination may be written */
+	bool rx_live; /* true: the answer's destination may be written; under rx_lock */
 };
 
-/* A connection over which a remote NIC sends requests; service thread only. */
+/* A connection over which a remote NIC sends requests to this NIC; service thread only. */
 struct soft_serve;
 struct soft_conn {
 	struct soft_conn *next;
 	int fd;
-	struct soft_serve *serve; /* TCP only */
+	struct soft_serve *serve; /* state of a TCP connection's requests and answers; NULL: shm */
 	bool gone;
 };
 
@@ -266,11 +267,11 @@ struct dv_device {
 	uint8_t gid[16];
 	uint16_t tcp_port;
 	/* queues */
-	struct dv_qp **qps; /* all QPs, dense, in creation order */
+	struct dv_qp **qps; /* all QPs of the NIC without gaps, in creation order */
 	unsigned qp_count, qp_room;
-	struct dv_qp *busy_first, *busy_last; /* FIFO: the order in which steps serve QPs */
-	uint32_t busy_count; /* QPs in that list; also read without the lock, as a hint */
-	uint64_t *bells;     /* all doorbell registers, dense: scanning idle ones is cheap */
+	struct dv_qp *busy_first, *busy_last; /* FIFO of the QPs that steps serve */
+	uint32_t busy_count; /* QPs in the FIFO above; also read without the lock, as a hint */
+	uint64_t *bells;     /* doorbell registers of all QPs, dense: scanning is cheap */
 	uint32_t bell_count; /* registers ever used; also read without the lock, as a hint */
 	struct dv_qp **bell_qps;
 	struct dv_qp **qp_slots;
@@ -293,36 +294,36 @@ struct dv_device {
 	uint64_t steps;
 	uint64_t step_ns;      /* time of this step, read at most once a step; 0: not read yet */
 	uint64_t last_ns;      /* time of the last step that read the clock */
-	uint64_t behind_ns;    /* how far the NIC's clock lags CLOCK_MONOTONIC: dv_leave_out() */
-	const uint64_t *clock; /* tests: the current time; NULL: CLOCK_MONOTONIC */
+	uint64_t behind_ns;    /* ns that the NIC's clock lags CLOCK_MONOTONIC: dv_leave_out() */
+	const uint64_t *clock; /* tests: the time that the NIC uses; NULL: CLOCK_MONOTONIC */
 	uint64_t step_bytes;
-	bool faulty;         /* a fault of struct dv_fault is set */
-	bool retrying;       /* in this step a WQE waited for something other than time */
-	uint64_t idle_until; /* until this time (ns) a step has no work unless a doorbell rings */
-	bool world_held;     /* this step holds the world's read lock until it ends */
+	bool faulty;         /* true: a fault of struct dv_fault is set */
+	bool retrying;       /* true: in this step a WQE waited for something other than time */
+	uint64_t idle_until; /* until this time (ns) a step finds no work unless a doorbell rings */
+	bool world_held;     /* true: this step holds the world's read lock, until the step ends */
 	uint64_t retry_ns, retry_steps;
-	uint64_t ack_ns; /* time-out of dv_options.ack_timeout, ns */
+	uint64_t ack_ns; /* ACK time-out (dv_options.ack_timeout) in ns */
 	/* links */
 	struct dv_device *world_next;
 	int pid;
 	struct soft_peer *peers;
 	struct soft_conn *conns;
 	int listen_fd, wake_fd;
-	uint32_t stop; /* ends the threads; read without the lock, as a hint */
+	uint32_t stop; /* 1: the NIC's threads must end; read without the lock, as a hint */
 	pthread_t service, runner;
-	bool tx_any; /* a peer has bytes to send */
+	bool tx_any; /* true: a peer's send buffer has bytes to send */
 	uint64_t id_last;
 	const struct soft_hooks *hooks;
-	void *foreign; /* private data of the hooks */
+	void *foreign; /* private data of the hooks (struct uv_device) */
 	struct soft_model model;
 	int numa_node;
 	/* faults */
 	struct dv_fault fault;
 	int event_fd;
-	bool port_down, port_told; /* port_told: dv_event_next() has reported port_down */
-	bool fatal_told;           /* dv_event_next() has reported DV_DEAD_SAYS_SO */
-	bool cut;                  /* dv_cut() was called */
-	uint64_t rest_until_ns;    /* dv_fault.slow: no step before this time */
+	bool port_down, port_told; /* link is down; dv_event_next() has reported that */
+	bool fatal_told;           /* true: dv_event_next() has reported DV_DEAD_SAYS_SO */
+	bool cut;                  /* true: dv_cut() was called */
+	uint64_t rest_until_ns;    /* dv_fault.slow: before this time (ns) no step does work */
 	uint64_t random;
 	uint32_t error_count;
 	struct dv_soft_stats stats;
@@ -331,16 +332,16 @@ struct dv_device {
 /* ---- the files ------------------------------------------------------------------------------- */
 
 /* nic.c */
-/* `gid` NULL: choose a random one. `hooks` NULL: the queues are the engine's own. */
+/* Opens a NIC. `gid` NULL: choose a random one. `hooks` NULL: the queues are the engine's own. */
 int soft_nic_open(const struct dv_options *options, const uint8_t *gid,
 	const struct soft_hooks *hooks, struct dv_device **ret_device);
 void soft_lock(struct dv_device *nic);
 void soft_unlock(struct dv_device *nic);
 uint64_t soft_now_ns(void);
 uint64_t soft_step_ns(struct dv_device *nic);
-/* Queues the QP for service by the next step. Under nic->lock. */
+/* Queues the QP, so that the next step serves it. Under nic->lock. */
 void soft_busy(struct dv_qp *qp);
-/* Counts an error of the poll core in *counter and stores its text in nic->stats.reason. */
+/* Counts a mistake of the poll core in *counter and stores its text in nic->stats.reason. */
 void soft_blame(struct dv_device *nic, uint64_t *counter, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 
@@ -357,14 +358,14 @@ int soft_qp_error(struct dv_qp *qp);
 int soft_qp_reset(struct dv_qp *qp);
 int soft_qp_kill(struct dv_qp *qp);
 void soft_qp_destroy(struct dv_qp *qp);
-/* dv_cut(): removes all QPs; later calls are refused or do nothing. */
+/* Implements dv_cut(): removes all QPs; later calls are refused or do nothing. */
 int soft_cut(struct dv_device *nic);
-/* Adds a queue that the hooks created: assigns its number, links it in the NIC. Under nic->lock. */
+/* Adds a queue of the hooks: assigns its number, links it in the NIC. Under nic->lock. */
 int soft_cq_add(struct dv_device *nic, struct soft_cq *cq);
 struct soft_cq *soft_cq_find(struct dv_device *nic, uint32_t cqn);
 int soft_qp_add(struct dv_device *nic, struct dv_qp *qp);
 void soft_qp_zero(struct dv_qp *qp);
-/* Unpublishes the QP: peers get no answer from it any more. */
+/* Removes the QP from the export table: peers get no answer from it any more. */
 void soft_qp_hide(struct dv_qp *qp);
 struct dv_qp *soft_qp_find(struct dv_device *nic, uint32_t qpn);
 
@@ -375,7 +376,7 @@ int soft_mr_deregister(struct dv_device *nic, struct dv_mr *mr);
 
 /* wqe.c */
 void soft_wqe_fetch(struct dv_qp *qp);
-/* Reads only the opcode of the WQE at op->index. Returns its length in blocks, at least 1. */
+/* Reads only the opcode of the WQE at op->index. Returns the WQE's length in WQEBBs, at least 1. */
 uint32_t soft_wqe_skip(const struct dv_qp *qp, struct soft_op *op);
 unsigned soft_doorbell(struct dv_qp *qp);
 
@@ -385,39 +386,39 @@ static inline struct soft_op *soft_op(struct dv_qp *qp, uint32_t n)
 {
 	return &qp->window[n & (SOFT_WINDOW - 1)];
 }
-/* Makes op `n` the next to execute; later ones are executed again. */
+/* Makes WQE `n` of the window the next to execute; later ones are executed again. */
 void soft_go_back(struct dv_qp *qp, uint32_t n);
 void soft_op_fail(struct soft_op *op, uint8_t syndrome, uint8_t vendor);
 void soft_op_done(struct dv_qp *qp, struct soft_op *op);
-/* The responder was not ready: executes op `n` and later ones again, or fails `n` on time-out. */
+/* The responder was not ready: executes WQE `n` and later ones again, or fails `n` on time-out. */
 void soft_op_retry(struct dv_qp *qp, uint32_t n);
 void soft_ask_of(const struct dv_qp *qp, const struct soft_op *op, struct soft_ask *ret_ask);
-/* memcpy() that may race with the owner of the memory: see execute.c. */
+/* Copies like memcpy(), but may race with the owner of the memory: see execute.c. */
 void soft_copy(void *to, const void *from, size_t bytes);
 
 /* complete.c */
 unsigned soft_retire(struct dv_qp *qp);
-/* False: the CQ had no room and is broken. */
+/* Writes a CQE. False: the CQ had no room and is broken. */
 bool soft_cqe_write(struct soft_cq *cq, struct mlx5_cqe64 *cqe, uint8_t opcode, bool solicited);
-/* QP -> ERROR: executed WQEs complete, all others are flushed. */
+/* Moves the QP to the error state: executed WQEs complete, all others are flushed. */
 void soft_flush(struct dv_qp *qp);
 
 /* model.c: in a step, under nic->lock, with nic->model.on; except soft_model_open() and _far() */
 int soft_model_open(struct dv_device *nic, const struct dv_options *options);
-/* Whether payload is moved; a model may simulate only the time. */
+/* Is the WQE's payload moved? A model may simulate only the time. */
 static inline bool soft_moves(const struct dv_device *nic, const struct soft_op *op)
 {
 	return op->total <= SOFT_SMALL_BYTES || nic->model.move_bytes || !nic->model.on;
 }
 
-/* Whether the memory is on another NUMA node than the NIC. */
+/* Is the memory on another NUMA node than the NIC? */
 bool soft_model_far(const struct dv_device *nic, const void *base);
-void soft_model_step(struct dv_device *nic); /* a new step begins: read the clock once */
-/* Whether the port of the model would have started this WQE by now. */
+void soft_model_step(struct dv_device *nic); /* begins a step of the model: reads the clock once */
+/* Would the model's port have started this WQE by now? */
 bool soft_model_may_start(struct dv_qp *qp, struct soft_op *op);
-/* Starts the WQE in the model and computes its completion time. */
+/* Starts the WQE in the model: computes its completion time. */
 void soft_model_start(struct dv_qp *qp, struct soft_op *op);
-/* True once the model's clock has reached `at`; otherwise `at` bounds the next step's due time. */
+/* Has the model's clock reached `at`? If not, the next step is due at `at` or before. */
 static inline bool soft_reached(struct dv_device *nic, uint64_t at)
 {
 	if (!at)
@@ -437,10 +438,10 @@ void soft_world_remove(struct dv_device *nic);
 void soft_world_read(void);
 void soft_world_write(void);
 void soft_world_done(void);
-/* For a step: read-locks the world until the step ends, or until it has to write an export. */
+/* Read-locks the world for a step, until the step ends or has to write an export table. */
 void soft_world_keep(struct dv_device *nic);
 void soft_world_release(struct dv_device *nic);
-/* The NIC of this process with that gid, or NULL; the world lock is held. */
+/* Returns the NIC of this process that has this gid, or NULL. The caller holds the world lock. */
 struct dv_device *soft_world_find(const uint8_t gid[16]);
 uint64_t soft_world_epoch(void);
 
@@ -450,21 +451,21 @@ void soft_link_close(struct dv_device *nic);
 void soft_link_wake(struct dv_device *nic);
 int soft_link_connect(struct dv_qp *qp);
 void soft_link_disconnect(struct dv_qp *qp);
-/* A WQE waits for the peer: tells the service thread to connect. */
+/* A WQE waits for the peer: tells the service thread to connect to it. */
 void soft_link_want(struct dv_device *nic, struct soft_peer *peer);
-/* Sends the requests that the step queued. */
+/* Sends the requests that the step queued for peers. */
 void soft_link_flush(struct dv_device *nic);
-/* Marks the link as lost: every QP on it gets SOFT_DEAD. Under nic->lock. */
+/* Marks the link to the peer as lost: every QP on it gets SOFT_DEAD. Under nic->lock. */
 void soft_peer_dead(struct dv_device *nic, struct soft_peer *peer);
 
 /* link_shm.c */
 int soft_shm_listen(struct dv_device *nic);
-/* Whether the process at the other end runs as the same user or as root. */
+/* Does the process at the other end of the socket run as the same user or as root? */
 bool soft_shm_trusts(int fd);
 void soft_shm_connect(struct dv_device *nic, struct soft_peer *peer);
-/* Answers the requests of a peer; false: close the connection. */
+/* Answers the requests that a peer sent over this connection; false: close the connection. */
 bool soft_shm_serve(struct dv_device *nic, struct soft_conn *conn);
-/* Sends peers the ids of the files that are gone. */
+/* Sends the peers the ids of the files that are closed, so that they unmap them. */
 void soft_shm_drops(struct dv_device *nic);
 void soft_shm_receive(struct dv_device *nic, struct soft_peer *peer);
 void soft_shm_ask(struct dv_device *nic, struct soft_peer *peer);
@@ -476,7 +477,7 @@ void soft_tcp_connect(struct dv_device *nic, struct soft_peer *peer);
 void soft_tcp_connected(struct dv_device *nic, struct soft_peer *peer);
 void soft_tcp_close(struct soft_peer *peer);
 enum soft_result soft_tcp_start(struct dv_qp *qp, struct soft_op *op);
-/* Cancels a request: its destination is not written after this returns. Under nic->lock. */
+/* Cancels a WQE's request: its destination is not written after this returns. Under nic->lock. */
 void soft_tcp_cancel(struct dv_qp *qp, struct soft_op *op);
 void soft_tcp_send(struct dv_device *nic, struct soft_peer *peer);
 
@@ -488,8 +489,9 @@ static inline bool soft_fault_percent(struct dv_device *nic, unsigned percent)
 }
 bool soft_fault_lost(struct dv_device *nic, struct soft_op *op);
 bool soft_fault_error(struct dv_qp *qp, struct soft_op *op);
-/* dv_fault.slow: whether the NIC pauses now; begin a pause for work since `since_ns`. */
+/* dv_fault.slow: does the NIC pause now? */
 bool soft_fault_rests(struct dv_device *nic);
+/* dv_fault.slow: begins a pause after work that took the time since `since_ns`. */
 void soft_fault_rest(struct dv_device *nic, uint64_t since_ns);
 int soft_trouble(struct dv_device *nic, const struct dv_trouble *trouble);
 int soft_event_fd(struct dv_device *nic);

@@ -15,23 +15,23 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define TCP_MAGIC 0x31635470u /* "pTc1" */
+#define TCP_MAGIC 0x31635470u /* the bytes "pTc1" */
 
 struct tcp_request {
 	uint32_t magic;
-	uint32_t opcode; /* MLX5_OPCODE_RDMA_READ or _WRITE */
+	uint32_t opcode; /* opcode: MLX5_OPCODE_RDMA_READ or MLX5_OPCODE_RDMA_WRITE */
 	uint32_t dest_qpn, dest_psn;
 	uint32_t src_qpn, src_psn;
 	uint32_t rkey, spare;
 	uint64_t address, length;
-	uint64_t id; /* number that the answer repeats */
+	uint64_t id; /* number of the request, which the answer repeats */
 };
 
 struct tcp_answer {
 	uint32_t magic;
-	uint32_t result; /* enum soft_result: DONE, RETRY, REFUSED */
+	uint32_t result; /* result, enum soft_result: DONE, RETRY, REFUSED */
 	uint64_t id;
-	uint64_t length; /* bytes of payload that follow */
+	uint64_t length; /* bytes of payload that follow the answer */
 };
 static_assert(sizeof(struct tcp_request) == 56 && sizeof(struct tcp_answer) == 24, "no padding");
 
@@ -46,9 +46,12 @@ void soft_tcp_receive(struct dv_device *nic, struct soft_peer *peer);
 /* serve_tcp.c */
 struct soft_serve *soft_serve_open(void);
 void soft_serve_close(struct soft_serve *serve);
-/* Returns the events to poll() the connection's socket for. */
+/* Returns the events for which the service thread must poll() the connection's socket. */
 short soft_serve_events(const struct soft_serve *serve);
-/* Reads requests and sends answers until the socket would block; false: close the connection. */
+/*
+ * Reads requests from the connection and sends answers until its socket would block; false: close
+ * it.
+ */
 bool soft_serve(struct dv_device *nic, struct soft_conn *conn);
 
 #endif

@@ -68,7 +68,10 @@ void soft_world_remove(struct dv_device *nic)
 	soft_world_done();
 }
 
-/* Ignores NICs that a parent process opened before fork(). */
+/*
+ * Returns the NIC of this process with `gid`; ignores NICs that a parent process opened before
+ * fork().
+ */
 struct dv_device *soft_world_find(const uint8_t gid[16])
 {
 	int pid = getpid();

@@ -6,17 +6,20 @@
  */
 #include "dv/soft/soft.h"
 
-enum { /* vendor syndromes of a local QP operation error: the check that failed */
+enum { /* vendor syndromes of an invalid WQE: they tell which check failed */
 	VENDOR_INDEX = 0x51,
 	VENDOR_QPN = 0x52,
 	VENDOR_SIZE = 0x53,
 	VENDOR_OPCODE = 0x54,
 };
 
-/* Returns byte `offset` of the WQE at `index`; the queue wraps. */
+/*
+ * Returns the address of byte `offset` of the WQE whose first WQEBB has number `index`; the send
+ * queue wraps.
+ */
 static const void *wqe_at(const struct dv_qp *qp, uint32_t index, uint32_t offset)
 {
-	size_t bytes = (size_t)qp->wqe_cnt * DV_WQEBB; /* `bytes` is a power of two */
+	size_t bytes = (size_t)qp->wqe_cnt * DV_WQEBB; /* bytes of the send queue, a power of two */
 
 	return qp->buf + (((size_t)index * DV_WQEBB + offset) & (bytes - 1));
 }
@@ -63,7 +66,7 @@ static bool doorbell_fits(struct dv_qp *qp, uint64_t doorbell, uint32_t record)
 	return false;
 }
 
-/* Takes the QP's doorbells, if any. Returns how many were valid. */
+/* Takes the doorbells of the QP's register, if any. Returns how many were valid. */
 unsigned soft_doorbell(struct dv_qp *qp)
 {
 	struct dv_device *nic = qp->nic;
@@ -115,7 +118,9 @@ static bool knows_opcode(const struct dv_device *nic, uint8_t opcode)
 	return opcode == MLX5_OPCODE_RDMA_READ || opcode == MLX5_OPCODE_RDMA_WRITE;
 }
 
-/* Checks the control segment: does the WQE belong to this QP and this place in the queue? */
+/*
+ * Checks the control segment of a WQE: does it belong to this QP and to this position in the queue?
+ */
 static bool decode_control(struct dv_qp *qp, struct soft_op *op, uint32_t *ret_ds)
 {
 	struct dv_soft_stats *stats = &qp->nic->stats;
@@ -185,7 +190,7 @@ static void new_op(struct soft_op *op, uint32_t index)
 	op->total = op->moved = op->ready_at = op->retry_ns = 0;
 }
 
-/* Decodes rung WQEs into the window, as far as it has room. */
+/* Decodes the QP's rung WQEs into its window, as far as the window has room. */
 void soft_wqe_fetch(struct dv_qp *qp)
 {
 	bool more = qp->nic->tcp || qp->foreign;

@@ -27,10 +27,10 @@
  * page head there has the generation `generation`.
  */
 struct dir_entry {
-	uint32_t tag;        /* 32 bits of the page key; never 0 in a live entry */
+	uint32_t tag;        /* 32 bits of the page key; never 0 in an entry that is in use */
 	uint32_t ref;        /* low 32 bits of the holder's incarnation; never 0 */
 	uint32_t place;      /* place of the page, see abi/page.h */
-	uint32_t generation; /* generation of the page head at `place` */
+	uint32_t generation; /* generation that the page head at `place` must have */
 };
 static_assert(sizeof(struct dir_entry) == 16, "four to a bucket");
 
@@ -40,7 +40,7 @@ struct bucket {
 };
 static_assert(sizeof(struct bucket) == 64, "one cache line, one READ");
 
-/* The tag of a key. */
+/* Returns the tag of a page key: 32 of its bits. */
 static inline uint32_t dir_tag(const struct page_key *key)
 {
 	uint32_t tag = (uint32_t)key->word[1];
@@ -57,7 +57,10 @@ static inline uint32_t dir_bucket_first(const struct page_key *key, uint32_t bit
 	return (uint32_t)(key->word[0] >> 8) & ((1u << bits) - 1);
 }
 
-/* The other of an entry's two buckets; applied twice it gives the first one again. */
+/*
+ * Returns the other one of the two buckets in which an entry may be; applied twice it gives the
+ * first one again.
+ */
 static inline uint32_t dir_bucket_other(uint32_t bucket, uint32_t tag, uint32_t bits)
 {
 	uint32_t mix = tag * 0x9e3779b1u;
@@ -65,7 +68,7 @@ static inline uint32_t dir_bucket_other(uint32_t bucket, uint32_t tag, uint32_t 
 	return (bucket ^ (mix >> 3 | 1)) & ((1u << bits) - 1);
 }
 
-/* True if the entry was never used. A tombstone is not empty. */
+/* True if the entry was never used. The tombstone of a removed entry is not empty. */
 static inline bool dir_entry_empty(const struct dir_entry *e)
 {
 	return e->tag == 0 && e->generation == 0;

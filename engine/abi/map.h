@@ -19,30 +19,32 @@
 #include "engine/abi/page.h"
 
 struct map_member {
-	uint64_t incarnation; /* identity of one start of the engine */
-	uint32_t ref;         /* low 32 bits of the incarnation; directory entries contain it */
-	uint16_t peer;       /* this host's number of the member, 0..NODES_MAX-1; `peer` of an op */
+	uint64_t incarnation; /* identity of this start of the member's engine */
+	/* low 32 bits of the incarnation; directory entries name the member by it */
+	uint32_t ref;
+	/* number by which this host's engine knows the member, 0..NODES_MAX-1; `peer` of an op */
+	uint16_t peer;
 	uint8_t rails;       /* number of rails of the member */
 	uint8_t bucket_bits; /* log2 of the number of buckets of the member's shard, 0..31 */
 	uint8_t self;        /* 1: the member is the engine of this host; 0: another one */
 	uint8_t spare[7];
-	char name[NAME_BYTES_MAX]; /* name of the member, zero-terminated; unique in the cluster */
+	char name[NAME_BYTES_MAX]; /* name of the member, zero-terminated; no other member has it */
 };
 static_assert(sizeof(struct map_member) == 88, "same in every process of the host");
 
 struct map_point {
-	uint64_t at;     /* position of the point on the 64-bit hash ring */
-	uint32_t member; /* index in map_view.member */
+	uint64_t at;     /* position of the point on the hash ring, which has 64 bits */
+	uint32_t member; /* index of the point's member in map_view.member */
 	uint32_t spare;
 };
 
 struct map_view {
 	uint32_t members;  /* valid entries of member[], 1..NODES_MAX */
 	uint32_t points;   /* valid entries of point[]: members * VNODES */
-	uint32_t replicas; /* owners of a key, 1..REPLICAS_MAX */
+	uint32_t replicas; /* number of owners that each key has, 1..REPLICAS_MAX */
 	uint32_t spare;
 	struct map_member member[NODES_MAX];
-	/* points of the hash ring, sorted by `at`, ties by member name */
+	/* points of the hash ring, sorted by `at`, equal ones by member name */
 	struct map_point point[NODES_MAX * VNODES];
 };
 
@@ -51,13 +53,14 @@ struct map_view {
  * writes.
  */
 struct map_shared {
-	/* owner: control plane; clients read it before every batch */
+	/* owner: control plane; clients read it before every batch. sequence: odd while the map
+	 * is being written */
 	alignas(64) uint32_t sequence;
-	uint32_t epoch; /* number of changes; the same epoch means the same map */
-	/* owner: control plane; written on every change */
+	uint32_t epoch; /* number of changes so far; the same epoch means the same map */
+	/* owner: control plane; the map in force, written on every change */
 	alignas(64) struct map_view current;
-	/* owner: control plane; the fallback map, used while directory entries migrate; 0
-	 * members: none */
+	/* owner: control plane; an earlier map, which clients fall back to while directory
+	 * entries migrate to new owners; 0 members: none */
 	alignas(64) struct map_view previous;
 };
 static_assert(offsetof(struct map_shared, current) == 64, "same in every process of the host");
@@ -75,7 +78,10 @@ static inline uint64_t map_mix(uint64_t x)
 	return x ^ x >> 33;
 }
 
-/* The ring position of a member's point i: FNV-1a of its name, mixed with i. */
+/*
+ * Returns the position on the hash ring of a member's point i: FNV-1a of the member's name, mixed
+ * with i.
+ */
 static inline uint64_t map_point_at(const char *name, uint32_t i)
 {
 	uint64_t h = 0xcbf29ce484222325ull;
@@ -118,7 +124,10 @@ static inline unsigned map_owners(
 	return found;
 }
 
-/* True if every count and index of the view is in range; code that uses the view relies on this. */
+/*
+ * True if every count and index of the map view is in range; code that uses a map view relies on
+ * this.
+ */
 static inline bool map_view_sane(const struct map_view *view)
 {
 	if (view->members > NODES_MAX || view->points != view->members * VNODES ||
@@ -151,9 +160,9 @@ __attribute__((no_sanitize("thread"))) static inline void map_copy(
 static_assert(sizeof(struct map_view) % sizeof(uint64_t) == 0, "copied in words");
 
 /*
- * Copies both views. Returns 0, or -EAGAIN if the control plane was writing or the copy is not a
- * valid map: try again later. On -EAGAIN *ret_epoch is unchanged but the views may be overwritten.
- * The acquire pairs with the release of map_write_end().
+ * Copies both map views, `current` and `previous`. Returns 0, or -EAGAIN if the control plane was
+ * writing or the copy is not a valid map: try again later. On -EAGAIN *ret_epoch is unchanged but
+ * the copies may be overwritten. The acquire pairs with the release of map_write_end().
  */
 static inline int map_read(const struct map_shared *shared, struct map_view *ret_current,
 	struct map_view *ret_previous, uint32_t *ret_epoch)
@@ -185,7 +194,9 @@ static inline void map_write_begin(struct map_shared *shared)
 	shm_fence_store();
 }
 
-/* Ends a change; control plane only. The release pairs with the acquire of map_read(). */
+/*
+ * Ends a change of the map; control plane only. The release pairs with the acquire of map_read().
+ */
 static inline void map_write_end(struct map_shared *shared)
 {
 	shm_store(&shared->epoch, shm_load(&shared->epoch) + 1);

@@ -17,16 +17,17 @@
 #include "config/limits.h"
 #include "engine/abi/ring.h"
 
-/* The 128-bit hash of (namespace, key). All zero: no page. */
+/* The page key: 128-bit hash of (namespace, key). All zero: no page. */
 struct page_key {
 	uint64_t word[2];
 };
 
 struct page_head {
 	struct page_key key;
-	uint32_t generation; /* incremented before the slot may be overwritten */
-	uint32_t length;     /* length of the page, bytes */
-	uint32_t spare[2];   /* reserved, always 0 */
+	/* generation of the slot, incremented before the slot may be overwritten */
+	uint32_t generation;
+	uint32_t length;   /* length of the page, bytes */
+	uint32_t spare[2]; /* reserved, always 0 */
 };
 static_assert(sizeof(struct page_head) == 32, "fits a CQE, never straddles a cache line");
 
@@ -49,7 +50,7 @@ static inline uint32_t place_unit(uint32_t place)
 	return place & (PAGE_UNITS_MAX - 1);
 }
 
-/* The offset of a place in its pool, bytes. */
+/* Returns the offset of a place from the start of its pool, bytes. */
 static inline uint64_t place_offset(uint32_t place)
 {
 	return (uint64_t)place_unit(place) * PAGE_UNIT;

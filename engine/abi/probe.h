@@ -30,7 +30,7 @@
 #define PROBE_3(name, a, b, c) DTRACE_PROBE3(peercache, name, a, b, c)
 #define PROBE_5(name, a, b, c, d, e) DTRACE_PROBE5(peercache, name, a, b, c, d, e)
 #else
-/* The compiler checks the arguments but does not evaluate them. */
+/* Without USDT: the compiler checks the arguments but does not evaluate them. */
 #define PROBE_3(name, a, b, c) ((void)sizeof((a) + (b) + (c)))
 #define PROBE_5(name, a, b, c, d, e) ((void)sizeof((a) + (b) + (c) + (d) + (e)))
 #endif

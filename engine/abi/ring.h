@@ -4,16 +4,16 @@
  * that everything else in shared memory uses: page heads, the cluster map's sequence lock, sleep
  * flags. This file and dv/order.h contain all atomics and fences of the tree.
  *
- * A message costs one transfer of a cache line, because its slot itself says that it is filled:
- * bytes 14 and 15 of every slot are its turn, a number that the producer stores last and that
- * differs in every round, so the consumer polls the very line that contains the message. The only
- * shared index is the consumer's, which the producer loads only when it knows of too few free
- * slots.
+ * A message costs one transfer of a cache line, because its ring entry itself says that it is
+ * filled: bytes 14 and 15 of every entry are its turn, a number that the producer stores last and
+ * that differs in every round, so the consumer polls the very line that contains the message. The
+ * only shared index is the consumer's, which the producer loads only when it knows of too few free
+ * entries.
  *
  * Neither side trusts the other: each keeps its own index and the geometry in private memory and
  * masks every access. The producer declares the ring broken if the consumer's index is impossible.
- * A producer that writes wrong turns makes the consumer read slots of arbitrary content, which the
- * consumer has to validate anyway. Indices are 32 bits wide and wrap.
+ * A producer that writes wrong turns makes the consumer read entries of arbitrary content, which
+ * the consumer has to validate anyway. Indices are 32 bits wide and wrap.
  *
  *   producer                                     consumer
  *     n = ring_room(p, want);  (< 0: broken)       n = ring_ready(c);
@@ -133,7 +133,7 @@ static inline void shm_fence_store_load(void)
 	SHM_FENCE(__ATOMIC_SEQ_CST);
 }
 
-/* Orders loads before it before loads after it: payload bytes, then the page head. */
+/* Orders earlier loads before later loads: a page's payload before its page head. */
 static inline void shm_fence_load(void)
 {
 	SHM_FENCE(__ATOMIC_ACQUIRE);
@@ -167,7 +167,7 @@ static inline void shm_fence_stream(void)
 #endif
 }
 
-/* Hint to the CPU that the caller spins; call it once per turn of a spin loop. */
+/* Tells the CPU that the caller spins; to be called once per round of a spin loop. */
 static inline void shm_pause(void)
 {
 #if defined(__x86_64__)
@@ -179,19 +179,21 @@ static inline void shm_pause(void)
 
 /* ---- the ring ------------------------------------------------------------------------------ */
 
-#define RING_TURN_AT 14u        /* offset of the turn in a slot; the two bytes belong to the ring */
-#define RING_TURN_SHIFT 48      /* bits below the turn in the slot's second 8-byte word */
-#define RING_SLOT_BYTES_MAX 64u /* length of the longest slot */
-#define RING_LOOK 64u           /* limit of filled slots that ring_ready() looks for at once */
-#define RING_CAPACITY_MAX 65536u /* largest capacity; the round counter then still has 16 bits */
+/* offset in a ring entry of the turn, whose two bytes belong to the ring */
+#define RING_TURN_AT 14u
+#define RING_TURN_SHIFT 48      /* bits below the turn in the second 8-byte word of a ring entry */
+#define RING_SLOT_BYTES_MAX 64u /* length of the longest ring entry, bytes */
+#define RING_LOOK 64u           /* filled entries that one ring_ready() looks for, at most */
+/* largest capacity of a ring; its round counter then has 16 bits */
+#define RING_CAPACITY_MAX 65536u
 
 /*
- * The part of a ring in shared memory; `capacity` slots of `slot_bytes` bytes follow it directly.
+ * The part of a ring in shared memory; `capacity` entries of `slot_bytes` bytes follow it directly.
  */
 struct ring_shared {
-	/* owner: consumer; number of slots released so far, stored on every release */
+	/* owner: consumer; number of entries released so far, stored on every release */
 	alignas(64) uint32_t head;
-	/* keeps the adjacent cache line unused, because CPUs prefetch lines in pairs */
+	/* unused: CPUs prefetch cache lines in pairs, and the second line is to stay idle */
 	uint32_t pad[31];
 };
 static_assert(sizeof(struct ring_shared) == 128, "two cache lines, then the slots");
@@ -202,10 +204,11 @@ struct ring_producer {
 	unsigned char *slots;
 	uint32_t slot_bytes;
 	uint32_t capacity;
-	uint32_t tail;      /* slots published so far; wraps */
-	uint32_t head_seen; /* the consumer's index when it was last loaded */
-	/* The first unpublished slot is built here and copied to the ring by ring_publish(),
-	 * because the consumer polls that slot's cache line. */
+	uint32_t tail; /* number of entries published so far; wraps */
+	/* number of entries released by the consumer, when the producer last loaded it */
+	uint32_t head_seen;
+	/* The first unpublished entry is built here and copied to the ring by ring_publish(),
+	 * because the consumer polls that entry's cache line. */
 	uint64_t first[RING_SLOT_BYTES_MAX / 8];
 };
 
@@ -215,13 +218,13 @@ struct ring_consumer {
 	struct ring_shared *shared;
 	uint32_t slot_bytes;
 	uint32_t capacity;
-	uint32_t head;      /* slots released so far; wraps */
-	uint32_t tail_seen; /* slots seen filled so far; wraps */
+	uint32_t head;      /* number of entries released so far; wraps */
+	uint32_t tail_seen; /* number of entries seen filled so far; wraps */
 };
 
-#define RING_BROKEN (-1) /* ring_room() returns it if the consumer's index is impossible */
+#define RING_BROKEN (-1) /* result of ring_room() if the consumer's index is impossible */
 
-/* Bytes of shared memory that a ring needs. */
+/* Number of bytes of shared memory that a ring needs. */
 static inline size_t ring_bytes(uint32_t capacity, uint32_t slot_bytes)
 {
 	return sizeof(struct ring_shared) + (size_t)capacity * slot_bytes;
@@ -241,7 +244,10 @@ static inline void ring_producer_init(
 		.capacity = capacity};
 }
 
-/* Initialises the consumer's end; parameters as for the producer's, geometry the same. */
+/*
+ * Initialises the consumer's end of a ring; parameters as for the producer's end, geometry the
+ * same.
+ */
 static inline void ring_consumer_init(
 	struct ring_consumer *c, void *at, uint32_t capacity, uint32_t slot_bytes)
 {
@@ -252,8 +258,8 @@ static inline void ring_consumer_init(
 }
 
 /*
- * The turn that a filled slot with this index has: the number of the round, with the top bit set so
- * that it is never 0, the content of unused memory. A turn repeats after 32768 rounds, when no
+ * The turn that a filled entry with this index has: the number of the round, with the top bit set
+ * so that it is never 0, the content of unused memory. A turn repeats after 32768 rounds, when no
  * reader can have an old one in use.
  */
 static inline uint64_t ring_turn(uint32_t capacity, uint32_t index)
@@ -261,23 +267,23 @@ static inline uint64_t ring_turn(uint32_t capacity, uint32_t index)
 	return (index >> __builtin_ctz(capacity) | 0x8000u) & 0xffffu;
 }
 
-/* The second word of a slot, with its upper 16 bits replaced by the turn. */
+/* Returns the second word of an entry with its upper 16 bits replaced by the turn. */
 static inline uint64_t ring_word(uint64_t word, uint64_t turn)
 {
 	return (word & ((1ull << RING_TURN_SHIFT) - 1)) | turn << RING_TURN_SHIFT;
 }
 
-/* Offset of the slot with this index from the first slot, bytes. */
+/* Returns the offset of entry `index` from the first entry, bytes. */
 static inline size_t ring_at(uint32_t capacity, uint32_t slot_bytes, uint32_t index)
 {
 	return (size_t)(index & (capacity - 1)) * slot_bytes;
 }
 
 /*
- * Returns the number of free slots. The consumer's index is loaded again only if fewer than `want`
- * are known to be free. Returns RING_BROKEN if that index is impossible, also on every later call.
- * The acquire pairs with the release of ring_release(): the consumer has finished reading a slot
- * before the producer overwrites it.
+ * Returns the number of free entries. The consumer's index is loaded again only if fewer than
+ * `want` are known to be free. Returns RING_BROKEN if that index is impossible, also on every later
+ * call. The acquire pairs with the release of ring_release(): the consumer has finished reading an
+ * entry before the producer overwrites it.
  */
 static inline int32_t ring_room(struct ring_producer *p, uint32_t want)
 {
@@ -287,22 +293,22 @@ static inline int32_t ring_room(struct ring_producer *p, uint32_t want)
 		p->head_seen = shm_load_acquire(&p->shared->head);
 		used = p->tail - p->head_seen;
 	}
-	/* Also true if an earlier call loaded the impossible index, so a broken ring stays
+	/* Also true if an earlier call loaded an impossible index, so a broken ring stays
 	 * broken. */
 	if (used > p->capacity)
 		return RING_BROKEN;
 	return (int32_t)(p->capacity - used);
 }
 
-/* The i-th unpublished slot, for the producer to write; 0 <= i < ring_room(). */
+/* Returns the i-th unpublished entry, for the producer to write; 0 <= i < ring_room(). */
 static inline void *ring_slot_new(struct ring_producer *p, uint32_t i)
 {
 	return i ? p->slots + ring_at(p->capacity, p->slot_bytes, p->tail + i) : (void *)p->first;
 }
 
 /*
- * Publishes n >= 1 slots. The first slot's turn is stored last, with release; a consumer that sees
- * it (acquire in ring_look()) also sees the other n - 1 slots.
+ * Publishes n >= 1 entries. The first entry's turn is stored last, with release; a consumer that
+ * sees it (acquire in ring_look()) also sees the other n - 1 entries.
  */
 static inline void ring_publish(struct ring_producer *p, uint32_t n)
 {
@@ -322,8 +328,8 @@ static inline void ring_publish(struct ring_producer *p, uint32_t n)
 }
 
 /*
- * Looks for up to `most` filled slots after those already seen. Returns the number of slots filled
- * and not released. The acquire pairs with the release of ring_publish().
+ * Looks for up to `most` filled entries after those already seen. Returns the number of entries
+ * filled and not released. The acquire pairs with the release of ring_publish().
  */
 static inline int32_t ring_look(struct ring_consumer *c, uint32_t most)
 {
@@ -342,9 +348,9 @@ static inline int32_t ring_look(struct ring_consumer *c, uint32_t most)
 }
 
 /*
- * Returns a number of filled slots; 0 only if there are none. Looks for new ones only if it knows
- * of none, and then for at most RING_LOOK, so a group of slots that were published together can be
- * counted in part.
+ * Returns a number of filled entries; 0 only if there are none. Looks for new ones only if it knows
+ * of none, and then for at most RING_LOOK, so a group of entries that were published together can
+ * be counted in part.
  */
 static inline int32_t ring_ready(struct ring_consumer *c)
 {
@@ -352,21 +358,21 @@ static inline int32_t ring_ready(struct ring_consumer *c)
 				       : ring_look(c, RING_LOOK);
 }
 
-/* Returns the number of all filled slots. */
+/* Returns the number of all filled entries. */
 static inline int32_t ring_ready_now(struct ring_consumer *c)
 {
 	return ring_look(c, c->capacity);
 }
 
-/* The i-th filled slot; 0 <= i < ring_ready(). Copy it once, then validate the copy. */
+/* Returns the i-th filled entry; 0 <= i < ring_ready(). Copy it once, then validate the copy. */
 static inline const void *ring_slot_old(const struct ring_consumer *c, uint32_t i)
 {
 	return c->slots + ring_at(c->capacity, c->slot_bytes, c->head + i);
 }
 
 /*
- * Gives the first n filled slots back to the producer. The release pairs with the acquire of
- * ring_room(): the loads from the slots are complete.
+ * Gives the first n filled entries back to the producer. The release pairs with the acquire of
+ * ring_room(): the loads from the entries are complete.
  */
 static inline void ring_release(struct ring_consumer *c, uint32_t n)
 {

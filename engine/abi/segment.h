@@ -39,9 +39,9 @@
 #include "engine/abi/statistics.h"
 
 #define ABI_VERSION 6u
-#define ATTACH_MAGIC 0x50434131u  /* "PCA1" */
-#define STATUS_MAGIC 0x50435331u  /* "PCS1" */
-#define CHANNEL_MAGIC 0x50434331u /* "PCC1" */
+#define ATTACH_MAGIC 0x50434131u  /* the bytes "PCA1", start of every request and reply */
+#define STATUS_MAGIC 0x50435331u  /* the bytes "PCS1", start of a status segment */
+#define CHANNEL_MAGIC 0x50434331u /* the bytes "PCC1", start of a channel segment */
 
 enum attach_kind {
 	ATTACH_HELLO = 1,
@@ -52,26 +52,27 @@ enum attach_kind {
 	ATTACH_REPORT = 6,
 };
 
-/* A request of a client. */
+/* A request of a client on the engine's socket. */
 struct attach_request {
 	uint32_t magic;   /* ATTACH_MAGIC */
 	uint16_t version; /* ABI_VERSION */
-	uint16_t kind;    /* enum attach_kind */
-	uint32_t serial;  /* number chosen by the client; returned in the reply */
+	uint16_t kind;    /* kind of request: enum attach_kind */
+	uint32_t serial;  /* number chosen by the client; the reply returns it */
 	uint32_t spare;
-	uint64_t a, b; /* parameters by kind of request, see the table above */
+	uint64_t a, b; /* parameters of the request by its kind, see the table above */
 };
 static_assert(sizeof(struct attach_request) == 32, "same in every build");
 
-/* The engine's reply. */
+/* The engine's reply to a request on its socket. */
 struct attach_reply {
 	uint32_t magic;   /* ATTACH_MAGIC */
 	uint16_t version; /* ABI_VERSION */
-	uint16_t kind;    /* kind of the request */
-	uint32_t serial;  /* serial of the request */
-	int32_t status;   /* 0 or a negative errno */
-	uint64_t a, b;    /* results by kind of request, see the table above */
-	char text[224];   /* if status < 0: the reason and what to do, zero-terminated */
+	uint16_t kind;    /* kind of the answered request */
+	uint32_t serial;  /* serial number of the request */
+	int32_t status;   /* result of the request: 0 or a negative errno */
+	uint64_t a, b;    /* results of the request by its kind, see the table above */
+	/* if status < 0: error text, with the reason and what to do, zero-terminated */
+	char text[224];
 };
 static_assert(sizeof(struct attach_reply) == 256, "same in every build");
 
@@ -91,17 +92,18 @@ struct status_segment {
 	uint32_t rails;                 /* number of rails, 1..RAILS_MAX */
 	uint32_t bucket_bits;           /* log2 of the number of buckets of this engine's shard */
 	uint64_t pool_bytes[RAILS_MAX]; /* length of each rail's pool, bytes */
-	uint64_t page_bytes_max; /* largest page that every pool of this engine can hold, bytes */
+	/* length of the largest page that every pool of this engine can hold, bytes */
+	uint64_t page_bytes_max;
 	/* owner: control plane; bit r is set while clients should give rail r no work: rails_out
 	 * for all peers, peer_rails_out[p] for member p. If every rail is out, clients try one
 	 * anyway. */
 	alignas(64) uint32_t rails_out;
 	uint32_t peer_rails_out[NODES_MAX];
-	/* owner: control plane; 1 while it sleeps: a client that needs it writes the control
-	 * kick */
+	/* owner: control plane; 1 while the control plane sleeps: a client that sends it a
+	 * request must write the control kick */
 	alignas(64) uint32_t control_sleeps;
-	/* owner: the rail's poll core, one line per rail; 1 while it sleeps: a client that needs
-	 * it writes the rail's kick */
+	/* owner: the rail's poll core, one line per rail; 1 while the poll core sleeps: a client
+	 * that sends it an op must write the rail's kick */
 	struct {
 		alignas(64) uint32_t sleeps;
 	} rail[RAILS_MAX];
@@ -139,36 +141,39 @@ static_assert(offsetof(struct status_segment, rail) % 64 == 0, "one cache line p
 struct channel_header {
 	uint32_t magic;   /* CHANNEL_MAGIC */
 	uint32_t version; /* ABI_VERSION */
-	uint32_t rails;   /* number of rails: op rings and done rings */
+	uint32_t rails;   /* number of the engine's rails, each with an op ring and a done ring */
 	uint32_t spare;
-	/* owner: the client sets it before it sleeps; the poll core or control plane that
-	 * completes something clears it and writes `wake` */
+	/* owner: the client sets it before it sleeps; the poll core or the control plane clears
+	 * it when it publishes a completion, and then writes the wake socket */
 	alignas(64) uint32_t client_waits;
 	/* owner: client; slot_name() of the slot that its thread is copying a page into; 0: none */
 	alignas(64) uint64_t copying;
 	/* owner: control plane; 1: the channel ends and its credits are void */
 	alignas(64) uint32_t stopped;
 	/* owner: control plane; 1: every rail has returned the channel, so none of its READs is
-	 * in flight. Stored with release; `wake` is written after it. */
+	 * in flight. Stored with release; the wake socket is written after it. */
 	uint32_t drained;
 };
 static_assert(sizeof(struct channel_header) == 256, "fits its page; one cache line per owner");
 static_assert(offsetof(struct channel_header, copying) == 128, "the client's line");
 static_assert(offsetof(struct channel_header, stopped) == 192, "the engine's line");
 
-/* The identity of a credited slot. Never 0, because the generation of a credit is at least 1. */
+/*
+ * Returns the identity of a credited slot. Never 0, because the generation of a credit is at least
+ * 1.
+ */
 static inline uint64_t slot_name(uint32_t place, uint32_t generation)
 {
 	return (uint64_t)generation << 32 | place;
 }
 
-/* Offsets of the parts of a channel segment, bytes. */
+/* Offsets of the parts of a channel segment from its start, bytes. */
 struct channel_layout {
 	size_t statistics;      /* offset of struct channel_statistics */
 	size_t op[RAILS_MAX];   /* offset of the op ring of each rail */
 	size_t done[RAILS_MAX]; /* offset of the done ring of each rail */
 	size_t ctl;             /* offset of the ctl ring */
-	size_t ctl_done;        /* offset of the ring of the control plane's answers */
+	size_t ctl_done;        /* offset of the ctl done ring */
 	size_t staging;         /* offset of the staging memory: STAGING_BYTES, aligned to 4096 */
 	size_t bytes;           /* length of the whole segment */
 };

@@ -131,7 +131,7 @@ void pc_close(struct pc *pc)
 
 bool pc_attached(const struct pc *pc)
 {
-	/* Casting away const is safe: only the lock and the user count change. */
+	/* Casting away const is safe: only the lock and the session's user count change. */
 	struct pc *mutable_pc = (struct pc *)(uintptr_t)pc;
 	struct session *session;
 	bool attached;

@@ -17,7 +17,10 @@
  */
 #include "engine/client/client.h"
 
-/* Hits are not counted here but in get_here(), page_here() and fetch.c. */
+/*
+ * Counts a page with a result other than PC_HIT; hits are counted in get_here(), page_here() and
+ * fetch.c.
+ */
 void page_count(struct pc_batch *b, enum pc_result result)
 {
 	struct pc_counts *counts = &b->channel->counts;
@@ -39,7 +42,8 @@ static void get_here(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint
 	enum pc_result result;
 
 	if (clock_now_ns() >= b->deadline_ns) {
-		/* checked per page: a long batch of local copies must also keep its deadline */
+		/* the deadline is checked for each page, because many local copies in one batch
+		 * take long */
 		page_done(b, i, PC_TIMEOUT);
 		return;
 	}
@@ -75,7 +79,7 @@ void page_here(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t n
 	}
 }
 
-/* Ends a look-up without a location: every owner of the key was asked. */
+/* Ends a page whose look-up found no location: every owner of its key was asked. */
 void page_absent(struct pc_channel *ch, struct pc_batch *b, uint32_t i)
 {
 	const struct page_work *p = &b->work[i];
@@ -118,7 +122,7 @@ static void give_up_twins(struct pc_batch *b)
 	}
 }
 
-/* Ends all queued pages at the deadline. Credits that they hold go back into stock. */
+/* Ends all queued pages of a batch at its deadline. Credits that they hold go back into stock. */
 static void expire(struct pc_channel *ch, struct pc_batch *b)
 {
 	uint32_t i;

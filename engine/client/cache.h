@@ -13,7 +13,7 @@ static inline struct cache_entry *cache_slot(
 	return &ch->cache[(key->word[0] ^ key->word[1]) & (CACHE_SLOTS - 1)];
 }
 
-/* Prefetches the cache entry of a key that is looked up soon. */
+/* Prefetches the entry of the location cache for a key that is looked up soon. */
 static inline void cache_expect(const struct pc_channel *ch, const struct page_key *key)
 {
 	__builtin_prefetch(cache_slot(ch, key));

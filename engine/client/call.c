@@ -8,7 +8,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-/* True for batches whose pages wait for credits, for one another or for room in the ctl ring. */
+/* True for a batch whose pages wait for credits, for one another or for room in the ctl ring. */
 static bool writes(const struct pc_batch *b)
 {
 	return b->kind == BATCH_SET || b->kind == BATCH_REMOVE;
@@ -69,7 +69,7 @@ void batch_free(struct pc_batch *b)
 	}
 }
 
-/* The page's length in bytes; 0: its arguments are invalid. */
+/* Returns the page's length in bytes; 0: the caller's arguments for it are invalid. */
 static uint32_t page_bytes(const struct pc_page *page)
 {
 	uint64_t bytes = 0;
@@ -179,7 +179,7 @@ static int submit(struct pc_channel *ch, enum batch_kind kind, const struct pc_p
 		return error_set(-EINVAL,
 			"a batch needs a channel, at most %u pages and a place for their results",
 			BATCH_MAX);
-	/* Called before the batch is made, because a channel that lost its engine ends all its
+	/* Called before the batch is made, because a channel that loses its engine ends all its
 	 * batches. */
 	ready = channel_ready(ch, deadline_ns);
 	b = batch_make(ch, count);

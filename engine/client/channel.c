@@ -15,7 +15,8 @@
 #include <unistd.h>
 
 #define CHANNEL_TIMEOUT_MS 10000u
-#define CLOSE_TIMEOUT_MS 1000u /* a hanging engine closes the channel later */
+/* longest wait for the answer to a close; a hanging engine closes the channel later */
+#define CLOSE_TIMEOUT_MS 1000u
 
 static int make_requests(struct pc_channel *ch)
 {
@@ -55,7 +56,7 @@ static void make_rings(struct pc_channel *ch)
 	ch->no_room = false;
 }
 
-/* Checks and maps what the engine sent with the reply to CHANNEL_OPEN. */
+/* Checks and maps the channel segment that the engine sent with the reply to CHANNEL_OPEN. */
 static int adopt(struct pc_channel *ch, struct session *session, struct session_call *call)
 {
 	struct stat about;
@@ -105,7 +106,8 @@ static int begin_session(struct pc_channel *ch, struct session *session, struct 
 	ch->broken = false;
 	ch->looked_ns = clock_now_ns();
 	ch->map_epoch = 0;
-	ch->map = NULL; /* the old map is of another engine, whose peer numbers mean nothing here */
+	/* the old map came from another engine, whose peer numbers mean nothing to this one */
+	ch->map = NULL;
 	ch->map_last = NULL;
 	ch->map_spare = ch->map_memory;
 	memset(ch->map_slot, 0, sizeof(ch->map_slot));
@@ -125,7 +127,7 @@ static void give_back(struct session *session, uint32_t channel)
 	session_ask(session, &close);
 }
 
-/* Part of pc_channel_open(): requests a channel from the engine on this thread. */
+/* Part of pc_channel_open(): the calling thread requests a channel from the engine. */
 static int channel_attach(struct pc_channel *ch)
 {
 	struct session_call call = {
@@ -188,7 +190,7 @@ static bool channel_adopt(struct pc_channel *ch)
 	return true;
 }
 
-/* True if a NIC of the engine may still write into the caller's memory. */
+/* True if a NIC of the lost engine may still write into the caller's memory. */
 static bool reads_in_flight(const struct pc_channel *ch)
 {
 	for (uint32_t i = 0; i < ch->requests; i++) {
@@ -226,7 +228,8 @@ static void wait_until_drained(const struct pc_channel *ch)
 		if (p[0].revents)
 			return;
 		if (p[1].revents && !wake_clear(ch))
-			/* the engine closed its end of the wake socket: its process is exiting */
+			/* the engine closed its end of the wake socket, so its process is
+			 * exiting: from here on poll only its pidfd */
 			p[1].fd = -1;
 	}
 }
@@ -287,7 +290,8 @@ bool channel_ready(struct pc_channel *ch, uint64_t deadline_ns)
 	}
 	if (channel_adopt(ch))
 		return true;
-	/* Wait at most half of the time to the deadline; the pages get the other half. */
+	/* Wait for a session at most half of the time to the deadline; the pages get the other
+	 * half. */
 	half_ns = now_ns < deadline_ns ? (deadline_ns - now_ns) / 2 : 0;
 	pc_reattach(ch->pc, now_ns + (half_ns < ATTACH_WAIT_NS ? half_ns : ATTACH_WAIT_NS));
 	return channel_adopt(ch);
@@ -376,7 +380,8 @@ int pc_channel_open(struct pc *pc, struct pc_channel **ret_channel)
 		return rc;
 	}
 	pc_channels_count(pc, 1);
-	/* Without an engine the channel waits for one: its pages are PC_GONE until then. */
+	/* Without an engine the channel is open but waits for one: its pages end as PC_GONE
+	 * until then. */
 	if (rc)
 		pc_channels_wanting(pc, 1);
 	*ret_channel = ch;
@@ -424,7 +429,8 @@ void pc_channel_close(struct pc_channel *ch)
 		batch_gone(ch->first, PC_GONE);
 		batch_free(ch->first);
 	}
-	pc_channels_wanting(ch->pc, -1); /* the channel is detached here, or was never attached */
+	/* this channel no longer waits for a session: it is detached here, or was never attached */
+	pc_channels_wanting(ch->pc, -1);
 	pc_channels_count(ch->pc, -1);
 	channel_free(ch);
 }

@@ -32,46 +32,58 @@
 #define CLIENT_NONE UINT32_MAX
 #define SOCKET_DEFAULT "/run/peercache/engine.sock"
 
-/* The front of the staging region holds one 64-byte slot per bucket or page head being READ. */
+/*
+ * The front of the staging region consists of scratch slots of 64 bytes, one per bucket or page
+ * head being READ.
+ */
 #define SCRATCH_SLOTS 4096u
 #define SCRATCH_BYTES (SCRATCH_SLOTS * 64u)
-#define STAGING_BLOCKS 1024u /* pages in staging at one time; a power of two */
+/* staging blocks of a channel, one for each page in staging; a power of two */
+#define STAGING_BLOCKS 1024u
 #define STAGING_PAGE_MAX (STAGING_BYTES - SCRATCH_BYTES)
-#define CACHE_SLOTS 65536u     /* locations in a channel's cache; a power of two */
-#define TOUCH_BYTES (2u << 20) /* bytes of a pool mapped by one madvise() call */
-#define CREDIT_STOCK_MAX 64u   /* limit of the credits in stock per page size and rail */
+/* locations that a channel's location cache has room for; a power of two */
+#define CACHE_SLOTS 65536u
+#define TOUCH_BYTES (2u << 20) /* bytes of a pool that one madvise() call maps for writing */
+#define CREDIT_STOCK_MAX 64u   /* credits in stock, at most, for one page size and rail */
 #define CREDIT_STOCK_BYTES (8u << 20)
-/* credits requested beyond the missing ones; doubled each time a stock runs out */
+/* credits requested beyond the missing ones; doubled each time a stock is empty */
 #define CREDIT_AHEAD 2u
-#define CREDIT_AHEAD_SHARE 64u /* upper limit of those: pool size / 64 */
-#define SKIP_MAX 64u           /* pages without a credit that one step may pass over */
-#define FLUSH_SLOTS 64u        /* a ring's unpublished slots are published at this number */
-/* length of a long page, published at once if the backlog is short */
+/* limit of the credits requested beyond the missing ones: pool size / 64 */
+#define CREDIT_AHEAD_SHARE 64u
+#define SKIP_MAX 64u /* pages without a credit that one step of a set may pass over */
+/* an op ring with this many unpublished entries is published at once */
+#define FLUSH_SLOTS 64u
+/* bytes of a long page; its op is published at once if the rail's backlog is short */
 #define FLUSH_LONG (64u << 10)
-#define FLUSH_DRY (1u << 20) /* limit of a short backlog for FLUSH_LONG, bytes */
-/* spare locations kept per page, tried if the first is wrong */
+/* longest backlog of a rail, in bytes, that counts as short for FLUSH_LONG */
+#define FLUSH_DRY (1u << 20)
+/* other locations kept for a page; they are tried if the first is wrong */
 #define PAGE_OTHERS 3
-#define STRIPE_BYTES (2u << 20) /* limit of a channel's bytes in flight on one rail */
-/* the same limit for a page longer than a slice: more than two of them */
+#define STRIPE_BYTES (2u << 20) /* bytes that a channel may have in flight on one rail */
+/* the same limit for an op longer than a slice: it holds more than two of them */
 #define STRIPE_BYTES_BIG (4u << 20)
-#define STRIPE_BYTES_MIN SLICE_BYTES   /* lower bound of both limits on a slow rail */
-#define STRIPE_SAMPLE_BYTES (1u << 20) /* bytes per bandwidth sample, at least */
-#define STRIPE_SAMPLE_NS 50000u        /* busy time per bandwidth sample, at least */
-#define STRIPE_RATE_MAX (1ull << 30)   /* largest bandwidth estimate, bytes per 1024 ns */
-#define STRIPE_RATIO_MAX 64u           /* an estimate is at least the fastest rail's / 64 */
+#define STRIPE_BYTES_MIN SLICE_BYTES   /* lower bound of both limits, for a slow rail */
+#define STRIPE_SAMPLE_BYTES (1u << 20) /* bytes that a bandwidth sample of a rail needs, at least */
+/* time with bytes in flight that a bandwidth sample needs, at least */
+#define STRIPE_SAMPLE_NS 50000u
+/* upper limit of a rail's bandwidth estimate, bytes per 1024 ns */
+#define STRIPE_RATE_MAX (1ull << 30)
+/* no bandwidth estimate counts as less than the fastest rail's / 64 */
+#define STRIPE_RATIO_MAX 64u
 
-#define FRESH_NS 1000000000ull       /* how long exists and set trust a cached location */
-#define TOUCH_NS 1000000000ull       /* minimum time between two CTL_TOUCH of one page */
-#define PEER_REST_NS 1000000000ull   /* after a failure a peer is tried last for this time */
-#define RAIL_REST_NS 100000000ull    /* after a failure a rail is used last for this time */
-#define REFUSED_NS 20000000ull       /* how long a refused credit request stops new ones */
-#define STOCK_IDLE_NS 1000000000ull  /* credits idle for this time are returned */
-#define REATTACH_NS 200000000ull     /* time between attempts to attach again */
-#define LOOK_AROUND_NS 10000000ull   /* time between checks of the session's socket */
-#define SHARE_NS_MAX 60000000000ull  /* limit of one attempt's deadline; the rail's own limit */
-#define ANSWER_GRACE_NS 10000000ull  /* how long answers are awaited after a deadline */
-#define DRAIN_WARN_NS 1000000000ull  /* waits for the engine's NIC of this length are reported */
-#define ATTACH_WAIT_NS 1000000000ull /* longest time a call waits for the attach thread */
+#define FRESH_NS 1000000000ull      /* how long exists and set trust a location in the cache */
+#define TOUCH_NS 1000000000ull      /* minimum time between two CTL_TOUCH for one page */
+#define PEER_REST_NS 1000000000ull  /* after a failed READ a peer is tried last for this time */
+#define RAIL_REST_NS 100000000ull   /* after a failed op a rail is used last for this time */
+#define REFUSED_NS 20000000ull      /* how long a refused request for credits stops new ones */
+#define STOCK_IDLE_NS 1000000000ull /* credits that are not used for this time are returned */
+#define REATTACH_NS 200000000ull    /* minimum time between two starts of the attach thread */
+#define LOOK_AROUND_NS 10000000ull  /* time between checks of the session's socket */
+/* longest time until the deadline of one op; the rail has the same limit */
+#define SHARE_NS_MAX 60000000000ull
+#define ANSWER_GRACE_NS 10000000ull  /* how long answers are awaited after a batch's deadline */
+#define DRAIN_WARN_NS 1000000000ull  /* a wait for the engine's NIC of this length is logged */
+#define ATTACH_WAIT_NS 1000000000ull /* longest time that a call waits for the attach thread */
 
 static_assert((SCRATCH_SLOTS & (SCRATCH_SLOTS - 1)) == 0, "a free list in a power of two");
 static_assert(SCRATCH_BYTES < STAGING_BYTES / 2, "most of staging is for pages");
@@ -86,13 +98,14 @@ static_assert(CREDIT_STOCK_MAX <= CREDITS_MAX, "one size may be stocked");
 struct memory {
 	unsigned char *base;
 	uint64_t bytes;
-	uint64_t offset; /* of the range's start in the memfd */
+	uint64_t offset; /* offset of the range's start in the memfd, bytes */
 	int memfd;       /* the library's duplicate of the caller's memfd */
-	uint16_t region; /* 0: not registered with the current engine */
-	bool ours;       /* mapped by pc_memory_alloc(); unmapped by memory_free() */
-	bool staging;    /* the library's own range, for pages longer than a channel's staging */
-	uint32_t pins;   /* batches in flight that name this range */
-	uint32_t slot;   /* index in pc->memory */
+	uint16_t region; /* region number; 0: the range is not registered with the current engine */
+	bool ours;       /* true: mapped by pc_memory_alloc(), so memory_free() unmaps it */
+	/* true: the library's own range, for pages longer than a channel's staging */
+	bool staging;
+	uint32_t pins; /* number of batches in flight that name this range */
+	uint32_t slot; /* index of the range in pc->memory */
 };
 
 /* One registered range in a channel's copy of the table; the copy is sorted by base. */
@@ -103,21 +116,22 @@ struct memory_view {
 	uint32_t slot;
 };
 
-/* One request on the socket, and its reply. */
+/* One request on the engine's socket, and its reply. */
 struct session_call {
 	uint16_t kind;
-	uint64_t a, b; /* arguments of the request, then results of the reply */
-	int send_fd;   /* descriptor sent with the request; -1: none */
+	uint64_t a, b; /* arguments of the request; the reply overwrites them with its results */
+	int send_fd;   /* file descriptor sent with the request; -1: none */
 	int fd[ATTACH_FDS_MAX];
-	unsigned fds; /* file descriptors received in `fd` */
+	unsigned fds; /* number of file descriptors received in `fd` */
 	unsigned timeout_ms;
 };
 
 struct session_rail {
 	unsigned char *pool;
-	uint64_t pool_bytes; /* bytes that are mapped and that have page heads */
+	uint64_t pool_bytes; /* bytes of the pool that are mapped and that have page heads */
 	uint64_t map_bytes;
-	uint32_t *touched; /* per TOUCH_BYTES, 1: mapped for writing; shm_load()/shm_store() */
+	/* per TOUCH_BYTES of the pool: 1: mapped for writing; shm_load()/shm_store() */
+	uint32_t *touched;
 	const struct page_head *heads;
 	uint64_t heads_bytes;
 	int kick;
@@ -125,10 +139,13 @@ struct session_rail {
 
 struct session {
 	int fd;
-	int pidfd;               /* pidfd of the engine; -1: unknown, READs go to staging only */
-	unsigned users;          /* channels, calls and struct pc that use it; under pc->lock */
-	uint32_t dead;           /* 1 once any thread saw its end; shm_load()/shm_store() */
-	uint32_t sent, answered; /* requests sent and replies received; under pc->wire */
+	int pidfd; /* pidfd of the engine; -1: unknown, so READs go to staging only */
+	/* number of channels, calls and struct pc that use the session; under pc->lock */
+	unsigned users;
+	/* 1: a thread has seen the end of the session; shm_load()/shm_store() */
+	uint32_t dead;
+	/* numbers of requests sent and of replies received; under pc->wire */
+	uint32_t sent, answered;
 	uint32_t ref;
 	const struct status_segment *status;
 	uint64_t status_bytes;
@@ -141,10 +158,11 @@ struct session {
 	struct session_rail rail[RAILS_MAX];
 };
 
-/* A channel that the attach thread has opened and no channel's thread has adopted yet. */
+/* A channel that the attach thread has opened and that no thread of the program has adopted yet. */
 struct opened {
 	struct opened *next;
-	struct session *session; /* this struct counts as one of its users */
+	/* session of the channel; this struct counts as one of its users */
+	struct session *session;
 	struct session_call call;
 };
 
@@ -155,15 +173,17 @@ struct opened {
  */
 struct attacher {
 	pthread_t thread;
-	pthread_cond_t ended; /* signalled when the thread ends */
+	pthread_cond_t ended; /* signalled when the attach thread ends */
 	bool runs;
-	bool joinable;      /* the thread was started and not joined yet */
-	bool closing;       /* set by pc_close(): start no thread any more */
-	int fd;             /* duplicate of the socket that waits for HELLO's reply; -1: none */
-	uint64_t tried_ns;  /* time of the thread's last start; 0: start at once */
-	unsigned channels;  /* open channels; each needs a channel of a new session */
-	unsigned wanting;   /* open channels without a session */
-	unsigned available; /* length of the list `opened` */
+	bool joinable; /* the attach thread was started and not joined yet */
+	bool closing;  /* pc_close() has set it: the attach thread is not started any more */
+	/* duplicate of the socket on which the reply to HELLO is awaited; -1: none */
+	int fd;
+	/* time of the attach thread's last start, ns; 0: it may start at once */
+	uint64_t tried_ns;
+	unsigned channels;  /* number of open channels, which all need a channel of a new session */
+	unsigned wanting;   /* number of open channels without a session */
+	unsigned available; /* number of channels in the list `opened` */
 	struct opened *opened;
 };
 
@@ -174,9 +194,9 @@ struct pc {
 	struct page_key name_space;
 	unsigned cores;
 	bool no_reattach;
-	/* fields below: under `lock` */
-	struct session *session; /* the current session; NULL: no engine */
-	uint32_t memory_changes; /* number of changes of the table `memory` */
+	/* the fields below are protected by `lock` */
+	struct session *session; /* the current session with an engine; NULL: none */
+	uint32_t memory_changes; /* number of changes of the table `memory` so far */
 	struct attacher attacher;
 	struct memory *memory[REGIONS_MAX];
 };
@@ -195,18 +215,21 @@ void key_hash(
 	const struct page_key *name_space, const void *key, size_t bytes, struct page_key *ret_key);
 
 /* connect.c: the socket of a session. */
-/* Returns a connected socket or -errno. Never blocks. */
+/* Connects to the engine's socket. Returns the socket or -errno. Never blocks. */
 int session_connect(const char *path);
 /* Sends HELLO on `fd` and waits at most 5 s. Takes ownership of `fd`, also on failure. */
 int session_open(const char *path, int fd, struct session **ret_session);
 void session_free(struct session *session);
 int session_ask(struct session *session, struct session_call *call);
 void session_close_fds(struct session_call *call);
-/* True if the engine has ended the session. One poll() without waiting. */
+/* True if the engine has ended the session. Calls poll() once, without waiting. */
 bool session_ended(struct session *session);
 
 /* reattach.c */
-/* Connects, sends HELLO and makes the new session the current one. Takes at most 10 s. */
+/*
+ * Connects to the engine, sends HELLO and makes the new session the current one. Takes at most 10
+ * s.
+ */
 int pc_attach(struct pc *pc);
 void attacher_init(struct pc *pc);
 /*
@@ -220,16 +243,19 @@ void attacher_close(struct pc *pc);
  * that started it waits for its end, at most until `until_ns`.
  */
 void pc_reattach(struct pc *pc, uint64_t until_ns);
-/* Adds `change` to the number of open channels. */
+/* Adds `change` to the number of open channels of the process. */
 void pc_channels_count(struct pc *pc, int change);
-/* Adds `change` to the number of channels without a session. */
+/* Adds `change` to the number of open channels that have no session. */
 void pc_channels_wanting(struct pc *pc, int change);
 /*
  * Returns a channel of the current session that the attach thread opened; NULL: none. The caller
  * owns it.
  */
 struct opened *pc_opened_take(struct pc *pc);
-/* The caller could not use the channel it took: the next attempt waits REATTACH_NS. */
+/*
+ * The caller could not use the channel that pc_opened_take() gave it: the next attempt waits
+ * REATTACH_NS.
+ */
 void pc_opened_refused(struct pc *pc);
 /* Frees `opened` with the file descriptors that the caller has left in it. */
 void opened_free(struct pc *pc, struct opened *opened);
@@ -250,16 +276,18 @@ void pc_session_end(struct pc *pc, struct session *session);
  * registered already.
  */
 void memory_register_again(struct pc *pc, struct session *session, unsigned i);
-/* Marks every range as not registered, for a new session. The caller holds `lock`. */
+/* Marks every registered range as not registered, for a new session. The caller holds `lock`. */
 void memory_forget_regions(struct pc *pc);
 void memory_free_all(struct pc *pc);
 /* Does the work of pc_memory_alloc(); `staging` as in struct memory. */
 int memory_alloc(struct pc *pc, size_t bytes, bool staging, uint64_t until_ns, void **ret_memory);
-/* Unmaps memory that is never used again, either at once or in pc_close(). Does not wait. */
+/* Gives up memory that is never used again: it is unmapped now or in pc_close(). Does not wait. */
 void memory_leave(struct pc *pc, void *base);
-/* Copies the table of registered ranges into the channel if the table has changed. */
+/* Copies the table of registered ranges into the channel if that table has changed. */
 void memory_refresh(struct pc_channel *ch);
-/* Finds a range by binary search; memory_find() in queue.h tries the last result first. */
+/*
+ * Finds a registered range by binary search; memory_find() in queue.h first tries the last result.
+ */
 const struct memory_view *memory_search(struct pc_channel *ch, uintptr_t at, uint64_t bytes);
 /*
  * Pins the ranges that the batch's segments lie in. Sets PAGE_REGISTERED on pages whose segments
@@ -292,7 +320,7 @@ void channel_break(struct pc_channel *ch);
 
 /* map.c */
 void map_refresh(struct pc_channel *ch);
-/* NULL: no member of the current map has this ref. */
+/* Finds a member by its ref; NULL: no member of the current map has it. */
 const struct map_member *map_search(struct pc_channel *ch, uint32_t ref);
 static inline const struct map_member *map_by_ref(struct pc_channel *ch, uint32_t ref)
 {
@@ -303,7 +331,7 @@ static inline const struct map_member *map_by_ref(struct pc_channel *ch, uint32_
 
 /* staging.c */
 void staging_init(struct staging *s, unsigned char *base, uint16_t region);
-/* Returns a block number, or CLIENT_NONE: no room at the moment. */
+/* Takes a staging block. Returns its number, or CLIENT_NONE: no room at the moment. */
 uint32_t staging_take(struct staging *s, uint32_t bytes);
 void staging_free(struct staging *s, uint32_t block);
 unsigned char *staging_at(struct staging *s, uint32_t block);
@@ -313,15 +341,16 @@ void scratch_free(struct staging *s, uint32_t slot);
 
 /* stripe.c: chooses a rail with room for an op; CLIENT_NONE: no rail has room. */
 struct stripe {
-	uint16_t peer;  /* the peer that is READ */
-	uint16_t tried; /* bit per rail: this op failed on it before */
-	uint32_t slots; /* slots of the op in the op ring */
-	uint32_t bytes; /* bytes that count as backlog; 0: a small READ that does not count */
+	uint16_t peer;  /* number of the peer to READ from */
+	uint16_t tried; /* bit per rail on which this op has failed before */
+	uint32_t slots; /* number of entries that the op takes in the op ring */
+	/* bytes that the op adds to the backlog; 0: a small READ, which does not count */
+	uint32_t bytes;
 };
 uint32_t stripe_page(
 	struct pc_channel *ch, const struct stripe *s, uint32_t place, uint64_t now_ns);
 uint32_t stripe_small(struct pc_channel *ch, const struct stripe *s, uint64_t now_ns);
-/* True if a transfer that failed on the rails of `tried` may be tried on another rail. */
+/* True if a READ that failed on the rails of `tried` may be tried on another rail. */
 bool stripe_again(const struct pc_channel *ch, uint16_t peer, uint16_t tried);
 /*
  * stripe_give(): `bytes` were posted to the rail. stripe_take(): the rail has answered them, with
@@ -329,17 +358,21 @@ bool stripe_again(const struct pc_channel *ch, uint16_t peer, uint16_t tried);
  */
 void stripe_give(struct pc_channel *ch, uint32_t rail, uint32_t bytes, uint64_t now_ns);
 void stripe_take(struct pc_channel *ch, uint32_t rail, uint32_t bytes, uint64_t now_ns);
-/* An op failed on the rail: it is used last for RAIL_REST_NS. */
+/* An op failed on the rail, which is therefore used last for RAIL_REST_NS. */
 void stripe_rest(struct pc_channel *ch, uint32_t rail, uint64_t now_ns);
-/* Recomputes the rails' weights. Called after make_rings() and whenever an estimate changes. */
+/*
+ * Recomputes the rails' weights. Called after make_rings() and when a bandwidth estimate changes.
+ */
 void stripe_weigh(struct pc_channel *ch);
 
-/* submit.c: publishing. Ops themselves are written by submit_op() in submit.h. */
-/* Writes the further segments of the op that is being written into the slots after the op's own. */
+/* submit.c: publishes ring entries. submit_op() in submit.h writes the ops themselves. */
+/* Writes the segments of an op after its first one into the ring entries behind the op's own. */
 void submit_segments(struct channel_rail *r, const struct op_segment *segments, uint32_t count);
-/* Publishes the slots written to this rail and wakes the rail if it sleeps. */
+/* Publishes the entries written to this rail's op ring and wakes the rail if it sleeps. */
 void submit_flush_rail(struct pc_channel *ch, uint32_t rail);
-/* True if the ctl ring has room for one op with `answers` answers and `reserve` slots stay free. */
+/*
+ * True if the ctl ring has room for one op with `answers` answers, and `reserve` entries stay free.
+ */
 bool submit_ctl_room(struct pc_channel *ch, uint32_t answers, uint32_t reserve);
 void submit_ctl(struct pc_channel *ch, const struct ctl_op *op, uint32_t answers);
 void submit_flush(struct pc_channel *ch);
@@ -367,10 +400,10 @@ void fetch_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns);
  * page; true: the last answer ends it.
  */
 bool fetch_stop(struct pc_batch *b, uint32_t i);
-/* An op of the page was answered. The last answer decides the page's result. */
+/* One op of the page was answered. The last answer decides the page's result. */
 void fetch_answer(struct pc_channel *ch, const struct request *r, uint32_t status, uint64_t now_ns);
 
-/* head.c: finds out why a page of another node was stale. */
+/* head.c: finds out why a page of another member was stale. */
 void head_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns);
 void head_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
 	const struct page_head *head, uint32_t status, uint64_t now_ns);
@@ -380,7 +413,7 @@ enum credit_state { CREDIT_TAKEN, CREDIT_AWAITED, CREDIT_REFUSED };
 enum credit_state credit_take(struct pc_channel *ch, uint32_t bytes, uint32_t rail, uint64_t now_ns,
 	struct credit *ret_credit);
 void credit_put(struct pc_channel *ch, uint32_t bytes, const struct credit *credit);
-/* Requests the credits that credit_take() did not find. */
+/* Requests the credits that were missing in calls of credit_take(). */
 void credit_ask(struct pc_channel *ch, uint64_t deadline_ns);
 void credit_answer(struct pc_channel *ch, const struct request *r, const struct ctl_done *done,
 	uint64_t now_ns);
@@ -398,7 +431,7 @@ void set_answer(
 void remove_step(struct pc_channel *ch, struct pc_batch *b);
 void remove_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t status);
 
-/* notice.c: messages to the control plane that get no answer. */
+/* notice.c: reports to the control plane that get no answer. */
 void notice_stale(struct pc_channel *ch, const struct page_work *p);
 void notice_touch(struct pc_channel *ch, const struct page_key *key, const struct location *at,
 	uint64_t now_ns);
@@ -407,7 +440,9 @@ void notice_touch(struct pc_channel *ch, const struct page_key *key, const struc
  */
 void notice_wanted(struct pc_channel *ch, const struct page_key *key, uint64_t now_ns);
 
-/* batch.c: the steps of a page. The queues of a batch are in queue.h. */
+/*
+ * batch.c: what becomes of a page after each of its states. The queues of a batch are in queue.h.
+ */
 /*
  * The page's location is known, and this host has it or the batch reads no payload. See
  * page_found() in queue.h.
@@ -422,7 +457,7 @@ void page_wrong(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t 
 void batch_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns);
 void batch_gone(struct pc_batch *b, enum pc_result result);
 void batch_free(struct pc_batch *b);
-/* Counts a page that ended with a result other than PC_HIT. */
+/* Adds a page that ended with a result other than PC_HIT to the channel's counters. */
 void page_count(struct pc_batch *b, enum pc_result result);
 
 /* statistics.c: counts a batch that has ended, in the segment of the channel. */
@@ -430,7 +465,9 @@ void statistics_batch(const struct pc_batch *b);
 
 /* wait.c */
 uint64_t clock_now_ns(void);
-/* Reads pending wake-ups from the channel's wake socket. False: the engine has closed its end. */
+/*
+ * Reads the wake-ups that wait in the channel's wake socket. False: the engine has closed its end.
+ */
 bool wake_clear(const struct pc_channel *ch);
 /*
  * Steps the channel until the batch is done (`b` NULL: until all its batches are), at most until

@@ -153,7 +153,7 @@ static int undo(struct session *session, const struct attach_reply *reply)
 	return call.kind ? send_request(session, &call) : 0;
 }
 
-/* Receives the replies to requests that timed out, before the next request is sent. */
+/* Before a request is sent: receives the replies to earlier requests that timed out. */
 static int receive_late(struct session *session, uint64_t until_ns)
 {
 	struct session_call call;
@@ -214,9 +214,11 @@ int session_ask(struct session *session, struct session_call *call)
 	struct attach_reply reply = {.magic = 0};
 	int rc = exchange(session, call, &reply);
 
-	if (rc == -EAGAIN) /* the socket is full: the engine has not read earlier requests */
+	/* -EAGAIN: the session's socket is full, because the engine has not read requests */
+	if (rc == -EAGAIN)
 		rc = -ETIMEDOUT;
-	/* Either nothing was sent, or the reply is still in the socket: the session can go on. */
+	/* Either the request was not sent, or its reply is still in the socket: the session can
+	 * go on. */
 	if (rc == -ENOBUFS || rc == -ENOMEM || rc == -ETOOMANYREFS) {
 		session_close_fds(call);
 		return error_set(rc, "request %u to the engine: %s", call->kind, strerror(-rc));
@@ -297,7 +299,9 @@ static int map_rail(struct session *s, uint32_t r, struct session_call *call)
 	return 0;
 }
 
-/* Maps everything that came with the reply to HELLO, after checking it against the limits. */
+/*
+ * Maps all memory that came with the reply to HELLO, after checking its sizes against the limits.
+ */
 static int map_all(struct session *s, struct session_call *call)
 {
 	const struct status_segment *status;
@@ -334,7 +338,10 @@ static int map_all(struct session *s, struct session_call *call)
 	return 0;
 }
 
-/* Connects without blocking; -EAGAIN: the engine's backlog is full. */
+/*
+ * Connects to the engine's socket without blocking; -EAGAIN: the engine's backlog of connections is
+ * full.
+ */
 static int connect_to(const char *path)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};

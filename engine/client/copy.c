@@ -15,7 +15,10 @@
 #endif
 
 #define RACY __attribute__((no_sanitize("thread")))
-#define STREAM_MIN 4096u /* bytes; shorter pieces are copied through the cache */
+/*
+ * shortest piece that is copied with non-temporal stores, bytes; shorter ones go through the cache
+ */
+#define STREAM_MIN 4096u
 /*
  * Long pieces are copied in STRANDS interleaved streams of one memory page each, so that several
  * DRAM pages are open at one time.
@@ -39,7 +42,9 @@ RACY static void copy_bytes(unsigned char *to, const unsigned char *from, size_t
 }
 
 #if defined(__x86_64__)
-/* Stream functions: `to` is aligned to the vector; `bytes` is a multiple of 128. */
+/*
+ * Copy with non-temporal stores: `to` is aligned to the vector, and `bytes` is a multiple of 128.
+ */
 RACY __attribute__((target("avx2"))) static inline void stream_128(
 	unsigned char *to, const unsigned char *from)
 {

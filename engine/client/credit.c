@@ -112,7 +112,10 @@ void credit_forget(struct pc_channel *ch)
 	ch->credits = 0;
 }
 
-/* Skips a rail that refused less than REFUSED_NS ago; any other rail is as good. */
+/*
+ * Takes a credit from stock. Skips a rail that refused credits less than REFUSED_NS ago: any other
+ * will do.
+ */
 enum credit_state credit_take(struct pc_channel *ch, uint32_t bytes, uint32_t rail, uint64_t now_ns,
 	struct credit *ret_credit)
 {
@@ -137,7 +140,7 @@ enum credit_state credit_take(struct pc_channel *ch, uint32_t bytes, uint32_t ra
 	return CREDIT_REFUSED;
 }
 
-/* Puts a credit that was taken and not used back into stock. */
+/* Puts a credit that was taken from stock and not used back into stock. */
 void credit_put(struct pc_channel *ch, uint32_t bytes, const struct credit *credit)
 {
 	struct stock *stock = stock_of(ch, size_of(ch, bytes), true);
@@ -249,8 +252,8 @@ void credit_answer(struct pc_channel *ch, const struct request *r, const struct 
 		return;
 	}
 	ch->credits--;
-	/* Credits of other sizes may hold all the room that is missing: if some were returned,
-	 * request once more. */
+	/* Credits for other page sizes may hold all the room that is missing: if some were
+	 * returned, request again. */
 	if (done->status == OP_TIMEOUT || credit_return(ch, now_ns, r->bytes))
 		return;
 	s->refused_until_ns = now_ns + REFUSED_NS;

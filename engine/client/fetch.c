@@ -52,7 +52,10 @@ static uint32_t take_staging(
 	return block;
 }
 
-/* Translates the page's segments to regions. False: a segment is not registered, or no longer. */
+/*
+ * Translates the page's segments to (region, offset). False: a segment is not, or no longer,
+ * registered.
+ */
 static bool resolve(struct pc_channel *ch, const struct pc_page *page, struct op_segment *ret)
 {
 	for (unsigned s = 0; s < page->segment_count; s++) {
@@ -70,7 +73,10 @@ static bool resolve(struct pc_channel *ch, const struct pc_page *page, struct op
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
 
-/* Copies to `ret` the part of the segments that holds bytes [at, at + bytes) of the destination. */
+/*
+ * Writes to `ret` the part of the op's segments that holds bytes [at, at + bytes) of the
+ * destination.
+ */
 static uint16_t cut(
 	const struct op_segment *all, uint32_t at, uint32_t bytes, struct op_segment *ret)
 {
@@ -108,7 +114,7 @@ static bool rails_idle(const struct pc_channel *ch, const struct pc_batch *b)
 	return pages < ch->rails;
 }
 
-/* Bytes of the page that its next op reads: one slice, or all the rest. */
+/* Bytes of the page that its next op reads: one slice, or all of the rest. */
 static uint32_t piece_bytes(
 	const struct pc_channel *ch, const struct pc_batch *b, const struct page_work *p)
 {
@@ -119,11 +125,11 @@ static uint32_t piece_bytes(
 	return SLICE_BYTES;
 }
 
-/* The part of a page that one op reads. */
+/* The bytes of a page that one op reads. */
 struct piece {
 	const struct op_segment *segments;
 	uint32_t bytes;
-	uint32_t hold; /* staging block; CLIENT_NONE: none */
+	uint32_t hold; /* number of the staging block; CLIENT_NONE: none */
 	uint16_t count;
 };
 
@@ -153,7 +159,8 @@ static void submit_page(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
 		.page_bytes = p->bytes,
 		.key = p->key,
 		.generation = p->at.generation,
-		/* If another location is left to try, this attempt gets half of the time. */
+		/* If the page has another location to try, the attempt with this one gets half
+		 * of the time. */
 		.deadline_ns = now_ns + batch_share_ns(b, now_ns, p->others ? 2 : 1)};
 	submit_op(ch, rail, &op, piece->segments);
 	if (p->slices * SLICE_BYTES + piece->bytes < p->bytes) {
@@ -166,7 +173,9 @@ static void submit_page(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
 	}
 }
 
-/* The page gets no further ops. If ops of it are in flight, it waits for their answers. */
+/*
+ * Posts no further op for the page. If ops of it are in flight, the page waits for their answers.
+ */
 bool fetch_stop(struct pc_batch *b, uint32_t i)
 {
 	struct page_work *p = &b->work[i];
@@ -191,12 +200,13 @@ static bool fetch_other(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
 {
 	struct page_work *p = &b->work[i];
 
-	if (p->piece_status != OP_HIT) { /* a slice failed while the others waited for room */
+	/* one slice of the page failed while the others waited for room */
+	if (p->piece_status != OP_HIT) {
 		if (!fetch_stop(b, i))
 			fetch_end(ch, b, i, CLIENT_NONE, now_ns);
 		return true;
 	}
-	if (!map_by_ref(ch, p->at.ref)) { /* the holder died after the look-up */
+	if (!map_by_ref(ch, p->at.ref)) { /* the holder left the map after the look-up */
 		p->flags |= PAGE_SAW_FAILURE;
 		if (!fetch_stop(b, i)) {
 			p->slices = 0;
@@ -221,7 +231,7 @@ static bool no_room(struct pc_channel *ch, struct pc_batch *b, uint32_t i)
 	return false;
 }
 
-/* Posts an op for any page. False: no room; the page is back in front of its queue. */
+/* Posts the next op of any kind of page. False: no room; the page is again first in its queue. */
 static bool fetch(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
 {
 	struct page_work *p = &b->work[i];
@@ -318,7 +328,8 @@ static void hit(
 			hold == STAGING_LARGE ? ch->staging.large : staging_at(&ch->staging, hold);
 
 		copy_scatter(page->segments, page->segment_count, from);
-		/* the caller may tell another core, which then reads the destination */
+		/* the caller may report the page to another core, which then reads the
+		 * destination */
 		shm_fence_stream();
 		ch->counts.bytes_staged += p->bytes;
 	}
@@ -337,7 +348,8 @@ static void not_hit(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint6
 	p->piece_status = OP_HIT;
 	switch (status) {
 	case OP_CANCELLED: page_done(b, i, PC_GONE); return;
-	case OP_INVALID: /* our request was wrong, or the entry names an impossible place */
+	/* this client's request was wrong, or the directory entry names an impossible place */
+	case OP_INVALID:
 		p->flags |= PAGE_SAW_REFUSAL;
 		/* fall through */
 	case OP_STALE:
@@ -380,7 +392,7 @@ void fetch_answer(struct pc_channel *ch, const struct request *r, uint32_t statu
 		p->rails_tried |= (uint16_t)(1u << r->rail);
 	if (p->piece_status == OP_HIT)
 		p->piece_status = (uint8_t)status;
-	/* A page that is still in its queue has slices left to post; it ends later. */
+	/* A page that is still in its queue has slices to post and ends after those. */
 	if (!p->pieces_out && p->phase == PAGE_IN_FLIGHT)
 		fetch_end(ch, r->batch, r->page, r->hold, now_ns);
 }

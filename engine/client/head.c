@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finds out why a page of another node could not be read: it was evicted, or it has another length
- * than the caller expects. The second case is the caller's mistake; reporting it as stale would
- * remove a good page from the directory. One READ of the page head tells; this path is rare.
+ * Finds out why a page of another member could not be read: it was evicted, or it has another
+ * length than the caller expects. The second case is the caller's mistake; reporting it as stale
+ * would remove a good page from the directory. One READ of the page head tells; this path is rare.
  * Channel thread.
  */
 #include "engine/client/client.h"
 
-/* Reports the directory entry as wrong and continues with the page's next location. */
+/* Reports the page's directory entry as wrong and goes on to the page's next location. */
 static void stale(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
 {
 	struct page_work *p = &b->work[i];
@@ -78,7 +78,8 @@ void head_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
 
 	if ((status == OP_NIC_ERROR || status == OP_PEER_DOWN) &&
 		stripe_again(ch, p->peer, p->rails_tried)) {
-		/* the failure of a rail tells nothing about the page: try another rail */
+		/* the failure of a rail tells nothing about the page: READ the head over another
+		 * rail */
 		page_queue(b, i, PAGE_HEAD);
 		return;
 	}

@@ -33,5 +33,5 @@ void key_hash(
 	memcpy(text + sizeof(struct page_key), key, bytes);
 	*ret_key = digest(text, sizeof(struct page_key) + bytes);
 	if (ret_key->word[0] == 0 && ret_key->word[1] == 0)
-		ret_key->word[0] = 1; /* an all-zero page key means "no page" */
+		ret_key->word[0] = 1; /* an all-zero page key would mean "no page" */
 }

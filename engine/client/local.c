@@ -6,7 +6,7 @@
  */
 #include "engine/client/client.h"
 
-/* Returns the page head of a place; NULL: the place is outside the mapping. */
+/* Returns the page head of a place in this host's pools; NULL: the place is outside the mapping. */
 static const struct page_head *head_at(
 	const struct session *session, uint32_t place, uint64_t bytes)
 {
@@ -30,7 +30,10 @@ bool local_has(const struct session *session, const struct page_key *key, const 
 	return head.generation == at->generation && page_key_equal(&head.key, key);
 }
 
-/* Returns PC_HIT, PC_STALE, or PC_INVALID: the stored page has another length. */
+/*
+ * Copies a page of this host. Returns PC_HIT, PC_STALE, or PC_INVALID: the stored page has another
+ * length.
+ */
 enum pc_result local_get(
 	struct pc_channel *ch, const struct page_work *p, const struct pc_page *page)
 {
@@ -46,8 +49,8 @@ enum pc_result local_get(
 										   : PC_STALE;
 	copy_scatter(page->segments, page->segment_count,
 		session->rail[place_rail(p->at.place)].pool + place_offset(p->at.place));
-	/* load the head after the payload; pairs with the fence of the engine that increments the
-	 * generation before it reuses the slot */
+	/* loads the page head after the payload; pairs with the fence of the engine, which
+	 * increments the generation before it reuses the slot */
 	shm_fence_load();
 	head = page_head_load(shared);
 	shm_fence_stream();

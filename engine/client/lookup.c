@@ -23,13 +23,16 @@
  */
 static_assert(2 * REPLICAS_MAX <= 8, "page_work.asked has a bit for each");
 
-/* Order in which owners are asked: this host, peers that answer, peers that failed recently. */
+/*
+ * Order in which a key's owners are asked: this host, peers that answer, peers that failed
+ * recently.
+ */
 enum rank { RANK_HERE, RANK_ANSWERS, RANK_RESTS, RANKS };
 
 struct choice {
-	const struct map_member *member; /* NULL: every owner was asked */
+	const struct map_member *member; /* the next owner to ask; NULL: every owner was asked */
 	enum rank rank;
-	unsigned bit; /* bit in page_work.asked */
+	unsigned bit; /* bit of this owner in page_work.asked */
 };
 
 void lookup_again(struct pc_batch *b, uint32_t i)
@@ -67,7 +70,7 @@ void lookup_begin(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_
 	struct page_work *p = &b->work[i];
 
 	if (!ch->map || !ch->map->current.members) {
-		p->flags |= PAGE_SAW_FAILURE; /* no owner is known, so none was asked */
+		p->flags |= PAGE_SAW_FAILURE; /* no owner of the key is known, so none was asked */
 		page_absent(ch, b, i);
 	} else if (cached(ch, b, p, now_ns)) {
 		ch->counts.lookups_cached++;
@@ -130,7 +133,7 @@ static void find_owners(const struct pc_channel *ch, struct page_work *p)
 		p->owner[k] = (uint8_t)owner[k];
 }
 
-/* Chooses the next owner to ask and marks it as asked. NULL: every owner was asked. */
+/* Chooses the key's next owner to ask and marks it as asked. NULL: every owner was asked. */
 static const struct map_member *next_owner(
 	struct pc_channel *ch, struct page_work *p, uint64_t now_ns)
 {
@@ -142,8 +145,9 @@ static const struct map_member *next_owner(
 		consider(ch, p, &ch->map->current.member[p->owner[k]], k, now_ns, &best);
 	if (best.rank >= RANK_RESTS)
 		consider_previous(ch, p, now_ns, &best);
-	/* An owner that failed recently can cost its share of the deadline. Once another owner has
-	 * answered, it is not asked; so the key counts as unreachable, not as absent. */
+	/* An owner that failed recently can cost its share of the deadline. Once another owner
+	 * has answered, the failed one is not asked; the key then counts as unreachable, not as
+	 * absent. */
 	if (best.rank == RANK_RESTS && p->flags & PAGE_SAW_ANSWER) {
 		p->flags |= PAGE_SAW_FAILURE;
 		return NULL;
@@ -181,7 +185,8 @@ static bool match(
 	p->at = found[0];
 	p->others = (uint8_t)(n - 1);
 	for (unsigned k = 1; k < n; k++)
-		p->other[n - 1 - k] = found[k]; /* page_wrong() takes the last one first */
+		/* page_wrong() takes the last location of other[] first */
+		p->other[n - 1 - k] = found[k];
 	return true;
 }
 
@@ -194,7 +199,7 @@ static void found(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_
 	page_found(ch, b, i, now_ns);
 }
 
-/* Looks the key up in this host's own shard. True: found. */
+/* Looks the key up in the part of the directory that this host stores. True: found. */
 static bool look_here(struct pc_channel *ch, struct page_work *p, uint64_t now_ns)
 {
 	const struct session *session = ch->session;
@@ -232,7 +237,8 @@ static void submit_bucket(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
 	segment.offset = r->hold * sizeof(struct bucket);
 	op.cookie = request_cookie(ch, index);
 	op.offset = (uint64_t)bucket * sizeof(struct bucket);
-	/* A third of the time: the rest is for the other owners and for the page itself. */
+	/* A third of the time to the deadline: the rest is for the other owners and for the page
+	 * itself. */
 	op.deadline_ns = now_ns + batch_share_ns(b, now_ns, 3);
 	p->rails_tried |= (uint16_t)(1u << rail);
 	p->peer = m->peer;
@@ -240,7 +246,7 @@ static void submit_bucket(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
 	submit_op(ch, rail, &op, &segment);
 }
 
-/* The member whose peer index is p->peer; NULL: no longer in the map. */
+/* The member whose peer number is p->peer; NULL: it is no longer in the map. */
 static const struct map_member *same_peer(const struct pc_channel *ch, const struct page_work *p)
 {
 	const struct map_view *map = &ch->map->current;

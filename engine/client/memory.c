@@ -19,7 +19,7 @@
  */
 #define REGION_TIMEOUT_NS 600000000000ull
 
-/* The caller holds `wire`. */
+/* Registers a range with the engine. The caller holds `wire`. */
 static int region_add(
 	struct session *session, const struct memory *m, uint64_t until_ns, uint16_t *ret_region)
 {
@@ -84,7 +84,7 @@ void memory_register_again(struct pc *pc, struct session *session, unsigned i)
 
 	pthread_mutex_lock(&pc->wire);
 	m = pc->memory[i];
-	/* Pages in a range that the new engine refuses go through staging. */
+	/* If the new engine refuses the range, pages in it go through staging. */
 	if (m && !m->region && may_register(session, m) && !shm_load(&session->dead) &&
 		!region_add(session, m, clock_now_ns() + REGION_TIMEOUT_NS, &region))
 		region_set(pc, m, region);
@@ -109,7 +109,7 @@ void memory_free_all(struct pc *pc)
 	}
 }
 
-/* The caller holds `lock`. */
+/* Does the range overlap a range of the table? The caller holds `lock`. */
 static bool overlaps(const struct pc *pc, const struct memory *m)
 {
 	for (unsigned i = 0; i < REGIONS_MAX; i++) {
@@ -121,7 +121,7 @@ static bool overlaps(const struct pc *pc, const struct memory *m)
 	return false;
 }
 
-/* The caller holds `wire`. */
+/* Adds the range to the table. The caller holds `wire`. */
 static int table_insert(struct pc *pc, struct memory *m)
 {
 	int rc = 0;
@@ -179,7 +179,8 @@ static int memory_add(struct pc *pc, struct memory *m, uint64_t until_ns)
 
 		rc = region_add(session, m, until_ns, &region);
 		if (shm_load(&session->dead))
-			/* the engine died meanwhile: the range is registered with the next one */
+			/* the engine died during the request: the range is registered with the
+			 * next engine */
 			rc = 0;
 		if (rc)
 			table_remove(pc, m);
@@ -229,8 +230,8 @@ int pc_memory_register(struct pc *pc, void *base, size_t bytes, int memfd, uint6
 		free(m);
 		return rc;
 	}
-	/* The result is ignored: the engine refuses an unsealed memfd with its own text. A memfd
-	 * made without MFD_ALLOW_SEALING cannot be sealed. */
+	/* The result of seal() is ignored: it fails for a memfd made without MFD_ALLOW_SEALING,
+	 * and the engine refuses an unsealed memfd with an error text of its own. */
 	seal(m->memfd);
 	return memory_add(pc, m, clock_now_ns() + REGION_TIMEOUT_NS);
 }
@@ -251,7 +252,8 @@ int memory_alloc(struct pc *pc, size_t bytes, bool staging, uint64_t until_ns, v
 	at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, m->memfd, 0);
 	if (at == MAP_FAILED)
 		goto fail;
-	madvise(at, bytes, MADV_HUGEPAGE); /* only a hint: a refusal costs nothing */
+	/* a hint to the kernel: the memory works without huge pages, too */
+	madvise(at, bytes, MADV_HUGEPAGE);
 	m->base = at;
 	m->bytes = bytes;
 	m->ours = true;
@@ -298,7 +300,7 @@ int pc_memory_release(struct pc *pc, void *base)
 			"cannot release the memory at %p: a batch in flight names it; wait for the batch first",
 			base);
 	} else {
-		/* any thread that pins later copies the changed table first */
+		/* the index is free: a thread that pins later first copies the changed table */
 		pc->memory[m->slot] = NULL;
 		pc->memory_changes++;
 	}

@@ -49,6 +49,6 @@ void notice_wanted(struct pc_channel *ch, const struct page_key *key, uint64_t n
 	struct cache_entry *e = cache_find(ch, key);
 
 	if (e)
-		/* seen_ms stays: the look-up did not confirm the location */
+		/* e->seen_ms is not changed: the look-up did not confirm the cached location */
 		touch(ch, e, (uint32_t)(now_ns / 1000000));
 }

@@ -19,7 +19,7 @@
  *   struct pc_page page = {"0af3...", 64, &segment, 1};
  *   enum pc_result result;
  *
- *   pc_set(ch, &page, 1, 1000, &result);                  PC_HIT: every node can find the page
+ *   pc_set(ch, &page, 1, 1000, &result);                  PC_HIT: every host can find the page
  *   pc_get(ch, &page, 1, 1000, &result);                  PC_HIT: `memory` holds the page's bytes
  *
  * Errors. A function that returns int returns 0 or a negative errno. After a failure, pc_error() in
@@ -63,21 +63,22 @@ struct pc_batch;
 
 /* Result of one page. The numbers are ABI: append only. */
 enum pc_result {
-	/* get: the bytes are in the segments; set: every node can find the page; exists: the page
-	 * can be found; remove: it was stored */
+	/* get: the bytes are in the segments; set: every host of the cluster can find the page;
+	 * exists: the page can be found; remove: the page was stored */
 	PC_HIT = 0,
-	PC_MISS = 1,  /* every directory owner of the key answered that the key is absent */
-	PC_STALE = 2, /* the page was evicted or removed while it was read */
-	/* the node with the page is dead or the transfer failed; or an owner of the key could not
-	 * be asked and the other owners do not have the key */
+	PC_MISS = 1,  /* the page is not stored: every directory owner of its key answered so */
+	PC_STALE = 2, /* the page was evicted or removed while it was being read */
+	/* the holder of the page is dead or the transfer failed; or an owner of the key could
+	 * not be asked and the other owners do not have the key */
 	PC_UNREACHABLE = 3,
-	PC_TIMEOUT = 4, /* the deadline passed before the page was done */
-	PC_FULL = 5,    /* set: no room in the pools of this host */
-	/* wrong arguments: key, lengths, number of segments, page too large; or the page stored
-	 * under the key has another length */
+	PC_TIMEOUT = 4, /* the deadline passed before the page's result was known */
+	PC_FULL = 5,    /* set: the pools of this host have no room */
+	/* the arguments are wrong: key, lengths, number of segments, page too large; or the page
+	 * stored under the key has another length */
 	PC_INVALID = 6,
-	PC_GONE = 7,    /* no engine is attached */
-	PC_PENDING = 8, /* the page is not done; only seen before a submitted batch is done */
+	PC_GONE = 7, /* the process is not attached to an engine */
+	/* the page is not done; a result has this value only until its submitted batch is done */
+	PC_PENDING = 8,
 };
 
 /*
@@ -98,9 +99,11 @@ PC_API const char *pc_version(void);
 struct pc_options {
 	/* path of the engine's Unix socket; NULL: $PEERCACHE_SOCKET, else the default */
 	const char *socket;
-	/* hashed into every key: model, dtype, layout, ranks; NULL: empty */
+	/* text that is hashed into every key: model, dtype, layout, ranks; NULL: empty */
 	const char *name_space;
-	bool no_reattach; /* do not attach again: after a loss, PC_GONE until pc_close() */
+	/* true: do not attach again; after the engine is lost, calls return PC_GONE until
+	 * pc_close() */
+	bool no_reattach;
 };
 
 /*
@@ -184,10 +187,10 @@ PC_API void pc_channel_close(struct pc_channel *channel);
  */
 PC_API int pc_channel_name_space(struct pc_channel *channel, const char *name_space);
 
-/* A contiguous piece of the caller's memory. */
+/* One contiguous range of the caller's memory, part of a page. */
 struct pc_segment {
 	void *base;
-	size_t bytes; /* >= 1 */
+	size_t bytes; /* length of the range, >= 1 */
 };
 
 /*
@@ -195,10 +198,10 @@ struct pc_segment {
  * them to the segments, both in order.
  */
 struct pc_page {
-	const void *key; /* any bytes, 1 to 1024 of them */
+	const void *key; /* key of the page: any bytes, 1 to 1024 of them */
 	size_t key_bytes;
 	const struct pc_segment *segments;
-	unsigned segment_count; /* 1 to 512; exists and remove ignore both */
+	unsigned segment_count; /* number of segments, 1 to 512; exists and remove ignore both */
 };
 
 /*
@@ -216,7 +219,7 @@ struct pc_page {
  *           remembers the location, so a get that follows needs no second look-up. exists and set
  *           trust a remembered location for one second. A page that exists finds counts as used
  *           for its holder's eviction; the channel reports it at most once a second per page.
- *   remove  removes the page from every node that holds it. PC_HIT: it was stored. PC_MISS: it
+ *   remove  removes the page from every host that holds it. PC_HIT: it was stored. PC_MISS: it
  *           was not.
  */
 PC_API int pc_get(struct pc_channel *channel, const struct pc_page *pages, unsigned count,
@@ -270,13 +273,15 @@ struct pc_counts {
 	uint64_t hits_local;  /* get: pages copied from this host's pools */
 	uint64_t hits_remote; /* get: pages read from another host's pools */
 	uint64_t misses, stale, unreachable, timeouts;
-	uint64_t sets;           /* set: pages stored */
-	uint64_t sets_already;   /* set: pages whose key was stored already */
+	uint64_t sets; /* set: pages that were stored */
+	/* set: pages that were not copied because their key was stored already */
+	uint64_t sets_already;
 	uint64_t lookups;        /* keys looked up in the directory */
-	uint64_t lookups_cached; /* keys whose remembered location was used instead */
+	uint64_t lookups_cached; /* keys whose location came from the channel's cache instead */
 	uint64_t bytes_read, bytes_written;
-	uint64_t bytes_staged; /* the part of bytes_read that went through staging */
-	uint64_t reissued;     /* READs of a page repeated on another rail after a rail failed */
+	uint64_t bytes_staged; /* bytes of bytes_read that went through staging */
+	/* READs of a page that were repeated on another rail after a rail failed */
+	uint64_t reissued;
 };
 PC_API void pc_channel_counts(const struct pc_channel *channel, struct pc_counts *ret_counts);
 

@@ -15,7 +15,7 @@ static int by_base(const void *a, const void *b)
 	return x->base < y->base ? -1 : x->base > y->base;
 }
 
-/* The caller holds `lock`. */
+/* Copies the table of registered ranges into the channel. The caller holds `lock`. */
 static void copy_table(struct pc_channel *ch)
 {
 	struct pc *pc = ch->pc;
@@ -107,7 +107,7 @@ static void find_all(struct pc_batch *b)
 	}
 }
 
-/* The caller holds `lock`. */
+/* Adds `change` to the pin count of every range that the batch pins. The caller holds `lock`. */
 static void count_pins(const struct pc_batch *b, uint32_t change)
 {
 	for (uint32_t word = 0; word < REGIONS_MAX / 64; word++)
@@ -142,7 +142,7 @@ void memory_unpin(struct pc_batch *b)
 	if (!b->pins)
 		return;
 	pthread_mutex_lock(&pc->lock);
-	count_pins(b, UINT32_MAX); /* adds -1 */
+	count_pins(b, UINT32_MAX); /* adds -1 modulo 2^32 */
 	pthread_mutex_unlock(&pc->lock);
 	b->pins = false;
 }

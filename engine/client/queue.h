@@ -85,7 +85,7 @@ static inline void page_in_flight(struct pc_batch *b, uint32_t i, uint32_t reque
 	b->channel->moves++;
 }
 
-/* Continues a page whose location p->at was found. */
+/* Continues a page whose location p->at was found: queues its READ or ends it on this host. */
 static inline void page_found(
 	struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
 {
@@ -107,7 +107,7 @@ static inline uint64_t batch_share_ns(const struct pc_batch *b, uint64_t now_ns,
 	return ns < SHARE_NS_MAX ? ns : SHARE_NS_MAX;
 }
 
-/* The time at which the batch must be stepped even if no answer comes. */
+/* The time, ns, at which the batch must be stepped even if no answer comes. */
 static inline uint64_t batch_due_ns(const struct pc_batch *b)
 {
 	if (!b->expired)

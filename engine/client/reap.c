@@ -22,7 +22,10 @@ static struct request *request_of(struct pc_channel *ch, uint64_t cookie, uint32
 	return r;
 }
 
-/* Prefetch the bucket of the completion EXPECT_AHEAD entries ahead. */
+/*
+ * Prefetches, for the completion `i` of the ring, the bucket that its READ delivered: reap() calls
+ * this EXPECT_AHEAD completions before it searches that bucket, so that the cache miss overlaps.
+ */
 static void expect(const struct pc_channel *ch, const struct ring_consumer *ring, uint32_t i)
 {
 	const struct op_done *done = ring_slot_old(ring, i);

@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define BACKLOG_WAIT_MS 5000u /* time limit for the engine to accept a connection */
+#define BACKLOG_WAIT_MS 5000u /* longest wait for the engine to accept a connection */
 #define OPEN_TIMEOUT_MS 10000u
 
 /* ---- the session ----------------------------------------------------------------------------- */
@@ -82,13 +82,13 @@ int pc_attach(struct pc *pc)
 		hide_socket(pc);
 		return rc;
 	}
-	/* Also hold `wire`: a registration with the previous engine ends before the regions are
-	 * reset. */
+	/* Also hold `wire`: then a registration with the previous engine has ended before the
+	 * regions are reset. */
 	pthread_mutex_lock(&pc->wire);
 	pthread_mutex_lock(&pc->lock);
 	memory_forget_regions(pc);
 	pc->session = session;
-	/* If `closing` is not set yet, attacher_stop() will find the session; it may free the
+	/* If `closing` is not set yet, attacher_stop() will find the session; that may free the
 	 * session as soon as `lock` is released. */
 	if (pc->attacher.closing)
 		shutdown(session->fd, SHUT_RDWR);
@@ -138,7 +138,8 @@ struct opened *pc_opened_take(struct pc *pc)
 		pc->attacher.available--;
 		if (opened->session == pc->session)
 			break;
-		opened->next = stale; /* its engine was lost before a channel adopted it */
+		/* the engine of this channel was lost before a thread adopted the channel */
+		opened->next = stale;
 		stale = opened;
 	}
 	pthread_mutex_unlock(&pc->lock);
@@ -213,7 +214,8 @@ static void *run(void *context)
 	if (is_new && !pc_attach(pc))
 		session = pc_session_get(pc);
 	if (session) {
-		/* Channels before memory, because registering a range may take minutes. */
+		/* Open channels before registering memory, because registering a range may take
+		 * minutes. */
 		open_missing(pc, session, is_new);
 		for (unsigned i = 0; i < REGIONS_MAX && !closing(pc); i++) {
 			memory_register_again(pc, session, i);
@@ -225,7 +227,8 @@ static void *run(void *context)
 	}
 	pthread_mutex_lock(&pc->lock);
 	if (session && pc->attacher.wanting <= pc->attacher.available)
-		pc->attacher.tried_ns = 0; /* after the next loss the thread may start at once */
+		/* so that after the next loss of an engine the thread may start at once */
+		pc->attacher.tried_ns = 0;
 	pc->attacher.runs = false;
 	pthread_cond_broadcast(&pc->attacher.ended);
 	pthread_mutex_unlock(&pc->lock);
@@ -244,7 +247,7 @@ static bool start(struct pc *pc)
 
 	a->tried_ns = clock_now_ns();
 	if (a->joinable)
-		/* `runs` is false, so the old thread returns without taking the lock */
+		/* `runs` is false, so the old thread no longer takes the lock that is held here */
 		pthread_join(a->thread, NULL);
 	a->runs = true;
 	sigfillset(&all);
@@ -255,7 +258,7 @@ static bool start(struct pc *pc)
 	return a->runs;
 }
 
-/* The caller holds `lock`. */
+/* Has the attach thread work to do? The caller holds `lock`. */
 static bool has_work(const struct pc *pc)
 {
 	const struct attacher *a = &pc->attacher;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Storing and removing pages. A page that no node has gets a credit; this thread copies it into the
- * pool with non-temporal stores and publishes it. The control plane answers when every node can
- * find the page. The pages of a batch are spread round-robin over the rails' pools, so that reading
- * the batch back uses every rail. Channel thread.
+ * Storing and removing pages. A page that no member has gets a credit; this thread copies it into
+ * the pool with non-temporal stores and publishes it. The control plane answers when every member
+ * can find the page. The pages of a batch are spread round-robin over the rails' pools, so that
+ * reading the batch back uses every rail. Channel thread.
  */
 #include "engine/client/client.h"
 
@@ -65,7 +65,7 @@ static void touch(const struct session_rail *rail, uint64_t offset, uint32_t byt
 static bool slot_enter(struct pc_channel *ch, const struct credit *credit)
 {
 	shm_store64(&ch->header->copying, slot_name(credit->place, credit->generation));
-	shm_fence_store_load(); /* pairs with publish_channel_close() */
+	shm_fence_store_load(); /* pairs with the fence of publish_channel_close() in the engine */
 	if (likely(!shm_load(&ch->header->stopped)))
 		return true;
 	shm_store64(&ch->header->copying, 0);
@@ -82,7 +82,10 @@ static void slot_leave(struct pc_channel *ch)
 	shm_store_release64(&ch->header->copying, 0);
 }
 
-/* Copies a page into a credit's slot. False: the page waits for a credit, or the channel broke. */
+/*
+ * Copies a page into the slot of a credit. False: the page waits for a credit, or the channel
+ * broke.
+ */
 static bool store(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
 {
 	struct page_work *p = &b->work[i];
@@ -102,7 +105,7 @@ static bool store(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_
 		return false;
 	}
 	copy_gather(rail->pool + place_offset(credit.place), page->segments, page->segment_count);
-	slot_leave(ch); /* must come before the publish is in the ring */
+	slot_leave(ch); /* must precede the publication of the request */
 	p->at = (struct location){ch->session->ref, credit.place, credit.generation};
 	page_queue(b, i, PAGE_PUBLISH);
 	return true;

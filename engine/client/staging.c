@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The channel's staging region: buckets and page heads are READ into its front, pages with an
- * unregistered destination into the rest. A block is freed only after its READ was answered, so the
- * block of an abandoned READ stays taken until then. Space is reclaimed in the order in which it
- * was taken, which is about the order of the answers. Channel thread.
+ * unregistered destination into the rest. A staging block is freed only after its READ was
+ * answered, so the block of an abandoned READ stays taken until then. Space is reclaimed in the
+ * order in which it was taken, which is about the order of the answers. Channel thread.
  */
 #include "engine/client/client.h"
 
@@ -33,8 +33,8 @@ uint32_t staging_take(struct staging *s, uint32_t bytes)
 		s->tail = SCRATCH_BYTES;
 		s->used = 0;
 	}
-	/* A block must be contiguous: if the end of the region is too short for it, skip that part
-	 * (`gap`, which may be 0 bytes). */
+	/* A staging block must be contiguous: if the end of the region is too short for it, skip
+	 * that part (`gap`, which may be 0 bytes). */
 	left = STAGING_BYTES - s->tail;
 	gap = left < need ? left : 0;
 	if ((uint64_t)s->used + gap + need > STAGING_PAGE_MAX)

@@ -28,7 +28,10 @@ static void fastest(struct pc_channel *ch)
 			ch->rate_max = ch->rail[r].rate;
 }
 
-/* Bytes per 1024 ns. */
+/*
+ * Returns the rail's bandwidth estimate, or a substitute if it is unknown or tiny; bytes per 1024
+ * ns.
+ */
 static uint64_t rate_of(const struct pc_channel *ch, uint32_t rail)
 {
 	uint64_t rate = ch->rail[rail].rate;
@@ -56,7 +59,8 @@ void stripe_weigh(struct pc_channel *ch)
 {
 	uint64_t max = ch->rate_max ? ch->rate_max : 1;
 
-	ch->least = 0; /* 0 is always a lower bound; soonest() computes a better one */
+	/* 0 is a valid lower bound of every backlog; soonest() computes a better one */
+	ch->least = 0;
 	for (uint32_t k = 0; k < ch->rails; k++) {
 		struct channel_rail *r = &ch->rail[k];
 		uint64_t rate = rate_of(ch, k), part;
@@ -164,7 +168,7 @@ static uint32_t rails_out(const struct pc_channel *ch, uint16_t peer)
 	return status ? shm_load(&status->rails_out) | shm_load(&status->peer_rails_out[peer]) : 0;
 }
 
-/* An op failed on the rail at `now_ns`: the rail is used last for RAIL_REST_NS. */
+/* An op failed on the rail at `now_ns`: until RAIL_REST_NS later, the rail is used last. */
 void stripe_rest(struct pc_channel *ch, uint32_t rail, uint64_t now_ns)
 {
 	ch->rail[rail].rest_until_ns = now_ns + RAIL_REST_NS;
@@ -225,7 +229,7 @@ static uint32_t soonest(struct pc_channel *ch, uint64_t bytes, uint32_t start, u
 	return best;
 }
 
-/* Like soonest(), but only rails with room in their op ring. */
+/* Like soonest(), but chooses only among rails with room in their op ring. */
 static uint32_t soonest_room(
 	struct pc_channel *ch, const struct stripe *s, uint32_t start, uint32_t rails)
 {
@@ -278,7 +282,7 @@ uint32_t stripe_small(struct pc_channel *ch, const struct stripe *s, uint64_t no
 	uint32_t rails = usable(ch, s, rails_out(ch, s->peer) | resting(ch, now_ns));
 	uint32_t next = ch->turn++ % ch->rails;
 
-	/* An idle rail needs no comparison. */
+	/* If the next rail in turn is idle, take it: the rails need not be compared. */
 	if (rails >> next & 1 && !ch->rail[next].bytes && submit_room(ch, next, s->slots))
 		return next;
 	return soonest_room(ch, s, next, rails);

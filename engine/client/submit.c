@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writes to the rings: fills slots, publishes many ops at once, wakes a sleeping rail or control
- * plane. Channel thread.
+ * Writes to the rings: fills ring entries, publishes many ops at once, wakes a sleeping rail or
+ * control plane. Channel thread.
  */
 #include "engine/client/client.h"
 
@@ -24,7 +24,7 @@ static void wake(const struct pc_channel *ch, uint32_t rail)
 
 	if (unlikely(shm_load(&ch->session->status->rail[rail].sleeps)) &&
 		write(ch->session->rail[rail].kick, &one, sizeof(one)) < 0)
-		return; /* the eventfd counter is full: the rail is being woken already */
+		return; /* the eventfd's counter is full, so the rail is being woken already */
 }
 
 void submit_flush_rail(struct pc_channel *ch, uint32_t rail)
@@ -52,7 +52,8 @@ static void flush_ctl(struct pc_channel *ch)
 		return;
 	ring_publish(&ch->ctl, ch->ctl_unpublished);
 	ch->ctl_unpublished = 0;
-	/* pairs with the control plane's fence between raising its flag and looking at the ring */
+	/* pairs with the control plane's fence between raising control_sleeps and looking at the
+	 * ctl ring */
 	shm_fence_sleep();
 	if (shm_load(&ch->session->status->control_sleeps)) {
 		uint64_t one = 1;
@@ -77,7 +78,7 @@ bool submit_ctl_room(struct pc_channel *ch, uint32_t answers, uint32_t reserve)
 	return (uint32_t)room >= want;
 }
 
-/* The caller has called submit_ctl_room() with success. */
+/* Writes a request to the ctl ring. The caller has called submit_ctl_room() with success. */
 void submit_ctl(struct pc_channel *ch, const struct ctl_op *op, uint32_t answers)
 {
 	memcpy(ring_slot_new(&ch->ctl, ch->ctl_unpublished), op, sizeof(*op));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writing one op into a rail's ring: takes a request for its cookie, checks for room, fills the
- * slots. Channel thread. Included only by client.h.
+ * Writing one op into a rail's ring: takes a request for its cookie, checks for room, fills its
+ * ring entries. Channel thread. Included only by client.h.
  */
 #ifndef CLIENT_SUBMIT_H
 #define CLIENT_SUBMIT_H
@@ -10,7 +10,7 @@
 
 static_assert(SHARE_NS_MAX < OP_SPAN_NS, "an op can say its deadline");
 
-/* Returns a request's index; CLIENT_NONE: all requests are in flight. */
+/* Takes a free request. Returns its index; CLIENT_NONE: all requests are in flight. */
 static inline uint32_t request_take(
 	struct pc_channel *ch, enum request_kind kind, struct pc_batch *b, uint32_t i)
 {
@@ -36,7 +36,7 @@ static inline void request_free(struct pc_channel *ch, uint32_t index)
 
 	r->kind = REQUEST_FREE;
 	r->batch = NULL;
-	r->generation++; /* a second answer with the old cookie is ignored */
+	r->generation++; /* an answer with the old cookie is ignored from here on */
 	r->next = ch->request_free;
 	ch->request_free = index;
 }
@@ -47,8 +47,8 @@ static inline uint64_t request_cookie(const struct pc_channel *ch, uint32_t inde
 }
 
 /*
- * True if the rail's op ring has `slots` free slots. Counting in_flight reserves a slot of the done
- * ring for each answer, so the rail never finds the done ring full.
+ * True if the rail's op ring has `slots` free entries. Counting in_flight reserves an entry of the
+ * done ring for each answer, so the rail never finds the done ring full.
  */
 static inline bool submit_room(struct pc_channel *ch, uint32_t rail, uint32_t slots)
 {
@@ -65,7 +65,7 @@ static inline bool submit_room(struct pc_channel *ch, uint32_t rail, uint32_t sl
 	return (uint32_t)room >= r->unpublished + slots;
 }
 
-/* The caller has called submit_room() with success. */
+/* Writes an op to the rail's op ring. The caller has called submit_room() with success. */
 static inline void submit_op(struct pc_channel *ch, uint32_t rail, const struct op *op,
 	const struct op_segment *segments)
 {

@@ -16,9 +16,10 @@
 #define SPIN_NS 50000u
 #define SPIN_FEW_CORES_NS 20000u
 #define FEW_CORES 2u
-/* on few cores, the time a waiting thread yields its core before it sleeps */
+/* on few cores, how long a waiting thread yields its core before it sleeps */
 #define YIELD_NS 20000u
-#define YIELD_BYTES_PER_NS 8u /* assumed copy speed: adds backlog / this many ns to YIELD_NS */
+/* assumed copy speed of the rails: backlog / this many ns is added to YIELD_NS */
+#define YIELD_BYTES_PER_NS 8u
 #define YIELD_NS_MAX 1000000u
 #define SLEEP_NS_MAX 100000000ull
 
@@ -63,10 +64,12 @@ static void sleep_until(struct pc_channel *ch, uint64_t until_ns)
 	if (rest_ns > SLEEP_NS_MAX)
 		rest_ns = SLEEP_NS_MAX;
 	shm_store(&ch->header->client_waits, 1);
-	shm_fence_sleep(); /* pairs with the engine's order: publish, fence, exchange the flag */
+	/* pairs with the engine's order: publish the completion, fence, exchange client_waits */
+	shm_fence_sleep();
 	if (!answered(ch) && poll(p, 2, (int)(rest_ns / 1000000 + 1)) > 0) {
 		if ((p[0].revents && !wake_clear(ch)) || p[1].revents)
-			ch->looked_ns = 0; /* the next step checks the session's socket */
+			/* so that the next step of the channel checks the session's socket */
+			ch->looked_ns = 0;
 	}
 	shm_store(&ch->header->client_waits, 0);
 }
@@ -89,7 +92,8 @@ void wait_for(struct pc_channel *ch, const struct pc_batch *b, uint64_t until_ns
 {
 	bool few = ch->pc->cores <= FEW_CORES;
 	uint64_t spin_ns = few ? SPIN_FEW_CORES_NS : SPIN_NS;
-	/* time of the first step without progress; 0: the last step moved something */
+	/* time of the first step without progress since the last progress, ns; 0: the last step
+	 * moved something */
 	uint64_t moved_ns = 0;
 
 	while (b ? b->left != 0 : !all_done(ch)) {
@@ -109,7 +113,7 @@ void wait_for(struct pc_channel *ch, const struct pc_batch *b, uint64_t until_ns
 		if (now_ns - moved_ns < spin_ns) {
 			for (unsigned k = 0; k < 8 && !answered(ch); k++)
 				/* a pause takes up to 140 cycles: check for answers between two
-				 * pauses */
+				 * of them */
 				shm_pause();
 		} else if (few && now_ns - moved_ns < spin_ns + yield_for(ch)) {
 			sched_yield();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Clients that connect to the Unix socket (attach_socket.c). Only processes of the engine's own
- * user, or of root, are served. The loop's thread only.
+ * user, or of root, are served. Runs on the control plane's thread only.
  */
 #include "engine/control/attach.h"
 
@@ -20,7 +20,7 @@
 
 /* ---- connections ----------------------------------------------------------------------------- */
 
-/* Returns a free place in the table, or NULL if it is full. */
+/* Returns a free element of a table of sessions, or NULL if the table is full. */
 static struct session **free_place(struct session **table, unsigned places)
 {
 	for (unsigned i = 0; i < places; i++)
@@ -29,7 +29,7 @@ static struct session **free_place(struct session **table, unsigned places)
 	return NULL;
 }
 
-/* Whether the connection has sent a request that was not read yet. */
+/* Whether the client has sent a request on its socket that the engine has not read yet. */
 static bool has_request(const struct session *s)
 {
 	char byte;
@@ -70,7 +70,9 @@ static void silent_clear(struct session **place)
 	(void)session_free(s);
 }
 
-/* `silent`: the place of the connection unless it is refused. */
+/*
+ * `silent`: the free element of attach->silent that takes the new connection unless it is refused.
+ */
 static void accept_one(struct attach *a, int fd, struct session **silent)
 {
 	struct ucred peer = {.pid = 0, .uid = (uid_t)-1};
@@ -150,7 +152,10 @@ static void on_accept(evutil_socket_t listener, short what, void *context)
 
 /* ---- called by other files of this folder ---------------------------------------------------- */
 
-/* Frees the sessions that have ended and have nothing left. Returns how many. */
+/*
+ * Frees the sessions of the table that have ended and own no channel and no region any more.
+ * Returns how many it freed.
+ */
 static unsigned table_free(struct session **table, unsigned places)
 {
 	unsigned n = 0;
@@ -228,7 +233,10 @@ void attach_stop(struct control *control)
 			channel_finish(a->channel[i]);
 }
 
-/* Opens the same file again, so that the new descriptor cannot be mapped for writing. */
+/*
+ * Opens the file of `fd` once more, read-only, so that the client cannot map the new descriptor for
+ * writing.
+ */
 static int reopen_read_only(int fd)
 {
 	char path[64];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Clients of this host: their sessions, channels and memory regions. The protocol is in
- * abi/segment.h. The loop's thread only, except the threads of attach_helper.c, which register
- * memory, and the thread of attach_closer.c.
+ * abi/segment.h. Runs on the control plane's thread only, except the threads of attach_helper.c,
+ * which register memory, and the thread of attach_closer.c.
  *
  *   attach.c             the socket: which connections are accepted; requests, replies
  *   attach_session.c     a session from its first request until its last resource is freed
@@ -32,19 +32,24 @@
  * opening a channel, whose staging memory is small, does not wait for large memory.
  */
 #define ATTACH_SMALL_BYTES (1u << 20)
-#define ATTACH_SMALL_HELPERS 2u      /* threads that register small memory */
-#define ATTACH_HELPERS 8u            /* threads that register larger memory */
-#define ATTACH_TELL_NS 5000000000ull /* time between two log lines about one long registration */
-#define ATTACH_SILENT_MAX 32u   /* maximum number of connections that have not sent a request */
-#define ATTACH_SILENT_SECONDS 2 /* a connection without a request is closed after this time */
-/* maximum number of refused clients kept connected to read the reason */
+/* helper threads that register memory of at most ATTACH_SMALL_BYTES */
+#define ATTACH_SMALL_HELPERS 2u
+#define ATTACH_HELPERS 8u /* helper threads that register larger memory */
+/* time between two log lines about one long registration, in ns */
+#define ATTACH_TELL_NS 5000000000ull
+/* maximum number of client connections that have not sent a request */
+#define ATTACH_SILENT_MAX 32u
+/* a client connection that has sent no request for this time is closed */
+#define ATTACH_SILENT_SECONDS 2
+/* maximum number of refused clients that stay connected, so that they can read the reason */
 #define ATTACH_REFUSED_MAX 8u
-#define ATTACH_REFUSED_SECONDS 1 /* a refused client is disconnected after this time */
+#define ATTACH_REFUSED_SECONDS 1 /* a refused client is disconnected after this time, in s */
 #define ATTACH_REGION_BYTES_MAX (1ull << 40)
-#define ATTACH_ACCEPTS 16u /* connections accepted in one turn */
-/* a process with this number of slots in quarantine gets no more credits */
+#define ATTACH_ACCEPTS 16u /* client connections accepted in one turn of the control plane */
+/* a client process with this number of slots in quarantine gets no more credits */
 #define ATTACH_QUARANTINE_MAX 8u
-#define ATTACH_QUARANTINE_US 10000 /* time between two looks at channels in quarantine */
+/* time between two checks of the channels in quarantine, in us */
+#define ATTACH_QUARANTINE_US 10000
 /*
  * Client memory ranges of all sessions together. One region for each channel is kept back, because
  * every channel needs a region for its staging memory.
@@ -57,10 +62,10 @@ struct channel;
 struct closer;
 
 enum region_state {
-	REGION_REGISTERING, /* the helper threads register the memory */
-	REGION_LIVE,        /* the rails know the region and use it for READs */
-	REGION_DROPPING,    /* the rails were told to return the region */
-	REGION_RELEASING,   /* the helper threads deregister the memory */
+	REGION_REGISTERING, /* state of a region: the helper threads register its memory */
+	REGION_LIVE,        /* state of a region: the rails know it and use it for READs */
+	REGION_DROPPING,    /* state of a region: the rails were told to return it */
+	REGION_RELEASING,   /* state of a region: the helper threads deregister its memory */
 };
 
 /*
@@ -69,57 +74,70 @@ enum region_state {
  * one, is one extent.
  */
 struct region {
-	uint32_t id; /* REGION_CLIENT_0 .. REGIONS_MAX - 1 */
+	uint32_t id; /* number of the region: REGION_CLIENT_0 .. REGIONS_MAX - 1 */
 	struct session *session;
 	/* the channel whose staging memory this is; NULL: memory registered by the client */
 	struct channel *staging_of;
 	/* the client's memfd; -1: staging memory, which is part of the channel's memfd */
 	int memfd;
-	void *map; /* the engine's mapping; NULL: staging memory, mapped by the channel */
+	/* the engine's mapping of the memory; NULL: staging memory, which the channel has mapped */
+	void *map;
 	size_t map_bytes;
 	void *base;
 	size_t length;
-	uint64_t offset; /* offset in the memfd */
+	uint64_t offset; /* offset of the region in the memfd, in bytes */
 	enum region_state state;
-	unsigned left;         /* rails that have not returned the region */
-	unsigned extent_shift; /* an extent has 1 << extent_shift bytes; 0: one extent */
+	unsigned left; /* number of rails that have not returned the region */
+	/* every extent of the region has 1 << extent_shift bytes; 0: the region is one extent */
+	unsigned extent_shift;
 	unsigned extents;
-	unsigned mrs; /* extents * NICs: the MR of extent e on NIC n is number n * extents + e */
+	/* length of `mr`, extents * NICs: the MR of extent e on NIC n is number n * extents + e */
+	unsigned mrs;
 	/*
 	 * While REGISTERING or RELEASING, the following belongs to the helper threads: each MR to
 	 * one thread, the rest to the holder of the lock.
 	 */
-	struct dv_mr *mr; /* array of `mrs` MRs; length 0: not registered */
-	/* array of `mrs` keys; rails read it from RAIL_REGION_ADD until they return the region */
+	struct dv_mr *mr; /* array of `mrs` MRs; an MR of length 0 is not registered */
+	/*
+	 * array of the `mrs` lkeys; rails read it from RAIL_REGION_ADD until they return the region
+	 */
 	uint32_t *lkey;
-	unsigned mrs_next; /* number of the next MR that no thread has taken */
+	unsigned mrs_next; /* index in `mr` of the next MR that no helper thread has taken */
 	unsigned mrs_done;
 	uint64_t began_ns, told_ns;
 	struct region *next;
-	/* RELEASING, but a NIC did not deregister it: it waits until that NIC's device is closed */
+	/*
+	 * the state is REGION_RELEASING, but a NIC did not deregister the memory: the region waits
+	 * until that NIC's device is closed
+	 */
 	bool held;
-	unsigned cut_devices; /* value of attach->cut_devices when the release began */
+	/* value of attach->cut_devices when the release of this region began */
+	unsigned cut_devices;
 	int result;
 	char text[160];
 };
 
 struct channel {
-	uint32_t id; /* < CHANNELS_MAX */
+	uint32_t id; /* number of the channel, < CHANNELS_MAX */
 	struct session *session;
 	int memfd;
-	int wake;        /* the engine's end of the socket pair that wakes the client */
-	int wake_client; /* the client's end of that pair, until it is sent; then -1 */
+	int wake; /* the engine's end of the socket pair that wakes the client */
+	/* the client's end of that pair, until it is sent to the client; then -1 */
+	int wake_client;
 	unsigned char *map;
 	size_t bytes;
 	struct region *staging;
 	struct rail_channel rail[RAILS_MAX];
-	unsigned left; /* rails that have not returned the channel */
+	unsigned left; /* number of rails that have not returned the channel */
 	/*
 	 * the channel's staging memory is being registered; rails and publish.c do not know it yet
 	 */
 	bool opening;
 	bool stopping;
-	/* quarantine: the client's thread may still copy into the slot publish.kept */
+	/*
+	 * the channel is in quarantine: the client's thread may still copy into the slot
+	 * publish.kept
+	 */
 	bool quarantined;
 	struct publish_channel publish;
 	struct statistics_source statistics;
@@ -127,10 +145,17 @@ struct channel {
 
 struct session {
 	struct control *control;
-	uint32_t id; /* number of the session, never reused; 0: it has not sent a request yet */
-	/* serial number of the connection; the smallest one is the oldest connection */
+	/* number of the session, never reused; 0: the client has not sent a request yet */
+	uint32_t id;
+	/*
+	 * number of the connection in the order of accept(); the smallest one is the oldest
+	 * connection
+	 */
 	uint64_t arrival;
-	/* the entry of attach->silent, ->session or ->refused that points to this session */
+	/*
+	 * address of the element of attach->silent, ->session or ->refused that points to this
+	 * session
+	 */
 	struct session **place;
 	int fd;
 	pid_t pid;
@@ -138,21 +163,22 @@ struct session {
 	int pidfd;
 	struct event *readable;
 	struct event *closed;
-	/* event: the client's process has exited, even if a child of it keeps the socket open */
+	/* libevent event: the client's process has exited, even if a child keeps the socket open */
 	struct event *exited;
 	int refuse; /* 0, or the -errno with which every request of this client is refused */
 	char refusal[160];
-	struct attach_request request; /* the request being served */
-	bool busy; /* true until the request is answered; no further request is read meanwhile */
-	/* true while the reply waits for this session's commands to be in the rails' inboxes */
+	struct attach_request request; /* the client's request that the engine serves now */
+	/* true until `request` is answered; the engine reads no further request meanwhile */
+	bool busy;
+	/* true while the reply waits until the rails' inboxes have all commands of this session */
 	bool waits_told;
 	uint64_t reply_a, reply_b;
 	struct region *waits_region;
 	struct channel *waits_channel;
-	/* channels and regions not yet freed; regions include staging memory */
+	/* number of channels and of regions not yet freed; regions include staging memory */
 	unsigned channels, regions;
-	unsigned quarantined; /* channels of the session that are in quarantine */
-	/* regions of the session and their extents, without staging memory */
+	unsigned quarantined; /* number of channels of this session that are in quarantine */
+	/* number of this session's regions and of their extents, without staging memory */
 	unsigned ranges, extents;
 	bool ending;
 };
@@ -173,18 +199,22 @@ static inline bool session_may_take(
 	return has + wants <= (share > min ? share : min);
 }
 
-/* Helper threads and the regions they work on. The lock protects `first`, `last` and `done`. */
+/* Helper threads that register memory. The lock protects `first`, `last` and `done`. */
 struct attach_helper {
 	struct control *control;
 	pthread_t thread[ATTACH_HELPERS];
-	unsigned threads; /* running threads; the loop's thread only */
+	unsigned threads; /* number of running threads; only the control plane's thread uses it */
 	unsigned threads_max;
-	cpu_set_t cores; /* cores that the threads may use */
+	cpu_set_t cores; /* CPU cores on which the helper threads may run */
 	pthread_mutex_t lock;
 	pthread_cond_t more;
-	struct region *first, *last; /* queue of regions with MRs that no thread has taken */
-	struct region *done;         /* regions that the threads have finished */
-	/* 1 after a region was added to `done`; the loop reads it without the lock */
+	/* ends of the queue of regions with MRs that no helper thread has taken */
+	struct region *first, *last;
+	/* list of regions whose MRs the helper threads have all registered or deregistered */
+	struct region *done;
+	/*
+	 * set to 1 after a region was added to `done`; the control plane reads it without the lock
+	 */
 	uint32_t done_flag;
 	bool stop;
 };
@@ -198,19 +228,22 @@ struct attach {
 	struct channel *channel[CHANNELS_MAX];
 	struct region *region[REGIONS_MAX];
 	unsigned sessions, channels, regions;
-	/* client memory ranges and their extents, without staging memory */
+	/* number of client memory regions and of their extents, without staging memory */
 	unsigned ranges, extents;
-	/* sessions whose reply waits until commands are in the rails' inboxes */
+	/* number of sessions whose reply waits until the rails' inboxes have their commands */
 	unsigned waits_told;
-	unsigned endings;     /* sessions that are ending and not freed yet */
+	unsigned endings;     /* number of sessions that are ending and not freed yet */
 	unsigned cut_devices; /* number of lost NICs whose devices were closed */
 	uint32_t last_session;
 	uint64_t arrivals;
-	unsigned quarantined; /* channels in quarantine */
-	/* timer that looks at the channels in quarantine; armed while there are any */
+	unsigned quarantined; /* number of channels in quarantine */
+	/* timer that checks the channels in quarantine; armed while there is at least one */
 	struct event *quarantine;
-	int pidfd; /* pidfd of the engine, sent to clients; -1: the kernel gave none */
-	/* read-only descriptors of shared memory, sent to clients */
+	int pidfd; /* pidfd of the engine, sent to clients; -1: the kernel refused to create it */
+	/*
+	 * read-only descriptors of the status segment, the shard and the page heads, sent to
+	 * clients
+	 */
 	int status_fd, shard_fd, heads_fd[RAILS_MAX];
 	struct attach_helper large, small;
 	struct closer *closer;
@@ -223,18 +256,24 @@ struct attach {
  * inboxes, and frees ended sessions. Returns 0 if there was nothing to do.
  */
 unsigned attach_turn(struct control *control);
-/* A rail or publish.c found an impossible ring index in the channel. Ends the client's session. */
+/*
+ * Called when a rail or publish.c found an impossible ring index in the channel. Ends the client's
+ * session.
+ */
 void attach_channel_broken(struct control *control, uint32_t channel);
 void attach_channel_returned(struct control *control, struct rail_channel *returned);
 void attach_region_returned(struct control *control, uint32_t region);
-/* After the device of a lost NIC was closed: deregisters again what that NIC did not release. */
+/*
+ * Called after the device of a lost NIC was closed: deregisters again the memory that this NIC had
+ * not deregistered.
+ */
 void attach_regions_retry(struct control *control);
-/* Shutdown: accepts no more clients and ends all sessions. */
+/* Called at shutdown: accepts no more clients and ends all sessions. */
 void attach_stop(struct control *control);
 
 struct attach_counts {
 	unsigned sessions, channels, regions;
-	unsigned extents; /* extents on each NIC, without staging memory */
+	unsigned extents; /* number of extents in use on each NIC, without staging memory */
 };
 void attach_counts(const struct control *control, struct attach_counts *ret);
 /* Adds what the clients counted since the last call to control->statistics. */
@@ -242,28 +281,40 @@ void attach_statistics_collect(struct control *control, uint64_t now_ns);
 
 /* ---- attach_socket.c ------------------------------------------------------------------------- */
 
-/* Starts to listen. Returns the descriptor that clients connect to, or logs and returns -errno. */
+/*
+ * Listens on the engine's socket. Returns the descriptor that clients connect to; on failure logs
+ * and returns -errno.
+ */
 int attach_socket_listen(struct control *control);
-/* Closes the socket and removes its file, so that no new client connects. May be called twice. */
+/*
+ * Closes the engine's socket and removes its file, so that no new client connects. May be called
+ * twice.
+ */
 void attach_socket_remove(struct control *control);
 
 /* ---- shared by the files attach_*.c ---------------------------------------------------------- */
 
-/* Sends the one reply to session->request, with `fds`. text: the reason when status < 0. */
+/*
+ * Sends the one reply to s->request, with the descriptors `fds`. `text`: the reason when status <
+ * 0.
+ */
 void session_reply(struct session *s, int status, uint64_t a, uint64_t b, const int *fds,
 	unsigned fd_count, const char *text);
 void session_refuse(struct session *s, int status, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 /* Serves session->request and takes ownership of `fd` (-1: the request had no descriptor). */
 void session_serve(struct session *s, int fd, unsigned fd_count);
-/* Starts to watch the session's socket, with a time limit for the first request. 0 or -ENOMEM. */
+/*
+ * Starts to watch the session's socket, with a time limit for the first request. Returns 0 or
+ * -ENOMEM.
+ */
 int session_start(struct session *s);
 /*
  * At the first request: gives the session a place in attach->session, or calls session_refuse()
  * when all are taken.
  */
 void session_admit(struct session *s);
-/* Replies as soon as the rails' inboxes have all commands sent so far. */
+/* Replies to s->request as soon as the rails' inboxes have all commands sent so far. */
 void session_reply_told(struct session *s, uint64_t a, uint64_t b);
 void session_told(struct session *s);
 /*
@@ -271,25 +322,28 @@ void session_told(struct session *s);
  * Calling it twice does no harm.
  */
 void session_end(struct session *s, const char *why);
-/* Frees a session that has ended and has no channels and regions left. False: not yet. */
+/*
+ * Frees a session that has ended and has no channels and regions left. Returns false if it cannot
+ * yet.
+ */
 bool session_free(struct session *s);
 
 void channel_open_request(struct session *s);
 void channel_close_request(struct session *s);
 void channel_stop(struct channel *c);
-/* The channel's staging memory is registered and the rails know it: sends the reply. */
+/* Called when the channel's staging memory is registered and the rails know it: sends the reply. */
 void channel_opened(struct channel *c);
-/* Frees the stopped channel if no rail has it and its staging region is freed. */
+/* Frees the stopped channel if all rails have returned it and its staging region is freed. */
 void channel_finish(struct channel *c);
-/* Frees the channel at once. Also used by attach_close(), when the rails have ended. */
+/* Frees the channel at once. attach_close() calls it too, after the poll cores have ended. */
 void channel_free(struct channel *c);
 
 /* Called when a channel was closed: puts it in quarantine if its client is copying into a slot. */
 void quarantine_enter(struct channel *c);
-/* Ends the quarantine of a channel. Calling it twice does no harm. */
+/* Ends the quarantine of a channel. May be called twice. */
 void quarantine_leave(struct channel *c);
 bool quarantine_allows_credits(const struct session *s);
-/* Creates the timer of the quarantine. 0 or -ENOMEM. */
+/* Creates the timer that checks the channels in quarantine. Returns 0 or -ENOMEM. */
 int quarantine_open(struct attach *a);
 void quarantine_close(struct attach *a);
 
@@ -302,20 +356,27 @@ void region_remove_request(struct session *s);
  */
 int region_add_staging(struct channel *c, size_t offset, char *text, size_t text_bytes);
 void region_drop(struct region *r);
-/* For memory with page size `page`: extents have 1 << (returned shift) bytes; 0: one extent. */
+/*
+ * For memory with page size `page`: returns the shift by which an extent has 1 << shift bytes; 0:
+ * the memory is one extent.
+ */
 unsigned region_extent_shift(const struct control *control, uint64_t length, uint64_t page);
 unsigned region_extents(uint64_t length, unsigned shift);
 /*
  * Registers one MR or, when the region is RELEASING, deregisters it. Returns 0, or -errno with the
- * reason in `text`. A helper thread, or the loop's thread without helpers.
+ * reason in `text`. Runs on a helper thread, or on the control plane's thread when there is no
+ * helper thread.
  */
 int region_mr_work(
 	struct control *control, struct region *r, unsigned mr, char *text, size_t text_bytes);
-/* region_mr_work() for all MRs on this thread. The first error goes to r->result and r->text. */
+/*
+ * Calls region_mr_work() for all MRs of the region on the caller's thread. Stores the first error
+ * in r->result and r->text.
+ */
 void region_work(struct control *control, struct region *r);
 /* Whether a NIC still has a registration of the region. */
 bool region_is_held(const struct region *r);
-/* Called on the loop's thread when the helper threads have finished the region. */
+/* The control plane calls this when the helper threads have finished all MRs of the region. */
 void region_worked(struct control *control, struct region *r);
 /*
  * Called by attach_close() after the rails have ended. False: a NIC did not deregister the memory,
@@ -323,20 +384,26 @@ void region_worked(struct control *control, struct region *r);
  */
 bool region_close(struct control *control, struct region *r);
 
-/* Starts the closer's thread. 0 or -errno. */
+/* Starts the thread that closes descriptors of clients. Returns 0 or -errno. */
 int closer_open(struct closer **ret_closer);
-/* Closes the descriptor on the closer's thread. -1 is ignored. */
+/* Passes the descriptor to that thread, which closes it. A descriptor of -1 is ignored. */
 void closer_take(struct closer *closer, int fd);
 void closer_close(struct closer *closer);
 
-/* Gives the region to the helper threads. 0, or -errno: there is no thread, or the engine stops. */
+/*
+ * Gives the region to the helper threads. Returns 0, or -errno if there is no thread or the engine
+ * stops.
+ */
 int helper_submit(struct control *control, struct region *r);
-/* Cancels the registration of a region: MRs that no thread has taken are left out. */
+/* Cancels the registration of a region: the helper threads skip its MRs that none has taken yet. */
 void helper_cancel(struct control *control, struct region *r);
-/* Returns one region that the threads have finished, or NULL. */
+/* Returns one region whose MRs the helper threads have finished, or NULL. */
 struct region *helper_collect(struct attach_helper *h);
 void helper_open(struct control *control, struct attach_helper *h, unsigned threads);
-/* Waits for the threads to finish all regions they were given. Then helper_submit() fails. */
+/*
+ * Waits until the helper threads have finished all regions they were given. From then on
+ * helper_submit() fails.
+ */
 void helper_stop(struct attach_helper *h);
 void helper_close(struct attach_helper *h);
 

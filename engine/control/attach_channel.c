@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Channels: the rings and staging memory of one client thread, in one shared-memory segment. A
- * channel is given to every rail, and every rail returns it before it is unmapped. The loop's
- * thread only.
+ * channel is given to every rail, and every rail returns it before it is unmapped. Runs on the
+ * control plane's thread only.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -87,7 +87,7 @@ static void rails_tell(struct channel *c, enum rail_command_kind kind)
 	}
 }
 
-/* Returns a free channel number, or CHANNELS_MAX. */
+/* Returns a channel number that is not in use, or CHANNELS_MAX if all are. */
 static uint32_t channel_number(const struct attach *a)
 {
 	uint32_t id = 0;
@@ -97,7 +97,7 @@ static uint32_t channel_number(const struct attach *a)
 	return id;
 }
 
-/* Starts to open a channel. 0: channel_opened() will send the reply. */
+/* Starts to open a channel. Returns 0 if channel_opened() will send the reply, else -errno. */
 static int channel_open(struct session *s, char *text, size_t bytes)
 {
 	struct control *control = s->control;
@@ -158,9 +158,11 @@ void channel_opened(struct channel *c)
 	c->left = s->control->rails;
 	rails_tell(c, RAIL_CHANNEL_ADD);
 	publish_channel_open(s->control, &c->publish);
-	/* Ops that the client writes before a rail knows the channel wait in their ring. */
+	/*
+	 * The client may write ops before the rails know the channel: the ops wait in their rings.
+	 */
 	session_reply(s, 0, c->id, c->staging->id, fds, 2, NULL);
-	close(c->wake_client); /* the client has its own copy of this descriptor now */
+	close(c->wake_client); /* the reply has sent the client a copy of this descriptor */
 	c->wake_client = -1;
 }
 
@@ -197,7 +199,10 @@ void channel_finish(struct channel *c)
 
 	if (!c->stopping || c->left || c->staging)
 		return;
-	/* A stopping engine hands out no slots, so it does not wait for the quarantine to end. */
+	/*
+	 * A stopping engine hands out no slots, so a channel in quarantine is freed without waiting
+	 * for its client.
+	 */
 	if (!c->quarantined || s->control->stopping)
 		channel_free(c);
 	if (s->waits_channel == c) {
@@ -246,7 +251,10 @@ void channel_free(struct channel *c)
 		munmap(c->map, c->bytes);
 	if (c->memfd >= 0)
 		close(c->memfd);
-	/* through the closer: the client may have sent descriptors to it, whose close can block */
+	/*
+	 * the closer's thread closes it: the client may have sent descriptors to this socket, and
+	 * their close can block
+	 */
 	closer_take(a->closer, c->wake);
 	if (c->wake_client >= 0)
 		close(c->wake_client);
@@ -273,7 +281,10 @@ void attach_channel_returned(struct control *control, struct rail_channel *retur
 	if (c->left)
 		c->left--;
 	if (c->left == 0) {
-		/* Release: pairs with wait_until_drained() in client/channel.c. */
+		/*
+		 * This release store pairs with the load in wait_until_drained() in
+		 * client/channel.c.
+		 */
 		shm_store_release(&c->publish.header->drained, 1);
 		client_wake(c->wake);
 	}

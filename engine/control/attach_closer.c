@@ -15,12 +15,14 @@
 
 #include "engine/control/attach.h"
 
-/* time that shutdown waits for the thread; then the process ends without it */
+/*
+ * time that shutdown waits for the closer's thread; after it the process ends without that thread
+ */
 #define CLOSER_END_SECONDS 1
 
 struct closer {
 	pthread_t thread;
-	int in, out; /* ends of a pipe that carries descriptor numbers */
+	int in, out; /* ends of a pipe that carries the numbers of the descriptors to close */
 };
 
 static void *run(void *context)

@@ -73,7 +73,10 @@ static bool skip_rest(struct attach_helper *h, struct region *r)
 
 /* ---- the helper threads' side ---------------------------------------------------------------- */
 
-/* Waits for the next MR to work on. NULL: the thread must end, and the queue is empty. */
+/*
+ * Waits for the next MR to register or deregister. Returns NULL if the thread must end and no
+ * region is queued.
+ */
 static struct region *helper_next(struct attach_helper *h, unsigned *ret_mr)
 {
 	struct region *r;
@@ -93,7 +96,7 @@ static struct region *helper_next(struct attach_helper *h, unsigned *ret_mr)
 	return r;
 }
 
-/* Whether a log line about a long registration is due; `text` gets the line. */
+/* Whether a log line about a long registration is due; writes the line to `text` if so. */
 static bool progress_due(struct region *r, char *text, size_t bytes)
 {
 	uint64_t now_ns = clock_now_ns();
@@ -118,7 +121,10 @@ static void unmap(struct region *r)
 		return;
 	munmap(r->map, r->map_bytes);
 	r->map = NULL;
-	/* After the client's exit this is the last reference: the kernel frees the memory. */
+	/*
+	 * If the client has exited, this is the last reference to the memfd, so the kernel frees
+	 * its memory here.
+	 */
 	close(r->memfd);
 	r->memfd = -1;
 }
@@ -130,7 +136,7 @@ static void *helper_main(void *context)
 	struct region *r;
 	unsigned mr;
 
-	/* if the kernel refuses this, the thread runs on the loop's cores */
+	/* if the kernel refuses this, the helper thread runs on the control plane's cores */
 	sched_setaffinity(0, sizeof(h->cores), &h->cores);
 	while ((r = helper_next(h, &mr)) != NULL) {
 		char why[sizeof(r->text)], progress[160];
@@ -161,7 +167,7 @@ static void *helper_main(void *context)
 
 /* ---- the loop's side ------------------------------------------------------------------------- */
 
-/* Starts one thread, with all signals blocked, because the main thread handles them. */
+/* Starts one helper thread with all signals blocked, because the main thread handles signals. */
 static int helper_start(struct attach_helper *h)
 {
 	sigset_t all, before;
@@ -235,8 +241,8 @@ struct region *helper_collect(struct attach_helper *h)
 }
 
 /*
- * Called before the loop's thread is pinned. The helpers may use the cores that the process has now
- * except poll cores, or all of them if nothing is left.
+ * Called before the control plane's thread is pinned. The helpers may use the cores that the
+ * process has now except poll cores, or all of them if nothing is left.
  */
 void helper_open(struct control *control, struct attach_helper *h, unsigned threads)
 {

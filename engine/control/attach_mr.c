@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The memory registrations (MRs) of a region: one for each extent on each NIC. Runs on the helper
- * threads, or on the loop's thread when no helper can be started; one thread works on an MR at a
- * time.
+ * threads, or on the control plane's thread when no helper can be started; one thread works on an
+ * MR at a time.
  *
  * Extents exist because NICs write into a large MR on small pages at half their rate: its address
  * translations do not fit into their caches. Memory on huge pages has 1/512 as many translations.

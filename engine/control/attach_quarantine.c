@@ -4,7 +4,7 @@
  * The slot is not returned to the pool, and the channel's segment, in which the client names the
  * slot, stays mapped, until the client's thread has left the slot or its process has exited. At
  * most one slot per channel. The protocol is described at struct channel_header in abi/segment.h.
- * The loop's thread only.
+ * Runs on the control plane's thread only.
  */
 #include <errno.h>
 #include <poll.h>
@@ -14,8 +14,9 @@
 #include "engine/control/attach.h"
 
 /*
- * Whether two sessions are of the same process. From Linux 6.9 on each pidfd has an inode of its
- * own; before, all processes with unknown pid (0) count as one.
+ * Whether two sessions belong to the same client process. From Linux 6.9 on, all pidfds of one
+ * process share an inode number that no other process has. Before 6.9, all pidfds of the host share
+ * one inode number, so all processes whose pid is unknown (0) count as one process.
  */
 static bool same_process(const struct session *a, const struct session *b)
 {

@@ -2,8 +2,8 @@
 /*
  * Regions: memory of clients that READs write to. A region is checked, mapped, registered on every
  * NIC and made known to every rail; it is released in the reverse order. It is never unmapped
- * before every rail has returned it and every NIC has deregistered it. The loop's thread, except
- * region_mr_work().
+ * before every rail has returned it and every NIC has deregistered it. Runs on the control plane's
+ * thread, except region_mr_work().
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -70,7 +70,7 @@ fail:
 	return NULL;
 }
 
-/* Unmaps and frees a region that no rail and no NIC uses any more. */
+/* Unmaps and frees a region that no rail uses and no NIC has registered any more. */
 static void region_free(struct control *control, struct region *r)
 {
 	struct attach *a = control->attach;
@@ -143,9 +143,9 @@ static void region_registered(struct control *control, struct region *r)
 		snprintf(text, sizeof(text), "%s", r->text);
 		s->waits_region = NULL;
 		if (r->staging_of)
-			/* free the channel together with its staging memory */
+			/* the channel is freed together with its staging memory */
 			r->staging_of->stopping = true;
-		region_release(control, r); /* this call may free the region */
+		region_release(control, r); /* region_release() may free the region */
 		if (!s->ending)
 			session_reply(s, rc, 0, 0, NULL, 0, text);
 		return;
@@ -186,12 +186,18 @@ static void region_released(struct control *control, struct region *r)
 	bool waited = s->waits_region == r;
 
 	if (r->result < 0 && r->cut_devices != control->attach->cut_devices) {
-		/* A device was closed since. The failure may have been on it: deregister again. */
+		/*
+		 * A NIC's device was closed since the release began. The failed deregistration may
+		 * have been on it: deregister again.
+		 */
 		region_release(control, r);
 		return;
 	}
 	if (r->result < 0) {
-		/* The NIC may still write to the memory: memory and region number stay in use. */
+		/*
+		 * The NIC may still write to the memory, so its mapping and the region number stay
+		 * in use.
+		 */
 		log_error("clients: cannot deregister region %u: %s; its memory stays mapped",
 			r->id, r->text);
 		r->held = true;
@@ -271,7 +277,10 @@ static int file_check(int fd, bool unsealed, uint64_t offset, uint64_t length, u
 			"the file descriptor is no memfd; pass memory as a memfd made with MFD_ALLOW_SEALING");
 		return -EINVAL;
 	}
-	/* F_SEAL_SEAL alone: made without MFD_ALLOW_SEALING, as other programs make memfds. */
+	/*
+	 * A memfd with only F_SEAL_SEAL was made without MFD_ALLOW_SEALING, as other programs make
+	 * memfds.
+	 */
 	if (!(seals & F_SEAL_SHRINK) && !(unsealed && seals == F_SEAL_SEAL)) {
 		snprintf(text, bytes,
 			"the memfd can shrink under the NIC: make it with MFD_ALLOW_SEALING and add F_SEAL_SHRINK");
@@ -314,7 +323,7 @@ static int region_map(struct region *r, uint64_t page, char *text, size_t text_b
 			strerror(errno));
 		return rc;
 	}
-	/* keep the client's memory, perhaps a TB of it, out of core dumps */
+	/* keeps the client's memory, which may be 1 TB, out of the engine's core dumps */
 	(void)madvise(map, r->map_bytes, MADV_DONTDUMP);
 	r->map = r->base = map;
 	return 0;
@@ -428,7 +437,7 @@ bool region_close(struct control *control, struct region *r)
 		log_error(
 			"clients: cannot deregister region %u: %s; its memory stays mapped until the engine ends",
 			r->id, r->text);
-		r->map = NULL; /* region_free() then does not unmap it */
+		r->map = NULL; /* with this, region_free() does not unmap the memory */
 	}
 	region_free(control, r);
 	return !held;

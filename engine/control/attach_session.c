@@ -3,8 +3,8 @@
  * A session: receives requests and sends replies, one at a time. It ends when the client closes its
  * socket, when its process exits, when the client breaks a rule, or when the engine stops. A
  * session that ends keeps its place until the rails have returned all its channels and regions.
- * attach_turn() then frees it, so that it is never freed inside one of its own callbacks. The
- * loop's thread only.
+ * attach_turn() then frees it, so that it is never freed inside one of its own callbacks. Runs on
+ * the control plane's thread only.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -72,7 +72,7 @@ void session_reply(struct session *s, int status, uint64_t a, uint64_t b, const 
 		log_debug("clients: session %u, request %u: %s", s->id, reply.kind, reply.text);
 	}
 	rc = reply_send(s, &reply, fds, fd_count);
-	if (rc < 0) /* The session ends if the client does not read its replies or is gone. */
+	if (rc < 0) /* sendmsg() failed: the client does not read its replies, or has exited */
 		session_end(s, rc == -EAGAIN ? "it does not read its replies" : strerror(-rc));
 	else if (s->readable && event_add(s->readable, NULL) < 0)
 		session_end(s, "out of memory");
@@ -112,7 +112,7 @@ void session_refuse(struct session *s, int status, const char *format, ...)
 /* ---- requests -------------------------------------------------------------------------------- */
 
 #ifndef SO_PEERPIDFD
-#define SO_PEERPIDFD 77 /* constant of Linux 6.5 that older headers lack */
+#define SO_PEERPIDFD 77 /* constant of Linux 6.5 that older kernel headers lack */
 #endif
 
 /*
@@ -313,7 +313,10 @@ static unsigned fds_received(struct closer *closer, struct msghdr *message, int 
 	return message->msg_flags & MSG_CTRUNC ? FDS_IN_MAX + 1 : n;
 }
 
-/* Waits for the next request; the first one must come within a time limit. */
+/*
+ * Watches the session's socket for the next request. The first request must come within a time
+ * limit.
+ */
 static int session_listen(struct session *s)
 {
 	const struct timeval patience = {
@@ -409,8 +412,12 @@ void session_end(struct session *s, const char *why)
 	if (s->exited)
 		event_free(s->exited);
 	s->readable = s->closed = s->exited = NULL;
-	(void)shutdown(s->fd, SHUT_RDWR); /* the client sees the end of its session at once */
-	/* through the closer: queued requests may carry descriptors, whose close can block */
+	/* this makes the client see the end of its session at once */
+	(void)shutdown(s->fd, SHUT_RDWR);
+	/*
+	 * the closer's thread closes it: unread requests may carry descriptors, and their close can
+	 * block
+	 */
 	closer_take(a->closer, s->fd);
 	s->fd = -1;
 	if (s->waits_told) {

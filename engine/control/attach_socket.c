@@ -4,9 +4,10 @@
  * that an error in engine.socket is found at once. It listens only when the engine can answer: a
  * client that connects earlier is refused and tries again.
  *
- * PATH.pid contains the engine's process id. The engine locks it before the bind and until it has
- * ended, so that two engines never share a path, even while one of them starts. The kernel releases
- * the lock when the process ends. Used at start-up and shutdown, on the loop's thread.
+ * <engine.socket>.pid contains the engine's process id. The engine locks it before the bind and
+ * until it has ended, so that two engines never share a path, even while one of them starts. The
+ * kernel releases the lock when the process ends. Used at start-up and shutdown, on the control
+ * plane's thread.
  */
 #include "engine/control/attach.h"
 
@@ -25,16 +26,22 @@
 
 struct attach_socket {
 	char path[128];
-	int fd;   /* the bound socket; -1: removed, or never bound */
-	int lock; /* descriptor of PATH.pid, locked; -1: not held */
-	/* identity of the socket file, so that another engine's file is not removed */
+	int fd;   /* the bound socket; -1: it is removed, or was never bound */
+	int lock; /* descriptor of <engine.socket>.pid, which is locked; -1: the lock is not held */
+	/*
+	 * device and inode of the socket file, so that this engine removes no file of another
+	 * engine
+	 */
 	dev_t device;
 	ino_t inode;
 };
 
-/* backlog of listen(), so that a client connecting with a non-blocking socket finds room */
+/* backlog of listen(): long enough that a client which connects without blocking is not refused */
 #define SOCKET_BACKLOG SOMAXCONN
-/* limit of attempts to take the lock; one fails when another engine has just removed its file */
+/*
+ * limit of attempts to take the lock; an attempt fails when another engine has just removed the
+ * lock file
+ */
 #define LOCK_TRIES 100
 
 /*
@@ -77,7 +84,10 @@ static void lock_path(const struct attach_socket *s, char ret[sizeof(s->path) + 
 	snprintf(ret, sizeof(s->path) + 8, "%s.pid", s->path);
 }
 
-/* Logs that another engine holds the lock, with the process id in the file (0 if fd is -1). */
+/*
+ * Logs that another engine holds the lock, with the process id that the lock file names (0 if fd is
+ * -1).
+ */
 static int lock_busy(const struct attach_socket *s, int fd)
 {
 	char pid[16] = "";
@@ -90,8 +100,8 @@ static int lock_busy(const struct attach_socket *s, int fd)
 }
 
 /*
- * Locks PATH.pid. Returns 0, -errno, or 1: locked, but the file is not at its path any more,
- * because the engine that removed it has ended.
+ * Locks <engine.socket>.pid. Returns 0, -errno, or 1: locked, but the file is not at its path any
+ * more, because the engine that removed it has ended.
  */
 static int lock_try(const struct attach_socket *s, int fd, const char *path)
 {
@@ -160,7 +170,10 @@ static int socket_probe(const struct sockaddr_un *address, pid_t *ret_pid)
 		(void)getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes);
 		rc = -EADDRINUSE;
 	} else if (errno == EAGAIN || errno == EACCES || errno == EPERM || errno == EPROTOTYPE) {
-		/* The backlog is full, or the socket is another user's or of another type. */
+		/*
+		 * connect() failed because the backlog is full, or the socket belongs to another
+		 * user or has another type.
+		 */
 		rc = -EADDRINUSE;
 	}
 	close(fd);
@@ -224,7 +237,9 @@ static void socket_free(struct attach_socket *s)
 	socket_remove(s);
 	if (s->lock >= 0) {
 		lock_path(s, path);
-		/* removed under the lock, so that lock_try() of another engine sees it */
+		/*
+		 * removed while the lock is held, so that lock_try() of another engine notices it
+		 */
 		(void)unlink(path);
 		close(s->lock);
 	}
@@ -247,7 +262,10 @@ static int socket_bind(struct attach_socket *s, const struct sockaddr_un *addres
 	}
 	s->device = st.st_dev;
 	s->inode = st.st_ino;
-	/* Other users may connect, so that accept_one() can refuse them with a reason. */
+	/*
+	 * Users that may not attach can connect too, so that accept_one() can refuse them with a
+	 * reason.
+	 */
 	if (chmod(s->path, 0666) < 0)
 		log_warn(
 			"clients: cannot set mode 0666 of %s: %s; clients of other users cannot connect",

@@ -44,7 +44,9 @@ static void tell_untold(evutil_socket_t fd, short what, void *context)
 	}
 }
 
-/* A command that does not fit the rail's inbox is queued; tell_untold() sends it later. */
+/*
+ * If the rail's inbox has no room for the command, it is queued, and tell_untold() sends it later.
+ */
 void connect_tell(struct control *control, unsigned rail, const struct rail_command *command)
 {
 	struct connect *connect = control->connect;
@@ -96,7 +98,10 @@ void connect_wanted(struct control *control, unsigned rail, uint16_t peer, uint3
 	const struct active *there = active_find(control, rail, ref);
 
 	if (there && there->state != ACTIVE_BROKEN)
-		/* Requested already, or the command that answers the rail was sent already */
+		/*
+		 * The connection was requested already, or its command to the rail was sent
+		 * already.
+		 */
 		return;
 	if (!to || to->map.self || to->map.peer != peer || there || control->stopping ||
 		rail_out(control, rail) || backoff_of(control, rail, peer, ref)->out ||
@@ -117,7 +122,9 @@ void connect_probe(struct control *control, unsigned rail, const struct member_r
 		backoff_more(control, rail, to->map.peer, to->map.ref);
 }
 
-/* Breaks a live connection and starts its back-off, after which a new one is made and probed. */
+/*
+ * Breaks a live connection and starts its back-off. After it a new connection is made and probed.
+ */
 static void break_anew(struct control *control, struct active *active)
 {
 	const struct rail_peer *peer = &active->peer;
@@ -238,7 +245,7 @@ bool connect_serve_connected(
 		if (active->serial == connected->serial && active->peer.ref == ref)
 			break;
 	if (!active || active->gone || active->state != ACTIVE_ASKED)
-		return fits; /* the answer is late: the connection was given up meanwhile */
+		return fits; /* the peer's answer is late: the connection was given up before */
 	fits = fits && regions_take(&active->peer, connected->n_regions, connected->regions);
 	if (status == 0 && !fits)
 		status = -EPROTO;
@@ -315,7 +322,10 @@ int connect_open(struct control *control)
 		return -ENOMEM;
 	for (unsigned r = 0; r < RAILS_MAX; r++)
 		STAILQ_INIT(&connect->untold[r]);
-	/* A restarted engine must not reuse serials of its former start */
+	/*
+	 * Serials count from the incarnation, so a restarted engine does not repeat serials that it
+	 * used before the restart.
+	 */
 	connect->serial = control->incarnation;
 	control->connect = connect;
 	rc = works_open(control->base, 2 * control->rails, &connect->works);
@@ -352,7 +362,7 @@ void connect_close(struct control *control)
 	passives_drop(control, 0);
 	works_close(connect->works);
 	passives_free(control);
-	/* The rails have stopped, so nothing is in flight any more. */
+	/* The rails have stopped, so nothing is in flight on these QPs: they can be destroyed. */
 	while ((active = LIST_FIRST(&connect->actives))) {
 		qps_destroy(&active->qps.set);
 		active_free(active);

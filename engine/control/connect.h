@@ -17,7 +17,7 @@
 struct control;
 struct rail_peer;
 
-/* Handlers of the rail events RAIL_PEER_WANTED, _BROKEN, _RETURNED and _PROVEN. */
+/* Handlers of these events from a rail: RAIL_PEER_WANTED, _BROKEN, _RETURNED and _PROVEN. */
 void connect_wanted(struct control *control, unsigned rail, uint16_t peer, uint32_t ref);
 void connect_broken(
 	struct control *control, unsigned rail, struct rail_peer *peer, uint32_t syndrome);
@@ -30,14 +30,14 @@ void connect_proven(struct control *control, unsigned rail, struct rail_peer *pe
 void connect_stuck(struct control *control, unsigned rail, struct rail_peer *peer, uint64_t ns);
 void connect_quiet(struct control *control, unsigned rail);
 
-/* The NIC's port lost its link, or has its link again. */
+/* Called when the port of the rail's NIC lost its link, or has its link again. */
 void connect_port(struct control *control, unsigned rail, bool up);
 /*
  * The NIC is lost until the engine is restarted; a PORT_UP does not bring it back. `why`: the
  * driver's error text.
  */
 void connect_device_lost(struct control *control, unsigned rail, const char *why);
-/* The QP with number `qpn` has failed: its connection is broken. */
+/* Called when the QP with number `qpn` has failed: its connection is broken. */
 void connect_qp_failed(struct control *control, unsigned rail, uint32_t qpn, const char *why);
 /*
  * The rail's state: "up", "down", "slow" or "lost". *ret_peers_out: number of peers that are not
@@ -46,20 +46,24 @@ void connect_qp_failed(struct control *control, unsigned rail, uint32_t qpn, con
 const char *connect_rail_state(
 	const struct control *control, unsigned rail, unsigned *ret_peers_out);
 
-/* The member has left the map: drops its QPs on every rail, active and passive. */
+/* Called when the member has left the map: drops its QPs on every rail, active and passive. */
 void connect_member_gone(struct control *control, uint16_t peer, uint32_t ref);
-/* Shutdown: puts all active QPs in the error state and drops them; destroys the passive QPs. */
+/*
+ * Called at shutdown: puts all active QPs in the error state and drops them; destroys the passive
+ * QPs.
+ */
 void connect_stop(struct control *control);
 /* Number of active connections that a rail holds and has not returned. */
 unsigned connect_outstanding(const struct control *control);
-/* Number of driver calls that helper threads execute now. */
+/* Number of driver calls on queue pairs that helper threads execute now. */
 unsigned connect_busy(const struct control *control);
 
 struct connect_counts {
-	/* Active connections: waiting for the peer's answer; in use by a rail */
+	/* Active connections: number waiting for the peer's answer; number in use by a rail */
 	unsigned asked, live;
-	unsigned served; /* passive connections: queue pairs that rails of peers read through */
-	unsigned qps;    /* number of queue pairs of all these connections */
+	/* number of passive connections, through whose queue pairs rails of peers read */
+	unsigned served;
+	unsigned qps; /* number of queue pairs of all these connections, active and passive */
 };
 void connect_counts(const struct control *control, struct connect_counts *ret);
 

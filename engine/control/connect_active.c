@@ -29,7 +29,10 @@ void active_free(struct active *active)
 	free(active);
 }
 
-/* The command carries a pointer to the connection, because several to the same peer may exist. */
+/*
+ * The command names the connection by its pointer, because several connections to the same peer may
+ * exist.
+ */
 static void tell_of(const struct active *active, uint32_t kind)
 {
 	struct rail_command command = {.kind = kind,
@@ -77,7 +80,10 @@ void active_go_on(struct active *active)
 	}
 }
 
-/* The rail has not got the connection yet, so nothing was posted: it can be destroyed at once. */
+/*
+ * Gives up a connection that the rail has not got yet. It can be destroyed at once, because nothing
+ * was posted on it.
+ */
 void active_give_up(struct active *active)
 {
 	struct control *control = active->control;
@@ -129,7 +135,9 @@ static void made_late(evutil_socket_t fd, short what, void *context)
 	active_give_up(active);
 }
 
-/* Sets the timer that gives the connection up: in `ms`, or at made_until_ns if that is earlier. */
+/*
+ * Sets the timer that gives the connection up: after `ms`, or at made_until_ns if that is earlier.
+ */
 static bool deadline_set(struct active *active, uint64_t ms)
 {
 	uint64_t now_ns = clock_now_ns(), left_us = 0;
@@ -227,7 +235,7 @@ static void active_connected(struct active *active)
 	tell_of(active, RAIL_PEER_ADD);
 }
 
-/* A helper thread has finished a call on these queue pairs. */
+/* Called when a helper thread has finished a driver call on the connection's queue pairs. */
 static void active_done(struct qps *qps)
 {
 	struct active *active = (struct active *)((char *)qps - offsetof(struct active, qps));

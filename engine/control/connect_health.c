@@ -20,16 +20,26 @@
 #include "numa/clock.h"
 
 #define HEALTH_WATCH_MS 50
-#define HEALTH_WATCHES 2u /* watch() calls between two comparisons of the rails */
-#define HEALTH_BEHIND 3u  /* this many comparisons in a row make a rail slow */
-/* Slow: it moved less than 1/8 of the best rail's bytes, though it always had work */
+#define HEALTH_WATCHES 2u /* number of watch() calls between two comparisons of the rails */
+#define HEALTH_BEHIND 3u  /* a rail that is behind in this many comparisons in a row is slow */
+/*
+ * A rail is behind in a comparison if it moved less than 1/8 of the best rail's bytes, though it
+ * always had work
+ */
 #define HEALTH_SLOWER 8u
-#define HEALTH_BYTES (1u << 20) /* compare only if the best rail moved more than this */
-/* Compare only rails whose average page is at least this long: short pages are slow anyway */
+/* rails are compared only if the best one moved more than this number of bytes */
+#define HEALTH_BYTES (1u << 20)
+/*
+ * Only rails whose average page has at least this length are compared: short pages have a low
+ * throughput on every rail
+ */
 #define HEALTH_READ_BYTES (64u << 10)
-/* First rest of a slow rail, which is out of use meanwhile; doubles each time */
+/*
+ * First rest of a slow rail, in ms. It is out of use while it rests; each further rest is twice as
+ * long
+ */
 #define HEALTH_REST_MS 1000
-#define HEALTH_RESTS_MAX 5u /* the rest doubles at most this many times */
+#define HEALTH_RESTS_MAX 5u /* number of times that the rest doubles at most */
 #define HEALTH_STEADY_NS 10000000000ull
 
 /* ---- verdicts -------------------------------------------------------------------------------- */
@@ -88,7 +98,10 @@ void rail_leaves(struct control *control, unsigned rail)
 	actives_break_rail(control, rail);
 }
 
-/* The rail is in use again. Its failed paths are probed at once; the others need no probe. */
+/*
+ * Called when the rail is in use again. Its failed paths are probed at once; other paths are used
+ * without a probe.
+ */
 static void rail_returns(struct control *control, unsigned rail)
 {
 	for (unsigned p = 0; p < NODES_MAX; p++) {

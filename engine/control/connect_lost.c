@@ -36,7 +36,10 @@ static void cut_run(struct work *work)
 		snprintf(cut->text, sizeof(cut->text), "%s", dv_error());
 }
 
-/* The device is closed, so the NIC writes nothing any more: the rail may end its posted work. */
+/*
+ * Called when the device is closed: the NIC writes nothing any more, so the rail may end the
+ * requests it had posted.
+ */
 static void cut_done(struct work *work)
 {
 	struct cut *cut = (struct cut *)work;
@@ -97,7 +100,7 @@ void connect_device_lost(struct control *control, unsigned rail, const char *why
 	rail_lost(control, rail, "%s", why);
 }
 
-/* RAIL_QUIET: the rail does not touch its queues any more, so the device may be closed. */
+/* Handles RAIL_QUIET: the rail does not touch its queues any more, so the device may be closed. */
 void connect_quiet(struct control *control, unsigned rail)
 {
 	struct cut *cut = calloc(1, sizeof(*cut));

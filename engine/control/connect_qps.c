@@ -20,9 +20,10 @@
  */
 #define AUTO_READ_BYTES ((PAGE_UNIT + sizeof(struct page_head)) / 2)
 #define AUTO_RTT_NS 5000u
-#define AUTO_READS 16u /* READs in flight per queue pair; max_rd_atomic */
+#define AUTO_READS 16u /* READs in flight per queue pair (max_rd_atomic) */
 #define AUTO_READS_PER_S 2500000u
-#define AUTO_MIN 4u /* one queue pair does not fill a port, and one is kept free for short READs */
+/* minimum of queue pairs: one cannot fill a port, and one is kept free for short READs */
+#define AUTO_MIN 4u
 
 static uint64_t over(uint64_t n, uint64_t by)
 {
@@ -105,7 +106,10 @@ static int join(struct qps *qps)
 	return 0;
 }
 
-/* Calls `call` for every queue pair, also after one has failed; returns the first error. */
+/*
+ * Calls `call` for every queue pair of the set, also after it failed for one. Returns the first
+ * error.
+ */
 static int each(struct qps *qps, int (*call)(struct dv_qp *qp))
 {
 	int first = 0;
@@ -128,7 +132,8 @@ void qps_destroy(struct qp_set *set)
 
 static void run(struct work *work)
 {
-	struct qps *qps = (struct qps *)work; /* `work` is the first member of struct qps */
+	/* the cast is valid because `work` is the first member of struct qps */
+	struct qps *qps = (struct qps *)work;
 
 	qps->status = 0;
 	switch (qps->call) {

@@ -94,7 +94,7 @@ static void regions_describe(const struct control_rail *rail, struct region_list
 	}
 }
 
-/* Sends Connected. `passive` NULL: refused, `status` says why. */
+/* Sends the message Connected. `passive` NULL: the request is refused, and `status` says why. */
 static void answer(struct control *control, uint32_t ref, uint64_t serial, int status,
 	const struct passive *passive)
 {
@@ -120,7 +120,10 @@ static void answer(struct control *control, uint32_t ref, uint64_t serial, int s
 		rpc_reply(link, &message);
 }
 
-/* A helper thread has finished a call on these queue pairs. */
+/*
+ * Called when a helper thread has finished a driver call on the queue pairs of a passive
+ * connection.
+ */
 static void passive_done(struct qps *qps)
 {
 	struct passive *passive = (struct passive *)((char *)qps - offsetof(struct passive, qps));
@@ -130,7 +133,8 @@ static void passive_done(struct qps *qps)
 		free(passive);
 		return;
 	}
-	if (passive->gone) { /* the peer's rail is gone, or has sent a newer Connect */
+	/* nothing reads through them: the peer's rail is gone, or has sent a newer Connect */
+	if (passive->gone) {
 		passive_go_on(passive);
 	} else if (qps->status) {
 		log_warn("rail %u: no queue pairs for a peer: %s", passive->to_rail, qps->text);
@@ -141,7 +145,10 @@ static void passive_done(struct qps *qps)
 	}
 }
 
-/* True while a helper thread still works on queue pairs of that path, needed or not. */
+/*
+ * True while a helper thread works on queue pairs for the path that `connect` names, even if they
+ * are not needed any more.
+ */
 static bool passive_making(struct control *control, uint32_t ref, const Pc__Connect *connect)
 {
 	struct passive *passive;
@@ -165,7 +172,7 @@ static int passive_open(struct control *control, uint32_t ref, const Pc__Connect
 	if (old)
 		passive_fail(old);
 	if (passive_making(control, ref, connect))
-		return -EBUSY; /* the peer asks again after its back-off */
+		return -EBUSY; /* the peer sends Connect again after its back-off */
 	passive = calloc(1, sizeof(*passive));
 	if (!passive)
 		return -ENOMEM;

@@ -20,14 +20,21 @@
 #include "engine/control/rpc.h"
 #include "engine/control/work.h"
 
-#define CONNECT_ANSWER_MS 2000 /* limit for the peer's Connected after our Connect */
-#define CONNECT_MADE_MS 5000   /* limit from the rail's request to RAIL_PEER_ADD */
-#define CONNECT_BACKOFF_MS 100 /* back-off after the first failure; doubles each time */
+#define CONNECT_ANSWER_MS 2000 /* time limit for the peer's Connected after our Connect */
+/* time limit for making a connection, from the rail's request to RAIL_PEER_ADD */
+#define CONNECT_MADE_MS 5000
+/* back-off after a connection's first failure; doubles with each further failure */
+#define CONNECT_BACKOFF_MS 100
 #define CONNECT_BACKOFF_MAX_MS 2000
-/* If a connection lived longer than this, its next back-off starts at CONNECT_BACKOFF_MS again */
+/*
+ * After a connection that lived longer than this, the next back-off starts at CONNECT_BACKOFF_MS
+ * again
+ */
 #define CONNECT_STEADY_NS 10000000000ull
-#define CONNECT_RETRY_MS 1   /* retry after rail_tell() found the inbox full */
-#define CONNECT_STALL_ACKS 5 /* this many ACK time-outs without a completion are a stall */
+/* delay of the next attempt after rail_tell() found the rail's inbox full */
+#define CONNECT_RETRY_MS 1
+/* a stall time is at least this number of ACK time-outs without a completion */
+#define CONNECT_STALL_ACKS 5
 /*
  * If the posted work has not ended this long after its deadline, its queue pairs cannot be
  * destroyed: no client waits longer.
@@ -55,12 +62,15 @@ struct qp_set {
  * and a thread of their own.
  */
 enum qps_call {
-	QPS_MAKE, /* create the queue pairs; then QPS_CONNECT, if the peer's addresses are known */
+	/* create the queue pairs; then QPS_CONNECT follows, if the peer's addresses are known */
+	QPS_MAKE,
 	QPS_CONNECT,
 	QPS_ERROR,
-	/* Destroy queue pairs that did not drain; `status` is 0 only if all of them were */
+	/*
+	 * Destroy queue pairs that did not drain; `status` is 0 only if all of them were destroyed
+	 */
 	QPS_KILL,
-	QPS_DESTROY, /* destroy queue pairs that are drained, killed or never used */
+	QPS_DESTROY, /* destroy queue pairs that have drained, were killed or were never used */
 };
 
 /*
@@ -72,28 +82,35 @@ struct qps {
 	struct control *control;
 	unsigned rail;
 	bool busy;
-	/* Written by the loop: the helper stops making and connecting; never reset */
+	/*
+	 * Written by the control plane: the helper thread stops making and connecting; never reset
+	 */
 	uint32_t abandoned;
 	enum qps_call call;
-	unsigned count, depth; /* input of QPS_MAKE: number of queue pairs, WQEs per queue pair */
-	/* Input of QPS_CONNECT: addresses in `remote`; must equal the number of queue pairs */
+	/* input of QPS_MAKE: number of queue pairs to create, WQEs that each can hold */
+	unsigned count, depth;
+	/*
+	 * input of QPS_CONNECT: number of the peer's addresses in `remote`; must equal the number
+	 * of queue pairs
+	 */
 	unsigned remotes;
 	struct dv_address remote[QPS_PER_PEER_MAX];
 	void (*done)(struct qps *qps);
-	/* results of the call, written by the helper thread */
+	/* results of the driver call, written by the helper thread */
 	int status;
 	char text[240];
-	uint64_t ack_ns; /* after QPS_CONNECT: the longest ACK time-out among the queue pairs */
+	uint64_t ack_ns; /* result of QPS_CONNECT: the longest ACK time-out among the queue pairs */
 	struct dv_sq *sq[QPS_PER_PEER_MAX];
 	struct qp_set set;
 };
 
 enum active_state {
-	ACTIVE_MAKING,     /* a helper thread is making the queue pairs */
-	ACTIVE_ASKED,      /* Connect was sent; the control plane owns the queue pairs */
-	ACTIVE_CONNECTING, /* Connected was received; a helper thread connects the queue pairs */
-	ACTIVE_LIVE,       /* owned by the rail, from RAIL_PEER_ADD on */
-	ACTIVE_BROKEN,     /* put in the error state; the rail drains and returns it */
+	ACTIVE_MAKING, /* state of a connection: a helper thread makes its queue pairs */
+	ACTIVE_ASKED,  /* state: Connect was sent; the control plane still owns the queue pairs */
+	/* state: Connected was received; a helper thread connects the queue pairs */
+	ACTIVE_CONNECTING,
+	ACTIVE_LIVE,   /* state: the rail owns the queue pairs, from RAIL_PEER_ADD on */
+	ACTIVE_BROKEN, /* state: the queue pairs are in error; the rail drains and returns them */
 };
 
 /* The active side of one connection: queue pairs of one of our rails to one peer. */
@@ -101,23 +118,32 @@ struct active {
 	LIST_ENTRY(active) next;
 	struct control *control;
 	enum active_state state;
-	bool gone; /* given up before it was live, or returned by the rail: only to be destroyed */
-	bool errored; /* QPS_ERROR was executed, successfully or not */
-	bool kill;    /* the connection does not drain: QPS_KILL must be executed */
-	bool retired; /* RAIL_PEER_RETIRE was sent */
+	/*
+	 * the connection was given up before it was live, or the rail returned it: it is only to be
+	 * destroyed
+	 */
+	bool gone;
+	bool errored; /* true: QPS_ERROR was executed, with or without success */
+	bool kill;    /* true: the connection does not drain, so QPS_KILL must be executed */
+	bool retired; /* true: RAIL_PEER_RETIRE was sent to the rail */
 	unsigned rail, to_rail;
 	uint64_t serial;
-	uint64_t made_until_ns; /* given up at this time unless it is live */
+	uint64_t made_until_ns; /* if the connection is not live at this time, it is given up */
 	uint64_t live_ns;
 	/*
 	 * Timer: until the connection is live, it gives it up; once it is stuck, it counts `ticks`
 	 * down
 	 */
 	struct event *deadline;
-	unsigned ticks;   /* ticks left until the engine aborts; see CONNECT_TICK_NS */
-	uint64_t tick_ns; /* time of the last tick */
+	/*
+	 * ticks left until the engine aborts because the rail did not return the connection; see
+	 * CONNECT_TICK_NS
+	 */
+	unsigned ticks;
+	uint64_t tick_ns; /* time of the last tick that was subtracted from `ticks` */
 	struct qps qps;
-	struct rail_peer peer; /* handed to the rail; its .control points to this struct */
+	/* handed to the rail; its member .control points to this struct active */
+	struct rail_peer peer;
 };
 
 /*
@@ -127,34 +153,35 @@ struct active {
 struct passive {
 	LIST_ENTRY(passive) next;
 	uint32_t ref;
-	unsigned rail, to_rail; /* number of the peer's rail, number of our rail */
+	unsigned rail, to_rail; /* the peer's rail that reads, and our rail that serves it */
 	uint64_t serial;
-	bool gone; /* no longer used; only to be destroyed */
+	bool gone; /* true: nothing uses the queue pairs; they are only to be destroyed */
 	struct qps qps;
 };
 
-/* Failure record of one path: one of our rails to one peer. */
+/* Failure record of one path, which leads from one of our rails to one peer. */
 struct backoff {
 	uint32_t ref;
 	unsigned fails;
 	uint64_t until_ns;
-	bool out; /* clients are told to use other rails until a probe on this path is answered */
+	bool out; /* true: clients use other rails until a probe on this path is answered */
 };
 
 /* Health of one of our rails. */
 struct rail_health {
 	bool port_down;
-	bool lost; /* its NIC died; true until the engine is restarted */
-	bool cut;  /* lost, and its device is closed: the NIC writes nothing any more */
+	bool lost; /* the rail's NIC died; stays true until the engine is restarted */
+	bool cut;  /* the rail is lost and its device is closed: the NIC writes nothing any more */
 	bool slow;
-	unsigned slow_times;    /* how many times in a row it was found slow */
-	uint64_t slow_until_ns; /* end of its rest, or, if not slow now, of its last rest */
+	unsigned slow_times; /* number of times in a row that the rail was found slow */
+	/* end of the rail's present rest if it is slow, else of its last rest */
+	uint64_t slow_until_ns;
 	/*
 	 * The fields below count from the last comparison with the other rails. `idle`: the rail
 	 * had no work at some moment.
 	 */
 	bool idle;
-	unsigned behind; /* comparisons in a row that found it too slow */
+	unsigned behind; /* number of comparisons in a row in which the rail was behind */
 	uint64_t bytes, pages;
 };
 
@@ -171,23 +198,28 @@ struct connect {
 	struct event *retry;
 	uint64_t serial;
 	unsigned outstanding;
-	struct backoff backoff[RAILS_MAX][NODES_MAX]; /* indexed by our rail and by peer number */
+	/* indexed by the number of our rail and by peer number */
+	struct backoff backoff[RAILS_MAX][NODES_MAX];
 	struct rail_health health[RAILS_MAX];
 	struct event *watch;
-	unsigned watches; /* watch() calls; every HEALTH_WATCHES of them the rails are compared */
+	/* number of watch() calls; after every HEALTH_WATCHES of them the rails are compared */
+	unsigned watches;
 	struct works *works;
 };
 
-/* Each rail has two work queues: 2 * rail for making, 2 * rail + 1 for tearing down. */
+/*
+ * Each rail has two queues of driver calls: number 2 * rail for making connections, 2 * rail + 1
+ * for destroying them.
+ */
 static inline unsigned work_queue_of(unsigned rail, bool breaking)
 {
 	return 2 * rail + breaking;
 }
 
-/* connect_active.c */
+/* functions of connect_active.c */
 
 struct active *active_find(struct control *control, unsigned rail, uint32_t ref);
-/* Stops waiting for the peer's Connected, which has arrived, and starts QPS_CONNECT. */
+/* Stops the timer of the peer's message Connected, which has arrived, and starts QPS_CONNECT. */
 void active_connect(struct active *active);
 /*
  * Starts a connection: makes the queue pairs, then sends Connect to the peer. Returns 0, -ENOMEM,
@@ -199,18 +231,20 @@ int active_open(struct control *control, unsigned rail, const struct member_reco
  * clients.
  */
 void active_give_up(struct active *active);
-/* Breaks a live connection: it is put in the error state, drained by the rail, then destroyed. */
+/*
+ * Breaks a live connection: puts it in the error state. The rail drains it, then it is destroyed.
+ */
 void active_break(struct active *active);
-/* Calls active_give_up() or active_break(), depending on the state. */
+/* Ends the connection with active_give_up() or active_break(), depending on its state. */
 void active_end(struct active *active);
-/* Starts the next driver call the connection needs, unless one is in progress. */
+/* Starts the next driver call that the connection needs, unless a call is in progress. */
 void active_go_on(struct active *active);
 void active_deadline_end(struct active *active);
-/* Sets the time until the engine aborts, unless the rail returns the connection before. */
+/* Starts the time after which the engine aborts unless the rail has returned the connection. */
 void active_ticks_set(struct active *active, uint64_t ns);
 void active_free(struct active *active);
 
-/* connect.c, called by the other files */
+/* functions of connect.c that the other files call */
 void backoff_more(struct control *control, unsigned rail, uint16_t peer, uint32_t ref);
 void tell_peer(struct control *control, unsigned rail, uint32_t kind, uint16_t peer, uint32_t ref);
 
@@ -219,20 +253,23 @@ void tell_peer(struct control *control, unsigned rail, uint32_t kind, uint16_t p
  * peer.
  */
 struct backoff *backoff_of(struct control *control, unsigned rail, uint16_t peer, uint32_t ref);
-/* Gives up or breaks every active connection of the rail. */
+/* Gives up or breaks every active connection of one of our rails. */
 void actives_break_rail(struct control *control, unsigned rail);
-/* Sends a command to a rail, in order. If the inbox is full, it is queued and sent later. */
+/*
+ * Sends a command to a rail. If the rail's inbox is full, the command is queued and sent later, in
+ * order.
+ */
 void connect_tell(struct control *control, unsigned rail, const struct rail_command *command);
 /*
  * Opens a connection whose first READ is a probe, unless the rail already has a connection to `to`.
  */
 void connect_probe(struct control *control, unsigned rail, const struct member_record *to);
 
-/* connect_health.c, called by the other files */
+/* functions of connect_health.c that the other files call */
 
 /* Takes the rail out of use: breaks its connections and tells clients to use the other rails. */
 void rail_leaves(struct control *control, unsigned rail);
-/* True if the rail is out of use altogether: no link, slow, or lost. */
+/* True if the rail is out of use towards all peers: it has no link, is slow, or is lost. */
 bool rail_out(const struct control *control, unsigned rail);
 
 /*
@@ -240,30 +277,30 @@ bool rail_out(const struct control *control, unsigned rail);
  * ended.
  */
 void path_out(struct control *control, unsigned rail, uint16_t peer, uint32_t ref);
-/* A probe was answered: clients may use the path again. */
+/* Called when a probe was answered: clients may use this path again. */
 void path_back(struct control *control, unsigned rail, uint16_t peer, uint32_t ref);
-/* Clears the paths of a peer number, because another member may get that number next. */
+/* Clears the failure records of a peer number, because another member may get that number next. */
 void paths_forget(struct control *control, uint16_t peer);
 int health_open(struct control *control);
 void health_close(struct control *control);
 
-/* connect_qps.c, called by both sides */
+/* functions of connect_qps.c, for active and passive connections */
 
 /*
  * Number of queue pairs from a rail to a peer: rail.qps_per_peer, or, if that is 0, as many as the
  * port's data rate needs.
  */
 unsigned qps_wanted(const struct control *control, unsigned rail);
-/* A helper thread executes the call; then done() runs on the control plane's thread. */
+/* A helper thread executes the driver call; then the control plane calls done(). */
 void qps_start(struct qps *qps, enum qps_call call);
 /*
  * The queue pairs are not needed any more: the helper thread skips what it has not made or
  * connected yet.
  */
 void qps_abandon(struct qps *qps);
-/* True while a helper thread makes or connects this set. */
+/* True while a helper thread makes or connects these queue pairs. */
 bool qps_making(const struct qps *qps);
-/* For connect_close() only: no helper thread is running. */
+/* Destroys the queue pairs. For connect_close() only, when no helper thread is running. */
 void qps_destroy(struct qp_set *set);
 /*
  * True if there are at most QPS_PER_PEER_MAX ends, in order, each with an address of the right
@@ -272,7 +309,10 @@ void qps_destroy(struct qp_set *set);
 bool ends_fit(size_t count, Pc__QpEnd *const *ends);
 /* Stores the peer's addresses for QPS_CONNECT; the caller has checked ends_fit(). */
 void qps_remote(struct qps *qps, size_t count, Pc__QpEnd *const *ends);
-/* True if the set contains the queue pair with number `qpn`; false while busy. */
+/*
+ * True if `qpn` is the number of one of these queue pairs; false while a helper thread works on
+ * them.
+ */
 bool qps_have(const struct qps *qps, uint32_t qpn);
 
 struct end_list {
@@ -282,17 +322,19 @@ struct end_list {
 };
 void qps_describe(const struct qp_set *set, struct end_list *ret);
 
-/* connect_serve.c */
+/* functions of connect_serve.c */
 
-/* Marks for destruction every passive set of member `ref`, or of all members if `ref` is 0. */
+/*
+ * Marks for destruction every passive connection of member `ref`, or of all members if `ref` is 0.
+ */
 void passives_drop(struct control *control, uint32_t ref);
-/* Marks for destruction every passive set on our rail `rail`, which is lost. */
+/* Marks for destruction every passive connection on our rail `rail`, which is lost. */
 void passives_drop_rail(struct control *control, unsigned rail);
 void passive_fail(struct passive *passive);
-/* For connect_close() only: no helper thread is running. */
+/* Frees all passive connections. For connect_close() only, when no helper thread is running. */
 void passives_free(struct control *control);
 
-/* connect_lost.c */
+/* functions of connect_lost.c */
 
 /*
  * Declares the rail lost: no command of the driver helps any more. Nothing is given to the rail,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The control plane of one engine: everything that is not on the data path, in one libevent loop on
- * the housekeeping core. All functions of this folder run on that loop's thread unless they say
- * otherwise, and none of them blocks: helper threads make the driver calls, which may block
+ * the housekeeping core. All functions of this folder run on the control plane's thread unless they
+ * say otherwise, and none of them blocks: helper threads make the driver calls, which may block
  * (work.c, attach_helper.c).
  *
  *   loop.c       the loop: kick, rails' events, timers, sleep protocol; control_open/run/stop/close
@@ -32,25 +32,28 @@
 #include "engine/rail/rail.h"
 #include "numa/plan.h"
 
-struct attach;        /* attach.c */
-struct attach_socket; /* attach_socket.c */
-struct publish;       /* publish.c */
-struct rpc;           /* rpc.c */
-struct member;        /* member.c: the member table */
-struct directory;     /* directory.c */
-struct connect;       /* connect.c */
-struct device_watch;  /* device_event.c */
-struct trouble;       /* trouble.c */
-struct watchdog;      /* watchdog.c */
-struct metrics;       /* metrics.c: its own thread */
-struct view;          /* view.c: summaries of the members */
+struct attach;        /* private to attach.c */
+struct attach_socket; /* private to attach_socket.c */
+struct publish;       /* private to publish.c */
+struct rpc;           /* private to rpc.c */
+struct member;        /* private to member.c: the member table */
+struct directory;     /* private to directory.c */
+struct connect;       /* private to connect.c */
+struct device_watch;  /* private to device_event.c */
+struct trouble;       /* private to trouble.c */
+struct watchdog;      /* private to watchdog.c */
+struct metrics;       /* private to metrics.c: the metrics thread */
+struct view;          /* private to view.c: summaries of the members */
 
 /* One NIC with its poll core and its pool. */
 struct control_rail {
 	struct rail *rail;
 	struct dv_device *device;
 	struct pool *pool;
-	/* Eventfd that wakes the rail; rails of one poll core have duplicates of one eventfd */
+	/*
+	 * eventfd that wakes the rail's poll core; rails of one poll core have duplicates of one
+	 * eventfd
+	 */
 	int kick;
 	/*
 	 * Memory registrations on this rail's NIC, by region number: every pool and head array of
@@ -64,22 +67,24 @@ struct control {
 	struct plan plan;
 	struct event_base *base;
 	uint64_t incarnation;
-	uint32_t ref;              /* low 32 bits of the incarnation, never 0 */
-	char name[NAME_BYTES_MAX]; /* name in the cluster; the same after a restart */
+	uint32_t ref; /* low 32 bits of this engine's incarnation, never 0 */
+	/* name of this engine in the cluster; the same after a restart */
+	char name[NAME_BYTES_MAX];
 
 	struct huge status_memory;
 	struct status_segment *status;
-	int kick; /* eventfd by which clients and rails wake the loop */
+	int kick; /* eventfd by which clients and rails wake the control plane */
 
 	unsigned rails;
 	struct control_rail rail[RAILS_MAX];
-	struct poll_core *poll_core[RAILS_MAX]; /* indexed by plan.rail[].poll_core */
+	/* indexed by plan.rail[].poll_core, the number of a poll core */
+	struct poll_core *poll_core[RAILS_MAX];
 	struct shard shard;
 	struct index *index;
 	uint64_t counter[COUNTER_COUNT];
 	struct statistics statistics; /* of all clients, since the engine started */
 
-	/* Bound before the memory is allocated; served once everything else is open. */
+	/* Bound before the memory is allocated; clients are served once everything else is open. */
 	struct attach_socket *client_socket;
 	int port_fd; /* socket bound to cluster.address; -1: rpc's listener has taken it over */
 
@@ -95,7 +100,8 @@ struct control {
 	struct metrics *metrics; /* NULL: no HTTP */
 	struct view *view;
 	bool stopping;
-	int failed; /* -errno: the loop shuts down in order, and control_run() returns it */
+	/* -errno: the control plane shuts down in order, and control_run() returns this value */
+	int failed;
 };
 
 /*
@@ -109,13 +115,16 @@ int control_open(
  * -errno.
  */
 int control_run(struct control *control);
-/* Asks the loop to shut down in order. Any thread and any signal handler may call it. */
+/* Asks the control plane to shut down in order. Any thread and any signal handler may call it. */
 void control_stop(struct control *control);
 void control_close(struct control *control);
 
 /* ---- calls between the files of this folder -------------------------------------------------- */
 
-/* Called by the loop at the end of each turn that did some work: sends the collected batches. */
+/*
+ * The control plane calls it at the end of each turn that did some work: sends the collected
+ * directory batches.
+ */
 void directory_flush(struct control *control);
 
 /*
@@ -129,22 +138,25 @@ void publish_touched(struct control *control, uint32_t place);
  */
 bool publish_forget(struct control *control, const struct page_key *key);
 
-/* member.c, used by the other files. */
+/* functions of member.c that the other files call */
 struct member_record {
 	struct map_member map;
 	char address[NAME_BYTES_MAX];
 	uint16_t port;
 	bool alive;
 };
-/* NULL: no live member with that ref. The pointer is valid until the next turn. */
+/* Returns NULL if no live member has that ref. The pointer is valid until the next turn. */
 const struct member_record *member_by_ref(const struct control *control, uint32_t ref);
 const struct member_record *member_by_peer(const struct control *control, uint16_t peer);
-/* The current map, as last written to the status segment. */
+/* Returns the current map, as last written to the status segment. */
 const struct map_view *member_map(const struct control *control);
 /* Called by member.c when the map has changed; implemented in directory_move.c. */
 void directory_map_changed(struct control *control);
 
-/* Life cycle of each part, in the order of control_open(); closed in reverse order. */
+/*
+ * Open and close of each part, in the order of control_open(); the parts are closed in reverse
+ * order.
+ */
 /*
  * Bind engine.socket and cluster.address without listening on them: early clients and engines are
  * refused.
@@ -165,7 +177,7 @@ void directory_close(struct control *control);
 void connect_close(struct control *control);
 void publish_close(struct control *control);
 void attach_close(struct control *control);
-/* Sends Leave to every member, so that they take this engine off their maps at once. */
+/* Sends the message Leave to every member, so that they take this engine off their maps at once. */
 void member_leave(struct control *control);
 
 #endif

@@ -149,7 +149,8 @@ void memory_shard_close(struct control *control)
 
 /* ---- registration on every NIC --------------------------------------------------------------- */
 
-#define EXPORT_TELL_SECONDS 5 /* seconds between two log lines about one NIC's registration */
+/* seconds between two log lines about the registration of the engine's memory on one NIC */
+#define EXPORT_TELL_SECONDS 5
 
 struct registration {
 	pthread_t thread;
@@ -211,7 +212,9 @@ void memory_unexport(struct control *control)
 	}
 }
 
-/* Waits for the thread; logs a line every EXPORT_TELL_SECONDS while it runs. */
+/*
+ * Waits for the thread that registers memory; logs a line every EXPORT_TELL_SECONDS while it runs.
+ */
 static void join_and_tell(struct registration *r, uint64_t began_ns)
 {
 	struct timespec until;

@@ -153,7 +153,7 @@ static void model_warn(const struct control *control)
 				: "; model.move_bytes = no: pages read from other nodes hold WRONG BYTES");
 }
 
-/* The settings that decide whether the device opens, for the error message. */
+/* Returns the settings that decide whether the device can be opened, for the error message. */
 static const char *device_settings(const struct settings *s, const char *name)
 {
 	if (strncmp(name, "soft", 4) != 0)
@@ -328,7 +328,10 @@ static const struct {
 	{"events of the NICs", device_event_open, device_event_close},
 	{"memory registration", memory_export, memory_unexport},
 	{"rails", rails_open, rails_close},
-	/* The memory of publish.c is freed late: directory_close() still calls back into it */
+	/*
+	 * The memory of publish.c is freed after directory_close(), which still calls back into
+	 * publish.c
+	 */
 	{"answers", nothing_open, publish_memory_close},
 	{"cluster view", view_open, view_close},
 	{"engine-to-engine port", rpc_open, rpc_close},

@@ -11,7 +11,7 @@
 #include "engine/control/connect.h"
 #include "engine/control/device_event.h"
 
-#define EVENTS_BURST 16u /* limit of the events read per turn and device */
+#define EVENTS_BURST 16u /* limit of the events that are read in one turn from one device */
 
 struct device_watch {
 	struct event *event[RAILS_MAX];
@@ -77,7 +77,7 @@ int device_event_open(struct control *control)
 		int fd = dv_event_fd(control->rail[i].device);
 
 		if (fd < 0)
-			continue; /* this device reports no events */
+			continue; /* this NIC's device reports no events */
 		watch->event[i] =
 			event_new(control->base, fd, EV_READ | EV_PERSIST, ready, control);
 		if (!watch->event[i] || event_add(watch->event[i], NULL)) {

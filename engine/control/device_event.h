@@ -12,7 +12,7 @@
 
 int device_event_open(struct control *control);
 void device_event_close(struct control *control);
-/* Stops watching the rail's device, because it is about to be closed. */
+/* Stops watching the device of the rail's NIC, because the device is about to be closed. */
 void device_event_forget(struct control *control, unsigned rail);
 
 #endif

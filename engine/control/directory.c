@@ -79,7 +79,8 @@ void directory_stale(struct control *control, const struct page_key *key, uint32
 	if (ref == control->ref) {
 		ours = index_find(control->index, key);
 		if (ours && ours->place == place && ours->generation == generation)
-			return; /* the entry is correct: the reader was wrong, or late */
+			/* this engine has the page: the entry is right, the report wrong or late */
+			return;
 	}
 	control->counter[COUNTER_entries_stale]++;
 	remove_everywhere(control, key, ref, place, generation);
@@ -115,7 +116,8 @@ static void touches_send(struct directory *dir, struct owner *owner)
 	touch.places = owner->touches;
 	message.body_case = PC__MESSAGE__BODY_TOUCH;
 	message.touch = &touch;
-	(void)rpc_send(link, &message); /* a hint only: dropped when the link cannot take it */
+	/* touches are only hints to the owner: they are dropped when the link has no room */
+	(void)rpc_send(link, &message);
 	owner->touched = 0;
 }
 

@@ -63,7 +63,7 @@ void item_background(struct directory *dir, struct item *item)
 	struct owner *owner = owner_of(dir, item->peer, item->ref);
 	enum verb verb = (enum verb)item->claim->verb;
 
-	if (!owner) /* the owner has died: the item is among the orphans */
+	if (!owner) /* the owner has died, so this part of the claim is in dir->orphans */
 		return;
 	if (!item->sent && owner_full(dir, owner, verb)) {
 		TAILQ_REMOVE(&owner->queue[verb], item, next);

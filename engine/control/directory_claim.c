@@ -79,7 +79,10 @@ static void heap_remove(struct directory *dir, struct claim *claim)
 	heap_down(dir, last->heap - 1);
 }
 
-/* A timer that fires before the new deadline is left as it is: claims_due() arms it again. */
+/*
+ * Arms the timer for the earliest deadline of all claims. An armed timer that fires earlier is left
+ * as it is: claims_due() arms it again.
+ */
 static void due_arm(struct directory *dir)
 {
 	uint64_t now_ns = clock_now_ns(), at_ns, wait_ns;
@@ -105,7 +108,7 @@ static void claim_answer(struct directory *dir, struct claim *claim, enum op_sta
 	claim->answered = true;
 	claim->status = (uint8_t)status;
 	STAILQ_INSERT_TAIL(&dir->finished, claim, finished);
-	/* Makes directory_flush() run before this turn ends */
+	/* Makes the event loop call directory_flush() before this turn ends */
 	event_active(dir->wake, EV_TIMEOUT, 0);
 }
 
@@ -145,7 +148,8 @@ static void claim_unawaited(struct directory *dir, struct claim *claim)
 {
 	claim->background = true;
 	dir->background++;
-	claim->pending++; /* keeps the claim alive while the loop below resolves items */
+	/* the added 1 prevents that the claim is freed while the loop below ends parts of it */
+	claim->pending++;
 	for (unsigned i = 0; i < claim->items; i++)
 		if (!claim->item[i].resolved)
 			item_background(dir, &claim->item[i]);

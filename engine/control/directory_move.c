@@ -168,7 +168,7 @@ static bool set_has(const struct owner_set *set, uint32_t ref)
 	return false;
 }
 
-/* `cursor`: where the part of the index that contains `entry` begins. */
+/* `cursor`: the position in the index at which the copied part that contains `entry` begins. */
 static void publish_to_new(struct directory *dir, const struct index_entry *entry, uint64_t cursor)
 {
 	struct owner_set before, after;

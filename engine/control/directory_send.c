@@ -58,7 +58,7 @@ static struct batch *batch_take(struct owner *owner, unsigned verb)
 	return batch;
 }
 
-/* Puts the items back to the front of their queue, in their former order. */
+/* Puts the parts of a batch back to the front of the owner's queue, in their former order. */
 static void batch_rewind(struct owner *owner, struct batch *batch)
 {
 	for (unsigned i = batch->count; i > 0; i--) {
@@ -161,7 +161,10 @@ void owners_send(struct directory *dir)
 
 		STAILQ_REMOVE_HEAD(&now, next_dirty);
 		owner->dirty = false;
-		/* No memory, or the link's output buffer is full: retry on the next turn */
+		/*
+		 * There is no memory, or the link's output buffer is full: the owner stays in the
+		 * list and is tried again in the next turn
+		 */
 		if (!owner_send(dir, owner)) {
 			owner->dirty = true;
 			STAILQ_INSERT_TAIL(&dir->dirty, owner, next_dirty);
@@ -183,7 +186,10 @@ bool directory_serve_ack(struct control *control, struct rpc_link *link, const P
 			break;
 	if (!batch || owner->ref != member_link_ref(link))
 		return false;
-	/* Indices must ascend: then none occurs twice, and one pass matches them to items. */
+	/*
+	 * The indices of refused entries must ascend: then none occurs twice, and one pass over the
+	 * batch finds them all.
+	 */
 	for (size_t i = 0; i < ack->n_failed; i++)
 		if (ack->failed[i] >= batch->count ||
 			(i > 0 && ack->failed[i] <= ack->failed[i - 1]))
@@ -221,7 +227,10 @@ void directory_link_down(struct control *control, uint16_t peer, const struct rp
 			continue;
 		}
 		owner->in_flight--;
-		/* The latest batch first, so that rewinding restores the order */
+		/*
+		 * Each batch is put in front of the earlier ones, so the latest comes first and
+		 * rewinding restores the order
+		 */
 		STAILQ_INSERT_HEAD(&back, batch, next);
 	}
 	STAILQ_CONCAT(&owner->batches, &keep);

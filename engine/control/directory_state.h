@@ -28,42 +28,49 @@
 
 struct rpc_link;
 
-#define BATCHES_MAX 16 /* unacknowledged batches per owner */
+#define BATCHES_MAX 16 /* limit of batches to one owner that it has not acknowledged */
 /*
  * Limits on the items of one owner that no client waits for, queued or in flight; see owner_full().
  */
-/* Above it, the owner is `behind`: publishes are skipped */
+/*
+ * Above this limit, the owner is `behind`: publishes to it are skipped, and a walk makes up for
+ * them later
+ */
 #define OWNER_PUBLISHES_MAX MESSAGE_PAGES_MAX
-/* Above it, removes are dropped: readers report the stale entries later */
+/* Above this limit, removes are dropped: readers report the stale entries to the owner later */
 #define OWNER_REMOVES_MAX (16u << 10)
-/* Limit over all owners on claims that no client waits for; above it, removes are dropped */
+/* Limit, over all owners, of claims that no client waits for; above it, removes are dropped */
 #define BACKGROUND_MAX (1u << 20)
-#define MOVE_KEYS 2048            /* keys examined in one slice of the walk */
-#define MOVE_PART (MOVE_KEYS / 8) /* keys copied from the index at a time */
-#define MOVE_BUCKETS 8192         /* buckets swept in one slice */
-#define FORMER_MAX 4              /* former maps whose owners still hold migrated entries */
-#define MOVE_PACE_MS 2            /* pause between two slices */
-#define TOUCH_PACE_MS 20          /* touches are collected for this long before they are sent */
+#define MOVE_KEYS 2048            /* keys of the index examined in one step of the walk */
+#define MOVE_PART (MOVE_KEYS / 8) /* keys copied from the index to the stack at a time */
+#define MOVE_BUCKETS 8192         /* buckets of the shard swept in one step */
+#define FORMER_MAX 4   /* former maps whose owners still hold entries that have migrated */
+#define MOVE_PACE_MS 2 /* pause between two steps of the walk or of the sweep */
+/* touches are collected for this time before they are sent to the owners */
+#define TOUCH_PACE_MS 20
 
-/* In the order in which an owner gets them */
+/* What is done to a key at an owner, in the order in which queued items are sent to an owner. */
 enum verb { VERB_PUBLISH, VERB_FORGET, VERB_REMOVE, VERBS };
 
 enum outcome {
 	OUTCOME_DONE,
-	/* The owner refused: its bucket has no room, or it does not have the page */
+	/* The owner refused: its candidate buckets have no room, or it does not have the page */
 	OUTCOME_FAILED,
-	OUTCOME_LOST, /* the owner is dead and no successor takes its place */
+	OUTCOME_LOST, /* the owner is dead, and no other owner takes its place */
 };
 
-/* The part of a claim that concerns one owner; in exactly one queue or batch until resolved. */
+/*
+ * An item: the part of a claim that concerns one owner. In exactly one queue or batch until the
+ * owner has answered.
+ */
 struct item {
 	TAILQ_ENTRY(item) next;
 	struct claim *claim;
-	uint32_t ref; /* ref of the owner */
+	uint32_t ref; /* ref of the owner that this item is for */
 	uint16_t peer;
 	bool resolved;
-	bool sent;       /* the item is in a batch in flight; false: in a queue */
-	bool background; /* counted in owner.background */
+	bool sent; /* the item is in a batch that was sent; false: it is in the owner's queue */
+	bool background; /* the item is counted in owner.background */
 };
 TAILQ_HEAD(items, item);
 
@@ -72,17 +79,18 @@ struct claim {
 	struct page_key key;
 	uint32_t place;
 	uint32_t generation;
-	uint32_t ref;    /* VERB_REMOVE: the holder named by the entry */
-	uint8_t verb;    /* enum verb */
-	uint8_t status;  /* result, enum op_status; valid once `answered` */
-	bool answered;   /* on the list `finished`, or its `done` was called */
-	bool background; /* counted in directory.background */
+	uint32_t ref;    /* VERB_REMOVE: ref of the holder that the entry names */
+	uint8_t verb;    /* an enum verb: what is done at the owners */
+	uint8_t status;  /* result of the claim, an enum op_status; valid once `answered` */
+	bool answered;   /* the claim is on the list `finished`, or its `done` was called */
+	bool background; /* the claim is counted in directory.background */
 	uint64_t deadline_ns;
-	directory_done done; /* NULL: no client waits, or `done` was called already */
+	/* called with the result; NULL: no client waits, or it was called already */
+	directory_done done;
 	void *context;
 	uint64_t cookie;
-	uint32_t heap;    /* index in the heap of deadlines + 1; 0: not in it */
-	uint16_t pending; /* number of unresolved items, plus one until claim_start() */
+	uint32_t heap;    /* 1 + index of the claim in directory.heap; 0: the claim is not in it */
+	uint16_t pending; /* number of items without an outcome, plus 1 until claim_start() */
 	uint16_t acked, refused;
 	uint16_t items, room;
 	struct item item[];
@@ -102,12 +110,14 @@ struct owner {
 	STAILQ_ENTRY(owner) next_dirty;
 	bool dirty;
 	uint16_t peer;
-	uint32_t ref; /* 0: no member has this peer number */
+	uint32_t ref; /* ref of the owner; 0: no member has this peer number */
 	struct items queue[VERBS];
 	STAILQ_HEAD(, batch) batches;
 	unsigned in_flight;
-	uint32_t background; /* items that no client waits for, queued or in flight */
-	bool behind; /* publishes were skipped: a walk will publish the index from `cursor` on */
+	/* number of items of this owner, queued or sent, that no client waits for */
+	uint32_t background;
+	/* publishes to this owner were skipped: a walk will publish the index from `cursor` on */
+	bool behind;
 	/*
 	 * Entries before `cursor` were skipped too: after that walk, walk once more from the start
 	 */
@@ -120,20 +130,21 @@ struct owner {
 
 enum move_phase {
 	MOVE_NONE,
-	MOVE_WALK, /* publish every key to its new owners */
-	MOVE_WAIT, /* wait until clients have read the new map */
-	MOVE_TIDY, /* remove the entries from former owners */
+	MOVE_WALK, /* phase of a walk: publish every key to its new owners */
+	MOVE_WAIT, /* phase after the walk: wait until clients have read the new map */
+	MOVE_TIDY, /* last phase: remove the entries from former owners */
 };
 
 struct directory {
 	struct control *control;
-	struct owner owner[NODES_MAX]; /* indexed by peer number */
-	STAILQ_HEAD(, owner) dirty;    /* owners that have something to send */
-	STAILQ_HEAD(, claim) finished; /* claims whose `done` directory_flush() will call */
-	struct items orphans;          /* publishes whose owner died, kept until the next map */
-	struct claim **heap;           /* claims by deadline, a binary heap */
+	struct owner owner[NODES_MAX]; /* the members, indexed by peer number */
+	STAILQ_HEAD(, owner) dirty;    /* owners to which something is to be sent */
+	STAILQ_HEAD(, claim) finished; /* claims whose `done` the next directory_flush() calls */
+	/* items of publishes whose owner died, kept until the next map change */
+	struct items orphans;
+	struct claim **heap; /* binary heap of the claims, the earliest deadline first */
 	uint32_t heap_count, heap_room;
-	struct event *due;  /* timer of the earliest deadline */
+	struct event *due;  /* timer that fires at the earliest deadline of the claims */
 	uint64_t due_ns;    /* time at which the timer `due` fires; 0: it is not armed */
 	struct event *wake; /* event that calls directory_flush() at the end of this turn */
 	struct event *touch_due;
@@ -145,22 +156,29 @@ struct directory {
 	 * whose ref is 0 holds none of our entries.
 	 */
 	struct event *move;
-	bool move_soon; /* the timer `move` fires within MOVE_PACE_MS */
-	/* Some entries stayed with former owners because a new owner is slow to acknowledge */
+	bool move_soon; /* true: the timer `move` fires within MOVE_PACE_MS */
+	/*
+	 * true: some entries stayed with former owners, because a new owner is slow to acknowledge
+	 * its copy
+	 */
 	bool untidy;
-	unsigned turn; /* counter; selects the owner whose own walk gets the next slice */
+	/* counter that selects the owner that is behind and gets the next step of its own walk */
+	unsigned turn;
 	enum move_phase phase;
 	uint64_t cursor;
-	uint64_t tidy_ns;         /* MOVE_WAIT: time at which it ends */
-	struct map_view *settled; /* map of the last finished walk */
-	/* Map of the current walk; equal to `settled` when there is none */
+	uint64_t tidy_ns;         /* in the phase MOVE_WAIT: time at which the phase ends */
+	struct map_view *settled; /* the map for which the last walk was finished */
+	/*
+	 * map for which the walk in progress publishes; equal to `settled` when no walk is in
+	 * progress
+	 */
 	struct map_view *target;
 	struct map_view
 		*former; /* array of FORMER_MAX maps whose owners still hold migrated entries */
 	unsigned formers;
 	uint32_t sweep_cursor;
-	uint64_t sweep_left; /* number of buckets still to be swept */
-	/* scratch space for one message */
+	uint64_t sweep_left; /* number of buckets of the shard that are still to be swept */
+	/* scratch memory for the entries of one message */
 	Pc__Entry entry[MESSAGE_PAGES_MAX];
 	Pc__Entry *entry_at[MESSAGE_PAGES_MAX];
 	uint32_t failed[MESSAGE_PAGES_MAX];
@@ -174,7 +192,10 @@ struct directory {
  */
 struct claim *claim_new(struct directory *directory, enum verb verb, const struct page_key *key,
 	uint32_t place, uint32_t generation, unsigned room);
-/* Sets the callback and its deadline; a NULL `done` changes nothing. */
+/*
+ * Sets the function that is called when the claim ends, and the claim's deadline. With `done` NULL
+ * it changes nothing.
+ */
 void claim_await(struct directory *directory, struct claim *claim, uint64_t deadline_ns,
 	directory_done done, void *context, uint64_t cookie);
 /*
@@ -182,12 +203,12 @@ void claim_await(struct directory *directory, struct claim *claim, uint64_t dead
  * an item is queued. Does nothing if the owner was added before.
  */
 void claim_add(struct directory *directory, struct claim *claim, uint16_t peer, uint32_t ref);
-/* All owners were added. May free the claim. */
+/* Called when all owners were added to the claim. May free the claim. */
 void claim_start(struct directory *directory, struct claim *claim);
-/* Records the owner's answer. May free the claim. */
+/* Records the owner's answer to one item. May free the claim. */
 void item_resolve(struct directory *directory, struct item *item, enum outcome outcome);
 bool claim_has(const struct claim *claim, uint32_t ref);
-/* Executes the claim's verb on this engine's own shard or pages. */
+/* Executes the claim's verb on this engine's own shard or pages, and returns the outcome. */
 enum outcome claim_do_here(struct directory *directory, const struct claim *claim);
 /*
  * Calls `done` of the finished claims. Claims that finish during these calls are included, up to
@@ -211,22 +232,28 @@ void owners_send(struct directory *directory);
  * of this owner's items next.
  */
 void owner_rewind(struct owner *owner);
-/* Empties the queues of a dead owner: its publishes become orphans, the other items are lost. */
+/*
+ * Empties the queues of a dead owner: its publishes move to directory.orphans, its other items end
+ * as lost.
+ */
 void owner_clear(struct directory *directory, struct owner *owner);
 
 /* ---- directory_move.c ------------------------------------------------------------------------ */
 
 void move_slice(evutil_socket_t fd, short what, void *context);
-/* Runs the next slice within MOVE_PACE_MS. */
+/* Makes the next step of the walk or of the sweep run within MOVE_PACE_MS. */
 void move_soon(struct directory *directory);
 
 /* ---- directory_behind.c ---------------------------------------------------------------------- */
 
-/* NULL: the member is this engine, or it is no longer the member with that peer number. */
+/* Returns NULL if the member is this engine, or no longer the member with that peer number. */
 struct owner *owner_of(struct directory *directory, uint16_t peer, uint32_t ref);
-/* True if the owner's limit on items of this verb that no client waits for is reached. */
+/* True if this owner has reached its limit of items with this verb that no client waits for. */
 bool owner_full(const struct directory *directory, const struct owner *owner, enum verb verb);
-/* Marks the owner as behind: publishes of the index from `cursor` on were skipped. */
+/*
+ * Marks the owner as behind: publishes to it of the pages from `cursor` of the index on were
+ * skipped.
+ */
 void owner_behind(struct owner *owner, uint64_t cursor);
 /*
  * No client waits for the item any more: counts it against its owner's limit, or drops it if that
@@ -234,7 +261,10 @@ void owner_behind(struct owner *owner, uint64_t cursor);
  */
 void item_background(struct directory *directory, struct item *item);
 void item_background_end(struct directory *directory, struct item *item);
-/* Publishes one slice of the index to one owner that is behind and has room again. */
+/*
+ * One step of a walk for one owner that is behind and has room again: publishes a part of the index
+ * to it.
+ */
 void behind_slice(struct directory *directory);
 /* True if behind_slice() would find an owner to work on. */
 bool behind_ready(const struct directory *directory);

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* engine_abort(): runs on the thread that finds that the engine cannot go on. */
+/*
+ * engine_abort(): ends the process. Runs on any thread that finds that the engine cannot continue.
+ */
 #include "engine/control/fatal.h"
 
 #include <signal.h>
@@ -10,7 +12,10 @@
 
 #include "config/log.h"
 
-/* time limit for writing the log, whose lock or pipe may be what is blocked */
+/*
+ * time limit, in s, for writing the last log line: the log's lock or its pipe may be what is
+ * blocked
+ */
 #define LAST_WORDS_S 2
 
 void engine_abort(const char *format, ...)
@@ -19,7 +24,8 @@ void engine_abort(const char *format, ...)
 	va_list arguments;
 	sigset_t alarm_only;
 
-	signal(SIGALRM, SIG_DFL); /* set the default action of SIGALRM, which ends the process */
+	/* restore the default action of SIGALRM, which ends the process */
+	signal(SIGALRM, SIG_DFL);
 	sigemptyset(&alarm_only);
 	sigaddset(&alarm_only, SIGALRM);
 	pthread_sigmask(SIG_UNBLOCK, &alarm_only, NULL);

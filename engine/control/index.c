@@ -23,19 +23,29 @@
 #define SEGMENT (1u << SEGMENT_BITS) /* number of nodes or of buckets in one segment */
 #define INDEX_NODES_MAX (1u << 31)
 #define BUCKETS_MIN 1024u
-/* nodes that index_walk() looks at per entry requested; keeps a walk over holes short */
+/*
+ * limit of the nodes that index_walk() examines per entry requested: bounds the time of a walk over
+ * removed nodes
+ */
 #define WALK_LOOK 64
 
 __extension__ typedef unsigned __int128 wide;
 
 struct node {
 	struct index_entry entry;
-	uint32_t next; /* next node of its bucket, or of the list of holes; NONE: the last */
+	/*
+	 * number of the next node of the same hash chain, or of the list of removed nodes; NONE:
+	 * this is the last
+	 */
+	uint32_t next;
 	uint32_t live;
 };
 static_assert(sizeof(struct node) == 40, "the comment at the top counts 40 bytes");
 
-/* A growing array of pointers to segments. Only this array is copied when it grows. */
+/*
+ * A growing array: pointers to segments of fixed length. When it grows, only the array of pointers
+ * is copied.
+ */
 struct segments {
 	void **at;
 	uint32_t count, room;
@@ -45,13 +55,20 @@ struct index {
 	uint64_t secret[2];
 	uint64_t count;
 	struct segments nodes, buckets;
-	uint32_t used; /* nodes that were live at least once */
-	uint32_t hole; /* first of the removed nodes, whose memory is reused; NONE: there is none */
-	uint32_t base; /* number of buckets at the start of this round of splits, a power of two */
-	uint32_t split; /* number of buckets split in this round; base + split buckets exist */
+	/* number of nodes that were ever in use; the nodes from this number on are unused memory */
+	uint32_t used;
+	/*
+	 * first node of the list of removed nodes, whose memory is reused; NONE: the list is empty
+	 */
+	uint32_t hole;
+	/* number of hash chains at the start of this round of splits, a power of two */
+	uint32_t base;
+	uint32_t split; /* number of chains split in this round; base + split chains exist */
 };
 
-/* Adds a segment of `bytes`, filled with zero or, if `none`, with NONE. */
+/*
+ * Adds one segment of `bytes` to the array. Its bytes are zero, or with `none` its words are NONE.
+ */
 static int segments_add(struct segments *s, size_t bytes, bool none)
 {
 	uint32_t *segment;
@@ -103,7 +120,7 @@ static uint32_t key_hash(const struct index *index, const struct page_key *key)
 	return (uint32_t)(folded ^ folded >> 32);
 }
 
-/* Returns the head of the chain that holds the key if the key is in the index. */
+/* Returns the head of the hash chain in which the key is, if the index has the key. */
 static uint32_t *bucket_of(const struct index *index, const struct page_key *key)
 {
 	uint32_t hash = key_hash(index, key), number = hash & (index->base - 1);
@@ -113,7 +130,10 @@ static uint32_t *bucket_of(const struct index *index, const struct page_key *key
 	return bucket_at(index, number);
 }
 
-/* Returns the link that points to the key's node, or the link with NONE that ends its chain. */
+/*
+ * Returns the link that points to the key's node, or the link with value NONE that ends its hash
+ * chain.
+ */
 static uint32_t *link_find(const struct index *index, const struct page_key *key)
 {
 	uint32_t *link = bucket_of(index, key);
@@ -139,7 +159,11 @@ static void index_split(struct index *index)
 		return;
 	if (fresh >> SEGMENT_BITS == index->buckets.count &&
 		segments_add(&index->buckets, SEGMENT * sizeof(uint32_t), true) != 0)
-		return; /* no memory for the segment: do not split, chains grow longer instead */
+		/*
+		 * no memory for the new segment: the chain is not split, and chains grow longer
+		 * instead
+		 */
+		return;
 	link = bucket_at(index, index->split);
 	tail = bucket_at(index, fresh);
 	while (*link != NONE) {
@@ -203,7 +227,10 @@ struct index_entry *index_find(struct index *index, const struct page_key *key)
 	return number == NONE ? NULL : &node_at(index, number)->entry;
 }
 
-/* Returns the number of an unused node, or NONE: no memory, or INDEX_NODES_MAX is reached. */
+/*
+ * Returns the number of an unused node, or NONE if there is no memory or INDEX_NODES_MAX is
+ * reached.
+ */
 static uint32_t node_new(struct index *index)
 {
 	uint32_t number = index->hole;

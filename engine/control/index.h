@@ -16,7 +16,8 @@ struct index_entry {
 	uint32_t place;
 	uint32_t generation;
 	uint32_t length;
-	uint32_t mark; /* for the caller's use; the index does not read it */
+	/* word for the caller's use; the index stores it but does not interpret it */
+	uint32_t mark;
 };
 
 /*
@@ -34,7 +35,7 @@ struct index_entry *index_find(struct index *index, const struct page_key *key);
  * there: with -EEXIST it is the existing one, unchanged.
  */
 int index_put(struct index *index, const struct index_entry *entry, struct index_entry **ret);
-/* Returns whether the key was in the index. */
+/* Removes the key. Returns false if the index did not have it. */
 bool index_remove(struct index *index, const struct page_key *key);
 uint64_t index_count(const struct index *index);
 /*

@@ -140,12 +140,14 @@ static unsigned turn(struct loop *loop)
 	struct control *control = &loop->control;
 	unsigned work = 0;
 
-	work += hear(control);             /* take the rails' events for connect.c and attach.c */
-	work += publish_turn(control);     /* serve the ctl rings: credits, publishes */
-	work += attach_turn(control);      /* take regions that helper threads have finished */
-	directory_flush(control);          /* send directory batches to their owners */
-	publish_flush(control);            /* wake clients whose answers are in their rings */
-	work += loop_outbox_send(control); /* send commands that found a full inbox */
+	work += hear(control);         /* take the rails' events for connect.c and attach.c */
+	work += publish_turn(control); /* serve the ctl rings: credits, publishes */
+	/* take regions that helper threads have registered or deregistered */
+	work += attach_turn(control);
+	directory_flush(control); /* send batches of directory entries to the owners */
+	publish_flush(control);   /* wake the clients whose answers are in their rings */
+	/* send the commands that did not fit the inboxes before */
+	work += loop_outbox_send(control);
 	return work;
 }
 
@@ -199,7 +201,10 @@ static bool rails_stopped(const struct loop *loop)
 	return true;
 }
 
-/* Advances the shutdown to the next phase when the present one is finished or its time is over. */
+/*
+ * Advances the shutdown to the next phase when the present phase has finished or its time limit is
+ * over.
+ */
 static void stop_advance(struct loop *loop)
 {
 	uint64_t now_ns = clock_now_ns();
@@ -231,7 +236,10 @@ static void stop_advance(struct loop *loop)
 	}
 }
 
-/* Called outside the loop: when control_open() fails, or when the loop never ran. */
+/*
+ * Stops the poll cores when the event loop does not run: control_open() failed, or control_run()
+ * was not called.
+ */
 int loop_rails_stop(struct loop *loop, uint64_t wait_ns)
 {
 	uint64_t until_ns = clock_now_ns() + wait_ns;

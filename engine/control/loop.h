@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The state that the loop adds to struct control, and what it offers to the other files of this
- * folder: mainly loop_tell(), which keeps commands for a rail whose inbox is full. The loop's
- * thread only, except control_stop().
+ * folder: mainly loop_tell(), which keeps commands for a rail whose inbox is full. Runs on the
+ * control plane's thread only, except control_stop().
  */
 #ifndef CONTROL_LOOP_H
 #define CONTROL_LOOP_H
@@ -11,20 +11,27 @@
 #include "engine/control/health.h"
 #include "engine/control/snapshot.h"
 
-#define LOOP_EVENTS_BURST 256u /* events taken from one rail in one turn */
-/* on a core without rails: time without work until the loop sleeps; else it sleeps at once */
+#define LOOP_EVENTS_BURST 256u /* events taken from one rail in one turn of the control plane */
+/*
+ * on a core without rails: the event loop polls for this time after its last work, then sleeps; on
+ * a core with rails it sleeps at once
+ */
 #define LOOP_SPIN_NS 50000ull
-/* longest sleep of the loop, because the log may have to print lines about repeated messages */
+/* longest sleep of the event loop: the log may have to print lines that count repeated messages */
 #define LOOP_WAKEUP_US 500000
 #define LOOP_LAG_US 50000 /* time between two measurements of how late the loop's timers fire */
-/* longest sleep of the loop while stopping, because the phases have deadlines */
+/* longest sleep of the event loop during shutdown, whose phases have deadlines */
 #define LOOP_STOPPING_US 5000
-#define LOOP_DRAIN_NS 2000000000ull /* shutdown: time for the rails to return everything */
-#define LOOP_STOP_NS 3000000000ull  /* shutdown: time for the poll threads to end */
-/* shutdown: time for the goodbye message to reach the other engines */
+/* shutdown: time limit for the rails to return channels, regions and connections */
+#define LOOP_DRAIN_NS 2000000000ull
+#define LOOP_STOP_NS 3000000000ull /* shutdown: time limit for the poll threads to end */
+/* shutdown: time limit for sending the message Leave to the other engines */
 #define LOOP_GOODBYE_NS 50000000ull
 
-/* Commands for a rail whose inbox was full: `count` of them from `first` on, oldest first. */
+/*
+ * Commands for a rail that did not fit its inbox: `count` of them, the oldest one is number
+ * `first`.
+ */
 struct loop_outbox {
 	struct rail_command *command;
 	size_t first, count, room;
@@ -32,8 +39,9 @@ struct loop_outbox {
 
 enum loop_phase {
 	LOOP_SERVING,
-	LOOP_DRAINING, /* stop was requested: the rails return channels, regions and connections */
-	LOOP_STOPPING, /* RAIL_STOP was sent: the poll threads end */
+	/* a stop was requested: the rails return channels, regions and connections */
+	LOOP_DRAINING,
+	LOOP_STOPPING, /* RAIL_STOP was sent to the rails: the poll threads end */
 	LOOP_ENDED,
 };
 
@@ -43,7 +51,7 @@ enum loop_phase {
 struct loop {
 	struct control control;
 	struct event *kick;
-	struct event *wakeup; /* timer that bounds the sleep of the loop */
+	struct event *wakeup; /* timer that bounds the sleep of the event loop */
 	struct loop_outbox outbox[RAILS_MAX];
 	bool started[RAILS_MAX]; /* true: the poll thread of the rail was started */
 	bool stopped[RAILS_MAX]; /* true: the RAIL_STOPPED event of the rail was received */
@@ -53,17 +61,18 @@ struct loop {
 	uint64_t started_ns;      /* CLOCK_MONOTONIC of control_open() */
 	uint64_t started_unix_ms; /* CLOCK_REALTIME of the same moment */
 	uint64_t spin_ns;
-	uint64_t beat;         /* number of turns; the watchdog sees by it that the loop runs */
-	struct event *measure; /* timer, every LOOP_LAG_US */
-	uint64_t measure_ns;   /* time at which `measure` fired last */
-	uint64_t snapshot_ns;  /* time at which the last snapshot was published */
+	uint64_t beat; /* number of turns; the watchdog reads it to see that the event loop runs */
+	struct event *measure;         /* timer, every LOOP_LAG_US */
+	uint64_t measure_ns;           /* time at which `measure` fired last */
+	uint64_t snapshot_ns;          /* time at which the last snapshot was published */
 	uint64_t lag[LATENCY_BUCKETS]; /* histogram of how late `measure` fired: abi/latency.h */
 	uint64_t lag_ns_sum, lag_worst_ns;
 	struct snapshots *snapshots; /* read by the metrics thread */
 	struct health_pasts pasts;   /* of published snapshots, for the findings of reports */
 	/* time of the last request of /api/cluster, written by the metrics thread; 0: none */
 	uint64_t watched_ns;
-	uint32_t stop_asked; /* 1: control_stop() was called, on any thread */
+	/* 1: control_stop() was called, on any thread or in a signal handler */
+	uint32_t stop_asked;
 	int result;
 };
 
@@ -79,7 +88,7 @@ static inline struct loop *loop_of(const struct control *control)
 bool loop_tell(struct control *control, unsigned rail, const struct rail_command *command);
 /* True when all commands passed to loop_tell() are in the rails' inboxes. */
 bool loop_told(const struct control *control);
-/* Moves kept commands to inboxes that have room. Returns how many it moved. */
+/* Moves queued commands to inboxes that have room. Returns how many it moved. */
 unsigned loop_outbox_send(struct control *control);
 /*
  * Sends RAIL_STOP to every running poll thread and waits until they have ended. Returns 0, or
@@ -92,7 +101,10 @@ int loop_rails_stop(struct loop *loop, uint64_t wait_ns);
  */
 int loop_events_open(struct loop *loop);
 void loop_events_close(struct loop *loop);
-/* In control_memory.c: steps of control_open(). A step that fails has undone its own work. */
+/*
+ * Functions of control_memory.c that are steps of control_open(). A step that fails has undone its
+ * own work.
+ */
 int memory_status_open(struct control *control);
 int memory_pools_open(struct control *control);
 int memory_shard_open(struct control *control);

@@ -20,27 +20,33 @@
 
 #include "engine/control/rpc.h"
 
-#define MEMBER_ENTRIES (2 * NODES_MAX) /* entries for live members, candidates and dead members */
-#define MEMBER_REFS 1024               /* slots of the hash table by_ref; > 2 * NODES_MAX */
-#define MEMBER_DEAD_NS (600ull * 1000000000) /* how long a dead member is still dialled */
-/* Retry of a seed that led to this engine: its DNS name may change */
+/* capacity of the member table: live members, candidates and dead members */
+#define MEMBER_ENTRIES (2 * NODES_MAX)
+#define MEMBER_REFS 1024 /* size of the hash table `by_ref`; must be > 2 * NODES_MAX */
+#define MEMBER_DEAD_NS (600ull * 1000000000) /* time for which a dead member is still dialled */
+/*
+ * time after which a seed that led to this engine itself is dialled again: its DNS name may change
+ */
 #define MEMBER_SELF_RETRY_NS (30ull * 1000000000)
-/* Heartbeats between two Members messages to a member if neither list has changed */
+/*
+ * number of heartbeats between two Members messages to a member, if neither engine's member list
+ * has changed
+ */
 #define MEMBER_GOSSIP_BEATS 20
 #define MEMBER_SOFTWARE_BYTES 32 /* limit of Hello.software, with the terminating zero */
-#define AGREED_BYTES_MAX 128     /* limit of one "name = value" text in a Hello */
-#define AGREED_ENTRIES_MAX 32    /* at most this many entries of Hello.agreed are examined */
-#define REFUSALS 64              /* size of the table of refusals that were already logged */
-/* Map changes within this time of each other share one `previous` map */
+#define AGREED_BYTES_MAX 128     /* length limit of one text "name = value" in a Hello */
+#define AGREED_ENTRIES_MAX 32    /* limit of the entries of Hello.agreed that are examined */
+#define REFUSALS 64              /* size of the table of refusals that were logged already */
+/* Map changes within this time of each other share one `previous` map in the status segment */
 #define MAP_HOLD_NS (5ull * 1000000000)
-/* How long after a change readers may fall back to `previous` */
+/* time after a map change during which readers also ask the owners by the `previous` map */
 #define MAP_PREVIOUS_NS (60ull * 1000000000)
 
 enum member_state {
 	MEMBER_FREE,
-	MEMBER_CANDIDATE, /* known from a seed or gossip; it is being dialled */
-	MEMBER_ALIVE,     /* its Hello was received; it is on the map */
-	MEMBER_DEAD,      /* was alive; remembered, and dialled at a low rate */
+	MEMBER_CANDIDATE, /* known from a seed or from gossip; this engine dials it */
+	MEMBER_ALIVE,     /* its Hello was received; it is on this engine's map */
+	MEMBER_DEAD,      /* it was alive; it is remembered, and dialled at a low rate */
 };
 
 struct member_entry {
@@ -48,17 +54,23 @@ struct member_entry {
 	uint64_t name_hash;
 	char software[MEMBER_SOFTWARE_BYTES]; /* program version; "": not known */
 	enum member_state state;
-	bool summaries; /* its engine answers SummaryAsk */
-	bool left;      /* the member died by sending Leave: it is not dialled again */
+	bool summaries; /* the member's engine answers SummaryAsk */
+	bool left; /* the member left the cluster with the message Leave: it is not dialled again */
 	struct rpc_dial *dial;
-	/* link that this engine dialled, up after the Hellos; NULL: none */
+	/* link that this engine dialled, after both Hellos were exchanged; NULL: there is none */
 	struct rpc_link *out;
-	struct rpc_link *in; /* link that the member dialled, up after the Hellos; NULL: none */
+	/* link that the member dialled, after both Hellos were exchanged; NULL: there is none */
+	struct rpc_link *in;
 	uint64_t heard_ns;
-	uint64_t since_ns;    /* candidate: last time gossip named it; dead: time of death */
-	uint64_t term_ours;   /* changes each time this member leaves our map; sent in Hello */
-	uint64_t term_theirs; /* the same number, kept by the member for us; 0: not received */
-	/* The two digests when Members was last sent: the member's, and ours */
+	/* candidate: last time that gossip named it; dead member: time of its death */
+	uint64_t since_ns;
+	/* our term for this member: changes when it leaves our map; sent in Hello */
+	uint64_t term_ours;
+	uint64_t term_theirs; /* the member's term for this engine; 0: not received yet */
+	/*
+	 * digests of the two engines' member lists when Members was last sent: the member's, and
+	 * ours
+	 */
 	uint64_t digest_told;
 	uint64_t digest_ours;
 	uint64_t gossip_ns;
@@ -67,10 +79,12 @@ struct member_entry {
 struct member_seed {
 	char host[NAME_BYTES_MAX];
 	uint16_t port;
-	struct rpc_dial *dial; /* NULL: the seed's engine is known, so nothing is dialled for it */
+	/* the dial of the seed; NULL: the seed's engine is known, so the seed is not dialled */
+	struct rpc_dial *dial;
 	char name[NAME_BYTES_MAX];
-	uint64_t retry_ns; /* after the seed led to this engine: no new dial before this time */
-	bool self;         /* the seed is this engine's own address */
+	/* after the seed led to this engine itself: no new dial before this time */
+	uint64_t retry_ns;
+	bool self; /* the seed is this engine's own address, so it is never dialled */
 };
 
 enum {
@@ -80,7 +94,9 @@ enum {
 #undef AGREED
 };
 
-/* The values in this engine's Hello that every engine of the cluster must share (agreed.def). */
+/*
+ * The values in this engine's Hello that must be equal on every engine of the cluster (agreed.def).
+ */
 struct agreed {
 	char text[AGREED_COUNT][AGREED_BYTES_MAX];
 	char *at[AGREED_COUNT];
@@ -88,22 +104,25 @@ struct agreed {
 };
 
 struct refusal {
-	uint64_t who, why; /* hashes of the engine's identity and of the reason; who 0: free */
+	/* hashes of the refused engine's identity and of the reason; who 0: the element is free */
+	uint64_t who, why;
 };
 
 struct member {
-	struct member_entry entry[MEMBER_ENTRIES]; /* entry[0] is this engine */
+	struct member_entry entry[MEMBER_ENTRIES]; /* table of members; entry[0] is this engine */
 	struct member_entry *by_peer[NODES_MAX];
 	struct member_entry *by_ref[MEMBER_REFS];
-	uint64_t peer_freed[NODES_MAX]; /* order in which peer numbers were freed; 0: never used */
+	/* per peer number: its position in the order in which numbers were freed; 0: never used */
+	uint64_t peer_freed[NODES_MAX];
 	uint64_t peers_freed;
 	struct member_seed seed[SEEDS_MAX];
 	unsigned seeds;
 	struct agreed agreed;
 	struct refusal refusal[REFUSALS];
-	unsigned refusals; /* refusals stored so far; the table is a ring */
-	unsigned alive;    /* members alive, this engine included */
-	uint64_t digest;   /* sum of hashes of the incarnations alive */
+	/* number of refusals stored so far; the table is a ring of REFUSALS elements */
+	unsigned refusals;
+	unsigned alive;  /* number of members alive, this engine included */
+	uint64_t digest; /* sum of the hashes of the incarnations of all live members */
 	uint64_t terms;
 	uint64_t tick_ns;
 	bool leaving;
@@ -119,12 +138,15 @@ struct member {
 
 /* ---- member.c -------------------------------------------------------------------------------- */
 
-/* The link for requests to member `ref`: the one we dialled, else the one it dialled, else NULL. */
+/*
+ * Returns the link for requests to member `ref`: the one we dialled, else the one it dialled, else
+ * NULL.
+ */
 struct rpc_link *member_link(const struct control *control, uint32_t ref);
-/* Ref of the member at the other end of a link that is up. */
+/* Returns the ref of the member at the other end of a link on which Hellos were exchanged. */
 uint32_t member_link_ref(const struct rpc_link *link);
 
-/* The functions below are called by member_greet.c. */
+/* Functions of this file's struct member that member_greet.c calls. */
 struct member_entry *member_find(struct member *member, const char *name);
 uint64_t member_name_hash(const char *name);
 /*
@@ -150,7 +172,8 @@ int member_seeds(const struct settings *settings, struct member *member);
 
 void member_agree_open(struct control *control);
 /*
- * Fills the fields of a Hello that carry the agreed values; the fields point into control->member.
+ * Fills the fields of a Hello that carry the values that must be equal on every engine; the fields
+ * point into control->member.
  */
 void member_agree_say(struct control *control, Pc__Hello *hello);
 /*
@@ -159,8 +182,8 @@ void member_agree_say(struct control *control, Pc__Hello *hello);
  */
 bool member_agree_version(struct control *control, struct rpc_link *link, const Pc__Hello *hello);
 /*
- * True if the sender has the same agreed values and its address works for both engines. Otherwise
- * it is refused and the link is closed. The caller has checked hello->self.
+ * True if `address`, which an engine advertises in its Hello as its own, can be reached only from
+ * the host of that engine (a loopback address).
  */
 bool member_agree(struct control *control, struct rpc_link *link, const Pc__Hello *hello);
 /*
@@ -177,9 +200,9 @@ __attribute__((format(printf, 5, 6))) void member_refuse(struct control *control
 
 /* ---- member_tick.c --------------------------------------------------------------------------- */
 
-/* Timer callback, once per cluster.heartbeat_ms. */
+/* Timer function, called once per cluster.heartbeat_ms: sends heartbeats and finds dead members. */
 void member_tick(evutil_socket_t fd, short what, void *context);
-/* Dials each seed that does not lead to a member or candidate of the table. */
+/* Dials each seed that does not lead to a live member or a candidate of the table. */
 void member_seeds_tick(struct control *control, uint64_t now_ns);
 
 /* ---- member_map.c ---------------------------------------------------------------------------- */

@@ -48,7 +48,7 @@ void member_agree_say(struct control *control, Pc__Hello *hello)
 
 /* ---- refusing -------------------------------------------------------------------------------- */
 
-/* True if this reason was not logged yet for this engine; remembers it. */
+/* True if this refusal (engine `who`, reason `why`) was not logged yet; remembers it. */
 static bool refusal_new(struct member *member, uint64_t who, uint64_t why)
 {
 	struct refusal *at = NULL;
@@ -76,7 +76,8 @@ void member_refuse(struct control *control, struct rpc_link *link, uint64_t who,
 	control->counter[COUNTER_members_refused]++;
 	if (refusal_new(control->member, who ? who : 1, text_hash(0, text)))
 		log_error("the engine at %s is refused: %s", link->from, text);
-	if (tell && !link->dial) { /* an engine that we dialled has our Hello already */
+	/* on a link that we dialled, the other engine has our Hello already */
+	if (tell && !link->dial) {
 		member_greet(control, link);
 		rpc_push(link);
 	}
@@ -117,7 +118,9 @@ static bool text_prints(const char *text)
 	return bytes > 0 && bytes < AGREED_BYTES_MAX;
 }
 
-/* Length of "name = " in "name = value"; of the whole text if it contains no " = ". */
+/*
+ * Returns the length of "name = " in "name = value", or of the whole text if it contains no " = ".
+ */
 static size_t name_bytes(const char *text)
 {
 	const char *value = strstr(text, " = ");
@@ -125,7 +128,10 @@ static size_t name_bytes(const char *text)
 	return value ? (size_t)(value - text) + 3 : strlen(text);
 }
 
-/* The value in `hello` of the same name as `ours`; NULL: the Hello does not contain that name. */
+/*
+ * Returns the value in `hello` that has the same name as `ours`; NULL: the Hello has no value of
+ * that name.
+ */
 static const char *their_value(const Pc__Hello *hello, const char *ours)
 {
 	size_t name = name_bytes(ours);
@@ -136,7 +142,7 @@ static const char *their_value(const Pc__Hello *hello, const char *ours)
 	return NULL;
 }
 
-/* Writes the list of differing values: "cluster.replicas = 1 there, 2 here; ..." */
+/* Writes the list of the values that differ, as "cluster.replicas = 1 there, 2 here; ..." */
 static void differences(
 	const struct agreed *agreed, const Pc__Hello *hello, char *ret, size_t ret_bytes)
 {

@@ -49,7 +49,10 @@ static void list_alive(struct control *control, struct member_list *ret)
 	}
 }
 
-/* True once per dial, after RPC_UNANSWERED_MAX Hellos in a row got no answer. */
+/*
+ * True once per dial: after RPC_UNANSWERED_MAX Hellos in a row that the other engine did not
+ * answer.
+ */
 static bool probe_due(struct rpc_link *link)
 {
 	if (!link->dial || link->dial->unanswered != RPC_UNANSWERED_MAX)
@@ -140,7 +143,7 @@ static void software_fill(struct member_entry *entry, const char *text)
 	memcpy(entry->software, text, bytes + 1);
 }
 
-/* Gossip only makes `m` a dial candidate; it is never proof of life. */
+/* Makes `m` a candidate that is dialled. Gossip is never proof that a member is alive. */
 static void learn(struct control *control, const Pc__Member *m)
 {
 	struct member *member = control->member;
@@ -195,7 +198,8 @@ static void hello_from_self(struct control *control, struct rpc_link *link)
 {
 	struct rpc_dial *dial = link->dial;
 
-	if (!dial) { /* this engine dialled itself: our dialling end learns that from this answer */
+	/* this engine dialled itself; the end of the link that dialled learns it from this Hello */
+	if (!dial) {
 		last_words(control, link);
 	} else if (dial->seed) {
 		struct member_seed *seed = dial->owner;
@@ -223,7 +227,7 @@ static void hello_from_seed(struct control *control, struct rpc_link *link, cons
 
 	snprintf(seed->name, sizeof(seed->name), "%s", hello->self->name);
 	seed->dial = NULL;
-	rpc_dial_stop(dial); /* also closes the link */
+	rpc_dial_stop(dial); /* this also closes the dial's link */
 	learn(control, hello->self);
 	(void)learn_all(control, hello->n_members, hello->members);
 }

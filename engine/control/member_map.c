@@ -14,7 +14,10 @@ static int by_name(const void *a, const void *b)
 	return strcmp(((const struct map_member *)a)->name, ((const struct map_member *)b)->name);
 }
 
-/* Members are sorted by name, so the index breaks a tie in the same way as the name. */
+/*
+ * Orders points of the hash ring; equal points are ordered by index. Members are sorted by name, so
+ * the order by index is the order by name.
+ */
 static int by_place(const void *a, const void *b)
 {
 	const struct map_point *x = a, *y = b;
@@ -42,7 +45,7 @@ void member_map_build(struct map_view *ret_view, const struct map_member *member
 	qsort(view->point, view->points, sizeof(view->point[0]), by_place);
 }
 
-/* Collects the live members, with or without this engine; returns their number. */
+/* Collects the live members, with or without this engine, and returns their number. */
 static unsigned alive_members(const struct member *member, bool with_self, struct map_member *ret)
 {
 	unsigned count = 0;

@@ -30,7 +30,7 @@
 #define CHUNK_BYTES_MIN (2ull << 20)
 #define CHUNKS_WANTED 32
 #define CHUNKS_MIN 4
-/* the time to open a pool of at least this size is logged, because it is long */
+/* the time that opening takes is logged for a pool of at least this size, because it is long */
 #define LARGE_BYTES (1ull << 30)
 
 static uint64_t time_ns(void)
@@ -41,7 +41,10 @@ static uint64_t time_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-/* Units of one chunk: a power of two, about 1/32 of the pool, at most 1/CHUNKS_MIN. */
+/*
+ * Returns the units of one chunk: a power of two, about 1/32 of the pool, at most 1/CHUNKS_MIN of
+ * it.
+ */
 static uint32_t chunk_units_of(uint64_t pool_bytes)
 {
 	uint64_t bytes = CHUNK_BYTES_MIN;
@@ -170,7 +173,7 @@ const struct huge *pool_heads(const struct pool *pool)
 uint64_t pool_page_bytes_max(const struct pool *pool)
 {
 	static_assert(PAGE_BYTES_MAX % PAGE_UNIT == 0, "chunks end with a whole unit");
-	/* chunk_units_of() keeps it <= PAGE_BYTES_MAX */
+	/* chunk_units_of() keeps the result <= PAGE_BYTES_MAX */
 	return (uint64_t)pool->chunk_units * PAGE_UNIT;
 }
 
@@ -189,7 +192,7 @@ uint32_t pool_locate(const struct pool *pool, uint32_t place)
 	return (number << pool->shift) + index;
 }
 
-/* Like pool_locate(), but NONE unless the slot is in `state` and has this generation. */
+/* Returns the slot at `place`, or NONE unless it is in `state` and its head has this generation. */
 static uint32_t pool_locate_exact(
 	const struct pool *pool, uint32_t place, uint32_t generation, enum slot_state state)
 {

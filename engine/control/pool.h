@@ -41,7 +41,8 @@ void pool_close(struct pool *pool);
 
 const struct huge *pool_memory(const struct pool *pool);
 const struct huge *pool_heads(const struct pool *pool);
-uint64_t pool_page_bytes_max(const struct pool *pool); /* the largest page this pool can hold */
+/* length of the longest page that this pool can hold */
+uint64_t pool_page_bytes_max(const struct pool *pool);
 
 /*
  * FREE -> CREDIT. Returns 0; -ENOSPC: no slot is free now (the caller evicts pages, or waits until
@@ -61,7 +62,10 @@ int pool_return(struct pool *pool, uint32_t place, uint32_t generation, uint64_t
  */
 int pool_publish(struct pool *pool, uint32_t place, uint32_t generation, const struct page_key *key,
 	uint32_t length);
-/* PAGE -> LIMBO: increments the generation. -EINVAL: `place` has no page of that generation. */
+/*
+ * Evicts a page (slot state PAGE -> LIMBO): increments its generation. -EINVAL: `place` has no page
+ * of that generation.
+ */
 int pool_retire(struct pool *pool, uint32_t place, uint32_t generation, uint64_t now_ns);
 /*
  * Marks a page as visited. A place without a page is ignored, because touches are hints that also
@@ -92,9 +96,9 @@ unsigned pool_victims(
  */
 uint32_t pool_free(const struct pool *pool, uint32_t page_bytes);
 uint32_t pool_limbo(const struct pool *pool);
-uint64_t pool_pages(const struct pool *pool);      /* pages that are published now */
+uint64_t pool_pages(const struct pool *pool);      /* number of pages that the pool holds now */
 uint64_t pool_used_bytes(const struct pool *pool); /* bytes of the slots of these pages */
-/* The time at which the next slot leaves limbo; UINT64_MAX: limbo is empty. */
+/* Returns the time at which the next slot leaves limbo; UINT64_MAX: no slot is in limbo. */
 uint64_t pool_limbo_until(const struct pool *pool);
 
 #endif

@@ -128,7 +128,7 @@ uint32_t chunk_slot_take(struct pool *pool, struct size_class *class)
 	return slot;
 }
 
-/* Makes the chunk a free chunk. All its slots must be free. */
+/* Takes the chunk from its size class and makes it a free chunk. All its slots must be free. */
 static void chunk_release(struct pool *pool, uint32_t number, uint64_t now_ns)
 {
 	struct chunk *chunk = &pool->chunk[number];

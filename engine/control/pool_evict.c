@@ -63,19 +63,19 @@ static void victim_name(const struct pool *pool, uint32_t slot, struct pool_vict
 		.length = head.length};
 }
 
-/* Whether the draining chunk belongs to this class. */
+/* Whether the chunk that is being drained belongs to this size class. */
 static bool class_drains(const struct pool *pool, const struct size_class *class)
 {
 	return pool->drain != NONE && &pool->class[pool->chunk[pool->drain].class] == class;
 }
 
-/* Pages of the class outside the draining chunk. */
+/* Returns the number of pages of the size class outside the chunk that is being drained. */
 static uint32_t class_pages(const struct pool *pool, const struct size_class *class)
 {
 	return class->pages - (class_drains(pool, class) ? pool->chunk[pool->drain].pages : 0);
 }
 
-/* Slots of the class that are in limbo, outside the draining chunk. */
+/* Returns the number of the class's slots in limbo, outside the chunk that is being drained. */
 static uint32_t class_limbo(const struct pool *pool, const struct size_class *class)
 {
 	return class->limbo - (class_drains(pool, class) ? pool->chunk[pool->drain].limbo : 0);
@@ -152,7 +152,7 @@ static bool drain_better(
 	return a->used_at < b->used_at;
 }
 
-/* Returns a chunk of another class to drain for a class without pages of its own, or NONE. */
+/* Returns a chunk of another size class than `class` that is the best one to drain, or NONE. */
 static uint32_t drain_choose(const struct pool *pool, uint32_t class)
 {
 	bool end_a_class = class == NONE && pool->classes == CLASSES_MAX;
@@ -186,7 +186,10 @@ static unsigned drain_for_need(struct pool *pool, uint32_t class, uint32_t units
 	if (chosen == NONE)
 		return 0;
 	if (pool->drain != NONE) {
-		/* The draining chunk has only credits: abandon it only for a chunk without. */
+		/*
+		 * The chunk that is draining contains only credits: give up its drain only for a
+		 * chunk without credits.
+		 */
 		if (pool->chunk[chosen].credits)
 			return 0;
 		drain_give_up(pool);

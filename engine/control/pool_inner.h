@@ -18,14 +18,23 @@
 
 #include "engine/control/pool.h"
 
-#define NONE UINT32_MAX /* no slot, no chunk, no class */
-/* visited bits that are cleared per victim at most; then visited pages are evicted too */
+#define NONE UINT32_MAX /* stands for "no slot", "no chunk" and "no size class" */
+/*
+ * visited bits that the eviction hand clears per victim at most; after that it evicts visited pages
+ * too
+ */
 #define SIEVE_STEPS 64
-/* maximum number of slots that one round of pool_take() moves out of limbo */
+/* maximum number of slots whose limbo has ended that one call of pool_take() makes free */
 #define LIMBO_BURST 64
-/* time for which a drained chunk stays reserved for one page size */
+/*
+ * time, in ns, for which a chunk that was drained stays reserved for the page size that it was
+ * drained for
+ */
 #define RESERVE_NS 1000000000ull
-/* a drain is given up after this number of pool_victims() calls for other page sizes */
+/*
+ * a drain is given up after this number of pool_victims() calls for other page sizes than the
+ * drain's
+ */
 #define DRAIN_PATIENCE 64
 
 enum slot_state { SLOT_FREE, SLOT_CREDIT, SLOT_PAGE, SLOT_LIMBO };
@@ -36,28 +45,35 @@ struct slot {
 	 */
 	uint32_t next;
 	uint8_t state;
-	uint8_t visited; /* PAGE: used since the eviction hand last passed */
-	uint8_t picked;  /* PAGE: already among the victims of this pool_victims() call */
+	/* in state PAGE: the page was visited since the eviction hand last passed it */
+	uint8_t visited;
+	/* in state PAGE: the present pool_victims() call has chosen the page already */
+	uint8_t picked;
 	uint8_t spare;
 	union {
-		uint32_t newer;    /* PAGE: the next newer page of the class */
-		uint64_t until_ns; /* LIMBO: the time at which limbo ends */
+		uint32_t newer; /* in state PAGE: slot of the next newer page of the size class */
+		uint64_t until_ns; /* in state LIMBO: the time at which limbo ends */
 	};
 };
 static_assert(sizeof(struct slot) == 16, "the comment at the top counts 16 bytes");
 
 struct chunk {
-	uint32_t class; /* index in pool->class; NONE: a free chunk */
-	/* number of slots handed out at least once; they precede the slots that were never used */
+	uint32_t class; /* size class of the chunk, an index in pool->class; NONE: a free chunk */
+	/*
+	 * number of slots that were handed out at least once; the slots behind them were never used
+	 */
 	uint32_t carved;
-	/* first slot of the list of free slots among the carved ones; NONE: empty */
+	/* first slot of the list of free slots that were used before; NONE: the list is empty */
 	uint32_t recycled;
-	uint32_t free; /* number of free slots, both carved and never used */
+	uint32_t free; /* number of free slots, used before or not */
 	uint32_t credits, pages, limbo;
-	/* neighbours in pool->empty, or in the `ready` list of the chunk's class */
+	/* neighbours of this chunk in pool->empty, or in the list `ready` of its size class */
 	uint32_t next, prev;
 	uint32_t spare;
-	/* value of pool->published when a page of this chunk was last published or touched */
+	/*
+	 * value of the clock pool->published when a page of this chunk was last published or
+	 * touched
+	 */
 	uint64_t used_at;
 };
 
@@ -67,44 +83,54 @@ struct chunk_list {
 
 struct size_class {
 	uint32_t units; /* page size in units; 0: this record is unused */
-	uint32_t slots; /* slots in one chunk */
+	uint32_t slots; /* slots in one chunk of this class */
 	uint32_t chunks;
-	uint32_t free; /* slots that may be handed out; excludes those of the draining chunk */
+	/* number of free slots of this class, without those of the chunk that is draining */
+	uint32_t free;
 	uint32_t pages, limbo;
-	/* ends of the SIEVE queue, eviction hand; hand NONE: restart at the oldest page */
+	/*
+	 * ends of the SIEVE queue of pages, and the eviction hand; hand NONE: it restarts at the
+	 * oldest page
+	 */
 	uint32_t newest, oldest, hand;
-	/* victims since this class last looked for an idle chunk of another class */
+	/* pages evicted since this class last looked for an idle chunk of another class */
 	uint32_t evicted;
-	/* chunks of this class that have free slots; excludes the draining chunk */
+	/* chunks of this class that have free slots, without the chunk that is draining */
 	struct chunk_list ready;
 };
 
 struct pool {
 	struct huge memory, heads_memory;
-	struct page_head *heads; /* array of page heads, one for each unit */
+	struct page_head *heads; /* array of the page heads, one for each unit of the pool */
 	struct slot *slots;
 	struct chunk *chunk;
-	/* index: page size in units, 0..chunk_units; CLASS_NONE: no class of that size */
+	/*
+	 * index of the size class that holds pages of n units, for n in 0..chunk_units; CLASS_NONE:
+	 * there is none
+	 */
 	uint8_t *class_by_units;
 	unsigned rail;
-	/* number of chunks; units of one chunk, which are 1 << shift */
+	/* number of chunks; units in one chunk, which are 1 << shift */
 	uint32_t chunks, chunk_units, shift;
 	uint64_t limbo_ns;
 
-	struct chunk_list empty; /* list of free chunks; `empties` is its length */
+	struct chunk_list empty; /* list of the free chunks */
 	uint32_t empties;
-	/* page size in units for which one free chunk is reserved; 0: none is reserved */
+	/* page size, in units, for which one free chunk is reserved; 0: no chunk is reserved */
 	uint32_t reserved_units;
 	uint64_t reserved_until_ns;
 
-	uint32_t drain;        /* the draining chunk; NONE: no chunk is draining */
-	uint32_t drain_units;  /* page size in units that the drain was started for */
-	uint32_t drain_cursor; /* index in the chunk of the slot that drain_pick() looks at next */
-	/* pool_victims() calls for other page sizes since drain_pick() last ran */
+	uint32_t drain;       /* number of the chunk that is draining; NONE: no chunk is draining */
+	uint32_t drain_units; /* page size, in units, of the pages that need the chunk */
+	uint32_t drain_cursor; /* index in the chunk of the slot that drain_pick() examines next */
+	/* number of pool_victims() calls for other page sizes since drain_pick() last ran */
 	uint32_t drain_ignored;
 
 	uint32_t limbo_first, limbo_last, limbo;
-	/* published pages; number of publishes so far, which is the clock of chunk->used_at */
+	/*
+	 * number of published pages; number of publishes so far, which is the clock of
+	 * chunk->used_at
+	 */
 	uint64_t pages, published;
 	unsigned classes;
 	struct size_class class[CLASSES_MAX];
@@ -118,7 +144,7 @@ static inline struct chunk *slot_chunk(const struct pool *pool, uint32_t slot)
 	return &pool->chunk[slot >> pool->shift];
 }
 
-/* The first unit of the slot's page. The slot's chunk must belong to a class. */
+/* Returns the number of the slot's first unit. The slot's chunk must belong to a size class. */
 static inline uint32_t slot_unit(const struct pool *pool, uint32_t slot)
 {
 	uint32_t index = slot & (pool->chunk_units - 1);
@@ -126,7 +152,7 @@ static inline uint32_t slot_unit(const struct pool *pool, uint32_t slot)
 	return (slot - index) + index * pool->class[slot_chunk(pool, slot)->class].units;
 }
 
-/* Units needed for page_bytes; 0: this pool holds no pages of that size. */
+/* Returns the units that a page of page_bytes needs; 0: this pool holds no pages of that length. */
 static inline uint32_t pool_units(const struct pool *pool, uint32_t page_bytes)
 {
 	if (page_bytes == 0 || page_bytes > pool_page_bytes_max(pool))
@@ -143,7 +169,7 @@ uint32_t pool_locate(const struct pool *pool, uint32_t place);
 
 void chunk_list_add(struct pool *pool, struct chunk_list *list, uint32_t chunk);
 void chunk_list_remove(struct pool *pool, struct chunk_list *list, uint32_t chunk);
-/* Returns the class that serves pages of `units`; NONE: no class does at present. */
+/* Returns the size class for pages of `units`; NONE: there is none at present. */
 uint32_t class_serving(const struct pool *pool, uint32_t units);
 /*
  * Returns the number of free chunks that pages of `units` may take; another size's reserved chunk
@@ -155,13 +181,13 @@ uint32_t chunks_for(const struct pool *pool, uint32_t units);
  * no free chunk, or no further class.
  */
 uint32_t chunk_assign(struct pool *pool, uint32_t units);
-/* Takes a free slot of the class. The class must have one. */
+/* Takes a free slot of the size class, which must have one, and returns its number. */
 uint32_t chunk_slot_take(struct pool *pool, struct size_class *class);
 /* Marks the slot as free. A chunk whose slots are all free becomes a free chunk. */
 void chunk_slot_free(struct pool *pool, uint32_t slot, uint64_t now_ns);
 /*
- * Drains the chunk for pages of `units`: none of its slots is handed out until the chunk is empty
- * or the drain is given up.
+ * Starts to drain the chunk, so that it can hold pages of `units`: none of its slots is handed out
+ * until all its slots are free or the drain is given up.
  */
 void drain_start(struct pool *pool, uint32_t chunk, uint32_t units);
 void drain_give_up(struct pool *pool);

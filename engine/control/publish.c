@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Takes ops from ctl rings and answers them. Nothing in an op is trusted: each op is copied once,
- * and its place is only used if this channel holds the credit for it. The loop's thread only.
+ * and its place is only used if this channel holds the credit for it. Runs on the control plane's
+ * thread only.
  */
 #include "engine/control/publish.h"
 
@@ -36,7 +37,10 @@ static void answer(struct publish *p, struct publish_channel *c, const struct ct
 	publish_put(p, c, &done);
 }
 
-/* Allocates the number that directory.c calls back with; PUBLISH_NO_ANSWER: no memory. */
+/*
+ * Stores the answer for later and returns the number with which directory.c calls back;
+ * PUBLISH_NO_ANSWER: no memory.
+ */
 static uint32_t answer_later(
 	struct publish *p, const struct publish_channel *c, const struct ctl_op *op)
 {
@@ -200,7 +204,10 @@ static void serve_publish(
 	publish_hold(p, rail, op->length, 1);
 	control->counter[COUNTER_pages_published]++;
 	if (p->rail[rail].first)
-		/* look at the waiting requests: the new page can be evicted for them */
+		/*
+		 * makes publish_turn() look at the waiting credit requests: the new page can be
+		 * evicted for them
+		 */
 		p->rail[rail].retry = true;
 	tell_directory(p, c, op, op->place, op->generation, now_ns);
 }
@@ -244,7 +251,7 @@ static void serve_remove(
 	directory_forget(p->control, &op->key, deadline_of(op, now_ns), on_done, p, later);
 }
 
-/* How many answers the op may produce. */
+/* Returns the number of answers that the op may produce. */
 static uint32_t answers_of(const struct ctl_op *op)
 {
 	switch (op->kind) {
@@ -279,7 +286,7 @@ static void serve(struct publish *p, struct publish_channel *c, struct ctl_op *o
 
 /* ---- turns ----------------------------------------------------------------------------------- */
 
-/* Takes ops from one channel. Returns how many, or RING_BROKEN. */
+/* Takes ops from the ctl ring of one channel. Returns how many it took, or RING_BROKEN. */
 static int channel_turn(struct publish *p, struct publish_channel *c, uint64_t now_ns)
 {
 	int32_t ready = ring_ready(&c->ctl);
@@ -392,7 +399,7 @@ void publish_channel_close(struct control *control, struct publish_channel *chan
 		return;
 	publish_requests_drop(p, channel);
 	shm_store(&channel->header->stopped, 1);
-	shm_fence_store_load(); /* pairs with slot_enter() in client/set.c */
+	shm_fence_store_load(); /* pairs with the fence of slot_enter() in client/set.c */
 	copying = shm_load_acquire64(&channel->header->copying);
 	for (uint32_t i = 0; i < channel->credits.room; i++) {
 		const struct credit *credit = &channel->credits.slot[i];
@@ -417,7 +424,10 @@ bool publish_channel_release(struct control *control, struct publish_channel *ch
 
 	if (!kept->length)
 		return true;
-	/* Acquire pairs with slot_leave() in client/set.c: the client's stores are done. */
+	/*
+	 * This acquire load pairs with slot_leave() in client/set.c: the client has finished its
+	 * stores into the slot.
+	 */
 	if (!gone && shm_load_acquire64(&channel->header->copying) ==
 			     slot_name(kept->place, kept->generation))
 		return false;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Serves the ctl rings of clients (credits, publish, return, touch, stale, remove) and evicts
- * pages, which makes the room that credits need. The loop's thread only.
+ * pages, which makes the room that credits need. Runs on the control plane's thread only.
  *
  * An op is taken from a ctl ring only if the channel's ctl_done ring has room for its answers and
  * for all answers the channel is already owed. Otherwise it stays in the ctl ring until the client
@@ -12,87 +12,118 @@
 
 #include "engine/control/control.h"
 
-#define PUBLISH_BURST 256u /* ops taken from one channel in one turn */
-/* slots that one refill makes room for; the rest is made in the next turn */
+#define PUBLISH_BURST 256u /* ops taken from one channel's ctl ring in one turn */
+/*
+ * maximum number of slots that one call of publish_refill() makes room for; the next turn continues
+ */
 #define PUBLISH_EVICT_BURST 512u
-/* minimum reserve of free slots of a class; it grows to 2 % of the class or to its demand */
+/*
+ * minimum reserve of free slots of a size class; the reserve grows to 2 % of the class or to its
+ * demand
+ */
 #define PUBLISH_AHEAD_MIN 64u
-#define PUBLISH_AHEAD_SHARE 8u /* the reserve is at most 1/8 of the slots of the class */
-/* longest time to the deadline of a request; a later deadline is shortened to this */
+#define PUBLISH_AHEAD_SHARE 8u /* the reserve is at most 1/8 of the slots of the size class */
+/*
+ * maximum time, in ns, to the deadline of a credit request; a later deadline is shortened to this
+ */
 #define PUBLISH_DEADLINE_NS 600000000000ull
-#define PUBLISH_RETRY_NS 20000000ull /* longest time between two looks at the waiting requests */
-#define PUBLISH_SOON_NS 100000ull    /* shortest time between two looks at the waiting requests */
-#define PUBLISH_STALL_NS 1000000ull  /* a full ctl_done ring is looked at again after this time */
-/* maximum number of batches of evicted slots that a class counts separately */
+/* longest time between two checks of the waiting credit requests, in ns */
+#define PUBLISH_RETRY_NS 20000000ull
+/* shortest time between two checks of the waiting credit requests, in ns */
+#define PUBLISH_SOON_NS 100000ull
+/* time after which a full ctl_done ring is checked again, in ns */
+#define PUBLISH_STALL_NS 1000000ull
+/* maximum number of batches of evicted slots in limbo that a page size counts separately */
 #define PUBLISH_RESTS 16u
 
-/* One credit, which is one cell of struct credits. length 0: an empty cell. */
+/* One credit, a cell of the hash table struct credits. length 0: the cell is empty. */
 struct credit {
 	uint32_t place;
 	uint32_t generation;
-	uint32_t length; /* page bytes that the client requested the slot for */
+	uint32_t length; /* length of the page for which the client requested the slot */
 };
 
-/* The credits of a channel: an open-addressing hash table by place. */
+/* The credits of one channel: an open-addressing hash table with the place as the key. */
 struct credits {
 	struct credit *slot;
-	uint32_t room; /* cells of the table, a power of two; 0: nothing allocated yet */
+	uint32_t room; /* number of cells of the table, a power of two; 0: nothing allocated yet */
 	uint32_t count;
 };
 
-/* Makes room for `more` further credits, so that credits_add() need not allocate. 0 or -ENOMEM. */
+/*
+ * Makes room for `more` further credits, so that credits_add() need not allocate. Returns 0 or
+ * -ENOMEM.
+ */
 int credits_reserve(struct credits *credits, uint32_t more);
 /* Adds a credit. credits_reserve() must have made room for it. */
 void credits_add(struct credits *credits, const struct credit *credit);
-/* Returns NULL if the channel does not hold this credit. */
+/* Returns the credit of this place and generation, or NULL if the channel does not hold it. */
 const struct credit *credits_find(
 	const struct credits *credits, uint32_t place, uint32_t generation);
-/* Removes a credit. Returns false if the channel does not hold it. */
+/* Removes a credit and returns it. False: the channel does not hold that credit. */
 bool credits_take(struct credits *credits, uint32_t place, uint32_t generation, struct credit *ret);
 void credits_free(struct credits *credits);
 
 /* One channel as publish.c sees it. Its memory belongs to attach.c. */
 struct publish_channel {
-	uint32_t id; /* < CHANNELS_MAX */
+	uint32_t id; /* number of the channel, < CHANNELS_MAX */
 	struct ring_consumer ctl;
 	struct ring_producer done;
-	/* header of the channel segment, in which the client may write anything */
+	/* header of the channel's shared segment, in which the client may write anything */
 	struct channel_header *header;
-	int wake;        /* the engine's end of a socket pair: written to wake the client */
-	bool no_credits; /* every credit request is refused; see quarantine_allows_credits() */
+	int wake; /* the engine's end of a socket pair: a byte written to it wakes the client */
+	/* true: every credit request is refused; see quarantine_allows_credits() */
+	bool no_credits;
 	/* The fields from here on are written by publish.c only. */
-	/* credit of the slot that the client was copying into at the close; length 0: none */
+	/*
+	 * credit of the slot that the client was copying into when the channel was closed; length
+	 * 0: none
+	 */
 	struct credit kept;
-	/* differs from the generation of an earlier channel with the same id */
+	/* differs from the generation of an earlier channel with the same number */
 	uint32_t generation;
-	/* answers that the ops taken may still produce; the ctl_done ring has room for them */
+	/*
+	 * number of answers that the ops taken may still produce; the ctl_done ring has room for
+	 * them
+	 */
 	uint32_t owed;
-	uint32_t asked; /* credits in `owed` whose requests wait for a free slot */
+	uint32_t asked; /* number of slots that the waiting requests of this channel still need */
 	struct credits credits;
-	/* true: the channel got answers since publish_flush() last ran; its client may sleep */
+	/*
+	 * true: answers were written for the channel since publish_flush() last ran, and its client
+	 * may sleep
+	 */
 	bool dirty;
 };
 
-/* A CTL_CREDIT op that waits because there was no free slot. */
+/* A credit request (op CTL_CREDIT) that waits because there was no free slot. */
 struct publish_request {
 	struct publish_request *next;
 	struct publish_channel *channel;
 	uint64_t cookie;
 	uint64_t deadline_ns;
 	uint32_t length;
-	uint32_t left; /* slots still to be granted */
+	uint32_t left; /* number of slots still to be granted */
 };
 
-/* One page size of one pool: the requests that wait for it and the slots evicted for it. */
+/*
+ * One page size of one pool: how many slots its credit requests wait for, and the slots evicted for
+ * it.
+ */
 struct publish_class {
-	uint32_t units;   /* page size in units; 0: unused record */
-	uint32_t held;    /* credits and pages of this size */
-	uint32_t waiting; /* slots that the waiting requests still need */
-	/* slots evicted for this class that are in limbo: the sum of rest[].slots */
+	uint32_t units;   /* page size in units; 0: this record is unused */
+	uint32_t held;    /* number of credits and pages of this size */
+	uint32_t waiting; /* number of slots that the waiting credit requests still need */
+	/* number of slots evicted for this page size that are in limbo: the sum of rest[].slots */
 	uint32_t resting;
-	uint32_t pass;   /* number of the last publish_pass() in which pool_take() found no slot */
-	uint32_t taken;  /* credits granted and pages published since window_ns */
-	uint32_t demand; /* 1.5 times `taken`, converted to one limbo period, when last measured */
+	/* number of the last publish_pass() in which pool_take() found no slot of this size */
+	uint32_t pass;
+	uint32_t taken; /* number of credits granted and pages published since window_ns */
+	/*
+	 * slots expected to be needed in one limbo period: 1.5 times the rate that `taken` showed
+	 * last
+	 */
+	uint32_t demand;
 	uint64_t window_ns;
 	unsigned rests;
 	struct {
@@ -105,10 +136,13 @@ struct publish_class {
 struct publish_rail {
 	struct publish_class class[CLASSES_MAX];
 	struct publish_request *first;
-	/* the pointer to set when the next request is queued: `first`, or `next` of the last one */
+	/*
+	 * the pointer to set when the next credit request is queued: &first, or &next of the last
+	 * request
+	 */
 	struct publish_request **last;
-	uint32_t pass; /* number of the current publish_pass() */
-	/* a slot may have become free: publish_turn() must look at the waiting requests */
+	uint32_t pass; /* number of the current publish_pass() of this pool */
+	/* true: a slot may have become free, so publish_turn() must look at the waiting requests */
 	bool retry;
 };
 
@@ -128,23 +162,23 @@ struct publish_answer {
 struct publish {
 	struct control *control;
 	struct publish_channel *channel[CHANNELS_MAX];
-	uint32_t dirty[CHANNELS_MAX]; /* ids of the channels whose `dirty` is set */
+	uint32_t dirty[CHANNELS_MAX]; /* numbers of the channels whose `dirty` is set */
 	unsigned dirties;
 	uint32_t generation;
 	struct publish_rail rail[RAILS_MAX];
 	struct publish_answer *answer;
 	uint32_t answers, answer_free, answers_used;
-	uint64_t credits; /* credits held by all channels */
+	uint64_t credits; /* number of credits held by all channels */
 	uint64_t limbo_ns;
 	struct event *timer;
-	uint64_t timer_ns; /* when the timer fires; 0: it is not armed */
-	/* true: an op stays in a ctl ring because its answers do not fit into the ctl_done ring */
+	uint64_t timer_ns; /* time at which the timer fires; 0: it is not armed */
+	/* true: an op stays in a ctl ring because its answers do not fit the ctl_done ring */
 	bool stalled;
 };
 
 #define PUBLISH_NO_ANSWER UINT32_MAX
 
-/* Starts to serve a channel. The caller has set id, ctl, done, header and wake. */
+/* Starts to serve a channel. The caller has set the channel's id, ctl, done, header and wake. */
 void publish_channel_open(struct control *control, struct publish_channel *channel);
 /*
  * Stops serving a channel: its credits go back to their pools, its waiting requests and outstanding
@@ -158,9 +192,9 @@ void publish_channel_close(struct control *control, struct publish_channel *chan
  */
 bool publish_channel_release(struct control *control, struct publish_channel *channel, bool gone);
 
-/* Takes ops from all channels. Returns 0 if there was nothing to do. */
+/* Takes ops from the ctl rings of all channels. Returns 0 if there was nothing to do. */
 unsigned publish_turn(struct control *control);
-/* Wakes the clients whose channels received answers. */
+/* Wakes the clients whose channels received answers since the last call. */
 void publish_flush(struct control *control);
 /* Frees what publish_close() kept. Called after directory_close(), which may still call back. */
 void publish_free(struct publish *publish);
@@ -178,9 +212,15 @@ void publish_counts(const struct control *control, struct publish_counts *ret);
 
 /* ---- shared by publish.c, publish_credit.c and publish_evict.c ------------------------------- */
 
-/* Writes one answer to the channel's ctl_done ring. It was counted in `owed`, so there is room. */
+/*
+ * Writes one answer to the channel's ctl_done ring. There is room for it, because it was counted in
+ * `owed`.
+ */
 void publish_put(struct publish *p, struct publish_channel *c, const struct ctl_done *done);
-/* Serves CTL_CREDIT: grants the slots or queues the request. `owed` includes op->count already. */
+/*
+ * Serves the op CTL_CREDIT: grants the slots or queues the request. c->owed includes op->count
+ * already.
+ */
 void publish_credit(
 	struct publish *p, struct publish_channel *c, const struct ctl_op *op, uint64_t now_ns);
 /*
@@ -188,18 +228,24 @@ void publish_credit(
  * evicts for the rest.
  */
 void publish_pass(struct publish *p, unsigned rail, uint64_t now_ns);
-/* Drops the waiting requests of a channel. */
+/* Drops the waiting credit requests of a channel. */
 void publish_requests_drop(struct publish *p, struct publish_channel *c);
-/* Arms the timer for the next time at which a waiting request or a full ring must be looked at. */
+/*
+ * Arms the timer for the next time at which a waiting credit request or a full ctl_done ring must
+ * be checked.
+ */
 void publish_timer(struct publish *p, uint64_t now_ns);
 
-/* Returns the record of this page size, never NULL. */
+/* Returns the record of this rail's requests and slots for this page size, never NULL. */
 struct publish_class *publish_class_of(struct publish *p, unsigned rail, uint32_t length);
 /* Adds `change` to the number of credits and pages of this page size. */
 void publish_hold(struct publish *p, unsigned rail, uint32_t length, int change);
-/* Evicts until, after limbo, there are slots for the waiting requests and for the reserve. */
+/*
+ * Evicts pages until, after limbo, there are slots for the waiting credit requests and for the
+ * reserve.
+ */
 void publish_refill(struct publish *p, unsigned rail, uint32_t length, uint64_t now_ns);
-/* Unpublishes one page and sends its slot to limbo. */
+/* Takes one page out of the index and the directory, and sends its slot to limbo. */
 void publish_take_away(struct publish *p, const struct page_key *key, uint32_t place,
 	uint32_t generation, uint64_t now_ns);
 

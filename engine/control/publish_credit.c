@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Credits: page slots handed to clients in advance. Holds the table of each channel's credits, the
- * requests that wait for room, and the timer that looks at them again. The loop's thread only.
+ * requests that wait for room, and the timer that looks at them again. Runs on the control plane's
+ * thread only.
  *
  * A request that finds no free slot causes eviction and waits until limbo has passed, or until its
  * deadline. Requests of one page size are served in order; requests of another size do not wait
@@ -34,7 +35,7 @@ void credits_add(struct credits *t, const struct credit *credit)
 	t->count++;
 }
 
-/* The table is at most half full. */
+/* Keeps the hash table at most half full. */
 int credits_reserve(struct credits *t, uint32_t more)
 {
 	struct credits bigger = {.room = t->room ? t->room : CREDITS_ROOM_MIN};
@@ -115,7 +116,9 @@ static void grant(
 	publish_put(p, c, &done);
 }
 
-/* Refuses the rest of a request: one answer for the `left` slots that were not granted. */
+/*
+ * Refuses the slots of a request that were not granted: one answer stands for all `left` of them.
+ */
 static void refuse(struct publish *p, struct publish_channel *c, uint64_t cookie, uint32_t length,
 	uint32_t left, enum op_status status)
 {
@@ -179,7 +182,10 @@ void publish_credit(
 
 	if (op->rail >= p->control->rails || op->count == 0 || op->count > CREDITS_MAX) {
 		p->control->counter[COUNTER_ops_invalid]++;
-		/* `left` must be what answers_of() counted and channel_turn() added to `owed`. */
+		/*
+		 * The last argument must be the number that answers_of() returned for this op and
+		 * channel_turn() added to `owed`.
+		 */
 		refuse(p, c, op->cookie, op->length,
 			op->count >= 1 && op->count <= CREDITS_MAX ? op->count : 1, OP_INVALID);
 		return;
@@ -188,7 +194,7 @@ void publish_credit(
 		refuse(p, c, op->cookie, op->length, r.left, OP_NO_SPACE);
 		return;
 	}
-	/* Requests that already wait for this page size are served first. */
+	/* If requests wait for this page size already, this one waits behind them. */
 	if (publish_class_of(p, op->rail, op->length)->waiting == 0)
 		rc = grant_some(p, op->rail, &r, now_ns);
 	if (rc == -EMSGSIZE)
@@ -279,8 +285,9 @@ static void on_timer(evutil_socket_t fd, short what, void *context)
 }
 
 /*
- * When the waiting requests must be looked at again: when a slot leaves limbo, at the first
- * deadline, and at least every PUBLISH_RETRY_NS. A full ctl_done ring: after PUBLISH_STALL_NS.
+ * Returns the time at which the waiting credit requests or a full ctl_done ring must be checked
+ * again. Requests: when a slot leaves limbo, at the earliest deadline of a request, and at least
+ * every PUBLISH_RETRY_NS. A full ctl_done ring: after PUBLISH_STALL_NS.
  */
 static uint64_t next_ns(const struct publish *p, uint64_t now_ns)
 {
@@ -311,7 +318,10 @@ void publish_timer(struct publish *p, uint64_t now_ns)
 
 	if (next == UINT64_MAX || (p->timer_ns && p->timer_ns <= next))
 		return;
-	/* Rounded up, because a timer that fires too early would have to be armed a second time. */
+	/*
+	 * The delay is rounded up, because a timer that fires too early would have to be armed a
+	 * second time.
+	 */
 	next = next > now_ns ? next - now_ns : 0;
 	p->timer_ns = now_ns + next;
 	after.tv_sec = (time_t)(next / 1000000000);
@@ -342,7 +352,10 @@ int publish_open(struct control *control)
 	return 0;
 }
 
-/* directory.c may still call back, so the memory is freed later, by publish_free(). */
+/*
+ * Closes publish.c but keeps its memory, because directory.c may still call back. publish_free()
+ * frees the memory.
+ */
 void publish_close(struct control *control)
 {
 	struct publish *p = control->publish;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Eviction. Frees slots for waiting credit requests and keeps a reserve, so that the limbo delay
- * stays off the allocation path. The loop's thread only.
+ * stays off the allocation path. Runs on the control plane's thread only.
  *
  * Slots evicted for a page size rest in limbo before pool_take() finds them. They count as
  * `resting` until limbo ends, so that one waiting request does not evict twice.
@@ -10,13 +10,13 @@
 #include "engine/control/directory.h"
 #include "engine/control/publish.h"
 
-#define VICTIMS 128u /* victims requested from the pool in one call */
+#define VICTIMS 128u /* number of victims that one call of pool_victims() is asked to return */
 
 void publish_take_away(struct publish *p, const struct page_key *key, uint32_t place,
 	uint32_t generation, uint64_t now_ns)
 {
 	struct control *control = p->control;
-	/* `key` may point into the index entry that is removed below */
+	/* `key` may point into the index entry that is removed below, so it is copied */
 	const struct page_key name = *key;
 	const struct index_entry *e = index_find(control->index, &name);
 	unsigned rail = place_rail(place);
@@ -52,7 +52,9 @@ struct publish_class *publish_class_of(struct publish *p, unsigned rail, uint32_
 			(!spare || (spare->units && !class[i].units)))
 			spare = &class[i];
 	}
-	/* only when CLASSES_MAX page sizes are in use: share a record with another page size */
+	/*
+	 * reached only when CLASSES_MAX page sizes are in use: another page size shares its record
+	 */
 	if (!spare)
 		return &class[units % CLASSES_MAX];
 	*spare = (struct publish_class){.units = units};
@@ -103,7 +105,10 @@ static void measure_demand(struct publish_class *class, uint64_t limbo_ns, uint6
 	class->window_ns = now_ns;
 }
 
-/* Removes the batches whose limbo has ended from `resting`. */
+/*
+ * Forgets the batches of evicted slots whose limbo has ended: subtracts their slots from
+ * class->resting.
+ */
 static void rest_expire(struct publish_class *class, uint64_t now_ns)
 {
 	unsigned gone = 0;

@@ -21,8 +21,8 @@
 struct json {
 	char *text;
 	size_t bytes, room;
-	bool failed; /* no memory: the rest of the output is discarded */
-	bool comma;  /* the next member of this object or array needs a comma before it */
+	bool failed; /* an allocation failed: the remaining output is discarded */
+	bool comma;  /* the next member of the current object or array needs a comma before it */
 };
 
 static const char *const counter_names[COUNTER_COUNT] = {
@@ -72,7 +72,8 @@ static void json_quoted(struct json *j, const char *text)
 
 		if (c == '"' || c == '\\')
 			snprintf(escaped, sizeof(escaped), "\\%c", c);
-		else if (c < 0x20 || c >= 0x7f) /* names from the network may not be UTF-8 */
+		/* escaped, because names from the network may not be UTF-8 */
+		else if (c < 0x20 || c >= 0x7f)
 			snprintf(escaped, sizeof(escaped), "\\u%04x", c);
 		else
 			snprintf(escaped, sizeof(escaped), "%c", c);

@@ -262,7 +262,8 @@ static void accept_failed(struct evconnlistener *listener, void *context)
 	log_warn(
 		"accept() on cluster.port failed: %s; raise the limit of open files (ulimit -n) if that is it",
 		strerror(errno));
-	evconnlistener_disable(listener); /* rpc_tick() enables the listener again */
+	/* accept() failed: stop listening until the next rpc_tick() */
+	evconnlistener_disable(listener);
 }
 
 /*
@@ -383,7 +384,7 @@ static int listen_open(struct control *control)
 			LEV_OPT_CLOSE_ON_FREE, 256, control->port_fd);
 	if (!control->rpc->listener)
 		return listen_failed(control->settings, errno ? -errno : -EIO);
-	control->port_fd = -1; /* the listener owns the socket */
+	control->port_fd = -1; /* from here on the listener owns the socket */
 	evconnlistener_set_error_cb(control->rpc->listener, accept_failed);
 	return 0;
 }

@@ -23,16 +23,18 @@
 #include "engine/abi/message.pb-c.h"
 #include "engine/control/control.h"
 
-/* Limit of a frame before the Hello, when the sender is unknown */
+/* limit of the length of a frame before the Hello, when the sender is unknown, in bytes */
 #define RPC_HELLO_BYTES_MAX (128u << 10)
-/* Limit of bytes queued on a link that the kernel has not taken yet */
+/* limit of the bytes queued on a link that the kernel has not accepted yet */
 #define RPC_OUT_BYTES_MAX (2 * MESSAGE_BYTES_MAX)
 #define RPC_ACCEPTED_MAX (2 * NODES_MAX)
-#define RPC_CONNECT_MS 2000        /* limit for the TCP connection and the Hellos together */
-#define RPC_ARENA_BYTES (4u << 20) /* limit of one decoded message */
+/* time limit for the TCP connection and the exchange of Hellos together */
+#define RPC_CONNECT_MS 2000
+#define RPC_ARENA_BYTES (4u << 20) /* memory limit of one decoded message, in bytes */
 #define RPC_BAD_REMEMBERED 64
-#define RPC_UNANSWERED_MAX 3 /* Hellos without an answer before the other end is probed */
-/* A link that was up longer than this is dialled again at once */
+/* number of Hellos without an answer after which a Hello of version 4 is sent (probe) */
+#define RPC_UNANSWERED_MAX 3
+/* a link that was up longer than this is dialled again at once after it closed */
 #define RPC_STEADY_NS 1000000000ull
 
 struct member_entry;
@@ -43,46 +45,54 @@ struct rpc_link {
 	LIST_ENTRY(rpc_link) next;
 	struct control *control;
 	struct bufferevent *bev;
-	struct event *deadline;      /* time limit for the Hello; NULL once up */
-	struct rpc_dial *dial;       /* the dial that opened it; NULL: accepted */
-	struct member_entry *member; /* NULL until the Hellos were exchanged */
+	/* timer of the limit for the exchange of Hellos; NULL once the link is up */
+	struct event *deadline;
+	struct rpc_dial *dial; /* the dial that opened this link; NULL: the link was accepted */
+	/* the member at the other end; NULL until the Hellos were exchanged */
+	struct member_entry *member;
 	bool connected;
-	bool far;   /* the other end's address is not a loopback address */
-	bool probe; /* our Hello on it was a probe (wire.h): no member results from it */
+	bool far; /* true: the other end has an address that is not a loopback address */
+	/* our Hello on this link was a probe for the version (wire.h): no member results from it */
+	bool probe;
 	bool up;
 	uint64_t up_ns;
-	uint64_t summary_ns;       /* time of our last Summary on it; 0: none */
-	bool closed;               /* the link is closed; it is freed once `busy` is 0 */
-	unsigned busy;             /* number of this link's callbacks on the stack */
-	char from[NAME_BYTES_MAX]; /* the other end's address, for logs */
+	uint64_t summary_ns;       /* time of our last Summary on this link; 0: none was sent */
+	bool closed;               /* true: the link is closed; it is freed once `busy` is 0 */
+	unsigned busy;             /* number of callbacks of this link that are on the stack */
+	char from[NAME_BYTES_MAX]; /* address of the other end, for logs */
 };
 
-/* An address that is dialled again until rpc_dial_stop(). */
+/* One address (host and port) that is dialled again until rpc_dial_stop() is called. */
 struct rpc_dial {
 	LIST_ENTRY(rpc_dial) next;
 	struct control *control;
 	char host[NAME_BYTES_MAX];
 	uint16_t port;
-	void *owner; /* struct member_entry or struct member_seed */
+	void *owner; /* the struct member_entry or struct member_seed that is dialled */
 	bool seed;
-	unsigned fails; /* failed attempts in a row */
-	/* Hellos that the other end answered by closing; from RPC_UNANSWERED_MAX on it is probed */
+	unsigned fails; /* number of attempts in a row that failed */
+	/*
+	 * number of Hellos that the other end answered by closing the link; from RPC_UNANSWERED_MAX
+	 * on a probe is sent
+	 */
 	unsigned unanswered;
-	unsigned tried; /* index of the name's address that is tried next */
+	unsigned tried; /* index of the address to try next, among the addresses of the host name */
 	uint32_t base_ms, max_ms;
 	struct event *timer;
-	struct rpc_link *link; /* connecting or connected; NULL: waiting or resolving */
+	/* link that is connecting or connected; NULL: the dial waits, or resolves the name */
+	struct rpc_link *link;
 	struct rpc_resolve *resolve;
 };
 
 struct rpc {
 	struct evconnlistener *listener;
-	bool loopback;          /* it listens on a loopback address: other hosts cannot reach it */
-	struct evdns_base *dns; /* created when the first host name is dialled */
+	bool loopback; /* this engine listens on a loopback address: other hosts cannot reach it */
+	/* libevent's DNS resolver; created when the first host name is dialled */
+	struct evdns_base *dns;
 	LIST_HEAD(, rpc_link) links;
 	LIST_HEAD(, rpc_dial) dials;
 	unsigned accepted;
-	/* Hashes of addresses whose bad messages were logged already */
+	/* hashes of the addresses from which a bad message came and was logged */
 	uint64_t bad_logged[RPC_BAD_REMEMBERED];
 	uint8_t *arena; /* memory of RPC_ARENA_BYTES for one decoded message; see rpc_frame.c */
 	size_t arena_used;
@@ -100,9 +110,12 @@ struct rpc_link *rpc_link_open(
  * Closes the link at once and informs member.c or the dial. Safe inside the link's own callbacks.
  */
 void rpc_link_close(struct rpc_link *link);
-/* Hellos were exchanged: ends the deadline and allows long frames. */
+/* Called when the Hellos were exchanged: ends the link's deadline and allows long frames. */
 void rpc_link_up(struct rpc_link *link);
-/* The peer broke a rule: counts it, logs it once per peer, and closes the link. */
+/*
+ * Called when the peer broke a rule of the protocol: counts it, logs it once per peer, and closes
+ * the link.
+ */
 __attribute__((format(printf, 2, 3))) void rpc_link_bad(
 	struct rpc_link *link, const char *format, ...);
 
@@ -121,7 +134,7 @@ void rpc_reply(struct rpc_link *link, const Pc__Message *message);
  * event loop ends.
  */
 void rpc_push(struct rpc_link *link);
-/* Called at every heartbeat: enables the listener again after accept() has failed. */
+/* Called at every heartbeat: enables the listener again if accept() has failed. */
 void rpc_tick(struct control *control);
 /* Stops listening and dialling; existing links stay. */
 void rpc_quiet(struct control *control);
@@ -130,31 +143,37 @@ void rpc_quiet(struct control *control);
 
 /* Serves all complete frames in the link's input buffer. */
 void rpc_frames(struct rpc_link *link);
-/* Serves one decoded message. False: it broke a rule; the caller calls rpc_link_bad(). */
+/*
+ * Serves one decoded message. Returns false if it broke a rule; the caller then calls
+ * rpc_link_bad().
+ */
 bool rpc_serve(struct rpc_link *link, const Pc__Message *message);
 
 /* ---- dials (rpc_dial.c) ---------------------------------------------------------------------- */
 
 struct rpc_dial *rpc_dial_start(struct control *control, const char *host, uint16_t port,
 	uint32_t base_ms, uint32_t max_ms, void *owner, bool seed);
-/* Also closes the dial's link. NULL is allowed. */
+/* Ends the dial and closes its link. `dial` may be NULL. */
 void rpc_dial_stop(struct rpc_dial *dial);
-/* Sets a new back-off and restarts it; if the dial is waiting, it dials at once. */
+/* Sets a new back-off for the dial and starts it anew; if the dial is waiting, it dials at once. */
 void rpc_dial_hurry(struct rpc_dial *dial, uint32_t base_ms, uint32_t max_ms);
-/* Called by rpc.c: the dial's link has closed after `up_ns` nanoseconds of being up. */
+/* Called by rpc.c when the dial's link has closed, after `up_ns` nanoseconds of being up. */
 void rpc_dial_lost(struct rpc_dial *dial, bool was_up, uint64_t up_ns, int error);
 void rpc_resolve_cancel(struct rpc_dial *dial);
-/* Called by rpc.c: the other end closed the connection without a Hello. */
+/* Called by rpc.c when the other end closed the connection without a Hello. */
 void rpc_dial_unanswered(const struct rpc_link *link);
 
 /* Converts a literal IPv4 or IPv6 address. Returns 0, or -EINVAL: not a literal. */
 int rpc_address(
 	const char *host, uint16_t port, struct sockaddr_storage *ret, socklen_t *ret_bytes);
-/* True for 127.0.0.0/8, ::1, and any address that is not IPv4 or IPv6, since those are local. */
+/*
+ * True for 127.0.0.0/8, ::1, and any address that is not IPv4 or IPv6, since only this host can
+ * reach those.
+ */
 bool rpc_address_loopback(const struct sockaddr *address);
 /* True for a literal loopback address and for "localhost"; false for any other name. */
 bool rpc_text_loopback(const char *host);
-/* Writes "1.2.3.4:5" or "[::1]:5". */
+/* Writes the address and port as "1.2.3.4:5" or "[::1]:5". */
 void rpc_address_text(const char *host, uint16_t port, char ret_text[NAME_BYTES_MAX + 8]);
 
 /* ---- handlers of messages; false: the message breaks a rule ---------------------------------- */
@@ -179,9 +198,9 @@ bool connect_serve_disconnect(
 bool view_serve_ask(struct control *control, struct rpc_link *link);
 bool view_serve_summary(struct control *control, struct rpc_link *link, const Pc__Summary *summary);
 
-/* Notifications from rpc*.c to member.c. */
+/* Functions of member*.c that rpc*.c calls when something happened on a link. */
 void member_heard(struct control *control, struct rpc_link *link);
-/* A dialled link is connected: sends our Hello, the first message on it. */
+/* Called when a dialled link is connected: sends our Hello, the first message on the link. */
 void member_greet(struct control *control, struct rpc_link *link);
 void member_link_down(struct control *control, struct rpc_link *link);
 void member_dial_failed(struct control *control, struct rpc_dial *dial, int error);

@@ -19,9 +19,9 @@
 #include "engine/abi/wire.h"
 #include "engine/control/rpc.h"
 
-/* A query to the resolver. It outlives its dial if the dial is stopped before the answer. */
+/* A query to the DNS resolver. If the dial is stopped before the answer, the query outlives it. */
 struct rpc_resolve {
-	struct rpc_dial *dial; /* NULL: the dial was stopped, so nothing waits for the answer */
+	struct rpc_dial *dial; /* the dial that waits for the answer; NULL: it was stopped */
 	struct evdns_getaddrinfo_request *request;
 };
 
@@ -90,7 +90,7 @@ static void dial_wait(struct rpc_dial *dial)
 	ms = dial->fails ? ms - ms / 4 + random % (ms / 2 + 1) : 0;
 	wait.tv_sec = (time_t)(ms / 1000);
 	wait.tv_usec = (suseconds_t)(ms % 1000 * 1000);
-	/* The listener is NULL after rpc_quiet(): no more dialling */
+	/* After rpc_quiet() the listener is NULL, and the dial must not be restarted */
 	if (dial->control->rpc->listener)
 		event_add(dial->timer, &wait);
 }
@@ -100,7 +100,7 @@ void rpc_dial_lost(struct rpc_dial *dial, bool was_up, uint64_t up_ns, int error
 	dial->fails = up_ns >= RPC_STEADY_NS ? 0 : dial->fails + 1;
 	dial_wait(dial);
 	if (!was_up)
-		member_dial_failed(dial->control, dial, error); /* may free `dial` */
+		member_dial_failed(dial->control, dial, error); /* this call may free `dial` */
 }
 
 void rpc_dial_unanswered(const struct rpc_link *link)
@@ -271,7 +271,7 @@ void rpc_dial_stop(struct rpc_dial *dial)
 	if (!dial)
 		return;
 	link = dial->link;
-	dial->link = NULL; /* reset first, so that closing the link does not dial again */
+	dial->link = NULL; /* reset first, so that closing the link does not start a new attempt */
 	if (link)
 		rpc_link_close(link);
 	rpc_resolve_cancel(dial);

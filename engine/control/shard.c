@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * This host's shard of the directory. The control plane's thread writes it; readers read it at any
- * time, without a lock.
+ * time, without a lock. The two candidate buckets of a key are called its first and second bucket.
  *
  * A lock-free reader always finds a live entry, because of three rules:
  *
@@ -35,20 +35,27 @@
 
 #include "engine/control/shard.h"
 
-/* minimum of shard->bits; with 0 bits, the second bucket of a key would be its first */
+/*
+ * minimum of shard->bits: with 0 bits there is one bucket, so a key's two candidate buckets would
+ * be the same
+ */
 #define BITS_MIN 6u
 #define BITS_MAX 31u
-/* largest value of `away`; from then on it is neither incremented nor decremented */
+/* largest value of `away`; a counter that has reached it is neither incremented nor decremented */
 #define AWAY_MANY UINT8_MAX
 
-/* What the owner knows about a bucket and readers do not see. */
+/* Information about one bucket that only the owner has; readers do not see it. */
 struct shard_side {
-	uint8_t second; /* bit i: this bucket is the second bucket of entry i */
-	/* number of entries that have this first bucket but are stored in their second one */
+	/* bit i set: this bucket is the second candidate bucket of the key of entry i */
+	uint8_t second;
+	/*
+	 * number of entries that have this bucket as first candidate but are stored in their second
+	 * one
+	 */
 	uint8_t away;
 };
 
-/* The position of one entry in the table. */
+/* The position of one entry in the table: its bucket and the index in the bucket. */
 struct cell {
 	uint32_t bucket;
 	unsigned entry;
@@ -69,7 +76,10 @@ static bool cell_second(const struct shard *shard, struct cell cell)
 	return (shard->side[cell.bucket].second & 1u << cell.entry) != 0;
 }
 
-/* Writes an entry in the order of rule 3 above: no old first word beside a new second word. */
+/*
+ * Writes an entry in the order of rule 3 above, so that no reader sees an old first word with a new
+ * second word.
+ */
 static void cell_store(struct shard *shard, struct cell cell, const struct dir_entry *entry)
 {
 	uint64_t *word = (uint64_t *)(void *)&shard->bucket[cell.bucket].entry[cell.entry];
@@ -84,7 +94,7 @@ static void cell_store(struct shard *shard, struct cell cell, const struct dir_e
 }
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the first field is the low half");
 
-/* Writes an entry and its `side` information; `second`: this is the entry's second bucket. */
+/* Writes an entry and its bit in `side`; `second`: the bucket is the key's second candidate. */
 static void cell_fill(
 	struct shard *shard, struct cell cell, const struct dir_entry *entry, bool second)
 {
@@ -102,7 +112,10 @@ static void cell_fill(
 	cell_store(shard, cell, entry);
 }
 
-/* Makes the bucket's tombstones empty. No entry may be away from this bucket (side->away is 0). */
+/*
+ * Makes the bucket's deleted entries (tombstones) empty. Requires side->away == 0: every entry that
+ * has this first candidate bucket is stored in it.
+ */
 static void bucket_clean(struct shard *shard, uint32_t bucket)
 {
 	static const struct dir_entry empty;
@@ -167,7 +180,8 @@ void shard_close(struct shard *shard)
 }
 
 /*
- * Finds the entry of (tag, ref) in a bucket that is its first or, if `second`, its second bucket.
+ * Finds the entry of (tag, ref) in a bucket that is its first or, if `second`, its second candidate
+ * bucket.
  */
 static bool cell_find(const struct shard *shard, uint32_t bucket, bool second, uint32_t tag,
 	uint32_t ref, struct cell *ret_cell)
@@ -201,9 +215,10 @@ static bool cell_free(const struct shard *shard, uint32_t bucket, struct cell *r
 }
 
 /*
- * Makes room in a full bucket: moves one of the entries whose first bucket it is to that entry's
- * second bucket, which may have to make room in the same way, at most `depth` levels deep in total.
- * Readers still see the moved entry in *ret_cell until the caller overwrites that cell.
+ * Makes room in a full bucket: moves one of the entries whose first candidate bucket it is to that
+ * entry's second candidate bucket, which may have to make room in the same way, at most `depth`
+ * levels deep in total. Readers still see the moved entry in *ret_cell until the caller overwrites
+ * that cell.
  */
 static bool cell_displace(
 	struct shard *shard, uint32_t bucket, unsigned depth, struct cell *ret_cell)
@@ -280,7 +295,10 @@ bool shard_remove(struct shard *shard, const struct page_key *key, uint32_t ref,
 	return true;
 }
 
-/* Copies up to `max` entries of `tag` from their first or, if `second`, their second bucket. */
+/*
+ * Copies up to `max` entries with `tag` from the bucket, which is their first or, if `second`,
+ * their second candidate bucket.
+ */
 static unsigned bucket_find(const struct shard *shard, uint32_t bucket, bool second, uint32_t tag,
 	struct dir_entry *ret, unsigned max)
 {

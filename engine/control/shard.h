@@ -13,11 +13,11 @@
 struct shard {
 	struct huge memory;
 	struct bucket *bucket;
-	/* private to shard.c, 2 bytes for each bucket; not exported to readers */
+	/* array of 2 bytes for each bucket, private to shard.c; not visible to readers */
 	struct shard_side *side;
-	uint32_t bits;    /* log2 of the buckets, 6..31 */
-	uint64_t entries; /* live entries */
-	uint64_t dropped; /* inserts that failed with -ENOSPC */
+	uint32_t bits;    /* log2 of the number of buckets, 6..31 */
+	uint64_t entries; /* number of live entries */
+	uint64_t dropped; /* number of inserts that failed with -ENOSPC */
 };
 
 /*
@@ -28,11 +28,11 @@ int shard_open(uint64_t entries, int numa_node, bool want_huge, struct shard *re
 void shard_close(struct shard *shard);
 
 /*
- * Inserts or replaces the entry of (key, ref). It goes into the first bucket of the key, else into
- * the second. If both are full, entries of either are moved from their first bucket to their
- * second, at most two in a row; each is written to its new bucket before its old cell is
- * overwritten, so that readers never miss it. -ENOSPC: no room; `dropped` is incremented and
- * nothing else has changed. -EINVAL: ref or generation is 0.
+ * Inserts or replaces the entry of (key, ref). It goes into the first candidate bucket of the key,
+ * else into the second. If both are full, entries of either are moved from their first candidate
+ * bucket to their second, at most two in a row; each is written to its new bucket before its old
+ * cell is overwritten, so that readers never miss it. -ENOSPC: no room; `dropped` is incremented
+ * and nothing else has changed. -EINVAL: ref or generation is 0.
  */
 int shard_insert(struct shard *shard, const struct page_key *key, uint32_t ref, uint32_t place,
 	uint32_t generation);
@@ -42,7 +42,7 @@ int shard_insert(struct shard *shard, const struct page_key *key, uint32_t ref, 
  */
 bool shard_remove(struct shard *shard, const struct page_key *key, uint32_t ref, uint32_t place,
 	uint32_t generation);
-/* Copies up to `max` entries of the key to `ret` and returns how many. */
+/* Copies up to `max` entries of the key to `ret` and returns how many it copied. */
 unsigned shard_find(
 	const struct shard *shard, const struct page_key *key, struct dir_entry *ret, unsigned max);
 /*

@@ -28,7 +28,8 @@
 
 struct trouble {
 	struct event *look;
-	char text[TROUBLE_BYTES]; /* the file's content when it was last applied */
+	/* content of the file of injected faults when it was last applied */
+	char text[TROUBLE_BYTES];
 };
 
 static const struct {

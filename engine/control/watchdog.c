@@ -21,7 +21,7 @@ struct watchdog {
 	pthread_t thread;
 	pthread_mutex_t lock;
 	pthread_cond_t wake;
-	bool stop; /* true: the thread must end; under the lock */
+	bool stop; /* true: the watchdog's thread must end; protected by the lock */
 	struct control *control;
 	struct watched loop, poll_core[RAILS_MAX];
 };
@@ -37,7 +37,7 @@ bool watched_stands(struct watched *watched, uint64_t beat)
 	return watched->still >= WATCHDOG_TICKS;
 }
 
-/* Whether a debugger is attached: it stops threads on purpose. */
+/* Whether a debugger is attached to the engine: a debugger stops threads on purpose. */
 static bool traced(void)
 {
 	FILE *status = fopen("/proc/self/status", "re");
@@ -74,7 +74,7 @@ static void tick(struct watchdog *dog)
 				"poll core", p);
 }
 
-/* Waits for the next tick. False: the thread must end. */
+/* Waits for the watchdog's next tick. Returns false if its thread must end. */
 static bool wait_tick(struct watchdog *dog)
 {
 	struct timespec until;

@@ -22,17 +22,20 @@ struct control;
  */
 #define WATCHDOG_TICKS 20u
 
-/* Starts and ends the watchdog's thread; called on the loop's thread. 0 or -errno. */
+/* Start and end the watchdog's thread; called by the control plane. Returns 0 or -errno. */
 int watchdog_open(struct control *control);
 void watchdog_close(struct control *control);
 
-/* One watched loop or poll core; in the header for tests. */
+/* State of one watched thread, the event loop or a poll core; in the header for tests. */
 struct watched {
 	/* value of the turn counter of the loop or poll core at the last tick */
 	uint64_t beat;
-	unsigned still; /* consecutive ticks at which `beat` had not changed */
+	unsigned still; /* number of ticks in a row at which `beat` had not changed */
 };
-/* Records `beat` at one tick. Returns true when it has not changed for WATCHDOG_TICKS ticks. */
+/*
+ * Records the turn counter `beat` at one tick. Returns true when it has not changed for
+ * WATCHDOG_TICKS ticks.
+ */
 bool watched_stands(struct watched *watched, uint64_t beat);
 
 #endif

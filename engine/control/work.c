@@ -2,7 +2,7 @@
 /*
  * Helper threads: each queue has a list of calls to make and a few threads; one list has the calls
  * that were made, and an eventfd tells the loop about it. work_submit() and done() run on the
- * loop's thread, run() on a helper thread.
+ * control plane's thread, run() on a helper thread.
  */
 #include "engine/control/work.h"
 
@@ -18,35 +18,42 @@
 #include "config/log.h"
 #include "engine/control/fatal.h"
 
-#define WORKS_CLOSE_S 10 /* time for one call to return at shutdown, in s */
+#define WORKS_CLOSE_S 10 /* at shutdown: time limit for one call to return, in s */
 
 STAILQ_HEAD(work_list, work);
 
 struct work_queue {
 	struct works *works;
 	pthread_cond_t more;
-	struct work_list todo; /* calls to make; under works->lock */
-	unsigned calls;        /* calls in `todo` or being made; under works->lock */
+	struct work_list todo; /* calls that no thread has taken yet; protected by works->lock */
+	/* number of calls in `todo` and of calls that a thread executes now; under works->lock */
+	unsigned calls;
 	pthread_t thread[WORK_THREADS];
-	unsigned threads; /* threads that were started; the loop's thread only */
+	/* number of threads of this queue that were started; only the control plane uses it */
+	unsigned threads;
 };
 
 struct works {
 	pthread_mutex_t lock;
-	struct work_list done; /* calls that were made and wait for done(); under the lock */
+	/* calls that were executed and whose done() is not called yet; under the lock */
+	struct work_list done;
 	bool stop; /* true: the threads must end when their lists are empty; under the lock */
-	unsigned threads;     /* threads that have not ended; under the lock */
-	uint64_t calls_made;  /* calls made since works_open(); under the lock */
-	pthread_cond_t ended; /* condition that a thread signals when it ends */
+	unsigned threads;     /* number of helper threads that have not ended; under the lock */
+	uint64_t calls_made;  /* number of calls executed since works_open(); under the lock */
+	pthread_cond_t ended; /* condition that a helper thread signals when it ends */
 	struct event *made;
-	int fd; /* eventfd; written after a call was added to `done` */
-	/* calls submitted whose done() was not called yet; the loop's thread only */
+	int fd; /* eventfd; a helper thread writes it after it added a call to `done` */
+	/*
+	 * number of calls submitted whose done() was not called yet; only the control plane uses it
+	 */
 	unsigned busy;
 	unsigned queues;
 	struct work_queue queue[];
 };
 
-/* Waits for the next call of the queue. NULL: the thread must end, and its list is empty. */
+/*
+ * Waits for the next call of the queue. Returns NULL if the thread must end and the queue is empty.
+ */
 static struct work *work_next(struct work_queue *queue)
 {
 	struct works *works = queue->works;
@@ -89,7 +96,10 @@ static void *helper(void *argument)
 	return NULL;
 }
 
-/* Starts one more thread, with all signals blocked, because the main thread handles them. */
+/*
+ * Starts one more helper thread of the queue, with all signals blocked, because the main thread
+ * handles signals.
+ */
 static void queue_grow(struct work_queue *queue)
 {
 	sigset_t all, before;

@@ -19,13 +19,17 @@
 #define unlikely(x) __builtin_expect(!!(x), 0)
 #define container_of(at, type, member) ((type *)(void *)((char *)(at)-offsetof(type, member)))
 
-#define RAIL_POST_BURST 512u  /* limit of WQEs posted in one step */
-#define RAIL_OBEY_BURST 64u   /* limit of inbox commands executed in one step */
-#define RAIL_CLOCK_STEPS 64u  /* busy steps between two checks of the deadlines */
-#define RAIL_IDLE_STEPS 1024u /* idle steps collected before counter[] is updated */
-/* Steps after RAIL_STOP that take every op a client ring held when the command arrived. */
+#define RAIL_POST_BURST 512u /* WQEs that one step of a rail posts, at most */
+#define RAIL_OBEY_BURST 64u  /* inbox commands that one step of a rail executes, at most */
+#define RAIL_CLOCK_STEPS 64u /* steps with work between two checks of the requests' deadlines */
+/* steps without work that are collected before counter[] is updated */
+#define RAIL_IDLE_STEPS 1024u
+/*
+ * Number of steps after RAIL_STOP, in which a rail takes every op that a client ring held when the
+ * command arrived.
+ */
 #define RAIL_STOP_STEPS (OP_RING_SLOTS / RAIL_TAKE_BURST + 1)
-/* Limit of parked requests, so that unreachable peers cannot use up all request slots. */
+/* Parked requests of a rail, at most, so that unreachable peers cannot use up all requests. */
 #define RAIL_PARKED_MAX (RAIL_REQUESTS / 2)
 /*
  * Capacity of rail->late, the queue for events that found the event ring full. It cannot overflow:
@@ -43,68 +47,75 @@ static_assert(CQ_DEPTH >= RAIL_POST_BURST, "a step's WQEs have room for their CQ
  * with RAIL_REGION_ADD.
  */
 struct region_slot {
-	uint64_t base;   /* start of the region: address in this process */
-	uint64_t length; /* bytes */
+	uint64_t base;   /* start of the region: address in the engine's process */
+	uint64_t length; /* length of the region, bytes */
 	uint32_t lkey;   /* lkey of the region's MR; unused if it has extents */
-	/* session that may name the region; 0 matches no session: absent or being dropped */
+	/* session whose ops may name the region; 0 matches no session: region absent or being
+	 * dropped */
 	uint32_t session;
-	uint32_t users;       /* number of segments of live requests that name the region */
-	uint8_t extent_shift; /* log2 of an extent's bytes, lkeys in rail->extent_lkey; 0: one MR */
+	uint32_t users; /* number of segments of live requests that lie in the region */
+	/* log2 of an extent's bytes, with the extents' lkeys in rail->extent_lkey; 0: one MR */
+	uint8_t extent_shift;
 	bool present;
-	bool dropping; /* RAIL_REGION_DROP was received; returned when users is 0 */
+	bool dropping; /* RAIL_REGION_DROP was received; the region is returned when `users` is 0 */
 };
 static_assert(sizeof(struct region_slot) == 32, "two to a cache line");
 
 struct channel_slot {
 	struct rail_channel *channel; /* the open channel with this id; NULL: none */
-	uint32_t fresh; /* completions written to the done ring and not yet published */
+	uint32_t fresh; /* number of completions written to the done ring and not yet published */
 	uint32_t turn;  /* index of this channel in rail->turn */
 };
 
 struct rail {
 	/* owner: poll core; touched every step */
 	alignas(64) struct dv_cq cq;
-	/* owner: poll core; touched every step. unrung: list of QPs with WQEs posted after their
-	 * last doorbell, linked by rung_next */
+	/* owner: poll core; touched every step. unrung: list of the QPs with WQEs posted after
+	 * their last doorbell, linked by rung_next */
 	alignas(64) struct lane_qp *unrung;
-	struct link waiting; /* list of connections with requests to post */
-	/* WQEs posted and not retired, all QPs; at most cq.cqe_cnt, so that the CQ cannot
-	 * overflow */
+	struct link waiting; /* list of the connections that have requests to post */
+	/* WQEs posted and not retired, of all QPs of the rail; at most cq.cqe_cnt, so that the
+	 * CQ cannot overflow */
 	uint32_t wqes;
-	/* bytes of posted READs not retired; stalled connections are not counted */
+	/* bytes of READs posted and not retired; those of stalled connections are not counted */
 	uint32_t posted_bytes;
-	/* bytes of requests that have a connection; stalled ones are not counted */
+	/* bytes of requests that have a connection; those of stalled connections are not counted */
 	uint64_t taken_bytes;
-	uint32_t channels; /* valid entries of turn[] */
-	/* index in turn[]; rail_take() starts with the entry after it and advances it */
+	uint32_t channels; /* number of open channels: valid entries of turn[] */
+	/* index in turn[] of the channel after which rail_take() starts; rail_take() advances it */
 	uint32_t first;
-	bool blocked;  /* an op ring still holds ops that this step had no room to take */
-	bool stopping; /* RAIL_STOP was received */
-	bool stopped;  /* RAIL_STOPPED was sent */
-	/* events were sent since rail_wake() last checked whether to kick the control plane */
+	bool blocked;  /* true: an op ring still holds ops that the last step had no room to take */
+	bool stopping; /* true: RAIL_STOP was received */
+	bool stopped;  /* true: RAIL_STOPPED was sent */
+	/* true: events were sent since rail_wake() last checked whether to kick the control
+	 * plane */
 	bool spoke;
-	bool answered;  /* completions were written in this step; rail_answer() publishes them */
-	bool news;      /* completions or events were published since the last rail_wake() */
-	uint32_t steps; /* steps that did work with requests in flight; for RAIL_CLOCK_STEPS */
+	/* true: completions were written in this step; rail_answer() publishes them */
+	bool answered;
+	bool news; /* true: completions or events were published since the last rail_wake() */
+	/* number of steps that did work with requests in flight; compared with RAIL_CLOCK_STEPS */
+	uint32_t steps;
 	/* owner: poll core; touched every step that moves something */
-	alignas(64) uint64_t now_ns; /* CLOCK_MONOTONIC of this step; 0: not read yet */
+	alignas(64) uint64_t now_ns; /* CLOCK_MONOTONIC in this step, ns; 0: not read yet */
 	uint64_t nearest_ns;         /* lower bound of the deadlines of all live requests */
-	uint64_t steps_idle;         /* idle steps not yet added to counter[] */
-	uint32_t requests_free;      /* number of free requests, which request_stack lists */
-	uint32_t blocks_free;        /* number of free blocks, which block_stack lists */
-	uint32_t lanes_free;         /* number of free struct lane, which lane_stack lists */
-	uint32_t parked; /* number of requests without a connection or on a stalled one */
-	/* indices of the first and the next event in late[]; they wrap */
+	/* number of steps without work that are not yet added to counter[] */
+	uint64_t steps_idle;
+	uint32_t requests_free; /* number of free requests, which request_stack lists */
+	uint32_t blocks_free;   /* number of free segment blocks, which block_stack lists */
+	uint32_t lanes_free;    /* number of free struct lane, which lane_stack lists */
+	uint32_t parked;        /* number of requests without a connection or on a stalled one */
+	/* free-running indices of the first event in late[] and behind the last one */
 	uint32_t late_head, late_tail;
-	uint32_t stop_steps; /* steps since RAIL_STOP; stops counting at RAIL_STOP_STEPS */
-	uint64_t watch_ns;   /* CLOCK_MONOTONIC at which lanes_watch() is due */
-	uint64_t watched_ns; /* CLOCK_MONOTONIC of the last lanes_watch() */
+	/* number of steps since RAIL_STOP; stops counting at RAIL_STOP_STEPS */
+	uint32_t stop_steps;
+	uint64_t watch_ns;   /* CLOCK_MONOTONIC at which lanes_watch() is due, ns */
+	uint64_t watched_ns; /* CLOCK_MONOTONIC of the last lanes_watch(), ns */
 	/* READ latency is sampled, one WQE at a time: see read_time_start() */
 	struct lane_qp *timed; /* queue pair of the timed WQE; NULL: none is timed */
 	uint32_t timed_end;    /* the timed WQE has retired when sq->ci reaches this index */
 	uint64_t timed_ns;     /* CLOCK_MONOTONIC at which its doorbell was rung */
 	/* owner: poll core; any thread reads it */
-	alignas(64) uint32_t in_flight; /* number of live requests */
+	alignas(64) uint32_t in_flight; /* number of live requests: taken and not answered */
 	/* owner: poll core; any thread reads them */
 	alignas(64) uint64_t counter[COUNTER_COUNT];
 	uint64_t latency[LATENCY_BUCKETS]; /* histogram of the sampled READs */
@@ -113,41 +124,51 @@ struct rail {
 	alignas(64) struct inbox inbox;
 	/* read-only once the core runs */
 	alignas(64) struct rail_options options;
-	uint32_t heads_lkey;  /* lkey of the MR of head[] */
-	bool device_steps;    /* the rail's NIC is a software NIC that the poll core must step */
-	bool started;         /* a poll core was started with this rail */
-	struct dv_cq cq_made; /* the CQ as created; `cq` is replaced by a dummy after RAIL_LOST */
-	void *inbox_memory;   /* memory of both rings of the inbox */
-	void *heads_handle;   /* struct dv_mr of head[] */
+	uint32_t heads_lkey; /* lkey of the MR of head[], into which page heads are READ */
+	/* true: the rail's NIC is a software NIC that the poll core must step */
+	bool device_steps;
+	bool started; /* true: a poll core was started with this rail */
+	/* the rail's CQ as created; `cq` is replaced by a dummy after RAIL_LOST */
+	struct dv_cq cq_made;
+	void *inbox_memory; /* memory of both rings of the inbox */
+	void *heads_handle; /* the struct dv_mr of head[] */
 
 	/* owner: poll core; everything below, too, except head[]. live[i]: request[i] was accepted
 	 * by take.c and is not answered yet */
 	alignas(64) bool live[RAIL_REQUESTS];
-	struct link lanes; /* list of all connections, oldest first */
-	bool lost;         /* RAIL_LOST was received: no new connection is accepted */
-	/* bit set of channels that got completions since rail_wake() */
+	struct link lanes; /* list of all connections of the rail, oldest first */
+	bool lost;         /* true: RAIL_LOST was received, so no new connection is accepted */
+	/* bit per channel that got completions since the last rail_wake() */
 	uint64_t wake[CHANNELS_MAX / 64];
-	uint64_t fresh[CHANNELS_MAX / 64]; /* bit set of channels with completions to publish */
-	/* ids of the open channels, in the order rail_take() serves them */
+	/* bit per channel with completions that are not published yet */
+	uint64_t fresh[CHANNELS_MAX / 64];
+	/* ids of the open channels, in the order in which rail_take() serves them */
 	uint16_t turn[CHANNELS_MAX];
-	struct channel_slot channel[CHANNELS_MAX]; /* the channels, by channel id */
-	struct peer_slot peer[NODES_MAX];          /* the peers, by map_member.peer */
-	struct region_slot region[REGIONS_MAX];    /* destination regions, by region number */
-	/* by region number; memory of the control plane, valid until RAIL_REGION_RETURNED */
+	/* the channels that the rail has, by channel id */
+	struct channel_slot channel[CHANNELS_MAX];
+	/* what the rail knows of each peer, by map_member.peer */
+	struct peer_slot peer[NODES_MAX];
+	/* destination regions of clients, by region number */
+	struct region_slot region[REGIONS_MAX];
+	/* lkeys of a region's extents, by region number; memory of the control plane, valid
+	 * until RAIL_REGION_RETURNED */
 	const uint32_t *extent_lkey[REGIONS_MAX];
-	uint16_t request_stack[RAIL_REQUESTS]; /* numbers of free requests */
-	uint16_t block_stack[REQUEST_BLOCKS];  /* numbers of free blocks */
-	uint16_t block_next[REQUEST_BLOCKS];   /* the block that follows block i in its request */
-	uint16_t lane_stack[LANES_MAX];        /* numbers of free entries of lane[] */
-	/* Hash table from QP number to QP: open addressing, linear probing. */
+	uint16_t request_stack[RAIL_REQUESTS]; /* numbers of the free requests */
+	uint16_t block_stack[REQUEST_BLOCKS];  /* numbers of the free segment blocks */
+	/* number of the segment block that follows block i in its request */
+	uint16_t block_next[REQUEST_BLOCKS];
+	uint16_t lane_stack[LANES_MAX]; /* numbers of the free entries of lane[] */
+	/* Hash table from QP number to the rail's QP: open addressing, linear probing. */
 	struct {
 		uint32_t qpn;
 		uint16_t used;
-		uint16_t qp; /* the QP: index in lane[] * QPS_PER_PEER_MAX + index in lane.qp[] */
+		/* number of the QP: index in lane[] * QPS_PER_PEER_MAX + index in lane.qp[] */
+		uint16_t qp;
 	} table[LANE_TABLE_SLOTS];
 	struct rail_event late[RAIL_EVENTS_LATE];
 	struct request request[RAIL_REQUESTS];
-	struct op_segments block[REQUEST_BLOCKS]; /* block[i] is the first of request[i] */
+	/* segment blocks; block[i] is the first one of request[i] */
+	struct op_segments block[REQUEST_BLOCKS];
 	struct lane lane[LANES_MAX];
 	/* owner: the NIC, from the post of a READ of page heads to its CQE; otherwise the poll
 	 * core. The heads of a READ go to the RAIL_HEADS_SPAN entries from first->number *
@@ -180,7 +201,7 @@ static inline struct request *live_from(struct rail *rail, unsigned number)
 	return number < RAIL_REQUESTS ? &rail->request[number] : NULL;
 }
 
-/* Allocates a request and resets it. The caller has checked that requests_free is not 0. */
+/* Takes a free request and resets it. The caller has checked that requests_free is not 0. */
 static inline struct request *request_new(struct rail *rail)
 {
 	struct request *request = &rail->request[rail->request_stack[--rail->requests_free]];
@@ -202,7 +223,7 @@ static inline struct request *request_new(struct rail *rail)
  * the others. Less than a third keeps a connection's QPs busy, because it posts at most CQ_DEPTH /
  * 2 WQEs at a time.
  */
-/* with at least this many free requests no connection is over its share */
+/* with at least this many free requests no connection can hold more than its share */
 #define RAIL_REQUESTS_PLENTY (RAIL_REQUESTS - RAIL_REQUESTS / 3)
 static_assert(RAIL_REQUESTS / 3 > CQ_DEPTH, "the share of a connection keeps its QPs busy");
 
@@ -211,7 +232,7 @@ static inline bool lane_full(const struct rail *rail, const struct lane *lane)
 	return 2 * lane->requests > rail->requests_free;
 }
 
-/* Queues a request that has WQEs to post, and its connection. */
+/* Queues a request that has WQEs to post at its connection, and the connection at the rail. */
 static inline void lane_queue(struct rail *rail, struct lane *lane, struct request *request)
 {
 	link_append(
@@ -228,8 +249,8 @@ static inline void rail_count(struct rail *rail, enum counter which, uint64_t n)
 /* ---- step.c ---- */
 /*
  * Prefetches the two cache lines that the next step of this rail reads first: the next CQE, and the
- * next op slot of the channel turn[0], which a client's core may just have written. The poll core
- * calls it before it steps the preceding rail, so the misses overlap with that step.
+ * next op ring entry of the channel turn[0], which a client's core may just have written. The poll
+ * core calls it before it steps the preceding rail, so the misses overlap with that step.
  */
 static inline void rail_expect(const struct rail *rail)
 {
@@ -243,7 +264,7 @@ static inline void rail_expect(const struct rail *rail)
 		__builtin_prefetch(slot);
 	}
 }
-/* Rings the doorbell of every QP with new WQEs. */
+/* Rings the doorbell of every QP of the rail with WQEs posted since its last doorbell. */
 void rail_ring(struct rail *rail);
 /*
  * Sends an event to the control plane, or keeps it in rail->late when the event ring is full; a
@@ -257,15 +278,15 @@ void rail_say(struct rail *rail, const struct rail_event *event);
  */
 unsigned rail_expire(struct rail *rail);
 
-/* take.c: takes ops from all client rings. Returns how many. */
+/* take.c: takes ops from all clients' op rings. Returns the number of ops taken. */
 unsigned rail_take(struct rail *rail);
 
-/* post.c: posts WQEs for waiting requests. Returns how many. */
+/* post.c: posts WQEs for the requests that wait. Returns the number of WQEs. */
 unsigned rail_post(struct rail *rail);
 
-/* reap.c: consumes up to RAIL_REAP_BURST CQEs. Returns how many. */
+/* reap.c: consumes up to RAIL_REAP_BURST CQEs. Returns their number. */
 unsigned rail_reap(struct rail *rail);
-/* Consumes every CQE that is in the CQ now. */
+/* Consumes every CQE that the CQ holds at present. */
 void rail_reap_all(struct rail *rail);
 /*
  * Retires every posted WQE of the connection as if it had been flushed. Only when the NIC can no
@@ -275,24 +296,25 @@ void lane_retire_posted(struct rail *rail, struct lane *lane);
 
 /* ---- request.c ---- */
 /*
- * Copies the segments of request->op from the ring, starting with slot `from` after the ring's
- * head. False: too few blocks are free now; nothing was copied.
+ * Copies the segments of request->op from the op ring, starting with entry `from` after the ring's
+ * head. False: too few segment blocks are free now; nothing was copied.
  */
 bool request_copy_segments(
 	struct rail *rail, struct request *request, const struct ring_consumer *ops, uint32_t from);
-/* Increments the user count of every region the request's segments name. */
+/* Increments `users` of every region that the request's segments name. */
 void request_hold_regions(struct rail *rail, struct request *request);
-/* Answers the request with `status` and frees it. None of its WQEs may be outstanding. */
+/* Answers the request with `status` and frees it. None of its WQEs may be at the NIC. */
 void request_end(struct rail *rail, struct request *request, enum op_status status);
 /*
- * Frees the request and the blocks of its op.segments segments, all of which must have been copied.
+ * Frees the request and the segment blocks of its op.segments segments, all of which must have been
+ * copied.
  */
 void request_free(struct rail *rail, struct request *request);
-/* Publishes the completions of this step to the clients' done rings. */
+/* Publishes the completions that this step wrote to the clients' done rings. */
 void rail_answer(struct rail *rail);
 
 /* ---- lost.c ---- */
-/* Executes RAIL_LOST: the NIC's memory and queues are not touched from then on. */
+/* Executes RAIL_LOST: from then on the rail does not touch the NIC's memory and queues. */
 void rail_lose(struct rail *rail);
 /*
  * Executes RAIL_PEER_RETIRE: retires what is posted on the connection of `object` and returns it.
@@ -302,18 +324,18 @@ void lane_retire(struct rail *rail, const struct rail_peer *object);
 void lane_drain_watch(struct rail *rail, struct lane *lane, uint64_t now_ns);
 
 /* ---- obey.c ---- */
-/* Executes commands of the control plane. Returns how many. */
+/* Executes commands that the control plane sent through the inbox. Returns their number. */
 unsigned rail_obey(struct rail *rail);
 /*
  * Marks a channel broken and sends RAIL_CHANNEL_BROKEN, once. The rail neither takes ops from the
  * channel nor writes completions to it from then on.
  */
 void channel_break(struct rail *rail, struct rail_channel *channel);
-/* Returns a stopping channel to the control plane if none of its requests is in flight. */
+/* Returns a channel that is being stopped to the control plane if it has no request in flight. */
 void channel_return_if_idle(struct rail *rail, struct rail_channel *channel);
-/* Sends RAIL_REGION_RETURNED for a region that is being dropped, if it has no users. */
+/* Sends RAIL_REGION_RETURNED for a region that is being dropped if no request uses it. */
 void region_return_if_unused(struct rail *rail, uint32_t id);
-/* After RAIL_STOP: sends RAIL_STOPPED once everything is drained. */
+/* After RAIL_STOP: sends RAIL_STOPPED once no request, connection, command or event is left. */
 void rail_finish(struct rail *rail);
 
 /*

@@ -8,13 +8,16 @@
  */
 #include "engine/rail/core.h"
 
-/* Handles one request past its deadline. Returns false if the request was answered and freed. */
+/*
+ * Ends or cancels one request past its deadline. Returns false if the request was answered and
+ * freed.
+ */
 static bool expire(struct rail *rail, struct request *request, uint64_t now)
 {
 	struct lane *lane = request->lane;
 	bool over = request->expired;
 
-	if (!request->outstanding) { /* the request is parked, or not posted yet */
+	if (!request->outstanding) { /* the request is parked, or none of its WQEs is posted */
 		request_end(rail, request, OP_TIMEOUT);
 		return false;
 	}
@@ -24,7 +27,7 @@ static bool expire(struct rail *rail, struct request *request, uint64_t now)
 	request->deadline_ns = now + REQUEST_GRACE_NS;
 	if (request->status == OP_HIT)
 		request->status = OP_TIMEOUT;
-	link_remove(&request->pending); /* the rest of the request is never posted */
+	link_remove(&request->pending); /* the rest of the request's payload is never posted */
 	if (over)
 		lane->overdue = true;
 	return true;

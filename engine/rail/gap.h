@@ -12,16 +12,17 @@
 #include "numa/clock.h"
 
 struct gaps {
-	/* owner: poll core; written every turn. last: cycle counter at the end of the last turn; 0:
-	 * the thread rested since then */
+	/* owner: poll core; written every turn. last: cycle counter at the end of the last turn;
+	 * 0: the thread rested since then */
 	alignas(64) uint64_t last;
-	uint64_t busy_ticks; /* cycles of turns that did work */
-	/* cycles of turns that did no work, without those spent in software NICs */
+	uint64_t busy_ticks; /* cycles spent in turns that did work */
+	/* cycles spent in turns that did no work, without those spent in software NICs */
 	uint64_t spin_ticks;
-	uint64_t nic_ticks; /* of busy_ticks: cycles spent in software NICs */
+	uint64_t nic_ticks; /* part of busy_ticks that was spent in software NICs */
 	/* cycles spent in software NICs in this turn so far; private to the poll core */
 	uint64_t turn_nic_ticks;
-	/* owner: poll core; each turn increments one bucket, nearly always the same one or two */
+	/* owner: poll core; number of gaps by length. Each turn increments one bucket, nearly
+	 * always the same one or two */
 	alignas(64) uint64_t bucket[GAP_BUCKETS];
 };
 static_assert(

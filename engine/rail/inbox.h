@@ -28,30 +28,34 @@ struct dv_sq;
  * to.
  */
 struct rail_remote {
-	uint64_t base;   /* virtual address of the region as registered by the peer */
+	uint64_t base;   /* virtual address at which the peer has registered the region */
 	uint64_t length; /* length of the region, bytes; 0: the peer does not have this region */
 	uint32_t rkey;
 	uint32_t spare;
 };
 
-/* A connection to a peer: QPs that are ready to send and have nothing posted. */
+/*
+ * A connection to a peer, as the control plane hands it over: its QPs are ready to send and have
+ * nothing posted.
+ */
 struct rail_peer {
-	/* read-only once handed over */
-	uint16_t peer; /* the peer's number: map_member.peer */
-	uint16_t rail; /* index of the rail that the connection is for */
-	uint32_t ref;  /* the peer's incarnation: map_member.ref */
+	/* read-only once the rail has it */
+	uint16_t peer; /* number of the peer: map_member.peer */
+	uint16_t rail; /* index of this engine's rail that the connection is for */
+	uint32_t ref;  /* ref of the peer's incarnation: map_member.ref */
 	unsigned qps;  /* valid entries of sq[], 1..QPS_PER_PEER_MAX */
-	/* the connection failed before: the rail posts one small READ first, then sends
-	 * RAIL_PEER_PROVEN */
+	/* true: the connection failed before, so the rail first posts one small READ (the probe)
+	 * and, when that succeeds, sends RAIL_PEER_PROVEN */
 	bool probe;
-	/* time without a completion after which the rail breaks the connection; 0: only when a
-	 * deadline has passed, too */
+	/* ns without a completion after which the rail breaks the connection; 0: a stall alone
+	 * does not break it, only a stall and a passed deadline */
 	uint64_t stall_ns;
 	struct dv_sq *sq[QPS_PER_PEER_MAX];
-	/* the peer's exported regions, by region number */
+	/* exported regions of the peer, by region number */
 	struct rail_remote region[REGIONS_EXPORTED];
-	void *control; /* pointer for the control plane; the rail does not use it */
-	/* struct lane of the rail while it owns the connection; NULL at hand-over and return */
+	void *control; /* private data of the control plane; the rail does not use it */
+	/* struct lane of the rail while the rail owns the connection; NULL at hand-over and at
+	 * return */
 	void *lane;
 };
 
@@ -80,21 +84,22 @@ static inline void kick_take(int fd)
 		(void)!read(fd, &count, sizeof(count));
 }
 
-/* One client thread as this rail sees it. */
+/* The channel of one client thread as one rail sees it. */
 struct rail_channel {
-	uint32_t id;               /* < CHANNELS_MAX */
+	uint32_t id;               /* id of the channel, < CHANNELS_MAX */
 	uint32_t session;          /* the session whose regions the channel's ops may name */
-	struct ring_consumer ops;  /* op ring, client -> rail: struct op_slot */
-	struct ring_producer done; /* done ring, rail -> client: struct op_done */
-	/* the client's sleep flag in the channel segment; the rail exchanges it with 0 before it
-	 * calls client_wake() */
+	struct ring_consumer ops;  /* op ring, client -> rail; entries are struct op_slot */
+	struct ring_producer done; /* done ring, rail -> client; entries are struct op_done */
+	/* client_waits of the channel segment, set while the client sleeps; the rail exchanges
+	 * it with 0 before it calls client_wake() */
 	uint32_t *client_waits;
-	int wake; /* the engine's end of a socket pair, for client_wake() */
-	/* owned by the rail while it has the channel */
-	uint32_t in_flight; /* number of requests of this channel taken and not answered */
-	bool stopping;      /* RAIL_CHANNEL_STOP was received */
-	bool broken;        /* a ring index or an op was impossible; RAIL_CHANNEL_BROKEN was sent */
-	void *control;      /* pointer for the control plane; the rail does not use it */
+	int wake; /* the engine's end of the channel's socket pair, for client_wake() */
+	/* the rail uses the fields below while it has the channel */
+	uint32_t in_flight; /* number of requests of this channel that are taken and not answered */
+	bool stopping;      /* true: RAIL_CHANNEL_STOP was received */
+	/* true: a ring index or an op was impossible; RAIL_CHANNEL_BROKEN was sent */
+	bool broken;
+	void *control; /* private data of the control plane; the rail does not use it */
 };
 
 /*
@@ -102,40 +107,41 @@ struct rail_channel {
  * length with one MR each.
  */
 struct rail_region {
-	uint64_t base;   /* start of the region: address in this process */
-	uint64_t length; /* bytes */
-	/* lkey of each extent; must stay valid until RAIL_REGION_RETURNED */
+	uint64_t base;   /* start of the region: address in the engine's process */
+	uint64_t length; /* length of the region, bytes */
+	/* lkey of each extent of the region; must stay valid until RAIL_REGION_RETURNED */
 	const uint32_t *extent_lkey;
 	uint32_t lkey;        /* lkey of the region's MR; unused if it has extents */
 	uint32_t session;     /* the session whose ops may name the region; never 0 */
 	uint32_t id;          /* region number, REGION_CLIENT_0..REGIONS_MAX-1 */
-	uint8_t extent_shift; /* log2 of an extent's bytes; 0: one MR */
+	uint8_t extent_shift; /* log2 of an extent's bytes; 0: the region has one MR */
 	uint8_t spare[3];
 };
 
 enum rail_command_kind {
-	RAIL_PEER_ADD = 1, /* object: struct rail_peer, which the rail owns from here on */
-	/* peer, ref: no connection can be made now; the rail ends the requests that wait for it
-	 * with OP_PEER_DOWN */
+	/* object: struct rail_peer, a new connection, which the rail owns from here on */
+	RAIL_PEER_ADD = 1,
+	/* peer, ref: no connection to this member can be made now; the rail ends the requests
+	 * that wait for one with OP_PEER_DOWN */
 	RAIL_PEER_REFUSE,
 	/* peer, ref, object (may be NULL): post nothing more, drain, then send
 	 * RAIL_PEER_RETURNED. The QPs are in the error state; if moving them there failed, the
 	 * connection does not drain and RAIL_PEER_STUCK follows */
 	RAIL_PEER_DROP,
-	/* object: the QPs are destroyed, so the NIC writes nothing more: end what is posted
-	 * without waiting for CQEs, then send RAIL_PEER_RETURNED */
+	/* object: struct rail_peer whose QPs are destroyed, so the NIC writes nothing more: end
+	 * what is posted without waiting for CQEs, then send RAIL_PEER_RETURNED */
 	RAIL_PEER_RETIRE,
-	RAIL_LOST,        /* the NIC is lost: break all connections, then send RAIL_QUIET */
-	RAIL_CHANNEL_ADD, /* object: struct rail_channel */
-	/* object: a struct rail_channel the rail owns; take no more ops, drain, then send
-	 * RAIL_CHANNEL_RETURNED */
+	RAIL_LOST,        /* the rail's NIC is lost: break all connections, then send RAIL_QUIET */
+	RAIL_CHANNEL_ADD, /* object: struct rail_channel, which the rail owns from here on */
+	/* object: struct rail_channel that the rail owns; take no more of its ops, drain, then
+	 * send RAIL_CHANNEL_RETURNED */
 	RAIL_CHANNEL_STOP,
-	RAIL_REGION_ADD, /* region: the region to add */
-	/* region.id: refuse new ops that name it; send RAIL_REGION_RETURNED when no request uses
-	 * it */
+	RAIL_REGION_ADD, /* region: a new destination region */
+	/* region.id: refuse new ops that name this region; send RAIL_REGION_RETURNED when no
+	 * request uses it */
 	RAIL_REGION_DROP,
 	/* cancel new ops, drain what is in flight, send RAIL_STOPPED; the poll core's thread
-	 * ends when all its rails have stopped */
+	 * ends when all of its rails have stopped */
 	RAIL_STOP,
 };
 
@@ -145,7 +151,7 @@ struct rail_command {
 	uint16_t spare;
 	uint32_t ref;
 	uint16_t spare2;
-	uint16_t turn; /* belongs to the ring (abi/ring.h) */
+	uint16_t turn; /* sequence number of the ring entry (abi/ring.h) */
 	void *object;
 	struct rail_region region;
 };
@@ -153,30 +159,30 @@ static_assert(sizeof(struct rail_command) == 64, "one slot");
 static_assert(offsetof(struct rail_command, turn) == RING_TURN_AT, "the ring's");
 
 enum rail_event_kind {
-	/* peer, ref: an op waits for a connection; sent once until RAIL_PEER_ADD or
-	 * RAIL_PEER_REFUSE */
+	/* peer, ref: an op waits for a connection to this member; sent once until RAIL_PEER_ADD
+	 * or RAIL_PEER_REFUSE */
 	RAIL_PEER_WANTED = 1,
 	/* object: struct rail_peer, still owned by the rail; detail: syndrome, or 0 if there was
 	 * no error CQE (stall, overdue request, failed probe, lost NIC). The control plane moves
 	 * the QPs to error and sends RAIL_PEER_DROP */
 	RAIL_PEER_BROKEN,
-	/* object: struct rail_peer, drained; owned by the control plane again */
+	/* object: struct rail_peer, which is drained; the control plane owns it again */
 	RAIL_PEER_RETURNED,
 	/* object: struct rail_peer that broke or was dropped and does not drain; ns: the first
 	 * deadline of its requests. The rail posts nothing on it any more. Only from here on may
 	 * the control plane destroy the QPs; it then sends RAIL_PEER_RETIRE */
 	RAIL_PEER_STUCK,
-	RAIL_QUIET, /* answer to RAIL_LOST: the rail touches nothing of its NIC any more */
-	/* object: struct rail_peer whose probe READ succeeded; the rail takes ops for it from
-	 * here on */
+	RAIL_QUIET, /* answer to RAIL_LOST: from here on the rail touches nothing of its NIC */
+	/* object: struct rail_peer whose probe succeeded; from here on the rail takes ops for it */
 	RAIL_PEER_PROVEN,
-	/* object: struct rail_channel of a hostile or broken client; the control plane ends its
-	 * session */
+	/* object: struct rail_channel of a hostile or broken client; the control plane must end
+	 * its session */
 	RAIL_CHANNEL_BROKEN,
-	/* object: struct rail_channel with nothing in flight; owned by the control plane again */
+	/* object: struct rail_channel with nothing in flight; the control plane owns it again */
 	RAIL_CHANNEL_RETURNED,
-	RAIL_REGION_RETURNED, /* detail: the region number; no request uses the region */
-	RAIL_STOPPED,         /* answer to RAIL_STOP: everything is drained; the last event */
+	/* detail: number of a region that was dropped and that no request uses */
+	RAIL_REGION_RETURNED,
+	RAIL_STOPPED, /* answer to RAIL_STOP: everything is drained; no event follows */
 };
 
 struct rail_event {
@@ -185,11 +191,11 @@ struct rail_event {
 	uint16_t spare;
 	uint32_t ref;
 	uint16_t spare2;
-	uint16_t turn; /* belongs to the ring (abi/ring.h) */
+	uint16_t turn; /* sequence number of the ring entry (abi/ring.h) */
 	void *object;
 	uint32_t detail;
 	uint32_t spare3;
-	uint64_t ns; /* RAIL_PEER_STUCK: a CLOCK_MONOTONIC time */
+	uint64_t ns; /* RAIL_PEER_STUCK: CLOCK_MONOTONIC of a deadline, ns */
 	uint64_t spare4[3];
 };
 static_assert(sizeof(struct rail_event) == 64, "one slot");
@@ -200,10 +206,10 @@ static_assert(offsetof(struct rail_event, turn) == RING_TURN_AT, "the ring's");
  * only.
  */
 struct inbox {
-	struct ring_producer command_out; /* used by the control plane */
-	struct ring_consumer command_in;  /* rail */
-	struct ring_producer event_out;   /* rail */
-	struct ring_consumer event_in;    /* used by the control plane */
+	struct ring_producer command_out; /* commands to the rail, the control plane's end */
+	struct ring_consumer command_in;  /* commands to the rail, the rail's end */
+	struct ring_producer event_out;   /* events of the rail, the rail's end */
+	struct ring_consumer event_in;    /* events of the rail, the control plane's end */
 };
 
 #endif

@@ -12,7 +12,10 @@
  */
 #define LANE_DRAIN_NS (1500ull * 1000 * 1000)
 
-/* The earliest deadline of the connection's requests; 0 if one has expired already. */
+/*
+ * The earliest deadline of the connection's requests, CLOCK_MONOTONIC; 0 if a request is past its
+ * deadline already.
+ */
 static uint64_t lane_deadline_ns(struct rail *rail, const struct lane *lane)
 {
 	uint64_t ns = UINT64_MAX;
@@ -41,7 +44,7 @@ void lane_drain_watch(struct rail *rail, struct lane *lane, uint64_t now_ns)
 	rail_say(rail, &event);
 }
 
-/* NULL: the rail has no connection for this object (any more). */
+/* Finds the connection of `object`. NULL: the rail has none (any more). */
 static struct lane *lane_of(struct rail *rail, const struct rail_peer *object)
 {
 	for (struct link *at = rail->lanes.next; at != &rail->lanes; at = at->next) {
@@ -62,7 +65,7 @@ void lane_retire(struct rail *rail, const struct rail_peer *object)
 	struct lane *lane = lane_of(rail, object);
 
 	if (!lane)
-		return; /* the connection drained in the meantime and was returned */
+		return; /* the connection drained in the meantime, so it was returned already */
 	lane_drop(rail, lane->number, lane->peer->ref, object);
 	rail_reap_all(rail);
 	lane = lane_of(rail, object);
@@ -72,7 +75,7 @@ void lane_retire(struct rail *rail, const struct rail_peer *object)
 	lane_return_if_drained(rail, lane);
 }
 
-/* Replaces the lost NIC's CQ and doorbell record: a CQ that never holds a completion. */
+/* Replaces the lost NIC's CQ and doorbell record by a CQ that never holds a completion. */
 static uint8_t cqe_of_nobody[64] = {[63] = MLX5_CQE_INVALID << 4};
 static volatile __be32 record_of_nobody[2];
 

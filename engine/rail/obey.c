@@ -24,7 +24,7 @@ static void channel_mute(struct rail *rail, const struct rail_channel *channel)
 	rail->fresh[channel->id / 64] &= ~(1ull << channel->id % 64);
 }
 
-/* RAIL_CHANNEL_ADD: the rail owns the channel from here on. */
+/* Executes RAIL_CHANNEL_ADD: the rail owns the channel from here on. */
 static void channel_add(struct rail *rail, struct rail_channel *channel)
 {
 	struct channel_slot *slot = &rail->channel[channel->id];
@@ -55,7 +55,7 @@ void channel_return_if_idle(struct rail *rail, struct rail_channel *channel)
 
 	if (!channel->stopping || channel->in_flight)
 		return;
-	/* The last entry of turn[] replaces the removed one. */
+	/* The last channel of turn[] takes the place of the removed one. */
 	last = rail->turn[--rail->channels];
 	rail->turn[slot->turn] = last;
 	rail->channel[last].turn = slot->turn;
@@ -84,7 +84,7 @@ static void request_stop(struct rail *rail, struct request *request, uint64_t li
 		rail->nearest_ns = request->deadline_ns;
 }
 
-/* RAIL_CHANNEL_STOP */
+/* Executes RAIL_CHANNEL_STOP. */
 static void channel_stop(struct rail *rail, struct rail_channel *channel)
 {
 	uint64_t limit_ns = rail_now(rail) + REQUEST_STOP_NS;
@@ -98,8 +98,8 @@ static void channel_stop(struct rail *rail, struct rail_channel *channel)
 		channel_return_if_idle(rail, channel);
 		return;
 	}
-	/* The end of the last request returns the channel to the control plane, so the loop must
-	 * not read *channel. */
+	/* When its last request ends, the channel goes back to the control plane, so the loop
+	 * must not read *channel. */
 	for (struct request *request = live_from(rail, 0); request;
 		request = live_from(rail, request->number + 1u))
 		if (request->channel == id)
@@ -146,7 +146,7 @@ static void region_drop(struct rail *rail, uint32_t id)
 
 /* ---- stop ------------------------------------------------------------------------------------ */
 
-/* RAIL_STOP: cancels the requests that wait for a connection; the others drain. */
+/* Executes RAIL_STOP: cancels the requests that wait for a connection; the others drain. */
 static void stop(struct rail *rail)
 {
 	rail->stopping = true;

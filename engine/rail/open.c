@@ -140,7 +140,9 @@ bool rail_tell(struct rail *rail, const struct rail_command *command)
 	if (shm_load(&rail->options.status->rail[rail->options.index].sleeps)) {
 		ssize_t n = write(rail->options.kick, &one, sizeof(one));
 
-		(void)n; /* a full eventfd is readable, so it wakes the poll core as well */
+		/* the write fails only if the eventfd is full; it is readable then, so it wakes
+		 * the poll core as well */
+		(void)n;
 	}
 	return true;
 }

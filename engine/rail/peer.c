@@ -10,7 +10,7 @@
  * ---- hash table: QP number -> QP --------------------------------------------------------------
  */
 
-/* The table slot at which the search for a QP number begins. */
+/* The entry of the hash table at which the search for a QP number begins. */
 static uint32_t table_home(uint32_t qpn)
 {
 	return qpn * 0x9e3779b1u >> 8 & (LANE_TABLE_SLOTS - 1);
@@ -48,7 +48,7 @@ static void table_add(struct rail *rail, uint32_t qpn, uint16_t qp)
 }
 
 /*
- * Removes a QP and closes the gap, so that every later entry is still found from its home slot
+ * Removes a QP and closes the gap, so that every later entry is still found from its home entry
  * (Knuth, TAOCP 6.4, algorithm R). Does nothing if the number belongs to another QP already.
  */
 static void table_remove(struct rail *rail, uint32_t qpn, uint16_t qp)
@@ -91,7 +91,7 @@ static void say_lane(struct rail *rail, uint32_t kind, const struct rail_peer *p
 	rail_say(rail, &event);
 }
 
-/* Asks the control plane to connect to the peer of `op`. */
+/* Requests from the control plane a connection to the peer of `op`. */
 static void say_wanted(struct rail *rail, struct peer_slot *slot, const struct op *op)
 {
 	struct rail_event event = {.kind = RAIL_PEER_WANTED, .peer = op->peer, .ref = op->peer_ref};
@@ -241,7 +241,7 @@ static void lane_probe(struct rail *rail, struct lane *lane)
 	while (region < RAILS_MAX && !lane->peer->region[REGION_HEADS_0 + region].length)
 		region++;
 	if (region == RAILS_MAX || !rail->requests_free) {
-		/* cannot probe now; the control plane connects again later */
+		/* the probe cannot be sent now; the control plane connects again later */
 		lane_break(rail, lane, 0);
 		return;
 	}
@@ -262,7 +262,9 @@ static void lane_probe(struct rail *rail, struct lane *lane)
 void lane_probed(struct rail *rail, struct lane *lane, enum op_status status)
 {
 	if (lane->state != LANE_PROBING || status == OP_NIC_ERROR)
-		return; /* broken already, or reap.c breaks it next with the syndrome of that CQE */
+		/* the connection is broken already, or reap.c breaks it next with the syndrome
+		 * of that CQE */
+		return;
 	if (status != OP_HIT && status != OP_STALE) {
 		lane_break(rail, lane, 0);
 		return;
@@ -408,7 +410,7 @@ void lane_unstall(struct rail *rail, struct lane *lane)
 	rail->parked -= lane->requests;
 }
 
-/* Updates the stall state of one connection; `passed_ns`: the time since the last call. */
+/* Updates whether a connection is stalled. `passed_ns`: the time since the last call. */
 static void lane_watch(struct rail *rail, struct lane *lane, uint64_t passed_ns)
 {
 	uint64_t stall_ns = lane->peer->stall_ns;
@@ -437,7 +439,8 @@ void lanes_watch(struct rail *rail, uint64_t now_ns)
 	uint64_t passed_ns = now_ns - rail->watched_ns;
 
 	if (passed_ns > 2 * LANE_WATCH_NS)
-		/* the poll core did not run, so a missing CQE proves nothing */
+		/* the poll core did not run for a while, so a missing CQE of that time proves
+		 * nothing */
 		passed_ns = 2 * LANE_WATCH_NS;
 	rail->watched_ns = now_ns;
 	for (struct link *at = rail->lanes.next; at != &rail->lanes; at = at->next) {

@@ -17,7 +17,7 @@
 
 #define LANES_MAX (2 * NODES_MAX)
 #define LANE_QPS_MAX (LANES_MAX * QPS_PER_PEER_MAX)
-/* Slots of the hash table from QP number to QP: open addressing, at most half full. */
+/* Entries of the hash table from QP number to QP: open addressing, at most half of them used. */
 #define LANE_TABLE_SLOTS (2 * LANE_QPS_MAX)
 static_assert((LANE_TABLE_SLOTS & (LANE_TABLE_SLOTS - 1)) == 0, "the hash is masked");
 static_assert(LANE_QPS_MAX < 1 << 16, "table slots are 16 bits");
@@ -28,7 +28,7 @@ static_assert(LANE_QPS_MAX < 1 << 16, "table slots are 16 bits");
  * deadlines.
  */
 #define LANE_STALL_NS (20ull * 1000 * 1000)
-/* Interval of lanes_watch(). */
+/* Interval of lanes_watch(), which looks for stalled connections, ns. */
 #define LANE_WATCH_NS (5ull * 1000 * 1000)
 
 struct rail;
@@ -38,11 +38,11 @@ struct rail;
  * QP_DEPTH.
  */
 struct wqe {
-	uint32_t bytes; /* length of the READ, bytes */
-	/* number of the request; for a READ of page heads the first of a list linked by
-	 * heads_next */
+	uint32_t bytes; /* number of bytes that the WQE READs */
+	/* number of the WQE's request; for a READ of page heads that of the first request in a
+	 * list linked by heads_next */
 	uint16_t request;
-	uint16_t blocks; /* WQEBBs of the WQE; 0: this is not its first WQEBB */
+	uint16_t blocks; /* size of the WQE in WQEBBs; 0: this is not its first WQEBB */
 };
 static_assert(sizeof(struct wqe) == 8, "eight to a cache line");
 
@@ -50,59 +50,77 @@ struct lane_qp {
 	struct dv_sq *sq;
 	struct lane *lane;
 	struct lane_qp *rung_next; /* next QP in the list rail->unrung */
-	uint32_t bulk_bytes;   /* bytes of posted, unretired READs longer than RAIL_SMALL_BYTES */
-	uint32_t silent_bytes; /* bytes of READs posted after the last WQE that requests a CQE */
-	uint32_t silent;       /* number of WQEs posted after the last one that requests a CQE */
-	bool unrung;           /* true while the QP is in the list rail->unrung */
+	/* bytes of long READs (above RAIL_SMALL_BYTES) that are posted and not retired */
+	uint32_t bulk_bytes;
+	/* bytes of READs posted after the last WQE of the QP that requests a CQE */
+	uint32_t silent_bytes;
+	/* number of WQEs posted after the last WQE of the QP that requests a CQE */
+	uint32_t silent;
+	bool unrung; /* true while the QP is in the list rail->unrung */
 	struct wqe wqe[QP_DEPTH];
 };
 
 enum lane_state {
-	LANE_OPEN,    /* the connection takes ops */
-	LANE_PROBING, /* takes no ops until the rail's own probe READ has succeeded */
-	/* an error CQE, a stall, an overdue request or the loss of the NIC ended it;
-	 * RAIL_PEER_BROKEN was sent */
+	LANE_OPEN, /* LANE_OPEN: the connection takes ops */
+	/* LANE_PROBING: the connection takes no ops until the rail's own probe READ has
+	 * succeeded */
+	LANE_PROBING,
+	/* LANE_BROKEN: an error CQE, a stall, an overdue request or the loss of the NIC ended
+	 * the connection; RAIL_PEER_BROKEN was sent */
 	LANE_BROKEN,
-	LANE_DROPPED, /* RAIL_PEER_DROP was received: returned once every WQE has retired */
+	/* LANE_DROPPED: RAIL_PEER_DROP was received; the connection is returned once every WQE
+	 * has retired */
+	LANE_DROPPED,
 };
 
 struct lane {
 	struct rail_peer *peer;
-	struct link lanes;   /* entry in rail->lanes: all connections, oldest first */
-	struct link waiting; /* entry in rail->waiting: connections with requests to post */
-	struct link pending; /* list of requests with payload to post */
-	/* list of requests whose page head is to be read; posted before `pending` */
+	struct link lanes; /* entry in rail->lanes, the list of all connections, oldest first */
+	/* entry in rail->waiting, the list of connections with requests to post */
+	struct link waiting;
+	struct link pending; /* list of this connection's requests with payload to post */
+	/* list of this connection's requests whose page head is to be READ; posted before
+	 * `pending` */
 	struct link heads;
-	uint32_t wqes;        /* number of WQEs posted and not retired, all QPs of the connection */
-	uint32_t bytes;       /* bytes of the posted, unretired READs, all QPs */
-	struct lane_qp *bulk; /* QP of the last long READ; NULL: none */
-	/* QP of the current run of small READs, which ends with a signalled WQE; NULL: none */
+	/* number of WQEs posted and not retired on all QPs of the connection */
+	uint32_t wqes;
+	/* bytes of READs posted and not retired on all QPs of the connection */
+	uint32_t bytes;
+	struct lane_qp *bulk; /* QP to which the last long READ was posted; NULL: none */
+	/* QP to which the current run of small READs is posted; a WQE that requests a CQE ends
+	 * the run; NULL: no run */
 	struct lane_qp *run;
 	uint32_t requests;    /* number of live requests of this connection */
 	uint64_t taken_bytes; /* bytes of this connection's live requests, posted or not */
-	uint32_t expired;     /* requests past their deadlines that still have WQEs at the NIC */
-	uint32_t moved;       /* number of WQEs retired so far; wraps */
-	uint32_t moved_seen;  /* value of `moved` at the last lanes_watch() */
-	/* time (ns) with WQEs posted and none retired, as lanes_watch() saw it */
+	/* number of requests past their deadlines that still have WQEs at the NIC */
+	uint32_t expired;
+	uint32_t moved;      /* number of WQEs of this connection retired so far; wraps */
+	uint32_t moved_seen; /* value that `moved` had at the last lanes_watch() */
+	/* time with WQEs posted and none retired, as far as lanes_watch() saw it, ns */
 	uint64_t still_ns;
-	/* WQEs were posted at the last lanes_watch() and there have been some ever since */
+	/* true: the connection has had WQEs posted all the time since the last lanes_watch() */
 	bool begun;
-	uint64_t ended_ns; /* CLOCK_MONOTONIC when it became BROKEN or DROPPED; 0: neither */
-	uint16_t number;   /* the peer's number: map_member.peer */
-	uint8_t state;     /* enum lane_state */
-	bool overdue; /* a request outlived REQUEST_GRACE_NS, too; expire.c breaks the connection */
-	bool stuck;   /* the connection does not drain; RAIL_PEER_STUCK was sent */
-	/* its requests count as parked, and its bytes not against the rail's budgets */
+	/* CLOCK_MONOTONIC when the connection became LANE_BROKEN or LANE_DROPPED, ns; 0: neither */
+	uint64_t ended_ns;
+	uint16_t number; /* number of the peer: map_member.peer */
+	uint8_t state;   /* state of the connection: enum lane_state */
+	/* true: a request outlived REQUEST_GRACE_NS, too; expire.c breaks the connection */
+	bool overdue;
+	bool stuck; /* true: the connection does not drain; RAIL_PEER_STUCK was sent */
+	/* true: the connection is stalled: its requests count as parked, and its bytes not
+	 * against the rail's budgets */
 	bool stalled;
 	struct lane_qp qp[QPS_PER_PEER_MAX];
 };
 
-/* The state of one peer, by map_member.peer. */
+/* What the rail knows of one peer, by map_member.peer. */
 struct peer_slot {
-	struct lane *lane;   /* the newest connection; NULL: none */
-	struct link parked;  /* list of requests waiting for a connection, oldest first */
-	uint32_t wanted_ref; /* if `wanted`: the incarnation RAIL_PEER_WANTED was sent for */
-	bool wanted;         /* RAIL_PEER_WANTED was sent and not answered yet */
+	struct lane *lane; /* newest connection to the peer; NULL: none */
+	/* list of requests that wait for a connection to the peer, oldest first */
+	struct link parked;
+	/* if `wanted`: ref of the incarnation for which RAIL_PEER_WANTED was sent */
+	uint32_t wanted_ref;
+	bool wanted; /* true: RAIL_PEER_WANTED was sent and is not answered yet */
 };
 
 /*
@@ -128,7 +146,7 @@ void lane_probed(struct rail *rail, struct lane *lane, enum op_status status);
  * meant; NULL: one of (peer, ref).
  */
 void lane_drop(struct rail *rail, uint16_t peer, uint32_t ref, const struct rail_peer *object);
-/* Returns a dropped connection to the control plane if no WQE is outstanding on it. */
+/* Returns a dropped connection to the control plane if none of its WQEs is at the NIC. */
 void lane_return_if_drained(struct rail *rail, struct lane *lane);
 
 /*
@@ -145,7 +163,7 @@ void lanes_watch(struct rail *rail, uint64_t now_ns);
  */
 void lane_unstall(struct rail *rail, struct lane *lane);
 
-/* The QP of this rail with that number; NULL: none. */
+/* Finds the QP of this rail with that QP number; NULL: none. */
 struct lane_qp *lane_qp_find(struct rail *rail, uint32_t qpn);
 
 /*

@@ -19,15 +19,18 @@
 #include "dv/setup.h"
 #include "numa/pin.h"
 
-#define REST_TURNS 16u /* turns without work between two checks of the idle time */
-/* idle time, with WQEs outstanding, up to which it only spins; then it yields */
+#define REST_TURNS 16u /* turns without work between two checks of how long the core is idle */
+/* with WQEs in flight: idle time up to which the thread only spins; then it yields */
 #define REST_YIELD_NS 10000u
-/* idle time, with WQEs outstanding, from which it naps for 1/8 of that time */
+/* with WQEs in flight: idle time from which the thread naps for 1/8 of that time */
 #define REST_NAP_AFTER_NS 100000u
-#define REST_NAP_MIN_NS 20000u   /* shortest nap */
-#define REST_NAP_MAX_NS 500000u  /* longest nap */
-#define REST_SLEEP_NS 100000000u /* longest sleep without outstanding WQEs */
-/* sleep while a client's done ring is full: the client does not kick when it empties it */
+#define REST_NAP_MIN_NS 20000u   /* length of the shortest nap */
+#define REST_NAP_MAX_NS 500000u  /* length of the longest nap */
+#define REST_SLEEP_NS 100000000u /* longest sleep while no WQE is in flight */
+/*
+ * longest sleep while a client's done ring is full: the client does not kick when it empties the
+ * ring
+ */
 #define REST_BLOCKED_NS 1000000u
 
 /*
@@ -84,7 +87,8 @@ unsigned poll_turn(struct poll_core *core)
 {
 	bool beside = core->options.leave_out_nics, news = false;
 	unsigned work = 0, running = 0;
-	/* CLOCK_MONOTONIC; read by the first rail that needs it, then passed on */
+	/* CLOCK_MONOTONIC in this turn; the first rail that needs it reads it and the next ones
+	 * use it; 0: not read yet */
 	uint64_t now_ns = 0;
 
 	for (unsigned i = 0; i < core->rails; i++) {
@@ -113,7 +117,7 @@ unsigned poll_turn(struct poll_core *core)
 
 /* ---- resting -------------------------------------------------------------------------------- */
 
-/* Stores `sleeps` in the sleep flag of every rail. */
+/* Stores `sleeps` in the sleep flag of every rail of this core. */
 static void raise_flags(struct poll_core *core, uint32_t sleeps)
 {
 	for (unsigned i = 0; i < core->rails; i++) {
@@ -123,7 +127,7 @@ static void raise_flags(struct poll_core *core, uint32_t sleeps)
 	}
 }
 
-/* How long (ns) this rail needs no step unless a client or the control plane kicks. */
+/* Time (ns) for which this rail needs no step unless a client or the control plane kicks. */
 static uint64_t rail_sleep_ns(const struct rail *rail)
 {
 	uint64_t now;
@@ -148,7 +152,7 @@ static bool waits_for_nic(const struct poll_core *core)
 	return false;
 }
 
-/* CLOCK_MONOTONIC at which the next of this thread's software NICs has work. */
+/* CLOCK_MONOTONIC at which the first of this thread's software NICs has work, ns. */
 static uint64_t devices_due_ns(const struct poll_core *core)
 {
 	uint64_t due_ns = UINT64_MAX;
@@ -223,7 +227,7 @@ static void rest_waiting(struct poll_core *core, uint64_t elapsed)
 		ns = REST_NAP_MIN_NS;
 	if (ns > REST_NAP_MAX_NS)
 		ns = REST_NAP_MAX_NS;
-	/* Yield if a software NIC is due before the nap would end. */
+	/* yield instead of napping if a software NIC is due before the nap would end */
 	if (devices_due_ns(core) <= clock_now_ns() + ns)
 		yield(core);
 	else
@@ -291,9 +295,9 @@ static void pin(const struct poll_core *core)
 			"rail %u: pinning its poll core to core %d: %s; it runs unpinned, expect slow and uneven reads. Is the core in this process's cpuset?",
 			core->rail[0]->options.index, core->options.core, strerror(-error));
 	snprintf(name, sizeof(name), "pc-poll-%u", core->rail[0]->options.index);
-	/* tools/trace-stalls and perf/recipes look for this thread name */
+	/* tools/trace-stalls and perf/recipes find the thread by this name */
 	prctl(PR_SET_NAME, name);
-	/* 1 us timer slack instead of 50 us, so that naps are not longer than requested */
+	/* timer slack of 1 us instead of 50 us, so that naps are not longer than requested */
 	prctl(PR_SET_TIMERSLACK, 1000ul);
 }
 

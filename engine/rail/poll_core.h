@@ -12,23 +12,26 @@
 #include "engine/rail/gap.h"
 
 struct poll_core {
-	/* owner: the poll core; touched every turn */
-	alignas(64) unsigned running; /* number of rails that have not stopped; 0 ends the thread */
-	uint32_t turns;               /* turns without work since the last one that had some */
-	uint64_t idle_since; /* ticks when poll_rest() first saw the core idle; 0: not idle */
+	/* owner: the poll core; touched every turn. running: number of the core's rails that have
+	 * not stopped; 0 ends the thread */
+	alignas(64) unsigned running;
+	uint32_t turns;      /* number of turns without work since the last turn that had some */
+	uint64_t idle_since; /* clock_ticks() when poll_rest() first saw no work; 0: not idle */
 	uint64_t ticks;      /* clock_ticks() at the end of the last turn; any thread reads it */
 	/* owner: the poll core; any thread reads them */
 	struct gaps gaps;
 	/* read-only once the thread runs */
 	alignas(64) struct rail *rail[RAILS_MAX];
-	struct dv_device *nic[RAILS_MAX]; /* software NICs that this thread steps */
-	unsigned rails, nics;             /* valid entries of rail[] and nic[] */
+	struct dv_device *nic[RAILS_MAX]; /* software NICs of the rails that this thread steps */
+	/* number of entries of rail[]; number of entries of nic[] */
+	unsigned rails, nics;
 	struct poll_core_options options;
-	/* time spent in software NICs and subtracted from their clocks (model.own_time=no) */
+	/* CPU time spent in software NICs and subtracted from their clocks, ns
+	 * (model.own_time=no) */
 	uint64_t behind_ns;
-	/* the part of behind_ns that dv_leave_out() was told for the rail's NIC */
+	/* part of behind_ns that dv_leave_out() was told for the rail's NIC, by rail */
 	uint64_t told_ns[RAILS_MAX];
-	uint64_t started_ns; /* CLOCK_MONOTONIC of poll_core_start() */
+	uint64_t started_ns; /* CLOCK_MONOTONIC of poll_core_start(), ns */
 	pthread_t thread;
 };
 static_assert(offsetof(struct poll_core, gaps) == 64, "every turn writes two cache lines");
@@ -43,7 +46,7 @@ void poll_core_set(struct poll_core *core, struct rail *const *rails, unsigned c
  * was done; 0: none.
  */
 unsigned poll_turn(struct poll_core *core);
-/* Called after a turn without work: spins, yields, naps or sleeps. */
+/* Called after a turn without work: the poll core spins, yields, naps or sleeps. */
 void poll_rest(struct poll_core *core);
 
 #endif

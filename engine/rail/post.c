@@ -24,7 +24,8 @@ static uint32_t qp_outstanding(const struct lane_qp *qp)
 
 static bool qp_has_room(const struct lane_qp *qp)
 {
-	/* lane_qp.wqe has QP_DEPTH entries; the send queue may be larger or smaller. */
+	/* Room is limited by the smaller one of QP_DEPTH, the size of lane_qp.wqe, and the send
+	 * queue's size. */
 	uint32_t blocks = qp->sq->wqe_cnt < QP_DEPTH ? qp->sq->wqe_cnt : QP_DEPTH;
 
 	return qp_outstanding(qp) + dv_wqe_blocks(DV_SGES_MAX) <= blocks;
@@ -239,7 +240,7 @@ static bool post_piece(struct rail *rail, struct lane *lane, struct request *req
 	return true;
 }
 
-/* The index of the request's page head in the peer's region of page heads. */
+/* The index of the request's page in the peer's array of page heads, one per unit. */
 static uint64_t head_unit(const struct request *request)
 {
 	return request->op.offset / PAGE_UNIT;
@@ -258,8 +259,8 @@ static struct request *head_to_add(
 	if (at == &lane->heads || request->op.region != first->op.region)
 		return NULL;
 	unit = head_unit(request);
-	/* Unsigned arithmetic: a unit before last_unit yields a huge difference and does not
-	 * fit. */
+	/* Unsigned arithmetic: for a unit before last_unit the difference is huge, so the head
+	 * does not fit. */
 	return unit - last_unit <= RAIL_HEADS_GAP && unit - head_unit(first) < RAIL_HEADS_SPAN
 		       ? request
 		       : NULL;
@@ -280,7 +281,8 @@ static uint32_t heads_gather(struct rail *rail, struct lane *lane, struct reques
 
 		next = head_to_add(lane, request->pending.next, first, unit);
 		link_remove(&request->pending);
-		/* Cleared, so that a head left by an earlier READ cannot validate this page. */
+		/* Cleared, so that a page head left by an earlier READ cannot validate this
+		 * page. */
 		memset(&rail->head[head], 0, sizeof(rail->head[head]));
 		request->head = head;
 		request->outstanding++;
@@ -335,8 +337,8 @@ static unsigned post_lane(struct rail *rail, struct lane *lane, unsigned burst)
 			link_remove(&request->pending);
 	}
 	link_remove(&lane->waiting);
-	/* What remains waits behind the other connections, so that the next step begins with
-	 * those. */
+	/* Requests that are left wait behind the other connections, so that the next step begins
+	 * with those. */
 	if (link_linked(&lane->pending) || link_linked(&lane->heads))
 		link_append(&rail->waiting, &lane->waiting);
 	return n;
@@ -345,8 +347,8 @@ static unsigned post_lane(struct rail *rail, struct lane *lane, unsigned burst)
 unsigned rail_post(struct rail *rail)
 {
 	struct link *last = rail->waiting.previous;
-	/* The CQ needs room for every posted WQE: unsignalled ones produce a CQE, too, if their
-	 * QP fails. */
+	/* The CQ needs room for every posted WQE: one that requests no CQE produces one, too, if
+	 * its QP fails. */
 	uint32_t room = rail->cq.cqe_cnt - rail->wqes;
 	unsigned n = 0, burst = room < RAIL_POST_BURST ? room : RAIL_POST_BURST;
 

@@ -25,15 +25,19 @@ struct poll_core;
 struct rail;
 
 struct rail_options {
-	unsigned index;                /* index of the rail, 0..RAILS_MAX-1 */
-	struct dv_device *device;      /* opened by the caller, who closes it after rail_close() */
-	struct status_segment *status; /* the rail uses rail[index].sleeps and control_sleeps */
+	unsigned index; /* index of the rail, 0..RAILS_MAX-1 */
+	/* NIC of the rail, opened by the caller, who closes it after rail_close() */
+	struct dv_device *device;
+	/* status segment; the rail uses the members rail[index].sleeps and control_sleeps */
+	struct status_segment *status;
 	/* eventfd that wakes the poll core; clients and the control plane write it when they
 	 * find rail[index].sleeps set. The rails of one poll core have duplicates of one eventfd */
 	int kick;
-	/* eventfd; the poll core writes it after an event if control_sleeps is set */
+	/* eventfd that wakes the control plane; the poll core writes it after an event if
+	 * control_sleeps is set */
 	int control_kick;
-	bool skip_head_check; /* for tests: pages are answered without validation of their heads */
+	/* tests only: true: pages are answered without validation of their heads */
+	bool skip_head_check;
 };
 
 /*
@@ -49,9 +53,10 @@ void rail_close(struct rail *rail);
 
 struct poll_core_options {
 	int core;         /* CPU the thread is pinned to; -1: not pinned */
-	bool busy;        /* the thread never yields, naps or sleeps */
-	uint64_t spin_ns; /* if not `busy`: idle time in ns after which the thread sleeps */
-	/* subtract the time spent in software NICs from their clocks (model.own_time=no) */
+	bool busy;        /* true: the thread never yields, naps or sleeps */
+	uint64_t spin_ns; /* if not `busy`: time without work after which the thread sleeps, ns */
+	/* true: the time spent in software NICs is subtracted from their clocks
+	 * (model.own_time=no) */
 	bool leave_out_nics;
 };
 
@@ -79,19 +84,24 @@ void poll_core_close(struct poll_core *core);
 #define GAP_BUCKETS 32
 #define GAP_LONG_NS 10000u
 struct poll_core_report {
-	/* number of gaps by length; bucket i begins at gap_bucket_ns(i) */
+	/* number of gaps between two turns, by length; bucket i begins at gap_bucket_ns(i) */
 	uint64_t gaps[GAP_BUCKETS];
-	uint64_t gaps_long;    /* number of gaps longer than GAP_LONG_NS */
-	uint64_t gap_worst_ns; /* the longest gap above GAP_LONG_NS; 0: none */
-	uint64_t busy_ns;      /* time in turns that did work */
-	uint64_t spin_ns; /* time in turns without work; for the rest of age_ns the thread rested */
-	/* part of busy_ns spent in software NICs; a hardware port needs no CPU time */
+	/* number of gaps between two turns that are longer than GAP_LONG_NS */
+	uint64_t gaps_long;
+	uint64_t gap_worst_ns; /* length of the longest gap above GAP_LONG_NS, ns; 0: none */
+	uint64_t busy_ns;      /* time spent in turns that did work, ns */
+	/* time spent in turns without work, ns; for the rest of age_ns the thread rested */
+	uint64_t spin_ns;
+	/* part of busy_ns spent in software NICs, ns; a hardware port needs no CPU time */
 	uint64_t nic_ns;
-	uint64_t age_ns; /* time since poll_core_start() */
+	uint64_t age_ns; /* time since poll_core_start(), ns */
 };
-/* Fills the report. Any thread; the values are read one by one and may be slightly stale. */
+/*
+ * Fills the report of a poll core. Any thread; the values are read one by one and may be slightly
+ * stale.
+ */
 void poll_core_report(const struct poll_core *core, struct poll_core_report *ret);
-/* The shortest gap that histogram bucket `bucket` (0..GAP_BUCKETS-1) counts, in ns. */
+/* The shortest gap that bucket `bucket` (0..GAP_BUCKETS-1) of the histogram counts, ns. */
 uint64_t gap_bucket_ns(unsigned bucket);
 
 /* The CQ on which all QPs of this rail are created. Any thread. */
@@ -122,7 +132,7 @@ void rail_counters(const struct rail *rail, uint64_t ret_counters[COUNTER_COUNT]
  */
 void rail_latency(
 	const struct rail *rail, uint64_t ret_latency[LATENCY_BUCKETS], uint64_t *ret_ns_sum);
-/* Requests in flight now, parked ones included. Any thread; the value may be slightly stale. */
+/* Number of requests in flight now, parked ones included. Any thread; may be slightly stale. */
 uint32_t rail_in_flight(const struct rail *rail);
 
 /*

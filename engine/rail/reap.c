@@ -6,7 +6,7 @@
  */
 #include "engine/rail/core.h"
 
-/* Validates a page: is the head that was read the one the op expects? */
+/* Validates a page: is the page head that was read the one that the op expects? */
 static bool head_matches(const struct rail *rail, const struct request *request)
 {
 	const struct op *op = &request->op;
@@ -16,11 +16,11 @@ static bool head_matches(const struct rail *rail, const struct request *request)
 
 static enum op_status status_of(uint32_t syndrome)
 {
-	/* A flushed WQE did not cause the error: another WQE of its QP did. */
+	/* A flushed WQE did not cause the error of its QP: another WQE did. */
 	return syndrome == DV_SYNDROME_FLUSHED ? OP_PEER_DOWN : OP_NIC_ERROR;
 }
 
-/* Retires one WQE of the request. Returns how many it still has at the NIC. */
+/* Retires one WQE of the request. Returns how many of its WQEs are still at the NIC. */
 static uint16_t request_retire(struct request *request, uint32_t syndrome)
 {
 	if (unlikely(syndrome) && request->status == OP_HIT)
@@ -57,7 +57,7 @@ static void heads_retire(struct rail *rail, uint16_t first, uint32_t syndrome)
 	for (uint16_t number = first; number != REQUEST_NONE;) {
 		struct request *request = &rail->request[number];
 
-		/* heads_next is read before request_end() frees the request */
+		/* read before request_end(), which frees the request with its heads_next */
 		number = request->heads_next;
 		request_retire(request, syndrome);
 		if (likely(request->status == OP_HIT) && unlikely(!head_matches(rail, request)))
@@ -150,7 +150,7 @@ static void reap_one(struct rail *rail, const struct dv_completion *completion)
 	if (unlikely(!qp || !completion_possible(qp, completion, &index))) {
 		if (!completion->syndrome)
 			rail_count(rail, COUNTER_cqes_error, 1);
-		else if (qp) /* an error CQE: its QP has failed even if its WQE index is wrong */
+		else if (qp) /* an error CQE: its QP has failed, even if its WQE index is wrong */
 			lane_break(rail, qp->lane, completion->syndrome);
 		return;
 	}

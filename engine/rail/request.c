@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests: allocation of their blocks, counting of the regions they use, and their answer in the
- * channel's done ring. Every request is answered exactly once, in request_end(). Poll core only;
- * part of the hot path: no errno, allocation, lock, log or system call.
+ * Requests: allocation of their segment blocks, counting of the regions they use, and their answer
+ * in the channel's done ring. Every request is answered exactly once, in request_end(). Poll core
+ * only; part of the hot path: no errno, allocation, lock, log or system call.
  */
 #include "engine/rail/core.h"
 
@@ -48,7 +48,7 @@ static void region_release(struct rail *rail, uint32_t id)
 		region_return_if_unused(rail, id);
 }
 
-/* Reverses request_hold_regions(). */
+/* Decrements the counts that request_hold_regions() incremented. */
 static void request_release_regions(struct rail *rail, const struct request *request)
 {
 	uint16_t block = request->number;
@@ -66,8 +66,8 @@ void request_free(struct rail *rail, struct request *request)
 {
 	uint16_t block = request->number;
 
-	/* op.segments is the number that request_copy_segments() copied, or 0 if the caller
-	 * refused the op. */
+	/* op.segments is the number of segments that request_copy_segments() copied, or 0 if the
+	 * caller refused the op. */
 	for (uint32_t i = REQUEST_SEGMENTS; i < request->op.segments; i += REQUEST_SEGMENTS) {
 		block = rail->block_next[block];
 		rail->block_stack[rail->blocks_free++] = block;
@@ -129,7 +129,7 @@ static void channel_answer(
 	channel->in_flight--;
 }
 
-/* request_end() of the rail's own probe READ: there is no channel to answer. */
+/* Ends the rail's own probe READ instead of request_end(): there is no channel to answer. */
 static void probe_end(struct rail *rail, struct request *request, enum op_status status)
 {
 	struct lane *lane = request->lane;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A request: one op in flight, from the ring slot it was copied from to the completion that answers
- * it. rail_open() allocates all requests, and the blocks that hold their segments; free ones are on
- * stacks. Poll core only.
+ * A request: one op in flight, from the ring entry it was copied from to the completion that
+ * answers it. rail_open() allocates all requests, and the segment blocks that hold their segments;
+ * free ones are on stacks. Poll core only.
  *
  *   taken -> parked (peer not connected) -> pending on a connection -> posted, slice by slice
  *         -> all payload CQEs seen -> on lane->heads -> CQE of the head READ seen -> answered
@@ -13,20 +13,20 @@
 #include "engine/abi/op.h"
 
 /*
- * Blocks of REQUEST_SEGMENTS segments. Block i < RAIL_REQUESTS always belongs to request i; the
- * others are free, or further blocks of a request.
+ * Number of segment blocks, of REQUEST_SEGMENTS segments each. Block i < RAIL_REQUESTS always
+ * belongs to request i; the others are free, or further blocks of a request.
  */
 #define REQUEST_BLOCKS 16384u
-#define REQUEST_SEGMENTS 4u /* segments in a block, which is a copy of one ring slot */
+#define REQUEST_SEGMENTS 4u /* segments in a segment block, which is a copy of one ring entry */
 
-#define REQUEST_NONE 0xffffu /* end of a list of request numbers */
+#define REQUEST_NONE 0xffffu /* end of a list of requests that are linked by number */
 
 /*
  * Limit of an op's time-out; deadlines further away are shortened, so that no request is parked for
  * ever.
  */
 #define REQUEST_DEADLINE_MAX_NS (60ull * 1000 * 1000 * 1000)
-/* Limit of the remaining time of a request whose channel stops. */
+/* Longest time that a request has left when its channel is stopped. */
 #define REQUEST_STOP_NS (1000ull * 1000 * 1000)
 /*
  * Time that a posted request gets to retire after its deadline while its connection makes progress.
@@ -38,7 +38,9 @@ static_assert(RAIL_REQUESTS <= REQUEST_NONE, "request numbers are 16 bits");
 static_assert(REQUEST_BLOCKS >= RAIL_REQUESTS + SEGMENTS_MAX / REQUEST_SEGMENTS,
 	"the largest op fits beside one block for every request");
 
-/* Entry or head of a doubly linked ring; unlinked or empty if it points at itself. */
+/*
+ * Entry or head of a doubly linked list; an unlinked entry and an empty head point at themselves.
+ */
 struct link {
 	struct link *next, *previous;
 };
@@ -62,7 +64,7 @@ static inline void link_insert_before(struct link *at, struct link *link)
 	at->previous = link;
 }
 
-/* Appends to the list with head `head`. */
+/* Appends `link` to the end of the list with the head `head`. */
 static inline void link_append(struct link *head, struct link *link)
 {
 	link_insert_before(head, link);
@@ -78,36 +80,49 @@ static inline void link_remove(struct link *link)
 
 struct lane;
 
-/* The channel of the rail's own request: the probe READ of a LANE_PROBING connection. */
+/* Channel number of the rail's own request, the probe READ of a LANE_PROBING connection. */
 enum { CHANNEL_NONE = CHANNELS_MAX };
 
 enum request_stage {
-	REQUEST_PAYLOAD, /* slices are being posted, or their CQEs are awaited */
-	REQUEST_HEAD,    /* all payload has arrived; the page head is to be read or is being read */
+	REQUEST_PAYLOAD, /* the request's slices are being posted, or their CQEs are awaited */
+	/* all payload of the request has arrived; its page head is to be READ or is being READ */
+	REQUEST_HEAD,
 };
 
 struct request {
-	/* owner: poll core; copied from the ring, validated, read-only after that */
+	/* owner: poll core; copied from the op ring and validated, read-only after that */
 	alignas(64) struct op op;
-	/* owner: poll core; changes with every slice */
-	alignas(64) struct lane *lane; /* connection of the request; NULL while parked */
-	struct link pending;           /* entry in lane->pending, lane->heads or peer_slot.parked */
-	uint64_t deadline_ns;          /* CLOCK_MONOTONIC at which expire.c handles it next */
-	uint32_t posted;               /* payload bytes posted so far */
-	uint32_t segment_done;         /* cursor: posted bytes of the current segment */
-	uint32_t head; /* while its page head is being read: index in rail->head[] */
-	/* number of the next request of the same READ of heads; REQUEST_NONE: last */
+	/* owner: poll core; changes with every slice. lane: connection on which the request is
+	 * posted; NULL while the request is parked */
+	alignas(64) struct lane *lane;
+	/* entry in the list lane->pending, lane->heads or peer_slot.parked */
+	struct link pending;
+	/* CLOCK_MONOTONIC at which expire.c looks at the request next, ns */
+	uint64_t deadline_ns;
+	uint32_t posted; /* payload bytes of the request posted so far */
+	/* position in the destination: posted bytes of the current segment */
+	uint32_t segment_done;
+	uint32_t head; /* while the page head is being READ: index in rail->head[] */
+	/* number of the next request of the same READ of page heads; REQUEST_NONE: this is the
+	 * last */
 	uint16_t heads_next;
-	uint16_t block;       /* cursor: block of the current segment */
-	uint16_t outstanding; /* number of WQEs posted and not retired */
+	/* position in the destination: segment block of the current segment */
+	uint16_t block;
+	uint16_t outstanding; /* number of WQEs of the request posted and not retired */
 	uint16_t number;      /* number of this request: its index in rail->request[] */
-	uint16_t channel;     /* id of the channel to answer; CHANNEL_NONE: a probe */
-	uint8_t segment;      /* cursor: index of the current segment in its block */
-	uint8_t stage;        /* enum request_stage */
-	uint8_t status;       /* enum op_status of the answer; OP_HIT: no error so far */
-	bool one_sge;         /* one segment in one MR, so each slice has one SGE */
-	bool counted; /* the request was validated, and region_slot.users includes its segments */
-	/* past the deadline of its op: the answer is OP_TIMEOUT unless an error came first */
+	/* id of the channel to answer; CHANNEL_NONE: the request is a probe */
+	uint16_t channel;
+	/* position in the destination: index of the current segment in its segment block */
+	uint8_t segment;
+	uint8_t stage; /* stage of the request: enum request_stage */
+	/* result that the answer will have: enum op_status; OP_HIT: no error so far */
+	uint8_t status;
+	/* true: the destination is one segment in one MR, so each slice has one SGE */
+	bool one_sge;
+	/* true: the request was validated, and region_slot.users counts its segments */
+	bool counted;
+	/* true: the deadline of the op has passed: the answer is OP_TIMEOUT unless an error came
+	 * first */
 	bool expired;
 };
 static_assert(sizeof(struct request) == 128, "two cache lines");

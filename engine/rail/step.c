@@ -28,7 +28,7 @@ void rail_ring(struct rail *rail)
 
 		rail->unrung = qp->rung_next;
 		qp->unrung = false;
-		/* Request a CQE from the last WQE: this QP may get no further WQE that would
+		/* Request a CQE from the QP's last WQE: no later WQE may follow that would
 		 * request one. */
 		if (qp->silent)
 			dv_signal_last(qp->sq);
@@ -40,7 +40,7 @@ void rail_ring(struct rail *rail)
 		rail_count(rail, COUNTER_doorbells, n);
 }
 
-/* Writes an event to the event ring; false: the ring is full. */
+/* Writes an event to the event ring to the control plane; false: the ring is full. */
 static bool speak(struct rail *rail, const struct rail_event *event)
 {
 	struct ring_producer *out = &rail->inbox.event_out;
@@ -52,7 +52,7 @@ static bool speak(struct rail *rail, const struct rail_event *event)
 	return true;
 }
 
-/* Sends the events that found the event ring full. */
+/* Sends the events of rail->late, which found the event ring full. */
 static void speak_late(struct rail *rail)
 {
 	while (rail->late_head != rail->late_tail &&
@@ -67,8 +67,8 @@ void rail_say(struct rail *rail, const struct rail_event *event)
 	rail->spoke = rail->news = true;
 	if (likely(rail->late_head == rail->late_tail) && speak(rail, event))
 		return;
-	/* Cannot overflow: RAIL_EVENTS_LATE in core.h counts the events each object can have
-	 * unread. */
+	/* Cannot overflow: RAIL_EVENTS_LATE in core.h counts the unread events that each object
+	 * can have. */
 	assert(rail->late_tail - rail->late_head < RAIL_EVENTS_LATE);
 	rail->late[rail->late_tail++ & (RAIL_EVENTS_LATE - 1)] = *event;
 }
@@ -104,7 +104,7 @@ unsigned rail_step(struct rail *rail, uint64_t now_ns)
 	rail_ring(rail);                 /* one doorbell per touched QP        */
 	if (clock_due(rail, work))
 		work += rail_expire(rail); /* requests past their deadlines */
-	rail_answer(rail);                 /* completions become visible         */
+	rail_answer(rail);                 /* publish the completions */
 	if (unlikely(rail->late_head != rail->late_tail))
 		speak_late(rail);
 	if (unlikely(rail->stopping))

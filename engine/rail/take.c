@@ -6,16 +6,16 @@
 #include "engine/rail/core.h"
 
 /*
- * How many more ops may be taken from this channel: limited by free done-ring slots and free
- * request slots. Breaks the channel if the client's index of the done ring is impossible.
+ * How many more ops may be taken from this channel: limited by free entries of the done ring
+ * and by free requests. Breaks the channel if the client's index of the done ring is impossible.
  */
 static uint32_t take_limit(struct rail *rail, struct channel_slot *slot)
 {
 	struct rail_channel *channel = slot->channel;
 	uint32_t owed = channel->in_flight + slot->fresh;
 	uint32_t limit = RAIL_TAKE_BURST;
-	/* Room is reserved for the completion of every op taken, so that a slow client cannot
-	 * block the rail. */
+	/* Reserve room for the completion of every op taken, so that a slow client cannot block
+	 * the rail. */
 	int32_t room = ring_room(&channel->done, owed + limit);
 
 	if (unlikely(room < 0)) {
@@ -27,7 +27,7 @@ static uint32_t take_limit(struct rail *rail, struct channel_slot *slot)
 	return limit < rail->requests_free ? limit : rail->requests_free;
 }
 
-/* Validates an op without its segments. */
+/* Validates an op without looking at its segments. */
 static bool op_possible(const struct op *op)
 {
 	if (op->kind != OP_READ && op->kind != OP_PAGE)
@@ -43,7 +43,7 @@ static bool op_possible(const struct op *op)
 	       (uint64_t)op->slice * SLICE_BYTES + op->length <= op->page_bytes;
 }
 
-/* Validates one segment: it lies in a region of the channel's session. */
+/* Validates one segment of an op: it must lie in a region of the channel's session. */
 static bool segment_possible(
 	const struct rail *rail, const struct rail_channel *channel, const struct op_segment *s)
 {
@@ -56,7 +56,7 @@ static bool segment_possible(
 	       s->offset <= region->length && s->length <= region->length - s->offset;
 }
 
-/* Validates an op and all its segments, whose lengths must add up to the op's. */
+/* Validates an op and all its segments, whose lengths must add up to the length of the op. */
 static bool request_possible(
 	const struct rail *rail, const struct rail_channel *channel, const struct request *request)
 {
@@ -66,7 +66,7 @@ static bool request_possible(
 
 	if (!op_possible(op))
 		return false;
-	if (likely(op->segments == 1)) /* op_decode() took its length from the op */
+	if (likely(op->segments == 1)) /* its length is the op's length: see op_decode() */
 		return segment_possible(rail, channel, &rail->block[block].segment[0]);
 	for (uint32_t i = 0; i < op->segments; i++) {
 		const struct op_segment *s;
@@ -150,8 +150,8 @@ static bool must_wait(const struct rail *rail, const struct op *op)
 }
 
 /*
- * Takes the op that starts `at` slots after the head of the ring, where `ready` slots are filled.
- * Returns the number of slots it occupies; 0: it stays in the ring.
+ * Takes the op that starts `at` entries after the head of the op ring, where `ready` entries are
+ * filled. Returns the number of entries it occupies; 0: it stays in the ring.
  */
 static uint32_t take_op(
 	struct rail *rail, struct rail_channel *channel, uint32_t at, uint32_t ready)
@@ -165,15 +165,15 @@ static uint32_t take_op(
 	op_decode(&slot, rail_now(rail), &request->op, &rail->block[request->number].segment[0]);
 	slots = op_slots(request->op.segments);
 	if (unlikely(slots > ready) && slots > (uint32_t)ring_ready_now(&channel->ops) - at) {
-		/* Our client library publishes whole ops, so a partial one is a broken client. */
+		/* The library publishes whole ops, so a partial one is that of a broken client. */
 		request->op.segments = 0;
 		request_free(rail, request);
 		channel_break(rail, channel);
 		return 0;
 	}
 	if (unlikely(request->op.segments > SEGMENTS_MAX))
-		request->op.segments = 0; /* request_possible() refuses it; its slots are skipped */
-	/* An op with one segment has it in its own slot; other segments are copied from the
+		request->op.segments = 0; /* refused by request_possible(); entries are skipped */
+	/* An op with one segment contains it; the segments of other ops are copied from the
 	 * ring. */
 	if (unlikely(must_wait(rail, &request->op)) ||
 		(request->op.segments > 1 &&
@@ -207,7 +207,8 @@ static unsigned take_channel(struct rail *rail, struct channel_slot *slot)
 		return 0;
 	limit = take_limit(rail, slot);
 	while (n < RAIL_TAKE_BURST) {
-		/* Taken ops are not released yet; look for filled slots behind them. */
+		/* The entries of the ops taken so far are not released yet; look for filled
+		 * entries behind them. */
 		if (at >= ready)
 			ready = (uint32_t)ring_look(&channel->ops, RING_LOOK);
 		if (at >= ready)
@@ -222,7 +223,7 @@ static unsigned take_channel(struct rail *rail, struct channel_slot *slot)
 		at += slots;
 		n++;
 	}
-	/* The ops are copied, so the client may overwrite their slots. */
+	/* The ops were copied, so the client may overwrite their ring entries. */
 	if (n)
 		ring_release(&channel->ops, at);
 	return n;

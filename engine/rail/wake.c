@@ -12,13 +12,15 @@ static void kick(int fd)
 	uint64_t one = 1;
 	ssize_t n = write(fd, &one, sizeof(one));
 
-	(void)n; /* a full eventfd is readable, so it wakes the control plane as well */
+	/* the write fails only if the eventfd is full; it is readable then, so it wakes the
+	 * control plane as well */
+	(void)n;
 }
 
 static void wake_client(struct rail_channel *channel)
 {
-	/* Loaded before it is exchanged: a load of 0 leaves the cache line with the client's
-	 * core. */
+	/* First a load, then the exchange: a load of 0 leaves the flag's cache line with the
+	 * client's core. */
 	if (shm_load(channel->client_waits) && shm_exchange(channel->client_waits, 0))
 		client_wake(channel->wake);
 }

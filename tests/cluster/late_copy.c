@@ -86,7 +86,10 @@ static int open_with_one_descriptor(struct pc *pc)
 	close(highest);
 	getrlimit(RLIMIT_NOFILE, &before);
 	limit = before;
-	/* Leaves only the lowest free descriptor number below the limit */
+	/*
+	 * Lowers the limit of open files, so that only the lowest free descriptor number can still
+	 * be used
+	 */
 	limit.rlim_cur = (rlim_t)highest + 1;
 	setrlimit(RLIMIT_NOFILE, &limit);
 	rc = pc_channel_open(pc, &channel);
@@ -200,7 +203,10 @@ int main(int argc, char **argv)
 	add_number(out, "attached", pc_attached(pc));
 	json_object_object_add(out, "open", json_object_new_int(opened));
 	json_object_object_add(out, "set", json_object_new_string(pc_result_name(copy.result)));
-	/* Whatever happened to the session, this process can open a channel again. */
+	/*
+	 * Whether the request above ended the session or not, this process can open a channel
+	 * again.
+	 */
 	opened = pc_channel_open(pc, &other);
 	json_object_object_add(out, "open_again", json_object_new_int(opened));
 	if (!opened)

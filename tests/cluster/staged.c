@@ -21,8 +21,9 @@ struct staged {
 	uint64_t page_bytes;
 	unsigned count, segments;
 	bool registered;
-	unsigned char *memory; /* the segments of page i lie in its i-th page_bytes */
-	unsigned char *whole;  /* scratch space: one page in one piece */
+	/* memory of the destination segments; those of page i lie in its i-th page_bytes */
+	unsigned char *memory;
+	unsigned char *whole; /* scratch memory for one page as one piece */
 	struct pc_page *page;
 	struct pc_segment *segment;
 	char (*key)[KEY_TEXT_BYTES];
@@ -106,7 +107,7 @@ static bool page_is_right(struct staged *s, unsigned i)
 	return content_is(s->whole, s->page_bytes, i);
 }
 
-/* Calls `call` for all pages, `batch` pages at a time. */
+/* Calls `call` for all pages, with `batch` pages in each call. */
 static void call_all(struct staged *s, page_call call, struct pc_channel *channel, unsigned batch)
 {
 	for (unsigned i = 0; i < s->count; i += batch) {
@@ -132,7 +133,10 @@ static void store(struct staged *s, struct pc *pc)
 	pc_channel_close(channel);
 }
 
-/* Reads all pages; returns {"hit": N, ..., "wrong": N, "bytes_staged": N}. */
+/*
+ * Reads all pages and counts the results; returns JSON: {"hit": N, ..., "wrong": N, "bytes_staged":
+ * N}.
+ */
 static json_object *fetch(struct staged *s, struct pc *pc, unsigned batch)
 {
 	uint64_t outcome[PC_PENDING + 1] = {0}, wrong = 0;

@@ -43,7 +43,9 @@ static void open_once(void)
 	node[0].control.view->own.version = SUMMARY_VERSION;
 }
 
-/* Builds a Hello frame. `other`: with settings and a hash that the engine refuses. */
+/*
+ * Builds the frame of a Hello. `other`: the Hello has settings and a hash that the engine refuses.
+ */
 static size_t hello_frame(bool other, uint8_t *ret, size_t room)
 {
 	char *agreed[] = {"cluster.id = other", "cluster.replicas = 3", "", "cluster.id"};
@@ -279,7 +281,10 @@ static void corpus_members(void)
 			1 + hello_frame(other, corpus[corpora] + 1, sizeof(corpus[0]) - 1);
 }
 
-/* Replays the corpus. The environment variable SEED repeats the run that printed it. */
+/*
+ * Replays the corpus of stored inputs. The environment variable SEED repeats the run that printed
+ * it.
+ */
 int main(void)
 {
 	const char *given = getenv("SEED");

@@ -3,7 +3,10 @@
 #define poll note_poll
 #define write note_write
 #define recv note_recv
-/* renamed, because the rail's sources define functions of these names */
+/*
+ * renamed, because the rail's sources, linked into the same program, define functions of these
+ * names
+ */
 #define clock_now_ns client_clock_now_ns
 #define channel_break client_channel_break
 

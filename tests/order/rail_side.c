@@ -15,7 +15,7 @@
 struct rail_side {
 	struct poll_core core;
 	struct rail_channel channel;
-	uint32_t told; /* number of commands told to the rail */
+	uint32_t told; /* number of commands that the test has sent to the rail */
 };
 
 struct rail_side *rail_side_new(

@@ -41,29 +41,37 @@ struct rail_side;
 
 struct rail_side *rail_side_new(
 	struct status_segment *status, void *ops, void *done, uint32_t *client_waits);
-/* The sleeper: calls rest() once, which sleeps or works. */
+/* The rail goes to sleep: calls rest() once, which sleeps or finds work. */
 void rail_side_rest(struct rail_side *side);
-/* The waker: calls poll_turn() once, which publishes answers and kicks a sleeping client. */
+/*
+ * The rail wakes the client: calls poll_turn() once, which publishes answers and kicks a sleeping
+ * client.
+ */
 void rail_side_turn(struct rail_side *side);
-/* The waker: calls rail_tell() with a command that changes nothing. */
+/* The control plane wakes the rail: calls rail_tell() with a command that changes nothing. */
 void rail_side_tell(struct rail_side *side);
-/* Whether the rail has taken, executed and answered everything. */
+/* True if the rail has taken, executed and answered all ops and commands. */
 bool rail_side_idle(struct rail_side *side);
 
 /* ---- client_side.c: a channel with one rail -------------------------------------------------- */
 
 struct client_side *client_side_new(
 	struct status_segment *status, void *ops, void *done, void *ctl, uint32_t **ret_waits);
-/* Writes an op that the rail answers at once. */
+/* The client writes an op that the rail answers at once; the op is not published yet. */
 void client_side_write(struct client_side *side);
-/* The wakers: publish the op and kick the rail if it sleeps. */
+/*
+ * The client wakes the rail: publishes the op and kicks the rail if it sleeps. Two code paths of
+ * the client do this.
+ */
 void client_side_flush_rail(struct client_side *side);
 void client_side_flush(struct client_side *side);
-/* Writes an op to the control plane, publishes it and kicks the control plane if it sleeps. */
+/*
+ * The client writes an op to the ctl ring, publishes it and kicks the control plane if that sleeps.
+ */
 void client_side_flush_ctl(struct client_side *side);
-/* The sleeper: calls sleep_until(), which sleeps or finds an answer. */
+/* The client goes to sleep: calls sleep_until(), which sleeps or finds an answer. */
 void client_side_sleep(struct client_side *side);
-/* Takes one completion from the ring; false: the ring is empty. */
+/* The client takes one completion from its ring. Returns false if the ring is empty. */
 bool client_side_done(struct client_side *side);
 
 #endif

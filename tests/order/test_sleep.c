@@ -28,27 +28,29 @@
 #define SECONDS_MUTANT 60u
 #define COLD_BYTES (64u << 20)
 #define COLD_STORES_MAX 64u
-#define COLD_STRIDE 4160u /* each store hits another page and another cache set */
+/* bytes between two cold stores: each store hits another memory page and another cache set */
+#define COLD_STRIDE 4160u
 #define DELAY_MAX 256u
-#define SPIN 2000u /* spins at a barrier before yielding the core to the other thread */
+/* number of spins at a barrier before the thread yields the core to the other thread */
+#define SPIN 2000u
 
 static struct status_segment *status;
 static struct client_side *client;
 static struct rail_side *rail;
-static struct ring_consumer ctl; /* consumer side of the control plane's ring */
+static struct ring_consumer ctl; /* consumer end of the ctl ring, which the client's thread fills */
 
 /* ---- the two sides --------------------------------------------------------------------------- */
 
 struct side {
-	/* owner: the side's thread; the other reads slept and kicked after the round */
+	/* owner: the side's thread; the other thread reads slept and kicked after the round */
 	_Alignas(64) bool slept;
 	bool kicked[KICKS - KICK_RAIL];
 	uint64_t seed;
 	unsigned char *cold;
 	uint32_t cold_at;
-	/* owner: the side's thread; the other thread polls them */
-	_Alignas(64) uint32_t arrived; /* number of barriers this side has reached */
-	/* number of barriers reached when the side last finished its part */
+	/* owner: the side's thread; the other side's thread polls both counters */
+	_Alignas(64) uint32_t arrived; /* number of barriers that this side has reached */
+	/* number of barriers that the side had reached when it last finished its part of a round */
 	uint32_t acted;
 };
 static_assert(offsetof(struct side, arrived) == 64,
@@ -146,7 +148,7 @@ static void client_sleep(void)
 	client_side_sleep(client);
 }
 
-/* the client's thread acts as the control plane, which sends the rail a command */
+/* sends the rail a command; the client's thread does it in place of the control plane */
 static void client_tell(void)
 {
 	rail_side_tell(rail);
@@ -162,7 +164,7 @@ static void rail_turn(void)
 	rail_side_turn(rail);
 }
 
-/* The control plane goes to sleep, by the same steps as in engine/control/loop.c. */
+/* Lets the control plane go to sleep, by the same steps as in engine/control/loop.c. */
 static void control_sleep(void)
 {
 	shm_store(&status->control_sleeps, 1);
@@ -185,7 +187,7 @@ static void publish_op(void)
 
 static const struct round_case {
 	const char *name;
-	void (*prepare)(void); /* run by the client's thread before the round */
+	void (*prepare)(void); /* the client's thread runs it before the round */
 	void (*client)(void);
 	void (*rail)(void);
 	bool client_sleeps;
@@ -201,7 +203,7 @@ static const struct round_case {
 
 /* ---- rounds ---------------------------------------------------------------------------------- */
 
-/* owner: the client's thread, which writes them between rounds; the rail's thread reads them */
+/* written by the client's thread between rounds; the rail's thread reads them */
 static uint32_t which, over;
 
 static uint32_t draw(struct side *side, uint32_t below)
@@ -212,7 +214,10 @@ static uint32_t draw(struct side *side, uint32_t below)
 	return (uint32_t)((side->seed >> 32) * below >> 32);
 }
 
-/* Makes a lost wake-up likely: a delay shifts the sides, cold stores fill the store buffer. */
+/*
+ * Makes a lost wake-up likely: a delay shifts the two sides against each other, cold stores fill
+ * the store buffer.
+ */
 static void widen_window(struct side *side)
 {
 	uint32_t stores = draw(side, COLD_STORES_MAX), delay = draw(side, DELAY_MAX);
@@ -254,7 +259,7 @@ static void *rail_main(void *argument)
 	}
 }
 
-/* Plays one round; true: the wake-up was lost. */
+/* Plays one round of a sleeper against a waker. Returns true if the wake-up was lost. */
 static bool play_round(unsigned number)
 {
 	const struct round_case *c = &cases[number];
@@ -318,7 +323,9 @@ static void set_up(uint64_t seed)
 	}
 }
 
-/* Plays rounds until the time is over, or with `wanted` until a round of that case is lost. */
+/*
+ * Plays rounds until the time is over, or, with `wanted`, until the wake-up of that case is lost.
+ */
 static int run(const char *mutant, const char *wanted)
 {
 	uint64_t begun = clock_now_ns();

@@ -38,7 +38,10 @@ struct end {
 	unsigned done_count;
 };
 
-/* Addresses and memory of one end, which the control plane would send to the other. */
+/*
+ * What the other end must know of one end: QP addresses and memory. In the engine the control plane
+ * sends it.
+ */
 struct card {
 	struct dv_address addresses[END_QPS];
 	uint64_t base;
@@ -106,7 +109,7 @@ static inline void end_connect(struct end *end, const struct card *other)
 		pair_good(dv_qp_connect(end->qps[i], &other->addresses[i]));
 }
 
-/* Opens two connected ends in this process. */
+/* Opens two connected ends (software NICs with queue pairs) in this process. */
 static inline void pair_open(struct end *a, struct end *b, const char *link, unsigned qps)
 {
 	struct card card_a, card_b;
@@ -128,7 +131,7 @@ static inline uint32_t end_post(struct end *end, unsigned qp, enum dv_opcode opc
 	return dv_post(end->sqs[qp], opcode, remote, rkey, &sge, 1, flags);
 }
 
-/* Reaps all completions and advances the send queues' consumer indices. */
+/* Reaps all completions of one end and advances the consumer indices of its send queues. */
 static inline unsigned end_reap(struct end *end)
 {
 	struct dv_completion *at = end->done + end->done_count;

@@ -9,7 +9,7 @@
 #include "tests/soft/pair.h"
 
 #define RTT_NS 5000u
-#define RATE 400u /* 400 Gbit/s are 50 bytes per ns */
+#define RATE 400u /* rate of the port in Gbit/s: 400 Gbit/s are 50 bytes per ns */
 #define HEADER 82u
 
 static struct end a, b;
@@ -71,7 +71,7 @@ static inline void read_many(unsigned qp, unsigned count, uint32_t bytes)
 	dv_ring(a.sqs[qp]);
 }
 
-/* Steps at time `at`; returns the number of completions so far. */
+/* Steps the NIC at simulated time `at`, in ns; returns the number of completions so far. */
 static inline unsigned by(uint64_t at)
 {
 	now = at;
@@ -82,7 +82,10 @@ static inline unsigned by(uint64_t at)
 	return a.done_count;
 }
 
-/* Checks that completion number `count` arrives at time `at` and not a nanosecond earlier. */
+/*
+ * Checks that completion number `count` is reported at simulated time `at` and not one nanosecond
+ * earlier.
+ */
 static inline void expect_at(unsigned count, uint64_t at)
 {
 	assert_in_range(by(at - 1), 0, count - 1);

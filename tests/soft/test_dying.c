@@ -46,7 +46,7 @@ static void read_some(unsigned qp)
 	dv_ring(a.sqs[qp]);
 }
 
-/* Runs STEPS steps at the current time; returns the number of completions. */
+/* Steps the NIC STEPS times at the current time; returns the number of completions. */
 static unsigned completions(void)
 {
 	struct dv_completion done[16];
@@ -75,7 +75,7 @@ static void a_lost_request_is_retransmitted_after_the_ack_timeout_and_not_before
 	fault((struct dv_fault){.lose = true});
 	read_some(0);
 	assert_int_equal(completions(), 0);
-	read_some(1); /* the fault loses only the packet of queue pair 0 */
+	read_some(1); /* the fault drops the packet of queue pair 0 only */
 	assert_int_equal(completions(), 1);
 	clock_ns += ack_ns - 1000;
 	assert_int_equal(completions(), 0);
@@ -99,7 +99,7 @@ static void a_killed_queue_pair_writes_nothing_and_completes_nothing(void **stat
 	assert_int_equal(completions(), 0);
 	pair_good(dv_qp_kill(a.qps[0]));
 	pair_good(dv_qp_kill(a.qps[0]));
-	/* the link is up again: the READ of queue pair 1 completes */
+	/* the fault ends and the link is up again: the READ of queue pair 1 completes */
 	fault((struct dv_fault){.seed = 0});
 	assert_int_equal(completions(), 1);
 	arrived(0, false);
@@ -118,7 +118,7 @@ static void a_command_that_the_device_refuses_has_no_effect(void **state)
 	assert_int_equal(dv_qp_error(a.qps[0]), -EIO);
 	assert_int_equal(dv_qp_kill(a.qps[0]), -EIO);
 	assert_int_equal(dv_cut(a.device), -EIO);
-	/* EIO does not prove that the NIC stopped: the READ still completes */
+	/* EIO from the driver call does not prove that the NIC stopped: the READ still completes */
 	fault((struct dv_fault){.seed = 0});
 	assert_int_equal(completions(), 1);
 	arrived(0, true);

@@ -90,7 +90,8 @@ static void a_read_into_memory_without_local_write_is_a_local_protection_error(v
 	pair_good(dv_mr_register(a.device, a.memory, END_BYTES, DV_REMOTE_READ, a.memfd, 0, &mr));
 	sge.lkey = mr.lkey;
 	dv_post(a.sqs[1], DV_WRITE, (uintptr_t)b.memory, b.mr.rkey, &sge, 1, DV_CE_ALWAYS);
-	dv_ring(a.sqs[1]); /* memory without DV_LOCAL_WRITE is valid as the source of a WRITE */
+	/* the source of a WRITE is only read, so memory without DV_LOCAL_WRITE is valid */
+	dv_ring(a.sqs[1]);
 	end_wait(&a, &b, 1);
 	assert_int_equal(a.done[0].syndrome, 0);
 	a.done_count = 0;
@@ -184,12 +185,13 @@ static void the_key_of_a_deregistered_region_never_works_again(void **state)
 	old = mr.rkey;
 	pair_good(dv_mr_deregister(b.device, &mr));
 	assert_int_equal(dv_mr_deregister(b.device, &mr), -EINVAL);
-	/* often enough to reuse every slot of the key table */
+	/* registers often enough that every slot of the NIC's table of keys is used again */
 	for (unsigned i = 0; i < 10000; i++) {
 		pair_good(
 			dv_mr_register(b.device, b.memory, 4096, DV_REMOTE_READ, b.memfd, 0, &mr));
 		assert_int_not_equal(mr.rkey, old);
-		assert_int_not_equal(mr.rkey, 0x100); /* key 0x100 ends scatter lists on mlx5 */
+		/* key 0x100 ends scatter lists on mlx5, so no MR may have it */
+		assert_int_not_equal(mr.rkey, 0x100);
 		pair_good(dv_mr_deregister(b.device, &mr));
 	}
 	post(DV_READ, good_sge(), (uintptr_t)b.memory, old);
@@ -239,7 +241,7 @@ static void a_peer_does_not_answer_a_partner_that_was_reset(void **state)
 	pair_good(dv_qp_error(a.qps[0]));
 	pair_good(dv_qp_reset(a.qps[0]));
 	end_card(&b, &card);
-	/* queue pair 0 of b is still connected to the old address */
+	/* queue pair 0 of b is still connected to the address that queue pair 0 of a had before */
 	pair_good(dv_qp_connect(a.qps[0], &card.addresses[0]));
 	post(DV_READ, good_sge(), (uintptr_t)b.memory, b.mr.rkey);
 	expect_failure(DV_SYNDROME_RETRY_EXCEEDED);
@@ -306,7 +308,7 @@ static void a_completion_queue_overrun_breaks_the_queue(void **state)
 	assert_int_equal(stats.cq_overruns, 1);
 	assert_non_null(strstr(stats.reason, "completion queue"));
 	assert_int_equal(end_reap(&c), 8);
-	/* the queue stays broken, also for the other queue pair */
+	/* the completion queue stays broken after its overrun, also for queue pair 1 */
 	end_post(&c, 1, DV_READ, 0, card.base, card.rkey, 8, DV_CE_ALWAYS);
 	dv_ring(c.sqs[1]);
 	for (unsigned i = 0; i < 10; i++)
@@ -340,7 +342,7 @@ static void setup_calls_refuse_invalid_arguments(void **state)
 	assert_ptr_equal(qp, a.qps[0]);
 	assert_null(sq);
 	dv_qp_address(b.qps[0], &address);
-	/* refused because the queue pair is connected already */
+	/* refused with -EINVAL: the queue pair is connected already */
 	assert_int_equal(dv_qp_connect(qp, &address), -EINVAL);
 	address.version = 2;
 	assert_int_equal(dv_qp_connect(qp, &address), -EPROTO);

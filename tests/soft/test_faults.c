@@ -8,7 +8,8 @@
 
 #define QPS 4u
 #define SLOT_BYTES 8192u
-#define SLOTS 64u /* slots of each QP: in the requester's memory and in the server's second half */
+/* data slots of each QP, in the requester's memory and in the second half of the server's */
+#define SLOTS 64u
 #define QP_DEPTH_HERE 64u
 #define RUBBISH 0xd5
 #define SETTLED 0x11
@@ -18,8 +19,9 @@ struct expected {
 	uint8_t opcode, sges;
 	bool signalled;
 	unsigned slot;
-	uint32_t remote;       /* READ: offset in the first half of the server's memory */
-	uint32_t bytes, first; /* bytes of all segments; of the first segment */
+	/* offset that the READ reads from, in the first half of the server's memory */
+	uint32_t remote;
+	uint32_t bytes, first; /* bytes of all segments together, and of the first segment */
 };
 
 struct model_qp {
@@ -71,7 +73,8 @@ static void post(unsigned qp)
 	e->slot = m->slot_next++ % SLOTS;
 	slot = slot_at(&a, qp, e->slot);
 	for (unsigned i = 0; m->slot_next > SLOTS && i < SLOT_BYTES; i += 61)
-		CHECK(slot[i] == SETTLED); /* the slot was not written since its last completion */
+		/* the NIC did not write to the slot after its WQE completed */
+		CHECK(slot[i] == SETTLED);
 	e->bytes = e->first = 1 + (uint32_t)draw(2000);
 	sges[0] = (struct dv_sge){(uintptr_t)slot, e->first, a.mr.lkey};
 	for (unsigned i = 1; i < e->sges; i++) {
@@ -95,7 +98,7 @@ static void post(unsigned qp)
 	m->tail++;
 }
 
-/* Checks the bytes of a completed WQE. From here on only the test may write to its slot. */
+/* Checks the bytes of a completed WQE. After this only the test may write to the WQE's slot. */
 static void settle(unsigned qp, const struct expected *e, bool success)
 {
 	uint8_t *slot = slot_at(&a, qp, e->slot);
@@ -125,7 +128,10 @@ static void take_completion(const struct dv_completion *done)
 
 		CHECK(m->head != m->tail);
 		named = e->index == done->wqe_counter;
-		/* completions arrive in order and none is missing */
+		/*
+		 * completions come in the order of the WQEs, and no signalled WQE lacks its
+		 * completion
+		 */
 		CHECK(named || (!e->signalled && !m->failed));
 		m->head++;
 		settle(qp, e, !named || !done->syndrome);
@@ -140,7 +146,7 @@ static void take_completion(const struct dv_completion *done)
 			flushes++;
 			m->failed = true;
 		} else {
-			/* a queue pair has one failure; all later completions are flushes */
+			/* a queue pair fails once; all its later completions are flushes */
 			CHECK(!m->failed);
 			CHECK(done->syndrome == DV_SYNDROME_REMOTE_OP ||
 				done->syndrome == DV_SYNDROME_RETRY_EXCEEDED);
@@ -188,7 +194,7 @@ static void new_faults(void)
 	dv_soft_faults(a.device, &fault);
 }
 
-/* Moves both ends through error, drain and reset, and connects them again. */
+/* Moves the queue pairs of both ends through error, drain and reset, and connects them again. */
 static void revive(unsigned qp)
 {
 	struct model_qp *m = &model[qp];
@@ -267,11 +273,11 @@ static void every_byte_and_completion_matches_the_model(void **state)
 		run_case(seed, *state);
 	print_message("new seed: %llu\n", (unsigned long long)fresh);
 	run_case(fresh, *state);
-	/* the injected faults did occur */
+	/* checks that the injected faults did occur */
 	assert_true(successes > 1000 && flushes > 10 && errors > 0);
 }
 
-/* The same seed gives the same completions in the same steps. */
+/* The same seed of the fault injection gives the same completions in the same steps. */
 static void the_same_seed_gives_the_same_completions(void **state)
 {
 	uint64_t trace[2] = {0, 0};

@@ -33,7 +33,7 @@ static void write_page(uint8_t generation)
 	memset(b.memory + PAYLOAD, generation, BYTES);
 }
 
-/* Posts the READ of the payload, then that of the head. */
+/* Posts the READ of a payload, then the READ of its head, with the given fence. */
 static void post_pair(uint8_t fence)
 {
 	end_post(&a, 0, DV_READ, PAYLOAD, (uintptr_t)b.memory + PAYLOAD, b.mr.rkey, BYTES, 0);
@@ -58,7 +58,7 @@ static void an_unfenced_head_does_not_validate_a_retransmitted_payload(void **st
 	dv_step(a.device);
 	assert_int_equal(end_reap(&a), 1);
 	assert_int_equal(a.memory[HEAD], 1);
-	/* the retransmission returned the payload of generation 2 */
+	/* the retransmitted READ returned the payload of generation 2 */
 	assert_int_equal(a.memory[PAYLOAD], 2);
 	dv_soft_stats(a.device, &stats);
 	assert_int_equal(stats.retransmits, 1);
@@ -82,7 +82,7 @@ static void a_fenced_head_is_never_older_than_the_payload(void **state)
 		}
 		if (a.memory[HEAD] == a.memory[PAYLOAD])
 			continue;
-		/* Where head and payload differ, the head is the younger one. */
+		/* If the READs returned different generations, the head has the later one. */
 		assert_true((int8_t)(a.memory[HEAD] - a.memory[PAYLOAD]) > 0);
 	}
 	dv_soft_stats(a.device, &stats);
@@ -106,12 +106,14 @@ static void a_fence_waits_for_earlier_reads_and_not_for_later_ones(void **state)
 		dv_step(a.device);
 		assert_true(++steps < 2000);
 		if (!end_reap(&a))
-			/* the fenced READ does not execute before the first READ's CQE */
+			/*
+			 * the fenced READ does not execute before the first READ has its completion
+			 */
 			assert_int_equal(a.memory[4096], 0);
 	} while (!a.done_count);
 	dv_step(a.device);
 	assert_int_equal(a.memory[4096], 9);
-	/* the third READ executes in the same step: it has no fence */
+	/* the third READ executes in the same step as the first, because it has no fence */
 	assert_int_equal(a.memory[8192], 9);
 	end_wait(&a, NULL, 3);
 }
@@ -122,7 +124,7 @@ static void at_most_sixteen_reads_are_in_flight(void **state)
 
 	(void)state;
 	memset(b.memory, 3, 64);
-	dv_soft_faults(a.device, &fault); /* completions are delayed by up to 100000 steps */
+	dv_soft_faults(a.device, &fault); /* the fault delays completions by up to 100000 steps */
 	for (unsigned i = 0; i < 30; i++)
 		end_post(&a, 0, DV_READ, 64 * i, (uintptr_t)b.memory, b.mr.rkey, 64, DV_CE_ALWAYS);
 	dv_ring(a.sqs[0]);

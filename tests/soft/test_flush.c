@@ -33,7 +33,8 @@ static void every_posted_wqe_is_flushed_with_one_cqe(void **state)
 		end_post(&a, 0, i % 2 ? DV_WRITE : DV_READ, 0, (uintptr_t)b.memory, b.mr.rkey, 64,
 			DV_CE_ERROR_ONLY);
 	dv_ring(a.sqs[0]);
-	pair_good(dv_qp_error(a.qps[0])); /* no step runs between posting and the error */
+	/* the NIC is not stepped between the posting and this error */
+	pair_good(dv_qp_error(a.qps[0]));
 	assert_int_equal(end_reap(&a), 20);
 	for (unsigned i = 0; i < 20; i++) {
 		assert_int_equal(a.done[i].syndrome, DV_SYNDROME_FLUSHED);
@@ -41,7 +42,7 @@ static void every_posted_wqe_is_flushed_with_one_cqe(void **state)
 		assert_int_equal(opcode_of(&a, i), i % 2 ? DV_WRITE : DV_READ);
 	}
 	assert_int_equal(a.sqs[0]->ci, a.sqs[0]->pi);
-	/* WQEs posted to a queue pair in error are flushed as well */
+	/* a WQE that is posted to a queue pair in error is flushed as well */
 	end_post(&a, 0, DV_READ, 0, (uintptr_t)b.memory, b.mr.rkey, 64, DV_CE_ERROR_ONLY);
 	dv_ring(a.sqs[0]);
 	end_wait(&a, NULL, 21);
@@ -49,13 +50,17 @@ static void every_posted_wqe_is_flushed_with_one_cqe(void **state)
 	dv_soft_stats(a.device, &stats);
 	assert_int_equal(stats.flushed, 21);
 	assert_int_equal(stats.reads, 0);
-	pair_good(dv_qp_error(a.qps[0])); /* a second dv_qp_error() flushes nothing more */
+	/* a second dv_qp_error() on the queue pair flushes nothing more */
+	pair_good(dv_qp_error(a.qps[0]));
 	assert_int_equal(end_reap(&a), 0);
 	end_close(&a);
 	end_close(&b);
 }
 
-/* The rail relies on this when one completion covers several READs. */
+/*
+ * An error completion also says that the unsignalled READs before it are done; the rail relies on
+ * it.
+ */
 static void an_error_among_unsignalled_reads_is_reported_and_earlier_ones_are_done(void **state)
 {
 	static struct end a, b;
@@ -120,7 +125,7 @@ static void executed_reads_complete_and_the_rest_is_flushed(void **state)
 	dv_soft_faults(a.device, &fault);
 	dv_ring(a.sqs[0]);
 	for (unsigned i = 0; i < 5; i++)
-		dv_step(a.device); /* the steps stop in the middle of the second READ */
+		dv_step(a.device); /* this step ends in the middle of the second READ */
 	pair_good(dv_qp_error(a.qps[0]));
 	assert_int_equal(end_reap(&a), 3);
 	assert_int_equal(a.done[0].syndrome, 0);
@@ -162,13 +167,13 @@ static void a_queue_pair_is_not_reset_before_it_is_drained(void **state)
 	pair_open(&a, &b, "shm", 1);
 	end_post(&a, 0, DV_READ, 0, (uintptr_t)b.memory, b.mr.rkey, 64, DV_CE_ALWAYS);
 	pair_good(dv_qp_error(a.qps[0]));
-	/* refused: a WQE is posted, but not rung */
+	/* the reset is refused: a WQE is posted, but its doorbell was not rung */
 	assert_int_equal(dv_qp_reset(a.qps[0]), -EBUSY);
 	dv_ring(a.sqs[0]);
-	/* refused: a WQE is rung, but not flushed */
+	/* the reset is refused: a WQE is rung, but not flushed yet */
 	assert_int_equal(dv_qp_reset(a.qps[0]), -EBUSY);
 	dv_step(a.device);
-	/* refused: a WQE is flushed, but not reaped */
+	/* the reset is refused: a WQE is flushed, but its completion is not reaped yet */
 	assert_int_equal(dv_qp_reset(a.qps[0]), -EBUSY);
 	assert_int_equal(end_reap(&a), 1);
 	pair_good(dv_qp_reset(a.qps[0]));
@@ -201,7 +206,9 @@ static void server_open(struct server *server)
 		.gid = {[10] = 0xff, 0xff, 127, 0, 0, 1}};
 }
 
-/* Accepts the NIC's connection and steps `end` until its request has arrived. */
+/*
+ * Accepts the connection of the NIC under test and steps `end` until the NIC's request has arrived.
+ */
 static void server_take(struct server *server, struct end *end)
 {
 	server->fd = accept4(server->listen_fd, NULL, NULL, SOCK_CLOEXEC);
@@ -218,7 +225,10 @@ static void server_send(struct server *server, const void *bytes, size_t count)
 	assert_int_equal(send(server->fd, bytes, count, MSG_NOSIGNAL), count);
 }
 
-/* Reads while the NIC may be writing; the race is intended, so ThreadSanitizer ignores it. */
+/*
+ * Reads a byte that the NIC may be writing. The race is intended, so ThreadSanitizer must ignore
+ * this function.
+ */
 __attribute__((no_sanitize("thread"))) static uint8_t peek(const volatile uint8_t *at)
 {
 	return *at;

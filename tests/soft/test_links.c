@@ -74,7 +74,7 @@ static void memory_of_another_process_is_written(void **state)
 	end_post(&a, 0, DV_WRITE, 0, child.card.base, child.card.rkey, 200000, DV_CE_ERROR_ONLY);
 	memset(a.memory + 300000, 0x77, 100000);
 	end_post(&a, 0, DV_WRITE, 300000, child.card.base + 5000, child.card.rkey, 100000, 0);
-	/* the READ returns the bytes just written on this queue pair */
+	/* the READ returns the bytes that the WRITE before it on this queue pair has written */
 	end_post(&a, 0, DV_READ, 500000, child.card.base + 5000, child.card.rkey, 100000,
 		DV_CE_ALWAYS);
 	dv_ring(a.sqs[0]);
@@ -135,7 +135,7 @@ static void memory_registered_after_connecting_is_read_until_deregistered(void *
 	end_wait(&a, NULL, 4);
 	assert_int_equal(a.done[3].syndrome, DV_SYNDROME_REMOTE_ACCESS);
 	dv_ring(a.sqs[1]);
-	end_wait(&a, NULL, 5); /* the other queue pair still works after the error */
+	end_wait(&a, NULL, 5); /* queue pair 1 still works after the error on queue pair 0 */
 	assert_int_equal(a.done[4].syndrome, 0);
 	end_close(&a);
 	child_stop(&child, false);
@@ -182,7 +182,7 @@ static void memory_without_a_memfd_is_refused_over_shm_and_served_over_tcp(void 
 	child_stop(&child, false);
 }
 
-/* Fills both send queues with READs. Returns the number posted. */
+/* Fills both send queues with READs. Returns the number of READs posted. */
 static unsigned keep_reading(struct end *a, const struct child *child)
 {
 	unsigned posted = 0;
@@ -207,7 +207,7 @@ static void every_read_ends_soon_after_the_peer_is_killed(void **state)
 	int status;
 
 	both_open(&a, &child, *state);
-	/* only the loss of the link can end the READs */
+	/* the time limit of the NIC is one hour, so only the loss of the link can end the READs */
 	dv_soft_patience(a.device, 3600000000000ull, 0);
 	while (a.done_count < 200) {
 		posted += keep_reading(&a, &child);
@@ -222,7 +222,10 @@ static void every_read_ends_soon_after_the_peer_is_killed(void **state)
 		failed = 0;
 		for (unsigned i = 0; i < a.done_count; i++)
 			failed += a.done[i].syndrome == DV_SYNDROME_RETRY_EXCEEDED;
-		/* the kernel closes the socket late, so the list of completions is cut */
+		/*
+		 * the kernel closes the socket late, so more READs succeed: the oldest 3500
+		 * completions leave the list
+		 */
 		if (a.done_count > 3500) {
 			memmove(a.done, a.done + 3500, (a.done_count - 3500) * sizeof(a.done[0]));
 			a.done_count -= 3500;
@@ -230,7 +233,7 @@ static void every_read_ends_soon_after_the_peer_is_killed(void **state)
 		}
 		assert_true(pair_now_ns() < deadline);
 	}
-	end_wait(&a, NULL, posted); /* all remaining READs are flushed */
+	end_wait(&a, NULL, posted); /* waits until all remaining READs are flushed */
 	for (unsigned q = 0; q < 2; q++)
 		assert_int_equal(a.sqs[q]->ci, a.sqs[q]->pi);
 	waitpid(child.pid, &status, 0);
@@ -261,7 +264,10 @@ static void a_restarted_peer_is_reached_with_a_new_address(void **state)
 		child_stop(&child, true);
 		end_post(&a, 0, DV_READ, 0, child.card.base, child.card.rkey, 4096, DV_CE_ALWAYS);
 		dv_ring(a.sqs[0]);
-		/* Over shm a mapping outlives its owner: a READ or two may still succeed. */
+		/*
+		 * On a shm link the memory outlives the process that owned it: one or two READs may
+		 * still succeed.
+		 */
 		end_wait(&a, NULL, 2);
 		for (unsigned q = 0; q < 2; q++) {
 			pair_good(dv_qp_error(a.qps[q]));
@@ -284,7 +290,7 @@ static void a_read_from_an_absent_peer_is_retried_and_then_fails(void **state)
 	static struct end a;
 
 	child_start(&child, *state);
-	child_stop(&child, true); /* the child is killed before anything connects to it */
+	child_stop(&child, true); /* the child process is killed before any end connects to it */
 	end_open(&a, *state, 2);
 	end_connect(&a, &child.card);
 	dv_soft_patience(a.device, 0, 1000);
@@ -323,7 +329,7 @@ static void invalid_bytes_on_a_socket_close_only_that_socket(void **state)
 		int fd = raw_connect(&card.addresses[0]);
 
 		memset(nonsense, (int)(i * 13), sizeof(nonsense));
-		if (i == 0) /* a request of another protocol version */
+		if (i == 0) /* sends a request with another protocol version */
 			request.magic++;
 		else if (i == 1)
 			request.opcode = MLX5_OPCODE_SEND;

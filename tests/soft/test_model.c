@@ -45,10 +45,13 @@ static void a_late_step_loses_no_link_time(void **state)
 	(void)state;
 	model.move_bytes = false;
 	open_model(&model);
-	/* more READs than the queue may have in flight, and more than window[] holds */
+	/*
+	 * 40 READs are more than the queue may have in flight, and more than window[] of the model
+	 * holds
+	 */
 	read_many(0, 40, 50000);
 	by(1000000);
-	/* READ n + 16 starts when READ n completes, not when a step sees that. */
+	/* READ n + 16 starts when READ n completes, not at the step that reports the completion. */
 	assert_int_equal(by(1000000 + 30000), 25);
 	assert_int_equal(by(1000000 + RTT_NS + 40000), 40);
 	shut();
@@ -66,7 +69,7 @@ static void every_packet_has_a_header(void **state)
 	wire = wire_ns(8 * (4096 + HEADER));
 	by(1000000);
 	expect_at(1, 1000000 + RTT_NS + wire);
-	/* One byte more needs one more packet. */
+	/* A message that is one byte longer needs one more packet. */
 	a.done_count = 0;
 	read_many(0, 1, 8 * 4096 + 1);
 	by(now);
@@ -74,7 +77,7 @@ static void every_packet_has_a_header(void **state)
 	shut();
 }
 
-/* 49.0 GB/s of payload: a 400 Gbit/s port with RoCE v2 at MTU 4096. */
+/* The payload rate is 49.0 GB/s, that of a 400 Gbit/s port with RoCE v2 at MTU 4096. */
 static void the_payload_rate_is_that_of_a_real_port(void **state)
 {
 	struct dv_model model = plain();
@@ -109,7 +112,7 @@ static void a_fenced_read_starts_when_those_before_it_are_complete(void **state)
 	dv_ring(a.sqs[0]);
 	by(1000000);
 	expect_at(1, 1000000 + RTT_NS + 1000);
-	/* The fenced READ reads the memory only now, not when it was rung. */
+	/* The fenced READ reads the memory in this step, and not when its doorbell was rung. */
 	now += 100;
 	dv_step(a.device);
 	assert_int_equal(a.memory[65536], 1);
@@ -223,7 +226,7 @@ static void the_tcp_link_is_modelled_too(void **state)
 	(void)state;
 	open_node(&model, "tcp", -1);
 	read_many(0, 1, 50000);
-	/* the answer has arrived, but the model's completion time has not */
+	/* the bytes of the answer have arrived, but the completion time of the model has not */
 	while (stats.bytes < 50000) {
 		dv_step(a.device);
 		dv_step(b.device);
@@ -239,7 +242,10 @@ static void the_tcp_link_is_modelled_too(void **state)
 	shut();
 }
 
-/* Time that a port parallel to the core would not have used is excluded from the NIC's clock. */
+/*
+ * A step takes CPU time that a port which runs in parallel to the core would not need: it is
+ * subtracted from the NIC's clock.
+ */
 static void time_can_be_excluded_from_the_clock(void **state)
 {
 	struct dv_model model = plain();

@@ -118,7 +118,10 @@ static void a_doorbell_with_another_queue_pair_s_number_is_reported(void **state
 static void a_doorbell_in_the_same_half_twice_is_still_seen(void **state)
 {
 	(void)state;
-	/* sets the distance of the halves to 0: a register that does not alternate is allowed */
+	/*
+	 * sets the distance of the doorbell register's halves to 0: a register that does not
+	 * alternate is allowed
+	 */
 	a.sqs[0]->bf_size = 0;
 	for (unsigned i = 0; i < 3; i++) {
 		post();
@@ -146,10 +149,10 @@ static void a_stale_index_fails_the_wqe(void **state)
 	end_reap(&a);
 	a.done_count = 0;
 	post();
-	/* sets the index byte to that of the queue's previous round */
+	/* sets the index byte of the WQE to that of the queue's previous round */
 	dv_sq_block(a.sqs[0], 1)[2] = 0;
 	write_record(a.sqs[0]->pi);
-	/* The doorbell is correct; only the WQE is wrong. */
+	/* The doorbell names the correct WQE; only the WQE itself is wrong. */
 	write_doorbell(&(uint64_t){htobe64(0x00000110ull << 32 | dv_qp_number(a.qps[0]) << 8 | 3)});
 	steps();
 	expect_qp_operation_error(&stats.bad_index);
@@ -173,7 +176,8 @@ static void an_invalid_size_fails_the_wqe(void **state)
 {
 	(void)state;
 	post();
-	dv_sq_block(a.sqs[0], 0)[7] = 1; /* ds 1: the WQE has no address segment */
+	/* sets the WQE's length to 1 (in 16 bytes): the WQE has no address segment */
+	dv_sq_block(a.sqs[0], 0)[7] = 1;
 	dv_ring(a.sqs[0]);
 	steps();
 	expect_qp_operation_error(&stats.bad_wqe);
@@ -194,8 +198,8 @@ static void segments_written_without_the_wrap_are_detected(void **state)
 		sges[i] = (struct dv_sge){(uintptr_t)a.memory, 64, a.mr.lkey};
 	dv_post(a.sqs[0], DV_READ, (uintptr_t)b.memory, b.mr.rkey, sges, 3, DV_CE_ALWAYS);
 	/*
-	 * Block 0 holds an old control segment, as if the third data segment were written past the
-	 * queue's end.
+	 * WQEBB 0 of the queue holds an old control segment, as if the third data segment were
+	 * written past the queue's end.
 	 */
 	past = dv_sq_block(a.sqs[0], 0);
 	memset(past, 0, 16);
@@ -210,7 +214,7 @@ static void posting_more_than_the_queue_holds_is_reported(void **state)
 {
 	(void)state;
 	for (unsigned i = 0; i < 65; i++) {
-		/* pretends to the post function that every earlier WQE is complete */
+		/* makes the post function believe that every earlier WQE is complete */
 		a.sqs[0]->ci = i;
 		post();
 	}
@@ -220,7 +224,10 @@ static void posting_more_than_the_queue_holds_is_reported(void **state)
 	assert_int_equal(stats.reads, 0);
 }
 
-/* A dv_poll() that does not flip the expected owner bit takes CQEs that it has taken before. */
+/*
+ * A mutant of dv_poll() that does not flip the expected owner bit takes CQEs of the previous round
+ * again.
+ */
 static bool has_wrong_owner(const struct dv_cq *cq)
 {
 	const uint8_t *cqe = cq->buf + (size_t)(cq->ci & (cq->cqe_cnt - 1)) * 64;
@@ -264,7 +271,7 @@ static void a_consumer_index_never_written_overruns_the_queue(void **state)
 		dv_ring(c.sqs[0]);
 		dv_step(c.device);
 		dv_poll(&c.cq, &done, 1);
-		/* overwrites the consumer index that dv_poll() has stored */
+		/* overwrites the consumer index that dv_poll() has stored for the NIC */
 		dv_record_store(&c.cq.record[0], 0);
 	}
 	dv_soft_stats(c.device, &stats);

@@ -14,7 +14,7 @@ static void a_queue_has_sixteen_reads_in_flight(void **state)
 	read_many(0, 17, 50);
 	by(1000000);
 	expect_at(16, 1000000 + RTT_NS + 16);
-	/* The 17th READ started when the 1st was complete. */
+	/* The 17th READ started when the 1st was complete, because 16 may be in flight. */
 	expect_at(17, 1000000 + RTT_NS + 1 + RTT_NS + 1);
 	shut();
 }
@@ -42,8 +42,8 @@ static void messages_per_second_are_bounded_per_queue_and_per_port(void **state)
 	struct dv_model model = plain();
 
 	(void)state;
-	model.qp_messages_per_s = 1000000; /* one message per microsecond */
-	model.messages_per_s = 4000000;    /* one message per 250 ns */
+	model.qp_messages_per_s = 1000000; /* each queue: one message per microsecond */
+	model.messages_per_s = 4000000;    /* the port: one message per 250 ns */
 	open_model(&model);
 	read_many(0, 3, 50);
 	by(1000000);
@@ -60,7 +60,7 @@ static void messages_per_second_are_bounded_per_queue_and_per_port(void **state)
 	shut();
 }
 
-/* The port does not save up messages that it did not send while idle. */
+/* While it is idle, the port does not save up messages that it may then send at once. */
 static void the_message_rate_is_bounded_after_a_pause_too(void **state)
 {
 	struct dv_model model = plain();
@@ -69,7 +69,7 @@ static void the_message_rate_is_bounded_after_a_pause_too(void **state)
 	model.move_bytes = false;
 	model.messages_per_s = 4000000;
 	open_model(&model);
-	read_many(0, 1, 1000000); /* a READ that is in flight for 20 us */
+	read_many(0, 1, 1000000); /* a READ that takes 20 us on the link */
 	by(1000000);
 	for (unsigned qp = 1; qp < END_QPS; qp++)
 		read_many(qp, 1, 50);
@@ -79,7 +79,10 @@ static void the_message_rate_is_bounded_after_a_pause_too(void **state)
 	shut();
 }
 
-/* READs that wait for their queue's message gap were rung earlier and keep their start times. */
+/*
+ * READs that wait for their queue's gap between messages keep their start times: they do not start
+ * later because of a later doorbell.
+ */
 static void a_later_doorbell_does_not_delay_earlier_reads(void **state)
 {
 	struct dv_model model = plain();
@@ -90,7 +93,7 @@ static void a_later_doorbell_does_not_delay_earlier_reads(void **state)
 	read_many(0, 3, 50);
 	by(1000000);
 	read_many(0, 1, 50);
-	by(1002500); /* the step runs late, which delays no READ */
+	by(1002500); /* the NIC is stepped late, which delays no READ */
 	expect_at(1, 1000000 + RTT_NS + 1);
 	expect_at(2, 1000000 + RTT_NS + 1000 + 1);
 	expect_at(3, 1000000 + RTT_NS + 2000 + 1);
@@ -98,14 +101,14 @@ static void a_later_doorbell_does_not_delay_earlier_reads(void **state)
 	shut();
 }
 
-/* A late step simulates the queues one after another. */
+/* A step that comes late simulates the queues one after another. */
 static void a_queue_that_waits_for_its_turn_delays_no_other(void **state)
 {
 	struct dv_model model = plain();
 
 	(void)state;
 	model.qp_messages_per_s = 1000000;
-	model.messages_per_s = 100000000; /* one message per 10 ns */
+	model.messages_per_s = 100000000; /* the port: one message per 10 ns */
 	open_model(&model);
 	read_many(0, 3, 50);
 	read_many(1, 2, 50);
@@ -114,13 +117,13 @@ static void a_queue_that_waits_for_its_turn_delays_no_other(void **state)
 	by(1003000);
 	expect_at(2, 1000000 + RTT_NS + 10 + 1);
 	expect_at(3, 1000000 + RTT_NS + 1000 + 1);
-	/* the port started three messages since the first */
+	/* the port has started three messages since the first READ started */
 	expect_at(4, 1000000 + RTT_NS + 1020 + 1);
 	expect_at(5, 1000000 + RTT_NS + 2000 + 1);
 	shut();
 }
 
-/* The link time that the single packets use still delays the longer answers. */
+/* Single packets overtake longer answers, but the link time they take delays those answers. */
 static void a_single_packet_answer_overtakes_longer_answers(void **state)
 {
 	struct dv_model model = plain();
@@ -139,7 +142,7 @@ static void a_single_packet_answer_overtakes_longer_answers(void **state)
 	dv_ring(a.sqs[1]);
 	expect_at(3, 1000000 + RTT_NS + 20000);
 	expect_at(4, 1000000 + RTT_NS + 40000);
-	expect_at(5, 1000000 + RTT_NS + 60164); /* the new READ crosses the link after all others */
+	expect_at(5, 1000000 + RTT_NS + 60164); /* the new READ uses the link after all others */
 	shut();
 }
 
@@ -161,7 +164,8 @@ static void a_single_packet_answer_leaves_free_link_time_to_longer_answers(void 
 	read_at(1, 0, 50000, 0); /* the second READ starts at time 1001000 */
 	dv_ring(a.sqs[1]);
 	by(1000000);
-	read_at(0, 0, 50, 0); /* this READ starts at time 1003000; its queue is simulated first */
+	/* this READ starts at time 1003000; its queue is simulated before the other one */
+	read_at(0, 0, 50, 0);
 	dv_ring(a.sqs[0]);
 	assert_int_equal(by(1003000), 0);
 	by(1000000 + RTT_NS + 500);

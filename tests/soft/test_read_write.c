@@ -15,7 +15,7 @@ static void read_moves_the_bytes_and_gives_one_completion(void **state)
 	end_fill(&b, 1);
 	index = end_post(
 		&a, 0, DV_READ, 100, (uintptr_t)b.memory + 7, b.mr.rkey, 5000, DV_CE_ALWAYS);
-	/* the step moves nothing: the doorbell is not rung yet */
+	/* the step moves nothing, because the doorbell is not rung yet */
 	assert_int_equal(dv_step(a.device), 0);
 	dv_ring(a.sqs[0]);
 	assert_true(dv_step(a.device) > 0);
@@ -49,7 +49,10 @@ static void write_moves_the_bytes(void **state)
 	end_close(&b);
 }
 
-/* 5 blocks per round in a queue of 8: some WQEs of three segments wrap at the end of the queue. */
+/*
+ * Each round posts 5 WQEBBs to a queue of 8: some WQEs of three segments wrap at the end of the
+ * queue.
+ */
 static void scattered_reads_wrap_the_queue_many_times(void **state)
 {
 	struct dv_options options = {.name = "soft"};
@@ -121,7 +124,7 @@ static void a_read_of_no_bytes_completes(void **state)
 
 	(void)state;
 	pair_open(&a, &b, "shm", 1);
-	/* a READ without data segments: its key is not checked */
+	/* a READ without data segments: its rkey is not checked */
 	dv_post(a.sqs[0], DV_READ, 0, 0, NULL, 0, DV_CE_ALWAYS);
 	dv_ring(a.sqs[0]);
 	end_wait(&a, NULL, 1);
@@ -252,7 +255,7 @@ static void a_reset_queue_pair_starts_from_zero_and_works(void **state)
 		a.done_count = 0;
 		end_wait(&a, NULL, 1);
 		assert_int_equal(a.done[0].syndrome, 0);
-		/* refused: the queue pair is not in error */
+		/* the reset is refused: the queue pair is not in error */
 		assert_int_equal(dv_qp_reset(a.qps[0]), -EINVAL);
 		pair_good(dv_qp_error(a.qps[0]));
 		pair_good(dv_qp_error(b.qps[0]));

@@ -15,7 +15,10 @@ static struct side s;
 static struct ibv_send_wr wrs[BATCH];
 static struct ibv_sge sges[BATCH];
 
-/* Callgrind counts these four functions and their callees. None of them waits. */
+/*
+ * The four functions whose instructions, with those of their callees, callgrind counts. None of
+ * them waits.
+ */
 __attribute__((noinline)) static void count_verbs_post(void)
 {
 	struct ibv_send_wr *bad;

@@ -22,26 +22,28 @@
 
 #define SIDE_BYTES (1u << 20)
 #ifndef SIDE_DEPTH
-#define SIDE_DEPTH 16u /* blocks of both send queues */
+#define SIDE_DEPTH 16u /* length of both send queues in WQEBBs */
 #endif
-#define SIDE_WRS (SIDE_DEPTH / 2) /* libmlx5 allocates two blocks for a WR of three segments */
+/* number of WRs that fit: libmlx5 allocates two WQEBBs for a WR of three segments */
+#define SIDE_WRS (SIDE_DEPTH / 2)
 #define PATIENCE_NS 20000000000ull
 
 struct side {
-	/* used by the queue pair of libibverbs */
+	/* the fields below belong to the queue pair that is used through libibverbs */
 	struct ibv_qp *ibv;
 	struct mlx5dv_qp ibv_queue;
-	struct dv_cq ibv_cq; /* read by side_cqe() only: ibv_poll_cq() consumes its CQEs */
+	struct dv_cq ibv_cq; /* only side_cqe() reads it: its CQEs are consumed by ibv_poll_cq() */
 	struct ibv_cq *ibv_cq_object;
-	/* used by the queue pair of dv/hot.h */
+	/* the fields below belong to the queue pair that is used through dv/hot.h */
 	struct dv_qp *hot;
 	struct dv_sq *sq;
 	struct dv_cq cq;
-	/* used by both queue pairs */
+	/* the fields below are used by both queue pairs */
 	struct dv_device *near, *far;
 	uint8_t *local, *remote;
 	struct dv_mr local_mr, remote_mr;
-	struct dv_qp *answers[2]; /* the remote ends of both queue pairs, on `far` */
+	/* the queue pairs on `far` to which the two queue pairs are connected */
+	struct dv_qp *answers[2];
 	struct dv_cq answers_cq;
 };
 
@@ -187,7 +189,10 @@ static inline const struct mlx5_cqe64 *side_cqe(
 	return (const void *)(at + later.cqe_size - 64);
 }
 
-/* Returns the syndrome of the next completion of dv/hot.h's queue; it must be the oldest WQE's. */
+/*
+ * Consumes the next completion of dv/hot.h's queue and returns its syndrome; it must be that of the
+ * oldest WQE.
+ */
 static inline int side_reap(struct side *s)
 {
 	struct dv_completion done = {0};

@@ -70,7 +70,9 @@ static void reads_of_one_doorbell_each_get_their_own_bytes(void **state)
 		for (unsigned i = 0; i < READS; i++) {
 			seed = seed * 1664525 + 1013904223;
 			bytes[i] = sizes[seed >> 29];
-			/* often adjacent to the previous READ: both can be one remote piece */
+			/*
+			 * often adjacent to the previous READ: the NIC can read both as one piece
+			 */
 			from[i] = i && seed & 0x10000 ? from[i - 1] + bytes[i - 1]
 						      : (seed >> 8) % (SIDE_BYTES / 2);
 			post(DV_READ, base + i * 4 * PAGE, from[i], bytes[i], 0);
@@ -124,13 +126,13 @@ static void the_later_of_two_reads_to_one_destination_wins(void **state)
 			s.local + i / 4 * PAGE, s.remote + (i + 3) * PAGE, PAGE - i - 3);
 }
 
-/* Each WRITE sends the bytes of the READ before it, and the next READ reads them back. */
+/* Each WRITE sends the bytes that the READ before it has read; the next READ gets them back. */
 static void reads_and_writes_take_turns(uint8_t flags)
 {
 	for (unsigned round = 0; round < 100; round++) {
 		memset(s.remote, (int)round, PAGE);
 		for (uint32_t i = 0; i < 8; i++) {
-			/* a small READ, so that the NIC has something to gather */
+			/* a small READ that the NIC can gather together with the next one */
 			post(DV_READ, (2 * i + 1) * PAGE, 0, 8, 0);
 			post(DV_READ, 2 * i * PAGE, i * PAGE, PAGE, 0);
 			post(DV_WRITE, 2 * i * PAGE, (i + 1) * PAGE, PAGE, flags);
@@ -158,13 +160,17 @@ static void without_a_fence_the_order_is_the_same(void **state)
 	reads_and_writes_take_turns(0);
 }
 
-/* What the page head guarantees: it is read after the payload, while the owner keeps writing. */
+/*
+ * A thread that keeps writing, like the owner of a page: each generation first into the head, then
+ * into the payload.
+ */
 static void *bump(void *argument)
 {
 	uint32_t *head = (void *)(s.remote + 8 * PAGE), *payload = (void *)s.remote;
 
 	for (uint32_t generation = 1; !dv_hint_load(argument); generation++) {
-		dv_guard_open(head, generation); /* the generation changes before the payload */
+		/* the head gets the new generation before the payload is written */
+		dv_guard_open(head, generation);
 		for (unsigned i = 0; i < PAGE / sizeof(*payload); i++)
 			dv_guard_open(&payload[i], generation);
 	}
@@ -215,7 +221,7 @@ static void ends_at(unsigned bad, uint8_t syndrome)
 	}
 }
 
-/* Makes the page as inaccessible as an unmapped one, but keeps its address reserved. */
+/* Makes the page of memory as inaccessible as an unmapped one, but keeps its address reserved. */
 static void hide(uint8_t *page)
 {
 	assert_int_equal(mprotect(page, PAGE, PROT_NONE), 0);
@@ -254,7 +260,7 @@ static void a_source_past_its_region_stops_the_batch_there(void **state)
 	assert_true(untouched(5 * 2 * PAGE, PAGE));
 }
 
-/* All READs are adjacent: they form one remote piece, which ends early. */
+/* All remote bytes are adjacent: they form one piece, which ends early at an unmapped page. */
 static void an_unmapped_source_page_stops_the_batch_there(void **state)
 {
 	(void)state;
@@ -348,7 +354,7 @@ struct card {
 	uint32_t rkey;
 };
 
-/* The other process: registers its memory, connects, and serves READs until it is killed. */
+/* The server process: registers its memory, connects, and serves READs until it is killed. */
 static void serve(int from, int to)
 {
 	struct dv_options options = {.name = "mlx5_0", .gid_index = -1};
@@ -373,7 +379,7 @@ static void serve(int from, int to)
 	good(dv_qp_connect(qp, &there));
 	if (write(to, "", 1) != 1)
 		_exit(1);
-	/* read() returns 0 when the parent exits; the parent kills this process first */
+	/* the parent kills this process; if the parent exits first, read() returns 0 */
 	_exit(read(from, &there, 1) != 0);
 }
 
@@ -382,7 +388,7 @@ static void must_read(int fd, void *to, size_t bytes)
 	assert_int_equal(read(fd, to, bytes), bytes);
 }
 
-/* Executes this program again as the server process, which opens its own ports. */
+/* Starts this program again as the server process, which opens ports of its own. */
 static int start_server(void **state)
 {
 	static int pipes[3];
@@ -444,7 +450,10 @@ static void a_peer_killed_during_reads_gives_no_wrong_bytes(void **state)
 				done++;
 				continue;
 			}
-			/* A killed process loses its memory before its socket closes. */
+			/*
+			 * its memory vanishes before its socket: the first failed READ may find
+			 * either
+			 */
 			assert_true(failed++ ? syndrome == DV_SYNDROME_FLUSHED
 					     : syndrome == DV_SYNDROME_RETRY_EXCEEDED ||
 						       syndrome == DV_SYNDROME_REMOTE_ACCESS);

@@ -73,7 +73,8 @@ static void without_completions_destroying_a_queue_pair_proves_it_stopped(void *
 	/* the WQE is flushed, but the device writes no completion */
 	assert_false(dv_cq_has(&s.cq));
 	good(dv_qp_kill(s.hot));
-	assert_int_equal(s.sq->pi - s.sq->ci, 1); /* the hot handle is still valid */
+	/* the QP's send queue (struct dv_sq) can still be used by the rail's thread */
+	assert_int_equal(s.sq->pi - s.sq->ci, 1);
 	assert_int_equal(dv_qp_error(s.hot), -ENODEV);
 	dies(0);
 }
@@ -89,7 +90,10 @@ static void a_refused_transition_and_a_refused_destroy_are_reported(void **state
 	good(dv_qp_kill(s.hot));
 }
 
-/* With RDMAV_ALLOW_DISASSOC_DESTROY set, libmlx5 would report a failed destroy as success. */
+/*
+ * With RDMAV_ALLOW_DISASSOC_DESTROY in the environment, libmlx5 would report a failed destroy as
+ * success.
+ */
 static void the_environment_cannot_turn_a_failed_destroy_into_success(void **state)
 {
 	(void)state;
@@ -126,7 +130,7 @@ static void a_device_is_cut_with_queues_and_memory_left_on_it(void **state)
 	assert_int_equal(dv_qp_error(qp), -EIO);
 	assert_int_equal(dv_qp_kill(qp), -EIO);
 	good(dv_cut(device));
-	/* the device is closed, as if the kernel had removed it */
+	/* the device is closed, as if the kernel had removed the NIC */
 	assert_null(soft_connectx_nic(2));
 	good(dv_qp_kill(qp));
 	good(dv_mr_deregister(device, &mr));

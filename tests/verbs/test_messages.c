@@ -217,7 +217,10 @@ static void inline_data_wraps_with_the_queue(void **state)
 			     .send_flags = IBV_SEND_INLINE,
 			     .wr.rdma = {(uintptr_t)b.memory, b.mr->rkey}},
 			bytes);
-		/* the NIC does not read it again: inline data was copied when the WQE was posted */
+		/*
+		 * inline data was copied when the WQE was posted: the NIC does not read this memory
+		 * again
+		 */
 		memset(a.memory + 65536, 0xee, INLINE_BYTES);
 		assert_int_equal(reap(&a).status, IBV_WC_SUCCESS);
 		fill(i);
@@ -248,7 +251,7 @@ static void atomics_return_the_old_value(void **state)
 	assert_int_equal(reap(&a).opcode, IBV_WC_COMP_SWAP);
 	assert_int_equal(*here, 105);
 	assert_int_equal(*there, 9);
-	send(swap, 8); /* does not swap: the value is 9, not 105 */
+	send(swap, 8); /* the atomic operation does not swap: the value is 9, not 105 */
 	assert_int_equal(reap(&a).status, IBV_WC_SUCCESS);
 	assert_int_equal(*here, 9);
 	assert_int_equal(*there, 9);
@@ -286,7 +289,7 @@ static void a_receive_that_is_too_small_fails_both_ends_and_flushes(void **state
 	assert_int_equal(reap(&b).status, IBV_WC_LOC_LEN_ERR);
 	assert_int_equal(reap(&b).status, IBV_WC_WR_FLUSH_ERR);
 	assert_int_equal(reap(&a).status, IBV_WC_REM_INV_REQ_ERR);
-	receive(&b, 64, 0); /* receives that are posted after the error are flushed too */
+	receive(&b, 64, 0); /* a receive that is posted after the error is flushed too */
 	assert_int_equal(reap(&b).status, IBV_WC_WR_FLUSH_ERR);
 }
 
@@ -344,9 +347,10 @@ static void an_armed_queue_raises_one_event(void **state)
 		assert_int_equal(reap(&a).status, IBV_WC_SUCCESS);
 	}
 	assert_true(event_within(&b, 10000));
-	assert_false(event_within(&b, 20)); /* arming the queue once gives one event */
+	/* arming the completion queue once gives one event, and it was consumed */
+	assert_false(event_within(&b, 20));
 	assert_int_equal(ibv_req_notify_cq(b.cq, 0), 0);
-	/* the event comes at once: a completion is in the queue already */
+	/* the event comes at once, because a completion is in the queue already */
 	assert_true(event_within(&b, 10000));
 	for (unsigned i = 0; i < 3; i++)
 		reap(&b);
@@ -354,7 +358,8 @@ static void an_armed_queue_raises_one_event(void **state)
 	receive(&b, 64, 0);
 	receive(&b, 64, 0);
 	send((struct ibv_send_wr){.opcode = IBV_WR_SEND}, 64);
-	assert_false(event_within(&b, 20)); /* the sender did not request a solicited event */
+	/* no event: the sender of the message did not request a solicited event */
+	assert_false(event_within(&b, 20));
 	send((struct ibv_send_wr){.opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SOLICITED}, 64);
 	assert_true(event_within(&b, 10000));
 }

@@ -107,9 +107,10 @@ static void a_stale_index_fails_the_wqe(void **state)
 	dv_ring(s.sq);
 	assert_int_equal(reap_one(), 0);
 	post();
-	dv_sq_block(s.sq, 1)[2] = 0; /* sets the index byte to that of the previous WQE */
+	/* sets the index byte of the WQE to that of the previous WQE */
+	dv_sq_block(s.sq, 1)[2] = 0;
 	write_record(s.sq->pi);
-	/* the doorbell is correct; only the WQE itself is wrong */
+	/* the doorbell names the right WQE; only the WQE itself is wrong */
 	dv_mmio_store64((volatile uint64_t *)(void *)(s.sq->bf_reg + s.sq->bf_offset),
 		htobe64(0x00000110ull << 32 | s.sq->qpn << 8 | 3));
 	assert_int_equal(reap_one(), DV_SYNDROME_LOCAL_QP_OP);
@@ -140,12 +141,15 @@ static void a_wrong_owner_bit_sees_no_completion(void **state)
 	dv_ring(s.sq);
 	assert_non_null(side_cqe(&s.cq, 0, PATIENCE_NS));
 	wrong = s.cq;
-	wrong.ci += wrong.cqe_cnt; /* the same CQ entry, with the owner bit of the next round */
+	/* expects the same CQ entry with the owner bit of the next round */
+	wrong.ci += wrong.cqe_cnt;
 	assert_int_equal(dv_poll(&wrong, &done, 1), 0);
 	assert_int_equal(reap_one(), 0);
 }
 
-/* A poll that checks only the opcode would take the entries of the previous round again. */
+/*
+ * A poll function that checks only the opcode would take the entries of the previous round again.
+ */
 static void completions_of_the_previous_round_are_not_taken_again(void **state)
 {
 	struct dv_cq all;

@@ -11,13 +11,14 @@ struct work {
 	unsigned sges;
 	uint32_t bytes[DV_SGES_MAX];
 	bool quiet, fence;
-	uint32_t rkey_off, lkey_off; /* offsets added to the correct keys */
+	/* offsets that are added to the correct rkey and lkey of the work request */
+	uint32_t rkey_off, lkey_off;
 	uint64_t remote_off, local_off;
-	uint8_t syndrome; /* expected syndrome of the completion */
+	uint8_t syndrome; /* syndrome that its completion must have */
 };
 
 static struct side s;
-static uint32_t ibv_pi; /* blocks posted through libmlx5, whose own index cannot be read */
+static uint32_t ibv_pi; /* WQEBBs posted through libmlx5, whose own producer index cannot be read */
 
 static int setup(void **state)
 {
@@ -82,7 +83,7 @@ static uint32_t post_hot(const struct work *work)
 }
 
 /*
- * Compares the WQEs at `index`, which is the same in both queues because both started at block 0.
+ * Compares the WQEs at `index`, which is the same in both queues because both started at WQEBB 0.
  */
 static void compare_wqe(uint32_t index, unsigned sges)
 {
@@ -93,7 +94,11 @@ static void compare_wqe(uint32_t index, unsigned sges)
 		size_t at = ((size_t)(index & (SIDE_DEPTH - 1)) * DV_WQEBB + i) % queue;
 
 		if (i >= 4 && i < 7)
-			continue; /* these bytes hold the queue pair's number, which differs */
+			/*
+			 * these bytes contain the queue pair's number, which differs between the
+			 * two queues
+			 */
+			continue;
 		if (ibv[at] != s.sq->buf[at])
 			fail_msg("WQE at %u, byte %zu: libmlx5 0x%02x, dv/hot.h 0x%02x", index, i,
 				ibv[at], s.sq->buf[at]);
@@ -130,7 +135,7 @@ static enum ibv_wc_status status_of(uint8_t syndrome)
 	}
 }
 
-/* Consumes `count` completions of each queue; returns the syndromes. */
+/* Consumes `count` completions of each of the two queues; returns the syndromes. */
 static void reap(unsigned count, const uint32_t *indices, uint8_t *ret_syndromes)
 {
 	compare_raw_cqes(count);
@@ -157,7 +162,10 @@ static void reap(unsigned count, const uint32_t *indices, uint8_t *ret_syndromes
 	assert_false(dv_cq_has(&s.cq));
 }
 
-/* Posts all works on both queues, compares the WQEs, and reaps the signalled or failed ones. */
+/*
+ * Posts all work requests to both queues, compares the WQEs, and reaps the completions of signalled
+ * and failed ones.
+ */
 static void both(const struct work *works, unsigned count)
 {
 	uint32_t indices[SIDE_DEPTH], pi = s.sq->pi;
@@ -221,7 +229,7 @@ static void the_queue_wraps_the_same_in_the_middle_of_a_wqe(void **state)
 	for (unsigned i = 0; i < SIDE_DEPTH - 1; i++)
 		both(&one, 1);
 	assert_int_equal(s.sq->pi % SIDE_DEPTH, SIDE_DEPTH - 1);
-	both(&three, 1); /* the WQE's third segment wraps to the queue's first block */
+	both(&three, 1); /* the third segment of this WQE wraps to the first WQEBB of the queue */
 	for (unsigned i = 0; i < 5 * SIDE_DEPTH; i++)
 		both(i % 3 ? &one : &three, 1);
 }

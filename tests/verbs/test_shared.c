@@ -14,7 +14,8 @@
 #define UNTOUCHED 0xee
 
 static struct side s;
-static struct dv_mr mr; /* region of `far`: starts 64 pages into the file, mapped at `mapped` */
+/* MR of `far`: its memory is the file from page 64 on, mapped at `mapped` */
+static struct dv_mr mr;
 static uint8_t *mapped;
 static int file;
 
@@ -78,7 +79,10 @@ static void do_all(unsigned count)
 		assert_int_equal(side_reap(&s), 0);
 }
 
-/* Returns once READs, or WRITEs, use the mapping; before that the kernel moves the bytes. */
+/*
+ * Returns once the NIC moves the bytes of READs, or of WRITEs, through the mapping; before that the
+ * kernel moves them.
+ */
 static void until_mapped(enum dv_opcode opcode)
 {
 	uint64_t end = now_ns() + PATIENCE_NS;
@@ -113,7 +117,7 @@ static void only_whole_files_that_cannot_shrink_are_mapped(void **state)
 	assert_int_equal(offset, 2 * PAGE);
 	assert_true(shared(at + PAGE + 10, PAGE, &offset) >= 0);
 	assert_int_equal(offset, 3 * PAGE + 10);
-	/* refused: one byte longer than the mapping */
+	/* refused: the range is one byte longer than the mapping */
 	assert_true(shared(at, 3 * PAGE + 1, &offset) < 0);
 	assert_true(shared(at - 1, 2, &offset) < 0);
 	/*
@@ -161,7 +165,10 @@ static void reads_get_the_bytes_at_their_place_in_the_file(void **state)
 		assert_memory_equal(s.local + i * 2 * PAGE, mapped + i * 5000, PAGE + i);
 		assert_int_equal(s.local[i * 2 * PAGE + PAGE + i], UNTOUCHED);
 	}
-	/* Like pinned memory, the bytes can be read even after their owner unmapped them. */
+	/*
+	 * The bytes of an MR can be read even after their owner unmapped them, as with pinned
+	 * memory.
+	 */
 	munmap(mapped + 3 * PAGE, PAGE);
 	post_in(&mr, DV_READ, 0, 3 * PAGE, PAGE);
 	do_all(1);
@@ -203,7 +210,9 @@ static void private_and_mapped_bytes_keep_their_order(void **state)
 	}
 }
 
-/* Each READ's private bytes are written to the file, from where the next READ reads them. */
+/*
+ * The bytes that each READ gets are written back to the file, from where the next READ gets them.
+ */
 static void writes_follow_the_reads_before_them(void **state)
 {
 	(void)state;
@@ -247,7 +256,7 @@ static void rights_and_bounds_are_those_of_the_region(void **state)
 	until_mapped(DV_READ);
 	post_in(&mr, DV_READ, 0, SIDE_BYTES - PAGE, PAGE);
 	do_all(1);
-	/* the file continues there, the region does not */
+	/* the file continues behind this offset, the MR does not */
 	post_in(&mr, DV_READ, PAGE, SIDE_BYTES - PAGE + 1, PAGE);
 	dv_ring(s.sq);
 	assert_int_equal(side_reap(&s), DV_SYNDROME_REMOTE_ACCESS);

@@ -37,7 +37,8 @@ static void free_kind(
 
 		if (object->kind == kind) {
 			give(object);
-			object = context->objects; /* `give` may have removed other objects too */
+			/* read again: `give` may have removed other objects too */
+			object = context->objects;
 		} else {
 			object = next;
 		}
@@ -55,7 +56,10 @@ static void free_plain(struct uv_object *object)
 	free(object);
 }
 
-/* Frees the objects that the program did not destroy, each before the objects it depends on. */
+/*
+ * Frees the context's objects that the program did not destroy, each before the objects it depends
+ * on.
+ */
 void uv_context_close(struct uv_context *context)
 {
 	pthread_mutex_lock(&uv_lock);
@@ -172,7 +176,8 @@ int uv_query_port(struct uv_context *context, struct uv_command *command)
 	const struct uv_device *device = context->device;
 	const struct ib_uverbs_query_port *in = command->core_in;
 	struct ib_uverbs_query_port_resp core = {
-		.port_cap_flags = 1u << 26, /* the port uses IP based GIDs */
+		/* PortInfo capability bit: the port uses IP based GIDs */
+		.port_cap_flags = 1u << 26,
 		.max_msg_sz = (uint32_t)SOFT_LENGTH_MAX,
 		.gid_tbl_len = UV_GIDS,
 		.pkey_tbl_len = 1,
@@ -182,7 +187,7 @@ int uv_query_port(struct uv_context *context, struct uv_command *command)
 		.max_mtu = IBV_MTU_4096,
 		.active_mtu = IBV_MTU_4096,
 		.max_vl_num = 1,
-		.active_width = 2, /* 4x */
+		.active_width = 2, /* PortInfo code of four lanes (4x) */
 		.active_speed = speed_of(device->gbits),
 		.phys_state = device->down ? 3 : 5,
 		.link_layer =
@@ -243,7 +248,7 @@ int uv_dealloc_pd(struct uv_context *context, struct uv_command *command)
 	return 0;
 }
 
-/* Datagrams are not supported, but programs create address handles to look up a peer's path. */
+/* The device has no datagrams, but programs create address handles to look up a peer's path. */
 int uv_create_ah(struct uv_context *context, struct uv_command *command)
 {
 	struct uv_object *ah = new_plain(context, UV_AH);

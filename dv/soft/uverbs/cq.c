@@ -9,11 +9,12 @@
 #include "dv/soft/uverbs/uverbs.h"
 
 #define ARM_RECORD 1u
-#define ARM_SOLICITED (1u << 24) /* libmlx5: MLX5_CQ_DB_REQ_NOT_SOL */
-#define ARM_NEVER 0xffffffffu    /* no arm writes this value, see add() */
+/* arm bit of a CQ doorbell record, MLX5_CQ_DB_REQ_NOT_SOL of libmlx5 */
+#define ARM_SOLICITED (1u << 24)
+#define ARM_NEVER 0xffffffffu /* no program writes this value to arm a CQ, see add() */
 #define INDEX_MASK 0xffffffu
 
-/* Reads both forms of the command, plain and extended, into the extended one. */
+/* Reads a create command, plain or extended, and returns it in the extended form. */
 static bool read_command(const struct uv_command *command, struct ib_uverbs_ex_create_cq *ret)
 {
 	const struct ib_uverbs_create_cq *plain = command->core_in;

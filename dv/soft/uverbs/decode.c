@@ -23,7 +23,7 @@ bool uv_knows(uint8_t opcode)
 	       uv_is_message(opcode);
 }
 
-/* Whether the remote NIC must execute the opcode; READ and WRITE need only its memory. */
+/* Does the remote NIC execute the opcode itself? READ and WRITE need only its memory. */
 bool uv_is_message(uint8_t opcode)
 {
 	return opcode == MLX5_OPCODE_SEND || opcode == MLX5_OPCODE_SEND_IMM ||
@@ -37,11 +37,11 @@ static uint8_t *wqe_at(
 	uint32_t bytes = qp->wqe_cnt * DV_WQEBB;
 	uint32_t at = ((op->index & (qp->wqe_cnt - 1)) * DV_WQEBB + offset) % bytes;
 
-	*ret_left = bytes - at; /* bytes left to the end of the queue */
+	*ret_left = bytes - at; /* number of bytes from `at` to the end of the queue */
 	return qp->buf + at;
 }
 
-/* Copies a segment of 16 bytes; it is aligned to 16, so that it never wraps. */
+/* Copies a segment of 16 bytes from the queue; it is aligned to 16, so it never wraps. */
 static void copy_segment(
 	const struct dv_qp *qp, const struct soft_op *op, uint32_t offset, void *to)
 {
@@ -88,7 +88,7 @@ static bool decode_data(struct dv_qp *qp, struct soft_op *op, uint32_t offset, u
 			offset += (4 + bytes + DV_SEGMENT - 1) / DV_SEGMENT * DV_SEGMENT;
 			continue;
 		}
-		/* 0 bytes mean 2 GiB, which exceeds the maximum message length. */
+		/* a length field of 0 means 2 GiB, which exceeds the maximum message length */
 		if (!add_piece(op, be64toh(data.addr), bytes ? bytes : INLINE_SEGMENT,
 			    be32toh(data.lkey), false))
 			return false;

@@ -17,13 +17,17 @@
 #include "dv/soft/uverbs/uverbs.h"
 
 #define NUMBER_FIRST 1u
-#define NUMBER_LAST 0xbfffu /* the last unicast LID */
-#define SPINS 128u          /* idle steps of the thread before its first sleep */
-#define QUIET_STEPS 8u      /* the message socket is polled once per this number of steps */
-#define NICE (-15)          /* priority of the thread: a device must not wait for programs */
-#define SLEEP_MIN_NS 20000u /* minimum sleep; a message ends it, a doorbell does not */
+#define NUMBER_LAST 0xbfffu /* largest number of a NIC: the last unicast LID */
+#define SPINS 128u          /* idle steps of the device's thread before its first sleep */
+/* steps of the device's thread between two polls of its message socket */
+#define QUIET_STEPS 8u
+/* nice value of the device's thread: a device must not wait for programs */
+#define NICE (-15)
+/* shortest sleep of the device's thread; a message ends the sleep, a doorbell does not */
+#define SLEEP_MIN_NS 20000u
 #define SLEEP_MAX_NS 500000u
-#define SLEEP_SHARE 64u /* a sleep lasts at most 1/64 of the time without work */
+/* a sleep of the device's thread lasts at most 1/64 of the time without work */
+#define SLEEP_SHARE 64u
 
 pthread_mutex_t uv_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -45,7 +49,10 @@ struct uv_device *uv_device_of(struct dv_device *nic)
 	return nic->foreign;
 }
 
-/* Returns value `index` of a comma-separated list; the last value holds for all later indices. */
+/*
+ * Returns number `index` of the comma-separated list in variable `name`; the last one holds for
+ * later indices.
+ */
 static long list_at(const char *name, unsigned index, long otherwise)
 {
 	const char *at = getenv(name);
@@ -96,7 +103,7 @@ static int take_number(struct uv_device *device)
 	return -EADDRINUSE;
 }
 
-/* Under uv_lock. */
+/* Reads the configuration of the devices, once. The caller holds uv_lock. */
 int uv_devices_open(void)
 {
 	const char *link = getenv("SOFT_CONNECTX_LINK");
@@ -131,7 +138,7 @@ int uv_devices_open(void)
 	return 0;
 }
 
-/* Reports the event through doorbell pages: libmlx5 creates one in every context. */
+/* Reports a port event to every context that has doorbell pages: libmlx5 creates one in each. */
 void uv_port_changed(struct uv_device *device, bool up)
 {
 	if (device->down == !up)
@@ -173,7 +180,7 @@ static void *run(void *argument)
 	unsigned idle = 0;
 
 	quiet_steps = QUIET_STEPS - 1;
-	/* Both calls are optional: without permission for the first, the thread is slower. */
+	/* These two calls may fail: without permission for the first, the thread is only slower. */
 	setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE);
 	prctl(PR_SET_TIMERSLACK, 1000ul);
 	while (!dv_hint_load(&device->stop)) {
@@ -217,7 +224,10 @@ static const struct soft_hooks hooks = {
 	.overrun = uv_cq_overrun,
 };
 
-/* The first context opens the NIC and starts its thread. Under uv_lock. */
+/*
+ * Adds a context to the device; the first one opens the NIC and starts its thread. The caller holds
+ * uv_lock.
+ */
 int uv_device_get(struct uv_device *device)
 {
 	struct dv_options options = {.link = "shm"};

@@ -46,7 +46,9 @@ static struct ib_uverbs_attr *find(struct ib_uverbs_ioctl_hdr *header, uint16_t 
 	return NULL;
 }
 
-/* Returns the value of an IN attribute; up to 8 bytes are stored in the attribute itself. */
+/*
+ * Returns the value of an ioctl's IN attribute; a value up to 8 bytes is in the attribute itself.
+ */
 static const void *in(struct ib_uverbs_ioctl_hdr *header, uint16_t id, size_t *ret_bytes)
 {
 	struct ib_uverbs_attr *attr = find(header, id);
@@ -101,7 +103,10 @@ static void put(struct ib_uverbs_ioctl_hdr *header, uint16_t id, const void *fro
 	uv_answer(at, room, from, bytes);
 }
 
-/* Doorbell pages (dynamic UARs): one object each, mapped at the offset returned here. */
+/*
+ * Creates and destroys doorbell pages (dynamic UARs), one object each; the program maps a page at
+ * the returned offset.
+ */
 static int uar_method(struct uv_context *context, struct ib_uverbs_ioctl_hdr *header)
 {
 	struct ib_uverbs_attr *attr;
@@ -144,7 +149,8 @@ int uv_ioctl(struct uv_context *context, struct ib_uverbs_ioctl_hdr *header)
 	else if (header->object_id == MLX5_IB_OBJECT_UAR)
 		rc = uar_method(context, header);
 	else
-		rc = EPROTONOSUPPORT; /* tells libibverbs: ioctls work, this method is missing */
+		/* tells libibverbs that ioctls work but this method does not exist */
+		rc = EPROTONOSUPPORT;
 	pthread_mutex_unlock(&uv_lock);
 	return rc < 0 ? -rc : rc;
 }

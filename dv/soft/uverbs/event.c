@@ -14,9 +14,12 @@
 
 #define EVENTS_MAX 1024
 
-/* Channels are never freed but reused: a context may still point to a closed one. */
+/*
+ * List of all channels. They are never freed but reused: a context may still point to a closed one.
+ */
 static struct uv_channel *channels;
-static pthread_mutex_t channels_lock = PTHREAD_MUTEX_INITIALIZER; /* innermost */
+/* innermost lock: its holder takes no other one */
+static pthread_mutex_t channels_lock = PTHREAD_MUTEX_INITIALIZER;
 
 struct uv_channel *uv_channel_open(void)
 {

@@ -6,7 +6,7 @@
  * The real call is made by syscall(2), not by dlsym(RTLD_NEXT): dlsym() may itself call mmap() and
  * close().
  */
-#undef _FILE_OFFSET_BITS /* otherwise open() and open64() would be one symbol; both are needed */
+#undef _FILE_OFFSET_BITS /* with it, open() and open64() are one symbol; both are needed */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -43,7 +43,10 @@ static struct uv_context *context_of(int fd)
 	return is_ours(fd) ? contexts[fd] : NULL;
 }
 
-/* Event channels are marked too: the program closes them only by close(). */
+/*
+ * Marks a descriptor as the library's. Event channels are marked too: programs close them only by
+ * close().
+ */
 void uv_fd_note(int fd, struct uv_context *context)
 {
 	if (fd < 0 || fd >= FDS_MAX)
@@ -124,7 +127,10 @@ EXPORT int open64(const char *path, int flags, ...)
 	return fd;
 }
 
-/* libibverbs without netlink and numa/topology.c look for devices by this call first. */
+/*
+ * First call of a device search by libibverbs without netlink and by numa/topology.c: creates the
+ * device tree before they read it.
+ */
 EXPORT DIR *opendir(const char *path)
 {
 	DIR *directory;
@@ -140,7 +146,7 @@ EXPORT DIR *opendir(const char *path)
 	return directory;
 }
 
-/* libibverbs checks whether the device may be opened before it lists it. */
+/* libibverbs calls stat() on a device, to check that it may be opened, before it lists it. */
 EXPORT int stat(const char *path, struct stat *ret_stat)
 {
 	if (device_index(path) >= 0)
@@ -150,7 +156,8 @@ EXPORT int stat(const char *path, struct stat *ret_stat)
 
 EXPORT int stat64(const char *path, struct stat64 *ret_stat)
 {
-	return stat(path, (struct stat *)ret_stat); /* stat and stat64 have one layout */
+	/* struct stat and struct stat64 have the same layout */
+	return stat(path, (struct stat *)ret_stat);
 }
 
 EXPORT int ioctl(int fd, unsigned long request, ...)

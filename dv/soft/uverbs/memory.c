@@ -22,7 +22,9 @@ struct uv_mr {
 	uint64_t locked;
 };
 
-/* A device may ignore the kernel's optional bits, such as relaxed ordering. */
+/*
+ * Access bits that are accepted; a device may ignore the optional ones, such as relaxed ordering.
+ */
 #define ACCESS_KNOWN                                                                               \
 	(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |               \
 		IBV_ACCESS_REMOTE_ATOMIC | (unsigned)IBV_ACCESS_OPTIONAL_RANGE)
@@ -51,7 +53,9 @@ static bool may_lock_anything(void)
 	       (data[CAP_TO_INDEX(CAP_IPC_LOCK)].effective & CAP_TO_MASK(CAP_IPC_LOCK));
 }
 
-/* Pinned memory counts against RLIMIT_MEMLOCK in whole pages; overlapping regions count twice. */
+/*
+ * Checks RLIMIT_MEMLOCK: pinned memory counts in whole pages, and overlapping regions count twice.
+ */
 static int lock_check(const struct uv_context *context, uint64_t bytes)
 {
 	struct rlimit limit;
@@ -62,7 +66,7 @@ static int lock_check(const struct uv_context *context, uint64_t bytes)
 	return context->locked + bytes > limit.rlim_cur ? ENOMEM : 0;
 }
 
-/* mincore() returns ENOMEM if part of a range is not mapped. */
+/* Is the whole range mapped? mincore() returns ENOMEM if a part of it is not. */
 static bool mapped(uint64_t first, uint64_t bytes)
 {
 	uint64_t pages = bytes / PAGE, at = 0;
@@ -77,7 +81,9 @@ static bool mapped(uint64_t first, uint64_t bytes)
 	return true;
 }
 
-/* Registers the bytes. Memory in a file that peers can map is registered with its memfd. */
+/*
+ * Registers the range of an MR. Memory in a file that peers can map is registered with its memfd.
+ */
 static int register_bytes(struct uv_context *context, const struct ib_uverbs_reg_mr *in,
 	unsigned access, struct dv_mr *ret_mr)
 {
@@ -107,7 +113,9 @@ int uv_reg_mr(struct uv_context *context, struct uv_command *command)
 		!uv_object_find(context, in->pd_handle, UV_PD))
 		return EINVAL;
 	if (in->hca_va != in->start)
-		return EOPNOTSUPP; /* the device uses the program's address: no iova of its own */
+		/* the device knows an MR only by the program's address and supports no other
+		 * iova */
+		return EOPNOTSUPP;
 	rc = access_of(in->access_flags, &access);
 	first = in->start / PAGE * PAGE;
 	bytes = (in->start + in->length - first + PAGE - 1) / PAGE * PAGE;

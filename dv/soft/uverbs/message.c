@@ -14,8 +14,8 @@
 #include "dv/soft/check.h"
 #include "dv/soft/uverbs/uverbs.h"
 
-#define MESSAGES_MAX 32u      /* maximum number of messages received in one step */
-#define AGAIN_NS 500000000ull /* time without an answer until the request is retransmitted */
+#define MESSAGES_MAX 32u      /* messages that one step receives, at most */
+#define AGAIN_NS 500000000ull /* time without an answer after which a request is retransmitted */
 #define AGAIN_MAX 8u
 #define NOT_READY_NS 200000u
 
@@ -45,7 +45,10 @@ int uv_message_open(uint16_t number)
 	return rc;
 }
 
-/* Sends a message. False: the peer's queue is full, or (`ret_gone`) the peer does not exist. */
+/*
+ * Sends a message to NIC `number`. False: the peer's queue is full, or (`ret_gone`) the peer does
+ * not exist.
+ */
 bool uv_message_send(const struct uv_device *device, uint16_t number,
 	const struct uv_message *message, bool *ret_gone)
 {
@@ -96,7 +99,8 @@ enum soft_result uv_message_ask(struct dv_qp *qp, struct soft_op *op)
 	if (qp->peer->state == PEER_DEAD)
 		return SOFT_DEAD;
 	if (qp->peer->state == PEER_ABSENT)
-		soft_link_want(qp->nic, qp->peer); /* closing this link tells that the peer died */
+		/* opens a link to the peer only to learn from its end that the peer died */
+		soft_link_want(qp->nic, qp->peer);
 	if (qp->peer->state != PEER_UP)
 		return SOFT_RETRY;
 	request_of(qp, op, ++qp->nic->id_last, &message);
@@ -109,7 +113,7 @@ enum soft_result uv_message_ask(struct dv_qp *qp, struct soft_op *op)
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
-/* Returns the duration of an RNR timer code: IBTA 1.4, table 45, in units of 10 us. */
+/* Returns the duration in ns of an RNR timer code: IBTA 1.4, table 45, in units of 10 us. */
 static uint64_t rnr_ns(uint32_t code)
 {
 	static const uint16_t tens[32] = {65535, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128,
@@ -119,7 +123,9 @@ static uint64_t rnr_ns(uint32_t code)
 	return tens[code & 31] * 10000ull;
 }
 
-/* Makes this WQE the next to execute, at the earliest `wait_ns` from now. */
+/*
+ * Makes WQE number `n` of the QP's window the next to execute, at the earliest `wait_ns` from now.
+ */
 static void go_back(struct dv_qp *qp, uint32_t n, uint64_t wait_ns)
 {
 	struct soft_op *op = soft_op(qp, n);
@@ -157,7 +163,8 @@ static unsigned take_answer(struct dv_device *nic, const struct uv_message *mess
 	uq->wait.on = false;
 	op = soft_op(qp, uq->wait.n);
 	if (op->state != OP_SENT)
-		return 0; /* the WQE was flushed, or its region was deregistered */
+		/* nothing to complete: the WQE was flushed, or its region was deregistered */
+		return 0;
 	switch (message->status) {
 	case UV_OK: finish(qp, op, message); break;
 	case UV_NOT_READY:
@@ -206,7 +213,8 @@ static void take_request(struct dv_device *nic, const struct uv_message *message
 	bool gone;
 
 	if (uq && uq->last_id == message->id && uq->peer_number == message->src_number) {
-		answer = uq->answer; /* a retransmitted request is not executed again */
+		/* a retransmitted request is not executed again but gets the first answer again */
+		answer = uq->answer;
 	} else {
 		answer.status = execute(nic, uq, &answer, message, pid);
 		if (uq && answer.status != UV_NOT_READY && answer.status != UV_RNR) {
@@ -222,7 +230,10 @@ static void take_request(struct dv_device *nic, const struct uv_message *message
 
 /* ---- the socket ------------------------------------------------------------------------------ */
 
-/* Receives a message; returns the sender's pid as the kernel reports it; 0: none; -1: invalid. */
+/*
+ * Receives a message. Returns the sender's pid as the kernel reports it; 0: no message; -1:
+ * invalid.
+ */
 static int receive(const struct uv_device *device, struct uv_message *ret_message)
 {
 	struct iovec part = {.iov_base = ret_message, .iov_len = sizeof(*ret_message)};
@@ -267,7 +278,7 @@ static void ask_again(struct dv_device *nic, struct dv_qp *qp)
 	uv_message_send(uv_device_of(nic), uq->peer_number, &message, &gone);
 }
 
-/* Receives messages and retransmits overdue ones. Returns the number received. */
+/* Receives messages and retransmits overdue requests. Returns the number of messages received. */
 unsigned uv_message_poll(struct dv_device *nic)
 {
 	const struct uv_device *device = uv_device_of(nic);

@@ -17,7 +17,7 @@
 #include "dv/soft/check.h"
 #include "dv/soft/uverbs/uverbs.h"
 
-/* At most one message of a QP is in flight, so that all later WQEs stay in order. */
+/* Allows at most one message of a QP in flight, so that all later WQEs stay in order. */
 bool uv_may_start(struct dv_qp *qp, struct soft_op *op)
 {
 	const struct uv_qp *uq = qp->foreign;
@@ -65,7 +65,7 @@ static int peer_pid(struct uv_qp *uq, const struct soft_peer *peer)
 	return uq->peer_pid;
 }
 
-/* Sets `to` to the pieces of the message that hold bytes [from, from + count). */
+/* Sets `to` to the local pieces of the WQE that hold bytes [from, from + count) of its message. */
 static unsigned pieces(const struct soft_op *op, uint64_t from, uint64_t count, struct iovec *to)
 {
 	unsigned n = 0;
@@ -85,7 +85,7 @@ static unsigned pieces(const struct soft_op *op, uint64_t from, uint64_t count, 
 	return n;
 }
 
-/* Returns the result of a move; `error` is 0 or an errno. */
+/* Returns the result of a move of payload; `error` is 0 or an errno. */
 static enum soft_result outcome(struct dv_qp *qp, const struct soft_op *op, int error)
 {
 	if (error == ESRCH)
@@ -122,7 +122,10 @@ static void gather(struct uv_batch *batch, struct soft_op *op)
 	batch->op[batch->reads++] = op;
 }
 
-/* Moves one READ by itself: one whose memory is not mapped, or one after it in the batch. */
+/*
+ * Moves one READ of a batch by itself, because its memory, or that of an earlier READ, is not
+ * mapped.
+ */
 static int copy_alone(struct dv_qp *qp, const struct soft_op *op)
 {
 	struct iovec local[SOFT_SGES_MAX];
@@ -189,7 +192,7 @@ void uv_gathered(struct dv_qp *qp)
 
 /* ---- one at a time --------------------------------------------------------------------------- */
 
-/* Copies from or to remote memory that is mapped here at `far`. */
+/* Copies a WQE's payload from or to remote memory that is mapped in this process at `far`. */
 static enum soft_result copy_mapped(
 	struct dv_qp *qp, struct soft_op *op, uint8_t *far, uint64_t from, uint64_t count)
 {
@@ -234,7 +237,8 @@ static enum soft_result one_sided(
 		return SOFT_SENT;
 	}
 	if (!move_gathered(qp))
-		return SOFT_RETRY; /* a READ before this WQE failed, so this WQE is flushed */
+		/* a READ before this WQE in the batch failed, so this WQE is flushed */
+		return SOFT_RETRY;
 	return outcome(qp, op,
 		uv_copy(peer_pid(qp->foreign, peer), local, pieces(op, from, count, local),
 			ask.address + from, count, ask.access == DV_REMOTE_WRITE));

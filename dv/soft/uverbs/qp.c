@@ -12,7 +12,7 @@
 
 #define LAST_WORDS_TRIES 1000u
 
-/* Reads the part that the plain and the extended command have in common. */
+/* Reads the fields that the plain and the extended create command have in common. */
 static bool read_command(const struct uv_command *command, struct ib_uverbs_create_qp *ret)
 {
 	size_t skip = command->extended ? offsetof(struct ib_uverbs_create_qp, user_handle) : 0;
@@ -50,7 +50,9 @@ static int check(struct uv_context *context, const struct ib_uverbs_create_qp *i
 	return 0;
 }
 
-/* Creates the NIC's side of the QP. uar.c forwards doorbells to the QP's own register. */
+/*
+ * Creates the software NIC's QP. uar.c forwards the program's doorbells to this QP's own register.
+ */
 static struct dv_qp *new_qp(struct dv_device *nic, const struct mlx5_ib_create_qp *uhw)
 {
 	struct dv_qp *qp = aligned_alloc(alignof(struct dv_qp), sizeof(*qp));
@@ -145,7 +147,7 @@ int uv_create_qp(struct uv_context *context, struct uv_command *command)
 	return 0;
 }
 
-/* Sends a pending answer before the QP is destroyed: the peer's request was executed. */
+/* Before the QP is destroyed, sends an answer that still waits: the peer's request was executed. */
 static void last_words(struct uv_qp *uq)
 {
 	struct uv_device *device = uq->object.context->device;
@@ -166,7 +168,8 @@ void uv_qp_free(struct uv_object *object)
 	soft_lock(nic);
 	last_words(uq);
 	soft_qp_hide(uq->qp);
-	uq->qp->cq = NULL; /* the program reads no further completion of this QP */
+	/* the program reads no further completion of this QP, so none is written */
+	uq->qp->cq = NULL;
 	uq->recv_cq = NULL;
 	soft_unlock(nic);
 	soft_qp_destroy(uq->qp);

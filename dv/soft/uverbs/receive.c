@@ -7,7 +7,7 @@
 #include "dv/soft/check.h"
 #include "dv/soft/uverbs/uverbs.h"
 
-#define LKEY_END 0x100u /* libmlx5 ends a short segment list with this key; no region has it */
+#define LKEY_END 0x100u /* key with which libmlx5 ends a short segment list; no region has it */
 #define VENDOR_FLUSHED 0xf9
 
 static uint16_t posted(const struct uv_qp *uq)
@@ -75,7 +75,7 @@ static int64_t scatter_list(struct uv_qp *uq, uint64_t length, struct iovec *to,
 	return (int64_t)room;
 }
 
-/* Copies the message from its pieces in the requester's memory to the receive segments. */
+/* Copies a message from its pieces in the requester's memory to the segments of a receive WQE. */
 static int gather(const struct uv_message *message, int pid, struct iovec *to, unsigned n)
 {
 	unsigned at = 0;
@@ -166,7 +166,7 @@ void uv_receive_flush(struct dv_qp *qp)
 		complete(uq, 0, NULL, DV_SYNDROME_FLUSHED);
 }
 
-/* Flushes receive WQEs of QPs in error, including those posted after the error. */
+/* Flushes the receive WQEs of QPs in error, including those posted after the error. */
 unsigned uv_receive_scan(struct dv_device *nic)
 {
 	unsigned work = 0;

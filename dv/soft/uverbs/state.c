@@ -22,7 +22,7 @@
 		IBV_QP_MAX_QP_RD_ATOMIC)
 #define INIT_MASK (IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS)
 
-/* Returns the QP's state: an error of the send queue sets it to error without a MODIFY_QP. */
+/* Returns the QP's state: an error of the send queue puts it in error without a MODIFY_QP. */
 static enum ibv_qp_state state_of(const struct uv_qp *uq)
 {
 	return uq->qp->state == SOFT_ERROR ? IBV_QPS_ERR : uq->state;
@@ -41,12 +41,13 @@ static void show(struct uv_qp *uq)
 	soft_world_done();
 }
 
-/* Returns the number of the NIC at this destination; 0: none. */
+/* Returns the number of the NIC that a QP's destination names; 0: none. */
 static uint16_t number_of(const struct uv_device *device, const struct ib_uverbs_qp_dest *dest)
 {
 	if (dest->is_global)
 		return dest->sgid_index < UV_GIDS ? uv_gid_number(dest->dgid) : 0;
-	return device->infiniband ? dest->dlid : 0; /* RoCE requires a GID */
+	/* RoCE requires a GID, so a destination without one names no NIC */
+	return device->infiniband ? dest->dlid : 0;
 }
 
 static int to_rtr(struct uv_qp *uq, const struct ib_uverbs_modify_qp *in)
@@ -129,7 +130,7 @@ static int change(struct uv_qp *uq, const struct ib_uverbs_modify_qp *in)
 	}
 }
 
-/* Stores the attributes in the mask; the others keep their values. */
+/* Stores the QP attributes that are in the command's mask; the others keep their values. */
 static void note(struct ib_uverbs_modify_qp *to, const struct ib_uverbs_modify_qp *in)
 {
 	uint32_t mask = in->attr_mask;
@@ -178,7 +179,7 @@ int uv_modify_qp(struct uv_context *context, struct uv_command *command)
 		return EINVAL;
 	soft_lock(context->device->nic);
 	before = uq->attributes;
-	/* stored before change(), because show() publishes some attributes */
+	/* stored before change(), which calls show(), which publishes some attributes */
 	note(&uq->attributes, in);
 	if (in->attr_mask & IBV_QP_STATE)
 		rc = change(uq, in);

@@ -20,8 +20,9 @@
 #define PREFIX "soft-connectx."
 #define PATH_BYTES 256
 
-static char root[PATH_BYTES]; /* path of the tree; value of SYSFS_PATH */
-static int owner;             /* pid that created the tree; 0: not created yet */
+static char root[PATH_BYTES]; /* path of the device tree; the value of the variable SYSFS_PATH */
+/* pid of the process that created the device tree; 0: it is not created yet */
+static int owner;
 
 static const char *temporary(void)
 {
@@ -32,7 +33,10 @@ static const char *temporary(void)
 
 /* ---- GIDs: each ends with the NIC's number --------------------------------------------------- */
 
-/* GID 0 and 1: fe80::<number>, as RoCE v1 and v2. GID 2 and 3: ::ffff:10.77.<number>, likewise. */
+/*
+ * Returns a GID of the device. 0 and 1: fe80::<number>, as RoCE v1 and v2. 2 and 3:
+ * ::ffff:10.77.<number>, likewise.
+ */
 void uv_gid(const struct uv_device *device, unsigned index, uint8_t ret_gid[16])
 {
 	static const uint8_t local[16] = {0xfe, 0x80, [8] = 0x5c, 0x0f, 0x7c};
@@ -50,7 +54,10 @@ uint16_t uv_gid_number(const uint8_t gid[16])
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-/* Writes one file and creates its directories. On error libibverbs does not find the device. */
+/*
+ * Writes one file of the device tree and creates its directories. On error libibverbs does not find
+ * the device.
+ */
 __attribute__((format(printf, 3, 4))) static void put(
 	const char *base, const char *file, const char *format, ...)
 {
@@ -88,7 +95,7 @@ static void put_gids(const char *port, const struct uv_device *device)
 			"%02x%02x:%02x%02x:%02x%02x:%02x%02x:%02x%02x:%02x%02x:%02x%02x:%02x%02x\n",
 			gid[0], gid[1], gid[2], gid[3], gid[4], gid[5], gid[6], gid[7], gid[8],
 			gid[9], gid[10], gid[11], gid[12], gid[13], gid[14], gid[15]);
-		/* On InfiniBand the kernel knows only the type "IB/RoCE v1". */
+		/* also on InfiniBand: there the kernel knows only the type "IB/RoCE v1" */
 		snprintf(file, sizeof(file), "gid_attrs/types/%u", i);
 		put(port, file, "%s\n", i % 2 && !device->infiniband ? "RoCE v2" : "IB/RoCE v1");
 	}
@@ -102,7 +109,8 @@ static void put_device(const char *base, const struct uv_device *device)
 
 	snprintf(at, sizeof(at), "%s/class/infiniband_verbs/uverbs%u", base, device->index);
 	put(at, "ibdev", "mlx5_%u\n", device->index);
-	put(at, "dev", "1:3\n"); /* device number of /dev/null, see interpose.c */
+	/* the number of /dev/null as that of the device node, see interpose.c */
+	put(at, "dev", "1:3\n");
 	put(at, "abi_version", "1\n");
 	snprintf(at, sizeof(at), "%s/class/infiniband/mlx5_%u", base, device->index);
 	put(at, "node_type", "1: CA\n");
@@ -111,7 +119,7 @@ static void put_device(const char *base, const struct uv_device *device)
 	put(at, "fw_ver", "28.0.0\n");
 	put(at, "hca_type", "MT4129\n");
 	put(at, "board_id", "SOFT_CONNECTX\n");
-	/* ConnectX-7: a device in libmlx5's table of PCI ids. */
+	/* a ConnectX-7, which is in libmlx5's table of PCI ids */
 	put(at, "device/modalias", "pci:v000015B3d00001021sv000015B3sd00000001bc02sc07i00\n");
 	put(at, "device/numa_node", "%d\n", device->numa_node);
 	put(at, "device/vendor", "0x15b3\n");
@@ -140,7 +148,7 @@ static void remove_tree(const char *path)
 	nftw(path, remove_one, 8, FTW_DEPTH | FTW_PHYS);
 }
 
-/* Removes the trees of processes that no longer exist. */
+/* Removes the device trees of processes that no longer exist. */
 static void remove_dead(void)
 {
 	DIR *directory = opendir(temporary());
@@ -197,7 +205,7 @@ void uv_sysfs_write(void)
 	pthread_mutex_unlock(&uv_lock);
 }
 
-/* A child of fork() does not remove the tree: it belongs to the parent. */
+/* Removes the device tree; not in a child of fork(), because it belongs to the parent. */
 void uv_sysfs_remove(void)
 {
 	if (owner && owner == getpid())

@@ -7,7 +7,7 @@
 
 /* The software NIC of mlx5_<index>, for dv_soft_stats(); NULL: it has no open context. */
 struct dv_device *soft_connectx_nic(unsigned index);
-/* Sets the port's link down (false) or up. */
+/* Sets the link of the device's port down (false) or up. */
 void soft_connectx_port(unsigned index, bool up);
 /*
  * Raise an event: the device failed, or one of its QPs did. dv_soft_faults() makes functions fail.
@@ -15,9 +15,9 @@ void soft_connectx_port(unsigned index, bool up);
 void soft_connectx_dies(unsigned index);
 void soft_connectx_qp_fails(unsigned index, uint32_t qpn);
 
-/* Whether port `index` has a file of a peer mapped. */
+/* Has port `index` mapped a file of a peer? */
 bool soft_connectx_mapped(unsigned index, bool writable);
-/* Calls uv_shared_open() for the bytes at `at`. */
+/* Calls uv_shared_open() for the `bytes` bytes at `at`. */
 int soft_connectx_shared(const void *at, uint64_t bytes, uint64_t *ret_offset);
 
 #endif

@@ -19,9 +19,10 @@
 
 #define CQ_DOORBELL 0x20u
 
-/* All pages of the process. The list changes under uv_lock and uars_lock. */
+/* List of all doorbell pages of the process. It changes under uv_lock and uars_lock. */
 static struct uv_uar *uars;
-static pthread_mutex_t uars_lock = PTHREAD_MUTEX_INITIALIZER; /* innermost */
+/* innermost lock: its holder takes no other one */
+static pthread_mutex_t uars_lock = PTHREAD_MUTEX_INITIALIZER;
 
 int uv_uar_alloc(struct uv_context *context, struct uv_uar **ret_uar)
 {
@@ -50,7 +51,7 @@ int uv_uar_alloc(struct uv_context *context, struct uv_uar **ret_uar)
 	return 0;
 }
 
-/* Frees a page. libmlx5 has unmapped it before, so the NIC's mapping is the last. */
+/* Frees a doorbell page. libmlx5 has unmapped it before, so the NIC's mapping is the last one. */
 void uv_uar_free(struct uv_uar *uar)
 {
 	struct uv_uar **at = &uars;
@@ -67,7 +68,10 @@ void uv_uar_free(struct uv_uar *uar)
 	free(uar);
 }
 
-/* Maps a page for the program. It requests only write access, but taking a doorbell also reads. */
+/*
+ * Maps a doorbell page for the program. It requests only write access, but the NIC also reads when
+ * it takes a doorbell.
+ */
 void *uv_uar_map(struct uv_context *context, uint64_t offset, size_t length)
 {
 	void *at = MAP_FAILED;
@@ -95,7 +99,7 @@ static void hand_over(struct dv_qp *qp, unsigned half, uint64_t doorbell)
 	dv_mmio_store64(qp->bell + half * SOFT_BELLS_BLOCK, doorbell);
 }
 
-/* Builds the doorbell that the QP would have written if its last WQE had one block. */
+/* Returns the doorbell that the QP would have written if its last WQE had one WQEBB. */
 static uint64_t made_up(const struct dv_qp *qp, uint32_t record)
 {
 	uint32_t words[2] = {htobe32((record - 1) << 8), htobe32(qp->qpn << 8)};
@@ -145,7 +149,7 @@ static void take(struct dv_device *nic, const struct uv_uar *uar, int bfreg, uns
 	ring_sharers(nic, uar, bfreg, qp);
 }
 
-/* Returns the number of doorbells taken. */
+/* Scans the doorbell pages. Returns the number of doorbells taken. */
 unsigned uv_uar_scan(struct dv_device *nic)
 {
 	const struct uv_device *device = uv_device_of(nic);
@@ -187,7 +191,10 @@ bool uv_uar_armed(struct dv_device *nic)
 	return armed;
 }
 
-/* Sends an asynchronous event to each context of the NIC once: each has exactly one page 1. */
+/*
+ * Sends an asynchronous event to each context of the NIC once: each context has exactly one page
+ * with number 1.
+ */
 void uv_uar_tell(struct dv_device *nic, uint64_t element, uint32_t type)
 {
 	const struct uv_device *device = uv_device_of(nic);

@@ -26,38 +26,43 @@
 #include "dv/soft/soft.h"
 
 #define UV_DEVICES_MAX 16u
-#define UV_GIDS 4u       /* link-local and IPv4-mapped, each as RoCE v1 and v2 */
-#define UV_UARS_MAX 256u /* doorbell pages of one context */
+#define UV_GIDS 4u       /* GIDs of a port: link-local and IPv4-mapped, each as RoCE v1 and v2 */
+#define UV_UARS_MAX 256u /* doorbell pages of one context, at most */
 #define UV_SQ_DEPTH_MAX 32768u
 #define UV_RQ_DEPTH_MAX 32768u
 #define UV_MR_BYTES_MAX (1ull << 40)
 #define UV_PIECES_MAX (SOFT_SGES_MAX + 2u)
-#define UV_BATCH_READS SOFT_READS_MAX /* READs of one batch: as many as a QP has in flight */
+/* READs in one batch, at most: as many as a QP may have in flight */
+#define UV_BATCH_READS SOFT_READS_MAX
 #define UV_BATCH_PIECES 64u
 #define UV_BATCH_BYTES (1ull << 20)
 static_assert(UV_BATCH_PIECES >= SOFT_SGES_MAX, "any single READ fits a batch");
 
-/* READs of one QP moved by one system call. Empty except while that QP is stepped: nic->lock. */
+/*
+ * READs of one QP that one system call moves. Empty except while that QP is stepped, under
+ * nic->lock.
+ */
 struct uv_batch {
 	unsigned reads, locals, fars;
 	uint64_t bytes;
 	struct soft_op *op[UV_BATCH_READS];
-	struct iovec far[UV_BATCH_READS]; /* remote memory; adjacent ranges are merged */
+	struct iovec far[UV_BATCH_READS]; /* ranges of remote memory; adjacent ones are merged */
 	struct iovec local[UV_BATCH_PIECES];
 };
 
-/* One port of an emulated ConnectX. */
+/* One emulated ConnectX with one port. */
 struct uv_device {
 	unsigned index;
-	uint16_t number; /* identifies the NIC on this host: its LID, the end of its GIDs */
+	uint16_t number; /* number of the NIC on this host: its LID and the end of its GIDs */
 	bool infiniband, down;
-	bool maps; /* peers map shared memory instead of moving it by system calls */
+	bool maps; /* true: peers map shared memory; false: system calls move all bytes */
 	int numa_node;
 	unsigned gbits;
 	uint64_t mr_bytes_max;
-	int message_fd; /* socket bound to `number`, which makes the number unique */
+	/* message socket, bound to `number`, which makes the number unique on the host */
+	int message_fd;
 	unsigned contexts;
-	struct dv_device *nic; /* the software NIC; set while contexts > 0 */
+	struct dv_device *nic; /* the software NIC of the device; not NULL while contexts > 0 */
 	pthread_t runner;
 	uint32_t stop;
 	struct uv_batch batch;
@@ -68,7 +73,7 @@ enum uv_kind { UV_PD = 1, UV_MR, UV_CQ, UV_QP, UV_UAR, UV_AH };
 struct uv_object {
 	enum uv_kind kind;
 	uint32_t handle;
-	struct uv_object *next; /* next object of its context */
+	struct uv_object *next; /* next object in the list of its context */
 	struct uv_context *context;
 };
 
@@ -77,10 +82,10 @@ struct uv_uar {
 	uint8_t *at;
 	int fd;
 	uint32_t page;
-	struct uv_uar *uar_next; /* next page in the list of all pages of the process */
+	struct uv_uar *uar_next; /* next doorbell page in the list of all pages of the process */
 };
 
-/* A completion or async event channel; the program reads read_fd. */
+/* A channel for completion events or asynchronous events; the program reads read_fd. */
 struct uv_channel {
 	struct uv_channel *next;
 	int read_fd, write_fd;
@@ -94,30 +99,30 @@ struct uv_cq {
 	volatile __be32 *record;
 	uint32_t arm_seen;
 	bool armed, solicited_only;
-	uint32_t events; /* number of completion events sent */
+	uint32_t events; /* number of completion events sent for the CQ */
 	uint32_t async_events;
 };
 
-/* A message WQE in flight that waits for its answer; one per QP. */
+/* State of a message WQE in flight that waits for its answer; one per QP. */
 struct uv_wait {
 	bool on;
 	unsigned again; /* number of retransmissions of the request */
-	uint32_t n;     /* number of its op in the QP's window */
+	uint32_t n;     /* number of the WQE in the QP's window */
 	uint64_t id;
 };
 
 struct uv_message {
 	uint64_t magic;
-	uint32_t kind;   /* enum uv_message_kind */
-	uint32_t status; /* enum uv_status */
+	uint32_t kind;   /* kind of message: enum uv_message_kind */
+	uint32_t status; /* result in an answer: enum uv_status */
 	uint32_t dest_qpn, src_qpn, src_psn, rkey;
 	uint64_t id;
 	uint64_t remote, length, swap_add, compare, result;
 	uint32_t imm;
-	uint16_t src_number; /* number of the NIC that gets the answer */
+	uint16_t src_number; /* number of the requester's NIC, which gets the answer */
 	uint8_t opcode, solicited;
 	uint32_t pieces;
-	uint32_t timer; /* RNR answer: code of min_rnr_timer */
+	uint32_t timer; /* answer UV_RNR: the responder's min_rnr_timer code */
 	struct {
 		uint64_t address, bytes;
 	} piece[UV_PIECES_MAX];
@@ -136,7 +141,8 @@ struct uv_qp {
 	uint32_t pd;
 	enum ibv_qp_state state;
 	bool sq_sig_all;
-	struct ib_uverbs_modify_qp attributes; /* attributes set by MODIFY_QP, for QUERY_QP */
+	/* QP attributes set by MODIFY_QP and returned by QUERY_QP */
+	struct ib_uverbs_modify_qp attributes;
 	struct ib_uverbs_create_qp_resp caps;
 	/* receive queue */
 	struct soft_cq *recv_cq;
@@ -144,17 +150,18 @@ struct uv_qp {
 	uint32_t rq_cnt, rq_shift, rq_ci;
 	/* doorbells */
 	uint32_t page;
-	/* the register of the page that the QP rings; -1: unknown until the first doorbell */
+	/* doorbell register of the page that the QP uses; -1: unknown until its first doorbell */
 	int bfreg;
-	/* the remote QP */
+	/* the QP to which this one is connected */
 	uint16_t peer_number;
 	int peer_pid; /* pid of the peer process; 0: not known yet */
 	/* messages */
 	struct uv_wait wait;
 	unsigned rnr_left;
-	bool answer_on; /* the answer waits: the peer's socket queue was full */
+	/* true: the answer was not sent yet, because the peer's socket queue was full */
+	bool answer_on;
 	struct uv_message answer;
-	uint64_t last_id; /* id of the last executed request; `answer` is the answer to it */
+	uint64_t last_id; /* id of the last executed request of the peer, which `answer` answers */
 	uint32_t async_events;
 };
 
@@ -164,10 +171,13 @@ struct uv_context {
 	struct uv_channel *async;
 	struct uv_object *objects;
 	uint32_t handle_last, page_last;
-	uint64_t locked; /* registered bytes in whole pages, checked against RLIMIT_MEMLOCK */
+	uint64_t locked; /* bytes of registered pages, which count against RLIMIT_MEMLOCK */
 };
 
-/* One command as libibverbs sends it. core_*: structs of ib_user_verbs.h; uhw_*: of mlx5-abi.h. */
+/*
+ * One verbs command as libibverbs sends it. core_*: structs of ib_user_verbs.h; uhw_*: of
+ * mlx5-abi.h.
+ */
 struct uv_command {
 	const void *core_in, *uhw_in;
 	void *core_out, *uhw_out;
@@ -175,28 +185,29 @@ struct uv_command {
 	bool extended;
 };
 
-/* Copies a response, cut to the room that the caller has, as the kernel does. */
+/* Copies a command's response, cut to the room that the caller has, as the kernel does. */
 void uv_answer(void *out, size_t out_bytes, const void *from, size_t bytes);
 
-/* interpose.c: marks the descriptor, so that its close() is handled here */
+/* interpose.c: marks a descriptor as the library's, so that the interposer handles its close() */
 void uv_fd_note(int fd, struct uv_context *context);
 
 /* device.c */
 extern pthread_mutex_t uv_lock;
 unsigned uv_devices(void);
 struct uv_device *uv_device(unsigned index);
-int uv_devices_open(void); /* runs once: reads SOFT_CONNECTX_* and takes a number for each device */
+/* runs once: reads the variables SOFT_CONNECTX_* and takes a number for each device */
+int uv_devices_open(void);
 int uv_device_get(struct uv_device *device);
 void uv_device_put(struct uv_device *device);
 struct uv_device *uv_device_of(struct dv_device *nic);
-/* Tells every context of the device that the port went up or down. Under nic->lock. */
+/* Reports to every context of the device that the port went up or down. Under nic->lock. */
 void uv_port_changed(struct uv_device *device, bool up);
 
 /* sysfs.c */
-void uv_sysfs_prepare(void); /* chooses the path of the tree */
-void uv_sysfs_write(void);   /* creates the tree, once */
+void uv_sysfs_prepare(void); /* chooses the path of the device tree in sysfs format */
+void uv_sysfs_write(void);   /* creates the device tree, once */
 void uv_sysfs_remove(void);
-/* whether the path is in the tree and the tree is not created yet */
+/* Does the path lie in the device tree, and is the tree not created yet? */
 bool uv_sysfs_has(const char *path);
 void uv_gid(const struct uv_device *device, unsigned index, uint8_t ret_gid[16]);
 uint16_t uv_gid_number(const uint8_t gid[16]);
@@ -223,7 +234,7 @@ int uv_uar_alloc(struct uv_context *context, struct uv_uar **ret_uar);
 void uv_uar_free(struct uv_uar *uar);
 void *uv_uar_map(struct uv_context *context, uint64_t offset, size_t length);
 unsigned uv_uar_scan(struct dv_device *nic);
-/* Takes the CQ doorbells; returns whether there was one. */
+/* Takes the CQ doorbells from the NIC's pages; returns whether there was one. */
 bool uv_uar_armed(struct dv_device *nic);
 void uv_uar_tell(struct dv_device *nic, uint64_t element, uint32_t type);
 
@@ -232,7 +243,10 @@ int uv_reg_mr(struct uv_context *context, struct uv_command *command);
 int uv_dereg_mr(struct uv_context *context, struct uv_command *command);
 void uv_mr_free(struct uv_object *object);
 
-/* shared.c: a descriptor of the memfd that holds these bytes; the caller closes it; -1: none. */
+/*
+ * shared.c: returns a descriptor of the memfd that holds the range, which the caller closes; -1:
+ * none.
+ */
 int uv_shared_open(uint64_t start, uint64_t bytes, uint64_t *ret_offset);
 
 /* cq.c */
@@ -256,7 +270,8 @@ int uv_query_qp(struct uv_context *context, struct uv_command *command);
 int uv_create_channel(struct uv_context *context, struct uv_command *command);
 struct uv_channel *uv_channel_open(void);
 struct uv_channel *uv_channel_find(int fd);
-bool uv_channel_close(int fd); /* closes the other end; false: `fd` is not a channel */
+/* closes the library's end of the channel; false: `fd` is not a channel */
+bool uv_channel_close(int fd);
 void uv_channel_send(struct uv_channel *channel, const void *event, size_t bytes);
 /* Removes the channel's unread events whose first 8 bytes are `key`; returns their number. */
 uint32_t uv_channel_take_back(struct uv_channel *channel, uint64_t key, size_t bytes);
@@ -272,12 +287,13 @@ bool uv_may_start(struct dv_qp *qp, struct soft_op *op);
 bool uv_keys_good(struct dv_qp *qp, const struct soft_op *op);
 enum soft_result uv_move(struct dv_qp *qp, struct soft_op *op, uint64_t from, uint64_t count);
 void uv_gathered(struct dv_qp *qp);
-/* Copies bytes between this process and `pid`; returns 0 or a positive errno. */
+/* Copies bytes between this process and the process `pid`; returns 0 or a positive errno. */
 int uv_copy(int pid, const struct iovec *local, unsigned locals, uint64_t remote, uint64_t bytes,
 	bool write);
 
 /* message.c */
-int uv_message_open(uint16_t number); /* returns a descriptor or a negative errno */
+/* opens the message socket; returns a descriptor or a negative errno */
+int uv_message_open(uint16_t number);
 enum soft_result uv_message_ask(struct dv_qp *qp, struct soft_op *op);
 unsigned uv_message_poll(struct dv_device *nic);
 bool uv_message_send(const struct uv_device *device, uint16_t number,

@@ -62,7 +62,7 @@ static void keys_spread_over_the_buckets(void **state)
 	}
 	for (unsigned i = 0; i < 1024; i++)
 		most = count[i] > most ? count[i] : most;
-	assert_true(most < 200); /* the average is 128 */
+	assert_true(most < 200); /* the average number of keys per bucket is 128 */
 }
 
 static void a_tombstone_is_not_empty(void **state)

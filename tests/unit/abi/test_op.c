@@ -51,7 +51,7 @@ static void assert_same_after_decode(const struct op *op, uint64_t now_ns)
 	assert_true(page_key_equal(&got.key, &op->key));
 	assert_int_equal(got.generation, op->generation);
 	assert_int_equal(got.page_bytes, op->page_bytes);
-	/* The deadline is rounded down, never up. */
+	/* The op carries the deadline in coarser units: it is rounded down, never up. */
 	assert_true(got.deadline_ns <= op->deadline_ns);
 	assert_true(op->deadline_ns - got.deadline_ns < OP_TIME_NS);
 	assert_int_equal(segment.region, first.region);

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Without sys/sdt.h the probes compile without warnings and evaluate no argument. */
+/*
+ * Without sys/sdt.h the USDT probes compile without warnings and do not evaluate their arguments.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,7 +13,10 @@
 
 static uint32_t looked;
 
-/* Attribute `used`, because clang finds no call that is evaluated and would warn. */
+/*
+ * Has the attribute `used`, because clang sees no call that is evaluated and would warn of an
+ * unused function.
+ */
 __attribute__((used)) static uint32_t look(void)
 {
 	return ++looked;
@@ -19,7 +24,7 @@ __attribute__((used)) static uint32_t look(void)
 
 static void probes_without_sdt_evaluate_no_argument(void **state)
 {
-	uint64_t cookie = 1; /* no use except as a probe argument */
+	uint64_t cookie = 1; /* used only as the argument of a probe */
 
 	(void)state;
 	PROBE_SUBMIT(look(), cookie, look(), look(), look());

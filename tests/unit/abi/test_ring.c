@@ -14,8 +14,8 @@
 #include "engine/abi/ring.h"
 
 #define SLOTS 8u
-#define ITEMS 10000000u /* number of items passed from thread to thread */
-#define GROUP_MAX 60u   /* limit of slots published together */
+#define ITEMS 10000000u /* number of ring entries passed from thread to thread */
+#define GROUP_MAX 60u   /* limit of ring entries published together */
 
 struct item {
 	uint64_t number;
@@ -28,7 +28,10 @@ static void *memory;
 static struct ring_producer producer;
 static struct ring_consumer consumer;
 
-/* Initialises both ends as if `start` slots had been published and released before. */
+/*
+ * Initialises producer and consumer as if `start` ring entries had been published and released
+ * before.
+ */
 static void open_at(uint32_t start, uint32_t capacity)
 {
 	free(memory);
@@ -59,8 +62,10 @@ static void put(uint64_t number)
 
 static uint64_t take(void)
 {
-	/* Copied member by member, because ThreadSanitizer checks those loads but not a memcpy()
-	 * that the compiler turned into moves. */
+	/*
+	 * The entry is copied member by member, because ThreadSanitizer checks those loads but not
+	 * a memcpy() that the compiler turned into moves.
+	 */
 	const struct item *item = ring_slot_old(&consumer, 0);
 	uint64_t number = item->number;
 	uint32_t check = item->check;
@@ -117,7 +122,7 @@ static void no_item_is_lost_when_the_32_bit_indices_wrap(void **state)
 static void several_slots_can_be_published_and_released_together(void **state)
 {
 	(void)state;
-	open_at(SLOTS - 2, SLOTS); /* the five slots cross the end of the memory */
+	open_at(SLOTS - 2, SLOTS); /* the five ring entries cross the end of the memory */
 	for (uint32_t i = 0; i < 5; i++)
 		((struct item *)ring_slot_new(&producer, i))->number = i;
 	assert_int_equal(ring_ready(&consumer), 0);
@@ -276,7 +281,7 @@ static void two_threads_pass_ten_million_items_in_order(void **state)
 
 struct wide {
 	uint64_t number;
-	uint32_t of; /* number of slots in the group of this slot */
+	uint32_t of; /* number of ring entries in the group that this entry belongs to */
 	uint16_t spare, turn;
 	uint64_t more[6];
 };
@@ -359,7 +364,8 @@ static void *sleeper(void *unused)
 		while (shm_load_acquire(&turn) < i) {
 			slept++;
 			while (shm_load(&flag))
-				sched_yield(); /* asleep until the waker clears the flag */
+				/* the thread is asleep until the waker clears the flag */
+				sched_yield();
 			shm_store(&flag, 1);
 			shm_fence_sleep();
 		}

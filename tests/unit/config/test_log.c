@@ -92,7 +92,7 @@ static void a_count_is_printed_when_its_window_ends(void **state)
 	log_info("another site");
 	assert_string_equal(text, "warn  again\nwarn  last message repeated 1 times: again\n"
 				  "info  another site\n");
-	/* In a new window the same text is printed again. */
+	/* After the time window of repeats has ended, the same text is printed again. */
 	say("again");
 	assert_non_null(strstr(text, "another site\nwarn  again\n"));
 }
@@ -189,14 +189,17 @@ static void repeats_from_several_threads_are_all_counted(void **state)
 
 /* ---- a stderr that is not read --------------------------------------------------------------- */
 
-/* A log that blocks would hang these tests; an alarm ends them after HANG_S seconds. */
+/* Time limit in s: a log call that blocks would hang these tests, so an alarm ends them. */
 #define HANG_S 20
 #define LOST "lines of the log are missing here"
 
 static int before;
 static bool poll_sees_room;
 
-/* Replaces poll() of libc, also for log.c. With poll_sees_room it always reports room. */
+/*
+ * Replaces poll() of libc, also for log.c. With poll_sees_room set, it always reports that the pipe
+ * has room.
+ */
 int poll(struct pollfd *fds, nfds_t count, int wait_ms)
 {
 	const struct timespec wait = {wait_ms / 1000, wait_ms % 1000 * 1000000l};
@@ -207,7 +210,7 @@ int poll(struct pollfd *fds, nfds_t count, int wait_ms)
 	return 1;
 }
 
-/* Redirects stderr to `to`, fills it until no byte fits, and sets it to blocking mode. */
+/* Redirects stderr to `to`, fills it until not one byte fits, and sets it to blocking mode. */
 static void block_stderr(int to)
 {
 	log_test_capture(NULL, 0);
@@ -262,7 +265,7 @@ static void expect_no_waiting(int reader, int writer)
 	log_warn("the first waits a moment");
 	kept = errno;
 	for (int i = 0; i < 10 * HANG_S * 1000 / LOG_WAIT_MS;
-		i++) { /* only the first line waits; these do not */
+		i++) { /* only the first log line waits for room; these lines do not */
 		pass_ns(LOG_WINDOW_NS);
 		log_warn("line %d", i);
 	}
@@ -324,7 +327,10 @@ static void a_stopped_terminal_blocks_no_thread(void **state)
 	expect_no_waiting(screen, fd);
 }
 
-/* poll() reports room that another process with the same stderr fills before the write. */
+/*
+ * poll() reports that stderr has room; another process with the same stderr fills it before the
+ * write.
+ */
 static void room_taken_by_another_process_blocks_no_thread(void **state)
 {
 	(void)state;

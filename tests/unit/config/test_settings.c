@@ -204,7 +204,7 @@ static void malformed_overrides_are_refused(void **state)
 	long_name[198] = '=';
 	long_name[199] = '\0';
 	assert_int_equal(set(long_name), -EINVAL);
-	/* Only the first `=` separates the name from the value. */
+	/* Only the first `=` separates the setting's name from its value. */
 	assert_int_equal(set("engine.name=a=b.c"), 0);
 	assert_string_equal(s.engine_name, "a=b.c");
 }

@@ -43,7 +43,7 @@ static int load(const char *text)
 	return load_bytes(text, strlen(text));
 }
 
-/* Checks that the error text has `part`, after path:line unless `line` is 0. */
+/* Checks that the error text contains `part`, after "path:line" unless `line` is 0. */
 static void assert_says(unsigned line, const char *part)
 {
 	char full[512];
@@ -205,7 +205,7 @@ static void every_example_loads(void **state)
 			settings_check(&s, err, sizeof(err)) < 0)
 			fail_msg("%s", err);
 	}
-	/* The settings of the last example, eight-rails. */
+	/* Checks the settings of the last example file, eight-rails. */
 	assert_string_equal(
 		s.rail_devices, "mlx5_0,mlx5_1,mlx5_2,mlx5_3,mlx5_4,mlx5_5,mlx5_6,mlx5_7");
 }

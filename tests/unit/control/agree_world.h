@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Shared by the tests of refusals: captured log lines, and engines played by hand over raw sockets.
+ * A node is one control plane in the test's process.
  */
 #ifndef TESTS_AGREE_WORLD_H
 #define TESTS_AGREE_WORLD_H
@@ -38,7 +39,7 @@ static int teardown(void **state)
 
 /* ---- log lines ------------------------------------------------------------------------------- */
 
-/* Number of log lines that begin with "error" and contain all three texts. */
+/* Returns the number of log lines that begin with "error" and contain all three texts. */
 static inline unsigned lines_with(const char *a, const char *b, const char *c)
 {
 	unsigned lines = 0;
@@ -63,7 +64,7 @@ static inline void expect_lines(unsigned want, const char *a, const char *b, con
 
 /* ---- engines by hand ------------------------------------------------------------------------- */
 
-/* Returns the first message that arrives on a raw connection; NULL: none arrived. */
+/* Returns the first message that a node sends on the raw connection `fd`; NULL: none arrived. */
 static inline Pc__Message *read_message(int fd)
 {
 	uint8_t frame[8192];
@@ -83,7 +84,9 @@ static inline Pc__Message *read_message(int fd)
 	return pc__message__unpack(NULL, length, frame + 4);
 }
 
-/* Returns the version in the Hello that arrives; 0: none arrived. */
+/*
+ * Returns the wire version in the Hello that a node sends on the raw connection; 0: none arrived.
+ */
 static inline uint32_t hello_version(int fd)
 {
 	Pc__Message *message = read_message(fd);
@@ -110,7 +113,7 @@ static inline int listen_raw(uint16_t *ret_port)
 	return fd;
 }
 
-/* Accepts the next connection that the engine dials. */
+/* Accepts the next connection that a node dials to the test's listener. */
 static inline int accept_raw(int listener)
 {
 	int fd = -1;

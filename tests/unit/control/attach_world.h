@@ -44,21 +44,28 @@ static char folder[64];
 static struct {
 	struct rail_command command[8192];
 	unsigned commands;
-	bool full;           /* true: loop_told() returns false, as if inboxes were full */
-	unsigned mrs;        /* MRs registered now, on all NICs */
-	unsigned refuse_mrs; /* > 0: the n-th registration from now fails */
-	unsigned slow_us;    /* duration of one registration */
-	bool hold;           /* true: registrations do not return */
-	unsigned at_once, at_once_max; /* registrations in progress, and the maximum seen */
-	unsigned begun;                /* registrations begun since the setup */
-	uint32_t lkey_last;            /* key of the last MR; every MR has a key of its own */
-	bool holds_mrs;                /* true: deregistration fails, as on a NIC that died */
-	unsigned lost;                 /* bit mask of the rails that were declared lost */
-	bool wrong_thread; /* true: memory was registered on the loop's thread, which is an error */
-	unsigned published; /* channels that the stub of publish.c knows */
-	/* true: publish_channel_release() says that clients are copying into a slot */
+	bool full;    /* true: loop_told() returns false, as if the rails' inboxes were full */
+	unsigned mrs; /* number of MRs registered now, on all stub NICs */
+	unsigned refuse_mrs; /* if > 0: the registration with this number from now on fails */
+	unsigned slow_us;    /* duration of one registration, in us */
+	bool hold;           /* true: calls that register memory do not return */
+	/* number of registrations in progress, and its maximum so far */
+	unsigned at_once, at_once_max;
+	unsigned begun;     /* number of registrations begun since the setup */
+	uint32_t lkey_last; /* key of the last MR; every MR has a key of its own */
+	bool holds_mrs;     /* true: calls that deregister memory fail, as on a NIC that died */
+	unsigned lost;      /* bit mask of the rails that the engine declared lost */
+	/* true: memory was registered on the control plane's thread, which is an error */
+	bool wrong_thread;
+	unsigned published; /* number of channels that the stub of publish.c knows */
+	/*
+	 * true: publish_channel_release() of the stub reports that clients are copying into a slot
+	 */
 	bool copying;
-	unsigned exited; /* publish_channel_release() calls made because the process has exited */
+	/*
+	 * number of publish_channel_release() calls that reported the exit of the client's process
+	 */
+	unsigned exited;
 } world;
 static pthread_t loop_thread;
 static pthread_mutex_t world_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -117,7 +124,9 @@ int dv_mr_deregister(struct dv_device *device, struct dv_mr *mr)
 {
 	(void)device;
 	pthread_mutex_lock(&world_lock);
-	/* The memory must still be mapped: a NIC may write to it until now. */
+	/*
+	 * A NIC may write to the memory until it is deregistered here, so it must still be mapped.
+	 */
 	*(volatile char *)mr->base = 1;
 	if (world.holds_mrs) {
 		pthread_mutex_unlock(&world_lock);
@@ -166,7 +175,10 @@ int snapshot_report(struct control *c, char **ret_text, size_t *ret_bytes)
 	return 0;
 }
 
-/* Returns every channel and region that the rails were told to stop or drop. */
+/*
+ * Returns, in place of the rails, every channel and region that the rails were told to stop or
+ * drop.
+ */
 static inline unsigned rails_answer(void)
 {
 	unsigned n = 0;
@@ -186,7 +198,7 @@ static inline unsigned rails_answer(void)
 	return n;
 }
 
-/* Reads a counter that other threads write. */
+/* Reads a counter of `world` that other threads write. */
 static inline unsigned world_seen(const unsigned *counter)
 {
 	unsigned n;
@@ -211,7 +223,10 @@ static inline void world_hold(bool hold)
 	pthread_mutex_unlock(&world_lock);
 }
 
-/* Counts the rails that were sent this command since the commands were last cleared. */
+/*
+ * Returns the number of rails that were sent a command of this kind since the commands were last
+ * cleared.
+ */
 static inline unsigned told(enum rail_command_kind kind)
 {
 	unsigned n = 0;
@@ -221,7 +236,7 @@ static inline unsigned told(enum rail_command_kind kind)
 	return n;
 }
 
-/* Whether the helper threads have something to do. */
+/* Whether the helper threads have work. */
 static inline bool helpers_work(void)
 {
 	const struct attach *a = control.attach;
@@ -236,7 +251,9 @@ static inline bool helpers_work(void)
 	return false;
 }
 
-/* Makes turns of the loop, and waits for the helper threads unless the test slows them down. */
+/*
+ * Makes turns of the event loop, and waits for the helper threads unless the test slows them down.
+ */
 static inline void pump(void)
 {
 	unsigned waits = 0;
@@ -298,7 +315,10 @@ static inline void send_raw(int fd, const void *bytes, size_t n, const int *fds,
 	assert_int_equal(sendmsg(fd, &m, MSG_NOSIGNAL), n);
 }
 
-/* False: the engine closed the connection, or there is no reply yet. */
+/*
+ * Receives the engine's reply on a client's socket. False: the engine closed it, or there is no
+ * reply yet.
+ */
 static inline bool receive(int fd, struct answer *a)
 {
 	char buffer[CMSG_SPACE(sizeof(int) * ATTACH_FDS_MAX)];
@@ -345,7 +365,10 @@ static inline bool ask(
 	return true;
 }
 
-/* Makes turns of the loop until the reply comes; the helper threads work on it meanwhile. */
+/*
+ * Makes turns of the event loop until the engine's reply comes; helper threads work on the request
+ * meanwhile.
+ */
 static inline void await(int fd, struct answer *a)
 {
 	for (unsigned i = 0; i < 5000; i++) {
@@ -391,7 +414,10 @@ static inline unsigned open_files(void)
 	return n;
 }
 
-/* Waits until the closer's thread has closed the descriptors that it was given. */
+/*
+ * Waits until the closer's thread has closed the descriptors that it was given and `count` are
+ * open.
+ */
 static inline void open_files_soon(unsigned count)
 {
 	for (unsigned i = 0; i < 5000 && open_files() != count; i++)
@@ -411,7 +437,7 @@ static inline int setup(void **state)
 	memset(&control, 0, sizeof(control));
 	memset(&world, 0, sizeof(world));
 	loop_thread = pthread_self();
-	/* Each range needs a descriptor. */
+	/* Each memory range needs a descriptor, so the limit of open files is raised. */
 	if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
 		files.rlim_cur = files.rlim_max;
 		(void)setrlimit(RLIMIT_NOFILE, &files);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Two nodes with two stub rails each, for the tests of connect: node 0 is the active side, node 1
- * the passive side.
+ * the passive side. A node is one control plane in the test's process.
  */
 #ifndef TESTS_UNIT_CONTROL_CONNECT_WORLD_H
 #define TESTS_UNIT_CONTROL_CONNECT_WORLD_H
@@ -24,7 +24,8 @@ static inline int setup(void **state)
 	node[0].settings.rail_qps_per_peer = 2;
 	qp_create_status = qp_connect_status = qp_error_status = qp_kill_status = cut_status = 0;
 	connects_blocked = connects_free = 0;
-	connects_held = 1u << 30; /* every call of dv_qp_connect() may be blocked */
+	/* number of dv_qp_connect() calls that a test may block: without limit */
+	connects_held = 1u << 30;
 	ack_ns = 0;
 	for (unsigned i = 0; i < 2; i++) {
 		if (node_open(i, i ? node_at(0) : NULL) < 0)
@@ -48,7 +49,7 @@ static inline int teardown(void **state)
 	return 0;
 }
 
-/* The peer number of node 1 on node 0. */
+/* Returns the peer number that node 0 uses for node 1. */
 static inline uint16_t peer(void)
 {
 	return member_by_ref(&node[0].control, node[1].control.ref)->map.peer;
@@ -59,7 +60,7 @@ static inline uint32_t ref(void)
 	return node[1].control.ref;
 }
 
-/* Bit mask of the rails that node 0 tells its clients not to use towards node 1. */
+/* Returns the bit mask of the rails that node 0 tells its clients not to use towards node 1. */
 static inline uint32_t rails_out(void)
 {
 	return shm_load(&node[0].control.status->peer_rails_out[peer()]);

@@ -36,16 +36,21 @@ struct rail {
 };
 
 static struct {
-	unsigned opens, fail_at; /* number of parts opened so far; opening number `fail_at` fails */
-	int open;                /* parts that are open now */
-	char order[4096];        /* names of the functions that were called, in order */
-	bool full;               /* true: inboxes are full */
+	/* number of parts of the control plane opened so far; opening number `fail_at` fails */
+	unsigned opens, fail_at;
+	int open;         /* number of parts of the control plane that are open now */
+	char order[4096]; /* names of the stub functions that were called, in order */
+	bool full;        /* true: the rails' inboxes are full */
 	struct rail_command command[64];
 	unsigned commands;
-	unsigned sessions, peers; /* sessions and peers that the rails have not returned */
-	unsigned returns_after;   /* turns after which the rails return them; 0: at once */
-	bool stuck; /* true: sessions and peers are never returned, and poll cores never end */
-	/* true: an event appears after the sleep flag is raised, without a kick */
+	/* number of sessions and of peers that the rails have not returned */
+	unsigned sessions, peers;
+	unsigned returns_after; /* number of turns after which the rails return them; 0: at once */
+	bool stuck; /* true: the rails never return sessions and peers, and poll cores never end */
+	/*
+	 * true: a rail's event appears after the control plane raised its sleep flag, without a
+	 * kick
+	 */
 	bool event_when_asleep;
 	bool wanted_while_stopping;
 	unsigned heard, refused, wanted;
@@ -104,7 +109,7 @@ int dv_trouble(struct dv_device *device, const struct dv_trouble *trouble)
 	return -EOPNOTSUPP;
 }
 
-/* This NIC reports no events. */
+/* The stub NIC reports no events. */
 int dv_event_fd(struct dv_device *device)
 {
 	(void)device;
@@ -444,7 +449,7 @@ static inline int setup(void **state)
 		plan.rail[i].core = plan.rail[i].numa_node = -1;
 		plan.rail[i].poll_core = i;
 	}
-	alarm(30); /* ends the test if it hangs */
+	alarm(30); /* a signal ends the test program if it hangs for 30 s */
 	return 0;
 }
 

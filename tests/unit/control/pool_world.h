@@ -36,7 +36,7 @@ static inline struct pool *pool_new(uint64_t bytes)
 	return pool;
 }
 
-/* Publishes a page with key {n, 1}. False when there is no free slot. */
+/* Publishes a page with the key {n, 1}. Returns false when there is no free slot. */
 static inline bool page_new(struct pool *pool, uint32_t bytes, uint64_t n, uint32_t *ret_place)
 {
 	struct page_key key = {{n, 1}};

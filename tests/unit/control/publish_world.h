@@ -30,7 +30,7 @@
 enum { HELD_MAX = 8192 };
 
 static struct {
-	bool hold; /* true: answers are kept until directory_answer() */
+	bool hold; /* true: the stub of directory.c keeps its answers until directory_answer() */
 	struct {
 		directory_done done;
 		void *context;
@@ -79,7 +79,10 @@ void directory_remove(
 	struct page_head head;
 
 	(void)key;
-	/* Unpublished before the generation changes, so before the slot can be overwritten. */
+	/*
+	 * The key is removed from the directory before its generation changes, so before the slot
+	 * can be overwritten.
+	 */
 	head = page_head_load(
 		(const struct page_head *)pool_heads(control->rail[place_rail(place)].pool)->base +
 		place_unit(place));
@@ -230,7 +233,7 @@ static inline struct ctl_done publish_at(
 	return get_one(c);
 }
 
-/* Requests a credit and publishes a page in it. Returns its place. */
+/* Requests a credit and publishes a page in its slot. Returns the place. */
 static inline uint32_t store(struct client *c, uint64_t n, uint32_t length)
 {
 	struct ctl_done credit = take(c, 0, length);

@@ -27,7 +27,10 @@ static void hello_hands_out_the_memory_that_clients_map(void **state)
 		if (is_pool)
 			munmap(map, 4096);
 	}
-	/* the status segment and the shard can be mapped for reading */
+	/*
+	 * the descriptors 0 and 2 of the reply, the status segment and the shard, can be mapped for
+	 * reading
+	 */
 	for (unsigned i = 0; i < 3; i += 2) {
 		void *map = mmap(NULL, 4096, PROT_READ, MAP_SHARED, a.fd[i], 0);
 
@@ -109,7 +112,7 @@ static void unknown_requests_are_refused_and_surplus_files_closed(void **state)
 	close(fd);
 }
 
-/* Returns a TCP socket whose last close blocks until its data is sent. */
+/* Returns a TCP socket for which the close of its last descriptor blocks until its data is sent. */
 static int lingering_socket(int *ret_other)
 {
 	const struct linger linger = {.l_onoff = 1, .l_linger = 30};
@@ -140,9 +143,14 @@ static void a_file_whose_close_blocks_does_not_block_the_loop(void **state)
 	const struct attach_request r = request_of(ATTACH_CHANNEL_OPEN, 0, 0);
 
 	(void)state;
-	alarm(25); /* ends the test if it blocks; shorter than the time the socket lingers */
+	/*
+	 * ends the test if a close blocks the engine; shorter than the time for which the close
+	 * lingers
+	 */
+	alarm(25);
 	send_raw(fd, &r, sizeof(r), &file, 1);
-	close(file); /* the message in the socket has the last reference */
+	/* from here on only the message to the engine, still in the socket, refers to the file */
+	close(file);
 	pump();
 	assert_true(receive(fd, &a));
 	assert_int_equal(a.reply.status, -EINVAL);

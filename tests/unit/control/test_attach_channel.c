@@ -33,7 +33,7 @@ static void a_channel_segment_cannot_change_its_size(void **state)
 	pump_until_sessions(0);
 }
 
-/* world_hold() acts like a NIC whose driver call does not return. */
+/* world_hold() makes the stub NIC act like one whose driver does not return from a registration. */
 static void the_loop_goes_on_while_channels_and_small_memory_are_registered(void **state)
 {
 	int opens = dial(), adds = dial(), other = dial(), memfd = memfd_of(4096, F_SEAL_SHRINK);
@@ -76,7 +76,7 @@ static void a_client_that_leaves_while_its_channel_opens_leaks_nothing(void **st
 			usleep(1000);
 		close(fd);
 		pump();
-		/* its staging memory is still being registered */
+		/* the channel's staging memory is still being registered */
 		assert_int_equal(control.attach->channels, 1);
 		world.refuse_mrs = refused;
 		world_hold(false);
@@ -127,7 +127,9 @@ static void a_segment_stays_mapped_while_a_rail_has_channel_or_staging(void **st
 		pump();
 		for (unsigned step = 0; step < 2 * RAILS; step++) {
 			assert_int_equal(control.attach->channels, 1);
-			/* this write shows that the segment is still mapped */
+			/*
+			 * this write would fault if the engine had unmapped the channel's segment
+			 */
 			c->map[c->bytes - 1] = 1;
 			assert_int_equal(shm_load(&c->publish.header->drained), c->left == 0);
 			if ((step < RAILS) == (channel_last != 0))
@@ -198,7 +200,7 @@ static void a_broken_ring_ends_that_session_and_no_other(void **state)
 	pump();
 }
 
-/* A client is killed while it has channels and a region, in the middle of a request. */
+/* A client process is killed while it has channels and a region, in the middle of a request. */
 static void a_killed_client_leaks_nothing(void **state)
 {
 	int status, ready[2];
@@ -229,10 +231,13 @@ static void a_killed_client_leaks_nothing(void **state)
 	kill(child, SIGKILL);
 	waitpid(child, &status, 0);
 	pump();
-	/* the rails have not returned its channels and regions */
+	/*
+	 * the rails have not returned the client's channels and regions, so its session still
+	 * exists
+	 */
 	assert_int_equal(control.attach->sessions, 1);
 	assert_int_equal(world.mrs, 3 * RAILS);
-	/* Repeated: the engine may notice the death only when it answers CHANNEL_CLOSE. */
+	/* Repeated: the engine may notice the client's death only when it answers CHANNEL_CLOSE. */
 	while (rails_answer())
 		pump();
 	pump_until_sessions(0);
@@ -251,7 +256,10 @@ static void closing_the_engine_frees_channels_and_regions_of_clients(void **stat
 	assert_int_equal(status_of(fd, ATTACH_REGION_ADD, 0, 4096, memfd), 0);
 	close(memfd);
 	close(fd);
-	/* The teardown closes the engine and checks that nothing is left. */
+	/*
+	 * The teardown closes the engine, which still has the channel and the region, and checks
+	 * that nothing is left.
+	 */
 }
 
 int main(void)

@@ -21,7 +21,7 @@ static void pump_until_answer(int fd, struct answer *a)
 	fail_msg("no answer");
 }
 
-/* Begins to register a sparse file of `bytes` bytes. */
+/* A client begins to register a sparse file of `bytes` bytes. */
 static void add(int fd, uint64_t bytes)
 {
 	int memfd = memfd_of(bytes, F_SEAL_SHRINK);
@@ -54,7 +54,9 @@ static void leave(int fd, unsigned sessions)
 	assert_int_equal(control.attach->sessions, sessions);
 }
 
-/* Checks that on every NIC the extents are adjacent and have the keys that the rail gets. */
+/*
+ * Checks that on every NIC the region's extents are adjacent and have the keys that the rail gets.
+ */
 static void check_extents(const struct region *r, uint64_t bytes, unsigned shift)
 {
 	assert_int_equal(r->extent_shift, shift);
@@ -116,7 +118,9 @@ static void memory_is_split_into_extents_without_gap_or_overlap(void **state)
 	}
 }
 
-/* A real deployment: 8 SGLang ranks with a host pool of 500 GB each, on small pages. */
+/*
+ * The memory of a real deployment: 8 SGLang ranks with a host pool of 500 GB each, on small pages.
+ */
 static void eight_ranks_with_500_gb_each_fit(void **state)
 {
 	const uint64_t bytes = 500ull * 1000 * 1000 * 1000 / 4096 * 4096;
@@ -134,7 +138,7 @@ static void eight_ranks_with_500_gb_each_fit(void **state)
 	for (unsigned i = 0; i < 8; i++) {
 		fd[i] = dial();
 		check_extents(control.attach->region[added(fd[i], bytes)], bytes, 31);
-		/* The further ranges that a rank registers. */
+		/* Registers as many small ranges as this rank may have besides its pool. */
 		for (unsigned k = 0; k < RANGES_SESSION_MIN - 1; k++)
 			(void)added(fd[i], 4096);
 		world.commands = 0;
@@ -185,7 +189,10 @@ static void all_threads_work_on_one_large_region(void **state)
 	for (unsigned i = 0; i < 60000 && world_seen(&world.at_once) < ATTACH_HELPERS; i++)
 		usleep(1000);
 	assert_int_equal(world_seen(&world.at_once_max), ATTACH_HELPERS);
-	/* Meanwhile the loop serves other clients, and the request is not answered yet. */
+	/*
+	 * While the large range is being registered, its request is not answered, but the loop
+	 * serves other clients.
+	 */
 	assert_false(receive(fd, &a));
 	world_hold(false);
 	pump_until_answer(fd, &a);
@@ -195,7 +202,7 @@ static void all_threads_work_on_one_large_region(void **state)
 	assert_int_equal(world.mrs, 0);
 }
 
-/* A small range is registered before a large one that was requested earlier is finished. */
+/* A small range is registered before a large one, requested earlier, is finished. */
 static void a_small_region_does_not_wait_for_a_large_one(void **state)
 {
 	int huge = dial(), small = dial();
@@ -258,13 +265,13 @@ static void a_client_that_leaves_cancels_the_registration_of_its_memory(void **s
 	assert_int_equal(control.attach->sessions, 1);
 	world_hold(false);
 	pump_until_sessions(0);
-	/* Registrations in progress were finished; no others were begun. */
+	/* The registrations in progress were finished; the helper threads began no others. */
 	assert_true(world.begun <= 2 * ATTACH_HELPERS);
 	assert_int_equal(world.mrs, 0);
 	assert_int_equal(told(RAIL_REGION_ADD), 0);
 }
 
-/* The teardown closes the engine during the registration. */
+/* The test's teardown closes the engine while helper threads register memory. */
 static void closing_the_engine_ends_registrations(void **state)
 {
 	int fd = dial();

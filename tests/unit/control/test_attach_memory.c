@@ -86,7 +86,10 @@ static void a_region_is_given_to_and_returned_by_every_rail(void **state)
 	assert_int_equal(world.command[1].region.extent_shift, 0);
 	assert_int_equal(world.mrs, RAILS);
 	world.commands = 0;
-	/* The request is answered when the last rail has returned the region, not before. */
+	/*
+	 * The removal of a region is answered when the last rail has returned the region, not
+	 * before.
+	 */
 	assert_false(ask(fd, request_of(ATTACH_REGION_REMOVE, id, 0), NULL, 0, &a));
 	attach_region_returned(&control, (uint32_t)id);
 	pump();
@@ -120,20 +123,24 @@ static void memory_that_a_dying_nic_holds_is_released_when_its_device_is_closed(
 	assert_int_equal(world.lost, (1u << RAILS) - 1);
 	assert_int_equal(world.mrs, RAILS);
 	pump();
-	assert_false(receive(fd, &a)); /* the NIC may still write to the memory */
-	world.holds_mrs = false; /* the device of the NIC is closed, so deregistration succeeds */
+	assert_false(receive(fd, &a)); /* no reply yet: the NIC may still write to the memory */
+	/* from here on the NIC's device is closed, so deregistration succeeds */
+	world.holds_mrs = false;
 	attach_regions_retry(&control);
 	pump();
 	assert_true(receive(fd, &a));
 	assert_int_equal(a.reply.status, 0);
 	assert_int_equal(world.mrs, 0);
-	attach_regions_retry(&control); /* this call finds no region to release */
+	attach_regions_retry(&control); /* this second call finds no region to deregister again */
 	close(memfd);
 	close(fd);
 	pump();
 }
 
-/* The helper threads report the failed release after the loop learns of the closed device. */
+/*
+ * The helper threads report the failed deregistration after the control plane learns that the
+ * device is closed.
+ */
 static void memory_that_a_nic_held_until_its_device_was_closed_is_released(void **state)
 {
 	const size_t bytes = ATTACH_SMALL_BYTES + 4096;
@@ -171,7 +178,9 @@ static void a_session_cannot_release_the_memory_of_another(void **state)
 	assert_true(ask(a, request_of(ATTACH_CHANNEL_OPEN, 0, 0), NULL, 0, &channel));
 	assert_int_equal(status_of(b, ATTACH_REGION_REMOVE, region.reply.a, 0, -1), -EINVAL);
 	assert_int_equal(status_of(b, ATTACH_CHANNEL_CLOSE, channel.reply.a, 0, -1), -EINVAL);
-	/* A client cannot release its staging memory either: it is released with the channel. */
+	/*
+	 * A client cannot remove its staging memory by itself: that is released with the channel.
+	 */
 	assert_int_equal(status_of(a, ATTACH_REGION_REMOVE, channel.reply.b, 0, -1), -EINVAL);
 	forget_fds(&channel);
 	close(memfd);
@@ -261,12 +270,16 @@ static void a_client_that_leaves_during_a_registration_leaks_nothing(void **stat
 	close(memfd);
 	close(fd);
 	pump();
-	assert_int_equal(control.attach->sessions, 1); /* its memory is still being registered */
+	/* the session stays while its memory is being registered */
+	assert_int_equal(control.attach->sessions, 1);
 	world_hold(false);
 	pump_until_sessions(0);
 	assert_int_equal(world.mrs, 0);
 	assert_int_equal(told(RAIL_REGION_ADD), 0);
-	/* The same, but the teardown closes the engine during the registration. */
+	/*
+	 * As above, a client leaves during a registration, but here the teardown closes the engine
+	 * meanwhile.
+	 */
 	world_slow(20000);
 	fd = dial();
 	memfd = memfd_of(bytes, F_SEAL_SHRINK);

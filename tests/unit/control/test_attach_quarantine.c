@@ -48,7 +48,7 @@ static void a_channel_stays_until_its_client_has_left_the_slot(void **state)
 	}
 	assert_int_equal(control.attach->channels, 1);
 	assert_int_equal(control.attach->quarantined, 1);
-	/* this write shows that the segment is still mapped */
+	/* this write would fault if the engine had unmapped the channel's segment */
 	control.attach->channel[id]->map[0] = 1;
 	world.copying = false;
 	pump_until_channels(0);
@@ -114,7 +114,10 @@ static void the_exit_of_a_process_ends_its_quarantine(void **state)
 	close(go[1]);
 }
 
-/* A child made by fork() keeps the parent's socket open, but the session ends with the parent. */
+/*
+ * A child made by fork() keeps the parent's socket open, but the session ends with the parent's
+ * process.
+ */
 static void a_forked_child_does_not_keep_the_session_of_its_parent(void **state)
 {
 	int status, go[2], stay[2];
@@ -131,7 +134,9 @@ static void a_forked_child_does_not_keep_the_session_of_its_parent(void **state)
 		send_raw(fd, &hello, sizeof(hello), NULL, 0);
 		if (fork() == 0) {
 			close(stay[1]);
-			/* the read returns when the test closes the pipe */
+			/*
+			 * this read keeps the child alive: it returns when the test closes the pipe
+			 */
 			(void)!read(stay[0], &status, 1);
 			_exit(0);
 		}
@@ -166,7 +171,7 @@ static void a_process_with_many_slots_in_quarantine_gets_no_credits(void **state
 	rails_answer();
 	pump();
 	assert_int_equal(control.attach->quarantined, ATTACH_QUARANTINE_MAX);
-	/* Both its other session and one that it opens now get no credits. */
+	/* Both the other session of this process and one that it opens next get no credits. */
 	assert_true(control.attach->channel[first]->publish.no_credits);
 	fd = open_channels(1, &id);
 	last = control.attach->channel[id];
@@ -182,7 +187,7 @@ static void a_process_with_many_slots_in_quarantine_gets_no_credits(void **state
 	pump_until_sessions(0);
 }
 
-/* A client that sends no HELLO gives the engine no pidfd. */
+/* A client that sends no HELLO request gives the engine no pidfd, so it cannot be watched. */
 static void a_process_that_cannot_be_watched_gets_no_credits(void **state)
 {
 	struct answer a;
@@ -204,7 +209,8 @@ static void hello_accepts_a_pidfd(void **state)
 
 	(void)state;
 	assert_true(pidfd >= 0);
-	for (unsigned n = 0; n < 3; n++) /* three times, to see that no descriptor is leaked */
+	/* three times, to see that the engine leaks no descriptor */
+	for (unsigned n = 0; n < 3; n++)
 		assert_int_equal(status_of(fd, ATTACH_HELLO, 0, 0, pidfd), 0);
 	close(pidfd);
 	close(fd);

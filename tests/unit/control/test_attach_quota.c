@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Limits of what one client can take from the others: silent connections, memory ranges, channels.
- * See attach_world.h. $SEED repeats the random run.
+ * Limits of what one client can take from the others: sockets without a request, memory ranges,
+ * channels. See attach_world.h. $SEED repeats the random run.
  */
 #include <time.h>
 
@@ -40,7 +40,7 @@ static void silent_connections_block_no_client(void **state)
 		assert_int_equal(status_of(fd[i], ATTACH_HELLO, 0, 0, -1), 0);
 	}
 	assert_int_equal(control.attach->sessions, SESSIONS_MAX);
-	/* The connections that had been silent longest were closed. */
+	/* The engine closed the oldest of the sockets that had sent no request. */
 	while (dropped < SILENT && hung_up(silent[dropped]))
 		dropped++;
 	for (unsigned i = dropped; i < SILENT; i++)
@@ -95,7 +95,7 @@ static void a_connection_is_closed_when_no_request_comes_in_time(void **state)
 	assert_true(hung_up(silent));
 	assert_true(ended.tv_sec - began.tv_sec >= ATTACH_SILENT_SECONDS - 1);
 	assert_int_equal(control.counter[COUNTER_clients_silent], 1);
-	/* A connection that has sent a request may then be silent without limit. */
+	/* A socket that has sent one request may then be idle without limit. */
 	assert_int_equal(status_of(spoke, ATTACH_REPORT, 0, 0, -1), 0);
 	close(spoke);
 	close(silent);
@@ -104,7 +104,7 @@ static void a_connection_is_closed_when_no_request_comes_in_time(void **state)
 
 /* ---- quotas ---------------------------------------------------------------------------------- */
 
-/* Requests ranges or channels until one is refused. Returns how many it got. */
+/* Requests memory ranges or channels until one is refused. Returns the number that it got. */
 static unsigned take_all(int fd, enum attach_kind kind, int memfd, struct answer *ret_refusal)
 {
 	for (unsigned n = 0;; n++) {

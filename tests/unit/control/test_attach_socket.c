@@ -59,7 +59,7 @@ static struct sockaddr_un address(void)
 	return at;
 }
 
-/* Connects as a client. Returns 0 or the client's errno. */
+/* Connects to the engine's socket as a client. Returns 0 or the client's errno. */
 static int client_connects(void)
 {
 	struct sockaddr_un at = address();
@@ -70,7 +70,10 @@ static int client_connects(void)
 	return rc;
 }
 
-/* Returns a listening socket at the path, made by a program that does not take the lock. */
+/*
+ * Returns a listening socket at the engine's path, as made by a program that does not take the
+ * lock.
+ */
 static int stranger(void)
 {
 	struct sockaddr_un at = address();
@@ -89,7 +92,7 @@ static unsigned files(void)
 	while (readdir(d))
 		n++;
 	closedir(d);
-	return n - 2; /* not counting "." and ".." */
+	return n - 2; /* the number of files, without "." and ".." */
 }
 
 static void assert_logged(const char *what)
@@ -119,7 +122,8 @@ static void an_engine_keeps_its_path_from_its_start_to_its_end(void **state)
 	(void)state;
 	snprintf(pid, sizeof(pid), "pid %d", (int)getpid());
 	assert_int_equal(attach_socket_open(&one), 0);
-	for (unsigned i = 0; i < 3; i++) { /* `one` is starting, then serving, then stopping */
+	/* the other engine, `one`, is starting, then serving, then stopping */
+	for (unsigned i = 0; i < 3; i++) {
 		assert_int_equal(attach_socket_open(&other), -EADDRINUSE);
 		assert_null(other.client_socket);
 		assert_logged(pid);

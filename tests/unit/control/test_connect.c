@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Connections between engines, with stubs for rails and NICs: requested, answered, broken,
- * returned.
+ * returned. A node is one control plane in the test's process.
  */
 #include "tests/unit/control/connect_world.h"
 
@@ -34,10 +34,11 @@ static void a_wanted_peer_is_handed_over_with_its_regions(void **state)
 		assert_int_equal(got->region[m].rkey, m % 16 ? 0 : 1100 + m);
 	}
 	assert_int_equal(connect_outstanding(&node[0].control), 1);
-	assert_int_equal(qps_alive, 4); /* two queue pairs on each side */
+	assert_int_equal(qps_alive, 4); /* two queue pairs on node 0 and two on node 1 */
 	counts_are(0, 1, 0, 2);
 	counts_are(1, 0, 1, 2);
-	want(1); /* the rail has the connection already */
+	/* a second request for a peer to which the rail has a connection: no further command */
+	want(1);
 	nodes_run(50);
 	assert_int_equal(node[0].rail[1].tells, 1);
 	connect_stop(&node[0].control);
@@ -48,7 +49,7 @@ static void a_rail_that_wants_an_unknown_member_is_refused_at_once(void **state)
 	(void)state;
 	connect_wanted(&node[0].control, 0, 7, 12345);
 	connect_wanted(&node[0].control, 0, (uint16_t)(peer() + 1), ref());
-	/* The wanted peer is node 0 itself */
+	/* Rail 0 wants a connection to its own node. */
 	connect_wanted(&node[0].control, 0, 0, node[0].control.ref);
 	for (unsigned i = 0; i < 3; i++)
 		assert_int_equal(told(0, i)->kind, RAIL_PEER_REFUSE);
@@ -67,17 +68,21 @@ static void a_broken_connection_is_drained_returned_and_reconnected(void **state
 	/* The queue pairs are put in the error state before the rail gets RAIL_PEER_DROP */
 	assert_int_equal(qps_errors, 2);
 	assert_int_equal(node[0].rail[0].told[1].ref, ref());
-	connect_broken(&node[0].control, 0, got, 0x15); /* a second event changes nothing */
+	/* a second RAIL_PEER_BROKEN event for the connection changes nothing */
+	connect_broken(&node[0].control, 0, got, 0x15);
 	assert_int_equal(qps_errors, 2);
-	want(0); /* the rail still holds the old connection */
+	want(0); /* refused: the rail still holds the old connection to this peer */
 	assert_int_equal(told(0, 2)->kind, RAIL_PEER_REFUSE);
 	assert_int_equal(connect_outstanding(&node[0].control), 1);
-	assert_int_equal(qps_alive, 4); /* the QPs are not freed before the rail has drained them */
-	counts_are(0, 0, 0, 2); /* the QPs exist, but the connection does not count as live */
+	/* node 0 does not free the QPs before the rail has drained them */
+	assert_int_equal(qps_alive, 4);
+	/* node 0 counts the QPs, but does not count the broken connection as live */
+	counts_are(0, 0, 0, 2);
 	connect_returned(&node[0].control, 0, got);
 	assert_int_equal(connect_outstanding(&node[0].control), 0);
-	assert_true(nodes_until(qps_alive == 0, 500)); /* node 1 has received the Disconnect */
-	want(0);                                       /* a request within the back-off */
+	/* node 1 has received the Disconnect and freed its QPs */
+	assert_true(nodes_until(qps_alive == 0, 500));
+	want(0); /* the rail requests the connection again within the back-off */
 	assert_int_equal(told(0, 3)->kind, RAIL_PEER_REFUSE);
 	/*
 	 * The control plane reconnects by itself; clients use the rail again once its probe is
@@ -143,7 +148,7 @@ static void a_failed_connection_attempt_is_refused_and_leaves_no_qp(void **state
 	assert_int_equal(qps_alive, 0);
 	assert_int_equal(node[0].control.counter[COUNTER_messages_bad], 0);
 	assert_int_equal(rails_out(), 1);
-	/* The back-off has doubled. */
+	/* The back-off after the second failure is twice as long as after the first. */
 	qp_connect_status = 0;
 	assert_int_equal(told(0, 2)->kind, RAIL_PEER_ADD);
 	assert_in_range((clock_now_ns() - failed_ns) / 1000000, 2 * CONNECT_BACKOFF_MS - 1,
@@ -160,11 +165,15 @@ static void a_connect_without_an_answer_is_refused(void **state)
 	assert_true(nodes_until(node[0].rail[0].tells == 1, CONNECT_ANSWER_MS + 500));
 	assert_int_equal(node[0].rail[0].told[0].kind, RAIL_PEER_REFUSE);
 	assert_int_equal(qps_alive, 0);
-	/* The answer arrives after all. It is too late to be used, but it breaks no rule. */
+	/*
+	 * Node 1's answer arrives after the time limit. It is too late to be used, but it breaks no
+	 * rule.
+	 */
 	node[1].stalled = false;
 	nodes_run(100);
 	assert_int_equal(node[0].control.counter[COUNTER_messages_bad], 0);
-	if (node[0].rail[0].tells > 1) /* if a next attempt was made, it is a probe */
+	/* if node 0 made another attempt, its connection is only a probe */
+	if (node[0].rail[0].tells > 1)
 		assert_true(((struct rail_peer *)told(0, 1)->object)->probe);
 	connect_stop(&node[0].control);
 }
@@ -174,7 +183,7 @@ static void the_active_qps_to_a_dead_member_are_dropped(void **state)
 	struct rail_peer *got = connected(0);
 
 	(void)state;
-	node_close(1); /* node 1's passive QPs are destroyed with it */
+	node_close(1); /* node 1 closes, which also destroys its passive QPs */
 	assert_true(nodes_until(sees_count(0, 1), 1000));
 	assert_int_equal(told(0, 1)->kind, RAIL_PEER_DROP);
 	assert_int_equal(qps_errors >= 2, 1);
@@ -203,8 +212,8 @@ static void commands_that_a_full_inbox_refuses_are_sent_later_in_order(void **st
 	nodes_run(30);
 	assert_int_equal(fake->tells, 0);
 	fake->full = false;
-	connect_wanted(
-		&node[0].control, 0, 9, 1010); /* this command must not overtake the queued ones */
+	/* this command must not overtake the commands that are queued for a full inbox */
+	connect_wanted(&node[0].control, 0, 9, 1010);
 	assert_true(nodes_until(fake->tells == 11, 500));
 	for (uint32_t i = 0; i < 11; i++)
 		assert_int_equal(fake->told[i].ref, 1000 + i);
@@ -219,7 +228,7 @@ static void stopping_drops_all_connections_and_waits_for_those_that_rails_hold(v
 	connect_stop(&node[1].control);
 	assert_int_equal(told(0, 1)->kind, RAIL_PEER_DROP);
 	assert_int_equal(connect_outstanding(&node[0].control), 1);
-	/* Passive QPs are destroyed without waiting for a rail */
+	/* Node 0 destroys its passive QPs without waiting for a rail */
 	assert_true(nodes_until(qps_alive == 2, 500));
 	connect_returned(&node[0].control, 0, got);
 	assert_int_equal(connect_outstanding(&node[0].control), 0);
@@ -239,7 +248,8 @@ static void raw_connect(Pc__Connect *connect, bool closes, int status)
 	int fd = raw_open(0);
 
 	raw_hello(fd, "raw", 0x4200000042, 9, NULL);
-	got = raw_read(fd, bytes, sizeof(bytes), 500); /* the node's own Hello */
+	/* reads node 0's own Hello, which is of no interest here */
+	got = raw_read(fd, bytes, sizeof(bytes), 500);
 	assert_true(got > 0);
 	m.body_case = PC__MESSAGE__BODY_CONNECT;
 	m.connect = connect;
@@ -289,12 +299,12 @@ static void a_connect_is_checked_before_any_qp_is_made(void **state)
 	}
 	c.incarnation = node[0].control.incarnation;
 	c.ends = ends;
-	raw_connect(&c, true, 0); /* n_ends is 0 */
+	raw_connect(&c, true, 0); /* the message has no queue pair addresses (n_ends is 0) */
 	c.n_ends = QPS_PER_PEER_MAX + 1;
 	raw_connect(&c, true, 0);
 	c.n_ends = QPS_PER_PEER_MAX;
 	raw_connect(&c, false, 0);
-	c.rail = 2; /* its Hello said that it has two rails */
+	c.rail = 2; /* a rail number that the sender does not have: its Hello named two rails */
 	raw_connect(&c, true, 0);
 	c.rail = 1;
 	c.to_rail = 2;
@@ -318,7 +328,7 @@ static void regions_out_of_bounds_are_refused(void **state)
 {
 	struct dv_mr *mr = &node[1].control.rail[0].exported[0];
 	struct dv_mr bad[] = {
-		/* The end of the region wraps around */
+		/* base + length of the region is larger than the address space */
 		{.base = (void *)UINTPTR_MAX, .length = 4096},
 		{.base = (void *)4096, .length = (1ull << 48) + 1},
 	};
@@ -331,7 +341,11 @@ static void regions_out_of_bounds_are_refused(void **state)
 		node[0].rail[0].tells = 0;
 		assert_true(nodes_until(all_agree() && member_link(&node[0].control, ref()), 1000));
 		if (i == 0)
-			want(0); /* after this request the control plane retries by itself */
+			/*
+			 * the rail requests the connection once; after that the control plane
+			 * retries by itself
+			 */
+			want(0);
 		assert_true(
 			nodes_until(node[0].control.counter[COUNTER_messages_bad] > before, 1000));
 		assert_int_equal(told(0, 0)->kind, RAIL_PEER_REFUSE);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which rails clients are told not to use, and how those rails come back into use. */
+/*
+ * Which rails clients are told not to use, and how those rails come back into use. A node is one
+ * control plane in the test's process.
+ */
 #include "tests/unit/control/connect_world.h"
 
 static void a_probe_that_fails_leaves_the_rail_out(void **state)
@@ -16,7 +19,8 @@ static void a_probe_that_fails_leaves_the_rail_out(void **state)
 	assert_int_equal(told(1, 2)->kind, RAIL_PEER_ADD);
 	got = told(1, 2)->object;
 	connect_broken(&node[0].control, 1, got, 0);
-	connect_proven(&node[0].control, 1, got); /* too late: the connection is broken */
+	/* the answer to the probe comes too late: the connection is broken already */
+	connect_proven(&node[0].control, 1, got);
 	assert_int_equal(rails_out(), 2);
 	connect_returned(&node[0].control, 1, got);
 	connect_stop(&node[0].control);
@@ -35,13 +39,14 @@ static void a_port_without_a_link_takes_its_rail_out_at_once(void **state)
 	assert_string_equal(connect_rail_state(&node[0].control, 0, &peers_out), "up");
 	assert_int_equal(told(1, 1)->kind, RAIL_PEER_DROP);
 	connect_returned(&node[0].control, 1, got);
-	nodes_run(2 * CONNECT_BACKOFF_MS); /* no attempt is made while the port has no link */
+	nodes_run(2 * CONNECT_BACKOFF_MS); /* node 0 makes no attempt while its port has no link */
 	assert_int_equal(node[0].rail[1].tells, 2);
 	want(1);
 	assert_int_equal(told(1, 2)->kind, RAIL_PEER_REFUSE);
 	connect_port(&node[0].control, 1, true);
 	assert_int_equal(shm_load(&node[0].control.status->rails_out), 0);
-	assert_int_equal(rails_out(), 2); /* out until the probe is answered */
+	/* bit 1: clients do not use rail 1 towards node 1 until its probe is answered */
+	assert_int_equal(rails_out(), 2);
 	assert_int_equal(told(1, 3)->kind, RAIL_PEER_ADD);
 	connect_proven(&node[0].control, 1, told(1, 3)->object);
 	assert_int_equal(rails_out(), 0);
@@ -50,7 +55,10 @@ static void a_port_without_a_link_takes_its_rail_out_at_once(void **state)
 	connect_stop(&node[0].control);
 }
 
-/* Both rails read long pages all the time; rail 1 completes `times` fewer. */
+/*
+ * Both rails always have pages of 1 MiB to read; rail 0 completes `times` pages for each page of
+ * rail 1.
+ */
 static void read_unevenly(unsigned times, unsigned ms)
 {
 	uint64_t until_ns = clock_now_ns() + ms * 1000000ull;

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Driver calls that do not return: the event loop and the other connections must go on. */
+/*
+ * Driver calls that do not return: the event loop and the other connections must go on. A node is
+ * one control plane in the test's process.
+ */
 #include "tests/unit/control/connect_world.h"
 
 #include <pthread.h>
@@ -16,7 +19,7 @@ static void the_loop_answers_while_a_connect_call_is_blocked(void **state)
 {
 	(void)state;
 	connects_blocked = 1;
-	want(0); /* from here on a helper thread of node 1 is blocked in dv_qp_connect() */
+	want(0); /* after this request a helper thread of node 1 is blocked in dv_qp_connect() */
 	assert_true(nodes_until(connect_busy(&node[1].control) == 1, 5000));
 	for (unsigned i = 0; i < 20; i++) {
 		uint8_t bytes[4096];
@@ -40,7 +43,8 @@ static void breaking_a_connection_does_not_wait_for_one_being_made(void **state)
 	(void)state;
 	assert_int_equal(node_open(2, node_at(0)), 0);
 	assert_true(nodes_until(all_agree(), 3000));
-	connects_free = 2; /* the two calls of node 2 return; node 0's own call does not */
+	/* node 2's two dv_qp_connect() calls return; the call of node 0 is still blocked */
+	connects_free = 2;
 	connects_blocked = 1;
 	connect_wanted(control, 0, member_by_ref(control, node[2].control.ref)->map.peer,
 		node[2].control.ref);
@@ -55,10 +59,13 @@ static void breaking_a_connection_does_not_wait_for_one_being_made(void **state)
 	connect_stop(control);
 }
 
-/* Node 2 answers, but its address does not resolve: dv_qp_connect() of node 0 blocks. */
+/*
+ * Rail 0 of node 0 requests node 2, which answers, but whose address does not resolve:
+ * dv_qp_connect() of node 0 blocks.
+ */
 static void ask_the_unreachable(void)
 {
-	connects_free = 2; /* the two dv_qp_connect() calls of node 2 return */
+	connects_free = 2; /* the two dv_qp_connect() calls of node 2 do not block */
 	connects_held = 1; /* the first dv_qp_connect() call of node 0 blocks */
 	connects_blocked = 1;
 	connect_wanted(control, 0, member_by_ref(control, node[2].control.ref)->map.peer,
@@ -73,7 +80,8 @@ static void an_unreachable_peer_does_not_delay_other_connections(void **state)
 	assert_int_equal(node_open(2, node_at(0)), 0);
 	assert_true(nodes_until(all_agree(), 3000));
 	ask_the_unreachable();
-	connected(0); /* a connection with node 1 over the same rail */
+	/* while that call is blocked, the same rail of node 0 gets a connection to node 1 */
+	connected(0);
 	assert_int_equal(connect_busy(control), 1);
 	__atomic_store_n(&connects_blocked, 0, __ATOMIC_SEQ_CST);
 	connect_stop(control);
@@ -92,13 +100,16 @@ static void a_connection_not_made_in_time_is_given_up_and_blocks_only_one_helper
 	assert_int_equal(node[0].rail[0].told[0].kind, RAIL_PEER_REFUSE);
 	assert_int_equal(shm_load(&control->status->peer_rails_out[number]), 1);
 	__atomic_store_n(&connects_held, 1u << 30, __ATOMIC_SEQ_CST);
-	/* The two dv_qp_connect() calls of node 2 return */
+	/* The next two dv_qp_connect() calls, those of node 2, do not block; all later calls do */
 	__atomic_store_n(&connects_free, 2, __ATOMIC_SEQ_CST);
-	/* A probe would be sent in this time if the helper thread had returned */
+	/*
+	 * In this time node 0 would send a probe if its helper thread had returned from the blocked
+	 * call
+	 */
 	nodes_run(10 * CONNECT_BACKOFF_MS);
 	assert_int_equal(connect_busy(control), 1);
 	__atomic_store_n(&connects_blocked, 0, __ATOMIC_SEQ_CST);
-	assert_true(nodes_until(/* node 0 has reconnected to node 2 */
+	assert_true(nodes_until(/* node 0 has a new connection to node 2 */
 		shm_load(&control->status->peer_rails_out[number]) == 1 &&
 			node[0].rail[0].tells > 1,
 		3 * CONNECT_BACKOFF_MAX_MS));
@@ -109,7 +120,10 @@ static void a_connection_not_made_in_time_is_given_up_and_blocks_only_one_helper
 static void repeated_connects_of_a_peer_block_only_one_helper(void **state)
 {
 	(void)state;
-	connects_blocked = 1; /* node 1 cannot reach node 0, which sends Connect again and again */
+	/*
+	 * dv_qp_connect() of node 1 blocks: node 0 gets no answer and sends Connect again and again
+	 */
+	connects_blocked = 1;
 	want(0);
 	nodes_run(CONNECT_ANSWER_MS + 10 * CONNECT_BACKOFF_MS);
 	assert_int_equal(connect_busy(&node[1].control), 1);
@@ -119,13 +133,15 @@ static void repeated_connects_of_a_peer_block_only_one_helper(void **state)
 	connect_stop(control);
 }
 
-/* Each connect may block for a second, and a set may have eight queue pairs. */
+/*
+ * Each dv_qp_connect() call may block for a second, and one connection may have eight queue pairs.
+ */
 static void an_abandoned_set_makes_no_further_connect_call(void **state)
 {
 	(void)state;
 	connects_blocked = 1;
 	want(0);
-	/* This is the first dv_qp_connect() call of node 1 */
+	/* Waits until node 1 has made its first dv_qp_connect() call, which blocks */
 	assert_true(nodes_until(qps_connects == 1, 5000));
 	connect_stop(control);
 	connect_stop(&node[1].control);

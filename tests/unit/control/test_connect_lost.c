@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * NICs that do not release memory: what proves that a buffer is not written any more, what stays
- * lost, and when the engine aborts.
+ * lost, and when the engine aborts. A node is one control plane in the test's process.
  */
 #include "tests/unit/control/connect_world.h"
 
@@ -45,9 +45,10 @@ static void a_connection_that_cannot_be_put_in_error_is_destroyed_and_then_retir
 	assert_int_equal(told(0, 2)->kind, RAIL_PEER_RETIRE);
 	assert_ptr_equal(told(0, 2)->object, got);
 	assert_int_equal(qps_errors, 2);
-	/* Both queue pairs were killed before RAIL_PEER_RETIRE was sent */
+	/* Node 0 has killed both queue pairs before it sent RAIL_PEER_RETIRE */
 	assert_int_equal(qps_kills, 2);
-	assert_int_equal(qps_alive, 4); /* the rail may still use the handles */
+	/* the handles of the QPs are not freed: the rail may still use them */
+	assert_int_equal(qps_alive, 4);
 	assert_int_equal(connect_outstanding(control), 1);
 	ends(0, got);
 }
@@ -71,7 +72,8 @@ static void no_queue_pair_is_destroyed_before_the_rail_reports_that_it_has_stopp
 	assert_int_equal(qps_kills, 0);
 	node[0].rail[0].full = false;
 	assert_int_equal(told(0, 1)->kind, RAIL_PEER_DROP);
-	nodes_run(500); /* the command was sent, but the rail has not executed it */
+	/* RAIL_PEER_RETIRE was sent, but the rail has not executed it in this time */
+	nodes_run(500);
 	assert_int_equal(qps_kills, 0);
 	connect_stuck(control, 0, got, clock_now_ns());
 	assert_int_equal(told(0, 2)->kind, RAIL_PEER_RETIRE);
@@ -91,9 +93,11 @@ static void a_connection_that_does_not_drain_is_destroyed_and_then_retired(void 
 	connect_stuck(control, 0, got, clock_now_ns());
 	assert_int_equal(told(0, 2)->kind, RAIL_PEER_RETIRE);
 	assert_int_equal(qps_kills, 2);
-	assert_int_equal(shm_load(&control->status->rails_out), 0); /* the NIC itself works */
+	/* rail 0 is not out of use, because its NIC works */
+	assert_int_equal(shm_load(&control->status->rails_out), 0);
 	ends(0, got);
-	nodes_run(8000); /* the engine does not abort later either */
+	/* the engine does not abort later either, because the rail has retired the connection */
+	nodes_run(8000);
 }
 
 static void eio_is_no_proof_that_the_nic_stopped_but_a_closed_device_is(void **state)
@@ -107,8 +111,10 @@ static void eio_is_no_proof_that_the_nic_stopped_but_a_closed_device_is(void **s
 	connect_stuck(control, 0, got, clock_now_ns());
 	assert_int_equal(told(0, 2)->kind, RAIL_LOST);
 	nodes_run(1000);
-	assert_int_equal(node[0].rail[0].tells, 3); /* no RAIL_PEER_RETIRE was sent */
-	assert_int_equal(device_cuts, 0); /* not closed: the rail still polls its queues */
+	/* RAIL_PEER_RETIRE is not among the three commands that the rail was sent */
+	assert_int_equal(node[0].rail[0].tells, 3);
+	/* the device is not closed: the rail still polls its queues */
+	assert_int_equal(device_cuts, 0);
 	connect_quiet(control, 0);
 	regions_retried = 0;
 	assert_int_equal(told(0, 3)->kind, RAIL_PEER_RETIRE);
@@ -125,7 +131,8 @@ static void a_connection_that_drains_meanwhile_is_destroyed_once(void **state)
 	connect_broken(control, 0, got, 0);
 	assert_int_equal(told(0, 1)->kind, RAIL_PEER_DROP);
 	connect_stuck(control, 0, got, clock_now_ns());
-	connect_returned(control, 0, got); /* its completions arrived after all */
+	/* the rail returns the connection: its completions arrived after all */
+	connect_returned(control, 0, got);
 	assert_true(nodes_until(qps_alive == 2, 500));
 	assert_int_equal(node[0].rail[0].tells, 2);
 	connect_stop(control);
@@ -146,16 +153,18 @@ static void a_device_that_died_is_closed_and_stays_lost(void **state)
 	assert_int_equal(told(1, 1)->kind, RAIL_LOST);
 	connect_quiet(control, 1);
 	assert_int_equal(told(1, 2)->kind, RAIL_PEER_RETIRE);
-	assert_int_equal(qps_errors + qps_kills, 0); /* no driver call was made */
+	/* the control plane made no driver call on the lost NIC's queue pairs */
+	assert_int_equal(qps_errors + qps_kills, 0);
 	connect_returned(control, 1, got);
 	connect_port(control, 1, false);
-	connect_port(
-		control, 1, true); /* the port is up again after the kernel has reset the device */
+	/* reports that the port has its link again, as after the kernel has reset the device */
+	connect_port(control, 1, true);
 	want(1);
 	assert_int_equal(told(1, 3)->kind, RAIL_PEER_REFUSE);
 	nodes_run(3 * CONNECT_BACKOFF_MAX_MS);
 	assert_int_equal(shm_load(&control->status->rails_out), 2);
-	assert_int_equal(node[0].rail[1].tells, 4); /* it is not probed either */
+	/* the rail gets no further command, so no probe was made */
+	assert_int_equal(node[0].rail[1].tells, 4);
 	assert_string_equal(connect_rail_state(control, 1, &peers_out), "lost");
 	assert_string_equal(connect_rail_state(control, 0, &peers_out), "up");
 	connect_stop(control);
@@ -168,12 +177,13 @@ static void a_lost_rail_serves_no_peer(void **state)
 	assert_int_equal(qps_alive, 4);
 	connect_device_lost(&node[1].control, 0, "local catastrophic error");
 	connect_quiet(&node[1].control, 0);
-	assert_true(nodes_until(qps_alive == 2, 500)); /* node 1 has destroyed its side */
+	/* node 1, whose NIC was lost, has destroyed its QPs */
+	assert_true(nodes_until(qps_alive == 2, 500));
 	node[0].rail[1].tells = node[0].rail[0].tells = 0;
 	connect_broken(control, 0, &LIST_FIRST(&control->connect->actives)->peer, 0x15);
 	assert_int_equal(told(0, 0)->kind, RAIL_PEER_DROP);
 	connect_returned(control, 0, &LIST_FIRST(&control->connect->actives)->peer);
-	/* Node 1 refused the Connect of the probe */
+	/* The refusal shows that node 1 refused the Connect of the probe */
 	assert_int_equal(told(0, 1)->kind, RAIL_PEER_REFUSE);
 	assert_true(nodes_until(qps_alive == 0, 500));
 	connect_stop(control);
@@ -182,7 +192,8 @@ static void a_lost_rail_serves_no_peer(void **state)
 static void a_connection_being_made_on_a_lost_rail_is_given_up(void **state)
 {
 	(void)state;
-	connects_free = 2; /* the two dv_qp_connect() calls of node 1 return */
+	/* node 1's two dv_qp_connect() calls return; the calls of node 0 block */
+	connects_free = 2;
 	connects_blocked = 1;
 	want(0);
 	assert_true(nodes_until(
@@ -227,7 +238,8 @@ static void a_device_whose_events_cannot_be_read_is_lost(void **state)
 	unsigned reads;
 
 	(void)state;
-	event_fd = eventfd(1, EFD_CLOEXEC); /* its eventfd is always readable */
+	/* the device's event descriptor is always readable */
+	event_fd = eventfd(1, EFD_CLOEXEC);
 	control->rails = 1;
 	assert_int_equal(device_event_open(control), 0);
 	nodes_run(10);
@@ -238,7 +250,7 @@ static void a_device_whose_events_cannot_be_read_is_lost(void **state)
 	assert_int_equal(told(0, 0)->kind, RAIL_LOST);
 	reads = stub_count(EVENT_READS);
 	nodes_run(10);
-	/* The loop does not read that device again and again */
+	/* The loop does not read the events of that device again and again */
 	assert_int_equal(stub_count(EVENT_READS), reads);
 	device_event_close(control);
 	control->rails = 2;
@@ -256,7 +268,7 @@ static void a_queue_pair_that_failed_breaks_its_connection(void **state)
 	uint32_t qpn = dv_qp_number(active->qps.set.qp[1]);
 
 	(void)state;
-	/* A QP of another rail may have the same number */
+	/* Another rail's QP may have the same number, so this event breaks nothing on rail 0 */
 	connect_qp_failed(control, 1, qpn, "QP fatal");
 	connect_qp_failed(control, 0, qpn + 1000, "QP fatal");
 	nodes_run(100);
@@ -265,7 +277,8 @@ static void a_queue_pair_that_failed_breaks_its_connection(void **state)
 	assert_int_equal(rails_out(), 1);
 	assert_int_equal(told(0, 1)->kind, RAIL_PEER_DROP);
 	connect_returned(control, 0, got);
-	assert_int_equal(told(0, 2)->kind, RAIL_PEER_ADD); /* the connection was made again */
+	/* the rail got a new connection to the same peer */
+	assert_int_equal(told(0, 2)->kind, RAIL_PEER_ADD);
 	connect_stop(control);
 }
 
@@ -322,7 +335,10 @@ static const char *aborted(void (*scene)(int out))
 		void *state = NULL;
 
 		setrlimit(RLIMIT_CORE, &none);
-		signal(SIGABRT, SIG_DFL); /* remove the handler that cmocka has installed */
+		/*
+		 * removes cmocka's handler of SIGABRT, so that the child process ends by the signal
+		 */
+		signal(SIGABRT, SIG_DFL);
 		dup2(fds[1], STDERR_FILENO);
 		close(fds[0]);
 		alarm(60);
@@ -393,7 +409,10 @@ static void an_engine_aborts_seven_seconds_after_a_deadline_it_cannot_keep(void 
 		"the engine aborts: rail 0: mlx5_0 does not give up the memory that READs from peer");
 }
 
-/* SIGSTOP, or a suspended virtual machine, while a helper thread destroys the queue pairs. */
+/*
+ * The process is stopped (SIGSTOP, or a suspended virtual machine) while a helper thread destroys
+ * queue pairs.
+ */
 static void time_during_which_the_process_was_stopped_does_not_abort_the_engine(void **state)
 {
 	struct rail_peer *got = connected(0);
@@ -402,14 +421,17 @@ static void time_during_which_the_process_was_stopped_does_not_abort_the_engine(
 	connect_broken(control, 0, got, 0);
 	assert_int_equal(told(0, 1)->kind, RAIL_PEER_DROP);
 	connect_stuck(control, 0, got, clock_now_ns());
-	control->stopping = true; /* so that no probe starts in between */
+	/* a stopping control plane probes no connection, which would add commands for the rail */
+	control->stopping = true;
 	while (qps_kills < 2)
-		usleep(1000); /* both are destroyed, but the loop does not know it yet */
+		/* both queue pairs are destroyed, but the control plane does not know it yet */
+		usleep(1000);
 	nodes_pass(60000);
 	nodes_run(100);
 	assert_int_equal(told(0, 2)->kind, RAIL_PEER_RETIRE);
 	nodes_run(CONNECT_ABORT_NS / 1000000 - 1000);
-	nodes_pass(60000); /* the rail did not run in this time either */
+	/* the process is stopped again: time passes in which the rail cannot run either */
+	nodes_pass(60000);
 	nodes_run(400);
 	ends(0, got);
 }

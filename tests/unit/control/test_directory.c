@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Publishing, removing and forgetting entries at their owners: results, deadlines, conditions.
+ * Publishing, removing and forgetting entries at their owners: results, deadlines, conditions. A
+ * node is one control plane in the test's process.
  */
 #include "tests/unit/control/test_rpc_nodes.h"
 
@@ -32,7 +33,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* True if node `owner` is an owner of the key by node 0's map. */
+/* True if node `owner` is an owner of the key with this number, by node 0's map. */
 static bool owns(unsigned owner, uint64_t number)
 {
 	const struct map_view *map = member_map(&node[0].control);
@@ -125,7 +126,8 @@ static void only_a_refusal_by_all_owners_is_no_space(void **state)
 	assert_int_equal(node[0].hits, KEYS);
 	assert_true(full->counter[COUNTER_entries_dropped] > KEYS / 2);
 
-	node_close(0); /* now the node with the full shard is the only owner */
+	/* the other owner leaves: the only owner left is the node whose shard is full */
+	node_close(0);
 	assert_true(nodes_until(sees_count(1, 1), 1000));
 	for (unsigned k = 0; k < KEYS; k++)
 		node_put(1, 5000000 + k, 1, 1000);
@@ -144,7 +146,10 @@ static void at_the_deadline_the_answer_is_timeout_and_the_entry_still_arrives(vo
 	from = clock_now_ns();
 	node_put(0, number, 1, 100);
 	node_put(0, owned_by(1, number + 1), 1, 50);
-	/* At its own deadline, long before node 1 is declared dead. */
+	/*
+	 * Each publish ends at its own deadline (50 and 100 ms), long before node 1 is declared
+	 * dead.
+	 */
 	assert_true(nodes_until(node[0].dones >= 1, 500));
 	assert_in_range((clock_now_ns() - from) / 1000000, 50, 60);
 	assert_true(nodes_until(node[0].dones == 2, 500));
@@ -160,7 +165,10 @@ static void at_the_deadline_the_answer_is_timeout_and_the_entry_still_arrives(vo
 static uint64_t last_deadline_ns;
 static unsigned out_of_order;
 
-/* `cookie` is the deadline. */
+/*
+ * Callback of the publishes, which pass their deadline as `cookie`: counts those that end out of
+ * order.
+ */
 static void note_order(void *context, uint64_t cookie, enum op_status status)
 {
 	out_of_order +=
@@ -199,7 +207,8 @@ static void an_owner_that_dies_during_a_publish_is_replaced(void **state)
 	for (unsigned k = 0; k < KEYS; k++)
 		node_put(0, k, 1, 5000);
 	nodes_run(50);
-	assert_in_range(node[0].dones, 1, KEYS - 1); /* some keys wait for node 3 */
+	/* some keys are not answered yet, because their owner node 3 does not answer */
+	assert_in_range(node[0].dones, 1, KEYS - 1);
 	assert_true(nodes_until(node[0].dones == KEYS, 3000));
 	assert_int_equal(node[0].hits, KEYS);
 	node_close(3);
@@ -291,9 +300,12 @@ static void a_reported_entry_is_removed_unless_it_is_correct(void **state)
 	open_nodes(3, 300);
 	node_put(0, 9, 4, 1000);
 	assert_true(nodes_until(node[0].dones == 1, 1000));
-	/* Another generation than the entry has: the entry stays. */
+	/* The report names another generation than the entry has, so the entry stays. */
 	directory_stale(&node[1].control, &key, node[0].control.ref, place, 3);
-	/* Reported at the holder itself, whose index shows that the entry is correct. */
+	/*
+	 * The stale entry is reported at its holder, node 0, whose index shows that the entry is
+	 * correct.
+	 */
 	directory_stale(&node[0].control, &key, node[0].control.ref, place, 4);
 	nodes_run(50);
 	assert_int_equal(found_at_owners(0, 0, 9), 2);
@@ -328,7 +340,7 @@ static void forget_reaches_every_member_that_has_the_page(void **state)
 
 		assert_int_equal(shard_find(&node[i].control.shard, &key, found, 8), 0);
 	}
-	/* The node's own page is forgotten as well. */
+	/* The page that node 3 itself holds is forgotten as well. */
 	node_put(3, 3, 2, 1000);
 	directory_forget(&node[3].control, &key, soon, node_done, &node[3], 0);
 	assert_true(nodes_until(node[3].dones == 4, 1000));
@@ -354,9 +366,10 @@ static void touches_reach_the_node_that_has_the_page(void **state)
 	open_nodes(2, 300);
 	directory_touch(&node[0].control, node[1].control.ref, place_make(1, 77));
 	directory_touch(&node[0].control, node[0].control.ref, place_make(0, 5));
-	/* Node 1 has no rail 2 */
+	/* A touch of a page on rail 2 of node 1 is ignored: that rail does not exist */
 	directory_touch(&node[0].control, node[1].control.ref, place_make(2, 5));
-	directory_touch(&node[0].control, 12345, 5); /* no member has this ref */
+	/* a touch of a page of an unknown member: no member has this ref */
+	directory_touch(&node[0].control, 12345, 5);
 	assert_true(nodes_until(node[1].touches == 1, 1000));
 	assert_int_equal(node[1].touched, place_make(1, 77));
 	assert_int_equal(node[0].touches, 1);

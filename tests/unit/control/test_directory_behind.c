@@ -2,7 +2,7 @@
 /*
  * A member, played by hand over a raw connection, that sends heartbeats but acknowledges nothing:
  * it must not delay other members, must cost bounded memory, and must receive the skipped publishes
- * once it acknowledges again.
+ * once it acknowledges again. A node is one control plane in the test's process.
  */
 #include "tests/unit/control/test_rpc_nodes.h"
 
@@ -25,7 +25,8 @@ static struct {
 	int fd;
 	uint64_t incarnation;
 	bool answers;
-	struct index *told; /* keys that were published to it and that it acknowledged */
+	/* keys that node 0 published to the mute member and that it acknowledged */
+	struct index *told;
 	uint8_t *bytes;
 	size_t have;
 } mute;
@@ -144,7 +145,7 @@ static struct owner *mute_owner(void)
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 
-/* Adds keys to node 0's index without publishing them. */
+/* Adds keys to node 0's index without publishing them to any owner. */
 static void have(uint64_t from, uint64_t count)
 {
 	for (uint64_t k = from; k < from + count; k++) {
@@ -170,7 +171,7 @@ static bool owned_by(uint32_t ref, uint64_t number)
 	return false;
 }
 
-/* Of the keys that node `i` owns by node 0's map: how many its shard does not have. */
+/* Returns how many of the keys that node `i` owns, by node 0's map, are missing in its shard. */
 static unsigned missing_at(unsigned i)
 {
 	const struct shard *shard = &node[i].control.shard;
@@ -230,7 +231,7 @@ static void another_member_still_receives_every_publish(void **state)
 	assert_true(mute_until(node[0].control.directory->phase != MOVE_WALK, 5000));
 	assert_int_equal(node_open(1, node_at(0)), 0);
 	assert_true(mute_until(sees(0, 1) && missing_at(1) == 0, 5000));
-	/* Node 1 has everything while the mute member has not. */
+	/* Node 1 got all its entries, although the mute member is still behind. */
 	assert_true(mute_owner()->behind);
 }
 
@@ -255,7 +256,10 @@ static void items_that_no_client_waits_for_are_bounded(void **state)
 	assert_int_equal(node[0].hits, 0);
 	assert_int_equal(
 		counter[COUNTER_publishes_deferred] + mute_owner()->background, rounds * sets);
-	/* After ten more rounds of 4,096 publishes, memory use has hardly grown. */
+	/*
+	 * After ten more rounds of 4,096 publishes to the mute member, node 0's memory use has
+	 * hardly grown.
+	 */
 	assert_in_range(mallinfo2().uordblks, 0, before + 1000000);
 	/*
 	 * A publish of a key that the mute member does not own is not affected: nodes 0 and 1 own
@@ -282,7 +286,7 @@ static void every_skipped_publish_is_sent_once_it_answers(void **state)
 	have(0, KEYS);
 	for (unsigned from = 0; from < KEYS; from += KEYS / 4)
 		publish(from, KEYS / 4, 20);
-	/* Keys without a page in the index: the walk does not publish them again */
+	/* These keys have no page in node 0's index, so the walk does not publish them again */
 	publish(1000000, BOUND, 20);
 	assert_true(mute_until(node[0].dones == KEYS + BOUND, 1000));
 	assert_true(node[0].control.counter[COUNTER_publishes_deferred] >= KEYS);
@@ -293,7 +297,10 @@ static void every_skipped_publish_is_sent_once_it_answers(void **state)
 	assert_int_equal(node[0].control.directory->background, 0);
 }
 
-/* Publishes of keys that the member's own walk has passed already are skipped. */
+/*
+ * Publishes are skipped for keys that the walk for this member has passed already: a second walk
+ * sends them.
+ */
 static void publishes_skipped_during_its_own_walk_are_sent_in_a_second_walk(void **state)
 {
 	struct owner *owner;
@@ -308,7 +315,9 @@ static void publishes_skipped_during_its_own_walk_are_sent_in_a_second_walk(void
 	assert_true(mute_until(owner->behind && owner->cursor > KEYS / 2, 3000));
 	mute.answers = false;
 	assert_true(mute_until(owner->background + MOVE_PART > OWNER_PUBLISHES_MAX, 1000));
-	/* The limit of batches in flight is reached: no further one can be sent */
+	/*
+	 * Reaches the limit of batches in flight to the mute member: no further batch can be sent
+	 */
 	publish(1000000, BATCHES_MAX * MESSAGE_PAGES_MAX, 20);
 	nodes_run(5);
 	publish(0, KEYS / 4, 20);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Directory entries follow the map: after members join, die, restart or are cut off, every page is
- * eventually found at all its present owners, and nowhere else.
+ * eventually found at all its present owners, and nowhere else. A node is one control plane in the
+ * test's process.
  */
 #include "tests/unit/control/test_rpc_nodes.h"
 
@@ -12,7 +13,7 @@
 
 #include "engine/control/directory_state.h"
 
-#define KEYS 1500 /* keys published by each node that publishes */
+#define KEYS 1500 /* number of keys that each publishing node publishes */
 #define DEAD_MS 300
 
 static int setup(void **state)
@@ -102,7 +103,7 @@ static void after_a_death_every_key_has_all_its_owners_again(void **state)
 		for (unsigned k = 0; k < KEYS; k++)
 			assert_true(found_at_owners(3, i, i * KEYS + k) >= 1);
 	assert_true(nodes_until(all_found(0, 2) && all_found(1, 2), 3000));
-	/* Entries whose holder is dead are swept. */
+	/* The entries whose holder is dead are swept from the shards. */
 	for (unsigned i = 0; i < 4; i++)
 		if (node[i].open)
 			assert_true(nodes_until(entries_of(i, dead_ref) == 0, 2000));
@@ -130,7 +131,8 @@ static void after_a_partition_every_key_is_found_again(void **state)
 	node[2].stalled = true;
 	assert_true(nodes_until(sees_count(0, 2) && sees_count(1, 2), 3000));
 	assert_true(nodes_until(entries_of(0, ref) == 0 && entries_of(1, ref) == 0, 2000));
-	for (unsigned k = 0; k < KEYS; k++) /* node 2 must also get what was published meanwhile */
+	/* publishes keys while node 2 is cut off: node 2 must get them later */
+	for (unsigned k = 0; k < KEYS; k++)
 		node_put(0, k, 2, 3000);
 	nodes_run(100);
 	node[2].stalled = false;
@@ -140,8 +142,9 @@ static void after_a_partition_every_key_is_found_again(void **state)
 }
 
 /*
- * Node 2 never declared another member dead, so its own map did not change. It learns from the
- * terms in the others' Hellos that they have dropped its entries.
+ * Node 2 is stalled, so the others declare it dead and drop its entries. Node 2 itself declared no
+ * member dead, so its map did not change. From the terms in the others' Hellos it learns that they
+ * have dropped its entries.
  */
 static void a_member_that_others_dropped_without_its_noticing_publishes_again(void **state)
 {
@@ -168,7 +171,7 @@ static void a_removed_key_is_also_removed_from_former_owners(void **state)
 	assert_int_equal(node_open(2, node_at(0)), 0);
 	assert_true(nodes_until(all_agree(), 2000));
 	assert_true(nodes_until(all_found(0, 2), 2000));
-	/* Remove the keys before the former owners have been told to remove them. */
+	/* Removes the keys before MOVE_TIDY, in which the former owners are told to remove them. */
 	for (unsigned k = 0; k < KEYS; k++) {
 		struct page_key key = key_of(k);
 		struct index_entry entry = *index_find(node[0].control.index, &key);
@@ -180,7 +183,7 @@ static void a_removed_key_is_also_removed_from_former_owners(void **state)
 		assert_true(nodes_until(node[i].control.shard.entries == 0, 2000));
 }
 
-/* The walk is still in progress when the next changes come. */
+/* The next map changes come while the walk is still in progress. */
 static void changes_during_a_walk_lose_no_key(void **state)
 {
 	(void)state;
@@ -198,7 +201,10 @@ static void changes_during_a_walk_lose_no_key(void **state)
 	assert_true(nodes_until(all_found(0, 2) && all_found(1, 2), 5000));
 }
 
-/* The first keys were compared with a map that is no longer the present one. */
+/*
+ * The walk compared the first keys with a map that is out of date after the change, so it starts
+ * again.
+ */
 static void a_change_in_the_middle_of_a_walk_starts_it_again(void **state)
 {
 	const unsigned keys = 3 * MOVE_KEYS;
@@ -213,7 +219,8 @@ static void a_change_in_the_middle_of_a_walk_starts_it_again(void **state)
 	assert_true(nodes_until(dir->phase != MOVE_WALK, 2000));
 	assert_int_equal(node_open(2, node_at(0)), 0);
 	assert_true(nodes_until(dir->phase == MOVE_WALK && dir->cursor != 0, 2000));
-	event_del(dir->move); /* pause the walk here until the next map change */
+	/* stops the timer of the walk, which then waits until the next map change */
+	event_del(dir->move);
 	dir->move_soon = false;
 	assert_int_equal(node_open(3, node_at(0)), 0);
 	assert_true(nodes_until(all_agree(), 3000));
@@ -222,7 +229,7 @@ static void a_change_in_the_middle_of_a_walk_starts_it_again(void **state)
 		assert_int_equal(found_at_owners(3, 0, k), 2);
 }
 
-/* SEED=... repeats a run. */
+/* The environment variable SEED repeats a run. */
 static void after_random_changes_every_key_is_found(void **state)
 {
 	const char *given = getenv("SEED");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Requests of other engines on a shard, sent over a raw connection: what is served and what breaks
- * a rule.
+ * a rule. A node is one control plane in the test's process.
  */
 #include "tests/unit/control/test_rpc_nodes.h"
 
@@ -56,7 +56,7 @@ static void messages_that_break_a_rule_change_nothing(void **state)
 	m.publish = &publish;
 	publish.entries = entries;
 	publish.n_entries = 1;
-	publish.ref = (uint32_t)raw_incarnation + 1; /* the ref of another engine */
+	publish.ref = (uint32_t)raw_incarnation + 1; /* the ref of another engine than the sender */
 	expect_bad(&m);
 	publish.ref = (uint32_t)raw_incarnation;
 	publish.n_entries = 0;
@@ -64,10 +64,11 @@ static void messages_that_break_a_rule_change_nothing(void **state)
 	publish.n_entries = MESSAGE_PAGES_MAX + 1;
 	expect_bad(&m);
 	publish.n_entries = 2;
-	entry[1].place = place_make(2, 0); /* a place on rail 2; the sender has only two rails */
+	/* the entry's place is on rail 2; the sender has only two rails */
+	entry[1].place = place_make(2, 0);
 	expect_bad(&m);
 	entry[1].place = 0;
-	entry[1].key0 = 0; /* 0, 0 is not a valid key */
+	entry[1].key0 = 0; /* the key {0, 0} is not valid */
 	expect_bad(&m);
 	m.body_case = PC__MESSAGE__BODY_REMOVE;
 	m.remove = &remove;
@@ -75,7 +76,7 @@ static void messages_that_break_a_rule_change_nothing(void **state)
 	remove.n_entries = 2;
 	expect_bad(&m);
 	entry[1].key0 = 1;
-	entry[1].ref = 0; /* the entry names no holder */
+	entry[1].ref = 0; /* the entry names no holder (ref 0) */
 	expect_bad(&m);
 	m.body_case = PC__MESSAGE__BODY_FORGET;
 	m.forget = &forget;
@@ -90,13 +91,13 @@ static void messages_that_break_a_rule_change_nothing(void **state)
 	assert_int_equal(node[0].touches, 0);
 	m.body_case = PC__MESSAGE__BODY_ACK;
 	m.ack = &ack;
-	ack.serial = 1; /* node 0 has sent no batch with this serial */
+	ack.serial = 1; /* refused: node 0 has sent no batch with this serial */
 	ack.failed = failed;
 	ack.n_failed = 1;
 	expect_bad(&m);
 }
 
-/* The counterpart of the test above: a request that breaks no rule is executed. */
+/* As the requests above, but without an error: the publish is served. */
 static void a_correct_publish_over_a_raw_connection_is_served(void **state)
 {
 	Pc__Entry entry = PC__ENTRY__INIT, *entries = &entry;
@@ -126,7 +127,7 @@ static void a_correct_publish_over_a_raw_connection_is_served(void **state)
 	assert_int_equal(found[0].place, place_make(1, 3));
 	assert_int_equal(found[0].generation, 9);
 	close(fd);
-	/* The member is dead, so its entries are swept. */
+	/* The member that published the entry is dead, so node 0 sweeps its entry. */
 	assert_true(nodes_until(shard_find(&node[0].control.shard, &key, found, 2) == 0, 1000));
 }
 

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The index compared with a plain array of the entries it should have. */
+/*
+ * Tests index.c: the engine's index is compared with a plain array of the entries that it should
+ * have.
+ */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -246,7 +249,7 @@ static void holes_are_filled_before_the_table_grows(void **state)
 	index_close(index);
 }
 
-/* The times are printed, not checked. */
+/* Prints the time that inserts, look-ups and removes take; does not check it. */
 static void a_million_entries_are_inserted_and_removed(void **state)
 {
 	const uint32_t million = 1000000;

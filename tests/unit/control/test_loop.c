@@ -49,7 +49,7 @@ static void socket_and_port_are_bound_before_memory_is_allocated(void **state)
 	(void)state;
 	for (unsigned n = 1; n <= 2; n++) {
 		setup(state);
-		/* a pool that is too large to be allocated */
+		/* a pool size that cannot be allocated, so control_open() fails */
 		settings.engine_pool_bytes = UINT64_MAX / 2;
 		world.fail_at = n;
 		log_test_capture(log, sizeof(log));
@@ -122,7 +122,7 @@ static void commands_for_a_full_inbox_are_sent_later_in_order(void **state)
 	}
 	world.full = false;
 	command.peer = 40;
-	/* this command must not overtake the commands that wait */
+	/* this command must not overtake the commands that wait for a full inbox */
 	assert_true(loop_tell(control, 0, &command));
 	assert_int_equal(world.commands, 0);
 	assert_int_equal(loop_outbox_send(control), 41);
@@ -177,7 +177,8 @@ static void shutdown_goes_in_order_and_waits_for_the_rails(void **state)
 	assert_true(before("connect_stop", "RAIL_STOP"));
 	assert_int_equal(world.returns_after, 0);
 	assert_int_equal(world.wanted, 0);
-	assert_int_equal(world.refused, 1); /* no peer is connected while the engine stops */
+	/* a stopping engine refuses to connect the peer that the rail requests */
+	assert_int_equal(world.refused, 1);
 	control_close(control);
 	assert_int_equal(world.open, 0);
 }
@@ -212,7 +213,7 @@ static void a_poll_core_that_does_not_end_is_reported(void **state)
 	control_stop(control);
 	assert_int_equal(control_run(control), -ETIMEDOUT);
 	log_test_capture(NULL, 0);
-	world.stuck = false; /* needed to close the engine below */
+	world.stuck = false; /* the poll cores end again, so that the engine below can be closed */
 	loop_of(control)->result = 0;
 	control_close(control);
 	assert_int_equal(world.open, 0);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Membership and the map built from it: members join, die and come back, over real connections on
- * loopback.
+ * loopback. A node is one control plane in the test's process.
  */
 #include "tests/unit/control/test_rpc_nodes.h"
 
@@ -108,7 +108,7 @@ static void one_seed_on_either_side_or_both_is_enough(void **state)
 		assert_true(nodes_until(all_agree(), 2000));
 		assert_int_equal(node[0].control.counter[COUNTER_messages_bad], 0);
 		assert_int_equal(node[1].control.counter[COUNTER_messages_bad], 0);
-		/* Neither node joined twice. */
+		/* Each node counts the other one as joined once, whichever of them dialled. */
 		assert_int_equal(node[0].control.counter[COUNTER_members_joined], 1);
 		assert_int_equal(node[1].control.counter[COUNTER_members_joined], 1);
 		nodes_teardown();
@@ -154,7 +154,7 @@ static void an_engine_that_knows_one_member_finds_all(void **state)
 {
 	(void)state;
 	open_agreeing(5);
-	/* Every node has the same hash ring. */
+	/* Every node has computed the same hash ring. */
 	for (unsigned i = 1; i < 5; i++)
 		assert_memory_equal(member_map(&node[0].control)->point,
 			member_map(&node[i].control)->point, 5 * VNODES * sizeof(struct map_point));
@@ -225,7 +225,7 @@ static void a_silent_engine_is_off_the_map_and_comes_back(void **state)
 	assert_true(nodes_until(sees_count(0, 2) && sees_count(1, 2), 3000));
 	assert_in_range(
 		(clock_now_ns() - from) / 1000000, DEAD_MS - 2 * BEAT_MS, DEAD_MS + 2 * BEAT_MS);
-	/* Gossip of the other members does not bring it back. */
+	/* Gossip of the other nodes does not bring the member that left back. */
 	nodes_run(300);
 	assert_true(sees_count(0, 2) && sees_count(1, 2));
 	node[2].stalled = false;
@@ -241,7 +241,10 @@ static void an_engine_that_was_stopped_keeps_its_members(void **state)
 	(void)state;
 	open_agreeing(2);
 	nodes_pass(2 * DEAD_MS);
-	/* Its timer runs first: no message was received, and a long time has passed. */
+	/*
+	 * The heartbeat timer of node 0 runs before it reads messages: by the clock, it has
+	 * received none for a long time.
+	 */
 	member_tick(-1, 0, &node[0].control);
 	member_tick(-1, 0, &node[1].control);
 	nodes_run(DEAD_MS);
@@ -268,7 +271,7 @@ static void a_restarted_engine_replaces_its_former_incarnation(void **state)
 		assert_null(member_by_ref(&node[0].control, old_ref));
 		now = member_by_ref(&node[0].control, node[2].control.ref);
 		assert_non_null(now);
-		/* A stale (old peer, old ref) finds no member. */
+		/* The pair (old peer number, old ref) finds no member any more. */
 		assert_int_not_equal(now->map.peer, old_peer);
 		assert_ptr_equal(member_by_peer(&node[0].control, now->map.peer), now);
 		assert_null(member_by_peer(&node[0].control, old_peer));
@@ -281,9 +284,9 @@ static void a_member_that_leaves_is_off_the_map_at_once(void **state)
 	nodes_setup(BEAT_MS, 20000);
 	open_agreeing(3);
 	member_leave(&node[2].control);
-	node[2].stalled = true; /* node 2's loop gets no further turn */
+	node[2].stalled = true; /* the event loop of node 2 gets no further turn */
 	assert_true(nodes_until(sees_count(0, 2) && sees_count(1, 2), 2000));
-	/* It is not dialled again: nothing listens there. */
+	/* No node dials node 2 again: nothing listens at its address. */
 	nodes_run(100);
 	assert_int_equal(raw_open(2), -1);
 	node_close(2);
@@ -332,7 +335,8 @@ static void a_dead_incarnation_that_gossip_calls_alive_stays_dead(void **state)
 	assert_true(nodes_until(all_agree(), 2000));
 	fd = raw_open(0);
 	raw_hello(fd, "raw", 0x1234567890, 9, &dead);
-	assert_true(nodes_until(sees_count(0, 3), 1000)); /* the third member is "raw" itself */
+	/* the third member of node 0's map is the raw connection, "raw" */
+	assert_true(nodes_until(sees_count(0, 3), 1000));
 	nodes_run(200);
 	assert_null(member_by_ref(&node[0].control, (uint32_t)dead.incarnation));
 	close(fd);
@@ -424,18 +428,27 @@ static void an_idle_engine_sends_heartbeats_and_nothing_else(void **state)
 			2 * (ms / BEAT_MS + 2));
 }
 
-/* The previous map is the one from before the changes; it is removed when no reader needs it. */
+/*
+ * The previous map is the map from before the changes. It is removed when no reader needs it any
+ * more.
+ */
 static void the_previous_map_has_the_members_from_before_the_change(void **state)
 {
 	const struct map_shared *shared;
 
 	(void)state;
 	open_agreeing(2);
-	/* A node that has just joined uses the membership without itself. */
+	/*
+	 * The previous map of a node that has just joined has the other members, without the node
+	 * itself.
+	 */
 	shared = &node[1].control.status->map;
 	assert_int_equal(shared->previous.members, 1);
 	assert_string_equal(shared->previous.member[0].name, "node-0");
-	/* Long after it joined, the next change keeps the map from before that change. */
+	/*
+	 * Long after node 0 joined, the next change makes the map from before that change its
+	 * previous map.
+	 */
 	node[0].control.member->opened_ns -= 2 * MAP_HOLD_NS;
 	node[0].control.member->changed_ns -= 2 * MAP_HOLD_NS;
 	node_close(1);

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Two engines that do not fit together refuse each other, and both log the reason once: different
- * settings, a loopback address that others cannot reach, a name that is taken.
+ * settings, a loopback address that others cannot reach, a name that is taken. A node is one
+ * control plane in the test's process.
  */
 #include "tests/unit/control/agree_world.h"
 
-/* Node 1 has node 0 as its seed. Each must refuse the other and log it exactly once. */
+/* Node 1 has node 0 as its seed. Each must refuse the other and log the given text exactly once. */
 static void expect_both_refuse(const char *at_0, const char *at_1)
 {
 	assert_int_equal(node_open(0, NULL), 0);
 	assert_int_equal(node_open(1, node_at(0)), 0);
 	assert_true(nodes_until(lines_with(at_0, "", "") && lines_with(at_1, "", ""), 2000));
-	nodes_run(3000); /* long enough for dozens of dials */
+	nodes_run(3000); /* long enough for dozens of attempts to dial */
 	expect_lines(1, at_0, "", "");
 	expect_lines(1, at_1, "", "");
 	for (unsigned i = 0; i < 2; i++) {
@@ -68,7 +69,7 @@ static void a_refused_engine_does_not_separate_the_others(void **state)
 	assert_int_equal(node[1].control.counter[COUNTER_members_refused], 0);
 }
 
-/* The text of the values in a Hello is untrusted and may be anything. */
+/* The values' text in a Hello comes from the network: it may contain any bytes. */
 static void values_with_unprintable_characters_are_not_logged(void **state)
 {
 	char long_text[4 * AGREED_BYTES_MAX], *agreed[2 * AGREED_ENTRIES_MAX];
@@ -111,7 +112,7 @@ static void values_with_unprintable_characters_are_not_logged(void **state)
 
 /* ---- addresses ------------------------------------------------------------------------------- */
 
-/* Opens a connection to node 0 and marks it as coming from another host. */
+/* Opens a raw connection to node 0 and marks it there as coming from another host. */
 static int raw_open_far(void)
 {
 	int fd = raw_open(0);
@@ -125,7 +126,8 @@ static void a_loopback_address_from_another_host_is_refused_with_the_fix(void **
 {
 	(void)state;
 	assert_int_equal(node_open(0, NULL), 0);
-	node[0].control.rpc->loopback = false; /* as if it listened on a network address */
+	/* makes node 0 act as if it listened on a network address */
+	node[0].control.rpc->loopback = false;
 	strcpy(node[0].settings.cluster_address, "10.9.8.7");
 	for (unsigned dials = 0; dials < 5; dials++) {
 		int fd = raw_open_far();
@@ -173,7 +175,8 @@ static void gossip_of_loopback_addresses_is_ignored(void **state)
 	fd = raw_open(0);
 	raw_hello(fd, "raw", 0x1234567890, 9, &local);
 	assert_true(nodes_until(sees_count(0, 2), 1000));
-	close(accept_raw(listener)); /* engines of one host dial loopback addresses from gossip */
+	/* node 0 dials a loopback address from gossip, because both engines are on one host */
+	close(accept_raw(listener));
 	close(fd);
 	node_close(0);
 	assert_int_equal(node_open(0, NULL), 0);
@@ -203,7 +206,9 @@ static void loopback_addresses_are_recognised(void **state)
 	}
 }
 
-/* Debian gives a host's own name an address in 127.0.0.0/8. */
+/*
+ * Debian gives a host's own name an address in 127.0.0.0/8, which the engines of this host can use.
+ */
 static void engines_of_one_host_may_use_its_name(void **state)
 {
 	char name[NAME_BYTES_MAX] = "";

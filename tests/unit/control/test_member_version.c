@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Engines of different wire versions refuse each other; both log both versions, once. */
+/*
+ * Engines of different wire versions refuse each other; both log both versions, once. A node is one
+ * control plane in the test's process.
+ */
 #include "tests/unit/control/agree_world.h"
 
 static void say_hello(int fd, uint32_t version, bool probe)
@@ -23,7 +26,7 @@ static void say_hello(int fd, uint32_t version, bool probe)
 	raw_message(fd, &message);
 }
 
-/* A Hello of wire version 4: without the fields that were added later. */
+/* Sends a Hello of wire version 4, which lacks the fields of later versions. */
 static void old_hello(int fd, uint32_t version)
 {
 	say_hello(fd, version, false);
@@ -58,7 +61,7 @@ static void another_version_is_refused_and_gets_our_hello(void **state)
 	assert_true(sees_count(0, 1));
 }
 
-/* Fields of the Hello that the engine sends on a connection that it dialled. */
+/* Fields of the Hello that a node sends on a connection that it dialled. */
 struct heard {
 	uint32_t version;
 	bool visit;
@@ -115,7 +118,9 @@ static void an_old_engine_that_is_dialled_is_refused_with_both_versions(void **s
 	assert_true(sees_count(0, 1));
 }
 
-/* This engine cannot know what listens there; it logs that once. */
+/*
+ * The node cannot know what listens at an address that closes every connection; it logs that once.
+ */
 static void an_address_that_closes_every_connection_is_logged_once(void **state)
 {
 	char seed[32], at[64];
@@ -138,7 +143,10 @@ static void an_address_that_closes_every_connection_is_logged_once(void **state)
 	assert_null(strstr(strstr(said, at) + 1, at));
 }
 
-/* An engine of the same version that closed for another reason: the probe has no effect. */
+/*
+ * The probe reached an engine of the same version, which had closed the connection for another
+ * reason: the probe has no effect.
+ */
 static void a_probe_makes_no_member_and_logs_nothing(void **state)
 {
 	char seed[32];
@@ -170,7 +178,7 @@ static void a_probe_makes_no_member_and_logs_nothing(void **state)
 	assert_int_equal(node[0].control.counter[COUNTER_members_joined], 0);
 }
 
-/* A newer engine answers, and the dialling engine logs its version. */
+/* A newer engine answers the Hello, and the dialling node logs its version. */
 static void a_newer_engine_that_is_dialled_is_refused_with_both_versions(void **state)
 {
 	char seed[32];

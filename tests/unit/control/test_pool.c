@@ -142,7 +142,7 @@ static void a_credit_is_used_once(void **state)
 	assert_int_equal(pool_return(pool, place, generation, 0), -EINVAL);
 	assert_int_equal(pool_publish(pool, place, generation, &key_a, 1), -EINVAL);
 
-	/* The slot is handed out again. The old credit stays invalid. */
+	/* The slot is handed out again, with a new generation. The old credit stays invalid. */
 	assert_int_equal(take(pool, MIB, LIMBO_NS, &again), place);
 	assert_int_not_equal(again, generation);
 	assert_int_equal(pool_publish(pool, place, generation, &key_a, 1), -EINVAL);
@@ -200,7 +200,7 @@ static void an_empty_chunk_serves_any_size_at_once(void **state)
 	pool_close(pool);
 }
 
-/* A chunk has small pages, then one large page, then small pages again. */
+/* One chunk holds small pages, then one large page, then small pages again. */
 static void generations_survive_a_change_of_page_size(void **state)
 {
 	struct pool *pool = pool_new(4 * MIB);
@@ -257,7 +257,10 @@ static void without_a_free_class_a_new_size_shares_the_next_larger_one(void **st
 	assert_int_equal(pool_free(pool, 129 * PAGE_UNIT), 0);
 	assert_int_equal(pool_victims(pool, 129 * PAGE_UNIT, 1, NULL), 0);
 	assert_int_equal(pool_take(pool, 129 * PAGE_UNIT, 0, &place, &generation), -ENOSPC);
-	/* Closing a class makes room for another one. */
+	/*
+	 * When a size class ends, because its last chunk is free, another page size can get a
+	 * class.
+	 */
 	assert_int_equal(pool_return(pool, first[0], of_first[0], 0), 0);
 	take(pool, 129 * PAGE_UNIT, LIMBO_NS, &generation);
 	pool_close(pool);

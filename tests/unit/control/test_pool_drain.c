@@ -1,8 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chunks that move from one page size to another, and credits that delay it. */
+/*
+ * Tests draining: chunks of the pool that move from one page size to another, and credits that
+ * delay it.
+ */
 #include "tests/unit/control/pool_world.h"
 
-/* Evicts for pages of `bytes` until no victim is left or `most` are evicted. Returns how many. */
+/*
+ * Evicts pages for pages of `bytes` until there is no victim or `most` are evicted. Returns the
+ * number evicted.
+ */
 static unsigned evict_all_of_a_drain(struct pool *pool, uint32_t bytes, unsigned most)
 {
 	struct pool_victim victim[50];
@@ -29,7 +35,10 @@ static void a_size_without_a_chunk_takes_one_from_the_largest_class(void **state
 	assert_int_equal(evict_all_of_a_drain(pool, MIB, 1000), 256);
 	assert_int_equal(pool_take(pool, MIB, now_ns, &place, &generation), -ENOSPC);
 	now_ns += LIMBO_NS;
-	/* The class that lost the chunk does not get it back: it is reserved for the large page. */
+	/*
+	 * The size class that lost the chunk does not get it back: it is reserved for the large
+	 * page.
+	 */
 	assert_int_equal(pool_take(pool, PAGE_UNIT, now_ns, &place, &generation), -ENOSPC);
 	assert_int_equal(pool_free(pool, PAGE_UNIT), 0);
 	assert_int_equal(pool_free(pool, MIB), 1);
@@ -80,7 +89,10 @@ static void a_draining_chunk_hands_out_nothing_and_waits_for_its_credits(void **
 	struct pool_victim victim[3];
 
 	(void)state;
-	/* Four classes have one chunk each with a credit in it, so a drain waits for a credit. */
+	/*
+	 * Four size classes have one chunk each with a credit in it, so a drain must wait for a
+	 * credit.
+	 */
 	for (uint32_t i = 0; i < 4; i++) {
 		assert_int_equal(
 			pool_take(pool, (i + 1) * PAGE_UNIT, 0, &place[i], &generation[i]), 0);
@@ -94,7 +106,10 @@ static void a_draining_chunk_hands_out_nothing_and_waits_for_its_credits(void **
 	now_ns += LIMBO_NS;
 	assert_int_equal(pool_take(pool, MIB, now_ns, &other, &number), -ENOSPC);
 	assert_int_equal(pool_victims(pool, MIB, 3, victim), 0);
-	/* The credit is published meanwhile: its page becomes a victim, too. */
+	/*
+	 * The client publishes the page of its credit during the drain: the page becomes a victim,
+	 * too.
+	 */
 	assert_int_equal(pool_publish(pool, place[0], generation[0], &key, 1), 0);
 	assert_int_equal(pool_victims(pool, MIB, 3, victim), 1);
 	assert_int_equal(victim[0].place, place[0]);
@@ -124,7 +139,7 @@ static void a_drain_moves_to_a_chunk_without_credits(void **state)
 	assert_int_equal(pool_victims(pool, MIB, 3, victim), 1);
 	assert_int_equal(victim[0].key.word[0], 4);
 	retire(pool, victim);
-	/* The chunk whose drain was given up serves its class again. */
+	/* The chunk whose drain was given up hands out slots of its size class again. */
 	assert_true(page_new(pool, PAGE_UNIT, 77, NULL));
 	now_ns += LIMBO_NS;
 	assert_int_equal(pool_take(pool, MIB, now_ns, &other, &number), 0);
@@ -165,7 +180,10 @@ static void an_unfinished_drain_is_given_up(void **state)
 	pool_close(pool);
 }
 
-/* The workload changes to another page size. The memory moves to it chunk by chunk. */
+/*
+ * The clients store pages of another size than before. The memory moves to that size chunk by
+ * chunk.
+ */
 static void an_unused_page_size_loses_its_chunks_to_the_one_in_use(void **state)
 {
 	struct pool *pool = pool_new(64 * MIB);
@@ -180,7 +198,7 @@ static void an_unused_page_size_loses_its_chunks_to_the_one_in_use(void **state)
 		for (unsigned i = 0, got = pool_victims(pool, new, 64, victim); i < got; i++)
 			retire(pool, &victim[i]);
 	}
-	/* Nearly all memory has moved: at most 4096 pages of four units fit. */
+	/* Nearly all of the pool has moved: at most 4096 pages of four units fit. */
 	assert_true(pool_pages(pool) > 3500 && pool_pages(pool) <= 4096);
 	pool_close(pool);
 }

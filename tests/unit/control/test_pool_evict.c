@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Eviction within one page size: SIEVE's order, visited pages, and when nothing is evicted. */
+/*
+ * Tests eviction within one page size: the order of SIEVE, visited pages, and when nothing is
+ * evicted.
+ */
 #include "tests/unit/control/pool_world.h"
 
 static void pages_are_evicted_in_the_order_of_publishing(void **state)
@@ -51,7 +54,10 @@ static void a_visited_page_is_spared_once(void **state)
 	assert_int_equal(pool_victims(pool, MIB, 1, victim), 1);
 	assert_int_equal(victim[0].key.word[0], 3);
 	retire(pool, victim);
-	/* The hand is at page 4, and page 5 is the newest: then come the two spared pages. */
+	/*
+	 * The eviction hand is at page 4, and page 5 is the newest: after them come the two visited
+	 * pages that the hand spared.
+	 */
 	now_ns += LIMBO_NS;
 	assert_true(page_new(pool, MIB, 5, NULL));
 	assert_int_equal(pool_victims(pool, MIB, 4, victim), 4);
@@ -79,7 +85,10 @@ static void victims_of_one_call_differ_even_if_all_were_visited(void **state)
 		assert_false(seen[victim[i].key.word[0]]);
 		seen[victim[i].key.word[0]] = true;
 	}
-	/* The victims were not retired, so they may be returned again, each once per call. */
+	/*
+	 * The victims were not retired, so pool_victims() may return them again, each once per
+	 * call.
+	 */
 	memset(seen, 0, sizeof(seen));
 	assert_int_equal(pool_victims(pool, PAGE_UNIT, 2000, victim), 1024);
 	for (unsigned i = 0; i < 1024; i++) {

@@ -22,7 +22,7 @@
 #define BYTES (8u << 20)
 #define UNITS (BYTES / PAGE_UNIT)
 #define LIMBO_NS 50u
-#define GONE 4096u /* retired pages that are checked repeatedly */
+#define GONE 4096u /* number of retired pages that are remembered and checked repeatedly */
 #define STEPS 300000u
 
 enum state { NOTHING, CREDIT, PAGE, LIMBO };
@@ -42,7 +42,7 @@ struct gone {
 struct model {
 	struct pool *pool;
 	uint64_t random, now_ns;
-	struct item at[UNITS]; /* indexed by the first unit of the slot */
+	struct item at[UNITS]; /* the model's slots, indexed by their first unit */
 	struct gone gone[GONE];
 	uint64_t retired, taken, pages, limbo, refused;
 };
@@ -75,7 +75,10 @@ static void check_unowned(struct model *m, uint32_t unit, uint32_t units)
 	}
 }
 
-/* Slots whose limbo has ended leave it only in pool_take(); the model does the same here. */
+/*
+ * In the pool, slots whose limbo has ended become free only in pool_take(); the model does the same
+ * here.
+ */
 static void expire(struct model *m)
 {
 	for (uint32_t unit = 0; unit < UNITS; unit++)
@@ -88,7 +91,9 @@ static void retire_all_of(struct model *m, const struct pool_victim *victim, uns
 	for (unsigned i = 0; i < n; i++) {
 		struct item *item = &m->at[place_unit(victim[i].place)];
 
-		/* A victim named twice fails here: its state is LIMBO after the first time. */
+		/*
+		 * Fails for a victim that was named twice: after the first time its state is LIMBO.
+		 */
 		assert_int_equal(item->state, PAGE);
 		assert_true(page_key_equal(&item->key, &victim[i].key));
 		assert_int_equal(item->generation, victim[i].generation);
@@ -201,7 +206,7 @@ static void check_all(struct model *m)
 	}
 }
 
-/* Returns and retires everything and checks that the pool is as empty as a new one. */
+/* Returns every credit, retires every page and checks that the pool is as empty as a new one. */
 static void check_drained(struct model *m)
 {
 	uint32_t place, generation, all = BYTES / (uint32_t)pool_page_bytes_max(m->pool);
@@ -218,7 +223,10 @@ static void check_drained(struct model *m)
 						 item->generation, m->now_ns),
 				0);
 	}
-	/* A drained chunk may be reserved for another size: pool_take() is tried again. */
+	/*
+	 * A chunk that was drained may be reserved for another page size, so pool_take() is tried
+	 * again.
+	 */
 	for (uint32_t i = 0, tries = 0; i < all; tries++) {
 		m->now_ns += 10000000000ull;
 		i += pool_take(m->pool, (uint32_t)pool_page_bytes_max(m->pool), m->now_ns, &place,
@@ -245,7 +253,10 @@ static void random_calls_agree_with_a_model(void **state)
 	for (uint32_t step = 1; step <= STEPS; step++) {
 		uint32_t what = any(m, 100), sizes = step / 30000 % 2 ? 3 : 8;
 
-		/* Time stands still, advances, or jumps past the end of a reservation. */
+		/*
+		 * The test's time stands still, advances a little, or jumps past the end of a
+		 * reservation.
+		 */
 		m->now_ns += any(m, 1000) ? any(m, 4) : 1500000000;
 		if (what < 40)
 			step_take(m, sizes);

@@ -86,9 +86,9 @@ static void hostile_places_and_generations_are_refused(void **state)
 		uint32_t place = (uint32_t)(seed = map_mix(seed + i));
 		uint32_t generation = (uint32_t)(seed >> 32);
 
-		if (i % 3 == 0) /* the right place with a wrong generation */
+		if (i % 3 == 0) /* names the right place with a wrong generation */
 			place = credit.place;
-		if (i % 3 == 1) /* a place on a rail that does not exist */
+		if (i % 3 == 1) /* names a place on a rail that does not exist */
 			place = place_make(RAILS + i % (16 - RAILS), place_unit(credit.place));
 		if (generation == credit.generation && place == credit.place)
 			continue;
@@ -115,7 +115,8 @@ static void a_page_longer_than_its_credit_is_refused_and_frees_the_slot(void **s
 		publish_at(&c, 1, credit.place, credit.generation, 4097).status, OP_INVALID);
 	assert_int_equal(c.channel.credits.count, 0);
 	assert_int_equal(pool_limbo(control.rail[0].pool), 1);
-	credit = take(&c, 0, 100); /* the slot is larger, but the requested length is the limit */
+	/* the slot is longer than requested, but the requested length is the limit of the page */
+	credit = take(&c, 0, 100);
 	assert_int_equal(
 		publish_at(&c, 1, credit.place, credit.generation, 101).status, OP_INVALID);
 	credit = take(&c, 0, 4096);
@@ -123,7 +124,8 @@ static void a_page_longer_than_its_credit_is_refused_and_frees_the_slot(void **s
 			.place = credit.place,
 			.generation = credit.generation,
 			.length = 4096});
-	assert_int_equal(get_one(&c).status, OP_INVALID); /* invalid, because the key is all zero */
+	/* the publish is invalid, because its key is all zero */
+	assert_int_equal(get_one(&c).status, OP_INVALID);
 	assert_int_equal(c.channel.credits.count, 0);
 	client_close(&c);
 }
@@ -256,7 +258,10 @@ static void a_full_done_ring_delays_further_ops_and_loses_none(void **state)
 	turns();
 	assert_int_equal(ring_ready_now(&c.done), CTL_DONE_SLOTS);
 	assert_true(control.publish->stalled);
-	/* a client that reads answers does not kick the loop, so a timer must look again */
+	/*
+	 * a client that reads answers does not kick the control plane, so a timer must check the
+	 * full ring again
+	 */
 	assert_true(control.publish->timer_ns != 0);
 	while (answered < total) {
 		while (got(&c, &done))
@@ -330,7 +335,7 @@ static void an_answer_for_a_closed_channel_is_dropped(void **state)
 	turns();
 	assert_int_equal(directory.helds, 1);
 	client_close(&a);
-	client_open(&b, 5); /* channel b has the id that channel a had */
+	client_open(&b, 5); /* channel b has the number that channel a had before */
 	directory_answer(OP_HIT);
 	turns();
 	assert_false(got(&b, &done));
@@ -360,7 +365,8 @@ static void an_answer_after_publish_close_does_no_harm(void **state)
 	close(a.channel.wake);
 	close(a.woken);
 	free(a.memory);
-	assert_int_equal(publish_open(&control), 0); /* opened again for the teardown */
+	/* opened again, because the teardown closes it */
+	assert_int_equal(publish_open(&control), 0);
 }
 
 static void a_waiting_client_is_woken_once(void **state)

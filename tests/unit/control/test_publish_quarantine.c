@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Slots that the client may still store into when their channel ends. See publish_world.h. */
+/*
+ * Tests slots into which the client may still store when their channel ends. See publish_world.h.
+ */
 #include "tests/unit/control/publish_world.h"
 
-/* The slot stays reserved: the client's thread may store into it after the session has ended. */
+/*
+ * A slot that the client is copying into stays reserved: its thread may store into it after the
+ * session has ended.
+ */
 static void a_slot_being_copied_into_stays_reserved_after_the_close(void **state)
 {
 	struct ctl_done credit, other;
@@ -21,12 +26,15 @@ static void a_slot_being_copied_into_stays_reserved_after_the_close(void **state
 		assert_int_equal(shm_load(&c.header.stopped), 1);
 		publish_counts(&control, &counts);
 		assert_int_equal(counts.credits, 1);
-		/* the slot of `other` is in limbo, that of `credit` is not */
+		/* only the slot of the credit `other` is in limbo; that of `credit` is not */
 		assert_int_equal(pool_limbo(control.rail[0].pool), limbo + 1);
 		assert_false(publish_channel_release(&control, &c.channel, false));
 		pass_time(LIMBO_MS * 1000000ull);
 		assert_false(publish_channel_release(&control, &c.channel, false));
-		/* `copying` names a slot that was returned: the client does not store there. */
+		/*
+		 * `copying` names a slot that was returned to the pool: the client finds `stopped`
+		 * and does not store there.
+		 */
 		if (!exits)
 			shm_store64(&c.header.copying, slot_name(other.place, other.generation));
 		assert_true(publish_channel_release(&control, &c.channel, exits));
@@ -39,7 +47,10 @@ static void a_slot_being_copied_into_stays_reserved_after_the_close(void **state
 	}
 }
 
-/* A name in `copying` that is no credit of the channel is ignored: a client may write any value. */
+/*
+ * If the name in `copying` is no credit of the channel, it is ignored: a client may write any value
+ * there.
+ */
 static void a_slot_of_another_channel_is_not_reserved(void **state)
 {
 	struct ctl_done mine, foreign;
@@ -61,7 +72,7 @@ static void a_slot_of_another_channel_is_not_reserved(void **state)
 	publish_channel_close(&control, &c.channel);
 	assert_true(publish_channel_release(&control, &c.channel, false));
 	publish_counts(&control, &counts);
-	assert_int_equal(counts.credits, 1); /* channel d still has its credit */
+	assert_int_equal(counts.credits, 1); /* the only credit left is that of channel d */
 	client_close(&c);
 	client_close(&d);
 }
@@ -79,7 +90,7 @@ static void a_channel_that_may_not_store_gets_no_credit(void **state)
 	client_close(&c);
 }
 
-/* The request gets as many answers as were counted in `owed`; otherwise the channel would stall. */
+/* A refused credit request leaves nothing counted in `owed`; otherwise the channel would stall. */
 static void an_impossible_credit_request_leaves_no_answer_owed(void **state)
 {
 	struct ctl_done done;

@@ -92,7 +92,8 @@ static void a_pool_full_of_credits_answers_no_space_at_the_deadline(void **state
 			.length = length,
 			.deadline_ns = now + 100000000});
 	pass_time(5000000);
-	assert_true(got(&a, &done)); /* one answer stands for all slots that are missing */
+	/* client a gets one answer for all slots that its credit request did not get */
+	assert_true(got(&a, &done));
 	assert_int_equal(done.status, OP_NO_SPACE);
 	assert_false(got(&a, &done));
 	assert_int_equal(a.channel.owed, 0);
@@ -206,7 +207,7 @@ static void a_new_page_size_keeps_its_first_pages(void **state)
 				.length = large});
 		turns();
 	}
-	/* A third large page evicts one of the two, and not both. */
+	/* The request for a third large page evicts one of the two large pages, and not both. */
 	put(&c, (struct ctl_op){.kind = CTL_CREDIT, .count = 1, .length = large});
 	turns();
 	while (!got(&c, &done) || done.kind != CTL_CREDIT)
@@ -234,7 +235,8 @@ static void eviction_keeps_a_reserve_of_free_slots(void **state)
 		}
 		assert_int_equal(
 			publish_at(&c, i, done.place, done.generation, 4096).status, OP_HIT);
-		now += 1000000; /* a reserve of 64 slots lasts 64 ms, longer than limbo */
+		/* 1 ms per slot: a reserve of 64 slots lasts 64 ms, longer than limbo */
+		now += 1000000;
 		clock_test_set(now);
 	}
 	assert_int_equal(waited, 0);
@@ -251,7 +253,8 @@ static void the_table_of_credits_agrees_with_a_plain_array(void **state)
 {
 	enum { PLACES = 300 };
 	struct credits table = {0};
-	uint32_t held[PLACES] = {0}; /* generation of the credit; 0: not held */
+	/* per place: generation of the credit that the test holds; 0: it holds none */
+	uint32_t held[PLACES] = {0};
 	uint64_t seed = getenv("SEED") ? strtoull(getenv("SEED"), NULL, 0) : 12345;
 
 	(void)state;

@@ -153,7 +153,8 @@ static int setup(void **state)
 	memset(&map, 0, sizeof(map));
 	loop.control.settings = &settings;
 	loop.control.rails = loop.control.plan.rails = 1;
-	loop.control.plan.poll_cores = 2; /* the second poll core has not started yet */
+	/* the plan has two poll cores, and the second one has not started yet */
+	loop.control.plan.poll_cores = 2;
 	loop.control.poll_core[0] = (struct poll_core *)&loop;
 	loop.control.incarnation = 0xfedcba9876543210ull;
 	strcpy(loop.control.name, "host:1");

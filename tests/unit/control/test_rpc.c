@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Frames and links: whatever arrives on the port, the engine's membership and state do not change.
+ * A node is one control plane in the test's process.
  */
 #include "engine/abi/wire.h"
 #include "tests/unit/control/test_rpc_nodes.h"
@@ -35,7 +36,10 @@ static uint64_t bad(void)
 	return node[0].control.counter[COUNTER_messages_bad];
 }
 
-/* The connection is closed and counted once, and the cluster works as before. */
+/*
+ * Checks that the node closed the connection and counted it once, and that the cluster works as
+ * before.
+ */
 static void expect_refused(int fd, uint64_t bad_before)
 {
 	assert_true(raw_closed(fd, 2000));
@@ -99,7 +103,10 @@ static void a_port_is_bound_at_start_and_refuses_until_the_engine_listens(void *
 	assert_int_equal(node_open(2, NULL), 0);
 }
 
-/* The side that closed first is in TIME_WAIT. */
+/*
+ * The side that closed a connection first keeps it in TIME_WAIT; a new engine must still get the
+ * port.
+ */
 static void connections_of_a_former_engine_do_not_block_the_port(void **state)
 {
 	(void)state;
@@ -213,8 +220,8 @@ static void a_first_message_that_is_no_hello_closes_the_connection(void **state)
 
 static void a_message_of_an_unknown_kind_closes_the_connection(void **state)
 {
-	uint8_t frame[] = {
-		0, 0, 0, 4, 0xfa, 0x06, 0x01, 0x00}; /* Message field 111, which does not exist */
+	uint8_t frame[] = {/* encodes field 111 of Message, which does not exist */
+		0, 0, 0, 4, 0xfa, 0x06, 0x01, 0x00};
 	uint64_t before = bad();
 	int fd = raw_open(0);
 
@@ -256,7 +263,7 @@ static void hellos_that_break_a_rule_are_refused(void **state)
 		uint64_t before = bad();
 		int fd = raw_open(0);
 
-		/* First an incarnation whose ref would be 0, then port 0. */
+		/* Sends two wrong Hellos: an incarnation whose ref would be 0, then port 0. */
 		raw_hello(fd, "raw", i ? 0x1234567893 : 0x100000000, i ? 0 : 9, NULL);
 		expect_refused(fd, before);
 	}
@@ -280,14 +287,14 @@ static void a_message_that_exceeds_the_arena_when_decoded_is_refused(void **stat
 	log_test_capture(said, sizeof(said));
 	memset(node[0].control.rpc->bad_logged, 0, sizeof(node[0].control.rpc->bad_logged));
 	raw_hello(fd, "raw", 0x1234567894, 9, NULL);
-	*at++ = 4 << 3 | 2; /* tag of Message.publish */
+	*at++ = 4 << 3 | 2; /* protobuf tag of the field Message.publish */
 	for (size_t rest = body;; rest >>= 7) {
 		*at++ = (uint8_t)(rest & 0x7f) | (rest > 0x7f ? 0x80 : 0);
 		if (rest <= 0x7f)
 			break;
 	}
 	for (size_t i = 0; i < entries; i++) {
-		*at++ = 3 << 3 | 2; /* tag of an empty entry in Publish.entries */
+		*at++ = 3 << 3 | 2; /* protobuf tag of an empty entry in Publish.entries */
 		*at++ = 0;
 	}
 	length = htonl((uint32_t)(at - frame) - 4);
@@ -306,7 +313,7 @@ static void a_connection_without_a_hello_is_closed(void **state)
 	int fd = raw_open(0);
 
 	(void)state;
-	raw_bytes(fd, "\0\0\1\0abc", 7); /* only the beginning of a frame */
+	raw_bytes(fd, "\0\0\1\0abc", 7); /* sends only the beginning of a frame */
 	assert_true(raw_closed(fd, 3000));
 	close(fd);
 }
@@ -359,7 +366,7 @@ static void the_output_queue_of_a_link_is_bounded(void **state)
 		sent++;
 	assert_in_range(sent, 100, 1000);
 	assert_true(evbuffer_get_length(bufferevent_get_output(link->bev)) <= RPC_OUT_BYTES_MAX);
-	/* Once the peer has read, rpc_send() succeeds again. */
+	/* Once the peer has read what was queued on the link, rpc_send() succeeds again. */
 	assert_true(nodes_until(node[1].touches == sent * MESSAGE_PAGES_MAX, 5000));
 	assert_true(rpc_send(member_link(&node[0].control, node[1].control.ref), &message));
 }

@@ -26,13 +26,14 @@ uint64_t nodes_entries;
 
 static uint16_t port_of[NODES];
 static uint64_t incarnations;
-static uint64_t now_ns; /* simulated time; 0: no nodes were set up yet, and time is real */
+/* simulated time in ns; 0: no nodes were set up yet, and the real clock is used */
+static uint64_t now_ns;
 
 /* ---- nodes ----------------------------------------------------------------------------------- */
 
 __attribute__((visibility("default"))) int clock_gettime(clockid_t id, struct timespec *ret)
 {
-	/* Threads of tests read now_ns, too */
+	/* Atomic, because threads of some tests read now_ns, too */
 	uint64_t ns = __atomic_load_n(&now_ns, __ATOMIC_RELAXED);
 
 	if (!ns || (id != CLOCK_MONOTONIC && id != CLOCK_MONOTONIC_COARSE))
@@ -195,13 +196,16 @@ void nodes_turn(void)
 	for (unsigned i = 0; i < NODES; i++) {
 		if (!node[i].open || node[i].stalled)
 			continue;
-		/* One pass over the events that are due: one slice of the walk per turn. */
+		/*
+		 * Handles the events of the node that are due, once: at most one step of its walk
+		 * per turn.
+		 */
 		event_base_loop(node[i].control.base, EVLOOP_ONCE | EVLOOP_NONBLOCK);
 		helpers_wait(&node[i].control);
 		directory_flush(&node[i].control);
 	}
 	if (connects_blocked)
-		usleep(100); /* lets the other helper threads run */
+		usleep(100); /* lets the nodes' other helper threads run */
 	sched_yield();       /* lets the kernel threads run that carry loopback traffic */
 	time_pass(TURN_NS);
 }

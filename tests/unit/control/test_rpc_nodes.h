@@ -2,7 +2,8 @@
 /*
  * The network side of several control planes in one process, each with its own event loop; the
  * test's only thread runs the loops in turn. NICs and rails are stubs that record the commands they
- * get. Used by the tests of rpc, member, directory and connect, and by the fuzz target.
+ * get. Used by the tests of rpc, member, directory and connect, and by the fuzz target. A node is
+ * one control plane in the test's process.
  */
 #ifndef TESTS_UNIT_CONTROL_TEST_RPC_NODES_H
 #define TESTS_UNIT_CONTROL_TEST_RPC_NODES_H
@@ -23,35 +24,37 @@
 #define NODES 6
 #define TOLD_MAX 64
 
-/* A stub rail: records the commands of rail_tell(), in order. */
+/* The stub of a rail: records the commands that rail_tell() gets, in order. */
 struct fake_rail {
 	struct rail_command told[TOLD_MAX];
 	unsigned tells;
-	bool full; /* rail_tell() returns false */
-	/* results of rail_counters() and rail_in_flight() */
+	bool full; /* true: rail_tell() returns false, as if the inbox were full */
+	/* results that the stubs of rail_counters() and rail_in_flight() return */
 	uint64_t counter[COUNTER_COUNT];
 	uint32_t in_flight;
 };
 
 struct node {
-	struct control control; /* must be first: the stubs cast it to struct node */
+	/* must be first: the stubs cast a struct control pointer to struct node */
+	struct control control;
 	struct settings settings;
 	struct fake_rail rail[RAILS_MAX];
 	bool open;
-	bool stalled; /* its loop does not run, as if the host were suspended */
+	bool stalled; /* true: the node's event loop gets no turn, as if its host were suspended */
 	unsigned touches;
 	uint32_t touched;
 	unsigned dones;
-	enum op_status status; /* status of the last directory call that was answered */
+	enum op_status status; /* status with which the last call to the directory was answered */
 	unsigned hits;
 };
 
 extern struct node node[NODES];
 
-/* Counters and settings of the stub NICs. */
+/* Counters of the calls to the stub NICs, shared by all nodes. */
 enum stub_call { QPS_ALIVE, QPS_CONNECTS, QPS_ERRORS, QPS_KILLS, CUTS, EVENT_READS, STUB_CALLS };
 unsigned stub_count(enum stub_call which);
-void stub_counts_clear(void); /* all counters except QPS_ALIVE */
+/* sets all counters to 0, except QPS_ALIVE, the number of existing QPs */
+void stub_counts_clear(void);
 #define qps_alive stub_count(QPS_ALIVE)
 #define qps_connects stub_count(QPS_CONNECTS)
 #define qps_errors stub_count(QPS_ERRORS)
@@ -64,14 +67,16 @@ extern uint64_t ack_ns;
  * nodes goes on without it.
  */
 extern unsigned connects_blocked;
-/* This many calls of dv_qp_connect() return before any call blocks */
+/* This number of calls of dv_qp_connect() return at once before any call blocks */
 extern unsigned connects_free;
-extern unsigned connects_held; /* after those, this many calls block; all later calls return */
+/* after the calls of connects_free, this number of calls block; all later calls return */
+extern unsigned connects_held;
 extern unsigned regions_retried;
-extern int event_fd, event_status; /* results of dv_event_fd() and dv_event_next() */
+/* results that the stubs of dv_event_fd() and dv_event_next() return */
+extern int event_fd, event_status;
 extern uint64_t port_bits_per_second;
 
-/* Capacity, in entries, of the shard of each node opened after this is set. */
+/* Capacity, in entries, of the shard of each node that is opened after this is set. */
 extern uint64_t nodes_entries;
 
 /*
@@ -86,19 +91,19 @@ void nodes_teardown(void);
  */
 int node_open(unsigned i, const char *seeds);
 void node_close(unsigned i);
-/* Returns "127.0.0.1:port" of node i, in a static buffer per node. */
+/* Returns "127.0.0.1:port" of node i. The text is in a static buffer of that node. */
 const char *node_at(unsigned i);
 
 /*
  * The nodes have simulated time: this program's clock_gettime() replaces libc's for the engine and
  * for libevent. Time advances only with the turns, so no machine is too slow for a test.
  */
-/* Runs one turn of every loop that is not stalled. */
+/* Runs one turn of the event loop of every node that is not stalled. */
 void nodes_turn(void);
 void nodes_run(unsigned ms);
-/* Advances the time without a turn of any node, as if the host were suspended. */
+/* Advances the time by `ms` without a turn of any node, as if the host were suspended. */
 void nodes_pass(unsigned ms);
-/* Runs turns until the condition holds; false if it does not hold after `ms`. */
+/* Runs turns of the nodes until the condition holds; false if it does not hold after `ms`. */
 #define nodes_until(condition, ms)                                                                 \
 	({                                                                                         \
 		uint64_t until_ns_ = clock_now_ns() + (uint64_t)(ms)*1000000;                      \
@@ -123,21 +128,39 @@ struct page_key key_of(uint64_t number);
  * counted in the node.
  */
 void node_put(unsigned i, uint64_t number, uint32_t generation, unsigned deadline_ms);
-/* Number of owners, by node `reader`'s map, that have node i's present entry of the key. */
+/*
+ * Returns the number of owners, by node `reader`'s map, that have the entry of node i's present
+ * page of the key.
+ */
 unsigned found_at_owners(unsigned reader, unsigned i, uint64_t number);
-/* Number of nodes, owners or not, that have node i's present entry of the key. */
+/*
+ * Returns the number of nodes, owners or not, that have the entry of node i's present page of the
+ * key.
+ */
 unsigned found_anywhere(unsigned i, uint64_t number);
 void node_done(void *context, uint64_t cookie, enum op_status status);
 
-/* Opens a raw TCP connection to node i. */
+/*
+ * Opens a TCP connection to node i on which the test writes and reads the bytes itself (a raw
+ * connection).
+ */
 int raw_open(unsigned i);
 void raw_bytes(int fd, const void *bytes, size_t count);
 void raw_message(int fd, const Pc__Message *message);
-/* Sends a Hello that node 0 accepts, with this name and incarnation, and with `extra` as gossip. */
+/*
+ * Sends a Hello that node 0 accepts, with this name, incarnation and port, and with `extra` as
+ * gossip.
+ */
 void raw_hello(int fd, const char *name, uint64_t incarnation, uint16_t port, Pc__Member *extra);
-/* Runs turns until the node has closed the connection; discards what the node sends. */
+/*
+ * Runs turns of the nodes until the node has closed the raw connection; discards what it sends.
+ * False after `ms`.
+ */
 bool raw_closed(int fd, unsigned ms);
-/* Runs turns until bytes have arrived, and returns their number; 0 after `ms`. */
+/*
+ * Runs turns of the nodes until bytes have arrived on the raw connection. Returns their number; 0
+ * after `ms`.
+ */
 size_t raw_read(int fd, void *bytes, size_t room, unsigned ms);
 
 #endif

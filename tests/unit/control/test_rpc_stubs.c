@@ -108,7 +108,11 @@ int dv_qp_connect(struct dv_qp *qp, const struct dv_address *remote)
 	else if (__atomic_load_n(&connects_held, __ATOMIC_SEQ_CST) &&
 		 __atomic_fetch_sub(&connects_held, 1, __ATOMIC_SEQ_CST))
 		while (__atomic_load_n(&connects_blocked, __ATOMIC_SEQ_CST))
-			usleep(1000); /* blocks, as the kernel does while it resolves a neighbour */
+			/*
+			 * blocks the helper thread, as the kernel does while it resolves a
+			 * neighbour
+			 */
+			usleep(1000);
 	return remote->version != 1 ? -EPROTO : qp_connect_status;
 }
 

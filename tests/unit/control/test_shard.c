@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The directory's table, written by its owner and read in the way of a reader on another host. */
+/*
+ * Tests the table of directory entries, written by its owner and read in the way of a reader on
+ * another host.
+ */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -37,7 +40,10 @@ static struct shard shard_new(uint64_t entries)
 	return shard;
 }
 
-/* Looks up an entry with the reader's algorithm. Returns how many buckets it read; 0: not found. */
+/*
+ * Looks up an entry with the algorithm of a reader on another host. Returns how many buckets it
+ * read; 0: not found.
+ */
 static unsigned reader_finds(
 	const struct shard *shard, const struct page_key *key, uint32_t ref, struct dir_entry *ret)
 {
@@ -65,7 +71,7 @@ static unsigned buckets_read_for(const struct shard *shard, const struct page_ke
 	return bucket_has_empty(&copy) ? 1 : 2;
 }
 
-/* Returns the n-th of many different keys with this first bucket. */
+/* Returns a key whose first candidate bucket is `bucket`. Each n gives another key. */
 static struct page_key key_in_bucket(const struct shard *shard, uint32_t bucket, uint64_t n)
 {
 	struct page_key key = key_of(n);
@@ -166,8 +172,8 @@ static void a_deleted_entry_does_not_hide_one_in_its_second_bucket(void **state)
 		assert_int_equal(reader_finds(&shard, &key[4], REF, &found), 2);
 	}
 	/*
-	 * The removal of the entry in the second bucket makes the tombstones empty, so that an
-	 * absent key costs one READ again.
+	 * The removal of the entry in the second candidate bucket makes the tombstones empty, so
+	 * that an absent key costs one READ again.
 	 */
 	assert_int_equal(buckets_read_for(&shard, &key[0]), 2);
 	assert_true(shard_remove(&shard, &key[4], REF, 4, 1));
@@ -204,8 +210,8 @@ static void a_displaced_entry_is_found_in_its_second_bucket(void **state)
 }
 
 /*
- * Two keys have the same tag, and the first bucket of each is the second of the other. The entry of
- * one must not be taken for the entry of the other.
+ * Two keys have the same tag, and the first candidate bucket of each is the second one of the
+ * other. The entry of one must not be taken for the entry of the other.
  */
 static void keys_with_one_tag_and_swapped_buckets_are_kept_apart(void **state)
 {
@@ -294,7 +300,7 @@ static void a_sweep_in_slices_removes_only_entries_of_dead_members(void **state)
 	shard_close(&shard);
 }
 
-/* All keys are looked up at every 97th step. */
+/* At every 97th step, all keys are looked up. */
 static void random_inserts_and_removes_agree_with_a_model(void **state)
 {
 	enum { KEYS = 300 };

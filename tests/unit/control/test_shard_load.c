@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How full the directory's table can get, how fast it is, and its state after long use. */
+/*
+ * Tests how full the table of directory entries can get, how fast it is, and its state after long
+ * use.
+ */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -62,13 +65,16 @@ static void room_is_found_two_moves_away(void **state)
 		entries += shard.entries;
 		shard_close(&shard);
 	}
-	/* With one move only, tables fill up to 76%. */
+	/* If an insert may move only one entry, tables fill up to 76%. */
 	print_message(
 		"8192 slots: first drop at %.1f%% load\n", 100.0 * (double)entries / (double)slots);
 	assert_true(entries > slots * 82 / 100);
 }
 
-/* Many inserts and removes must not leave every bucket without an empty entry. */
+/*
+ * After many inserts and removes, most buckets must still have an empty entry, so that a look-up of
+ * an absent key reads one bucket.
+ */
 static void absent_keys_cost_one_read_again_after_long_use(void **state)
 {
 	struct shard shard = shard_new(4096);

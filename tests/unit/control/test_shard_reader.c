@@ -18,7 +18,8 @@
 #include "engine/control/shard.h"
 
 #define REF 7u
-#define KEYS 400u /* keys that the writer inserts and removes; the table has 256 slots */
+/* number of keys that the writer inserts and removes; the table has room for 256 entries */
+#define KEYS 400u
 #define RUN_NS 1000000000ull
 
 struct reader {
@@ -27,7 +28,7 @@ struct reader {
 
 static struct shard shard;
 static struct page_key keys[KEYS];
-/* the generation of a key that is in the table; 0: it may not be there */
+/* per key: its generation while it is in the table; 0: it may be absent */
 static uint32_t present[KEYS];
 static uint32_t stop;
 static uint64_t seed;
@@ -73,7 +74,10 @@ static unsigned look_up(const struct page_key *key, bool settled, struct dir_ent
 	return 0;
 }
 
-/* Counts a look-up only if the key was in the table with one generation all the time. */
+/*
+ * Looks up random keys. Counts a look-up only if the key was in the table with one generation all
+ * the time.
+ */
 static void *reader_main(void *argument)
 {
 	struct reader *r = argument;
@@ -105,7 +109,10 @@ static void *reader_main(void *argument)
 	return NULL;
 }
 
-/* Inserts and removes keys, in phases with more removes and phases in which the table is full. */
+/*
+ * Inserts and removes keys. In some phases removes prevail, in others the table is full. Returns
+ * the next random number.
+ */
 static uint64_t churn(uint64_t random)
 {
 	uint64_t end_ns = time_ns() + RUN_NS, steps = 0;

@@ -32,7 +32,7 @@ static void a_loop_without_turns_is_reported_after_ten_seconds(void **state)
 	assert_true(watched_stands(&watched, 5));
 }
 
-/* The counter is only compared for equality, so it may go backwards or wrap. */
+/* The watchdog only compares the turn counter for equality, so it may go backwards or wrap. */
 static void a_single_turn_restarts_the_count(void **state)
 {
 	struct watched watched = {0};

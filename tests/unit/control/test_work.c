@@ -14,7 +14,8 @@
 
 #define CALLS 32u
 #define CALL_US 500000u
-#define LIMIT_S 3u /* time that works_close() gives a call here; 10 s by the real clock */
+/* time that works_close() gives each call in this test; in the engine 10 s by the real clock */
+#define LIMIT_S 3u
 
 struct call {
 	struct work work;
@@ -99,7 +100,10 @@ static void a_blocked_call_does_not_delay_the_next(void **state)
 	done_come(CALLS);
 }
 
-/* All calls together take longer than the limit of one call; an abort would end this program. */
+/*
+ * All calls together take longer than the limit of one call. If works_close() aborted, this program
+ * would end.
+ */
 static void works_close_gives_each_call_its_time_and_makes_all(void **state)
 {
 	(void)state;
@@ -110,7 +114,8 @@ static void works_close_gives_each_call_its_time_and_makes_all(void **state)
 	works_close(works);
 	assert_int_equal(made, CALLS);
 	assert_int_equal(done, 0);
-	assert_int_equal(works_open(base, 1, &works), 0); /* opened again for the teardown */
+	/* opened again, because the teardown closes it */
+	assert_int_equal(works_open(base, 1, &works), 0);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)

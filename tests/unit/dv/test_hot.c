@@ -100,7 +100,7 @@ static void a_read_with_one_segment_has_the_prm_layout(void **state)
 	assert_int_equal(
 		dv_post(&sq, DV_READ, 0x0102030405060708, 0x0a0b0c0d, &sge, 1, DV_CE_ALWAYS), 0);
 	assert_memory_equal(queue, expected, sizeof(expected));
-	assert_int_equal(queue[48], 0xaa); /* after the last segment: not written */
+	assert_int_equal(queue[48], 0xaa); /* the bytes after the last segment are not written */
 	assert_int_equal(sq.pi, 1);
 	assert_int_equal(sq.last, 0);
 	assert_int_equal(dv_sq_room(&sq), BLOCKS - 1);
@@ -138,8 +138,9 @@ static void a_third_segment_at_the_queue_end_is_in_the_first_block(void **state)
 	(void)state;
 	sq.pi = sq.ci = sq.rung = BLOCKS - 1;
 	dv_post(&sq, DV_READ, 7, 8, sges, 3, DV_CE_ALWAYS);
-	assert_int_equal(queue[7 * 64 + 7], 5);  /* ds */
-	assert_int_equal(queue[7 * 64 + 63], 4); /* the second segment's address */
+	/* the WQE's length field (ds), in units of 16 bytes */
+	assert_int_equal(queue[7 * 64 + 7], 5);
+	assert_int_equal(queue[7 * 64 + 63], 4); /* the low byte of the second segment's address */
 	assert_memory_equal(queue, third, sizeof(third));
 	assert_int_equal(queue[16], 0xaa);
 	assert_int_equal(sq.pi, BLOCKS + 1);
@@ -171,12 +172,13 @@ static void dv_signal_last_sets_the_flag_of_the_last_wqe(void **state)
 	(void)state;
 	sq.pi = sq.ci = sq.rung = BLOCKS - 2;
 	dv_post(&sq, DV_READ, 4, 5, sges, 1, DV_CE_ERROR_ONLY);
-	dv_post(&sq, DV_READ, 4, 5, sges, 3, DV_CE_ERROR_ONLY | DV_FENCE); /* wraps */
+	/* this WQE wraps at the end of the queue */
+	dv_post(&sq, DV_READ, 4, 5, sges, 3, DV_CE_ERROR_ONLY | DV_FENCE);
 	dv_signal_last(&sq);
 	assert_int_equal(queue[6 * 64 + 11], DV_CE_ERROR_ONLY);
 	assert_int_equal(queue[7 * 64 + 11], DV_CE_ALWAYS | DV_FENCE);
-	assert_int_equal(
-		queue[11], 0); /* same offset in the WQE's second block: part of an address */
+	/* byte 11 of the second WQEBB of a WQE is part of an address; only the first has flags */
+	assert_int_equal(queue[11], 0);
 }
 
 static void the_doorbell_has_the_last_wqe_and_alternates_halves(void **state)
@@ -186,7 +188,8 @@ static void the_doorbell_has_the_last_wqe_and_alternates_halves(void **state)
 
 	(void)state;
 	dv_ring(&sq);
-	assert_int_equal(doorbell(0), 0); /* dv_ring() without a posted WQE writes no doorbell */
+	/* dv_ring() without a posted WQE writes nothing to the doorbell register */
+	assert_int_equal(doorbell(0), 0);
 	dv_post(&sq, DV_READ, 4, 5, &sge, 1, 0);
 	dv_post(&sq, DV_READ, 4, 5, &sge, 1, DV_CE_ALWAYS);
 	assert_int_equal(sq_record[1], 0);
@@ -196,7 +199,8 @@ static void the_doorbell_has_the_last_wqe_and_alternates_halves(void **state)
 	assert_int_equal(be32toh(sq_record[1]), 2);
 	assert_int_equal(sq_record[0], 0);
 	dv_ring(&sq);
-	assert_int_equal(doorbell(1), 0); /* a second dv_ring() writes no doorbell */
+	/* a second dv_ring() after the same post writes nothing to the doorbell register */
+	assert_int_equal(doorbell(1), 0);
 	dv_post(&sq, DV_READ, 4, 5, &sge, 1, 0);
 	dv_ring(&sq);
 	assert_memory_equal(uar + 0x900, queue + 128, 8);
@@ -224,7 +228,7 @@ static void the_doorbell_record_holds_16_bits(void **state)
 	assert_int_equal(be32toh(sq_record[1]), 0xffff);
 }
 
-/* Writes a CQE as a device does; `round` is the owner bit. */
+/* Writes a CQE as a device does; `round` is its owner bit. */
 static void complete(struct dv_cq *cq, uint32_t at, uint8_t opcode, uint8_t round, uint8_t syndrome)
 {
 	uint8_t *cqe = cqes + (size_t)at * cq->cqe_size + cq->cqe_size - 64;
@@ -245,7 +249,8 @@ static void initial_cqes_are_not_completions(void **state)
 	(void)state;
 	assert_false(dv_cq_has(&cq));
 	assert_int_equal(dv_poll(&cq, done, 8), 0);
-	complete(&cq, 0, MLX5_CQE_INVALID, 0, 0); /* correct owner bit, but the opcode is INVALID */
+	/* the CQE has the correct owner bit, but its opcode is INVALID */
+	complete(&cq, 0, MLX5_CQE_INVALID, 0, 0);
 	assert_false(dv_cq_has(&cq));
 }
 
@@ -258,7 +263,7 @@ static void the_owner_bit_changes_every_round(void **state)
 	for (uint32_t i = 0; i < 4 * CQES; i++) {
 		uint8_t round = i / CQES & 1;
 
-		assert_false(dv_cq_has(&cq)); /* the CQE is from the previous round */
+		assert_false(dv_cq_has(&cq)); /* the CQE is from the previous round of the queue */
 		complete(&cq, i % CQES, MLX5_CQE_REQ, !round, 0);
 		assert_false(dv_cq_has(&cq));
 		complete(&cq, i % CQES, MLX5_CQE_REQ, round, 0);
@@ -305,8 +310,8 @@ static void an_error_cqe_returns_its_syndrome(void **state)
 
 	(void)state;
 	complete(&cq, 0, MLX5_CQE_REQ_ERR, 0, DV_SYNDROME_REMOTE_ACCESS);
-	complete(&cq, 1, MLX5_CQE_REQ_ERR, 0, 0);   /* an error with syndrome 0 */
-	complete(&cq, 2, MLX5_CQE_RESP_SEND, 0, 0); /* an opcode of receive queues */
+	complete(&cq, 1, MLX5_CQE_REQ_ERR, 0, 0);   /* an error CQE with syndrome 0 */
+	complete(&cq, 2, MLX5_CQE_RESP_SEND, 0, 0); /* a CQE with an opcode of receive queues */
 	complete(&cq, 3, MLX5_CQE_REQ, 0, 0);
 	assert_int_equal(dv_poll(&cq, done, 8), 4);
 	assert_int_equal(done[0].syndrome, DV_SYNDROME_REMOTE_ACCESS);
@@ -314,7 +319,7 @@ static void an_error_cqe_returns_its_syndrome(void **state)
 	assert_int_equal(done[0].bytes, 0);
 	assert_int_equal(done[1].syndrome, DV_SYNDROME_BAD_RESPONSE);
 	assert_int_equal(done[2].syndrome, DV_SYNDROME_BAD_RESPONSE);
-	assert_int_equal(done[3].syndrome, 0); /* the errors before it do not end the batch */
+	assert_int_equal(done[3].syndrome, 0); /* the error CQEs before it do not end the batch */
 }
 
 static void a_128_byte_cqe_uses_its_last_64_bytes(void **state)

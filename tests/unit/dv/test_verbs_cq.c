@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests dv/cq.c against stubs: the requested attributes, the content of the hot handle, and that a
- * failure frees what was created before it. One thread.
+ * Tests dv/cq.c against stubs: the requested attributes, the content of the handle for the hot
+ * path, and that a failure frees what was created before it. One thread.
  */
 #include "tests/unit/dv/test_verbs_stub.h"
 
@@ -20,7 +20,8 @@ static void a_cq_has_a_power_of_two_of_64_byte_cqes(void **state)
 
 		stub.cq_raw.cqe_cnt = rows[i].entries;
 		assert_int_equal(ops->cq_create(device, rows[i].depth, &cq), 0);
-		assert_int_equal(stub.cq_attr.cqe, rows[i].entries - 1); /* libmlx5 adds one */
+		/* one less than requested, because libmlx5 adds one */
+		assert_int_equal(stub.cq_attr.cqe, rows[i].entries - 1);
 		assert_null(stub.cq_attr.channel);
 		assert_int_equal(stub.cq_attr.wc_flags, 0);
 		assert_int_equal(stub.cq_attr.comp_mask,
@@ -60,7 +61,8 @@ static void an_impossible_cq_is_refused(void **state)
 	assert_int_equal(ops->cq_create(device, 40, &cq), -EPROTO);
 	stub.cq_raw.cqe_size = 64;
 	stub.fail_errno = ENOSPC;
-	for (unsigned step = 1; step <= 2; step++) { /* create, init_obj */
+	/* the two calls that can fail: create, init_obj */
+	for (unsigned step = 1; step <= 2; step++) {
 		stub.fail_at = stub.calls + step;
 		assert_int_equal(ops->cq_create(device, 40, &cq), -ENOSPC);
 		assert_int_equal(stub.alive.cq, 0);
@@ -86,7 +88,7 @@ static void each_hot_handle_has_its_own_ibv_cq(void **state)
 	assert_null(dv_verbs_cq_find(device, &cq[1]));
 	assert_non_null(dv_verbs_cq_find(device, &cq[0]));
 	assert_non_null(dv_verbs_cq_find(device, &cq[2]));
-	stub.alive.qp = 1; /* a QP still uses the CQ: it is not destroyed */
+	stub.alive.qp = 1; /* while a QP uses the CQ, the CQ cannot be destroyed */
 	ops->cq_destroy(device, &cq[0]);
 	assert_non_null(dv_verbs_cq_find(device, &cq[0]));
 	assert_non_null(strstr(stub.log, "still uses it"));

@@ -13,7 +13,8 @@ static void a_killed_qp_is_destroyed_but_its_hot_handle_stays(void **state)
 	struct pair p = pair_make();
 
 	(void)state;
-	p.sq->pi = 5; /* not drained */
+	/* WQEs are posted and not completed, so the QP is not drained */
+	p.sq->pi = 5;
 	assert_int_equal(ops->qp_kill(p.qp), 0);
 	assert_int_equal(stub.alive.qp, 0);
 	assert_int_equal(p.sq->pi, 5);
@@ -69,11 +70,13 @@ static void a_cut_closes_a_device_with_queues_and_memory(void **state)
 	assert_int_equal(ops->qp_kill(p.qp), -EIO);
 	assert_int_equal(ops->cut(p.device), 0);
 	assert_int_equal(stub.alive.context, 0);
-	assert_int_equal(
-		msync(doorbell - 0x800, 4096, MS_ASYNC), -1); /* the doorbell page is unmapped */
+	/* -1 shows that the doorbell page is unmapped */
+	assert_int_equal(msync(doorbell - 0x800, 4096, MS_ASYNC), -1);
 	close(fd);
 	assert_int_equal(ops->cut(p.device), 0);
-	/* None of these calls libibverbs: each call would be counted or fail. */
+	/*
+	 * None of the calls below uses libibverbs: the stub would count the call or make it fail.
+	 */
 	stub.calls = 0;
 	assert_int_equal(ops->qp_connect(p.qp, &remote), -ENODEV);
 	assert_int_equal(ops->qp_error(p.qp), -ENODEV);
@@ -101,7 +104,7 @@ static void a_cut_fails_while_a_page_of_the_device_is_mapped(void **state)
 	assert_int_equal(ops->qp_kill(p.qp), -EBUSY);
 	munmap(page, 4096);
 	close(fd);
-	p.qp->qp = NULL; /* marks the QP as killed, so that pair_drop() frees the handle */
+	p.qp->qp = NULL; /* marks the QP as killed, so that pair_drop() frees only its handle */
 	pair_drop(&p);
 	stub_went_with_the_device();
 }
@@ -111,7 +114,10 @@ static void *cut(void *device)
 	return (void *)(intptr_t)ops->cut(device);
 }
 
-/* Like threads that register one MR after another, so that one always holds the read lock. */
+/*
+ * As if threads registered one MR after another, so that one of them always holds the read lock:
+ * while dv_cut() waits for the write lock, dv_verbs_enter() must fail.
+ */
 static void overlapping_calls_do_not_block_a_cut(void **state)
 {
 	int fd;
@@ -120,12 +126,13 @@ static void overlapping_calls_do_not_block_a_cut(void **state)
 	void *rc;
 
 	(void)state;
-	alarm(20); /* ends the loop below if dv_cut() never gets the lock */
+	alarm(20); /* the signal ends the loop below if dv_cut() never gets the lock */
 	assert_true(dv_verbs_enter(p.device));
 	assert_int_equal(pthread_create(&cutter, NULL, cut, p.device), 0);
 	while (dv_verbs_enter(p.device))
 		dv_verbs_leave(p.device);
-	assert_int_equal(stub.alive.context, 1); /* not closed: this thread holds the read lock */
+	/* the device is not closed, because this thread holds the read lock */
+	assert_int_equal(stub.alive.context, 1);
 	dv_verbs_leave(p.device);
 	pthread_join(cutter, &rc);
 	alarm(0);

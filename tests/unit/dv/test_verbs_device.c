@@ -11,7 +11,7 @@ static void refused(const struct dv_options *options, int error, const char *wor
 	struct dv_device *device = (void *)&stub;
 
 	assert_int_equal(dv_verbs_ops.open(options, &device), error);
-	assert_ptr_equal(device, &stub); /* dv_open() left its output unchanged */
+	assert_ptr_equal(device, &stub); /* dv_open() failed and left its output unchanged */
 	error_has(words);
 }
 
@@ -39,7 +39,7 @@ static void a_roce_port_is_opened_with_all_its_attributes(void **state)
 	dv_verbs_ops.close(device);
 }
 
-/* Each row is the GID table of a port and the index that must be chosen. */
+/* Each row is the GID table of a port and the index in it that dv_open() must choose. */
 static void the_best_gid_of_the_table_is_chosen(void **state)
 {
 	static const struct {
@@ -47,7 +47,7 @@ static void the_best_gid_of_the_table_is_chosen(void **state)
 			uint32_t type;
 			const char *text;
 		} gid[STUB_GIDS];
-		int chosen; /* -1: refused */
+		int chosen; /* index of the GID that must be chosen; -1: dv_open() must fail */
 	} rows[] = {
 		{{{IBV_GID_TYPE_ROCE_V2, "fe80::1"}, {IBV_GID_TYPE_ROCE_V2, "2001:db8::1"},
 			 {IBV_GID_TYPE_ROCE_V2, "::ffff:10.0.0.1"}},
@@ -83,7 +83,10 @@ static void the_best_gid_of_the_table_is_chosen(void **state)
 	}
 }
 
-/* The kernel lists the valid GIDs of all ports, in any order; each entry has its own index. */
+/*
+ * The kernel lists the valid GIDs of all ports, in any order. The index of a GID is a field of its
+ * entry, not its place in the list.
+ */
 static void the_gid_index_is_not_the_place_in_the_list(void **state)
 {
 	struct dv_device *device;
@@ -109,7 +112,8 @@ static void a_configured_gid_index_is_checked_and_used(void **state)
 
 	(void)state;
 	assert_int_equal(dv_verbs_ops.open(&options, &device), 0);
-	assert_int_equal(device->gid_index, 1); /* link-local, but requested */
+	/* a link-local GID is chosen, because the settings request its index */
+	assert_int_equal(device->gid_index, 1);
 	assert_non_null(strstr(stub.log, "GID 1 fe80::1 (as set)"));
 	dv_verbs_ops.close(device);
 	options.gid_index = 2;
@@ -117,7 +121,8 @@ static void a_configured_gid_index_is_checked_and_used(void **state)
 	options.gid_index = 4;
 	refused(&options, -EINVAL, "has no GID at index 4");
 	stub_gid(4, IBV_GID_TYPE_ROCE_V2, "2001:db8::1");
-	stub.gids[4].gid_index = 256 + 3; /* an address handle has 8 bits for the index */
+	/* an address handle has 8 bits for the GID index, so index 259 must be refused */
+	stub.gids[4].gid_index = 256 + 3;
 	options.gid_index = 256 + 3;
 	refused(&options, -EINVAL, "has no GID at index 259");
 }
@@ -153,7 +158,7 @@ static void unusable_devices_are_refused_with_a_reason(void **state)
 	(void)state;
 	refused(&options, -ENODEV, "there is no NIC mlx5_9 here; `rdma link` shows: mlx5_7 mlx5_0");
 	stub.fail_at = stub.calls + 1;
-	stub.fail_errno = ENOSYS; /* the errno of libibverbs on a kernel without RDMA */
+	stub.fail_errno = ENOSYS; /* the errno that libibverbs returns on a kernel without RDMA */
 	refused(&usual, -ENODEV, "this kernel has no RDMA. Load mlx5_ib");
 	stub.no_devices = true;
 	refused(&usual, -ENODEV, "shows: none");
@@ -189,7 +194,7 @@ static void a_small_mtu_is_logged(void **state)
 
 	(void)state;
 	stub.port.active_mtu = IBV_MTU_1024;
-	stub.fail_at = 5; /* reading the GID table, which comes after the warning */
+	stub.fail_at = 5; /* reading the GID table fails, which comes after the warning */
 	stub.fail_errno = EIO;
 	refused(&usual, -EIO, "ibv_query_gid_table(mlx5_0)");
 	strcpy(text, stub.log);
@@ -203,7 +208,10 @@ static void a_failure_at_any_step_frees_everything(void **state)
 
 	(void)state;
 	dv_verbs_ops.close(device);
-	/* The steps: device list, open, device, port, GIDs, PD, TD, parent domain. */
+	/*
+	 * The 8 steps of dv_open(): device list, open, device, port, GIDs, PD, TD, parent domain.
+	 * Each can fail.
+	 */
 	assert_int_equal(steps, 8);
 	for (unsigned step = 1; step <= steps; step++) {
 		stub.calls = 0;
@@ -257,7 +265,7 @@ static void the_numa_node_is_read_from_sysfs(void **state)
 	rmdir(folder);
 }
 
-/* Rows: text in sysfs, rail.traffic_class, expected traffic class. */
+/* Rows: text of the file in sysfs, setting rail.traffic_class, traffic class that must result. */
 static void the_traffic_class_comes_from_sysfs_or_the_settings(void **state)
 {
 	static const struct {
@@ -341,7 +349,7 @@ static void closing_a_device_with_memory_regions_is_logged(void **state)
 	stub.alive.mr = 1;
 	dv_verbs_ops.close(device);
 	assert_non_null(strstr(stub.log, "closing mlx5_0"));
-	assert_int_equal(stub.alive.pd, 1); /* not freed while a memory region exists */
+	assert_int_equal(stub.alive.pd, 1); /* the PD is not freed while a memory region uses it */
 	stub.alive.pd = 0;
 	stub.alive.mr = 0;
 }

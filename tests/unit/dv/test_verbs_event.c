@@ -34,8 +34,8 @@ static struct dv_event next_event(struct dv_device *device, enum ibv_event_type 
 	next.event_type = type;
 	acknowledged = 0;
 	assert_int_equal(dv_verbs_event_next(device, &event), 1);
-	assert_int_equal(acknowledged,
-		1); /* an event without acknowledgement blocks the destruction of its queue */
+	/* an event that was not acknowledged would block the destruction of its queue */
+	assert_int_equal(acknowledged, 1);
 	return event;
 }
 

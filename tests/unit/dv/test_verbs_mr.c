@@ -77,7 +77,7 @@ static void a_refused_region_has_an_explanation(void **state)
 	stub.fail_errno = EFAULT;
 	assert_int_equal(ops->mr_register(device, memory, 4096, 0, -1, 0, &mr), -EFAULT);
 	error_has("not mapped, is read-only");
-	assert_int_equal(mr.lkey, 42); /* outputs are unchanged */
+	assert_int_equal(mr.lkey, 42); /* the call failed and left its outputs unchanged */
 	ops->close(device);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests dv/qp.c against stubs: all requested attributes, the content of the hot handle, the
- * refusals, and that a failure frees what was created before it. One thread.
+ * Tests dv/qp.c against stubs: all requested attributes, the content of the handle for the hot
+ * path, the refusals, and that a failure frees what was created before it. One thread.
  */
 #include "tests/unit/dv/test_verbs_pair.h"
 
@@ -21,7 +21,7 @@ static void a_qp_is_requested_with_these_attributes(void **state)
 	assert_int_equal(attr->cap.max_recv_wr, 0);
 	assert_int_equal(attr->cap.max_inline_data, 0);
 	assert_int_equal(attr->comp_mask, IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS);
-	/* The parent domain, which has its own doorbell page. */
+	/* QPs are created in the parent domain, which has a doorbell page of its own. */
 	assert_ptr_equal(attr->pd, &stub_domain);
 	assert_int_equal(
 		attr->send_ops_flags, IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_RDMA_WRITE);
@@ -53,7 +53,10 @@ static void the_hot_handle_has_the_values_of_mlx5dv(void **state)
 	assert_int_equal(p.sq->qpn, 0x4711);
 	assert_int_equal(ops->qp_number(p.qp), 0x4711);
 	assert_int_equal(dv_sq_room(p.sq), 64);
-	/* The hot path can use the handle: it writes WQE, doorbell record and doorbell register. */
+	/*
+	 * The hot path can use the QP's handle: it writes the WQE, the doorbell record and the
+	 * doorbell register.
+	 */
 	dv_post(p.sq, DV_READ, 0x2000, 9, &sge, 1, DV_CE_ALWAYS);
 	dv_ring(p.sq);
 	assert_int_equal(be32toh(stub_record[DV_DBREC_SEND]), 1);
@@ -86,13 +89,14 @@ static void an_impossible_qp_is_refused_and_freed(void **state)
 	stub.qp_raw.sq.stride = 64;
 	assert_int_equal(stub.alive.qp, 0);
 	stub.fail_errno = ENOSPC;
-	for (unsigned step = 1; step <= 3; step++) { /* the steps: create, init_obj, INIT */
+	/* the steps that can fail: create, init_obj, transition to INIT */
+	for (unsigned step = 1; step <= 3; step++) {
 		stub.fail_at = stub.calls + step;
 		assert_int_equal(ops->qp_create(p.device, &p.cq, 64, &qp, &sq), -ENOSPC);
 		error_has("No space left on device");
 		assert_int_equal(stub.alive.qp, 0);
 	}
-	assert_ptr_equal(qp, &p); /* the outputs are unchanged */
+	assert_ptr_equal(qp, &p); /* the call failed and left its outputs unchanged */
 	assert_ptr_equal(sq, &p);
 	ops->cq_destroy(p.device, &p.cq);
 	ops->close(p.device);
@@ -135,7 +139,7 @@ static void connecting_sets_every_attribute(void **state)
 		IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 			IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
 	assert_int_equal(rtr->qp_state, IBV_QPS_RTR);
-	assert_int_equal(rtr->path_mtu, IBV_MTU_2048); /* the smaller one of both ends */
+	assert_int_equal(rtr->path_mtu, IBV_MTU_2048); /* the smaller MTU of both ends */
 	assert_int_equal(rtr->dest_qp_num, 0x123456);
 	assert_int_equal(rtr->rq_psn, 0xabcdef);
 	assert_int_equal(rtr->max_dest_rd_atomic, 8);
@@ -166,7 +170,8 @@ static void reads_in_flight_are_limited_by_the_peer(void **state)
 	stub.limits.max_qp_rd_atom = 8;
 	p = pair_make();
 	ops->qp_address(p.qp, &own);
-	assert_int_equal(own.reads, 8); /* the peer limits its READs in flight to this number */
+	/* the peer accepts at most this number of READs in flight */
+	assert_int_equal(own.reads, 8);
 	remote.reads = 4;
 	assert_int_equal(ops->qp_connect(p.qp, &remote), 0);
 	assert_int_equal(stub.modify[2].attr.max_rd_atomic, 4);
@@ -184,7 +189,7 @@ static void the_ack_timeout_is_read_back_from_the_device(void **state)
 	assert_int_equal(ops->open(&options, &p.device), 0);
 	assert_int_equal(ops->cq_create(p.device, 64, &p.cq), 0);
 	assert_int_equal(ops->qp_create(p.device, &p.cq, 64, &p.qp, &p.sq), 0);
-	assert_int_equal(ops->qp_ack_ns(p.qp), 0); /* not connected */
+	assert_int_equal(ops->qp_ack_ns(p.qp), 0); /* 0, because the QP is not connected */
 	stub.ack_timeout = 13;
 	assert_int_equal(ops->qp_connect(p.qp, &remote), 0);
 	assert_int_equal(stub.modify[2].attr.timeout, 10);
@@ -195,7 +200,7 @@ static void the_ack_timeout_is_read_back_from_the_device(void **state)
 	pair_drop(&p);
 }
 
-/* If the time-out cannot be read back, the requested one counts. */
+/* If the ACK time-out cannot be read back from the device, the requested one counts. */
 static void an_unreadable_ack_timeout_is_the_requested_one(void **state)
 {
 	struct dv_address remote = peer_address();
@@ -203,7 +208,8 @@ static void an_unreadable_ack_timeout_is_the_requested_one(void **state)
 
 	(void)state;
 	stub.ack_timeout = 20;
-	stub.fail_at = stub.calls + 3; /* the third call: RTR, RTS, query */
+	/* the third call from here fails; the calls are RTR, RTS, query */
+	stub.fail_at = stub.calls + 3;
 	assert_int_equal(ops->qp_connect(p.qp, &remote), 0);
 	assert_int_equal(ops->qp_ack_ns(p.qp), 4096u << DV_ACK_TIMEOUT);
 	pair_drop(&p);
@@ -233,7 +239,10 @@ static void a_path_has_the_configured_class_level_and_partition(void **state)
 	pair_drop(&p);
 }
 
-/* The kernel's rdma_flow_label_to_udp_sport(): the UDP source port of a flow label. */
+/*
+ * The same function as the kernel's rdma_flow_label_to_udp_sport(): the UDP source port of a flow
+ * label.
+ */
 static unsigned udp_port_of(uint32_t flow_label)
 {
 	return 0xc000 | ((flow_label & 0x3fff) ^ (flow_label >> 14));

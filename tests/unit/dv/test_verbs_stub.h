@@ -34,13 +34,14 @@
 #define STUB_MODIFIES 8
 
 static struct {
-	unsigned calls,
-		fail_at; /* number of calls that can fail so far; the call that fails, 0: none */
+	/* number of calls so far that can fail; number of the call that fails, 0: none fails */
+	unsigned calls, fail_at;
 	int fail_errno;
-	struct { /* number of existing objects */
+	struct { /* number of objects that exist now, by kind */
 		int list, context, pd, td, domain, mr, cq, qp;
 	} alive;
-	bool no_devices, foreign; /* true: the host has no NIC; true: the NIC is not a ConnectX */
+	/* true: the stub host has no NIC; true: the stub NIC is not a ConnectX */
+	bool no_devices, foreign;
 	struct ibv_device_attr limits;
 	struct ibv_port_attr port;
 	struct ibv_gid_entry gids[STUB_GIDS];
@@ -58,8 +59,9 @@ static struct {
 		int mask;
 	} modify[STUB_MODIFIES];
 	unsigned modifies;
-	uint8_t ack_timeout; /* ACK time-out that the device reports; 0: the requested one */
-	bool destroy_fails;  /* ibv_destroy_qp() returns EIO, like a lost device */
+	/* ACK time-out that the stub device reports; 0: it reports the requested one */
+	uint8_t ack_timeout;
+	bool destroy_fails; /* true: ibv_destroy_qp() returns EIO, as for a lost device */
 	char log[512];
 } stub;
 
@@ -73,7 +75,9 @@ static struct ibv_qp stub_qp = {.qp_num = 0x4711};
 static uint8_t stub_queue[64 * 64], stub_register[4096];
 static __be32 stub_record[2], stub_cq_record[2];
 
-/* Counts a call that can fail; returns true when this one must fail. */
+/*
+ * Each stub that can fail calls this: counts the call, and returns true when this call must fail.
+ */
 static bool stub_fails(void)
 {
 	if (++stub.calls != stub.fail_at)
@@ -366,7 +370,10 @@ static void stub_gid(unsigned at, uint32_t type, const char *text)
 		stub.gid_count = at + 1;
 }
 
-/* Sets up a RoCE port like a ConnectX: each address is in the GID table as RoCE v1 and as v2. */
+/*
+ * Gives the stub a RoCE port like that of a ConnectX: each address is in the GID table as RoCE v1
+ * and as v2.
+ */
 static int stub_setup(void **state)
 {
 	(void)state;
@@ -399,7 +406,7 @@ static int stub_setup(void **state)
 	return 0;
 }
 
-/* Checks that all objects were freed. */
+/* Checks that all objects of the stub were freed. */
 static int stub_teardown(void **state)
 {
 	static const __typeof__(stub.alive) none;
@@ -418,7 +425,9 @@ static inline int stub_device_file(void)
 	return fd;
 }
 
-/* Forgets all objects: dv_cut() closed the device, so they cannot be freed one by one. */
+/*
+ * Forgets all objects of the stub: dv_cut() closed the device, so they cannot be freed one by one.
+ */
 static inline void stub_went_with_the_device(void)
 {
 	memset(&stub.alive, 0, sizeof(stub.alive));
@@ -443,7 +452,10 @@ static inline void error_has(const char *words)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, stub_setup, stub_teardown)
 
-/* test_verbs_event.c tests the real functions; the other tests have no events. */
+/*
+ * Stubs of the event functions: only test_verbs_event.c defines STUB_EVENTS and tests the real
+ * ones.
+ */
 #ifndef STUB_EVENTS
 int dv_verbs_event_fd(struct dv_device *device)
 {

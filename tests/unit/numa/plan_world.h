@@ -18,10 +18,10 @@
 
 #define FOUR_CORES "synthetic:pack:1 [numa] core:4 pu:1"
 
-static char text[4096]; /* captured log */
+static char text[4096]; /* text of the log lines, captured */
 static struct settings s;
 static struct topology *t;
-static struct plan p; /* last computed plan */
+static struct plan p; /* the plan that was computed last */
 
 static inline int start(void **state)
 {

@@ -60,7 +60,7 @@ static void clock_start_measures_the_cost_of_a_reading(void **state)
 	assert_int_equal(clock_cost_ns(), 0);
 	clock_start();
 	cost = clock_cost_ns();
-	assert_true(cost > 0 && cost < 10000000); /* nanoseconds */
+	assert_true(cost > 0 && cost < 10000000); /* cost of one reading of the clock, in ns */
 	clock_start();
 	assert_int_equal(clock_cost_ns(), cost);
 }
@@ -73,7 +73,10 @@ static void ticks_measure_the_same_time_as_the_clock(void **state)
 	clock_start();
 	assert_int_equal(clock_ticks_ns(0), 0);
 	assert_int_equal(clock_ticks_ns(UINT64_MAX), clock_ticks_ns(UINT64_C(1) << 38));
-	/* An interrupt between two readings makes a round wrong; one correct round suffices. */
+	/*
+	 * An interrupt between two readings of the clocks makes a round wrong; one correct round is
+	 * enough.
+	 */
 	for (int round = 0; round < 1000 && !agreed; round++) {
 		uint64_t ns = kernel_ns(), ticks = clock_ticks(), span;
 

@@ -47,7 +47,10 @@ static void put(const char *path, const char *content)
 	fclose(file);
 }
 
-/* Writes the files of a machine with 8 GiB available, no cgroup limit and no huge pages. */
+/*
+ * Writes the /proc, /sys and cgroup files of a machine with 8 GiB available, no cgroup limit and no
+ * huge pages.
+ */
 static int start(void **state)
 {
 	(void)state;
@@ -200,7 +203,7 @@ static void a_kernel_that_refuses_huge_pages_causes_small_pages(void **state)
 
 	(void)state;
 	SKIP_EMULATED("it searches page by page for room for 1 TiB, which takes half a minute");
-	/* The files report more free huge pages than the kernel has. */
+	/* The files report more free huge pages than the kernel of this machine has. */
 	put(HUGE_DIR "/free_hugepages", "1000000\n");
 	assert_int_equal(huge_open("t-lie", 1000 * 1024 * MIB, -1, true, &h), -ENOMEM);
 	assert_non_null(strstr(text, "t-lie: huge pages refused"));

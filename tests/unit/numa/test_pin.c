@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests numa/pin.c: claims of several processes, and pinning of the calling thread. */
+/*
+ * Tests numa/pin.c: claims on cores by several processes, and pinning of the calling thread to a
+ * core.
+ */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -24,7 +27,7 @@ static void a_claim_is_exclusive_until_it_is_closed(void **state)
 	int fd, other, holder = 0;
 
 	(void)state;
-	/* pin_holder() creates neither the directory nor the file. */
+	/* pin_holder() creates neither the directory of claims nor the core's file. */
 	assert_int_equal(pin_holder(3), 0);
 	assert_int_equal(rmdir(dir), 0);
 	assert_int_equal(pin_holder(3), 0);

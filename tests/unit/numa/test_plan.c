@@ -167,7 +167,7 @@ static void a_poll_core_serves_rails_of_one_node(void **state)
 
 	(void)state;
 	machine(SAVED);
-	/* Their NUMA nodes: 1 0 1 0 1 0 1 0. */
+	/* The devices in this order are on the NUMA nodes 1 0 1 0 1 0 1 0. */
 	set("rail.devices=mlx5_4,mlx5_0,mlx5_5,mlx5_1,mlx5_6,mlx5_2,mlx5_7,mlx5_3");
 	set("rail.poll_cores=2");
 	assert_int_equal(make(), 0);
@@ -184,7 +184,7 @@ static void a_poll_core_serves_rails_of_one_node(void **state)
 	assert_int_equal(make(), 0);
 	for (unsigned i = 0; i < 8; i++)
 		assert_int_equal(p.rail[i].poll_core, four[i]);
-	/* Poll cores with 3, 3 and 2 rails: the second one has rails of both nodes. */
+	/* Three poll cores have 3, 3 and 2 rails: the second one has rails of both NUMA nodes. */
 	set("rail.poll_cores=3");
 	assert_int_equal(make(), 0);
 	assert_int_equal(p.poll_cores, 3);

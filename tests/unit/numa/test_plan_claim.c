@@ -29,13 +29,19 @@ static void a_second_engine_uses_cores_that_are_not_claimed(void **state)
 	assert_int_equal(first.count, 2);
 	assert_int_equal(a.rail[0].core, 1);
 	assert_int_equal(a.control_core, 0);
-	/* As if both engines had read the topology at the same time: it shows no claim yet. */
+	/*
+	 * Both engines read the topology at the same time: the second one sees no claim on a core
+	 * yet.
+	 */
 	machine("synthetic:pack:1 [numa] core:6 pu:1");
 	assert_int_equal(plan_claim(t, &s, &p, &second), 0);
 	assert_int_equal(p.rail[0].core, 2);
 	assert_int_equal(p.control_core, 3);
 	assert_int_equal(t->cpu[1].holder, getpid());
-	/* Two cores are left: too few for a rail, the control plane and applications. */
+	/*
+	 * Only two cores are left for the second engine: too few for a rail, the control plane and
+	 * applications.
+	 */
 	machine("synthetic:pack:1 [numa] core:6 pu:1");
 	assert_int_equal(plan_claim(t, &s, &p, &third), 0);
 	assert_int_equal(p.rail[0].core, -1);

@@ -11,10 +11,10 @@
 
 /* ---- dv/setup.h, as far as a rail calls it --------------------------------------------------- */
 
-static struct dv_cq *fake_cq; /* the rail's current CQ */
-/* the CQ as created; a rail that lost its NIC polls another one */
+static struct dv_cq *fake_cq; /* the CQ that the rail polls at present */
+/* the CQ as the fake NIC created it; a rail that lost its NIC polls another CQ */
 static struct dv_cq fake_cq_made;
-static uint32_t fake_cq_pi; /* CQEs written so far */
+static uint32_t fake_cq_pi; /* number of CQEs that the fake NIC has written so far */
 
 int dv_cq_create(struct dv_device *device, unsigned depth, struct dv_cq *ret_cq)
 {
@@ -90,7 +90,10 @@ static struct fake_qp *fake_qp_new(struct world *w)
 		.wqe_cnt = QP_DEPTH,
 		.qpn = w->qpn_next++,
 		.bf_size = 8};
-	/* Start near 2^16, so that the 16 bits of wqe_counter wrap early in the test. */
+	/*
+	 * The indices of the send queue start near 2^16, so that the 16 bits of wqe_counter wrap
+	 * early in the test.
+	 */
 	qp->sq.pi = qp->sq.ci = qp->sq.rung = qp->seen = 0xfff0;
 	qp->next = w->qps;
 	w->qps = qp;
@@ -122,7 +125,7 @@ static bool within(uint64_t at, uint64_t bytes, const void *base, uint64_t lengt
 	return at >= from && bytes <= length && at - from <= length - bytes;
 }
 
-/* The checks of a real device: keys and bounds. */
+/* Checks what a real device checks for a WQE: the keys and the bounds of its memory. */
 static void wqe_check(const struct world *w, const struct fake_wqe *wqe)
 {
 	if (wqe->rkey == WORLD_POOL_RKEY)
@@ -147,7 +150,7 @@ static void wqe_check(const struct world *w, const struct fake_wqe *wqe)
 	}
 }
 
-/* Parses the WQE at `index` of the send queue. */
+/* Parses the WQE at `index` of the QP's send queue. */
 static struct fake_wqe wqe_parse(struct fake_qp *qp, uint32_t index)
 {
 	const struct mlx5_wqe_ctrl_seg *ctrl = (void *)dv_sq_block(&qp->sq, index);
@@ -187,7 +190,11 @@ void nic_pull(struct world *w)
 			struct fake_wqe wqe = wqe_parse(qp, qp->seen);
 
 			wqe_check(w, &wqe);
-			assert_true(w->wqes < CQ_DEPTH); /* each may produce a CQE */
+			/*
+			 * each WQE in flight may produce a CQE, and the CQ must have room for all
+			 * of them
+			 */
+			assert_true(w->wqes < CQ_DEPTH);
 			qp->seen += dv_wqe_blocks(wqe.sges);
 			w->wqe[w->wqes++] = wqe;
 		}
@@ -208,7 +215,8 @@ bool nic_complete(struct world *w, unsigned i, uint8_t syndrome)
 {
 	struct fake_wqe wqe = w->wqe[i];
 
-	for (unsigned j = 0; j < i; j++) /* a QP completes in order */
+	/* a QP completes its WQEs in order, so no earlier one may be outstanding */
+	for (unsigned j = 0; j < i; j++)
 		assert_true(w->wqe[j].qp != wqe.qp);
 	memmove(&w->wqe[i], &w->wqe[i + 1], (w->wqes - i - 1) * sizeof(wqe));
 	w->wqes--;

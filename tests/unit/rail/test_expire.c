@@ -3,12 +3,13 @@
  * Deadlines: which requests are answered at once, which ones wait for the NIC, when a connection is
  * broken, and that a stalled connection does not delay the others.
  */
-#define CLIENT_NUMBER 63 /* the last bit of a word in rail->wake and rail->fresh */
+/* this channel number is the last bit of a word in rail->wake and rail->fresh */
+#define CLIENT_NUMBER 63
 #include "tests/unit/rail/client_world.h"
 
 #define MS 1000000ull
 
-/* Advances the test clock in steps of at most 5 ms. */
+/* Advances the test clock by `ms` in steps of at most 5 ms, and steps the rail after each. */
 static void pass(struct world *w, uint64_t ms)
 {
 	while (ms) {
@@ -92,7 +93,7 @@ static void a_posted_op_past_its_deadline_breaks_a_stalled_connection(void **sta
 	event = world_hear(w, RAIL_PEER_BROKEN);
 	assert_int_equal(event.detail, 0);
 	assert_ptr_equal(event.object, peer);
-	/* The NIC may still write, so no op is answered yet. */
+	/* The NIC may still write to the ops' buffers, so no op is answered yet. */
 	assert_false(client_done(client, &done));
 	nic_flush(w, peer);
 	peer_drop(w, peer);
@@ -123,14 +124,17 @@ static void an_answered_late_op_no_longer_counts_against_its_connection(void **s
 	client_expect(client, 1, OP_TIMEOUT);
 	client_expect(client, 2, OP_TIMEOUT);
 	assert_int_equal(lane->expired, 0);
-	/* The connection stalls for longer than LANE_STALL_NS while none of its ops is late. */
+	/*
+	 * The connection stalls for longer than LANE_STALL_NS, while none of its ops is past its
+	 * deadline.
+	 */
 	get(w, 3, 5000, 3);
 	world_settle(w);
 	pass(w, 60);
 	assert_true(world_silent(w));
 	world_run(w);
 	client_expect(client, 3, OP_HIT);
-	/* A late op on a stalled connection still breaks it. */
+	/* An op past its deadline on a stalled connection still breaks the connection. */
 	get(w, 4, 10, 3);
 	world_settle(w);
 	pass(w, 60);
@@ -196,7 +200,7 @@ static void a_peer_that_does_not_answer_does_not_delay_the_others(void **state)
 
 	peer_add(w, good);
 	op.deadline_ns = w->now_ns + 10000 * MS;
-	/* uses the rail's whole in-flight budget for a peer that does not answer */
+	/* this op uses the rail's whole in-flight budget for a peer that does not answer */
 	client_submit(client, &op, &s);
 	world_settle(w);
 	get(w, 2, 5000, 4);
@@ -204,7 +208,7 @@ static void a_peer_that_does_not_answer_does_not_delay_the_others(void **state)
 	assert_int_equal(world_counter(w, COUNTER_wqes_posted), length / SLICE_BYTES);
 	pass(w, 40);
 	nic_pull(w);
-	/* The op of the other peer was posted in the meantime. */
+	/* The op for the other peer was posted although the first peer does not answer. */
 	assert_int_equal(world_counter(w, COUNTER_wqes_posted), length / SLICE_BYTES + 1);
 	for (unsigned round = 0; round < 2; round++) {
 		for (unsigned i = 0; i < w->wqes; i++)
@@ -215,7 +219,10 @@ static void a_peer_that_does_not_answer_does_not_delay_the_others(void **state)
 	}
 	client_expect(client, 2, OP_HIT);
 	assert_int_equal(w->rail->parked, 1);
-	/* When the peer answers after all, the rail's sums are right again. */
+	/*
+	 * When the first peer answers after all, the rail's sums of bytes in flight are right
+	 * again.
+	 */
 	world_run(w);
 	assert_true(client_done(client, &done));
 	assert_int_equal(w->rail->parked, 0);

@@ -11,19 +11,19 @@
 
 #define EXTENTS_REGION 101u
 #define MEMORY_BYTES (4u << 20)
-#define GUARD 0xcd /* content of destination bytes that no READ may write */
+#define GUARD 0xcd /* value of destination bytes that no READ may write */
 
 static struct pair *pair;
 static struct world *w;
 static struct client *client;
 static struct pair_peer *peer;
 
-/* The memory that is registered in extents. */
+/* The client memory that is registered in extents. */
 static uint8_t *memory;
 static uint64_t memory_bytes;
-static struct dv_mr *mr; /* MR of each extent */
-static uint32_t *lkey;   /* lkey of each extent */
-static unsigned extents; /* number of extents; 0: no region */
+static struct dv_mr *mr; /* array of the MRs of the extents */
+static uint32_t *lkey;   /* array of the lkeys of the extents */
+static unsigned extents; /* number of extents; 0: no region is registered */
 
 static int setup(void **state)
 {
@@ -69,7 +69,7 @@ static void extents_add(unsigned shift, uint64_t bytes)
 	memset(memory, GUARD, MEMORY_BYTES);
 }
 
-/* Drops the region, waits until the rail returns it, and deregisters its MRs. */
+/* Drops the region at the rail, waits until the rail returns it, and deregisters its MRs. */
 static void extents_remove(void)
 {
 	world_tell(w, (struct rail_command){.kind = RAIL_REGION_DROP, .region.id = EXTENTS_REGION});
@@ -127,7 +127,10 @@ static void a_page_across_the_end_of_an_extent_arrives_complete(void **state)
 	}
 }
 
-/* The page covers more extents than a WQE has SGEs, so the rest goes into further WQEs. */
+/*
+ * The destination of the page covers more extents than a WQE has SGEs, so further WQEs read the
+ * rest.
+ */
 static void a_page_over_many_extents_is_read_by_several_wqes(void **state)
 {
 	const uint32_t bytes = 1000000;
@@ -143,7 +146,9 @@ static void a_page_over_many_extents_is_read_by_several_wqes(void **state)
 	client_expect(client, 1, OP_HIT);
 	assert_memory_equal(memory + 100, w->pool + 8 * PAGE_UNIT, bytes);
 	only_these_bytes_changed(100, bytes);
-	/* 245 extents, up to DV_SGES_MAX of them in a WQE, and the READ of the head. */
+	/*
+	 * The page needs 245 extents, up to DV_SGES_MAX of them in a WQE, and one WQE for the head.
+	 */
 	assert_in_range(world_counter(w, COUNTER_wqes_posted), 245 / DV_SGES_MAX + 1, 90);
 }
 
@@ -210,7 +215,10 @@ static void a_region_in_extents_is_returned_after_its_last_cqe(void **state)
 	while (!rail_hear(w->rail, &event))
 		pair_step(pair);
 	assert_int_equal(event.kind, RAIL_REGION_RETURNED);
-	/* Its keys and its memory belong to the control plane again. */
+	/*
+	 * The rail has returned the region: its keys and its memory belong to the control plane
+	 * again.
+	 */
 	for (unsigned i = 0; i < extents; i++)
 		assert_int_equal(dv_mr_deregister(pair->near, &mr[i]), 0);
 	free(mr);
@@ -221,7 +229,7 @@ static void a_region_in_extents_is_returned_after_its_last_cqe(void **state)
 	only_these_bytes_changed(0, 0);
 }
 
-/* Cuts [0, bytes) into `count` pieces of random lengths. */
+/* Cuts the range of bytes [0, bytes) into `count` pieces of random lengths. */
 static void cut(uint64_t *dice, uint32_t bytes, unsigned count, uint32_t *ret_length)
 {
 	uint32_t left = bytes;

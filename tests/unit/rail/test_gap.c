@@ -30,8 +30,10 @@ static void a_gap_is_counted_unless_the_thread_rested(void **state)
 	uint64_t scale = clock_tick_scale;
 
 	(void)state;
-	clock_tick_scale = 1 << 24; /* scale under which a tick is a nanosecond */
-	assert_int_equal(gap_turn(&g, 1000, true), 0); /* the first turn has no previous one */
+	/* scale of the time-stamp counter at which one tick is one nanosecond */
+	clock_tick_scale = 1 << 24;
+	/* the first turn has no previous one, so it counts no gap */
+	assert_int_equal(gap_turn(&g, 1000, true), 0);
 	assert_int_equal(gap_turn(&g, 1100, true), 100);
 	assert_int_equal(gap_turn(&g, 1150, false), 50);
 	gap_rest(&g);
@@ -54,7 +56,7 @@ static void time_in_software_nics_is_counted_separately(void **state)
 	gap_nics(&g, 10);
 	gap_turn(&g, 1100, true);
 	assert_true(g.busy_ticks == 100 && g.nic_ticks == 40 && g.spin_ticks == 0);
-	gap_nics(&g, 30); /* neither the software NIC nor a rail found work */
+	gap_nics(&g, 30); /* neither the software NIC nor a rail found work in this turn */
 	gap_turn(&g, 1200, false);
 	assert_true(g.busy_ticks == 100 && g.nic_ticks == 40 && g.spin_ticks == 70);
 	gap_nics(&g, 5);

@@ -32,7 +32,7 @@ static int teardown(void **state)
 	return world_teardown(state);
 }
 
-/* Advances the test clock in steps of 5 ms. */
+/* Advances the test clock by `ms` in steps of 5 ms, and steps the rail after each. */
 static void pass(struct world *w, uint64_t ms)
 {
 	for (; ms >= 5; ms -= 5) {
@@ -41,7 +41,7 @@ static void pass(struct world *w, uint64_t ms)
 	}
 }
 
-/* Returns the next event, which must come within `ms` of test time. */
+/* Returns the rail's next event, which must come within `ms` of test time. */
 static struct rail_event hear(struct world *w, uint32_t kind, uint64_t ms)
 {
 	struct rail_event event;
@@ -92,7 +92,8 @@ static void a_connection_that_does_not_drain_is_reported_once_and_ends_when_reti
 	page_get(w, client, 2, 8, 8192, 77, 8192);
 	world_settle(w);
 	nic_pull(w);
-	peer_drop(w, peer); /* its QPs are in the error state, but nothing is flushed */
+	/* the connection's QPs are in the error state, but the NIC flushes nothing */
+	peer_drop(w, peer);
 	pass(w, 900);
 	assert_true(world_silent(w));
 	pass(w, 700);
@@ -101,8 +102,9 @@ static void a_connection_that_does_not_drain_is_reported_once_and_ends_when_reti
 	assert_int_equal(event.ref, 33);
 	assert_in_range(event.ns, 0, deadline_ns);
 	pass(w, 5000);
-	assert_true(world_silent(w));             /* the report comes once */
-	assert_false(client_done(client, &done)); /* the NIC may still write */
+	assert_true(world_silent(w)); /* the rail reports the stuck connection only once */
+	/* the op is not answered: the NIC may still write to its buffer */
+	assert_false(client_done(client, &done));
 	retire(w);
 	client_expect(client, 1, OP_TIMEOUT);
 	client_expect(client, 2, OP_TIMEOUT);
@@ -121,10 +123,11 @@ static void a_stuck_connection_is_reported_within_two_seconds_of_the_deadline(vo
 	page_get(w, client, 1, 8, 8192, 77, 0);
 	world_settle(w);
 	nic_pull(w);
-	pass(w, 1000); /* the op's deadline */
+	pass(w, 1000); /* lets the op's deadline pass */
 	hear(w, RAIL_PEER_BROKEN, 300);
-	assert_int_equal(hear(w, RAIL_PEER_STUCK, 1700).ns, 0); /* 0: that deadline has passed */
-	retire(w); /* RAIL_PEER_RETIRE without RAIL_PEER_DROP before it */
+	/* 0: the earliest deadline of the posted requests has passed */
+	assert_int_equal(hear(w, RAIL_PEER_STUCK, 1700).ns, 0);
+	retire(w); /* sends RAIL_PEER_RETIRE without RAIL_PEER_DROP before it */
 	client_expect(client, 1, OP_TIMEOUT);
 	world_hear(w, RAIL_PEER_RETURNED);
 	assert_all_free(w);
@@ -145,7 +148,10 @@ static void the_report_of_a_stuck_connection_has_its_first_deadline(void **state
 	nic_pull(w);
 	peer_drop(w, peer);
 	pass(w, 1600);
-	/* Deadlines in ops are rounded down to OP_TIME_NS. */
+	/*
+	 * The event's deadline may be earlier than requested: deadlines in ops are rounded down to
+	 * OP_TIME_NS.
+	 */
 	assert_in_range(
 		world_hear(w, RAIL_PEER_STUCK).ns, op.deadline_ns - MS, op.deadline_ns + MS);
 	retire(w);
@@ -175,12 +181,15 @@ static void completions_already_in_the_cq_are_consumed_before_a_retire(void **st
 		down += done.status == OP_PEER_DOWN;
 	}
 	assert_int_equal(hits + down, 100);
-	assert_in_range(hits, 80, 99); /* some WQEs did not request a CQE, so they are flushed */
+	/* not all: some WQEs did not request a CQE, so their ops count as flushed */
+	assert_in_range(hits, 80, 99);
 	world_hear(w, RAIL_PEER_RETURNED);
 	assert_all_free(w);
 }
 
-/* The NIC completes what is posted on the first QP of `to`, and nothing else. */
+/*
+ * Makes the NIC complete what is posted on the first QP of the connection `to`, and nothing else.
+ */
 static void answer_only(struct world *w, const struct rail_peer *to)
 {
 	unsigned i = 0;
@@ -198,7 +207,7 @@ static void answer_only(struct world *w, const struct rail_peer *to)
 		}
 }
 
-/* The device gives the number of a destroyed QP to the next QP it creates. */
+/* Like a device, gives the number of a destroyed QP to the next QP that is created. */
 static void a_reused_qp_number_means_the_new_qp(void **state)
 {
 	struct world *w = *state;
@@ -210,7 +219,8 @@ static void a_reused_qp_number_means_the_new_qp(void **state)
 		read_bucket(w, i);
 	world_settle(w);
 	nic_pull(w);
-	peer_drop(w, peer); /* its QPs are destroyed; RAIL_PEER_RETIRE follows later */
+	/* the QPs of this connection are destroyed; RAIL_PEER_RETIRE follows later */
+	peer_drop(w, peer);
 	world_settle(w);
 	assert_true(world_silent(w));
 	w->qpn_next = peer->sq[0]->qpn;
@@ -224,13 +234,16 @@ static void a_reused_qp_number_means_the_new_qp(void **state)
 		assert_true(client_done(client, &done));
 		assert_int_equal(done.status, done.cookie == 200 ? OP_HIT : OP_PEER_DOWN);
 	}
-	assert_true(w->wqes > 0); /* WQEs of the old QPs */
+	assert_true(w->wqes > 0); /* WQEs of the old connection's QPs are outstanding */
 	assert_true(rail_in_flight(w->rail) > 0);
 	retire(w);
 	while (client_done(client, &done))
 		assert_int_equal(done.status, OP_PEER_DOWN);
 	assert_ptr_equal(world_hear(w, RAIL_PEER_RETURNED).object, peer);
-	/* Returning the old connection has not removed the number of the new QP. */
+	/*
+	 * Returning the old connection has not removed the QP number from the rail's table, where
+	 * it means the new QP.
+	 */
 	page_get(w, client, 201, 8, 8192, 77, 8192);
 	answer_only(w, other);
 	client_expect(client, 201, OP_HIT);
@@ -256,14 +269,15 @@ static void completions_of_a_destroyed_qp_do_not_break_the_new_qp_with_its_numbe
 	world_settle(w);
 	for (; w->wqes > 1; cqes++)
 		nic_complete(w, 0, DV_SYNDROME_FLUSHED);
-	/* more CQEs than one step consumes before it executes the command */
+	/* there are more CQEs than one step of the rail consumes before it executes the command */
 	assert_true(cqes > RAIL_REAP_BURST);
 	w->qpn_next = peer->sq[0]->qpn;
 	other = peer_new(w, 3, 33, 1);
 	w->qpn_next = next;
 	peer_add(w, other);
 	world_settle(w);
-	assert_true(world_silent(w)); /* the new connection is not broken */
+	/* the rail reports no event, so the new connection is not broken */
+	assert_true(world_silent(w));
 	retire(w);
 	assert_ptr_equal(world_hear(w, RAIL_PEER_RETURNED).object, peer);
 	assert_all_free(w);
@@ -305,10 +319,11 @@ static void a_rail_without_its_nic_does_not_touch_it_and_refuses_ops(void **stat
 	world_settle(w);
 	world_hear(w, RAIL_PEER_BROKEN);
 	world_hear(w, RAIL_QUIET);
-	client_expect(client, 2, OP_PEER_DOWN); /* the op is refused without a wait */
+	client_expect(client, 2, OP_PEER_DOWN); /* the op for the lost rail is refused at once */
 	nic_pull(w);
 	assert_int_equal(w->wqes, wqes);
-	nic_complete(w, 0, 0); /* a CQE in the lost NIC's CQ, which the rail no longer reads */
+	/* writes a CQE to the lost NIC's CQ, which the rail no longer reads */
+	nic_complete(w, 0, 0);
 	pass(w, 100);
 	assert_false(client_done(client, &done));
 	retire(w);

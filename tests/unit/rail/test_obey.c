@@ -43,7 +43,7 @@ static void a_stopping_channel_is_returned_after_its_last_cqe_and_gets_no_comple
 
 	get_from(w, client, 1, 3);
 	get_from(w, client, 2, 3);
-	get_from(w, client, 3, 4); /* parked */
+	get_from(w, client, 3, 4); /* this op is parked: it waits for a connection to its peer */
 	world_settle(w);
 	world_hear(w, RAIL_PEER_WANTED);
 	nic_pull(w);
@@ -58,7 +58,7 @@ static void a_stopping_channel_is_returned_after_its_last_cqe_and_gets_no_comple
 	world_settle(w);
 	assert_ptr_equal(world_hear(w, RAIL_CHANNEL_RETURNED).object, &client->channel);
 	assert_false(client_done(client, &done));
-	/* No page head was read for the cancelled ops. */
+	/* The rail posted no READ of a page head for the cancelled ops. */
 	nic_pull(w);
 	assert_int_equal(w->wqes, 0);
 }
@@ -147,7 +147,10 @@ static void a_dropped_region_refuses_new_ops_and_is_returned_after_its_last_cqe(
 	client_expect(client, 2, OP_INVALID);
 	nic_complete(w, 0, 0);
 	world_settle(w);
-	/* the READ of its page head is in flight, so the op is not finished */
+	/*
+	 * the READ of the page head is in flight, so the op is not finished and the channel not
+	 * returned
+	 */
 	assert_true(world_silent(w));
 	world_run(w);
 	assert_int_equal(world_hear(w, RAIL_REGION_RETURNED).detail, WORLD_REGION);
@@ -190,7 +193,8 @@ static void a_rail_stops_once_it_is_drained_and_its_connections_are_returned(voi
 	nic_pull(w);
 	tell_stop(w);
 	world_settle(w);
-	client_expect(client, 2, OP_CANCELLED); /* the op was parked */
+	/* the op waited for a connection (parked), so it ends without a READ */
+	client_expect(client, 2, OP_CANCELLED);
 	get_from(w, client, 3, 3);
 	steps(w, 100);
 	client_expect(client, 3, OP_CANCELLED);
@@ -244,7 +248,7 @@ static void no_event_is_lost_when_the_event_ring_is_full(void **state)
 	struct rail_event event;
 
 	for (unsigned i = 0; i < INBOX_SLOTS;
-		i++) { /* fills the event ring with requests for connections */
+		i++) { /* fills the event ring with requests for connections until it has no room */
 		rail_say(w->rail, &(struct rail_event){.kind = RAIL_PEER_WANTED, .ref = i});
 		rail_step(w->rail, 0);
 	}

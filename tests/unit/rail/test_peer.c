@@ -106,8 +106,10 @@ static void connections_to_two_incarnations_of_a_peer_are_requested_one_after_th
 	peer_add(w, peer);
 	world_run(w);
 	client_expect(client, 2, OP_HIT);
-	/* An op for the old incarnation does not use the connection to the new one, although the
-	 * peer number is the same. */
+	/*
+	 * The op names the old incarnation, so the rail does not use the connection to the new one,
+	 * although the peer number is the same.
+	 */
 	get(w, 3, 3, 33);
 	world_settle(w);
 	assert_int_equal(world_hear(w, RAIL_PEER_WANTED).ref, 33);
@@ -177,7 +179,7 @@ static void a_dropped_idle_connection_is_returned_at_once(void **state)
 	peer_drop(w, peer);
 	world_settle(w);
 	assert_ptr_equal(world_hear(w, RAIL_PEER_RETURNED).object, peer);
-	peer_drop(w, peer); /* a second drop has no effect */
+	peer_drop(w, peer); /* a second RAIL_PEER_DROP for the connection has no effect */
 	world_settle(w);
 	assert_true(world_silent(w));
 	peer_free(w, peer);
@@ -202,8 +204,10 @@ static void a_dropped_connection_is_returned_after_its_last_wqe(void **state)
 	get(w, 200, 3, 33);
 	world_settle(w);
 	client_expect(client, 200, OP_PEER_DOWN);
-	/* Some payloads arrived before the QPs went to the error state; their heads can no
-	 * longer be read. */
+	/*
+	 * Some payloads had arrived before the QPs went to the error state; the heads of these
+	 * pages can no longer be read.
+	 */
 	do
 		arrived++;
 	while (!nic_complete(w, 0, 0));
@@ -224,7 +228,7 @@ static void a_dropped_connection_is_returned_after_its_last_wqe(void **state)
 	assert_int_equal(w->rail->posted_bytes, 0);
 	assert_int_equal(w->rail->taken_bytes, 0);
 	assert_int_equal(w->rail->wqes, 0);
-	/* The connection is gone, so the next op requests one again. */
+	/* The connection is gone, so the next op makes the rail request one again. */
 	get(w, 201, 3, 33);
 	world_settle(w);
 	world_hear(w, RAIL_PEER_WANTED);
@@ -262,11 +266,11 @@ static void a_new_connection_is_used_while_the_old_one_still_drains(void **state
 	world_settle(w);
 	assert_ptr_equal(world_hear(w, RAIL_PEER_RETURNED).object, old);
 	client_expect(client, 1, OP_PEER_DOWN);
-	/* Returning the old connection has not removed the new one. */
+	/* Returning the old connection has not removed the new connection to this peer. */
 	get(w, 3, 3, 33);
 	world_run(w);
 	client_expect(client, 3, OP_HIT);
-	/* A drop without an object means the connection that still exists. */
+	/* A RAIL_PEER_DROP without an object means the connection to the peer that still exists. */
 	peer_drop(w, new);
 	world_settle(w);
 	assert_ptr_equal(world_hear(w, RAIL_PEER_RETURNED).object, new);

@@ -19,16 +19,18 @@
 
 #define RAILS 3u
 
-/* A seat: one rail with its software NICs, client and connection. */
+/* A seat: one rail of the poll core, with the rail's software NICs, client and connection. */
 static struct seat {
 	struct pair *pair;
 	struct world *w;
 	struct client *client;
 	struct pair_peer *peer;
-	uint32_t waits; /* 1: a client has submitted an op or is about to */
+	uint32_t waits; /* 1: the seat's client has submitted an op or is about to */
 } seat[RAILS];
-static uint32_t lost;        /* sleeps that continued although a client waited */
-static uint32_t naps_kicked; /* naps and short sleeps that a kick ended */
+/* number of sleeps of the poll core that continued although a client waited */
+static uint32_t lost;
+/* number of naps and short sleeps of the poll core that a kick ended */
+static uint32_t naps_kicked;
 
 /* ---- detecting lost wake-ups ----------------------------------------------------------------- */
 
@@ -82,7 +84,7 @@ static void seat_open(unsigned i, bool threaded, bool busy)
 	s->waits = 0;
 }
 
-/* Opens all seats and starts one poll core for them. */
+/* Opens all seats and starts one poll core for their rails. */
 static void begin(bool threaded, bool busy)
 {
 	struct pair *pairs[RAILS];
@@ -95,7 +97,7 @@ static void begin(bool threaded, bool busy)
 	pair_start(pairs, RAILS);
 }
 
-/* Returns the rail's next event; fails after ten seconds. */
+/* Returns the next event of the seat's rail; fails after ten seconds. */
 static struct rail_event hear(struct seat *s, uint32_t kind)
 {
 	struct rail_event event;
@@ -146,7 +148,7 @@ static void kick(struct seat *s)
 		assert_int_equal(write(s->pair->kick, &one, sizeof(one)), sizeof(one));
 }
 
-/* Sleeps like a client until the completion is there; it must be a hit. */
+/* Sleeps like a client until the completion of its op is there; the completion must be a hit. */
 static void await_hit(struct seat *s)
 {
 	struct pollfd pollfd = {.fd = s->w->woken, .events = POLLIN};
@@ -205,7 +207,7 @@ static void *many_gets(void *argument)
 		struct timespec span = {.tv_nsec = rand_r(&seed) % 200000};
 
 		get(s, i);
-		/* a random time up to about that after which the poll core sleeps */
+		/* waits for a random time up to about that after which the poll core sleeps */
 		nanosleep(&span, NULL);
 	}
 	return NULL;
@@ -325,7 +327,8 @@ static void a_saturated_rail_does_not_starve_its_sibling(void **state)
 		beside = turns_for_one_page(core, 100000);
 		assert_int_equal(beside, alone);
 	}
-	assert_true(rail_in_flight(seat[0].w->rail) > 0); /* rail 0 was saturated */
+	/* READs of rail 0 are in flight at the end too, so it always had work */
+	assert_true(rail_in_flight(seat[0].w->rail) > 0);
 	end_stepped(core);
 }
 
@@ -340,7 +343,7 @@ static void without_own_time_each_nic_is_stepped_before_and_after_its_rail(void 
 	uint64_t before;
 
 	(void)state;
-	/* connects the peer and warms the caches */
+	/* the first page connects the peer and warms the caches */
 	assert_in_range(turns_for_one_page(core, 0), 1, 999);
 	assert_int_equal(*behind_ns, 0);
 	core->options.leave_out_nics = true;
@@ -406,7 +409,7 @@ static void a_busy_core_that_steps_its_nics_serves_all_rails(void **state)
 
 /* ---- gaps ------------------------------------------------------------------------------------ */
 
-/* Signal handler: keeps the poll core from running for 20 ms. */
+/* Signal handler on the poll core's thread: keeps the poll core from running for 20 ms. */
 static void interrupted(int number)
 {
 	const struct timespec span = {.tv_nsec = 20000000};

@@ -28,7 +28,7 @@ static void a_page_is_scattered_over_all_its_segments(void **state)
 			w->home + s[i].offset, w->pool + 100 * PAGE_UNIT + length, s[i].length);
 		length += s[i].length;
 	}
-	/* Three segments share a WQE; one more WQE reads the head. */
+	/* Three segments of the page share a WQE; one more WQE reads the head. */
 	assert_int_equal(world_counter(w, COUNTER_wqes_posted), (SEGMENTS_MAX + 2) / 3 + 1);
 	assert_int_equal(w->rail->blocks_free, REQUEST_BLOCKS - RAIL_REQUESTS);
 }
@@ -48,9 +48,10 @@ static void a_page_larger_than_the_budget_is_posted_slice_by_slice(void **state)
 	nic_pull(w);
 	assert_int_equal(w->wqes, RAIL_IN_FLIGHT_BYTES / SLICE_BYTES);
 	assert_int_equal(w->rail->posted_bytes, RAIL_IN_FLIGHT_BYTES);
-	assert_int_equal(rail_in_flight(w->rail), 1); /* the second op waits in its ring */
+	/* only one op is in flight: the second op waits in its ring */
+	assert_int_equal(rail_in_flight(w->rail), 1);
 	for (unsigned i = 0; i < RAIL_IN_FLIGHT_BYTES / SLICE_BYTES; i++)
-		/* nothing is at the NIC, and half of the page is not posted */
+		/* the NIC has no WQE left, and half of the page is not posted yet */
 		nic_complete(w, 0, 0);
 	world_settle(w);
 	nic_pull(w);
@@ -83,7 +84,8 @@ static void more_ops_than_a_send_queue_holds_are_all_answered(void **state)
 
 		op.cookie = i;
 		op.offset = i * 64;
-		op.segments = 3; /* two WQEBBs per WQE: 1000 WQEs in 2 QPs of QP_DEPTH WQEBBs */
+		/* each WQE takes two WQEBBs: 1000 WQEs must fit 2 QPs of QP_DEPTH WQEBBs */
+		op.segments = 3;
 		client_submit(client, &op, s);
 	}
 	world_settle(w);
@@ -101,7 +103,7 @@ static void more_ops_than_a_send_queue_holds_are_all_answered(void **state)
 
 /* ---- choice of the QP ---- */
 
-/* WQEBBs outstanding on QP `q` of a connection. */
+/* Returns the number of WQEBBs outstanding on QP `q` of a connection. */
 static unsigned queued(const struct rail_peer *on, unsigned q)
 {
 	return on->sq[q]->pi - on->sq[q]->ci;
@@ -116,7 +118,7 @@ static struct rail_peer *peer_of(struct world *w, unsigned qps)
 	return new;
 }
 
-/* Submits a read of the page at `unit` of peer 4. */
+/* Submits a read of the page at `unit` of peer 4's pool. */
 static void get_from(struct world *w, uint64_t cookie, uint32_t unit, uint32_t length)
 {
 	struct op op = page_op(w, cookie, unit, length, unit + 1);
@@ -139,7 +141,8 @@ static void small_reads_go_to_one_qp_until_its_signalled_wqe_then_to_the_shortes
 		assert_int_equal(queued(four, q), RAIL_SIGNAL_WQES);
 	assert_int_equal(world_counter(w, COUNTER_doorbells), 4);
 	nic_pull(w);
-	for (unsigned i = 0; i < w->wqes; i++) /* the pages read by one QP are adjacent */
+	/* the pages that one QP reads are adjacent in the peer's pool */
+	for (unsigned i = 0; i < w->wqes; i++)
 		assert_int_equal(w->wqe[i].remote % (RAIL_SIGNAL_WQES * PAGE_UNIT),
 			(uintptr_t)(w->pool + i % RAIL_SIGNAL_WQES * PAGE_UNIT) %
 				(RAIL_SIGNAL_WQES * PAGE_UNIT));
@@ -167,14 +170,16 @@ static void long_reads_never_use_the_last_qp_and_small_reads_avoid_qps_with_long
 		for (unsigned i = 0; i < 3 * RAIL_SIGNAL_WQES; i++)
 			client_submit(client, &op, &s);
 		world_settle(w);
-		/* One QP gets RAIL_BULK_BYTES of long READs before the next gets any; with four
-		 * QPs the third has none. */
+		/*
+		 * The first QP gets RAIL_BULK_BYTES of long READs before the next one gets any;
+		 * with four QPs the third has none.
+		 */
 		assert_int_equal(queued(new, 0), qps == 2 ? enough + 4 : enough);
 		assert_true(qps == 2 || queued(new, 1) == 4);
 		assert_true(qps != 4 || queued(new, 2) == RAIL_SIGNAL_WQES);
 		assert_int_equal(queued(new, qps - 1), (qps == 4 ? 2 : 3) * RAIL_SIGNAL_WQES);
 		world_run(w);
-		/* Without long READs, small ones use all QPs equally. */
+		/* Without long READs in flight, small READs use all QPs equally. */
 		for (unsigned i = 0; i < qps * RAIL_SIGNAL_WQES; i++)
 			client_submit(client, &op, &s);
 		world_settle(w);

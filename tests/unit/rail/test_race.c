@@ -19,7 +19,8 @@
 
 #include "tests/unit/rail/client_world.h"
 
-#define OPS 60u         /* number of ops that the parent changes */
+/* number of ops whose ring entry the parent process changes while the child reads it */
+#define OPS 60u
 #define SHORT_BYTES 64u /* length of an op that ends at the end of the region */
 #define LONG_BYTES 128u /* length with which the op would leave the region */
 
@@ -27,12 +28,15 @@
  * Shared by parent and child. The child writes it; the parent reads it while the child is stopped.
  */
 static struct {
-	/* the word that the parent changes after each instruction; NULL: the child runs freely */
+	/*
+	 * the word that the parent process changes after each instruction of the child; NULL: the
+	 * child runs freely
+	 */
 	uint32_t *word;
-	bool over; /* the tests are done; the parent detaches */
+	bool over; /* true: the tests are done, and the parent process detaches */
 } * target;
 
-/* Sets `target` and stops, so that the parent reads it. */
+/* Sets `target` and stops this process, so that the parent reads `target`. */
 static void tell_parent(uint32_t *word, bool over)
 {
 	target->word = word;
@@ -67,7 +71,7 @@ static void an_op_that_changes_while_it_is_taken_is_read_once(void **state)
 		refused += done.status == OP_INVALID;
 	}
 	printf("%u read, %u refused\n", hits, refused);
-	assert_true(hits && refused); /* both lengths were taken at least once */
+	assert_true(hits && refused); /* the rail has read both lengths at least once */
 }
 
 static int child(void)
@@ -101,7 +105,7 @@ static void change(pid_t pid, uint32_t *word, uint64_t *seed)
 	ptrace(PTRACE_POKEDATA, pid, (void *)at, (void *)value);
 }
 
-/* Runs the child to its end. Returns its exit status. */
+/* Runs the child process to its end. Returns its exit status. */
 static int parent(pid_t pid, uint64_t seed)
 {
 	int status;

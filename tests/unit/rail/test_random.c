@@ -11,23 +11,23 @@
 
 #include "tests/unit/rail/world.h"
 
-#define SLOTS 64u /* destinations in `home`, each used by one op at a time */
+#define SLOTS 64u /* number of destinations in `home`; one op at a time uses each */
 #define SLOT_BYTES (WORLD_HOME_BYTES / SLOTS)
 #define PAGES 32u
 #define PAGE_STRIDE 32u /* units from page to page; pages have up to 128 KiB */
-/* number of the pages of up to 8 KiB that are adjacent, so that their heads are read together */
+/* number of pages of up to 8 KiB that are adjacent, so that one READ reads their heads */
 #define CLOSE_PAGES 16u
 #define PEERS 3u
 #define CLIENTS 3u
 
 struct page {
-	uint64_t key; /* 0: the page is being overwritten */
+	uint64_t key; /* key of the page; 0: the page is being overwritten */
 	uint32_t length;
 };
 
-/* The op that uses a destination. */
+/* The op that uses a destination in `home`. */
 struct flight {
-	bool live; /* submitted and not answered */
+	bool live; /* true: the op is submitted and not answered */
 	uint64_t cookie;
 	struct op op;
 	unsigned client;
@@ -39,13 +39,15 @@ static uint64_t random_state;
 static struct page page[PAGES];
 static struct flight flight[SLOTS];
 static struct client *client[CLIENTS];
-static struct rail_peer *peer[PEERS];    /* the newest connection to each peer; NULL: none */
-static struct rail_peer *draining[1024]; /* connections dropped and not returned yet */
+/* the newest connection to each peer; NULL: the peer has none */
+static struct rail_peer *peer[PEERS];
+/* connections that were dropped and that the rail has not returned yet */
+static struct rail_peer *draining[1024];
 static unsigned drainings;
 static uint64_t cookie_next, key_next, status_seen[OP_STATUS_COUNT];
-static uint32_t ref[PEERS]; /* current incarnation of each peer */
+static uint32_t ref[PEERS]; /* ref of each peer's current incarnation */
 
-/* A random number below n. */
+/* Returns a random number below n. */
 static uint32_t chance(uint32_t n)
 {
 	random_state = random_state * 6364136223846793005ull + 1442695040888963407ull;
@@ -152,7 +154,7 @@ static void complete(struct world *w, unsigned n)
 		unsigned i = chance(w->wqes);
 		const struct dv_sge *s = &w->wqe[i].sge[0];
 
-		/* a QP completes in order, so take its oldest WQE */
+		/* a QP completes its WQEs in order, so the oldest WQE of this QP is completed */
 		for (unsigned j = 0; j < i; j++)
 			if (w->wqe[j].qp == w->wqe[i].qp)
 				i = j;
@@ -179,7 +181,7 @@ static void answer_wanted(struct world *w, const struct rail_event *event)
 {
 	unsigned p = event->peer;
 
-	/* The event names an incarnation that no longer exists. */
+	/* The event names an incarnation of the peer that no longer exists. */
 	if (event->ref != ref[p] || chance(4) == 0) {
 		world_tell(w,
 			(struct rail_command){

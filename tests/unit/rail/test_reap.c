@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Completions: the order of payload and head, errors, flushes, and CQEs that make no sense. */
+/*
+ * Tests completions: the order of payload and head, errors, flushes, and CQEs with invalid
+ * contents.
+ */
 #include "tests/unit/rail/client_world.h"
 
 static void a_page_whose_head_did_not_change_is_a_hit(void **state)
@@ -14,54 +17,6 @@ static void a_page_whose_head_did_not_change_is_a_hit(void **state)
 	assert_int_equal(rail_in_flight(w->rail), 0);
 	assert_int_equal(world_counter(w, COUNTER_pages_read), 1);
 	assert_int_equal(world_counter(w, COUNTER_bytes_read), 10000);
-}
-
-static uint64_t latencies(struct world *w, uint64_t *ret_ns_sum)
-{
-	uint64_t latency[LATENCY_BUCKETS];
-
-	rail_latency(w->rail, latency, ret_ns_sum);
-	return latency_count(latency);
-}
-
-static void one_read_at_a_time_is_timed(void **state)
-{
-	struct world *w = *state;
-	uint64_t sum;
-
-	for (unsigned i = 0; i < 8; i++) {
-		page_put(w, 8 + 8 * i, 4096, 77 + i);
-		page_get(w, client, i, 8 + 8 * i, 4096, 77 + i, 8192 * i);
-	}
-	world_settle(w);
-	nic_pull(w);
-	assert_int_equal(latencies(w, &sum), 0);
-	clock_test_set(w->now_ns += 7000);
-	while (w->wqes)
-		nic_complete(w, 0, 0);
-	world_settle(w); /* of all these READs one was timed; the heads are posted now */
-	assert_int_equal(latencies(w, &sum), 1);
-	assert_int_equal(sum, 7000);
-	clock_test_set(w->now_ns += 9000);
-	world_run(w);
-	assert_int_equal(latencies(w, &sum), 2);
-	assert_int_equal(sum, 16000);
-}
-
-static void a_read_that_failed_has_no_latency(void **state)
-{
-	struct world *w = *state;
-	uint64_t sum;
-
-	page_put(w, 8, 4096, 77);
-	page_get(w, client, 1, 8, 4096, 77, 0);
-	world_settle(w);
-	nic_pull(w);
-	clock_test_set(w->now_ns += 7000);
-	nic_complete(w, 0, 0x13);
-	world_settle(w);
-	assert_int_equal(latencies(w, &sum), 0);
-	assert_null(w->rail->timed); /* the next one is timed again */
 }
 
 static void the_head_is_posted_only_after_the_payload_has_completed(void **state)
@@ -140,13 +95,13 @@ static void a_head_left_by_an_earlier_request_does_not_validate_a_page(void **st
 	page_get(w, client, 1, 8, 4096, 77, 0);
 	world_run(w);
 	client_expect(client, 1, OP_HIT);
-	page_get(w, client, 2, 8, 4096, 77, 0); /* uses the same request slot */
+	page_get(w, client, 2, 8, 4096, 77, 0); /* this op gets the same request slot of the rail */
 	world_settle(w);
 	nic_pull(w);
 	nic_complete(w, 0, 0);
 	world_settle(w);
 	nic_pull(w);
-	w->wqe[0].sges = 0; /* the READ completes without moving a byte */
+	w->wqe[0].sges = 0; /* the NIC completes the READ without writing a byte */
 	nic_complete(w, 0, 0);
 	world_settle(w);
 	client_expect(client, 2, OP_STALE);
@@ -187,7 +142,7 @@ static void an_error_breaks_the_connection_once_and_requests_end_after_their_las
 	assert_int_equal(event.detail, DV_SYNDROME_REMOTE_ACCESS);
 	assert_ptr_equal(event.object, peer);
 	assert_false(client_done(client, &done));
-	/* An op that comes now is refused at once. */
+	/* An op that is submitted after the error is refused at once. */
 	page_get(w, client, 3, 8, 4096, 77, 0);
 	world_settle(w);
 	client_expect(client, 3, OP_PEER_DOWN);
@@ -217,7 +172,7 @@ static void one_cqe_also_retires_the_earlier_wqes_of_its_qp(void **state)
 	world_settle(w);
 	nic_pull(w);
 	assert_int_equal(w->wqes, 40);
-	/* Only the last WQE of each QP is signalled. */
+	/* Only the last WQE of each QP requests a CQE. */
 	for (unsigned i = 0; i < w->wqes; i++)
 		w->wqe[i].flags = DV_CE_ERROR_ONLY;
 	for (unsigned i = 0; i < w->wqes; i++)
@@ -238,7 +193,7 @@ static void one_cqe_also_retires_the_earlier_wqes_of_its_qp(void **state)
 
 /* ---- CQEs that retire several WQEs ---- */
 
-/* Submits reads of the buckets 0..n-1, which all go to one QP. */
+/* Submits READs of the buckets 0..n-1, which all go to one QP. */
 static void buckets_get(struct world *w, unsigned n)
 {
 	struct op op = page_op(w, 0, 0, 64, 0);
@@ -265,7 +220,7 @@ static void an_error_among_unsignalled_reads_ends_each_once_with_its_own_status(
 
 	buckets_get(w, n);
 	for (unsigned i = 0; i < bad; i++)
-		assert_false(nic_complete(w, 0, 0)); /* executed without a CQE */
+		assert_false(nic_complete(w, 0, 0)); /* the WQE is executed and writes no CQE */
 	world_settle(w);
 	assert_false(client_done(client, &done));
 	assert_true(nic_complete(w, 0, DV_SYNDROME_REMOTE_ACCESS));
@@ -273,7 +228,8 @@ static void an_error_among_unsignalled_reads_ends_each_once_with_its_own_status(
 	for (unsigned i = 0; i < bad; i++)
 		client_expect(client, i, OP_HIT);
 	client_expect(client, bad, OP_NIC_ERROR);
-	assert_false(client_done(client, &done)); /* the other READs are still at the NIC */
+	/* the other READs of the op are still at the NIC */
+	assert_false(client_done(client, &done));
 	world_hear(w, RAIL_PEER_BROKEN);
 	nic_flush(w, peer);
 	world_settle(w);
@@ -289,7 +245,7 @@ static void wqes_before_a_flushed_one_do_not_count_as_successful(void **state)
 	struct op_done done;
 
 	buckets_get(w, RAIL_SIGNAL_WQES);
-	/* A device that reports only the last flushed WQE of a failed QP. */
+	/* The device reports only the last of the flushed WQEs of a failed QP. */
 	for (unsigned i = 0; i + 1 < RAIL_SIGNAL_WQES; i++)
 		assert_false(nic_complete(w, 0, 0));
 	nic_complete(w, 0, DV_SYNDROME_FLUSHED);
@@ -315,14 +271,15 @@ static void heads_are_read_only_after_a_cqe_covers_their_payload(void **state)
 		assert_false(nic_complete(w, 0, 0));
 	world_settle(w);
 	nic_pull(w);
-	assert_int_equal(w->wqes, 1); /* the last payload READ, and no READ of heads */
+	/* only the last payload READ is posted, and no READ of heads */
+	assert_int_equal(w->wqes, 1);
 	assert_true(nic_complete(w, 0, 0));
 	world_settle(w);
 	nic_pull(w);
 	assert_int_equal(w->wqes, 1);
 	assert_int_equal(w->wqe[0].rkey, WORLD_HEADS_RKEY);
 	assert_int_equal(w->wqe[0].bytes, RAIL_SIGNAL_WQES * sizeof(struct page_head));
-	/* Page 3 is evicted meanwhile, so its head no longer matches. */
+	/* Page 3 is evicted before its head is read, so the head no longer matches. */
 	page_head_retire(&w->heads[3]);
 	assert_false(client_done(client, &done));
 	nic_complete(w, 0, 0);
@@ -336,7 +293,7 @@ static void unwritten_heads_of_one_read_are_all_stale(void **state)
 {
 	struct world *w = *state;
 
-	/* the second round uses the same request slots */
+	/* the ops of the second round use the same request slots of the rail */
 	for (unsigned round = 0; round < 2; round++) {
 		for (unsigned i = 0; i < RAIL_SIGNAL_WQES; i++) {
 			page_put(w, i, 4096, i + 1);
@@ -350,7 +307,7 @@ static void unwritten_heads_of_one_read_are_all_stale(void **state)
 		nic_pull(w);
 		assert_int_equal(w->wqes, 1);
 		if (round == 1)
-			w->wqe[0].sges = 0; /* the READ completes without moving a byte */
+			w->wqe[0].sges = 0; /* the NIC completes the READ without writing a byte */
 		nic_complete(w, 0, 0);
 		world_settle(w);
 		for (unsigned i = 0; i < RAIL_SIGNAL_WQES; i++)
@@ -406,7 +363,7 @@ static void cqes_that_name_no_outstanding_wqe_are_counted_and_ignored(void **sta
 	assert_int_equal(world_counter(w, COUNTER_cqes_error), 5);
 	world_run(w);
 	client_expect(client, 1, OP_HIT);
-	nic_cqe(qpn, index, 0); /* the same CQE a second time */
+	nic_cqe(qpn, index, 0); /* writes the same CQE a second time */
 	world_settle(w);
 	assert_int_equal(world_counter(w, COUNTER_cqes_error), 6);
 	assert_true(world_silent(w));
@@ -427,7 +384,8 @@ static void an_error_cqe_that_names_no_wqe_breaks_its_connection(void **state)
 	assert_ptr_equal(event.object, peer);
 	assert_int_equal(event.detail, DV_SYNDROME_BAD_RESPONSE);
 	assert_int_equal(world_counter(w, COUNTER_cqes_error), 1);
-	assert_false(client_done(client, &done)); /* the NIC may still write its buffer */
+	/* the op is not answered: the NIC may still write to its buffer */
+	assert_false(client_done(client, &done));
 	nic_flush(w, peer);
 	peer_drop(w, peer);
 	world_settle(w);
@@ -472,8 +430,6 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(a_page_whose_head_did_not_change_is_a_hit),
-		TEST(one_read_at_a_time_is_timed),
-		TEST(a_read_that_failed_has_no_latency),
 		TEST(the_head_is_posted_only_after_the_payload_has_completed),
 		TEST(a_head_that_changed_after_the_payload_is_stale),
 		TEST(a_page_published_again_under_its_key_is_stale_by_its_generation),

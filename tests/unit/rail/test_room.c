@@ -8,7 +8,8 @@
 
 #define MS 1000000ull
 #define LANES 4u
-#define SHARE (RAIL_REQUESTS / 3 + 1) /* requests that one connection can hold alone */
+/* number of the rail's requests that one connection can hold alone */
+#define SHARE (RAIL_REQUESTS / 3 + 1)
 
 static struct client *client, *other;
 static struct rail_peer *peer[LANES + 1];
@@ -66,7 +67,7 @@ static void get(struct world *w, struct client *from, uint64_t cookie, unsigned 
 	client_submit(from, &op, &s);
 }
 
-/* Completes what is posted to this peer, and nothing else, until nothing is left to do. */
+/* Completes what is posted to the peer `only`, and nothing else, until nothing is left to do. */
 static void serve(struct world *w, const struct rail_peer *only)
 {
 	unsigned n;
@@ -116,11 +117,14 @@ static void reads_of_a_silent_peer_leave_requests_for_other_clients(void **state
 		read_bucket(w, client, i, 0);
 	world_settle(w);
 	get(w, other, 1, 1);
-	serve(w, peer[1]); /* no time passes, so the silent peer's connection is not stalled yet */
+	/* the test clock stands still, so the silent peer's connection is not stalled yet */
+	serve(w, peer[1]);
 	client_expect(other, 1, OP_HIT);
 	assert_int_equal(lane_of(w, 0)->requests, SHARE);
-	/* A stalled connection keeps its share; the ops that wait in the ring beyond it are
-	 * refused. */
+	/*
+	 * A stalled connection keeps its share of requests; ops for it that wait in the ring beyond
+	 * that share are refused.
+	 */
 	for (unsigned ms = 0; ms < 40; ms += 5) {
 		clock_test_set(w->now_ns += 5 * MS);
 		world_settle(w);
@@ -130,7 +134,7 @@ static void reads_of_a_silent_peer_leave_requests_for_other_clients(void **state
 	get(w, other, 2, 1);
 	serve(w, peer[1]);
 	client_expect(other, 2, OP_HIT);
-	world_run(w); /* the silent peer answers after all */
+	world_run(w); /* the silent peer answers in the end */
 	count_answers(client, OP_HIT, SHARE);
 	assert_nothing_left(w);
 }
@@ -175,10 +179,12 @@ static void several_silent_peers_leave_requests_for_the_others(void **state)
 			read_bucket(w, greedy[i], k, i);
 	}
 	world_settle(w);
-	/* 16/81 = (2/3)^4, the share that four full connections leave */
+	/* 16/81 = (2/3)^4 is the share of free requests that four full connections leave */
 	assert_true(w->rail->requests_free >= RAIL_REQUESTS * 16 / 81 - LANES);
-	/* Their READs fill the CQ until they stall; the op of another peer is taken
-	 * nevertheless. */
+	/*
+	 * The READs of four connections fill the CQ until they stall; the op of another peer is
+	 * taken nevertheless.
+	 */
 	get(w, other, 1, LANES);
 	world_settle(w);
 	assert_int_equal(lane_of(w, LANES)->requests, 1);
@@ -194,7 +200,7 @@ static void several_silent_peers_leave_requests_for_the_others(void **state)
 
 /* ---- the CQ --------------------------------------------------------------------------------- */
 
-/* Submits more reads than the QPs hold; the QPs together hold more than the CQ. */
+/* Submits more READs than the QPs hold; the QPs together hold more than the CQ. */
 static void fill(struct world *w)
 {
 	static_assert(LANES * (CQ_DEPTH / 2) >= 2 * CQ_DEPTH, "the CQ is the bottleneck");

@@ -197,7 +197,7 @@ static void reads_over_a_link_that_is_down_end_with_retries_exceeded(void **stat
 		pair_step(pair);
 	assert_int_equal(world_hear(w, RAIL_PEER_BROKEN).detail, DV_SYNDROME_RETRY_EXCEEDED);
 	drop_peer();
-	for (unsigned i = 0; i < 2; i++) { /* each QP fails by itself or is flushed */
+	for (unsigned i = 0; i < 2; i++) { /* each QP reports an error of its own or is flushed */
 		assert_true(client_done(client, &done));
 		assert_true(done.status == OP_NIC_ERROR || done.status == OP_PEER_DOWN);
 	}

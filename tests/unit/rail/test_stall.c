@@ -8,7 +8,7 @@
 
 #define MS 1000000ull
 #define STALL_MS 30u
-#define LONG_BYTES (128u << 10) /* long enough for each READ to request a CQE */
+#define LONG_BYTES (128u << 10) /* page length for which each READ requests a CQE */
 
 static struct client *client;
 static struct rail_peer *peer;
@@ -35,7 +35,7 @@ static int teardown(void **state)
 	return world_teardown(state);
 }
 
-/* Advances the test clock in steps of 5 ms. */
+/* Advances the test clock by `ms` in steps of 5 ms, and steps the rail after each. */
 static void pass(struct world *w, uint64_t ms)
 {
 	for (; ms >= 5; ms -= 5) {
@@ -44,7 +44,7 @@ static void pass(struct world *w, uint64_t ms)
 	}
 }
 
-/* Flushes and drops the connection; everything must be free after its return. */
+/* Flushes and drops the connection; when it is returned, all requests of the rail must be free. */
 static void drop(struct world *w)
 {
 	struct op_done done;
@@ -76,10 +76,12 @@ static void a_connection_without_completions_is_broken_before_any_deadline(void 
 	assert_true(world_silent(w));
 	pass(w, 10);
 	assert_int_equal(world_hear(w, RAIL_PEER_BROKEN).detail, 0);
-	assert_false(client_done(client, &done)); /* the NIC may still write */
+	/* the op is not answered: the NIC may still write to its buffer */
+	assert_false(client_done(client, &done));
 	page_get(w, client, 3, 8, 8192, 77, 0);
 	world_settle(w);
-	client_expect(client, 3, OP_PEER_DOWN); /* the op is refused without a wait */
+	/* the op for the broken connection is refused at once */
+	client_expect(client, 3, OP_PEER_DOWN);
 	drop(w);
 }
 
@@ -101,7 +103,7 @@ static void a_connection_with_completions_is_not_broken(void **state)
 	world_run(w);
 	for (unsigned i = 0; i < 8; i++)
 		assert_true(client_done(client, &done) && done.status == OP_HIT);
-	pass(w, 5 * STALL_MS); /* an idle connection is not broken either */
+	pass(w, 5 * STALL_MS); /* a connection without READs in flight is not broken either */
 	assert_true(world_silent(w));
 	peer_drop(w, peer);
 	world_settle(w);
@@ -116,7 +118,7 @@ static void time_in_which_the_poll_core_did_not_run_does_not_count(void **state)
 	page_get(w, client, 1, 8, 8192, 77, 0);
 	world_settle(w);
 	pass(w, 10);
-	clock_test_set(w->now_ns += 900 * MS); /* the poll core did not run for 900 ms */
+	clock_test_set(w->now_ns += 900 * MS); /* as if the poll core had not run for 900 ms */
 	world_settle(w);
 	pass(w, 5);
 	assert_true(world_silent(w));

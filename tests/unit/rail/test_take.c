@@ -5,13 +5,13 @@
  */
 #include "tests/unit/rail/client_world.h"
 
-/* A valid op, which the test then makes invalid. */
+/* Returns a valid op, which the test then makes invalid. */
 static struct op good_op(struct world *w)
 {
 	return page_op(w, 1, 8, 8192, 77);
 }
 
-/* Submits an op that must be refused with OP_INVALID without any effect on a later one. */
+/* Submits an op, which the rail must refuse with OP_INVALID without any effect on a later op. */
 static void refused(struct world *w, const struct op *op, const struct op_segment *segments)
 {
 	uint64_t posted = world_counter(w, COUNTER_wqes_posted);
@@ -20,7 +20,7 @@ static void refused(struct world *w, const struct op *op, const struct op_segmen
 	world_run(w);
 	client_expect(client, op->cookie, OP_INVALID);
 	assert_int_equal(world_counter(w, COUNTER_wqes_posted), posted);
-	/* A later op of the channel succeeds. */
+	/* A later valid op of the same channel succeeds. */
 	page_get(w, client, 99, 8, 8192, 77, 0);
 	world_run(w);
 	client_expect(client, 99, OP_HIT);
@@ -47,18 +47,19 @@ static void an_op_with_a_field_out_of_range_is_refused_and_the_channel_continues
 	REFUSED(op.kind = 3);
 	REFUSED(op.region = REGIONS_EXPORTED);
 	REFUSED(op.region = 0xff);
-	REFUSED(op.region = REGION_HEADS_0); /* not a pool */
+	REFUSED(op.region = REGION_HEADS_0); /* a region that is not a pool */
 	REFUSED(op.region = REGION_SHARD);
-	REFUSED(op.region = REGION_POOL_0 + 1); /* the peer does not have this pool */
-	REFUSED(op.slice = 1);                  /* beyond the page's end */
+	REFUSED(op.region = REGION_POOL_0 + 1); /* a pool that the peer does not have */
+	REFUSED(op.slice = 1);                  /* the slice begins beyond the page's end */
 	REFUSED(op.page_bytes--);
 	REFUSED(op.page_bytes = PAGE_BYTES_MAX + 1);
-	REFUSED(op.slice = 255; op.page_bytes = PAGE_BYTES_MAX); /* beyond the region's end */
+	/* the slice begins beyond the region's end */
+	REFUSED(op.slice = 255; op.page_bytes = PAGE_BYTES_MAX);
 	REFUSED(op.kind = OP_READ; op.slice = 1);
 	REFUSED(op.offset = (uint64_t)WORLD_UNITS * PAGE_UNIT);
-	/* the page ends outside the region */
+	/* the page would end outside the region */
 	REFUSED(op.offset = (uint64_t)(WORLD_UNITS - 1) * PAGE_UNIT);
-	/* the largest offset that a slot can encode */
+	/* the largest offset that an entry of the op ring can encode */
 	REFUSED(op.offset = (uint64_t)UINT32_MAX * PAGE_UNIT);
 	REFUSED(op.length = 0);
 	REFUSED(op.length = 8193);
@@ -88,11 +89,11 @@ static void a_segment_outside_the_sessions_regions_is_refused(void **state)
 		s[op.segments - 1].change;                                                         \
 		refused(w, &op, s);                                                                \
 	} while (0)
-	/* a single segment is in the op's own slot */
+	/* an op with one segment has it in its own ring entry, an op with two in further entries */
 	for (op.segments = 1; op.segments <= 2; op.segments++) {
-		REFUSED(region = 101);           /* belongs to another session */
-		REFUSED(region = 102);           /* not registered */
-		REFUSED(region = REGION_POOL_0); /* an exported region */
+		REFUSED(region = 101);           /* a region that belongs to another session */
+		REFUSED(region = 102);           /* a region number that is not registered */
+		REFUSED(region = REGION_POOL_0); /* a region that this engine exports to peers */
 		REFUSED(region = REGIONS_MAX);
 		REFUSED(region = 0xffff);
 		REFUSED(offset = WORLD_HOME_BYTES - 4095);
@@ -140,7 +141,7 @@ static void an_op_with_too_many_segments_is_refused_and_its_slots_are_skipped(vo
 	refused(w, &op, s);
 }
 
-/* The channel is reported broken and no op is taken from it any more. */
+/* Checks that the rail reports the channel as broken and takes no op from it any more. */
 static void expect_broken(struct world *w)
 {
 	struct op_done done;
@@ -151,7 +152,7 @@ static void expect_broken(struct world *w)
 	assert_ptr_equal(event.object, &client->channel);
 	assert_int_equal(world_counter(w, COUNTER_rings_broken), 1);
 	assert_int_equal(world_counter(w, COUNTER_ops_taken), 0);
-	/* No further op is taken. */
+	/* The rail takes no further op of the broken channel. */
 	page_get(w, client, 2, 8, 8192, 77, 0);
 	world_run(w);
 	assert_true(world_silent(w));
@@ -181,7 +182,7 @@ static void an_op_with_more_segments_than_its_ring_can_hold_breaks_the_channel(v
 	op.segments = 0xffff;
 	memcpy(ring_slot_new(&client->ops, 0), &op, sizeof(op));
 	ring_publish(&client->ops, OP_RING_SLOTS);
-	/* makes room for the op that expect_broken() submits */
+	/* makes room in the client's op ring for the op that expect_broken() submits */
 	client->ops.head_seen = client->ops.tail;
 	expect_broken(w);
 }
@@ -239,7 +240,7 @@ static void an_impossible_head_of_the_done_ring_breaks_the_channel(void **state)
 	struct op op = good_op(w);
 	struct op_segment s = home_at(0, 8192);
 
-	/* The rail loads the index only if it believes that the ring is full. */
+	/* The rail loads the client's index only if it believes that the done ring is full. */
 	client->channel.done.head_seen -= DONE_RING_SLOTS;
 	shm_store_release(&client->channel.done.shared->head, 12345);
 	client_submit(client, &op, &s);
@@ -258,7 +259,10 @@ static void no_op_is_taken_from_a_client_that_consumes_no_completions(void **sta
 		world_run(w);
 		ring_ready_now(&client->done);
 	}
-	/* The done ring is full: more ops wait in the op ring, and the rail is idle. */
+	/*
+	 * While the done ring is full, more ops wait in the op ring, and the rail has nothing to
+	 * do.
+	 */
 	page_get(w, client, submitted++, 8, 8192, 77, 0);
 	world_run(w);
 	assert_true(w->rail->blocked);
@@ -313,7 +317,7 @@ static void an_op_waits_for_the_command_that_adds_its_region(void **state)
 
 	client_submit(client, &op, &s);
 	world_tell(w, (struct rail_command){.kind = RAIL_REGION_ADD, .region = late});
-	rail_take(w->rail); /* a step that has executed its commands before */
+	rail_take(w->rail); /* takes ops, as in a step that has executed its commands before */
 	assert_int_equal(rail_in_flight(w->rail), 0);
 	assert_int_equal(w->rail->requests_free, RAIL_REQUESTS);
 	world_run(w);

@@ -30,7 +30,7 @@ static void begin(bool threaded, bool busy)
 	pair_start(&pair, 1);
 }
 
-/* Sleeps like the control plane until an event comes; fails after ten seconds. */
+/* Sleeps like the control plane until an event of the rail comes; fails after ten seconds. */
 static struct rail_event hear(uint32_t kind)
 {
 	struct pollfd pollfd = {.fd = pair->control_kick, .events = POLLIN};
@@ -71,7 +71,7 @@ static void kick_rail(void)
 		assert_int_equal(write(pair->kick, &one, sizeof(one)), sizeof(one));
 }
 
-/* Sleeps like a client until the completion is there. */
+/* Sleeps like a client until the completion of its op is there. */
 static struct op_done await(void)
 {
 	struct pollfd pollfd = {.fd = w->woken, .events = POLLIN};
@@ -102,7 +102,7 @@ static void a_sleeping_client_and_a_sleeping_rail_wake_each_other(void **state)
 		done = await();
 		assert_int_equal(done.cookie, i);
 		assert_int_equal(done.status, OP_HIT);
-		/* From time to time let the rail go to sleep. */
+		/* From time to time waits until the rail sleeps. */
 		while (i % 500 == 0 && !shm_load(&w->status->rail[0].sleeps))
 			sched_yield();
 	}
@@ -201,7 +201,8 @@ static void a_rail_lets_other_threads_run_on_its_core(void **state)
 	CPU_ZERO(&one);
 	CPU_SET(cpu, &one);
 	assert_int_equal(sched_setaffinity(0, sizeof(one), &one), 0);
-	begin(true, false); /* the threads inherit the affinity */
+	/* the threads that are started here inherit the affinity of this thread */
+	begin(true, false);
 	for (unsigned i = 0; i < 500; i++) {
 		page_get(w, client, i, 8, 8192, 77, 0);
 		kick_rail();

@@ -25,18 +25,20 @@ static void a_client_that_never_reads_its_wake_ups_does_not_block_the_rail(void 
 
 	(void)state;
 	alarm(60);
-	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0); /* both ends are blocking */
+	/* both ends of the socket pair are blocking */
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
 	for (unsigned i = 0; i < 100000; i++)
 		client_wake(ends[0]);
 	assert_true(recv(ends[1], bytes, sizeof(bytes), MSG_DONTWAIT) > 0);
 	close(ends[1]);
-	client_wake(ends[0]); /* must not raise SIGPIPE */
+	/* writes to a socket whose other end is closed: must not raise SIGPIPE */
+	client_wake(ends[0]);
 	close(ends[0]);
 }
 
 static void a_kick_consumed_by_another_reader_does_not_block_the_rail(void **state)
 {
-	int kick = eventfd(0, 0); /* blocking, as a hostile client can make it */
+	int kick = eventfd(0, 0); /* a blocking eventfd, as a hostile client can make it */
 	uint64_t count;
 
 	(void)state;
@@ -46,7 +48,8 @@ static void a_kick_consumed_by_another_reader_does_not_block_the_rail(void **sta
 	assert_int_equal(eventfd_write(kick, 5), 0);
 	kick_take(kick);
 	assert_int_equal(fcntl(kick, F_SETFL, O_NONBLOCK), 0);
-	assert_int_equal(eventfd_read(kick, &count), -1); /* the kick was consumed */
+	/* reading fails, because the kick was consumed */
+	assert_int_equal(eventfd_read(kick, &count), -1);
 	close(kick);
 }
 

@@ -149,7 +149,7 @@ void peer_drop(struct world *w, struct rail_peer *peer)
 			      .kind = RAIL_PEER_DROP, .peer = peer->peer, .ref = peer->ref});
 }
 
-/* Byte i of the page with this key. */
+/* Returns byte i of the page with this key. */
 static uint64_t bytes_of(uint64_t key, uint64_t i)
 {
 	return map_mix(key * 1000003 + i);

@@ -15,35 +15,37 @@
 #include "engine/abi/bucket.h"
 #include "engine/rail/core.h"
 
-#define WORLD_UNITS 4096u           /* units of the peer's pool, 16 MiB */
-#define WORLD_BUCKETS 1024u         /* buckets of the peer's shard */
-#define WORLD_HOME_BYTES (8u << 20) /* length of `home`, the destination memory */
-#define WORLD_SESSION 7u            /* session of the clients */
-#define WORLD_REGION 100u           /* region number of `home`, which WORLD_SESSION may name */
+#define WORLD_UNITS 4096u           /* number of units of the peer's pool, 16 MiB */
+#define WORLD_BUCKETS 1024u         /* number of buckets of the peer's shard */
+#define WORLD_HOME_BYTES (8u << 20) /* length of `home`, the clients' destination memory */
+#define WORLD_SESSION 7u            /* number of the session that the clients belong to */
+/* region number of `home`; only clients of the session WORLD_SESSION may name it in ops */
+#define WORLD_REGION 100u
 #define WORLD_POOL_RKEY 0x1000u
 #define WORLD_HEADS_RKEY 0x2000u
 #define WORLD_SHARD_RKEY 0x3000u
 #define WORLD_LKEY 0x4000u
 #define WORLD_HEADS_LKEY 0x5000u
 
-/* A READ that was announced by a doorbell. */
+/* A READ in the send queue that a doorbell has announced to the fake NIC. */
 struct fake_wqe {
 	struct fake_qp *qp;
-	uint32_t index;  /* index of the WQE's first WQEBB */
-	uint64_t remote; /* address to read from */
+	uint32_t index;  /* index of the WQE's first WQEBB in the send queue */
+	uint64_t remote; /* address in the peer's memory to read from */
 	uint32_t rkey;
-	unsigned sges; /* valid entries of sge[] */
+	unsigned sges; /* number of valid entries of sge[] */
 	struct dv_sge sge[DV_SGES_MAX];
-	uint32_t bytes;   /* length of the READ */
-	uint8_t flags;    /* DV_CE_* */
-	uint8_t syndrome; /* syndrome it will complete with; not used by the tests so far */
+	uint32_t bytes; /* length of the READ in bytes */
+	uint8_t flags;  /* when the WQE requests a CQE: DV_CE_* */
+	/* syndrome that the WQE will complete with; not used by the tests so far */
+	uint8_t syndrome;
 };
 
 struct fake_qp {
 	struct dv_sq sq;
-	uint32_t record[2]; /* doorbell record of the QP */
+	uint32_t record[2]; /* doorbell record of the QP, which the rail writes */
 	uint64_t bf[2];     /* both BlueFlame buffers, the doorbell registers */
-	uint32_t seen;      /* WQEBBs parsed so far */
+	uint32_t seen;      /* number of WQEBBs that the fake NIC has parsed so far */
 	bool error;         /* the QP is in the error state: every later WQE is flushed */
 	struct fake_qp *next;
 };
@@ -60,12 +62,13 @@ struct client {
 struct world {
 	struct rail *rail;
 	struct status_segment *status;
-	struct fake_qp *qps;  /* all QPs of the fake NIC */
-	uint32_t qpn_next;    /* number of the next QP created */
-	struct fake_wqe *wqe; /* announced and not completed, oldest first */
-	unsigned wqes;        /* valid entries of wqe[] */
-	uint64_t now_ns;      /* time of the test clock; 0: the real clock is used */
-	int wake;  /* engine's end of the socket pair of clients created from now on; -1: none */
+	struct fake_qp *qps;  /* list of all QPs of the fake NIC */
+	uint32_t qpn_next;    /* number that the next QP created will get */
+	struct fake_wqe *wqe; /* READs announced and not completed, oldest first */
+	unsigned wqes;        /* number of valid entries of wqe[] */
+	uint64_t now_ns;      /* time of the test clock in ns; 0: the real clock is used */
+	/* engine's end of the socket pair of the clients created from now on; -1: they have none */
+	int wake;
 	int woken; /* the clients' end of that socket pair */
 	/* the peer's exported memory */
 	uint8_t *pool;
@@ -75,7 +78,7 @@ struct world {
 	uint8_t *home;
 };
 
-/* Allocates and frees the memory of the peer and of the clients. */
+/* Allocate and free the memory of the peer and of the clients. */
 void world_memory(struct world *w);
 void world_memory_free(struct world *w);
 
@@ -83,13 +86,13 @@ void world_memory_free(struct world *w);
 int world_setup(void **state);
 int world_teardown(void **state);
 
-/* Sends a command to the rail. */
+/* Sends a command to the rail through its inbox. */
 void world_tell(struct world *w, struct rail_command command);
-/* Takes the next event; the test fails if there is none or it has another kind. */
+/* Takes the rail's next event; the test fails if there is none or it has another kind. */
 struct rail_event world_hear(struct world *w, uint32_t kind);
-/* True if no event is waiting. A waiting one is consumed. */
+/* True if the rail has reported no event. If it has reported one, takes it from the ring. */
 bool world_silent(struct world *w);
-/* Steps the rail until a step finds no work. No effect on a rail with a poll core. */
+/* Steps the rail until a step finds no work. Does nothing for a rail with a poll core. */
 void world_settle(struct world *w);
 uint64_t world_counter(struct world *w, enum counter which);
 
@@ -97,9 +100,9 @@ uint64_t world_counter(struct world *w, enum counter which);
 struct client *client_new(struct world *w, uint32_t id, uint32_t session);
 void client_free(struct client *client);
 void client_submit(struct client *client, const struct op *op, const struct op_segment *segments);
-/* Takes the next completion; false: there is none. */
+/* Takes the client's next completion. Returns false if there is none. */
 bool client_done(struct client *client, struct op_done *ret_done);
-/* Takes the next completion; the test fails unless it is this one. */
+/* Takes the client's next completion; the test fails unless it has this cookie and status. */
 void client_expect(struct client *client, uint64_t cookie, enum op_status status);
 
 /*
@@ -107,35 +110,40 @@ void client_expect(struct client *client, uint64_t cookie, enum op_status status
  * The rail is not told.
  */
 struct rail_peer *peer_new(struct world *w, uint16_t number, uint32_t ref, unsigned qps);
-/* Sends RAIL_PEER_ADD. */
+/* Tells the rail of a new connection (sends RAIL_PEER_ADD). */
 void peer_add(struct world *w, struct rail_peer *peer);
-/* Sends RAIL_PEER_DROP without an object. */
+/* Tells the rail to drop the peer's connection (sends RAIL_PEER_DROP without an object). */
 void peer_drop(struct world *w, struct rail_peer *peer);
 void peer_free(struct world *w, struct rail_peer *peer);
 
-/* Writes a page of pseudo-random bytes and its head into the peer's memory. */
+/* Writes a page of pseudo-random bytes and its page head into the peer's memory. */
 void page_put(struct world *w, uint32_t unit, uint32_t length, uint64_t key);
 /*
  * Returns an OP_PAGE for that page of peer (3, 33). Its deadline is one second away, or a minute
  * with the real clock.
  */
 struct op page_op(struct world *w, uint64_t cookie, uint32_t unit, uint32_t length, uint64_t key);
-/* Returns a segment of `home`. */
+/* Returns a segment that describes `length` bytes of `home` at `offset`. */
 struct op_segment home_at(uint64_t offset, uint32_t length);
-/* Submits a page read with one segment, `home` at `offset`. */
+/* Submits a read of one page into one segment, `home` at `offset`. */
 void page_get(struct world *w, struct client *client, uint64_t cookie, uint32_t unit,
 	uint32_t length, uint64_t key, uint64_t offset);
-/* True if the bytes of the page are at that offset of `home`. */
+/* True if the bytes of the page at `unit` are in `home` at `offset`. */
 bool page_arrived(const struct world *w, uint32_t unit, uint32_t length, uint64_t offset);
 
-/* Appends the WQEs announced by doorbells to w->wqe, and checks the bytes of each. */
+/*
+ * The fake NIC takes the WQEs announced by doorbells: appends them to w->wqe and checks the bytes
+ * of each.
+ */
 void nic_pull(struct world *w);
 /*
  * Executes w->wqe[i]: copies the bytes if `syndrome` is 0, else breaks its QP. Returns true if it
  * wrote a CQE, which it does for every error and for a WQE that requests one.
  */
 bool nic_complete(struct world *w, unsigned i, uint8_t syndrome);
-/* Moves the peer's QPs to the error state and flushes all their outstanding WQEs. */
+/*
+ * Moves the QPs of the peer's connection to the error state and flushes all their outstanding WQEs.
+ */
 void nic_flush(struct world *w, const struct rail_peer *peer);
 /* Writes a CQE that no WQE caused. */
 void nic_cqe(uint32_t qpn, uint16_t counter, uint8_t syndrome);

@@ -99,7 +99,7 @@ class Hostile(harness.ClusterTest):
         self.replay(self.engines, "--requests", 30, "--namespace", self.id())
         harness.wait_for(lambda: self.engines.status(0)["clients"]["sessions"] == 1, 20,
                          "only the session of this status request is left")
-        self.assertEqual(self.engines.status(0)["clients"]["channels"], 1)
+        self.assertEqual(self.engines.status(0)["clients"]["channels"], 0)
         self.stop_cleanly(self.engines)
 
     def client(self):

@@ -42,7 +42,7 @@ static void each_path_answers_with_its_type(void **state)
 		static const char *const wrong[] = {"/metric", "/metrics/", "/api"};
 
 		line(wrong[i], 404,
-			"not here; try / /metrics /healthz /readyz /api/status /api/history\n");
+			"not here; try / /metrics /healthz /readyz /api/status /api/history /api/cluster\n");
 	}
 }
 

@@ -424,7 +424,7 @@ static void check_answers(struct dv_qp *qp)
 	}
 }
 
-/* Steps one QP. Returns the number of WQEs that moved or completed. */
+/* Steps one QP. Returns the number of WQEs that started or completed. */
 unsigned soft_qp_step(struct dv_qp *qp)
 {
 	struct dv_device *nic = qp->nic;

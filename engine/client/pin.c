@@ -66,8 +66,9 @@ __attribute__((noinline)) const struct memory_view *memory_search(
 }
 
 /*
- * Marks for pinning the ranges that the page's segments lie in; `*last` is marked already. True:
- * every segment lies in a range.
+ * Marks the registered ranges that contain the page's segments, so that they are not deregistered
+ * while the batch uses them (pinned). `*last` is the range that was marked last; it is not marked
+ * again. True: every segment lies in a registered range.
  */
 static bool find_page(
 	struct pc_batch *b, const struct pc_page *page, const struct memory_view **last)

@@ -99,8 +99,8 @@ void rail_leaves(struct control *control, unsigned rail)
 }
 
 /*
- * Called when the rail is in use again. Its failed paths are probed at once; other paths are used
- * without a probe.
+ * Called when a rail that was down or slow is in use again. Its failed paths are probed at once;
+ * other paths are used without a probe.
  */
 static void rail_returns(struct control *control, unsigned rail)
 {

@@ -52,9 +52,7 @@ struct publish_class *publish_class_of(struct publish *p, unsigned rail, uint32_
 			(!spare || (spare->units && !class[i].units)))
 			spare = &class[i];
 	}
-	/*
-	 * reached only when CLASSES_MAX page sizes are in use: another page size shares its record
-	 */
+	/* All CLASSES_MAX records are in use: this size class shares the record of another one. */
 	if (!spare)
 		return &class[units % CLASSES_MAX];
 	*spare = (struct publish_class){.units = units};

@@ -203,9 +203,7 @@ static void memory_of_another_node_is_farther_and_slower(void **state)
 	model.numa_ns = 700;
 	model.numa_percent = 50;
 	for (int far = 0; far < 2; far++) {
-		/*
-		 * The first page of the registered memory decides; find out on which node it lies.
-		 */
+		/* The NUMA node of the first OS page counts for the whole memory. */
 		open_node(&model, "shm", -1);
 		syscall(SYS_get_mempolicy, &node, NULL, 0ul, a.memory, MPOL_F_NODE | MPOL_F_ADDR);
 		shut();

@@ -270,7 +270,7 @@ int uv_query_qp(struct uv_context *context, struct uv_command *command);
 int uv_create_channel(struct uv_context *context, struct uv_command *command);
 struct uv_channel *uv_channel_open(void);
 struct uv_channel *uv_channel_find(int fd);
-/* closes the library's end of the channel; false: `fd` is not a channel */
+/* closes libibverbs' end of the completion event channel `fd`; false: `fd` is not one */
 bool uv_channel_close(int fd);
 void uv_channel_send(struct uv_channel *channel, const void *event, size_t bytes);
 /* Removes the channel's unread events whose first 8 bytes are `key`; returns their number. */

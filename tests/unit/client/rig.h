@@ -83,7 +83,7 @@ static inline struct pc_page *one_page(struct one *o, const char *name, void *ba
 	return &o->page;
 }
 
-/* Writes the bytes of the page `name`, as fake_page() does. */
+/* Fills the buffer with the bytes that fake_page() gives to the page `name`. */
 static inline void fill(const char *name, unsigned char *at, uint32_t bytes)
 {
 	for (uint32_t k = 0; k < bytes; k++)

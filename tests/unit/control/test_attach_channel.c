@@ -237,7 +237,7 @@ static void a_killed_client_leaks_nothing(void **state)
 	 */
 	assert_int_equal(control.attach->sessions, 1);
 	assert_int_equal(world.mrs, 3 * RAILS);
-	/* Repeated: the engine may notice the client's death only when it answers CHANNEL_CLOSE. */
+	/* The engine may notice the client's death only when it answers CHANNEL_CLOSE. */
 	while (rails_answer())
 		pump();
 	pump_until_sessions(0);

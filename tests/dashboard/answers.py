@@ -22,7 +22,8 @@ reads_timed_out wqes_posted doorbells cqes_reaped cqes_error qps_broken paths_ou
 rails_down rings_broken steps_idle sleeps poll_gaps_long poll_gap_worst_ns pages_published
 pages_already pages_evicted credits_granted credits_refused entries_inserted entries_removed
 entries_dropped entries_stale publishes_deferred removes_dropped messages_in messages_out
-messages_bad clients_attached clients_refused clients_silent members_joined members_died
+messages_bad summaries_asked summaries_sent
+clients_attached clients_refused clients_silent members_joined members_died
 members_refused""".split()
 RESULTS = "hit miss stale unreachable timeout no_space other".split()
 GAPS = [0] + [n << (e - 1) for e in range(6, 21) for n in (2, 3)] + [1 << 21]

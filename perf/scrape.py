@@ -23,7 +23,7 @@ import urllib.request
 import bench
 
 PAIRS, QUICK_PAIRS = 20, 2
-SECONDS, QUICK_SECONDS = 3, 1
+SECONDS, QUICK_SECONDS = 2, 1
 SCRAPES = 400  # for the percentiles of one scrape
 PATHS = ("/metrics", "/api/status")
 

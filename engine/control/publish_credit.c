@@ -339,7 +339,7 @@ int publish_open(struct control *control)
 		return -ENOMEM;
 	p->control = control;
 	p->answer_free = PUBLISH_NO_ANSWER;
-	p->limbo_ns = (uint64_t)control->settings->engine_limbo_ms * 1000000;
+	p->limbo_ns = control_limbo_ns(control);
 	for (unsigned i = 0; i < RAILS_MAX; i++)
 		p->rail[i].last = &p->rail[i].first;
 	p->timer = event_new(control->base, -1, 0, on_timer, p);

@@ -246,7 +246,7 @@ void publish_hold(struct publish *p, unsigned rail, uint32_t length, int change)
  */
 void publish_refill(struct publish *p, unsigned rail, uint32_t length, uint64_t now_ns);
 /* Takes one page out of the index and the directory, and sends its slot to limbo. */
-void publish_take_away(struct publish *p, const struct page_key *key, uint32_t place,
-	uint32_t generation, uint64_t now_ns);
+void publish_take_away(
+	struct publish *p, const struct page_key *key, uint32_t place, uint32_t generation);
 
 #endif

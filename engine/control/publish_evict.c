@@ -12,8 +12,8 @@
 
 #define VICTIMS 128u /* number of victims that one call of pool_victims() is asked to return */
 
-void publish_take_away(struct publish *p, const struct page_key *key, uint32_t place,
-	uint32_t generation, uint64_t now_ns)
+void publish_take_away(
+	struct publish *p, const struct page_key *key, uint32_t place, uint32_t generation)
 {
 	struct control *control = p->control;
 	/* `key` may point into the index entry that is removed below, so it is copied */
@@ -26,7 +26,7 @@ void publish_take_away(struct publish *p, const struct page_key *key, uint32_t p
 		publish_hold(p, rail, e->length, -1);
 		index_remove(control->index, &name);
 	}
-	(void)pool_retire(control->rail[rail].pool, place, generation, now_ns);
+	(void)pool_retire(control->rail[rail].pool, place, generation);
 	if (p->rail[rail].first)
 		p->rail[rail].retry = true;
 }
@@ -144,8 +144,7 @@ static void rest_add(
  * Evicts pages until there is room for `want` pages of `units`, or no victim is left. Returns for
  * how many pages it made room.
  */
-static uint32_t evict(
-	struct publish *p, unsigned rail, uint32_t units, uint32_t want, uint64_t now_ns)
+static uint32_t evict(struct publish *p, unsigned rail, uint32_t units, uint32_t want)
 {
 	struct pool *pool = p->control->rail[rail].pool;
 	struct pool_victim victim[VICTIMS];
@@ -159,8 +158,7 @@ static uint32_t evict(
 		if (n == 0)
 			break;
 		for (unsigned i = 0; i < n; i++) {
-			publish_take_away(
-				p, &victim[i].key, victim[i].place, victim[i].generation, now_ns);
+			publish_take_away(p, &victim[i].key, victim[i].place, victim[i].generation);
 			PROBE_EVICT(rail, victim[i].place, victim[i].length);
 			made += units_of(victim[i].length);
 		}
@@ -185,8 +183,8 @@ void publish_refill(struct publish *p, unsigned rail, uint32_t length, uint64_t 
 	if (have >= want)
 		return;
 	want -= have;
-	made = evict(p, rail, class->units, want < PUBLISH_EVICT_BURST ? want : PUBLISH_EVICT_BURST,
-		now_ns);
+	made = evict(
+		p, rail, class->units, want < PUBLISH_EVICT_BURST ? want : PUBLISH_EVICT_BURST);
 	if (made)
 		rest_add(class, made, now_ns + p->limbo_ns, p->limbo_ns);
 	if (want > PUBLISH_EVICT_BURST && made >= PUBLISH_EVICT_BURST)

@@ -18,11 +18,17 @@
  */
 #define PUBLISH_EVICT_BURST 512u
 /*
- * minimum reserve of free slots of a size class; the reserve grows to 2 % of the class or to its
- * demand
+ * The reserve of free slots of a size class without demand: 2 % of the class, at least this number,
+ * and at most 1/PUBLISH_AHEAD_SHARE of the class.
  */
 #define PUBLISH_AHEAD_MIN 64u
-#define PUBLISH_AHEAD_SHARE 8u /* the reserve is at most 1/8 of the slots of the size class */
+#define PUBLISH_AHEAD_SHARE 8u
+/*
+ * Demand enlarges the reserve up to 1/PUBLISH_DEMAND_SHARE of the class, less one slot. An evicted
+ * slot rests before it is reused, so a class that is filled within two limbo times needs half of
+ * its slots for that.
+ */
+#define PUBLISH_DEMAND_SHARE 2u
 /*
  * maximum time, in ns, to the deadline of a credit request; a later deadline is shortened to this
  */
@@ -238,7 +244,10 @@ void publish_timer(struct publish *p, uint64_t now_ns);
 
 /* Returns the record of this rail's requests and slots for this page size, never NULL. */
 struct publish_class *publish_class_of(struct publish *p, unsigned rail, uint32_t length);
-/* Adds `change` to the number of credits and pages of this page size. */
+/*
+ * Adds `change` to the number of credits and pages of this page size. A credit that becomes a page
+ * is not taken a second time.
+ */
 void publish_hold(struct publish *p, unsigned rail, uint32_t length, int change);
 /*
  * Evicts pages until, after limbo, there are slots for the waiting credit requests and for the

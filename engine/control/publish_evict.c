@@ -65,8 +65,6 @@ void publish_hold(struct publish *p, unsigned rail, uint32_t length, int change)
 
 	if (change > 0 || class->held)
 		class->held += (uint32_t)change;
-	if (change > 0)
-		class->taken += (uint32_t)change;
 }
 
 /*
@@ -76,20 +74,24 @@ void publish_hold(struct publish *p, unsigned rail, uint32_t length, int change)
 static uint32_t ahead_of(const struct publish_class *class, uint32_t free)
 {
 	uint64_t capacity = (uint64_t) class->held + class->resting + free;
-	uint64_t ahead = capacity / 50;
+	uint64_t ahead = capacity / 50, demand = capacity / PUBLISH_DEMAND_SHARE;
 
 	if (ahead < PUBLISH_AHEAD_MIN)
 		ahead = PUBLISH_AHEAD_MIN;
-	if (ahead < class->demand)
-		ahead = class->demand;
 	if (ahead > capacity / PUBLISH_AHEAD_SHARE)
 		ahead = capacity / PUBLISH_AHEAD_SHARE;
+	if (demand > 0)
+		demand--;
+	if (demand > class->demand)
+		demand = class->demand;
+	if (ahead < demand)
+		ahead = demand;
 	return (uint32_t)ahead;
 }
 
 /*
- * Measures `demand`. The reserve must cover the slots handed out during one limbo period: 1.5 times
- * those of the last measured period.
+ * Measures `demand`. The reserve must cover the slots handed out during one limbo period, and the
+ * delays of this thread: twice those of the last measured period.
  */
 static void measure_demand(struct publish_class *class, uint64_t limbo_ns, uint64_t now_ns)
 {
@@ -98,7 +100,7 @@ static void measure_demand(struct publish_class *class, uint64_t limbo_ns, uint6
 
 	if (passed_ns < window_ns)
 		return;
-	class->demand = (uint32_t)(class->taken * 3ull / 2 * window_ns / passed_ns);
+	class->demand = (uint32_t)(class->taken * 2ull * window_ns / passed_ns);
 	class->taken = 0;
 	class->window_ns = now_ns;
 }

@@ -25,6 +25,7 @@ MODELS = {
     "head": ("assertion violated", [[]]),
     "lease": ("assertion violated", [[], ["LIMBO=3"]]),
     "slot": ("assertion violated", [[]]),
+    "shard": ("assertion violated", [[]]),
 }
 
 

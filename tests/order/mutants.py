@@ -43,6 +43,8 @@ MUTANTS = {
                         "shm_load("),
     "statistics_look_again": ("engine/abi/statistics.h", "statistics_read", "shm_fence_load();",
                               NOTHING),
+    "shard_move": ("engine/control/shard.c", "cell_store",
+                   "\n\n\tshm_fence_store();\n", "\n\n"),
     # snapshots_publish() and snapshots_newest() hand buffers over with it
     "exchange": ("engine/abi/ring.h", "shm_exchange", "__ATOMIC_SEQ_CST", "__ATOMIC_RELAXED"),
     "owner_before_cqe": ("dv/hot.h", "dv_poll", "dv_owner_before_cqe();", NOTHING),

@@ -18,11 +18,17 @@
  */
 #define PUBLISH_EVICT_BURST 512u
 /*
- * minimum reserve of free slots of a size class; the reserve grows to 2 % of the class or to its
- * demand
+ * The reserve of a size class, free or in limbo: 2% of its slots, at least 64 of them, but at most
+ * 1/8; more if its demand is higher, up to 1/2 of its slots. Slots that are handed out within one
+ * limbo period were evicted one limbo period earlier, so sets that evict go on without waiting only
+ * if the reserve covers the demand. A class of few slots is not halved: it rather gets chunks of
+ * other classes.
  */
+#define PUBLISH_AHEAD_PERCENT 2u
 #define PUBLISH_AHEAD_MIN 64u
-#define PUBLISH_AHEAD_SHARE 8u /* the reserve is at most 1/8 of the slots of the size class */
+#define PUBLISH_AHEAD_SHARE 8u
+#define PUBLISH_DEMAND_SHARE 2u
+#define PUBLISH_DEMAND_SLOTS_MIN 128u /* a class of fewer slots has a reserve of 1/8 of them */
 /*
  * maximum time, in ns, to the deadline of a credit request; a later deadline is shortened to this
  */
@@ -118,7 +124,7 @@ struct publish_class {
 	uint32_t resting;
 	/* number of the last publish_pass() in which pool_take() found no slot of this size */
 	uint32_t pass;
-	uint32_t taken; /* number of credits granted and pages published since window_ns */
+	uint32_t taken; /* number of credits granted since window_ns */
 	/*
 	 * slots expected to be needed in one limbo period: 1.5 times the rate that `taken` showed
 	 * last

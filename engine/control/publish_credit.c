@@ -111,6 +111,7 @@ static void grant(
 
 	credits_add(&c->credits, credit);
 	publish_hold(p, place_rail(credit->place), credit->length, 1);
+	publish_class_of(p, place_rail(credit->place), credit->length)->taken++;
 	p->credits++;
 	p->control->counter[COUNTER_credits_granted]++;
 	publish_put(p, c, &done);

@@ -65,8 +65,6 @@ void publish_hold(struct publish *p, unsigned rail, uint32_t length, int change)
 
 	if (change > 0 || class->held)
 		class->held += (uint32_t)change;
-	if (change > 0)
-		class->taken += (uint32_t)change;
 }
 
 /*
@@ -76,15 +74,16 @@ void publish_hold(struct publish *p, unsigned rail, uint32_t length, int change)
 static uint32_t ahead_of(const struct publish_class *class, uint32_t free)
 {
 	uint64_t capacity = (uint64_t) class->held + class->resting + free;
-	uint64_t ahead = capacity / 50;
+	uint64_t ahead = capacity * PUBLISH_AHEAD_PERCENT / 100, demand = class->demand, most;
 
 	if (ahead < PUBLISH_AHEAD_MIN)
 		ahead = PUBLISH_AHEAD_MIN;
-	if (ahead < class->demand)
-		ahead = class->demand;
 	if (ahead > capacity / PUBLISH_AHEAD_SHARE)
 		ahead = capacity / PUBLISH_AHEAD_SHARE;
-	return (uint32_t)ahead;
+	most = capacity < PUBLISH_DEMAND_SLOTS_MIN ? ahead : capacity / PUBLISH_DEMAND_SHARE;
+	if (demand > most)
+		demand = most;
+	return (uint32_t)(ahead > demand ? ahead : demand);
 }
 
 /*

@@ -247,6 +247,79 @@ static void eviction_keeps_a_reserve_of_free_slots(void **state)
 	client_close(&c);
 }
 
+/*
+ * Stores `count` pages of which the pool holds 2048, `rate` in a limbo period. Returns how many of
+ * the last half waited for a slot.
+ */
+static unsigned store_many(struct client *c, unsigned first, unsigned count, unsigned rate)
+{
+	struct ctl_done done;
+	unsigned waited = 0;
+
+	for (unsigned i = 0; i < count; i++) {
+		put(c, (struct ctl_op){.kind = CTL_CREDIT, .count = 1, .length = 4096});
+		turns();
+		if (!got(c, &done)) {
+			waited += i > count / 2;
+			pass_time(LIMBO_MS * 1000000ull);
+			assert_true(got(c, &done));
+		}
+		assert_int_equal(
+			publish_at(c, first + i, done.place, done.generation, 4096).status, OP_HIT);
+		pass_time(LIMBO_MS * 1000000ull / rate);
+	}
+	return waited;
+}
+
+/* 400 of 2048 slots in a limbo period are more than 1/8. */
+static void sets_that_evict_do_not_wait_for_limbo(void **state)
+{
+	struct client c;
+
+	(void)state;
+	client_open(&c, 0);
+	assert_int_equal(store_many(&c, 0, 10000, 400), 0);
+	assert_true(index_count(control.index) >= 2048 - 600 - 64);
+	client_close(&c);
+}
+
+/* However high the demand is, half of the pages stay. */
+static void the_reserve_is_at_most_half_of_the_pool(void **state)
+{
+	struct client c;
+
+	(void)state;
+	client_open(&c, 0);
+	store_many(&c, 0, 10000, 10000);
+	assert_in_range(index_count(control.index), 1024 - 64, 1024 + 64);
+	client_close(&c);
+}
+
+/* A slot counts once, when it is granted, and not again when its page is published. */
+static void demand_is_one_and_a_half_times_the_slots_granted_in_a_limbo_period(void **state)
+{
+	const struct publish_class *class = publish_class_of(control.publish, 0, 4096);
+	struct client c;
+
+	(void)state;
+	client_open(&c, 0);
+	take(&c, 0, 4096); /* begins a period */
+	for (unsigned period = 1; period <= 3; period++) {
+		for (unsigned i = 1; i < 100 * period; i++)
+			store(&c, period * 1000 + i, 4096);
+		pass_time(LIMBO_MS * 1000000ull);
+		store(&c, period * 1000, 4096);
+		assert_int_equal(class->demand, 100 * period * 3 / 2);
+	}
+	/* twice as long: the same rate is half as many slots */
+	for (unsigned i = 1; i < 200; i++)
+		store(&c, 9000 + i, 4096);
+	pass_time(2 * LIMBO_MS * 1000000ull);
+	store(&c, 9000, 4096);
+	assert_int_equal(class->demand, 100 * 3 / 2);
+	client_close(&c);
+}
+
 /* ---- table of credits ------------------------------------------------------------------------ */
 
 static void the_table_of_credits_agrees_with_a_plain_array(void **state)
@@ -297,6 +370,9 @@ int main(void)
 		TEST(a_larger_page_takes_memory_from_smaller_ones),
 		TEST(a_new_page_size_keeps_its_first_pages),
 		TEST(eviction_keeps_a_reserve_of_free_slots),
+		TEST(sets_that_evict_do_not_wait_for_limbo),
+		TEST(the_reserve_is_at_most_half_of_the_pool),
+		TEST(demand_is_one_and_a_half_times_the_slots_granted_in_a_limbo_period),
 		TEST(the_table_of_credits_agrees_with_a_plain_array),
 	};
 

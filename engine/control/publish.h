@@ -124,9 +124,9 @@ struct publish_class {
 	uint32_t resting;
 	/* number of the last publish_pass() in which pool_take() found no slot of this size */
 	uint32_t pass;
-	uint32_t taken; /* number of credits granted and pages published since window_ns */
+	uint32_t taken; /* number of credits granted since window_ns */
 	/*
-	 * slots expected to be needed in one limbo period: 1.5 times the rate that `taken` showed
+	 * slots expected to be needed in one limbo period: twice the rate that `taken` showed
 	 * last
 	 */
 	uint32_t demand;

@@ -308,6 +308,31 @@ static void the_reserve_is_not_larger_than_the_rate_needs(void **state)
 	client_close(&c);
 }
 
+/* A slot counts once, when it is granted, and not again when its page is published. */
+static void demand_is_twice_the_slots_granted_in_a_limbo_period(void **state)
+{
+	const struct publish_class *class = publish_class_of(control.publish, 0, 4096);
+	struct client c;
+
+	(void)state;
+	client_open(&c, 0);
+	take(&c, 0, 4096); /* begins a period */
+	for (unsigned period = 1; period <= 3; period++) {
+		for (unsigned i = 1; i < 100 * period; i++)
+			store(&c, period * 1000 + i, 4096);
+		pass_time(LIMBO_MS * 1000000ull);
+		store(&c, period * 1000, 4096);
+		assert_int_equal(class->demand, 100 * period * 2);
+	}
+	/* twice as long: the same rate is half as many slots */
+	for (unsigned i = 1; i < 200; i++)
+		store(&c, 9000 + i, 4096);
+	pass_time(2 * LIMBO_MS * 1000000ull);
+	store(&c, 9000, 4096);
+	assert_int_equal(class->demand, 100 * 2);
+	client_close(&c);
+}
+
 /* ---- table of credits ------------------------------------------------------------------------ */
 
 static void the_table_of_credits_agrees_with_a_plain_array(void **state)
@@ -360,6 +385,7 @@ int main(void)
 		TEST(eviction_keeps_a_reserve_of_free_slots),
 		TEST(the_reserve_follows_the_rate_up_to_half_of_the_pool),
 		TEST(the_reserve_is_not_larger_than_the_rate_needs),
+		TEST(demand_is_twice_the_slots_granted_in_a_limbo_period),
 		TEST(the_table_of_credits_agrees_with_a_plain_array),
 	};
 

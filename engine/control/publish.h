@@ -127,7 +127,7 @@ struct publish_class {
 	uint32_t taken; /* number of credits granted since window_ns */
 	/*
 	 * slots expected to be needed in one limbo period: 1.5 times the rate that `taken` showed
-	 * last
+	 * last, or more if it was higher before
 	 */
 	uint32_t demand;
 	uint64_t window_ns;

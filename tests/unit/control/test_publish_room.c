@@ -311,12 +311,23 @@ static void demand_is_one_and_a_half_times_the_slots_granted_in_a_limbo_period(v
 		store(&c, period * 1000, 4096);
 		assert_int_equal(class->demand, 100 * period * 3 / 2);
 	}
-	/* twice as long: the same rate is half as many slots */
+	/*
+	 * 200 slots in twice the time are a demand of 150: it falls by 1/8 of the difference. After
+	 * a pause it is still there for the next burst.
+	 */
 	for (unsigned i = 1; i < 200; i++)
 		store(&c, 9000 + i, 4096);
 	pass_time(2 * LIMBO_MS * 1000000ull);
 	store(&c, 9000, 4096);
-	assert_int_equal(class->demand, 100 * 3 / 2);
+	assert_int_equal(class->demand, 450 - 38);
+	pass_time(100 * LIMBO_MS * 1000000ull);
+	store(&c, 9500, 4096);
+	assert_int_equal(class->demand, 412 - 52);
+	for (unsigned i = 0; i < 200; i++) {
+		pass_time(LIMBO_MS * 1000000ull);
+		store(&c, 9501 + i, 4096);
+	}
+	assert_int_equal(class->demand, 1);
 	client_close(&c);
 }
 

@@ -133,8 +133,8 @@ struct publish_class {
 	uint64_t window_ns;
 	unsigned rests;
 	struct {
-		uint64_t first_ns; /* time at which the first slot of the batch leaves limbo */
-		uint64_t until_ns; /* time at which the last slot of the batch leaves limbo */
+		/* times of clock_raw_ns() at which the first and the last slot leave limbo */
+		uint64_t first_ns, until_ns;
 		uint32_t slots;
 	} rest[PUBLISH_RESTS]; /* batches of evicted slots in limbo, oldest first */
 };

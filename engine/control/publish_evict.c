@@ -9,6 +9,7 @@
 #include "engine/abi/probe.h"
 #include "engine/control/directory.h"
 #include "engine/control/publish.h"
+#include "numa/clock.h"
 
 #define VICTIMS 128u /* number of victims that one call of pool_victims() is asked to return */
 
@@ -111,11 +112,11 @@ static void measure_demand(struct publish_class *class, uint64_t limbo_ns, uint6
  * Forgets the batches of evicted slots whose limbo has ended: subtracts their slots from
  * class->resting.
  */
-static void rest_expire(struct publish_class *class, uint64_t now_ns)
+static void rest_expire(struct publish_class *class, uint64_t raw_ns)
 {
 	unsigned gone = 0;
 
-	while (gone < class->rests && class->rest[gone].until_ns <= now_ns)
+	while (gone < class->rests && class->rest[gone].until_ns <= raw_ns)
 		class->resting -= class->rest[gone++].slots;
 	class->rests -= gone;
 	for (unsigned i = 0; i < class->rests && gone; i++)
@@ -179,7 +180,8 @@ void publish_refill(struct publish *p, unsigned rail, uint32_t length, uint64_t 
 
 	if (class->units == 0)
 		return;
-	rest_expire(class, now_ns);
+	if (class->rests)
+		rest_expire(class, clock_raw_ns());
 	measure_demand(class, p->limbo_ns, now_ns);
 	free = pool_free(pool, class->units * PAGE_UNIT);
 	want = class->waiting + ahead_of(class, free);
@@ -189,8 +191,11 @@ void publish_refill(struct publish *p, unsigned rail, uint32_t length, uint64_t 
 	want -= have;
 	made = evict(
 		p, rail, class->units, want < PUBLISH_EVICT_BURST ? want : PUBLISH_EVICT_BURST);
-	if (made)
-		rest_add(class, made, now_ns + p->limbo_ns, p->limbo_ns);
+	if (made) {
+		/* the pool's clock, read after the pool has read it: no slot counts too short */
+		pool_rest(pool);
+		rest_add(class, made, clock_raw_ns() + p->limbo_ns, p->limbo_ns);
+	}
 	if (want > PUBLISH_EVICT_BURST && made >= PUBLISH_EVICT_BURST)
 		p->rail[rail].retry = true;
 }

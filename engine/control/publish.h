@@ -126,15 +126,15 @@ struct publish_class {
 	uint32_t pass;
 	uint32_t taken; /* number of credits granted since window_ns */
 	/*
-	 * slots expected to be needed in one limbo period: twice the rate that `taken` showed
-	 * last
+	 * slots expected to be needed in one limbo period: 1.5 times the rate that `taken` showed
+	 * last, or more if it was higher before
 	 */
 	uint32_t demand;
 	uint64_t window_ns;
 	unsigned rests;
 	struct {
-		uint64_t first_ns; /* time at which the first slot of the batch leaves limbo */
-		uint64_t until_ns; /* time at which the last slot of the batch leaves limbo */
+		/* times of clock_raw_ns() at which the first and the last slot leave limbo */
+		uint64_t first_ns, until_ns;
 		uint32_t slots;
 	} rest[PUBLISH_RESTS]; /* batches of evicted slots in limbo, oldest first */
 };

@@ -9,6 +9,7 @@
 #include "engine/abi/probe.h"
 #include "engine/control/directory.h"
 #include "engine/control/publish.h"
+#include "numa/clock.h"
 
 #define VICTIMS 128u /* number of victims that one call of pool_victims() is asked to return */
 
@@ -90,17 +91,22 @@ static uint32_t ahead_of(const struct publish_class *class, uint32_t free)
 }
 
 /*
- * Measures `demand`. The reserve must cover the slots handed out during one limbo period, and the
- * delays of this thread: twice those of the last measured period.
+ * Measures `demand`. The reserve must cover the slots handed out during one limbo period: 1.5 times
+ * those of the last measured period. After a period with more it falls slowly, by 1/8 of the
+ * difference for each period that is measured, because sets come in bursts.
  */
 static void measure_demand(struct publish_class *class, uint64_t limbo_ns, uint64_t now_ns)
 {
 	uint64_t window_ns = limbo_ns > PUBLISH_STALL_NS ? limbo_ns : PUBLISH_STALL_NS;
 	uint64_t passed_ns = now_ns - class->window_ns;
+	uint32_t demand;
 
 	if (passed_ns < window_ns)
 		return;
-	class->demand = (uint32_t)(class->taken * 2ull * window_ns / passed_ns);
+	demand = (uint32_t)(class->taken * 3ull / 2 * window_ns / passed_ns);
+	if (demand < class->demand)
+		demand = class->demand - (class->demand - demand + 7) / 8;
+	class->demand = demand;
 	class->taken = 0;
 	class->window_ns = now_ns;
 }
@@ -109,11 +115,11 @@ static void measure_demand(struct publish_class *class, uint64_t limbo_ns, uint6
  * Forgets the batches of evicted slots whose limbo has ended: subtracts their slots from
  * class->resting.
  */
-static void rest_expire(struct publish_class *class, uint64_t now_ns)
+static void rest_expire(struct publish_class *class, uint64_t raw_ns)
 {
 	unsigned gone = 0;
 
-	while (gone < class->rests && class->rest[gone].until_ns <= now_ns)
+	while (gone < class->rests && class->rest[gone].until_ns <= raw_ns)
 		class->resting -= class->rest[gone++].slots;
 	class->rests -= gone;
 	for (unsigned i = 0; i < class->rests && gone; i++)
@@ -177,7 +183,8 @@ void publish_refill(struct publish *p, unsigned rail, uint32_t length, uint64_t 
 
 	if (class->units == 0)
 		return;
-	rest_expire(class, now_ns);
+	if (class->rests)
+		rest_expire(class, clock_raw_ns());
 	measure_demand(class, p->limbo_ns, now_ns);
 	free = pool_free(pool, class->units * PAGE_UNIT);
 	want = class->waiting + ahead_of(class, free);
@@ -187,8 +194,11 @@ void publish_refill(struct publish *p, unsigned rail, uint32_t length, uint64_t 
 	want -= have;
 	made = evict(
 		p, rail, class->units, want < PUBLISH_EVICT_BURST ? want : PUBLISH_EVICT_BURST);
-	if (made)
-		rest_add(class, made, now_ns + p->limbo_ns, p->limbo_ns);
+	if (made) {
+		/* the pool's clock, read after the pool has read it: no slot counts too short */
+		pool_rest(pool);
+		rest_add(class, made, clock_raw_ns() + p->limbo_ns, p->limbo_ns);
+	}
 	if (want > PUBLISH_EVICT_BURST && made >= PUBLISH_EVICT_BURST)
 		p->rail[rail].retry = true;
 }

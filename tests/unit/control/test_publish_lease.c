@@ -170,6 +170,32 @@ static void limbo_begins_at_the_end_of_the_turn(void **state)
 	client_close(&owner);
 }
 
+/* Its slot is counted as resting as long as the pool lets it rest, not as CLOCK_MONOTONIC says. */
+static void a_waiting_request_evicts_once_although_the_clock_is_slewed(void **state)
+{
+	struct ctl_done done;
+
+	(void)state;
+	client_open(&owner, 0);
+	client_open(&waiter, 1);
+	raw = 77000000000ull;
+	pass_time_to(now, raw);
+	for (unsigned i = 0; i < 4; i++)
+		store(&owner, i, BIG);
+	put(&waiter, (struct ctl_op){.kind = CTL_CREDIT, .count = 1, .length = BIG});
+	turns();
+	assert_int_equal(control.counter[COUNTER_pages_evicted], 1);
+	for (unsigned i = 0; i < 50; i++) {
+		assert_false(got(&waiter, &done));
+		pass_both(LIMBO_NS / 50);
+		assert_int_equal(control.counter[COUNTER_pages_evicted], 1);
+	}
+	assert_true(got(&waiter, &done));
+	assert_int_equal(done.status, OP_HIT);
+	client_close(&waiter);
+	client_close(&owner);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -183,6 +209,7 @@ int main(void)
 		TEST(channel_closes_and_rests),
 		TEST(client_leaves_the_slot_after_the_close_and_rests),
 		TEST(client_exits_after_the_close_and_rests),
+		TEST(a_waiting_request_evicts_once_although_the_clock_is_slewed),
 		TEST(limbo_begins_at_the_end_of_the_turn),
 	};
 

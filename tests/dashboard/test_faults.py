@@ -141,7 +141,7 @@ class Faults(harness.PageTest):
 
     def test_a_full_pool_is_named(self):
         self.assert_named(pool_full, ("#worst", "pool full"),
-                          ("#evictions", "requests for room refused"))
+                          ("#evictions", "requests for room refused or late"))
 
     def test_versions_that_differ_are_named(self):
         self.assert_named(version_differs, ("#versions", "2 × 0.1.0, 1 × 0.2.0"),

@@ -244,8 +244,8 @@ class Cluster(harness.PageTest):
         self.assert_sound(page, fake, ["status of 404"])
 
 
-def rows(page):
-    return page.js("[...document.querySelectorAll('#table-cluster tbody tr')]"
+def rows(page, table="#table-cluster"):
+    return page.js(f"[...document.querySelectorAll('{table} tbody tr')]"
                    ".map(row => [...row.cells].map(cell => cell.textContent))")
 
 
@@ -261,6 +261,17 @@ class Figures(harness.PageTest):
         page.wait_text("#window", "in the last", 5 * SLOW)
         self.assertEqual(cells(page, "#latency-get"), ["32.8 µs"] * 3)
         self.assertEqual(cells(page, "#latency-set"), ["–"] * 3)
+
+    def test_read_latencies_of_rails_are_of_the_last_seconds_too(self):
+        def change(answer):
+            grown = int((answer["report"]["uptime_ms"] - answers.UPTIME_MS) / 10)
+            for rail, latency in enumerate(answer["latency"]["rails"]):
+                latency[:] = [0] * answers.BUCKETS
+                latency[60] = 10 ** 6                    # 32.8 ms, long ago
+                latency[20] = grown if rail == 1 else 0  # 41.0 us, lately
+        page = self.open(self.fake(3, 2, change=change))
+        page.wait_text("#window", "in the last", 5 * SLOW)
+        self.assertEqual([row[4] for row in rows(page, "#table-rails")], ["–", "32.8 µs"])
 
     def test_quantiles_agree_with_those_of_the_engine(self):
         counts = answers.spread(30, 12345)

@@ -12,7 +12,7 @@ import os
 import sys
 
 STYLE = "page.css"
-SCRIPTS = ["figures.js", "plots.js", "tiles.js", "page.js"]
+SCRIPTS = ["figures.js", "plots.js", "tiles.js", "cluster.js", "page.js"]
 BYTES_MAX = 150 << 10
 
 

@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define SECOND_NS 1000000000ull
+
 static const struct {
 	const char *name;
 	enum severity severity;
@@ -60,10 +62,14 @@ __attribute__((format(printf, 3, 4))) static void add(
 
 void health_remember(const struct snapshot *s, struct health_past *ret)
 {
+	const struct statistics_calls *set = &s->clients.calls[STATISTICS_SET];
+
 	*ret = (struct health_past){.taken_ns = s->taken_ns,
 		.credits_refused = s->counter[COUNTER_credits_refused],
+		.credits_late = s->counter[COUNTER_credits_late],
 		.entries_dropped = s->counter[COUNTER_entries_dropped],
-		.no_space = s->clients.calls[STATISTICS_SET].result[STATISTICS_NO_SPACE]};
+		.no_space = set->result[STATISTICS_NO_SPACE],
+		.set_timeouts = set->result[STATISTICS_TIMEOUT]};
 	for (unsigned r = 0; r < s->rails; r++)
 		ret->reads_failed += s->rail[r].counter[COUNTER_reads_failed];
 }
@@ -72,15 +78,21 @@ void health_pasts_add(struct health_pasts *pasts, const struct snapshot *s)
 {
 	const struct health_past *last = &pasts->past[(pasts->count - 1) % HEALTH_PASTS];
 
-	if (pasts->count && s->taken_ns - last->taken_ns < 1000000000ull)
+	if (pasts->count && s->taken_ns / SECOND_NS == last->taken_ns / SECOND_NS)
 		return;
 	health_remember(s, &pasts->past[pasts->count % HEALTH_PASTS]);
 	pasts->count++;
 }
 
-const struct health_past *health_pasts_oldest(const struct health_pasts *pasts)
+const struct health_past *health_pasts_before(const struct health_pasts *pasts, uint64_t now_ns)
 {
-	return &pasts->past[pasts->count > HEALTH_PASTS ? pasts->count % HEALTH_PASTS : 0];
+	unsigned oldest = pasts->count > HEALTH_PASTS ? pasts->count - HEALTH_PASTS : 0;
+	unsigned i = pasts->count - 1;
+
+	while (i > oldest &&
+		now_ns - pasts->past[i % HEALTH_PASTS].taken_ns < HEALTH_WINDOW_NS - SECOND_NS / 2)
+		i--;
+	return &pasts->past[i % HEALTH_PASTS];
 }
 
 /* ---- kinds of findings ----------------------------------------------------------------------- */
@@ -149,17 +161,34 @@ static void rails(const struct snapshot *s, struct health *h)
 		add(h, FINDING_rails_all_out, "no rail is in use");
 }
 
-static void growth(const struct snapshot *s, const struct health_past *past, struct health *h)
+/*
+ * A set whose deadline is shorter than an eviction ends before its request for room is refused:
+ * then pages time out and slots are granted late. Neither alone is a full pool.
+ */
+static void pool_full(
+	const struct health_past *past, const struct health_past *now, struct health *h)
 {
-	struct health_past now;
-	uint64_t full;
+	uint64_t full =
+		now->credits_refused - past->credits_refused + now->no_space - past->no_space;
+	uint64_t timeouts = now->set_timeouts - past->set_timeouts;
 
-	health_remember(s, &now);
-	full = now.credits_refused - past->credits_refused + now.no_space - past->no_space;
 	if (full)
 		add(h, FINDING_pool_full,
 			"pool full: %" PRIu64 " requests for room were refused in the last 10 s",
 			full);
+	else if (timeouts && now->credits_late > past->credits_late)
+		add(h, FINDING_pool_full,
+			"pool full: %" PRIu64
+			" pages of set timed out while evictions made room in the last 10 s",
+			timeouts);
+}
+
+static void growth(const struct snapshot *s, const struct health_past *past, struct health *h)
+{
+	struct health_past now;
+
+	health_remember(s, &now);
+	pool_full(past, &now, h);
 	if (now.entries_dropped > past->entries_dropped)
 		add(h, FINDING_directory_full,
 			"directory full: %" PRIu64 " entries were dropped in the last 10 s",

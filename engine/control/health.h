@@ -36,21 +36,28 @@ struct health {
 /* Counters of a moment, for comparison with a later one. */
 struct health_past {
 	uint64_t taken_ns;
-	uint64_t credits_refused, entries_dropped, reads_failed, no_space;
+	uint64_t credits_refused, credits_late, entries_dropped, reads_failed;
+	uint64_t no_space, set_timeouts; /* pages of set */
 };
 void health_remember(const struct snapshot *s, struct health_past *ret);
 
-#define HEALTH_PASTS 11u /* one a second: the oldest is HEALTH_WINDOW_NS old */
+#define HEALTH_PASTS 12u /* one a second: more than HEALTH_WINDOW_NS and an interval */
 
 /* A ring of past moments; all zeros: empty. */
 struct health_pasts {
 	struct health_past past[HEALTH_PASTS];
 	unsigned count; /* moments ever added */
 };
-/* Adds the moment of `s` unless the last one was added less than a second before it. */
+/*
+ * Adds the moment of `s` if it is of another second than the last one. Snapshots come every
+ * SNAPSHOT_MS, so moments that were a second apart at least would be 1.5 s apart at times.
+ */
 void health_pasts_add(struct health_pasts *pasts, const struct snapshot *s);
-/* The oldest moment in the ring; there must be one. */
-const struct health_past *health_pasts_oldest(const struct health_pasts *pasts);
+/*
+ * The moment in the ring that is HEALTH_WINDOW_NS before `now_ns`, give or take 500 ms and an
+ * interval of snapshots; the oldest one if none is that old. There must be one.
+ */
+const struct health_past *health_pasts_before(const struct health_pasts *pasts, uint64_t now_ns);
 
 /* `past`: a moment HEALTH_WINDOW_NS ago or the oldest known; `now_ns`: CLOCK_MONOTONIC. */
 void health_make(const struct snapshot *s, const struct health_past *past, uint64_t now_ns,

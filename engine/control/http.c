@@ -89,6 +89,29 @@ static void connection_close(struct connection *c)
 	free(c);
 }
 
+/*
+ * Which connection gives way to a new one, there is at least one: one that was answered, whose
+ * bytes the kernel delivers without it; then, while requests that are not complete take half of the
+ * room, the oldest of those, so that a flood of silent clients cuts no answer short; else the least
+ * recently active one, so that clients which do not read cannot keep the others out.
+ */
+static struct connection *connection_to_lose(const struct http *http)
+{
+	struct connection *c, *request = NULL;
+	unsigned requests = 0;
+
+	TAILQ_FOREACH (c, &http->connections, next) {
+		if (c->state == CONNECTION_LINGER)
+			return c;
+		if (c->state != CONNECTION_REQUEST)
+			continue;
+		if (!request)
+			request = c;
+		requests++;
+	}
+	return request && requests * 2 >= http->count ? request : TAILQ_FIRST(&http->connections);
+}
+
 static void connection_enter(struct connection *c, enum connection_state state, unsigned ms)
 {
 	c->state = state;
@@ -212,7 +235,7 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
 	if (++http->accepts == HTTP_ACCEPTS)
 		accept_pause(http, 0);
 	if (http->count == HTTP_CONNECTIONS_MAX)
-		connection_close(TAILQ_FIRST(&http->connections));
+		connection_close(connection_to_lose(http));
 	if (c)
 		c->stream = bufferevent_socket_new(http->base, fd, BEV_OPT_CLOSE_ON_FREE);
 	if (!c || !c->stream) {
@@ -240,14 +263,14 @@ static void accept_again(evutil_socket_t fd, short what, void *context)
 	evconnlistener_enable(http->listener);
 }
 
-/* No descriptor is left: the oldest connection is given up, and accepting pauses. */
+/* No descriptor is left: a connection is given up, and accepting pauses. */
 static void on_accept_error(struct evconnlistener *listener, void *context)
 {
 	struct http *http = context;
 
 	(void)listener;
 	if (!TAILQ_EMPTY(&http->connections))
-		connection_close(TAILQ_FIRST(&http->connections));
+		connection_close(connection_to_lose(http));
 	accept_pause(http, HTTP_PAUSE_US);
 }
 

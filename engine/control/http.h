@@ -15,7 +15,7 @@
 struct event_base;
 struct http;
 
-#define HTTP_CONNECTIONS_MAX 256u /* the least recently active one gives way to a new one */
+#define HTTP_CONNECTIONS_MAX 256u /* at this number one gives way to a new one */
 #define HTTP_REQUEST_BYTES 4096u  /* request line and headers */
 #define HTTP_PATH_BYTES 256u      /* with its terminating zero; a query is cut off */
 #define HTTP_REQUEST_MS 5000u     /* from the connection to the end of the request */

@@ -84,12 +84,18 @@ static void refresh(struct metrics *m)
 
 /* ---- rendering ------------------------------------------------------------------------------- */
 
-static void json_latency(FILE *f, const char *name, const uint64_t *latency)
+static void json_buckets(FILE *f, const uint64_t *latency)
 {
-	fprintf(f, "\"%s\":[", name);
+	fputc('[', f);
 	for (unsigned i = 0; i < LATENCY_BUCKETS; i++)
 		fprintf(f, "%s%" PRIu64, i ? "," : "", latency[i]);
 	fputc(']', f);
+}
+
+static void json_latency(FILE *f, const char *name, const uint64_t *latency)
+{
+	fprintf(f, "\"%s\":", name);
+	json_buckets(f, latency);
 }
 
 /* Histograms as bucket counts, for percentiles of the time between two requests. */
@@ -106,14 +112,20 @@ static void json_latencies(FILE *f, const struct snapshot *s)
 	json_latency(f, "exists", s->clients.calls[STATISTICS_EXISTS].latency);
 	fputc(',', f);
 	json_latency(f, "loop", s->lag);
-	fputc('}', f);
+	fprintf(f, ",\"rails\":[");
+	for (unsigned r = 0; r < s->rails; r++) {
+		if (r)
+			fputc(',', f);
+		json_buckets(f, s->rail[r].latency);
+	}
+	fprintf(f, "]}");
 }
 
 static void json_health(FILE *f, const struct metrics *m, uint64_t now_ns)
 {
 	struct health health;
 
-	health_make(m->now, health_pasts_oldest(&m->pasts), now_ns, &health);
+	health_make(m->now, health_pasts_before(&m->pasts, m->now->taken_ns), now_ns, &health);
 	fprintf(f, "\"health\":{\"worst\":\"%s\",\"findings\":[",
 		health.count ? severity_name(health_worst(&health)) : "ok");
 	for (unsigned i = 0; i < health.count; i++) {
@@ -295,7 +307,28 @@ static void *run(void *context)
 	return NULL;
 }
 
-/* A listening socket, or -1: logged. */
+/* A listening socket, or -1 and errno. */
+static int listen_one(const struct addrinfo *at)
+{
+	int one = 1, fd, error;
+
+	fd = socket(at->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return -1;
+	(void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	/* Of two engines that bind the same port at once, listen() refuses the second. */
+	if (bind(fd, at->ai_addr, at->ai_addrlen) == 0 && listen(fd, SOMAXCONN) == 0)
+		return fd;
+	error = errno;
+	close(fd);
+	errno = error;
+	return -1;
+}
+
+/*
+ * A listening socket at the first address of the name that this host has, or -1: logged. A port in
+ * use ends the search: another address of the same name would be a place where no one looks.
+ */
 static int listen_at(const struct settings *s)
 {
 	const char *host = s->metrics_address[0] ? s->metrics_address : s->cluster_address;
@@ -305,7 +338,7 @@ static int listen_at(const struct settings *s)
 	const char *name = s->metrics_address[0] ? "metrics.address" : "cluster.address";
 	struct addrinfo *found;
 	char port[8];
-	int fd, rc, one = 1;
+	int fd = -1, rc;
 
 	snprintf(port, sizeof(port), "%u", (unsigned)s->metrics_port);
 	rc = getaddrinfo(host, port, &hints, &found);
@@ -314,19 +347,15 @@ static int listen_at(const struct settings *s)
 			gai_strerror(rc));
 		return -1;
 	}
-	fd = socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-	if (fd >= 0)
-		(void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-	/* Of two engines that bind the same port at once, listen() refuses the second. */
-	if (fd < 0 || bind(fd, found->ai_addr, found->ai_addrlen) < 0 ||
-		listen(fd, SOMAXCONN) < 0) {
+	for (const struct addrinfo *at = found; at && fd < 0; at = at->ai_next) {
+		fd = listen_one(at);
+		if (fd < 0 && errno == EADDRINUSE)
+			break;
+	}
+	if (fd < 0)
 		log_warn(
 			"metrics: cannot listen at %s port %s: %s; no metrics and no dashboard. Set metrics.port to a free port, or to 0",
 			host, port, strerror(errno));
-		if (fd >= 0)
-			close(fd);
-		fd = -1;
-	}
 	freeaddrinfo(found);
 	return fd;
 }

@@ -244,6 +244,8 @@ void publish_pass(struct publish *p, unsigned rail, uint64_t now_ns)
 		if (rc == 0 || rc != -ENOSPC || r->deadline_ns <= now_ns) {
 			if (rc < 0)
 				refuse(p, r->channel, r->cookie, r->length, r->left, OP_NO_SPACE);
+			else if (r->deadline_ns < now_ns)
+				p->control->counter[COUNTER_credits_late]++;
 			request_remove(p, rail, link, before);
 			continue;
 		}

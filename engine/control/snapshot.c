@@ -213,6 +213,7 @@ int snapshot_report(struct control *control, char **ret_text, size_t *ret_bytes)
 
 	snapshot_take(control, snapshot);
 	health_pasts_add(&loop->pasts, snapshot);
-	health_make(snapshot, health_pasts_oldest(&loop->pasts), snapshot->taken_ns, &health);
+	health_make(snapshot, health_pasts_before(&loop->pasts, snapshot->taken_ns),
+		snapshot->taken_ns, &health);
 	return report_make(snapshot, &health, ret_text, ret_bytes);
 }

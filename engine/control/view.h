@@ -32,7 +32,7 @@
 #define VIEW_SILENT_NS 3000000000ull /* no answer for so long: the member is shown as silent */
 #define VIEW_FRESH_NS 20000000000ull /* an older summary counts in no total */
 #define VIEW_ROWS_MAX 64u            /* members that are shown */
-#define VIEW_MOMENTS 11u             /* one a second: the oldest is ten seconds old */
+#define VIEW_MOMENTS 12u             /* one a second, as HEALTH_PASTS */
 
 /* What this engine knows of one member; the same index as in struct member. */
 struct view_row {

@@ -114,6 +114,18 @@ void view_summary_make(
 	rates(s, past, ret);
 }
 
+/* As health_pasts_before(). There is a moment. */
+static const struct view_moment *moment_before(const struct view *view, uint64_t now_ns)
+{
+	unsigned oldest = view->moments > VIEW_MOMENTS ? view->moments - VIEW_MOMENTS : 0;
+	unsigned i = view->moments - 1;
+
+	while (i > oldest &&
+		now_ns - view->moment[i % VIEW_MOMENTS].taken_ns < HEALTH_WINDOW_NS - 500000000)
+		i--;
+	return &view->moment[i % VIEW_MOMENTS];
+}
+
 void view_own(struct control *control, struct snapshot *s)
 {
 	struct view *view = control->view;
@@ -122,11 +134,9 @@ void view_own(struct control *control, struct snapshot *s)
 	if (!view)
 		return;
 	last = &view->moment[(view->moments + VIEW_MOMENTS - 1) % VIEW_MOMENTS];
-	if (!view->moments || s->taken_ns - last->taken_ns >= 1000000000ull)
+	if (!view->moments || s->taken_ns / 1000000000 != last->taken_ns / 1000000000)
 		view_moment_make(s, &view->moment[view->moments++ % VIEW_MOMENTS]);
-	view_summary_make(s,
-		&view->moment[view->moments > VIEW_MOMENTS ? view->moments % VIEW_MOMENTS : 0],
-		&view->own);
+	view_summary_make(s, moment_before(view, s->taken_ns), &view->own);
 	for (unsigned i = 0; i < s->members; i++) {
 		if (!s->member[i].self)
 			continue;

@@ -24,7 +24,7 @@ pages_already pages_evicted credits_granted credits_refused entries_inserted ent
 entries_dropped entries_stale publishes_deferred removes_dropped messages_in messages_out
 messages_bad summaries_asked summaries_sent
 clients_attached clients_refused clients_silent members_joined members_died
-members_refused""".split()
+members_refused credits_late""".split()
 RESULTS = "hit miss stale unreachable timeout no_space other".split()
 GAPS = [0] + [n << (e - 1) for e in range(6, 21) for n in (2, 3)] + [1 << 21]
 COLUMNS = """unix_ms get_bytes_per_s set_bytes_per_s get_pages_per_s hit_local hit_remote
@@ -110,7 +110,8 @@ def status(seconds, members=3, rails=8):
     return {"age_ms": 240, "health": {"worst": "ok", "findings": []},
             "latency": {"lower_ns": [lower_ns(i) for i in range(BUCKETS)],
                         "get": spread(26, batches), "set": spread(30, batches),
-                        "exists": spread(18, batches), "loop": spread(8, batches)},
+                        "exists": spread(18, batches), "loop": spread(8, batches),
+                        "rails": [spread(16 + rail, batches) for rail in range(rails)]},
             "report": report(seconds, members, rails)}
 
 
@@ -140,12 +141,77 @@ def finding(answer, id, severity, text):
     answer["health"]["worst"] = max(answer["health"]["worst"], severity, key=order.index)
 
 
+SHOWN_MAX = 64
+SUMMARY_BUCKETS = 54
+COUNT_ONLY = {"count": 0, "p50_ns": 0, "p99_ns": 0, "p999_ns": 0}
+
+
+def summary(**different):
+    get = {"count": 14500, "p50_ns": 114688, "p99_ns": 524288, "p999_ns": 1835008}
+    return {"findings": 0, "uptime_s": 18000, "rails": 8, "rails_up": 8, "members_up": 200,
+            "members_down": 0, "pool_used_permille": 785, "directory_used_permille": 381,
+            "hit_local_permille": 353, "hit_remote_permille": 577,
+            "get_bytes_per_s": 21400000000, "set_bytes_per_s": 3100000000,
+            "get_pages_per_s": 46400, "evictions_per_s": 412, "moving": False, "behind": False,
+            "stopping": False, "get": get, "set": dict(get), "exists": dict(COUNT_ONLY),
+            **different}
+
+
+def cluster_row(number, **different):
+    return {"name": f"node-{number:03}", "self": number == 0, "state": "up", "state_ms": 0,
+            "software": "0.1.0", "severity": "ok", "finding": "", "why": "", "age_ms": 700,
+            "summary": summary(), **different}
+
+
+def bad_rows():
+    """Rows of a large cluster that are not well, in the engine's order."""
+    found = summary(findings=3, rails_up=7)
+    return [cluster_row(1, severity="critical", finding="rail_lost", summary=found),
+            cluster_row(2, state="down", state_ms=97000, severity="warning",
+                        finding="member_down", age_ms=99000),
+            cluster_row(3, state="suspect", state_ms=4000, severity="warning",
+                        finding="member_suspect", why="silent", age_ms=4800),
+            cluster_row(4, severity="warning", finding="made_up_later",
+                        summary=summary(findings=1)),
+            cluster_row(5, severity="info", finding="directory_moving",
+                        summary=summary(findings=1, moving=True)),
+            cluster_row(6, why="silent", age_ms=5000),
+            cluster_row(7, why="waiting", age_ms=-1, summary=None),
+            cluster_row(8, why="old", age_ms=-1, summary=None)]
+
+
+def cluster(members=3, bad=False):
+    """/api/cluster with its rows: all well, or with one of each thing that may be wrong."""
+    rows = bad_rows() if bad else []
+    rows += [cluster_row(n) for n in range(members) if n == 0 or n > len(rows)]
+    rows = rows[:min(SHOWN_MAX, members)]
+    down, suspect = (sum(row["state"] == state for row in rows) for state in ("down", "suspect"))
+    asked = members - sum(row["summary"] is None or row["state"] == "down" for row in rows)
+    buckets = [0] * SUMMARY_BUCKETS
+    buckets[20] = 14500 * asked
+    one = cluster_row(0)["summary"]
+    merged = {call: {**one[call], "count": one[call]["count"] * asked, "buckets": buckets}
+              for call in ("get", "set", "exists")}
+    sums = ("get_bytes_per_s", "set_bytes_per_s", "get_pages_per_s", "evictions_per_s")
+    return {"age_ms": 120, "members": members, "up": members - down - suspect,
+            "suspect": suspect, "down": down, "shown": len(rows), "asked": asked, "rows": rows,
+            "merged": {"lower_ns": [n * 1024 for n in range(SUMMARY_BUCKETS)], **merged},
+            "totals": {**{name: one[name] * asked for name in sums},
+                       "hit_local_permille": 353 if asked else -1,
+                       "hit_remote_permille": 577 if asked else -1, "rails": 8 * asked,
+                       "rails_up": 8 * asked - bad, "moving": int(bad), "behind": 0}}
+
+
 class Fake:
-    """Serves the page; `change(answer)` alters each answer, `refuse` is a 503's text."""
+    """
+    Serves the page. `change(answer)` alters each answer of /api/status, `refuse` is the text of a
+    503, `cluster()` makes the answer of /api/cluster; None: a 404.
+    """
 
     def __init__(self, members=3, rails=8):
         self.members, self.rails, self.change, self.refuse = members, rails, None, None
         self.points, self.started, self.asked = 720, time.monotonic(), []
+        self.cluster = lambda: cluster(members)
         fake = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -194,6 +260,8 @@ class Fake:
             if self.change:
                 self.change(answer)
             return 200, "application/json", json.dumps(answer).encode(), ""
+        if path == "/api/cluster" and self.cluster:
+            return 200, "application/json", json.dumps(self.cluster()).encode(), ""
         if path == "/api/history":
             answer = history(self.points, self.members, self.rails)
             return 200, "application/json", json.dumps(answer).encode(), ""

@@ -184,6 +184,18 @@ class Page:
         return self.wait(f"document.querySelector({json.dumps(selector)}).innerText"
                          f".includes({json.dumps(words)})", seconds, f"{selector} says {words!r}")
 
+    def note(self, selector):
+        """From now on keeps every text that the element has: a short one is not missed."""
+        self.js(f"""window.noted = [];
+            new MutationObserver(() => {{
+                noted.push(document.querySelector({json.dumps(selector)}).textContent);
+            }}).observe(document.querySelector({json.dumps(selector)}),
+                {{childList: true, characterData: true, subtree: true}})""")
+
+    def wait_noted(self, words, seconds):
+        return self.wait(f"noted.some(text => text.includes({json.dumps(words)}))", seconds,
+                         f"{words!r} was shown")
+
     def axe(self):
         """Serious and critical findings of axe-core, a line for each."""
         with open(AXE, encoding="utf-8") as file:

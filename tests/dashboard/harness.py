@@ -52,7 +52,7 @@ class PageTest(unittest.TestCase):
         self.assertLessEqual(page.js("window.shifts"), 0.05, "parts of the page move")
         self.assertEqual([e for e in page.errors if not any(allowed in e for allowed in errors)],
                          [], "errors in the console")
-        own = {fake.url, fake.url + "api/status", fake.url + "api/history"}
+        own = {fake.url, *(fake.url + "api/" + path for path in ("status", "history", "cluster"))}
         self.assertLessEqual({r for r in page.requests if not r.startswith("data:")}, own)
         self.assertEqual(page.dialogs, [])
         self.assertEqual(page.axe(), [])

@@ -140,6 +140,40 @@ class Engine(harness.PageTest):
         self.assertEqual(json.loads(served.get("api/history")[0])["columns"],
                          answers.history(1, 2, 1)["columns"])
 
+    def test_the_cluster_answer_is_as_fabricated_here(self):
+        engines = self.start(2)
+        real = self.cluster(engines, lambda view: view["asked"] == 2)
+        made = answers.cluster(2)
+        self.assertEqual(shape(real), shape(made))
+        for row in real["rows"]:
+            self.assertEqual(shape(row), shape(made["rows"][0]), "each row has a summary")
+        self.assertEqual(len(real["merged"]["lower_ns"]), answers.SUMMARY_BUCKETS)
+        self.assertEqual(len(real["merged"]["get"]["buckets"]), answers.SUMMARY_BUCKETS)
+        self.assertEqual(real["totals"]["hit_local_permille"], -1, "no get yet")
+        self.assertIn(real["rows"][0]["severity"], ("ok", "info"))
+
+    def cluster(self, engines, wanted):
+        """/api/cluster of engine 0 once `wanted` of it is true."""
+        end = time.monotonic() + 20 * SLOW
+        while True:
+            view = json.loads(engines.served[0].get("api/cluster")[0])
+            if wanted(view):
+                return view
+            self.assertLess(time.monotonic(), end, view)
+
+    def test_the_members_of_a_watched_page_fill_its_cluster_section(self):
+        engines = self.start(3)
+        page = self.open(engines.served[0])
+        page.wait_text("#cluster-title", "3 of 3 members", FIRST_S)
+        page.wait_text("#cluster-states", "totals are of 3 that answered", FIRST_S)
+        page.wait_text("#cluster-rails .big", "3 of 3 in use", FIRST_S)
+        name = f"127.0.0.1:{engines.port[2]}"
+        engines.kill(2)
+        page.wait_text("#table-cluster tbody tr", name, 20 * SLOW)
+        page.wait_text("#table-cluster tbody tr", "down for", 20 * SLOW)
+        page.wait_text("#cluster-states", "totals are of 2 that answered", 20 * SLOW)
+        self.assert_sound(page, engines.served[0])
+
 
 if __name__ == "__main__":
     harness.main()

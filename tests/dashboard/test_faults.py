@@ -55,6 +55,52 @@ def directory_moves(answer):
     answer["report"]["directory"] = {"moving": True, "owners_behind": 1}
 
 
+def cluster_of(state="up", **different):
+    """/api/cluster with one member as given, in the engine's order."""
+    answer = answers.cluster(3)
+    row = answers.cluster_row(2, state=state, **different)
+    answer["rows"] = [row] + answer["rows"][:2]
+    answer["up"] -= state != "up"
+    answer["suspect"], answer["down"] = int(state == "suspect"), int(state == "down")
+    return answer
+
+
+class ClusterFaults(harness.PageTest):
+    """A fault that another member's summary tells, or that the missing summary is."""
+
+    def assert_first(self, answer, words, states, level="warning"):
+        took = []
+        while not took or took[-1] > WITHIN_S:
+            self.assertLess(len(took), TRIES, took)
+            fake = self.fake()
+            page = self.open(fake)
+            page.wait_text("#cluster-title", "3 of 3", 5 * SLOW)
+            first = "#table-cluster tbody tr"
+            self.assertIn("nothing to report", page.text(first))
+            start = time.monotonic()
+            fake.cluster = lambda: answer
+            page.wait_text(first, words, 10 * SLOW)
+            took.append(time.monotonic() - start)
+            self.assertIn("node-002", page.text(first))
+            self.assertIn(states, page.text("#cluster-states"))
+            self.assertEqual(page.js(f"document.querySelector('{first}').dataset.level"), level)
+            page.close()
+
+    def test_a_member_with_a_dead_nic_comes_first(self):
+        self.assert_first(cluster_of(severity="critical", finding="rail_lost",
+                                     summary=answers.summary(findings=1, rails_up=7)),
+                          "critical: a NIC died", "3 up", "critical")
+
+    def test_a_member_that_is_down_comes_first(self):
+        self.assert_first(cluster_of("down", state_ms=3000, severity="warning",
+                                     finding="member_down", age_ms=4000),
+                          "down for 3 s", "2 up, 1 down")
+
+    def test_a_member_that_does_not_answer_requests_for_summaries_is_named(self):
+        self.assert_first(cluster_of(why="silent", age_ms=4000), "does not answer this engine",
+                          "3 up")
+
+
 class Faults(harness.PageTest):
     def assert_named(self, fault, *expected, level="warning"):
         """`expected`: (selector, words) that the page shows within two seconds of the fault."""
@@ -95,7 +141,7 @@ class Faults(harness.PageTest):
 
     def test_a_full_pool_is_named(self):
         self.assert_named(pool_full, ("#worst", "pool full"),
-                          ("#evictions", "requests for room refused"))
+                          ("#evictions", "requests for room refused or late"))
 
     def test_versions_that_differ_are_named(self):
         self.assert_named(version_differs, ("#versions", "2 × 0.1.0, 1 × 0.2.0"),
@@ -179,7 +225,7 @@ class Stale(harness.PageTest):
             new MutationObserver(() => {
                 if (document.body.dataset.state === "stale") staleSeen++;
             }).observe(document.body, {attributes: true})""")
-        page.wait_text("#window", "in the last 3 s", 10 * SLOW)
+        page.wait("page.past.length > 2", 20 * SLOW, "three answers")
         self.assertEqual(page.js("staleSeen"), 0)
 
 

@@ -30,7 +30,7 @@ class Looks(harness.PageTest):
         page = self.open(self.fake(64), width=1440, height=900)
         page.wait_text("#window", "in the last", 5 * SLOW)
         self.assertEqual(page.js("[innerWidth, innerHeight]"), [1440, 900])
-        low = page.js("Math.max(...[...document.querySelectorAll('#health, .tile, .plot')]"
+        low = page.js("Math.max(...[...document.querySelectorAll('#health, #figures .tile, .plot')]"
                       ".map(node => node.getBoundingClientRect().bottom + scrollY))")
         self.assertLessEqual(low, 900)
 
@@ -95,11 +95,18 @@ class Names(harness.PageTest):
             report["members_down"] = [{"name": NAME, "address": NAME, "port": 1, "state_ms": 9000}]
             report["rails"][0].update(device=NAME, state=NAME)
             answers.finding(answer, "member_down", "warning", f"member {NAME} is down for 9 s")
-        fake = self.fake(change=change)
+
+        def cluster():
+            answer = answers.cluster(3)
+            answer["rows"][1].update(name=NAME, state=NAME, severity=NAME, finding=NAME, why=NAME,
+                                     software=NAME)
+            return answer
+        fake = self.fake(change=change, cluster=cluster)
         page = self.open(fake, width=360, height=740)
         page.wait_text("#window", "in the last", 5 * SLOW)
+        page.wait_text("#cluster-title", "3 of 3 members", 5 * SLOW)
         for selector in ("#members", "#worst", "#table-members", "#table-findings", "#table-rails",
-                         "#engine", "#versions"):
+                         "#engine", "#versions", "#table-cluster"):
             self.assertIn(NAME, page.js(f"document.querySelector('{selector}').textContent"))
         self.assertEqual(page.js("document.images.length"), 0)
         self.assert_sound(page, fake)
@@ -147,6 +154,101 @@ class Names(harness.PageTest):
             self.assert_sound(page, fake)
 
 
+class Cluster(harness.PageTest):
+    """The section of /api/cluster; test_faults.py has the faults."""
+
+    def bad(self, members):
+        return self.fake(members, cluster=lambda: answers.cluster(members, bad=True))
+
+    def test_a_cluster_of_256_is_sound_well_or_not_at_each_size_and_theme(self):
+        for fake in (self.fake(256), self.bad(256)):
+            for width, theme, page in self.open_all(fake):
+                with self.subTest(width=width, theme=theme):
+                    page.wait_text("#cluster-title", "64 of 256 members", FIRST_S)
+                    self.assertEqual(len(rows(page)), 64)
+                    self.assert_sound(page, fake)
+                page.close()
+
+    def test_each_size_of_cluster_says_how_many_are_shown(self):
+        for members in (0, 1, 64, 65):
+            page = self.open(self.fake(members))
+            page.wait_text("#cluster-title", f"{min(members, 64)} of {members} member", FIRST_S)
+            self.assertEqual(len(rows(page)), min(max(members, 1), 64))
+            self.assertEqual(rows(page)[0][0], "node-000 (this engine)" if members else "–")
+            page.close()
+
+    def test_rows_come_in_the_order_of_the_engine_with_what_is_wrong_in_words(self):
+        page = self.open(self.bad(64))
+        page.wait_text("#cluster-title", "64 of 64", FIRST_S)
+        figures, none = ["21.4 GB/s", "3.10 GB/s", "93.0%", "78.5%", "524 µs"], ["–"] * 5
+        self.assertEqual(rows(page)[:9], [
+            ["node-001", "up", "critical: a NIC died; 2 more", *figures, "0 s"],
+            ["node-002", "down for 97 s", "warning: sends nothing", *none, "99 s"],
+            ["node-003", "suspect for 4 s",
+             "warning: no heartbeats; does not answer this engine", *figures, "4 s"],
+            ["node-004", "up", "warning: made up later", *figures, "0 s"],
+            ["node-005", "up", "note: directory entries move", *figures, "0 s"],
+            ["node-006", "up", "does not answer this engine", *figures, "5 s"],
+            ["node-007", "up", "no answer yet", *none, "–"],
+            ["node-008", "up", "its version has no summaries", *none, "–"],
+            ["node-000 (this engine)", "up", "nothing to report", *figures, "0 s"]])
+        self.assertEqual(page.text("#cluster-states"),
+                         "worst first; 62 up, 1 suspect, 1 down; totals are of 61 that answered")
+        self.assertEqual(page.text("#cluster-rails .big"), "487 of 488 in use")
+        self.assertIn("1 moving", page.text("#cluster-rails"))
+
+    def test_a_summary_that_is_too_old_to_count_shows_no_figures(self):
+        def cluster():
+            answer = answers.cluster(3)
+            answer["rows"][1].update(age_ms=20001, why="waiting")
+            return answer
+        page = self.open(self.fake(cluster=cluster))
+        page.wait_text("#cluster-title", "3 of 3", FIRST_S)
+        self.assertEqual(rows(page)[1][2:],
+                         ["no fresh answer", *["–"] * 5, "20 s"])
+
+    def test_percentiles_are_the_merged_ones_of_those_that_answered(self):
+        def cluster():
+            answer = answers.cluster(256, bad=True)
+            answer["merged"]["get"].update(p50_ns=1000, p99_ns=2500000, p999_ns=10 ** 9)
+            return answer
+        page = self.open(self.fake(256, cluster=cluster))
+        page.wait_text("#cluster-title", "64 of 256", FIRST_S)
+        self.assertEqual(cells(page, "#cluster-get"), ["1.00 µs", "2.50 ms", "1.00 s"])
+        self.assertEqual(cells(page, "#cluster-set"), ["115 µs", "524 µs", "1.84 ms"])
+        self.assertEqual(cells(page, "#cluster-exists"), ["–"] * 3)
+        self.assertIn("of 253 of 256 members", page.text("#cluster-latency"))
+
+    def test_a_hidden_tab_does_not_make_the_engine_ask_its_members(self):
+        fake = self.fake()
+        page = self.open(fake)
+        page.wait_text("#cluster-title", "3 of 3", FIRST_S)
+        page.js("Object.defineProperty(document, 'hidden', {value: true, configurable: true})")
+        page.js("window.before = page.came")  # a request may be in flight: 2 s later
+        page.wait("page.came > before + 2000", 10 * SLOW, "/api/status is still asked")
+        seen, status = fake.asked.count("/api/cluster"), fake.asked.count("/api/status")
+        page.wait("page.came > before + 5000", 15 * SLOW, "/api/status is still asked")
+        self.assertGreater(fake.asked.count("/api/status"), status)
+        self.assertEqual(fake.asked.count("/api/cluster"), seen)
+        page.js("Object.defineProperty(document, 'hidden', {value: false, configurable: true})")
+        end = page.js("performance.now()") + 5000 * SLOW
+        while fake.asked.count("/api/cluster") == seen:
+            self.assertLess(page.js("performance.now()"), end, "a shown tab asks again")
+
+    def test_an_engine_without_the_cluster_view_shows_the_rest(self):
+        fake = self.fake(cluster=None)
+        page = self.open(fake)
+        page.wait("document.getElementById('cluster').hidden", FIRST_S, "no cluster section")
+        page.wait_text("#window", "in the last", 5 * SLOW)
+        self.assertEqual(page.text("#verdict"), "Healthy")
+        self.assert_sound(page, fake, ["status of 404"])
+
+
+def rows(page, table="#table-cluster"):
+    return page.js(f"[...document.querySelectorAll('{table} tbody tr')]"
+                   ".map(row => [...row.cells].map(cell => cell.textContent))")
+
+
 class Figures(harness.PageTest):
     def test_percentiles_are_of_the_last_seconds_and_not_since_the_start(self):
         def change(answer):
@@ -159,6 +261,17 @@ class Figures(harness.PageTest):
         page.wait_text("#window", "in the last", 5 * SLOW)
         self.assertEqual(cells(page, "#latency-get"), ["32.8 µs"] * 3)
         self.assertEqual(cells(page, "#latency-set"), ["–"] * 3)
+
+    def test_read_latencies_of_rails_are_of_the_last_seconds_too(self):
+        def change(answer):
+            grown = int((answer["report"]["uptime_ms"] - answers.UPTIME_MS) / 10)
+            for rail, latency in enumerate(answer["latency"]["rails"]):
+                latency[:] = [0] * answers.BUCKETS
+                latency[60] = 10 ** 6                    # 32.8 ms, long ago
+                latency[20] = grown if rail == 1 else 0  # 41.0 us, lately
+        page = self.open(self.fake(3, 2, change=change))
+        page.wait_text("#window", "in the last", 5 * SLOW)
+        self.assertEqual([row[4] for row in rows(page, "#table-rails")], ["–", "32.8 µs"])
 
     def test_quantiles_agree_with_those_of_the_engine(self):
         counts = answers.spread(30, 12345)
@@ -209,8 +322,9 @@ class Figures(harness.PageTest):
             answer["report"]["incarnation"] = "00000000000000bb"
             answer["report"]["uptime_ms"] -= answers.UPTIME_MS
             answer["report"]["calls"]["get_bytes"] = 1000
+        page.note("#window")
         fake.change = change
-        page.wait_text("#window", "since the engine started", 5 * SLOW)
+        page.wait_noted("since the engine started", 5 * SLOW)
         self.assertNotIn("-", page.text("#bandwidth .big"))
 
     def test_without_calls_there_is_a_dash_and_no_nan(self):

@@ -147,6 +147,7 @@ function figures(past) {
   const base = past.length > 1 ? past[0] : null, before = base && base.report;
   const seconds = Math.max(0.001, (report.uptime_ms - (before ? before.uptime_ms : 0)) / 1000);
   const calls = growth(report.calls, before && before.calls);
+  const latency = growth(status.latency, base && base.latency);
   const sameRails = before && before.rails.length === report.rails.length;
   const rails = growth(report.rails, sameRails ? before.rails : null);
   const cores = growth(report.poll_cores, sameRails ? before.poll_cores : null);
@@ -154,8 +155,9 @@ function figures(past) {
   return {
     status, report, seconds, calls,
     since: base ? "in the last " + Math.round(seconds) + " s" : "since the engine started",
-    latency: latencyFigures(status, growth(status.latency, base && base.latency)),
-    rails: railFigures(report, rails, seconds),
+    latency: latencyFigures(status, latency),
+    rails: railFigures(report, rails, seconds).map((rail, i) => ({...rail,
+      readP99: quantile(status.latency.lower_ns, latency.rails[i], 990)})),
     cores: coreFigures(report, cores, seconds),
     counters: growth(report.counters, before && before.counters),
     readsFailed: sum(rails, r => r.counters.reads_failed),

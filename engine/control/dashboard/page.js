@@ -1,6 +1,6 @@
 /*
- * Asks the engine for /api/status every second and /api/history every five, and tells at every
- * moment whether what is shown is still true.
+ * Requests /api/status every second, /api/history every five seconds and, while the tab is visible,
+ * /api/cluster every second; tells at every moment whether what is shown is still true.
  *
  *   loading   nothing has come yet
  *   starting  the engine answers that it has no figures yet
@@ -9,6 +9,7 @@
  */
 
 const POLL_MS = 1000, RETRY_MS = 250, GIVE_UP_MS = 3000, HISTORY_MS = 5000, LOOK_MS = 100;
+const CLUSTER_MISSING_MS = 60000; /* until an engine without /api/cluster is tried again */
 const STALE_MS = 1500; /* beyond the time that an answer needs */
 const SHOWN_MS = 500;  /* for the first answer of a tab that is shown again */
 
@@ -75,6 +76,20 @@ async function pollHistory() {
     }
   } catch { /* the next one will do */ }
   setTimeout(pollHistory, HISTORY_MS);
+}
+
+/* A hidden tab does not ask: each request makes the engine ask all members for 5 s. */
+async function pollCluster() {
+  let wait = POLL_MS;
+  try {
+    if (!document.hidden) {
+      const answer = await request("/api/cluster");
+      if (answer.code === 200) showCluster(JSON.parse(answer.text));
+      id("cluster").hidden = answer.code !== 200;
+      if (answer.code === 404) wait = CLUSTER_MISSING_MS;
+    }
+  } catch { /* no answer: refresh() tells when that lasts */ }
+  setTimeout(pollCluster, wait);
 }
 
 /* ---- fresh or stale -------------------------------------------------------------------------- */
@@ -149,3 +164,4 @@ page.plots = plotsMake();
 setInterval(refresh, LOOK_MS);
 pollStatus();
 pollHistory();
+pollCluster();

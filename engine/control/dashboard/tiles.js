@@ -156,10 +156,11 @@ function showSpace(f) {
 }
 
 function showEvictions(f) {
-  const c = f.counters, full = Math.max(c.credits_refused, f.calls.set.no_space);
+  const c = f.counters, late = c.credits_late ? f.calls.set.timeout : 0;
+  const full = Math.max(c.credits_refused, f.calls.set.no_space, late);
   tile("evictions", full || c.entries_dropped ? "warning" : "ok",
     wordsOfPerSecond(c.pages_evicted / f.seconds) + " evicted", [
-      full ? `!${wordsOfCount(full)} requests for room refused` : "No request for room refused.",
+      full ? `!${wordsOfCount(full)} requests for room refused or late` : "No request for room refused.",
       c.entries_dropped ? `!${wordsOfCount(c.entries_dropped)} directory entries dropped` :
         "No directory entry dropped.",
       f.readsFailed ? `!${wordsOfCount(f.readsFailed)} READs failed` : "No READ failed."]);
@@ -217,7 +218,7 @@ function showTables(f, members) {
     level: r.behind ? "warning" : LEVEL_OF_STATE[r.rail.state] || "warning",
     cells: [`${i} ${wordsOfName(r.rail.device)}`, r.behind ? "up, behind" : r.rail.state,
       wordsOfRate(r.rate), r.rail.gbps ? r.rail.gbps + " Gbit/s" : "not known",
-      r.rail.read_latency.p99_ns ? wordsOfTime(r.rail.read_latency.p99_ns) : "–",
+      r.readP99 === null ? "–" : wordsOfTime(r.readP99),
       r.rail.pool_bytes ? wordsOfShare(r.rail.pool_used_bytes / r.rail.pool_bytes) : "–",
       String(r.rail.peers_out)]})));
   rows("table-cores", f.cores.map((c, i) => ({level: c.disturbed ? "warning" : "ok",

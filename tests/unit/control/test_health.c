@@ -125,6 +125,18 @@ static void counters_that_grew_within_the_window_are_findings(void **state)
 	only(FINDING_pool_full, "pool full: 1 requests for room were refused in the last 10 s",
 		FINDING_COUNT);
 	setup(NULL);
+	s.clients.calls[STATISTICS_SET].result[STATISTICS_TIMEOUT] += 6;
+	make(); /* for whatever reason: no slot came late */
+	assert_int_equal(health.count, 0);
+	s.counter[COUNTER_credits_late] += 2;
+	make();
+	only(FINDING_pool_full,
+		"pool full: 6 pages of set timed out while evictions made room in the last 10 s",
+		FINDING_COUNT);
+	setup(NULL);
+	s.counter[COUNTER_credits_late] += 2; /* requested ahead: no call missed them */
+	make();
+	assert_int_equal(health.count, 0);
 	s.counter[COUNTER_entries_dropped] += 5;
 	make();
 	only(FINDING_directory_full, "directory full: 5 entries were dropped in the last 10 s",
@@ -195,6 +207,22 @@ static void an_old_snapshot_means_a_blocked_control_plane(void **state)
 	health_make(&s, &past, s.taken_ns + HEALTH_BLOCKED_NS + 1, &health);
 	only(FINDING_loop_blocked, "the control plane is blocked for 1 s; figures are of that time",
 		FINDING_COUNT);
+}
+
+/* Snapshots come every 500 ms, a little early or late. */
+static void the_window_is_ten_seconds_whatever_the_jitter(void **state)
+{
+	struct health_pasts pasts = {.count = 0};
+
+	(void)state;
+	for (unsigned i = 0; i < 2000; i++) {
+		s.taken_ns += SNAPSHOT_MS * 1000000ull + i * 7919 % 2001 * 1000 - 1000000;
+		health_pasts_add(&pasts, &s);
+		if (i > 30)
+			assert_in_range(
+				s.taken_ns - health_pasts_before(&pasts, s.taken_ns)->taken_ns,
+				HEALTH_WINDOW_NS - 510000000, HEALTH_WINDOW_NS + 520000000);
+	}
 }
 
 /* Every fault at once, on as many members and rails as there may be. */
@@ -337,6 +365,7 @@ int main(void)
 		TEST(counters_that_grew_within_the_window_are_findings),
 		TEST(another_version_on_the_map_is_a_finding),
 		TEST(the_states_of_the_engine_are_findings),
+		TEST(the_window_is_ten_seconds_whatever_the_jitter),
 		TEST(an_old_snapshot_means_a_blocked_control_plane),
 		TEST(the_most_important_finding_comes_first),
 		TEST(findings_are_bounded),

@@ -327,6 +327,87 @@ static void a_flood_of_silent_clients_leaves_room_for_others(void **state)
 	connections_become(0);
 }
 
+/* Connections until there is room for one more; none of them sends anything. */
+static void crowd(int *fd, unsigned count)
+{
+	for (unsigned i = 0; i < count; i++) {
+		fd[i] = dial();
+		turn();
+	}
+}
+
+static void an_answered_client_gives_way_before_one_that_waits(void **state)
+{
+	enum { OLD = HTTP_CONNECTIONS_MAX / 2 };
+	static int fd[HTTP_CONNECTIONS_MAX];
+	char text[64];
+	int answered;
+
+	(void)state;
+	crowd(fd, OLD);
+	answered = dial();
+	send_text(answered, "GET /small HTTP/1.1\r\n\r\n");
+	for (unsigned i = 0; i < 100000 && !answers; i++)
+		turn();
+	crowd(fd + OLD, HTTP_CONNECTIONS_MAX - OLD - 1);
+	connections_become(HTTP_CONNECTIONS_MAX);
+	crowd(fd + HTTP_CONNECTIONS_MAX - 1, 1);
+	for (unsigned i = 0; i < 1000; i++)
+		turn();
+	for (unsigned i = 0; i < HTTP_CONNECTIONS_MAX; i++)
+		assert_int_equal(recv(fd[i], text, sizeof(text), MSG_DONTWAIT), -1);
+	assert_true(receive(answered, text, sizeof(text)) > 5);
+	close(answered);
+	for (unsigned i = 0; i < HTTP_CONNECTIONS_MAX; i++)
+		close(fd[i]);
+	connections_become(0);
+}
+
+static void a_flood_of_silent_clients_cuts_no_answer_short(void **state)
+{
+	enum { FLOOD = 1000 };
+	static int fd[FLOOD];
+	char *text = malloc(BODY_BYTES + 4096);
+	int reader = dial();
+
+	(void)state;
+	send_text(reader, "GET /large HTTP/1.1\r\n\r\n");
+	for (unsigned i = 0; i < 100000 && !answers; i++)
+		turn();
+	crowd(fd, FLOOD);
+	connections_become(HTTP_CONNECTIONS_MAX);
+	assert_true(receive(reader, text, BODY_BYTES + 4096) > BODY_BYTES);
+	free(text);
+	close(reader);
+	for (unsigned i = 0; i < FLOOD; i++)
+		close(fd[i]);
+	connections_become(0);
+}
+
+static void clients_that_do_not_read_cannot_keep_others_out(void **state)
+{
+	static int fd[HTTP_CONNECTIONS_MAX];
+	char text[2048] = "";
+	int other;
+
+	(void)state;
+	crowd(fd, HTTP_CONNECTIONS_MAX);
+	for (unsigned i = 0; i < HTTP_CONNECTIONS_MAX; i++)
+		send_text(fd[i], "GET /large HTTP/1.1\r\n\r\n");
+	for (unsigned i = 0; i < 1000000 && answers < HTTP_CONNECTIONS_MAX; i++)
+		turn();
+	other = dial();
+	turn();
+	connections_become(HTTP_CONNECTIONS_MAX);
+	send_text(other, "GET /small HTTP/1.1\r\n\r\n");
+	text[receive(other, text, sizeof(text) - 1)] = '\0';
+	assert_non_null(strstr(text, "200 OK"));
+	close(other);
+	for (unsigned i = 0; i < HTTP_CONNECTIONS_MAX; i++)
+		close(fd[i]);
+	connections_become(0);
+}
+
 /* As many as the backlog takes are there at once; the server turns to its requests in between. */
 static void a_burst_of_clients_is_accepted_in_parts(void **state)
 {
@@ -384,6 +465,9 @@ int main(void)
 		TEST(more_than_one_request_does_not_spoil_the_answer),
 		TEST(slow_clients_are_closed_in_every_state),
 		TEST(a_flood_of_silent_clients_leaves_room_for_others),
+		TEST(an_answered_client_gives_way_before_one_that_waits),
+		TEST(a_flood_of_silent_clients_cuts_no_answer_short),
+		TEST(clients_that_do_not_read_cannot_keep_others_out),
 		TEST(a_burst_of_clients_is_accepted_in_parts),
 		TEST(a_client_that_sends_without_end_takes_bounded_memory),
 	};

@@ -3,6 +3,9 @@
  * metrics.c over its real thread and real sockets: what each path answers, from which snapshot, an
  * address or port that cannot be had, and the end while clients are connected. See metrics_world.h.
  */
+#include <dlfcn.h>
+#include <netdb.h>
+
 #include "tests/unit/control/metrics_world.h"
 
 /* ---- answers --------------------------------------------------------------------------------- */
@@ -276,6 +279,41 @@ static void addresses_that_cannot_be_had_stop_no_engine(void **state)
 	refused("cluster.address = c..d: ");
 }
 
+/* Stands for a resolver: "two" has an address that is not of this host, then one that is. */
+int getaddrinfo(const char *host, const char *port, const struct addrinfo *hints,
+	struct addrinfo **ret_found)
+{
+	int (*resolve)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
+	void *found = dlsym(RTLD_NEXT, "getaddrinfo");
+	int rc;
+
+	memcpy(&resolve, &found, sizeof(resolve));
+	if (!host || strcmp(host, "two"))
+		return resolve(host, port, hints, ret_found);
+	rc = resolve("192.0.2.1", port, hints, ret_found);
+	return rc ? rc : resolve("127.0.0.1", port, hints, &(*ret_found)->ai_next);
+}
+
+static void the_first_address_of_a_name_that_can_be_had_is_served(void **state)
+{
+	uint16_t port = 0;
+	char *text;
+
+	(void)state;
+	strcpy(settings.metrics_address, "two");
+	serve();
+	text = ask(AF_INET, "/healthz");
+	assert_string_equal(body(text, 200), "ok\n");
+	free(text);
+	metrics_close(&loop.control);
+	rival = bound(AF_INET, &port);
+	settings.metrics_port = port;
+	files = entries("/proc/self/fd");
+	refused("two port ");
+	close(rival);
+	rival = -1;
+}
+
 static void port_0_listens_nowhere(void **state)
 {
 	(void)state;
@@ -350,6 +388,7 @@ int main(void)
 		TEST(a_port_that_is_taken_stops_no_engine),
 		TEST(a_port_that_another_takes_meanwhile_stops_no_engine),
 		TEST(addresses_that_cannot_be_had_stop_no_engine),
+		TEST(the_first_address_of_a_name_that_can_be_had_is_served),
 		TEST(port_0_listens_nowhere),
 		TEST(an_address_of_ipv6_is_served),
 		TEST(the_end_closes_clients_in_every_state),

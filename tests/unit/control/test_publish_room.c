@@ -41,6 +41,32 @@ static void a_full_pool_makes_a_request_wait_until_limbo_has_passed(void **state
 	client_close(&c);
 }
 
+static void a_request_that_is_granted_after_its_deadline_counts_as_late(void **state)
+{
+	const uint32_t length = 512u << 10;
+	const uint64_t limbo_ns = LIMBO_MS * 1000000ull;
+	struct ctl_done done;
+	struct client c;
+
+	(void)state;
+	client_open(&c, 0);
+	fill(&c, length, 12);
+	for (unsigned late = 0; late < 2; late++) {
+		put(&c, (struct ctl_op){.kind = CTL_CREDIT,
+				.count = 5,
+				.length = length,
+				.deadline_ns = now + limbo_ns + (late ? 0 : 2)});
+		turns();
+		pass_time(limbo_ns + 1);
+		while (got(&c, &done))
+			assert_int_equal(done.status, OP_HIT);
+		assert_int_equal(c.channel.owed, 0);
+		assert_int_equal(control.counter[COUNTER_credits_late], late);
+		assert_int_equal(control.counter[COUNTER_credits_refused], 0);
+	}
+	client_close(&c);
+}
+
 static void a_waiting_request_evicts_only_once(void **state)
 {
 	const uint32_t length = 64u << 10;
@@ -387,6 +413,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(a_full_pool_makes_a_request_wait_until_limbo_has_passed),
+		TEST(a_request_that_is_granted_after_its_deadline_counts_as_late),
 		TEST(a_waiting_request_evicts_only_once),
 		TEST(a_pool_full_of_credits_answers_no_space_at_the_deadline),
 		TEST(credits_of_a_closed_channel_serve_waiting_requests),

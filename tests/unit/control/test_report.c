@@ -243,7 +243,7 @@ static void a_report_has_the_findings_worst_first(void **state)
 	free(text);
 }
 
-/* One moment a second is kept, for HEALTH_WINDOW_NS. */
+/* One moment a second is kept; the last one that is 9.5 s old or older is taken. */
 static void the_oldest_moment_is_ten_seconds_back(void **state)
 {
 	static struct snapshot s;
@@ -257,9 +257,10 @@ static void the_oldest_moment_is_ten_seconds_back(void **state)
 		s.taken_ns += 500000000;
 		health_pasts_add(&pasts, &s);
 		assert_int_equal(pasts.count, i);
-		assert_int_equal(
-			health_pasts_oldest(&pasts)->taken_ns, (i > 10 ? i - 10 : 1) * 1000000000);
-		assert_int_equal(health_pasts_oldest(&pasts)->entries_dropped, i > 10 ? i - 10 : 1);
+		assert_int_equal(health_pasts_before(&pasts, s.taken_ns)->taken_ns,
+			(i > 9 ? i - 9 : 1) * 1000000000);
+		assert_int_equal(health_pasts_before(&pasts, s.taken_ns)->entries_dropped,
+			i > 9 ? i - 9 : 1);
 	}
 }
 

@@ -78,8 +78,9 @@ def healthy():
         ["loop_lag_seconds_count", {}, TICK],
         ["loop_lag_seconds_bucket", {"le": "1.07374182"}, TICK],
         *(["call_pages_total", {"op": o, "result": r}, TICK if r == "hit" else 0]
-          for o in ("get", "set") for r in ("hit", "miss", "no_space")),
-        *([name, {}, 0] for name in ("credits_refused_total", "entries_dropped_total",
+          for o in ("get", "set") for r in ("hit", "miss", "timeout", "no_space")),
+        *([name, {}, 0] for name in ("credits_refused_total", "credits_late_total",
+                                     "entries_dropped_total",
                                      "directory_moving", "directory_owners_behind",
                                      "client_statistics_refused_total")),
     ]
@@ -112,6 +113,12 @@ FAULTS = {
     "pool_full": ([("credits_refused_total", {}, TICK)], {"pool_full": [{}]}),
     "pool_full for set": ([("call_pages_total", {"op": "set", "result": "no_space"}, TICK)],
                           {"pool_full": [{}]}),
+    "pool_full for a set with a short deadline": (
+        [("call_pages_total", {"op": "set", "result": "timeout"}, TICK),
+         ("credits_late_total", {}, TICK)], {"pool_full": [{}]}),
+    "a set with a short deadline": (
+        [("call_pages_total", {"op": "set", "result": "timeout"}, TICK)], {}),
+    "credits that came late for no one": ([("credits_late_total", {}, TICK)], {}),
     "directory_full": ([("entries_dropped_total", {}, TICK)], {"directory_full": [{}]}),
     "reads_failing": ([("rail_reads_failed_total", {"rail": "1"}, TICK)], {"reads_failing": [{}]}),
     "versions_differ": ([("build_info", {"version": "1.0"}, None),

@@ -1,0 +1,95 @@
+/*
+ * The cluster section: /api/cluster as tiles and a table of members, worst first. All words of it
+ * may come from other hosts, so they are text and never markup.
+ */
+
+const CLUSTER_OLD_MS = 20000; /* the engine counts no older summary in its totals */
+
+/* Short words for the ids of health.def; a newer member may send an id that is not here. */
+const FINDING_WORDS = {
+  loop_blocked: "control plane blocked", rails_all_out: "no rail in use", rail_lost: "a NIC died",
+  rail_down: "a rail is down", rail_slow: "a rail is slow", member_down: "sends nothing",
+  member_suspect: "no heartbeats", pool_full: "pool full", directory_full: "directory full",
+  reads_failing: "READs fail", versions_differ: "versions differ", stopping: "stopping",
+  peers_out: "some peers not read over a rail", directory_moving: "directory entries move",
+  directory_behind: "an owner lacks entries", statistics_refused: "client statistics refused",
+};
+
+function wordsOfFinding(finding) {
+  return Object.hasOwn(FINDING_WORDS, finding) ? FINDING_WORDS[finding] :
+    wordsOfName(finding).replaceAll("_", " ");
+}
+
+function wordsOfHits(of) {
+  const local = of.hit_local_permille, remote = of.hit_remote_permille;
+  return local < 0 ? "–" : wordsOfShare((local + Math.max(0, remote)) / 1000);
+}
+
+const wordsOfPercentile = (call, which) => call.count ? wordsOfTime(call[which]) : "–";
+
+/* Severity, what is wrong, and why the figures of the row are missing or old. */
+function wordsOfRow(row) {
+  const parts = [], more = row.summary ? row.summary.findings - 1 : 0;
+  if (row.finding) {
+    const severity = row.severity === "info" ? "note" : row.severity;
+    parts.push(wordsOfName(severity) + ": " + wordsOfFinding(row.finding));
+    if (more > 0 && row.state === "up") parts.push(`${more} more`);
+  }
+  if (row.why === "silent") parts.push("does not answer this engine");
+  else if (row.why === "waiting") parts.push(row.age_ms < 0 ? "no answer yet" : "no fresh answer");
+  else if (row.why === "old") parts.push("its version has no summaries");
+  return parts.join("; ") || "nothing to report";
+}
+
+/* Figures that are too old to count are not shown as if they were true. */
+function clusterRow(row) {
+  const of = row.summary && row.state !== "down" && row.age_ms <= CLUSTER_OLD_MS ?
+    row.summary : null;
+  const figures = of ? [wordsOfRate(of.get_bytes_per_s), wordsOfRate(of.set_bytes_per_s),
+    wordsOfHits(of), wordsOfShare(of.pool_used_permille / 1000),
+    wordsOfPercentile(of.get, "p99_ns")] : Array(5).fill("–");
+  return {level: row.why === "silent" && row.severity === "ok" ? "warning" : row.severity,
+    cells: [wordsOfName(row.name) + (row.self ? " (this engine)" : ""),
+      row.state === "up" ? "up" : `${wordsOfName(row.state)} for ${wordsOfSpan(row.state_ms)}`,
+      wordsOfRow(row), ...figures, row.age_ms < 0 ? "–" : wordsOfSpan(row.age_ms)]};
+}
+
+function showTotals(cluster) {
+  const all = cluster.totals, read = all.hit_local_permille >= 0;
+  const out = all.rails - all.rails_up;
+  tile("cluster-traffic", "ok", wordsOfRate(all.get_bytes_per_s), [
+    `get; set ${wordsOfRate(all.set_bytes_per_s)}`,
+    `${wordsOfCount(all.get_pages_per_s)} pages/s, ` +
+      `${wordsOfPerSecond(all.evictions_per_s)} evicted`]);
+  tile("cluster-hits", "ok", wordsOfHits(all), [
+    read ? `local ${wordsOfShare(all.hit_local_permille / 1000)}, ` +
+      `remote ${wordsOfShare(Math.max(0, all.hit_remote_permille) / 1000)}` :
+      "No get in the last 10 s."]);
+  tile("cluster-rails", out ? "warning" : "ok", `${all.rails_up} of ${all.rails} in use`, [
+    out ? `!${plural(out, "rail")} out of use` : "No rail is out of use.",
+    all.moving || all.behind ? `!directory: ${all.moving} moving, ${all.behind} incomplete` :
+      "All directories are complete."]);
+}
+
+/* Percentiles of all batches of the members together. */
+function showMerged(cluster) {
+  for (const call of ["get", "set", "exists"])
+    ["p50_ns", "p99_ns", "p999_ns"].forEach((which, i) =>
+      setText(id("cluster-" + call).querySelectorAll("td")[i],
+        wordsOfPercentile(cluster.merged[call], which)));
+  tile("cluster-latency", "ok", null,
+    [`of ${cluster.asked} of ${plural(cluster.members, "member")}, last 10 s`]);
+}
+
+function showCluster(cluster) {
+  const bad = [[cluster.suspect, "suspect"], [cluster.down, "down"]].filter(([n]) => n);
+  setText(id("cluster-title"),
+    `Cluster: ${cluster.shown} of ${plural(cluster.members, "member")}`);
+  setText(id("cluster-states"), [`worst first; ${cluster.up} up`,
+    ...bad.map(([n, words]) => `${n} ${words}`)].join(", ") +
+    `; totals are of ${cluster.asked} that answered`);
+  showTotals(cluster);
+  showMerged(cluster);
+  rows("table-cluster", cluster.rows.length ? cluster.rows.map(clusterRow) :
+    [{level: "ok", cells: ["–", "–", "no member is known yet", ...Array(6).fill("–")]}]);
+}

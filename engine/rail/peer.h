@@ -35,8 +35,8 @@ struct rail;
 
 enum wqe_kind {
 	WQE_REQUEST,   /* a slice of a request, or page heads of requests: see its stage */
-	WQE_RUN_PAGES, /* payload of a run: it completes the pages first .. first + count - 1 */
-	WQE_RUN_HEADS, /* the heads of the pages first .. first + count - 1 of a run */
+	WQE_RUN_PAGES, /* payload of a run: it completes `pages` */
+	WQE_RUN_HEADS, /* the heads of `pages` of a run */
 };
 
 /*
@@ -50,12 +50,30 @@ struct wqe {
 	uint16_t request;
 	uint8_t blocks;   /* size of the WQE in WQEBBs; 0: this is not its first WQEBB */
 	uint8_t kind;     /* enum wqe_kind */
-	uint8_t first;    /* first page of the run */
-	uint8_t count;    /* number of pages; a WQE that ends within a page may have none */
+	uint32_t pages;   /* pages of the run that the WQE completes, or whose heads it READs */
+	uint16_t first;   /* the first of them */
 	uint16_t landing; /* WQE_RUN_HEADS: the landing block: see run_landing() */
-	uint32_t spare;
 };
 static_assert(sizeof(struct wqe) == 16, "four to a cache line");
+
+/* The members request, blocks and kind in one word. */
+static inline uint32_t wqe_owner(uint16_t request, uint8_t blocks, enum wqe_kind kind)
+{
+	return request | (uint32_t)blocks << 16 | (uint32_t)kind << 24;
+}
+
+/* Writes a record in two stores; `detail` is first | landing << 16. */
+static inline void wqe_store(
+	struct wqe *wqe, uint32_t bytes, uint32_t owner, uint32_t pages, uint32_t detail)
+{
+	uint64_t word[2] = {bytes | (uint64_t)owner << 32, pages | (uint64_t)detail << 32};
+
+	memcpy(wqe, word, sizeof(*wqe));
+}
+static_assert(offsetof(struct wqe, request) == 4 && offsetof(struct wqe, blocks) == 6 &&
+		      offsetof(struct wqe, kind) == 7 && offsetof(struct wqe, first) == 12 &&
+		      offsetof(struct wqe, landing) == 14,
+	"as wqe_store() writes them");
 
 struct lane_qp {
 	struct dv_sq *sq;

@@ -28,6 +28,15 @@
 #define RAIL_WQE_CHARGE 4096u
 /* bytes of READs of runs that share one completion, at most */
 #define RUN_SIGNAL_BYTES (512u << 10)
+/*
+ * Bytes of posted READs up to which runs post payload: the rail's budget, and a few READs of page
+ * heads, which would otherwise leave a gap just too short for the next page.
+ */
+#define RUN_IN_FLIGHT_BYTES (RAIL_IN_FLIGHT_BYTES + 4 * RAIL_SMALL_BYTES)
+/* READs of runs that share one completion, at most: as many as a NIC executes of a QP at a time */
+#define RUN_SIGNAL_WQES 16u
+static_assert(RUN_SIGNAL_WQES >= RAIL_SIGNAL_WQES && 2 * RUN_SIGNAL_WQES <= QP_DEPTH,
+	"a series fits beside the one before it");
 /* page heads in one READ of a run's heads, at most, including heads that no page needs */
 #define RUN_HEADS_SPAN 128u
 /* a run of pages shorter than this many units READs up to as many heads that no page needs */

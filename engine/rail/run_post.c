@@ -40,70 +40,59 @@ void run_queue(struct rail *rail, struct lane *lane, struct rail_run *run)
  */
 static inline uint32_t bytes_allowed(const struct rail *rail)
 {
-	return rail->posted_bytes < RAIL_IN_FLIGHT_BYTES ? RAIL_IN_FLIGHT_BYTES - rail->posted_bytes
-							 : 0;
+	return rail->posted_bytes < RUN_IN_FLIGHT_BYTES ? RUN_IN_FLIGHT_BYTES - rail->posted_bytes
+							: 0;
 }
 
-/* Records which pages of the run a WQE reads. */
-static inline void wqe_own(
-	struct lane_qp *qp, uint32_t index, const struct rail_run *run, const struct wqe *what)
-{
-	qp->wqe[index & (QP_DEPTH - 1)] = (struct wqe){.bytes = what->bytes,
-		.request = run->number,
-		.blocks = 1,
-		.kind = what->kind,
-		.first = what->first,
-		.count = what->count,
-		.landing = what->landing};
-}
-
-/* Pages of a run that one READ fetches, because they follow each other on both sides. */
+/*
+ * A READ to post, with one SGE. Pieces are collected first and posted then, so that each of the two
+ * loops keeps its state in registers.
+ */
 struct piece {
-	uint64_t remote, to; /* offsets in the peer's region and in the destination region */
-	uint32_t first, end; /* the pages first .. end - 1 */
+	uint64_t from, into; /* addresses at the peer and here */
 	uint32_t bytes;
+	uint32_t pages;  /* the pages of the run that the READ completes, or whose heads it reads */
+	uint32_t detail; /* wqe.first | wqe.landing << 16 */
+	uint32_t end;    /* index of the page behind the last one */
 };
 
-/* The piece that begins with page `first`, of at most `limit` bytes or one page. */
-static inline struct piece piece_at(
-	const struct rail_run *run, uint8_t kind, uint32_t first, uint32_t limit)
-{
-	struct piece p = {.remote = run_remote(run, kind, first),
-		.to = run_to(run, kind, first),
-		.first = first,
-		.end = first + 1,
-		.bytes = run->item_bytes};
-
-	limit = limit < SLICE_BYTES ? limit : SLICE_BYTES;
-	while (p.end < run->header.pages && p.bytes + run->item_bytes <= limit &&
-		run_remote(run, kind, p.end) == p.remote + p.bytes &&
-		run_to(run, kind, p.end) == p.to + p.bytes) {
-		p.bytes += run->item_bytes;
-		p.end++;
-	}
-	return p;
-}
+#define PIECES_MAX RUN_SIGNAL_WQES /* a series ends with the WQE that requests a CQE */
 
 /* How many WQEs of one WQEBB a series on this QP may have: up to the next one with a CQE. */
-static inline unsigned series_max(const struct lane_qp *qp, unsigned burst)
+static inline unsigned series_max(const struct lane_qp *qp)
 {
-	uint32_t signal = RAIL_SIGNAL_WQES - qp->silent;
-	uint32_t lane = CQ_DEPTH / 2 - qp->lane->wqes;
-	unsigned max = burst < signal ? burst : signal;
+	unsigned max = RUN_SIGNAL_WQES - qp->silent, lane = CQ_DEPTH / 2 - qp->lane->wqes;
+	unsigned room = qp_blocks(qp) - qp_outstanding(qp);
 
-	/* lane_pick() has seen that the send queue has room for the longest WQE; the series ends
-	 * before it is full */
-	return max < lane ? max : lane;
+	max = max < lane ? max : lane;
+	return max < room ? max : room;
 }
 
-/* Ends a series of `n` WQEs: requests a CQE from the last one if it is time for one. */
-static inline void series_end(struct rail *rail, struct lane_qp *qp, const struct dv_series *series,
-	uint32_t n, uint32_t bytes, bool bulk)
+/*
+ * Posts `n` pieces to one QP, which has room for them, and requests a CQE from the last one if it
+ * is time for one.
+ */
+static void post_series(struct rail *rail, struct lane_qp *qp, struct rail_run *run,
+	const struct piece *piece, unsigned n, uint32_t rkey, uint32_t lkey, enum wqe_kind kind)
 {
-	dv_series_end(qp->sq, series);
+	struct dv_series series = dv_series_begin(qp->sq, rkey, lkey);
+	uint32_t owner = wqe_owner(run->number, 1, kind), bytes = 0;
+	bool bulk = piece->bytes > RAIL_SMALL_BYTES;
+
+	for (const struct piece *end = piece + n; piece != end; piece++) {
+		uint32_t index = dv_series_read(&series, piece->from, piece->into, piece->bytes);
+
+		wqe_store(&qp->wqe[index & (QP_DEPTH - 1)], piece->bytes, owner, piece->pages,
+			piece->detail);
+		PROBE_POST(run->channel, (uint64_t)run->header.cookie, rail->options.index,
+			qp->sq->qpn, piece->bytes);
+		bytes += piece->bytes;
+	}
+	dv_series_end(qp->sq, &series);
+	run->outstanding = (uint16_t)(run->outstanding + n);
 	qp->silent += n;
 	qp->silent_bytes += bytes;
-	if (qp->silent >= RAIL_SIGNAL_WQES || qp->silent_bytes >= RUN_SIGNAL_BYTES) {
+	if (qp->silent >= RUN_SIGNAL_WQES || qp->silent_bytes >= RUN_SIGNAL_BYTES) {
 		dv_signal_last(qp->sq);
 		qp->silent = qp->silent_bytes = 0;
 	}
@@ -111,57 +100,105 @@ static inline void series_end(struct rail *rail, struct lane_qp *qp, const struc
 }
 
 /*
- * Posts READs of the run's next pages, each of which is one segment in one MR, to one QP: at most
- * `burst`, and until the lot is full. Returns their number; 0: there is no room now.
+ * Collects the READs for the run's next pages, at most `max` of them and `left` bytes. Pages that
+ * follow each other at the peer and here share one, of at most SLICE_BYTES.
  */
-static inline unsigned post_pages(struct rail *rail, struct lane *lane, struct rail_run *run,
-	uint8_t kind, unsigned burst, uint32_t *lot)
+static unsigned collect_pages(const struct rail_run *run, uint64_t from, uint64_t into,
+	uint32_t left, unsigned max, struct piece *ret)
+{
+	const struct run_entry *entry = run_entry(run, run->next);
+	uint32_t item = run->item_bytes, at = run->next, pages = run->header.pages, n = 0;
+	uint64_t from_next = 0, into_next = 0;
+	uint32_t bytes = SLICE_BYTES;
+
+	for (; at < pages && item <= left; at++, entry++) {
+		uint64_t remote = from + (uint64_t)entry->unit * PAGE_UNIT;
+		uint64_t here = into + (entry->to & (RUN_TO_MAX - 1));
+
+		if (remote == from_next && here == into_next && bytes + item <= SLICE_BYTES) {
+			bytes += item;
+			ret[-1].bytes = bytes;
+			ret[-1].pages |= 1u << at;
+			ret[-1].end = at + 1;
+		} else {
+			if (n == max)
+				break;
+			bytes = item;
+			*ret++ = (struct piece){remote, here, item, 1u << at, at, at + 1};
+			n++;
+		}
+		from_next = remote + item;
+		into_next = here + item;
+		left -= item;
+	}
+	return n;
+}
+
+/* The same for the buckets of a look-up, each of which is a READ of its own. */
+static unsigned collect_buckets(const struct rail_run *run, uint64_t from, uint64_t into,
+	uint32_t left, unsigned max, struct piece *ret)
+{
+	uint32_t item = sizeof(struct bucket), at = run->next, n = 0;
+
+	into += run->header.stride_or_to;
+	for (; at < run->header.pages && n < max && item <= left; at++, n++, left -= item)
+		*ret++ = (struct piece){from + (uint64_t)run_bucket(run, at) * item,
+			into + at * item, item, 1u << at, at, at + 1};
+	return n;
+}
+
+/*
+ * The number of pieces from the first one on that go to this QP: READs of the same kind, long or
+ * small, and not more long ones than RAIL_BULK_BYTES.
+ */
+static inline unsigned pieces_for(const struct lane_qp *qp, const struct piece *piece, unsigned n)
+{
+	uint32_t bytes = qp->bulk_bytes + piece->bytes;
+	bool bulk = piece->bytes > RAIL_SMALL_BYTES;
+	unsigned max = series_max(qp), i = 1;
+
+	for (max = max < n ? max : n; i < max; i++) {
+		bytes += piece[i].bytes;
+		if ((piece[i].bytes > RAIL_SMALL_BYTES) != bulk ||
+			(bulk && bytes > RAIL_BULK_BYTES))
+			break;
+	}
+	return i;
+}
+
+/*
+ * Posts READs of the run's next pages, each of which is one segment in one MR: at most `burst`, and
+ * until the lot is full. Returns their number; 0: there is no room now.
+ */
+static unsigned post_pieces(
+	struct rail *rail, struct lane *lane, struct rail_run *run, unsigned burst, uint32_t *lot)
 {
 	const struct rail_remote *remote = &lane->peer->region[run->header.region];
 	const struct region_slot *region = &rail->region[run->header.to_region];
-	uint32_t left = bytes_allowed(rail), bytes = 0, pages = run->header.pages, charge = *lot,
-		 next;
-	uint64_t from = remote->base, into = region->base;
-	struct piece p = piece_at(run, kind, run->next, left);
-	bool bulk = p.bytes > RAIL_SMALL_BYTES;
-	struct dv_series series;
-	struct lane_qp *qp;
-	unsigned max, n = 0;
+	uint32_t left = bytes_allowed(rail), lot_left = RAIL_LOT_BYTES - *lot;
+	struct piece piece[PIECES_MAX];
+	unsigned n, m, done = 0, max = burst < PIECES_MAX ? burst : PIECES_MAX;
 
-	if (p.bytes > left)
+	if (lot_left < left)
+		left = lot_left > run->item_bytes ? lot_left : run->item_bytes;
+	if (run->item_bytes > bytes_allowed(rail))
 		return 0;
-	qp = lane_pick(lane, p.bytes);
-	if (!qp)
-		return 0;
-	max = series_max(qp, burst);
-	if (bulk && left > RAIL_BULK_BYTES - qp->bulk_bytes)
-		left = qp->bulk_bytes < RAIL_BULK_BYTES ? RAIL_BULK_BYTES - qp->bulk_bytes : 0;
-	series = dv_series_begin(qp->sq, remote->rkey, region->lkey);
-	do {
-		uint32_t index = dv_series_read(&series, from + p.remote, into + p.to, p.bytes);
+	n = likely(run->header.kind == OP_RUN)
+		    ? collect_pages(run, remote->base, region->base, left, max, piece)
+		    : collect_buckets(run, remote->base, region->base, left, max, piece);
+	for (; done < n; done += m) {
+		struct lane_qp *qp = lane_pick(lane, piece[done].bytes);
 
-		wqe_own(qp, index, run,
-			&(struct wqe){.bytes = p.bytes,
-				.kind = WQE_RUN_PAGES,
-				.first = (uint8_t)p.first,
-				.count = (uint8_t)(p.end - p.first)});
-		PROBE_POST(run->channel, (uint64_t)run->header.cookie, rail->options.index,
-			qp->sq->qpn, p.bytes);
-		bytes += p.bytes;
-		charge += p.bytes + RAIL_WQE_CHARGE;
-		n++;
-		next = p.end;
-		if (next == pages || n == max || charge >= RAIL_LOT_BYTES ||
-			bytes + run->item_bytes > left ||
-			series.index - qp->sq->ci >= qp_blocks(qp))
+		if (!qp)
 			break;
-		p = piece_at(run, kind, next, left - bytes);
-	} while ((p.bytes > RAIL_SMALL_BYTES) == bulk);
-	run->next = (uint8_t)next;
-	run->outstanding = (uint16_t)(run->outstanding + n);
-	series_end(rail, qp, &series, n, bytes, bulk);
-	*lot = charge;
-	return n;
+		m = pieces_for(qp, &piece[done], n - done);
+		post_series(
+			rail, qp, run, &piece[done], m, remote->rkey, region->lkey, WQE_RUN_PAGES);
+		for (unsigned i = done; i < done + m; i++)
+			*lot += piece[i].bytes + RAIL_WQE_CHARGE;
+		run->next = (uint8_t)piece[done + m - 1].end;
+	}
+	return done;
 }
 
 /*
@@ -251,10 +288,8 @@ static uint32_t post_gathered(struct rail *rail, struct lane *lane, struct rail_
 	run->split = run->done ? qp : NULL;
 	wqe = post_wqe(rail, qp, &lane->peer->region[run->header.region], offset, sge, sges, bytes,
 		RUN_SIGNAL_BYTES);
-	wqe->request = run->number;
-	wqe->kind = WQE_RUN_PAGES;
-	wqe->first = (uint8_t)first;
-	wqe->count = (uint8_t)(run->next - first);
+	wqe_store(wqe, bytes, wqe_owner(run->number, wqe->blocks, WQE_RUN_PAGES),
+		run_mask(first, run->next - first), first);
 	run->outstanding++;
 	PROBE_POST(run->channel, (uint64_t)run->header.cookie, rail->options.index, qp->sq->qpn,
 		bytes);
@@ -267,10 +302,8 @@ static inline unsigned post_some(
 {
 	uint32_t bytes;
 
-	if (likely(run->one_sge && run->header.kind == OP_RUN))
-		return post_pages(rail, lane, run, OP_RUN, burst, lot);
-	if (run->one_sge)
-		return post_pages(rail, lane, run, OP_LOOKUP, burst, lot);
+	if (likely(run->one_sge))
+		return post_pieces(rail, lane, run, burst, lot);
 	bytes = post_gathered(rail, lane, run);
 	*lot += bytes + RAIL_WQE_CHARGE;
 	return bytes != 0;
@@ -353,45 +386,34 @@ static unsigned post_heads_of_run(struct rail *rail, struct lane *lane, unsigned
 	struct rail_run *run = container_of(lane->run_heads.next, struct rail_run, heads);
 	const struct rail_remote *remote = &lane->peer->region[REGION_HEADS_0 + run->header.region];
 	struct lane_qp *qp = lane_pick(lane, sizeof(struct page_head));
-	uint32_t bytes = 0, left = run->arrived;
-	struct dv_series series;
+	struct piece piece[PIECES_MAX];
+	uint32_t left = run->arrived;
 	unsigned max, n = 0;
 
 	if (!qp)
 		return 0;
-	max = series_max(qp, burst);
-	series = dv_series_begin(qp->sq, remote->rkey, rail->heads_lkey);
-	while (left && n < max && rail->landings_free &&
-		series.index - qp->sq->ci < qp_blocks(qp)) {
-		uint32_t first = (uint32_t)__builtin_ctz(left), count, of_this;
+	max = series_max(qp);
+	max = max < burst ? max : burst;
+	for (; left && n < max && rail->landings_free; n++) {
+		uint32_t first = (uint32_t)__builtin_ctz(left), count;
 		uint16_t block = rail->landing_stack[--rail->landings_free];
 		struct page_head *landing = run_landing(rail, block);
+		struct piece *p = &piece[n];
 
-		of_this = heads_join(run, left, first, landing, &count);
-		wqe_own(qp,
-			dv_series_read(&series,
-				remote->base + (uint64_t)run_entry(run, first)->unit *
-						       sizeof(struct page_head),
-				(uintptr_t)landing, of_this),
-			run,
-			&(struct wqe){.bytes = of_this,
-				.kind = WQE_RUN_HEADS,
-				.first = (uint8_t)first,
-				.count = (uint8_t)count,
-				.landing = block});
-		PROBE_POST(run->channel, (uint64_t)run->header.cookie, rail->options.index,
-			qp->sq->qpn, of_this);
-		left &= ~run_mask(first, count);
-		bytes += of_this;
-		n++;
+		p->bytes = heads_join(run, left, first, landing, &count);
+		p->from = remote->base +
+			  (uint64_t)run_entry(run, first)->unit * sizeof(struct page_head);
+		p->into = (uintptr_t)landing;
+		p->pages = run_mask(first, count);
+		p->detail = first | (uint32_t)block << 16;
+		left &= ~p->pages;
 	}
 	if (!n)
 		return 0;
-	run->outstanding = (uint16_t)(run->outstanding + n);
 	run->arrived = left;
-	series_end(rail, qp, &series, n, bytes, false);
 	if (!left)
 		link_remove(&run->heads);
+	post_series(rail, qp, run, piece, n, remote->rkey, rail->heads_lkey, WQE_RUN_HEADS);
 	return n;
 }
 

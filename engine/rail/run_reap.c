@@ -62,14 +62,14 @@ static inline uint32_t heads_match(
 {
 	const struct page_head *landing = run_landing(rail, wqe->landing);
 	const struct run_entry *entry = run_entry(run, wqe->first);
-	uint32_t start = entry->unit, bytes = run->item_bytes, hit = 0;
+	uint32_t bytes = run->item_bytes, bit = 1u << wqe->first, start = entry->unit, hit = 0;
 
-	for (uint32_t i = 0; i < wqe->count; i++, entry++) {
-		const struct page_head *head = &landing[entry->unit - start];
-
-		hit |= (uint32_t)page_head_is(head, &entry->key, entry->generation, bytes) << i;
-	}
-	return hit << wqe->first;
+	for (uint32_t left = wqe->pages; left; left &= ~bit, bit <<= 1, entry++)
+		hit |= page_head_is(
+			       &landing[entry->unit - start], &entry->key, entry->generation, bytes)
+			       ? bit
+			       : 0;
+	return hit;
 }
 
 /* After WQEs of the run have retired: ends it if nothing more can come of it. */
@@ -91,31 +91,62 @@ void run_retire_failed(struct rail *rail, const struct wqe *wqe, enum op_status 
 	run_settle(rail, run);
 }
 
-struct retired run_retire(struct rail *rail, struct lane_qp *qp, uint32_t at, uint32_t end)
+/* Retires WQEs with payload, which are all the run's; see run_retire(). */
+static inline uint32_t retire_pages(
+	struct lane_qp *qp, uint32_t end, uint16_t number, struct retired *r)
 {
-	struct wqe *wqe = &qp->wqe[at & (QP_DEPTH - 1)];
-	struct retired r = {.at = at};
-	uint16_t number = wqe->request;
-	uint8_t kind = wqe->kind;
-	struct rail_run *run = &rail->run[number];
-	uint32_t mask = 0, hit = 0;
+	const struct wqe *next;
+	uint32_t pages = 0;
 
 	do {
-		r.at += wqe->blocks;
-		r.bytes += wqe_retire(qp, wqe);
-		r.n++;
-		mask |= run_mask(wqe->first, wqe->count);
-		if (kind == WQE_RUN_HEADS) {
-			hit |= heads_match(rail, run, wqe);
-			rail->landing_stack[rail->landings_free++] = wqe->landing;
-		}
-		wqe = &qp->wqe[r.at & (QP_DEPTH - 1)];
-	} while (r.at != end && wqe->request == number && wqe->kind == kind);
+		struct wqe *wqe = &qp->wqe[r->at & (QP_DEPTH - 1)];
+
+		pages |= wqe->pages;
+		r->at += wqe->blocks;
+		r->bytes += wqe_retire(qp, wqe);
+		r->n++;
+		next = &qp->wqe[r->at & (QP_DEPTH - 1)];
+	} while (r->at != end && next->request == number && next->kind == WQE_RUN_PAGES);
+	return pages;
+}
+
+/* Retires READs of heads, which are all the run's, and validates their pages. */
+static inline void retire_heads(struct rail *rail, struct lane_qp *qp, uint32_t end,
+	struct rail_run *run, struct retired *r)
+{
+	const struct wqe *next;
+	uint32_t pages = 0, hit = 0;
+
+	do {
+		struct wqe *wqe = &qp->wqe[r->at & (QP_DEPTH - 1)];
+
+		pages |= wqe->pages;
+		hit |= heads_match(rail, run, wqe);
+		rail->landing_stack[rail->landings_free++] = wqe->landing;
+		r->at++;
+		wqe->blocks = 0;
+		r->bytes += wqe->bytes;
+		r->n++;
+		next = &qp->wqe[r->at & (QP_DEPTH - 1)];
+	} while (r->at != end && next->request == run->number && next->kind == WQE_RUN_HEADS);
+	pages_decide(rail, run, pages, hit);
+}
+
+struct retired run_retire(struct rail *rail, struct lane_qp *qp, uint32_t at, uint32_t end)
+{
+	const struct wqe *wqe = &qp->wqe[at & (QP_DEPTH - 1)];
+	struct rail_run *run = &rail->run[wqe->request];
+	struct retired r = {.at = at};
+
+	if (wqe->kind == WQE_RUN_HEADS) {
+		retire_heads(rail, qp, end, run, &r);
+	} else {
+		uint32_t pages = retire_pages(qp, end, run->number, &r);
+
+		if (pages && likely(run->status == OP_HIT))
+			pages_arrive(rail, run, pages);
+	}
 	run->outstanding = (uint16_t)(run->outstanding - r.n);
-	if (kind == WQE_RUN_HEADS)
-		pages_decide(rail, run, mask, hit);
-	else if (mask && likely(run->status == OP_HIT))
-		pages_arrive(rail, run, mask);
 	run_settle(rail, run);
 	return r;
 }

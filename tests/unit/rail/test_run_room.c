@@ -38,7 +38,7 @@ static void a_run_is_posted_within_the_budget_of_bytes_in_flight(void **state)
 	draft_submit(client, &d);
 	for (unsigned i = 0; i < 200; i++) {
 		post(w);
-		assert_in_range(w->rail->posted_bytes, 0, RAIL_IN_FLIGHT_BYTES);
+		assert_in_range(w->rail->posted_bytes, 0, RUN_IN_FLIGHT_BYTES);
 		if (!w->wqes)
 			break;
 		complete_some(w, 1);

@@ -240,6 +240,27 @@ static void a_page_that_is_evicted_while_its_run_is_read_is_stale(void **state)
 }
 
 /* Heads that an earlier READ left in a landing block validate nothing. */
+static void a_head_that_does_not_arrive_validates_no_page(void **state)
+{
+	struct world *w = *state;
+	struct draft d;
+
+	pages_put(w, 64, 1, 8, 4096);
+	d = draft_of(w, 1, 64, 1, 8, 4096);
+	draft_submit(client, &d);
+	world_run(w);
+	run_expect(client, 1, 0xff, 0, OP_HIT);
+	d.run.cookie = 2;
+	draft_submit(client, &d);
+	post(w);
+	complete_some(w, w->wqes);
+	post(w);
+	assert_int_equal(w->wqes, 1);
+	w->wqe[0].sges = 0; /* the READ of the heads completes without any byte */
+	world_run(w);
+	run_expect(client, 2, 0, 0xff, OP_HIT);
+}
+
 static void no_head_is_read_before_the_payload_of_its_page_has_arrived(void **state)
 {
 	struct world *w = *state;
@@ -303,6 +324,7 @@ int main(void)
 		TEST(segments_that_follow_each_other_cost_no_more_than_one),
 		TEST(pages_whose_heads_differ_are_stale_and_the_others_hits),
 		TEST(a_page_that_is_evicted_while_its_run_is_read_is_stale),
+		TEST(a_head_that_does_not_arrive_validates_no_page),
 		TEST(no_head_is_read_before_the_payload_of_its_page_has_arrived),
 		TEST(a_lookup_reads_every_bucket),
 	};

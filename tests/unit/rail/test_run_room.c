@@ -115,6 +115,36 @@ static void lots_of_two_channels_alternate(void **state)
 	client_free(second);
 }
 
+static void a_run_does_not_wait_behind_the_queued_runs_of_another_channel(void **state)
+{
+	struct world *w = *state;
+	struct client *second = client_new(w, 7, WORLD_SESSION);
+	uint64_t posted[2];
+	struct draft d;
+
+	peer_add(w, peer);
+	pages_put(w, 0, 33, 32, 131072);
+	for (unsigned i = 0; i < 8; i++) { /* all of them are taken, half of them are posted */
+		d = draft_of(w, i, 0, 33, 2, 131072);
+		draft_submit(client, &d);
+	}
+	post(w);
+	assert_int_equal(w->wqes, 8);
+	d = draft_of(w, 100, 0, 33, 2, 131072);
+	d.entry[0].to += WORLD_HOME_BYTES / 2;
+	d.entry[1].to += WORLD_HOME_BYTES / 2;
+	draft_submit(second, &d);
+	world_settle(w);
+	complete_some(w, 4);
+	post(w);
+	count_halves(w, posted);
+	assert_int_equal(posted[1], 2 * 131072);
+	world_run(w);
+	run_expect(second, 100, 3, 0, OP_HIT);
+	assert_runs_free(w);
+	client_free(second);
+}
+
 static void a_connection_that_hangs_leaves_runs_to_the_others(void **state)
 {
 	struct world *w = *state;
@@ -173,6 +203,7 @@ int main(void)
 		TEST(a_run_is_posted_within_the_budget_of_bytes_in_flight),
 		TEST(many_small_runs_stay_within_the_queues),
 		TEST(lots_of_two_channels_alternate),
+		TEST(a_run_does_not_wait_behind_the_queued_runs_of_another_channel),
 		TEST(a_connection_that_hangs_leaves_runs_to_the_others),
 		TEST(the_wqes_of_a_scattered_page_stay_on_one_qp),
 	};

@@ -49,6 +49,8 @@ struct dv_sq {
 	uint32_t last;      /* index of the first WQEBB of the last posted WQE */
 };
 static_assert(sizeof(struct dv_sq) == 64, "a send queue has one cache line");
+static_assert(DV_CE_ERROR_ONLY == 0, "dv_series_read() writes it as a word");
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "dv_series_read() joins fields");
 
 /* The handle with which the poll core uses a completion queue. */
 struct dv_cq {
@@ -132,6 +134,56 @@ static inline uint32_t dv_post(struct dv_sq *sq, enum dv_opcode opcode, uint64_t
 	sq->last = index;
 	sq->pi = index + dv_wqe_blocks(sges);
 	return index;
+}
+
+/*
+ * A series of READs with one data segment each, the same rkey and the same lkey: as dv_post(), but
+ * what does not change from WQE to WQE is prepared once, and pi is written once. Between begin and
+ * end the caller uses the send queue for nothing else.
+ *
+ *   s = dv_series_begin(sq, rkey, lkey);
+ *   index = dv_series_read(&s, remote, local, bytes);      at most dv_sq_room() times
+ *   dv_series_end(sq, &s);                                 then dv_signal_last(), dv_ring()
+ */
+struct dv_series {
+	uint8_t *buf;    /* that of the send queue */
+	uint32_t mask;   /* its number of WQEBBs - 1 */
+	uint32_t index;  /* free-running index of the next WQE's WQEBB */
+	uint64_t qpn_ds; /* the second half of the control segment's first 8 bytes, big-endian */
+	uint64_t rkey;   /* as in the WQE, big-endian */
+	uint64_t lkey;   /* the upper half of the data segment's first 8 bytes, big-endian */
+};
+
+static inline struct dv_series dv_series_begin(const struct dv_sq *sq, uint32_t rkey, uint32_t lkey)
+{
+	return (struct dv_series){.buf = sq->buf,
+		.mask = sq->wqe_cnt - 1,
+		.index = sq->pi,
+		.qpn_ds = (uint64_t)htobe32(sq->qpn << 8 | 3) << 32,
+		.rkey = htobe32(rkey),
+		.lkey = (uint64_t)htobe32(lkey) << 32};
+}
+
+/* Writes one WQE that requests no CQE; returns its index. `bytes` is not 0. */
+static inline uint32_t dv_series_read(
+	struct dv_series *s, uint64_t remote, uint64_t local, uint32_t bytes)
+{
+	uint32_t index = s->index++;
+	uint64_t *word = (void *)(s->buf + (size_t)(index & s->mask) * DV_WQEBB);
+
+	word[0] = htobe32((index & 0xffff) << 8 | DV_READ) | s->qpn_ds;
+	word[1] = DV_CE_ERROR_ONLY;
+	word[2] = htobe64(remote);
+	word[3] = s->rkey;
+	word[4] = htobe32(bytes) | s->lkey;
+	word[5] = htobe64(local);
+	return index;
+}
+
+static inline void dv_series_end(struct dv_sq *sq, const struct dv_series *s)
+{
+	sq->last = s->index - 1;
+	sq->pi = s->index;
 }
 
 /*

@@ -1,38 +1,52 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Measures what one page costs a rail's poll core: ops enter through a client's ring, answers leave
- * through its done ring, and the device is a stub that completes everything at once and moves
- * nothing but page heads. Only the time inside rail_step() is the result; the device's and the
- * client's time in the same run are measured separately. rail.py runs this program natively and
- * under callgrind.
+ * through its done ring, and the device (instant.c) completes everything at once. Every page is a
+ * validated hit, and the client checks one word of each segment. Only the time inside rail_step()
+ * is the result; the device's and the client's time in the same run are measured separately. After
+ * each run the same WQEs, flags and doorbells are posted by dv/hot.h alone. rail.py runs this
+ * program natively and under callgrind.
  *
- *   rail_cost --pages N --runs N --qps N --bytes N [--segments N] [--scattered] [--other-core]
- *             [--bare]
+ *   rail_cost --pages N --runs N --qps N --bytes N [--segments N] [--run N] [--lookup]
+ *             [--scattered] [--seed N] [--other-core]
  *
- * The poll core is the main thread. The client is the same thread, or with --other-core a second
- * one. --bare: the same READs by dv/hot.h alone, without rail and rings.
+ * --run N: runs of N pages (OP_RUN); 0, the default: an OP_PAGE for each page. --lookup: directory
+ * buckets instead of pages, in look-ups of N buckets. --scattered: pages lie at shuffled places;
+ * the seed is printed to stderr. The poll core is the main thread. The client is the same thread,
+ * or with --other-core a second one.
  */
 #include <getopt.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
-#include "dv/setup.h"
+#include "engine/abi/map.h"
 #include "engine/rail/core.h"
+#include "perf/instant.h"
 
-#define UNITS 4096u /* units of the simulated peer's pool */
+#define UNITS (1u << 17) /* units of the simulated peer's pool: 512 MiB, never touched */
+#define PAGES_MAX 4096u  /* pages in it, at most */
 #define SESSION 7u
 #define HOME REGION_CLIENT_0
-#define HOME_BYTES (1ull << 30) /* address range of the destinations; its memory is never touched */
+#define HOME_BYTES (1ull << 30) /* address range of the destinations */
 #define BATCH 32u
+#define POOL_BASE (1ull << 41)
+#define SHARD_BASE (1ull << 42)
 #define POOL_RKEY 0x1000u
-#define HEADS_RKEY 0x2000u
+#define SHARD_RKEY 0x3000u
 
 static struct options {
-	uint64_t pages;
-	unsigned runs, qps, bytes, window, segments;
-	bool scattered, other_core, bare;
-} options = {.pages = 200000, .runs = 9, .qps = 4, .bytes = 4096, .window = 512, .segments = 1};
+	uint64_t pages, seed;
+	unsigned runs, qps, bytes, window, segments, run;
+	bool scattered, other_core, lookup;
+} options = {.pages = 200000,
+	.seed = 1,
+	.runs = 9,
+	.qps = 4,
+	.bytes = 4096,
+	.window = 512,
+	.segments = 1};
 
 static void die(const char *what)
 {
@@ -40,165 +54,87 @@ static void die(const char *what)
 	exit(1);
 }
 
-static void *zeroed(size_t bytes)
-{
-	void *at = aligned_alloc(4096, (bytes + 4095) & ~(size_t)4095);
-
-	if (!at)
-		die("out of memory");
-	memset(at, 0, bytes);
-	return at;
-}
-
-/* ---- the stub device: the functions of dv/setup.h that a rail calls, and a step -------------- */
-
-struct instant_qp {
-	struct dv_sq sq;
-	uint32_t record[2];
-	uint64_t bf[2];
-	uint32_t seen;
-};
-
-static struct instant_qp *qp;
-static uint8_t *cqes;
-static uint32_t cqe_cnt, cq_pi, cq_record[2];
-static uint64_t wqes, cqe_count;
-
-int dv_cq_create(struct dv_device *device, unsigned depth, struct dv_cq *ret_cq)
-{
-	(void)device;
-	cqes = zeroed((size_t)depth * 64);
-	cqe_cnt = depth;
-	for (unsigned i = 0; i < depth; i++)
-		cqes[i * 64 + 63] = MLX5_CQE_INVALID << 4;
-	*ret_cq = (struct dv_cq){
-		.buf = cqes, .record = (__be32 *)cq_record, .cqe_cnt = depth, .cqe_size = 64};
-	return 0;
-}
-
-void dv_cq_destroy(struct dv_device *device, struct dv_cq *cq)
-{
-	(void)device;
-	free(cq->buf);
-}
-
-int dv_mr_register(struct dv_device *device, void *base, size_t length, unsigned access, int memfd,
-	uint64_t memfd_offset, struct dv_mr *ret_mr)
-{
-	(void)device, (void)access, (void)memfd, (void)memfd_offset;
-	*ret_mr = (struct dv_mr){.base = base, .length = length, .lkey = 1};
-	return 0;
-}
-
-int dv_mr_deregister(struct dv_device *device, struct dv_mr *mr)
-{
-	(void)device, (void)mr;
-	return 0;
-}
-
-unsigned dv_step_all(struct dv_device *const *devices, unsigned count)
-{
-	(void)devices, (void)count;
-	return 0;
-}
-
-void dv_leave_out(struct dv_device *const *devices, unsigned count, uint64_t ns)
-{
-	(void)devices, (void)count, (void)ns;
-}
-
-bool dv_needs_step(const struct dv_device *device)
-{
-	(void)device;
-	return false;
-}
-
-uint64_t dv_due_ns(const struct dv_device *device)
-{
-	(void)device;
-	return UINT64_MAX;
-}
-
-static void qps_open(void)
-{
-	qp = zeroed(options.qps * sizeof(*qp));
-	for (unsigned i = 0; i < options.qps; i++)
-		qp[i].sq = (struct dv_sq){.buf = zeroed(QP_DEPTH * DV_WQEBB),
-			.record = (__be32 *)qp[i].record,
-			.bf_reg = (uint8_t *)qp[i].bf,
-			.wqe_cnt = QP_DEPTH,
-			.qpn = 0x100 + i,
-			.bf_size = 8};
-}
-
-static void cqe_write(const struct instant_qp *q, uint32_t index)
-{
-	uint8_t *at = cqes + (size_t)(cq_pi & (cqe_cnt - 1)) * 64;
-	struct mlx5_cqe64 *cqe = (void *)at;
-
-	cqe->sop_drop_qpn = htobe32(q->sq.qpn);
-	cqe->wqe_counter = htobe16((uint16_t)index);
-	dv_device_store_owner(at + 63, (uint8_t)(MLX5_CQE_REQ << 4 | !!(cq_pi & cqe_cnt)));
-	cq_pi++;
-	cqe_count++;
-}
-
-/* Executes one WQE; returns its number of 64-byte blocks. */
-static uint32_t execute(const struct instant_qp *q, uint32_t index)
-{
-	const uint8_t *block = dv_sq_block(&q->sq, index);
-	const struct mlx5_wqe_ctrl_seg *ctrl = (const void *)block;
-	const struct mlx5_wqe_raddr_seg *raddr = (const void *)(block + DV_SEGMENT);
-	const struct mlx5_wqe_data_seg *data = (const void *)(block + 2 * DV_SEGMENT);
-
-	if (raddr->rkey == htobe32(HEADS_RKEY))
-		memcpy((void *)(uintptr_t)be64toh(data->addr),
-			(const void *)(uintptr_t)be64toh(raddr->raddr), be32toh(data->byte_count));
-	wqes++;
-	if (ctrl->fm_ce_se & DV_CE_ALWAYS)
-		cqe_write(q, index);
-	return dv_wqe_blocks((be32toh(ctrl->qpn_ds) & 0x3f) - 2);
-}
-
-static void device_step(void)
-{
-	for (unsigned i = 0; i < options.qps; i++) {
-		struct instant_qp *q = &qp[i];
-		uint32_t told;
-
-		if (!(dv_device_take_doorbell(&q->bf[0]) | dv_device_take_doorbell(&q->bf[1])))
-			continue;
-		told = dv_device_load_record((__be32 *)&q->record[DV_DBREC_SEND]);
-		while ((q->seen & 0xffff) != told)
-			q->seen += execute(q, q->seen);
-	}
-}
-
 /* ---- the peer and the client ----------------------------------------------------------------- */
 
 static struct page_head *heads;
+static uint8_t *home;
+static uint32_t place[PAGES_MAX]; /* the units at which the pages begin, in the order of reading */
+static uint32_t places;
 static uint64_t sent, answered;
 static struct ring_producer ops;
 static struct ring_consumer done;
 
-static uint32_t unit_of(uint64_t page)
+static void places_open(void)
 {
 	uint32_t stride = (options.bytes + PAGE_UNIT - 1) / PAGE_UNIT;
-	uint32_t pages = UNITS / stride;
+	uint64_t random = options.seed;
 
-	/*
-	 * 1021 is prime and does not divide a power of two: every page is read once before any is
-	 * read twice.
-	 */
-	return (uint32_t)(options.scattered ? page * 1021 : page) % pages * stride;
-}
+	places = UNITS / stride < PAGES_MAX ? UNITS / stride : PAGES_MAX;
+	for (uint32_t i = 0; i < places; i++)
+		place[i] = i * stride;
+	for (uint32_t i = places - 1; options.scattered && i; i--) {
+		uint32_t j = (uint32_t)(map_mix(random++) % (i + 1)), swap = place[i];
 
-static void heads_open(void)
-{
+		place[i] = place[j];
+		place[j] = swap;
+	}
+	if (options.scattered)
+		fprintf(stderr, "rail_cost: seed %llu\n", (unsigned long long)options.seed);
 	heads = zeroed(UNITS * sizeof(*heads));
 	for (uint32_t i = 0; i < UNITS; i++)
 		heads[i] = (struct page_head){
 			.key = {{i, ~(uint64_t)i}}, .generation = i, .length = options.bytes};
+	home = mmap(NULL, HOME_BYTES, PROT_READ | PROT_WRITE,
+		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (home == MAP_FAILED)
+		die("mmap");
+	instant.granule = options.lookup ? sizeof(struct bucket) : options.bytes / options.segments;
+}
+
+static uint32_t unit_of(uint64_t page)
+{
+	return place[page % places];
+}
+
+/* Bytes from one segment of a page to the next: with several segments there are gaps. */
+static uint64_t stride(void)
+{
+	return options.segments == 1 ? 0 : 2 * (uint64_t)(options.bytes / options.segments);
+}
+
+/* Offset in HOME of the page's first segment. Every page in flight has its own place. */
+static uint64_t to_of(uint64_t page)
+{
+	uint64_t span = options.segments == 1 ? options.bytes : 2 * (uint64_t)options.bytes;
+
+	return page % (2 * options.window) * span;
+}
+
+/* Is the page in HOME? Removes it. */
+static void page_check(uint64_t page)
+{
+	uint64_t remote = POOL_BASE + (uint64_t)unit_of(page) * PAGE_UNIT;
+
+	for (unsigned i = 0; i < options.segments; i++) {
+		uint8_t *at = home + to_of(page) + i * stride();
+		uint64_t word;
+
+		memcpy(&word, at, sizeof(word));
+		if (word != remote + i * (options.bytes / options.segments))
+			die("a hit without its bytes");
+		memset(at, 0, sizeof(word));
+	}
+}
+
+static void bucket_check(uint64_t page)
+{
+	uint8_t *at = home + page % (2 * options.window) * sizeof(struct bucket);
+	uint64_t word;
+
+	memcpy(&word, at, sizeof(word));
+	if (word != SHARD_BASE + unit_of(page) * sizeof(struct bucket))
+		die("a bucket without its bytes");
+	memset(at, 0, sizeof(word));
 }
 
 /* Writes one op into the ring; returns the number of slots it takes. */
@@ -221,9 +157,8 @@ static uint32_t op_write(uint64_t page, uint64_t deadline_ns, uint32_t at)
 	struct op_segment segment[SEGMENTS_MAX] = {{.region = HOME}};
 
 	for (unsigned i = 0; i < options.segments; i++)
-		segment[i] = (struct op_segment){.region = HOME,
-			.length = bytes,
-			.offset = (page % 4096 * options.bytes + i * 2 * bytes) % (HOME_BYTES / 2)};
+		segment[i] = (struct op_segment){
+			.region = HOME, .length = bytes, .offset = to_of(page) + i * stride()};
 	op_encode(&op, segment, ring_slot_new(&ops, at));
 	for (unsigned i = 1; i < op_slots(options.segments); i++)
 		memcpy(ring_slot_new(&ops, at + i), &segment[(i - 1) * 4],
@@ -231,28 +166,79 @@ static uint32_t op_write(uint64_t page, uint64_t deadline_ns, uint32_t at)
 	return op_slots(options.segments);
 }
 
+/* Writes a run of pages, or a look-up, from number `page` on. Its cookie is that number. */
+static uint32_t run_write(uint64_t page, uint64_t deadline_ns, uint32_t at)
+{
+	struct run run = {.cookie = (uint32_t)page,
+		.peer_ref = 33,
+		.kind = options.lookup ? OP_LOOKUP : OP_RUN,
+		.pages = (uint8_t)options.run,
+		.peer = 3,
+		.region = options.lookup ? REGION_SHARD : REGION_POOL_0,
+		.segments = options.lookup ? 0 : (uint16_t)options.segments,
+		.to_region = HOME,
+		.page_bytes = options.lookup ? 0 : options.bytes,
+		.stride_or_to = options.lookup ? page % (2 * options.window) * sizeof(struct bucket)
+					       : stride(),
+		.deadline_ns = deadline_ns};
+
+	run_encode(&run, ring_slot_new(&ops, at));
+	for (uint32_t i = 0; i < options.run; i++) {
+		uint32_t unit = unit_of(page + i);
+
+		if (options.lookup)
+			*run_bucket_new(&ops, at, i) = unit;
+		else
+			*run_entry_new(&ops, at, i) = (struct run_entry){.unit = unit,
+				.generation = unit,
+				.to = to_of(page + i),
+				.key = {{unit, ~(uint64_t)unit}}};
+	}
+	return run_lines(run.kind, options.run);
+}
+
+/* Checks an answer and its pages; returns the number of pages. */
+static uint32_t answer_check(const void *answer)
+{
+	const struct run_done *d = answer;
+	const struct op_done *one = answer;
+
+	if (!options.run) {
+		if (one->kind || one->status != OP_HIT)
+			die("a page is not a hit");
+		page_check(one->cookie);
+		return 1;
+	}
+	if (!d->kind || d->hit != run_mask(0, options.run) || d->stale)
+		die("a page of a run is not a hit");
+	for (uint32_t i = 0; i < options.run; i++)
+		if (options.lookup)
+			bucket_check(d->cookie + i);
+		else
+			page_check(d->cookie + i);
+	return options.run;
+}
+
 /* Takes all answers, and submits batches as long as the window has room. */
 static void client_turn(uint64_t pages)
 {
 	int32_t ready = ring_ready_now(&done);
+	uint32_t step = options.run ? options.run : 1, slots;
 
-	for (int32_t i = 0; i < ready; i++) {
-		const struct op_done *d = ring_slot_old(&done, (uint32_t)i);
-
-		if (d->status != OP_HIT)
-			die("a page is not a hit");
-	}
-	answered += (uint64_t)ready;
+	for (int32_t i = 0; i < ready; i++)
+		answered += answer_check(ring_slot_old(&done, (uint32_t)i));
 	ring_release(&done, (uint32_t)ready);
+	slots = options.run ? run_lines(options.lookup ? OP_LOOKUP : OP_RUN, options.run)
+			    : op_slots(options.segments);
+	slots *= BATCH / step;
 	while (sent < pages && sent + BATCH - answered <= options.window) {
 		uint64_t deadline_ns = clock_now_ns() + 10000000000ull;
-
-		uint32_t slots = BATCH * op_slots(options.segments), at = 0;
+		uint32_t at = 0;
 
 		if (ring_room(&ops, slots) < (int32_t)slots)
 			return;
-		for (uint32_t i = 0; i < BATCH; i++)
-			at += op_write(sent + i, deadline_ns, at);
+		for (uint32_t i = 0; i < BATCH; i += step)
+			at += (options.run ? run_write : op_write)(sent + i, deadline_ns, at);
 		ring_publish(&ops, slots);
 		sent += BATCH;
 	}
@@ -297,9 +283,9 @@ static void rail_make(void)
 {
 	struct rail_options rail_options = {
 		.kick = -1, .control_kick = -1, .status = zeroed(sizeof(struct status_segment))};
-	struct rail_region home = {.id = HOME,
+	struct rail_region region = {.id = HOME,
 		.session = SESSION,
-		.base = 1ull << 40,
+		.base = (uintptr_t)home,
 		.length = HOME_BYTES,
 		.lkey = 2};
 	struct rail_peer *peer = zeroed(sizeof(*peer));
@@ -308,12 +294,16 @@ static void rail_make(void)
 		die("rail_open");
 	*peer = (struct rail_peer){.peer = 3, .ref = 33, .qps = options.qps};
 	for (unsigned i = 0; i < options.qps; i++)
-		peer->sq[i] = &qp[i].sq;
+		peer->sq[i] = &instant.qp[i].sq;
 	peer->region[REGION_POOL_0] = (struct rail_remote){
-		.base = 1ull << 41, .length = (uint64_t)UNITS * PAGE_UNIT, .rkey = POOL_RKEY};
-	peer->region[REGION_HEADS_0] = (struct rail_remote){
-		.base = (uintptr_t)heads, .length = UNITS * sizeof(*heads), .rkey = HEADS_RKEY};
-	tell((struct rail_command){.kind = RAIL_REGION_ADD, .region = home});
+		.base = POOL_BASE, .length = (uint64_t)UNITS * PAGE_UNIT, .rkey = POOL_RKEY};
+	peer->region[REGION_HEADS_0] = (struct rail_remote){.base = (uintptr_t)heads,
+		.length = UNITS * sizeof(*heads),
+		.rkey = INSTANT_HEADS_RKEY};
+	peer->region[REGION_SHARD] = (struct rail_remote){.base = SHARD_BASE,
+		.length = (uint64_t)UNITS * sizeof(struct bucket),
+		.rkey = SHARD_RKEY};
+	tell((struct rail_command){.kind = RAIL_REGION_ADD, .region = region});
 	tell((struct rail_command){.kind = RAIL_CHANNEL_ADD, .object = channel_open()});
 	tell((struct rail_command){.kind = RAIL_PEER_ADD, .object = peer});
 }
@@ -325,7 +315,7 @@ __attribute__((noinline)) static unsigned measured_step(void)
 }
 
 struct times {
-	uint64_t rail, device, client, all;
+	uint64_t rail, device, client, bare;
 };
 
 /*
@@ -334,19 +324,21 @@ struct times {
  */
 static void rail_run(uint64_t pages, struct times *ret)
 {
-	uint64_t started = clock_now_ns(), t0 = started, t1;
+	uint64_t t0 = clock_now_ns(), t1;
+	uint64_t *counter =
+		&rail->counter[options.lookup ? COUNTER_buckets_read : COUNTER_pages_read];
 	pthread_t thread;
 
 	sent = answered = 0;
 	*ret = (struct times){0};
 	if (options.other_core && pthread_create(&thread, NULL, client_main, &pages))
 		die("pthread_create");
-	while (options.other_core ? rail->counter[COUNTER_pages_read] < pages : answered < pages) {
+	while (options.other_core ? *counter < pages : answered < pages) {
 		unsigned work = measured_step();
 
 		t1 = clock_now_ns();
 		ret->rail += work ? t1 - t0 : 0;
-		device_step();
+		instant_step();
 		t0 = clock_now_ns();
 		ret->device += t0 - t1;
 		if (options.other_core)
@@ -358,54 +350,7 @@ static void rail_run(uint64_t pages, struct times *ret)
 	}
 	if (options.other_core)
 		pthread_join(thread, NULL);
-	rail->counter[COUNTER_pages_read] = 0;
-	ret->all = clock_now_ns() - started;
-}
-
-/* ---- dv/hot.h alone -------------------------------------------------------------------------- */
-
-/*
- * For each page, one READ of the payload and one of the head, all of them signalled, 64 pages per
- * step.
- */
-static void bare_run(uint64_t pages, struct times *ret)
-{
-	static struct dv_completion completion[2 * RAIL_REAP_BURST];
-	static struct dv_cq cq;
-	static struct page_head head[2 * RAIL_REAP_BURST];
-	uint64_t t0, t1;
-
-	if (!cq.buf)
-		dv_cq_create(NULL, CQ_DEPTH, &cq);
-	*ret = (struct times){0};
-	t0 = clock_now_ns();
-	for (uint64_t at = 0; at < pages; at += RAIL_REAP_BURST) {
-		unsigned n, left = 2 * RAIL_REAP_BURST;
-
-		for (unsigned i = 0; i < 2 * RAIL_REAP_BURST; i++) {
-			bool is_head = i >= RAIL_REAP_BURST;
-			uint32_t unit = unit_of(at + i % RAIL_REAP_BURST);
-			uint64_t remote = is_head ? (uintptr_t)&heads[unit]
-						  : (1ull << 41) + (uint64_t)unit * PAGE_UNIT;
-			struct dv_sge sge = {is_head ? (uintptr_t)&head[i] : 1ull << 40,
-				is_head ? sizeof(*head) : options.bytes, is_head ? 1 : 2};
-
-			dv_post(&qp[i % options.qps].sq, DV_READ, remote,
-				is_head ? HEADS_RKEY : POOL_RKEY, &sge, 1, DV_CE_ALWAYS);
-		}
-		for (unsigned i = 0; i < options.qps; i++)
-			dv_ring(&qp[i].sq);
-		t1 = clock_now_ns();
-		ret->rail += t1 - t0;
-		device_step();
-		t0 = clock_now_ns();
-		ret->device += t0 - t1;
-		while (left && (n = dv_poll(&cq, completion, left)))
-			left -= n;
-		if (left)
-			die("the device lost a completion");
-	}
-	ret->rail += clock_now_ns() - t0;
+	*counter = 0;
 }
 
 /* ---- main ------------------------------------------------------------------------------------ */
@@ -414,8 +359,9 @@ static void parse(int argc, char **argv)
 {
 	static const struct option long_options[] = {{"pages", 1, NULL, 'n'},
 		{"runs", 1, NULL, 'r'}, {"qps", 1, NULL, 'q'}, {"bytes", 1, NULL, 'b'},
-		{"scattered", 0, NULL, 's'}, {"other-core", 0, NULL, 'o'}, {"bare", 0, NULL, 'a'},
-		{"window", 1, NULL, 'w'}, {"segments", 1, NULL, 'g'}, {0}};
+		{"scattered", 0, NULL, 's'}, {"seed", 1, NULL, 'e'}, {"other-core", 0, NULL, 'o'},
+		{"window", 1, NULL, 'w'}, {"segments", 1, NULL, 'g'}, {"run", 1, NULL, 'u'},
+		{"lookup", 0, NULL, 'l'}, {0}};
 	int o;
 
 	while ((o = getopt_long(argc, argv, "", long_options, NULL)) != -1) {
@@ -426,9 +372,11 @@ static void parse(int argc, char **argv)
 		case 'b': options.bytes = (unsigned)strtoul(optarg, NULL, 0); break;
 		case 'w': options.window = (unsigned)strtoul(optarg, NULL, 0); break;
 		case 'g': options.segments = (unsigned)strtoul(optarg, NULL, 0); break;
+		case 'u': options.run = (unsigned)strtoul(optarg, NULL, 0); break;
+		case 'e': options.seed = strtoull(optarg, NULL, 0); break;
 		case 's': options.scattered = true; break;
 		case 'o': options.other_core = true; break;
-		case 'a': options.bare = true; break;
+		case 'l': options.lookup = true; break;
 		default:
 			die("unknown option; the options are listed at the top of perf/rail_cost.c");
 		}
@@ -437,32 +385,45 @@ static void parse(int argc, char **argv)
 		die("--qps, --runs or --bytes is out of range");
 	/* A batch must fit the op ring. */
 	if (!options.segments || BATCH * op_slots(options.segments) > OP_RING_SLOTS / 2 ||
-		options.bytes % options.segments)
+		options.bytes % options.segments || options.bytes / options.segments < 8)
 		die("--segments is 1 to 120 and divides --bytes");
-	options.pages = options.pages / (2 * RAIL_REAP_BURST) * (2 * RAIL_REAP_BURST);
+	if (options.window < BATCH || 4ull * options.window * options.bytes > HOME_BYTES)
+		die("--window is at least 32, and 4 x --window x --bytes is at most 1 GiB");
+	if (options.run > BATCH || (options.run && BATCH % options.run) ||
+		(options.lookup && !options.run))
+		die("--run divides 32; --lookup needs it");
+	options.pages = options.pages / BATCH * BATCH;
 }
 
 /*
- * Prints one line per run: nanoseconds per page in rail, device and client, then WQEs and CQEs per
- * page.
+ * Prints one line per run: nanoseconds per page in rail, device and client, and of the replay by
+ * dv/hot.h alone; then WQEs, CQEs and doorbells per page.
  */
 int main(int argc, char **argv)
 {
 	parse(argc, argv);
 	clock_start();
-	heads_open();
-	qps_open();
-	if (!options.bare)
-		rail_make();
+	places_open();
+	instant_open(options.qps);
+	rail_make();
+	instant.trace = zeroed(
+		3 * options.pages * (1 + options.segments / DV_SGES_MAX) * sizeof(*instant.trace));
 	for (unsigned run = 0; run < options.runs; run++) {
 		double pages = (double)options.pages;
+		uint64_t wqes = instant.wqes, cqes = instant.cqes, doorbells = instant.doorbells;
 		struct times t;
 
-		wqes = cqe_count = 0;
-		(options.bare ? bare_run : rail_run)(options.pages, &t);
-		printf("%.1f %.1f %.1f %.3f %.3f\n", (double)t.rail / pages,
-			(double)t.device / pages, (double)t.client / pages, (double)wqes / pages,
-			(double)cqe_count / pages);
+		instant.traced = 0;
+		instant.trace_max = 3 * options.pages * (1 + options.segments / DV_SGES_MAX);
+		rail_run(options.pages, &t);
+		wqes = instant.wqes - wqes;
+		cqes = instant.cqes - cqes;
+		doorbells = instant.doorbells - doorbells;
+		t.bare = instant_replay();
+		instant_settle(&rail->cq);
+		printf("%.1f %.1f %.1f %.1f %.3f %.3f %.3f\n", (double)t.rail / pages,
+			(double)t.device / pages, (double)t.client / pages, (double)t.bare / pages,
+			(double)wqes / pages, (double)cqes / pages, (double)doorbells / pages);
 	}
 	return 0;
 }

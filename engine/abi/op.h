@@ -2,8 +2,9 @@
 /*
  * The contents of a channel's rings. A channel belongs to one client thread and has
  *
- *   per rail   op ring    (client -> rail,    64-byte entries) struct op_slot, then its segments
- *              done ring  (rail -> client,    16-byte entries) struct op_done
+ *   per rail   op ring    (client -> rail,    64-byte entries) struct op_slot, then its segments;
+ *                                                              or a run (abi/run.h)
+ *              done ring  (rail -> client,    16-byte entries) struct op_done, struct run_done
  *   once       ctl ring   (client -> control, 64-byte entries) struct ctl_op
  *              ctl done   (control -> client, 32-byte entries) struct ctl_done
  *
@@ -42,12 +43,19 @@ enum op_kind {
 	 * on. The rail READs the page head after the payload and compares it with key,
 	 * generation and page_bytes */
 	OP_PAGE = 2,
+	/* reads up to 32 pages; see abi/run.h */
+	OP_RUN = 3,
+	/* reads up to 32 buckets of the directory shard; see abi/run.h */
+	OP_LOOKUP = 4,
 };
 
-/* One request of a client to a rail. In the ring it has the form of struct op_slot. */
+/*
+ * One request of a client to a rail for one page or bucket. In the ring it has the form of struct
+ * op_slot.
+ */
 struct op {
 	uint64_t cookie; /* number chosen by the client; op_done returns it */
-	uint8_t kind;    /* what the rail is to do: enum op_kind */
+	uint8_t kind;    /* OP_READ or OP_PAGE */
 	/* OP_PAGE: number of the first slice to read, counted from the page's start; OP_READ: 0 */
 	uint8_t slice;
 	/* number of destination segments, 1..SEGMENTS_MAX; their lengths add up to `length` */
@@ -155,15 +163,24 @@ static inline void op_encode(
 }
 
 /*
+ * The deadline in CLOCK_MONOTONIC ns whose low bits an op carries; `now_ns` is less than OP_SPAN_NS
+ * away from it.
+ */
+static inline uint64_t op_deadline_ns(uint32_t deadline, uint64_t now_ns)
+{
+	uint64_t now = now_ns / OP_TIME_NS;
+	int64_t left = (int32_t)(deadline - (uint32_t)now);
+
+	return (uint64_t)((int64_t)now + left) * OP_TIME_NS;
+}
+
+/*
  * Unpacks an op and its first segment from `slot`, a private copy that is not validated yet.
  * `now_ns` (CLOCK_MONOTONIC) completes the deadline. Segments in further entries are not read.
  */
 static inline void op_decode(
 	const struct op_slot *slot, uint64_t now_ns, struct op *ret, struct op_segment *ret_first)
 {
-	uint64_t now = now_ns / OP_TIME_NS;
-	int64_t left = (int32_t)(slot->deadline - (uint32_t)now);
-
 	ret->cookie = slot->cookie;
 	ret->kind = slot->kind;
 	ret->slice = slot->slice;
@@ -174,7 +191,7 @@ static inline void op_decode(
 	ret->peer_ref = slot->peer_ref;
 	ret->length = slot->length;
 	ret->key = slot->key;
-	ret->deadline_ns = (uint64_t)((int64_t)now + left) * OP_TIME_NS;
+	ret->deadline_ns = op_deadline_ns(slot->deadline, now_ns);
 	ret->generation = slot->generation;
 	ret->page_bytes = slot->page_bytes;
 	*ret_first = (struct op_segment){.region = (uint16_t)(slot->to >> OP_TO_BITS),
@@ -186,7 +203,8 @@ static inline void op_decode(
 struct op_done {
 	uint64_t cookie; /* cookie of the completed op */
 	uint32_t status; /* result of the op: enum op_status */
-	uint16_t spare;
+	uint8_t spare;
+	uint8_t kind; /* 0; in a struct run_done (abi/run.h) the kind of the run */
 	uint16_t turn;
 };
 static_assert(sizeof(struct op_done) == 16, "four to a cache line");

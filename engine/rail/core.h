@@ -29,8 +29,18 @@
  * command arrived.
  */
 #define RAIL_STOP_STEPS (OP_RING_SLOTS / RAIL_TAKE_BURST + 1)
-/* Parked requests of a rail, at most, so that unreachable peers cannot use up all requests. */
+/*
+ * Parked requests and pages of parked runs, at most, so that unreachable peers cannot use up all
+ * requests.
+ */
 #define RAIL_PARKED_MAX (RAIL_REQUESTS / 2)
+static_assert(RUN_PAGES_MAX <= RAIL_PARKED_MAX, "the longest run can be parked");
+/*
+ * READs of the heads of runs land in blocks of their own, one for each WQE in flight, behind the
+ * heads of the requests.
+ */
+#define RAIL_LANDINGS CQ_DEPTH
+#define RAIL_LANDINGS_AT (RAIL_REQUESTS * RAIL_HEADS_SPAN)
 /*
  * Capacity of rail->late, the queue for events that found the event ring full. It cannot overflow:
  * the control plane can have unread at most 5 events of a connection, 1 RAIL_PEER_WANTED of a
@@ -53,7 +63,8 @@ struct region_slot {
 	/* session whose ops may name the region; 0 matches no session: region absent or being
 	 * dropped */
 	uint32_t session;
-	uint32_t users; /* number of segments of live requests that lie in the region */
+	/* number of segments of live requests that lie in the region, and of live runs */
+	uint32_t users;
 	/* log2 of an extent's bytes, with the extents' lkeys in rail->extent_lkey; 0: one MR */
 	uint8_t extent_shift;
 	bool present;
@@ -65,6 +76,8 @@ struct channel_slot {
 	struct rail_channel *channel; /* the open channel with this id; NULL: none */
 	uint32_t fresh; /* number of completions written to the done ring and not yet published */
 	uint32_t turn;  /* index of this channel in rail->turn */
+	/* when the channel's last lot ends, in the time of rail->lots_now: see run_queue() */
+	uint64_t lots_end;
 };
 
 struct rail {
@@ -103,7 +116,11 @@ struct rail {
 	uint32_t requests_free; /* number of free requests, which request_stack lists */
 	uint32_t blocks_free;   /* number of free segment blocks, which block_stack lists */
 	uint32_t lanes_free;    /* number of free struct lane, which lane_stack lists */
-	uint32_t parked;        /* number of requests without a connection or on a stalled one */
+	/* number of requests, and of pages of runs, without a connection or on a stalled one */
+	uint32_t parked;
+	uint32_t runs_free;     /* number of free runs, which run_stack lists */
+	uint32_t landings_free; /* number of free landing blocks, which landing_stack lists */
+	uint64_t lots_now; /* tag of the last lot posted: charged bytes, a time for run_queue() */
 	/* free-running indices of the first event in late[] and behind the last one */
 	uint32_t late_head, late_tail;
 	/* number of steps since RAIL_STOP; stops counting at RAIL_STOP_STEPS */
@@ -114,8 +131,8 @@ struct rail {
 	struct lane_qp *timed; /* queue pair of the timed WQE; NULL: none is timed */
 	uint32_t timed_end;    /* the timed WQE has retired when sq->ci reaches this index */
 	uint64_t timed_ns;     /* CLOCK_MONOTONIC at which its doorbell was rung */
-	/* owner: poll core; any thread reads it */
-	alignas(64) uint32_t in_flight; /* number of live requests: taken and not answered */
+	/* owner: poll core; any thread reads it. Live requests and runs: taken, not answered */
+	alignas(64) uint32_t in_flight;
 	/* owner: poll core; any thread reads them */
 	alignas(64) uint64_t counter[COUNTER_COUNT];
 	uint64_t latency[LATENCY_BUCKETS]; /* histogram of the sampled READs */
@@ -136,8 +153,9 @@ struct rail {
 	/* owner: poll core; everything below, too, except head[]. live[i]: request[i] was accepted
 	 * by take.c and is not answered yet */
 	alignas(64) bool live[RAIL_REQUESTS];
-	struct link lanes; /* list of all connections of the rail, oldest first */
-	bool lost;         /* true: RAIL_LOST was received, so no new connection is accepted */
+	bool run_live[RAIL_RUNS]; /* the same for run[i] */
+	struct link lanes;        /* list of all connections of the rail, oldest first */
+	bool lost; /* true: RAIL_LOST was received, so no new connection is accepted */
 	/* bit per channel that got completions since the last rail_wake() */
 	uint64_t wake[CHANNELS_MAX / 64];
 	/* bit per channel with completions that are not published yet */
@@ -157,7 +175,9 @@ struct rail {
 	uint16_t block_stack[REQUEST_BLOCKS];  /* numbers of the free segment blocks */
 	/* number of the segment block that follows block i in its request */
 	uint16_t block_next[REQUEST_BLOCKS];
-	uint16_t lane_stack[LANES_MAX]; /* numbers of the free entries of lane[] */
+	uint16_t run_stack[RAIL_RUNS];         /* numbers of the free runs */
+	uint16_t landing_stack[RAIL_LANDINGS]; /* numbers of the free landing blocks */
+	uint16_t lane_stack[LANES_MAX];        /* numbers of the free entries of lane[] */
 	/* Hash table from QP number to the rail's QP: open addressing, linear probing. */
 	struct {
 		uint32_t qpn;
@@ -169,11 +189,13 @@ struct rail {
 	struct request request[RAIL_REQUESTS];
 	/* segment blocks; block[i] is the first one of request[i] */
 	struct op_segments block[REQUEST_BLOCKS];
+	struct rail_run run[RAIL_RUNS];
 	struct lane lane[LANES_MAX];
 	/* owner: the NIC, from the post of a READ of page heads to its CQE; otherwise the poll
 	 * core. The heads of a READ go to the RAIL_HEADS_SPAN entries from first->number *
-	 * RAIL_HEADS_SPAN on, where `first` is the READ's first request. */
-	alignas(4096) struct page_head head[RAIL_REQUESTS * RAIL_HEADS_SPAN];
+	 * RAIL_HEADS_SPAN on, where `first` is the READ's first request; those of a READ for a
+	 * run to a block from RAIL_LANDINGS_AT on. */
+	alignas(4096) struct page_head head[RAIL_LANDINGS_AT + RAIL_LANDINGS * RUN_HEADS_SPAN];
 };
 static_assert(offsetof(struct rail, unrung) == 64, "the CQ has its own cache line");
 static_assert(offsetof(struct rail, now_ns) == 128, "what every step touches is one cache line");
@@ -199,6 +221,20 @@ static inline struct request *live_from(struct rail *rail, unsigned number)
 	while (number < RAIL_REQUESTS && !rail->live[number])
 		number++;
 	return number < RAIL_REQUESTS ? &rail->request[number] : NULL;
+}
+
+/* The same for runs. */
+static inline struct rail_run *run_from(struct rail *rail, unsigned number)
+{
+	while (number < RAIL_RUNS && !rail->run_live[number])
+		number++;
+	return number < RAIL_RUNS ? &rail->run[number] : NULL;
+}
+
+/* The heads at which a READ with this landing block arrives: RUN_HEADS_SPAN of them. */
+static inline struct page_head *run_landing(struct rail *rail, uint16_t block)
+{
+	return &rail->head[RAIL_LANDINGS_AT + block * RUN_HEADS_SPAN];
 }
 
 /* Takes a free request and resets it. The caller has checked that requests_free is not 0. */
@@ -310,8 +346,61 @@ void request_end(struct rail *rail, struct request *request, enum op_status stat
  * copied.
  */
 void request_free(struct rail *rail, struct request *request);
+/* Ends a request's or run's use of a region. */
+void region_release(struct rail *rail, uint32_t id);
+/*
+ * Writes a completion, a struct op_done or run_done, to the channel's done ring; rail_answer()
+ * publishes it. The ring has room, because take.c takes an op only if its completion fits.
+ */
+void channel_answer(struct rail *rail, struct channel_slot *slot, const void *done);
 /* Publishes the completions that this step wrote to the clients' done rings. */
 void rail_answer(struct rail *rail);
+
+/* ---- run_take.c, run_post.c, run_reap.c ---- */
+/*
+ * Takes the run whose first line is `at` entries after the head of the op ring; `first` is the copy
+ * of that line, and `ready` entries from there on are filled. Returns the number of entries it
+ * occupies and the number of its pages; 0: it stays in the ring.
+ */
+uint32_t run_take(struct rail *rail, struct rail_channel *channel, const struct run_line *first,
+	uint32_t at, uint32_t ready, uint32_t *ret_pages);
+void run_free(struct rail *rail, struct rail_run *run);
+/* Routes a taken run, as peer_route() does a request. */
+void run_route(struct rail *rail, struct rail_run *run);
+/* Queues a run that has payload to post at its connection, and the connection at the rail. */
+void run_queue(struct rail *rail, struct lane *lane, struct rail_run *run);
+/* The record of a WQE is free again. Returns the bytes of the READ. */
+static inline uint32_t wqe_retire(struct lane_qp *qp, struct wqe *wqe)
+{
+	wqe->blocks = 0;
+	if (wqe->bytes > RAIL_SMALL_BYTES)
+		qp->bulk_bytes -= wqe->bytes;
+	return wqe->bytes;
+}
+
+/* WQEs that run_retire() retired: the index behind the last one, their bytes and their number. */
+struct retired {
+	uint32_t at, bytes, n;
+};
+
+/*
+ * Retires WQEs of a run that succeeded: the one at index `at`, and those after it and before `end`
+ * that are of the same run and kind. Ends the run if nothing more can come of it.
+ */
+struct retired run_retire(struct rail *rail, struct lane_qp *qp, uint32_t at, uint32_t end);
+/* Retires one WQE of a run that failed. */
+void run_retire_failed(struct rail *rail, const struct wqe *wqe, enum op_status status);
+/*
+ * Nothing more of the run is posted. Pages that are not decided get `status`, or an earlier error.
+ */
+void run_quit(struct rail_run *run, enum op_status status);
+/* run_quit(); the run ends at once if none of its WQEs is at the NIC. */
+void run_fail(struct rail *rail, struct rail_run *run, enum op_status status);
+/*
+ * Answers the run and frees it; pages in neither mask get `status`. None of its WQEs may be at the
+ * NIC.
+ */
+void run_end(struct rail *rail, struct rail_run *run, enum op_status status);
 
 /* ---- lost.c ---- */
 /* Executes RAIL_LOST: from then on the rail does not touch the NIC's memory and queues. */

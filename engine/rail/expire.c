@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Deadlines. A request with no WQE at the NIC is answered at once. One with posted WQEs is answered
- * when they retire, because the NIC may still write its buffers: a connection that makes progress
- * gets REQUEST_GRACE_NS for that, one that does not is broken, so that the control plane moves its
- * QPs to the error state. An op with too short a deadline therefore does not fail other ops. Poll
- * core only.
+ * Deadlines of requests and runs. One with no WQE at the NIC is answered at once. One with posted
+ * WQEs is answered when they retire, because the NIC may still write its buffers: a connection that
+ * makes progress gets REQUEST_GRACE_NS for that, one that does not is broken, so that the control
+ * plane moves its QPs to the error state. An op with too short a deadline therefore does not fail
+ * other ops. Poll core only.
  */
 #include "engine/rail/core.h"
 
@@ -30,6 +30,25 @@ static bool expire(struct rail *rail, struct request *request, uint64_t now)
 	link_remove(&request->pending); /* the rest of the request's payload is never posted */
 	if (over)
 		lane->overdue = true;
+	return true;
+}
+
+/* The same for a run. Pages that were validated stay hits. */
+static bool expire_run(struct rail *rail, struct rail_run *run, uint64_t now)
+{
+	bool over = run->expired;
+
+	if (!run->outstanding) {
+		run_end(rail, run, OP_TIMEOUT);
+		return false;
+	}
+	if (!over)
+		run->lane->expired++;
+	run->expired = true;
+	run->deadline_ns = now + REQUEST_GRACE_NS;
+	run_quit(run, OP_TIMEOUT);
+	if (over)
+		run->lane->overdue = true;
 	return true;
 }
 
@@ -62,6 +81,16 @@ static unsigned expire_all(struct rail *rail, uint64_t now)
 		}
 		if (request->deadline_ns < nearest)
 			nearest = request->deadline_ns;
+	}
+	for (struct rail_run *run = run_from(rail, 0); run;
+		run = run_from(rail, run->number + 1u)) {
+		if (run->deadline_ns <= now) {
+			n++;
+			if (!expire_run(rail, run, now))
+				continue;
+		}
+		if (run->deadline_ns < nearest)
+			nearest = run->deadline_ns;
 	}
 	rail->nearest_ns = nearest;
 	return n;

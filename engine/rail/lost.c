@@ -13,8 +13,8 @@
 #define LANE_DRAIN_NS (1500ull * 1000 * 1000)
 
 /*
- * The earliest deadline of the connection's requests, CLOCK_MONOTONIC; 0 if a request is past its
- * deadline already.
+ * The earliest deadline of the connection's requests and runs, CLOCK_MONOTONIC; 0 if one of them is
+ * past its deadline already.
  */
 static uint64_t lane_deadline_ns(struct rail *rail, const struct lane *lane)
 {
@@ -25,6 +25,13 @@ static uint64_t lane_deadline_ns(struct rail *rail, const struct lane *lane)
 		uint64_t over_ns = request->expired ? 0 : request->deadline_ns;
 
 		if (request->lane == lane && over_ns < ns)
+			ns = over_ns;
+	}
+	for (struct rail_run *run = run_from(rail, 0); run;
+		run = run_from(rail, run->number + 1u)) {
+		uint64_t over_ns = run->expired ? 0 : run->deadline_ns;
+
+		if (run->lane == lane && over_ns < ns)
 			ns = over_ns;
 	}
 	return ns;

@@ -34,6 +34,7 @@ static void channel_add(struct rail *rail, struct rail_channel *channel)
 	channel->stopping = channel->broken = false;
 	slot->channel = channel;
 	slot->fresh = 0;
+	slot->lots_end = 0;
 	slot->turn = rail->channels;
 	rail->turn[rail->channels++] = (uint16_t)channel->id;
 }
@@ -84,6 +85,20 @@ static void request_stop(struct rail *rail, struct request *request, uint64_t li
 		rail->nearest_ns = request->deadline_ns;
 }
 
+/* The same for a run. */
+static void run_stop(struct rail *rail, struct rail_run *run, uint64_t limit_ns)
+{
+	if (!run->outstanding) {
+		run_end(rail, run, OP_CANCELLED);
+		return;
+	}
+	run_quit(run, OP_CANCELLED);
+	if (run->deadline_ns > limit_ns)
+		run->deadline_ns = limit_ns;
+	if (run->deadline_ns < rail->nearest_ns)
+		rail->nearest_ns = run->deadline_ns;
+}
+
 /* Executes RAIL_CHANNEL_STOP. */
 static void channel_stop(struct rail *rail, struct rail_channel *channel)
 {
@@ -104,6 +119,9 @@ static void channel_stop(struct rail *rail, struct rail_channel *channel)
 		request = live_from(rail, request->number + 1u))
 		if (request->channel == id)
 			request_stop(rail, request, limit_ns);
+	for (struct rail_run *run = run_from(rail, 0); run; run = run_from(rail, run->number + 1u))
+		if (run->channel == id)
+			run_stop(rail, run, limit_ns);
 }
 
 /* ---- regions -------------------------------------------------------------------------------- */
@@ -154,6 +172,9 @@ static void stop(struct rail *rail)
 		request = live_from(rail, request->number + 1u))
 		if (!request->lane)
 			request_end(rail, request, OP_CANCELLED);
+	for (struct rail_run *run = run_from(rail, 0); run; run = run_from(rail, run->number + 1u))
+		if (!run->lane)
+			run_end(rail, run, OP_CANCELLED);
 }
 
 void rail_finish(struct rail *rail)

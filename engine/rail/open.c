@@ -44,12 +44,20 @@ static void rail_init(struct rail *rail, const struct rail_options *options)
 	link_init(&rail->waiting);
 	link_init(&rail->lanes);
 	for (unsigned i = 0; i < NODES_MAX; i++)
-		link_init(&rail->peer[i].parked);
+		link_init(&rail->peer[i].parked), link_init(&rail->peer[i].parked_runs);
 	for (unsigned i = 0; i < RAIL_REQUESTS; i++) {
 		rail->request[i].number = (uint16_t)i;
 		rail->request_stack[i] = (uint16_t)(RAIL_REQUESTS - 1 - i);
 	}
 	rail->requests_free = RAIL_REQUESTS;
+	for (unsigned i = 0; i < RAIL_RUNS; i++) {
+		rail->run[i].number = (uint16_t)i;
+		rail->run_stack[i] = (uint16_t)(RAIL_RUNS - 1 - i);
+	}
+	rail->runs_free = RAIL_RUNS;
+	for (unsigned i = 0; i < RAIL_LANDINGS; i++)
+		rail->landing_stack[i] = (uint16_t)(RAIL_LANDINGS - 1 - i);
+	rail->landings_free = RAIL_LANDINGS;
 	rail->blocks_free = REQUEST_BLOCKS - RAIL_REQUESTS;
 	for (unsigned i = 0; i < rail->blocks_free; i++)
 		rail->block_stack[i] = (uint16_t)(REQUEST_BLOCKS - 1 - i);

@@ -91,13 +91,14 @@ static void say_lane(struct rail *rail, uint32_t kind, const struct rail_peer *p
 	rail_say(rail, &event);
 }
 
-/* Requests from the control plane a connection to the peer of `op`. */
-static void say_wanted(struct rail *rail, struct peer_slot *slot, const struct op *op)
+void peer_want(struct rail *rail, struct peer_slot *slot, uint8_t peer, uint32_t ref)
 {
-	struct rail_event event = {.kind = RAIL_PEER_WANTED, .peer = op->peer, .ref = op->peer_ref};
+	struct rail_event event = {.kind = RAIL_PEER_WANTED, .peer = peer, .ref = ref};
 
+	if (slot->wanted)
+		return;
 	slot->wanted = true;
-	slot->wanted_ref = op->peer_ref;
+	slot->wanted_ref = ref;
 	rail_say(rail, &event);
 }
 
@@ -122,6 +123,12 @@ static void lane_fail_pending(struct rail *rail, struct lane *lane)
 {
 	lane_fail_list(rail, &lane->heads);
 	lane_fail_list(rail, &lane->pending);
+	while (link_linked(&lane->runs))
+		run_fail(rail, container_of(lane->runs.next, struct rail_run, pending),
+			OP_PEER_DOWN);
+	while (link_linked(&lane->run_heads))
+		run_fail(rail, container_of(lane->run_heads.next, struct rail_run, heads),
+			OP_PEER_DOWN);
 	link_remove(&lane->waiting);
 }
 
@@ -204,13 +211,17 @@ static void lane_init(struct rail *rail, struct lane *lane, struct rail_peer *pe
 	lane->ended_ns = 0;
 	lane->wqes = lane->bytes = lane->requests = lane->expired = 0;
 	lane->taken_bytes = 0;
-	lane->bulk = lane->run = NULL;
+	lane->bulk = lane->small = NULL;
+	lane->runs_live = lane->run_pages = 0;
+	lane->runs_first = false;
 	lane->moved = lane->moved_seen = 0;
 	lane->still_ns = 0;
 	lane->begun = false;
 	link_init(&lane->waiting);
 	link_init(&lane->pending);
 	link_init(&lane->heads);
+	link_init(&lane->runs);
+	link_init(&lane->run_heads);
 	link_append(&rail->lanes, &lane->lanes);
 	for (unsigned i = 0; i < peer->qps; i++) {
 		struct lane_qp *qp = &lane->qp[i];
@@ -286,9 +297,16 @@ static void want_next(struct rail *rail, struct peer_slot *slot, uint32_t ref)
 	if (!slot->wanted || slot->wanted_ref != ref)
 		return;
 	slot->wanted = false;
-	if (link_linked(&slot->parked))
-		say_wanted(
-			rail, slot, &container_of(slot->parked.next, struct request, pending)->op);
+	if (link_linked(&slot->parked)) {
+		const struct op *op = &container_of(slot->parked.next, struct request, pending)->op;
+
+		peer_want(rail, slot, op->peer, op->peer_ref);
+	} else if (link_linked(&slot->parked_runs)) {
+		const struct run *run =
+			&container_of(slot->parked_runs.next, struct rail_run, pending)->header;
+
+		peer_want(rail, slot, run->peer, run->peer_ref);
+	}
 }
 
 /*
@@ -331,6 +349,16 @@ void lane_add(struct rail *rail, struct rail_peer *peer)
 		rail->parked--;
 		peer_route(rail, request);
 	}
+	for (struct link *at = slot->parked_runs.next, *next; at != &slot->parked_runs; at = next) {
+		struct rail_run *run = container_of(at, struct rail_run, pending);
+
+		next = at->next;
+		if (run->header.peer_ref != peer->ref)
+			continue;
+		link_remove(&run->pending);
+		rail->parked -= run->header.pages;
+		run_route(rail, run);
+	}
 	want_next(rail, slot, peer->ref);
 }
 
@@ -345,6 +373,13 @@ void peer_refuse(struct rail *rail, uint16_t peer, uint32_t ref)
 		if (request->op.peer_ref != ref)
 			continue;
 		request_end(rail, request, OP_PEER_DOWN);
+	}
+	for (struct link *at = slot->parked_runs.next, *next; at != &slot->parked_runs; at = next) {
+		struct rail_run *run = container_of(at, struct rail_run, pending);
+
+		next = at->next;
+		if (run->header.peer_ref == ref)
+			run_end(rail, run, OP_PEER_DOWN);
 	}
 	want_next(rail, slot, ref);
 }
@@ -394,8 +429,7 @@ void peer_route(struct rail *rail, struct request *request)
 	}
 	rail->parked++;
 	link_append(&slot->parked, &request->pending);
-	if (!slot->wanted)
-		say_wanted(rail, slot, &request->op);
+	peer_want(rail, slot, request->op.peer, request->op.peer_ref);
 }
 
 /*
@@ -407,7 +441,7 @@ void lane_unstall(struct rail *rail, struct lane *lane)
 	lane->stalled = false;
 	rail->posted_bytes += lane->bytes;
 	rail->taken_bytes += lane->taken_bytes;
-	rail->parked -= lane->requests;
+	rail->parked -= lane->requests + lane->run_pages;
 }
 
 /* Updates whether a connection is stalled. `passed_ns`: the time since the last call. */
@@ -428,7 +462,7 @@ static void lane_watch(struct rail *rail, struct lane *lane, uint64_t passed_ns)
 		lane->stalled = true;
 		rail->posted_bytes -= lane->bytes;
 		rail->taken_bytes -= lane->taken_bytes;
-		rail->parked += lane->requests;
+		rail->parked += lane->requests + lane->run_pages;
 	}
 	if ((lane->stalled && lane->expired) || (stall_ns && lane->still_ns >= stall_ns))
 		lane_break(rail, lane, 0);

@@ -13,7 +13,7 @@
 #define RAIL_PEER_H
 
 #include "engine/rail/inbox.h"
-#include "engine/rail/request.h"
+#include "engine/rail/run.h"
 
 #define LANES_MAX (2 * NODES_MAX)
 #define LANE_QPS_MAX (LANES_MAX * QPS_PER_PEER_MAX)
@@ -33,18 +33,47 @@ static_assert(LANE_QPS_MAX < 1 << 16, "table slots are 16 bits");
 
 struct rail;
 
+enum wqe_kind {
+	WQE_REQUEST,   /* a slice of a request, or page heads of requests: see its stage */
+	WQE_RUN_PAGES, /* payload of a run: it completes `pages` */
+	WQE_RUN_HEADS, /* the heads of `pages` of a run */
+};
+
 /*
- * A posted WQE: its request and size. Stored at the index of the WQE's first WQEBB, modulo
+ * A posted WQE: what it is for, and its size. Stored at the index of the WQE's first WQEBB, modulo
  * QP_DEPTH.
  */
 struct wqe {
 	uint32_t bytes; /* number of bytes that the WQE READs */
-	/* number of the WQE's request; for a READ of page heads that of the first request in a
-	 * list linked by heads_next */
+	/* number of the WQE's request or run; for a READ of page heads of requests that of the
+	 * first request in a list linked by heads_next */
 	uint16_t request;
-	uint16_t blocks; /* size of the WQE in WQEBBs; 0: this is not its first WQEBB */
+	uint8_t blocks;   /* size of the WQE in WQEBBs; 0: this is not its first WQEBB */
+	uint8_t kind;     /* enum wqe_kind */
+	uint32_t pages;   /* pages of the run that the WQE completes, or whose heads it READs */
+	uint16_t first;   /* the first of them */
+	uint16_t landing; /* WQE_RUN_HEADS: the landing block: see run_landing() */
 };
-static_assert(sizeof(struct wqe) == 8, "eight to a cache line");
+static_assert(sizeof(struct wqe) == 16, "four to a cache line");
+
+/* The members request, blocks and kind in one word. */
+static inline uint32_t wqe_owner(uint16_t request, uint8_t blocks, enum wqe_kind kind)
+{
+	return request | (uint32_t)blocks << 16 | (uint32_t)kind << 24;
+}
+
+/* Writes a record in two stores; `detail` is first | landing << 16. */
+static inline void wqe_store(
+	struct wqe *wqe, uint32_t bytes, uint32_t owner, uint32_t pages, uint32_t detail)
+{
+	uint64_t word[2] = {bytes | (uint64_t)owner << 32, pages | (uint64_t)detail << 32};
+
+	memcpy(wqe, word, sizeof(*wqe));
+}
+static_assert(offsetof(struct wqe, request) == 4 && offsetof(struct wqe, blocks) == 6 &&
+		      offsetof(struct wqe, kind) == 7 && offsetof(struct wqe, first) == 12 &&
+		      offsetof(struct wqe, landing) == 14,
+	"as wqe_store() writes them");
 
 struct lane_qp {
 	struct dv_sq *sq;
@@ -82,17 +111,23 @@ struct lane {
 	/* list of this connection's requests whose page head is to be READ; posted before
 	 * `pending` */
 	struct link heads;
+	/* list of this connection's runs with payload to post, in the order of their tags */
+	struct link runs;
+	/* list of this connection's runs with page heads to READ; posted before all payload */
+	struct link run_heads;
+	bool runs_first; /* true: runs were posted before requests the last time */
 	/* number of WQEs posted and not retired on all QPs of the connection */
 	uint32_t wqes;
 	/* bytes of READs posted and not retired on all QPs of the connection */
 	uint32_t bytes;
 	struct lane_qp *bulk; /* QP to which the last long READ was posted; NULL: none */
-	/* QP to which the current run of small READs is posted; a WQE that requests a CQE ends
-	 * the run; NULL: no run */
-	struct lane_qp *run;
+	/* QP to which small READs are posted until one of them requests a CQE; NULL: none */
+	struct lane_qp *small;
+	uint32_t runs_live;   /* number of live runs of this connection */
+	uint32_t run_pages;   /* number of their pages and buckets */
 	uint32_t requests;    /* number of live requests of this connection */
-	uint64_t taken_bytes; /* bytes of this connection's live requests, posted or not */
-	/* number of requests past their deadlines that still have WQEs at the NIC */
+	uint64_t taken_bytes; /* bytes of this connection's live requests and runs, posted or not */
+	/* number of requests and runs past their deadlines that still have WQEs at the NIC */
 	uint32_t expired;
 	uint32_t moved;      /* number of WQEs of this connection retired so far; wraps */
 	uint32_t moved_seen; /* value that `moved` had at the last lanes_watch() */
@@ -118,6 +153,7 @@ struct peer_slot {
 	struct lane *lane; /* newest connection to the peer; NULL: none */
 	/* list of requests that wait for a connection to the peer, oldest first */
 	struct link parked;
+	struct link parked_runs; /* list of runs that wait for one, oldest first */
 	/* if `wanted`: ref of the incarnation for which RAIL_PEER_WANTED was sent */
 	uint32_t wanted_ref;
 	bool wanted; /* true: RAIL_PEER_WANTED was sent and is not answered yet */
@@ -176,6 +212,11 @@ bool lane_has_place(const struct lane *lane, const struct op *op);
  * or back to the client with OP_PEER_DOWN or OP_INVALID.
  */
 void peer_route(struct rail *rail, struct request *request);
+/*
+ * Requests a connection to (peer, ref) from the control plane, unless a request for one to this
+ * peer is open.
+ */
+void peer_want(struct rail *rail, struct peer_slot *slot, uint8_t peer, uint32_t ref);
 /*
  * RAIL_PEER_REFUSE: the control plane cannot connect to (peer, ref), so the requests that wait for
  * it end with OP_PEER_DOWN.

@@ -1,42 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Requests -> WQEs: slices of payload of up to SLICE_BYTES, and READs of page heads. A request that
- * does not fit the budgets now is posted in a later step. Poll core only; the hot path.
- *
- * Which QP: with two or more QPs, the last one never gets a long READ, so on it a bucket or a page
- * head never waits behind a long one. A NIC executes 16 READs of a QP at a time and queues the rest
- * behind them, so long READs go to one QP until it has RAIL_BULK_BYTES, then to the QP with the
- * fewest bytes; few QPs mean few touched cache lines. Small READs go to one QP until its next
- * signalled WQE: pages that lie side by side then complete together, and one READ fetches their
- * heads.
- *
- * Which WQEs request a CQE: on each QP, a READ that brings the bytes posted since the last of these
- * to RAIL_SIGNAL_BYTES or their number to RAIL_SIGNAL_WQES, so every long READ does; and always the
- * last WQE before a doorbell (step.c), so that no completion depends on a WQE that may never be
- * posted.
+ * does not fit the budgets now is posted in a later step. Poll core only; the hot path. QPs and
+ * signalling: see post.h.
  */
-#include "engine/rail/core.h"
-
-static uint32_t qp_outstanding(const struct lane_qp *qp)
-{
-	return qp->sq->pi - qp->sq->ci;
-}
-
-static bool qp_has_room(const struct lane_qp *qp)
-{
-	/* Room is limited by the smaller one of QP_DEPTH, the size of lane_qp.wqe, and the send
-	 * queue's size. */
-	uint32_t blocks = qp->sq->wqe_cnt < QP_DEPTH ? qp->sq->wqe_cnt : QP_DEPTH;
-
-	return qp_outstanding(qp) + dv_wqe_blocks(DV_SGES_MAX) <= blocks;
-}
+#include "engine/rail/post.h"
 
 /*
  * The QP for a long READ: that of the last long READ until it has RAIL_BULK_BYTES, then the one
  * with the fewest bytes of long READs. The last QP is kept for small READs if there are several.
  * NULL: none has room.
  */
-static struct lane_qp *pick_bulk(struct lane *lane, uint32_t bytes)
+struct lane_qp *pick_bulk(struct lane *lane, uint32_t bytes)
 {
 	unsigned qps = lane->peer->qps > 1 ? lane->peer->qps - 1 : 1;
 	struct lane_qp *best = lane->bulk;
@@ -55,10 +30,10 @@ static struct lane_qp *pick_bulk(struct lane *lane, uint32_t bytes)
 }
 
 /*
- * The QP with the fewest outstanding WQEBBs among those without long READs; a run of small READs
- * starts there. NULL: it has no room.
+ * The QP with the fewest outstanding WQEBBs among those without long READs; the next small READs
+ * go there. NULL: it has no room.
  */
-static struct lane_qp *pick_shortest(struct lane *lane)
+struct lane_qp *pick_shortest(struct lane *lane)
 {
 	struct lane_qp *best = &lane->qp[lane->peer->qps - 1];
 
@@ -68,86 +43,14 @@ static struct lane_qp *pick_shortest(struct lane *lane)
 		if (!qp->bulk_bytes && qp_outstanding(qp) < qp_outstanding(best))
 			best = qp;
 	}
-	lane->run = best;
+	lane->small = best;
 	return qp_has_room(best) ? best : NULL;
 }
 
 /*
- * The QP for the connection's next READ of `bytes`; NULL: there is no room for the largest WQE now.
+ * Not inline: inlining would take registers from the common path without extents.
  */
-static inline struct lane_qp *lane_pick(struct lane *lane, uint32_t bytes)
-{
-	struct lane_qp *run = lane->run;
-
-	/* One connection gets at most half of the CQ, so that a peer that hangs cannot block the
-	 * others. */
-	if (unlikely(lane->wqes >= CQ_DEPTH / 2))
-		return NULL;
-	if (bytes > RAIL_SMALL_BYTES)
-		return pick_bulk(lane, bytes);
-	if (likely(run && run->silent && !run->bulk_bytes && qp_has_room(run)))
-		return run;
-	return pick_shortest(lane);
-}
-
-/*
- * Accounts for the next WQE of the QP and returns its signalling flags: a CQE is requested after
- * RAIL_SIGNAL_WQES WQEs or RAIL_SIGNAL_BYTES without one.
- */
-static uint8_t signal_of(struct lane_qp *qp, uint32_t bytes)
-{
-	qp->silent++;
-	qp->silent_bytes += bytes;
-	if (qp->silent < RAIL_SIGNAL_WQES && qp->silent_bytes < RAIL_SIGNAL_BYTES)
-		return DV_CE_ERROR_ONLY;
-	qp->silent = qp->silent_bytes = 0;
-	return DV_CE_ALWAYS;
-}
-
-/* Writes one READ to the send queue and records it. The doorbell follows in rail_ring(). */
-static void post_wqe(struct rail *rail, struct lane_qp *qp, struct request *request,
-	const struct rail_remote *remote, uint64_t offset, const struct dv_sge *sge, unsigned sges,
-	uint32_t bytes)
-{
-	struct lane *lane = qp->lane;
-	uint64_t at = remote->base + offset;
-	uint8_t flags = signal_of(qp, bytes);
-	uint32_t index;
-	struct wqe *wqe;
-
-	if (likely(sges == 1)) /* constant 1: the compiler removes the loop over the SGEs */
-		index = dv_post(qp->sq, DV_READ, at, remote->rkey, sge, 1, flags);
-	else
-		index = dv_post(qp->sq, DV_READ, at, remote->rkey, sge, sges, flags);
-	wqe = &qp->wqe[index & (QP_DEPTH - 1)];
-	wqe->bytes = bytes;
-	wqe->request = request->number;
-	wqe->blocks = (uint16_t)(qp->sq->pi - index);
-	if (wqe->blocks > 1)
-		qp->wqe[(index + 1) & (QP_DEPTH - 1)].blocks = 0;
-	if (!lane->wqes)
-		lane->begun = false;
-	lane->wqes++;
-	rail->wqes++;
-	if (bytes > RAIL_SMALL_BYTES)
-		qp->bulk_bytes += bytes;
-	lane->bytes += bytes;
-	if (likely(!lane->stalled))
-		rail->posted_bytes += bytes;
-	PROBE_POST(request->channel, request->op.cookie, rail->options.index, qp->sq->qpn, bytes);
-	if (!qp->unrung) {
-		qp->unrung = true;
-		qp->rung_next = rail->unrung;
-		rail->unrung = qp;
-	}
-}
-
-/*
- * Cuts a destination of `bytes` bytes from region offset `at` on at the end of its first extent.
- * Returns the bytes in that extent, and its lkey. Not inline: inlining would take registers from
- * the common path without extents.
- */
-__attribute__((noinline)) static uint32_t cut_at_extent(
+__attribute__((noinline)) uint32_t cut_at_extent(
 	const struct rail *rail, uint32_t id, uint64_t at, uint32_t bytes, uint32_t *ret_lkey)
 {
 	unsigned shift = rail->region[id].extent_shift;
@@ -212,6 +115,12 @@ static void gather_one(const struct rail *rail, struct request *request, uint32_
 	*ret_sges = 1;
 }
 
+static inline void wqe_of_request(struct wqe *wqe, const struct request *request)
+{
+	wqe->request = request->number;
+	wqe->kind = WQE_REQUEST;
+}
+
 /*
  * Posts the request's next slice if it fits the rail's in-flight budget (RAIL_IN_FLIGHT_BYTES).
  * False: it does not fit now. Cannot starve: a rail with nothing posted always accepts one slice.
@@ -234,9 +143,11 @@ static bool post_piece(struct rail *rail, struct lane *lane, struct request *req
 		gather_one(rail, request, limit, sge, &sges);
 	else
 		limit = gather(rail, request, limit, sge, &sges);
+	wqe_of_request(post_wqe(rail, qp, &lane->peer->region[request->op.region], offset, sge,
+			       sges, limit, RAIL_SIGNAL_BYTES),
+		request);
 	request->outstanding++;
-	post_wqe(rail, qp, request, &lane->peer->region[request->op.region], offset, sge, sges,
-		limit);
+	PROBE_POST(request->channel, request->op.cookie, rail->options.index, qp->sq->qpn, limit);
 	return true;
 }
 
@@ -312,21 +223,19 @@ static bool post_heads(struct rail *rail, struct lane *lane)
 	if (!qp)
 		return false;
 	sge.bytes = heads_gather(rail, lane, first) * (uint32_t)sizeof(struct page_head);
-	post_wqe(rail, qp, first, &lane->peer->region[REGION_HEADS_0 + first->op.region],
-		head_unit(first) * sizeof(struct page_head), &sge, 1, sge.bytes);
+	wqe_of_request(post_wqe(rail, qp, &lane->peer->region[REGION_HEADS_0 + first->op.region],
+			       head_unit(first) * sizeof(struct page_head), &sge, 1, sge.bytes,
+			       RAIL_SIGNAL_BYTES),
+		first);
+	PROBE_POST(first->channel, first->op.cookie, rail->options.index, qp->sq->qpn, sge.bytes);
 	return true;
 }
 
-/*
- * Posts up to `burst` WQEs of the connection, page heads before payload, as far as there is room.
- * Returns how many.
- */
-static unsigned post_lane(struct rail *rail, struct lane *lane, unsigned burst)
+/* Posts up to `burst` slices of the connection's requests. Returns how many. */
+static unsigned post_requests(struct rail *rail, struct lane *lane, unsigned burst)
 {
 	unsigned n = 0;
 
-	while (n < burst && link_linked(&lane->heads) && post_heads(rail, lane))
-		n++;
 	while (n < burst && link_linked(&lane->pending)) {
 		struct request *request = container_of(lane->pending.next, struct request, pending);
 
@@ -336,10 +245,32 @@ static unsigned post_lane(struct rail *rail, struct lane *lane, unsigned burst)
 		if (request->posted == request->op.length)
 			link_remove(&request->pending);
 	}
+	return n;
+}
+
+/*
+ * Posts up to `burst` WQEs of the connection, page heads before payload, as far as there is room.
+ * Returns how many. Requests and runs take turns in being first.
+ */
+static unsigned post_lane(struct rail *rail, struct lane *lane, unsigned burst)
+{
+	unsigned n = 0;
+
+	if (link_linked(&lane->run_heads))
+		n += post_run_heads(rail, lane, burst);
+	while (n < burst && link_linked(&lane->heads) && post_heads(rail, lane))
+		n++;
+	lane->runs_first = !lane->runs_first;
+	if (lane->runs_first && link_linked(&lane->runs))
+		n += post_runs(rail, lane, burst - n);
+	n += post_requests(rail, lane, burst - n);
+	if (!lane->runs_first && link_linked(&lane->runs))
+		n += post_runs(rail, lane, burst - n);
 	link_remove(&lane->waiting);
-	/* Requests that are left wait behind the other connections, so that the next step begins
-	 * with those. */
-	if (link_linked(&lane->pending) || link_linked(&lane->heads))
+	/* What is left waits behind the other connections, so that the next step begins with
+	 * those. */
+	if (link_linked(&lane->pending) || link_linked(&lane->heads) || link_linked(&lane->runs) ||
+		link_linked(&lane->run_heads))
 		link_append(&rail->waiting, &lane->waiting);
 	return n;
 }

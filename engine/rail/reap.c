@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * CQEs -> requests: a CQE retires its WQE and every earlier one of the same QP. When the last
- * posted WQE of a request retires, its page head is read next, or the request is answered. Poll
- * core only; the hot path.
+ * CQEs -> requests and runs (run_reap.c): a CQE retires its WQE and every earlier one of the same
+ * QP. When the last posted WQE of a request retires, its page head is read next, or the request is
+ * answered. Poll core only; the hot path.
  */
 #include "engine/rail/core.h"
 
@@ -79,29 +79,35 @@ static void read_time_end(struct rail *rail, bool failed)
 }
 
 /*
- * Retires the QP's WQEs with indices before `end`, oldest first: the last of them with `syndrome`,
- * the ones before it with `earlier`. A syndrome of 0 is success.
+ * Retires the QP's WQEs with indices before `end`, oldest first: the last of them, whose index is
+ * `last`, with `syndrome`, the ones before it with `earlier`. A syndrome of 0 is success.
  */
-static void retire(
-	struct rail *rail, struct lane_qp *qp, uint32_t end, uint32_t earlier, uint32_t syndrome)
+static void retire(struct rail *rail, struct lane_qp *qp, uint32_t last, uint32_t end,
+	uint32_t earlier, uint32_t syndrome)
 {
 	struct lane *lane = qp->lane;
-	uint32_t n = 0, bytes = 0, at = qp->sq->ci;
+	uint32_t n = 0, bytes = 0, at = qp->sq->ci, good = syndrome ? last : end;
 
 	if (unlikely(lane->stalled))
 		lane_unstall(rail, lane);
 	while (at != end) {
 		struct wqe *wqe = &qp->wqe[at & (QP_DEPTH - 1)];
-		uint32_t of_this;
+		uint32_t of_this = at == last ? syndrome : earlier;
 
+		if (wqe->kind != WQE_REQUEST && likely(!of_this)) {
+			struct retired r = run_retire(rail, qp, at, good);
+
+			at = r.at;
+			bytes += r.bytes;
+			n += r.n;
+			continue;
+		}
 		at += wqe->blocks;
-		of_this = at == end ? syndrome : earlier;
-		wqe->blocks = 0;
-		if (wqe->bytes > RAIL_SMALL_BYTES)
-			qp->bulk_bytes -= wqe->bytes;
-		bytes += wqe->bytes;
+		bytes += wqe_retire(qp, wqe);
 		n++;
-		if (rail->request[wqe->request].stage == REQUEST_HEAD)
+		if (wqe->kind != WQE_REQUEST)
+			run_retire_failed(rail, wqe, status_of(of_this));
+		else if (rail->request[wqe->request].stage == REQUEST_HEAD)
 			heads_retire(rail, wqe->request, of_this);
 		else
 			payload_retire(rail, &rail->request[wqe->request], of_this);
@@ -135,7 +141,8 @@ void lane_retire_posted(struct rail *rail, struct lane *lane)
 	for (unsigned i = 0; i < lane->peer->qps; i++) {
 		struct lane_qp *qp = &lane->qp[i];
 
-		retire(rail, qp, qp->sq->pi, DV_SYNDROME_FLUSHED, DV_SYNDROME_FLUSHED);
+		retire(rail, qp, qp->sq->last, qp->sq->pi, DV_SYNDROME_FLUSHED,
+			DV_SYNDROME_FLUSHED);
 	}
 }
 
@@ -158,7 +165,7 @@ static void reap_one(struct rail *rail, const struct dv_completion *completion)
 	/* A QP completes in order, so the WQEs before a failed one have succeeded. Those before
 	 * a flushed one may have been flushed as well, because some devices report only the last
 	 * flushed WQE. */
-	retire(rail, qp, index + qp->wqe[index & (QP_DEPTH - 1)].blocks,
+	retire(rail, qp, index, index + qp->wqe[index & (QP_DEPTH - 1)].blocks,
 		completion->syndrome == DV_SYNDROME_FLUSHED ? DV_SYNDROME_FLUSHED : 0,
 		completion->syndrome);
 	if (unlikely(completion->syndrome))

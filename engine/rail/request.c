@@ -42,7 +42,7 @@ void request_hold_regions(struct rail *rail, struct request *request)
 	}
 }
 
-static void region_release(struct rail *rail, uint32_t id)
+void region_release(struct rail *rail, uint32_t id)
 {
 	if (--rail->region[id].users == 0 && unlikely(rail->region[id].dropping))
 		region_return_if_unused(rail, id);
@@ -108,20 +108,13 @@ static void count_end(struct rail *rail, const struct request *request, enum op_
 	}
 }
 
-/*
- * Writes a completion to the channel's done ring; rail_answer() publishes it. The ring has room,
- * because take.c takes an op only if its completion fits.
- */
-static void channel_answer(
-	struct rail *rail, struct channel_slot *slot, uint64_t cookie, enum op_status status)
+void channel_answer(struct rail *rail, struct channel_slot *slot, const void *done)
 {
 	struct rail_channel *channel = slot->channel;
 	uint32_t id = channel->id;
 
 	if (likely(!channel->stopping && !channel->broken)) {
-		struct op_done done = {.cookie = cookie, .status = status};
-
-		memcpy(ring_slot_new(&channel->done, slot->fresh), &done, sizeof(done));
+		memcpy(ring_slot_new(&channel->done, slot->fresh), done, sizeof(struct op_done));
 		slot->fresh++;
 		rail->fresh[id / 64] |= 1ull << id % 64;
 		rail->answered = true;
@@ -145,6 +138,7 @@ static void probe_end(struct rail *rail, struct request *request, enum op_status
 void request_end(struct rail *rail, struct request *request, enum op_status status)
 {
 	struct channel_slot *slot = &rail->channel[request->channel];
+	struct op_done done = {.cookie = request->op.cookie, .status = status};
 
 	if (unlikely(request->channel == CHANNEL_NONE)) {
 		probe_end(rail, request, status);
@@ -165,7 +159,7 @@ void request_end(struct rail *rail, struct request *request, enum op_status stat
 	PROBE_COMPLETION(request->channel, request->op.cookie, rail->options.index, status,
 		request->op.length);
 	shm_store(&rail->in_flight, rail->in_flight - 1);
-	channel_answer(rail, slot, request->op.cookie, status);
+	channel_answer(rail, slot, &done);
 	request_free(rail, request);
 	if (unlikely(slot->channel->stopping))
 		channel_return_if_idle(rail, slot->channel);

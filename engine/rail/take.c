@@ -6,8 +6,8 @@
 #include "engine/rail/core.h"
 
 /*
- * How many more ops may be taken from this channel: limited by free entries of the done ring
- * and by free requests. Breaks the channel if the client's index of the done ring is impossible.
+ * How many more ops may be taken from this channel: limited by free entries of the done ring.
+ * Breaks the channel if the client's index of the done ring is impossible.
  */
 static uint32_t take_limit(struct rail *rail, struct channel_slot *slot)
 {
@@ -24,7 +24,7 @@ static uint32_t take_limit(struct rail *rail, struct channel_slot *slot)
 	}
 	if (unlikely((uint32_t)room < owed + limit))
 		limit = (uint32_t)room > owed ? (uint32_t)room - owed : 0;
-	return limit < rail->requests_free ? limit : rail->requests_free;
+	return limit;
 }
 
 /* Validates an op without looking at its segments. */
@@ -151,18 +151,17 @@ static bool must_wait(const struct rail *rail, const struct op *op)
 
 /*
  * Takes the op that starts `at` entries after the head of the op ring, where `ready` entries are
- * filled. Returns the number of entries it occupies; 0: it stays in the ring.
+ * filled; `slot` is the copy of its first entry. Returns the number of entries it occupies; 0: it
+ * stays in the ring.
  */
-static uint32_t take_op(
-	struct rail *rail, struct rail_channel *channel, uint32_t at, uint32_t ready)
+static uint32_t take_op(struct rail *rail, struct rail_channel *channel, const struct op_slot *slot,
+	uint32_t at, uint32_t ready)
 {
 	struct request *request = request_new(rail);
-	struct op_slot slot;
 	uint32_t slots;
 	bool possible;
 
-	memcpy(&slot, ring_slot_old(&channel->ops, at), sizeof(slot));
-	op_decode(&slot, rail_now(rail), &request->op, &rail->block[request->number].segment[0]);
+	op_decode(slot, rail_now(rail), &request->op, &rail->block[request->number].segment[0]);
 	slots = op_slots(request->op.segments);
 	if (unlikely(slots > ready) && slots > (uint32_t)ring_ready_now(&channel->ops) - at) {
 		/* The library publishes whole ops, so a partial one is that of a broken client. */
@@ -194,10 +193,33 @@ static uint32_t take_op(
 	return slots;
 }
 
+/*
+ * Copies the ring entry `at` after the head once, and takes the op or run that starts there.
+ * Returns as take_op(), and how many pages it has.
+ */
+static uint32_t take_one(struct rail *rail, struct rail_channel *channel, uint32_t at,
+	uint32_t ready, uint32_t *ret_pages)
+{
+	union {
+		struct op_slot op;
+		struct run_line run;
+	} first;
+
+	memcpy(&first, ring_slot_old(&channel->ops, at), sizeof(first));
+	if (first.op.kind == OP_RUN || first.op.kind == OP_LOOKUP)
+		return run_take(rail, channel, &first.run, at, ready, ret_pages);
+	if (unlikely(!rail->requests_free)) {
+		rail->blocked = true;
+		return 0;
+	}
+	*ret_pages = 1;
+	return take_op(rail, channel, &first.op, at, ready);
+}
+
 static unsigned take_channel(struct rail *rail, struct channel_slot *slot)
 {
 	struct rail_channel *channel = slot->channel;
-	uint32_t limit, slots, ready, at = 0;
+	uint32_t limit, slots, ready, at = 0, pages, taken = 0;
 	unsigned n = 0;
 
 	if (unlikely(channel->stopping || channel->broken))
@@ -206,21 +228,24 @@ static unsigned take_channel(struct rail *rail, struct channel_slot *slot)
 	if (ready == 0)
 		return 0;
 	limit = take_limit(rail, slot);
-	while (n < RAIL_TAKE_BURST) {
+	while (taken < RAIL_TAKE_BURST) {
 		/* The entries of the ops taken so far are not released yet; look for filled
 		 * entries behind them. */
 		if (at >= ready)
 			ready = (uint32_t)ring_look(&channel->ops, RING_LOOK);
 		if (at >= ready)
 			break;
-		if (n == limit || rail->taken_bytes >= RAIL_TAKEN_BYTES) {
+		/* A channel with nothing in flight may exceed the budget by one op, so that the
+		 * lots of its run take turns with those of a long run of another channel. */
+		if (n == limit || (rail->taken_bytes >= RAIL_TAKEN_BYTES && channel->in_flight)) {
 			rail->blocked = true;
 			break;
 		}
-		slots = take_op(rail, channel, at, ready - at);
+		slots = take_one(rail, channel, at, ready - at, &pages);
 		if (!slots)
 			break;
 		at += slots;
+		taken += pages ? pages : 1;
 		n++;
 	}
 	/* The ops were copied, so the client may overwrite their ring entries. */

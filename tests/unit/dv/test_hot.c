@@ -156,6 +156,36 @@ static void blocks_are_counted_from_segments(void **state)
 	assert_int_equal(dv_wqe_blocks(3), 2);
 }
 
+static void a_series_writes_the_same_bytes_as_single_posts(void **state)
+{
+	static uint8_t expected[sizeof(queue)];
+	struct dv_sq sq = new_sq();
+	struct dv_series series;
+
+	(void)state;
+	sq.pi = sq.ci = sq.rung = 0x5fffd; /* the queue's end and that of 16 bits are passed */
+	for (uint32_t i = 0; i < BLOCKS; i++) {
+		struct dv_sge sge = {0x1122334455667788 + i, 0x99aabbcc + i, 0xddeeff01};
+
+		dv_post(&sq, DV_READ, 0xf1e2d3c4b5a69788 - i, 0x12345678, &sge, 1, 0);
+	}
+	dv_signal_last(&sq);
+	memcpy(expected, queue, sizeof(expected));
+	sq = new_sq();
+	sq.pi = sq.ci = sq.rung = 0x5fffd;
+	series = dv_series_begin(&sq, 0x12345678, 0xddeeff01);
+	for (uint32_t i = 0; i < BLOCKS; i++)
+		assert_int_equal(dv_series_read(&series, 0xf1e2d3c4b5a69788 - i,
+					 0x1122334455667788 + i, 0x99aabbcc + i),
+			0x5fffd + i);
+	dv_series_end(&sq, &series);
+	dv_signal_last(&sq);
+	assert_int_equal(sq.pi, 0x5fffd + BLOCKS);
+	assert_int_equal(sq.last, 0x5fffd + BLOCKS - 1);
+	/* each WQE has 48 bytes; the rest of its block is not written */
+	assert_memory_equal(queue, expected, sizeof(expected));
+}
+
 static uint64_t doorbell(unsigned half)
 {
 	uint64_t value;
@@ -343,6 +373,7 @@ int main(void)
 		cmocka_unit_test(a_wqe_has_the_low_16_bits_of_its_index),
 		cmocka_unit_test(a_third_segment_at_the_queue_end_is_in_the_first_block),
 		cmocka_unit_test(blocks_are_counted_from_segments),
+		cmocka_unit_test(a_series_writes_the_same_bytes_as_single_posts),
 		cmocka_unit_test(dv_signal_last_sets_the_flag_of_the_last_wqe),
 		cmocka_unit_test(the_doorbell_has_the_last_wqe_and_alternates_halves),
 		cmocka_unit_test(the_doorbell_record_holds_16_bits),

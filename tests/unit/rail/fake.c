@@ -141,7 +141,7 @@ static void wqe_check(const struct world *w, const struct fake_wqe *wqe)
 		assert_true(s->bytes > 0);
 		if (s->lkey == WORLD_HEADS_LKEY)
 			assert_true(
-				s->bytes % 32 == 0 && s->bytes <= 32 * RAIL_HEADS_SPAN &&
+				s->bytes % 32 == 0 && s->bytes <= 32 * RUN_HEADS_SPAN &&
 				s->address % 32 == 0 &&
 				within(s->address, s->bytes, w->rail->head, sizeof(w->rail->head)));
 		else

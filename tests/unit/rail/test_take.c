@@ -44,7 +44,7 @@ static void an_op_with_a_field_out_of_range_is_refused_and_the_channel_continues
 		refused(w, &op, &segment);                                                         \
 	} while (0)
 	REFUSED(op.kind = 0);
-	REFUSED(op.kind = 3);
+	REFUSED(op.kind = OP_LOOKUP + 1);
 	REFUSED(op.region = REGIONS_EXPORTED);
 	REFUSED(op.region = 0xff);
 	REFUSED(op.region = REGION_HEADS_0); /* a region that is not a pool */

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Runs: one op for up to RUN_PAGES_MAX pages (OP_RUN) or directory buckets (OP_LOOKUP) of one peer,
+ * and one completion for all of them. A run goes through the same rings as other ops (abi/op.h).
+ *
+ *   Ring entries of a run: "lines" of 64 bytes, each of two halves. Bytes 14 and 15 of every line
+ *   belong to the ring.
+ *
+ *     OP_RUN     half 0: header   half 1: entry 0 | entry 1   entry 2 | entry 3   entry 4 | ...
+ *     OP_LOOKUP  half 0: header   half 1: buckets 0 to 7      | buckets 8 to 22 | 23 to 37 | ...
+ *
+ * All pages of a run have the same peer, pool, length and destination region. A page consists of
+ * `segments` segments of equal length: segment j of page i lies at to(i) + j * stride of that
+ * region. Bucket i of a look-up is READ to to + 64 * i.
+ *
+ * The rail copies all lines of a run once and validates the copy. One invalid line rejects the
+ * whole run with OP_INVALID, before any READ is posted. The run is answered once, when the NIC
+ * holds nothing of it.
+ */
+#ifndef ABI_RUN_H
+#define ABI_RUN_H
+
+#include <string.h>
+
+#include "engine/abi/bucket.h"
+#include "engine/abi/op.h"
+
+#define RUN_PAGES_MAX 32u /* pages or buckets of one run: the bits of a mask */
+/* longest page of a run, bytes: that of one READ; a longer page is an OP_PAGE, or several */
+#define RUN_PAGE_BYTES_MAX SLICE_BYTES
+#define RUN_SEGMENTS_MAX 128u   /* segments of each page of a run, at most */
+#define RUN_HEADER_BUCKETS 8u   /* buckets named in the header's line of an OP_LOOKUP */
+#define RUN_LINE_BUCKETS 15u    /* buckets named in each further line of an OP_LOOKUP */
+#define RUN_LINES_MAX 17u       /* lines of the longest run: the header and 32 entries */
+#define RUN_LINE_BYTES 64u      /* a line: one entry of an op ring */
+#define RUN_TO_MAX (1ull << 48) /* offsets and strides in a destination region are below this */
+
+/* The header of a run, unpacked. */
+struct run {
+	uint32_t cookie;   /* number chosen by the client; run_done returns it */
+	uint32_t peer_ref; /* map_member.ref: the run is only for this incarnation of the peer */
+	uint8_t kind;      /* OP_RUN or OP_LOOKUP */
+	uint8_t pages;     /* number of pages or buckets, 1..RUN_PAGES_MAX */
+	uint8_t peer;      /* the member to read from: map_member.peer */
+	uint8_t region;    /* OP_RUN: region of a pool of the peer; OP_LOOKUP: REGION_SHARD */
+	/* OP_RUN: number of segments of each page, 1..RUN_SEGMENTS_MAX; divides page_bytes.
+	 * OP_LOOKUP: 0 */
+	uint16_t segments;
+	uint16_t to_region; /* destination: a client region of this session, or staging */
+	/* OP_RUN: length of every page, 1..RUN_PAGE_BYTES_MAX; its page head must have it.
+	 * OP_LOOKUP: 0 */
+	uint32_t page_bytes;
+	/* OP_RUN: distance between the starts of two consecutive segments of a page, at least the
+	 * length of a segment; 0 if `segments` is 1. OP_LOOKUP: offset in the destination region
+	 * of bucket 0, bytes. Below RUN_TO_MAX */
+	uint64_t stride_or_to;
+	uint64_t deadline_ns; /* CLOCK_MONOTONIC in ns; what is not posted by then times out */
+};
+
+/* A run's header in its ring entry: the first half of its first line. */
+struct run_header {
+	uint32_t cookie;
+	uint32_t peer_ref;
+	uint8_t kind, pages;
+	uint16_t segments;
+	uint8_t peer, region;
+	uint16_t turn;
+	uint32_t page_bytes;
+	uint32_t deadline; /* as op_slot.deadline */
+	uint64_t to;       /* to_region << OP_TO_BITS | stride_or_to */
+};
+static_assert(sizeof(struct run_header) == 32, "half a line");
+static_assert(offsetof(struct run_header, kind) == offsetof(struct op_slot, kind),
+	"the kind tells which of the two an entry is");
+static_assert(offsetof(struct run_header, turn) == RING_TURN_AT, "the ring's");
+
+/* One page of an OP_RUN: half a line. */
+struct run_entry {
+	uint32_t unit;       /* first unit of the page in the peer's pool: place_unit() */
+	uint32_t generation; /* generation that the page head must have */
+	/* offset of the page's first segment in the destination region, bytes: the low OP_TO_BITS
+	 * bits; the other bits are the ring's in the first half of a line, and ignored */
+	uint64_t to;
+	struct page_key key; /* page key that the page head must have */
+};
+static_assert(sizeof(struct run_entry) == 32, "two to a line");
+static_assert(offsetof(struct run_entry, to) + 6 == RING_TURN_AT, "the ring's turn is above `to`");
+
+/* One line as the rail copies it. */
+struct run_line {
+	/* owner: the client until it publishes the line; the copy belongs to the poll core */
+	alignas(64) union {
+		struct run_header header;
+		struct run_entry half[2];
+		uint32_t bucket[16]; /* see run_bucket_word(); word 3 contains the turn */
+	};
+};
+static_assert(sizeof(struct run_line) == RUN_LINE_BYTES, "one slot");
+
+/* Number of ring entries (lines) of a run of `pages` >= 1 pages or buckets. */
+static inline uint32_t run_lines(uint8_t kind, uint32_t pages)
+{
+	if (kind == OP_RUN)
+		return 1 + pages / 2;
+	return pages <= RUN_HEADER_BUCKETS
+		       ? 1
+		       : 1 + (pages - RUN_HEADER_BUCKETS + RUN_LINE_BUCKETS - 1) / RUN_LINE_BUCKETS;
+}
+
+static_assert(1 + RUN_PAGES_MAX / 2 == RUN_LINES_MAX, "the longest run");
+static_assert(RUN_PAGES_MAX <= 32, "masks have 32 bits");
+
+/* Where entry i of an OP_RUN is: its line, and which half of it. */
+static inline uint32_t run_entry_line(uint32_t i)
+{
+	return (i + 1) / 2;
+}
+
+static inline uint32_t run_entry_half(uint32_t i)
+{
+	return (i + 1) % 2;
+}
+
+/* Where the index of bucket i of an OP_LOOKUP is: its line, and which 32-bit word of it. */
+static inline uint32_t run_bucket_line(uint32_t i)
+{
+	return i < RUN_HEADER_BUCKETS ? 0 : 1 + (i - RUN_HEADER_BUCKETS) / RUN_LINE_BUCKETS;
+}
+
+static inline uint32_t run_bucket_word(uint32_t i)
+{
+	uint32_t k;
+
+	if (i < RUN_HEADER_BUCKETS)
+		return RUN_HEADER_BUCKETS + i;
+	k = (i - RUN_HEADER_BUCKETS) % RUN_LINE_BUCKETS;
+	return k < 3 ? k : k + 1; /* word 3 contains the ring's turn */
+}
+
+/*
+ * Packs the header into its half line; `ret` is the first half of the run's first ring entry.
+ * run->deadline_ns is less than OP_SPAN_NS away.
+ */
+static inline void run_encode(const struct run *run, struct run_header *ret)
+{
+	ret->cookie = run->cookie;
+	ret->peer_ref = run->peer_ref;
+	ret->kind = run->kind;
+	ret->pages = run->pages;
+	ret->segments = run->segments;
+	ret->peer = run->peer;
+	ret->region = run->region;
+	ret->turn = 0;
+	ret->page_bytes = run->page_bytes;
+	ret->deadline = (uint32_t)(run->deadline_ns / OP_TIME_NS);
+	ret->to = (uint64_t)run->to_region << OP_TO_BITS | run->stride_or_to;
+}
+
+/*
+ * Unpacks a header from a private copy that is not validated yet. `now_ns` (CLOCK_MONOTONIC)
+ * completes the deadline.
+ */
+static inline void run_decode(const struct run_header *header, uint64_t now_ns, struct run *ret)
+{
+	ret->cookie = header->cookie;
+	ret->peer_ref = header->peer_ref;
+	ret->kind = header->kind;
+	ret->pages = header->pages;
+	ret->segments = header->segments;
+	ret->peer = header->peer;
+	ret->region = header->region;
+	ret->to_region = (uint16_t)(header->to >> OP_TO_BITS);
+	ret->page_bytes = header->page_bytes;
+	ret->stride_or_to = header->to & (RUN_TO_MAX - 1);
+	ret->deadline_ns = op_deadline_ns(header->deadline, now_ns);
+}
+
+/*
+ * The client's side: entry i of a run whose first line is the unpublished ring entry `at`. The
+ * client stores unit, generation, to and key.
+ *
+ *   lines = run_lines(OP_RUN, n);                       if (ring_room(p, lines) >= (int)lines)
+ *   run_encode(&run, ring_slot_new(p, 0));
+ *   *run_entry_new(p, 0, i) = entry;                    for each i < n
+ *   ring_publish(p, lines);                             run_done: the answer
+ */
+static inline struct run_entry *run_entry_new(struct ring_producer *p, uint32_t at, uint32_t i)
+{
+	struct run_entry *line = ring_slot_new(p, at + run_entry_line(i));
+
+	return line + run_entry_half(i);
+}
+
+/* The same for the index of bucket i of a look-up. */
+static inline uint32_t *run_bucket_new(struct ring_producer *p, uint32_t at, uint32_t i)
+{
+	uint32_t *line = ring_slot_new(p, at + run_bucket_line(i));
+
+	return line + run_bucket_word(i);
+}
+
+/*
+ * The completion of a run, an entry of a done ring. Bit i of a mask is page or bucket i; the masks
+ * have no bit in common, and no bits from `pages` on.
+ */
+struct run_done {
+	uint32_t cookie; /* cookie of the completed run */
+	uint32_t hit;    /* pages whose bytes are valid; buckets that were read */
+	/* pages whose page head is not the expected one: their directory entries are wrong. A
+	 * page whose READ failed is never among them */
+	uint32_t stale;
+	/* result of the pages in neither mask: enum op_status, never OP_STALE; OP_HIT if every
+	 * page is in a mask */
+	uint8_t status;
+	uint8_t kind; /* OP_RUN or OP_LOOKUP; 0 in a struct op_done */
+	uint16_t turn;
+};
+static_assert(sizeof(struct run_done) == sizeof(struct op_done), "one ring");
+static_assert(offsetof(struct run_done, turn) == RING_TURN_AT, "the ring's");
+static_assert(offsetof(struct run_done, kind) == offsetof(struct op_done, kind),
+	"the kind tells which of the two an answer is");
+static_assert(OP_STATUS_COUNT <= 256, "a status has 8 bits");
+
+#endif

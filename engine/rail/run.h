@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * struct rail_run: a run in flight, from the ring entries it was copied from to the completion that
+ * answers it. rail_open() allocates all of them; free ones are on a stack. Poll core only.
+ *
+ *   taken -> parked (peer not connected) -> on lane->runs -> posted, lot by lot
+ *         -> for each group of pages whose payload has arrived: on lane->run_heads
+ *         -> CQE of the READ of their heads seen -> bits of `hit` or `stale`
+ *         -> every page decided, or an error and no WQE at the NIC -> answered
+ */
+#ifndef RAIL_RUN_H
+#define RAIL_RUN_H
+
+#include "engine/abi/run.h"
+#include "engine/rail/request.h"
+
+#define RAIL_RUNS 512u /* runs in flight on one rail */
+/*
+ * Share of one connection, as for requests (lane_full() in core.h): with at least this many free
+ * runs no connection can hold more than its share.
+ */
+#define RAIL_RUNS_PLENTY (RAIL_RUNS - RAIL_RUNS / 3)
+/*
+ * A lot: what is posted of one run before another run has its turn. Each WQE counts as
+ * RAIL_WQE_CHARGE bytes more than it READs, because short READs cost time as well.
+ */
+#define RAIL_LOT_BYTES (512u << 10)
+#define RAIL_WQE_CHARGE 4096u
+/* bytes of READs of runs that share one completion, at most */
+#define RUN_SIGNAL_BYTES (512u << 10)
+/*
+ * Bytes of posted READs up to which runs post payload: the rail's budget, and a few READs of page
+ * heads, which would otherwise leave a gap just too short for the next page.
+ */
+#define RUN_IN_FLIGHT_BYTES (RAIL_IN_FLIGHT_BYTES + 4 * RAIL_SMALL_BYTES)
+/* READs of runs that share one completion, at most: as many as a NIC executes of a QP at a time */
+#define RUN_SIGNAL_WQES 16u
+static_assert(RUN_SIGNAL_WQES >= RAIL_SIGNAL_WQES && 2 * RUN_SIGNAL_WQES <= QP_DEPTH,
+	"a series fits beside the one before it");
+/* page heads in one READ of a run's heads, at most, including heads that no page needs */
+#define RUN_HEADS_SPAN 128u
+/* a run of pages shorter than this many units READs up to as many heads that no page needs */
+#define RUN_HEADS_GAP 8u
+static_assert(RUN_HEADS_SPAN * sizeof(struct page_head) <= RAIL_SMALL_BYTES,
+	"a READ of page heads is a small READ");
+
+struct lane_qp;
+
+struct rail_run {
+	/* owner: poll core; copied from the op ring and validated, read-only after that */
+	alignas(64) struct run header;
+	/* owner: poll core; changes with every WQE. lane: connection on which the run is posted;
+	 * NULL while it is parked */
+	alignas(64) struct lane *lane;
+	struct link pending;  /* entry in the list lane->runs or peer_slot.parked_runs */
+	struct link heads;    /* entry in the list lane->run_heads */
+	uint32_t hit;         /* pages that were validated; look-up: buckets that have arrived */
+	uint32_t stale;       /* pages with another page head than expected */
+	uint32_t arrived;     /* pages whose payload has arrived and whose heads are to be READ */
+	uint16_t outstanding; /* number of WQEs of the run posted and not retired */
+	uint8_t next;         /* number of pages posted completely: index of the next one */
+	/* result of the pages in neither mask: enum op_status; OP_HIT: no error so far */
+	uint8_t status;
+	/* owner: poll core; changes less often. deadline_ns: CLOCK_MONOTONIC at which expire.c
+	 * looks at the run next, ns */
+	alignas(64) uint64_t deadline_ns;
+	/* when the run has its turn among the runs of its connection: see run_queue() */
+	uint64_t tag;
+	uint64_t reach;    /* end of the last byte to READ in the peer's region */
+	uint32_t unit_max; /* OP_RUN: the last unit whose head is needed */
+	/* bytes that count against the budgets of bytes taken: of the pages or buckets that are
+	 * not decided yet */
+	uint32_t bytes;
+	uint32_t item_bytes;    /* length of a page or bucket, bytes */
+	uint32_t segment_bytes; /* length of a segment, bytes */
+	/* position in the destination while a page is posted in part; otherwise all 0: bytes of
+	 * the page and of its current segment, and the index of that segment */
+	uint32_t done, segment_done;
+	uint16_t segment;
+	uint16_t number;  /* number of this run: its index in rail->run[] */
+	uint16_t channel; /* id of the channel to answer */
+	bool one_sge;     /* true: every page is one segment in one MR */
+	bool counted;     /* true: the run was validated, and region_slot.users counts it */
+	bool expired;     /* true: the deadline of the run has passed */
+	/* QP of the WQEs of a page that is posted in part, so that its last WQE completes last;
+	 * NULL: no page is */
+	struct lane_qp *split;
+	/* owner: poll core; the private copy of the lines, read-only */
+	alignas(64) struct run_line line[RUN_LINES_MAX];
+};
+
+static_assert(offsetof(struct rail_run, deadline_ns) == 128, "every WQE touches two cache lines");
+
+/* Entry i of an OP_RUN. */
+static inline const struct run_entry *run_entry(const struct rail_run *run, uint32_t i)
+{
+	return &run->line[0].half[0] + 1 + i;
+}
+
+static inline uint32_t run_bucket(const struct rail_run *run, uint32_t i)
+{
+	return run->line[run_bucket_line(i)].bucket[run_bucket_word(i)];
+}
+
+/* Offset in the peer's region of page or bucket i, bytes. `kind` is that of the run. */
+static inline uint64_t run_remote(const struct rail_run *run, uint8_t kind, uint32_t i)
+{
+	if (kind == OP_RUN)
+		return (uint64_t)run_entry(run, i)->unit * PAGE_UNIT;
+	return (uint64_t)run_bucket(run, i) * sizeof(struct bucket);
+}
+
+/* Offset in the destination region of page or bucket i, bytes. */
+static inline uint64_t run_to(const struct rail_run *run, uint8_t kind, uint32_t i)
+{
+	if (kind == OP_RUN)
+		return run_entry(run, i)->to & (RUN_TO_MAX - 1);
+	return run->header.stride_or_to + i * sizeof(struct bucket);
+}
+
+/* The bits of `count` pages from `first` on; count <= RUN_PAGES_MAX. */
+static inline uint32_t run_mask(uint32_t first, uint32_t count)
+{
+	return (uint32_t)(((1ull << count) - 1) << first);
+}
+
+#endif

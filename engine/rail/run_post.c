@@ -1,0 +1,431 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Runs -> WQEs, lot by lot. Pages that follow each other both in the peer's pool and in the
+ * destination share one READ of up to SLICE_BYTES, and so do the page heads of neighbouring slots.
+ * What does not fit the budgets now is posted in a later step. Poll core only; the hot path.
+ */
+#include "engine/rail/post.h"
+
+/* Bytes that a run's next lot is charged with, see RAIL_LOT_BYTES. */
+static uint32_t lot_charge(const struct rail_run *run)
+{
+	uint32_t left = (run->header.pages - run->next) * (run->item_bytes + RAIL_WQE_CHARGE);
+
+	return left < RAIL_LOT_BYTES ? left : RAIL_LOT_BYTES;
+}
+
+/*
+ * Start-time fair queueing: a lot starts at the end of its channel's previous one, or now if that
+ * has passed, in a time that counts charged bytes. So lots of channels alternate, whatever the
+ * number and length of each channel's runs.
+ */
+void run_queue(struct rail *rail, struct lane *lane, struct rail_run *run)
+{
+	uint64_t *end = &rail->channel[run->channel].lots_end;
+	struct link *at = lane->runs.previous;
+
+	run->tag = *end > rail->lots_now ? *end : rail->lots_now;
+	*end = run->tag + lot_charge(run);
+	while (at != &lane->runs &&
+		unlikely(container_of(at, struct rail_run, pending)->tag > run->tag))
+		at = at->previous;
+	link_insert_before(at->next, &run->pending);
+	if (!link_linked(&lane->waiting))
+		link_append(&rail->waiting, &lane->waiting);
+}
+
+/*
+ * The bytes of READs that the rail's budget allows now. Cannot starve: a rail with nothing posted
+ * allows more than one slice.
+ */
+static inline uint32_t bytes_allowed(const struct rail *rail)
+{
+	return rail->posted_bytes < RUN_IN_FLIGHT_BYTES ? RUN_IN_FLIGHT_BYTES - rail->posted_bytes
+							: 0;
+}
+
+/*
+ * A READ to post, with one SGE. Pieces are collected first and posted then, so that each of the two
+ * loops keeps its state in registers.
+ */
+struct piece {
+	uint64_t from, into; /* addresses at the peer and here */
+	uint32_t bytes;
+	uint32_t pages;  /* the pages of the run that the READ completes, or whose heads it reads */
+	uint32_t detail; /* wqe.first | wqe.landing << 16 */
+	uint32_t end;    /* index of the page behind the last one */
+};
+
+#define PIECES_MAX RUN_SIGNAL_WQES /* a series ends with the WQE that requests a CQE */
+
+/* How many WQEs of one WQEBB a series on this QP may have: up to the next one with a CQE. */
+static inline unsigned series_max(const struct lane_qp *qp)
+{
+	unsigned max = RUN_SIGNAL_WQES - qp->silent, lane = CQ_DEPTH / 2 - qp->lane->wqes;
+	unsigned room = qp_blocks(qp) - qp_outstanding(qp);
+
+	max = max < lane ? max : lane;
+	return max < room ? max : room;
+}
+
+/*
+ * Posts `n` pieces to one QP, which has room for them, and requests a CQE from the last one if it
+ * is time for one.
+ */
+static void post_series(struct rail *rail, struct lane_qp *qp, struct rail_run *run,
+	const struct piece *piece, unsigned n, uint32_t rkey, uint32_t lkey, enum wqe_kind kind)
+{
+	struct dv_series series = dv_series_begin(qp->sq, rkey, lkey);
+	uint32_t owner = wqe_owner(run->number, 1, kind), bytes = 0;
+	bool bulk = piece->bytes > RAIL_SMALL_BYTES;
+
+	for (const struct piece *end = piece + n; piece != end; piece++) {
+		uint32_t index = dv_series_read(&series, piece->from, piece->into, piece->bytes);
+
+		wqe_store(&qp->wqe[index & (QP_DEPTH - 1)], piece->bytes, owner, piece->pages,
+			piece->detail);
+		PROBE_POST(run->channel, (uint64_t)run->header.cookie, rail->options.index,
+			qp->sq->qpn, piece->bytes);
+		bytes += piece->bytes;
+	}
+	dv_series_end(qp->sq, &series);
+	run->outstanding = (uint16_t)(run->outstanding + n);
+	qp->silent += n;
+	qp->silent_bytes += bytes;
+	if (qp->silent >= RUN_SIGNAL_WQES || qp->silent_bytes >= RUN_SIGNAL_BYTES) {
+		dv_signal_last(qp->sq);
+		qp->silent = qp->silent_bytes = 0;
+	}
+	qp_posted(rail, qp, n, bytes, bulk);
+}
+
+/*
+ * Collects the READs for the run's next pages, at most `max` of them and `left` bytes. Pages that
+ * follow each other at the peer and here share one, of at most SLICE_BYTES.
+ */
+static unsigned collect_pages(const struct rail_run *run, uint64_t from, uint64_t into,
+	uint32_t left, unsigned max, struct piece *ret)
+{
+	const struct run_entry *entry = run_entry(run, run->next);
+	uint32_t item = run->item_bytes, at = run->next, pages = run->header.pages, n = 0;
+	uint64_t from_next = 0, into_next = 0;
+	uint32_t bytes = SLICE_BYTES;
+
+	for (; at < pages && item <= left; at++, entry++) {
+		uint64_t remote = from + (uint64_t)entry->unit * PAGE_UNIT;
+		uint64_t here = into + (entry->to & (RUN_TO_MAX - 1));
+
+		if (remote == from_next && here == into_next && bytes + item <= SLICE_BYTES) {
+			bytes += item;
+			ret[-1].bytes = bytes;
+			ret[-1].pages |= 1u << at;
+			ret[-1].end = at + 1;
+		} else {
+			if (n == max)
+				break;
+			bytes = item;
+			*ret++ = (struct piece){remote, here, item, 1u << at, at, at + 1};
+			n++;
+		}
+		from_next = remote + item;
+		into_next = here + item;
+		left -= item;
+	}
+	return n;
+}
+
+/* The same for the buckets of a look-up, each of which is a READ of its own. */
+static unsigned collect_buckets(const struct rail_run *run, uint64_t from, uint64_t into,
+	uint32_t left, unsigned max, struct piece *ret)
+{
+	uint32_t item = sizeof(struct bucket), at = run->next, n = 0;
+
+	into += run->header.stride_or_to;
+	for (; at < run->header.pages && n < max && item <= left; at++, n++, left -= item)
+		*ret++ = (struct piece){from + (uint64_t)run_bucket(run, at) * item,
+			into + at * item, item, 1u << at, at, at + 1};
+	return n;
+}
+
+/*
+ * The number of pieces from the first one on that go to this QP: READs of the same kind, long or
+ * small, and not more long ones than RAIL_BULK_BYTES.
+ */
+static inline unsigned pieces_for(const struct lane_qp *qp, const struct piece *piece, unsigned n)
+{
+	uint32_t bytes = qp->bulk_bytes + piece->bytes;
+	bool bulk = piece->bytes > RAIL_SMALL_BYTES;
+	unsigned max = series_max(qp), i = 1;
+
+	for (max = max < n ? max : n; i < max; i++) {
+		bytes += piece[i].bytes;
+		if ((piece[i].bytes > RAIL_SMALL_BYTES) != bulk ||
+			(bulk && bytes > RAIL_BULK_BYTES))
+			break;
+	}
+	return i;
+}
+
+/*
+ * Posts READs of the run's next pages, each of which is one segment in one MR: at most `burst`, and
+ * until the lot is full. Returns their number; 0: there is no room now.
+ */
+static unsigned post_pieces(
+	struct rail *rail, struct lane *lane, struct rail_run *run, unsigned burst, uint32_t *lot)
+{
+	const struct rail_remote *remote = &lane->peer->region[run->header.region];
+	const struct region_slot *region = &rail->region[run->header.to_region];
+	uint32_t left = bytes_allowed(rail), lot_left = RAIL_LOT_BYTES - *lot;
+	struct piece piece[PIECES_MAX];
+	unsigned n, m, done = 0, max = burst < PIECES_MAX ? burst : PIECES_MAX;
+
+	if (lot_left < left)
+		left = lot_left > run->item_bytes ? lot_left : run->item_bytes;
+	if (run->item_bytes > bytes_allowed(rail))
+		return 0;
+	n = likely(run->header.kind == OP_RUN)
+		    ? collect_pages(run, remote->base, region->base, left, max, piece)
+		    : collect_buckets(run, remote->base, region->base, left, max, piece);
+	for (; done < n; done += m) {
+		struct lane_qp *qp = lane_pick(lane, piece[done].bytes);
+
+		if (!qp)
+			break;
+		m = pieces_for(qp, &piece[done], n - done);
+		post_series(
+			rail, qp, run, &piece[done], m, remote->rkey, region->lkey, WQE_RUN_PAGES);
+		for (unsigned i = done; i < done + m; i++)
+			*lot += piece[i].bytes + RAIL_WQE_CHARGE;
+		run->next = (uint8_t)piece[done + m - 1].end;
+	}
+	return done;
+}
+
+/*
+ * Adds the rest of the current segment to the SGEs, as far as it lies in one extent, and advances
+ * the run's position in the page. False: a further SGE is needed, and there is none.
+ */
+static bool add_piece(
+	const struct rail *rail, struct rail_run *run, struct dv_sge *sge, unsigned *sges)
+{
+	const struct region_slot *region = &rail->region[run->header.to_region];
+	uint64_t at = run_to(run, run->header.kind, run->next) + run->segment_done;
+	uint32_t bytes = run->segment_bytes - run->segment_done, lkey = region->lkey;
+	struct dv_sge *last = *sges ? &sge[*sges - 1] : NULL;
+
+	if (run->segment)
+		at += run->segment * run->header.stride_or_to;
+	if (unlikely(region->extent_shift))
+		bytes = cut_at_extent(rail, run->header.to_region, at, bytes, &lkey);
+	if (last && last->address + last->bytes == region->base + at && last->lkey == lkey) {
+		last->bytes += bytes;
+	} else {
+		if (*sges == DV_SGES_MAX)
+			return false;
+		sge[(*sges)++] = (struct dv_sge){region->base + at, bytes, lkey};
+	}
+	run->done += bytes;
+	run->segment_done += bytes;
+	if (run->segment_done == run->segment_bytes) {
+		run->segment_done = 0;
+		run->segment++;
+	}
+	return true;
+}
+
+/*
+ * Fills SGEs from the run's position on: the rest of the page, and the pages that follow it at the
+ * peer, as far as SGEs and `allowed` bytes reach. Returns the number of bytes.
+ */
+static uint32_t gather_run(const struct rail *rail, struct rail_run *run, uint32_t allowed,
+	struct dv_sge *sge, unsigned *ret_sges)
+{
+	uint32_t bytes = 0, before = run->done;
+	uint8_t kind = run->header.kind;
+	unsigned sges = 0;
+
+	allowed = allowed < SLICE_BYTES ? allowed : SLICE_BYTES;
+
+	while (add_piece(rail, run, sge, &sges)) {
+		if (run->done < run->item_bytes)
+			continue;
+		bytes += run->done - before;
+		before = run->done = 0;
+		run->segment = 0;
+		run->next++;
+		if (run->next == run->header.pages || bytes + run->item_bytes > allowed ||
+			run_remote(run, kind, run->next) !=
+				run_remote(run, kind, run->next - 1u) + run->item_bytes)
+			break;
+	}
+	*ret_sges = sges;
+	return bytes + run->done - before;
+}
+
+/*
+ * Posts one READ of pages of several segments, or in a region of several MRs. All WQEs of one page
+ * go to one QP, which completes them in order: the last one completes the page. Returns the length
+ * of the READ; 0: there is no room now.
+ */
+static uint32_t post_gathered(struct rail *rail, struct lane *lane, struct rail_run *run)
+{
+	uint32_t first = run->next, bytes, allowed = bytes_allowed(rail);
+	uint64_t offset = run_remote(run, run->header.kind, first) + run->done;
+	struct lane_qp *qp = run->split;
+	struct dv_sge sge[DV_SGES_MAX];
+	struct wqe *wqe;
+	unsigned sges;
+
+	if (run->item_bytes - run->done > allowed)
+		return 0;
+	if (!qp)
+		qp = lane_pick(lane, run->item_bytes);
+	else if (!lane_has_room(lane) || !qp_has_room(qp))
+		return 0;
+	if (!qp)
+		return 0;
+	bytes = gather_run(rail, run, allowed, sge, &sges);
+	run->split = run->done ? qp : NULL;
+	wqe = post_wqe(rail, qp, &lane->peer->region[run->header.region], offset, sge, sges, bytes,
+		RUN_SIGNAL_BYTES);
+	wqe_store(wqe, bytes, wqe_owner(run->number, wqe->blocks, WQE_RUN_PAGES),
+		run_mask(first, run->next - first), first);
+	run->outstanding++;
+	PROBE_POST(run->channel, (uint64_t)run->header.cookie, rail->options.index, qp->sq->qpn,
+		bytes);
+	return bytes;
+}
+
+/* Posts the next READs of the run. Returns their number, and adds to the lot. */
+static inline unsigned post_some(
+	struct rail *rail, struct lane *lane, struct rail_run *run, unsigned burst, uint32_t *lot)
+{
+	uint32_t bytes;
+
+	if (likely(run->one_sge))
+		return post_pieces(rail, lane, run, burst, lot);
+	bytes = post_gathered(rail, lane, run);
+	*lot += bytes + RAIL_WQE_CHARGE;
+	return bytes != 0;
+}
+
+/*
+ * Posts at most `burst` WQEs of the run's next lot. Returns their number, and whether that was all
+ * of the lot.
+ */
+static unsigned post_lot(
+	struct rail *rail, struct lane *lane, struct rail_run *run, unsigned burst, bool *ret_all)
+{
+	uint32_t lot = 0;
+	unsigned n = 0, posted;
+
+	*ret_all = false;
+	while (n < burst && !*ret_all) {
+		posted = post_some(rail, lane, run, burst - n, &lot);
+		if (!posted)
+			break;
+		n += posted;
+		*ret_all = run->next == run->header.pages || lot >= RAIL_LOT_BYTES;
+	}
+	return n;
+}
+
+unsigned post_runs(struct rail *rail, struct lane *lane, unsigned burst)
+{
+	unsigned n = 0;
+
+	while (n < burst && link_linked(&lane->runs)) {
+		struct rail_run *run = container_of(lane->runs.next, struct rail_run, pending);
+		bool all;
+
+		n += post_lot(rail, lane, run, burst - n, &all);
+		if (!all)
+			break;
+		if (run->tag > rail->lots_now)
+			rail->lots_now = run->tag;
+		link_remove(&run->pending);
+		if (run->next < run->header.pages)
+			run_queue(rail, lane, run);
+	}
+	return n;
+}
+
+/* ---- page heads ----------------------------------------------------------------------------- */
+
+/*
+ * Finds the pages from `first` on whose heads share one READ: pages of the mask `left`, in
+ * ascending slots that lie close together. Clears their heads at `landing`, so that heads left
+ * there by an earlier READ cannot validate them. Returns the length of the READ in bytes.
+ */
+static inline uint32_t heads_join(const struct rail_run *run, uint64_t left, uint32_t first,
+	struct page_head *landing, uint32_t *ret_count)
+{
+	const struct run_entry *entry = run_entry(run, first);
+	uint32_t units = run->item_bytes / PAGE_UNIT, start = entry->unit, last = start, n = 0;
+	uint32_t gap = units > RUN_HEADS_GAP ? units : RUN_HEADS_GAP;
+
+	do {
+		memset(&landing[entry->unit - start], 0, sizeof(*landing));
+		last = entry->unit;
+		n++;
+		entry++;
+		/* Unsigned arithmetic: for a unit before `last` the difference is huge. */
+	} while (left >> first >> n & 1 && entry->unit - last <= gap &&
+		 entry->unit - start < RUN_HEADS_SPAN);
+	*ret_count = n;
+	return (last - start + 1) * (uint32_t)sizeof(struct page_head);
+}
+
+/*
+ * Posts READs of page heads of the first run in lane->run_heads, to one QP. They are posted after
+ * the CQEs of all payload of their pages were seen: see post_heads() in post.c for why that proves
+ * the payload. Returns their number.
+ */
+static unsigned post_heads_of_run(struct rail *rail, struct lane *lane, unsigned burst)
+{
+	struct rail_run *run = container_of(lane->run_heads.next, struct rail_run, heads);
+	const struct rail_remote *remote = &lane->peer->region[REGION_HEADS_0 + run->header.region];
+	struct lane_qp *qp = lane_pick(lane, sizeof(struct page_head));
+	struct piece piece[PIECES_MAX];
+	uint32_t left = run->arrived;
+	unsigned max, n = 0;
+
+	if (!qp)
+		return 0;
+	max = series_max(qp);
+	max = max < burst ? max : burst;
+	for (; left && n < max && rail->landings_free; n++) {
+		uint32_t first = (uint32_t)__builtin_ctz(left), count;
+		uint16_t block = rail->landing_stack[--rail->landings_free];
+		struct page_head *landing = run_landing(rail, block);
+		struct piece *p = &piece[n];
+
+		p->bytes = heads_join(run, left, first, landing, &count);
+		p->from = remote->base +
+			  (uint64_t)run_entry(run, first)->unit * sizeof(struct page_head);
+		p->into = (uintptr_t)landing;
+		p->pages = run_mask(first, count);
+		p->detail = first | (uint32_t)block << 16;
+		left &= ~p->pages;
+	}
+	if (!n)
+		return 0;
+	run->arrived = left;
+	if (!left)
+		link_remove(&run->heads);
+	post_series(rail, qp, run, piece, n, remote->rkey, rail->heads_lkey, WQE_RUN_HEADS);
+	return n;
+}
+
+unsigned post_run_heads(struct rail *rail, struct lane *lane, unsigned burst)
+{
+	unsigned n = 0, posted;
+
+	while (n < burst && link_linked(&lane->run_heads)) {
+		posted = post_heads_of_run(rail, lane, burst - n);
+		if (!posted)
+			break;
+		n += posted;
+	}
+	return n;
+}

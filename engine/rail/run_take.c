@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Client rings -> runs: all lines of a run are copied once, and the copy is validated, because the
+ * client may write its ring at any time. Poll core only; the hot path.
+ */
+#include "engine/rail/core.h"
+
+static struct rail_run *run_new(struct rail *rail)
+{
+	struct rail_run *run = &rail->run[rail->run_stack[--rail->runs_free]];
+
+	run->lane = NULL;
+	link_init(&run->pending);
+	link_init(&run->heads);
+	run->hit = run->stale = run->arrived = 0;
+	run->outstanding = 0;
+	run->next = 0;
+	run->status = OP_HIT;
+	run->done = run->segment_done = 0;
+	run->segment = 0;
+	run->counted = run->expired = false;
+	run->split = NULL;
+	return run;
+}
+
+void run_free(struct rail *rail, struct rail_run *run)
+{
+	rail->run_stack[rail->runs_free++] = run->number;
+}
+
+/* Copies the lines of a run that follow its first one, which is copied already. */
+static void lines_copy(struct rail_run *run, const struct ring_consumer *ops, uint32_t at)
+{
+	uint32_t lines = run_lines(run->header.kind, run->header.pages);
+
+	for (uint32_t i = 1; i < lines; i++)
+		memcpy(&run->line[i], ring_slot_old(ops, at + i), sizeof(run->line[i]));
+}
+
+/*
+ * Validates a header; computes item_bytes, segment_bytes and bytes. Nothing here overflows: a
+ * stride is below 2^48, and there are at most RUN_SEGMENTS_MAX of them.
+ */
+static bool header_possible(struct rail_run *run)
+{
+	const struct run *h = &run->header;
+
+	if (h->kind == OP_LOOKUP) {
+		if (h->region != REGION_SHARD || h->segments || h->page_bytes)
+			return false;
+		run->item_bytes = run->segment_bytes = sizeof(struct bucket);
+	} else {
+		if (h->region >= REGION_POOL_0 + RAILS_MAX || h->page_bytes < 1 ||
+			h->page_bytes > RUN_PAGE_BYTES_MAX)
+			return false;
+		run->item_bytes = run->segment_bytes = h->page_bytes;
+		if (unlikely(h->segments != 1)) {
+			if (h->segments < 1 || h->segments > RUN_SEGMENTS_MAX ||
+				h->page_bytes % h->segments)
+				return false;
+			run->segment_bytes = h->page_bytes / h->segments;
+			if (h->stride_or_to < run->segment_bytes)
+				return false;
+		} else if (h->stride_or_to) {
+			return false;
+		}
+	}
+	run->bytes = run->item_bytes * h->pages;
+	return true;
+}
+
+/*
+ * Computes how far the run reaches: `reach` and `unit_max` at the peer, and returns the end of its
+ * last byte in the destination region.
+ */
+static uint64_t measure(struct rail_run *run)
+{
+	const struct run *h = &run->header;
+	uint32_t at_max = 0, pages = h->pages;
+	uint64_t to_max = 0;
+
+	if (h->kind == OP_LOOKUP) {
+		for (uint32_t i = 0; i < pages; i++) {
+			uint32_t bucket = run_bucket(run, i);
+
+			at_max = bucket > at_max ? bucket : at_max;
+		}
+		run->reach = ((uint64_t)at_max + 1) * sizeof(struct bucket);
+		return h->stride_or_to + run->bytes;
+	}
+	for (uint32_t i = 0; i < pages; i++) {
+		const struct run_entry *entry = run_entry(run, i);
+		uint64_t to = entry->to & (RUN_TO_MAX - 1);
+
+		at_max = entry->unit > at_max ? entry->unit : at_max;
+		to_max = to > to_max ? to : to_max;
+	}
+	run->unit_max = at_max;
+	run->reach = (uint64_t)at_max * PAGE_UNIT + run->item_bytes;
+	return to_max + (h->segments - 1u) * h->stride_or_to + run->segment_bytes;
+}
+
+/* Validates a run without looking at its peer; one impossible line refuses all of it. */
+static bool run_possible(struct rail *rail, const struct rail_channel *channel,
+	struct rail_run *run, const struct ring_consumer *ops, uint32_t at)
+{
+	const struct run *h = &run->header;
+	const struct region_slot *region;
+
+	if (h->pages < 1 || h->pages > RUN_PAGES_MAX || h->to_region >= REGIONS_MAX ||
+		!header_possible(run))
+		return false;
+	lines_copy(run, ops, at);
+	region = &rail->region[h->to_region];
+	return region->session == channel->session && measure(run) <= region->length;
+}
+
+/* Starts a run whose lines leave the ring; from here on it is answered exactly once. */
+static void run_start(
+	struct rail *rail, struct rail_channel *channel, struct rail_run *run, bool possible)
+{
+	struct region_slot *region = &rail->region[run->header.to_region];
+	uint64_t now = rail_now(rail);
+
+	PROBE_TAKE(channel->id, (uint64_t)run->header.cookie, rail->options.index, run->header.peer,
+		run->header.pages * run->header.page_bytes);
+	channel->in_flight++;
+	shm_store(&rail->in_flight, rail->in_flight + 1);
+	run->channel = (uint16_t)channel->id;
+	if (unlikely(rail->stopping || !possible || run->header.deadline_ns <= now)) {
+		run_end(rail, run,
+			!possible        ? OP_INVALID
+			: rail->stopping ? OP_CANCELLED
+					 : OP_TIMEOUT);
+		return;
+	}
+	region->users++;
+	run->counted = true;
+	run->one_sge = run->segment_bytes == run->item_bytes && region->extent_shift == 0;
+	run->deadline_ns = run->header.deadline_ns;
+	if (run->deadline_ns - now > REQUEST_DEADLINE_MAX_NS)
+		run->deadline_ns = now + REQUEST_DEADLINE_MAX_NS;
+	if (run->deadline_ns < rail->nearest_ns)
+		rail->nearest_ns = run->deadline_ns;
+	rail->run_live[run->number] = true;
+	run_route(rail, run);
+}
+
+static bool runs_full(const struct rail *rail, const struct lane *lane)
+{
+	return 2 * lane->runs_live > rail->runs_free;
+}
+
+/* True if the run must stay in its ring: as must_wait() in take.c. */
+static bool must_wait(const struct rail *rail, const struct run *run)
+{
+	const struct lane *lane;
+
+	if (likely(rail->runs_free >= RAIL_RUNS_PLENTY) || rail->stopping)
+		return false;
+	lane = rail->peer[run->peer].lane;
+	return lane && lane->peer->ref == run->peer_ref && lane->state == LANE_OPEN &&
+	       !lane->stalled && runs_full(rail, lane);
+}
+
+uint32_t run_take(struct rail *rail, struct rail_channel *channel, const struct run_line *first,
+	uint32_t at, uint32_t ready, uint32_t *ret_pages)
+{
+	uint32_t lines = run_lines(first->header.kind, first->header.pages);
+	struct rail_run *run;
+	bool possible;
+
+	if (unlikely(!rail->runs_free)) {
+		rail->blocked = true;
+		return 0;
+	}
+	run = run_new(rail);
+	if (unlikely(lines > ready) && lines > (uint32_t)ring_ready_now(&channel->ops) - at) {
+		/* The library publishes whole runs, so a partial one is that of a broken client. */
+		run_free(rail, run);
+		channel_break(rail, channel);
+		return 0;
+	}
+	run->line[0] = *first;
+	run_decode(&first->header, rail_now(rail), &run->header);
+	if (unlikely(must_wait(rail, &run->header))) {
+		run_free(rail, run);
+		rail->blocked = true;
+		return 0;
+	}
+	possible = run_possible(rail, channel, run, &channel->ops, at);
+	/* The run may name a region whose RAIL_REGION_ADD is in the inbox: see take_op(). */
+	if (unlikely(!possible && ring_ready(&rail->inbox.command_in) > 0)) {
+		run_free(rail, run);
+		return 0;
+	}
+	*ret_pages = run->header.pages;
+	run_start(rail, channel, run, possible);
+	return lines;
+}
+
+/* ---- routes --------------------------------------------------------------------------------- */
+
+/*
+ * True if every page of the run lies in the pool that the peer exported, and its head in the heads;
+ * or every bucket in the shard.
+ */
+static bool lane_has_run(const struct lane *lane, const struct rail_run *run)
+{
+	const struct rail_remote *remote = lane->peer->region;
+	uint32_t region = run->header.region;
+
+	return run->reach <= remote[region].length &&
+	       (run->header.kind != OP_RUN ||
+		       run->unit_max <
+			       remote[REGION_HEADS_0 + region].length / sizeof(struct page_head));
+}
+
+static void run_enter_lane(struct rail *rail, struct lane *lane, struct rail_run *run)
+{
+	run->lane = lane;
+	lane->runs_live++;
+	lane->run_pages += run->header.pages;
+	lane->taken_bytes += run->bytes;
+	if (unlikely(lane->stalled))
+		rail->parked += run->header.pages;
+	else
+		rail->taken_bytes += run->bytes;
+	run_queue(rail, lane, run);
+}
+
+void run_route(struct rail *rail, struct rail_run *run)
+{
+	const struct run *h = &run->header;
+	struct peer_slot *slot = &rail->peer[h->peer];
+	struct lane *lane = slot->lane;
+	bool room = rail->parked + h->pages <= RAIL_PARKED_MAX;
+
+	if (likely(lane && lane->peer->ref == h->peer_ref)) {
+		if (unlikely(lane->state != LANE_OPEN ||
+			     (lane->stalled && (!room || runs_full(rail, lane)))))
+			run_end(rail, run, OP_PEER_DOWN);
+		else if (unlikely(!lane_has_run(lane, run)))
+			run_end(rail, run, OP_INVALID);
+		else
+			run_enter_lane(rail, lane, run);
+		return;
+	}
+	if (!room) {
+		run_end(rail, run, OP_PEER_DOWN);
+		return;
+	}
+	rail->parked += h->pages;
+	link_append(&slot->parked_runs, &run->pending);
+	peer_want(rail, slot, h->peer, h->peer_ref);
+}

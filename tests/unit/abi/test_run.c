@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Runs in ring entries (engine/abi/run.h): what a client writes through a real ring is what the
+ * consumer reads, for every length and in every round of the ring; the ring's turn in each line
+ * changes nothing of it.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+#include "engine/abi/run.h"
+
+#define NOW_NS 123456789012345678ull
+#define SLOTS 64u
+
+static struct run full(uint8_t kind)
+{
+	return (struct run){.cookie = 0xfedcba98,
+		.peer_ref = 0x89abcdef,
+		.kind = kind,
+		.pages = 32,
+		.peer = 255,
+		.region = REGION_POOL_0 + RAILS_MAX - 1,
+		.segments = 0xffff,
+		.to_region = 0xffff,
+		.page_bytes = 0xffffffff,
+		.stride_or_to = RUN_TO_MAX - 1,
+		.deadline_ns = NOW_NS + OP_SPAN_NS - OP_TIME_NS};
+}
+
+static void assert_same_run(const struct run *got, const struct run *want)
+{
+	assert_int_equal(got->cookie, want->cookie);
+	assert_int_equal(got->peer_ref, want->peer_ref);
+	assert_int_equal(got->kind, want->kind);
+	assert_int_equal(got->pages, want->pages);
+	assert_int_equal(got->peer, want->peer);
+	assert_int_equal(got->region, want->region);
+	assert_int_equal(got->segments, want->segments);
+	assert_int_equal(got->to_region, want->to_region);
+	assert_int_equal(got->page_bytes, want->page_bytes);
+	assert_int_equal(got->stride_or_to, want->stride_or_to);
+	/* The header carries the deadline in coarser units: it is rounded down, never up. */
+	assert_true(got->deadline_ns <= want->deadline_ns);
+	assert_true(want->deadline_ns - got->deadline_ns < OP_TIME_NS);
+}
+
+static void a_header_is_decoded_as_it_was_encoded(void **state)
+{
+	struct run zero = {.kind = OP_LOOKUP, .deadline_ns = NOW_NS - 5000}, want, got;
+	struct run_header header;
+
+	(void)state;
+	want = full(OP_RUN);
+	run_encode(&want, &header);
+	header.turn = 0xffff;
+	run_decode(&header, NOW_NS, &got);
+	assert_same_run(&got, &want);
+	want = zero;
+	run_encode(&want, &header);
+	header.turn = 0xffff;
+	run_decode(&header, NOW_NS, &got);
+	assert_same_run(&got, &want);
+}
+
+struct ends {
+	void *memory;
+	struct ring_producer p;
+	struct ring_consumer c;
+};
+
+static void ends_open(struct ends *e)
+{
+	size_t bytes = ring_bytes(SLOTS, RUN_LINE_BYTES);
+
+	e->memory = aligned_alloc(64, bytes);
+	memset(e->memory, 0, bytes);
+	ring_producer_init(&e->p, e->memory, SLOTS, RUN_LINE_BYTES);
+	ring_consumer_init(&e->c, e->memory, SLOTS, RUN_LINE_BYTES);
+}
+
+/* Copies the lines that the consumer has, and gives them back. Returns their number. */
+static uint32_t lines_take(struct ends *e, struct run_line *ret)
+{
+	int32_t n = ring_ready_now(&e->c);
+
+	for (int32_t i = 0; i < n; i++)
+		memcpy(&ret[i], ring_slot_old(&e->c, (uint32_t)i), sizeof(ret[i]));
+	ring_release(&e->c, (uint32_t)n);
+	return (uint32_t)n;
+}
+
+static struct run_entry entry_of(uint32_t round, uint32_t i)
+{
+	return (struct run_entry){.unit = PAGE_UNITS_MAX - 1 - i,
+		.generation = ~i ^ round,
+		.to = RUN_TO_MAX - 1 - i,
+		.key = {{~(uint64_t)i, ~(uint64_t)round << 32 | i}}};
+}
+
+static void every_entry_of_a_run_arrives_in_every_round_of_the_ring(void **state)
+{
+	struct run_line line[SLOTS];
+	struct ends e;
+
+	(void)state;
+	ends_open(&e);
+	for (uint32_t round = 0; round < 200; round++) {
+		struct run run = full(OP_RUN), got;
+		uint32_t pages = 1 + round % RUN_PAGES_MAX, lines = run_lines(OP_RUN, pages);
+
+		run.pages = (uint8_t)pages;
+		assert_true(ring_room(&e.p, lines) >= (int32_t)lines);
+		run_encode(&run, ring_slot_new(&e.p, 0));
+		for (uint32_t i = 0; i < pages; i++)
+			*run_entry_new(&e.p, 0, i) = entry_of(round, i);
+		ring_publish(&e.p, lines);
+		assert_int_equal(lines_take(&e, line), lines);
+		run_decode(&line[0].header, NOW_NS, &got);
+		assert_same_run(&got, &run);
+		for (uint32_t i = 0; i < pages; i++) {
+			struct run_entry want = entry_of(round, i);
+			struct run_entry entry = line[run_entry_line(i)].half[run_entry_half(i)];
+
+			assert_true(run_entry_line(i) < lines);
+			assert_int_equal(entry.unit, want.unit);
+			assert_int_equal(entry.generation, want.generation);
+			assert_int_equal(entry.to & (RUN_TO_MAX - 1), want.to);
+			assert_true(page_key_equal(&entry.key, &want.key));
+		}
+	}
+	free(e.memory);
+}
+
+static void every_bucket_of_a_lookup_arrives_in_every_round_of_the_ring(void **state)
+{
+	struct run_line line[SLOTS];
+	struct ends e;
+
+	(void)state;
+	ends_open(&e);
+	for (uint32_t round = 0; round < 200; round++) {
+		struct run run = full(OP_LOOKUP), got;
+		uint32_t n = 1 + round % RUN_PAGES_MAX, lines = run_lines(OP_LOOKUP, n);
+
+		run.pages = (uint8_t)n;
+		run_encode(&run, ring_slot_new(&e.p, 0));
+		for (uint32_t i = 0; i < n; i++)
+			*run_bucket_new(&e.p, 0, i) = ~(i * 77 + round);
+		ring_publish(&e.p, lines);
+		assert_int_equal(lines_take(&e, line), lines);
+		run_decode(&line[0].header, NOW_NS, &got);
+		assert_same_run(&got, &run);
+		for (uint32_t i = 0; i < n; i++) {
+			assert_true(run_bucket_line(i) < lines);
+			assert_int_equal(line[run_bucket_line(i)].bucket[run_bucket_word(i)],
+				~(i * 77 + round));
+		}
+	}
+	free(e.memory);
+}
+
+static void a_run_has_the_documented_number_of_lines(void **state)
+{
+	(void)state;
+	assert_int_equal(run_lines(OP_RUN, 1), 1);
+	assert_int_equal(run_lines(OP_RUN, 2), 2);
+	assert_int_equal(run_lines(OP_RUN, 3), 2);
+	assert_int_equal(run_lines(OP_RUN, 4), 3);
+	assert_int_equal(run_lines(OP_RUN, RUN_PAGES_MAX), RUN_LINES_MAX);
+	assert_int_equal(run_lines(OP_LOOKUP, 1), 1);
+	assert_int_equal(run_lines(OP_LOOKUP, 8), 1);
+	assert_int_equal(run_lines(OP_LOOKUP, 9), 2);
+	assert_int_equal(run_lines(OP_LOOKUP, 23), 2);
+	assert_int_equal(run_lines(OP_LOOKUP, 24), 3);
+	assert_int_equal(run_lines(OP_LOOKUP, RUN_PAGES_MAX), 3);
+}
+
+/* A client tells the two kinds of answers apart by one byte, whatever the others contain. */
+static void an_answer_of_a_run_is_told_from_that_of_an_op(void **state)
+{
+	struct op_done one = {.cookie = ~0ull, .status = OP_HIT};
+	struct run_done many = {.hit = 1, .kind = OP_RUN}, same;
+
+	(void)state;
+	memcpy(&same, &one, sizeof(same));
+	assert_int_equal(same.kind, 0);
+	memcpy(&one, &many, sizeof(one));
+	assert_int_equal(one.kind, OP_RUN);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_header_is_decoded_as_it_was_encoded),
+		cmocka_unit_test(every_entry_of_a_run_arrives_in_every_round_of_the_ring),
+		cmocka_unit_test(every_bucket_of_a_lookup_arrives_in_every_round_of_the_ring),
+		cmocka_unit_test(a_run_has_the_documented_number_of_lines),
+		cmocka_unit_test(an_answer_of_a_run_is_told_from_that_of_an_op),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

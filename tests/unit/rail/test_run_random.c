@@ -1,0 +1,415 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Thousands of random runs, overwrites, completions in any order, errors, deadlines and
+ * reconnections, compared with a model; and runs with random bits. Invariants: every run is
+ * answered exactly once; a hit has the bytes of its key; a stale page has changed; the NIC writes
+ * to no destination whose run is answered; at the end every resource is free. SEED=n repeats a
+ * test, ROUNDS=n makes it longer.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "tests/unit/rail/runs.h"
+
+#define SLOTS 16u /* number of destinations in `home`; one run at a time uses each */
+#define SLOT_BYTES (WORLD_HOME_BYTES / SLOTS)
+#define PEERS 3u
+#define CLIENTS 3u
+#define CLASSES 3u
+
+/* Pages of one length, side by side in the pool. */
+static const struct {
+	uint32_t unit, pages, bytes, run_max;
+} classes[CLASSES] = {{0, 64, 4096, 32}, {256, 32, 16384, 16}, {512, 8, 65536, 4}};
+
+struct page {
+	uint64_t key;     /* 0: the page is being overwritten */
+	uint64_t changes; /* how often its head has changed */
+};
+
+/* The run that uses a destination in `home`. */
+struct flight {
+	bool live;
+	unsigned client, class;
+	struct draft d;
+	unsigned page[RUN_PAGES_MAX];
+	uint64_t key[RUN_PAGES_MAX], changes[RUN_PAGES_MAX];
+};
+
+static uint64_t random_state, key_next, hits, stales, status_seen[OP_STATUS_COUNT], partial;
+static struct page page[CLASSES][64];
+static struct flight flight[SLOTS];
+static struct client *client[CLIENTS];
+static struct rail_peer *peer[PEERS], *draining[1024];
+static unsigned drainings;
+static uint32_t cookie_next, ref[PEERS];
+
+static uint32_t chance(uint32_t n)
+{
+	random_state = random_state * 6364136223846793005ull + 1442695040888963407ull;
+	return (uint32_t)(map_mix(random_state) % n);
+}
+
+static void seed_take(void)
+{
+	const char *seed = getenv("SEED");
+
+	random_state = seed ? strtoull(seed, NULL, 0) : (uint64_t)time(NULL);
+	print_message("SEED=%llu\n", (unsigned long long)random_state);
+}
+
+static unsigned long rounds(unsigned long n)
+{
+	const char *text = getenv("ROUNDS");
+
+	return text ? strtoul(text, NULL, 0) : n;
+}
+
+static uint32_t unit_of(unsigned class, unsigned i)
+{
+	return classes[class].unit + i * (classes[class].bytes / PAGE_UNIT);
+}
+
+/* Retires a random page and changes its bytes, or publishes it anew. */
+static void overwrite(struct world *w)
+{
+	unsigned class = chance(CLASSES), i = chance(classes[class].pages);
+	uint32_t unit = unit_of(class, i), bytes = classes[class].bytes;
+	struct page *p = &page[class][i];
+
+	p->changes++;
+	if (p->key) {
+		page_head_retire(&w->heads[unit]);
+		p->key = 0;
+		memset(w->pool + (size_t)unit * PAGE_UNIT, 0x55, bytes);
+		return;
+	}
+	p->key = ++key_next;
+	page_put(w, unit, bytes, p->key);
+}
+
+/* Fills the run of a flight with pages, in sequence or in any order, some of them wrong. */
+static void fill(struct world *w, struct flight *f, unsigned slot, unsigned n)
+{
+	uint32_t bytes = classes[f->class].bytes, parts = 1u << (chance(2) ? 0 : chance(5));
+	uint32_t spread = parts > 1 || chance(3) == 0 ? 2 : 1;
+	unsigned at = chance(classes[f->class].pages), in_order = chance(2);
+
+	f->d = draft_of(w, ++cookie_next, 0, 0, n, bytes);
+	f->d.run.segments = (uint16_t)parts;
+	f->d.run.stride_or_to = parts > 1 ? 2 * (bytes / parts) : 0;
+	for (unsigned i = 0; i < n; i++) {
+		unsigned p = in_order ? at++ : chance(classes[f->class].pages);
+
+		p %= classes[f->class].pages;
+		f->page[i] = p;
+		f->key[i] = page[f->class][p].key;
+		f->changes[i] = page[f->class][p].changes;
+		f->d.entry[i] = entry_at(w, unit_of(f->class, p),
+			(uint64_t)slot * SLOT_BYTES + (uint64_t)i * bytes * spread);
+		f->d.entry[i].key = (struct page_key){{f->key[i], ~f->key[i]}};
+	}
+}
+
+static void submit(struct world *w)
+{
+	unsigned slot = chance(SLOTS), p = chance(PEERS);
+	struct flight *f = &flight[slot];
+	struct client *c;
+
+	if (f->live)
+		return;
+	f->class = chance(CLASSES);
+	f->client = chance(CLIENTS);
+	c = client[f->client];
+	if (chance(8) == 0) {
+		f->d = lookup_of(w, ++cookie_next, chance(500), 1 + chance(10), 1 + chance(32));
+		f->d.run.stride_or_to = slot * SLOT_BYTES;
+	} else {
+		fill(w, f, slot, 1 + chance(classes[f->class].run_max));
+	}
+	f->d.run.peer = (uint8_t)p;
+	f->d.run.peer_ref = ref[p];
+	f->d.run.deadline_ns = w->now_ns + (chance(10) ? 1000 * MS : chance(20 * MS));
+	f->live = true;
+	draft_submit(c, &f->d);
+}
+
+static void check_page(struct world *w, const struct flight *f, unsigned i)
+{
+	uint32_t bytes = f->d.run.page_bytes, part = bytes / f->d.run.segments;
+
+	for (uint32_t at = 0; at < bytes; at += 61) {
+		const uint8_t *byte =
+			w->home + f->d.entry[i].to + at / part * f->d.run.stride_or_to + at % part;
+
+		if (*byte != (uint8_t)map_mix(f->key[i] * 1000003 + at))
+			fail_msg("page %u: a hit with wrong bytes at %u of %u", i, at, bytes);
+	}
+}
+
+static void check_answer(struct world *w, struct flight *f, const struct run_done *done)
+{
+	uint32_t n = f->d.run.pages, all = run_mask(0, n);
+
+	assert_int_equal(done->kind, f->d.run.kind);
+	assert_int_equal(done->hit & done->stale, 0);
+	assert_int_equal((done->hit | done->stale) & ~all, 0);
+	assert_true(done->status < OP_STATUS_COUNT && done->status != OP_STALE);
+	assert_int_equal(done->status == OP_HIT, (done->hit | done->stale) == all);
+	status_seen[done->status]++;
+	partial += done->status != OP_HIT && done->hit;
+	for (unsigned i = 0; i < n; i++) {
+		if (f->d.run.kind == OP_LOOKUP) {
+			if (done->hit >> i & 1)
+				assert_memory_equal(w->home + f->d.run.stride_or_to + 64 * i,
+					&w->shard[f->d.bucket[i]], 64);
+			continue;
+		}
+		if (done->hit >> i & 1)
+			check_page(w, f, i);
+		if (done->stale >> i & 1)
+			assert_true(
+				!f->key[i] || f->changes[i] != page[f->class][f->page[i]].changes);
+	}
+	hits += (unsigned)__builtin_popcount(done->hit);
+	stales += (unsigned)__builtin_popcount(done->stale);
+	f->live = false;
+}
+
+static void answers(struct world *w)
+{
+	struct op_done one;
+	struct run_done done;
+
+	for (unsigned c = 0; c < CLIENTS; c++)
+		while (client_done(client[c], &one)) {
+			unsigned slot = 0;
+
+			memcpy(&done, &one, sizeof(done));
+			while (slot < SLOTS && !(flight[slot].live && flight[slot].client == c &&
+						       flight[slot].d.run.cookie == done.cookie))
+				slot++;
+			if (slot == SLOTS)
+				fail_msg("cookie %u was answered twice", done.cookie);
+			check_answer(w, &flight[slot], &done);
+		}
+}
+
+static void complete(struct world *w, unsigned n)
+{
+	nic_pull(w);
+	while (n-- && w->wqes) {
+		unsigned i = chance(w->wqes);
+		const struct dv_sge *s;
+
+		for (unsigned j = 0; j < i; j++) /* a QP completes its WQEs in order */
+			if (w->wqe[j].qp == w->wqe[i].qp)
+				i = j;
+		s = &w->wqe[i].sge[0];
+		if (s->lkey == WORLD_LKEY)
+			assert_true(flight[(s->address - (uintptr_t)w->home) / SLOT_BYTES].live);
+		nic_complete(w, i, chance(400) ? 0 : DV_SYNDROME_REMOTE_ACCESS);
+	}
+}
+
+static void drop_peer(struct world *w, unsigned p)
+{
+	if (!peer[p])
+		return;
+	nic_pull(w);
+	for (unsigned q = 0; q < peer[p]->qps; q++)
+		container_of(peer[p]->sq[q], struct fake_qp, sq)->error = true;
+	peer_drop(w, peer[p]);
+	draining[drainings++] = peer[p];
+	peer[p] = NULL;
+}
+
+static void returned(struct world *w, struct rail_peer *gone)
+{
+	unsigned i = 0;
+
+	while (i < drainings && draining[i] != gone)
+		i++;
+	assert_true(i < drainings);
+	draining[i] = draining[--drainings];
+	peer_free(w, gone);
+}
+
+static void control_plane(struct world *w)
+{
+	struct rail_event event;
+
+	while (rail_hear(w->rail, &event)) {
+		unsigned p = event.peer;
+
+		if (event.kind == RAIL_PEER_WANTED && (event.ref != ref[p] || chance(4) == 0)) {
+			world_tell(w, (struct rail_command){.kind = RAIL_PEER_REFUSE,
+					      .peer = event.peer,
+					      .ref = event.ref});
+		} else if (event.kind == RAIL_PEER_WANTED) {
+			drop_peer(w, p);
+			peer[p] = peer_new(w, (uint16_t)p, ref[p], 1 + chance(4));
+			world_tell(
+				w, (struct rail_command){.kind = RAIL_PEER_ADD, .object = peer[p]});
+		} else if (event.kind == RAIL_PEER_BROKEN) {
+			if (peer[p] == event.object)
+				drop_peer(w, p);
+		} else {
+			assert_int_equal(event.kind, RAIL_PEER_RETURNED);
+			returned(w, event.object);
+		}
+	}
+	if (chance(300) == 0)
+		drop_peer(w, chance(PEERS));
+	if (chance(500) == 0)
+		ref[chance(PEERS)]++;
+}
+
+static void drain(struct world *w)
+{
+	for (unsigned i = 0; i < 3000; i++) {
+		for (unsigned p = 0; p < PEERS; p++)
+			drop_peer(w, p);
+		rail_step(w->rail, 0);
+		nic_pull(w);
+		while (w->wqes)
+			nic_complete(w, 0, 0);
+		answers(w);
+		control_plane(w);
+	}
+	for (unsigned slot = 0; slot < SLOTS; slot++)
+		assert_false(flight[slot].live);
+	assert_int_equal(drainings, 0);
+	assert_runs_free(w);
+	assert_int_equal(w->rail->lanes_free, LANES_MAX);
+}
+
+static void every_run_is_answered_once_and_every_hit_has_the_right_bytes(void **state)
+{
+	struct world *w = *state;
+	unsigned long n = rounds(20000);
+
+	seed_take();
+	for (unsigned p = 0; p < PEERS; p++)
+		ref[p] = 33;
+	for (unsigned c = 0; c < CLIENTS; c++)
+		client[c] = client_new(w, c * 70, WORLD_SESSION);
+	for (unsigned i = 0; i < 200; i++)
+		overwrite(w);
+	for (unsigned long i = 0; i < n; i++) {
+		if (chance(6) == 0)
+			overwrite(w);
+		for (unsigned j = chance(4); j; j--)
+			submit(w);
+		rail_step(w->rail, 0);
+		complete(w, chance(10));
+		answers(w);
+		control_plane(w);
+		clock_test_set(w->now_ns += chance(chance(50) ? 100000 : 10000000));
+	}
+	drain(w);
+	print_message("%u runs, %llu hits, %llu stale, %llu failed in part;", cookie_next,
+		(unsigned long long)hits, (unsigned long long)stales, (unsigned long long)partial);
+	for (unsigned s = 0; s < OP_STATUS_COUNT; s++)
+		print_message(" %llu", (unsigned long long)status_seen[s]);
+	print_message("\n");
+	assert_true(hits && stales && partial && status_seen[OP_HIT] && status_seen[OP_PEER_DOWN] &&
+		    status_seen[OP_TIMEOUT] && status_seen[OP_NIC_ERROR]);
+	for (unsigned c = 0; c < CLIENTS; c++)
+		client_free(client[c]);
+}
+
+/* ---- random bits ---------------------------------------------------------------------------- */
+
+/* Writes the run's lines with some bits flipped, wherever they are. */
+static void hostile_submit(struct client *c, const struct draft *d)
+{
+	uint32_t lines = run_lines(d->run.kind, d->run.pages), flips = 1 + chance(4);
+
+	for (uint32_t i = 0; i < lines; i++)
+		memset(ring_slot_new(&c->ops, i), 0, RUN_LINE_BYTES);
+	run_encode(&d->run, ring_slot_new(&c->ops, 0));
+	for (uint32_t i = 0; i < d->run.pages; i++)
+		if (d->run.kind == OP_RUN)
+			*run_entry_new(&c->ops, 0, i) = d->entry[i];
+		else
+			*run_bucket_new(&c->ops, 0, i) = d->bucket[i];
+	while (flips--) {
+		uint8_t *line = ring_slot_new(&c->ops, chance(2) ? 0 : chance(lines));
+
+		line[chance(RUN_LINE_BYTES)] ^= (uint8_t)(1u << chance(8));
+	}
+	ring_publish(&c->ops, lines);
+}
+
+/* Ends the channel of a client whose lines broke it, or do not end. */
+static struct client *client_again(struct world *w, struct client *c)
+{
+	struct rail_event event;
+
+	world_tell(w, (struct rail_command){.kind = RAIL_CHANNEL_STOP, .object = &c->channel});
+	clock_test_set(w->now_ns += 2000 * MS);
+	world_run(w);
+	do {
+		assert_true(rail_hear(w->rail, &event));
+	} while (event.kind != RAIL_CHANNEL_RETURNED);
+	client_free(c);
+	return client_new(w, 5, WORLD_SESSION);
+}
+
+/* The fake NIC checks that each READ lies in the peer's exports and in the session's region. */
+static void no_bits_in_a_run_make_the_nic_leave_its_regions(void **state)
+{
+	struct world *w = *state;
+	struct client *c = client_new(w, 5, WORLD_SESSION);
+	struct rail_peer *only = peer_new(w, 3, 33, 4);
+	unsigned long n = rounds(20000), answered = 0, invalid = 0;
+	struct op_done done;
+	struct rail_event event;
+
+	seed_take();
+	peer_add(w, only);
+	pages_put(w, 64, 2, 32, 8192);
+	for (unsigned long i = 0; i < n; i++) {
+		struct draft d = draft_of(w, 1, 64, 2, 1 + chance(32), 8192);
+
+		if (chance(4) == 0)
+			d = lookup_of(w, 1, 5, 3, 1 + chance(32));
+		if (chance(2) == 0 && d.run.kind == OP_RUN) {
+			d.run.segments = 4;
+			d.run.stride_or_to = 300000;
+		}
+		hostile_submit(c, &d);
+		world_run(w);
+		while (client_done(c, &done)) {
+			answered++;
+			/* op_done.spare is where run_done.status is */
+			invalid += done.kind && done.spare == OP_INVALID;
+		}
+		while (rail_hear(w->rail, &event))
+			;
+		if (c->channel.broken || i % 100 == 99)
+			c = client_again(w, c);
+	}
+	c = client_again(w, c);
+	while (rail_hear(w->rail, &event))
+		;
+	print_message("%lu answers, %lu of them: invalid\n", answered, invalid);
+	assert_true(invalid > n / 20 && answered - invalid > n / 20);
+	assert_runs_free(w);
+	peer_free(w, only);
+	client_free(c);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, world_setup, world_teardown)
+	const struct CMUnitTest tests[] = {
+		TEST(every_run_is_answered_once_and_every_hit_has_the_right_bytes),
+		TEST(no_bits_in_a_run_make_the_nic_leave_its_regions),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

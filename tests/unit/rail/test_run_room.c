@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Runs within the rail's limits: bytes in flight, QPs, CQ, free runs; and turns between channels.
+ */
+#include "tests/unit/rail/runs.h"
+
+static struct client *client;
+static struct rail_peer *peer;
+
+static int setup(void **state)
+{
+	struct world *w;
+
+	world_setup(state);
+	w = *state;
+	client = client_new(w, 63, WORLD_SESSION);
+	peer = peer_new(w, 3, 33, 2);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	struct world *w = *state;
+
+	peer_free(w, peer);
+	client_free(client);
+	return world_teardown(state);
+}
+
+static void a_run_is_posted_within_the_budget_of_bytes_in_flight(void **state)
+{
+	struct world *w = *state;
+	struct draft d;
+
+	peer_add(w, peer);
+	pages_put(w, 0, 33, 32, 131072);
+	d = draft_of(w, 1, 0, 33, 32, 131072);
+	draft_submit(client, &d);
+	for (unsigned i = 0; i < 200; i++) {
+		post(w);
+		assert_in_range(w->rail->posted_bytes, 0, RUN_IN_FLIGHT_BYTES);
+		if (!w->wqes)
+			break;
+		complete_some(w, 1);
+	}
+	run_expect(client, 1, UINT32_MAX, 0, OP_HIT);
+	assert_runs_free(w);
+}
+
+static void many_small_runs_stay_within_the_queues(void **state)
+{
+	struct world *w = *state;
+
+	peer_add(w, peer);
+	pages_put(w, 0, 100, 32, 4096);
+	for (unsigned i = 0; i < 100; i++) {
+		struct draft d = draft_of(w, i, 0, 100, 32, 64);
+
+		draft_submit(client, &d);
+	}
+	/* two QPs of 64 WQEBBs; the fake NIC checks that the CQ has room */
+	post(w);
+	assert_in_range(w->wqes, 100, 2 * QP_DEPTH);
+	world_run(w);
+	for (unsigned i = 0; i < 100; i++)
+		run_expect(client, i, 0, UINT32_MAX, OP_HIT); /* another length: stale */
+	assert_runs_free(w);
+}
+
+/* Bytes that the NIC has of each channel, told by their destinations. */
+static void count_halves(const struct world *w, uint64_t ret_bytes[2])
+{
+	ret_bytes[0] = ret_bytes[1] = 0;
+	for (unsigned i = 0; i < w->wqes; i++)
+		if (w->wqe[i].rkey == WORLD_POOL_RKEY)
+			ret_bytes[w->wqe[i].sge[0].address >=
+				  (uintptr_t)w->home + WORLD_HOME_BYTES / 2] += w->wqe[i].bytes;
+}
+
+static void lots_of_two_channels_alternate(void **state)
+{
+	struct world *w = *state;
+	struct client *second = client_new(w, 7, WORLD_SESSION);
+	uint64_t posted[2], sum[2] = {0, 0};
+
+	peer_add(w, peer);
+	pages_put(w, 0, 33, 16, 131072);
+	for (unsigned i = 0; i < 4; i++) { /* the first channel is early and has more */
+		struct draft d = draft_of(w, i, 0, 33, 16, 131072);
+
+		draft_submit(client, &d);
+	}
+	post(w);
+	for (unsigned i = 0; i < 2; i++) {
+		struct draft d = draft_of(w, 10 + i, 0, 33, 16, 131072);
+
+		for (unsigned j = 0; j < 16; j++)
+			d.entry[j].to += WORLD_HOME_BYTES / 2;
+		draft_submit(second, &d);
+	}
+	while (sum[1] < 2 * 16 * 131072) { /* until the second channel has got everything */
+		complete_some(w, w->wqes);
+		post(w);
+		count_halves(w, posted);
+		sum[0] += posted[0];
+		sum[1] += posted[1];
+	}
+	assert_in_range(sum[0] * 100 / sum[1], 60, 140);
+	world_run(w);
+	for (unsigned i = 0; i < 4; i++)
+		run_expect(client, i, 0xffff, 0, OP_HIT);
+	run_expect(second, 10, 0xffff, 0, OP_HIT);
+	run_expect(second, 11, 0xffff, 0, OP_HIT);
+	assert_runs_free(w);
+	client_free(second);
+}
+
+static void a_run_does_not_wait_behind_the_queued_runs_of_another_channel(void **state)
+{
+	struct world *w = *state;
+	struct client *second = client_new(w, 7, WORLD_SESSION);
+	uint64_t posted[2];
+	struct draft d;
+
+	peer_add(w, peer);
+	pages_put(w, 0, 33, 32, 131072);
+	for (unsigned i = 0; i < 8; i++) { /* all of them are taken, half of them are posted */
+		d = draft_of(w, i, 0, 33, 2, 131072);
+		draft_submit(client, &d);
+	}
+	post(w);
+	assert_int_equal(w->wqes, 8);
+	d = draft_of(w, 100, 0, 33, 2, 131072);
+	d.entry[0].to += WORLD_HOME_BYTES / 2;
+	d.entry[1].to += WORLD_HOME_BYTES / 2;
+	draft_submit(second, &d);
+	world_settle(w);
+	complete_some(w, 4);
+	post(w);
+	count_halves(w, posted);
+	assert_int_equal(posted[1], 2 * 131072);
+	world_run(w);
+	run_expect(second, 100, 3, 0, OP_HIT);
+	assert_runs_free(w);
+	client_free(second);
+}
+
+static void a_connection_that_hangs_leaves_runs_to_the_others(void **state)
+{
+	struct world *w = *state;
+	struct rail_peer *other = peer_new(w, 4, 44, 2);
+	struct op_done done;
+	struct draft d;
+
+	peer_add(w, peer);
+	peer_add(w, other);
+	pages_put(w, 0, 1, 1, 4096);
+	for (unsigned i = 0; i < OP_RING_SLOTS; i++) { /* single pages: one line each */
+		d = draft_of(w, i, 0, 1, 1, 64);
+		draft_submit(client, &d);
+	}
+	world_settle(w);
+	assert_in_range(w->rail->runs_free, RAIL_RUNS / 3, RAIL_RUNS);
+	assert_int_equal(w->rail->parked, 0);
+	nic_pull(w);
+	world_run(w);
+	for (unsigned i = 0; i < OP_RING_SLOTS; i++)
+		assert_true(client_done(client, &done));
+	assert_no_answer(client);
+	assert_runs_free(w);
+	peer_free(w, other);
+}
+
+/* A page in more SGEs than a WQE has needs several; it has arrived when the last one has. */
+static void the_wqes_of_a_scattered_page_stay_on_one_qp(void **state)
+{
+	struct world *w = *state;
+	struct draft d;
+
+	peer_add(w, peer);
+	pages_put(w, 0, 64, 4, 65536);
+	d = draft_of(w, 1, 0, 64, 4, 65536);
+	d.run.segments = 32;
+	d.run.stride_or_to = 4096;
+	for (unsigned i = 0; i < 4; i++)
+		d.entry[i].to = i * 2u * 65536u;
+	draft_submit(client, &d);
+	post(w);
+	for (unsigned i = 0; i < w->wqes; i++)
+		for (unsigned j = 0; j < i; j++)
+			if ((w->wqe[i].remote - (uintptr_t)w->pool) / (64 * PAGE_UNIT) ==
+				(w->wqe[j].remote - (uintptr_t)w->pool) / (64 * PAGE_UNIT))
+				assert_ptr_equal(w->wqe[i].qp, w->wqe[j].qp);
+	world_run(w);
+	run_expect(client, 1, 0xf, 0, OP_HIT);
+	assert_runs_free(w);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+	const struct CMUnitTest tests[] = {
+		TEST(a_run_is_posted_within_the_budget_of_bytes_in_flight),
+		TEST(many_small_runs_stay_within_the_queues),
+		TEST(lots_of_two_channels_alternate),
+		TEST(a_run_does_not_wait_behind_the_queued_runs_of_another_channel),
+		TEST(a_connection_that_hangs_leaves_runs_to_the_others),
+		TEST(the_wqes_of_a_scattered_page_stay_on_one_qp),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

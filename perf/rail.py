@@ -21,9 +21,10 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import test_instructions  # noqa: E402
 
 GOAL_NS = 120
+# The first case is the headline: a pool that has run for a while has its pages anywhere.
 CASES = [
-    ("4 KiB pages stored in sequence", []),
     ("4 KiB pages stored anywhere", ["--scattered"]),
+    ("4 KiB pages stored in sequence", []),
     ("4 KiB pages, client on another core", ["--other-core"]),
     ("128 KiB pages", ["--bytes", "131072"]),
     ("128 KiB pages in 64 segments", ["--bytes", "131072", "--segments", "64"]),

@@ -9,7 +9,8 @@
  * --heads: after each completed READ, one READ of 32 bytes, as the engine reads page heads. Prints
  * one line of JSON. The time inside dv_step() is measured separately from the rest. With
  * --leave-out it does not count: rates are by the clock of the modelled port, which stands still
- * during dv_step().
+ * during dv_step(). --doorbell-ns and --line-ns charge this thread for doorbells, and for CQEs and
+ * page heads, as the engine's settings model.doorbell_ns and model.line_ns do.
  */
 #include <getopt.h>
 #include <signal.h>
@@ -35,7 +36,7 @@
 #define WQES_MAX (QPS_PER_PEER_MAX * QP_DEPTH)
 
 static struct options {
-	unsigned rails, qps, bytes, window;
+	unsigned rails, qps, bytes, window, doorbell_ns, line_ns;
 	double seconds;
 	bool heads, leave_out;
 	struct dv_model model;
@@ -75,6 +76,8 @@ struct end {
 
 static struct end end[RAILS_MAX];
 static uint64_t reads, head_reads;
+/* ns charged so far for doorbells, CQEs and heads, and not yet added to the ports' clock */
+static uint64_t charge_ns;
 
 static void must(int rc)
 {
@@ -183,8 +186,10 @@ static void post(struct end *e)
 		post_one(e, options.bytes, false);
 		e->posted++;
 	}
-	for (unsigned q = 0; q < options.qps; q++)
+	for (unsigned q = 0; q < options.qps; q++) {
+		charge_ns += e->sq[q]->pi != e->sq[q]->rung ? options.doorbell_ns : 0;
 		dv_ring(e->sq[q]);
+	}
 }
 
 static unsigned reap(struct end *e)
@@ -202,8 +207,10 @@ static unsigned reap(struct end *e)
 		while (e->sq[q]->qpn != done[i].qpn)
 			q++;
 		e->sq[q]->ci++;
+		charge_ns += options.line_ns;
 		if (e->head[q][done[i].wqe_counter % QP_DEPTH]) {
 			head_reads++;
+			charge_ns += options.line_ns;
 			continue;
 		}
 		reads++;
@@ -233,9 +240,16 @@ static uint64_t turn(uint64_t until)
 			work = dv_step(end[r].device);
 			now = clock_now_ns();
 			if (work) {
-				inside += now - from;
-				if (options.leave_out)
-					dv_leave_out(nic, options.rails, now - from);
+				uint64_t span = now - from;
+
+				if (options.leave_out) {
+					uint64_t paid = charge_ns < span ? charge_ns : span;
+
+					charge_ns -= paid;
+					span -= paid;
+					dv_leave_out(nic, options.rails, span);
+				}
+				inside += span;
 			}
 			reap(&end[r]);
 		}
@@ -266,7 +280,7 @@ static void parse(int argc, char **argv)
 		{"bytes", 1, 0, 'b'}, {"window", 1, 0, 'w'}, {"seconds", 1, 0, 's'},
 		{"heads", 0, 0, 'h'}, {"rate-gbps", 1, 0, 'g'}, {"rtt-ns", 1, 0, 't'},
 		{"qp-messages-per-s", 1, 0, 'm'}, {"no-move", 0, 0, 'x'}, {"leave-out", 0, 0, 'o'},
-		{0}};
+		{"doorbell-ns", 1, 0, 'd'}, {"line-ns", 1, 0, 'l'}, {0}};
 	struct dv_model *model = &options.model;
 	int o;
 
@@ -285,6 +299,8 @@ static void parse(int argc, char **argv)
 		case 'm': model->qp_messages_per_s = value; break;
 		case 'x': model->move_bytes = false; break;
 		case 'o': options.leave_out = true; break;
+		case 'd': options.doorbell_ns = value; break;
+		case 'l': options.line_ns = value; break;
 		default: exit(2);
 		}
 	}

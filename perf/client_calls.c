@@ -7,8 +7,10 @@
  *   client_calls set BYTES BATCH PAGES ROUNDS WINDOW EVICT
  *       Each round copies PAGES pages with memcpy, with non-temporal stores, with pc_set() in
  *       blocking batches, and with pc_set() with WINDOW batches in flight. All ways have the same
- *       source and destinations of one size. EVICT 0: the pages are removed after each round, so
- *       the pool always has room.
+ *       source and destinations of one size. "slots" is libpeercache's own streaming copy of the
+ *       pages of the windowed sets, into the slots that these sets chose and in their order: all
+ *       that a set must do to the memory. EVICT 0: the pages are removed after each round, so the
+ *       pool always has room.
  *   client_calls lookup KEYS BATCH ROUNDS
  *       Looks up keys, all of whose directory owners are other engines, with pc_exists(): first
  *       keys that are stored, then keys that are not. There are more keys than the channel
@@ -77,6 +79,8 @@ static double median(double *value, unsigned count)
 
 enum { COPY, STREAM, BLOCKING, WINDOWED, WAYS };
 static const char *const way_name[WAYS] = {"memcpy", "nontemporal", "blocking", "windowed"};
+/* an own copy is void if the channel does not know the places of more than 1 / 16 of the pages */
+#define UNKNOWN_SHARE 16
 
 struct store {
 	struct pc_channel *channel;
@@ -171,7 +175,44 @@ static void remove_all(struct store *s, uint64_t from)
 	usleep(50000); /* evicted slots rest in limbo before they are reused */
 }
 
-static double way_seconds(struct store *s, unsigned way)
+/*
+ * Copies the pages stored since `first` into their slots once more, with the same bytes. Returns
+ * bytes per ns; 0: too few places are known. Only this process reads these pages.
+ */
+static double copy_slots(struct store *s, uint64_t first)
+{
+	unsigned char **to = must(calloc(s->next - first, sizeof(*to)));
+	uint64_t copied = 0, from_ns;
+	char text[KEY_TEXT_BYTES];
+
+	for (uint64_t id = first; id < s->next; id++) {
+		const struct cache_entry *e;
+		struct page_key key;
+
+		key_text(mix64(seed) + id, text);
+		key_hash(&s->channel->name_space, text, KEY_TEXT_BYTES, &key);
+		e = cache_find(s->channel, &key);
+		if (e && local_has(s->channel->session, &key, &e->at))
+			to[id - first] = s->channel->session->rail[place_rail(e->at.place)].pool +
+					 place_offset(e->at.place);
+	}
+	from_ns = now_ns();
+	for (uint64_t id = first; id < s->next; id++) {
+		if (!to[id - first])
+			continue;
+		copy_stream(to[id - first], s->source + id % s->source_pages * s->bytes, s->bytes);
+		copied++;
+	}
+	shm_fence_stream();
+	from_ns = now_ns() - from_ns;
+	free(to);
+	if ((s->next - first - copied) * UNKNOWN_SHARE > s->next - first)
+		return 0;
+	return (double)(copied * s->bytes) / (double)from_ns;
+}
+
+/* `ret_slots`: rate of the copy into the slots, after windowed sets; bytes per ns. */
+static double way_seconds(struct store *s, unsigned way, double *ret_slots)
 {
 	uint64_t first = s->next, from = now_ns();
 
@@ -182,6 +223,8 @@ static double way_seconds(struct store *s, unsigned way)
 	else
 		set_windowed(s);
 	from = now_ns() - from;
+	if (way == WINDOWED)
+		*ret_slots = copy_slots(s, first);
 	if (!s->evict && s->next != first)
 		remove_all(s, first);
 	return (double)from / 1e9;
@@ -195,7 +238,7 @@ static int set(struct pc *pc, char **argument)
 		.window = (unsigned)parse_number("WINDOW", argument[4], 1, WINDOW_MAX),
 		.evict = argument[5][0] != '0'};
 	unsigned rounds = (unsigned)parse_number("ROUNDS", argument[3], 1, ROUNDS_MAX);
-	double rate[WAYS][ROUNDS_MAX];
+	double rate[WAYS][ROUNDS_MAX], slots[ROUNDS_MAX], ratio[ROUNDS_MAX];
 	void *source;
 
 	s.pages = (s.pages + s.batch - 1) / s.batch * s.batch;
@@ -213,11 +256,15 @@ static int set(struct pc *pc, char **argument)
 	 * while.
 	 */
 	for (uint64_t warm = 0; warm < WARM_BYTES; warm += s.bytes * s.pages)
-		way_seconds(&s, WINDOWED);
+		way_seconds(&s, WINDOWED, &slots[0]);
 	s.failed = 0;
-	for (unsigned r = 0; r < rounds; r++)
+	for (unsigned r = 0; r < rounds; r++) {
 		for (unsigned way = 0; way < WAYS; way++)
-			rate[way][r] = (double)s.bytes * s.pages / way_seconds(&s, way) / 1e9;
+			rate[way][r] =
+				(double)s.bytes * s.pages / way_seconds(&s, way, &slots[r]) / 1e9;
+		ratio[r] = slots[r] > 0 ? rate[WINDOWED][r] / slots[r] : 0;
+	}
+	printf("slots %.4f\nslots_ratio %.4f\n", median(slots, rounds), median(ratio, rounds));
 	for (unsigned way = 0; way < WAYS; way++)
 		printf("%s %.4f\n", way_name[way], median(rate[way], rounds));
 	printf("failed %lu\n", s.failed);

@@ -23,9 +23,10 @@ import test_instructions  # noqa: E402
 
 GOAL_NS = 120
 LONG = ["--bytes", "131072", "--window", "256"]
+# The first case is the headline: a pool that has run for a while has its pages anywhere.
 CASES = [
-    ("4 KiB pages stored in sequence", []),
     ("4 KiB pages stored anywhere", ["--scattered"]),
+    ("4 KiB pages stored in sequence", []),
     ("4 KiB pages, client on another core", ["--other-core"]),
     ("128 KiB pages", LONG),
     ("128 KiB pages in 64 segments", LONG + ["--segments", "64"]),

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -301,6 +302,7 @@ static void *serve(void *argument)
 	struct dv_device *nic = argument;
 	struct watch w = {0};
 
+	prctl(PR_SET_NAME, "soft-link");
 	while (!dv_hint_load(&nic->stop)) {
 		gather(nic, &w);
 		if (poll(w.fds, w.count, w.timeout_ms) <= 0)

@@ -155,6 +155,9 @@ struct pc_channel {
 	uint64_t looked_ns; /* CLOCK_MONOTONIC of the last check of the session's socket, ns */
 	/* counts everything that moves in the channel; a waiting call spins while it grows */
 	uint64_t moves;
+	/* number of waits left that sleep without spinning, because other threads need this
+	 * thread's core; see wait.c */
+	uint32_t crowded;
 	/* the engine wrote an impossible value into a ring: the session ends with this step */
 	bool broken;
 

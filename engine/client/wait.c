@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Waiting for answers: spin for a short time, then sleep on the channel's wake socket and the
- * session's socket. Before it sleeps, this thread raises its flag, fences and looks at the rings
- * once more. The engine exchanges the flag with 0 before it wakes this thread. Channel thread.
+ * session's socket. On few cores, yield in between. A yield that lets another thread run shows
+ * that the answer may need this core: the channel then sleeps at once for its next waits.
+ *
+ * Before it sleeps, this thread raises its flag, fences and looks at the rings once more. The
+ * engine exchanges the flag with 0 before it wakes this thread. Channel thread.
  */
 #include "engine/client/client.h"
 
@@ -22,6 +25,10 @@
 #define YIELD_BYTES_PER_NS 8u
 #define YIELD_NS_MAX 1000000u
 #define SLEEP_NS_MAX 100000000ull
+/* a yield that takes longer has let another thread run: two switches and that thread's work */
+#define CROWDED_NS 5000u
+/* number of waits that sleep at once after a long yield; the next one spins and yields again */
+#define CROWDED_WAITS 64u
 
 uint64_t clock_now_ns(void)
 {
@@ -88,16 +95,32 @@ static uint64_t yield_for(const struct pc_channel *ch)
 	return ns < YIELD_NS_MAX ? ns : YIELD_NS_MAX;
 }
 
+/* Yields the core, and records whether another thread ran on it. `now_ns`: the time before. */
+static void yield(struct pc_channel *ch, uint64_t now_ns)
+{
+	sched_yield();
+	if (clock_now_ns() - now_ns > CROWDED_NS)
+		ch->crowded = CROWDED_WAITS;
+}
+
+/* How long a wait without progress spins, ns. */
+static uint64_t spin_for(const struct pc_channel *ch)
+{
+	if (ch->pc->cores > FEW_CORES)
+		return SPIN_NS;
+	return ch->crowded ? 0 : SPIN_FEW_CORES_NS;
+}
+
 void wait_for(struct pc_channel *ch, const struct pc_batch *b, uint64_t until_ns)
 {
 	bool few = ch->pc->cores <= FEW_CORES;
-	uint64_t spin_ns = few ? SPIN_FEW_CORES_NS : SPIN_NS;
 	/* time of the first step without progress since the last progress, ns; 0: the last step
 	 * moved something */
 	uint64_t moved_ns = 0;
 
+	ch->crowded -= ch->crowded > 0;
 	while (b ? b->left != 0 : !all_done(ch)) {
-		uint64_t now_ns;
+		uint64_t now_ns, spin_ns = spin_for(ch);
 
 		if (channel_step(ch)) {
 			moved_ns = 0;
@@ -115,8 +138,8 @@ void wait_for(struct pc_channel *ch, const struct pc_batch *b, uint64_t until_ns
 				/* a pause takes up to 140 cycles: check for answers between two
 				 * of them */
 				shm_pause();
-		} else if (few && now_ns - moved_ns < spin_ns + yield_for(ch)) {
-			sched_yield();
+		} else if (few && !ch->crowded && now_ns - moved_ns < spin_ns + yield_for(ch)) {
+			yield(ch, now_ns);
 		} else {
 			sleep_until(ch, b ? batch_due_ns(b) : until_ns);
 		}

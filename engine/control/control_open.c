@@ -252,7 +252,9 @@ static int poll_core_begin(struct control *control, unsigned number)
 	const struct plan *plan = &control->plan;
 	struct poll_core_options options = {
 		.spin_ns = (uint64_t)control->settings->rail_spin_us * 1000,
-		.leave_out_nics = !control->settings->model_own_time};
+		.leave_out_nics = !control->settings->model_own_time,
+		.doorbell_ns = (uint32_t)control->settings->model_doorbell_ns,
+		.line_ns = (uint32_t)control->settings->model_line_ns};
 	struct rail *rail[RAILS_MAX];
 	unsigned rails = 0;
 	int rc;

@@ -31,6 +31,9 @@ struct poll_core {
 	uint64_t behind_ns;
 	/* part of behind_ns that dv_leave_out() was told for the rail's NIC, by rail */
 	uint64_t told_ns[RAILS_MAX];
+	/* ns that the ports' clock still has to advance for doorbells and lines; by rail, the
+	 * number of both that was charged */
+	uint64_t charge_ns, doorbells[RAILS_MAX], lines[RAILS_MAX];
 	uint64_t started_ns; /* CLOCK_MONOTONIC of poll_core_start(), ns */
 	pthread_t thread;
 };

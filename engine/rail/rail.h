@@ -58,6 +58,9 @@ struct poll_core_options {
 	/* true: the time spent in software NICs is subtracted from their clocks
 	 * (model.own_time=no) */
 	bool leave_out_nics;
+	/* With leave_out_nics, what this thread would pay a real port and does not pay a software
+	 * NIC, ns: for a doorbell, and to read a cache line that the NIC wrote (CQE, page head) */
+	uint32_t doorbell_ns, line_ns;
 };
 
 /*

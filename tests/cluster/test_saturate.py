@@ -30,6 +30,15 @@ class Saturate(harness.ClusterTest):
             self.assertTrue("modelled" in figure["text"] or "real bytes" in name, name)
         ratio = next(f for n, f in figures.items() if n.endswith("/ ceiling"))
         self.assertLess(ratio["value"], 1.1)  # margin for preemption by other tests
+        for rails in (4, 8):  # the headline is never more than the client could request
+            stream = {n: f for n, f in figures.items() if n.startswith(f"{rails} x 400G, 128 KiB")}
+            both = next(f for n, f in stream.items() if "min(poll cores, client thread)" in n)
+            poll = next(f for n, f in stream.items() if "poll cores alone / ceiling" in n)
+            page_ns = next(f for n, f in stream.items() if "client's thread for a page" in n)
+            client = (128 << 10) / page_ns["value"] / (rails * 49.0)
+            self.assertLessEqual(both["value"], min(poll["value"], client) * 1.001)
+            self.assertIn("charged", both["text"])
+            self.assertTrue(any("bare loop / ceiling" in n for n in stream))
         alone = next(f for n, f in figures.items() if "a lone batch" in n)
         self.assertGreater(alone["value"], 1.0)
 

@@ -123,6 +123,8 @@ int uv_devices_open(void)
 		device->infiniband = !link || strcmp(link, "roce") != 0;
 		device->down = list_has("SOFT_CONNECTX_DOWN", name);
 		device->maps = list_at("SOFT_CONNECTX_MAP", i, 1) != 0;
+		device->move_max =
+			(uint64_t)list_at("SOFT_CONNECTX_MOVE_MAX", i, (long)UV_MR_BYTES_MAX);
 		device->numa_node = (int)list_at("SOFT_CONNECTX_NUMA", i, 0);
 		device->gbits = (unsigned)list_at("SOFT_CONNECTX_GBITS", i, 400);
 		device->mr_bytes_max =
@@ -180,6 +182,8 @@ static void *run(void *argument)
 	unsigned idle = 0;
 
 	quiet_steps = QUIET_STEPS - 1;
+	/* perf/compare counts the CPU time of soft-* threads separately */
+	prctl(PR_SET_NAME, "soft-connectx");
 	/* These two calls may fail: without permission for the first, the thread is only slower. */
 	setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE);
 	prctl(PR_SET_TIMERSLACK, 1000ul);

@@ -10,9 +10,11 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/netlink.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -97,9 +99,11 @@ static int open_any(const char *path, int flags, va_list arguments)
 {
 	mode_t mode = 0;
 	int index = device_index(path);
+	char tree[PATH_MAX];
 
 	if (index >= 0)
 		return open_device((unsigned)index);
+	path = uv_sysfs_path(path, tree);
 	if (flags & (O_CREAT | __O_TMPFILE))
 		mode = va_arg(arguments, mode_t);
 	return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
@@ -133,11 +137,13 @@ EXPORT int open64(const char *path, int flags, ...)
  */
 EXPORT DIR *opendir(const char *path)
 {
+	char tree[PATH_MAX];
 	DIR *directory;
 	int fd;
 
 	if (uv_sysfs_has(path))
 		uv_sysfs_write();
+	path = uv_sysfs_path(path, tree);
 	fd = (int)syscall(
 		SYS_openat, AT_FDCWD, path, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_DIRECTORY, 0);
 	directory = fd >= 0 ? fdopendir(fd) : NULL;
@@ -146,11 +152,26 @@ EXPORT DIR *opendir(const char *path)
 	return directory;
 }
 
+/*
+ * True if the path names the node of an emulated device. Programs look at it before libibverbs
+ * does, so this creates the device tree.
+ */
+static bool is_device(const char *path)
+{
+	int index = device_index(path);
+
+	if (index < 0)
+		return false;
+	uv_sysfs_write();
+	return (unsigned)index < uv_devices();
+}
+
 /* libibverbs calls stat() on a device, to check that it may be opened, before it lists it. */
 EXPORT int stat(const char *path, struct stat *ret_stat)
 {
-	if (device_index(path) >= 0)
-		path = "/dev/null";
+	char tree[PATH_MAX];
+
+	path = is_device(path) ? "/dev/null" : uv_sysfs_path(path, tree);
 	return (int)syscall(SYS_newfstatat, AT_FDCWD, path, ret_stat, 0);
 }
 
@@ -158,6 +179,47 @@ EXPORT int stat64(const char *path, struct stat64 *ret_stat)
 {
 	/* struct stat and struct stat64 have the same layout */
 	return stat(path, (struct stat *)ret_stat);
+}
+
+/*
+ * stat() of programs that were built for a glibc before 2.33. `version` names the layout of struct
+ * stat, of which 64-bit machines have one.
+ */
+EXPORT int __xstat(int version, const char *path, struct stat *ret_stat);
+EXPORT int __xstat64(int version, const char *path, struct stat64 *ret_stat);
+
+int __xstat(int version, const char *path, struct stat *ret_stat)
+{
+	(void)version;
+	return stat(path, ret_stat);
+}
+
+int __xstat64(int version, const char *path, struct stat64 *ret_stat)
+{
+	(void)version;
+	return stat64(path, ret_stat);
+}
+
+/* Programs check a device node, or its directory in /sys, before they call libibverbs. */
+EXPORT int access(const char *path, int mode)
+{
+	char tree[PATH_MAX];
+
+	path = is_device(path) ? "/dev/null" : uv_sysfs_path(path, tree);
+	return (int)syscall(SYS_faccessat, AT_FDCWD, path, mode);
+}
+
+/* canonicalize_file_name(path) is realpath(path, NULL) under a name that is not replaced. */
+EXPORT char *realpath(const char *path, char *ret_path)
+{
+	char tree[PATH_MAX];
+	char *found = canonicalize_file_name(uv_sysfs_path(path, tree));
+
+	if (!found || !ret_path)
+		return found;
+	snprintf(ret_path, PATH_MAX, "%s", found);
+	free(found);
+	return ret_path;
 }
 
 EXPORT int ioctl(int fd, unsigned long request, ...)

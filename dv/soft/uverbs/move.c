@@ -230,6 +230,8 @@ static enum soft_result one_sided(
 	result = soft_mr_check(peer->table, &ask, &mr);
 	if (result != SOFT_DONE || !count)
 		return result;
+	if (op->opcode == MLX5_OPCODE_RDMA_READ && op->total > uv_device_of(qp->nic)->move_max)
+		return move_gathered(qp) ? outcome(qp, op, 0) : SOFT_RETRY;
 	if (mr.file && soft_shm_place(qp, &ask, &mr, &at) == SOFT_DONE)
 		return copy_mapped(qp, op, at + from, from, count);
 	if (gathers(qp, op, count) && has_room(batch, op)) {

@@ -3,11 +3,20 @@
  * The sysfs tree in which libibverbs finds devices: one per process, in a directory of its own to
  * which SYSFS_PATH points. Created when the program first looks for devices, removed when it ends;
  * the tree of a killed process is removed by the next process. Run by program threads.
+ *
+ * As in sysfs, class/infiniband/mlx5_N is a link to the directory of a PCI device: programs find
+ * its address and NUMA node by realpath().
+ *
+ *   class/infiniband_verbs/uverbsN          ibdev, dev, abi_version
+ *   class/infiniband/mlx5_N                 -> ../../devices/0000:c1:00.N/infiniband/mlx5_N
+ *   devices/0000:c1:00.N                    modalias, numa_node, vendor, device
+ *   devices/0000:c1:00.N/infiniband/mlx5_N  node_type, ports/1 ...; device -> ../..
  */
 #include <errno.h>
 #include <dirent.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -102,6 +111,39 @@ static void put_gids(const char *port, const struct uv_device *device)
 	put(port, "pkeys/0", "0xffff\n");
 }
 
+static void put_link(const char *base, const char *file, const char *target)
+{
+	char path[2 * PATH_BYTES];
+
+	snprintf(path, sizeof(path), "%s/%s", base, file);
+	if (symlink(target, path))
+		fprintf(stderr, "soft-connectx: creating the link %s: %s\n", path, strerror(errno));
+}
+
+/* Writes the device's directory and the link to it in class/infiniband. */
+static void put_pci(const char *base, const struct uv_device *device)
+{
+	char at[PATH_BYTES + 64], link[32], target[96];
+
+	/* a bus has functions 0 to 7 only; a PCI address has the form of this one */
+	snprintf(at, sizeof(at), "%s/devices/0000:c1:%02x.%u", base, device->index / 8,
+		device->index % 8);
+	/* a ConnectX-7, which is in libmlx5's table of PCI ids */
+	put(at, "modalias", "pci:v000015B3d00001021sv000015B3sd00000001bc02sc07i00\n");
+	put(at, "numa_node", "%d\n", device->numa_node);
+	put(at, "vendor", "0x15b3\n");
+	put(at, "device", "0x1021\n");
+	snprintf(link, sizeof(link), "infiniband/mlx5_%u", device->index);
+	snprintf(target, sizeof(target), "%s/node_type", link);
+	put(at, target, "1: CA\n");
+	snprintf(target, sizeof(target), "%s/device", link);
+	put_link(at, target, "../..");
+	snprintf(at, sizeof(at), "%s/class", base);
+	snprintf(target, sizeof(target), "../../devices/0000:c1:%02x.%u/%s", device->index / 8,
+		device->index % 8, link);
+	put_link(at, link, target);
+}
+
 static void put_device(const char *base, const struct uv_device *device)
 {
 	char at[PATH_BYTES + 64];
@@ -112,18 +154,13 @@ static void put_device(const char *base, const struct uv_device *device)
 	/* the number of /dev/null as that of the device node, see interpose.c */
 	put(at, "dev", "1:3\n");
 	put(at, "abi_version", "1\n");
+	put_pci(base, device);
 	snprintf(at, sizeof(at), "%s/class/infiniband/mlx5_%u", base, device->index);
-	put(at, "node_type", "1: CA\n");
 	put(at, "node_guid", "5c0f:7c00:0000:%04x\n", n);
 	put(at, "sys_image_guid", "5c0f:7c00:0000:%04x\n", n);
 	put(at, "fw_ver", "28.0.0\n");
 	put(at, "hca_type", "MT4129\n");
 	put(at, "board_id", "SOFT_CONNECTX\n");
-	/* a ConnectX-7, which is in libmlx5's table of PCI ids */
-	put(at, "device/modalias", "pci:v000015B3d00001021sv000015B3sd00000001bc02sc07i00\n");
-	put(at, "device/numa_node", "%d\n", device->numa_node);
-	put(at, "device/vendor", "0x15b3\n");
-	put(at, "device/device", "0x1021\n");
 	snprintf(at, sizeof(at), "%s/class/infiniband/mlx5_%u/ports/1", base, device->index);
 	put(at, "state", "%s\n", device->down ? "1: DOWN" : "4: ACTIVE");
 	put(at, "lid", "0x%x\n", device->infiniband ? n : 0);
@@ -182,12 +219,35 @@ bool uv_sysfs_has(const char *path)
 }
 
 /*
+ * Returns the path in the device tree that stands for a path in /sys/class/infiniband or
+ * /sys/class/infiniband_verbs, written to `to` (PATH_MAX bytes); any other path as it is. Without
+ * devices, and before the tree exists, nothing is replaced.
+ */
+const char *uv_sysfs_path(const char *path, char *to)
+{
+	static const char from[] = "/sys/class/infiniband";
+	const char *end = path + sizeof(from) - 1;
+
+	if (strncmp(path, from, sizeof(from) - 1) != 0)
+		return path;
+	if (strncmp(end, "_verbs", 6) == 0)
+		end += 6;
+	if (*end && *end != '/')
+		return path;
+	uv_sysfs_write();
+	if (!uv_devices() || strlen(root) + strlen(path) >= PATH_MAX)
+		return path;
+	snprintf(to, PATH_MAX, "%s%s", root, path + strlen("/sys"));
+	return to;
+}
+
+/*
  * Builds the tree under another name first: libibverbs tells devices apart by the time at which
  * their directory was created.
  */
 void uv_sysfs_write(void)
 {
-	char base[PATH_BYTES + 8];
+	char base[PATH_BYTES + 8], links[PATH_BYTES + 32];
 
 	pthread_mutex_lock(&uv_lock);
 	if (!owner && uv_devices_open() == 0) {
@@ -196,6 +256,8 @@ void uv_sysfs_write(void)
 		snprintf(base, sizeof(base), "%s.new", root);
 		mkdir(base, 0755);
 		put(base, "class/infiniband_verbs/abi_version", "6\n");
+		snprintf(links, sizeof(links), "%s/class/infiniband", base);
+		mkdir(links, 0755);
 		for (unsigned i = 0; i < uv_devices(); i++)
 			put_device(base, uv_device(i));
 		if (rename(base, root))

@@ -55,7 +55,8 @@ struct uv_device {
 	unsigned index;
 	uint16_t number; /* number of the NIC on this host: its LID and the end of its GIDs */
 	bool infiniband, down;
-	bool maps; /* true: peers map shared memory; false: system calls move all bytes */
+	bool maps;         /* true: peers map shared memory; false: system calls move all bytes */
+	uint64_t move_max; /* longer READs are checked and complete, but move no bytes */
 	int numa_node;
 	unsigned gbits;
 	uint64_t mr_bytes_max;
@@ -209,6 +210,7 @@ void uv_sysfs_write(void);   /* creates the device tree, once */
 void uv_sysfs_remove(void);
 /* Does the path lie in the device tree, and is the tree not created yet? */
 bool uv_sysfs_has(const char *path);
+const char *uv_sysfs_path(const char *path, char *to);
 void uv_gid(const struct uv_device *device, unsigned index, uint8_t ret_gid[16]);
 uint16_t uv_gid_number(const uint8_t gid[16]);
 

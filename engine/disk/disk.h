@@ -64,6 +64,7 @@ struct disk_request {
 	/* owner: the disk tier, from disk_submit() to disk_reap() */
 	STAILQ_ENTRY(disk_request) next;
 	uint64_t sequence;
+	bool internal;    /* of recovery: freed with its data instead of being returned */
 	uint32_t waiting; /* REMOVE: paths whose tombstone is not synced yet, one bit each */
 };
 

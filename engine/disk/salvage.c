@@ -171,14 +171,45 @@ static bool tombstones_synced(const struct store_path *path)
 	return STAILQ_EMPTY(&path->tombstones) && !path->batch_busy;
 }
 
-/* Reads a page of an open segment and queues it for its path; false: it is lost. */
-static bool salvage_page(struct store_path *path, uint32_t number, const struct index_page *page,
-	uint32_t unit, uint64_t sequence)
+#define AHEAD_UNITS 1024u /* units of an open segment that are read at a time */
+
+/* Units of an open segment that were read together. */
+struct ahead {
+	uint8_t *units;
+	uint32_t from, count, room;
+};
+
+/* The units of a page; NULL: they cannot be read. */
+static const uint8_t *ahead_read(struct ahead *ahead, struct store_path *path, uint32_t number,
+	uint32_t unit, uint32_t units)
+{
+	uint32_t count = path->store->units - unit;
+
+	if (unit >= ahead->from && unit + units <= ahead->from + ahead->count)
+		return ahead->units + (size_t)(unit - ahead->from) * PAGE_UNIT;
+	if (count > AHEAD_UNITS)
+		count = units > AHEAD_UNITS ? units : AHEAD_UNITS;
+	ahead->count = 0;
+	if (count > ahead->room) {
+		free(ahead->units);
+		ahead->units = malloc((size_t)count * PAGE_UNIT);
+		ahead->room = ahead->units ? count : 0;
+	}
+	if (!ahead->units || scan_call(path, DEVICE_READ, number, unit, ahead->units, count) < 0)
+		return NULL;
+	ahead->from = unit;
+	ahead->count = count;
+	return ahead->units;
+}
+
+/* Queues a page of an open segment for its path; false: it is lost. */
+static bool salvage_page(struct ahead *ahead, struct store_path *path, uint32_t number,
+	const struct index_page *page, uint32_t unit, uint64_t sequence)
 {
 	struct store *store = path->store;
 	struct disk_request *request = calloc(1, sizeof(*request));
+	const uint8_t *from;
 	uint32_t units;
-	int64_t rc;
 
 	if (!request)
 		return false;
@@ -186,13 +217,13 @@ static bool salvage_page(struct store_path *path, uint32_t number, const struct 
 	request->op = DISK_WRITE;
 	request->length = (page->length & ~(1u << 31)) + 1;
 	request->sequence = sequence;
-	request->context = path;
+	request->internal = true;
 	units = disk_units(request->length);
 	request->data = aligned_alloc(PAGE_UNIT, (size_t)units * PAGE_UNIT);
-	rc = request->data ? scan_call(path, DEVICE_READ, number, unit, request->data, units)
-			   : -ENOMEM;
-	if (rc != (int64_t)units * PAGE_UNIT ||
-		crc32c(0, request->data, request->length) != page->crc ||
+	from = request->data ? ahead_read(ahead, path, number, unit, units) : NULL;
+	if (from)
+		memcpy(request->data, from, request->length);
+	if (!from || crc32c(0, request->data, request->length) != page->crc ||
 		!busy_add(store, &request->key)) {
 		free(request->data);
 		free(request);
@@ -203,23 +234,12 @@ static bool salvage_page(struct store_path *path, uint32_t number, const struct 
 	return true;
 }
 
-/* The requests of salvage are the only ones at the start. */
-static void requests_free(struct store *store)
-{
-	struct disk_request *request;
-
-	while ((request = STAILQ_FIRST(&store->finished))) {
-		STAILQ_REMOVE_HEAD(&store->finished, next);
-		free(request->data);
-		free(request);
-	}
-}
-
 static void salvage_pages(struct recovery *recovery, struct store_path *path, uint32_t number)
 {
 	struct store *store = recovery->store;
 	uint32_t segment = path->first + number;
 	const struct index_segment *from = &store->index.segment[segment];
+	struct ahead ahead = {NULL, 0, 0, 0};
 
 	for (uint32_t i = 0; i < from->pages && path_in_service(path); i++) {
 		struct index_found found = {
@@ -227,17 +247,16 @@ static void salvage_pages(struct recovery *recovery, struct store_path *path, ui
 
 		if (!index_still(&store->index, &found))
 			continue;
-		(void)salvage_page(path, number, &from->page[i], from->unit[i],
+		(void)salvage_page(&ahead, path, number, &from->page[i], from->unit[i],
 			recovery->sequence[segment][i]);
 		index_remove(&store->index, &found);
 		if (path->report.queued_bytes < DISK_BLOCK_BYTES && i + 1 < from->pages)
 			continue;
 		if (!recovery_run(path, writes_landed))
-			return;
-		requests_free(store);
+			break;
 	}
+	free(ahead.units);
 	(void)recovery_run(path, writes_landed);
-	requests_free(store);
 }
 
 static void salvage_tombstones(struct recovery *recovery, struct store_path *path, uint32_t number)

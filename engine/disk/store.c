@@ -42,6 +42,11 @@ void store_close(struct store *store)
 void store_finish(struct store *store, struct disk_request *request, enum disk_status status)
 {
 	request->status = status;
+	if (request->internal) {
+		free(request->data);
+		free(request);
+		return;
+	}
 	STAILQ_INSERT_TAIL(&store->finished, request, next);
 }
 
@@ -57,6 +62,7 @@ static bool request_valid(const struct disk_request *request)
 
 void store_submit(struct store *store, struct disk_request *request)
 {
+	request->internal = false;
 	if (!request_valid(request)) {
 		store_finish(store, request, DISK_INVALID);
 		return;

@@ -39,6 +39,12 @@ int world_open(struct world *world, struct sim *const sim[], unsigned paths, uin
 
 void world_close(struct world *world)
 {
+	for (unsigned i = 0; i < world->paths; i++) {
+		world->sim[i]->hang = false;
+		world->store.path[i].report.state = DISK_PATH_OUT; /* nothing new */
+		while (sim_complete(world->sim[i]))
+			device_dispatch(&world->sim[i]->device);
+	}
 	store_close(&world->store);
 	for (unsigned i = 0; i < world->paths; i++)
 		sim_free(world->sim[i]);

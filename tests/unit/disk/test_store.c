@@ -100,7 +100,7 @@ static void pages_are_read_back_and_survive_a_restart(void **state)
 static void a_flipped_bit_is_never_a_wrong_hit(void **state)
 {
 	unsigned path;
-	uint32_t number = SEGMENTS, flips = 0, kept = 0, stride = 29;
+	uint32_t number = SEGMENTS, flips = 0, kept = 0, stride = 197;
 
 	(void)state;
 	if (getenv("FLIP_STRIDE"))

@@ -92,6 +92,23 @@
 /* bytes of a member name, device name or address, with the terminating zero */
 #define NAME_BYTES_MAX 64
 
+/* Limits of the disk tier. */
+#define DISK_PATHS_MAX 8 /* directories of one engine, at most */
+#define DISK_SEGMENT_BYTES (256u << 20)
+/* segments of one engine, all paths together: 16 TiB; 16 bits of an index entry */
+#define DISK_SEGMENTS_MAX 65535u
+#define DISK_SEGMENTS_MIN 6u /* segments of one path, at least */
+#define DISK_SPARES 2u       /* segments that stay sealed or free, so that a start has room */
+#define DISK_BLOCK_PAGES 64u /* pages that one header block describes */
+/* A block is written when it has DISK_BLOCK_PAGES pages or this many bytes, or the path is idle. */
+#define DISK_BLOCK_BYTES (4u << 20)
+#define DISK_BLOCKS_FLIGHT 8u /* blocks of one path that are being written at a time */
+#define DISK_READS_FLIGHT 64u /* pages of one path that are being read at a time */
+/* bytes of pages that wait for their write on one path; above it pages are dropped */
+#define DISK_QUEUE_BYTES (128u << 20)
+/* read errors (EIO, short read, wrong CRC) after which a path is taken out of service */
+#define DISK_READ_ERRORS_MAX 64u
+
 static_assert((OP_RING_SLOTS & (OP_RING_SLOTS - 1)) == 0, "rings mask their indices");
 static_assert((DONE_RING_SLOTS & (DONE_RING_SLOTS - 1)) == 0, "rings mask their indices");
 static_assert((CTL_RING_SLOTS & (CTL_RING_SLOTS - 1)) == 0, "rings mask their indices");
@@ -103,6 +120,8 @@ static_assert(1 + (SEGMENTS_MAX + 3) / 4 < OP_RING_SLOTS, "the largest op fits i
 static_assert(RAIL_HEADS_SPAN * 32 <= RAIL_SMALL_BYTES, "a READ of page heads is a small READ");
 static_assert(SLICE_BYTES <= RAIL_IN_FLIGHT_BYTES, "an idle rail can post one slice");
 static_assert(CREDITS_MAX <= CTL_DONE_SLOTS, "all credits of a channel fit its control done ring");
+static_assert(DISK_SEGMENT_BYTES / PAGE_UNIT <= 65536, "16 bits are the unit of a segment");
+static_assert(2ull * PAGE_BYTES_MAX < DISK_SEGMENT_BYTES, "the longest page fits a segment");
 static_assert(RAILS_MAX <= 16 && PAGE_UNITS_MAX <= 1u << 28, "a place is 4 + 28 bits");
 
 #endif

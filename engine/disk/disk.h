@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The disk tier: pages on local SSDs, in segment logs in one or more directories (paths). This is
+ * all that the control plane sees of it.
+ *
+ * Threads. disk_open() and disk_close() block: call them on a helper thread. All other calls return
+ * at once; one thread makes them (the control plane), except disk_find(), which any thread may
+ * make. A thread of the disk tier does the I/O.
+ *
+ * Ownership. A request, and the memory that it points to, belong to the disk tier from
+ * disk_submit() until disk_reap() returns the request, which happens once and only after the device
+ * is done with the memory. There is no cancel: a caller that has waited long enough reports a miss
+ * to its client and leaves request and memory where they are until disk_reap() returns them. If a
+ * path hangs for ever, so do its requests that the device holds; all others of that path fail after
+ * `timeout_ms`.
+ *
+ * Content. A key has the same bytes until it was removed. A page that is on disk is not written
+ * again (DISK_EXISTS). Persisted are the pages of sealed segments; others can be lost by a crash,
+ * and a key whose DISK_REMOVE has returned DISK_OK does not come back after one.
+ *
+ *   struct disk_request *request = calloc(1, sizeof(*request));
+ *   request->op = DISK_READ;
+ *   request->key = key;
+ *   request->data = slot;                      whole units of 4 KiB
+ *   request->length = length;                  as disk_find() told
+ *   disk_submit(disk, request);
+ *   ...                                        disk_fd() becomes readable
+ *   while ((request = disk_reap(disk)))
+ *           if (request->status == DISK_OK)
+ *                   publish(request);
+ */
+#ifndef DISK_DISK_H
+#define DISK_DISK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/queue.h>
+
+#include "engine/abi/page.h"
+
+enum disk_op { DISK_READ, DISK_WRITE, DISK_REMOVE };
+
+enum disk_status {
+	DISK_OK,
+	DISK_MISS,    /* not on disk, or its bytes are wrong (counted), or its path failed */
+	DISK_EXISTS,  /* write: the page is on disk, is being written or is being removed */
+	DISK_DROPPED, /* write: the path is slower than its queue, or the daily budget is used up */
+	DISK_OFFLINE, /* no path is in service; a remove is then not durable */
+	DISK_INVALID, /* a bug of the caller: length or alignment */
+};
+
+struct disk_request {
+	/* set by the caller */
+	enum disk_op op;
+	struct page_key key;
+	/* 4 KiB aligned. READ: room for whole units. WRITE: only `length` bytes are read. */
+	void *data;
+	uint32_t length; /* READ: the length that disk_find() told; WRITE: 1 to PAGE_BYTES_MAX */
+	void *context;   /* the caller's */
+
+	/* set when disk_reap() returns it */
+	enum disk_status status;
+
+	/* owner: the disk tier, from disk_submit() to disk_reap() */
+	STAILQ_ENTRY(disk_request) next;
+	uint64_t sequence;
+	bool internal;    /* of recovery: freed with its data instead of being returned */
+	uint32_t waiting; /* REMOVE: paths whose tombstone is not synced yet, one bit each */
+};
+
+struct disk_options {
+	unsigned paths;
+	struct {
+		const char
+			*directory; /* exists; the engine owns what begins with peercache- in it */
+		uint64_t bytes;     /* rounded down to whole segments */
+	} path[DISK_PATHS_MAX];
+	uint32_t segment_bytes; /* DISK_SEGMENT_BYTES; tests use less */
+	const char *owner;      /* name of this engine, for an engine that is refused the path */
+	uint64_t write_bytes_per_day; /* all paths together; 0: no limit */
+	uint32_t timeout_ms;          /* an I/O that takes longer puts its path out of service */
+	bool threads;                 /* no io_uring: pread and pwrite on threads */
+};
+
+enum disk_path_state { DISK_PATH_OPENING, DISK_PATH_IN_SERVICE, DISK_PATH_OUT };
+
+struct disk_path_report {
+	enum disk_path_state state;
+	char reason[160];          /* why it is out of service */
+	uint32_t segments, sealed; /* segments of the path; of these, persisted */
+	uint64_t queued_bytes;     /* pages that wait to be written */
+	uint64_t flying;           /* I/Os in flight */
+	uint64_t pages_written, bytes_written, page_bytes; /* bytes of whole units of pages */
+	uint64_t pages_read, bytes_read;
+	uint64_t pages_recovered; /* at open */
+	uint64_t recycled;        /* segments */
+	uint64_t read_errors, crc_errors, io_errors;
+	bool cleared; /* at open: it could not prove that no removal was missed */
+};
+
+struct disk_report {
+	unsigned paths;
+	struct disk_path_report path[DISK_PATHS_MAX];
+	uint32_t pages;       /* in the index */
+	uint64_t index_bytes; /* memory of the index */
+	uint64_t dropped_queue, dropped_budget;
+};
+
+struct disk;
+
+/*
+ * Opens the paths and recovers what is on them. A path that cannot be used is logged and out of
+ * service; the call fails only if none is usable. Returns 0 or -errno.
+ */
+int disk_open(const struct disk_options *options, struct disk **ret_disk);
+/* True, and the length of the page, if the key is on disk. */
+bool disk_find(struct disk *disk, const struct page_key *key, uint32_t *ret_length);
+void disk_submit(struct disk *disk, struct disk_request *request);
+/* Returns the next request that is finished, or NULL. */
+struct disk_request *disk_reap(struct disk *disk);
+/* Readable when disk_reap() has something to return; disk_reap() clears it. */
+int disk_fd(const struct disk *disk);
+void disk_report(struct disk *disk, struct disk_report *ret_report);
+/*
+ * Ends I/O and frees the tier; requests that were not reaped are lost. Returns -EBUSY, and frees
+ * nothing, if an I/O does not end within `timeout_ms`: its memory must then stay mapped until the
+ * process has exited.
+ */
+int disk_close(struct disk *disk);
+
+#endif

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The table of pages on disk. The disk thread changes it, the control plane looks keys up; both
+ * under index->lock.
+ */
+#include "engine/disk/index.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CHUNK_HEADS 4096u /* heads of chains that are allocated at a time */
+#define LOAD 3u           /* pages per chain */
+#define LIVE (1u << 31)
+#define EMPTY_STEP 64u /* pages that are removed while the lock is held */
+static_assert(PAGE_BYTES_MAX <= LIVE, "length - 1 leaves the upper bit");
+
+static struct index_page *page_at(struct index *index, uint32_t id)
+{
+	return &index->segment[id >> 16].page[id & 0xffff];
+}
+
+static uint32_t hash(const uint32_t key[4])
+{
+	/* A page key is a hash already; both halves count, should one of them be weak. */
+	uint64_t mix = ((uint64_t)key[1] << 32 | key[0]) ^
+		       ((uint64_t)key[3] << 32 | key[2]) * UINT64_C(0x9e3779b97f4a7c15);
+
+	return (uint32_t)(mix >> 32 ^ mix);
+}
+
+/* The bucket of a hash: buckets below `split` have been split already. */
+static uint32_t bucket_of(const struct index *index, uint32_t h)
+{
+	uint32_t power = 1u << (31 - __builtin_clz(index->buckets));
+	uint32_t bucket = h & (2 * power - 1);
+
+	return bucket < index->buckets ? bucket : bucket - power;
+}
+
+static uint32_t *head_at(struct index *index, uint32_t bucket)
+{
+	return &index->chunk[bucket / CHUNK_HEADS][bucket % CHUNK_HEADS];
+}
+
+static int chunk_add(struct index *index)
+{
+	uint32_t **chunk = realloc(index->chunk, (index->chunks + 1) * sizeof(*chunk));
+
+	if (!chunk)
+		return -ENOMEM;
+	index->chunk = chunk;
+	chunk[index->chunks] = malloc(CHUNK_HEADS * sizeof(**chunk));
+	if (!chunk[index->chunks])
+		return -ENOMEM;
+	memset(chunk[index->chunks], 0xff, CHUNK_HEADS * sizeof(**chunk));
+	index->chunks++;
+	return 0;
+}
+
+int index_open(struct index *index, uint32_t segments)
+{
+	memset(index, 0, sizeof(*index));
+	index->segment = calloc(segments, sizeof(*index->segment));
+	if (!index->segment || chunk_add(index)) {
+		free(index->segment);
+		free(index->chunk);
+		return -ENOMEM;
+	}
+	index->segments = segments;
+	index->buckets = 1;
+	pthread_mutex_init(&index->lock, NULL);
+	return 0;
+}
+
+void index_close(struct index *index)
+{
+	for (uint32_t i = 0; i < index->segments; i++) {
+		free(index->segment[i].page);
+		free(index->segment[i].unit);
+	}
+	for (uint32_t i = 0; i < index->chunks; i++)
+		free(index->chunk[i]);
+	free(index->segment);
+	free(index->chunk);
+	pthread_mutex_destroy(&index->lock);
+}
+
+bool index_find(struct index *index, const struct page_key *key, struct index_found *ret_found)
+{
+	uint32_t words[4], id;
+	bool found = false;
+
+	memcpy(words, key, sizeof(words));
+	pthread_mutex_lock(&index->lock);
+	id = *head_at(index, bucket_of(index, hash(words)));
+	while (id != INDEX_NONE && memcmp(page_at(index, id)->key, words, sizeof(words)))
+		id = page_at(index, id)->next;
+	if (id != INDEX_NONE) {
+		const struct index_segment *segment = &index->segment[id >> 16];
+		const struct index_page *page = page_at(index, id);
+
+		*ret_found = (struct index_found){.id = id,
+			.life = segment->life,
+			.segment = id >> 16,
+			.unit = segment->unit[id & 0xffff],
+			.length = (page->length & ~LIVE) + 1,
+			.crc = page->crc};
+		found = true;
+	}
+	pthread_mutex_unlock(&index->lock);
+	return found;
+}
+
+static bool still(struct index *index, const struct index_found *found)
+{
+	const struct index_segment *segment = &index->segment[found->segment];
+
+	return segment->life == found->life && (found->id & 0xffff) < segment->pages &&
+	       (page_at(index, found->id)->length & LIVE);
+}
+
+bool index_still(struct index *index, const struct index_found *found)
+{
+	bool rc;
+
+	pthread_mutex_lock(&index->lock);
+	rc = still(index, found);
+	pthread_mutex_unlock(&index->lock);
+	return rc;
+}
+
+/* One more bucket: the pages of the bucket that it is split from are distributed over both. */
+static void grow(struct index *index)
+{
+	uint32_t from = index->buckets - (1u << (31 - __builtin_clz(index->buckets)));
+	uint32_t id, next;
+
+	if (index->buckets == index->chunks * CHUNK_HEADS && chunk_add(index))
+		return; /* longer chains */
+	id = *head_at(index, from);
+	*head_at(index, from) = INDEX_NONE;
+	index->buckets++;
+	for (; id != INDEX_NONE; id = next) {
+		struct index_page *page = page_at(index, id);
+		uint32_t *head = head_at(index, bucket_of(index, hash(page->key)));
+
+		next = page->next;
+		page->next = *head;
+		*head = id;
+	}
+}
+
+static int segment_resize(struct index_segment *segment, uint32_t room)
+{
+	struct index_page *page = realloc(segment->page, room * sizeof(*page));
+	uint16_t *unit;
+
+	if (!page)
+		return -ENOMEM;
+	segment->page = page;
+	unit = realloc(segment->unit, room * sizeof(*unit));
+	if (!unit)
+		return -ENOMEM;
+	segment->unit = unit;
+	segment->room = room;
+	return 0;
+}
+
+uint32_t index_add(struct index *index, uint32_t number, uint32_t unit, const struct page_key *key,
+	uint32_t length, uint32_t crc)
+{
+	struct index_segment *segment = &index->segment[number];
+	uint32_t id = INDEX_NONE, *head;
+	struct index_page *page;
+
+	pthread_mutex_lock(&index->lock);
+	if (segment->pages > 0xfffe)
+		goto out;
+	if (segment->pages == segment->room && segment_resize(segment, segment->room * 5 / 4 + 64))
+		goto out;
+	if (index->pages >= index->buckets * LOAD)
+		grow(index);
+	id = number << 16 | segment->pages;
+	segment->unit[segment->pages] = (uint16_t)unit;
+	page = &segment->page[segment->pages++];
+	memcpy(page->key, key, sizeof(page->key));
+	page->crc = crc;
+	page->length = (length - 1) | LIVE;
+	head = head_at(index, bucket_of(index, hash(page->key)));
+	page->next = *head;
+	*head = id;
+	index->pages++;
+out:
+	pthread_mutex_unlock(&index->lock);
+	return id;
+}
+
+static void unlink_page(struct index *index, uint32_t id)
+{
+	struct index_page *page = page_at(index, id);
+	uint32_t *at = head_at(index, bucket_of(index, hash(page->key)));
+
+	while (*at != id)
+		at = &page_at(index, *at)->next;
+	*at = page->next;
+	page->length &= ~LIVE;
+	index->pages--;
+}
+
+void index_remove(struct index *index, const struct index_found *found)
+{
+	pthread_mutex_lock(&index->lock);
+	if (still(index, found))
+		unlink_page(index, found->id);
+	pthread_mutex_unlock(&index->lock);
+}
+
+void index_empty(struct index *index, uint32_t number)
+{
+	struct index_segment *segment = &index->segment[number];
+	uint32_t at = 0;
+
+	do {
+		pthread_mutex_lock(&index->lock);
+		for (unsigned n = 0; at < segment->pages && n < EMPTY_STEP; n++, at++)
+			if (segment->page[at].length & LIVE)
+				unlink_page(index, number << 16 | at);
+		if (at == segment->pages) {
+			free(segment->page);
+			free(segment->unit);
+			*segment = (struct index_segment){.life = segment->life + 1};
+			at = 0;
+		}
+		pthread_mutex_unlock(&index->lock);
+	} while (at);
+}
+
+void index_trim(struct index *index, uint32_t number)
+{
+	struct index_segment *segment = &index->segment[number];
+
+	pthread_mutex_lock(&index->lock);
+	if (segment->pages)
+		(void)segment_resize(segment, segment->pages);
+	pthread_mutex_unlock(&index->lock);
+}
+
+uint64_t index_bytes(struct index *index, uint32_t *ret_pages)
+{
+	uint64_t bytes;
+
+	pthread_mutex_lock(&index->lock);
+	bytes = index->segments * sizeof(*index->segment) +
+		(uint64_t)index->chunks * (CHUNK_HEADS * sizeof(uint32_t) + sizeof(void *));
+	for (uint32_t i = 0; i < index->segments; i++)
+		bytes += index->segment[i].room * (sizeof(struct index_page) + sizeof(uint16_t));
+	*ret_pages = index->pages;
+	pthread_mutex_unlock(&index->lock);
+	return bytes;
+}

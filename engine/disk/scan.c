@@ -1,0 +1,341 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reads a path at the start. One damaged unit, wherever it is, loses no header of a sealed segment:
+ * each lies in its place and in the footer, and the trailer's count also follows from the place of
+ * the last copy. Blocks; runs on the thread that opens the path.
+ */
+#include "engine/disk/scan.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SCAN_UNITS 256u /* units that are read at a time in an open segment */
+
+/* An operation of recovery. It stays allocated if the device does not return it in time. */
+struct call {
+	struct device_io io;
+	struct iovec iov;
+	uint8_t *units;
+};
+
+int64_t scan_call(struct store_path *path, enum device_op op, uint32_t file, uint32_t unit,
+	void *units, uint32_t count)
+{
+	struct call *call = calloc(1, sizeof(*call));
+	size_t bytes = (size_t)count * PAGE_UNIT;
+	int64_t rc;
+
+	if (!call)
+		return -ENOMEM;
+	if (count) {
+		call->units = aligned_alloc(PAGE_UNIT, bytes);
+		if (!call->units) {
+			free(call);
+			return -ENOMEM;
+		}
+		memset(call->units, 0, bytes);
+	}
+	call->iov = (struct iovec){call->units, bytes};
+	call->io.op = op;
+	call->io.file = file;
+	call->io.offset = (uint64_t)unit * PAGE_UNIT;
+	call->io.iov = &call->iov;
+	call->io.iovs = count ? 1 : 0;
+	rc = device_call(path->device, &call->io, path->store->timeout_ns);
+	if (rc == -ETIMEDOUT)
+		return rc; /* the device may still write to it */
+	if (rc >= 0 && count)
+		memcpy(units, call->units, bytes);
+	free(call->units);
+	free(call);
+	return rc;
+}
+
+struct scanner {
+	struct scan *scan;
+	struct store_path *path;
+	struct disk_geometry geometry;
+	struct scan_segment *segment;
+	uint64_t epoch; /* of the life that is read */
+};
+
+static int64_t read_units(struct scanner *scanner, uint32_t unit, void *units, uint32_t count)
+{
+	return scan_call(scanner->path, DEVICE_READ, scanner->geometry.segment, unit, units, count);
+}
+
+static bool block_of_life(const struct scanner *scanner, const struct disk_block *block)
+{
+	return layout_block_valid(block, &scanner->geometry) && block->epoch == scanner->epoch;
+}
+
+static int block_append(struct scanner *scanner, const struct disk_block *block, uint32_t *room)
+{
+	struct scan_segment *segment = scanner->segment;
+
+	if (segment->blocks == *room) {
+		uint32_t more = *room ? *room * 2 : 16;
+		struct disk_block *grown = realloc(segment->block, more * sizeof(*grown));
+
+		if (!grown)
+			return -ENOMEM;
+		segment->block = grown;
+		*room = more;
+	}
+	segment->block[segment->blocks++] = *block;
+	return 0;
+}
+
+/* All headers of this life that are where they say they are. */
+static int scan_open(struct scanner *scanner)
+{
+	uint32_t units = scanner->geometry.units, room = 0;
+	struct disk_block *chunk = malloc(SCAN_UNITS * sizeof(*chunk));
+	uint32_t from = 0, count = 0, unit = 2;
+	int rc = chunk ? 0 : -ENOMEM;
+
+	while (!rc && unit < units) {
+		const struct disk_block *block;
+
+		if (unit >= from + count) {
+			int64_t bytes;
+
+			from = unit;
+			count = units - unit < SCAN_UNITS ? units - unit : SCAN_UNITS;
+			bytes = read_units(scanner, from, chunk, count);
+			if (bytes < 0) {
+				rc = (int)bytes;
+				break;
+			}
+		}
+		block = &chunk[unit - from];
+		unit++;
+		if (!block_of_life(scanner, block) || block->unit != unit - 1)
+			continue;
+		rc = block_append(scanner, block, &room);
+		unit += layout_block_payload(block);
+	}
+	free(chunk);
+	return rc;
+}
+
+/* The header in its own place, where the header before it in the footer ends. */
+static bool primary(struct scanner *scanner, uint32_t number, struct disk_block *block)
+{
+	uint32_t unit = number;
+
+	if (number >= 2) {
+		const struct disk_block *before = block - 1;
+
+		unit = before->unit + 1 + layout_block_payload(before);
+	}
+	return unit < scanner->geometry.units && read_units(scanner, unit, block, 1) >= 0 &&
+	       block_of_life(scanner, block) && block->number == number && block->unit == unit;
+}
+
+/* The `blocks` headers of a sealed segment. */
+static int scan_sealed(struct scanner *scanner, uint32_t blocks)
+{
+	struct scan_segment *segment = scanner->segment;
+	uint32_t units = scanner->geometry.units;
+	int64_t bytes;
+
+	segment->kind = SCAN_DAMAGED;
+	if (blocks < 2 || blocks > (units - 1) / 2)
+		return 0;
+	segment->block = malloc(blocks * sizeof(*segment->block));
+	if (!segment->block)
+		return -ENOMEM;
+	bytes = read_units(scanner, units - 1 - blocks, segment->block, blocks);
+	if (bytes < 0)
+		return (int)bytes;
+	for (uint32_t i = 0; i < blocks; i++) {
+		const struct disk_block *copy = &segment->block[i];
+
+		if ((!block_of_life(scanner, copy) || copy->number != i) &&
+			!primary(scanner, i, &segment->block[i]))
+			return 0;
+	}
+	segment->blocks = blocks;
+	segment->kind = SCAN_SEALED;
+	return 0;
+}
+
+/* Headers in the footer, by its trailer or by the copy before it; 0: not sealed. */
+static int64_t footer_blocks(struct scanner *scanner, bool opened)
+{
+	struct disk_block end[2];
+	struct disk_footer trailer;
+	int64_t bytes = read_units(scanner, scanner->geometry.units - 2, end, 2);
+
+	if (bytes < 0)
+		return bytes;
+	memcpy(&trailer, &end[1], sizeof(trailer));
+	if (layout_footer_valid(&trailer, &scanner->geometry) &&
+		(!opened || trailer.epoch == scanner->epoch)) {
+		scanner->epoch = trailer.epoch;
+		scanner->segment->ordinal = trailer.ordinal;
+		return trailer.blocks;
+	}
+	if (opened && block_of_life(scanner, &end[0]) && end[0].unit != scanner->geometry.units - 2)
+		return end[0].number + 1;
+	return 0;
+}
+
+static int scan_segment(struct scanner *scanner)
+{
+	struct scan_segment *segment = scanner->segment;
+	struct disk_block opening[2];
+	int64_t rc = read_units(scanner, 0, opening, 2);
+	bool opened = false;
+
+	if (rc < 0) {
+		segment->kind = rc == -ENOENT ? SCAN_MISSING : SCAN_EMPTY;
+		return rc == -ENOENT ? 0 : (int)rc;
+	}
+	for (uint32_t i = 0; i < 2 && !opened; i++) {
+		if (!layout_block_valid(&opening[i], &scanner->geometry) || opening[i].unit != i)
+			continue;
+		opened = true;
+		scanner->epoch = opening[i].epoch;
+		segment->ordinal = opening[i].ordinal;
+		segment->previous = opening[i].previous;
+		if (opening[i].horizon > scanner->scan->horizon)
+			scanner->scan->horizon = opening[i].horizon;
+	}
+	rc = footer_blocks(scanner, opened);
+	if (rc < 0)
+		return (int)rc;
+	if (rc > 0)
+		rc = scan_sealed(scanner, (uint32_t)rc);
+	else if (opened) {
+		segment->kind = SCAN_OPEN;
+		rc = scan_open(scanner);
+	}
+	segment->epoch = scanner->epoch;
+	if (segment->blocks && !opened)
+		segment->previous = segment->block[0].previous;
+	return (int)rc;
+}
+
+static void note_highest(struct scan *scan, const struct scan_segment *segment)
+{
+	if (segment->kind >= SCAN_OPEN && segment->ordinal > scan->ordinal)
+		scan->ordinal = segment->ordinal;
+	for (uint32_t b = 0; b < segment->blocks; b++) {
+		const struct disk_block *block = &segment->block[b];
+
+		if (block->horizon > scan->horizon)
+			scan->horizon = block->horizon;
+		for (uint32_t i = 0; i < block->entries; i++)
+			if (block->entry[i].sequence > scan->sequence)
+				scan->sequence = block->entry[i].sequence;
+	}
+}
+
+static int newer_first(const void *a, const void *b)
+{
+	uint64_t first = (*(struct scan_segment *const *)a)->ordinal;
+	uint64_t second = (*(struct scan_segment *const *)b)->ordinal;
+
+	return first > second ? -1 : first < second;
+}
+
+/*
+ * Drops what is older than a segment that is missing or damaged: tombstones of the older pages may
+ * have been in it. A segment names the one that was opened before it and stays.
+ */
+static int drop_behind_gap(struct scan *scan)
+{
+	struct scan_segment **order = calloc(scan->path->segments, sizeof(struct scan_segment *));
+	uint64_t expected = 0;
+	uint32_t count = 0;
+	bool gap = false;
+
+	if (!order)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < scan->path->segments; i++)
+		if (scan->segment[i].kind >= SCAN_OPEN)
+			order[count++] = &scan->segment[i];
+	qsort(order, count, sizeof(struct scan_segment *), newer_first);
+	for (uint32_t i = 0; i < count; i++) {
+		struct scan_segment *segment = order[i];
+
+		gap = gap || segment->kind == SCAN_DAMAGED || segment->ordinal < expected;
+		if (!i || segment->previous < expected)
+			expected = segment->previous;
+		if (!gap)
+			continue;
+		free(segment->block);
+		segment->block = NULL;
+		segment->blocks = 0;
+		segment->kind = SCAN_EMPTY;
+		scan->horizon = scan->sequence;
+	}
+	free(order);
+	return 0;
+}
+
+/* What looks sealed may still be in the device's cache: only of the newest can that be. */
+static int sync_newest(struct scan *scan)
+{
+	uint32_t newest = SEGMENT_NONE;
+
+	for (uint32_t i = 0; i < scan->path->segments; i++)
+		if (scan->segment[i].kind == SCAN_SEALED &&
+			(newest == SEGMENT_NONE ||
+				scan->segment[i].ordinal > scan->segment[newest].ordinal))
+			newest = i;
+	return newest == SEGMENT_NONE ? 0
+				      : (int)scan_call(scan->path, DEVICE_SYNC, newest, 0, NULL, 0);
+}
+
+void scan_path(struct scan *scan)
+{
+	struct store_path *path = scan->path;
+	const struct disk_path_file *current;
+	struct disk_path_file slot[2];
+	int64_t rc = scan_call(path, DEVICE_READ, DEVICE_PATH_FILE, 0, slot, 2);
+
+	scan->segment = calloc(path->segments, sizeof(*scan->segment));
+	scan->rc = rc < 0 ? (int)rc : scan->segment ? 0 : -ENOMEM;
+	if (scan->rc)
+		return;
+	scan->fault = layout_path_file_read(slot, path->store->units * PAGE_UNIT, &current);
+	if (scan->fault == PATH_FILE_OK || scan->fault == PATH_FILE_SIZES)
+		path->file = *current;
+	if (scan->fault == PATH_FILE_VERSION || scan->fault == PATH_FILE_SIZES)
+		return;
+	/* A smaller path: what is behind its end must not come back when it grows again. */
+	for (uint32_t i = path->segments; i < path->file.segments && i < DISK_SEGMENTS_MAX; i++)
+		(void)scan_call(path, DEVICE_UNLINK, i, 0, NULL, 0);
+	for (uint32_t i = 0; i < path->segments && !scan->rc; i++) {
+		/* Files without a path file are not used in place. */
+		if (scan->fault == PATH_FILE_EMPTY) {
+			scan->rc = (int)scan_call(path, DEVICE_UNLINK, i, 0, NULL, 0);
+			scan->segment[i].kind = SCAN_MISSING;
+			continue;
+		}
+		struct scanner scanner = {.scan = scan,
+			.path = path,
+			.geometry = {path->file.path_id, i, path->store->units},
+			.segment = &scan->segment[i]};
+
+		scan->rc = scan_segment(&scanner);
+		note_highest(scan, &scan->segment[i]);
+	}
+	if (scan->rc)
+		return;
+	scan->rc = drop_behind_gap(scan);
+	if (!scan->rc)
+		scan->rc = sync_newest(scan);
+}
+
+void scan_free(struct scan *scan)
+{
+	for (uint32_t i = 0; scan->segment && i < scan->path->segments; i++)
+		free(scan->segment[i].block);
+	free(scan->segment);
+	scan->segment = NULL;
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reads what a path holds: its path file and the headers of its segments. Changes nothing but the
+ * newest sealed segment, which is synced once more. Blocks; runs on the thread that opens the path.
+ */
+#ifndef DISK_SCAN_H
+#define DISK_SCAN_H
+
+#include "engine/disk/store.h"
+
+enum scan_kind {
+	SCAN_EMPTY,   /* no life of this path in it, or one that is not used */
+	SCAN_MISSING, /* no such file */
+	SCAN_OPEN,    /* not sealed: its headers as far as they can be read */
+	SCAN_SEALED,  /* all its headers */
+	SCAN_DAMAGED, /* sealed, but not all headers can be read */
+};
+
+struct scan_segment {
+	enum scan_kind kind;
+	uint64_t epoch, ordinal, previous;
+	struct disk_block *block; /* its headers, in order; allocated */
+	uint32_t blocks;
+};
+
+struct scan {
+	struct store_path *path;
+	enum path_file_fault fault; /* of the path file; path->file is set if it is PATH_FILE_OK */
+	struct scan_segment *segment;
+	uint64_t sequence, ordinal, horizon; /* the highest ones */
+	int rc;                              /* 0, or -errno: the path cannot be read */
+};
+
+/* Fills in *scan, whose `path` is set; reports by scan->rc. */
+void scan_path(struct scan *scan);
+void scan_free(struct scan *scan);
+/*
+ * Reads, or with `op` another operation, on behalf of recovery. Returns the result, or -ETIMEDOUT;
+ * bytes behind the end of the file are zero.
+ */
+int64_t scan_call(struct store_path *path, enum device_op op, uint32_t file, uint32_t unit,
+	void *units, uint32_t count);
+
+#endif

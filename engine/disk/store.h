@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The segment log without threads: state of the paths, their segments and what is in flight. One
+ * thread calls everything here: the disk thread, or a test, which steps it over a simulated device.
+ *
+ *   store_submit() --> queues of a path --> store_step() --> device --> done() of the I/O
+ *                                                                    --> store->finished
+ *
+ * Life of a segment:
+ *
+ *   FREE or SEALED -(opening block written, footer zeroed, synced)-> READY --> ACTIVE: takes blocks
+ *   -(full: blocks written, synced)-> footer written -(synced)-> SEALED: its pages are persisted
+ *
+ * The opening block invalidates what the segment held: no block is written before it is durable.
+ */
+#ifndef DISK_STORE_H
+#define DISK_STORE_H
+
+#include "engine/disk/device.h"
+#include "engine/disk/disk.h"
+#include "engine/disk/index.h"
+#include "engine/disk/layout.h"
+
+#define SEGMENT_NONE UINT32_MAX
+
+STAILQ_HEAD(disk_requests, disk_request);
+
+enum segment_state {
+	SEGMENT_FREE,
+	SEGMENT_OPENING, /* opening block in flight */
+	SEGMENT_READY,
+	SEGMENT_ACTIVE,
+	SEGMENT_SEALING, /* full; its blocks, syncs and footer are in flight */
+	SEGMENT_SEALED,
+	SEGMENT_SALVAGE, /* found open at the start; read only, then unlinked */
+};
+
+struct segment {
+	enum segment_state state;
+	uint64_t epoch, ordinal, previous;
+	uint64_t tombstone; /* highest sequence number of its tombstones */
+	uint32_t fill;      /* first unit that is not used */
+	uint32_t payload;   /* units of pages */
+	/* headers of a segment that is not sealed, for its footer; each is allocated */
+	struct disk_block **block;
+	uint32_t blocks, room;
+	unsigned writing; /* blocks in flight */
+	unsigned step;    /* of opening and of sealing: next I/O to submit */
+};
+
+/* A tombstone that one path has to write. */
+struct tombstone {
+	STAILQ_ENTRY(tombstone) next;
+	struct disk_request *request; /* NULL: no request waits for it (start) */
+	struct page_key key;
+	uint64_t sequence;
+};
+STAILQ_HEAD(tombstones, tombstone);
+
+/* A block in flight. Owner: the path; io and iov: the device while in flight. */
+struct block_write {
+	struct device_io io;
+	struct store_path *path;
+	uint32_t segment;
+	struct disk_block *block;
+	struct disk_request *request[DISK_BLOCK_PAGES];
+	struct iovec iov[2 + 2 * DISK_BLOCK_PAGES];
+	uint8_t *tail; /* the last units of pages, with the rest zeroed; DISK_BLOCK_PAGES units */
+	uint32_t payload, unit;
+	bool busy;
+};
+
+/* A page that is being read. */
+struct page_read {
+	struct device_io io;
+	struct iovec iov;
+	struct store_path *path;
+	struct disk_request *request;
+	struct index_found found;
+	bool busy;
+};
+
+struct store_path {
+	struct store *store;
+	unsigned number;
+	struct device *device; /* NULL: could not be opened */
+	struct disk_path_report report;
+	struct disk_path_file file; /* as it was last written, or is to be written next */
+	uint32_t segments, first;   /* number of the path's first segment in the index */
+	struct segment *segment;
+	uint32_t active, next; /* ACTIVE; OPENING or READY; or SEGMENT_NONE */
+	uint64_t ordinal;      /* of the segment that was opened last */
+	uint64_t kept;         /* ordinal of the newest segment that stays */
+	uint64_t horizon;
+	bool salvaging; /* segments are opened only when they are needed */
+
+	struct disk_requests writes, reads;
+	struct tombstones tombstones; /* not written yet */
+	struct tombstones batch;      /* in the block that is being written or synced */
+	struct device_io batch_io;    /* the sync of the batch */
+	bool batch_busy;
+	uint32_t batch_segment;
+
+	struct block_write block[DISK_BLOCKS_FLIGHT + 1]; /* the last one is for tombstones */
+	struct page_read read[DISK_READS_FLIGHT];
+	struct device_ios flying; /* oldest first */
+
+	/* I/O of opening and of sealing; at most one of each kind at a time. */
+	struct device_io open_io, seal_io;
+	struct iovec open_iov, seal_iov;
+	uint32_t sealing; /* the segment that seal_io seals, or SEGMENT_NONE */
+	uint8_t *open_units, *footer_units;
+	uint64_t footer_room;
+
+	/* Recording of the members in the path file. */
+	struct device_io record_io;
+	struct iovec record_iov;
+	struct disk_path_file *record_unit;
+	uint64_t recorded; /* generation that is durable on this path */
+	unsigned record_step;
+};
+
+struct store {
+	struct index index;
+	uint32_t units; /* of a segment */
+	uint64_t sequence;
+	uint64_t generation;
+	unsigned paths;
+	struct store_path path[DISK_PATHS_MAX];
+	struct disk_requests finished; /* for disk_reap() */
+	struct disk_requests removed;  /* synced; wait until the members are recorded */
+	struct disk_requests deferred; /* removes of keys that are busy */
+	struct page_key *busy;         /* keys that are being written or removed, a hash set */
+	uint32_t busy_room, busy_keys;
+	struct {
+		uint64_t id, sequence;
+	} left[DISK_LEFT_MAX];
+	uint64_t budget_bytes, budget_used, budget_since_ns;
+	uint64_t timeout_ns;
+	uint64_t dropped_queue, dropped_budget;
+	bool starting;                     /* recovery: the members are not recorded yet */
+	bool parallel;                     /* recovery scans each path on a thread of its own */
+	uint64_t (*random)(void *context); /* ids and epochs */
+	void *random_context;
+};
+
+/* store.c */
+int store_open(struct store *store, const struct disk_options *options);
+/* Frees the store; no I/O is in flight. Does not close the devices. */
+void store_close(struct store *store);
+void store_submit(struct store *store, struct disk_request *request);
+/* Handles completions and submits what can be submitted. Returns how many I/Os completed. */
+unsigned store_step(struct store *store, uint64_t now_ns);
+/* I/Os in flight on all paths. */
+unsigned store_flying(const struct store *store);
+void store_finish(struct store *store, struct disk_request *request, enum disk_status status);
+
+/* store_path.c */
+int path_open(struct store_path *path, uint32_t segments);
+void path_close(struct store_path *path);
+void path_submit(struct store_path *path, struct device_io *io);
+void path_landed(struct store_path *path, struct device_io *io);
+__attribute__((format(printf, 2, 3))) void path_fail(
+	struct store_path *path, const char *format, ...);
+bool path_in_service(const struct store_path *path);
+/* Writes the members to the path files that do not have them; acknowledges removals. */
+void store_record(struct store *store);
+
+/* store_segment.c */
+void segment_step(struct store_path *path);
+/* Makes the path's active segment have room for a block; false: not now. */
+bool segment_room(struct store_path *path, uint32_t headers, uint32_t payload);
+/* A new header in the active segment, at its fill mark; NULL without memory. */
+struct disk_block *segment_block(struct store_path *path);
+/* Frees the headers of a segment. */
+void segment_forget(struct segment *segment);
+
+/* store_write.c, store_remove.c, store_read.c */
+void write_step(struct store_path *path);
+void write_submit(struct store *store, struct disk_request *request);
+void remove_step(struct store_path *path);
+void remove_submit(struct store *store, struct disk_request *request);
+/* One more tombstone for a path; false without memory. */
+bool remove_add(struct store_path *path, const struct page_key *key, uint64_t sequence,
+	struct disk_request *request);
+/* The path needs not, or cannot, write the tombstone any more. */
+void remove_done(struct store_path *path, struct tombstone *tombstone);
+void read_step(struct store_path *path);
+void read_submit(struct store *store, struct disk_request *request);
+
+/* busy.c: keys that are being written or removed */
+bool busy_add(struct store *store, const struct page_key *key);
+bool busy_has(const struct store *store, const struct page_key *key);
+void busy_drop(struct store *store, const struct page_key *key);
+
+/* recover.c */
+/*
+ * Recovers all paths whose device is set and puts them in service. `segments`: of each path.
+ * Blocks. Returns 0, or -ENODEV if no path is usable.
+ */
+int store_recover(struct store *store, const uint32_t segments[DISK_PATHS_MAX]);
+
+#endif

@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The segment log over simulated devices: damage, faults, paths that leave and come back. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "config/log.h"
+#include "numa/clock.h"
+#include "tests/disk/world.h"
+
+#define SEGMENTS 8u
+#define UNITS 32u
+
+static struct world world;
+static uint64_t rng;
+
+static int setup(void **state)
+{
+	(void)state;
+	rng = 42;
+	log_level_set(LOG_ERROR);
+	return 0;
+}
+
+static void open_new(unsigned paths)
+{
+	struct sim *sim[WORLD_PATHS_MAX];
+
+	for (unsigned i = 0; i < paths; i++)
+		sim[i] = sim_new(SEGMENTS, UNITS, &rng);
+	assert_int_equal(world_open(&world, sim, paths, &rng), 0);
+}
+
+/* Ends the engine without a crash of the machine; `skip`: a path that is absent, or -1. */
+static void restart(int skip)
+{
+	struct sim *sim[WORLD_PATHS_MAX], *kept[WORLD_PATHS_MAX];
+	unsigned paths = world.paths, count = 0;
+
+	for (unsigned i = 0; i < paths; i++)
+		kept[i] = sim_copy(world.sim[i]);
+	world_close(&world);
+	for (unsigned i = 0; i < paths; i++)
+		if ((int)i == skip)
+			sim_free(kept[i]);
+		else
+			sim[count++] = kept[i];
+	assert_int_equal(world_open(&world, sim, count, &rng), 0);
+}
+
+/* Writes pages until some are in sealed segments; returns how many. */
+static uint32_t fill(uint32_t pages)
+{
+	for (uint32_t i = 0; i < pages; i++)
+		assert_int_equal(world_write(&world, i, 1), DISK_OK);
+	for (unsigned i = 0; i < 200; i++)
+		world_turn(&world);
+	return pages;
+}
+
+static unsigned hits(uint32_t pages)
+{
+	unsigned hits = 0;
+
+	for (uint32_t i = 0; i < pages; i++) {
+		bool found;
+		uint32_t version = world_read(&world, i, &found);
+
+		assert_int_not_equal(version, UINT32_MAX);
+		hits += version == 1;
+	}
+	return hits;
+}
+
+static void pages_are_read_back_and_survive_a_restart(void **state)
+{
+	uint32_t pages;
+
+	(void)state;
+	open_new(2);
+	pages = fill(40);
+	assert_int_equal(hits(pages), pages);
+	assert_int_equal(world_write(&world, 3, 1), DISK_EXISTS);
+	assert_int_equal(world_remove(&world, 3), DISK_OK);
+	restart(-1);
+	assert_int_equal(hits(pages), pages - 1);
+	assert_int_equal(world_write(&world, 3, 2), DISK_OK);
+	world_close(&world);
+}
+
+/*
+ * Bytes of the headers, the footer and the pages of a sealed and of an open segment, one bit at a
+ * time: what is found has its bytes, and what was removed stays away. FLIP_STRIDE=1: every byte.
+ */
+static void a_flipped_bit_is_never_a_wrong_hit(void **state)
+{
+	unsigned path;
+	uint32_t number = SEGMENTS, flips = 0, kept = 0, stride = 197;
+
+	(void)state;
+	if (getenv("FLIP_STRIDE"))
+		stride = (uint32_t)atoi(getenv("FLIP_STRIDE"));
+	assert_true(stride);
+	open_new(1);
+	fill(14);
+	assert_int_equal(world_remove(&world, 2), DISK_OK);
+	for (uint32_t i = 20; i < 34; i++)
+		assert_int_equal(world_write(&world, i, 1), DISK_OK);
+	assert_int_equal(world_remove(&world, 3), DISK_OK);
+	for (unsigned i = 0; i < 200; i++)
+		world_turn(&world);
+	assert_true(world_persisted(&world, 0, &path));
+	for (uint32_t s = 0; s < SEGMENTS; s++) {
+		const struct segment *segment = &world.store.path[0].segment[s];
+
+		/* The sealed segment with a tombstone, and the one that is open with another. */
+		if ((segment->state != SEGMENT_SEALED && segment->state != SEGMENT_ACTIVE) ||
+			!segment->tombstone)
+			continue;
+		number = s;
+		for (uint32_t at = 0; at < UNITS * PAGE_UNIT; at += stride) {
+			struct sim *damaged = sim_copy(world.sim[0]);
+			struct world recovered;
+			uint32_t unit = at / PAGE_UNIT, byte = at % PAGE_UNIT;
+
+			sim_bytes(damaged, s, unit)[byte] ^= (uint8_t)(1u << at % 8);
+			assert_int_equal(world_open(&recovered, &damaged, 1, &rng), 0);
+			recovered.any_tail = true;
+			for (uint32_t i = 0; i < 34; i++) {
+				bool found;
+				uint32_t version = world_read(&recovered, i, &found);
+
+				if (version == UINT32_MAX || (found && (i == 2 || i == 3)))
+					fail_msg("segment %u unit %u byte %u: page %u wrong", s,
+						unit, byte, i);
+				kept += version == 1;
+			}
+			flips++;
+			world_close(&recovered);
+		}
+	}
+	assert_int_not_equal(number, SEGMENTS);
+	printf("%u flips, %u of %u pages found\n", flips, kept, flips * 26);
+	/* One bit costs a page, or none. */
+	assert_true(kept >= flips * 25);
+	world_close(&world);
+}
+
+static void a_read_error_is_a_miss_and_many_take_the_path_out(void **state)
+{
+	bool found;
+
+	(void)state;
+	open_new(1);
+	fill(20);
+	world.sim[0]->fail_read = -5;
+	assert_int_equal(world_read(&world, 1, &found), 0);
+	assert_true(found);
+	assert_int_equal(world.store.path[0].report.read_errors, 1);
+	world.sim[0]->fail_read = 0;
+	assert_int_equal(world_read(&world, 2, &found), 1);
+	world.store.path[0].report.read_errors = DISK_READ_ERRORS_MAX;
+	world.sim[0]->fail_read = -5;
+	assert_int_equal(world_read(&world, 3, &found), 0);
+	assert_int_equal(world.store.path[0].report.state, DISK_PATH_OUT);
+	assert_int_equal(world_read(&world, 4, &found), 0);
+	assert_false(found);
+	assert_int_equal(world_write(&world, 60, 1), DISK_OFFLINE);
+	world_close(&world);
+}
+
+static void a_failed_sync_takes_the_path_out_and_nothing_is_persisted_by_it(void **state)
+{
+	(void)state;
+	open_new(1);
+	fill(5);
+	world.sim[0]->fail_sync = -5;
+	assert_int_equal(world_remove(&world, 1), DISK_OFFLINE);
+	assert_int_equal(world.store.path[0].report.state, DISK_PATH_OUT);
+	assert_int_equal(world.store.path[0].report.io_errors, 1);
+	world_close(&world);
+}
+
+static void a_full_device_takes_the_path_out(void **state)
+{
+	(void)state;
+	open_new(1);
+	fill(5);
+	world.sim[0]->fail_write = -28;
+	assert_int_equal(world_write(&world, 50, 1), DISK_OFFLINE);
+	assert_int_equal(world.store.path[0].report.state, DISK_PATH_OUT);
+	world_close(&world);
+}
+
+/* The request that the device holds is returned when the device returns it, and not before. */
+static void a_hanging_path_leaves_service_and_keeps_the_buffer_until_the_io_ends(void **state)
+{
+	struct disk_request held = {.op = DISK_READ, .key = page_key_of(1)};
+	struct disk_request queued = {.op = DISK_WRITE, .key = page_key_of(50), .length = 4096};
+	static _Alignas(4096) uint8_t page[4 * 4096], other[4096];
+	uint64_t now = clock_now_ns();
+
+	(void)state;
+	open_new(2);
+	fill(20);
+	held.data = page;
+	held.length = page_length(1, 1);
+	queued.data = other;
+	for (unsigned i = 0; i < 2; i++)
+		world.sim[i]->hang = true;
+	store_submit(&world.store, &held);
+	store_step(&world.store, now);
+	store_step(&world.store, now + 1);
+	assert_true(STAILQ_EMPTY(&world.store.finished));
+	store_step(&world.store, now + 2 * world.store.timeout_ns);
+	assert_int_equal((world.store.path[0].report.state == DISK_PATH_OUT) +
+				 (world.store.path[1].report.state == DISK_PATH_OUT),
+		1);
+	assert_true(STAILQ_EMPTY(&world.store.finished));
+	for (unsigned i = 0; i < 2; i++)
+		world.sim[i]->hang = false;
+	/* The other path takes new pages. */
+	assert_int_equal(world_call(&world, &queued), DISK_OK);
+	while (STAILQ_EMPTY(&world.store.finished))
+		world_turn(&world);
+	assert_ptr_equal(STAILQ_FIRST(&world.store.finished), &held);
+	assert_int_equal(held.status, DISK_MISS);
+	world_close(&world);
+}
+
+static void a_path_that_left_gets_missed_removals_before_it_is_used(void **state)
+{
+	uint32_t on_left = 0;
+	unsigned path = 0;
+
+	(void)state;
+	open_new(2);
+	fill(40);
+	while (!world_persisted(&world, on_left, &path) || path != 1)
+		on_left++;
+	/* Path 1 fails; the removal is acknowledged with path 0 alone. */
+	path_fail(&world.store.path[1], "the test says so");
+	assert_int_equal(world_remove(&world, on_left), DISK_OK);
+	restart(-1);
+	assert_false(world.store.path[0].report.cleared);
+	assert_false(world.store.path[1].report.cleared);
+	assert_int_equal(hits(40), 39);
+	/* And the path has it on its own from now on. */
+	restart(-1);
+	assert_int_equal(hits(40), 39);
+	world_close(&world);
+}
+
+static void without_a_member_the_others_prove_nothing_and_are_cleared(void **state)
+{
+	(void)state;
+	open_new(2);
+	fill(20);
+	restart(1);
+	assert_true(world.store.path[0].report.cleared);
+	assert_int_equal(hits(20), 0);
+	assert_int_equal(world_write(&world, 1, 1), DISK_OK);
+	restart(-1);
+	assert_int_equal(hits(20), 1);
+	world_close(&world);
+}
+
+static void the_budget_of_a_day_drops_pages(void **state)
+{
+	unsigned written = 0;
+
+	(void)state;
+	open_new(1);
+	world.store.budget_bytes = world.store.budget_used + 20 * PAGE_UNIT;
+	for (uint32_t i = 0; i < 40; i++)
+		written += world_write(&world, i, 1) == DISK_OK;
+	assert_in_range(written, 3, 15);
+	assert_int_equal(world.store.dropped_budget, 40 - written);
+	assert_int_equal(world_remove(&world, 0), DISK_OK);
+	world_close(&world);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup(pages_are_read_back_and_survive_a_restart, setup),
+		cmocka_unit_test_setup(a_flipped_bit_is_never_a_wrong_hit, setup),
+		cmocka_unit_test_setup(a_read_error_is_a_miss_and_many_take_the_path_out, setup),
+		cmocka_unit_test_setup(
+			a_failed_sync_takes_the_path_out_and_nothing_is_persisted_by_it, setup),
+		cmocka_unit_test_setup(a_full_device_takes_the_path_out, setup),
+		cmocka_unit_test_setup(
+			a_hanging_path_leaves_service_and_keeps_the_buffer_until_the_io_ends,
+			setup),
+		cmocka_unit_test_setup(
+			a_path_that_left_gets_missed_removals_before_it_is_used, setup),
+		cmocka_unit_test_setup(
+			without_a_member_the_others_prove_nothing_and_are_cleared, setup),
+		cmocka_unit_test_setup(the_budget_of_a_day_drops_pages, setup),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads CLOCK_MONOTONIC through the vDSO, or returns the time that a test has set. Any thread may
- * read the clock; clock_start() runs before other threads exist.
+ * Reads CLOCK_MONOTONIC and CLOCK_MONOTONIC_RAW through the vDSO, or returns the time that a test
+ * has set. Any thread may read a clock; clock_start() runs before other threads exist.
  */
 #include "numa/clock.h"
 
@@ -21,20 +21,32 @@
 /* cost of one reading of the clock, ns; set by clock_start(), before other threads exist */
 static uint64_t cost_ns;
 static uint64_t test_now_ns; /* time that a test has set, ns; 0: the clock is CLOCK_MONOTONIC */
+/* time that a test has set, ns; 0: the clock is CLOCK_MONOTONIC_RAW */
+static uint64_t test_raw_ns;
 /* ns per tick of the time-stamp counter, times 2^24; set by clock_start() */
 uint64_t clock_tick_scale;
 
-static uint64_t monotonic_ns(void)
+static uint64_t read_ns(clockid_t clock)
 {
 	struct timespec t;
 
-	clock_gettime(CLOCK_MONOTONIC, &t);
+	clock_gettime(clock, &t);
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static uint64_t monotonic_ns(void)
+{
+	return read_ns(CLOCK_MONOTONIC);
 }
 
 uint64_t clock_now_ns(void)
 {
 	return __builtin_expect(test_now_ns != 0, 0) ? test_now_ns : monotonic_ns();
+}
+
+uint64_t clock_raw_ns(void)
+{
+	return __builtin_expect(test_raw_ns != 0, 0) ? test_raw_ns : read_ns(CLOCK_MONOTONIC_RAW);
 }
 
 /*
@@ -109,5 +121,10 @@ uint64_t clock_cost_ns(void)
 
 void clock_test_set(uint64_t now_ns)
 {
-	test_now_ns = now_ns;
+	test_now_ns = test_raw_ns = now_ns;
+}
+
+void clock_test_set_raw(uint64_t raw_ns)
+{
+	test_raw_ns = raw_ns;
 }

@@ -22,12 +22,21 @@
 void clock_start(void);
 /* Returns the time, CLOCK_MONOTONIC in ns. Any thread. */
 uint64_t clock_now_ns(void);
+/*
+ * Returns CLOCK_MONOTONIC_RAW in ns. Any thread. For limbo and leases (engine/README.md): their
+ * proof compares spans on two hosts, and the kernel may slew CLOCK_MONOTONIC by up to 10% while it
+ * corrects the time. Never compare it with clock_now_ns().
+ */
+uint64_t clock_raw_ns(void);
 /* Cost of one reading of the clock in ns, as measured by clock_start(); 0 before that. */
 uint64_t clock_cost_ns(void);
 /*
- * Tests only, while there is one thread: sets the time that clock_now_ns() returns; 0: real time.
+ * Tests only, while there is one thread: sets the time that clock_now_ns() and clock_raw_ns()
+ * return; 0: real time. clock_test_set_raw() then sets clock_raw_ns() alone, as if CLOCK_MONOTONIC
+ * were slewed.
  */
 void clock_test_set(uint64_t now_ns);
+void clock_test_set_raw(uint64_t raw_ns);
 
 /* Reads the processor's time-stamp counter, for short spans on one core. Tests cannot set it. */
 static inline uint64_t clock_ticks(void)

@@ -8,7 +8,8 @@
  * expected one, no overwrite had begun while the payload was read, because the control plane does,
  * in this order:
  *
- *   evict     generation + 1, then hash and length zeroed   -> limbo -> free -> overwritten
+ *   evict     generation + 1, then hash and length zeroed; fence, clock -> limbo -> free
+ *             -> overwritten
  *   publish   payload written, then length and hash, then the directory entry {place, generation}
  */
 #ifndef ABI_PAGE_H

@@ -133,6 +133,27 @@ static inline void shm_fence_store_load(void)
 	SHM_FENCE(__ATOMIC_SEQ_CST);
 }
 
+/*
+ * Stores, then the clock: what was stored before this call is visible to all CPUs and NICs before a
+ * clock that is read after it. The owner of a slot calls it between the new generation and the time
+ * at which limbo begins (README.md, validation by lease). It pairs with no fence of a reader, only
+ * with the readers' clocks.
+ *
+ * A fence for memory accesses is not enough, because a processor's time counter is not memory. x86:
+ * the sequence of Intel's manual (RDTSC). arm64: dsb waits until the stores are complete
+ * (outer shareable: for NICs too), isb keeps the counter from being read before that.
+ */
+static inline void shm_fence_clock(void)
+{
+#if defined(__x86_64__)
+	__asm__ volatile("mfence\n\tlfence" ::: "memory");
+#elif defined(__aarch64__)
+	__asm__ volatile("dsb osh\n\tisb" ::: "memory");
+#else
+	SHM_FENCE(__ATOMIC_SEQ_CST);
+#endif
+}
+
 /* Orders earlier loads before later loads: a page's payload before its page head. */
 static inline void shm_fence_load(void)
 {

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "config/log.h"
+#include "engine/abi/lease.h"
 #include "engine/control/connect_state.h"
 #include "engine/control/member.h"
 #include "numa/clock.h"
@@ -255,6 +256,7 @@ bool connect_serve_connected(
 		active_give_up(active);
 		return fits;
 	}
+	active->peer.limbo_ns = lease_bounded(connected->limbo_ns);
 	qps_remote(&active->qps, connected->n_ends, connected->ends);
 	active_connect(active);
 	return true;

@@ -129,6 +129,15 @@ void control_close(struct control *control);
 void directory_flush(struct control *control);
 
 /*
+ * The limbo time of all pools of this engine, which connections announce as their lease, ns. Fixed
+ * while the engine runs.
+ */
+static inline uint64_t control_limbo_ns(const struct control *control)
+{
+	return (uint64_t)control->settings->engine_limbo_ms * 1000000;
+}
+
+/*
  * Requests of other engines, executed in publish.c. publish_touched(): another node has read our
  * page.
  */

@@ -84,7 +84,7 @@ int memory_pools_open(struct control *control)
 			.bytes = s->engine_pool_bytes,
 			.numa_node = control->plan.rail[i].numa_node,
 			.want_huge = s->engine_huge_pages,
-			.limbo_ns = (uint64_t)s->engine_limbo_ms * 1000000};
+			.limbo_ns = control_limbo_ns(control)};
 		struct pool *pool;
 		int rc = pool_open(&options, &pool);
 

@@ -3,6 +3,10 @@
  * The page memory of one rail: the states of a slot, FREE -> CREDIT -> PAGE -> LIMBO -> FREE. The
  * control plane's thread only.
  *
+ * Limbo. A slot enters limbo in three steps, in this order: its generation is incremented, a fence
+ * makes that visible, the clock is read (pool_rest()). Its limbo ends limbo_ns after that reading.
+ * limbo_leave() is the only caller of chunk_slot_free(), so there is no other way back to FREE.
+ *
  * Generations. A slot's generation is stored in the page head of its first unit and only grows. It
  * is incremented when a credit is returned and when a page is retired, both before the slot enters
  * limbo. It is never reset. When a chunk changes its class, heads of first units become heads of
@@ -25,6 +29,7 @@
 
 #include "config/log.h"
 #include "engine/control/pool_inner.h"
+#include "numa/clock.h"
 
 #define POOL_BYTES_MIN (4ull << 20)
 #define CHUNK_BYTES_MIN (2ull << 20)
@@ -61,7 +66,7 @@ static void pool_lay_out(struct pool *pool, uint64_t bytes)
 	pool->chunk_units = chunk_units_of(bytes);
 	pool->shift = (uint32_t)__builtin_ctz(pool->chunk_units);
 	pool->chunks = (uint32_t)(bytes / PAGE_UNIT >> pool->shift);
-	pool->drain = pool->limbo_first = pool->limbo_last = NONE;
+	pool->drain = pool->limbo_first = pool->limbo_last = pool->limbo_open = NONE;
 	pool->empty = (struct chunk_list){NONE, NONE};
 }
 
@@ -132,6 +137,7 @@ int pool_open(const struct pool_options *options, struct pool **ret_pool)
 		return -ENOMEM;
 	pool->rail = options->rail;
 	pool->limbo_ns = options->limbo_ns;
+	pool->clock_ns = options->clock_ns ? options->clock_ns : clock_raw_ns;
 	pool_lay_out(pool, options->bytes);
 	rc = pool_allocate(pool);
 	if (rc)
@@ -204,23 +210,56 @@ static uint32_t pool_locate_exact(
 	return slot;
 }
 
-static void limbo_enter(struct pool *pool, uint32_t slot, uint64_t now_ns)
+/* Puts a slot into limbo, without an end: pool_rest() sets it. Its generation is new already. */
+static void limbo_enter(struct pool *pool, uint32_t slot)
 {
 	struct chunk *chunk = slot_chunk(pool, slot);
 	struct slot *entry = &pool->slots[slot];
 
 	entry->state = SLOT_LIMBO;
 	entry->next = NONE;
-	entry->until_ns =
-		now_ns > UINT64_MAX - pool->limbo_ns ? UINT64_MAX : now_ns + pool->limbo_ns;
+	entry->until_ns = UINT64_MAX;
 	if (pool->limbo_last == NONE)
 		pool->limbo_first = slot;
 	else
 		pool->slots[pool->limbo_last].next = slot;
 	pool->limbo_last = slot;
+	if (pool->limbo_open == NONE)
+		pool->limbo_open = slot;
 	pool->limbo++;
 	chunk->limbo++;
 	pool->class[chunk->class].limbo++;
+}
+
+void pool_rest(struct pool *pool)
+{
+	uint64_t until_ns;
+
+	if (pool->limbo_open == NONE)
+		return;
+	/*
+	 * A reader may have sampled the old generation until the fence ends, so limbo begins with a
+	 * reading of the clock after it, never with an older one.
+	 */
+	shm_fence_clock();
+	pool->seen_ns = pool->clock_ns();
+	until_ns = pool->seen_ns + pool->limbo_ns;
+	for (uint32_t slot = pool->limbo_open; slot != NONE; slot = pool->slots[slot].next)
+		pool->slots[slot].until_ns = until_ns;
+	pool->limbo_open = NONE;
+}
+
+/*
+ * Returns a time that is not in the future: the present, unless an older reading is enough to see
+ * that the first slot may leave limbo.
+ */
+static uint64_t limbo_now(struct pool *pool)
+{
+	uint32_t first = pool->limbo_first;
+
+	if (pool->reserved_units || (first != NONE && pool->slots[first].until_ns > pool->seen_ns))
+		pool->seen_ns = pool->clock_ns();
+	return pool->seen_ns;
 }
 
 /* Frees up to `max` slots whose limbo has ended. Returns how many it freed. */
@@ -257,14 +296,16 @@ static uint32_t class_with_room(struct pool *pool, uint32_t units)
 	return class != NONE && pool->class[class].free ? class : chunk_assign(pool, units);
 }
 
-int pool_take(struct pool *pool, uint32_t page_bytes, uint64_t now_ns, uint32_t *ret_place,
-	uint32_t *ret_generation)
+int pool_take(struct pool *pool, uint32_t page_bytes, uint32_t *ret_place, uint32_t *ret_generation)
 {
 	uint32_t units = pool_units(pool, page_bytes), class, slot, unit, generation;
+	uint64_t now_ns;
 	unsigned left;
 
 	if (units == 0)
 		return -EMSGSIZE;
+	pool_rest(pool);
+	now_ns = limbo_now(pool);
 	if (pool->reserved_units && now_ns >= pool->reserved_until_ns)
 		pool->reserved_units = 0;
 	do {
@@ -280,13 +321,14 @@ int pool_take(struct pool *pool, uint32_t page_bytes, uint64_t now_ns, uint32_t 
 	unit = slot_unit(pool, slot);
 	generation = shm_load(&pool->heads[unit].generation);
 	if (generation == 0)
+		/* first use: no reader knows the slot, so it needs no limbo */
 		generation = page_head_retire(&pool->heads[unit]);
 	*ret_place = place_make(pool->rail, unit);
 	*ret_generation = generation;
 	return 0;
 }
 
-int pool_return(struct pool *pool, uint32_t place, uint32_t generation, uint64_t now_ns)
+int pool_return(struct pool *pool, uint32_t place, uint32_t generation)
 {
 	uint32_t slot = pool_locate_exact(pool, place, generation, SLOT_CREDIT);
 
@@ -294,7 +336,7 @@ int pool_return(struct pool *pool, uint32_t place, uint32_t generation, uint64_t
 		return -EINVAL;
 	page_head_retire(&pool->heads[place_unit(place)]);
 	slot_chunk(pool, slot)->credits--;
-	limbo_enter(pool, slot, now_ns);
+	limbo_enter(pool, slot);
 	return 0;
 }
 
@@ -318,7 +360,7 @@ int pool_publish(struct pool *pool, uint32_t place, uint32_t generation, const s
 	return 0;
 }
 
-int pool_retire(struct pool *pool, uint32_t place, uint32_t generation, uint64_t now_ns)
+int pool_retire(struct pool *pool, uint32_t place, uint32_t generation)
 {
 	uint32_t slot = pool_locate_exact(pool, place, generation, SLOT_PAGE);
 
@@ -328,7 +370,7 @@ int pool_retire(struct pool *pool, uint32_t place, uint32_t generation, uint64_t
 	sieve_remove(pool, slot);
 	slot_chunk(pool, slot)->pages--;
 	pool->pages--;
-	limbo_enter(pool, slot, now_ns);
+	limbo_enter(pool, slot);
 	return 0;
 }
 
@@ -377,7 +419,14 @@ uint64_t pool_used_bytes(const struct pool *pool)
 	return units * PAGE_UNIT;
 }
 
-uint64_t pool_limbo_until(const struct pool *pool)
+uint64_t pool_limbo_left_ns(struct pool *pool)
 {
-	return pool->limbo_first == NONE ? UINT64_MAX : pool->slots[pool->limbo_first].until_ns;
+	uint64_t until_ns, now_ns;
+
+	if (pool->limbo_first == NONE)
+		return UINT64_MAX;
+	pool_rest(pool);
+	until_ns = pool->slots[pool->limbo_first].until_ns;
+	now_ns = limbo_now(pool);
+	return until_ns > now_ns ? until_ns - now_ns : 0;
 }

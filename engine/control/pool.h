@@ -12,6 +12,10 @@
  *   FREE -> CREDIT (handed to a client) -> PAGE (published) -> LIMBO (retired) -> FREE
  *                 \-> LIMBO (returned unused) -> FREE
  *
+ * Every slot that was handed out once passes through LIMBO before it is handed out again. Readers'
+ * leases depend on this (engine/README.md); so the pool itself reads the clock of limbo, after the
+ * slot's new generation is visible.
+ *
  * Eviction is SIEVE (Zhang et al., NSDI'24): each class has one FIFO queue and one eviction hand,
  * each page has a visited bit. Every call is amortised O(1), except pool_victims(): it looks at all
  * chunks when it chooses one to drain.
@@ -29,7 +33,10 @@ struct pool_options {
 	uint64_t bytes;
 	int numa_node;
 	bool want_huge;
+	/* L: how long a slot rests before it is handed out again, ns; fixed for the pool's life */
 	uint64_t limbo_ns;
+	/* CLOCK_MONOTONIC_RAW in ns. NULL: clock_raw_ns(); tests replace it */
+	uint64_t (*clock_ns)(void);
 };
 
 /*
@@ -49,13 +56,13 @@ uint64_t pool_page_bytes_max(const struct pool *pool);
  * limbo ends); -EMSGSIZE: page_bytes is 0 or larger than pool_page_bytes_max(). *ret_generation is
  * the generation that the page's directory entry will carry.
  */
-int pool_take(struct pool *pool, uint32_t page_bytes, uint64_t now_ns, uint32_t *ret_place,
-	uint32_t *ret_generation);
+int pool_take(
+	struct pool *pool, uint32_t page_bytes, uint32_t *ret_place, uint32_t *ret_generation);
 /*
  * CREDIT -> LIMBO, because the client may still be writing to the slot. -EINVAL: (place,
  * generation) is no credit.
  */
-int pool_return(struct pool *pool, uint32_t place, uint32_t generation, uint64_t now_ns);
+int pool_return(struct pool *pool, uint32_t place, uint32_t generation);
 /*
  * CREDIT -> PAGE: writes the page head. -EINVAL: (place, generation) is no credit, length is 0 or
  * exceeds the page size of the slot's class, or the key is all zero.
@@ -66,7 +73,13 @@ int pool_publish(struct pool *pool, uint32_t place, uint32_t generation, const s
  * Evicts a page (slot state PAGE -> LIMBO): increments its generation. -EINVAL: `place` has no page
  * of that generation.
  */
-int pool_retire(struct pool *pool, uint32_t place, uint32_t generation, uint64_t now_ns);
+int pool_retire(struct pool *pool, uint32_t place, uint32_t generation);
+/*
+ * Starts the limbo time of all slots that were returned or retired since the last call: one fence
+ * and one reading of the clock for all of them. Until then they rest without end. To be called
+ * after a batch; pool_take() and pool_limbo_left_ns() call it too.
+ */
+void pool_rest(struct pool *pool);
 /*
  * Marks a page as visited. A place without a page is ignored, because touches are hints that also
  * come from other hosts.
@@ -98,7 +111,7 @@ uint32_t pool_free(const struct pool *pool, uint32_t page_bytes);
 uint32_t pool_limbo(const struct pool *pool);
 uint64_t pool_pages(const struct pool *pool);      /* number of pages that the pool holds now */
 uint64_t pool_used_bytes(const struct pool *pool); /* bytes of the slots of these pages */
-/* Returns the time at which the next slot leaves limbo; UINT64_MAX: no slot is in limbo. */
-uint64_t pool_limbo_until(const struct pool *pool);
+/* Returns the time, in ns, until the next slot leaves limbo; UINT64_MAX: no slot is in limbo. */
+uint64_t pool_limbo_left_ns(struct pool *pool);
 
 #endif

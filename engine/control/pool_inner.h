@@ -52,7 +52,11 @@ struct slot {
 	uint8_t spare;
 	union {
 		uint32_t newer; /* in state PAGE: slot of the next newer page of the size class */
-		uint64_t until_ns; /* in state LIMBO: the time at which limbo ends */
+		/*
+		 * in state LIMBO: the time at which limbo ends, on the pool's clock; UINT64_MAX:
+		 * limbo has no end yet, see pool_rest()
+		 */
+		uint64_t until_ns;
 	};
 };
 static_assert(sizeof(struct slot) == 16, "the comment at the top counts 16 bytes");
@@ -113,6 +117,9 @@ struct pool {
 	/* number of chunks; units in one chunk, which are 1 << shift */
 	uint32_t chunks, chunk_units, shift;
 	uint64_t limbo_ns;
+	uint64_t (*clock_ns)(void); /* CLOCK_MONOTONIC_RAW */
+	/* last reading of the clock; safe for the end of limbo if old, never for its begin */
+	uint64_t seen_ns;
 
 	struct chunk_list empty; /* list of the free chunks */
 	uint32_t empties;
@@ -127,6 +134,8 @@ struct pool {
 	uint32_t drain_ignored;
 
 	uint32_t limbo_first, limbo_last, limbo;
+	/* the first slot of that list whose limbo has no end yet; NONE: all have one */
+	uint32_t limbo_open;
 	/*
 	 * number of published pages; number of publishes so far, which is the clock of
 	 * chunk->used_at

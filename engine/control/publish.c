@@ -116,13 +116,13 @@ static bool key_is_zero(const struct page_key *key)
 }
 
 /* Returns an unused credit to its pool. The client must not be copying into its slot. */
-static void give_back(struct publish *p, const struct credit *credit, uint64_t now_ns)
+static void give_back(struct publish *p, const struct credit *credit)
 {
 	unsigned rail = place_rail(credit->place);
 
 	p->credits--;
 	publish_hold(p, rail, credit->length, -1);
-	if (pool_return(p->control->rail[rail].pool, credit->place, credit->generation, now_ns) < 0)
+	if (pool_return(p->control->rail[rail].pool, credit->place, credit->generation) < 0)
 		log_error(
 			"publish: cannot return place %08x to the pool of rail %u: it is no credit there",
 			credit->place, rail);
@@ -176,26 +176,26 @@ static void serve_publish(
 	old = index_find(control->index, &op->key);
 	if (key_is_zero(&op->key) || op->length == 0 || op->length > credit.length) {
 		control->counter[COUNTER_ops_invalid]++;
-		give_back(p, &credit, now_ns);
+		give_back(p, &credit);
 		answer(p, c, op, OP_INVALID);
 		return;
 	}
 	if (old && old->length == op->length) {
-		give_back(p, &credit, now_ns);
+		give_back(p, &credit);
 		serve_already(p, c, op, old, now_ns);
 		return;
 	}
 	if (old)
-		publish_take_away(p, &op->key, old->place, old->generation, now_ns);
+		publish_take_away(p, &op->key, old->place, old->generation);
 	if (index_put(control->index, &entry, &put) < 0) {
-		give_back(p, &credit, now_ns);
+		give_back(p, &credit);
 		answer(p, c, op, OP_NO_SPACE);
 		return;
 	}
 	if (pool_publish(control->rail[rail].pool, op->place, op->generation, &op->key,
 		    op->length) < 0) {
 		index_remove(control->index, &op->key);
-		give_back(p, &credit, now_ns);
+		give_back(p, &credit);
 		answer(p, c, op, OP_INVALID);
 		return;
 	}
@@ -212,13 +212,12 @@ static void serve_publish(
 	tell_directory(p, c, op, op->place, op->generation, now_ns);
 }
 
-static void serve_return(
-	struct publish *p, struct publish_channel *c, const struct ctl_op *op, uint64_t now_ns)
+static void serve_return(struct publish *p, struct publish_channel *c, const struct ctl_op *op)
 {
 	struct credit credit;
 
 	if (credits_take(&c->credits, op->place, op->generation, &credit))
-		give_back(p, &credit, now_ns);
+		give_back(p, &credit);
 	else
 		p->control->counter[COUNTER_ops_invalid]++;
 }
@@ -271,7 +270,7 @@ static void serve(struct publish *p, struct publish_channel *c, struct ctl_op *o
 		publish_credit(p, c, op, now_ns);
 		break;
 	case CTL_PUBLISH: serve_publish(p, c, op, now_ns); break;
-	case CTL_RETURN: serve_return(p, c, op, now_ns); break;
+	case CTL_RETURN: serve_return(p, c, op); break;
 	case CTL_TOUCH:
 		if (op->ref == p->control->ref)
 			publish_touched(p->control, op->place);
@@ -337,6 +336,8 @@ unsigned publish_turn(struct control *control)
 			publish_pass(p, i, now_ns);
 			work++;
 		}
+		/* one fence for all slots that came back in this turn, and between turns */
+		pool_rest(control->rail[i].pool);
 	}
 	publish_timer(p, now_ns);
 	return work;
@@ -378,7 +379,7 @@ bool publish_forget(struct control *control, const struct page_key *key)
 
 	if (!e)
 		return false;
-	publish_take_away(control->publish, key, e->place, e->generation, clock_now_ns());
+	publish_take_away(control->publish, key, e->place, e->generation);
 	return true;
 }
 
@@ -393,7 +394,7 @@ void publish_channel_open(struct control *control, struct publish_channel *chann
 void publish_channel_close(struct control *control, struct publish_channel *channel)
 {
 	struct publish *p = control->publish;
-	uint64_t now_ns = clock_now_ns(), copying;
+	uint64_t copying;
 
 	if (p->channel[channel->id] != channel)
 		return;
@@ -409,7 +410,7 @@ void publish_channel_close(struct control *control, struct publish_channel *chan
 		if (slot_name(credit->place, credit->generation) == copying)
 			channel->kept = *credit;
 		else
-			give_back(p, credit, now_ns);
+			give_back(p, credit);
 	}
 	credits_free(&channel->credits);
 	p->channel[channel->id] = NULL;
@@ -431,7 +432,7 @@ bool publish_channel_release(struct control *control, struct publish_channel *ch
 	if (!gone && shm_load_acquire64(&channel->header->copying) ==
 			     slot_name(kept->place, kept->generation))
 		return false;
-	give_back(control->publish, kept, clock_now_ns());
+	give_back(control->publish, kept);
 	kept->length = 0;
 	return true;
 }

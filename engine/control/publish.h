@@ -18,11 +18,17 @@
  */
 #define PUBLISH_EVICT_BURST 512u
 /*
- * minimum reserve of free slots of a size class; the reserve grows to 2 % of the class or to its
- * demand
+ * The reserve of free slots of a size class without demand: 2 % of the class, at least this number,
+ * and at most 1/PUBLISH_AHEAD_SHARE of the class.
  */
 #define PUBLISH_AHEAD_MIN 64u
-#define PUBLISH_AHEAD_SHARE 8u /* the reserve is at most 1/8 of the slots of the size class */
+#define PUBLISH_AHEAD_SHARE 8u
+/*
+ * Demand enlarges the reserve up to 1/PUBLISH_DEMAND_SHARE of the class, less one slot. An evicted
+ * slot rests before it is reused, so a class that is filled within two limbo times needs half of
+ * its slots for that.
+ */
+#define PUBLISH_DEMAND_SHARE 2u
 /*
  * maximum time, in ns, to the deadline of a credit request; a later deadline is shortened to this
  */
@@ -118,9 +124,9 @@ struct publish_class {
 	uint32_t resting;
 	/* number of the last publish_pass() in which pool_take() found no slot of this size */
 	uint32_t pass;
-	uint32_t taken; /* number of credits granted and pages published since window_ns */
+	uint32_t taken; /* number of credits granted since window_ns */
 	/*
-	 * slots expected to be needed in one limbo period: 1.5 times the rate that `taken` showed
+	 * slots expected to be needed in one limbo period: twice the rate that `taken` showed
 	 * last
 	 */
 	uint32_t demand;
@@ -238,7 +244,10 @@ void publish_timer(struct publish *p, uint64_t now_ns);
 
 /* Returns the record of this rail's requests and slots for this page size, never NULL. */
 struct publish_class *publish_class_of(struct publish *p, unsigned rail, uint32_t length);
-/* Adds `change` to the number of credits and pages of this page size. */
+/*
+ * Adds `change` to the number of credits and pages of this page size. A credit that becomes a page
+ * is not taken a second time.
+ */
 void publish_hold(struct publish *p, unsigned rail, uint32_t length, int change);
 /*
  * Evicts pages until, after limbo, there are slots for the waiting credit requests and for the
@@ -246,7 +255,7 @@ void publish_hold(struct publish *p, unsigned rail, uint32_t length, int change)
  */
 void publish_refill(struct publish *p, unsigned rail, uint32_t length, uint64_t now_ns);
 /* Takes one page out of the index and the directory, and sends its slot to limbo. */
-void publish_take_away(struct publish *p, const struct page_key *key, uint32_t place,
-	uint32_t generation, uint64_t now_ns);
+void publish_take_away(
+	struct publish *p, const struct page_key *key, uint32_t place, uint32_t generation);
 
 #endif

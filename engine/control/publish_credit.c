@@ -111,6 +111,7 @@ static void grant(
 
 	credits_add(&c->credits, credit);
 	publish_hold(p, place_rail(credit->place), credit->length, 1);
+	publish_class_of(p, place_rail(credit->place), credit->length)->taken++;
 	p->credits++;
 	p->control->counter[COUNTER_credits_granted]++;
 	publish_put(p, c, &done);
@@ -134,7 +135,7 @@ static void refuse(struct publish *p, struct publish_channel *c, uint64_t cookie
  * Grants up to r->left slots. Returns 0: all are granted; -ENOSPC: r->left of them are still
  * missing; -EMSGSIZE: the pool holds no pages of that size; -ENOMEM.
  */
-static int grant_some(struct publish *p, unsigned rail, struct publish_request *r, uint64_t now_ns)
+static int grant_some(struct publish *p, unsigned rail, struct publish_request *r)
 {
 	struct pool *pool = p->control->rail[rail].pool;
 	int rc = credits_reserve(&r->channel->credits, r->left);
@@ -142,7 +143,7 @@ static int grant_some(struct publish *p, unsigned rail, struct publish_request *
 	while (rc == 0 && r->left) {
 		struct credit credit = {.length = r->length};
 
-		rc = pool_take(pool, r->length, now_ns, &credit.place, &credit.generation);
+		rc = pool_take(pool, r->length, &credit.place, &credit.generation);
 		if (rc == 0) {
 			grant(p, r->channel, r->cookie, &credit);
 			r->left--;
@@ -196,7 +197,7 @@ void publish_credit(
 	}
 	/* If requests wait for this page size already, this one waits behind them. */
 	if (publish_class_of(p, op->rail, op->length)->waiting == 0)
-		rc = grant_some(p, op->rail, &r, now_ns);
+		rc = grant_some(p, op->rail, &r);
 	if (rc == -EMSGSIZE)
 		refuse(p, c, op->cookie, op->length, r.left, OP_INVALID);
 	else if (rc == -ENOSPC)
@@ -239,7 +240,7 @@ void publish_pass(struct publish *p, unsigned rail, uint64_t now_ns)
 		int rc = -ENOSPC;
 
 		if (class->pass != pass)
-			rc = grant_some(p, rail, r, now_ns);
+			rc = grant_some(p, rail, r);
 		if (rc == 0 || rc != -ENOSPC || r->deadline_ns <= now_ns) {
 			if (rc < 0)
 				refuse(p, r->channel, r->cookie, r->length, r->left, OP_NO_SPACE);
@@ -299,11 +300,10 @@ static uint64_t next_ns(const struct publish *p, uint64_t now_ns)
 
 		if (!r)
 			continue;
-		at = pool_limbo_until(p->control->rail[i].pool);
+		at = pool_limbo_left_ns(p->control->rail[i].pool);
+		at = now_ns + (at < PUBLISH_RETRY_NS ? at : PUBLISH_RETRY_NS);
 		for (; r; r = r->next)
 			at = r->deadline_ns < at ? r->deadline_ns : at;
-		if (at > now_ns + PUBLISH_RETRY_NS)
-			at = now_ns + PUBLISH_RETRY_NS;
 		if (at < now_ns + PUBLISH_SOON_NS)
 			at = now_ns + PUBLISH_SOON_NS;
 		next = at < next ? at : next;
@@ -340,7 +340,7 @@ int publish_open(struct control *control)
 		return -ENOMEM;
 	p->control = control;
 	p->answer_free = PUBLISH_NO_ANSWER;
-	p->limbo_ns = (uint64_t)control->settings->engine_limbo_ms * 1000000;
+	p->limbo_ns = control_limbo_ns(control);
 	for (unsigned i = 0; i < RAILS_MAX; i++)
 		p->rail[i].last = &p->rail[i].first;
 	p->timer = event_new(control->base, -1, 0, on_timer, p);

@@ -12,8 +12,8 @@
 
 #define VICTIMS 128u /* number of victims that one call of pool_victims() is asked to return */
 
-void publish_take_away(struct publish *p, const struct page_key *key, uint32_t place,
-	uint32_t generation, uint64_t now_ns)
+void publish_take_away(
+	struct publish *p, const struct page_key *key, uint32_t place, uint32_t generation)
 {
 	struct control *control = p->control;
 	/* `key` may point into the index entry that is removed below, so it is copied */
@@ -26,7 +26,7 @@ void publish_take_away(struct publish *p, const struct page_key *key, uint32_t p
 		publish_hold(p, rail, e->length, -1);
 		index_remove(control->index, &name);
 	}
-	(void)pool_retire(control->rail[rail].pool, place, generation, now_ns);
+	(void)pool_retire(control->rail[rail].pool, place, generation);
 	if (p->rail[rail].first)
 		p->rail[rail].retry = true;
 }
@@ -65,8 +65,6 @@ void publish_hold(struct publish *p, unsigned rail, uint32_t length, int change)
 
 	if (change > 0 || class->held)
 		class->held += (uint32_t)change;
-	if (change > 0)
-		class->taken += (uint32_t)change;
 }
 
 /*
@@ -76,20 +74,24 @@ void publish_hold(struct publish *p, unsigned rail, uint32_t length, int change)
 static uint32_t ahead_of(const struct publish_class *class, uint32_t free)
 {
 	uint64_t capacity = (uint64_t) class->held + class->resting + free;
-	uint64_t ahead = capacity / 50;
+	uint64_t ahead = capacity / 50, demand = capacity / PUBLISH_DEMAND_SHARE;
 
 	if (ahead < PUBLISH_AHEAD_MIN)
 		ahead = PUBLISH_AHEAD_MIN;
-	if (ahead < class->demand)
-		ahead = class->demand;
 	if (ahead > capacity / PUBLISH_AHEAD_SHARE)
 		ahead = capacity / PUBLISH_AHEAD_SHARE;
+	if (demand > 0)
+		demand--;
+	if (demand > class->demand)
+		demand = class->demand;
+	if (ahead < demand)
+		ahead = demand;
 	return (uint32_t)ahead;
 }
 
 /*
- * Measures `demand`. The reserve must cover the slots handed out during one limbo period: 1.5 times
- * those of the last measured period.
+ * Measures `demand`. The reserve must cover the slots handed out during one limbo period, and the
+ * delays of this thread: twice those of the last measured period.
  */
 static void measure_demand(struct publish_class *class, uint64_t limbo_ns, uint64_t now_ns)
 {
@@ -98,7 +100,7 @@ static void measure_demand(struct publish_class *class, uint64_t limbo_ns, uint6
 
 	if (passed_ns < window_ns)
 		return;
-	class->demand = (uint32_t)(class->taken * 3ull / 2 * window_ns / passed_ns);
+	class->demand = (uint32_t)(class->taken * 2ull * window_ns / passed_ns);
 	class->taken = 0;
 	class->window_ns = now_ns;
 }
@@ -144,8 +146,7 @@ static void rest_add(
  * Evicts pages until there is room for `want` pages of `units`, or no victim is left. Returns for
  * how many pages it made room.
  */
-static uint32_t evict(
-	struct publish *p, unsigned rail, uint32_t units, uint32_t want, uint64_t now_ns)
+static uint32_t evict(struct publish *p, unsigned rail, uint32_t units, uint32_t want)
 {
 	struct pool *pool = p->control->rail[rail].pool;
 	struct pool_victim victim[VICTIMS];
@@ -159,8 +160,7 @@ static uint32_t evict(
 		if (n == 0)
 			break;
 		for (unsigned i = 0; i < n; i++) {
-			publish_take_away(
-				p, &victim[i].key, victim[i].place, victim[i].generation, now_ns);
+			publish_take_away(p, &victim[i].key, victim[i].place, victim[i].generation);
 			PROBE_EVICT(rail, victim[i].place, victim[i].length);
 			made += units_of(victim[i].length);
 		}
@@ -185,8 +185,8 @@ void publish_refill(struct publish *p, unsigned rail, uint32_t length, uint64_t 
 	if (have >= want)
 		return;
 	want -= have;
-	made = evict(p, rail, class->units, want < PUBLISH_EVICT_BURST ? want : PUBLISH_EVICT_BURST,
-		now_ns);
+	made = evict(
+		p, rail, class->units, want < PUBLISH_EVICT_BURST ? want : PUBLISH_EVICT_BURST);
 	if (made)
 		rest_add(class, made, now_ns + p->limbo_ns, p->limbo_ns);
 	if (want > PUBLISH_EVICT_BURST && made >= PUBLISH_EVICT_BURST)

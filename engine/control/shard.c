@@ -78,12 +78,14 @@ static bool cell_second(const struct shard *shard, struct cell cell)
 
 /*
  * Writes an entry in the order of rule 3 above, so that no reader sees an old first word with a new
- * second word.
+ * second word. The first fence is for rule 1: an entry that was moved out of this cell is visible
+ * in its second bucket before the cell changes.
  */
 static void cell_store(struct shard *shard, struct cell cell, const struct dir_entry *entry)
 {
 	uint64_t *word = (uint64_t *)(void *)&shard->bucket[cell.bucket].entry[cell.entry];
 
+	shm_fence_store();
 	if (word[0] != 0) {
 		shm_store64(&word[0], 0);
 		shm_fence_store();

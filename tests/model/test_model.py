@@ -23,8 +23,9 @@ MODELS = {
     "ring": ("assertion violated", [[]]),
     "sleep": ("invalid end state", [[], ["EXCHANGE"]]),
     "head": ("assertion violated", [[]]),
-    "lease": ("assertion violated", [[]]),
+    "lease": ("assertion violated", [[], ["LIMBO=3"]]),
     "slot": ("assertion violated", [[]]),
+    "shard": ("assertion violated", [[]]),
 }
 
 

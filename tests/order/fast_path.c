@@ -63,6 +63,12 @@ uint32_t order_shm_exchange(uint32_t *word, uint32_t value)
 	return shm_exchange(word, value);
 }
 
+void order_shm_fence_clock(void);
+void order_shm_fence_clock(void)
+{
+	shm_fence_clock();
+}
+
 void order_dv_ring(struct dv_sq *sq);
 void order_dv_ring(struct dv_sq *sq)
 {

@@ -32,6 +32,9 @@ MUTANTS = {
     "ring_publish": ("engine/abi/ring.h", "ring_publish", "shm_store_release64(", "shm_store64("),
     "ring_release": ("engine/abi/ring.h", "ring_release", "shm_store_release(", "shm_store("),
     "page_head_retire": ("engine/abi/page.h", "page_head_retire", "shm_fence_store();", NOTHING),
+    "pool_rest": ("engine/control/pool.c", "pool_rest", "shm_fence_clock();", NOTHING),
+    "fence_clock_x86": ("engine/abi/ring.h", "shm_fence_clock", "\\n\\tlfence", ""),
+    "fence_clock_arm": ("engine/abi/ring.h", "shm_fence_clock", "\\n\\tisb", ""),
     "statistics_begin": ("engine/abi/statistics.h", "statistics_write_begin",
                          "shm_fence_store();", NOTHING),
     "statistics_end": ("engine/abi/statistics.h", "statistics_write_end", "shm_store_release(",
@@ -40,6 +43,8 @@ MUTANTS = {
                         "shm_load("),
     "statistics_look_again": ("engine/abi/statistics.h", "statistics_read", "shm_fence_load();",
                               NOTHING),
+    "shard_move": ("engine/control/shard.c", "cell_store",
+                   "\n\n\tshm_fence_store();\n", "\n\n"),
     # snapshots_publish() and snapshots_newest() hand buffers over with it
     "exchange": ("engine/abi/ring.h", "shm_exchange", "__ATOMIC_SEQ_CST", "__ATOMIC_RELAXED"),
     "owner_before_cqe": ("dv/hot.h", "dv_poll", "dv_owner_before_cqe();", NOTHING),

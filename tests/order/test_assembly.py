@@ -30,8 +30,10 @@ ARCHES = [arch for arch in ("x86_64", "aarch64") if shutil.which(f"{arch}-linux-
 FAST_PATH = "tests/order/fast_path.c"
 
 FENCE = {"x86_64": r"lock or[lq]? |mfence", "aarch64": r"dmb\s+ish$"}
+# shm_fence_clock(): what it has and the fences between stores, of which pool.c has more, have not
+CLOCK_FENCE = {"x86_64": r"mfence", "aarch64": r"dsb\s+osh$"}
 
-# source: the functions that have one full fence each; no other function of the source has one
+# source: the functions that have one of these fences each; no other function of the source has one
 FENCES = {
     "engine/client/submit.c": {"submit_flush_rail", "submit_flush", "flush_ctl"},
     "engine/client/wait.c": {"sleep_until"},
@@ -40,12 +42,16 @@ FENCES = {
     "engine/client/set.c": {"slot_enter"},
     "engine/control/publish.c": {"publish_flush", "publish_channel_close"},
     "engine/control/loop.c": {"sleep_or_work"},
+    "engine/control/pool.c": {"pool_rest"},
 }
 # Keeps the functions of a source separate, so that a fence is found where it was written.
 APART = ["-fno-inline-functions", "-fno-inline-functions-called-once",
          "-fno-inline-small-functions", "-fno-partial-inlining", "-fno-ipa-sra", "-fno-ipa-cp"]
 
-# function of fast_path.c: processor: instructions that must occur in this order
+# source: its functions in SEQUENCES; those of fast_path.c are all others
+SOURCES = {"engine/control/shard.c": {"cell_store"}}
+
+# function: processor: instructions that must occur in this order
 SEQUENCES = {
     "order_ring_publish": {"aarch64": [r"str\s+x", r"stlr\s+x"]},
     "order_ring_look": {"aarch64": [r"ldap?r\s+x"]},
@@ -56,12 +62,19 @@ SEQUENCES = {
         "aarch64": [r"str\s+w\d+,", r"dmb\s+oshst", r"str\s+xzr"]},
     "order_page_head_publish": {
         "aarch64": [r"dmb\s+oshst", r"str\s+w\d+,", r"str\s+x"]},
+    # order: earlier entries, the test for an old tag; empty tag, place, tag
+    "cell_store": {
+        "aarch64": [r"dmb\s+oshst", r"cbn?z\s", r"str\s+xzr", r"dmb\s+oshst", r"str\s+x",
+                    r"dmb\s+oshst", r"str\s+x"]},
     # order: odd sequence, words, even sequence
     "order_statistics_write": {
         "aarch64": [r"str\s+w", r"dmb\s+oshst", r"str\s+x", r"stlr\s+w"]},
     "order_statistics_read": {
         "aarch64": [r"ldap?r\s+w", r"ldr\s+x", r"dmb\s+ishld", r"ldr\s+w"]},
     "order_shm_exchange": {"x86_64": [r"xchg\s+"], "aarch64": [r"ldaxr\s+w", r"stlxr\s+w"]},
+    # order: stores, the counter that the clock reads
+    "order_shm_fence_clock": {
+        "x86_64": [r"mfence", r"lfence"], "aarch64": [r"dsb\s+osh$", r"isb"]},
     # order: doorbell record, doorbell register
     "order_dv_ring": {
         "x86_64": [r"mov\s+%e\w+,", r"sfence", r"mov\s+%r\w+,\(", r"sfence"],
@@ -74,7 +87,8 @@ SEQUENCES = {
 SEEN_ON = {name: ["aarch64"] for name in (
     "ring_publish", "ring_release", "page_head_retire", "owner_before_cqe", "wqe_before_record",
     "cqe_before_record", "statistics_begin", "statistics_end", "statistics_look",
-    "statistics_look_again", "exchange")}
+    "statistics_look_again", "exchange", "fence_clock_arm", "shard_move")}
+SEEN_ON["fence_clock_x86"] = ["x86_64"]
 
 
 # The compiler arguments to keep: those that affect the code and that gcc shares with clang.
@@ -102,7 +116,7 @@ def commands():
 
 def compile_for(arch, source, arguments, overlay, to):
     compiler = f"{arch}-linux-gnu-gcc"
-    extra = APART if source in FENCES else []
+    extra = APART if source in FENCES or source in SOURCES else []
     if arch == "aarch64":
         extra = [*extra, "-mno-outline-atomics"]  # instructions, not a call of libgcc
     if arch != os.uname().machine:
@@ -135,12 +149,15 @@ def functions(arch, path):
 def missing(arch, source, found):
     """Returns what is wrong with the object of a source; an empty list: it has its barriers."""
     if source in FENCES:
+        fence = (CLOCK_FENCE if source == "engine/control/pool.c" else FENCE)[arch]
         fences = sorted(name for name, lines in found.items()
-                        for line in lines if re.search(FENCE[arch], line))
+                        for line in lines if re.search(fence, line))
         return [] if fences == sorted(FENCES[source]) else [
             f"{arch} {source}: full fences in {fences}, not in {sorted(FENCES[source])}"]
     wrong = []
-    for function, wanted in SEQUENCES.items():
+    elsewhere = {name for names in SOURCES.values() for name in names}
+    for function in SOURCES.get(source, SEQUENCES.keys() - elsewhere):
+        wanted = SEQUENCES[function]
         lines = iter(found[function])
         for pattern in wanted.get(arch, []):
             if not any(re.match(pattern, line) for line in lines):
@@ -152,7 +169,7 @@ def missing(arch, source, found):
 
 def source_of(mutant):
     path = mutants.MUTANTS[mutant][0]
-    return path if path in FENCES else FAST_PATH
+    return path if path in FENCES or path in SOURCES else FAST_PATH
 
 
 class Assembly(unittest.TestCase):
@@ -172,7 +189,7 @@ class Assembly(unittest.TestCase):
 
     def test_every_barrier_is_in_the_compiled_code(self):
         for arch in ARCHES:
-            for source in [*FENCES, FAST_PATH]:
+            for source in [*FENCES, *SOURCES, FAST_PATH]:
                 with self.subTest(arch=arch, source=source):
                     self.assertEqual(self.check(arch, source), [])
 

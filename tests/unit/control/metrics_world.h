@@ -69,6 +69,17 @@ static unsigned entries(const char *folder)
 	return n;
 }
 
+/*
+ * Waits until the process has this number of entries in /proc/self/task. pthread_join() may return
+ * before the kernel has removed the thread's entry.
+ */
+static void threads_become(unsigned wanted)
+{
+	for (unsigned i = 0; i < 60000 && entries("/proc/self/task") != wanted; i++)
+		usleep(1000);
+	assert_int_equal(entries("/proc/self/task"), wanted);
+}
+
 /* A bound socket of this port, or of a free one if it is 0. */
 static int bound(int family, uint16_t *port)
 {

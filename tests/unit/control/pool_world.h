@@ -12,7 +12,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "engine/control/pool.h"
+#include "tests/unit/control/pool_clock.h"
 
 #define MIB (1u << 20)
 #define LIMBO_NS 1000u
@@ -29,7 +29,8 @@ static inline int start(void **state)
 
 static inline struct pool *pool_new(uint64_t bytes)
 {
-	struct pool_options options = {.bytes = bytes, .numa_node = -1, .limbo_ns = LIMBO_NS};
+	struct pool_options options = {
+		.bytes = bytes, .numa_node = -1, .limbo_ns = LIMBO_NS, .clock_ns = pool_time};
 	struct pool *pool;
 
 	assert_int_equal(pool_open(&options, &pool), 0);
@@ -42,7 +43,7 @@ static inline bool page_new(struct pool *pool, uint32_t bytes, uint64_t n, uint3
 	struct page_key key = {{n, 1}};
 	uint32_t place, generation;
 
-	if (pool_take(pool, bytes, now_ns, &place, &generation) != 0)
+	if (take_at(pool, bytes, now_ns, &place, &generation) != 0)
 		return false;
 	assert_int_equal(pool_publish(pool, place, generation, &key, bytes), 0);
 	if (ret_place)
@@ -60,7 +61,7 @@ static inline void fill(struct pool *pool, uint32_t bytes)
 
 static inline void retire(struct pool *pool, const struct pool_victim *victim)
 {
-	assert_int_equal(pool_retire(pool, victim->place, victim->generation, now_ns), 0);
+	assert_int_equal(retire_at(pool, victim->place, victim->generation, now_ns), 0);
 }
 
 #endif

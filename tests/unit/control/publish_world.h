@@ -159,9 +159,17 @@ static inline void client_open(struct client *c, uint32_t id)
 	publish_channel_open(&control, &c->channel);
 }
 
+static inline void turns(void)
+{
+	while (publish_turn(&control))
+		;
+	publish_flush(&control);
+}
+
 static inline void client_close(struct client *c)
 {
 	publish_channel_close(&control, &c->channel);
+	turns(); /* the event loop turns after each event */
 	close(c->channel.wake);
 	close(c->woken);
 	free(c->memory);
@@ -185,20 +193,19 @@ static inline bool got(struct client *c, struct ctl_done *ret)
 	return true;
 }
 
-static inline void turns(void)
+static inline void pass_time_to(uint64_t now_ns, uint64_t raw_ns)
 {
-	while (publish_turn(&control))
-		;
-	publish_flush(&control);
+	now = now_ns;
+	clock_test_set(now);
+	clock_test_set_raw(raw_ns);
+	event_active(control.publish->timer, EV_TIMEOUT, 0);
+	event_base_loop(control.base, EVLOOP_NONBLOCK);
+	turns();
 }
 
 static inline void pass_time(uint64_t ns)
 {
-	now += ns;
-	clock_test_set(now);
-	event_active(control.publish->timer, EV_TIMEOUT, 0);
-	event_base_loop(control.base, EVLOOP_NONBLOCK);
-	turns();
+	pass_time_to(now + ns, now + ns);
 }
 
 static inline struct page_key key_of(uint64_t n)

@@ -44,6 +44,28 @@ static void a_wanted_peer_is_handed_over_with_its_regions(void **state)
 	connect_stop(&node[0].control);
 }
 
+/* 0 is not on the wire: the message is that of an engine that knows no leases. */
+static void a_connection_has_the_limbo_time_of_its_peer(void **state)
+{
+	const struct {
+		int ms;
+		uint64_t ns;
+	} case_of[] = {{7, 7000000}, {0, 0}, {10000, 10000000000}, {10001, 0}, {INT32_MAX, 0}};
+
+	(void)state;
+	node[0].settings.engine_limbo_ms = 999;
+	for (unsigned i = 0; i < sizeof(case_of) / sizeof(*case_of); i++) {
+		struct rail_peer *got;
+
+		node[1].settings.engine_limbo_ms = case_of[i].ms;
+		got = connected(i % 2);
+		assert_true(got->limbo_ns == case_of[i].ns);
+		connect_returned(&node[0].control, i % 2, got);
+		assert_true(nodes_until(qps_alive == 0, 500));
+	}
+	assert_int_equal(node[0].control.counter[COUNTER_messages_bad], 0);
+}
+
 static void a_rail_that_wants_an_unknown_member_is_refused_at_once(void **state)
 {
 	(void)state;
@@ -356,6 +378,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		T(a_wanted_peer_is_handed_over_with_its_regions),
+		T(a_connection_has_the_limbo_time_of_its_peer),
 		T(a_rail_that_wants_an_unknown_member_is_refused_at_once),
 		T(a_broken_connection_is_drained_returned_and_reconnected),
 		T(each_rail_connects_to_its_counterpart),

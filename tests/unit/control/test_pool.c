@@ -12,7 +12,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "engine/control/pool.h"
+#include "tests/unit/control/pool_clock.h"
 
 #define MIB (1u << 20)
 #define RAIL 3u
@@ -22,8 +22,11 @@ static const struct page_key key_a = {{1, 2}}, key_b = {{3, 4}};
 
 static struct pool *pool_new(uint64_t bytes)
 {
-	struct pool_options options = {
-		.rail = RAIL, .bytes = bytes, .numa_node = -1, .limbo_ns = LIMBO_NS};
+	struct pool_options options = {.rail = RAIL,
+		.bytes = bytes,
+		.numa_node = -1,
+		.limbo_ns = LIMBO_NS,
+		.clock_ns = pool_time};
 	struct pool *pool;
 
 	assert_int_equal(pool_open(&options, &pool), 0);
@@ -41,7 +44,7 @@ static uint32_t take(struct pool *pool, uint32_t bytes, uint64_t now_ns, uint32_
 {
 	uint32_t place;
 
-	assert_int_equal(pool_take(pool, bytes, now_ns, &place, ret_generation), 0);
+	assert_int_equal(take_at(pool, bytes, now_ns, &place, ret_generation), 0);
 	assert_int_equal(place_rail(place), RAIL);
 	return place;
 }
@@ -93,7 +96,7 @@ static void a_page_is_published_with_the_generation_of_its_credit(void **state)
 	head = head_at(pool, place);
 	assert_true(page_head_is(&head, &key_a, generation, 5000));
 	assert_int_equal(pool_pages(pool), 1);
-	assert_int_equal(pool_retire(pool, place, generation, 0), 0);
+	assert_int_equal(retire_at(pool, place, generation, 0), 0);
 	head = head_at(pool, place);
 	assert_int_equal(head.generation, generation + 1);
 	assert_false(page_head_is(&head, &key_a, generation, 5000));
@@ -109,9 +112,9 @@ static void page_sizes_that_fit_no_slot_are_refused(void **state)
 
 	(void)state;
 	assert_int_equal(max, MIB);
-	assert_int_equal(pool_take(pool, 0, 0, &place, &generation), -EMSGSIZE);
-	assert_int_equal(pool_take(pool, max + 1, 0, &place, &generation), -EMSGSIZE);
-	assert_int_equal(pool_take(pool, UINT32_MAX, 0, &place, &generation), -EMSGSIZE);
+	assert_int_equal(take_at(pool, 0, 0, &place, &generation), -EMSGSIZE);
+	assert_int_equal(take_at(pool, max + 1, 0, &place, &generation), -EMSGSIZE);
+	assert_int_equal(take_at(pool, UINT32_MAX, 0, &place, &generation), -EMSGSIZE);
 	assert_int_equal(pool_free(pool, 0), 0);
 	assert_int_equal(pool_free(pool, max + 1), 0);
 	assert_int_equal(pool_victims(pool, max + 1, 1, NULL), 0);
@@ -136,10 +139,10 @@ static void a_credit_is_used_once(void **state)
 		take(pool, MIB, 0, &generation);
 	place = take(pool, MIB, 0, &generation);
 	assert_int_equal(pool_publish(pool, place, generation + 1, &key_a, 1), -EINVAL);
-	assert_int_equal(pool_retire(pool, place, generation, 0), -EINVAL);
-	assert_int_equal(pool_return(pool, place, generation + 1, 0), -EINVAL);
-	assert_int_equal(pool_return(pool, place, generation, 0), 0);
-	assert_int_equal(pool_return(pool, place, generation, 0), -EINVAL);
+	assert_int_equal(retire_at(pool, place, generation, 0), -EINVAL);
+	assert_int_equal(return_at(pool, place, generation + 1, 0), -EINVAL);
+	assert_int_equal(return_at(pool, place, generation, 0), 0);
+	assert_int_equal(return_at(pool, place, generation, 0), -EINVAL);
 	assert_int_equal(pool_publish(pool, place, generation, &key_a, 1), -EINVAL);
 
 	/* The slot is handed out again, with a new generation. The old credit stays invalid. */
@@ -148,10 +151,10 @@ static void a_credit_is_used_once(void **state)
 	assert_int_equal(pool_publish(pool, place, generation, &key_a, 1), -EINVAL);
 	assert_int_equal(pool_publish(pool, place, again, &key_a, 1), 0);
 	assert_int_equal(pool_publish(pool, place, again, &key_b, 1), -EINVAL);
-	assert_int_equal(pool_return(pool, place, again, 0), -EINVAL);
-	assert_int_equal(pool_retire(pool, place, generation, 0), -EINVAL);
-	assert_int_equal(pool_retire(pool, place, again, 0), 0);
-	assert_int_equal(pool_retire(pool, place, again, 0), -EINVAL);
+	assert_int_equal(return_at(pool, place, again, 0), -EINVAL);
+	assert_int_equal(retire_at(pool, place, generation, 0), -EINVAL);
+	assert_int_equal(retire_at(pool, place, again, 0), 0);
+	assert_int_equal(retire_at(pool, place, again, 0), -EINVAL);
 	pool_close(pool);
 }
 
@@ -165,20 +168,20 @@ static void a_slot_rests_in_limbo_for_limbo_ns(void **state)
 		place[i] = take(pool, MIB, 0, &generation);
 		assert_int_equal(pool_publish(pool, place[i], generation, &key_a, MIB), 0);
 	}
-	assert_int_equal(pool_limbo_until(pool), UINT64_MAX);
-	assert_int_equal(pool_take(pool, MIB, 0, &again, &generation), -ENOSPC);
-	assert_int_equal(pool_retire(pool, place[2], head_at(pool, place[2]).generation, 50), 0);
-	assert_int_equal(pool_retire(pool, place[1], head_at(pool, place[1]).generation, 60), 0);
+	assert_int_equal(pool_limbo_left_ns(pool), UINT64_MAX);
+	assert_int_equal(take_at(pool, MIB, 0, &again, &generation), -ENOSPC);
+	assert_int_equal(retire_at(pool, place[2], head_at(pool, place[2]).generation, 50), 0);
+	assert_int_equal(retire_at(pool, place[1], head_at(pool, place[1]).generation, 60), 0);
 	assert_int_equal(pool_limbo(pool), 2);
-	assert_int_equal(pool_limbo_until(pool), 50 + LIMBO_NS);
+	assert_int_equal(pool_limbo_left_ns(pool), LIMBO_NS - 10);
 	assert_int_equal(pool_free(pool, MIB), 0);
-	assert_int_equal(pool_take(pool, MIB, 50 + LIMBO_NS - 1, &again, &generation), -ENOSPC);
+	assert_int_equal(take_at(pool, MIB, 50 + LIMBO_NS - 1, &again, &generation), -ENOSPC);
 	assert_int_equal(take(pool, MIB, 50 + LIMBO_NS, &generation), place[2]);
-	assert_int_equal(pool_limbo_until(pool), 60 + LIMBO_NS);
-	assert_int_equal(pool_take(pool, MIB, 50 + LIMBO_NS, &again, &generation), -ENOSPC);
+	assert_int_equal(pool_limbo_left_ns(pool), 10);
+	assert_int_equal(take_at(pool, MIB, 50 + LIMBO_NS, &again, &generation), -ENOSPC);
 	assert_int_equal(take(pool, MIB, UINT64_MAX, &generation), place[1]);
 	assert_int_equal(pool_limbo(pool), 0);
-	assert_int_equal(pool_limbo_until(pool), UINT64_MAX);
+	assert_int_equal(pool_limbo_left_ns(pool), UINT64_MAX);
 	pool_close(pool);
 }
 
@@ -192,11 +195,11 @@ static void an_empty_chunk_serves_any_size_at_once(void **state)
 		place[i] = take(pool, PAGE_UNIT, 0, &generation[i]);
 	assert_int_equal(pool_free(pool, 2 * PAGE_UNIT), 0);
 	for (unsigned i = 0; i < 1024; i++)
-		assert_int_equal(pool_return(pool, place[i], generation[i], 0), 0);
+		assert_int_equal(return_at(pool, place[i], generation[i], 0), 0);
 	for (unsigned i = 0; i < 4 * (256 / 3); i++)
 		take(pool, 3 * PAGE_UNIT, LIMBO_NS, &generation[0]);
 	assert_int_equal(pool_free(pool, 3 * PAGE_UNIT), 0);
-	assert_int_equal(pool_take(pool, 3 * PAGE_UNIT, LIMBO_NS, place, generation), -ENOSPC);
+	assert_int_equal(take_at(pool, 3 * PAGE_UNIT, LIMBO_NS, place, generation), -ENOSPC);
 	pool_close(pool);
 }
 
@@ -212,7 +215,7 @@ static void generations_survive_a_change_of_page_size(void **state)
 		assert_int_equal(pool_publish(pool, place[i], generation[i], &key_a, PAGE_UNIT), 0);
 	}
 	for (unsigned i = 0; i < 1024; i++)
-		assert_int_equal(pool_retire(pool, place[i], generation[i], 0), 0);
+		assert_int_equal(retire_at(pool, place[i], generation[i], 0), 0);
 	large = take(pool, MIB, LIMBO_NS, &number);
 	assert_int_equal(pool_publish(pool, large, number, &key_b, MIB), 0);
 	for (unsigned i = 0; i < 1024; i++) {
@@ -220,7 +223,7 @@ static void generations_survive_a_change_of_page_size(void **state)
 
 		assert_true(head.generation > generation[i]);
 		assert_false(page_head_is(&head, &key_a, generation[i], PAGE_UNIT));
-		assert_int_equal(pool_retire(pool, place[i], head.generation, 0),
+		assert_int_equal(retire_at(pool, place[i], head.generation, 0),
 			place[i] == large ? 0 : -EINVAL);
 	}
 	for (unsigned i = 0; i < 1024; i++) {
@@ -237,7 +240,8 @@ static void without_a_free_class_a_new_size_shares_the_next_larger_one(void **st
 	struct pool_options options = {.rail = RAIL,
 		.bytes = (CLASSES_MAX + 1) * (uint64_t)PAGE_BYTES_MAX,
 		.numa_node = -1,
-		.limbo_ns = LIMBO_NS};
+		.limbo_ns = LIMBO_NS,
+		.clock_ns = pool_time};
 	uint32_t generation, place, first[CLASSES_MAX], of_first[CLASSES_MAX];
 	struct pool *pool;
 
@@ -256,12 +260,12 @@ static void without_a_free_class_a_new_size_shares_the_next_larger_one(void **st
 	assert_int_equal(pool_publish(pool, place, generation, &key_a, 6 * PAGE_UNIT), 0);
 	assert_int_equal(pool_free(pool, 129 * PAGE_UNIT), 0);
 	assert_int_equal(pool_victims(pool, 129 * PAGE_UNIT, 1, NULL), 0);
-	assert_int_equal(pool_take(pool, 129 * PAGE_UNIT, 0, &place, &generation), -ENOSPC);
+	assert_int_equal(take_at(pool, 129 * PAGE_UNIT, 0, &place, &generation), -ENOSPC);
 	/*
 	 * When a size class ends, because its last chunk is free, another page size can get a
 	 * class.
 	 */
-	assert_int_equal(pool_return(pool, first[0], of_first[0], 0), 0);
+	assert_int_equal(return_at(pool, first[0], of_first[0], 0), 0);
 	take(pool, 129 * PAGE_UNIT, LIMBO_NS, &generation);
 	pool_close(pool);
 }
@@ -281,8 +285,8 @@ static void places_where_no_slot_starts_are_refused(void **state)
 		for (uint32_t g = 0; g <= generation + 1; g++) {
 			pool_touch(pool, wrong[i]);
 			assert_int_equal(pool_publish(pool, wrong[i], g, &key_a, 1), -EINVAL);
-			assert_int_equal(pool_return(pool, wrong[i], g, 0), -EINVAL);
-			assert_int_equal(pool_retire(pool, wrong[i], g, 0), -EINVAL);
+			assert_int_equal(return_at(pool, wrong[i], g, 0), -EINVAL);
+			assert_int_equal(retire_at(pool, wrong[i], g, 0), -EINVAL);
 		}
 	pool_touch(pool, place);
 	assert_int_equal(pool_publish(pool, place, generation, &key_a, 1), 0);
@@ -317,7 +321,7 @@ static void a_million_uses_of_a_slot_are_timed(void **state)
 		uint32_t generation, place = take(pool, 16 * PAGE_UNIT, 10 * i, &generation);
 
 		assert_int_equal(pool_publish(pool, place, generation, &key_a, 65536), 0);
-		assert_int_equal(pool_retire(pool, place, generation, 10 * i), 0);
+		assert_int_equal(retire_at(pool, place, generation, 10 * i), 0);
 	}
 	clock_gettime(CLOCK_MONOTONIC, &to);
 	print_message("take, publish, retire: %.0f ns for the three\n",

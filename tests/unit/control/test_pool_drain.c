@@ -31,18 +31,18 @@ static void a_size_without_a_chunk_takes_one_from_the_largest_class(void **state
 	assert_true(page_new(pool, 2 * PAGE_UNIT, 1, NULL));
 	fill(pool, PAGE_UNIT);
 	assert_int_equal(pool_pages(pool), 1 + 3 * 256);
-	assert_int_equal(pool_take(pool, MIB, now_ns, &place, &generation), -ENOSPC);
+	assert_int_equal(take_at(pool, MIB, now_ns, &place, &generation), -ENOSPC);
 	assert_int_equal(evict_all_of_a_drain(pool, MIB, 1000), 256);
-	assert_int_equal(pool_take(pool, MIB, now_ns, &place, &generation), -ENOSPC);
+	assert_int_equal(take_at(pool, MIB, now_ns, &place, &generation), -ENOSPC);
 	now_ns += LIMBO_NS;
 	/*
 	 * The size class that lost the chunk does not get it back: it is reserved for the large
 	 * page.
 	 */
-	assert_int_equal(pool_take(pool, PAGE_UNIT, now_ns, &place, &generation), -ENOSPC);
+	assert_int_equal(take_at(pool, PAGE_UNIT, now_ns, &place, &generation), -ENOSPC);
 	assert_int_equal(pool_free(pool, PAGE_UNIT), 0);
 	assert_int_equal(pool_free(pool, MIB), 1);
-	assert_int_equal(pool_take(pool, MIB, now_ns, &place, &generation), 0);
+	assert_int_equal(take_at(pool, MIB, now_ns, &place, &generation), 0);
 	assert_int_equal(pool_pages(pool), 1 + 2 * 256);
 	pool_close(pool);
 }
@@ -56,9 +56,9 @@ static void a_drained_chunk_is_not_reserved_for_ever(void **state)
 	fill(pool, PAGE_UNIT);
 	assert_int_equal(evict_all_of_a_drain(pool, MIB, 1000), 256);
 	now_ns += LIMBO_NS;
-	assert_int_equal(pool_take(pool, PAGE_UNIT, now_ns, &place, &generation), -ENOSPC);
+	assert_int_equal(take_at(pool, PAGE_UNIT, now_ns, &place, &generation), -ENOSPC);
 	now_ns += 2 * SECOND_NS;
-	assert_int_equal(pool_take(pool, PAGE_UNIT, now_ns, &place, &generation), 0);
+	assert_int_equal(take_at(pool, PAGE_UNIT, now_ns, &place, &generation), 0);
 	pool_close(pool);
 }
 
@@ -95,7 +95,7 @@ static void a_draining_chunk_hands_out_nothing_and_waits_for_its_credits(void **
 	 */
 	for (uint32_t i = 0; i < 4; i++) {
 		assert_int_equal(
-			pool_take(pool, (i + 1) * PAGE_UNIT, 0, &place[i], &generation[i]), 0);
+			take_at(pool, (i + 1) * PAGE_UNIT, 0, &place[i], &generation[i]), 0);
 		assert_true(page_new(pool, (i + 1) * PAGE_UNIT, i + 1, NULL));
 	}
 	assert_int_equal(pool_victims(pool, MIB, 3, victim), 1);
@@ -104,7 +104,7 @@ static void a_draining_chunk_hands_out_nothing_and_waits_for_its_credits(void **
 	assert_int_equal(pool_free(pool, PAGE_UNIT), 0);
 	assert_int_equal(pool_victims(pool, MIB, 3, victim), 0);
 	now_ns += LIMBO_NS;
-	assert_int_equal(pool_take(pool, MIB, now_ns, &other, &number), -ENOSPC);
+	assert_int_equal(take_at(pool, MIB, now_ns, &other, &number), -ENOSPC);
 	assert_int_equal(pool_victims(pool, MIB, 3, victim), 0);
 	/*
 	 * The client publishes the page of its credit during the drain: the page becomes a victim,
@@ -115,7 +115,7 @@ static void a_draining_chunk_hands_out_nothing_and_waits_for_its_credits(void **
 	assert_int_equal(victim[0].place, place[0]);
 	retire(pool, victim);
 	now_ns += LIMBO_NS;
-	assert_int_equal(pool_take(pool, MIB, now_ns, &other, &number), 0);
+	assert_int_equal(take_at(pool, MIB, now_ns, &other, &number), 0);
 	pool_close(pool);
 }
 
@@ -128,21 +128,21 @@ static void a_drain_moves_to_a_chunk_without_credits(void **state)
 	(void)state;
 	for (uint32_t i = 0; i < 4; i++) {
 		assert_int_equal(
-			pool_take(pool, (i + 1) * PAGE_UNIT, 0, &place[i], &generation[i]), 0);
+			take_at(pool, (i + 1) * PAGE_UNIT, 0, &place[i], &generation[i]), 0);
 		assert_true(page_new(pool, (i + 1) * PAGE_UNIT, i + 1, NULL));
 	}
 	assert_int_equal(pool_victims(pool, MIB, 3, victim), 1);
 	retire(pool, victim);
 	now_ns += LIMBO_NS;
-	assert_int_equal(pool_return(pool, place[3], generation[3], now_ns), 0);
-	assert_int_equal(pool_take(pool, MIB, now_ns, &other, &number), -ENOSPC);
+	assert_int_equal(return_at(pool, place[3], generation[3], now_ns), 0);
+	assert_int_equal(take_at(pool, MIB, now_ns, &other, &number), -ENOSPC);
 	assert_int_equal(pool_victims(pool, MIB, 3, victim), 1);
 	assert_int_equal(victim[0].key.word[0], 4);
 	retire(pool, victim);
 	/* The chunk whose drain was given up hands out slots of its size class again. */
 	assert_true(page_new(pool, PAGE_UNIT, 77, NULL));
 	now_ns += LIMBO_NS;
-	assert_int_equal(pool_take(pool, MIB, now_ns, &other, &number), 0);
+	assert_int_equal(take_at(pool, MIB, now_ns, &other, &number), 0);
 	pool_close(pool);
 }
 

@@ -34,7 +34,7 @@ static void the_hand_keeps_its_position_when_its_page_is_retired(void **state)
 		assert_true(page_new(pool, MIB, n, &place[n]));
 	assert_int_equal(pool_victims(pool, MIB, 1, &victim), 1);
 	assert_int_equal(victim.key.word[0], 1);
-	assert_int_equal(pool_retire(pool, place[2], 1, now_ns), 0);
+	assert_int_equal(retire_at(pool, place[2], 1, now_ns), 0);
 	assert_int_equal(pool_victims(pool, MIB, 1, &victim), 1);
 	assert_int_equal(victim.key.word[0], 3);
 	pool_close(pool);
@@ -133,14 +133,14 @@ static void a_pool_full_of_credits_has_neither_slots_nor_victims(void **state)
 	uint32_t place, generation, taken = 0;
 
 	(void)state;
-	while (pool_take(pool, PAGE_UNIT, 0, &place, &generation) == 0)
+	while (take_at(pool, PAGE_UNIT, 0, &place, &generation) == 0)
 		taken++;
 	assert_int_equal(taken, 1024);
 	assert_int_equal(pool_victims(pool, PAGE_UNIT, 4, victim), 0);
 	assert_int_equal(pool_victims(pool, MIB, 4, victim), 0);
-	assert_int_equal(pool_take(pool, MIB, SECOND_NS, &place, &generation), -ENOSPC);
-	assert_int_equal(pool_return(pool, place, generation, 0), 0);
-	assert_int_equal(pool_take(pool, PAGE_UNIT, LIMBO_NS, &place, &generation), 0);
+	assert_int_equal(take_at(pool, MIB, SECOND_NS, &place, &generation), -ENOSPC);
+	assert_int_equal(return_at(pool, place, generation, 0), 0);
+	assert_int_equal(take_at(pool, PAGE_UNIT, LIMBO_NS, &place, &generation), 0);
 	pool_close(pool);
 }
 

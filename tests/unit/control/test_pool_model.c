@@ -16,7 +16,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "engine/control/pool.h"
+#include "tests/unit/control/pool_clock.h"
 
 #define RAIL 5u
 #define BYTES (8u << 20)
@@ -99,7 +99,7 @@ static void retire_all_of(struct model *m, const struct pool_victim *victim, uns
 		assert_int_equal(item->generation, victim[i].generation);
 		assert_int_equal(item->length, victim[i].length);
 		assert_int_equal(
-			pool_retire(m->pool, victim[i].place, item->generation, m->now_ns), 0);
+			retire_at(m->pool, victim[i].place, item->generation, m->now_ns), 0);
 		m->gone[m->retired++ % GONE] =
 			(struct gone){item->key, victim[i].place, item->generation, item->length};
 		item->state = LIMBO;
@@ -119,7 +119,7 @@ static void step_take(struct model *m, uint32_t sizes)
 	if (want * (uint64_t)PAGE_UNIT > pool_page_bytes_max(m->pool))
 		return;
 	free = pool_free(m->pool, bytes);
-	rc = pool_take(m->pool, bytes, m->now_ns, &place, &generation);
+	rc = take_at(m->pool, bytes, m->now_ns, &place, &generation);
 	if (rc == -ENOSPC) {
 		assert_int_equal(free, 0);
 		m->refused++;
@@ -144,7 +144,7 @@ static void step_use_credit(struct model *m, uint32_t unit)
 	if (item->state != CREDIT)
 		return;
 	if (any(m, 8) == 0) {
-		assert_int_equal(pool_return(m->pool, place, item->generation, m->now_ns), 0);
+		assert_int_equal(return_at(m->pool, place, item->generation, m->now_ns), 0);
 		item->state = LIMBO;
 		item->until_ns = m->now_ns + LIMBO_NS;
 		return;
@@ -171,11 +171,11 @@ static void step_lie(struct model *m)
 
 	pool_touch(m->pool, place);
 	if (!right || item->state != CREDIT)
-		rc = any(m, 2) ? pool_return(m->pool, place, generation, m->now_ns)
+		rc = any(m, 2) ? return_at(m->pool, place, generation, m->now_ns)
 			       : pool_publish(m->pool, place, generation, &key, 1);
 	assert_int_equal(rc, -EINVAL);
 	if (!right || item->state != PAGE)
-		rc = pool_retire(m->pool, place, generation, m->now_ns);
+		rc = retire_at(m->pool, place, generation, m->now_ns);
 	assert_int_equal(rc, -EINVAL);
 }
 
@@ -215,11 +215,11 @@ static void check_drained(struct model *m)
 		struct item *item = &m->at[unit];
 
 		if (item->state == CREDIT)
-			assert_int_equal(pool_return(m->pool, place_make(RAIL, unit),
+			assert_int_equal(return_at(m->pool, place_make(RAIL, unit),
 						 item->generation, m->now_ns),
 				0);
 		if (item->state == PAGE)
-			assert_int_equal(pool_retire(m->pool, place_make(RAIL, unit),
+			assert_int_equal(retire_at(m->pool, place_make(RAIL, unit),
 						 item->generation, m->now_ns),
 				0);
 	}
@@ -229,7 +229,7 @@ static void check_drained(struct model *m)
 	 */
 	for (uint32_t i = 0, tries = 0; i < all; tries++) {
 		m->now_ns += 10000000000ull;
-		i += pool_take(m->pool, (uint32_t)pool_page_bytes_max(m->pool), m->now_ns, &place,
+		i += take_at(m->pool, (uint32_t)pool_page_bytes_max(m->pool), m->now_ns, &place,
 			     &generation) == 0;
 		assert_true(tries <= i);
 	}
@@ -239,8 +239,11 @@ static void check_drained(struct model *m)
 
 static void random_calls_agree_with_a_model(void **state)
 {
-	struct pool_options options = {
-		.rail = RAIL, .bytes = BYTES, .numa_node = -1, .limbo_ns = LIMBO_NS};
+	struct pool_options options = {.rail = RAIL,
+		.bytes = BYTES,
+		.numa_node = -1,
+		.limbo_ns = LIMBO_NS,
+		.clock_ns = pool_time};
 	struct model *m = calloc(1, sizeof(*m));
 	const char *seed = getenv("SEED");
 	struct timespec now;

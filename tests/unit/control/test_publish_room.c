@@ -247,6 +247,92 @@ static void eviction_keeps_a_reserve_of_free_slots(void **state)
 	client_close(&c);
 }
 
+/*
+ * Requests and publishes `per_ms` new pages of one unit in each of `ms` milliseconds. Returns the
+ * number of pages that had to wait in the last quarter of that time.
+ */
+static unsigned waits_at_rate(struct client *c, unsigned per_ms, unsigned ms)
+{
+	struct ctl_done done;
+	unsigned key = 0, waits = 0;
+
+	for (unsigned i = 0; i < ms; i++) {
+		put(c, (struct ctl_op){
+			       .kind = CTL_CREDIT, .count = (uint16_t)per_ms, .length = 4096});
+		turns();
+		for (unsigned k = 0; k < per_ms; k++) {
+			while (!got(c, &done)) {
+				waits += i >= ms / 4 * 3;
+				pass_time(1000000);
+			}
+			assert_int_equal(done.kind, CTL_CREDIT);
+			put(c, (struct ctl_op){.kind = CTL_PUBLISH,
+				       .key = {{1, ++key}},
+				       .place = done.place,
+				       .generation = done.generation,
+				       .length = 4096});
+		}
+		turns();
+		for (unsigned k = 0; k < per_ms; k++) {
+			assert_true(got(c, &done));
+			assert_int_equal(done.status, OP_HIT);
+		}
+		pass_time(1000000);
+	}
+	return waits;
+}
+
+static void the_reserve_follows_the_rate_up_to_half_of_the_pool(void **state)
+{
+	const uint32_t slots = POOL_BYTES / PAGE_UNIT;
+	struct client c;
+
+	(void)state;
+	client_open(&c, 0);
+	/* 45 pages per ms: 900 of 2,048 slots rest in limbo */
+	assert_int_equal(waits_at_rate(&c, 45, 1000), 0);
+	assert_true(index_count(control.index) >= slots / 2 - 45);
+	client_close(&c);
+}
+
+static void the_reserve_is_not_larger_than_the_rate_needs(void **state)
+{
+	const uint32_t slots = POOL_BYTES / PAGE_UNIT;
+	struct client c;
+
+	(void)state;
+	client_open(&c, 0);
+	/* 10 pages per ms: 200 slots rest in limbo; the reserve is twice that */
+	assert_int_equal(waits_at_rate(&c, 10, 1000), 0);
+	assert_true(index_count(control.index) > slots - 400 - 20);
+	client_close(&c);
+}
+
+/* A slot counts once, when it is granted, and not again when its page is published. */
+static void demand_is_twice_the_slots_granted_in_a_limbo_period(void **state)
+{
+	const struct publish_class *class = publish_class_of(control.publish, 0, 4096);
+	struct client c;
+
+	(void)state;
+	client_open(&c, 0);
+	take(&c, 0, 4096); /* begins a period */
+	for (unsigned period = 1; period <= 3; period++) {
+		for (unsigned i = 1; i < 100 * period; i++)
+			store(&c, period * 1000 + i, 4096);
+		pass_time(LIMBO_MS * 1000000ull);
+		store(&c, period * 1000, 4096);
+		assert_int_equal(class->demand, 100 * period * 2);
+	}
+	/* twice as long: the same rate is half as many slots */
+	for (unsigned i = 1; i < 200; i++)
+		store(&c, 9000 + i, 4096);
+	pass_time(2 * LIMBO_MS * 1000000ull);
+	store(&c, 9000, 4096);
+	assert_int_equal(class->demand, 100 * 2);
+	client_close(&c);
+}
+
 /* ---- table of credits ------------------------------------------------------------------------ */
 
 static void the_table_of_credits_agrees_with_a_plain_array(void **state)
@@ -297,6 +383,9 @@ int main(void)
 		TEST(a_larger_page_takes_memory_from_smaller_ones),
 		TEST(a_new_page_size_keeps_its_first_pages),
 		TEST(eviction_keeps_a_reserve_of_free_slots),
+		TEST(the_reserve_follows_the_rate_up_to_half_of_the_pool),
+		TEST(the_reserve_is_not_larger_than_the_rate_needs),
+		TEST(demand_is_twice_the_slots_granted_in_a_limbo_period),
 		TEST(the_table_of_credits_agrees_with_a_plain_array),
 	};
 

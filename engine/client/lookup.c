@@ -16,6 +16,7 @@
  * Entries of engines that are not alive are ignored. An entry may be wrong: the page head decides.
  * Channel thread.
  */
+#include "engine/abi/owner.h"
 #include "engine/client/client.h"
 
 /*
@@ -23,16 +24,9 @@
  */
 static_assert(2 * REPLICAS_MAX <= 8, "page_work.asked has a bit for each");
 
-/*
- * Order in which a key's owners are asked: this host, peers that answer, peers that failed
- * recently.
- */
-enum rank { RANK_HERE, RANK_ANSWERS, RANK_RESTS, RANKS };
-
 struct choice {
 	const struct map_member *member; /* the next owner to ask; NULL: every owner was asked */
-	enum rank rank;
-	unsigned bit; /* bit of this owner in page_work.asked */
+	struct owner_choice owner;       /* its rank, and its bit in page_work.asked */
 };
 
 void lookup_again(struct pc_batch *b, uint32_t i)
@@ -81,7 +75,8 @@ void lookup_begin(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_
 	}
 }
 
-static enum rank rank_of(const struct pc_channel *ch, const struct map_member *m, uint64_t now_ns)
+static enum owner_rank rank_of(
+	const struct pc_channel *ch, const struct map_member *m, uint64_t now_ns)
 {
 	if (m->ref == ch->session->ref)
 		return RANK_HERE;
@@ -91,10 +86,8 @@ static enum rank rank_of(const struct pc_channel *ch, const struct map_member *m
 static void consider(const struct pc_channel *ch, const struct page_work *p,
 	const struct map_member *m, unsigned bit, uint64_t now_ns, struct choice *best)
 {
-	enum rank rank = rank_of(ch, m, now_ns);
-
-	if (!(p->asked & 1u << bit) && rank < best->rank)
-		*best = (struct choice){m, rank, bit};
+	if (owner_consider(&best->owner, p->asked, bit, rank_of(ch, m, now_ns)))
+		best->member = m;
 }
 
 /*
@@ -137,23 +130,22 @@ static void find_owners(const struct pc_channel *ch, struct page_work *p)
 static const struct map_member *next_owner(
 	struct pc_channel *ch, struct page_work *p, uint64_t now_ns)
 {
-	struct choice best = {.rank = RANKS};
+	struct choice best = {.owner.rank = RANKS};
+	enum owner_verdict verdict;
 
 	if (!p->owners || p->owners_epoch != ch->map_epoch)
 		find_owners(ch, p);
 	for (unsigned k = 0; k < p->owners; k++)
 		consider(ch, p, &ch->map->current.member[p->owner[k]], k, now_ns, &best);
-	if (best.rank >= RANK_RESTS)
+	if (owner_former_due(&best.owner))
 		consider_previous(ch, p, now_ns, &best);
-	/* An owner that failed recently can cost its share of the deadline. Once another owner
-	 * has answered, the failed one is not asked; the key then counts as unreachable, not as
-	 * absent. */
-	if (best.rank == RANK_RESTS && p->flags & PAGE_SAW_ANSWER) {
+	verdict =
+		owner_verdict(&best.owner, p->flags & PAGE_SAW_ANSWER, p->flags & PAGE_SAW_FAILURE);
+	if (verdict == OWNER_UNREACHABLE)
 		p->flags |= PAGE_SAW_FAILURE;
+	if (verdict != OWNER_ASK)
 		return NULL;
-	}
-	if (best.member)
-		p->asked |= (uint8_t)(1u << best.bit);
+	p->asked |= (uint8_t)(1u << best.owner.bit);
 	return best.member;
 }
 
@@ -168,7 +160,7 @@ static bool match(
 	struct location found[BUCKET_ENTRIES];
 	unsigned n = 0;
 
-	for (enum rank rank = RANK_HERE; rank < RANKS; rank++) {
+	for (enum owner_rank rank = RANK_HERE; rank < RANKS; rank++) {
 		for (unsigned k = 0; k < BUCKET_ENTRIES; k++) {
 			const struct dir_entry *e = &bucket->entry[(start + k) % BUCKET_ENTRIES];
 			const struct map_member *m = e->tag == tag ? map_by_ref(ch, e->ref) : NULL;

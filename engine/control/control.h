@@ -10,6 +10,7 @@
  *   publish.c    ctl rings: credits, publish, touch, stale, remove; eviction
  *   report.c     counters and members as JSON
  *   rpc.c        frames and links between engines
+ *   net.h        the only door of rpc, member and directory to time, TCP and names; net_event.c
  *   member.c     which members are alive; the cluster map
  *   directory.c  owners, batches, acknowledgements, re-publishing
  *   connect.c    queue pairs; which rails are out of use; lost NICs

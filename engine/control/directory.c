@@ -121,12 +121,10 @@ static void touches_send(struct directory *dir, struct owner *owner)
 	owner->touched = 0;
 }
 
-static void touches_due(evutil_socket_t fd, short what, void *context)
+static void touches_due(void *context)
 {
 	struct directory *dir = context;
 
-	(void)fd;
-	(void)what;
 	dir->touch_armed = false;
 	for (unsigned i = 0; i < NODES_MAX; i++)
 		if (dir->owner[i].touched)
@@ -135,7 +133,6 @@ static void touches_due(evutil_socket_t fd, short what, void *context)
 
 void directory_touch(struct control *control, uint32_t ref, uint32_t place)
 {
-	struct timeval pace = {.tv_usec = TOUCH_PACE_MS * 1000};
 	struct directory *dir = control->directory;
 	const struct member_record *record;
 	struct owner *owner;
@@ -159,7 +156,7 @@ void directory_touch(struct control *control, uint32_t ref, uint32_t place)
 		touches_send(dir, owner);
 	if (!dir->touch_armed) {
 		dir->touch_armed = true;
-		event_add(dir->touch_due, &pace);
+		net_timer_set(dir->touch_due, TOUCH_PACE_MS * 1000);
 	}
 }
 
@@ -169,17 +166,15 @@ void directory_flush(struct control *control)
 {
 	struct directory *dir = control->directory;
 
-	event_del(dir->wake);
+	net_timer_stop(dir->wake);
 	claims_answer(dir);
 	owners_send(dir);
 }
 
-static void wake(evutil_socket_t fd, short what, void *context)
+static void wake(void *context)
 {
 	struct directory *dir = context;
 
-	(void)fd;
-	(void)what;
 	directory_flush(dir->control);
 }
 
@@ -209,10 +204,10 @@ int directory_open(struct control *control)
 	dir->control = control;
 	queues_open(dir);
 	control->directory = dir;
-	dir->due = event_new(control->base, -1, 0, claims_due, dir);
-	dir->wake = event_new(control->base, -1, 0, wake, dir);
-	dir->touch_due = event_new(control->base, -1, 0, touches_due, dir);
-	dir->move = event_new(control->base, -1, 0, move_slice, dir);
+	dir->due = net_timer_new(control->base, false, claims_due, dir);
+	dir->wake = net_timer_new(control->base, false, wake, dir);
+	dir->touch_due = net_timer_new(control->base, false, touches_due, dir);
+	dir->move = net_timer_new(control->base, false, move_slice, dir);
 	dir->settled = calloc(1, sizeof(*dir->settled));
 	dir->target = calloc(1, sizeof(*dir->target));
 	dir->former = calloc(FORMER_MAX, sizeof(*dir->former));
@@ -230,7 +225,7 @@ int directory_open(struct control *control)
 void directory_close(struct control *control)
 {
 	struct directory *dir = control->directory;
-	struct event *events[] = {dir ? dir->due : NULL, dir ? dir->wake : NULL,
+	struct net_timer *timers[] = {dir ? dir->due : NULL, dir ? dir->wake : NULL,
 		dir ? dir->touch_due : NULL, dir ? dir->move : NULL};
 
 	if (!dir)
@@ -241,9 +236,9 @@ void directory_close(struct control *control)
 		free(dir->owner[i].touches);
 	}
 	claims_close(dir);
-	for (unsigned i = 0; i < sizeof(events) / sizeof(events[0]); i++)
-		if (events[i])
-			event_free(events[i]);
+	for (unsigned i = 0; i < sizeof(timers) / sizeof(timers[0]); i++)
+		if (timers[i])
+			net_timer_free(timers[i]);
 	free(dir->settled);
 	free(dir->target);
 	free(dir->former);

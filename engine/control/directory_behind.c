@@ -11,7 +11,6 @@
 #include "config/log.h"
 #include "engine/control/directory_state.h"
 #include "engine/control/member.h"
-#include "numa/clock.h"
 
 struct owner *owner_of(struct directory *dir, uint16_t peer, uint32_t ref)
 {
@@ -154,7 +153,7 @@ bool owner_lags(const struct directory *dir, const struct owner *owner)
 	const struct batch *oldest = STAILQ_FIRST(&owner->batches);
 	uint64_t dead_ns = (uint64_t)dir->control->settings->cluster_dead_after_ms * 1000000ull;
 
-	return owner->behind || (oldest && clock_now_ns() - oldest->sent_ns >= dead_ns);
+	return owner->behind || (oldest && net_now() - oldest->sent_ns >= dead_ns);
 }
 
 void directory_counts(const struct control *control, struct directory_counts *ret)

@@ -8,7 +8,6 @@
 
 #include "config/log.h"
 #include "engine/control/directory_state.h"
-#include "numa/clock.h"
 
 #define ANSWER_ROUNDS 8
 
@@ -85,8 +84,7 @@ static void heap_remove(struct directory *dir, struct claim *claim)
  */
 static void due_arm(struct directory *dir)
 {
-	uint64_t now_ns = clock_now_ns(), at_ns, wait_ns;
-	struct timeval wait;
+	uint64_t now_ns = net_now(), at_ns, wait_ns;
 
 	if (dir->heap_count == 0)
 		return;
@@ -94,9 +92,7 @@ static void due_arm(struct directory *dir)
 	if (dir->due_ns && dir->due_ns <= at_ns)
 		return;
 	wait_ns = at_ns > now_ns ? at_ns - now_ns : 0;
-	wait.tv_sec = (time_t)(wait_ns / 1000000000);
-	wait.tv_usec = (suseconds_t)(wait_ns % 1000000000 / 1000);
-	event_add(dir->due, &wait);
+	(void)net_timer_set(dir->due, wait_ns / 1000);
 	dir->due_ns = at_ns ? at_ns : 1;
 }
 
@@ -109,16 +105,14 @@ static void claim_answer(struct directory *dir, struct claim *claim, enum op_sta
 	claim->status = (uint8_t)status;
 	STAILQ_INSERT_TAIL(&dir->finished, claim, finished);
 	/* Makes the event loop call directory_flush() before this turn ends */
-	event_active(dir->wake, EV_TIMEOUT, 0);
+	net_defer(dir->wake);
 }
 
-void claims_due(evutil_socket_t fd, short what, void *context)
+void claims_due(void *context)
 {
 	struct directory *dir = context;
-	uint64_t now_ns = clock_now_ns();
+	uint64_t now_ns = net_now();
 
-	(void)fd;
-	(void)what;
 	dir->due_ns = 0;
 	while (dir->heap_count && dir->heap[0]->deadline_ns <= now_ns)
 		claim_answer(dir, dir->heap[0], OP_TIMEOUT);
@@ -176,7 +170,7 @@ void claims_answer(struct directory *dir)
 		}
 	}
 	if (!STAILQ_EMPTY(&dir->finished))
-		event_active(dir->wake, EV_TIMEOUT, 0);
+		net_defer(dir->wake);
 }
 
 /* ---- claims ---------------------------------------------------------------------------------- */

@@ -15,7 +15,6 @@
 #include <string.h>
 
 #include "engine/control/directory_state.h"
-#include "numa/clock.h"
 
 static void view_forget(struct map_view *view, uint32_t ref)
 {
@@ -44,10 +43,7 @@ static void former_add(struct directory *dir, const struct map_view *view)
 
 static void slice_after(struct directory *dir, uint64_t ms)
 {
-	struct timeval wait = {
-		.tv_sec = (time_t)(ms / 1000), .tv_usec = (suseconds_t)(ms % 1000 * 1000)};
-
-	event_add(dir->move, &wait);
+	(void)net_timer_set(dir->move, ms * 1000);
 }
 
 void move_soon(struct directory *dir)
@@ -238,8 +234,8 @@ static void remove_from_former(struct directory *dir, const struct index_entry *
 
 static void tidy_later(struct directory *dir)
 {
-	dir->tidy_ns = clock_now_ns() +
-		       (uint64_t)dir->control->settings->cluster_dead_after_ms * 1000000ull;
+	dir->tidy_ns =
+		net_now() + (uint64_t)dir->control->settings->cluster_dead_after_ms * 1000000ull;
 }
 
 /*
@@ -308,13 +304,11 @@ static void sweep_slice(struct directory *dir)
 	dir->sweep_left -= buckets;
 }
 
-void move_slice(evutil_socket_t fd, short what, void *context)
+void move_slice(void *context)
 {
 	struct directory *dir = context;
-	uint64_t now_ns = clock_now_ns();
+	uint64_t now_ns = net_now();
 
-	(void)fd;
-	(void)what;
 	dir->move_soon = false;
 	if (dir->phase == MOVE_WAIT && now_ns >= dir->tidy_ns)
 		tidy_start(dir);

@@ -9,7 +9,6 @@
 #include "config/log.h"
 #include "engine/control/directory_state.h"
 #include "engine/control/member.h"
-#include "numa/clock.h"
 
 void owner_dirty(struct directory *dir, struct owner *owner)
 {
@@ -17,7 +16,7 @@ void owner_dirty(struct directory *dir, struct owner *owner)
 		owner->dirty = true;
 		STAILQ_INSERT_TAIL(&dir->dirty, owner, next_dirty);
 	}
-	event_active(dir->wake, EV_TIMEOUT, 0);
+	net_defer(dir->wake);
 }
 
 void item_queue(struct directory *dir, struct item *item)
@@ -120,7 +119,7 @@ static bool owner_send_one(
 	if (!batch)
 		return false;
 	batch->serial = ++dir->serial;
-	batch->sent_ns = clock_now_ns();
+	batch->sent_ns = net_now();
 	batch->via = link;
 	if (!batch_send(dir, link, batch)) {
 		batch_rewind(owner, batch);

@@ -25,6 +25,7 @@
 #include "engine/abi/message.pb-c.h"
 #include "engine/control/control.h"
 #include "engine/control/directory.h"
+#include "engine/control/net.h"
 
 struct rpc_link;
 
@@ -144,10 +145,10 @@ struct directory {
 	struct items orphans;
 	struct claim **heap; /* binary heap of the claims, the earliest deadline first */
 	uint32_t heap_count, heap_room;
-	struct event *due;  /* timer that fires at the earliest deadline of the claims */
-	uint64_t due_ns;    /* time at which the timer `due` fires; 0: it is not armed */
-	struct event *wake; /* event that calls directory_flush() at the end of this turn */
-	struct event *touch_due;
+	struct net_timer *due;  /* timer that fires at the earliest deadline of the claims */
+	uint64_t due_ns;        /* time at which the timer `due` fires; 0: it is not armed */
+	struct net_timer *wake; /* event that calls directory_flush() at the end of this turn */
+	struct net_timer *touch_due;
 	bool touch_armed;
 	uint64_t serial;
 	uint32_t background;
@@ -155,7 +156,7 @@ struct directory {
 	 * Migration of entries after a map change. In `settled`, `target` and `former`, a member
 	 * whose ref is 0 holds none of our entries.
 	 */
-	struct event *move;
+	struct net_timer *move;
 	bool move_soon; /* true: the timer `move` fires within MOVE_PACE_MS */
 	/*
 	 * true: some entries stayed with former owners, because a new owner is slow to acknowledge
@@ -216,7 +217,7 @@ enum outcome claim_do_here(struct directory *directory, const struct claim *clai
  */
 void claims_answer(struct directory *directory);
 void claims_close(struct directory *directory);
-void claims_due(evutil_socket_t fd, short what, void *context);
+void claims_due(void *context);
 
 /* ---- directory_send.c ------------------------------------------------------------------------ */
 
@@ -240,7 +241,7 @@ void owner_clear(struct directory *directory, struct owner *owner);
 
 /* ---- directory_move.c ------------------------------------------------------------------------ */
 
-void move_slice(evutil_socket_t fd, short what, void *context);
+void move_slice(void *context);
 /* Makes the next step of the walk or of the sweep run within MOVE_PACE_MS. */
 void move_soon(struct directory *directory);
 

@@ -13,7 +13,6 @@
 #include "engine/control/connect.h"
 #include "engine/control/directory.h"
 #include "engine/control/member.h"
-#include "numa/clock.h"
 
 /* ---- looking up ------------------------------------------------------------------------------ */
 
@@ -94,7 +93,7 @@ static void tables_rebuild(struct control *control)
 		member->digest += map_mix(entry->record.map.incarnation);
 		member->alive++;
 	}
-	event_active(member->rebuild, EV_TIMEOUT, 0);
+	net_defer(member->rebuild);
 }
 
 /* ---- life and death -------------------------------------------------------------------------- */
@@ -186,7 +185,7 @@ int member_up(struct control *control, struct member_entry *entry)
 	entry->state = MEMBER_ALIVE;
 	entry->left = false;
 	entry->record.alive = true;
-	entry->heard_ns = clock_now_ns();
+	entry->heard_ns = net_now();
 	entry->digest_told = 0;
 	control->counter[COUNTER_members_joined]++;
 	log_info("member %s (%s:%u, incarnation %016llx) joined; peer %u", entry->record.map.name,
@@ -207,7 +206,7 @@ void member_down(struct control *control, struct member_entry *entry, const char
 		(unsigned long long)entry->record.map.incarnation, why);
 	entry->state = MEMBER_DEAD;
 	entry->record.alive = false;
-	entry->since_ns = clock_now_ns();
+	entry->since_ns = net_now();
 	entry->term_ours = ++member->terms;
 	entry->term_theirs = 0;
 	member->by_peer[peer] = NULL;
@@ -234,7 +233,7 @@ void member_down(struct control *control, struct member_entry *entry, const char
 void member_heard(struct control *control, struct rpc_link *link)
 {
 	(void)control;
-	link->member->heard_ns = clock_now_ns();
+	link->member->heard_ns = net_now();
 }
 
 void member_link_down(struct control *control, struct rpc_link *link)
@@ -287,10 +286,8 @@ bool member_left(struct control *control, struct rpc_link *link)
 
 /* ---- open and close -------------------------------------------------------------------------- */
 
-static void rebuild(evutil_socket_t fd, short what, void *context)
+static void rebuild(void *context)
 {
-	(void)fd;
-	(void)what;
 	member_map_rebuild(context);
 }
 
@@ -316,7 +313,6 @@ int member_open(struct control *control)
 {
 	struct member *member = calloc(1, sizeof(*member));
 	int64_t beat_ms = control->settings->cluster_heartbeat_ms;
-	struct timeval beat = {.tv_sec = beat_ms / 1000, .tv_usec = beat_ms % 1000 * 1000};
 	int status = -ENOMEM;
 
 	if (!member)
@@ -325,19 +321,19 @@ int member_open(struct control *control)
 	member_agree_open(control);
 	member->current = calloc(1, sizeof(*member->current));
 	member->previous = calloc(1, sizeof(*member->previous));
-	member->tick = event_new(control->base, -1, EV_PERSIST, member_tick, control);
-	member->rebuild = event_new(control->base, -1, 0, rebuild, control);
+	member->tick = net_timer_new(control->base, true, member_tick, control);
+	member->rebuild = net_timer_new(control->base, false, rebuild, control);
 	if (!member->current || !member->previous || !member->tick || !member->rebuild)
 		goto failed;
 	self_fill(control, &member->entry[0]);
 	status = member_seeds(control->settings, member);
 	if (status)
 		goto failed;
-	member->tick_ns = clock_now_ns();
+	member->tick_ns = net_now();
 	(void)peer_take(member, &member->entry[0]);
 	tables_rebuild(control);
 	member_map_rebuild(control);
-	event_add(member->tick, &beat);
+	net_timer_set(member->tick, (uint64_t)beat_ms * 1000);
 	member_seeds_tick(control, member->tick_ns);
 	return 0;
 
@@ -385,9 +381,9 @@ void member_close(struct control *control)
 	for (unsigned i = 0; i < member->seeds; i++)
 		rpc_dial_stop(member->seed[i].dial);
 	if (member->tick)
-		event_free(member->tick);
+		net_timer_free(member->tick);
 	if (member->rebuild)
-		event_free(member->rebuild);
+		net_timer_free(member->rebuild);
 	free(member->current);
 	free(member->previous);
 	free(member);

@@ -126,8 +126,8 @@ struct member {
 	uint64_t terms;
 	uint64_t tick_ns;
 	bool leaving;
-	struct event *tick;
-	struct event *rebuild;
+	struct net_timer *tick;
+	struct net_timer *rebuild;
 	struct map_view *current, *previous;
 	/*
 	 * When this engine started, or met its first member: it counts as joining for MAP_HOLD_NS
@@ -201,7 +201,7 @@ __attribute__((format(printf, 5, 6))) void member_refuse(struct control *control
 /* ---- member_tick.c --------------------------------------------------------------------------- */
 
 /* Timer function, called once per cluster.heartbeat_ms: sends heartbeats and finds dead members. */
-void member_tick(evutil_socket_t fd, short what, void *context);
+void member_tick(void *context);
 /* Dials each seed that does not lead to a live member or a candidate of the table. */
 void member_seeds_tick(struct control *control, uint64_t now_ns);
 

@@ -12,7 +12,6 @@
 #include "engine/abi/wire.h"
 #include "engine/control/directory.h"
 #include "engine/control/member.h"
-#include "numa/clock.h"
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
@@ -169,7 +168,7 @@ static void learn(struct control *control, const Pc__Member *m)
 		entry_fill(entry, m);
 		member_entry_dial(control, entry, false);
 	}
-	entry->since_ns = clock_now_ns();
+	entry->since_ns = net_now();
 }
 
 static bool learn_all(struct control *control, size_t count, Pc__Member *const *members)
@@ -205,7 +204,7 @@ static void hello_from_self(struct control *control, struct rpc_link *link)
 		struct member_seed *seed = dial->owner;
 
 		seed->dial = NULL;
-		seed->retry_ns = clock_now_ns() + MEMBER_SELF_RETRY_NS;
+		seed->retry_ns = net_now() + MEMBER_SELF_RETRY_NS;
 		rpc_dial_stop(dial);
 	} else {
 		log_warn(
@@ -302,7 +301,7 @@ static struct member_entry *hello_entry(struct control *control, const Pc__Membe
 	if (entry->state == MEMBER_FREE)
 		entry->state = MEMBER_CANDIDATE;
 	if (member_up(control, entry) < 0) {
-		entry->since_ns = clock_now_ns();
+		entry->since_ns = net_now();
 		return NULL;
 	}
 	return entry;
@@ -405,7 +404,7 @@ bool member_heartbeat(struct control *control, struct rpc_link *link, const Pc__
 	struct member_entry *entry = link->member;
 	uint64_t quiet_ns = (uint64_t)control->settings->cluster_heartbeat_ms * 1000000ull *
 			    MEMBER_GOSSIP_BEATS;
-	uint64_t now_ns = clock_now_ns();
+	uint64_t now_ns = net_now();
 	Pc__Members members = PC__MEMBERS__INIT;
 	Pc__Message message = PC__MESSAGE__INIT;
 	struct member_list list;

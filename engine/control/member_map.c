@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "engine/control/member.h"
-#include "numa/clock.h"
 
 static int by_name(const void *a, const void *b)
 {
@@ -107,7 +106,7 @@ void member_map_rebuild(struct control *control)
 	unsigned replicas = (unsigned)control->settings->cluster_replicas;
 	unsigned count = alive_members(member, true, alive);
 
-	previous_choose(control, replicas, clock_now_ns());
+	previous_choose(control, replicas, net_now());
 	member_map_build(member->current, alive, count, replicas);
 	map_write(control);
 	if (control->directory)

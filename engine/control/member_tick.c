@@ -7,7 +7,6 @@
 
 #include "engine/control/directory.h"
 #include "engine/control/member.h"
-#include "numa/clock.h"
 
 #define NS_PER_MS 1000000ull
 
@@ -56,16 +55,14 @@ static void entry_tick(struct control *control, struct member_entry *entry, uint
 	}
 }
 
-void member_tick(evutil_socket_t fd, short what, void *context)
+void member_tick(void *context)
 {
 	struct control *control = context;
 	struct member *member = control->member;
 	uint64_t period_ns = (uint64_t)control->settings->cluster_heartbeat_ms * NS_PER_MS;
-	uint64_t now_ns = clock_now_ns();
+	uint64_t now_ns = net_now();
 	uint64_t late_ns = now_ns - member->tick_ns;
 
-	(void)fd;
-	(void)what;
 	member->tick_ns = now_ns;
 	if (member->leaving)
 		return;

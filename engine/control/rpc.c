@@ -4,12 +4,8 @@
  * only.
  */
 #include <errno.h>
-#include <event2/buffer.h>
-#include <event2/event.h>
-#include <event2/listener.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +14,6 @@
 
 #include "config/log.h"
 #include "engine/control/rpc.h"
-#include "numa/clock.h"
 
 static void link_free(struct rpc_link *link)
 {
@@ -26,21 +21,21 @@ static void link_free(struct rpc_link *link)
 		link->control->rpc->accepted--;
 	LIST_REMOVE(link, next);
 	if (link->deadline)
-		event_free(link->deadline);
-	bufferevent_free(link->bev);
+		net_timer_free(link->deadline);
+	net_close(link->net);
 	free(link);
 }
 
 static void link_close(struct rpc_link *link, int error)
 {
-	uint64_t up_ns = link->up ? clock_now_ns() - link->up_ns : 0;
+	uint64_t up_ns = link->up ? net_now() - link->up_ns : 0;
 	bool was_up = link->up;
 
 	if (link->closed)
 		return;
 	link->closed = true;
 	link->up = false;
-	bufferevent_disable(link->bev, EV_READ | EV_WRITE);
+	net_silence(link->net);
 	link->busy++;
 	if (link->member)
 		member_link_down(link->control, link);
@@ -86,26 +81,23 @@ void rpc_link_up(struct rpc_link *link)
 {
 	link->up = true;
 	if (link->deadline) {
-		event_free(link->deadline);
+		net_timer_free(link->deadline);
 		link->deadline = NULL;
 	}
-	link->up_ns = clock_now_ns();
+	link->up_ns = net_now();
 	if (link->dial)
 		link->dial->unanswered = 0;
 }
 
-static void link_deadline(evutil_socket_t fd, short what, void *context)
+static void link_deadline(void *context)
 {
-	(void)fd;
-	(void)what;
 	link_close(context, ETIMEDOUT);
 }
 
-static void link_readable(struct bufferevent *bev, void *context)
+static void link_readable(void *context)
 {
 	struct rpc_link *link = context;
 
-	(void)bev;
 	link->busy++;
 	rpc_frames(link);
 	link->busy--;
@@ -113,102 +105,80 @@ static void link_readable(struct bufferevent *bev, void *context)
 		link_free(link);
 }
 
-static void link_event(struct bufferevent *bev, short what, void *context)
+static void link_connected(void *context)
 {
 	struct rpc_link *link = context;
-	int error = EVUTIL_SOCKET_ERROR();
 
-	(void)bev;
 	if (link->closed)
 		return;
-	if (what & BEV_EVENT_CONNECTED) {
-		link->connected = true;
-		member_greet(link->control, link);
+	link->connected = true;
+	member_greet(link->control, link);
+}
+
+static void link_failed(void *context, int error)
+{
+	struct rpc_link *link = context;
+
+	if (link->closed)
 		return;
-	}
-	if (what & BEV_EVENT_EOF)
-		error = ECONNRESET;
 	if (error == ECONNRESET && link->dial && link->connected && !link->up)
 		rpc_dial_unanswered(link);
-	link_close(link, error ? error : ECONNRESET);
+	link_close(link, error);
 }
 
-/*
- * Limits how long the kernel retransmits to a dead peer, whose unsent data must not keep the link
- * open.
- */
-static void socket_tune(int fd, unsigned dead_after_ms)
-{
-	int on = 1, idle = 5, interval = 2, count = 3;
-
-	(void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-	(void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
-	(void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
-	(void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof(interval));
-	(void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
-	(void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &dead_after_ms, sizeof(dead_after_ms));
-}
+static const struct net_calls link_calls = {link_readable, link_connected, link_failed};
 
 struct rpc_link *rpc_link_open(
-	struct control *control, int fd, struct rpc_dial *dial, const char *from)
+	struct control *control, struct net_link *net, struct rpc_dial *dial, const char *from)
 {
 	int64_t dead_after_ms = control->settings->cluster_dead_after_ms;
 	int64_t ms = dead_after_ms < RPC_CONNECT_MS ? dead_after_ms : RPC_CONNECT_MS;
-	struct timeval wait = {.tv_sec = ms / 1000, .tv_usec = ms % 1000 * 1000};
-	struct rpc_link *link = calloc(1, sizeof(*link));
+	struct rpc_link *link = net ? calloc(1, sizeof(*link)) : NULL;
 
 	if (!link)
 		goto no_link;
 	link->control = control;
 	link->dial = dial;
 	link->connected = dial == NULL;
+	link->net = net;
 	snprintf(link->from, sizeof(link->from), "%s", from);
-	link->bev = bufferevent_socket_new(control->base, fd, BEV_OPT_CLOSE_ON_FREE);
-	if (!link->bev)
-		goto no_bev;
-	link->deadline = event_new(control->base, -1, 0, link_deadline, link);
-	if (!link->deadline || event_add(link->deadline, &wait) < 0)
+	link->deadline = net_timer_new(control->base, false, link_deadline, link);
+	if (!link->deadline)
 		goto no_deadline;
-	socket_tune(fd, (unsigned)dead_after_ms);
-	bufferevent_setcb(link->bev, link_readable, NULL, link_event, link);
-	bufferevent_setwatermark(link->bev, EV_READ, 4, MESSAGE_BYTES_MAX + 4);
-	bufferevent_set_max_single_read(link->bev, 256u << 10);
-	bufferevent_enable(link->bev, EV_READ | EV_WRITE);
+	if (net_timer_set(link->deadline, (uint64_t)ms * 1000) < 0)
+		goto not_set;
+	net_start(link->net, &link_calls, link, (unsigned)dead_after_ms, MESSAGE_BYTES_MAX + 4);
 	LIST_INSERT_HEAD(&control->rpc->links, link, next);
 	if (!dial)
 		control->rpc->accepted++;
 	return link;
 
+not_set:
+	net_timer_free(link->deadline);
 no_deadline:
-	if (link->deadline)
-		event_free(link->deadline);
-	bufferevent_free(link->bev);
-	free(link);
-	return NULL;
-no_bev:
 	free(link);
 no_link:
-	close(fd);
+	if (net)
+		net_close(net);
 	return NULL;
 }
 
 bool rpc_send(struct rpc_link *link, const Pc__Message *message)
 {
-	struct evbuffer *out;
-	struct evbuffer_iovec room;
+	uint8_t *room;
 	size_t bytes = pc__message__get_packed_size(message);
 	uint32_t length = htonl((uint32_t)bytes);
 
 	if (!link || link->closed || bytes > MESSAGE_BYTES_MAX)
 		return false;
-	out = bufferevent_get_output(link->bev);
-	if (evbuffer_get_length(out) + bytes + 4 > RPC_OUT_BYTES_MAX ||
-		evbuffer_reserve_space(out, (ev_ssize_t)bytes + 4, &room, 1) != 1)
+	if (net_backlog(link->net) + bytes + 4 > RPC_OUT_BYTES_MAX)
 		return false;
-	memcpy(room.iov_base, &length, 4);
-	pc__message__pack(message, (uint8_t *)room.iov_base + 4);
-	room.iov_len = bytes + 4;
-	if (evbuffer_commit_space(out, &room, 1) < 0)
+	room = net_reserve(link->net, bytes + 4);
+	if (!room)
+		return false;
+	memcpy(room, &length, 4);
+	pc__message__pack(message, room + 4);
+	if (!net_commit(link->net, bytes + 4))
 		return false;
 	link->control->counter[COUNTER_messages_out]++;
 	return true;
@@ -222,49 +192,39 @@ void rpc_reply(struct rpc_link *link, const Pc__Message *message)
 
 void rpc_push(struct rpc_link *link)
 {
-	struct evbuffer *out = bufferevent_get_output(link->bev);
-
-	/*
-	 * The bufferevent protects the front of its buffer against other users; it is unprotected
-	 * for this one write.
-	 */
-	if (evbuffer_unfreeze(out, 1) == 0) {
-		(void)evbuffer_write(out, bufferevent_getfd(link->bev));
-		(void)evbuffer_freeze(out, 1);
-	}
+	net_push(link->net);
 }
 
-static void accepted(struct evconnlistener *listener, evutil_socket_t fd, struct sockaddr *address,
-	int bytes, void *context)
+static void accepted(
+	void *context, struct net_link *net, const struct sockaddr *address, socklen_t bytes)
 {
 	struct control *control = context;
 	char from[NAME_BYTES_MAX];
 	struct rpc_link *link;
 
-	(void)listener;
-	if (getnameinfo(address, (socklen_t)bytes, from, sizeof(from), NULL, 0, NI_NUMERICHOST) !=
-		0)
+	if (getnameinfo(address, bytes, from, sizeof(from), NULL, 0, NI_NUMERICHOST) != 0)
 		snprintf(from, sizeof(from), "an unknown address");
 	if (control->rpc->accepted >= RPC_ACCEPTED_MAX) {
 		log_warn("connection from %s refused: %u are open already", from,
 			control->rpc->accepted);
-		close(fd);
+		net_close(net);
 		return;
 	}
-	link = rpc_link_open(control, fd, NULL, from);
+	link = rpc_link_open(control, net, NULL, from);
 	if (link)
 		link->far = !rpc_address_loopback(address);
 }
 
-static void accept_failed(struct evconnlistener *listener, void *context)
+static void accept_failed(void *context, int error)
 {
 	(void)context;
+	/* the listener accepts again from the next rpc_tick() on */
 	log_warn(
 		"accept() on cluster.port failed: %s; raise the limit of open files (ulimit -n) if that is it",
-		strerror(errno));
-	/* accept() failed: stop listening until the next rpc_tick() */
-	evconnlistener_disable(listener);
+		strerror(error));
 }
+
+static const struct net_listen_calls listen_calls = {accepted, accept_failed};
 
 /*
  * Resolves cluster.address. If it is a name, this call blocks; it is made once, at start-up, before
@@ -312,28 +272,6 @@ static int listen_failed(const struct settings *s, int status)
 	return status;
 }
 
-static int reuse_address(int fd)
-{
-	int on = 1;
-
-	return setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-}
-
-/*
- * First without SO_REUSEADDR: with it, two engines that start at the same time could both bind, and
- * the second would notice only in listen(). It is needed when connections of a former engine are
- * still in TIME_WAIT.
- */
-static int bind_to(int fd, const struct sockaddr_storage *address, socklen_t bytes)
-{
-	if (bind(fd, (const struct sockaddr *)address, bytes) == 0)
-		return 0;
-	if (errno == EADDRINUSE && reuse_address(fd) == 0 &&
-		bind(fd, (const struct sockaddr *)address, bytes) == 0)
-		return 0;
-	return -errno;
-}
-
 int rpc_port_open(struct control *control)
 {
 	const struct settings *s = control->settings;
@@ -350,15 +288,11 @@ int rpc_port_open(struct control *control)
 			s->cluster_address);
 		return -EINVAL;
 	}
-	fd = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	status = fd < 0 ? -errno : bind_to(fd, &address, bytes);
-	if (status == 0) {
-		control->port_fd = fd;
-		return 0;
-	}
-	if (fd >= 0)
-		close(fd);
-	return listen_failed(s, status);
+	fd = net_bind((const struct sockaddr *)&address, bytes);
+	if (fd < 0)
+		return listen_failed(s, fd);
+	control->port_fd = fd;
+	return 0;
 }
 
 void rpc_port_close(struct control *control)
@@ -368,24 +302,17 @@ void rpc_port_close(struct control *control)
 	control->port_fd = -1;
 }
 
-/*
- * Sockets accepted here inherit SO_REUSEADDR, so that the next engine may bind while they are in
- * TIME_WAIT.
- */
 static int listen_open(struct control *control)
 {
-	struct sockaddr_storage address = {.ss_family = AF_UNSPEC};
-	socklen_t bytes = sizeof(address);
+	struct rpc *rpc = control->rpc;
+	struct sockaddr_storage own;
 
-	(void)getsockname(control->port_fd, (struct sockaddr *)&address, &bytes);
-	control->rpc->loopback = rpc_address_loopback((struct sockaddr *)&address);
-	if (reuse_address(control->port_fd) == 0)
-		control->rpc->listener = evconnlistener_new(control->base, accepted, control,
-			LEV_OPT_CLOSE_ON_FREE, 256, control->port_fd);
-	if (!control->rpc->listener)
+	errno = 0;
+	rpc->listener = net_listen(control->base, control->port_fd, &listen_calls, control, &own);
+	if (!rpc->listener)
 		return listen_failed(control->settings, errno ? -errno : -EIO);
+	rpc->loopback = rpc_address_loopback((struct sockaddr *)&own);
 	control->port_fd = -1; /* from here on the listener owns the socket */
-	evconnlistener_set_error_cb(control->rpc->listener, accept_failed);
 	return 0;
 }
 
@@ -411,7 +338,7 @@ int rpc_open(struct control *control)
 void rpc_tick(struct control *control)
 {
 	if (control->rpc->listener)
-		evconnlistener_enable(control->rpc->listener);
+		net_listen_again(control->rpc->listener);
 }
 
 void rpc_quiet(struct control *control)
@@ -419,10 +346,10 @@ void rpc_quiet(struct control *control)
 	struct rpc_dial *dial;
 
 	if (control->rpc->listener)
-		evconnlistener_free(control->rpc->listener);
+		net_listener_free(control->rpc->listener);
 	control->rpc->listener = NULL;
 	LIST_FOREACH (dial, &control->rpc->dials, next) {
-		event_del(dial->timer);
+		net_timer_stop(dial->timer);
 		rpc_resolve_cancel(dial);
 	}
 }
@@ -445,7 +372,7 @@ void rpc_close(struct control *control)
 		link_free(link);
 	}
 	if (rpc->dns)
-		evdns_base_free(rpc->dns, 1);
+		net_resolver_free(rpc->dns);
 	free(rpc->arena);
 	free(rpc);
 	control->rpc = NULL;

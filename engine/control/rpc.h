@@ -15,13 +15,12 @@
 #ifndef CONTROL_RPC_H
 #define CONTROL_RPC_H
 
-#include <event2/bufferevent.h>
-#include <event2/dns.h>
 #include <sys/queue.h>
 #include <sys/socket.h>
 
 #include "engine/abi/message.pb-c.h"
 #include "engine/control/control.h"
+#include "engine/control/net.h"
 
 /* limit of the length of a frame before the Hello, when the sender is unknown, in bytes */
 #define RPC_HELLO_BYTES_MAX (128u << 10)
@@ -44,9 +43,9 @@ struct rpc_resolve;
 struct rpc_link {
 	LIST_ENTRY(rpc_link) next;
 	struct control *control;
-	struct bufferevent *bev;
+	struct net_link *net;
 	/* timer of the limit for the exchange of Hellos; NULL once the link is up */
-	struct event *deadline;
+	struct net_timer *deadline;
 	struct rpc_dial *dial; /* the dial that opened this link; NULL: the link was accepted */
 	/* the member at the other end; NULL until the Hellos were exchanged */
 	struct member_entry *member;
@@ -78,17 +77,17 @@ struct rpc_dial {
 	unsigned unanswered;
 	unsigned tried; /* index of the address to try next, among the addresses of the host name */
 	uint32_t base_ms, max_ms;
-	struct event *timer;
+	struct net_timer *timer;
 	/* link that is connecting or connected; NULL: the dial waits, or resolves the name */
 	struct rpc_link *link;
 	struct rpc_resolve *resolve;
 };
 
 struct rpc {
-	struct evconnlistener *listener;
+	struct net_listener *listener;
 	bool loopback; /* this engine listens on a loopback address: other hosts cannot reach it */
-	/* libevent's DNS resolver; created when the first host name is dialled */
-	struct evdns_base *dns;
+	/* the resolver of names; created when the first host name is dialled */
+	struct net_resolver *dns;
 	LIST_HEAD(, rpc_link) links;
 	LIST_HEAD(, rpc_dial) dials;
 	unsigned accepted;
@@ -101,11 +100,11 @@ struct rpc {
 /* ---- links ----------------------------------------------------------------------------------- */
 
 /*
- * Creates a link on a connected or connecting socket and takes the socket over. dial NULL:
- * accepted. NULL: no memory; the socket is closed.
+ * Creates a link on a connected or connecting connection and takes it over. dial NULL: accepted.
+ * NULL: no memory; the connection is closed.
  */
 struct rpc_link *rpc_link_open(
-	struct control *control, int fd, struct rpc_dial *dial, const char *from);
+	struct control *control, struct net_link *net, struct rpc_dial *dial, const char *from);
 /*
  * Closes the link at once and informs member.c or the dial. Safe inside the link's own callbacks.
  */

@@ -1,19 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Addresses that are dialled again until stopped. Literal addresses are dialled directly, names are
- * resolved by libevent's asynchronous resolver, and failures are retried after a back-off that
+ * resolved by an asynchronous resolver, and failures are retried after a back-off that
  * doubles and has jitter. Control plane's thread only; nothing blocks.
  */
 #include <arpa/inet.h>
 #include <errno.h>
-#include <event2/event.h>
-#include <event2/util.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <unistd.h>
 
 #include "config/log.h"
 #include "engine/abi/wire.h"
@@ -22,7 +19,7 @@
 /* A query to the DNS resolver. If the dial is stopped before the answer, the query outlives it. */
 struct rpc_resolve {
 	struct rpc_dial *dial; /* the dial that waits for the answer; NULL: it was stopped */
-	struct evdns_getaddrinfo_request *request;
+	struct net_query *request;
 };
 
 int rpc_address(const char *host, uint16_t port, struct sockaddr_storage *ret, socklen_t *ret_bytes)
@@ -81,18 +78,14 @@ static void dial_wait(struct rpc_dial *dial)
 {
 	unsigned doubled = dial->fails > 16 ? 16 : dial->fails ? dial->fails - 1 : 0;
 	uint64_t ms = (uint64_t)dial->base_ms << doubled;
-	struct timeval wait;
-	uint32_t random;
+	uint32_t random = net_random();
 
-	evutil_secure_rng_get_bytes(&random, sizeof(random));
 	if (ms > dial->max_ms)
 		ms = dial->max_ms;
 	ms = dial->fails ? ms - ms / 4 + random % (ms / 2 + 1) : 0;
-	wait.tv_sec = (time_t)(ms / 1000);
-	wait.tv_usec = (suseconds_t)(ms % 1000 * 1000);
 	/* After rpc_quiet() the listener is NULL, and the dial must not be restarted */
 	if (dial->control->rpc->listener)
-		event_add(dial->timer, &wait);
+		(void)net_timer_set(dial->timer, ms * 1000);
 }
 
 void rpc_dial_lost(struct rpc_dial *dial, bool was_up, uint64_t up_ns, int error)
@@ -122,38 +115,32 @@ static void dial_failed(struct rpc_dial *dial, int error)
 
 static void dial_connect(struct rpc_dial *dial, const struct sockaddr *address, socklen_t bytes)
 {
-	int fd = socket(address->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	struct net_link *net;
 	struct rpc_link *link;
 	char text[NAME_BYTES_MAX + 8];
+	int error = net_dial(dial->control->base, address, bytes, &net);
 
-	if (fd < 0) {
-		dial_failed(dial, errno);
-		return;
-	}
-	if (connect(fd, address, bytes) < 0 && errno != EINPROGRESS) {
-		int error = errno;
-
-		close(fd);
+	if (error) {
 		dial_failed(dial, error);
 		return;
 	}
 	rpc_address_text(dial->host, dial->port, text);
-	link = rpc_link_open(dial->control, fd, dial, text);
+	link = rpc_link_open(dial->control, net, dial, text);
 	if (!link) {
 		dial_failed(dial, ENOMEM);
 		return;
 	}
 	dial->link = link;
 	link->far = !rpc_address_loopback(address);
-	if (bufferevent_socket_connect(link->bev, NULL, 0) < 0)
+	if (net_connect(link->net) < 0)
 		rpc_link_close(link);
 }
 
-static void resolved(int error, struct evutil_addrinfo *found, void *context)
+static void resolved(void *context, const char *error, const struct addrinfo *found)
 {
 	struct rpc_resolve *resolve = context;
 	struct rpc_dial *dial = resolve->dial;
-	struct evutil_addrinfo *each;
+	const struct addrinfo *each;
 	unsigned count = 0;
 
 	free(resolve);
@@ -170,24 +157,19 @@ static void resolved(int error, struct evutil_addrinfo *found, void *context)
 	} else if (dial) {
 		log_warn(
 			"cannot resolve the name %s: %s. It is tried again; check cluster.seeds and the resolver",
-			dial->host, evutil_gai_strerror(error));
+			dial->host, error);
 		dial_failed(dial, EHOSTUNREACH);
 	}
-	if (found)
-		evutil_freeaddrinfo(found);
 }
 
 static void dial_resolve(struct rpc_dial *dial)
 {
-	struct evutil_addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_protocol = IPPROTO_TCP};
 	struct rpc *rpc = dial->control->rpc;
-	struct evdns_getaddrinfo_request *request;
+	struct net_query *request;
 	struct rpc_resolve *resolve;
-	char port[8];
 
 	if (!rpc->dns)
-		rpc->dns = evdns_base_new(dial->control->base,
-			EVDNS_BASE_INITIALIZE_NAMESERVERS | EVDNS_BASE_DISABLE_WHEN_INACTIVE);
+		rpc->dns = net_resolver_new(dial->control->base);
 	resolve = calloc(1, sizeof(*resolve));
 	if (!rpc->dns || !resolve) {
 		free(resolve);
@@ -196,8 +178,7 @@ static void dial_resolve(struct rpc_dial *dial)
 	}
 	resolve->dial = dial;
 	dial->resolve = resolve;
-	snprintf(port, sizeof(port), "%u", dial->port);
-	request = evdns_getaddrinfo(rpc->dns, dial->host, port, &hints, resolved, resolve);
+	request = net_resolve(rpc->dns, dial->host, dial->port, resolved, resolve);
 	/*
 	 * NULL: the answer came from inside the call, for example from /etc/hosts; `resolve`, and
 	 * perhaps even `dial`, are freed.
@@ -211,18 +192,16 @@ void rpc_resolve_cancel(struct rpc_dial *dial)
 	if (!dial->resolve)
 		return;
 	dial->resolve->dial = NULL;
-	evdns_getaddrinfo_cancel(dial->resolve->request);
+	net_resolve_cancel(dial->resolve->request);
 	dial->resolve = NULL;
 }
 
-static void dial_due(evutil_socket_t fd, short what, void *context)
+static void dial_due(void *context)
 {
 	struct rpc_dial *dial = context;
 	struct sockaddr_storage address;
 	socklen_t bytes;
 
-	(void)fd;
-	(void)what;
 	if (dial->link || dial->resolve)
 		return;
 	if (rpc_address(dial->host, dial->port, &address, &bytes) == 0)
@@ -245,7 +224,7 @@ struct rpc_dial *rpc_dial_start(struct control *control, const char *host, uint1
 	dial->max_ms = max_ms;
 	dial->owner = owner;
 	dial->seed = seed;
-	dial->timer = event_new(control->base, -1, 0, dial_due, dial);
+	dial->timer = net_timer_new(control->base, false, dial_due, dial);
 	if (!dial->timer) {
 		free(dial);
 		return NULL;
@@ -276,6 +255,6 @@ void rpc_dial_stop(struct rpc_dial *dial)
 		rpc_link_close(link);
 	rpc_resolve_cancel(dial);
 	LIST_REMOVE(dial, next);
-	event_free(dial->timer);
+	net_timer_free(dial->timer);
 	free(dial);
 }

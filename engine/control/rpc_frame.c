@@ -8,7 +8,6 @@
  * freed.
  */
 #include <arpa/inet.h>
-#include <event2/buffer.h>
 #include <string.h>
 
 #include "engine/control/rpc.h"
@@ -89,17 +88,20 @@ static void frame(struct rpc_link *link, const uint8_t *bytes, size_t length)
 
 void rpc_frames(struct rpc_link *link)
 {
-	struct evbuffer *in = bufferevent_get_input(link->bev);
-
 	while (!link->closed) {
 		uint32_t max = link->up ? MESSAGE_BYTES_MAX : RPC_HELLO_BYTES_MAX;
-		size_t have = evbuffer_get_length(in);
+		size_t have = net_received(link->net);
 		const uint8_t *bytes;
 		uint32_t length;
 
 		if (have < 4)
 			break;
-		evbuffer_copyout(in, &length, 4);
+		bytes = net_front(link->net, 4);
+		if (!bytes) {
+			rpc_link_bad(link, "no memory for the length of a message");
+			return;
+		}
+		memcpy(&length, bytes, 4);
 		length = ntohl(length);
 		if (length == 0 || length > max) {
 			rpc_link_bad(
@@ -107,18 +109,17 @@ void rpc_frames(struct rpc_link *link)
 			return;
 		}
 		if (have - 4 < length) {
-			bufferevent_setwatermark(
-				link->bev, EV_READ, length + 4, MESSAGE_BYTES_MAX + 4);
+			net_want(link->net, (size_t)length + 4);
 			return;
 		}
-		bytes = evbuffer_pullup(in, (ev_ssize_t)length + 4);
+		bytes = net_front(link->net, (size_t)length + 4);
 		if (!bytes) {
 			rpc_link_bad(link, "no memory for a message of %u bytes", length);
 			return;
 		}
 		frame(link, bytes + 4, length);
-		evbuffer_drain(in, length + 4);
+		net_drain(link->net, (size_t)length + 4);
 	}
 	if (!link->closed)
-		bufferevent_setwatermark(link->bev, EV_READ, 4, MESSAGE_BYTES_MAX + 4);
+		net_want(link->net, 4);
 }

@@ -123,7 +123,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	open_once();
 	if (size == 0 || socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fd) < 0)
 		return 0;
-	if (!rpc_link_open(&node[0].control, fd[0], NULL, "fuzz"))
+	if (!rpc_link_open(&node[0].control, net_adopt(node[0].control.base, fd[0]), NULL, "fuzz"))
 		abort();
 	if (data[0] & 1) {
 		feed(fd[1], hello, hello_frame(false, hello, sizeof(hello)));

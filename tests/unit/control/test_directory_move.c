@@ -220,7 +220,7 @@ static void a_change_in_the_middle_of_a_walk_starts_it_again(void **state)
 	assert_int_equal(node_open(2, node_at(0)), 0);
 	assert_true(nodes_until(dir->phase == MOVE_WALK && dir->cursor != 0, 2000));
 	/* stops the timer of the walk, which then waits until the next map change */
-	event_del(dir->move);
+	net_timer_stop(dir->move);
 	dir->move_soon = false;
 	assert_int_equal(node_open(3, node_at(0)), 0);
 	assert_true(nodes_until(all_agree(), 3000));

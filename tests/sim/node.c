@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Simulated engines: the product's rpc, member and directory code with stubs of the parts that need
+ * a NIC or clients, and the planted mistakes. One thread.
+ */
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "engine/control/connect.h"
+#include "engine/control/view.h"
+#include "tests/sim/world.h"
+
+/* ---- stubs of other parts of the control plane ----------------------------------------------- */
+
+/* The index takes its secret from here, so that a walk has one order per seed. */
+ssize_t getrandom(void *buffer, size_t bytes, unsigned flags);
+ssize_t getrandom(void *buffer, size_t bytes, unsigned flags)
+{
+	uint8_t *to = buffer;
+
+	(void)flags;
+	for (size_t i = 0; i < bytes; i++)
+		to[i] = (uint8_t)world_random();
+	return (ssize_t)bytes;
+}
+
+void publish_touched(struct control *control, uint32_t place)
+{
+	(void)control;
+	(void)place;
+}
+
+bool publish_forget(struct control *control, const struct page_key *key)
+{
+	return index_remove(control->index, key);
+}
+
+void connect_member_gone(struct control *control, uint16_t peer, uint32_t ref)
+{
+	(void)control;
+	(void)peer;
+	(void)ref;
+}
+
+bool connect_serve(struct control *control, struct rpc_link *link, const Pc__Connect *connect)
+{
+	(void)control;
+	(void)link;
+	return connect != NULL;
+}
+
+bool connect_serve_connected(
+	struct control *control, struct rpc_link *link, const Pc__Connected *connected)
+{
+	(void)control;
+	(void)link;
+	return connected != NULL;
+}
+
+bool connect_serve_disconnect(
+	struct control *control, struct rpc_link *link, const Pc__Disconnect *disconnect)
+{
+	(void)control;
+	(void)link;
+	return disconnect != NULL;
+}
+
+bool view_serve_ask(struct control *control, struct rpc_link *link)
+{
+	(void)control;
+	return link != NULL;
+}
+
+bool view_serve_summary(struct control *control, struct rpc_link *link, const Pc__Summary *summary)
+{
+	(void)control;
+	(void)link;
+	return summary != NULL;
+}
+
+/* ---- planted mistakes (ld --wrap) ------------------------------------------------------------ */
+
+int __real_shard_insert(struct shard *shard, const struct page_key *key, uint32_t ref,
+	uint32_t place, uint32_t generation);
+int __wrap_shard_insert(struct shard *shard, const struct page_key *key, uint32_t ref,
+	uint32_t place, uint32_t generation);
+int __wrap_shard_insert(struct shard *shard, const struct page_key *key, uint32_t ref,
+	uint32_t place, uint32_t generation)
+{
+	if (world.mutant == MUTANT_LOST_ACK && ref != world.node[world.current].control.ref)
+		return 0;
+	return __real_shard_insert(shard, key, ref, place, generation);
+}
+
+void __real_member_tick(void *context);
+void __wrap_member_tick(void *context);
+void __wrap_member_tick(void *context)
+{
+	struct control *control = context;
+
+	if (world.mutant == MUTANT_DEAF_DEATH)
+		for (unsigned i = 1; i < MEMBER_ENTRIES; i++)
+			control->member->entry[i].heard_ns = net_now();
+	__real_member_tick(context);
+}
+
+/* ---- engines --------------------------------------------------------------------------------- */
+
+static void settings_fill(struct node *n, unsigned i, unsigned replicas)
+{
+	struct settings *s = &n->settings;
+	char seed[32];
+
+	settings_default(s);
+	s->cluster_replicas = replicas;
+	s->cluster_port = SIM_PORT;
+	snprintf(s->cluster_address, sizeof(s->cluster_address), "10.0.%u.%u", (i + 1) >> 8,
+		(i + 1) & 255);
+	snprintf(seed, sizeof(seed), "10.0.0.1:%u,10.0.0.2:%u", SIM_PORT, SIM_PORT);
+	snprintf(s->cluster_seeds, sizeof(s->cluster_seeds), "%s", seed);
+}
+
+void node_open(unsigned i, unsigned replicas, uint64_t entries)
+{
+	struct node *n = &world.node[i];
+	struct control *control = &n->control;
+
+	world.current = i;
+	memset(control, 0, sizeof(*control));
+	settings_fill(n, i, replicas);
+	n->base.node = i;
+	control->settings = &n->settings;
+	control->base = &n->base;
+	control->incarnation = world_random();
+	control->ref = (uint32_t)control->incarnation | 1;
+	control->incarnation |= 1;
+	control->rails = 2;
+	control->port_fd = -1;
+	snprintf(control->name, sizeof(control->name), "node-%u", i);
+	n->running = n->powered = true;
+	n->stopped = n->gray = false;
+	if (shard_open(entries, -1, false, &control->shard) < 0 ||
+		index_open(entries, &control->index) < 0 || rpc_open(control) < 0 ||
+		member_open(control) < 0 || directory_open(control) < 0)
+		abort();
+}
+
+void node_crash(unsigned i, bool power)
+{
+	struct node *n = &world.node[i];
+	unsigned was = world.current;
+
+	if (!n->running)
+		return;
+	world.current = i;
+	n->running = false;
+	n->powered = !power;
+	wire_crash(i);
+	directory_close(&n->control);
+	member_close(&n->control);
+	rpc_close(&n->control);
+	index_close(n->control.index);
+	shard_close(&n->control.shard);
+	memset(&n->control, 0, sizeof(n->control));
+	world.current = was;
+}
+
+void node_stop(unsigned i, bool stopped)
+{
+	world.node[i].stopped = stopped;
+}
+
+struct page_key node_key(uint64_t number)
+{
+	uint64_t at = map_mix(world.seed) + 2 * number;
+
+	return (struct page_key){.word = {map_mix(at), map_mix(at + 1)}};
+}
+
+static void set_done(void *context, uint64_t started_ns, enum op_status status)
+{
+	struct node *n = context;
+	uint64_t took_ns = world.now_ns - started_ns;
+
+	if (status == OP_CANCELLED)
+		return;
+	n->hits += status == OP_HIT;
+	n->timeouts += status == OP_TIMEOUT;
+	n->others += status != OP_HIT && status != OP_TIMEOUT;
+	if (took_ns > n->set_worst_ns)
+		n->set_worst_ns = took_ns;
+}
+
+void node_set(unsigned i, uint64_t number)
+{
+	struct node *n = &world.node[i];
+	struct index_entry entry = {.key = node_key(number),
+		.place = place_make((uint32_t)number & 1, (uint32_t)number & 0xffff),
+		.generation = 1,
+		.length = 4096};
+
+	world.current = i;
+	n->sets++;
+	if (index_put(n->control.index, &entry, NULL) < 0)
+		abort();
+	directory_publish(&n->control, &entry.key, entry.place, entry.generation, net_now() + SIM_S,
+		set_done, n, world.now_ns);
+	directory_flush(&n->control);
+}
+
+bool node_holds(unsigned i, const struct page_key *key)
+{
+	const struct node *n = &world.node[i];
+
+	return n->running && index_find(n->control.index, key) != NULL;
+}
+
+int node_by_ref(uint32_t ref)
+{
+	for (unsigned i = 0; i < world.nodes; i++)
+		if (world.node[i].running && world.node[i].control.ref == ref)
+			return (int)i;
+	return -1;
+}
+
+bool node_sees(unsigned i, unsigned j)
+{
+	const struct map_view *map = member_map(&world.node[i].control);
+
+	for (uint32_t m = 0; m < map->members; m++)
+		if (map->member[m].incarnation == world.node[j].control.incarnation)
+			return true;
+	return false;
+}
+
+bool nodes_agree(void)
+{
+	unsigned running = 0;
+
+	for (unsigned i = 0; i < world.nodes; i++)
+		running += world.node[i].running;
+	for (unsigned i = 0; i < world.nodes; i++) {
+		if (!world.node[i].running)
+			continue;
+		if (member_map(&world.node[i].control)->members != running)
+			return false;
+		for (unsigned j = 0; j < world.nodes; j++)
+			if (world.node[j].running && !node_sees(i, j))
+				return false;
+	}
+	return true;
+}

@@ -1,0 +1,473 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Runs one scenario of the simulator and its checkers: see --help. Exit status: 0 every checker was
+ * silent, 1 one was not, 2 bad arguments. One thread.
+ */
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "config/log.h"
+#include "engine/control/directory_state.h"
+#include "tests/sim/world.h"
+
+#define PAGES 500u    /* pages that each node sets before the scenario begins */
+#define ENTRIES 8192u /* directory entries that fill half of a shard */
+#define STATE_BYTES_MAX (1u << 20)
+#define AGREE_NS (30 * SIM_S)
+#define GONE_NS (4 * SIM_S) /* dead_after_ms 3 s, heartbeats 0.5 s, and the map's rebuild */
+
+struct report {
+	const char *failed[16]; /* names of the checkers that fired */
+	unsigned fails;
+	double misses[SIM_NODES_MAX]; /* per reader: worst share of one holder's pages, percent */
+	double timeouts;              /* share of sets, percent */
+	double gone_ms;               /* from the fault to the last node's map; -1: not measured */
+	uint64_t false_absent, true_absent, unserved, died, state_bytes;
+};
+
+static struct report report;
+static const char *scenario_name = "onelink";
+static unsigned next_page, replicas = 2;
+static uint64_t *page_holder;
+static bool progress, json;
+
+static void check(bool good, const char *name)
+{
+	for (unsigned i = 0; i < report.fails; i++)
+		if (strcmp(report.failed[i], name) == 0)
+			return;
+	if (!good && report.fails < sizeof(report.failed) / sizeof(report.failed[0]))
+		report.failed[report.fails++] = name;
+}
+
+/* ---- the run --------------------------------------------------------------------------------- */
+
+static uint64_t resident_bytes(void)
+{
+	unsigned long long total = 0, resident = 0;
+	FILE *file = fopen("/proc/self/statm", "r");
+
+	if (file && fscanf(file, "%llu %llu", &total, &resident) != 2)
+		resident = 0;
+	if (file)
+		fclose(file);
+	return resident * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+static void pass(uint64_t ns)
+{
+	uint64_t until_ns = world.now_ns + ns;
+
+	while (world.now_ns < until_ns) {
+		uint64_t step_ns =
+			until_ns - world.now_ns < SIM_S ? until_ns - world.now_ns : SIM_S;
+
+		world_run(world.now_ns + step_ns);
+		if (progress)
+			fprintf(stderr, "%s: %.0f s, %llu events\n", scenario_name,
+				(double)(world.now_ns / SIM_S) - 1000.0,
+				(unsigned long long)world.events);
+	}
+}
+
+static bool pass_until(bool (*condition)(void), uint64_t limit_ns)
+{
+	uint64_t until_ns = world.now_ns + limit_ns;
+
+	while (!condition() && world.now_ns < until_ns)
+		world_run(world.now_ns + 10 * SIM_MS);
+	return condition();
+}
+
+static void set_one(unsigned node)
+{
+	page_holder = realloc(page_holder, (next_page + 1) * sizeof(*page_holder));
+	if (!page_holder)
+		abort();
+	page_holder[next_page] = node;
+	node_set(node, next_page++);
+}
+
+/* Sets of all nodes, one per node in each 20 ms. */
+static void traffic(uint64_t ns)
+{
+	for (uint64_t t = 0; t < ns; t += 20 * SIM_MS) {
+		for (unsigned i = 0; i < world.nodes; i++)
+			if (world.node[i].running && !world.node[i].stopped && !world.node[i].gray)
+				set_one(i);
+		world_run(world.now_ns + 20 * SIM_MS);
+	}
+}
+
+static void start(uint64_t pages)
+{
+	uint64_t before = resident_bytes();
+
+	for (unsigned i = 0; i < world.nodes; i++)
+		node_open(i, replicas, ENTRIES);
+	check(pass_until(nodes_agree, AGREE_NS), "join");
+	report.state_bytes = (resident_bytes() - before) / world.nodes;
+	for (unsigned k = 0; k < pages; k++) {
+		for (unsigned i = 0; i < world.nodes; i++)
+			set_one(i);
+		world_run(world.now_ns + SIM_MS);
+	}
+	pass(5 * SIM_S);
+}
+
+/* Every running node looks up every page; fills report.misses. */
+static void look_all(void)
+{
+	for (unsigned reader = 0; reader < world.nodes; reader++) {
+		if (!world.node[reader].running)
+			continue;
+		for (unsigned holder = 0; holder < world.nodes; holder++) {
+			struct looks looks = {0};
+			uint64_t total = 0;
+			double share;
+
+			if (!world.node[holder].running || !node_sees(reader, holder))
+				continue;
+			for (unsigned p = 0; p < next_page; p++)
+				if (page_holder[p] == holder) {
+					look_start(reader, holder, p, &looks);
+					total++;
+				}
+			while (looks.open)
+				world_run(world.now_ns + SIM_MS);
+			total -= looks.true_absent;
+			report.true_absent += looks.true_absent;
+			report.unserved += looks.unserved;
+			check(looks.unproven == 0, "unreachable without a failed owner");
+			share = total ? 100.0 * (double)(total - looks.count[LOOK_HIT]) /
+						(double)total
+				      : 0;
+			if (share > report.misses[reader])
+				report.misses[reader] = share;
+			report.false_absent += looks.false_absent;
+		}
+	}
+	check(report.false_absent == 0, "oracle");
+}
+
+/* ---- scenarios ------------------------------------------------------------------------------- */
+
+static void cut(unsigned a, unsigned b, bool lost)
+{
+	world.cut[a][b] = world.cut[b][a] = lost;
+}
+
+static void counts_clear(void)
+{
+	for (unsigned i = 0; i < world.nodes; i++)
+		world.node[i].sets = world.node[i].hits = world.node[i].timeouts =
+			world.node[i].others = 0;
+}
+
+static double timeouts_share(void)
+{
+	uint64_t sets = 0, timeouts = 0;
+
+	for (unsigned i = 0; i < world.nodes; i++) {
+		sets += world.node[i].sets;
+		timeouts += world.node[i].timeouts;
+	}
+	return sets ? 100.0 * (double)timeouts / (double)sets : 0;
+}
+
+static unsigned victim(void)
+{
+	return world.nodes - 1;
+}
+
+static bool victim_gone(void)
+{
+	for (unsigned i = 0; i < world.nodes; i++)
+		if (world.node[i].running && i != victim() &&
+			member_map(&world.node[i].control)->members != world.nodes - 1)
+			return false;
+	return true;
+}
+
+static void measure_gone(void)
+{
+	uint64_t from_ns = world.now_ns;
+	bool gone = pass_until(victim_gone, GONE_NS);
+
+	report.gone_ms = gone ? (double)(world.now_ns - from_ns) / 1e6 : -1;
+	check(gone, "dead gone");
+}
+
+static void one_link(void)
+{
+	start(PAGES);
+	cut(0, 2, true);
+	pass(20 * SIM_S);
+	look_all();
+	cut(0, 2, false);
+	check(pass_until(nodes_agree, AGREE_NS), "healed back");
+}
+
+static void gray(void)
+{
+	start(PAGES);
+	world.node[victim()].gray = true;
+	traffic(20 * SIM_S);
+	counts_clear();
+	traffic(10 * SIM_S);
+	report.timeouts = timeouts_share();
+	pass(2 * SIM_S);
+	check(report.timeouts < 1, "gray: sets time out");
+	check(victim_gone(), "gray: removed");
+}
+
+static void power(void)
+{
+	start(PAGES);
+	node_crash(victim(), true);
+	measure_gone();
+	pass(10 * SIM_S);
+	look_all();
+}
+
+static void killed(void)
+{
+	start(PAGES);
+	node_crash(victim(), false);
+	measure_gone();
+	pass(10 * SIM_S);
+	look_all();
+	node_open(victim(), replicas, ENTRIES);
+	check(pass_until(nodes_agree, AGREE_NS), "healed back");
+}
+
+static void crash(void)
+{
+	start(PAGES);
+	world.crash_node = victim();
+	world.crash_at = world.deliveries + 1 + world_random() % 2000;
+	traffic(5 * SIM_S);
+	pass(10 * SIM_S);
+	check(!world.node[victim()].running, "crash happened");
+	check(victim_gone(), "dead gone");
+	node_open(victim(), replicas, ENTRIES);
+	check(pass_until(nodes_agree, AGREE_NS), "healed back");
+	pass(10 * SIM_S);
+	look_all();
+}
+
+static void partition(void)
+{
+	unsigned half = world.nodes / 2;
+
+	start(PAGES);
+	for (unsigned a = 0; a < half; a++)
+		for (unsigned b = half; b < world.nodes; b++)
+			cut(a, b, true);
+	pass(20 * SIM_S);
+	check(member_map(&world.node[0].control)->members == half, "dead gone");
+	for (unsigned a = 0; a < half; a++)
+		for (unsigned b = half; b < world.nodes; b++)
+			cut(a, b, false);
+	check(pass_until(nodes_agree, AGREE_NS), "healed back");
+	pass(20 * SIM_S);
+	look_all();
+}
+
+static void one_way(void)
+{
+	start(PAGES);
+	world.cut[0][2] = true;
+	pass(20 * SIM_S);
+	world.cut[0][2] = false;
+	check(pass_until(nodes_agree, AGREE_NS), "healed back");
+	pass(20 * SIM_S);
+	look_all();
+}
+
+static void stopped(void)
+{
+	start(PAGES);
+	node_stop(victim(), true);
+	measure_gone();
+	node_stop(victim(), false);
+	check(pass_until(nodes_agree, AGREE_NS), "healed back");
+	pass(20 * SIM_S);
+	look_all();
+}
+
+static void nobody_died(void)
+{
+	for (unsigned i = 0; i < world.nodes; i++)
+		report.died += world.node[i].control.counter[COUNTER_members_died];
+	check(report.died == 0, "false removal");
+}
+
+static void lossy(void)
+{
+	start(PAGES);
+	world.loss = 0.01;
+	traffic(60 * SIM_S);
+	pass(2 * SIM_S);
+	look_all();
+	nobody_died();
+}
+
+static void clocks(void)
+{
+	start(PAGES);
+	world.node[1].skew_ppm = 200;
+	world.node[2].skew_ppm = -200;
+	world.node[1].clock_ns = 3600 * (int64_t)SIM_S;
+	traffic(10 * SIM_S);
+	pass(2 * SIM_S);
+	look_all();
+	nobody_died();
+}
+
+static void slow(void)
+{
+	start(PAGES);
+	world.node[victim()].slow_ns = 50 * SIM_MS;
+	traffic(10 * SIM_S);
+	pass(2 * SIM_S);
+	look_all();
+	nobody_died();
+}
+
+static void join(void)
+{
+	start(1);
+	look_all();
+	nobody_died();
+}
+
+static const struct scenario {
+	const char *name, *what;
+	void (*run)(void);
+} scenarios[] = {
+	{"join", "all nodes start at once", join},
+	{"onelink", "the link of nodes 0 and 2 is cut for 20 s", one_link},
+	{"gray", "the last node sends heartbeats and serves nothing", gray},
+	{"power", "the last node's host loses power", power},
+	{"kill", "the last node's process is killed, then started again", killed},
+	{"crash", "the last node dies at a random message, then starts again", crash},
+	{"partition", "the two halves are cut apart for 20 s", partition},
+	{"oneway", "packets from node 0 to node 2 are lost for 20 s", one_way},
+	{"stop", "the last node's process is stopped until it is removed", stopped},
+	{"loss", "one packet in a hundred is lost for 60 s", lossy},
+	{"clock", "clocks jump by an hour and run at different rates", clocks},
+	{"slow", "packets to the last node take 50 ms", slow},
+};
+#define SCENARIOS (sizeof(scenarios) / sizeof(scenarios[0]))
+
+static const char *const mutants[MUTANTS] = {"none", "first-absent", "lost-ack", "deaf-death"};
+
+/* ---- the end --------------------------------------------------------------------------------- */
+
+static void check_bounds(void)
+{
+	check(report.state_bytes <= STATE_BYTES_MAX, "state above 1 MiB a node");
+	for (unsigned i = 0; i < world.nodes; i++) {
+		const struct node *n = &world.node[i];
+
+		check(n->set_worst_ns <= SIM_S + 100 * SIM_MS, "set past its deadline");
+		check(n->queue_worst <= RPC_OUT_BYTES_MAX, "queue bounded");
+		if (n->running && n->control.directory)
+			check(n->control.directory->background <= BACKGROUND_MAX, "claims bounded");
+	}
+}
+
+static void print(void)
+{
+	printf(json ? "{\"scenario\": \"%s\", \"nodes\": %u, \"seed\": %llu, \"trace\": \"%016llx\", "
+		      "\"events\": %llu, \"virtual_s\": %.1f, \"state_bytes\": %llu, "
+		      "\"timeouts_percent\": %.1f, \"gone_ms\": %.0f, \"false_absent\": %llu, "
+		      "\"true_absent\": %llu, \"unserved\": %llu, \"false_removals\": %llu, \"misses_percent\": ["
+		    : "%s: %u nodes, seed %llu, trace %016llx, %llu events, %.1f s of virtual time\n"
+		      "state %llu bytes a node; sets timed out %.1f%%; gone after %.0f ms; "
+		      "false absences %llu, true %llu, holder not served %llu; false removals %llu\nworst misses per reader, percent:",
+		scenario_name, world.nodes, (unsigned long long)world.seed,
+		(unsigned long long)world.trace, (unsigned long long)world.events,
+		(double)world.now_ns / 1e9 - 1000, (unsigned long long)report.state_bytes,
+		report.timeouts, report.gone_ms, (unsigned long long)report.false_absent,
+		(unsigned long long)report.true_absent, (unsigned long long)report.unserved,
+		(unsigned long long)report.died);
+	for (unsigned i = 0; i < world.nodes; i++)
+		printf(json ? "%s%.1f" : "%s %.1f", json && i ? ", " : "", report.misses[i]);
+	printf(json ? "], \"failed\": [" : "\n");
+	for (unsigned i = 0; i < report.fails; i++)
+		printf(json ? "%s\"%s\"" : "%sfailed: %s\n", json && i ? ", " : "",
+			report.failed[i]);
+	printf(json ? "]}\n" : "");
+}
+
+static int usage(int status)
+{
+	fprintf(status ? stderr : stdout,
+		"usage: run [--nodes N] [--seed S] [--replicas R] [--scenario NAME] [--mutant NAME]\n"
+		"           [--json] [--progress] [--log]\n"
+		"Simulates N engines (4..%u, default 4) in one process. A seed gives one run.\n"
+		"Scenarios:\n",
+		SIM_NODES_MAX);
+	for (unsigned i = 0; i < SCENARIOS; i++)
+		fprintf(status ? stderr : stdout, "  %-10s %s\n", scenarios[i].name,
+			scenarios[i].what);
+	fprintf(status ? stderr : stdout, "Mutants: first-absent, lost-ack, deaf-death\n");
+	return status;
+}
+
+static int run(unsigned nodes, uint64_t seed, enum mutant mutant)
+{
+	for (unsigned i = 0; i < SCENARIOS; i++)
+		if (strcmp(scenarios[i].name, scenario_name) == 0) {
+			world_open(nodes, seed);
+			world.mutant = mutant;
+			report.gone_ms = -1;
+			scenarios[i].run();
+			check_bounds();
+			print();
+			world_close();
+			free(page_holder);
+			return report.fails ? 1 : 0;
+		}
+	return usage(2);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct option options[] = {{"nodes", 1, 0, 'n'}, {"seed", 1, 0, 's'},
+		{"scenario", 1, 0, 'c'}, {"mutant", 1, 0, 'm'}, {"replicas", 1, 0, 'r'},
+		{"json", 0, 0, 'j'}, {"progress", 0, 0, 'p'}, {"log", 0, 0, 'l'},
+		{"help", 0, 0, 'h'}, {0}};
+	unsigned nodes = 4, mutant = MUTANT_NONE;
+	uint64_t seed = 1;
+	int option;
+
+	log_level_set(LOG_ERROR);
+	while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
+		switch (option) {
+		case 'n': nodes = (unsigned)strtoul(optarg, NULL, 10); break;
+		case 's': seed = strtoull(optarg, NULL, 10); break;
+		case 'r': replicas = (unsigned)strtoul(optarg, NULL, 10); break;
+		case 'c': scenario_name = optarg; break;
+		case 'm':
+			for (mutant = 0; mutant < MUTANTS; mutant++)
+				if (strcmp(mutants[mutant], optarg) == 0)
+					break;
+			break;
+		case 'j': json = true; break;
+		case 'p': progress = true; break;
+		case 'l': log_level_set(LOG_INFO); break;
+		case 'h': return usage(0);
+		default: return usage(2);
+		}
+	}
+	if (nodes < 4 || nodes > SIM_NODES_MAX || replicas < 1 || replicas > REPLICAS_MAX ||
+		mutant >= MUTANTS)
+		return usage(2);
+	return run(nodes, seed, mutant);
+}

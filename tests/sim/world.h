@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The simulated world: control planes of many engines in one process and one thread, one queue of
+ * events, virtual time. world.c owns time, the queue, timers and hosts; wire.c is TCP between
+ * them; node.c opens and closes engines; look.c is the client's look-up. Together they implement
+ * engine/control/net.h. The world of a seed is the same in every run.
+ */
+#ifndef TESTS_SIM_WORLD_H
+#define TESTS_SIM_WORLD_H
+
+#include <sys/queue.h>
+
+#include "engine/control/directory.h"
+#include "engine/control/member.h"
+#include "engine/control/net.h"
+#include "engine/control/rpc.h"
+
+#define SIM_NODES_MAX NODES_MAX
+#define SIM_MS 1000000ull
+#define SIM_S 1000000000ull
+#define SIM_PORT 7000
+#define SIM_RTO_NS (200 * SIM_MS) /* TCP's first retransmission; doubles */
+
+/* An object that events name; freed when it is closed and no event names it any more. */
+struct thing {
+	unsigned events;
+	bool closed;
+};
+
+struct event_base {
+	unsigned node;
+};
+
+/* A mistake that is planted in the world, to show that a checker finds it. */
+enum mutant {
+	MUTANT_NONE,
+	MUTANT_FIRST_ABSENT, /* a reader believes the first owner that does not have the key */
+	MUTANT_LOST_ACK,     /* an owner acknowledges publishes that it did not store */
+	MUTANT_DEAF_DEATH,   /* heartbeats of the dead go on: none is removed */
+	MUTANTS,
+};
+
+struct node {
+	struct control control; /* first: control planes are found from it */
+	struct settings settings;
+	struct event_base base;
+	struct net_listener *listener;
+	bool running;     /* the process exists */
+	bool powered;     /* the host answers on the network and its NIC serves READs */
+	bool stopped;     /* SIGSTOP: the process runs no event; its memory is still READ */
+	bool gray;        /* heartbeats go on, requests are not served, nor are READs */
+	uint64_t slow_ns; /* added to each delivery to this node */
+	int64_t clock_ns; /* the host's clock minus the world's */
+	int32_t skew_ppm; /* rate of the host's clock */
+	uint64_t sets, hits, timeouts, others, set_worst_ns;
+	uint64_t queue_worst;
+};
+
+struct world {
+	uint64_t now_ns, seed, random, serial, trace, events;
+	unsigned nodes, current;
+	enum mutant mutant;
+	double loss;
+	uint64_t crash_at; /* number of the delivery at which `crash_node` dies; 0: none */
+	unsigned crash_node;
+	uint64_t deliveries;
+	bool cut[SIM_NODES_MAX][SIM_NODES_MAX]; /* packets from the first to the second are lost */
+	struct node *node;
+};
+
+extern struct world world;
+
+/* ---- world.c --------------------------------------------------------------------------------- */
+
+typedef void (*world_call)(struct thing *thing, uint64_t word);
+
+void world_open(unsigned nodes, uint64_t seed);
+void world_close(void);
+uint64_t world_random(void);
+/* Calls back at `at_ns` on behalf of `node`, not before it is resumed if it is stopped. */
+void world_at(uint64_t at_ns, unsigned node, struct thing *thing, uint64_t word, world_call call);
+/* Like world_at(), also while the node is stopped or dead: its kernel, its NIC, or a plan. */
+void world_always(
+	uint64_t at_ns, unsigned node, struct thing *thing, uint64_t word, world_call call);
+void world_run(uint64_t until_ns);
+void world_trace(uint64_t word);
+void thing_close(struct thing *thing);
+
+/* ---- wire.c ---------------------------------------------------------------------------------- */
+
+void wire_address(unsigned node, struct sockaddr_storage *ret);
+uint64_t wire_latency(unsigned to);
+/* A packet from a to b arrives at b's host. */
+bool wire_reaches(unsigned a, unsigned b);
+/* Ends all connections of a node whose process died; resets reach the others. */
+void wire_crash(unsigned node);
+
+/* ---- node.c ---------------------------------------------------------------------------------- */
+
+void node_open(unsigned i, unsigned replicas, uint64_t entries);
+/* Ends the process at once, without Leave. `power`: the host is silent as well. */
+void node_crash(unsigned i, bool power);
+void node_stop(unsigned i, bool stopped);
+struct page_key node_key(uint64_t number);
+/* Stores page `number` on node i and publishes it, with a deadline of one second. */
+void node_set(unsigned i, uint64_t number);
+bool node_holds(unsigned i, const struct page_key *key);
+bool node_sees(unsigned i, unsigned j);
+/* Every live node has exactly the live nodes on its map. */
+bool nodes_agree(void);
+int node_by_ref(uint32_t ref);
+
+/* ---- look.c ---------------------------------------------------------------------------------- */
+
+enum look_end { LOOK_HIT, LOOK_ABSENT, LOOK_UNREACHABLE, LOOK_ENDS };
+
+struct looks {
+	unsigned open;
+	uint64_t count[LOOK_ENDS];
+	uint64_t
+		false_absent; /* the holder serves, is on the reader's map, and its set was a hit */
+	uint64_t true_absent; /* the holder does not have the page */
+	uint64_t unserved; /* not found; the holder is gray, cut off or not on the reader's map */
+	uint64_t unproven; /* not found, and no owner that failed explains it: a mistake */
+	uint64_t reads;
+};
+
+/* Node `reader` looks up page `number` of `holder`; the result is counted in *looks. */
+void look_start(unsigned reader, unsigned holder, uint64_t number, struct looks *looks);
+
+#endif

@@ -6,8 +6,10 @@
 
 Interleaved pairs of runs of peercache-bench: in one run of each pair every engine is scraped once
 per second (/metrics) and a dashboard is open (/api/status once per second). The interval is a
-bootstrap of the median of the ratios. Then the time of a scrape while the engines are busy, and the
-lag of the control plane's timers with and without readers.
+bootstrap of the median of the ratios; it concludes when it lies within 1% of 1, or outside. The CPU
+time of the readers, which share the machine with the engines, is given apart. Then the lag of the
+control plane's timers in the runs with and in those without readers, and the time of a scrape while
+the engines are busy.
 """
 
 import json
@@ -22,8 +24,9 @@ import urllib.request
 
 import bench
 
-PAIRS, QUICK_PAIRS = 20, 2
-SECONDS, QUICK_SECONDS = 2, 1
+PAIRS, QUICK_PAIRS = 100, 2  # many and short: the load of a machine drifts
+SECONDS = 1
+WITHIN = 0.01
 SCRAPES = 400  # for the percentiles of one scrape
 PATHS = ("/metrics", "/api/status")
 
@@ -34,16 +37,20 @@ class Readers:
     def __init__(self, ports, period=1.0):
         self.ports, self.period, self.end = ports, period, threading.Event()
         self.taken = []  # seconds of each /metrics
+        self.cpu = []    # CPU seconds of each thread
         self.threads = [threading.Thread(target=self.read, args=(port, path))
                         for port in ports for path in PATHS]
 
     def read(self, port, path):
-        while not self.end.wait(self.period):
+        wait = self.period / 4  # a run is short: the first read comes early in it
+        while not self.end.wait(wait):
+            wait = self.period
             start = time.perf_counter()
             with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
                 answer.read()
             if path == "/metrics":
                 self.taken.append(time.perf_counter() - start)
+        self.cpu.append(time.thread_time())
 
     def __enter__(self):
         for thread in self.threads:
@@ -76,24 +83,57 @@ def interval(ratios):
     return statistics.median(ratios), medians[100], medians[-101]
 
 
-def lag_p999_us(engines, i):
-    return engines.status(i)["loop_lag"]["p999_ns"] / 1e3
+class Lag:
+    """How late the timers of both engines were, in the runs with and in those without readers."""
+
+    def __init__(self, engines):
+        self.engines, self.counts = engines, {True: {}, False: {}}
+
+    def buckets(self):
+        counts = {}
+        for i in range(2):
+            latency = self.engines.status(i)["latency"]
+            for lower, count in zip(latency["lower_ns"], latency["loop"]):
+                counts[lower] = counts.get(lower, 0) + count
+        return counts
+
+    def add(self, scraped, before):
+        for lower, count in self.buckets().items():
+            self.counts[scraped][lower] = (self.counts[scraped].get(lower, 0) + count
+                                           - before.get(lower, 0))
+
+    def p999_us(self, scraped):
+        """The lower bound of the bucket of the 99.9th percentile, and how many timers fired."""
+        counts = sorted(self.counts[scraped].items())
+        total, seen = sum(count for _, count in counts), 0
+        for lower, count in counts:
+            seen += count
+            if seen >= 0.999 * total:
+                return lower / 1e3, total
+        return 0, 0
 
 
-def pairs(engines, ports, mode, figure, count, seconds):
-    """Ratios scraped / not scraped of `figure`, in pairs whose order alternates."""
-    ratios = []
+def pairs(engines, ports, mode, figure, count, lag):
+    """Ratios scraped / not scraped of `figure`, in pairs whose order alternates; and the share of a
+    core that the readers use."""
+    ratios, cpu = [], 0
     for i in range(count):
         got = {}
         for scraped in (i % 2 == 0, i % 2 != 0):
-            if scraped:
-                with Readers(ports):
-                    got[True] = run(engines, mode, seconds)[figure]
-            else:
-                got[False] = run(engines, mode, seconds)[figure]
+            before = lag.buckets()
+            with Readers(ports if scraped else []) as readers:
+                got[scraped] = run(engines, mode, SECONDS)[figure]
+            cpu += sum(readers.cpu)
+            lag.add(scraped, before)
         ratios.append(got[True] / got[False])
         print(mode, figure, f"{got[True]:.4g} / {got[False]:.4g} = {ratios[-1]:.4f}", flush=True)
-    return ratios
+    return ratios, cpu / count / SECONDS
+
+
+def concluded(low, high):
+    if 1 - WITHIN <= low and high <= 1 + WITHIN:
+        return "within 1%"
+    return "not within 1%" if high < 1 - WITHIN or low > 1 + WITHIN else "cannot tell 1%"
 
 
 def busy_scrapes(engines, ports, count):
@@ -106,7 +146,7 @@ def busy_scrapes(engines, ports, count):
 
 def main():
     options = bench.parse(__doc__)
-    count, seconds = (QUICK_PAIRS, QUICK_SECONDS) if options.quick else (PAIRS, SECONDS)
+    count = QUICK_PAIRS if options.quick else PAIRS
     result = bench.Result("scrape")
     ports = [bench.cluster.free_port() for _ in range(2)]
     engines = bench.cluster.Cluster(bench.cluster.default_build(), 2, "256MiB")
@@ -115,22 +155,25 @@ def main():
     try:
         engines.start()
         run(engines, "get", 1)
-        before = [lag_p999_us(engines, i) for i in range(2)]
+        lag = Lag(engines)
         for mode, figure, name in (("get", "pages_per_second", "get, pages/s"),
                                    ("set", "p50_us", "set, p50")):
-            ratios = pairs(engines, ports, mode, figure, count, seconds)
+            ratios, cpu = pairs(engines, ports, mode, figure, count, lag)
             median, low, high = interval(ratios)
             result.figure(f"{name}, scraped / not scraped", median, "ratio",
-                          f"{count} interleaved pairs of {seconds} s; 95% interval of the median "
-                          f"{low:.4f} to {high:.4f}")
+                          f"{count} interleaved pairs of {SECONDS} s; 95% interval of the median "
+                          f"{low:.4f} to {high:.4f}: {concluded(low, high)}; the readers use "
+                          f"{100 * cpu:.1f}% of a core")
         taken = busy_scrapes(engines, ports, 40 if options.quick else SCRAPES)
         for percent in (50, 99):
             result.figure(f"a scrape of a busy engine, p{percent}",
                           taken[len(taken) * percent // 100 - 1], "ms",
                           f"of {len(taken)}, four readers 50 times per second",
                           ("<=", 20) if percent == 99 else None)
-        after = [lag_p999_us(engines, i) for i in range(2)]
-        result.note(f"Loop lag p99.9 since the start, us: {before} before, {after} after.")
+        for scraped, words in ((True, "scraped"), (False, "not scraped")):
+            late, timers = lag.p999_us(scraped)
+            result.figure(f"loop lag p99.9, {words}", late, "us",
+                          f"{timers} timers; buckets are 25% apart")
     finally:
         engines.stop()
     result.note(f"{os.cpu_count()} hardware threads; readers, clients and engines share them.")

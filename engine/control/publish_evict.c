@@ -75,19 +75,17 @@ void publish_hold(struct publish *p, unsigned rail, uint32_t length, int change)
 static uint32_t ahead_of(const struct publish_class *class, uint32_t free)
 {
 	uint64_t capacity = (uint64_t) class->held + class->resting + free;
-	uint64_t ahead = capacity / 50, demand = capacity / PUBLISH_DEMAND_SHARE;
+	uint64_t ahead = capacity / 50, demand = class->demand;
 
 	if (ahead < PUBLISH_AHEAD_MIN)
 		ahead = PUBLISH_AHEAD_MIN;
 	if (ahead > capacity / PUBLISH_AHEAD_SHARE)
 		ahead = capacity / PUBLISH_AHEAD_SHARE;
-	if (demand > 0)
-		demand--;
-	if (demand > class->demand)
-		demand = class->demand;
-	if (ahead < demand)
-		ahead = demand;
-	return (uint32_t)ahead;
+	if (capacity < PUBLISH_DEMAND_SLOTS_MIN)
+		return (uint32_t)ahead;
+	if (demand > capacity / PUBLISH_DEMAND_SHARE)
+		demand = capacity / PUBLISH_DEMAND_SHARE;
+	return (uint32_t)(ahead > demand ? ahead : demand);
 }
 
 /*

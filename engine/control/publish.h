@@ -26,8 +26,8 @@
 /*
  * Demand enlarges the reserve up to 1/PUBLISH_DEMAND_SHARE of the class. An evicted slot rests
  * before it is reused, so a class that is filled within two limbo times needs half of its slots for
- * that. A class of fewer than PUBLISH_DEMAND_SLOTS_MIN slots is not halved: it rather gets chunks of
- * other classes.
+ * that. A class of fewer than PUBLISH_DEMAND_SLOTS_MIN slots is not halved: it rather gets chunks
+ * of other classes.
  */
 #define PUBLISH_DEMAND_SHARE 2u
 #define PUBLISH_DEMAND_SLOTS_MIN 32u

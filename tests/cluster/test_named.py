@@ -98,7 +98,9 @@ class Named(harness.ClusterTest):
     def test_a_full_pool_is_named_whatever_the_deadline_of_the_calls(self):
         for timeout_ms, pages in ((1, 64), (10, 1), (25, 16), (30, 8), (60, 64)):
             with self.subTest(timeout_ms=timeout_ms), contextlib.ExitStack() as stack:
-                engines = self.begin(1, "16MiB", ["engine.limbo_ms=20"])
+                # A slot rests longer than any of these calls waits, so a reserve that the calls
+                # have used up makes pages late.
+                engines = self.begin(1, "16MiB", ["engine.limbo_ms=200"])
                 stack.callback(engines.stop)
                 # As many pages as the pool has, with time enough: then each set needs an eviction.
                 self.fill(engines, 1000, 16, 4).wait()

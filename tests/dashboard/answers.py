@@ -83,7 +83,7 @@ def report(seconds, members, rails):
     """`seconds`: how long the engine runs."""
     get = calls(seconds, 1450)
     return {
-        "name": "node-00", "version": "0.1.0", "abi": 6, "wire": 5, "cluster": "prod",
+        "name": "node-00", "version": "0.1.0", "abi": 7, "wire": 5, "cluster": "prod",
         "incarnation": "00000000000000aa", "pid": 4242, "time_ms": int(time.time() * 1000),
         "uptime_ms": int(seconds * 1000), "stopping": False, "control_core": 7,
         "members": [member(i) for i in range(members)], "members_down": [], "map_epoch": 71,

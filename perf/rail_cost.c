@@ -88,7 +88,8 @@ static void places_open(void)
 		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (home == MAP_FAILED)
 		die("mmap");
-	instant.granule = options.lookup ? sizeof(struct bucket) : options.bytes / options.segments;
+	instant.granule =
+		options.lookup ? (uint32_t)sizeof(struct bucket) : options.bytes / options.segments;
 }
 
 static uint32_t unit_of(uint64_t page)

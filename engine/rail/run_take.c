@@ -119,8 +119,8 @@ static bool run_possible(struct rail *rail, const struct rail_channel *channel,
 static void run_start(
 	struct rail *rail, struct rail_channel *channel, struct rail_run *run, bool possible)
 {
-	struct region_slot *region = &rail->region[run->header.to_region];
 	uint64_t now = rail_now(rail);
+	struct region_slot *region;
 
 	PROBE_TAKE(channel->id, (uint64_t)run->header.cookie, rail->options.index, run->header.peer,
 		run->header.pages * run->header.page_bytes);
@@ -134,6 +134,7 @@ static void run_start(
 					 : OP_TIMEOUT);
 		return;
 	}
+	region = &rail->region[run->header.to_region];
 	region->users++;
 	run->counted = true;
 	run->one_sge = run->segment_bytes == run->item_bytes && region->extent_shift == 0;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Removal: a tombstone on every path in service, written and synced, before the caller is told. All
- * paths, because an older copy may lie on one that the index does not name. A path has one block of
- * tombstones in flight; those that arrive meanwhile share the next one and its sync. Runs on the
- * thread that steps the store.
+ * Removal: writes a tombstone to every path in service and syncs it; only then is the request
+ * finished. Every path gets one, because an older copy may lie on a path that the index does not
+ * name. A path has one block of tombstones in flight; those that arrive meanwhile share the next
+ * block and its sync. Runs on the thread that steps the store.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -5,27 +5,14 @@
  */
 #include "tests/unit/rail/runs.h"
 
-static struct client *client;
-static struct rail_peer *peer;
+#define CLIENT_NUMBER 63
+#define CLIENT_OWN_SETUP
+#include "tests/unit/rail/client_world.h"
 
 static int setup(void **state)
 {
-	struct world *w;
-
-	world_setup(state);
-	w = *state;
-	client = client_new(w, 63, WORLD_SESSION);
-	peer = peer_new(w, 3, 33, 2);
+	client_setup(state, 2);
 	return 0;
-}
-
-static int teardown(void **state)
-{
-	struct world *w = *state;
-
-	peer_free(w, peer);
-	client_free(client);
-	return world_teardown(state);
 }
 
 /*

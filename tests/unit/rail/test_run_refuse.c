@@ -5,28 +5,16 @@
  */
 #include "tests/unit/rail/runs.h"
 
-static struct client *client;
-static struct rail_peer *peer;
+#define CLIENT_NUMBER 63
+#define CLIENT_OWN_SETUP
+#include "tests/unit/rail/client_world.h"
 
 static int setup(void **state)
 {
-	struct world *w;
+	struct world *w = client_setup(state, 4);
 
-	world_setup(state);
-	w = *state;
-	client = client_new(w, 63, WORLD_SESSION);
-	peer = peer_new(w, 3, 33, 4);
 	peer_add(w, peer);
 	return 0;
-}
-
-static int teardown(void **state)
-{
-	struct world *w = *state;
-
-	peer_free(w, peer);
-	client_free(client);
-	return world_teardown(state);
 }
 
 static struct draft good(struct world *w)

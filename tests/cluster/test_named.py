@@ -160,7 +160,7 @@ class Named(harness.ClusterTest):
         answer = harness.wait_for(named, WITHIN_S, "the blocked control plane is named")
         print(f"after {time.monotonic() - start:.2f} s", end=" ", flush=True)
         self.assertEqual(answer["health"]["worst"], "critical")
-        self.assertGreater(answer["age_ms"], 1500)
+        self.assertGreaterEqual(answer["age_ms"], 1500)
         engines.kill(0)
 
 

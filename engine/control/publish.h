@@ -24,10 +24,10 @@
 #define PUBLISH_AHEAD_MIN 64u
 #define PUBLISH_AHEAD_SHARE 8u
 /*
- * Demand enlarges the reserve up to 1/PUBLISH_DEMAND_SHARE of the class. An evicted slot rests
- * before it is reused, so a class that is filled within two limbo times needs half of its slots for
- * that. A class of fewer than PUBLISH_DEMAND_SLOTS_MIN slots is not halved: it rather gets chunks
- * of other classes.
+ * Once a credit request has waited, demand enlarges the reserve up to 1/PUBLISH_DEMAND_SHARE of the
+ * class. An evicted slot rests before it is reused, so a class that is filled within two limbo
+ * times needs half of its slots for that. A class of fewer than PUBLISH_DEMAND_SLOTS_MIN slots is
+ * not halved: it rather gets chunks of other classes.
  */
 #define PUBLISH_DEMAND_SHARE 2u
 #define PUBLISH_DEMAND_SLOTS_MIN 32u
@@ -133,6 +133,11 @@ struct publish_class {
 	 */
 	uint32_t demand;
 	uint64_t window_ns;
+	/*
+	 * true: a credit request had to wait since the demand last was below the smallest reserve.
+	 * Until then the demand evicts nothing: a pool that has room is filled first.
+	 */
+	bool waited;
 	unsigned rests;
 	struct {
 		/* times of clock_raw_ns() at which the first and the last slot leave limbo */

@@ -168,6 +168,7 @@ static void request_queue(
 	pr->last = &waits->next;
 	r->channel->asked += r->left;
 	publish_class_of(p, rail, r->length)->waiting += r->left;
+	publish_class_of(p, rail, r->length)->waited = true;
 	publish_refill(p, rail, r->length, now_ns);
 }
 

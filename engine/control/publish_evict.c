@@ -72,7 +72,7 @@ void publish_hold(struct publish *p, unsigned rail, uint32_t length, int change)
  * The reserve: slots to keep free in advance. It is measured by the slots the class has, so that a
  * class that is new in a full pool does not evict its own first pages to build a large reserve.
  */
-static uint32_t ahead_of(const struct publish_class *class, uint32_t free)
+static uint32_t ahead_of(struct publish_class *class, uint32_t free)
 {
 	uint64_t capacity = (uint64_t) class->held + class->resting + free;
 	uint64_t ahead = capacity / 50, demand = class->demand;
@@ -81,7 +81,9 @@ static uint32_t ahead_of(const struct publish_class *class, uint32_t free)
 		ahead = PUBLISH_AHEAD_MIN;
 	if (ahead > capacity / PUBLISH_AHEAD_SHARE)
 		ahead = capacity / PUBLISH_AHEAD_SHARE;
-	if (capacity < PUBLISH_DEMAND_SLOTS_MIN)
+	if (demand <= ahead)
+		class->waited = false;
+	if (!class->waited || capacity < PUBLISH_DEMAND_SLOTS_MIN)
 		return (uint32_t)ahead;
 	if (demand > capacity / PUBLISH_DEMAND_SHARE)
 		demand = capacity / PUBLISH_DEMAND_SHARE;

@@ -279,25 +279,27 @@ static void eviction_keeps_a_reserve_of_free_slots(void **state)
  */
 static unsigned waits_at_rate(struct client *c, unsigned per_ms, unsigned ms)
 {
-	struct ctl_done done;
+	struct ctl_done done, credit[100];
 	unsigned key = 0, waits = 0;
 
+	assert_true(per_ms <= sizeof(credit) / sizeof(credit[0]));
 	for (unsigned i = 0; i < ms; i++) {
 		put(c, (struct ctl_op){
 			       .kind = CTL_CREDIT, .count = (uint16_t)per_ms, .length = 4096});
 		turns();
 		for (unsigned k = 0; k < per_ms; k++) {
-			while (!got(c, &done)) {
+			while (!got(c, &credit[k])) {
 				waits += i >= ms / 4 * 3;
 				pass_time(1000000);
 			}
-			assert_int_equal(done.kind, CTL_CREDIT);
+			assert_int_equal(credit[k].kind, CTL_CREDIT);
+		}
+		for (unsigned k = 0; k < per_ms; k++)
 			put(c, (struct ctl_op){.kind = CTL_PUBLISH,
 				       .key = {{1, ++key}},
-				       .place = done.place,
-				       .generation = done.generation,
+				       .place = credit[k].place,
+				       .generation = credit[k].generation,
 				       .length = 4096});
-		}
 		turns();
 		for (unsigned k = 0; k < per_ms; k++) {
 			assert_true(got(c, &done));
@@ -318,6 +320,19 @@ static void the_reserve_follows_the_rate_up_to_half_of_the_pool(void **state)
 	/* 45 pages per ms: 900 of 2,048 slots rest in limbo */
 	assert_int_equal(waits_at_rate(&c, 45, 1000), 0);
 	assert_true(index_count(control.index) >= slots / 2 - 45);
+	client_close(&c);
+}
+
+/* The demand of a burst evicts nothing while each request finds a free slot. */
+static void a_pool_that_has_room_is_filled_first(void **state)
+{
+	struct client c;
+
+	(void)state;
+	client_open(&c, 0);
+	/* 1,800 of 2,048 slots, so fast that half of the pool is needed in one limbo period */
+	assert_int_equal(waits_at_rate(&c, 60, 30), 0);
+	assert_int_equal(index_count(control.index), 1800);
 	client_close(&c);
 }
 
@@ -422,6 +437,7 @@ int main(void)
 		TEST(a_new_page_size_keeps_its_first_pages),
 		TEST(eviction_keeps_a_reserve_of_free_slots),
 		TEST(the_reserve_follows_the_rate_up_to_half_of_the_pool),
+		TEST(a_pool_that_has_room_is_filled_first),
 		TEST(the_reserve_is_not_larger_than_the_rate_needs),
 		TEST(demand_is_one_and_a_half_times_the_slots_granted_in_a_limbo_period),
 		TEST(the_table_of_credits_agrees_with_a_plain_array),

@@ -216,6 +216,10 @@ static int device_check(struct dv_device *device)
 		return dv_fail(-EOPNOTSUPP,
 			"%s cannot do RDMA READ (max_qp_rd_atom %d, max_qp_init_rd_atom %d)",
 			attributes->name, limits.max_qp_rd_atom, limits.max_qp_init_rd_atom);
+	if (limits.max_sge_rd < (int)DV_SGES_MAX)
+		return dv_fail(-EOPNOTSUPP,
+			"%s takes %d data segments in an RDMA READ; the engine needs %u",
+			attributes->name, limits.max_sge_rd, DV_SGES_MAX);
 	device->ports = limits.phys_port_cnt;
 	device->reads_in = reads_limit(limits.max_qp_rd_atom);
 	device->reads_out = reads_limit(limits.max_qp_init_rd_atom);

@@ -86,7 +86,7 @@ static inline uint32_t dv_sq_room(const struct dv_sq *sq)
 	return sq->wqe_cnt - (sq->pi - sq->ci);
 }
 
-/* Number of WQEBBs of a WQE with `sges` data segments: 1 for up to two segments, 2 for three. */
+/* Number of WQEBBs of a WQE with `sges` data segments: 1 for up to two, 2 for three to six. */
 static inline uint32_t dv_wqe_blocks(unsigned sges)
 {
 	return (2 * DV_SEGMENT + sges * DV_SEGMENT + DV_WQEBB - 1) / DV_WQEBB;
@@ -122,9 +122,9 @@ static inline uint32_t dv_post(struct dv_sq *sq, enum dv_opcode opcode, uint64_t
 	raddr->rkey = htobe32(rkey);
 	raddr->reserved = 0;
 	for (unsigned i = 0; i < sges; i++) {
-		/* Segments 0 and 1 are in the first WQEBB; segment 2 starts the next one, which
-		 * is WQEBB 0 of the queue when the WQE wraps at the queue's end. */
-		uint8_t *at = i < 2 ? block + (2 + i) * DV_SEGMENT : dv_sq_block(sq, index + 1);
+		/* Segments 0 and 1 are in the first WQEBB, and four in each further one. The WQE
+		 * continues in WQEBB 0 of the queue when it wraps at the queue's end. */
+		uint8_t *at = dv_sq_block(sq, index + (2 + i) / 4) + (2 + i) % 4 * DV_SEGMENT;
 		struct mlx5_wqe_data_seg *data = (void *)at;
 
 		data->byte_count = htobe32(sge[i].bytes);

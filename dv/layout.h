@@ -20,8 +20,11 @@
 
 #define DV_WQEBB 64u   /* bytes of a WQEBB, the basic block of a send queue */
 #define DV_SEGMENT 16u /* bytes of a segment (control, address, data) of a WQE */
-/* data segments of one WQE, at most; a WQE with three of them has two WQEBBs */
-#define DV_SGES_MAX 3u
+/*
+ * Data segments of one WQE, at most: with them a WQE has four WQEBBs (256 bytes). A ConnectX takes
+ * 30 in a READ; dv_device_open() refuses a device that takes fewer than this.
+ */
+#define DV_SGES_MAX 14u
 
 enum {                         /* flags in fm_ce_se of the control segment */
 	DV_CE_ERROR_ONLY = 0,  /* the NIC writes a CQE only if the WQE fails */

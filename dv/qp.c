@@ -83,8 +83,9 @@ static int to_init(struct dv_qp *qp)
 /*
  * Creates a QP whose send queue has at least `depth` WQEBBs. For READ or WRITE with max_send_sge =
  * 2 libmlx5 reserves 64 bytes for each work request, so `depth` work requests give `depth` WQEBBs;
- * the poll core may still post WQEs with three segments in two WQEBBs. Scatter-to-CQE is disabled,
- * so that the payload of a READ is always written to its destination.
+ * the poll core may still post WQEs with up to DV_SGES_MAX segments in several WQEBBs, because the
+ * NIC takes a WQE's length from the WQE. Scatter-to-CQE is disabled, so that the payload of a READ
+ * is always written to its destination.
  */
 static struct ibv_qp *qp_make(struct dv_device *device, struct ibv_cq *cq, unsigned depth)
 {

@@ -132,8 +132,8 @@ static inline struct wqe *post_wqe(struct rail *rail, struct lane_qp *qp,
 	wqe = &qp->wqe[index & (QP_DEPTH - 1)];
 	wqe->bytes = bytes;
 	wqe->blocks = (uint8_t)(qp->sq->pi - index);
-	if (unlikely(wqe->blocks > 1))
-		qp->wqe[(index + 1) & (QP_DEPTH - 1)].blocks = 0;
+	for (uint32_t i = 1; unlikely(i < wqe->blocks); i++)
+		qp->wqe[(index + i) & (QP_DEPTH - 1)].blocks = 0;
 	qp_posted(rail, qp, 1, bytes, bytes > RAIL_SMALL_BYTES);
 	return wqe;
 }

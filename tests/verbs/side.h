@@ -24,8 +24,8 @@
 #ifndef SIDE_DEPTH
 #define SIDE_DEPTH 16u /* length of both send queues in WQEBBs */
 #endif
-/* number of WRs that fit: libmlx5 allocates two WQEBBs for a WR of three segments */
-#define SIDE_WRS (SIDE_DEPTH / 2)
+/* number of WRs that fit: libmlx5 allocates four WQEBBs for a WR of DV_SGES_MAX segments */
+#define SIDE_WRS (SIDE_DEPTH / 4)
 #define PATIENCE_NS 20000000000ull
 
 struct side {

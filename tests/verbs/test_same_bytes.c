@@ -209,6 +209,25 @@ static void reads_and_writes_of_every_shape_are_the_same(void **state)
 		both(&works[i], 1);
 }
 
+/* The queue has SIDE_DEPTH WQEBBs, so every length starts at every position and wraps. */
+static void any_number_of_segments_at_any_position_is_the_same(void **state)
+{
+	static const struct work one = {.opcode = DV_READ, .sges = 1, .bytes = {64}};
+
+	(void)state;
+	for (unsigned sges = 1; sges <= DV_SGES_MAX; sges++) {
+		struct work work = {.opcode = sges % 2 ? DV_READ : DV_WRITE, .sges = sges};
+
+		for (unsigned i = 0; i < sges; i++)
+			work.bytes[i] = 1 + i * 37;
+		for (unsigned start = 0; start < SIDE_DEPTH; start++) {
+			while (s.sq->pi % SIDE_DEPTH != start)
+				both(&one, 1);
+			both(&work, 1);
+		}
+	}
+}
+
 static void a_read_moves_the_bytes_unchanged(void **state)
 {
 	static const struct work read = {.opcode = DV_READ, .sges = 2, .bytes = {4096, 100}};
@@ -339,6 +358,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(
 			reads_and_writes_of_every_shape_are_the_same, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			any_number_of_segments_at_any_position_is_the_same, setup, teardown),
 		cmocka_unit_test_setup_teardown(a_read_moves_the_bytes_unchanged, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			the_queue_wraps_the_same_in_the_middle_of_a_wqe, setup, teardown),

@@ -383,6 +383,7 @@ static int stub_setup(void **state)
 		.max_qp_wr = 32768,
 		.max_cqe = 4194303,
 		.max_qp_rd_atom = 16,
+		.max_sge_rd = 30,
 		.max_qp_init_rd_atom = 16,
 		.phys_port_cnt = 1};
 	stub.port = (struct ibv_port_attr){.state = IBV_PORT_ACTIVE,

@@ -119,7 +119,11 @@ static void add_device(struct topology *t, const char *name, enum topology_kind 
 			name);
 		return;
 	}
-	snprintf(one->name, sizeof(one->name), "%s", name);
+	if (snprintf(one->name, sizeof(one->name), "%s", name) >= (int)sizeof(one->name)) {
+		log_warn("topology: the name of device %s is longer than %zu bytes; it is left out",
+			name, sizeof(one->name) - 1);
+		return;
+	}
 	one->kind = kind;
 	one->node = node;
 	t->devices++;

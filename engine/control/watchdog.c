@@ -119,6 +119,8 @@ int watchdog_open(struct control *control)
 	rc = pthread_create(&dog->thread, NULL, watch, dog);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (rc) {
+		pthread_cond_destroy(&dog->wake);
+		pthread_mutex_destroy(&dog->lock);
 		free(dog);
 		return -rc;
 	}

@@ -168,7 +168,7 @@ static void reap(unsigned count, const uint32_t *indices, uint8_t *ret_syndromes
  */
 static void both(const struct work *works, unsigned count)
 {
-	uint32_t indices[SIDE_DEPTH], pi = s.sq->pi;
+	uint32_t indices[SIDE_DEPTH] = {0}, pi = s.sq->pi;
 	uint8_t syndromes[SIDE_DEPTH];
 	unsigned loud = 0;
 	bool failed = false;

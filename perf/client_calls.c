@@ -190,7 +190,7 @@ static double copy_slots(struct store *s, uint64_t first)
 		struct page_key key;
 
 		key_text(mix64(seed) + id, text);
-		key_hash(&s->channel->name_space, text, KEY_TEXT_BYTES, &key);
+		key_hash(&s->channel->key_text, text, KEY_TEXT_BYTES, &key);
 		e = cache_find(s->channel, &key);
 		if (e && local_has(s->channel->session, &key, &e->at))
 			to[id - first] = s->channel->session->rail[place_rail(e->at.place)].pool +
@@ -274,12 +274,12 @@ static int set(struct pc *pc, char **argument)
 
 /* ---- lookup ---------------------------------------------------------------------------------- */
 
-static bool owned_elsewhere(const struct pc_channel *ch, const char *key)
+static bool owned_elsewhere(struct pc_channel *ch, const char *key)
 {
 	uint32_t owner[REPLICAS_MAX];
 	struct page_key hash;
 
-	key_hash(&ch->name_space, key, KEY_TEXT_BYTES, &hash);
+	key_hash(&ch->key_text, key, KEY_TEXT_BYTES, &hash);
 	for (unsigned k = map_owners(&ch->map->current, &hash, owner); k > 0; k--)
 		if (ch->map->current.member[owner[k - 1]].ref == ch->session->ref)
 			return false;

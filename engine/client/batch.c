@@ -3,7 +3,8 @@
  * A batch and its pages, from the call to the results. Channel thread. The phases of a page:
  *
  *   get      LOOK ~> found: here --> copied, DONE
- *                           elsewhere --> FETCH (or STAGE) ~> DONE, or stale --> HEAD ~> DONE
+ *                           elsewhere --> RUN (or FETCH or STAGE) ~> DONE,
+ *                                                               or stale --> HEAD ~> DONE
  *   exists   LOOK ~> DONE
  *   set      LOOK ~> found: DONE;  absent: STORE --> PUBLISH ~> DONE
  *   remove   REMOVE ~> DONE
@@ -57,7 +58,7 @@ static void get_here(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint
 	if (result == PC_HIT) {
 		ch->counts.hits_local++;
 		ch->counts.bytes_read += p->bytes;
-		notice_touch(ch, &p->key, &p->at, now_ns);
+		notice_touch(ch, p, now_ns);
 	}
 	page_done(b, i, result);
 }
@@ -139,6 +140,9 @@ static void expire(struct pc_channel *ch, struct pc_batch *b)
 				page_done(b, i, PC_TIMEOUT);
 		}
 	}
+	while ((i = run_unqueue(b)) != CLIENT_NONE)
+		for (uint32_t left = b->work[i].run_pages; left; left--, i = b->work[i].next)
+			page_done(b, i, PC_TIMEOUT);
 }
 
 /*
@@ -167,6 +171,8 @@ void batch_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
 	if (!b->expired) {
 		if (page_waits(b, PAGE_LOOK))
 			lookup_step(ch, b, now_ns);
+		if (page_waits(b, PAGE_RUN) || b->runs.head != CLIENT_NONE)
+			run_step(ch, b, now_ns);
 		if (page_waits(b, PAGE_FETCH) || page_waits(b, PAGE_STAGE))
 			fetch_step(ch, b, now_ns);
 		if (page_waits(b, PAGE_HEAD))
@@ -189,6 +195,8 @@ void batch_gone(struct pc_batch *b, enum pc_result result)
 	for (unsigned q = 0; q < PAGE_QUEUES; q++)
 		while (page_unqueue(b, q) != CLIENT_NONE)
 			continue;
+	while (run_unqueue(b) != CLIENT_NONE)
+		continue;
 	for (uint32_t i = 0; i < b->count; i++)
 		if (b->work[i].phase != PAGE_DONE)
 			page_done(b, i, result);

@@ -8,26 +8,42 @@
 #include <errno.h>
 #include <stdlib.h>
 
+/* pages that the memory of a batch has room for, at least */
+#define BATCH_CAPACITY_MIN 128u
+
 /* True for a batch whose pages wait for credits, for one another or for room in the ctl ring. */
 static bool writes(const struct pc_batch *b)
 {
 	return b->kind == BATCH_SET || b->kind == BATCH_REMOVE;
 }
 
-static struct pc_batch *batch_make(struct pc_channel *ch, uint32_t count)
+/* Takes the memory of a batch from the list of spare ones, or allocates it. */
+static struct pc_batch *batch_take(struct pc_channel *ch, uint32_t count)
 {
+	uint32_t capacity = count < BATCH_CAPACITY_MIN ? BATCH_CAPACITY_MIN : count;
 	struct pc_batch *b = ch->spare;
 
-	if (b && b->capacity >= count) {
-		ch->spare = NULL;
-	} else {
-		uint32_t capacity = count < 128 ? 128 : count;
-
-		b = malloc(sizeof(*b) + capacity * sizeof(b->work[0]));
-		if (!b)
-			return NULL;
-		b->capacity = capacity;
+	if (b) {
+		ch->spare = b->next;
+		ch->spares--;
+		if (b->capacity >= count)
+			return b;
+		free(b); /* a larger one takes its place in the list */
 	}
+	b = malloc(sizeof(*b) + capacity * (sizeof(b->work[0]) + 4 * sizeof(*b->twin_table)));
+	if (!b)
+		return NULL;
+	b->capacity = capacity;
+	b->twin_table = (uint32_t *)(void *)&b->work[capacity];
+	return b;
+}
+
+static struct pc_batch *batch_make(struct pc_channel *ch, uint32_t count)
+{
+	struct pc_batch *b = batch_take(ch, count);
+
+	if (!b)
+		return NULL;
 	b->channel = ch;
 	b->next = NULL;
 	b->count = b->left = count;
@@ -36,6 +52,7 @@ static struct pc_batch *batch_make(struct pc_channel *ch, uint32_t count)
 	b->expired = b->abandoned = b->pins = false;
 	for (unsigned q = 0; q < PAGE_QUEUES; q++)
 		b->queue[q].head = CLIENT_NONE;
+	b->runs.head = CLIENT_NONE;
 	if (ch->last)
 		ch->last->next = b;
 	else
@@ -61,28 +78,43 @@ void batch_free(struct pc_batch *b)
 		ch->first = b->next;
 	if (ch->last == b)
 		ch->last = before;
-	if (!ch->spare || ch->spare->capacity < b->capacity) {
-		free(ch->spare);
-		ch->spare = b;
-	} else {
+	if (ch->spares == SPARE_BATCHES_MAX || (ch->spares && b->capacity > SPARE_PAGES_MAX)) {
 		free(b);
+		return;
 	}
+	b->next = ch->spare;
+	ch->spare = b;
+	ch->spares++;
 }
 
-/* Returns the page's length in bytes; 0: the caller's arguments for it are invalid. */
-static uint32_t page_bytes(const struct pc_page *page)
+/*
+ * Returns the page's length in bytes; 0: the caller's arguments for it are invalid. *ret_regular:
+ * true if the page may be in a run, as far as its length and its segments say.
+ */
+static uint32_t page_bytes(const struct pc_page *page, bool *ret_regular)
 {
 	uint64_t bytes = 0;
+	uintptr_t stride, expected;
+	bool alike = true;
 
 	if (!page->segments || page->segment_count < 1 || page->segment_count > SEGMENTS_MAX)
 		return 0;
-	for (unsigned s = 0; s < page->segment_count; s++) {
+	stride = page_stride(page);
+	expected = (uintptr_t)page->segments->base;
+	for (unsigned s = 0; s < page->segment_count; s++, expected += stride) {
 		size_t more = page->segments[s].bytes;
 
 		if (!page->segments[s].base || !more || more > PAGE_BYTES_MAX - bytes)
 			return 0;
 		bytes += more;
+		alike &= more == page->segments->bytes;
+		alike &= (uintptr_t)page->segments[s].base == expected;
 	}
+	*ret_regular =
+		alike && bytes <= RUN_PAGE_BYTES_MAX &&
+		(page->segment_count == 1 || (page->segment_count <= RUN_SEGMENTS_MAX &&
+						     stride >= page->segments->bytes &&
+						     stride < RUN_TO_MAX / RUN_SEGMENTS_MAX));
 	return (uint32_t)bytes;
 }
 
@@ -95,30 +127,27 @@ static void page_init(struct pc_batch *b, uint32_t i)
 	memset(p, 0, sizeof(*p));
 	b->results[i] = PC_PENDING;
 	p->phase = PAGE_LOOK;
-	p->bytes = payload ? page_bytes(page) : 0;
+	p->bytes = payload ? page_bytes(page, &p->regular) : 0;
 	if (!page->key || !page->key_bytes || page->key_bytes > KEY_BYTES_MAX ||
 		(payload && !p->bytes)) {
 		page_done(b, i, PC_INVALID);
 		return;
 	}
-	key_hash(&b->channel->name_space, page->key, page->key_bytes, &p->key);
+	key_hash(&b->channel->key_text, page->key, page->key_bytes, &p->key);
 	if (b->kind != BATCH_REMOVE)
 		cache_expect(b->channel, &p->key);
 }
 
 /*
  * set: makes the second page of a key in the batch a twin of the first, so that the key is stored
- * once. Without memory for the hash table the key is stored twice.
+ * once.
  */
 static void find_twins(struct pc_batch *b)
 {
-	uint32_t slots = 2, *slot;
+	uint32_t slots = 2, *slot = b->twin_table;
 
 	while (slots < 2 * b->count)
 		slots *= 2;
-	slot = malloc(slots * sizeof(*slot));
-	if (!slot)
-		return;
 	memset(slot, 0xff, slots * sizeof(*slot));
 	for (uint32_t i = 0; i < b->count; i++) {
 		struct page_work *p = &b->work[i];
@@ -136,7 +165,6 @@ static void find_twins(struct pc_batch *b)
 		p->twin = slot[at];
 		b->twins++;
 	}
-	free(slot);
 }
 
 static void begin(struct pc_channel *ch, struct pc_batch *b)

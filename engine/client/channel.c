@@ -51,7 +51,7 @@ static void make_rings(struct pc_channel *ch)
 		&ch->ctl_done, ch->segment + l->ctl_done, CTL_DONE_SLOTS, sizeof(struct ctl_done));
 	ch->ctl_unpublished = ch->ctl_awaited = 0;
 	ch->rate_max = 0;
-	ch->resting = 0;
+	ch->resting = ch->told = 0;
 	stripe_weigh(ch);
 	ch->no_room = false;
 }
@@ -196,7 +196,8 @@ static bool reads_in_flight(const struct pc_channel *ch)
 	for (uint32_t i = 0; i < ch->requests; i++) {
 		const struct request *r = &ch->request[i];
 
-		if (r->kind == REQUEST_FETCH && r->batch && r->hold == CLIENT_NONE)
+		if (r->batch && (r->kind == REQUEST_RUN ||
+					(r->kind == REQUEST_FETCH && r->hold == CLIENT_NONE)))
 			return true;
 	}
 	return false;
@@ -338,13 +339,28 @@ bool channel_step(struct pc_channel *ch)
 	return ch->moves != moves;
 }
 
+/* Makes an empty location cache. The kernel zeroes its pages when they are first used. */
+static struct cache_set *cache_new(void)
+{
+	void *at = mmap(NULL, CACHE_SETS * sizeof(struct cache_set), PROT_READ | PROT_WRITE,
+		MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	return at == MAP_FAILED ? NULL : at;
+}
+
 static void channel_free(struct pc_channel *ch)
 {
 	if (ch->staging.large)
 		pc_memory_release(ch->pc, ch->staging.large);
-	free(ch->spare);
+	while (ch->spare) {
+		struct pc_batch *b = ch->spare;
+
+		ch->spare = b->next;
+		free(b);
+	}
 	free(ch->request);
-	free(ch->cache);
+	if (ch->cache)
+		munmap(ch->cache, CACHE_SETS * sizeof(*ch->cache));
 	free(ch->memory);
 	free(ch->map_memory);
 	free(ch);
@@ -363,10 +379,10 @@ int pc_channel_open(struct pc *pc, struct pc_channel **ret_channel)
 	if (!ch)
 		return error_set(-ENOMEM, "cannot open a channel: out of memory");
 	ch->pc = pc;
-	ch->name_space = pc->name_space;
+	key_text_init(&ch->key_text, &pc->name_space);
 	ch->wake = -1;
 	ch->memory_changes = UINT32_MAX;
-	ch->cache = calloc(CACHE_SLOTS, sizeof(*ch->cache));
+	ch->cache = cache_new();
 	ch->memory = calloc(REGIONS_MAX, sizeof(*ch->memory));
 	ch->map_memory = calloc(2, sizeof(*ch->map_memory));
 	if (!ch->cache || !ch->memory || !ch->map_memory) {
@@ -437,13 +453,14 @@ void pc_channel_close(struct pc_channel *ch)
 
 int pc_channel_name_space(struct pc_channel *ch, const char *name_space)
 {
+	struct page_key digest;
+
 	error_clear();
 	if (!ch)
 		return error_set(-EINVAL, "pc_channel_name_space() needs a channel");
 	if (name_space)
-		key_name_space(name_space, &ch->name_space);
-	else
-		ch->name_space = ch->pc->name_space;
+		key_name_space(name_space, &digest);
+	key_text_init(&ch->key_text, name_space ? &digest : &ch->pc->name_space);
 	return 0;
 }
 

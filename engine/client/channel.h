@@ -8,6 +8,13 @@
 
 /* ---- one channel ---------------------------------------------------------------------------- */
 
+/* The input of the key hash: the digest of a namespace, in little-endian bytes, then a key. */
+struct key_text {
+	alignas(16) unsigned char name_space[sizeof(struct page_key)];
+	unsigned char key[KEY_BYTES_MAX];
+};
+static_assert(offsetof(struct key_text, key) == sizeof(struct page_key), "hashed as one text");
+
 /* A location of a page according to the directory; it may be stale. ref 0: none. */
 struct location {
 	uint32_t ref;
@@ -18,9 +25,20 @@ struct location {
 struct cache_entry {
 	struct page_key key;
 	struct location at;
-	uint32_t seen_ms;    /* CLOCK_MONOTONIC of the last look-up or read of the page, ms */
 	uint32_t touched_ms; /* CLOCK_MONOTONIC of the last CTL_TOUCH for the page, ms; 0: never */
 };
+static_assert(sizeof(struct cache_entry) == 32, "two to a cache line");
+
+/* The entries of the location cache whose keys have the same set number. */
+struct cache_set {
+	/* owner: the channel's thread; read by every look-up of a key of the set */
+	alignas(64) uint16_t tag[CACHE_WAYS]; /* bits of the entry's key; 0: the entry is unused */
+	/* CLOCK_MONOTONIC of the last look-up or read of the entry's page, ms */
+	uint32_t seen_ms[CACHE_WAYS];
+	/* owner: the channel's thread; read if the tag of an entry fits */
+	alignas(64) struct cache_entry entry[CACHE_WAYS];
+};
+static_assert(offsetof(struct cache_set, entry) == 64, "the tags and times share one line");
 
 struct map_pair {
 	struct map_view current;
@@ -29,7 +47,8 @@ struct map_pair {
 
 enum request_kind {
 	REQUEST_FREE = 0,
-	REQUEST_LOOK,    /* OP_READ of a bucket, on a rail's op ring */
+	REQUEST_LOOK,    /* OP_LOOKUP of buckets, on a rail's op ring */
+	REQUEST_RUN,     /* OP_RUN of pages, on a rail's op ring */
 	REQUEST_HEAD,    /* OP_READ of a page head, on a rail's op ring */
 	REQUEST_FETCH,   /* OP_PAGE of a page or of slices of it, on a rail's op ring */
 	REQUEST_CREDIT,  /* CTL_CREDIT on the ctl ring */
@@ -39,21 +58,24 @@ enum request_kind {
 
 /*
  * A request in flight on an op ring or the ctl ring. Its cookie is generation << 32 | index in
- * pc_channel.request.
+ * pc_channel.request; that of a run, which has 32 bits, is generation << 16 | index.
  */
 struct request {
-	/* batch of the page; NULL: the page no longer waits for the answer */
+	/* batch of the pages; NULL: they no longer wait for the answer */
 	struct pc_batch *batch;
+	/* RUN, LOOK: first page; page_work.next leads to the others. Else: the page */
 	uint32_t page;
 	uint32_t generation;
-	/* FETCH: bytes counted in channel_rail.bytes; CREDIT: length of the requested slots */
+	/* FETCH, RUN: bytes counted in channel_rail.bytes; CREDIT: length of the requested slots */
 	uint32_t bytes;
-	/* LOOK, HEAD: number of a scratch slot; FETCH: number of a staging block, or CLIENT_NONE */
+	/* LOOK, HEAD: number of the first scratch slot; FETCH: number of a staging block, or
+	 * CLIENT_NONE */
 	uint32_t hold;
 	uint32_t next; /* index of the next request in the free list */
 	uint8_t kind;
 	uint8_t rail;
 	uint16_t left; /* number of answers still to come; more than 1 only for CREDIT */
+	uint8_t pages; /* RUN, LOOK: number of pages, at most RUN_PAGES_MAX */
 };
 
 struct channel_rail {
@@ -99,8 +121,9 @@ struct staging {
 	/* free-running numbers of the oldest staging block and of the next one */
 	uint32_t first, last;
 	struct staging_block block[STAGING_BLOCKS];
-	uint32_t scratch_free;
-	uint32_t scratch_next[SCRATCH_SLOTS];
+	/* bit per scratch slot: it is free; and the word in which the last search ended */
+	uint32_t scratch_free[SCRATCH_SLOTS / 32];
+	uint32_t scratch_last;
 	/* memory registered by the library for one page that is larger than the staging region */
 	void *large;
 	bool large_busy;
@@ -129,11 +152,27 @@ struct stock {
 	struct stock_rail rail[RAILS_MAX];
 };
 
+/* A run of pages that is being planned. */
+struct run_open {
+	uint64_t what[3]; /* what the pages of the run have in common, see run_add() */
+	uint32_t head, tail;
+	uint32_t pages;
+	uint32_t most; /* number of pages at which the run is complete */
+};
+
+/* A run of look-ups of one peer that is being made. */
+struct look_open {
+	const struct map_member *member;
+	uint32_t head, tail;
+	uint32_t pages;
+	uint16_t tried; /* rails_tried of all its pages */
+};
+
 struct pc_channel {
 	struct pc *pc;
 	/* session that the channel belongs to; NULL: it is not attached */
 	struct session *session;
-	struct page_key name_space; /* digest of the namespace of the channel's keys */
+	struct key_text key_text; /* input of the key hash, for the namespace of the channel */
 	uint32_t id;
 	int wake;
 	unsigned char *segment;
@@ -142,6 +181,7 @@ struct pc_channel {
 
 	struct channel_rail rail[RAILS_MAX];
 	uint32_t rails;
+	uint32_t told;     /* bit per rail: entries were published in this step of the channel */
 	uint32_t resting;  /* bit per rail: its rest_until_ns is set (and may have passed) */
 	uint64_t rate_max; /* bandwidth estimate of the fastest rail, bytes per 1024 ns */
 	uint64_t least;    /* lower bound of `bytes * weight`, the time to finish, of every rail */
@@ -165,6 +205,11 @@ struct pc_channel {
 	uint32_t requests;
 	uint32_t request_free;
 
+	/* runs that this step is making, and a bit for each that is in use; unused between steps */
+	struct run_open run_open[RUN_OPEN_MAX];
+	struct look_open look_open[LOOK_OPEN_MAX];
+	uint32_t run_opened, look_opened;
+
 	/* the two map views that the channel uses; NULL: it has read none yet */
 	struct map_pair *map;
 	struct map_pair *map_spare;
@@ -176,7 +221,7 @@ struct pc_channel {
 	const struct map_member *map_last;
 	uint64_t peer_rest_until_ns[NODES_MAX];
 
-	struct cache_entry *cache;
+	struct cache_set *cache; /* CACHE_SETS sets */
 	struct staging staging;
 	struct stock *stock[CLASSES_MAX];
 	uint32_t stocks;  /* number of sizes in `stock`, which come first in the array */
@@ -195,8 +240,9 @@ struct pc_channel {
 	/* lower bound, for all batches, of the end of the deadline and of ANSWER_GRACE_NS after
 	 * it */
 	uint64_t due_ns;
-	/* a finished batch whose memory the next batch uses again; or NULL */
+	/* list of finished batches whose memory the next batches use again, and its length */
 	struct pc_batch *spare;
+	uint32_t spares;
 	struct pc_counts counts;
 	struct channel_statistics *statistics; /* in the segment; NULL: not attached */
 	struct pc_counts counts_told;          /* the part of `counts` that is in the statistics */
@@ -209,7 +255,8 @@ enum batch_kind { BATCH_GET, BATCH_SET, BATCH_EXISTS, BATCH_REMOVE };
 /* State of a page of a batch. The states below PAGE_QUEUES are also queues of the batch. */
 enum page_phase {
 	PAGE_LOOK = 0, /* waits for room in an op ring, to READ a bucket of its key */
-	PAGE_FETCH,    /* waits for room in an op ring, to READ the page */
+	PAGE_RUN,      /* waits to be planned into a run; then is in one of pc_batch.runs */
+	PAGE_FETCH,    /* waits for room in an op ring, to READ the page by itself */
 	PAGE_STAGE,    /* waits for room in an op ring and for staging memory, to READ the page */
 	PAGE_STORE,    /* set: waits for a credit, to copy the page into its slot */
 	/* the page READ was stale; waits for room in an op ring, to READ the page head */
@@ -242,11 +289,16 @@ struct page_work {
 	/* location of the page that last turned out to be wrong */
 	struct location wrong;
 	uint32_t bytes;
-	uint32_t next; /* index of the next page in its queue */
+	uint32_t next; /* index of the next page in its queue or in its run */
 	/* index of the request in flight for the page; of a sliced page, the latest one */
 	uint32_t request;
-	/* set, state PAGE_TWIN: index of the earlier page whose result this page gets */
-	uint32_t twin;
+	union {
+		/* set, state PAGE_TWIN: index of the earlier page whose result this page gets */
+		uint32_t twin;
+		/* first page of a run in pc_batch.runs: first page of the next run */
+		uint32_t run_next;
+	};
+	uint32_t cached; /* entry of the location cache that had the page, if it still does */
 	uint16_t rails_tried;
 	uint16_t pieces_out; /* get: number of ops in flight for this page */
 	uint16_t slices;     /* get: number of slices of this page posted so far */
@@ -261,8 +313,11 @@ struct page_work {
 	uint32_t owners_epoch;       /* epoch of the map to which `owner` and `asked` belong */
 	uint8_t owner[REPLICAS_MAX]; /* owners of the page's key, as member indices in the map */
 	uint8_t owners;
+	uint8_t run_pages; /* first page of a run in pc_batch.runs: number of its pages */
+	/* true: the segments are of one length and at one distance, so the page may be in a run */
+	bool regular;
 	/* padding to 128 bytes: an index selects a page by a shift, not by a multiplication */
-	uint8_t pad[7];
+	uint8_t pad[1];
 };
 static_assert(sizeof(struct page_work) == 128, "a power of two");
 static_assert(NODES_MAX <= 256, "page_work.owner is a byte each");
@@ -287,10 +342,14 @@ struct pc_batch {
 	uint64_t deadline_ns;
 	uint32_t missed[STATISTICS_RESULTS]; /* pages done with another result than PC_HIT */
 	struct page_queue queue[PAGE_QUEUES];
+	struct page_queue
+		runs; /* planned runs that wait for room on a rail, by their first pages */
 	uint64_t pinned[REGIONS_MAX / 64];
 	bool pins;
 	uint32_t first_rail;
-	uint32_t capacity;
+	uint32_t capacity; /* number of pages that `work` has room for */
+	/* set: hash table that find_twins() uses, 4 * capacity entries behind `work` */
+	uint32_t *twin_table;
 	struct page_work work[];
 };
 

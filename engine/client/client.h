@@ -22,72 +22,14 @@
 #include <sys/types.h>
 
 #include "config/limits.h"
-#include "engine/abi/bucket.h"
+#include "engine/abi/run.h"
 #include "engine/abi/segment.h"
 #include "engine/client/peercache.h"
 
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
 
-#define CLIENT_NONE UINT32_MAX
-#define SOCKET_DEFAULT "/run/peercache/engine.sock"
-
-/*
- * The front of the staging region consists of scratch slots of 64 bytes, one per bucket or page
- * head being READ.
- */
-#define SCRATCH_SLOTS 4096u
-#define SCRATCH_BYTES (SCRATCH_SLOTS * 64u)
-/* staging blocks of a channel, one for each page in staging; a power of two */
-#define STAGING_BLOCKS 1024u
-#define STAGING_PAGE_MAX (STAGING_BYTES - SCRATCH_BYTES)
-/* locations that a channel's location cache has room for; a power of two */
-#define CACHE_SLOTS 65536u
-#define TOUCH_BYTES (2u << 20) /* bytes of a pool that one madvise() call maps for writing */
-#define CREDIT_STOCK_MAX 64u   /* credits in stock, at most, for one page size and rail */
-#define CREDIT_STOCK_BYTES (8u << 20)
-/* credits requested beyond the missing ones; doubled each time a stock is empty */
-#define CREDIT_AHEAD 2u
-/* limit of the credits requested beyond the missing ones: pool size / 64 */
-#define CREDIT_AHEAD_SHARE 64u
-#define SKIP_MAX 64u /* pages without a credit that one step of a set may pass over */
-/* an op ring with this many unpublished entries is published at once */
-#define FLUSH_SLOTS 64u
-/* bytes of a long page; its op is published at once if the rail's backlog is short */
-#define FLUSH_LONG (64u << 10)
-/* longest backlog of a rail, in bytes, that counts as short for FLUSH_LONG */
-#define FLUSH_DRY (1u << 20)
-/* other locations kept for a page; they are tried if the first is wrong */
-#define PAGE_OTHERS 3
-#define STRIPE_BYTES (2u << 20) /* bytes that a channel may have in flight on one rail */
-/* the same limit for an op longer than a slice: it holds more than two of them */
-#define STRIPE_BYTES_BIG (4u << 20)
-#define STRIPE_BYTES_MIN SLICE_BYTES   /* lower bound of both limits, for a slow rail */
-#define STRIPE_SAMPLE_BYTES (1u << 20) /* bytes that a bandwidth sample of a rail needs, at least */
-/* time with bytes in flight that a bandwidth sample needs, at least */
-#define STRIPE_SAMPLE_NS 50000u
-/* upper limit of a rail's bandwidth estimate, bytes per 1024 ns */
-#define STRIPE_RATE_MAX (1ull << 30)
-/* no bandwidth estimate counts as less than the fastest rail's / 64 */
-#define STRIPE_RATIO_MAX 64u
-
-#define FRESH_NS 1000000000ull      /* how long exists and set trust a location in the cache */
-#define TOUCH_NS 1000000000ull      /* minimum time between two CTL_TOUCH for one page */
-#define PEER_REST_NS 1000000000ull  /* after a failed READ a peer is tried last for this time */
-#define RAIL_REST_NS 100000000ull   /* after a failed op a rail is used last for this time */
-#define REFUSED_NS 20000000ull      /* how long a refused request for credits stops new ones */
-#define STOCK_IDLE_NS 1000000000ull /* credits that are not used for this time are returned */
-#define REATTACH_NS 200000000ull    /* minimum time between two starts of the attach thread */
-#define LOOK_AROUND_NS 10000000ull  /* time between checks of the session's socket */
-/* longest time until the deadline of one op; the rail has the same limit */
-#define SHARE_NS_MAX 60000000000ull
-#define ANSWER_GRACE_NS 10000000ull  /* how long answers are awaited after a batch's deadline */
-#define DRAIN_WARN_NS 1000000000ull  /* a wait for the engine's NIC of this length is logged */
-#define ATTACH_WAIT_NS 1000000000ull /* longest time that a call waits for the attach thread */
-
-static_assert((SCRATCH_SLOTS & (SCRATCH_SLOTS - 1)) == 0, "a free list in a power of two");
-static_assert(SCRATCH_BYTES < STAGING_BYTES / 2, "most of staging is for pages");
-static_assert(CREDIT_STOCK_MAX <= CREDITS_MAX, "one size may be stocked");
+#include "engine/client/constants.h"
 
 /* ---- the process ---------------------------------------------------------------------------- */
 
@@ -211,8 +153,13 @@ void error_clear(void);
 
 /* key.c */
 void key_name_space(const char *name_space, struct page_key *ret_digest);
-void key_hash(
-	const struct page_key *name_space, const void *key, size_t bytes, struct page_key *ret_key);
+/*
+ * Prepares `text` for key_hash(): writes the digest of the namespace in front of the place of the
+ * key, once for all keys of the namespace.
+ */
+void key_text_init(struct key_text *text, const struct page_key *name_space);
+/* The page key of `key`, at most KEY_BYTES_MAX bytes. Overwrites the key in `text`. */
+void key_hash(struct key_text *text, const void *key, size_t bytes, struct page_key *ret_key);
 
 /* connect.c: the socket of a session. */
 /* Connects to the engine's socket. Returns the socket or -errno. Never blocks. */
@@ -336,8 +283,9 @@ uint32_t staging_take(struct staging *s, uint32_t bytes);
 void staging_free(struct staging *s, uint32_t block);
 unsigned char *staging_at(struct staging *s, uint32_t block);
 uint32_t staging_offset(const struct staging *s, uint32_t block);
-uint32_t scratch_take(struct staging *s);
-void scratch_free(struct staging *s, uint32_t slot);
+/* Takes `count` consecutive scratch slots. Returns the first, or CLIENT_NONE: no room. */
+uint32_t scratch_take(struct staging *s, uint32_t count);
+void scratch_free(struct staging *s, uint32_t slot, uint32_t count);
 
 /* stripe.c: chooses a rail with room for an op; CLIENT_NONE: no rail has room. */
 struct stripe {
@@ -346,10 +294,14 @@ struct stripe {
 	uint32_t slots; /* number of entries that the op takes in the op ring */
 	/* bytes that the op adds to the backlog; 0: a small READ, which does not count */
 	uint32_t bytes;
+	/* bytes of the shortest op that it could be split into: a run's page, else `bytes` */
+	uint32_t least;
 };
 uint32_t stripe_page(
 	struct pc_channel *ch, const struct stripe *s, uint32_t place, uint64_t now_ns);
 uint32_t stripe_small(struct pc_channel *ch, const struct stripe *s, uint64_t now_ns);
+/* Number of rails that carry READs from the peer, at least 1. */
+uint32_t stripe_rails(struct pc_channel *ch, uint16_t peer, uint64_t now_ns);
 /* True if a READ that failed on the rails of `tried` may be tried on another rail. */
 bool stripe_again(const struct pc_channel *ch, uint16_t peer, uint16_t tried);
 /*
@@ -368,13 +320,17 @@ void stripe_weigh(struct pc_channel *ch);
 /* submit.c: publishes ring entries. submit_op() in submit.h writes the ops themselves. */
 /* Writes the segments of an op after its first one into the ring entries behind the op's own. */
 void submit_segments(struct channel_rail *r, const struct op_segment *segments, uint32_t count);
-/* Publishes the entries written to this rail's op ring and wakes the rail if it sleeps. */
-void submit_flush_rail(struct pc_channel *ch, uint32_t rail);
+/* Publishes the entries written to this rail's op ring. submit_flush() wakes the rail. */
+void submit_publish(struct pc_channel *ch, uint32_t rail);
 /*
  * True if the ctl ring has room for one op with `answers` answers, and `reserve` entries stay free.
  */
 bool submit_ctl_room(struct pc_channel *ch, uint32_t answers, uint32_t reserve);
 void submit_ctl(struct pc_channel *ch, const struct ctl_op *op, uint32_t answers);
+/*
+ * Ends a step of the channel: publishes all entries, then wakes the rails and the control plane
+ * that sleep, behind one fence.
+ */
 void submit_flush(struct pc_channel *ch);
 
 /* reap.c */
@@ -387,6 +343,24 @@ void lookup_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns);
 void lookup_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
 	const struct bucket *bucket, uint32_t status, uint64_t now_ns);
 
+/* look_run.c: runs of look-ups. */
+/* Adds the page to a run of look-ups at `m`. False: a run found no room and is queued again. */
+bool look_add(struct pc_channel *ch, struct pc_batch *b, uint32_t i, const struct map_member *m,
+	uint64_t now_ns);
+/* Posts the open runs; with `room` false, queues their pages again. */
+void look_close_all(struct pc_channel *ch, struct pc_batch *b, bool room, uint64_t now_ns);
+void look_answer(struct pc_channel *ch, const struct request *r, const struct run_done *done,
+	uint32_t status, uint64_t now_ns);
+
+/* run.c: runs of pages. */
+/* Posts waiting runs, plans the pages of PAGE_RUN into runs and posts those. */
+void run_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns);
+/* Removes the first waiting run. Returns its first page; CLIENT_NONE: none. */
+uint32_t run_unqueue(struct pc_batch *b);
+/* `status` is the result of the pages in neither mask of `done`, and never OP_HIT. */
+void run_answer(struct pc_channel *ch, const struct request *r, const struct run_done *done,
+	uint32_t status, uint64_t now_ns);
+
 /* local.c: copies a page of this host's pools into the caller's segments. */
 enum pc_result local_get(
 	struct pc_channel *ch, const struct page_work *p, const struct pc_page *page);
@@ -394,6 +368,10 @@ bool local_has(
 	const struct session *session, const struct page_key *key, const struct location *at);
 
 /* fetch.c */
+/* A READ into the caller's memory has delivered the page. */
+void fetch_hit(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns);
+/* All READs of the page were answered, one of them with p->piece_status, which is no hit. */
+void fetch_not_hit(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns);
 void fetch_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns);
 /*
  * Requests nothing more of the page. False: none of its ops is in flight, so the caller ends the
@@ -433,8 +411,7 @@ void remove_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32
 
 /* notice.c: reports to the control plane that get no answer. */
 void notice_stale(struct pc_channel *ch, const struct page_work *p);
-void notice_touch(struct pc_channel *ch, const struct page_key *key, const struct location *at,
-	uint64_t now_ns);
+void notice_touch(struct pc_channel *ch, const struct page_work *p, uint64_t now_ns);
 /*
  * Reports a page that was looked up but not read as used, so that eviction spares it for a while.
  */

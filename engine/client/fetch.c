@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads pages of other hosts. A page is one op, either straight into registered memory or through
- * staging. A large page that would leave rails idle is read over several rails in slices. The rail
- * checks the page head after the payload of each op, and answers when its NIC no longer writes the
- * destination. A page is a hit when all its ops are hits; it fails only after all its ops were
- * answered. Channel thread.
+ * Reads pages of other hosts that fit no run (run.c). A page is one op, either straight into
+ * registered memory or through staging. A large page that would leave rails idle is read over
+ * several rails in slices. The rail checks the page head of each op, and answers when its NIC no
+ * longer writes the destination. A page is a hit when all its ops are hits; it fails only after all
+ * its ops were answered. Channel thread.
  */
 #include "engine/client/client.h"
 
@@ -106,7 +106,7 @@ static bool rails_idle(const struct pc_channel *ch, const struct pc_batch *b)
 {
 	uint32_t pages = 1;
 
-	if (b->next && b->next->left)
+	if ((b->next && b->next->left) || b->runs.head != CLIENT_NONE)
 		return false;
 	for (uint32_t i = b->queue[PAGE_FETCH].head; i != CLIENT_NONE && pages < ch->rails;
 		i = b->work[i].next)
@@ -256,7 +256,8 @@ static bool fetch(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_
 		&(struct stripe){.peer = m->peer,
 			.tried = p->rails_tried,
 			.slots = op_slots(piece.count),
-			.bytes = piece.bytes},
+			.bytes = piece.bytes,
+			.least = piece.bytes},
 		p->at.place, now_ns);
 	if (rail == CLIENT_NONE || ch->request_free == CLIENT_NONE)
 		return no_room(ch, b, i);
@@ -271,38 +272,6 @@ static bool fetch(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_
 	return true;
 }
 
-/*
- * Fast path for the usual page: one op into one registered segment. All other pages take fetch().
- */
-static bool fetch_plain(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
-{
-	const struct page_work *p = &b->work[i];
-	const struct pc_page *page = &b->pages[i];
-	const struct map_member *m = map_by_ref(ch, p->at.ref);
-	const struct memory_view *memory;
-	struct op_segment segment;
-	uint32_t rail;
-
-	if (p->phase != PAGE_FETCH || page->segment_count != 1 || p->bytes > SLICE_BYTES || !m)
-		return fetch(ch, b, i, now_ns);
-	memory = memory_find(ch, page->segments->base, p->bytes);
-	if (!memory)
-		return fetch(ch, b, i, now_ns);
-	rail = stripe_page(ch,
-		&(struct stripe){.peer = m->peer,
-			.tried = p->rails_tried,
-			.slots = op_slots(1),
-			.bytes = p->bytes},
-		p->at.place, now_ns);
-	if (rail == CLIENT_NONE || ch->request_free == CLIENT_NONE)
-		return no_room(ch, b, i);
-	segment = (struct op_segment){.region = memory->region,
-		.length = p->bytes,
-		.offset = (uintptr_t)page->segments->base - memory->base};
-	submit_page(ch, b, i, m, rail, &(struct piece){&segment, p->bytes, CLIENT_NONE, 1}, now_ns);
-	return true;
-}
-
 void fetch_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
 {
 	static const enum page_phase queue[] = {PAGE_FETCH, PAGE_STAGE};
@@ -311,16 +280,26 @@ void fetch_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
 	for (unsigned q = 0; q < 2; q++)
 		while (!ch->broken && !ch->no_room &&
 			(i = page_unqueue(b, queue[q])) != CLIENT_NONE)
-			if (!fetch_plain(ch, b, i, now_ns))
+			if (!fetch(ch, b, i, now_ns))
 				break;
 }
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
+void fetch_hit(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
+{
+	const struct page_work *p = &b->work[i];
+
+	ch->counts.hits_remote++;
+	ch->counts.bytes_read += p->bytes;
+	ch->peer_rest_until_ns[p->peer] = 0;
+	notice_touch(ch, p, now_ns);
+	page_done(b, i, PC_HIT);
+}
+
 static void hit(
 	struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t hold, uint64_t now_ns)
 {
-	struct page_work *p = &b->work[i];
 	const struct pc_page *page = &b->pages[i];
 
 	if (hold != CLIENT_NONE) {
@@ -331,16 +310,12 @@ static void hit(
 		/* the caller may report the page to another core, which then reads the
 		 * destination */
 		shm_fence_stream();
-		ch->counts.bytes_staged += p->bytes;
+		ch->counts.bytes_staged += b->work[i].bytes;
 	}
-	ch->counts.hits_remote++;
-	ch->counts.bytes_read += p->bytes;
-	ch->peer_rest_until_ns[p->peer] = 0;
-	notice_touch(ch, &p->key, &p->at, now_ns);
-	page_done(b, i, PC_HIT);
+	fetch_hit(ch, b, i, now_ns);
 }
 
-static void not_hit(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
+void fetch_not_hit(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
 {
 	struct page_work *p = &b->work[i];
 	uint32_t status = p->piece_status;
@@ -361,7 +336,7 @@ static void not_hit(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint6
 	case OP_PEER_DOWN:
 		if (stripe_again(ch, p->peer, p->rails_tried) && map_by_ref(ch, p->at.ref)) {
 			ch->counts.reissued++;
-			page_queue(b, i, p->flags & PAGE_REGISTERED ? PAGE_FETCH : PAGE_STAGE);
+			page_queue(b, i, page_read_phase(p));
 			return;
 		}
 		break;
@@ -380,7 +355,7 @@ static void fetch_end(
 	if (likely(b->work[i].piece_status == OP_HIT))
 		hit(ch, b, i, hold, now_ns);
 	else
-		not_hit(ch, b, i, now_ns);
+		fetch_not_hit(ch, b, i, now_ns);
 }
 
 void fetch_answer(struct pc_channel *ch, const struct request *r, uint32_t status, uint64_t now_ns)

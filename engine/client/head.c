@@ -18,7 +18,7 @@ static void stale(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_
 }
 
 static void submit_head(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
-	const struct map_member *m, uint32_t rail, uint64_t now_ns)
+	const struct map_member *m, uint32_t rail, uint32_t hold, uint64_t now_ns)
 {
 	struct page_work *p = &b->work[i];
 	uint32_t index = request_take(ch, REQUEST_HEAD, b, i);
@@ -35,7 +35,7 @@ static void submit_head(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
 		.deadline_ns = now_ns + batch_share_ns(b, now_ns, 3)};
 
 	r->rail = (uint8_t)rail;
-	r->hold = scratch_take(&ch->staging);
+	r->hold = hold;
 	segment.offset = r->hold * sizeof(struct bucket);
 	op.cookie = request_cookie(ch, index);
 	p->peer = m->peer;
@@ -50,7 +50,7 @@ void head_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
 
 	while (!ch->broken && (i = page_unqueue(b, PAGE_HEAD)) != CLIENT_NONE) {
 		const struct map_member *m = map_by_ref(ch, b->work[i].at.ref);
-		uint32_t rail;
+		uint32_t rail, hold = CLIENT_NONE;
 
 		if (!m) {
 			stale(ch, b, i, now_ns);
@@ -61,12 +61,13 @@ void head_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
 				.tried = b->work[i].rails_tried,
 				.slots = op_slots(1)},
 			now_ns);
-		if (rail == CLIENT_NONE || ch->staging.scratch_free == CLIENT_NONE ||
-			ch->request_free == CLIENT_NONE) {
+		if (rail != CLIENT_NONE && ch->request_free != CLIENT_NONE)
+			hold = scratch_take(&ch->staging, 1);
+		if (hold == CLIENT_NONE) {
 			page_requeue(b, i);
 			return;
 		}
-		submit_head(ch, b, i, m, rail, now_ns);
+		submit_head(ch, b, i, m, rail, hold, now_ns);
 	}
 }
 

@@ -11,6 +11,8 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#define KEY_BYTES_USUAL 64u /* length of SGLang's keys: SHA-256 in hexadecimal */
+
 static struct page_key digest(const void *bytes, size_t count)
 {
 	XXH128_hash_t hash = XXH3_128bits(bytes, count);
@@ -23,14 +25,19 @@ void key_name_space(const char *name_space, struct page_key *ret_digest)
 	*ret_digest = digest(name_space, strlen(name_space));
 }
 
-void key_hash(
-	const struct page_key *name_space, const void *key, size_t bytes, struct page_key *ret_key)
+void key_text_init(struct key_text *text, const struct page_key *name_space)
 {
-	unsigned char text[sizeof(struct page_key) + KEY_BYTES_MAX];
 	const uint64_t word[2] = {htole64(name_space->word[0]), htole64(name_space->word[1])};
 
-	memcpy(text, word, sizeof(word));
-	memcpy(text + sizeof(struct page_key), key, bytes);
+	memcpy(text->name_space, word, sizeof(word));
+}
+
+void key_hash(struct key_text *text, const void *key, size_t bytes, struct page_key *ret_key)
+{
+	if (likely(bytes == KEY_BYTES_USUAL)) /* a constant length: the copy is a few moves */
+		memcpy(text->key, key, KEY_BYTES_USUAL);
+	else
+		memcpy(text->key, key, bytes);
 	*ret_key = digest(text, sizeof(struct page_key) + bytes);
 	if (ret_key->word[0] == 0 && ret_key->word[1] == 0)
 		ret_key->word[0] = 1; /* an all-zero page key would mean "no page" */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Finds the location of a key: in the channel's cache, else in a bucket of an owner of the key. The
- * bucket is loaded from this host's shard or READ through a rail. A whole batch is looked up at a
- * time.
+ * bucket is loaded from this host's shard or READ through a rail (look_run.c). A whole batch is
+ * looked up at a time.
  *
  *   owner 1: first bucket -- full, no match --> second bucket
  *     failed, or not there  --> owner 2, ..., then the owners by the previous map
@@ -49,13 +49,16 @@ void lookup_again(struct pc_batch *b, uint32_t i)
 static bool cached(
 	struct pc_channel *ch, const struct pc_batch *b, struct page_work *p, uint64_t now_ns)
 {
-	const struct cache_entry *e = cache_find(ch, &p->key);
+	const struct cache_set *set = cache_set(ch, &p->key);
+	uint32_t way = cache_way(set, &p->key);
 
-	if (!e || !map_by_ref(ch, e->at.ref))
+	if (way == CACHE_WAYS || !map_by_ref(ch, set->entry[way].at.ref))
 		return false;
-	if (b->kind != BATCH_GET && (uint32_t)(now_ns / 1000000) - e->seen_ms >= FRESH_NS / 1000000)
+	if (b->kind != BATCH_GET &&
+		(uint32_t)(now_ns / 1000000) - set->seen_ms[way] >= FRESH_NS / 1000000)
 		return false;
-	p->at = e->at;
+	p->at = set->entry[way].at;
+	p->cached = cache_number(ch, set, way);
 	return true;
 }
 
@@ -185,9 +188,12 @@ static bool match(
 static void found(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
 {
 	struct page_work *p = &b->work[i];
+	const struct cache_set *set = cache_set(ch, &p->key);
+	const struct cache_entry *e;
 
 	p->rails_tried = 0;
-	cache_put(ch, &p->key, &p->at, now_ns);
+	e = cache_put(ch, &p->key, &p->at, now_ns);
+	p->cached = cache_number(ch, set, (uint32_t)(e - set->entry));
 	page_found(ch, b, i, now_ns);
 }
 
@@ -207,37 +213,6 @@ static bool look_here(struct pc_channel *ch, struct page_work *p, uint64_t now_n
 	return match(ch, p, &bucket, now_ns);
 }
 
-static void submit_bucket(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
-	const struct map_member *m, uint32_t rail, uint64_t now_ns)
-{
-	struct page_work *p = &b->work[i];
-	uint32_t bucket = dir_bucket_first(&p->key, m->bucket_bits);
-	uint32_t index = request_take(ch, REQUEST_LOOK, b, i);
-	struct request *r = &ch->request[index];
-	struct op_segment segment = {.region = ch->staging.region, .length = sizeof(struct bucket)};
-	struct op op = {.kind = OP_READ,
-		.segments = 1,
-		.peer = (uint8_t)m->peer,
-		.region = REGION_SHARD,
-		.peer_ref = m->ref,
-		.length = sizeof(struct bucket)};
-
-	if (p->flags & PAGE_SECOND)
-		bucket = dir_bucket_other(bucket, dir_tag(&p->key), m->bucket_bits);
-	r->rail = (uint8_t)rail;
-	r->hold = scratch_take(&ch->staging);
-	segment.offset = r->hold * sizeof(struct bucket);
-	op.cookie = request_cookie(ch, index);
-	op.offset = (uint64_t)bucket * sizeof(struct bucket);
-	/* A third of the time to the deadline: the rest is for the other owners and for the page
-	 * itself. */
-	op.deadline_ns = now_ns + batch_share_ns(b, now_ns, 3);
-	p->rails_tried |= (uint16_t)(1u << rail);
-	p->peer = m->peer;
-	page_in_flight(b, i, index);
-	submit_op(ch, rail, &op, &segment);
-}
-
 /* The member whose peer number is p->peer; NULL: it is no longer in the map. */
 static const struct map_member *same_peer(const struct pc_channel *ch, const struct page_work *p)
 {
@@ -250,17 +225,15 @@ static const struct map_member *same_peer(const struct pc_channel *ch, const str
 }
 
 /*
- * Looks one page up as far as possible without waiting. False: no room; the page is back in front
- * of its queue.
+ * Looks one page up as far as possible without waiting. False: a run found no room, and its pages
+ * are queued again.
  */
-/* cold: 43 lines, because every exit of the loop over owners is here; no other rule is lifted */
 static bool look(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
 {
 	struct page_work *p = &b->work[i];
 
 	for (;;) {
 		const struct map_member *m = NULL;
-		uint32_t rail;
 
 		if (p->flags & PAGE_SAME_PEER)
 			m = same_peer(ch, p);
@@ -273,38 +246,24 @@ static bool look(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t
 			page_absent(ch, b, i);
 			return true;
 		}
-		if (m->ref == ch->session->ref) {
-			if (look_here(ch, p, now_ns)) {
-				found(ch, b, i, now_ns);
-				return true;
-			}
-			p->flags |= PAGE_SAW_ANSWER;
-			continue;
+		if (m->ref != ch->session->ref)
+			return look_add(ch, b, i, m, now_ns);
+		if (look_here(ch, p, now_ns)) {
+			found(ch, b, i, now_ns);
+			return true;
 		}
-		rail = stripe_small(ch,
-			&(struct stripe){
-				.peer = m->peer, .tried = p->rails_tried, .slots = op_slots(1)},
-			now_ns);
-		if (rail == CLIENT_NONE || ch->staging.scratch_free == CLIENT_NONE ||
-			ch->request_free == CLIENT_NONE) {
-			p->peer = m->peer;
-			p->flags |= PAGE_SAME_PEER;
-			page_requeue(b, i);
-			return false;
-		}
-		p->flags &= (uint8_t)~PAGE_SAME_PEER;
-		submit_bucket(ch, b, i, m, rail, now_ns);
-		return true;
+		p->flags |= PAGE_SAW_ANSWER;
 	}
 }
 
 void lookup_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
 {
+	bool room = true;
 	uint32_t i;
 
-	while (!ch->broken && (i = page_unqueue(b, PAGE_LOOK)) != CLIENT_NONE)
-		if (!look(ch, b, i, now_ns))
-			return;
+	while (room && !ch->broken && (i = page_unqueue(b, PAGE_LOOK)) != CLIENT_NONE)
+		room = look(ch, b, i, now_ns);
+	look_close_all(ch, b, room, now_ns);
 }
 
 void lookup_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i,

@@ -38,10 +38,11 @@ static void touch(struct pc_channel *ch, struct cache_entry *e, uint32_t now_ms)
 		tell(ch, e, now_ms);
 }
 
-void notice_touch(struct pc_channel *ch, const struct page_key *key, const struct location *at,
-	uint64_t now_ns)
+void notice_touch(struct pc_channel *ch, const struct page_work *p, uint64_t now_ns)
 {
-	touch(ch, cache_put(ch, key, at, now_ns), (uint32_t)(now_ns / 1000000));
+	struct cache_entry *e = cache_again(ch, p->cached, &p->key, &p->at, now_ns);
+
+	touch(ch, e ? e : cache_put(ch, &p->key, &p->at, now_ns), (uint32_t)(now_ns / 1000000));
 }
 
 void notice_wanted(struct pc_channel *ch, const struct page_key *key, uint64_t now_ns)
@@ -49,6 +50,6 @@ void notice_wanted(struct pc_channel *ch, const struct page_key *key, uint64_t n
 	struct cache_entry *e = cache_find(ch, key);
 
 	if (e)
-		/* e->seen_ms is not changed: the look-up did not confirm the cached location */
+		/* cache_set.seen_ms stays: the look-up did not confirm the location */
 		touch(ch, e, (uint32_t)(now_ns / 1000000));
 }

@@ -65,16 +65,34 @@ __attribute__((noinline)) const struct memory_view *memory_search(
 	return ch->memory[low].region ? &ch->memory[low] : NULL;
 }
 
+static void pin(struct pc_batch *b, const struct memory_view *m)
+{
+	b->pinned[m->slot / 64] |= 1ull << m->slot % 64;
+	b->pins = true;
+}
+
 /*
  * Marks the registered ranges that contain the page's segments, so that they are not deregistered
  * while the batch uses them (pinned). `*last` is the range that was marked last; it is not marked
  * again. True: every segment lies in a registered range.
  */
-static bool find_page(
-	struct pc_batch *b, const struct pc_page *page, const struct memory_view **last)
+static bool find_page(struct pc_batch *b, struct page_work *p, const struct pc_page *page,
+	const struct memory_view **last)
 {
 	bool all = true;
 
+	if (p->regular) { /* all segments at once; else each may be in a range of its own */
+		const struct memory_view *m =
+			memory_find(b->channel, page->segments->base, page_span(page));
+
+		if (likely(m)) {
+			if (m != *last)
+				pin(b, m);
+			*last = m;
+			return true;
+		}
+		p->regular = false;
+	}
 	for (unsigned s = 0; s < page->segment_count; s++) {
 		const struct pc_segment *segment = &page->segments[s];
 		const struct memory_view *m = *last;
@@ -86,8 +104,7 @@ static bool find_page(
 			all = false;
 			continue;
 		}
-		b->pinned[m->slot / 64] |= 1ull << m->slot % 64;
-		b->pins = true;
+		pin(b, m);
 		*last = m;
 	}
 	return all;
@@ -103,7 +120,7 @@ static void find_all(struct pc_batch *b)
 		struct page_work *p = &b->work[i];
 
 		p->flags &= (uint8_t)~PAGE_REGISTERED;
-		if (p->phase != PAGE_DONE && find_page(b, &b->pages[i], &last))
+		if (p->phase != PAGE_DONE && find_page(b, p, &b->pages[i], &last))
 			p->flags |= PAGE_REGISTERED;
 	}
 }

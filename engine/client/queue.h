@@ -85,6 +85,14 @@ static inline void page_in_flight(struct pc_batch *b, uint32_t i, uint32_t reque
 	b->channel->moves++;
 }
 
+/* The phase in which a page waits to be READ from another host. */
+static inline enum page_phase page_read_phase(const struct page_work *p)
+{
+	if (likely(p->flags & PAGE_REGISTERED && p->regular))
+		return PAGE_RUN;
+	return p->flags & PAGE_REGISTERED ? PAGE_FETCH : PAGE_STAGE;
+}
+
 /* Continues a page whose location p->at was found: queues its READ or ends it on this host. */
 static inline void page_found(
 	struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
@@ -92,7 +100,7 @@ static inline void page_found(
 	const struct page_work *p = &b->work[i];
 
 	if (b->kind == BATCH_GET && p->at.ref != ch->session->ref)
-		page_queue(b, i, p->flags & PAGE_REGISTERED ? PAGE_FETCH : PAGE_STAGE);
+		page_queue(b, i, page_read_phase(p));
 	else
 		page_here(ch, b, i, now_ns);
 }
@@ -113,6 +121,22 @@ static inline uint64_t batch_due_ns(const struct pc_batch *b)
 	if (!b->expired)
 		return b->deadline_ns;
 	return b->abandoned ? UINT64_MAX : b->deadline_ns + ANSWER_GRACE_NS;
+}
+
+/* ---- segments ------------------------------------------------------------------------------- */
+
+/* Distance between the starts of the segments of a regular page; 0: it has only one. */
+static inline uint64_t page_stride(const struct pc_page *page)
+{
+	const struct pc_segment *s = page->segments;
+
+	return page->segment_count > 1 ? (uintptr_t)s[1].base - (uintptr_t)s[0].base : 0;
+}
+
+/* Bytes from the start of the first segment of a regular page to the end of the last one. */
+static inline uint64_t page_span(const struct pc_page *page)
+{
+	return page_stride(page) * (page->segment_count - 1) + page->segments->bytes;
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */

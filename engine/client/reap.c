@@ -6,8 +6,6 @@
  */
 #include "engine/client/client.h"
 
-#define EXPECT_AHEAD 6
-
 static struct request *request_of(struct pc_channel *ch, uint64_t cookie, uint32_t *ret_index)
 {
 	uint32_t index = (uint32_t)cookie;
@@ -22,28 +20,71 @@ static struct request *request_of(struct pc_channel *ch, uint64_t cookie, uint32
 	return r;
 }
 
-/*
- * Prefetches, for the completion `i` of the ring, the bucket that its READ delivered: reap() calls
- * this EXPECT_AHEAD completions before it searches that bucket, so that the cache miss overlaps.
- */
-static void expect(const struct pc_channel *ch, const struct ring_consumer *ring, uint32_t i)
+/* The request of a run's answer; NULL: none in flight has this cookie, or it is not a run. */
+static struct request *run_of(
+	struct pc_channel *ch, const struct run_done *done, uint32_t *ret_index)
 {
-	const struct op_done *done = ring_slot_old(ring, i);
-	uint32_t index = (uint32_t)done->cookie;
+	uint32_t index = done->cookie & 0xffff;
+	struct request *r;
 
-	if (index < ch->requests && ch->request[index].kind == REQUEST_LOOK)
-		__builtin_prefetch(
-			ch->staging.base + ch->request[index].hold * sizeof(struct bucket));
+	if (index >= ch->requests)
+		return NULL;
+	r = &ch->request[index];
+	if (r->kind != (done->kind == OP_RUN ? REQUEST_RUN : REQUEST_LOOK) ||
+		run_cookie(ch, index) != done->cookie)
+		return NULL;
+	*ret_index = index;
+	return r;
 }
 
 static void let_go(struct pc_channel *ch, const struct request *r)
 {
 	if (r->kind == REQUEST_LOOK || r->kind == REQUEST_HEAD)
-		scratch_free(&ch->staging, r->hold);
+		scratch_free(&ch->staging, r->hold, r->pages);
 	else if (r->hold == STAGING_LARGE)
 		ch->staging.large_busy = false;
 	else if (r->hold != CLIENT_NONE)
 		staging_free(&ch->staging, r->hold);
+}
+
+/* What the answer of any op says about its rail. */
+static void rail_answered(
+	struct pc_channel *ch, const struct request *r, uint32_t status, uint64_t now_ns)
+{
+	ch->moves++;
+	ch->rail[r->rail].in_flight--;
+	ch->no_room = false;
+	if (r->bytes)
+		stripe_take(ch, r->rail, r->bytes, now_ns);
+	if (unlikely(status == OP_NIC_ERROR || status == OP_PEER_DOWN))
+		stripe_rest(ch, r->rail, now_ns);
+	if (unlikely(status == OP_PEER_DOWN))
+		map_refresh(ch);
+}
+
+/*
+ * The masks decide about the pages that have a bit in them. What an engine may not say counts as a
+ * failure of the READ: OP_HIT or OP_STALE for the other pages.
+ */
+static void run_done(
+	struct pc_channel *ch, uint32_t rail, const struct run_done *done, uint64_t now_ns)
+{
+	uint32_t status = done->status < OP_STATUS_COUNT && done->status != OP_STALE ? done->status
+										     : OP_NIC_ERROR;
+	uint32_t index;
+	struct request *r = run_of(ch, done, &index);
+
+	if (!r || r->rail != rail)
+		return;
+	rail_answered(ch, r, status, now_ns);
+	if (status == OP_HIT)
+		status = OP_NIC_ERROR;
+	if (r->batch && r->kind == REQUEST_LOOK)
+		look_answer(ch, r, done, status, now_ns);
+	else if (r->batch)
+		run_answer(ch, r, done, status, now_ns);
+	let_go(ch, r);
+	request_free(ch, index);
 }
 
 static void rail_done(
@@ -53,24 +94,12 @@ static void rail_done(
 	uint32_t index;
 	struct request *r = request_of(ch, done->cookie, &index);
 	struct page_head head;
-	struct bucket bucket;
 
-	if (!r || r->rail != rail || r->kind >= REQUEST_CREDIT)
+	if (!r || r->rail != rail || (r->kind != REQUEST_HEAD && r->kind != REQUEST_FETCH))
 		return;
-	ch->moves++;
-	ch->rail[rail].in_flight--;
-	ch->no_room = false;
-	if (r->bytes)
-		stripe_take(ch, rail, r->bytes, now_ns);
-	if (status == OP_NIC_ERROR || status == OP_PEER_DOWN)
-		stripe_rest(ch, rail, now_ns);
-	if (status == OP_PEER_DOWN)
-		map_refresh(ch);
-	if (r->batch && r->kind == REQUEST_LOOK) {
-		memcpy(&bucket, ch->staging.base + r->hold * sizeof(bucket), sizeof(bucket));
-		lookup_answer(ch, r->batch, r->page, &bucket, status, now_ns);
-	} else if (r->batch && r->kind == REQUEST_HEAD) {
-		memcpy(&head, ch->staging.base + r->hold * sizeof(bucket), sizeof(head));
+	rail_answered(ch, r, status, now_ns);
+	if (r->batch && r->kind == REQUEST_HEAD) {
+		memcpy(&head, ch->staging.base + r->hold * sizeof(struct bucket), sizeof(head));
 		head_answer(ch, r->batch, r->page, &head, status, now_ns);
 	} else if (r->batch) {
 		fetch_answer(ch, r, status, now_ns);
@@ -112,12 +141,16 @@ uint32_t reap(struct pc_channel *ch, uint64_t now_ns)
 
 		n = ring_ready(ring);
 		for (int32_t i = 0; i < n; i++) {
-			struct op_done done;
+			union {
+				struct op_done op;
+				struct run_done run;
+			} done;
 
-			if (i + EXPECT_AHEAD < n)
-				expect(ch, ring, (uint32_t)i + EXPECT_AHEAD);
 			memcpy(&done, ring_slot_old(ring, (uint32_t)i), sizeof(done));
-			rail_done(ch, rail, &done, now_ns);
+			if (likely(done.run.kind))
+				run_done(ch, rail, &done.run, now_ns);
+			else
+				rail_done(ch, rail, &done.op, now_ns);
 		}
 		if (n > 0)
 			ring_release(ring, (uint32_t)n);

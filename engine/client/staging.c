@@ -16,9 +16,8 @@ void staging_init(struct staging *s, unsigned char *base, uint16_t region)
 	s->tail = SCRATCH_BYTES;
 	s->used = 0;
 	s->first = s->last = 0;
-	s->scratch_free = 0;
-	for (uint32_t i = 0; i < SCRATCH_SLOTS; i++)
-		s->scratch_next[i] = i + 1 < SCRATCH_SLOTS ? i + 1 : CLIENT_NONE;
+	s->scratch_last = 0;
+	memset(s->scratch_free, 0xff, sizeof(s->scratch_free));
 }
 
 uint32_t staging_take(struct staging *s, uint32_t bytes)
@@ -65,17 +64,41 @@ uint32_t staging_offset(const struct staging *s, uint32_t block)
 	return s->block[block].offset;
 }
 
-uint32_t scratch_take(struct staging *s)
+/* Returns the lowest bit of `free` above which, it included, `count` bits are set; 32: none. */
+static uint32_t bits_find(uint32_t free, uint32_t count)
 {
-	uint32_t slot = s->scratch_free;
+	uint32_t have = 1; /* every bit that is still set begins `have` set bits */
 
-	if (slot != CLIENT_NONE)
-		s->scratch_free = s->scratch_next[slot];
-	return slot;
+	while (free && have < count) {
+		uint32_t step = have < count - have ? have : count - have;
+
+		free &= free >> step;
+		have += step;
+	}
+	return free ? (uint32_t)__builtin_ctz(free) : 32;
 }
 
-void scratch_free(struct staging *s, uint32_t slot)
+static uint32_t bits_of(uint32_t at, uint32_t count)
 {
-	s->scratch_next[slot] = s->scratch_free;
-	s->scratch_free = slot;
+	return (count < 32 ? (1u << count) - 1 : UINT32_MAX) << at;
+}
+
+uint32_t scratch_take(struct staging *s, uint32_t count)
+{
+	for (uint32_t k = 0; k < SCRATCH_SLOTS / 32; k++) {
+		uint32_t word = (s->scratch_last + k) % (SCRATCH_SLOTS / 32);
+		uint32_t at = bits_find(s->scratch_free[word], count);
+
+		if (at == 32)
+			continue;
+		s->scratch_free[word] &= ~bits_of(at, count);
+		s->scratch_last = word;
+		return word * 32 + at;
+	}
+	return CLIENT_NONE;
+}
+
+void scratch_free(struct staging *s, uint32_t slot, uint32_t count)
+{
+	s->scratch_free[slot / 32] |= bits_of(slot % 32, count);
 }

@@ -156,9 +156,11 @@ void stripe_take(struct pc_channel *ch, uint32_t rail, uint32_t bytes, uint64_t 
 
 /* ---- choice ---------------------------------------------------------------------------------- */
 
-static bool credit_left(const struct channel_rail *r, uint64_t bytes)
+/* An idle rail takes any op that cannot be split. */
+static bool credit_left(const struct channel_rail *r, const struct stripe *s)
 {
-	return r->bytes + bytes <= r->credit[bytes > SLICE_BYTES] || !r->bytes || !bytes;
+	return r->bytes + s->bytes <= r->credit[s->least > SLICE_BYTES] || !s->bytes ||
+	       (!r->bytes && s->bytes == s->least);
 }
 
 static uint32_t rails_out(const struct pc_channel *ch, uint16_t peer)
@@ -206,7 +208,8 @@ static uint32_t usable(const struct pc_channel *ch, const struct stripe *s, uint
  * The rail of `rails` within its in-flight budget that would finish the op first; of equal ones,
  * the first from `start` on. The loop visits all rails, because it also computes ch->least.
  */
-static uint32_t soonest(struct pc_channel *ch, uint64_t bytes, uint32_t start, uint32_t rails)
+static uint32_t soonest(
+	struct pc_channel *ch, const struct stripe *s, uint32_t start, uint32_t rails)
 {
 	uint32_t best = CLIENT_NONE, end = ch->rails;
 	uint64_t best_finish = UINT64_MAX, least = UINT64_MAX;
@@ -214,10 +217,10 @@ static uint32_t soonest(struct pc_channel *ch, uint64_t bytes, uint32_t start, u
 	for (uint32_t from = start;; from = 0, end = start) {
 		for (uint32_t r = from; r < end; r++) {
 			const struct channel_rail *rail = &ch->rail[r];
-			uint64_t now = finish(rail, 0), then = now + bytes * rail->weight;
+			uint64_t now = finish(rail, 0), then = now + s->bytes * rail->weight;
 
 			least = now < least ? now : least;
-			if (then < best_finish && rails >> r & 1 && credit_left(rail, bytes)) {
+			if (then < best_finish && rails >> r & 1 && credit_left(rail, s)) {
 				best = r;
 				best_finish = then;
 			}
@@ -235,23 +238,25 @@ static uint32_t soonest_room(
 {
 	uint32_t r;
 
-	while ((r = soonest(ch, s->bytes, start, rails)) != CLIENT_NONE &&
-		!submit_room(ch, r, s->slots))
+	while ((r = soonest(ch, s, start, rails)) != CLIENT_NONE && !submit_room(ch, r, s->slots))
 		rails &= ~(1u << r);
 	return r;
 }
 
-/*
- * Prefer the page's home rail unless another rail's estimated finish time is earlier by more than
- * one slice.
- */
+/* The lead, in bytes, that another rail needs over the home rail: a slice, or the whole run. */
+static uint64_t lead(const struct stripe *s)
+{
+	return s->bytes > s->least && s->bytes > SLICE_BYTES ? s->bytes : SLICE_BYTES;
+}
+
+/* Prefer the page's home rail unless another rail's estimated finish time is earlier by lead(). */
 __attribute__((noinline)) static uint32_t weighed(
 	struct pc_channel *ch, const struct stripe *s, uint32_t near, uint32_t rails, bool near_may)
 {
 	uint32_t best = soonest_room(ch, s, near, rails);
 
 	if (best == CLIENT_NONE || best == near || !near_may ||
-		finish(&ch->rail[best], s->bytes + SLICE_BYTES) < finish(&ch->rail[near], s->bytes))
+		finish(&ch->rail[best], s->bytes + lead(s)) < finish(&ch->rail[near], s->bytes))
 		return best;
 	return submit_room(ch, near, s->slots) ? near : best;
 }
@@ -266,12 +271,12 @@ uint32_t stripe_page(struct pc_channel *ch, const struct stripe *s, uint32_t pla
 	if (unlikely(near >= ch->rails))
 		near %= ch->rails;
 	r = &ch->rail[near];
-	near_may = (rails & ~out) >> near & 1 && credit_left(r, s->bytes);
+	near_may = (rails & ~out) >> near & 1 && credit_left(r, s);
 	/* Fast path. `least` is a lower bound of every rail's backlog, so no other rail can finish
 	 * a slice earlier: skip the scan. */
 	if (near_may &&
 		finish(r, s->bytes) <=
-			ch->least + ((uint64_t)(s->bytes + SLICE_BYTES) << WEIGHT_SHIFT) &&
+			ch->least + ((uint64_t)(s->bytes + lead(s)) << WEIGHT_SHIFT) &&
 		submit_room(ch, near, s->slots))
 		return near;
 	return weighed(ch, s, near, rails, near_may);
@@ -286,6 +291,13 @@ uint32_t stripe_small(struct pc_channel *ch, const struct stripe *s, uint64_t no
 	if (rails >> next & 1 && !ch->rail[next].bytes && submit_room(ch, next, s->slots))
 		return next;
 	return soonest_room(ch, s, next, rails);
+}
+
+uint32_t stripe_rails(struct pc_channel *ch, uint16_t peer, uint64_t now_ns)
+{
+	uint32_t out = rails_out(ch, peer) | resting(ch, now_ns);
+
+	return (uint32_t)__builtin_popcount(usable(ch, &(struct stripe){.peer = peer}, out));
 }
 
 /*

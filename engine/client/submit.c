@@ -7,10 +7,13 @@
 
 #include <unistd.h>
 
-static void publish(struct channel_rail *r)
+void submit_publish(struct pc_channel *ch, uint32_t rail)
 {
+	struct channel_rail *r = &ch->rail[rail];
+
 	ring_publish(&r->ops, r->unpublished);
 	r->unpublished = 0;
+	ch->told |= 1u << rail;
 }
 
 /*
@@ -27,13 +30,6 @@ static void wake(const struct pc_channel *ch, uint32_t rail)
 		return; /* the eventfd's counter is full, so the rail is being woken already */
 }
 
-void submit_flush_rail(struct pc_channel *ch, uint32_t rail)
-{
-	publish(&ch->rail[rail]);
-	shm_fence_sleep();
-	wake(ch, rail);
-}
-
 void submit_segments(struct channel_rail *r, const struct op_segment *segments, uint32_t count)
 {
 	struct op_segments *slot = NULL;
@@ -45,22 +41,32 @@ void submit_segments(struct channel_rail *r, const struct op_segment *segments, 
 	}
 }
 
-/* cold: one write() per flush, and only while the control plane sleeps */
-static void flush_ctl(struct pc_channel *ch)
+static void publish_ctl(struct pc_channel *ch)
 {
-	if (!ch->ctl_unpublished)
-		return;
 	ring_publish(&ch->ctl, ch->ctl_unpublished);
 	ch->ctl_unpublished = 0;
-	/* pairs with the control plane's fence between raising control_sleeps and looking at the
-	 * ctl ring */
-	shm_fence_sleep();
-	if (shm_load(&ch->session->status->control_sleeps)) {
-		uint64_t one = 1;
+}
 
-		if (write(ch->session->control_kick, &one, sizeof(one)) < 0)
-			return;
-	}
+/*
+ * The caller has executed shm_fence_sleep(), which pairs with the control plane's fence between
+ * raising control_sleeps and looking at the ctl ring.
+ */
+/* cold: one write() per flush, and only while the control plane sleeps */
+static void wake_ctl(const struct pc_channel *ch)
+{
+	uint64_t one = 1;
+
+	if (shm_load(&ch->session->status->control_sleeps) &&
+		write(ch->session->control_kick, &one, sizeof(one)) < 0)
+		return; /* the eventfd's counter is full, so the control plane is being woken */
+}
+
+/* In the middle of a step, for a set, whose copies would make the control plane wait. */
+__attribute__((noinline)) static void flush_ctl(struct pc_channel *ch)
+{
+	publish_ctl(ch);
+	shm_fence_sleep();
+	wake_ctl(ch);
 }
 
 bool submit_ctl_room(struct pc_channel *ch, uint32_t answers, uint32_t reserve)
@@ -88,18 +94,28 @@ void submit_ctl(struct pc_channel *ch, const struct ctl_op *op, uint32_t answers
 		flush_ctl(ch);
 }
 
+/*
+ * Wakes those that sleep, behind the fence that pairs with theirs. Not inline: there the compiler
+ * would make two paths with a fence each.
+ */
+__attribute__((noinline)) static void wake_told(struct pc_channel *ch, bool ctl)
+{
+	shm_fence_sleep();
+	for (; ch->told; ch->told &= ch->told - 1)
+		wake(ch, (uint32_t)__builtin_ctz(ch->told));
+	if (ctl)
+		wake_ctl(ch);
+}
+
 void submit_flush(struct pc_channel *ch)
 {
-	uint32_t told = 0;
+	bool ctl = ch->ctl_unpublished != 0;
 
 	for (uint32_t r = 0; r < ch->rails; r++)
-		if (ch->rail[r].unpublished) {
-			publish(&ch->rail[r]);
-			told |= 1u << r;
-		}
-	if (told)
-		shm_fence_sleep();
-	for (; told; told &= told - 1)
-		wake(ch, (uint32_t)__builtin_ctz(told));
-	flush_ctl(ch);
+		if (ch->rail[r].unpublished)
+			submit_publish(ch, r);
+	if (ctl)
+		publish_ctl(ch);
+	if (ch->told || ctl)
+		wake_told(ch, ctl);
 }

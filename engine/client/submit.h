@@ -27,6 +27,7 @@ static inline uint32_t request_take(
 	r->bytes = 0;
 	r->hold = CLIENT_NONE;
 	r->left = 1;
+	r->pages = 1;
 	return index;
 }
 
@@ -44,6 +45,12 @@ static inline void request_free(struct pc_channel *ch, uint32_t index)
 static inline uint64_t request_cookie(const struct pc_channel *ch, uint32_t index)
 {
 	return (uint64_t)ch->request[index].generation << 32 | index;
+}
+
+/* The cookie of a run has 32 bits: the low half of the generation, and the index. */
+static inline uint32_t run_cookie(const struct pc_channel *ch, uint32_t index)
+{
+	return ch->request[index].generation << 16 | index;
 }
 
 /*
@@ -78,10 +85,25 @@ static inline void submit_op(struct pc_channel *ch, uint32_t rail, const struct 
 	PROBE_SUBMIT(ch->id, op->cookie, rail, op->peer, op->length);
 	/* Publish early when the rail is idle, when FLUSH_SLOTS are pending, or when this is a long
 	 * READ and the rail's backlog is at most FLUSH_DRY. Otherwise publish once, at the end of
-	 * the step. */
+	 * the step, where one fence and one look at the sleep flags follow for all rails. */
 	if (r->in_flight++ == 0 || r->unpublished >= FLUSH_SLOTS ||
 		(op->length >= FLUSH_LONG && r->bytes <= FLUSH_DRY))
-		submit_flush_rail(ch, rail);
+		submit_publish(ch, rail);
+}
+
+/*
+ * Publishes a run that the caller has written behind the rail's unpublished entries. `bytes`:
+ * length of all its pages.
+ */
+static inline void submit_run(
+	struct pc_channel *ch, uint32_t rail, const struct run *run, uint32_t bytes)
+{
+	struct channel_rail *r = &ch->rail[rail];
+
+	r->unpublished += run_lines(run->kind, run->pages);
+	r->in_flight++;
+	PROBE_SUBMIT(ch->id, (uint64_t)run->cookie, rail, run->peer, bytes);
+	submit_publish(ch, rail);
 }
 
 #endif

@@ -79,11 +79,6 @@ void client_side_write(struct client_side *side)
 	r->unpublished = 1;
 }
 
-void client_side_flush_rail(struct client_side *side)
-{
-	submit_flush_rail(&side->channel, 0);
-}
-
 void client_side_flush(struct client_side *side)
 {
 	submit_flush(&side->channel);
@@ -93,10 +88,12 @@ void client_side_flush_ctl(struct client_side *side)
 {
 	struct ctl_op op = {.kind = CTL_TOUCH};
 
-	if (!submit_ctl_room(&side->channel, 0, 0))
-		abort();
-	submit_ctl(&side->channel, &op, 0);
-	submit_flush(&side->channel);
+	/* the last of them publishes all */
+	for (unsigned k = 0; k < FLUSH_SLOTS; k++) {
+		if (!submit_ctl_room(&side->channel, 0, 0))
+			abort();
+		submit_ctl(&side->channel, &op, 0);
+	}
 }
 
 void client_side_sleep(struct client_side *side)

@@ -17,8 +17,7 @@ FENCE, NOTHING = "shm_fence_sleep();", "(void)0;"
 
 # name: file, function, text in it, its replacement
 MUTANTS = {
-    "flush_rail": ("engine/client/submit.c", "submit_flush_rail", FENCE, NOTHING),
-    "flush": ("engine/client/submit.c", "submit_flush", FENCE, NOTHING),
+    "flush": ("engine/client/submit.c", "wake_told", FENCE, NOTHING),
     "flush_ctl": ("engine/client/submit.c", "flush_ctl", FENCE, NOTHING),
     "client_sleep": ("engine/client/wait.c", "sleep_until", FENCE, NOTHING),
     "rail_wake": ("engine/rail/poll_core.c", "wake", FENCE, NOTHING),

@@ -59,14 +59,11 @@ struct client_side *client_side_new(
 	struct status_segment *status, void *ops, void *done, void *ctl, uint32_t **ret_waits);
 /* The client writes an op that the rail answers at once; the op is not published yet. */
 void client_side_write(struct client_side *side);
-/*
- * The client wakes the rail: publishes the op and kicks the rail if it sleeps. Two code paths of
- * the client do this.
- */
-void client_side_flush_rail(struct client_side *side);
+/* The client wakes the rail: publishes the op and kicks the rail if it sleeps. */
 void client_side_flush(struct client_side *side);
 /*
- * The client writes an op to the ctl ring, publishes it and kicks the control plane if that sleeps.
+ * The client writes FLUSH_SLOTS ops to the ctl ring, where the last one publishes them all and
+ * kicks the control plane if that sleeps.
  */
 void client_side_flush_ctl(struct client_side *side);
 /* The client goes to sleep: calls sleep_until(), which sleeps or finds an answer. */

@@ -128,11 +128,6 @@ ssize_t note_preadv2(int fd, const struct iovec *into, int count, off_t at, int 
 
 /* ---- the cases: what the client's thread and the rail's thread do in a round ----------------- */
 
-static void client_flush_rail(void)
-{
-	client_side_flush_rail(client);
-}
-
 static void client_flush(void)
 {
 	client_side_flush(client);
@@ -182,7 +177,7 @@ static void write_op(void)
 static void publish_op(void)
 {
 	client_side_write(client);
-	client_side_flush_rail(client);
+	client_side_flush(client);
 }
 
 static const struct round_case {
@@ -193,7 +188,6 @@ static const struct round_case {
 	bool client_sleeps;
 	int kick;
 } cases[] = {
-	{"flush_rail", write_op, client_flush_rail, rail_rest, false, KICK_RAIL},
 	{"flush", write_op, client_flush, rail_rest, false, KICK_RAIL},
 	{"tell", NULL, client_tell, rail_rest, false, KICK_RAIL},
 	{"flush_ctl", NULL, client_flush_ctl, control_sleep, false, KICK_CONTROL},

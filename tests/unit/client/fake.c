@@ -76,9 +76,11 @@ void fake_map(struct fake *f, unsigned members, uint32_t replicas, bool keep_pre
 struct page_key fake_key(const char *name)
 {
 	struct page_key name_space, key;
+	struct key_text text;
 
 	key_name_space("tests", &name_space);
-	key_hash(&name_space, name, strlen(name), &key);
+	key_text_init(&text, &name_space);
+	key_hash(&text, name, strlen(name), &key);
 	return key;
 }
 

@@ -15,7 +15,9 @@
 #include "engine/client/client.h"
 
 #define FAKE_NAME_BYTES 64
+#ifndef FAKE_RAILS /* client_cost.c is built with more rails */
 #define FAKE_RAILS 2u
+#endif
 #define FAKE_BITS 10u /* a shard has 2^FAKE_BITS buckets */
 #define FAKE_POOL_BYTES (64u << 20)
 #define FAKE_UNITS (FAKE_POOL_BYTES / PAGE_UNIT)
@@ -38,6 +40,7 @@ struct fake_channel {
 	int wake, wake_client; /* the engine's and the client's end of the wake socket */
 	int memfd;
 	unsigned char *base;
+	unsigned answers; /* entries written to its done rings */
 	struct ring_consumer ops[FAKE_RAILS];
 	struct ring_producer done[FAKE_RAILS];
 	struct ring_consumer ctl;
@@ -53,7 +56,17 @@ struct fake_region {
 #define FAKE_DO 1000u   /* answer as a correct engine does */
 #define FAKE_HOLD 1001u /* ops: no answer before fake_answer_held(); control ops: no answer */
 
+/* A run, as a rail copies it: `entry` of an OP_RUN, `bucket` of an OP_LOOKUP. */
+struct fake_run {
+	struct run head;
+	struct run_entry entry[RUN_PAGES_MAX];
+	uint32_t bucket[RUN_PAGES_MAX];
+};
+
 struct fake;
+/* Called after the pages of a run were executed; may change the answer. */
+typedef void fake_run_hook(
+	struct fake *f, uint32_t rail, const struct fake_run *run, struct run_done *answer);
 typedef uint32_t fake_op_hook(struct fake *f, uint32_t rail, const struct op *op);
 typedef uint32_t fake_ctl_hook(struct fake *f, const struct ctl_op *op);
 
@@ -81,7 +94,9 @@ struct fake {
 	bool bad_channels;       /* CHANNEL_OPEN: send a segment of another version */
 	bool stall_regions;      /* answer REGION_ADD only after this is false again */
 
-	fake_op_hook *on_op;   /* called for each op; NULL: FAKE_DO */
+	/* called for each op, and for each page of a run as an op of its own; NULL: FAKE_DO */
+	fake_op_hook *on_op;
+	fake_run_hook *on_run; /* called for each run; NULL: no change */
 	fake_ctl_hook *on_ctl; /* called for each control op; NULL: FAKE_DO */
 	bool no_sleep;         /* rails never sleep, so the client need not kick */
 	uint32_t credits_left; /* credits that are still granted; UINT32_MAX: no limit */
@@ -91,7 +106,14 @@ struct fake {
 		struct op op;
 		struct op_segment segment[SEGMENTS_MAX];
 	} held[64];
-	unsigned held_count;
+	unsigned held_ops;
+	struct { /* the runs without an answer, after FAKE_HOLD for their first page */
+		struct fake_channel *channel;
+		uint32_t rail;
+		struct fake_run run;
+	} held_run[64];
+	unsigned held_runs;
+	unsigned held_count; /* both together */
 	bool stalled; /* a REGION_ADD was received and not answered, because of stall_regions */
 	struct attach_request stalled_request;
 	int stalled_fd;
@@ -102,6 +124,12 @@ struct fake {
 	 */
 	unsigned hellos, reads, pages[FAKE_RAILS], touches, stales, returned, publishes, removes;
 	unsigned regions_added, regions_removed, kicked, closes;
+	/* runs of pages, their ring entries, the pages of the longest; runs of look-ups */
+	unsigned runs, run_lines, run_pages_max, look_runs;
+	unsigned op_lines;   /* ring entries of ops that are no runs */
+	unsigned head_reads; /* ops that READ a page head */
+	/* READs into a destination into which a READ without an answer may still write */
+	unsigned overlaps;
 	unsigned segments_max,
 		in_flight_max; /* most segments of an op; most slots in use in a ring */
 	struct ctl_op last_stale;
@@ -146,10 +174,17 @@ void fake_name_owned(struct fake *f, const char *stem, uint32_t node, unsigned *
  * old map becomes the previous map; otherwise there is no previous map.
  */
 void fake_map(struct fake *f, unsigned members, uint32_t replicas, bool keep_previous);
+/* The op, and its segments, that reads page or bucket k of the run alone. */
+void fake_run_op(
+	const struct fake_run *run, uint32_t k, struct op *ret, struct op_segment *ret_segment);
+/* Writes an answer, struct op_done or struct run_done, and wakes the client. */
+void fake_done(struct fake_channel *channel, uint32_t rail, const void *answer);
 /* Executes and answers the ops in `held`. The caller holds the lock. */
 void fake_answer_held(struct fake *f);
 /* Sets `drained` in the channel segment: no rail uses the channel any more. Wakes the client. */
 void fake_drain(struct fake_channel *channel);
+/* Serves the rings of all channels once. Returns the number of requests. Call with the lock. */
+unsigned fake_serve_rings(struct fake *f);
 /* Wakes a client that sleeps on the channel's wake socket. */
 void fake_wake(struct fake_channel *channel);
 void fake_lock(struct fake *f);

@@ -43,7 +43,7 @@ void fake_hang_up(struct fake *f)
 	if (f->connection >= 0)
 		close(f->connection);
 	f->connection = -1;
-	f->held_count = 0;
+	f->held_ops = f->held_runs = f->held_count = 0;
 	for (unsigned c = 0; c < FAKE_CHANNELS; c++)
 		drop_channel(f, c);
 	for (unsigned r = 0; r < REGIONS_MAX; r++) {

@@ -7,9 +7,8 @@
 
 /* A new memfd that may be sealed, and its mapping. Aborts the test if it cannot be made. */
 void *fake_memory(size_t bytes, int *ret_fd);
-/* Both functions return the number of requests served, 0 when idle. The caller holds the lock. */
+/* Returns the number of requests served, 0 when idle. The caller holds the lock. */
 unsigned fake_serve_socket(struct fake *f);
-unsigned fake_serve_rings(struct fake *f);
 /* Closes the connection and frees its channels and regions. */
 void fake_hang_up(struct fake *f);
 

@@ -25,15 +25,19 @@ static void wake(struct fake_channel *ch)
 		fake_wake(ch);
 }
 
-static void done(struct fake_channel *ch, uint32_t rail, uint64_t cookie, uint32_t status)
+void fake_done(struct fake_channel *ch, uint32_t rail, const void *answer)
 {
-	struct op_done d = {.cookie = cookie, .status = status};
-
 	if (ring_room(&ch->done[rail], 1) < 1)
 		abort(); /* the client must keep room in the done ring for every answer */
-	memcpy(ring_slot_new(&ch->done[rail], 0), &d, sizeof(d));
+	ch->answers++;
+	memcpy(ring_slot_new(&ch->done[rail], 0), answer, sizeof(struct op_done));
 	ring_publish(&ch->done[rail], 1);
 	wake(ch);
+}
+
+static void done(struct fake_channel *ch, uint32_t rail, uint64_t cookie, uint32_t status)
+{
+	fake_done(ch, rail, &(struct op_done){.cookie = cookie, .status = status});
 }
 
 static void scatter(struct fake *f, const unsigned char *from, const struct op *op,
@@ -78,6 +82,33 @@ static uint32_t execute(struct fake *f, const struct op *op, const struct op_seg
 	return page_head_is(head, &op->key, op->generation, op->page_bytes) ? OP_HIT : OP_STALE;
 }
 
+static bool touches(const struct op_segment *a, const struct op_segment *b)
+{
+	return a->region == b->region && a->offset < b->offset + b->length &&
+	       b->offset < a->offset + a->length;
+}
+
+/* Counts an op into memory that an op or a run without an answer may still write. */
+static void count_overlap(struct fake *f, const struct op *op, const struct op_segment *segment)
+{
+	struct op_segment other[RUN_SEGMENTS_MAX];
+	struct op about;
+	bool any = false;
+
+	for (unsigned h = 0; h < f->held_ops; h++)
+		for (unsigned s = 0; s < op->segments; s++)
+			for (unsigned k = 0; k < f->held[h].op.segments; k++)
+				any |= touches(&segment[s], &f->held[h].segment[k]);
+	for (unsigned h = 0; h < f->held_runs; h++)
+		for (uint32_t i = 0; i < f->held_run[h].run.head.pages; i++) {
+			fake_run_op(&f->held_run[h].run, i, &about, other);
+			for (unsigned s = 0; s < op->segments; s++)
+				for (unsigned k = 0; k < about.segments; k++)
+					any |= touches(&segment[s], &other[k]);
+		}
+	f->overlaps += any;
+}
+
 static void take(struct fake *f, struct fake_channel *ch, uint32_t rail, const struct op *op,
 	const struct op_segment *segment)
 {
@@ -86,24 +117,160 @@ static void take(struct fake *f, struct fake_channel *ch, uint32_t rail, const s
 	if (op->segments > f->segments_max)
 		f->segments_max = op->segments;
 	f->pages[rail] += op->kind == OP_PAGE;
+	f->head_reads += op->kind == OP_READ && op->region != REGION_SHARD;
+	f->op_lines += op_slots(op->segments);
+	count_overlap(f, op, segment);
 	if (status == FAKE_HOLD) {
-		if (f->held_count == 64)
+		if (f->held_ops == 64)
 			abort();
-		f->held[f->held_count].channel = ch;
-		f->held[f->held_count].rail = rail;
-		f->held[f->held_count].op = *op;
-		memcpy(f->held[f->held_count++].segment, segment, op->segments * sizeof(*segment));
+		f->held[f->held_ops].channel = ch;
+		f->held[f->held_ops].rail = rail;
+		f->held[f->held_ops].op = *op;
+		f->held_count++;
+		memcpy(f->held[f->held_ops++].segment, segment, op->segments * sizeof(*segment));
 		return;
 	}
 	done(ch, rail, op->cookie, status == FAKE_DO ? execute(f, op, segment) : status);
 }
 
+/*
+ * Gives each page of a run, as the op that reads it alone, to the hook, and executes it or uses the
+ * hook's status for it. The first status of a page that is neither hit nor stale is the run's.
+ */
+static void run_execute(struct fake *f, struct fake_channel *ch, uint32_t rail,
+	const struct fake_run *run, bool held)
+{
+	struct run_done d = {.cookie = run->head.cookie, .kind = run->head.kind};
+	struct op_segment segment[RUN_SEGMENTS_MAX];
+
+	for (uint32_t k = 0; k < run->head.pages; k++) {
+		struct op op;
+		uint32_t status;
+
+		fake_run_op(run, k, &op, segment);
+		if (!held)
+			count_overlap(f, &op, segment);
+		status = f->on_op && !held ? f->on_op(f, rail, &op) : FAKE_DO;
+		if (status == FAKE_HOLD) {
+			if (f->held_runs == 64 || k)
+				abort(); /* a hook holds a run at its first page, or not at all */
+			f->held_run[f->held_runs].channel = ch;
+			f->held_run[f->held_runs].rail = rail;
+			f->held_run[f->held_runs++].run = *run;
+			f->held_count++;
+			return;
+		}
+		if (status == FAKE_DO)
+			status = execute(f, &op, segment);
+		if (status == OP_HIT)
+			d.hit |= 1u << k;
+		else if (status == OP_STALE)
+			d.stale |= 1u << k;
+		else if (!d.status)
+			d.status = (uint8_t)status;
+	}
+	if (f->on_run)
+		f->on_run(f, rail, run, &d);
+	fake_done(ch, rail, &d);
+}
+
+void fake_run_op(
+	const struct fake_run *run, uint32_t k, struct op *ret, struct op_segment *ret_segment)
+{
+	const struct run *h = &run->head;
+	uint32_t length =
+		h->kind == OP_RUN ? h->page_bytes / h->segments : (uint32_t)sizeof(struct bucket);
+
+	*ret = (struct op){.cookie = h->cookie,
+		.kind = h->kind == OP_RUN ? OP_PAGE : OP_READ,
+		.segments = h->kind == OP_RUN ? h->segments : 1,
+		.peer = h->peer,
+		.region = h->region,
+		.peer_ref = h->peer_ref,
+		.length = h->kind == OP_RUN ? h->page_bytes : length,
+		.page_bytes = h->page_bytes,
+		.deadline_ns = h->deadline_ns};
+	if (h->kind == OP_LOOKUP) {
+		ret->offset = (uint64_t)run->bucket[k] * sizeof(struct bucket);
+		*ret_segment = (struct op_segment){.offset = h->stride_or_to + 64ull * k,
+			.length = length,
+			.region = h->to_region};
+		return;
+	}
+	ret->offset = (uint64_t)run->entry[k].unit * PAGE_UNIT;
+	ret->generation = run->entry[k].generation;
+	ret->key = run->entry[k].key;
+	for (uint32_t s = 0; s < h->segments; s++)
+		ret_segment[s] = (struct op_segment){
+			.offset = (run->entry[k].to & (RUN_TO_MAX - 1)) + s * h->stride_or_to,
+			.length = length,
+			.region = h->to_region};
+}
+
 void fake_answer_held(struct fake *f)
 {
-	for (unsigned h = 0; h < f->held_count; h++)
+	for (unsigned h = 0; h < f->held_ops; h++)
 		done(f->held[h].channel, f->held[h].rail, f->held[h].op.cookie,
 			execute(f, &f->held[h].op, f->held[h].segment));
-	f->held_count = 0;
+	f->held_ops = 0;
+	for (unsigned h = 0; h < f->held_runs; h++)
+		run_execute(
+			f, f->held_run[h].channel, f->held_run[h].rail, &f->held_run[h].run, true);
+	f->held_runs = f->held_count = 0;
+}
+
+/* Copies a run out of its lines. Aborts if the client wrote one that no rail would execute. */
+static void run_copy(const struct ring_consumer *ring, struct fake_run *ret)
+{
+	struct run_line line[RUN_LINES_MAX];
+	uint32_t lines;
+
+	memcpy(&line[0], ring_slot_old(ring, 0), sizeof(line[0]));
+	run_decode(&line[0].header, clock_now_ns(), &ret->head);
+	if (ret->head.pages < 1 || ret->head.pages > RUN_PAGES_MAX)
+		abort();
+	lines = run_lines(ret->head.kind, ret->head.pages);
+	for (uint32_t n = 1; n < lines; n++)
+		memcpy(&line[n], ring_slot_old(ring, n), sizeof(line[n]));
+	if (ret->head.kind == OP_RUN &&
+		(ret->head.segments < 1 || ret->head.segments > RUN_SEGMENTS_MAX ||
+			ret->head.page_bytes % ret->head.segments ||
+			ret->head.page_bytes > RUN_PAGE_BYTES_MAX || !ret->head.page_bytes ||
+			(ret->head.segments > 1 &&
+				ret->head.stride_or_to <
+					ret->head.page_bytes / ret->head.segments)))
+		abort();
+	for (uint32_t k = 0; k < ret->head.pages; k++) {
+		ret->entry[k] = line[run_entry_line(k)].half[run_entry_half(k)];
+		ret->bucket[k] = line[run_bucket_line(k)].bucket[run_bucket_word(k)];
+	}
+}
+
+/* Takes a run out of the ring and executes it. Returns the number of its ring entries. */
+static uint32_t serve_run(
+	struct fake *f, struct fake_channel *ch, uint32_t rail, const struct op_slot *slot)
+{
+	struct ring_consumer *ring = &ch->ops[rail];
+	const struct run_header *header = (const struct run_header *)(const void *)slot;
+	uint32_t lines = run_lines(header->kind, header->pages);
+	struct fake_run run;
+
+	if (ring_ready_now(ring) < (int32_t)lines)
+		abort(); /* all lines of a run must be published together */
+	run_copy(ring, &run);
+	if (header->kind == OP_RUN) {
+		f->runs++;
+		f->run_lines += lines;
+		f->pages[rail] += run.head.pages;
+		if (run.head.pages > f->run_pages_max)
+			f->run_pages_max = run.head.pages;
+		if (run.head.segments > f->segments_max)
+			f->segments_max = run.head.segments;
+	} else {
+		f->look_runs++;
+	}
+	run_execute(f, ch, rail, &run, false);
+	return lines;
 }
 
 static unsigned serve_rail(struct fake *f, struct fake_channel *ch, uint32_t rail)
@@ -119,6 +286,11 @@ static unsigned serve_rail(struct fake *f, struct fake_channel *ch, uint32_t rai
 		struct op op;
 
 		memcpy(&slot, ring_slot_old(ring, 0), sizeof(slot));
+		if (slot.kind == OP_RUN || slot.kind == OP_LOOKUP) {
+			ring_release(ring, serve_run(f, ch, rail, &slot));
+			taken++;
+			continue;
+		}
 		op_decode(&slot, clock_now_ns(), &op, &segment[0]);
 		if (op.segments < 1 || op.segments > SEGMENTS_MAX ||
 			ring_ready_now(ring) < (int32_t)op_slots(op.segments))
@@ -248,7 +420,7 @@ unsigned fake_serve_rings(struct fake *f)
 			if (f->channel[c].used)
 				taken += serve_rail(f, &f->channel[c], r);
 		work += taken;
-		shm_store(&f->status->rail[r].sleeps, 1);
+		shm_store(&f->status->rail[r].sleeps, !f->no_sleep);
 		shm_fence_sleep();
 		for (unsigned c = 0; c < FAKE_CHANNELS; c++)
 			if (f->channel[c].used && ring_ready_now(&f->channel[c].ops[r]) > 0)

@@ -57,7 +57,7 @@ static void the_channel_names_the_slot_into_which_it_copies(void **state)
 	assert_int_equal(sigaction(SIGSEGV, &action, &before), 0);
 	assert_int_equal(set_one("key-1", from, 8192, PATIENCE_MS), PC_HIT);
 	assert_int_equal(sigaction(SIGSEGV, &before, NULL), 0);
-	at = cache_slot(ch, &key)->at;
+	at = cache_find(ch, &key)->at;
 	assert_true(named == slot_name(at.place, at.generation));
 	assert_true(shm_load64(&ch->header->copying) == 0);
 	munmap(from, 8192);

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -15,9 +16,11 @@
 static struct page_key hash(const char *name_space, const void *key, size_t bytes)
 {
 	struct page_key digest, out;
+	struct key_text text;
 
 	key_name_space(name_space, &digest);
-	key_hash(&digest, key, bytes, &out);
+	key_text_init(&text, &digest);
+	key_hash(&text, key, bytes, &out);
 	return out;
 }
 
@@ -93,24 +96,113 @@ static void copies_of_any_length_and_alignment_are_exact(void **state)
 	free(to);
 }
 
-static void the_cache_finds_only_the_key_that_was_put(void **state)
+/* One text serves all keys of a namespace; nothing of a longer key reaches the next hash. */
+static void a_key_hashes_alike_after_any_other_key(void **state)
+{
+	static unsigned char bytes[KEY_BYTES_MAX];
+	struct page_key digest, out, alone;
+	struct key_text text;
+	uint64_t seed = (uint64_t)time(NULL);
+
+	(void)state;
+	print_message("seed %lu\n", seed);
+	key_name_space("llama-70b/bf16", &digest);
+	key_text_init(&text, &digest);
+	for (unsigned k = 0; k < 3000; k++) {
+		size_t count = map_mix(seed + k) % KEY_BYTES_MAX + 1;
+
+		for (size_t n = 0; n < count; n++)
+			bytes[n] = (unsigned char)map_mix(seed + k + n);
+		key_hash(&text, bytes, k % 4 ? count : 64, &out);
+		alone = hash("llama-70b/bf16", bytes, k % 4 ? count : 64);
+		assert_true(page_key_equal(&out, &alone));
+	}
+}
+
+static struct pc_channel *cache_only(void)
 {
 	struct pc_channel *ch = calloc(1, sizeof(*ch));
-	struct page_key a = {{5, 0}}, same_slot = {{5 + CACHE_SLOTS, 0}};
+
+	ch->cache = aligned_alloc(64, CACHE_SETS * sizeof(*ch->cache));
+	memset(ch->cache, 0, CACHE_SETS * sizeof(*ch->cache));
+	return ch;
+}
+
+static void the_cache_finds_only_the_key_that_was_put(void **state)
+{
+	struct pc_channel *ch = cache_only();
+	struct page_key a = {{5, 0}}, same_set = {{5 + CACHE_SETS, 0}};
 	struct location at = {.ref = 9, .place = 8, .generation = 7};
 
 	(void)state;
-	ch->cache = calloc(CACHE_SLOTS, sizeof(*ch->cache));
 	assert_null(cache_find(ch, &a));
 	cache_put(ch, &a, &at, 1);
 	assert_int_equal(cache_find(ch, &a)->at.place, 8);
-	assert_null(cache_find(ch, &same_slot));
-	cache_drop(ch, &same_slot);
+	assert_null(cache_find(ch, &same_set));
+	cache_drop(ch, &same_set);
 	assert_non_null(cache_find(ch, &a));
-	cache_put(ch, &same_slot, &at, 1);
-	assert_null(cache_find(ch, &a));
-	cache_drop(ch, &same_slot);
-	assert_null(cache_find(ch, &same_slot));
+	at.place = 6;
+	cache_put(ch, &same_set, &at, 1);
+	assert_int_equal(cache_find(ch, &a)->at.place, 8);
+	assert_int_equal(cache_find(ch, &same_set)->at.place, 6);
+	cache_drop(ch, &same_set);
+	assert_null(cache_find(ch, &same_set));
+	assert_non_null(cache_find(ch, &a));
+	free(ch->cache);
+	free(ch);
+}
+
+/* Keys of one set with one tag differ only in bits that neither the set nor the tag has. */
+static void the_oldest_location_of_a_full_set_is_replaced(void **state)
+{
+	struct pc_channel *ch = cache_only();
+	struct location at = {.ref = 9};
+
+	(void)state;
+	for (uint32_t k = 0; k < CACHE_WAYS; k++) {
+		at.place = k;
+		/* the key that is put first is confirmed last */
+		cache_put(ch, &(struct page_key){{(uint64_t)CACHE_SETS * k, 0}}, &at,
+			(k ? k : CACHE_WAYS) * 1000000ull);
+	}
+	for (uint32_t k = 0; k < CACHE_WAYS; k++)
+		assert_int_equal(
+			cache_find(ch, &(struct page_key){{(uint64_t)CACHE_SETS * k, 0}})->at.place,
+			k);
+	cache_put(ch, &(struct page_key){{CACHE_SETS * 99ull, 0}}, &at, 99000000);
+	for (uint32_t k = 0; k < CACHE_WAYS; k++)
+		assert_int_equal(
+			!cache_find(ch, &(struct page_key){{(uint64_t)CACHE_SETS * k, 0}}), k == 1);
+	free(ch->cache);
+	free(ch);
+}
+
+static void the_cache_remembers_as_many_locations_as_it_is_made_for(void **state)
+{
+	struct pc_channel *ch = cache_only();
+	const uint32_t count = 65536; /* not a constant of the cache: a smaller one must fail */
+	uint64_t seed = (uint64_t)time(NULL);
+	struct page_key *key = malloc(count * sizeof(*key));
+	uint32_t found = 0;
+
+	(void)state;
+	print_message("seed %lu\n", seed);
+	for (uint32_t i = 0; i < count; i++) {
+		char text[65];
+
+		snprintf(text, sizeof(text), "%032lx%032x", seed, i);
+		key[i] = hash("tests", text, 64);
+		cache_put(ch, &key[i], &(struct location){.ref = 1, .place = i}, i * 1000ull);
+	}
+	for (uint32_t i = 0; i < count; i++) {
+		const struct cache_entry *e = cache_find(ch, &key[i]);
+
+		assert_true(!e || e->at.place == i);
+		found += e != NULL;
+	}
+	print_message("found %.2f%% of %u\n", 100.0 * found / count, count);
+	assert_true(found >= count / 100 * 98);
+	free(key);
 	free(ch->cache);
 	free(ch);
 }
@@ -172,7 +264,10 @@ int main(void)
 		cmocka_unit_test(namespace_and_key_are_hashed_separately),
 		cmocka_unit_test(keys_of_every_length_differ),
 		cmocka_unit_test(copies_of_any_length_and_alignment_are_exact),
+		cmocka_unit_test(a_key_hashes_alike_after_any_other_key),
 		cmocka_unit_test(the_cache_finds_only_the_key_that_was_put),
+		cmocka_unit_test(the_oldest_location_of_a_full_set_is_replaced),
+		cmocka_unit_test(the_cache_remembers_as_many_locations_as_it_is_made_for),
 		cmocka_unit_test(control_requests_are_limited_by_the_room_for_their_answers),
 		cmocka_unit_test(results_have_names),
 	};

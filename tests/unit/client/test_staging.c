@@ -181,14 +181,14 @@ static void every_scratch_slot_is_taken_once(void **state)
 
 	(void)state;
 	for (unsigned k = 0; k < SCRATCH_SLOTS; k++) {
-		uint32_t slot = scratch_take(staging);
+		uint32_t slot = scratch_take(staging, 1);
 
 		assert_true(slot < SCRATCH_SLOTS && !given[slot]);
 		given[slot] = true;
 	}
-	assert_int_equal(scratch_take(staging), CLIENT_NONE);
-	scratch_free(staging, 17);
-	assert_int_equal(scratch_take(staging), 17);
+	assert_int_equal(scratch_take(staging, 1), CLIENT_NONE);
+	scratch_free(staging, 17, 1);
+	assert_int_equal(scratch_take(staging, 1), 17);
 }
 
 #define STAGING_TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)

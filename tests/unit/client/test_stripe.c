@@ -52,7 +52,7 @@ static int teardown(void **state)
 
 static uint32_t choose(uint32_t near, uint32_t bytes, uint16_t tried, uint64_t now_ns)
 {
-	struct stripe s = {.peer = 7, .tried = tried, .slots = 2, .bytes = bytes};
+	struct stripe s = {.peer = 7, .tried = tried, .slots = 2, .bytes = bytes, .least = bytes};
 
 	return stripe_page(ch, &s, place_make(near, 3), now_ns);
 }
@@ -153,6 +153,28 @@ static void a_full_rail_gets_no_page(void **state)
 	ch->rail[1].bytes = 0;
 	/* An idle rail accepts a page of any length. */
 	assert_int_equal(choose(0, PAGE_BYTES_MAX, 0, 1), 1);
+}
+
+static void a_run_must_fit_the_budget_even_of_an_idle_rail(void **state)
+{
+	struct stripe s = {.slots = 2, .bytes = STRIPE_BYTES, .least = PAGE};
+
+	(void)state;
+	status->rails_out = 0xe;
+	assert_int_equal(stripe_page(ch, &s, place_make(0, 3), 1), 0);
+	s.bytes = STRIPE_BYTES + PAGE;
+	assert_int_equal(stripe_page(ch, &s, place_make(0, 3), 1), CLIENT_NONE);
+	s.bytes = PAGE;
+	ch->rail[0].bytes = STRIPE_BYTES - PAGE;
+	assert_int_equal(stripe_page(ch, &s, place_make(0, 3), 1), 0);
+	s.bytes = 2 * PAGE;
+	assert_int_equal(stripe_page(ch, &s, place_make(0, 3), 1), CLIENT_NONE);
+	/* the pages of a batch are shared by the rails that are in use */
+	assert_int_equal(stripe_rails(ch, 0, 1), 1);
+	status->rails_out = 0xc;
+	assert_int_equal(stripe_rails(ch, 0, 1), 2);
+	status->rails_out = 0xf;
+	assert_int_equal(stripe_rails(ch, 0, 1), 4);
 }
 
 /*
@@ -294,6 +316,7 @@ int main(void)
 		TEST(a_rail_that_failed_or_is_out_of_use_is_the_last_choice),
 		TEST(a_page_waits_for_a_full_rail_rather_than_one_out_of_use),
 		TEST(a_full_rail_gets_no_page),
+		TEST(a_run_must_fit_the_budget_even_of_an_idle_rail),
 		TEST(each_rail_gets_work_in_proportion_to_its_bandwidth),
 		TEST(idle_time_does_not_lower_an_estimate),
 		TEST(small_bursts_do_not_lower_an_estimate),

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Counts what a get costs the client's own thread: callgrind counts the instructions of
+ * counted_submit() and counted_poll() below (perf/README.md). The engine is the fake one of the
+ * unit tests, with eight rails, and runs in the same thread between the two calls, so neither its
+ * work nor waiting for it is counted.
+ *
+ *   client_cost BYTES SEGMENTS BATCH ROUNDS SEED
+ *
+ * Pages of BYTES bytes in SEGMENTS segments are read in batches, in an order shuffled by SEED, from
+ * pools in which they lie in another order. Their locations are known from a first pass, which is
+ * not counted, and the counted rounds move no payload. Every page of a last round, which does, is
+ * compared with its content.
+ * Prints the number of pages, batches and polls that were counted.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+
+#include "tests/unit/client/fake.h"
+#include "tools/common.h"
+
+#define PAGES 256u
+#define KEY_LENGTH 64u
+
+static struct fake fake;
+static struct pc_page page[PAGES];
+static struct pc_segment *segment;
+static enum pc_result result[PAGES];
+static unsigned submits, polls;
+static char name[PAGES][KEY_LENGTH + 1];
+
+static struct pc_batch *start(struct pc_channel *ch, unsigned from, unsigned count)
+{
+	struct pc_batch *b;
+
+	if (pc_submit_get(ch, page + from, count, 10000, result + from, &b))
+		die("%s", pc_error());
+	return b;
+}
+
+/* Functions of their own, so that callgrind can count them. */
+__attribute__((noinline)) static struct pc_batch *counted_submit(
+	struct pc_channel *ch, unsigned from, unsigned count)
+{
+	struct pc_batch *b = start(ch, from, count);
+
+	submits++;
+	return b;
+}
+
+__attribute__((noinline)) static bool counted_poll(struct pc_batch *b)
+{
+	bool done = pc_poll(b);
+
+	polls++; /* work after the call, so that the call is not made by a jump */
+	return done;
+}
+
+/* Says that a page was read; so a round is short, and the pages of most rounds are not reported. */
+static uint32_t no_payload(struct fake *f, uint32_t rail, const struct op *op)
+{
+	(void)f;
+	(void)rail;
+	return op->kind == OP_PAGE ? OP_HIT : FAKE_DO;
+}
+
+static void get_all(struct pc_channel *ch, unsigned batch, bool counted)
+{
+	for (unsigned from = 0; from + batch <= PAGES; from += batch) {
+		struct pc_batch *b =
+			counted ? counted_submit(ch, from, batch) : start(ch, from, batch);
+
+		do
+			fake_serve_rings(&fake);
+		while (!(counted ? counted_poll(b) : pc_poll(b)));
+	}
+}
+
+static void check(uint32_t bytes, unsigned segments)
+{
+	for (unsigned i = 0; i < PAGES; i++) {
+		if (result[i] != PC_HIT)
+			die("a page is \"%s\"", pc_result_name(result[i]));
+		for (uint32_t k = 0; k < bytes; k++) {
+			const struct pc_segment *s = &page[i].segments[k / (bytes / segments)];
+			const unsigned char *at = s->base;
+
+			if (at[k % (bytes / segments)] != fake_byte(name[i], k))
+				die("page %u has a wrong byte at %u", i, k);
+		}
+	}
+}
+
+static void shuffle(unsigned *order, uint64_t seed)
+{
+	for (unsigned i = 0; i < PAGES; i++)
+		order[i] = i;
+	for (unsigned i = PAGES - 1; i > 0; i--) {
+		unsigned k = (unsigned)(mix64(seed + i) % (i + 1)), other = order[i];
+
+		order[i] = order[k];
+		order[k] = other;
+	}
+}
+
+/* Segment j of all pages lies together, as the layers of SGLang's layer_first layout do. */
+static void make_pages(unsigned char *memory, uint32_t bytes, unsigned segments, uint64_t seed)
+{
+	static unsigned stored[PAGES], read[PAGES];
+	uint32_t length = bytes / segments;
+
+	shuffle(stored, seed);
+	shuffle(read, mix64(seed));
+	for (unsigned i = 0; i < PAGES; i++) {
+		snprintf(name[i], sizeof(name[i]), "%063u%c", i, 'a' + (int)(i % 26));
+		page[i] = (struct pc_page){
+			name[i], KEY_LENGTH, segment + (size_t)i * segments, segments};
+		for (unsigned j = 0; j < segments; j++)
+			segment[(size_t)i * segments + j] = (struct pc_segment){
+				memory + ((size_t)j * PAGES + read[i]) * length, length};
+	}
+	for (unsigned i = 0; i < PAGES; i++)
+		fake_page(&fake, name[stored[i]], FAKE_A, i % FAKE_RAILS, bytes);
+}
+
+int main(int argc, char **argv)
+{
+	uint32_t bytes;
+	unsigned segments, batch, rounds;
+	uint64_t seed;
+	struct pc *pc;
+	struct pc_channel *ch;
+	void *memory;
+
+	if (argc != 6)
+		die("client_cost: BYTES SEGMENTS BATCH ROUNDS SEED");
+	bytes = (uint32_t)parse_size("BYTES", argv[1], 64, PAGE_BYTES_MAX);
+	segments = (unsigned)parse_number("SEGMENTS", argv[2], 1, SEGMENTS_MAX);
+	batch = (unsigned)parse_number("BATCH", argv[3], 1, PAGES);
+	rounds = (unsigned)parse_number("ROUNDS", argv[4], 1, 1000);
+	seed = strtoull(argv[5], NULL, 0);
+	segment = calloc((size_t)PAGES * segments, sizeof(*segment));
+	fake_start(&fake);
+	if (fake.pidfd < 0) /* under valgrind; any descriptor that reports nothing will do */
+		fake.pidfd = eventfd(0, EFD_CLOEXEC);
+	if (!segment ||
+		pc_open(&(struct pc_options){.socket = fake.path, .name_space = "tests"}, &pc) ||
+		pc_memory_alloc(pc, (size_t)PAGES * bytes, &memory) || pc_channel_open(pc, &ch))
+		die("%s", pc_error());
+	make_pages(memory, bytes, segments, seed);
+	fake_lock(&fake); /* from here on this thread is the engine, too */
+	fake.no_sleep = true;
+	get_all(ch, batch, false);
+	fake.on_op = no_payload;
+	for (unsigned r = 0; r < rounds; r++)
+		get_all(ch, batch, true);
+	fake.on_op = NULL;
+	get_all(ch, batch, false);
+	check(bytes, segments);
+	printf("pages %u batches %u polls %u\n", PAGES / batch * batch * rounds, submits, polls);
+	fake_unlock(&fake);
+	pc_channel_close(ch);
+	pc_close(pc);
+	fake_stop(&fake);
+	free(segment);
+	return 0;
+}

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a batch costs besides instructions: full fences, and ring entries, each of which is a cache
+ * line that moves from one core to another. The fences of submit.c are counted by this program's
+ * own build of that file; client/wait.c has the only other one, in front of a sleep.
+ */
+#include "engine/client/client.h"
+
+static unsigned fences;
+#define shm_fence_sleep() (fences++, shm_fence_sleep())
+#include "engine/client/submit.c"
+#undef shm_fence_sleep
+
+#include "tests/unit/client/rig.h"
+
+#define COUNT 64u
+#define BYTES 20480u
+
+static struct one one[COUNT];
+static struct pc_page page[COUNT];
+static enum pc_result result[COUNT];
+static unsigned char *memory;
+
+static int setup(void **state)
+{
+	void *at;
+
+	rig_setup(state);
+	assert_int_equal(pc_memory_alloc(pc, COUNT * BYTES, &at), 0);
+	memory = at;
+	for (unsigned i = 0; i < COUNT; i++) {
+		char name[FAKE_NAME_BYTES];
+
+		snprintf(name, sizeof(name), "page-%u-%c", i, 'a' + (int)(i % 26));
+		page[i] = *one_page(&one[i], name, memory + i * BYTES, BYTES);
+	}
+	return 0;
+}
+
+struct lines {
+	unsigned fences, runs, to_rails, answers;
+};
+
+static unsigned answers(void)
+{
+	unsigned n = 0;
+
+	fake_lock(&fake);
+	for (unsigned c = 0; c < FAKE_CHANNELS; c++)
+		n += fake.channel[c].answers;
+	fake_unlock(&fake);
+	return n;
+}
+
+/* Reads the first `count` pages, whose locations are known, in one batch. */
+static struct lines get(unsigned count)
+{
+	struct lines l = {0, SEEN(runs), SEEN(run_lines) + SEEN(op_lines), answers()};
+	struct pc_batch *batch;
+
+	fences = 0;
+	assert_int_equal(pc_submit_get(ch, page, count, PATIENCE_MS, result, &batch), 0);
+	l.fences = fences;
+	pc_wait(batch);
+	for (unsigned i = 0; i < count; i++) {
+		assert_int_equal(result[i], PC_HIT);
+		assert_true(same(one[i].name, memory + i * BYTES, 0, BYTES));
+	}
+	l.runs = SEEN(runs) - l.runs;
+	l.to_rails = SEEN(run_lines) + SEEN(op_lines) - l.to_rails;
+	l.answers = answers() - l.answers;
+	print_message("%u pages: %u runs, %u fences, %.2f + %.2f ring lines a page\n", count,
+		l.runs, l.fences, (double)l.to_rails / count, (double)l.answers / count);
+	return l;
+}
+
+static void a_batch_takes_one_fence_and_few_ring_lines(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < COUNT; i++)
+		fake_page(&fake, one[i].name, FAKE_A, i % FAKE_RAILS, BYTES);
+	assert_int_equal(pc_exists(ch, page, COUNT, PATIENCE_MS, result), 0);
+	for (unsigned pages = 4; pages * FAKE_RAILS <= COUNT; pages *= 2) {
+		struct lines l = get(pages * FAKE_RAILS);
+
+		assert_int_equal(l.fences, 1);
+		assert_int_equal(l.runs, FAKE_RAILS);
+		assert_int_equal(l.answers, FAKE_RAILS);
+		/* runs of 4: at most 1.0 a page; from 8 on, 0.8 */
+		assert_true(10 * (l.to_rails + l.answers) <=
+			    (pages == 4 ? 10 : 8) * pages * FAKE_RAILS);
+	}
+}
+
+static void the_lookups_of_a_batch_take_one_fence(void **state)
+{
+	struct pc_batch *batch;
+
+	(void)state;
+	fake_map(&fake, 2, 1, false); /* this host and FAKE_A own the keys */
+	for (unsigned i = 0; i < COUNT; i++)
+		fake_page(&fake, one[i].name, FAKE_A, i % FAKE_RAILS, BYTES);
+	fences = 0;
+	assert_int_equal(pc_submit_exists(ch, page, COUNT, PATIENCE_MS, result, &batch), 0);
+	assert_int_equal(fences, 1);
+	pc_wait(batch);
+	for (unsigned i = 0; i < COUNT; i++)
+		assert_int_equal(result[i], PC_HIT);
+	assert_true(SEEN(look_runs) <= (SEEN(reads) + RUN_PAGES_MAX - 1) / RUN_PAGES_MAX + 1);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(
+			a_batch_takes_one_fence_and_few_ring_lines, setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(
+			the_lookups_of_a_batch_take_one_fence, setup, rig_teardown),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

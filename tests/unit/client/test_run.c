@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Runs of pages and of look-ups: which pages are in one run, and what becomes of those that were no
+ * hits.
+ */
+#include "tests/unit/client/run_rig.h"
+
+static void the_rails_share_the_pages_of_a_batch_in_one_run_each(void **state)
+{
+	(void)state;
+	store(FAKE_RAILS);
+	look_up_all();
+	get_all();
+	all_are_hits();
+	assert_int_equal(SEEN(runs), FAKE_RAILS);
+	assert_int_equal(SEEN(run_pages_max), COUNT / FAKE_RAILS);
+	assert_int_equal(SEEN(run_lines), FAKE_RAILS * (1 + COUNT / FAKE_RAILS / 2));
+}
+
+static void pages_of_one_pool_are_shared_by_the_rails_too(void **state)
+{
+	(void)state;
+	store(1);
+	look_up_all();
+	get_all();
+	all_are_hits();
+	assert_int_equal(SEEN(run_pages_max), COUNT / FAKE_RAILS);
+	assert_int_equal(SEEN(runs), FAKE_RAILS);
+}
+
+static void keys_of_one_owner_are_looked_up_in_one_run(void **state)
+{
+	(void)state;
+	fake_map(&fake, 2, 1, false); /* this host and FAKE_A own the keys */
+	store(1);
+	look_up_all();
+	for (unsigned i = 0; i < COUNT; i++)
+		assert_int_equal(result[i], PC_HIT);
+	assert_int_equal(SEEN(look_runs), 1);
+	assert_true(SEEN(reads) > 4 && SEEN(reads) < COUNT);
+}
+
+/* Divides each page into `segments` segments that begin `stride` bytes from each other. */
+static void divide(struct pc_segment *segment, unsigned segments, size_t stride)
+{
+	for (unsigned i = 0; i < COUNT; i++) {
+		for (unsigned s = 0; s < segments; s++)
+			segment[i * segments + s] = (struct pc_segment){
+				memory + i * (BYTES / segments) + s * stride, BYTES / segments};
+		page[i].segments = &segment[i * segments];
+		page[i].segment_count = segments;
+	}
+}
+
+static void segments_are_the_pages_bytes(const struct pc_segment *segment, unsigned segments)
+{
+	for (unsigned i = 0; i < COUNT; i++)
+		for (unsigned s = 0; s < segments; s++) {
+			const struct pc_segment *at = &segment[i * segments + s];
+
+			assert_int_equal(result[i], PC_HIT);
+			assert_true(same(
+				one[i].name, at->base, s * (BYTES / segments), BYTES / segments));
+		}
+}
+
+static void segments_at_one_distance_are_read_in_runs(void **state)
+{
+	struct pc_segment segment[COUNT * 8];
+
+	(void)state;
+	divide(segment, 8, COUNT * (BYTES / 8)); /* layers: segment j of all pages together */
+	store(FAKE_RAILS);
+	look_up_all();
+	get_all();
+	segments_are_the_pages_bytes(segment, 8);
+	assert_int_equal(SEEN(runs), FAKE_RAILS);
+	assert_int_equal(SEEN(segments_max), 8);
+}
+
+static void irregular_segments_are_read_by_ops_of_one_page(void **state)
+{
+	struct pc_segment segment[COUNT * 4];
+
+	(void)state;
+	divide(segment, 4, COUNT * (BYTES / 4));
+	for (unsigned i = 0; i < COUNT; i++) { /* the last two segments change places */
+		struct pc_segment last = segment[i * 4 + 3];
+
+		segment[i * 4 + 3] = segment[i * 4 + 2];
+		segment[i * 4 + 2] = last;
+	}
+	store(FAKE_RAILS);
+	look_up_all();
+	get_all();
+	segments_are_the_pages_bytes(segment, 4);
+	assert_int_equal(SEEN(runs), 0);
+	assert_int_equal(SEEN(pages[0]) + SEEN(pages[1]), COUNT);
+	/* The same length, but each segment ends where the one before it begins. */
+	for (unsigned i = 0; i < COUNT; i++)
+		for (unsigned s = 0; s < 4; s++)
+			segment[i * 4 + s].base =
+				memory + i * BYTES + (3 - s) * (size_t)(BYTES / 4);
+	get_all();
+	segments_are_the_pages_bytes(segment, 4);
+	assert_int_equal(SEEN(runs), 0);
+}
+
+static void a_stale_page_is_reported_alone(void **state)
+{
+	(void)state;
+	store(FAKE_RAILS);
+	look_up_all();
+	fake_lock(&fake);
+	fake_head(&fake, FAKE_A, place[5])->generation++;
+	fake_unlock(&fake);
+	get_all();
+	for (unsigned i = 0; i < COUNT; i++)
+		if (i != 5)
+			assert_true(result[i] == PC_HIT &&
+				    same(one[i].name, memory + i * BYTES, 0, BYTES));
+	assert_int_equal(result[5], PC_STALE);
+	/* the location that the cache had, and the same one that the directory has */
+	assert_in_range(SEEN(stales), 1, 2);
+	assert_int_equal(SEEN(last_stale.place), place[5]);
+}
+
+static unsigned failures;
+
+/* Every fifth page fails on its first rail. */
+static uint32_t fail_some(struct fake *f, uint32_t rail, const struct op *op)
+{
+	(void)f;
+	(void)rail;
+	if (op->kind == OP_PAGE && failures && op->offset / BYTES % 5 == 0) {
+		failures--;
+		return OP_NIC_ERROR;
+	}
+	return FAKE_DO;
+}
+
+static void only_the_pages_that_failed_are_read_again(void **state)
+{
+	(void)state;
+	store(FAKE_RAILS);
+	look_up_all();
+	failures = 4;
+	hook(fail_some, NULL);
+	get_all();
+	all_are_hits();
+	assert_int_equal(SEEN(pages[0]) + SEEN(pages[1]), COUNT + 4);
+	assert_int_equal(counts().reissued, 4);
+	assert_int_equal(SEEN(stales), 0);
+}
+
+static void runs_in_flight_are_awaited_after_the_deadline(void **state)
+{
+	struct pc_batch *batch;
+
+	(void)state;
+	store(FAKE_RAILS);
+	look_up_all();
+	hook(hold_pages, NULL);
+	memset(memory, 0xee, COUNT * BYTES);
+	assert_int_equal(pc_submit_get(ch, page, COUNT, 50, result, &batch), 0);
+	SEEN_SOON(held_count);
+	while (clock_now_ns() < batch->deadline_ns + 2 * ANSWER_GRACE_NS)
+		assert_false(pc_poll(batch)); /* the NIC may still write into the pages */
+	fake_lock(&fake);
+	fake_answer_held(&fake);
+	fake_unlock(&fake);
+	pc_wait(batch);
+	for (unsigned i = 0; i < COUNT; i++)
+		assert_true(result[i] == PC_HIT && same(one[i].name, memory + i * BYTES, 0, BYTES));
+}
+
+static void a_run_that_finds_no_room_is_split_and_waits(void **state)
+{
+	struct pc_batch *batch;
+
+	(void)state;
+	store(1);
+	look_up_all();
+	hook(hold_pages, NULL);
+	for (unsigned r = 0; r < FAKE_RAILS; r++)
+		ch->rail[r].bytes = STRIPE_BYTES - 5 * BYTES;
+	assert_int_equal(pc_submit_get(ch, page, COUNT, PATIENCE_MS, result, &batch), 0);
+	assert_int_equal(ch->rail[0].bytes, STRIPE_BYTES);
+	assert_int_equal(ch->rail[1].bytes, STRIPE_BYTES);
+	assert_true(batch->runs.head != CLIENT_NONE && ch->no_room);
+	for (unsigned r = 0; r < FAKE_RAILS; r++)
+		ch->rail[r].bytes -= STRIPE_BYTES - 5 * BYTES;
+	SEEN_SOON(held_count);
+	hook(NULL, NULL);
+	fake_lock(&fake);
+	fake_answer_held(&fake);
+	fake_unlock(&fake);
+	pc_wait(batch);
+	all_are_hits();
+	assert_int_equal(SEEN(pages[0]) + SEEN(pages[1]), COUNT);
+}
+
+static uint32_t refused_place;
+
+static uint32_t refuse_alone(struct fake *f, uint32_t rail, const struct op *op)
+{
+	(void)f;
+	(void)rail;
+	if (op->kind == OP_PAGE && op->region == REGION_POOL_0 + place_rail(refused_place) &&
+		op->offset == place_offset(refused_place))
+		return OP_INVALID;
+	return FAKE_DO;
+}
+
+/* As a rail does: an invalid entry refuses the whole run. */
+static void refuse_run(
+	struct fake *f, uint32_t rail, const struct fake_run *run, struct run_done *d)
+{
+	(void)f;
+	(void)rail;
+	if (run->head.kind == OP_RUN && d->status == OP_INVALID)
+		d->hit = d->stale = 0;
+}
+
+static void one_invalid_place_does_not_refuse_the_other_pages(void **state)
+{
+	(void)state;
+	store(FAKE_RAILS);
+	look_up_all();
+	refused_place = place[5];
+	hook(refuse_alone, refuse_run);
+	get_all();
+	for (unsigned i = 0; i < COUNT; i++) {
+		assert_int_equal(result[i], i == 5 ? PC_INVALID : PC_HIT);
+		assert_true(i == 5 || same(one[i].name, memory + i * BYTES, 0, BYTES));
+	}
+	assert_int_equal(SEEN(head_reads), 1);
+	assert_int_equal(SEEN(stales), 0);
+}
+
+static void deny(struct fake *f, uint32_t rail, const struct fake_run *run, struct run_done *d)
+{
+	static const uint8_t status[] = {OP_HIT, OP_STALE, OP_NIC_ERROR, 200};
+
+	(void)rail;
+	if (run->head.kind != OP_RUN || !failures)
+		return;
+	d->hit = d->stale = 0;
+	d->status = status[f->runs % 4];
+	failures--;
+}
+
+/* Reading the heads, which the client does for stale pages only, would show it. */
+static void a_run_that_failed_makes_no_page_stale(void **state)
+{
+	(void)state;
+	store(FAKE_RAILS);
+	look_up_all();
+	for (unsigned n = 1; n <= 8; n++) {
+		failures = FAKE_RAILS;
+		hook(NULL, deny);
+		get_all();
+		all_are_hits();
+		assert_int_equal(counts().reissued, n * COUNT);
+		assert_int_equal(SEEN(head_reads), 0);
+		assert_int_equal(SEEN(stales), 0);
+	}
+}
+
+static uint32_t any_status(struct fake *f, uint32_t rail, const struct op *op)
+{
+	static const uint32_t status[] = {
+		OP_NIC_ERROR, OP_PEER_DOWN, OP_TIMEOUT, OP_STALE, OP_INVALID};
+
+	(void)f;
+	(void)rail;
+	(void)op;
+	return roll(4) ? FAKE_DO : status[roll(5)];
+}
+
+static void whatever_fails_a_hit_has_the_right_bytes(void **state)
+{
+	unsigned hits = 0;
+
+	(void)state;
+	store(FAKE_RAILS);
+	for (unsigned n = 0; n < 60; n++) {
+		unsigned count = 1 + roll(COUNT);
+
+		hook(any_status, NULL);
+		memset(memory, 0xee, COUNT * BYTES);
+		assert_int_equal(pc_get(ch, page, count, PATIENCE_MS, result), 0);
+		for (unsigned i = 0; i < count; i++) {
+			assert_true(result[i] != PC_PENDING && result[i] != PC_TIMEOUT);
+			if (result[i] != PC_HIT)
+				continue;
+			hits++;
+			assert_true(same(one[i].name, memory + i * BYTES, 0, BYTES));
+		}
+	}
+	assert_true(hits > 60);
+	for (unsigned r = 0; r < FAKE_RAILS; r++)
+		assert_true(ch->rail[r].bytes == 0 && ch->rail[r].in_flight == 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(the_rails_share_the_pages_of_a_batch_in_one_run_each),
+		TEST(pages_of_one_pool_are_shared_by_the_rails_too),
+		TEST(keys_of_one_owner_are_looked_up_in_one_run),
+		TEST(segments_at_one_distance_are_read_in_runs),
+		TEST(irregular_segments_are_read_by_ops_of_one_page),
+		TEST(a_stale_page_is_reported_alone),
+		TEST(only_the_pages_that_failed_are_read_again),
+		TEST(runs_in_flight_are_awaited_after_the_deadline),
+		TEST(a_run_that_finds_no_room_is_split_and_waits),
+		TEST(one_invalid_place_does_not_refuse_the_other_pages),
+		TEST(a_run_that_failed_makes_no_page_stale),
+		TEST(whatever_fails_a_hit_has_the_right_bytes),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -28,6 +28,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include <assert.h>
 
 /* ---- named orderings for shared memory ---------------------------------------------------- */
@@ -341,8 +342,11 @@ static inline void ring_publish(struct ring_producer *p, uint32_t n)
 
 		shm_store64(&other[1], ring_word(other[1], ring_turn(p->capacity, p->tail + i)));
 	}
-	for (uint32_t k = 2; k < p->slot_bytes / 8; k++)
-		slot[k] = p->first[k];
+	if (p->slot_bytes == RING_SLOT_BYTES_MAX) /* a constant: the copy is a few moves */
+		memcpy(&slot[2], &p->first[2], RING_SLOT_BYTES_MAX - 16);
+	else
+		for (uint32_t k = 2; k < p->slot_bytes / 8; k++)
+			slot[k] = p->first[k];
 	slot[0] = p->first[0];
 	shm_store_release64(&slot[1], ring_word(p->first[1], ring_turn(p->capacity, p->tail)));
 	p->tail += n;

@@ -58,7 +58,7 @@ static void get_here(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint
 	if (result == PC_HIT) {
 		ch->counts.hits_local++;
 		ch->counts.bytes_read += p->bytes;
-		notice_touch(ch, p, now_ns);
+		notice_touch(ch, p, (uint32_t)(now_ns / 1000000));
 	}
 	page_done(b, i, result);
 }

@@ -12,9 +12,14 @@
 #ifndef CLIENT_CACHE_H
 #define CLIENT_CACHE_H
 
+static inline uint32_t cache_index(const struct page_key *key)
+{
+	return (uint32_t)(key->word[0] ^ key->word[1]) & (CACHE_SETS - 1);
+}
+
 static inline struct cache_set *cache_set(const struct pc_channel *ch, const struct page_key *key)
 {
-	return &ch->cache[(key->word[0] ^ key->word[1]) & (CACHE_SETS - 1)];
+	return &ch->cache[cache_index(key)];
 }
 
 /* The key's tag: bits that do not choose the set. Never 0, the tag of an entry without a key. */
@@ -86,10 +91,10 @@ static inline uint32_t cache_victim(const struct cache_set *set, uint32_t now_ms
 }
 
 static inline struct cache_entry *cache_put(struct pc_channel *ch, const struct page_key *key,
-	const struct location *at, uint64_t now_ns)
+	const struct location *at, uint32_t now_ms)
 {
 	struct cache_set *set = cache_set(ch, key);
-	uint32_t way = cache_way(set, key), now_ms = (uint32_t)(now_ns / 1000000);
+	uint32_t way = cache_way(set, key);
 
 	if (way == CACHE_WAYS) {
 		way = cache_victim(set, now_ms);
@@ -102,11 +107,10 @@ static inline struct cache_entry *cache_put(struct pc_channel *ch, const struct 
 	return &set->entry[way];
 }
 
-/* The number of an entry of the cache, for cache_again(). */
-static inline uint32_t cache_number(
-	const struct pc_channel *ch, const struct cache_set *set, uint32_t way)
+/* The number of the key's entry in the cache, for cache_again(). */
+static inline uint32_t cache_number(const struct page_key *key, uint32_t way)
 {
-	return (uint32_t)(set - ch->cache) * CACHE_WAYS + way;
+	return cache_index(key) * CACHE_WAYS + way;
 }
 
 /*
@@ -114,16 +118,22 @@ static inline uint32_t cache_number(
  * another key has that entry now.
  */
 static inline struct cache_entry *cache_again(struct pc_channel *ch, uint32_t number,
-	const struct page_key *key, const struct location *at, uint64_t now_ns)
+	const struct page_key *key, const struct location *at, uint32_t now_ms)
 {
 	struct cache_set *set = &ch->cache[number / CACHE_WAYS];
 	uint32_t way = number % CACHE_WAYS;
 
 	if (!set->tag[way] || !page_key_equal(&set->entry[way].key, key))
 		return NULL;
-	set->seen_ms[way] = (uint32_t)(now_ns / 1000000);
+	set->seen_ms[way] = now_ms;
 	set->entry[way].at = *at;
 	return &set->entry[way];
+}
+
+/* True if the entry's page was read and it is time to tell the control plane so. */
+static inline bool cache_touch_due(const struct cache_entry *e, uint32_t now_ms)
+{
+	return !e->touched_ms || now_ms - e->touched_ms >= TOUCH_NS / 1000000;
 }
 
 static inline void cache_drop(struct pc_channel *ch, const struct page_key *key)

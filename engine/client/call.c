@@ -49,7 +49,8 @@ static struct pc_batch *batch_make(struct pc_channel *ch, uint32_t count)
 	b->count = b->left = count;
 	b->twins = 0;
 	memset(b->missed, 0, sizeof(b->missed));
-	b->expired = b->abandoned = b->pins = false;
+	b->expired = b->abandoned = false;
+	b->pins = 0;
 	for (unsigned q = 0; q < PAGE_QUEUES; q++)
 		b->queue[q].head = CLIENT_NONE;
 	b->runs.head = CLIENT_NONE;
@@ -87,55 +88,91 @@ void batch_free(struct pc_batch *b)
 	ch->spares++;
 }
 
+/* True if the page's segments are of one length and at one distance, as those of a run must be. */
+static bool segments_alike(const struct pc_page *page)
+{
+	const struct pc_segment *s = page->segments, *end = s + page->segment_count;
+	uint64_t stride = page_stride(page), bytes = s->bytes;
+	uintptr_t base = (uintptr_t)s->base;
+
+	if (page->segment_count > RUN_SEGMENTS_MAX || !base || !bytes ||
+		bytes * page->segment_count > RUN_PAGE_BYTES_MAX || bytes > RUN_PAGE_BYTES_MAX ||
+		stride < bytes || stride >= RUN_TO_MAX / RUN_SEGMENTS_MAX)
+		return false;
+	for (s++; s < end; s++) {
+		base += stride;
+		if ((uintptr_t)s->base != base || s->bytes != bytes)
+			return false;
+	}
+	return base > (uintptr_t)page->segments->base; /* else it wrapped */
+}
+
 /*
- * Returns the page's length in bytes; 0: the caller's arguments for it are invalid. *ret_regular:
- * true if the page may be in a run, as far as its length and its segments say.
+ * Returns the length of a page of several segments, bytes; 0: the caller's arguments for it are
+ * invalid. *ret_regular: true if the page may be in a run, as far as its segments say.
  */
-static uint32_t page_bytes(const struct pc_page *page, bool *ret_regular)
+static uint32_t segments_bytes(const struct pc_page *page, bool *ret_regular)
 {
 	uint64_t bytes = 0;
-	uintptr_t stride, expected;
-	bool alike = true;
 
-	if (!page->segments || page->segment_count < 1 || page->segment_count > SEGMENTS_MAX)
+	if (page->segment_count < 1 || page->segment_count > SEGMENTS_MAX)
 		return 0;
-	stride = page_stride(page);
-	expected = (uintptr_t)page->segments->base;
-	for (unsigned s = 0; s < page->segment_count; s++, expected += stride) {
+	*ret_regular = segments_alike(page);
+	if (likely(*ret_regular))
+		return (uint32_t)(page->segments->bytes * page->segment_count);
+	for (unsigned s = 0; s < page->segment_count; s++) {
 		size_t more = page->segments[s].bytes;
 
 		if (!page->segments[s].base || !more || more > PAGE_BYTES_MAX - bytes)
 			return 0;
 		bytes += more;
-		alike &= more == page->segments->bytes;
-		alike &= (uintptr_t)page->segments[s].base == expected;
 	}
-	*ret_regular =
-		alike && bytes <= RUN_PAGE_BYTES_MAX &&
-		(page->segment_count == 1 || (page->segment_count <= RUN_SEGMENTS_MAX &&
-						     stride >= page->segments->bytes &&
-						     stride < RUN_TO_MAX / RUN_SEGMENTS_MAX));
 	return (uint32_t)bytes;
 }
 
-static void page_init(struct pc_batch *b, uint32_t i)
+/* The same for any page. */
+static inline uint32_t page_bytes(const struct pc_page *page, bool *ret_regular)
 {
-	const struct pc_page *page = &b->pages[i];
-	struct page_work *p = &b->work[i];
-	bool payload = b->kind == BATCH_GET || b->kind == BATCH_SET;
+	size_t bytes;
 
-	memset(p, 0, sizeof(*p));
-	b->results[i] = PC_PENDING;
-	p->phase = PAGE_LOOK;
-	p->bytes = payload ? page_bytes(page, &p->regular) : 0;
-	if (!page->key || !page->key_bytes || page->key_bytes > KEY_BYTES_MAX ||
-		(payload && !p->bytes)) {
-		page_done(b, i, PC_INVALID);
-		return;
+	if (unlikely(!page->segments))
+		return 0;
+	if (page->segment_count != 1)
+		return segments_bytes(page, ret_regular);
+	bytes = page->segments->bytes;
+	if (unlikely(!page->segments->base || bytes > PAGE_BYTES_MAX))
+		return 0;
+	*ret_regular = bytes <= RUN_PAGE_BYTES_MAX;
+	return (uint32_t)bytes;
+}
+
+/* Checks the caller's arguments for the pages and hashes their keys. */
+static void pages_init(struct pc_batch *b)
+{
+	struct pc_channel *ch = b->channel;
+	bool payload = b->kind == BATCH_GET || b->kind == BATCH_SET;
+	const struct memory_view *last = NULL;
+
+	for (uint32_t i = 0; i < b->count; i++) {
+		const struct pc_page *page = &b->pages[i];
+		struct page_work *p = &b->work[i];
+
+		memset(&p->at, 0,
+			offsetof(struct page_work, other) - offsetof(struct page_work, at));
+		memset(&p->wrong, 0, sizeof(*p) - offsetof(struct page_work, wrong));
+		b->results[i] = PC_PENDING;
+		if (payload)
+			p->bytes = page_bytes(page, &p->regular);
+		if (unlikely(!page->key || page->key_bytes - 1 >= KEY_BYTES_MAX ||
+			     (payload && !p->bytes))) {
+			page_done(b, i, PC_INVALID);
+			continue;
+		}
+		key_hash(&ch->key_text, page->key, page->key_bytes, &p->key);
+		cache_expect(ch, &p->key);
+		if (payload)
+			last = memory_find_page(b, p, page, last);
 	}
-	key_hash(&b->channel->key_text, page->key, page->key_bytes, &p->key);
-	if (b->kind != BATCH_REMOVE)
-		cache_expect(b->channel, &p->key);
 }
 
 /*
@@ -171,10 +208,11 @@ static void begin(struct pc_channel *ch, struct pc_batch *b)
 {
 	uint64_t now_ns = clock_now_ns();
 
-	map_refresh(ch);
 	credit_return(ch, now_ns > STOCK_IDLE_NS ? now_ns - STOCK_IDLE_NS : 0, 0);
-	if (b->kind == BATCH_GET || b->kind == BATCH_SET)
-		memory_pin(b);
+	if (b->kind == BATCH_GET) {
+		lookup_get(ch, b, now_ns);
+		return;
+	}
 	if (b->kind == BATCH_SET) {
 		find_twins(b);
 		b->first_rail = ch->turn;
@@ -221,12 +259,17 @@ static int submit(struct pc_channel *ch, enum batch_kind kind, const struct pc_p
 	if (b->deadline_ns < ch->due_ns)
 		ch->due_ns = b->deadline_ns;
 	ch->writers += writes(b);
-	for (uint32_t i = 0; i < count; i++)
-		page_init(b, i);
 	if (ready) {
+		map_refresh(ch);
+		memory_refresh(ch);
+	}
+	pages_init(b);
+	if (ready) {
+		memory_pin(b);
 		begin(ch, b);
 		channel_step(ch);
 	} else {
+		b->pins = 0; /* nothing was pinned */
 		batch_gone(b, PC_GONE);
 	}
 	*ret_batch = b;

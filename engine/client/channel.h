@@ -8,10 +8,14 @@
 
 /* ---- one channel ---------------------------------------------------------------------------- */
 
-/* The input of the key hash: the digest of a namespace, in little-endian bytes, then a key. */
+/*
+ * The input of the key hash: the digest of a namespace, in little-endian bytes, then a key. Behind
+ * it, what the hash computes of the digest alone, for keys of the usual length (key.c).
+ */
 struct key_text {
 	alignas(16) unsigned char name_space[sizeof(struct page_key)];
 	unsigned char key[KEY_BYTES_MAX];
+	uint64_t name_space_mix, name_space_sum;
 };
 static_assert(offsetof(struct key_text, key) == sizeof(struct page_key), "hashed as one text");
 
@@ -152,12 +156,16 @@ struct stock {
 	struct stock_rail rail[RAILS_MAX];
 };
 
-/* A run of pages that is being planned. */
-struct run_open {
-	uint64_t what[3]; /* what the pages of the run have in common, see run_add() */
+/* Pages of one step that may be in one run: they become one run or several. */
+struct run_group {
+	/* what the pages have in common, see run_add() */
+	uint64_t to;     /* the upper bits: destination region */
+	uint64_t stride; /* distance between the starts of the segments; 0: there is only one */
+	uint32_t ref, bytes, segments;
+	uint32_t tries; /* run_tries() */
 	uint32_t head, tail;
-	uint32_t pages;
-	uint32_t most; /* number of pages at which the run is complete */
+	uint32_t pages; /* 0: the group is unused */
+	uint32_t parts; /* number of runs to make of `pages`; see run_cut() */
 };
 
 /* A run of look-ups of one peer that is being made. */
@@ -206,9 +214,9 @@ struct pc_channel {
 	uint32_t request_free;
 
 	/* runs that this step is making, and a bit for each that is in use; unused between steps */
-	struct run_open run_open[RUN_OPEN_MAX];
+	struct run_group run_group[RUN_GROUPS_MAX];
 	struct look_open look_open[LOOK_OPEN_MAX];
-	uint32_t run_opened, look_opened;
+	uint32_t run_grouped, look_opened;
 
 	/* the two map views that the channel uses; NULL: it has read none yet */
 	struct map_pair *map;
@@ -282,45 +290,51 @@ enum page_flag {
 };
 
 struct page_work {
+	/* what every page uses, one cache line */
 	struct page_key key;
 	struct location at; /* location of the page that is being tried */
+	uint32_t bytes;
+	/* destination of a regular page, as in a run_entry, with the region in the upper bits */
+	uint64_t to;
+	uint32_t next; /* index of the next page in its queue or in its run */
+	/* index of the request in flight for the page; of a sliced page, the latest one */
+	uint32_t request;
+	uint32_t cached; /* entry of the location cache that had the page, if it still does */
+	uint16_t rails_tried;
+	uint16_t pieces_out; /* get: number of ops in flight for this page */
+	uint16_t peer;       /* number of the peer that is being READ */
+	uint8_t phase;
+	uint8_t flags;
+	uint8_t others;
+	/* get: the first result of an op of this page that was not OP_HIT, enum op_status */
+	uint8_t piece_status;
+	/* true: the page may be in a run: its segments are of one length and at one distance, and
+	 * lie in one registered range */
+	bool regular;
+	uint8_t run_pages; /* first page of a run in pc_batch.runs: number of its pages */
+
+	/* what look-ups, slices and second attempts use */
 	/* locations of the page to try next, the next one last */
 	struct location other[PAGE_OTHERS];
 	/* location of the page that last turned out to be wrong */
 	struct location wrong;
-	uint32_t bytes;
-	uint32_t next; /* index of the next page in its queue or in its run */
-	/* index of the request in flight for the page; of a sliced page, the latest one */
-	uint32_t request;
 	union {
 		/* set, state PAGE_TWIN: index of the earlier page whose result this page gets */
 		uint32_t twin;
 		/* first page of a run in pc_batch.runs: first page of the next run */
 		uint32_t run_next;
 	};
-	uint32_t cached; /* entry of the location cache that had the page, if it still does */
-	uint16_t rails_tried;
-	uint16_t pieces_out; /* get: number of ops in flight for this page */
-	uint16_t slices;     /* get: number of slices of this page posted so far */
-	/* get: the first result of an op of this page that was not OP_HIT, enum op_status */
-	uint8_t piece_status;
-	uint8_t phase;
-	uint8_t flags;
-	uint8_t others;
-	/* bit per owner that was asked: owners by the current map, then by the previous map */
-	uint8_t asked;
-	uint16_t peer;               /* number of the peer that is being READ */
 	uint32_t owners_epoch;       /* epoch of the map to which `owner` and `asked` belong */
 	uint8_t owner[REPLICAS_MAX]; /* owners of the page's key, as member indices in the map */
 	uint8_t owners;
-	uint8_t run_pages; /* first page of a run in pc_batch.runs: number of its pages */
-	/* true: the segments are of one length and at one distance, so the page may be in a run */
-	bool regular;
-	/* padding to 128 bytes: an index selects a page by a shift, not by a multiplication */
-	uint8_t pad[1];
+	/* bit per owner that was asked: owners by the current map, then by the previous map */
+	uint8_t asked;
+	uint16_t slices; /* get: number of slices of this page posted so far */
 };
+static_assert(offsetof(struct page_work, other) == 64, "the first line is the hot one");
 static_assert(sizeof(struct page_work) == 128, "a power of two");
 static_assert(NODES_MAX <= 256, "page_work.owner is a byte each");
+static_assert(REGIONS_MAX / 64 <= 32, "pc_batch.pins has a bit per word");
 
 struct page_queue {
 	uint32_t head, tail;
@@ -344,8 +358,10 @@ struct pc_batch {
 	struct page_queue queue[PAGE_QUEUES];
 	struct page_queue
 		runs; /* planned runs that wait for room on a rail, by their first pages */
+	/* bit per registered range that the batch pins, by memory_view.slot; and a bit per word of
+	 * `pinned` that has one: the other words are not initialised */
 	uint64_t pinned[REGIONS_MAX / 64];
-	bool pins;
+	uint32_t pins;
 	uint32_t first_rail;
 	uint32_t capacity; /* number of pages that `work` has room for */
 	/* set: hash table that find_twins() uses, 4 * capacity entries behind `work` */

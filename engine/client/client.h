@@ -236,10 +236,10 @@ void memory_refresh(struct pc_channel *ch);
  * Finds a registered range by binary search; memory_find() in queue.h first tries the last result.
  */
 const struct memory_view *memory_search(struct pc_channel *ch, uintptr_t at, uint64_t bytes);
-/*
- * Pins the ranges that the batch's segments lie in. Sets PAGE_REGISTERED on pages whose segments
- * all lie in registered ranges.
- */
+/* memory_find_page() in queue.h calls it for a page that is not in the range `last`. */
+const struct memory_view *memory_find_new(struct pc_batch *b, struct page_work *p,
+	const struct pc_page *page, const struct memory_view *last);
+/* Pins the ranges that memory_find_page() found: they are not deregistered until the unpin. */
 void memory_pin(struct pc_batch *b);
 void memory_unpin(struct pc_batch *b);
 
@@ -338,6 +338,8 @@ uint32_t reap(struct pc_channel *ch, uint64_t now_ns);
 
 /* lookup.c */
 void lookup_begin(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns);
+/* The same for all pages of a get. Most have a location in the cache and are READ at once. */
+void lookup_get(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns);
 void lookup_again(struct pc_batch *b, uint32_t i);
 void lookup_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns);
 void lookup_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
@@ -353,6 +355,14 @@ void look_answer(struct pc_channel *ch, const struct request *r, const struct ru
 	uint32_t status, uint64_t now_ns);
 
 /* run.c: runs of pages. */
+/*
+ * run_add(), in queue.h, adds a page to those that are planned together. run_add_end(), always in
+ * the same step and with the same batch, makes runs of them and posts those. run_group_new() opens
+ * group `slot` with a page; another group may have that slot, which is then posted with all others.
+ */
+void run_group_new(
+	struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t slot, uint64_t now_ns);
+void run_add_end(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns);
 /* Posts waiting runs, plans the pages of PAGE_RUN into runs and posts those. */
 void run_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns);
 /* Removes the first waiting run. Returns its first page; CLIENT_NONE: none. */
@@ -411,7 +421,12 @@ void remove_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32
 
 /* notice.c: reports to the control plane that get no answer. */
 void notice_stale(struct pc_channel *ch, const struct page_work *p);
-void notice_touch(struct pc_channel *ch, const struct page_work *p, uint64_t now_ns);
+/*
+ * notice_touch() in queue.h calls it. `e`: the page's entry in the location cache, or NULL: the
+ * cache does not have the page.
+ */
+void notice_touch_due(
+	struct pc_channel *ch, const struct page_work *p, struct cache_entry *e, uint32_t now_ms);
 /*
  * Reports a page that was looked up but not read as used, so that eviction spares it for a while.
  */

@@ -22,8 +22,9 @@
 /* finished batches of a channel whose memory is kept; longer ones than SPARE_PAGES_MAX: one */
 #define SPARE_BATCHES_MAX 16u
 #define SPARE_PAGES_MAX 1024u
-#define RUN_OPEN_MAX 32u  /* runs of pages that one step plans at the same time */
-#define LOOK_OPEN_MAX 16u /* runs of look-ups that one step makes at the same time */
+#define RUN_GROUPS_MAX 32u /* groups of pages that a step plans at the same time */
+#define RUN_PLAN_MAX 256u  /* pages that are planned together; a power of two */
+#define LOOK_OPEN_MAX 16u  /* runs of look-ups that one step makes at the same time */
 /* bytes of a run's pages, at most: a rail has room for two runs, so it is busy between them */
 #define RUN_BYTES (STRIPE_BYTES / 2)
 #define TOUCH_BYTES (2u << 20) /* bytes of a pool that one madvise() call maps for writing */

@@ -293,7 +293,7 @@ void fetch_hit(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t n
 	ch->counts.hits_remote++;
 	ch->counts.bytes_read += p->bytes;
 	ch->peer_rest_until_ns[p->peer] = 0;
-	notice_touch(ch, p, now_ns);
+	notice_touch(ch, p, (uint32_t)(now_ns / 1000000));
 	page_done(b, i, PC_HIT);
 }
 

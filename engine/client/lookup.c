@@ -58,7 +58,7 @@ static bool cached(
 		(uint32_t)(now_ns / 1000000) - set->seen_ms[way] >= FRESH_NS / 1000000)
 		return false;
 	p->at = set->entry[way].at;
-	p->cached = cache_number(ch, set, way);
+	p->cached = cache_number(&p->key, way);
 	return true;
 }
 
@@ -76,6 +76,34 @@ void lookup_begin(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_
 	} else {
 		lookup_again(b, i);
 	}
+}
+
+void lookup_get(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
+{
+	uint32_t here = ch->session->ref, cached_pages = 0;
+
+	for (uint32_t i = 0; i < b->count; i++) {
+		struct page_work *p = &b->work[i];
+		const struct cache_set *set = cache_set(ch, &p->key);
+		uint32_t way;
+
+		if (i % RUN_PLAN_MAX == 0)
+			run_add_end(ch, b, now_ns);
+		if (unlikely(p->phase == PAGE_DONE))
+			continue;
+		way = p->regular ? cache_way(set, &p->key) : CACHE_WAYS;
+		if (unlikely(way == CACHE_WAYS || set->entry[way].at.ref == here ||
+			     !map_by_ref(ch, set->entry[way].at.ref))) {
+			lookup_begin(ch, b, i, now_ns);
+			continue;
+		}
+		p->at = set->entry[way].at;
+		p->cached = cache_number(&p->key, way);
+		cached_pages++;
+		run_add(ch, b, i, now_ns);
+	}
+	ch->counts.lookups_cached += cached_pages;
+	run_add_end(ch, b, now_ns);
 }
 
 static enum owner_rank rank_of(
@@ -192,8 +220,8 @@ static void found(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_
 	const struct cache_entry *e;
 
 	p->rails_tried = 0;
-	e = cache_put(ch, &p->key, &p->at, now_ns);
-	p->cached = cache_number(ch, set, (uint32_t)(e - set->entry));
+	e = cache_put(ch, &p->key, &p->at, (uint32_t)(now_ns / 1000000));
+	p->cached = cache_number(&p->key, (uint32_t)(e - set->entry));
 	page_found(ch, b, i, now_ns);
 }
 

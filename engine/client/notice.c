@@ -34,15 +34,14 @@ static void tell(struct pc_channel *ch, struct cache_entry *e, uint32_t now_ms)
 
 static void touch(struct pc_channel *ch, struct cache_entry *e, uint32_t now_ms)
 {
-	if (unlikely(!e->touched_ms || now_ms - e->touched_ms >= TOUCH_NS / 1000000))
+	if (cache_touch_due(e, now_ms))
 		tell(ch, e, now_ms);
 }
 
-void notice_touch(struct pc_channel *ch, const struct page_work *p, uint64_t now_ns)
+__attribute__((noinline)) void notice_touch_due(
+	struct pc_channel *ch, const struct page_work *p, struct cache_entry *e, uint32_t now_ms)
 {
-	struct cache_entry *e = cache_again(ch, p->cached, &p->key, &p->at, now_ns);
-
-	touch(ch, e ? e : cache_put(ch, &p->key, &p->at, now_ns), (uint32_t)(now_ns / 1000000));
+	touch(ch, e ? e : cache_put(ch, &p->key, &p->at, now_ms), now_ms);
 }
 
 void notice_wanted(struct pc_channel *ch, const struct page_key *key, uint64_t now_ns)

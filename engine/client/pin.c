@@ -67,32 +67,21 @@ __attribute__((noinline)) const struct memory_view *memory_search(
 
 static void pin(struct pc_batch *b, const struct memory_view *m)
 {
-	b->pinned[m->slot / 64] |= 1ull << m->slot % 64;
-	b->pins = true;
+	uint32_t word = m->slot / 64;
+
+	if (!(b->pins >> word & 1)) {
+		b->pins |= 1u << word;
+		b->pinned[word] = 0;
+	}
+	b->pinned[word] |= 1ull << m->slot % 64;
 }
 
-/*
- * Marks the registered ranges that contain the page's segments, so that they are not deregistered
- * while the batch uses them (pinned). `*last` is the range that was marked last; it is not marked
- * again. True: every segment lies in a registered range.
- */
-static bool find_page(struct pc_batch *b, struct page_work *p, const struct pc_page *page,
-	const struct memory_view **last)
+/* Each segment by itself: they lie in several ranges, or some in none. */
+static bool find_segments(
+	struct pc_batch *b, const struct pc_page *page, const struct memory_view **last)
 {
 	bool all = true;
 
-	if (p->regular) { /* all segments at once; else each may be in a range of its own */
-		const struct memory_view *m =
-			memory_find(b->channel, page->segments->base, page_span(page));
-
-		if (likely(m)) {
-			if (m != *last)
-				pin(b, m);
-			*last = m;
-			return true;
-		}
-		p->regular = false;
-	}
 	for (unsigned s = 0; s < page->segment_count; s++) {
 		const struct pc_segment *segment = &page->segments[s];
 		const struct memory_view *m = *last;
@@ -110,28 +99,47 @@ static bool find_page(struct pc_batch *b, struct page_work *p, const struct pc_p
 	return all;
 }
 
+const struct memory_view *memory_find_new(struct pc_batch *b, struct page_work *p,
+	const struct pc_page *page, const struct memory_view *last)
+{
+	if (p->regular) { /* all segments at once; else each may be in a range of its own */
+		const struct memory_view *m =
+			memory_find(b->channel, page->segments->base, page_span(page));
+
+		if (m) {
+			pin(b, m);
+			memory_found(p, page, m);
+			return m;
+		}
+		p->regular = false;
+	}
+	if (find_segments(b, page, &last))
+		p->flags |= PAGE_REGISTERED;
+	return last;
+}
+
 static void find_all(struct pc_batch *b)
 {
 	const struct memory_view *last = NULL;
 
-	b->pins = false;
-	memset(b->pinned, 0, sizeof(b->pinned));
-	for (uint32_t i = 0; i < b->count; i++) {
-		struct page_work *p = &b->work[i];
-
-		p->flags &= (uint8_t)~PAGE_REGISTERED;
-		if (p->phase != PAGE_DONE && find_page(b, p, &b->pages[i], &last))
-			p->flags |= PAGE_REGISTERED;
-	}
+	b->pins = 0;
+	for (uint32_t i = 0; i < b->count; i++)
+		if (b->work[i].phase != PAGE_DONE) {
+			b->work[i].flags &= (uint8_t)~PAGE_REGISTERED;
+			last = memory_find_page(b, &b->work[i], &b->pages[i], last);
+		}
 }
 
 /* Adds `change` to the pin count of every range that the batch pins. The caller holds `lock`. */
 static void count_pins(const struct pc_batch *b, uint32_t change)
 {
-	for (uint32_t word = 0; word < REGIONS_MAX / 64; word++)
+	for (uint32_t words = b->pins; words; words &= words - 1) {
+		uint32_t word = (uint32_t)__builtin_ctz(words);
+
 		for (uint64_t left = b->pinned[word]; left; left &= left - 1)
 			b->channel->pc->memory[word * 64 + (unsigned)__builtin_ctzll(left)]->pins +=
 				change;
+	}
 }
 
 void memory_pin(struct pc_batch *b)
@@ -139,18 +147,19 @@ void memory_pin(struct pc_batch *b)
 	struct pc_channel *ch = b->channel;
 	struct pc *pc = ch->pc;
 
-	for (;;) {
+	while (b->pins) {
+		bool current;
+
+		pthread_mutex_lock(&pc->lock);
+		current = ch->memory_changes == pc->memory_changes;
+		if (current)
+			count_pins(b, 1);
+		pthread_mutex_unlock(&pc->lock);
+		if (likely(current))
+			return;
 		memory_refresh(ch);
 		find_all(b);
-		if (!b->pins)
-			return;
-		pthread_mutex_lock(&pc->lock);
-		if (ch->memory_changes == pc->memory_changes)
-			break;
-		pthread_mutex_unlock(&pc->lock);
 	}
-	count_pins(b, 1);
-	pthread_mutex_unlock(&pc->lock);
 }
 
 void memory_unpin(struct pc_batch *b)
@@ -162,5 +171,5 @@ void memory_unpin(struct pc_batch *b)
 	pthread_mutex_lock(&pc->lock);
 	count_pins(b, UINT32_MAX); /* adds -1 modulo 2^32 */
 	pthread_mutex_unlock(&pc->lock);
-	b->pins = false;
+	b->pins = 0;
 }

@@ -88,7 +88,7 @@ static inline void page_in_flight(struct pc_batch *b, uint32_t i, uint32_t reque
 /* The phase in which a page waits to be READ from another host. */
 static inline enum page_phase page_read_phase(const struct page_work *p)
 {
-	if (likely(p->flags & PAGE_REGISTERED && p->regular))
+	if (likely(p->regular))
 		return PAGE_RUN;
 	return p->flags & PAGE_REGISTERED ? PAGE_FETCH : PAGE_STAGE;
 }
@@ -139,11 +139,27 @@ static inline uint64_t page_span(const struct pc_page *page)
 	return page_stride(page) * (page->segment_count - 1) + page->segments->bytes;
 }
 
+/* ---- used pages ------------------------------------------------------------------------------ */
+
+/*
+ * The page was read: confirms its location in the cache, and tells the control plane at most once
+ * in TOUCH_NS. `now_ms`: CLOCK_MONOTONIC.
+ */
+static inline void notice_touch(struct pc_channel *ch, const struct page_work *p, uint32_t now_ms)
+{
+	struct cache_entry *e = cache_again(ch, p->cached, &p->key, &p->at, now_ms);
+
+	if (unlikely(!e || cache_touch_due(e, now_ms)))
+		notice_touch_due(ch, p, e, now_ms);
+}
+
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 static inline bool memory_holds(const struct memory_view *m, uintptr_t base, uint64_t bytes)
 {
-	return base >= m->base && base - m->base < m->bytes && bytes <= m->bytes - (base - m->base);
+	uint64_t at = base - m->base; /* huge if `base` is below the range */
+
+	return at < m->bytes && bytes <= m->bytes - at;
 }
 
 /*
@@ -158,6 +174,59 @@ static inline const struct memory_view *memory_find(
 	if (likely(ch->memory_last < ch->memories && memory_holds(last, (uintptr_t)base, bytes)))
 		return last->region ? last : NULL;
 	return memory_search(ch, (uintptr_t)base, bytes);
+}
+
+/* All segments of a regular page lie in `m`. */
+static inline void memory_found(
+	struct page_work *p, const struct pc_page *page, const struct memory_view *m)
+{
+	p->flags |= PAGE_REGISTERED;
+	p->to = (uint64_t)m->region << OP_TO_BITS | ((uintptr_t)page->segments->base - m->base);
+}
+
+/*
+ * Finds the registered ranges that the page's segments lie in, to be pinned. Sets PAGE_REGISTERED
+ * if all lie in some, and page_work.to; clears `regular` if they do not lie in one. `last`: the
+ * result of the call before this one, or NULL. Returns a range that is to be pinned, or NULL.
+ */
+static inline const struct memory_view *memory_find_page(struct pc_batch *b, struct page_work *p,
+	const struct pc_page *page, const struct memory_view *last)
+{
+	if (unlikely(!last || !p->regular ||
+		     !memory_holds(last, (uintptr_t)page->segments->base, page_span(page))))
+		return memory_find_new(b, p, page, last);
+	memory_found(p, page, last);
+	return last;
+}
+
+/* ---- runs ------------------------------------------------------------------------------------ */
+
+/* Which attempt this is: pages of one run have made the same ones, and have as many to go. */
+static inline uint32_t run_tries(const struct page_work *p)
+{
+	return (uint32_t)p->others << 16 | p->rails_tried;
+}
+
+/* Adds a page with the location page_work.at to the pages that this step plans together. */
+static inline void run_add(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
+{
+	struct page_work *p = &b->work[i];
+	const struct pc_page *page = &b->pages[i];
+	uint32_t hash = (p->at.ref ^ p->bytes) * 0x9e3779b1u >> 27;
+	uint32_t slot = (place_rail(p->at.place) + hash) % RUN_GROUPS_MAX;
+	struct run_group *g = &ch->run_group[slot];
+
+	p->phase = PAGE_RUN;
+	/* the pool need not be compared: with one holder and length, each pool has its own slot */
+	if (unlikely(!g->pages || p->at.ref != g->ref || p->bytes != g->bytes ||
+		     page->segment_count != g->segments || (p->to ^ g->to) >> OP_TO_BITS ||
+		     run_tries(p) != g->tries || (g->stride && page_stride(page) != g->stride))) {
+		run_group_new(ch, b, i, slot, now_ns);
+		return;
+	}
+	b->work[g->tail].next = i;
+	g->tail = i;
+	g->pages++;
 }
 
 #endif

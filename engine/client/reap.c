@@ -139,6 +139,8 @@ uint32_t reap(struct pc_channel *ch, uint64_t now_ns)
 	for (uint32_t rail = 0; rail < ch->rails; rail++) {
 		struct ring_consumer *ring = &ch->rail[rail].done;
 
+		if (!ch->rail[rail].in_flight)
+			continue; /* no answer can come */
 		n = ring_ready(ring);
 		for (int32_t i = 0; i < n; i++) {
 			union {

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Reads pages of other hosts in runs: one op, one request and one answer for up to RUN_PAGES_MAX
- * pages. A step plans the pages that wait in PAGE_RUN once: pages with the same holder, pool,
- * length, destination region and segments become runs of ceil(pages / usable rails) pages. A run
- * whose rail has no room waits as it is, in the order of planning. Its rail is chosen when it is
- * posted, and then a run may be split: what fits one rail is posted, the rest is a run of its own.
+ * pages. A step plans up to RUN_PLAN_MAX pages together: pages with the same holder, pool, length,
+ * destination region and segments are a group, and a group becomes runs of about
+ * ceil(pages of all groups / usable rails) pages each. A run whose rail has no room waits as it is,
+ * in the order of planning. Its rail is chosen when it is posted, and then a run may be split: what
+ * fits one rail is posted, the rest is a run of its own.
  *
  * The pages of a run are linked by page_work.next; the k-th of them is bit k of the answer's masks.
  * Pages that were not hits go on one by one, each when its run has been answered, so there are
@@ -13,7 +14,7 @@
 #include "engine/client/client.h"
 
 static_assert(SLICE_BYTES <= RUN_BYTES, "a run holds at least one page");
-static_assert(RUN_OPEN_MAX == 32, "a bit each");
+static_assert(RUN_GROUPS_MAX == 32, "a bit each");
 
 /* ---- queue ----------------------------------------------------------------------------------- */
 
@@ -51,19 +52,13 @@ uint32_t run_unqueue(struct pc_batch *b)
 
 /* ---- posting --------------------------------------------------------------------------------- */
 
-/* The run cannot be READ as it is: each page goes on by itself. `lost`: its holder is gone. */
-static void run_dissolve(
-	struct pc_channel *ch, struct pc_batch *b, uint32_t i, bool lost, uint64_t now_ns)
+/* The holder of the run's pages left the map after the look-up: each page goes on by itself. */
+static void run_lost(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
 {
 	for (uint32_t left = b->work[i].run_pages, next; left; left--, i = next) {
 		next = b->work[i].next;
-		if (lost) { /* the holder left the map after the look-up */
-			b->work[i].flags |= PAGE_SAW_FAILURE;
-			page_wrong(ch, b, i, now_ns);
-		} else { /* the destination is no longer registered */
-			b->work[i].flags &= (uint8_t)~PAGE_REGISTERED;
-			page_queue(b, i, PAGE_STAGE);
-		}
+		b->work[i].flags |= PAGE_SAW_FAILURE;
+		page_wrong(ch, b, i, now_ns);
 	}
 }
 
@@ -90,21 +85,24 @@ static uint32_t run_rail(struct pc_channel *ch, const struct page_work *p, uint1
 	return CLIENT_NONE;
 }
 
-/* Writes the entries of a run's pages. Returns the first page behind them. */
-static uint32_t run_entries(struct pc_batch *b, uint32_t i, uint32_t pages, uint32_t request,
-	const struct memory_view *memory, uint16_t peer)
+/*
+ * Writes the entries of a run's pages, the first one into the second half of line `at` of the op
+ * ring. Returns the first page behind them.
+ */
+static inline uint32_t run_entries(struct pc_batch *b, uint32_t i, uint32_t pages, uint32_t request,
+	struct ring_producer *ops, uint32_t at, uint16_t peer)
 {
-	const struct request *r = &b->channel->request[request];
-	struct channel_rail *rail = &b->channel->rail[r->rail];
+	struct run_entry *line = ring_slot_new(ops, at);
 
 	for (uint32_t k = 0; k < pages; k++) {
 		struct page_work *p = &b->work[i];
 
-		*run_entry_new(&rail->ops, rail->unpublished, k) =
-			(struct run_entry){.unit = place_unit(p->at.place),
-				.generation = p->at.generation,
-				.to = (uintptr_t)b->pages[i].segments->base - memory->base,
-				.key = p->key};
+		if (!run_entry_half(k))
+			line = ring_slot_new(ops, at + run_entry_line(k));
+		line[run_entry_half(k)] = (struct run_entry){.unit = place_unit(p->at.place),
+			.generation = p->at.generation,
+			.to = p->to & (RUN_TO_MAX - 1),
+			.key = p->key};
 		p->peer = peer;
 		p->pieces_out = 1;
 		p->phase = PAGE_IN_FLIGHT;
@@ -116,12 +114,13 @@ static uint32_t run_entries(struct pc_batch *b, uint32_t i, uint32_t pages, uint
 
 /* Posts the first `pages` pages of a run to a rail with room. What remains is queued as a run. */
 static void run_post(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t pages,
-	uint32_t rail, const struct memory_view *memory, uint64_t now_ns)
+	uint32_t rail, const struct map_member *m, uint64_t now_ns)
 {
 	const struct page_work *p = &b->work[i];
-	const struct map_member *m = map_by_ref(ch, p->at.ref);
 	uint32_t index = request_take(ch, REQUEST_RUN, b, i), rest;
 	struct request *r = &ch->request[index];
+	struct ring_producer *ops = &ch->rail[rail].ops;
+	uint32_t at = ch->rail[rail].unpublished;
 	struct run run = {.cookie = run_cookie(ch, index),
 		.peer_ref = p->at.ref,
 		.kind = OP_RUN,
@@ -129,17 +128,19 @@ static void run_post(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint
 		.peer = (uint8_t)m->peer,
 		.region = (uint8_t)(REGION_POOL_0 + place_rail(p->at.place)),
 		.segments = (uint16_t)b->pages[i].segment_count,
-		.to_region = memory->region,
+		.to_region = (uint16_t)(p->to >> OP_TO_BITS),
 		.page_bytes = p->bytes,
 		.stride_or_to = page_stride(&b->pages[i]),
+		/* If the pages have other locations to try, the attempt with these gets half of
+		 * the time. */
 		.deadline_ns = now_ns + batch_share_ns(b, now_ns, p->others ? 2 : 1)};
 
 	r->rail = (uint8_t)rail;
 	r->pages = (uint8_t)pages;
 	r->bytes = pages * p->bytes;
 	stripe_give(ch, rail, r->bytes, now_ns);
-	run_encode(&run, ring_slot_new(&ch->rail[rail].ops, ch->rail[rail].unpublished));
-	rest = run_entries(b, i, pages, index, memory, m->peer);
+	run_encode(&run, ring_slot_new(ops, at));
+	rest = run_entries(b, i, pages, index, ops, at, m->peer);
 	if (unlikely(pages < p->run_pages)) {
 		b->work[rest].run_pages = (uint8_t)(p->run_pages - pages);
 		run_requeue(b, rest);
@@ -153,83 +154,19 @@ static bool run_submit(struct pc_channel *ch, struct pc_batch *b, uint32_t i, ui
 {
 	const struct page_work *p = &b->work[i];
 	const struct map_member *m = map_by_ref(ch, p->at.ref);
-	const struct memory_view *memory =
-		memory_find(ch, b->pages[i].segments->base, page_span(&b->pages[i]));
 	uint32_t rail, pages;
 
-	if (unlikely(!m || !memory)) {
-		run_dissolve(ch, b, i, !m, now_ns);
+	if (unlikely(!m)) {
+		run_lost(ch, b, i, now_ns);
 		return true;
 	}
 	rail = run_rail(ch, p, m->peer, now_ns, &pages);
-	if (rail == CLIENT_NONE || ch->request_free == CLIENT_NONE) {
+	if (unlikely(rail == CLIENT_NONE || ch->request_free == CLIENT_NONE)) {
 		ch->no_room = true;
 		return false;
 	}
-	run_post(ch, b, i, pages, rail, memory, now_ns);
+	run_post(ch, b, i, pages, rail, m, now_ns);
 	return true;
-}
-
-/* ---- planning -------------------------------------------------------------------------------- */
-
-/* The run is complete: posts it at once, unless it has to wait for room. */
-static void run_close(
-	struct pc_channel *ch, struct pc_batch *b, const struct run_open *o, uint64_t now_ns)
-{
-	b->work[o->head].run_pages = (uint8_t)o->pages;
-	if (ch->no_room || b->runs.head != CLIENT_NONE || !run_submit(ch, b, o->head, now_ns))
-		run_queue(b, o->head);
-}
-
-/* Pages of a run, at most: the rails share the waiting pages of the batch. */
-static uint32_t run_pages_max(struct pc_channel *ch, const struct pc_batch *b, uint64_t now_ns)
-{
-	const struct map_member *m = map_by_ref(ch, b->work[b->queue[PAGE_RUN].head].at.ref);
-	uint32_t rails = stripe_rails(ch, m ? m->peer : 0, now_ns), pages = 0, most;
-
-	for (uint32_t i = b->queue[PAGE_RUN].head; i != CLIENT_NONE; i = b->work[i].next)
-		pages++;
-	most = (pages + rails - 1) / rails;
-	return most < RUN_PAGES_MAX ? most : RUN_PAGES_MAX;
-}
-
-/* Adds a page to the open run that it belongs to, or opens one. */
-static void run_add(
-	struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t most, uint64_t now_ns)
-{
-	struct page_work *p = &b->work[i];
-	const struct pc_page *page = &b->pages[i];
-	const struct memory_view *memory = memory_find(ch, page->segments->base, page_span(page));
-	uint32_t slot = (place_rail(p->at.place) + (p->at.ref * 0x9e3779b1u >> 27)) % RUN_OPEN_MAX;
-	struct run_open *o = &ch->run_open[slot];
-	uint64_t what[3] = {(uint64_t)p->at.ref << 32 | p->bytes,
-		(uint64_t)p->rails_tried << 32 | (uint32_t)page->segment_count << 16 |
-			(uint64_t)place_rail(p->at.place) << 48 | (uint64_t)!p->others << 56 |
-			(memory ? memory->region : 0),
-		page_stride(page)};
-
-	if (ch->run_opened >> slot & 1) {
-		if (what[0] == o->what[0] && what[1] == o->what[1] && what[2] == o->what[2]) {
-			b->work[o->tail].next = i;
-			o->tail = i;
-			if (++o->pages < o->most)
-				return;
-			ch->run_opened &= ~(1u << slot);
-			run_close(ch, b, o, now_ns);
-			return;
-		}
-		run_close(ch, b, o, now_ns);
-	}
-	*o = (struct run_open){.what = {what[0], what[1], what[2]},
-		.head = i,
-		.tail = i,
-		.pages = 1,
-		.most = most * p->bytes <= RUN_BYTES ? most : RUN_BYTES / p->bytes};
-	ch->run_opened |= 1u << slot;
-	if (o->most > 1)
-		return;
-	ch->run_opened &= ~(1u << slot);
-	run_close(ch, b, o, now_ns);
 }
 
 /* Posts runs in the order of planning, until no rail has room. */
@@ -242,53 +179,169 @@ static void run_post_all(struct pc_channel *ch, struct pc_batch *b, uint64_t now
 			run_requeue(b, i);
 }
 
+/* ---- planning -------------------------------------------------------------------------------- */
+
+/*
+ * Into how many runs a group of `pages` pages is cut. `share`: pages of a run if all rails are to
+ * carry the same number. A run may have a quarter more, so that few pages do not need one of their
+ * own.
+ */
+static uint32_t run_parts(uint32_t pages, uint32_t share, uint32_t bytes)
+{
+	uint32_t most = RUN_PAGES_MAX, least;
+
+	if (most * bytes > RUN_BYTES)
+		most = RUN_BYTES / bytes;
+	share = share < most ? share : most;
+	most = share + share / 4 < most ? share + share / 4 : most;
+	if (likely(pages <= most))
+		return 1;
+	least = pages / share;
+	return pages <= least * most ? least : (pages + share - 1) / share;
+}
+
+/* Cuts the first run off a group of several; the group keeps the other pages. Returns the run. */
+static uint32_t run_cut(struct pc_batch *b, struct run_group *g)
+{
+	uint32_t head = g->head, n = (g->pages + g->parts - 1) / g->parts;
+
+	b->work[head].run_pages = (uint8_t)n;
+	g->pages -= n;
+	g->parts--;
+	if (unlikely(g->parts))
+		while (n--)
+			g->head = b->work[g->head].next;
+	return head;
+}
+
+/* Makes the group's first run and posts it at once, unless it has to wait for room. */
+static void run_first(struct pc_channel *ch, struct pc_batch *b, struct run_group *g,
+	uint32_t share, bool wait, uint64_t now_ns)
+{
+	uint32_t i;
+
+	g->parts = run_parts(g->pages, share, b->work[g->head].bytes);
+	i = run_cut(b, g);
+	if (unlikely(wait || ch->no_room || ch->broken) || !run_submit(ch, b, i, now_ns))
+		run_queue(b, i);
+}
+
+/* Queues the group's other runs, which are posted after the first ones of all groups. */
+static void run_others(struct pc_batch *b, struct run_group *g)
+{
+	while (g->pages)
+		run_queue(b, run_cut(b, g));
+}
+
+/* Pages of a run if all rails are to carry the same number of the pages in the groups. */
+static uint32_t run_share(struct pc_channel *ch, uint64_t now_ns)
+{
+	const struct map_member *m =
+		map_by_ref(ch, ch->run_group[__builtin_ctz(ch->run_grouped)].ref);
+	uint32_t rails = stripe_rails(ch, m ? m->peer : 0, now_ns), pages = 0;
+
+	for (uint32_t left = ch->run_grouped; left; left &= left - 1)
+		pages += ch->run_group[__builtin_ctz(left)].pages;
+	return (pages + rails - 1) / rails;
+}
+
+void run_add_end(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
+{
+	uint32_t groups = ch->run_grouped, share;
+	bool wait = b->runs.head != CLIENT_NONE;
+
+	if (!groups)
+		return;
+	share = run_share(ch, now_ns);
+	for (uint32_t left = groups; left; left &= left - 1)
+		run_first(ch, b, &ch->run_group[__builtin_ctz(left)], share, wait, now_ns);
+	for (uint32_t left = groups; left; left &= left - 1)
+		run_others(b, &ch->run_group[__builtin_ctz(left)]);
+	ch->run_grouped = 0;
+	run_post_all(ch, b, now_ns);
+}
+
+void run_group_new(
+	struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t slot, uint64_t now_ns)
+{
+	const struct page_work *p = &b->work[i];
+	struct run_group *g = &ch->run_group[slot];
+
+	if (g->pages)
+		run_add_end(ch, b, now_ns);
+	ch->run_grouped |= 1u << slot;
+	*g = (struct run_group){.to = p->to,
+		.stride = page_stride(&b->pages[i]),
+		.ref = p->at.ref,
+		.bytes = p->bytes,
+		.segments = b->pages[i].segment_count,
+		.tries = run_tries(p),
+		.head = i,
+		.tail = i,
+		.pages = 1};
+}
+
 void run_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
 {
-	uint32_t i, most;
+	uint32_t i, pages = 0;
 
 	run_post_all(ch, b, now_ns);
-	if (!page_waits(b, PAGE_RUN))
-		return;
-	most = run_pages_max(ch, b, now_ns);
-	ch->run_opened = 0;
-	while ((i = page_unqueue(b, PAGE_RUN)) != CLIENT_NONE)
-		run_add(ch, b, i, most, now_ns);
-	for (; ch->run_opened; ch->run_opened &= ch->run_opened - 1)
-		run_close(ch, b, &ch->run_open[__builtin_ctz(ch->run_opened)], now_ns);
-	run_post_all(ch, b, now_ns);
+	while ((i = page_unqueue(b, PAGE_RUN)) != CLIENT_NONE) {
+		run_add(ch, b, i, now_ns);
+		if (++pages % RUN_PLAN_MAX == 0)
+			run_add_end(ch, b, now_ns);
+	}
+	run_add_end(ch, b, now_ns);
 }
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
-/*
- * One invalid place refuses a whole run (OP_INVALID), so the pages of a refused run are read one by
- * one: the op with the invalid place is then refused alone.
- */
+/* A page of a run that was no hit. `status`: what the answer says about it, OP_STALE included. */
+static void run_not_hit(struct pc_channel *ch, const struct request *r, uint32_t i, uint32_t status,
+	uint64_t now_ns)
+{
+	struct page_work *p = &r->batch->work[i];
+
+	p->pieces_out = 0;
+	if (status == OP_NIC_ERROR || status == OP_PEER_DOWN)
+		p->rails_tried |= (uint16_t)(1u << r->rail);
+	/* One invalid place refuses a whole run, so the pages of a refused run are read one by one:
+	 * the op with the invalid place is then refused alone. */
+	if (status == OP_INVALID && r->pages > 1) {
+		page_queue(r->batch, i, PAGE_FETCH);
+		return;
+	}
+	p->piece_status = (uint8_t)status;
+	fetch_not_hit(ch, r->batch, i, now_ns);
+}
+
 void run_answer(struct pc_channel *ch, const struct request *r, const struct run_done *done,
 	uint32_t status, uint64_t now_ns)
 {
 	struct pc_batch *b = r->batch;
-	uint32_t i = r->page, hit = done->hit & ~done->stale, next;
+	uint32_t i = r->page, hit = done->hit & ~done->stale, hits = 0, next;
+	uint32_t now_ms = (uint32_t)(now_ns / 1000000);
+	uint16_t peer = b->work[i].peer;
 
 	for (uint32_t k = 0; k < r->pages; k++, i = next) {
 		struct page_work *p = &b->work[i];
 
 		next = p->next;
+		if (unlikely(!(hit >> k & 1))) {
+			run_not_hit(ch, r, i, done->stale >> k & 1 ? OP_STALE : status, now_ns);
+			continue;
+		}
 		p->pieces_out = 0;
-		if (likely(hit >> k & 1)) {
-			fetch_hit(ch, b, i, now_ns);
-			continue;
-		}
-		if (status == OP_NIC_ERROR || status == OP_PEER_DOWN)
-			p->rails_tried |= (uint16_t)(1u << r->rail);
-		if (done->stale >> k & 1) {
-			p->piece_status = OP_STALE;
-		} else if (status == OP_INVALID && r->pages > 1) {
-			page_queue(b, i, PAGE_FETCH);
-			continue;
-		} else {
-			p->piece_status = (uint8_t)status;
-		}
-		fetch_not_hit(ch, b, i, now_ns);
+		p->phase = PAGE_DONE;
+		b->results[i] = PC_HIT;
+		notice_touch(ch, p, now_ms);
+		hits++;
+	}
+	if (likely(hits)) {
+		b->left -= hits;
+		ch->moves += hits;
+		ch->counts.hits_remote += hits;
+		ch->counts.bytes_read += (uint64_t)r->bytes / r->pages * hits;
+		ch->peer_rest_until_ns[peer] = 0;
 	}
 }

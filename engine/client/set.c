@@ -150,7 +150,7 @@ void set_answer(
 	if (status == OP_HIT) {
 		ch->counts.sets++;
 		ch->counts.bytes_written += p->bytes;
-		cache_put(ch, &p->key, &p->at, now_ns);
+		cache_put(ch, &p->key, &p->at, (uint32_t)(now_ns / 1000000));
 	}
 	page_done(b, i, (enum pc_result)result[status]);
 }

@@ -163,13 +163,13 @@ static void the_oldest_location_of_a_full_set_is_replaced(void **state)
 		at.place = k;
 		/* the key that is put first is confirmed last */
 		cache_put(ch, &(struct page_key){{(uint64_t)CACHE_SETS * k, 0}}, &at,
-			(k ? k : CACHE_WAYS) * 1000000ull);
+			k ? k : CACHE_WAYS);
 	}
 	for (uint32_t k = 0; k < CACHE_WAYS; k++)
 		assert_int_equal(
 			cache_find(ch, &(struct page_key){{(uint64_t)CACHE_SETS * k, 0}})->at.place,
 			k);
-	cache_put(ch, &(struct page_key){{CACHE_SETS * 99ull, 0}}, &at, 99000000);
+	cache_put(ch, &(struct page_key){{CACHE_SETS * 99ull, 0}}, &at, 99);
 	for (uint32_t k = 0; k < CACHE_WAYS; k++)
 		assert_int_equal(
 			!cache_find(ch, &(struct page_key){{(uint64_t)CACHE_SETS * k, 0}}), k == 1);
@@ -192,7 +192,7 @@ static void the_cache_remembers_as_many_locations_as_it_is_made_for(void **state
 
 		snprintf(text, sizeof(text), "%032lx%032x", seed, i);
 		key[i] = hash("tests", text, 64);
-		cache_put(ch, &key[i], &(struct location){.ref = 1, .place = i}, i * 1000ull);
+		cache_put(ch, &key[i], &(struct location){.ref = 1, .place = i}, i / 1000);
 	}
 	for (uint32_t i = 0; i < count; i++) {
 		const struct cache_entry *e = cache_find(ch, &key[i]);

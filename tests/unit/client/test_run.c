@@ -28,6 +28,92 @@ static void pages_of_one_pool_are_shared_by_the_rails_too(void **state)
 	assert_int_equal(SEEN(runs), FAKE_RAILS);
 }
 
+/* Stores the first `first` pages in pool 0 and the others in pool 1, and reads all. */
+static unsigned runs_with(unsigned first)
+{
+	for (unsigned i = 0; i < COUNT; i++)
+		fake_page(&fake, one[i].name, FAKE_A, i >= first, BYTES);
+	look_up_all();
+	get_all();
+	all_are_hits();
+	return SEEN(runs);
+}
+
+static void a_run_may_be_a_quarter_longer_than_its_share(void **state)
+{
+	const unsigned share = COUNT / FAKE_RAILS;
+
+	(void)state;
+	assert_int_equal(runs_with(share + share / 4), FAKE_RAILS);
+	assert_int_equal(SEEN(run_pages_max), share + share / 4);
+}
+
+static void a_pool_with_many_more_pages_is_read_in_equal_runs(void **state)
+{
+	const unsigned share = COUNT / FAKE_RAILS;
+
+	(void)state;
+	assert_int_equal(runs_with(share + share / 4 + 1), FAKE_RAILS + 1);
+	assert_int_equal(SEEN(run_pages_max), (share + share / 4 + 2) / 2);
+}
+
+static void pages_of_two_lengths_do_not_cut_each_others_runs(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < COUNT; i++) {
+		uint32_t bytes = i / FAKE_RAILS % 2 ? BYTES / 2 : BYTES;
+
+		one[i].segment.bytes = bytes;
+		fake_page(&fake, one[i].name, FAKE_A, i % FAKE_RAILS, bytes);
+	}
+	look_up_all();
+	get_all();
+	for (unsigned i = 0; i < COUNT; i++)
+		assert_true(result[i] == PC_HIT && same(one[i].name, memory + i * BYTES, 0,
+							   (uint32_t)one[i].segment.bytes));
+	assert_int_equal(SEEN(runs), 2 * FAKE_RAILS);
+}
+
+/* More pages than are planned together, in runs of every length that is left. */
+static void a_batch_of_any_length_is_planned_in_parts(void **state)
+{
+	enum { MANY = 2 * RUN_PLAN_MAX + 88, LENGTH = 64 };
+	static struct one many[MANY];
+	static struct pc_page pages[MANY];
+	static enum pc_result results[MANY];
+	unsigned before;
+
+	(void)state;
+	for (unsigned i = 0; i < MANY; i++) {
+		char name[FAKE_NAME_BYTES];
+
+		snprintf(name, sizeof(name), "many-%u-%c", i, 'a' + (int)(i % 26));
+		pages[i] = *one_page(&many[i], name, memory + i * LENGTH, LENGTH);
+		fake_page(&fake, many[i].name, FAKE_A, i % FAKE_RAILS, LENGTH);
+	}
+	assert_int_equal(pc_exists(ch, pages, MANY, PATIENCE_MS, results), 0);
+	before = SEEN(runs);
+	memset(memory, 0xee, MANY * LENGTH);
+	assert_int_equal(pc_get(ch, pages, MANY, PATIENCE_MS, results), 0);
+	for (unsigned i = 0; i < MANY; i++)
+		assert_true(
+			results[i] == PC_HIT && same(many[i].name, memory + i * LENGTH, 0, LENGTH));
+	assert_int_equal(SEEN(run_pages_max), RUN_PAGES_MAX);
+	assert_in_range(SEEN(runs) - before, MANY / RUN_PAGES_MAX, MANY / RUN_PAGES_MAX + 4);
+}
+
+static void known_pages_of_this_host_are_copied_not_read(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < COUNT; i++)
+		fake_page(&fake, one[i].name, FAKE_SELF, i % FAKE_RAILS, BYTES);
+	look_up_all();
+	get_all();
+	all_are_hits();
+	assert_int_equal(SEEN(runs), 0);
+	assert_int_equal(counts().hits_local, COUNT);
+}
+
 static void keys_of_one_owner_are_looked_up_in_one_run(void **state)
 {
 	(void)state;
@@ -308,6 +394,11 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(the_rails_share_the_pages_of_a_batch_in_one_run_each),
 		TEST(pages_of_one_pool_are_shared_by_the_rails_too),
+		TEST(a_run_may_be_a_quarter_longer_than_its_share),
+		TEST(a_pool_with_many_more_pages_is_read_in_equal_runs),
+		TEST(pages_of_two_lengths_do_not_cut_each_others_runs),
+		TEST(a_batch_of_any_length_is_planned_in_parts),
+		TEST(known_pages_of_this_host_are_copied_not_read),
 		TEST(keys_of_one_owner_are_looked_up_in_one_run),
 		TEST(segments_at_one_distance_are_read_in_runs),
 		TEST(irregular_segments_are_read_by_ops_of_one_page),

@@ -103,6 +103,15 @@ static void lie_about_buckets(
 	d->status = lie_status;
 }
 
+static void lie_in(unsigned runs, uint8_t status)
+{
+	fake_lock(&fake);
+	liars = runs;
+	lie_status = status;
+	fake.on_run = lie_about_buckets;
+	fake_unlock(&fake);
+}
+
 static void a_bucket_that_was_not_read_is_not_used(void **state)
 {
 	static const uint8_t status[] = {OP_HIT, OP_STALE, OP_NIC_ERROR, 200};
@@ -112,18 +121,17 @@ static void a_bucket_that_was_not_read_is_not_used(void **state)
 	store(1);
 	for (unsigned n = 0; n < sizeof(status); n++) {
 		memset(ch->cache, 0, CACHE_SETS * sizeof(*ch->cache));
-		liars = 1;
-		lie_status = status[n];
-		hook(NULL, lie_about_buckets);
+		lie_in(1, status[n]);
 		look_up_all();
 		for (unsigned i = 0; i < COUNT; i++)
 			assert_int_equal(result[i], PC_HIT);
+		fake_lock(&fake);
 		assert_int_equal(liars, 0);
+		fake_unlock(&fake);
 	}
 	/* Every answer lies: the keys cannot be looked up, which is not a miss. */
 	memset(ch->cache, 0, CACHE_SETS * sizeof(*ch->cache));
-	liars = UINT32_MAX;
-	lie_status = OP_HIT;
+	lie_in(UINT32_MAX, OP_HIT);
 	look_up_all();
 	for (unsigned i = 0; i < COUNT; i++)
 		assert_true(result[i] == PC_HIT || result[i] == PC_UNREACHABLE);

@@ -64,6 +64,15 @@ void service_tell(const char *text)
 	close(fd);
 }
 
+void service_extend(void)
+{
+	char text[64];
+
+	snprintf(text, sizeof(text), "EXTEND_TIMEOUT_USEC=%llu",
+		SERVICE_EXTEND_SECONDS * 1000000ull);
+	service_tell(text);
+}
+
 /* ---- passed descriptors ---------------------------------------------------------------------- */
 
 static bool is_listener(int fd)

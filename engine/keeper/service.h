@@ -10,6 +10,8 @@
 
 /* largest number of file descriptors that an engine takes from the process that started it */
 #define SERVICE_FDS_MAX 320
+/* what service_extend() adds to the time that a start may take, s */
+#define SERVICE_EXTEND_SECONDS 120
 /* name of the pipe whose end tells an engine that its keeper has ended */
 #define SERVICE_KEEPER_NAME "keeper"
 
@@ -36,5 +38,11 @@ int service_keeper(void);
  * Waits at most 1 s for it.
  */
 void service_tell(const char *text);
+
+/*
+ * Tells that the start goes on and may take SERVICE_EXTEND_SECONDS more, so that a time-out of
+ * starts does not end an engine that allocates or registers a large pool.
+ */
+void service_extend(void);
 
 #endif

@@ -520,6 +520,24 @@ class RealEngine(Keeper):
             self.assertIn("ListenSequentialPacket", done.stderr)
             os.unlink(path)
 
+    def test_an_engine_extends_the_time_of_its_start_and_tells_when_it_serves_and_stops(self):
+        path = os.path.join(self.folder, "notify")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
+            told.bind(path)
+            told.settimeout(60 * harness.SLOW)
+            engine = subprocess.Popen([*self.command(), "--set", f"engine.socket={self.socket}"],
+                                      env={**os.environ, "NOTIFY_SOCKET": path},
+                                      stderr=subprocess.DEVNULL)
+            self.addCleanup(self.end, engine)
+            messages = [told.recv(4096)]
+            while messages[-1] != b"READY=1":
+                messages.append(told.recv(4096))
+            self.assertGreater(messages.count(b"EXTEND_TIMEOUT_USEC=120000000"), 5)
+            self.assertEqual(len(set(messages)), 2)
+            engine.terminate()
+            self.assertEqual(told.recv(4096), b"STOPPING=1")
+            self.assertEqual(engine.wait(30 * harness.SLOW), 0)
+
     def test_variables_for_another_process_are_ignored(self):
         done = subprocess.run(
             [*self.command(), "--set", f"engine.socket={self.socket}", "--set",

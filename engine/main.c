@@ -10,19 +10,17 @@
 #include <errno.h>
 #include <getopt.h>
 #include <signal.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "config/log.h"
 #include "config/settings.h"
 #include "config/version.h"
 #include "engine/control/control.h"
+#include "engine/keeper/service.h"
 #include "numa/clock.h"
 #include "numa/plan.h"
 #include "numa/topology.h"
@@ -207,32 +205,7 @@ static void limits_raise(void)
 	}
 }
 
-/*
- * sd_notify(3) without libsystemd: sends `text` as one datagram to the socket in NOTIFY_SOCKET. No
- * effect if the engine was not started by systemd.
- */
-static void notify(const char *text)
-{
-	const char *path = getenv("NOTIFY_SOCKET");
-	struct sockaddr_un to = {.sun_family = AF_UNIX};
-	size_t bytes = path ? strlen(path) : 0;
-	int fd;
-
-	if (bytes == 0 || bytes >= sizeof(to.sun_path) || (path[0] != '/' && path[0] != '@'))
-		return;
-	memcpy(to.sun_path, path, bytes);
-	if (path[0] == '@')
-		to.sun_path[0] = '\0'; /* abstract socket name */
-	fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	if (fd < 0)
-		return;
-	if (sendto(fd, text, strlen(text), MSG_NOSIGNAL, (struct sockaddr *)&to,
-		    (socklen_t)(offsetof(struct sockaddr_un, sun_path) + bytes)) < 0)
-		log_warn("notifying systemd at %s: %s", path, strerror(errno));
-	close(fd);
-}
-
-/* Tells the terminal, --ready-fd and systemd that the engine serves clients. */
+/* Tells the terminal, --ready-fd and the service manager that the engine serves clients. */
 static void tell_ready(const struct control *control, const struct arguments *args)
 {
 	const struct settings *s = control->settings;
@@ -250,7 +223,7 @@ static void tell_ready(const struct control *control, const struct arguments *ar
 				args->ready_fd, strerror(errno));
 		close(args->ready_fd);
 	}
-	notify("READY=1");
+	service_tell("READY=1");
 }
 
 /* ---- the engine ------------------------------------------------------------------------------ */
@@ -267,7 +240,7 @@ static int serve(
 	signals_install(control);
 	tell_ready(control, args);
 	rc = control_run(control);
-	notify("STOPPING=1");
+	service_tell("STOPPING=1");
 	if (rc == -ETIMEDOUT) {
 		log_flush();
 		/* a poll core did not stop and still uses what control_close() would free */
@@ -323,6 +296,7 @@ int main(int argc, char **argv)
 	signal(SIGPIPE, SIG_IGN);
 	/* without a meaning for the engine; its default action would end it */
 	signal(SIGHUP, SIG_IGN);
+	service_open();
 	clock_start();
 	limits_raise();
 	code = plan_and_serve(&settings, &args);

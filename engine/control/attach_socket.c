@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The Unix socket of clients, as a file. It is bound before the engine allocates its memory, so
- * that an error in engine.socket is found at once. It listens only when the engine can answer: a
- * client that connects earlier is refused and tries again.
+ * The Unix socket of clients. Either a keeper or systemd passed it to the engine: it listens all
+ * the time, and a client that connects before the engine can answer waits. Or the engine binds it,
+ * before it allocates its memory, so that an error in engine.socket is found at once; then it
+ * listens only when the engine can answer, and a client that connects earlier is refused and tries
+ * again.
  *
  * <engine.socket>.pid contains the engine's process id. The engine locks it before the bind and
  * until it has ended, so that two engines never share a path, even while one of them starts. The
@@ -19,21 +21,18 @@
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "config/log.h"
+#include "engine/keeper/service.h"
+#include "engine/keeper/socket_file.h"
 
 struct attach_socket {
-	char path[128];
-	int fd;   /* the bound socket; -1: it is removed, or was never bound */
+	struct socket_file file; /* file.fd: the socket; -1: it is removed, or was never bound */
+	bool passed; /* the socket belongs to a keeper or systemd, and so does its file */
 	int lock; /* descriptor of <engine.socket>.pid, which is locked; -1: the lock is not held */
-	/*
-	 * device and inode of the socket file, so that this engine removes no file of another
-	 * engine
-	 */
-	dev_t device;
-	ino_t inode;
+	int keeper; /* pipe that ends with the keeper; -1: none */
+	struct event *keeper_ended;
 };
 
 /* backlog of listen(): long enough that a client which connects without blocking is not refused */
@@ -43,45 +42,13 @@ struct attach_socket {
  * lock file
  */
 #define LOCK_TRIES 100
-
-/*
- * Creates the last directory of `path`. The directories above it must exist; if they do not, `path`
- * is taken for a mistake.
- */
-static int folder_make(const char *path)
-{
-	char folder[sizeof(((struct attach_socket *)0)->path)];
-	char *slash;
-	int rc;
-
-	snprintf(folder, sizeof(folder), "%s", path);
-	slash = strrchr(folder, '/');
-	if (!slash || slash == folder)
-		return 0;
-	*slash = '\0';
-	if (mkdir(folder, 0755) == 0) {
-		log_info("clients: created directory %s for engine.socket, mode 0755", folder);
-		return 0;
-	}
-	rc = -errno;
-	if (rc == -EEXIST)
-		return 0;
-	if (rc == -ENOENT)
-		log_error(
-			"clients: engine.socket = %s: neither %s nor the directory above it exists; create it, or correct engine.socket",
-			path, folder);
-	else
-		log_error(
-			"clients: engine.socket = %s: cannot create directory %s: %s; create it as a user that may, or set engine.socket to a path this user can create",
-			path, folder, strerror(-rc));
-	return rc;
-}
+#define LOCK_PATH_BYTES (SOCKET_PATH_BYTES + sizeof(".pid"))
 
 /* ---- the lock -------------------------------------------------------------------------------- */
 
-static void lock_path(const struct attach_socket *s, char ret[sizeof(s->path) + 8])
+static void lock_path(const struct attach_socket *s, char ret[LOCK_PATH_BYTES])
 {
-	snprintf(ret, sizeof(s->path) + 8, "%s.pid", s->path);
+	snprintf(ret, LOCK_PATH_BYTES, "%s.pid", s->file.path);
 }
 
 /*
@@ -95,7 +62,7 @@ static int lock_busy(const struct attach_socket *s, int fd)
 
 	log_error(
 		"clients: another engine (pid %ld) owns %s; it is starting, serving or stopping. End it, or give this engine another engine.socket",
-		got > 0 ? strtol(pid, NULL, 10) : 0, s->path);
+		got > 0 ? strtol(pid, NULL, 10) : 0, s->file.path);
 	return -EADDRINUSE;
 }
 
@@ -123,7 +90,7 @@ static int lock_try(const struct attach_socket *s, int fd, const char *path)
 
 static int lock_take(struct attach_socket *s)
 {
-	char path[sizeof(s->path) + 8];
+	char path[LOCK_PATH_BYTES];
 	int rc = 1;
 
 	lock_path(s, path);
@@ -134,7 +101,7 @@ static int lock_take(struct attach_socket *s)
 			rc = -errno;
 			log_error(
 				"clients: engine.socket = %s: cannot create %s: %s; make its directory writable for this user, or set engine.socket to a path this user can create",
-				s->path, path, strerror(-rc));
+				s->file.path, path, strerror(-rc));
 			return rc;
 		}
 		rc = lock_try(s, fd, path);
@@ -152,89 +119,25 @@ static int lock_take(struct attach_socket *s)
 
 /* ---- the socket ------------------------------------------------------------------------------ */
 
-/*
- * Whether a process listens on the socket. Returns 0: no process; -EADDRINUSE: process *ret_pid
- * does. As the caller holds the lock, that is another program, or an engine of a version without
- * the lock.
- */
-static int socket_probe(const struct sockaddr_un *address, pid_t *ret_pid)
-{
-	struct ucred peer = {.pid = 0};
-	socklen_t bytes = sizeof(peer);
-	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	int rc = 0;
-
-	if (fd < 0)
-		return -errno;
-	if (connect(fd, (const struct sockaddr *)address, sizeof(*address)) == 0) {
-		(void)getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes);
-		rc = -EADDRINUSE;
-	} else if (errno == EAGAIN || errno == EACCES || errno == EPERM || errno == EPROTOTYPE) {
-		/*
-		 * connect() failed because the backlog is full, or the socket belongs to another
-		 * user or has another type.
-		 */
-		rc = -EADDRINUSE;
-	}
-	close(fd);
-	*ret_pid = peer.pid;
-	return rc;
-}
-
-/*
- * Removes the socket of a dead engine, on which no process listens; any other file stays. The
- * caller holds the lock.
- */
-static int socket_clear(const struct sockaddr_un *address)
-{
-	const char *path = address->sun_path;
-	struct stat st;
-	pid_t pid = 0;
-	int rc;
-
-	if (lstat(path, &st) < 0)
-		return errno == ENOENT ? 0 : -errno;
-	if (!S_ISSOCK(st.st_mode)) {
-		log_error("clients: engine.socket = %s: exists and is not a socket; %s", path,
-			S_ISDIR(st.st_mode) ? "name a file in that directory"
-					    : "remove it, or give another path");
-		return -EEXIST;
-	}
-	rc = socket_probe(address, &pid);
-	if (rc == -EADDRINUSE) {
-		log_error(
-			"clients: process %d already listens on %s; stop it, or give this engine another engine.socket",
-			(int)pid, path);
-		return rc;
-	}
-	if (rc < 0)
-		return rc;
-	log_info("clients: %s is left over from an engine that has ended; it is replaced", path);
-	if (unlink(path) == 0)
-		return 0;
-	rc = -errno;
-	log_error("clients: cannot remove %s: %s; remove it, or set another engine.socket", path,
-		strerror(-rc));
-	return rc;
-}
-
 static void socket_remove(struct attach_socket *s)
 {
-	struct stat st;
-
-	if (s->fd < 0)
-		return;
-	if (lstat(s->path, &st) == 0 && st.st_dev == s->device && st.st_ino == s->inode)
-		(void)unlink(s->path);
-	close(s->fd);
-	s->fd = -1;
+	if (!s->passed) {
+		socket_file_remove(&s->file);
+	} else if (s->file.fd >= 0) {
+		close(s->file.fd); /* the file stays for the next engine */
+		s->file.fd = -1;
+	}
 }
 
 static void socket_free(struct attach_socket *s)
 {
-	char path[sizeof(s->path) + 8];
+	char path[LOCK_PATH_BYTES];
 
 	socket_remove(s);
+	if (s->keeper_ended)
+		event_free(s->keeper_ended);
+	if (s->keeper >= 0)
+		close(s->keeper);
 	if (s->lock >= 0) {
 		lock_path(s, path);
 		/*
@@ -246,57 +149,53 @@ static void socket_free(struct attach_socket *s)
 	free(s);
 }
 
-static int socket_bind(struct attach_socket *s, const struct sockaddr_un *address)
+/* Takes the passed socket, or binds one. Returns 0 or -errno. */
+static int socket_take(struct attach_socket *s)
 {
-	struct stat st;
-	int rc;
+	int rc = service_listener(s->file.path, &s->file.fd);
 
-	s->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (s->fd < 0 || bind(s->fd, (const struct sockaddr *)address, sizeof(*address)) < 0 ||
-		stat(s->path, &st) < 0) {
-		rc = -errno;
-		log_error(
-			"clients: engine.socket = %s: cannot bind: %s; set it to a path this user can create",
-			s->path, strerror(-rc));
+	if (rc < 0)
 		return rc;
-	}
-	s->device = st.st_dev;
-	s->inode = st.st_ino;
-	/*
-	 * Users that may not attach can connect too, so that accept_one() can refuse them with a
-	 * reason.
-	 */
-	if (chmod(s->path, 0666) < 0)
-		log_warn(
-			"clients: cannot set mode 0666 of %s: %s; clients of other users cannot connect",
-			s->path, strerror(errno));
-	return 0;
+	s->passed = s->file.fd >= 0;
+	if (!s->passed)
+		return socket_file_bind(s->file.path, &s->file);
+	s->keeper = service_keeper();
+	/* accept4() must not block the control plane */
+	return fcntl(s->file.fd, F_SETFL, fcntl(s->file.fd, F_GETFL) | O_NONBLOCK) < 0 ? -errno : 0;
+}
+
+static void on_keeper_ended(evutil_socket_t fd, short what, void *context)
+{
+	struct attach_socket *s = context;
+
+	(void)fd;
+	(void)what;
+	log_warn(
+		"the keeper of this engine has ended: the engine serves on, but it is not started again when it ends, and its memory does not survive; end it and start a keeper for %s when that suits",
+		s->file.path);
+	event_free(s->keeper_ended);
+	s->keeper_ended = NULL;
 }
 
 /* ---- called by other files of this folder ---------------------------------------------------- */
 
 int attach_socket_open(struct control *control)
 {
-	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	const char *path = control->settings->engine_socket;
 	struct attach_socket *s = calloc(1, sizeof(*s));
 	int rc;
 
 	if (!s)
 		return -ENOMEM;
-	s->fd = s->lock = -1;
-	static_assert(sizeof(control->settings->engine_socket) <= sizeof(address.sun_path) &&
-			      sizeof(address.sun_path) <= sizeof(s->path),
+	s->file.fd = s->lock = s->keeper = -1;
+	static_assert(sizeof(control->settings->engine_socket) <= sizeof(s->file.path),
 		"settings.def bounds it");
-	strcpy(address.sun_path, path);
-	strcpy(s->path, path);
-	rc = folder_make(path);
+	strcpy(s->file.path, path);
+	rc = socket_file_folder(path);
 	if (rc == 0)
 		rc = lock_take(s);
 	if (rc == 0)
-		rc = socket_clear(&address);
-	if (rc == 0)
-		rc = socket_bind(s, &address);
+		rc = socket_take(s);
 	if (rc < 0) {
 		socket_free(s);
 		return rc;
@@ -310,10 +209,19 @@ int attach_socket_listen(struct control *control)
 	struct attach_socket *s = control->client_socket;
 	int rc;
 
-	if (listen(s->fd, SOCKET_BACKLOG) == 0)
-		return s->fd;
+	if (s->keeper >= 0) {
+		s->keeper_ended = event_new(control->base, s->keeper, EV_READ, on_keeper_ended, s);
+		if (!s->keeper_ended || event_add(s->keeper_ended, NULL) < 0)
+			return -ENOMEM;
+	}
+	/*
+	 * A passed socket listens already. This call makes SO_PEERCRED of clients name this
+	 * process.
+	 */
+	if (listen(s->file.fd, SOCKET_BACKLOG) == 0)
+		return s->file.fd;
 	rc = -errno;
-	log_error("clients: cannot listen on %s: %s", s->path, strerror(-rc));
+	log_error("clients: cannot listen on %s: %s", s->file.path, strerror(-rc));
 	return rc;
 }
 

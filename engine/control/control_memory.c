@@ -15,6 +15,7 @@
 
 #include "config/log.h"
 #include "engine/control/loop.h"
+#include "engine/keeper/service.h"
 #include "numa/clock.h"
 
 /* ---- memory ---------------------------------------------------------------------------------- */
@@ -225,6 +226,7 @@ static void join_and_tell(struct registration *r, uint64_t began_ns)
 		log_info("rail %u: registering %.1f GiB of pools: not done after %" PRIu64 " s",
 			r->nic, (double)export_bytes(r->control) / (1u << 30),
 			(clock_now_ns() - began_ns) / 1000000000);
+		service_extend();
 		until.tv_sec += EXPORT_TELL_SECONDS;
 	}
 }

@@ -23,6 +23,7 @@
 #include "engine/control/trouble.h"
 #include "engine/control/view.h"
 #include "engine/control/watchdog.h"
+#include "engine/keeper/service.h"
 #include "numa/clock.h"
 
 /* ---- the engine itself ----------------------------------------------------------------------- */
@@ -383,7 +384,10 @@ int control_open(
 	loop->started_ns = clock_now_ns();
 	loop->started_unix_ms = snapshot_unix_ms();
 	for (size_t i = 0; i < STEPS; i++) {
-		int rc = steps[i].open(&loop->control);
+		int rc;
+
+		service_extend();
+		rc = steps[i].open(&loop->control);
 
 		if (rc < 0) {
 			log_error("starting: %s: %s", steps[i].what, strerror(-rc));

@@ -51,7 +51,7 @@ def keepers_of(socket):
                 words = file.read().split(b"\0")
         except OSError:
             continue
-        if f"{socket}.clients".encode() in words:
+        if words[0].endswith(b"peercache-keeper") and socket.encode() in words:
             found.append(int(pid))
     return found
 
@@ -275,6 +275,10 @@ class Failing(Engines):
             script.write(f"#!/bin/sh\necho start >>{self.starts}\n"
                          f"exec {harness.program('engine/peercache-engine')} \"$@\"\n")
         os.chmod(self.program, 0o755)
+        keeper = mock.patch.dict(
+            os.environ, PEERCACHE_KEEPER=harness.program("engine/peercache-keeper"))
+        keeper.start()
+        self.addCleanup(keeper.stop)
         self.given = extra(self.socket, engine_path=self.program, local_hostname="192.0.2.1")
 
     def refused(self):
@@ -324,6 +328,11 @@ class Failing(Engines):
             with self.assertRaises(error) as caught:
                 PeerCacheStore(config((0, 5, 18), {**self.given, "engine_socket": path}), {})
             self.assertIn(f"engine_socket = '{path}'", str(caught.exception))
+
+    def test_the_error_for_a_missing_keeper_names_the_remedy(self):
+        with mock.patch.dict(os.environ, PEERCACHE_KEEPER="/nowhere/peercache-keeper"):
+            with self.assertRaisesRegex(FileNotFoundError, "PEERCACHE_KEEPER"):
+                PeerCacheStore(config((0, 5, 18), self.given), {})
 
     def test_a_program_that_cannot_run_is_not_started_again(self):
         with open(self.program, "w", encoding="ascii") as script:

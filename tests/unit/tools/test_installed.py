@@ -17,7 +17,8 @@ import tempfile
 import unittest
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
-PROGRAMS = ["peercache-bench", "peercache-engine", "peercache-replay", "peercachectl"]
+PROGRAMS = ["peercache-bench", "peercache-engine", "peercache-keeper", "peercache-replay",
+            "peercachectl"]
 EXAMPLES = ["eight-rails.conf", "minimal.conf", "soft-two-nodes.conf"]
 MONITORING = ["RUNBOOK.md", "peercache-alerts.yml", "peercache-grafana.json",
               "peercache-prometheus.yml"]

@@ -5,7 +5,7 @@ Four files stand beside the socket. The first three are locks, which the kernel 
 process that holds them dies:
   .clients  every store holds a shared lock while it is open; the keeper waits for the last of them
   .lock     held by the rank that looks for an engine and starts one; other ranks wait, then attach
-  .keeper   held by the keeper (keeper.py) while it runs, so that a socket has at most one keeper
+  .keeper   held by the program peercache-keeper while it runs: a socket has at most one keeper
   .failed   JSON without a lock: time, command and reason of the last start that failed
 A rank that waited while a start failed does not start an engine that would fail again. It raises
 the same reason. So does a rank with the same settings within FAILED_SECONDS after that.
@@ -59,6 +59,15 @@ def make_folder(path: str) -> None:
         pass
 
 
+def find_program(name: str, *beside: str) -> Optional[str]:
+    """Path of a program: in one of the folders `beside`, beside Python, or on PATH; else None."""
+    for folder in (*beside, sysconfig.get_path("scripts"), os.path.dirname(sys.executable)):
+        path = os.path.join(folder or "", name)
+        if folder and os.access(path, os.X_OK):
+            return path
+    return shutil.which(name)
+
+
 def find_engine(config: Config) -> str:
     """Path of the engine's program.
 
@@ -72,11 +81,7 @@ def find_engine(config: Config) -> str:
                                     "give the path of peercache-engine")
         if wanted:
             return wanted
-    for folder in (sysconfig.get_path("scripts"), os.path.dirname(sys.executable)):
-        path = os.path.join(folder or "", "peercache-engine")
-        if os.access(path, os.X_OK):
-            return path
-    found = shutil.which("peercache-engine")
+    found = find_program("peercache-engine")
     if not found:
         raise FileNotFoundError(
             f"no engine runs at {config.engine_socket}, and no program peercache-engine is found: "
@@ -84,12 +89,35 @@ def find_engine(config: Config) -> str:
     return found
 
 
-def attach(path: str) -> Optional[Session]:
-    """A session with the engine at this socket; None if no engine listens. Raises other OSErrors.
+def find_keeper(engine: str) -> str:
+    """Path of the program peercache-keeper for this engine.
+
+    It is $PEERCACHE_KEEPER, the file beside the engine, beside Python, or the one on PATH; the
+    first that is set or exists. Raises FileNotFoundError.
+    """
+    found = os.environ.get("PEERCACHE_KEEPER") or find_program(
+        "peercache-keeper", os.path.dirname(engine))
+    if not found or not os.access(found, os.X_OK):
+        raise FileNotFoundError(
+            f"the program peercache-keeper, which runs the engine, is not found beside {engine}, "
+            "beside Python or on PATH: install it, or give its path in $PEERCACHE_KEEPER")
+    return found
+
+
+def attach(config: Config) -> Optional[Session]:
+    """A session with the engine of config.engine_socket; None if no engine serves there.
+
+    A keeper owns the socket while no engine runs: the connection waits, until the time-out of the
+    library. Raises OSErrors that a start of an engine would not cure, such as TimeoutError when an
+    engine without a keeper does not answer.
     """
     try:
-        return Session(path)
+        return Session(config.engine_socket)
     except (FileNotFoundError, ConnectionRefusedError, ConnectionResetError):
+        return None
+    except TimeoutError:
+        if keeper_ended(config):
+            raise
         return None
 
 
@@ -108,8 +136,9 @@ def start(config: Config, command: list[str]) -> bool:
 
     False: another keeper holds the lock; it is restarting its engine or is about to end.
     """
-    keeper = os.path.join(os.path.dirname(os.path.abspath(__file__)), "keeper.py")
-    line = [sys.executable, "-I", keeper, "--clients", config.engine_socket + ".clients"]
+    line = [find_keeper(command[0]), "--socket", config.engine_socket]
+    if not config.engine_keep:
+        line += ["--clients", config.engine_socket + ".clients"]
     try:
         held = lock(config.engine_socket + ".keeper", fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -123,7 +152,7 @@ def start(config: Config, command: list[str]) -> bool:
                        "named or found: for RDMA, name one in \"device_names\"")
     try:
         with open(config.engine_log, "ab") as log:
-            subprocess.Popen([*line, *["--keep"] * config.engine_keep, "--", *command],
+            subprocess.Popen([*line, "--lock-fd", str(held), "--", *command],
                              stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                              start_new_session=True, pass_fds=(held,))
     finally:
@@ -171,7 +200,7 @@ def wait_started(config: Config, ours: bool, log_begin: int) -> Optional[Session
     """
     end = time.monotonic() + START_SECONDS
     while True:
-        session = attach(config.engine_socket)
+        session = attach(config)
         if session:
             return session
         ended = keeper_ended(config)
@@ -217,7 +246,7 @@ def attach_or_start(config: Config, since: float) -> Session:
     since: a start that failed after this time (time.time(), seconds) is not repeated. Raises
     RuntimeError if the engine did not start, OSError if it cannot be reached.
     """
-    session = attach(config.engine_socket)
+    session = attach(config)
     if session:
         return session
     command = engine_command(config)

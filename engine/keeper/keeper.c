@@ -1,0 +1,393 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * keeper.h: the loop of the keeper. Runs on the keeper's main thread, except clients_wait(), which
+ * has a thread of its own because flock() has no time-out and no poll().
+ */
+#include "engine/keeper/keeper.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/file.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "config/log.h"
+#include "engine/keeper/child.h"
+#include "engine/keeper/service.h"
+
+#define MESSAGES_TURN 64u   /* messages read in one turn of the loop */
+#define MESSAGES_LAST 4096u /* messages read after the engine has ended */
+/* descriptors that poll() watches apart from the stored ones */
+enum { POLL_SIGNALS, POLL_NOTIFY, POLL_UNUSED, POLL_STORED };
+
+uint64_t keeper_now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* ---- the engine ------------------------------------------------------------------------------ */
+
+/* Sets the time of the next start, and a longer pause for the one after it. */
+static void restart_later(struct keeper *k)
+{
+	k->start_at_ns = keeper_now_ns() + k->pause_ms * 1000000ull;
+	k->pause_ms = k->pause_ms * 2 < KEEPER_PAUSE_MAX_MS ? k->pause_ms * 2 : KEEPER_PAUSE_MAX_MS;
+}
+
+/* Starts the engine. Returns -1 to go on, or the keeper's exit status. */
+static int engine_start(struct keeper *k)
+{
+	int fd[STORE_FDS_MAX + 2] = {k->listener.fd, k->alive[0]};
+	const char *name[STORE_FDS_MAX + 2] = {"clients", SERVICE_KEEPER_NAME};
+	struct child child = {.argv = k->argv,
+		.notify_path = k->notify_path,
+		.fd = fd,
+		.name = name,
+		.fds = 2 + k->store.count};
+	int rc;
+
+	for (unsigned i = 0; i < k->store.count; i++) {
+		fd[2 + i] = k->store.entry[i].fd;
+		name[2 + i] = k->store.entry[i].name;
+	}
+	k->start_at_ns = 0;
+	k->began_ns = keeper_now_ns();
+	k->ready = k->foreign_told = false;
+	rc = child_start(&child, &k->engine);
+	if (rc < 0) {
+		log_error("keeper: cannot run %s: %s", k->argv[0], strerror(-rc));
+		if (!k->was_ready)
+			return KEEPER_NO_PROGRAM;
+		restart_later(k); /* the program may be replaced by another version just now */
+		return -1;
+	}
+	if (k->options.start_timeout_s)
+		k->deadline_ns = keeper_later_ns(
+			k->began_ns, (uint64_t)k->options.start_timeout_s * 1000000);
+	return -1;
+}
+
+/* Asks the engine to end in order; a second call makes it end at once. */
+static void engine_end(struct keeper *k)
+{
+	k->start_at_ns = 0;
+	if (!k->ending)
+		socket_file_unlink(&k->listener); /* no further client connects */
+	if (k->engine && !k->ending)
+		k->deadline_ns = keeper_later_ns(
+			keeper_now_ns(), (uint64_t)k->options.stop_timeout_s * 1000000);
+	k->ending = true;
+	if (k->engine)
+		(void)kill(k->engine, SIGTERM);
+}
+
+/*
+ * The engine has ended with this status of waitpid(). Returns -1 to go on, or the keeper's exit
+ * status.
+ */
+static int engine_ended(struct keeper *k, int status)
+{
+	int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+	pid_t pid = k->engine;
+
+	/* what it stored just before its end; afterwards its process id means nothing */
+	(void)keeper_messages(k, MESSAGES_LAST);
+	k->engine = 0;
+	k->deadline_ns = 0;
+	if (k->ending)
+		return 0;
+	if (!k->was_ready || code == KEEPER_SETTINGS_REFUSED) {
+		log_error("keeper: the engine (pid %d) ended with status %d and is not restarted%s",
+			(int)pid, code,
+			k->was_ready ? ": it refuses its settings" : ": it has never served");
+		return code;
+	}
+	log_warn("keeper: the engine (pid %d) ended with status %d%s%s; restart in %u ms", (int)pid,
+		code, WIFSIGNALED(status) ? ": " : "",
+		WIFSIGNALED(status) ? strsignal(WTERMSIG(status)) : "", k->pause_ms);
+	restart_later(k);
+	return -1;
+}
+
+/*
+ * Reaps processes; as the first process of a container the keeper gets those of others, too.
+ * Returns -1 to go on, or the keeper's exit status.
+ */
+static int reap(struct keeper *k)
+{
+	int status, code = -1;
+	pid_t pid;
+
+	while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
+		if (pid == k->engine)
+			code = engine_ended(k, status);
+	return code;
+}
+
+/* The start or the orderly end of the engine takes too long. */
+static void deadline_passed(struct keeper *k)
+{
+	k->deadline_ns = 0;
+	if (k->ending)
+		log_error("keeper: the engine (pid %d) did not end within %u s of SIGTERM: killed",
+			(int)k->engine, k->options.stop_timeout_s);
+	else
+		log_error(
+			"keeper: the engine (pid %d) does not serve after %u s (--start-timeout): killed",
+			(int)k->engine, k->options.start_timeout_s);
+	if (k->engine)
+		(void)kill(k->engine, SIGKILL);
+}
+
+/* ---- the loop -------------------------------------------------------------------------------- */
+
+/* Reads the signals. Returns -1 to go on, or the keeper's exit status. */
+static int signals_read(struct keeper *k)
+{
+	struct signalfd_siginfo info;
+
+	while (read(k->signals, &info, sizeof(info)) == sizeof(info)) {
+		if (info.ssi_signo == SIGCHLD)
+			continue;
+		log_info("keeper: %s: ending the engine", strsignal((int)info.ssi_signo));
+		engine_end(k);
+	}
+	return reap(k);
+}
+
+/* Milliseconds until the next start or deadline; -1: none is due. */
+static int wait_ms(const struct keeper *k)
+{
+	uint64_t now_ns = keeper_now_ns(), at_ns = k->start_at_ns ? k->start_at_ns : k->deadline_ns;
+	uint64_t ms;
+
+	if (!at_ns)
+		return -1;
+	ms = at_ns > now_ns ? (at_ns - now_ns) / 1000000 + 1 : 0;
+	return ms < 3600000 ? (int)ms : 3600000;
+}
+
+/* Closes stored descriptors whose other end was closed, unless they came with FDPOLL=0. */
+static void stored_check(struct keeper *k, const struct pollfd *polled, unsigned count)
+{
+	for (unsigned i = count; i-- > 0;) {
+		if (!(polled[i].revents & (POLLHUP | POLLERR | POLLNVAL)))
+			continue;
+		log_debug("keeper: the other end of %s was closed", k->store.entry[i].name);
+		store_remove_at(&k->store, i);
+	}
+}
+
+/* One turn of the loop. Returns -1 to go on, or the keeper's exit status. */
+static int turn(struct keeper *k)
+{
+	struct pollfd polled[POLL_STORED + STORE_FDS_MAX] = {
+		[POLL_SIGNALS] = {.fd = k->signals, .events = POLLIN},
+		[POLL_NOTIFY] = {.fd = k->notify, .events = POLLIN},
+		[POLL_UNUSED] = {.fd = k->ending ? -1 : k->unused, .events = POLLIN},
+	};
+	unsigned stored = k->store.count;
+	uint64_t now_ns;
+
+	/* events = 0: poll() reports only that the other end was closed */
+	for (unsigned i = 0; i < stored; i++)
+		polled[POLL_STORED + i].fd = k->store.entry[i].poll ? k->store.entry[i].fd : -1;
+	if (poll(polled, POLL_STORED + stored, wait_ms(k)) < 0 && errno != EINTR) {
+		log_error("keeper: poll: %s", strerror(errno));
+		return EXIT_FAILURE;
+	}
+	/* before messages, which change the store */
+	stored_check(k, polled + POLL_STORED, stored);
+	if (polled[POLL_NOTIFY].revents)
+		(void)keeper_messages(k, MESSAGES_TURN);
+	if (polled[POLL_UNUSED].revents) {
+		log_info("keeper: the last client has ended: ending the engine");
+		engine_end(k);
+	}
+	now_ns = keeper_now_ns();
+	if (k->deadline_ns && now_ns >= k->deadline_ns)
+		deadline_passed(k);
+	if (polled[POLL_SIGNALS].revents) {
+		int code = signals_read(k);
+
+		if (code >= 0)
+			return code;
+	}
+	if (k->ending && !k->engine)
+		return 0;
+	return k->start_at_ns && now_ns >= k->start_at_ns ? engine_start(k) : -1;
+}
+
+int keeper_run(struct keeper *k)
+{
+	int code = engine_start(k);
+
+	while (code < 0)
+		code = turn(k);
+	return code;
+}
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+/* Waits until no client holds its shared lock. The exclusive lock stays until the keeper ends. */
+static void *clients_wait(void *context)
+{
+	const struct keeper *k = context;
+	uint64_t one = 1;
+
+	while (flock(k->clients, LOCK_EX) < 0 && errno == EINTR)
+		continue;
+	if (write(k->unused, &one, sizeof(one)) < 0)
+		return NULL;
+	return NULL;
+}
+
+/* Watches the file of the clients. Returns 0 or -errno. */
+static int clients_watch(struct keeper *k)
+{
+	pthread_t thread;
+
+	if (!k->options.clients)
+		return 0;
+	k->clients = open(k->options.clients, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	k->unused = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (k->clients < 0 || k->unused < 0)
+		return -errno;
+	/* signals are blocked already, so that the thread takes none */
+	if (pthread_create(&thread, NULL, clients_wait, k))
+		return -EAGAIN;
+	pthread_detach(thread);
+	return 0;
+}
+
+/* Takes the lock on <socket>.keeper, unless the process that started this one has taken it. */
+static int lock_take(struct keeper *k)
+{
+	char path[SOCKET_PATH_BYTES + 16];
+
+	if (k->options.lock_fd >= 0)
+		return 0;
+	snprintf(path, sizeof(path), "%s.keeper", k->options.socket);
+	k->options.lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (k->options.lock_fd < 0)
+		return -errno;
+	if (flock(k->options.lock_fd, LOCK_EX | LOCK_NB) == 0)
+		return 0;
+	if (errno != EWOULDBLOCK)
+		return -errno;
+	log_error("keeper: another keeper has the socket %s: it holds the lock %s; end it, or give "
+		  "another --socket",
+		k->options.socket, path);
+	return -EADDRINUSE;
+}
+
+/* Signals come through a descriptor. Returns 0 or -errno. */
+static int signals_open(struct keeper *k)
+{
+	sigset_t mask;
+
+	signal(SIGPIPE, SIG_IGN);
+	signal(SIGHUP, SIG_IGN);
+	sigemptyset(&mask);
+	sigaddset(&mask, SIGTERM);
+	sigaddset(&mask, SIGINT);
+	sigaddset(&mask, SIGCHLD);
+	sigprocmask(SIG_BLOCK, &mask, NULL);
+	k->signals = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
+	return k->signals < 0 ? -errno : 0;
+}
+
+/* The engine's command with the setting that names the socket. Returns 0 or -ENOMEM. */
+static int command_make(struct keeper *k)
+{
+	char *setting;
+
+	k->argv = calloc(k->options.words + 3, sizeof(*k->argv));
+	if (!k->argv || asprintf(&setting, "engine.socket=%s", k->options.socket) < 0)
+		return -ENOMEM;
+	for (unsigned i = 0; i < k->options.words; i++)
+		k->argv[i] = k->options.command[i];
+	k->argv[k->options.words] = (char *)(uintptr_t) "--set";
+	k->argv[k->options.words + 1] = setting;
+	return 0;
+}
+
+static int listener_open(struct keeper *k)
+{
+	int rc = socket_file_bind(k->options.socket, &k->listener);
+
+	if (rc == 0 && listen(k->listener.fd, SOMAXCONN) < 0) {
+		rc = -errno;
+		log_error("keeper: cannot listen on %s: %s", k->options.socket, strerror(-rc));
+	}
+	return rc;
+}
+
+int keeper_open(struct keeper *k, const struct keeper_options *options)
+{
+	int rc;
+
+	memset(k, 0, sizeof(*k));
+	k->options = *options;
+	k->notify = k->signals = k->unused = k->clients = k->listener.fd = -1;
+	k->alive[0] = k->alive[1] = -1;
+	k->pause_ms = KEEPER_PAUSE_MS;
+	if (snprintf(k->notify_path, sizeof(k->notify_path), "%s.notify", options->socket) >=
+		(int)sizeof(k->notify_path)) {
+		log_error("keeper: engine.socket = %s: longer than %zu bytes; give a shorter path",
+			options->socket, sizeof(k->notify_path) - sizeof(".notify"));
+		return -ENAMETOOLONG;
+	}
+	rc = socket_file_folder(options->socket);
+	if (rc == 0)
+		rc = lock_take(k);
+	if (rc == 0)
+		rc = signals_open(k);
+	if (rc == 0)
+		rc = listener_open(k);
+	if (rc < 0)
+		goto fail;
+	k->notify = notify_open(k->notify_path);
+	if (k->notify < 0) {
+		rc = k->notify;
+		log_error("keeper: cannot bind %s: %s", k->notify_path, strerror(-rc));
+		return rc;
+	}
+	rc = pipe2(k->alive, O_CLOEXEC) < 0 ? -errno : command_make(k);
+	if (rc == 0)
+		rc = clients_watch(k);
+fail:
+	if (rc < 0 && rc != -EADDRINUSE)
+		log_error("keeper: cannot start at %s: %s", options->socket, strerror(-rc));
+	return rc;
+}
+
+void keeper_close(struct keeper *k)
+{
+	socket_file_remove(&k->listener);
+	if (k->notify >= 0) {
+		(void)unlink(k->notify_path);
+		close(k->notify);
+	}
+	store_clear(&k->store);
+	/*
+	 * The locks stay until the process has ended, and with them the descriptors and the
+	 * thread that waits.
+	 */
+	if (k->argv)
+		free(k->argv[k->options.words + 1]);
+	free(k->argv);
+}

@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * service.h: the engine's side of sd_notify(3) and sd_listen_fds(3), without libsystemd. Main
+ * thread only.
+ */
+#include "engine/keeper/service.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "config/log.h"
+#include "engine/keeper/notify.h"
+
+#define LISTEN_FDS_START 3 /* number of the first passed descriptor: sd_listen_fds(3) */
+
+static struct {
+	struct sockaddr_un notify; /* address of NOTIFY_SOCKET */
+	socklen_t notify_bytes;    /* 0: no process is told anything */
+	int listener;              /* passed socket of clients; -1: none, or given away */
+	int keeper;                /* passed read end of the keeper's pipe; -1: the same */
+} service = {.listener = -1, .keeper = -1};
+
+/* ---- telling --------------------------------------------------------------------------------- */
+
+static void notify_address(const char *path)
+{
+	size_t bytes = path ? strlen(path) : 0;
+
+	service.notify_bytes = 0;
+	if (bytes == 0 || bytes >= sizeof(service.notify.sun_path) ||
+		(path[0] != '/' && path[0] != '@'))
+		return;
+	service.notify.sun_family = AF_UNIX;
+	memcpy(service.notify.sun_path, path, bytes);
+	if (path[0] == '@')
+		service.notify.sun_path[0] = '\0'; /* abstract socket name */
+	service.notify_bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + bytes);
+}
+
+void service_tell(const char *text)
+{
+	const struct timeval wait = {.tv_sec = 1};
+	int fd;
+
+	if (!service.notify_bytes)
+		return;
+	fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return;
+	(void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof(wait));
+	if (sendto(fd, text, strlen(text), MSG_NOSIGNAL, (struct sockaddr *)&service.notify,
+		    service.notify_bytes) < 0)
+		log_warn("cannot tell the process that started this engine: %s (NOTIFY_SOCKET)",
+			strerror(errno));
+	close(fd);
+}
+
+void service_extend(void)
+{
+	char text[64];
+
+	snprintf(text, sizeof(text), "EXTEND_TIMEOUT_USEC=%llu",
+		SERVICE_EXTEND_SECONDS * 1000000ull);
+	service_tell(text);
+}
+
+/* ---- passed descriptors ---------------------------------------------------------------------- */
+
+static bool is_listener(int fd)
+{
+	int listens = 0;
+	socklen_t bytes = sizeof(listens);
+
+	return getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &bytes) == 0 && listens;
+}
+
+static bool is_pipe(int fd)
+{
+	struct stat st;
+
+	return fstat(fd, &st) == 0 && S_ISFIFO(st.st_mode);
+}
+
+/* Takes one passed descriptor. `name`: that of LISTEN_FDNAMES, "" without one. */
+static void take(int fd, const char *name)
+{
+	char text[sizeof("FDSTOREREMOVE=1\nFDNAME=") + NOTIFY_NAME_BYTES];
+
+	if (fcntl(fd, F_SETFD, FD_CLOEXEC) < 0) {
+		log_warn("descriptor %d of LISTEN_FDS is not open: %s", fd, strerror(errno));
+		return;
+	}
+	if (service.keeper < 0 && !strcmp(name, SERVICE_KEEPER_NAME) && is_pipe(fd)) {
+		service.keeper = fd;
+		return;
+	}
+	if (service.listener < 0 && is_listener(fd)) {
+		service.listener = fd;
+		return;
+	}
+	close(fd);
+	log_info(
+		"descriptor %d (%s), stored by an engine before this one, has no use here: removed",
+		fd, name);
+	if (notify_name_valid(name, strlen(name))) {
+		snprintf(text, sizeof(text), "FDSTOREREMOVE=1\nFDNAME=%s", name);
+		service_tell(text);
+	}
+}
+
+/* Copies the name up to ':' or to the end of the list *at, and moves *at behind it. */
+static void next_name(const char **at, char ret[NOTIFY_NAME_BYTES])
+{
+	size_t bytes = strcspn(*at, ":");
+
+	snprintf(ret, NOTIFY_NAME_BYTES, "%.*s",
+		(int)(bytes < NOTIFY_NAME_BYTES ? bytes : NOTIFY_NAME_BYTES - 1), *at);
+	*at += bytes + ((*at)[bytes] == ':');
+}
+
+/* The number in the variable; -1: the variable is missing or contains no number. */
+static long number(const char *variable)
+{
+	const char *text = getenv(variable);
+	char *end;
+	long value;
+
+	if (!text || !*text)
+		return -1;
+	errno = 0;
+	value = strtol(text, &end, 10);
+	return errno || *end || value < 0 ? -1 : value;
+}
+
+void service_open(void)
+{
+	const char *names = getenv("LISTEN_FDNAMES");
+	long count = number("LISTEN_FDS");
+	char name[NOTIFY_NAME_BYTES];
+
+	notify_address(getenv("NOTIFY_SOCKET"));
+	/* variables for another process were inherited through it; its descriptors are not ours */
+	if (number("LISTEN_PID") != (long)getpid())
+		count = 0;
+	if (count > SERVICE_FDS_MAX) {
+		log_warn("LISTEN_FDS = %ld is ignored: this engine takes at most %d descriptors",
+			count, SERVICE_FDS_MAX);
+		count = 0;
+	}
+	for (int i = 0; i < count; i++) {
+		name[0] = '\0';
+		if (names)
+			next_name(&names, name);
+		take(LISTEN_FDS_START + i, name);
+	}
+	unsetenv("LISTEN_PID");
+	unsetenv("LISTEN_FDS");
+	unsetenv("LISTEN_FDNAMES");
+}
+
+int service_listener(const char *path, int *ret_fd)
+{
+	struct sockaddr_un at = {.sun_family = AF_UNSPEC};
+	socklen_t bytes = sizeof(at) - 1; /* so that sun_path ends with a zero byte */
+	int type = 0;
+	socklen_t type_bytes = sizeof(type);
+
+	*ret_fd = -1;
+	if (service.listener < 0)
+		return 0;
+	if (getsockopt(service.listener, SOL_SOCKET, SO_TYPE, &type, &type_bytes) < 0 ||
+		getsockname(service.listener, (struct sockaddr *)&at, &bytes) < 0 ||
+		at.sun_family != AF_UNIX || type != SOCK_SEQPACKET || strcmp(at.sun_path, path)) {
+		log_error(
+			"clients: the listening socket that was passed to this engine (LISTEN_FDS) is not a SOCK_SEQPACKET socket at engine.socket = %s; correct engine.socket, or in a systemd socket unit ListenSequentialPacket",
+			path);
+		return -EINVAL;
+	}
+	*ret_fd = service.listener;
+	service.listener = -1;
+	return 0;
+}
+
+int service_keeper(void)
+{
+	int fd = service.keeper;
+
+	service.keeper = -1;
+	return fd;
+}

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The file descriptors that an engine stored in the keeper, in the order in which they came. The
+ * next engine gets all of them. The store owns them. Keeper's main thread only.
+ */
+#ifndef KEEPER_STORE_H
+#define KEEPER_STORE_H
+
+#include <stdbool.h>
+
+#include "engine/keeper/notify.h"
+
+#define STORE_FDS_MAX 256u /* as FileDescriptorStoreMax of a systemd unit allows */
+
+struct stored {
+	int fd;
+	bool poll; /* false: FDPOLL=0 */
+	char name[NOTIFY_NAME_BYTES];
+};
+
+struct store {
+	unsigned count;
+	struct stored entry[STORE_FDS_MAX];
+};
+
+/*
+ * Takes ownership of `fd`, also on failure. A descriptor that the store has already, under any
+ * name, is closed, as systemd does. Returns 0, or -ENOSPC when the store is full.
+ */
+int store_add(struct store *store, int fd, const char *name, bool poll);
+/* Closes all descriptors with this name. Returns how many. */
+unsigned store_remove(struct store *store, const char *name);
+/* Closes the descriptor at this index; the entries behind it move up by one. */
+void store_remove_at(struct store *store, unsigned index);
+/* Closes all. */
+void store_clear(struct store *store);
+
+#endif

@@ -6,6 +6,8 @@ import os
 import re
 import socket
 import struct
+import subprocess
+import tempfile
 import time
 import unittest
 
@@ -78,6 +80,29 @@ class Loopback(Agree):
                                "Set cluster.address here")
         self.assert_quiet(engines, (0, 1, 2))
         self.stop_cleanly(engines)
+
+
+@unittest.skipIf(os.geteuid(), "needs root for network namespaces")
+class Bind(Agree):
+    def test_engines_that_listen_on_all_addresses_advertise_their_own(self):
+        engines = self.start(3, pool_bytes="16MiB", netns=True, link="tcp",
+                             settings=[*BEATS, "cluster.bind=0.0.0.0"])
+        for i in range(3):
+            self.assertEqual({m["address"] for m in engines.status(i)["members"]},
+                             set(engines.netns.addresses))
+        self.stop_cleanly(engines)
+
+    def test_an_engine_that_listens_on_all_addresses_and_advertises_loopback_does_not_start(self):
+        engine = harness.cluster.find_program(harness.BUILD, "engine/peercache-engine")
+        with tempfile.TemporaryDirectory() as folder:
+            done = subprocess.run(
+                [engine, "--set", f"engine.socket={folder}/s", "--set", "cluster.bind=0.0.0.0",
+                 "--set", "engine.pool_bytes=16MiB", "--set", "engine.huge_pages=no"],
+                capture_output=True, text=True, timeout=60 * harness.SLOW)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("cluster.bind = 0.0.0.0 listens for other hosts, but cluster.address = "
+                      "127.0.0.1", done.stderr)
+        self.assertIn("Set cluster.address to an address that other hosts reach", done.stderr)
 
 
 class Versions(Agree):

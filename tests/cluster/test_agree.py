@@ -133,7 +133,8 @@ class Versions(Agree):
                 while part := s.recv(65536):
                     heard += part
             self.assertEqual(self.version_of(heard), 5, heard)
-        self.assertEqual(len(self.lines(engines, 0, "wire version is 4", "this engine is 5")), 1)
+        self.assertEqual(
+            len(self.lines(engines, 0, "wire version is 4", "this engine is 5 to 6.")), 1)
         self.assertEqual(len(engines.status(0)["members"]), 1)
         self.stop_cleanly(engines)
 
@@ -146,13 +147,33 @@ class Versions(Agree):
             seed = f"127.0.0.1:{old.getsockname()[1]}"
             engines = self.start(1, pool_bytes="16MiB", settings=[*BEATS, f"cluster.seeds={seed}"])
             end = time.monotonic() + 30 * harness.SLOW
-            while not self.lines(engines, 0, seed, "wire version is 4", "this engine is 5"):
+            while not self.lines(engines, 0, seed, "wire version is 4", "this engine is 5 to 6."):
                 self.assertLess(time.monotonic(), end, engines.log(0))
                 connection, _ = old.accept()
                 if self.version_of(connection.recv(65536)) == 4:
                     connection.sendall(self.hello(4))
                 connection.close()
             self.stop_cleanly(engines)
+
+
+class Previous(Agree):
+    def test_an_engine_of_the_previous_wire_version_serves(self):
+        """Engine 1 is of wire version 5 and of another client ABI: both say so once."""
+        engines = harness.cluster.Cluster(harness.BUILD, 3, pool_bytes="16MiB", settings=BEATS)
+        older = harness.cluster.find_program(harness.BUILD, "tests/cluster/older_wire")
+        whole = engines.command
+        engines.command = lambda i: [
+            older if i == 1 and word == engines.engine else word for word in whole(i)]
+        self.addCleanup(engines.stop)
+        engines.start()
+        self.replay(engines, "--requests", 100)
+        for i, other in ((0, 1), (1, 0), (2, 1)):
+            port = f":{engines.port[other]}"
+            self.assertEqual(len(self.lines(engines, i, port, "client ABI version",
+                                            "Both work together")), 1, engines.log(i))
+        self.assertEqual(len(self.lines(engines, 0, "wire version 5 at most, this engine 6")), 1)
+        self.assertFalse(self.lines(engines, 0, "refused"))
+        self.stop_cleanly(engines)
 
 
 if __name__ == "__main__":

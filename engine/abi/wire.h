@@ -1,14 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The version of everything engines exchange: messages, and the directory buckets, page heads and
- * places that they READ from each other. Every Hello carries it. Engines of different versions
- * refuse each other, and both log both versions. The memory that clients share with the engine of
- * their host has its own version, ABI_VERSION.
+ * places that they READ from each other. Every Hello carries the range of versions that its sender
+ * speaks; two engines speak the highest version of both ranges. Engines whose ranges have no
+ * version in common refuse each other, and both log both ranges. The memory that clients share with
+ * the engine of their host has its own version, ABI_VERSION, which two engines need not agree on.
  */
 #ifndef ABI_WIRE_H
 #define ABI_WIRE_H
 
-#define WIRE_VERSION 5u
+/* The newest version that this engine speaks */
+#define WIRE_VERSION 6u
+/*
+ * The oldest version that this engine speaks: the previous one, so that a cluster can be upgraded
+ * engine by engine. An engine of version 5 knows no ranges; it compares Hello.version, the oldest
+ * version of the sender, with its own.
+ */
+#define WIRE_VERSION_OLDEST 5u
 
 /*
  * The last version whose engines close a link without any answer when the versions differ (their

@@ -55,6 +55,8 @@ struct member_entry {
 	char software[MEMBER_SOFTWARE_BYTES]; /* program version; "": not known */
 	enum member_state state;
 	bool summaries; /* the member's engine answers SummaryAsk */
+	uint32_t wire;  /* wire version that this engine and the member speak; 0: not known yet */
+	uint32_t abi;   /* the member's ABI_VERSION; 0: not known */
 	bool left; /* the member left the cluster with the message Leave: it is not dialled again */
 	struct rpc_dial *dial;
 	/* link that this engine dialled, after both Hellos were exchanged; NULL: there is none */
@@ -172,18 +174,28 @@ int member_seeds(const struct settings *settings, struct member *member);
 
 void member_agree_open(struct control *control);
 /*
- * Fills the fields of a Hello that carry the values that must be equal on every engine; the fields
- * point into control->member.
+ * Fills the fields of a Hello that carry versions and the values that must be equal on every
+ * engine; the fields point into control->member.
  */
 void member_agree_say(struct control *control, Pc__Hello *hello);
 /*
- * True if the sender has this engine's wire version. Otherwise the sender is refused and the link
- * is closed. Reads only the fields whose meaning is the same in every wire version.
+ * The newest wire version that this engine and the sender of `hello` both speak; 0: none. Pure.
+ */
+uint32_t member_wire_common(const Pc__Hello *hello);
+/*
+ * True if this engine and the sender have a wire version in common. Otherwise the sender is refused
+ * and the link is closed. Reads only the fields whose meaning is the same in every wire version.
  */
 bool member_agree_version(struct control *control, struct rpc_link *link, const Pc__Hello *hello);
 /*
- * True if `address`, which an engine advertises in its Hello as its own, can be reached only from
- * the host of that engine (a loopback address).
+ * Notes the versions of a member that has just joined or sent another Hello. If they differ from
+ * ours, it logs them once for each incarnation.
+ */
+void member_agree_versions(struct control *control, const struct rpc_link *link,
+	struct member_entry *entry, const Pc__Hello *hello);
+/*
+ * True if the sender has the values that must be equal on every engine, and an address that fits
+ * ours. Otherwise the sender is refused and the link is closed.
  */
 bool member_agree(struct control *control, struct rpc_link *link, const Pc__Hello *hello);
 /*

@@ -10,8 +10,12 @@
 #include <string.h>
 
 #include "config/log.h"
+#include "engine/abi/segment.h"
 #include "engine/abi/wire.h"
 #include "engine/control/member.h"
+
+/* The first value that agreed.hash covers. Fixed: engines of all versions from 5 on compare it. */
+#define AGREED_HASH_BASIS 5u
 
 static uint64_t text_hash(uint64_t hash, const char *text)
 {
@@ -30,7 +34,7 @@ void member_agree_open(struct control *control)
 	snprintf(agreed->text[n++], AGREED_BYTES_MAX, "%s = " format, name, value);
 #include "engine/control/agreed.def"
 #undef AGREED
-	agreed->hash = WIRE_VERSION;
+	agreed->hash = AGREED_HASH_BASIS;
 	for (unsigned i = 0; i < n; i++) {
 		agreed->at[i] = agreed->text[i];
 		agreed->hash = text_hash(agreed->hash, agreed->text[i]);
@@ -41,6 +45,9 @@ void member_agree_say(struct control *control, Pc__Hello *hello)
 {
 	struct agreed *agreed = &control->member->agreed;
 
+	hello->version = WIRE_VERSION_OLDEST;
+	hello->newest = WIRE_VERSION;
+	hello->abi = ABI_VERSION;
 	hello->agreed_hash = agreed->hash;
 	hello->n_agreed = AGREED_COUNT;
 	hello->agreed = agreed->at;
@@ -84,26 +91,74 @@ void member_refuse(struct control *control, struct rpc_link *link, uint64_t who,
 	rpc_link_close(link);
 }
 
+/* ---- versions -------------------------------------------------------------------------------- */
+
+static uint32_t newest_of(const Pc__Hello *hello)
+{
+	return hello->newest > hello->version ? hello->newest : hello->version;
+}
+
+uint32_t member_wire_common(const Pc__Hello *hello)
+{
+	uint32_t theirs = newest_of(hello);
+
+	if (hello->version > WIRE_VERSION || theirs < WIRE_VERSION_OLDEST)
+		return 0;
+	return theirs < WIRE_VERSION ? theirs : WIRE_VERSION;
+}
+
+/* Writes "5 to 6", or "5" if both are equal. */
+static void range_text(uint32_t oldest, uint32_t newest, char ret[32])
+{
+	if (oldest == newest)
+		snprintf(ret, 32, "%u", newest);
+	else
+		snprintf(ret, 32, "%u to %u", oldest, newest);
+}
+
 bool member_agree_version(struct control *control, struct rpc_link *link, const Pc__Hello *hello)
 {
 	bool probed = hello->version == WIRE_VERSION_MUTE && hello->agreed_hash;
+	uint32_t common = member_wire_common(hello);
+	char theirs[32], ours[32];
 
-	if (hello->version == WIRE_VERSION && !link->probe)
+	if (common && !link->probe && !probed)
 		return true;
-	if (hello->version == WIRE_VERSION || probed) {
+	if (common || probed) {
 		/*
-		 * The other engine has our version, or a later one that has sent a probe. A
+		 * The engines have a version in common, and one has sent a probe to the other. A
 		 * mismatch is logged elsewhere: by its ordinary Hello or by the engine that sent
 		 * the probe.
 		 */
 		rpc_link_close(link);
 		return false;
 	}
+	range_text(hello->version, newest_of(hello), theirs);
+	range_text(WIRE_VERSION_OLDEST, WIRE_VERSION, ours);
 	member_refuse(control, link,
 		hello->self ? hello->self->incarnation : text_hash(0, link->from), true,
-		"its wire version is %u, the wire version of this engine is %u. Upgrade the older engine",
-		hello->version, WIRE_VERSION);
+		"its wire version is %s, the wire version of this engine is %s. Upgrade the older engine",
+		theirs, ours);
 	return false;
+}
+
+void member_agree_versions(struct control *control, const struct rpc_link *link,
+	struct member_entry *entry, const Pc__Hello *hello)
+{
+	const char *name = entry->record.map.name;
+	uint32_t wire = member_wire_common(hello), abi = hello->abi;
+
+	(void)control;
+	if (entry->wire != wire && newest_of(hello) != WIRE_VERSION)
+		log_info(
+			"member %s at %s speaks wire version %u at most, this engine %u: both use %u",
+			name, link->from, newest_of(hello), WIRE_VERSION, wire);
+	if (abi && entry->abi != abi && abi != ABI_VERSION)
+		log_info(
+			"member %s at %s has client ABI version %u, this engine %u. Both work together; a client needs the library of the engine of its own host",
+			name, link->from, abi, ABI_VERSION);
+	entry->wire = wire;
+	entry->abi = abi;
 }
 
 /* ---- values that must be equal --------------------------------------------------------------- */

@@ -72,7 +72,6 @@ void member_greet(struct control *control, struct rpc_link *link)
 		to = link->dial->owner;
 	describe(&control->member->entry[0], &self);
 	list_alive(control, &list);
-	hello.version = WIRE_VERSION;
 	hello.self = &self;
 	hello.n_members = list.count;
 	hello.members = list.at;
@@ -81,12 +80,12 @@ void member_greet(struct control *control, struct rpc_link *link)
 	hello.software = control->member->entry[0].software;
 	hello.summaries = control->view != NULL;
 	link->probe = probe_due(link);
+	member_agree_say(control, &hello);
 	if (link->probe) {
 		hello.version = WIRE_VERSION_MUTE;
 		hello.n_members = 0;
 		hello.visit = true;
 	}
-	member_agree_say(control, &hello);
 	message.body_case = PC__MESSAGE__BODY_HELLO;
 	message.hello = &hello;
 	(void)rpc_send(link, &message);
@@ -386,6 +385,7 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
 	}
 	software_fill(entry, hello->software);
 	entry->summaries = hello->summaries;
+	member_agree_versions(control, link, entry, hello);
 	hello_term(control, entry, hello->term);
 	link_attach(control, link, entry);
 	if (!dial)

@@ -226,31 +226,46 @@ static void accept_failed(void *context, int error)
 
 static const struct net_listen_calls listen_calls = {accepted, accept_failed};
 
+/* The address that the engine listens on. */
+static const char *bind_text(const struct settings *s)
+{
+	return s->cluster_bind[0] ? s->cluster_bind : s->cluster_address;
+}
+
 /*
- * Resolves cluster.address. If it is a name, this call blocks; it is made once, at start-up, before
- * any thread runs.
+ * Resolves `host`; 0 or an error of getaddrinfo(). A name is looked up, which blocks: only at
+ * start-up, before any thread runs.
  */
-static int listen_address(const struct settings *s, struct sockaddr_storage *ret, socklen_t *bytes)
+static int address_find(
+	const char *host, uint16_t port, struct sockaddr_storage *ret, socklen_t *bytes)
 {
 	struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
 	struct addrinfo *found;
-	char port[8];
+	char service[8];
 	int error;
 
-	if (rpc_address(s->cluster_address, (uint16_t)s->cluster_port, ret, bytes) == 0)
+	if (rpc_address(host, port, ret, bytes) == 0)
 		return 0;
-	snprintf(port, sizeof(port), "%u", (unsigned)(uint16_t)s->cluster_port);
-	error = getaddrinfo(s->cluster_address, port, &hints, &found);
-	if (error) {
-		log_error(
-			"cluster.address = %s: not an address, and as a name: %s. Set cluster.address to an address of this host",
-			s->cluster_address, gai_strerror(error));
-		return -EINVAL;
-	}
+	snprintf(service, sizeof(service), "%u", port);
+	error = getaddrinfo(host, service, &hints, &found);
+	if (error)
+		return error;
 	memcpy(ret, found->ai_addr, found->ai_addrlen);
 	*bytes = found->ai_addrlen;
 	freeaddrinfo(found);
 	return 0;
+}
+
+static int listen_address(const struct settings *s, struct sockaddr_storage *ret, socklen_t *bytes)
+{
+	int error = address_find(bind_text(s), (uint16_t)s->cluster_port, ret, bytes);
+
+	if (error)
+		log_error(
+			"%s = %s: not an address, and as a name: %s. Set it to an address of this host",
+			s->cluster_bind[0] ? "cluster.bind" : "cluster.address", bind_text(s),
+			gai_strerror(error));
+	return error ? -EINVAL : 0;
 }
 
 static bool address_is_any(const struct sockaddr_storage *address)
@@ -262,13 +277,49 @@ static bool address_is_any(const struct sockaddr_storage *address)
 					      : v4->sin_addr.s_addr == htonl(INADDR_ANY);
 }
 
+/*
+ * Checks cluster.address, which is told to other engines, against the address that this engine
+ * listens on: both or neither must be a loopback address. Returns 0, or -EINVAL after logging the
+ * reason. A name that cannot be resolved yet is accepted, unless the engine listens on it: other
+ * hosts resolve it later.
+ */
+static int advertised_fits(const struct settings *s, const struct sockaddr_storage *bound)
+{
+	struct sockaddr_storage told;
+	socklen_t bytes;
+	bool local = rpc_address_loopback((const struct sockaddr *)bound), told_local = false;
+
+	if (address_find(s->cluster_address, (uint16_t)s->cluster_port, &told, &bytes) == 0) {
+		told_local = rpc_address_loopback((struct sockaddr *)&told);
+		if (address_is_any(&told)) {
+			log_error(
+				"cluster.address = %s is no address that other hosts can reach: set it to an address of this host. To listen on all addresses, set cluster.bind",
+				s->cluster_address);
+			return -EINVAL;
+		}
+	}
+	if (!s->cluster_bind[0] || local == told_local)
+		return 0;
+	if (told_local)
+		log_error(
+			"cluster.bind = %s listens for other hosts, but cluster.address = %s, which they are told, is a loopback address. Set cluster.address to an address that other hosts reach",
+			s->cluster_bind, s->cluster_address);
+	else
+		log_error(
+			"cluster.bind = %s is a loopback address, so no other host reaches cluster.address = %s. Set cluster.bind to 0.0.0.0, to :: or to an address of this host",
+			s->cluster_bind, s->cluster_address);
+	return -EINVAL;
+}
+
 static int listen_failed(const struct settings *s, int status)
 {
-	log_error("cannot listen on %s port %d: %s. %s", s->cluster_address, (int)s->cluster_port,
+	log_error("cannot listen on %s port %d: %s. %s", bind_text(s), (int)s->cluster_port,
 		strerror(-status),
 		status == -EADDRINUSE
 			? "Another engine or program has that port: set another cluster.port"
-			: "Set cluster.address to an address of this host");
+		: s->cluster_bind[0]
+			? "Set cluster.bind to an address of this host"
+			: "Set cluster.address to an address of this host. If that address is not on an interface of this host, set cluster.bind");
 	return status;
 }
 
@@ -280,14 +331,10 @@ int rpc_port_open(struct control *control)
 	int fd, status = listen_address(s, &address, &bytes);
 
 	control->port_fd = -1;
+	if (status == 0)
+		status = advertised_fits(s, &address);
 	if (status)
 		return status;
-	if (address_is_any(&address)) {
-		log_error(
-			"cluster.address = %s is no address that other hosts can reach: set it to an address of this host",
-			s->cluster_address);
-		return -EINVAL;
-	}
 	fd = net_bind((const struct sockaddr *)&address, bytes);
 	if (fd < 0)
 		return listen_failed(s, fd);

@@ -6,6 +6,8 @@ import os
 import re
 import socket
 import struct
+import subprocess
+import tempfile
 import time
 import unittest
 
@@ -80,6 +82,29 @@ class Loopback(Agree):
         self.stop_cleanly(engines)
 
 
+@unittest.skipIf(os.geteuid(), "needs root for network namespaces")
+class Bind(Agree):
+    def test_engines_that_listen_on_all_addresses_advertise_their_own(self):
+        engines = self.start(3, pool_bytes="16MiB", netns=True, link="tcp",
+                             settings=[*BEATS, "cluster.bind=0.0.0.0"])
+        for i in range(3):
+            self.assertEqual({m["address"] for m in engines.status(i)["members"]},
+                             set(engines.netns.addresses))
+        self.stop_cleanly(engines)
+
+    def test_an_engine_that_listens_on_all_addresses_and_advertises_loopback_does_not_start(self):
+        engine = harness.cluster.find_program(harness.BUILD, "engine/peercache-engine")
+        with tempfile.TemporaryDirectory() as folder:
+            done = subprocess.run(
+                [engine, "--set", f"engine.socket={folder}/s", "--set", "cluster.bind=0.0.0.0",
+                 "--set", "engine.pool_bytes=16MiB", "--set", "engine.huge_pages=no"],
+                capture_output=True, text=True, timeout=60 * harness.SLOW)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("cluster.bind = 0.0.0.0 listens for other hosts, but cluster.address = "
+                      "127.0.0.1", done.stderr)
+        self.assertIn("Set cluster.address to an address that other hosts reach", done.stderr)
+
+
 class Versions(Agree):
     """An engine of wire version 4, played by hand: its Hello has none of the later fields."""
 
@@ -108,7 +133,8 @@ class Versions(Agree):
                 while part := s.recv(65536):
                     heard += part
             self.assertEqual(self.version_of(heard), 5, heard)
-        self.assertEqual(len(self.lines(engines, 0, "wire version is 4", "this engine is 5")), 1)
+        self.assertEqual(
+            len(self.lines(engines, 0, "wire version is 4", "this engine is 5 to 6.")), 1)
         self.assertEqual(len(engines.status(0)["members"]), 1)
         self.stop_cleanly(engines)
 
@@ -121,13 +147,33 @@ class Versions(Agree):
             seed = f"127.0.0.1:{old.getsockname()[1]}"
             engines = self.start(1, pool_bytes="16MiB", settings=[*BEATS, f"cluster.seeds={seed}"])
             end = time.monotonic() + 30 * harness.SLOW
-            while not self.lines(engines, 0, seed, "wire version is 4", "this engine is 5"):
+            while not self.lines(engines, 0, seed, "wire version is 4", "this engine is 5 to 6."):
                 self.assertLess(time.monotonic(), end, engines.log(0))
                 connection, _ = old.accept()
                 if self.version_of(connection.recv(65536)) == 4:
                     connection.sendall(self.hello(4))
                 connection.close()
             self.stop_cleanly(engines)
+
+
+class Previous(Agree):
+    def test_an_engine_of_the_previous_wire_version_serves(self):
+        """Engine 1 is of wire version 5 and of another client ABI: both say so once."""
+        engines = harness.cluster.Cluster(harness.BUILD, 3, pool_bytes="16MiB", settings=BEATS)
+        older = harness.cluster.find_program(harness.BUILD, "tests/cluster/older_wire")
+        whole = engines.command
+        engines.command = lambda i: [
+            older if i == 1 and word == engines.engine else word for word in whole(i)]
+        self.addCleanup(engines.stop)
+        engines.start()
+        self.replay(engines, "--requests", 100)
+        for i, other in ((0, 1), (1, 0), (2, 1)):
+            port = f":{engines.port[other]}"
+            self.assertEqual(len(self.lines(engines, i, port, "client ABI version",
+                                            "Both work together")), 1, engines.log(i))
+        self.assertEqual(len(self.lines(engines, 0, "wire version 5 at most, this engine 6")), 1)
+        self.assertFalse(self.lines(engines, 0, "refused"))
+        self.stop_cleanly(engines)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
  */
 #include "tests/unit/control/agree_world.h"
 
-static void say_hello(int fd, uint32_t version, bool probe)
+static void say_range(int fd, uint32_t version, uint32_t newest, bool probe)
 {
 	Pc__Member self = PC__MEMBER__INIT;
 	Pc__Hello hello = PC__HELLO__INIT;
@@ -18,12 +18,18 @@ static void say_hello(int fd, uint32_t version, bool probe)
 	self.rails = 1;
 	self.bucket_bits = 10;
 	hello.version = version;
+	hello.newest = newest;
 	hello.self = &self;
 	hello.visit = probe;
 	hello.agreed_hash = probe;
 	message.body_case = PC__MESSAGE__BODY_HELLO;
 	message.hello = &hello;
 	raw_message(fd, &message);
+}
+
+static void say_hello(int fd, uint32_t version, bool probe)
+{
+	say_range(fd, version, 0, probe);
 }
 
 /* Sends a Hello of wire version 4, which lacks the fields of later versions. */
@@ -47,12 +53,13 @@ static void another_version_is_refused_and_gets_our_hello(void **state)
 		char theirs[32], ours[32];
 
 		snprintf(theirs, sizeof(theirs), "wire version is %u,", versions[i]);
-		snprintf(ours, sizeof(ours), "this engine is %u.", WIRE_VERSION);
+		snprintf(ours, sizeof(ours), "this engine is %u to %u.", WIRE_VERSION_OLDEST,
+			WIRE_VERSION);
 		for (unsigned again = 0; again < 5; again++) {
 			int fd = raw_open(0);
 
 			old_hello(fd, versions[i]);
-			assert_int_equal(hello_version(fd), WIRE_VERSION);
+			assert_int_equal(hello_version(fd), WIRE_VERSION_OLDEST);
 			assert_true(raw_closed(fd, 1000));
 			close(fd);
 			expect_lines(1, theirs, ours, "");
@@ -114,7 +121,7 @@ static void an_old_engine_that_is_dialled_is_refused_with_both_versions(void **s
 	}
 	close(listener);
 	assert_int_equal(probes, 1);
-	expect_lines(1, "wire version is 4", "this engine is 5", seed);
+	expect_lines(1, "wire version is 4", "this engine is 5 to 6.", seed);
 	assert_true(sees_count(0, 1));
 }
 
@@ -196,7 +203,141 @@ static void a_newer_engine_that_is_dialled_is_refused_with_both_versions(void **
 		close(fd);
 	}
 	close(listener);
-	expect_lines(1, "wire version is 6", "this engine is 5", seed);
+	expect_lines(1, "wire version is 7", "this engine is 5 to 6.", seed);
+}
+
+/* ---- ranges ---------------------------------------------------------------------------------- */
+
+static void the_common_version_is_the_newest_of_both_ranges(void **state)
+{
+	static const uint32_t cases[][3] = {
+		/* oldest and newest of the other engine; the common version, 0: none */
+		{5, 0, 5},
+		{5, 5, 5},
+		{5, 6, 6},
+		{3, 5, 5},
+		{6, 0, 6},
+		{6, 9, 6},
+		{5, UINT32_MAX, 6},
+		{6, 1, 6},
+		{4, 0, 0},
+		{3, 4, 0},
+		{7, 0, 0},
+		{7, 6, 0},
+		{7, 9, 0},
+		{0, 0, 0},
+		{UINT32_MAX, UINT32_MAX, 0},
+	};
+
+	(void)state;
+	assert_int_equal(WIRE_VERSION_OLDEST, 5);
+	assert_int_equal(WIRE_VERSION, 6);
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		Pc__Hello hello = PC__HELLO__INIT;
+
+		hello.version = cases[i][0];
+		hello.newest = cases[i][1];
+		assert_int_equal(member_wire_common(&hello), cases[i][2]);
+	}
+}
+
+/* Engines that run already compare this hash: it changes only when a line of agreed.def does. */
+static void the_hash_of_the_agreed_values_is_that_of_version_5(void **state)
+{
+	(void)state;
+	assert_int_equal(node_open(0, NULL), 0);
+	assert_int_equal(node[0].control.member->agreed.hash, 0x6382682959bc377eull);
+}
+
+static void ranges_without_a_common_version_are_refused_with_both_ranges(void **state)
+{
+	(void)state;
+	assert_int_equal(node_open(0, NULL), 0);
+	for (unsigned again = 0; again < 3; again++) {
+		int fd = raw_open(0);
+
+		say_range(fd, 7, 9, false);
+		assert_int_equal(hello_version(fd), WIRE_VERSION_OLDEST);
+		assert_true(raw_closed(fd, 1000));
+		close(fd);
+	}
+	expect_lines(1, "wire version is 7 to 9,", "this engine is 5 to 6.", "");
+}
+
+/* Returns the number of lines of any level that contain the text. */
+static unsigned lines_of_any_level(const char *text)
+{
+	unsigned lines = 0;
+
+	for (const char *at = said; (at = strstr(at, text)); at++)
+		lines++;
+	return lines;
+}
+
+/* Sends a Hello with the agreed values, the versions and the ABI version given. */
+static void join_as(int fd, uint32_t oldest, uint32_t newest, uint32_t abi)
+{
+	Pc__Member self = PC__MEMBER__INIT;
+	Pc__Hello hello = PC__HELLO__INIT;
+	Pc__Message message = PC__MESSAGE__INIT;
+
+	self.name = "raw";
+	self.incarnation = 0x1234567890;
+	self.address = "127.0.0.1";
+	self.port = 9;
+	self.rails = 1;
+	member_agree_say(&node[0].control, &hello);
+	hello.version = oldest;
+	hello.newest = newest;
+	hello.abi = abi;
+	hello.self = &self;
+	message.body_case = PC__MESSAGE__BODY_HELLO;
+	message.hello = &hello;
+	raw_message(fd, &message);
+}
+
+static void an_engine_of_version_5_joins_and_both_versions_are_logged_once(void **state)
+{
+	const struct member_entry *raw;
+
+	(void)state;
+	assert_int_equal(node_open(0, NULL), 0);
+	for (unsigned again = 0; again < 3; again++) {
+		int fd = raw_open(0);
+
+		join_as(fd, 5, 0, 0);
+		assert_int_equal(hello_version(fd), WIRE_VERSION_OLDEST);
+		assert_true(nodes_until(sees_count(0, 2), 1000));
+		close(fd);
+		nodes_run(50);
+	}
+	raw = member_find(node[0].control.member, "raw");
+	assert_int_equal(raw->wire, 5);
+	assert_int_equal(raw->abi, 0);
+	assert_int_equal(lines_of_any_level("speaks wire version 5 at most, this engine 6"), 1);
+	assert_int_equal(lines_of_any_level("client ABI version"), 0);
+	assert_int_equal(node[0].control.counter[COUNTER_members_refused], 0);
+}
+
+static void engines_of_different_abi_versions_work_together_and_log_both_once(void **state)
+{
+	const struct member_entry *raw;
+
+	(void)state;
+	assert_int_equal(node_open(0, NULL), 0);
+	for (unsigned again = 0; again < 3; again++) {
+		int fd = raw_open(0);
+
+		join_as(fd, 5, 6, 1000);
+		assert_true(nodes_until(sees_count(0, 2), 1000));
+		close(fd);
+		nodes_run(50);
+	}
+	raw = member_find(node[0].control.member, "raw");
+	assert_int_equal(raw->wire, 6);
+	assert_int_equal(raw->abi, 1000);
+	assert_int_equal(lines_of_any_level("has client ABI version 1000, this engine"), 1);
+	assert_int_equal(lines_of_any_level("wire version"), 0);
 }
 
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -209,6 +350,11 @@ int main(void)
 		T(an_address_that_closes_every_connection_is_logged_once),
 		T(a_probe_makes_no_member_and_logs_nothing),
 		T(a_newer_engine_that_is_dialled_is_refused_with_both_versions),
+		T(the_common_version_is_the_newest_of_both_ranges),
+		T(the_hash_of_the_agreed_values_is_that_of_version_5),
+		T(ranges_without_a_common_version_are_refused_with_both_ranges),
+		T(an_engine_of_version_5_joins_and_both_versions_are_logged_once),
+		T(engines_of_different_abi_versions_work_together_and_log_both_once),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

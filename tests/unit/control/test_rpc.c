@@ -127,6 +127,60 @@ static void the_wildcard_address_is_refused(void **state)
 	}
 }
 
+/* Opens node 2 and expects that it refuses to start and logs all three texts. */
+static void expect_start_refused(const char *bind, const char *address, const char *fix)
+{
+	char said[2048] = "";
+
+	log_test_capture(said, sizeof(said));
+	strcpy(node[2].settings.cluster_bind, bind);
+	strcpy(node[2].settings.cluster_address, address);
+	assert_int_equal(node_open(2, NULL), -EINVAL);
+	log_test_capture(NULL, 0);
+	if (!strstr(said, bind) || !strstr(said, address) || !strstr(said, fix))
+		fail_msg("no line with %s, %s, %s in: %s", bind, address, fix, said);
+}
+
+static void a_loopback_address_is_not_advertised_by_an_engine_that_listens_to_others(void **state)
+{
+	(void)state;
+	expect_start_refused("0.0.0.0", "127.0.0.1", "Set cluster.address to an address that");
+	expect_start_refused("::", "::1", "Set cluster.address to an address that");
+	expect_start_refused("127.0.0.1", "10.1.2.3", "Set cluster.bind to 0.0.0.0");
+	expect_start_refused("", "no.such.name.invalid", "cluster.address = no.such");
+	expect_start_refused("no.such.name.invalid", "", "cluster.bind = no.such");
+}
+
+/* Address translation: the advertised address is on no interface of the host. */
+static void the_advertised_address_need_not_be_on_this_host(void **state)
+{
+	(void)state;
+	strcpy(node[2].settings.cluster_address, "192.0.2.7");
+	assert_int_equal(node_open(2, NULL), -EADDRNOTAVAIL);
+	strcpy(node[2].settings.cluster_bind, "0.0.0.0");
+	assert_int_equal(node_open(2, NULL), 0);
+	assert_false(node[2].control.rpc->loopback);
+	assert_string_equal(node[2].control.member->entry[0].record.address, "192.0.2.7");
+	node_close(2);
+	/* a name that other hosts can resolve, although this one cannot yet */
+	strcpy(node[2].settings.cluster_address, "no.such.name.invalid");
+	assert_int_equal(node_open(2, NULL), 0);
+}
+
+static void an_engine_listens_on_cluster_bind(void **state)
+{
+	char seed[32];
+
+	(void)state;
+	strcpy(node[2].settings.cluster_bind, "127.0.0.2");
+	assert_int_equal(node_open(2, NULL), 0);
+	snprintf(seed, sizeof(seed), "127.0.0.2:%d", (int)node[2].settings.cluster_port);
+	assert_int_equal(node_open(3, seed), 0);
+	/* node 3 reaches node 2 by the seed, and then dials the address that node 2 advertises */
+	assert_true(nodes_until(node[3].control.member->entry[1].dial, 2000));
+	assert_string_equal(node[3].control.member->entry[1].record.address, "127.0.0.1");
+}
+
 static void engines_find_each_other_over_ipv6(void **state)
 {
 	struct sockaddr_in6 at = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
@@ -400,6 +454,9 @@ int main(void)
 		T(a_port_is_bound_at_start_and_refuses_until_the_engine_listens),
 		T(connections_of_a_former_engine_do_not_block_the_port),
 		T(the_wildcard_address_is_refused),
+		T(a_loopback_address_is_not_advertised_by_an_engine_that_listens_to_others),
+		T(the_advertised_address_need_not_be_on_this_host),
+		T(an_engine_listens_on_cluster_bind),
 		T(engines_find_each_other_over_ipv6),
 		T(a_length_beyond_the_bound_closes_the_connection),
 		T(a_long_message_is_refused_after_the_hello_too),

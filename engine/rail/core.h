@@ -125,6 +125,9 @@ struct rail {
 	uint32_t late_head, late_tail;
 	/* number of steps since RAIL_STOP; stops counting at RAIL_STOP_STEPS */
 	uint32_t stop_steps;
+	/* CLOCK_MONOTONIC_RAW for leases, ns; 0: not read yet. t0_ns: in this step. t1_ns: after
+	 * the CQEs of this burst were read from the CQ */
+	uint64_t t0_ns, t1_ns;
 	uint64_t watch_ns;   /* CLOCK_MONOTONIC at which lanes_watch() is due, ns */
 	uint64_t watched_ns; /* CLOCK_MONOTONIC of the last lanes_watch(), ns */
 	/* READ latency is sampled, one WQE at a time: see read_time_start() */
@@ -187,6 +190,8 @@ struct rail {
 	} table[LANE_TABLE_SLOTS];
 	struct rail_event late[RAIL_EVENTS_LATE];
 	struct request request[RAIL_REQUESTS];
+	/* by request, if its connection has a lease: T0, at or before its first WQE, ns */
+	uint64_t request_t0_ns[RAIL_REQUESTS];
 	/* segment blocks; block[i] is the first one of request[i] */
 	struct op_segments block[REQUEST_BLOCKS];
 	struct rail_run run[RAIL_RUNS];
@@ -208,6 +213,29 @@ static inline uint64_t rail_now(struct rail *rail)
 	if (!rail->now_ns)
 		rail->now_ns = clock_now_ns();
 	return rail->now_ns;
+}
+
+/* ---- leases: see abi/lease.h ---- */
+
+/* T0 of READs that are posted after this call. A time from earlier in the step is safe, too. */
+static inline uint64_t rail_t0(struct rail *rail)
+{
+	if (!rail->t0_ns)
+		rail->t0_ns = rail->t1_ns ? rail->t1_ns : clock_raw_ns();
+	return rail->t0_ns;
+}
+
+/*
+ * T1 of READs whose CQEs are in the burst that rail_reap() is working on, or in an earlier one.
+ * rail_reap() clears it after it has read the CQEs of a burst, so it is never older than they are.
+ */
+static inline uint64_t rail_t1(struct rail *rail)
+{
+	if (!rail->t1_ns) {
+		shm_fence_lease();
+		rail->t1_ns = clock_raw_ns();
+	}
+	return rail->t1_ns;
 }
 
 /* ---- live requests: accepted by take.c and not answered yet ---- */
@@ -250,6 +278,7 @@ static inline struct request *request_new(struct rail *rail)
 	request->status = OP_HIT;
 	request->counted = false;
 	request->expired = false;
+	request->leased = false;
 	return request;
 }
 

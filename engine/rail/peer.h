@@ -34,9 +34,10 @@ static_assert(LANE_QPS_MAX < 1 << 16, "table slots are 16 bits");
 struct rail;
 
 enum wqe_kind {
-	WQE_REQUEST,   /* a slice of a request, or page heads of requests: see its stage */
-	WQE_RUN_PAGES, /* payload of a run: it completes `pages` */
-	WQE_RUN_HEADS, /* the heads of `pages` of a run */
+	WQE_REQUEST,    /* a slice of a request, or page heads of requests: see its stage */
+	WQE_RUN_PAGES,  /* payload of a run: it completes `pages` */
+	WQE_RUN_HEADS,  /* the heads of `pages` of a run, posted after the CQEs of their payload */
+	WQE_RUN_LEASED, /* the heads of `pages` of a run, posted behind their payload on its QP */
 };
 
 /*
@@ -52,7 +53,7 @@ struct wqe {
 	uint8_t kind;     /* enum wqe_kind */
 	uint32_t pages;   /* pages of the run that the WQE completes, or whose heads it READs */
 	uint16_t first;   /* the first of them */
-	uint16_t landing; /* WQE_RUN_HEADS: the landing block: see run_landing() */
+	uint16_t landing; /* heads of a run: the landing block: see run_landing() */
 };
 static_assert(sizeof(struct wqe) == 16, "four to a cache line");
 
@@ -135,6 +136,8 @@ struct lane {
 	uint64_t still_ns;
 	/* true: the connection has had WQEs posted all the time since the last lanes_watch() */
 	bool begun;
+	/* the limbo time of the peer, for leases, ns; 0: its pages are validated by tail */
+	uint64_t limbo_ns;
 	/* CLOCK_MONOTONIC when the connection became LANE_BROKEN or LANE_DROPPED, ns; 0: neither */
 	uint64_t ended_ns;
 	uint16_t number; /* number of the peer: map_member.peer */

@@ -4,6 +4,7 @@
  * QP. When the last posted WQE of a request retires, its page head is read next, or the request is
  * answered. Poll core only; the hot path.
  */
+#include "engine/abi/lease.h"
 #include "engine/rail/core.h"
 
 /* Validates a page: is the page head that was read the one that the op expects? */
@@ -29,8 +30,23 @@ static uint16_t request_retire(struct request *request, uint32_t syndrome)
 }
 
 /*
- * Retires one slice of payload. After the last one the page head is to be read, or the request
- * ends.
+ * All READs of a leased request have ended: does its head decide? A head with another generation is
+ * final. One that matches proves nothing if the lease ended before these READs: then it is READ
+ * again.
+ */
+static bool lease_decides(struct rail *rail, const struct request *request)
+{
+	if (likely(lease_valid(rail->request_t0_ns[request->number], rail_t1(rail),
+		    request->lane->limbo_ns)) ||
+		!head_matches(rail, request))
+		return true;
+	rail_count(rail, COUNTER_leases_expired, 1);
+	return false;
+}
+
+/*
+ * Retires one slice of payload, or the head of a leased request. After the last one the page head
+ * decides or is to be read, or the request ends.
  */
 static void payload_retire(struct rail *rail, struct request *request, uint32_t syndrome)
 {
@@ -40,6 +56,8 @@ static void payload_retire(struct rail *rail, struct request *request, uint32_t 
 		request_end(rail, request, request->status);
 	} else if (request->op.kind != OP_PAGE || unlikely(rail->options.skip_head_check)) {
 		request_end(rail, request, OP_HIT);
+	} else if (request->leased && lease_decides(rail, request)) {
+		request_end(rail, request, head_matches(rail, request) ? OP_HIT : OP_STALE);
 	} else if (unlikely(request->lane->state != LANE_OPEN)) {
 		request_end(rail, request, OP_PEER_DOWN);
 	} else {
@@ -185,6 +203,7 @@ unsigned rail_reap(struct rail *rail)
 	struct dv_completion completion[RAIL_REAP_BURST];
 	unsigned n = dv_poll(&rail->cq, completion, RAIL_REAP_BURST);
 
+	rail->t1_ns = 0; /* a time that was read before these CQEs proves nothing */
 	for (unsigned i = 0; i < n; i++)
 		reap_one(rail, &completion[i]);
 	if (n)

@@ -41,6 +41,9 @@ static_assert(RUN_PAGES_MAX <= RAIL_PARKED_MAX, "the longest run can be parked")
  */
 #define RAIL_LANDINGS CQ_DEPTH
 #define RAIL_LANDINGS_AT (RAIL_REQUESTS * RAIL_HEADS_SPAN)
+static_assert(RAIL_LANDINGS < LANDING_RUN, "it is no number of a block");
+/* Each run has a place for the heads of its pages, in their order, behind these blocks. */
+#define RAIL_RUN_HEADS_AT (RAIL_LANDINGS_AT + RAIL_LANDINGS * RUN_HEADS_SPAN)
 /*
  * Capacity of rail->late, the queue for events that found the event ring full. It cannot overflow:
  * the control plane can have unread at most 5 events of a connection, 1 RAIL_PEER_WANTED of a
@@ -199,8 +202,8 @@ struct rail {
 	/* owner: the NIC, from the post of a READ of page heads to its CQE; otherwise the poll
 	 * core. The heads of a READ go to the RAIL_HEADS_SPAN entries from first->number *
 	 * RAIL_HEADS_SPAN on, where `first` is the READ's first request; those of a READ for a
-	 * run to a block from RAIL_LANDINGS_AT on. */
-	alignas(4096) struct page_head head[RAIL_LANDINGS_AT + RAIL_LANDINGS * RUN_HEADS_SPAN];
+	 * run to a block from RAIL_LANDINGS_AT on, or to the place of that run. */
+	alignas(4096) struct page_head head[RAIL_RUN_HEADS_AT + RAIL_RUNS * RUN_PAGES_MAX];
 };
 static_assert(offsetof(struct rail, unrung) == 64, "the CQ has its own cache line");
 static_assert(offsetof(struct rail, now_ns) == 128, "what every step touches is one cache line");
@@ -263,6 +266,12 @@ static inline struct rail_run *run_from(struct rail *rail, unsigned number)
 static inline struct page_head *run_landing(struct rail *rail, uint16_t block)
 {
 	return &rail->head[RAIL_LANDINGS_AT + block * RUN_HEADS_SPAN];
+}
+
+/* The place for the heads of a run's pages, by page. */
+static inline struct page_head *run_own_heads(struct rail *rail, uint16_t number)
+{
+	return &rail->head[RAIL_RUN_HEADS_AT + number * RUN_PAGES_MAX];
 }
 
 /* Takes a free request and resets it. The caller has checked that requests_free is not 0. */

@@ -38,6 +38,9 @@ enum wqe_kind {
 	WQE_RUN_PAGES,  /* payload of a run: it completes `pages` */
 	WQE_RUN_HEADS,  /* the heads of `pages` of a run, posted after the CQEs of their payload */
 	WQE_RUN_LEASED, /* the heads of `pages` of a run, posted behind their payload on its QP */
+	/* two WQEs, each one WQEBB long: payload of a run, and behind it the heads of its pages.
+	 * `bytes` counts the payload; CQEs of both belong to this record */
+	WQE_RUN_PAIR,
 };
 
 /*
@@ -53,9 +56,12 @@ struct wqe {
 	uint8_t kind;     /* enum wqe_kind */
 	uint32_t pages;   /* pages of the run that the WQE completes, or whose heads it READs */
 	uint16_t first;   /* the first of them */
-	uint16_t landing; /* heads of a run: the landing block: see run_landing() */
+	uint16_t landing; /* heads of a run: the landing block: see run_landing(); LANDING_RUN */
 };
 static_assert(sizeof(struct wqe) == 16, "four to a cache line");
+
+/* wqe.landing of a pair whose heads arrive in the place of their run: see run_own_heads(). */
+#define LANDING_RUN 0xffffu
 
 /* The members request, blocks and kind in one word. */
 static inline uint32_t wqe_owner(uint16_t request, uint8_t blocks, enum wqe_kind kind)

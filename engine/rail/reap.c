@@ -122,7 +122,7 @@ static void retire(struct rail *rail, struct lane_qp *qp, uint32_t last, uint32_
 		}
 		at += wqe->blocks;
 		bytes += wqe_retire(qp, wqe);
-		n++;
+		n += wqe->kind == WQE_RUN_PAIR ? 2 : 1;
 		if (wqe->kind != WQE_REQUEST)
 			run_retire_failed(rail, wqe, status_of(of_this));
 		else if (rail->request[wqe->request].stage == REQUEST_HEAD)
@@ -140,18 +140,40 @@ static void retire(struct rail *rail, struct lane_qp *qp, uint32_t last, uint32_
 	rail->posted_bytes -= bytes;
 }
 
+static inline const struct wqe *wqe_at(const struct lane_qp *qp, uint32_t index)
+{
+	return &qp->wqe[index & (QP_DEPTH - 1)];
+}
+
 /*
- * Finds the WQE that a CQE names. False: the CQE names no WQE that was posted and announced by a
- * doorbell, which is an error of the device.
+ * Finds the record of the WQE that a CQE names. *ret_end: index behind the WQEs that it retires.
+ * False: the CQE names no WQE that was posted and announced by a doorbell, which is an error of the
+ * device.
  */
-static bool completion_possible(
-	const struct lane_qp *qp, const struct dv_completion *completion, uint32_t *ret_index)
+static bool completion_possible(const struct lane_qp *qp, const struct dv_completion *completion,
+	uint32_t *ret_index, uint32_t *ret_end)
 {
 	const struct dv_sq *sq = qp->sq;
 	uint32_t distance = (uint16_t)(completion->wqe_counter - (uint16_t)sq->ci);
+	uint32_t index = sq->ci + distance;
+	const struct wqe *wqe = wqe_at(qp, index);
 
-	*ret_index = sq->ci + distance;
-	return distance < sq->rung - sq->ci && qp->wqe[*ret_index & (QP_DEPTH - 1)].blocks;
+	if (distance >= sq->rung - sq->ci)
+		return false;
+	if (wqe->blocks) {
+		*ret_index = index;
+		*ret_end = index + wqe->blocks;
+		if (likely(wqe->kind != WQE_RUN_PAIR))
+			return true;
+		/* The first WQE of a pair, which requests no CQE, failed. The pair retires with the
+		 * CQE of the second one, which is flushed. */
+		*ret_end = index;
+		return completion->syndrome;
+	}
+	wqe = wqe_at(qp, index - 1);
+	*ret_index = index - 1;
+	*ret_end = index + 1;
+	return distance && wqe->blocks && wqe->kind == WQE_RUN_PAIR;
 }
 
 void lane_retire_posted(struct rail *rail, struct lane *lane)
@@ -168,11 +190,11 @@ static void reap_one(struct rail *rail, const struct dv_completion *completion)
 {
 	struct lane_qp *qp = lane_qp_find(rail, completion->qpn);
 	struct lane *lane;
-	uint32_t index;
+	uint32_t index, end;
 
 	if (unlikely(completion->syndrome))
 		rail_count(rail, COUNTER_cqes_error, 1);
-	if (unlikely(!qp || !completion_possible(qp, completion, &index))) {
+	if (unlikely(!qp || !completion_possible(qp, completion, &index, &end))) {
 		if (!completion->syndrome)
 			rail_count(rail, COUNTER_cqes_error, 1);
 		else if (qp) /* an error CQE: its QP has failed, even if its WQE index is wrong */
@@ -183,9 +205,11 @@ static void reap_one(struct rail *rail, const struct dv_completion *completion)
 	/* A QP completes in order, so the WQEs before a failed one have succeeded. Those before
 	 * a flushed one may have been flushed as well, because some devices report only the last
 	 * flushed WQE. */
-	retire(rail, qp, index, index + qp->wqe[index & (QP_DEPTH - 1)].blocks,
+	retire(rail, qp, index, end,
 		completion->syndrome == DV_SYNDROME_FLUSHED ? DV_SYNDROME_FLUSHED : 0,
 		completion->syndrome);
+	if (unlikely(end == index)) /* a pair */
+		run_quit(&rail->run[wqe_at(qp, index)->request], status_of(completion->syndrome));
 	if (unlikely(completion->syndrome))
 		lane_break(rail, lane, completion->syndrome);
 	if (unlikely(lane->state == LANE_DROPPED))

@@ -35,16 +35,6 @@ void run_queue(struct rail *rail, struct lane *lane, struct rail_run *run)
 }
 
 /*
- * The bytes of READs that the rail's budget allows now. Cannot starve: a rail with nothing posted
- * allows more than one slice.
- */
-static inline uint32_t bytes_allowed(const struct rail *rail)
-{
-	return rail->posted_bytes < RUN_IN_FLIGHT_BYTES ? RUN_IN_FLIGHT_BYTES - rail->posted_bytes
-							: 0;
-}
-
-/*
  * Collects the READs for the run's next pages, at most `max` of them and `left` bytes. Pages that
  * follow each other at the peer and here share one, of at most SLICE_BYTES.
  */
@@ -114,9 +104,7 @@ static inline unsigned pieces_for(
 
 /*
  * Posts READs of the run's next pages, each of which is one segment in one MR: at most `burst`, and
- * until the lot is full. With a lease, READs of their heads follow on the same QP, at most one for
- * each piece, because its pages are neighbours. Returns the number of READs; 0: there is no room
- * now.
+ * until the lot is full. Returns their number; 0: there is no room now.
  */
 static unsigned post_pieces(
 	struct rail *rail, struct lane *lane, struct rail_run *run, unsigned burst, uint32_t *lot)
@@ -124,11 +112,9 @@ static unsigned post_pieces(
 	const struct rail_remote *remote = &lane->peer->region[run->header.region];
 	const struct region_slot *region = &rail->region[run->header.to_region];
 	uint32_t left = bytes_allowed(rail), lot_left = RAIL_LOT_BYTES - *lot;
-	bool lease = lane->limbo_ns && run->header.kind == OP_RUN;
-	unsigned n, m, done = 0, heads = 0, max = lease ? burst / 2 : burst;
+	unsigned n, m, done = 0, max = burst < PIECES_MAX ? burst : PIECES_MAX;
 	struct piece piece[PIECES_MAX];
 
-	max = max < PIECES_MAX ? max : PIECES_MAX;
 	if (lot_left < left)
 		left = lot_left > run->item_bytes ? lot_left : run->item_bytes;
 	if (run->item_bytes > bytes_allowed(rail))
@@ -138,23 +124,18 @@ static unsigned post_pieces(
 		    : collect_buckets(run, remote->base, region->base, left, max, piece);
 	for (; done < n; done += m) {
 		struct lane_qp *qp = lane_pick(lane, piece[done].bytes);
-		unsigned room = qp ? series_max(qp) / (lease ? 2 : 1) : 0;
-		uint64_t t0_ns = lease ? rail_t0(rail) : 0;
 
-		if (!room)
+		if (!qp)
 			break;
-		m = pieces_for(qp, &piece[done], n - done, room);
+		m = pieces_for(qp, &piece[done], n - done, series_max(qp));
 		post_series(
 			rail, qp, run, &piece[done], m, remote->rkey, region->lkey, WQE_RUN_PAGES);
-		if (lease)
-			heads += post_leased(rail, qp, run,
-				run_mask(run->next, piece[done + m - 1].end - run->next), t0_ns, m);
 		series_signal(qp);
 		for (unsigned i = done; i < done + m; i++)
 			*lot += piece[i].bytes + RAIL_WQE_CHARGE;
 		run->next = (uint8_t)piece[done + m - 1].end;
 	}
-	return done + heads;
+	return done;
 }
 
 /*
@@ -275,7 +256,9 @@ static inline unsigned post_some(
 	unsigned posted = 0;
 
 	if (likely(run->one_sge))
-		return post_pieces(rail, lane, run, burst, lot);
+		return lane->limbo_ns && run->header.kind == OP_RUN
+			       ? post_pairs(rail, lane, run, burst, lot)
+			       : post_pieces(rail, lane, run, burst, lot);
 	*lot += post_gathered(rail, lane, run, burst, &posted) + RAIL_WQE_CHARGE;
 	return posted;
 }

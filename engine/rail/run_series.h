@@ -9,6 +9,16 @@
 #include "engine/rail/post.h"
 
 /*
+ * The bytes of READs that the rail's budget allows now. Cannot starve: a rail with nothing posted
+ * allows more than one slice.
+ */
+static inline uint32_t bytes_allowed(const struct rail *rail)
+{
+	return rail->posted_bytes < RUN_IN_FLIGHT_BYTES ? RUN_IN_FLIGHT_BYTES - rail->posted_bytes
+							: 0;
+}
+
+/*
  * A READ to post, with one SGE. Pieces are collected first and posted then, so that each of the two
  * loops keeps its state in registers.
  */
@@ -78,5 +88,11 @@ static inline void post_series(struct rail *rail, struct lane_qp *qp, struct rai
  */
 unsigned post_leased(struct rail *rail, struct lane_qp *qp, struct rail_run *run, uint32_t pages,
 	uint64_t t0_ns, unsigned max);
+/*
+ * run_pair.c: posts pairs for the run's next pages, each of which is one segment in one MR, and
+ * adds to the lot: at most `burst` READs. Returns their number; 0: there is no room now.
+ */
+unsigned post_pairs(
+	struct rail *rail, struct lane *lane, struct rail_run *run, unsigned burst, uint32_t *lot);
 
 #endif

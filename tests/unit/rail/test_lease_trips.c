@@ -11,7 +11,7 @@ static void a_lone_batch_takes_one_round_trip(void **state)
 {
 	static const struct {
 		uint32_t stride, n, bytes, wqes;
-	} shape[] = {{1, 32, 4096, 2}, {16, 32, 4096, 64}, {1, 1, 4096, 2}, {32, 4, 131072, 3},
+	} shape[] = {{1, 32, 4096, 2}, {16, 32, 4096, 64}, {1, 1, 4096, 2}, {32, 4, 131072, 4},
 		{33, 4, 131072, 8}, {64, 3, 262144, 6}, {3, 20, 9000, 40}};
 	struct world *w = *state;
 
@@ -154,6 +154,56 @@ static void little_room_is_never_a_wait_for_ever(void **state)
 	assert_runs_free(w);
 }
 
+/* ---- halves of a pair ----------------------------------------------------------------------- */
+
+static void only_the_second_half_of_a_pair_completes_it(void **state)
+{
+	struct world *w = *state;
+
+	submit_pages(w, 1, 64, 1, 1, 4096);
+	post(w);
+	assert_int_equal(w->wqes, 2);
+	nic_cqe(w->wqe[0].qp->sq.qpn, (uint16_t)w->wqe[0].index, 0);
+	world_settle(w);
+	assert_no_answer(client);
+	assert_int_equal(world_counter(w, COUNTER_cqes_error), 1);
+	world_run(w);
+	run_expect(client, 1, 1, 0, OP_HIT);
+	assert_runs_free(w);
+}
+
+/* The NIC may still hold the second half: the run is answered after it was flushed, not before. */
+static void an_error_of_the_first_half_is_answered_after_the_second_half(void **state)
+{
+	struct world *w = *state;
+
+	submit_pages(w, 1, 64, 1, 1, 4096);
+	post(w);
+	nic_complete(w, 0, DV_SYNDROME_REMOTE_ACCESS);
+	world_settle(w);
+	world_hear(w, RAIL_PEER_BROKEN);
+	assert_no_answer(client);
+	nic_complete(w, 0, DV_SYNDROME_FLUSHED);
+	world_settle(w);
+	run_expect(client, 1, 0, 0, OP_NIC_ERROR);
+	assert_runs_free(w);
+}
+
+static void an_error_of_the_second_half_ends_the_pair(void **state)
+{
+	struct world *w = *state;
+
+	submit_pages(w, 1, 64, 32, 2, 131072); /* with a landing block */
+	post(w);
+	assert_int_equal(w->wqes, 2);
+	nic_complete(w, 0, 0);
+	nic_complete(w, 0, DV_SYNDROME_REMOTE_ACCESS);
+	world_settle(w);
+	world_hear(w, RAIL_PEER_BROKEN);
+	run_expect(client, 1, 0, 0, OP_NIC_ERROR);
+	assert_runs_free(w);
+}
+
 /* ---- single pages --------------------------------------------------------------------------- */
 
 static void a_single_page_takes_one_round_trip(void **state)
@@ -232,6 +282,9 @@ int main(void)
 		TEST(a_run_of_several_lots_is_validated_lot_by_lot),
 		cmocka_unit_test_setup_teardown(
 			little_room_is_never_a_wait_for_ever, setup_one_qp, teardown),
+		TEST(only_the_second_half_of_a_pair_completes_it),
+		TEST(an_error_of_the_first_half_is_answered_after_the_second_half),
+		TEST(an_error_of_the_second_half_ends_the_pair),
 		TEST(a_single_page_takes_one_round_trip),
 		TEST(a_single_page_whose_lease_expired_is_decided_by_another_head),
 		TEST(time_of_a_single_page_begins_with_its_first_slice),

@@ -281,7 +281,9 @@ struct dv_trouble {
 	bool error;     /* the next WQE completes with an error */
 	unsigned slow;  /* factor by which the NIC is slower; 0 or 1: not slower */
 	bool lose;      /* one request packet is lost and is retransmitted after the ACK time-out */
-	unsigned dead;  /* symptoms of a failing device: values of enum dv_dead, combined with | */
+	/* each READ samples its memory again after this time and after READs behind it; 0: not */
+	unsigned late_ms;
+	unsigned dead; /* symptoms of a failing device: values of enum dv_dead, combined with | */
 };
 
 /* Symptoms of a failing device that a test injects. */

@@ -8,10 +8,11 @@
  * program natively and under callgrind.
  *
  *   rail_cost --pages N --runs N --qps N --bytes N [--segments N] [--run N] [--lookup]
- *             [--scattered] [--seed N] [--other-core]
+ *             [--scattered] [--lease] [--seed N] [--other-core]
  *
  * --run N: runs of N pages (OP_RUN); 0, the default: an OP_PAGE for each page. --lookup: directory
- * buckets instead of pages, in look-ups of N buckets. --scattered: pages lie at shuffled places;
+ * buckets instead of pages, in look-ups of N buckets. --lease: pages are validated by lease, not by
+ * tail. --scattered: pages lie at shuffled places;
  * the seed is printed to stderr. The poll core is the main thread. The client is the same thread,
  * or with --other-core a second one.
  */
@@ -39,7 +40,7 @@
 static struct options {
 	uint64_t pages, seed;
 	unsigned runs, qps, bytes, window, segments, run;
-	bool scattered, other_core, lookup;
+	bool scattered, other_core, lookup, lease;
 } options = {.pages = 200000,
 	.seed = 1,
 	.runs = 9,
@@ -282,8 +283,10 @@ static struct rail_channel *channel_open(void)
 
 static void rail_make(void)
 {
-	struct rail_options rail_options = {
-		.kick = -1, .control_kick = -1, .status = zeroed(sizeof(struct status_segment))};
+	struct rail_options rail_options = {.kick = -1,
+		.control_kick = -1,
+		.status = zeroed(sizeof(struct status_segment)),
+		.lease = options.lease};
 	struct rail_region region = {.id = HOME,
 		.session = SESSION,
 		.base = (uintptr_t)home,
@@ -293,7 +296,7 @@ static void rail_make(void)
 
 	if (rail_open(&rail_options, &rail))
 		die("rail_open");
-	*peer = (struct rail_peer){.peer = 3, .ref = 33, .qps = options.qps};
+	*peer = (struct rail_peer){.peer = 3, .ref = 33, .qps = options.qps, .limbo_ns = 20000000};
 	for (unsigned i = 0; i < options.qps; i++)
 		peer->sq[i] = &instant.qp[i].sq;
 	peer->region[REGION_POOL_0] = (struct rail_remote){
@@ -362,7 +365,7 @@ static void parse(int argc, char **argv)
 		{"runs", 1, NULL, 'r'}, {"qps", 1, NULL, 'q'}, {"bytes", 1, NULL, 'b'},
 		{"scattered", 0, NULL, 's'}, {"seed", 1, NULL, 'e'}, {"other-core", 0, NULL, 'o'},
 		{"window", 1, NULL, 'w'}, {"segments", 1, NULL, 'g'}, {"run", 1, NULL, 'u'},
-		{"lookup", 0, NULL, 'l'}, {0}};
+		{"lookup", 0, NULL, 'l'}, {"lease", 0, NULL, 'L'}, {0}};
 	int o;
 
 	while ((o = getopt_long(argc, argv, "", long_options, NULL)) != -1) {
@@ -378,6 +381,7 @@ static void parse(int argc, char **argv)
 		case 's': options.scattered = true; break;
 		case 'o': options.other_core = true; break;
 		case 'l': options.lookup = true; break;
+		case 'L': options.lease = true; break;
 		default:
 			die("unknown option; the options are listed at the top of perf/rail_cost.c");
 		}

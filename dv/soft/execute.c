@@ -38,6 +38,8 @@ void soft_op_done(struct dv_qp *qp, struct soft_op *op)
 		op->ready_step += soft_random(nic) % (nic->fault.delay_steps_max + 1);
 	if (is_read(op) && !op->redone)
 		op->again = soft_fault_percent(nic, nic->fault.retransmit_percent);
+	if (op->again && nic->fault.retransmit_ns)
+		op->retry_ns = soft_now_ns() + nic->fault.retransmit_ns;
 	qp->redo |= op->again;
 }
 
@@ -392,6 +394,8 @@ static void retransmit(struct dv_qp *qp)
 
 		qp->redo |= op->again;
 		if (op->state != OP_DONE || !op->again || !overtaken(qp, n))
+			continue;
+		if (qp->nic->fault.retransmit_ns && soft_now_ns() < op->retry_ns)
 			continue;
 		op->again = false;
 		op->redone = true;

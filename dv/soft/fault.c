@@ -49,6 +49,8 @@ int soft_trouble(struct dv_device *nic, const struct dv_trouble *trouble)
 		.silent = trouble->mute,
 		.slow = trouble->slow,
 		.lose = trouble->lose,
+		.retransmit_percent = trouble->late_ms ? 100 : 0,
+		.retransmit_ns = trouble->late_ms * 1000000ull,
 		.dead = trouble->dead,
 		.error_syndrome = trouble->error ? DV_SYNDROME_ABORTED : 0};
 

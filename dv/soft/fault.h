@@ -23,6 +23,7 @@ struct dv_fault {
 	bool link_down;
 	/* percentage of READs that are executed again after a later unfenced READ */
 	unsigned retransmit_percent;
+	uint64_t retransmit_ns; /* not before this much time after its first execution, ns */
 	/* bytes of a WQE moved per step, starting at either end; 0: all; not over TCP */
 	unsigned piece_bytes;
 	bool silent;   /* true: link_down raises no port event */

@@ -155,6 +155,22 @@ static inline void shm_fence_clock(void)
 #endif
 }
 
+/*
+ * Loads, then the clock: what was loaded before this call was loaded before a clock that is read
+ * after it. A rail calls it between the CQEs of READs and the time at which their lease must still
+ * hold (T1). Pairs with no fence, only with the owner's clock: see shm_fence_clock().
+ */
+static inline void shm_fence_lease(void)
+{
+#if defined(__x86_64__)
+	__asm__ volatile("lfence" ::: "memory");
+#elif defined(__aarch64__)
+	__asm__ volatile("dsb oshld\n\tisb" ::: "memory");
+#else
+	SHM_FENCE(__ATOMIC_SEQ_CST);
+#endif
+}
+
 /* Orders earlier loads before later loads: a page's payload before its page head. */
 static inline void shm_fence_load(void)
 {

@@ -25,6 +25,7 @@
 #include "engine/control/watchdog.h"
 #include "engine/keeper/service.h"
 #include "numa/clock.h"
+#include "numa/guest.h"
 
 /* ---- the engine itself ----------------------------------------------------------------------- */
 
@@ -212,9 +213,36 @@ static void rails_close(struct control *control)
 	}
 }
 
+/* Chooses how rails validate pages (rail.validate), and logs the choice and its reason. */
+static bool lease_choose(const struct settings *s)
+{
+	const char *sign = guest_sign();
+
+	if (s->rail_validate == VALIDATE_TAIL) {
+		log_info("pages are validated by tail, as rail.validate says");
+		return false;
+	}
+	if (s->rail_validate == VALIDATE_LEASE) {
+		if (sign)
+			log_warn(
+				"rail.validate = lease under a hypervisor (%s): if it pauses this machine while a NIC goes on, reads can return wrong bytes; set rail.validate = tail unless the NICs are simulated, too",
+				sign);
+		else
+			log_info("pages are validated by lease, as rail.validate says");
+		return true;
+	}
+	if (sign)
+		log_info("pages are validated by tail (rail.validate = auto): %s", sign);
+	else
+		log_info(
+			"pages are validated by lease (rail.validate = auto): no sign of a hypervisor");
+	return !sign;
+}
+
 static int rails_open(struct control *control)
 {
 	const struct settings *s = control->settings;
+	bool lease = lease_choose(s);
 
 	for (unsigned i = 0; i < control->rails; i++) {
 		const struct rail_options options = {.index = i,
@@ -222,6 +250,7 @@ static int rails_open(struct control *control)
 			.status = control->status,
 			.kick = control->rail[i].kick,
 			.control_kick = control->kick,
+			.lease = lease,
 			.skip_head_check = s->test_skip_head_check};
 		int rc = rail_open(&options, &control->rail[i].rail);
 

@@ -50,6 +50,7 @@ static const uint8_t counted_by[COUNTER_COUNT] = {
 	[COUNTER_rings_broken] = BY_BOTH,
 	[COUNTER_steps_idle] = BY_RAIL,
 	[COUNTER_sleeps] = BY_RAIL,
+	[COUNTER_leases_expired] = BY_RAIL,
 	[COUNTER_poll_gaps_long] = BY_NONE,    /* poll_core_gaps_over_10us_total */
 	[COUNTER_poll_gap_worst_ns] = BY_NONE, /* poll_core_gap_worst_seconds */
 };

@@ -3,6 +3,7 @@
  * Follows the file that test.fault_file names. It contains words "RAIL:FAULT"; rails that it does
  * not name have no fault.
  *   down, mute, error, slowN   as in struct dv_trouble
+ *   lateN   each READ samples its memory again N ms later, as if it had been retransmitted
  *   lose    one request is lost, and retransmitted
  *   numb    mute, and no completion is written any more, not even of flushed work
  *   stiff   numb, and queue pairs cannot be put in the error state
@@ -67,7 +68,9 @@ static bool parse(const char *word, unsigned rails, struct dv_trouble *all)
 		for (;;)
 			pause();
 	else
-		return sscanf(what, "slow%u", &all[rail].slow) == 1;
+		return sscanf(what, "slow%u", &all[rail].slow) == 1 ||
+		       (sscanf(what, "late%u", &all[rail].late_ms) == 1 &&
+			       all[rail].late_ms <= 1000);
 	return true;
 }
 
@@ -80,7 +83,7 @@ static void follow(struct control *control, const char *text)
 	for (char *word = strtok_r(copy, " \n", &rest); word; word = strtok_r(NULL, " \n", &rest))
 		if (!parse(word, control->rails, all))
 			log_error(
-				"test.fault_file: \"%s\": give RAIL:down, mute, error, slowN, lose, numb, stiff, fatal, dead or hang",
+				"test.fault_file: \"%s\": give RAIL:down, mute, error, slowN, lateN (ms), lose, numb, stiff, fatal, dead or hang",
 				word);
 	for (unsigned r = 0; r < control->rails; r++)
 		if (dv_trouble(control->rail[r].device, &all[r]) < 0)

@@ -41,6 +41,9 @@ static_assert(RUN_PAGES_MAX <= RAIL_PARKED_MAX, "the longest run can be parked")
  */
 #define RAIL_LANDINGS CQ_DEPTH
 #define RAIL_LANDINGS_AT (RAIL_REQUESTS * RAIL_HEADS_SPAN)
+static_assert(RAIL_LANDINGS < LANDING_RUN, "it is no number of a block");
+/* Each run has a place for the heads of its pages, in their order, behind these blocks. */
+#define RAIL_RUN_HEADS_AT (RAIL_LANDINGS_AT + RAIL_LANDINGS * RUN_HEADS_SPAN)
 /*
  * Capacity of rail->late, the queue for events that found the event ring full. It cannot overflow:
  * the control plane can have unread at most 5 events of a connection, 1 RAIL_PEER_WANTED of a
@@ -125,6 +128,9 @@ struct rail {
 	uint32_t late_head, late_tail;
 	/* number of steps since RAIL_STOP; stops counting at RAIL_STOP_STEPS */
 	uint32_t stop_steps;
+	/* CLOCK_MONOTONIC_RAW for leases, ns; 0: not read yet. t0_ns: in this step. t1_ns: after
+	 * the CQEs of this burst were read from the CQ */
+	uint64_t t0_ns, t1_ns;
 	uint64_t watch_ns;   /* CLOCK_MONOTONIC at which lanes_watch() is due, ns */
 	uint64_t watched_ns; /* CLOCK_MONOTONIC of the last lanes_watch(), ns */
 	/* READ latency is sampled, one WQE at a time: see read_time_start() */
@@ -187,6 +193,8 @@ struct rail {
 	} table[LANE_TABLE_SLOTS];
 	struct rail_event late[RAIL_EVENTS_LATE];
 	struct request request[RAIL_REQUESTS];
+	/* by request, if its connection has a lease: T0, at or before its first WQE, ns */
+	uint64_t request_t0_ns[RAIL_REQUESTS];
 	/* segment blocks; block[i] is the first one of request[i] */
 	struct op_segments block[REQUEST_BLOCKS];
 	struct rail_run run[RAIL_RUNS];
@@ -194,8 +202,8 @@ struct rail {
 	/* owner: the NIC, from the post of a READ of page heads to its CQE; otherwise the poll
 	 * core. The heads of a READ go to the RAIL_HEADS_SPAN entries from first->number *
 	 * RAIL_HEADS_SPAN on, where `first` is the READ's first request; those of a READ for a
-	 * run to a block from RAIL_LANDINGS_AT on. */
-	alignas(4096) struct page_head head[RAIL_LANDINGS_AT + RAIL_LANDINGS * RUN_HEADS_SPAN];
+	 * run to a block from RAIL_LANDINGS_AT on, or to the place of that run. */
+	alignas(4096) struct page_head head[RAIL_RUN_HEADS_AT + RAIL_RUNS * RUN_PAGES_MAX];
 };
 static_assert(offsetof(struct rail, unrung) == 64, "the CQ has its own cache line");
 static_assert(offsetof(struct rail, now_ns) == 128, "what every step touches is one cache line");
@@ -208,6 +216,29 @@ static inline uint64_t rail_now(struct rail *rail)
 	if (!rail->now_ns)
 		rail->now_ns = clock_now_ns();
 	return rail->now_ns;
+}
+
+/* ---- leases: see abi/lease.h ---- */
+
+/* T0 of READs that are posted after this call. A time from earlier in the step is safe, too. */
+static inline uint64_t rail_t0(struct rail *rail)
+{
+	if (!rail->t0_ns)
+		rail->t0_ns = rail->t1_ns ? rail->t1_ns : clock_raw_ns();
+	return rail->t0_ns;
+}
+
+/*
+ * T1 of READs whose CQEs are in the burst that rail_reap() is working on, or in an earlier one.
+ * rail_reap() clears it after it has read the CQEs of a burst, so it is never older than they are.
+ */
+static inline uint64_t rail_t1(struct rail *rail)
+{
+	if (!rail->t1_ns) {
+		shm_fence_lease();
+		rail->t1_ns = clock_raw_ns();
+	}
+	return rail->t1_ns;
 }
 
 /* ---- live requests: accepted by take.c and not answered yet ---- */
@@ -237,6 +268,12 @@ static inline struct page_head *run_landing(struct rail *rail, uint16_t block)
 	return &rail->head[RAIL_LANDINGS_AT + block * RUN_HEADS_SPAN];
 }
 
+/* The place for the heads of a run's pages, by page. */
+static inline struct page_head *run_own_heads(struct rail *rail, uint16_t number)
+{
+	return &rail->head[RAIL_RUN_HEADS_AT + number * RUN_PAGES_MAX];
+}
+
 /* Takes a free request and resets it. The caller has checked that requests_free is not 0. */
 static inline struct request *request_new(struct rail *rail)
 {
@@ -250,6 +287,7 @@ static inline struct request *request_new(struct rail *rail)
 	request->status = OP_HIT;
 	request->counted = false;
 	request->expired = false;
+	request->leased = false;
 	return request;
 }
 

@@ -34,9 +34,13 @@ static_assert(LANE_QPS_MAX < 1 << 16, "table slots are 16 bits");
 struct rail;
 
 enum wqe_kind {
-	WQE_REQUEST,   /* a slice of a request, or page heads of requests: see its stage */
-	WQE_RUN_PAGES, /* payload of a run: it completes `pages` */
-	WQE_RUN_HEADS, /* the heads of `pages` of a run */
+	WQE_REQUEST,    /* a slice of a request, or page heads of requests: see its stage */
+	WQE_RUN_PAGES,  /* payload of a run: it completes `pages` */
+	WQE_RUN_HEADS,  /* the heads of `pages` of a run, posted after the CQEs of their payload */
+	WQE_RUN_LEASED, /* the heads of `pages` of a run, posted behind their payload on its QP */
+	/* two WQEs, each one WQEBB long: payload of a run, and behind it the heads of its pages.
+	 * `bytes` counts the payload; CQEs of both belong to this record */
+	WQE_RUN_PAIR,
 };
 
 /*
@@ -52,9 +56,12 @@ struct wqe {
 	uint8_t kind;     /* enum wqe_kind */
 	uint32_t pages;   /* pages of the run that the WQE completes, or whose heads it READs */
 	uint16_t first;   /* the first of them */
-	uint16_t landing; /* WQE_RUN_HEADS: the landing block: see run_landing() */
+	uint16_t landing; /* heads of a run: the landing block: see run_landing(); LANDING_RUN */
 };
 static_assert(sizeof(struct wqe) == 16, "four to a cache line");
+
+/* wqe.landing of a pair whose heads arrive in the place of their run: see run_own_heads(). */
+#define LANDING_RUN 0xffffu
 
 /* The members request, blocks and kind in one word. */
 static inline uint32_t wqe_owner(uint16_t request, uint8_t blocks, enum wqe_kind kind)
@@ -135,6 +142,8 @@ struct lane {
 	uint64_t still_ns;
 	/* true: the connection has had WQEs posted all the time since the last lanes_watch() */
 	bool begun;
+	/* the limbo time of the peer, for leases, ns; 0: its pages are validated by tail */
+	uint64_t limbo_ns;
 	/* CLOCK_MONOTONIC when the connection became LANE_BROKEN or LANE_DROPPED, ns; 0: neither */
 	uint64_t ended_ns;
 	uint16_t number; /* number of the peer: map_member.peer */

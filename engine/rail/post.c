@@ -6,6 +6,9 @@
  */
 #include "engine/rail/post.h"
 
+/* Short single pages are leased while a connection has at most this many requests: a lone batch. */
+#define LEASE_REQUESTS 32u
+
 /*
  * The QP for a long READ: that of the last long READ until it has RAIL_BULK_BYTES, then the one
  * with the fewest bytes of long READs. The last QP is kept for small READs if there are several.
@@ -139,6 +142,8 @@ static bool post_piece(struct rail *rail, struct lane *lane, struct request *req
 	qp = lane_pick(lane, limit);
 	if (!qp)
 		return false;
+	if (lane->limbo_ns && !request->posted)
+		rail->request_t0_ns[request->number] = rail_t0(rail);
 	if (likely(request->one_sge))
 		gather_one(rail, request, limit, sge, &sges);
 	else
@@ -231,6 +236,47 @@ static bool post_heads(struct rail *rail, struct lane *lane)
 	return true;
 }
 
+/*
+ * A leased head is a READ of its own. On a connection with many short requests tail costs less,
+ * because neighbouring heads share one READ, and the second round trip delays nothing: others fill
+ * the time.
+ */
+static inline bool lease_pays(const struct lane *lane, const struct request *request)
+{
+	return request->op.length > RAIL_SMALL_BYTES || lane->requests <= LEASE_REQUESTS;
+}
+
+/*
+ * With a lease, posts the READ of the request's page head together with its payload, if there is
+ * room: see abi/lease.h. Without room, the page is validated by tail. Returns the number of READs.
+ */
+static unsigned post_leased_head(struct rail *rail, struct lane *lane, struct request *request)
+{
+	uint32_t at = request->number * RAIL_HEADS_SPAN;
+	struct dv_sge sge = {.address = (uintptr_t)&rail->head[at],
+		.bytes = sizeof(struct page_head),
+		.lkey = rail->heads_lkey};
+	struct lane_qp *qp;
+
+	if (!lane->limbo_ns || request->op.kind != OP_PAGE || !lease_pays(lane, request))
+		return 0;
+	qp = lane_pick(lane, sge.bytes);
+	if (!qp)
+		return 0;
+	/* Cleared, so that a page head left by an earlier READ cannot validate this page. */
+	memset(&rail->head[at], 0, sizeof(rail->head[at]));
+	request->head = at;
+	request->leased = true;
+	request->outstanding++;
+	wqe_of_request(post_wqe(rail, qp, &lane->peer->region[REGION_HEADS_0 + request->op.region],
+			       head_unit(request) * sizeof(struct page_head), &sge, 1, sge.bytes,
+			       RAIL_SIGNAL_BYTES),
+		request);
+	PROBE_POST(
+		request->channel, request->op.cookie, rail->options.index, qp->sq->qpn, sge.bytes);
+	return 1;
+}
+
 /* Posts up to `burst` slices of the connection's requests. Returns how many. */
 static unsigned post_requests(struct rail *rail, struct lane *lane, unsigned burst)
 {
@@ -242,8 +288,11 @@ static unsigned post_requests(struct rail *rail, struct lane *lane, unsigned bur
 		if (!post_piece(rail, lane, request))
 			break;
 		n++;
-		if (request->posted == request->op.length)
-			link_remove(&request->pending);
+		if (request->posted < request->op.length)
+			continue;
+		link_remove(&request->pending);
+		if (n < burst)
+			n += post_leased_head(rail, lane, request);
 	}
 	return n;
 }

@@ -36,6 +36,9 @@ struct rail_options {
 	/* eventfd that wakes the control plane; the poll core writes it after an event if
 	 * control_sleeps is set */
 	int control_kick;
+	/* true: pages are validated by lease where the peer announced its limbo time; false: by
+	 * their heads, READ after the payload (tail). See engine/README.md */
+	bool lease;
 	/* tests only: true: pages are answered without validation of their heads */
 	bool skip_head_check;
 };

@@ -4,6 +4,7 @@
  * QP. When the last posted WQE of a request retires, its page head is read next, or the request is
  * answered. Poll core only; the hot path.
  */
+#include "engine/abi/lease.h"
 #include "engine/rail/core.h"
 
 /* Validates a page: is the page head that was read the one that the op expects? */
@@ -29,8 +30,23 @@ static uint16_t request_retire(struct request *request, uint32_t syndrome)
 }
 
 /*
- * Retires one slice of payload. After the last one the page head is to be read, or the request
- * ends.
+ * All READs of a leased request have ended: does its head decide? A head with another generation is
+ * final. One that matches proves nothing if the lease ended before these READs: then it is READ
+ * again.
+ */
+static bool lease_decides(struct rail *rail, const struct request *request)
+{
+	if (likely(lease_valid(rail->request_t0_ns[request->number], rail_t1(rail),
+		    request->lane->limbo_ns)) ||
+		!head_matches(rail, request))
+		return true;
+	rail_count(rail, COUNTER_leases_expired, 1);
+	return false;
+}
+
+/*
+ * Retires one slice of payload, or the head of a leased request. After the last one the page head
+ * decides or is to be read, or the request ends.
  */
 static void payload_retire(struct rail *rail, struct request *request, uint32_t syndrome)
 {
@@ -40,6 +56,8 @@ static void payload_retire(struct rail *rail, struct request *request, uint32_t 
 		request_end(rail, request, request->status);
 	} else if (request->op.kind != OP_PAGE || unlikely(rail->options.skip_head_check)) {
 		request_end(rail, request, OP_HIT);
+	} else if (request->leased && lease_decides(rail, request)) {
+		request_end(rail, request, head_matches(rail, request) ? OP_HIT : OP_STALE);
 	} else if (unlikely(request->lane->state != LANE_OPEN)) {
 		request_end(rail, request, OP_PEER_DOWN);
 	} else {
@@ -104,7 +122,7 @@ static void retire(struct rail *rail, struct lane_qp *qp, uint32_t last, uint32_
 		}
 		at += wqe->blocks;
 		bytes += wqe_retire(qp, wqe);
-		n++;
+		n += wqe->kind == WQE_RUN_PAIR ? 2 : 1;
 		if (wqe->kind != WQE_REQUEST)
 			run_retire_failed(rail, wqe, status_of(of_this));
 		else if (rail->request[wqe->request].stage == REQUEST_HEAD)
@@ -122,18 +140,40 @@ static void retire(struct rail *rail, struct lane_qp *qp, uint32_t last, uint32_
 	rail->posted_bytes -= bytes;
 }
 
+static inline const struct wqe *wqe_at(const struct lane_qp *qp, uint32_t index)
+{
+	return &qp->wqe[index & (QP_DEPTH - 1)];
+}
+
 /*
- * Finds the WQE that a CQE names. False: the CQE names no WQE that was posted and announced by a
- * doorbell, which is an error of the device.
+ * Finds the record of the WQE that a CQE names. *ret_end: index behind the WQEs that it retires.
+ * False: the CQE names no WQE that was posted and announced by a doorbell, which is an error of the
+ * device.
  */
-static bool completion_possible(
-	const struct lane_qp *qp, const struct dv_completion *completion, uint32_t *ret_index)
+static bool completion_possible(const struct lane_qp *qp, const struct dv_completion *completion,
+	uint32_t *ret_index, uint32_t *ret_end)
 {
 	const struct dv_sq *sq = qp->sq;
 	uint32_t distance = (uint16_t)(completion->wqe_counter - (uint16_t)sq->ci);
+	uint32_t index = sq->ci + distance;
+	const struct wqe *wqe = wqe_at(qp, index);
 
-	*ret_index = sq->ci + distance;
-	return distance < sq->rung - sq->ci && qp->wqe[*ret_index & (QP_DEPTH - 1)].blocks;
+	if (distance >= sq->rung - sq->ci)
+		return false;
+	if (wqe->blocks) {
+		*ret_index = index;
+		*ret_end = index + wqe->blocks;
+		if (likely(wqe->kind != WQE_RUN_PAIR))
+			return true;
+		/* The first WQE of a pair, which requests no CQE, failed. The pair retires with the
+		 * CQE of the second one, which is flushed. */
+		*ret_end = index;
+		return completion->syndrome;
+	}
+	wqe = wqe_at(qp, index - 1);
+	*ret_index = index - 1;
+	*ret_end = index + 1;
+	return distance && wqe->blocks && wqe->kind == WQE_RUN_PAIR;
 }
 
 void lane_retire_posted(struct rail *rail, struct lane *lane)
@@ -150,11 +190,11 @@ static void reap_one(struct rail *rail, const struct dv_completion *completion)
 {
 	struct lane_qp *qp = lane_qp_find(rail, completion->qpn);
 	struct lane *lane;
-	uint32_t index;
+	uint32_t index, end;
 
 	if (unlikely(completion->syndrome))
 		rail_count(rail, COUNTER_cqes_error, 1);
-	if (unlikely(!qp || !completion_possible(qp, completion, &index))) {
+	if (unlikely(!qp || !completion_possible(qp, completion, &index, &end))) {
 		if (!completion->syndrome)
 			rail_count(rail, COUNTER_cqes_error, 1);
 		else if (qp) /* an error CQE: its QP has failed, even if its WQE index is wrong */
@@ -165,9 +205,11 @@ static void reap_one(struct rail *rail, const struct dv_completion *completion)
 	/* A QP completes in order, so the WQEs before a failed one have succeeded. Those before
 	 * a flushed one may have been flushed as well, because some devices report only the last
 	 * flushed WQE. */
-	retire(rail, qp, index, index + qp->wqe[index & (QP_DEPTH - 1)].blocks,
+	retire(rail, qp, index, end,
 		completion->syndrome == DV_SYNDROME_FLUSHED ? DV_SYNDROME_FLUSHED : 0,
 		completion->syndrome);
+	if (unlikely(end == index)) /* a pair */
+		run_quit(&rail->run[wqe_at(qp, index)->request], status_of(completion->syndrome));
 	if (unlikely(completion->syndrome))
 		lane_break(rail, lane, completion->syndrome);
 	if (unlikely(lane->state == LANE_DROPPED))
@@ -185,6 +227,7 @@ unsigned rail_reap(struct rail *rail)
 	struct dv_completion completion[RAIL_REAP_BURST];
 	unsigned n = dv_poll(&rail->cq, completion, RAIL_REAP_BURST);
 
+	rail->t1_ns = 0; /* a time that was read before these CQEs proves nothing */
 	for (unsigned i = 0; i < n; i++)
 		reap_one(rail, &completion[i]);
 	if (n)

@@ -84,7 +84,9 @@ struct lane;
 enum { CHANNEL_NONE = CHANNELS_MAX };
 
 enum request_stage {
-	REQUEST_PAYLOAD, /* the request's slices are being posted, or their CQEs are awaited */
+	/* the request's slices, and if it is leased its page head, are being posted, or their CQEs
+	 * are awaited */
+	REQUEST_PAYLOAD,
 	/* all payload of the request has arrived; its page head is to be READ or is being READ */
 	REQUEST_HEAD,
 };
@@ -124,6 +126,8 @@ struct request {
 	/* true: the deadline of the op has passed: the answer is OP_TIMEOUT unless an error came
 	 * first */
 	bool expired;
+	/* true: the READ of the page head was posted with the payload; see rail->request_t0_ns */
+	bool leased;
 };
 static_assert(sizeof(struct request) == 128, "two cache lines");
 /*

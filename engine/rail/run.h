@@ -52,11 +52,14 @@ struct rail_run {
 	/* owner: poll core; changes with every WQE. lane: connection on which the run is posted;
 	 * NULL while it is parked */
 	alignas(64) struct lane *lane;
-	struct link pending;  /* entry in the list lane->runs or peer_slot.parked_runs */
-	struct link heads;    /* entry in the list lane->run_heads */
-	uint32_t hit;         /* pages that were validated; look-up: buckets that have arrived */
-	uint32_t stale;       /* pages with another page head than expected */
-	uint32_t arrived;     /* pages whose payload has arrived and whose heads are to be READ */
+	struct link pending; /* entry in the list lane->runs or peer_slot.parked_runs */
+	struct link heads;   /* entry in the list lane->run_heads */
+	uint32_t hit;        /* pages that were validated; look-up: buckets that have arrived */
+	uint32_t stale;      /* pages with another page head than expected */
+	uint32_t arrived;    /* pages whose payload has arrived and whose heads are to be READ */
+	/* pages whose heads were posted behind their payload: their own CQE, or a later one of that
+	 * QP, says that both have arrived. Bits stay set */
+	uint32_t leased;
 	uint16_t outstanding; /* number of WQEs of the run posted and not retired */
 	uint8_t next;         /* number of pages posted completely: index of the next one */
 	/* result of the pages in neither mask: enum op_status; OP_HIT: no error so far */
@@ -85,8 +88,13 @@ struct rail_run {
 	/* QP of the WQEs of a page that is posted in part, so that its last WQE completes last;
 	 * NULL: no page is */
 	struct lane_qp *split;
+	/* a time at or before the first WQE of the page that is being posted, for t0_ns[] */
+	uint64_t page_t0_ns;
 	/* owner: poll core; the private copy of the lines, read-only */
 	alignas(64) struct run_line line[RUN_LINES_MAX];
+	/* owner: poll core; by the first page of a leased READ of heads: its T0, at or before the
+	 * first WQE of all of its pages */
+	alignas(64) uint64_t t0_ns[RUN_PAGES_MAX];
 };
 
 static_assert(offsetof(struct rail_run, deadline_ns) == 128, "every WQE touches two cache lines");

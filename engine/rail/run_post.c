@@ -4,7 +4,7 @@
  * destination share one READ of up to SLICE_BYTES, and so do the page heads of neighbouring slots.
  * What does not fit the budgets now is posted in a later step. Poll core only; the hot path.
  */
-#include "engine/rail/post.h"
+#include "engine/rail/run_series.h"
 
 /* Bytes that a run's next lot is charged with, see RAIL_LOT_BYTES. */
 static uint32_t lot_charge(const struct rail_run *run)
@@ -32,71 +32,6 @@ void run_queue(struct rail *rail, struct lane *lane, struct rail_run *run)
 	link_insert_before(at->next, &run->pending);
 	if (!link_linked(&lane->waiting))
 		link_append(&rail->waiting, &lane->waiting);
-}
-
-/*
- * The bytes of READs that the rail's budget allows now. Cannot starve: a rail with nothing posted
- * allows more than one slice.
- */
-static inline uint32_t bytes_allowed(const struct rail *rail)
-{
-	return rail->posted_bytes < RUN_IN_FLIGHT_BYTES ? RUN_IN_FLIGHT_BYTES - rail->posted_bytes
-							: 0;
-}
-
-/*
- * A READ to post, with one SGE. Pieces are collected first and posted then, so that each of the two
- * loops keeps its state in registers.
- */
-struct piece {
-	uint64_t from, into; /* addresses at the peer and here */
-	uint32_t bytes;
-	uint32_t pages;  /* the pages of the run that the READ completes, or whose heads it reads */
-	uint32_t detail; /* wqe.first | wqe.landing << 16 */
-	uint32_t end;    /* index of the page behind the last one */
-};
-
-#define PIECES_MAX RUN_SIGNAL_WQES /* a series ends with the WQE that requests a CQE */
-
-/* How many WQEs of one WQEBB a series on this QP may have: up to the next one with a CQE. */
-static inline unsigned series_max(const struct lane_qp *qp)
-{
-	unsigned max = RUN_SIGNAL_WQES - qp->silent, lane = CQ_DEPTH / 2 - qp->lane->wqes;
-	unsigned room = qp_blocks(qp) - qp_outstanding(qp);
-
-	max = max < lane ? max : lane;
-	return max < room ? max : room;
-}
-
-/*
- * Posts `n` pieces to one QP, which has room for them, and requests a CQE from the last one if it
- * is time for one.
- */
-static void post_series(struct rail *rail, struct lane_qp *qp, struct rail_run *run,
-	const struct piece *piece, unsigned n, uint32_t rkey, uint32_t lkey, enum wqe_kind kind)
-{
-	struct dv_series series = dv_series_begin(qp->sq, rkey, lkey);
-	uint32_t owner = wqe_owner(run->number, 1, kind), bytes = 0;
-	bool bulk = piece->bytes > RAIL_SMALL_BYTES;
-
-	for (const struct piece *end = piece + n; piece != end; piece++) {
-		uint32_t index = dv_series_read(&series, piece->from, piece->into, piece->bytes);
-
-		wqe_store(&qp->wqe[index & (QP_DEPTH - 1)], piece->bytes, owner, piece->pages,
-			piece->detail);
-		PROBE_POST(run->channel, (uint64_t)run->header.cookie, rail->options.index,
-			qp->sq->qpn, piece->bytes);
-		bytes += piece->bytes;
-	}
-	dv_series_end(qp->sq, &series);
-	run->outstanding = (uint16_t)(run->outstanding + n);
-	qp->silent += n;
-	qp->silent_bytes += bytes;
-	if (qp->silent >= RUN_SIGNAL_WQES || qp->silent_bytes >= RUN_SIGNAL_BYTES) {
-		dv_signal_last(qp->sq);
-		qp->silent = qp->silent_bytes = 0;
-	}
-	qp_posted(rail, qp, n, bytes, bulk);
 }
 
 /*
@@ -148,14 +83,15 @@ static unsigned collect_buckets(const struct rail_run *run, uint64_t from, uint6
 }
 
 /*
- * The number of pieces from the first one on that go to this QP: READs of the same kind, long or
- * small, and not more long ones than RAIL_BULK_BYTES.
+ * The number of pieces from the first one on that go to this QP, at most `max`: READs of the same
+ * kind, long or small, and not more long ones than RAIL_BULK_BYTES.
  */
-static inline unsigned pieces_for(const struct lane_qp *qp, const struct piece *piece, unsigned n)
+static inline unsigned pieces_for(
+	const struct lane_qp *qp, const struct piece *piece, unsigned n, unsigned max)
 {
 	uint32_t bytes = qp->bulk_bytes + piece->bytes;
 	bool bulk = piece->bytes > RAIL_SMALL_BYTES;
-	unsigned max = series_max(qp), i = 1;
+	unsigned i = 1;
 
 	for (max = max < n ? max : n; i < max; i++) {
 		bytes += piece[i].bytes;
@@ -176,8 +112,8 @@ static unsigned post_pieces(
 	const struct rail_remote *remote = &lane->peer->region[run->header.region];
 	const struct region_slot *region = &rail->region[run->header.to_region];
 	uint32_t left = bytes_allowed(rail), lot_left = RAIL_LOT_BYTES - *lot;
-	struct piece piece[PIECES_MAX];
 	unsigned n, m, done = 0, max = burst < PIECES_MAX ? burst : PIECES_MAX;
+	struct piece piece[PIECES_MAX];
 
 	if (lot_left < left)
 		left = lot_left > run->item_bytes ? lot_left : run->item_bytes;
@@ -191,9 +127,10 @@ static unsigned post_pieces(
 
 		if (!qp)
 			break;
-		m = pieces_for(qp, &piece[done], n - done);
+		m = pieces_for(qp, &piece[done], n - done, series_max(qp));
 		post_series(
 			rail, qp, run, &piece[done], m, remote->rkey, region->lkey, WQE_RUN_PAGES);
+		series_signal(qp);
 		for (unsigned i = done; i < done + m; i++)
 			*lot += piece[i].bytes + RAIL_WQE_CHARGE;
 		run->next = (uint8_t)piece[done + m - 1].end;
@@ -264,14 +201,17 @@ static uint32_t gather_run(const struct rail *rail, struct rail_run *run, uint32
 
 /*
  * Posts one READ of pages of several segments, or in a region of several MRs. All WQEs of one page
- * go to one QP, which completes them in order: the last one completes the page. Returns the length
- * of the READ; 0: there is no room now.
+ * go to one QP, which completes them in order: the last one completes the page. With a lease, a
+ * READ of the heads of the pages that are complete follows on that QP, if `burst` allows it.
+ * Returns the length of the READ and the number of READs; 0: there is no room now.
  */
-static uint32_t post_gathered(struct rail *rail, struct lane *lane, struct rail_run *run)
+static uint32_t post_gathered(struct rail *rail, struct lane *lane, struct rail_run *run,
+	unsigned burst, unsigned *ret_posted)
 {
 	uint32_t first = run->next, bytes, allowed = bytes_allowed(rail);
 	uint64_t offset = run_remote(run, run->header.kind, first) + run->done;
 	struct lane_qp *qp = run->split;
+	uint64_t t0_ns = 0;
 	struct dv_sge sge[DV_SGES_MAX];
 	struct wqe *wqe;
 	unsigned sges;
@@ -284,6 +224,10 @@ static uint32_t post_gathered(struct rail *rail, struct lane *lane, struct rail_
 		return 0;
 	if (!qp)
 		return 0;
+	if (lane->limbo_ns)
+		t0_ns = rail_t0(rail);
+	if (!run->done)
+		run->page_t0_ns = t0_ns;
 	bytes = gather_run(rail, run, allowed, sge, &sges);
 	run->split = run->done ? qp : NULL;
 	wqe = post_wqe(rail, qp, &lane->peer->region[run->header.region], offset, sge, sges, bytes,
@@ -293,6 +237,15 @@ static uint32_t post_gathered(struct rail *rail, struct lane *lane, struct rail_
 	run->outstanding++;
 	PROBE_POST(run->channel, (uint64_t)run->header.cookie, rail->options.index, qp->sq->qpn,
 		bytes);
+	*ret_posted = 1;
+	if (lane->limbo_ns && run->header.kind == OP_RUN && run->next > first && burst > 1 &&
+		lane_has_room(lane) && qp_has_room(qp)) {
+		*ret_posted += post_leased(
+			rail, qp, run, run_mask(first, run->next - first), run->page_t0_ns, 1);
+		series_signal(qp);
+	}
+	if (run->next > first) /* a page that is posted in part now begins in this READ */
+		run->page_t0_ns = t0_ns;
 	return bytes;
 }
 
@@ -300,13 +253,14 @@ static uint32_t post_gathered(struct rail *rail, struct lane *lane, struct rail_
 static inline unsigned post_some(
 	struct rail *rail, struct lane *lane, struct rail_run *run, unsigned burst, uint32_t *lot)
 {
-	uint32_t bytes;
+	unsigned posted = 0;
 
 	if (likely(run->one_sge))
-		return post_pieces(rail, lane, run, burst, lot);
-	bytes = post_gathered(rail, lane, run);
-	*lot += bytes + RAIL_WQE_CHARGE;
-	return bytes != 0;
+		return lane->limbo_ns && run->header.kind == OP_RUN
+			       ? post_pairs(rail, lane, run, burst, lot)
+			       : post_pieces(rail, lane, run, burst, lot);
+	*lot += post_gathered(rail, lane, run, burst, &posted) + RAIL_WQE_CHARGE;
+	return posted;
 }
 
 /*
@@ -346,86 +300,6 @@ unsigned post_runs(struct rail *rail, struct lane *lane, unsigned burst)
 		link_remove(&run->pending);
 		if (run->next < run->header.pages)
 			run_queue(rail, lane, run);
-	}
-	return n;
-}
-
-/* ---- page heads ----------------------------------------------------------------------------- */
-
-/*
- * Finds the pages from `first` on whose heads share one READ: pages of the mask `left`, in
- * ascending slots that lie close together. Clears their heads at `landing`, so that heads left
- * there by an earlier READ cannot validate them. Returns the length of the READ in bytes.
- */
-static inline uint32_t heads_join(const struct rail_run *run, uint64_t left, uint32_t first,
-	struct page_head *landing, uint32_t *ret_count)
-{
-	const struct run_entry *entry = run_entry(run, first);
-	uint32_t units = run->item_bytes / PAGE_UNIT, start = entry->unit, last = start, n = 0;
-	uint32_t gap = units > RUN_HEADS_GAP ? units : RUN_HEADS_GAP;
-
-	do {
-		memset(&landing[entry->unit - start], 0, sizeof(*landing));
-		last = entry->unit;
-		n++;
-		entry++;
-		/* Unsigned arithmetic: for a unit before `last` the difference is huge. */
-	} while (left >> first >> n & 1 && entry->unit - last <= gap &&
-		 entry->unit - start < RUN_HEADS_SPAN);
-	*ret_count = n;
-	return (last - start + 1) * (uint32_t)sizeof(struct page_head);
-}
-
-/*
- * Posts READs of page heads of the first run in lane->run_heads, to one QP. They are posted after
- * the CQEs of all payload of their pages were seen: see post_heads() in post.c for why that proves
- * the payload. Returns their number.
- */
-static unsigned post_heads_of_run(struct rail *rail, struct lane *lane, unsigned burst)
-{
-	struct rail_run *run = container_of(lane->run_heads.next, struct rail_run, heads);
-	const struct rail_remote *remote = &lane->peer->region[REGION_HEADS_0 + run->header.region];
-	struct lane_qp *qp = lane_pick(lane, sizeof(struct page_head));
-	struct piece piece[PIECES_MAX];
-	uint32_t left = run->arrived;
-	unsigned max, n = 0;
-
-	if (!qp)
-		return 0;
-	max = series_max(qp);
-	max = max < burst ? max : burst;
-	for (; left && n < max && rail->landings_free; n++) {
-		uint32_t first = (uint32_t)__builtin_ctz(left), count;
-		uint16_t block = rail->landing_stack[--rail->landings_free];
-		struct page_head *landing = run_landing(rail, block);
-		struct piece *p = &piece[n];
-
-		p->bytes = heads_join(run, left, first, landing, &count);
-		p->from = remote->base +
-			  (uint64_t)run_entry(run, first)->unit * sizeof(struct page_head);
-		p->into = (uintptr_t)landing;
-		p->pages = run_mask(first, count);
-		p->detail = first | (uint32_t)block << 16;
-		left &= ~p->pages;
-	}
-	if (!n)
-		return 0;
-	run->arrived = left;
-	if (!left)
-		link_remove(&run->heads);
-	post_series(rail, qp, run, piece, n, remote->rkey, rail->heads_lkey, WQE_RUN_HEADS);
-	return n;
-}
-
-unsigned post_run_heads(struct rail *rail, struct lane *lane, unsigned burst)
-{
-	unsigned n = 0, posted;
-
-	while (n < burst && link_linked(&lane->run_heads)) {
-		posted = post_heads_of_run(rail, lane, burst - n);
-		if (!posted)
-			break;
-		n += posted;
 	}
 	return n;
 }

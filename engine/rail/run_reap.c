@@ -3,6 +3,7 @@
  * The end of a run's WQEs and of the run: payload that has arrived waits for its page heads, heads
  * decide which pages are hits, and one completion answers the run. Poll core only; the hot path.
  */
+#include "engine/abi/lease.h"
 #include "engine/rail/core.h"
 
 void run_quit(struct rail_run *run, enum op_status status)
@@ -84,7 +85,7 @@ void run_retire_failed(struct rail *rail, const struct wqe *wqe, enum op_status 
 {
 	struct rail_run *run = &rail->run[wqe->request];
 
-	if (wqe->kind == WQE_RUN_HEADS)
+	if (wqe->kind != WQE_RUN_PAGES && wqe->landing != LANDING_RUN)
 		rail->landing_stack[rail->landings_free++] = wqe->landing;
 	run->outstanding--;
 	run_quit(run, status);
@@ -110,26 +111,90 @@ static inline uint32_t retire_pages(
 	return pages;
 }
 
-/* Retires READs of heads, which are all the run's, and validates their pages. */
+/*
+ * The lease of these pages, whose heads match, ended before their READs. Their heads are READ
+ * again, because all of their CQEs were seen now.
+ */
+static void lease_expire(struct rail *rail, struct rail_run *run, uint32_t pages)
+{
+	rail_count(rail, COUNTER_leases_expired, (unsigned)__builtin_popcount(pages));
+	if (run->status == OP_HIT)
+		pages_arrive(rail, run, pages);
+}
+
+/*
+ * Retires READs of heads, which are all the run's and of this kind, and validates their pages. The
+ * CQEs of their payload were seen as well: before these READs were posted, or, if they are leased,
+ * because the payload was posted before them on the same QP.
+ */
 static inline void retire_heads(struct rail *rail, struct lane_qp *qp, uint32_t end,
-	struct rail_run *run, struct retired *r)
+	struct rail_run *run, enum wqe_kind kind, struct retired *r)
 {
 	const struct wqe *next;
-	uint32_t pages = 0, hit = 0;
+	uint32_t pages = 0, hit = 0, late = 0;
 
 	do {
 		struct wqe *wqe = &qp->wqe[r->at & (QP_DEPTH - 1)];
 
 		pages |= wqe->pages;
 		hit |= heads_match(rail, run, wqe);
+		if (kind == WQE_RUN_LEASED && unlikely(!lease_valid(run->t0_ns[wqe->first],
+						      rail_t1(rail), run->lane->limbo_ns)))
+			late |= wqe->pages;
 		rail->landing_stack[rail->landings_free++] = wqe->landing;
 		r->at++;
 		wqe->blocks = 0;
 		r->bytes += wqe->bytes;
 		r->n++;
 		next = &qp->wqe[r->at & (QP_DEPTH - 1)];
-	} while (r->at != end && next->request == run->number && next->kind == WQE_RUN_HEADS);
-	pages_decide(rail, run, pages, hit);
+	} while (r->at != end && next->request == run->number && next->kind == kind);
+	late &= hit; /* a head with another generation is final: the page is stale */
+	if (unlikely(late))
+		lease_expire(rail, run, late);
+	pages_decide(rail, run, pages & ~late, hit & ~late);
+}
+
+/* Retires pairs, which are all the run's, and validates their pages. */
+static inline void retire_pairs(struct rail *rail, struct lane_qp *qp, uint32_t end,
+	struct rail_run *run, struct retired *r)
+{
+	const struct page_head *own = run_own_heads(rail, run->number);
+	const uint64_t t1_ns = rail_t1(rail), limbo_ns = run->lane->limbo_ns;
+	const uint32_t bytes = run->item_bytes;
+	uint32_t pages = 0, hit = 0, late = 0, at = r->at, sum = 0, n = 0;
+	const uint16_t number = run->number;
+	struct wqe *wqe = &qp->wqe[at & (QP_DEPTH - 1)];
+
+	do {
+		uint32_t i = wqe->first, mask = wqe->pages;
+
+		pages |= mask;
+		if (unlikely(!lease_valid(run->t0_ns[i], t1_ns, limbo_ns)))
+			late |= mask;
+		if (unlikely(wqe->landing != LANDING_RUN)) {
+			hit |= heads_match(rail, run, wqe);
+			rail->landing_stack[rail->landings_free++] = wqe->landing;
+		} else {
+			for (uint32_t bit = 1u << i; mask & bit; bit <<= 1, i++) {
+				const struct run_entry *entry = run_entry(run, i);
+
+				if (likely(page_head_is(
+					    &own[i], &entry->key, entry->generation, bytes)))
+					hit |= bit;
+			}
+		}
+		sum += wqe_retire(qp, wqe);
+		n++;
+		at += 2;
+		wqe = &qp->wqe[at & (QP_DEPTH - 1)];
+	} while (at != end && wqe->request == number && wqe->kind == WQE_RUN_PAIR);
+	r->at = at;
+	r->bytes = sum;
+	r->n = n;
+	late &= hit; /* a head with another generation is final: the page is stale */
+	if (unlikely(late))
+		lease_expire(rail, run, late);
+	pages_decide(rail, run, pages & ~late, hit & ~late);
 }
 
 struct retired run_retire(struct rail *rail, struct lane_qp *qp, uint32_t at, uint32_t end)
@@ -138,10 +203,19 @@ struct retired run_retire(struct rail *rail, struct lane_qp *qp, uint32_t at, ui
 	struct rail_run *run = &rail->run[wqe->request];
 	struct retired r = {.at = at};
 
-	if (wqe->kind == WQE_RUN_HEADS) {
-		retire_heads(rail, qp, end, run, &r);
+	if (wqe->kind == WQE_RUN_PAIR) {
+		retire_pairs(rail, qp, end, run, &r);
+		run->outstanding = (uint16_t)(run->outstanding - r.n);
+		r.n *= 2;
+		run_settle(rail, run);
+		return r;
+	}
+	if (wqe->kind == WQE_RUN_LEASED) {
+		retire_heads(rail, qp, end, run, WQE_RUN_LEASED, &r);
+	} else if (wqe->kind == WQE_RUN_HEADS) {
+		retire_heads(rail, qp, end, run, WQE_RUN_HEADS, &r);
 	} else {
-		uint32_t pages = retire_pages(qp, end, run->number, &r);
+		uint32_t pages = retire_pages(qp, end, run->number, &r) & ~run->leased;
 
 		if (pages && likely(run->status == OP_HIT))
 			pages_arrive(rail, run, pages);

@@ -12,7 +12,7 @@ static struct rail_run *run_new(struct rail *rail)
 	run->lane = NULL;
 	link_init(&run->pending);
 	link_init(&run->heads);
-	run->hit = run->stale = run->arrived = 0;
+	run->hit = run->stale = run->arrived = run->leased = 0;
 	run->outstanding = 0;
 	run->next = 0;
 	run->status = OP_HIT;

@@ -96,6 +96,7 @@ unsigned rail_step(struct rail *rail, uint64_t now_ns)
 	unsigned work = 0;
 
 	rail->now_ns = now_ns;
+	rail->t0_ns = 0;
 	work += rail_reap(rail); /* CQEs -> client completions */
 	if (unlikely(ring_ready(&rail->inbox.command_in) > 0))
 		work += rail_obey(rail); /* commands of the control plane */

@@ -69,6 +69,12 @@ void order_shm_fence_clock(void)
 	shm_fence_clock();
 }
 
+void order_shm_fence_lease(void);
+void order_shm_fence_lease(void)
+{
+	shm_fence_lease();
+}
+
 void order_dv_ring(struct dv_sq *sq);
 void order_dv_ring(struct dv_sq *sq)
 {

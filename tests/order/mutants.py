@@ -34,6 +34,8 @@ MUTANTS = {
     "pool_rest": ("engine/control/pool.c", "pool_rest", "shm_fence_clock();", NOTHING),
     "fence_clock_x86": ("engine/abi/ring.h", "shm_fence_clock", "\\n\\tlfence", ""),
     "fence_clock_arm": ("engine/abi/ring.h", "shm_fence_clock", "\\n\\tisb", ""),
+    "fence_lease_x86": ("engine/abi/ring.h", "shm_fence_lease", "lfence", "nop"),
+    "fence_lease_arm": ("engine/abi/ring.h", "shm_fence_lease", "\\n\\tisb", ""),
     "statistics_begin": ("engine/abi/statistics.h", "statistics_write_begin",
                          "shm_fence_store();", NOTHING),
     "statistics_end": ("engine/abi/statistics.h", "statistics_write_end", "shm_store_release(",

@@ -75,6 +75,9 @@ SEQUENCES = {
     # order: stores, the counter that the clock reads
     "order_shm_fence_clock": {
         "x86_64": [r"mfence", r"lfence"], "aarch64": [r"dsb\s+osh$", r"isb"]},
+    # order: loads, the counter that the clock reads
+    "order_shm_fence_lease": {
+        "x86_64": [r"lfence"], "aarch64": [r"dsb\s+oshld$", r"isb"]},
     # order: doorbell record, doorbell register
     "order_dv_ring": {
         "x86_64": [r"mov\s+%e\w+,", r"sfence", r"mov\s+%r\w+,\(", r"sfence"],
@@ -87,8 +90,8 @@ SEQUENCES = {
 SEEN_ON = {name: ["aarch64"] for name in (
     "ring_publish", "ring_release", "page_head_retire", "owner_before_cqe", "wqe_before_record",
     "cqe_before_record", "statistics_begin", "statistics_end", "statistics_look",
-    "statistics_look_again", "exchange", "fence_clock_arm", "shard_move")}
-SEEN_ON["fence_clock_x86"] = ["x86_64"]
+    "statistics_look_again", "exchange", "fence_clock_arm", "fence_lease_arm", "shard_move")}
+SEEN_ON["fence_clock_x86"] = SEEN_ON["fence_lease_x86"] = ["x86_64"]
 
 
 # The compiler arguments to keep: those that affect the code and that gcc shares with clang.

@@ -222,14 +222,20 @@ bool nic_complete(struct world *w, unsigned i, uint8_t syndrome)
 	w->wqes--;
 	if (wqe.qp->error)
 		syndrome = DV_SYNDROME_FLUSHED;
-	if (!syndrome)
-		wqe_execute(&wqe);
-	else
+	if (syndrome)
 		wqe.qp->error = true;
+	else if (!wqe.sampled)
+		wqe_execute(&wqe);
 	if (!syndrome && !(wqe.flags & DV_CE_ALWAYS))
 		return false;
 	nic_cqe(wqe.qp->sq.qpn, (uint16_t)wqe.index, syndrome);
 	return true;
+}
+
+void nic_sample(struct world *w, unsigned i)
+{
+	wqe_execute(&w->wqe[i]);
+	w->wqe[i].sampled = true;
 }
 
 void nic_flush(struct world *w, const struct rail_peer *peer)

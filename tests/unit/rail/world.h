@@ -39,6 +39,7 @@ struct fake_wqe {
 	uint8_t flags;  /* when the WQE requests a CQE: DV_CE_* */
 	/* syndrome that the WQE will complete with; not used by the tests so far */
 	uint8_t syndrome;
+	bool sampled; /* the bytes were moved already, by nic_sample() */
 };
 
 struct fake_qp {
@@ -141,6 +142,11 @@ void nic_pull(struct world *w);
  * wrote a CQE, which it does for every error and for a WQE that requests one.
  */
 bool nic_complete(struct world *w, unsigned i, uint8_t syndrome);
+/*
+ * Moves the bytes of w->wqe[i] now, before or after those of other WQEs of its QP: a NIC may sample
+ * memory in any order. nic_complete() then only completes it.
+ */
+void nic_sample(struct world *w, unsigned i);
 /*
  * Moves the QPs of the peer's connection to the error state and flushes all their outstanding WQEs.
  */

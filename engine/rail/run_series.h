@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Series of READs of a run on one queue pair, which payload (run_post.c) and page heads
+ * (run_heads.c) use. Poll core only; the hot path.
+ */
+#ifndef RAIL_RUN_SERIES_H
+#define RAIL_RUN_SERIES_H
+
+#include "engine/rail/post.h"
+
+/*
+ * The bytes of READs that the rail's budget allows now. Cannot starve: a rail with nothing posted
+ * allows more than one slice.
+ */
+static inline uint32_t bytes_allowed(const struct rail *rail)
+{
+	return rail->posted_bytes < RUN_IN_FLIGHT_BYTES ? RUN_IN_FLIGHT_BYTES - rail->posted_bytes
+							: 0;
+}
+
+/*
+ * A READ to post, with one SGE. Pieces are collected first and posted then, so that each of the two
+ * loops keeps its state in registers.
+ */
+struct piece {
+	uint64_t from, into; /* addresses at the peer and here */
+	uint32_t bytes;
+	uint32_t pages;  /* the pages of the run that the READ completes, or whose heads it reads */
+	uint32_t detail; /* wqe.first | wqe.landing << 16 */
+	uint32_t end;    /* index of the page behind the last one */
+};
+
+#define PIECES_MAX RUN_SIGNAL_WQES /* a series ends with the WQE that requests a CQE */
+
+/*
+ * How many WQEs of one WQEBB a series on this QP may have: up to the next one with a CQE, but at
+ * least two if there is room for them, so that a head can follow its payload.
+ */
+static inline unsigned series_max(const struct lane_qp *qp)
+{
+	unsigned left = RUN_SIGNAL_WQES - qp->silent, lane = CQ_DEPTH / 2 - qp->lane->wqes;
+	unsigned room = qp_blocks(qp) - qp_outstanding(qp), max = left > 2 ? left : 2;
+
+	max = max < lane ? max : lane;
+	return max < room ? max : room;
+}
+
+/* Requests a CQE from the last WQE of a series if it is time for one. */
+static inline void series_signal(struct lane_qp *qp)
+{
+	if (qp->silent < RUN_SIGNAL_WQES && qp->silent_bytes < RUN_SIGNAL_BYTES)
+		return;
+	dv_signal_last(qp->sq);
+	qp->silent = qp->silent_bytes = 0;
+}
+
+/*
+ * Posts `n` pieces to one QP, which has room for them; series_signal() follows behind the last
+ * pieces that belong together.
+ */
+static inline void post_series(struct rail *rail, struct lane_qp *qp, struct rail_run *run,
+	const struct piece *piece, unsigned n, uint32_t rkey, uint32_t lkey, enum wqe_kind kind)
+{
+	struct dv_series series = dv_series_begin(qp->sq, rkey, lkey);
+	uint32_t owner = wqe_owner(run->number, 1, kind), bytes = 0;
+	bool bulk = piece->bytes > RAIL_SMALL_BYTES;
+
+	for (const struct piece *end = piece + n; piece != end; piece++) {
+		uint32_t index = dv_series_read(&series, piece->from, piece->into, piece->bytes);
+
+		wqe_store(&qp->wqe[index & (QP_DEPTH - 1)], piece->bytes, owner, piece->pages,
+			piece->detail);
+		PROBE_POST(run->channel, (uint64_t)run->header.cookie, rail->options.index,
+			qp->sq->qpn, piece->bytes);
+		bytes += piece->bytes;
+	}
+	dv_series_end(qp->sq, &series);
+	run->outstanding = (uint16_t)(run->outstanding + n);
+	qp->silent += n;
+	qp->silent_bytes += bytes;
+	qp_posted(rail, qp, n, bytes, bulk);
+}
+
+/*
+ * run_heads.c: posts READs of the heads of pages whose payload was just posted to the same QP: at
+ * most `max`, for which the QP has room. `t0_ns`: at or before the first WQE of this payload. Pages
+ * for which there is no room are validated by tail. Returns the number of READs.
+ */
+unsigned post_leased(struct rail *rail, struct lane_qp *qp, struct rail_run *run, uint32_t pages,
+	uint64_t t0_ns, unsigned max);
+/*
+ * run_pair.c: posts pairs for the run's next pages, each of which is one segment in one MR, and
+ * adds to the lot: at most `burst` READs. Returns their number; 0: there is no room now.
+ */
+unsigned post_pairs(
+	struct rail *rail, struct lane *lane, struct rail_run *run, unsigned burst, uint32_t *lot);
+
+#endif

@@ -467,6 +467,7 @@ class RealEngine(Keeper):
         script = (f"test -e {go} || echo waits >&2; "
                   f"while ! test -e {go}; do sleep 0.02; done; exec \"$@\"")
         self.keep(*self.command("sh", "-c", script, "sh"))
+        harness.wait_for(lambda: "serves after" in self.log(), 60, "the engine serves")
         self.served()
         os.unlink(go)
         os.kill(self.pid(), signal.SIGKILL)

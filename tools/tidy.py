@@ -63,7 +63,7 @@ MATRIX = {
     "engine/rail/poll_core.c": ["engine/rail", "engine/abi", "config", "numa", "dv/hot.h",
                            "dv/setup.h"],
     "engine/control": ["engine/control", "engine/abi", "config", "numa", "dv/setup.h",
-                       "engine/rail/rail.h", "engine/rail/inbox.h"],
+                       "engine/rail/rail.h", "engine/rail/inbox.h", "engine/disk/disk.h"],
     "engine/disk": ["engine/disk", "engine/abi", "config", "numa"],
     "engine/main.c": ["engine", "config", "numa", "dv/setup.h"],
     "tools": ["tools", "engine/client", "engine/abi", "config"],

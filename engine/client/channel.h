@@ -35,6 +35,7 @@ enum request_kind {
 	REQUEST_CREDIT,  /* CTL_CREDIT on the ctl ring */
 	REQUEST_PUBLISH, /* CTL_PUBLISH on the ctl ring */
 	REQUEST_REMOVE,  /* CTL_REMOVE on the ctl ring */
+	REQUEST_DISK,    /* CTL_PROMOTE on the ctl ring */
 };
 
 /*
@@ -216,6 +217,9 @@ enum page_phase {
 	PAGE_HEAD,
 	PAGE_PUBLISH, /* set: the page is copied; waits for room in the ctl ring */
 	PAGE_REMOVE,  /* remove: waits for room in the ctl ring */
+	/* get, exists: no owner knows the page; waits for room in the ctl ring, to have this
+	 * host's disk searched */
+	PAGE_DISK,
 	PAGE_QUEUES,
 	PAGE_IN_FLIGHT = PAGE_QUEUES, /* waits for the answer of a rail or of the control plane */
 	/* set: waits for an earlier page of the batch that has the same key */
@@ -232,6 +236,13 @@ enum page_flag {
 	PAGE_SAW_ANSWER = 32,   /* an owner has answered the current look-up of the page */
 	PAGE_SAME_PEER = 64,    /* the next bucket is READ from the same peer */
 	PAGE_SAW_REFUSAL = 128, /* the rail refused a READ of the page: OP_INVALID */
+};
+
+/* What a page has to do with the disk of this host. */
+enum page_disk {
+	DISK_UNASKED = 0,
+	DISK_ASKED,    /* one CTL_PROMOTE was sent, which suffices */
+	DISK_PROMOTED, /* the engine keeps it in memory until this channel has read it */
 };
 
 struct page_work {
@@ -262,7 +273,8 @@ struct page_work {
 	uint8_t owner[REPLICAS_MAX]; /* owners of the page's key, as member indices in the map */
 	uint8_t owners;
 	/* padding to 128 bytes: an index selects a page by a shift, not by a multiplication */
-	uint8_t pad[7];
+	uint8_t pad[6];
+	uint8_t disk; /* enum page_disk */
 };
 static_assert(sizeof(struct page_work) == 128, "a power of two");
 static_assert(NODES_MAX <= 256, "page_work.owner is a byte each");

@@ -44,6 +44,12 @@ void notice_touch(struct pc_channel *ch, const struct page_key *key, const struc
 	touch(ch, cache_put(ch, key, at, now_ns), (uint32_t)(now_ns / 1000000));
 }
 
+void notice_read(struct pc_channel *ch, const struct page_key *key, const struct location *at,
+	uint64_t now_ns)
+{
+	tell(ch, cache_put(ch, key, at, now_ns), (uint32_t)(now_ns / 1000000));
+}
+
 void notice_wanted(struct pc_channel *ch, const struct page_key *key, uint64_t now_ns)
 {
 	struct cache_entry *e = cache_find(ch, key);

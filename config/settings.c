@@ -362,6 +362,13 @@ int settings_check(const struct settings *s, char *err, size_t err_bytes)
 			s->soft_address);
 		return -EINVAL;
 	}
+	if (s->disk_segment_bytes % 4096 ||
+		s->disk_bytes / DISK_SEGMENTS_MIN < s->disk_segment_bytes) {
+		snprintf(err, err_bytes,
+			"disk.segment_bytes = %llu: not a multiple of 4096, or disk.bytes has not room for %u of them; lower it or raise disk.bytes",
+			(unsigned long long)s->disk_segment_bytes, DISK_SEGMENTS_MIN);
+		return -EINVAL;
+	}
 	if (s->cluster_dead_after_ms < 2 * s->cluster_heartbeat_ms) {
 		snprintf(err, err_bytes,
 			"cluster.dead_after_ms = %lld: less than two heartbeats, so one late heartbeat makes a member dead; raise it to %lld or lower cluster.heartbeat_ms",

@@ -107,7 +107,7 @@ class Namespaces:
 
 class Cluster:
     def __init__(self, build, nodes=2, pool_bytes="1GiB", link="shm", netns=False, settings=(),
-                 quiet=True, device="soft"):
+                 quiet=True, device="soft", disk=None):
         self.engine = find_program(build, "engine/peercache-engine")
         self.before = []  # first words of an engine's command line: tools/soft-connectx
         if device == "mlx5":
@@ -117,6 +117,8 @@ class Cluster:
         self.nodes, self.pool_bytes, self.link = nodes, str(pool_bytes), link
         self.settings, self.quiet = list(settings), quiet
         self.netns_wanted, self.netns = netns, None
+        # Directory on a disk. Each engine gets a new one in it, which stop() removes.
+        self.disk, self.disks = disk, []
         self.directory = None
         self.process = [None] * nodes
         self.ready = [None] * nodes  # read ends of the --ready-fd pipes of engines that start
@@ -132,11 +134,18 @@ class Cluster:
             self.logs.append(f"{self.directory}/{i}.log")
             self.address.append(self.netns.addresses[i] if self.netns else "127.0.0.1")
             self.port.append(31998 if self.netns else free_port())
+        if self.disk:
+            self.disks = [tempfile.mkdtemp(prefix="peercache-disk-", dir=self.disk)
+                          for _ in range(self.nodes)]
         for i in range(self.nodes):
             self.launch(i)
         for i in range(self.nodes):
             self.wait_ready(i)
         self.wait_members(self.nodes)
+        if self.disk:
+            self.wait("open the disk", lambda: all(
+                path["state"] != "opening" for i in range(self.nodes)
+                for path in self.status(i)["disk"]["paths"]))
         return self
 
     def command(self, i):
@@ -145,6 +154,8 @@ class Cluster:
                   f"cluster.address={self.address[i]}", f"cluster.port={self.port[i]}",
                   f"cluster.seeds={seeds}", f"soft.link={self.link}",
                   "metrics.port=0"] + self.settings
+        if self.disk:
+            values.append(f"disk.paths={self.disks[i]}")
         command = self.before + [self.engine]
         for value in values:
             command += ["--set", value]
@@ -253,6 +264,9 @@ class Cluster:
         if self.netns:
             self.netns.close()
             self.netns = None
+        for disk in self.disks:
+            shutil.rmtree(disk, ignore_errors=True)
+        self.disks = []
         if self.directory:
             if not self.quiet:
                 for i in range(self.nodes):

@@ -28,6 +28,17 @@ static const struct word engine_words[] = {
 	{"directory_capacity_entries", "shard.capacity", 1},
 	{"directory_moving", "directory.moving", 1},
 	{"directory_owners_behind", "directory.owners_behind", 1},
+	{"disk_paths_out", "disk.paths_out", 1},
+	{"disk_pages", "disk.pages", 1},
+	{"disk_bytes", "disk.bytes", 1},
+	{"disk_used_bytes", "disk.used_bytes", 1},
+	{"disk_index_bytes", "disk.index_bytes", 1},
+	{"disk_spill_bytes", "disk.spill_bytes", 1},
+	{"disk_promotes_waiting", "disk.promotes_waiting", 1},
+	{"disk_pinned_bytes", "disk.pinned_bytes", 1},
+	{"disk_written_bytes_total", "disk.bytes_written", 1},
+	{"disk_read_bytes_total", "disk.bytes_read", 1},
+	{"disk_errors_total", "disk.errors", 1},
 	{"client_sessions", "clients.sessions", 1},
 	{"client_channels", "clients.channels", 1},
 	{"client_regions", "clients.regions", 1},
@@ -168,6 +179,30 @@ static void print_rails(json_object *report)
 	}
 }
 
+/* One line for each directory of the disk tier. */
+static void print_disk(json_object *report)
+{
+	json_object *paths = json_get(json_get(report, "disk"), "paths");
+	char name[128], reason[256], used[32], bytes[32], queued[32];
+
+	for (size_t i = 0; i < json_length(paths); i++) {
+		json_object *path = json_at(paths, i);
+
+		text_plain(json_text(path, "directory"), name, sizeof(name));
+		text_plain(json_text(path, "reason"), reason, sizeof(reason));
+		text_bytes((double)json_number(path, "used_bytes"), used, sizeof(used));
+		text_bytes((double)json_number(path, "bytes"), bytes, sizeof(bytes));
+		text_bytes((double)json_number(path, "queued_bytes"), queued, sizeof(queued));
+		printf("disk %zu, %s\n  %s%s%s; %s of %s sealed, %s queued, %d I/Os in flight, "
+		       "%lld errors\n",
+			i, name, json_text(path, "state"), reason[0] ? ": " : "", reason, used,
+			bytes, queued, (int)json_number(path, "in_flight"),
+			(long long)(json_number(path, "read_errors") +
+				    json_number(path, "crc_errors") +
+				    json_number(path, "io_errors")));
+	}
+}
+
 /* ---- members --------------------------------------------------------------------------------- */
 
 static void print_member(json_object *member, const char *state)
@@ -259,6 +294,7 @@ int ctl_status(struct ctl *ctl)
 		print_counters(json_get(report, "counters"), "", "");
 		print_calls(json_get(report, "calls"));
 		print_latency("loop_lag_seconds", json_get(report, "loop_lag"));
+		print_disk(report);
 		print_rails(report);
 	}
 	json_object_put(report);

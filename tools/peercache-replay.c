@@ -10,6 +10,7 @@
 #include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "tools/common.h"
@@ -29,6 +30,7 @@ struct replay {
 	const char *trace_path, *json_path, *name_space;
 	uint32_t requests_max;
 	uint64_t page_bytes, seed;
+	uint64_t bytes_per_s; /* of all calls together; 0: as fast as possible */
 	unsigned timeout_ms, nodes;
 	bool quiet, private_memory, describe;
 	/* state of the replay */
@@ -41,7 +43,7 @@ struct replay {
 	/* results of the replay */
 	uint64_t requests, blocks, hits, wrong, late, failed, bytes, get_ns;
 	struct histogram exists_ns, get, set;
-	uint64_t started_ns;
+	uint64_t started_ns, moved; /* moved: bytes of the pages of all calls */
 };
 
 static const char help[] =
@@ -55,6 +57,7 @@ static const char help[] =
 	"  --timeout-ms T     deadline of each call (default 5000)\n"
 	"  --namespace TEXT   namespace of the keys (default \"replay\")\n"
 	"  --seed S           seed of the generated trace (default 1)\n"
+	"  --bytes-per-s B    get and set at most B bytes a second (default: no limit)\n"
 	"  --private-memory   read into memory that the engines cannot map, through staging\n"
 	"  --describe         only print the size of the trace; needs no engine\n"
 	"  --json FILE        also write the summary as JSON (\"-\": standard output)\n"
@@ -84,6 +87,21 @@ static void prepare(struct replay *r, struct node *node, const uint64_t *id, uin
 			node->memory + i * r->page_bytes, (size_t)r->page_bytes};
 		r->page[i] = (struct pc_page){r->key[i], KEY_TEXT_BYTES, &r->segment[i], 1};
 	}
+}
+
+/* Waits until the pages that were moved so far are not too many for --bytes-per-s. */
+static void pace(struct replay *r, uint64_t pages)
+{
+	uint64_t due_ns, at_ns = now_ns();
+
+	r->moved += pages * r->page_bytes;
+	if (!r->bytes_per_s)
+		return;
+	due_ns = r->started_ns + (uint64_t)((double)r->moved * 1e9 / (double)r->bytes_per_s);
+	if (due_ns > at_ns)
+		nanosleep(&(struct timespec){.tv_sec = (time_t)((due_ns - at_ns) / 1000000000),
+				  .tv_nsec = (long)((due_ns - at_ns) % 1000000000)},
+			NULL);
 }
 
 /* Makes one call, measures its latency and checks its deadline. Returns the latency in ns. */
@@ -139,6 +157,7 @@ static uint32_t read_back(struct replay *r, struct node *node, const uint64_t *i
 			if (!content_is(r->segment[i].base, (size_t)r->page_bytes, id[from + i]))
 				r->wrong++;
 		}
+		pace(r, n);
 	}
 	return hits;
 }
@@ -155,6 +174,7 @@ static void write_rest(struct replay *r, struct node *node, const uint64_t *id, 
 		call(r, node, pc_set, n, &r->set);
 		for (uint32_t i = 0; i < n; i++)
 			r->failed += r->result[i] != PC_HIT;
+		pace(r, n);
 	}
 }
 
@@ -213,7 +233,7 @@ static json_object *summary(struct replay *r)
 {
 	json_object *o = json_object_new_object();
 	struct pc_counts sum = {0};
-	uint64_t evictions = 0, unreachable_engines = 0;
+	uint64_t evictions = 0, unreachable_engines = 0, hits_disk = 0, drops = 0;
 	double seconds = (double)(now_ns() - r->started_ns) / 1e9;
 
 	for (unsigned i = 0; i < r->nodes; i++) {
@@ -229,6 +249,8 @@ static json_object *summary(struct replay *r)
 		sum.timeouts += c.timeouts;
 		sum.bytes_staged += c.bytes_staged;
 		evictions += (uint64_t)report_number(report, "counters.pages_evicted");
+		hits_disk += (uint64_t)report_number(report, "counters.disk_hits");
+		drops += (uint64_t)report_number(report, "counters.disk_drops");
 		unreachable_engines += !report;
 		json_object_put(report);
 	}
@@ -237,6 +259,8 @@ static json_object *summary(struct replay *r)
 	add_number(o, "hits", r->hits);
 	add_number(o, "hits_local", sum.hits_local);
 	add_number(o, "hits_remote", sum.hits_remote);
+	add_number(o, "hits_disk", hits_disk);
+	add_number(o, "drops", drops);
 	add_number(o, "sets", sum.sets);
 	add_number(o, "sets_failed", r->failed);
 	add_number(o, "wrong", r->wrong);
@@ -267,6 +291,9 @@ static void print_summary(struct replay *r, json_object *o)
 		report_number(o, "sets"), r->failed, report_number(o, "evictions"),
 		report_number(o, "stale"), report_number(o, "unreachable"),
 		report_number(o, "timeouts"));
+	if (report_number(o, "hits_disk") || report_number(o, "drops"))
+		printf("pages from disk %ld  pages dropped because the disk was slower %ld\n",
+			report_number(o, "hits_disk"), report_number(o, "drops"));
 	printf("get %.2f GB/s; a call of up to %u pages: p50 %.0f us, p99 %.0f us, p99.9 %.0f us\n",
 		r->get_ns ? (double)r->bytes / (double)r->get_ns : 0, CALL_PAGES,
 		histogram_us(&r->get, 0.5), histogram_us(&r->get, 0.99),
@@ -280,9 +307,9 @@ static char *parse(struct replay *r, int argc, char **argv, const char **ret_soc
 	static const struct option options[] = {{"sockets", 1, NULL, 's'}, {"trace", 1, NULL, 't'},
 		{"requests", 1, NULL, 'n'}, {"page-bytes", 1, NULL, 'b'},
 		{"timeout-ms", 1, NULL, 'd'}, {"namespace", 1, NULL, 'k'}, {"seed", 1, NULL, 'r'},
-		{"private-memory", 0, NULL, 'p'}, {"json", 1, NULL, 'j'}, {"quiet", 0, NULL, 'q'},
-		{"describe", 0, NULL, 'D'}, {"help", 0, NULL, 'h'}, {"version", 0, NULL, 'V'},
-		{NULL, 0, NULL, 0}};
+		{"bytes-per-s", 1, NULL, 'B'}, {"private-memory", 0, NULL, 'p'},
+		{"json", 1, NULL, 'j'}, {"quiet", 0, NULL, 'q'}, {"describe", 0, NULL, 'D'},
+		{"help", 0, NULL, 'h'}, {"version", 0, NULL, 'V'}, {NULL, 0, NULL, 0}};
 	const char *sockets = NULL;
 	char *text;
 	int o;
@@ -300,6 +327,9 @@ static char *parse(struct replay *r, int argc, char **argv, const char **ret_soc
 			break;
 		case 'k': r->name_space = optarg; break;
 		case 'r': r->seed = parse_number("--seed", optarg, 0, UINT64_MAX); break;
+		case 'B':
+			r->bytes_per_s = parse_size("--bytes-per-s", optarg, 1, 1ull << 50);
+			break;
 		case 'p': r->private_memory = true; break;
 		case 'j': r->json_path = optarg; break;
 		case 'q': r->quiet = true; break;

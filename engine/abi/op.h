@@ -220,17 +220,22 @@ enum ctl_kind {
 	CTL_TOUCH = 4,  /* reports that the page of `key` on the engine `ref` at `place` was read */
 	CTL_STALE = 5, /* reports that the directory entry (key, ref, place, generation) is wrong */
 	CTL_REMOVE = 6, /* removes the page of `key` from all members that hold it */
+	/*
+	 * the client found no location of `key`: is it on a disk of this host? count 0: a get of
+	 * `length` bytes, the page is brought into memory; count 1: an exists, answered at once
+	 */
+	CTL_PROMOTE = 7,
 };
 
 /*
- * A request of a client to the control plane. PUBLISH and REMOVE are answered by one ctl_done,
- * CREDIT by one or several, the others by none.
+ * A request of a client to the control plane. PUBLISH, REMOVE and PROMOTE are answered by one
+ * ctl_done, CREDIT by one or several, the others by none.
  */
 struct ctl_op {
 	uint64_t cookie; /* number chosen by the client; ctl_done returns it */
 	uint8_t kind;    /* what the control plane is to do: enum ctl_kind */
 	uint8_t rail;    /* CTL_CREDIT: index of the rail whose pool the slots come from */
-	uint16_t count;  /* CTL_CREDIT: number of credits requested */
+	uint16_t count;  /* CTL_CREDIT: number of credits requested; CTL_PROMOTE: 0 or 1 */
 	uint16_t spare;
 	uint16_t turn;
 	struct page_key key;
@@ -239,8 +244,8 @@ struct ctl_op {
 	uint32_t place;
 	uint32_t generation;
 	uint32_t ref;
-	/* deadline of PUBLISH, REMOVE and CREDIT: the answer arrives before it, CLOCK_MONOTONIC
-	 * in ns */
+	/* deadline of PUBLISH, REMOVE, CREDIT and PROMOTE: the answer arrives before it,
+	 * CLOCK_MONOTONIC in ns */
 	uint64_t deadline_ns;
 	uint64_t spare2;
 };
@@ -256,10 +261,12 @@ struct ctl_done {
 	uint8_t kind;    /* kind of the answered request: enum ctl_kind */
 	uint8_t spare[5];
 	uint16_t turn;
-	uint32_t status;     /* result of the request: enum op_status; OP_HIT: success */
-	uint32_t place;      /* CTL_CREDIT: place of the granted slot */
-	uint32_t generation; /* CTL_CREDIT: generation of the granted slot */
-	uint32_t length;     /* CTL_CREDIT: page length that the request named, bytes */
+	uint32_t status; /* result of the request: enum op_status; OP_HIT: success */
+	uint32_t place;  /* CTL_CREDIT: place of the granted slot; CTL_PROMOTE: of the page */
+	/* CTL_CREDIT, CTL_PROMOTE: generation of the slot; PROMOTE with OP_HIT: 0 for a page that
+	 * is on disk, not in memory */
+	uint32_t generation;
+	uint32_t length; /* CTL_CREDIT: page length that the request named, bytes */
 };
 static_assert(sizeof(struct ctl_done) == 32, "two to a cache line");
 static_assert(offsetof(struct ctl_done, turn) == RING_TURN_AT, "the ring's");

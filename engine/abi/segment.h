@@ -94,6 +94,9 @@ struct status_segment {
 	uint64_t pool_bytes[RAILS_MAX]; /* length of each rail's pool, bytes */
 	/* length of the largest page that every pool of this engine can hold, bytes */
 	uint64_t page_bytes_max;
+	/* owner: control plane; 1: this host has a disk in service, so a key without a location is
+	 * worth a CTL_PROMOTE. 0 in engines that know no disk */
+	uint32_t disk;
 	/* owner: control plane; bit r is set while clients should give rail r no work: rails_out
 	 * for all peers, peer_rails_out[p] for member p. If every rail is out, clients try one
 	 * anyway. */
@@ -114,6 +117,8 @@ struct status_segment {
 		alignas(64) uint64_t behind_ns;
 	} clock[RAILS_MAX];
 };
+static_assert(offsetof(struct status_segment, rails_out) == ((32 + 8 * RAILS_MAX + 8 + 63) & ~63u),
+	"`disk` lies in what was padding");
 static_assert(
 	offsetof(struct status_segment, rail) % 64 == 0, "each sleep flag has its own cache line");
 static_assert(offsetof(struct status_segment, map) ==

@@ -2,6 +2,9 @@
 /*
  * A batch and its pages, from the call to the results. Channel thread. The phases of a page:
  *
+ * A page that a get or exists does not find goes through DISK, once, if this host has a disk:
+ *   DISK ~> here --> copied, DONE; or not on disk: DONE
+ *
  *   get      LOOK ~> found: here --> copied, DONE
  *                           elsewhere --> RUN (or FETCH or STAGE) ~> DONE,
  *                                                               or stale --> HEAD ~> DONE
@@ -58,7 +61,10 @@ static void get_here(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint
 	if (result == PC_HIT) {
 		ch->counts.hits_local++;
 		ch->counts.bytes_read += p->bytes;
-		notice_touch(ch, p, (uint32_t)(now_ns / 1000000));
+		if (unlikely(p->disk == DISK_PROMOTED))
+			notice_read(ch, &p->key, &p->at, now_ns);
+		else
+			notice_touch(ch, p, (uint32_t)(now_ns / 1000000));
 	}
 	page_done(b, i, result);
 }
@@ -80,14 +86,15 @@ void page_here(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t n
 	}
 }
 
-/* Ends a page whose look-up found no location: every owner of its key was asked. */
+/* A look-up found no location of the page: every owner of its key was asked. */
 void page_absent(struct pc_channel *ch, struct pc_batch *b, uint32_t i)
 {
 	const struct page_work *p = &b->work[i];
 
-	(void)ch;
 	if (b->kind == BATCH_SET)
 		page_queue(b, i, PAGE_STORE);
+	else if (disk_begin(ch, b, i))
+		return;
 	else if (p->flags & PAGE_SAW_STALE && b->kind == BATCH_GET)
 		page_done(b, i, PC_STALE);
 	else
@@ -181,6 +188,8 @@ void batch_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
 			set_step(ch, b, now_ns);
 		else if (b->kind == BATCH_REMOVE)
 			remove_step(ch, b);
+		else if (page_waits(b, PAGE_DISK))
+			disk_step(ch, b);
 	}
 	if (b->left && b->left == b->twins)
 		give_up_twins(b);

@@ -58,6 +58,7 @@ enum request_kind {
 	REQUEST_CREDIT,  /* CTL_CREDIT on the ctl ring */
 	REQUEST_PUBLISH, /* CTL_PUBLISH on the ctl ring */
 	REQUEST_REMOVE,  /* CTL_REMOVE on the ctl ring */
+	REQUEST_DISK,    /* CTL_PROMOTE on the ctl ring */
 };
 
 /*
@@ -271,6 +272,9 @@ enum page_phase {
 	PAGE_HEAD,
 	PAGE_PUBLISH, /* set: the page is copied; waits for room in the ctl ring */
 	PAGE_REMOVE,  /* remove: waits for room in the ctl ring */
+	/* get, exists: no owner knows the page; waits for room in the ctl ring, to have this
+	 * host's disk searched */
+	PAGE_DISK,
 	PAGE_QUEUES,
 	PAGE_IN_FLIGHT = PAGE_QUEUES, /* waits for the answer of a rail or of the control plane */
 	/* set: waits for an earlier page of the batch that has the same key */
@@ -287,6 +291,13 @@ enum page_flag {
 	PAGE_SAW_ANSWER = 32,   /* an owner has answered the current look-up of the page */
 	PAGE_SAME_PEER = 64,    /* the next bucket is READ from the same peer */
 	PAGE_SAW_REFUSAL = 128, /* the rail refused a READ of the page: OP_INVALID */
+};
+
+/* What a page has to do with the disk of this host. */
+enum page_disk {
+	DISK_UNASKED = 0,
+	DISK_ASKED,    /* one CTL_PROMOTE was sent, which suffices */
+	DISK_PROMOTED, /* the engine keeps it in memory until this channel has read it */
 };
 
 struct page_work {
@@ -329,7 +340,8 @@ struct page_work {
 	uint8_t owners;
 	/* bit per owner that was asked: owners by the current map, then by the previous map */
 	uint8_t asked;
-	uint16_t slices; /* get: number of slices of this page posted so far */
+	uint8_t slices; /* get: number of slices of this page posted so far */
+	uint8_t disk;   /* enum page_disk */
 };
 static_assert(offsetof(struct page_work, other) == 64, "the first line is the hot one");
 static_assert(sizeof(struct page_work) == 128, "a power of two");

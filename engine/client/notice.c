@@ -44,6 +44,14 @@ __attribute__((noinline)) void notice_touch_due(
 	touch(ch, e ? e : cache_put(ch, &p->key, &p->at, now_ms), now_ms);
 }
 
+void notice_read(struct pc_channel *ch, const struct page_key *key, const struct location *at,
+	uint64_t now_ns)
+{
+	uint32_t now_ms = (uint32_t)(now_ns / 1000000);
+
+	tell(ch, cache_put(ch, key, at, now_ms), now_ms);
+}
+
 void notice_wanted(struct pc_channel *ch, const struct page_key *key, uint64_t now_ns)
 {
 	struct cache_entry *e = cache_find(ch, key);

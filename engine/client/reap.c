@@ -112,7 +112,8 @@ static void ctl_done(struct pc_channel *ch, const struct ctl_done *done, uint64_
 {
 	static const uint8_t kind_of[] = {[REQUEST_CREDIT] = CTL_CREDIT,
 		[REQUEST_PUBLISH] = CTL_PUBLISH,
-		[REQUEST_REMOVE] = CTL_REMOVE};
+		[REQUEST_REMOVE] = CTL_REMOVE,
+		[REQUEST_DISK] = CTL_PROMOTE};
 	uint32_t status = done->status < OP_STATUS_COUNT ? done->status : OP_INVALID;
 	uint32_t index;
 	struct request *r = request_of(ch, done->cookie, &index);
@@ -125,6 +126,8 @@ static void ctl_done(struct pc_channel *ch, const struct ctl_done *done, uint64_
 		credit_answer(ch, r, done, now_ns);
 	else if (r->batch && r->kind == REQUEST_PUBLISH)
 		set_answer(ch, r->batch, r->page, status, now_ns);
+	else if (r->batch && r->kind == REQUEST_DISK)
+		disk_answer(ch, r->batch, r->page, done, status, now_ns);
 	else if (r->batch)
 		remove_answer(ch, r->batch, r->page, status);
 	if (--r->left == 0)

@@ -16,6 +16,7 @@
  *   connect.c    queue pairs; which rails are out of use; lost NICs
  *   view.c       summaries of the members, while a dashboard is watched
  *   watchdog.c   ends an engine whose loop or poll core has stopped
+ *   tier.c       the disk: pages that are written before eviction, pages that come back
  *   pool.c index.c shard.c    the data: pages, keys, directory entries
  */
 #ifndef CONTROL_CONTROL_H
@@ -45,6 +46,7 @@ struct trouble;       /* private to trouble.c */
 struct watchdog;      /* private to watchdog.c */
 struct metrics;       /* private to metrics.c: the metrics thread */
 struct view;          /* private to view.c: summaries of the members */
+struct tier;          /* tier.h: the disk */
 
 /* One NIC with its poll core and its pool. */
 struct control_rail {
@@ -100,6 +102,9 @@ struct control {
 	struct watchdog *watchdog;
 	struct metrics *metrics; /* NULL: no HTTP */
 	struct view *view;
+	struct tier *tier; /* NULL: no disk */
+	/* true: a device may still access the pools, so they stay mapped until the process exits */
+	bool pools_stay;
 	bool stopping;
 	/* -errno: the control plane shuts down in order, and control_run() returns this value */
 	int failed;

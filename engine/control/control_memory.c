@@ -69,7 +69,7 @@ static uint64_t pool_bytes(const struct pool *pool)
 void memory_pools_close(struct control *control)
 {
 	for (unsigned i = 0; i < control->rails; i++) {
-		if (control->rail[i].pool)
+		if (control->rail[i].pool && !control->pools_stay)
 			pool_close(control->rail[i].pool);
 		control->rail[i].pool = NULL;
 	}

@@ -68,6 +68,7 @@ void health_remember(const struct snapshot *s, struct health_past *ret)
 		.credits_refused = s->counter[COUNTER_credits_refused],
 		.credits_late = s->counter[COUNTER_credits_late],
 		.entries_dropped = s->counter[COUNTER_entries_dropped],
+		.disk_drops = s->counter[COUNTER_disk_drops],
 		.no_space = set->result[STATISTICS_NO_SPACE],
 		.set_timeouts = set->result[STATISTICS_TIMEOUT]};
 	for (unsigned r = 0; r < s->rails; r++)
@@ -183,12 +184,27 @@ static void pool_full(
 			timeouts);
 }
 
+static void disks(const struct snapshot *s, struct health *h)
+{
+	for (unsigned i = 0; i < s->disk.paths; i++) {
+		const struct snapshot_disk_path *path = &s->disk.path[i];
+
+		if (!strcmp(path->state, "out"))
+			add(h, FINDING_disk_failed, "disk %s is out of service: %s",
+				path->directory, path->reason);
+	}
+}
+
 static void growth(const struct snapshot *s, const struct health_past *past, struct health *h)
 {
 	struct health_past now;
 
 	health_remember(s, &now);
 	pool_full(past, &now, h);
+	if (now.disk_drops > past->disk_drops && s->disk.paths > s->disk.paths_out)
+		add(h, FINDING_disk_slow,
+			"disk slow: %" PRIu64 " pages were evicted unwritten in the last 10 s",
+			now.disk_drops - past->disk_drops);
 	if (now.entries_dropped > past->entries_dropped)
 		add(h, FINDING_directory_full,
 			"directory full: %" PRIu64 " entries were dropped in the last 10 s",
@@ -214,6 +230,7 @@ void health_make(const struct snapshot *s, const struct health_past *past, uint6
 	rails(s, ret);
 	members(s, ret, "down", FINDING_member_down);
 	members(s, ret, "suspect", FINDING_member_suspect);
+	disks(s, ret);
 	growth(s, past, ret);
 	versions(s, ret);
 	if (s->stopping)

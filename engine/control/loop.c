@@ -19,6 +19,7 @@
 #include "engine/control/attach.h"
 #include "engine/control/connect.h"
 #include "engine/control/publish.h"
+#include "engine/control/tier.h"
 #include "engine/control/view.h"
 #include "numa/clock.h"
 #include "numa/pin.h"
@@ -141,6 +142,7 @@ static unsigned turn(struct loop *loop)
 	unsigned work = 0;
 
 	work += hear(control);         /* take the rails' events for connect.c and attach.c */
+	work += tier_turn(control);    /* read pages from disk, write those that will be evicted */
 	work += publish_turn(control); /* serve the ctl rings: credits, publishes */
 	/* take regions that helper threads have registered or deregistered */
 	work += attach_turn(control);

@@ -5,7 +5,9 @@
  *
  * Limbo. A slot enters limbo in three steps, in this order: its generation is incremented, a fence
  * makes that visible, the clock is read (pool_rest()). Its limbo ends limbo_ns after that reading.
- * limbo_leave() is the only caller of chunk_slot_free(), so there is no other way back to FREE.
+ * limbo_end() is the only caller of chunk_slot_free(), so there is no other way back to FREE. A
+ * slot whose bytes are being written to disk leaves the list of limbo and becomes free when the
+ * write has ended (pool_write_end()).
  *
  * Generations. A slot's generation is stored in the page head of its first unit and only grows. It
  * is incremented when a credit is returned and when a page is retired, both before the slot enters
@@ -198,8 +200,7 @@ uint32_t pool_locate(const struct pool *pool, uint32_t place)
 	return (number << pool->shift) + index;
 }
 
-/* Returns the slot at `place`, or NONE unless it is in `state` and its head has this generation. */
-static uint32_t pool_locate_exact(
+uint32_t pool_locate_exact(
 	const struct pool *pool, uint32_t place, uint32_t generation, enum slot_state state)
 {
 	uint32_t slot = pool_locate(pool, place);
@@ -262,24 +263,34 @@ static uint64_t limbo_now(struct pool *pool)
 	return pool->seen_ns;
 }
 
-/* Frees up to `max` slots whose limbo has ended. Returns how many it freed. */
+void limbo_end(struct pool *pool, uint32_t slot, uint64_t now_ns)
+{
+	struct chunk *chunk = slot_chunk(pool, slot);
+
+	pool->slots[slot].disk = 0;
+	pool->limbo--;
+	chunk->limbo--;
+	pool->class[chunk->class].limbo--;
+	chunk_slot_free(pool, slot, now_ns);
+}
+
+/* Ends the limbo of up to `max` slots. Returns of how many. */
 static unsigned limbo_leave(struct pool *pool, unsigned max, uint64_t now_ns)
 {
 	unsigned n = 0;
 
 	while (n < max && pool->limbo_first != NONE) {
 		uint32_t slot = pool->limbo_first;
-		struct chunk *chunk = slot_chunk(pool, slot);
 
 		if (pool->slots[slot].until_ns > now_ns)
 			break;
 		pool->limbo_first = pool->slots[slot].next;
 		if (pool->limbo_first == NONE)
 			pool->limbo_last = NONE;
-		pool->limbo--;
-		chunk->limbo--;
-		pool->class[chunk->class].limbo--;
-		chunk_slot_free(pool, slot, now_ns);
+		if (pool->slots[slot].disk & SLOT_WRITING)
+			pool->slots[slot].disk |= SLOT_HELD;
+		else
+			limbo_end(pool, slot, now_ns);
 		n++;
 	}
 	return n;
@@ -367,6 +378,7 @@ int pool_retire(struct pool *pool, uint32_t place, uint32_t generation)
 	if (slot == NONE)
 		return -EINVAL;
 	page_head_retire(&pool->heads[place_unit(place)]);
+	slot_unpin(pool, slot);
 	sieve_remove(pool, slot);
 	slot_chunk(pool, slot)->pages--;
 	pool->pages--;
@@ -381,6 +393,8 @@ void pool_touch(struct pool *pool, uint32_t place)
 	if (slot == NONE || pool->slots[slot].state != SLOT_PAGE)
 		return;
 	pool->slots[slot].visited = 1;
+	/* the hand will not evict it in this lap */
+	spill_forget(&pool->class[slot_chunk(pool, slot)->class], &pool -> slots[slot]);
 	slot_chunk(pool, slot)->used_at = pool->published;
 }
 

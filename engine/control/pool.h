@@ -102,6 +102,30 @@ struct pool_victim {
 unsigned pool_victims(
 	struct pool *pool, uint32_t page_bytes, unsigned max, struct pool_victim *ret_victims);
 
+/* ---- what the disk tier needs (pool_disk.c) -------------------------------------------------- */
+
+/*
+ * Names up to `max` pages that pool_victims() will choose soon and that are neither on disk nor
+ * being written: those among the next `pages` pages that the eviction hand will evict. A page is
+ * named once, until the hand has passed it. Amortised O(1) for each page that the hand passes.
+ */
+unsigned pool_ahead(struct pool *pool, uint32_t page_bytes, uint32_t pages, unsigned max,
+	struct pool_victim *ret_victims);
+/*
+ * The bytes of a page are about to be written to disk: until pool_write_end() its slot is not
+ * handed out, whatever becomes of the page. -EINVAL: no page is there, or it is being written.
+ */
+int pool_write_begin(struct pool *pool, uint32_t place, uint32_t generation);
+/* `on_disk`: the page is on disk now; it is marked unless it is gone. */
+void pool_write_end(struct pool *pool, uint32_t place, uint32_t generation, bool on_disk);
+/* The page is on disk already. */
+void pool_clean_set(struct pool *pool, uint32_t place, uint32_t generation);
+/* True if the page is on disk, is being written to it, or does not exist. */
+bool pool_clean(const struct pool *pool, uint32_t place, uint32_t generation);
+/* Keeps the page from being evicted until pool_unpin() or pool_retire(). -EINVAL: not a page. */
+int pool_pin(struct pool *pool, uint32_t place, uint32_t generation);
+void pool_unpin(struct pool *pool, uint32_t place, uint32_t generation);
+
 /*
  * pool_free(): slots for pages of that size that pool_take() would find without evicting. Slots
  * whose limbo has ended are not counted until pool_take() moves them out of limbo. pool_limbo():

@@ -64,6 +64,8 @@ static uint32_t class_open(struct pool *pool, uint32_t units)
 		.newest = NONE,
 		.oldest = NONE,
 		.hand = NONE,
+		.spill = NONE,
+		.fresh = NONE,
 		.ready = {NONE, NONE}};
 	pool->class_by_units[units] = (uint8_t)i;
 	pool->classes++;

@@ -32,6 +32,8 @@ void sieve_insert(struct pool *pool, uint32_t slot)
 		pool->slots[class->newest].newer = slot;
 	class->newest = slot;
 	class->pages++;
+	if (class->wrapped && class->fresh == NONE)
+		class->fresh = slot;
 }
 
 void sieve_remove(struct pool *pool, uint32_t slot)
@@ -41,6 +43,11 @@ void sieve_remove(struct pool *pool, uint32_t slot)
 
 	if (class->hand == slot)
 		class->hand = page->newer;
+	if (class->spill == slot)
+		class->spill = page->newer;
+	if (class->fresh == slot)
+		class->fresh = page->newer;
+	spill_forget(class, page);
 	if (page->newer == NONE)
 		class->newest = page->next;
 	else
@@ -52,7 +59,7 @@ void sieve_remove(struct pool *pool, uint32_t slot)
 	class->pages--;
 }
 
-static void victim_name(const struct pool *pool, uint32_t slot, struct pool_victim *ret)
+void victim_name(const struct pool *pool, uint32_t slot, struct pool_victim *ret)
 {
 	uint32_t unit = slot_unit(pool, slot);
 	struct page_head head = page_head_load(&pool->heads[unit]);
@@ -75,6 +82,15 @@ static uint32_t class_pages(const struct pool *pool, const struct size_class *cl
 	return class->pages - (class_drains(pool, class) ? pool->chunk[pool->drain].pages : 0);
 }
 
+/* Returns how many of these pages may be evicted. */
+static uint32_t class_victims(const struct pool *pool, const struct size_class *class)
+{
+	uint32_t pinned =
+		class->pinned - (class_drains(pool, class) ? pool->chunk[pool->drain].pinned : 0);
+
+	return class_pages(pool, class) - pinned;
+}
+
 /* Returns the number of the class's slots in limbo, outside the chunk that is being drained. */
 static uint32_t class_limbo(const struct pool *pool, const struct size_class *class)
 {
@@ -83,13 +99,14 @@ static uint32_t class_limbo(const struct pool *pool, const struct size_class *cl
 
 /*
  * Picks up to `max` victims of the class by SIEVE. The loop terminates: one lap clears every
- * visited bit, and at least `want` pages are neither picked nor in the draining chunk. Its work is
- * bounded by the budget, the number of victims and the pages of the draining chunk.
+ * visited bit, and at least `want` pages are neither picked nor pinned nor in the draining chunk.
+ * Its work is bounded by the budget, the number of victims and the pages pinned or in the draining
+ * chunk.
  */
 static unsigned sieve_pick(
 	struct pool *pool, struct size_class *class, unsigned max, struct pool_victim *ret_victims)
 {
-	uint32_t slot = class->hand, pages = class_pages(pool, class);
+	uint32_t slot = class->hand, pages = class_victims(pool, class);
 	unsigned want = max < pages ? max : pages, n = 0;
 	uint64_t budget = (uint64_t)want * SIEVE_STEPS;
 
@@ -102,10 +119,13 @@ static unsigned sieve_pick(
 		if (page->visited && budget) {
 			page->visited = 0;
 			budget--;
-		} else if (!page->picked && slot >> pool->shift != pool->drain) {
+		} else if (!page->picked && !(page->disk & SLOT_PINNED) &&
+			   slot >> pool->shift != pool->drain) {
 			page->picked = 1;
 			victim_name(pool, slot, &ret_victims[n++]);
 		}
+		if (class->spills)
+			spill_passed(class, slot, page);
 		slot = page->newer;
 	}
 	class->hand = slot;
@@ -121,13 +141,14 @@ static unsigned sieve_pick(
 static unsigned drain_pick(struct pool *pool, unsigned max, struct pool_victim *ret_victims)
 {
 	struct chunk *chunk = &pool->chunk[pool->drain];
-	unsigned want = max < chunk->pages ? max : chunk->pages, n = 0;
+	uint32_t pages = chunk->pages - chunk->pinned;
+	unsigned want = max < pages ? max : pages, n = 0;
 
 	pool->drain_ignored = 0;
 	while (n < want) {
 		uint32_t slot = (pool->drain << pool->shift) + pool->drain_cursor;
 
-		if (pool->slots[slot].state == SLOT_PAGE)
+		if (pool->slots[slot].state == SLOT_PAGE && !(pool->slots[slot].disk & SLOT_PINNED))
 			victim_name(pool, slot, &ret_victims[n++]);
 		if (++pool->drain_cursor == chunk->carved)
 			pool->drain_cursor = 0;

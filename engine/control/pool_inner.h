@@ -39,6 +39,14 @@
 
 enum slot_state { SLOT_FREE, SLOT_CREDIT, SLOT_PAGE, SLOT_LIMBO };
 
+enum slot_disk {
+	SLOT_WRITING = 1, /* its bytes are being written to disk: it is not handed out before */
+	SLOT_CLEAN = 2,   /* in state PAGE: the page is on disk */
+	SLOT_PINNED = 4,  /* in state PAGE: the page is not evicted */
+	SLOT_AHEAD = 16,  /* in state PAGE: pool_ahead() has looked at it since the hand passed */
+	SLOT_HELD = 8,    /* in state LIMBO: limbo has ended, only the write has not */
+};
+
 struct slot {
 	/*
 	 * FREE: next of the chunk's free list; PAGE: the next older page; LIMBO: the next to leave
@@ -49,7 +57,8 @@ struct slot {
 	uint8_t visited;
 	/* in state PAGE: the present pool_victims() call has chosen the page already */
 	uint8_t picked;
-	uint8_t spare;
+	/* what the disk tier knows of the slot: bits of enum slot_disk */
+	uint8_t disk;
 	union {
 		uint32_t newer; /* in state PAGE: slot of the next newer page of the size class */
 		/*
@@ -73,7 +82,7 @@ struct chunk {
 	uint32_t credits, pages, limbo;
 	/* neighbours of this chunk in pool->empty, or in the list `ready` of its size class */
 	uint32_t next, prev;
-	uint32_t spare;
+	uint32_t pinned; /* of `pages` */
 	/*
 	 * value of the clock pool->published when a page of this chunk was last published or
 	 * touched
@@ -92,11 +101,24 @@ struct size_class {
 	/* number of free slots of this class, without those of the chunk that is draining */
 	uint32_t free;
 	uint32_t pages, limbo;
+	uint32_t pinned; /* of `pages` */
 	/*
 	 * ends of the SIEVE queue of pages, and the eviction hand; hand NONE: it restarts at the
 	 * oldest page
 	 */
 	uint32_t newest, oldest, hand;
+	/*
+	 * pool_ahead(): the next page to look at, valid while `spills`, and the number of pages
+	 * with SLOT_AHEAD
+	 */
+	uint32_t spill, ahead;
+	/* first page that was published since the pointer has passed the newest page; NONE */
+	uint32_t fresh;
+	/*
+	 * wrapped: the pointer has passed the newest page and the hand has not; second: everything
+	 * was looked at once, so visited pages are next
+	 */
+	bool spills, wrapped, second;
 	/* pages evicted since this class last looked for an idle chunk of another class */
 	uint32_t evicted;
 	/* chunks of this class that have free slots, without the chunk that is draining */
@@ -173,6 +195,11 @@ static inline uint32_t pool_units(const struct pool *pool, uint32_t page_bytes)
 
 /* Returns the slot that starts at `place`, in use or not; NONE: no slot starts there. */
 uint32_t pool_locate(const struct pool *pool, uint32_t place);
+/* Returns the slot at `place`, or NONE unless it is in `state` and its head has this generation. */
+uint32_t pool_locate_exact(
+	const struct pool *pool, uint32_t place, uint32_t generation, enum slot_state state);
+/* Makes a slot whose limbo has ended, and which is in no list, free. */
+void limbo_end(struct pool *pool, uint32_t slot, uint64_t now_ns);
 
 /* ---- pool_chunk.c: chunks and their size classes --------------------------------------------- */
 
@@ -201,9 +228,22 @@ void chunk_slot_free(struct pool *pool, uint32_t slot, uint64_t now_ns);
 void drain_start(struct pool *pool, uint32_t chunk, uint32_t units);
 void drain_give_up(struct pool *pool);
 
+/* ---- pool_disk.c: what the disk tier needs --------------------------------------------------- */
+
+/* The slot leaves the state PAGE, or is handed out: what the disk tier knew of it is void. */
+void slot_unpin(struct pool *pool, uint32_t slot);
+/*
+ * The page is not the next to be evicted any more: it was visited, the hand passes it, or it goes.
+ */
+void spill_forget(struct size_class *class, struct slot *page);
+/* The eviction hand passes `slot`. */
+void spill_passed(struct size_class *class, uint32_t slot, struct slot *page);
+
 /* ---- pool_evict.c: choice of victims --------------------------------------------------------- */
 
 void sieve_insert(struct pool *pool, uint32_t slot);
 void sieve_remove(struct pool *pool, uint32_t slot);
+/* Describes the page in the slot. */
+void victim_name(const struct pool *pool, uint32_t slot, struct pool_victim *ret);
 
 #endif

@@ -13,6 +13,7 @@
 #include "config/log.h"
 #include "engine/control/attach.h"
 #include "engine/control/directory.h"
+#include "engine/control/tier.h"
 #include "engine/rail/inbox.h"
 #include "numa/clock.h"
 
@@ -41,8 +42,7 @@ static void answer(struct publish *p, struct publish_channel *c, const struct ct
  * Stores the answer for later and returns the number with which directory.c calls back;
  * PUBLISH_NO_ANSWER: no memory.
  */
-static uint32_t answer_later(
-	struct publish *p, const struct publish_channel *c, const struct ctl_op *op)
+uint32_t publish_later(struct publish *p, const struct publish_channel *c, const struct ctl_op *op)
 {
 	struct publish_answer *a;
 	uint32_t at;
@@ -73,32 +73,47 @@ static uint32_t answer_later(
 }
 
 /*
- * The directory_done callback. The channel may have closed meanwhile and its id may belong to
- * another channel, so the generation is compared.
+ * The channel may have closed meanwhile and its id may belong to another channel, so the generation
+ * is compared.
  */
-static void on_done(void *context, uint64_t cookie, enum op_status status)
+void publish_later_answer(struct publish *p, uint32_t later, const struct ctl_done *done)
 {
-	struct publish *p = context;
-	struct publish_answer *a = cookie < p->answers ? &p->answer[cookie] : NULL;
+	struct publish_answer *a = later < p->answers ? &p->answer[later] : NULL;
 	struct publish_channel *c;
 
 	if (!a || !a->used) {
-		log_error(
-			"publish: the directory answered request %llu twice; the second answer is ignored",
-			(unsigned long long)cookie);
+		log_error("publish: request %u was answered twice; the second answer is ignored",
+			later);
 		return;
 	}
 	c = p->channel[a->channel];
 	if (c && c->generation == a->generation) {
-		const struct ctl_done done = {
-			.cookie = a->cookie, .kind = a->kind, .status = status};
+		struct ctl_done whole = *done;
 
-		publish_put(p, c, &done);
+		whole.cookie = a->cookie;
+		whole.kind = a->kind;
+		publish_put(p, c, &whole);
 	}
 	a->used = false;
 	a->next_free = p->answer_free;
-	p->answer_free = (uint32_t)cookie;
+	p->answer_free = later;
 	p->answers_used--;
+}
+
+/* The directory_done callback. */
+static void on_done(void *context, uint64_t cookie, enum op_status status)
+{
+	publish_later_answer(context, (uint32_t)cookie, &(struct ctl_done){.status = status});
+}
+
+void publish_answer(struct publish *p, struct publish_channel *c, const struct ctl_op *op,
+	const struct ctl_done *done)
+{
+	struct ctl_done whole = *done;
+
+	whole.cookie = op->cookie;
+	whole.kind = op->kind;
+	publish_put(p, c, &whole);
 }
 
 /* ---- ops of clients -------------------------------------------------------------------------- */
@@ -132,7 +147,7 @@ static void give_back(struct publish *p, const struct credit *credit)
 static void tell_directory(struct publish *p, struct publish_channel *c, const struct ctl_op *op,
 	uint32_t place, uint32_t generation, uint64_t now_ns)
 {
-	uint32_t later = answer_later(p, c, op);
+	uint32_t later = publish_later(p, c, op);
 
 	if (later == PUBLISH_NO_ANSWER) {
 		answer(p, c, op, OP_NO_SPACE);
@@ -203,6 +218,8 @@ static void serve_publish(
 	publish_hold(p, rail, credit.length, -1);
 	publish_hold(p, rail, op->length, 1);
 	control->counter[COUNTER_pages_published]++;
+	tier_replaced(control, &op->key, op->length);
+	tier_published(control);
 	if (p->rail[rail].first)
 		/*
 		 * makes publish_turn() look at the waiting credit requests: the new page can be
@@ -241,7 +258,7 @@ static void serve_stale(struct publish *p, const struct ctl_op *op)
 static void serve_remove(
 	struct publish *p, struct publish_channel *c, const struct ctl_op *op, uint64_t now_ns)
 {
-	uint32_t later = key_is_zero(&op->key) ? PUBLISH_NO_ANSWER : answer_later(p, c, op);
+	uint32_t later = key_is_zero(&op->key) ? PUBLISH_NO_ANSWER : publish_later(p, c, op);
 
 	if (later == PUBLISH_NO_ANSWER) {
 		answer(p, c, op, key_is_zero(&op->key) ? OP_INVALID : OP_NO_SPACE);
@@ -272,13 +289,16 @@ static void serve(struct publish *p, struct publish_channel *c, struct ctl_op *o
 	case CTL_PUBLISH: serve_publish(p, c, op, now_ns); break;
 	case CTL_RETURN: serve_return(p, c, op); break;
 	case CTL_TOUCH:
-		if (op->ref == p->control->ref)
+		if (op->ref == p->control->ref) {
 			publish_touched(p->control, op->place);
-		else
+			tier_touched(p->control, op->place, op->generation);
+		} else {
 			directory_touch(p->control, op->ref, op->place);
+		}
 		break;
 	case CTL_STALE: serve_stale(p, op); break;
 	case CTL_REMOVE: serve_remove(p, c, op, now_ns); break;
+	case CTL_PROMOTE: tier_serve(p->control, c, op, now_ns); break;
 	default: p->control->counter[COUNTER_ops_invalid]++; answer(p, c, op, OP_INVALID);
 	}
 }
@@ -376,11 +396,11 @@ void publish_touched(struct control *control, uint32_t place)
 bool publish_forget(struct control *control, const struct page_key *key)
 {
 	const struct index_entry *e = index_find(control->index, key);
+	bool here = e;
 
-	if (!e)
-		return false;
-	publish_take_away(control->publish, key, e->place, e->generation);
-	return true;
+	if (e)
+		publish_take_away(control->publish, key, e->place, e->generation);
+	return tier_forget(control, key) || here;
 }
 
 void publish_channel_open(struct control *control, struct publish_channel *channel)

@@ -230,6 +230,15 @@ void publish_counts(const struct control *control, struct publish_counts *ret);
  * `owed`.
  */
 void publish_put(struct publish *p, struct publish_channel *c, const struct ctl_done *done);
+/* Answers an op now: `done` needs neither cookie nor kind. */
+void publish_answer(struct publish *p, struct publish_channel *c, const struct ctl_op *op,
+	const struct ctl_done *done);
+/*
+ * Stores the answer for later and returns the number for publish_later_answer(), which is to be
+ * called once; PUBLISH_NO_ANSWER: no memory. The channel may close meanwhile.
+ */
+uint32_t publish_later(struct publish *p, const struct publish_channel *c, const struct ctl_op *op);
+void publish_later_answer(struct publish *p, uint32_t later, const struct ctl_done *done);
 /*
  * Serves the op CTL_CREDIT: grants the slots or queues the request. c->owed includes op->count
  * already.

@@ -9,6 +9,7 @@
 #include "engine/abi/probe.h"
 #include "engine/control/directory.h"
 #include "engine/control/publish.h"
+#include "engine/control/tier.h"
 #include "numa/clock.h"
 
 #define VICTIMS 128u /* number of victims that one call of pool_victims() is asked to return */
@@ -166,6 +167,7 @@ static uint32_t evict(struct publish *p, unsigned rail, uint32_t units, uint32_t
 		if (n == 0)
 			break;
 		for (unsigned i = 0; i < n; i++) {
+			tier_evicting(p->control, &victim[i]);
 			publish_take_away(p, &victim[i].key, victim[i].place, victim[i].generation);
 			PROBE_EVICT(rail, victim[i].place, victim[i].length);
 			made += units_of(victim[i].length);

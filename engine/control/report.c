@@ -262,6 +262,52 @@ static void report_directory(struct json *j, const struct snapshot *s)
 	json_count(j, "keys", s->keys);
 }
 
+static void report_path(struct json *j, const struct snapshot_disk_path *path)
+{
+	json_open(j, NULL, "{");
+	json_string(j, "directory", path->directory);
+	json_string(j, "state", path->state);
+	json_string(j, "reason", path->reason);
+	json_count(j, "bytes", path->bytes);
+	json_count(j, "used_bytes", path->used_bytes);
+	json_count(j, "queued_bytes", path->queued_bytes);
+	json_count(j, "in_flight", path->flying);
+	json_count(j, "pages_written", path->pages_written);
+	json_count(j, "bytes_written", path->bytes_written);
+	json_count(j, "pages_read", path->pages_read);
+	json_count(j, "bytes_read", path->bytes_read);
+	json_count(j, "pages_recovered", path->pages_recovered);
+	json_count(j, "read_errors", path->read_errors);
+	json_count(j, "crc_errors", path->crc_errors);
+	json_count(j, "io_errors", path->io_errors);
+	json_flag(j, "cleared", path->cleared);
+	json_close(j, "}");
+}
+
+static void report_disk(struct json *j, const struct snapshot_disk *disk)
+{
+	json_open(j, "disk", "{");
+	json_count(j, "pages", disk->pages);
+	json_count(j, "index_bytes", disk->index_bytes);
+	json_count(j, "bytes", disk->bytes);
+	json_count(j, "used_bytes", disk->used_bytes);
+	json_count(j, "bytes_written", disk->bytes_written);
+	json_count(j, "bytes_read", disk->bytes_read);
+	json_count(j, "errors", disk->errors);
+	json_count(j, "paths_out", disk->paths_out);
+	json_count(j, "spills", disk->spills);
+	json_count(j, "spill_bytes", disk->spill_bytes);
+	json_count(j, "promotes", disk->promotes);
+	json_count(j, "promotes_waiting", disk->waiting);
+	json_count(j, "pins", disk->pins);
+	json_count(j, "pinned_bytes", disk->pinned_bytes);
+	json_open(j, "paths", "[");
+	for (unsigned i = 0; i < disk->paths; i++)
+		report_path(j, &disk->path[i]);
+	json_close(j, "]");
+	json_close(j, "}");
+}
+
 static void report_connections(struct json *j, const struct snapshot *s)
 {
 	json_open(j, "connections", "{");
@@ -393,6 +439,7 @@ int report_make(
 	json_close(&j, "]");
 	report_counters(&j, s->counter);
 	report_directory(&j, s);
+	report_disk(&j, &s->disk);
 	report_connections(&j, s);
 	report_clients(&j, s);
 	report_loop(&j, s);

@@ -16,6 +16,7 @@
 #include "engine/control/member.h"
 #include "engine/control/publish.h"
 #include "engine/control/report.h"
+#include "engine/control/tier.h"
 #include "engine/control/view.h"
 #include "numa/clock.h"
 
@@ -175,6 +176,68 @@ static void take_directory(const struct control *control, struct snapshot *s)
 	s->keys = index_count(control->index);
 }
 
+static void take_path(
+	const struct tier *t, unsigned i, uint32_t segment_bytes, struct snapshot_disk_path *ret)
+{
+	static const char *const states[] = {"opening", "up", "out"};
+	const struct disk_path_report *r = &t->report.path[i];
+	const char *name = t->options.path[i].directory;
+	size_t length = strlen(name);
+	enum disk_path_state state = t->state == TIER_OPENING  ? DISK_PATH_OPENING
+				     : t->state == TIER_FAILED ? DISK_PATH_OUT
+							       : r->state;
+
+	*ret = (struct snapshot_disk_path){.bytes = (uint64_t)r->segments * segment_bytes,
+		.used_bytes = (uint64_t)r->sealed * segment_bytes,
+		.queued_bytes = r->queued_bytes,
+		.flying = r->flying,
+		.pages_written = r->pages_written,
+		.bytes_written = r->bytes_written,
+		.pages_read = r->pages_read,
+		.bytes_read = r->bytes_read,
+		.pages_recovered = r->pages_recovered,
+		.read_errors = r->read_errors,
+		.crc_errors = r->crc_errors,
+		.io_errors = r->io_errors,
+		.cleared = r->cleared};
+	text_copy(ret->directory, sizeof(ret->directory),
+		length < sizeof(ret->directory) ? name
+						: name + length - sizeof(ret->directory) + 1);
+	text_copy(ret->state, sizeof(ret->state), states[state]);
+	text_copy(ret->reason, sizeof(ret->reason), r->reason);
+}
+
+static void take_disk(const struct control *control, struct snapshot_disk *ret)
+{
+	const struct tier *t = control->tier;
+	struct tier_counts counts;
+
+	memset(ret, 0, sizeof(*ret));
+	if (!t)
+		return;
+	tier_counts(control, &counts);
+	ret->pages = t->report.pages;
+	ret->index_bytes = t->report.index_bytes;
+	ret->spills = counts.spills;
+	ret->promotes = counts.promotes;
+	ret->waiting = counts.waiting;
+	ret->pins = counts.pins;
+	ret->spill_bytes = counts.spill_bytes;
+	ret->pinned_bytes = counts.pinned_bytes;
+	ret->paths = t->options.paths;
+	for (unsigned i = 0; i < ret->paths; i++) {
+		const struct snapshot_disk_path *path = &ret->path[i];
+
+		take_path(t, i, t->options.segment_bytes, &ret->path[i]);
+		ret->paths_out += !strcmp(path->state, "out");
+		ret->bytes += path->bytes;
+		ret->used_bytes += path->used_bytes;
+		ret->bytes_written += path->bytes_written;
+		ret->bytes_read += path->bytes_read;
+		ret->errors += path->read_errors + path->crc_errors + path->io_errors;
+	}
+}
+
 void snapshot_take(struct control *control, struct snapshot *ret)
 {
 	const struct loop *loop = loop_of(control);
@@ -198,6 +261,7 @@ void snapshot_take(struct control *control, struct snapshot *ret)
 	take_members(control, ret);
 	take_directory(control, ret);
 	take_clients(control, ret);
+	take_disk(control, &ret->disk);
 	connect_counts(control, &ret->connections);
 	memcpy(ret->counter, control->counter, sizeof(ret->counter));
 	memcpy(ret->lag, loop->lag, sizeof(ret->lag));

@@ -21,6 +21,7 @@ struct control;
 #define SNAPSHOT_VIEWED_MS 200u /* the same, while a page shows this engine: view_active() */
 #define SNAPSHOT_STATE_BYTES 8  /* "up", "down", "slow", "lost"; "suspect" */
 #define SNAPSHOT_SOFTWARE_BYTES 32
+#define HEALTH_REASON_BYTES 160
 #define SNAPSHOT_MEMBERS (2 * NODES_MAX) /* members up and members down that are remembered */
 
 struct snapshot_member {
@@ -57,6 +58,28 @@ struct snapshot_rail {
 	uint64_t latency_ns_sum;
 };
 
+struct snapshot_disk_path {
+	char directory[NAME_BYTES_MAX];   /* the end of a long name */
+	char state[SNAPSHOT_STATE_BYTES]; /* "opening", "up", "out" */
+	char reason[HEALTH_REASON_BYTES]; /* why it is out */
+	uint64_t bytes, used_bytes, queued_bytes;
+	uint64_t flying; /* I/Os */
+	uint64_t pages_written, bytes_written, pages_read, bytes_read, pages_recovered;
+	uint64_t read_errors, crc_errors, io_errors;
+	bool cleared;
+};
+
+/* The disk tier; paths 0: there is none. */
+struct snapshot_disk {
+	unsigned paths, paths_out;
+	struct snapshot_disk_path path[DISK_PATHS_MAX];
+	uint64_t pages, index_bytes;
+	uint32_t spills, promotes, waiting, pins;
+	uint64_t spill_bytes, pinned_bytes;
+	/* sums of the paths */
+	uint64_t bytes, used_bytes, bytes_written, bytes_read, errors;
+};
+
 struct snapshot_poll_core {
 	unsigned number; /* as in snapshot_rail.poll_core */
 	unsigned rails;
@@ -88,6 +111,7 @@ struct snapshot {
 	bool directory_moving;     /* entries move to new owners after a map change */
 	unsigned directory_behind; /* owners that have not taken all of our entries yet */
 	struct connect_counts connections;
+	struct snapshot_disk disk;
 	unsigned sessions, channels, regions, extents;
 	uint64_t credits, waiting, answers;
 	struct statistics_words clients; /* totals of all clients since the engine started */

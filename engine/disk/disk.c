@@ -64,7 +64,7 @@ static void publish(struct disk *disk)
 {
 	struct store *store = &disk->store;
 	struct disk_report *report = &disk->report;
-	uint64_t index = index_bytes(&store->index, &report->pages);
+	uint64_t index = disk_index_bytes(&store->index, &report->pages);
 	bool finished = !STAILQ_EMPTY(&store->finished);
 
 	pthread_mutex_lock(&disk->lock);
@@ -227,6 +227,10 @@ int disk_open(const struct disk_options *options, struct disk **ret_disk)
 		pthread_sigmask(SIG_SETMASK, &before, NULL);
 	}
 	if (rc) {
+		if (options->failed) {
+			publish(disk);
+			*options->failed = disk->report;
+		}
 		(void)disk_free(disk);
 		return rc;
 	}
@@ -236,9 +240,9 @@ int disk_open(const struct disk_options *options, struct disk **ret_disk)
 
 bool disk_find(struct disk *disk, const struct page_key *key, uint32_t *ret_length)
 {
-	struct index_found found;
+	struct disk_index_found found;
 
-	if (!index_find(&disk->store.index, key, &found))
+	if (!disk_index_find(&disk->store.index, key, &found))
 		return false;
 	*ret_length = found.length;
 	return true;

@@ -68,6 +68,8 @@ struct disk_request {
 	uint32_t waiting; /* REMOVE: paths whose tombstone is not synced yet, one bit each */
 };
 
+struct disk_report;
+
 struct disk_options {
 	unsigned paths;
 	struct {
@@ -80,6 +82,7 @@ struct disk_options {
 	uint64_t write_bytes_per_day; /* all paths together; 0: no limit */
 	uint32_t timeout_ms;          /* an I/O that takes longer puts its path out of service */
 	bool threads;                 /* no io_uring: pread and pwrite on threads */
+	struct disk_report *failed;   /* NULL, or where disk_open() reports why it failed */
 };
 
 enum disk_path_state { DISK_PATH_OPENING, DISK_PATH_IN_SERVICE, DISK_PATH_OUT };

@@ -15,7 +15,7 @@
 #define EMPTY_STEP 64u /* pages that are removed while the lock is held */
 static_assert(PAGE_BYTES_MAX <= LIVE, "length - 1 leaves the upper bit");
 
-static struct index_page *page_at(struct index *index, uint32_t id)
+static struct disk_index_page *page_at(struct disk_index *index, uint32_t id)
 {
 	return &index->segment[id >> 16].page[id & 0xffff];
 }
@@ -30,7 +30,7 @@ static uint32_t hash(const uint32_t key[4])
 }
 
 /* The bucket of a hash: buckets below `split` have been split already. */
-static uint32_t bucket_of(const struct index *index, uint32_t h)
+static uint32_t bucket_of(const struct disk_index *index, uint32_t h)
 {
 	uint32_t power = 1u << (31 - __builtin_clz(index->buckets));
 	uint32_t bucket = h & (2 * power - 1);
@@ -38,12 +38,12 @@ static uint32_t bucket_of(const struct index *index, uint32_t h)
 	return bucket < index->buckets ? bucket : bucket - power;
 }
 
-static uint32_t *head_at(struct index *index, uint32_t bucket)
+static uint32_t *head_at(struct disk_index *index, uint32_t bucket)
 {
 	return &index->chunk[bucket / CHUNK_HEADS][bucket % CHUNK_HEADS];
 }
 
-static int chunk_add(struct index *index)
+static int chunk_add(struct disk_index *index)
 {
 	uint32_t **chunk = realloc(index->chunk, (index->chunks + 1) * sizeof(*chunk));
 
@@ -58,7 +58,7 @@ static int chunk_add(struct index *index)
 	return 0;
 }
 
-int index_open(struct index *index, uint32_t segments)
+int disk_index_open(struct disk_index *index, uint32_t segments)
 {
 	memset(index, 0, sizeof(*index));
 	index->segment = calloc(segments, sizeof(*index->segment));
@@ -73,7 +73,7 @@ int index_open(struct index *index, uint32_t segments)
 	return 0;
 }
 
-void index_close(struct index *index)
+void disk_index_close(struct disk_index *index)
 {
 	for (uint32_t i = 0; i < index->segments; i++) {
 		free(index->segment[i].page);
@@ -86,7 +86,8 @@ void index_close(struct index *index)
 	pthread_mutex_destroy(&index->lock);
 }
 
-bool index_find(struct index *index, const struct page_key *key, struct index_found *ret_found)
+bool disk_index_find(
+	struct disk_index *index, const struct page_key *key, struct disk_index_found *ret_found)
 {
 	uint32_t words[4], id;
 	bool found = false;
@@ -97,10 +98,10 @@ bool index_find(struct index *index, const struct page_key *key, struct index_fo
 	while (id != INDEX_NONE && memcmp(page_at(index, id)->key, words, sizeof(words)))
 		id = page_at(index, id)->next;
 	if (id != INDEX_NONE) {
-		const struct index_segment *segment = &index->segment[id >> 16];
-		const struct index_page *page = page_at(index, id);
+		const struct disk_index_segment *segment = &index->segment[id >> 16];
+		const struct disk_index_page *page = page_at(index, id);
 
-		*ret_found = (struct index_found){.id = id,
+		*ret_found = (struct disk_index_found){.id = id,
 			.life = segment->life,
 			.segment = id >> 16,
 			.unit = segment->unit[id & 0xffff],
@@ -112,15 +113,15 @@ bool index_find(struct index *index, const struct page_key *key, struct index_fo
 	return found;
 }
 
-static bool still(struct index *index, const struct index_found *found)
+static bool still(struct disk_index *index, const struct disk_index_found *found)
 {
-	const struct index_segment *segment = &index->segment[found->segment];
+	const struct disk_index_segment *segment = &index->segment[found->segment];
 
 	return segment->life == found->life && (found->id & 0xffff) < segment->pages &&
 	       (page_at(index, found->id)->length & LIVE);
 }
 
-bool index_still(struct index *index, const struct index_found *found)
+bool disk_index_still(struct disk_index *index, const struct disk_index_found *found)
 {
 	bool rc;
 
@@ -131,7 +132,7 @@ bool index_still(struct index *index, const struct index_found *found)
 }
 
 /* One more bucket: the pages of the bucket that it is split from are distributed over both. */
-static void grow(struct index *index)
+static void grow(struct disk_index *index)
 {
 	uint32_t from = index->buckets - (1u << (31 - __builtin_clz(index->buckets)));
 	uint32_t id, next;
@@ -142,7 +143,7 @@ static void grow(struct index *index)
 	*head_at(index, from) = INDEX_NONE;
 	index->buckets++;
 	for (; id != INDEX_NONE; id = next) {
-		struct index_page *page = page_at(index, id);
+		struct disk_index_page *page = page_at(index, id);
 		uint32_t *head = head_at(index, bucket_of(index, hash(page->key)));
 
 		next = page->next;
@@ -151,9 +152,9 @@ static void grow(struct index *index)
 	}
 }
 
-static int segment_resize(struct index_segment *segment, uint32_t room)
+static int segment_resize(struct disk_index_segment *segment, uint32_t room)
 {
-	struct index_page *page = realloc(segment->page, room * sizeof(*page));
+	struct disk_index_page *page = realloc(segment->page, room * sizeof(*page));
 	uint16_t *unit;
 
 	if (!page)
@@ -167,12 +168,12 @@ static int segment_resize(struct index_segment *segment, uint32_t room)
 	return 0;
 }
 
-uint32_t index_add(struct index *index, uint32_t number, uint32_t unit, const struct page_key *key,
-	uint32_t length, uint32_t crc)
+uint32_t disk_index_add(struct disk_index *index, uint32_t number, uint32_t unit,
+	const struct page_key *key, uint32_t length, uint32_t crc)
 {
-	struct index_segment *segment = &index->segment[number];
+	struct disk_index_segment *segment = &index->segment[number];
 	uint32_t id = INDEX_NONE, *head;
-	struct index_page *page;
+	struct disk_index_page *page;
 
 	pthread_mutex_lock(&index->lock);
 	if (segment->pages > 0xfffe)
@@ -196,9 +197,9 @@ out:
 	return id;
 }
 
-static void unlink_page(struct index *index, uint32_t id)
+static void unlink_page(struct disk_index *index, uint32_t id)
 {
-	struct index_page *page = page_at(index, id);
+	struct disk_index_page *page = page_at(index, id);
 	uint32_t *at = head_at(index, bucket_of(index, hash(page->key)));
 
 	while (*at != id)
@@ -208,7 +209,7 @@ static void unlink_page(struct index *index, uint32_t id)
 	index->pages--;
 }
 
-void index_remove(struct index *index, const struct index_found *found)
+void disk_index_remove(struct disk_index *index, const struct disk_index_found *found)
 {
 	pthread_mutex_lock(&index->lock);
 	if (still(index, found))
@@ -216,9 +217,9 @@ void index_remove(struct index *index, const struct index_found *found)
 	pthread_mutex_unlock(&index->lock);
 }
 
-void index_empty(struct index *index, uint32_t number)
+void disk_index_empty(struct disk_index *index, uint32_t number)
 {
-	struct index_segment *segment = &index->segment[number];
+	struct disk_index_segment *segment = &index->segment[number];
 	uint32_t at = 0;
 
 	do {
@@ -229,16 +230,16 @@ void index_empty(struct index *index, uint32_t number)
 		if (at == segment->pages) {
 			free(segment->page);
 			free(segment->unit);
-			*segment = (struct index_segment){.life = segment->life + 1};
+			*segment = (struct disk_index_segment){.life = segment->life + 1};
 			at = 0;
 		}
 		pthread_mutex_unlock(&index->lock);
 	} while (at);
 }
 
-void index_trim(struct index *index, uint32_t number)
+void disk_index_trim(struct disk_index *index, uint32_t number)
 {
-	struct index_segment *segment = &index->segment[number];
+	struct disk_index_segment *segment = &index->segment[number];
 
 	pthread_mutex_lock(&index->lock);
 	if (segment->pages)
@@ -246,7 +247,7 @@ void index_trim(struct index *index, uint32_t number)
 	pthread_mutex_unlock(&index->lock);
 }
 
-uint64_t index_bytes(struct index *index, uint32_t *ret_pages)
+uint64_t disk_index_bytes(struct disk_index *index, uint32_t *ret_pages)
 {
 	uint64_t bytes;
 
@@ -254,7 +255,8 @@ uint64_t index_bytes(struct index *index, uint32_t *ret_pages)
 	bytes = index->segments * sizeof(*index->segment) +
 		(uint64_t)index->chunks * (CHUNK_HEADS * sizeof(uint32_t) + sizeof(void *));
 	for (uint32_t i = 0; i < index->segments; i++)
-		bytes += index->segment[i].room * (sizeof(struct index_page) + sizeof(uint16_t));
+		bytes += index->segment[i].room *
+			 (sizeof(struct disk_index_page) + sizeof(uint16_t));
 	*ret_pages = index->pages;
 	pthread_mutex_unlock(&index->lock);
 	return bytes;

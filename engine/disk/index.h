@@ -20,24 +20,24 @@
 #define INDEX_NONE UINT32_MAX
 
 /* One page. 28 bytes: the key is in words of 4 bytes, so that nothing is padded. */
-struct index_page {
+struct disk_index_page {
 	uint32_t key[4];
 	uint32_t crc;
 	uint32_t length; /* bytes - 1; bit 31: the entry is in the table */
 	uint32_t next;   /* next entry of the chain, INDEX_NONE at its end */
 };
-static_assert(sizeof(struct index_page) == 28, "memory a page");
+static_assert(sizeof(struct disk_index_page) == 28, "memory a page");
 
-struct index_segment {
-	struct index_page *page;
+struct disk_index_segment {
+	struct disk_index_page *page;
 	uint16_t *unit; /* where the page starts in its segment */
 	uint32_t pages, room;
 	uint32_t life; /* incremented when the segment is emptied: an id of before is not valid */
 };
 
-struct index {
+struct disk_index {
 	pthread_mutex_t lock;
-	struct index_segment *segment;
+	struct disk_index_segment *segment;
 	uint32_t segments;
 	uint32_t **chunk; /* heads of the chains, in chunks */
 	uint32_t chunks, buckets;
@@ -45,28 +45,29 @@ struct index {
 };
 
 /* A page as it was found. */
-struct index_found {
+struct disk_index_found {
 	uint32_t id; /* segment << 16 | position */
 	uint32_t life;
 	uint32_t segment, unit, length, crc;
 };
 
 /* Returns 0 or -ENOMEM. `segments` is at most DISK_SEGMENTS_MAX. */
-int index_open(struct index *index, uint32_t segments);
-void index_close(struct index *index);
-bool index_find(struct index *index, const struct page_key *key, struct index_found *ret_found);
+int disk_index_open(struct disk_index *index, uint32_t segments);
+void disk_index_close(struct disk_index *index);
+bool disk_index_find(
+	struct disk_index *index, const struct page_key *key, struct disk_index_found *ret_found);
 /* True while the page that was found is still that page. */
-bool index_still(struct index *index, const struct index_found *found);
+bool disk_index_still(struct disk_index *index, const struct disk_index_found *found);
 /* Adds a page that is not in the index. Returns its id, or INDEX_NONE without memory. */
-uint32_t index_add(struct index *index, uint32_t segment, uint32_t unit, const struct page_key *key,
-	uint32_t length, uint32_t crc);
+uint32_t disk_index_add(struct disk_index *index, uint32_t segment, uint32_t unit,
+	const struct page_key *key, uint32_t length, uint32_t crc);
 /* Removes a page; nothing if it is not the page that was found any more. */
-void index_remove(struct index *index, const struct index_found *found);
+void disk_index_remove(struct disk_index *index, const struct disk_index_found *found);
 /* Removes all pages of a segment, in short steps, and frees their memory. */
-void index_empty(struct index *index, uint32_t segment);
+void disk_index_empty(struct disk_index *index, uint32_t segment);
 /* Gives back the memory that a full segment does not need. */
-void index_trim(struct index *index, uint32_t segment);
+void disk_index_trim(struct disk_index *index, uint32_t segment);
 /* Bytes of memory of the index, and pages in it. */
-uint64_t index_bytes(struct index *index, uint32_t *ret_pages);
+uint64_t disk_index_bytes(struct disk_index *index, uint32_t *ret_pages);
 
 #endif

@@ -81,13 +81,13 @@ static uint64_t ordinal_of(const struct recovery *recovery, uint32_t segment)
 static int add_page(
 	struct recovery *recovery, uint32_t segment, uint32_t unit, const struct disk_entry *entry)
 {
-	struct index *index = &recovery->store->index;
-	struct index_found other;
+	struct disk_index *index = &recovery->store->index;
+	struct disk_index_found other;
 	uint32_t id;
 
 	if (removal_at(recovery, &entry->key)->sequence >= entry->sequence)
 		return 0;
-	if (index_find(index, &entry->key, &other)) {
+	if (disk_index_find(index, &entry->key, &other)) {
 		uint64_t sequence = recovery->sequence[other.segment][other.id & 0xffff];
 
 		/* Equal numbers: a page that salvage had copied when the engine ended. */
@@ -95,9 +95,9 @@ static int add_page(
 			(sequence == entry->sequence && ordinal_of(recovery, other.segment) <=
 								ordinal_of(recovery, segment)))
 			return 0;
-		index_remove(index, &other);
+		disk_index_remove(index, &other);
 	}
-	id = index_add(index, segment, unit, &entry->key, entry->length, entry->crc);
+	id = disk_index_add(index, segment, unit, &entry->key, entry->length, entry->crc);
 	if (id == INDEX_NONE)
 		return -ENOMEM;
 	recovery->sequence[segment][id & 0xffff] = entry->sequence;
@@ -127,7 +127,7 @@ static int add_segment(struct recovery *recovery, struct store_path *path, uint3
 		}
 	}
 	if (path->segment[number].state == SEGMENT_SEALED)
-		index_trim(&recovery->store->index, path->first + number);
+		disk_index_trim(&recovery->store->index, path->first + number);
 	return rc;
 }
 
@@ -204,7 +204,7 @@ static const uint8_t *ahead_read(struct ahead *ahead, struct store_path *path, u
 
 /* Queues a page of an open segment for its path; false: it is lost. */
 static bool salvage_page(struct ahead *ahead, struct store_path *path, uint32_t number,
-	const struct index_page *page, uint32_t unit, uint64_t sequence)
+	const struct disk_index_page *page, uint32_t unit, uint64_t sequence)
 {
 	struct store *store = path->store;
 	struct disk_request *request = calloc(1, sizeof(*request));
@@ -238,18 +238,18 @@ static void salvage_pages(struct recovery *recovery, struct store_path *path, ui
 {
 	struct store *store = recovery->store;
 	uint32_t segment = path->first + number;
-	const struct index_segment *from = &store->index.segment[segment];
+	const struct disk_index_segment *from = &store->index.segment[segment];
 	struct ahead ahead = {NULL, 0, 0, 0};
 
 	for (uint32_t i = 0; i < from->pages && path_in_service(path); i++) {
-		struct index_found found = {
+		struct disk_index_found found = {
 			.id = segment << 16 | i, .life = from->life, .segment = segment};
 
-		if (!index_still(&store->index, &found))
+		if (!disk_index_still(&store->index, &found))
 			continue;
 		(void)salvage_page(&ahead, path, number, &from->page[i], from->unit[i],
 			recovery->sequence[segment][i]);
-		index_remove(&store->index, &found);
+		disk_index_remove(&store->index, &found);
 		if (path->report.queued_bytes < DISK_BLOCK_BYTES && i + 1 < from->pages)
 			continue;
 		if (!recovery_run(path, writes_landed))
@@ -308,7 +308,7 @@ static void recreate(struct store_path *path, uint32_t number)
 		path_fail(path, "cannot replace segment %u: error %lld", number, (long long)-rc);
 		return;
 	}
-	index_empty(&path->store->index, path->first + number);
+	disk_index_empty(&path->store->index, path->first + number);
 	path->segment[number] = (struct segment){.state = SEGMENT_FREE};
 }
 
@@ -350,7 +350,7 @@ static bool redundant(const struct recovery *recovery, struct store_path *path, 
 {
 	const struct scan *scan = &recovery->scan[path->number];
 	const struct scan_segment *segment = &scan->segment[number];
-	struct index_segment *pages = &path->store->index.segment[path->first + number];
+	struct disk_index_segment *pages = &path->store->index.segment[path->first + number];
 
 	for (uint32_t i = 0; i < pages->pages; i++)
 		if (pages->page[i].length >> 31)

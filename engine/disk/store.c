@@ -28,14 +28,14 @@ int store_open(struct store *store, const struct disk_options *options)
 	STAILQ_INIT(&store->finished);
 	STAILQ_INIT(&store->removed);
 	STAILQ_INIT(&store->deferred);
-	return index_open(&store->index, segments ? (uint32_t)segments : 1);
+	return disk_index_open(&store->index, segments ? (uint32_t)segments : 1);
 }
 
 void store_close(struct store *store)
 {
 	for (unsigned i = 0; i < store->paths; i++)
 		path_close(&store->path[i]);
-	index_close(&store->index);
+	disk_index_close(&store->index);
 	free(store->busy);
 }
 

@@ -76,7 +76,7 @@ struct page_read {
 	struct iovec iov;
 	struct store_path *path;
 	struct disk_request *request;
-	struct index_found found;
+	struct disk_index_found found;
 	bool busy;
 };
 
@@ -121,7 +121,7 @@ struct store_path {
 };
 
 struct store {
-	struct index index;
+	struct disk_index index;
 	uint32_t units; /* of a segment */
 	uint64_t sequence;
 	uint64_t generation;

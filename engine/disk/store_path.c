@@ -171,7 +171,7 @@ void path_fail(struct store_path *path, const char *format, ...)
 	requests_fail(path, &path->writes);
 	requests_fail(path, &path->reads);
 	for (uint32_t i = 0; i < path->segments; i++)
-		index_empty(&store->index, path->first + i);
+		disk_index_empty(&store->index, path->first + i);
 	tombstones_fail(path, &path->tombstones);
 	tombstones_fail(path, &path->batch);
 }

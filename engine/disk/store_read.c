@@ -17,10 +17,11 @@ static struct store_path *path_of(struct store *store, uint32_t segment)
 
 void read_submit(struct store *store, struct disk_request *request)
 {
-	struct index_found found;
+	struct disk_index_found found;
 	struct store_path *path;
 
-	if (!index_find(&store->index, &request->key, &found) || found.length != request->length) {
+	if (!disk_index_find(&store->index, &request->key, &found) ||
+		found.length != request->length) {
 		store_finish(store, request, DISK_MISS);
 		return;
 	}
@@ -40,19 +41,19 @@ static enum disk_status read_check(struct page_read *read)
 {
 	struct store_path *path = read->path;
 	const struct disk_request *request = read->request;
-	struct index *index = &path->store->index;
+	struct disk_index *index = &path->store->index;
 
-	if (!index_still(index, &read->found))
+	if (!disk_index_still(index, &read->found))
 		return DISK_MISS; /* recycled, removed, or the path failed meanwhile */
 	if (read->io.result != (int64_t)read->iov.iov_len) {
 		path->report.read_errors++;
-		index_remove(index, &read->found);
+		disk_index_remove(index, &read->found);
 		read_error(path);
 		return DISK_MISS;
 	}
 	if (crc32c(0, request->data, request->length) != read->found.crc) {
 		path->report.crc_errors++;
-		index_remove(index, &read->found);
+		disk_index_remove(index, &read->found);
 		read_error(path);
 		return DISK_MISS;
 	}
@@ -98,7 +99,7 @@ void read_step(struct store_path *path)
 			continue;
 		STAILQ_REMOVE_HEAD(&path->reads, next);
 		/* The page may have been recycled, or written elsewhere, since it was queued. */
-		if (!index_find(&path->store->index, &request->key, &read->found) ||
+		if (!disk_index_find(&path->store->index, &request->key, &read->found) ||
 			read->found.length != request->length ||
 			path_of(path->store, read->found.segment) != path)
 			store_finish(path->store, request, DISK_MISS);

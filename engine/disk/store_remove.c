@@ -36,7 +36,7 @@ void remove_done(struct store_path *path, struct tombstone *tombstone)
 
 void remove_submit(struct store *store, struct disk_request *request)
 {
-	struct index_found found;
+	struct disk_index_found found;
 	bool all = true;
 
 	if (busy_has(store, &request->key)) {
@@ -47,8 +47,8 @@ void remove_submit(struct store *store, struct disk_request *request)
 		store_finish(store, request, DISK_OFFLINE);
 		return;
 	}
-	if (index_find(&store->index, &request->key, &found))
-		index_remove(&store->index, &found);
+	if (disk_index_find(&store->index, &request->key, &found))
+		disk_index_remove(&store->index, &found);
 	request->sequence = store->sequence++;
 	/* The bit of no path: the request is not done before all paths have their tombstone. */
 	request->waiting = 1u << DISK_PATHS_MAX;

@@ -151,7 +151,7 @@ static void open_start(struct store_path *path, uint32_t number)
 	struct store *store = path->store;
 
 	if (segment->state == SEGMENT_SEALED) {
-		index_empty(&store->index, path->first + number);
+		disk_index_empty(&store->index, path->first + number);
 		path->report.recycled++;
 		path->report.sealed--;
 		if (segment->tombstone > path->horizon)
@@ -244,7 +244,7 @@ static void seal_landed(struct device_io *io)
 	}
 	segment->state = SEGMENT_SEALED; /* its pages are persisted */
 	segment_forget(segment);
-	index_trim(&path->store->index, path->first + path->sealing);
+	disk_index_trim(&path->store->index, path->first + path->sealing);
 	path->report.sealed++;
 	path->sealing = SEGMENT_NONE;
 }

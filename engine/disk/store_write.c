@@ -48,13 +48,14 @@ void write_submit(struct store *store, struct disk_request *request)
 {
 	struct store_path *path = path_choose(store);
 	uint64_t bytes = (uint64_t)disk_units(request->length) * PAGE_UNIT;
-	struct index_found found;
+	struct disk_index_found found;
 
 	if (!path || 4 * PAGE_UNIT + bytes + 3 * PAGE_UNIT > (uint64_t)store->units * PAGE_UNIT) {
 		store_finish(store, request, path ? DISK_DROPPED : DISK_OFFLINE);
 		return;
 	}
-	if (busy_has(store, &request->key) || index_find(&store->index, &request->key, &found)) {
+	if (busy_has(store, &request->key) ||
+		disk_index_find(&store->index, &request->key, &found)) {
 		store_finish(store, request, DISK_EXISTS);
 		return;
 	}
@@ -88,7 +89,7 @@ static void write_landed(struct device_io *io)
 		const struct disk_entry *entry = &block->entry[i];
 
 		if (path_in_service(path)) {
-			(void)index_add(&store->index, path->first + write->segment, unit,
+			(void)disk_index_add(&store->index, path->first + write->segment, unit,
 				&entry->key, entry->length, entry->crc);
 			busy_drop(store, &entry->key);
 			path->report.pages_written++;

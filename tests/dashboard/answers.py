@@ -24,7 +24,8 @@ pages_already pages_evicted credits_granted credits_refused entries_inserted ent
 entries_dropped entries_stale publishes_deferred removes_dropped messages_in messages_out
 messages_bad summaries_asked summaries_sent
 clients_attached clients_refused clients_silent members_joined members_died
-members_refused credits_late leases_expired""".split()
+members_refused credits_late leases_expired disk_spills disk_drops disk_hits disk_promotes
+disk_misses disk_refused""".split()
 RESULTS = "hit miss stale unreachable timeout no_space other".split()
 GAPS = [0] + [n << (e - 1) for e in range(6, 21) for n in (2, 3)] + [1 << 21]
 COLUMNS = """unix_ms get_bytes_per_s set_bytes_per_s get_pages_per_s hit_local hit_remote

@@ -124,10 +124,10 @@ uint32_t world_read(struct world *world, uint32_t number, bool *ret_found)
 {
 	struct page_key key = page_key_of(number);
 	struct disk_request request = {.op = DISK_READ, .key = key};
-	struct index_found found;
+	struct disk_index_found found;
 	uint32_t version = 0, bytes;
 
-	*ret_found = index_find(&world->store.index, &key, &found);
+	*ret_found = disk_index_find(&world->store.index, &key, &found);
 	if (!*ret_found)
 		return 0;
 	bytes = disk_units(found.length) * PAGE_UNIT;
@@ -178,10 +178,10 @@ enum disk_status world_remove(struct world *world, uint32_t number)
 uint64_t world_persisted(struct world *world, uint32_t number, unsigned *ret_path)
 {
 	struct page_key key = page_key_of(number);
-	struct index_found found;
+	struct disk_index_found found;
 	const struct segment *segment;
 
-	if (!index_find(&world->store.index, &key, &found))
+	if (!disk_index_find(&world->store.index, &key, &found))
 		return 0;
 	*ret_path = found.segment / world->segments;
 	segment = &world->store.path[*ret_path].segment[found.segment % world->segments];

@@ -461,12 +461,20 @@ class Keys(unittest.TestCase):
             got.warn()
         self.assertEqual(len(logs.output), 2)
         self.assertIn("ignored: is, what", logs.output[0])
-        for name in ("disk_enabled", "metrics_dashboard=false", "max_masters", "mode=slotmap",
+        for name in ("metrics_dashboard=false", "max_masters", "mode=slotmap",
                      "write_policy=both", "vnodes", "slot_ways"):
             self.assertIn(name, logs.output[1])
+        self.assertNotIn("disk", logs.output[1])
+        self.assertEqual((got.settings["disk.paths"], got.settings["disk.bytes"]),
+                         ("/data", str(100 << 30)))
         self.assertEqual(got.tag, "p")
         self.assertEqual((got.settings["metrics.port"], got.settings["metrics.address"]),
                          ("31997", "0.0.0.0"))
+        off = configuration.read({"disk_enabled": 0, "disk_path": "/data"})
+        self.assertNotIn("disk.paths", off.settings)
+        for bad in ({"disk_enabled": True}, {"disk_path": "/data", "disk_size": "1gb"}):
+            with self.assertRaises(ValueError):
+                configuration.read(bad)
         off = configuration.read({"metrics_enabled": "no", "metrics_port": 31997})
         self.assertEqual(off.settings["metrics.port"], "0")
         with self.assertNoLogs("peercache", logging.WARNING):

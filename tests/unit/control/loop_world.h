@@ -23,6 +23,7 @@
 #include "engine/control/attach.h"
 #include "engine/control/connect.h"
 #include "engine/control/loop.h"
+#include "engine/control/tier.h"
 #include "engine/control/view.h"
 #include "numa/clock.h"
 
@@ -292,7 +293,19 @@ PART(member)
 PART(directory)
 PART(connect)
 PART(publish)
+PART(tier)
 PART(attach)
+
+unsigned tier_turn(struct control *c)
+{
+	(void)c;
+	return 0;
+}
+
+void tier_counts(const struct control *c, struct tier_counts *ret)
+{
+	(void)c, (void)ret;
+}
 
 void connect_wanted(struct control *c, unsigned rail, uint16_t peer, uint32_t ref)
 {

@@ -45,6 +45,8 @@ static uint32_t broken_channel;
 
 static inline void answer_or_hold(directory_done done, void *context, uint64_t cookie)
 {
+	if (!done)
+		return;
 	if (!directory.hold) {
 		done(context, cookie, OP_HIT);
 		return;

@@ -236,6 +236,11 @@ static void everything_wrong(void)
 	s.statistics_refused = 1;
 	s.counter[COUNTER_credits_refused]++;
 	s.counter[COUNTER_entries_dropped]++;
+	s.counter[COUNTER_disk_drops]++;
+	s.disk.paths = 2;
+	s.disk.paths_out = 1;
+	strcpy(s.disk.path[0].state, "up");
+	strcpy(s.disk.path[1].state, "out");
 	s.rail[0].counter[COUNTER_reads_failed]++;
 }
 

@@ -77,6 +77,19 @@ void attach_statistics_collect(struct control *control, uint64_t now_ns)
 	control->statistics.refused = 2;
 }
 
+void tier_counts(const struct control *control, struct tier_counts *ret)
+{
+	(void)control;
+	*ret = (struct tier_counts){.state = TIER_SERVING,
+		.serves = true,
+		.spills = 7,
+		.promotes = 8,
+		.waiting = 9,
+		.pins = 10,
+		.spill_bytes = 11,
+		.pinned_bytes = 12};
+}
+
 void directory_counts(const struct control *control, struct directory_counts *ret)
 {
 	(void)control;

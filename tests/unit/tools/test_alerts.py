@@ -119,6 +119,9 @@ FAULTS = {
     "a set with a short deadline": (
         [("call_pages_total", {"op": "set", "result": "timeout"}, TICK)], {}),
     "credits that came late for no one": ([("credits_late_total", {}, TICK)], {}),
+    "disk_failed": ([("disk_paths", {}, 2), ("disk_paths_out", {}, 1)], {"disk_failed": [{}]}),
+    "disk_slow": ([("disk_paths", {}, 1), ("disk_paths_out", {}, 0),
+                   ("disk_drops_total", {}, TICK)], {"disk_slow": [{}]}),
     "directory_full": ([("entries_dropped_total", {}, TICK)], {"directory_full": [{}]}),
     "reads_failing": ([("rail_reads_failed_total", {"rail": "1"}, TICK)], {"reads_failing": [{}]}),
     "versions_differ": ([("build_info", {"version": "1.0"}, None),
@@ -239,8 +242,8 @@ class Words(unittest.TestCase):
         self.assertEqual({n.removeprefix("peercache_"): r["for"]
                           for n, r in alerts().items() if r["for"]},
                          {"engine_gone": "10s", "member_suspect": "30s", "pool_full": "1m",
-                          "reads_failing": "1m", "versions_differ": "30m", "stopping": "1m",
-                          "peers_out": "1m", "directory_moving": "15m",
+                          "disk_slow": "1m", "reads_failing": "1m", "versions_differ": "30m",
+                          "stopping": "1m", "peers_out": "1m", "directory_moving": "15m",
                           "directory_behind": "15m"})
         self.assertEqual(alerts()["peercache_engine_gone"]["severity"], "critical")
 

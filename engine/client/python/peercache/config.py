@@ -23,6 +23,8 @@ UNITS = {"": 1, "b": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "tb": 1 << 
 POOL_BYTES = 4 << 30  # default of all rails together, as in PeerCache 0.8.2
 POOL_BYTES_MIN, POOL_BYTES_MAX = 4 << 20, 1 << 40  # bytes of one rail's pool
 NAME_MAX, SOCKET_MAX = 63, 107  # bytes of a name and of a socket's path
+PATHS_MAX = 1023  # bytes of the list of directories on disks
+DISK_BYTES_MIN, DISK_BYTES_MAX = 6 << 28, 1 << 44  # bytes in one directory
 QPS_MAX, REPLICAS_MAX = 8, 4  # QPs per connection, replicas of a directory entry
 HEARTBEAT_MS, DEAD_AFTER_MS = 500, 3000  # defaults of the engine
 
@@ -36,8 +38,7 @@ NOT_NEEDED = {"directory_read_cache_ttl": None, "rdma_bind_host": None, "rdma_po
               "control_bind_host": None, "control_port": 0, "meta_bind_host": None}
 # Keys of PeerCache 0.8.2 whose feature this version lacks. A warning names a key unless it has the
 # value given here, which does not request the feature.
-MISSING = {"vnodes": 160, "max_masters": 3, "disk_enabled": False, "disk_path": None,
-           "disk_size": None, "slot_max_page_bytes": None, "slot_ways": None,
+MISSING = {"vnodes": 160, "max_masters": 3, "slot_max_page_bytes": None, "slot_ways": None,
            "slot_num_buckets": None}
 
 
@@ -181,6 +182,7 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "heartbeat_interval": milliseconds(10, 60000), "member_ttl": milliseconds(50, 600000),
     "metrics_enabled": flag, "metrics_port": number(1, 65535),
     "metrics_bind_host": text(NAME_MAX), "metrics_dashboard": flag,
+    "disk_enabled": flag, "disk_path": text(PATHS_MAX), "disk_size": size,
 }
 
 
@@ -307,6 +309,21 @@ def cluster_settings(given: Mapping[str, Any], refuse: Callable[[str, str], None
         put("member_ttl", "cluster.dead_after_ms", dead)
 
 
+def disk_settings(given: Mapping[str, Any], refuse: Callable[[str, str], None],
+                  put: Callable[[str, str, Any], None]) -> None:
+    """Derives the disk.* settings. Unlike in PeerCache 0.8, there is no disk without a path."""
+    if not given.get("disk_enabled", True):
+        return
+    if "disk_path" in given:
+        put("disk_path", "disk.paths", given["disk_path"])
+        if "disk_size" in given:
+            if not DISK_BYTES_MIN <= given["disk_size"] <= DISK_BYTES_MAX:
+                refuse("disk_size", "give 1.5gb to 16tb")
+            put("disk_size", "disk.bytes", given["disk_size"])
+    elif given.get("disk_enabled"):
+        refuse("disk_enabled", 'name a directory on a local SSD as "disk_path", or give false')
+
+
 def engine_settings(given: Mapping[str, Any], config: Config,
                     refuse: Callable[[str, str], None]) -> None:
     """Fills config.settings and config.origins for an engine that the store starts.
@@ -338,6 +355,7 @@ def engine_settings(given: Mapping[str, Any], config: Config,
         put("metrics_port", "metrics.port", given["metrics_port"])
     if "metrics_bind_host" in given:
         put("metrics_bind_host", "metrics.address", given["metrics_bind_host"])
+    disk_settings(given, refuse, put)
     for setting, value in given.get("engine_settings", {}).items():
         put("engine_settings", setting, value)
 

@@ -1,0 +1,398 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Opens the disk on a helper thread, takes what it has finished, runs the timers of the tier and
+ * closes it. The control plane's thread, except open_thread().
+ */
+#include "engine/control/tier.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "config/log.h"
+#include "engine/control/loop.h"
+#include "engine/control/publish.h"
+#include "numa/clock.h"
+
+void *tier_memory(const struct control *control, uint32_t place)
+{
+	unsigned char *pool = pool_memory(control->rail[place_rail(place)].pool)->base;
+
+	return pool + place_offset(place);
+}
+
+bool tier_has(struct tier *t, const struct page_key *key, uint32_t length)
+{
+	uint32_t found;
+
+	return disk_find(t->disk, key, &found) && found == length;
+}
+
+/* ---- removal --------------------------------------------------------------------------------- */
+
+/*
+ * A tombstone goes to every path, also for a key that the index does not name: an older copy may
+ * lie on a disk whose index entry was lost to a read error.
+ */
+static void remove_submit(struct tier *t, const struct page_key *key)
+{
+	struct disk_request *request = calloc(1, sizeof(*request));
+
+	if (!request) {
+		log_error(
+			"disk: no memory to remove a page; a page with this key may come back after a restart");
+		return;
+	}
+	request->op = DISK_REMOVE;
+	request->key = *key;
+	disk_submit(t->disk, request);
+}
+
+bool tier_forget(struct control *control, const struct page_key *key)
+{
+	struct tier *t = control->tier;
+	struct tier_removed *early;
+	struct tier_spill *spill;
+	uint32_t length;
+	bool found;
+
+	if (!t || t->state == TIER_FAILED)
+		return false;
+	if (t->state == TIER_OPENING) {
+		early = malloc(sizeof(*early));
+		if (early) {
+			early->key = *key;
+			STAILQ_INSERT_TAIL(&t->early, early, next);
+		}
+		return false;
+	}
+	tier_promote_cancel(t, key);
+	spill = tier_spilling(t, key);
+	found = disk_find(t->disk, key, &length) || spill;
+	if (spill)
+		spill->removed = true;
+	remove_submit(t, key);
+	return found;
+}
+
+void tier_replaced(struct control *control, const struct page_key *key, uint32_t length)
+{
+	struct tier *t = control->tier;
+	const struct tier_spill *spill;
+	uint32_t found;
+
+	if (!t || t->state != TIER_SERVING)
+		return;
+	spill = tier_spilling(t, key);
+	if ((disk_find(t->disk, key, &found) && found != length) ||
+		(spill && spill->request.length != length))
+		(void)tier_forget(control, key);
+}
+
+/* ---- what the disk has finished -------------------------------------------------------------- */
+
+static void finished(struct tier *t, struct disk_request *request)
+{
+	switch (request->op) {
+	case DISK_WRITE: tier_spilled(t, (struct tier_spill *)(void *)request); return;
+	case DISK_READ: tier_promoted(t, (struct tier_promote *)(void *)request); return;
+	case DISK_REMOVE: free(request); return;
+	}
+}
+static_assert(offsetof(struct tier_spill, request) == 0, "finished() relies on it");
+static_assert(offsetof(struct tier_promote, request) == 0, "finished() relies on it");
+
+static void on_ready(evutil_socket_t fd, short what, void *context)
+{
+	struct tier *t = context;
+	struct disk_request *request;
+
+	(void)fd;
+	(void)what;
+	while ((request = disk_reap(t->disk)))
+		finished(t, request);
+}
+
+/* ---- timers ---------------------------------------------------------------------------------- */
+
+static bool in_service(const struct tier *t)
+{
+	for (unsigned i = 0; t->state == TIER_SERVING && i < t->report.paths; i++)
+		if (t->report.path[i].state == DISK_PATH_IN_SERVICE)
+			return true;
+	return false;
+}
+
+static void look(struct tier *t)
+{
+	if (t->state == TIER_SERVING)
+		disk_report(t->disk, &t->report);
+	shm_store(&t->control->status->disk, in_service(t));
+}
+
+static void on_slow(evutil_socket_t fd, short what, void *context)
+{
+	struct tier *t = context;
+
+	(void)fd;
+	(void)what;
+	look(t);
+	tier_spills_old(t, clock_now_ns());
+}
+
+static void on_tick(evutil_socket_t fd, short what, void *context)
+{
+	struct tier *t = context;
+	uint64_t now_ns = clock_now_ns();
+
+	(void)fd;
+	(void)what;
+	t->ticking = false;
+	tier_pins_end(t, now_ns);
+	tier_promote_expire(t, now_ns);
+	if (t->pins || !TAILQ_EMPTY(&t->writing) || !TAILQ_EMPTY(&t->reading))
+		tier_tick(t);
+}
+
+void tier_tick(struct tier *t)
+{
+	bool soon = !TAILQ_EMPTY(&t->wanted);
+	const struct timeval after = {.tv_usec = soon ? TIER_SOON_US : TIER_TICK_US};
+
+	if (t->ticking && (t->soon || !soon))
+		return;
+	t->ticking = event_add(t->tick, &after) == 0;
+	t->soon = soon;
+}
+
+unsigned tier_turn(struct control *control)
+{
+	struct tier *t = control->tier;
+	unsigned work = 0;
+
+	if (!t || t->state != TIER_SERVING)
+		return 0;
+	/* Clients wait for promotes, so these come first. */
+	if (t->promote_due)
+		work += tier_promote(t, clock_now_ns());
+	if (t->spill_due)
+		work += tier_spill(t);
+	return work;
+}
+
+void tier_counts(const struct control *control, struct tier_counts *ret)
+{
+	const struct tier *t = control->tier;
+	const struct tier_promote *promote;
+
+	*ret = (struct tier_counts){.state = t->state,
+		.serves = in_service(t),
+		.spills = t->spill_count,
+		.pins = t->pins,
+		.spill_bytes = t->spill_bytes,
+		.pinned_bytes = t->pinned_bytes};
+	TAILQ_FOREACH (promote, &t->reading, next)
+		ret->promotes++;
+	TAILQ_FOREACH (promote, &t->wanted, next)
+		ret->waiting++;
+	TAILQ_FOREACH (promote, &t->capped, next)
+		ret->waiting++;
+}
+
+/* ---- open ------------------------------------------------------------------------------------ */
+
+static void *open_thread(void *context)
+{
+	struct tier *t = context;
+
+	pthread_setname_np(pthread_self(), "pc-disk-open");
+	t->opened_rc = disk_open(&t->options, &t->disk);
+	(void)eventfd_write(t->opened_fd, 1);
+	return NULL;
+}
+
+static void early_submit(struct tier *t)
+{
+	struct tier_removed *early;
+
+	while ((early = STAILQ_FIRST(&t->early))) {
+		STAILQ_REMOVE_HEAD(&t->early, next);
+		if (t->state == TIER_SERVING)
+			remove_submit(t, &early->key);
+		free(early);
+	}
+}
+
+static void on_opened(evutil_socket_t fd, short what, void *context)
+{
+	struct tier *t = context;
+	eventfd_t value;
+
+	(void)what;
+	(void)eventfd_read(fd, &value);
+	(void)pthread_join(t->opener, NULL);
+	t->joinable = false;
+	t->state = TIER_FAILED;
+	if (t->opened_rc == 0) {
+		t->ready = event_new(
+			t->control->base, disk_fd(t->disk), EV_READ | EV_PERSIST, on_ready, t);
+		if (t->ready && event_add(t->ready, NULL) == 0)
+			t->state = TIER_SERVING;
+	}
+	early_submit(t);
+	look(t);
+	if (t->state == TIER_SERVING)
+		log_info("disk: %u page(s) found on %u path(s)", t->report.pages, t->report.paths);
+	else
+		log_error(
+			"disk: no path can be used (%s); the engine runs without a disk: set disk.paths, then restart it",
+			strerror(-t->opened_rc));
+	t->spill_due = true;
+}
+
+/* Splits disk.paths. 0, or -EINVAL after logging. */
+static int paths_split(struct tier *t)
+{
+	const struct settings *s = t->control->settings;
+	char *rest = t->paths, *path;
+
+	memcpy(t->paths, s->disk_paths, sizeof(t->paths));
+	while ((path = strsep(&rest, ","))) {
+		path += strspn(path, " ");
+		if (!*path || t->options.paths == DISK_PATHS_MAX) {
+			log_error(
+				"disk.paths = %s: an empty name, or more than %u; give directories, comma separated",
+				s->disk_paths, DISK_PATHS_MAX);
+			return -EINVAL;
+		}
+		t->options.path[t->options.paths].directory = path;
+		t->options.path[t->options.paths++].bytes = s->disk_bytes;
+	}
+	return 0;
+}
+
+static void lists_init(struct tier *t)
+{
+	STAILQ_INIT(&t->early);
+	TAILQ_INIT(&t->spills);
+	TAILQ_INIT(&t->writing);
+	TAILQ_INIT(&t->capped);
+	TAILQ_INIT(&t->wanted);
+	TAILQ_INIT(&t->reading);
+	for (unsigned i = 0; i < TIER_PIN_STEPS; i++)
+		TAILQ_INIT(&t->wheel[i]);
+}
+
+static void tier_free(struct tier *t)
+{
+	struct event *const events[] = {t->opened, t->ready, t->slow, t->tick};
+
+	for (unsigned i = 0; i < sizeof(events) / sizeof(events[0]); i++)
+		if (events[i])
+			event_free(events[i]);
+	if (t->opened_fd >= 0)
+		close(t->opened_fd);
+	free(t);
+}
+
+static int begin(struct tier *t)
+{
+	const struct timeval every = {.tv_usec = TIER_SLOW_US};
+	struct event_base *base = t->control->base;
+
+	t->opened_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (t->opened_fd < 0)
+		return -errno;
+	t->opened = event_new(base, t->opened_fd, EV_READ, on_opened, t);
+	t->slow = event_new(base, -1, EV_PERSIST, on_slow, t);
+	t->tick = event_new(base, -1, 0, on_tick, t);
+	if (!t->opened || !t->slow || !t->tick || event_add(t->opened, NULL) < 0 ||
+		event_add(t->slow, &every) < 0)
+		return -ENOMEM;
+	t->joinable = pthread_create(&t->opener, NULL, open_thread, t) == 0;
+	return t->joinable ? 0 : -EAGAIN;
+}
+
+int tier_open(struct control *control)
+{
+	const struct settings *s = control->settings;
+	uint64_t pools = 0;
+	struct tier *t;
+	int rc;
+
+	if (!s->disk_paths[0])
+		return 0;
+	t = calloc(1, sizeof(*t));
+	if (!t)
+		return -ENOMEM;
+	t->control = control;
+	t->opened_fd = -1;
+	t->options = (struct disk_options){.segment_bytes = (uint32_t)s->disk_segment_bytes,
+		.owner = control->name,
+		.write_bytes_per_day = s->disk_write_bytes_per_day,
+		.timeout_ms = (uint32_t)s->disk_timeout_ms,
+		.failed = &t->report};
+	lists_init(t);
+	for (unsigned i = 0; i < control->rails; i++)
+		pools += pool_memory(control->rail[i].pool)->bytes;
+	t->spill_bytes_max = pools / TIER_SPILL_SHARE;
+	t->pinned_bytes_max = pools / TIER_PIN_SHARE;
+	rc = paths_split(t);
+	if (rc == 0)
+		rc = begin(t);
+	if (rc < 0) {
+		tier_free(t);
+		return rc;
+	}
+	control->tier = t;
+	return 0;
+}
+
+/* ---- close ----------------------------------------------------------------------------------- */
+
+/* Frees what was in flight: the disk is closed, so no request returns any more. */
+static void requests_free(struct tier *t)
+{
+	struct tier_spill *spill;
+
+	while ((spill = TAILQ_FIRST(&t->spills))) {
+		TAILQ_REMOVE(&t->spills, spill, next);
+		free(spill);
+	}
+	tier_pins_close(t);
+	tier_promote_close(t);
+	early_submit(t);
+}
+
+void tier_close(struct control *control)
+{
+	struct tier *t = control->tier;
+
+	if (!t)
+		return;
+	control->tier = NULL;
+	if (t->joinable) {
+		(void)pthread_join(t->opener, NULL);
+		t->state = t->opened_rc == 0 ? TIER_SERVING : TIER_FAILED;
+	}
+	if (t->state == TIER_SERVING || t->disk) {
+		while (t->ready && t->state == TIER_SERVING) {
+			struct disk_request *request = disk_reap(t->disk);
+
+			if (!request)
+				break;
+			finished(t, request);
+		}
+		if (disk_close(t->disk) < 0) {
+			log_error(
+				"disk: an I/O has not ended; the memory of the pools is left to the kernel");
+			control->pools_stay = true;
+			return; /* the requests, too, belong to the device */
+		}
+	}
+	t->state = TIER_FAILED;
+	requests_free(t);
+	tier_free(t);
+}

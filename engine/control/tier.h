@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The disk tier as the control plane runs it: pages that eviction will take soon are written to the
+ * segment log of engine/disk (spill), and a page that a client of this host requests comes back
+ * into a slot of a pool (promote). The control plane's thread only; engine/disk has threads of its
+ * own, and a helper thread opens it. Without disk.paths there is no tier: control->tier is NULL.
+ *
+ *   tier.c          open and close, what the disk has finished, timers, the report
+ *   tier_spill.c    pages that are written
+ *   tier_promote.c  pages that come back, and the requests that wait for them
+ *   tier_pin.c      pages that stay in memory until their requester has read them
+ *
+ * Who owns a slot. A slot that is being read into is a credit of the tier (state CREDIT), until
+ * disk_reap() has returned the request and the page is published or the slot returned. A slot whose
+ * page is being written stays a page or rests in limbo, and is not handed out before disk_reap()
+ * has returned the request (pool_write_begin()).
+ */
+#ifndef CONTROL_TIER_H
+#define CONTROL_TIER_H
+
+#include <pthread.h>
+#include <sys/queue.h>
+
+#include "engine/control/control.h"
+#include "engine/disk/disk.h"
+
+struct pool_victim;
+struct publish_channel;
+
+#define TIER_KEYS 4096u /* chains of each hash table; a power of two */
+/* share of the pools that is being written: what a path that hangs can keep from being used */
+#define TIER_SPILL_SHARE 100u
+#define TIER_SPILL_BURST 64u /* pages that one call of tier_spill() writes for one page size */
+/* share of a page size's slots that is written ahead of eviction, and the least number of pages */
+#define TIER_AHEAD_SHARE 4u
+#define TIER_AHEAD_MIN 64u
+/* share of the pools for pages that are being read from disk or are pinned */
+#define TIER_PIN_SHARE 8u
+#define TIER_PIN_NS 50000000ull   /* granularity of the end of a pin */
+#define TIER_PIN_STEPS 128u       /* a pin ends at the deadline, at most after this many of these */
+#define TIER_HINT_NS 200000000ull /* how long a page that only exists has named waits for a slot */
+#define TIER_SLOW_US 500000       /* between two looks at the state of the paths */
+#define TIER_TICK_US 10000 /* between two looks at deadlines, while requests wait or pins exist */
+#define TIER_SOON_US 1000  /* the same, while pages wait for a slot */
+
+enum tier_state { TIER_OPENING, TIER_SERVING, TIER_FAILED };
+
+/* A page that is being written. */
+struct tier_spill {
+	struct disk_request request; /* the first member */
+	LIST_ENTRY(tier_spill) same;
+	TAILQ_ENTRY(tier_spill) next;
+	uint32_t place, generation, bytes;
+	uint64_t since_ns;
+	bool removed;  /* the key was removed since */
+	bool stranded; /* a path hangs: it does not count against the budget any more */
+};
+
+/* A client's request for a page. */
+struct tier_waiter {
+	STAILQ_ENTRY(tier_waiter) next;
+	uint64_t deadline_ns;
+	uint32_t answer; /* number of publish_later() */
+};
+
+enum promote_state {
+	PROMOTE_WRITING, /* the page is being written; read it then */
+	PROMOTE_CAPPED,  /* too much is pinned */
+	PROMOTE_WANTED,  /* waits for a slot; counted in publish_class.waiting */
+	PROMOTE_READING,
+};
+
+/* A page that is to be read from disk. */
+struct tier_promote {
+	struct disk_request request; /* the first member */
+	LIST_ENTRY(tier_promote) same;
+	TAILQ_ENTRY(tier_promote) next; /* in the list of its state */
+	enum promote_state state;
+	bool removed;  /* the key was removed since: what is read is not published */
+	unsigned rail; /* whose pool it comes into; from PROMOTE_WANTED on */
+	uint32_t bytes, place, generation;
+	uint64_t until_ns; /* until then it is kept without waiters: a hint */
+	STAILQ_HEAD(, tier_waiter) waiters;
+};
+TAILQ_HEAD(tier_promotes, tier_promote);
+
+/* A page that is pinned. */
+struct tier_pin {
+	LIST_ENTRY(tier_pin) same;
+	TAILQ_ENTRY(tier_pin) next; /* in the wheel */
+	uint32_t place, generation, bytes;
+	uint32_t readers;
+	unsigned step; /* of the wheel */
+};
+TAILQ_HEAD(tier_pins, tier_pin);
+
+/* A key that was removed while the disk was being opened. */
+struct tier_removed {
+	STAILQ_ENTRY(tier_removed) next;
+	struct page_key key;
+};
+
+struct tier {
+	struct control *control;
+	enum tier_state state;
+	struct disk *disk; /* from TIER_SERVING on */
+	struct disk_options options;
+	char paths[1024];          /* the text that options.path[].directory points into */
+	struct disk_report report; /* refreshed every TIER_SLOW_US */
+
+	/* the helper thread that opens the disk; the eventfd says that it is done */
+	pthread_t opener;
+	bool joinable;
+	int opened_fd, opened_rc;
+	struct event *opened, *ready, *slow, *tick;
+	bool ticking, soon; /* `tick` is armed; with TIER_SOON_US */
+	STAILQ_HEAD(, tier_removed) early;
+
+	/* tier_spill.c */
+	LIST_HEAD(, tier_spill) spill_of[TIER_KEYS];
+	TAILQ_HEAD(, tier_spill) spills; /* oldest first */
+	uint64_t spill_bytes, spill_bytes_max;
+	uint32_t spill_count;
+	bool spill_due;
+
+	/* tier_promote.c */
+	LIST_HEAD(, tier_promote) promote_of[TIER_KEYS];
+	struct tier_promotes writing, capped, wanted, reading;
+	unsigned turn; /* distributes promoted pages over the rails */
+	bool promote_due;
+	/* bytes of pages in PROMOTE_WANTED and PROMOTE_READING, and of those pinned */
+	uint64_t pinned_bytes, pinned_bytes_max;
+
+	/* tier_pin.c */
+	LIST_HEAD(, tier_pin) pin_of[TIER_KEYS];
+	struct tier_pins wheel[TIER_PIN_STEPS];
+	uint64_t wheel_ns; /* the steps before this time are done */
+	uint32_t pins;
+};
+
+int tier_open(struct control *control);
+void tier_close(struct control *control);
+/* Once in each turn of the loop: writes and reads what has become due. Returns how much it did. */
+unsigned tier_turn(struct control *control);
+
+/* ---- called by publish*.c and directory*.c; the tier may be NULL ----------------------------- */
+
+/* A page was published: its size class may now be so full that pages must be written. */
+void tier_published(struct control *control);
+/* The page is about to be evicted: written now, if it was not and the budget allows. */
+void tier_evicting(struct control *control, const struct pool_victim *page);
+/*
+ * The page of `key` is to be forgotten, on disk too. Returns true if it was on disk. To be called
+ * after the page has left the index.
+ */
+bool tier_forget(struct control *control, const struct page_key *key);
+/* `key` was published with this length: forgets a page of another length that is on disk. */
+void tier_replaced(struct control *control, const struct page_key *key, uint32_t length);
+/* Serves CTL_PROMOTE. */
+void tier_serve(
+	struct control *control, struct publish_channel *c, struct ctl_op *op, uint64_t now_ns);
+/* A client of this host has read the page at `place`. */
+void tier_touched(struct control *control, uint32_t place, uint32_t generation);
+
+/* ---- the state of the tier, for reports ------------------------------------------------------ */
+
+struct tier_counts {
+	enum tier_state state;
+	bool serves; /* a path is in service */
+	uint32_t spills, promotes, waiting, pins;
+	uint64_t spill_bytes, pinned_bytes;
+};
+void tier_counts(const struct control *control, struct tier_counts *ret);
+
+/* ---- between the files tier*.c --------------------------------------------------------------- */
+
+static inline unsigned tier_chain(uint64_t word)
+{
+	return (unsigned)(map_mix(word) & (TIER_KEYS - 1));
+}
+
+static inline uint32_t tier_bytes(uint32_t length)
+{
+	return (length + PAGE_UNIT - 1) / PAGE_UNIT * PAGE_UNIT;
+}
+
+/* The address of a place in this host's pools. */
+void *tier_memory(const struct control *control, uint32_t place);
+/* True if the key is on disk with this length. */
+bool tier_has(struct tier *t, const struct page_key *key, uint32_t length);
+/* Arms the timer that looks at deadlines. */
+void tier_tick(struct tier *t);
+
+/* Writes pages ahead of the eviction hands, as far as the budget goes. */
+unsigned tier_spill(struct tier *t);
+void tier_spilled(struct tier *t, struct tier_spill *spill);
+/* The write of the key's page that is in flight, or NULL: also when the key was removed since. */
+struct tier_spill *tier_spilling(struct tier *t, const struct page_key *key);
+/* Takes writes that a path will never answer out of the budget. */
+void tier_spills_old(struct tier *t, uint64_t now_ns);
+
+/* Takes slots for pages that wait for one, and submits their reads. */
+unsigned tier_promote(struct tier *t, uint64_t now_ns);
+void tier_promoted(struct tier *t, struct tier_promote *promote);
+/* The write that a promote waits for has ended. */
+void tier_written(struct tier *t, const struct page_key *key, bool on_disk);
+/* The key was removed: what is being read of it is not published. */
+void tier_promote_cancel(struct tier *t, const struct page_key *key);
+/* Answers the requests whose deadline has passed. */
+void tier_promote_expire(struct tier *t, uint64_t now_ns);
+void tier_promote_close(struct tier *t);
+
+/*
+ * Keeps the page in memory until `readers` clients have read it, or until `deadline_ns`. Its bytes
+ * are counted in pinned_bytes already; they are given back when the pin ends, or at once without
+ * readers.
+ */
+void tier_pin(struct tier *t, uint32_t place, uint32_t generation, uint32_t bytes, uint32_t readers,
+	uint64_t deadline_ns);
+void tier_pins_end(struct tier *t, uint64_t now_ns);
+void tier_pins_close(struct tier *t);
+
+#endif

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Spill: pages just ahead of the eviction hand are written while they are still valid, so that
+ * their eviction waits for nothing. A page that is evicted before its turn came is written from
+ * limbo. What the budget (1/TIER_SPILL_SHARE of the pools) does not allow is dropped: eviction
+ * never waits for a disk. The control plane's thread only.
+ */
+#include <stdlib.h>
+
+#include "engine/control/publish.h"
+#include "engine/control/tier.h"
+#include "numa/clock.h"
+
+struct tier_spill *tier_spilling(struct tier *t, const struct page_key *key)
+{
+	struct tier_spill *spill;
+
+	LIST_FOREACH (spill, &t->spill_of[tier_chain(key->word[1])], same)
+		if (!spill->removed && page_key_equal(&spill->request.key, key))
+			return spill;
+	return NULL;
+}
+
+/* Room for one page more. A page that is larger than the whole budget is written alone. */
+static bool budget_has(const struct tier *t, uint32_t bytes)
+{
+	return t->spill_bytes == 0 || t->spill_bytes + bytes <= t->spill_bytes_max;
+}
+
+/* Starts to write the page. False: it is not written. */
+static bool spill_start(struct tier *t, const struct pool_victim *page)
+{
+	struct pool *pool = t->control->rail[place_rail(page->place)].pool;
+	uint32_t bytes = tier_bytes(page->length);
+	struct tier_spill *spill;
+
+	if (!budget_has(t, bytes))
+		return false;
+	spill = calloc(1, sizeof(*spill));
+	if (!spill || pool_write_begin(pool, page->place, page->generation) < 0) {
+		free(spill);
+		return false;
+	}
+	spill->request = (struct disk_request){.op = DISK_WRITE,
+		.key = page->key,
+		.data = tier_memory(t->control, page->place),
+		.length = page->length};
+	spill->place = page->place;
+	spill->generation = page->generation;
+	spill->bytes = bytes;
+	spill->since_ns = clock_now_ns();
+	LIST_INSERT_HEAD(&t->spill_of[tier_chain(page->key.word[1])], spill, same);
+	TAILQ_INSERT_TAIL(&t->spills, spill, next);
+	t->spill_bytes += bytes;
+	t->spill_count++;
+	disk_submit(t->disk, &spill->request);
+	return true;
+}
+
+/*
+ * Pages of the class that should be on disk ahead of the hand; 0: no eviction is near. A class
+ * evicts when it has fewer free slots than its reserve, which is at most half of it.
+ */
+static uint32_t ahead_of(const struct publish_class *class, uint32_t free)
+{
+	uint32_t ahead = class->held / TIER_AHEAD_SHARE, room = free + class->resting;
+
+	if (ahead < 2 * class->demand)
+		ahead = 2 * class->demand;
+	if (ahead < TIER_AHEAD_MIN)
+		ahead = TIER_AHEAD_MIN;
+	if (room > ahead + class->demand)
+		return 0;
+	return ahead < class->held ? ahead : class->held;
+}
+
+static unsigned spill_class(struct tier *t, unsigned rail, const struct publish_class *class)
+{
+	struct pool *pool = t->control->rail[rail].pool;
+	uint32_t bytes = class->units * PAGE_UNIT;
+	uint32_t ahead = ahead_of(class, pool_free(pool, bytes));
+	struct pool_victim page[TIER_SPILL_BURST];
+	uint64_t room = t->spill_bytes_max > t->spill_bytes
+				? (t->spill_bytes_max - t->spill_bytes) / bytes
+				: 0;
+	unsigned n;
+
+	if (room == 0 && t->spill_bytes == 0)
+		room = 1;
+	if (ahead == 0 || room == 0)
+		return 0;
+	n = pool_ahead(pool, bytes, ahead,
+		room < TIER_SPILL_BURST ? (unsigned)room : TIER_SPILL_BURST, page);
+	for (unsigned i = 0; i < n; i++) {
+		if (tier_has(t, &page[i].key, page[i].length))
+			pool_clean_set(pool, page[i].place, page[i].generation);
+		else
+			(void)spill_start(t, &page[i]);
+	}
+	return n;
+}
+
+unsigned tier_spill(struct tier *t)
+{
+	struct publish *p = t->control->publish;
+	unsigned work = 0;
+
+	t->spill_due = false;
+	for (unsigned rail = 0; rail < t->control->rails; rail++)
+		for (unsigned i = 0; i < CLASSES_MAX; i++)
+			if (p->rail[rail].class[i].units && p->rail[rail].class[i].held)
+				work += spill_class(t, rail, &p->rail[rail].class[i]);
+	/* Pages that were found on disk took no budget: look on. */
+	t->spill_due = work != 0;
+	return work;
+}
+
+void tier_published(struct control *control)
+{
+	if (control->tier)
+		control->tier->spill_due = true;
+}
+
+void tier_evicting(struct control *control, const struct pool_victim *page)
+{
+	struct tier *t = control->tier;
+
+	if (!t)
+		return;
+	t->spill_due = true;
+	if (t->state == TIER_SERVING) {
+		if (pool_clean(control->rail[place_rail(page->place)].pool, page->place,
+			    page->generation) ||
+			tier_has(t, &page->key, page->length) || spill_start(t, page))
+			return;
+	}
+	control->counter[COUNTER_disk_drops]++;
+}
+
+void tier_spilled(struct tier *t, struct tier_spill *spill)
+{
+	struct control *control = t->control;
+	const struct disk_request *request = &spill->request;
+	const struct index_entry *e = index_find(control->index, &request->key);
+	bool here = e && e->place == spill->place && e->generation == spill->generation;
+	/* DISK_EXISTS also says that the key is being removed */
+	bool on_disk =
+		request->status == DISK_OK ||
+		(request->status == DISK_EXISTS && tier_has(t, &request->key, request->length));
+
+	pool_write_end(control->rail[place_rail(spill->place)].pool, spill->place,
+		spill->generation, on_disk);
+	control->publish->rail[place_rail(spill->place)].retry = true;
+	if (request->status == DISK_OK)
+		control->counter[COUNTER_disk_spills]++;
+	else if (!on_disk && !here)
+		control->counter[COUNTER_disk_drops]++;
+	LIST_REMOVE(spill, same);
+	TAILQ_REMOVE(&t->spills, spill, next);
+	if (!spill->stranded)
+		t->spill_bytes -= spill->bytes;
+	t->spill_count--;
+	t->spill_due = true;
+	tier_written(t, &request->key, on_disk);
+	free(spill);
+}
+
+void tier_spills_old(struct tier *t, uint64_t now_ns)
+{
+	uint64_t limit_ns = 2 * (uint64_t)t->options.timeout_ms * 1000000;
+	struct tier_spill *spill;
+
+	TAILQ_FOREACH (spill, &t->spills, next) {
+		if (now_ns - spill->since_ns < limit_ns)
+			return;
+		if (spill->stranded)
+			continue;
+		spill->stranded = true;
+		t->spill_bytes -= spill->bytes;
+		t->spill_due = true;
+	}
+}

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pages that go to disk and come back, with real engines and files; faults of the files."""
+
+import glob
+import os
+import random
+import shutil
+import signal
+import subprocess
+import tempfile
+import unittest
+
+import harness
+
+SEGMENT = 4 << 20
+SETTINGS = [f"disk.segment_bytes={SEGMENT}", f"disk.bytes={24 * SEGMENT}"]
+POOL = "8MiB"  # a third of the pages of REPLAY
+REPLAY = ("--requests", 200)
+
+
+class DiskTest(harness.ClusterTest):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="peercache-test-disk-")
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+
+    def disk(self, engines, i=0):
+        return engines.status(i)["disk"]
+
+    def counter(self, engines, name, i=0):
+        return engines.status(i)["counters"][name]
+
+    def findings(self, engines, i=0):
+        return {f["id"]: f["text"] for f in engines.status(i)["health"]["findings"]}
+
+    def filled(self, settings=()):
+        """An engine that has replayed REPLAY so slowly that its disk got all evicted pages."""
+        expected = self.describe(*REPLAY)
+        for rate in (32 << 20, 8 << 20, 4 << 20):
+            engines = self.start(1, pool_bytes=POOL, settings=[*SETTINGS, *settings],
+                                 disk=self.folder)
+            got = self.replay(engines, *REPLAY, "--bytes-per-s", rate)
+            self.assertEqual(got["wrong"], 0)
+            self.assertGreater(got["hits_disk"], 0)
+            if got["drops"] == 0:
+                self.assertEqual(got["hits"], expected["prefix_hits"])
+                self.assertEqual(got["sets"], expected["different_blocks"])
+                return engines
+            self.stop_cleanly(engines)  # this machine is busy: the disk was slower
+        raise AssertionError("pages were dropped at every rate")
+
+    def again(self, engines):
+        """Replays the same requests; every page was stored before. Returns its summary."""
+        return self.replay(engines, *REPLAY, "--bytes-per-s", 32 << 20)
+
+    def segments(self, engines):
+        return sorted(glob.glob(os.path.join(engines.disks[0], "peercache-disk.[0-9]*")))
+
+
+class Pages(DiskTest):
+    def test_every_page_that_left_memory_is_hit_again(self):
+        engines = self.filled()
+        blocks = self.describe(*REPLAY)["blocks"]
+        got = self.again(engines)
+        self.assertEqual((got["hits"], got["wrong"], got["sets"]), (blocks, 0, 0))
+        disk = self.disk(engines)
+        self.assertGreater(disk["pages"], 0)
+        self.assertEqual([p["state"] for p in disk["paths"]], ["up"])
+        self.assertLessEqual(disk["pages"] * 16384, disk["bytes_written"])
+        # A clean page is not written again: far less was written than was evicted.
+        spills, evicted = (self.counter(engines, n) for n in ("disk_spills", "pages_evicted"))
+        self.assertLess(spills, evicted)
+        self.assertLessEqual(spills, self.describe(*REPLAY)["different_blocks"])
+        self.assertNotIn("disk_failed", self.findings(engines))
+        self.stop_cleanly(engines)
+
+    def test_an_engine_without_a_disk_has_none(self):
+        engines = self.start(1, pool_bytes=POOL)
+        got = self.replay(engines, *REPLAY)
+        self.assertEqual((got["hits_disk"], got["drops"]), (0, 0))
+        self.assertEqual(self.disk(engines)["paths"], [])
+        self.assertEqual(self.counter(engines, "disk_misses"), 0, "no client asks for a disk")
+        self.stop_cleanly(engines)
+
+    def test_unpaced_misses_are_at_most_the_dropped_pages(self):
+        expected = self.describe(*REPLAY)
+        engines = self.start(1, pool_bytes=POOL, settings=SETTINGS, disk=self.folder)
+        got = self.replay(engines, *REPLAY)
+        self.assertEqual(got["wrong"], 0)
+        if got["drops"] == 0:
+            self.assertEqual(got["hits"], expected["prefix_hits"])
+        self.stop_cleanly(engines)
+
+    def test_two_paths_share_the_pages(self):
+        second = tempfile.mkdtemp(dir=self.folder)
+        first = tempfile.mkdtemp(dir=self.folder)
+        engines = self.start(1, pool_bytes=POOL, settings=[
+            *SETTINGS, f"disk.paths={first},{second}"])
+        harness.wait_for(lambda: all(p["state"] == "up" for p in self.disk(engines)["paths"]), 20,
+                         "both paths are open")
+        got = self.replay(engines, *REPLAY, "--bytes-per-s", 16 << 20)
+        self.assertEqual(got["wrong"], 0)
+        for path in self.disk(engines)["paths"]:
+            self.assertGreater(path["pages_written"], 0, path)
+        self.assertGreater(got["hits_disk"], 0)
+        self.stop_cleanly(engines)
+
+    def test_pages_are_found_again_after_a_restart(self):
+        engines = self.filled()
+        pages = self.disk(engines)["pages"]
+        engines.kill(0, signal.SIGTERM)
+        engines.restart(0)
+        harness.wait_for(lambda: self.disk(engines)["paths"][0]["state"] == "up", 20, "disk open")
+        self.assertGreaterEqual(self.disk(engines)["pages"], pages * 9 // 10)
+        got = self.again(engines)
+        self.assertEqual(got["wrong"], 0)
+        self.assertGreater(got["hits_disk"], 0)
+        self.stop_cleanly(engines)
+
+    def ctl(self, engines, *words, expect=0):
+        done = subprocess.run([harness.program("tools/peercachectl"), "--socket",
+                               engines.sockets[0], *words], capture_output=True, text=True,
+                              timeout=60 * harness.SLOW)
+        self.assertEqual(done.returncode, expect, done.stdout + done.stderr)
+        return done.stdout
+
+    def test_a_removed_page_does_not_come_back_from_disk(self):
+        engines = self.start(1, pool_bytes=POOL, settings=SETTINGS, disk=self.folder)
+        for key in ("kept", "removed"):
+            self.ctl(engines, "put", key, "--string", f"value of {key}")
+        self.replay(engines, *REPLAY, "--bytes-per-s", 8 << 20)  # evicts both
+        before = self.counter(engines, "disk_hits")
+        self.assertEqual(self.ctl(engines, "get", "kept"), "value of kept")
+        self.assertGreater(self.counter(engines, "disk_hits"), before)
+        self.ctl(engines, "rm", "removed")
+        self.ctl(engines, "get", "removed", expect=1)
+        self.ctl(engines, "exists", "removed", expect=1)
+        engines.kill(0, signal.SIGTERM)
+        engines.restart(0)
+        harness.wait_for(lambda: self.disk(engines)["paths"][0]["state"] == "up", 20, "disk open")
+        self.ctl(engines, "get", "removed", expect=1)
+        self.assertEqual(self.ctl(engines, "get", "kept"), "value of kept")
+        self.stop_cleanly(engines)
+
+
+class Faults(DiskTest):
+    def test_flipped_bits_are_misses_and_the_path_leaves_service(self):
+        engines = self.filled()
+        rng = random.Random(int(os.environ.get("SEED", "1")))
+        for name in self.segments(engines):
+            with open(name, "r+b") as file:
+                for unit in range(2, SEGMENT // 4096):
+                    at = unit * 4096 + rng.randrange(4096)
+                    file.seek(at)
+                    byte = file.read(1)[0]
+                    file.seek(at)
+                    file.write(bytes([byte ^ 1 << rng.randrange(8)]))
+                os.fsync(file.fileno())
+        got = self.again(engines)
+        self.assertEqual((got["wrong"], got["sets_failed"]), (0, 0))
+        self.assertLess(got["hits"], got["blocks"])
+        path, = self.disk(engines)["paths"]
+        self.assertGreater(path["crc_errors"], 0)
+        harness.wait_for(lambda: "disk_failed" in self.findings(engines), 10, "the finding")
+        self.assertIn("wrong bytes", self.disk(engines)["paths"][0]["reason"])
+        self.assertEqual(engines.log(0).count("out of service"), 1, "logged once")
+        self.serves_on(engines)
+
+    def serves_on(self, engines, i=0):
+        """Sets and gets work as without a disk."""
+        got = self.replay(engines, "--requests", 20, "--namespace", "after")
+        self.assertEqual((got["sets_failed"], got["wrong"]), (0, 0))
+        self.assertGreater(got["hits"], 0)
+        self.stop_cleanly(engines)
+
+    def test_files_that_end_too_early_are_misses(self):
+        engines = self.filled()
+        for name in self.segments(engines):
+            os.truncate(name, 0)
+        got = self.again(engines)
+        self.assertEqual((got["wrong"], got["sets_failed"]), (0, 0))
+        self.assertGreater(self.disk(engines)["paths"][0]["read_errors"], 0)
+        self.serves_on(engines)
+
+    def test_files_removed_while_the_engine_is_down_are_misses(self):
+        engines = self.filled()
+        engines.kill(0, signal.SIGTERM)
+        for name in self.segments(engines)[::2]:
+            os.remove(name)
+        engines.restart(0)
+        harness.wait_for(lambda: self.disk(engines)["paths"][0]["state"] != "opening", 20, "open")
+        got = self.again(engines)
+        self.assertEqual((got["wrong"], got["sets_failed"]), (0, 0))
+        self.serves_on(engines)
+
+    def test_a_second_engine_is_refused_the_path_and_learns_its_owner(self):
+        engines = self.start(2, pool_bytes=POOL, settings=[
+            *SETTINGS, f"disk.paths={self.folder}"])
+        harness.wait_for(lambda: all(self.disk(engines, i)["paths"][0]["state"] != "opening"
+                                     for i in range(2)), 20, "both have tried")
+        states = [self.disk(engines, i)["paths"][0] for i in range(2)]
+        self.assertEqual(sorted(s["state"] for s in states), ["out", "up"])
+        out = next(i for i in range(2) if states[i]["state"] == "out")
+        self.assertIn(engines.status(1 - out)["name"], states[out]["reason"])
+        self.assertIn(states[out]["reason"], self.findings(engines, out)["disk_failed"])
+        self.serves_on(engines)
+
+    def test_a_directory_that_does_not_exist_leaves_the_engine_without_a_disk(self):
+        engines = self.start(1, pool_bytes=POOL, settings=[
+            *SETTINGS, f"disk.paths={self.folder}/none"])
+        harness.wait_for(lambda: "disk_failed" in self.findings(engines), 20, "the finding")
+        self.assertEqual(self.disk(engines)["paths"][0]["state"], "out")
+        self.serves_on(engines)
+
+    @unittest.skipUnless(os.geteuid() == 0, "mounting a small file system needs root")
+    def test_a_full_file_system_leaves_the_engine_without_that_path(self):
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={2 * SEGMENT}", "none",
+                                  self.folder], capture_output=True)
+        if mounted.returncode:
+            self.skipTest("this machine does not allow mounts")
+        self.addCleanup(subprocess.run, ["umount", "-l", self.folder])
+        engines = self.start(1, pool_bytes=POOL, settings=SETTINGS, disk=self.folder)
+        harness.wait_for(lambda: "disk_failed" in self.findings(engines), 20, "the finding")
+        self.serves_on(engines)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Promote: pages on disk come back into the pools. */
+#include "tests/unit/control/tier_world.h"
+
+static void a_page_on_disk_is_read_published_and_pinned_until_it_was_read(void **state)
+{
+	struct ctl_done done;
+
+	(void)state;
+	on_disk(5);
+	request(5, false, SECOND);
+	assert_int_equal(count(DISK_READ), 1);
+	not_answered();
+	assert_false(in_memory(5));
+	assert_int_equal(directory.published, 0);
+	end_one(DISK_READ, DISK_OK);
+	done = answered(5);
+	assert_int_equal(done.status, OP_HIT);
+	assert_int_equal(done.length, PAGE);
+	assert_int_equal(bytes_at(done.place)[PAGE - 1], 5);
+	assert_true(in_memory(5));
+	assert_int_equal(directory.published, 1);
+	assert_int_equal(control.tier->pins, 1);
+	assert_int_equal(control.tier->pinned_bytes, PAGE);
+	put(&client, (struct ctl_op){.kind = CTL_TOUCH,
+			     .ref = control.ref,
+			     .key = key_of(5),
+			     .place = done.place,
+			     .generation = done.generation});
+	turns();
+	assert_int_equal(control.tier->pins, 0);
+	assert_int_equal(control.tier->pinned_bytes, 0);
+	/* It is on disk: evicting it writes nothing. */
+	assert_true(
+		pool_clean(control.rail[place_rail(done.place)].pool, done.place, done.generation));
+}
+
+static void a_pin_ends_with_the_deadline_of_its_reader(void **state)
+{
+	(void)state;
+	on_disk(5);
+	request(5, false, SECOND);
+	end_one(DISK_READ, DISK_OK);
+	wait_for(SECOND / 2);
+	assert_int_equal(control.tier->pins, 1);
+	wait_for(SECOND);
+	assert_int_equal(control.tier->pins, 0);
+	assert_true(in_memory(5));
+}
+
+static void a_page_that_the_disk_could_not_verify_is_never_published(void **state)
+{
+	struct ctl_done done;
+
+	(void)state;
+	on_disk(6);
+	request(6, false, SECOND);
+	end_one(DISK_READ, DISK_MISS);
+	done = answered(6);
+	assert_int_equal(done.status, OP_MISS);
+	assert_false(in_memory(6));
+	assert_int_equal(directory.published, 0);
+	assert_int_equal(control.tier->pinned_bytes, 0);
+	/* The disk has written to the slot: it rests like any other. */
+	assert_int_equal(pool_limbo(control.rail[0].pool) + pool_limbo(control.rail[1].pool), 1);
+}
+
+static void a_key_removed_while_it_is_read_does_not_come_back(void **state)
+{
+	struct page_key key = key_of(7);
+
+	(void)state;
+	on_disk(7);
+	request(7, false, SECOND);
+	assert_int_equal(count(DISK_READ), 1);
+	assert_true(publish_forget(&control, &key));
+	assert_int_equal(count(DISK_REMOVE), 1);
+	/* The read had ended before the disk saw the removal. */
+	end_one(DISK_READ, DISK_OK);
+	assert_int_equal(answered(7).status, OP_MISS);
+	assert_false(in_memory(7));
+	end_one(DISK_REMOVE, DISK_OK);
+	request(7, false, SECOND);
+	assert_int_equal(answered(7).status, OP_MISS);
+}
+
+static void requests_for_one_key_share_one_read(void **state)
+{
+	(void)state;
+	on_disk(8);
+	request(8, false, SECOND);
+	request(8, false, 2 * SECOND);
+	assert_int_equal(count(DISK_READ), 1);
+	end_one(DISK_READ, DISK_OK);
+	assert_int_equal(answered(8).status, OP_HIT);
+	assert_int_equal(answered(8).status, OP_HIT);
+	assert_int_equal(control.tier->pins, 1);
+	wait_for(3 * SECOND / 2);
+	assert_int_equal(control.tier->pins, 1);
+	wait_for(SECOND);
+	assert_int_equal(control.tier->pins, 0);
+}
+
+static void a_request_is_answered_at_its_deadline_though_the_disk_hangs(void **state)
+{
+	(void)state;
+	on_disk(9);
+	request(9, false, SECOND);
+	wait_for(2 * SECOND);
+	assert_int_equal(answered(9).status, OP_TIMEOUT);
+	/* The slot belongs to the device until it answers. */
+	assert_int_equal(control.tier->pinned_bytes, PAGE);
+	end_one(DISK_READ, DISK_OK);
+	not_answered();
+	assert_true(in_memory(9));
+	assert_int_equal(control.tier->pinned_bytes, 0);
+}
+
+static void exists_is_answered_at_once_and_brings_the_page(void **state)
+{
+	struct ctl_done done;
+
+	(void)state;
+	on_disk(10);
+	request(10, true, SECOND);
+	done = answered(10);
+	assert_int_equal(done.status, OP_HIT);
+	assert_int_equal(done.generation, 0);
+	end_one(DISK_READ, DISK_OK);
+	assert_true(in_memory(10));
+	request(10, false, SECOND);
+	assert_int_not_equal(answered(10).generation, 0);
+	request(11, true, SECOND);
+	assert_int_equal(answered(11).status, OP_MISS);
+}
+
+static void a_page_of_another_length_is_refused_and_replaced(void **state)
+{
+	(void)state;
+	on_disk(12);
+	fake.length[12] = PAGE / 2;
+	request(12, false, SECOND);
+	assert_int_equal(answered(12).status, OP_INVALID);
+	assert_int_equal(count(DISK_READ), 0);
+	store(&client, 12, PAGE);
+	assert_int_equal(count(DISK_REMOVE), 1);
+	store(&client, 13, PAGE);
+	assert_int_equal(count(DISK_REMOVE), 1);
+}
+
+static void no_more_than_the_cap_is_read_or_pinned(void **state)
+{
+	unsigned most = (unsigned)(control.tier->pinned_bytes_max / PAGE), n;
+	struct ctl_done done;
+
+	(void)state;
+	for (n = 0; n < 2 * most; n++) {
+		on_disk(n);
+		request(n, false, SECOND);
+	}
+	assert_int_equal(count(DISK_READ), most);
+	for (n = 0; n < most; n++)
+		end_one(DISK_READ, DISK_OK);
+	assert_int_equal(count(DISK_READ), 0);
+	/* A page that was read makes room for the next one. */
+	done = answered(0);
+	put(&client, (struct ctl_op){.kind = CTL_TOUCH,
+			     .ref = control.ref,
+			     .place = done.place,
+			     .generation = done.generation});
+	turns();
+	events();
+	assert_int_equal(count(DISK_READ), 1);
+	for (n = 1; n < most; n++)
+		answered(n);
+	wait_for(2 * SECOND);
+	for (n = most; n < 2 * most; n++)
+		assert_int_equal(answered(n).status, OP_TIMEOUT);
+	assert_int_equal(control.counter[COUNTER_disk_refused], most - 1);
+}
+
+static void a_promote_evicts_when_the_pool_is_full(void **state)
+{
+	unsigned pages = fill_pools(100, true);
+
+	(void)state;
+	assert_true(pages >= 200);
+	/* More than the reserve of free slots. */
+	for (unsigned n = 0; n < 24; n++) {
+		on_disk(n);
+		request(n, false, 10 * SECOND);
+	}
+	for (unsigned i = 0; i < 100 && count(DISK_READ) < 24; i++)
+		wait_for(LIMBO_MS * 1000000ull);
+	for (unsigned n = 0; n < 24; n++)
+		end_one(DISK_READ, DISK_OK);
+	for (unsigned n = 0; n < 24; n++) {
+		struct ctl_done done = answered(n);
+
+		assert_int_equal(done.status, OP_HIT);
+		assert_int_equal(bytes_at(done.place)[0], n);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		DISK_TEST(a_page_on_disk_is_read_published_and_pinned_until_it_was_read),
+		DISK_TEST(a_pin_ends_with_the_deadline_of_its_reader),
+		DISK_TEST(a_page_that_the_disk_could_not_verify_is_never_published),
+		DISK_TEST(a_key_removed_while_it_is_read_does_not_come_back),
+		DISK_TEST(requests_for_one_key_share_one_read),
+		DISK_TEST(a_request_is_answered_at_its_deadline_though_the_disk_hangs),
+		DISK_TEST(exists_is_answered_at_once_and_brings_the_page),
+		DISK_TEST(a_page_of_another_length_is_refused_and_replaced),
+		DISK_TEST(no_more_than_the_cap_is_read_or_pinned),
+		DISK_TEST(a_promote_evicts_when_the_pool_is_full),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tests of tier*.c with real pools and a real index over a disk that the test plays: it keeps the
+ * requests until the test ends them. The test also plays the clients and the directory. One thread.
+ */
+#ifndef TESTS_TIER_WORLD_H
+#define TESTS_TIER_WORLD_H
+
+#include "tests/unit/control/publish_world.h"
+
+#include "engine/control/tier.h"
+
+#define PAGE (64u << 10)
+#define SECOND 1000000000ull
+
+enum { REQUESTS_MAX = 4096 };
+
+static struct {
+	struct disk_request *request[REQUESTS_MAX], *done[REQUESTS_MAX];
+	unsigned requests, dones;
+	/* pages on disk; the content of page n is the byte n */
+	bool has[REQUESTS_MAX];
+	uint32_t length[REQUESTS_MAX];
+	int fd;
+} fake;
+
+static struct disk *const fake_disk = (struct disk *)(void *)&fake;
+
+static inline uint64_t number_of(const struct page_key *key)
+{
+	return key->word[1] - 1;
+}
+
+/* ---- the disk -------------------------------------------------------------------------------- */
+
+int disk_open(const struct disk_options *options, struct disk **ret_disk)
+{
+	assert_int_equal(options->paths, 1);
+	*ret_disk = fake_disk;
+	return 0;
+}
+
+bool disk_find(struct disk *disk, const struct page_key *key, uint32_t *ret_length)
+{
+	uint64_t n = number_of(key);
+
+	(void)disk;
+	*ret_length = fake.length[n];
+	return fake.has[n];
+}
+
+void disk_submit(struct disk *disk, struct disk_request *request)
+{
+	(void)disk;
+	assert_true(fake.requests < REQUESTS_MAX);
+	fake.request[fake.requests++] = request;
+}
+
+struct disk_request *disk_reap(struct disk *disk)
+{
+	eventfd_t value;
+
+	(void)disk;
+	if (fake.dones)
+		return fake.done[--fake.dones];
+	(void)eventfd_read(fake.fd, &value);
+	return NULL;
+}
+
+int disk_fd(const struct disk *disk)
+{
+	(void)disk;
+	return fake.fd;
+}
+
+void disk_report(struct disk *disk, struct disk_report *ret_report)
+{
+	(void)disk;
+	*ret_report = (struct disk_report){.paths = 1, .path = {{.state = DISK_PATH_IN_SERVICE}}};
+}
+
+int disk_close(struct disk *disk)
+{
+	(void)disk;
+	return 0;
+}
+
+/* ---- helpers --------------------------------------------------------------------------------- */
+
+static struct status_segment *status;
+static struct client client;
+
+static inline void tier_turns(void)
+{
+	unsigned work;
+
+	do {
+		work = tier_turn(&control);
+		turns();
+	} while (work);
+}
+
+static inline void events(void)
+{
+	event_base_loop(control.base, EVLOOP_NONBLOCK);
+	tier_turns();
+}
+
+/* Time passes; the timer of deadlines fires. */
+static inline void wait_for(uint64_t ns)
+{
+	pass_time(ns);
+	event_active(control.tier->tick, EV_TIMEOUT, 0);
+	events();
+}
+
+static inline int disk_setup(void **state)
+{
+	setup(state);
+	memset(&fake, 0, sizeof(fake));
+	fake.fd = eventfd(0, EFD_NONBLOCK);
+	status = calloc(1, sizeof(*status));
+	control.status = status;
+	strcpy(settings.disk_paths, "/nowhere");
+	settings.disk_segment_bytes = 1 << 20;
+	settings.disk_timeout_ms = 1000;
+	assert_int_equal(tier_open(&control), 0);
+	while (control.tier->state == TIER_OPENING)
+		event_base_loop(control.base, EVLOOP_ONCE);
+	assert_int_equal(shm_load(&status->disk), 1);
+	client_open(&client, 3);
+	return 0;
+}
+
+static inline int disk_teardown(void **state)
+{
+	client_close(&client);
+	tier_close(&control);
+	close(fake.fd);
+	free(status);
+	return teardown(state);
+}
+
+static inline unsigned count(enum disk_op op)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < fake.requests; i++)
+		n += fake.request[i]->op == op;
+	return n;
+}
+
+/* Ends a request as a disk would: a read delivers the bytes of the page. */
+static inline void end_request(struct disk_request *request, enum disk_status result)
+{
+	uint64_t n = number_of(&request->key);
+	unsigned i = 0;
+
+	while (fake.request[i] != request)
+		assert_true(++i < fake.requests);
+	if (request->op == DISK_READ)
+		memset(request->data, (int)n, request->length);
+	if (request->op == DISK_WRITE && result == DISK_OK) {
+		assert_int_equal(((unsigned char *)request->data)[0], (unsigned char)n);
+		fake.has[n] = true;
+		fake.length[n] = request->length;
+	}
+	if (request->op == DISK_REMOVE)
+		fake.has[n] = false;
+	request->status = result;
+	memmove(&fake.request[i], &fake.request[i + 1],
+		(--fake.requests - i) * sizeof(fake.request[0]));
+	fake.done[fake.dones++] = request;
+	eventfd_write(fake.fd, 1);
+	events();
+}
+
+/* Ends the oldest request of this kind. */
+static inline void end_one(enum disk_op op, enum disk_status result)
+{
+	unsigned i = 0;
+
+	while (i < fake.requests && fake.request[i]->op != op)
+		i++;
+	assert_true(i < fake.requests);
+	end_request(fake.request[i], result);
+}
+
+static inline void on_disk(uint64_t n)
+{
+	fake.has[n] = true;
+	fake.length[n] = PAGE;
+}
+
+static inline void request(uint64_t n, bool exists, uint64_t timeout_ns)
+{
+	put(&client, (struct ctl_op){.kind = CTL_PROMOTE,
+			     .cookie = n,
+			     .count = exists,
+			     .key = key_of(n),
+			     .length = PAGE,
+			     .deadline_ns = now + timeout_ns});
+	turns();
+	tier_turns();
+}
+
+static inline struct ctl_done answered(uint64_t n)
+{
+	struct ctl_done done = {.kind = 0};
+
+	assert_true(got(&client, &done));
+	assert_int_equal(done.kind, CTL_PROMOTE);
+	assert_int_equal(done.cookie, n);
+	return done;
+}
+
+static inline void not_answered(void)
+{
+	struct ctl_done done;
+
+	assert_false(got(&client, &done));
+}
+
+static inline unsigned char *bytes_at(uint32_t place)
+{
+	return (unsigned char *)pool_memory(control.rail[place_rail(place)].pool)->base +
+	       place_offset(place);
+}
+
+/* Fills both pools with pages from number `n` on. `works`: the disk writes what it gets. */
+static inline unsigned fill_pools(uint64_t n, bool works)
+{
+	uint64_t first = n;
+
+	for (uint8_t rail = 0; rail < RAILS; rail++) {
+		uint32_t free = pool_free(control.rail[rail].pool, PAGE);
+
+		while (free--) {
+			struct ctl_done credit = take(&client, rail, PAGE);
+
+			assert_int_equal(credit.status, OP_HIT);
+			memset(bytes_at(credit.place), (int)n, PAGE);
+			publish_at(&client, n++, credit.place, credit.generation, PAGE);
+			tier_turns();
+			assert_true(control.tier->spill_bytes <= control.tier->spill_bytes_max);
+			while (works && count(DISK_WRITE))
+				end_one(DISK_WRITE, DISK_OK);
+		}
+	}
+	return (unsigned)(n - first);
+}
+
+static inline bool in_memory(uint64_t n)
+{
+	struct page_key key = key_of(n);
+
+	return index_find(control.index, &key);
+}
+
+#define DISK_TEST(name) cmocka_unit_test_setup_teardown(name, disk_setup, disk_teardown)
+
+#endif

@@ -99,7 +99,7 @@ static bool segments_alike(const struct pc_page *page)
 		bytes * page->segment_count > RUN_PAGE_BYTES_MAX || bytes > RUN_PAGE_BYTES_MAX ||
 		stride < bytes || stride >= RUN_TO_MAX / RUN_SEGMENTS_MAX)
 		return false;
-	for (s++; s < end; s++) {
+	while (++s < end) {
 		base += stride;
 		if ((uintptr_t)s->base != base || s->bytes != bytes)
 			return false;
@@ -165,6 +165,7 @@ static void pages_init(struct pc_batch *b)
 			p->bytes = page_bytes(page, &p->regular);
 		if (unlikely(!page->key || page->key_bytes - 1 >= KEY_BYTES_MAX ||
 			     (payload && !p->bytes))) {
+			p->regular = false;
 			page_done(b, i, PC_INVALID);
 			continue;
 		}

@@ -80,29 +80,30 @@ void lookup_begin(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_
 
 void lookup_get(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
 {
-	uint32_t here = ch->session->ref, cached_pages = 0;
+	uint32_t here = ch->session->ref, count = b->count, others = 0;
+	struct cache_set *cache = ch->cache;
 
-	for (uint32_t i = 0; i < b->count; i++) {
+	for (uint32_t i = 0; i < count; i++) {
 		struct page_work *p = &b->work[i];
-		const struct cache_set *set = cache_set(ch, &p->key);
-		uint32_t way;
+		uint32_t index = cache_index(&p->key), way;
+		const struct cache_entry *e;
 
 		if (i % RUN_PLAN_MAX == 0)
 			run_add_end(ch, b, now_ns);
-		if (unlikely(p->phase == PAGE_DONE))
-			continue;
-		way = p->regular ? cache_way(set, &p->key) : CACHE_WAYS;
-		if (unlikely(way == CACHE_WAYS || set->entry[way].at.ref == here ||
-			     !map_by_ref(ch, set->entry[way].at.ref))) {
-			lookup_begin(ch, b, i, now_ns);
+		way = p->regular ? cache_way(&cache[index], &p->key) : CACHE_WAYS;
+		e = &cache[index].entry[way];
+		if (unlikely(
+			    way == CACHE_WAYS || e->at.ref == here || !map_by_ref(ch, e->at.ref))) {
+			others++;
+			if (p->phase != PAGE_DONE)
+				lookup_begin(ch, b, i, now_ns);
 			continue;
 		}
-		p->at = set->entry[way].at;
-		p->cached = cache_number(&p->key, way);
-		cached_pages++;
+		p->at = e->at;
+		p->cached = index * CACHE_WAYS + way;
 		run_add(ch, b, i, now_ns);
 	}
-	ch->counts.lookups_cached += cached_pages;
+	ch->counts.lookups_cached += count - others;
 	run_add_end(ch, b, now_ns);
 }
 

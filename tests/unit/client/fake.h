@@ -26,7 +26,7 @@
 #define FAKE_A 1u
 #define FAKE_B 2u
 #define FAKE_NODES 3u
-#define FAKE_REF(node) (0x1001u * ((node) + 1))
+#define FAKE_REF(node) (0x1d3u * ((node) + 1))
 
 struct fake_node {
 	struct bucket *shard;

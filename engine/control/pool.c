@@ -389,13 +389,16 @@ int pool_retire(struct pool *pool, uint32_t place, uint32_t generation)
 void pool_touch(struct pool *pool, uint32_t place)
 {
 	uint32_t slot = pool_locate(pool, place);
+	struct slot *page = slot == NONE ? NULL : &pool->slots[slot];
+	struct chunk *chunk;
 
-	if (slot == NONE || pool->slots[slot].state != SLOT_PAGE)
+	if (!page || page->state != SLOT_PAGE)
 		return;
-	pool->slots[slot].visited = 1;
+	chunk = slot_chunk(pool, slot);
+	page->visited = 1;
 	/* the hand will not evict it in this lap */
-	spill_forget(&pool->class[slot_chunk(pool, slot)->class], &pool -> slots[slot]);
-	slot_chunk(pool, slot)->used_at = pool->published;
+	spill_forget(&pool->class[chunk->class], page);
+	chunk->used_at = pool->published;
 }
 
 uint32_t pool_free(const struct pool *pool, uint32_t page_bytes)

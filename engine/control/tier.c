@@ -38,22 +38,46 @@ bool tier_has(struct tier *t, const struct page_key *key, uint32_t length)
  */
 static void remove_submit(struct tier *t, const struct page_key *key)
 {
-	struct disk_request *request = calloc(1, sizeof(*request));
+	struct tier_removed *removed = calloc(1, sizeof(*removed));
 
-	if (!request) {
+	if (!removed) {
 		log_error(
 			"disk: no memory to remove a page; a page with this key may come back after a restart");
 		return;
 	}
-	request->op = DISK_REMOVE;
-	request->key = *key;
-	disk_submit(t->disk, request);
+	removed->request.op = DISK_REMOVE;
+	removed->request.key = *key;
+	if (t->state == TIER_OPENING) {
+		TAILQ_INSERT_TAIL(&t->early, removed, next);
+		return;
+	}
+	TAILQ_INSERT_TAIL(&t->removes, removed, next);
+	disk_submit(t->disk, &removed->request);
+}
+
+/* Removes what was removed while the disk was being opened. */
+static void early_submit(struct tier *t)
+{
+	struct tier_removed *removed;
+
+	TAILQ_FOREACH (removed, &t->early, next)
+		disk_submit(t->disk, &removed->request);
+	TAILQ_CONCAT(&t->removes, &t->early, next);
+}
+
+static void removes_free(struct tier_removes *list)
+{
+	struct tier_removed *removed;
+
+	while ((removed = TAILQ_FIRST(list))) {
+		TAILQ_REMOVE(list, removed, next);
+		free(removed);
+	}
 }
 
 bool tier_forget(struct control *control, const struct page_key *key)
 {
 	struct tier *t = control->tier;
-	struct tier_removed *early;
 	struct tier_spill *spill;
 	uint32_t length;
 	bool found;
@@ -61,11 +85,7 @@ bool tier_forget(struct control *control, const struct page_key *key)
 	if (!t || t->state == TIER_FAILED)
 		return false;
 	if (t->state == TIER_OPENING) {
-		early = malloc(sizeof(*early));
-		if (early) {
-			early->key = *key;
-			STAILQ_INSERT_TAIL(&t->early, early, next);
-		}
+		remove_submit(t, key);
 		return false;
 	}
 	tier_promote_cancel(t, key);
@@ -98,11 +118,15 @@ static void finished(struct tier *t, struct disk_request *request)
 	switch (request->op) {
 	case DISK_WRITE: tier_spilled(t, (struct tier_spill *)(void *)request); return;
 	case DISK_READ: tier_promoted(t, (struct tier_promote *)(void *)request); return;
-	case DISK_REMOVE: free(request); return;
+	case DISK_REMOVE:
+		TAILQ_REMOVE(&t->removes, (struct tier_removed *)(void *)request, next);
+		free(request);
+		return;
 	}
 }
 static_assert(offsetof(struct tier_spill, request) == 0, "finished() relies on it");
 static_assert(offsetof(struct tier_promote, request) == 0, "finished() relies on it");
+static_assert(offsetof(struct tier_removed, request) == 0, "finished() relies on it");
 
 static void on_ready(evutil_socket_t fd, short what, void *context)
 {
@@ -213,18 +237,6 @@ static void *open_thread(void *context)
 	return NULL;
 }
 
-static void early_submit(struct tier *t)
-{
-	struct tier_removed *early;
-
-	while ((early = STAILQ_FIRST(&t->early))) {
-		STAILQ_REMOVE_HEAD(&t->early, next);
-		if (t->state == TIER_SERVING)
-			remove_submit(t, &early->key);
-		free(early);
-	}
-}
-
 static void on_opened(evutil_socket_t fd, short what, void *context)
 {
 	struct tier *t = context;
@@ -241,7 +253,8 @@ static void on_opened(evutil_socket_t fd, short what, void *context)
 		if (t->ready && event_add(t->ready, NULL) == 0)
 			t->state = TIER_SERVING;
 	}
-	early_submit(t);
+	if (t->state == TIER_SERVING)
+		early_submit(t);
 	look(t);
 	if (t->state == TIER_SERVING)
 		log_info("disk: %u page(s) found on %u path(s)", t->report.pages, t->report.paths);
@@ -275,7 +288,8 @@ static int paths_split(struct tier *t)
 
 static void lists_init(struct tier *t)
 {
-	STAILQ_INIT(&t->early);
+	TAILQ_INIT(&t->early);
+	TAILQ_INIT(&t->removes);
 	TAILQ_INIT(&t->spills);
 	TAILQ_INIT(&t->writing);
 	TAILQ_INIT(&t->capped);
@@ -363,7 +377,8 @@ static void requests_free(struct tier *t)
 	}
 	tier_pins_close(t);
 	tier_promote_close(t);
-	early_submit(t);
+	removes_free(&t->early);
+	removes_free(&t->removes);
 }
 
 void tier_close(struct control *control)

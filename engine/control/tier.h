@@ -94,11 +94,12 @@ struct tier_pin {
 };
 TAILQ_HEAD(tier_pins, tier_pin);
 
-/* A key that was removed while the disk was being opened. */
+/* A key that is removed: its tombstone is being written, or the disk is not open yet. */
 struct tier_removed {
-	STAILQ_ENTRY(tier_removed) next;
-	struct page_key key;
+	struct disk_request request; /* the first member */
+	TAILQ_ENTRY(tier_removed) next;
 };
+TAILQ_HEAD(tier_removes, tier_removed);
 
 struct tier {
 	struct control *control;
@@ -113,8 +114,9 @@ struct tier {
 	bool joinable;
 	int opened_fd, opened_rc;
 	struct event *opened, *ready, *slow, *tick;
-	bool ticking, soon; /* `tick` is armed; with TIER_SOON_US */
-	STAILQ_HEAD(, tier_removed) early;
+	bool ticking, soon;        /* `tick` is armed; with TIER_SOON_US */
+	struct tier_removes early; /* wait until the disk is open */
+	struct tier_removes removes;
 
 	/* tier_spill.c */
 	LIST_HEAD(, tier_spill) spill_of[TIER_KEYS];

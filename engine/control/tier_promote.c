@@ -68,10 +68,15 @@ static struct tier_promote *promote_find(struct tier *t, const struct page_key *
 
 static void leave(struct tier *t, struct tier_promote *promote)
 {
+	struct publish_class *class;
+
 	TAILQ_REMOVE(list_of(t, promote->state), promote, next);
-	if (promote->state == PROMOTE_WANTED)
-		publish_class_of(t->control->publish, promote->rail, promote->request.length)
-			->waiting--;
+	if (promote->state != PROMOTE_WANTED)
+		return;
+	class = publish_class_of(t->control->publish, promote->rail, promote->request.length);
+	/* another record than that of enter(), if more page sizes exist than records */
+	if (class->waiting)
+		class->waiting--;
 }
 
 static void enter(struct tier *t, struct tier_promote *promote, enum promote_state state)

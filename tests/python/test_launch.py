@@ -391,6 +391,8 @@ class Keys(unittest.TestCase):
                                 {"rail.cores": [1, 2]}, {"a.b.c": 1}],
             "metrics_enabled": ["maybe", [1]], "metrics_dashboard": ["x"],
             "metrics_port": [0, 65536, "x", True], "metrics_bind_host": [["h"], "h" * 64],
+            "disk_enabled": ["maybe", [1], True], "disk_path": [["/a"], "/" + "a" * 1023],
+            "disk_size": [0, "x", [1]],
         }
         fixes = {}
         for key, values in rows.items():

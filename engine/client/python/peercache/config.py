@@ -321,7 +321,7 @@ def disk_settings(given: Mapping[str, Any], refuse: Callable[[str, str], None],
                 refuse("disk_size", "give 1.5gb to 16tb")
             put("disk_size", "disk.bytes", given["disk_size"])
     elif given.get("disk_enabled"):
-        refuse("disk_enabled", 'name a directory on a local SSD as "disk_path", or give false')
+        refuse("disk_enabled", 'give false, or a directory on a local SSD as "disk_path"')
 
 
 def engine_settings(given: Mapping[str, Any], config: Config,

@@ -208,11 +208,12 @@ int directory_open(struct control *control)
 	dir->wake = net_timer_new(control->base, false, wake, dir);
 	dir->touch_due = net_timer_new(control->base, false, touches_due, dir);
 	dir->move = net_timer_new(control->base, false, move_slice, dir);
+	dir->patrol = net_timer_new(control->base, false, patrol, dir);
 	dir->settled = calloc(1, sizeof(*dir->settled));
 	dir->target = calloc(1, sizeof(*dir->target));
 	dir->former = calloc(FORMER_MAX, sizeof(*dir->former));
-	if (!dir->due || !dir->wake || !dir->touch_due || !dir->move || !dir->settled ||
-		!dir->target || !dir->former) {
+	if (!dir->due || !dir->wake || !dir->touch_due || !dir->move || !dir->patrol ||
+		!dir->settled || !dir->target || !dir->former) {
 		directory_close(control);
 		return -ENOMEM;
 	}
@@ -226,7 +227,7 @@ void directory_close(struct control *control)
 {
 	struct directory *dir = control->directory;
 	struct net_timer *timers[] = {dir ? dir->due : NULL, dir ? dir->wake : NULL,
-		dir ? dir->touch_due : NULL, dir ? dir->move : NULL};
+		dir ? dir->touch_due : NULL, dir ? dir->move : NULL, dir ? dir->patrol : NULL};
 
 	if (!dir)
 		return;

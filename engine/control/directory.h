@@ -11,16 +11,21 @@
 
 #include "engine/abi/op.h"
 #include "engine/abi/page.h"
+#include "engine/control/suspect.h"
 
 struct control;
 
 /*
  * Result of a directory call. Called exactly once, from directory_flush(), never from inside the
  * call that requested it, with one exception: if memory is exhausted, OP_NO_SPACE is passed at
- * once. It may call any function of this header. OP_HIT: every owner has answered and at least one
- * has stored the entry, so the page can be found. OP_NO_SPACE: every owner has answered and none
- * had room for the entry. OP_TIMEOUT: the deadline passed first; messages already queued or in
- * flight are not withdrawn. OP_CANCELLED: directory_close() was called.
+ * once. It may call any function of this header.
+ *
+ * OP_HIT: at least one owner has stored the entry, so the page can be found, and every other owner
+ * has answered or is suspect (suspect.h). Without the answer of a suspect owner the set is partial
+ * until that owner has answered too. OP_PEER_DOWN: no owner has stored the entry, and those that
+ * have not answered are suspect or dead. OP_NO_SPACE: every owner has answered and none had room
+ * for the entry. OP_TIMEOUT: the deadline passed first; messages already queued or in flight are
+ * not withdrawn. OP_CANCELLED: directory_close() was called.
  */
 typedef void (*directory_done)(void *context, uint64_t cookie, enum op_status status);
 
@@ -56,10 +61,24 @@ void directory_touch(struct control *control, uint32_t ref, uint32_t place);
 
 /* State of the directory as this engine sees it. The loop's thread. */
 struct directory_counts {
-	bool moving;     /* entries move to new owners after a change of the map */
-	unsigned behind; /* owners that have not taken all entries of this engine yet */
+	bool moving;      /* entries move to new owners after a change of the map */
+	unsigned behind;  /* owners that have not taken all entries of this engine yet */
+	unsigned suspect; /* owners for which publishes do not wait */
+	uint32_t partial; /* sets that were answered before all their owners had the entry */
 };
 void directory_counts(const struct control *control, struct directory_counts *ret);
+
+/* What this engine sends to the member with that peer number. The loop's thread. */
+struct directory_owner {
+	enum suspect_why why;
+	unsigned queued;      /* requests that were not sent yet */
+	unsigned in_flight;   /* batches without an acknowledgement */
+	unsigned background;  /* requests that no client waits for */
+	bool behind;          /* publishes were skipped; a walk makes up for them */
+	uint64_t unserved_ms; /* how long the oldest request waits for its answer; 0: none waits */
+	int64_t served_ms;    /* since the last acknowledgement; -1: there was none */
+};
+void directory_owner(const struct control *control, uint16_t peer, struct directory_owner *ret);
 
 /* ---- called by member.c ---------------------------------------------------------------------- */
 

@@ -66,6 +66,7 @@ void item_background(struct directory *dir, struct item *item)
 		return;
 	if (!item->sent && owner_full(dir, owner, verb)) {
 		TAILQ_REMOVE(&owner->queue[verb], item, next);
+		owner->queued[verb]--;
 		left_out(dir, owner, verb);
 		item_resolve(dir, item, OUTCOME_LOST);
 		return;
@@ -160,9 +161,14 @@ void directory_counts(const struct control *control, struct directory_counts *re
 {
 	const struct directory *dir = control->directory;
 
-	*ret = (struct directory_counts){.moving = dir->phase != MOVE_NONE};
-	for (unsigned i = 0; i < NODES_MAX; i++)
-		ret->behind += dir->owner[i].ref && dir->owner[i].behind;
+	*ret = (struct directory_counts){
+		.moving = dir->phase != MOVE_NONE, .partial = dir->partial};
+	for (unsigned i = 0; i < NODES_MAX; i++) {
+		const struct owner *owner = &dir->owner[i];
+
+		ret->behind += owner->ref && owner->behind;
+		ret->suspect += owner->ref && suspect_steers(owner->why);
+	}
 }
 
 bool behind_any(const struct directory *dir)

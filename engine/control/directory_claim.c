@@ -130,6 +130,7 @@ static enum op_status claim_status(const struct claim *claim)
 
 static void claim_end(struct directory *dir, struct claim *claim)
 {
+	dir->partial -= claim->partial;
 	dir->background -= claim->background;
 	free(claim);
 }
@@ -274,10 +275,42 @@ void claim_add(struct directory *dir, struct claim *claim, uint16_t peer, uint32
 		item_background(dir, item);
 }
 
+void claim_check(struct directory *dir, struct claim *claim)
+{
+	unsigned waiting = 0, suspects = 0;
+
+	if (claim->verb != VERB_PUBLISH || !claim->started || !claim->done || claim->answered)
+		return;
+	for (unsigned i = 0; i < claim->items; i++) {
+		const struct item *item = &claim->item[i];
+		const struct owner *owner = &dir->owner[item->peer];
+
+		if (item->resolved)
+			continue;
+		waiting++;
+		suspects += owner->ref == item->ref && suspect_steers(owner->why);
+	}
+	switch (publish_judge(claim->acked, waiting, suspects)) {
+	case PUBLISH_PARTIAL:
+		claim->partial = true;
+		dir->partial++;
+		dir->control->counter[COUNTER_sets_partial]++;
+		claim_answer(dir, claim, OP_HIT);
+		break;
+	case PUBLISH_UNREACHABLE: claim_answer(dir, claim, OP_PEER_DOWN); break;
+	case PUBLISH_WAIT:
+	case PUBLISH_WHOLE:
+	default: break;
+	}
+}
+
 void claim_start(struct directory *dir, struct claim *claim)
 {
-	if (--claim->pending)
+	claim->started = true;
+	if (--claim->pending) {
+		claim_check(dir, claim);
 		return;
+	}
 	if (claim->done)
 		claim_answer(dir, claim, claim_status(claim));
 	else
@@ -291,8 +324,10 @@ void item_resolve(struct directory *dir, struct item *item, enum outcome outcome
 	item_background_end(dir, item);
 	item_count(item, outcome);
 	claim->pending--;
-	if (claim->pending)
+	if (claim->pending) {
+		claim_check(dir, claim);
 		return;
+	}
 	if (claim->done && !claim->answered)
 		claim_answer(dir, claim, claim_status(claim));
 	else if (!claim->done)

@@ -110,6 +110,7 @@ static void orphan_place(struct directory *dir, struct item *item)
 			item_resolve(dir, item, claim_do_here(dir, claim));
 		else
 			item_queue(dir, item);
+		claim_check(dir, claim);
 		return;
 	}
 	item_resolve(dir, item, OUTCOME_LOST);

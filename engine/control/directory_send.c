@@ -27,7 +27,10 @@ void item_queue(struct directory *dir, struct item *item)
 		TAILQ_INSERT_TAIL(&dir->orphans, item, next);
 		return;
 	}
+	if (owner_idle(owner))
+		owner_waits(dir, owner);
 	TAILQ_INSERT_TAIL(&owner->queue[item->claim->verb], item, next);
+	owner->queued[item->claim->verb]++;
 	owner_dirty(dir, owner);
 }
 
@@ -51,6 +54,7 @@ static struct batch *batch_take(struct owner *owner, unsigned verb)
 	for (unsigned i = 0; i < count; i++) {
 		item = TAILQ_FIRST(queue);
 		TAILQ_REMOVE(queue, item, next);
+		owner->queued[verb]--;
 		item->sent = true;
 		batch->item[i] = item;
 	}
@@ -62,6 +66,7 @@ static void batch_rewind(struct owner *owner, struct batch *batch)
 {
 	for (unsigned i = batch->count; i > 0; i--) {
 		batch->item[i - 1]->sent = false;
+		owner->queued[batch->verb]++;
 		TAILQ_INSERT_HEAD(&owner->queue[batch->verb], batch->item[i - 1], next);
 	}
 	free(batch);
@@ -202,6 +207,7 @@ bool directory_serve_ack(struct control *control, struct rpc_link *link, const P
 		item_resolve(dir, batch->item[i], no ? OUTCOME_FAILED : OUTCOME_DONE);
 	}
 	free(batch);
+	owner_served(dir, owner);
 	owner_dirty(dir, owner);
 	if (owner->behind)
 		move_soon(dir);
@@ -237,6 +243,8 @@ void directory_link_down(struct control *control, uint16_t peer, const struct rp
 		STAILQ_REMOVE_HEAD(&back, next);
 		batch_rewind(owner, batch);
 	}
+	if (!owner_idle(owner))
+		owner_waits(dir, owner);
 	owner_dirty(dir, owner);
 }
 
@@ -264,6 +272,10 @@ void owner_clear(struct directory *dir, struct owner *owner)
 
 	owner_rewind(owner);
 	owner->touched = 0;
+	owner->why = SUSPECT_NOT;
+	owner->wait_ns = owner->served_ns = owner->suspect_ns = 0;
+	for (unsigned verb = 0; verb < VERBS; verb++)
+		owner->queued[verb] = 0;
 	owner->behind = owner->again = owner->warned = false;
 	TAILQ_FOREACH (item, &owner->queue[VERB_PUBLISH], next)
 		item_background_end(dir, item);

@@ -11,6 +11,7 @@
  *   directory.c        the functions of directory.h  directory_claim.c   claims, deadlines, results
  *   directory_send.c   queues, batches, acks         directory_move.c    map changes, sweeping
  *   directory_behind.c limits, walks for owners that are behind
+ *   directory_suspect.c owners that do not answer in time
  *   directory_serve.c  requests of other engines
  *
  * For one owner, publishes are sent before removes. That order is always correct because a remove
@@ -85,6 +86,8 @@ struct claim {
 	uint8_t status;  /* result of the claim, an enum op_status; valid once `answered` */
 	bool answered;   /* the claim is on the list `finished`, or its `done` was called */
 	bool background; /* the claim is counted in directory.background */
+	bool started;    /* claim_start() was called: all its items are there */
+	bool partial;    /* answered without a suspect owner; counted in directory.partial */
 	uint64_t deadline_ns;
 	/* called with the result; NULL: no client waits, or it was called already */
 	directory_done done;
@@ -113,6 +116,7 @@ struct owner {
 	uint16_t peer;
 	uint32_t ref; /* ref of the owner; 0: no member has this peer number */
 	struct items queue[VERBS];
+	unsigned queued[VERBS]; /* lengths of the queues */
 	STAILQ_HEAD(, batch) batches;
 	unsigned in_flight;
 	/* number of items of this owner, queued or sent, that no client waits for */
@@ -124,6 +128,11 @@ struct owner {
 	 */
 	bool again;
 	bool warned;
+	enum suspect_why
+		why;         /* as of the last look: when it began to owe, on patrol, at its acks */
+	uint64_t suspect_ns; /* when `why` last became a reason not to wait */
+	uint64_t wait_ns;    /* when it began to owe an answer, or last gave one */
+	uint64_t served_ns;  /* time of its last acknowledgement; 0: none */
 	uint64_t cursor;
 	uint32_t *touches;
 	unsigned touched;
@@ -152,6 +161,10 @@ struct directory {
 	bool touch_armed;
 	uint64_t serial;
 	uint32_t background;
+	uint32_t partial;         /* claims with `partial` */
+	struct net_timer *patrol; /* looks at the owners that owe an answer */
+	uint64_t patrol_ns;       /* when the timer `patrol` was armed; 0: it is not */
+	uint64_t awake_ns;        /* when this engine was last found to run again after a pause */
 	/*
 	 * Migration of entries after a map change. In `settled`, `target` and `former`, a member
 	 * whose ref is 0 holds none of our entries.
@@ -206,6 +219,8 @@ void claim_await(struct directory *directory, struct claim *claim, uint64_t dead
 void claim_add(struct directory *directory, struct claim *claim, uint16_t peer, uint32_t ref);
 /* Called when all owners were added to the claim. May free the claim. */
 void claim_start(struct directory *directory, struct claim *claim);
+/* Answers a publish that waits for suspect owners only. Does not free the claim. */
+void claim_check(struct directory *directory, struct claim *claim);
 /* Records the owner's answer to one item. May free the claim. */
 void item_resolve(struct directory *directory, struct item *item, enum outcome outcome);
 bool claim_has(const struct claim *claim, uint32_t ref);
@@ -238,6 +253,16 @@ void owner_rewind(struct owner *owner);
  * as lost.
  */
 void owner_clear(struct directory *directory, struct owner *owner);
+
+/* ---- directory_suspect.c --------------------------------------------------------------------- */
+
+/* True if the owner owes no answer. */
+bool owner_idle(const struct owner *owner);
+/* The owner begins to owe an answer: before this item it was idle, or its link has closed. */
+void owner_waits(struct directory *directory, struct owner *owner);
+/* The owner has acknowledged a batch. */
+void owner_served(struct directory *directory, struct owner *owner);
+void patrol(void *context);
 
 /* ---- directory_move.c ------------------------------------------------------------------------ */
 

@@ -258,6 +258,8 @@ static void report_directory(struct json *j, const struct snapshot *s)
 	json_open(j, "directory", "{");
 	json_flag(j, "moving", s->directory_moving);
 	json_count(j, "owners_behind", s->directory_behind);
+	json_count(j, "owners_suspect", s->directory_suspect);
+	json_count(j, "sets_partial", s->sets_partial);
 	json_close(j, "}");
 	json_count(j, "keys", s->keys);
 }

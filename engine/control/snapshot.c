@@ -170,6 +170,8 @@ static void take_directory(const struct control *control, struct snapshot *s)
 	directory_counts(control, &counts);
 	s->directory_moving = counts.moving;
 	s->directory_behind = counts.behind;
+	s->directory_suspect = counts.suspect;
+	s->sets_partial = counts.partial;
 	s->shard_entries = control->shard.entries;
 	s->shard_capacity = (uint64_t)BUCKET_ENTRIES << control->shard.bits;
 	s->shard_dropped = control->shard.dropped;

@@ -108,8 +108,10 @@ struct snapshot {
 	uint64_t counter[COUNTER_COUNT]; /* the control plane's own */
 	uint64_t shard_entries, shard_capacity, shard_dropped;
 	uint64_t keys;
-	bool directory_moving;     /* entries move to new owners after a map change */
-	unsigned directory_behind; /* owners that have not taken all of our entries yet */
+	bool directory_moving;      /* entries move to new owners after a map change */
+	unsigned directory_behind;  /* owners that have not taken all of our entries yet */
+	unsigned directory_suspect; /* owners for which sets do not wait */
+	uint32_t sets_partial;      /* sets answered before all their owners had the entry */
 	struct connect_counts connections;
 	struct snapshot_disk disk;
 	unsigned sessions, channels, regions, extents;

@@ -21,8 +21,8 @@ COUNTERS = """ops_taken ops_invalid pages_read pages_stale buckets_read bytes_re
 reads_timed_out wqes_posted doorbells cqes_reaped cqes_error qps_broken paths_out paths_back
 rails_down rings_broken steps_idle sleeps poll_gaps_long poll_gap_worst_ns pages_published
 pages_already pages_evicted credits_granted credits_refused entries_inserted entries_removed
-entries_dropped entries_stale publishes_deferred removes_dropped messages_in messages_out
-messages_bad summaries_asked summaries_sent
+entries_dropped entries_stale publishes_deferred sets_partial owners_suspected removes_dropped
+messages_in messages_out messages_bad summaries_asked summaries_sent
 clients_attached clients_refused clients_silent members_joined members_died
 members_refused credits_late leases_expired disk_spills disk_drops disk_hits disk_promotes
 disk_misses disk_refused""".split()
@@ -92,7 +92,8 @@ def report(seconds, members, rails):
         "poll_cores": [poll_core(seconds) for _ in range(rails)],
         "counters": {**dict.fromkeys(COUNTERS, 0), "pages_evicted": int(seconds * 412)},
         "shard": {"entries": 3200000, "capacity": 8388608, "dropped": 0},
-        "directory": {"moving": False, "owners_behind": 0}, "keys": 786432,
+        "directory": {"moving": False, "owners_behind": 0, "owners_suspect": 0,
+                      "sets_partial": 0}, "keys": 786432,
         "connections": {"asked": 504, "live": 504, "served": 504, "qps": 2016},
         "clients": {"sessions": 8, "channels": 32, "regions": 16, "extents": 16, "credits": 256,
                     "waiting": 0, "answers": 90210, "statistics_refused": 0},

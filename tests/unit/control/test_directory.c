@@ -206,12 +206,16 @@ static void an_owner_that_dies_during_a_publish_is_replaced(void **state)
 	node[3].stalled = true;
 	for (unsigned k = 0; k < KEYS; k++)
 		node_put(0, k, 1, 5000);
-	nodes_run(50);
+	nodes_run(20);
 	/* some keys are not answered yet, because their owner node 3 does not answer */
 	assert_in_range(node[0].dones, 1, KEYS - 1);
-	assert_true(nodes_until(node[0].dones == KEYS, 3000));
+	/* they are as soon as it is suspect, before it is dead */
+	assert_true(nodes_until(node[0].dones == KEYS, 100));
 	assert_int_equal(node[0].hits, KEYS);
+	assert_true(sees(0, 3));
+	assert_true(nodes_until(sees_count(0, 3), 3000));
 	node_close(3);
+	nodes_run(200);
 	for (unsigned k = 0; k < KEYS; k++)
 		assert_int_equal(found_at_owners(0, 0, k), 2);
 }

@@ -4,146 +4,9 @@
  * it must not delay other members, must cost bounded memory, and must receive the skipped publishes
  * once it acknowledges again. A node is one control plane in the test's process.
  */
-#include "tests/unit/control/test_rpc_nodes.h"
+#include "tests/unit/control/mute_world.h"
 
-#include <arpa/inet.h>
-#include <cmocka.h>
-#include <errno.h>
-#include <malloc.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
-#include "config/log.h"
-#include "engine/control/directory_state.h"
-
-#define KEYS 20000
 #define BOUND (BATCHES_MAX * MESSAGE_PAGES_MAX + OWNER_PUBLISHES_MAX)
-
-static struct {
-	int fd;
-	uint64_t incarnation;
-	bool answers;
-	/* keys that node 0 published to the mute member and that it acknowledged */
-	struct index *told;
-	uint8_t *bytes;
-	size_t have;
-} mute;
-
-static int teardown(void **state)
-{
-	(void)state;
-	if (mute.fd > 0)
-		close(mute.fd);
-	index_close(mute.told);
-	free(mute.bytes);
-	memset(&mute, 0, sizeof(mute));
-	nodes_teardown();
-	log_test_capture(NULL, 0);
-	return 0;
-}
-
-/* ---- the mute member ------------------------------------------------------------------------- */
-
-static void mute_join(void)
-{
-	mute.bytes = malloc(2 * MESSAGE_BYTES_MAX);
-	assert_int_equal(index_open(KEYS, &mute.told), 0);
-	mute.incarnation = 0x1234567890;
-	mute.fd = raw_open(0);
-	raw_hello(mute.fd, "mute", mute.incarnation, 9, NULL);
-	assert_true(nodes_until(member_by_ref(&node[0].control, (uint32_t)mute.incarnation), 1000));
-}
-
-static void acknowledge(uint64_t serial)
-{
-	Pc__Ack ack = PC__ACK__INIT;
-	Pc__Message message = PC__MESSAGE__INIT;
-
-	ack.serial = serial;
-	message.body_case = PC__MESSAGE__BODY_ACK;
-	message.ack = &ack;
-	raw_message(mute.fd, &message);
-}
-
-static void note(const Pc__Publish *publish)
-{
-	for (size_t i = 0; i < publish->n_entries; i++) {
-		struct index_entry entry = {
-			.key = {.word = {publish->entries[i]->key0, publish->entries[i]->key1}}};
-		struct index_entry *there;
-
-		assert_true(index_put(mute.told, &entry, &there) != -ENOMEM);
-	}
-	acknowledge(publish->serial);
-}
-
-/*
- * Also acknowledges the requests that were sent before it began to answer: they are still in the
- * socket.
- */
-static void mute_serve(void)
-{
-	Pc__Message *message;
-	uint32_t length;
-	ssize_t got;
-
-	while ((got = recv(mute.fd, mute.bytes + mute.have, 2 * MESSAGE_BYTES_MAX - mute.have, 0)) >
-		0) {
-		size_t at = 0;
-
-		for (mute.have += (size_t)got; mute.have - at >= 4; at += 4 + length) {
-			memcpy(&length, mute.bytes + at, 4);
-			length = ntohl(length);
-			if (mute.have - at - 4 < length)
-				break;
-			message = pc__message__unpack(NULL, length, mute.bytes + at + 4);
-			assert_non_null(message);
-			if (message->body_case == PC__MESSAGE__BODY_PUBLISH)
-				note(message->publish);
-			else if (message->body_case == PC__MESSAGE__BODY_REMOVE)
-				acknowledge(message->remove->serial);
-			pc__message__free_unpacked(message, NULL);
-		}
-		mute.have -= at;
-		memmove(mute.bytes, mute.bytes + at, mute.have);
-	}
-}
-
-static void mute_beat(void)
-{
-	Pc__Heartbeat beat = PC__HEARTBEAT__INIT;
-	Pc__Message message = PC__MESSAGE__INIT;
-
-	message.body_case = PC__MESSAGE__BODY_HEARTBEAT;
-	message.heartbeat = &beat;
-	raw_message(mute.fd, &message);
-}
-
-/*
- * Runs the nodes until the condition holds; meanwhile sends heartbeats and, with mute.answers,
- * acks.
- */
-#define mute_until(condition, ms)                                                                  \
-	({                                                                                         \
-		bool met_ = false;                                                                 \
-		for (unsigned past_ = 0; !(met_ = (condition)) && past_ < (ms); past_ += 10) {     \
-			mute_beat();                                                               \
-			if (mute.answers)                                                          \
-				mute_serve();                                                      \
-			nodes_run(10);                                                             \
-		}                                                                                  \
-		met_;                                                                              \
-	})
-
-static struct owner *mute_owner(void)
-{
-	return &node[0].control.directory->owner
-			[member_by_ref(&node[0].control, (uint32_t)mute.incarnation)->map.peer];
-}
-
-/* ---- keys ------------------------------------------------------------------------------------ */
 
 /* Adds keys to node 0's index without publishing them to any owner. */
 static void have(uint64_t from, uint64_t count)
@@ -157,18 +20,6 @@ static void have(uint64_t from, uint64_t count)
 
 		assert_int_equal(index_put(node[0].control.index, &entry, &there), 0);
 	}
-}
-
-static bool owned_by(uint32_t ref, uint64_t number)
-{
-	const struct map_view *map = member_map(&node[0].control);
-	struct page_key key = key_of(number);
-	uint32_t at[REPLICAS_MAX];
-
-	for (unsigned i = map_owners(map, &key, at); i > 0; i--)
-		if (map->member[at[i - 1]].ref == ref)
-			return true;
-	return false;
 }
 
 /* Returns how many of the keys that node `i` owns, by node 0's map, are missing in its shard. */
@@ -185,39 +36,6 @@ static unsigned missing_at(unsigned i)
 			owned_by(node[i].control.ref, k) && shard_find(shard, &key, &found, 1) == 0;
 	}
 	return missing;
-}
-
-static unsigned missing_at_mute(uint64_t keys)
-{
-	unsigned missing = 0;
-
-	for (uint64_t k = 0; k < keys; k++) {
-		struct page_key key = key_of(k);
-
-		missing += owned_by((uint32_t)mute.incarnation, k) && !index_find(mute.told, &key);
-	}
-	return missing;
-}
-
-static void open_nodes(unsigned count, int dead_after_ms, int replicas)
-{
-	nodes_setup(20, dead_after_ms);
-	nodes_entries = 4 * KEYS;
-	for (unsigned i = 0; i < NODES; i++)
-		node[i].settings.cluster_replicas = replicas;
-	for (unsigned i = 0; i < count; i++)
-		assert_int_equal(node_open(i, i ? node_at(0) : NULL), 0);
-	assert_true(nodes_until(all_agree(), 3000));
-}
-
-static void publish(uint64_t from, unsigned count, unsigned deadline_ms)
-{
-	for (uint64_t k = from; k < from + count; k++) {
-		struct page_key key = key_of(k);
-
-		directory_publish(&node[0].control, &key, place_make(0, (uint32_t)k & 0xffff), 1,
-			clock_now_ns() + deadline_ms * 1000000ull, node_done, &node[0], k);
-	}
 }
 
 /* ---- tests ----------------------------------------------------------------------------------- */

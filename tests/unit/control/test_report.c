@@ -93,7 +93,7 @@ void tier_counts(const struct control *control, struct tier_counts *ret)
 void directory_counts(const struct control *control, struct directory_counts *ret)
 {
 	(void)control;
-	*ret = (struct directory_counts){.moving = true, .behind = 3};
+	*ret = (struct directory_counts){.moving = true, .behind = 3, .suspect = 2, .partial = 9};
 }
 
 const char *connect_rail_state(
@@ -228,7 +228,8 @@ static void a_report_contains_the_fields_that_tools_read(void **state)
 		"[p.pop(\"gaps_from_ns\")[\"300\"]==2**40 and p==dict(rails=1,age_ns=9,busy_ns=7,spin_ns=8,nic_ns=4,gaps_over_10us=5,gap_worst_ns=6) for p in r[\"poll_cores\"]]==[True]");
 	check(text, "r[\"shard\"].keys()=={\"entries\",\"capacity\",\"dropped\"}");
 	check(text, "r[\"calls\"][\"get\"][\"pages\"]==77");
-	check(text, "r[\"directory\"]==dict(moving=True,owners_behind=3)");
+	check(text,
+		"r[\"directory\"]==dict(moving=True,owners_behind=3,owners_suspect=2,sets_partial=9)");
 	check(text, "4096<=r[\"rails\"][0][\"read_latency\"][\"p50_ns\"]/5000*4096<=4096*1.2");
 	free(text);
 }

@@ -145,9 +145,11 @@ static void each_burst_of_cqes_has_its_own_time(void **state)
 static void time_begins_with_the_first_part_of_a_page(void **state)
 {
 	struct world *w = *state;
-	unsigned parts = 128; /* far more than one WQE has segments */
+	unsigned parts = 128; /* ten WQEs of up to four WQEBBs */
 	struct draft d;
 
+	for (unsigned q = 0; q < peer->qps; q++)
+		peer->sq[q]->wqe_cnt = 16;
 	pages_put(w, 64, 16, 1, 65536);
 	d = draft_of(w, 1, 64, 16, 1, 65536);
 	d.run.segments = (uint16_t)parts;

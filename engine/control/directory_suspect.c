@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Owners that owe an answer. A timer looks at them while there are any; an owner that turns suspect
+ * ends the waiting of the publishes that wait only for it. Control plane's thread only.
+ */
+#include "config/log.h"
+#include "engine/control/directory_state.h"
+#include "engine/control/member.h"
+
+static uint64_t dead_ns(const struct directory *dir)
+{
+	return (uint64_t)dir->control->settings->cluster_dead_after_ms * 1000000ull;
+}
+
+static uint64_t look_ns(const struct directory *dir)
+{
+	return suspect_patience_ns(dead_ns(dir)) / SUSPECT_LOOKS + 1;
+}
+
+static unsigned queued(const struct owner *owner)
+{
+	unsigned count = 0;
+
+	for (unsigned verb = 0; verb < VERBS; verb++)
+		count += owner->queued[verb];
+	return count;
+}
+
+bool owner_idle(const struct owner *owner)
+{
+	return owner->in_flight == 0 && queued(owner) == 0;
+}
+
+/* Time of the oldest request that the owner has not answered; 0: there is none. */
+static uint64_t unserved_since_ns(const struct directory *dir, const struct owner *owner)
+{
+	const struct batch *oldest = STAILQ_FIRST(&owner->batches);
+	uint64_t since_ns = oldest ? oldest->sent_ns : queued(owner) ? owner->wait_ns : 0;
+
+	if (since_ns && since_ns < dir->awake_ns)
+		return dir->awake_ns;
+	return since_ns;
+}
+
+static enum suspect_why judge(
+	const struct directory *dir, const struct owner *owner, uint64_t now_ns)
+{
+	const struct control *control = dir->control;
+	const struct member_entry *entry = control->member->by_peer[owner->peer];
+	uint64_t beat_ns = (uint64_t)control->settings->cluster_heartbeat_ms * 1000000ull;
+	uint64_t since_ns = unserved_since_ns(dir, owner);
+	struct suspect_evidence evidence = {.beat_ns = beat_ns,
+		.dead_ns = dead_ns(dir),
+		.unserved_before = owner->why == SUSPECT_UNSERVED};
+
+	if (!entry || entry->record.map.ref != owner->ref || !owner->ref)
+		return SUSPECT_NOT;
+	evidence.silent_ns = now_ns > entry->heard_ns ? now_ns - entry->heard_ns : 0;
+	evidence.unserved_ns = since_ns && now_ns > since_ns ? now_ns - since_ns : 0;
+	evidence.linked = entry->out || entry->in;
+	evidence.paused = now_ns - control->member->tick_ns > SUSPECT_BEATS * beat_ns;
+	return suspect_judge(&evidence);
+}
+
+/* The publishes that wait for this owner only are complete now. */
+static void waiters_check(struct directory *dir, struct owner *owner)
+{
+	struct batch *batch;
+	struct item *item;
+
+	STAILQ_FOREACH (batch, &owner->batches, next)
+		for (unsigned i = 0; i < batch->count; i++)
+			claim_check(dir, batch->item[i]->claim);
+	TAILQ_FOREACH (item, &owner->queue[VERB_PUBLISH], next)
+		claim_check(dir, item->claim);
+}
+
+static void owner_look(struct directory *dir, struct owner *owner, uint64_t now_ns)
+{
+	bool steered = suspect_steers(owner->why);
+
+	owner->why = judge(dir, owner, now_ns);
+	if (suspect_steers(owner->why) && !steered) {
+		owner->suspect_ns = now_ns;
+		dir->control->counter[COUNTER_owners_suspected]++;
+		waiters_check(dir, owner);
+	}
+}
+
+static void patrol_arm(struct directory *dir, uint64_t now_ns)
+{
+	if (dir->patrol_ns)
+		return;
+	dir->patrol_ns = now_ns;
+	(void)net_timer_set(dir->patrol, look_ns(dir) / 1000);
+}
+
+void owner_waits(struct directory *dir, struct owner *owner)
+{
+	owner->wait_ns = net_now();
+	owner_look(dir, owner, owner->wait_ns);
+	patrol_arm(dir, owner->wait_ns);
+}
+
+void owner_served(struct directory *dir, struct owner *owner)
+{
+	owner->served_ns = owner->wait_ns = net_now();
+	if (owner->why == SUSPECT_UNSERVED)
+		owner->why = SUSPECT_NOT;
+	owner_look(dir, owner, owner->served_ns);
+}
+
+void patrol(void *context)
+{
+	struct directory *dir = context;
+	uint64_t now_ns = net_now();
+	bool more = false;
+
+	/*
+	 * If this timer is late, this engine did not run and could not receive: answers may be in
+	 * its sockets. Owners get their time anew.
+	 */
+	if (now_ns - dir->patrol_ns > 2 * look_ns(dir))
+		dir->awake_ns = now_ns;
+	dir->patrol_ns = 0;
+	for (unsigned peer = 0; peer < NODES_MAX; peer++) {
+		struct owner *owner = &dir->owner[peer];
+
+		if (!owner->ref || owner_idle(owner))
+			continue;
+		more = true;
+		owner_look(dir, owner, now_ns);
+	}
+	if (more)
+		patrol_arm(dir, now_ns);
+}
+
+void directory_owner(const struct control *control, uint16_t peer, struct directory_owner *ret)
+{
+	const struct directory *dir = control->directory;
+	const struct owner *owner = &dir->owner[peer];
+	uint64_t now_ns = net_now(), since_ns = unserved_since_ns(dir, owner);
+
+	*ret = (struct directory_owner){.why = judge(dir, owner, now_ns),
+		.queued = queued(owner),
+		.in_flight = owner->in_flight,
+		.background = owner->background,
+		.behind = owner->behind};
+	if (since_ns && now_ns > since_ns)
+		ret->unserved_ms = (now_ns - since_ns) / 1000000;
+	ret->served_ms = owner->served_ns ? (int64_t)((now_ns - owner->served_ns) / 1000000) : -1;
+}

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A member that does not serve delays sets for a moment only, whether it is stopped or still sends
+heartbeats, and costs no memory per set."""
+
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import threading
+import time
+import unittest
+
+import harness
+
+# A request may wait a second; the member stays on the map for as long as a test lasts.
+SETTINGS = ["cluster.heartbeat_ms=100", f"cluster.dead_after_ms={int(10000 * harness.SLOW)}"]
+DEADLINE_MS = int(4000 * harness.SLOW)
+
+
+class GrayMember:
+    """Says Hello to engines and sends heartbeats; answers no request."""
+
+    # of cluster.id = default and cluster.replicas = 2, see test_member_version.c
+    AGREED = 0x6382682959bc377e
+
+    def __init__(self, engines):
+        self.stopped = threading.Event()
+        name, address = b"gray", b"127.0.0.1"
+        me = (bytes([0x0a, len(name)]) + name + bytes([0x10, 0x95, 0x9a, 0xef, 0x3a]) +
+              bytes([0x1a, len(address)]) + address + bytes([0x20, 9, 0x28, 1, 0x30, 10]))
+        hello = bytes([0x08, 5, 0x12, len(me)]) + me + b"\x31" + struct.pack("<Q", self.AGREED)
+        self.links = []
+        for port in engines.port:
+            link = socket.create_connection(("127.0.0.1", port))
+            link.sendall(self.frame(b"\x0a" + bytes([len(hello)]) + hello))
+            self.links.append(link)
+        self.thread = threading.Thread(target=self.beat)
+        self.thread.start()
+
+    @staticmethod
+    def frame(message):
+        return struct.pack(">I", len(message)) + message
+
+    def beat(self):
+        while not self.stopped.wait(0.05):
+            for link in self.links:
+                link.sendall(self.frame(b"\x12\x00"))
+                link.setblocking(False)
+                try:
+                    while link.recv(1 << 20):
+                        pass
+                except BlockingIOError:
+                    pass
+                link.setblocking(True)
+
+    def close(self):
+        self.stopped.set()
+        self.thread.join()
+        for link in self.links:
+            link.close()
+
+
+class Suspect(harness.ClusterTest):
+    def sets(self, engines, batches):
+        """Stores new pages through engine 0. All are stored, and long before their deadlines."""
+        start = time.monotonic()
+        out = subprocess.run(
+            [harness.program("tests/cluster/filler"), "--timeout-ms", str(DEADLINE_MS), "--pages",
+             "16", "--batches", str(batches)], capture_output=True, text=True, check=True,
+            timeout=600 * harness.SLOW,
+            env={**os.environ, "PEERCACHE_SOCKETS": engines.sockets[0]}).stdout
+        results = {name: pages for name, pages in json.loads(out).items() if pages}
+        self.assertEqual(results, {"hit": 16 * batches})
+        # half of the batches would otherwise wait their whole deadline
+        self.assertLess(time.monotonic() - start, (1 + batches / 8) * DEADLINE_MS / 1000)
+
+    @staticmethod
+    def directory(engines):
+        return engines.status(0)["directory"]
+
+    def suspected(self, engines):
+        """Stores pages until the member is suspect, then many more."""
+        self.sets(engines, 2)
+        harness.wait_for(lambda: self.directory(engines)["owners_suspect"] == 1, 10, "suspect")
+        before = engines.status(0)["counters"]
+        self.sets(engines, 40)
+        after = engines.status(0)["counters"]
+        self.assertGreater(after["sets_partial"] - before["sets_partial"], 100)
+        self.assertEqual(after["owners_suspected"], 1)
+        self.assertEqual(after["members_died"], 0)
+
+    def test_sets_do_not_wait_for_a_member_that_sends_heartbeats_and_serves_nothing(self):
+        engines = self.start(2, pool_bytes="64MiB", settings=SETTINGS)
+        gray = GrayMember(engines)
+        try:
+            engines.wait_members(3, among=[0, 1])
+            self.suspected(engines)
+        finally:
+            gray.close()
+        engines.wait_members(2)
+        harness.wait_for(lambda: self.directory(engines)["sets_partial"] == 0, 30, "all are whole")
+        self.assertEqual(self.directory(engines)["owners_suspect"], 0)
+        self.stop_cleanly(engines)
+
+    def test_sets_do_not_wait_for_a_stopped_engine(self):
+        engines = self.start(3, pool_bytes="64MiB", settings=SETTINGS)
+        engines.process[2].send_signal(signal.SIGSTOP)
+        try:
+            self.suspected(engines)
+        finally:
+            engines.process[2].send_signal(signal.SIGCONT)
+        harness.wait_for(lambda: self.directory(engines)["sets_partial"] == 0, 30, "all are whole")
+        harness.wait_for(lambda: self.directory(engines)["owners_suspect"] == 0, 30, "it serves")
+        self.stop_cleanly(engines)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

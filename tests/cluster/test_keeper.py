@@ -206,7 +206,7 @@ class Restarts(Keeper):
         self.ready().end(op="exit", status=1)
         for _ in range(4):
             self.engine().end(op="exit", status=1)
-        self.logged("restart in 800 ms")
+        self.logged("restart in 1600 ms")
         keeper.send_signal(signal.SIGTERM)
         self.assertEqual(keeper.wait(30 * harness.SLOW), 0)
 
@@ -218,10 +218,11 @@ class Restarts(Keeper):
         self.assertIn("did not end within 1 s of SIGTERM: killed", self.log())
 
     def test_an_engine_that_is_not_ready_in_time_is_killed_unless_it_extends_the_time(self):
-        keeper = self.keep(options=["--start-timeout", "1"])
+        seconds = int(3 * harness.SLOW)  # enough for Python to start on a busy machine
+        keeper = self.keep(options=["--start-timeout", str(seconds)])
         extends = self.engine()
         extends.tell("EXTEND_TIMEOUT_USEC=600000000")
-        self.stage.settimeout(1.5)  # longer than the time-out under test
+        self.stage.settimeout(seconds + 0.5)  # longer than the time-out under test
         with self.assertRaises(TimeoutError):
             self.stage.accept()
         self.stage.settimeout(60 * harness.SLOW)
@@ -229,7 +230,7 @@ class Restarts(Keeper):
         extends.end(op="exit", status=0)
         late = self.engine()
         self.assertEqual(late.lines.readline(), "", "it is killed")
-        self.logged("does not serve after 1 s (--start-timeout): killed")
+        self.logged(f"does not serve after {seconds} s (--start-timeout): killed")
         self.engine()
         self.assertIsNone(keeper.poll())
 
@@ -418,6 +419,13 @@ class RealEngine(Keeper):
         return [*before, harness.program("engine/peercache-engine"),
                 *(word for name, value in values.items() for word in ("--set", f"{name}={value}"))]
 
+    def keep_serving(self, *command):
+        """Starts a keeper and waits until its engine serves."""
+        before = self.log().count("serves after") if hasattr(self, "log_path") else 0
+        keeper = self.keep(*command)
+        harness.wait_for(lambda: self.log().count("serves after") > before, 60, "it serves")
+        return keeper
+
     def pid(self):
         with open(self.socket + ".pid", encoding="ascii") as file:
             return int(file.read())
@@ -431,8 +439,7 @@ class RealEngine(Keeper):
         return self.pid()
 
     def test_clients_are_never_refused_while_engines_die(self):
-        self.keep(*self.command())
-        harness.wait_for(lambda: "serves after" in self.log(), 60, "the engine serves")
+        self.keep_serving(*self.command())
         failed, over = [], threading.Event()
 
         def connect():
@@ -466,8 +473,7 @@ class RealEngine(Keeper):
             pass
         script = (f"test -e {go} || echo waits >&2; "
                   f"while ! test -e {go}; do sleep 0.02; done; exec \"$@\"")
-        self.keep(*self.command("sh", "-c", script, "sh"))
-        harness.wait_for(lambda: "serves after" in self.log(), 60, "the engine serves")
+        self.keep_serving(*self.command("sh", "-c", script, "sh"))
         self.served()
         os.unlink(go)
         os.kill(self.pid(), signal.SIGKILL)
@@ -488,7 +494,7 @@ class RealEngine(Keeper):
         self.assertIn(b"version", out)
 
     def test_an_engine_whose_keeper_dies_serves_on_and_says_so_once(self):
-        keeper = self.keep(*self.command())
+        keeper = self.keep_serving(*self.command())
         engine = self.served()
         keeper.kill()
         keeper.wait()
@@ -501,7 +507,7 @@ class RealEngine(Keeper):
         os.kill(engine, signal.SIGTERM)
         harness.wait_for(lambda: not os.path.exists(self.socket + ".pid"), 30, "the engine ends")
         self.assertEqual(self.log().count("the keeper of this engine has ended"), 1)
-        self.keep(*self.command())  # takes over the socket that was left behind
+        self.keep_serving(*self.command())  # takes over the socket that was left behind
         self.assertNotEqual(self.served(), engine)
 
     def test_an_engine_refuses_a_passed_socket_that_is_not_its_own(self):

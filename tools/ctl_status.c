@@ -221,7 +221,49 @@ static void print_member(json_object *member, const char *state)
 		json_object_get_boolean(json_get(member, "self")) ? ", this engine" : "");
 }
 
-static void print_members(json_object *report)
+static void print_age(const char *what, int64_t ms)
+{
+	char age[32];
+
+	if (ms < 0) {
+		printf(", never %s", what);
+		return;
+	}
+	if (ms < 10000)
+		snprintf(age, sizeof(age), "%.1f s", (double)ms / 1000);
+	else
+		text_duration((uint64_t)ms, age, sizeof(age));
+	printf(", %s %s ago", what, age);
+}
+
+/* What the engine exchanges with a member that is on its map. */
+static void print_member_links(json_object *member)
+{
+	const char *suspect = json_text(member, "suspect");
+	int64_t unserved_ms = json_number(member, "unserved_ms");
+
+	if (json_object_get_boolean(json_get(member, "self")))
+		return;
+	printf("    links %d, wire %d, ABI %d", (int)json_number(member, "links"),
+		(int)json_number(member, "wire"), (int)json_number(member, "abi"));
+	print_age("heard", json_number(member, "heard_ms"));
+	print_age("acknowledged", json_number(member, "served_ms"));
+	printf("\n    queued %ld, batches unacknowledged %ld, not awaited %ld",
+		json_number(member, "queued"), json_number(member, "unacknowledged"),
+		json_number(member, "unawaited"));
+	if (unserved_ms)
+		printf(", oldest waits %.1f s", (double)unserved_ms / 1000);
+	if (json_object_get_boolean(json_get(member, "behind")))
+		printf(", behind");
+	printf("\n");
+	if (*suspect)
+		printf("    suspect: %s\n", !strcmp(suspect, "unserved")
+						    ? "requests wait for an acknowledgement"
+					    : !strcmp(suspect, "silent") ? "no heartbeats"
+									 : "no connection");
+}
+
+static void print_members(json_object *report, bool links)
 {
 	json_object *up = json_get(report, "members"), *down = json_get(report, "members_down");
 
@@ -229,6 +271,8 @@ static void print_members(json_object *report)
 		json_object *member = json_at(up, i);
 
 		print_member(member, json_text(member, "state"));
+		if (links)
+			print_member_links(member);
 	}
 	for (size_t i = 0; i < json_length(down); i++)
 		print_member(json_at(down, i), "down");
@@ -257,7 +301,7 @@ int ctl_members(struct ctl *ctl)
 	if (ctl->json)
 		print_json(json_get(report, "members"));
 	else
-		print_members(report);
+		print_members(report, true);
 	json_object_put(report);
 	return 0;
 }
@@ -288,7 +332,7 @@ int ctl_status(struct ctl *ctl)
 	} else {
 		print_heading(report);
 		printf("members\n");
-		print_members(report);
+		print_members(report, false);
 		printf("engine\n");
 		print_words(report, engine_words, "");
 		print_counters(json_get(report, "counters"), "", "");

@@ -162,6 +162,21 @@ static void report_latency(struct json *j, const uint64_t *latency)
 	json_count(j, "p999_ns", latency_quantile_ns(latency, 999));
 }
 
+static void report_member_links(struct json *j, const struct snapshot_member *m)
+{
+	json_count(j, "wire", m->wire);
+	json_count(j, "abi", m->abi);
+	json_count(j, "links", m->links);
+	json_count(j, "heard_ms", m->heard_ms);
+	json_string(j, "suspect", suspect_name(m->owner.why));
+	json_number(j, "served_ms", m->owner.served_ms);
+	json_count(j, "unserved_ms", m->owner.unserved_ms);
+	json_count(j, "queued", m->owner.queued);
+	json_count(j, "unacknowledged", m->owner.in_flight);
+	json_count(j, "unawaited", m->owner.background);
+	json_flag(j, "behind", m->owner.behind);
+}
+
 static void report_members(struct json *j, const struct snapshot *s)
 {
 	json_open(j, "members", "[");
@@ -180,6 +195,7 @@ static void report_members(struct json *j, const struct snapshot *s)
 		json_string(j, "state", m->state);
 		json_count(j, "state_ms", m->state_ms);
 		json_string(j, "software", m->software);
+		report_member_links(j, m);
 		json_close(j, "}");
 	}
 	json_close(j, "]");

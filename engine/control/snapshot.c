@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "engine/abi/wire.h"
 #include "engine/control/attach.h"
 #include "engine/control/directory.h"
 #include "engine/control/loop.h"
@@ -44,6 +45,23 @@ static uint64_t suspect_since_ns(
 	return entry->heard_ns;
 }
 
+/* What this engine exchanges with the member. */
+static void take_member_links(const struct control *control, const struct member_entry *entry,
+	uint64_t now_ns, struct snapshot_member *m)
+{
+	if (m->self) {
+		m->wire = WIRE_VERSION;
+		m->abi = ABI_VERSION;
+		return;
+	}
+	m->wire = entry->wire;
+	m->abi = entry->abi;
+	m->links = (entry->out != NULL) + (entry->in != NULL);
+	m->heard_ms = now_ns > entry->heard_ns ? (now_ns - entry->heard_ns) / 1000000 : 0;
+	if (m->on_map)
+		directory_owner(control, entry->record.map.peer, &m->owner);
+}
+
 static void take_member(const struct control *control, const struct member_entry *entry,
 	struct snapshot *s, bool on_map)
 {
@@ -70,6 +88,7 @@ static void take_member(const struct control *control, const struct member_entry
 		.on_map = on_map,
 		.state_ms = since_ns && since_ns < s->taken_ns ? (s->taken_ns - since_ns) / 1000000
 							       : 0};
+	take_member_links(control, entry, s->taken_ns, m);
 	text_copy(m->name, sizeof(m->name), map->name);
 	text_copy(m->address, sizeof(m->address), entry->record.address);
 	text_copy(m->software, sizeof(m->software), entry->software);

@@ -11,6 +11,7 @@
 
 #include "engine/abi/latency.h"
 #include "engine/abi/statistics.h"
+#include "engine/control/directory.h"
 #include "engine/control/connect.h"
 #include "engine/control/summary.h"
 #include "engine/rail/rail.h"
@@ -36,6 +37,11 @@ struct snapshot_member {
 	bool self;
 	bool on_map;
 	uint64_t state_ms; /* how long it has been suspect or down; up: 0 */
+	uint32_t wire;     /* wire version that this engine and the member speak; 0: not known */
+	uint32_t abi;      /* version of the member's client ABI; 0: not known */
+	unsigned links;    /* connections with it, 0 to 2 */
+	uint64_t heard_ms; /* since its last message */
+	struct directory_owner owner; /* what this engine sends to it; not of this engine itself */
 	/* its summary (view.h) */
 	bool summaries;      /* true: its engine sends summaries on request; true for this engine */
 	bool summary_silent; /* it has not answered requests for VIEW_SILENT_NS */

@@ -59,6 +59,18 @@ static inline enum suspect_why suspect_judge(const struct suspect_evidence *e)
 	return e->linked ? SUSPECT_NOT : SUSPECT_UNLINKED;
 }
 
+/* The name that tools and JSON show; "": not suspect. */
+static inline const char *suspect_name(enum suspect_why why)
+{
+	switch (why) {
+	case SUSPECT_UNSERVED: return "unserved";
+	case SUSPECT_SILENT: return "silent";
+	case SUSPECT_UNLINKED: return "unlinked";
+	case SUSPECT_NOT:
+	default: return "";
+	}
+}
+
 /* True if a publish does not wait for this owner any longer. */
 static inline bool suspect_steers(enum suspect_why why)
 {

@@ -90,6 +90,20 @@ class Suspect(harness.ClusterTest):
         self.assertGreater(after["sets_partial"] - before["sets_partial"], 100)
         self.assertEqual(after["owners_suspected"], 1)
         self.assertEqual(after["members_died"], 0)
+        self.check_ctl(engines)
+
+    def check_ctl(self, engines):
+        """peercachectl members names the member that is suspect, and why."""
+        ctl = [harness.program("tools/peercachectl"), "--socket", engines.sockets[0]]
+        members = json.loads(subprocess.check_output([*ctl, "--json", "members"], text=True))
+        suspects = [m for m in members if m["suspect"]]
+        self.assertEqual([m["suspect"] for m in suspects], ["unserved"], members)
+        self.assertGreater(suspects[0]["unserved_ms"], 300)
+        self.assertGreater(suspects[0]["unacknowledged"], 0)
+        self.assertGreater(suspects[0]["unawaited"], 0)
+        self.assertEqual({m["wire"] for m in members if m["suspect"] == ""}, {6})
+        text = subprocess.check_output([*ctl, "members"], text=True)
+        self.assertEqual(text.count("suspect: requests wait for an acknowledgement"), 1, text)
 
     def test_sets_do_not_wait_for_a_member_that_sends_heartbeats_and_serves_nothing(self):
         engines = self.start(2, pool_bytes="64MiB", settings=SETTINGS)

@@ -96,6 +96,19 @@ void directory_counts(const struct control *control, struct directory_counts *re
 	*ret = (struct directory_counts){.moving = true, .behind = 3, .suspect = 2, .partial = 9};
 }
 
+void directory_owner(const struct control *control, uint16_t peer, struct directory_owner *ret)
+{
+	(void)control;
+	(void)peer;
+	*ret = (struct directory_owner){.why = SUSPECT_UNSERVED,
+		.queued = 4,
+		.in_flight = 2,
+		.background = 5,
+		.behind = true,
+		.unserved_ms = 700,
+		.served_ms = 900};
+}
+
 const char *connect_rail_state(
 	const struct control *control, unsigned rail, unsigned *ret_peers_out)
 {
@@ -211,6 +224,8 @@ static void a_report_contains_the_fields_that_tools_read(void **state)
 	char *text;
 
 	(void)state;
+	members.entry[1].wire = 5;
+	members.entry[1].abi = 6;
 	assert_int_equal(snapshot_report(&loop.control, &text, &bytes), 0);
 	assert_int_equal(strlen(text), bytes);
 	check(text,
@@ -228,6 +243,10 @@ static void a_report_contains_the_fields_that_tools_read(void **state)
 		"[p.pop(\"gaps_from_ns\")[\"300\"]==2**40 and p==dict(rails=1,age_ns=9,busy_ns=7,spin_ns=8,nic_ns=4,gaps_over_10us=5,gap_worst_ns=6) for p in r[\"poll_cores\"]]==[True]");
 	check(text, "r[\"shard\"].keys()=={\"entries\",\"capacity\",\"dropped\"}");
 	check(text, "r[\"calls\"][\"get\"][\"pages\"]==77");
+	check(text,
+		"[r[\"members\"][1][k] for k in (\"wire\",\"abi\",\"links\",\"suspect\",\"served_ms\",\"unserved_ms\",\"queued\",\"unacknowledged\",\"unawaited\",\"behind\")]==[5,6,0,\"unserved\",900,700,4,2,5,True]");
+	check(text,
+		"[r[\"members\"][0][k] for k in (\"wire\",\"abi\",\"suspect\",\"queued\")]==[r[\"wire\"],r[\"abi\"],\"\",0]");
 	check(text,
 		"r[\"directory\"]==dict(moving=True,owners_behind=3,owners_suspect=2,sets_partial=9)");
 	check(text, "4096<=r[\"rails\"][0][\"read_latency\"][\"p50_ns\"]/5000*4096<=4096*1.2");

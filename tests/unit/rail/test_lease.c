@@ -149,7 +149,7 @@ static void time_begins_with_the_first_part_of_a_page(void **state)
 	struct draft d;
 
 	for (unsigned q = 0; q < peer->qps; q++)
-		peer->sq[q]->wqe_cnt = 16;
+		peer->sq[q]->wqe_cnt = 32;
 	pages_put(w, 64, 16, 1, 65536);
 	d = draft_of(w, 1, 64, 16, 1, 65536);
 	d.run.segments = (uint16_t)parts;

@@ -80,8 +80,8 @@ class Suspect(harness.ClusterTest):
     def directory(engines):
         return engines.status(0)["directory"]
 
-    def suspected(self, engines):
-        """Stores pages until the member is suspect, then many more."""
+    def suspected(self, engines, reasons):
+        """Stores pages until the member is suspect for one of the reasons, then many more."""
         self.sets(engines, 2)
         harness.wait_for(lambda: self.directory(engines)["owners_suspect"] == 1, 10, "suspect")
         before = engines.status(0)["counters"]
@@ -90,27 +90,29 @@ class Suspect(harness.ClusterTest):
         self.assertGreater(after["sets_partial"] - before["sets_partial"], 100)
         self.assertEqual(after["owners_suspected"], 1)
         self.assertEqual(after["members_died"], 0)
-        self.check_ctl(engines)
+        self.check_ctl(engines, reasons)
 
-    def check_ctl(self, engines):
+    def check_ctl(self, engines, reasons):
         """peercachectl members names the member that is suspect, and why."""
         ctl = [harness.program("tools/peercachectl"), "--socket", engines.sockets[0]]
         members = json.loads(subprocess.check_output([*ctl, "--json", "members"], text=True))
         suspects = [m for m in members if m["suspect"]]
-        self.assertEqual([m["suspect"] for m in suspects], ["unserved"], members)
-        self.assertGreater(suspects[0]["unserved_ms"], 300)
+        self.assertEqual(len(suspects), 1, members)
+        self.assertIn(suspects[0]["suspect"], reasons, members)
+        self.assertGreater(suspects[0]["unserved_ms"], 0)
         self.assertGreater(suspects[0]["unacknowledged"], 0)
         self.assertGreater(suspects[0]["unawaited"], 0)
         self.assertEqual({m["wire"] for m in members if m["suspect"] == ""}, {6})
         text = subprocess.check_output([*ctl, "members"], text=True)
-        self.assertEqual(text.count("suspect: requests wait for an acknowledgement"), 1, text)
+        self.assertEqual(text.count("suspect: "), 1, text)
+        self.assertRegex(text, "suspect: (requests wait for an acknowledgement|no heartbeats)")
 
     def test_sets_do_not_wait_for_a_member_that_sends_heartbeats_and_serves_nothing(self):
         engines = self.start(2, pool_bytes="64MiB", settings=SETTINGS)
         gray = GrayMember(engines)
         try:
             engines.wait_members(3, among=[0, 1])
-            self.suspected(engines)
+            self.suspected(engines, ["unserved"])
         finally:
             gray.close()
         engines.wait_members(2)
@@ -122,7 +124,8 @@ class Suspect(harness.ClusterTest):
         engines = self.start(3, pool_bytes="64MiB", settings=SETTINGS)
         engines.process[2].send_signal(signal.SIGSTOP)
         try:
-            self.suspected(engines)
+            # whichever is noticed first: no heartbeats, or no acknowledgement
+            self.suspected(engines, ["silent", "unserved"])
         finally:
             engines.process[2].send_signal(signal.SIGCONT)
         harness.wait_for(lambda: self.directory(engines)["sets_partial"] == 0, 30, "all are whole")

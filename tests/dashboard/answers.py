@@ -26,6 +26,8 @@ messages_in messages_out messages_bad summaries_asked summaries_sent
 clients_attached clients_refused clients_silent members_joined members_died
 members_refused credits_late leases_expired disk_spills disk_drops disk_hits disk_promotes
 disk_misses disk_refused""".split()
+DISK = """pages index_bytes bytes used_bytes bytes_written bytes_read errors paths_out spills
+spill_bytes promotes promotes_waiting pins pinned_bytes""".split()
 RESULTS = "hit miss stale unreachable timeout no_space other".split()
 GAPS = [0] + [n << (e - 1) for e in range(6, 21) for n in (2, 3)] + [1 << 21]
 COLUMNS = """unix_ms get_bytes_per_s set_bytes_per_s get_pages_per_s hit_local hit_remote
@@ -97,6 +99,7 @@ def report(seconds, members, rails):
         "shard": {"entries": 3200000, "capacity": 8388608, "dropped": 0},
         "directory": {"moving": False, "owners_behind": 0, "owners_suspect": 0,
                       "sets_partial": 0}, "keys": 786432,
+        "disk": dict.fromkeys(DISK, 0) | {"paths": []},
         "connections": {"asked": 504, "live": 504, "served": 504, "qps": 2016},
         "clients": {"sessions": 8, "channels": 32, "regions": 16, "extents": 16, "credits": 256,
                     "waiting": 0, "answers": 90210, "statistics_refused": 0},

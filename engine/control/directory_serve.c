@@ -94,6 +94,7 @@ bool directory_serve_touch(struct control *control, struct rpc_link *link, const
 			return false;
 	for (size_t i = 0; i < touch->n_places; i++)
 		publish_touched(control, touch->places[i]);
+	control->counter[COUNTER_pages_used_remotely] += touch->n_places;
 	return true;
 }
 

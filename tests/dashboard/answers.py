@@ -22,7 +22,7 @@ reads_timed_out wqes_posted doorbells cqes_reaped cqes_error qps_broken paths_ou
 rails_down rings_broken steps_idle sleeps poll_gaps_long poll_gap_worst_ns pages_published
 pages_already pages_evicted credits_granted credits_refused entries_inserted entries_removed
 entries_dropped entries_stale publishes_deferred sets_partial owners_suspected removes_dropped
-messages_in messages_out messages_bad summaries_asked summaries_sent
+pages_used_remotely messages_in messages_out messages_bad summaries_asked summaries_sent
 clients_attached clients_refused clients_silent members_joined members_died
 members_refused credits_late leases_expired disk_spills disk_drops disk_hits disk_promotes
 disk_misses disk_refused""".split()

@@ -680,7 +680,9 @@ class Death(harness.ClusterTest):
         self.assertTrue(all(stores[0].batch_set_v1(wanted, indices)))
         self.assertTrue(all(stores[0].batch_set_v1(forgotten, indices)))
         self.assertEqual(stores[1].batch_exists(wanted), 64)
-        harness.wait_for(lambda: engines.status(0), 10, "status")
+        # The reader's engine collects its reports for some time before it sends them.
+        harness.wait_for(lambda: engines.status(0)["counters"]["pages_used_remotely"] >= 64, 10,
+                         "engine 0 knows that its pages were found")
         for i in range(8):  # 32 MiB more, which no call reads
             self.assertTrue(all(stores[0].batch_set_v1(keys_of(2000 + 100 * i, 64), indices)))
         self.assertEqual(sum(stores[1].batch_get_v1(wanted, there.indices(range(64)))), 64)

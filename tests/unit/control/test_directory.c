@@ -376,6 +376,7 @@ static void touches_reach_the_node_that_has_the_page(void **state)
 	directory_touch(&node[0].control, 12345, 5);
 	assert_true(nodes_until(node[1].touches == 1, 1000));
 	assert_int_equal(node[1].touched, place_make(1, 77));
+	assert_int_equal(node[1].control.counter[COUNTER_pages_used_remotely], 1);
 	assert_int_equal(node[0].touches, 1);
 	for (unsigned i = 0; i < 3 * MESSAGE_PAGES_MAX + 5; i++)
 		directory_touch(&node[0].control, node[1].control.ref, i);

@@ -335,6 +335,8 @@ static double look_up(struct pc_channel *ch, struct batch_memory *m, unsigned ba
 				die("a key is \"%s\"", pc_result_name(m->result[i]));
 	}
 	pc_channel_counts(ch, &after);
+	if (after.lookups - before.lookups < (uint64_t)keys / 10 * 9)
+		die("the location cache answered more than a tenth of %u KEYS: use more", keys);
 	return (double)(after.lookups - before.lookups) * 1e9 / (double)took;
 }
 

@@ -26,8 +26,8 @@ def measure(owners, batches, keys, rounds):
     try:
         engines.start()
         for batch in batches:
-            count = keys if batch > 8 else keys // 8
-            out = subprocess.run([program, "lookup", str(count), str(batch), str(rounds)],
+            repeats = rounds if batch > 8 else rounds // 3
+            out = subprocess.run([program, "lookup", str(keys), str(batch), str(repeats)],
                                  check=True, text=True, stdout=subprocess.PIPE,
                                  env={**os.environ,
                                       "PEERCACHE_SOCKETS": ",".join(engines.sockets)}).stdout
@@ -40,7 +40,7 @@ def measure(owners, batches, keys, rounds):
 
 def main():
     options = bench.parse(__doc__)
-    keys, rounds = (1 << 16, 3) if options.quick else (1 << 18, 9)
+    keys, rounds = 1 << 18, 3 if options.quick else 9
     batches = [128] if options.quick else BATCHES
     got = {owners: measure(owners, batches, keys, rounds) for owners in OWNERS}
     result = bench.Result("lookup")

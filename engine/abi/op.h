@@ -236,7 +236,8 @@ struct ctl_op {
 	uint8_t kind;    /* what the control plane is to do: enum ctl_kind */
 	uint8_t rail;    /* CTL_CREDIT: index of the rail whose pool the slots come from */
 	uint16_t count;  /* CTL_CREDIT: number of credits requested; CTL_PROMOTE: 0 or 1 */
-	uint16_t spare;
+	/* CTL_PUBLISH: 1: `crc` is set; 0: of a client that does not compute it */
+	uint16_t has_crc;
 	uint16_t turn;
 	struct page_key key;
 	/* length of the page, bytes; CTL_CREDIT: of the pages that the slots are for */
@@ -247,7 +248,8 @@ struct ctl_op {
 	/* deadline of PUBLISH, REMOVE, CREDIT and PROMOTE: the answer arrives before it,
 	 * CLOCK_MONOTONIC in ns */
 	uint64_t deadline_ns;
-	uint64_t spare2;
+	uint32_t crc; /* CTL_PUBLISH: CRC32C of the page, its segments in page order */
+	uint32_t spare;
 };
 static_assert(sizeof(struct ctl_op) == 64, "one slot");
 static_assert(offsetof(struct ctl_op, turn) == RING_TURN_AT, "the ring's");

@@ -27,8 +27,9 @@ struct page_head {
 	struct page_key key;
 	/* generation of the slot, incremented before the slot may be overwritten */
 	uint32_t generation;
-	uint32_t length;   /* length of the page, bytes */
-	uint32_t spare[2]; /* reserved, always 0 */
+	uint32_t length; /* length of the page, bytes */
+	uint32_t crc;    /* CRC32C of the page; valid where page_head_is_proven() */
+	uint32_t check;  /* page_head_check() of the words above */
 };
 static_assert(sizeof(struct page_head) == 32, "fits a CQE, never straddles a cache line");
 
@@ -74,6 +75,34 @@ static inline bool page_head_is(const struct page_head *head, const struct page_
 }
 
 /*
+ * Returns the checksum of a head. A change of a single word always changes the sum of 64 bits,
+ * because each step is a bijection of it.
+ */
+static inline uint32_t page_head_check(const struct page_head *head)
+{
+	const uint64_t word[] = {head->key.word[0], head->key.word[1],
+		(uint64_t)head->generation << 32 | head->length, head->crc};
+	uint64_t sum = 0x9e3779b97f4a7c15u;
+
+	for (unsigned i = 0; i < 4; i++) {
+		sum ^= word[i];
+		sum = (sum ^ sum >> 33) * 0xff51afd7ed558ccdu;
+		sum = (sum ^ sum >> 33) * 0xc4ceb9fe1a85ec53u;
+		sum ^= sum >> 33;
+	}
+	return (uint32_t)sum;
+}
+
+/*
+ * True if the copy `head` is whole and contains the CRC of its page. False: no page, a head that a
+ * kill left half-written, or a page whose client did not compute the CRC.
+ */
+static inline bool page_head_is_proven(const struct page_head *head)
+{
+	return head->length && head->check == page_head_check(head);
+}
+
+/*
  * Copies a head that another process may be writing. Each word is loaded at once. The copy as a
  * whole can be torn; page_head_is() then finds no match, because the generation changes before the
  * other words.
@@ -83,9 +112,28 @@ static inline struct page_head page_head_load(const struct page_head *shared)
 	struct page_head head = {
 		.key = {{shm_load64(&shared->key.word[0]), shm_load64(&shared->key.word[1])}},
 		.generation = shm_load(&shared->generation),
-		.length = shm_load(&shared->length)};
+		.length = shm_load(&shared->length),
+		.crc = shm_load(&shared->crc),
+		.check = shm_load(&shared->check)};
 
 	return head;
+}
+
+/*
+ * Stores the proof of the page that page_head_publish() publishes next with this key and length;
+ * control plane only. page_head_retire() invalidates it, because the checksum is of the generation
+ * too.
+ */
+static inline void page_head_prove(
+	struct page_head *shared, const struct page_key *key, uint32_t length, uint32_t crc)
+{
+	const struct page_head head = {.key = *key,
+		.generation = shm_load(&shared->generation),
+		.length = length,
+		.crc = crc};
+
+	shm_store(&shared->crc, crc);
+	shm_store(&shared->check, page_head_check(&head));
 }
 
 /*

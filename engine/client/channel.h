@@ -334,6 +334,8 @@ struct page_work {
 		uint32_t twin;
 		/* first page of a run in pc_batch.runs: first page of the next run */
 		uint32_t run_next;
+		/* set, after the copy: CRC32C of the page */
+		uint32_t crc;
 	};
 	uint32_t owners_epoch;       /* epoch of the map to which `owner` and `asked` belong */
 	uint8_t owner[REPLICAS_MAX]; /* owners of the page's key, as member indices in the map */

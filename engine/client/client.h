@@ -479,7 +479,15 @@ void wait_for(struct pc_channel *ch, const struct pc_batch *b, uint64_t until_ns
 
 /* copy.c */
 void copy_stream(void *to, const void *from, size_t bytes);
-void copy_gather(unsigned char *to, const struct pc_segment *segments, unsigned count);
+/* Returns the CRC32C of the bytes stored at `to`. */
+uint32_t copy_gather(unsigned char *to, const struct pc_segment *segments, unsigned count);
+#if defined(__x86_64__)
+/*
+ * copy_gather()'s way of long pieces for processors that have AVX2, and not AVX-512; tests compare
+ * both. `to` is aligned to 32 bytes, and `bytes` is a multiple of 128.
+ */
+uint32_t copy_crc_avx2(uint32_t crc, unsigned char *to, const unsigned char *from, size_t bytes);
+#endif
 void copy_scatter(const struct pc_segment *segments, unsigned count, const unsigned char *from);
 
 #include "engine/client/cache.h"

@@ -21,7 +21,9 @@ static void publish(struct pc_channel *ch, struct pc_batch *b, uint32_t i)
 		.place = p->at.place,
 		.generation = p->at.generation,
 		.ref = ch->session->ref,
-		.deadline_ns = b->deadline_ns};
+		.deadline_ns = b->deadline_ns,
+		.crc = p->crc,
+		.has_crc = 1};
 
 	page_in_flight(b, i, index);
 	submit_ctl(ch, &op, 1);
@@ -104,7 +106,8 @@ static bool store(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_
 		channel_break(ch);
 		return false;
 	}
-	copy_gather(rail->pool + place_offset(credit.place), page->segments, page->segment_count);
+	p->crc = copy_gather(
+		rail->pool + place_offset(credit.place), page->segments, page->segment_count);
 	slot_leave(ch); /* must precede the publication of the request */
 	p->at = (struct location){ch->session->ref, credit.place, credit.generation};
 	page_queue(b, i, PAGE_PUBLISH);

@@ -351,6 +351,15 @@ int pool_return(struct pool *pool, uint32_t place, uint32_t generation)
 	return 0;
 }
 
+int pool_prove(struct pool *pool, uint32_t place, uint32_t generation, const struct page_key *key,
+	uint32_t length, uint32_t crc)
+{
+	if (pool_locate_exact(pool, place, generation, SLOT_CREDIT) == NONE)
+		return -EINVAL;
+	page_head_prove(&pool->heads[place_unit(place)], key, length, crc);
+	return 0;
+}
+
 int pool_publish(struct pool *pool, uint32_t place, uint32_t generation, const struct page_key *key,
 	uint32_t length)
 {

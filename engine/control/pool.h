@@ -70,6 +70,12 @@ int pool_return(struct pool *pool, uint32_t place, uint32_t generation);
 int pool_publish(struct pool *pool, uint32_t place, uint32_t generation, const struct page_key *key,
 	uint32_t length);
 /*
+ * Stores the CRC32C of the page that pool_publish() is to publish with the same arguments. The slot
+ * stays CREDIT. -EINVAL: (place, generation) is no credit.
+ */
+int pool_prove(struct pool *pool, uint32_t place, uint32_t generation, const struct page_key *key,
+	uint32_t length, uint32_t crc);
+/*
  * Evicts a page (slot state PAGE -> LIMBO): increments its generation. -EINVAL: `place` has no page
  * of that generation.
  */

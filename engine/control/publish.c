@@ -207,6 +207,10 @@ static void serve_publish(
 		answer(p, c, op, OP_NO_SPACE);
 		return;
 	}
+	if (op->has_crc == 1)
+		/* fails only where pool_publish() fails too */
+		pool_prove(control->rail[rail].pool, op->place, op->generation, &op->key,
+			op->length, op->crc);
 	if (pool_publish(control->rail[rail].pool, op->place, op->generation, &op->key,
 		    op->length) < 0) {
 		index_remove(control->index, &op->key);

@@ -37,7 +37,7 @@ static void a_published_head_matches_its_own_key_generation_and_length_only(void
 	assert_false(page_head_is(&head, &other, 5, 4096));
 	assert_false(page_head_is(&head, &key, 4, 4096));
 	assert_false(page_head_is(&head, &key, 5, 4095));
-	assert_int_equal(head.spare[0], 0);
+	assert_false(page_head_is_proven(&head));
 }
 
 static void a_retired_head_matches_no_key_and_has_a_new_generation(void **state)
@@ -67,9 +67,38 @@ static void a_key_published_again_in_its_old_place_has_a_new_generation(void **s
 	assert_true(page_head_is(&head, &key, generation, 4096));
 }
 
+static void a_proof_is_of_every_word_of_the_head_and_ends_with_the_generation(void **state)
+{
+	struct page_head shared = {.generation = 5}, head, torn;
+
+	(void)state;
+	page_head_prove(&shared, &key, 4096, 0xe3069283);
+	head = page_head_load(&shared);
+	assert_false(page_head_is_proven(&head));
+	page_head_publish(&shared, &key, 4096);
+	head = page_head_load(&shared);
+	assert_true(page_head_is_proven(&head));
+	assert_int_equal(head.crc, 0xe3069283);
+	for (unsigned bit = 0; bit < 8 * sizeof(head); bit++) {
+		torn = head;
+		((unsigned char *)&torn)[bit / 8] ^= (unsigned char)(1u << bit % 8);
+		assert_false(page_head_is_proven(&torn));
+	}
+	for (unsigned word = 0; word < 2; word++) {
+		torn = head;
+		torn.key.word[word] = 0;
+		assert_false(page_head_is_proven(&torn));
+	}
+	page_head_retire(&shared);
+	page_head_publish(&shared, &key, 4096);
+	head = page_head_load(&shared);
+	assert_false(page_head_is_proven(&head));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_proof_is_of_every_word_of_the_head_and_ends_with_the_generation),
 		cmocka_unit_test(a_place_contains_its_rail_and_unit),
 		cmocka_unit_test(a_published_head_matches_its_own_key_generation_and_length_only),
 		cmocka_unit_test(a_retired_head_matches_no_key_and_has_a_new_generation),

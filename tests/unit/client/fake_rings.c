@@ -363,6 +363,8 @@ static void obey(struct fake *f, struct fake_channel *ch, const struct ctl_op *o
 		grant(f, ch, op);
 	} else if (op->kind == CTL_PUBLISH) {
 		f->publishes++;
+		if (op->has_crc)
+			page_head_prove(fake_head(f, 0, op->place), &op->key, op->length, op->crc);
 		page_head_publish(fake_head(f, 0, op->place), &op->key, op->length);
 		fake_insert(f, &op->key, FAKE_NODES,
 			&(struct dir_entry){.ref = FAKE_REF(0),

@@ -130,6 +130,32 @@ static void a_page_longer_than_its_credit_is_refused_and_frees_the_slot(void **s
 	client_close(&c);
 }
 
+static void the_crc_of_a_publish_is_kept_in_the_head(void **state)
+{
+	const struct page_head *heads = pool_heads(control.rail[0].pool)->base;
+	struct client c;
+
+	(void)state;
+	client_open(&c, 0);
+	for (uint64_t k = 0; k < 2; k++) {
+		struct ctl_done credit = take(&c, 0, 4096);
+		struct page_head head;
+
+		put(&c, (struct ctl_op){.kind = CTL_PUBLISH,
+				.key = key_of(k + 1),
+				.place = credit.place,
+				.generation = credit.generation,
+				.length = 4096,
+				.crc = 0xe3069283,
+				.has_crc = (uint16_t)k});
+		assert_int_equal(get_one(&c).status, OP_HIT);
+		head = page_head_load(&heads[place_unit(credit.place)]);
+		assert_int_equal(page_head_is_proven(&head), k == 1);
+		assert_int_equal(head.crc, k ? 0xe3069283 : 0);
+	}
+	client_close(&c);
+}
+
 static void publishing_a_key_again_returns_the_credit(void **state)
 {
 	const struct page_key key = key_of(1);
@@ -451,6 +477,7 @@ int main(void)
 		TEST(a_credit_of_another_channel_cannot_be_used),
 		TEST(hostile_places_and_generations_are_refused),
 		TEST(a_page_longer_than_its_credit_is_refused_and_frees_the_slot),
+		TEST(the_crc_of_a_publish_is_kept_in_the_head),
 		TEST(publishing_a_key_again_returns_the_credit),
 		TEST(publishing_a_key_with_another_length_replaces_the_page),
 		TEST(impossible_credit_requests_are_invalid),

@@ -186,6 +186,7 @@ static void queues_open(struct directory *dir)
 	for (unsigned i = 0; i < NODES_MAX; i++) {
 		dir->owner[i].peer = (uint16_t)i;
 		STAILQ_INIT(&dir->owner[i].batches);
+		STAILQ_INIT(&dir->owner[i].unsynced);
 		for (unsigned verb = 0; verb < VERBS; verb++)
 			TAILQ_INIT(&dir->owner[i].queue[verb]);
 	}
@@ -231,6 +232,7 @@ void directory_close(struct control *control)
 
 	if (!dir)
 		return;
+	forgets_drop(dir, NULL);
 	for (unsigned i = 0; i < NODES_MAX; i++) {
 		dir->owner[i].ref = 0;
 		owner_rewind(&dir->owner[i]);

@@ -121,6 +121,8 @@ void claims_due(void *context)
 
 static enum op_status claim_status(const struct claim *claim)
 {
+	if (claim->unsafe)
+		return OP_PEER_DOWN;
 	if (claim->acked)
 		return OP_HIT;
 	if (claim->verb == VERB_FORGET)
@@ -239,8 +241,7 @@ enum outcome claim_do_here(struct directory *dir, const struct claim *claim)
 			    claim->generation))
 			control->counter[COUNTER_entries_removed]++;
 		return OUTCOME_DONE;
-	case VERB_FORGET:
-		return publish_forget(control, &claim->key) ? OUTCOME_DONE : OUTCOME_FAILED;
+	case VERB_FORGET: /* forget_here() */
 	case VERBS:
 	default: return OUTCOME_LOST;
 	}
@@ -253,6 +254,8 @@ static void item_count(struct item *item, enum outcome outcome)
 		item->claim->acked++;
 	else if (outcome == OUTCOME_FAILED)
 		item->claim->refused++;
+	else if (outcome == OUTCOME_VOLATILE)
+		item->claim->unsafe++;
 }
 
 void claim_add(struct directory *dir, struct claim *claim, uint16_t peer, uint32_t ref)
@@ -265,11 +268,15 @@ void claim_add(struct directory *dir, struct claim *claim, uint16_t peer, uint32
 	item->claim = claim;
 	item->peer = peer;
 	item->ref = ref;
-	if (ref == dir->control->ref) {
+	if (ref == dir->control->ref && claim->verb != VERB_FORGET) {
 		item_count(item, claim_do_here(dir, claim));
 		return;
 	}
 	claim->pending++;
+	if (ref == dir->control->ref) {
+		forget_here(dir, item);
+		return;
+	}
 	item_queue(dir, item);
 	if (claim->background)
 		item_background(dir, item);

@@ -104,6 +104,7 @@ static bool batch_send(struct directory *dir, struct rpc_link *link, const struc
 		message.remove = &remove;
 	} else {
 		forget.serial = batch->serial;
+		forget.wait = true;
 		forget.n_entries = batch->count;
 		forget.entries = dir->entry_at;
 		message.body_case = PC__MESSAGE__BODY_FORGET;
@@ -185,28 +186,30 @@ bool directory_serve_ack(struct control *control, struct rpc_link *link, const P
 	struct batch *batch;
 	size_t failed = 0;
 
+	if (ack->synced)
+		return batch_synced(dir, owner, link, ack);
 	STAILQ_FOREACH (batch, &owner->batches, next)
 		if (batch->serial == ack->serial && batch->via == link)
 			break;
-	if (!batch || owner->ref != member_link_ref(link))
+	if (!batch || owner->ref != member_link_ref(link) || !ack_fits(batch, ack) ||
+		(ack->later && batch->verb != VERB_FORGET))
 		return false;
-	/*
-	 * The indices of refused entries must ascend: then none occurs twice, and one pass over the
-	 * batch finds them all.
-	 */
-	for (size_t i = 0; i < ack->n_failed; i++)
-		if (ack->failed[i] >= batch->count ||
-			(i > 0 && ack->failed[i] <= ack->failed[i - 1]))
-			return false;
 	STAILQ_REMOVE(&owner->batches, batch, batch, next);
 	owner->in_flight--;
 	for (unsigned i = 0; i < batch->count; i++) {
+		struct item *item = batch->item[i];
 		bool no = failed < ack->n_failed && ack->failed[failed] == i;
 
 		failed += no;
-		item_resolve(dir, batch->item[i], no ? OUTCOME_FAILED : OUTCOME_DONE);
+		/* A removal that was sent twice finds the page once. */
+		item->had |= !no;
+		if (!ack->later)
+			item_resolve(dir, item, item->had ? OUTCOME_DONE : OUTCOME_FAILED);
 	}
-	free(batch);
+	if (ack->later)
+		batch_unsynced(dir, owner, batch);
+	else
+		free(batch);
 	owner_served(dir, owner);
 	owner_dirty(dir, owner);
 	if (owner->behind)
@@ -214,35 +217,50 @@ bool directory_serve_ack(struct control *control, struct rpc_link *link, const P
 	return true;
 }
 
-void directory_link_down(struct control *control, uint16_t peer, const struct rpc_link *link)
+/*
+ * Puts the batches that went over this link back to the front of their queues. Returns how many
+ * they were.
+ */
+static unsigned batches_rewind(
+	struct owner *owner, struct batches *batches, const struct rpc_link *link)
 {
-	struct directory *dir = control->directory;
-	STAILQ_HEAD(, batch) keep = STAILQ_HEAD_INITIALIZER(keep);
-	STAILQ_HEAD(, batch) back = STAILQ_HEAD_INITIALIZER(back);
-	struct owner *owner;
+	struct batches keep = STAILQ_HEAD_INITIALIZER(keep);
+	struct batches back = STAILQ_HEAD_INITIALIZER(back);
 	struct batch *batch;
+	unsigned count = 0;
 
-	if (!dir)
-		return;
-	owner = &dir->owner[peer];
-	while ((batch = STAILQ_FIRST(&owner->batches))) {
-		STAILQ_REMOVE_HEAD(&owner->batches, next);
+	while ((batch = STAILQ_FIRST(batches))) {
+		STAILQ_REMOVE_HEAD(batches, next);
 		if (batch->via != link) {
 			STAILQ_INSERT_TAIL(&keep, batch, next);
 			continue;
 		}
-		owner->in_flight--;
+		count++;
 		/*
 		 * Each batch is put in front of the earlier ones, so the latest comes first and
 		 * rewinding restores the order
 		 */
 		STAILQ_INSERT_HEAD(&back, batch, next);
 	}
-	STAILQ_CONCAT(&owner->batches, &keep);
+	STAILQ_CONCAT(batches, &keep);
 	while ((batch = STAILQ_FIRST(&back))) {
 		STAILQ_REMOVE_HEAD(&back, next);
 		batch_rewind(owner, batch);
 	}
+	return count;
+}
+
+void directory_link_down(struct control *control, uint16_t peer, const struct rpc_link *link)
+{
+	struct directory *dir = control->directory;
+	struct owner *owner;
+
+	if (!dir)
+		return;
+	owner = &dir->owner[peer];
+	forgets_drop(dir, link);
+	owner->in_flight -= batches_rewind(owner, &owner->batches, link);
+	owner->unsynced_count -= batches_rewind(owner, &owner->unsynced, link);
 	if (!owner_idle(owner))
 		owner_waits(dir, owner);
 	owner_dirty(dir, owner);
@@ -258,11 +276,12 @@ void owner_rewind(struct owner *owner)
 {
 	struct batch *batch;
 
+	STAILQ_CONCAT(&owner->batches, &owner->unsynced);
 	while ((batch = STAILQ_FIRST(&owner->batches))) {
 		STAILQ_REMOVE_HEAD(&owner->batches, next);
 		batch_rewind(owner, batch);
 	}
-	owner->in_flight = 0;
+	owner->in_flight = owner->unsynced_count = 0;
 }
 
 void owner_clear(struct directory *dir, struct owner *owner)

@@ -7,7 +7,7 @@
 #include "engine/control/directory_state.h"
 #include "engine/control/member.h"
 
-static bool entries_fit(size_t count, Pc__Entry *const *entries)
+bool entries_fit(size_t count, Pc__Entry *const *entries)
 {
 	if (count == 0 || count > MESSAGE_PAGES_MAX)
 		return false;
@@ -17,7 +17,7 @@ static bool entries_fit(size_t count, Pc__Entry *const *entries)
 	return true;
 }
 
-static struct page_key entry_key(const Pc__Entry *entry)
+struct page_key entry_key(const Pc__Entry *entry)
 {
 	return (struct page_key){.word = {entry->key0, entry->key1}};
 }
@@ -95,23 +95,5 @@ bool directory_serve_touch(struct control *control, struct rpc_link *link, const
 	for (size_t i = 0; i < touch->n_places; i++)
 		publish_touched(control, touch->places[i]);
 	control->counter[COUNTER_pages_used_remotely] += touch->n_places;
-	return true;
-}
-
-bool directory_serve_forget(
-	struct control *control, struct rpc_link *link, const Pc__Forget *forget)
-{
-	struct directory *dir = control->directory;
-	size_t failed = 0;
-
-	if (!entries_fit(forget->n_entries, forget->entries))
-		return false;
-	for (size_t i = 0; i < forget->n_entries; i++) {
-		struct page_key key = entry_key(forget->entries[i]);
-
-		if (!publish_forget(control, &key))
-			dir->failed[failed++] = (uint32_t)i;
-	}
-	acknowledge(link, forget->serial, dir->failed, failed);
 	return true;
 }

@@ -13,6 +13,7 @@
  *   directory_behind.c limits, walks for owners that are behind
  *   directory_suspect.c owners that do not answer in time
  *   directory_serve.c  requests of other engines
+ *   directory_durable.c removals that wait for tombstones
  *
  * For one owner, publishes are sent before removes. That order is always correct because a remove
  * names a generation: a remove queued after the publish of its entry is also sent after it, and a
@@ -31,6 +32,11 @@
 struct rpc_link;
 
 #define BATCHES_MAX 16 /* limit of batches to one owner that it has not acknowledged */
+/*
+ * Limit of batches of removals that one owner has executed and not synced; above it, nothing waits
+ * for the owner's disk: the removals are OUTCOME_VOLATILE
+ */
+#define UNSYNCED_MAX 256
 /*
  * Limits on the items of one owner that no client waits for, queued or in flight; see owner_full().
  */
@@ -59,6 +65,8 @@ enum outcome {
 	/* The owner refused: its candidate buckets have no room, or it does not have the page */
 	OUTCOME_FAILED,
 	OUTCOME_LOST, /* the owner is dead, and no other owner takes its place */
+	/* The page is removed, but after a crash of its holder it may come back from its disk */
+	OUTCOME_VOLATILE,
 };
 
 /*
@@ -73,6 +81,7 @@ struct item {
 	bool resolved;
 	bool sent; /* the item is in a batch that was sent; false: it is in the owner's queue */
 	bool background; /* the item is counted in owner.background */
+	bool had;        /* VERB_FORGET: the owner had the page */
 };
 TAILQ_HEAD(items, item);
 
@@ -95,7 +104,7 @@ struct claim {
 	uint64_t cookie;
 	uint32_t heap;    /* 1 + index of the claim in directory.heap; 0: the claim is not in it */
 	uint16_t pending; /* number of items without an outcome, plus 1 until claim_start() */
-	uint16_t acked, refused;
+	uint16_t acked, refused, unsafe; /* OUTCOME_DONE, OUTCOME_FAILED, OUTCOME_VOLATILE */
 	uint16_t items, room;
 	struct item item[];
 };
@@ -117,8 +126,11 @@ struct owner {
 	uint32_t ref; /* ref of the owner; 0: no member has this peer number */
 	struct items queue[VERBS];
 	unsigned queued[VERBS]; /* lengths of the queues */
-	STAILQ_HEAD(, batch) batches;
+	STAILQ_HEAD(batches, batch) batches;
 	unsigned in_flight;
+	/* executed by the owner, which will acknowledge them once more when they are durable */
+	struct batches unsynced;
+	unsigned unsynced_count;
 	/* number of items of this owner, queued or sent, that no client waits for */
 	uint32_t background;
 	/* publishes to this owner were skipped: a walk will publish the index from `cursor` on */
@@ -145,8 +157,19 @@ enum move_phase {
 	MOVE_TIDY, /* last phase: remove the entries from former owners */
 };
 
+/* A Forget of another engine whose tombstones are being written. */
+struct forgets {
+	LIST_ENTRY(forgets) next;
+	struct rpc_link *link; /* to answer on; NULL: it has closed */
+	uint64_t serial;
+	uint32_t waits; /* entries without a result */
+	uint32_t count;
+	bool failed[]; /* of each entry: its tombstone is not durable */
+};
+
 struct directory {
 	struct control *control;
+	LIST_HEAD(, forgets) forgets;
 	struct owner owner[NODES_MAX]; /* the members, indexed by peer number */
 	STAILQ_HEAD(, owner) dirty;    /* owners to which something is to be sent */
 	STAILQ_HEAD(, claim) finished; /* claims whose `done` the next directory_flush() calls */
@@ -253,6 +276,29 @@ void owner_rewind(struct owner *owner);
  * as lost.
  */
 void owner_clear(struct directory *directory, struct owner *owner);
+
+/* ---- directory_serve.c ----------------------------------------------------------------------- */
+
+/* True if a message has entries, not too many, and all have a key. */
+bool entries_fit(size_t count, Pc__Entry *const *entries);
+struct page_key entry_key(const Pc__Entry *entry);
+
+/* ---- directory_durable.c --------------------------------------------------------------------- */
+
+/* Executes a removal on this engine. The item is resolved at once, or when it is durable. */
+void forget_here(struct directory *directory, struct item *item);
+/*
+ * The batch was executed by its owner, which has not synced it. It waits in owner.unsynced for
+ * batch_synced() or for the end of its link.
+ */
+void batch_unsynced(struct directory *directory, struct owner *owner, struct batch *batch);
+/* Serves an Ack with `synced`. False: it breaks a rule. */
+bool batch_synced(struct directory *directory, struct owner *owner, const struct rpc_link *link,
+	const Pc__Ack *ack);
+/* True if the ack's indices ascend, so that none occurs twice, and exist in the batch. */
+bool ack_fits(const struct batch *batch, const Pc__Ack *ack);
+/* The link has closed, or the directory is: answers to it are not sent any more. NULL: all. */
+void forgets_drop(struct directory *directory, const struct rpc_link *link);
 
 /* ---- directory_suspect.c --------------------------------------------------------------------- */
 

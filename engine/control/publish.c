@@ -397,14 +397,18 @@ void publish_touched(struct control *control, uint32_t place)
 		pool_touch(control->rail[place_rail(place)].pool, place);
 }
 
-bool publish_forget(struct control *control, const struct page_key *key)
+enum forget_state publish_forget(struct control *control, const struct page_key *key,
+	const struct forget_wait *wait, bool *ret_had)
 {
 	const struct index_entry *e = index_find(control->index, key);
 	bool here = e;
+	enum forget_state state;
 
 	if (e)
 		publish_take_away(control->publish, key, e->place, e->generation);
-	return tier_forget(control, key) || here;
+	state = tier_forget(control, key, wait, ret_had);
+	*ret_had |= here;
+	return state;
 }
 
 void publish_channel_open(struct control *control, struct publish_channel *channel)

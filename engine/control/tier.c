@@ -36,23 +36,52 @@ bool tier_has(struct tier *t, const struct page_key *key, uint32_t length)
  * A tombstone goes to every path, also for a key that the index does not name: an older copy may
  * lie on a disk whose index entry was lost to a read error.
  */
-static void remove_submit(struct tier *t, const struct page_key *key)
+static enum forget_state remove_submit(
+	struct tier *t, const struct page_key *key, const struct forget_wait *wait)
 {
 	struct tier_removed *removed = calloc(1, sizeof(*removed));
 
 	if (!removed) {
 		log_error(
 			"disk: no memory to remove a page; a page with this key may come back after a restart");
-		return;
+		return FORGET_VOLATILE;
 	}
 	removed->request.op = DISK_REMOVE;
 	removed->request.key = *key;
+	if (wait)
+		removed->wait = *wait;
 	if (t->state == TIER_OPENING) {
 		TAILQ_INSERT_TAIL(&t->early, removed, next);
-		return;
+		return FORGET_LATER;
 	}
 	TAILQ_INSERT_TAIL(&t->removes, removed, next);
 	disk_submit(t->disk, &removed->request);
+	return FORGET_LATER;
+}
+
+static void remove_tell(struct tier *t, struct tier_removed *removed, bool durable)
+{
+	const struct forget_wait wait = removed->wait;
+
+	removed->wait.done = NULL;
+	if (wait.done)
+		wait.done(t->control, wait.context, wait.cookie, durable);
+}
+
+/* These removals do not become durable, or it is not known whether they will. */
+static void removes_tell(struct tier *t, struct tier_removes *list)
+{
+	struct tier_removed *removed;
+
+	TAILQ_FOREACH (removed, list, next)
+		remove_tell(t, removed, false);
+}
+
+static void remove_ended(struct tier *t, struct tier_removed *removed)
+{
+	TAILQ_REMOVE(&t->removes, removed, next);
+	remove_tell(t, removed, removed->request.status == DISK_OK);
+	free(removed);
 }
 
 /* Removes what was removed while the disk was being opened. */
@@ -75,26 +104,26 @@ static void removes_free(struct tier_removes *list)
 	}
 }
 
-bool tier_forget(struct control *control, const struct page_key *key)
+enum forget_state tier_forget(struct control *control, const struct page_key *key,
+	const struct forget_wait *wait, bool *ret_had)
 {
 	struct tier *t = control->tier;
 	struct tier_spill *spill;
 	uint32_t length;
-	bool found;
 
-	if (!t || t->state == TIER_FAILED)
-		return false;
-	if (t->state == TIER_OPENING) {
-		remove_submit(t, key);
-		return false;
+	*ret_had = false;
+	if (!t)
+		return FORGET_DURABLE;
+	if (t->state == TIER_FAILED)
+		return FORGET_VOLATILE;
+	if (t->state == TIER_SERVING) {
+		tier_promote_cancel(t, key);
+		spill = tier_spilling(t, key);
+		*ret_had = disk_find(t->disk, key, &length) || spill;
+		if (spill)
+			spill->removed = true;
 	}
-	tier_promote_cancel(t, key);
-	spill = tier_spilling(t, key);
-	found = disk_find(t->disk, key, &length) || spill;
-	if (spill)
-		spill->removed = true;
-	remove_submit(t, key);
-	return found;
+	return remove_submit(t, key, wait);
 }
 
 void tier_replaced(struct control *control, const struct page_key *key, uint32_t length)
@@ -102,13 +131,14 @@ void tier_replaced(struct control *control, const struct page_key *key, uint32_t
 	struct tier *t = control->tier;
 	const struct tier_spill *spill;
 	uint32_t found;
+	bool had;
 
 	if (!t || t->state != TIER_SERVING)
 		return;
 	spill = tier_spilling(t, key);
 	if ((disk_find(t->disk, key, &found) && found != length) ||
 		(spill && spill->request.length != length))
-		(void)tier_forget(control, key);
+		(void)tier_forget(control, key, NULL, &had);
 }
 
 /* ---- what the disk has finished -------------------------------------------------------------- */
@@ -118,10 +148,7 @@ static void finished(struct tier *t, struct disk_request *request)
 	switch (request->op) {
 	case DISK_WRITE: tier_spilled(t, (struct tier_spill *)(void *)request); return;
 	case DISK_READ: tier_promoted(t, (struct tier_promote *)(void *)request); return;
-	case DISK_REMOVE:
-		TAILQ_REMOVE(&t->removes, (struct tier_removed *)(void *)request, next);
-		free(request);
-		return;
+	case DISK_REMOVE: remove_ended(t, (struct tier_removed *)(void *)request); return;
 	}
 }
 static_assert(offsetof(struct tier_spill, request) == 0, "finished() relies on it");
@@ -255,6 +282,8 @@ static void on_opened(evutil_socket_t fd, short what, void *context)
 	}
 	if (t->state == TIER_SERVING)
 		early_submit(t);
+	else
+		removes_tell(t, &t->early);
 	look(t);
 	if (t->state == TIER_SERVING)
 		log_info("disk: %u page(s) found on %u path(s)", t->report.pages, t->report.paths);
@@ -392,6 +421,7 @@ void tier_close(struct control *control)
 		(void)pthread_join(t->opener, NULL);
 		t->state = t->opened_rc == 0 ? TIER_SERVING : TIER_FAILED;
 	}
+	removes_tell(t, &t->early);
 	if (t->state == TIER_SERVING || t->disk) {
 		while (t->ready && t->state == TIER_SERVING) {
 			struct disk_request *request = disk_reap(t->disk);
@@ -400,6 +430,7 @@ void tier_close(struct control *control)
 				break;
 			finished(t, request);
 		}
+		removes_tell(t, &t->removes);
 		if (disk_close(t->disk) < 0) {
 			log_error(
 				"disk: an I/O has not ended; the memory of the pools is left to the kernel");

@@ -98,6 +98,7 @@ TAILQ_HEAD(tier_pins, tier_pin);
 struct tier_removed {
 	struct disk_request request; /* the first member */
 	TAILQ_ENTRY(tier_removed) next;
+	struct forget_wait wait; /* done NULL: the caller does not wait */
 };
 TAILQ_HEAD(tier_removes, tier_removed);
 
@@ -152,10 +153,11 @@ void tier_published(struct control *control);
 /* The page is about to be evicted: written now, if it was not and the budget allows. */
 void tier_evicting(struct control *control, const struct pool_victim *page);
 /*
- * The page of `key` is to be forgotten, on disk too. Returns true if it was on disk. To be called
- * after the page has left the index.
+ * The page of `key` is to be forgotten, on disk too: see publish_forget(). *ret_had: it was on
+ * disk. To be called after the page has left the index.
  */
-bool tier_forget(struct control *control, const struct page_key *key);
+enum forget_state tier_forget(struct control *control, const struct page_key *key,
+	const struct forget_wait *wait, bool *ret_had);
 /* `key` was published with this length: forgets a page of another length that is on disk. */
 void tier_replaced(struct control *control, const struct page_key *key, uint32_t length);
 /* Serves CTL_PROMOTE. */

@@ -125,6 +125,33 @@ class Pages(DiskTest):
         self.assertGreater(got["hits_disk"], 0)
         self.stop_cleanly(engines)
 
+    def test_a_key_removed_before_a_kill_stays_away_and_the_others_are_hit(self):
+        engines = self.start(1, pool_bytes=POOL, settings=SETTINGS, disk=self.folder)
+        rounds = 4
+        for n in range(rounds):
+            for key in (f"kept{n}", f"removed{n}"):
+                self.ctl(engines, "put", key, "--string", f"value of {key}")
+        self.replay(engines, *REPLAY, "--bytes-per-s", 8 << 20)  # evicts them
+        pages = self.disk(engines)["pages"]
+        self.assertGreater(pages, 2 * rounds)
+        for n in range(rounds):
+            # Only on disk: the tombstone is all that keeps it away after the kill.
+            self.ctl(engines, "rm", f"removed{n}")
+            engines.kill(0)
+            engines.restart(0)
+            harness.wait_for(lambda: self.disk(engines)["paths"][0]["state"] == "up", 20, "open")
+            for m in range(n + 1):
+                self.ctl(engines, "get", f"removed{m}", expect=1)
+            for m in range(n + 1, rounds):
+                self.assertEqual(self.ctl(engines, "get", f"removed{m}"), f"value of removed{m}")
+            self.assertEqual(self.ctl(engines, "get", f"kept{n}"), f"value of kept{n}")
+            self.assertGreater(self.counter(engines, "disk_hits"), 0)
+        self.assertGreaterEqual(self.disk(engines)["pages"], pages * 9 // 10 - 2 * rounds)
+        got = self.again(engines)
+        self.assertEqual(got["wrong"], 0)
+        self.assertGreater(got["hits_disk"], 0)
+        self.stop_cleanly(engines)
+
     def ctl(self, engines, *words, expect=0):
         done = subprocess.run([harness.program("tools/peercachectl"), "--socket",
                                engines.sockets[0], *words], capture_output=True, text=True,
@@ -218,6 +245,16 @@ class Faults(DiskTest):
             *SETTINGS, f"disk.paths={self.folder}/none"])
         harness.wait_for(lambda: "disk_failed" in self.findings(engines), 20, "the finding")
         self.assertEqual(self.disk(engines)["paths"][0]["state"], "out")
+        # Removed everywhere, but no tombstone could be written.
+        tool = [harness.program("tools/peercachectl"), "--socket", engines.sockets[0]]
+        subprocess.run([*tool, "put", "key", "--string", "value"], check=True,
+                       timeout=60 * harness.SLOW)
+        done = subprocess.run([*tool, "rm", "key"], capture_output=True, text=True,
+                              timeout=60 * harness.SLOW)
+        self.assertIn("unreachable", done.stdout)
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(subprocess.run([*tool, "get", "key"], stdout=subprocess.DEVNULL,
+                                        timeout=60 * harness.SLOW).returncode, 1)
         self.serves_on(engines)
 
     @unittest.skipUnless(os.geteuid() == 0, "mounting a small file system needs root")

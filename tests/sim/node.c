@@ -33,9 +33,12 @@ void publish_touched(struct control *control, uint32_t place)
 	(void)place;
 }
 
-bool publish_forget(struct control *control, const struct page_key *key)
+enum forget_state publish_forget(struct control *control, const struct page_key *key,
+	const struct forget_wait *wait, bool *ret_had)
 {
-	return index_remove(control->index, key);
+	(void)wait;
+	*ret_had = index_remove(control->index, key);
+	return FORGET_DURABLE;
 }
 
 void connect_member_gone(struct control *control, uint16_t peer, uint32_t ref)

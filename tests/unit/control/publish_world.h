@@ -104,7 +104,7 @@ void directory_forget(struct control *control, const struct page_key *key, uint6
 {
 	(void)deadline_ns;
 	directory.forgotten++;
-	publish_forget(control, key);
+	publish_forget(control, key, NULL, &(bool){false});
 	answer_or_hold(done, context, cookie);
 }
 

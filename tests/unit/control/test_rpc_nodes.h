@@ -43,6 +43,10 @@ struct node {
 	bool stalled; /* true: the node's event loop gets no turn, as if its host were suspended */
 	unsigned touches;
 	uint32_t touched;
+	/* removals: what the stub of the disk answers, and who waits for it */
+	enum forget_state forget;
+	struct forget_wait wait[TOLD_MAX];
+	unsigned waits;
 	unsigned dones;
 	enum op_status status; /* status with which the last call to the directory was answered */
 	unsigned hits;

@@ -186,13 +186,21 @@ void publish_touched(struct control *control, uint32_t place)
 	n->touched = place;
 }
 
-bool publish_forget(struct control *control, const struct page_key *key)
+enum forget_state publish_forget(struct control *control, const struct page_key *key,
+	const struct forget_wait *wait, bool *ret_had)
 {
+	struct node *n = (struct node *)control;
 	struct index_entry *entry = index_find(control->index, key);
 
-	if (!entry)
-		return false;
-	directory_remove(control, key, entry->place, entry->generation);
-	index_remove(control->index, key);
-	return true;
+	*ret_had = entry;
+	if (entry) {
+		directory_remove(control, key, entry->place, entry->generation);
+		index_remove(control->index, key);
+	}
+	if (n->forget != FORGET_LATER || !wait)
+		return n->forget;
+	if (n->waits == TOLD_MAX)
+		abort();
+	n->wait[n->waits++] = *wait;
+	return FORGET_LATER;
 }

@@ -68,12 +68,14 @@ static void a_page_that_the_disk_could_not_verify_is_never_published(void **stat
 static void a_key_removed_while_it_is_read_does_not_come_back(void **state)
 {
 	struct page_key key = key_of(7);
+	bool had;
 
 	(void)state;
 	on_disk(7);
 	request(7, false, SECOND);
 	assert_int_equal(count(DISK_READ), 1);
-	assert_true(publish_forget(&control, &key));
+	assert_int_equal(publish_forget(&control, &key, NULL, &had), FORGET_LATER);
+	assert_true(had);
 	assert_int_equal(count(DISK_REMOVE), 1);
 	/* The read had ended before the disk saw the removal. */
 	end_one(DISK_READ, DISK_OK);
@@ -202,6 +204,80 @@ static void a_promote_evicts_when_the_pool_is_full(void **state)
 	}
 }
 
+static unsigned told, durable_told;
+
+static void tell(struct control *of, void *context, uint32_t cookie, bool durable)
+{
+	assert_ptr_equal(of, &control);
+	assert_ptr_equal(context, &told);
+	assert_int_equal(cookie, 9);
+	told++;
+	durable_told += durable;
+}
+
+static enum forget_state forget(uint64_t n)
+{
+	const struct forget_wait wait = {.done = tell, .context = &told, .cookie = 9};
+	struct page_key key = key_of(n);
+	bool had;
+
+	return publish_forget(&control, &key, &wait, &had);
+}
+
+static void a_removal_is_durable_when_the_disk_has_synced_its_tombstone(void **state)
+{
+	(void)state;
+	told = durable_told = 0;
+	on_disk(5);
+	assert_int_equal(forget(5), FORGET_LATER);
+	assert_int_equal(forget(6), FORGET_LATER);
+	events();
+	assert_int_equal(told, 0);
+	end_one(DISK_REMOVE, DISK_OK);
+	assert_int_equal(told, 1);
+	assert_int_equal(durable_told, 1);
+	end_one(DISK_REMOVE, DISK_OFFLINE);
+	assert_int_equal(told, 2);
+	assert_int_equal(durable_told, 1);
+	/* Closing the tier ends the rest, once. */
+	assert_int_equal(forget(7), FORGET_LATER);
+	tier_close(&control);
+	assert_int_equal(told, 3);
+	assert_int_equal(durable_told, 1);
+	assert_int_equal(forget(8), FORGET_DURABLE); /* no disk */
+}
+
+static void without_a_usable_path_no_removal_is_durable(void **state)
+{
+	(void)state;
+	told = durable_told = 0;
+	tier_close(&control);
+	fake.open_rc = -ENODEV;
+	assert_int_equal(tier_open(&control), 0);
+	assert_int_equal(forget(5), FORGET_LATER); /* the disk is being opened */
+	assert_int_equal(told, 0);
+	while (control.tier->state == TIER_OPENING)
+		event_base_loop(control.base, EVLOOP_ONCE);
+	assert_int_equal(told, 1);
+	assert_int_equal(durable_told, 0);
+	assert_int_equal(forget(6), FORGET_VOLATILE);
+	assert_int_equal(told, 1);
+}
+
+static void a_removal_while_the_disk_is_opened_is_durable_later(void **state)
+{
+	(void)state;
+	told = durable_told = 0;
+	tier_close(&control);
+	assert_int_equal(tier_open(&control), 0);
+	assert_int_equal(forget(5), FORGET_LATER);
+	while (control.tier->state == TIER_OPENING)
+		event_base_loop(control.base, EVLOOP_ONCE);
+	assert_int_equal(told, 0);
+	end_one(DISK_REMOVE, DISK_OK);
+	assert_int_equal(durable_told, 1);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -215,6 +291,9 @@ int main(void)
 		DISK_TEST(a_page_of_another_length_is_refused_and_replaced),
 		DISK_TEST(no_more_than_the_cap_is_read_or_pinned),
 		DISK_TEST(a_promote_evicts_when_the_pool_is_full),
+		DISK_TEST(a_removal_is_durable_when_the_disk_has_synced_its_tombstone),
+		DISK_TEST(without_a_usable_path_no_removal_is_durable),
+		DISK_TEST(a_removal_while_the_disk_is_opened_is_durable_later),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -21,7 +21,7 @@ static struct {
 	/* pages on disk; the content of page n is the byte n */
 	bool has[REQUESTS_MAX];
 	uint32_t length[REQUESTS_MAX];
-	int fd;
+	int fd, open_rc;
 } fake;
 
 static struct disk *const fake_disk = (struct disk *)(void *)&fake;
@@ -36,8 +36,8 @@ static inline uint64_t number_of(const struct page_key *key)
 int disk_open(const struct disk_options *options, struct disk **ret_disk)
 {
 	assert_int_equal(options->paths, 1);
-	*ret_disk = fake_disk;
-	return 0;
+	*ret_disk = fake.open_rc ? NULL : fake_disk;
+	return fake.open_rc;
 }
 
 bool disk_find(struct disk *disk, const struct page_key *key, uint32_t *ret_length)

@@ -285,10 +285,45 @@ static void the_budget_of_a_day_drops_pages(void **state)
 	world_close(&world);
 }
 
+static void removals_that_arrive_together_share_one_block_and_its_sync(void **state)
+{
+	struct disk_request request[DISK_BLOCK_PAGES];
+	uint64_t written;
+	unsigned done = 0;
+
+	(void)state;
+	memset(request, 0, sizeof(request));
+	open_new(1);
+	fill(1);
+	written = world.store.path[0].report.bytes_written;
+	for (uint32_t i = 0; i < DISK_BLOCK_PAGES; i++) {
+		request[i].op = DISK_REMOVE;
+		request[i].key = page_key_of(i);
+		store_submit(&world.store, &request[i]);
+	}
+	while (done < DISK_BLOCK_PAGES) {
+		world_turn(&world);
+		while (!STAILQ_EMPTY(&world.store.finished)) {
+			struct disk_request *first = STAILQ_FIRST(&world.store.finished);
+
+			assert_int_equal(first->status, DISK_OK);
+			/* An acknowledged removal is on the device, whatever the power does. */
+			assert_true(!world.store.path[0].batch_busy);
+			STAILQ_REMOVE_HEAD(&world.store.finished, next);
+			done++;
+		}
+	}
+	assert_int_equal(
+		world.store.path[0].report.bytes_written - written, 2 * (uint64_t)PAGE_UNIT);
+	world_close(&world);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup(pages_are_read_back_and_survive_a_restart, setup),
+		cmocka_unit_test_setup(
+			removals_that_arrive_together_share_one_block_and_its_sync, setup),
 		cmocka_unit_test_setup(a_flipped_bit_is_never_a_wrong_hit, setup),
 		cmocka_unit_test_setup(a_read_error_is_a_miss_and_many_take_the_path_out, setup),
 		cmocka_unit_test_setup(

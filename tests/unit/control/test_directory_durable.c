@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Removals that wait until their tombstones are durable. The disk of each node is a stub: the test
+ * ends the tombstones. A node is one control plane in the test's process.
+ */
+#include "tests/unit/control/test_rpc_nodes.h"
+
+#include <cmocka.h>
+#include <string.h>
+
+#include "engine/control/directory_state.h"
+#include "numa/clock.h"
+
+#define DEAD_MS 3000 /* so a request may wait 300 ms before its owner is suspect */
+
+static int teardown(void **state)
+{
+	(void)state;
+	nodes_teardown();
+	return 0;
+}
+
+/* Nodes 1 and up have a disk. */
+static void open_nodes(unsigned count)
+{
+	nodes_setup(20, DEAD_MS);
+	for (unsigned i = 0; i < count; i++) {
+		assert_int_equal(node_open(i, i ? node_at(0) : NULL), 0);
+		node[i].forget = i ? FORGET_LATER : FORGET_DURABLE;
+	}
+	assert_true(nodes_until(all_agree(), 3000));
+}
+
+static void forget(unsigned i, uint64_t number, unsigned deadline_ms)
+{
+	struct page_key key = key_of(number);
+
+	directory_forget(&node[i].control, &key, clock_now_ns() + (uint64_t)deadline_ms * 1000000,
+		node_done, &node[i], 0);
+}
+
+/* Ends the tombstone that node i wrote last. */
+static void synced(unsigned i, bool durable)
+{
+	const struct forget_wait *wait = &node[i].wait[--node[i].waits];
+
+	wait->done(&node[i].control, wait->context, wait->cookie, durable);
+}
+
+static void put_everywhere(unsigned nodes, uint64_t number)
+{
+	for (unsigned i = 0; i < nodes; i++) {
+		unsigned dones = node[i].dones;
+
+		node_put(i, number, 1, 5000);
+		assert_true(nodes_until(node[i].dones == dones + 1, 1000));
+		node[i].dones = node[i].hits = 0;
+	}
+}
+
+static struct owner *owner_at(unsigned i, unsigned of)
+{
+	const struct member_record *record = member_by_ref(&node[i].control, node[of].control.ref);
+
+	assert_non_null(record);
+	return &node[i].control.directory->owner[record->map.peer];
+}
+
+static void a_removal_is_answered_when_the_tombstones_of_all_members_are_durable(void **state)
+{
+	(void)state;
+	open_nodes(3);
+	put_everywhere(3, 7);
+	forget(0, 7, 60000);
+	assert_true(nodes_until(node[1].waits && node[2].waits, 1000));
+	nodes_run(1000);
+	assert_int_equal(node[0].dones, 0);
+	synced(1, true);
+	nodes_run(1000);
+	assert_int_equal(node[0].dones, 0);
+	synced(2, true);
+	assert_true(nodes_until(node[0].dones == 1, 100));
+	assert_int_equal(node[0].status, OP_HIT);
+	/* Of a key that no member has, too: an older copy may lie on a disk. */
+	forget(0, 8, 60000);
+	assert_true(nodes_until(node[1].waits && node[2].waits, 1000));
+	synced(1, true);
+	synced(2, true);
+	assert_true(nodes_until(node[0].dones == 2, 100));
+	assert_int_equal(node[0].status, OP_MISS);
+}
+
+static void the_engine_of_the_client_waits_for_its_own_disk(void **state)
+{
+	(void)state;
+	open_nodes(2);
+	node[1].forget = FORGET_DURABLE;
+	node[0].forget = FORGET_LATER;
+	put_everywhere(2, 7);
+	forget(0, 7, 60000);
+	nodes_run(1000);
+	assert_int_equal(node[0].dones, 0);
+	synced(0, true);
+	assert_true(nodes_until(node[0].dones == 1, 100));
+	assert_int_equal(node[0].status, OP_HIT);
+	forget(0, 7, 60000);
+	synced(0, false);
+	assert_true(nodes_until(node[0].dones == 2, 100));
+	assert_int_equal(node[0].status, OP_PEER_DOWN);
+	node[0].forget = FORGET_VOLATILE;
+	forget(0, 7, 60000);
+	assert_true(nodes_until(node[0].dones == 3, 100));
+	assert_int_equal(node[0].status, OP_PEER_DOWN);
+}
+
+static void a_removal_that_is_not_durable_everywhere_is_unreachable(void **state)
+{
+	(void)state;
+	open_nodes(3);
+	put_everywhere(3, 7);
+	forget(0, 7, 60000);
+	forget(0, 8, 60000);
+	assert_true(nodes_until(node[1].waits == 2 && node[2].waits == 2, 1000));
+	for (unsigned i = 0; i < 2; i++)
+		synced(1, true);
+	/* The second one of the message fails, and only that one. */
+	synced(2, false);
+	synced(2, true);
+	assert_true(nodes_until(node[0].dones == 2, 100));
+	assert_int_equal(node[0].hits, 1);
+	assert_int_equal(node[0].status, OP_PEER_DOWN);
+	node[2].forget = FORGET_VOLATILE; /* no path is in service */
+	forget(0, 9, 60000);
+	assert_true(nodes_until(node[1].waits == 1, 1000));
+	synced(1, true);
+	assert_true(nodes_until(node[0].dones == 3, 100));
+	assert_int_equal(node[0].status, OP_PEER_DOWN);
+	assert_int_equal(node[0].control.counter[COUNTER_messages_bad], 0);
+}
+
+static void at_the_deadline_the_answer_is_timeout_though_a_disk_hangs(void **state)
+{
+	(void)state;
+	open_nodes(2);
+	forget(0, 7, 500);
+	assert_true(nodes_until(node[1].waits == 1, 400));
+	assert_int_equal(node[0].dones, 0);
+	assert_true(nodes_until(node[0].dones == 1, 1000));
+	assert_int_equal(node[0].status, OP_TIMEOUT);
+	synced(1, true);
+	assert_true(nodes_until(owner_at(0, 1)->unsynced_count == 0, 1000));
+	assert_int_equal(owner_at(0, 1)->background, 0);
+	assert_int_equal(node[0].control.directory->background, 0);
+	assert_int_equal(node[0].dones, 1);
+}
+
+static void a_disk_that_hangs_delays_no_publish_and_makes_no_member_suspect(void **state)
+{
+	(void)state;
+	open_nodes(2);
+	/* More messages than may be without an acknowledgement. */
+	for (unsigned n = 0; n < 2 * BATCHES_MAX; n++) {
+		forget(0, n, 600000);
+		assert_true(nodes_until(node[1].waits == n + 1, 1000));
+	}
+	nodes_run(3 * DEAD_MS);
+	assert_int_equal(node[0].dones, 0);
+	assert_int_equal(owner_at(0, 1)->in_flight, 0);
+	assert_int_equal(node[0].control.counter[COUNTER_owners_suspected], 0);
+	assert_int_equal(node[0].control.counter[COUNTER_members_died], 0);
+	node_put(0, 1000, 1, 5000);
+	assert_true(nodes_until(node[0].dones == 1, 1000));
+	assert_int_equal(node[0].hits, 1);
+	while (node[1].waits)
+		synced(1, true);
+	assert_true(nodes_until(node[0].dones == 1 + 2 * BATCHES_MAX, 1000));
+}
+
+static void a_link_that_breaks_while_a_removal_waits_repeats_it(void **state)
+{
+	struct forget_wait before;
+
+	(void)state;
+	open_nodes(2);
+	node_put(1, 7, 1, 5000);
+	assert_true(nodes_until(node[1].dones == 1, 1000));
+	forget(0, 7, 60000);
+	assert_true(nodes_until(owner_at(0, 1)->unsynced_count == 1, 1000));
+	before = node[1].wait[--node[1].waits];
+	rpc_link_close(member_link(&node[0].control, node[1].control.ref));
+	assert_true(nodes_until(node[1].waits == 1, 3000));
+	/* The answer to the first message has no link any more: it reaches no newer one. */
+	before.done(&node[1].control, before.context, before.cookie, false);
+	nodes_run(200);
+	assert_int_equal(node[0].dones, 0);
+	synced(1, true);
+	assert_true(nodes_until(node[0].dones == 1, 1000));
+	assert_int_equal(node[0].status, OP_HIT); /* the first message found the page */
+	assert_int_equal(node[0].control.counter[COUNTER_messages_bad], 0);
+	assert_int_equal(node[1].control.counter[COUNTER_messages_bad], 0);
+}
+
+static void a_member_that_dies_while_its_tombstone_is_written_ends_the_wait(void **state)
+{
+	const struct owner *owner;
+
+	(void)state;
+	open_nodes(2);
+	owner = owner_at(0, 1);
+	forget(0, 7, 60000);
+	assert_true(nodes_until(owner->unsynced_count == 1, 1000));
+	node[1].stalled = true;
+	assert_true(nodes_until(node[0].dones == 1, 4 * DEAD_MS));
+	assert_int_equal(owner->unsynced_count, 0);
+	node[1].stalled = false;
+	synced(1, true);
+	nodes_run(100);
+}
+
+static void closing_leaves_no_removal_without_an_answer(void **state)
+{
+	(void)state;
+	open_nodes(2);
+	forget(0, 7, 60000);
+	assert_true(nodes_until(owner_at(0, 1)->unsynced_count == 1, 1000));
+	node_close(0);
+	assert_int_equal(node[0].dones, 1);
+	assert_int_equal(node[0].status, OP_CANCELLED);
+	nodes_run(100);
+	synced(1, true);
+}
+
+#define T(name) cmocka_unit_test_teardown(name, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		T(a_removal_is_answered_when_the_tombstones_of_all_members_are_durable),
+		T(the_engine_of_the_client_waits_for_its_own_disk),
+		T(a_removal_that_is_not_durable_everywhere_is_unreachable),
+		T(at_the_deadline_the_answer_is_timeout_though_a_disk_hangs),
+		T(a_disk_that_hangs_delays_no_publish_and_makes_no_member_suspect),
+		T(a_link_that_breaks_while_a_removal_waits_repeats_it),
+		T(a_member_that_dies_while_its_tombstone_is_written_ends_the_wait),
+		T(closing_leaves_no_removal_without_an_answer),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -102,7 +102,8 @@ struct control {
 	struct watchdog *watchdog;
 	struct metrics *metrics; /* NULL: no HTTP */
 	struct view *view;
-	struct tier *tier; /* NULL: no disk */
+	struct tier *tier;   /* NULL: no disk */
+	struct scrub *scrub; /* NULL: no scrubber */
 	/* true: a device may still access the pools, so they stay mapped until the process exits */
 	bool pools_stay;
 	bool stopping;

@@ -20,6 +20,7 @@
 #include "engine/control/member.h"
 #include "engine/control/metrics.h"
 #include "engine/control/publish.h"
+#include "engine/control/scrub.h"
 #include "engine/control/tier.h"
 #include "engine/control/trouble.h"
 #include "engine/control/view.h"
@@ -374,6 +375,7 @@ static const struct {
 	{"faults", trouble_open, trouble_close},
 	{"publishing", publish_open, publish_close},
 	{"disk", tier_open, tier_close},
+	{"scrubber", scrub_open, scrub_close},
 	{"clients", attach_open, attach_close},
 	{"poll cores", poll_cores_start, poll_cores_stop},
 	{"watchdog", watchdog_open, watchdog_close},

@@ -132,6 +132,26 @@ bool pool_clean(const struct pool *pool, uint32_t place, uint32_t generation);
 int pool_pin(struct pool *pool, uint32_t place, uint32_t generation);
 void pool_unpin(struct pool *pool, uint32_t place, uint32_t generation);
 
+/* ---- what the scrubber needs (pool_scrub.c) -------------------------------------------------- */
+
+/* A page whose head contains its CRC. length 0: none. */
+struct pool_proven {
+	struct page_key key;
+	uint32_t place, generation, length, crc;
+};
+/*
+ * Looks at up to `most` slots from *cursor on, which is 0 at first, and stops at the first page
+ * with a CRC in its head. Moves *cursor on; 0 again: the end of the pool was reached. Returns the
+ * number of slots looked at.
+ */
+unsigned pool_scrub_next(
+	struct pool *pool, uint32_t *cursor, unsigned most, struct pool_proven *ret_page);
+/*
+ * Returns the bytes of a page, until the end of the caller's turn; NULL: no page of that generation
+ * is there.
+ */
+const void *pool_page(const struct pool *pool, uint32_t place, uint32_t generation);
+
 /*
  * pool_free(): slots for pages of that size that pool_take() would find without evicting. Slots
  * whose limbo has ended are not counted until pool_take() moves them out of limbo. pool_limbo():

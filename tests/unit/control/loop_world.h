@@ -23,6 +23,7 @@
 #include "engine/control/attach.h"
 #include "engine/control/connect.h"
 #include "engine/control/loop.h"
+#include "engine/control/scrub.h"
 #include "engine/control/tier.h"
 #include "engine/control/view.h"
 #include "numa/clock.h"
@@ -294,6 +295,7 @@ PART(directory)
 PART(connect)
 PART(publish)
 PART(tier)
+PART(scrub)
 PART(attach)
 
 unsigned tier_turn(struct control *c)

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The scrubber: compares the pages of the local pools with the CRC32C in their heads, slowly and
+ * for ever, so that damage by memory or by software is found before a reader gets it.
+ *
+ *   each tick: a piece of one page -> next page -> ... -> end of the last pool -> first pool
+ *
+ * A page is compared in pieces of at most SCRUB_PIECE_BYTES, so that a tick delays the loop by some
+ * ten microseconds. The pace follows from engine.scrub_seconds, the time in which full pools are
+ * read once, and is limited to one piece each SCRUB_TICK_NS_MIN. The control plane's thread only.
+ */
+#ifndef CONTROL_SCRUB_H
+#define CONTROL_SCRUB_H
+
+#include "engine/control/control.h"
+
+#define SCRUB_PIECE_BYTES (256u << 10)
+#define SCRUB_TICK_NS_MIN 1000000ull
+#define SCRUB_TICK_NS_MAX 1000000000ull
+#define SCRUB_SLOTS 1024u /* slots that one tick looks at, at most */
+
+/* How the scrubber divides its work: `bytes` each `tick_ns`. */
+struct scrub_pace {
+	uint32_t bytes;
+	uint64_t tick_ns;
+};
+
+/* `pools`: bytes of all pools; `seconds`: not 0. */
+struct scrub_pace scrub_pace(uint64_t pools, uint64_t seconds);
+
+int scrub_open(struct control *control);
+void scrub_close(struct control *control);
+/* What a tick does: compares up to `bytes` bytes. */
+void scrub_step(struct control *control, uint32_t bytes);
+
+#endif

@@ -52,6 +52,7 @@ static void page_end(struct scrub *s)
 {
 	struct control *control = s->control;
 	const struct pool_proven page = s->page;
+	bool had;
 
 	if (s->crc != page.crc && !s->again) {
 		s->again = true;
@@ -68,7 +69,7 @@ static void page_end(struct scrub *s)
 		place_rail(page.place), page.length, (unsigned long long)place_offset(page.place),
 		s->crc, page.crc);
 	publish_take_away(control->publish, &page.key, page.place, page.generation);
-	tier_forget(control, &page.key);
+	(void)tier_forget(control, &page.key, NULL, &had);
 }
 
 /* Reads up to `bytes` bytes of the page. Returns how many; 0: the page is gone. */

@@ -155,15 +155,21 @@ static_assert(offsetof(struct tier_spill, request) == 0, "finished() relies on i
 static_assert(offsetof(struct tier_promote, request) == 0, "finished() relies on it");
 static_assert(offsetof(struct tier_removed, request) == 0, "finished() relies on it");
 
+unsigned tier_reap(struct tier *t)
+{
+	struct disk_request *request;
+	unsigned n = 0;
+
+	for (; (request = disk_reap(t->disk)); n++)
+		finished(t, request);
+	return n;
+}
+
 static void on_ready(evutil_socket_t fd, short what, void *context)
 {
-	struct tier *t = context;
-	struct disk_request *request;
-
 	(void)fd;
 	(void)what;
-	while ((request = disk_reap(t->disk)))
-		finished(t, request);
+	(void)tier_reap(context);
 }
 
 /* ---- timers ---------------------------------------------------------------------------------- */
@@ -423,12 +429,11 @@ void tier_close(struct control *control)
 	}
 	removes_tell(t, &t->early);
 	if (t->state == TIER_SERVING || t->disk) {
-		while (t->ready && t->state == TIER_SERVING) {
-			struct disk_request *request = disk_reap(t->disk);
-
-			if (!request)
-				break;
-			finished(t, request);
+		if (t->ready && t->state == TIER_SERVING) {
+			(void)tier_reap(t);
+			look(t);
+			if (in_service(t))
+				tier_flush(t);
 		}
 		removes_tell(t, &t->removes);
 		if (disk_close(t->disk) < 0) {

@@ -8,6 +8,7 @@
  *   tier.c          open and close, what the disk has finished, timers, the report
  *   tier_spill.c    pages that are written
  *   tier_promote.c  pages that come back, and the requests that wait for them
+ *   tier_flush.c    pages that are written at the stop
  *   tier_pin.c      pages that stay in memory until their requester has read them
  *
  * Who owns a slot. A slot that is being read into is a credit of the tier (state CREDIT), until
@@ -39,7 +40,8 @@ struct publish_channel;
 #define TIER_PIN_NS 50000000ull   /* granularity of the end of a pin */
 #define TIER_PIN_STEPS 128u       /* a pin ends at the deadline, at most after this many of these */
 #define TIER_HINT_NS 200000000ull /* how long a page that only exists has named waits for a slot */
-#define TIER_SLOW_US 500000       /* between two looks at the state of the paths */
+#define TIER_FLUSH_NS 5000000000ull /* longest time of writing pages at the stop */
+#define TIER_SLOW_US 500000         /* between two looks at the state of the paths */
 #define TIER_TICK_US 10000 /* between two looks at deadlines, while requests wait or pins exist */
 #define TIER_SOON_US 1000  /* the same, while pages wait for a slot */
 
@@ -197,6 +199,12 @@ void tier_tick(struct tier *t);
 
 /* Writes pages ahead of the eviction hands, as far as the budget goes. */
 unsigned tier_spill(struct tier *t);
+/* Starts to write the page. False: it is not written. */
+bool tier_spill_start(struct tier *t, const struct pool_victim *page);
+/* Writes the pages that are only in memory, for at most TIER_FLUSH_NS. */
+void tier_flush(struct tier *t);
+/* Handles the requests that the disk has finished. Returns how many. */
+unsigned tier_reap(struct tier *t);
 void tier_spilled(struct tier *t, struct tier_spill *spill);
 /* The write of the key's page that is in flight, or NULL: also when the key was removed since. */
 struct tier_spill *tier_spilling(struct tier *t, const struct page_key *key);

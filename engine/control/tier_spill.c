@@ -27,8 +27,7 @@ static bool budget_has(const struct tier *t, uint32_t bytes)
 	return t->spill_bytes == 0 || t->spill_bytes + bytes <= t->spill_bytes_max;
 }
 
-/* Starts to write the page. False: it is not written. */
-static bool spill_start(struct tier *t, const struct pool_victim *page)
+bool tier_spill_start(struct tier *t, const struct pool_victim *page)
 {
 	struct pool *pool = t->control->rail[place_rail(page->place)].pool;
 	uint32_t bytes = tier_bytes(page->length);
@@ -95,7 +94,7 @@ static unsigned spill_class(struct tier *t, unsigned rail, const struct publish_
 		if (tier_has(t, &page[i].key, page[i].length))
 			pool_clean_set(pool, page[i].place, page[i].generation);
 		else
-			(void)spill_start(t, &page[i]);
+			(void)tier_spill_start(t, &page[i]);
 	}
 	return n;
 }
@@ -131,7 +130,7 @@ void tier_evicting(struct control *control, const struct pool_victim *page)
 	if (t->state == TIER_SERVING) {
 		if (pool_clean(control->rail[place_rail(page->place)].pool, page->place,
 			    page->generation) ||
-			tier_has(t, &page->key, page->length) || spill_start(t, page))
+			tier_has(t, &page->key, page->length) || tier_spill_start(t, page))
 			return;
 	}
 	control->counter[COUNTER_disk_drops]++;

@@ -18,14 +18,17 @@
 #include <sys/eventfd.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "config/limits.h"
 #include "config/log.h"
+#include "numa/clock.h"
 
 #define PREFIX "peercache-disk."
 #define URING_DEPTH 128u
 #define WORKERS_MAX 8u
+#define LOCK_LOOK_NS 5000000 /* between two attempts to take the lock of a dead process */
 
 struct device_file {
 	struct device device;
@@ -322,8 +325,44 @@ static int file_close(struct device *device)
 
 /* ---- opening ---------------------------------------------------------------------------- */
 
+/* What the lock file says: the name of the engine that locked it last, and its process. */
+static void owner_read(int lock_fd, char *text, size_t bytes)
+{
+	ssize_t n = pread(lock_fd, text, bytes - 1, 0);
+
+	text[n > 0 ? n : 0] = '\0';
+	text[strcspn(text, "\n")] = '\0';
+}
+
+static bool owner_ended(const char *text)
+{
+	const char *at = strstr(text, "(pid ");
+	long pid = at ? strtol(at + 5, NULL, 10) : 0;
+
+	return pid > 0 && pid <= INT32_MAX && kill((pid_t)pid, 0) < 0 && errno == ESRCH;
+}
+
+/*
+ * A process that was killed keeps the lock until the kernel has ended its I/O. So its successor,
+ * which may start at once, waits for that; a lock of a process that lives is refused at once.
+ */
+static bool lock_taken(int lock_fd, uint64_t until_ns, char *text, size_t bytes)
+{
+	const struct timespec pause = {.tv_nsec = LOCK_LOOK_NS};
+
+	for (;;) {
+		if (flock(lock_fd, LOCK_EX | LOCK_NB) == 0)
+			return true;
+		owner_read(lock_fd, text, bytes);
+		if (!owner_ended(text) || clock_now_ns() >= until_ns)
+			return false;
+		(void)nanosleep(&pause, NULL);
+	}
+}
+
 /* Locks the directory and leaves the name of this engine for one that is refused. */
-static int directory_lock(struct device_file *file, const char *owner, char *reason, size_t bytes)
+static int directory_lock(struct device_file *file, const struct device_file_options *options,
+	char *reason, size_t bytes)
 {
 	char text[128] = "";
 	int length;
@@ -334,15 +373,12 @@ static int directory_lock(struct device_file *file, const char *owner, char *rea
 		snprintf(reason, bytes, "cannot create " PREFIX "lock: %s", strerror(errno));
 		return -errno;
 	}
-	if (flock(file->lock_fd, LOCK_EX | LOCK_NB)) {
-		if (pread(file->lock_fd, text, sizeof(text) - 1, 0) < 0)
-			text[0] = '\0';
-		text[strcspn(text, "\n")] = '\0';
+	if (!lock_taken(file->lock_fd, options->lock_until_ns, text, sizeof(text))) {
 		snprintf(reason, bytes, "is used by engine %s, or its last I/O has not ended",
 			text[0] ? text : "(unknown)");
 		return -EBUSY;
 	}
-	length = snprintf(text, sizeof(text), "%s (pid %d)\n", owner, (int)getpid());
+	length = snprintf(text, sizeof(text), "%s (pid %d)\n", options->owner, (int)getpid());
 	if (ftruncate(file->lock_fd, 0) ||
 		pwrite(file->lock_fd, text, (size_t)length, 0) != length) {
 		snprintf(reason, bytes, "cannot write " PREFIX "lock: %s", strerror(errno));
@@ -433,7 +469,7 @@ int device_file_open(const struct device_file_options *options, char *reason, si
 		snprintf(reason, reason_bytes, "cannot open the directory: %s", strerror(errno));
 		goto fail;
 	}
-	rc = directory_lock(file, options->owner, reason, reason_bytes);
+	rc = directory_lock(file, options, reason, reason_bytes);
 	if (!rc)
 		rc = path_file_open(file, reason, reason_bytes);
 	if (rc)

@@ -22,6 +22,8 @@ struct device_file_options {
 	uint32_t segment_bytes;
 	const char *owner; /* name of this engine, for the lock file */
 	bool threads;      /* no io_uring */
+	/* until then it waits for the last I/O of a process that was killed */
+	uint64_t lock_until_ns;
 };
 
 /*

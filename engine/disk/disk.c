@@ -145,12 +145,16 @@ static void *disk_thread(void *argument)
 static void devices_open(
 	struct disk *disk, const struct disk_options *options, uint32_t segments[DISK_PATHS_MAX])
 {
+	/* One limit for all paths: their I/O ends at the same time. */
+	uint64_t lock_until_ns = clock_now_ns() + disk->timeout_ns;
+
 	for (unsigned i = 0; i < options->paths; i++) {
 		struct store_path *path = &disk->store.path[i];
 		struct device_file_options file = {.directory = options->path[i].directory,
 			.segment_bytes = options->segment_bytes,
 			.owner = options->owner,
-			.threads = options->threads};
+			.threads = options->threads,
+			.lock_until_ns = lock_until_ns};
 		char *reason = path->report.reason;
 		int rc;
 

@@ -22,6 +22,7 @@ static struct {
 	bool has[REQUESTS_MAX];
 	uint32_t length[REQUESTS_MAX];
 	int fd, open_rc;
+	bool works; /* the disk ends writes at once */
 } fake;
 
 static struct disk *const fake_disk = (struct disk *)(void *)&fake;
@@ -29,6 +30,12 @@ static struct disk *const fake_disk = (struct disk *)(void *)&fake;
 static inline uint64_t number_of(const struct page_key *key)
 {
 	return key->word[1] - 1;
+}
+
+static inline void on_disk(uint64_t n)
+{
+	fake.has[n] = true;
+	fake.length[n] = PAGE;
 }
 
 /* ---- the disk -------------------------------------------------------------------------------- */
@@ -53,6 +60,13 @@ void disk_submit(struct disk *disk, struct disk_request *request)
 {
 	(void)disk;
 	assert_true(fake.requests < REQUESTS_MAX);
+	if (fake.works && request->op == DISK_WRITE) {
+		on_disk(number_of(&request->key));
+		request->status = DISK_OK;
+		fake.done[fake.dones++] = request;
+		eventfd_write(fake.fd, 1);
+		return;
+	}
 	fake.request[fake.requests++] = request;
 }
 
@@ -64,6 +78,11 @@ struct disk_request *disk_reap(struct disk *disk)
 	if (fake.dones)
 		return fake.done[--fake.dones];
 	(void)eventfd_read(fake.fd, &value);
+	if (!control.tier) { /* a stop waits for a disk that hangs */
+		eventfd_write(fake.fd, 1);
+		now += SECOND / 10;
+		clock_test_set(now);
+	}
 	return NULL;
 }
 
@@ -184,12 +203,6 @@ static inline void end_one(enum disk_op op, enum disk_status result)
 		i++;
 	assert_true(i < fake.requests);
 	end_request(fake.request[i], result);
-}
-
-static inline void on_disk(uint64_t n)
-{
-	fake.has[n] = true;
-	fake.length[n] = PAGE;
 }
 
 static inline void request(uint64_t n, bool exists, uint64_t timeout_ns)

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -224,17 +225,62 @@ static void pages_of_a_killed_engine_are_found(void **state)
 	}
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_true(WIFSIGNALED(status));
-	/* The kernel may still end the I/O of the ring, which keeps the lock. */
-	for (;;) {
-		struct disk_options with = options(false);
-		int rc = disk_open(&with, &disk);
-
-		if (!rc)
-			break;
-		assert_non_null(strstr(captured, "or its last I/O has not ended"));
-	}
+	/* The kernel may still end the I/O of the ring, which keeps the lock: the open waits. */
+	disk = reopen(NULL, false);
 	assert_int_equal(hits(disk), PAGES - 1);
 	assert_false(hit(disk, 11));
+	assert_int_equal(disk_close(disk), 0);
+}
+
+/* Locks the directory for a process that has ended, until `go` is closed. Returns the holder. */
+static pid_t hold_lock(int go[2])
+{
+	pid_t dead = fork(), holder;
+	char name[96], text[64], byte;
+	int fd, status, ready[2];
+
+	if (!dead)
+		_exit(0);
+	assert_int_equal(waitpid(dead, &status, 0), dead);
+	assert_int_equal(pipe(ready), 0);
+	snprintf(name, sizeof(name), "%s/peercache-disk.lock", directory);
+	snprintf(text, sizeof(text), "killed (pid %d)\n", (int)dead);
+	holder = fork();
+	if (!holder) {
+		close(go[1]);
+		fd = open(name, O_RDWR | O_CREAT, 0600);
+		if (flock(fd, LOCK_EX) || write(fd, text, strlen(text)) < 0)
+			_exit(1);
+		close(ready[1]);
+		(void)!read(go[0], &byte, 1);
+		usleep(50000); /* the opener waits meanwhile, or comes later */
+		_exit(0);
+	}
+	close(go[0]);
+	close(ready[1]);
+	assert_int_equal(read(ready[0], &byte, 1), 0);
+	close(ready[0]);
+	return holder;
+}
+
+static void the_lock_of_a_killed_engine_is_waited_for(void **state)
+{
+	struct disk_options impatient = options(false);
+	struct disk *disk = NULL;
+	int go[2], status;
+	pid_t holder;
+
+	(void)state;
+	assert_int_equal(pipe(go), 0);
+	holder = hold_lock(go);
+	impatient.timeout_ms = 20;
+	assert_int_equal(disk_open(&impatient, &disk), -ENODEV);
+	assert_non_null(strstr(captured, "is used by engine killed (pid "));
+	close(go[1]);
+	disk = reopen(NULL, false);
+	assert_int_equal(waitpid(holder, &status, 0), holder);
+	assert_int_equal(status, 0);
+	assert_int_equal(put(disk, 1), DISK_OK);
 	assert_int_equal(disk_close(disk), 0);
 }
 
@@ -356,6 +402,7 @@ int main(void)
 		case_of(pages_survive_a_restart_with_threads),
 		case_of(a_second_engine_is_refused_and_told_the_owner),
 		case_of(pages_of_a_killed_engine_are_found),
+		case_of(the_lock_of_a_killed_engine_is_waited_for),
 		case_of(another_segment_size_is_refused_with_both_values),
 		case_of(another_layout_version_is_refused),
 		case_of(other_files_of_the_directory_are_left_alone),

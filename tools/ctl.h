@@ -18,7 +18,7 @@ struct ctl {
 	const char *socket, *name_space, *output, *text;
 	bool json, once;
 	unsigned timeout_ms;
-	struct pc *pc;              /* NULL for health and top: they open it themselves */
+	struct pc *pc; /* NULL for health, top and directory: they open it themselves */
 	struct pc_channel *channel; /* of put, get, exists and rm */
 };
 
@@ -33,6 +33,12 @@ int ctl_status(struct ctl *ctl);
 int ctl_members(struct ctl *ctl);
 /* 0: no finding or only information, 1: a warning, 2: a critical finding, 3: no answer. */
 int ctl_health(struct ctl *ctl);
+
+/*
+ * ctl_directory.c. 0: nothing is left to send to an owner, 1: entries move or an owner is late,
+ * CTL_NO_ANSWER: no answer.
+ */
+int ctl_directory(struct ctl *ctl);
 
 #define CTL_NO_ANSWER 3
 /*

@@ -18,6 +18,8 @@ static const char help[] =
 	"  top                  show health, rates and latencies, redrawn every second; q ends it\n"
 	"  members              print the members of the cluster that this engine knows: state,\n"
 	"                       connections, versions, queue of requests, suspicion\n"
+	"  directory            print the engine's shard, the walk over its pages after a change of\n"
+	"                       the map, partial sets, and the owners that are behind or suspect\n"
 	"  put KEY FILE         store a file under KEY (\"-\": standard input)\n"
 	"  put KEY --string S   store a string\n"
 	"  get KEY [-o FILE]    write the file to FILE (default: standard output)\n"
@@ -41,10 +43,15 @@ static const char help[] =
 	"  0  no finding, or only information\n"
 	"  1  a warning\n"
 	"  2  a critical finding\n"
-	"  3  the engine does not answer (top --once, too)\n\n"
+	"  3  the engine does not answer (top --once, too)\n"
+	"Exit status of directory:\n"
+	"  0  nothing is left to send to an owner (one whose shard is full refuses entries)\n"
+	"  1  entries move, a set is partial, or an owner is behind or suspect\n"
+	"  3  the engine does not answer\n\n"
 	"Examples:\n"
 	"  $ peercachectl status\n"
 	"  $ peercachectl health || echo 'look at this host'\n"
+	"  $ until peercachectl directory; do sleep 1; done\n"
 	"  $ peercachectl put greeting --string 'hello'\n"
 	"  $ peercachectl --socket /run/b.sock get greeting\n";
 
@@ -60,6 +67,8 @@ static int look(struct ctl *ctl, const char *verb, int count)
 		return -1;
 	if (!strcmp(verb, "health"))
 		return ctl_health(ctl);
+	if (!strcmp(verb, "directory"))
+		return ctl_directory(ctl);
 	if (!strcmp(verb, "top"))
 		return ctl_top(ctl);
 	if (strcmp(verb, "status") && strcmp(verb, "members"))

@@ -157,12 +157,29 @@ bool owner_lags(const struct directory *dir, const struct owner *owner)
 	return owner->behind || (oldest && net_now() - oldest->sent_ns >= dead_ns);
 }
 
+static const char *walk_name(enum move_phase phase)
+{
+	switch (phase) {
+	case MOVE_WALK: return "publish";
+	case MOVE_WAIT: return "wait";
+	case MOVE_TIDY: return "remove";
+	case MOVE_NONE:
+	default: return "";
+	}
+}
+
 void directory_counts(const struct control *control, struct directory_counts *ret)
 {
 	const struct directory *dir = control->directory;
 
-	*ret = (struct directory_counts){
-		.moving = dir->phase != MOVE_NONE, .partial = dir->partial};
+	*ret = (struct directory_counts){.moving = dir->phase != MOVE_NONE,
+		.partial = dir->partial,
+		.walk = walk_name(dir->phase),
+		.sweep_left = dir->sweep_left};
+	if (dir->phase == MOVE_WALK || dir->phase == MOVE_TIDY) {
+		ret->walk_position = dir->cursor;
+		ret->walk_end = index_walk_end(control->index);
+	}
 	for (unsigned i = 0; i < NODES_MAX; i++) {
 		const struct owner *owner = &dir->owner[i];
 

@@ -303,3 +303,8 @@ unsigned index_walk(
 	*cursor = number < index->used ? number : 0;
 	return n;
 }
+
+uint64_t index_walk_end(const struct index *index)
+{
+	return index->used;
+}

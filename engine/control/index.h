@@ -38,6 +38,8 @@ int index_put(struct index *index, const struct index_entry *entry, struct index
 /* Removes the key. Returns false if the index did not have it. */
 bool index_remove(struct index *index, const struct page_key *key);
 uint64_t index_count(const struct index *index);
+/* The end of a walk: the cursor of index_walk() stays below this. Grows with the index. */
+uint64_t index_walk_end(const struct index *index);
 /*
  * Copies up to `max` entries to ret_entries, starting at *cursor (0 at first), and returns how
  * many. May return fewer, even 0, before the end. *cursor becomes 0 when the end was reached. An

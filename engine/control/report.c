@@ -276,6 +276,10 @@ static void report_directory(struct json *j, const struct snapshot *s)
 	json_count(j, "owners_behind", s->directory_behind);
 	json_count(j, "owners_suspect", s->directory_suspect);
 	json_count(j, "sets_partial", s->sets_partial);
+	json_string(j, "walk", s->walk ? s->walk : "");
+	json_count(j, "walk_position", s->walk_position);
+	json_count(j, "walk_end", s->walk_end);
+	json_count(j, "sweep_left", s->sweep_left);
 	json_close(j, "}");
 	json_count(j, "keys", s->keys);
 }

@@ -191,6 +191,10 @@ static void take_directory(const struct control *control, struct snapshot *s)
 	s->directory_behind = counts.behind;
 	s->directory_suspect = counts.suspect;
 	s->sets_partial = counts.partial;
+	s->walk = counts.walk;
+	s->walk_position = counts.walk_position;
+	s->walk_end = counts.walk_end;
+	s->sweep_left = counts.sweep_left;
 	s->shard_entries = control->shard.entries;
 	s->shard_capacity = (uint64_t)BUCKET_ENTRIES << control->shard.bits;
 	s->shard_dropped = control->shard.dropped;

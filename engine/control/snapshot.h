@@ -118,6 +118,9 @@ struct snapshot {
 	unsigned directory_behind;  /* owners that have not taken all of our entries yet */
 	unsigned directory_suspect; /* owners for which sets do not wait */
 	uint32_t sets_partial;      /* sets answered before all their owners had the entry */
+	const char *walk;           /* as in struct directory_counts, with the next two lines */
+	uint64_t walk_position, walk_end;
+	uint64_t sweep_left;
 	struct connect_counts connections;
 	struct snapshot_disk disk;
 	unsigned sessions, channels, regions, extents;

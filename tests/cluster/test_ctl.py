@@ -83,11 +83,14 @@ class Health(harness.ClusterTest):
         engines = self.start(1, pool_bytes="16MiB")
         os.kill(engines.process[0].pid, signal.SIGSTOP)
         try:
-            for command in (("health",), ("top", "--once"), ("--json", "health")):
+            for command in (("health",), ("top", "--once"), ("--json", "health"),
+                            ("directory",), ("--json", "directory")):
                 begun = time.monotonic()
                 done = ctl(engines.sockets[0], "--timeout-ms", "300", *command)
                 self.assertEqual(done.returncode, 3, done.stdout + done.stderr)
                 self.assertIn("no answer", done.stdout)
+                if "directory" in command:
+                    self.assertIn("in time", done.stdout, "--timeout-ms has no effect")
                 self.assertLess(time.monotonic() - begun, 9, "the library waits 10 s")
         finally:
             os.kill(engines.process[0].pid, signal.SIGCONT)
@@ -96,6 +99,7 @@ class Health(harness.ClusterTest):
 
     def test_wrong_usage_of_health_is_no_finding(self):
         self.assertEqual(ctl("/nowhere/e.sock", "health", "all").returncode, 3)
+        self.assertEqual(ctl("/nowhere/e.sock", "directory", "all").returncode, 2)
 
 
 class Status(harness.ClusterTest):

@@ -106,6 +106,34 @@ class Suspect(harness.ClusterTest):
         text = subprocess.check_output([*ctl, "members"], text=True)
         self.assertEqual(text.count("suspect: "), 1, text)
         self.assertRegex(text, "suspect: (requests wait for an acknowledgement|no heartbeats)")
+        self.check_directory(ctl, reasons)
+
+    def check_directory(self, ctl, reasons):
+        """peercachectl directory shows that an owner lacks entries, and which one."""
+        done = subprocess.run([*ctl, "--json", "directory"], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        shown = json.loads(done.stdout)
+        self.assertFalse(shown["settled"])
+        self.assertGreater(shown["directory"]["sets_partial"], 0)
+        self.assertEqual(shown["directory"]["owners_suspect"], 1)
+        self.assertEqual([o["suspect"] in reasons for o in shown["owners_late"]], [True], shown)
+        self.assertGreater(shown["keys"], 0)
+        self.assertLess(shown["shard"]["entries"], shown["shard"]["capacity"])
+        done = subprocess.run([*ctl, "directory"], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        for line in (r"shard: \d+ of \d+ entries \([0-9.]+ %\), 0 dropped",
+                     "partial sets: [1-9]", r"owners: \d behind, 1 suspect",
+                     r"  \S+: (behind, )?suspect: (unserved|silent), ", "not settled: "):
+            self.assertRegex(done.stdout, "(?m)^" + line)
+
+    def settles(self, engines):
+        """peercachectl directory ends with 0 once nothing is left to send."""
+        command = [harness.program("tools/peercachectl"), "--socket", engines.sockets[0]]
+        harness.wait_for(lambda: subprocess.run([*command, "directory"], stdout=subprocess.DEVNULL)
+                         .returncode == 0, 60, "nothing is left to send")
+        text = subprocess.check_output([*command, "directory"], text=True)
+        for line in ("walk: none", "partial sets: 0", "owners: 0 behind, 0 suspect", "settled: "):
+            self.assertRegex(text, "(?m)^" + line)
 
     def test_sets_do_not_wait_for_a_member_that_sends_heartbeats_and_serves_nothing(self):
         engines = self.start(2, pool_bytes="64MiB", settings=SETTINGS)
@@ -118,6 +146,7 @@ class Suspect(harness.ClusterTest):
         engines.wait_members(2)
         harness.wait_for(lambda: self.directory(engines)["sets_partial"] == 0, 30, "all are whole")
         self.assertEqual(self.directory(engines)["owners_suspect"], 0)
+        self.settles(engines)
         self.stop_cleanly(engines)
 
     def test_sets_do_not_wait_for_a_stopped_engine(self):
@@ -130,6 +159,7 @@ class Suspect(harness.ClusterTest):
             engines.process[2].send_signal(signal.SIGCONT)
         harness.wait_for(lambda: self.directory(engines)["sets_partial"] == 0, 30, "all are whole")
         harness.wait_for(lambda: self.directory(engines)["owners_suspect"] == 0, 30, "it serves")
+        self.settles(engines)
         self.stop_cleanly(engines)
 
 

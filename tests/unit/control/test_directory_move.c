@@ -86,6 +86,35 @@ static void a_new_member_gets_the_entries_it_owns_and_the_former_owners_drop_the
 	assert_true(nodes_until(found_only_there(0, 2) && found_only_there(1, 2), 5000));
 }
 
+static void the_counts_show_where_the_walk_is(void **state)
+{
+	static const char *const names[] = {[MOVE_NONE] = "",
+		[MOVE_WALK] = "publish",
+		[MOVE_WAIT] = "wait",
+		[MOVE_TIDY] = "remove"};
+	struct directory *dir;
+
+	(void)state;
+	open_with_keys(2, 1);
+	dir = node[0].control.directory;
+	for (enum move_phase phase = MOVE_NONE; phase <= MOVE_TIDY; phase++) {
+		bool reads = phase == MOVE_WALK || phase == MOVE_TIDY;
+		struct directory_counts counts;
+
+		dir->phase = phase;
+		dir->cursor = 700;
+		dir->sweep_left = 30 + phase;
+		directory_counts(&node[0].control, &counts);
+		assert_string_equal(counts.walk, names[phase]);
+		assert_int_equal(counts.moving, phase != MOVE_NONE);
+		assert_int_equal(counts.walk_position, reads ? 700 : 0);
+		assert_int_equal(counts.walk_end, reads ? KEYS : 0);
+		assert_int_equal(counts.sweep_left, 30 + phase);
+	}
+	dir->phase = MOVE_NONE;
+	dir->cursor = dir->sweep_left = 0;
+}
+
 static void after_a_death_every_key_has_all_its_owners_again(void **state)
 {
 	uint32_t dead_ref;
@@ -264,6 +293,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		T(a_new_member_gets_the_entries_it_owns_and_the_former_owners_drop_them),
+		T(the_counts_show_where_the_walk_is),
 		T(after_a_death_every_key_has_all_its_owners_again),
 		T(a_restarted_owner_gets_all_its_entries_again),
 		T(after_a_partition_every_key_is_found_again),

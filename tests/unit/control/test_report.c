@@ -93,7 +93,14 @@ void tier_counts(const struct control *control, struct tier_counts *ret)
 void directory_counts(const struct control *control, struct directory_counts *ret)
 {
 	(void)control;
-	*ret = (struct directory_counts){.moving = true, .behind = 3, .suspect = 2, .partial = 9};
+	*ret = (struct directory_counts){.moving = true,
+		.behind = 3,
+		.suspect = 2,
+		.partial = 9,
+		.walk = "publish",
+		.walk_position = 5,
+		.walk_end = 8,
+		.sweep_left = 7};
 }
 
 void directory_owner(const struct control *control, uint16_t peer, struct directory_owner *ret)
@@ -248,7 +255,7 @@ static void a_report_contains_the_fields_that_tools_read(void **state)
 	check(text,
 		"[r[\"members\"][0][k] for k in (\"wire\",\"abi\",\"suspect\",\"queued\")]==[r[\"wire\"],r[\"abi\"],\"\",0]");
 	check(text,
-		"r[\"directory\"]==dict(moving=True,owners_behind=3,owners_suspect=2,sets_partial=9)");
+		"r[\"directory\"]==dict(moving=True,owners_behind=3,owners_suspect=2,sets_partial=9,walk=\"publish\",walk_position=5,walk_end=8,sweep_left=7)");
 	check(text, "4096<=r[\"rails\"][0][\"read_latency\"][\"p50_ns\"]/5000*4096<=4096*1.2");
 	free(text);
 }

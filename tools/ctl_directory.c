@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * peercachectl directory: the engine's part of the directory, and which owners do not have its
+ * entries yet. One thread.
+ */
+#include <string.h>
+
+#include "tools/common.h"
+#include "tools/ctl.h"
+
+/* ---- what the report shows ------------------------------------------------------------------- */
+
+static bool flag(json_object *o, const char *name)
+{
+	return json_object_get_boolean(json_get(o, name));
+}
+
+/* The members that lack entries of this engine or do not answer. The caller frees it. */
+static json_object *owners_late(json_object *report)
+{
+	json_object *members = json_get(report, "members"), *late = json_object_new_array();
+
+	for (size_t i = 0; i < json_length(members); i++) {
+		json_object *member = json_at(members, i);
+
+		if (flag(member, "behind") || *json_text(member, "suspect"))
+			json_object_array_add(late, json_object_get(member));
+	}
+	return late;
+}
+
+/*
+ * True if nothing is left to send to an owner. An owner may still lack entries: one whose shard is
+ * full refuses them.
+ */
+static bool settled(json_object *directory, json_object *late)
+{
+	return !flag(directory, "moving") && !json_number(directory, "sweep_left") &&
+	       !json_number(directory, "owners_behind") &&
+	       !json_number(directory, "owners_suspect") &&
+	       !json_number(directory, "sets_partial") && !json_length(late);
+}
+
+/* ---- text ------------------------------------------------------------------------------------ */
+
+static double percent(int64_t part, int64_t whole)
+{
+	return whole > 0 ? 100.0 * (double)part / (double)whole : 0;
+}
+
+static void print_walk(json_object *directory)
+{
+	const char *walk = json_text(directory, "walk");
+	int64_t end = json_number(directory, "walk_end");
+	int64_t sweep_left = json_number(directory, "sweep_left");
+
+	if (!strcmp(walk, "publish"))
+		printf("walk: publishes this engine's pages to new owners");
+	else if (!strcmp(walk, "wait"))
+		printf("walk: waits until clients have read the new map");
+	else if (!strcmp(walk, "remove"))
+		printf("walk: removes entries from former owners");
+	else
+		printf("walk: none");
+	if (end)
+		printf(", %.1f %% done", percent(json_number(directory, "walk_position"), end));
+	printf("\n");
+	if (sweep_left)
+		printf("sweep: %lld buckets to search for entries of dead members\n",
+			(long long)sweep_left);
+}
+
+static void print_owner(json_object *owner)
+{
+	const char *suspect = json_text(owner, "suspect");
+	char name[128];
+
+	text_plain(json_text(owner, "name"), name, sizeof(name));
+	printf("  %s: %s%s%s%s, %lld requests queued, %lld batches unacknowledged", name,
+		flag(owner, "behind") ? "behind" : "",
+		flag(owner, "behind") && *suspect ? ", " : "", *suspect ? "suspect: " : "", suspect,
+		(long long)json_number(owner, "queued"),
+		(long long)json_number(owner, "unacknowledged"));
+	if (json_number(owner, "unserved_ms"))
+		printf(", oldest waits %.1f s", (double)json_number(owner, "unserved_ms") / 1000);
+	printf("\n");
+}
+
+static void print_directory(json_object *report, json_object *late)
+{
+	json_object *shard = json_get(report, "shard"), *directory = json_get(report, "directory");
+	int64_t entries = json_number(shard, "entries"), capacity = json_number(shard, "capacity");
+	char name[128];
+
+	text_plain(json_text(report, "name"), name, sizeof(name));
+	printf("%s\n", name);
+	printf("shard: %lld of %lld entries (%.1f %%), %lld dropped for lack of room\n",
+		(long long)entries, (long long)capacity, percent(entries, capacity),
+		(long long)json_number(shard, "dropped"));
+	printf("pages of this engine: %lld\n", (long long)json_number(report, "keys"));
+	print_walk(directory);
+	printf("partial sets: %lld\n", (long long)json_number(directory, "sets_partial"));
+	printf("owners: %lld behind, %lld suspect\n",
+		(long long)json_number(directory, "owners_behind"),
+		(long long)json_number(directory, "owners_suspect"));
+	for (size_t i = 0; i < json_length(late); i++)
+		print_owner(json_at(late, i));
+	printf("%s\n", settled(directory, late)
+			       ? "settled: nothing is left to send to an owner"
+			       : "not settled: readers may miss some pages of this engine");
+}
+
+/* ---- JSON ------------------------------------------------------------------------------------ */
+
+static void print_directory_json(json_object *report, json_object *late)
+{
+	static const char *const names[] = {"name", "keys", "map_epoch", "shard", "directory"};
+	json_object *o = json_object_new_object();
+
+	for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		json_object_object_add(o, names[i], json_object_get(json_get(report, names[i])));
+	json_object_object_add(o, "settled",
+		json_object_new_boolean(settled(json_get(report, "directory"), late)));
+	json_object_object_add(o, "owners_late", json_object_get(late));
+	printf("%s\n", json_object_to_json_string_ext(o, JSON_C_TO_STRING_PRETTY |
+								 JSON_C_TO_STRING_SPACED |
+								 JSON_C_TO_STRING_NOSLASHESCAPE));
+	json_object_put(o);
+}
+
+int ctl_directory(struct ctl *ctl)
+{
+	json_object *report, *late;
+	int status;
+
+	ctl_deadline(ctl);
+	if (pc_open(&(struct pc_options){.socket = ctl->socket, .name_space = ctl->name_space},
+		    &ctl->pc))
+		return ctl_no_answer(ctl, pc_error());
+	report = engine_report(ctl->pc);
+	if (!report)
+		return ctl_no_answer(ctl, pc_error());
+	if (!json_get(json_get(report, "directory"), "walk")) {
+		json_object_put(report);
+		return ctl_no_answer(ctl, "this version of the engine does not report the walk");
+	}
+	late = owners_late(report);
+	if (ctl->json)
+		print_directory_json(report, late);
+	else
+		print_directory(report, late);
+	status = settled(json_get(report, "directory"), late) ? 0 : 1;
+	json_object_put(late);
+	json_object_put(report);
+	return status;
+}

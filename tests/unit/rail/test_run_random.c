@@ -57,11 +57,12 @@ static uint32_t chance(uint32_t n)
 	return (uint32_t)(map_mix(random_state) % n);
 }
 
-static void seed_take(void)
+/* Takes the seed of round `again` of a test: SEED or the time, plus `again`. */
+static void seed_take(unsigned again)
 {
 	const char *seed = getenv("SEED");
 
-	random_state = seed ? strtoull(seed, NULL, 0) : (uint64_t)time(NULL);
+	random_state = (seed ? strtoull(seed, NULL, 0) : (uint64_t)time(NULL)) + again;
 	print_message("SEED=%llu\n", (unsigned long long)random_state);
 }
 
@@ -322,7 +323,8 @@ static void drain(struct world *w)
 }
 
 /* Runs `n` rounds with peers that announce L, and whose pages rest for `rests`. */
-static void random_rounds(struct world *w, unsigned long n, uint64_t announced, uint64_t rests)
+static void random_rounds(
+	struct world *w, unsigned long n, unsigned again, uint64_t announced, uint64_t rests)
 {
 	announced_ns = announced;
 	rest_ns = rests;
@@ -331,7 +333,7 @@ static void random_rounds(struct world *w, unsigned long n, uint64_t announced, 
 	memset(status_seen, 0, sizeof(status_seen));
 	memset(page, 0, sizeof(page));
 	memset(flight, 0, sizeof(flight));
-	seed_take();
+	seed_take(again);
 	for (unsigned p = 0; p < PEERS; p++)
 		ref[p] = 33;
 	for (unsigned c = 0; c < CLIENTS; c++)
@@ -366,23 +368,33 @@ static void random_rounds(struct world *w, unsigned long n, uint64_t announced, 
 
 static void every_run_is_answered_once_and_every_hit_has_the_right_bytes(void **state)
 {
-	random_rounds(*state, rounds(20000), 0, 0);
+	random_rounds(*state, rounds(20000), 0, 0, 0);
 }
 
 static void the_same_holds_with_leases(void **state)
 {
 	struct world *w = *state;
 
-	random_rounds(w, rounds(20000), LIMBO, LIMBO);
+	random_rounds(w, rounds(20000), 0, LIMBO, LIMBO);
 	assert_true(world_counter(w, COUNTER_leases_expired) > 0);
 	assert_true(world_counter(w, COUNTER_leases_expired) < hits / 2);
 }
 
-/* The invariant can fail: readers who believe in ten times the limbo time get wrong pages. */
+/*
+ * The invariant can fail: readers who believe in ten times the limbo time get wrong pages. About
+ * one seed in 150 shows none, so the next seed is tried then.
+ */
 static void leases_longer_than_limbo_give_wrong_pages(void **state)
 {
 	expect_wrong = true;
-	random_rounds(*state, rounds(20000), 10 * LIMBO, LIMBO);
+	wrong = 0;
+	for (unsigned again = 0; again < 50 && !wrong; again++) {
+		if (again) {
+			world_teardown(state);
+			world_setup(state);
+		}
+		random_rounds(*state, rounds(20000), again, 10 * LIMBO, LIMBO);
+	}
 	expect_wrong = false;
 	assert_true(wrong > 0);
 }
@@ -435,7 +447,7 @@ static void no_bits_in_a_run_make_the_nic_leave_its_regions(void **state)
 	struct op_done done;
 	struct rail_event event;
 
-	seed_take();
+	seed_take(0);
 	peer_add(w, only);
 	pages_put(w, 64, 2, 32, 8192);
 	for (unsigned long i = 0; i < n; i++) {

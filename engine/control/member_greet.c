@@ -199,6 +199,8 @@ static void hello_from_self(struct control *control, struct rpc_link *link)
 	/* this engine dialled itself; the end of the link that dialled learns it from this Hello */
 	if (!dial) {
 		last_words(control, link);
+	} else if (dial->seed && dial->tried < dial->addresses) {
+		/* a name with further addresses: the dial goes on with the next one */
 	} else if (dial->seed) {
 		struct member_seed *seed = dial->owner;
 

@@ -75,7 +75,9 @@ struct rpc_dial {
 	 * on a probe is sent
 	 */
 	unsigned unanswered;
-	unsigned tried; /* index of the address to try next, among the addresses of the host name */
+	/* number of attempts; modulo `addresses` it is the next address of a host name */
+	unsigned tried;
+	unsigned addresses; /* that the host name had when it was resolved last; 0: not yet */
 	uint32_t base_ms, max_ms;
 	struct net_timer *timer;
 	/* link that is connecting or connected; NULL: the dial waits, or resolves the name */

@@ -151,6 +151,7 @@ static void resolved(void *context, const char *error, const struct addrinfo *fo
 	if (dial && count) {
 		unsigned skip = dial->tried++ % count;
 
+		dial->addresses = count;
 		for (each = found; skip; skip--)
 			each = each->ai_next;
 		dial_connect(dial, each->ai_addr, each->ai_addrlen);

@@ -12,6 +12,7 @@
  *   rpc.c        frames and links between engines
  *   net.h        the only door of rpc, member and directory to time, TCP and names; net_event.c
  *   member.c     which members are alive; the cluster map
+ *   seeds_file.c etcd.c    addresses of engines to join, from a file and from etcd
  *   directory.c  owners, batches, acknowledgements, re-publishing
  *   connect.c    queue pairs; which rails are out of use; lost NICs
  *   view.c       summaries of the members, while a dashboard is watched
@@ -47,6 +48,8 @@ struct watchdog;      /* private to watchdog.c */
 struct metrics;       /* private to metrics.c: the metrics thread */
 struct view;          /* private to view.c: summaries of the members */
 struct tier;          /* tier.h: the disk */
+struct seeds_file;    /* private to seeds_file.c */
+struct etcd;          /* private to etcd.c */
 
 /* One NIC with its poll core and its pool. */
 struct control_rail {
@@ -95,6 +98,8 @@ struct control {
 	struct publish *publish;
 	struct rpc *rpc;
 	struct member *member;
+	struct seeds_file *seeds_file; /* NULL: no cluster.seeds_file */
+	struct etcd *etcd;             /* NULL: no cluster.etcd */
 	struct directory *directory;
 	struct connect *connect;
 	struct device_watch *device_watch;
@@ -207,6 +212,11 @@ void attach_socket_close(struct control *control);
 void rpc_port_close(struct control *control);
 void rpc_close(struct control *control);
 void member_close(struct control *control);
+/* Addresses of engines to join, beside cluster.seeds. */
+int seeds_file_open(struct control *control);
+void seeds_file_close(struct control *control);
+int etcd_open(struct control *control);
+void etcd_close(struct control *control);
 void directory_close(struct control *control);
 void connect_close(struct control *control);
 void publish_close(struct control *control);

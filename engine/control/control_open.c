@@ -114,7 +114,7 @@ static int seeds_check(struct control *control)
 	int rc = scratch ? member_seeds(control->settings, scratch) : -ENOMEM;
 
 	free(scratch);
-	return rc;
+	return rc < 0 ? rc : 0;
 }
 
 /* ---- NICs ------------------------------------------------------------------------------------ */
@@ -355,6 +355,7 @@ static const struct {
 	{"client socket", attach_socket_open, attach_socket_close},
 	{"cluster address", rpc_port_open, rpc_port_close},
 	{"seeds", seeds_check, nothing_close},
+	{"cluster.etcd", etcd_open, etcd_close},
 	{"status segment", memory_status_open, memory_status_close},
 	{"pools", memory_pools_open, memory_pools_close},
 	{"directory shard", memory_shard_open, memory_shard_close},
@@ -370,6 +371,7 @@ static const struct {
 	{"cluster view", view_open, view_close},
 	{"engine-to-engine port", rpc_open, rpc_close},
 	{"member table", member_open, member_close},
+	{"cluster.seeds_file", seeds_file_open, seeds_file_close},
 	{"directory", directory_open, directory_close},
 	{"connections", connect_open, connect_close},
 	{"faults", trouble_open, trouble_close},

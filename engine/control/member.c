@@ -327,7 +327,7 @@ int member_open(struct control *control)
 		goto failed;
 	self_fill(control, &member->entry[0]);
 	status = member_seeds(control->settings, member);
-	if (status)
+	if (status < 0)
 		goto failed;
 	member->tick_ns = net_now();
 	(void)peer_take(member, &member->entry[0]);
@@ -378,7 +378,7 @@ void member_close(struct control *control)
 		if (entry->in)
 			rpc_link_close(entry->in);
 	}
-	for (unsigned i = 0; i < member->seeds; i++)
+	for (unsigned i = 0; i < SEED_SOURCES * SEEDS_MAX; i++)
 		rpc_dial_stop(member->seed[i].dial);
 	if (member->tick)
 		net_timer_free(member->tick);

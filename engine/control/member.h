@@ -7,7 +7,7 @@
  *   member_tick.c   heartbeats, time-outs  member_seeds.c   parses cluster.seeds
  *   member_map.c    builds the map         member_agree.c   which engines are refused, and why
  *
- * An engine learned from cluster.seeds or from gossip is only a candidate: it is dialled. A member
+ * An engine learned from a seed or from gossip is only a candidate: it is dialled. A member
  * becomes alive, and enters the map, only by its own Hello on a link with it; so gossip about
  * a dead member can never bring it back. A member is declared dead when no message came from it for
  * cluster.dead_after_ms, when its last link closed and dialling it is refused, when another
@@ -78,9 +78,16 @@ struct member_entry {
 	uint64_t gossip_ns;
 };
 
-struct member_seed {
-	char host[NAME_BYTES_MAX];
+/* Where the address of a seed comes from. Each source has SEEDS_MAX elements of member->seed. */
+enum seed_source { SEED_LIST, SEED_FILE, SEED_ETCD, SEED_SOURCES };
+
+struct seed_address {
+	char host[NAME_BYTES_MAX]; /* address or name; "": none */
 	uint16_t port;
+};
+
+struct member_seed {
+	struct seed_address address; /* host "": the element is free */
 	/* the dial of the seed; NULL: the seed's engine is known, so the seed is not dialled */
 	struct rpc_dial *dial;
 	char name[NAME_BYTES_MAX];
@@ -117,8 +124,7 @@ struct member {
 	/* per peer number: its position in the order in which numbers were freed; 0: never used */
 	uint64_t peer_freed[NODES_MAX];
 	uint64_t peers_freed;
-	struct member_seed seed[SEEDS_MAX];
-	unsigned seeds;
+	struct member_seed seed[SEED_SOURCES * SEEDS_MAX];
 	struct agreed agreed;
 	struct refusal refusal[REFUSALS];
 	/* number of refusals stored so far; the table is a ring of REFUSALS elements */
@@ -164,11 +170,34 @@ void member_down(struct control *control, struct member_entry *entry, const char
  */
 int member_up(struct control *control, struct member_entry *entry);
 
+/* ---- member_seeds.c -------------------------------------------------------------------------- */
+
 /*
- * Parses cluster.seeds into member->seed. Returns 0, or -EINVAL after logging the reason. Uses no
- * network.
+ * Parses "host:port", "[v6]:port", "host" or "v6"; modifies `text`. `fallback`: the port if `text`
+ * has none. Returns 0 or -EINVAL. Pure.
+ */
+int seed_parse(char *text, uint16_t fallback, struct seed_address *ret);
+/*
+ * Parses cluster.seeds into the elements of SEED_LIST. Returns the number of addresses, or -EINVAL
+ * after logging the reason. Uses no network.
  */
 int member_seeds(const struct settings *settings, struct member *member);
+/* Makes the address a seed in a free element. */
+void seed_set(struct member_seed *seed, const struct seed_address *address,
+	const struct settings *settings);
+
+/* ---- member_dial.c --------------------------------------------------------------------------- */
+
+/* Dials each seed that does not lead to a live member or a candidate of the table. */
+void member_seeds_tick(struct control *control, uint64_t now_ns);
+/*
+ * Makes `count` addresses the seeds of one source. Seeds that are not among them are no longer
+ * dialled; members stay members. Of more than SEEDS_MAX addresses, those that are seeds already and
+ * answer are kept, and the others are picked at a random place of the list. Never call it from a
+ * callback of a link or a dial.
+ */
+void member_seeds_replace(struct control *control, enum seed_source source,
+	const struct seed_address *address, unsigned count);
 
 /* ---- member_agree.c -------------------------------------------------------------------------- */
 
@@ -214,8 +243,6 @@ __attribute__((format(printf, 5, 6))) void member_refuse(struct control *control
 
 /* Timer function, called once per cluster.heartbeat_ms: sends heartbeats and finds dead members. */
 void member_tick(void *context);
-/* Dials each seed that does not lead to a live member or a candidate of the table. */
-void member_seeds_tick(struct control *control, uint64_t now_ns);
 
 /* ---- member_map.c ---------------------------------------------------------------------------- */
 

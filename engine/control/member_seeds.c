@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Parses cluster.seeds into addresses. Pure; runs at start-up on the control plane's thread.
+ * Parses addresses of engines to join, and cluster.seeds at start-up. Pure.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -11,11 +11,7 @@
 #include "config/log.h"
 #include "engine/control/member.h"
 
-/*
- * Parses "host:port", "[v6]:port", "host" or "v6" into *ret; modifies `text`. `fallback`: the port
- * if `text` has none. Returns 0 or -EINVAL.
- */
-static int seed_parse(char *text, uint16_t fallback, struct member_seed *ret)
+int seed_parse(char *text, uint16_t fallback, struct seed_address *ret)
 {
 	char *host = text, *port = NULL, *end;
 	long number = fallback;
@@ -46,33 +42,41 @@ static int seed_parse(char *text, uint16_t fallback, struct member_seed *ret)
 	return 0;
 }
 
+void seed_set(struct member_seed *seed, const struct seed_address *address,
+	const struct settings *settings)
+{
+	memset(seed, 0, sizeof(*seed));
+	seed->address = *address;
+	seed->self = address->port == (uint16_t)settings->cluster_port &&
+		     strcmp(address->host, settings->cluster_address) == 0;
+}
+
 int member_seeds(const struct settings *settings, struct member *member)
 {
 	char text[sizeof(settings->cluster_seeds)], *rest = NULL;
 	uint16_t port = (uint16_t)settings->cluster_port;
+	int count = 0;
 
 	snprintf(text, sizeof(text), "%s", settings->cluster_seeds);
 	for (char *each = strtok_r(text, ", \t", &rest); each;
 		each = strtok_r(NULL, ", \t", &rest)) {
-		struct member_seed *seed = &member->seed[member->seeds];
-		char said[NAME_BYTES_MAX * 2];
+		struct seed_address address;
+		char given[NAME_BYTES_MAX * 2];
 
-		if (member->seeds == SEEDS_MAX) {
+		if (count == SEEDS_MAX) {
 			log_error(
 				"cluster.seeds names more than %d engines; give fewer: one live member is enough to learn of all others",
 				SEEDS_MAX);
 			return -EINVAL;
 		}
-		snprintf(said, sizeof(said), "%s", each);
-		if (seed_parse(each, port, seed) < 0) {
+		snprintf(given, sizeof(given), "%s", each);
+		if (seed_parse(each, port, &address) < 0) {
 			log_error(
 				"cluster.seeds: \"%s\" is not address:port; write 10.0.0.1:%u, [fd00::1]:%u or name:%u",
-				said, port, port, port);
+				given, port, port, port);
 			return -EINVAL;
 		}
-		seed->self =
-			seed->port == port && strcmp(seed->host, settings->cluster_address) == 0;
-		member->seeds++;
+		seed_set(&member->seed[SEED_LIST * SEEDS_MAX + count++], &address, settings);
 	}
-	return 0;
+	return count;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Work on the heartbeat timer: sends heartbeats, declares members dead after a time-out, dials
- * seeds again. Control plane's thread only.
+ * Work on the heartbeat timer: sends heartbeats, declares members dead after a time-out.
+ * Control plane's thread only.
  */
 #include <stdio.h>
 
@@ -9,25 +9,6 @@
 #include "engine/control/member.h"
 
 #define NS_PER_MS 1000000ull
-
-void member_seeds_tick(struct control *control, uint64_t now_ns)
-{
-	struct member *member = control->member;
-	uint32_t beat_ms = (uint32_t)control->settings->cluster_heartbeat_ms;
-
-	for (unsigned i = 0; i < member->seeds; i++) {
-		struct member_seed *seed = &member->seed[i];
-		const struct member_entry *entry;
-
-		if (seed->self || seed->dial || now_ns < seed->retry_ns)
-			continue;
-		entry = seed->name[0] ? member_find(member, seed->name) : NULL;
-		if (entry && (entry->state == MEMBER_ALIVE || entry->state == MEMBER_CANDIDATE))
-			continue;
-		seed->dial = rpc_dial_start(control, seed->host, seed->port, beat_ms / 10 + 1,
-			beat_ms * 10, seed, true);
-	}
-}
 
 static void entry_tick(struct control *control, struct member_entry *entry, uint64_t now_ns)
 {

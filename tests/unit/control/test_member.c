@@ -179,16 +179,15 @@ static void seeds_are_parsed_and_refused_with_the_reason(void **state)
 	settings_default(&s);
 	snprintf(s.cluster_seeds, sizeof(s.cluster_seeds),
 		"10.0.0.1:5, host , [fd00::1]:7,fd00::2,[::1],127.0.0.1");
-	assert_int_equal(member_seeds(&s, member), 0);
-	assert_int_equal(member->seeds, 6);
-	assert_string_equal(member->seed[0].host, "10.0.0.1");
-	assert_int_equal(member->seed[0].port, 5);
-	assert_string_equal(member->seed[1].host, "host");
-	assert_int_equal(member->seed[1].port, s.cluster_port);
-	assert_string_equal(member->seed[2].host, "fd00::1");
-	assert_int_equal(member->seed[2].port, 7);
-	assert_string_equal(member->seed[3].host, "fd00::2");
-	assert_string_equal(member->seed[4].host, "::1");
+	assert_int_equal(member_seeds(&s, member), 6);
+	assert_string_equal(member->seed[0].address.host, "10.0.0.1");
+	assert_int_equal(member->seed[0].address.port, 5);
+	assert_string_equal(member->seed[1].address.host, "host");
+	assert_int_equal(member->seed[1].address.port, s.cluster_port);
+	assert_string_equal(member->seed[2].address.host, "fd00::1");
+	assert_int_equal(member->seed[2].address.port, 7);
+	assert_string_equal(member->seed[3].address.host, "fd00::2");
+	assert_string_equal(member->seed[4].address.host, "::1");
 	assert_true(member->seed[5].self);
 	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		memset(member, 0, sizeof(*member));

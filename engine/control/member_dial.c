@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Dials the seeds, and exchanges those of a source whose list has changed. Control plane's thread
+ * only.
+ */
+#include <string.h>
+
+#include "engine/control/member.h"
+
+void member_seeds_tick(struct control *control, uint64_t now_ns)
+{
+	struct member *member = control->member;
+	uint32_t beat_ms = (uint32_t)control->settings->cluster_heartbeat_ms;
+
+	for (unsigned i = 0; i < SEED_SOURCES * SEEDS_MAX; i++) {
+		struct member_seed *seed = &member->seed[i];
+		const struct member_entry *entry;
+
+		if (!seed->address.host[0] || seed->self || seed->dial || now_ns < seed->retry_ns)
+			continue;
+		entry = seed->name[0] ? member_find(member, seed->name) : NULL;
+		if (entry && (entry->state == MEMBER_ALIVE || entry->state == MEMBER_CANDIDATE))
+			continue;
+		seed->dial = rpc_dial_start(control, seed->address.host, seed->address.port,
+			beat_ms / 10 + 1, beat_ms * 10, seed, true);
+	}
+}
+
+static bool same_address(const struct seed_address *a, const struct seed_address *b)
+{
+	return a->port == b->port && strcmp(a->host, b->host) == 0;
+}
+
+static bool listed(
+	const struct seed_address *wanted, const struct seed_address *address, unsigned count)
+{
+	for (unsigned i = 0; i < count; i++)
+		if (same_address(&address[i], wanted))
+			return true;
+	return false;
+}
+
+/* The element of these SEEDS_MAX that has the address; NULL: none has. host "": a free element. */
+static struct member_seed *seed_find(struct member_seed *seed, const struct seed_address *address)
+{
+	for (unsigned i = 0; i < SEEDS_MAX; i++)
+		if (same_address(&seed[i].address, address))
+			return &seed[i];
+	return NULL;
+}
+
+void member_seeds_replace(struct control *control, enum seed_source source,
+	const struct seed_address *address, unsigned count)
+{
+	struct member_seed *seed = &control->member->seed[source * SEEDS_MAX];
+	unsigned start = count ? net_random() % count : 0;
+
+	for (unsigned i = 0; i < SEEDS_MAX; i++) {
+		bool mute = count > SEEDS_MAX && seed[i].dial && seed[i].dial->fails > 0;
+
+		if (listed(&seed[i].address, address, count) && !mute)
+			continue;
+		rpc_dial_stop(seed[i].dial);
+		memset(&seed[i], 0, sizeof(seed[i]));
+	}
+	for (unsigned i = 0; i < count; i++) {
+		const struct seed_address *each = &address[(start + i) % count];
+		struct member_seed *room = seed_find(seed, &(struct seed_address){0});
+
+		if (!room)
+			break;
+		if (!seed_find(seed, each))
+			seed_set(room, each, control->settings);
+	}
+	member_seeds_tick(control, net_now());
+}

@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Engines find each other by a watched file and by Debian's etcd, which is also stopped and killed.
+
+The tests of etcd need tools/install --etcd; without it this exits with 77.
+"""
+
+import base64
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import unittest
+import urllib.request
+
+import harness
+
+ETCD = shutil.which("etcd", path=os.path.join(harness.ROOT, "build", "etcd", "usr", "bin") +
+                    os.pathsep + os.environ["PATH"])
+BEATS = ["cluster.heartbeat_ms=100", "cluster.dead_after_ms=1000"]
+PREFIX = "/peercache/default/"
+
+
+class Sourced(harness.cluster.Cluster):
+    """Engines without cluster.seeds; `given` are the settings of all that tell addresses."""
+
+    def __init__(self, nodes, given, started=None):
+        super().__init__(harness.BUILD, nodes, pool_bytes="16MiB", settings=BEATS)
+        self.given = list(given)
+        self.started = nodes if started is None else started
+
+    def command(self, i):
+        words = super().command(i)
+        at = next(n for n, word in enumerate(words) if word.startswith("cluster.seeds="))
+        words[at - 1:at + 1] = []
+        for setting in self.given:
+            words += ["--set", setting]
+        return words
+
+    def launch(self, i):
+        if i < self.started:
+            super().launch(i)
+
+    def wait_ready(self, i):
+        if i < self.started:
+            super().wait_ready(i)
+
+    def wait_members(self, *_arguments, **_options):
+        pass  # each test says when its engines are one cluster
+
+    def late(self, i):
+        """Starts an engine that start() left out."""
+        self.started = max(self.started, i + 1)
+        self.launch(i)
+        self.wait_ready(i)
+
+    def members(self, i):
+        return len(self.status(i)["members"])
+
+    def joined(self, nodes):
+        """Waits until each of these engines has all of them as members."""
+        harness.wait_for(lambda: all(self.members(i) == len(nodes) for i in nodes), 60,
+                         f"engines {nodes} are one cluster; logs:\n" +
+                         "\n".join(self.log(i)[-1500:] for i in nodes))
+
+
+class File(harness.ClusterTest):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="peercache-seeds-")
+        self.addCleanup(folder.cleanup)
+        self.path = os.path.join(folder.name, "seeds")
+
+    def write(self, text):
+        with open(self.path + ".new", "w", encoding="utf-8") as file:
+            file.write(text)
+        os.rename(self.path + ".new", self.path)
+
+    def begin(self, nodes, **options):
+        engines = Sourced(nodes, [f"cluster.seeds_file={self.path}"], **options)
+        self.addCleanup(engines.stop)
+        return engines.start()
+
+    def test_engines_join_when_the_file_appears_and_stay_when_it_goes(self):
+        engines = self.begin(3)
+        harness.wait_for(lambda: all("No such file" in engines.log(i) for i in range(3)), 30,
+                         "each engine says that the file is absent")
+        self.assertEqual([engines.members(i) for i in range(3)], [1, 1, 1])
+        self.write("# the first engine\n" + f"127.0.0.1:{engines.port[0]}  # a comment\n\n")
+        engines.joined([0, 1, 2])
+        os.remove(self.path)
+        os.mkdir(self.path)
+        harness.wait_for(lambda: "Is a directory" in engines.log(1), 30,
+                         "engine 1 says that the file is gone")
+        self.assertEqual([engines.members(i) for i in range(3)], [3, 3, 3])
+        self.stop_cleanly(engines)
+
+    def test_a_bad_line_is_named_and_the_others_are_used(self):
+        engines = self.begin(2)
+        self.write(f"127.0.0.1:{engines.port[0]}\n[fd00::1\n127.0.0.1:{engines.port[1]},a:0\n")
+        engines.joined([0, 1])
+        for text in ('line 2: "[fd00::1" is not address:port', 'line 3: "a:0"', "2 addresses"):
+            self.assertIn(text, engines.log(0))
+        self.stop_cleanly(engines)
+
+    def test_a_file_that_is_replaced_by_something_else_harms_no_engine(self):
+        self.write("")
+        engines = self.begin(2)
+        harness.wait_for(lambda: "0 addresses" in engines.log(0), 30, "the empty file is read")
+        os.remove(self.path)
+        os.mkfifo(self.path)
+        harness.wait_for(lambda: "Invalid argument" in engines.log(0), 30, "a pipe is refused")
+        os.remove(self.path)
+        os.mkdir(self.path)
+        harness.wait_for(lambda: "Is a directory" in engines.log(0), 30, "a folder is refused")
+        os.rmdir(self.path)
+        with open(self.path, "wb") as file:
+            file.truncate(2 << 20)
+        harness.wait_for(lambda: "File too large" in engines.log(0), 30, "2 MiB are refused")
+        self.write("\0\xff" * 1000 + f"\n127.0.0.1:{engines.port[0]}\n" * 20000)
+        engines.joined([0, 1])
+        self.stop_cleanly(engines)
+
+    def test_of_many_addresses_those_that_answer_are_found(self):
+        """40 addresses where nothing listens, and one engine: more than are dialled at a time."""
+        engines = self.begin(2)
+        self.write("".join(f"127.0.0.{i}:9\n" for i in range(2, 42)) +
+                   f"127.0.0.1:{engines.port[0]}\n")
+        engines.joined([0, 1])
+        self.assertIn("41 addresses", engines.log(1))
+        self.stop_cleanly(engines)
+
+
+class Name(harness.ClusterTest):
+    """A DNS name that has the addresses of all engines, as a headless service of Kubernetes has."""
+
+    def test_a_name_whose_first_address_is_the_engine_itself(self):
+        with tempfile.TemporaryDirectory(prefix="peercache-hosts-") as folder:
+            port = harness.cluster.free_port()
+            engines = Sourced(2, [f"cluster.seeds=many:{port}", f"cluster.port={port}"])
+            whole = engines.command
+
+            def command(i):
+                hosts = os.path.join(folder, str(i))
+                with open(hosts, "w", encoding="utf-8") as file:
+                    file.writelines(f"127.0.0.{1 + n} many\n" for n in (i, 1 - i))
+                return ["unshare", "--mount", "sh", "-c",
+                        'mount --bind "$0" /etc/hosts && exec "$@"', hosts, *whole(i),
+                        "--set", f"cluster.address=127.0.0.{1 + i}"]
+
+            engines.command = command
+            self.addCleanup(engines.stop)
+            engines.start()
+            engines.joined([0, 1])
+            self.stop_cleanly(engines)
+
+
+class Etcd:
+    """A real etcd of one member, with its data in `folder`."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.port, self.peer_port = harness.cluster.free_port(), harness.cluster.free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.process = None
+        self.token = None
+        self.start()
+
+    def start(self):
+        with open(os.path.join(self.folder, "log"), "ab") as log:
+            self.process = subprocess.Popen(
+                [ETCD, "--data-dir", os.path.join(self.folder, "data"), "--log-level", "warn",
+                 "--listen-client-urls", self.url, "--advertise-client-urls", self.url,
+                 "--listen-peer-urls", f"http://127.0.0.1:{self.peer_port}",
+                 "--initial-advertise-peer-urls", f"http://127.0.0.1:{self.peer_port}",
+                 "--initial-cluster", f"default=http://127.0.0.1:{self.peer_port}"],
+                stdout=log, stderr=log, env={**os.environ, "ETCD_UNSUPPORTED_ARCH": "arm64"})
+        harness.wait_for(self.healthy, 60, "etcd serves")
+
+    def healthy(self):
+        try:
+            with urllib.request.urlopen(self.url + "/health", timeout=5) as answer:
+                return json.load(answer)["health"] == "true"
+        except (OSError, ValueError):
+            return False
+
+    def stop(self):
+        self.process.kill()
+        self.process.wait()
+
+    def call(self, path, **body):
+        request = urllib.request.Request(self.url + path, json.dumps(body).encode())
+        if self.token:
+            request.add_header("Authorization", self.token)
+        with urllib.request.urlopen(request, timeout=30 * harness.SLOW) as answer:
+            return json.load(answer)
+
+    def keys(self):
+        """{key: (value, lease)} of the cluster."""
+        answer = self.call("/v3/kv/range", key=code(PREFIX), range_end=code(PREFIX[:-1] + "0"))
+        return {base64.b64decode(kv["key"]).decode(): (
+            base64.b64decode(kv.get("value", "")).decode(), kv.get("lease", "0"))
+            for kv in answer.get("kvs", [])}
+
+    def put(self, key, value):
+        self.call("/v3/kv/put", key=code(key), value=code(value))
+
+    def delete_all(self):
+        self.call("/v3/kv/deleterange", key=code(PREFIX), range_end=code(PREFIX[:-1] + "0"))
+
+    def protect(self):
+        """From here on only root with the password "secret" may do anything."""
+        self.call("/v3/auth/user/add", name="root", password="secret")
+        self.call("/v3/auth/user/grant", user="root", role="root")
+        self.call("/v3/auth/enable")
+        self.token = self.call("/v3/auth/authenticate", name="root", password="secret")["token"]
+
+
+def code(text):
+    return base64.b64encode(text.encode()).decode()
+
+
+@unittest.skipUnless(ETCD, "no etcd: run tools/install --etcd")
+class WithEtcd(harness.ClusterTest):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="peercache-etcd-")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.etcd = Etcd(self.folder)
+        self.addCleanup(self.etcd.stop)
+
+    def begin(self, nodes, *settings, urls=None, **options):
+        engines = Sourced(nodes, [f"cluster.etcd={urls or self.etcd.url}", *settings], **options)
+        self.addCleanup(engines.stop)
+        return engines.start()
+
+    def test_engines_find_each_other_and_their_keys_have_leases(self):
+        engines = self.begin(3)
+        engines.joined([0, 1, 2])
+        found = self.etcd.keys()
+        self.assertEqual({value for value, _ in found.values()},
+                         {f"127.0.0.1:{port}" for port in engines.port})
+        self.assertNotIn("0", [lease for _, lease in found.values()])
+        self.assertEqual(len({lease for _, lease in found.values()}), 3)
+        self.assertIn(PREFIX, engines.log(0))
+        self.stop_cleanly(engines)
+
+    def test_keys_that_were_removed_come_back(self):
+        engines = self.begin(2)
+        engines.joined([0, 1])
+        self.etcd.delete_all()
+        harness.wait_for(lambda: len(self.etcd.keys()) == 2, 60, "the keys are there again")
+        self.assertEqual([engines.members(i) for i in (0, 1)], [2, 2])
+        self.stop_cleanly(engines)
+
+    def test_without_etcd_the_members_stay_and_with_it_new_ones_join(self):
+        """Killed: connections are refused. Stopped: they hang. After each a new engine joins."""
+        engines = self.begin(4, started=2)
+        engines.joined([0, 1])
+        self.etcd.stop()
+        harness.wait_for(lambda: "asked again" in engines.log(0), 60, "engine 0 misses etcd")
+        engines.late(2)
+        harness.wait_for(lambda: "asked again" in engines.log(2), 60, "engine 2 misses etcd")
+        self.assertEqual([engines.members(i) for i in range(3)], [2, 2, 1])
+        self.etcd.start()
+        engines.joined([0, 1, 2])
+
+        self.etcd.process.send_signal(signal.SIGSTOP)
+        self.addCleanup(self.etcd.process.send_signal, signal.SIGCONT)
+        failures = engines.log(0).count("asked again")
+        engines.late(3)
+        harness.wait_for(lambda: engines.log(0).count("asked again") > failures and
+                         "asked again" in engines.log(3), 60, "the engines miss etcd")
+        self.assertEqual([engines.members(i) for i in range(4)], [3, 3, 3, 1])
+        self.etcd.process.send_signal(signal.SIGCONT)
+        engines.joined([0, 1, 2, 3])
+        for i in range(3):
+            self.assertEqual(engines.status(i)["counters"]["members_died"], 0)
+        self.stop_cleanly(engines)
+
+    def test_an_endpoint_that_hangs_and_one_that_refuses_delay_nothing(self):
+        silent = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(silent.close)
+        urls = ",".join([f"http://127.0.0.1:{silent.getsockname()[1]}",
+                         f"http://127.0.0.1:{harness.cluster.free_port()}", self.etcd.url])
+        engines = self.begin(2, urls=urls)
+        engines.joined([0, 1])
+        harness.wait_for(lambda: engines.log(0).count("asked again") == 2, 60,
+                         "both endpoints are named")
+        self.stop_cleanly(engines)
+
+    def test_user_and_password(self):
+        password = os.path.join(self.folder, "password")
+        with open(password, "w", encoding="utf-8") as file:
+            file.write("secret\n")
+        self.etcd.protect()
+        engines = self.begin(2, "cluster.etcd_user=root", f"cluster.etcd_password_file={password}")
+        engines.joined([0, 1])
+        self.stop_cleanly(engines)
+        with open(password, "w", encoding="utf-8") as file:
+            file.write("wrong\n")
+        engines = self.begin(1, "cluster.etcd_user=root",
+                             f"cluster.etcd_password_file={password}")
+        harness.wait_for(lambda: "authentication failed" in engines.log(0), 60,
+                         "etcd's reason is in the log")
+        self.assertNotIn("wrong", engines.log(0))
+        self.stop_cleanly(engines)
+
+    def test_foreign_values_are_counted_and_not_used(self):
+        for i, value in enumerate(["", "a:0", "\0\xff", "x" * 5000, "[fd00::1", "127.0.0.1:9"]):
+            self.etcd.put(f"{PREFIX}foreign-{i}", value)
+        engines = self.begin(2)
+        engines.joined([0, 1])
+        self.assertIn("5 values at " + PREFIX, engines.log(0))
+        self.stop_cleanly(engines)
+
+    def test_more_engines_than_one_list_has(self):
+        """150 keys of engines that are gone sort before the names of two engines, 150 behind."""
+        for i in range(150):
+            self.etcd.put(f"{PREFIX}!{i:03}", f"127.0.0.2:{10 + i}")
+            self.etcd.put(f"{PREFIX}~{i:03}", f"127.0.0.2:{200 + i}")
+        engines = self.begin(2)
+        engines.joined([0, 1])
+        self.stop_cleanly(engines)
+
+
+class Refused(harness.ClusterTest):
+    def test_endpoints_that_cannot_work_are_refused_at_start(self):
+        for url in ("https://127.0.0.1:2379", "127.0.0.1:2379", "http://a:b@127.0.0.1:1",
+                    "http://127.0.0.1:1/v3", "http://127.0.0.1:99999", "http://:1",
+                    "http://127.0.0.1:1," * 9):
+            engine = subprocess.run(
+                [harness.program("engine/peercache-engine"), "--set", f"cluster.etcd={url}",
+                 "--set", "engine.pool_bytes=16MiB", "--set", "metrics.port=0",
+                 "--set", f"cluster.port={harness.cluster.free_port()}",
+                 "--set", f"engine.socket={tempfile.mktemp(prefix='peercache-')}"],
+                stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                timeout=60 * harness.SLOW)
+            self.assertNotEqual(engine.returncode, 0)
+            self.assertIn("cluster.etcd", engine.stderr)
+
+
+if __name__ == "__main__":
+    if not ETCD:
+        print("no etcd: run tools/install --etcd", file=sys.stderr)
+        sys.exit(77)
+    unittest.main()

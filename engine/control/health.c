@@ -195,6 +195,17 @@ static void disks(const struct snapshot *s, struct health *h)
 	}
 }
 
+static void integrity(const struct snapshot *s, struct health *h)
+{
+	uint64_t pages = s->counter[COUNTER_pages_corrupt];
+
+	if (pages)
+		add(h, FINDING_pages_corrupt,
+			"%" PRIu64
+			" damaged page(s) were taken out since the engine started; the log names their places",
+			pages);
+}
+
 static void growth(const struct snapshot *s, const struct health_past *past, struct health *h)
 {
 	struct health_past now;
@@ -231,6 +242,7 @@ void health_make(const struct snapshot *s, const struct health_past *past, uint6
 	members(s, ret, "down", FINDING_member_down);
 	members(s, ret, "suspect", FINDING_member_suspect);
 	disks(s, ret);
+	integrity(s, ret);
 	growth(s, past, ret);
 	versions(s, ret);
 	if (s->stopping)

@@ -147,6 +147,12 @@ struct pool_proven {
 unsigned pool_scrub_next(
 	struct pool *pool, uint32_t *cursor, unsigned most, struct pool_proven *ret_page);
 /*
+ * The page of that generation at `place`. False: there is none, or its head contains no CRC; then
+ * *ret_page is unchanged.
+ */
+bool pool_proven(
+	const struct pool *pool, uint32_t place, uint32_t generation, struct pool_proven *ret_page);
+/*
  * Returns the bytes of a page, until the end of the caller's turn; NULL: no page of that generation
  * is there.
  */

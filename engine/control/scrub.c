@@ -41,6 +41,21 @@ struct scrub_pace scrub_pace(uint64_t pools, uint64_t seconds)
 		.tick_ns = ns};
 }
 
+void scrub_condemn(
+	struct control *control, const struct pool_proven *page, uint32_t crc, const char *who)
+{
+	bool had;
+
+	control->counter[COUNTER_pages_corrupt]++;
+	log_error(
+		"%s: rail %u: the page of %u bytes at offset %llu of the pool has CRC32C %08x, its head says %08x; the page is taken out. If this repeats, test the memory of this host",
+		who, place_rail(page->place), page->length,
+		(unsigned long long)place_offset(page->place), crc, page->crc);
+	if (pool_page(control->rail[place_rail(page->place)].pool, page->place, page->generation))
+		publish_take_away(control->publish, &page->key, page->place, page->generation);
+	(void)tier_forget(control, &page->key, NULL, &had);
+}
+
 static void page_begin(struct scrub *s)
 {
 	s->done = s->crc = 0;
@@ -52,7 +67,6 @@ static void page_end(struct scrub *s)
 {
 	struct control *control = s->control;
 	const struct pool_proven page = s->page;
-	bool had;
 
 	if (s->crc != page.crc && !s->again) {
 		s->again = true;
@@ -61,15 +75,8 @@ static void page_end(struct scrub *s)
 	}
 	s->page.length = 0;
 	control->counter[COUNTER_pages_scrubbed]++;
-	if (s->crc == page.crc)
-		return;
-	control->counter[COUNTER_pages_corrupt]++;
-	log_error(
-		"scrubber: rail %u: the page of %u bytes at offset %llu of the pool has CRC32C %08x, its head says %08x; the page is taken out. If this repeats, test the memory of this host",
-		place_rail(page.place), page.length, (unsigned long long)place_offset(page.place),
-		s->crc, page.crc);
-	publish_take_away(control->publish, &page.key, page.place, page.generation);
-	(void)tier_forget(control, &page.key, NULL, &had);
+	if (s->crc != page.crc)
+		scrub_condemn(control, &page, s->crc, "scrubber");
 }
 
 /* Reads up to `bytes` bytes of the page. Returns how many; 0: the page is gone. */

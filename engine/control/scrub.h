@@ -13,6 +13,7 @@
 #define CONTROL_SCRUB_H
 
 #include "engine/control/control.h"
+#include "engine/control/pool.h"
 
 #define SCRUB_PIECE_BYTES (256u << 10)
 #define SCRUB_TICK_NS_MIN 1000000ull
@@ -32,5 +33,12 @@ int scrub_open(struct control *control);
 void scrub_close(struct control *control);
 /* What a tick does: compares up to `bytes` bytes. */
 void scrub_step(struct control *control, uint32_t bytes);
+
+/*
+ * The page has the CRC32C `crc`, which is not that of its head: counts and logs it, and takes it
+ * out of the pool, of the directory and of the disk, as far as it is still there. `who` found it.
+ */
+void scrub_condemn(
+	struct control *control, const struct pool_proven *page, uint32_t crc, const char *who);
 
 #endif

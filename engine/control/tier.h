@@ -53,6 +53,7 @@ struct tier_spill {
 	LIST_ENTRY(tier_spill) same;
 	TAILQ_ENTRY(tier_spill) next;
 	uint32_t place, generation, bytes;
+	uint32_t crc; /* what the page head says; valid if request.has_crc */
 	uint64_t since_ns;
 	bool removed;  /* the key was removed since */
 	bool stranded; /* a path hangs: it does not count against the budget any more */

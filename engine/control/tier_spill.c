@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "engine/control/publish.h"
+#include "engine/control/scrub.h"
 #include "engine/control/tier.h"
 #include "numa/clock.h"
 
@@ -31,10 +32,12 @@ bool tier_spill_start(struct tier *t, const struct pool_victim *page)
 {
 	struct pool *pool = t->control->rail[place_rail(page->place)].pool;
 	uint32_t bytes = tier_bytes(page->length);
+	struct pool_proven proven = {.length = 0};
 	struct tier_spill *spill;
 
 	if (!budget_has(t, bytes))
 		return false;
+	(void)pool_proven(pool, page->place, page->generation, &proven);
 	spill = calloc(1, sizeof(*spill));
 	if (!spill || pool_write_begin(pool, page->place, page->generation) < 0) {
 		free(spill);
@@ -43,7 +46,10 @@ bool tier_spill_start(struct tier *t, const struct pool_victim *page)
 	spill->request = (struct disk_request){.op = DISK_WRITE,
 		.key = page->key,
 		.data = tier_memory(t->control, page->place),
-		.length = page->length};
+		.length = page->length,
+		.has_crc = proven.length != 0,
+		.crc = proven.crc};
+	spill->crc = proven.crc;
 	spill->place = page->place;
 	spill->generation = page->generation;
 	spill->bytes = bytes;
@@ -136,6 +142,18 @@ void tier_evicting(struct control *control, const struct pool_victim *page)
 	control->counter[COUNTER_disk_drops]++;
 }
 
+/* The page in memory was damaged before it was written, which the disk has refused. */
+static void spill_corrupt(struct tier *t, const struct tier_spill *spill)
+{
+	const struct pool_proven page = {.key = spill->request.key,
+		.place = spill->place,
+		.generation = spill->generation,
+		.length = spill->request.length,
+		.crc = spill->crc};
+
+	scrub_condemn(t->control, &page, spill->request.crc, "spill to disk");
+}
+
 void tier_spilled(struct tier *t, struct tier_spill *spill)
 {
 	struct control *control = t->control;
@@ -161,6 +179,8 @@ void tier_spilled(struct tier *t, struct tier_spill *spill)
 	t->spill_count--;
 	t->spill_due = true;
 	tier_written(t, &request->key, on_disk);
+	if (request->status == DISK_CORRUPT)
+		spill_corrupt(t, spill);
 	free(spill);
 }
 

@@ -47,6 +47,7 @@ enum disk_status {
 	DISK_DROPPED, /* write: the path is slower than its queue, or the daily budget is used up */
 	DISK_OFFLINE, /* no path is in service; a remove is then not durable */
 	DISK_INVALID, /* a bug of the caller: length or alignment */
+	DISK_CORRUPT, /* write: the bytes do not have the CRC of the request; nothing was written */
 };
 
 struct disk_request {
@@ -57,6 +58,11 @@ struct disk_request {
 	void *data;
 	uint32_t length; /* READ: the length that disk_find() told; WRITE: 1 to PAGE_BYTES_MAX */
 	void *context;   /* the caller's */
+	/* WRITE: true: the page is written only if its CRC32C is `crc` */
+	bool has_crc;
+	/* WRITE with has_crc: set by the caller. Set when disk_reap() returns it: with DISK_OK the
+	 * CRC32C of the page, READ and WRITE; with DISK_CORRUPT that of the bytes in memory */
+	uint32_t crc;
 
 	/* set when disk_reap() returns it */
 	enum disk_status status;
@@ -65,6 +71,7 @@ struct disk_request {
 	STAILQ_ENTRY(disk_request) next;
 	uint64_t sequence;
 	bool internal;    /* of recovery: freed with its data instead of being returned */
+	bool checked;     /* WRITE: `crc` was computed from the bytes in memory */
 	uint32_t waiting; /* REMOVE: paths whose tombstone is not synced yet, one bit each */
 };
 

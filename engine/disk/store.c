@@ -63,6 +63,7 @@ static bool request_valid(const struct disk_request *request)
 void store_submit(struct store *store, struct disk_request *request)
 {
 	request->internal = false;
+	request->checked = false;
 	if (!request_valid(request)) {
 		store_finish(store, request, DISK_INVALID);
 		return;

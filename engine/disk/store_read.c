@@ -40,7 +40,7 @@ static void read_error(struct store_path *path)
 static enum disk_status read_check(struct page_read *read)
 {
 	struct store_path *path = read->path;
-	const struct disk_request *request = read->request;
+	struct disk_request *request = read->request;
 	struct disk_index *index = &path->store->index;
 
 	if (!disk_index_still(index, &read->found))
@@ -57,6 +57,7 @@ static enum disk_status read_check(struct page_read *read)
 		read_error(path);
 		return DISK_MISS;
 	}
+	request->crc = read->found.crc;
 	path->report.pages_read++;
 	path->report.bytes_read += read->iov.iov_len;
 	return DISK_OK;

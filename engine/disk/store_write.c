@@ -127,17 +127,43 @@ static void block_add(struct block_write *write, struct disk_request *request)
 	block->entry[block->entries++] = (struct disk_entry){.key = request->key,
 		.sequence = request->sequence,
 		.length = request->length,
-		.crc = crc32c(0, request->data, request->length)};
+		.crc = request->crc};
 }
 
-/* How many of the queue's pages the next block takes, and their units. */
-static uint32_t block_plan(const struct store_path *path, uint32_t *ret_pages)
+/* Computes the page's CRC, once. False: it differs from the caller's; the request is ended. */
+static bool page_check(struct store_path *path, struct disk_request *request)
 {
-	const struct disk_request *request;
+	uint32_t crc;
+
+	if (request->checked)
+		return true;
+	crc = crc32c(0, request->data, request->length);
+	request->checked = !request->has_crc || request->crc == crc;
+	request->crc = crc;
+	if (request->checked)
+		return true;
+	STAILQ_REMOVE(&path->writes, request, disk_request, next);
+	path->report.queued_bytes -= (uint64_t)disk_units(request->length) * PAGE_UNIT;
+	busy_drop(path->store, &request->key);
+	store_finish(path->store, request, DISK_CORRUPT);
+	return false;
+}
+
+/*
+ * How many of the queue's pages the next block takes, and their units. Pages whose bytes are wrong
+ * leave the queue.
+ */
+static uint32_t block_plan(struct store_path *path, uint32_t *ret_pages)
+{
+	struct disk_request *request, *after;
 	uint32_t pages = 0, units = 0;
 
-	STAILQ_FOREACH (request, &path->writes, next) {
+	for (request = STAILQ_FIRST(&path->writes); request; request = after) {
 		uint32_t more = disk_units(request->length);
+
+		after = STAILQ_NEXT(request, next);
+		if (!page_check(path, request))
+			continue;
 
 		if (pages == DISK_BLOCK_PAGES ||
 			(pages && (units + more > DISK_BLOCK_BYTES / PAGE_UNIT ||

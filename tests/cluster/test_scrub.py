@@ -17,6 +17,10 @@ class Scrub(harness.ClusterTest):
     def counter(self, engines, name):
         return engines.status(0)["counters"][name]
 
+    def finding(self, engines):
+        return "".join(f["text"] for f in engines.status(0)["health"]["findings"]
+                       if f["id"] == "pages_corrupt")
+
     def pool(self, engines):
         """The memory of the only pool, mapped from the descriptor that the engine has."""
         folder = f"/proc/{engines.process[0].pid}/fd"
@@ -51,12 +55,15 @@ class Scrub(harness.ClusterTest):
         self.assertEqual((got["wrong"], got["sets"]), (0, pages))
         self.scrubbed_twice(engines, pages)
         self.assertEqual(self.counter(engines, "pages_corrupt"), 0)
+        self.assertEqual(self.finding(engines), "")
 
         self.flip(engines)
         harness.wait_for(lambda: self.counter(engines, "pages_corrupt") >= PAGES_FLIPPED, 120,
                          "every flipped page is found")
         self.scrubbed_twice(engines, pages - PAGES_FLIPPED)
         self.assertEqual(self.counter(engines, "pages_corrupt"), PAGES_FLIPPED)
+        harness.wait_for(lambda: f"{PAGES_FLIPPED} damaged page(s)" in self.finding(engines), 30,
+                         "the finding")
         got = self.replay(engines, "--page-bytes", PAGE, *REPLAY)
         self.assertEqual((got["wrong"], got["sets"]), (0, PAGES_FLIPPED))
         self.stop_cleanly(engines)

@@ -10,7 +10,7 @@ const FINDING_WORDS = {
   loop_blocked: "control plane blocked", rails_all_out: "no rail in use", rail_lost: "a NIC died",
   rail_down: "a rail is down", rail_slow: "a rail is slow", member_down: "sends nothing",
   member_suspect: "no heartbeats", pool_full: "pool full",
-  disk_failed: "a disk failed", disk_slow: "disk slow", directory_full: "directory full",
+  disk_failed: "a disk failed", pages_corrupt: "damaged pages", disk_slow: "disk slow", directory_full: "directory full",
   reads_failing: "READs fail", versions_differ: "versions differ", stopping: "stopping",
   peers_out: "some peers not read over a rail", directory_moving: "directory entries move",
   directory_behind: "an owner lacks entries", statistics_refused: "client statistics refused",

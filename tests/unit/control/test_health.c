@@ -137,6 +137,12 @@ static void counters_that_grew_within_the_window_are_findings(void **state)
 	s.counter[COUNTER_credits_late] += 2; /* requested ahead: no call missed them */
 	make();
 	assert_int_equal(health.count, 0);
+	s.counter[COUNTER_pages_corrupt] = 3;
+	make();
+	only(FINDING_pages_corrupt,
+		"3 damaged page(s) were taken out since the engine started; the log names their places",
+		FINDING_COUNT);
+	setup(NULL);
 	s.counter[COUNTER_entries_dropped] += 5;
 	make();
 	only(FINDING_directory_full, "directory full: 5 entries were dropped in the last 10 s",
@@ -237,6 +243,7 @@ static void everything_wrong(void)
 	s.counter[COUNTER_credits_refused]++;
 	s.counter[COUNTER_entries_dropped]++;
 	s.counter[COUNTER_disk_drops]++;
+	s.counter[COUNTER_pages_corrupt]++;
 	s.disk.paths = 2;
 	s.disk.paths_out = 1;
 	strcpy(s.disk.path[0].state, "up");

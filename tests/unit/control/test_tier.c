@@ -35,6 +35,24 @@ static void a_page_on_disk_is_read_published_and_pinned_until_it_was_read(void *
 		pool_clean(control.rail[place_rail(done.place)].pool, done.place, done.generation));
 }
 
+/* So the scrubber and readers compare it like a page that a client has set. */
+static void a_promoted_page_has_its_crc_in_its_head(void **state)
+{
+	struct pool_proven page = {.length = 0};
+	struct ctl_done done;
+
+	(void)state;
+	on_disk(5);
+	request(5, false, SECOND);
+	end_one(DISK_READ, DISK_OK);
+	done = answered(5);
+	assert_int_equal(done.status, OP_HIT);
+	assert_true(pool_proven(
+		control.rail[place_rail(done.place)].pool, done.place, done.generation, &page));
+	assert_int_equal(page.length, PAGE);
+	assert_int_equal(page.crc, crc32c(0, bytes_at(done.place), PAGE));
+}
+
 static void a_pin_ends_with_the_deadline_of_its_reader(void **state)
 {
 	(void)state;
@@ -282,6 +300,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		DISK_TEST(a_page_on_disk_is_read_published_and_pinned_until_it_was_read),
+		DISK_TEST(a_promoted_page_has_its_crc_in_its_head),
 		DISK_TEST(a_pin_ends_with_the_deadline_of_its_reader),
 		DISK_TEST(a_page_that_the_disk_could_not_verify_is_never_published),
 		DISK_TEST(a_key_removed_while_it_is_read_does_not_come_back),

@@ -125,6 +125,80 @@ static void a_write_that_fails_leaves_the_page_as_it_was(void **state)
 	assert_int_equal(control.counter[COUNTER_disk_drops], drops);
 }
 
+/* Publishes page n with its CRC. Returns its place and generation. */
+static struct ctl_done store_proven(uint64_t n)
+{
+	struct ctl_done credit = take(&client, 0, PAGE);
+
+	assert_int_equal(credit.status, OP_HIT);
+	memset(bytes_at(credit.place), (int)n, PAGE);
+	put(&client, (struct ctl_op){.kind = CTL_PUBLISH,
+			     .key = key_of(n),
+			     .place = credit.place,
+			     .generation = credit.generation,
+			     .length = PAGE,
+			     .crc = crc32c(0, bytes_at(credit.place), PAGE),
+			     .has_crc = 1});
+	assert_int_equal(get_one(&client).status, OP_HIT);
+	return credit;
+}
+
+static struct tier_spill *spill_of(uint64_t n, const struct ctl_done *at)
+{
+	const struct pool_victim page = {
+		.key = key_of(n), .place = at->place, .generation = at->generation, .length = PAGE};
+
+	assert_true(tier_spill_start(control.tier, &page));
+	return tier_spilling(control.tier, &page.key);
+}
+
+static void a_page_is_written_with_the_crc_of_its_head(void **state)
+{
+	struct ctl_done with = store_proven(7), without;
+	struct tier_spill *spill = spill_of(7, &with);
+
+	(void)state;
+	assert_true(spill->request.has_crc);
+	assert_int_equal(spill->request.crc, crc32c(0, bytes_at(with.place), PAGE));
+	end_request(&spill->request, DISK_OK);
+	assert_true(in_memory(7));
+	assert_int_equal(control.counter[COUNTER_pages_corrupt], 0);
+
+	/* of a client that does not compute it */
+	without = take(&client, 0, PAGE);
+	memset(bytes_at(without.place), 8, PAGE);
+	publish_at(&client, 8, without.place, without.generation, PAGE);
+	spill = spill_of(8, &without);
+	assert_false(spill->request.has_crc);
+	end_request(&spill->request, DISK_OK);
+}
+
+static void a_page_that_the_disk_found_damaged_is_counted_and_taken_out(void **state)
+{
+	struct ctl_done at = store_proven(7), evicted = store_proven(8);
+	struct page_key key = key_of(8);
+	struct tier_spill *spill = spill_of(7, &at);
+	uint32_t length;
+
+	(void)state;
+	end_request(&spill->request, DISK_CORRUPT);
+	assert_int_equal(control.counter[COUNTER_pages_corrupt], 1);
+	assert_int_equal(control.counter[COUNTER_disk_spills], 0);
+	assert_false(in_memory(7));
+	assert_null(pool_page(control.rail[0].pool, at.place, at.generation));
+	assert_int_equal(directory.removed, 1);
+	assert_int_equal(count(DISK_REMOVE), 1);
+	end_one(DISK_REMOVE, DISK_OK);
+
+	/* evicted while it was being written: nothing is left to be taken out */
+	spill = spill_of(8, &evicted);
+	publish_take_away(control.publish, &key, evicted.place, evicted.generation);
+	end_request(&spill->request, DISK_CORRUPT);
+	assert_int_equal(control.counter[COUNTER_pages_corrupt], 2);
+	assert_false(disk_find(fake_disk, &key, &length));
+	end_one(DISK_REMOVE, DISK_OK);
+}
+
 static void an_orderly_stop_writes_the_pages_that_are_only_in_memory(void **state)
 {
 	uint64_t spills;
@@ -170,6 +244,8 @@ int main(void)
 		DISK_TEST(a_disk_that_hangs_costs_its_budget_and_pages_are_dropped),
 		DISK_TEST(a_page_evicted_while_it_is_written_is_read_when_it_is_on_disk),
 		DISK_TEST(a_write_that_fails_leaves_the_page_as_it_was),
+		DISK_TEST(a_page_is_written_with_the_crc_of_its_head),
+		DISK_TEST(a_page_that_the_disk_found_damaged_is_counted_and_taken_out),
 		DISK_TEST(an_orderly_stop_writes_the_pages_that_are_only_in_memory),
 		DISK_TEST(a_stop_does_not_wait_for_a_disk_that_hangs),
 	};

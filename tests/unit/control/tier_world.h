@@ -8,6 +8,7 @@
 
 #include "tests/unit/control/publish_world.h"
 
+#include "engine/abi/crc32c.h"
 #include "engine/control/tier.h"
 
 #define PAGE (64u << 10)
@@ -177,8 +178,10 @@ static inline void end_request(struct disk_request *request, enum disk_status re
 
 	while (fake.request[i] != request)
 		assert_true(++i < fake.requests);
-	if (request->op == DISK_READ)
+	if (request->op == DISK_READ) {
 		memset(request->data, (int)n, request->length);
+		request->crc = crc32c(0, request->data, request->length);
+	}
 	if (request->op == DISK_WRITE && result == DISK_OK) {
 		assert_int_equal(((unsigned char *)request->data)[0], (unsigned char)n);
 		fake.has[n] = true;

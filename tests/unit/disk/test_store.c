@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "config/log.h"
+#include "engine/abi/crc32c.h"
 #include "numa/clock.h"
 #include "tests/disk/world.h"
 
@@ -89,6 +90,53 @@ static void pages_are_read_back_and_survive_a_restart(void **state)
 	assert_int_equal(world_remove(&world, 3), DISK_OK);
 	restart(-1);
 	assert_int_equal(hits(pages), pages - 1);
+	assert_int_equal(world_write(&world, 3, 2), DISK_OK);
+	world_close(&world);
+}
+
+/* Writes 30 pages at once, every third with a CRC that its bytes do not have. */
+static void a_page_with_another_crc_than_its_request_is_not_written(void **state)
+{
+	enum { PAGES = 30 };
+	static struct disk_request request[PAGES];
+	unsigned left = PAGES;
+
+	(void)state;
+	open_new(1);
+	for (uint32_t i = 0; i < PAGES; i++) {
+		struct disk_request *r = &request[i];
+
+		*r = (struct disk_request){
+			.op = DISK_WRITE, .key = page_key_of(i), .length = page_length(i, 1)};
+		r->data = aligned_alloc(PAGE_UNIT, disk_units(r->length) * PAGE_UNIT);
+		assert_non_null(r->data);
+		page_fill(r->data, i, 1);
+		r->has_crc = i % 2 == 0 || i % 3 == 0;
+		r->crc = r->has_crc ? crc32c(0, r->data, r->length) : 0;
+		if (i % 3 == 0)
+			((uint8_t *)r->data)[i % r->length] ^= 4;
+		store_submit(&world.store, r);
+	}
+	while (left) {
+		const struct disk_request *r = STAILQ_FIRST(&world.store.finished);
+
+		if (!r) {
+			world_turn(&world);
+			continue;
+		}
+		STAILQ_REMOVE_HEAD(&world.store.finished, next);
+		left--;
+		assert_int_equal(r->status, (r - request) % 3 ? DISK_OK : DISK_CORRUPT);
+		assert_int_equal(r->crc, crc32c(0, r->data, r->length));
+	}
+	assert_int_equal(world.store.path[0].report.queued_bytes, 0);
+	for (uint32_t i = 0; i < PAGES; i++) {
+		bool found;
+
+		assert_int_equal(world_read(&world, i, &found), i % 3 ? 1 : 0);
+		free(request[i].data);
+	}
+	/* the key of a page that was refused is not taken */
 	assert_int_equal(world_write(&world, 3, 2), DISK_OK);
 	world_close(&world);
 }
@@ -324,6 +372,8 @@ int main(void)
 		cmocka_unit_test_setup(pages_are_read_back_and_survive_a_restart, setup),
 		cmocka_unit_test_setup(
 			removals_that_arrive_together_share_one_block_and_its_sync, setup),
+		cmocka_unit_test_setup(
+			a_page_with_another_crc_than_its_request_is_not_written, setup),
 		cmocka_unit_test_setup(a_flipped_bit_is_never_a_wrong_hit, setup),
 		cmocka_unit_test_setup(a_read_error_is_a_miss_and_many_take_the_path_out, setup),
 		cmocka_unit_test_setup(

@@ -120,6 +120,7 @@ FAULTS = {
         [("call_pages_total", {"op": "set", "result": "timeout"}, TICK)], {}),
     "credits that came late for no one": ([("credits_late_total", {}, TICK)], {}),
     "disk_failed": ([("disk_paths", {}, 2), ("disk_paths_out", {}, 1)], {"disk_failed": [{}]}),
+    "pages_corrupt": ([("pages_corrupt_total", {}, 1)], {"pages_corrupt": [{}]}),
     "disk_slow": ([("disk_paths", {}, 1), ("disk_paths_out", {}, 0),
                    ("disk_drops_total", {}, TICK)], {"disk_slow": [{}]}),
     "directory_full": ([("entries_dropped_total", {}, TICK)], {"directory_full": [{}]}),

@@ -248,7 +248,8 @@ class Faults(DiskTest):
         self.assertEqual(sorted(s["state"] for s in states), ["out", "up"])
         out = next(i for i in range(2) if states[i]["state"] == "out")
         self.assertIn(engines.status(1 - out)["name"], states[out]["reason"])
-        self.assertIn(states[out]["reason"], self.findings(engines, out)["disk_failed"])
+        harness.wait_for(lambda: states[out]["reason"] in self.findings(engines, out).get(
+            "disk_failed", ""), 10, "the finding")
         self.serves_on(engines)
 
     def test_a_directory_that_does_not_exist_leaves_the_engine_without_a_disk(self):

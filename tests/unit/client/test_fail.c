@@ -186,8 +186,8 @@ static void a_staged_page_times_out_at_its_deadline_and_keeps_its_block(void **s
 	fake_page(&fake, "key-2", FAKE_A, 0, sizeof(at));
 	hook(hold_pages);
 	start_ns = clock_now_ns();
-	assert_int_equal(get_one("key-1", at, sizeof(at), 100), PC_TIMEOUT);
-	assert_true(elapsed_ms(start_ns) >= 100 && elapsed_ms(start_ns) < PC_TIMEOUT_MS_DEFAULT);
+	assert_int_equal(get_one("key-1", at, sizeof(at), 1000), PC_TIMEOUT);
+	assert_true(elapsed_ms(start_ns) >= 1000 && elapsed_ms(start_ns) < PC_TIMEOUT_MS_DEFAULT);
 	assert_true(ch->staging.last - ch->staging.first == 1);
 	hook(NULL);
 	assert_int_equal(get_one("key-2", at, sizeof(at), PATIENCE_MS), PC_HIT);
@@ -204,7 +204,7 @@ static void a_staged_page_times_out_at_its_deadline_and_keeps_its_block(void **s
 static void *answer_later(void *context)
 {
 	SEEN_SOON(held_count);
-	usleep(400000); /* sleeps until after the deadline of the get */
+	usleep(1300000); /* sleeps until after the deadline of the get */
 	fake_lock(context);
 	fake_answer_held(context);
 	fake_unlock(context);
@@ -222,8 +222,8 @@ static void a_get_into_registered_memory_returns_only_after_the_rail_answers(voi
 	hook(hold_pages);
 	start_ns = clock_now_ns();
 	assert_int_equal(pthread_create(&thread, NULL, answer_later, &fake), 0);
-	get_one("key-1", at, 1000, 100);
-	assert_true(elapsed_ms(start_ns) >= 390);
+	get_one("key-1", at, 1000, 1000); /* time enough for the READ to be posted */
+	assert_true(elapsed_ms(start_ns) >= 1290);
 	pthread_join(thread, NULL);
 }
 

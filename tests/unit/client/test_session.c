@@ -155,7 +155,7 @@ static void memory_in_use_is_not_released(void **state)
 static void *die_soon(void *context)
 {
 	SEEN_SOON(held_count);
-	usleep(100000); /* meanwhile the other page is copied */
+	usleep(1000000); /* meanwhile the other page is copied */
 	fake_die(context);
 	return NULL;
 }
@@ -354,7 +354,7 @@ static void sleeping_callers_and_rails_are_woken(void **state)
 
 	(void)state;
 	fake_page(&fake, "key-1", FAKE_A, 0, sizeof(at));
-	for (unsigned n = 0; n < 50; n++) {
+	for (unsigned n = 0; n < 50 || (n < 5000 && !SEEN(kicked)); n++) {
 		uint64_t start_ns = clock_now_ns();
 
 		assert_int_equal(get_one("key-1", at, sizeof(at), 10000), PC_HIT);

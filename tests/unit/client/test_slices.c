@@ -147,7 +147,7 @@ static void a_page_of_which_one_slice_is_stale_is_no_hit(void **state)
 static void *answer_later(void *argument)
 {
 	SEEN_SOON(held_count);
-	usleep(400000); /* sleeps until after the deadline of the get */
+	usleep(1300000); /* sleeps until after the deadline of the get */
 	fake_lock(argument);
 	fake_answer_held(argument);
 	((struct fake *)argument)->on_op = NULL;
@@ -166,8 +166,8 @@ static void a_get_returns_only_after_the_last_slice_is_answered(void **state)
 	hook(hold);
 	start_ns = clock_now_ns();
 	assert_int_equal(pthread_create(&thread, NULL, answer_later, &fake), 0);
-	assert_int_not_equal(get_one("big", at, BIG, 100), PC_PENDING);
-	assert_true(elapsed_ms(start_ns) >= 390);
+	assert_int_not_equal(get_one("big", at, BIG, 1000), PC_PENDING);
+	assert_true(elapsed_ms(start_ns) >= 1290);
 	pthread_join(thread, NULL);
 }
 
@@ -188,8 +188,8 @@ static void a_partly_posted_page_ends_only_after_its_posted_slices_are_answered(
 	LET(on_op, hold);
 	start_ns = clock_now_ns();
 	assert_int_equal(pthread_create(&thread, NULL, answer_later, &fake), 0);
-	assert_int_equal(get_one("big", at, bytes, 100), PC_TIMEOUT);
-	assert_true(elapsed_ms(start_ns) >= 390);
+	assert_int_equal(get_one("big", at, bytes, 1000), PC_TIMEOUT);
+	assert_true(elapsed_ms(start_ns) >= 1290);
 	pthread_join(thread, NULL);
 	assert_int_equal(get_one("big", at, bytes, 5000), PC_HIT);
 	assert_true(same("big", at, 0, bytes));

@@ -239,9 +239,10 @@ static void large_memory_is_registered_on_another_thread(void **state)
 	struct answer a;
 
 	(void)state;
-	world.slow_us = 50000;
+	world_hold(true);
 	assert_false(ask(fd, request_of(ATTACH_REGION_ADD, 0, bytes), &memfd, 1, &a));
 	assert_int_equal(status_of(other, ATTACH_REPORT, 0, 0, -1), 0);
+	world_hold(false);
 	await(fd, &a);
 	assert_int_equal(a.reply.status, 0);
 	assert_int_equal(world.mrs, RAILS);

@@ -344,6 +344,8 @@ static void wrong_arguments_are_refused(void **state)
 	assert_int_equal(pc_explain(ch, "a", 0, 0, &text), -EINVAL);
 	assert_int_equal(pc_explain(ch, key, sizeof(key), 0, &text), -EINVAL);
 	assert_int_equal(pc_explain(ch, "a", 1, 0, NULL), -EINVAL);
+	free(text);
+	text = NULL;
 	assert_int_equal(pc_explain(ch, key, KEY_BYTES_MAX, PATIENCE_MS, &text), 0);
 }
 

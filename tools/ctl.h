@@ -18,7 +18,7 @@ struct ctl {
 	const char *socket, *name_space, *output, *text;
 	bool json, once;
 	unsigned timeout_ms;
-	struct pc *pc; /* NULL for health, top and directory: they open it themselves */
+	struct pc *pc; /* NULL for health, top, directory and explain: they open it themselves */
 	struct pc_channel *channel; /* of put, get, exists and rm */
 };
 
@@ -39,6 +39,12 @@ int ctl_health(struct ctl *ctl);
  * CTL_NO_ANSWER: no answer.
  */
 int ctl_directory(struct ctl *ctl);
+
+/*
+ * ctl_explain.c. 0: a reader finds the key, 1: it does not, CTL_NO_ANSWER: no answer, 4: an owner
+ * or a holder could not be asked.
+ */
+int ctl_explain(struct ctl *ctl, const char *key);
 
 #define CTL_NO_ANSWER 3
 /*

@@ -20,6 +20,8 @@ static const char help[] =
 	"                       connections, versions, queue of requests, suspicion\n"
 	"  directory            print the engine's shard, the walk over its pages after a change of\n"
 	"                       the map, partial sets, and the owners that are behind or suspect\n"
+	"  explain KEY          tell why a key is found or not: hash, owners and what each answers,\n"
+	"                       the page head at each place that they name, the disk of this host\n"
 	"  put KEY FILE         store a file under KEY (\"-\": standard input)\n"
 	"  put KEY --string S   store a string\n"
 	"  get KEY [-o FILE]    write the file to FILE (default: standard output)\n"
@@ -47,11 +49,18 @@ static const char help[] =
 	"Exit status of directory:\n"
 	"  0  nothing is left to send to an owner (one whose shard is full refuses entries)\n"
 	"  1  entries move, a set is partial, or an owner is behind or suspect\n"
-	"  3  the engine does not answer\n\n"
+	"  3  the engine does not answer\n"
+	"Exit status of explain:\n"
+	"  0  a reader of this host finds the key\n"
+	"  1  it does not: absent, evicted, or the holder is dead\n"
+	"  3  the engine does not answer\n"
+	"  4  not known: an owner or the holder could not be asked; readers take it as a miss\n\n"
 	"Examples:\n"
 	"  $ peercachectl status\n"
 	"  $ peercachectl health || echo 'look at this host'\n"
 	"  $ until peercachectl directory; do sleep 1; done\n"
+	"  $ peercachectl explain greeting\n"
+	"  $ peercachectl --namespace llama-70b/bf16 --json explain 0af3...\n"
 	"  $ peercachectl put greeting --string 'hello'\n"
 	"  $ peercachectl --socket /run/b.sock get greeting\n";
 
@@ -61,8 +70,12 @@ _Noreturn static void refuse(const char *verb)
 }
 
 /* Commands that look at the engine. -1: `verb` is none of them. */
-static int look(struct ctl *ctl, const char *verb, int count)
+static int look(struct ctl *ctl, char **words, int count)
 {
+	const char *verb = words[0];
+
+	if (!strcmp(verb, "explain") && count == 2)
+		return ctl_explain(ctl, words[1]);
 	if (count != 1)
 		return -1;
 	if (!strcmp(verb, "health"))
@@ -94,7 +107,7 @@ static int work(struct ctl *ctl, const char *verb, int count, char **words)
 
 static int command(struct ctl *ctl, int count, char **words)
 {
-	int status = look(ctl, words[0], count);
+	int status = look(ctl, words, count);
 
 	if (status < 0) {
 		if (!strcmp(words[0], "health")) {

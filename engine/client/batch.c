@@ -29,6 +29,8 @@ void page_count(struct pc_batch *b, enum pc_result result)
 {
 	struct pc_counts *counts = &b->channel->counts;
 
+	if (b->kind == BATCH_PEEK)
+		return;
 	b->missed[result < PC_INVALID ? (unsigned)result : STATISTICS_OTHER]++;
 	if (result == PC_MISS && b->kind != BATCH_REMOVE)
 		counts->misses++;
@@ -182,7 +184,9 @@ void batch_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
 			run_step(ch, b, now_ns);
 		if (page_waits(b, PAGE_FETCH) || page_waits(b, PAGE_STAGE))
 			fetch_step(ch, b, now_ns);
-		if (page_waits(b, PAGE_HEAD))
+		if (b->kind == BATCH_PEEK)
+			peek_step(ch, b, now_ns);
+		else if (page_waits(b, PAGE_HEAD))
 			head_step(ch, b, now_ns);
 		if (b->kind == BATCH_SET)
 			set_step(ch, b, now_ns);

@@ -38,7 +38,7 @@ static struct pc_batch *batch_take(struct pc_channel *ch, uint32_t count)
 	return b;
 }
 
-static struct pc_batch *batch_make(struct pc_channel *ch, uint32_t count)
+struct pc_batch *batch_make(struct pc_channel *ch, uint32_t count)
 {
 	struct pc_batch *b = batch_take(ch, count);
 

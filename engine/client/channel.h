@@ -54,6 +54,7 @@ enum request_kind {
 	REQUEST_LOOK,    /* OP_LOOKUP of buckets, on a rail's op ring */
 	REQUEST_RUN,     /* OP_RUN of pages, on a rail's op ring */
 	REQUEST_HEAD,    /* OP_READ of a page head, on a rail's op ring */
+	REQUEST_PEEK,    /* OP_READ of a bucket or a page head for pc_explain(), likewise */
 	REQUEST_FETCH,   /* OP_PAGE of a page or of slices of it, on a rail's op ring */
 	REQUEST_CREDIT,  /* CTL_CREDIT on the ctl ring */
 	REQUEST_PUBLISH, /* CTL_PUBLISH on the ctl ring */
@@ -73,7 +74,7 @@ struct request {
 	uint32_t generation;
 	/* FETCH, RUN: bytes counted in channel_rail.bytes; CREDIT: length of the requested slots */
 	uint32_t bytes;
-	/* LOOK, HEAD: number of the first scratch slot; FETCH: number of a staging block, or
+	/* LOOK, HEAD, PEEK: number of the first scratch slot; FETCH: number of a staging block, or
 	 * CLIENT_NONE */
 	uint32_t hold;
 	uint32_t next; /* index of the next request in the free list */
@@ -259,7 +260,8 @@ struct pc_channel {
 
 /* ---- one batch ------------------------------------------------------------------------------ */
 
-enum batch_kind { BATCH_GET, BATCH_SET, BATCH_EXISTS, BATCH_REMOVE };
+/* BATCH_PEEK is no call about pages: its "pages" are the READs of peek_all(). */
+enum batch_kind { BATCH_GET, BATCH_SET, BATCH_EXISTS, BATCH_REMOVE, BATCH_PEEK };
 
 /* State of a page of a batch. The states below PAGE_QUEUES are also queues of the batch. */
 enum page_phase {
@@ -268,7 +270,8 @@ enum page_phase {
 	PAGE_FETCH,    /* waits for room in an op ring, to READ the page by itself */
 	PAGE_STAGE,    /* waits for room in an op ring and for staging memory, to READ the page */
 	PAGE_STORE,    /* set: waits for a credit, to copy the page into its slot */
-	/* the page READ was stale; waits for room in an op ring, to READ the page head */
+	/* the page READ was stale; waits for room in an op ring, to READ the page head. Also the
+	 * READs of a BATCH_PEEK that wait for room */
 	PAGE_HEAD,
 	PAGE_PUBLISH, /* set: the page is copied; waits for room in the ctl ring */
 	PAGE_REMOVE,  /* remove: waits for room in the ctl ring */
@@ -364,7 +367,10 @@ struct pc_batch {
 	uint32_t count;
 	uint32_t left;  /* number of pages that are not done */
 	uint32_t twins; /* number of pages that are in state PAGE_TWIN */
-	const struct pc_page *pages;
+	union {
+		const struct pc_page *pages;
+		struct peek *peek; /* BATCH_PEEK */
+	};
 	enum pc_result *results;
 	uint64_t submitted_ns;
 	uint64_t deadline_ns;

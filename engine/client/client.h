@@ -458,6 +458,8 @@ void page_absent(struct pc_channel *ch, struct pc_batch *b, uint32_t i);
 void page_wrong(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns);
 void batch_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns);
 void batch_gone(struct pc_batch *b, enum pc_result result);
+/* call.c: adds a batch to the channel; the caller sets kind, pages and times. NULL: no memory. */
+struct pc_batch *batch_make(struct pc_channel *ch, uint32_t count);
 void batch_free(struct pc_batch *b);
 /* Adds a page that ended with a result other than PC_HIT to the channel's counters. */
 void page_count(struct pc_batch *b, enum pc_result result);
@@ -491,6 +493,7 @@ uint32_t copy_crc_avx2(uint32_t crc, unsigned char *to, const unsigned char *fro
 void copy_scatter(const struct pc_segment *segments, unsigned count, const unsigned char *from);
 
 #include "engine/client/cache.h"
+#include "engine/client/peek.h"
 #include "engine/client/queue.h"
 #include "engine/client/submit.h"
 

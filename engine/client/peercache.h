@@ -266,6 +266,32 @@ PC_API bool pc_poll(struct pc_batch *batch);
  */
 PC_API void pc_wait(struct pc_batch *batch);
 
+/* ---- why a key is found or not --------------------------------------------------------------- */
+
+/*
+ * Tells as JSON why a key is found or not, in the namespace of the channel: its hash, its owners,
+ * what each of them answers about the key, and the page head at each place that they name. Each
+ * owner is asked, as in a look-up, also after one has the key; nothing is taken from the channel's
+ * cache, nothing is removed or counted as used. The caller frees *ret_json with free(). A tool for
+ * people (peercachectl explain): it allocates memory and takes milliseconds. Returns by its
+ * deadline, as other calls do. The disk of this host is not searched; pc_exists() does that.
+ * Errors: -EINVAL: the arguments are wrong. -ENOTCONN: no engine. -ENOMEM.
+ *
+ *   "hash"       the page key, 32 hexadecimal digits
+ *   "position"   of the key on the hash ring that gives a key its owners, hexadecimal
+ *   "epoch", "members"   of this host's map; "disk": this host has a disk in service
+ *   "owners"     [{"name", "here", "former" (by the map before, while entries move),
+ *                "answer": "present", "absent" or "unreachable", "why" (text),
+ *                "buckets" [first, second], "read" (how many of them),
+ *                "entries" [{"ref", "holder" (index in "holders")}]}]
+ *   "holders"    [{"name", "here", "ref", "rail", "unit", "generation",
+ *                "state": "page", "evicted", "other key", "dead" or "unreachable", "why" (text),
+ *                "head_generation", "bytes", "crc" (hexadecimal), "proven" (the CRC is the
+ *                page's)}]
+ */
+PC_API int pc_explain(struct pc_channel *channel, const void *key, size_t key_bytes,
+	unsigned timeout_ms, char **ret_json);
+
 /* ---- what happened ------------------------------------------------------------------------- */
 
 /*

@@ -39,7 +39,7 @@ static struct request *run_of(
 
 static void let_go(struct pc_channel *ch, const struct request *r)
 {
-	if (r->kind == REQUEST_LOOK || r->kind == REQUEST_HEAD)
+	if (r->kind == REQUEST_LOOK || r->kind == REQUEST_HEAD || r->kind == REQUEST_PEEK)
 		scratch_free(&ch->staging, r->hold, r->pages);
 	else if (r->hold == STAGING_LARGE)
 		ch->staging.large_busy = false;
@@ -95,12 +95,14 @@ static void rail_done(
 	struct request *r = request_of(ch, done->cookie, &index);
 	struct page_head head;
 
-	if (!r || r->rail != rail || (r->kind != REQUEST_HEAD && r->kind != REQUEST_FETCH))
+	if (!r || r->rail != rail || r->kind < REQUEST_HEAD || r->kind > REQUEST_FETCH)
 		return;
 	rail_answered(ch, r, status, now_ns);
 	if (r->batch && r->kind == REQUEST_HEAD) {
 		memcpy(&head, ch->staging.base + r->hold * sizeof(struct bucket), sizeof(head));
 		head_answer(ch, r->batch, r->page, &head, status, now_ns);
+	} else if (r->batch && r->kind == REQUEST_PEEK) {
+		peek_answer(ch, r, status);
 	} else if (r->batch) {
 		fetch_answer(ch, r, status, now_ns);
 	}

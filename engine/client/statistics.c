@@ -39,8 +39,8 @@ void statistics_batch(const struct pc_batch *b)
 	uint64_t ns, hits = b->count;
 	struct statistics_calls *calls;
 
-	if (!s)
-		return; /* the engine is gone, and its totals with it */
+	if (!s || b->kind == BATCH_PEEK)
+		return; /* the engine is gone, and its totals with it; or it is no call */
 	ns = clock_now_ns() - b->submitted_ns;
 	if (ns > STATISTICS_LATENCY_MAX_NS)
 		ns = STATISTICS_LATENCY_MAX_NS; /* the engine refuses a longer one */

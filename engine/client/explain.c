@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * pc_explain(): asks all owners of one key, as a look-up does one after the other, and then READs
+ * the page head at each place that they name. It uses no location cache and reports nothing to the
+ * control plane, so looking changes nothing. Channel thread.
+ */
+#include "engine/client/explain.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+/* ---- the owners ------------------------------------------------------------------------------ */
+
+static void add_owner(
+	const struct pc_channel *ch, struct explain *x, const struct map_member *m, bool former)
+{
+	struct explain_owner *o;
+	uint32_t bits;
+
+	for (unsigned k = 0; k < x->owners; k++)
+		if (x->owner[k].ref == m->ref)
+			return;
+	o = &x->owner[x->owners++];
+	memcpy(o->name, m->name, sizeof(o->name));
+	o->name[sizeof(o->name) - 1] = '\0';
+	o->ref = m->ref;
+	o->peer = m->peer;
+	o->here = m->ref == ch->session->ref;
+	o->former = former;
+	bits = o->here ? ch->session->bucket_bits : m->bucket_bits;
+	o->bucket[0] = dir_bucket_first(&x->key, bits);
+	o->bucket[1] = dir_bucket_other(o->bucket[0], dir_tag(&x->key), bits);
+}
+
+/* Former owners count if they are still on the map, as in a look-up. */
+static void find_owners(struct pc_channel *ch, struct explain *x)
+{
+	const struct map_pair *map = ch->map;
+	uint32_t owner[REPLICAS_MAX];
+	unsigned n;
+
+	if (!map || !map->current.members)
+		return;
+	x->epoch = ch->map_epoch;
+	x->members = map->current.members;
+	n = map_owners(&map->current, &x->key, owner);
+	for (unsigned k = 0; k < n; k++)
+		add_owner(ch, x, &map->current.member[owner[k]], false);
+	n = map->previous.members ? map_owners(&map->previous, &x->key, owner) : 0;
+	for (unsigned k = 0; k < n; k++) {
+		const struct map_member *m = map_by_ref(ch, map->previous.member[owner[k]].ref);
+
+		if (m)
+			add_owner(ch, x, m, true);
+	}
+}
+
+/* ---- what they answer ------------------------------------------------------------------------ */
+
+static uint8_t add_holder(struct pc_channel *ch, struct explain *x, const struct dir_entry *e)
+{
+	const struct map_member *m = map_by_ref(ch, e->ref);
+	struct explain_holder *h;
+
+	for (unsigned k = 0; k < x->holders; k++) {
+		const struct location *at = &x->holder[k].at;
+
+		if (at->ref == e->ref && at->place == e->place && at->generation == e->generation)
+			return (uint8_t)k;
+	}
+	h = &x->holder[x->holders];
+	h->at = (struct location){e->ref, e->place, e->generation};
+	if (m) {
+		memcpy(h->name, m->name, sizeof(h->name));
+		h->name[sizeof(h->name) - 1] = '\0';
+		h->peer = m->peer;
+		h->on_map = true;
+		h->here = m->ref == ch->session->ref;
+		h->impossible = place_rail(e->place) >= m->rails;
+	}
+	return (uint8_t)x->holders++;
+}
+
+static void take_bucket(struct pc_channel *ch, struct explain *x, struct explain_owner *o,
+	const struct bucket *bucket)
+{
+	if (!o->read++)
+		o->full = !bucket_has_empty(bucket);
+	for (unsigned k = 0; k < BUCKET_ENTRIES; k++) {
+		const struct dir_entry *e = &bucket->entry[k];
+
+		if (e->tag != dir_tag(&x->key))
+			continue;
+		o->holder[o->entries] = add_holder(ch, x, e);
+		o->present |= x->holder[o->holder[o->entries++]].on_map;
+	}
+}
+
+/* A look-up goes on to the second bucket if the first one is full and has no entry of the key. */
+static bool wants(const struct explain_owner *o, unsigned which)
+{
+	return !which || (o->read == 1 && o->full && !o->present && o->status == OP_HIT);
+}
+
+/*
+ * Reads one bucket of each owner. The second ones in a batch after the first ones, because entries
+ * move from the first to the second bucket only.
+ */
+static int ask_owners(
+	struct pc_channel *ch, struct explain *x, unsigned which, uint64_t deadline_ns)
+{
+	unsigned of[PEEKS_MAX], peeks = 0;
+
+	for (unsigned k = 0; k < x->owners; k++) {
+		struct explain_owner *o = &x->owner[k];
+		struct bucket bucket;
+
+		if (!wants(o, which))
+			continue;
+		if (!o->here) {
+			of[peeks] = k;
+			x->peek[peeks++] = (struct peek){.peer = o->peer,
+				.ref = o->ref,
+				.region = REGION_SHARD,
+				.offset = (uint64_t)o->bucket[which] * sizeof(struct bucket),
+				.bytes = sizeof(struct bucket)};
+		} else {
+			bucket = bucket_load(&ch->session->shard[o->bucket[which]]);
+			o->status = OP_HIT;
+			take_bucket(ch, x, o, &bucket);
+		}
+	}
+	if (peeks && peek_all(ch, x->peek, peeks, deadline_ns))
+		return -ENOMEM;
+	for (unsigned p = 0; p < peeks; p++) {
+		x->owner[of[p]].status = x->peek[p].status;
+		if (x->peek[p].status == OP_HIT)
+			take_bucket(ch, x, &x->owner[of[p]], &x->peek[p].data.bucket);
+	}
+	return ch->session ? 0 : -ENOTCONN;
+}
+
+/* ---- the holders ----------------------------------------------------------------------------- */
+
+/* Copies the page head of a place in this host's pools. */
+static void load_head(const struct session *session, struct explain_holder *h)
+{
+	uint32_t rail = place_rail(h->at.place);
+
+	h->impossible = rail >= session->rails ||
+			place_offset(h->at.place) >= session->rail[rail].pool_bytes;
+	if (h->impossible)
+		return;
+	h->head = page_head_load(&session->rail[rail].heads[place_unit(h->at.place)]);
+	h->status = OP_HIT;
+}
+
+static int read_heads(struct pc_channel *ch, struct explain *x, uint64_t deadline_ns)
+{
+	unsigned of[PEEKS_MAX], peeks = 0;
+
+	for (unsigned k = 0; k < x->holders; k++) {
+		struct explain_holder *h = &x->holder[k];
+
+		if (!h->on_map || h->impossible)
+			continue;
+		if (h->here) {
+			load_head(ch->session, h);
+			continue;
+		}
+		of[peeks] = k;
+		x->peek[peeks++] = (struct peek){.peer = h->peer,
+			.ref = h->at.ref,
+			.region = (uint8_t)(REGION_HEADS_0 + place_rail(h->at.place)),
+			.offset = (uint64_t)place_unit(h->at.place) * sizeof(struct page_head),
+			.bytes = sizeof(struct page_head)};
+	}
+	if (peeks && peek_all(ch, x->peek, peeks, deadline_ns))
+		return -ENOMEM;
+	for (unsigned p = 0; p < peeks; p++) {
+		x->holder[of[p]].status = x->peek[p].status;
+		x->holder[of[p]].head = x->peek[p].data.head;
+	}
+	return ch->session ? 0 : -ENOTCONN;
+}
+
+/* ---- the call -------------------------------------------------------------------------------- */
+
+/* The first buckets get half of the time, because an owner that does not answer takes all of it. */
+static int explain_key(struct pc_channel *ch, struct explain *x, uint64_t ns)
+{
+	uint64_t start_ns = clock_now_ns();
+	int rc;
+
+	x->disk = shm_load(&ch->session->status->disk) != 0;
+	map_refresh(ch);
+	find_owners(ch, x);
+	rc = ask_owners(ch, x, 0, start_ns + ns / 2);
+	if (!rc)
+		rc = ask_owners(ch, x, 1, start_ns + ns * 3 / 4);
+	return rc ? rc : read_heads(ch, x, start_ns + ns);
+}
+
+int pc_explain(struct pc_channel *ch, const void *key, size_t key_bytes, unsigned timeout_ms,
+	char **ret_json)
+{
+	uint64_t ns = (timeout_ms ? timeout_ms : PC_TIMEOUT_MS_DEFAULT) * 1000000ull;
+	uint64_t start_ns = clock_now_ns(), spent_ns;
+	struct explain *x;
+	char *text = NULL;
+	int rc;
+
+	error_clear();
+	if (!ch || !key || key_bytes - 1 >= KEY_BYTES_MAX || !ret_json)
+		return error_set(-EINVAL,
+			"pc_explain() needs a channel, a key of 1 to %u bytes and a "
+			"place for its result",
+			KEY_BYTES_MAX);
+	if (!channel_ready(ch, start_ns + ns))
+		return error_set(-ENOTCONN, "no engine is attached");
+	x = aligned_alloc(64, sizeof(*x));
+	if (!x)
+		return error_set(-ENOMEM, "out of memory");
+	memset(x, 0, sizeof(*x));
+	key_hash(&ch->key_text, key, key_bytes, &x->key);
+	spent_ns = clock_now_ns() - start_ns;
+	rc = explain_key(ch, x, spent_ns < ns ? ns - spent_ns : 0);
+	if (!rc)
+		text = explain_text(x);
+	free(x);
+	if (rc == -ENOTCONN)
+		return error_set(rc, "the engine ended meanwhile");
+	if (!text)
+		return error_set(-ENOMEM, "out of memory");
+	*ret_json = text;
+	return 0;
+}

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * READs of buckets and page heads of other engines into scratch slots, from which the answers are
+ * copied out: what pc_explain() looks at. They are the "pages" of a batch of their own kind, so the
+ * deadline, a lost engine and a failed rail are handled as for every other batch. Channel thread.
+ */
+#include "engine/client/client.h"
+
+#include <errno.h>
+
+static void submit_peek(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t rail,
+	uint32_t hold, uint64_t now_ns)
+{
+	const struct peek *peek = &b->peek[i];
+	uint32_t index = request_take(ch, REQUEST_PEEK, b, i);
+	struct request *r = &ch->request[index];
+	struct op_segment segment = {.region = ch->staging.region,
+		.length = peek->bytes,
+		.offset = hold * sizeof(struct bucket)};
+	struct op op = {.kind = OP_READ,
+		.segments = 1,
+		.peer = (uint8_t)peek->peer,
+		.region = peek->region,
+		.offset = peek->offset,
+		.peer_ref = peek->ref,
+		.length = peek->bytes,
+		.deadline_ns = now_ns + batch_share_ns(b, now_ns, 1)};
+
+	r->rail = (uint8_t)rail;
+	r->hold = hold;
+	op.cookie = request_cookie(ch, index);
+	b->work[i].rails_tried |= (uint16_t)(1u << rail);
+	page_in_flight(b, i, index);
+	submit_op(ch, rail, &op, &segment);
+}
+
+void peek_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
+{
+	uint32_t i;
+
+	while (!ch->broken && (i = page_unqueue(b, PAGE_HEAD)) != CLIENT_NONE) {
+		uint32_t rail, hold = CLIENT_NONE;
+
+		rail = stripe_small(ch,
+			&(struct stripe){.peer = b->peek[i].peer,
+				.tried = b->work[i].rails_tried,
+				.slots = op_slots(1)},
+			now_ns);
+		if (rail != CLIENT_NONE && ch->request_free != CLIENT_NONE)
+			hold = scratch_take(&ch->staging, 1);
+		if (hold == CLIENT_NONE) {
+			page_requeue(b, i);
+			return;
+		}
+		submit_peek(ch, b, i, rail, hold, now_ns);
+	}
+}
+
+void peek_answer(struct pc_channel *ch, const struct request *r, uint32_t status)
+{
+	struct pc_batch *b = r->batch;
+	struct peek *peek = &b->peek[r->page];
+
+	if ((status == OP_NIC_ERROR || status == OP_PEER_DOWN) &&
+		stripe_again(ch, peek->peer, b->work[r->page].rails_tried)) {
+		/* the failure of a rail tells nothing about the engine: READ over another rail */
+		page_queue(b, r->page, PAGE_HEAD);
+		return;
+	}
+	peek->status = (uint8_t)status;
+	if (status == OP_HIT)
+		memcpy(&peek->data, ch->staging.base + r->hold * sizeof(struct bucket),
+			peek->bytes);
+	page_done(b, r->page, PC_HIT);
+}
+
+int peek_all(struct pc_channel *ch, struct peek *peek, uint32_t count, uint64_t deadline_ns)
+{
+	enum pc_result results[PEEKS_MAX];
+	struct pc_batch *b = batch_make(ch, count);
+
+	if (!b)
+		return -ENOMEM;
+	b->kind = BATCH_PEEK;
+	b->peek = peek;
+	b->results = results;
+	b->submitted_ns = clock_now_ns();
+	b->deadline_ns = deadline_ns;
+	if (deadline_ns < ch->due_ns)
+		ch->due_ns = deadline_ns;
+	memset(b->work, 0, count * sizeof(b->work[0]));
+	for (uint32_t i = 0; i < count; i++) {
+		peek[i].status = OP_TIMEOUT;
+		results[i] = PC_PENDING;
+		page_queue(b, i, PAGE_HEAD);
+	}
+	wait_for(ch, b, UINT64_MAX);
+	for (uint32_t i = 0; i < count; i++)
+		if (results[i] == PC_GONE || results[i] == PC_PENDING)
+			peek[i].status = OP_CANCELLED;
+	batch_free(b);
+	return 0;
+}

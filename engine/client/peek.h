@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Small READs of memory of other engines, which validate nothing: for pc_explain(). Channel thread.
+ * Included only by client.h.
+ */
+#ifndef CLIENT_PEEK_H
+#define CLIENT_PEEK_H
+
+struct peek {
+	/* owner: the channel's thread; where to READ: `bytes` <= 64 from `offset` on, a multiple of
+	 * OP_UNIT */
+	alignas(64) uint64_t offset;
+	uint32_t ref; /* map_member.ref and map_member.peer of the engine to READ from */
+	uint32_t bytes;
+	uint16_t peer;
+	uint8_t region;
+	uint8_t status; /* result, enum op_status; OP_HIT: `data` has the bytes */
+	/* owner: the channel's thread; written when the answer comes */
+	alignas(64) union {
+		struct bucket bucket;
+		struct page_head head;
+	} data;
+};
+static_assert(offsetof(struct peek, data) == 64, "a line for the request, one for the bytes");
+#define PEEKS_MAX 64u
+/*
+ * READs all of `peek`, at most PEEKS_MAX, and returns when each has its status, which is at the
+ * deadline or ANSWER_GRACE_NS later. The channel is attached. -ENOMEM: no status was written.
+ */
+int peek_all(struct pc_channel *ch, struct peek *peek, uint32_t count, uint64_t deadline_ns);
+/* Posts READs that wait for room. */
+void peek_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns);
+void peek_answer(struct pc_channel *ch, const struct request *r, uint32_t status);
+
+#endif

@@ -311,6 +311,14 @@ void claim_check(struct directory *dir, struct claim *claim)
 	}
 }
 
+/* Answers a claim whose owners have all answered. */
+static void claim_settle(struct directory *dir, struct claim *claim)
+{
+	if (claim->verb == VERB_PUBLISH && claim->acked && claim->refused)
+		dir->control->counter[COUNTER_sets_partial]++;
+	claim_answer(dir, claim, claim_status(claim));
+}
+
 void claim_start(struct directory *dir, struct claim *claim)
 {
 	claim->started = true;
@@ -319,7 +327,7 @@ void claim_start(struct directory *dir, struct claim *claim)
 		return;
 	}
 	if (claim->done)
-		claim_answer(dir, claim, claim_status(claim));
+		claim_settle(dir, claim);
 	else
 		claim_end(dir, claim);
 }
@@ -336,7 +344,7 @@ void item_resolve(struct directory *dir, struct item *item, enum outcome outcome
 		return;
 	}
 	if (claim->done && !claim->answered)
-		claim_answer(dir, claim, claim_status(claim));
+		claim_settle(dir, claim);
 	else if (!claim->done)
 		claim_end(dir, claim);
 }

@@ -156,6 +156,7 @@ class Unequal(Outage):
                                  5000)
         counters = [engines.status(i)["counters"] for i in range(3)]
         self.assertEqual([c["pages_evicted"] for c in counters], [0] * 3)
+        self.assertGreater(counters[1]["sets_partial"] + counters[2]["sets_partial"], 0)
         print(f"\ncapacity {capacity}, dropped {[c['entries_dropped'] for c in counters]}, "
               f"partial {[c['sets_partial'] for c in counters]}")
         self.stop_cleanly(engines)

@@ -125,6 +125,7 @@ static void only_a_refusal_by_all_owners_is_no_space(void **state)
 	assert_true(nodes_until(node[0].dones == KEYS, 2000));
 	assert_int_equal(node[0].hits, KEYS);
 	assert_true(full->counter[COUNTER_entries_dropped] > KEYS / 2);
+	assert_true(node[0].control.counter[COUNTER_sets_partial] > KEYS / 2);
 
 	/* the other owner leaves: the only owner left is the node whose shard is full */
 	node_close(0);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Random READs and WRITEs under random faults, checked against a model of every byte and every
- * completion. A seed as its argument runs one case. Otherwise it runs a fixed set and one more, with
- * the seed of $SEED or a new one, and prints each seed that fails.
+ * completion. A seed as its argument runs one case. Otherwise it runs a fixed set and one more,
+ * with the seed of $SEED or a new one, and prints each seed that fails.
  */
 #include "tests/soft/pair.h"
 

@@ -642,10 +642,10 @@ class Death(harness.ClusterTest):
         engines.kill(1)
         began = time.monotonic()
         # The client checks its socket every 10 ms; until it does, it uses cached locations.
-        harness.wait_for(lambda: controllers[1].do("exists", keys) == 0, 5, "misses")
+        harness.wait_for(lambda: controllers[1].do("exists", keys) == 0, 20, "misses")
         self.assertEqual(controllers[1].do("get", keys, pages), 0)
         self.assertEqual(controllers[1].do("set", keys, pages), 0)
-        self.assertLess(time.monotonic() - began, 5 * harness.SLOW)
+        self.assertLess(time.monotonic() - began, 20 * harness.SLOW)
         engines.restart(1)
         harness.wait_for(lambda: controllers[1].do("exists", keys) == 200, 30, "hits come back")
         for page in pages:
@@ -655,7 +655,7 @@ class Death(harness.ClusterTest):
         # Kill the engine that holds the pages: they are misses until they are stored again.
         engines.kill(0)
         # The software NIC has the memory of the dead engine mapped until it sees the link break.
-        harness.wait_for(lambda: controllers[1].do("get", keys, pages) == 0, 5, "misses")
+        harness.wait_for(lambda: controllers[1].do("get", keys, pages) == 0, 20, "misses")
         engines.restart(0)
         harness.wait_for(lambda: controllers[0].do("set", keys, pages) == 200, 30, "sets work")
         harness.wait_for(lambda: controllers[1].do("get", keys, pages) == 200, 30, "hits again")
@@ -681,7 +681,7 @@ class Death(harness.ClusterTest):
         self.assertTrue(all(stores[0].batch_set_v1(forgotten, indices)))
         self.assertEqual(stores[1].batch_exists(wanted), 64)
         # The reader's engine collects its reports for some time before it sends them.
-        harness.wait_for(lambda: engines.status(0)["counters"]["pages_used_remotely"] >= 64, 10,
+        harness.wait_for(lambda: engines.status(0)["counters"]["pages_used_remotely"] >= 64, 30,
                          "engine 0 knows that its pages were found")
         for i in range(8):  # 32 MiB more, which no call reads
             self.assertTrue(all(stores[0].batch_set_v1(keys_of(2000 + 100 * i, 64), indices)))

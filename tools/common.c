@@ -211,11 +211,30 @@ unsigned parse_sockets(const char *list, const char **ret_sockets, char **ret_te
 	return count;
 }
 
+/* What --crc says, for open_session(). */
+static struct pc_options crc_options;
+
+void parse_crc(const char *text)
+{
+	if (!strcmp(text, "never"))
+		crc_options.verify = PC_VERIFY_NEVER;
+	else if (!strcmp(text, "always"))
+		crc_options.verify = PC_VERIFY_ALWAYS;
+	else if (!strncmp(text, "sample:", 7))
+		crc_options.verify_one_in =
+			(unsigned)parse_number("--crc sample:", text + 7, 1, PC_VERIFY_ONE_IN_MAX);
+	else if (strcmp(text, "sample"))
+		die("--crc %s: give never, sample, sample:N or always", text);
+}
+
 struct pc *open_session(const char *socket, const char *name_space)
 {
+	struct pc_options options = crc_options;
 	struct pc *pc;
 
-	if (pc_open(&(struct pc_options){.socket = socket, .name_space = name_space}, &pc))
+	options.socket = socket;
+	options.name_space = name_space;
+	if (pc_open(&options, &pc))
 		die("%s", pc_error());
 	return pc;
 }

@@ -78,6 +78,11 @@ double histogram_us(const struct histogram *h, double fraction);
  * caller frees.
  */
 unsigned parse_sockets(const char *list, const char **ret_sockets, char **ret_text);
+/*
+ * Takes the value of --crc, which pages are compared with their CRC32C: never, sample, sample:N
+ * (one in N) or always. For the calls of open_session() that follow. Calls die() if it is invalid.
+ */
+void parse_crc(const char *text);
 /* Opens a session, or calls die() with the reason. */
 struct pc *open_session(const char *socket, const char *name_space);
 /* Returns the engine's report as JSON; NULL if that fails. The caller calls json_object_put(). */

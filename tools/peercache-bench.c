@@ -79,6 +79,8 @@ static const char help[] =
 	"  --private-memory  read into memory that the engine cannot map, through staging\n"
 	"  --no-baseline     do not measure memcpy\n"
 	"  --verify          verify every page that was read, not only one page of each call\n"
+	"  --crc MODE        the library compares pages with their CRC32C: never, sample (the\n"
+	"                    default; one in 1000), sample:N (one in N) or always\n"
 	"  --timeline FILE   write for each call when it ended (ns, monotonic clock), its number\n"
 	"                    of hits and its number of other results\n"
 	"  --seed S          seed of keys and access order (default: the time, so that no run\n"
@@ -374,9 +376,9 @@ static void parse(struct bench *b, int argc, char **argv, const char **sockets)
 		{"page-bytes", 1, NULL, 'b'}, {"batch", 1, NULL, 'n'}, {"threads", 1, NULL, 't'},
 		{"seconds", 1, NULL, 'd'}, {"working-set", 1, NULL, 'w'},
 		{"private-memory", 0, NULL, 'p'}, {"no-baseline", 0, NULL, 'x'},
-		{"verify", 0, NULL, 'v'}, {"timeline", 1, NULL, 'l'}, {"seed", 1, NULL, 'r'},
-		{"json", 1, NULL, 'j'}, {"api", 1, NULL, 'a'}, {"help", 0, NULL, 'h'},
-		{"version", 0, NULL, 'V'}, {NULL, 0, NULL, 0}};
+		{"verify", 0, NULL, 'v'}, {"crc", 1, NULL, 'c'}, {"timeline", 1, NULL, 'l'},
+		{"seed", 1, NULL, 'r'}, {"json", 1, NULL, 'j'}, {"api", 1, NULL, 'a'},
+		{"help", 0, NULL, 'h'}, {"version", 0, NULL, 'V'}, {NULL, 0, NULL, 0}};
 	int o;
 
 	while ((o = getopt_long(argc, argv, "", options, NULL)) != -1) {
@@ -394,6 +396,7 @@ static void parse(struct bench *b, int argc, char **argv, const char **sockets)
 		case 'p': b->private_memory = true; break;
 		case 'x': b->baseline = false; break;
 		case 'v': b->verify = true; break;
+		case 'c': parse_crc(optarg); break;
 		case 'l': b->timeline_path = optarg; break;
 		case 'r': b->seed = parse_number("--seed", optarg, 0, UINT64_MAX); break;
 		case 'j': b->json_path = optarg; break;

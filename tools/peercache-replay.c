@@ -59,6 +59,8 @@ static const char help[] =
 	"  --seed S           seed of the generated trace (default 1)\n"
 	"  --bytes-per-s B    get and set at most B bytes a second (default: no limit)\n"
 	"  --private-memory   read into memory that the engines cannot map, through staging\n"
+	"  --crc MODE         compare pages with their CRC32C: never, sample (the default; one\n"
+	"                     in 1000), sample:N (one in N) or always\n"
 	"  --describe         only print the size of the trace; needs no engine\n"
 	"  --json FILE        also write the summary as JSON (\"-\": standard output)\n"
 	"  --quiet            print no progress\n"
@@ -247,6 +249,8 @@ static json_object *summary(struct replay *r)
 		sum.stale += c.stale;
 		sum.unreachable += c.unreachable;
 		sum.timeouts += c.timeouts;
+		sum.verified += c.verified;
+		sum.corrupt += c.corrupt;
 		sum.bytes_staged += c.bytes_staged;
 		evictions += (uint64_t)report_number(report, "counters.pages_evicted");
 		hits_disk += (uint64_t)report_number(report, "counters.disk_hits");
@@ -268,6 +272,8 @@ static json_object *summary(struct replay *r)
 	add_number(o, "stale", sum.stale);
 	add_number(o, "unreachable", sum.unreachable);
 	add_number(o, "timeouts", sum.timeouts);
+	add_number(o, "verified", sum.verified);
+	add_number(o, "corrupt", sum.corrupt);
 	add_number(o, "evictions", evictions);
 	add_number(o, "engines_gone", unreachable_engines);
 	add_real(o, "hit_ratio", r->blocks ? (double)r->hits / (double)r->blocks : 0);
@@ -308,8 +314,9 @@ static char *parse(struct replay *r, int argc, char **argv, const char **ret_soc
 		{"requests", 1, NULL, 'n'}, {"page-bytes", 1, NULL, 'b'},
 		{"timeout-ms", 1, NULL, 'd'}, {"namespace", 1, NULL, 'k'}, {"seed", 1, NULL, 'r'},
 		{"bytes-per-s", 1, NULL, 'B'}, {"private-memory", 0, NULL, 'p'},
-		{"json", 1, NULL, 'j'}, {"quiet", 0, NULL, 'q'}, {"describe", 0, NULL, 'D'},
-		{"help", 0, NULL, 'h'}, {"version", 0, NULL, 'V'}, {NULL, 0, NULL, 0}};
+		{"crc", 1, NULL, 'c'}, {"json", 1, NULL, 'j'}, {"quiet", 0, NULL, 'q'},
+		{"describe", 0, NULL, 'D'}, {"help", 0, NULL, 'h'}, {"version", 0, NULL, 'V'},
+		{NULL, 0, NULL, 0}};
 	const char *sockets = NULL;
 	char *text;
 	int o;
@@ -331,6 +338,7 @@ static char *parse(struct replay *r, int argc, char **argv, const char **ret_soc
 			r->bytes_per_s = parse_size("--bytes-per-s", optarg, 1, 1ull << 50);
 			break;
 		case 'p': r->private_memory = true; break;
+		case 'c': parse_crc(optarg); break;
 		case 'j': r->json_path = optarg; break;
 		case 'q': r->quiet = true; break;
 		case 'D': r->describe = true; break;

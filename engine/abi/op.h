@@ -225,6 +225,10 @@ enum ctl_kind {
 	 * `length` bytes, the page is brought into memory; count 1: an exists, answered at once
 	 */
 	CTL_PROMOTE = 7,
+	/* reports that the page of `key` on the engine `ref` at (place, generation) had, when it
+	 * was read, another CRC32C than its head says: the holder compares it. Only to an engine
+	 * that takes it: status_segment.reports */
+	CTL_CORRUPT = 8,
 };
 
 /*

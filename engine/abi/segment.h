@@ -97,6 +97,8 @@ struct status_segment {
 	/* owner: control plane; 1: this host has a disk in service, so a key without a location is
 	 * worth a CTL_PROMOTE. 0 in engines that know no disk */
 	uint32_t disk;
+	/* 1: the engine takes CTL_CORRUPT. 0 in engines that do not know it */
+	uint32_t reports;
 	/* owner: control plane; bit r is set while clients should give rail r no work: rails_out
 	 * for all peers, peer_rails_out[p] for member p. If every rail is out, clients try one
 	 * anyway. */
@@ -118,7 +120,7 @@ struct status_segment {
 	} clock[RAILS_MAX];
 };
 static_assert(offsetof(struct status_segment, rails_out) == ((32 + 8 * RAILS_MAX + 8 + 63) & ~63u),
-	"`disk` lies in what was padding");
+	"`disk` and `reports` lie in what was padding");
 static_assert(
 	offsetof(struct status_segment, rail) % 64 == 0, "each sleep flag has its own cache line");
 static_assert(offsetof(struct status_segment, map) ==

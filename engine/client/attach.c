@@ -74,11 +74,29 @@ static const char *socket_path(const struct pc_options *options)
 	return path && *path ? path : SOCKET_DEFAULT;
 }
 
+/* One hit in *ret_one_in is compared with its CRC; 0: none. */
+static int verify_option(const struct pc_options *options, uint32_t *ret_one_in)
+{
+	unsigned one_in = options ? options->verify_one_in : 0;
+
+	if (one_in > PC_VERIFY_ONE_IN_MAX)
+		return error_set(-EINVAL, "verify_one_in is %u; give 1 to %u, or 0 for %u", one_in,
+			PC_VERIFY_ONE_IN_MAX, PC_VERIFY_ONE_IN);
+	switch (options ? options->verify : PC_VERIFY_SAMPLE) {
+	case PC_VERIFY_SAMPLE: *ret_one_in = one_in ? one_in : PC_VERIFY_ONE_IN; return 0;
+	case PC_VERIFY_NEVER: *ret_one_in = 0; return 0;
+	case PC_VERIFY_ALWAYS: *ret_one_in = 1; return 0;
+	}
+	return error_set(
+		-EINVAL, "verify is %d; give a value of enum pc_verify", (int)options->verify);
+}
+
 int pc_open(const struct pc_options *options, struct pc **ret_pc)
 {
 	const char *path = socket_path(options);
 	const char *name_space = options && options->name_space ? options->name_space : "";
 	long cores = sysconf(_SC_NPROCESSORS_ONLN);
+	uint32_t one_in = 0;
 	struct pc *pc;
 	int rc;
 
@@ -88,6 +106,9 @@ int pc_open(const struct pc_options *options, struct pc **ret_pc)
 	if (strlen(path) >= sizeof(pc->socket))
 		return error_set(-ENAMETOOLONG, "the socket path %s is longer than %zu bytes", path,
 			sizeof(pc->socket) - 1);
+	rc = verify_option(options, &one_in);
+	if (rc)
+		return rc;
 	pc = calloc(1, sizeof(*pc));
 	if (!pc)
 		return error_set(-ENOMEM, "cannot open a session: out of memory");
@@ -97,6 +118,7 @@ int pc_open(const struct pc_options *options, struct pc **ret_pc)
 	memcpy(pc->socket, path, strlen(path) + 1);
 	key_name_space(name_space, &pc->name_space);
 	pc->no_reattach = options && options->no_reattach;
+	pc->verify_one_in = one_in;
 	pc->cores = cores > 0 ? (unsigned)cores : 1;
 	rc = pc_attach(pc);
 	if (rc) {

@@ -7,7 +7,7 @@
  *
  *   get      LOOK ~> found: here --> copied, DONE
  *                           elsewhere --> RUN (or FETCH or STAGE) ~> DONE,
- *                                                               or stale --> HEAD ~> DONE
+ *                                               or stale, or its CRC is due --> HEAD ~> DONE
  *   exists   LOOK ~> DONE
  *   set      LOOK ~> found: DONE;  absent: STORE --> PUBLISH ~> DONE
  *   remove   REMOVE ~> DONE
@@ -46,6 +46,7 @@ static void get_here(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint
 {
 	struct page_work *p = &b->work[i];
 	enum pc_result result;
+	bool corrupt;
 
 	if (clock_now_ns() >= b->deadline_ns) {
 		/* the deadline is checked for each page, because many local copies in one batch
@@ -53,7 +54,12 @@ static void get_here(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint
 		page_done(b, i, PC_TIMEOUT);
 		return;
 	}
-	result = local_get(ch, p, &b->pages[i]);
+	(void)verify_due(ch, p);
+	result = local_get(ch, p, &b->pages[i], &corrupt);
+	if (unlikely(corrupt)) {
+		verify_failed(ch, b, i, now_ns);
+		return;
+	}
 	if (result == PC_STALE) {
 		p->flags |= PAGE_SAW_STALE;
 		notice_stale(ch, p);
@@ -108,6 +114,8 @@ void page_wrong(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t 
 	struct page_work *p = &b->work[i];
 
 	p->wrong = p->at;
+	if (unlikely(p->verify))
+		p->verify = VERIFY_DUE;
 	p->rails_tried = 0;
 	p->flags &= (uint8_t)~PAGE_SAW_REFUSAL;
 	cache_drop(ch, &p->key);

@@ -379,6 +379,7 @@ int pc_channel_open(struct pc *pc, struct pc_channel **ret_channel)
 	if (!ch)
 		return error_set(-ENOMEM, "cannot open a channel: out of memory");
 	ch->pc = pc;
+	verify_open(ch);
 	key_text_init(&ch->key_text, &pc->name_space);
 	ch->wake = -1;
 	ch->memory_changes = UINT32_MAX;

@@ -253,6 +253,9 @@ struct pc_channel {
 	/* list of finished batches whose memory the next batches use again, and its length */
 	struct pc_batch *spare;
 	uint32_t spares;
+	/* verify.c: hits until the next one that is compared; 0: none is */
+	uint32_t verify_left;
+	uint64_t verify_random; /* state of the generator of those distances; never 0 */
 	struct pc_counts counts;
 	struct channel_statistics *statistics; /* in the segment; NULL: not attached */
 	struct pc_counts counts_told;          /* the part of `counts` that is in the statistics */
@@ -270,8 +273,8 @@ enum page_phase {
 	PAGE_FETCH,    /* waits for room in an op ring, to READ the page by itself */
 	PAGE_STAGE,    /* waits for room in an op ring and for staging memory, to READ the page */
 	PAGE_STORE,    /* set: waits for a credit, to copy the page into its slot */
-	/* the page READ was stale; waits for room in an op ring, to READ the page head. Also the
-	 * READs of a BATCH_PEEK that wait for room */
+	/* the page READ was stale, or its CRC is due; waits for room in an op ring, to READ the
+	 * page head. Also the READs of a BATCH_PEEK that wait for room */
 	PAGE_HEAD,
 	PAGE_PUBLISH, /* set: the page is copied; waits for room in the ctl ring */
 	PAGE_REMOVE,  /* remove: waits for room in the ctl ring */
@@ -301,6 +304,13 @@ enum page_disk {
 	DISK_UNASKED = 0,
 	DISK_ASKED,    /* one CTL_PROMOTE was sent, which suffices */
 	DISK_PROMOTED, /* the engine keeps it in memory until this channel has read it */
+};
+
+/* get: whether the page's bytes are compared with the CRC in its head. */
+enum page_verify {
+	VERIFY_NOT = 0,
+	VERIFY_DUE,  /* from now on, whichever location the page is read from */
+	VERIFY_HEAD, /* the bytes of a page of another member are here; its head is READ */
 };
 
 struct page_work {
@@ -345,8 +355,9 @@ struct page_work {
 	uint8_t owners;
 	/* bit per owner that was asked: owners by the current map, then by the previous map */
 	uint8_t asked;
-	uint8_t slices; /* get: number of slices of this page posted so far */
-	uint8_t disk;   /* enum page_disk */
+	uint8_t slices;     /* get: number of slices of this page posted so far */
+	uint8_t disk : 4;   /* enum page_disk */
+	uint8_t verify : 4; /* get: enum page_verify */
 };
 static_assert(offsetof(struct page_work, other) == 64, "the first line is the hot one");
 static_assert(sizeof(struct page_work) == 128, "a power of two");

@@ -136,6 +136,7 @@ struct pc {
 	struct page_key name_space;
 	unsigned cores;
 	bool no_reattach;
+	uint32_t verify_one_in; /* one hit in this number is compared with its CRC; 0: none */
 	/* the fields below are protected by `lock` */
 	struct session *session; /* the current session with an engine; NULL: none */
 	uint32_t memory_changes; /* number of changes of the table `memory` so far */
@@ -371,9 +372,9 @@ uint32_t run_unqueue(struct pc_batch *b);
 void run_answer(struct pc_channel *ch, const struct request *r, const struct run_done *done,
 	uint32_t status, uint64_t now_ns);
 
-/* local.c: copies a page of this host's pools into the caller's segments. */
-enum pc_result local_get(
-	struct pc_channel *ch, const struct page_work *p, const struct pc_page *page);
+/* local.c: copies a page of this host. *ret_corrupt: PC_STALE, for the CRC of the head. */
+enum pc_result local_get(struct pc_channel *ch, const struct page_work *p,
+	const struct pc_page *page, bool *ret_corrupt);
 bool local_has(
 	const struct session *session, const struct page_key *key, const struct location *at);
 
@@ -391,7 +392,7 @@ bool fetch_stop(struct pc_batch *b, uint32_t i);
 /* One op of the page was answered. The last answer decides the page's result. */
 void fetch_answer(struct pc_channel *ch, const struct request *r, uint32_t status, uint64_t now_ns);
 
-/* head.c: finds out why a page of another member was stale. */
+/* head.c: READs the head of a page that was stale, or that verify.c compares. */
 void head_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns);
 void head_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
 	const struct page_head *head, uint32_t status, uint64_t now_ns);
@@ -405,10 +406,7 @@ void credit_put(struct pc_channel *ch, uint32_t bytes, const struct credit *cred
 void credit_ask(struct pc_channel *ch, uint64_t deadline_ns);
 void credit_answer(struct pc_channel *ch, const struct request *r, const struct ctl_done *done,
 	uint64_t now_ns);
-/*
- * Returns the stocks that are unused since `before_ns` to the engine, except the stock of size
- * `keep`. Returns the number of credits returned.
- */
+/* Gives back the stocks unused since `before_ns`, not that of size `keep`; number of credits */
 uint32_t credit_return(struct pc_channel *ch, uint64_t before_ns, uint32_t keep);
 void credit_forget(struct pc_channel *ch);
 
@@ -496,5 +494,6 @@ void copy_scatter(const struct pc_segment *segments, unsigned count, const unsig
 #include "engine/client/peek.h"
 #include "engine/client/queue.h"
 #include "engine/client/submit.h"
+#include "engine/client/verify.h"
 
 #endif

@@ -324,3 +324,19 @@ void copy_scatter(const struct pc_segment *segments, unsigned count, const unsig
 		from += segments[s].bytes;
 	}
 }
+
+uint32_t copy_scatter_crc(
+	const struct pc_segment *segments, unsigned count, const unsigned char *from)
+{
+	uint32_t crc = 0;
+
+	for (unsigned s = 0; s < count; s++) {
+		struct gather g = {.to = segments[s].base, .pending = segments[s].base, .crc = crc};
+
+		gather(&g, from, segments[s].bytes);
+		gather_pending(&g);
+		crc = g.crc;
+		from += segments[s].bytes;
+	}
+	return crc;
+}

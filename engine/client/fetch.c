@@ -286,7 +286,7 @@ void fetch_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
-void fetch_hit(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
+void fetch_verified(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
 {
 	const struct page_work *p = &b->work[i];
 
@@ -295,6 +295,14 @@ void fetch_hit(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t n
 	ch->peer_rest_until_ns[p->peer] = 0;
 	notice_touch(ch, p, (uint32_t)(now_ns / 1000000));
 	page_done(b, i, PC_HIT);
+}
+
+void fetch_hit(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
+{
+	if (unlikely(verify_due(ch, &b->work[i])))
+		verify_begin(b, i);
+	else
+		fetch_verified(ch, b, i, now_ns);
 }
 
 static void hit(

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finds out why a page of another member could not be read: it was evicted, or it has another
- * length than the caller expects. The second case is the caller's mistake; reporting it as stale
- * would remove a good page from the directory. One READ of the page head tells; this path is rare.
- * Channel thread.
+ * READs the head of a page of another member, to compare the page's bytes with its CRC (verify.c),
+ * or to find out why the page could not be read: it was evicted, or it has another length than the
+ * caller expects. The second case is the caller's mistake; reporting it as stale would remove a
+ * good page from the directory. This path is rare. Channel thread.
  */
 #include "engine/client/client.h"
 
@@ -82,6 +82,16 @@ void head_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
 		/* the failure of a rail tells nothing about the page: READ the head over another
 		 * rail */
 		page_queue(b, i, PAGE_HEAD);
+		return;
+	}
+	if (p->verify == VERIFY_HEAD && status != OP_HIT) {
+		/* the bytes may be right, but that cannot be proven */
+		p->flags |= PAGE_SAW_FAILURE;
+		page_wrong(ch, b, i, now_ns);
+		return;
+	}
+	if (p->verify == VERIFY_HEAD && ours && head->length == p->bytes) {
+		verify_answer(ch, b, i, head, now_ns);
 		return;
 	}
 	if (ours && (head->length != p->bytes || p->flags & PAGE_SAW_REFUSAL))

@@ -34,25 +34,37 @@ bool local_has(const struct session *session, const struct page_key *key, const 
  * Copies a page of this host. Returns PC_HIT, PC_STALE, or PC_INVALID: the stored page has another
  * length.
  */
-enum pc_result local_get(
-	struct pc_channel *ch, const struct page_work *p, const struct pc_page *page)
+enum pc_result local_get(struct pc_channel *ch, const struct page_work *p,
+	const struct pc_page *page, bool *ret_corrupt)
 {
 	const struct session *session = ch->session;
 	const struct page_head *shared = head_at(session, p->at.place, p->bytes);
+	const unsigned char *from;
 	struct page_head head;
+	uint32_t crc = 0;
 
+	*ret_corrupt = false;
 	if (!shared || !local_has(session, &p->key, &p->at))
 		return PC_STALE;
 	head = page_head_load(shared);
 	if (head.length != p->bytes)
 		return page_head_is(&head, &p->key, p->at.generation, head.length) ? PC_INVALID
 										   : PC_STALE;
-	copy_scatter(page->segments, page->segment_count,
-		session->rail[place_rail(p->at.place)].pool + place_offset(p->at.place));
+	from = session->rail[place_rail(p->at.place)].pool + place_offset(p->at.place);
+	if (unlikely(p->verify))
+		crc = copy_scatter_crc(page->segments, page->segment_count, from);
+	else
+		copy_scatter(page->segments, page->segment_count, from);
 	/* loads the page head after the payload; pairs with the fence of the engine, which
 	 * increments the generation before it reuses the slot */
 	shm_fence_load();
 	head = page_head_load(shared);
 	shm_fence_stream();
-	return page_head_is(&head, &p->key, p->at.generation, p->bytes) ? PC_HIT : PC_STALE;
+	if (!page_head_is(&head, &p->key, p->at.generation, p->bytes))
+		return PC_STALE;
+	if (unlikely(p->verify) && page_head_is_proven(&head)) {
+		*ret_corrupt = head.crc != crc;
+		ch->counts.verified += head.crc == crc;
+	}
+	return *ret_corrupt ? PC_STALE : PC_HIT;
 }

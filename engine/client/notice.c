@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Messages to the control plane that get no answer: stale entries and used pages. Best effort: half
- * of the ctl ring stays free for requests that wait for an answer.
+ * Messages to the control plane that get no answer: stale entries, damaged and used pages. Best
+ * effort: half of the ctl ring stays free for requests that wait for an answer.
  */
 #include "engine/client/client.h"
 
@@ -15,6 +15,19 @@ void notice_stale(struct pc_channel *ch, const struct page_work *p)
 		.ref = p->at.ref};
 
 	if (submit_ctl_room(ch, 0, CTL_RING_SLOTS / 2))
+		submit_ctl(ch, &op, 0);
+}
+
+void notice_corrupt(struct pc_channel *ch, const struct page_work *p)
+{
+	struct ctl_op op = {.kind = CTL_CORRUPT,
+		.length = p->bytes,
+		.key = p->key,
+		.place = p->at.place,
+		.generation = p->at.generation,
+		.ref = p->at.ref};
+
+	if (shm_load(&ch->session->status->reports) && submit_ctl_room(ch, 0, CTL_RING_SLOTS / 2))
 		submit_ctl(ch, &op, 0);
 }
 

@@ -96,6 +96,15 @@ PC_API const char *pc_version(void);
 
 /* ---- session ------------------------------------------------------------------------------- */
 
+/* Which pages of a get are compared with the CRC32C in their page head. */
+enum pc_verify {
+	PC_VERIFY_SAMPLE, /* the default: one page in pc_options.verify_one_in, at random */
+	PC_VERIFY_NEVER,
+	PC_VERIFY_ALWAYS,
+};
+#define PC_VERIFY_ONE_IN 1000u        /* default of pc_options.verify_one_in */
+#define PC_VERIFY_ONE_IN_MAX 1000000u /* its upper limit */
+
 struct pc_options {
 	/* path of the engine's Unix socket; NULL: $PEERCACHE_SOCKET, else the default */
 	const char *socket;
@@ -104,6 +113,16 @@ struct pc_options {
 	/* true: do not attach again; after the engine is lost, calls return PC_GONE until
 	 * pc_close() */
 	bool no_reattach;
+	/*
+	 * Which pages are compared after their bytes have arrived, before the call reports them. A
+	 * page that differs is a miss and is reported to its holder, which takes a damaged page
+	 * out. Costs the time to read the page once more and, for a page of another host, one READ
+	 * of its head. A page whose head has no CRC, stored by a client that does not compute it,
+	 * is a hit.
+	 */
+	enum pc_verify verify;
+	/* PC_VERIFY_SAMPLE: one page in this number, 1 to PC_VERIFY_ONE_IN_MAX; 0: the default */
+	unsigned verify_one_in;
 };
 
 /*
@@ -311,6 +330,8 @@ struct pc_counts {
 	uint64_t bytes_staged; /* bytes of bytes_read that went through staging */
 	/* READs of a page that were repeated on another rail after a rail failed */
 	uint64_t reissued;
+	uint64_t verified; /* pages of hits_local and hits_remote with the CRC32C of their head */
+	uint64_t corrupt;  /* READs and copies of pages with another CRC32C: no hits */
 };
 PC_API void pc_channel_counts(const struct pc_channel *channel, struct pc_counts *ret_counts);
 

@@ -332,6 +332,12 @@ void run_answer(struct pc_channel *ch, const struct request *r, const struct run
 			continue;
 		}
 		p->pieces_out = 0;
+		/* not verify_due(): a page that is VERIFY_DUE already is in no run */
+		if (unlikely(ch->verify_left && !--ch->verify_left)) {
+			verify_choose(ch, p);
+			verify_begin(b, i);
+			continue;
+		}
 		p->phase = PAGE_DONE;
 		b->results[i] = PC_HIT;
 		notice_touch(ch, p, now_ms);

@@ -112,13 +112,24 @@ static void touches_send(struct directory *dir, struct owner *owner)
 	Pc__Touch touch = PC__TOUCH__INIT;
 	Pc__Message message = PC__MESSAGE__INIT;
 
+	for (unsigned i = 0; i < owner->reports; i++) {
+		const struct page_report *report = &owner->report[i];
+
+		dir->entry[i].key0 = report->key.word[0];
+		dir->entry[i].key1 = report->key.word[1];
+		dir->entry[i].place = report->place;
+		dir->entry[i].generation = report->generation;
+		dir->entry[i].ref = 0;
+	}
+	touch.n_reported = owner->reports;
+	touch.reported = dir->entry_at;
 	touch.n_places = owner->touched;
 	touch.places = owner->touches;
 	message.body_case = PC__MESSAGE__BODY_TOUCH;
 	message.touch = &touch;
 	/* touches are only hints to the owner: they are dropped when the link has no room */
 	(void)rpc_send(link, &message);
-	owner->touched = 0;
+	owner->touched = owner->reports = 0;
 }
 
 static void touches_due(void *context)
@@ -127,25 +138,51 @@ static void touches_due(void *context)
 
 	dir->touch_armed = false;
 	for (unsigned i = 0; i < NODES_MAX; i++)
-		if (dir->owner[i].touched)
+		if (dir->owner[i].touched || dir->owner[i].reports)
 			touches_send(dir, &dir->owner[i]);
+}
+
+/* The member `ref`, if it may have a page at `place`; else NULL. */
+static struct owner *holder_of(struct control *control, uint32_t ref, uint32_t place)
+{
+	const struct member_record *record = member_by_ref(control, ref);
+	struct owner *owner;
+
+	if (!record || place_rail(place) >= record->map.rails)
+		return NULL;
+	owner = &control->directory->owner[record->map.peer];
+	return owner->ref == ref ? owner : NULL;
+}
+
+static void touch_soon(struct directory *dir)
+{
+	if (dir->touch_armed)
+		return;
+	dir->touch_armed = true;
+	net_timer_set(dir->touch_due, TOUCH_PACE_MS * 1000);
+}
+
+void directory_report(struct control *control, uint32_t ref, const struct page_report *report)
+{
+	struct owner *owner = holder_of(control, ref, report->place);
+
+	if (!owner || owner->reports == REPORTS_MAX)
+		return;
+	owner->report[owner->reports++] = *report;
+	touch_soon(control->directory);
 }
 
 void directory_touch(struct control *control, uint32_t ref, uint32_t place)
 {
 	struct directory *dir = control->directory;
-	const struct member_record *record;
 	struct owner *owner;
 
 	if (ref == control->ref) {
 		publish_touched(control, place);
 		return;
 	}
-	record = member_by_ref(control, ref);
-	if (!record || place_rail(place) >= record->map.rails)
-		return;
-	owner = &dir->owner[record->map.peer];
-	if (owner->ref != ref)
+	owner = holder_of(control, ref, place);
+	if (!owner)
 		return;
 	if (!owner->touches)
 		owner->touches = malloc(MESSAGE_PAGES_MAX * sizeof(owner->touches[0]));
@@ -154,10 +191,7 @@ void directory_touch(struct control *control, uint32_t ref, uint32_t place)
 	owner->touches[owner->touched++] = place;
 	if (owner->touched == MESSAGE_PAGES_MAX)
 		touches_send(dir, owner);
-	if (!dir->touch_armed) {
-		dir->touch_armed = true;
-		net_timer_set(dir->touch_due, TOUCH_PACE_MS * 1000);
-	}
+	touch_soon(dir);
 }
 
 /* ---- turns, open and close ------------------------------------------------------------------- */

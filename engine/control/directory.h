@@ -58,6 +58,14 @@ void directory_forget(struct control *control, const struct page_key *key, uint6
  * eviction keeps visited pages longer.
  */
 void directory_touch(struct control *control, uint32_t ref, uint32_t place);
+/* A page that had another CRC32C than its head says when it was read. */
+struct page_report {
+	struct page_key key;
+	uint32_t place, generation;
+};
+#define REPORTS_MAX 16u /* pages reported to one holder in one Touch; further ones are dropped */
+/* A client of this host has read this page of engine `ref` with another CRC than its head says. */
+void directory_report(struct control *control, uint32_t ref, const struct page_report *report);
 
 /* State of the directory as this engine sees it. The loop's thread. */
 struct directory_counts {

@@ -290,7 +290,7 @@ void owner_clear(struct directory *dir, struct owner *owner)
 	struct item *item;
 
 	owner_rewind(owner);
-	owner->touched = 0;
+	owner->touched = owner->reports = 0;
 	owner->why = SUSPECT_NOT;
 	owner->wait_ns = owner->served_ns = owner->suspect_ns = 0;
 	for (unsigned verb = 0; verb < VERBS; verb++)

@@ -6,6 +6,7 @@
  */
 #include "engine/control/directory_state.h"
 #include "engine/control/member.h"
+#include "engine/control/scrub.h"
 
 bool entries_fit(size_t count, Pc__Entry *const *entries)
 {
@@ -84,10 +85,23 @@ bool directory_serve_remove(
 	return true;
 }
 
+/* True if the pages that the sender reports may be pages of this engine. */
+static bool reported_fit(const struct control *control, const Pc__Touch *touch)
+{
+	if (touch->n_reported == 0)
+		return true;
+	if (touch->n_reported > REPORTS_MAX || !entries_fit(touch->n_reported, touch->reported))
+		return false;
+	for (size_t i = 0; i < touch->n_reported; i++)
+		if (place_rail(touch->reported[i]->place) >= control->rails)
+			return false;
+	return true;
+}
+
 bool directory_serve_touch(struct control *control, struct rpc_link *link, const Pc__Touch *touch)
 {
 	(void)link;
-	if (touch->n_places > MESSAGE_PAGES_MAX)
+	if (touch->n_places > MESSAGE_PAGES_MAX || !reported_fit(control, touch))
 		return false;
 	for (size_t i = 0; i < touch->n_places; i++)
 		if (place_rail(touch->places[i]) >= control->rails)
@@ -95,5 +109,11 @@ bool directory_serve_touch(struct control *control, struct rpc_link *link, const
 	for (size_t i = 0; i < touch->n_places; i++)
 		publish_touched(control, touch->places[i]);
 	control->counter[COUNTER_pages_used_remotely] += touch->n_places;
+	for (size_t i = 0; i < touch->n_reported; i++) {
+		const Pc__Entry *entry = touch->reported[i];
+
+		scrub_reported(control,
+			&(struct page_report){entry_key(entry), entry->place, entry->generation});
+	}
 	return true;
 }

@@ -148,6 +148,8 @@ struct owner {
 	uint64_t cursor;
 	uint32_t *touches;
 	unsigned touched;
+	struct page_report report[REPORTS_MAX]; /* to be sent with the touches */
+	unsigned reports;
 };
 
 enum move_phase {

@@ -13,6 +13,7 @@
 #include "config/log.h"
 #include "engine/control/attach.h"
 #include "engine/control/directory.h"
+#include "engine/control/scrub.h"
 #include "engine/control/tier.h"
 #include "engine/rail/inbox.h"
 #include "numa/clock.h"
@@ -278,7 +279,8 @@ static uint32_t answers_of(const struct ctl_op *op)
 	case CTL_CREDIT: return op->count >= 1 && op->count <= CREDITS_MAX ? op->count : 1;
 	case CTL_RETURN:
 	case CTL_TOUCH:
-	case CTL_STALE: return 0;
+	case CTL_STALE:
+	case CTL_CORRUPT: return 0;
 	default: return 1;
 	}
 }
@@ -301,6 +303,10 @@ static void serve(struct publish *p, struct publish_channel *c, struct ctl_op *o
 		}
 		break;
 	case CTL_STALE: serve_stale(p, op); break;
+	case CTL_CORRUPT:
+		scrub_read(p->control, op->ref,
+			&(struct page_report){op->key, op->place, op->generation});
+		break;
 	case CTL_REMOVE: serve_remove(p, c, op, now_ns); break;
 	case CTL_PROMOTE: tier_serve(p->control, c, op, now_ns); break;
 	default: p->control->counter[COUNTER_ops_invalid]++; answer(p, c, op, OP_INVALID);

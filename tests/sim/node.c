@@ -10,6 +10,7 @@
 #include <sys/random.h>
 
 #include "engine/control/connect.h"
+#include "engine/control/scrub.h"
 #include "engine/control/view.h"
 #include "tests/sim/world.h"
 
@@ -31,6 +32,12 @@ void publish_touched(struct control *control, uint32_t place)
 {
 	(void)control;
 	(void)place;
+}
+
+void scrub_reported(struct control *control, const struct page_report *report)
+{
+	(void)control;
+	(void)report;
 }
 
 enum forget_state publish_forget(struct control *control, const struct page_key *key,

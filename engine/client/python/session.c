@@ -48,23 +48,47 @@ static void close_session(struct session *s)
 	pc_close(pc);
 }
 
+static bool verify_read(const char *text, enum pc_verify *ret)
+{
+	static const char *const words[] = {[PC_VERIFY_SAMPLE] = "sample",
+		[PC_VERIFY_NEVER] = "never",
+		[PC_VERIFY_ALWAYS] = "always"};
+
+	for (unsigned i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+		if (!strcmp(text, words[i])) {
+			*ret = (enum pc_verify)i;
+			return true;
+		}
+	}
+	return false;
+}
+
 static int session_init(PyObject *self, PyObject *args, PyObject *kwargs)
 {
 	struct session *s = (struct session *)self;
-	const char *socket = NULL;
+	struct pc_options options = {.socket = NULL};
+	const char *verify = "sample";
 	struct pc *pc = NULL;
 	int rc;
 
-	if ((kwargs && PyDict_Size(kwargs)) || !PyArg_ParseTuple(args, "|z:Session", &socket)) {
+	if ((kwargs && PyDict_Size(kwargs)) ||
+		!PyArg_ParseTuple(
+			args, "|zsI:Session", &options.socket, &verify, &options.verify_one_in)) {
 		if (!PyErr_Occurred())
-			PyErr_SetString(PyExc_TypeError, "Session(socket=None) takes no keywords");
+			PyErr_SetString(PyExc_TypeError,
+				"Session(socket=None, verify='sample', verify_one_in=0) takes no keywords");
+		return -1;
+	}
+	if (!verify_read(verify, &options.verify)) {
+		PyErr_Format(
+			PyExc_ValueError, "verify is '%s': give never, sample or always", verify);
 		return -1;
 	}
 	if (s->pc) {
 		PyErr_SetString(PyExc_RuntimeError, "this session is open already");
 		return -1;
 	}
-	Py_BEGIN_ALLOW_THREADS rc = pc_open(&(struct pc_options){.socket = socket}, &pc);
+	Py_BEGIN_ALLOW_THREADS rc = pc_open(&options, &pc);
 	Py_END_ALLOW_THREADS if (rc)
 	{
 		raise_error(rc);
@@ -266,6 +290,7 @@ static PyObject *session_counts(PyObject *self, PyObject *nothing)
 	     put_number(dict, "bytes_read", c.bytes_read) &&
 	     put_number(dict, "bytes_written", c.bytes_written) &&
 	     put_number(dict, "bytes_staged", c.bytes_staged) &&
+	     put_number(dict, "verified", c.verified) && put_number(dict, "corrupt", c.corrupt) &&
 	     put_number(dict, "bytes_sidecar", sidecar);
 	for (unsigned r = 0; ok && r < PC_PENDING; r++)
 		ok = put_number(dict, pc_result_name((enum pc_result)r), results[r]);
@@ -305,7 +330,7 @@ static PyMethodDef methods[] = {
 
 static PyType_Slot slots[] = {
 	{Py_tp_doc,
-		(void *)"Session(socket=None): an attachment to the engine of this host. socket: path of the engine's Unix socket; None: $PEERCACHE_SOCKET or the default. Any thread may use it; calls run without the interpreter's lock. Raises OSError if no engine runs there."},
+		(void *)"Session(socket=None, verify='sample', verify_one_in=0): an attachment to the engine of this host. socket: path of the engine's Unix socket; None: $PEERCACHE_SOCKET or the default. verify: never, sample or always: which pages of a get are compared with their CRC32C; verify_one_in: of a sample, one page in this number; 0: 1000. Any thread may use it; calls run without the interpreter's lock. Raises OSError if no engine runs there."},
 	{Py_tp_new, (void *)session_new},
 	{Py_tp_init, (void *)session_init},
 	{Py_tp_dealloc, (void *)session_dealloc},

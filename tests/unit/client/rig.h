@@ -24,6 +24,8 @@
 #define PATIENCE_MS 20000u
 
 static struct fake fake;
+/* Options of the session: a test of verify.c changes `verify` before rig_setup(). */
+static struct pc_options rig_options = {.name_space = "tests", .verify = PC_VERIFY_NEVER};
 static struct pc *pc;
 static struct pc_channel *ch;
 
@@ -49,8 +51,8 @@ static int rig_setup(void **state)
 	fake_start(&fake);
 	pc = NULL;
 	ch = NULL;
-	assert_int_equal(
-		pc_open(&(struct pc_options){.socket = fake.path, .name_space = "tests"}, &pc), 0);
+	rig_options.socket = fake.path;
+	assert_int_equal(pc_open(&rig_options, &pc), 0);
 	assert_int_equal(pc_channel_open(pc, &ch), 0);
 	return 0;
 }

@@ -365,6 +365,34 @@ static void a_forget_does_not_wait_for_a_dead_member(void **state)
 	assert_int_equal(node[0].status, OP_MISS);
 }
 
+static void reports_reach_the_node_that_has_the_page(void **state)
+{
+	struct page_report report = {.key = {{1, 2}}, .place = place_make(1, 77), .generation = 9};
+
+	(void)state;
+	open_nodes(2, 300);
+	/* neither a rail that node 1 has not, nor an unknown member */
+	report.place = place_make(2, 5);
+	directory_report(&node[0].control, node[1].control.ref, &report);
+	report.place = place_make(1, 77);
+	directory_report(&node[0].control, 12345, &report);
+	/* of more than REPORTS_MAX at one time, the rest is dropped */
+	for (unsigned i = 0; i < REPORTS_MAX + 5; i++) {
+		report.generation = 100 + i;
+		directory_report(&node[0].control, node[1].control.ref, &report);
+	}
+	assert_true(nodes_until(node[1].reports > 0, 1000));
+	assert_int_equal(node[1].reports, REPORTS_MAX);
+	assert_int_equal(node[1].reported.place, place_make(1, 77));
+	assert_int_equal(node[1].reported.generation, 100 + REPORTS_MAX - 1);
+	assert_true(page_key_equal(&node[1].reported.key, &report.key));
+	/* there is room again */
+	directory_report(&node[0].control, node[1].control.ref, &report);
+	assert_true(nodes_until(node[1].reports == REPORTS_MAX + 1, 1000));
+	assert_int_equal(node[0].reports, 0);
+	assert_int_equal(node[1].control.counter[COUNTER_messages_bad], 0);
+}
+
 static void touches_reach_the_node_that_has_the_page(void **state)
 {
 	(void)state;
@@ -404,6 +432,7 @@ int main(void)
 		T(a_reported_entry_is_removed_unless_it_is_correct),
 		T(forget_reaches_every_member_that_has_the_page),
 		T(a_forget_does_not_wait_for_a_dead_member),
+		T(reports_reach_the_node_that_has_the_page),
 		T(touches_reach_the_node_that_has_the_page),
 	};
 

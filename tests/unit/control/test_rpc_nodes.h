@@ -43,6 +43,8 @@ struct node {
 	bool stalled; /* true: the node's event loop gets no turn, as if its host were suspended */
 	unsigned touches;
 	uint32_t touched;
+	unsigned reports;
+	struct page_report reported;
 	/* removals: what the stub of the disk answers, and who waits for it */
 	enum forget_state forget;
 	struct forget_wait wait[TOLD_MAX];

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "engine/control/attach.h"
+#include "engine/control/scrub.h"
 
 static unsigned counts[STUB_CALLS];
 int qp_create_status, qp_connect_status, qp_error_status, qp_kill_status, cut_status;
@@ -184,6 +185,14 @@ void publish_touched(struct control *control, uint32_t place)
 
 	n->touches++;
 	n->touched = place;
+}
+
+void scrub_reported(struct control *control, const struct page_report *report)
+{
+	struct node *n = (struct node *)control;
+
+	n->reports++;
+	n->reported = *report;
 }
 
 enum forget_state publish_forget(struct control *control, const struct page_key *key,

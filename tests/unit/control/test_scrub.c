@@ -221,13 +221,112 @@ static void the_event_loop_runs_the_scrubber(void **state)
 	client_close(&c);
 }
 
-static void without_the_setting_there_is_no_scrubber(void **state)
+/* The scrubber without its walk: it compares what readers report, and nothing else. */
+static void only_reports(void)
 {
-	(void)state;
 	scrub_close(&control);
 	settings.engine_scrub_seconds = 0;
 	assert_int_equal(scrub_open(&control), 0);
-	assert_null(control.scrub);
+}
+
+/* A client of this host reports a page of engine `ref`. */
+static void report(struct client *c, uint64_t n, uint32_t ref, const struct stored *page)
+{
+	put(c, (struct ctl_op){.kind = CTL_CORRUPT,
+		       .key = key_of(n),
+		       .ref = ref,
+		       .place = page->credit.place,
+		       .generation = page->credit.generation,
+		       .length = page->length});
+	turns();
+}
+
+static void a_reported_page_is_compared_at_once_and_taken_out_only_if_damaged(void **state)
+{
+	struct stored good, bad;
+	struct client c;
+
+	(void)state;
+	only_reports();
+	client_open(&c, 0);
+	good = store_random(&c, 0, 1, 40000, true);
+	bad = store_random(&c, 1, 2, SCRUB_PIECE_BYTES + 5, true);
+	bad.bytes[SCRUB_PIECE_BYTES] ^= 2;
+	/* a reader that lies, or whose own memory is damaged */
+	report(&c, 1, control.ref, &good);
+	report(&c, 2, control.ref, &bad);
+	while (control.counter[COUNTER_pages_scrubbed] < 2)
+		assert_int_equal(event_base_loop(control.base, EVLOOP_ONCE), 0);
+	assert_int_equal(control.counter[COUNTER_pages_reported], 2);
+	assert_int_equal(control.counter[COUNTER_reads_corrupt], 2);
+	assert_int_equal(control.counter[COUNTER_pages_corrupt], 1);
+	assert_true(is_there(1));
+	assert_false(is_there(2));
+	assert_int_equal(directory.reported, 0);
+	client_close(&c);
+}
+
+static void a_report_of_a_page_that_is_not_there_is_ignored(void **state)
+{
+	struct stored page, other;
+	struct client c;
+
+	(void)state;
+	only_reports();
+	client_open(&c, 0);
+	page = store_random(&c, 0, 1, 4096, true);
+	other = page;
+	other.credit.generation++;
+	report(&c, 1, control.ref, &other); /* another generation */
+	report(&c, 2, control.ref, &page);  /* another key */
+	other = page;
+	other.credit.place = place_make(RAILS, 0);
+	report(&c, 1, control.ref, &other); /* no pool has that rail */
+	other.credit.place = place_make(0, PAGE_UNITS_MAX - 1);
+	report(&c, 1, control.ref, &other); /* behind the pool */
+	/* the last report is served after the others */
+	report(&c, 1, control.ref, &page);
+	while (!control.counter[COUNTER_pages_scrubbed])
+		assert_int_equal(event_base_loop(control.base, EVLOOP_ONCE), 0);
+	assert_int_equal(control.counter[COUNTER_pages_corrupt], 0);
+	assert_true(is_there(1));
+	client_close(&c);
+}
+
+static void reports_that_wait_are_bounded_and_no_page_waits_twice(void **state)
+{
+	struct stored page[SCRUB_REPORTS_MAX + 10];
+	struct client c;
+
+	(void)state;
+	only_reports();
+	client_open(&c, 0);
+	for (unsigned i = 0; i < SCRUB_REPORTS_MAX + 10; i++)
+		page[i] = store_random(&c, 0, i + 1, 4096, true);
+	for (unsigned again = 0; again < 3; again++)
+		for (unsigned i = 0; i < SCRUB_REPORTS_MAX + 10; i++)
+			report(&c, i + 1, control.ref, &page[i]);
+	while (control.counter[COUNTER_pages_scrubbed] < SCRUB_REPORTS_MAX)
+		assert_int_equal(event_base_loop(control.base, EVLOOP_ONCE), 0);
+	/* nothing is left that would fire */
+	assert_int_equal(event_base_loop(control.base, EVLOOP_NONBLOCK), 1);
+	assert_int_equal(control.counter[COUNTER_pages_scrubbed], SCRUB_REPORTS_MAX);
+	assert_int_equal(control.counter[COUNTER_pages_reported], 3 * (SCRUB_REPORTS_MAX + 10));
+	client_close(&c);
+}
+
+static void a_page_of_another_engine_is_reported_to_it(void **state)
+{
+	struct stored page = {.credit = {.place = place_make(1, 5), .generation = 3}};
+	struct client c;
+
+	(void)state;
+	client_open(&c, 0);
+	report(&c, 1, control.ref + 1, &page);
+	assert_int_equal(directory.reported, 1);
+	assert_int_equal(control.counter[COUNTER_reads_corrupt], 1);
+	assert_int_equal(control.counter[COUNTER_pages_reported], 0);
+	client_close(&c);
 }
 
 static int scrub_setup(void **state)
@@ -256,7 +355,10 @@ int main(void)
 		SCRUB_TEST(a_page_is_taken_only_after_a_second_reading),
 		SCRUB_TEST(the_pace_reads_full_pools_in_the_time_of_the_setting),
 		SCRUB_TEST(the_event_loop_runs_the_scrubber),
-		SCRUB_TEST(without_the_setting_there_is_no_scrubber),
+		SCRUB_TEST(a_reported_page_is_compared_at_once_and_taken_out_only_if_damaged),
+		SCRUB_TEST(a_report_of_a_page_that_is_not_there_is_ignored),
+		SCRUB_TEST(reports_that_wait_are_bounded_and_no_page_waits_twice),
+		SCRUB_TEST(a_page_of_another_engine_is_reported_to_it),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

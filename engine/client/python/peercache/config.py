@@ -27,6 +27,7 @@ PATHS_MAX = 1023  # bytes of the list of directories on disks
 DISK_BYTES_MIN, DISK_BYTES_MAX = 6 << 28, 1 << 44  # bytes in one directory
 QPS_MAX, REPLICAS_MAX = 8, 4  # QPs per connection, replicas of a directory entry
 HEARTBEAT_MS, DEAD_AFTER_MS = 500, 3000  # defaults of the engine
+VERIFY_ONE_IN, VERIFY_ONE_IN_MAX = 1000, 1000000  # of libpeercache, PC_VERIFY_*
 
 # Keys of SGLang itself, which it leaves in the dict.
 SGLANG = {"backend_name", "module_path", "class_name", "interface_v1", "allocator", "tp_lcm_size",
@@ -170,6 +171,7 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "engine_socket": text(SOCKET_MAX), "engine_start": flag, "engine_keep": flag,
     "engine_path": text(), "engine_log": text(), "engine_settings": settings,
     "timeout_ms": number(1, 3600000), "exists_timeout_ms": number(1, 3600000),
+    "verify": choice("never", "sample", "always"), "verify_one_in": number(1, VERIFY_ONE_IN_MAX),
     "interface_v1": flag, "extra_backend_tag": text(), "prefix": text(),
     "discovery_addr": seeds, "device_name": devices, "device_names": devices,
     "protocol": choice("rdma", "tcp"),
@@ -235,6 +237,8 @@ class Config:
     interface_v1: bool = False  # SGLang calls the v1 methods
     timeout_ms: int = 5000  # deadline of a get or set
     exists_timeout_ms: int = 1000  # deadline of a look-up
+    verify: str = "sample"  # which pages of a get are compared with their CRC32C
+    verify_one_in: int = VERIFY_ONE_IN  # "sample": one page in this number
     settings: dict[str, str] = field(default_factory=dict)  # of an engine that the store starts
     origins: dict[str, str] = field(default_factory=dict)  # setting -> the key that set it
     unknown: list[str] = field(default_factory=list)  # keys without a meaning
@@ -418,6 +422,8 @@ def read(extra: Optional[Mapping[str, Any]]) -> Config:
     config.interface_v1 = given.get("interface_v1", False)
     config.timeout_ms = given.get("timeout_ms", config.timeout_ms)
     config.exists_timeout_ms = given.get("exists_timeout_ms", config.exists_timeout_ms)
+    config.verify = given.get("verify", config.verify)
+    config.verify_one_in = given.get("verify_one_in", config.verify_one_in)
     engine_settings(given, config, refuse)
     if refused:
         raise ValueError("peercache: the extra config has invalid values: "

@@ -104,6 +104,11 @@ def find_keeper(engine: str) -> str:
     return found
 
 
+def session_arguments(config: Config) -> tuple[str, str, int]:
+    """The arguments of Session() that a config means."""
+    return config.engine_socket, config.verify, config.verify_one_in
+
+
 def attach(config: Config) -> Optional[Session]:
     """A session with the engine of config.engine_socket; None if no engine serves there.
 
@@ -112,7 +117,7 @@ def attach(config: Config) -> Optional[Session]:
     engine without a keeper does not answer.
     """
     try:
-        return Session(config.engine_socket)
+        return Session(*session_arguments(config))
     except (FileNotFoundError, ConnectionRefusedError, ConnectionResetError):
         return None
     except TimeoutError:
@@ -289,7 +294,7 @@ class Attachment:
         self.lost_at: Optional[float] = None
         self.look_at = 0.0
         if not config.engine_start:
-            self.session = Session(config.engine_socket)
+            self.session = Session(*session_arguments(config))
             return
         since = time.time() - FAILED_SECONDS
         try:
@@ -298,7 +303,7 @@ class Attachment:
             self.clients = lock(config.engine_socket + ".clients", fcntl.LOCK_SH)
             starting = lock(config.engine_socket + ".lock", fcntl.LOCK_EX)
         except PermissionError:
-            self.session = Session(config.engine_socket)  # another user's engine
+            self.session = Session(*session_arguments(config))  # another user's engine
             return
         except OSError as error:
             self.close()

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Compares the bytes of hits with the CRC32C in their page head: of all, of a sample, or of none
+ * (pc_options.verify). A page of this host is compared with the head that was loaded after its copy
+ * (local.c). Of a page of another member only its rail has read the head, and under a lease not
+ * even that, so the head is READ now:
+ *
+ *   READ of the page ~> hit, and it is due --> READ of the head (head.c) ~> same CRC: hit
+ *                                                                           else: next location
+ *
+ * The head of one (place, generation) never changes while the page is there, so the CRC is that of
+ * the page that was read. A page that is VERIFY_DUE stays it until it is done: after a mismatch, no
+ * other copy and no second attempt is a hit without being compared. Channel thread.
+ */
+#include "engine/abi/crc32c.h"
+#include "engine/client/client.h"
+
+/*
+ * The distance to the next hit that is compared is uniform in 1 .. 2n - 1, n on average: a fixed
+ * one would compare the same pages of each batch if the batches are alike.
+ */
+static void choose(struct pc_channel *ch)
+{
+	uint32_t one_in = ch->pc->verify_one_in;
+
+	/* xorshift64 (Marsaglia, "Xorshift RNGs", 2003) */
+	ch->verify_random ^= ch->verify_random << 13;
+	ch->verify_random ^= ch->verify_random >> 7;
+	ch->verify_random ^= ch->verify_random << 17;
+	ch->verify_left = one_in ? 1 + (uint32_t)((ch->verify_random >> 32) % (2 * one_in - 1)) : 0;
+}
+
+void verify_open(struct pc_channel *ch)
+{
+	ch->verify_random = (clock_now_ns() ^ (uintptr_t)ch << 20) | 1;
+	for (unsigned i = 0; i < 8; i++)
+		choose(ch);
+}
+
+void verify_choose(struct pc_channel *ch, struct page_work *p)
+{
+	choose(ch);
+	p->verify = VERIFY_DUE;
+	p->regular = false;
+}
+
+static uint32_t crc_of(const struct pc_page *page)
+{
+	uint32_t crc = 0;
+
+	for (unsigned s = 0; s < page->segment_count; s++)
+		crc = crc32c(crc, page->segments[s].base, page->segments[s].bytes);
+	return crc;
+}
+
+void verify_begin(struct pc_batch *b, uint32_t i)
+{
+	struct page_work *p = &b->work[i];
+
+	p->verify = VERIFY_HEAD;
+	p->rails_tried = 0;
+	page_queue(b, i, PAGE_HEAD);
+}
+
+void verify_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
+	const struct page_head *head, uint64_t now_ns)
+{
+	if (page_head_is_proven(head)) {
+		if (crc_of(&b->pages[i]) != head->crc) {
+			verify_failed(ch, b, i, now_ns);
+			return;
+		}
+		ch->counts.verified++;
+	}
+	fetch_verified(ch, b, i, now_ns);
+}
+
+void verify_failed(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
+{
+	ch->counts.corrupt++;
+	notice_corrupt(ch, &b->work[i]);
+	page_wrong(ch, b, i, now_ns);
+}

@@ -64,6 +64,7 @@ struct etcd {
 	bool stored;           /* the key was stored under this lease */
 	bool more;             /* the last list from the start of the keys was not complete */
 	bool from_own;         /* the next list starts at the own key */
+	struct etcd_list list; /* that is used now */
 	struct endpoint *good; /* finished the last round; NULL: none did */
 	char user[NAME_BYTES_MAX];
 	char password[NAME_BYTES_MAX];
@@ -126,8 +127,10 @@ static void round_done(struct endpoint *endpoint, const struct etcd_list *list)
 	if (list->bad)
 		log_warn("cluster.etcd %s: %u values at %s are not address:port and are not used",
 			endpoint->name, list->bad, etcd->keys.start);
-	if (list->count || !part)
-		member_seeds_replace(etcd->control, SEED_ETCD, list->address, list->count);
+	if (!list->count && part)
+		return;
+	etcd->list = *list;
+	member_seeds_replace(etcd->control, SEED_ETCD, etcd->list.address, etcd->list.count);
 }
 
 /* Goes on with the round after a good answer to the present step. */

@@ -29,6 +29,11 @@
  */
 #define MEMBER_SELF_RETRY_NS (30ull * 1000000000)
 /*
+ * time between two exchanges of seeds that do not answer, once this engine has found another one;
+ * until then it is a heartbeat
+ */
+#define MEMBER_ROTATE_NS (10ull * 1000000000)
+/*
  * number of heartbeats between two Members messages to a member, if neither engine's member list
  * has changed
  */
@@ -125,6 +130,12 @@ struct member {
 	uint64_t peer_freed[NODES_MAX];
 	uint64_t peers_freed;
 	struct member_seed seed[SEED_SOURCES * SEEDS_MAX];
+	/* all addresses of a source, which owns them: see member_seeds_replace() */
+	struct {
+		const struct seed_address *address;
+		unsigned count;
+	} list[SEED_SOURCES];
+	uint64_t rotated_ns; /* time of the last seeds_rotate() that did something */
 	struct agreed agreed;
 	struct refusal refusal[REFUSALS];
 	/* number of refusals stored so far; the table is a ring of REFUSALS elements */
@@ -192,9 +203,10 @@ void seed_set(struct member_seed *seed, const struct seed_address *address,
 void member_seeds_tick(struct control *control, uint64_t now_ns);
 /*
  * Makes `count` addresses the seeds of one source. Seeds that are not among them are no longer
- * dialled; members stay members. Of more than SEEDS_MAX addresses, those that are seeds already and
- * answer are kept, and the others are picked at a random place of the list. Never call it from a
- * callback of a link or a dial.
+ * dialled; members stay members. SEEDS_MAX of them are dialled at a time, from a random place of
+ * the list on; those that do not answer make room for others. The caller keeps `address` as it is
+ * until the next call or until the member table is closed. Never call it from a callback of a link
+ * or a dial.
  */
 void member_seeds_replace(struct control *control, enum seed_source source,
 	const struct seed_address *address, unsigned count);

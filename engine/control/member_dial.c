@@ -7,25 +7,6 @@
 
 #include "engine/control/member.h"
 
-void member_seeds_tick(struct control *control, uint64_t now_ns)
-{
-	struct member *member = control->member;
-	uint32_t beat_ms = (uint32_t)control->settings->cluster_heartbeat_ms;
-
-	for (unsigned i = 0; i < SEED_SOURCES * SEEDS_MAX; i++) {
-		struct member_seed *seed = &member->seed[i];
-		const struct member_entry *entry;
-
-		if (!seed->address.host[0] || seed->self || seed->dial || now_ns < seed->retry_ns)
-			continue;
-		entry = seed->name[0] ? member_find(member, seed->name) : NULL;
-		if (entry && (entry->state == MEMBER_ALIVE || entry->state == MEMBER_CANDIDATE))
-			continue;
-		seed->dial = rpc_dial_start(control, seed->address.host, seed->address.port,
-			beat_ms / 10 + 1, beat_ms * 10, seed, true);
-	}
-}
-
 static bool same_address(const struct seed_address *a, const struct seed_address *b)
 {
 	return a->port == b->port && strcmp(a->host, b->host) == 0;
@@ -49,11 +30,16 @@ static struct member_seed *seed_find(struct member_seed *seed, const struct seed
 	return NULL;
 }
 
-void member_seeds_replace(struct control *control, enum seed_source source,
-	const struct seed_address *address, unsigned count)
+/*
+ * Fills the elements of a source from its list. Elements whose address is not in it are freed, and
+ * if it has more addresses than elements, those that do not answer.
+ */
+static void seeds_fill(struct control *control, enum seed_source source)
 {
-	struct member_seed *seed = &control->member->seed[source * SEEDS_MAX];
-	unsigned start = count ? net_random() % count : 0;
+	struct member *member = control->member;
+	struct member_seed *seed = &member->seed[source * SEEDS_MAX];
+	const struct seed_address *address = member->list[source].address;
+	unsigned count = member->list[source].count, start = count ? net_random() % count : 0;
 
 	for (unsigned i = 0; i < SEEDS_MAX; i++) {
 		bool mute = count > SEEDS_MAX && seed[i].dial && seed[i].dial->fails > 0;
@@ -72,5 +58,46 @@ void member_seeds_replace(struct control *control, enum seed_source source,
 		if (!seed_find(seed, each))
 			seed_set(room, each, control->settings);
 	}
+}
+
+/* Of lists that are longer than what is dialled at a time, the next addresses get their turn. */
+static void seeds_rotate(struct control *control, uint64_t now_ns)
+{
+	struct member *member = control->member;
+
+	if (member->alive > 1 && now_ns - member->rotated_ns < MEMBER_ROTATE_NS)
+		return;
+	member->rotated_ns = now_ns;
+	for (unsigned source = 0; source < SEED_SOURCES; source++)
+		if (member->list[source].count > SEEDS_MAX)
+			seeds_fill(control, source);
+}
+
+void member_seeds_tick(struct control *control, uint64_t now_ns)
+{
+	struct member *member = control->member;
+	uint32_t beat_ms = (uint32_t)control->settings->cluster_heartbeat_ms;
+
+	seeds_rotate(control, now_ns);
+	for (unsigned i = 0; i < SEED_SOURCES * SEEDS_MAX; i++) {
+		struct member_seed *seed = &member->seed[i];
+		const struct member_entry *entry;
+
+		if (!seed->address.host[0] || seed->self || seed->dial || now_ns < seed->retry_ns)
+			continue;
+		entry = seed->name[0] ? member_find(member, seed->name) : NULL;
+		if (entry && (entry->state == MEMBER_ALIVE || entry->state == MEMBER_CANDIDATE))
+			continue;
+		seed->dial = rpc_dial_start(control, seed->address.host, seed->address.port,
+			beat_ms / 10 + 1, beat_ms * 10, seed, true);
+	}
+}
+
+void member_seeds_replace(struct control *control, enum seed_source source,
+	const struct seed_address *address, unsigned count)
+{
+	control->member->list[source].address = address;
+	control->member->list[source].count = count;
+	seeds_fill(control, source);
 	member_seeds_tick(control, net_now());
 }

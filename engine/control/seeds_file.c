@@ -3,8 +3,7 @@
  * Addresses of engines to join, from the file cluster.seeds_file: for example a ConfigMap that an
  * orchestrator mounts and replaces. The file is looked at every second and read when it is another
  * one or has changed. A helper thread reads it, because a file system can block. A file that is
- * absent or cannot be read leaves the addresses as they are. Of a file with more addresses than are
- * dialled at a time, those that do not answer make room for others every second.
+ * absent or cannot be read leaves the addresses as they are.
  *
  * All functions run on the control plane's thread, but for reading_run().
  */
@@ -172,8 +171,6 @@ static void reading_done(struct work *work)
 	if (reading->text && !reading->error) {
 		file->version = reading->found;
 		text_use(file, reading->text);
-	} else if (file->count > SEEDS_MAX) {
-		member_seeds_replace(file->control, SEED_FILE, file->address, file->count);
 	}
 	reading_free(reading);
 }

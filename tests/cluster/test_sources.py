@@ -67,7 +67,13 @@ class Sourced(harness.cluster.Cluster):
                          "\n".join(self.log(i)[-1500:] for i in nodes))
 
 
-class File(harness.ClusterTest):
+class SourceTest(harness.ClusterTest):
+    def logged(self, engines, i, text):
+        """Waits for a line of engine i. The other engine alone may have made them one cluster."""
+        harness.wait_for(lambda: text in engines.log(i), 60, f"engine {i} logs {text}")
+
+
+class File(SourceTest):
     def setUp(self):
         folder = tempfile.TemporaryDirectory(prefix="peercache-seeds-")
         self.addCleanup(folder.cleanup)
@@ -102,7 +108,7 @@ class File(harness.ClusterTest):
         self.write(f"127.0.0.1:{engines.port[0]}\n[fd00::1\n127.0.0.1:{engines.port[1]},a:0\n")
         engines.joined([0, 1])
         for text in ('line 2: "[fd00::1" is not address:port', 'line 3: "a:0"', "2 addresses"):
-            self.assertIn(text, engines.log(0))
+            self.logged(engines, 0, text)
         self.stop_cleanly(engines)
 
     def test_a_file_that_is_replaced_by_something_else_harms_no_engine(self):
@@ -129,7 +135,7 @@ class File(harness.ClusterTest):
         self.write("".join(f"127.0.0.{i}:9\n" for i in range(2, 42)) +
                    f"127.0.0.1:{engines.port[0]}\n")
         engines.joined([0, 1])
-        self.assertIn("41 addresses", engines.log(1))
+        self.logged(engines, 1, "41 addresses")
         self.stop_cleanly(engines)
 
 
@@ -223,7 +229,7 @@ def code(text):
 
 
 @unittest.skipUnless(ETCD, "no etcd: run tools/install --etcd")
-class WithEtcd(harness.ClusterTest):
+class WithEtcd(SourceTest):
     def setUp(self):
         folder = tempfile.TemporaryDirectory(prefix="peercache-etcd-")
         self.addCleanup(folder.cleanup)
@@ -244,7 +250,7 @@ class WithEtcd(harness.ClusterTest):
                          {f"127.0.0.1:{port}" for port in engines.port})
         self.assertNotIn("0", [lease for _, lease in found.values()])
         self.assertEqual(len({lease for _, lease in found.values()}), 3)
-        self.assertIn(PREFIX, engines.log(0))
+        self.logged(engines, 0, PREFIX)
         self.stop_cleanly(engines)
 
     def test_keys_that_were_removed_come_back(self):
@@ -312,7 +318,7 @@ class WithEtcd(harness.ClusterTest):
             self.etcd.put(f"{PREFIX}foreign-{i}", value)
         engines = self.begin(2)
         engines.joined([0, 1])
-        self.assertIn("5 values at " + PREFIX, engines.log(0))
+        self.logged(engines, 0, "5 values at " + PREFIX)
         self.stop_cleanly(engines)
 
     def test_more_engines_than_one_list_has(self):

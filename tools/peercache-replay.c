@@ -235,22 +235,25 @@ static json_object *summary(struct replay *r)
 {
 	json_object *o = json_object_new_object();
 	struct pc_counts sum = {0};
+	struct pc_verify_counts verify = {0};
 	uint64_t evictions = 0, unreachable_engines = 0, hits_disk = 0, drops = 0;
 	double seconds = (double)(now_ns() - r->started_ns) / 1e9;
 
 	for (unsigned i = 0; i < r->nodes; i++) {
 		struct pc_counts c;
+		struct pc_verify_counts v;
 		json_object *report = engine_report(r->node[i].pc);
 
 		pc_channel_counts(r->node[i].channel, &c);
+		pc_channel_verify_counts(r->node[i].channel, &v);
 		sum.hits_local += c.hits_local;
 		sum.hits_remote += c.hits_remote;
 		sum.sets += c.sets;
 		sum.stale += c.stale;
 		sum.unreachable += c.unreachable;
 		sum.timeouts += c.timeouts;
-		sum.verified += c.verified;
-		sum.corrupt += c.corrupt;
+		verify.verified += v.verified;
+		verify.corrupt += v.corrupt;
 		sum.bytes_staged += c.bytes_staged;
 		evictions += (uint64_t)report_number(report, "counters.pages_evicted");
 		hits_disk += (uint64_t)report_number(report, "counters.disk_hits");
@@ -272,8 +275,8 @@ static json_object *summary(struct replay *r)
 	add_number(o, "stale", sum.stale);
 	add_number(o, "unreachable", sum.unreachable);
 	add_number(o, "timeouts", sum.timeouts);
-	add_number(o, "verified", sum.verified);
-	add_number(o, "corrupt", sum.corrupt);
+	add_number(o, "verified", verify.verified);
+	add_number(o, "corrupt", verify.corrupt);
 	add_number(o, "evictions", evictions);
 	add_number(o, "engines_gone", unreachable_engines);
 	add_real(o, "hit_ratio", r->blocks ? (double)r->hits / (double)r->blocks : 0);

@@ -74,6 +74,11 @@ static const char *socket_path(const struct pc_options *options)
 	return path && *path ? path : SOCKET_DEFAULT;
 }
 
+/* Programs that were built with the header of before `verify` have zeroes there. */
+static_assert(offsetof(struct pc_options, verify) > offsetof(struct pc_options, no_reattach) &&
+		      sizeof(struct pc_options) == 2 * sizeof(char *) + 8,
+	"the fields about verify lie in what was padding");
+
 /* One hit in *ret_one_in is compared with its CRC; 0: none. */
 static int verify_option(const struct pc_options *options, uint32_t *ret_one_in)
 {
@@ -87,8 +92,7 @@ static int verify_option(const struct pc_options *options, uint32_t *ret_one_in)
 	case PC_VERIFY_NEVER: *ret_one_in = 0; return 0;
 	case PC_VERIFY_ALWAYS: *ret_one_in = 1; return 0;
 	}
-	return error_set(
-		-EINVAL, "verify is %d; give a value of enum pc_verify", (int)options->verify);
+	return error_set(-EINVAL, "verify is %d; give a value of enum pc_verify", options->verify);
 }
 
 int pc_open(const struct pc_options *options, struct pc **ret_pc)

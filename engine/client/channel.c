@@ -470,3 +470,9 @@ void pc_channel_counts(const struct pc_channel *channel, struct pc_counts *ret_c
 	if (channel && ret_counts)
 		*ret_counts = channel->counts;
 }
+
+void pc_channel_verify_counts(const struct pc_channel *channel, struct pc_verify_counts *ret_counts)
+{
+	if (channel && ret_counts)
+		*ret_counts = channel->verify_counts;
+}

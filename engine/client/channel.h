@@ -255,6 +255,7 @@ struct pc_channel {
 	uint32_t spares;
 	/* verify.c: hits until the next one that is compared; 0: none is */
 	uint32_t verify_left;
+	struct pc_verify_counts verify_counts;
 	uint64_t verify_random; /* state of the generator of those distances; never 0 */
 	struct pc_counts counts;
 	struct channel_statistics *statistics; /* in the segment; NULL: not attached */

@@ -64,7 +64,7 @@ enum pc_result local_get(struct pc_channel *ch, const struct page_work *p,
 		return PC_STALE;
 	if (unlikely(p->verify) && page_head_is_proven(&head)) {
 		*ret_corrupt = head.crc != crc;
-		ch->counts.verified += head.crc == crc;
+		ch->verify_counts.verified += head.crc == crc;
 	}
 	return *ret_corrupt ? PC_STALE : PC_HIT;
 }

@@ -120,7 +120,7 @@ struct pc_options {
 	 * of its head. A page whose head has no CRC, stored by a client that does not compute it,
 	 * is a hit.
 	 */
-	enum pc_verify verify;
+	unsigned char verify; /* enum pc_verify */
 	/* PC_VERIFY_SAMPLE: one page in this number, 1 to PC_VERIFY_ONE_IN_MAX; 0: the default */
 	unsigned verify_one_in;
 };
@@ -330,10 +330,16 @@ struct pc_counts {
 	uint64_t bytes_staged; /* bytes of bytes_read that went through staging */
 	/* READs of a page that were repeated on another rail after a rail failed */
 	uint64_t reissued;
+};
+PC_API void pc_channel_counts(const struct pc_channel *channel, struct pc_counts *ret_counts);
+
+/* What came of comparing pages with their CRC32C (pc_options.verify). Rules of pc_counts. */
+struct pc_verify_counts {
 	uint64_t verified; /* pages of hits_local and hits_remote with the CRC32C of their head */
 	uint64_t corrupt;  /* READs and copies of pages with another CRC32C: no hits */
 };
-PC_API void pc_channel_counts(const struct pc_channel *channel, struct pc_counts *ret_counts);
+PC_API void pc_channel_verify_counts(
+	const struct pc_channel *channel, struct pc_verify_counts *ret_counts);
 
 #ifdef __cplusplus
 }

@@ -70,14 +70,14 @@ void verify_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
 			verify_failed(ch, b, i, now_ns);
 			return;
 		}
-		ch->counts.verified++;
+		ch->verify_counts.verified++;
 	}
 	fetch_verified(ch, b, i, now_ns);
 }
 
 void verify_failed(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
 {
-	ch->counts.corrupt++;
+	ch->verify_counts.corrupt++;
 	notice_corrupt(ch, &b->work[i]);
 	page_wrong(ch, b, i, now_ns);
 }

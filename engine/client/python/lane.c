@@ -13,14 +13,15 @@
 #include <stdlib.h>
 
 /* `sum` and the channel's counts are added as arrays of 64-bit numbers. */
-void lane_counts(struct pc_counts *sum, const struct pc_channel *channel)
+void lane_counts(struct lane_counts *sum, const struct pc_channel *channel)
 {
-	struct pc_counts c;
+	struct lane_counts c;
 	uint64_t *to = (uint64_t *)sum;
 	const uint64_t *from = (const uint64_t *)&c;
 
 	_Static_assert(sizeof(c) % sizeof(*to) == 0, "counts are 64-bit numbers throughout");
-	pc_channel_counts(channel, &c);
+	pc_channel_counts(channel, &c.pages);
+	pc_channel_verify_counts(channel, &c.verify);
 	for (size_t i = 0; i < sizeof(c) / sizeof(*to); i++)
 		to[i] += from[i];
 }

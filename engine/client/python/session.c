@@ -48,7 +48,7 @@ static void close_session(struct session *s)
 	pc_close(pc);
 }
 
-static bool verify_read(const char *text, enum pc_verify *ret)
+static bool verify_read(const char *text, unsigned char *ret)
 {
 	static const char *const words[] = {[PC_VERIFY_SAMPLE] = "sample",
 		[PC_VERIFY_NEVER] = "never",
@@ -56,7 +56,7 @@ static bool verify_read(const char *text, enum pc_verify *ret)
 
 	for (unsigned i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
 		if (!strcmp(text, words[i])) {
-			*ret = (enum pc_verify)i;
+			*ret = (unsigned char)i;
 			return true;
 		}
 	}
@@ -267,20 +267,22 @@ static PyObject *session_counts(PyObject *self, PyObject *nothing)
 	struct session *s = (struct session *)self;
 	uint64_t results[RESULTS], calls, lanes, sidecar;
 	PyObject *dict = PyDict_New();
+	struct lane_counts sum;
 	struct pc_counts c;
 	bool ok;
 
 	(void)nothing;
 	pthread_mutex_lock(&s->lock);
-	c = s->counts;
+	sum = s->counts;
 	memcpy(results, s->results, sizeof(results));
 	calls = s->calls;
 	lanes = s->lanes;
 	sidecar = s->bytes_sidecar;
 	for (unsigned p = 0; p < PURPOSES; p++)
 		for (struct lane *lane = s->lane[p]; lane; lane = lane->next)
-			lane_counts(&c, lane->channel);
+			lane_counts(&sum, lane->channel);
 	pthread_mutex_unlock(&s->lock);
+	c = sum.pages;
 	ok = dict && put_number(dict, "calls", calls) && put_number(dict, "channels", lanes) &&
 	     put_number(dict, "hits_local", c.hits_local) &&
 	     put_number(dict, "hits_remote", c.hits_remote) && put_number(dict, "sets", c.sets) &&
@@ -290,7 +292,8 @@ static PyObject *session_counts(PyObject *self, PyObject *nothing)
 	     put_number(dict, "bytes_read", c.bytes_read) &&
 	     put_number(dict, "bytes_written", c.bytes_written) &&
 	     put_number(dict, "bytes_staged", c.bytes_staged) &&
-	     put_number(dict, "verified", c.verified) && put_number(dict, "corrupt", c.corrupt) &&
+	     put_number(dict, "verified", sum.verify.verified) &&
+	     put_number(dict, "corrupt", sum.verify.corrupt) &&
 	     put_number(dict, "bytes_sidecar", sidecar);
 	for (unsigned r = 0; ok && r < PC_PENDING; r++)
 		ok = put_number(dict, pc_result_name((enum pc_result)r), results[r]);

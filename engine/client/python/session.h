@@ -39,6 +39,12 @@ struct lane {
 	size_t stage_bytes;     /* size of `stage` */
 };
 
+/* The counts of a channel, or sums of them. */
+struct lane_counts {
+	struct pc_counts pages;
+	struct pc_verify_counts verify;
+};
+
 /* The Python object Session. `lock` guards the other fields. */
 struct session {
 	PyObject_HEAD pthread_mutex_t lock;
@@ -47,7 +53,7 @@ struct session {
 	struct lane *lane[PURPOSES]; /* lists of idle lanes; the most recently returned is first */
 	unsigned busy;               /* running calls, which keep `pc` open */
 	unsigned lanes;              /* lanes opened since the session was opened */
-	struct pc_counts counts;     /* sums of the closed channels' counts */
+	struct lane_counts counts;   /* sums of the closed channels' counts */
 	uint64_t results[RESULTS];   /* pages by result, indexed by enum pc_result */
 	uint64_t calls;              /* calls about pages that found the session open */
 	uint64_t bytes_sidecar;      /* bytes of the pages of staged calls */
@@ -56,7 +62,7 @@ struct session {
 /* Closes the lane's channel, adds its counts to s->counts and frees the lane's buffers. */
 void lane_free(struct session *s, struct lane *lane);
 /* Adds the channel's counts to *sum. No call may be using the channel. */
-void lane_counts(struct pc_counts *sum, const struct pc_channel *channel);
+void lane_counts(struct lane_counts *sum, const struct pc_channel *channel);
 /*
  * Takes an idle lane or opens one, and counts a running call. NULL: the session is closed, or no
  * channel is available. Called without the interpreter's lock, because opening a channel blocks.

@@ -146,6 +146,14 @@ static inline struct pc_counts counts(void)
 	return c;
 }
 
+static inline struct pc_verify_counts verified(void)
+{
+	struct pc_verify_counts c;
+
+	pc_channel_verify_counts(ch, &c);
+	return c;
+}
+
 static inline unsigned elapsed_ms(uint64_t since_ns)
 {
 	return (unsigned)((clock_now_ns() - since_ns) / 1000000);

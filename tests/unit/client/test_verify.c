@@ -111,14 +111,14 @@ static void damaged_page_is_a_miss(uint32_t node, uint32_t bytes)
 		assert_int_equal(get_one("key-1", to[i], bytes, PATIENCE_MS), PC_HIT);
 		assert_true(same("key-1", to[i], 0, bytes));
 	}
-	assert_int_equal(counts().verified, 2);
-	assert_int_equal(counts().corrupt, 0);
+	assert_int_equal(verified().verified, 2);
+	assert_int_equal(verified().corrupt, 0);
 	assert_int_equal(reports_seen(), 0);
 	flip(node, place, bytes - 1);
 	for (unsigned i = 0; i < 2; i++)
 		assert_int_equal(get_one("key-1", to[i], bytes, PATIENCE_MS), PC_MISS);
-	assert_int_equal(counts().verified, 2);
-	assert_true(counts().corrupt >= 2);
+	assert_int_equal(verified().verified, 2);
+	assert_true(verified().corrupt >= 2);
 	assert_int_equal(counts().misses, 2);
 	is_reported(node, place);
 	assert_int_equal(SEEN(stales), 0);
@@ -161,7 +161,7 @@ static void segments_are_compared_in_page_order(void **state)
 			segment[s] = (struct pc_segment){at + s * 16384 + s, bytes[s]};
 		assert_int_equal(pc_get(ch, &page, 1, PATIENCE_MS, &result), 0);
 		assert_int_equal(result, PC_HIT);
-		assert_int_equal(counts().verified, node + 1);
+		assert_int_equal(verified().verified, node + 1);
 		for (unsigned s = 0; s < 5; from += bytes[s++])
 			assert_true(same(name, segment[s].base, from, bytes[s]));
 		assert_int_equal(from, PAGE_BYTES);
@@ -184,7 +184,7 @@ static void another_copy_is_read_when_the_first_is_damaged(void **state)
 		assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_HIT);
 		assert_true(same("key-1", at, 0, PAGE_BYTES));
 	}
-	assert_int_equal(counts().verified, 20);
+	assert_int_equal(verified().verified, 20);
 	flip(FAKE_B, b, 6);
 	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_MISS);
 }
@@ -198,7 +198,7 @@ static void a_page_without_crc_is_a_hit(void **state)
 	fake_page(&fake, "there", FAKE_A, 0, PAGE_BYTES);
 	assert_int_equal(get_one("here", at, PAGE_BYTES, PATIENCE_MS), PC_HIT);
 	assert_int_equal(get_one("there", at, PAGE_BYTES, PATIENCE_MS), PC_HIT);
-	assert_int_equal(counts().verified + counts().corrupt, 0);
+	assert_int_equal(verified().verified + verified().corrupt, 0);
 }
 
 /* The page was evicted after it was read, before its head was: nothing proves its bytes. */
@@ -219,7 +219,7 @@ static void a_page_evicted_before_its_head_was_read_is_stale(void **state)
 	proven("key-1", FAKE_A, 0, PAGE_BYTES);
 	LET(on_op, evict_before_head);
 	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_STALE);
-	assert_int_equal(counts().verified + counts().corrupt, 0);
+	assert_int_equal(verified().verified + verified().corrupt, 0);
 }
 
 static uint32_t no_heads(struct fake *f, uint32_t rail, const struct op *op)
@@ -263,7 +263,7 @@ static void without_verification_no_head_is_read(void **state)
 	for (unsigned i = 0; i < 100; i++)
 		assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_HIT);
 	assert_int_equal(SEEN(head_reads), 0);
-	assert_int_equal(counts().verified + counts().corrupt, 0);
+	assert_int_equal(verified().verified + verified().corrupt, 0);
 }
 
 /*
@@ -295,9 +295,9 @@ static void a_sample_compares_the_share_that_was_chosen(void **state)
 			assert_int_equal(result[i], PC_HIT);
 	}
 	/* 6,400 hits: 1,600 on average, with a standard deviation of 20 */
-	assert_in_range(counts().verified, 1600 - 160, 1600 + 160);
+	assert_in_range(verified().verified, 1600 - 160, 1600 + 160);
 	assert_true(SEEN(head_reads) > 0);
-	assert_true(SEEN(head_reads) < counts().verified);
+	assert_true(SEEN(head_reads) < verified().verified);
 }
 
 static void a_sample_finds_a_damaged_page_in_the_end(void **state)
@@ -311,7 +311,7 @@ static void a_sample_finds_a_damaged_page_in_the_end(void **state)
 	/* the distance is at most 7 */
 	while (get_one("key-1", at, PAGE_BYTES, PATIENCE_MS) == PC_HIT)
 		assert_true(++wrong < 8);
-	assert_int_equal(counts().corrupt, 1);
+	assert_int_equal(verified().corrupt, 1);
 	is_reported(FAKE_A, place);
 }
 
@@ -321,7 +321,7 @@ static void wrong_options_are_refused(void **state)
 	struct pc *other;
 
 	(void)state;
-	options.verify = (enum pc_verify)3;
+	options.verify = 3;
 	assert_int_equal(pc_open(&options, &other), -EINVAL);
 	options.verify = PC_VERIFY_SAMPLE;
 	options.verify_one_in = PC_VERIFY_ONE_IN_MAX + 1;

@@ -344,7 +344,8 @@ static bool owner_ended(const char *text)
 
 /*
  * A process that was killed keeps the lock until the kernel has ended its I/O. So its successor,
- * which may start at once, waits for that; a lock of a process that lives is refused at once.
+ * which may start at once, waits for that. So does an engine that finds no name yet: the owner has
+ * only just locked the file. A lock of a process that lives is refused at once.
  */
 static bool lock_taken(int lock_fd, uint64_t until_ns, char *text, size_t bytes)
 {
@@ -354,7 +355,7 @@ static bool lock_taken(int lock_fd, uint64_t until_ns, char *text, size_t bytes)
 		if (flock(lock_fd, LOCK_EX | LOCK_NB) == 0)
 			return true;
 		owner_read(lock_fd, text, bytes);
-		if (!owner_ended(text) || clock_now_ns() >= until_ns)
+		if ((text[0] && !owner_ended(text)) || clock_now_ns() >= until_ns)
 			return false;
 		(void)nanosleep(&pause, NULL);
 	}

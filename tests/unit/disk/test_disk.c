@@ -232,26 +232,30 @@ static void pages_of_a_killed_engine_are_found(void **state)
 	assert_int_equal(disk_close(disk), 0);
 }
 
-/* Locks the directory for a process that has ended, until `go` is closed. Returns the holder. */
-static pid_t hold_lock(int go[2])
+/*
+ * Locks the directory until `go` is closed. `text`, the name of the owner, is written before, or
+ * if `late` some time after the lock. Returns the process that holds the lock.
+ */
+static pid_t hold_lock(int go[2], const char *text, bool late)
 {
-	pid_t dead = fork(), holder;
-	char name[96], text[64], byte;
-	int fd, status, ready[2];
+	char name[96], byte;
+	int fd, ready[2];
+	pid_t holder;
 
-	if (!dead)
-		_exit(0);
-	assert_int_equal(waitpid(dead, &status, 0), dead);
 	assert_int_equal(pipe(ready), 0);
 	snprintf(name, sizeof(name), "%s/peercache-disk.lock", directory);
-	snprintf(text, sizeof(text), "killed (pid %d)\n", (int)dead);
 	holder = fork();
 	if (!holder) {
 		close(go[1]);
-		fd = open(name, O_RDWR | O_CREAT, 0600);
-		if (flock(fd, LOCK_EX) || write(fd, text, strlen(text)) < 0)
+		fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
+		if (flock(fd, LOCK_EX) || (!late && write(fd, text, strlen(text)) < 0))
 			_exit(1);
 		close(ready[1]);
+		if (late) {
+			usleep(50000); /* the opener looks meanwhile, or comes later */
+			if (write(fd, text, strlen(text)) < 0)
+				_exit(1);
+		}
 		(void)!read(go[0], &byte, 1);
 		usleep(50000); /* the opener waits meanwhile, or comes later */
 		_exit(0);
@@ -268,11 +272,16 @@ static void the_lock_of_a_killed_engine_is_waited_for(void **state)
 	struct disk_options impatient = options(false);
 	struct disk *disk = NULL;
 	int go[2], status;
-	pid_t holder;
+	pid_t dead = fork(), holder;
+	char text[64];
 
 	(void)state;
+	if (!dead)
+		_exit(0);
+	assert_int_equal(waitpid(dead, &status, 0), dead);
 	assert_int_equal(pipe(go), 0);
-	holder = hold_lock(go);
+	snprintf(text, sizeof(text), "killed (pid %d)\n", (int)dead);
+	holder = hold_lock(go, text, false);
 	impatient.timeout_ms = 20;
 	assert_int_equal(disk_open(&impatient, &disk), -ENODEV);
 	assert_non_null(strstr(captured, "is used by engine killed (pid "));
@@ -282,6 +291,27 @@ static void the_lock_of_a_killed_engine_is_waited_for(void **state)
 	assert_int_equal(status, 0);
 	assert_int_equal(put(disk, 1), DISK_OK);
 	assert_int_equal(disk_close(disk), 0);
+}
+
+/* The owner locks the file first and writes its name then. */
+static void the_name_of_a_new_owner_is_waited_for(void **state)
+{
+	struct disk_options second = options(false);
+	struct disk *disk = NULL;
+	int go[2], status;
+	char text[64];
+	pid_t holder;
+
+	(void)state;
+	assert_int_equal(pipe(go), 0);
+	snprintf(text, sizeof(text), "quick (pid %d)\n", (int)getpid());
+	holder = hold_lock(go, text, true);
+	second.timeout_ms = 60000;
+	assert_int_equal(disk_open(&second, &disk), -ENODEV);
+	assert_non_null(strstr(captured, "is used by engine quick (pid "));
+	close(go[1]);
+	assert_int_equal(waitpid(holder, &status, 0), holder);
+	assert_int_equal(status, 0);
 }
 
 static void another_segment_size_is_refused_with_both_values(void **state)
@@ -403,6 +433,7 @@ int main(void)
 		case_of(a_second_engine_is_refused_and_told_the_owner),
 		case_of(pages_of_a_killed_engine_are_found),
 		case_of(the_lock_of_a_killed_engine_is_waited_for),
+		case_of(the_name_of_a_new_owner_is_waited_for),
 		case_of(another_segment_size_is_refused_with_both_values),
 		case_of(another_layout_version_is_refused),
 		case_of(other_files_of_the_directory_are_left_alone),

@@ -80,6 +80,16 @@ static void threads_become(unsigned wanted)
 	assert_int_equal(entries("/proc/self/task"), wanted);
 }
 
+/* Entries in /proc/self/task of this program when no metrics thread runs. */
+static unsigned threads_alone;
+
+static int setup_all(void **state)
+{
+	(void)state;
+	threads_alone = entries("/proc/self/task");
+	return 0;
+}
+
 /* A bound socket of this port, or of a free one if it is 0. */
 static int bound(int family, uint16_t *port)
 {

@@ -218,7 +218,6 @@ static void readers_get_whole_answers_while_snapshots_change(void **state)
 /* The engine runs without metrics, and the log says why. */
 static void refused(const char *why)
 {
-	unsigned threads = entries("/proc/self/task");
 	char log[1024] = "";
 
 	log_test_capture(log, sizeof(log));
@@ -226,7 +225,7 @@ static void refused(const char *why)
 	log_test_capture(NULL, 0);
 	print_message("%s", log);
 	assert_null(loop.control.metrics);
-	threads_become(threads);
+	threads_become(threads_alone);
 	assert_int_equal(entries("/proc/self/fd"), files);
 	if (!why) {
 		assert_string_equal(log, "");
@@ -340,13 +339,12 @@ static void an_address_of_ipv6_is_served(void **state)
 static void the_end_closes_clients_in_every_state(void **state)
 {
 	static const char *const sent[] = {"", "GET / HT", "GET /metrics HTTP/1.1\r\n\r\n", "PUT "};
-	unsigned threads = entries("/proc/self/task");
 	char text[4096];
 	int fd[40];
 
 	(void)state;
 	serve();
-	assert_int_equal(entries("/proc/self/task"), threads + 1);
+	threads_become(threads_alone + 1);
 	for (unsigned i = 0; i < 40; i++) {
 		fd[i] = dial(AF_INET);
 		assert_true(fd[i] >= 0);
@@ -355,7 +353,7 @@ static void the_end_closes_clients_in_every_state(void **state)
 	line("/healthz", 200, "ok\n"); /* the connections before this one were taken */
 	metrics_close(&loop.control);
 	assert_null(loop.control.metrics);
-	threads_become(threads);
+	threads_become(threads_alone);
 	for (unsigned i = 0; i < 40; i++) {
 		ssize_t n;
 
@@ -394,5 +392,5 @@ int main(void)
 		TEST(the_end_closes_clients_in_every_state),
 	};
 
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return cmocka_run_group_tests(tests, setup_all, NULL);
 }

@@ -246,6 +246,33 @@ int huge_open(const char *name, size_t bytes, int node, bool want_huge, struct h
 	return rc;
 }
 
+int huge_adopt(int fd, size_t bytes, struct huge *ret)
+{
+	struct huge h = {.fd = fd, .page_bytes = SMALL_BYTES};
+	struct stat st;
+	int rc = fstat(fd, &st) < 0 ? -errno : 0;
+
+	/* a file on huge pages has their size as its block size */
+	if (rc == 0 && st.st_blksize >= (blksize_t)HUGE_BYTES)
+		h.page_bytes = HUGE_BYTES;
+	h.bytes = (bytes + h.page_bytes - 1) & ~(h.page_bytes - 1);
+	if (rc == 0 && (!S_ISREG(st.st_mode) || bytes == 0 || (uint64_t)st.st_size != h.bytes))
+		rc = -EINVAL;
+	if (rc == 0)
+		rc = map_aligned(fd, h.bytes, &h.base);
+	if (rc < 0) {
+		close(fd);
+		return rc;
+	}
+	madvise(h.base, h.bytes, MADV_DONTDUMP);
+	if (h.page_bytes == SMALL_BYTES) {
+		madvise(h.base, h.bytes, MADV_HUGEPAGE);
+		remember(fd, h.bytes);
+	}
+	*ret = h;
+	return 0;
+}
+
 void huge_close(struct huge *h)
 {
 	if (!h->base)

@@ -26,6 +26,12 @@ struct huge {
  * registered: huge_open() touches none.
  */
 int huge_open(const char *name, size_t bytes, int node, bool want_huge, struct huge *ret);
+/*
+ * Maps the memory of a memfd that huge_open() of another process made for a request of `bytes`, on
+ * the same machine. Takes ownership of `fd`, also on failure. Returns 0; -EINVAL: the file has
+ * another size; or another negative errno.
+ */
+int huge_adopt(int fd, size_t bytes, struct huge *ret);
 /* Unmaps the memory and closes the memfd. Does nothing if `h` was closed before or is zeroed. */
 void huge_close(struct huge *h);
 

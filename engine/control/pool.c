@@ -98,6 +98,8 @@ static int pool_map(struct pool *pool, const struct pool_options *options)
 	char name[NAME_BYTES_MAX];
 	int rc;
 
+	if (options->adopt)
+		return adopt_map(pool, options);
 	snprintf(name, sizeof(name), "peercache-pool-%u", options->rail);
 	rc = huge_open(
 		name, units * PAGE_UNIT, options->numa_node, options->want_huge, &pool->memory);
@@ -106,10 +108,14 @@ static int pool_map(struct pool *pool, const struct pool_options *options)
 	snprintf(name, sizeof(name), "peercache-heads-%u", options->rail);
 	rc = huge_open(name, units * sizeof(*pool->heads), options->numa_node, options->want_huge,
 		&pool->heads_memory);
-	if (rc)
-		huge_close(&pool->memory);
-	else
+	if (rc == 0) {
 		pool->heads = pool->heads_memory.base;
+		rc = state_make(pool, options);
+	}
+	if (rc) {
+		huge_close(&pool->heads_memory);
+		huge_close(&pool->memory);
+	}
 	return rc;
 }
 
@@ -147,6 +153,8 @@ int pool_open(const struct pool_options *options, struct pool **ret_pool)
 	rc = pool_map(pool, options);
 	if (rc)
 		goto fail;
+	if (options->adopt)
+		adopt_slots(pool, options->adopt);
 	if (options->bytes >= LARGE_BYTES)
 		log_info("pool of rail %u: %llu MiB in %u chunks of %u KiB, ready after %llu ms",
 			pool->rail, (unsigned long long)(pool->memory.bytes >> 20), pool->chunks,
@@ -163,6 +171,7 @@ void pool_close(struct pool *pool)
 {
 	if (!pool)
 		return;
+	huge_close(&pool->state_memory);
 	huge_close(&pool->heads_memory);
 	huge_close(&pool->memory);
 	pool_free_memory(pool);
@@ -176,6 +185,11 @@ const struct huge *pool_memory(const struct pool *pool)
 const struct huge *pool_heads(const struct pool *pool)
 {
 	return &pool->heads_memory;
+}
+
+const struct huge *pool_state_memory(const struct pool *pool)
+{
+	return pool->state ? &pool->state_memory : NULL;
 }
 
 uint64_t pool_page_bytes_max(const struct pool *pool)
@@ -211,8 +225,7 @@ uint32_t pool_locate_exact(
 	return slot;
 }
 
-/* Puts a slot into limbo, without an end: pool_rest() sets it. Its generation is new already. */
-static void limbo_enter(struct pool *pool, uint32_t slot)
+void limbo_enter(struct pool *pool, uint32_t slot)
 {
 	struct chunk *chunk = slot_chunk(pool, slot);
 	struct slot *entry = &pool->slots[slot];
@@ -346,6 +359,7 @@ int pool_return(struct pool *pool, uint32_t place, uint32_t generation)
 	if (slot == NONE)
 		return -EINVAL;
 	page_head_retire(&pool->heads[place_unit(place)]);
+	pool_own(pool, place, POOL_OWNER_NONE);
 	slot_chunk(pool, slot)->credits--;
 	limbo_enter(pool, slot);
 	return 0;
@@ -372,6 +386,7 @@ int pool_publish(struct pool *pool, uint32_t place, uint32_t generation, const s
 	if (length > (uint64_t)pool->class[chunk->class].units * PAGE_UNIT)
 		return -EINVAL;
 	page_head_publish(&pool->heads[place_unit(place)], key, length);
+	pool_own(pool, place, POOL_OWNER_NONE);
 	chunk->credits--;
 	chunk->pages++;
 	chunk->used_at = ++pool->published;

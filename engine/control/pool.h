@@ -24,9 +24,38 @@
 #define CONTROL_POOL_H
 
 #include "engine/abi/page.h"
+#include "engine/control/pool_state.h"
 #include "numa/huge.h"
 
 struct pool;
+
+/*
+ * A slot that a client or a disk may be writing to, although the engine that granted it has ended.
+ */
+struct pool_quarantined {
+	uint32_t owner; /* as pool_own() recorded it */
+	uint32_t place, generation;
+	uint32_t length; /* of the slot, bytes */
+};
+
+/*
+ * A pool that an earlier process of this engine left. The fields are descriptors of its memfds,
+ * which pool_open() takes ownership of, and two functions.
+ */
+struct pool_adopt {
+	int memory_fd, heads_fd, state_fd;
+	/*
+	 * Tells of an adopted page. Returns false if the page is not wanted, for example because
+	 * another slot has the same key: its slot is then retired.
+	 */
+	bool (*page)(void *context, const struct page_head *head, uint32_t place);
+	/*
+	 * Tells of a slot in quarantine. It is a credit: pool_return() ends its quarantine, once
+	 * its owner is known to write no more.
+	 */
+	void (*quarantined)(void *context, const struct pool_quarantined *slot);
+	void *context;
+};
 
 struct pool_options {
 	unsigned rail;
@@ -35,19 +64,26 @@ struct pool_options {
 	bool want_huge;
 	/* L: how long a slot rests before it is handed out again, ns; fixed for the pool's life */
 	uint64_t limbo_ns;
+	bool want_state; /* keep a state with which the next process can adopt the pool */
+	/* the pool to adopt; NULL: a new one */
+	const struct pool_adopt *adopt;
 	/* CLOCK_MONOTONIC_RAW in ns. NULL: clock_raw_ns(); tests replace it */
 	uint64_t (*clock_ns)(void);
 };
 
 /*
  * Opens a pool of options->bytes, 4 MiB to 1 TiB; a remainder smaller than a chunk is not used.
- * Returns 0, -EINVAL (bytes or rail out of range), -ENOMEM or the error of huge_open().
+ * Returns 0, -EINVAL (bytes or rail out of range), -ENOMEM or the error of huge_open(). With
+ * options->adopt also -EPROTO: the memory is of another layout or geometry, or its state is
+ * damaged; nothing in it was changed, and the caller opens a new pool.
  */
 int pool_open(const struct pool_options *options, struct pool **ret_pool);
 void pool_close(struct pool *pool);
 
 const struct huge *pool_memory(const struct pool *pool);
 const struct huge *pool_heads(const struct pool *pool);
+/* The memory of the state; NULL without one. */
+const struct huge *pool_state_memory(const struct pool *pool);
 /* length of the longest page that this pool can hold */
 uint64_t pool_page_bytes_max(const struct pool *pool);
 
@@ -58,6 +94,11 @@ uint64_t pool_page_bytes_max(const struct pool *pool);
  */
 int pool_take(
 	struct pool *pool, uint32_t page_bytes, uint32_t *ret_place, uint32_t *ret_generation);
+/*
+ * Records who may write to the slot of a credit; to be called before the slot is granted.
+ * pool_return() and pool_publish() end the ownership. No effect on a pool without a state.
+ */
+void pool_own(struct pool *pool, uint32_t place, uint32_t owner);
 /*
  * CREDIT -> LIMBO, because the client may still be writing to the slot. -EINVAL: (place,
  * generation) is no credit.

@@ -88,11 +88,16 @@ uint32_t chunks_for(const struct pool *pool, uint32_t units)
 
 uint32_t chunk_assign(struct pool *pool, uint32_t units)
 {
-	uint32_t number = pool->empty.first, class = class_serving(pool, units);
-	struct chunk *chunk;
-
 	if (chunks_for(pool, units) == 0)
 		return NONE;
+	return chunk_assign_at(pool, pool->empty.first, units);
+}
+
+uint32_t chunk_assign_at(struct pool *pool, uint32_t number, uint32_t units)
+{
+	uint32_t class = class_serving(pool, units);
+	struct chunk *chunk;
+
 	if (class == NONE) {
 		if (pool->classes == CLASSES_MAX)
 			return NONE;
@@ -107,6 +112,9 @@ uint32_t chunk_assign(struct pool *pool, uint32_t units)
 		.recycled = NONE,
 		.free = pool->class[class].slots,
 		.used_at = pool->published};
+	/* before a slot of the chunk is handed out */
+	if (pool->state)
+		shm_store(&pool->state_units[number], pool->class[class].units);
 	pool->class[class].chunks++;
 	pool->class[class].free += chunk->free;
 	chunk_list_add(pool, &pool->class[class].ready, number);
@@ -145,6 +153,8 @@ static void chunk_release(struct pool *pool, uint32_t number, uint64_t now_ns)
 		class->free -= chunk->free;
 	}
 	chunk->class = NONE;
+	if (pool->state)
+		shm_store(&pool->state_units[number], 0);
 	chunk_list_add(pool, &pool->empty, number);
 	pool->empties++;
 	if (--class->chunks == 0)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Declarations shared by pool.c, pool_chunk.c and pool_evict.c; no other file includes this header.
+ * Declarations shared by the files pool*.c; no other file includes this header.
  * The control plane's thread only.
  *
  * The number of a slot is chunk << shift | index in the chunk, so the slots of one chunk are
@@ -127,6 +127,11 @@ struct size_class {
 
 struct pool {
 	struct huge memory, heads_memory;
+	/* the state for the next process, and its tables; NULL: the pool keeps none */
+	struct huge state_memory;
+	struct pool_state *state;
+	uint32_t *state_units;
+	uint32_t *state_owner;
 	struct page_head *heads; /* array of the page heads, one for each unit of the pool */
 	struct slot *slots;
 	struct chunk *chunk;
@@ -201,6 +206,26 @@ uint32_t pool_locate_exact(
 /* Makes a slot whose limbo has ended, and which is in no list, free. */
 void limbo_end(struct pool *pool, uint32_t slot, uint64_t now_ns);
 
+/*
+ * Puts a slot into limbo; pool_rest() sets its end. Its generation is new already, and its chunk
+ * does not count it in another state.
+ */
+void limbo_enter(struct pool *pool, uint32_t slot);
+
+/* ---- pool_adopt.c: what the next process needs, and its adoption ----------------------------- */
+
+/* Makes the state of a new pool, if options->want_state. Returns 0 or -errno. */
+int state_make(struct pool *pool, const struct pool_options *options);
+
+/*
+ * Maps the memory of options->adopt. Takes ownership of its descriptors, also on failure. Returns
+ * 0, -EPROTO if it is not a pool of this geometry, or another -errno. Changes nothing in the
+ * memory.
+ */
+int adopt_map(struct pool *pool, const struct pool_options *options);
+/* Makes the tables from the memory, and retires the slots that are neither page nor owned. */
+void adopt_slots(struct pool *pool, const struct pool_adopt *adopt);
+
 /* ---- pool_chunk.c: chunks and their size classes --------------------------------------------- */
 
 void chunk_list_add(struct pool *pool, struct chunk_list *list, uint32_t chunk);
@@ -217,6 +242,8 @@ uint32_t chunks_for(const struct pool *pool, uint32_t units);
  * no free chunk, or no further class.
  */
 uint32_t chunk_assign(struct pool *pool, uint32_t units);
+/* Gives a certain free chunk to the class of `units`, as chunk_assign() does with any. */
+uint32_t chunk_assign_at(struct pool *pool, uint32_t number, uint32_t units);
 /* Takes a free slot of the size class, which must have one, and returns its number. */
 uint32_t chunk_slot_take(struct pool *pool, struct size_class *class);
 /* Marks the slot as free. A chunk whose slots are all free becomes a free chunk. */

@@ -237,6 +237,7 @@ static int serve(
 
 	if (rc < 0)
 		return EXIT_FAILED;
+	service_stored_drop();
 	signals_install(control);
 	tell_ready(control, args);
 	rc = control_run(control);

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -29,7 +30,7 @@ static const char usage[] =
 	"engine.socket=PATH is added to them. The keeper speaks the protocol of systemd's service\n"
 	"manager: it takes READY=1, EXTEND_TIMEOUT_USEC, FDSTORE=1, FDNAME, FDPOLL=0,\n"
 	"FDSTOREREMOVE=1 and BARRIER=1 on NOTIFY_SOCKET, and passes the socket and the stored file\n"
-	"descriptors (at most 256) by LISTEN_FDS, LISTEN_PID and LISTEN_FDNAMES.\n"
+	"descriptors (at most 640) by LISTEN_FDS, LISTEN_PID and LISTEN_FDNAMES.\n"
 	"\n"
 	"The pause before a restart is 0.1 s. It doubles, up to 30 s, after each run in which the\n"
 	"engine was not ready. An engine that exits with status 0 is restarted too. An engine that\n"
@@ -174,6 +175,20 @@ static void descriptors_close_on_exec(void)
 		(void)fcntl(fd, F_SETFD, FD_CLOEXEC);
 }
 
+/*
+ * An engine's start needs three numbers for each stored descriptor at a time. The engine would
+ * raise this limit for itself, too.
+ */
+static void descriptors_allow(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+		return;
+	limit.rlim_cur = limit.rlim_max;
+	(void)setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 int main(int argc, char **argv)
 {
 	struct keeper_options options = {
@@ -184,6 +199,7 @@ int main(int argc, char **argv)
 	if (code >= 0)
 		return code;
 	descriptors_close_on_exec();
+	descriptors_allow();
 	code = keeper_open(&keeper, &options) < 0 ? EXIT_FAILURE : keeper_run(&keeper);
 	keeper_close(&keeper);
 	log_flush();

@@ -7,6 +7,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
+#include <stdalign.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,11 +24,19 @@
 
 #define LISTEN_FDS_START 3 /* number of the first passed descriptor: sd_listen_fds(3) */
 
+/* A descriptor that an engine before this one stored; fd -1: it was given away. */
+struct stored_fd {
+	int fd;
+	char name[NOTIFY_NAME_BYTES];
+};
+
 static struct {
 	struct sockaddr_un notify; /* address of NOTIFY_SOCKET */
 	socklen_t notify_bytes;    /* 0: no process is told anything */
 	int listener;              /* passed socket of clients; -1: none, or given away */
 	int keeper;                /* passed read end of the keeper's pipe; -1: the same */
+	struct stored_fd *stored;
+	unsigned stored_count;
 } service = {.listener = -1, .keeper = -1};
 
 /* ---- telling --------------------------------------------------------------------------------- */
@@ -46,22 +56,44 @@ static void notify_address(const char *path)
 	service.notify_bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + bytes);
 }
 
-void service_tell(const char *text)
+/* Sends one message, with a descriptor unless `passed` is -1. */
+static void tell(const char *text, int passed)
 {
 	const struct timeval wait = {.tv_sec = 1};
+	alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {0};
+	struct iovec io = {.iov_base = (void *)(uintptr_t)text, .iov_len = strlen(text)};
+	struct msghdr header = {.msg_name = &service.notify,
+		.msg_namelen = service.notify_bytes,
+		.msg_iov = &io,
+		.msg_iovlen = 1};
 	int fd;
 
 	if (!service.notify_bytes)
 		return;
+	if (passed >= 0) {
+		struct cmsghdr *c;
+
+		header.msg_control = control;
+		header.msg_controllen = sizeof(control);
+		c = CMSG_FIRSTHDR(&header);
+		c->cmsg_level = SOL_SOCKET;
+		c->cmsg_type = SCM_RIGHTS;
+		c->cmsg_len = CMSG_LEN(sizeof(int));
+		memcpy(CMSG_DATA(c), &passed, sizeof(int));
+	}
 	fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		return;
 	(void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof(wait));
-	if (sendto(fd, text, strlen(text), MSG_NOSIGNAL, (struct sockaddr *)&service.notify,
-		    service.notify_bytes) < 0)
+	if (sendmsg(fd, &header, MSG_NOSIGNAL) < 0)
 		log_warn("cannot tell the process that started this engine: %s (NOTIFY_SOCKET)",
 			strerror(errno));
 	close(fd);
+}
+
+void service_tell(const char *text)
+{
+	tell(text, -1);
 }
 
 void service_extend(void)
@@ -93,7 +125,7 @@ static bool is_pipe(int fd)
 /* Takes one passed descriptor. `name`: that of LISTEN_FDNAMES, "" without one. */
 static void take(int fd, const char *name)
 {
-	char text[sizeof("FDSTOREREMOVE=1\nFDNAME=") + NOTIFY_NAME_BYTES];
+	struct stored_fd *stored = &service.stored[service.stored_count];
 
 	if (fcntl(fd, F_SETFD, FD_CLOEXEC) < 0) {
 		log_warn("descriptor %d of LISTEN_FDS is not open: %s", fd, strerror(errno));
@@ -107,14 +139,9 @@ static void take(int fd, const char *name)
 		service.listener = fd;
 		return;
 	}
-	close(fd);
-	log_info(
-		"descriptor %d (%s), stored by an engine before this one, has no use here: removed",
-		fd, name);
-	if (notify_name_valid(name, strlen(name))) {
-		snprintf(text, sizeof(text), "FDSTOREREMOVE=1\nFDNAME=%s", name);
-		service_tell(text);
-	}
+	stored->fd = fd;
+	snprintf(stored->name, sizeof(stored->name), "%s", name);
+	service.stored_count++;
 }
 
 /* Copies the name up to ':' or to the end of the list *at, and moves *at behind it. */
@@ -156,6 +183,10 @@ void service_open(void)
 			count, SERVICE_FDS_MAX);
 		count = 0;
 	}
+	if (count > 0)
+		service.stored = calloc((size_t)count, sizeof(*service.stored));
+	if (!service.stored)
+		count = 0;
 	for (int i = 0; i < count; i++) {
 		name[0] = '\0';
 		if (names)
@@ -196,4 +227,106 @@ int service_keeper(void)
 
 	service.keeper = -1;
 	return fd;
+}
+
+/* ---- stored descriptors ---------------------------------------------------------------------- */
+
+bool service_stores(void)
+{
+	return service.notify_bytes;
+}
+
+void service_store(const char *name, int fd)
+{
+	char text[sizeof("FDSTORE=1\nFDPOLL=0\nFDNAME=") + NOTIFY_NAME_BYTES];
+
+	/* FDPOLL=0: a socket whose other end is closed tells the next engine that it is */
+	snprintf(text, sizeof(text), "FDSTORE=1\nFDPOLL=0\nFDNAME=%s", name);
+	tell(text, fd);
+}
+
+void service_unstore(const char *name)
+{
+	char text[sizeof("FDSTOREREMOVE=1\nFDNAME=") + NOTIFY_NAME_BYTES];
+
+	if (!notify_name_valid(name, strlen(name)))
+		return;
+	snprintf(text, sizeof(text), "FDSTOREREMOVE=1\nFDNAME=%s", name);
+	tell(text, -1);
+}
+
+static int give(struct stored_fd *stored)
+{
+	int fd = stored->fd;
+
+	stored->fd = -1;
+	return fd;
+}
+
+int service_stored(const char *name)
+{
+	for (unsigned i = 0; i < service.stored_count; i++)
+		if (service.stored[i].fd >= 0 && !strcmp(service.stored[i].name, name))
+			return give(&service.stored[i]);
+	return -1;
+}
+
+int service_stored_number(const char *prefix, uint32_t *ret_number)
+{
+	size_t bytes = strlen(prefix);
+
+	for (unsigned i = 0; i < service.stored_count; i++) {
+		struct stored_fd *stored = &service.stored[i];
+		const char *digits = stored->name + bytes;
+		unsigned long long value;
+		char *end;
+
+		if (stored->fd < 0 || strncmp(stored->name, prefix, bytes) || *digits < '1' ||
+			*digits > '9' || strlen(digits) > 10)
+			continue;
+		value = strtoull(digits, &end, 10);
+		if (*end || value > UINT32_MAX)
+			continue;
+		*ret_number = (uint32_t)value;
+		return give(stored);
+	}
+	return -1;
+}
+
+void service_stored_drop(void)
+{
+	for (unsigned i = 0; i < service.stored_count; i++) {
+		struct stored_fd *stored = &service.stored[i];
+
+		if (stored->fd < 0)
+			continue;
+		log_info(
+			"the descriptor %s, stored by an engine before this one, has no use here: removed",
+			stored->name);
+		close(stored->fd);
+		service_unstore(stored->name);
+	}
+	free(service.stored);
+	service.stored = NULL;
+	service.stored_count = 0;
+}
+
+int service_barrier(unsigned timeout_ms)
+{
+	struct pollfd p = {.events = 0};
+	int ends[2], rc;
+
+	if (!service.notify_bytes)
+		return 0;
+	if (pipe2(ends, O_CLOEXEC) < 0)
+		return -errno;
+	tell("BARRIER=1", ends[1]);
+	close(ends[1]);
+	p.fd = ends[0];
+	/* the receiver closes its copy of the write end after it has read all messages before */
+	do
+		rc = poll(&p, 1, (int)timeout_ms);
+	while (rc < 0 && errno == EINTR);
+	close(ends[0]);
+	return rc > 0 ? 0 : -ETIMEDOUT;
 }

@@ -8,8 +8,11 @@
 #ifndef KEEPER_SERVICE_H
 #define KEEPER_SERVICE_H
 
+#include <stdbool.h>
+#include <stdint.h>
+
 /* largest number of file descriptors that an engine takes from the process that started it */
-#define SERVICE_FDS_MAX 320
+#define SERVICE_FDS_MAX 704
 /* what service_extend() adds to the time that a start may take, s */
 #define SERVICE_EXTEND_SECONDS 120
 /* name of the pipe whose end tells an engine that its keeper has ended */
@@ -17,8 +20,7 @@
 
 /*
  * Reads NOTIFY_SOCKET, LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES, and removes the last three from
- * the environment. A descriptor that this engine has no use for is closed, and the other side is
- * told to close it too. Call it before the first thread starts.
+ * the environment. Call it before the first thread starts.
  */
 void service_open(void);
 
@@ -38,6 +40,27 @@ int service_keeper(void);
  * Waits at most 1 s for it.
  */
 void service_tell(const char *text);
+
+/*
+ * Stored descriptors: the process that started this engine keeps them when the engine ends, however
+ * it ends, and passes them to the next one. Names have at most 15 characters.
+ *
+ * service_stores(): is there a process to store them? It need not be willing to.
+ * service_store(): stores a copy of `fd`, until service_unstore() or the end of that process.
+ * service_stored(): gives the caller a descriptor that an engine before this one stored; it stays
+ * stored. -1: there is none of that name.
+ * service_stored_number(): the same for a name that is `prefix` and a decimal number; any of them.
+ * service_stored_drop(): closes the descriptors that the caller has not taken, and removes them
+ * from the store.
+ * service_barrier(): waits until all that was told is done. Returns 0, or -ETIMEDOUT.
+ */
+bool service_stores(void);
+void service_store(const char *name, int fd);
+void service_unstore(const char *name);
+int service_stored(const char *name);
+int service_stored_number(const char *prefix, uint32_t *ret_number);
+void service_stored_drop(void);
+int service_barrier(unsigned timeout_ms);
 
 /*
  * Tells that the start goes on and may take SERVICE_EXTEND_SECONDS more, so that a time-out of

@@ -10,7 +10,11 @@
 
 #include "engine/keeper/notify.h"
 
-#define STORE_FDS_MAX 256u /* as FileDescriptorStoreMax of a systemd unit allows */
+/*
+ * An engine stores three descriptors for a rail and one for each channel, and those of the channels
+ * of engines before it until their clients have left them.
+ */
+#define STORE_FDS_MAX 640u
 
 struct stored {
 	int fd;

@@ -20,7 +20,7 @@ import harness
 
 PLAYED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "played_engine.py")
 PAUSE = re.compile(r"restart in (\d+) ms")
-STORE_MAX = 256
+STORE_MAX = 640
 PTRACE_SEIZE = 0x4206
 
 
@@ -336,15 +336,15 @@ class Store(Keeper):
         keeper = self.keep()
         engine = self.ready()
         before = self.fds(keeper)
-        for i in range(0, 320, 40):
+        for i in range(0, 720, 40):
             engine.tell(f"FDSTORE=1\nFDNAME=n{i}", *(f"memfd:{i + k}" for k in range(40)))
         self.assertEqual(self.fds(keeper), before + STORE_MAX)
-        self.logged("the store has its maximum of 256")
+        self.logged("the store has its maximum of 640")
         engine.end(op="exit", status=0)
         engine = self.ready()
         self.assertEqual(len(engine.about["names"]), STORE_MAX + 2)
         self.assertEqual(engine.ask(op="read", name="n0"), [str(i) for i in range(40)])
-        for i in range(0, 320, 40):
+        for i in range(0, 720, 40):
             engine.tell(f"FDSTOREREMOVE=1\nFDNAME=n{i}")
         self.assertEqual(self.fds(keeper), before)
 

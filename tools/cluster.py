@@ -107,8 +107,10 @@ class Namespaces:
 
 class Cluster:
     def __init__(self, build, nodes=2, pool_bytes="1GiB", link="shm", netns=False, settings=(),
-                 quiet=True, device="soft", disk=None):
+                 quiet=True, device="soft", disk=None, keeper=False):
         self.engine = find_program(build, "engine/peercache-engine")
+        # With a keeper, process[i] is the keeper; the engine is its child, see engine_pid().
+        self.keeper = find_program(build, "engine/peercache-keeper") if keeper else None
         self.before = []  # first words of an engine's command line: tools/soft-connectx
         if device == "mlx5":
             self.before = [os.path.join(ROOT, "tools", "soft-connectx"), "--library",
@@ -170,9 +172,14 @@ class Cluster:
         serves; the pipe ends without a byte when the engine exits first."""
         self.close_ready(i)
         self.ready[i], write_end = os.pipe()
+        command, ready = self.command(i), ["--ready-fd", str(write_end)]
+        if self.keeper:
+            command = [self.keeper, "--socket", self.sockets[i], *ready, *command]
+        else:
+            command += ready
         try:
             self.process[i] = subprocess.Popen(
-                self.command(i) + ["--ready-fd", str(write_end)], stdin=subprocess.DEVNULL,
+                command, stdin=subprocess.DEVNULL,
                 stdout=log, stderr=log, start_new_session=True, pass_fds=[write_end])
         finally:
             os.close(write_end)
@@ -236,6 +243,22 @@ class Cluster:
         self.process[i].send_signal(how)
         self.process[i].wait()
         self.process[i] = None
+
+    def engine_pid(self, i):
+        """The process id of engine i, also under a keeper; None if it does not run."""
+        try:
+            with open(self.sockets[i] + ".pid", encoding="ascii") as file:
+                pid = int(file.read())
+            os.kill(pid, 0)
+            return pid
+        except (OSError, ValueError):
+            return None
+
+    def crash(self, i, how=signal.SIGKILL):
+        """Kills engine i, whose keeper restarts it. Returns when the next engine serves."""
+        before = self.engine_pid(i)
+        os.kill(before, how)
+        self.wait("serve again", lambda: (self.status(i) or {"pid": before})["pid"] != before, i)
 
     def restart(self, i):
         self.launch(i)
@@ -319,6 +342,8 @@ def main():
                         help="give each engine a network namespace; TCP only")
     parser.add_argument("--set", dest="settings", action="append", default=[],
                         metavar="SECTION.KEY=VALUE", help="a setting for every engine")
+    parser.add_argument("--keeper", action="store_true",
+                        help="run each engine under peercache-keeper")
     parser.add_argument("--logs", action="store_true", help="show the engines' logs at the end")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="-- COMMAND [ARG]...")
     options = parser.parse_args()
@@ -331,7 +356,7 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     cluster = Cluster(options.build, options.nodes, options.pool_bytes, link, options.netns,
                       options.settings, quiet=not options.logs,
-                      device=options.device)
+                      device=options.device, keeper=options.keeper)
     try:
         cluster.start()
         path = os.path.join(os.path.abspath(options.build), "tools")

@@ -21,6 +21,7 @@ struct word {
 };
 
 static const struct word engine_words[] = {
+	{"life", "life", 1},
 	{"stopping", "stopping", 1},
 	{"map_epoch", "map_epoch", 1},
 	{"pages", "keys", 1},
@@ -43,6 +44,7 @@ static const struct word engine_words[] = {
 	{"client_channels", "clients.channels", 1},
 	{"client_regions", "clients.regions", 1},
 	{"client_credits", "clients.credits", 1},
+	{"client_credits_reserved", "clients.reserved", 1},
 	{"client_credits_waiting", "clients.waiting", 1},
 	{"client_statistics_refused_total", "clients.statistics_refused", 1},
 	{"connections_waiting", "connections.asked", 1},

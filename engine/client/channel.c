@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -238,6 +239,11 @@ static void wait_until_drained(const struct pc_channel *ch)
 static void detach(struct pc_channel *ch)
 {
 	munmap(ch->segment, ch->layout.bytes);
+	/*
+	 * Tells the engine, or its successor, that this thread writes to none of the channel's
+	 * slots any more. A forked process may have a copy of the descriptor, so close() would not.
+	 */
+	(void)shutdown(ch->wake, SHUT_RDWR);
 	close(ch->wake);
 	ch->segment = NULL;
 	ch->statistics = NULL;

@@ -16,6 +16,7 @@
 #include "config/log.h"
 #include "engine/control/attach.h"
 #include "engine/control/loop.h"
+#include "engine/control/warm.h"
 #include "numa/clock.h"
 
 /*
@@ -156,6 +157,7 @@ void channel_opened(struct channel *c)
 	c->opening = false;
 	c->statistics.read_ns = clock_now_ns();
 	c->left = s->control->rails;
+	c->publish.owner = warm_owner_new(s->control, c->wake);
 	rails_tell(c, RAIL_CHANNEL_ADD);
 	publish_channel_open(s->control, &c->publish);
 	/*
@@ -244,6 +246,8 @@ void channel_free(struct channel *c)
 	if (c->staging && !region_close(s->control, c->staging))
 		c->map = NULL;
 	quarantine_leave(c);
+	if (!c->publish.kept.length)
+		warm_owner_end(s->control, c->publish.owner);
 	a->channel[c->id] = NULL;
 	a->channels--;
 	s->channels--;

@@ -107,6 +107,7 @@ struct control {
 	struct watchdog *watchdog;
 	struct metrics *metrics; /* NULL: no HTTP */
 	struct view *view;
+	struct warm *warm;   /* NULL: no process keeps the memory of this engine */
 	struct tier *tier;   /* NULL: no disk */
 	struct scrub *scrub; /* NULL: no scrubber */
 	/* true: a device may still access the pools, so they stay mapped until the process exits */

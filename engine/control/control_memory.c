@@ -15,6 +15,7 @@
 
 #include "config/log.h"
 #include "engine/control/loop.h"
+#include "engine/control/warm.h"
 #include "engine/keeper/service.h"
 #include "numa/clock.h"
 
@@ -74,13 +75,18 @@ void memory_pools_close(struct control *control)
 			pool_close(control->rail[i].pool);
 		control->rail[i].pool = NULL;
 	}
+	index_close(control->index);
+	control->index = NULL;
 }
 
 int memory_pools_open(struct control *control)
 {
 	const struct settings *s = control->settings;
 	uint64_t largest = UINT64_MAX;
+	int failed = index_open(1024, &control->index);
 
+	if (failed < 0)
+		return failed;
 	for (unsigned i = 0; i < control->rails; i++) {
 		const struct pool_options options = {.rail = i,
 			.bytes = s->engine_pool_bytes,
@@ -88,7 +94,7 @@ int memory_pools_open(struct control *control)
 			.want_huge = s->engine_huge_pages,
 			.limbo_ns = control_limbo_ns(control)};
 		struct pool *pool;
-		int rc = pool_open(&options, &pool);
+		int rc = warm_pool_open(control, &options, &pool);
 
 		if (rc < 0) {
 			log_error("pool of rail %u: %s; lower engine.pool_bytes", i, strerror(-rc));
@@ -137,15 +143,11 @@ int memory_shard_open(struct control *control)
 	}
 	seal("shard", control->shard.memory.fd);
 	control->status->bucket_bits = control->shard.bits;
-	rc = index_open(1024, &control->index);
-	if (rc < 0)
-		shard_close(&control->shard);
-	return rc;
+	return 0;
 }
 
 void memory_shard_close(struct control *control)
 {
-	index_close(control->index);
 	shard_close(&control->shard);
 }
 

@@ -24,6 +24,7 @@
 #include "engine/control/tier.h"
 #include "engine/control/trouble.h"
 #include "engine/control/view.h"
+#include "engine/control/warm.h"
 #include "engine/control/watchdog.h"
 #include "engine/keeper/service.h"
 #include "numa/clock.h"
@@ -357,6 +358,7 @@ static const struct {
 	{"seeds", seeds_check, nothing_close},
 	{"cluster.etcd", etcd_open, etcd_close},
 	{"status segment", memory_status_open, memory_status_close},
+	{"memory of the engine before", warm_open, warm_close},
 	{"pools", memory_pools_open, memory_pools_close},
 	{"directory shard", memory_shard_open, memory_shard_close},
 	{"NICs", devices_open, devices_close},
@@ -379,6 +381,7 @@ static const struct {
 	{"disk", tier_open, tier_close},
 	{"scrubber", scrub_open, scrub_close},
 	{"clients", attach_open, attach_close},
+	{"pages of the engine before", warm_begin, warm_end},
 	{"poll cores", poll_cores_start, poll_cores_stop},
 	{"watchdog", watchdog_open, watchdog_close},
 	{"metrics", metrics_open, metrics_close},

@@ -145,6 +145,11 @@ static void give_back(struct publish *p, const struct credit *credit)
 	p->rail[rail].retry = true;
 }
 
+void publish_credit_return(struct control *control, const struct credit *credit)
+{
+	give_back(control->publish, credit);
+}
+
 static void tell_directory(struct publish *p, struct publish_channel *c, const struct ctl_op *op,
 	uint32_t place, uint32_t generation, uint64_t now_ns)
 {

@@ -82,6 +82,7 @@ struct publish_channel {
 	int wake; /* the engine's end of a socket pair: a byte written to it wakes the client */
 	/* true: every credit request is refused; see quarantine_allows_credits() */
 	bool no_credits;
+	uint32_t owner; /* of the slots granted to the channel: warm_owner_new() */
 	/* The fields from here on are written by publish.c only. */
 	/*
 	 * credit of the slot that the client was copying into when the channel was closed; length
@@ -205,6 +206,11 @@ void publish_channel_close(struct control *control, struct publish_channel *chan
  */
 bool publish_channel_release(struct control *control, struct publish_channel *channel, bool gone);
 
+/*
+ * Returns a slot to its pool that an earlier engine granted and warm_begin() counted as a credit,
+ * once nothing can write to it.
+ */
+void publish_credit_return(struct control *control, const struct credit *credit);
 /* Takes ops from the ctl rings of all channels. Returns 0 if there was nothing to do. */
 unsigned publish_turn(struct control *control);
 /* Wakes the clients whose channels received answers since the last call. */

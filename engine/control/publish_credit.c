@@ -145,6 +145,7 @@ static int grant_some(struct publish *p, unsigned rail, struct publish_request *
 
 		rc = pool_take(pool, r->length, &credit.place, &credit.generation);
 		if (rc == 0) {
+			pool_own(pool, credit.place, r->channel->owner);
 			grant(p, r->channel, r->cookie, &credit);
 			r->left--;
 		}

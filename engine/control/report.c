@@ -361,6 +361,7 @@ static void report_clients(struct json *j, const struct snapshot *s)
 	json_count(j, "regions", s->regions);
 	json_count(j, "extents", s->extents);
 	json_count(j, "credits", s->credits);
+	json_count(j, "reserved", s->warm.reserved);
 	json_count(j, "waiting", s->waiting);
 	json_count(j, "answers", s->answers);
 	json_count(j, "statistics_refused", s->statistics_refused);
@@ -446,6 +447,7 @@ int report_make(
 	json_string(&j, "cluster", s->cluster);
 	json_hex(&j, "incarnation", s->incarnation);
 	json_number(&j, "pid", s->pid);
+	json_number(&j, "life", s->warm.life);
 	json_count(&j, "time_ms", s->unix_ms);
 	json_count(&j, "uptime_ms", s->uptime_ms);
 	json_flag(&j, "stopping", s->stopping);

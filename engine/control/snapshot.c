@@ -176,6 +176,7 @@ static void take_clients(struct control *control, struct snapshot *s)
 	s->regions = attached.regions;
 	s->extents = attached.extents;
 	s->credits = published.credits;
+	warm_counts(control, &s->warm);
 	s->waiting = published.waiting;
 	s->answers = published.answers;
 	s->clients = control->statistics.total;

@@ -14,6 +14,7 @@
 #include "engine/control/directory.h"
 #include "engine/control/connect.h"
 #include "engine/control/summary.h"
+#include "engine/control/warm.h"
 #include "engine/rail/rail.h"
 
 struct control;
@@ -125,6 +126,7 @@ struct snapshot {
 	struct snapshot_disk disk;
 	unsigned sessions, channels, regions, extents;
 	uint64_t credits, waiting, answers;
+	struct warm_counts warm;
 	struct statistics_words clients; /* totals of all clients since the engine started */
 	uint64_t statistics_refused;     /* channels that wrote impossible figures */
 	/* how late the loop's timers fired: abi/latency.h */

@@ -14,6 +14,7 @@
 #include "config/log.h"
 #include "engine/control/loop.h"
 #include "engine/control/publish.h"
+#include "engine/control/warm.h"
 #include "numa/clock.h"
 
 void *tier_memory(const struct control *control, uint32_t place)
@@ -270,6 +271,15 @@ static void *open_thread(void *context)
 	return NULL;
 }
 
+/* Is the lock of every path taken? Then no I/O of an earlier engine goes on. */
+static bool all_locked(const struct tier *t)
+{
+	for (unsigned i = 0; i < t->report.paths; i++)
+		if (t->report.path[i].state != DISK_PATH_IN_SERVICE)
+			return false;
+	return t->report.paths == t->options.paths;
+}
+
 static void on_opened(evutil_socket_t fd, short what, void *context)
 {
 	struct tier *t = context;
@@ -291,6 +301,8 @@ static void on_opened(evutil_socket_t fd, short what, void *context)
 	else
 		removes_tell(t, &t->early);
 	look(t);
+	if (t->state == TIER_SERVING && all_locked(t))
+		warm_disk_locked(t->control);
 	if (t->state == TIER_SERVING)
 		log_info("disk: %u page(s) found on %u path(s)", t->report.pages, t->report.paths);
 	else

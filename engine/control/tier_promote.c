@@ -16,6 +16,7 @@
 #include "engine/control/directory.h"
 #include "engine/control/publish.h"
 #include "engine/control/tier.h"
+#include "engine/control/warm.h"
 #include "numa/clock.h"
 
 /* How long the owners of a promoted page's key are told of it. */
@@ -148,9 +149,10 @@ static bool slot_take(struct tier *t, struct tier_promote *promote, uint64_t now
 	unsigned rail = promote->rail;
 	int rc = pool_take(t->control->rail[rail].pool, length, &place, &generation);
 
-	if (rc == 0)
+	if (rc == 0) {
+		pool_own(t->control->rail[rail].pool, place, warm_owner_disk(t->control));
 		read_start(t, promote, place, generation);
-	else if (rc != -ENOSPC)
+	} else if (rc != -ENOSPC)
 		give_up(t, promote, OP_MISS);
 	publish_refill(t->control->publish, rail, length, now_ns);
 	return rc != -ENOSPC;

@@ -20,7 +20,7 @@
 #include "tools/common.h"
 
 #define BATCH 16u
-#define BYTES_MAX (64u << 10)
+#define BYTES_MAX (256u << 10)
 
 struct kept {
 	const char *results;

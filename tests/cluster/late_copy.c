@@ -6,6 +6,12 @@
  * The copy is stopped by a source page that cannot be read: the SIGSEGV handler waits. Pages are
  * stored through the first socket and read back through the second, so a wrong page would be a
  * remote hit. Started by test_owner.py; prints JSON.
+ *
+ *   late_copy held SOCKET alone|fork
+ *
+ * prints "copying" when the copy is stopped, continues it after a line on stdin, prints "left" when
+ * pc_set() has returned, and ends with stdin. fork: a child with copies of all descriptors lives
+ * until then. Started by test_restart.py.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -15,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -28,6 +35,7 @@
 static struct {
 	unsigned char *source;
 	sem_t stopped, go;
+	uint64_t id; /* number of the page */
 	enum pc_result result;
 } copy;
 
@@ -52,7 +60,7 @@ static void *set_one(void *context)
 	struct pc_segment segment = {copy.source, PAGE_BYTES};
 	struct pc_page page = {key, sizeof(key), &segment, 1};
 
-	key_text(1, key);
+	key_text(copy.id, key);
 	if (pc_set(channel, &page, 1, TIMEOUT_MS, &copy.result))
 		die("pc_set: %s", pc_error());
 	return NULL;
@@ -174,6 +182,39 @@ static struct pc_channel *start_copy(struct pc *pc, pthread_t *ret_thread)
 	return channel;
 }
 
+static void told(void)
+{
+	char line[16];
+
+	if (!fgets(line, sizeof(line), stdin))
+		exit(0);
+}
+
+static void hold(const char *socket, bool with_child)
+{
+	struct pc *pc = open_session(socket, "late");
+	struct pc_channel *channel;
+	pthread_t thread;
+
+	copy.id = (uint64_t)getpid() << 32; /* no other process has stored this page */
+	channel = start_copy(pc, &thread);
+	if (with_child && fork() == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		for (;;)
+			pause();
+	}
+	puts("copying");
+	fflush(stdout);
+	told();
+	sem_post(&copy.go);
+	pthread_join(thread, NULL);
+	/* The next call notices that the engine was lost and leaves the old channel. */
+	set_one(channel);
+	puts("left");
+	fflush(stdout);
+	told();
+}
+
 int main(int argc, char **argv)
 {
 	bool by_descriptors = argc == 4 && !strcmp(argv[1], "descriptors");
@@ -185,8 +226,13 @@ int main(int argc, char **argv)
 	struct pc *pc;
 	int opened = 0;
 
+	if (argc == 4 && !strcmp(argv[1], "held")) {
+		hold(argv[2], !strcmp(argv[3], "fork"));
+		return 0;
+	}
 	if (argc != 4 || (!by_descriptors && strcmp(argv[1], "socket")))
 		die("usage: late_copy descriptors|socket STORE_SOCKET READ_SOCKET");
+	copy.id = 1;
 	pc = open_session(argv[2], "late");
 	channel = start_copy(pc, &thread);
 	if (by_descriptors)

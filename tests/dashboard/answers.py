@@ -25,7 +25,8 @@ entries_dropped entries_stale publishes_deferred sets_partial owners_suspected r
 pages_used_remotely messages_in messages_out messages_bad summaries_asked summaries_sent
 clients_attached clients_refused clients_silent members_joined members_died
 members_refused credits_late leases_expired disk_spills disk_drops disk_hits disk_promotes
-disk_misses disk_refused pages_scrubbed pages_corrupt pages_reported reads_corrupt""".split()
+disk_misses disk_refused pages_adopted
+pages_scrubbed pages_corrupt pages_reported reads_corrupt""".split()
 DISK = """pages index_bytes bytes used_bytes bytes_written bytes_read errors paths_out spills
 spill_bytes promotes promotes_waiting pins pinned_bytes""".split()
 RESULTS = "hit miss stale unreachable timeout no_space other".split()
@@ -90,8 +91,9 @@ def report(seconds, members, rails):
     get = calls(seconds, 1450)
     return {
         "name": "node-00", "version": "0.1.0", "abi": 7, "wire": 5, "cluster": "prod",
-        "incarnation": "00000000000000aa", "pid": 4242, "time_ms": int(time.time() * 1000),
-        "uptime_ms": int(seconds * 1000), "stopping": False, "control_core": 7,
+        "incarnation": "00000000000000aa", "pid": 4242, "life": 0,
+        "time_ms": int(time.time() * 1000), "uptime_ms": int(seconds * 1000),
+        "stopping": False, "control_core": 7,
         "members": [member(i) for i in range(members)], "members_down": [], "map_epoch": 71,
         "rails": [rail(i, seconds, 1.72e9) for i in range(rails)],
         "poll_cores": [poll_core(seconds) for _ in range(rails)],
@@ -103,7 +105,7 @@ def report(seconds, members, rails):
         "disk": dict.fromkeys(DISK, 0) | {"paths": []},
         "connections": {"asked": 504, "live": 504, "served": 504, "qps": 2016},
         "clients": {"sessions": 8, "channels": 32, "regions": 16, "extents": 16, "credits": 256,
-                    "waiting": 0, "answers": 90210, "statistics_refused": 0},
+                    "reserved": 0, "waiting": 0, "answers": 90210, "statistics_refused": 0},
         "calls": {"get": get, "set": calls(seconds, 310), "exists": calls(seconds, 900),
                   "remove": calls(seconds, 0), "get_local": int(get["hit"] * 0.38),
                   "get_remote": get["hit"] - int(get["hit"] * 0.38),

@@ -32,6 +32,7 @@
 #include "engine/control/loop.h"
 #include "engine/control/snapshot.h"
 #include "tests/emulated.h"
+#include "tests/unit/control/warm_stub.h"
 
 enum { RAILS = 2 };
 

@@ -27,6 +27,7 @@
 #include "engine/control/tier.h"
 #include "engine/control/view.h"
 #include "numa/clock.h"
+#include "tests/unit/control/warm_stub.h"
 
 enum { RAILS = 2 };
 

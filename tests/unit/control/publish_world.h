@@ -20,6 +20,7 @@
 #include "engine/control/directory.h"
 #include "engine/control/publish.h"
 #include "numa/clock.h"
+#include "tests/unit/control/warm_stub.h"
 
 #define POOL_BYTES (8u << 20)
 #define LIMBO_MS 20

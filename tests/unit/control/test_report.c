@@ -14,6 +14,7 @@
 
 #include "engine/control/report.c"
 #include "engine/control/snapshot.c"
+#include "tests/unit/control/warm_stub.h"
 
 static struct map_view map;
 static struct member members;
@@ -236,7 +237,7 @@ static void a_report_contains_the_fields_that_tools_read(void **state)
 	assert_int_equal(snapshot_report(&loop.control, &text, &bytes), 0);
 	assert_int_equal(strlen(text), bytes);
 	check(text,
-		"r[\"clients\"]==dict(sessions=1,channels=2,regions=3,extents=7,credits=4,waiting=5,answers=6,statistics_refused=2)");
+		"r[\"clients\"]==dict(sessions=1,channels=2,regions=3,extents=7,credits=4,reserved=0,waiting=5,answers=6,statistics_refused=2)");
 	check(text, "r[\"rails\"][0][\"gbps\"]==400 and r[\"rails\"][0][\"modelled\"] is True");
 	check(text, "r[\"connections\"]==dict(asked=7,live=8,served=9,qps=10)");
 	check(text, "r[\"rails\"][0][\"registered_bytes\"]==0");

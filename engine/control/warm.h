@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Warm restart: the memory of the pools outlives the engine's process, and the next process adopts
+ * the pages in it. The process that started the engine (peercache-keeper, systemd) stores the
+ * descriptors, under these names:
+ *
+ *   state                      struct warm_state, which every engine over this memory has locked
+ *   pool-R, heads-R, slots-R   the pool of rail R, its page heads and its struct pool_state
+ *   channel-N                  the engine's end of a channel's wake socket; N is the channel's
+ *                              number as an owner of slots
+ *
+ * Who owns a page slot after the engine was killed: a page and a free slot belong to the next
+ * engine. A slot that was granted to a client stays the client's until the other end of `channel-N`
+ * is closed: the client's thread closes it after it has left its last slot, the kernel when the
+ * process ends. A slot into which the disk tier reads stays the kernel's until the locks of all
+ * paths are taken, which the kernel holds until the last I/O has ended.
+ *
+ * The incarnation is new in each process, so other hosts see a host that was restarted, and all
+ * directory entries are published again. Control plane's thread only.
+ */
+#ifndef CONTROL_WARM_H
+#define CONTROL_WARM_H
+
+#include "engine/control/control.h"
+#include "engine/control/pool.h"
+
+#define WARM_MAGIC 0x50435753u /* "PCWS" */
+#define WARM_LAYOUT 1u         /* raised when a field changes its place or meaning */
+#define WARM_STATE_BYTES 4096u
+/* longest wait for the process that stores descriptors, at the start */
+#define WARM_BARRIER_MS 5000u
+
+struct warm_state {
+	uint32_t magic, layout;
+	uint32_t pid;  /* of the engine that locked the memory last */
+	uint32_t life; /* number of that engine, counted from 1 */
+	/* the number that the next owner of slots gets; never given twice */
+	uint32_t next_owner;
+	uint32_t disk_owner; /* owner of the slots into which the disk tier reads; 0: none yet */
+	uint64_t disk_paths; /* hash of the setting disk.paths that disk_owner stands for */
+};
+
+struct warm_counts {
+	uint32_t life;     /* 0: no process keeps this engine's memory */
+	uint64_t adopted;  /* pages that were adopted at the start */
+	uint64_t reserved; /* slots of earlier engines that cannot be used yet */
+};
+
+/*
+ * Takes the stored descriptors. Returns 0, also if none are stored or if no process would store
+ * any; -EBUSY after logging: another engine uses the memory; or another -errno.
+ */
+int warm_open(struct control *control);
+void warm_close(struct control *control);
+
+/*
+ * Opens the pool of a rail: adopts the stored memory, or makes new memory and stores it. The pages
+ * are put into control->index. Returns as pool_open() does.
+ */
+int warm_pool_open(
+	struct control *control, const struct pool_options *options, struct pool **ret_pool);
+
+/*
+ * Called once when the clients' part is open: counts what was adopted as publish.c counts it,
+ * watches the clients of earlier engines, and waits until the descriptors are stored.
+ */
+int warm_begin(struct control *control);
+/* Stops watching. Slots that are still reserved stay so for the next engine. */
+void warm_end(struct control *control);
+
+/*
+ * The number of a new channel as an owner of slots; the engine's end of its wake socket is stored.
+ * 0 if no process keeps the memory.
+ */
+uint32_t warm_owner_new(struct control *control, int wake);
+/* The channel's client can write to no slot any more. Owner 0: no effect. */
+void warm_owner_end(struct control *control, uint32_t owner);
+/* The owner of slots into which the disk tier reads. */
+uint32_t warm_owner_disk(const struct control *control);
+/* The locks of all paths of disk.paths are taken: no earlier I/O writes to a slot any more. */
+void warm_disk_locked(struct control *control);
+
+void warm_counts(const struct control *control, struct warm_counts *ret);
+
+#endif

@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Warm restarts: engines under a keeper are killed; the next process has the pages of the last one,
+and no slot that an earlier client may still write to is given out."""
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+import harness
+
+SETTINGS = ["engine.huge_pages=no", "cluster.heartbeat_ms=100",
+            f"cluster.dead_after_ms={int(3000 * harness.SLOW)}"]
+DEADLINE_MS = str(int(15000 * harness.SLOW))
+KILLS = int(os.environ.get("PEERCACHE_KILLS", "12"))
+ENDS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGTERM)
+
+
+class Restart(harness.ClusterTest):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="peercache-restart-")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def begin(self, nodes, pool_bytes, *settings, **more):
+        return self.start(nodes, pool_bytes=pool_bytes, settings=[*SETTINGS, *settings],
+                          keeper=True, **more)
+
+    def client(self, command, engines, i, name, first, count, *more):
+        """Starts `kept` for `count` pages through engine i."""
+        process = subprocess.Popen(
+            [harness.program("tests/cluster/kept"), command, "--results",
+             os.path.join(self.folder, name), "--from", str(first), "--count", str(count),
+             "--timeout-ms", DEADLINE_MS, *more],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "PEERCACHE_SOCKETS": engines.sockets[i]})
+        self.addCleanup(self.end, process)
+        return process
+
+    @staticmethod
+    def end(process):
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+    def ended(self, process):
+        status, out, err = harness.finish(process)
+        self.assertEqual(status, 0, out + err)
+        return json.loads(out)
+
+    def store(self, engines, i, name, first, count, *more):
+        return self.ended(self.client("set", engines, i, name, first, count, *more))
+
+    def find(self, engines, i, name, first, count, *more):
+        got = self.ended(self.client("find", engines, i, name, first, count, *more))
+        self.assertEqual(got["wrong"], 0, got)
+        return got
+
+    def find_all(self, engines, i, name, first, count, *more):
+        """Waits until every page whose set said "hit" is found through engine i, and is read."""
+        harness.wait_for(
+            lambda: (got := self.find(engines, i, name, first, count, *more))["kept"] ==
+            got["found"] == got["read"], 60, f"all pages of {name} are found through engine {i}")
+
+    def reserved(self, engines, i=0):
+        return engines.status(i)["clients"]["reserved"]
+
+    def counter(self, engines, name, i=0):
+        return engines.status(i)["counters"][name]
+
+
+class Pages(Restart):
+    def test_pages_survive_every_kind_of_end(self):
+        engines = self.begin(2, "64MiB")
+        self.assertEqual(self.store(engines, 0, "a", 0, 1000)["hit"], 1000)
+        self.assertEqual(self.store(engines, 1, "b", 5000, 500)["hit"], 500)
+        for life, how in enumerate(ENDS, 2):
+            engines.crash(0, how)
+            self.assertEqual(engines.status(0)["life"], life)
+            self.assertEqual(self.counter(engines, "pages_adopted"), 1000)
+            self.assertEqual(engines.status(0)["keys"], 1000)
+            for i in (0, 1):
+                self.find_all(engines, i, "a", 0, 1000)
+                self.find_all(engines, i, "b", 5000, 500)
+        log = engines.log(0)
+        self.assertEqual(log.count("has 1000 pages of the engine before"), 4)
+        self.assertNotIn("stay reserved", log)
+        self.stop_cleanly(engines)
+
+    def test_a_removed_or_evicted_page_does_not_come_back(self):
+        engines = self.begin(1, "8MiB")
+        self.store(engines, 0, "a", 0, 5000)  # more than twice the pool
+        before = self.find(engines, 0, "a", 0, 5000)["found"]
+        self.assertLess(before, 2049)
+        engines.crash(0)
+        harness.wait_for(lambda: self.find(engines, 0, "a", 0, 5000)["found"] == before, 30,
+                         "the pages that were not evicted")
+        self.assertEqual(self.counter(engines, "pages_adopted"), before)
+        self.stop_cleanly(engines)
+
+    def test_a_client_that_stores_all_the_time_loses_nothing(self):
+        """Kills at random moments of sets, evictions and publishes."""
+        seed = int(os.environ.get("SEED", time.time_ns()))
+        print(f"SEED={seed}")
+        rnd = random.Random(seed)
+        engines = self.begin(2, "32MiB")
+        first = (1 << 24, 2 << 24)
+        size = [("--bytes", str(rnd.choice((4096, 16384, 65536)))) for _ in (0, 1)]
+        writers = [self.client("set", engines, i, f"w{i}", first[i], 1 << 24, *size[i],
+                               "--rest-us", "1000") for i in (0, 1)]
+        for _ in range(KILLS):
+            victim = rnd.randrange(2)
+            published = self.counter(engines, "pages_published", victim)
+            some = published + rnd.randrange(1, 400)
+            harness.wait_for(
+                lambda: self.counter(engines, "pages_published", victim) >= some, 60,
+                "the client stores pages")
+            engines.crash(victim, rnd.choice(ENDS))
+        for writer in writers:
+            writer.send_signal(signal.SIGTERM)
+        for i, writer in enumerate(writers):
+            stored = self.ended(writer)["sets"]
+            for reader in (0, 1):
+                got = self.find(engines, reader, f"w{i}", first[i], stored, *size[i])
+                self.assertGreater(got["read"], 0)
+        # The clients have ended, so no slot is reserved any more.
+        harness.wait_for(lambda: self.reserved(engines, 0) + self.reserved(engines, 1) == 0, 30,
+                         "no slot is reserved")
+        self.stop_cleanly(engines)
+
+
+class Slots(Restart):
+    BYTES = ("--bytes", str(256 << 10))
+    POOL = "64MiB"  # 256 pages
+    PAGES = 1000
+
+    def holder(self, engines, how):
+        """A client that stands still in the middle of copying a page into its slot."""
+        held = harness.tool("tests/cluster/late_copy", "held", engines.sockets[0], how,
+                            stdin=subprocess.PIPE)
+        self.addCleanup(self.end, held)
+        self.assertEqual(held.stdout.readline(), "copying\n")
+        return held
+
+    def go_on(self, held):
+        held.stdin.write("go on\n")
+        held.stdin.flush()
+        self.assertEqual(held.stdout.readline(), "left\n")
+
+    def check_reuse(self, engines, name):
+        """Stores into every slot that can be had; no page of it may change afterwards."""
+        self.store(engines, 0, name, 7000, self.PAGES, *self.BYTES)
+        found = self.find(engines, 0, name, 7000, self.PAGES, *self.BYTES)["read"]
+        self.assertGreater(found, 64)
+        return found
+
+    def released(self, engines):
+        harness.wait_for(lambda: self.reserved(engines) == 0, 30, "no slot is reserved")
+
+    def test_a_copy_that_outlives_two_engines_changes_no_page(self):
+        engines = self.begin(1, self.POOL)
+        for how in ("alone", "fork"):
+            held = self.holder(engines, how)
+            for kill in (signal.SIGKILL, signal.SIGTERM):
+                engines.crash(0, kill)
+                self.assertGreater(self.reserved(engines), 0)
+                found = self.check_reuse(engines, how)
+            self.go_on(held)
+            # its child, which has copies of all descriptors, lives
+            self.released(engines)
+            # its own next page may have evicted some
+            got = self.find(engines, 0, how, 7000, self.PAGES, *self.BYTES)
+            self.assertGreater(got["read"], found // 2)
+            self.end(held)
+        self.stop_cleanly(engines)
+
+    def test_slots_of_a_killed_client_are_free_again(self):
+        engines = self.begin(1, self.POOL)
+        held = self.holder(engines, "alone")
+        engines.crash(0)
+        reserved = self.reserved(engines)
+        self.assertGreater(reserved, 0)
+        engines.crash(0)
+        self.assertEqual(self.reserved(engines), reserved)
+        held.kill()
+        self.released(engines)
+        harness.wait_for(lambda: engines.status(0)["clients"]["credits"] == 0, 30, "no credits")
+        self.check_reuse(engines, "after")
+        self.assertEqual(self.reserved(engines), 0)
+        self.stop_cleanly(engines)
+
+
+class Manager(harness.ClusterTest):
+    """This process stores an engine's descriptors, as systemd does."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="peercache-restart-")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.stored = {}  # name: descriptor
+        self.told = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.addCleanup(self.told.close)
+        self.told.bind(os.path.join(self.folder, "notify"))
+        self.told.settimeout(60 * harness.SLOW)
+        self.addCleanup(lambda: [os.close(fd) for fd in self.stored.values()])
+
+    def launch(self, number, *settings):
+        """Starts an engine and passes it what is stored. Its log is in <folder>/<number>.log."""
+        passed = {name: os.dup(fd) for name, fd in self.stored.items()}
+        order = list(passed.values())
+        values = ["engine.pool_bytes=16MiB", "engine.huge_pages=no", "metrics.port=0",
+                  f"engine.socket={self.folder}/{number}.sock",
+                  f"cluster.port={harness.cluster.free_port()}", *settings]
+        # The shell puts the descriptors to 3 and up, as sd_listen_fds(3) says.
+        script = ("import os, sys\n"
+                  "fds = [int(x) for x in sys.argv[1].split(',') if x]\n"
+                  "high = [os.dup(fd) for fd in fds]\n"
+                  "high = [__import__('fcntl').fcntl(fd, 1030, 200) for fd in high]\n"
+                  "[os.dup2(fd, 3 + i, True) for i, fd in enumerate(high)]\n"
+                  "os.environ['LISTEN_PID'] = str(os.getpid())\n"
+                  "os.execv(sys.argv[2], sys.argv[2:])")
+        with open(os.path.join(self.folder, f"{number}.log"), "ab") as log:
+            engine = subprocess.Popen(
+                [sys.executable, "-c", script, ",".join(map(str, order)),
+                 harness.program("engine/peercache-engine"),
+                 *(word for value in values for word in ("--set", value))],
+                env={**os.environ, "NOTIFY_SOCKET": os.path.join(self.folder, "notify"),
+                     "LISTEN_FDS": str(len(order)), "LISTEN_FDNAMES": ":".join(passed)},
+                pass_fds=order, stdout=log, stderr=log)
+        for fd in order:
+            os.close(fd)
+        self.addCleanup(self.end, engine)
+        return engine
+
+    @staticmethod
+    def end(engine):
+        if engine.poll() is None:
+            engine.kill()
+        engine.wait()
+
+    def obey(self, until):
+        """Does what engines ask for until a message is `until`."""
+        while True:
+            text, fds, _, _ = socket.recv_fds(self.told, 4096, 8)
+            lines = text.decode().split("\n")
+            name = next((x[7:] for x in lines if x.startswith("FDNAME=")), None)
+            if "FDSTORE=1" in lines:
+                self.assertIn("FDPOLL=0", lines)
+                self.assertNotIn(name, self.stored, "a name is stored once")
+                self.stored[name] = fds.pop()
+            elif "FDSTOREREMOVE=1" in lines and name in self.stored:
+                os.close(self.stored.pop(name))
+            for fd in fds:
+                os.close(fd)
+            if until in lines:
+                return
+
+    def log(self, number):
+        with open(os.path.join(self.folder, f"{number}.log"), encoding="utf-8") as file:
+            return file.read()
+
+    def kept(self, command, number):
+        done = subprocess.run(
+            [harness.program("tests/cluster/kept"), command, "--results",
+             os.path.join(self.folder, "pages"), "--from", "0", "--count", "1000",
+             "--timeout-ms", DEADLINE_MS], capture_output=True, text=True,
+            env={**os.environ, "PEERCACHE_SOCKETS": f"{self.folder}/{number}.sock"},
+            timeout=120 * harness.SLOW)
+        self.assertEqual(done.returncode, 0, done.stderr + self.log(number))
+        return json.loads(done.stdout)
+
+    def filled(self):
+        """An engine with 1,000 pages was killed; its memory is stored."""
+        first = self.launch(0)
+        self.obey("READY=1")
+        self.assertEqual(sorted(self.stored), ["heads-0", "pool-0", "slots-0", "state"])
+        self.assertEqual(self.kept("set", 0)["hit"], 1000)
+        return first
+
+    def test_a_second_engine_on_the_same_memory_is_refused_and_told_the_first(self):
+        first = self.filled()
+        second = self.launch(1)
+        self.assertEqual(second.wait(60 * harness.SLOW), 1)
+        self.assertIn(f"in use by the engine with pid {first.pid}", self.log(1))
+        self.assertEqual(self.kept("find", 0)["read"], 1000)
+        self.end(first)
+        third = self.launch(2)
+        self.obey("READY=1")
+        harness.wait_for(lambda: self.kept("find", 2)["read"] == 1000, 30, "all pages")
+        third.terminate()
+        self.assertEqual(third.wait(60 * harness.SLOW), 0)
+
+    def test_memory_of_another_layout_or_size_makes_a_cold_start(self):
+        cases = (("state", 4, b"\7", (), "has layout 7"),
+                 ("slots-0", 4, b"\7", (), "another size, layout or NUMA node"),
+                 (None, 0, b"", ("engine.pool_bytes=32MiB",), "another size, layout or NUMA node"))
+        for number, (name, offset, data, settings, why) in enumerate(cases, 1):
+            self.end(self.filled() if number == 1 else engine)
+            if name:
+                os.pwrite(self.stored[name], data, offset)
+            engine = self.launch(number, *settings)
+            self.obey("READY=1")
+            self.assertIn(why, self.log(number))
+            self.assertEqual(self.kept("find", number)["read"], 0)
+            self.assertEqual(self.kept("set", number)["hit"], 1000)
+            harness.wait_for(lambda: self.kept("find", number)["read"] == 1000, 30, "all pages")
+
+    def test_damaged_memory_gives_no_wrong_page(self):
+        seed = int(os.environ.get("SEED", time.time_ns()))
+        print(f"SEED={seed}")
+        rnd = random.Random(seed)
+        engine = self.filled()
+        for number in range(1, 7):
+            self.end(engine)
+            name = ("heads-0", "slots-0", "state")[number % 3]
+            size = os.fstat(self.stored[name]).st_size
+            for _ in range(rnd.choice((1, 10, 1000))):
+                os.pwrite(self.stored[name], rnd.randbytes(rnd.choice((1, 4, 32))),
+                          rnd.randrange(size - 32))
+            engine = self.launch(number)
+            self.obey("READY=1")
+            self.assertEqual(self.kept("find", number)["wrong"], 0)
+            self.assertGreater(self.kept("set", number)["hit"], 0)
+            self.assertEqual(self.kept("find", number)["wrong"], 0)
+        self.assertNotRegex("".join(self.log(n) for n in range(1, 7)), "Sanitizer|runtime error")
+
+
+if __name__ == "__main__":
+    unittest.main()

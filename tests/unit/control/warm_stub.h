@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* warm.c for tests of single parts: no process keeps the memory of the engine. */
+#ifndef TEST_WARM_STUB_H
+#define TEST_WARM_STUB_H
+
+#include "engine/control/warm.h"
+
+int warm_open(struct control *control)
+{
+	(void)control;
+	return 0;
+}
+
+void warm_close(struct control *control)
+{
+	(void)control;
+}
+
+int warm_pool_open(
+	struct control *control, const struct pool_options *options, struct pool **ret_pool)
+{
+	(void)control;
+	return pool_open(options, ret_pool);
+}
+
+int warm_begin(struct control *control)
+{
+	(void)control;
+	return 0;
+}
+
+void warm_end(struct control *control)
+{
+	(void)control;
+}
+
+uint32_t warm_owner_new(struct control *control, int wake)
+{
+	(void)control, (void)wake;
+	return POOL_OWNER_NONE;
+}
+
+void warm_owner_end(struct control *control, uint32_t owner)
+{
+	(void)control, (void)owner;
+}
+
+uint32_t warm_owner_disk(const struct control *control)
+{
+	(void)control;
+	return POOL_OWNER_NONE;
+}
+
+void warm_disk_locked(struct control *control)
+{
+	(void)control;
+}
+
+void warm_counts(const struct control *control, struct warm_counts *ret)
+{
+	(void)control;
+	*ret = (struct warm_counts){0};
+}
+
+#endif

@@ -20,8 +20,8 @@ ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", "..")
 PROGRAMS = ["peercache-bench", "peercache-engine", "peercache-keeper", "peercache-replay",
             "peercachectl"]
 EXAMPLES = ["eight-rails.conf", "minimal.conf", "soft-two-nodes.conf"]
-MONITORING = ["RUNBOOK.md", "peercache-alerts.yml", "peercache-grafana.json",
-              "peercache-prometheus.yml"]
+OTHERS = ["RUNBOOK.md", "peercache-alerts.yml", "peercache-grafana.json",
+          "peercache-prometheus.yml", "peercache-engine.service", "peercache-engine.socket"]
 HEADERS = ["peercache.h", "pc.h"]
 NEEDED = ["pkg-config", "gcc", "g++", "ldd", "readelf"]
 LANGUAGES = {"c": ["gcc", "-std=c99"], "cc": ["g++", "-std=c++11"]}
@@ -106,7 +106,7 @@ class Installed(unittest.TestCase):
         expected += [self.path("datadir", doc, name) for name in (
             "CHANGELOG.md", "LICENSE", "README.md")]
         expected += [self.path("datadir", doc, "examples", name)
-                     for name in EXAMPLES + MONITORING]
+                     for name in EXAMPLES + OTHERS]
         if self.man:
             expected += [self.path("mandir", "man1", name + ".1") for name in PROGRAMS]
         found = [os.path.join(folder, name) for folder, _, names in os.walk(self.root)

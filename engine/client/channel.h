@@ -195,8 +195,10 @@ struct pc_channel {
 	uint32_t resting;  /* bit per rail: its rest_until_ns is set (and may have passed) */
 	uint64_t rate_max; /* bandwidth estimate of the fastest rail, bytes per 1024 ns */
 	uint64_t least;    /* lower bound of `bytes * weight`, the time to finish, of every rail */
-	bool no_room;      /* a page found no rail with room, and no answer has come since */
-	uint32_t turn;     /* counter that distributes look-ups and stores over the rails */
+	/* a bandwidth sample of a rail has ended: the weights are to be computed again */
+	bool sampled;
+	bool no_room;  /* a page found no rail with room, and no answer has come since */
+	uint32_t turn; /* counter that distributes look-ups and stores over the rails */
 	struct ring_producer ctl;
 	struct ring_consumer ctl_done;
 	uint32_t ctl_unpublished;

@@ -54,6 +54,8 @@
 #define STRIPE_RATE_MAX (1ull << 30)
 /* no bandwidth estimate counts as less than the fastest rail's / 64 */
 #define STRIPE_RATIO_MAX 64u
+/* a bandwidth estimate within this part of the fastest rail's counts as equal to it: 1/4 */
+#define STRIPE_ALIKE 4u
 
 #define FRESH_NS 1000000000ull      /* how long exists and set trust a location in the cache */
 #define TOUCH_NS 1000000000ull      /* minimum time between two CTL_TOUCH for one page */

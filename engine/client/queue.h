@@ -110,8 +110,10 @@ static inline void page_found(
  */
 static inline uint64_t batch_share_ns(const struct pc_batch *b, uint64_t now_ns, unsigned parts)
 {
-	uint64_t ns = now_ns < b->deadline_ns ? (b->deadline_ns - now_ns) / parts : 0;
+	uint64_t ns = now_ns < b->deadline_ns ? b->deadline_ns - now_ns : 0;
 
+	if (parts > 1)
+		ns /= parts;
 	return ns < SHARE_NS_MAX ? ns : SHARE_NS_MAX;
 }
 

@@ -39,7 +39,7 @@ static struct request *run_of(
 
 static void let_go(struct pc_channel *ch, const struct request *r)
 {
-	if (r->kind == REQUEST_LOOK || r->kind == REQUEST_HEAD || r->kind == REQUEST_PEEK)
+	if (r->kind == REQUEST_HEAD || r->kind == REQUEST_PEEK)
 		scratch_free(&ch->staging, r->hold, r->pages);
 	else if (r->hold == STAGING_LARGE)
 		ch->staging.large_busy = false;
@@ -83,7 +83,8 @@ static void run_done(
 		look_answer(ch, r, done, status, now_ns);
 	else if (r->batch)
 		run_answer(ch, r, done, status, now_ns);
-	let_go(ch, r);
+	if (unlikely(r->kind == REQUEST_LOOK))
+		scratch_free(&ch->staging, r->hold, r->pages);
 	request_free(ch, index);
 }
 

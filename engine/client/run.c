@@ -190,11 +190,14 @@ static uint32_t run_parts(uint32_t pages, uint32_t share, uint32_t bytes)
 {
 	uint32_t most = RUN_PAGES_MAX, least;
 
+	/* the usual case of what follows, without a division */
+	if (likely(pages <= most && pages <= share + share / 4 && pages * bytes <= RUN_BYTES))
+		return 1;
 	if (most * bytes > RUN_BYTES)
 		most = RUN_BYTES / bytes;
 	share = share < most ? share : most;
 	most = share + share / 4 < most ? share + share / 4 : most;
-	if (likely(pages <= most))
+	if (pages <= most)
 		return 1;
 	least = pages / share;
 	return pages <= least * most ? least : (pages + share - 1) / share;
@@ -203,8 +206,10 @@ static uint32_t run_parts(uint32_t pages, uint32_t share, uint32_t bytes)
 /* Cuts the first run off a group of several; the group keeps the other pages. Returns the run. */
 static uint32_t run_cut(struct pc_batch *b, struct run_group *g)
 {
-	uint32_t head = g->head, n = (g->pages + g->parts - 1) / g->parts;
+	uint32_t head = g->head, n = g->pages;
 
+	if (unlikely(g->parts > 1))
+		n = (n + g->parts - 1) / g->parts;
 	b->work[head].run_pages = (uint8_t)n;
 	g->pages -= n;
 	g->parts--;
@@ -347,7 +352,8 @@ void run_answer(struct pc_channel *ch, const struct request *r, const struct run
 		b->left -= hits;
 		ch->moves += hits;
 		ch->counts.hits_remote += hits;
-		ch->counts.bytes_read += (uint64_t)r->bytes / r->pages * hits;
+		ch->counts.bytes_read +=
+			likely(hits == r->pages) ? r->bytes : r->bytes / r->pages * hits;
 		ch->peer_rest_until_ns[peer] = 0;
 	}
 }

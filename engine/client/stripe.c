@@ -29,18 +29,20 @@ static void fastest(struct pc_channel *ch)
 }
 
 /*
- * Returns the rail's bandwidth estimate, or a substitute if it is unknown or tiny; bytes per 1024
- * ns.
+ * Returns the rail's bandwidth estimate, or a substitute if it is unknown, tiny or about that of
+ * the fastest rail; bytes per 1024 ns. Estimates of identical rails are noisy; if they counted as
+ * different, pages would leave their home rails for no gain. A rail that really is a little slower
+ * gets less work all the same, because its backlog grows.
  */
 static uint64_t rate_of(const struct pc_channel *ch, uint32_t rail)
 {
-	uint64_t rate = ch->rail[rail].rate;
+	uint64_t rate = ch->rail[rail].rate, max = ch->rate_max;
 
 	if (!rate)
-		return ch->rate_max ? ch->rate_max : 1;
-	if (rate < ch->rate_max / STRIPE_RATIO_MAX)
-		return ch->rate_max / STRIPE_RATIO_MAX;
-	return rate;
+		return max ? max : 1;
+	if (rate >= max - max / STRIPE_ALIKE)
+		return max;
+	return rate < max / STRIPE_RATIO_MAX ? max / STRIPE_RATIO_MAX : rate;
 }
 
 static uint64_t within(uint64_t bytes, uint64_t most)
@@ -51,7 +53,8 @@ static uint64_t within(uint64_t bytes, uint64_t most)
 }
 
 /*
- * Recompute each rail's weight and in-flight budget; runs only when a bandwidth estimate changes.
+ * Recompute each rail's weight and in-flight budget; runs only when a bandwidth estimate has
+ * changed, before the next choice of a rail: the answers of one step end samples of several rails.
  * The budget is proportional to the estimate and saturates at STRIPE_BYTES for any rail at least
  * half as fast as the fastest, because estimates of identical rails are noisy.
  */
@@ -59,6 +62,7 @@ void stripe_weigh(struct pc_channel *ch)
 {
 	uint64_t max = ch->rate_max ? ch->rate_max : 1;
 
+	ch->sampled = false;
 	/* 0 is a valid lower bound of every backlog; soonest() computes a better one */
 	ch->least = 0;
 	for (uint32_t k = 0; k < ch->rails; k++) {
@@ -112,7 +116,7 @@ static void reckon(struct pc_channel *ch, struct channel_rail *r)
 			trust(ch, other);
 		other->used = false;
 	}
-	stripe_weigh(ch);
+	ch->sampled = true;
 }
 
 /*
@@ -268,6 +272,8 @@ uint32_t stripe_page(struct pc_channel *ch, const struct stripe *s, uint32_t pla
 	const struct channel_rail *r;
 	bool near_may;
 
+	if (unlikely(ch->sampled))
+		stripe_weigh(ch);
 	if (unlikely(near >= ch->rails))
 		near %= ch->rails;
 	r = &ch->rail[near];
@@ -287,6 +293,8 @@ uint32_t stripe_small(struct pc_channel *ch, const struct stripe *s, uint64_t no
 	uint32_t rails = usable(ch, s, rails_out(ch, s->peer) | resting(ch, now_ns));
 	uint32_t next = ch->turn++ % ch->rails;
 
+	if (unlikely(ch->sampled))
+		stripe_weigh(ch);
 	/* If the next rail in turn is idle, take it: the rails need not be compared. */
 	if (rails >> next & 1 && !ch->rail[next].bytes && submit_room(ch, next, s->slots))
 		return next;

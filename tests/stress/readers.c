@@ -32,8 +32,9 @@ struct reader {
 	unsigned index;
 	pthread_t thread;
 	/* owner: the reader thread; the main thread reads them after it has ended */
-	alignas(64) uint64_t reads;  /* pages that a READ transferred */
-	uint64_t hits, wrong, other; /* wrong: hits with wrong bytes; other: failures */
+	alignas(64) uint64_t reads;      /* pages that a READ transferred */
+	uint64_t wrong;                  /* hits with wrong bytes */
+	uint64_t result[PC_PENDING + 1]; /* pages with each result */
 	struct pc_counts counts;
 };
 static_assert(sizeof(struct reader) % 64 == 0, "readers share no cache line");
@@ -110,17 +111,37 @@ static void *read_and_verify(void *argument)
 		for (unsigned i = 0; i < BATCH; i++) {
 			bool hit = p->result[i] == PC_HIT;
 
-			r->hits += hit;
-			r->other += !hit && p->result[i] != PC_MISS && p->result[i] != PC_STALE;
+			r->result[p->result[i] < PC_PENDING ? p->result[i] : PC_PENDING]++;
 			r->wrong += hit && !content_is(p->segment[i].base, s->page_bytes, id[i]);
 		}
 		pc_channel_counts(channel, &r->counts);
 		/* Hits and stale pages were transferred by a READ; misses were not. */
-		r->reads = r->hits + r->counts.stale;
+		r->reads = r->result[PC_HIT] + r->counts.stale;
 	}
 	pc_channel_close(channel);
 	free(p);
 	return NULL;
+}
+
+static void put(json_object *o, const char *name, uint64_t value)
+{
+	json_object_object_add(o, name, json_object_new_int64((int64_t)value));
+}
+
+/* `other`: results that are none of hit, miss and stale; "failures" has those that are not 0. */
+static void put_results(json_object *o, const struct reader *sum)
+{
+	json_object *failures = json_object_new_object();
+	uint64_t other = 0;
+
+	for (unsigned k = PC_STALE + 1; k <= PC_PENDING; k++) {
+		if (sum->result[k])
+			put(failures, pc_result_name((enum pc_result)k), sum->result[k]);
+		other += sum->result[k];
+	}
+	put(o, "hits", sum->result[PC_HIT]);
+	put(o, "other", other);
+	json_object_object_add(o, "failures", failures);
 }
 
 static int report(struct stress *s, struct reader *readers, double seconds)
@@ -130,22 +151,20 @@ static int report(struct stress *s, struct reader *readers, double seconds)
 
 	for (unsigned i = 0; i < s->readers; i++) {
 		sum.reads += readers[i].reads;
-		sum.hits += readers[i].hits;
 		sum.wrong += readers[i].wrong;
-		sum.other += readers[i].other;
+		for (unsigned k = 0; k <= PC_PENDING; k++)
+			sum.result[k] += readers[i].result[k];
 		sum.counts.stale += readers[i].counts.stale;
 		sum.counts.hits_remote += readers[i].counts.hits_remote;
 		sum.counts.misses += readers[i].counts.misses;
 	}
-	json_object_object_add(o, "reads", json_object_new_int64((int64_t)sum.reads));
-	json_object_object_add(o, "hits", json_object_new_int64((int64_t)sum.hits));
-	json_object_object_add(o, "wrong", json_object_new_int64((int64_t)sum.wrong));
-	json_object_object_add(o, "other", json_object_new_int64((int64_t)sum.other));
-	json_object_object_add(o, "stale", json_object_new_int64((int64_t)sum.counts.stale));
-	json_object_object_add(o, "misses", json_object_new_int64((int64_t)sum.counts.misses));
-	json_object_object_add(
-		o, "hits_remote", json_object_new_int64((int64_t)sum.counts.hits_remote));
-	json_object_object_add(o, "stored", json_object_new_int64((int64_t)s->stored));
+	put(o, "reads", sum.reads);
+	put_results(o, &sum);
+	put(o, "wrong", sum.wrong);
+	put(o, "stale", sum.counts.stale);
+	put(o, "misses", sum.counts.misses);
+	put(o, "hits_remote", sum.counts.hits_remote);
+	put(o, "stored", s->stored);
 	json_object_object_add(o, "seconds", json_object_new_double(seconds));
 	write_json(o, "-");
 	json_object_put(o);

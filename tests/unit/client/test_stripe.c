@@ -108,6 +108,48 @@ static void a_rail_whose_estimate_rises_gets_more_pages(void **state)
 	assert_int_equal(choose(2, PAGE, 0, 1), 1);
 }
 
+static void an_estimate_near_the_fastest_counts_as_equal(void **state)
+{
+	(void)state;
+	for (uint32_t r = 0; r < 4; r++)
+		ch->rail[r].rate = 50000;
+	ch->rate_max = 50000;
+	ch->rail[2].bytes = SLICE_BYTES;
+	ch->rail[2].rate = 50000 - 50000 / STRIPE_ALIKE;
+	stripe_weigh(ch);
+	assert_int_equal(choose(2, PAGE, 0, 1), 2);
+	ch->rail[2].rate--;
+	stripe_weigh(ch);
+	assert_int_not_equal(choose(2, PAGE, 0, 1), 2);
+}
+
+/* The weights are computed again only when a rail is chosen. */
+static void a_new_estimate_counts_for_the_next_choice(void **state)
+{
+	uint64_t now_ns = 1000;
+
+	(void)state;
+	for (unsigned r = 0; r < 4; r++)
+		ch->rail[r].rate = 50000;
+	ch->rate_max = 50000;
+	stripe_weigh(ch);
+	/* rail 2 takes 10 times as long as it should */
+	for (unsigned k = 0; k < 4; k++) {
+		stripe_give(ch, 2, STRIPE_BYTES, now_ns);
+		now_ns += 400 * US;
+		stripe_take(ch, 2, STRIPE_BYTES, now_ns);
+	}
+	assert_true(ch->rail[2].rate < 50000 - 50000 / STRIPE_ALIKE);
+	ch->rail[2].bytes = SLICE_BYTES;
+	assert_int_not_equal(choose(2, PAGE, 0, now_ns), 2);
+	/* the same for READs that are not of a home rail, on the rail next in turn */
+	ch->rail[2].rate = 50000;
+	ch->sampled = true;
+	for (unsigned r = 0; r < 4; r++)
+		ch->rail[r].bytes = SLICE_BYTES + (r == 2 ? 0 : 1);
+	assert_int_equal(stripe_small(ch, &(struct stripe){.peer = 7, .slots = 2}, now_ns), 2);
+}
+
 static void a_rail_that_failed_or_is_out_of_use_is_the_last_choice(void **state)
 {
 	(void)state;
@@ -313,6 +355,8 @@ int main(void)
 		TEST(a_rail_with_a_backlog_gets_fewer_pages),
 		TEST(a_rail_that_catches_up_gets_more_pages),
 		TEST(a_rail_whose_estimate_rises_gets_more_pages),
+		TEST(an_estimate_near_the_fastest_counts_as_equal),
+		TEST(a_new_estimate_counts_for_the_next_choice),
 		TEST(a_rail_that_failed_or_is_out_of_use_is_the_last_choice),
 		TEST(a_page_waits_for_a_full_rail_rather_than_one_out_of_use),
 		TEST(a_full_rail_gets_no_page),

@@ -93,6 +93,16 @@ class Namespaces:
         for here, there in ((a, b),) if one_way else ((a, b), (b, a)):
             run("ip", "-n", self.names[here], "neigh", "del", self.addresses[there], "dev", "eth0")
 
+    def port(self, i, *setting):
+        """Changes the switch's port of host i, e.g. "down", "up", or "mtu", "200"."""
+        run("ip", "-n", f"{self.prefix}sw", "link", "set", f"p{i}", *setting)
+
+    def swallow_large(self, i, mtu):
+        """From now on packets longer than `mtu` from and to host i vanish without a message."""
+        for name in self.names:  # else the kernel passes segments of one connection in one piece
+            run("ip", "-n", name, "link", "set", "eth0", "gso_max_segs", "1")
+        self.port(i, "mtu", str(mtu))
+
     @staticmethod
     def reclaim():
         """Deletes the namespaces of runs whose process does not exist any more."""

@@ -80,16 +80,28 @@ class Namespaces:
         run("ip", "netns", "add", name)
         self.made.append(name)
 
-    def cut(self, a, b):
-        """Drops all packets between a and b from now on, by wrong neighbour entries."""
-        for here, there in ((a, b), (b, a)):
+    def cut(self, a, b, one_way=False):
+        """Drops all packets between a and b from now on, by wrong neighbour entries.
+
+        With one_way, only those from a to b."""
+        for here, there in ((a, b),) if one_way else ((a, b), (b, a)):
             run("ip", "-n", self.names[here], "neigh", "replace", self.addresses[there],
                 "lladdr", "02:00:00:00:00:01", "nud", "permanent", "dev", "eth0")
 
-    def mend(self, a, b):
-        """Ends cut(a, b)."""
-        for here, there in ((a, b), (b, a)):
+    def mend(self, a, b, one_way=False):
+        """Ends cut(a, b, one_way)."""
+        for here, there in ((a, b),) if one_way else ((a, b), (b, a)):
             run("ip", "-n", self.names[here], "neigh", "del", self.addresses[there], "dev", "eth0")
+
+    def port(self, i, *setting):
+        """Changes the switch's port of host i, e.g. "down", "up", or "mtu", "200"."""
+        run("ip", "-n", f"{self.prefix}sw", "link", "set", f"p{i}", *setting)
+
+    def swallow_large(self, i, mtu):
+        """From now on packets longer than `mtu` from and to host i vanish without a message."""
+        for name in self.names:  # else the kernel passes segments of one connection in one piece
+            run("ip", "-n", name, "link", "set", "eth0", "gso_max_segs", "1")
+        self.port(i, "mtu", str(mtu))
 
     @staticmethod
     def reclaim():

@@ -57,6 +57,12 @@ struct map_shared {
 	 * is being written */
 	alignas(64) uint32_t sequence;
 	uint32_t epoch; /* number of changes so far; the same epoch means the same map */
+	/*
+	 * owner: control plane; bit `peer % 64` of word `peer / 64`: that member is suspect
+	 * (control/suspect.h), so look-ups ask it last. Written without sequence and epoch: each
+	 * bit is valid alone. 0 in engines that do not know it.
+	 */
+	uint64_t suspects[NODES_MAX / 64];
 	/* owner: control plane; the map in force, written on every change */
 	alignas(64) struct map_view current;
 	/* owner: control plane; an earlier map, which clients fall back to while directory
@@ -64,6 +70,13 @@ struct map_shared {
 	alignas(64) struct map_view previous;
 };
 static_assert(offsetof(struct map_shared, current) == 64, "same in every process of the host");
+static_assert(offsetof(struct map_shared, suspects) == 8, "the words lie in what was padding");
+
+/* True if the member with this number, below NODES_MAX, is suspect. */
+static inline bool map_suspect(const struct map_shared *shared, uint16_t peer)
+{
+	return shm_load64(&shared->suspects[peer / 64]) >> peer % 64 & 1;
+}
 
 /*
  * Finaliser of MurmurHash3 (Appleby, public domain): a bijection in which every input bit affects

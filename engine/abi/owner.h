@@ -13,7 +13,7 @@
 
 /*
  * Order in which a key's owners are asked: this host, peers that answer, peers that failed
- * recently.
+ * recently or are suspect for this host's engine.
  */
 enum owner_rank { RANK_HERE, RANK_ANSWERS, RANK_RESTS, RANKS };
 
@@ -29,6 +29,15 @@ enum owner_verdict {
 	/* an owner could not be asked, and no other one has the key */
 	OWNER_UNREACHABLE,
 };
+
+/*
+ * The rank of an owner on another host. `failed`: a READ from it failed recently; `suspect`: it
+ * does not serve this host's engine (control/suspect.h).
+ */
+static inline enum owner_rank owner_rank_remote(bool failed, bool suspect)
+{
+	return failed || suspect ? RANK_RESTS : RANK_ANSWERS;
+}
 
 /* Makes the owner the choice if it was not asked and is better; the first of equals stays. */
 static inline bool owner_consider(
@@ -47,9 +56,9 @@ static inline bool owner_former_due(const struct owner_choice *best)
 }
 
 /*
- * An owner that failed recently can cost its share of the deadline: once another owner has
- * `answered`, it is not asked, and the key is unreachable, not absent. `failed`: the READ of an
- * owner failed.
+ * An owner that failed recently or is suspect can cost its share of the deadline: once another
+ * owner has `answered`, it is not asked, and the key is unreachable, not absent. `failed`: the READ
+ * of an owner failed.
  */
 static inline enum owner_verdict owner_verdict(
 	const struct owner_choice *best, bool answered, bool failed)

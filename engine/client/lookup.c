@@ -112,7 +112,8 @@ static enum owner_rank rank_of(
 {
 	if (m->ref == ch->session->ref)
 		return RANK_HERE;
-	return ch->peer_rest_until_ns[m->peer] > now_ns ? RANK_RESTS : RANK_ANSWERS;
+	return owner_rank_remote(ch->peer_rest_until_ns[m->peer] > now_ns,
+		map_suspect(&ch->session->status->map, m->peer));
 }
 
 static void consider(const struct pc_channel *ch, const struct page_work *p,

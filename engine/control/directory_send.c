@@ -291,7 +291,7 @@ void owner_clear(struct directory *dir, struct owner *owner)
 
 	owner_rewind(owner);
 	owner->touched = owner->reports = 0;
-	owner->why = SUSPECT_NOT;
+	owner_trusted(dir, owner);
 	owner->wait_ns = owner->served_ns = owner->suspect_ns = 0;
 	for (unsigned verb = 0; verb < VERBS; verb++)
 		owner->queued[verb] = 0;
@@ -317,6 +317,9 @@ void directory_tick(struct control *control, uint64_t now_ns)
 		const struct batch *oldest = STAILQ_FIRST(&owner->batches);
 		const struct member_record *record = member_by_peer(control, (uint16_t)peer);
 
+		/* patrol() looks at the others: it knows whether this engine was paused */
+		if (owner->ref && owner_idle(owner))
+			owner_look(dir, owner, now_ns);
 		if (!oldest || !record || now_ns - oldest->sent_ns <= 2 * dead_ns)
 			continue;
 		log_warn(

@@ -310,6 +310,10 @@ bool owner_idle(const struct owner *owner);
 void owner_waits(struct directory *directory, struct owner *owner);
 /* The owner has acknowledged a batch. */
 void owner_served(struct directory *directory, struct owner *owner);
+/* Judges the owner anew, and shows clients whether it is suspect. */
+void owner_look(struct directory *directory, struct owner *owner, uint64_t now_ns);
+/* The owner is no longer suspect. */
+void owner_trusted(struct directory *directory, struct owner *owner);
 void patrol(void *context);
 
 /* ---- directory_move.c ------------------------------------------------------------------------ */

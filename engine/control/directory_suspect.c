@@ -75,11 +75,29 @@ static void waiters_check(struct directory *dir, struct owner *owner)
 		claim_check(dir, item->claim);
 }
 
-static void owner_look(struct directory *dir, struct owner *owner, uint64_t now_ns)
+/* The clients of this host read the bit before they choose an owner to ask. */
+static void suspect_show(const struct directory *dir, const struct owner *owner)
+{
+	uint64_t bit = 1ull << owner->peer % 64, *word;
+
+	if (!dir->control->status)
+		return;
+	word = &dir->control->status->map.suspects[owner->peer / 64];
+	shm_store64(word, suspect_steers(owner->why) ? *word | bit : *word & ~bit);
+}
+
+void owner_trusted(struct directory *dir, struct owner *owner)
+{
+	owner->why = SUSPECT_NOT;
+	suspect_show(dir, owner);
+}
+
+void owner_look(struct directory *dir, struct owner *owner, uint64_t now_ns)
 {
 	bool steered = suspect_steers(owner->why);
 
 	owner->why = judge(dir, owner, now_ns);
+	suspect_show(dir, owner);
 	if (suspect_steers(owner->why) && !steered) {
 		owner->suspect_ns = now_ns;
 		dir->control->counter[COUNTER_owners_suspected]++;
@@ -106,7 +124,7 @@ void owner_served(struct directory *dir, struct owner *owner)
 {
 	owner->served_ns = owner->wait_ns = net_now();
 	if (owner->why == SUSPECT_UNSERVED)
-		owner->why = SUSPECT_NOT;
+		owner_trusted(dir, owner);
 	owner_look(dir, owner, owner->served_ns);
 }
 

@@ -186,6 +186,8 @@ int member_up(struct control *control, struct member_entry *entry)
 	entry->left = false;
 	entry->record.alive = true;
 	entry->heard_ns = net_now();
+	entry->vouched_ns = 0;
+	entry->kept = false;
 	entry->digest_told = 0;
 	control->counter[COUNTER_members_joined]++;
 	log_info("member %s (%s:%u, incarnation %016llx) joined; peer %u", entry->record.map.name,

@@ -6,14 +6,16 @@
  *   member.c        joining and dying      member_greet.c   Hello, gossip
  *   member_tick.c   heartbeats, time-outs  member_seeds.c   parses cluster.seeds
  *   member_map.c    builds the map         member_agree.c   which engines are refused, and why
+ *   member_vouch.c  members that only other members hear
  *
  * An engine learned from a seed or from gossip is only a candidate: it is dialled. A member
- * becomes alive, and enters the map, only by its own Hello on a link with it; so gossip about
- * a dead member can never bring it back. A member is declared dead when no message came from it for
+ * becomes alive, and enters the map, only by its own Hello on a link with it; so gossip about a
+ * dead member can never bring it back. A member is declared dead when no message came from it for
  * cluster.dead_after_ms, when its last link closed and dialling it is refused, when another
- * incarnation of its name sends a Hello, or when it sends Leave. Dead members are still dialled, at
- * a low rate, for MEMBER_DEAD_NS, so that the two halves of a network partition find each other
- * again.
+ * incarnation of its name sends a Hello, or when it sends Leave. One that this engine does not
+ * hear stays on the map while another member hears it: then only a link is cut. Dead members are
+ * still dialled, at a low rate, for MEMBER_DEAD_NS, so that the two halves of a network partition
+ * find each other again.
  */
 #ifndef CONTROL_MEMBER_H
 #define CONTROL_MEMBER_H
@@ -69,6 +71,11 @@ struct member_entry {
 	/* link that the member dialled, after both Hellos were exchanged; NULL: there is none */
 	struct rpc_link *in;
 	uint64_t heard_ns;
+	/*
+	 * time of the last message from it that another member vouched for, by this engine's clock
+	 */
+	uint64_t vouched_ns;
+	bool kept; /* on the map only because another member hears it */
 	/* candidate: last time that gossip named it; dead member: time of its death */
 	uint64_t since_ns;
 	/* our term for this member: changes when it leaves our map; sent in Hello */
@@ -250,6 +257,19 @@ bool member_address_local(const struct control *control, const char *address);
  */
 __attribute__((format(printf, 5, 6))) void member_refuse(struct control *control,
 	struct rpc_link *link, uint64_t who, bool tell, const char *format, ...);
+
+/* ---- member_vouch.c -------------------------------------------------------------------------- */
+
+/* True if the engine asks the other members whether they hear this live one. */
+bool member_doubted(
+	const struct control *control, const struct member_entry *entry, uint64_t now_ns);
+/* Takes the vouches of a heartbeat and answers its doubts. False: the message breaks a rule. */
+bool member_vouch(struct control *control, struct rpc_link *link, const Pc__Heartbeat *beat);
+/*
+ * Called once per heartbeat for a live member. Returns false when the member is dead: neither this
+ * engine nor one that vouches for it has heard it for cluster.dead_after_ms.
+ */
+bool member_heard_of(struct control *control, struct member_entry *entry, uint64_t now_ns);
 
 /* ---- member_tick.c --------------------------------------------------------------------------- */
 

@@ -411,6 +411,8 @@ bool member_heartbeat(struct control *control, struct rpc_link *link, const Pc__
 	Pc__Message message = PC__MESSAGE__INIT;
 	struct member_list list;
 
+	if (!member_vouch(control, link, beat))
+		return false;
 	if (beat->members_digest == control->member->digest)
 		return true;
 	/*

@@ -10,19 +10,32 @@
 
 #define NS_PER_MS 1000000ull
 
-static void entry_tick(struct control *control, struct member_entry *entry, uint64_t now_ns)
+/* The refs of the members whose state this engine asks the others for. Returns their number. */
+static size_t doubts_list(const struct control *control, uint64_t now_ns, uint32_t *ret_refs)
+{
+	size_t count = 0;
+
+	for (unsigned peer = 0; peer < NODES_MAX; peer++) {
+		const struct member_entry *entry = control->member->by_peer[peer];
+
+		if (entry && member_doubted(control, entry, now_ns))
+			ret_refs[count++] = entry->record.map.ref;
+	}
+	return count;
+}
+
+static void entry_tick(
+	struct control *control, struct member_entry *entry, Pc__Heartbeat *beat, uint64_t now_ns)
 {
 	uint64_t dead_ns = (uint64_t)control->settings->cluster_dead_after_ms * NS_PER_MS;
-	Pc__Heartbeat beat = PC__HEARTBEAT__INIT;
 	Pc__Message message = PC__MESSAGE__INIT;
 	char why[64];
 
 	if (entry->state == MEMBER_ALIVE) {
-		beat.members_digest = control->member->digest;
 		message.body_case = PC__MESSAGE__BODY_HEARTBEAT;
-		message.heartbeat = &beat;
+		message.heartbeat = beat;
 		(void)rpc_send(entry->out ? entry->out : entry->in, &message);
-		if (now_ns - entry->heard_ns > dead_ns && now_ns > entry->heard_ns) {
+		if (!member_heard_of(control, entry, now_ns)) {
 			snprintf(why, sizeof(why), "no message from it for %u ms",
 				(unsigned)((now_ns - entry->heard_ns) / NS_PER_MS));
 			member_down(control, entry, why);
@@ -43,6 +56,8 @@ void member_tick(void *context)
 	uint64_t period_ns = (uint64_t)control->settings->cluster_heartbeat_ms * NS_PER_MS;
 	uint64_t now_ns = net_now();
 	uint64_t late_ns = now_ns - member->tick_ns;
+	uint32_t doubts[NODES_MAX];
+	Pc__Heartbeat beat = PC__HEARTBEAT__INIT;
 
 	member->tick_ns = now_ns;
 	if (member->leaving)
@@ -53,12 +68,19 @@ void member_tick(void *context)
 	 */
 	late_ns = late_ns > 2 * period_ns ? late_ns - period_ns : 0;
 	for (unsigned i = 1; i < MEMBER_ENTRIES; i++) {
+		member->entry[i].heard_ns += late_ns;
+		member->entry[i].vouched_ns += late_ns;
+	}
+	beat.doubts = doubts;
+	beat.n_doubts = doubts_list(control, now_ns, doubts);
+	for (unsigned i = 1; i < MEMBER_ENTRIES; i++) {
 		struct member_entry *entry = &member->entry[i];
 
 		if (entry->state == MEMBER_FREE)
 			continue;
-		entry->heard_ns += late_ns;
-		entry_tick(control, entry, now_ns);
+		/* changes when a member of this loop dies */
+		beat.members_digest = member->digest;
+		entry_tick(control, entry, &beat, now_ns);
 	}
 	member_seeds_tick(control, now_ns);
 	member_map_tick(control, now_ns);

@@ -8,7 +8,7 @@ import unittest
 
 import harness
 
-SETTINGS = ["cluster.heartbeat_ms=100", "cluster.dead_after_ms=1000"]
+SETTINGS = ["cluster.heartbeat_ms=100", f"cluster.dead_after_ms={int(3000 * harness.SLOW)}"]
 KEYS = 120
 
 
@@ -38,25 +38,42 @@ class Pages(harness.ClusterTest):
 
 @unittest.skipIf(os.geteuid(), "needs root for network namespaces")
 class OneLinkIsCut(Pages):
-    def test_readers_that_reach_every_host_find_the_pages_of_both_separated_hosts(self):
+    @staticmethod
+    def kept(engines, i):
+        return engines.status(i)["counters"]["members_kept"] > 0
+
+    def assert_found(self, engines, reader, stems):
+        for stem in stems:
+            self.assertEqual(self.found(engines.sockets[reader], stem), KEYS, (reader, stem))
+            self.assert_bytes(engines.sockets[reader], stem)
+
+    def check(self, one_way):
         engines = self.start(4, pool_bytes="128MiB", settings=SETTINGS, netns=True, link="tcp")
         self.store(engines.sockets[0], "before")
-        engines.netns.cut(0, 1)
-        engines.wait_members(3, among=[0, 1])
-        engines.wait_members(4, among=[2, 3])
-        for end in (0, 1):
-            self.store(engines.sockets[end], f"end{end}")
-        for reader in (2, 3):
-            for stem in ("before", "end0", "end1"):
-                self.assertEqual(self.found(engines.sockets[reader], stem), KEYS, (reader, stem))
-                self.assert_bytes(engines.sockets[reader], stem)
-        engines.netns.mend(0, 1)
+        engines.netns.cut(0, 2, one_way)
+        for i in (0, 2):
+            harness.wait_for(lambda: self.kept(engines, i), 60, f"engine {i} misses heartbeats")
+        stems = [f"end{i}" for i in range(4)]
+        for i, stem in enumerate(stems):
+            self.store(engines.sockets[i], stem)
+        for reader in (1, 3):
+            self.assert_found(engines, reader, ["before", *stems])
+        for reader in (0, 2):
+            self.assert_found(engines, reader, [stems[i] for i in (1, 3, reader)])
+        engines.netns.mend(0, 2, one_way)
+        for reader in (0, 2):
+            for stem in ("end0", "end2"):
+                harness.wait_for(lambda: self.found(engines.sockets[reader], stem) == KEYS,
+                                 60, f"host {reader} finds the pages {stem}")
         engines.wait_members(4)
-        for reader in range(4):
-            for end in (0, 1):
-                harness.wait_for(lambda: self.found(engines.sockets[reader], f"end{end}") == KEYS,
-                                 60, f"host {reader} finds what host {end} stored")
+        self.assertEqual([engines.status(i)["counters"]["members_died"] for i in range(4)], [0] * 4)
         self.stop_cleanly(engines)
+
+    def test_no_member_is_removed_and_readers_find_every_page_whose_holder_they_reach(self):
+        self.check(one_way=False)
+
+    def test_so_it_is_when_the_packets_of_one_direction_are_lost(self):
+        self.check(one_way=True)
 
 
 class OneShardIsSmall(Pages):

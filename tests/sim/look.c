@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "engine/abi/owner.h"
+#include "engine/control/directory_state.h"
 #include "tests/sim/world.h"
 
 #define READ_TIMEOUT_NS (300 * SIM_MS)
@@ -164,14 +165,23 @@ static void read_bucket(struct look *look)
 	world_always(world.now_ns + wire_latency(to), look->reader, &look->thing, 0, sample);
 }
 
+/* What the reader's engine shows its clients: map_suspect() of abi/map.h. */
+static bool is_suspect(const struct look *look, uint32_t ref)
+{
+	const struct map_member *m = by_ref(look->reader, ref);
+	const struct directory *dir = world.node[look->reader].control.directory;
+
+	return m && suspect_steers(dir->owner[m->peer].why);
+}
+
 static enum owner_rank rank_of(const struct look *look, uint32_t ref)
 {
 	int node = node_by_ref(ref);
 
 	if (node == (int)look->reader)
 		return RANK_HERE;
-	return node >= 0 && rest_until_ns[look->reader][node] > world.now_ns ? RANK_RESTS
-									     : RANK_ANSWERS;
+	return owner_rank_remote(node >= 0 && rest_until_ns[look->reader][node] > world.now_ns,
+		is_suspect(look, ref));
 }
 
 static void ask(struct look *look)

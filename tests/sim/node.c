@@ -117,6 +117,22 @@ void __wrap_member_tick(void *context)
 	__real_member_tick(context);
 }
 
+bool __real_member_vouch(struct control *control, struct rpc_link *link, const Pc__Heartbeat *beat);
+bool __wrap_member_vouch(struct control *control, struct rpc_link *link, const Pc__Heartbeat *beat);
+bool __wrap_member_vouch(struct control *control, struct rpc_link *link, const Pc__Heartbeat *beat)
+{
+	if (world.mutant == MUTANT_NO_VOUCH)
+		return true;
+	if (world.mutant == MUTANT_SECOND_HAND)
+		for (unsigned i = 1; i < MEMBER_ENTRIES; i++) {
+			struct member_entry *entry = &control->member->entry[i];
+
+			if (entry->vouched_ns > entry->heard_ns)
+				entry->heard_ns = net_now();
+		}
+	return __real_member_vouch(control, link, beat);
+}
+
 /* ---- engines --------------------------------------------------------------------------------- */
 
 static void settings_fill(struct node *n, unsigned i, unsigned replicas)
@@ -260,6 +276,24 @@ bool nodes_agree(void)
 		for (unsigned j = 0; j < world.nodes; j++)
 			if (world.node[j].running && !node_sees(i, j))
 				return false;
+	}
+	return true;
+}
+
+bool nodes_linked(void)
+{
+	if (!nodes_agree())
+		return false;
+	for (unsigned i = 0; i < world.nodes; i++) {
+		const struct member *member = world.node[i].control.member;
+
+		for (unsigned k = 1; world.node[i].running && k < MEMBER_ENTRIES; k++) {
+			const struct member_entry *entry = &member->entry[k];
+
+			if (entry->state == MEMBER_ALIVE &&
+				(entry->kept || (!entry->out && !entry->in)))
+				return false;
+		}
 	}
 	return true;
 }

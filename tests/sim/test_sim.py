@@ -19,7 +19,8 @@ STATE = "state above 1 MiB a node"
 KNOWN = {"gray": ["gray: removed"]}
 # scenario, mutant, and the checker that must fire
 PLANTED = (("onelink", "first-absent", "oracle"), ("power", "lost-ack", "oracle"),
-           ("power", "deaf-death", "dead gone"))
+           ("power", "deaf-death", "dead gone"), ("onelink", "no-vouch", "false removal"),
+           ("oneway", "no-vouch", "false removal"), ("power", "second-hand", "dead gone"))
 
 
 def run(program, scenario, seed, *more):
@@ -52,9 +53,10 @@ def main(program):
         for scenario, mutant, checker in PLANTED:
             report = run(program, scenario, seed, "--mutant", mutant)
             assert checker in report["failed"], report
-        # the row *one link cut*, with the rule of absence under which it was measured
+        # the row *one link cut*, with the rule of absence under which it was measured: half of the
+        # pages were set before the cut, and 13-21% of the others were missed
         worst = run(program, "onelink", seed, "--mutant", "first-absent")["misses_percent"]
-        assert all(10 <= worst[reader] <= 25 for reader in (1, 3)), worst
+        assert all(5 <= worst[reader] <= 13 for reader in (1, 3)), worst
         # one owner per key: the row is open today
         worst = run(program, "onelink", seed, "--replicas", "1")
         assert "oracle" in worst["failed"] and min(worst["misses_percent"]) > 10, worst

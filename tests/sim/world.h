@@ -37,6 +37,8 @@ enum mutant {
 	MUTANT_FIRST_ABSENT, /* a reader believes the first owner that does not have the key */
 	MUTANT_LOST_ACK,     /* an owner acknowledges publishes that it did not store */
 	MUTANT_DEAF_DEATH,   /* heartbeats of the dead go on: none is removed */
+	MUTANT_NO_VOUCH,     /* no node uses what others know of a silent member */
+	MUTANT_SECOND_HAND,  /* what another member heard counts, and is passed on, as heard now */
 	MUTANTS,
 };
 
@@ -108,6 +110,8 @@ bool node_holds(unsigned i, const struct page_key *key);
 bool node_sees(unsigned i, unsigned j);
 /* Every live node has exactly the live nodes on its map. */
 bool nodes_agree(void);
+/* And each hears each of the others over a link of its own. */
+bool nodes_linked(void);
 int node_by_ref(uint32_t ref);
 
 /* ---- look.c ---------------------------------------------------------------------------------- */

@@ -161,6 +161,40 @@ static void a_recently_failed_owner_is_not_awaited_once_another_has_answered(voi
 	fake_unlock(&fake);
 }
 
+static void suspect(uint16_t peer, bool is)
+{
+	uint64_t *word = &fake.status->map.suspects[peer / 64];
+
+	__atomic_store_n(word, is ? *word | 1ull << peer % 64 : *word & ~(1ull << peer % 64),
+		__ATOMIC_RELAXED);
+}
+
+/* The engine says that A does not serve: a look-up does not spend its deadline on it. */
+static void a_suspect_owner_is_asked_only_if_no_other_one_answers(void **state)
+{
+	unsigned n = 0;
+	char name[FAKE_NAME_BYTES];
+
+	(void)state;
+	suspect(FAKE_A, true);
+	name_of("dark", FAKE_A, FAKE_B, &n, name);
+	assert_int_equal(exists_one(name, PATIENCE_MS), PC_UNREACHABLE);
+	assert_int_equal(SEEN(reads), 1);
+	name_of("dark", FAKE_A, FAKE_B, &n, name);
+	insert_at(name, FAKE_B);
+	assert_int_equal(exists_one(name, PATIENCE_MS), PC_HIT);
+	assert_int_equal(SEEN(reads), 2);
+	/* With no better one left, it is asked after all, and its answer counts. */
+	suspect(FAKE_B, true);
+	name_of("dark", FAKE_A, FAKE_B, &n, name);
+	insert_at(name, FAKE_A);
+	assert_int_equal(exists_one(name, PATIENCE_MS), PC_HIT);
+	suspect(FAKE_A, false);
+	suspect(FAKE_B, false);
+	name_of("dark", FAKE_A, FAKE_B, &n, name);
+	assert_int_equal(exists_one(name, PATIENCE_MS), PC_MISS);
+}
+
 static void a_moved_key_is_found_at_a_former_owner_that_was_not_the_first(void **state)
 {
 	unsigned found = 0;
@@ -237,6 +271,7 @@ int main(void)
 		RIG_TEST(a_key_known_to_only_one_owner_is_found),
 		RIG_TEST(a_key_that_did_not_fit_into_one_shard_is_found_in_another),
 		RIG_TEST(a_key_with_an_unreachable_owner_is_unreachable_and_no_miss),
+		RIG_TEST(a_suspect_owner_is_asked_only_if_no_other_one_answers),
 		RIG_TEST(a_recently_failed_owner_is_not_awaited_once_another_has_answered),
 		RIG_TEST(a_moved_key_is_found_at_a_former_owner_that_was_not_the_first),
 		RIG_TEST(a_map_change_during_a_lookup_restarts_with_the_new_owners),

@@ -20,6 +20,24 @@ static enum suspect_why why_mute(void)
 	return owner.why;
 }
 
+/* What clients of node 0 see of a member: look-ups ask it last. */
+static bool shown(uint32_t ref)
+{
+	const struct member_record *record = member_by_ref(&node[0].control, ref);
+
+	assert_non_null(record);
+	return map_suspect(&node[0].control.status->map, record->map.peer);
+}
+
+static bool any_shown(void)
+{
+	bool any = false;
+
+	for (unsigned peer = 0; peer < NODES_MAX; peer++)
+		any |= map_suspect(&node[0].control.status->map, (uint16_t)peer);
+	return any;
+}
+
 /* ---- the rules ------------------------------------------------------------------------------- */
 
 static void a_member_is_suspect_by_what_it_does_not_answer(void **state)
@@ -82,7 +100,9 @@ static void a_set_waits_once_for_a_member_that_does_not_serve(void **state)
 	mute_join();
 	publish(0, 100, 2000);
 	assert_false(mute_until(node[0].dones > 0, 290));
+	assert_false(any_shown());
 	assert_true(mute_until(node[0].dones == 100, 100));
+	assert_true(shown((uint32_t)mute.incarnation));
 	assert_int_equal(node[0].hits, 100);
 	assert_int_equal(counter(COUNTER_sets_partial), 100);
 	assert_int_equal(counter(COUNTER_owners_suspected), 1);
@@ -98,6 +118,7 @@ static void a_set_waits_once_for_a_member_that_does_not_serve(void **state)
 	assert_true(mute_until(node[0].control.directory->partial == 0, 1000));
 	assert_int_equal(missing_at_mute(200), 0);
 	assert_int_equal(why_mute(), SUSPECT_NOT);
+	assert_false(any_shown());
 	publish(200, 100, 2000);
 	assert_true(mute_until(node[0].dones == 300, 100));
 	assert_int_equal(counter(COUNTER_sets_partial), 200);
@@ -169,6 +190,29 @@ static void a_set_does_not_wait_for_a_member_that_is_silent(void **state)
 		assert_int_equal(found_at_owners(0, 0, k), 2);
 }
 
+/* Nothing is requested from it: look-ups need to know all the same. */
+static void clients_see_that_an_idle_member_falls_silent_is_heard_again_and_dies(void **state)
+{
+	uint32_t ref;
+
+	(void)state;
+	open_nodes(2, DEAD_MS, 2);
+	ref = node[1].control.ref;
+	for (unsigned round = 0; round < 3; round++) {
+		assert_false(any_shown());
+		node[1].stalled = true;
+		assert_true(nodes_until(any_shown(), 1000));
+		assert_true(shown(ref) && sees(0, 1));
+		node[1].stalled = false;
+		assert_true(nodes_until(!any_shown(), 1000));
+	}
+	assert_int_equal(counter(COUNTER_owners_suspected), 3);
+	node[1].stalled = true;
+	assert_true(nodes_until(any_shown(), 1000));
+	assert_true(nodes_until(!sees(0, 1), 2 * DEAD_MS));
+	assert_false(any_shown());
+}
+
 static void an_engine_that_stood_still_suspects_no_other(void **state)
 {
 	(void)state;
@@ -183,6 +227,11 @@ static void an_engine_that_stood_still_suspects_no_other(void **state)
 		nodes_run(200);
 	}
 	assert_int_equal(node[0].hits, 500);
+	node[0].stalled = true; /* nothing is requested meanwhile */
+	nodes_run(1000);
+	node[0].stalled = false;
+	nodes_run(200);
+	assert_false(any_shown());
 	assert_int_equal(counter(COUNTER_owners_suspected), 0);
 	assert_int_equal(counter(COUNTER_sets_partial), 0);
 }
@@ -198,6 +247,7 @@ int main(void)
 		T(a_new_link_does_not_refute_the_suspicion),
 		T(without_any_owner_that_serves_a_set_fails_without_waiting),
 		T(a_set_does_not_wait_for_a_member_that_is_silent),
+		T(clients_see_that_an_idle_member_falls_silent_is_heard_again_and_dies),
 		T(an_engine_that_stood_still_suspects_no_other),
 	};
 

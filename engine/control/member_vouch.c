@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Members that only other members hear. An engine that does not hear a member asks all others in
+ * its heartbeats (doubts); those that hear it answer with the age of its last message (vouches). A
+ * member stays on the map while one of them is younger than cluster.dead_after_ms. An engine
+ * vouches only for what came over its own links, and never for itself, so that no message keeps a
+ * dead member alive. Control plane's thread only.
+ */
+#include "config/log.h"
+#include "engine/control/member.h"
+
+#define NS_PER_MS 1000000ull
+
+static uint64_t since_ns(uint64_t then_ns, uint64_t now_ns)
+{
+	return now_ns > then_ns ? now_ns - then_ns : 0;
+}
+
+static uint64_t dead_ns(const struct control *control)
+{
+	return (uint64_t)control->settings->cluster_dead_after_ms * NS_PER_MS;
+}
+
+/* The live member with this ref, other than this engine; NULL: there is none. */
+static struct member_entry *live_other(const struct control *control, uint32_t ref)
+{
+	const struct member_record *record = member_by_ref(control, ref);
+
+	return record && !record->map.self ? control->member->by_peer[record->map.peer] : NULL;
+}
+
+bool member_doubted(
+	const struct control *control, const struct member_entry *entry, uint64_t now_ns)
+{
+	uint64_t beat_ns = (uint64_t)control->settings->cluster_heartbeat_ms * NS_PER_MS;
+
+	/* A beat and a half: early enough that an answer comes before the shortest dead_after. */
+	return !entry->record.map.self && since_ns(entry->heard_ns, now_ns) > beat_ns * 3 / 2;
+}
+
+static void vouches_take(
+	struct control *control, const struct member_entry *from, const Pc__Heartbeat *beat)
+{
+	uint64_t now_ns = net_now();
+
+	for (size_t i = 0; i < beat->n_vouches; i++) {
+		struct member_entry *entry = live_other(control, beat->vouches[i]->ref);
+		uint64_t age_ns = beat->vouches[i]->age_ms * NS_PER_MS;
+
+		if (!entry || entry == from || age_ns > dead_ns(control))
+			continue;
+		if (entry->vouched_ns < now_ns - age_ns)
+			entry->vouched_ns = now_ns - age_ns;
+	}
+}
+
+static void doubts_answer(struct control *control, struct rpc_link *link, const Pc__Heartbeat *beat)
+{
+	Pc__Vouch vouch[NODES_MAX], *at[NODES_MAX];
+	Pc__Heartbeat answer = PC__HEARTBEAT__INIT;
+	Pc__Message message = PC__MESSAGE__INIT;
+	uint64_t now_ns = net_now();
+
+	for (size_t i = 0; i < beat->n_doubts; i++) {
+		const struct member_entry *entry = live_other(control, beat->doubts[i]);
+		uint64_t age_ns = entry ? since_ns(entry->heard_ns, now_ns) : 0;
+
+		if (!entry || entry == link->member || age_ns > dead_ns(control))
+			continue;
+		vouch[answer.n_vouches] = (Pc__Vouch)PC__VOUCH__INIT;
+		vouch[answer.n_vouches].ref = entry->record.map.ref;
+		vouch[answer.n_vouches].age_ms = (uint32_t)(age_ns / NS_PER_MS);
+		at[answer.n_vouches] = &vouch[answer.n_vouches];
+		answer.n_vouches++;
+	}
+	if (answer.n_vouches == 0)
+		return;
+	answer.members_digest = control->member->digest;
+	answer.vouches = at;
+	message.body_case = PC__MESSAGE__BODY_HEARTBEAT;
+	message.heartbeat = &answer;
+	rpc_reply(link, &message);
+}
+
+bool member_vouch(struct control *control, struct rpc_link *link, const Pc__Heartbeat *beat)
+{
+	if (beat->n_doubts > NODES_MAX || beat->n_vouches > NODES_MAX)
+		return false;
+	for (size_t i = 0; i < beat->n_vouches; i++)
+		if (!beat->vouches[i])
+			return false;
+	vouches_take(control, link->member, beat);
+	if (beat->n_doubts)
+		doubts_answer(control, link, beat);
+	return true;
+}
+
+static void kept_begin(struct control *control, struct member_entry *entry, uint64_t silent_ns)
+{
+	entry->kept = true;
+	control->counter[COUNTER_members_kept]++;
+	log_warn(
+		"member %s (%s:%u) sent nothing to this engine for %llu ms, but another member hears it: it stays on the map; check the network between it and this host",
+		entry->record.map.name, entry->record.address, entry->record.port,
+		(unsigned long long)(silent_ns / NS_PER_MS));
+	/* New connections get through as soon as packets do; TCP's own retries take longer. */
+	if (entry->out)
+		rpc_link_close(entry->out);
+	if (entry->in)
+		rpc_link_close(entry->in);
+}
+
+bool member_heard_of(struct control *control, struct member_entry *entry, uint64_t now_ns)
+{
+	uint64_t silent_ns = since_ns(entry->heard_ns, now_ns);
+
+	if (silent_ns <= dead_ns(control)) {
+		if (entry->kept)
+			log_info("member %s (%s:%u) is heard again", entry->record.map.name,
+				entry->record.address, entry->record.port);
+		entry->kept = false;
+		return true;
+	}
+	if (since_ns(entry->vouched_ns, now_ns) > dead_ns(control))
+		return false;
+	if (!entry->kept)
+		kept_begin(control, entry, silent_ns);
+	return true;
+}

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A host that loses power, and one whose large packets vanish: the sets of others do not wait for
+it, it leaves the map, stays off it while the fault lasts, and comes back with its pages. Prints
+figures; asserts none. Uses network namespaces, which need root."""
+
+import os
+import time
+import unittest
+
+import harness
+import test_outages
+
+DEAD_MS = int(6000 * harness.SLOW)
+SETTINGS = ["cluster.heartbeat_ms=500", f"cluster.dead_after_ms={DEAD_MS}"]
+# Longer than a suspicion takes (a tenth of DEAD_MS), shorter than a removal.
+TIMEOUT = ("--timeout-ms", str(int(0.8 * DEAD_MS)))
+VICTIM, OTHERS = 3, (0, 1, 2)
+
+
+@unittest.skipIf(os.geteuid(), "needs root for network namespaces")
+class DarkHost(test_outages.Outage):
+    def stored(self, engines, i, name, first):
+        """Stores 320 pages; all are stored. Returns the figures of the sets."""
+        got = self.store(engines, i, name, (first, first + 320), *TIMEOUT)
+        self.assertEqual(got["hit"], 320, got)
+        return got
+
+    def assert_found(self, engines, readers, names):
+        for reader in readers:
+            for i, name in enumerate(names):
+                self.assertEqual(
+                    self.assert_all_found(engines, reader, name, (1000 * i, 1000 * i + 320)), 320)
+
+    def suspected(self, engines, i):
+        return engines.status(i)["directory"]["owners_suspect"] == 1
+
+    def gone(self, engines, i):
+        return len(engines.status(i)["members"]) == 3
+
+    def check(self, darken, mend):
+        engines = self.start(4, pool_bytes="64MiB", settings=SETTINGS, netns=True, link="tcp")
+        before = [self.stored(engines, i, f"before{i}", 1000 * i) for i in range(4)]
+        darken(engines.netns)
+        since = time.monotonic()
+        first = self.stored(engines, 0, "during", 4000)
+        harness.wait_for(lambda: self.suspected(engines, 0) or self.gone(engines, 0), 60,
+                         "it is suspect")
+        # sets did not wait until it was removed
+        self.assertGreater(engines.status(0)["counters"]["sets_partial"], 0)
+        later = [self.stored(engines, i, f"later{i}", 5000 + 1000 * i) for i in OTHERS]
+        harness.wait_for(lambda: all(self.gone(engines, i) for i in OTHERS), 120,
+                         "it is off all maps")
+        away = time.monotonic() - since
+        self.assert_found(engines, OTHERS, [f"before{i}" for i in OTHERS])
+        self.assertTrue(all(self.gone(engines, i) for i in OTHERS), "it came back")
+        mend(engines.netns)
+        engines.wait_members(4)
+        harness.wait_for(lambda: all(engines.status(i)["directory"][what] == 0 for i in range(4)
+                                     for what in ("sets_partial", "owners_suspect")), 60,
+                         "all sets are whole")
+        names = [*(f"before{i}" for i in range(4)), "during", *(f"later{i}" for i in OTHERS)]
+        self.assert_found(engines, range(4), names)
+        figures = [f"{f['p99_us'] / 1000:.1f}" for f in (before[0], first, *later)]
+        print(f"\ndead_after {DEAD_MS} ms: off the map after {away:.1f} s; p99 of 20 batches, ms: "
+              f"before {figures[0]}, with the fault {figures[1]}, after it {figures[2:]}")
+        self.stop_cleanly(engines)
+
+    def test_power_loss(self):
+        self.check(lambda netns: netns.port(VICTIM, "down"), lambda netns: netns.port(VICTIM, "up"))
+
+    def test_large_packets_vanish(self):
+        self.check(lambda netns: netns.swallow_large(VICTIM, 220),
+                   lambda netns: netns.port(VICTIM, "mtu", "1500"))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

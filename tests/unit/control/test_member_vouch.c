@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Members that only other members hear: a raw connection plays the member that hears, or does not
+ * hear, a node whose event loop stands still. A node is one control plane in the test's process.
+ */
+#include "tests/unit/control/test_rpc_nodes.h"
+
+#include <arpa/inet.h>
+#include <cmocka.h>
+#include <string.h>
+#include <unistd.h>
+
+#define BEAT_MS 20
+#define DEAD_MS 300
+#define RAW_REF 0x34567890u
+
+static int raw = -1;
+
+static int setup(void **state)
+{
+	(void)state;
+	nodes_setup(BEAT_MS, DEAD_MS);
+	for (unsigned i = 0; i < 3; i++)
+		assert_int_equal(node_open(i, i ? node_at(0) : NULL), 0);
+	assert_true(nodes_until(all_agree(), 3000));
+	raw = raw_open(0);
+	raw_hello(raw, "raw", 0x1200000000 + RAW_REF, 9, NULL);
+	assert_true(nodes_until(sees_count(0, 4), 1000));
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	close(raw);
+	nodes_teardown();
+	assert_int_equal(qps_alive, 0);
+	return 0;
+}
+
+static void beat(const uint32_t *doubts, size_t doubts_count, Pc__Vouch *vouches, size_t count)
+{
+	static Pc__Vouch *at[NODES_MAX + 1];
+	Pc__Heartbeat heartbeat = PC__HEARTBEAT__INIT;
+	Pc__Message message = PC__MESSAGE__INIT;
+
+	for (size_t i = 0; i < count; i++)
+		at[i] = &vouches[i];
+	heartbeat.members_digest = node[0].control.member->digest;
+	heartbeat.n_doubts = doubts_count;
+	heartbeat.doubts = (uint32_t *)doubts;
+	heartbeat.n_vouches = count;
+	heartbeat.vouches = at;
+	message.body_case = PC__MESSAGE__BODY_HEARTBEAT;
+	message.heartbeat = &heartbeat;
+	raw_message(raw, &message);
+}
+
+static Pc__Vouch vouch(uint32_t ref, uint32_t age_ms)
+{
+	Pc__Vouch made = PC__VOUCH__INIT;
+
+	made.ref = ref;
+	made.age_ms = age_ms;
+	return made;
+}
+
+static const struct member_entry *entry_of(uint32_t ref)
+{
+	const struct member_record *record = member_by_ref(&node[0].control, ref);
+
+	assert_non_null(record);
+	return node[0].control.member->by_peer[record->map.peer];
+}
+
+static uint64_t since_ms(uint64_t from_ns)
+{
+	return (clock_now_ns() - from_ns) / 1000000;
+}
+
+static void a_silent_member_stays_while_another_member_hears_it(void **state)
+{
+	uint32_t ref = node[2].control.ref;
+	uint64_t from_ns;
+
+	(void)state;
+	node[2].stalled = true;
+	for (unsigned i = 0; i < 5 * DEAD_MS / BEAT_MS; i++) {
+		/* the younger of two counts */
+		Pc__Vouch both[] = {vouch(ref, 0), vouch(ref, DEAD_MS - 1)};
+
+		beat(NULL, 0, both, 2);
+		nodes_run(BEAT_MS);
+	}
+	from_ns = clock_now_ns();
+	assert_true(sees(0, 2));
+	assert_null(member_link(&node[0].control, ref)); /* closed and dialled again */
+	assert_int_equal(node[0].control.counter[COUNTER_members_kept], 1);
+	assert_int_equal(node[0].control.counter[COUNTER_members_died], 0);
+	/* Node 0 does not pass on what it did not hear itself. */
+	assert_false(sees(1, 2));
+	while (sees(0, 2) && since_ms(from_ns) < 10 * DEAD_MS) {
+		beat(NULL, 0, NULL, 0);
+		nodes_run(BEAT_MS);
+	}
+	assert_in_range(since_ms(from_ns), DEAD_MS - 3 * BEAT_MS, DEAD_MS + 3 * BEAT_MS);
+}
+
+static void a_member_that_is_heard_again_is_no_longer_kept(void **state)
+{
+	uint32_t ref = node[2].control.ref;
+
+	(void)state;
+	node[2].stalled = true;
+	for (unsigned i = 0; i < 2 * DEAD_MS / BEAT_MS; i++) {
+		Pc__Vouch one = vouch(ref, 0);
+
+		beat(NULL, 0, &one, 1);
+		nodes_run(BEAT_MS);
+	}
+	assert_int_equal(node[0].control.counter[COUNTER_members_kept], 1);
+	node[2].stalled = false;
+	for (unsigned i = 0; i < 2 * DEAD_MS / BEAT_MS; i++) {
+		beat(NULL, 0, NULL, 0);
+		nodes_run(BEAT_MS);
+	}
+	assert_true(sees(0, 2));
+	assert_false(entry_of(ref)->kept);
+	assert_non_null(member_link(&node[0].control, ref));
+	assert_int_equal(node[0].control.counter[COUNTER_members_died], 0);
+}
+
+static void old_foreign_and_unknown_vouches_keep_no_member(void **state)
+{
+	uint32_t ref = node[2].control.ref;
+	uint64_t from_ns = clock_now_ns();
+
+	(void)state;
+	node[2].stalled = true;
+	while (sees(0, 2) && since_ms(from_ns) < 10 * DEAD_MS) {
+		Pc__Vouch all[] = {vouch(ref, DEAD_MS + 1), vouch(ref, UINT32_MAX),
+			vouch(RAW_REF, 0), vouch(node[0].control.ref, 0), vouch(0, 0),
+			vouch(0x777, 0), vouch(ref, (uint32_t)since_ms(from_ns) + BEAT_MS)};
+		bool late = since_ms(from_ns) > DEAD_MS * 2 / 3;
+
+		/* The last one is from before the silence, and arrives late. */
+		beat(NULL, 0, all, sizeof(all) / sizeof(all[0]) - !late);
+		nodes_run(BEAT_MS);
+	}
+	assert_in_range(since_ms(from_ns), DEAD_MS - 3 * BEAT_MS, DEAD_MS + 3 * BEAT_MS);
+	assert_int_equal(node[0].control.counter[COUNTER_members_kept], 0);
+	assert_true(sees_count(0, 3)); /* the raw connection, too, is still a member */
+}
+
+/* The word of the member itself is its heartbeat; only a message of another one is a vouch. */
+static void a_member_s_word_about_itself_is_no_vouch(void **state)
+{
+	Pc__Vouch own = vouch(RAW_REF, 0);
+
+	(void)state;
+	beat(NULL, 0, &own, 1);
+	nodes_run(BEAT_MS);
+	assert_int_equal(entry_of(RAW_REF)->vouched_ns, 0);
+}
+
+/* Reads frames of the raw connection until one is a Heartbeat with vouches. */
+static Pc__Message *vouches_read(void)
+{
+	static uint8_t bytes[1 << 16];
+	size_t have = 0, got;
+
+	while ((got = raw_read(raw, bytes + have, sizeof(bytes) - have, 1000)) > 0) {
+		size_t at = 0;
+		uint32_t length;
+
+		have += got;
+		while (have - at >= 4) {
+			Pc__Message *m;
+
+			memcpy(&length, bytes + at, 4);
+			length = ntohl(length);
+			if (have - at - 4 < length)
+				break;
+			m = pc__message__unpack(NULL, length, bytes + at + 4);
+			at += 4 + length;
+			if (m && m->body_case == PC__MESSAGE__BODY_HEARTBEAT &&
+				m->heartbeat->n_vouches)
+				return m;
+			pc__message__free_unpacked(m, NULL);
+		}
+		memmove(bytes, bytes + at, have - at);
+		have -= at;
+	}
+	return NULL;
+}
+
+static void doubts_are_answered_for_members_that_the_engine_hears_itself(void **state)
+{
+	uint32_t doubts[] = {
+		node[1].control.ref, RAW_REF, node[0].control.ref, 0, 0x777, node[1].control.ref};
+	Pc__Message *answer;
+
+	(void)state;
+	beat(doubts, sizeof(doubts) / sizeof(doubts[0]), NULL, 0);
+	answer = vouches_read();
+	assert_non_null(answer);
+	assert_int_equal(answer->heartbeat->n_vouches, 2); /* one per doubt */
+	for (unsigned i = 0; i < 2; i++) {
+		assert_int_equal(answer->heartbeat->vouches[i]->ref, node[1].control.ref);
+		assert_in_range(answer->heartbeat->vouches[i]->age_ms, 0, 2 * BEAT_MS);
+	}
+	assert_int_equal(answer->heartbeat->n_doubts, 0);
+	pc__message__free_unpacked(answer, NULL);
+}
+
+static void longer_lists_than_there_are_members_close_the_connection(void **state)
+{
+	static uint32_t doubts[NODES_MAX + 1];
+	static Pc__Vouch vouches[NODES_MAX + 1];
+
+	(void)state;
+	for (unsigned i = 0; i <= NODES_MAX; i++)
+		vouches[i] = vouch(node[1].control.ref, 0);
+	beat(doubts, NODES_MAX, vouches, NODES_MAX);
+	nodes_run(2 * BEAT_MS);
+	assert_int_equal(node[0].control.counter[COUNTER_messages_bad], 0);
+	beat(doubts, NODES_MAX + 1, NULL, 0);
+	assert_true(raw_closed(raw, 1000));
+	close(raw);
+	raw = raw_open(0);
+	raw_hello(raw, "raw", 0x1200000000 + RAW_REF, 9, NULL);
+	assert_true(nodes_until(sees_count(0, 4), 2000));
+	beat(NULL, 0, vouches, NODES_MAX + 1);
+	assert_true(raw_closed(raw, 1000));
+	assert_int_equal(node[0].control.counter[COUNTER_messages_bad], 2);
+}
+
+#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		T(a_silent_member_stays_while_another_member_hears_it),
+		T(a_member_that_is_heard_again_is_no_longer_kept),
+		T(old_foreign_and_unknown_vouches_keep_no_member),
+		T(a_member_s_word_about_itself_is_no_vouch),
+		T(doubts_are_answered_for_members_that_the_engine_hears_itself),
+		T(longer_lists_than_there_are_members_close_the_connection),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

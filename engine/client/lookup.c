@@ -29,10 +29,18 @@ struct choice {
 	struct owner_choice owner;       /* its rank, and its bit in page_work.asked */
 };
 
+/* Prefetches the bucket that the key has if this host owns it, which a set will look at soon. */
+static inline void expect_here(const struct session *session, const struct page_key *key)
+{
+	__builtin_prefetch(&session->shard[dir_bucket_first(key, session->bucket_bits)]);
+}
+
 void lookup_again(struct pc_batch *b, uint32_t i)
 {
 	struct page_work *p = &b->work[i];
 
+	if (b->kind == BATCH_SET)
+		expect_here(b->channel->session, &p->key);
 	p->asked = 0;
 	p->others = 0;
 	p->rails_tried = 0;

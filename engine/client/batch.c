@@ -89,7 +89,7 @@ void page_here(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t n
 		page_wrong(ch, b, i, now_ns);
 	} else {
 		ch->counts.sets_already += b->kind == BATCH_SET;
-		notice_wanted(ch, &p->key, now_ns);
+		notice_wanted(ch, p, now_ns);
 		page_done(b, i, PC_HIT);
 	}
 }

@@ -107,10 +107,20 @@ static inline struct cache_entry *cache_put(struct pc_channel *ch, const struct 
 	return &set->entry[way];
 }
 
-/* The number of the key's entry in the cache, for cache_again(). */
+/* The number of the key's entry in the cache, for cache_numbered() and cache_again(). */
 static inline uint32_t cache_number(const struct page_key *key, uint32_t way)
 {
 	return cache_index(key) * CACHE_WAYS + way;
+}
+
+/* The entry with this number; NULL: it does not have the key, or no longer. */
+static inline struct cache_entry *cache_numbered(
+	const struct pc_channel *ch, uint32_t number, const struct page_key *key)
+{
+	struct cache_set *set = &ch->cache[number / CACHE_WAYS];
+	uint32_t way = number % CACHE_WAYS;
+
+	return set->tag[way] && page_key_equal(&set->entry[way].key, key) ? &set->entry[way] : NULL;
 }
 
 /*
@@ -120,14 +130,13 @@ static inline uint32_t cache_number(const struct page_key *key, uint32_t way)
 static inline struct cache_entry *cache_again(struct pc_channel *ch, uint32_t number,
 	const struct page_key *key, const struct location *at, uint32_t now_ms)
 {
-	struct cache_set *set = &ch->cache[number / CACHE_WAYS];
-	uint32_t way = number % CACHE_WAYS;
+	struct cache_entry *e = cache_numbered(ch, number, key);
 
-	if (!set->tag[way] || !page_key_equal(&set->entry[way].key, key))
+	if (!e)
 		return NULL;
-	set->seen_ms[way] = now_ms;
-	set->entry[way].at = *at;
-	return &set->entry[way];
+	ch->cache[number / CACHE_WAYS].seen_ms[number % CACHE_WAYS] = now_ms;
+	e->at = *at;
+	return e;
 }
 
 /* True if the entry's page was read and it is time to tell the control plane so. */

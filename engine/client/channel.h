@@ -227,6 +227,7 @@ struct pc_channel {
 	struct map_pair *map_spare;
 	struct map_pair *map_memory; /* the memory of both map_pairs, `map` and `map_spare` */
 	uint32_t map_epoch;
+	struct map_guide map_guide; /* of map->current */
 	/* hash table: ref of a member -> its index in the map + 1; 0: empty */
 	uint16_t map_slot[NODES_MAX * 4];
 	/* member found by the last map_search(); NULL: none since the last map change */

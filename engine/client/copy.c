@@ -26,6 +26,12 @@
  */
 #define STRANDS 8u
 #define STRAND_BYTES 4096u
+/*
+ * How many bytes before the end of a round the next one is prefetched: the processor's own prefetch
+ * begins again with each memory page, and eight of them begin at the same time.
+ */
+#define EXPECT_BYTES 512u
+#define EXPECT_LINES 2u /* cache lines of each strand that are prefetched */
 /* bytes copied through the cache before their CRC is computed */
 #define PENDING_BYTES 4096u
 
@@ -139,7 +145,23 @@ __attribute__((constructor)) static void strand_skip_make(void)
 	crc32c_skip_make(&strand_skip, STRAND_BYTES);
 }
 
-/* Copies one round of strands; `crc` is a register, not inverted. */
+/* Prefetches the start of two of a round's strands; a step of EXPECT_BYTES / 128 that cover all. */
+static inline void expect_strands(const unsigned char *round, size_t at)
+{
+	const unsigned char *strand = round + (at / 128 % (EXPECT_BYTES / 128)) * 2 * STRAND_BYTES;
+
+	for (unsigned line = 0; line < EXPECT_LINES; line++) {
+		__builtin_prefetch(strand + line * 64);
+		__builtin_prefetch(strand + STRAND_BYTES + line * 64);
+	}
+}
+static_assert(EXPECT_BYTES / 128 * 2 == STRANDS, "all strands are prefetched");
+static_assert(STRAND_BYTES % EXPECT_BYTES == 0, "from the first strand on");
+
+/*
+ * Copies one round of strands; `crc` is a register, not inverted. What follows the round is
+ * prefetched: the next round, or behind the last one often the next page. It need not be mapped.
+ */
 RACY FOLDING static uint32_t fold_strands(
 	uint32_t crc, __m512i by, unsigned char *to, const unsigned char *from)
 {
@@ -151,6 +173,8 @@ RACY FOLDING static uint32_t fold_strands(
 		unsigned char *t = to + at;
 		const unsigned char *f = from + at;
 
+		if (at >= STRAND_BYTES - EXPECT_BYTES)
+			expect_strands(from + STRANDS * STRAND_BYTES, at);
 		/* unrolled, so that the sums stay in registers */
 		sum[0] = fold_128(sum[0], by, t, f);
 		sum[1] = fold_128(sum[1], by, t + STRAND_BYTES, f + STRAND_BYTES);

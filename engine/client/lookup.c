@@ -29,10 +29,18 @@ struct choice {
 	struct owner_choice owner;       /* its rank, and its bit in page_work.asked */
 };
 
+/* Prefetches the bucket that the key has if this host owns it, which a set will look at soon. */
+static inline void expect_here(const struct session *session, const struct page_key *key)
+{
+	__builtin_prefetch(&session->shard[dir_bucket_first(key, session->bucket_bits)]);
+}
+
 void lookup_again(struct pc_batch *b, uint32_t i)
 {
 	struct page_work *p = &b->work[i];
 
+	if (b->kind == BATCH_SET)
+		expect_here(b->channel->session, &p->key);
 	p->asked = 0;
 	p->others = 0;
 	p->rails_tried = 0;
@@ -154,7 +162,7 @@ static void find_owners(const struct pc_channel *ch, struct page_work *p)
 
 	p->owners_epoch = ch->map_epoch;
 	p->asked = 0;
-	p->owners = (uint8_t)map_owners(&ch->map->current, &p->key, owner);
+	p->owners = (uint8_t)map_guide_owners(&ch->map->current, &ch->map_guide, &p->key, owner);
 	for (unsigned k = 0; k < p->owners; k++)
 		p->owner[k] = (uint8_t)owner[k];
 }
@@ -191,19 +199,25 @@ static bool match(
 {
 	uint32_t tag = dir_tag(&p->key), start = (uint32_t)(p->key.word[0] >> 60);
 	struct location found[BUCKET_ENTRIES];
+	enum owner_rank ranks[BUCKET_ENTRIES]; /* of found[], ascending */
 	unsigned n = 0;
 
-	for (enum owner_rank rank = RANK_HERE; rank < RANKS; rank++) {
-		for (unsigned k = 0; k < BUCKET_ENTRIES; k++) {
-			const struct dir_entry *e = &bucket->entry[(start + k) % BUCKET_ENTRIES];
-			const struct map_member *m = e->tag == tag ? map_by_ref(ch, e->ref) : NULL;
+	for (unsigned k = 0; k < BUCKET_ENTRIES; k++) {
+		const struct dir_entry *e = &bucket->entry[(start + k) % BUCKET_ENTRIES];
+		const struct map_member *m = e->tag == tag ? map_by_ref(ch, e->ref) : NULL;
+		enum owner_rank rank;
+		unsigned at;
 
-			if (!m || (e->ref == p->wrong.ref && e->place == p->wrong.place &&
-					  e->generation == p->wrong.generation))
-				continue;
-			if (rank_of(ch, m, now_ns) == rank)
-				found[n++] = (struct location){e->ref, e->place, e->generation};
+		if (!m || (e->ref == p->wrong.ref && e->place == p->wrong.place &&
+				  e->generation == p->wrong.generation))
+			continue;
+		rank = rank_of(ch, m, now_ns);
+		for (at = n++; at && ranks[at - 1] > rank; at--) {
+			found[at] = found[at - 1];
+			ranks[at] = ranks[at - 1];
 		}
+		found[at] = (struct location){e->ref, e->place, e->generation};
+		ranks[at] = rank;
 	}
 	if (!n)
 		return false;

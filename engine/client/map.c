@@ -46,6 +46,7 @@ void map_refresh(struct pc_channel *ch)
 		ch->map = read;
 		ch->map_epoch = epoch;
 		index_refs(ch);
+		map_guide_make(&read->current, &ch->map_guide);
 		return;
 	}
 }

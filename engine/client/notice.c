@@ -65,10 +65,12 @@ void notice_read(struct pc_channel *ch, const struct page_key *key, const struct
 	tell(ch, cache_put(ch, key, at, now_ms), now_ms);
 }
 
-void notice_wanted(struct pc_channel *ch, const struct page_key *key, uint64_t now_ns)
+void notice_wanted(struct pc_channel *ch, const struct page_work *p, uint64_t now_ns)
 {
-	struct cache_entry *e = cache_find(ch, key);
+	struct cache_entry *e = cache_numbered(ch, p->cached, &p->key);
 
+	if (unlikely(!e))
+		e = cache_find(ch, &p->key);
 	if (e)
 		/* cache_set.seen_ms stays: the look-up did not confirm the location */
 		touch(ch, e, (uint32_t)(now_ns / 1000000));

@@ -6,6 +6,8 @@
  */
 #include "engine/client/client.h"
 
+#define EXPECT_AHEAD 4 /* answers of the control plane between the prefetched one and the next */
+
 static struct request *request_of(struct pc_channel *ch, uint64_t cookie, uint32_t *ret_index)
 {
 	uint32_t index = (uint32_t)cookie;
@@ -137,6 +139,22 @@ static void ctl_done(struct pc_channel *ch, const struct ctl_done *done, uint64_
 		request_free(ch, index);
 }
 
+/*
+ * Prefetches what the ctl ring's i-th answer will change if it is that to a publish: the key's set
+ * in the location cache.
+ */
+static void expect_put(struct pc_channel *ch, uint32_t i)
+{
+	const struct request *r;
+	struct ctl_done done;
+	uint32_t index;
+
+	memcpy(&done, ring_slot_old(&ch->ctl_done, i), sizeof(done));
+	r = request_of(ch, done.cookie, &index);
+	if (r && r->kind == REQUEST_PUBLISH && r->batch)
+		cache_expect(ch, &r->batch->work[r->page].key);
+}
+
 uint32_t reap(struct pc_channel *ch, uint64_t now_ns)
 {
 	uint32_t work = 0;
@@ -168,6 +186,8 @@ uint32_t reap(struct pc_channel *ch, uint64_t now_ns)
 	for (int32_t i = 0; i < n; i++) {
 		struct ctl_done done;
 
+		if (i + EXPECT_AHEAD < n)
+			expect_put(ch, (uint32_t)i + EXPECT_AHEAD);
 		memcpy(&done, ring_slot_old(&ch->ctl_done, (uint32_t)i), sizeof(done));
 		ctl_done(ch, &done, now_ns);
 	}

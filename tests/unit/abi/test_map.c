@@ -93,6 +93,45 @@ static void owners_are_different_members(void **state)
 		}
 }
 
+/* Compares map_guide_owners() with map_owners(). */
+static void compare_guide(const struct map_view *v, const struct map_guide *guide, uint64_t i)
+{
+	struct page_key key = key_of(i);
+	uint32_t owner[REPLICAS_MAX], other[REPLICAS_MAX];
+	unsigned owners = map_owners(v, &key, owner);
+
+	assert_int_equal(map_guide_owners(v, guide, &key, other), owners);
+	assert_memory_equal(owner, other, owners * sizeof(*owner));
+}
+
+static void the_guide_gives_the_same_owners_as_the_search(void **state)
+{
+	static const unsigned sizes[] = {1, 2, 3, 8, NODES_MAX};
+	static struct map_guide guide;
+	unsigned name[NODES_MAX];
+
+	(void)state;
+	for (unsigned i = 0; i < NODES_MAX; i++)
+		name[i] = i;
+	for (unsigned s = 0; s < sizeof(sizes) / sizeof(*sizes); s++) {
+		build(view, name, sizes[s], 3);
+		map_guide_make(view, &guide);
+		for (uint64_t i = 0; i < 20000; i++)
+			compare_guide(view, &guide, i);
+	}
+	/* keys exactly at a point, in front of the first one and behind the last one */
+	build(view, name, 4, 3);
+	for (unsigned i = 0; i < view->points; i++)
+		view->point[i].at = map_mix(key_of(i + view->points / 2).word[0]);
+	qsort(view->point, view->points, sizeof(*view->point), by_place);
+	map_guide_make(view, &guide);
+	for (uint64_t i = 0; i < 2 * view->points; i++)
+		compare_guide(view, &guide, i);
+	memset(view, 0, sizeof(*view));
+	map_guide_make(view, &guide);
+	compare_guide(view, &guide, 1);
+}
+
 static void an_empty_map_has_no_owners(void **state)
 {
 	struct page_key key = key_of(1);
@@ -248,6 +287,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(owners_are_different_members, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			the_guide_gives_the_same_owners_as_the_search, setup, teardown),
 		cmocka_unit_test_setup_teardown(an_empty_map_has_no_owners, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			eight_members_own_about_an_eighth_each, setup, teardown),

@@ -197,8 +197,10 @@ static bool match(
 			const struct dir_entry *e = &bucket->entry[(start + k) % BUCKET_ENTRIES];
 			const struct map_member *m = e->tag == tag ? map_by_ref(ch, e->ref) : NULL;
 
-			if (!m || (e->ref == p->wrong.ref && e->place == p->wrong.place &&
-					  e->generation == p->wrong.generation))
+			/* a page on disk has no location that could be READ */
+			if (!m || place_rail(e->place) == PLACE_DISK ||
+				(e->ref == p->wrong.ref && e->place == p->wrong.place &&
+					e->generation == p->wrong.generation))
 				continue;
 			if (rank_of(ch, m, now_ns) == rank)
 				found[n++] = (struct location){e->ref, e->place, e->generation};

@@ -12,8 +12,9 @@
 #include <assert.h>
 
 /* Limits of a machine and of the cluster. */
-/* NICs that one engine drives; 4 bits of a place are the number of the rail */
-#define RAILS_MAX 16
+#define RAILS_MAX 15 /* NICs that one engine drives */
+/* rail numbers that 4 bits of a place can express; the last one is no rail, see PLACE_DISK */
+#define PLACE_RAILS 16
 #define NODES_MAX 256  /* live engines in one cluster */
 #define VNODES 64      /* points that one member has on the hash ring of the directory */
 #define REPLICAS_MAX 4 /* directory owners of one key, at most */
@@ -122,6 +123,7 @@ static_assert(SLICE_BYTES <= RAIL_IN_FLIGHT_BYTES, "an idle rail can post one sl
 static_assert(CREDITS_MAX <= CTL_DONE_SLOTS, "all credits of a channel fit its control done ring");
 static_assert(DISK_SEGMENT_BYTES / PAGE_UNIT <= 65536, "16 bits are the unit of a segment");
 static_assert(2ull * PAGE_BYTES_MAX < DISK_SEGMENT_BYTES, "the longest page fits a segment");
-static_assert(RAILS_MAX <= 16 && PAGE_UNITS_MAX <= 1u << 28, "a place is 4 + 28 bits");
+static_assert(PLACE_RAILS <= 16 && PAGE_UNITS_MAX <= 1u << 28, "a place is 4 + 28 bits");
+static_assert(RAILS_MAX < PLACE_RAILS, "one rail number is left for the disk");
 
 #endif

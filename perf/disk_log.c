@@ -3,9 +3,10 @@
  * Writes pages to the segment log of engine/disk, opens it again, and reads them in random order;
  * prints rates, CPU time and the time of the start.
  *
- *   disk_log DIRECTORY PAGE_BYTES PAGES DEPTH
+ *   disk_log PAGE_BYTES PAGES DEPTH DIRECTORY...
  *
- * The directory is used as a path and keeps its files. One thread besides those of the tier.
+ * Each directory is used as a path and keeps its files; DEPTH is of all paths together. One thread
+ * besides those of the tier.
  */
 #include <errno.h>
 #include <poll.h>
@@ -82,34 +83,40 @@ static uint32_t run(enum disk_op op, const char *name)
 
 static void report(void)
 {
+	double written = 0, of_pages = 0;
 	struct disk_report report;
 
 	disk_report(disk, &report);
+	for (unsigned i = 0; i < report.paths; i++) {
+		written += (double)report.path[i].bytes_written;
+		of_pages += (double)report.path[i].page_bytes;
+	}
 	printf("bytes written / page bytes: %.4f; index: %.2f bytes a page (%u pages)\n",
-		(double)report.path[0].bytes_written / (double)report.path[0].page_bytes,
-		(double)report.index_bytes / report.pages, report.pages);
+		written / of_pages, (double)report.index_bytes / report.pages, report.pages);
 }
 
 int main(int argc, char **argv)
 {
-	struct disk_options options = {.paths = 1,
-		.segment_bytes = DISK_SEGMENT_BYTES,
-		.owner = "disk_log",
-		.timeout_ms = 60000};
+	struct disk_options options = {
+		.segment_bytes = DISK_SEGMENT_BYTES, .owner = "disk_log", .timeout_ms = 60000};
 	uint64_t began;
 
-	if (argc != 5) {
-		fprintf(stderr, "usage: disk_log DIRECTORY PAGE_BYTES PAGES DEPTH\n");
+	if (argc < 5 || argc > 4 + DISK_PATHS_MAX) {
+		fprintf(stderr, "usage: disk_log PAGE_BYTES PAGES DEPTH DIRECTORY...\n");
 		return 2;
 	}
-	page_bytes = (uint32_t)strtoul(argv[2], NULL, 10);
-	pages = (uint32_t)strtoul(argv[3], NULL, 10);
-	depth = (uint32_t)strtoul(argv[4], NULL, 10);
+	page_bytes = (uint32_t)strtoul(argv[1], NULL, 10);
+	pages = (uint32_t)strtoul(argv[2], NULL, 10);
+	depth = (uint32_t)strtoul(argv[3], NULL, 10);
 	if (!page_bytes || page_bytes > PAGE_BYTES_MAX || page_bytes % PAGE_UNIT || !pages ||
 		!depth)
 		return 2;
-	options.path[0].directory = argv[1];
-	options.path[0].bytes = (uint64_t)page_bytes * pages * 11 / 10 + 8ull * DISK_SEGMENT_BYTES;
+	options.paths = (unsigned)argc - 4;
+	for (unsigned i = 0; i < options.paths; i++) {
+		options.path[i].directory = argv[4 + i];
+		options.path[i].bytes = (uint64_t)page_bytes * pages / options.paths * 11 / 10 +
+					8ull * DISK_SEGMENT_BYTES;
+	}
 	request = calloc(depth, sizeof(*request));
 	for (uint32_t i = 0; request && i < depth; i++) {
 		request[i].data = aligned_alloc(PAGE_UNIT, page_bytes);

@@ -29,11 +29,12 @@ enum {
 	/* region number of the pool of rail 0; that of rail r is REGION_POOL_0 + r */
 	REGION_POOL_0 = 0,
 	/* region number of the page heads of rail 0; that of rail r is REGION_HEADS_0 + r */
-	REGION_HEADS_0 = REGION_POOL_0 + RAILS_MAX,
-	REGION_SHARD = REGION_HEADS_0 + RAILS_MAX, /* region number of the directory shard */
+	REGION_HEADS_0 = REGION_POOL_0 + PLACE_RAILS,
+	REGION_SHARD = REGION_HEADS_0 + PLACE_RAILS, /* region number of the directory shard */
 	REGIONS_EXPORTED,    /* number of regions that peers may READ, because they get the keys */
 	REGION_CLIENT_0 = 64 /* first region number of client memory */
 };
+static_assert(REGION_HEADS_0 == 16 && REGION_SHARD == 32, "as in engines of other versions");
 static_assert(REGIONS_EXPORTED <= REGION_CLIENT_0, "client regions are never exported");
 
 enum op_kind {

@@ -34,6 +34,12 @@ struct page_head {
 static_assert(sizeof(struct page_head) == 32, "fits a CQE, never straddles a cache line");
 
 /*
+ * In a place, this number instead of a rail's means "on the disk of the holder": no memory, so it
+ * is never READ.
+ */
+#define PLACE_DISK (PLACE_RAILS - 1u)
+
+/*
  * A place in 32 bits: the rail whose pool it is in (upper 4 bits) and the unit of the pool it
  * starts at (28 bits).
  */

@@ -84,14 +84,14 @@ static_assert(sizeof(struct attach_reply) == 256, "same in every build");
 
 /* The status segment: the engine writes it, clients and tools map it read-only. */
 struct status_segment {
-	uint32_t magic;                 /* STATUS_MAGIC */
-	uint32_t version;               /* ABI_VERSION */
-	uint64_t incarnation;           /* incarnation of this engine */
-	uint32_t ref;                   /* low 32 bits of the incarnation */
-	uint32_t pid;                   /* PID of the engine, in its own PID namespace */
-	uint32_t rails;                 /* number of rails, 1..RAILS_MAX */
-	uint32_t bucket_bits;           /* log2 of the number of buckets of this engine's shard */
-	uint64_t pool_bytes[RAILS_MAX]; /* length of each rail's pool, bytes */
+	uint32_t magic;                   /* STATUS_MAGIC */
+	uint32_t version;                 /* ABI_VERSION */
+	uint64_t incarnation;             /* incarnation of this engine */
+	uint32_t ref;                     /* low 32 bits of the incarnation */
+	uint32_t pid;                     /* PID of the engine, in its own PID namespace */
+	uint32_t rails;                   /* number of rails, 1..RAILS_MAX */
+	uint32_t bucket_bits;             /* log2 of the number of buckets of this engine's shard */
+	uint64_t pool_bytes[PLACE_RAILS]; /* length of each rail's pool, bytes */
 	/* length of the largest page that every pool of this engine can hold, bytes */
 	uint64_t page_bytes_max;
 	/* owner: control plane; 1: this host has a disk in service, so a key without a location is
@@ -111,20 +111,23 @@ struct status_segment {
 	 * that sends it an op must write the rail's kick */
 	struct {
 		alignas(64) uint32_t sleeps;
-	} rail[RAILS_MAX];
+	} rail[PLACE_RAILS];
 	struct map_shared map;
 	/* owner: the poll core whose first rail this is; ns by which the clock of the software
 	 * NICs is behind CLOCK_MONOTONIC with model.own_time=no; otherwise 0 */
 	struct {
 		alignas(64) uint64_t behind_ns;
-	} clock[RAILS_MAX];
+	} clock[PLACE_RAILS];
 };
-static_assert(offsetof(struct status_segment, rails_out) == ((32 + 8 * RAILS_MAX + 8 + 63) & ~63u),
+static_assert(offsetof(struct status_segment, page_bytes_max) == 160,
+	"as in other builds of ABI_VERSION");
+static_assert(
+	offsetof(struct status_segment, rails_out) == ((32 + 8 * PLACE_RAILS + 8 + 63) & ~63u),
 	"`disk` and `reports` lie in what was padding");
 static_assert(
 	offsetof(struct status_segment, rail) % 64 == 0, "each sleep flag has its own cache line");
 static_assert(offsetof(struct status_segment, map) ==
-		      offsetof(struct status_segment, rail) + 64 * RAILS_MAX,
+		      offsetof(struct status_segment, rail) + 64 * PLACE_RAILS,
 	"same in every process of the host");
 static_assert(offsetof(struct status_segment, rail) % 64 == 0, "one cache line per rail");
 

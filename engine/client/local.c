@@ -10,11 +10,13 @@
 static const struct page_head *head_at(
 	const struct session *session, uint32_t place, uint64_t bytes)
 {
-	const struct session_rail *rail = &session->rail[place_rail(place)];
 	uint64_t offset = place_offset(place);
+	const struct session_rail *rail;
 
-	if (place_rail(place) >= session->rails || offset >= rail->pool_bytes ||
-		bytes > rail->pool_bytes - offset)
+	if (place_rail(place) >= session->rails)
+		return NULL;
+	rail = &session->rail[place_rail(place)];
+	if (offset >= rail->pool_bytes || bytes > rail->pool_bytes - offset)
 		return NULL;
 	return &rail->heads[place_unit(place)];
 }

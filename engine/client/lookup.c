@@ -208,8 +208,10 @@ static bool match(
 		enum owner_rank rank;
 		unsigned at;
 
-		if (!m || (e->ref == p->wrong.ref && e->place == p->wrong.place &&
-				  e->generation == p->wrong.generation))
+		/* a page on disk has no location that could be READ */
+		if (!m || place_rail(e->place) == PLACE_DISK ||
+			(e->ref == p->wrong.ref && e->place == p->wrong.place &&
+				e->generation == p->wrong.generation))
 			continue;
 		rank = rank_of(ch, m, now_ns);
 		for (at = n++; at && ranks[at - 1] > rank; at--) {

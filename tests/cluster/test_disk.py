@@ -2,6 +2,7 @@
 """Pages that go to disk and come back, with real engines and files; faults of the files."""
 
 import glob
+import json
 import os
 import random
 import shutil
@@ -186,6 +187,53 @@ class Pages(DiskTest):
         self.restarted(engines, signal.SIGTERM)
         self.ctl(engines, "get", "removed", expect=1)
         self.assertEqual(self.ctl(engines, "get", "kept"), "value of kept")
+        self.stop_cleanly(engines)
+
+
+class Moving(DiskTest):
+    """Slots that the disk reads into and writes from, while clients of another host READ them."""
+    PROMOTES, REMOTE, STALE = 10000, 10000, 100  # what must have happened
+
+    def reader(self, sockets):
+        """Reads pages at random until it is ended, and compares every byte. Its pages are four
+        times the pool of the engine with the last socket, which stores them."""
+        return harness.tool("tools/peercache-bench", "get", "--seconds", 600, "--batch", 16,
+                            "--page-bytes", "16KiB", "--working-set", "32MiB", "--seed", 7,
+                            "--no-baseline", "--verify", "--json", "-", sockets=sockets)
+
+    def test_remote_reads_of_slots_that_the_disk_uses_are_never_wrong(self):
+        engines = self.start(2, pool_bytes=POOL, settings=SETTINGS, disk=self.folder)
+        holder, other = engines.sockets
+        sockets = [[holder], [other, holder]]
+        readers = [self.reader(at) for at in sockets]
+        self.addCleanup(lambda: [reader.kill() for reader in readers])
+        ended, base = [], [0, 0, 0]
+
+        def counts():
+            return [self.counter(engines, "disk_promotes"),
+                    self.counter(engines, "pages_used_remotely"),
+                    self.counter(engines, "entries_stale", 1)]
+
+        def moved():
+            for i, reader in enumerate(readers):
+                if reader.poll() is not None:  # the disk was too slow to store all pages in time
+                    ended.append(harness.finish(reader))
+                    self.assertEqual(ended[-1][0], 2, ended)
+                    self.assertLess(len(ended), 10, ended)
+                    readers[i] = self.reader(sockets[i])
+                    base[:] = counts()  # so that the new one does its part
+            return all(now - was >= least for now, was, least in zip(
+                counts(), base, (self.PROMOTES, self.REMOTE, self.STALE)))
+
+        harness.wait_for(moved, 240, "pages move, and are READ meanwhile, some too late")
+        for i, reader in enumerate(readers):
+            reader.send_signal(signal.SIGTERM)
+            status, out, err = harness.finish(reader)
+            self.assertEqual(status, 0, err)
+            got = json.loads(out[out.index("{"):])
+            self.assertEqual(got["wrong"], 0)
+            self.assertGreater(got[("hits_local", "hits_remote")[i]], 0)
+        self.assertEqual([self.counter(engines, "pages_corrupt", i) for i in range(2)], [0, 0])
         self.stop_cleanly(engines)
 
 

@@ -23,6 +23,11 @@ static void a_place_contains_its_rail_and_unit(void **state)
 			assert_int_equal(place_unit(place), unit);
 			assert_true(place_offset(place) == (uint64_t)unit * PAGE_UNIT);
 		}
+	/* whatever the unit, a place on disk names no rail, and no place of a rail is on disk */
+	for (uint32_t unit = 1; unit < PAGE_UNITS_MAX; unit = unit * 3 + 1) {
+		assert_int_equal(place_rail(place_make(PLACE_DISK, unit)), PLACE_DISK);
+		assert_true(place_rail(place_make(PLACE_DISK, unit)) >= RAILS_MAX);
+	}
 	assert_true(place_offset(place_make(15, PAGE_UNITS_MAX - 1)) == (1ull << 40) - PAGE_UNIT);
 }
 

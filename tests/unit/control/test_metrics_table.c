@@ -142,7 +142,7 @@ static void the_documented_metrics_are_the_exported_ones(void **state)
 	}
 }
 
-static void sixteen_rails_export_few_series_with_known_labels(void **state)
+static void all_rails_export_few_series_with_known_labels(void **state)
 {
 	static const char allowed[] =
 		"`rail` `core` `op` `result` `kind` `state` `version` `le` `node` `quantile`";
@@ -182,7 +182,7 @@ int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(the_documented_metrics_are_the_exported_ones),
-		cmocka_unit_test(sixteen_rails_export_few_series_with_known_labels),
+		cmocka_unit_test(all_rails_export_few_series_with_known_labels),
 		cmocka_unit_test(the_node_label_is_of_the_compatible_names_alone),
 	};
 

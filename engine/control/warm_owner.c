@@ -5,8 +5,10 @@
  */
 #include <errno.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "config/log.h"
@@ -62,15 +64,31 @@ static void left_free(struct left_channel *left)
 	free(left);
 }
 
-static void on_closed(evutil_socket_t fd, short what, void *context)
+/*
+ * A client that ended with a wake-up unread leaves an error on the socket, which libevent reports
+ * as readable, not as closed.
+ */
+static bool is_closed(int wake)
+{
+	struct pollfd p = {.fd = wake, .events = POLLRDHUP};
+
+	return poll(&p, 1, 0) > 0;
+}
+
+static void on_wake(evutil_socket_t fd, short what, void *context)
 {
 	struct left_channel *left = context;
 	struct control *control = left->control;
-	char name[STORED_NAME_BYTES];
-	uint32_t slots = slots_return(control, left->owner);
+	char name[STORED_NAME_BYTES], bytes[64];
+	uint32_t slots;
 
-	(void)fd;
 	(void)what;
+	if (!is_closed(fd)) {
+		/* no client sends anything; without this, the event would come again at once */
+		(void)!recv(fd, bytes, sizeof(bytes), MSG_DONTWAIT);
+		return;
+	}
+	slots = slots_return(control, left->owner);
 	log_debug("warm restart: a client has left the engine before; %" PRIu32 " slots are free",
 		slots);
 	channel_name(name, left->owner);
@@ -94,7 +112,8 @@ int left_watch(struct control *control)
 		}
 		*left = (struct left_channel){.control = control, .owner = owner, .wake = wake};
 		LIST_INSERT_HEAD(&warm->left, left, next);
-		left->closed = event_new(control->base, wake, EV_CLOSED, on_closed, left);
+		left->closed = event_new(
+			control->base, wake, EV_READ | EV_CLOSED | EV_PERSIST, on_wake, left);
 		if (!left->closed || event_add(left->closed, NULL) < 0)
 			return -ENOMEM;
 	}

@@ -37,6 +37,7 @@ static struct {
 	int keeper;                /* passed read end of the keeper's pipe; -1: the same */
 	struct stored_fd *stored;
 	unsigned stored_count;
+	bool slow; /* the process did not take the last message in time */
 } service = {.listener = -1, .keeper = -1};
 
 /* ---- telling --------------------------------------------------------------------------------- */
@@ -85,9 +86,14 @@ static void tell(const char *text, int passed)
 	if (fd < 0)
 		return;
 	(void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof(wait));
-	if (sendmsg(fd, &header, MSG_NOSIGNAL) < 0)
+	/* one message may wait, the next ones not until one was taken */
+	if (sendmsg(fd, &header, MSG_NOSIGNAL | (service.slow ? MSG_DONTWAIT : 0)) >= 0)
+		service.slow = false;
+	else if (!service.slow || errno != EAGAIN) {
+		service.slow = errno == EAGAIN;
 		log_warn("cannot tell the process that started this engine: %s (NOTIFY_SOCKET)",
 			strerror(errno));
+	}
 	close(fd);
 }
 

@@ -37,7 +37,7 @@ int service_keeper(void);
 
 /*
  * Sends lines such as "READY=1" to the process that started this engine; no effect without one.
- * Waits at most 1 s for it.
+ * Waits at most 1 s for it; not at all if it did not take the message before.
  */
 void service_tell(const char *text);
 

@@ -296,6 +296,14 @@ class Manager(harness.ClusterTest):
         third.terminate()
         self.assertEqual(third.wait(60 * harness.SLOW), 0)
 
+    def test_a_manager_that_does_nothing_delays_the_start_only(self):
+        engine = self.launch(0)
+        harness.wait_for(lambda: "ready: " in self.log(0), 60, "it serves")
+        self.assertIn("has not stored its memory", self.log(0))
+        self.assertEqual(self.kept("set", 0)["hit"], 1000)
+        engine.terminate()
+        self.assertEqual(engine.wait(60 * harness.SLOW), 0)
+
     def test_memory_of_another_layout_or_size_makes_a_cold_start(self):
         cases = (("state", 4, b"\7", (), "has layout 7"),
                  ("slots-0", 4, b"\7", (), "another size, layout or NUMA node"),

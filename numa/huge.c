@@ -273,6 +273,13 @@ int huge_adopt(int fd, size_t bytes, struct huge *ret)
 	return 0;
 }
 
+uint64_t huge_number(int fd)
+{
+	struct stat st;
+
+	return fstat(fd, &st) < 0 ? 0 : (uint64_t)st.st_dev << 40 ^ (uint64_t)st.st_ino;
+}
+
 void huge_close(struct huge *h)
 {
 	if (!h->base)

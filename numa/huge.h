@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 struct huge {
 	int fd; /* memfd; its name is visible in /proc/PID/fd only, there is no file in /dev/shm */
@@ -32,6 +33,11 @@ int huge_open(const char *name, size_t bytes, int node, bool want_huge, struct h
  * another size; or another negative errno.
  */
 int huge_adopt(int fd, size_t bytes, struct huge *ret);
+/*
+ * A number that no other memfd has as long as this one exists, in any process that it was passed
+ * to. 0: `fd` is no open file.
+ */
+uint64_t huge_number(int fd);
 /* Unmaps the memory and closes the memfd. Does nothing if `h` was closed before or is zeroed. */
 void huge_close(struct huge *h);
 

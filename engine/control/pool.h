@@ -65,6 +65,7 @@ struct pool_options {
 	/* L: how long a slot rests before it is handed out again, ns; fixed for the pool's life */
 	uint64_t limbo_ns;
 	bool want_state; /* keep a state with which the next process can adopt the pool */
+	uint64_t owners; /* huge_number() of the file that numbers the owners of slots */
 	/* the pool to adopt; NULL: a new one */
 	const struct pool_adopt *adopt;
 	/* CLOCK_MONOTONIC_RAW in ns. NULL: clock_raw_ns(); tests replace it */

@@ -40,7 +40,10 @@ int state_make(struct pool *pool, const struct pool_options *options)
 		.chunks = pool->chunks,
 		.chunk_units = pool->chunk_units,
 		.numa_node = options->numa_node,
-		.limbo_ns = options->limbo_ns};
+		.limbo_ns = options->limbo_ns,
+		.memory = huge_number(pool->memory.fd),
+		.heads = huge_number(pool->heads_memory.fd),
+		.owners = options->owners};
 	pool->state_units = pool_state_units(pool->state);
 	pool->state_owner = pool_state_owners(pool->state);
 	return 0;
@@ -52,7 +55,7 @@ void pool_own(struct pool *pool, uint32_t place, uint32_t owner)
 		shm_store(&pool->state_owner[place_unit(place)], owner);
 }
 
-/* Is the state that of a pool with this geometry, and every page size in it possible? */
+/* Is the state that of this memory and geometry, and every page size in it possible? */
 static bool state_is_ours(struct pool *pool, const struct pool_options *options)
 {
 	const struct pool_state *state = pool->state_memory.base;
@@ -60,7 +63,10 @@ static bool state_is_ours(struct pool *pool, const struct pool_options *options)
 
 	if (state->magic != POOL_STATE_MAGIC || state->layout != POOL_STATE_LAYOUT ||
 		state->rail != options->rail || state->chunks != pool->chunks ||
-		state->chunk_units != pool->chunk_units || state->numa_node != options->numa_node)
+		state->chunk_units != pool->chunk_units || state->numa_node != options->numa_node ||
+		state->memory != huge_number(pool->memory.fd) ||
+		state->heads != huge_number(pool->heads_memory.fd) ||
+		state->owners != options->owners)
 		return false;
 	pool->state_units = pool_state_units(pool->state_memory.base);
 	for (uint32_t i = 0; i < pool->chunks; i++) {

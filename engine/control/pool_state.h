@@ -30,8 +30,14 @@ struct pool_state {
 	uint32_t rail, chunks, chunk_units;
 	int32_t numa_node; /* of the memory; -1: any */
 	uint64_t limbo_ns; /* largest limbo time of any process that used the pool */
+	/*
+	 * huge_number() of the memory, of the heads and of the file that numbers the owners: parts
+	 * of different pools are never taken for one pool
+	 */
+	uint64_t memory, heads, owners;
+	uint64_t spare;
 };
-static_assert(sizeof(struct pool_state) == 32, "the tables behind it are aligned");
+static_assert(sizeof(struct pool_state) == 64, "the tables behind it are aligned");
 
 /* Bytes of the state of a pool with this number of chunks and of units in one. */
 static inline size_t pool_state_bytes(uint32_t chunks, uint32_t chunk_units)

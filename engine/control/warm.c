@@ -235,7 +235,7 @@ static int pool_adopt(
 	if (rc != -EPROTO)
 		return rc;
 	log_warn(
-		"warm restart: the memory of rail %u has another size, layout or NUMA node; its pages are lost",
+		"warm restart: the memory of rail %u has another size, layout or NUMA node, or not all of it was stored; its pages are lost",
 		options->rail);
 	return 0;
 }
@@ -264,6 +264,7 @@ int warm_pool_open(
 		return pool_open(options, ret_pool);
 	before = control->warm->adopted;
 	with.want_state = true;
+	with.owners = huge_number(control->warm->fd);
 	rc = pool_adopt(control, &with, ret_pool);
 	if (rc == 1) {
 		log_info("warm restart: rail %u has %" PRIu64

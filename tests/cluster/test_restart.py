@@ -319,6 +319,23 @@ class Manager(harness.ClusterTest):
             self.assertEqual(self.kept("set", number)["hit"], 1000)
             harness.wait_for(lambda: self.kept("find", number)["read"] == 1000, 30, "all pages")
 
+    def test_parts_of_different_pools_are_not_taken_for_one(self):
+        """As if one message of an engine that replaced its memory was lost."""
+        engine = self.filled()
+        for number, name in enumerate(("heads-0", "pool-0", "state"), 1):
+            self.end(engine)
+            size = os.fstat(self.stored[name]).st_size
+            other = os.memfd_create("other")
+            os.truncate(other, size)
+            os.pwrite(other, os.pread(self.stored[name], size, 0), 0)  # the same bytes
+            os.close(self.stored[name])
+            self.stored[name] = other
+            engine = self.launch(number)
+            self.obey("READY=1")
+            self.assertIn("not all of it was stored", self.log(number))
+            self.assertEqual(self.kept("find", number)["read"], 0)
+            self.assertEqual(self.kept("set", number)["hit"], 1000)
+
     def test_damaged_memory_gives_no_wrong_page(self):
         seed = int(os.environ.get("SEED", time.time_ns()))
         print(f"SEED={seed}")

@@ -360,6 +360,9 @@ static void a_pool_of_another_layout_or_geometry_is_refused_unchanged(void **sta
 	refuse(BYTES, offsetof(struct pool_state, chunks), 1);
 	refuse(BYTES, offsetof(struct pool_state, chunk_units), 1);
 	refuse(BYTES, offsetof(struct pool_state, numa_node), 1);
+	refuse(BYTES, offsetof(struct pool_state, memory), 1);
+	refuse(BYTES, offsetof(struct pool_state, heads), 1);
+	refuse(BYTES, offsetof(struct pool_state, owners), 1);
 	refuse(BYTES, units, UINT32_MAX);
 	refuse(BYTES, units, BYTES / PAGE_UNIT + 1);
 	refuse(2 * BYTES, units, 1);

@@ -23,6 +23,7 @@
 #define SEEDS_FILE_PERIOD_US 1000000u
 #define SEEDS_FILE_BYTES_MAX (1u << 20)
 #define SEEDS_FILE_ADDRESSES_MAX 16384u /* further ones are not used */
+#define BAD_MAX 100u                    /* words that are no address */
 
 /* What tells one content of a file from another without reading it. */
 struct version {
@@ -37,7 +38,7 @@ struct seeds_file {
 	struct works *works;
 	struct net_timer *tick;
 	struct version version;       /* of the content that was read last; all 0: none was */
-	struct seed_address *address; /* of the content that was read last; NULL: none */
+	struct seed_address *address; /* of the content that was read last */
 	unsigned count;
 	struct reading *reading; /* the look that a helper thread makes now; NULL: none */
 	int error;               /* errno of the last look, which was logged; 0: it succeeded */
@@ -108,8 +109,11 @@ static void reading_run(struct work *work)
 		close(fd);
 }
 
-/* Appends the addresses of one line. */
-static void line_parse(struct seeds_file *file, char *line, unsigned number)
+/*
+ * Appends the addresses of one line and adds to *bad how many words are none. Nothing is read on
+ * after BAD_MAX of them: it is another file.
+ */
+static void line_parse(struct seeds_file *file, char *line, unsigned number, unsigned *bad)
 {
 	const struct settings *s = file->control->settings;
 	char *rest = NULL;
@@ -119,11 +123,15 @@ static void line_parse(struct seeds_file *file, char *line, unsigned number)
 		each = strtok_r(NULL, ", \t", &rest)) {
 		char given[NAME_BYTES_MAX * 2];
 
-		if (file->count == SEEDS_FILE_ADDRESSES_MAX)
+		if (file->count == SEEDS_FILE_ADDRESSES_MAX || *bad == BAD_MAX)
 			return;
 		snprintf(given, sizeof(given), "%s", each);
 		if (seed_parse(each, (uint16_t)s->cluster_port, &file->address[file->count]) == 0)
 			file->count++;
+		else if (++*bad == BAD_MAX)
+			log_warn(
+				"cluster.seeds_file %s: the rest from line %u on is not read: %u words are no address",
+				s->cluster_seeds_file, number, BAD_MAX);
 		else
 			log_warn(
 				"cluster.seeds_file %s, line %u: \"%s\" is not address:port and is not used; write 10.0.0.1:%u, [fd00::1]:%u or name:%u",
@@ -135,16 +143,12 @@ static void line_parse(struct seeds_file *file, char *line, unsigned number)
 /* Makes the addresses in the text the seeds of this source; changes the text. */
 static void text_use(struct seeds_file *file, char *text)
 {
-	unsigned number = 0;
+	unsigned number = 0, bad = 0;
 	char *line;
 
-	if (!file->address)
-		file->address = calloc(SEEDS_FILE_ADDRESSES_MAX, sizeof(*file->address));
-	if (!file->address)
-		return;
 	file->count = 0;
 	while ((line = strsep(&text, "\n")))
-		line_parse(file, line, ++number);
+		line_parse(file, line, ++number, &bad);
 	log_info("cluster.seeds_file %s: %u addresses", file->control->settings->cluster_seeds_file,
 		file->count);
 	member_seeds_replace(file->control, SEED_FILE, file->address, file->count);
@@ -206,8 +210,9 @@ int seeds_file_open(struct control *control)
 		return -ENOMEM;
 	control->seeds_file = file;
 	file->control = control;
+	file->address = calloc(SEEDS_FILE_ADDRESSES_MAX, sizeof(*file->address));
 	file->tick = net_timer_new(control->base, true, look, file);
-	if (file->tick)
+	if (file->tick && file->address)
 		rc = works_open(control->base, 1, &file->works);
 	if (rc < 0) {
 		seeds_file_close(control);

@@ -111,6 +111,14 @@ class File(SourceTest):
             self.logged(engines, 0, text)
         self.stop_cleanly(engines)
 
+    def test_another_file_is_not_read_to_its_end(self):
+        engines = self.begin(2)
+        self.write(f"127.0.0.1:{engines.port[0]}\n" + "no:address:\n" * 60000)
+        engines.joined([0, 1])
+        self.logged(engines, 0, "the rest from line 101 on is not read: 100 words")
+        self.logged(engines, 0, "1 addresses")
+        self.stop_cleanly(engines)
+
     def test_a_file_that_is_replaced_by_something_else_harms_no_engine(self):
         self.write("")
         engines = self.begin(2)

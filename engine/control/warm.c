@@ -79,8 +79,14 @@ static int state_adopt(struct warm *warm)
 		rc = state_lock(warm);
 	if (rc < 0)
 		return rc;
-	if (warm->state->magic == WARM_MAGIC && warm->state->layout == WARM_LAYOUT)
-		return 1;
+	if (warm->state->magic == WARM_MAGIC && warm->state->layout == WARM_LAYOUT) {
+		if (warm->state->crashes < WARM_CRASHES_MAX)
+			return 1;
+		log_error(
+			"warm restart: %u engines in turn crashed when they started with the stored memory; starting cold",
+			warm->state->crashes);
+		return 0;
+	}
 	log_warn(
 		"warm restart: the stored state has layout %u, not %u: another version of the engine wrote it; starting cold",
 		warm->state->layout, WARM_LAYOUT);
@@ -156,6 +162,7 @@ int warm_open(struct control *control)
 	}
 	shm_store(&warm->state->pid, (uint32_t)getpid());
 	shm_store(&warm->state->life, warm->state->life + 1);
+	shm_store(&warm->state->crashes, warm->state->crashes + 1);
 	disk_owner_choose(warm, control->settings->disk_paths);
 	control->warm = warm;
 	return 0;
@@ -329,6 +336,7 @@ int warm_begin(struct control *control)
 		log_warn(
 			"warm restart: the process that started this engine has not stored its memory within %u ms; a restart may lose the pages",
 			WARM_BARRIER_MS);
+	shm_store(&warm->state->crashes, 0);
 	return 0;
 }
 
@@ -339,6 +347,7 @@ void warm_close(struct control *control)
 	if (!warm)
 		return;
 	control->warm = NULL;
+	shm_store(&warm->state->crashes, 0);
 	state_drop(warm);
 	free(warm->slot);
 	free(warm);

@@ -27,6 +27,8 @@
 #define WARM_MAGIC 0x50435753u /* "PCWS" */
 #define WARM_LAYOUT 1u         /* raised when a field changes its place or meaning */
 #define WARM_STATE_BYTES 4096u
+/* after this number of crashes in turn during the start, the next engine starts cold */
+#define WARM_CRASHES_MAX 3u
 /* longest wait for the process that stores descriptors, at the start */
 #define WARM_BARRIER_MS 5000u
 
@@ -38,6 +40,8 @@ struct warm_state {
 	uint32_t next_owner;
 	uint32_t disk_owner; /* owner of the slots into which the disk tier reads; 0: none yet */
 	uint64_t disk_paths; /* hash of the setting disk.paths that disk_owner stands for */
+	uint32_t crashes;    /* engines in turn that began to start with this memory and crashed */
+	uint32_t spare;
 };
 
 struct warm_counts {

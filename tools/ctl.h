@@ -18,7 +18,9 @@ struct ctl {
 	const char *socket, *name_space, *output, *text;
 	bool json, once;
 	unsigned timeout_ms;
-	struct pc *pc; /* NULL for health, top, directory and explain: they open it themselves */
+	unsigned restart_ms; /* longest wait of restart */
+	/* NULL for health, top, directory, explain and restart: they open it themselves */
+	struct pc *pc;
 	struct pc_channel *channel; /* of put, get, exists and rm */
 };
 
@@ -45,6 +47,12 @@ int ctl_directory(struct ctl *ctl);
  * or a holder could not be asked.
  */
 int ctl_explain(struct ctl *ctl, const char *key);
+
+/*
+ * ctl_restart.c. 0: another engine serves, 1: the engine was left running, CTL_NO_ANSWER: none
+ * serves.
+ */
+int ctl_restart(struct ctl *ctl);
 
 #define CTL_NO_ANSWER 3
 /*

@@ -22,6 +22,8 @@ static const char help[] =
 	"                       the map, partial sets, and the owners that are behind or suspect\n"
 	"  explain KEY          tell why a key is found or not: hash, owners and what each answers,\n"
 	"                       the page head at each place that they name, the disk of this host\n"
+	"  restart              end the engine in order; its keeper, or systemd, starts the next one\n"
+	"                       with the same pages\n"
 	"  put KEY FILE         store a file under KEY (\"-\": standard input)\n"
 	"  put KEY --string S   store a string\n"
 	"  get KEY [-o FILE]    write the file to FILE (default: standard output)\n"
@@ -30,7 +32,8 @@ static const char help[] =
 	"Options:\n"
 	"  --socket PATH        the engine's socket (default: $PEERCACHE_SOCKET or built in)\n"
 	"  --namespace TEXT     namespace of the keys (default \"peercachectl\")\n"
-	"  --timeout-ms T       deadline of each call in milliseconds (default 5000)\n"
+	"  --timeout-ms T       deadline of each call in milliseconds (default 5000; of restart:\n"
+	"                       60000)\n"
 	"  --string S           put: store this string\n"
 	"  -o, --output FILE    get: write to this file (default: standard output)\n"
 	"  --once               top: print one picture of 80 columns and 24 lines and end\n"
@@ -54,7 +57,11 @@ static const char help[] =
 	"  0  a reader of this host finds the key\n"
 	"  1  it does not: absent, evicted, or the holder is dead\n"
 	"  3  the engine does not answer\n"
-	"  4  not known: an owner or the holder could not be asked; readers take it as a miss\n\n"
+	"  4  not known: an owner or the holder could not be asked; readers take it as a miss\n"
+	"Exit status of restart:\n"
+	"  0  the next engine serves\n"
+	"  1  the engine was left running: nothing would keep its pages, or no permission\n"
+	"  3  no engine answers\n\n"
 	"Examples:\n"
 	"  $ peercachectl status\n"
 	"  $ peercachectl health || echo 'look at this host'\n"
@@ -84,6 +91,8 @@ static int look(struct ctl *ctl, char **words, int count)
 		return ctl_directory(ctl);
 	if (!strcmp(verb, "top"))
 		return ctl_top(ctl);
+	if (!strcmp(verb, "restart"))
+		return ctl_restart(ctl);
 	if (strcmp(verb, "status") && strcmp(verb, "members"))
 		return -1;
 	ctl->pc = open_session(ctl->socket, ctl->name_space);
@@ -130,7 +139,7 @@ int main(int argc, char **argv)
 		{"namespace", 1, NULL, 'k'}, {"timeout-ms", 1, NULL, 'd'}, {"json", 0, NULL, 'j'},
 		{"string", 1, NULL, 'S'}, {"output", 1, NULL, 'o'}, {"once", 0, NULL, '1'},
 		{"help", 0, NULL, 'h'}, {"version", 0, NULL, 'V'}, {NULL, 0, NULL, 0}};
-	struct ctl ctl = {.name_space = "peercachectl", .timeout_ms = 5000};
+	struct ctl ctl = {.name_space = "peercachectl", .timeout_ms = 5000, .restart_ms = 60000};
 	int o;
 
 	while ((o = getopt_long(argc, argv, "o:", options, NULL)) != -1) {
@@ -139,6 +148,7 @@ int main(int argc, char **argv)
 		case 'k': ctl.name_space = optarg; break;
 		case 'd':
 			ctl.timeout_ms = (unsigned)parse_number("--timeout-ms", optarg, 1, 600000);
+			ctl.restart_ms = ctl.timeout_ms;
 			break;
 		case 'j': ctl.json = true; break;
 		case 'S': ctl.text = optarg; break;

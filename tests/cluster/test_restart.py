@@ -93,6 +93,38 @@ class Pages(Restart):
         self.assertNotIn("stay reserved", log)
         self.stop_cleanly(engines)
 
+    def restart(self, engines, *options):
+        done = subprocess.run(
+            [harness.program("tools/peercachectl"), "--socket", engines.sockets[0], *options,
+             "restart"], capture_output=True, text=True, timeout=120 * harness.SLOW, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    def test_the_command_restarts_an_engine_whose_pages_are_kept(self):
+        engines = self.begin(1, "64MiB")
+        self.store(engines, 0, "a", 0, 1000)
+        before = engines.status(0)["pid"]
+        status, out, err = self.restart(engines, "--json")
+        self.assertEqual(status, 0, err)
+        got = json.loads(out)
+        self.assertEqual((got["pid_before"], got["life"]), (before, 2))
+        self.assertEqual((got["pages_before"], got["pages_adopted"]), (1000, 1000))
+        self.assertEqual(got["pid"], engines.status(0)["pid"])
+        status, out, err = self.restart(engines)
+        self.assertEqual(status, 0, err)
+        self.assertIn("life 3, 1000 of 1000 pages adopted", out)
+        self.find_all(engines, 0, "a", 0, 1000)
+        self.stop_cleanly(engines)
+
+    def test_the_command_leaves_an_engine_running_whose_pages_would_be_lost(self):
+        engines = self.start(1, pool_bytes="16MiB", settings=SETTINGS)
+        before = engines.status(0)["pid"]
+        status, _, err = self.restart(engines)
+        self.assertEqual(status, 1)
+        self.assertIn("left running", err)
+        self.assertEqual(engines.status(0)["pid"], before)
+        self.stop_cleanly(engines)
+        self.assertEqual(self.restart(engines)[0], 3)
+
     def test_a_removed_or_evicted_page_does_not_come_back(self):
         engines = self.begin(1, "8MiB")
         self.store(engines, 0, "a", 0, 5000)  # more than twice the pool

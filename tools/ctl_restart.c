@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * peercachectl restart: ends the engine in order and waits until the process that started it has
+ * started the next one, which has the pages. One thread.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/types.h>
+#include <time.h>
+
+#include "tools/common.h"
+#include "tools/ctl.h"
+
+#define LOOK_NS 20000000 /* time between two looks for the next engine */
+
+/* The report of the engine that serves now; NULL: none does. The caller frees it. */
+static json_object *report_now(const struct ctl *ctl)
+{
+	json_object *report;
+	struct pc *pc;
+
+	if (pc_open(&(struct pc_options){.socket = ctl->socket, .name_space = ctl->name_space},
+		    &pc))
+		return NULL;
+	report = engine_report(pc);
+	pc_close(pc);
+	return report;
+}
+
+/* Is it an engine that this process sees under this number, and not a process of another one? */
+static bool is_engine(pid_t pid)
+{
+	char path[64], name[32] = "";
+	FILE *file;
+
+	snprintf(path, sizeof(path), "/proc/%d/comm", (int)pid);
+	file = fopen(path, "r");
+	if (!file)
+		return false;
+	if (!fgets(name, sizeof(name), file))
+		name[0] = '\0';
+	fclose(file);
+	return !strncmp(name, "peercache-engin", strlen("peercache-engin"));
+}
+
+/* Ends the engine of the report. Returns 0, or 1 after printing why it was left running. */
+static int end(json_object *report)
+{
+	pid_t pid = (pid_t)json_number(report, "pid");
+
+	if (json_number(report, "life") == 0) {
+		fputs("peercachectl: the engine is left running: neither peercache-keeper nor a unit with FileDescriptorStoreMax started it, so its pages would be lost\n",
+			stderr);
+		return 1;
+	}
+	if (pid <= 1 || !is_engine(pid)) {
+		fprintf(stderr,
+			"peercachectl: the engine is left running: its pid %d is no engine here; run this where the engine runs, not in another container\n",
+			(int)pid);
+		return 1;
+	}
+	if (kill(pid, SIGTERM) < 0) {
+		fprintf(stderr, "peercachectl: cannot end the engine (pid %d): %s\n", (int)pid,
+			strerror(errno));
+		return 1;
+	}
+	return 0;
+}
+
+/* The report of another engine than that of `pid`; NULL: the time is over. */
+static json_object *next_one(const struct ctl *ctl, int64_t pid, uint64_t until_ns)
+{
+	const struct timespec pause = {.tv_nsec = LOOK_NS};
+
+	do {
+		json_object *report = report_now(ctl);
+
+		if (report && json_number(report, "pid") != pid)
+			return report;
+		json_object_put(report);
+		nanosleep(&pause, NULL);
+	} while (now_ns() < until_ns);
+	return NULL;
+}
+
+static void print_restarted(
+	const struct ctl *ctl, json_object *before, json_object *after, uint64_t ns)
+{
+	int64_t adopted = json_number(json_get(after, "counters"), "pages_adopted");
+	json_object *o;
+
+	if (!ctl->json) {
+		printf("restarted in %.2f s: pid %" PRId64 " -> %" PRId64 ", life %" PRId64
+		       ", %" PRId64 " of %" PRId64 " pages adopted\n",
+			(double)ns / 1e9, json_number(before, "pid"), json_number(after, "pid"),
+			json_number(after, "life"), adopted, json_number(before, "keys"));
+		return;
+	}
+	o = json_object_new_object();
+	add_real(o, "seconds", (double)ns / 1e9);
+	add_number(o, "pid", (uint64_t)json_number(after, "pid"));
+	add_number(o, "pid_before", (uint64_t)json_number(before, "pid"));
+	add_number(o, "life", (uint64_t)json_number(after, "life"));
+	add_number(o, "pages_before", (uint64_t)json_number(before, "keys"));
+	add_number(o, "pages_adopted", (uint64_t)adopted);
+	printf("%s\n", json_object_to_json_string_ext(
+			       o, JSON_C_TO_STRING_PRETTY | JSON_C_TO_STRING_SPACED));
+	json_object_put(o);
+}
+
+int ctl_restart(struct ctl *ctl)
+{
+	json_object *before = report_now(ctl), *after;
+	uint64_t began_ns = now_ns();
+	int status;
+
+	if (!before)
+		return ctl_no_answer(ctl, pc_error());
+	status = end(before);
+	if (status == 0) {
+		after = next_one(
+			ctl, json_number(before, "pid"), began_ns + ctl->restart_ms * 1000000ull);
+		if (after)
+			print_restarted(ctl, before, after, now_ns() - began_ns);
+		else
+			status = ctl_no_answer(ctl, "it was ended, and no other one serves yet");
+		json_object_put(after);
+	}
+	json_object_put(before);
+	return status;
+}

@@ -25,11 +25,18 @@ class DarkHost(test_outages.Outage):
         self.assertEqual(got["hit"], 320, got)
         return got
 
+    def found(self, engines, reader, i, name):
+        """Are all pages of `name` found and read? None may be wrong."""
+        got = self.ended(self.started("find", engines, reader, name, (1000 * i, 1000 * i + 320)))
+        self.assertEqual((got["kept"], got["wrong"]), (320, 0))
+        return got["found"] == got["read"] == 320
+
     def assert_found(self, engines, readers, names):
+        """Waits, because a connection may be in the back-off of TCP when its path is mended."""
         for reader in readers:
             for i, name in enumerate(names):
-                self.assertEqual(
-                    self.assert_all_found(engines, reader, name, (1000 * i, 1000 * i + 320)), 320)
+                harness.wait_for(lambda r=reader, i=i, n=name: self.found(engines, r, i, n), 60,
+                                 f"engine {reader} reads all pages of {name}")
 
     def suspected(self, engines, i):
         return engines.status(i)["directory"]["owners_suspect"] == 1

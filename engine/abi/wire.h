@@ -10,13 +10,15 @@
 #define ABI_WIRE_H
 
 /* The newest version that this engine speaks */
-#define WIRE_VERSION 6u
+#define WIRE_VERSION 7u
 /*
  * The oldest version that this engine speaks: the previous one, so that a cluster can be upgraded
- * engine by engine. An engine of version 5 knows no ranges; it compares Hello.version, the oldest
- * version of the sender, with its own.
+ * engine by engine. Version 7 adds messages only; an engine of version 6 is never sent one.
  */
-#define WIRE_VERSION_OLDEST 5u
+#define WIRE_VERSION_OLDEST 6u
+
+/* Since this version an engine answers DigestAsk (message.proto). */
+#define WIRE_VERSION_DIGEST 7u
 
 /*
  * The last version whose engines close a link without any answer when the versions differ (their

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The engine's member_agree.c as of wire version 5, for test_agree.py: an engine that is linked
- * with this file speaks version 5 only, and announces the previous ABI version to other engines.
+ * The engine's member_agree.c as of wire version 6, for test_agree.py: an engine that is linked
+ * with this file speaks version 6 only, and announces the previous ABI version to other engines.
  * Everything else is the same.
  */
 #include "engine/abi/segment.h"

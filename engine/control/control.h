@@ -74,6 +74,11 @@ struct control {
 	struct event_base *base;
 	uint64_t incarnation;
 	uint32_t ref; /* low 32 bits of this engine's incarnation, never 0 */
+	/*
+	 * where the ref is kept for the engine that is started with this memory, see warm.h; NULL:
+	 * nowhere. 0 there: that engine chooses another ref.
+	 */
+	uint32_t *kept_ref;
 	/* name of this engine in the cluster; the same after a restart */
 	char name[NAME_BYTES_MAX];
 

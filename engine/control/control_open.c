@@ -360,6 +360,7 @@ static const struct {
 	{"status segment", memory_status_open, memory_status_close},
 	{"memory of the engine before", warm_open, warm_close},
 	{"pools", memory_pools_open, memory_pools_close},
+	{"identity", warm_identity, nothing_close},
 	{"directory shard", memory_shard_open, memory_shard_close},
 	{"NICs", devices_open, devices_close},
 	{"events of the NICs", device_event_open, device_event_close},

@@ -56,7 +56,7 @@ static void remove_everywhere(struct control *control, const struct page_key *ke
 		return;
 	claim->ref = ref;
 	add_owners(dir, claim, member_map(control));
-	if (dir->phase == MOVE_WALK)
+	if (move_publishing(dir))
 		add_owners(dir, claim, dir->settled);
 	for (unsigned i = 0; i < dir->formers; i++)
 		add_owners(dir, claim, &dir->former[i]);
@@ -217,6 +217,7 @@ static void queues_open(struct directory *dir)
 	STAILQ_INIT(&dir->dirty);
 	STAILQ_INIT(&dir->finished);
 	TAILQ_INIT(&dir->orphans);
+	TAILQ_INIT(&dir->asked);
 	for (unsigned i = 0; i < NODES_MAX; i++) {
 		dir->owner[i].peer = (uint16_t)i;
 		STAILQ_INIT(&dir->owner[i].batches);
@@ -267,10 +268,12 @@ void directory_close(struct control *control)
 	if (!dir)
 		return;
 	forgets_drop(dir, NULL);
+	digests_unask(dir, NULL);
 	for (unsigned i = 0; i < NODES_MAX; i++) {
 		dir->owner[i].ref = 0;
 		owner_rewind(&dir->owner[i]);
 		free(dir->owner[i].touches);
+		digest_drop(&dir->owner[i]);
 	}
 	claims_close(dir);
 	for (unsigned i = 0; i < sizeof(timers) / sizeof(timers[0]); i++)

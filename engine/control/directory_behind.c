@@ -4,7 +4,8 @@
  * and runs a walk per owner that later publishes what was skipped. Control plane's thread only.
  *
  * The walk publishes every key that the owner owns by the present map, from the position where it
- * fell behind; entries that the owner already has are written again. It advances only while the
+ * fell behind; entries that the owner already has are written again, unless their digests are known
+ * to be equal (directory_digest.c). It advances only while the
  * owner's queue has room, so an owner that acknowledges nothing costs no time and no memory beyond
  * the limit.
  */
@@ -46,6 +47,7 @@ static void left_out(struct directory *dir, struct owner *owner, enum verb verb)
 	if (verb == VERB_PUBLISH) {
 		control->counter[COUNTER_publishes_deferred]++;
 		owner_behind(owner, 0);
+		digest_drop(owner);
 	} else {
 		control->counter[COUNTER_removes_dropped]++;
 	}
@@ -90,11 +92,11 @@ void item_background_end(struct directory *dir, struct item *item)
 
 static bool owner_ready(const struct owner *owner)
 {
-	return owner->behind && owner->background + MOVE_PART <= OWNER_PUBLISHES_MAX;
+	return owner->behind && owner->background + MOVE_PART <= OWNER_PUBLISHES_MAX &&
+	       !digest_waits(owner);
 }
 
-static void publish_to(
-	struct directory *dir, const struct owner *owner, const struct index_entry *entry)
+static void publish_to(struct directory *dir, struct owner *owner, const struct index_entry *entry)
 {
 	const struct map_view *view = member_map(dir->control);
 	uint32_t at[REPLICAS_MAX];
@@ -103,6 +105,10 @@ static void publish_to(
 	for (unsigned i = map_owners(view, &entry->key, at); i > 0; i--) {
 		if (view->member[at[i - 1]].ref != owner->ref)
 			continue;
+		if (digest_equal(owner, &entry->key)) {
+			dir->control->counter[COUNTER_entries_kept]++;
+			return;
+		}
 		claim = claim_new(
 			dir, VERB_PUBLISH, &entry->key, entry->place, entry->generation, 1);
 		if (!claim)
@@ -125,6 +131,7 @@ static void walk_one(struct directory *dir, struct owner *owner)
 		if (owner->cursor == 0) {
 			owner->behind = owner->again;
 			owner->again = false;
+			digest_drop(owner);
 		}
 	}
 }
@@ -160,6 +167,9 @@ bool owner_lags(const struct directory *dir, const struct owner *owner)
 static const char *walk_name(enum move_phase phase)
 {
 	switch (phase) {
+	case MOVE_ASK:
+	case MOVE_COUNT:
+	case MOVE_AWAIT: return "compare";
 	case MOVE_WALK: return "publish";
 	case MOVE_WAIT: return "wait";
 	case MOVE_TIDY: return "remove";
@@ -176,7 +186,7 @@ void directory_counts(const struct control *control, struct directory_counts *re
 		.partial = dir->partial,
 		.walk = walk_name(dir->phase),
 		.sweep_left = dir->sweep_left};
-	if (dir->phase == MOVE_WALK || dir->phase == MOVE_TIDY) {
+	if (dir->phase == MOVE_COUNT || dir->phase == MOVE_WALK || dir->phase == MOVE_TIDY) {
 		ret->walk_position = dir->cursor;
 		ret->walk_end = index_walk_end(control->index);
 	}

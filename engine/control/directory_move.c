@@ -55,9 +55,59 @@ void move_soon(struct directory *dir)
 
 static void walk_start(struct directory *dir)
 {
-	dir->phase = MOVE_WALK;
+	dir->phase = MOVE_ASK;
 	dir->cursor = 0;
 	move_soon(dir);
+}
+
+bool move_publishing(const struct directory *dir)
+{
+	return dir->phase >= MOVE_ASK && dir->phase <= MOVE_WALK;
+}
+
+/* ---- members that left the map --------------------------------------------------------------- */
+
+static void sweep_start(struct directory *dir)
+{
+	dir->sweep_left = 1ull << dir->control->shard.bits;
+	move_soon(dir);
+}
+
+static void departed_remove(struct directory *dir, unsigned at)
+{
+	memmove(&dir->departed[at], &dir->departed[at + 1],
+		(--dir->departeds - at) * sizeof(dir->departed[0]));
+}
+
+static void departed_add(struct directory *dir, uint32_t ref)
+{
+	for (unsigned i = 0; i < dir->departeds; i++)
+		if (dir->departed[i].ref == ref)
+			departed_remove(dir, i);
+	if (dir->departeds == DEPARTED_MAX) {
+		departed_remove(dir, 0);
+		sweep_start(dir);
+	}
+	dir->departed[dir->departeds++] = (struct departed){ref, net_now()};
+}
+
+void departed_tick(struct directory *dir, uint64_t now_ns)
+{
+	uint64_t stay_ns = (uint64_t)dir->control->settings->cluster_dead_after_ms * 1000000ull *
+			   DEPARTED_DEADS;
+
+	while (dir->departeds && now_ns - dir->departed[0].since_ns >= stay_ns) {
+		if (!member_by_ref(dir->control, dir->departed[0].ref))
+			sweep_start(dir);
+		departed_remove(dir, 0);
+	}
+}
+
+void departed_sweep(struct directory *dir)
+{
+	if (dir->departeds)
+		sweep_start(dir);
+	dir->departeds = 0;
 }
 
 void directory_member_gone(struct control *control, uint16_t peer, uint32_t ref)
@@ -70,7 +120,7 @@ void directory_member_gone(struct control *control, uint16_t peer, uint32_t ref)
 		owner_clear(dir, owner);
 	}
 	views_forget(dir, ref);
-	dir->sweep_left = 1ull << control->shard.bits;
+	departed_add(dir, ref);
 	walk_start(dir);
 }
 
@@ -80,6 +130,9 @@ void directory_forgotten(struct control *control, uint32_t ref)
 
 	if (!dir)
 		return;
+	for (unsigned i = 0; i < NODES_MAX; i++)
+		if (dir->owner[i].ref == ref)
+			digest_drop(&dir->owner[i]);
 	views_forget(dir, ref);
 	walk_start(dir);
 }
@@ -99,6 +152,7 @@ static void orphan_place(struct directory *dir, struct item *item)
 
 	if (claim->verb != VERB_PUBLISH || !claim->done)
 		owners = 0;
+	item->ref = 0; /* the dead owner may be back with its old ref */
 	for (unsigned i = 0; i < owners; i++) {
 		const struct map_member *to = &view->member[owner[i]];
 
@@ -126,7 +180,7 @@ void directory_map_changed(struct control *control)
 	for (uint32_t i = 0; i < view->members; i++)
 		if (!view->member[i].self)
 			dir->owner[view->member[i].peer].ref = view->member[i].ref;
-	if (dir->phase == MOVE_WALK)
+	if (move_publishing(dir))
 		former_add(dir, dir->target);
 	*dir->target = *view;
 	TAILQ_CONCAT(&orphans, &dir->orphans, next);
@@ -180,6 +234,10 @@ static void publish_to_new(struct directory *dir, const struct index_entry *entr
 			continue;
 		if (owner && (owner->behind || owner_full(dir, owner, VERB_PUBLISH))) {
 			owner_behind(owner, cursor);
+			continue;
+		}
+		if (owner && digest_equal(owner, &entry->key)) {
+			dir->control->counter[COUNTER_entries_kept]++;
 			continue;
 		}
 		if (!claim)
@@ -260,10 +318,15 @@ static void walk_end(struct directory *dir)
 		dir->phase = MOVE_NONE;
 		return;
 	}
+	if (dir->phase == MOVE_COUNT) {
+		dir->phase = MOVE_AWAIT;
+		return;
+	}
 	if (dir->phase == MOVE_WALK) {
 		former_add(dir, dir->settled);
 		*dir->settled = *dir->target;
 		dir->untidy = false;
+		digests_end(dir);
 	}
 	dir->phase = MOVE_WAIT;
 	tidy_later(dir);
@@ -278,7 +341,9 @@ static void walk_slice(struct directory *dir)
 		unsigned count = index_walk(dir->control->index, &dir->cursor, MOVE_PART, entries);
 
 		for (unsigned i = 0; i < count; i++)
-			if (dir->phase == MOVE_WALK)
+			if (dir->phase == MOVE_COUNT)
+				digest_count(dir, &entries[i]);
+			else if (dir->phase == MOVE_WALK)
 				publish_to_new(dir, &entries[i], from);
 			else
 				remove_from_former(dir, &entries[i]);
@@ -291,7 +356,13 @@ static void walk_slice(struct directory *dir)
 
 static bool ref_alive(void *context, uint32_t ref)
 {
-	return member_by_ref(context, ref) != NULL;
+	const struct control *control = context;
+	const struct directory *dir = control->directory;
+
+	for (unsigned i = 0; i < dir->departeds; i++)
+		if (dir->departed[i].ref == ref)
+			return true;
+	return member_by_ref(control, ref) != NULL;
 }
 
 static void sweep_slice(struct directory *dir)
@@ -305,21 +376,38 @@ static void sweep_slice(struct directory *dir)
 	dir->sweep_left -= buckets;
 }
 
+static bool walking(const struct directory *dir)
+{
+	return dir->phase == MOVE_COUNT || dir->phase == MOVE_WALK || dir->phase == MOVE_TIDY;
+}
+
+static void move_step(struct directory *dir, uint64_t now_ns)
+{
+	if (dir->phase == MOVE_ASK)
+		dir->phase = digests_ask(dir) ? MOVE_COUNT : MOVE_WALK;
+	if (dir->phase == MOVE_AWAIT && !digests_wait(dir, DIGEST_PATIENCE_NS)) {
+		digests_leave(dir);
+		dir->phase = MOVE_WALK;
+	}
+	if (dir->phase == MOVE_WAIT && now_ns >= dir->tidy_ns)
+		tidy_start(dir);
+	if (walking(dir))
+		walk_slice(dir);
+}
+
 void move_slice(void *context)
 {
 	struct directory *dir = context;
 	uint64_t now_ns = net_now();
 
 	dir->move_soon = false;
-	if (dir->phase == MOVE_WAIT && now_ns >= dir->tidy_ns)
-		tidy_start(dir);
-	if (dir->phase == MOVE_WALK || dir->phase == MOVE_TIDY)
-		walk_slice(dir);
+	move_step(dir, now_ns);
 	behind_slice(dir);
 	if (dir->sweep_left)
 		sweep_slice(dir);
-	if (dir->phase == MOVE_WALK || dir->phase == MOVE_TIDY || dir->sweep_left ||
-		behind_ready(dir))
+	digests_slice(dir);
+	if (move_publishing(dir) || walking(dir) || dir->sweep_left || behind_ready(dir) ||
+		!TAILQ_EMPTY(&dir->asked) || digests_wait(dir, DIGEST_WAIT_NS))
 		move_soon(dir);
 	else if (dir->phase == MOVE_WAIT)
 		slice_after(dir, dir->tidy_ns > now_ns ? (dir->tidy_ns - now_ns) / 1000000 + 1

@@ -259,6 +259,9 @@ void directory_link_down(struct control *control, uint16_t peer, const struct rp
 		return;
 	owner = &dir->owner[peer];
 	forgets_drop(dir, link);
+	digests_unask(dir, link);
+	if (owner->digest && owner->digest->via == link && !owner->digest->answered)
+		digest_drop(owner);
 	owner->in_flight -= batches_rewind(owner, &owner->batches, link);
 	owner->unsynced_count -= batches_rewind(owner, &owner->unsynced, link);
 	if (!owner_idle(owner))
@@ -290,6 +293,7 @@ void owner_clear(struct directory *dir, struct owner *owner)
 	struct item *item;
 
 	owner_rewind(owner);
+	digest_drop(owner);
 	owner->touched = owner->reports = 0;
 	owner_trusted(dir, owner);
 	owner->wait_ns = owner->served_ns = owner->suspect_ns = 0;
@@ -312,6 +316,7 @@ void directory_tick(struct control *control, uint64_t now_ns)
 	struct directory *dir = control->directory;
 	uint64_t dead_ns = (uint64_t)control->settings->cluster_dead_after_ms * 1000000ull;
 
+	departed_tick(dir, now_ns);
 	for (unsigned peer = 0; peer < NODES_MAX; peer++) {
 		struct owner *owner = &dir->owner[peer];
 		const struct batch *oldest = STAILQ_FIRST(&owner->batches);

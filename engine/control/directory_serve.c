@@ -59,6 +59,7 @@ bool directory_serve_publish(
 		} else {
 			control->counter[COUNTER_entries_dropped]++;
 			dir->failed[failed++] = (uint32_t)i;
+			departed_sweep(dir);
 		}
 	}
 	acknowledge(link, publish->serial, dir->failed, failed);

@@ -14,6 +14,7 @@
  *   directory_suspect.c owners that do not answer in time
  *   directory_serve.c  requests of other engines
  *   directory_durable.c removals that wait for tombstones
+ *   directory_digest.c comparing entries with an owner that may have them already
  *
  * For one owner, publishes are sent before removes. That order is always correct because a remove
  * names a generation: a remove queued after the publish of its entry is also sent after it, and a
@@ -30,6 +31,7 @@
 #include "engine/control/net.h"
 
 struct rpc_link;
+struct index_entry;
 
 #define BATCHES_MAX 16 /* limit of batches to one owner that it has not acknowledged */
 /*
@@ -52,8 +54,23 @@ struct rpc_link;
 #define MOVE_KEYS 2048            /* keys of the index examined in one step of the walk */
 #define MOVE_PART (MOVE_KEYS / 8) /* keys copied from the index to the stack at a time */
 #define MOVE_BUCKETS 8192         /* buckets of the shard swept in one step */
-#define FORMER_MAX 4   /* former maps whose owners still hold entries that have migrated */
-#define MOVE_PACE_MS 2 /* pause between two steps of the walk or of the sweep */
+#define FORMER_MAX 4          /* former maps whose owners still hold entries that have migrated */
+#define MOVE_PACE_MS 2        /* pause between two steps of the walk or of the sweep */
+#define DIGEST_SLOT_ENTRIES 4 /* entries of one slot, about; see DigestAsk of message.proto */
+#define DIGEST_BITS_MAX 16
+#define DIGEST_BUCKETS 32768 /* buckets of the shard counted in one step */
+/*
+ * The walk waits this long for the digests of all owners; then it leaves those that have not
+ * answered to their own walks, which wait until DIGEST_WAIT_NS after the question
+ */
+#define DIGEST_PATIENCE_NS 100000000ull
+#define DIGEST_WAIT_NS 2000000000ull
+/*
+ * The entries of a member that left the map stay in the shard for this many times
+ * cluster.dead_after_ms: it may come back with the same ref and the same pages
+ */
+#define DEPARTED_DEADS 20
+#define DEPARTED_MAX 64 /* members; beyond, the entries of the one that left first are swept */
 /* touches are collected for this time before they are sent to the owners */
 #define TOUCH_PACE_MS 20
 
@@ -119,6 +136,36 @@ struct batch {
 	struct item *item[];
 };
 
+/* What an owner has of this engine's entries, and what it should have; one walk. */
+struct digest {
+	uint64_t serial;            /* of the DigestAsk */
+	const struct rpc_link *via; /* on which it was sent */
+	uint64_t asked_ns;
+	bool answered;
+	unsigned bits;   /* 2^bits slots */
+	uint64_t sums[]; /* of each slot: the owner's; then, of each slot, by our index */
+};
+
+/* A DigestAsk of another engine that is not answered yet. */
+struct asked {
+	TAILQ_ENTRY(asked) next;
+	struct rpc_link *link; /* on which it came */
+	uint64_t serial;
+	uint32_t ref; /* of the engine that asked */
+	unsigned bits;
+	uint32_t cursor; /* of shard_digest() */
+	uint64_t left;   /* buckets not read yet */
+	uint64_t *sums;  /* NULL: not begun */
+};
+
+TAILQ_HEAD(askeds, asked);
+
+/* A member that left the map, whose entries are still in the shard. */
+struct departed {
+	uint32_t ref;
+	uint64_t since_ns;
+};
+
 struct owner {
 	STAILQ_ENTRY(owner) next_dirty;
 	bool dirty;
@@ -146,6 +193,7 @@ struct owner {
 	uint64_t wait_ns;    /* when it began to owe an answer, or last gave one */
 	uint64_t served_ns;  /* time of its last acknowledgement; 0: none */
 	uint64_t cursor;
+	struct digest *digest; /* NULL: a walk publishes all entries that are new to it */
 	uint32_t *touches;
 	unsigned touched;
 	struct page_report report[REPORTS_MAX]; /* to be sent with the touches */
@@ -154,9 +202,12 @@ struct owner {
 
 enum move_phase {
 	MOVE_NONE,
-	MOVE_WALK, /* phase of a walk: publish every key to its new owners */
-	MOVE_WAIT, /* phase after the walk: wait until clients have read the new map */
-	MOVE_TIDY, /* last phase: remove the entries from former owners */
+	MOVE_ASK,   /* first phase of a walk: ask owners which of our entries they have */
+	MOVE_COUNT, /* phase: compute the same from the index */
+	MOVE_AWAIT, /* phase: wait for their answers */
+	MOVE_WALK,  /* phase: publish to new owners every key that they do not have */
+	MOVE_WAIT,  /* phase after the walk: wait until clients have read the new map */
+	MOVE_TIDY,  /* last phase: remove the entries from former owners */
 };
 
 /* A Forget of another engine whose tombstones are being written. */
@@ -217,6 +268,9 @@ struct directory {
 	unsigned formers;
 	uint32_t sweep_cursor;
 	uint64_t sweep_left; /* number of buckets of the shard that are still to be swept */
+	struct departed departed[DEPARTED_MAX]; /* the one that left first is the first */
+	unsigned departeds;
+	struct askeds asked; /* the first one is being answered */
 	/* scratch memory for the entries of one message */
 	Pc__Entry entry[MESSAGE_PAGES_MAX];
 	Pc__Entry *entry_at[MESSAGE_PAGES_MAX];
@@ -321,6 +375,42 @@ void patrol(void *context);
 void move_slice(void *context);
 /* Makes the next step of the walk or of the sweep run within MOVE_PACE_MS. */
 void move_soon(struct directory *directory);
+
+/* True while the walk has not finished publishing: `target` is not settled. */
+bool move_publishing(const struct directory *directory);
+/* The shard had no room for an entry: entries of members that left the map go at once. */
+void departed_sweep(struct directory *directory);
+/* Sweeps the entries of members that left the map DEPARTED_DEADS times dead_after_ms ago. */
+void departed_tick(struct directory *directory, uint64_t now_ns);
+
+/* ---- directory_digest.c ---------------------------------------------------------------------- */
+
+/*
+ * Asks the owners that are new since the last finished walk which of our entries they have, and
+ * clears what was counted for earlier maps. False: there is no owner to compare with.
+ */
+bool digests_ask(struct directory *directory);
+/* Counts a page for the owners that were asked. */
+void digest_count(struct directory *directory, const struct index_entry *entry);
+/* True while an answer that was asked for less than `limit_ns` ago is missing. */
+bool digests_wait(const struct directory *directory, uint64_t limit_ns);
+/* True while this owner's answer is missing, and not late. */
+bool digest_waits(const struct owner *owner);
+/* Leaves the owners that have not answered to their own walks. */
+void digests_leave(struct directory *directory);
+/* The walk is finished: drops what only it needed. */
+void digests_end(struct directory *directory);
+/*
+ * True if the owner has exactly our entries in the slot of this key. Only for walks: an entry that
+ * is newer than the digests is published by its claim, and if that skips it, digest_drop() makes
+ * the walk publish everything.
+ */
+bool digest_equal(struct owner *owner, const struct page_key *key);
+void digest_drop(struct owner *owner);
+/* The next step of answering other engines. */
+void digests_slice(struct directory *directory);
+/* The link has closed, or the directory is: nothing is answered on it. NULL: all links. */
+void digests_unask(struct directory *directory, const struct rpc_link *link);
 
 /* ---- directory_behind.c ---------------------------------------------------------------------- */
 

@@ -148,7 +148,6 @@ void member_agree_versions(struct control *control, const struct rpc_link *link,
 	const char *name = entry->record.map.name;
 	uint32_t wire = member_wire_common(hello), abi = hello->abi;
 
-	(void)control;
 	if (entry->wire != wire && newest_of(hello) != WIRE_VERSION)
 		log_info(
 			"member %s at %s speaks wire version %u at most, this engine %u: both use %u",
@@ -158,6 +157,9 @@ void member_agree_versions(struct control *control, const struct rpc_link *link,
 			"member %s at %s has client ABI version %u, this engine %u. Both work together; a client needs the library of the engine of its own host",
 			name, link->from, abi, ABI_VERSION);
 	entry->wire = wire;
+	/* An older engine refuses an engine that returns with its old ref until it is found dead. */
+	if (wire < WIRE_VERSION_DIGEST && control->kept_ref)
+		shm_store(control->kept_ref, 0);
 	entry->abi = abi;
 }
 

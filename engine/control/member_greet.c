@@ -264,7 +264,8 @@ static bool hello_collides(struct control *control, struct rpc_link *link, const
 			m->address, m->port, control->name);
 		return true;
 	}
-	if (other && other->map.incarnation != m->incarnation) {
+	/* An engine that was restarted warm has its old name and its old ref. */
+	if (other && strcmp(other->map.name, m->name) != 0) {
 		member_refuse(control, link, m->incarnation, false,
 			"%s (%s:%u) has an incarnation whose low half, %08x, is that of %s. Restart one of them",
 			m->name, m->address, m->port, other->map.ref, other->map.name);

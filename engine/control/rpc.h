@@ -189,6 +189,10 @@ bool directory_serve_remove(
 	struct control *control, struct rpc_link *link, const Pc__Remove *remove);
 bool directory_serve_ack(struct control *control, struct rpc_link *link, const Pc__Ack *ack);
 bool directory_serve_touch(struct control *control, struct rpc_link *link, const Pc__Touch *touch);
+bool directory_serve_digest_ask(
+	struct control *control, struct rpc_link *link, const Pc__DigestAsk *ask);
+bool directory_serve_digest(
+	struct control *control, struct rpc_link *link, const Pc__Digest *answer);
 bool directory_serve_forget(
 	struct control *control, struct rpc_link *link, const Pc__Forget *forget);
 bool connect_serve(struct control *control, struct rpc_link *link, const Pc__Connect *connect);

@@ -43,6 +43,9 @@ static bool serve_member(struct rpc_link *link, const Pc__Message *m)
 	case PC__MESSAGE__BODY_ACK: return directory_serve_ack(control, link, m->ack);
 	case PC__MESSAGE__BODY_TOUCH: return directory_serve_touch(control, link, m->touch);
 	case PC__MESSAGE__BODY_FORGET: return directory_serve_forget(control, link, m->forget);
+	case PC__MESSAGE__BODY_DIGEST_ASK:
+		return directory_serve_digest_ask(control, link, m->digest_ask);
+	case PC__MESSAGE__BODY_DIGEST: return directory_serve_digest(control, link, m->digest);
 	case PC__MESSAGE__BODY_CONNECT: return connect_serve(control, link, m->connect);
 	case PC__MESSAGE__BODY_CONNECTED:
 		return connect_serve_connected(control, link, m->connected);

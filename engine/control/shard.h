@@ -8,6 +8,7 @@
 #define CONTROL_SHARD_H
 
 #include "engine/abi/bucket.h"
+#include "engine/abi/map.h"
 #include "numa/huge.h"
 
 struct shard {
@@ -52,5 +53,26 @@ unsigned shard_find(
  */
 unsigned shard_sweep(struct shard *shard, uint32_t *cursor, uint32_t buckets,
 	bool (*alive)(void *context, uint32_t ref), void *context);
+
+/*
+ * Entries are compared in sets: a set's digest is the sum of this over its entries. A holder
+ * computes it from its index, the owner from its shard.
+ */
+static inline uint64_t shard_entry_hash(uint32_t tag, uint32_t place, uint32_t generation)
+{
+	return map_mix(((uint64_t)tag << 32 | place) + map_mix(generation));
+}
+/* The slot of 2^bits, bits <= 31, to which an entry with this tag belongs. */
+static inline uint32_t shard_slot(uint32_t tag, unsigned bits)
+{
+	return (uint32_t)((uint64_t)tag << bits >> 32);
+}
+/*
+ * Adds the entries of holder `ref` in `buckets` buckets, starting at *cursor (0 at first; it
+ * wraps), to the digests of their slots; `sums` has 2^bits. An entry that moves between two calls
+ * can be counted twice or not at all.
+ */
+void shard_digest(const struct shard *shard, uint32_t *cursor, uint32_t buckets, uint32_t ref,
+	unsigned bits, uint64_t *sums);
 
 #endif

@@ -163,6 +163,8 @@ int warm_open(struct control *control)
 	shm_store(&warm->state->pid, (uint32_t)getpid());
 	shm_store(&warm->state->life, warm->state->life + 1);
 	shm_store(&warm->state->crashes, warm->state->crashes + 1);
+	warm->ref = warm->adopts ? warm->state->ref : 0;
+	shm_store(&warm->state->ref, 0);
 	disk_owner_choose(warm, control->settings->disk_paths);
 	control->warm = warm;
 	return 0;
@@ -280,11 +282,28 @@ int warm_pool_open(
 			(clock_now_ns() - began_ns) / 1000000);
 		return 0;
 	}
+	control->warm->ref = 0;
 	if (rc == 0)
 		rc = pool_open(&with, ret_pool);
 	if (rc == 0)
 		pool_store(*ret_pool, options->rail);
 	return rc;
+}
+
+int warm_identity(struct control *control)
+{
+	struct warm *warm = control->warm;
+
+	if (!warm)
+		return 0;
+	if (warm->ref)
+		control->ref = warm->ref;
+	control->incarnation = (uint64_t)warm->state->life << 32 | control->ref;
+	control->status->incarnation = control->incarnation;
+	control->status->ref = control->ref;
+	shm_store(&warm->state->ref, control->ref);
+	control->kept_ref = &warm->state->ref;
+	return 0;
 }
 
 /* ---- begin and end --------------------------------------------------------------------------- */
@@ -347,6 +366,7 @@ void warm_close(struct control *control)
 	if (!warm)
 		return;
 	control->warm = NULL;
+	control->kept_ref = NULL;
 	shm_store(&warm->state->crashes, 0);
 	state_drop(warm);
 	free(warm->slot);

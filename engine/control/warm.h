@@ -15,8 +15,12 @@
  * process ends. A slot into which the disk tier reads stays the kernel's until the locks of all
  * paths are taken, which the kernel holds until the last I/O has ended.
  *
- * The incarnation is new in each process, so other hosts see a host that was restarted, and all
- * directory entries are published again. Control plane's thread only.
+ * Directory entries name this engine by its ref, the low half of the incarnation. A warm restart
+ * keeps the ref, so the entries that other hosts have stay right, and the high half is the number
+ * of the life, so other hosts see an engine that was restarted: QPs, rkeys and health are new. A
+ * ref is kept only with the heads of all pools, because a place and a generation must name one use
+ * of a slot under one ref, for ever; and only if no member of an older version is known, which
+ * would refuse an engine with a known ref (control.kept_ref). Control plane's thread only.
  */
 #ifndef CONTROL_WARM_H
 #define CONTROL_WARM_H
@@ -41,7 +45,11 @@ struct warm_state {
 	uint32_t disk_owner; /* owner of the slots into which the disk tier reads; 0: none yet */
 	uint64_t disk_paths; /* hash of the setting disk.paths that disk_owner stands for */
 	uint32_t crashes;    /* engines in turn that began to start with this memory and crashed */
-	uint32_t spare;
+	/*
+	 * the engine's ref, which its successor takes over; 0: it chooses one. Written when the
+	 * pools are adopted and stored, cleared before that.
+	 */
+	uint32_t ref;
 };
 
 struct warm_counts {
@@ -64,6 +72,8 @@ void warm_close(struct control *control);
 int warm_pool_open(
 	struct control *control, const struct pool_options *options, struct pool **ret_pool);
 
+/* Called once when all pools are open: decides the engine's ref and incarnation. */
+int warm_identity(struct control *control);
 /*
  * Called once when the clients' part is open: counts what was adopted as publish.c counts it,
  * watches the clients of earlier engines, and waits until the descriptors are stored.

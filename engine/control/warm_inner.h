@@ -21,7 +21,8 @@ struct left_channel {
 struct warm {
 	int fd, lock_fd; /* the state, and its lock: an open file description of its own */
 	struct warm_state *state;
-	bool adopts; /* an earlier engine has left the state */
+	bool adopts;  /* an earlier engine has left the state */
+	uint32_t ref; /* the earlier engine's; 0: not known, or a rail was not adopted */
 	uint32_t disk_owner;
 	uint64_t adopted;
 	/* slots that earlier engines granted and that were not returned since */

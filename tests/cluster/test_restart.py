@@ -80,6 +80,7 @@ class Pages(Restart):
         engines = self.begin(2, "64MiB")
         self.assertEqual(self.store(engines, 0, "a", 0, 1000)["hit"], 1000)
         self.assertEqual(self.store(engines, 1, "b", 5000, 500)["hit"], 500)
+        stored = self.counter(engines, "entries_inserted", 1)
         for life, how in enumerate(ENDS, 2):
             engines.crash(0, how)
             self.assertEqual(engines.status(0)["life"], life)
@@ -88,6 +89,10 @@ class Pages(Restart):
             for i in (0, 1):
                 self.find_all(engines, i, "a", 0, 1000)
                 self.find_all(engines, i, "b", 5000, 500)
+            # engine 1 has kept the entries of engine 0, which finds that out
+            harness.wait_for(lambda: self.counter(engines, "entries_kept") == 1000, 60,
+                             "engine 0 has compared its entries with engine 1")
+            self.assertEqual(self.counter(engines, "entries_inserted", 1), stored)
         log = engines.log(0)
         self.assertEqual(log.count("has 1000 pages of the engine before"), 4)
         self.assertNotIn("stay reserved", log)

@@ -257,6 +257,9 @@ static void corpus_members(void)
 	Pc__Members list = PC__MEMBERS__INIT;
 	Pc__Heartbeat beat = PC__HEARTBEAT__INIT;
 	Pc__Leave leave = PC__LEAVE__INIT;
+	Pc__DigestAsk digest_ask = PC__DIGEST_ASK__INIT;
+	Pc__Digest digest = PC__DIGEST__INIT;
+	uint64_t sums[16] = {1, 2, 3};
 	Pc__Message m = PC__MESSAGE__INIT;
 
 	member.name = "other";
@@ -275,6 +278,15 @@ static void corpus_members(void)
 	corpus_add(true, &m);
 	m.body_case = PC__MESSAGE__BODY_LEAVE;
 	m.leave = &leave;
+	corpus_add(true, &m);
+	m.body_case = PC__MESSAGE__BODY_DIGEST_ASK;
+	m.digest_ask = &digest_ask;
+	digest_ask.bits = 4;
+	corpus_add(true, &m);
+	m.body_case = PC__MESSAGE__BODY_DIGEST;
+	m.digest = &digest;
+	digest.sums = sums;
+	digest.n_sums = sizeof(sums) / sizeof(sums[0]);
 	corpus_add(true, &m);
 	for (unsigned other = 0; other < 2; other++, corpora++)
 		corpus_bytes[corpora] =

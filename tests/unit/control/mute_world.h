@@ -27,6 +27,7 @@ static struct {
 	int fd;
 	uint64_t incarnation;
 	bool answers;
+	bool no_digests; /* it answers, but no DigestAsk */
 	/* keys that node 0 published to the mute member and that it acknowledged */
 	struct index *told;
 	uint8_t *bytes;
@@ -69,6 +70,18 @@ static inline void acknowledge(uint64_t serial)
 	raw_message(mute.fd, &message);
 }
 
+/* Answers a DigestAsk: the mute member has no entry of node 0. */
+static inline void has_none(uint64_t serial)
+{
+	Pc__Digest digest = PC__DIGEST__INIT;
+	Pc__Message message = PC__MESSAGE__INIT;
+
+	digest.serial = serial;
+	message.body_case = PC__MESSAGE__BODY_DIGEST;
+	message.digest = &digest;
+	raw_message(mute.fd, &message);
+}
+
 static inline void note(const Pc__Publish *publish)
 {
 	for (size_t i = 0; i < publish->n_entries; i++) {
@@ -106,6 +119,9 @@ static inline void mute_serve(void)
 				note(message->publish);
 			else if (message->body_case == PC__MESSAGE__BODY_REMOVE)
 				acknowledge(message->remove->serial);
+			else if (message->body_case == PC__MESSAGE__BODY_DIGEST_ASK &&
+				 !mute.no_digests)
+				has_none(message->digest_ask->serial);
 			pc__message__free_unpacked(message, NULL);
 		}
 		mute.have -= at;

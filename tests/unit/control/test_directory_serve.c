@@ -8,6 +8,8 @@
 #include <cmocka.h>
 #include <unistd.h>
 
+#include "engine/control/directory_state.h"
+
 static int teardown(void **state)
 {
 	(void)state;
@@ -40,6 +42,9 @@ static void messages_that_break_a_rule_change_nothing(void **state)
 	Pc__Remove remove = PC__REMOVE__INIT;
 	Pc__Forget forget = PC__FORGET__INIT;
 	Pc__Touch touch = PC__TOUCH__INIT;
+	static uint64_t sums[(1u << DIGEST_BITS_MAX) + 1];
+	Pc__DigestAsk ask = PC__DIGEST_ASK__INIT;
+	Pc__Digest digest = PC__DIGEST__INIT;
 	Pc__Ack ack = PC__ACK__INIT;
 	Pc__Message m = PC__MESSAGE__INIT;
 
@@ -89,6 +94,15 @@ static void messages_that_break_a_rule_change_nothing(void **state)
 	touch.n_places = 1; /* node 0 has two rails, so this place does not exist */
 	expect_bad(&m);
 	assert_int_equal(node[0].touches, 0);
+	m.body_case = PC__MESSAGE__BODY_DIGEST_ASK;
+	m.digest_ask = &ask;
+	ask.bits = DIGEST_BITS_MAX + 1;
+	expect_bad(&m);
+	m.body_case = PC__MESSAGE__BODY_DIGEST; /* to a question that was not asked */
+	m.digest = &digest;
+	digest.sums = sums;
+	digest.n_sums = sizeof(sums) / sizeof(sums[0]);
+	expect_bad(&m);
 	m.body_case = PC__MESSAGE__BODY_ACK;
 	m.ack = &ack;
 	ack.serial = 1; /* refused: node 0 has sent no batch with this serial */
@@ -127,7 +141,10 @@ static void a_correct_publish_over_a_raw_connection_is_served(void **state)
 	assert_int_equal(found[0].place, place_make(1, 3));
 	assert_int_equal(found[0].generation, 9);
 	close(fd);
-	/* The member that published the entry is dead, so node 0 sweeps its entry. */
+	/* The member that published the entry is dead, so node 0 sweeps its entry later. */
+	assert_true(nodes_until(!member_by_ref(&node[0].control, (uint32_t)raw_incarnation), 1000));
+	assert_int_equal(shard_find(&node[0].control.shard, &key, found, 2), 1);
+	departed_tick(node[0].control.directory, UINT64_MAX);
 	assert_true(nodes_until(shard_find(&node[0].control.shard, &key, found, 2) == 0, 1000));
 }
 

@@ -118,6 +118,8 @@ int node_open(unsigned i, const char *seeds)
 	control->base = event_base_new();
 	incarnations++;
 	control->incarnation = map_mix(incarnations);
+	if (n->keep_ref)
+		control->incarnation = (uint64_t)incarnations << 32 | n->keep_ref;
 	control->ref = (uint32_t)control->incarnation;
 	snprintf(control->name, sizeof(control->name), "node-%u", i);
 	control->rails = 2;

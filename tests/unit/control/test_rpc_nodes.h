@@ -39,6 +39,7 @@ struct node {
 	struct control control;
 	struct settings settings;
 	struct fake_rail rail[RAILS_MAX];
+	uint32_t keep_ref; /* not 0: the node is opened with this ref, as after a warm restart */
 	bool open;
 	bool stalled; /* true: the node's event loop gets no turn, as if its host were suspended */
 	unsigned touches;

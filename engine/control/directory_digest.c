@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Comparing entries with an owner that was off the map: it may still have all entries of this
+ * engine, because this engine was restarted warm, or because a link was cut for a moment. The
+ * holder asks the owner for digests of its entries, computes the same from its index, and the walk
+ * (directory_move.c) publishes only the entries of slots whose digests differ. Control plane's
+ * thread only.
+ *
+ * The holder counts its index after the last map change, since the owners of a key depend on the
+ * map. The owner reads its shard at about the same time. An entry that changes meanwhile is
+ * published by its own claim, whatever the digests say; the slot that it is in differs, so its
+ * entries are written once more, which changes nothing.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/abi/wire.h"
+#include "engine/control/directory_state.h"
+#include "engine/control/member.h"
+
+/* ---- the holder ------------------------------------------------------------------------------ */
+
+static uint64_t *ours_of(struct digest *digest)
+{
+	return digest->sums + ((size_t)1 << digest->bits);
+}
+
+void digest_drop(struct owner *owner)
+{
+	free(owner->digest);
+	owner->digest = NULL;
+}
+
+/* So many slots that one has about DIGEST_SLOT_ENTRIES of the entries that one owner has. */
+static unsigned bits_for(const struct directory *dir)
+{
+	const struct map_view *view = member_map(dir->control);
+	uint64_t entries = index_count(dir->control->index) * view->replicas / view->members;
+	unsigned bits = 0;
+
+	while (bits < DIGEST_BITS_MAX && entries >> bits > DIGEST_SLOT_ENTRIES)
+		bits++;
+	return bits;
+}
+
+static bool view_has(const struct map_view *view, uint32_t ref)
+{
+	for (uint32_t i = 0; i < view->members; i++)
+		if (view->member[i].ref == ref)
+			return true;
+	return false;
+}
+
+/* NULL: this owner cannot be asked now; all its entries are published. */
+static struct rpc_link *link_to_ask(const struct directory *dir, const struct owner *owner)
+{
+	struct rpc_link *link = member_link(dir->control, owner->ref);
+
+	if (!link || link->member->wire < WIRE_VERSION_DIGEST)
+		return NULL;
+	/* A removal under way could take an entry away after the owner has counted it. */
+	return owner->queued[VERB_REMOVE] || owner->in_flight ? NULL : link;
+}
+
+static void ask(struct directory *dir, struct owner *owner)
+{
+	struct rpc_link *link = link_to_ask(dir, owner);
+	unsigned bits = bits_for(dir);
+	Pc__DigestAsk body = PC__DIGEST_ASK__INIT;
+	Pc__Message message = PC__MESSAGE__INIT;
+	struct digest *digest;
+
+	if (!link)
+		return;
+	digest = calloc(1, sizeof(*digest) + ((size_t)2 << bits) * sizeof(digest->sums[0]));
+	if (!digest)
+		return;
+	digest->serial = body.serial = ++dir->serial;
+	digest->bits = body.bits = bits;
+	digest->via = link;
+	digest->asked_ns = net_now();
+	message.body_case = PC__MESSAGE__BODY_DIGEST_ASK;
+	message.digest_ask = &body;
+	if (rpc_send(link, &message))
+		owner->digest = digest;
+	else
+		free(digest);
+}
+
+bool digests_ask(struct directory *dir)
+{
+	const struct map_view *view = member_map(dir->control);
+	bool any = false;
+
+	if (index_count(dir->control->index) == 0)
+		return false;
+	for (uint32_t i = 0; i < view->members; i++) {
+		const struct map_member *member = &view->member[i];
+		struct owner *owner = owner_of(dir, member->peer, member->ref);
+
+		if (!owner)
+			continue;
+		/* Its digests were counted for an earlier map. */
+		if (view_has(dir->settled, member->ref))
+			digest_drop(owner);
+		else if (!owner->digest)
+			ask(dir, owner);
+		else
+			memset(ours_of(owner->digest), 0,
+				sizeof(owner->digest->sums[0]) << owner->digest->bits);
+		any |= owner->digest != NULL;
+	}
+	return any;
+}
+
+void digest_count(struct directory *dir, const struct index_entry *entry)
+{
+	const struct map_view *view = member_map(dir->control);
+	uint32_t at[REPLICAS_MAX], tag = dir_tag(&entry->key);
+	unsigned owners = map_owners(view, &entry->key, at);
+
+	for (unsigned i = 0; i < owners; i++) {
+		const struct map_member *member = &view->member[at[i]];
+		struct owner *owner = owner_of(dir, member->peer, member->ref);
+
+		if (owner && owner->digest)
+			ours_of(owner->digest)[shard_slot(tag, owner->digest->bits)] +=
+				shard_entry_hash(tag, entry->place, entry->generation);
+	}
+}
+
+static bool unanswered(const struct digest *digest, uint64_t limit_ns)
+{
+	return digest && !digest->answered && net_now() - digest->asked_ns < limit_ns;
+}
+
+bool digest_waits(const struct owner *owner)
+{
+	return unanswered(owner->digest, DIGEST_WAIT_NS);
+}
+
+bool digests_wait(const struct directory *dir, uint64_t limit_ns)
+{
+	for (unsigned i = 0; i < NODES_MAX; i++)
+		if (unanswered(dir->owner[i].digest, limit_ns))
+			return true;
+	return false;
+}
+
+void digests_leave(struct directory *dir)
+{
+	for (unsigned i = 0; i < NODES_MAX; i++)
+		if (digest_waits(&dir->owner[i]))
+			owner_behind(&dir->owner[i], 0);
+}
+
+void digests_end(struct directory *dir)
+{
+	for (unsigned i = 0; i < NODES_MAX; i++)
+		if (!dir->owner[i].behind)
+			digest_drop(&dir->owner[i]);
+}
+
+bool digest_equal(struct owner *owner, const struct page_key *key)
+{
+	struct digest *digest = owner->digest;
+	uint32_t slot;
+
+	if (!digest || !digest->answered)
+		return false;
+	slot = shard_slot(dir_tag(key), digest->bits);
+	return digest->sums[slot] == ours_of(digest)[slot];
+}
+
+bool directory_serve_digest(
+	struct control *control, struct rpc_link *link, const Pc__Digest *answer)
+{
+	struct owner *owner = &control->directory->owner[link->member->record.map.peer];
+	struct digest *digest = owner->digest;
+
+	/* The answer may be late: the map has changed, or the walk did not wait. */
+	if (!digest || digest->serial != answer->serial || digest->via != link)
+		return answer->n_sums <= 1u << DIGEST_BITS_MAX;
+	if (digest->answered || (answer->n_sums && answer->n_sums != (size_t)1 << digest->bits))
+		return false;
+	if (answer->n_sums)
+		memcpy(digest->sums, answer->sums, answer->n_sums * sizeof(digest->sums[0]));
+	digest->answered = true;
+	move_soon(control->directory);
+	return true;
+}
+
+/* ---- the owner ------------------------------------------------------------------------------- */
+
+static void reply(struct rpc_link *link, uint64_t serial, uint64_t *sums, size_t count)
+{
+	Pc__Digest body = PC__DIGEST__INIT;
+	Pc__Message message = PC__MESSAGE__INIT;
+
+	body.serial = serial;
+	body.sums = sums;
+	body.n_sums = count;
+	message.body_case = PC__MESSAGE__BODY_DIGEST;
+	message.digest = &body;
+	rpc_reply(link, &message);
+}
+
+bool directory_serve_digest_ask(
+	struct control *control, struct rpc_link *link, const Pc__DigestAsk *ask)
+{
+	struct directory *dir = control->directory;
+	struct asked *asked;
+
+	if (ask->bits > DIGEST_BITS_MAX)
+		return false;
+	digests_unask(dir, link);
+	asked = control->shard.entries ? calloc(1, sizeof(*asked)) : NULL;
+	if (!asked) {
+		/* Also without memory: then the sender publishes everything again. */
+		reply(link, ask->serial, NULL, 0);
+		return true;
+	}
+	asked->link = link;
+	asked->serial = ask->serial;
+	asked->ref = member_link_ref(link);
+	asked->bits = ask->bits;
+	asked->left = 1ull << control->shard.bits;
+	TAILQ_INSERT_TAIL(&dir->asked, asked, next);
+	move_soon(dir);
+	return true;
+}
+
+void digests_unask(struct directory *dir, const struct rpc_link *link)
+{
+	struct asked *asked, *next;
+
+	for (asked = TAILQ_FIRST(&dir->asked); asked; asked = next) {
+		next = TAILQ_NEXT(asked, next);
+		if (link && asked->link != link)
+			continue;
+		TAILQ_REMOVE(&dir->asked, asked, next);
+		free(asked->sums);
+		free(asked);
+	}
+}
+
+/* Reads the next part of the shard. False: there is more to read. Without memory nothing is. */
+static bool count_part(const struct shard *shard, struct asked *asked)
+{
+	uint32_t buckets = asked->left < DIGEST_BUCKETS ? (uint32_t)asked->left : DIGEST_BUCKETS;
+
+	if (!asked->sums)
+		asked->sums = calloc((size_t)1 << asked->bits, sizeof(asked->sums[0]));
+	if (!asked->sums)
+		return true;
+	shard_digest(shard, &asked->cursor, buckets, asked->ref, asked->bits, asked->sums);
+	asked->left -= buckets;
+	return asked->left == 0;
+}
+
+void digests_slice(struct directory *dir)
+{
+	struct asked *asked = TAILQ_FIRST(&dir->asked);
+
+	if (!asked || !count_part(&dir->control->shard, asked))
+		return;
+	TAILQ_REMOVE(&dir->asked, asked, next);
+	reply(asked->link, asked->serial, asked->sums, asked->sums ? (size_t)1 << asked->bits : 0);
+	free(asked->sums);
+	free(asked);
+}

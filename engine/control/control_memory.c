@@ -134,8 +134,8 @@ static uint64_t shard_entries(const struct control *control)
 
 int memory_shard_open(struct control *control)
 {
-	int rc = shard_open(shard_entries(control), control->plan.rail[0].numa_node,
-		control->settings->engine_huge_pages, &control->shard);
+	int rc = warm_shard_open(control, shard_entries(control), control->plan.rail[0].numa_node,
+		control->settings->engine_huge_pages);
 
 	if (rc < 0) {
 		log_error("directory shard: %s; lower engine.directory_entries", strerror(-rc));

@@ -255,6 +255,9 @@ int directory_open(struct control *control)
 	}
 	*dir->settled = *member_map(control);
 	*dir->target = *dir->settled;
+	/* Members of before a warm restart that do not return have no record of when they left. */
+	if (control->shard.entries)
+		departed_add(dir, 0);
 	directory_map_changed(control);
 	return 0;
 }

@@ -75,8 +75,8 @@ struct directory_counts {
 	uint32_t partial; /* sets that were answered before all their owners had the entry */
 	/*
 	 * The walk over this engine's index after a change of the map. "compare": which entries
-	 * do new owners have already; "publish": the others, to the new owners; "wait": until clients have read the new map; "remove": from the former owners;
-	 * "": no walk.
+	 * do new owners have already; "publish": the others, to the new owners; "wait": until
+	 * clients have read the new map; "remove": from the former owners; "": no walk.
 	 */
 	const char *walk;
 	uint64_t walk_position,

@@ -25,13 +25,23 @@ static uint64_t *ours_of(struct digest *digest)
 	return digest->sums + ((size_t)1 << digest->bits);
 }
 
+void digest_forgotten(struct owner *owner)
+{
+	const struct batch *batch;
+
+	digest_drop(owner);
+	owner->removing = owner->queued[VERB_REMOVE] > 0;
+	STAILQ_FOREACH (batch, &owner->batches, next)
+		owner->removing |= batch->verb == VERB_REMOVE;
+}
+
 void digest_drop(struct owner *owner)
 {
 	free(owner->digest);
 	owner->digest = NULL;
 }
 
-/* So many slots that one has about DIGEST_SLOT_ENTRIES of the entries that one owner has. */
+/* log2 of the number of slots of which each has about DIGEST_SLOT_ENTRIES entries at one owner. */
 static unsigned bits_for(const struct directory *dir)
 {
 	const struct map_view *view = member_map(dir->control);
@@ -56,10 +66,9 @@ static struct rpc_link *link_to_ask(const struct directory *dir, const struct ow
 {
 	struct rpc_link *link = member_link(dir->control, owner->ref);
 
-	if (!link || link->member->wire < WIRE_VERSION_DIGEST)
+	if (!link || link->member->wire < WIRE_VERSION_DIGEST || owner->removing)
 		return NULL;
-	/* A removal under way could take an entry away after the owner has counted it. */
-	return owner->queued[VERB_REMOVE] || owner->in_flight ? NULL : link;
+	return link;
 }
 
 static void ask(struct directory *dir, struct owner *owner)
@@ -156,9 +165,11 @@ void digests_leave(struct directory *dir)
 
 void digests_end(struct directory *dir)
 {
-	for (unsigned i = 0; i < NODES_MAX; i++)
+	for (unsigned i = 0; i < NODES_MAX; i++) {
+		dir->owner[i].removing = false;
 		if (!dir->owner[i].behind)
 			digest_drop(&dir->owner[i]);
+	}
 }
 
 bool digest_equal(struct owner *owner, const struct page_key *key)

@@ -79,7 +79,7 @@ static void departed_remove(struct directory *dir, unsigned at)
 		(--dir->departeds - at) * sizeof(dir->departed[0]));
 }
 
-static void departed_add(struct directory *dir, uint32_t ref)
+void departed_add(struct directory *dir, uint32_t ref)
 {
 	for (unsigned i = 0; i < dir->departeds; i++)
 		if (dir->departed[i].ref == ref)
@@ -132,7 +132,7 @@ void directory_forgotten(struct control *control, uint32_t ref)
 		return;
 	for (unsigned i = 0; i < NODES_MAX; i++)
 		if (dir->owner[i].ref == ref)
-			digest_drop(&dir->owner[i]);
+			digest_forgotten(&dir->owner[i]);
 	views_forget(dir, ref);
 	walk_start(dir);
 }

@@ -299,7 +299,7 @@ void owner_clear(struct directory *dir, struct owner *owner)
 	owner->wait_ns = owner->served_ns = owner->suspect_ns = 0;
 	for (unsigned verb = 0; verb < VERBS; verb++)
 		owner->queued[verb] = 0;
-	owner->behind = owner->again = owner->warned = false;
+	owner->behind = owner->again = owner->warned = owner->removing = false;
 	TAILQ_FOREACH (item, &owner->queue[VERB_PUBLISH], next)
 		item_background_end(dir, item);
 	TAILQ_CONCAT(&dir->orphans, &owner->queue[VERB_PUBLISH], next);

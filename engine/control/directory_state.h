@@ -193,6 +193,11 @@ struct owner {
 	uint64_t wait_ns;    /* when it began to owe an answer, or last gave one */
 	uint64_t served_ns;  /* time of its last acknowledgement; 0: none */
 	uint64_t cursor;
+	/*
+	 * removals of entries that it no longer owned were queued when it forgot us: they may come
+	 * after the answer to a DigestAsk, so it is not asked
+	 */
+	bool removing;
 	struct digest *digest; /* NULL: a walk publishes all entries that are new to it */
 	uint32_t *touches;
 	unsigned touched;
@@ -378,6 +383,8 @@ void move_soon(struct directory *directory);
 
 /* True while the walk has not finished publishing: `target` is not settled. */
 bool move_publishing(const struct directory *directory);
+/* A member has left the map now; ref 0: one that is not known. Its entries stay for a time. */
+void departed_add(struct directory *directory, uint32_t ref);
 /* The shard had no room for an entry: entries of members that left the map go at once. */
 void departed_sweep(struct directory *directory);
 /* Sweeps the entries of members that left the map DEPARTED_DEADS times dead_after_ms ago. */
@@ -392,7 +399,7 @@ void departed_tick(struct directory *directory, uint64_t now_ns);
 bool digests_ask(struct directory *directory);
 /* Counts a page for the owners that were asked. */
 void digest_count(struct directory *directory, const struct index_entry *entry);
-/* True while an answer that was asked for less than `limit_ns` ago is missing. */
+/* True while the answer to a question of the last `limit_ns` is missing. */
 bool digests_wait(const struct directory *directory, uint64_t limit_ns);
 /* True while this owner's answer is missing, and not late. */
 bool digest_waits(const struct owner *owner);
@@ -407,6 +414,8 @@ void digests_end(struct directory *directory);
  */
 bool digest_equal(struct owner *owner, const struct page_key *key);
 void digest_drop(struct owner *owner);
+/* The owner has dropped our entries, or will: what it has must be compared anew. */
+void digest_forgotten(struct owner *owner);
 /* The next step of answering other engines. */
 void digests_slice(struct directory *directory);
 /* The link has closed, or the directory is: nothing is answered on it. NULL: all links. */

@@ -157,7 +157,7 @@ void member_agree_versions(struct control *control, const struct rpc_link *link,
 			"member %s at %s has client ABI version %u, this engine %u. Both work together; a client needs the library of the engine of its own host",
 			name, link->from, abi, ABI_VERSION);
 	entry->wire = wire;
-	/* An older engine refuses an engine that returns with its old ref until it is found dead. */
+	/* Until it finds an engine dead, an older one refuses another with the same ref. */
 	if (wire < WIRE_VERSION_DIGEST && control->kept_ref)
 		shm_store(control->kept_ref, 0);
 	entry->abi = abi;

@@ -55,6 +55,25 @@ struct shard_side {
 	uint8_t away;
 };
 
+#define STATE_MAGIC 0x50435353u /* "PCSS" */
+#define STATE_LAYOUT 1u         /* raised when a field changes its place or meaning */
+
+/*
+ * What the next process of the engine finds beside the buckets. The kernel may end this process
+ * between any two stores: `busy` is 1 while buckets and side do not fit each other.
+ */
+struct shard_state {
+	uint32_t magic, layout;
+	uint32_t bits;
+	uint32_t busy;
+	uint64_t entries; /* shard.entries */
+	uint64_t memory;  /* huge_number() of the buckets */
+	uint64_t owners;  /* see shard_keep(); 0: not to be adopted */
+	uint64_t spare[3];
+	struct shard_side side[];
+};
+static_assert(sizeof(struct shard_state) == 64, "written by one process, read by the next");
+
 /* The position of one entry in the table: its bucket and the index in the bucket. */
 struct cell {
 	uint32_t bucket;
@@ -149,27 +168,112 @@ static void cell_clear(struct shard *shard, struct cell cell)
 		bucket_clean(shard, cell.bucket);
 }
 
-int shard_open(uint64_t entries, int numa_node, bool want_huge, struct shard *ret_shard)
+/* Between change_begin() and change_end() a process that ends leaves a shard that is lost. */
+static void change_begin(struct shard *shard)
 {
-	struct shard shard = {.bits = BITS_MIN};
-	int rc;
+	shm_store(&shard->state->busy, 1);
+	shm_fence_store();
+}
 
+static void change_end(struct shard *shard)
+{
+	shm_store64(&shard->state->entries, shard->entries);
+	shm_fence_store();
+	shm_store(&shard->state->busy, 0);
+}
+
+/* ---- open and close -------------------------------------------------------------------------- */
+
+/* Sets the number of buckets. Returns 0 or -EINVAL: too many entries. */
+static int bits_choose(struct shard *shard, uint64_t entries)
+{
 	if (entries > (uint64_t)BUCKET_ENTRIES << BITS_MAX >> 1)
 		return -EINVAL;
-	while ((uint64_t)BUCKET_ENTRIES << shard.bits < 2 * entries)
-		shard.bits++;
-	shard.side = calloc((size_t)1 << shard.bits, sizeof(*shard.side));
-	if (!shard.side)
-		return -ENOMEM;
-	rc = huge_open("peercache-shard", sizeof(struct bucket) << shard.bits, numa_node, want_huge,
-		&shard.memory);
-	if (rc) {
-		free(shard.side);
+	shard->bits = BITS_MIN;
+	while ((uint64_t)BUCKET_ENTRIES << shard->bits < 2 * entries)
+		shard->bits++;
+	return 0;
+}
+
+static size_t bucket_bytes(const struct shard *shard)
+{
+	return sizeof(struct bucket) << shard->bits;
+}
+
+static size_t state_bytes(const struct shard *shard)
+{
+	return sizeof(struct shard_state) + (sizeof(struct shard_side) << shard->bits);
+}
+
+static void memory_use(struct shard *shard)
+{
+	shard->bucket = shard->memory.base;
+	shard->state = shard->state_memory.base;
+	shard->side = shard->state->side;
+}
+
+int shard_open(uint64_t entries, int numa_node, bool want_huge, struct shard *ret_shard)
+{
+	struct shard shard = {0};
+	int rc = bits_choose(&shard, entries);
+
+	if (rc == 0)
+		rc = huge_open("peercache-shard", bucket_bytes(&shard), numa_node, want_huge,
+			&shard.memory);
+	if (rc < 0)
+		return rc;
+	rc = huge_open("peercache-shard-state", state_bytes(&shard), numa_node, false,
+		&shard.state_memory);
+	if (rc < 0) {
+		huge_close(&shard.memory);
 		return rc;
 	}
-	shard.bucket = shard.memory.base;
+	memory_use(&shard);
+	*shard.state = (struct shard_state){.magic = STATE_MAGIC,
+		.layout = STATE_LAYOUT,
+		.bits = shard.bits,
+		.memory = huge_number(shard.memory.fd)};
 	*ret_shard = shard;
 	return 0;
+}
+
+static bool state_fits(const struct shard *shard, uint64_t owners)
+{
+	const struct shard_state *state = shard->state;
+
+	return state->magic == STATE_MAGIC && state->layout == STATE_LAYOUT &&
+	       state->bits == shard->bits && state->busy == 0 && state->owners == owners &&
+	       state->memory == huge_number(shard->memory.fd) &&
+	       state->entries <= (uint64_t)BUCKET_ENTRIES << shard->bits;
+}
+
+int shard_adopt(
+	uint64_t entries, int memory_fd, int state_fd, uint64_t owners, struct shard *ret_shard)
+{
+	struct shard shard = {0};
+	int rc = bits_choose(&shard, entries);
+	int memory = huge_adopt(memory_fd, bucket_bytes(&shard), &shard.memory);
+	int state = huge_adopt(state_fd, state_bytes(&shard), &shard.state_memory);
+
+	if (rc == 0)
+		rc = memory ? memory : state;
+	if (rc == 0) {
+		memory_use(&shard);
+		rc = state_fits(&shard, owners) ? 0 : -EPROTO;
+	}
+	if (rc < 0) {
+		huge_close(&shard.memory);
+		huge_close(&shard.state_memory);
+		return rc == -EINVAL ? -EPROTO : rc;
+	}
+	shard.entries = shard.state->entries;
+	*ret_shard = shard;
+	return 0;
+}
+
+void shard_keep(struct shard *shard, uint64_t owners)
+{
+	shm_store64(&shard->state->owners, owners);
 }
 
 void shard_close(struct shard *shard)
@@ -177,9 +281,11 @@ void shard_close(struct shard *shard)
 	if (!shard->bucket)
 		return;
 	huge_close(&shard->memory);
-	free(shard->side);
+	huge_close(&shard->state_memory);
 	*shard = (struct shard){0};
 }
+
+/* ---- entries --------------------------------------------------------------------------------- */
 
 /*
  * Finds the entry of (tag, ref) in a bucket that is its first or, if `second`, its second candidate
@@ -244,7 +350,7 @@ static bool cell_displace(
 	return false;
 }
 
-int shard_insert(struct shard *shard, const struct page_key *key, uint32_t ref, uint32_t place,
+static int insert(struct shard *shard, const struct page_key *key, uint32_t ref, uint32_t place,
 	uint32_t generation)
 {
 	uint32_t tag = dir_tag(key), first = dir_bucket_first(key, shard->bits);
@@ -252,8 +358,6 @@ int shard_insert(struct shard *shard, const struct page_key *key, uint32_t ref, 
 	struct dir_entry entry = {.tag = tag, .ref = ref, .place = place, .generation = generation};
 	struct cell cell;
 
-	if (ref == 0 || generation == 0)
-		return -EINVAL;
 	if (cell_find(shard, first, false, tag, ref, &cell) ||
 		cell_find(shard, second, true, tag, ref, &cell)) {
 		uint64_t *word = (uint64_t *)(void *)&shard->bucket[cell.bucket].entry[cell.entry];
@@ -279,6 +383,19 @@ int shard_insert(struct shard *shard, const struct page_key *key, uint32_t ref, 
 	return -ENOSPC;
 }
 
+int shard_insert(struct shard *shard, const struct page_key *key, uint32_t ref, uint32_t place,
+	uint32_t generation)
+{
+	int rc;
+
+	if (ref == 0 || generation == 0)
+		return -EINVAL;
+	change_begin(shard);
+	rc = insert(shard, key, ref, place, generation);
+	change_end(shard);
+	return rc;
+}
+
 bool shard_remove(struct shard *shard, const struct page_key *key, uint32_t ref, uint32_t place,
 	uint32_t generation)
 {
@@ -293,7 +410,9 @@ bool shard_remove(struct shard *shard, const struct page_key *key, uint32_t ref,
 	entry = cell_load(shard, cell);
 	if (entry.place != place || entry.generation != generation)
 		return false;
+	change_begin(shard);
 	cell_clear(shard, cell);
+	change_end(shard);
 	return true;
 }
 
@@ -332,6 +451,7 @@ unsigned shard_sweep(struct shard *shard, uint32_t *cursor, uint32_t buckets,
 	uint32_t mask = (1u << shard->bits) - 1;
 	unsigned removed = 0;
 
+	change_begin(shard);
 	for (; buckets; buckets--, *cursor = (*cursor + 1) & mask)
 		for (unsigned i = 0; i < BUCKET_ENTRIES; i++) {
 			struct cell cell = {*cursor & mask, i};
@@ -341,6 +461,7 @@ unsigned shard_sweep(struct shard *shard, uint32_t *cursor, uint32_t buckets,
 			cell_clear(shard, cell);
 			removed++;
 		}
+	change_end(shard);
 	return removed;
 }
 

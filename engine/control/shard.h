@@ -11,14 +11,18 @@
 #include "engine/abi/map.h"
 #include "numa/huge.h"
 
+struct shard_state;
+
 struct shard {
 	struct huge memory;
 	struct bucket *bucket;
-	/* array of 2 bytes for each bucket, private to shard.c; not visible to readers */
-	struct shard_side *side;
-	uint32_t bits;    /* log2 of the number of buckets, 6..31 */
-	uint64_t entries; /* number of live entries */
-	uint64_t dropped; /* number of inserts that failed with -ENOSPC */
+	/* what the next process of the engine needs beside the buckets; not visible to readers */
+	struct huge state_memory;
+	struct shard_state *state;
+	struct shard_side *side; /* array, one for each bucket; private to shard.c */
+	uint32_t bits;           /* log2 of the number of buckets, 6..31 */
+	uint64_t entries;        /* number of live entries */
+	uint64_t dropped;        /* number of inserts that failed with -ENOSPC */
 };
 
 /*
@@ -26,6 +30,17 @@ struct shard {
  * -ENOMEM or the error of huge_open().
  */
 int shard_open(uint64_t entries, int numa_node, bool want_huge, struct shard *ret_shard);
+/*
+ * Opens the shard that an earlier process of the engine left, however it ended: the files of its
+ * `memory` and `state_memory`, which this call takes over, also on failure. Sizes as for
+ * shard_open(). `owners`: shard_keep() of that process had this number. Returns 0; -EPROTO: the
+ * files are not those of one shard of this size, or the process ended in the middle of a change; or
+ * another -errno.
+ */
+int shard_adopt(
+	uint64_t entries, int memory_fd, int state_fd, uint64_t owners, struct shard *ret_shard);
+/* The shard may be adopted by a process that knows this number, which is not 0. */
+void shard_keep(struct shard *shard, uint64_t owners);
 void shard_close(struct shard *shard);
 
 /*

@@ -290,6 +290,50 @@ int warm_pool_open(
 	return rc;
 }
 
+static const char *const shard_names[] = {"shard", "shard-state"};
+
+/* Returns 1, 0 if there is no shard that can be adopted, or -errno. */
+static int shard_take(struct control *control, uint64_t entries)
+{
+	struct warm *warm = control->warm;
+	int memory = service_stored(shard_names[0]), state = service_stored(shard_names[1]), rc;
+
+	if (memory < 0 || state < 0 || !warm->adopts) {
+		if (memory >= 0)
+			close(memory);
+		if (state >= 0)
+			close(state);
+		return 0;
+	}
+	rc = shard_adopt(entries, memory, state, huge_number(warm->fd), &control->shard);
+	if (rc == 0)
+		return 1;
+	if (rc != -EPROTO)
+		return rc;
+	log_warn(
+		"warm restart: the directory shard has another size or layout, or was being changed when the engine before ended; it is filled again by the other members");
+	return 0;
+}
+
+int warm_shard_open(struct control *control, uint64_t entries, int numa_node, bool want_huge)
+{
+	struct warm *warm = control->warm;
+	int rc = warm ? shard_take(control, entries) : 0;
+
+	if (rc == 1)
+		return 0;
+	if (rc == 0)
+		rc = shard_open(entries, numa_node, want_huge, &control->shard);
+	if (rc < 0 || !warm)
+		return rc;
+	shard_keep(&control->shard, huge_number(warm->fd));
+	service_unstore(shard_names[0]);
+	service_unstore(shard_names[1]);
+	service_store(shard_names[0], control->shard.memory.fd);
+	service_store(shard_names[1], control->shard.state_memory.fd);
+	return 0;
+}
+
 int warm_identity(struct control *control)
 {
 	struct warm *warm = control->warm;

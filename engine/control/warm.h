@@ -6,6 +6,7 @@
  *
  *   state                      struct warm_state, which every engine over this memory has locked
  *   pool-R, heads-R, slots-R   the pool of rail R, its page heads and its struct pool_state
+ *   shard, shard-state         the directory shard, and struct shard_state
  *   channel-N                  the engine's end of a channel's wake socket; N is the channel's
  *                              number as an owner of slots
  *
@@ -71,6 +72,12 @@ void warm_close(struct control *control);
  */
 int warm_pool_open(
 	struct control *control, const struct pool_options *options, struct pool **ret_pool);
+
+/*
+ * Opens the directory shard: adopts the stored one, or makes a new one and stores it. Returns as
+ * shard_open() does.
+ */
+int warm_shard_open(struct control *control, uint64_t entries, int numa_node, bool want_huge);
 
 /* Called once when all pools are open: decides the engine's ref and incarnation. */
 int warm_identity(struct control *control);

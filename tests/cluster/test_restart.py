@@ -93,9 +93,31 @@ class Pages(Restart):
             harness.wait_for(lambda: self.counter(engines, "entries_kept") == 1000, 60,
                              "engine 0 has compared its entries with engine 1")
             self.assertEqual(self.counter(engines, "entries_inserted", 1), stored)
+            # engine 0 has kept its shard, unless it ended while it changed an entry
+            kept = 500 * (life - 1 - engines.log(0).count("or was being changed"))
+            harness.wait_for(lambda kept=kept: self.counter(engines, "entries_kept", 1) == kept,
+                             60, "engine 1 has compared its entries with engine 0")
         log = engines.log(0)
         self.assertEqual(log.count("has 1000 pages of the engine before"), 4)
         self.assertNotIn("stay reserved", log)
+        self.stop_cleanly(engines)
+
+    def test_engines_that_end_one_after_the_other_lose_no_entry(self):
+        """A rolling restart without pauses: both owners of most keys are restarted."""
+        engines = self.begin(3, "32MiB")
+        for i in range(3):
+            self.assertEqual(self.store(engines, i, f"n{i}", 10000 * i, 400)["hit"], 400)
+        for round_ in range(2):
+            for i in range(3):
+                engines.crash(i, ENDS[(i + round_) % len(ENDS)])
+            for i in range(3):
+                for reader in range(3):
+                    self.find_all(engines, reader, f"n{i}", 10000 * i, 400)
+        lost = sum(engines.log(i).count("or was being changed") for i in range(3))
+        if lost == 0:
+            harness.wait_for(
+                lambda: sum(self.counter(engines, "entries_kept", i) for i in range(3)) > 0, 60,
+                "entries were compared")
         self.stop_cleanly(engines)
 
     def restart(self, engines, *options):
@@ -327,7 +349,8 @@ class Manager(harness.ClusterTest):
         """An engine with 1,000 pages was killed; its memory is stored."""
         first = self.launch(0)
         self.obey("READY=1")
-        self.assertEqual(sorted(self.stored), ["heads-0", "pool-0", "slots-0", "state"])
+        self.assertEqual(sorted(self.stored), [
+            "heads-0", "pool-0", "shard", "shard-state", "slots-0", "state"])
         self.assertEqual(self.kept("set", 0)["hit"], 1000)
         return first
 
@@ -390,9 +413,9 @@ class Manager(harness.ClusterTest):
         print(f"SEED={seed}")
         rnd = random.Random(seed)
         engine = self.filled()
-        for number in range(1, 7):
+        for number in range(1, 11):
             self.end(engine)
-            name = ("heads-0", "slots-0", "state")[number % 3]
+            name = ("heads-0", "slots-0", "state", "shard", "shard-state")[number % 5]
             size = os.fstat(self.stored[name]).st_size
             for _ in range(rnd.choice((1, 10, 1000))):
                 os.pwrite(self.stored[name], rnd.randbytes(rnd.choice((1, 4, 32))),
@@ -402,7 +425,7 @@ class Manager(harness.ClusterTest):
             self.assertEqual(self.kept("find", number)["wrong"], 0)
             self.assertGreater(self.kept("set", number)["hit"], 0)
             self.assertEqual(self.kept("find", number)["wrong"], 0)
-        self.assertNotRegex("".join(self.log(n) for n in range(1, 7)), "Sanitizer|runtime error")
+        self.assertNotRegex("".join(self.log(n) for n in range(1, 11)), "Sanitizer|runtime error")
 
 
 if __name__ == "__main__":

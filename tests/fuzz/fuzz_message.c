@@ -143,12 +143,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 #ifndef FUZZ_LIBFUZZER
 
-static uint8_t corpus[16][4096];
-static size_t corpus_bytes[16];
+#define CORPORA_MAX 24
+
+static uint8_t corpus[CORPORA_MAX][4096];
+static size_t corpus_bytes[CORPORA_MAX];
 static unsigned corpora;
 
 static void corpus_add(bool member, const Pc__Message *message)
 {
+	if (corpora + 2 >= CORPORA_MAX) /* two Hellos follow */
+		abort();
 	corpus[corpora][0] = member;
 	corpus_bytes[corpora] = 1 + frame_of(message, corpus[corpora] + 1, sizeof(corpus[0]) - 1);
 	corpora++;

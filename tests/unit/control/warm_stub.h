@@ -23,6 +23,11 @@ int warm_pool_open(
 	return pool_open(options, ret_pool);
 }
 
+int warm_shard_open(struct control *control, uint64_t entries, int numa_node, bool want_huge)
+{
+	return shard_open(entries, numa_node, want_huge, &control->shard);
+}
+
 int warm_identity(struct control *control)
 {
 	(void)control;

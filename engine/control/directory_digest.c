@@ -107,16 +107,9 @@ bool digests_ask(struct directory *dir)
 		const struct map_member *member = &view->member[i];
 		struct owner *owner = owner_of(dir, member->peer, member->ref);
 
-		if (!owner)
+		if (!owner || view_has(dir->settled, member->ref))
 			continue;
-		/* Its digests were counted for an earlier map. */
-		if (view_has(dir->settled, member->ref))
-			digest_drop(owner);
-		else if (!owner->digest)
-			ask(dir, owner);
-		else
-			memset(ours_of(owner->digest), 0,
-				sizeof(owner->digest->sums[0]) << owner->digest->bits);
+		ask(dir, owner);
 		any |= owner->digest != NULL;
 	}
 	return any;
@@ -161,6 +154,12 @@ void digests_leave(struct directory *dir)
 	for (unsigned i = 0; i < NODES_MAX; i++)
 		if (digest_waits(&dir->owner[i]))
 			owner_behind(&dir->owner[i], 0);
+}
+
+void digests_stale(struct directory *dir)
+{
+	for (unsigned i = 0; i < NODES_MAX; i++)
+		digest_drop(&dir->owner[i]);
 }
 
 void digests_end(struct directory *dir)

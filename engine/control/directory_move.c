@@ -5,12 +5,13 @@
  * small slices. Control plane's thread only.
  *
  * The walk compares the present map with `settled`, the map of the last finished walk, so the
- * number of maps in between does not matter: a map change during a walk restarts it from the
- * beginning. A member that died, even for a moment, or whose Hello shows that it has dropped our
- * entries, counts as an owner of nothing in the older maps. Entries are not removed from a former
- * owner before the walk has finished: until then a further change may make it an owner again, and
- * the walk would not publish to it. An owner whose queue is full is left to its own walk
- * (directory_behind.c).
+ * number of maps in between does not matter. A map change while it publishes does not stop it, so
+ * that changes without end cannot keep a key from its owners for ever; a second walk follows,
+ * because the first one compared its first keys with a map that is out of date. A member that died,
+ * even for a moment, or whose Hello shows that it has dropped our entries, counts as an owner of
+ * nothing in the older maps. Entries are not removed from a former owner before the walk has
+ * finished: until then a further change may make it an owner again, and the walk would not publish
+ * to it. An owner whose queue is full is left to its own walk (directory_behind.c).
  */
 #include <string.h>
 
@@ -39,11 +40,18 @@ static void former_add(struct directory *dir, const struct map_view *view)
 {
 	if (dir->formers < FORMER_MAX)
 		dir->former[dir->formers++] = *view;
+	else
+		dir->between_lost = true;
 }
 
 static void slice_after(struct directory *dir, uint64_t ms)
 {
 	(void)net_timer_set(dir->move, ms * 1000);
+}
+
+static void slice_at(struct directory *dir, uint64_t at_ns, uint64_t now_ns)
+{
+	slice_after(dir, at_ns > now_ns ? (at_ns - now_ns) / 1000000 + 1 : MOVE_PACE_MS);
 }
 
 void move_soon(struct directory *dir)
@@ -53,11 +61,33 @@ void move_soon(struct directory *dir)
 	dir->move_soon = true;
 }
 
+/*
+ * Called at each change of the map, or of what owners have. The walk begins once no change has come
+ * for MOVE_QUIET_NS, because members often join or leave together; but changes without end delay it
+ * by MOVE_QUIET_MAX_NS at most, and end MOVE_INTERRUPTED_MAX comparisons at most. A walk that
+ * publishes already goes on to its end, and a further one follows.
+ */
 static void walk_start(struct directory *dir)
 {
+	uint64_t now_ns = net_now(), last_ns;
+
+	move_soon(dir);
+	digests_stale(dir);
+	if (dir->phase == MOVE_WALK && dir->cursor) {
+		dir->again = true;
+		return;
+	}
+	dir->interrupted += dir->phase == MOVE_COUNT || dir->phase == MOVE_AWAIT;
+	if (dir->phase != MOVE_ASK)
+		dir->changed_ns = now_ns;
+	if (!move_publishing(dir)) {
+		dir->between = dir->formers;
+		dir->between_lost = false;
+	}
+	last_ns = dir->changed_ns + MOVE_QUIET_MAX_NS;
+	dir->walk_ns = now_ns + MOVE_QUIET_NS < last_ns ? now_ns + MOVE_QUIET_NS : last_ns;
 	dir->phase = MOVE_ASK;
 	dir->cursor = 0;
-	move_soon(dir);
 }
 
 bool move_publishing(const struct directory *dir)
@@ -219,13 +249,35 @@ static bool set_has(const struct owner_set *set, uint32_t ref)
 	return false;
 }
 
+/*
+ * The owners that have the entry for certain: those of the settled map, if they are owners by every
+ * map since then, too. A page that was set meanwhile was published by one of those maps only.
+ */
+static void owners_before(
+	const struct directory *dir, const struct page_key *key, struct owner_set *ret)
+{
+	struct owner_set between;
+	unsigned count = 0;
+
+	owners_of(dir->settled, key, ret);
+	if (dir->between_lost)
+		ret->count = 0;
+	for (unsigned m = dir->between; m < dir->formers; m++, ret->count = count) {
+		owners_of(&dir->former[m], key, &between);
+		count = 0;
+		for (unsigned i = 0; i < ret->count; i++)
+			if (set_has(&between, ret->ref[i]))
+				ret->ref[count++] = ret->ref[i];
+	}
+}
+
 /* `cursor`: the position in the index at which the copied part that contains `entry` begins. */
 static void publish_to_new(struct directory *dir, const struct index_entry *entry, uint64_t cursor)
 {
 	struct owner_set before, after;
 	struct claim *claim = NULL;
 
-	owners_of(dir->settled, &entry->key, &before);
+	owners_before(dir, &entry->key, &before);
 	owners_of(member_map(dir->control), &entry->key, &after);
 	for (unsigned i = 0; i < after.count; i++) {
 		struct owner *owner = owner_of(dir, after.peer[i], after.ref[i]);
@@ -322,11 +374,18 @@ static void walk_end(struct directory *dir)
 		dir->phase = MOVE_AWAIT;
 		return;
 	}
+	if (dir->phase == MOVE_WALK && dir->again) {
+		dir->again = false;
+		dir->cursor = 0;
+		walk_start(dir);
+		return;
+	}
 	if (dir->phase == MOVE_WALK) {
 		former_add(dir, dir->settled);
 		*dir->settled = *dir->target;
 		dir->untidy = false;
 		digests_end(dir);
+		dir->interrupted = 0;
 	}
 	dir->phase = MOVE_WAIT;
 	tidy_later(dir);
@@ -383,8 +442,10 @@ static bool walking(const struct directory *dir)
 
 static void move_step(struct directory *dir, uint64_t now_ns)
 {
-	if (dir->phase == MOVE_ASK)
-		dir->phase = digests_ask(dir) ? MOVE_COUNT : MOVE_WALK;
+	if (dir->phase == MOVE_ASK && now_ns >= dir->walk_ns)
+		dir->phase = dir->interrupted < MOVE_INTERRUPTED_MAX && digests_ask(dir)
+				     ? MOVE_COUNT
+				     : MOVE_WALK;
 	if (dir->phase == MOVE_AWAIT && !digests_wait(dir, DIGEST_PATIENCE_NS)) {
 		digests_leave(dir);
 		dir->phase = MOVE_WALK;
@@ -406,10 +467,9 @@ void move_slice(void *context)
 	if (dir->sweep_left)
 		sweep_slice(dir);
 	digests_slice(dir);
-	if (move_publishing(dir) || walking(dir) || dir->sweep_left || behind_ready(dir) ||
+	if (dir->phase == MOVE_AWAIT || walking(dir) || dir->sweep_left || behind_ready(dir) ||
 		!TAILQ_EMPTY(&dir->asked) || digests_wait(dir, DIGEST_WAIT_NS))
 		move_soon(dir);
-	else if (dir->phase == MOVE_WAIT)
-		slice_after(dir, dir->tidy_ns > now_ns ? (dir->tidy_ns - now_ns) / 1000000 + 1
-						       : MOVE_PACE_MS);
+	else if (dir->phase == MOVE_ASK || dir->phase == MOVE_WAIT)
+		slice_at(dir, dir->phase == MOVE_ASK ? dir->walk_ns : dir->tidy_ns, now_ns);
 }

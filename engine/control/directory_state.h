@@ -54,9 +54,12 @@ struct index_entry;
 #define MOVE_KEYS 2048            /* keys of the index examined in one step of the walk */
 #define MOVE_PART (MOVE_KEYS / 8) /* keys copied from the index to the stack at a time */
 #define MOVE_BUCKETS 8192         /* buckets of the shard swept in one step */
-#define FORMER_MAX 4          /* former maps whose owners still hold entries that have migrated */
-#define MOVE_PACE_MS 2        /* pause between two steps of the walk or of the sweep */
-#define DIGEST_SLOT_ENTRIES 4 /* entries of one slot, about; see DigestAsk of message.proto */
+#define FORMER_MAX 4 /* former maps whose owners still hold entries that have migrated */
+#define MOVE_QUIET_NS 50000000ull /* see walk_start() */
+#define MOVE_QUIET_MAX_NS 1000000000ull
+#define MOVE_INTERRUPTED_MAX 3 /* comparisons; the walk after them compares nothing */
+#define MOVE_PACE_MS 2         /* pause between two steps of the walk or of the sweep */
+#define DIGEST_SLOT_ENTRIES 4  /* entries of one slot, about; see DigestAsk of message.proto */
 #define DIGEST_BITS_MAX 16
 #define DIGEST_BUCKETS 32768 /* buckets of the shard counted in one step */
 /*
@@ -261,7 +264,11 @@ struct directory {
 	unsigned turn;
 	enum move_phase phase;
 	uint64_t cursor;
-	uint64_t tidy_ns;         /* in the phase MOVE_WAIT: time at which the phase ends */
+	bool again;           /* in the phase MOVE_WALK: the map has changed since it began */
+	unsigned interrupted; /* comparisons that a change of the map ended, since the last walk */
+	uint64_t changed_ns;  /* in the phase MOVE_ASK: time of the first change, */
+	uint64_t walk_ns;     /* and time at which the phase ends */
+	uint64_t tidy_ns;     /* in the phase MOVE_WAIT: time at which the phase ends */
 	struct map_view *settled; /* the map for which the last walk was finished */
 	/*
 	 * map for which the walk in progress publishes; equal to `settled` when no walk is in
@@ -271,6 +278,9 @@ struct directory {
 	struct map_view
 		*former; /* array of FORMER_MAX maps whose owners still hold migrated entries */
 	unsigned formers;
+	/* while move_publishing(): former[between] and later were maps since `settled` */
+	unsigned between;
+	bool between_lost; /* there were more than the array has room for */
 	uint32_t sweep_cursor;
 	uint64_t sweep_left; /* number of buckets of the shard that are still to be swept */
 	struct departed departed[DEPARTED_MAX]; /* the one that left first is the first */
@@ -393,8 +403,8 @@ void departed_tick(struct directory *directory, uint64_t now_ns);
 /* ---- directory_digest.c ---------------------------------------------------------------------- */
 
 /*
- * Asks the owners that are new since the last finished walk which of our entries they have, and
- * clears what was counted for earlier maps. False: there is no owner to compare with.
+ * Asks the owners that are new since the last finished walk which of our entries they have. False:
+ * there is no owner to compare with.
  */
 bool digests_ask(struct directory *directory);
 /* Counts a page for the owners that were asked. */
@@ -405,6 +415,8 @@ bool digests_wait(const struct directory *directory, uint64_t limit_ns);
 bool digest_waits(const struct owner *owner);
 /* Leaves the owners that have not answered to their own walks. */
 void digests_leave(struct directory *directory);
+/* The map has changed, or what owners have: what was compared says nothing any more. */
+void digests_stale(struct directory *directory);
 /* The walk is finished: drops what only it needed. */
 void digests_end(struct directory *directory);
 /*

@@ -33,8 +33,8 @@ static void open_with_pages(void)
 	for (unsigned k = 0; k < KEYS; k++)
 		node_put(HOLDER, k, 1, 3000);
 	assert_true(nodes_until(node[HOLDER].hits == KEYS, 3000));
-	assert_true(nodes_until(
-		node[HOLDER].control.directory->phase == MOVE_NONE && settled(), 9000));
+	assert_true(
+		nodes_until(node[HOLDER].control.directory->phase == MOVE_NONE && settled(), 9000));
 }
 
 static bool all_found(void)

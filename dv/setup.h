@@ -44,6 +44,8 @@ struct dv_model {
 	uint32_t numa_ns;
 	/* percent of the rate that remains when local memory is on another NUMA node */
 	uint32_t numa_percent;
+	/* time that registering memory takes, ms per GiB; also with rate_gbps 0 */
+	uint32_t register_ms_per_gib;
 	/* false: payload above 1 KiB is not copied, only its time is simulated */
 	bool move_bytes;
 };

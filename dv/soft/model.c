@@ -18,6 +18,7 @@
  */
 #include <errno.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 #include <linux/mempolicy.h>
 
@@ -42,6 +43,7 @@ int soft_model_open(struct dv_device *nic, const struct dv_options *options)
 	uint64_t byte;
 
 	nic->model.due = UINT64_MAX;
+	nic->register_ms_per_gib = model->register_ms_per_gib;
 	nic->numa_node = options->numa_node;
 	if (!model->rate_gbps)
 		return 0;
@@ -75,6 +77,16 @@ int soft_model_open(struct dv_device *nic, const struct dv_options *options)
  * Is the first byte of the memory on another NUMA node than the NIC? False if the kernel does not
  * tell.
  */
+void soft_model_register(const struct dv_device *nic, size_t length)
+{
+	uint64_t ms = (uint64_t)((double)length * nic->register_ms_per_gib / (1u << 30));
+	struct timespec left = {
+		.tv_sec = (time_t)(ms / 1000), .tv_nsec = (long)(ms % 1000) * 1000000};
+
+	while (ms && nanosleep(&left, &left) < 0 && errno == EINTR)
+		;
+}
+
 bool soft_model_far(const struct dv_device *nic, const void *base)
 {
 	int node = -1;

@@ -142,6 +142,7 @@ int soft_mr_register(struct dv_device *nic, void *base, size_t length, unsigned 
 	if (rc)
 		return dv_fail(rc, "%s: registering %zu bytes at %p with access 0x%x: %m",
 			nic->name, length, base, access);
+	soft_model_register(nic, length);
 	soft_lock(nic);
 	if (memfd >= 0 && (access & ACCESS_REMOTE))
 		rc = take_file(nic, memfd, memfd_offset + length, &file);

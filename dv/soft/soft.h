@@ -305,10 +305,9 @@ struct dv_device {
 	uint64_t ack_ns; /* ACK time-out (dv_options.ack_timeout) in ns */
 	/* links */
 	struct dv_device *world_next;
-	int pid;
 	struct soft_peer *peers;
 	struct soft_conn *conns;
-	int listen_fd, wake_fd;
+	int listen_fd, wake_fd, pid;
 	uint32_t stop; /* 1: the NIC's threads must end; read without the lock, as a hint */
 	pthread_t service, runner;
 	bool tx_any; /* true: a peer's send buffer has bytes to send */
@@ -317,8 +316,8 @@ struct dv_device {
 	void *foreign; /* private data of the hooks (struct uv_device) */
 	struct soft_model model;
 	int numa_node;
-	/* faults */
-	struct dv_fault fault;
+	uint32_t register_ms_per_gib;
+	struct dv_fault fault; /* faults and events from here on */
 	int event_fd;
 	bool port_down, port_told; /* link is down; dv_event_next() has reported that */
 	bool fatal_told;           /* true: dv_event_next() has reported DV_DEAD_SAYS_SO */
@@ -403,7 +402,7 @@ bool soft_cqe_write(struct soft_cq *cq, struct mlx5_cqe64 *cqe, uint8_t opcode, 
 /* Moves the QP to the error state: executed WQEs complete, all others are flushed. */
 void soft_flush(struct dv_qp *qp);
 
-/* model.c: in a step, under nic->lock, with nic->model.on; except soft_model_open() and _far() */
+/* model.c: in a step, under nic->lock, with nic->model.on; except _open, _register and _far */
 int soft_model_open(struct dv_device *nic, const struct dv_options *options);
 /* Is the WQE's payload moved? A model may simulate only the time. */
 static inline bool soft_moves(const struct dv_device *nic, const struct soft_op *op)
@@ -411,6 +410,7 @@ static inline bool soft_moves(const struct dv_device *nic, const struct soft_op 
 	return op->total <= SOFT_SMALL_BYTES || nic->model.move_bytes || !nic->model.on;
 }
 
+void soft_model_register(const struct dv_device *nic, size_t length); /* takes that time */
 /* Is the memory on another NUMA node than the NIC? */
 bool soft_model_far(const struct dv_device *nic, const void *base);
 void soft_model_step(struct dv_device *nic); /* begins a step of the model: reads the clock once */

@@ -90,6 +90,14 @@ struct control {
 	struct control_rail rail[RAILS_MAX];
 	/* indexed by plan.rail[].poll_core, the number of a poll core */
 	struct poll_core *poll_core[RAILS_MAX];
+	/* of each NIC, while its thread registers the memory of the engine; see control_memory.c */
+	struct registration *registration;
+	/*
+	 * the memory is not registered yet: no engine is dialled and none is answered, because none
+	 * could READ. Clients of this host are served.
+	 */
+	bool exporting;
+	uint64_t export_ns, export_told_ns; /* when it began, and when it was logged last */
 	struct shard shard;
 	struct index *index;
 	uint64_t counter[COUNTER_COUNT];

@@ -10,13 +10,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "config/log.h"
 #include "engine/control/loop.h"
+#include "engine/control/member.h"
+#include "engine/control/rpc.h"
 #include "engine/control/warm.h"
-#include "engine/keeper/service.h"
 #include "numa/clock.h"
 
 /* ---- memory ---------------------------------------------------------------------------------- */
@@ -156,11 +158,16 @@ void memory_shard_close(struct control *control)
 /* seconds between two log lines about the registration of the engine's memory on one NIC */
 #define EXPORT_TELL_SECONDS 5
 
+/* the start waits this long for the registration; the rest is done while clients are served */
+#define EXPORT_WAIT_NS 200000000ull
+
+/* The registration of the engine's memory on one NIC, by a thread of its own. */
 struct registration {
 	pthread_t thread;
 	struct control *control;
 	unsigned nic;
 	bool started;
+	uint32_t done; /* 1: the thread has finished; it is the last thing that it writes */
 	int result;
 	char text[256];
 };
@@ -176,21 +183,26 @@ static int export_one(struct registration *r, unsigned region, const struct huge
 	return r->result;
 }
 
-/*
- * Registers every pool and head array of the host, and the shard, on one NIC. Runs on its own
- * thread.
- */
-static void *export_all(void *context)
+static int export_nic(struct registration *r)
 {
-	struct registration *r = context;
 	struct control *control = r->control;
 
 	for (unsigned i = 0; i < control->rails; i++) {
 		if (export_one(r, REGION_POOL_0 + i, pool_memory(control->rail[i].pool)) < 0 ||
 			export_one(r, REGION_HEADS_0 + i, pool_heads(control->rail[i].pool)) < 0)
-			return NULL;
+			return r->result;
 	}
-	(void)export_one(r, REGION_SHARD, &control->shard.memory);
+	return export_one(r, REGION_SHARD, &control->shard.memory);
+}
+
+/* Registers every pool and head array of the host, and the shard, on one NIC. */
+static void *export_main(void *context)
+{
+	struct registration *r = context;
+
+	(void)export_nic(r);
+	shm_store(&r->done, 1);
+	(void)eventfd_write(r->control->kick, 1);
 	return NULL;
 }
 
@@ -203,8 +215,40 @@ static uint64_t export_bytes(const struct control *control)
 	return bytes;
 }
 
+static bool exported(const struct control *control)
+{
+	for (unsigned i = 0; i < control->rails; i++)
+		if (!shm_load(&control->registration[i].done))
+			return false;
+	return true;
+}
+
+/* Waits for the threads. Returns 0 or the first -errno of one, after logging it. */
+static int export_join(struct control *control)
+{
+	int rc = 0;
+
+	for (unsigned i = 0; control->registration && i < control->rails; i++) {
+		struct registration *r = &control->registration[i];
+
+		if (r->started)
+			pthread_join(r->thread, NULL);
+		if (r->result < 0) {
+			log_error("rail %u: registering pools: %s", i, r->text);
+			rc = r->result;
+		}
+	}
+	free(control->registration);
+	control->registration = NULL;
+	return rc;
+}
+
 void memory_unexport(struct control *control)
 {
+	if (control->registration && !exported(control))
+		log_info("stopping: waiting until %.1f GiB of pools are registered",
+			(double)export_bytes(control) / (1u << 30));
+	(void)export_join(control);
 	for (unsigned i = 0; i < control->rails; i++) {
 		for (unsigned region = 0; region < REGIONS_EXPORTED; region++) {
 			struct dv_mr *mr = &control->rail[i].exported[region];
@@ -216,53 +260,72 @@ void memory_unexport(struct control *control)
 	}
 }
 
-/*
- * Waits for the thread that registers memory; logs a line every EXPORT_TELL_SECONDS while it runs.
- */
-static void join_and_tell(struct registration *r, uint64_t began_ns)
-{
-	struct timespec until;
-
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += EXPORT_TELL_SECONDS;
-	while (pthread_timedjoin_np(r->thread, NULL, &until) == ETIMEDOUT) {
-		log_info("rail %u: registering %.1f GiB of pools: not done after %" PRIu64 " s",
-			r->nic, (double)export_bytes(r->control) / (1u << 30),
-			(clock_now_ns() - began_ns) / 1000000000);
-		service_extend();
-		until.tv_sec += EXPORT_TELL_SECONDS;
-	}
-}
-
 int memory_export(struct control *control)
 {
-	struct registration *all = calloc(control->rails, sizeof(*all));
-	uint64_t began_ns = clock_now_ns();
-	int rc = all ? 0 : -ENOMEM;
-
-	for (unsigned i = 0; all && i < control->rails; i++) {
-		struct registration *r = &all[i];
+	control->registration = calloc(control->rails, sizeof(*control->registration));
+	if (!control->registration)
+		return -ENOMEM;
+	control->exporting = true;
+	control->export_ns = control->export_told_ns = clock_now_ns();
+	for (unsigned i = 0; i < control->rails; i++) {
+		struct registration *r = &control->registration[i];
 
 		*r = (struct registration){.control = control, .nic = i};
-		r->started = pthread_create(&r->thread, NULL, export_all, r) == 0;
+		r->started = pthread_create(&r->thread, NULL, export_main, r) == 0;
 		if (!r->started)
-			export_all(r);
+			export_main(r);
 	}
-	for (unsigned i = 0; all && i < control->rails; i++) {
-		struct registration *r = &all[i];
+	return 0;
+}
 
-		if (r->started)
-			join_and_tell(r, began_ns);
-		if (r->result < 0) {
-			log_error("rail %u: registering pools: %s", i, r->text);
-			rc = r->result;
-		}
-	}
-	free(all);
+/* All memory is registered: other engines may come. */
+static int export_finish(struct control *control)
+{
+	uint64_t took_ns = clock_now_ns() - control->export_ns;
+	int rc = export_join(control);
+
 	if (rc < 0)
-		memory_unexport(control);
-	else
-		log_debug("pools registered on %u NICs in %" PRIu64 " ms", control->rails,
-			(clock_now_ns() - began_ns) / 1000000);
+		return rc;
+	control->exporting = false;
+	if (took_ns > EXPORT_WAIT_NS)
+		log_info("%.1f GiB of pools are registered after %.1f s; joining the cluster",
+			(double)export_bytes(control) / (1u << 30), (double)took_ns / 1e9);
+	rc = rpc_listen(control);
+	if (rc == 0)
+		member_seeds_tick(control, clock_now_ns());
 	return rc;
+}
+
+int memory_export_wait(struct control *control)
+{
+	const struct timespec nap = {.tv_nsec = 100000};
+
+	while (!exported(control) && clock_now_ns() - control->export_ns < EXPORT_WAIT_NS)
+		nanosleep(&nap, NULL);
+	if (exported(control))
+		return export_finish(control);
+	log_info(
+		"registering %.1f GiB of pools takes long: clients of this host are served meanwhile, the cluster is joined after it",
+		(double)export_bytes(control) / (1u << 30));
+	return 0;
+}
+
+unsigned memory_export_turn(struct control *control)
+{
+	uint64_t now_ns;
+
+	if (!control->exporting || control->failed)
+		return 0;
+	if (exported(control)) {
+		control->failed = export_finish(control);
+		return 1;
+	}
+	now_ns = clock_now_ns();
+	if (now_ns - control->export_told_ns > EXPORT_TELL_SECONDS * 1000000000ull) {
+		control->export_told_ns = now_ns;
+		log_info("registering %.1f GiB of pools: not done after %" PRIu64 " s",
+			(double)export_bytes(control) / (1u << 30),
+			(now_ns - control->export_ns) / 1000000000);
+	}
+	return 0;
 }

@@ -140,6 +140,7 @@ static struct dv_model model_of(const struct settings *s)
 		.header_bytes = (uint32_t)s->model_header_bytes,
 		.numa_ns = (uint32_t)s->model_numa_ns,
 		.numa_percent = (uint32_t)s->model_numa_percent,
+		.register_ms_per_gib = (uint32_t)s->model_register_ms_per_gib,
 		.move_bytes = s->model_move_bytes};
 }
 
@@ -386,6 +387,7 @@ static const struct {
 	{"poll cores", poll_cores_start, poll_cores_stop},
 	{"watchdog", watchdog_open, watchdog_close},
 	{"metrics", metrics_open, metrics_close},
+	{"cluster", memory_export_wait, nothing_close},
 };
 #define STEPS (sizeof(steps) / sizeof(steps[0]))
 

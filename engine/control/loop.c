@@ -146,8 +146,9 @@ static unsigned turn(struct loop *loop)
 	work += publish_turn(control); /* serve the ctl rings: credits, publishes */
 	/* take regions that helper threads have registered or deregistered */
 	work += attach_turn(control);
-	directory_flush(control); /* send batches of directory entries to the owners */
-	publish_flush(control);   /* wake the clients whose answers are in their rings */
+	work += memory_export_turn(control); /* join the cluster when the memory is registered */
+	directory_flush(control);            /* send batches of directory entries to the owners */
+	publish_flush(control);              /* wake the clients whose answers are in their rings */
 	/* send the commands that did not fit the inboxes before */
 	work += loop_outbox_send(control);
 	return work;

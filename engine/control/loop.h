@@ -108,7 +108,14 @@ void loop_events_close(struct loop *loop);
 int memory_status_open(struct control *control);
 int memory_pools_open(struct control *control);
 int memory_shard_open(struct control *control);
+/* Starts the registration of the engine's memory on all NICs. */
 int memory_export(struct control *control);
+/*
+ * Waits a short time for it. If it is done, listens for other engines and dials the seeds. If not,
+ * memory_export_turn() does that later, which each turn of the loop calls.
+ */
+int memory_export_wait(struct control *control);
+unsigned memory_export_turn(struct control *control);
 void memory_status_close(struct control *control);
 void memory_pools_close(struct control *control);
 void memory_shard_close(struct control *control);

@@ -78,6 +78,8 @@ void member_seeds_tick(struct control *control, uint64_t now_ns)
 	struct member *member = control->member;
 	uint32_t beat_ms = (uint32_t)control->settings->cluster_heartbeat_ms;
 
+	if (control->exporting)
+		return;
 	seeds_rotate(control, now_ns);
 	for (unsigned i = 0; i < SEED_SOURCES * SEEDS_MAX; i++) {
 		struct member_seed *seed = &member->seed[i];

@@ -349,7 +349,7 @@ void rpc_port_close(struct control *control)
 	control->port_fd = -1;
 }
 
-static int listen_open(struct control *control)
+int rpc_listen(struct control *control)
 {
 	struct rpc *rpc = control->rpc;
 	struct sockaddr_storage own;
@@ -373,7 +373,7 @@ int rpc_open(struct control *control)
 	control->rpc = rpc;
 	rpc->arena = malloc(RPC_ARENA_BYTES);
 	if (rpc->arena)
-		status = listen_open(control);
+		status = control->exporting ? 0 : rpc_listen(control);
 	if (status) {
 		free(rpc->arena);
 		free(rpc);

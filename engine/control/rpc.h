@@ -135,6 +135,8 @@ void rpc_reply(struct rpc_link *link, const Pc__Message *message);
  * event loop ends.
  */
 void rpc_push(struct rpc_link *link);
+/* Listens for other engines on the socket of rpc_port_open(). Returns 0 or -errno after logging. */
+int rpc_listen(struct control *control);
 /* Called at every heartbeat: enables the listener again if accept() has failed. */
 void rpc_tick(struct control *control);
 /* Stops listening and dialling; existing links stay. */

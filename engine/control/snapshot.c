@@ -138,7 +138,7 @@ static void take_rail(const struct control *control, unsigned i, struct snapshot
 		.pages = pool_pages(rail->pool),
 		.limbo = pool_limbo(rail->pool),
 		.in_flight = rail_in_flight(rail->rail)};
-	for (unsigned region = 0; region < REGIONS_EXPORTED; region++)
+	for (unsigned region = 0; region < REGIONS_EXPORTED && !control->exporting; region++)
 		ret->registered_bytes += rail->exported[region].length;
 	text_copy(ret->device, sizeof(ret->device), plan->device);
 	text_copy(ret->state, sizeof(ret->state), connect_rail_state(control, i, &ret->peers_out));

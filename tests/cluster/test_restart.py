@@ -2,13 +2,16 @@
 """Warm restarts: engines under a keeper are killed; the next process has the pages of the last one,
 and no slot that an earlier client may still write to is given out."""
 
+import io
 import json
 import os
 import random
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 import unittest
@@ -19,6 +22,7 @@ SETTINGS = ["engine.huge_pages=no", "cluster.heartbeat_ms=100",
             f"cluster.dead_after_ms={int(3000 * harness.SLOW)}"]
 DEADLINE_MS = str(int(15000 * harness.SLOW))
 KILLS = int(os.environ.get("PEERCACHE_KILLS", "12"))
+IMAGE_PAGES = 24
 ENDS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGTERM)
 
 
@@ -370,11 +374,11 @@ class Manager(harness.ClusterTest):
         with open(os.path.join(self.folder, f"{number}.log"), encoding="utf-8") as file:
             return file.read()
 
-    def kept(self, command, number):
+    def kept(self, command, number, count=1000, *more):
         done = subprocess.run(
             [harness.program("tests/cluster/kept"), command, "--results",
-             os.path.join(self.folder, "pages"), "--from", "0", "--count", "1000",
-             "--timeout-ms", DEADLINE_MS], capture_output=True, text=True,
+             os.path.join(self.folder, "pages"), "--from", "0", "--count", str(count),
+             "--timeout-ms", DEADLINE_MS, *more], capture_output=True, text=True,
             env={**os.environ, "PEERCACHE_SOCKETS": f"{self.folder}/{number}.sock"},
             timeout=120 * harness.SLOW)
         self.assertEqual(done.returncode, 0, done.stderr + self.log(number))
@@ -442,6 +446,54 @@ class Manager(harness.ClusterTest):
             self.assertIn("not all of it was stored", self.log(number))
             self.assertEqual(self.kept("find", number)["read"], 0)
             self.assertEqual(self.kept("set", number)["hit"], 1000)
+
+    @unittest.skipUnless("PEERCACHE_IMAGE" in os.environ, "writes the image of this version")
+    def test_image(self):
+        """PEERCACHE_IMAGE=FILE: the memory of an engine of this build with IMAGE_PAGES pages."""
+        engine = self.launch(0, "engine.pool_bytes=4MiB")
+        self.obey("READY=1")
+        got = self.kept("set", 0, IMAGE_PAGES, "--bytes", "4096")
+        self.assertEqual(got["hit"], IMAGE_PAGES)
+        self.end(engine)
+        with tarfile.open(os.environ["PEERCACHE_IMAGE"], "w:xz") as image:
+            for name in sorted(self.stored):
+                if not name.startswith("channel"):
+                    size = os.fstat(self.stored[name]).st_size
+                    info = tarfile.TarInfo(name)
+                    info.size = size
+                    image.addfile(info, io.BytesIO(os.pread(self.stored[name], size, 0)))
+
+    def restore(self, image):
+        """Stores the files of an image, under the numbers that they have on this machine."""
+        with tarfile.open(image) as files:
+            for info in files:
+                fd = os.memfd_create(info.name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+                os.truncate(fd, info.size)
+                os.pwrite(fd, files.extractfile(info).read(), 0)
+                self.stored[info.name] = fd
+
+        def number(name):
+            stat = os.fstat(self.stored[name])
+            return (stat.st_dev << 40 ^ stat.st_ino) & (1 << 64) - 1
+
+        os.pwrite(self.stored["slots-0"],  # memory, heads, owners of struct pool_state
+                  struct.pack("=QQQ", number("pool-0"), number("heads-0"), number("state")), 32)
+
+    def test_pages_of_the_version_before_are_adopted(self):
+        """An upgrade: the image was written by the engine of the landing before (test_image)."""
+        self.restore(os.path.join(os.path.dirname(__file__), "image-0.1.0.tar.xz"))
+        with open(os.path.join(self.folder, "pages"), "wb") as file:
+            file.write(b"1" * IMAGE_PAGES)
+        engine = self.launch(1, "engine.pool_bytes=4MiB")
+        self.obey("READY=1")
+        self.assertIn(f"rail 0 has {IMAGE_PAGES} pages of the engine before", self.log(1))
+        harness.wait_for(
+            lambda: self.kept("find", 1, IMAGE_PAGES, "--bytes", "4096")["read"] == IMAGE_PAGES, 30,
+            "all pages")
+        got = self.kept("find", 1, IMAGE_PAGES, "--bytes", "4096")
+        self.assertEqual(got["wrong"], 0)
+        engine.terminate()
+        self.assertEqual(engine.wait(60 * harness.SLOW), 0)
 
     def test_damaged_memory_gives_no_wrong_page(self):
         seed = int(os.environ.get("SEED", time.time_ns()))

@@ -266,6 +266,9 @@ static bool hello_collides(struct control *control, struct rpc_link *link, const
 	}
 	/* An engine that was restarted warm has its old name and its old ref. */
 	if (other && strcmp(other->map.name, m->name) != 0) {
+		if (other->map.self && control->kept_ref)
+			/* a restart chooses another one, also a warm one */
+			shm_store(control->kept_ref, 0);
 		member_refuse(control, link, m->incarnation, false,
 			"%s (%s:%u) has an incarnation whose low half, %08x, is that of %s. Restart one of them",
 			m->name, m->address, m->port, other->map.ref, other->map.name);

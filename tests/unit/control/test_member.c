@@ -366,17 +366,22 @@ static void a_name_taken_by_a_live_engine_is_refused(void **state)
 static void an_equal_ref_is_refused(void **state)
 {
 	char said[4096];
+	uint32_t kept;
 
 	(void)state;
 	open_agreeing(2);
+	kept = node[0].control.ref;
+	node[0].control.kept_ref = &kept;
 	log_test_capture(said, sizeof(said));
-	for (unsigned i = 0; i < 2; i++) {
+	for (unsigned i = 2; i-- > 0;) {
 		int fd = raw_open(0);
 
+		assert_int_equal(kept, node[0].control.ref);
 		raw_hello(fd, "raw", node[i].control.incarnation ^ 1ull << 40, 9, NULL);
 		assert_true(raw_closed(fd, 1000));
 		close(fd);
 	}
+	assert_int_equal(kept, 0);
 	assert_non_null(strstr(said, "incarnation"));
 	assert_true(all_agree());
 }

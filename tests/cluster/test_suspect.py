@@ -31,7 +31,7 @@ class GrayMember:
         name, address = b"gray", b"127.0.0.1"
         me = (bytes([0x0a, len(name)]) + name + bytes([0x10, 0x95, 0x9a, 0xef, 0x3a]) +
               bytes([0x1a, len(address)]) + address + bytes([0x20, 9, 0x28, 1, 0x30, 10]))
-        hello = bytes([0x08, 5, 0x12, len(me)]) + me + b"\x31" + struct.pack("<Q", self.AGREED)
+        hello = bytes([0x08, 6, 0x12, len(me)]) + me + b"\x31" + struct.pack("<Q", self.AGREED)
         self.links = []
         for port in engines.port:
             link = socket.create_connection(("127.0.0.1", port))
@@ -103,7 +103,7 @@ class Suspect(harness.ClusterTest):
         self.assertGreater(suspects[0]["unserved_ms"], 0)
         self.assertGreater(suspects[0]["unacknowledged"], 0)
         self.assertGreater(suspects[0]["unawaited"], 0)
-        self.assertEqual({m["wire"] for m in members if m["suspect"] == ""}, {6})
+        self.assertEqual({m["wire"] for m in members if m["suspect"] == ""}, {7})
         text = subprocess.check_output([*ctl, "members"], text=True)
         self.assertEqual(text.count("suspect: "), 1, text)
         self.assertRegex(text, "suspect: (requests wait for an acknowledgement|no heartbeats)")

@@ -11,30 +11,22 @@
 
 #include "config/log.h"
 #include "engine/control/directory_state.h"
+#include "tests/sim/run.h"
 #include "tests/sim/world.h"
 
 #define PAGES 500u    /* pages that each node sets before the scenario begins */
 #define ENTRIES 8192u /* directory entries that fill half of a shard */
 #define STATE_BYTES_MAX (1u << 20)
-#define AGREE_NS (30 * SIM_S)
 #define GONE_NS (4 * SIM_S) /* dead_after_ms 3 s, heartbeats 0.5 s, and the map's rebuild */
 
-struct report {
-	const char *failed[16]; /* names of the checkers that fired */
-	unsigned fails;
-	double misses[SIM_NODES_MAX]; /* per reader: worst share of one holder's pages, percent */
-	double timeouts;              /* share of sets, percent */
-	double gone_ms;               /* from the fault to the last node's map; -1: not measured */
-	uint64_t false_absent, true_absent, unserved, died, state_bytes;
-};
-
-static struct report report;
+struct report report;
 static const char *scenario_name = "onelink";
-static unsigned next_page, replicas = 2;
-static uint64_t *page_holder;
+unsigned next_page, replicas = 2;
+uint64_t entries = ENTRIES;
+uint64_t *page_holder;
 static bool progress, json;
 
-static void check(bool good, const char *name)
+void check(bool good, const char *name)
 {
 	for (unsigned i = 0; i < report.fails; i++)
 		if (strcmp(report.failed[i], name) == 0)
@@ -57,7 +49,7 @@ static uint64_t resident_bytes(void)
 	return resident * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-static void pass(uint64_t ns)
+void pass(uint64_t ns)
 {
 	uint64_t until_ns = world.now_ns + ns;
 
@@ -73,7 +65,7 @@ static void pass(uint64_t ns)
 	}
 }
 
-static bool pass_until(bool (*condition)(void), uint64_t limit_ns)
+bool pass_until(bool (*condition)(void), uint64_t limit_ns)
 {
 	uint64_t until_ns = world.now_ns + limit_ns;
 
@@ -82,7 +74,7 @@ static bool pass_until(bool (*condition)(void), uint64_t limit_ns)
 	return condition();
 }
 
-static void set_one(unsigned node)
+void set_one(unsigned node)
 {
 	page_holder = realloc(page_holder, (next_page + 1) * sizeof(*page_holder));
 	if (!page_holder)
@@ -102,12 +94,12 @@ static void traffic(uint64_t ns)
 	}
 }
 
-static void start(uint64_t pages)
+void start(uint64_t pages)
 {
 	uint64_t before = resident_bytes();
 
 	for (unsigned i = 0; i < world.nodes; i++)
-		node_open(i, replicas, ENTRIES);
+		node_open(i, replicas, entries);
 	check(pass_until(nodes_agree, AGREE_NS), "join");
 	report.state_bytes = (resident_bytes() - before) / world.nodes;
 	for (unsigned k = 0; k < pages; k++) {
@@ -178,7 +170,7 @@ static double timeouts_share(void)
 	return sets ? 100.0 * (double)timeouts / (double)sets : 0;
 }
 
-static unsigned victim(void)
+unsigned victim(void)
 {
 	return world.nodes - 1;
 }
@@ -249,7 +241,7 @@ static void killed(void)
 	measure_gone();
 	pass(10 * SIM_S);
 	look_all();
-	node_open(victim(), replicas, ENTRIES);
+	node_open(victim(), replicas, entries);
 	check(pass_until(nodes_agree, AGREE_NS), "healed back");
 }
 
@@ -262,7 +254,7 @@ static void crash(void)
 	pass(10 * SIM_S);
 	check(!world.node[victim()].running, "crash happened");
 	check(victim_gone(), "dead gone");
-	node_open(victim(), replicas, ENTRIES);
+	node_open(victim(), replicas, entries);
 	check(pass_until(nodes_agree, AGREE_NS), "healed back");
 	pass(10 * SIM_S);
 	look_all();
@@ -360,6 +352,7 @@ static const struct scenario {
 	{"power", "the last node's host loses power", power},
 	{"kill", "the last node's process is killed, then started again", killed},
 	{"crash", "the last node dies at a random message, then starts again", crash},
+	{"flap", "the last node is killed or started every 40 ms, for 13 s", flap},
 	{"partition", "the two halves are cut apart for 20 s", partition},
 	{"oneway", "packets from node 0 to node 2 are lost for 20 s", one_way},
 	{"stop", "the last node's process is stopped until it is removed", stopped},

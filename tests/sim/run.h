@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the scenarios of run.c and of other files share. One thread. */
+#ifndef TESTS_SIM_RUN_H
+#define TESTS_SIM_RUN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "tests/sim/world.h"
+
+#define AGREE_NS (30 * SIM_S)
+
+struct report {
+	const char *failed[16]; /* names of the checkers that fired */
+	unsigned fails;
+	double misses[SIM_NODES_MAX]; /* per reader: worst share of one holder's pages, percent */
+	double timeouts;              /* share of sets, percent */
+	double gone_ms;               /* from the fault to the last node's map; -1: not measured */
+	uint64_t false_absent, true_absent, unserved, died, state_bytes;
+};
+
+extern struct report report;
+extern unsigned next_page, replicas;
+extern uint64_t entries;      /* directory entries that fill half of a shard */
+extern uint64_t *page_holder; /* of each page below next_page: the node that set it */
+
+/* The checker `name` fires unless `good`. */
+void check(bool good, const char *name);
+/* Lets this virtual time pass. */
+void pass(uint64_t ns);
+/* The same until the condition holds; false: it did not within `limit_ns`. */
+bool pass_until(bool (*condition)(void), uint64_t limit_ns);
+/* Stores a new page on the node. */
+void set_one(unsigned node);
+/* Opens all nodes; each sets `pages` pages. */
+void start(uint64_t pages);
+/* The node to which the scenario happens: the last one. */
+unsigned victim(void);
+
+void flap(void); /* a scenario: flap.c */
+
+#endif

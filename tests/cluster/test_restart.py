@@ -93,9 +93,11 @@ class Pages(Restart):
         self.assertEqual(self.store(engines, 1, "b", 5000, 500)["hit"], 500)
         self.settled(engines)
         stored = self.counter(engines, "entries_inserted", 1)
+        names = [engines.status(0)["incarnation"]]
         for life, how in enumerate(ENDS, 2):
             engines.crash(0, how)
             self.assertEqual(engines.status(0)["life"], life)
+            names.append(engines.status(0)["incarnation"])
             self.assertEqual(self.counter(engines, "pages_adopted"), 1000)
             self.assertEqual(engines.status(0)["keys"], 1000)
             for i in (0, 1):
@@ -110,6 +112,8 @@ class Pages(Restart):
             if "or was being changed" not in engines.log(0):
                 self.assertEqual(self.counter(engines, "entries_inserted", 0), 1000)
                 self.assertGreaterEqual(self.counter(engines, "entries_kept", 1), 500)
+        self.assertEqual(len({name[-8:] for name in names}), 1, names)  # the ref
+        self.assertEqual(len(set(names)), 5, names)
         log = engines.log(0)
         self.assertEqual(log.count("has 1000 pages of the engine before"), 4)
         self.assertNotIn("stay reserved", log)
@@ -384,6 +388,13 @@ class Manager(harness.ClusterTest):
         self.assertEqual(done.returncode, 0, done.stderr + self.log(number))
         return json.loads(done.stdout)
 
+    def ref(self, number):
+        done = subprocess.run(
+            [harness.program("tools/peercachectl"), "--socket", f"{self.folder}/{number}.sock",
+             "status", "--json"], capture_output=True, text=True, check=True,
+            timeout=60 * harness.SLOW)
+        return json.loads(done.stdout)["incarnation"][-8:]
+
     def filled(self):
         """An engine with 1,000 pages was killed; its memory is stored."""
         first = self.launch(0)
@@ -419,13 +430,17 @@ class Manager(harness.ClusterTest):
                  ("state", 32, b"\3", (), "3 engines in turn crashed"),
                  ("slots-0", 4, b"\7", (), "another size, layout or NUMA node"),
                  (None, 0, b"", ("engine.pool_bytes=32MiB",), "another size, layout or NUMA node"))
+        engine = self.filled()
+        refs = [self.ref(0)]
         for number, (name, offset, data, settings, why) in enumerate(cases, 1):
-            self.end(self.filled() if number == 1 else engine)
+            self.end(engine)
             if name:
                 os.pwrite(self.stored[name], data, offset)
             engine = self.launch(number, *settings)
             self.obey("READY=1")
             self.assertIn(why, self.log(number))
+            refs.append(self.ref(number))
+            self.assertNotEqual(refs[-1], refs[-2], "places of before must not be found")
             self.assertEqual(self.kept("find", number)["read"], 0)
             self.assertEqual(self.kept("set", number)["hit"], 1000)
             harness.wait_for(lambda: self.kept("find", number)["read"] == 1000, 30, "all pages")

@@ -301,9 +301,11 @@ static void join_as(int fd, uint32_t oldest, uint32_t newest, uint32_t abi)
 static void an_engine_of_version_6_joins_and_both_versions_are_logged_once(void **state)
 {
 	const struct member_entry *raw;
+	uint32_t kept = 7;
 
 	(void)state;
 	assert_int_equal(node_open(0, NULL), 0);
+	node[0].control.kept_ref = &kept;
 	for (unsigned again = 0; again < 3; again++) {
 		int fd = raw_open(0);
 
@@ -315,6 +317,8 @@ static void an_engine_of_version_6_joins_and_both_versions_are_logged_once(void 
 	}
 	raw = member_find(node[0].control.member, "raw");
 	assert_int_equal(raw->wire, 6);
+	/* it would refuse this engine with the same ref after a warm restart */
+	assert_int_equal(kept, 0);
 	assert_int_equal(raw->abi, 0);
 	assert_int_equal(lines_of_any_level("speaks wire version 6 at most, this engine 7"), 1);
 	assert_int_equal(lines_of_any_level("client ABI version"), 0);
@@ -324,12 +328,14 @@ static void an_engine_of_version_6_joins_and_both_versions_are_logged_once(void 
 static void engines_of_different_abi_versions_work_together_and_log_both_once(void **state)
 {
 	const struct member_entry *raw;
+	uint32_t kept = 7;
 
 	(void)state;
 	assert_int_equal(node_open(0, NULL), 0);
 	for (unsigned again = 0; again < 3; again++) {
 		int fd = raw_open(0);
 
+		node[0].control.kept_ref = &kept;
 		join_as(fd, 6, 7, 1000);
 		assert_true(nodes_until(sees_count(0, 2), 1000));
 		close(fd);
@@ -337,6 +343,7 @@ static void engines_of_different_abi_versions_work_together_and_log_both_once(vo
 	}
 	raw = member_find(node[0].control.member, "raw");
 	assert_int_equal(raw->wire, 7);
+	assert_int_equal(kept, 7);
 	assert_int_equal(raw->abi, 1000);
 	assert_int_equal(lines_of_any_level("has client ABI version 1000, this engine"), 1);
 	assert_int_equal(lines_of_any_level("wire version"), 0);

@@ -71,19 +71,24 @@ static inline void note(const char *what)
 	strcat(world.order, " ");
 }
 
-static inline int opens(void)
+/* Opens a part (1) or closes one (-1). Threads register memory while other parts are opened. */
+static inline int part(int change)
 {
-	if (++world.opens == world.fail_at)
-		return -ENOMEM;
-	world.open++;
-	return 0;
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	int rc;
+
+	pthread_mutex_lock(&lock);
+	rc = change > 0 && ++world.opens == world.fail_at ? -ENOMEM : 0;
+	world.open += rc ? 0 : change;
+	pthread_mutex_unlock(&lock);
+	return rc;
 }
 
 int dv_open(const struct dv_options *options, struct dv_device **ret)
 {
 	assert_int_equal(strncmp(options->name, "soft:", 5), 0);
 	*ret = (struct dv_device *)&world;
-	if (opens() == 0)
+	if (part(1) == 0)
 		return 0;
 	*ret = NULL;
 	return -ENODEV;
@@ -92,7 +97,7 @@ int dv_open(const struct dv_options *options, struct dv_device **ret)
 void dv_close(struct dv_device *device)
 {
 	(void)device;
-	world.open--;
+	part(-1);
 }
 
 void dv_attributes(const struct dv_device *device, struct dv_attributes *ret)
@@ -125,8 +130,6 @@ int dv_event_next(struct dv_device *device, struct dv_event *ret_event)
 	return 0;
 }
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-
 int dv_mr_register(struct dv_device *device, void *base, size_t length, unsigned access, int memfd,
 	uint64_t offset, struct dv_mr *ret)
 {
@@ -135,9 +138,7 @@ int dv_mr_register(struct dv_device *device, void *base, size_t length, unsigned
 	(void)device, (void)offset;
 	assert_int_equal(access, DV_REMOTE_READ);
 	assert_true(memfd >= 0);
-	pthread_mutex_lock(&lock);
-	rc = opens();
-	pthread_mutex_unlock(&lock);
+	rc = part(1);
 	if (rc == 0)
 		*ret = (struct dv_mr){.base = base, .length = length};
 	return rc;
@@ -146,7 +147,7 @@ int dv_mr_register(struct dv_device *device, void *base, size_t length, unsigned
 int dv_mr_deregister(struct dv_device *device, struct dv_mr *mr)
 {
 	(void)device, (void)mr;
-	world.open--;
+	part(-1);
 	return 0;
 }
 
@@ -154,7 +155,7 @@ int rail_open(const struct rail_options *options, struct rail **ret)
 {
 	struct rail *rail;
 
-	if (opens() < 0)
+	if (part(1) < 0)
 		return -ENOMEM;
 	rail = calloc(1, sizeof(*rail));
 	rail->options = *options;
@@ -167,8 +168,9 @@ int poll_core_start(const struct poll_core_options *options, struct rail *const 
 {
 	(void)options;
 	assert_true(count > 0);
-	if (++world.opens == world.fail_at)
+	if (part(1) < 0)
 		return -EAGAIN;
+	part(-1);
 	for (unsigned i = 0; i < count; i++)
 		rails[i]->started = true;
 	*ret = (struct poll_core *)rails[0];
@@ -236,7 +238,7 @@ void rail_close(struct rail *rail)
 {
 	assert_true(!rail->started || rail->reported_stopped);
 	assert_int_equal(world.cores, 0);
-	world.open--;
+	part(-1);
 	free(rail);
 }
 
@@ -278,13 +280,13 @@ bool rail_hear(struct rail *rail, struct rail_event *ret)
 	{                                                                                          \
 		(void)c;                                                                           \
 		note("+" #name);                                                                   \
-		return opens();                                                                    \
+		return part(1);                                                                    \
 	}                                                                                          \
 	void name##_close(struct control *c)                                                       \
 	{                                                                                          \
 		(void)c;                                                                           \
 		note("-" #name);                                                                   \
-		world.open--;                                                                      \
+		part(-1);                                                                          \
 	}
 
 PART(attach_socket)

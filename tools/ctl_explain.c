@@ -78,7 +78,7 @@ static bool on_disk(struct ctl *ctl, const char *key)
 	       result == PC_HIT;
 }
 
-/* What a reader of this host gets, as far as memory is concerned. */
+/* What a reader of this host gets, as far as the directory tells. */
 static enum verdict conclude(json_object *found)
 {
 	json_object *owners = json_get(found, "owners"), *holders = json_get(found, "holders");
@@ -87,6 +87,8 @@ static enum verdict conclude(json_object *found)
 		return NO_OWNER;
 	if (first_with(holders, "state", "page"))
 		return PRESENT;
+	if (first_with(holders, "state", "on disk"))
+		return ON_DISK;
 	if (first_with(holders, "state", "unreachable"))
 		return HOLDER_OUT;
 	if (first_with(owners, "answer", "unreachable"))
@@ -129,7 +131,12 @@ static void sentence(json_object *found, enum verdict verdict, char *ret, size_t
 			plain(o, "name", name), (long long)json_number(o, "bytes"),
 			owner_lacks(owners) ? "; not every owner has the entry" : "");
 		return;
-	case ON_DISK: snprintf(ret, bytes, "found: on the disk of this host"); return;
+	case ON_DISK:
+		o = first_with(holders, "state", "on disk");
+		snprintf(ret, bytes, "found: on the disk of %s%s",
+			!o || flag(o, "here") ? "this host" : plain(o, "name", name),
+			o && owner_lacks(owners) ? "; not every owner has the entry" : "");
+		return;
 	case ABSENT:
 		snprintf(ret, bytes,
 			"not found: no owner has an entry: the key was not stored in this "
@@ -200,12 +207,17 @@ static void print_holder(json_object *o)
 			json_text(o, "crc"), flag(o, "proven") ? "proven" : "not proven");
 	else if (*json_text(o, "why"))
 		printf("%s: %s", state, json_text(o, "why"));
+	else if (!strcmp(state, "on disk"))
+		printf("has the page on disk; a get reads it into memory there");
 	else
 		printf("%s: the page head there has generation %lld", state,
 			(long long)json_number(o, "head_generation"));
-	printf("; entry: rail %lld, unit %lld, generation %lld, ref %s",
-		(long long)json_number(o, "rail"), (long long)json_number(o, "unit"),
-		(long long)json_number(o, "generation"), json_text(o, "ref"));
+	if (!strcmp(state, "on disk"))
+		printf("; entry: ref %s", json_text(o, "ref"));
+	else
+		printf("; entry: rail %lld, unit %lld, generation %lld, ref %s",
+			(long long)json_number(o, "rail"), (long long)json_number(o, "unit"),
+			(long long)json_number(o, "generation"), json_text(o, "ref"));
 	if (*json_text(o, "suspect"))
 		printf("; suspect: %s", json_text(o, "suspect"));
 	printf("\n");
@@ -241,7 +253,7 @@ static enum verdict complete(
 
 	if (flag(found, "disk")) {
 		disk = "not searched";
-		if (verdict != PRESENT) {
+		if (verdict != PRESENT && verdict != ON_DISK) {
 			disk = on_disk(ctl, key) ? "has the page" : "does not have the page";
 			verdict = !strcmp(disk, "has the page") ? ON_DISK : verdict;
 		}

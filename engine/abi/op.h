@@ -222,14 +222,22 @@ enum ctl_kind {
 	CTL_STALE = 5, /* reports that the directory entry (key, ref, place, generation) is wrong */
 	CTL_REMOVE = 6, /* removes the page of `key` from all members that hold it */
 	/*
-	 * the client found no location of `key`: is it on a disk of this host? count 0: a get of
-	 * `length` bytes, the page is brought into memory; count 1: an exists, answered at once
+	 * ref 0: the client found no location of `key`: is it on a disk of this host? Else a
+	 * directory entry says that it is on a disk of the engine `ref`. count 0: a get of `length`
+	 * bytes, the page is brought into memory there; count 1: an exists of this host's disk,
+	 * answered at once
 	 */
 	CTL_PROMOTE = 7,
 	/* reports that the page of `key` on the engine `ref` at (place, generation) had, when it
 	 * was read, another CRC32C than its head says: the holder compares it. Only to an engine
 	 * that takes it: status_segment.reports */
 	CTL_CORRUPT = 8,
+	/*
+	 * an exists found `key` on a disk of the engine `ref`: a get may follow, so the page is
+	 * brought into memory if that engine has room. Only to an engine with
+	 * status_segment.promotes
+	 */
+	CTL_WANT = 9,
 };
 
 /*
@@ -269,7 +277,8 @@ struct ctl_done {
 	uint8_t spare[5];
 	uint16_t turn;
 	uint32_t status; /* result of the request: enum op_status; OP_HIT: success */
-	uint32_t place;  /* CTL_CREDIT: place of the granted slot; CTL_PROMOTE: of the page */
+	/* CTL_CREDIT: place of the granted slot; CTL_PROMOTE: of the page, on the engine `ref` */
+	uint32_t place;
 	/* CTL_CREDIT, CTL_PROMOTE: generation of the slot; PROMOTE with OP_HIT: 0 for a page that
 	 * is on disk, not in memory */
 	uint32_t generation;

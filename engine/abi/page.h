@@ -53,6 +53,12 @@ static inline uint32_t place_rail(uint32_t place)
 	return place >> 28;
 }
 
+/* True if the page is on the disk of its holder. */
+static inline bool place_on_disk(uint32_t place)
+{
+	return place_rail(place) == PLACE_DISK;
+}
+
 static inline uint32_t place_unit(uint32_t place)
 {
 	return place & (PAGE_UNITS_MAX - 1);

@@ -99,6 +99,9 @@ struct status_segment {
 	uint32_t disk;
 	/* 1: the engine takes CTL_CORRUPT. 0 in engines that do not know it */
 	uint32_t reports;
+	/* 1: the engine takes CTL_WANT, and CTL_PROMOTE with a `ref`. 0 in engines that do not know
+	 * that pages on other hosts' disks can be had */
+	uint32_t promotes;
 	/* owner: control plane; bit r is set while clients should give rail r no work: rails_out
 	 * for all peers, peer_rails_out[p] for member p. If every rail is out, clients try one
 	 * anyway. */

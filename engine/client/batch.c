@@ -4,6 +4,8 @@
  *
  * A page that a get or exists does not find goes through DISK, once, if this host has a disk:
  *   DISK ~> here --> copied, DONE; or not on disk: DONE
+ * A page that a get finds on a disk goes through DISK, too:
+ *   DISK ~> found in the memory of that host; or not: the next location
  *
  *   get      LOOK ~> found: here --> copied, DONE
  *                           elsewhere --> RUN (or FETCH or STAGE) ~> DONE,
@@ -69,10 +71,7 @@ static void get_here(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint
 	if (result == PC_HIT) {
 		ch->counts.hits_local++;
 		ch->counts.bytes_read += p->bytes;
-		if (unlikely(p->disk == DISK_PROMOTED))
-			notice_read(ch, &p->key, &p->at, now_ns);
-		else
-			notice_touch(ch, p, (uint32_t)(now_ns / 1000000));
+		notice_touch(ch, p, (uint32_t)(now_ns / 1000000));
 	}
 	page_done(b, i, result);
 }
@@ -201,7 +200,7 @@ void batch_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
 		else if (b->kind == BATCH_REMOVE)
 			remove_step(ch, b);
 		else if (page_waits(b, PAGE_DISK))
-			disk_step(ch, b);
+			disk_step(ch, b, now_ns);
 	}
 	if (b->left && b->left == b->twins)
 		give_up_twins(b);

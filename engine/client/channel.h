@@ -282,8 +282,8 @@ enum page_phase {
 	PAGE_HEAD,
 	PAGE_PUBLISH, /* set: the page is copied; waits for room in the ctl ring */
 	PAGE_REMOVE,  /* remove: waits for room in the ctl ring */
-	/* get, exists: no owner knows the page; waits for room in the ctl ring, to have this
-	 * host's disk searched */
+	/* get, exists: no owner knows the page, or it is on a disk; waits for room in the ctl ring,
+	 * to have this host's disk searched, or the page read from that disk */
 	PAGE_DISK,
 	PAGE_QUEUES,
 	PAGE_IN_FLIGHT = PAGE_QUEUES, /* waits for the answer of a rail or of the control plane */
@@ -303,11 +303,12 @@ enum page_flag {
 	PAGE_SAW_REFUSAL = 128, /* the rail refused a READ of the page: OP_INVALID */
 };
 
-/* What a page has to do with the disk of this host. */
+/* What a page has to do with disks. */
 enum page_disk {
 	DISK_UNASKED = 0,
-	DISK_ASKED,    /* one CTL_PROMOTE was sent, which suffices */
-	DISK_PROMOTED, /* the engine keeps it in memory until this channel has read it */
+	DISK_ASKED, /* this host's disk was searched, which suffices */
+	/* its holder read it from disk and keeps it in memory until this channel has read it */
+	DISK_PROMOTED,
 };
 
 /* get: whether the page's bytes are compared with the CRC in its head. */

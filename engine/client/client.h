@@ -418,9 +418,11 @@ void remove_step(struct pc_channel *ch, struct pc_batch *b);
 void remove_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t status);
 
 /* disk.c: asks the engine for pages that no member has in memory. */
-/* True if the page was queued for that: the caller is done with it. */
+/* No location is known. True if the page was queued for that: the caller is done with it. */
 bool disk_begin(struct pc_channel *ch, struct pc_batch *b, uint32_t i);
-void disk_step(struct pc_channel *ch, struct pc_batch *b);
+/* The page is on a disk, at p->at. */
+void disk_found(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns);
+void disk_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns);
 void disk_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i, const struct ctl_done *done,
 	uint32_t status, uint64_t now_ns);
 
@@ -432,9 +434,8 @@ void notice_stale(struct pc_channel *ch, const struct page_work *p);
  */
 void notice_touch_due(
 	struct pc_channel *ch, const struct page_work *p, struct cache_entry *e, uint32_t now_ms);
-/* As notice_touch(), but never left out: it ends the pin of a page that came from disk. */
-void notice_read(struct pc_channel *ch, const struct page_key *key, const struct location *at,
-	uint64_t now_ns);
+/* An exists found the page on a disk, at p->at: a get may follow. */
+void notice_want(struct pc_channel *ch, const struct page_work *p);
 /*
  * Reports a page that was looked up but not read as used, so that eviction spares it for a while.
  */

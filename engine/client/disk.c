@@ -1,8 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The disk of this host. A key for which the directory has no location may be on it: the engine
- * looks for the page and, for a get, reads it into a pool, from which it is then copied like any
- * page of this host. Only if the engine has a disk in service; once for each page. Channel thread.
+ * Pages on disk. Two reasons to ask the engine of this host for one (CTL_PROMOTE):
+ *
+ * - A directory entry says that it is on the disk of a member. For a get, that member reads it into
+ *   a pool, from which it is then read like any page; the engine of this host passes the request
+ *   on.
+ * - No owner of the key knows a location, and this host has a disk in service: the engine searches
+ *   it, once for each page.
+ *
+ * Channel thread.
  */
 #include "engine/client/client.h"
 
@@ -13,11 +19,26 @@ bool disk_begin(struct pc_channel *ch, struct pc_batch *b, uint32_t i)
 	if (p->disk != DISK_UNASKED || !shm_load(&ch->session->status->disk))
 		return false;
 	p->disk = DISK_ASKED;
+	p->at = (struct location){0};
 	page_queue(b, i, PAGE_DISK);
 	return true;
 }
 
-void disk_step(struct pc_channel *ch, struct pc_batch *b)
+void disk_found(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
+{
+	struct page_work *p = &b->work[i];
+
+	if (b->kind == BATCH_EXISTS && p->at.ref != ch->session->ref) {
+		notice_want(ch, p);
+		page_done(b, i, PC_HIT);
+	} else if (now_ns >= b->deadline_ns) {
+		page_done(b, i, PC_TIMEOUT);
+	} else {
+		page_queue(b, i, PAGE_DISK);
+	}
+}
+
+void disk_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
 {
 	uint32_t i;
 
@@ -26,8 +47,12 @@ void disk_step(struct pc_channel *ch, struct pc_batch *b)
 			.count = b->kind == BATCH_EXISTS,
 			.key = b->work[i].key,
 			.length = b->work[i].bytes,
+			.ref = b->work[i].at.ref,
 			.deadline_ns = b->deadline_ns};
 		uint32_t index;
+
+		if (b->work[i].others)
+			op.deadline_ns = now_ns + batch_share_ns(b, now_ns, 2);
 
 		if (ch->request_free == CLIENT_NONE || !submit_ctl_room(ch, 1, 0)) {
 			page_requeue(b, i);
@@ -40,25 +65,56 @@ void disk_step(struct pc_channel *ch, struct pc_batch *b)
 	}
 }
 
+/* The page is in the memory of its holder now. */
+static void promoted(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
+	const struct ctl_done *done, uint64_t now_ns)
+{
+	struct page_work *p = &b->work[i];
+
+	if (!p->at.ref)
+		p->at.ref = ch->session->ref;
+	p->at.place = done->place;
+	p->at.generation = done->generation;
+	p->disk = DISK_PROMOTED;
+	/* what the cache has is older; without an entry, notice_touch_due() sees DISK_PROMOTED */
+	cache_drop(ch, &p->key);
+	page_found(ch, b, i, now_ns);
+}
+
+/* The holder that the directory names could not serve the page: `gone`: it does not have it. */
+static void refused(
+	struct pc_channel *ch, struct pc_batch *b, uint32_t i, bool gone, uint64_t now_ns)
+{
+	struct page_work *p = &b->work[i];
+
+	if (gone) {
+		p->flags |= PAGE_SAW_STALE;
+		notice_stale(ch, p);
+	} else {
+		p->flags |= PAGE_SAW_FAILURE;
+	}
+	page_wrong(ch, b, i, now_ns);
+}
+
 void disk_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i, const struct ctl_done *done,
 	uint32_t status, uint64_t now_ns)
 {
 	struct page_work *p = &b->work[i];
 
-	if (status == OP_HIT && done->generation) {
-		p->disk = DISK_PROMOTED;
-		p->others = 0;
-		p->at = (struct location){ch->session->ref, done->place, done->generation};
-		page_found(ch, b, i, now_ns);
-	} else if (status == OP_HIT && b->kind == BATCH_EXISTS) {
+	if (status == OP_HIT && done->generation && !place_on_disk(done->place))
+		promoted(ch, b, i, done, now_ns);
+	else if (status == OP_HIT && b->kind == BATCH_EXISTS)
 		page_done(b, i, PC_HIT);
-	} else if (status == OP_INVALID) {
+	else if (status == OP_INVALID)
 		page_done(b, i, PC_INVALID);
-	} else if (status == OP_TIMEOUT) {
-		page_done(b, i, PC_TIMEOUT);
-	} else if (status == OP_CANCELLED) {
+	else if (status == OP_CANCELLED)
 		page_done(b, i, PC_GONE);
-	} else {
+	else if (status == OP_TIMEOUT && now_ns >= b->deadline_ns)
+		page_done(b, i, PC_TIMEOUT);
+	else if (p->at.ref)
+		refused(ch, b, i, status == OP_MISS, now_ns);
+	else if (status == OP_TIMEOUT)
+		page_done(b, i, PC_TIMEOUT);
+	else
 		page_absent(ch, b, i);
-	}
 }

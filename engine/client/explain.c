@@ -76,7 +76,8 @@ static uint8_t add_holder(struct pc_channel *ch, struct explain *x, const struct
 		h->peer = m->peer;
 		h->on_map = true;
 		h->here = m->ref == ch->session->ref;
-		h->impossible = place_rail(e->place) >= m->rails;
+		h->on_disk = place_on_disk(e->place);
+		h->impossible = !h->on_disk && place_rail(e->place) >= m->rails;
 	}
 	return (uint8_t)x->holders++;
 }
@@ -162,7 +163,7 @@ static int read_heads(struct pc_channel *ch, struct explain *x, uint64_t deadlin
 	for (unsigned k = 0; k < x->holders; k++) {
 		struct explain_holder *h = &x->holder[k];
 
-		if (!h->on_map || h->impossible)
+		if (!h->on_map || h->impossible || h->on_disk)
 			continue;
 		if (h->here) {
 			load_head(ch->session, h);

@@ -35,6 +35,7 @@ struct explain_holder {
 	struct location at;
 	uint16_t peer;
 	bool here, on_map;
+	bool on_disk;    /* the place is on a disk: no page head to READ */
 	bool impossible; /* the member has no place like it */
 	uint8_t status;  /* of the READ of the page head, enum op_status */
 	struct page_head head;

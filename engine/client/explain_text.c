@@ -70,6 +70,8 @@ static const char *state(const struct explain *x, const struct explain_holder *h
 {
 	if (!h->on_map)
 		return "dead";
+	if (h->on_disk)
+		return "on disk";
 	if (h->impossible)
 		return "evicted";
 	if (h->status != OP_HIT)
@@ -91,8 +93,9 @@ static void put_holder(FILE *out, const struct explain *x, const struct explain_
 	fprintf(out, ",\"state\":\"%s\",\"why\":\"%s\"", state(x, h),
 		!h->on_map      ? "no member of the map has this ref"
 		: h->impossible ? "the member has no place with this number"
+		: h->on_disk    ? ""
 				: why(h->status));
-	if (h->on_map && !h->impossible && h->status == OP_HIT)
+	if (h->on_map && !h->impossible && !h->on_disk && h->status == OP_HIT)
 		fprintf(out, ",\"head_generation\":%u,\"bytes\":%u,\"crc\":\"%08x\",\"proven\":%s",
 			h->head.generation, h->head.length, h->head.crc,
 			truth(page_head_is_proven(&h->head)));

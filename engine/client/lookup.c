@@ -190,30 +190,48 @@ static const struct map_member *next_owner(
 	return best.member;
 }
 
+/* Order in which locations of a page are tried. */
+static unsigned location_rank(enum owner_rank rank, bool on_disk)
+{
+	static const uint8_t order[RANKS][2] = {
+		[RANK_HERE] = {0, 2}, [RANK_ANSWERS] = {1, 3}, [RANK_RESTS] = {4, 5}};
+
+	return order[rank][on_disk];
+}
+
 /*
- * Copies the bucket's locations of the key into the page: this host first, then peers that answer,
- * then peers that failed recently. False: the bucket has none.
+ * True if the entry names a page on a disk that is of no use for the batch: a set stores the page
+ * in memory, and an engine of an earlier version asks no other engine for it.
  */
-static bool match(
-	struct pc_channel *ch, struct page_work *p, const struct bucket *bucket, uint64_t now_ns)
+static bool disk_useless(const struct pc_batch *b, const struct dir_entry *e)
+{
+	return place_on_disk(e->place) &&
+	       (b->kind == BATCH_SET || !shm_load(&b->channel->session->status->promotes));
+}
+
+/*
+ * Copies the bucket's locations of the key into the page: pages in memory first, and of these this
+ * host's first; those of peers that failed recently last. False: the bucket has none.
+ */
+static bool match(struct pc_channel *ch, const struct pc_batch *b, struct page_work *p,
+	const struct bucket *bucket, uint64_t now_ns)
 {
 	uint32_t tag = dir_tag(&p->key), start = (uint32_t)(p->key.word[0] >> 60);
 	struct location found[BUCKET_ENTRIES];
-	enum owner_rank ranks[BUCKET_ENTRIES]; /* of found[], ascending */
+	unsigned ranks[BUCKET_ENTRIES]; /* of found[], ascending */
 	unsigned n = 0;
 
 	for (unsigned k = 0; k < BUCKET_ENTRIES; k++) {
 		const struct dir_entry *e = &bucket->entry[(start + k) % BUCKET_ENTRIES];
 		const struct map_member *m = e->tag == tag ? map_by_ref(ch, e->ref) : NULL;
-		enum owner_rank rank;
-		unsigned at;
+		unsigned rank, at;
 
-		/* a page on disk has no location that could be READ */
-		if (!m || place_rail(e->place) == PLACE_DISK ||
-			(e->ref == p->wrong.ref && e->place == p->wrong.place &&
-				e->generation == p->wrong.generation))
+		if (!m || (e->ref == p->wrong.ref && e->place == p->wrong.place &&
+				  e->generation == p->wrong.generation))
 			continue;
-		rank = rank_of(ch, m, now_ns);
+		if (unlikely(disk_useless(b, e)))
+			continue;
+		rank = location_rank(rank_of(ch, m, now_ns), place_on_disk(e->place));
 		for (at = n++; at && ranks[at - 1] > rank; at--) {
 			found[at] = found[at - 1];
 			ranks[at] = ranks[at - 1];
@@ -238,25 +256,31 @@ static void found(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_
 	const struct cache_entry *e;
 
 	p->rails_tried = 0;
+	if (unlikely(place_on_disk(p->at.place))) {
+		page_found(
+			ch, b, i, now_ns); /* no location to remember: it is not READ from there */
+		return;
+	}
 	e = cache_put(ch, &p->key, &p->at, (uint32_t)(now_ns / 1000000));
 	p->cached = cache_number(&p->key, (uint32_t)(e - set->entry));
 	page_found(ch, b, i, now_ns);
 }
 
 /* Looks the key up in the part of the directory that this host stores. True: found. */
-static bool look_here(struct pc_channel *ch, struct page_work *p, uint64_t now_ns)
+static bool look_here(
+	struct pc_channel *ch, const struct pc_batch *b, struct page_work *p, uint64_t now_ns)
 {
 	const struct session *session = ch->session;
 	uint32_t first = dir_bucket_first(&p->key, session->bucket_bits);
 	struct bucket bucket = bucket_load(&session->shard[first]);
 
-	if (match(ch, p, &bucket, now_ns))
+	if (match(ch, b, p, &bucket, now_ns))
 		return true;
 	if (bucket_has_empty(&bucket))
 		return false;
 	bucket = bucket_load(
 		&session->shard[dir_bucket_other(first, dir_tag(&p->key), session->bucket_bits)]);
-	return match(ch, p, &bucket, now_ns);
+	return match(ch, b, p, &bucket, now_ns);
 }
 
 /* The member whose peer number is p->peer; NULL: it is no longer in the map. */
@@ -294,7 +318,7 @@ static bool look(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t
 		}
 		if (m->ref != ch->session->ref)
 			return look_add(ch, b, i, m, now_ns);
-		if (look_here(ch, p, now_ns)) {
+		if (look_here(ch, b, p, now_ns)) {
 			found(ch, b, i, now_ns);
 			return true;
 		}
@@ -319,7 +343,7 @@ void lookup_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
 
 	if (status == OP_HIT) {
 		ch->peer_rest_until_ns[p->peer] = 0;
-		if (match(ch, p, bucket, now_ns)) {
+		if (match(ch, b, p, bucket, now_ns)) {
 			found(ch, b, i, now_ns);
 			return;
 		}

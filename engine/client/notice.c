@@ -54,15 +54,21 @@ static void touch(struct pc_channel *ch, struct cache_entry *e, uint32_t now_ms)
 __attribute__((noinline)) void notice_touch_due(
 	struct pc_channel *ch, const struct page_work *p, struct cache_entry *e, uint32_t now_ms)
 {
-	touch(ch, e ? e : cache_put(ch, &p->key, &p->at, now_ms), now_ms);
+	if (!e || unlikely(p->disk == DISK_PROMOTED))
+		e = cache_put(ch, &p->key, &p->at, now_ms);
+	if (unlikely(p->disk == DISK_PROMOTED))
+		tell(ch, e,
+			now_ms); /* never left out: it ends the pin of a page that came from disk */
+	else
+		touch(ch, e, now_ms);
 }
 
-void notice_read(struct pc_channel *ch, const struct page_key *key, const struct location *at,
-	uint64_t now_ns)
+void notice_want(struct pc_channel *ch, const struct page_work *p)
 {
-	uint32_t now_ms = (uint32_t)(now_ns / 1000000);
+	struct ctl_op op = {.kind = CTL_WANT, .key = p->key, .ref = p->at.ref};
 
-	tell(ch, cache_put(ch, key, at, now_ms), now_ms);
+	if (submit_ctl_room(ch, 0, CTL_RING_SLOTS / 2))
+		submit_ctl(ch, &op, 0);
 }
 
 void notice_wanted(struct pc_channel *ch, const struct page_work *p, uint64_t now_ns)

@@ -99,7 +99,9 @@ static inline void page_found(
 {
 	const struct page_work *p = &b->work[i];
 
-	if (b->kind == BATCH_GET && p->at.ref != ch->session->ref)
+	if (unlikely(place_on_disk(p->at.place)))
+		disk_found(ch, b, i, now_ns);
+	else if (b->kind == BATCH_GET && p->at.ref != ch->session->ref)
 		page_queue(b, i, page_read_phase(p));
 	else
 		page_here(ch, b, i, now_ns);

@@ -120,8 +120,9 @@ struct control {
 	struct watchdog *watchdog;
 	struct metrics *metrics; /* NULL: no HTTP */
 	struct view *view;
-	struct warm *warm;   /* NULL: no process keeps the memory of this engine */
-	struct tier *tier;   /* NULL: no disk */
+	struct warm *warm; /* NULL: no process keeps the memory of this engine */
+	struct tier *tier; /* NULL: no disk */
+	struct promote *promote;
 	struct scrub *scrub; /* NULL: no scrubber */
 	/* true: a device may still access the pools, so they stay mapped until the process exits */
 	bool pools_stay;

@@ -48,6 +48,7 @@ int memory_status_open(struct control *control)
 	control->status->pid = (uint32_t)getpid();
 	control->status->rails = control->rails;
 	control->status->reports = 1;
+	control->status->promotes = 1;
 	control->status->version = ABI_VERSION;
 	control->status->magic = STATUS_MAGIC;
 	return 0;
@@ -116,10 +117,23 @@ int memory_pools_open(struct control *control)
 
 /*
  * Number of entries the shard must hold at half load. If the settings do not say: this node's share
- * of a cluster of equal nodes whose pools are full of the smallest pages; that is 1/64 of the pool
- * memory with two replicas. More than SHARD_ENTRIES_MAX (2 GiB) only if the settings say so.
+ * of a cluster of equal nodes whose pools are full of the smallest pages, and whose disks are full
+ * of pages of SHARD_DISK_PAGE; that is 1/64 of the pool memory, and 1/256 of the disks, with two
+ * replicas. More than SHARD_ENTRIES_MAX (2 GiB) only if the settings say so.
  */
 #define SHARD_ENTRIES_MAX (1ull << 26)
+
+#define SHARD_DISK_PAGE 16384u /* bytes on disk for which there is an entry */
+
+/* Size of all files of the disk tier. */
+static uint64_t disk_bytes(const struct settings *s)
+{
+	unsigned paths = s->disk_paths[0] != '\0';
+
+	for (const char *c = s->disk_paths; *c; c++)
+		paths += *c == ',';
+	return paths * s->disk_bytes;
+}
 
 static uint64_t shard_entries(const struct control *control)
 {
@@ -130,6 +144,7 @@ static uint64_t shard_entries(const struct control *control)
 		return (uint64_t)s->engine_directory_entries;
 	for (unsigned i = 0; i < control->rails; i++)
 		entries += pool_memory(control->rail[i].pool)->bytes / PAGE_UNIT;
+	entries += disk_bytes(s) / SHARD_DISK_PAGE;
 	entries *= (uint64_t)s->cluster_replicas;
 	return entries < SHARD_ENTRIES_MAX ? entries : SHARD_ENTRIES_MAX;
 }

@@ -19,6 +19,7 @@
 #include "engine/control/loop.h"
 #include "engine/control/member.h"
 #include "engine/control/metrics.h"
+#include "engine/control/promote.h"
 #include "engine/control/publish.h"
 #include "engine/control/scrub.h"
 #include "engine/control/tier.h"
@@ -380,6 +381,7 @@ static const struct {
 	{"connections", connect_open, connect_close},
 	{"faults", trouble_open, trouble_close},
 	{"publishing", publish_open, publish_close},
+	{"pages on other disks", promote_open, promote_close},
 	{"disk", tier_open, tier_close},
 	{"scrubber", scrub_open, scrub_close},
 	{"clients", attach_open, attach_close},

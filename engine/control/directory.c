@@ -11,6 +11,7 @@
 
 #include "engine/control/directory_state.h"
 #include "engine/control/member.h"
+#include "engine/control/tier.h"
 
 static void add_owners(struct directory *dir, struct claim *claim, const struct map_view *view)
 {
@@ -73,13 +74,17 @@ void directory_stale(struct control *control, const struct page_key *key, uint32
 	uint32_t place, uint32_t generation)
 {
 	const struct index_entry *ours;
+	struct disk_page page;
 
 	if (ref == 0 || (key->word[0] | key->word[1]) == 0)
 		return;
 	if (ref == control->ref) {
+		/* this engine has the page: the entry is right, the report wrong or late */
 		ours = index_find(control->index, key);
 		if (ours && ours->place == place && ours->generation == generation)
-			/* this engine has the page: the entry is right, the report wrong or late */
+			return;
+		if (place_on_disk(place) && tier_find(control, key, &page) && page.place == place &&
+			page.generation == generation)
 			return;
 	}
 	control->counter[COUNTER_entries_stale]++;

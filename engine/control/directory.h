@@ -12,6 +12,7 @@
 #include "engine/abi/op.h"
 #include "engine/abi/page.h"
 #include "engine/control/suspect.h"
+#include "engine/disk/disk.h"
 
 struct control;
 
@@ -44,6 +45,15 @@ void directory_publish(struct control *control, const struct page_key *key, uint
  */
 void directory_remove(
 	struct control *control, const struct page_key *key, uint32_t place, uint32_t generation);
+/*
+ * The page is on disk and not in memory: its owners get the entry of the page on disk, in place of
+ * the one that they may have. False: not all of them do, so the caller removes that one.
+ */
+bool directory_on_disk(struct control *control, const struct disk_page *page);
+/* Pages may be on disk that owners do not know: compares and publishes all entries, paced. */
+void directory_disk_opened(struct control *control);
+/* True while many removes are queued that no client waits for. */
+bool directory_busy(const struct control *control);
 /*
  * A reader found the entry (ref, place, generation) to be wrong: its owners remove exactly that
  * entry; an entry with a newer generation stays.
@@ -115,7 +125,8 @@ void directory_forgotten(struct control *control, uint32_t ref);
  * The link has closed: batches sent over it and not acknowledged are sent again over the next one.
  */
 void directory_link_down(struct control *control, uint16_t peer, const struct rpc_link *link);
-void directory_link_up(struct control *control, uint16_t peer);
+/* `disk`: the member knows entries of pages on disk. */
+void directory_link_up(struct control *control, uint16_t peer, bool disk);
 /*
  * Runs at every heartbeat: closes the link of an owner that has acknowledged nothing for twice
  * cluster.dead_after_ms, so that the owner is dialled again.

@@ -103,7 +103,8 @@ static void publish_to(struct directory *dir, struct owner *owner, const struct 
 	struct claim *claim;
 
 	for (unsigned i = map_owners(view, &entry->key, at); i > 0; i--) {
-		if (view->member[at[i - 1]].ref != owner->ref)
+		if (view->member[at[i - 1]].ref != owner->ref ||
+			!owner_takes(dir, owner->peer, owner->ref, entry->place))
 			continue;
 		if (digest_equal(owner, &entry->key)) {
 			dir->control->counter[COUNTER_entries_kept]++;
@@ -123,8 +124,7 @@ static void walk_one(struct directory *dir, struct owner *owner)
 	struct index_entry entries[MOVE_PART];
 
 	for (unsigned looked = 0; looked < MOVE_KEYS && owner_ready(owner); looked += MOVE_PART) {
-		unsigned count =
-			index_walk(dir->control->index, &owner->cursor, MOVE_PART, entries);
+		unsigned count = pages_walk(dir, &owner->cursor, MOVE_PART, entries);
 
 		for (unsigned i = 0; i < count; i++)
 			publish_to(dir, owner, &entries[i]);
@@ -187,8 +187,8 @@ void directory_counts(const struct control *control, struct directory_counts *re
 		.walk = walk_name(dir->phase),
 		.sweep_left = dir->sweep_left};
 	if (dir->phase == MOVE_COUNT || dir->phase == MOVE_WALK || dir->phase == MOVE_TIDY) {
-		ret->walk_position = dir->cursor;
-		ret->walk_end = index_walk_end(control->index);
+		ret->walk_position = pages_position(dir, dir->cursor);
+		ret->walk_end = pages_end(dir);
 	}
 	for (unsigned i = 0; i < NODES_MAX; i++) {
 		const struct owner *owner = &dir->owner[i];

@@ -45,7 +45,7 @@ void digest_drop(struct owner *owner)
 static unsigned bits_for(const struct directory *dir)
 {
 	const struct map_view *view = member_map(dir->control);
-	uint64_t entries = index_count(dir->control->index) * view->replicas / view->members;
+	uint64_t entries = pages_count(dir) * view->replicas / view->members;
 	unsigned bits = 0;
 
 	while (bits < DIGEST_BITS_MAX && entries >> bits > DIGEST_SLOT_ENTRIES)
@@ -101,7 +101,7 @@ bool digests_ask(struct directory *dir)
 	const struct map_view *view = member_map(dir->control);
 	bool any = false;
 
-	if (index_count(dir->control->index) == 0)
+	if (pages_count(dir) == 0)
 		return false;
 	for (uint32_t i = 0; i < view->members; i++) {
 		const struct map_member *member = &view->member[i];
@@ -125,7 +125,8 @@ void digest_count(struct directory *dir, const struct index_entry *entry)
 		const struct map_member *member = &view->member[at[i]];
 		struct owner *owner = owner_of(dir, member->peer, member->ref);
 
-		if (owner && owner->digest)
+		if (owner && owner->digest &&
+			owner_takes(dir, member->peer, member->ref, entry->place))
 			ours_of(owner->digest)[shard_slot(tag, owner->digest->bits)] +=
 				shard_entry_hash(tag, entry->place, entry->generation);
 	}

@@ -90,6 +90,13 @@ static void walk_start(struct directory *dir)
 	dir->cursor = 0;
 }
 
+void move_again(struct directory *dir)
+{
+	former_add(dir, dir->settled);
+	dir->settled->members = dir->settled->points = 0;
+	walk_start(dir);
+}
+
 bool move_publishing(const struct directory *dir)
 {
 	return dir->phase >= MOVE_ASK && dir->phase <= MOVE_WALK;
@@ -186,7 +193,7 @@ static void orphan_place(struct directory *dir, struct item *item)
 	for (unsigned i = 0; i < owners; i++) {
 		const struct map_member *to = &view->member[owner[i]];
 
-		if (claim_has(claim, to->ref))
+		if (claim_has(claim, to->ref) || !owner_takes(dir, to->peer, to->ref, claim->place))
 			continue;
 		item->ref = to->ref;
 		item->peer = to->peer;
@@ -282,7 +289,8 @@ static void publish_to_new(struct directory *dir, const struct index_entry *entr
 	for (unsigned i = 0; i < after.count; i++) {
 		struct owner *owner = owner_of(dir, after.peer[i], after.ref[i]);
 
-		if (set_has(&before, after.ref[i]))
+		if (set_has(&before, after.ref[i]) ||
+			!owner_takes(dir, after.peer[i], after.ref[i], entry->place))
 			continue;
 		if (owner && (owner->behind || owner_full(dir, owner, VERB_PUBLISH))) {
 			owner_behind(owner, cursor);
@@ -397,7 +405,7 @@ static void walk_slice(struct directory *dir)
 
 	for (unsigned looked = 0; looked < MOVE_KEYS; looked += MOVE_PART) {
 		uint64_t from = dir->cursor;
-		unsigned count = index_walk(dir->control->index, &dir->cursor, MOVE_PART, entries);
+		unsigned count = pages_walk(dir, &dir->cursor, MOVE_PART, entries);
 
 		for (unsigned i = 0; i < count; i++)
 			if (dir->phase == MOVE_COUNT)

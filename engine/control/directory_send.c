@@ -9,6 +9,8 @@
 #include "config/log.h"
 #include "engine/control/directory_state.h"
 #include "engine/control/member.h"
+#include "engine/control/promote.h"
+#include "engine/control/tier.h"
 
 void owner_dirty(struct directory *dir, struct owner *owner)
 {
@@ -259,6 +261,8 @@ void directory_link_down(struct control *control, uint16_t peer, const struct rp
 		return;
 	owner = &dir->owner[peer];
 	forgets_drop(dir, link);
+	promote_link_down(control, link);
+	tier_link_down(control, link);
 	digests_unask(dir, link);
 	if (owner->digest && owner->digest->via == link && !owner->digest->answered)
 		digest_drop(owner);
@@ -269,10 +273,14 @@ void directory_link_down(struct control *control, uint16_t peer, const struct rp
 	owner_dirty(dir, owner);
 }
 
-void directory_link_up(struct control *control, uint16_t peer)
+void directory_link_up(struct control *control, uint16_t peer, bool disk)
 {
-	if (control->directory)
-		owner_dirty(control->directory, &control->directory->owner[peer]);
+	struct directory *dir = control->directory;
+
+	if (!dir)
+		return;
+	dir->owner[peer].takes_disk = disk;
+	owner_dirty(dir, &dir->owner[peer]);
 }
 
 void owner_rewind(struct owner *owner)
@@ -300,6 +308,7 @@ void owner_clear(struct directory *dir, struct owner *owner)
 	for (unsigned verb = 0; verb < VERBS; verb++)
 		owner->queued[verb] = 0;
 	owner->behind = owner->again = owner->warned = owner->removing = false;
+	owner->takes_disk = false;
 	TAILQ_FOREACH (item, &owner->queue[VERB_PUBLISH], next)
 		item_background_end(dir, item);
 	TAILQ_CONCAT(&dir->orphans, &owner->queue[VERB_PUBLISH], next);

@@ -7,6 +7,7 @@
 #include "engine/control/directory_state.h"
 #include "engine/control/member.h"
 #include "engine/control/scrub.h"
+#include "engine/control/tier.h"
 
 bool entries_fit(size_t count, Pc__Entry *const *entries)
 {
@@ -47,7 +48,8 @@ bool directory_serve_publish(
 	if (publish->ref != ref || !entries_fit(publish->n_entries, publish->entries))
 		return false;
 	for (size_t i = 0; i < publish->n_entries; i++)
-		if (place_rail(publish->entries[i]->place) >= link->member->record.map.rails)
+		if (!place_on_disk(publish->entries[i]->place) &&
+			place_rail(publish->entries[i]->place) >= link->member->record.map.rails)
 			return false;
 	for (size_t i = 0; i < publish->n_entries; i++) {
 		const Pc__Entry *entry = publish->entries[i];
@@ -107,8 +109,10 @@ bool directory_serve_touch(struct control *control, struct rpc_link *link, const
 	for (size_t i = 0; i < touch->n_places; i++)
 		if (place_rail(touch->places[i]) >= control->rails)
 			return false;
-	for (size_t i = 0; i < touch->n_places; i++)
+	for (size_t i = 0; i < touch->n_places; i++) {
 		publish_touched(control, touch->places[i]);
+		tier_touched(control, touch->places[i], 0);
+	}
 	control->counter[COUNTER_pages_used_remotely] += touch->n_places;
 	for (size_t i = 0; i < touch->n_reported; i++) {
 		const Pc__Entry *entry = touch->reported[i];

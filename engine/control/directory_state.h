@@ -15,6 +15,7 @@
  *   directory_serve.c  requests of other engines
  *   directory_durable.c removals that wait for tombstones
  *   directory_digest.c comparing entries with an owner that may have them already
+ *   directory_disk.c   entries of pages on this host's disk
  *
  * For one owner, publishes are sent before removes. That order is always correct because a remove
  * names a generation: a remove queued after the publish of its entry is also sent after it, and a
@@ -190,6 +191,7 @@ struct owner {
 	 */
 	bool again;
 	bool warned;
+	bool takes_disk; /* the owner's engine knows entries of pages on disk */
 	enum suspect_why
 		why;         /* as of the last look: when it began to owe, on patrol, at its acks */
 	uint64_t suspect_ns; /* when `why` last became a reason not to wait */
@@ -391,6 +393,8 @@ void move_slice(void *context);
 /* Makes the next step of the walk or of the sweep run within MOVE_PACE_MS. */
 void move_soon(struct directory *directory);
 
+/* Owners may lack entries of ours: walks the index once more, for all owners. */
+void move_again(struct directory *directory);
 /* True while the walk has not finished publishing: `target` is not settled. */
 bool move_publishing(const struct directory *directory);
 /* A member has left the map now; ref 0: one that is not known. Its entries stay for a time. */
@@ -432,6 +436,29 @@ void digest_forgotten(struct owner *owner);
 void digests_slice(struct directory *directory);
 /* The link has closed, or the directory is: nothing is answered on it. NULL: all links. */
 void digests_unask(struct directory *directory, const struct rpc_link *link);
+
+/* ---- directory_disk.c ------------------------------------------------------------------------ */
+
+/*
+ * As index_walk(), for all pages of this host: those in memory, then those that are only on disk.
+ * What a walk publishes.
+ */
+unsigned pages_walk(struct directory *directory, uint64_t *cursor, unsigned max,
+	struct index_entry *ret_entries);
+/* Number of pages that pages_walk() visits, about. */
+uint64_t pages_count(const struct directory *directory);
+/* Progress of pages_walk() at this cursor, and its end. */
+uint64_t pages_position(const struct directory *directory, uint64_t cursor);
+uint64_t pages_end(const struct directory *directory);
+/* True if this member is sent entries with this place. */
+static inline bool owner_takes(
+	const struct directory *directory, uint16_t peer, uint32_t ref, uint32_t place)
+{
+	const struct owner *owner = &directory->owner[peer];
+
+	return !place_on_disk(place) || ref == directory->control->ref ||
+	       (owner->ref == ref && owner->takes_disk);
+}
 
 /* ---- directory_behind.c ---------------------------------------------------------------------- */
 

@@ -62,6 +62,7 @@ struct member_entry {
 	char software[MEMBER_SOFTWARE_BYTES]; /* program version; "": not known */
 	enum member_state state;
 	bool summaries; /* the member's engine answers SummaryAsk */
+	bool disk;      /* it stores entries of pages on disk, and answers Promote */
 	uint32_t wire;  /* wire version that this engine and the member speak; 0: not known yet */
 	uint32_t abi;   /* the member's ABI_VERSION; 0: not known */
 	bool left; /* the member left the cluster with the message Leave: it is not dialled again */

@@ -79,6 +79,7 @@ void member_greet(struct control *control, struct rpc_link *link)
 	hello.visit = link->dial && link->dial->seed;
 	hello.software = control->member->entry[0].software;
 	hello.summaries = control->view != NULL;
+	hello.disk = true;
 	link->probe = probe_due(link);
 	member_agree_say(control, &hello);
 	if (link->probe) {
@@ -391,6 +392,7 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
 	}
 	software_fill(entry, hello->software);
 	entry->summaries = hello->summaries;
+	entry->disk = hello->disk;
 	member_agree_versions(control, link, entry, hello);
 	hello_term(control, entry, hello->term);
 	link_attach(control, link, entry);
@@ -399,7 +401,7 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
 	if (!entry->out)
 		member_entry_dial(control, entry, false);
 	(void)learn_all(control, hello->n_members, hello->members);
-	directory_link_up(control, entry->record.map.peer);
+	directory_link_up(control, entry->record.map.peer, hello->disk);
 	return true;
 }
 

@@ -13,6 +13,7 @@
 #include "config/log.h"
 #include "engine/control/attach.h"
 #include "engine/control/directory.h"
+#include "engine/control/promote.h"
 #include "engine/control/scrub.h"
 #include "engine/control/tier.h"
 #include "engine/rail/inbox.h"
@@ -285,7 +286,8 @@ static uint32_t answers_of(const struct ctl_op *op)
 	case CTL_RETURN:
 	case CTL_TOUCH:
 	case CTL_STALE:
-	case CTL_CORRUPT: return 0;
+	case CTL_CORRUPT:
+	case CTL_WANT: return 0;
 	default: return 1;
 	}
 }
@@ -313,7 +315,13 @@ static void serve(struct publish *p, struct publish_channel *c, struct ctl_op *o
 			&(struct page_report){op->key, op->place, op->generation});
 		break;
 	case CTL_REMOVE: serve_remove(p, c, op, now_ns); break;
-	case CTL_PROMOTE: tier_serve(p->control, c, op, now_ns); break;
+	case CTL_PROMOTE:
+		if (op->ref == 0 || op->ref == p->control->ref)
+			tier_serve(p->control, c, op, now_ns);
+		else
+			promote_serve(p->control, c, op, now_ns);
+		break;
+	case CTL_WANT: promote_serve(p->control, c, op, now_ns); break;
 	default: p->control->counter[COUNTER_ops_invalid]++; answer(p, c, op, OP_INVALID);
 	}
 }

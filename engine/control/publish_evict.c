@@ -14,8 +14,9 @@
 
 #define VICTIMS 128u /* number of victims that one call of pool_victims() is asked to return */
 
-void publish_take_away(
-	struct publish *p, const struct page_key *key, uint32_t place, uint32_t generation)
+/* As publish_take_away(). on_disk: the page is there; NULL: it is not. */
+static void take_away(struct publish *p, const struct page_key *key, uint32_t place,
+	uint32_t generation, const struct disk_page *on_disk)
 {
 	struct control *control = p->control;
 	/* `key` may point into the index entry that is removed below, so it is copied */
@@ -23,7 +24,8 @@ void publish_take_away(
 	const struct index_entry *e = index_find(control->index, &name);
 	unsigned rail = place_rail(place);
 
-	directory_remove(control, &name, place, generation);
+	if (!on_disk || !directory_on_disk(control, on_disk))
+		directory_remove(control, &name, place, generation);
 	if (e && e->place == place && e->generation == generation) {
 		publish_hold(p, rail, e->length, -1);
 		index_remove(control->index, &name);
@@ -31,6 +33,12 @@ void publish_take_away(
 	(void)pool_retire(control->rail[rail].pool, place, generation);
 	if (p->rail[rail].first)
 		p->rail[rail].retry = true;
+}
+
+void publish_take_away(
+	struct publish *p, const struct page_key *key, uint32_t place, uint32_t generation)
+{
+	take_away(p, key, place, generation, NULL);
 }
 
 static uint32_t units_of(uint32_t length)
@@ -158,6 +166,7 @@ static uint32_t evict(struct publish *p, unsigned rail, uint32_t units, uint32_t
 	struct pool *pool = p->control->rail[rail].pool;
 	struct pool_victim victim[VICTIMS];
 	uint64_t target = (uint64_t)want * units, made = 0;
+	struct disk_page page;
 
 	while (made < target) {
 		uint64_t more = (target - made + units - 1) / units;
@@ -167,8 +176,10 @@ static uint32_t evict(struct publish *p, unsigned rail, uint32_t units, uint32_t
 		if (n == 0)
 			break;
 		for (unsigned i = 0; i < n; i++) {
-			tier_evicting(p->control, &victim[i]);
-			publish_take_away(p, &victim[i].key, victim[i].place, victim[i].generation);
+			bool on_disk = tier_evicting(p->control, &victim[i], &page);
+
+			take_away(p, &victim[i].key, victim[i].place, victim[i].generation,
+				on_disk ? &page : NULL);
 			PROBE_EVICT(rail, victim[i].place, victim[i].length);
 			made += units_of(victim[i].length);
 		}

@@ -202,6 +202,9 @@ bool connect_serve_connected(
 	struct control *control, struct rpc_link *link, const Pc__Connected *connected);
 bool connect_serve_disconnect(
 	struct control *control, struct rpc_link *link, const Pc__Disconnect *disconnect);
+bool tier_serve_promote(struct control *control, struct rpc_link *link, const Pc__Promote *promote);
+bool promote_serve_promoted(
+	struct control *control, struct rpc_link *link, const Pc__Promoted *promoted);
 bool view_serve_ask(struct control *control, struct rpc_link *link);
 bool view_serve_summary(struct control *control, struct rpc_link *link, const Pc__Summary *summary);
 

@@ -51,6 +51,8 @@ static bool serve_member(struct rpc_link *link, const Pc__Message *m)
 		return connect_serve_connected(control, link, m->connected);
 	case PC__MESSAGE__BODY_DISCONNECT:
 		return connect_serve_disconnect(control, link, m->disconnect);
+	case PC__MESSAGE__BODY_PROMOTE: return tier_serve_promote(control, link, m->promote);
+	case PC__MESSAGE__BODY_PROMOTED: return promote_serve_promoted(control, link, m->promoted);
 	case PC__MESSAGE__BODY_SUMMARY_ASK: return view_serve_ask(control, link);
 	case PC__MESSAGE__BODY_SUMMARY: return view_serve_summary(control, link, m->summary);
 	case PC__MESSAGE__BODY_HELLO:

@@ -350,6 +350,13 @@ static bool cell_displace(
 	return false;
 }
 
+/* Entries of the shard from which on it takes no more pages on disk. */
+static uint64_t shard_disk_max(const struct shard *shard)
+{
+	return ((uint64_t)BUCKET_ENTRIES << shard->bits) / SHARD_DISK_PARTS *
+	       (SHARD_DISK_PARTS - 1);
+}
+
 static int insert(struct shard *shard, const struct page_key *key, uint32_t ref, uint32_t place,
 	uint32_t generation)
 {
@@ -364,6 +371,10 @@ static int insert(struct shard *shard, const struct page_key *key, uint32_t ref,
 
 		shm_store64(&word[1], (uint64_t)generation << 32 | place);
 		return 0;
+	}
+	if (place_on_disk(place) && shard->entries >= shard_disk_max(shard)) {
+		shard->dropped++;
+		return -ENOSPC;
 	}
 	for (unsigned depth = 0; depth <= 2; depth++) {
 		if (depth == 0 ? cell_free(shard, first, &cell)

@@ -11,6 +11,12 @@
 #include "engine/abi/map.h"
 #include "numa/huge.h"
 
+/*
+ * The last of this many parts of the shard is for pages in memory: they are found faster, and
+ * without an entry no reader finds them at all.
+ */
+#define SHARD_DISK_PARTS 4u
+
 struct shard_state;
 
 struct shard {

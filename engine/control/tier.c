@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "config/log.h"
+#include "engine/control/directory.h"
 #include "engine/control/loop.h"
 #include "engine/control/publish.h"
 #include "engine/control/warm.h"
@@ -26,9 +27,9 @@ void *tier_memory(const struct control *control, uint32_t place)
 
 bool tier_has(struct tier *t, const struct page_key *key, uint32_t length)
 {
-	uint32_t found;
+	struct disk_page page;
 
-	return disk_find(t->disk, key, &found) && found == length;
+	return disk_find(t->disk, key, &page) && page.length == length;
 }
 
 /* ---- removal --------------------------------------------------------------------------------- */
@@ -110,7 +111,7 @@ enum forget_state tier_forget(struct control *control, const struct page_key *ke
 {
 	struct tier *t = control->tier;
 	struct tier_spill *spill;
-	uint32_t length;
+	struct disk_page page;
 
 	*ret_had = false;
 	if (!t)
@@ -120,7 +121,7 @@ enum forget_state tier_forget(struct control *control, const struct page_key *ke
 	if (t->state == TIER_SERVING) {
 		tier_promote_cancel(t, key);
 		spill = tier_spilling(t, key);
-		*ret_had = disk_find(t->disk, key, &length) || spill;
+		*ret_had = disk_find(t->disk, key, &page) || spill;
 		if (spill)
 			spill->removed = true;
 	}
@@ -131,13 +132,13 @@ void tier_replaced(struct control *control, const struct page_key *key, uint32_t
 {
 	struct tier *t = control->tier;
 	const struct tier_spill *spill;
-	uint32_t found;
+	struct disk_page page;
 	bool had;
 
 	if (!t || t->state != TIER_SERVING)
 		return;
 	spill = tier_spilling(t, key);
-	if ((disk_find(t->disk, key, &found) && found != length) ||
+	if ((disk_find(t->disk, key, &page) && page.length != length) ||
 		(spill && spill->request.length != length))
 		(void)tier_forget(control, key, NULL, &had);
 }
@@ -163,6 +164,8 @@ unsigned tier_reap(struct tier *t)
 
 	for (; (request = disk_reap(t->disk)); n++)
 		finished(t, request);
+	t->lost_due = true;
+	tier_replies_send(t);
 	return n;
 }
 
@@ -210,6 +213,7 @@ static void on_tick(evutil_socket_t fd, short what, void *context)
 	t->ticking = false;
 	tier_pins_end(t, now_ns);
 	tier_promote_expire(t, now_ns);
+	tier_replies_send(t);
 	if (t->pins || !TAILQ_EMPTY(&t->writing) || !TAILQ_EMPTY(&t->reading))
 		tier_tick(t);
 }
@@ -237,6 +241,9 @@ unsigned tier_turn(struct control *control)
 		work += tier_promote(t, clock_now_ns());
 	if (t->spill_due)
 		work += tier_spill(t);
+	if (t->lost_due)
+		work += tier_lost(t);
+	tier_replies_send(t);
 	return work;
 }
 
@@ -310,6 +317,7 @@ static void on_opened(evutil_socket_t fd, short what, void *context)
 			"disk: no path can be used (%s); the engine runs without a disk: set disk.paths, then restart it",
 			strerror(-t->opened_rc));
 	t->spill_due = true;
+	directory_disk_opened(t->control);
 }
 
 /* Splits disk.paths. 0, or -EINVAL after logging. */
@@ -355,6 +363,7 @@ static void tier_free(struct tier *t)
 			event_free(events[i]);
 	if (t->opened_fd >= 0)
 		close(t->opened_fd);
+	tier_replies_close(t);
 	free(t);
 }
 

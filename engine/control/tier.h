@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The disk tier as the control plane runs it: pages that eviction will take soon are written to the
- * segment log of engine/disk (spill), and a page that a client of this host requests comes back
- * into a slot of a pool (promote). The control plane's thread only; engine/disk has threads of its
+ * segment log of engine/disk (spill), and a page that a client of any host requests comes back into
+ * a slot of a pool (promote). The control plane's thread only; engine/disk has threads of its
  * own, and a helper thread opens it. Without disk.paths there is no tier: control->tier is NULL.
  *
  *   tier.c          open and close, what the disk has finished, timers, the report
  *   tier_spill.c    pages that are written
  *   tier_promote.c  pages that come back, and the requests that wait for them
  *   tier_flush.c    pages that are written at the stop
+ *   tier_remote.c   requests of other engines
+ *   tier_entries.c  which pages are on disk, for the directory
  *   tier_pin.c      pages that stay in memory until their requester has read them
  *
  * Who owns a slot. A slot that is being read into is a credit of the tier (state CREDIT), until
@@ -27,6 +29,8 @@
 
 struct pool_victim;
 struct publish_channel;
+struct rpc_link;
+struct tier_reply; /* private to tier_remote.c */
 
 #define TIER_KEYS 4096u /* chains of each hash table; a power of two */
 /* share of the pools that is being written: what a path that hangs can keep from being used */
@@ -44,6 +48,8 @@ struct publish_channel;
 #define TIER_SLOW_US 500000         /* between two looks at the state of the paths */
 #define TIER_TICK_US 10000 /* between two looks at deadlines, while requests wait or pins exist */
 #define TIER_SOON_US 1000  /* the same, while pages wait for a slot */
+#define TIER_REMOTE_MAX 8192u /* requests of other hosts that wait; further ones are refused */
+#define TIER_LOST_BURST 256u  /* pages that left the disk, whose entries one turn removes */
 
 enum tier_state { TIER_OPENING, TIER_SERVING, TIER_FAILED };
 
@@ -63,7 +69,10 @@ struct tier_spill {
 struct tier_waiter {
 	STAILQ_ENTRY(tier_waiter) next;
 	uint64_t deadline_ns;
-	uint32_t answer; /* number of publish_later() */
+	uint32_t answer;       /* number of publish_later(); of a client of this host */
+	bool remote;           /* of a client of another host: */
+	struct rpc_link *link; /* to answer on; NULL: it has closed */
+	uint64_t id;           /* PromotePage.id */
 };
 
 enum promote_state {
@@ -127,7 +136,7 @@ struct tier {
 	TAILQ_HEAD(, tier_spill) spills; /* oldest first */
 	uint64_t spill_bytes, spill_bytes_max;
 	uint32_t spill_count;
-	bool spill_due;
+	bool spill_due, lost_due;
 
 	/* tier_promote.c */
 	LIST_HEAD(, tier_promote) promote_of[TIER_KEYS];
@@ -136,6 +145,10 @@ struct tier {
 	bool promote_due;
 	/* bytes of pages in PROMOTE_WANTED and PROMOTE_READING, and of those pinned */
 	uint64_t pinned_bytes, pinned_bytes_max;
+
+	/* tier_remote.c: requests that wait, and the answer that is being filled */
+	unsigned remote;
+	struct tier_reply *reply;
 
 	/* tier_pin.c */
 	LIST_HEAD(, tier_pin) pin_of[TIER_KEYS];
@@ -153,8 +166,20 @@ unsigned tier_turn(struct control *control);
 
 /* A page was published: its size class may now be so full that pages must be written. */
 void tier_published(struct control *control);
-/* The page is about to be evicted: written now, if it was not and the budget allows. */
-void tier_evicting(struct control *control, const struct pool_victim *page);
+/*
+ * The page is about to be evicted: written now, if it was not and the budget allows. True, and the
+ * page: it is on disk already.
+ */
+bool tier_evicting(
+	struct control *control, const struct pool_victim *page, struct disk_page *ret_page);
+/* True, and the page, if the key is on disk and the disk serves. */
+bool tier_find(struct control *control, const struct page_key *key, struct disk_page *ret_page);
+/* As disk_walk(); nothing without a disk that serves. */
+unsigned tier_walk(
+	struct control *control, uint64_t *cursor, unsigned max, struct disk_page *ret_pages);
+/* Number of pages on disk, as of the last report, and the end of tier_walk(). */
+uint64_t tier_pages(const struct control *control);
+uint64_t tier_walk_end(const struct control *control);
 /*
  * The page of `key` is to be forgotten, on disk too: see publish_forget(). *ret_had: it was on
  * disk. To be called after the page has left the index.
@@ -166,8 +191,15 @@ void tier_replaced(struct control *control, const struct page_key *key, uint32_t
 /* Serves CTL_PROMOTE. */
 void tier_serve(
 	struct control *control, struct publish_channel *c, struct ctl_op *op, uint64_t now_ns);
-/* A client of this host has read the page at `place`. */
+/*
+ * A client has read the page at `place`. generation 0: of another host, whose message has none; a
+ * pinned page is not evicted, so the place is enough.
+ */
 void tier_touched(struct control *control, uint32_t place, uint32_t generation);
+/* A get may follow: brings the page into memory if there is room. */
+void tier_hint(struct control *control, const struct page_key *key);
+/* The link has closed: requests that came on it are not answered. */
+void tier_link_down(struct control *control, const struct rpc_link *link);
 
 /* ---- the state of the tier, for reports ------------------------------------------------------ */
 
@@ -211,6 +243,31 @@ void tier_spilled(struct tier *t, struct tier_spill *spill);
 struct tier_spill *tier_spilling(struct tier *t, const struct page_key *key);
 /* Takes writes that a path will never answer out of the budget. */
 void tier_spills_old(struct tier *t, uint64_t now_ns);
+
+/* What the tier knows about a key. */
+struct tier_found {
+	bool written; /* the page is on disk */
+	bool writing; /* it is being written */
+	uint32_t length;
+};
+void tier_look(struct tier *t, const struct page_key *key, struct tier_found *ret);
+/*
+ * The answer that needs no disk; false: the page must be read, by tier_bring(). `length` 0: an
+ * exists. The tier may be NULL.
+ */
+bool tier_known(struct control *control, const struct page_key *key, uint32_t length,
+	const struct tier_found *found, struct ctl_done *ret);
+/* Brings the page into memory for `waiter`, which the tier then owns; NULL: as a hint. */
+void tier_bring(struct tier *t, const struct page_key *key, const struct tier_found *found,
+	struct tier_waiter *waiter);
+/* Answers a waiter with `remote`, before it is freed. */
+void tier_reply(struct tier *t, const struct tier_waiter *waiter, const struct ctl_done *done);
+/* Sends the answers that were collected. */
+void tier_replies_send(struct tier *t);
+void tier_replies_close(struct tier *t);
+
+/* Removes the entries of pages that have left the disk and are not in memory. Returns how many. */
+unsigned tier_lost(struct tier *t);
 
 /* Takes slots for pages that wait for one, and submits their reads. */
 unsigned tier_promote(struct tier *t, uint64_t now_ns);

@@ -26,7 +26,7 @@ static struct tier_pin *pin_find(struct tier *t, uint32_t place, uint32_t genera
 	struct tier_pin *pin;
 
 	LIST_FOREACH (pin, &t->pin_of[tier_chain(place)], same)
-		if (pin->place == place && pin->generation == generation)
+		if (pin->place == place && (generation == 0 || pin->generation == generation))
 			return pin;
 	return NULL;
 }

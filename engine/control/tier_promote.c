@@ -26,7 +26,10 @@
 
 static void answer(struct tier *t, struct tier_waiter *waiter, const struct ctl_done *done)
 {
-	publish_later_answer(t->control->publish, waiter->answer, done);
+	if (waiter->remote)
+		tier_reply(t, waiter, done);
+	else
+		publish_later_answer(t->control->publish, waiter->answer, done);
 	free(waiter);
 }
 
@@ -370,19 +373,18 @@ static struct tier_promote *promote_new(struct tier *t, const struct page_key *k
 	return promote;
 }
 
-/* Brings the page into memory, if `waiter` is not NULL for it, else as a hint. */
-static void bring(struct tier *t, const struct page_key *key, uint32_t length, bool written,
+void tier_bring(struct tier *t, const struct page_key *key, const struct tier_found *found,
 	struct tier_waiter *waiter)
 {
 	struct tier_promote *promote = promote_find(t, key);
 
 	if (!promote) {
-		if (!waiter && (!written || !cap_has(t, tier_bytes(length))))
+		if (!waiter && (!found->written || !cap_has(t, tier_bytes(found->length))))
 			return; /* a hint is not worth waiting */
-		promote = promote_new(t, key, length);
+		promote = promote_new(t, key, found->length);
 		if (promote && !waiter)
 			promote->until_ns = clock_now_ns() + TIER_HINT_NS;
-		if (promote && written)
+		if (promote && found->written)
 			want(t, promote);
 		else if (promote)
 			enter(t, promote, PROMOTE_WRITING);
@@ -396,11 +398,25 @@ static void bring(struct tier *t, const struct page_key *key, uint32_t length, b
 	tier_tick(t);
 }
 
-/* The answer that needs no disk; false: the page must be read. */
-static bool known(struct control *control, const struct ctl_op *op, bool found, uint32_t length,
-	struct ctl_done *ret)
+void tier_look(struct tier *t, const struct page_key *key, struct tier_found *ret)
 {
-	const struct index_entry *e = index_find(control->index, &op->key);
+	const struct tier_spill *spill;
+	struct disk_page page;
+
+	*ret = (struct tier_found){0};
+	if (!t || t->state != TIER_SERVING)
+		return;
+	ret->written = disk_find(t->disk, key, &page);
+	spill = ret->written ? NULL : tier_spilling(t, key);
+	ret->writing = spill != NULL;
+	ret->length = ret->written ? page.length : spill ? spill->request.length : 0;
+}
+
+bool tier_known(struct control *control, const struct page_key *key, uint32_t length,
+	const struct tier_found *found, struct ctl_done *ret)
+{
+	const struct index_entry *e = index_find(control->index, key);
+	bool here = found->written || found->writing;
 
 	*ret = (struct ctl_done){.status = OP_MISS};
 	if (e) {
@@ -412,37 +428,40 @@ static bool known(struct control *control, const struct ctl_op *op, bool found, 
 			.length = e->length};
 		return true;
 	}
-	if (!found)
+	if (!here)
 		control->counter[COUNTER_disk_misses]++;
-	else if (op->count)
-		*ret = (struct ctl_done){.status = OP_HIT, .length = length};
-	else if (op->length != length)
+	else if (!length)
+		*ret = (struct ctl_done){.status = OP_HIT, .length = found->length};
+	else if (length != found->length)
 		ret->status = OP_INVALID; /* as for a page in memory of another length */
-	return !found || op->count || op->length != length;
+	return !here || !length || length != found->length;
+}
+
+void tier_hint(struct control *control, const struct page_key *key)
+{
+	struct tier_found found;
+
+	tier_look(control->tier, key, &found);
+	if (found.written && !index_find(control->index, key))
+		tier_bring(control->tier, key, &found, NULL);
 }
 
 void tier_serve(
 	struct control *control, struct publish_channel *c, struct ctl_op *op, uint64_t now_ns)
 {
-	struct tier *t = control->tier;
 	struct publish *p = control->publish;
-	const struct tier_spill *spill = NULL;
-	bool written = false, hit;
 	struct tier_waiter *waiter;
-	uint32_t length = 0;
+	struct tier_found found;
 	struct ctl_done done;
 
-	if (t && t->state == TIER_SERVING) {
-		written = disk_find(t->disk, &op->key, &length);
-		spill = written ? NULL : tier_spilling(t, &op->key);
-		if (spill)
-			length = spill->request.length;
-	}
-	hit = written || spill;
-	if (known(control, op, hit, length, &done)) {
+	tier_look(control->tier, &op->key, &found);
+	/* no page has this length: OP_INVALID if the key is there */
+	if (!op->count && !op->length)
+		op->length = UINT32_MAX;
+	if (tier_known(control, &op->key, op->count ? 0 : op->length, &found, &done)) {
 		publish_answer(p, c, op, &done);
-		if (hit && op->count && !done.generation)
-			bring(t, &op->key, length, written, NULL);
+		if (op->count && !done.generation)
+			tier_hint(control, &op->key);
 		return;
 	}
 	waiter = calloc(1, sizeof(*waiter));
@@ -456,5 +475,5 @@ void tier_serve(
 	waiter->deadline_ns = op->deadline_ns < now_ns + PUBLISH_DEADLINE_NS
 				      ? op->deadline_ns
 				      : now_ns + PUBLISH_DEADLINE_NS;
-	bring(t, &op->key, length, written, waiter);
+	tier_bring(control->tier, &op->key, &found, waiter);
 }

@@ -7,6 +7,7 @@
  */
 #include <stdlib.h>
 
+#include "engine/control/directory.h"
 #include "engine/control/publish.h"
 #include "engine/control/scrub.h"
 #include "engine/control/tier.h"
@@ -126,20 +127,25 @@ void tier_published(struct control *control)
 		control->tier->spill_due = true;
 }
 
-void tier_evicting(struct control *control, const struct pool_victim *page)
+bool tier_evicting(
+	struct control *control, const struct pool_victim *page, struct disk_page *ret_page)
 {
 	struct tier *t = control->tier;
+	bool spilling = false;
 
 	if (!t)
-		return;
+		return false;
 	t->spill_due = true;
 	if (t->state == TIER_SERVING) {
-		if (pool_clean(control->rail[place_rail(page->place)].pool, page->place,
-			    page->generation) ||
-			tier_has(t, &page->key, page->length) || tier_spill_start(t, page))
-			return;
+		if (disk_find(t->disk, &page->key, ret_page) && ret_page->length == page->length)
+			return true;
+		/* A clean page may have been recycled on disk since. One that is being written is
+		 * not written again. */
+		spilling = tier_spilling(t, &page->key) || tier_spill_start(t, page);
 	}
-	control->counter[COUNTER_disk_drops]++;
+	if (!spilling)
+		control->counter[COUNTER_disk_drops]++;
+	return false;
 }
 
 /* The page in memory was damaged before it was written, which the disk has refused. */
@@ -164,6 +170,7 @@ void tier_spilled(struct tier *t, struct tier_spill *spill)
 	bool on_disk =
 		request->status == DISK_OK ||
 		(request->status == DISK_EXISTS && tier_has(t, &request->key, request->length));
+	struct disk_page page;
 
 	pool_write_end(control->rail[place_rail(spill->place)].pool, spill->place,
 		spill->generation, on_disk);
@@ -179,6 +186,8 @@ void tier_spilled(struct tier *t, struct tier_spill *spill)
 	t->spill_count--;
 	t->spill_due = true;
 	tier_written(t, &request->key, on_disk);
+	if (!e && !spill->removed && disk_find(t->disk, &request->key, &page))
+		(void)directory_on_disk(control, &page); /* it was evicted while it was written */
 	if (request->status == DISK_CORRUPT)
 		spill_corrupt(t, spill);
 	free(spill);

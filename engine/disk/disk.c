@@ -65,7 +65,7 @@ static void publish(struct disk *disk)
 	struct store *store = &disk->store;
 	struct disk_report *report = &disk->report;
 	uint64_t index = disk_index_bytes(&store->index, &report->pages);
-	bool finished = !STAILQ_EMPTY(&store->finished);
+	bool finished = !STAILQ_EMPTY(&store->finished) || disk_index_has_lost(&store->index);
 
 	pthread_mutex_lock(&disk->lock);
 	STAILQ_CONCAT(&disk->finished, &store->finished);
@@ -73,6 +73,7 @@ static void publish(struct disk *disk)
 	report->index_bytes = index;
 	report->dropped_queue = store->dropped_queue;
 	report->dropped_budget = store->dropped_budget;
+	report->lost_unknown = store->index.lost_unknown;
 	for (unsigned i = 0; i < store->paths; i++) {
 		const struct device_io *io;
 
@@ -224,6 +225,7 @@ int disk_open(const struct disk_options *options, struct disk **ret_disk)
 	rc = disk->wake_fd < 0 || disk->ready_fd < 0 ? -EMFILE
 						     : store_recover(&disk->store, segments);
 	if (!rc) {
+		disk_index_keep_lost(&disk->store.index);
 		publish(disk);
 		sigfillset(&all);
 		pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -242,14 +244,24 @@ int disk_open(const struct disk_options *options, struct disk **ret_disk)
 	return 0;
 }
 
-bool disk_find(struct disk *disk, const struct page_key *key, uint32_t *ret_length)
+bool disk_find(struct disk *disk, const struct page_key *key, struct disk_page *ret_page)
 {
 	struct disk_index_found found;
 
 	if (!disk_index_find(&disk->store.index, key, &found))
 		return false;
-	*ret_length = found.length;
+	*ret_page = (struct disk_page){*key, found.place, found.generation, found.length};
 	return true;
+}
+
+unsigned disk_walk(struct disk *disk, uint64_t *cursor, unsigned max, struct disk_page *ret_pages)
+{
+	return disk_index_walk(&disk->store.index, cursor, max, ret_pages);
+}
+
+unsigned disk_lost(struct disk *disk, unsigned max, struct disk_page *ret_pages)
+{
+	return disk_index_lost(&disk->store.index, max, ret_pages);
 }
 
 void disk_submit(struct disk *disk, struct disk_request *request)

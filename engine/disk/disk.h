@@ -50,6 +50,17 @@ enum disk_status {
 	DISK_CORRUPT, /* write: the bytes do not have the CRC of the request; nothing was written */
 };
 
+/*
+ * A page on disk. (place, generation) is its name in directory entries, where `place` has the rail
+ * number PLACE_DISK: low bits of the segment's random epoch, then segment and unit. It is the same
+ * after a restart, and different when the key is written anew. generation is never 0.
+ */
+struct disk_page {
+	struct page_key key;
+	uint32_t place, generation;
+	uint32_t length; /* bytes */
+};
+
 struct disk_request {
 	/* set by the caller */
 	enum disk_op op;
@@ -114,6 +125,7 @@ struct disk_report {
 	uint32_t pages;       /* in the index */
 	uint64_t index_bytes; /* memory of the index */
 	uint64_t dropped_queue, dropped_budget;
+	uint64_t lost_unknown; /* pages that disk_lost() does not report, for want of memory */
 };
 
 struct disk;
@@ -123,12 +135,22 @@ struct disk;
  * service; the call fails only if none is usable. Returns 0 or -errno.
  */
 int disk_open(const struct disk_options *options, struct disk **ret_disk);
-/* True, and the length of the page, if the key is on disk. */
-bool disk_find(struct disk *disk, const struct page_key *key, uint32_t *ret_length);
+/* True, and the page, if the key is on disk. */
+bool disk_find(struct disk *disk, const struct page_key *key, struct disk_page *ret_page);
+/*
+ * Copies pages on disk, starting at *cursor (0 at first, 0 again at the end). Returns how many it
+ * copied, at most `max`. Pages that come or go meanwhile may be missed.
+ */
+unsigned disk_walk(struct disk *disk, uint64_t *cursor, unsigned max, struct disk_page *ret_pages);
+/*
+ * Takes up to `max` of the pages that have left the disk since disk_open(): removed, recycled,
+ * damaged, or on a path that failed. Returns how many; 0: none is left.
+ */
+unsigned disk_lost(struct disk *disk, unsigned max, struct disk_page *ret_pages);
 void disk_submit(struct disk *disk, struct disk_request *request);
 /* Returns the next request that is finished, or NULL. */
 struct disk_request *disk_reap(struct disk *disk);
-/* Readable when disk_reap() has something to return; disk_reap() clears it. */
+/* Readable when disk_reap() or disk_lost() has something to return; disk_reap() clears it. */
 int disk_fd(const struct disk *disk);
 void disk_report(struct disk *disk, struct disk_report *ret_report);
 /*

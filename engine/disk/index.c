@@ -13,6 +13,7 @@
 #define LOAD 3u           /* pages per chain */
 #define LIVE (1u << 31)
 #define EMPTY_STEP 64u /* pages that are removed while the lock is held */
+#define WALK_LOOK 4u   /* entries that a walk looks at for each page that it may copy */
 static_assert(PAGE_BYTES_MAX <= LIVE, "length - 1 leaves the upper bit");
 
 static struct disk_index_page *page_at(struct disk_index *index, uint32_t id)
@@ -81,9 +82,32 @@ void disk_index_close(struct disk_index *index)
 	}
 	for (uint32_t i = 0; i < index->chunks; i++)
 		free(index->chunk[i]);
+	free(index->lost);
 	free(index->segment);
 	free(index->chunk);
 	pthread_mutex_destroy(&index->lock);
+}
+
+/* The name of the page in directory entries: struct disk_page. */
+static uint32_t place_of(const struct disk_index *index, uint32_t id)
+{
+	return place_make(PLACE_DISK, index->segment[id >> 16].epoch);
+}
+
+static uint32_t generation_of(const struct disk_index *index, uint32_t id)
+{
+	return (id & 0xffff0000) | index->segment[id >> 16].unit[id & 0xffff];
+}
+
+static struct disk_page page_named(struct disk_index *index, uint32_t id)
+{
+	const struct disk_index_page *page = page_at(index, id);
+	struct disk_page named = {.place = place_of(index, id),
+		.generation = generation_of(index, id),
+		.length = (page->length & ~LIVE) + 1};
+
+	memcpy(&named.key, page->key, sizeof(named.key));
+	return named;
 }
 
 bool disk_index_find(
@@ -106,7 +130,9 @@ bool disk_index_find(
 			.segment = id >> 16,
 			.unit = segment->unit[id & 0xffff],
 			.length = (page->length & ~LIVE) + 1,
-			.crc = page->crc};
+			.crc = page->crc,
+			.place = place_of(index, id),
+			.generation = generation_of(index, id)};
 		found = true;
 	}
 	pthread_mutex_unlock(&index->lock);
@@ -197,11 +223,34 @@ out:
 	return id;
 }
 
+/*
+ * Records a page that leaves the table. The records need no limit: a page takes about as much
+ * memory in the table as in this vector.
+ */
+static void lost_add(struct disk_index *index, uint32_t id)
+{
+	if (!index->lost_kept)
+		return;
+	if (index->lost_count == index->lost_room) {
+		uint32_t room = index->lost_room ? 2 * index->lost_room : 1024;
+		struct disk_page *more = realloc(index->lost, room * sizeof(*more));
+
+		if (!more) {
+			index->lost_unknown++;
+			return;
+		}
+		index->lost = more;
+		index->lost_room = room;
+	}
+	index->lost[index->lost_count++] = page_named(index, id);
+}
+
 static void unlink_page(struct disk_index *index, uint32_t id)
 {
 	struct disk_index_page *page = page_at(index, id);
 	uint32_t *at = head_at(index, bucket_of(index, hash(page->key)));
 
+	lost_add(index, id);
 	while (*at != id)
 		at = &page_at(index, *at)->next;
 	*at = page->next;
@@ -247,6 +296,70 @@ void disk_index_trim(struct disk_index *index, uint32_t number)
 	pthread_mutex_unlock(&index->lock);
 }
 
+void disk_index_epoch(struct disk_index *index, uint32_t number, uint64_t epoch)
+{
+	pthread_mutex_lock(&index->lock);
+	index->segment[number].epoch = (uint32_t)epoch & (PAGE_UNITS_MAX - 1);
+	pthread_mutex_unlock(&index->lock);
+}
+
+unsigned disk_index_walk(
+	struct disk_index *index, uint64_t *cursor, unsigned max, struct disk_page *ret_pages)
+{
+	uint64_t number = *cursor >> 16, at = *cursor & 0xffff;
+	unsigned n = 0, looks = max * WALK_LOOK;
+
+	pthread_mutex_lock(&index->lock);
+	while (number < index->segments && n < max && looks--) {
+		const struct disk_index_segment *segment = &index->segment[number];
+
+		if (at >= segment->pages) {
+			number++;
+			at = 0;
+			continue;
+		}
+		if (segment->page[at].length & LIVE)
+			ret_pages[n++] = page_named(index, (uint32_t)(number << 16 | at));
+		at++;
+	}
+	pthread_mutex_unlock(&index->lock);
+	*cursor = number < index->segments ? number << 16 | at : 0;
+	return n;
+}
+
+void disk_index_keep_lost(struct disk_index *index)
+{
+	pthread_mutex_lock(&index->lock);
+	index->lost_kept = true;
+	pthread_mutex_unlock(&index->lock);
+}
+
+unsigned disk_index_lost(struct disk_index *index, unsigned max, struct disk_page *ret_pages)
+{
+	unsigned n = 0;
+
+	pthread_mutex_lock(&index->lock);
+	while (n < max && index->lost_at < index->lost_count)
+		ret_pages[n++] = index->lost[index->lost_at++];
+	if (index->lost && index->lost_at == index->lost_count) {
+		free(index->lost);
+		index->lost = NULL;
+		index->lost_at = index->lost_count = index->lost_room = 0;
+	}
+	pthread_mutex_unlock(&index->lock);
+	return n;
+}
+
+bool disk_index_has_lost(struct disk_index *index)
+{
+	bool rc;
+
+	pthread_mutex_lock(&index->lock);
+	rc = index->lost_at < index->lost_count;
+	pthread_mutex_unlock(&index->lock);
+	return rc;
+}
+
 uint64_t disk_index_bytes(struct disk_index *index, uint32_t *ret_pages)
 {
 	uint64_t bytes;
@@ -257,6 +370,7 @@ uint64_t disk_index_bytes(struct disk_index *index, uint32_t *ret_pages)
 	for (uint32_t i = 0; i < index->segments; i++)
 		bytes += index->segment[i].room *
 			 (sizeof(struct disk_index_page) + sizeof(uint16_t));
+	bytes += index->lost_room * sizeof(*index->lost);
 	*ret_pages = index->pages;
 	pthread_mutex_unlock(&index->lock);
 	return bytes;

@@ -15,7 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/abi/page.h"
+#include "engine/disk/disk.h"
 
 #define INDEX_NONE UINT32_MAX
 
@@ -32,7 +32,8 @@ struct disk_index_segment {
 	struct disk_index_page *page;
 	uint16_t *unit; /* where the page starts in its segment */
 	uint32_t pages, room;
-	uint32_t life; /* incremented when the segment is emptied: an id of before is not valid */
+	uint32_t life;  /* incremented when the segment is emptied: an id of before is not valid */
+	uint32_t epoch; /* low bits of segment.epoch: part of the names of its pages */
 };
 
 struct disk_index {
@@ -42,6 +43,11 @@ struct disk_index {
 	uint32_t **chunk; /* heads of the chains, in chunks */
 	uint32_t chunks, buckets;
 	uint32_t pages; /* pages in the table */
+	/* pages that left the table since disk_index_lost(): a vector, read from `lost_at` on */
+	struct disk_page *lost;
+	uint32_t lost_at, lost_count, lost_room;
+	bool lost_kept;        /* false: they are not recorded (start) */
+	uint64_t lost_unknown; /* pages that left without memory for their record */
 };
 
 /* A page as it was found. */
@@ -49,6 +55,7 @@ struct disk_index_found {
 	uint32_t id; /* segment << 16 | position */
 	uint32_t life;
 	uint32_t segment, unit, length, crc;
+	uint32_t place, generation; /* its name: struct disk_page */
 };
 
 /* Returns 0 or -ENOMEM. `segments` is at most DISK_SEGMENTS_MAX. */
@@ -67,6 +74,19 @@ void disk_index_remove(struct disk_index *index, const struct disk_index_found *
 void disk_index_empty(struct disk_index *index, uint32_t segment);
 /* Gives back the memory that a full segment does not need. */
 void disk_index_trim(struct disk_index *index, uint32_t segment);
+/* The segment begins a life, or was found with this epoch; it has no pages. */
+void disk_index_epoch(struct disk_index *index, uint32_t segment, uint64_t epoch);
+/*
+ * Copies pages of the table, starting at *cursor (0 at first, 0 again at the end). Returns how many
+ * it copied, at most `max`; it looks at a limited number of entries only.
+ */
+unsigned disk_index_walk(
+	struct disk_index *index, uint64_t *cursor, unsigned max, struct disk_page *ret_pages);
+/* From now on pages that leave the table are recorded for disk_index_lost(). */
+void disk_index_keep_lost(struct disk_index *index);
+/* Takes up to `max` of the pages that have left the table, the first ones first. */
+unsigned disk_index_lost(struct disk_index *index, unsigned max, struct disk_page *ret_pages);
+bool disk_index_has_lost(struct disk_index *index);
 /* Bytes of memory of the index, and pages in it. */
 uint64_t disk_index_bytes(struct disk_index *index, uint32_t *ret_pages);
 

@@ -221,6 +221,7 @@ static void adopt_segments(struct recovery *recovery, unsigned number)
 							     : SEGMENT_FREE;
 		segment->ordinal = from->ordinal;
 		segment->epoch = from->epoch;
+		disk_index_epoch(&recovery->store->index, path->first + i, from->epoch);
 		for (uint32_t b = 0; b < from->blocks; b++)
 			for (uint32_t e = 0; e < from->block[b].entries; e++)
 				if (!from->block[b].entry[e].length &&

@@ -162,6 +162,7 @@ static void open_start(struct store_path *path, uint32_t number)
 		.epoch = store->random(store->random_context),
 		.ordinal = ++path->ordinal,
 		.previous = path->kept};
+	disk_index_epoch(&store->index, path->first + number, segment->epoch);
 	path->kept = segment->ordinal;
 	path->next = number;
 	memset(block, 0, sizeof(*block));

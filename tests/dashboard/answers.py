@@ -25,8 +25,8 @@ entries_dropped entries_stale publishes_deferred sets_partial owners_suspected r
 pages_used_remotely messages_in messages_out messages_bad summaries_asked summaries_sent
 clients_attached clients_refused clients_silent members_joined members_died
 members_refused credits_late leases_expired disk_spills disk_drops disk_hits disk_promotes
-disk_misses disk_refused pages_adopted pages_scrubbed pages_corrupt pages_reported
-reads_corrupt members_kept entries_kept""".split()
+disk_misses disk_hits_remote disk_asks disk_asks_failed disk_refused pages_adopted pages_scrubbed
+pages_corrupt pages_reported reads_corrupt members_kept entries_kept""".split()
 DISK = """pages index_bytes bytes used_bytes bytes_written bytes_read errors paths_out spills
 spill_bytes promotes promotes_waiting pins pinned_bytes""".split()
 RESULTS = "hit miss stale unreachable timeout no_space other".split()

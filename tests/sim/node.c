@@ -13,6 +13,7 @@
 #include "engine/control/scrub.h"
 #include "engine/control/view.h"
 #include "tests/sim/world.h"
+#include "tests/unit/control/tier_stub.h"
 
 /* ---- stubs of other parts of the control plane ----------------------------------------------- */
 
@@ -26,6 +27,13 @@ ssize_t getrandom(void *buffer, size_t bytes, unsigned flags)
 	for (size_t i = 0; i < bytes; i++)
 		to[i] = (uint8_t)world_random();
 	return (ssize_t)bytes;
+}
+
+static const struct disk_page *tier_stub_pages(const struct control *control, unsigned *ret_count)
+{
+	(void)control;
+	*ret_count = 0;
+	return NULL;
 }
 
 void publish_touched(struct control *control, uint32_t place)

@@ -133,6 +133,10 @@ struct fake {
 	unsigned segments_max,
 		in_flight_max; /* most segments of an op; most slots in use in a ring */
 	struct ctl_op last_stale;
+	/* CTL_PROMOTE and CTL_WANT: how many came, the last one, and where promoted pages are */
+	unsigned promotes, wants;
+	struct ctl_op last_promote;
+	uint32_t promote_place, promote_generation;
 };
 
 void fake_start(struct fake *f);

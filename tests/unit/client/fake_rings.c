@@ -351,8 +351,12 @@ static void obey(struct fake *f, struct fake_channel *ch, const struct ctl_op *o
 		f->stales++;
 		f->last_stale = *op;
 	}
+	f->promotes += op->kind == CTL_PROMOTE;
+	f->wants += op->kind == CTL_WANT;
+	if (op->kind == CTL_PROMOTE || op->kind == CTL_WANT)
+		f->last_promote = *op;
 	if (status == FAKE_HOLD || op->kind == CTL_TOUCH || op->kind == CTL_RETURN ||
-		op->kind == CTL_STALE)
+		op->kind == CTL_STALE || op->kind == CTL_WANT)
 		return;
 	if (status != FAKE_DO) {
 		for (unsigned k = 0; k < (op->kind == CTL_CREDIT ? op->count : 1); k++)
@@ -361,6 +365,8 @@ static void obey(struct fake *f, struct fake_channel *ch, const struct ctl_op *o
 	}
 	if (op->kind == CTL_CREDIT) {
 		grant(f, ch, op);
+	} else if (op->kind == CTL_PROMOTE) {
+		ctl_done(ch, op, OP_HIT, f->promote_place, f->promote_generation);
 	} else if (op->kind == CTL_PUBLISH) {
 		f->publishes++;
 		if (op->has_crc)

@@ -142,7 +142,7 @@ static void a_place_that_a_holder_does_not_have_is_not_read(void **state)
 
 	(void)state;
 	name_of_a_and_b("place", name);
-	insert(name, FAKE_A, FAKE_REF(FAKE_A), place_make(15, 1));
+	insert(name, FAKE_A, FAKE_REF(FAKE_A), place_make(14, 1));
 	insert(name, FAKE_B, FAKE_REF(FAKE_SELF), place_make(0, PAGE_UNITS_MAX - 1));
 	expect(name);
 	assert_int_equal(times("the member has no place with this number"), 2);
@@ -151,6 +151,18 @@ static void a_place_that_a_holder_does_not_have_is_not_read(void **state)
 	insert(name, FAKE_B, FAKE_REF(FAKE_B), place_make(0, PAGE_UNITS_MAX - 1));
 	expect(name);
 	assert_int_equal(times("\"state\":\"unreachable\",\"why\":\"the READ was refused\""), 1);
+}
+
+static void a_place_on_a_disk_has_no_head_to_read(void **state)
+{
+	char name[FAKE_NAME_BYTES];
+
+	(void)state;
+	name_of_a_and_b("disk", name);
+	insert(name, FAKE_A, FAKE_REF(FAKE_B), place_make(PLACE_DISK, 77));
+	expect(name);
+	assert_int_equal(times("\"state\":\"on disk\",\"why\":\"\""), 1);
+	assert_int_equal(SEEN(head_reads), 0);
 }
 
 /* ---- buckets and former owners --------------------------------------------------------------- */
@@ -358,6 +370,7 @@ int main(void)
 		RIG_TEST(a_page_that_left_its_place_is_evicted_there),
 		RIG_TEST(an_entry_of_an_engine_that_is_not_on_the_map_is_dead_and_no_presence),
 		RIG_TEST(a_place_that_a_holder_does_not_have_is_not_read),
+		RIG_TEST(a_place_on_a_disk_has_no_head_to_read),
 		RIG_TEST(the_second_bucket_counts_only_behind_a_full_first_one),
 		RIG_TEST(a_former_owner_is_asked_too_and_marked),
 		RIG_TEST(an_owner_that_cannot_be_asked_is_unreachable_and_not_absent),

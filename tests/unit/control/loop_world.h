@@ -23,6 +23,7 @@
 #include "engine/control/attach.h"
 #include "engine/control/connect.h"
 #include "engine/control/loop.h"
+#include "engine/control/promote.h"
 #include "engine/control/scrub.h"
 #include "engine/control/tier.h"
 #include "engine/control/view.h"
@@ -299,6 +300,7 @@ PART(etcd)
 PART(directory)
 PART(connect)
 PART(publish)
+PART(promote)
 PART(tier)
 PART(scrub)
 PART(attach)

@@ -18,13 +18,19 @@
 
 #include "engine/control/attach.h"
 #include "engine/control/directory.h"
+#include "engine/abi/message.pb-c.h"
+#include "engine/control/member.h"
+#include "engine/control/promote.h"
 #include "engine/control/publish.h"
+#include "engine/control/rpc.h"
+#include "engine/control/tier.h"
 #include "numa/clock.h"
 #include "tests/unit/control/warm_stub.h"
 
 #define POOL_BYTES (8u << 20)
 #define LIMBO_MS 20
 #define RAILS 2
+#define PEER_REF 9u
 
 /* ---- stubs ----------------------------------------------------------------------------------- */
 
@@ -38,8 +44,23 @@ static struct {
 		uint64_t cookie;
 	} held[HELD_MAX];
 	unsigned helds, published, removed, stale, forgotten, touched, reported;
+	unsigned on_disk, off_disk, opened; /* entries of pages on disk: published, removed; */
+	bool busy;
+	struct disk_page page; /* the last one of these */
 	uint32_t place, generation, ref;
 } directory;
+
+/* Messages that promote.c and tier_remote.c sent to the only peer, and the link to it. */
+static struct {
+	struct rpc_link link;
+	struct member_entry member;
+	bool full; /* the link takes no more */
+	unsigned promotes, promoteds;
+	/* the last message of each kind */
+	Pc__PromotePage asked[64];
+	Pc__PromotedPage answered[64];
+	size_t pages;
+} peer;
 
 static unsigned broken_calls;
 static uint32_t broken_channel;
@@ -76,12 +97,67 @@ void directory_publish(struct control *control, const struct page_key *key, uint
 	answer_or_hold(done, context, cookie);
 }
 
+bool directory_on_disk(struct control *control, const struct disk_page *page)
+{
+	(void)control;
+	directory.on_disk++;
+	directory.page = *page;
+	return true;
+}
+
+void directory_disk_opened(struct control *control)
+{
+	(void)control;
+	directory.opened++;
+}
+
+bool directory_busy(const struct control *control)
+{
+	(void)control;
+	return directory.busy;
+}
+
+struct rpc_link *member_link(const struct control *c, uint32_t ref)
+{
+	(void)c;
+	peer.link.member = &peer.member;
+	return ref == PEER_REF ? &peer.link : NULL;
+}
+
+bool rpc_send(struct rpc_link *link, const Pc__Message *message)
+{
+	assert_ptr_equal(link, &peer.link);
+	assert_int_equal(message->body_case, PC__MESSAGE__BODY_PROMOTE);
+	if (peer.full)
+		return false;
+	peer.promotes++;
+	peer.pages = message->promote->n_pages;
+	for (size_t i = 0; i < peer.pages && i < 64; i++)
+		peer.asked[i] = *message->promote->pages[i];
+	return true;
+}
+
+void rpc_reply(struct rpc_link *link, const Pc__Message *message)
+{
+	assert_ptr_equal(link, &peer.link);
+	assert_int_equal(message->body_case, PC__MESSAGE__BODY_PROMOTED);
+	peer.promoteds++;
+	peer.pages = message->promoted->n_pages;
+	for (size_t i = 0; i < peer.pages && i < 64; i++)
+		peer.answered[i] = *message->promoted->pages[i];
+}
+
 void directory_remove(
 	struct control *control, const struct page_key *key, uint32_t place, uint32_t generation)
 {
 	struct page_head head;
 
 	(void)key;
+	if (place_on_disk(place)) {
+		directory.off_disk++;
+		directory.page = (struct disk_page){*key, place, generation, 0};
+		return;
+	}
 	/*
 	 * The key is removed from the directory before its generation changes, so before the slot
 	 * can be overwritten.
@@ -270,6 +346,9 @@ static inline int setup(void **state)
 	(void)state;
 	memset(&control, 0, sizeof(control));
 	memset(&directory, 0, sizeof(directory));
+	memset(&peer, 0, sizeof(peer));
+	peer.member.disk = true;
+	peer.member.record.map.rails = RAILS;
 	memset(&settings, 0, sizeof(settings));
 	broken_calls = 0;
 	now = 1000000000000ull;
@@ -289,12 +368,14 @@ static inline int setup(void **state)
 	}
 	assert_int_equal(index_open(64, &control.index), 0);
 	assert_int_equal(publish_open(&control), 0);
+	assert_int_equal(promote_open(&control), 0);
 	return 0;
 }
 
 static inline int teardown(void **state)
 {
 	(void)state;
+	promote_close(&control);
 	publish_close(&control);
 	publish_free(control.publish);
 	index_close(control.index);

@@ -54,7 +54,7 @@ static void parts_close_in_reverse_and_answers_after_the_directory(void **state)
 	engine_open();
 	control_close(control);
 	assert_non_null(strstr(world.order,
-		"+view +rpc +member +seeds_file +directory +connect +publish +tier +scrub +attach RAIL_STOP RAIL_STOP -attach -scrub -tier -publish -connect -directory -seeds_file -member -rpc -view -answers -etcd -rpc_port -attach_socket"));
+		"+view +rpc +member +seeds_file +directory +connect +publish +promote +tier +scrub +attach RAIL_STOP RAIL_STOP -attach -scrub -tier -promote -publish -connect -directory -seeds_file -member -rpc -view -answers -etcd -rpc_port -attach_socket"));
 }
 
 static void socket_and_port_are_bound_before_memory_is_allocated(void **state)

@@ -44,6 +44,9 @@ struct node {
 	bool stalled; /* true: the node's event loop gets no turn, as if its host were suspended */
 	unsigned touches;
 	uint32_t touched;
+	/* the pages on its disk */
+	struct disk_page *disk;
+	unsigned disk_pages;
 	unsigned reports;
 	struct page_report reported;
 	/* removals: what the stub of the disk answers, and who waits for it */

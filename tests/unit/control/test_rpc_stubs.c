@@ -12,6 +12,7 @@
 
 #include "engine/control/attach.h"
 #include "engine/control/scrub.h"
+#include "tests/unit/control/tier_stub.h"
 
 static unsigned counts[STUB_CALLS];
 int qp_create_status, qp_connect_status, qp_error_status, qp_kill_status, cut_status;
@@ -177,6 +178,14 @@ void attach_regions_retry(struct control *control)
 {
 	(void)control;
 	regions_retried++;
+}
+
+static const struct disk_page *tier_stub_pages(const struct control *control, unsigned *ret_count)
+{
+	const struct node *n = (const struct node *)control;
+
+	*ret_count = n->disk_pages;
+	return n->disk;
 }
 
 void publish_touched(struct control *control, uint32_t place)

@@ -45,6 +45,29 @@ static unsigned buckets_read_for(const struct shard *shard, const struct page_ke
 	return bucket_has_empty(&copy) ? 1 : 2;
 }
 
+/* Pages on disk do not use up the room of pages in memory; entries that are there stay theirs. */
+static void the_last_quarter_is_for_pages_in_memory(void **state)
+{
+	struct shard shard = shard_new(1024);
+	uint64_t cells = (uint64_t)BUCKET_ENTRIES << shard.bits, n = 0;
+	uint32_t disk = place_make(PLACE_DISK, 5);
+	struct page_key key;
+
+	(void)state;
+	for (key = key_of(n); shard_insert(&shard, &key, REF, disk, 1) == 0; key = key_of(n))
+		n++;
+	assert_int_equal(shard.entries, cells / 4 * 3);
+	assert_int_equal(shard.dropped, 1);
+	assert_int_equal(shard_insert(&shard, &key, REF, 0, 1), 0);
+	/* an entry of a page in memory becomes one of a page on disk all the same */
+	assert_int_equal(shard_insert(&shard, &key, REF, disk, 9), 0);
+	key = key_of(0);
+	assert_int_equal(shard_insert(&shard, &key, REF, 7, 2), 0);
+	assert_int_equal(shard_insert(&shard, &key, REF, disk, 3), 0);
+	assert_int_equal(shard.entries, cells / 4 * 3 + 1);
+	shard_close(&shard);
+}
+
 /*
  * Measures how full tables get when an entry may be moved to make room for another one that moves.
  */
@@ -131,6 +154,7 @@ static void a_million_entries_at_half_load_all_find_room(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(the_last_quarter_is_for_pages_in_memory),
 		cmocka_unit_test(room_is_found_two_moves_away),
 		cmocka_unit_test(absent_keys_cost_one_read_again_after_long_use),
 		cmocka_unit_test(a_million_entries_at_half_load_all_find_room),

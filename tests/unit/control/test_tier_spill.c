@@ -178,7 +178,7 @@ static void a_page_that_the_disk_found_damaged_is_counted_and_taken_out(void **s
 	struct ctl_done at = store_proven(7), evicted = store_proven(8);
 	struct page_key key = key_of(8);
 	struct tier_spill *spill = spill_of(7, &at);
-	uint32_t length;
+	struct disk_page page;
 
 	(void)state;
 	end_request(&spill->request, DISK_CORRUPT);
@@ -195,7 +195,7 @@ static void a_page_that_the_disk_found_damaged_is_counted_and_taken_out(void **s
 	publish_take_away(control.publish, &key, evicted.place, evicted.generation);
 	end_request(&spill->request, DISK_CORRUPT);
 	assert_int_equal(control.counter[COUNTER_pages_corrupt], 2);
-	assert_false(disk_find(fake_disk, &key, &length));
+	assert_false(disk_find(fake_disk, &key, &page));
 	end_one(DISK_REMOVE, DISK_OK);
 }
 

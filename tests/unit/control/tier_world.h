@@ -22,6 +22,9 @@ static struct {
 	/* pages on disk; the content of page n is the byte n */
 	bool has[REQUESTS_MAX];
 	uint32_t length[REQUESTS_MAX];
+	unsigned times[REQUESTS_MAX]; /* how often it was written: part of its name */
+	struct disk_page lost[REQUESTS_MAX];
+	unsigned losts;
 	int fd, open_rc;
 	bool works; /* the disk ends writes at once */
 } fake;
@@ -37,6 +40,25 @@ static inline void on_disk(uint64_t n)
 {
 	fake.has[n] = true;
 	fake.length[n] = PAGE;
+	fake.times[n]++;
+}
+
+/* The name of page n on disk. */
+static inline struct disk_page named(uint64_t n)
+{
+	return (struct disk_page){.key = key_of(n),
+		.place = place_make(PLACE_DISK, fake.times[n]),
+		.generation = (uint32_t)n + 1,
+		.length = fake.length[n]};
+}
+
+/* Page n leaves the disk. */
+static inline void off_disk(uint64_t n)
+{
+	assert_true(fake.has[n]);
+	fake.lost[fake.losts++] = named(n);
+	fake.has[n] = false;
+	eventfd_write(fake.fd, 1);
 }
 
 /* ---- the disk -------------------------------------------------------------------------------- */
@@ -48,13 +70,37 @@ int disk_open(const struct disk_options *options, struct disk **ret_disk)
 	return fake.open_rc;
 }
 
-bool disk_find(struct disk *disk, const struct page_key *key, uint32_t *ret_length)
+bool disk_find(struct disk *disk, const struct page_key *key, struct disk_page *ret_page)
 {
 	uint64_t n = number_of(key);
 
 	(void)disk;
-	*ret_length = fake.length[n];
-	return fake.has[n];
+	if (n < REQUESTS_MAX)
+		*ret_page = named(n);
+	return n < REQUESTS_MAX && fake.has[n];
+}
+
+unsigned disk_walk(struct disk *disk, uint64_t *cursor, unsigned max, struct disk_page *ret_pages)
+{
+	unsigned n = 0;
+
+	(void)disk;
+	for (; *cursor < REQUESTS_MAX && n < max; ++*cursor)
+		if (fake.has[*cursor])
+			ret_pages[n++] = named(*cursor);
+	if (*cursor >= REQUESTS_MAX)
+		*cursor = 0;
+	return n;
+}
+
+unsigned disk_lost(struct disk *disk, unsigned max, struct disk_page *ret_pages)
+{
+	unsigned n = 0;
+
+	(void)disk;
+	while (n < max && fake.losts)
+		ret_pages[n++] = fake.lost[--fake.losts];
+	return n;
 }
 
 void disk_submit(struct disk *disk, struct disk_request *request)
@@ -184,11 +230,11 @@ static inline void end_request(struct disk_request *request, enum disk_status re
 	}
 	if (request->op == DISK_WRITE && result == DISK_OK) {
 		assert_int_equal(((unsigned char *)request->data)[0], (unsigned char)n);
-		fake.has[n] = true;
+		on_disk(n);
 		fake.length[n] = request->length;
 	}
-	if (request->op == DISK_REMOVE)
-		fake.has[n] = false;
+	if (request->op == DISK_REMOVE && fake.has[n])
+		off_disk(n);
 	request->status = result;
 	memmove(&fake.request[i], &fake.request[i + 1],
 		(--fake.requests - i) * sizeof(fake.request[0]));

@@ -124,9 +124,11 @@ static bool hit(struct disk *disk, uint32_t number)
 	struct disk_request request = {.op = DISK_READ, .key = key_of(number)};
 	static uint8_t expected[PAGE_ROOM];
 	enum disk_status status;
+	struct disk_page page;
 
-	if (!disk_find(disk, &request.key, &request.length))
+	if (!disk_find(disk, &request.key, &page))
 		return false;
+	request.length = page.length;
 	assert_int_equal(request.length, length_of(number));
 	request.data = aligned_alloc(PAGE_UNIT, PAGE_ROOM);
 	status = call(disk, &request);

@@ -76,6 +76,116 @@ static void random_changes_equal_a_model(void **state)
 	disk_index_close(&index);
 }
 
+/* A name is that of a segment's life and of the place in it. */
+static void names_are_of_a_life_of_a_segment(void **state)
+{
+	static struct disk_index index;
+	struct page_key key = key_of(1), other = key_of(2);
+	struct disk_index_found found, again;
+
+	(void)state;
+	assert_int_equal(disk_index_open(&index, SEGMENTS), 0);
+	disk_index_epoch(&index, 3, 0xfedcba9876543210);
+	disk_index_add(&index, 3, 40, &key, 5000, 1);
+	disk_index_add(&index, 3, 43, &other, 5000, 1);
+	assert_true(disk_index_find(&index, &key, &found));
+	assert_int_equal(found.place, place_make(PLACE_DISK, 0x6543210));
+	assert_int_equal(found.generation, 3u << 16 | 40);
+	assert_true(disk_index_find(&index, &other, &again));
+	assert_int_not_equal(again.generation, found.generation);
+	disk_index_empty(&index, 3);
+	disk_index_epoch(&index, 3, 0x1111);
+	disk_index_add(&index, 3, 40, &key, 5000, 1);
+	assert_true(disk_index_find(&index, &key, &again));
+	assert_int_not_equal(again.place, found.place);
+	disk_index_close(&index);
+}
+
+static void a_walk_visits_every_page_once(void **state)
+{
+	static struct disk_index index;
+	static unsigned seen[KEYS];
+	struct disk_page page[7];
+	uint64_t cursor = 0;
+
+	(void)state;
+	assert_int_equal(disk_index_open(&index, SEGMENTS), 0);
+	for (uint32_t i = 0; i < KEYS; i++) {
+		struct page_key key = key_of(i);
+
+		disk_index_add(&index, i % (SEGMENTS - 1) + 1, i, &key, i + 1, 0);
+	}
+	for (uint32_t i = 0; i < KEYS; i += 3) {
+		struct page_key key = key_of(i);
+		struct disk_index_found found;
+
+		assert_true(disk_index_find(&index, &key, &found));
+		disk_index_remove(&index, &found);
+	}
+	do {
+		unsigned n = disk_index_walk(&index, &cursor, 7, page);
+
+		assert_true(n <= 7);
+		for (unsigned k = 0; k < n; k++) {
+			uint32_t number = page[k].length - 1;
+			struct page_key key = key_of(number);
+			struct disk_index_found found;
+
+			assert_true(page_key_equal(&page[k].key, &key));
+			assert_true(disk_index_find(&index, &key, &found));
+			assert_int_equal(page[k].place, found.place);
+			assert_int_equal(page[k].generation, found.generation);
+			seen[number]++;
+		}
+	} while (cursor);
+	for (uint32_t i = 0; i < KEYS; i++)
+		assert_int_equal(seen[i], i % 3 != 0);
+	disk_index_close(&index);
+}
+
+static void pages_that_left_are_told_once_in_order(void **state)
+{
+	static struct disk_index index;
+	struct disk_page page[400];
+	struct disk_index_found found;
+	struct page_key key = key_of(0);
+	unsigned n;
+
+	(void)state;
+	assert_int_equal(disk_index_open(&index, SEGMENTS), 0);
+	for (uint32_t i = 0; i < KEYS; i++) {
+		key = key_of(i);
+		disk_index_add(&index, 1 + i / 2000, i % 2000, &key, 4096, 0);
+	}
+	/* before disk_index_keep_lost(), nothing is recorded */
+	assert_true(disk_index_find(&index, &key, &found));
+	disk_index_remove(&index, &found);
+	assert_false(disk_index_has_lost(&index));
+	disk_index_keep_lost(&index);
+	key = key_of(2500);
+	assert_true(disk_index_find(&index, &key, &found));
+	disk_index_remove(&index, &found);
+	disk_index_empty(&index, 1);
+	assert_true(disk_index_has_lost(&index));
+	assert_int_equal(disk_index_lost(&index, 1, page), 1);
+	assert_true(page_key_equal(&page[0].key, &key));
+	assert_int_equal(page[0].place, found.place);
+	assert_int_equal(page[0].generation, found.generation);
+	for (uint32_t i = 0; i < 2000; i += n) {
+		n = disk_index_lost(&index, 400, page);
+		assert_int_equal(n, 400);
+		for (unsigned k = 0; k < n; k++) {
+			key = key_of(i + k);
+			assert_true(page_key_equal(&page[k].key, &key));
+			assert_int_equal(page[k].generation, 1u << 16 | (i + k));
+		}
+	}
+	assert_false(disk_index_has_lost(&index));
+	assert_int_equal(disk_index_lost(&index, 400, page), 0);
+	assert_int_equal(index.lost_unknown, 0);
+	disk_index_close(&index);
+}
+
 static void a_page_takes_at_most_32_bytes(void **state)
 {
 	static struct disk_index index;
@@ -103,6 +213,9 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(random_changes_equal_a_model),
+		cmocka_unit_test(names_are_of_a_life_of_a_segment),
+		cmocka_unit_test(a_walk_visits_every_page_once),
+		cmocka_unit_test(pages_that_left_are_told_once_in_order),
 		cmocka_unit_test(a_page_takes_at_most_32_bytes),
 	};
 

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Directory entries of pages on this host's disk. A key has one entry of this engine at each owner:
+ * the place in memory if the page is there, else its name on disk (struct disk_page). So eviction
+ * replaces the entry in place of removing it, and promotion replaces it again. Control plane's
+ * thread only.
+ *
+ * The publish that replaces an entry is sent in order with the other publishes of the key, and a
+ * remove names the place that it removes: an entry cannot end up older than the page. An engine
+ * that does not know these entries (Hello.disk) gets a remove.
+ */
+#include "engine/control/directory_state.h"
+#include "engine/control/member.h"
+#include "engine/control/tier.h"
+
+/* A cursor of pages_walk() with this bit is one of tier_walk(). */
+#define WALK_DISK (1ull << 63)
+/* Limit of claims that no client waits for, above which removes of lost pages wait */
+#define BUSY_CLAIMS 8192u
+
+unsigned pages_walk(
+	struct directory *dir, uint64_t *cursor, unsigned max, struct index_entry *ret_entries)
+{
+	struct control *control = dir->control;
+	uint64_t at = *cursor & ~WALK_DISK;
+	struct disk_page pages[MOVE_PART];
+	unsigned count, n = 0;
+
+	if (!(*cursor & WALK_DISK)) {
+		n = index_walk(control->index, cursor, max, ret_entries);
+		if (*cursor == 0 && tier_pages(control))
+			*cursor = WALK_DISK;
+		return n;
+	}
+	count = tier_walk(control, &at, max < MOVE_PART ? max : MOVE_PART, pages);
+	*cursor = at ? at | WALK_DISK : 0;
+	for (unsigned i = 0; i < count; i++)
+		if (!index_find(control->index, &pages[i].key))
+			ret_entries[n++] = (struct index_entry){.key = pages[i].key,
+				.place = pages[i].place,
+				.generation = pages[i].generation,
+				.length = pages[i].length};
+	return n;
+}
+
+uint64_t pages_count(const struct directory *dir)
+{
+	return index_count(dir->control->index) + tier_pages(dir->control);
+}
+
+uint64_t pages_end(const struct directory *dir)
+{
+	return index_walk_end(dir->control->index) + tier_walk_end(dir->control);
+}
+
+uint64_t pages_position(const struct directory *dir, uint64_t cursor)
+{
+	if (cursor & WALK_DISK)
+		return index_walk_end(dir->control->index) + (cursor & ~WALK_DISK);
+	return cursor;
+}
+
+bool directory_on_disk(struct control *control, const struct disk_page *page)
+{
+	struct directory *dir = control->directory;
+	const struct map_view *view = member_map(control);
+	struct claim *claim = claim_new(
+		dir, VERB_PUBLISH, &page->key, page->place, page->generation, REPLICAS_MAX);
+	/* former owners are not told, and may have the older entry */
+	bool all = claim && dir->formers == 0 && !move_publishing(dir);
+	uint32_t owner[REPLICAS_MAX];
+	unsigned owners = view->members ? map_owners(view, &page->key, owner) : 0;
+
+	if (!claim)
+		return false;
+	for (unsigned i = 0; i < owners; i++) {
+		const struct map_member *to = &view->member[owner[i]];
+
+		if (to->ref && owner_takes(dir, to->peer, to->ref, page->place))
+			claim_add(dir, claim, to->peer, to->ref);
+		else
+			all = false;
+	}
+	claim_start(dir, claim);
+	return all;
+}
+
+void directory_disk_opened(struct control *control)
+{
+	if (control->directory && tier_pages(control))
+		move_again(control->directory);
+}
+
+bool directory_busy(const struct control *control)
+{
+	return control->directory->background > BUSY_CLAIMS;
+}

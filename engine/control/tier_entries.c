@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The disk tier as the directory sees it: which pages are on disk, under which names, and which
+ * entries to remove because their pages left the disk. The control plane's thread only.
+ */
+#include "engine/control/directory.h"
+#include "engine/control/index.h"
+#include "engine/control/tier.h"
+
+static bool serves(const struct tier *t)
+{
+	return t && t->state == TIER_SERVING;
+}
+
+bool tier_find(struct control *control, const struct page_key *key, struct disk_page *ret_page)
+{
+	return serves(control->tier) && disk_find(control->tier->disk, key, ret_page);
+}
+
+unsigned tier_walk(
+	struct control *control, uint64_t *cursor, unsigned max, struct disk_page *ret_pages)
+{
+	if (serves(control->tier))
+		return disk_walk(control->tier->disk, cursor, max, ret_pages);
+	*cursor = 0;
+	return 0;
+}
+
+uint64_t tier_pages(const struct control *control)
+{
+	return serves(control->tier) ? control->tier->report.pages : 0;
+}
+
+uint64_t tier_walk_end(const struct control *control)
+{
+	const struct tier *t = control->tier;
+	uint64_t end = 0;
+
+	for (unsigned i = 0; serves(t) && i < t->report.paths; i++)
+		end += (uint64_t)t->report.path[i].segments << 16;
+	return end;
+}
+
+unsigned tier_lost(struct tier *t)
+{
+	struct disk_page page[TIER_LOST_BURST];
+	unsigned n;
+
+	if (directory_busy(t->control))
+		return 0; /* its acknowledgements make further turns */
+	n = disk_lost(t->disk, TIER_LOST_BURST, page);
+	for (unsigned i = 0; i < n; i++)
+		if (!index_find(t->control->index, &page[i].key))
+			directory_remove(
+				t->control, &page[i].key, page[i].place, page[i].generation);
+	t->lost_due = n != 0;
+	return n;
+}

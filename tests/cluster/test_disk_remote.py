@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pages on the disk of another host: found by the directory, promoted by their holder."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import unittest
+
+import harness
+
+SEGMENT = 4 << 20
+SETTINGS = [f"disk.segment_bytes={SEGMENT}", f"disk.bytes={40 * SEGMENT}",
+            "engine.pool_bytes=8MiB"]
+BYTES = 16384
+PAGES = 2000  # four times a pool
+REST_US = 20000 * harness.SLOW  # between two batches of 16 pages: the disk keeps up
+
+
+class RemoteTest(harness.ClusterTest):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="peercache-test-disk-")
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.results = os.path.join(self.folder, "results")
+
+    def counter(self, engines, name, i):
+        return engines.status(i)["counters"][name]
+
+    def kept(self, engines, i, command, *arguments, pages=PAGES):
+        process = harness.tool("tests/cluster/kept", command, "--results", self.results,
+                               "--bytes", BYTES, "--count", pages, "--timeout-ms", 20000,
+                               *arguments, sockets=[engines.sockets[i]])
+        status, out, err = harness.finish(process)
+        self.assertEqual(status, 0, err)
+        return json.loads(out)
+
+    def filled(self, nodes=2, **options):
+        """Engine 0 stores PAGES pages; most of them are then only on its disk."""
+        engines = self.start(nodes, settings=[*SETTINGS, *options.pop("settings", [])],
+                             disk=self.folder, **options)
+        got = self.kept(engines, 0, "set", "--rest-us", int(REST_US))
+        self.assertEqual(got.get("hit"), PAGES, got)
+        self.whole(engines, 0)
+        if self.counter(engines, "disk_drops", 0):
+            self.skipTest("the disk of this machine is too slow: pages were dropped")
+        self.assertGreater(self.counter(engines, "pages_evicted", 0), PAGES // 2)
+        return engines
+
+    def whole(self, engines, i):
+        """Nothing is being written, and all owners have acknowledged all entries."""
+        def quiet():
+            status = engines.status(i)
+            return status["disk"]["spills"] == 0 and all(
+                m["queued"] + m["unacknowledged"] == 0 for m in status["members"])
+
+        harness.wait_for(quiet, 30, "no page is being written, and no entry is in flight")
+
+    def settled(self, engines, i):
+        directory = engines.status(i)["directory"]
+        return not directory["moving"] and directory["owners_behind"] == 0
+
+    def find_all(self, engines, i):
+        got = self.kept(engines, i, "find")
+        self.assertEqual(got, {"kept": PAGES, "found": PAGES, "read": PAGES, "wrong": 0})
+
+    def ctl(self, engines, i, *words, expect=0):
+        done = subprocess.run([harness.program("tools/peercachectl"), "--socket",
+                               engines.sockets[i], *words], capture_output=True, text=True,
+                              timeout=60 * harness.SLOW)
+        self.assertEqual(done.returncode, expect, done.stdout + done.stderr)
+        return done.stdout
+
+
+class Reading(RemoteTest):
+    def test_every_page_is_read_from_the_disk_of_another_host(self):
+        engines = self.filled()
+        self.find_all(engines, 1)
+        self.assertGreater(self.counter(engines, "disk_hits_remote", 0), PAGES // 4)
+        self.assertEqual(self.counter(engines, "pages_published", 1), 0, "no copy here")
+        # Pins end when the pages were read, long before the deadline of 20 s.
+        harness.wait_for(lambda: engines.status(0)["disk"]["pins"] == 0, 5, "no pin is left")
+        self.assertEqual(self.counter(engines, "pages_corrupt", 0), 0)
+        self.stop_cleanly(engines)
+
+    def test_three_hosts_read_at_once_and_the_holder_too(self):
+        engines = self.filled(nodes=3)
+        failures = []
+
+        def read(i):
+            try:
+                self.find_all(engines, i)
+            except AssertionError as e:
+                failures.append((i, e))
+
+        readers = [threading.Thread(target=read, args=(i,)) for i in range(3)]
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join()
+        self.assertEqual(failures, [])
+        self.stop_cleanly(engines)
+
+    def test_explain_names_the_disk_and_changes_nothing(self):
+        engines = self.start(2, settings=SETTINGS, disk=self.folder, keeper=False)
+        self.ctl(engines, 0, "put", "key", "--string", "value")
+        engines.kill(0, signal.SIGTERM)  # it is on disk then
+        engines.restart(0)
+        harness.wait_for(lambda: engines.status(0)["disk"]["paths"][0]["state"] == "up", 30, "up")
+        engines.wait_members(2)
+        found = harness.wait_for(lambda: self.explained(engines, 1), 30, "the entry is published")
+        self.assertEqual(found["verdict"], "on disk")
+        self.assertIn(engines.status(0)["name"], found["text"])
+        self.assertEqual(self.counter(engines, "disk_promotes", 0), 0)
+        self.assertEqual(self.ctl(engines, 1, "get", "key"), "value")
+        self.assertGreater(self.counter(engines, "disk_promotes", 0), 0)
+        self.assertEqual(self.explained(engines, 1)["verdict"], "present")
+        self.stop_cleanly(engines)
+
+    def explained(self, engines, i):
+        done = subprocess.run([harness.program("tools/peercachectl"), "--socket",
+                               engines.sockets[i], "explain", "key", "--json"],
+                              capture_output=True, text=True, timeout=60 * harness.SLOW)
+        return json.loads(done.stdout) if done.returncode == 0 else None
+
+    def test_an_exists_is_a_hint(self):
+        engines = self.start(2, settings=SETTINGS, disk=self.folder)
+        self.ctl(engines, 0, "put", "key", "--string", "value")
+        engines.kill(0, signal.SIGTERM)
+        engines.restart(0)
+        engines.wait_members(2)
+        harness.wait_for(lambda: self.explained(engines, 1), 30, "the entry is published")
+        self.ctl(engines, 1, "exists", "key")
+        harness.wait_for(lambda: self.counter(engines, "disk_promotes", 0) == 1, 10, "promoted")
+        self.assertEqual(self.counter(engines, "disk_asks", 1), 0)
+        self.assertEqual(self.ctl(engines, 1, "get", "key"), "value")
+        self.stop_cleanly(engines)
+
+
+class Changes(RemoteTest):
+    def test_a_removed_key_is_gone_everywhere(self):
+        engines = self.start(3, settings=SETTINGS, disk=self.folder)
+        for key in ("kept", "removed"):
+            self.ctl(engines, 0, "put", key, "--string", f"value of {key}")
+        engines.kill(0, signal.SIGTERM)
+        engines.restart(0)
+        engines.wait_members(3)
+        harness.wait_for(lambda: engines.status(0)["disk"]["paths"][0]["state"] == "up", 30, "up")
+        for i in (1, 2):
+            harness.wait_for(lambda i=i: self.exists(engines, i, "removed"), 30, "published")
+        self.ctl(engines, 1, "rm", "removed")
+        for i in range(3):
+            self.ctl(engines, i, "get", "removed", expect=1)
+            harness.wait_for(lambda i=i: not self.exists(engines, i, "removed"), 10, "no entry")
+        self.assertEqual(self.ctl(engines, 2, "get", "kept"), "value of kept")
+        self.stop_cleanly(engines)
+
+    def exists(self, engines, i, key):
+        return subprocess.run([harness.program("tools/peercachectl"), "--socket",
+                               engines.sockets[i], "exists", key], stdout=subprocess.DEVNULL,
+                              timeout=60 * harness.SLOW).returncode == 0
+
+    def test_an_owner_that_is_new_gets_the_entries_of_pages_on_disk(self):
+        engines = self.filled(nodes=3)
+        engines.kill(2)
+        engines.wait_members(2, among=[0, 1])
+        engines.restart(2)
+        engines.wait_members(3)
+        harness.wait_for(lambda: self.settled(engines, 0), 60, "all are published")
+        self.find_all(engines, 2)
+        self.stop_cleanly(engines)
+
+    def test_pages_are_found_on_the_disk_of_a_holder_that_was_killed(self):
+        engines = self.filled()
+        engines.kill(0)  # without an orderly stop: pages that were only in memory are lost
+        engines.restart(0)
+        engines.wait_members(2)
+        harness.wait_for(lambda: engines.status(0)["disk"]["paths"][0]["state"] == "up", 30, "up")
+        on_disk = engines.status(0)["disk"]["pages"]
+        self.assertGreater(on_disk, PAGES // 2)
+        harness.wait_for(lambda: self.settled(engines, 0), 60, "all are published")
+        got = self.kept(engines, 1, "find")
+        self.assertEqual(got["wrong"], 0)
+        self.assertEqual((got["found"], got["read"]), (on_disk, on_disk), got)
+        self.stop_cleanly(engines)
+
+    def test_a_warm_restart_keeps_the_entries_of_pages_on_disk(self):
+        engines = self.filled(keeper=True)
+        engines.crash(0)
+        engines.wait_members(2)
+        harness.wait_for(lambda: engines.status(0)["disk"]["paths"][0]["state"] == "up", 30, "up")
+        harness.wait_for(lambda: self.settled(engines, 0), 60, "all are compared")
+        self.assertGreater(self.counter(engines, "entries_kept", 0), PAGES // 4)
+        self.find_all(engines, 1)
+        self.stop_cleanly(engines)
+
+
+class Faults(RemoteTest):
+    def test_a_holder_that_is_killed_while_others_read_costs_no_hang_and_no_wrong_page(self):
+        engines = self.filled()
+        process = harness.tool("tests/cluster/kept", "find", "--results", self.results, "--bytes",
+                               BYTES, "--count", PAGES, "--timeout-ms", 2000,
+                               sockets=[engines.sockets[1]])
+        harness.wait_for(lambda: self.counter(engines, "disk_asks", 1) > 50, 30, "it reads")
+        engines.kill(0)
+        status, out, err = harness.finish(process)
+        self.assertEqual(status, 0, err)
+        got = json.loads(out)
+        self.assertEqual(got["wrong"], 0)
+        self.assertLess(got["read"], PAGES)
+        self.assertGreater(got["read"], 0)
+        self.assertEqual(engines.status(1)["clients"]["sessions"], 1)
+        self.stop_cleanly(engines)
+
+    def test_files_that_are_gone_are_misses_and_their_entries_go(self):
+        engines = self.filled()
+        path = engines.disks[0]
+        for name in os.listdir(path):
+            if name.startswith("peercache-disk.0"):
+                os.truncate(os.path.join(path, name), 0)
+        got = self.kept(engines, 1, "find")
+        self.assertEqual(got["wrong"], 0)
+        self.assertLess(got["read"], PAGES)
+        # The path left service: no entry of a page on disk is left, so that exists tells the truth.
+        in_memory = engines.status(0)["keys"]
+        harness.wait_for(lambda: self.kept(engines, 1, "find")["found"] <= in_memory, 30, "gone")
+        self.stop_cleanly(engines)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

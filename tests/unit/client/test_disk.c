@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Pages that the directory names on a disk: their holder brings them into memory for a get. */
+#include "tests/unit/client/rig.h"
+
+static int disk_setup(void **state)
+{
+	rig_setup(state);
+	shm_store(&fake.status->promotes, 1);
+	return 0;
+}
+
+#define DISK_TEST(name) cmocka_unit_test_setup_teardown(name, disk_setup, rig_teardown)
+
+static unsigned char *memory(void)
+{
+	void *at = NULL;
+
+	assert_int_equal(pc_memory_alloc(pc, 1 << 20, &at), 0);
+	return at;
+}
+
+/*
+ * The page is on the disk of `node`; a promote brings it to the place that is returned. Its entry
+ * in the directory is that of the page on disk.
+ */
+static uint32_t on_disk(const char *name, uint32_t node)
+{
+	struct page_key key = fake_key(name);
+	uint32_t place = fake_page(&fake, name, node, 0, PAGE_BYTES);
+	uint32_t owner[REPLICAS_MAX], n = map_owners(&fake.map, &key, owner);
+
+	fake_lock(&fake);
+	for (uint32_t k = 0; k < n; k++)
+		for (unsigned which = 0; which < 2; which++) {
+			uint32_t first = dir_bucket_first(&key, FAKE_BITS);
+			uint32_t at =
+				which ? dir_bucket_other(first, dir_tag(&key), FAKE_BITS) : first;
+			struct bucket *b = &fake.node[owner[k]].shard[at];
+
+			for (unsigned e = 0; e < BUCKET_ENTRIES; e++)
+				if (b->entry[e].tag == dir_tag(&key)) {
+					b->entry[e].place = place_make(PLACE_DISK, 77);
+					b->entry[e].generation = 3;
+				}
+		}
+	fake.promote_place = place;
+	fake.promote_generation = 7;
+	fake_unlock(&fake);
+	return place;
+}
+
+static void a_page_on_the_disk_of_another_host_is_promoted_and_read(void **state)
+{
+	unsigned char *at = memory();
+
+	(void)state;
+	on_disk("key-1", FAKE_A);
+	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_HIT);
+	assert_true(same("key-1", at, 0, PAGE_BYTES));
+	assert_int_equal(SEEN(promotes), 1);
+	assert_int_equal(fake.last_promote.ref, FAKE_REF(FAKE_A));
+	assert_int_equal(fake.last_promote.length, PAGE_BYTES);
+	assert_int_equal(fake.last_promote.count, 0);
+	/* the touch that ends its pin is sent, and is not left out for the next page either */
+	SEEN_SOON(touches);
+	assert_int_equal(SEEN(touches), 1);
+	assert_int_equal(counts().hits_remote, 1);
+	/* its new place is remembered */
+	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_HIT);
+	assert_int_equal(SEEN(promotes), 1);
+	assert_int_equal(SEEN(stales), 0);
+}
+
+/* A pin must end although the location cache has told the engine of the page a moment ago. */
+static void the_touch_of_a_promoted_page_is_never_left_out(void **state)
+{
+	unsigned char *at = memory();
+	uint32_t place;
+
+	(void)state;
+	place = fake_page(&fake, "key-1", FAKE_A, 0, PAGE_BYTES);
+	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_HIT);
+	SEEN_SOON(touches);
+	fake_lock(&fake);
+	page_head_retire(fake_head(&fake, FAKE_A, place));
+	fake_unlock(&fake);
+	on_disk("key-1", FAKE_A);
+	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_HIT);
+	assert_int_equal(SEEN(promotes), 1);
+	for (unsigned n = 0; n < PATIENCE_MS && SEEN(touches) < 2; n++)
+		usleep(1000);
+	assert_int_equal(SEEN(touches), 2);
+}
+
+static void a_page_on_this_hosts_disk_is_copied_from_its_pool(void **state)
+{
+	unsigned char *at = calloc(1, PAGE_BYTES);
+
+	(void)state;
+	on_disk("key-1", FAKE_SELF);
+	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_HIT);
+	assert_true(same("key-1", at, 0, PAGE_BYTES));
+	assert_int_equal(fake.last_promote.ref, FAKE_REF(FAKE_SELF));
+	assert_int_equal(counts().hits_local, 1);
+	free(at);
+}
+
+static void a_page_in_memory_is_preferred_to_one_on_disk(void **state)
+{
+	unsigned char *at = memory();
+	struct page_key key = fake_key("key-1");
+
+	(void)state;
+	fake_page(&fake, "key-1", FAKE_B, 0, PAGE_BYTES);
+	for (uint32_t node = 0; node < FAKE_NODES; node++)
+		fake_insert(&fake, &key, node,
+			&(struct dir_entry){.ref = FAKE_REF(FAKE_SELF),
+				.place = place_make(PLACE_DISK, 1),
+				.generation = 3});
+	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_HIT);
+	assert_int_equal(exists_one("key-1", PATIENCE_MS), PC_HIT);
+	assert_int_equal(SEEN(promotes) + SEEN(wants), 0);
+}
+
+static void an_exists_is_a_hit_and_a_hint(void **state)
+{
+	(void)state;
+	on_disk("key-1", FAKE_A);
+	assert_int_equal(exists_one("key-1", PATIENCE_MS), PC_HIT);
+	SEEN_SOON(wants);
+	assert_int_equal(SEEN(wants), 1);
+	assert_int_equal(SEEN(promotes), 0);
+	assert_int_equal(fake.last_promote.ref, FAKE_REF(FAKE_A));
+}
+
+static void a_set_stores_the_page_in_memory_all_the_same(void **state)
+{
+	unsigned char *at = calloc(1, PAGE_BYTES);
+
+	(void)state;
+	on_disk("key-1", FAKE_A);
+	fill("key-1", at, PAGE_BYTES);
+	assert_int_equal(set_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_HIT);
+	assert_int_equal(SEEN(publishes), 1);
+	assert_int_equal(SEEN(promotes), 0);
+	free(at);
+}
+
+static uint32_t answer_miss(struct fake *f, const struct ctl_op *op)
+{
+	(void)f;
+	return op->kind == CTL_PROMOTE ? OP_MISS : FAKE_DO;
+}
+
+static void a_page_that_its_holder_does_not_have_is_reported_and_a_miss(void **state)
+{
+	unsigned char *at = memory();
+
+	(void)state;
+	on_disk("key-1", FAKE_A);
+	LET(on_ctl, answer_miss);
+	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_STALE);
+	SEEN_SOON(stales);
+	assert_int_equal(SEEN(promotes), 1);
+	assert_int_equal(SEEN(stales), 1);
+	assert_int_equal(fake.last_stale.ref, FAKE_REF(FAKE_A));
+	assert_int_equal(fake.last_stale.place, place_make(PLACE_DISK, 77));
+	assert_int_equal(fake.last_stale.generation, 3);
+}
+
+static uint32_t answer_late(struct fake *f, const struct ctl_op *op)
+{
+	(void)f;
+	return op->kind == CTL_PROMOTE ? OP_TIMEOUT : FAKE_DO;
+}
+
+static uint32_t answer_down(struct fake *f, const struct ctl_op *op)
+{
+	(void)f;
+	return op->kind == CTL_PROMOTE ? OP_PEER_DOWN : FAKE_DO;
+}
+
+/* Not a miss: the page may be there. And no report: the entry may be right. */
+static void a_holder_that_cannot_serve_now_makes_the_page_unreachable(void **state)
+{
+	unsigned char *at = memory();
+
+	(void)state;
+	on_disk("key-1", FAKE_A);
+	LET(on_ctl, answer_late);
+	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_UNREACHABLE);
+	LET(on_ctl, answer_down);
+	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_UNREACHABLE);
+	assert_int_equal(SEEN(stales), 0);
+	LET(on_ctl, NULL);
+	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_HIT);
+}
+
+static uint32_t answer_held(struct fake *f, const struct ctl_op *op)
+{
+	(void)f;
+	return op->kind == CTL_PROMOTE ? FAKE_HOLD : FAKE_DO;
+}
+
+static void without_an_answer_the_call_ends_at_its_deadline(void **state)
+{
+	unsigned char *at = memory();
+
+	(void)state;
+	on_disk("key-1", FAKE_A);
+	LET(on_ctl, answer_held);
+	assert_int_equal(get_one("key-1", at, PAGE_BYTES, 50), PC_TIMEOUT);
+}
+
+/* The second holder has it in memory: half of the time is kept for it. */
+static void a_holder_that_does_not_answer_leaves_time_for_another(void **state)
+{
+	unsigned char *at = memory();
+	struct page_key key = fake_key("key-1");
+
+	(void)state;
+	on_disk("key-1", FAKE_A);
+	LET(on_ctl, answer_late);
+	for (uint32_t node = 0; node < FAKE_NODES; node++)
+		fake_insert(&fake, &key, node,
+			&(struct dir_entry){.ref = FAKE_REF(FAKE_B),
+				.place = place_make(PLACE_DISK, 5),
+				.generation = 4});
+	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_UNREACHABLE);
+	/* each holder once, and after the second look-up, which leaves the last one out, one */
+	assert_int_equal(SEEN(promotes), 3);
+}
+
+/* An answer that names a disk again would lead to the same request for ever. */
+static void an_answer_with_a_place_on_disk_is_none(void **state)
+{
+	unsigned char *at = memory();
+
+	(void)state;
+	on_disk("key-1", FAKE_A);
+	LET(promote_place, place_make(PLACE_DISK, 1));
+	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_UNREACHABLE);
+	assert_true(SEEN(promotes) <= 2);
+}
+
+/* The promoted page was evicted before it was READ: the head tells. */
+static void a_place_that_is_stale_already_is_reported(void **state)
+{
+	unsigned char *at = memory();
+
+	(void)state;
+	on_disk("key-1", FAKE_A);
+	LET(promote_generation, 6);
+	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_STALE);
+	assert_true(SEEN(stales) >= 1);
+	assert_true(SEEN(promotes) <= 4);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		DISK_TEST(a_page_on_the_disk_of_another_host_is_promoted_and_read),
+		DISK_TEST(the_touch_of_a_promoted_page_is_never_left_out),
+		DISK_TEST(a_page_on_this_hosts_disk_is_copied_from_its_pool),
+		DISK_TEST(a_page_in_memory_is_preferred_to_one_on_disk),
+		DISK_TEST(an_exists_is_a_hit_and_a_hint),
+		DISK_TEST(a_set_stores_the_page_in_memory_all_the_same),
+		DISK_TEST(a_page_that_its_holder_does_not_have_is_reported_and_a_miss),
+		DISK_TEST(a_holder_that_cannot_serve_now_makes_the_page_unreachable),
+		DISK_TEST(without_an_answer_the_call_ends_at_its_deadline),
+		DISK_TEST(a_holder_that_does_not_answer_leaves_time_for_another),
+		DISK_TEST(an_answer_with_a_place_on_disk_is_none),
+		DISK_TEST(a_place_that_is_stale_already_is_reported),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tier*.c and promote.c for tests of the links between engines: an engine whose disk has the pages
+ * that tier_stub_pages() returns.
+ */
+#ifndef TEST_TIER_STUB_H
+#define TEST_TIER_STUB_H
+
+#include "engine/control/promote.h"
+#include "engine/control/rpc.h"
+#include "engine/control/tier.h"
+
+/* The pages on disk of this engine; *ret_count may be 0. */
+static const struct disk_page *tier_stub_pages(const struct control *control, unsigned *ret_count);
+
+bool tier_find(struct control *control, const struct page_key *key, struct disk_page *ret_page)
+{
+	unsigned count;
+	const struct disk_page *page = tier_stub_pages(control, &count);
+
+	for (unsigned i = 0; i < count; i++)
+		if (page_key_equal(&page[i].key, key)) {
+			*ret_page = page[i];
+			return true;
+		}
+	return false;
+}
+
+unsigned tier_walk(
+	struct control *control, uint64_t *cursor, unsigned max, struct disk_page *ret_pages)
+{
+	unsigned count, n = 0;
+	const struct disk_page *page = tier_stub_pages(control, &count);
+
+	for (; *cursor < count && n < max; ++*cursor)
+		ret_pages[n++] = page[*cursor];
+	if (*cursor >= count)
+		*cursor = 0;
+	return n;
+}
+
+uint64_t tier_pages(const struct control *control)
+{
+	unsigned count;
+
+	(void)tier_stub_pages(control, &count);
+	return count;
+}
+
+uint64_t tier_walk_end(const struct control *control)
+{
+	return tier_pages(control);
+}
+
+void tier_touched(struct control *control, uint32_t place, uint32_t generation)
+{
+	(void)control, (void)place, (void)generation;
+}
+
+void tier_link_down(struct control *control, const struct rpc_link *link)
+{
+	(void)control, (void)link;
+}
+
+void promote_link_down(struct control *control, const struct rpc_link *link)
+{
+	(void)control, (void)link;
+}
+
+bool tier_serve_promote(struct control *control, struct rpc_link *link, const Pc__Promote *promote)
+{
+	(void)control, (void)link;
+	return promote != NULL;
+}
+
+bool promote_serve_promoted(
+	struct control *control, struct rpc_link *link, const Pc__Promoted *promoted)
+{
+	(void)control, (void)link;
+	return promoted != NULL;
+}
+
+#endif

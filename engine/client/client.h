@@ -30,6 +30,7 @@
 #define unlikely(x) __builtin_expect(!!(x), 0)
 
 #include "engine/client/constants.h"
+#include "engine/client/key.h"
 
 /* ---- the process ---------------------------------------------------------------------------- */
 
@@ -159,8 +160,6 @@ void key_name_space(const char *name_space, struct page_key *ret_digest);
  * key, once for all keys of the namespace.
  */
 void key_text_init(struct key_text *text, const struct page_key *name_space);
-/* The page key of `key`, at most KEY_BYTES_MAX bytes. Overwrites the key in `text`. */
-void key_hash(struct key_text *text, const void *key, size_t bytes, struct page_key *ret_key);
 
 /* connect.c: the socket of a session. */
 /* Connects to the engine's socket. Returns the socket or -errno. Never blocks. */

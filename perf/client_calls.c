@@ -88,6 +88,7 @@ struct store {
 	uint64_t bytes, source_pages, next, copied, failed;
 	unsigned batch, pages, window;
 	bool evict;
+	char (*key)[KEY_TEXT_BYTES]; /* keys of a round's pages, made before its clock starts */
 	struct batch_memory memory[WINDOW_MAX];
 };
 
@@ -106,7 +107,7 @@ static void fill(struct store *s, struct batch_memory *m)
 	for (unsigned i = 0; i < s->batch; i++) {
 		uint64_t id = s->next++;
 
-		key_text(mix64(seed) + id, m->key[i]);
+		m->page[i].key = s->key[id % s->pages];
 		m->segment[i].base = s->source + id % s->source_pages * s->bytes;
 		m->segment[i].bytes = s->bytes;
 	}
@@ -168,7 +169,7 @@ static void remove_all(struct store *s, uint64_t from)
 
 	for (uint64_t id = from; id < s->next; id += s->batch) {
 		for (unsigned i = 0; i < s->batch; i++)
-			key_text(mix64(seed) + id + i, m->key[i]);
+			m->page[i].key = s->key[(id + i) % s->pages];
 		if (pc_remove(s->channel, m->page, s->batch, 10000, m->result))
 			die("%s", pc_error());
 	}
@@ -214,8 +215,11 @@ static double copy_slots(struct store *s, uint64_t first)
 /* `ret_slots`: rate of the copy into the slots, after windowed sets; bytes per ns. */
 static double way_seconds(struct store *s, unsigned way, double *ret_slots)
 {
-	uint64_t first = s->next, from = now_ns();
+	uint64_t first = s->next, from;
 
+	for (unsigned i = 0; i < s->pages; i++)
+		key_text(mix64(seed) + first + i, s->key[(first + i) % s->pages]);
+	from = now_ns();
 	if (way == COPY || way == STREAM)
 		copy_all(s, way == STREAM);
 	else if (way == BLOCKING)
@@ -246,6 +250,7 @@ static int set(struct pc *pc, char **argument)
 	if (pc_memory_alloc(pc, SOURCE_BYTES, &source) || pc_channel_open(pc, &s.channel))
 		die("%s", pc_error());
 	s.source = source;
+	s.key = must(calloc(s.pages, sizeof(*s.key)));
 	memset(source, 1, SOURCE_BYTES);
 	s.sink = must(mmap(NULL, SINK_BYTES, PROT_READ | PROT_WRITE,
 		MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0));

@@ -16,7 +16,8 @@
 #define BLOCK_BYTES 1360u /* length of one chain; three of them are just below 4 KiB */
 
 static uint32_t byte_table[8][256]; /* CRC of byte n followed by [i] zero bytes */
-static struct crc32c_skip block_skip;
+/* The CRC register after BLOCK_BYTES more zero bytes, as a sum of one entry of each table. */
+static uint32_t block_table[4][256];
 
 static uint32_t crc_byte(uint32_t crc, uint8_t byte)
 {
@@ -24,21 +25,25 @@ static uint32_t crc_byte(uint32_t crc, uint8_t byte)
 }
 
 /* The skip is linear: the entries are sums of those of the 32 single bits. */
-void crc32c_skip_make(struct crc32c_skip *ret, size_t bytes)
+static void block_table_make(void)
 {
 	for (unsigned bit = 0; bit < 32; bit++) {
-		uint32_t *table = ret->table[bit / 8], crc = 1u << bit, one = 1u << bit % 8;
+		uint32_t *table = block_table[bit / 8], crc = 1u << bit, one = 1u << bit % 8;
 
-		for (size_t zero = 0; zero < bytes; zero++)
+		for (unsigned zero = 0; zero < BLOCK_BYTES; zero++)
 			crc = crc_byte(crc, 0);
-		table[0] = 0;
 		for (uint32_t n = 0; n < one; n++)
 			table[one + n] = table[n] ^ crc;
 	}
 }
 
-/* with a priority: before the constructors that use crc32c_skip_make() */
-__attribute__((constructor(200))) static void tables_make(void)
+static uint32_t block_skip(uint32_t crc)
+{
+	return block_table[0][crc & 0xff] ^ block_table[1][crc >> 8 & 0xff] ^
+	       block_table[2][crc >> 16 & 0xff] ^ block_table[3][crc >> 24];
+}
+
+__attribute__((constructor)) static void tables_make(void)
 {
 	for (uint32_t n = 0; n < 256; n++) {
 		uint32_t crc = n;
@@ -51,7 +56,7 @@ __attribute__((constructor(200))) static void tables_make(void)
 		for (unsigned i = 1; i < 8; i++)
 			byte_table[i][n] = byte_table[i - 1][n] >> 8 ^
 					   byte_table[0][byte_table[i - 1][n] & 0xff];
-	crc32c_skip_make(&block_skip, BLOCK_BYTES);
+	block_table_make();
 }
 
 static uint64_t word_at(const uint8_t *data)
@@ -110,7 +115,7 @@ HARDWARE static uint32_t crc_chains(uint32_t crc, const uint8_t **data, size_t *
 			second = crc_word(second, word_at(at + BLOCK_BYTES + i));
 			third = crc_word(third, word_at(at + 2 * BLOCK_BYTES + i));
 		}
-		crc = crc32c_skip(&block_skip, crc32c_skip(&block_skip, crc) ^ second) ^ third;
+		crc = block_skip(block_skip(crc) ^ second) ^ third;
 		at += (size_t)3 * BLOCK_BYTES;
 	}
 	*data = at;

@@ -20,27 +20,6 @@
 uint32_t crc32c(uint32_t crc, const void *data, size_t bytes);
 
 /*
- * The CRC register after `bytes` more zero bytes, for one `bytes`: four look-ups. Combines chains
- * that ran over adjacent pieces: with registers (not inverted) a of the first piece and b, started
- * at 0, of the second, crc32c_skip(a) ^ b is that of both.
- */
-struct crc32c_skip {
-	uint32_t table[4][256];
-};
-
-/*
- * Fills `ret` for pieces of `bytes` bytes, in time proportional to `bytes`. Not before constructors
- * without priority run, because the tables may not be there.
- */
-void crc32c_skip_make(struct crc32c_skip *ret, size_t bytes);
-
-static inline uint32_t crc32c_skip(const struct crc32c_skip *skip, uint32_t crc)
-{
-	return skip->table[0][crc & 0xff] ^ skip->table[1][crc >> 8 & 0xff] ^
-	       skip->table[2][crc >> 16 & 0xff] ^ skip->table[3][crc >> 24];
-}
-
-/*
  * As crc32c() with the processor's instruction, without folding, and with the table only, for
  * processors without them; tests compare all.
  */

@@ -72,7 +72,7 @@ static inline uint64_t place_offset(uint32_t place)
 
 static inline bool page_key_equal(const struct page_key *a, const struct page_key *b)
 {
-	return a->word[0] == b->word[0] && a->word[1] == b->word[1];
+	return ((a->word[0] ^ b->word[0]) | (a->word[1] ^ b->word[1])) == 0;
 }
 
 /*

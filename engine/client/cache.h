@@ -12,6 +12,10 @@
 #ifndef CLIENT_CACHE_H
 #define CLIENT_CACHE_H
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 static inline uint32_t cache_index(const struct page_key *key)
 {
 	return (uint32_t)(key->word[0] ^ key->word[1]) & (CACHE_SETS - 1);
@@ -34,34 +38,32 @@ static inline void cache_expect(const struct pc_channel *ch, const struct page_k
 	__builtin_prefetch(cache_set(ch, key));
 }
 
-/*
- * Compares four tags at once: bit 15 of a lane is set if the tag is in that lane. A lane behind a
- * match can be set without cause, so the caller compares the keys.
- */
-static inline uint64_t cache_lanes(uint64_t tags, uint16_t tag)
+/* The ways of the set that have the tag: bit 2 * way for each. */
+static inline uint32_t cache_ways(const struct cache_set *set, uint16_t tag)
 {
-	uint64_t differ = tags ^ tag * 0x0001000100010001ull;
+#if defined(__SSE2__)
+	__m128i tags = _mm_load_si128((const __m128i *)(const void *)set->tag);
 
-	return (differ - 0x0001000100010001ull) & ~differ & 0x8000800080008000ull;
+	return (uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi16(tags, _mm_set1_epi16((short)tag))) &
+	       0x5555;
+#else
+	uint32_t ways = 0;
+
+	for (uint32_t way = 0; way < CACHE_WAYS; way++)
+		ways |= (uint32_t)(set->tag[way] == tag) << 2 * way;
+	return ways;
+#endif
 }
+static_assert(sizeof(((struct cache_set *)0)->tag) == 16, "the tags are one vector");
 
 /* Returns the key's way in its set; CACHE_WAYS: the cache does not have the key. */
 static inline uint32_t cache_way(const struct cache_set *set, const struct page_key *key)
 {
-	uint16_t tag = cache_tag(key);
+	for (uint32_t left = cache_ways(set, cache_tag(key)); left; left &= left - 1) {
+		uint32_t way = (uint32_t)__builtin_ctz(left) / 2;
 
-	for (uint32_t half = 0; half < CACHE_WAYS; half += 4) {
-		uint64_t tags, lanes;
-
-		memcpy(&tags, &set->tag[half], sizeof(tags));
-		for (lanes = cache_lanes(tags, tag); lanes; lanes &= lanes - 1) {
-			uint32_t lane = (uint32_t)__builtin_ctzll(lanes) / 16, way;
-
-			/* memcpy() put the first tag into the lowest lane, or into the highest */
-			way = half + (__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? lane : 3 - lane);
-			if (set->tag[way] == tag && page_key_equal(&set->entry[way].key, key))
-				return way;
-		}
+		if (likely(page_key_equal(&set->entry[way].key, key)))
+			return way;
 	}
 	return CACHE_WAYS;
 }
@@ -120,7 +122,7 @@ static inline struct cache_entry *cache_numbered(
 	struct cache_set *set = &ch->cache[number / CACHE_WAYS];
 	uint32_t way = number % CACHE_WAYS;
 
-	return set->tag[way] && page_key_equal(&set->entry[way].key, key) ? &set->entry[way] : NULL;
+	return page_key_equal(&set->entry[way].key, key) ? &set->entry[way] : NULL;
 }
 
 /*
@@ -150,8 +152,10 @@ static inline void cache_drop(struct pc_channel *ch, const struct page_key *key)
 	struct cache_set *set = cache_set(ch, key);
 	uint32_t way = cache_way(set, key);
 
-	if (way < CACHE_WAYS)
-		set->tag[way] = 0;
+	if (way == CACHE_WAYS)
+		return;
+	set->tag[way] = 0;
+	set->entry[way].key = (struct page_key){{0, 0}}; /* for cache_numbered(): no page's key */
 }
 
 #endif

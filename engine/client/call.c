@@ -146,32 +146,56 @@ static inline uint32_t page_bytes(const struct pc_page *page, bool *ret_regular)
 	return (uint32_t)bytes;
 }
 
+/*
+ * The usual page: one segment, in the registered range `last` that the page before it lies in.
+ * False: another page, and nothing has changed.
+ */
+static inline bool page_usual(
+	struct page_work *p, const struct pc_page *page, const struct memory_view *last)
+{
+	const struct pc_segment *s = page->segments;
+
+	if (unlikely(!last || !s || page->segment_count != 1 ||
+		     s->bytes - 1 >= RUN_PAGE_BYTES_MAX ||
+		     !memory_holds(last, (uintptr_t)s->base, s->bytes)))
+		return false;
+	p->bytes = (uint32_t)s->bytes;
+	p->regular = true;
+	memory_found(p, page, last);
+	return true;
+}
+
 /* Checks the caller's arguments for the pages and hashes their keys. */
 static void pages_init(struct pc_batch *b)
 {
 	struct pc_channel *ch = b->channel;
 	bool payload = b->kind == BATCH_GET || b->kind == BATCH_SET;
+	const struct pc_page *page = b->pages, *end = page + b->count;
 	const struct memory_view *last = NULL;
+	enum pc_result *result = b->results;
+	struct page_work *p = b->work;
 
-	for (uint32_t i = 0; i < b->count; i++) {
-		const struct pc_page *page = &b->pages[i];
-		struct page_work *p = &b->work[i];
+	for (; page < end; page++, p++, result++) {
+		bool usual, valid = page->key && page->key_bytes - 1 < KEY_BYTES_MAX;
 
 		memset(&p->at, 0,
 			offsetof(struct page_work, other) - offsetof(struct page_work, at));
 		memset(&p->wrong, 0, sizeof(*p) - offsetof(struct page_work, wrong));
-		b->results[i] = PC_PENDING;
-		if (payload)
+		*result = PC_PENDING;
+		usual = payload && page_usual(p, page, last);
+		if (payload && !usual) {
 			p->bytes = page_bytes(page, &p->regular);
-		if (unlikely(!page->key || page->key_bytes - 1 >= KEY_BYTES_MAX ||
-			     (payload && !p->bytes))) {
+			valid = valid && p->bytes;
+		}
+		if (unlikely(!valid)) {
 			p->regular = false;
-			page_done(b, i, PC_INVALID);
+			page_done(b, (uint32_t)(p - b->work), PC_INVALID);
 			continue;
 		}
 		key_hash(&ch->key_text, page->key, page->key_bytes, &p->key);
-		cache_expect(ch, &p->key);
-		if (payload)
+		p->cached = cache_index(&p->key);
+		__builtin_prefetch(&ch->cache[p->cached]);
+		if (payload && !usual)
 			last = memory_find_page(b, p, page, last);
 	}
 }

@@ -8,17 +8,6 @@
 
 /* ---- one channel ---------------------------------------------------------------------------- */
 
-/*
- * The input of the key hash: the digest of a namespace, in little-endian bytes, then a key. Behind
- * it, what the hash computes of the digest alone, for keys of the usual length (key.c).
- */
-struct key_text {
-	alignas(16) unsigned char name_space[sizeof(struct page_key)];
-	unsigned char key[KEY_BYTES_MAX];
-	uint64_t name_space_mix, name_space_sum;
-};
-static_assert(offsetof(struct key_text, key) == sizeof(struct page_key), "hashed as one text");
-
 /* A location of a page according to the directory; it may be stale. ref 0: none. */
 struct location {
 	uint32_t ref;

@@ -30,6 +30,7 @@
 #define unlikely(x) __builtin_expect(!!(x), 0)
 
 #include "engine/client/constants.h"
+#include "engine/client/key.h"
 
 /* ---- the process ---------------------------------------------------------------------------- */
 
@@ -159,8 +160,6 @@ void key_name_space(const char *name_space, struct page_key *ret_digest);
  * key, once for all keys of the namespace.
  */
 void key_text_init(struct key_text *text, const struct page_key *name_space);
-/* The page key of `key`, at most KEY_BYTES_MAX bytes. Overwrites the key in `text`. */
-void key_hash(struct key_text *text, const void *key, size_t bytes, struct page_key *ret_key);
 
 /* connect.c: the socket of a session. */
 /* Connects to the engine's socket. Returns the socket or -errno. Never blocks. */
@@ -328,6 +327,8 @@ void submit_publish(struct pc_channel *ch, uint32_t rail);
  */
 bool submit_ctl_room(struct pc_channel *ch, uint32_t answers, uint32_t reserve);
 void submit_ctl(struct pc_channel *ch, const struct ctl_op *op, uint32_t answers);
+/* Publishes the ctl ring in the middle of a step, so that the control plane works during copies. */
+void submit_ctl_flush(struct pc_channel *ch);
 /*
  * Ends a step of the channel: publishes all entries, then wakes the rails and the control plane
  * that sleep, behind one fence.
@@ -483,10 +484,7 @@ void copy_stream(void *to, const void *from, size_t bytes);
 /* Returns the CRC32C of the bytes stored at `to`. */
 uint32_t copy_gather(unsigned char *to, const struct pc_segment *segments, unsigned count);
 #if defined(__x86_64__)
-/*
- * copy_gather()'s way of long pieces for processors that have AVX2, and not AVX-512; tests compare
- * both. `to` is aligned to 32 bytes, and `bytes` is a multiple of 128.
- */
+/* copy_gather()'s way without AVX-512, for tests. `to` is 32-byte aligned, `bytes` % 128 is 0. */
 uint32_t copy_crc_avx2(uint32_t crc, unsigned char *to, const unsigned char *from, size_t bytes);
 #endif
 void copy_scatter(const struct pc_segment *segments, unsigned count, const unsigned char *from);

@@ -20,18 +20,8 @@
  * shortest piece that is copied with non-temporal stores, bytes; shorter ones go through the cache
  */
 #define STREAM_MIN 4096u
-/*
- * Long pieces are copied in STRANDS interleaved streams of one memory page each, so that several
- * DRAM pages are open at one time.
- */
-#define STRANDS 8u
-#define STRAND_BYTES 4096u
-/*
- * How many bytes before the end of a round the next one is prefetched: the processor's own prefetch
- * begins again with each memory page, and eight of them begin at the same time.
- */
-#define EXPECT_BYTES 512u
-#define EXPECT_LINES 2u /* cache lines of each strand that are prefetched */
+/* bytes copied with non-temporal stores before their CRC is computed, without AVX-512 */
+#define ROUND_BYTES 4096u
 /* bytes copied through the cache before their CRC is computed */
 #define PENDING_BYTES 4096u
 
@@ -53,43 +43,33 @@ RACY static void copy_bytes(unsigned char *to, const unsigned char *from, size_t
 #if defined(__x86_64__)
 /*
  * Copy with non-temporal stores: `to` is aligned to the vector, and `bytes` is a multiple of 128.
+ * Straight on through the memory: eight interleaved streams were measured to be slower by a fifth.
  */
-RACY __attribute__((target("avx2"))) static inline void stream_128(
-	unsigned char *to, const unsigned char *from)
-{
-	__m256i a = _mm256_loadu_si256((const __m256i *)(const void *)from);
-	__m256i b = _mm256_loadu_si256((const __m256i *)(const void *)(from + 32));
-	__m256i c = _mm256_loadu_si256((const __m256i *)(const void *)(from + 64));
-	__m256i d = _mm256_loadu_si256((const __m256i *)(const void *)(from + 96));
-
-	_mm256_stream_si256((__m256i *)(void *)to, a);
-	_mm256_stream_si256((__m256i *)(void *)(to + 32), b);
-	_mm256_stream_si256((__m256i *)(void *)(to + 64), c);
-	_mm256_stream_si256((__m256i *)(void *)(to + 96), d);
-}
-
 RACY __attribute__((target("avx2"))) static void stream_avx2(
 	unsigned char *to, const unsigned char *from, size_t bytes)
 {
-	const size_t together = STRANDS * STRAND_BYTES;
+	for (; bytes; bytes -= 128, to += 128, from += 128) {
+		__m256i a = _mm256_loadu_si256((const __m256i *)(const void *)from);
+		__m256i b = _mm256_loadu_si256((const __m256i *)(const void *)(from + 32));
+		__m256i c = _mm256_loadu_si256((const __m256i *)(const void *)(from + 64));
+		__m256i d = _mm256_loadu_si256((const __m256i *)(const void *)(from + 96));
 
-	for (; bytes >= together; bytes -= together, to += together, from += together)
-		for (size_t at = 0; at < STRAND_BYTES; at += 128)
-			for (size_t strand = 0; strand < together; strand += STRAND_BYTES)
-				stream_128(to + strand + at, from + strand + at);
-	for (; bytes; bytes -= 128, to += 128, from += 128)
-		stream_128(to, from);
+		_mm256_stream_si256((__m256i *)(void *)to, a);
+		_mm256_stream_si256((__m256i *)(void *)(to + 32), b);
+		_mm256_stream_si256((__m256i *)(void *)(to + 64), c);
+		_mm256_stream_si256((__m256i *)(void *)(to + 96), d);
+	}
 }
 
 /*
  * As stream_avx2(); `crc` and the result are those of crc32c(). The CRC of a round follows its
- * copy: the source is in the cache then, and the stores drain meanwhile. Within the loop of the
- * copy, the instruction for CRC32C was measured to be slower.
+ * copy: the source is in the first-level cache then, and the stores drain meanwhile. Longer rounds,
+ * and the instruction for CRC32C within the loop of the copy, were measured to be slower.
  */
 uint32_t copy_crc_avx2(uint32_t crc, unsigned char *to, const unsigned char *from, size_t bytes)
 {
 	while (bytes) {
-		size_t n = bytes < STRANDS * STRAND_BYTES ? bytes : STRANDS * STRAND_BYTES;
+		size_t n = bytes < ROUND_BYTES ? bytes : ROUND_BYTES;
 
 		stream_avx2(to, from, n);
 		crc = crc32c(crc, from, n);
@@ -103,9 +83,9 @@ uint32_t copy_crc_avx2(uint32_t crc, unsigned char *to, const unsigned char *fro
 /*
  * CRC by folding, in the registers of the copy (Gopal et al., "Fast CRC Computation for Generic
  * Polynomials Using PCLMULQDQ Instruction", Intel, 2009). A register of 64 bytes stands for all
- * bytes of its strand so far: a message of 64 bytes with the same remainder. To append 64 bytes,
- * each 128-bit lane is multiplied by x^512 modulo the polynomial, in two halves of 64 bits, and
- * added to them. Two multiplications for 64 bytes take less time than the memory needs.
+ * bytes so far: a message of 64 bytes with the same remainder. To append 64 bytes, each 128-bit
+ * lane is multiplied by x^512 modulo the polynomial, in two halves of 64 bits, and added to them.
+ * One chain takes less time than the memory needs, and several were measured to be slower.
  */
 #define FOLDING __attribute__((target("avx512f,vpclmulqdq")))
 #define FOLD_LOW 0x740eef02  /* x^(512 + 32) modulo the polynomial, reflected */
@@ -121,13 +101,7 @@ RACY FOLDING static inline __m512i fold_64(
 		_mm512_clmulepi64_epi128(sum, by, 0x11), data, 0x96); /* XOR of the three */
 }
 
-RACY FOLDING static inline __m512i fold_128(
-	__m512i sum, __m512i by, unsigned char *to, const unsigned char *from)
-{
-	return fold_64(fold_64(sum, by, to, from), by, to + 64, from + 64);
-}
-
-/* The CRC register (not inverted) of a strand that began with the register 0. */
+/* The CRC register (not inverted) of the bytes that `sum` stands for. */
 FOLDING static inline uint32_t fold_end(__m512i sum)
 {
 	uint64_t word[8], crc = 0;
@@ -138,83 +112,23 @@ FOLDING static inline uint32_t fold_end(__m512i sum)
 	return (uint32_t)crc;
 }
 
-static struct crc32c_skip strand_skip; /* written before main() */
-
-__attribute__((constructor)) static void strand_skip_make(void)
-{
-	crc32c_skip_make(&strand_skip, STRAND_BYTES);
-}
-
-/* Prefetches the start of two of a round's strands; a step of EXPECT_BYTES / 128 that cover all. */
-static inline void expect_strands(const unsigned char *round, size_t at)
-{
-	const unsigned char *strand = round + (at / 128 % (EXPECT_BYTES / 128)) * 2 * STRAND_BYTES;
-
-	for (unsigned line = 0; line < EXPECT_LINES; line++) {
-		__builtin_prefetch(strand + line * 64);
-		__builtin_prefetch(strand + STRAND_BYTES + line * 64);
-	}
-}
-static_assert(EXPECT_BYTES / 128 * 2 == STRANDS, "all strands are prefetched");
-static_assert(STRAND_BYTES % EXPECT_BYTES == 0, "from the first strand on");
-
-/*
- * Copies one round of strands; `crc` is a register, not inverted. What follows the round is
- * prefetched: the next round, or behind the last one often the next page. It need not be mapped.
- */
-RACY FOLDING static uint32_t fold_strands(
-	uint32_t crc, __m512i by, unsigned char *to, const unsigned char *from)
-{
-	__m512i sum[STRANDS];
-
-	for (unsigned s = 0; s < STRANDS; s++)
-		sum[s] = _mm512_setzero_si512();
-	for (size_t at = 0; at < STRAND_BYTES; at += 128) {
-		unsigned char *t = to + at;
-		const unsigned char *f = from + at;
-
-		if (at >= STRAND_BYTES - EXPECT_BYTES)
-			expect_strands(from + STRANDS * STRAND_BYTES, at);
-		/* unrolled, so that the sums stay in registers */
-		sum[0] = fold_128(sum[0], by, t, f);
-		sum[1] = fold_128(sum[1], by, t + STRAND_BYTES, f + STRAND_BYTES);
-		sum[2] = fold_128(sum[2], by, t + 2 * STRAND_BYTES, f + 2 * STRAND_BYTES);
-		sum[3] = fold_128(sum[3], by, t + 3 * STRAND_BYTES, f + 3 * STRAND_BYTES);
-		sum[4] = fold_128(sum[4], by, t + 4 * STRAND_BYTES, f + 4 * STRAND_BYTES);
-		sum[5] = fold_128(sum[5], by, t + 5 * STRAND_BYTES, f + 5 * STRAND_BYTES);
-		sum[6] = fold_128(sum[6], by, t + 6 * STRAND_BYTES, f + 6 * STRAND_BYTES);
-		sum[7] = fold_128(sum[7], by, t + 7 * STRAND_BYTES, f + 7 * STRAND_BYTES);
-	}
-	for (unsigned s = 0; s < STRANDS; s++)
-		crc = crc32c_skip(&strand_skip, crc) ^ fold_end(sum[s]);
-	return crc;
-}
-static_assert(STRANDS == 8, "fold_strands() names each");
-
-/* As copy_crc_avx2(); `to` is aligned to 64 bytes. */
+/* As copy_crc_avx2(); `to` is aligned to 64 bytes, and `bytes` is not 0. */
 RACY FOLDING static uint32_t stream_crc_fold(
 	uint32_t crc, unsigned char *to, const unsigned char *from, size_t bytes)
 {
-	const size_t together = STRANDS * STRAND_BYTES;
 	const __m512i by = _mm512_set_epi64(
 		FOLD_HIGH, FOLD_LOW, FOLD_HIGH, FOLD_LOW, FOLD_HIGH, FOLD_LOW, FOLD_HIGH, FOLD_LOW);
+	__m512i first = _mm512_loadu_si512(from), sum;
 
-	crc = ~crc;
-	for (; bytes >= together; bytes -= together, to += together, from += together)
-		crc = fold_strands(crc, by, to, from);
-	if (bytes) {
-		/* the register is added to the first four bytes */
-		__m512i first = _mm512_loadu_si512(from);
-		__m512i sum = _mm512_xor_si512(
-			first, _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)crc)));
-
-		_mm512_stream_si512((__m512i *)(void *)to, first);
-		sum = fold_64(sum, by, to + 64, from + 64);
-		for (size_t at = 128; at < bytes; at += 128)
-			sum = fold_128(sum, by, to + at, from + at);
-		crc = fold_end(sum);
+	/* the register is added to the first four bytes */
+	sum = _mm512_xor_si512(first, _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)~crc)));
+	_mm512_stream_si512((__m512i *)(void *)to, first);
+	sum = fold_64(sum, by, to + 64, from + 64);
+	for (size_t at = 128; at < bytes; at += 128) {
+		sum = fold_64(sum, by, to + at, from + at);
+		sum = fold_64(sum, by, to + at + 64, from + at + 64);
 	}
-	return ~crc;
+	return ~fold_end(sum);
 }
 
 /* As crc32c(), and copies; `to` is aligned to 64 bytes, and `bytes` is a multiple of 128. */

@@ -203,6 +203,10 @@ static void ask(struct pc_channel *ch, struct stock *stock, uint32_t rail, uint6
 	submit_ctl(ch, &op, count);
 }
 
+/*
+ * Requests credits when a quarter of the stock is used: the answer then comes before a batch of up
+ * to three quarters has used the rest.
+ */
 void credit_ask(struct pc_channel *ch, uint64_t deadline_ns)
 {
 	for (uint32_t k = 0; k < CLASSES_MAX; k++) {
@@ -211,7 +215,7 @@ void credit_ask(struct pc_channel *ch, uint64_t deadline_ns)
 		for (uint32_t r = 0; stock && r < ch->rails; r++) {
 			struct stock_rail *s = &stock->rail[r];
 
-			if (s->want <= s->asked && s->have + s->asked >= s->ahead / 2) {
+			if (s->want <= s->asked && s->have + s->asked + s->ahead / 4 >= s->ahead) {
 				s->want = 0;
 				continue;
 			}

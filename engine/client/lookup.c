@@ -93,7 +93,7 @@ void lookup_get(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
 
 	for (uint32_t i = 0; i < count; i++) {
 		struct page_work *p = &b->work[i];
-		uint32_t index = cache_index(&p->key), way;
+		uint32_t index = p->cached, way; /* the set's, until here */
 		const struct cache_entry *e;
 
 		if (i % RUN_PLAN_MAX == 0)
@@ -109,7 +109,7 @@ void lookup_get(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
 		}
 		p->at = e->at;
 		p->cached = index * CACHE_WAYS + way;
-		run_add(ch, b, i, now_ns);
+		run_add(ch, b, i, 0, now_ns);
 	}
 	ch->counts.lookups_cached += count - others;
 	run_add_end(ch, b, now_ns);

@@ -211,8 +211,12 @@ static inline uint32_t run_tries(const struct page_work *p)
 	return (uint32_t)p->others << 16 | p->rails_tried;
 }
 
-/* Adds a page with the location page_work.at to the pages that this step plans together. */
-static inline void run_add(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t now_ns)
+/*
+ * Adds a page with the location page_work.at to the pages that this step plans together. `tries`:
+ * run_tries(), which is 0 at the first attempt.
+ */
+static inline void run_add(
+	struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint32_t tries, uint64_t now_ns)
 {
 	struct page_work *p = &b->work[i];
 	const struct pc_page *page = &b->pages[i];
@@ -224,7 +228,7 @@ static inline void run_add(struct pc_channel *ch, struct pc_batch *b, uint32_t i
 	/* the pool need not be compared: with one holder and length, each pool has its own slot */
 	if (unlikely(!g->pages || p->at.ref != g->ref || p->bytes != g->bytes ||
 		     page->segment_count != g->segments || (p->to ^ g->to) >> OP_TO_BITS ||
-		     run_tries(p) != g->tries || (g->stride && page_stride(page) != g->stride))) {
+		     tries != g->tries || (g->stride && page_stride(page) != g->stride))) {
 		run_group_new(ch, b, i, slot, now_ns);
 		return;
 	}

@@ -96,13 +96,15 @@ static inline uint32_t run_entries(struct pc_batch *b, uint32_t i, uint32_t page
 
 	for (uint32_t k = 0; k < pages; k++) {
 		struct page_work *p = &b->work[i];
+		struct run_entry *e;
 
 		if (!run_entry_half(k))
 			line = ring_slot_new(ops, at + run_entry_line(k));
-		line[run_entry_half(k)] = (struct run_entry){.unit = place_unit(p->at.place),
-			.generation = p->at.generation,
-			.to = p->to & (RUN_TO_MAX - 1),
-			.key = p->key};
+		e = &line[run_entry_half(k)];
+		e->unit = place_unit(p->at.place);
+		e->generation = p->at.generation;
+		e->to = p->to; /* the region above the offset is the ring's part, or ignored */
+		e->key = p->key;
 		p->peer = peer;
 		p->pieces_out = 1;
 		p->phase = PAGE_IN_FLIGHT;
@@ -292,7 +294,7 @@ void run_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
 
 	run_post_all(ch, b, now_ns);
 	while ((i = page_unqueue(b, PAGE_RUN)) != CLIENT_NONE) {
-		run_add(ch, b, i, now_ns);
+		run_add(ch, b, i, run_tries(&b->work[i]), now_ns);
 		if (++pages % RUN_PLAN_MAX == 0)
 			run_add_end(ch, b, now_ns);
 	}
@@ -320,31 +322,39 @@ static void run_not_hit(struct pc_channel *ch, const struct request *r, uint32_t
 	fetch_not_hit(ch, r->batch, i, now_ns);
 }
 
+/* True if the page of a run, a hit, is to be compared with its CRC. */
+static inline bool run_verify_due(struct pc_channel *ch, uint32_t i, struct pc_batch *b)
+{
+	/* not verify_due(): a page that is VERIFY_DUE already is in no run */
+	if (likely(!ch->verify_left || --ch->verify_left))
+		return false;
+	verify_choose(ch, &b->work[i]);
+	verify_begin(b, i);
+	return true;
+}
+
 void run_answer(struct pc_channel *ch, const struct request *r, const struct run_done *done,
 	uint32_t status, uint64_t now_ns)
 {
 	struct pc_batch *b = r->batch;
-	uint32_t i = r->page, hit = done->hit & ~done->stale, hits = 0, next;
-	uint32_t now_ms = (uint32_t)(now_ns / 1000000);
+	uint32_t i = r->page, hit = done->hit & ~done->stale, stale = done->stale, hits = 0, next;
+	uint32_t now_ms = (uint32_t)(now_ns / 1000000), pages = r->pages;
 	uint16_t peer = b->work[i].peer;
+	enum pc_result *results = b->results;
 
-	for (uint32_t k = 0; k < r->pages; k++, i = next) {
+	for (uint32_t left = pages; left; left--, i = next, hit >>= 1, stale >>= 1) {
 		struct page_work *p = &b->work[i];
 
 		next = p->next;
-		if (unlikely(!(hit >> k & 1))) {
-			run_not_hit(ch, r, i, done->stale >> k & 1 ? OP_STALE : status, now_ns);
+		if (unlikely(!(hit & 1))) {
+			run_not_hit(ch, r, i, stale & 1 ? OP_STALE : status, now_ns);
 			continue;
 		}
 		p->pieces_out = 0;
-		/* not verify_due(): a page that is VERIFY_DUE already is in no run */
-		if (unlikely(ch->verify_left && !--ch->verify_left)) {
-			verify_choose(ch, p);
-			verify_begin(b, i);
+		if (unlikely(run_verify_due(ch, i, b)))
 			continue;
-		}
 		p->phase = PAGE_DONE;
-		b->results[i] = PC_HIT;
+		results[i] = PC_HIT;
 		notice_touch(ch, p, now_ms);
 		hits++;
 	}
@@ -353,7 +363,7 @@ void run_answer(struct pc_channel *ch, const struct request *r, const struct run
 		ch->moves += hits;
 		ch->counts.hits_remote += hits;
 		ch->counts.bytes_read +=
-			likely(hits == r->pages) ? r->bytes : r->bytes / r->pages * hits;
+			likely(hits == pages) ? r->bytes : r->bytes / r->pages * hits;
 		ch->peer_rest_until_ns[peer] = 0;
 	}
 }

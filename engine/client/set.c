@@ -117,19 +117,27 @@ static bool store(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_
 void set_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
 {
 	uint32_t waiting[SKIP_MAX];
-	uint32_t skipped = 0, i;
+	uint32_t skipped = 0, copied = 0, i;
 
 	publish_step(ch, b);
 	while (skipped < SKIP_MAX && !ch->broken) {
 		i = page_unqueue(b, PAGE_STORE);
 		if (i == CLIENT_NONE)
 			break;
-		if (clock_now_ns() >= b->deadline_ns)
+		if (clock_now_ns() >= b->deadline_ns) {
 			page_done(b, i, PC_TIMEOUT);
-		else if (!store(ch, b, i, now_ns))
+		} else if (!store(ch, b, i, now_ns)) {
 			waiting[skipped++] = i;
-		else
+		} else {
 			publish_step(ch, b);
+			copied += b->work[i].bytes;
+			if (copied >= CREDIT_STOCK_BYTES / 2) {
+				/* the control plane works during the next copies */
+				credit_ask(ch, b->deadline_ns);
+				submit_ctl_flush(ch);
+				copied = 0;
+			}
+		}
 	}
 	while (skipped)
 		page_requeue(b, waiting[--skipped]);

@@ -61,9 +61,10 @@ static void wake_ctl(const struct pc_channel *ch)
 		return; /* the eventfd's counter is full, so the control plane is being woken */
 }
 
-/* In the middle of a step, for a set, whose copies would make the control plane wait. */
-__attribute__((noinline)) static void flush_ctl(struct pc_channel *ch)
+__attribute__((noinline)) void submit_ctl_flush(struct pc_channel *ch)
 {
+	if (!ch->ctl_unpublished)
+		return;
 	publish_ctl(ch);
 	shm_fence_sleep();
 	wake_ctl(ch);
@@ -91,7 +92,7 @@ void submit_ctl(struct pc_channel *ch, const struct ctl_op *op, uint32_t answers
 	ch->ctl_unpublished++;
 	ch->ctl_awaited += answers;
 	if (ch->ctl_unpublished >= FLUSH_SLOTS)
-		flush_ctl(ch);
+		submit_ctl_flush(ch);
 }
 
 /*

@@ -18,7 +18,7 @@ FENCE, NOTHING = "shm_fence_sleep();", "(void)0;"
 # name: file, function, text in it, its replacement
 MUTANTS = {
     "flush": ("engine/client/submit.c", "wake_told", FENCE, NOTHING),
-    "flush_ctl": ("engine/client/submit.c", "flush_ctl", FENCE, NOTHING),
+    "flush_ctl": ("engine/client/submit.c", "submit_ctl_flush", FENCE, NOTHING),
     "client_sleep": ("engine/client/wait.c", "sleep_until", FENCE, NOTHING),
     "rail_wake": ("engine/rail/poll_core.c", "wake", FENCE, NOTHING),
     "rail_rest": ("engine/rail/poll_core.c", "rest", FENCE, NOTHING),

@@ -35,7 +35,7 @@ CLOCK_FENCE = {"x86_64": r"mfence", "aarch64": r"dsb\s+osh$"}
 
 # source: the functions that have one of these fences each; no other function of the source has one
 FENCES = {
-    "engine/client/submit.c": {"wake_told", "flush_ctl"},
+    "engine/client/submit.c": {"wake_told", "submit_ctl_flush"},
     "engine/client/wait.c": {"sleep_until"},
     "engine/rail/poll_core.c": {"wake", "rest"},
     "engine/rail/open.c": {"rail_tell"},

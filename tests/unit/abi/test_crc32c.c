@@ -69,31 +69,11 @@ static void every_length_and_alignment_equals_the_polynomial(void **state)
 	}
 }
 
-static void chains_over_adjacent_pieces_are_combined(void **state)
-{
-	static const size_t length[] = {0, 1, 7, 1024, 1360, 4096};
-	static uint8_t data[100 + 4096];
-	static struct crc32c_skip skip;
-
-	(void)state;
-	for (size_t i = 0; i < sizeof(data); i++)
-		data[i] = (uint8_t)(i * 2654435761u >> 13);
-	for (size_t k = 0; k < sizeof(length) / sizeof(length[0]); k++) {
-		/* the register of a chain that starts at 0: the inversions cancel */
-		uint32_t second = ~crc32c(~0u, data + 100, length[k]);
-
-		crc32c_skip_make(&skip, length[k]);
-		assert_int_equal(~(crc32c_skip(&skip, ~crc32c(0, data, 100)) ^ second),
-			by_bits(data, 100 + length[k]));
-	}
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(known_vectors_have_their_values),
 		cmocka_unit_test(every_length_and_alignment_equals_the_polynomial),
-		cmocka_unit_test(chains_over_adjacent_pieces_are_combined),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

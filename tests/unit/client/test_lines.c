@@ -109,6 +109,61 @@ static void the_lookups_of_a_batch_take_one_fence(void **state)
 	assert_true(SEEN(look_runs) <= (SEEN(reads) + RUN_PAGES_MAX - 1) / RUN_PAGES_MAX + 1);
 }
 
+/*
+ * Stores COUNT pages of `bytes` bytes in one batch. Between two steps of the channel this thread is
+ * the engine. Returns how often one step published ctl ops, at most.
+ */
+static unsigned set(const char *stem, uint32_t bytes)
+{
+	static unsigned char from[128 << 10];
+	unsigned most = 0, before = SEEN(publishes);
+	struct pc_batch *batch;
+	bool done;
+
+	for (unsigned i = 0; i < COUNT; i++) {
+		char name[FAKE_NAME_BYTES];
+
+		snprintf(name, sizeof(name), "%s-%u", stem, i);
+		page[i] = *one_page(&one[i], name, from, bytes);
+	}
+	fake_lock(&fake);
+	assert_int_equal(pc_submit_set(ch, page, COUNT, PATIENCE_MS, result, &batch), 0);
+	do {
+		fake_serve_rings(&fake);
+		fences = 0;
+		done = pc_poll(batch);
+		most = fences > most ? fences : most;
+	} while (!done);
+	fake_unlock(&fake);
+	for (unsigned i = 0; i < COUNT; i++)
+		assert_int_equal(result[i], PC_HIT);
+	assert_int_equal(SEEN(publishes) - before, COUNT);
+	return most;
+}
+
+static void a_long_set_publishes_between_its_copies(void **state)
+{
+	(void)state;
+	fake_map(&fake, 1, 1, false);
+	assert_true(set("long", 128 << 10) >= 2);
+}
+
+static void an_empty_ctl_ring_is_not_published(void **state)
+{
+	unsigned before;
+
+	(void)state;
+	fake_map(&fake, 1, 1, false);
+	set("before", 4096);
+	before = SEEN(publishes);
+	fake_lock(&fake);
+	submit_ctl_flush(ch);
+	fake_serve_rings(&fake);
+	fake_unlock(&fake);
+	assert_int_equal(SEEN(publishes), before);
+	set("after", 4096);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -116,6 +171,8 @@ int main(void)
 			a_batch_takes_one_fence_and_few_ring_lines, setup, rig_teardown),
 		cmocka_unit_test_setup_teardown(
 			the_lookups_of_a_batch_take_one_fence, setup, rig_teardown),
+		RIG_TEST(a_long_set_publishes_between_its_copies),
+		RIG_TEST(an_empty_ctl_ring_is_not_published),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

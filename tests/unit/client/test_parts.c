@@ -133,6 +133,7 @@ static void the_cache_finds_only_the_key_that_was_put(void **state)
 	struct pc_channel *ch = cache_only();
 	struct page_key a = {{5, 0}}, same_set = {{5 + CACHE_SETS, 0}};
 	struct location at = {.ref = 9, .place = 8, .generation = 7};
+	uint32_t number;
 
 	(void)state;
 	assert_null(cache_find(ch, &a));
@@ -145,8 +146,12 @@ static void the_cache_finds_only_the_key_that_was_put(void **state)
 	cache_put(ch, &same_set, &at, 1);
 	assert_int_equal(cache_find(ch, &a)->at.place, 8);
 	assert_int_equal(cache_find(ch, &same_set)->at.place, 6);
+	number = cache_number(&same_set, cache_way(cache_set(ch, &same_set), &same_set));
+	assert_ptr_equal(cache_numbered(ch, number, &same_set), cache_find(ch, &same_set));
+	assert_null(cache_numbered(ch, number, &a));
 	cache_drop(ch, &same_set);
 	assert_null(cache_find(ch, &same_set));
+	assert_null(cache_numbered(ch, number, &same_set));
 	assert_non_null(cache_find(ch, &a));
 	free(ch->cache);
 	free(ch);

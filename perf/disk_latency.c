@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Latency of single gets of pages that are on the disk of a host, by a client of that host and by
- * one of another host; and of what such a get consists of. Started by disk_remote.py.
+ * one of another host; and of the parts of that time. Started by disk_remote.py.
  *
  *   disk_latency PAGE_BYTES PAGES REST_US       $PEERCACHE_SOCKETS: the holder, the reader
  *

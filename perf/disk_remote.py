@@ -78,7 +78,7 @@ def main():
         result.figure(f"remote get of a page on disk, {case}", remote["p50_us"], "us",
                       f"p90 {remote['p90_us']:.0f}, p99 {remote['p99_us']:.0f}; "
                       f"{remote['hits']} gets, {counters['disk_hits_remote']} of them from disk, "
-                      f"{remote['misses']} misses, {counters['disk_drops']} pages dropped unwritten",
+                      f"{remote['misses']} misses, {counters['disk_drops']} pages dropped",
                       ("<=", goal))
         result.figure(f"local get of a page on disk, {case}", local["p50_us"], "us",
                       f"p90 {local['p90_us']:.0f}, p99 {local['p99_us']:.0f}")

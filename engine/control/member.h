@@ -77,12 +77,18 @@ struct member_probe {
 	unsigned hurry; /* probes to send out of turn: another member is not served by it */
 };
 
-/* The removal of a member that did not serve. */
+/*
+ * What a member that was removed must do to come back: the same process answers probes for a while,
+ * or once, if it was only silent.
+ */
 struct member_trial {
 	uint64_t incarnation; /* that must answer probes before it is a member; 0: none */
-	uint64_t removed_ns;  /* of the last removal; 0: it was never removed */
-	unsigned removals;    /* within TRIAL_MEMORY_NS of each other */
-	uint64_t since_ns;    /* since when it answers all probes; 0: it does not */
+	uint64_t began_ns;
+	uint64_t needs_ns; /* time for which it must answer all probes; 0: each size once */
+	/* of the last removal because it did not serve; 0: there was none */
+	uint64_t removed_ns;
+	unsigned removals; /* of these, within TRIAL_MEMORY_NS of each other */
+	uint64_t since_ns; /* since when it answers all probes; 0: it does not */
 };
 
 struct member_entry {
@@ -317,8 +323,10 @@ void member_probe_tick(void *context);
 uint64_t member_unserved_ns(const struct member_entry *entry, uint64_t now_ns);
 /* Time since a small and a padded probe were sent that the member answered; UINT64_MAX: never. */
 uint64_t member_served_age_ns(const struct member_entry *entry, uint64_t now_ns);
-/* The member is off the map because it did not serve; `link` is up so that it can be probed. */
+/* The member is off the map and answers probes before it comes back; its links are up for that. */
 bool member_on_trial(const struct member_entry *entry);
+/* A member was removed because it did not serve (`needs_ns` > 0), or because it was silent. */
+void member_trial_begin(struct member_entry *entry, uint64_t needs_ns);
 /*
  * Serves a message of a member on trial: probes only. False: the message breaks a rule.
  */

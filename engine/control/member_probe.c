@@ -59,10 +59,10 @@ uint64_t member_served_age_ns(const struct member_entry *entry, uint64_t now_ns)
 /* ---- probes ---------------------------------------------------------------------------------- */
 
 /*
- * Small and padded probes take turns. A probe that waits for its answer is sent again on a new link
- * only.
+ * Small and padded probes take turns. A probe that waits for its answer is sent again on a new
+ * link, and on the same one only after a while.
  */
-static void probe(struct member_entry *entry, uint64_t now_ns)
+static void probe(const struct control *control, struct member_entry *entry, uint64_t now_ns)
 {
 	static uint8_t pad[PROBE_PAD_BYTES];
 	struct rpc_link *link = entry->out ? entry->out : entry->in;
@@ -73,7 +73,8 @@ static void probe(struct member_entry *entry, uint64_t now_ns)
 
 	if (p->hurry)
 		p->hurry--;
-	if (p->asked_ns[size] && link && p->via[size] == link)
+	if (p->asked_ns[size] && link && p->via[size] == link &&
+		since_ns(p->sent_ns[size], now_ns) < dead_ns(control) / PROBE_AGAIN_PART)
 		return;
 	if (!p->asked_ns[size])
 		p->asked_ns[size] = now_ns;
@@ -119,6 +120,16 @@ bool member_on_trial(const struct member_entry *entry)
 	return entry->state != MEMBER_ALIVE && entry->trial.incarnation != 0;
 }
 
+void member_trial_begin(struct member_entry *entry, uint64_t needs_ns)
+{
+	if (!entry->probes)
+		return;
+	entry->trial.incarnation = entry->record.map.incarnation;
+	entry->trial.began_ns = net_now();
+	entry->trial.needs_ns = needs_ns;
+	entry->trial.since_ns = 0;
+}
+
 static void remove_unserving(struct control *control, struct member_entry *entry, uint64_t now_ns)
 {
 	struct member_trial *trial = &entry->trial;
@@ -131,9 +142,9 @@ static void remove_unserving(struct control *control, struct member_entry *entry
 		(unsigned)(member_unserved_ns(entry, now_ns) / NS_PER_MS));
 	control->counter[COUNTER_members_unserving]++;
 	member_down(control, entry, why);
-	*trial = (struct member_trial){.incarnation = entry->record.map.incarnation,
-		.removed_ns = now_ns,
-		.removals = again ? trial->removals + 1 : 1};
+	trial->removed_ns = now_ns;
+	trial->removals = again ? trial->removals + 1 : 1;
+	member_trial_begin(entry, suspect_trial_ns(dead_ns(control), trial->removals));
 }
 
 bool member_trial_hello(struct member_entry *entry, uint64_t incarnation)
@@ -172,13 +183,12 @@ static void trial_tick(struct control *control, struct member_entry *entry, uint
 	struct member_trial *trial = &entry->trial;
 	uint64_t served_ns = member_served_age_ns(entry, now_ns);
 
-	probe(entry, now_ns);
+	probe(control, entry, now_ns);
 	if (member_unserved_ns(entry, now_ns) > suspect_patience_ns(dead_ns(control)))
 		trial->since_ns = 0;
-	else if (!trial->since_ns && served_ns < now_ns - trial->removed_ns)
+	else if (!trial->since_ns && served_ns < now_ns - trial->began_ns)
 		trial->since_ns = now_ns;
-	if (trial->since_ns &&
-		now_ns - trial->since_ns >= suspect_trial_ns(dead_ns(control), trial->removals))
+	if (trial->since_ns && now_ns - trial->since_ns >= trial->needs_ns)
 		trial_end(control, entry, now_ns);
 }
 
@@ -224,7 +234,7 @@ static void probe_next(struct control *control, uint64_t now_ns)
 		} else if (!entry->probe.hurry && !member_unserved_ns(entry, now_ns)) {
 			continue;
 		}
-		probe(entry, now_ns);
+		probe(control, entry, now_ns);
 	}
 }
 

@@ -46,6 +46,8 @@ static void entry_tick(
 			snprintf(why, sizeof(why), "no message from it for %u ms",
 				(unsigned)((now_ns - entry->heard_ns) / NS_PER_MS));
 			member_down(control, entry, why);
+			/* A path that large packets do not cross looks silent, too. */
+			member_trial_begin(entry, 0);
 		}
 	} else if (entry->state == MEMBER_CANDIDATE) {
 		if (now_ns - entry->since_ns > 10 * dead_ns)

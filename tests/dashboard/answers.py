@@ -56,8 +56,8 @@ def member(number, **different):
             "address": f"10.0.{number // 250}.{number % 250 + 1}", "port": 31998, "rails": 8,
             "self": number == 0, "state": "up", "state_ms": 0, "software": "0.1.0", "wire": 6,
             "abi": 7, "links": 2 * (number != 0), "heard_ms": 40, "suspect": "", "served_ms": 900,
-            "unserved_ms": 0, "queued": 0, "unacknowledged": 0, "unawaited": 0, "behind": False,
-            **different}
+            "probe_served_ms": 100, "probe_unserved_ms": 0, "unserved_ms": 0, "queued": 0,
+            "unacknowledged": 0, "unawaited": 0, "behind": False, **different}
 
 
 def rail(number, seconds, rate):

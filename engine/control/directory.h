@@ -116,7 +116,7 @@ void directory_forgotten(struct control *control, uint32_t ref);
  */
 void directory_link_down(struct control *control, uint16_t peer, const struct rpc_link *link);
 void directory_link_up(struct control *control, uint16_t peer);
-/* The member has answered all probes (`served`), or one waits for too long. */
+/* The member has answered a probe, and none waits for too long (`served`), or one does. */
 void directory_probed(struct control *control, uint16_t peer, bool served);
 /*
  * Runs at every heartbeat: closes the link of an owner that has acknowledged nothing for twice

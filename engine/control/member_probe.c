@@ -106,9 +106,9 @@ bool member_probe_ack(struct control *control, struct rpc_link *link, const Pc__
 	p->via[size] = NULL;
 	p->asked_ns[size] = 0;
 	p->served_ns[size] = p->sent_ns[size];
-	if (p->asked_ns[PROBE_SMALL] || p->asked_ns[PROBE_PADDED])
-		return true;
-	if (entry->state == MEMBER_ALIVE)
+	/* Another probe may have been sent meanwhile; one that waits for too long counts. */
+	if (entry->state == MEMBER_ALIVE &&
+		member_unserved_ns(entry, net_now()) <= suspect_patience_ns(dead_ns(control)))
 		directory_probed(control, entry->record.map.peer, true);
 	return true;
 }

@@ -43,7 +43,7 @@ static struct played {
 	uint64_t beat_ns;
 	uint8_t in[1 << 17];
 	size_t have;
-	unsigned probed, padded, acks, vouches;
+	unsigned probed, padded, acks, vouches, beats, publishes;
 	bool closed;
 } played[2];
 
@@ -112,6 +112,19 @@ static inline void answer(struct played *p, const Pc__Probe *probe)
 	raw_message(p->fd, &message);
 }
 
+/* It stored the entries. */
+static inline void acknowledge(struct played *p, const Pc__Publish *publish)
+{
+	Pc__Ack ack = PC__ACK__INIT;
+	Pc__Message message = PC__MESSAGE__INIT;
+
+	p->publishes++;
+	ack.serial = publish->serial;
+	message.body_case = PC__MESSAGE__BODY_ACK;
+	message.ack = &ack;
+	raw_message(p->fd, &message);
+}
+
 static inline void take(struct played *p, const uint8_t *bytes, size_t length)
 {
 	Pc__Message *m = pc__message__unpack(NULL, length, bytes);
@@ -119,7 +132,10 @@ static inline void take(struct played *p, const uint8_t *bytes, size_t length)
 	assert_non_null(m);
 	if (m->body_case == PC__MESSAGE__BODY_PROBE)
 		answer(p, m->probe);
+	if (m->body_case == PC__MESSAGE__BODY_PUBLISH)
+		acknowledge(p, m->publish);
 	p->acks += m->body_case == PC__MESSAGE__BODY_ACK;
+	p->beats += m->body_case == PC__MESSAGE__BODY_HEARTBEAT;
 	for (size_t i = 0;
 		m->body_case == PC__MESSAGE__BODY_HEARTBEAT && i < m->heartbeat->n_served; i++)
 		p->vouches += m->heartbeat->served[i]->ref == p->asks;

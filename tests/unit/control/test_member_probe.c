@@ -85,6 +85,37 @@ static void a_member_that_answers_no_probe_is_removed_although_its_heartbeats_ar
 	assert_true(on_map(other));
 }
 
+static enum suspect_why suspect(const struct played *p)
+{
+	struct directory_owner owner;
+
+	directory_owner(&node[0].control, entry_of(p)->record.map.peer, &owner);
+	return owner.why;
+}
+
+static void a_probe_without_an_answer_makes_suspect_until_it_is_answered(void **state)
+{
+	unsigned publishes;
+
+	(void)state;
+	assert_int_equal(suspect(gray), SUSPECT_NOT);
+	gray->serves = false;
+	run(LATE_MS);
+	assert_int_equal(suspect(gray), SUSPECT_UNSERVED);
+	assert_int_equal(suspect(other), SUSPECT_NOT);
+	publishes = gray->publishes;
+	for (unsigned i = 0; i < 32; i++)
+		node_put(0, i, 1, 1000);
+	run(LATE_MS);
+	assert_true(gray->publishes > publishes); /* acknowledged */
+	assert_int_equal(suspect(gray), SUSPECT_UNSERVED);
+	assert_int_equal(node[0].control.counter[COUNTER_owners_suspected], 1);
+	gray->serves = true;
+	run(AGAIN_MS + LATE_MS);
+	assert_int_equal(suspect(gray), SUSPECT_NOT);
+	assert_int_equal(node[0].control.counter[COUNTER_owners_suspected], 1);
+}
+
 static void answers_with_another_serial_or_a_shorter_pad_do_not_count(void **state)
 {
 	(void)state;
@@ -212,7 +243,7 @@ static void a_removed_member_comes_back_only_when_it_has_served(void **state)
 	assert_true(on_map(other));
 }
 
-static void a_removed_member_is_served_probes_only(void **state)
+static void a_removed_member_is_sent_heartbeats_and_served_probes_only(void **state)
 {
 	Pc__Entry entry = PC__ENTRY__INIT, *at = &entry;
 	Pc__Publish publish = PC__PUBLISH__INIT;
@@ -230,9 +261,12 @@ static void a_removed_member_is_served_probes_only(void **state)
 	run(LATE_MS);
 	assert_int_equal(gray->acks, 1);
 	removed();
+	gray->beats = gray->probed = 0;
 	raw_message(gray->fd, &message);
-	run(LATE_MS);
+	run(DEAD_MS);
 	assert_int_equal(gray->acks, 1);
+	assert_in_range(gray->beats, DEAD_MS / BEAT_MS - 2, DEAD_MS / BEAT_MS + 2);
+	assert_in_range(gray->probed, 2, 6); /* again, without an answer */
 	assert_false(gray->closed);
 	assert_int_equal(node[0].control.counter[COUNTER_messages_bad], 0);
 }
@@ -344,6 +378,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_removal_needs_a_long_time_without_service_of_any_member),
 		T(a_member_that_answers_no_probe_is_removed_although_its_heartbeats_arrive),
+		T(a_probe_without_an_answer_makes_suspect_until_it_is_answered),
 		T(answers_with_another_serial_or_a_shorter_pad_do_not_count),
 		T(a_member_that_does_not_know_probes_is_not_removed),
 		T(an_engine_that_stood_still_removes_no_other),
@@ -352,7 +387,7 @@ int main(void)
 		T(what_a_member_without_probes_hears_counts),
 		T(an_engine_answers_for_members_that_serve_it),
 		T(a_removed_member_comes_back_only_when_it_has_served),
-		T(a_removed_member_is_served_probes_only),
+		T(a_removed_member_is_sent_heartbeats_and_served_probes_only),
 		T(a_member_that_was_started_again_is_admitted_at_once),
 		T(a_member_that_fell_silent_comes_back_when_it_has_answered_a_probe_of_each_size),
 		T(a_trial_goes_on_for_as_long_as_the_connection),

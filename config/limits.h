@@ -89,7 +89,9 @@
 
 /* Limits of messages from engine to engine. */
 #define MESSAGE_BYTES_MAX (4u << 20) /* bytes of the longest message between two engines */
-#define MESSAGE_PAGES_MAX 4096       /* entries in one publish, remove or touch message */
+/* bytes that a probe is padded with: its largest packet fills a jumbo frame */
+#define PROBE_PAD_BYTES 9000u
+#define MESSAGE_PAGES_MAX 4096 /* entries in one publish, remove or touch message */
 /* bytes of a member name, device name or address, with the terminating zero */
 #define NAME_BYTES_MAX 64
 

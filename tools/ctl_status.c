@@ -250,19 +250,40 @@ static void print_member_links(json_object *member)
 		(int)json_number(member, "wire"), (int)json_number(member, "abi"));
 	print_age("heard", json_number(member, "heard_ms"));
 	print_age("acknowledged", json_number(member, "served_ms"));
+	print_age("served a probe", json_number(member, "probe_served_ms"));
 	printf("\n    queued %ld, batches unacknowledged %ld, not awaited %ld",
 		json_number(member, "queued"), json_number(member, "unacknowledged"),
 		json_number(member, "unawaited"));
 	if (unserved_ms)
 		printf(", oldest waits %.1f s", (double)unserved_ms / 1000);
+	if (json_number(member, "probe_unserved_ms"))
+		printf(", probe waits %.1f s",
+			(double)json_number(member, "probe_unserved_ms") / 1000);
 	if (json_object_get_boolean(json_get(member, "behind")))
 		printf(", behind");
 	printf("\n");
 	if (*suspect)
 		printf("    suspect: %s\n", !strcmp(suspect, "unserved")
-						    ? "requests wait for an acknowledgement"
+						    ? "requests wait for an answer"
 					    : !strcmp(suspect, "silent") ? "no heartbeats"
 									 : "no connection");
+}
+
+/* A member that was removed because it did not serve, and what it needs to come back. */
+static void print_trial(json_object *member)
+{
+	int64_t trial_ms = json_number(member, "trial_ms");
+
+	if (!json_object_get_boolean(json_get(member, "unserving")))
+		return;
+	printf("    removed: it sent heartbeats and did not serve");
+	print_age("served a probe", json_number(member, "probe_served_ms"));
+	printf("\n    it must answer all probes for %.1f s",
+		(double)json_number(member, "trial_needs_ms") / 1000);
+	if (trial_ms < 0)
+		printf(", and does not\n");
+	else
+		printf(", and has for %.1f s\n", (double)trial_ms / 1000);
 }
 
 static void print_members(json_object *report, bool links)
@@ -276,8 +297,11 @@ static void print_members(json_object *report, bool links)
 		if (links)
 			print_member_links(member);
 	}
-	for (size_t i = 0; i < json_length(down); i++)
+	for (size_t i = 0; i < json_length(down); i++) {
 		print_member(json_at(down, i), "down");
+		if (links)
+			print_trial(json_at(down, i));
+	}
 }
 
 static void print_json(json_object *o)

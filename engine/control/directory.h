@@ -127,6 +127,8 @@ void directory_forgotten(struct control *control, uint32_t ref);
 void directory_link_down(struct control *control, uint16_t peer, const struct rpc_link *link);
 /* `disk`: the member knows entries of pages on disk. */
 void directory_link_up(struct control *control, uint16_t peer, bool disk);
+/* The member has answered a probe, and none waits for too long (`served`), or one does. */
+void directory_probed(struct control *control, uint16_t peer, bool served);
 /*
  * Runs at every heartbeat: closes the link of an owner that has acknowledged nothing for twice
  * cluster.dead_after_ms, so that the owner is dialled again.

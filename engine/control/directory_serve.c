@@ -19,6 +19,22 @@ bool entries_fit(size_t count, Pc__Entry *const *entries)
 	return true;
 }
 
+bool directory_serve_probe(struct control *control, struct rpc_link *link, const Pc__Probe *probe)
+{
+	Pc__ProbeAck ack = PC__PROBE_ACK__INIT;
+	Pc__Message message = PC__MESSAGE__INIT;
+
+	(void)control;
+	if (probe->pad.len > PROBE_PAD_BYTES)
+		return false;
+	ack.serial = probe->serial;
+	ack.pad = probe->pad;
+	message.body_case = PC__MESSAGE__BODY_PROBE_ACK;
+	message.probe_ack = &ack;
+	rpc_reply(link, &message);
+	return true;
+}
+
 struct page_key entry_key(const Pc__Entry *entry)
 {
 	return (struct page_key){.word = {entry->key0, entry->key1}};

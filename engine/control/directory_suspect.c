@@ -42,13 +42,24 @@ static uint64_t unserved_since_ns(const struct directory *dir, const struct owne
 	return since_ns;
 }
 
+/* How long the oldest probe waits; 0 after a pause of this engine, until that is forgiven. */
+static uint64_t unprobed_ns(
+	const struct directory *dir, const struct member_entry *entry, uint64_t now_ns)
+{
+	const struct control *control = dir->control;
+
+	if (now_ns - control->member->probe_ns > 2 * member_probe_period_ns(control))
+		return 0;
+	return member_unserved_ns(entry, now_ns);
+}
+
 static enum suspect_why judge(
 	const struct directory *dir, const struct owner *owner, uint64_t now_ns)
 {
 	const struct control *control = dir->control;
 	const struct member_entry *entry = control->member->by_peer[owner->peer];
 	uint64_t beat_ns = (uint64_t)control->settings->cluster_heartbeat_ms * 1000000ull;
-	uint64_t since_ns = unserved_since_ns(dir, owner);
+	uint64_t since_ns = unserved_since_ns(dir, owner), probe_ns;
 	struct suspect_evidence evidence = {.beat_ns = beat_ns,
 		.dead_ns = dead_ns(dir),
 		.unserved_before = owner->why == SUSPECT_UNSERVED};
@@ -57,6 +68,9 @@ static enum suspect_why judge(
 		return SUSPECT_NOT;
 	evidence.silent_ns = now_ns > entry->heard_ns ? now_ns - entry->heard_ns : 0;
 	evidence.unserved_ns = since_ns && now_ns > since_ns ? now_ns - since_ns : 0;
+	probe_ns = unprobed_ns(dir, entry, now_ns);
+	if (evidence.unserved_ns < probe_ns)
+		evidence.unserved_ns = probe_ns;
 	evidence.linked = entry->out || entry->in;
 	evidence.paused = now_ns - control->member->tick_ns > SUSPECT_BEATS * beat_ns;
 	return suspect_judge(&evidence);
@@ -122,10 +136,30 @@ void owner_waits(struct directory *dir, struct owner *owner)
 
 void owner_served(struct directory *dir, struct owner *owner)
 {
+	const struct member_entry *entry;
+
 	owner->served_ns = owner->wait_ns = net_now();
-	if (owner->why == SUSPECT_UNSERVED)
+	entry = dir->control->member->by_peer[owner->peer];
+	if (owner->why == SUSPECT_UNSERVED &&
+		(!entry || unprobed_ns(dir, entry, owner->served_ns) <=
+				   suspect_patience_ns(dead_ns(dir))))
 		owner_trusted(dir, owner);
 	owner_look(dir, owner, owner->served_ns);
+}
+
+void directory_probed(struct control *control, uint16_t peer, bool served)
+{
+	struct directory *dir = control->directory;
+	struct owner *owner = dir ? &dir->owner[peer] : NULL;
+	uint64_t now_ns = net_now(), since_ns;
+
+	if (!owner || !owner->ref)
+		return;
+	since_ns = unserved_since_ns(dir, owner);
+	if (served && owner->why == SUSPECT_UNSERVED &&
+		(!since_ns || now_ns - since_ns <= suspect_patience_ns(dead_ns(dir))))
+		owner_trusted(dir, owner);
+	owner_look(dir, owner, now_ns);
 }
 
 void patrol(void *context)

@@ -100,6 +100,8 @@ static void tables_rebuild(struct control *control)
 
 static bool more_dispensable(const struct member_entry *a, const struct member_entry *b)
 {
+	if (member_on_trial(a) != member_on_trial(b))
+		return member_on_trial(b);
 	if (a->state != b->state)
 		return a->state == MEMBER_DEAD;
 	return a->since_ns < b->since_ns;
@@ -108,6 +110,8 @@ static bool more_dispensable(const struct member_entry *a, const struct member_e
 void member_entry_free(struct member_entry *entry)
 {
 	rpc_dial_stop(entry->dial);
+	if (entry->in)
+		rpc_link_close(entry->in);
 	memset(entry, 0, sizeof(*entry));
 }
 
@@ -188,6 +192,7 @@ int member_up(struct control *control, struct member_entry *entry)
 	entry->heard_ns = net_now();
 	entry->vouched_ns = 0;
 	entry->kept = false;
+	entry->probe = (struct member_probe){.turn = net_random()};
 	entry->digest_told = 0;
 	control->counter[COUNTER_members_joined]++;
 	log_info("member %s (%s:%u, incarnation %016llx) joined; peer %u", entry->record.map.name,
@@ -243,13 +248,16 @@ void member_link_down(struct control *control, struct rpc_link *link)
 	struct member_entry *entry = link->member;
 
 	link->member = NULL;
+	for (unsigned size = 0; size < PROBE_SIZES; size++)
+		if (entry->probe.via[size] == link)
+			entry->probe.via[size] = NULL;
 	if (entry->out == link)
 		entry->out = NULL;
 	else if (entry->in == link)
 		entry->in = NULL;
 	else
 		return;
-	if (control->directory)
+	if (control->directory && !member_on_trial(entry))
 		directory_link_down(control, entry->record.map.peer, link);
 	/*
 	 * The member's process may have ended: dialling it at once shows that by ECONNREFUSED, long
@@ -324,18 +332,22 @@ int member_open(struct control *control)
 	member->current = calloc(1, sizeof(*member->current));
 	member->previous = calloc(1, sizeof(*member->previous));
 	member->tick = net_timer_new(control->base, true, member_tick, control);
+	member->probe = net_timer_new(control->base, true, member_probe_tick, control);
 	member->rebuild = net_timer_new(control->base, false, rebuild, control);
-	if (!member->current || !member->previous || !member->tick || !member->rebuild)
+	if (!member->current || !member->previous || !member->tick || !member->probe ||
+		!member->rebuild)
 		goto failed;
 	self_fill(control, &member->entry[0]);
 	status = member_seeds(control->settings, member);
 	if (status < 0)
 		goto failed;
-	member->tick_ns = net_now();
+	member->tick_ns = member->probe_ns = net_now();
+	member->probe_order = net_random() % NODES_MAX;
 	(void)peer_take(member, &member->entry[0]);
 	tables_rebuild(control);
 	member_map_rebuild(control);
 	net_timer_set(member->tick, (uint64_t)beat_ms * 1000);
+	net_timer_set(member->probe, member_probe_period_ns(control) / 1000);
 	member_seeds_tick(control, member->tick_ns);
 	return 0;
 
@@ -384,6 +396,8 @@ void member_close(struct control *control)
 		rpc_dial_stop(member->seed[i].dial);
 	if (member->tick)
 		net_timer_free(member->tick);
+	if (member->probe)
+		net_timer_free(member->probe);
 	if (member->rebuild)
 		net_timer_free(member->rebuild);
 	free(member->current);

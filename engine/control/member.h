@@ -7,13 +7,15 @@
  *   member_tick.c   heartbeats, time-outs  member_seeds.c   parses cluster.seeds
  *   member_map.c    builds the map         member_agree.c   which engines are refused, and why
  *   member_vouch.c  members that only other members hear
+ *   member_probe.c  members that do not serve: probes, removal, trial
  *
  * An engine learned from a seed or from gossip is only a candidate: it is dialled. A member
  * becomes alive, and enters the map, only by its own Hello on a link with it; so gossip about a
  * dead member can never bring it back. A member is declared dead when no message came from it for
  * cluster.dead_after_ms, when its last link closed and dialling it is refused, when another
  * incarnation of its name sends a Hello, or when it sends Leave. One that this engine does not
- * hear stays on the map while another member hears it: then only a link is cut. Dead members are
+ * hear stays on the map while another member hears it: then only a link is cut. A member that sends
+ * messages and does not serve is removed, too, and stays on trial (member_probe.c). Dead ones are
  * still dialled, at a low rate, for MEMBER_DEAD_NS, so that the two halves of a network partition
  * find each other again.
  */
@@ -21,6 +23,7 @@
 #define CONTROL_MEMBER_H
 
 #include "engine/control/rpc.h"
+#include "engine/control/suspect.h"
 
 /* capacity of the member table: live members, candidates and dead members */
 #define MEMBER_ENTRIES (2 * NODES_MAX)
@@ -56,6 +59,38 @@ enum member_state {
 	MEMBER_DEAD,      /* it was alive; it is remembered, and dialled at a low rate */
 };
 
+enum { PROBE_SMALL, PROBE_PADDED, PROBE_SIZES };
+
+/* The probes that this engine sends to a member. Times of its clock. */
+struct member_probe {
+	/* per size: when the oldest probe without an answer was due; 0: each was answered */
+	uint64_t asked_ns[PROBE_SIZES];
+	/* the last probe sent: its serial, when, and over which link; NULL: that link has closed */
+	uint64_t serial[PROBE_SIZES];
+	uint64_t sent_ns[PROBE_SIZES];
+	const struct rpc_link *via[PROBE_SIZES];
+	/* when the newest probe was sent that the member has answered; 0: none */
+	uint64_t served_ns[PROBE_SIZES];
+	/* when it answered another member, as that one says; 0: never */
+	uint64_t vouched_ns;
+	unsigned turn;  /* begins with a random one, so that not all engines send the same size */
+	unsigned hurry; /* probes to send out of turn: another member is not served by it */
+};
+
+/*
+ * What a member that was removed must do to come back: the same process answers probes for a while,
+ * or once, if it was only silent.
+ */
+struct member_trial {
+	uint64_t incarnation; /* that must answer probes before it is a member; 0: none */
+	uint64_t began_ns;
+	uint64_t needs_ns; /* time for which it must answer all probes; 0: each size once */
+	/* of the last removal because it did not serve; 0: there was none */
+	uint64_t removed_ns;
+	unsigned removals; /* of these, within TRIAL_MEMORY_NS of each other */
+	uint64_t since_ns; /* since when it answers all probes; 0: it does not */
+};
+
 struct member_entry {
 	struct member_record record;
 	uint64_t name_hash;
@@ -63,6 +98,7 @@ struct member_entry {
 	enum member_state state;
 	bool summaries; /* the member's engine answers SummaryAsk */
 	bool disk;      /* it stores entries of pages on disk, and answers Promote */
+	bool probes;    /* the member's engine answers Probe */
 	uint32_t wire;  /* wire version that this engine and the member speak; 0: not known yet */
 	uint32_t abi;   /* the member's ABI_VERSION; 0: not known */
 	bool left; /* the member left the cluster with the message Leave: it is not dialled again */
@@ -89,6 +125,8 @@ struct member_entry {
 	uint64_t digest_told;
 	uint64_t digest_ours;
 	uint64_t gossip_ns;
+	struct member_probe probe;
+	struct member_trial trial;
 };
 
 /* Where the address of a seed comes from. Each source has SEEDS_MAX elements of member->seed. */
@@ -152,6 +190,10 @@ struct member {
 	uint64_t digest; /* sum of the hashes of the incarnations of all live members */
 	uint64_t terms;
 	uint64_t tick_ns;
+	uint64_t probe_ns; /* time of the last member_probe_tick() */
+	/* place of the member that is probed next, and what makes a place a peer number */
+	unsigned probe_next, probe_order;
+	struct net_timer *probe;
 	bool leaving;
 	struct net_timer *tick;
 	struct net_timer *rebuild;
@@ -271,6 +313,30 @@ bool member_vouch(struct control *control, struct rpc_link *link, const Pc__Hear
  * engine nor one that vouches for it has heard it for cluster.dead_after_ms.
  */
 bool member_heard_of(struct control *control, struct member_entry *entry, uint64_t now_ns);
+
+/* ---- member_probe.c -------------------------------------------------------------------------- */
+
+/* Time between two calls of member_probe_tick(). */
+uint64_t member_probe_period_ns(const struct control *control);
+/* Timer function: probes members, removes those that do not serve, ends trials. */
+void member_probe_tick(void *context);
+/* Since when the oldest probe waits for its answer; 0: none does. */
+uint64_t member_unserved_ns(const struct member_entry *entry, uint64_t now_ns);
+/* Time since a small and a padded probe were sent that the member answered; UINT64_MAX: never. */
+uint64_t member_served_age_ns(const struct member_entry *entry, uint64_t now_ns);
+/* The member is off the map and answers probes before it comes back; its links are up for that. */
+bool member_on_trial(const struct member_entry *entry);
+/* A member was removed because it did not serve (`needs_ns` > 0), or because it was silent. */
+void member_trial_begin(struct member_entry *entry, uint64_t needs_ns);
+/*
+ * Serves a message of a member on trial: probes only. False: the message breaks a rule.
+ */
+bool member_trial_serve(struct rpc_link *link, const Pc__Message *message);
+/*
+ * A Hello of that incarnation of the member has come. True: it is on trial, and its link is only
+ * probed.
+ */
+bool member_trial_hello(struct member_entry *entry, uint64_t incarnation);
 
 /* ---- member_tick.c --------------------------------------------------------------------------- */
 

@@ -80,6 +80,7 @@ void member_greet(struct control *control, struct rpc_link *link)
 	hello.software = control->member->entry[0].software;
 	hello.summaries = control->view != NULL;
 	hello.disk = true;
+	hello.probes = true;
 	link->probe = probe_due(link);
 	member_agree_say(control, &hello);
 	if (link->probe) {
@@ -156,6 +157,9 @@ static void learn(struct control *control, const Pc__Member *m)
 	if (entry && (entry->state == MEMBER_ALIVE ||
 			     (entry->state == MEMBER_DEAD &&
 				     entry->record.map.incarnation == m->incarnation)))
+		return;
+	/* what it says of itself decides, while its links are up */
+	if (entry && member_on_trial(entry) && (entry->out || entry->in))
 		return;
 	if (!entry) {
 		entry = member_entry_take(control);
@@ -287,8 +291,8 @@ static bool hello_collides(struct control *control, struct rpc_link *link, const
 }
 
 /*
- * Finds or takes the entry for a Hello's sender and makes it alive. NULL: no entry or no peer
- * number is free.
+ * Finds or takes the entry for a Hello's sender and makes it alive, unless it is on trial. NULL: no
+ * entry or no peer number is free.
  */
 static struct member_entry *hello_entry(struct control *control, const Pc__Member *m)
 {
@@ -303,6 +307,10 @@ static struct member_entry *hello_entry(struct control *control, const Pc__Membe
 		entry = member_entry_take(control);
 	if (!entry)
 		return NULL;
+	if (member_trial_hello(entry, m->incarnation)) {
+		entry_fill(entry, m);
+		return entry;
+	}
 	entry_fill(entry, m);
 	if (entry->state == MEMBER_FREE)
 		entry->state = MEMBER_CANDIDATE;
@@ -322,7 +330,8 @@ static void link_attach(struct control *control, struct rpc_link *link, struct m
 	link->member = entry;
 	rpc_link_up(link);
 	if (old && old != link) {
-		directory_link_down(control, entry->record.map.peer, old);
+		if (!member_on_trial(entry))
+			directory_link_down(control, entry->record.map.peer, old);
 		old->member = NULL;
 		rpc_link_close(old);
 	}
@@ -393,15 +402,18 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
 	software_fill(entry, hello->software);
 	entry->summaries = hello->summaries;
 	entry->disk = hello->disk;
+	entry->probes = hello->probes;
 	member_agree_versions(control, link, entry, hello);
-	hello_term(control, entry, hello->term);
+	if (!member_on_trial(entry))
+		hello_term(control, entry, hello->term);
 	link_attach(control, link, entry);
 	if (!dial)
 		member_greet(control, link);
 	if (!entry->out)
 		member_entry_dial(control, entry, false);
 	(void)learn_all(control, hello->n_members, hello->members);
-	directory_link_up(control, entry->record.map.peer, hello->disk);
+	if (!member_on_trial(entry))
+		directory_link_up(control, entry->record.map.peer, entry->disk);
 	return true;
 }
 

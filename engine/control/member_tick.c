@@ -10,18 +10,25 @@
 
 #define NS_PER_MS 1000000ull
 
-/* The refs of the members whose state this engine asks the others for. Returns their number. */
-static size_t doubts_list(const struct control *control, uint64_t now_ns, uint32_t *ret_refs)
+/*
+ * Lists the refs of the members that the other members are asked about: whether they hear them
+ * (doubts), whether they are served by them (unserved).
+ */
+static void doubts_list(const struct control *control, uint64_t now_ns, Pc__Heartbeat *beat)
 {
-	size_t count = 0;
+	uint64_t patience_ns =
+		suspect_patience_ns((uint64_t)control->settings->cluster_dead_after_ms * NS_PER_MS);
 
 	for (unsigned peer = 0; peer < NODES_MAX; peer++) {
 		const struct member_entry *entry = control->member->by_peer[peer];
 
-		if (entry && member_doubted(control, entry, now_ns))
-			ret_refs[count++] = entry->record.map.ref;
+		if (!entry)
+			continue;
+		if (member_doubted(control, entry, now_ns))
+			beat->doubts[beat->n_doubts++] = entry->record.map.ref;
+		if (member_unserved_ns(entry, now_ns) > patience_ns)
+			beat->unserved[beat->n_unserved++] = entry->record.map.ref;
 	}
-	return count;
 }
 
 static void entry_tick(
@@ -39,12 +46,18 @@ static void entry_tick(
 			snprintf(why, sizeof(why), "no message from it for %u ms",
 				(unsigned)((now_ns - entry->heard_ns) / NS_PER_MS));
 			member_down(control, entry, why);
+			/* A path that large packets do not cross looks silent, too. */
+			member_trial_begin(entry, 0);
 		}
 	} else if (entry->state == MEMBER_CANDIDATE) {
 		if (now_ns - entry->since_ns > 10 * dead_ns)
 			member_entry_free(entry);
 	} else if (entry->state == MEMBER_DEAD) {
-		if (now_ns - entry->since_ns > MEMBER_DEAD_NS)
+		/* On trial: without heartbeats it would remove this engine and close its links. */
+		message.body_case = PC__MESSAGE__BODY_HEARTBEAT;
+		message.heartbeat = beat;
+		(void)rpc_send(entry->out ? entry->out : entry->in, &message);
+		if (now_ns - entry->since_ns > MEMBER_DEAD_NS && !entry->out && !entry->in)
 			member_entry_free(entry);
 	}
 }
@@ -56,7 +69,7 @@ void member_tick(void *context)
 	uint64_t period_ns = (uint64_t)control->settings->cluster_heartbeat_ms * NS_PER_MS;
 	uint64_t now_ns = net_now();
 	uint64_t late_ns = now_ns - member->tick_ns;
-	uint32_t doubts[NODES_MAX];
+	uint32_t doubts[NODES_MAX], unserved[NODES_MAX];
 	Pc__Heartbeat beat = PC__HEARTBEAT__INIT;
 
 	member->tick_ns = now_ns;
@@ -72,7 +85,8 @@ void member_tick(void *context)
 		member->entry[i].vouched_ns += late_ns;
 	}
 	beat.doubts = doubts;
-	beat.n_doubts = doubts_list(control, now_ns, doubts);
+	beat.unserved = unserved;
+	doubts_list(control, now_ns, &beat);
 	for (unsigned i = 1; i < MEMBER_ENTRIES; i++) {
 		struct member_entry *entry = &member->entry[i];
 

@@ -4,7 +4,8 @@
  * its heartbeats (doubts); those that hear it answer with the age of its last message (vouches). A
  * member stays on the map while one of them is younger than cluster.dead_after_ms. An engine
  * vouches only for what came over its own links, and never for itself, so that no message keeps a
- * dead member alive. Control plane's thread only.
+ * dead member alive. The same for a member that answers no probe: those that are served by it say
+ * since when; messages of another kind do not count. Control plane's thread only.
  */
 #include "config/log.h"
 #include "engine/control/member.h"
@@ -38,10 +39,26 @@ bool member_doubted(
 	return !entry->record.map.self && since_ns(entry->heard_ns, now_ns) > beat_ns * 3 / 2;
 }
 
+/* The member answered another one's probe at this time. */
+static void served_take(
+	struct control *control, struct member_entry *entry, uint64_t age_ns, uint64_t now_ns)
+{
+	if (age_ns <= suspect_removal_ns(dead_ns(control)) &&
+		entry->probe.vouched_ns < now_ns - age_ns)
+		entry->probe.vouched_ns = now_ns - age_ns;
+}
+
 static void vouches_take(
 	struct control *control, const struct member_entry *from, const Pc__Heartbeat *beat)
 {
 	uint64_t now_ns = net_now();
+
+	for (size_t i = 0; i < beat->n_served; i++) {
+		struct member_entry *entry = live_other(control, beat->served[i]->ref);
+
+		if (entry && entry != from)
+			served_take(control, entry, beat->served[i]->age_ms * NS_PER_MS, now_ns);
+	}
 
 	for (size_t i = 0; i < beat->n_vouches; i++) {
 		struct member_entry *entry = live_other(control, beat->vouches[i]->ref);
@@ -51,12 +68,40 @@ static void vouches_take(
 			continue;
 		if (entry->vouched_ns < now_ns - age_ns)
 			entry->vouched_ns = now_ns - age_ns;
+		/* An engine that sends no probes knows no more. */
+		if (!from->probes)
+			served_take(control, entry, age_ns, now_ns);
 	}
+}
+
+/* Lists those of the `count` members that have answered probes of this engine. */
+static size_t served_list(struct control *control, const struct rpc_link *link,
+	const uint32_t *refs, size_t count, Pc__Vouch *ret_vouch, Pc__Vouch **ret_at)
+{
+	size_t served = 0;
+	uint64_t now_ns = net_now();
+
+	for (size_t i = 0; i < count; i++) {
+		struct member_entry *entry = live_other(control, refs[i]);
+		uint64_t age_ns = entry ? member_served_age_ns(entry, now_ns) : UINT64_MAX;
+
+		if (!entry || entry == link->member)
+			continue;
+		entry->probe.hurry = PROBE_SIZES;
+		if (age_ns > suspect_removal_ns(dead_ns(control)))
+			continue;
+		ret_vouch[served] = (Pc__Vouch)PC__VOUCH__INIT;
+		ret_vouch[served].ref = refs[i];
+		ret_vouch[served].age_ms = (uint32_t)(age_ns / NS_PER_MS);
+		ret_at[served] = &ret_vouch[served];
+		served++;
+	}
+	return served;
 }
 
 static void doubts_answer(struct control *control, struct rpc_link *link, const Pc__Heartbeat *beat)
 {
-	Pc__Vouch vouch[NODES_MAX], *at[NODES_MAX];
+	Pc__Vouch vouch[NODES_MAX], *at[NODES_MAX], served[NODES_MAX], *served_at[NODES_MAX];
 	Pc__Heartbeat answer = PC__HEARTBEAT__INIT;
 	Pc__Message message = PC__MESSAGE__INIT;
 	uint64_t now_ns = net_now();
@@ -73,7 +118,10 @@ static void doubts_answer(struct control *control, struct rpc_link *link, const 
 		at[answer.n_vouches] = &vouch[answer.n_vouches];
 		answer.n_vouches++;
 	}
-	if (answer.n_vouches == 0)
+	answer.n_served =
+		served_list(control, link, beat->unserved, beat->n_unserved, served, served_at);
+	answer.served = served_at;
+	if (answer.n_vouches + answer.n_served == 0)
 		return;
 	answer.members_digest = control->member->digest;
 	answer.vouches = at;
@@ -84,13 +132,17 @@ static void doubts_answer(struct control *control, struct rpc_link *link, const 
 
 bool member_vouch(struct control *control, struct rpc_link *link, const Pc__Heartbeat *beat)
 {
-	if (beat->n_doubts > NODES_MAX || beat->n_vouches > NODES_MAX)
+	if (beat->n_doubts > NODES_MAX || beat->n_vouches > NODES_MAX ||
+		beat->n_unserved > NODES_MAX || beat->n_served > NODES_MAX)
 		return false;
 	for (size_t i = 0; i < beat->n_vouches; i++)
 		if (!beat->vouches[i])
 			return false;
+	for (size_t i = 0; i < beat->n_served; i++)
+		if (!beat->served[i])
+			return false;
 	vouches_take(control, link->member, beat);
-	if (beat->n_doubts)
+	if (beat->n_doubts || beat->n_unserved)
 		doubts_answer(control, link, beat);
 	return true;
 }

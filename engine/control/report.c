@@ -162,12 +162,19 @@ static void report_latency(struct json *j, const uint64_t *latency)
 	json_count(j, "p999_ns", latency_quantile_ns(latency, 999));
 }
 
+static void report_probes(struct json *j, const struct snapshot_member *m)
+{
+	json_number(j, "probe_served_ms", m->probed_ms);
+	json_count(j, "probe_unserved_ms", m->unprobed_ms);
+}
+
 static void report_member_links(struct json *j, const struct snapshot_member *m)
 {
 	json_count(j, "wire", m->wire);
 	json_count(j, "abi", m->abi);
 	json_count(j, "links", m->links);
 	json_count(j, "heard_ms", m->heard_ms);
+	report_probes(j, m);
 	json_string(j, "suspect", suspect_name(m->owner.why));
 	json_number(j, "served_ms", m->owner.served_ms);
 	json_count(j, "unserved_ms", m->owner.unserved_ms);
@@ -210,6 +217,12 @@ static void report_members(struct json *j, const struct snapshot *s)
 		json_string(j, "address", m->address);
 		json_count(j, "port", m->port);
 		json_count(j, "state_ms", m->state_ms);
+		json_flag(j, "unserving", m->unserving);
+		if (m->unserving) {
+			report_probes(j, m);
+			json_number(j, "trial_ms", m->trial_ms);
+			json_count(j, "trial_needs_ms", m->trial_needs_ms);
+		}
 		json_close(j, "}");
 	}
 	json_close(j, "]");

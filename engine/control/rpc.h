@@ -185,6 +185,7 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
 bool member_heartbeat(struct control *control, struct rpc_link *link, const Pc__Heartbeat *beat);
 bool member_members(struct control *control, struct rpc_link *link, const Pc__Members *members);
 bool member_left(struct control *control, struct rpc_link *link);
+bool member_probe_ack(struct control *control, struct rpc_link *link, const Pc__ProbeAck *ack);
 bool directory_serve_publish(
 	struct control *control, struct rpc_link *link, const Pc__Publish *publish);
 bool directory_serve_remove(
@@ -197,6 +198,7 @@ bool directory_serve_digest(
 	struct control *control, struct rpc_link *link, const Pc__Digest *answer);
 bool directory_serve_forget(
 	struct control *control, struct rpc_link *link, const Pc__Forget *forget);
+bool directory_serve_probe(struct control *control, struct rpc_link *link, const Pc__Probe *probe);
 bool connect_serve(struct control *control, struct rpc_link *link, const Pc__Connect *connect);
 bool connect_serve_connected(
 	struct control *control, struct rpc_link *link, const Pc__Connected *connected);

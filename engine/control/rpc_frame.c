@@ -10,7 +10,7 @@
 #include <arpa/inet.h>
 #include <string.h>
 
-#include "engine/control/rpc.h"
+#include "engine/control/member.h"
 
 static void *arena_alloc(void *context, size_t bytes)
 {
@@ -46,6 +46,8 @@ static bool serve_member(struct rpc_link *link, const Pc__Message *m)
 	case PC__MESSAGE__BODY_DIGEST_ASK:
 		return directory_serve_digest_ask(control, link, m->digest_ask);
 	case PC__MESSAGE__BODY_DIGEST: return directory_serve_digest(control, link, m->digest);
+	case PC__MESSAGE__BODY_PROBE: return directory_serve_probe(control, link, m->probe);
+	case PC__MESSAGE__BODY_PROBE_ACK: return member_probe_ack(control, link, m->probe_ack);
 	case PC__MESSAGE__BODY_CONNECT: return connect_serve(control, link, m->connect);
 	case PC__MESSAGE__BODY_CONNECTED:
 		return connect_serve_connected(control, link, m->connected);
@@ -63,6 +65,8 @@ static bool serve_member(struct rpc_link *link, const Pc__Message *m)
 
 bool rpc_serve(struct rpc_link *link, const Pc__Message *message)
 {
+	if (link->up && link->member && member_on_trial(link->member))
+		return member_trial_serve(link, message);
 	if (link->up)
 		return serve_member(link, message);
 	return message->body_case == PC__MESSAGE__BODY_HELLO &&

@@ -45,6 +45,20 @@ static uint64_t suspect_since_ns(
 	return entry->heard_ns;
 }
 
+static void take_probes(
+	const struct member_entry *entry, uint64_t now_ns, struct snapshot_member *m)
+{
+	uint64_t age_ns = member_served_age_ns(entry, now_ns), since_ns = entry->trial.since_ns;
+
+	m->probed_ms = age_ns == UINT64_MAX ? -1 : (int64_t)(age_ns / 1000000);
+	m->unprobed_ms = member_unserved_ns(entry, now_ns) / 1000000;
+	m->unserving = member_on_trial(entry) && entry->trial.needs_ns;
+	m->trial_ms = !since_ns           ? -1
+		      : now_ns > since_ns ? (int64_t)((now_ns - since_ns) / 1000000)
+					  : 0;
+	m->trial_needs_ms = entry->trial.needs_ns / 1000000;
+}
+
 /* What this engine exchanges with the member. */
 static void take_member_links(const struct control *control, const struct member_entry *entry,
 	uint64_t now_ns, struct snapshot_member *m)
@@ -58,6 +72,7 @@ static void take_member_links(const struct control *control, const struct member
 	m->abi = entry->abi;
 	m->links = (entry->out != NULL) + (entry->in != NULL);
 	m->heard_ms = now_ns > entry->heard_ns ? (now_ns - entry->heard_ns) / 1000000 : 0;
+	take_probes(entry, now_ns, m);
 	if (m->on_map)
 		directory_owner(control, entry->record.map.peer, &m->owner);
 }

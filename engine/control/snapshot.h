@@ -43,6 +43,12 @@ struct snapshot_member {
 	unsigned links;    /* connections with it, 0 to 2 */
 	uint64_t heard_ms; /* since its last message */
 	struct directory_owner owner; /* what this engine sends to it; not of this engine itself */
+	/* probes (member_probe.c): since the last served one was sent, -1: none was */
+	int64_t probed_ms;
+	uint64_t unprobed_ms;    /* how long the oldest one waits for its answer; 0: none waits */
+	bool unserving;          /* it is down because it did not serve */
+	int64_t trial_ms;        /* how long it has answered all probes; -1: it does not */
+	uint64_t trial_needs_ms; /* when it is a member again */
 	/* its summary (view.h) */
 	bool summaries;      /* true: its engine sends summaries on request; true for this engine */
 	bool summary_silent; /* it has not answered requests for VIEW_SILENT_NS */

@@ -5,7 +5,11 @@
  *
  * A suspicion is local. It ends the waiting for an owner; it removes no member from the map, and
  * publishes to a suspect owner continue within its limits. Heartbeats do not end the suspicion that
- * a member does not serve: only an acknowledgement does.
+ * a member does not serve: only an acknowledgement or an answered probe does.
+ *
+ * A member that answers no probe for longer than suspect_removal_ns(), neither of this engine nor
+ * of another one that says so, is removed from the map. It comes back when it has answered probes
+ * for suspect_trial_ns().
  */
 #ifndef CONTROL_SUSPECT_H
 #define CONTROL_SUSPECT_H
@@ -23,6 +27,16 @@
 /* How often owners that owe an answer are looked at, within that time. */
 #define SUSPECT_LOOKS 6u
 
+/* A member is probed at this part of cluster.dead_after_ms; every second probe is padded. */
+#define PROBE_PART 30u
+/* A probe without an answer is sent again on the same link after this part of dead_after_ms. */
+#define PROBE_AGAIN_PART 2u
+/* Members that are probed at a time, in turn; those that owe an answer do not count. */
+#define PROBE_TARGETS 3u
+/* Removals of a member within this time of each other double the time of its trial. */
+#define TRIAL_MEMORY_NS (600ull * 1000000000)
+#define TRIAL_DOUBLINGS_MAX 6u
+
 enum suspect_why {
 	SUSPECT_NOT,
 	SUSPECT_UNSERVED, /* a request waits too long for its acknowledgement */
@@ -32,10 +46,11 @@ enum suspect_why {
 
 /* What this engine knows of a member. Times in ns. */
 struct suspect_evidence {
-	uint64_t silent_ns;   /* since its last message */
-	uint64_t unserved_ns; /* since the oldest request without an answer was sent; 0: none */
-	uint64_t beat_ns;     /* interval of heartbeats */
-	uint64_t dead_ns;     /* cluster.dead_after_ms */
+	uint64_t silent_ns; /* since its last message */
+	/* since the oldest request or probe without an answer was sent; 0: none */
+	uint64_t unserved_ns;
+	uint64_t beat_ns; /* interval of heartbeats */
+	uint64_t dead_ns; /* cluster.dead_after_ms */
 	bool linked;
 	bool unserved_before; /* it was SUSPECT_UNSERVED, and has acknowledged nothing since */
 	bool paused;          /* this engine did not run: its own pause proves nothing */
@@ -44,6 +59,33 @@ struct suspect_evidence {
 static inline uint64_t suspect_patience_ns(uint64_t dead_ns)
 {
 	return dead_ns / SUSPECT_PART;
+}
+
+/* A member that serves nothing is removed after this time: 3.5 s of 3 s. */
+static inline uint64_t suspect_removal_ns(uint64_t dead_ns)
+{
+	return dead_ns + dead_ns / 6;
+}
+
+/*
+ * True if a member is removed because it does not serve. unserved_ns: since the oldest probe
+ * without an answer was sent; vouched_ns: since the member answered another one's, UINT64_MAX:
+ * never.
+ */
+static inline bool suspect_removes(uint64_t unserved_ns, uint64_t vouched_ns, uint64_t dead_ns)
+{
+	uint64_t removal_ns = suspect_removal_ns(dead_ns);
+
+	return unserved_ns > removal_ns && vouched_ns > removal_ns;
+}
+
+/* Time for which a removed member answers probes before it comes back: 5 s of 3 s, doubling. */
+static inline uint64_t suspect_trial_ns(uint64_t dead_ns, unsigned removals)
+{
+	unsigned doublings = removals ? removals - 1 : 0;
+
+	return dead_ns * 5 / 3 << (doublings < TRIAL_DOUBLINGS_MAX ? doublings
+								   : TRIAL_DOUBLINGS_MAX);
 }
 
 static inline enum suspect_why suspect_judge(const struct suspect_evidence *e)

@@ -31,14 +31,19 @@ class GrayMember:
         name, address = b"gray", b"127.0.0.1"
         me = (bytes([0x0a, len(name)]) + name + bytes([0x10, 0x95, 0x9a, 0xef, 0x3a]) +
               bytes([0x1a, len(address)]) + address + bytes([0x20, 9, 0x28, 1, 0x30, 10]))
-        hello = bytes([0x08, 6, 0x12, len(me)]) + me + b"\x31" + struct.pack("<Q", self.AGREED)
-        self.links = []
-        for port in engines.port:
-            link = socket.create_connection(("127.0.0.1", port))
-            link.sendall(self.frame(b"\x0a" + bytes([len(hello)]) + hello))
-            self.links.append(link)
+        self.me = bytes([0x12, len(me)]) + me
+        self.links = [self.connected(port) for port in engines.port]
         self.thread = threading.Thread(target=self.beat)
         self.thread.start()
+
+    def hello(self):
+        return b"\x08\x06" + self.me + b"\x31" + struct.pack("<Q", self.AGREED)
+
+    def connected(self, port):
+        link = socket.create_connection(("127.0.0.1", port))
+        hello = self.hello()
+        link.sendall(self.frame(b"\x0a" + bytes([len(hello)]) + hello))
+        return link
 
     @staticmethod
     def frame(message):
@@ -61,6 +66,55 @@ class GrayMember:
         self.thread.join()
         for link in self.links:
             link.close()
+
+
+class ProbedMember(GrayMember):
+    """The same, of this version: it answers probes while `serves` is set, and nothing else. It
+    connects again, with Hello, when an engine closes its connection."""
+
+    def __init__(self, engines):
+        self.serves, self.beats, self.ports = True, 0, list(engines.port)
+        super().__init__(engines)
+
+    def hello(self):
+        # fields newest = 7 and probes = true
+        return super().hello() + b"\x50\x07\x68\x01"
+
+    def beat(self):
+        links, held = self.links, [b""] * len(self.links)
+        while not self.stopped.wait(0.02):
+            self.beats += 1
+            for i, link in enumerate(links):
+                try:
+                    link.sendall(self.frame(b"\x12\x00"))
+                    held[i] = self.answer(link, held[i] + self.received(link))
+                except OSError:
+                    link.close()
+                    try:
+                        links[i], held[i] = self.connected(self.ports[i]), b""
+                    except OSError:
+                        pass  # the next turn tries again
+
+    @staticmethod
+    def received(link):
+        link.settimeout(0.001)
+        try:
+            got = link.recv(1 << 20)
+        except TimeoutError:
+            return b""
+        finally:
+            link.settimeout(10)
+        if not got:
+            raise ConnectionResetError
+        return got
+
+    def answer(self, link, data):
+        """Answers the probes among the whole frames of `data`; returns the rest."""
+        while len(data) >= 4 and len(data) >= 4 + (size := struct.unpack(">I", data[:4])[0]):
+            message, data = data[4:4 + size], data[4 + size:]
+            if self.serves and message.startswith(b"\x8a\x01"):  # Probe: ProbeAck is its copy
+                link.sendall(self.frame(b"\x92\x01" + message[2:]))
+        return data
 
 
 class Suspect(harness.ClusterTest):
@@ -106,7 +160,7 @@ class Suspect(harness.ClusterTest):
         self.assertEqual({m["wire"] for m in members if m["suspect"] == ""}, {7})
         text = subprocess.check_output([*ctl, "members"], text=True)
         self.assertEqual(text.count("suspect: "), 1, text)
-        self.assertRegex(text, "suspect: (requests wait for an acknowledgement|no heartbeats)")
+        self.assertRegex(text, "suspect: (requests wait for an answer|no heartbeats)")
         self.check_directory(ctl, reasons)
 
     def check_directory(self, ctl, reasons):
@@ -149,6 +203,57 @@ class Suspect(harness.ClusterTest):
         self.assertEqual(self.directory(engines)["owners_suspect"], 0)
         self.settles(engines)
         self.stop_cleanly(engines)
+
+    def down(self, engines, i):
+        """What engine i says of the members that it removed because they did not serve."""
+        return [m for m in engines.status(i)["members_down"] if m["unserving"]]
+
+    def test_a_member_that_does_not_serve_is_removed_until_it_serves(self):
+        dead_ms = int(3000 * max(1, harness.SLOW / 2))
+        engines = self.start(2, pool_bytes="64MiB", settings=["cluster.heartbeat_ms=100",
+                                                             f"cluster.dead_after_ms={dead_ms}"])
+        gray = ProbedMember(engines)
+        try:
+            engines.wait_members(3, among=[0, 1])
+            harness.wait_for(lambda: 0 <= self.member(engines, "gray")["probe_served_ms"] < 1000,
+                             10, "it answers probes")
+            since, gray.serves = time.monotonic(), False
+            # no request of a client waits for it
+            harness.wait_for(lambda: self.member(engines, "gray")["suspect"] == "unserved", 10,
+                             "it is suspect")
+            suspected = time.monotonic() - since
+            engines.wait_members(2, among=[0, 1])
+            removed = time.monotonic() - since
+            beats = gray.beats
+            # it is connected again with both, says Hello, and sends heartbeats
+            harness.wait_for(lambda: gray.beats > beats + 100, 60, "heartbeats")
+            for i in (0, 1):
+                counters = engines.status(i)["counters"]
+                self.assertEqual((counters["members_unserving"], counters["members_died"],
+                                  counters["members_joined"]), (1, 1, 2))
+                (down,) = self.down(engines, i)
+                self.assertEqual((down["name"], down["trial_ms"]), ("gray", -1))
+                self.assertEqual(down["trial_needs_ms"], dead_ms * 5 // 3)
+            self.sets(engines, 4)
+            text = subprocess.check_output([harness.program("tools/peercachectl"), "--socket",
+                                            engines.sockets[0], "members"], text=True)
+            self.assertRegex(text, "removed: it sent heartbeats and did not serve, served a probe ")
+            self.assertRegex(text, r"must answer all probes for \d+\.\d s, and does not")
+            since, gray.serves = time.monotonic(), True
+            engines.wait_members(3, among=[0, 1])
+            back = time.monotonic() - since
+            print(f"\ndead_after {dead_ms} ms: suspect after {suspected:.1f} s, removed after "
+                  f"{removed:.1f} s, back {back:.1f} s after it served again")
+            self.assertLess(removed, dead_ms * 5 / 3000)
+            self.assertGreater(back, 0.95 * dead_ms * 5 / 3000)
+        finally:
+            gray.close()
+        engines.wait_members(2)
+        self.stop_cleanly(engines)
+
+    @staticmethod
+    def member(engines, name):
+        return next(m for m in engines.status(0)["members"] if m["name"] == name)
 
     def test_sets_do_not_wait_for_a_stopped_engine(self):
         engines = self.start(3, pool_bytes="64MiB", settings=SETTINGS)

@@ -26,7 +26,7 @@ pages_used_remotely messages_in messages_out messages_bad summaries_asked summar
 clients_attached clients_refused clients_silent members_joined members_died
 members_refused credits_late leases_expired disk_spills disk_drops disk_hits disk_promotes
 disk_misses disk_hits_remote disk_asks disk_asks_failed disk_refused pages_adopted pages_scrubbed
-pages_corrupt pages_reported reads_corrupt members_kept entries_kept""".split()
+pages_corrupt pages_reported reads_corrupt members_kept entries_kept members_unserving""".split()
 DISK = """pages index_bytes bytes used_bytes bytes_written bytes_read errors paths_out spills
 spill_bytes promotes promotes_waiting pins pinned_bytes""".split()
 RESULTS = "hit miss stale unreachable timeout no_space other".split()
@@ -56,8 +56,8 @@ def member(number, **different):
             "address": f"10.0.{number // 250}.{number % 250 + 1}", "port": 31998, "rails": 8,
             "self": number == 0, "state": "up", "state_ms": 0, "software": "0.1.0", "wire": 6,
             "abi": 7, "links": 2 * (number != 0), "heard_ms": 40, "suspect": "", "served_ms": 900,
-            "unserved_ms": 0, "queued": 0, "unacknowledged": 0, "unawaited": 0, "behind": False,
-            **different}
+            "probe_served_ms": 100, "probe_unserved_ms": 0, "unserved_ms": 0, "queued": 0,
+            "unacknowledged": 0, "unawaited": 0, "behind": False, **different}
 
 
 def rail(number, seconds, rate):

@@ -113,6 +113,15 @@ int __wrap_shard_insert(struct shard *shard, const struct page_key *key, uint32_
 	return __real_shard_insert(shard, key, ref, place, generation);
 }
 
+/* As if the member had answered all probes now. */
+static void probes_answered(struct member_entry *entry)
+{
+	for (unsigned size = 0; size < PROBE_SIZES; size++) {
+		entry->probe.asked_ns[size] = 0;
+		entry->probe.served_ns[size] = net_now();
+	}
+}
+
 void __real_member_tick(void *context);
 void __wrap_member_tick(void *context);
 void __wrap_member_tick(void *context)
@@ -120,8 +129,10 @@ void __wrap_member_tick(void *context)
 	struct control *control = context;
 
 	if (world.mutant == MUTANT_DEAF_DEATH)
-		for (unsigned i = 1; i < MEMBER_ENTRIES; i++)
+		for (unsigned i = 1; i < MEMBER_ENTRIES; i++) {
 			control->member->entry[i].heard_ns = net_now();
+			probes_answered(&control->member->entry[i]);
+		}
 	__real_member_tick(context);
 }
 
@@ -131,14 +142,59 @@ bool __wrap_member_vouch(struct control *control, struct rpc_link *link, const P
 {
 	if (world.mutant == MUTANT_NO_VOUCH)
 		return true;
+	if (world.mutant == MUTANT_OWN_WORD)
+		probes_answered(link->member);
+	if (world.mutant == MUTANT_NO_SERVED)
+		((Pc__Heartbeat *)beat)->n_served = 0;
 	if (world.mutant == MUTANT_SECOND_HAND)
 		for (unsigned i = 1; i < MEMBER_ENTRIES; i++) {
 			struct member_entry *entry = &control->member->entry[i];
 
 			if (entry->vouched_ns > entry->heard_ns)
 				entry->heard_ns = net_now();
+			if (entry->probe.vouched_ns > entry->probe.served_ns[PROBE_PADDED])
+				probes_answered(entry);
 		}
 	return __real_member_vouch(control, link, beat);
+}
+
+uint64_t __real_member_served_age_ns(const struct member_entry *entry, uint64_t now_ns);
+uint64_t __wrap_member_served_age_ns(const struct member_entry *entry, uint64_t now_ns);
+uint64_t __wrap_member_served_age_ns(const struct member_entry *entry, uint64_t now_ns)
+{
+	if (world.mutant == MUTANT_BEAT_VOUCH)
+		return now_ns - entry->heard_ns;
+	return __real_member_served_age_ns(entry, now_ns);
+}
+
+bool __real_member_hello(struct control *control, struct rpc_link *link, const Pc__Hello *hello);
+bool __wrap_member_hello(struct control *control, struct rpc_link *link, const Pc__Hello *hello);
+bool __wrap_member_hello(struct control *control, struct rpc_link *link, const Pc__Hello *hello)
+{
+	for (unsigned i = 1; world.mutant == MUTANT_NO_LATCH && i < MEMBER_ENTRIES; i++)
+		control->member->entry[i].trial.incarnation = 0;
+	return __real_member_hello(control, link, hello);
+}
+
+bool __real_rpc_send(struct rpc_link *link, const Pc__Message *message);
+bool __wrap_rpc_send(struct rpc_link *link, const Pc__Message *message);
+bool __wrap_rpc_send(struct rpc_link *link, const Pc__Message *message)
+{
+	if (world.mutant == MUTANT_NO_PAD && message->body_case == PC__MESSAGE__BODY_PROBE)
+		message->probe->pad.len = 0;
+	return __real_rpc_send(link, message);
+}
+
+bool __real_member_probe_ack(
+	struct control *control, struct rpc_link *link, const Pc__ProbeAck *ack);
+bool __wrap_member_probe_ack(
+	struct control *control, struct rpc_link *link, const Pc__ProbeAck *ack);
+bool __wrap_member_probe_ack(
+	struct control *control, struct rpc_link *link, const Pc__ProbeAck *ack)
+{
+	if (world.mutant == MUTANT_NO_PAD)
+		((Pc__ProbeAck *)ack)->pad.len = ack->serial & 1 ? PROBE_PAD_BYTES : 0;
+	return __real_member_probe_ack(control, link, ack);
 }
 
 /* ---- engines --------------------------------------------------------------------------------- */
@@ -175,7 +231,7 @@ void node_open(unsigned i, unsigned replicas, uint64_t entries)
 	control->port_fd = -1;
 	snprintf(control->name, sizeof(control->name), "node-%u", i);
 	n->running = n->powered = true;
-	n->stopped = n->gray = false;
+	n->stopped = n->gray = n->small_mtu = false;
 	if (shard_open(entries, -1, false, &control->shard) < 0 ||
 		index_open(entries, &control->index) < 0 || rpc_open(control) < 0 ||
 		member_open(control) < 0 || directory_open(control) < 0)

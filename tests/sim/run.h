@@ -9,6 +9,7 @@
 #include "tests/sim/world.h"
 
 #define AGREE_NS (30 * SIM_S)
+#define PAGES 500u /* pages that each node sets before the scenario begins */
 
 struct report {
 	const char *failed[16]; /* names of the checkers that fired */
@@ -37,6 +38,20 @@ void start(uint64_t pages);
 /* The node to which the scenario happens: the last one. */
 unsigned victim(void);
 
-void flap(void); /* a scenario: flap.c */
+/* Sets of all nodes that can, one per node in each 20 ms. */
+void traffic(uint64_t ns);
+/* Every running node looks up every page; fills report.misses. */
+void look_all(void);
+/* Results of sets: counted from now on; the share of them that timed out, percent. */
+void counts_clear(void);
+double timeouts_share(void);
+/* The checker: no node has removed another one. */
+void nobody_died(void);
+
+/* Scenarios: flap.c, gray.c. */
+void flap(void);
+void gray(void);
+void small_mtu(void);
+void late(void);
 
 #endif

@@ -126,6 +126,7 @@ static bool swallowed(const struct net_link *to, const struct packet *packet)
 	if (m) {
 		gray = m->body_case == PC__MESSAGE__BODY_PUBLISH ||
 		       m->body_case == PC__MESSAGE__BODY_REMOVE ||
+		       m->body_case == PC__MESSAGE__BODY_PROBE ||
 		       m->body_case == PC__MESSAGE__BODY_FORGET;
 		pc__message__free_unpacked(m, NULL);
 	}
@@ -188,6 +189,13 @@ static void head_taken(struct net_link *link, struct packet *head)
 		node_crash(world.crash_node, false);
 }
 
+/* Packets of full size do not cross the path to or from a node. */
+static bool too_large(const struct net_link *link, const struct packet *packet)
+{
+	return packet->bytes > SIM_MTU &&
+	       (world.node[link->node].small_mtu || world.node[link->to].small_mtu);
+}
+
 static void head_arrives(struct thing *thing, uint64_t word)
 {
 	struct net_link *link = of(thing);
@@ -197,7 +205,7 @@ static void head_arrives(struct thing *thing, uint64_t word)
 	link->armed = false;
 	if (!head || thing->closed)
 		return;
-	if (wire_reaches(link->node, link->to)) {
+	if (wire_reaches(link->node, link->to) && !too_large(link, head)) {
 		head_taken(link, head);
 		if (!thing->closed)
 			head_arm(link);

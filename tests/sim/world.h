@@ -19,6 +19,7 @@
 #define SIM_MS 1000000ull
 #define SIM_S 1000000000ull
 #define SIM_PORT 7000
+#define SIM_MTU 1400
 #define SIM_RTO_NS (200 * SIM_MS) /* TCP's first retransmission; doubles */
 
 /* An object that events name; freed when it is closed and no event names it any more. */
@@ -39,6 +40,11 @@ enum mutant {
 	MUTANT_DEAF_DEATH,   /* heartbeats of the dead go on: none is removed */
 	MUTANT_NO_VOUCH,     /* no node uses what others know of a silent member */
 	MUTANT_SECOND_HAND,  /* what another member heard counts, and is passed on, as heard now */
+	MUTANT_OWN_WORD,     /* a message of a member counts as an answer to its probes */
+	MUTANT_BEAT_VOUCH,   /* who hears a member says that it is served by it */
+	MUTANT_NO_LATCH,     /* a Hello brings back a member that did not serve */
+	MUTANT_NO_PAD,       /* all probes are small */
+	MUTANT_NO_SERVED,    /* what others say of a member's answers is not used */
 	MUTANTS,
 };
 
@@ -51,6 +57,7 @@ struct node {
 	bool powered;     /* the host answers on the network and its NIC serves READs */
 	bool stopped;     /* SIGSTOP: the process runs no event; its memory is still READ */
 	bool gray;        /* heartbeats go on, requests are not served, nor are READs */
+	bool small_mtu;   /* packets of more than SIM_MTU bytes from and to it are lost */
 	uint64_t slow_ns; /* added to each delivery to this node */
 	int64_t clock_ns; /* the host's clock minus the world's */
 	int32_t skew_ppm; /* rate of the host's clock */

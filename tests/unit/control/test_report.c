@@ -117,6 +117,25 @@ void directory_owner(const struct control *control, uint16_t peer, struct direct
 		.served_ms = 900};
 }
 
+uint64_t member_unserved_ns(const struct member_entry *entry, uint64_t now_ns)
+{
+	(void)entry;
+	(void)now_ns;
+	return 1200 * 1000000ull;
+}
+
+uint64_t member_served_age_ns(const struct member_entry *entry, uint64_t now_ns)
+{
+	(void)entry;
+	(void)now_ns;
+	return 1300 * 1000000ull;
+}
+
+bool member_on_trial(const struct member_entry *entry)
+{
+	return entry->state == MEMBER_DEAD;
+}
+
 const char *connect_rail_state(
 	const struct control *control, unsigned rail, unsigned *ret_peers_out)
 {
@@ -252,7 +271,7 @@ static void a_report_contains_the_fields_that_tools_read(void **state)
 	check(text, "r[\"shard\"].keys()=={\"entries\",\"capacity\",\"dropped\"}");
 	check(text, "r[\"calls\"][\"get\"][\"pages\"]==77");
 	check(text,
-		"[r[\"members\"][1][k] for k in (\"wire\",\"abi\",\"links\",\"suspect\",\"served_ms\",\"unserved_ms\",\"queued\",\"unacknowledged\",\"unawaited\",\"behind\")]==[5,6,0,\"unserved\",900,700,4,2,5,True]");
+		"[r[\"members\"][1][k] for k in (\"wire\",\"abi\",\"links\",\"suspect\",\"served_ms\",\"unserved_ms\",\"queued\",\"unacknowledged\",\"unawaited\",\"behind\",\"probe_served_ms\",\"probe_unserved_ms\")]==[5,6,0,\"unserved\",900,700,4,2,5,True,1300,1200]");
 	check(text,
 		"[r[\"members\"][0][k] for k in (\"wire\",\"abi\",\"suspect\",\"queued\")]==[r[\"wire\"],r[\"abi\"],\"\",0]");
 	check(text,
@@ -346,6 +365,15 @@ static void the_state_of_a_member_is_told(void **state)
 	assert_int_equal(s->members_on_map, 1);
 	assert_string_equal(s->member[1].state, "down");
 	assert_in_range(s->member[1].state_ms, 5000, 60000);
+	assert_false(s->member[1].unserving);
+	members.entry[1].trial.needs_ns = 10000000000ull;
+	snapshot_take(&loop.control, s);
+	assert_true(s->member[1].unserving);
+	assert_int_equal(s->member[1].trial_ms, -1);
+	members.entry[1].trial.since_ns = now_ns - 2000000000ull;
+	snapshot_take(&loop.control, s);
+	assert_in_range(s->member[1].trial_ms, 2000, 60000);
+	assert_int_equal(s->member[1].trial_needs_ms, 10000);
 	members.entry[1].left =
 		true; /* it sent Leave: a member that stopped in order is no fault */
 	snapshot_take(&loop.control, s);

@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Members that do not serve. Each member is probed in turn, with a small request and with one that
+ * fills packets of full size, which vanish where a path has a smaller MTU than its ends believe. A
+ * member that answers neither this engine nor another one that says so (member_vouch.c) leaves the
+ * map, although its heartbeats arrive. It is then on trial: its links are kept and probed, and it
+ * is a member again when it has answered all probes for a while. Control plane's thread only.
+ */
+#include <stdio.h>
+
+#include "config/log.h"
+#include "engine/control/directory.h"
+#include "engine/control/member.h"
+
+#define NS_PER_MS 1000000ull
+#define PERIOD_NS_MIN (5 * NS_PER_MS)
+
+static uint64_t since_ns(uint64_t then_ns, uint64_t now_ns)
+{
+	return now_ns > then_ns ? now_ns - then_ns : 0;
+}
+
+static uint64_t dead_ns(const struct control *control)
+{
+	return (uint64_t)control->settings->cluster_dead_after_ms * NS_PER_MS;
+}
+
+uint64_t member_probe_period_ns(const struct control *control)
+{
+	uint64_t period_ns = dead_ns(control) / PROBE_PART;
+
+	return period_ns < PERIOD_NS_MIN ? PERIOD_NS_MIN : period_ns;
+}
+
+uint64_t member_unserved_ns(const struct member_entry *entry, uint64_t now_ns)
+{
+	uint64_t worst_ns = 0;
+
+	for (unsigned size = 0; size < PROBE_SIZES; size++) {
+		uint64_t asked_ns = entry->probe.asked_ns[size];
+
+		if (asked_ns && since_ns(asked_ns, now_ns) > worst_ns)
+			worst_ns = since_ns(asked_ns, now_ns);
+	}
+	return worst_ns;
+}
+
+uint64_t member_served_age_ns(const struct member_entry *entry, uint64_t now_ns)
+{
+	const uint64_t *served_ns = entry->probe.served_ns;
+
+	if (!served_ns[PROBE_SMALL] || !served_ns[PROBE_PADDED])
+		return UINT64_MAX;
+	return since_ns(served_ns[PROBE_SMALL] < served_ns[PROBE_PADDED] ? served_ns[PROBE_SMALL]
+									 : served_ns[PROBE_PADDED],
+		now_ns);
+}
+
+/* ---- probes ---------------------------------------------------------------------------------- */
+
+/*
+ * Small and padded probes take turns. A probe that waits for its answer is sent again on a new
+ * link, and on the same one only after a while.
+ */
+static void probe(const struct control *control, struct member_entry *entry, uint64_t now_ns)
+{
+	static uint8_t pad[PROBE_PAD_BYTES];
+	struct rpc_link *link = entry->out ? entry->out : entry->in;
+	struct member_probe *p = &entry->probe;
+	unsigned size = p->turn++ % PROBE_SIZES;
+	Pc__Probe ask = PC__PROBE__INIT;
+	Pc__Message message = PC__MESSAGE__INIT;
+
+	if (p->hurry)
+		p->hurry--;
+	if (p->asked_ns[size] && link && p->via[size] == link &&
+		since_ns(p->sent_ns[size], now_ns) < dead_ns(control) / PROBE_AGAIN_PART)
+		return;
+	if (!p->asked_ns[size])
+		p->asked_ns[size] = now_ns;
+	p->via[size] = NULL;
+	ask.serial = (uint64_t)net_random() << 1 | size;
+	if (size == PROBE_PADDED)
+		ask.pad = (ProtobufCBinaryData){.len = sizeof(pad), .data = pad};
+	message.body_case = PC__MESSAGE__BODY_PROBE;
+	message.probe = &ask;
+	if (!rpc_send(link, &message))
+		return;
+	p->serial[size] = ask.serial;
+	p->sent_ns[size] = now_ns;
+	p->via[size] = link;
+}
+
+bool member_probe_ack(struct control *control, struct rpc_link *link, const Pc__ProbeAck *ack)
+{
+	struct member_entry *entry = link->member;
+	struct member_probe *p = &entry->probe;
+	unsigned size = ack->serial % PROBE_SIZES;
+
+	if (ack->pad.len > PROBE_PAD_BYTES)
+		return false;
+	/* the answer to an earlier probe, or one that did not cross the path in full size */
+	if (p->via[size] != link || ack->serial != p->serial[size] ||
+		(size == PROBE_PADDED && ack->pad.len != PROBE_PAD_BYTES))
+		return true;
+	p->via[size] = NULL;
+	p->asked_ns[size] = 0;
+	p->served_ns[size] = p->sent_ns[size];
+	/* Another probe may have been sent meanwhile; one that waits for too long counts. */
+	if (entry->state == MEMBER_ALIVE &&
+		member_unserved_ns(entry, net_now()) <= suspect_patience_ns(dead_ns(control)))
+		directory_probed(control, entry->record.map.peer, true);
+	return true;
+}
+
+/* ---- removal and trial ----------------------------------------------------------------------- */
+
+bool member_on_trial(const struct member_entry *entry)
+{
+	return entry->state != MEMBER_ALIVE && entry->trial.incarnation != 0;
+}
+
+void member_trial_begin(struct member_entry *entry, uint64_t needs_ns)
+{
+	if (!entry->probes)
+		return;
+	entry->trial.incarnation = entry->record.map.incarnation;
+	entry->trial.began_ns = net_now();
+	entry->trial.needs_ns = needs_ns;
+	entry->trial.since_ns = 0;
+}
+
+static void remove_unserving(struct control *control, struct member_entry *entry, uint64_t now_ns)
+{
+	struct member_trial *trial = &entry->trial;
+	bool again = trial->removed_ns && now_ns - trial->removed_ns < TRIAL_MEMORY_NS;
+	char why[192];
+
+	snprintf(why, sizeof(why),
+		"it answered no %s for %u ms, and none of another member that says so; it must serve for a while to come back",
+		entry->probe.asked_ns[PROBE_SMALL] ? "probe" : "probe of 9 KB (check the MTU)",
+		(unsigned)(member_unserved_ns(entry, now_ns) / NS_PER_MS));
+	control->counter[COUNTER_members_unserving]++;
+	member_down(control, entry, why);
+	trial->removed_ns = now_ns;
+	trial->removals = again ? trial->removals + 1 : 1;
+	member_trial_begin(entry, suspect_trial_ns(dead_ns(control), trial->removals));
+}
+
+bool member_trial_hello(struct member_entry *entry, uint64_t incarnation)
+{
+	if (!entry->trial.incarnation || entry->state == MEMBER_ALIVE)
+		return false;
+	if (entry->trial.incarnation == incarnation) {
+		entry->state = MEMBER_DEAD;
+		return true;
+	}
+	/* It was started again. The links are those of its former process. */
+	if (entry->out)
+		rpc_link_close(entry->out);
+	if (entry->in)
+		rpc_link_close(entry->in);
+	entry->trial.incarnation = 0;
+	return false;
+}
+
+/* The next Hello makes it a member. */
+static void trial_end(struct control *control, struct member_entry *entry, uint64_t now_ns)
+{
+	log_info("member %s (%s:%u) has answered all probes for %u ms: it may come back",
+		entry->record.map.name, entry->record.address, entry->record.port,
+		(unsigned)((now_ns - entry->trial.since_ns) / NS_PER_MS));
+	if (entry->out)
+		rpc_link_close(entry->out);
+	if (entry->in)
+		rpc_link_close(entry->in);
+	entry->trial.incarnation = 0;
+	member_entry_dial(control, entry, false);
+}
+
+static void trial_tick(struct control *control, struct member_entry *entry, uint64_t now_ns)
+{
+	struct member_trial *trial = &entry->trial;
+	uint64_t served_ns = member_served_age_ns(entry, now_ns);
+
+	probe(control, entry, now_ns);
+	if (member_unserved_ns(entry, now_ns) > suspect_patience_ns(dead_ns(control)))
+		trial->since_ns = 0;
+	else if (!trial->since_ns && served_ns < now_ns - trial->began_ns)
+		trial->since_ns = now_ns;
+	if (trial->since_ns && now_ns - trial->since_ns >= trial->needs_ns)
+		trial_end(control, entry, now_ns);
+}
+
+bool member_trial_serve(struct rpc_link *link, const Pc__Message *message)
+{
+	switch (message->body_case) {
+	case PC__MESSAGE__BODY_PROBE:
+		return directory_serve_probe(link->control, link, message->probe);
+	case PC__MESSAGE__BODY_PROBE_ACK:
+		return member_probe_ack(link->control, link, message->probe_ack);
+	case PC__MESSAGE__BODY_HELLO:
+	case PC__MESSAGE__BODY__NOT_SET: return false;
+	case PC__MESSAGE__BODY_LEAVE: rpc_link_close(link); return true;
+	/* Its requests are sent again to a member: after the trial on another link. */
+	default: return true;
+	}
+}
+
+/* ---- the timer ------------------------------------------------------------------------------- */
+
+static bool is_probed(const struct member_entry *entry)
+{
+	return entry && !entry->record.map.self && entry->probes;
+}
+
+static_assert((NODES_MAX & (NODES_MAX - 1)) == 0, "places are permuted with ^");
+
+/* Each engine has an order of its own, so that a member is probed by some engine at any time. */
+static void probe_next(struct control *control, uint64_t now_ns)
+{
+	struct member *member = control->member;
+	unsigned first = member->probe_next, turns = PROBE_TARGETS;
+
+	for (unsigned i = 0; i < NODES_MAX; i++) {
+		unsigned place = (first + i) % NODES_MAX;
+		struct member_entry *entry = member->by_peer[place ^ member->probe_order];
+
+		if (!is_probed(entry))
+			continue;
+		if (turns) {
+			turns--;
+			member->probe_next = place + 1;
+		} else if (!entry->probe.hurry && !member_unserved_ns(entry, now_ns)) {
+			continue;
+		}
+		probe(control, entry, now_ns);
+	}
+}
+
+static void entry_judge(struct control *control, struct member_entry *entry, uint64_t now_ns)
+{
+	uint64_t unserved_ns = member_unserved_ns(entry, now_ns);
+	uint64_t vouched_ns =
+		entry->probe.vouched_ns ? since_ns(entry->probe.vouched_ns, now_ns) : UINT64_MAX;
+
+	if (unserved_ns <= suspect_patience_ns(dead_ns(control)))
+		return;
+	if (suspect_removes(unserved_ns, vouched_ns, dead_ns(control)))
+		remove_unserving(control, entry, now_ns);
+	else
+		directory_probed(control, entry->record.map.peer, false);
+}
+
+/* This engine did not run for this time, and could not receive: members get it in addition. */
+static void pause_forgive(struct member *member, uint64_t pause_ns)
+{
+	for (unsigned i = 1; i < MEMBER_ENTRIES; i++) {
+		struct member_probe *p = &member->entry[i].probe;
+
+		for (unsigned size = 0; size < PROBE_SIZES; size++)
+			if (p->asked_ns[size])
+				p->asked_ns[size] += pause_ns;
+		if (p->vouched_ns)
+			p->vouched_ns += pause_ns;
+		if (member->entry[i].trial.since_ns)
+			member->entry[i].trial.since_ns += pause_ns;
+	}
+}
+
+void member_probe_tick(void *context)
+{
+	struct control *control = context;
+	struct member *member = control->member;
+	uint64_t period_ns = member_probe_period_ns(control), now_ns = net_now();
+	uint64_t late_ns = now_ns - member->probe_ns;
+
+	member->probe_ns = now_ns;
+	if (member->leaving)
+		return;
+	if (late_ns > 2 * period_ns)
+		pause_forgive(member, late_ns - period_ns);
+	probe_next(control, now_ns);
+	for (unsigned i = 1; i < MEMBER_ENTRIES; i++) {
+		struct member_entry *entry = &member->entry[i];
+
+		if (entry->state == MEMBER_ALIVE && entry->probes)
+			entry_judge(control, entry, now_ns);
+		else if (member_on_trial(entry))
+			trial_tick(control, entry, now_ns);
+	}
+}

@@ -31,6 +31,33 @@ void notice_corrupt(struct pc_channel *ch, const struct page_work *p)
 		submit_ctl(ch, &op, 0);
 }
 
+void notice_touches_end(struct pc_channel *ch)
+{
+	struct ctl_op op;
+
+	if (!ch->touches.count)
+		return;
+	memcpy(&op, &ch->touches, sizeof(op));
+	ch->touches.count = 0;
+	if (submit_ctl_room(ch, 0, CTL_RING_SLOTS / 2))
+		submit_ctl(ch, &op, 0);
+}
+
+/* Collects a touch of a page of another engine. False: no room. */
+static bool tell_far(struct pc_channel *ch, const struct cache_entry *e)
+{
+	struct ctl_touches *t = &ch->touches;
+
+	if (!t->count && !submit_ctl_room(ch, 0, CTL_RING_SLOTS / 2))
+		return false;
+	t->kind = CTL_TOUCHES;
+	t->page[t->count].ref = e->at.ref;
+	t->page[t->count++].place = e->at.place;
+	if (t->count == CTL_TOUCHES_MAX)
+		notice_touches_end(ch);
+	return true;
+}
+
 static void tell(struct pc_channel *ch, struct cache_entry *e, uint32_t now_ms)
 {
 	struct ctl_op op = {.kind = CTL_TOUCH,
@@ -39,9 +66,14 @@ static void tell(struct pc_channel *ch, struct cache_entry *e, uint32_t now_ms)
 		.generation = e->at.generation,
 		.ref = e->at.ref};
 
-	if (!submit_ctl_room(ch, 0, CTL_RING_SLOTS / 2))
-		return;
-	submit_ctl(ch, &op, 0);
+	if (e->at.ref != ch->session->ref && shm_load(&ch->session->status->reports) > 1) {
+		if (!tell_far(ch, e))
+			return;
+	} else {
+		if (!submit_ctl_room(ch, 0, CTL_RING_SLOTS / 2))
+			return;
+		submit_ctl(ch, &op, 0);
+	}
 	e->touched_ms = now_ms ? now_ms : 1;
 }
 

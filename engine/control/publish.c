@@ -284,10 +284,22 @@ static uint32_t answers_of(const struct ctl_op *op)
 	case CTL_CREDIT: return op->count >= 1 && op->count <= CREDITS_MAX ? op->count : 1;
 	case CTL_RETURN:
 	case CTL_TOUCH:
+	case CTL_TOUCHES:
 	case CTL_STALE:
 	case CTL_CORRUPT: return 0;
 	default: return 1;
 	}
+}
+
+static void serve_touches(struct publish *p, const struct ctl_op *op)
+{
+	struct ctl_touches touches;
+
+	memcpy(&touches, op, sizeof(touches));
+	if (touches.count > CTL_TOUCHES_MAX)
+		p->control->counter[COUNTER_ops_invalid]++;
+	for (unsigned i = 0; touches.count <= CTL_TOUCHES_MAX && i < touches.count; i++)
+		directory_touch(p->control, touches.page[i].ref, touches.page[i].place);
 }
 
 static void serve(struct publish *p, struct publish_channel *c, struct ctl_op *op, uint64_t now_ns)
@@ -307,6 +319,7 @@ static void serve(struct publish *p, struct publish_channel *c, struct ctl_op *o
 			directory_touch(p->control, op->ref, op->place);
 		}
 		break;
+	case CTL_TOUCHES: serve_touches(p, op); break;
 	case CTL_STALE: serve_stale(p, op); break;
 	case CTL_CORRUPT:
 		scrub_read(p->control, op->ref,

@@ -191,20 +191,33 @@ static const struct map_member *next_owner(
 }
 
 /*
+ * The entries of the bucket that have the tag: bit k is entry (start + k) % BUCKET_ENTRIES.
+ */
+static inline uint32_t matches(const struct bucket *bucket, uint32_t tag, uint32_t start)
+{
+	uint32_t found = 0;
+
+	for (unsigned k = 0; k < BUCKET_ENTRIES; k++)
+		found |= (uint32_t)(bucket->entry[k].tag == tag) << k;
+	return (found >> start | found << (BUCKET_ENTRIES - start)) & ((1u << BUCKET_ENTRIES) - 1);
+}
+
+/*
  * Copies the bucket's locations of the key into the page: this host first, then peers that answer,
  * then peers that failed recently. False: the bucket has none.
  */
 static bool match(
 	struct pc_channel *ch, struct page_work *p, const struct bucket *bucket, uint64_t now_ns)
 {
-	uint32_t tag = dir_tag(&p->key), start = (uint32_t)(p->key.word[0] >> 60);
+	uint32_t start = (uint32_t)(p->key.word[0] >> 60) % BUCKET_ENTRIES;
 	struct location found[BUCKET_ENTRIES];
 	enum owner_rank ranks[BUCKET_ENTRIES]; /* of found[], ascending */
 	unsigned n = 0;
 
-	for (unsigned k = 0; k < BUCKET_ENTRIES; k++) {
-		const struct dir_entry *e = &bucket->entry[(start + k) % BUCKET_ENTRIES];
-		const struct map_member *m = e->tag == tag ? map_by_ref(ch, e->ref) : NULL;
+	for (uint32_t left = matches(bucket, dir_tag(&p->key), start); left; left &= left - 1) {
+		uint32_t k = start + (uint32_t)__builtin_ctz(left);
+		const struct dir_entry *e = &bucket->entry[k % BUCKET_ENTRIES];
+		const struct map_member *m = map_by_ref(ch, e->ref);
 		enum owner_rank rank;
 		unsigned at;
 

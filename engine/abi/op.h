@@ -232,12 +232,15 @@ enum ctl_kind {
 	 * was read, another CRC32C than its head says: the holder compares it. Only to an engine
 	 * that takes it: status_segment.reports */
 	CTL_CORRUPT = 8,
+	/* CTL_TOUCH for several pages of other engines: a struct ctl_touches. Only to an engine
+	 * that takes it: status_segment.reports */
+	CTL_TOUCHES = 9,
 	/*
 	 * an exists found `key` on a disk of the engine `ref`: a get may follow, so the page is
 	 * brought into memory if that engine has room. Only to an engine with
 	 * status_segment.promotes
 	 */
-	CTL_WANT = 9,
+	CTL_WANT = 10,
 };
 
 /*
@@ -266,6 +269,26 @@ struct ctl_op {
 };
 static_assert(sizeof(struct ctl_op) == 64, "one slot");
 static_assert(offsetof(struct ctl_op, turn) == RING_TURN_AT, "the ring's");
+
+#define CTL_TOUCHES_MAX 6u
+
+/* A CTL_TOUCHES, in the place of a ctl_op. */
+struct ctl_touches {
+	uint64_t spare;
+	uint8_t kind; /* CTL_TOUCHES */
+	uint8_t spare_byte;
+	uint16_t count; /* number of pages, 1..CTL_TOUCHES_MAX */
+	uint16_t spare_half;
+	uint16_t turn;
+	struct {
+		uint32_t ref; /* the engine that has the page */
+		uint32_t place;
+	} page[CTL_TOUCHES_MAX];
+};
+static_assert(sizeof(struct ctl_touches) == sizeof(struct ctl_op), "one ring");
+static_assert(offsetof(struct ctl_touches, kind) == offsetof(struct ctl_op, kind) &&
+		      offsetof(struct ctl_touches, turn) == RING_TURN_AT,
+	"the kind tells which of the two an entry is; the turn is the ring's");
 
 /*
  * The answer to a ctl_op. A CREDIT gets one for each slot granted, with its place; then, if fewer

@@ -97,7 +97,7 @@ struct status_segment {
 	/* owner: control plane; 1: this host has a disk in service, so a key without a location is
 	 * worth a CTL_PROMOTE. 0 in engines that know no disk */
 	uint32_t disk;
-	/* 1: the engine takes CTL_CORRUPT. 0 in engines that do not know it */
+	/* 1: the engine takes CTL_CORRUPT; 2: CTL_TOUCHES, too. 0 in engines that know neither */
 	uint32_t reports;
 	/* 1: the engine takes CTL_WANT, and CTL_PROMOTE with a `ref`. 0 in engines that do not know
 	 * that pages on other hosts' disks can be had */

@@ -51,6 +51,7 @@ static void make_rings(struct pc_channel *ch)
 	ring_consumer_init(
 		&ch->ctl_done, ch->segment + l->ctl_done, CTL_DONE_SLOTS, sizeof(struct ctl_done));
 	ch->ctl_unpublished = ch->ctl_awaited = 0;
+	ch->touches.count = 0;
 	ch->rate_max = 0;
 	ch->resting = ch->told = 0;
 	stripe_weigh(ch);
@@ -334,6 +335,7 @@ bool channel_step(struct pc_channel *ch)
 	now_ns = clock_now_ns();
 	reap(ch, now_ns);
 	step_batches(ch, now_ns);
+	notice_touches_end(ch);
 	submit_flush(ch);
 	if (now_ns - ch->looked_ns >= LOOK_AROUND_NS) {
 		ch->looked_ns = now_ns;

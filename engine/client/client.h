@@ -441,6 +441,7 @@ void notice_want(struct pc_channel *ch, const struct page_work *p);
  * Reports a page that was looked up but not read as used, so that eviction spares it for a while.
  */
 void notice_wanted(struct pc_channel *ch, const struct page_work *p, uint64_t now_ns);
+void notice_touches_end(struct pc_channel *ch); /* submits the touches that were collected */
 
 /*
  * batch.c: what becomes of a page after each of its states. The queues of a batch are in queue.h.

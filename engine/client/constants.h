@@ -57,8 +57,11 @@
 /* a bandwidth estimate within this part of the fastest rail's counts as equal to it: 1/4 */
 #define STRIPE_ALIKE 4u
 
-#define FRESH_NS 1000000000ull      /* how long exists and set trust a location in the cache */
-#define TOUCH_NS 1000000000ull      /* minimum time between two CTL_TOUCH for one page */
+#define FRESH_NS 1000000000ull /* how long exists and set trust a location in the cache */
+#define TOUCH_NS 1000000000ull /* minimum time between two CTL_TOUCH for one page */
+/* minimum time between two wake-ups of the control plane for touches alone: it sends them to their
+ * holders every 20 ms */
+#define TOUCH_WAKE_NS 2000000ull
 #define PEER_REST_NS 1000000000ull  /* after a failed READ a peer is tried last for this time */
 #define RAIL_REST_NS 100000000ull   /* after a failed op a rail is used last for this time */
 #define REFUSED_NS 20000000ull      /* how long a refused request for credits stops new ones */

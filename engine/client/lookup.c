@@ -200,6 +200,18 @@ static unsigned location_rank(enum owner_rank rank, bool on_disk)
 }
 
 /*
+ * The entries of the bucket that have the tag: bit k is entry (start + k) % BUCKET_ENTRIES.
+ */
+static inline uint32_t matches(const struct bucket *bucket, uint32_t tag, uint32_t start)
+{
+	uint32_t found = 0;
+
+	for (unsigned k = 0; k < BUCKET_ENTRIES; k++)
+		found |= (uint32_t)(bucket->entry[k].tag == tag) << k;
+	return (found >> start | found << (BUCKET_ENTRIES - start)) & ((1u << BUCKET_ENTRIES) - 1);
+}
+
+/*
  * True if the entry names a page on a disk that is of no use for the batch: a set stores the page
  * in memory, and an engine of an earlier version asks no other engine for it.
  */
@@ -216,14 +228,15 @@ static bool disk_useless(const struct pc_batch *b, const struct dir_entry *e)
 static bool match(struct pc_channel *ch, const struct pc_batch *b, struct page_work *p,
 	const struct bucket *bucket, uint64_t now_ns)
 {
-	uint32_t tag = dir_tag(&p->key), start = (uint32_t)(p->key.word[0] >> 60);
+	uint32_t start = (uint32_t)(p->key.word[0] >> 60) % BUCKET_ENTRIES;
 	struct location found[BUCKET_ENTRIES];
 	unsigned ranks[BUCKET_ENTRIES]; /* of found[], ascending */
 	unsigned n = 0;
 
-	for (unsigned k = 0; k < BUCKET_ENTRIES; k++) {
-		const struct dir_entry *e = &bucket->entry[(start + k) % BUCKET_ENTRIES];
-		const struct map_member *m = e->tag == tag ? map_by_ref(ch, e->ref) : NULL;
+	for (uint32_t left = matches(bucket, dir_tag(&p->key), start); left; left &= left - 1) {
+		uint32_t k = start + (uint32_t)__builtin_ctz(left);
+		const struct dir_entry *e = &bucket->entry[k % BUCKET_ENTRIES];
+		const struct map_member *m = map_by_ref(ch, e->ref);
 		unsigned rank, at;
 
 		if (!m || (e->ref == p->wrong.ref && e->place == p->wrong.place &&
@@ -257,8 +270,8 @@ static void found(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_
 
 	p->rails_tried = 0;
 	if (unlikely(place_on_disk(p->at.place))) {
-		page_found(
-			ch, b, i, now_ns); /* no location to remember: it is not READ from there */
+		/* no location to remember: it is not READ from there */
+		page_found(ch, b, i, now_ns);
 		return;
 	}
 	e = cache_put(ch, &p->key, &p->at, (uint32_t)(now_ns / 1000000));

@@ -31,7 +31,35 @@ void notice_corrupt(struct pc_channel *ch, const struct page_work *p)
 		submit_ctl(ch, &op, 0);
 }
 
-static void tell(struct pc_channel *ch, struct cache_entry *e, uint32_t now_ms)
+void notice_touches_end(struct pc_channel *ch)
+{
+	struct ctl_op op;
+
+	if (!ch->touches.count)
+		return;
+	memcpy(&op, &ch->touches, sizeof(op));
+	ch->touches.count = 0;
+	if (submit_ctl_room(ch, 0, CTL_RING_SLOTS / 2))
+		submit_ctl(ch, &op, 0);
+}
+
+/* Collects a touch of a page of another engine. False: no room. */
+static bool tell_far(struct pc_channel *ch, const struct cache_entry *e)
+{
+	struct ctl_touches *t = &ch->touches;
+
+	if (!t->count && !submit_ctl_room(ch, 0, CTL_RING_SLOTS / 2))
+		return false;
+	t->kind = CTL_TOUCHES;
+	t->page[t->count].ref = e->at.ref;
+	t->page[t->count++].place = e->at.place;
+	if (t->count == CTL_TOUCHES_MAX)
+		notice_touches_end(ch);
+	return true;
+}
+
+/* `alone`: at once, in an op of its own. */
+static void tell(struct pc_channel *ch, struct cache_entry *e, bool alone, uint32_t now_ms)
 {
 	struct ctl_op op = {.kind = CTL_TOUCH,
 		.key = e->key,
@@ -39,16 +67,22 @@ static void tell(struct pc_channel *ch, struct cache_entry *e, uint32_t now_ms)
 		.generation = e->at.generation,
 		.ref = e->at.ref};
 
-	if (!submit_ctl_room(ch, 0, CTL_RING_SLOTS / 2))
-		return;
-	submit_ctl(ch, &op, 0);
+	if (!alone && e->at.ref != ch->session->ref &&
+		shm_load(&ch->session->status->reports) > 1) {
+		if (!tell_far(ch, e))
+			return;
+	} else {
+		if (!submit_ctl_room(ch, 0, CTL_RING_SLOTS / 2))
+			return;
+		submit_ctl(ch, &op, 0);
+	}
 	e->touched_ms = now_ms ? now_ms : 1;
 }
 
 static void touch(struct pc_channel *ch, struct cache_entry *e, uint32_t now_ms)
 {
 	if (cache_touch_due(e, now_ms))
-		tell(ch, e, now_ms);
+		tell(ch, e, false, now_ms);
 }
 
 __attribute__((noinline)) void notice_touch_due(
@@ -56,9 +90,9 @@ __attribute__((noinline)) void notice_touch_due(
 {
 	if (!e || unlikely(p->disk == DISK_PROMOTED))
 		e = cache_put(ch, &p->key, &p->at, now_ms);
+	/* never left out and never late: it ends the pin of a page that came from disk */
 	if (unlikely(p->disk == DISK_PROMOTED))
-		tell(ch, e,
-			now_ms); /* never left out: it ends the pin of a page that came from disk */
+		tell(ch, e, true, now_ms);
 	else
 		touch(ch, e, now_ms);
 }

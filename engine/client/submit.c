@@ -52,12 +52,21 @@ static void publish_ctl(struct pc_channel *ch)
  * raising control_sleeps and looking at the ctl ring.
  */
 /* cold: one write() per flush, and only while the control plane sleeps */
-static void wake_ctl(const struct pc_channel *ch)
+static void wake_ctl(struct pc_channel *ch)
 {
-	uint64_t one = 1;
+	bool urgent = ch->ctl_urgent;
+	uint64_t one = 1, now_ns;
 
-	if (shm_load(&ch->session->status->control_sleeps) &&
-		write(ch->session->control_kick, &one, sizeof(one)) < 0)
+	ch->ctl_urgent = false;
+	if (!shm_load(&ch->session->status->control_sleeps))
+		return;
+	if (!urgent) {
+		now_ns = clock_now_ns();
+		if (now_ns - ch->touch_woken_ns < TOUCH_WAKE_NS)
+			return; /* the touches wait for the next wake-up, or for the loop's timer */
+		ch->touch_woken_ns = now_ns;
+	}
+	if (write(ch->session->control_kick, &one, sizeof(one)) < 0)
 		return; /* the eventfd's counter is full, so the control plane is being woken */
 }
 
@@ -91,6 +100,7 @@ void submit_ctl(struct pc_channel *ch, const struct ctl_op *op, uint32_t answers
 	memcpy(ring_slot_new(&ch->ctl, ch->ctl_unpublished), op, sizeof(*op));
 	ch->ctl_unpublished++;
 	ch->ctl_awaited += answers;
+	ch->ctl_urgent |= op->kind != CTL_TOUCHES;
 	if (ch->ctl_unpublished >= FLUSH_SLOTS)
 		submit_ctl_flush(ch);
 }

@@ -219,6 +219,10 @@ void promote_serve(
 	struct rpc_link *link = link_to(control, op->ref);
 	struct promote *p = control->promote;
 
+	if (op->kind == CTL_PROMOTE && (op->ref == 0 || op->ref == control->ref)) {
+		tier_serve(control, c, op, now_ns);
+		return;
+	}
 	if (op->kind == CTL_WANT) {
 		if (op->ref == control->ref)
 			tier_hint(control, &op->key);

@@ -22,7 +22,7 @@ struct rpc_link;
 
 int promote_open(struct control *control);
 void promote_close(struct control *control);
-/* Serves CTL_PROMOTE with the ref of another engine, and CTL_WANT with any. */
+/* Serves CTL_PROMOTE and CTL_WANT; those for this host's disk are the tier's (tier.h). */
 void promote_serve(
 	struct control *control, struct publish_channel *c, struct ctl_op *op, uint64_t now_ns);
 /* The link has closed: no answer comes on it. */

@@ -40,10 +40,6 @@ static void answer(struct publish *p, struct publish_channel *c, const struct ct
 	publish_put(p, c, &done);
 }
 
-/*
- * Stores the answer for later and returns the number with which directory.c calls back;
- * PUBLISH_NO_ANSWER: no memory.
- */
 uint32_t publish_later(struct publish *p, const struct publish_channel *c, const struct ctl_op *op)
 {
 	struct publish_answer *a;
@@ -285,11 +281,23 @@ static uint32_t answers_of(const struct ctl_op *op)
 	case CTL_CREDIT: return op->count >= 1 && op->count <= CREDITS_MAX ? op->count : 1;
 	case CTL_RETURN:
 	case CTL_TOUCH:
+	case CTL_TOUCHES:
 	case CTL_STALE:
 	case CTL_CORRUPT:
 	case CTL_WANT: return 0;
 	default: return 1;
 	}
+}
+
+static void serve_touches(struct publish *p, const struct ctl_op *op)
+{
+	struct ctl_touches touches;
+
+	memcpy(&touches, op, sizeof(touches));
+	if (touches.count > CTL_TOUCHES_MAX)
+		p->control->counter[COUNTER_ops_invalid]++;
+	for (unsigned i = 0; touches.count <= CTL_TOUCHES_MAX && i < touches.count; i++)
+		directory_touch(p->control, touches.page[i].ref, touches.page[i].place);
 }
 
 static void serve(struct publish *p, struct publish_channel *c, struct ctl_op *op, uint64_t now_ns)
@@ -309,6 +317,7 @@ static void serve(struct publish *p, struct publish_channel *c, struct ctl_op *o
 			directory_touch(p->control, op->ref, op->place);
 		}
 		break;
+	case CTL_TOUCHES: serve_touches(p, op); break;
 	case CTL_STALE: serve_stale(p, op); break;
 	case CTL_CORRUPT:
 		scrub_read(p->control, op->ref,
@@ -316,11 +325,6 @@ static void serve(struct publish *p, struct publish_channel *c, struct ctl_op *o
 		break;
 	case CTL_REMOVE: serve_remove(p, c, op, now_ns); break;
 	case CTL_PROMOTE:
-		if (op->ref == 0 || op->ref == p->control->ref)
-			tier_serve(p->control, c, op, now_ns);
-		else
-			promote_serve(p->control, c, op, now_ns);
-		break;
 	case CTL_WANT: promote_serve(p->control, c, op, now_ns); break;
 	default: p->control->counter[COUNTER_ops_invalid]++; answer(p, c, op, OP_INVALID);
 	}

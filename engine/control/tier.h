@@ -188,7 +188,7 @@ enum forget_state tier_forget(struct control *control, const struct page_key *ke
 	const struct forget_wait *wait, bool *ret_had);
 /* `key` was published with this length: forgets a page of another length that is on disk. */
 void tier_replaced(struct control *control, const struct page_key *key, uint32_t length);
-/* Serves CTL_PROMOTE. */
+/* Serves CTL_PROMOTE without a ref, or with this engine's. */
 void tier_serve(
 	struct control *control, struct publish_channel *c, struct ctl_op *op, uint64_t now_ns);
 /*

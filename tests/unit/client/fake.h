@@ -98,6 +98,7 @@ struct fake {
 	fake_op_hook *on_op;
 	fake_run_hook *on_run; /* called for each run; NULL: no change */
 	fake_ctl_hook *on_ctl; /* called for each control op; NULL: FAKE_DO */
+	bool deaf;             /* the control plane sleeps, and no kick wakes it */
 	bool no_sleep;         /* rails never sleep, so the client need not kick */
 	uint32_t credits_left; /* credits that are still granted; UINT32_MAX: no limit */
 	struct {               /* the ops without an answer, after FAKE_HOLD */

@@ -345,6 +345,10 @@ static void obey(struct fake *f, struct fake_channel *ch, const struct ctl_op *o
 	uint32_t owner[REPLICAS_MAX], n;
 
 	f->touches += op->kind == CTL_TOUCH;
+	if (op->kind == CTL_TOUCHES) {
+		f->touches += op->count;
+		return;
+	}
 	f->returned += op->kind == CTL_RETURN;
 	f->credits_left += op->kind == CTL_RETURN && f->credits_left != UINT32_MAX;
 	if (op->kind == CTL_STALE) {
@@ -434,6 +438,8 @@ unsigned fake_serve_rings(struct fake *f)
 			if (f->channel[c].used && ring_ready_now(&f->channel[c].ops[r]) > 0)
 				shm_store(&f->status->rail[r].sleeps, 0);
 	}
+	if (f->deaf)
+		return work;
 	if (shm_load(&f->status->control_sleeps) &&
 		read(f->control_kick, &kicks, sizeof(kicks)) != sizeof(kicks))
 		return work;

@@ -164,6 +164,91 @@ static void an_empty_ctl_ring_is_not_published(void **state)
 	set("after", 4096);
 }
 
+static unsigned touch_ops, wrong_refs;
+
+static uint32_t count_touch_ops(struct fake *f, const struct ctl_op *op)
+{
+	(void)f;
+	if (op->kind == CTL_TOUCHES) {
+		struct ctl_touches t;
+
+		touch_ops++;
+		memcpy(&t, op, sizeof(t));
+		for (unsigned i = 0; i < t.count; i++) /* a rail for each of the two nodes */
+			wrong_refs +=
+				t.page[i].ref != FAKE_REF(FAKE_A + place_rail(t.page[i].place));
+	}
+	touch_ops += op->kind == CTL_TOUCH;
+	return FAKE_DO;
+}
+
+/*
+ * Looks up COUNT pages that no look-up has named before. Returns how often this thread was to wake
+ * the control plane, which sleeps the whole time.
+ */
+static unsigned look_up_new(void)
+{
+	static unsigned next;
+	uint64_t kicks = 0;
+
+	fake_lock(&fake);
+	(void)!read(fake.control_kick, &kicks, sizeof(kicks));
+	fake_unlock(&fake);
+	for (unsigned i = 0; i < COUNT; i++, next++) {
+		char name[FAKE_NAME_BYTES];
+
+		snprintf(name, sizeof(name), "new-%u", next);
+		page[i] = *one_page(&one[i], name, NULL, 0);
+		fake_page(&fake, name, FAKE_A + i % 2, i % 2, 4096);
+	}
+	LET(deaf, true);
+	assert_int_equal(pc_exists(ch, page, COUNT, PATIENCE_MS, result), 0);
+	for (unsigned i = 0; i < COUNT; i++)
+		assert_int_equal(result[i], PC_HIT);
+	assert_int_equal(ch->touches.count, 0); /* all are in the ring */
+	fake_lock(&fake);
+	kicks = 0;
+	(void)!read(fake.control_kick, &kicks, sizeof(kicks));
+	fake.deaf = false;
+	fake_unlock(&fake);
+	return (unsigned)kicks;
+}
+
+static void touches_share_ring_entries_and_wake_ups(void **state)
+{
+	unsigned kicks, rounds = 0;
+	uint64_t from;
+
+	(void)state;
+	LET(on_ctl, count_touch_ops);
+	touch_ops = wrong_refs = 0;
+	assert_int_not_equal(look_up_new(), 0);
+	do {
+		rounds++;
+		from = clock_now_ns();
+		ch->touch_woken_ns = from;
+		kicks = look_up_new();
+	} while (clock_now_ns() - from >= TOUCH_WAKE_NS && rounds < 1000);
+	assert_int_equal(kicks, 0);
+	/* an op that is urgent wakes the control plane, which then takes the touches as well */
+	set("urgent", 4096);
+	assert_int_equal(SEEN(touches), (rounds + 1) * COUNT);
+	assert_in_range(touch_ops, 1, (rounds + 1) * COUNT / 2);
+	assert_int_equal(wrong_refs, 0);
+}
+
+static void an_engine_that_knows_no_shared_touches_gets_single_ones(void **state)
+{
+	(void)state;
+	LET(on_ctl, count_touch_ops);
+	LET(status->reports, 1);
+	touch_ops = 0;
+	assert_int_not_equal(look_up_new(), 0);
+	set("urgent", 4096);
+	assert_int_equal(SEEN(touches), COUNT);
+	assert_int_equal(touch_ops, COUNT);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -173,6 +258,8 @@ int main(void)
 			the_lookups_of_a_batch_take_one_fence, setup, rig_teardown),
 		RIG_TEST(a_long_set_publishes_between_its_copies),
 		RIG_TEST(an_empty_ctl_ring_is_not_published),
+		RIG_TEST(touches_share_ring_entries_and_wake_ups),
+		RIG_TEST(an_engine_that_knows_no_shared_touches_gets_single_ones),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -412,22 +412,7 @@ static void a_waiting_client_is_woken_once(void **state)
 	client_close(&c);
 }
 
-/* ---- touch, stale and remove ----------------------------------------------------------------- */
-
-static void touches_of_other_nodes_pages_go_to_the_directory(void **state)
-{
-	struct client c;
-
-	(void)state;
-	client_open(&c, 0);
-	put(&c, (struct ctl_op){.kind = CTL_TOUCH, .ref = control.ref, .place = 0});
-	put(&c, (struct ctl_op){.kind = CTL_TOUCH, .ref = 99, .place = 123});
-	turns();
-	assert_int_equal(directory.touched, 1);
-	assert_int_equal(directory.ref, 99);
-	assert_int_equal(directory.place, 123);
-	client_close(&c);
-}
+/* ---- stale and remove ------------------------------------------------------------------------ */
 
 static void a_stale_report_about_a_valid_entry_is_ignored(void **state)
 {
@@ -489,7 +474,6 @@ int main(void)
 		TEST(an_answer_for_a_closed_channel_is_dropped),
 		TEST(an_answer_after_publish_close_does_no_harm),
 		TEST(a_waiting_client_is_woken_once),
-		TEST(touches_of_other_nodes_pages_go_to_the_directory),
 		TEST(a_stale_report_about_a_valid_entry_is_ignored),
 		TEST(removing_a_key_removes_its_page_and_is_answered),
 	};

@@ -65,7 +65,7 @@ static void ask_end(struct promote *p, struct ask *ask, const struct ctl_done *d
 	publish_later_answer(p->control->publish, ask->later, done);
 	ask->link = NULL;
 	TAILQ_REMOVE(&p->waiting, ask, next);
-	TAILQ_INSERT_TAIL(&p->unused, ask, next);
+	TAILQ_INSERT_HEAD(&p->unused, ask, next);
 	p->count--;
 }
 

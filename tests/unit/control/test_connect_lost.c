@@ -133,7 +133,8 @@ static void a_connection_that_drains_meanwhile_is_destroyed_once(void **state)
 	connect_stuck(control, 0, got, clock_now_ns());
 	/* the rail returns the connection: its completions arrived after all */
 	connect_returned(control, 0, got);
-	assert_true(nodes_until(qps_alive == 2, 10000));
+	/* and the other side, told of it, destroys its own, perhaps within the same turn */
+	assert_true(nodes_until(qps_alive <= 2, 10000));
 	assert_int_equal(node[0].rail[0].tells, 2);
 	connect_stop(control);
 }

@@ -92,7 +92,7 @@ void item_background_end(struct directory *dir, struct item *item)
 
 static bool owner_ready(const struct owner *owner)
 {
-	return owner->behind && owner->background + MOVE_PART <= OWNER_PUBLISHES_MAX &&
+	return owner->behind && owner->background + MOVE_PART <= OWNER_WALK_MAX &&
 	       !digest_waits(owner);
 }
 

@@ -235,7 +235,8 @@ enum outcome claim_do_here(struct directory *dir, const struct claim *claim)
 			return OUTCOME_DONE;
 		}
 		control->counter[COUNTER_entries_dropped]++;
-		departed_sweep(dir);
+		if (!place_on_disk(claim->place))
+			departed_sweep(dir);
 		return OUTCOME_FAILED;
 	case VERB_REMOVE:
 		if (shard_remove(&control->shard, &claim->key, claim->ref, claim->place,

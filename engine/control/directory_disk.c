@@ -16,7 +16,7 @@
 /* A cursor of pages_walk() with this bit is one of tier_walk(). */
 #define WALK_DISK (1ull << 63)
 /* Limit of claims that no client waits for, above which removes of lost pages wait */
-#define BUSY_CLAIMS 8192u
+#define BUSY_CLAIMS 2048u
 
 unsigned pages_walk(
 	struct directory *dir, uint64_t *cursor, unsigned max, struct index_entry *ret_entries)
@@ -93,5 +93,15 @@ void directory_disk_opened(struct control *control)
 
 bool directory_busy(const struct control *control)
 {
-	return control->directory->background > BUSY_CLAIMS;
+	const struct directory *dir = control->directory;
+	uint32_t claims = dir->background;
+
+	/* What waits for a suspect owner has a limit of its own and must not hold the others up. */
+	for (unsigned i = 0; i < NODES_MAX && claims > BUSY_CLAIMS; i++) {
+		const struct owner *owner = &dir->owner[i];
+
+		if (owner->ref && suspect_steers(owner->why))
+			claims -= claims < owner->background ? claims : owner->background;
+	}
+	return claims > BUSY_CLAIMS;
 }

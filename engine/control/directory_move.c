@@ -292,7 +292,7 @@ static void publish_to_new(struct directory *dir, const struct index_entry *entr
 		if (set_has(&before, after.ref[i]) ||
 			!owner_takes(dir, after.peer[i], after.ref[i], entry->place))
 			continue;
-		if (owner && (owner->behind || owner_full(dir, owner, VERB_PUBLISH))) {
+		if (owner && (owner->behind || owner->background >= OWNER_WALK_MAX)) {
 			owner_behind(owner, cursor);
 			continue;
 		}

@@ -77,7 +77,8 @@ bool directory_serve_publish(
 		} else {
 			control->counter[COUNTER_entries_dropped]++;
 			dir->failed[failed++] = (uint32_t)i;
-			departed_sweep(dir);
+			if (!place_on_disk(entry->place))
+				departed_sweep(dir);
 		}
 	}
 	acknowledge(link, publish->serial, dir->failed, failed);

@@ -47,7 +47,12 @@ struct index_entry;
  * Above this limit, the owner is `behind`: publishes to it are skipped, and a walk makes up for
  * them later
  */
-#define OWNER_PUBLISHES_MAX MESSAGE_PAGES_MAX
+#define OWNER_PUBLISHES_MAX (3 * MESSAGE_PAGES_MAX)
+/*
+ * Walks use this part of it: the rest is for pages that leave memory or come back from disk
+ * meanwhile, which would otherwise make the owner behind again, without end
+ */
+#define OWNER_WALK_MAX MESSAGE_PAGES_MAX
 /* Above this limit, removes are dropped: readers report the stale entries to the owner later */
 #define OWNER_REMOVES_MAX (16u << 10)
 /* Limit, over all owners, of claims that no client waits for; above it, removes are dropped */

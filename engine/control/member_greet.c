@@ -412,7 +412,8 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
 	if (!entry->out)
 		member_entry_dial(control, entry, false);
 	(void)learn_all(control, hello->n_members, hello->members);
-	if (!member_on_trial(entry))
+	/* With a full table, what was learned may have taken the place of an entry on trial. */
+	if (link->member == entry && !member_on_trial(entry))
 		directory_link_up(control, entry->record.map.peer, entry->disk);
 	return true;
 }

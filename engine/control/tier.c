@@ -165,6 +165,8 @@ unsigned tier_reap(struct tier *t)
 	for (; (request = disk_reap(t->disk)); n++)
 		finished(t, request);
 	t->lost_due = true;
+	if (t->state == TIER_SERVING && !t->report.pages)
+		disk_report(t->disk, &t->report); /* tier_pages() tells whether there are any */
 	tier_replies_send(t);
 	return n;
 }

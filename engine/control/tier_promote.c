@@ -156,7 +156,7 @@ static bool slot_take(struct tier *t, struct tier_promote *promote, uint64_t now
 		pool_own(t->control->rail[rail].pool, place, warm_owner_disk(t->control));
 		read_start(t, promote, place, generation);
 	} else if (rc != -ENOSPC)
-		give_up(t, promote, OP_MISS);
+		give_up(t, promote, OP_NO_SPACE);
 	publish_refill(t->control->publish, rail, length, now_ns);
 	return rc != -ENOSPC;
 }
@@ -259,7 +259,10 @@ void tier_promoted(struct tier *t, struct tier_promote *promote)
 			promote->removed ? NULL : index_find(control->index, key);
 
 		slot_return(t, promote);
-		if (e) /* a client has set the page meanwhile */
+		if (promote->request.status == DISK_OK && !promote->removed)
+			done.status =
+				OP_NO_SPACE; /* it is on disk, but there is no memory for it */
+		if (e)                       /* a client has set the page meanwhile */
 			done = (struct ctl_done){.status = OP_HIT,
 				.place = e->place,
 				.generation = e->generation,
@@ -394,7 +397,7 @@ void tier_bring(struct tier *t, const struct page_key *key, const struct tier_fo
 	if (promote)
 		STAILQ_INSERT_TAIL(&promote->waiters, waiter, next);
 	else
-		answer(t, waiter, &(struct ctl_done){.status = OP_MISS});
+		answer(t, waiter, &(struct ctl_done){.status = OP_NO_SPACE});
 	tier_tick(t);
 }
 

@@ -31,7 +31,11 @@ static void send_reply(struct rpc_link *link, Pc__PromotedPage **pages, size_t c
 	body.pages = pages;
 	message.body_case = PC__MESSAGE__BODY_PROMOTED;
 	message.promoted = &body;
-	rpc_reply(link, &message);
+	/*
+	 * Not rpc_reply(): that may close the link, and callers keep pointers to it. What is not
+	 * sent ends at its deadline.
+	 */
+	(void)rpc_send(link, &message);
 }
 
 static void page_fill(Pc__PromotedPage *page, uint64_t id, const struct ctl_done *done)

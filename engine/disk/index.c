@@ -224,13 +224,19 @@ out:
 }
 
 /*
- * Records a page that leaves the table. The records need no limit: a page takes about as much
- * memory in the table as in this vector.
+ * Records a page that leaves the table. The records need no limit while they are read: a page takes
+ * about as much memory in the table as in this vector. Those that were read make room.
  */
 static void lost_add(struct disk_index *index, uint32_t id)
 {
 	if (!index->lost_kept)
 		return;
+	if (index->lost_count == index->lost_room && index->lost_at > index->lost_room / 2) {
+		index->lost_count -= index->lost_at;
+		memmove(index->lost, index->lost + index->lost_at,
+			index->lost_count * sizeof(*index->lost));
+		index->lost_at = 0;
+	}
 	if (index->lost_count == index->lost_room) {
 		uint32_t room = index->lost_room ? 2 * index->lost_room : 1024;
 		struct disk_page *more = realloc(index->lost, room * sizeof(*more));

@@ -126,25 +126,21 @@ struct rpc_link *member_link(const struct control *c, uint32_t ref)
 
 bool rpc_send(struct rpc_link *link, const Pc__Message *message)
 {
+	bool asks = message->body_case == PC__MESSAGE__BODY_PROMOTE;
+
 	assert_ptr_equal(link, &peer.link);
-	assert_int_equal(message->body_case, PC__MESSAGE__BODY_PROMOTE);
+	assert_true(asks || message->body_case == PC__MESSAGE__BODY_PROMOTED);
 	if (peer.full)
 		return false;
-	peer.promotes++;
-	peer.pages = message->promote->n_pages;
+	peer.promotes += asks;
+	peer.promoteds += !asks;
+	peer.pages = asks ? message->promote->n_pages : message->promoted->n_pages;
 	for (size_t i = 0; i < peer.pages && i < 64; i++)
-		peer.asked[i] = *message->promote->pages[i];
+		if (asks)
+			peer.asked[i] = *message->promote->pages[i];
+		else
+			peer.answered[i] = *message->promoted->pages[i];
 	return true;
-}
-
-void rpc_reply(struct rpc_link *link, const Pc__Message *message)
-{
-	assert_ptr_equal(link, &peer.link);
-	assert_int_equal(message->body_case, PC__MESSAGE__BODY_PROMOTED);
-	peer.promoteds++;
-	peer.pages = message->promoted->n_pages;
-	for (size_t i = 0; i < peer.pages && i < 64; i++)
-		peer.answered[i] = *message->promoted->pages[i];
 }
 
 void directory_remove(

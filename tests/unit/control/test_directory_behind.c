@@ -132,7 +132,7 @@ static void publishes_skipped_during_its_own_walk_are_sent_in_a_second_walk(void
 	mute.answers = true;
 	assert_true(mute_until(owner->behind && owner->cursor > KEYS / 2, 3000));
 	mute.answers = false;
-	assert_true(mute_until(owner->background + MOVE_PART > OWNER_PUBLISHES_MAX, 1000));
+	assert_true(mute_until(owner->background + MOVE_PART > OWNER_WALK_MAX, 1000));
 	/*
 	 * Reaches the limit of batches in flight to the mute member: no further batch can be sent
 	 */

@@ -94,6 +94,33 @@ static void what_cannot_be_served_is_answered_at_once(void **state)
 	assert_int_equal(control.tier->remote, 0);
 }
 
+/* The page is on disk, so its entry is right: the reader must not report it. */
+static void a_page_that_no_pool_can_hold_is_not_gone(void **state)
+{
+	(void)state;
+	on_disk(6);
+	fake.length[6] = 2 * POOL_BYTES;
+	ask(6, 1, 2 * POOL_BYTES, 1000);
+	assert_int_equal(answer_to(1, 1)->result, PC__PROMOTE_RESULT__PROMOTE_LATE);
+	assert_int_equal(control.tier->remote, 0);
+	assert_int_equal(control.tier->pinned_bytes, 0);
+}
+
+static void a_link_without_room_loses_the_answer_and_nothing_else(void **state)
+{
+	(void)state;
+	on_disk(6);
+	ask(6, 1, PAGE, 1000);
+	peer.full = true;
+	end_one(DISK_READ, DISK_OK);
+	assert_int_equal(peer.promoteds, 0);
+	assert_int_equal(control.tier->remote, 0);
+	assert_true(in_memory(6));
+	peer.full = false;
+	ask(6, 2, PAGE, 1000);
+	assert_int_equal(answer_to(2, 1)->result, PC__PROMOTE_RESULT__PROMOTE_HERE);
+}
+
 static void a_request_ends_at_its_time(void **state)
 {
 	(void)state;
@@ -306,6 +333,8 @@ int main(void)
 		DISK_TEST(a_page_is_promoted_for_another_host_and_pinned_until_it_was_read),
 		DISK_TEST(answers_of_one_turn_are_one_message),
 		DISK_TEST(what_cannot_be_served_is_answered_at_once),
+		DISK_TEST(a_page_that_no_pool_can_hold_is_not_gone),
+		DISK_TEST(a_link_without_room_loses_the_answer_and_nothing_else),
 		DISK_TEST(a_request_ends_at_its_time),
 		DISK_TEST(a_hint_is_not_answered),
 		DISK_TEST(a_link_that_closes_gets_no_answer),

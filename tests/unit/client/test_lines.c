@@ -218,6 +218,7 @@ static void touches_share_ring_entries_and_wake_ups(void **state)
 {
 	unsigned kicks, rounds = 0;
 	uint64_t from;
+	bool quick;
 
 	(void)state;
 	LET(on_ctl, count_touch_ops);
@@ -228,8 +229,10 @@ static void touches_share_ring_entries_and_wake_ups(void **state)
 		from = clock_now_ns();
 		ch->touch_woken_ns = from;
 		kicks = look_up_new();
-	} while (clock_now_ns() - from >= TOUCH_WAKE_NS && rounds < 1000);
-	assert_int_equal(kicks, 0);
+		quick = clock_now_ns() - from < TOUCH_WAKE_NS;
+	} while (!quick && rounds < 1000);
+	/* a machine on which no round is that quick cannot show it */
+	assert_true(kicks == 0 || !quick);
 	/* an op that is urgent wakes the control plane, which then takes the touches as well */
 	set("urgent", 4096);
 	assert_int_equal(SEEN(touches), (rounds + 1) * COUNT);

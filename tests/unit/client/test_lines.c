@@ -230,7 +230,7 @@ static void touches_share_ring_entries_and_wake_ups(void **state)
 		ch->touch_woken_ns = from;
 		kicks = look_up_new();
 		quick = clock_now_ns() - from < TOUCH_WAKE_NS;
-	} while (!quick && rounds < 1000);
+	} while (!quick && rounds < 4); /* the directory of the fake engine has little room */
 	/* a machine on which no round is that quick cannot show it */
 	assert_true(kicks == 0 || !quick);
 	/* an op that is urgent wakes the control plane, which then takes the touches as well */

@@ -208,6 +208,15 @@ static const struct index_entry *entry_of(uint64_t n)
 	return index_find(control.index, &key);
 }
 
+/* Page n, which is in memory, as eviction names it. */
+static struct pool_victim victim_of(uint64_t n)
+{
+	const struct index_entry *e = entry_of(n);
+
+	return (struct pool_victim){
+		.key = e->key, .place = e->place, .generation = e->generation, .length = PAGE};
+}
+
 static unsigned in_memory_below(uint64_t end)
 {
 	unsigned pages = 0;
@@ -249,8 +258,7 @@ static void a_page_that_is_evicted_while_it_is_written_gets_its_entry_afterwards
 	(void)state;
 	memset(bytes_at(store(&client, 9, PAGE)), 9, PAGE);
 	e = *entry_of(9);
-	victim = (struct pool_victim){
-		.key = key, .place = e.place, .generation = e.generation, .length = PAGE};
+	victim = victim_of(9);
 	assert_false(tier_evicting(&control, &victim, &page));
 	spill = tier_spilling(control.tier, &key);
 	assert_non_null(spill);
@@ -264,15 +272,11 @@ static void a_page_that_is_evicted_while_it_is_written_gets_its_entry_afterwards
 
 static void a_page_that_stays_in_memory_keeps_its_entry(void **state)
 {
-	struct page_key key = key_of(9);
-	struct index_entry e;
 	struct pool_victim victim;
 
 	(void)state;
 	memset(bytes_at(store(&client, 9, PAGE)), 9, PAGE);
-	e = *entry_of(9);
-	victim = (struct pool_victim){
-		.key = key, .place = e.place, .generation = e.generation, .length = PAGE};
+	victim = victim_of(9);
 	assert_true(tier_spill_start(control.tier, &victim));
 	end_one(DISK_WRITE, DISK_OK);
 	assert_int_equal(directory.on_disk, 0);
@@ -304,17 +308,14 @@ static void a_page_that_leaves_the_disk_loses_its_entry(void **state)
 /* The copy on disk was recycled after the page in memory was marked clean. */
 static void a_clean_page_whose_copy_is_gone_is_written_again(void **state)
 {
-	struct page_key key = key_of(9);
-	struct index_entry e;
 	struct pool_victim victim;
 	struct disk_page page;
 
 	(void)state;
 	memset(bytes_at(store(&client, 9, PAGE)), 9, PAGE);
-	e = *entry_of(9);
-	pool_clean_set(control.rail[place_rail(e.place)].pool, e.place, e.generation);
-	victim = (struct pool_victim){
-		.key = key, .place = e.place, .generation = e.generation, .length = PAGE};
+	victim = victim_of(9);
+	pool_clean_set(
+		control.rail[place_rail(victim.place)].pool, victim.place, victim.generation);
 	assert_false(tier_evicting(&control, &victim, &page));
 	assert_int_equal(count(DISK_WRITE), 1);
 	assert_int_equal(control.counter[COUNTER_disk_drops], 0);

@@ -304,7 +304,8 @@ PC_API void pc_wait(struct pc_batch *batch);
  *                "buckets" [first, second], "read" (how many of them),
  *                "entries" [{"ref", "holder" (index in "holders")}]}]
  *   "holders"    [{"name", "here", "ref", "rail", "unit", "generation",
- *                "state": "page", "on disk", "evicted", "other key", "dead" or "unreachable", "why" (text),
+ *                "state": "page", "on disk", "evicted", "other key", "dead" or "unreachable",
+ *                "why" (text),
  *                "head_generation", "bytes", "crc" (hexadecimal), "proven" (the CRC is the
  *                page's)}]
  */

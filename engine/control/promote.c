@@ -58,15 +58,20 @@ static struct ask *ask_find(const struct promote *p, uint64_t id)
 	return &p->ask[number];
 }
 
+static void ask_free(struct promote *p, struct ask *ask)
+{
+	ask->link = NULL;
+	TAILQ_REMOVE(&p->waiting, ask, next);
+	TAILQ_INSERT_HEAD(&p->unused, ask, next);
+	p->count--;
+}
+
 static void ask_end(struct promote *p, struct ask *ask, const struct ctl_done *done)
 {
 	if (done->status != OP_HIT)
 		p->control->counter[COUNTER_disk_asks_failed]++;
 	publish_later_answer(p->control->publish, ask->later, done);
-	ask->link = NULL;
-	TAILQ_REMOVE(&p->waiting, ask, next);
-	TAILQ_INSERT_HEAD(&p->unused, ask, next);
-	p->count--;
+	ask_free(p, ask);
 }
 
 static void tick_arm(struct promote *p)
@@ -108,18 +113,6 @@ static struct ask *ask_new(struct promote *p)
 	ask->generation++;
 	p->count++;
 	return ask;
-}
-
-/* Ends all requests of the link. */
-static void asks_end(struct promote *p, const struct rpc_link *link, enum op_status status)
-{
-	struct ask *ask, *next;
-
-	for (ask = TAILQ_FIRST(&p->waiting); ask; ask = next) {
-		next = TAILQ_NEXT(ask, next);
-		if (ask->link == link)
-			ask_end(p, ask, &(struct ctl_done){.status = status});
-	}
 }
 
 /* ---- messages -------------------------------------------------------------------------------- */
@@ -197,9 +190,7 @@ static void ask_holder(struct promote *p, struct publish_channel *c, const struc
 	}
 	ask->later = publish_later(control->publish, c, op);
 	if (ask->later == PUBLISH_NO_ANSWER) {
-		TAILQ_REMOVE(&p->waiting, ask, next);
-		TAILQ_INSERT_TAIL(&p->unused, ask, next);
-		p->count--;
+		ask_free(p, ask);
 		refuse(control, c, op);
 		return;
 	}
@@ -216,22 +207,24 @@ static void ask_holder(struct promote *p, struct publish_channel *c, const struc
 void promote_serve(
 	struct control *control, struct publish_channel *c, struct ctl_op *op, uint64_t now_ns)
 {
-	struct rpc_link *link = link_to(control, op->ref);
 	struct promote *p = control->promote;
+	struct rpc_link *link = NULL;
 
 	if (op->kind == CTL_PROMOTE && (op->ref == 0 || op->ref == control->ref)) {
 		tier_serve(control, c, op, now_ns);
 		return;
 	}
+	if (op->key.word[0] | op->key.word[1])
+		link = link_to(control, op->ref);
 	if (op->kind == CTL_WANT) {
 		if (op->ref == control->ref)
 			tier_hint(control, &op->key);
-		else if (link && (op->key.word[0] | op->key.word[1]))
+		else if (link)
 			(void)page_add(p, link, &op->key);
 		return;
 	}
 	control->counter[COUNTER_disk_asks]++;
-	if (link && (op->key.word[0] | op->key.word[1]))
+	if (link)
 		ask_holder(p, c, op, link, now_ns);
 	else
 		refuse(control, c, op);
@@ -240,6 +233,7 @@ void promote_serve(
 void promote_link_down(struct control *control, const struct rpc_link *link)
 {
 	struct promote *p = control->promote;
+	struct ask *ask, *next;
 
 	if (!p)
 		return;
@@ -247,7 +241,11 @@ void promote_link_down(struct control *control, const struct rpc_link *link)
 		p->to = NULL;
 		p->pages = 0;
 	}
-	asks_end(p, link, OP_PEER_DOWN);
+	for (ask = TAILQ_FIRST(&p->waiting); ask; ask = next) {
+		next = TAILQ_NEXT(ask, next);
+		if (ask->link == link)
+			ask_end(p, ask, &(struct ctl_done){.status = OP_PEER_DOWN});
+	}
 }
 
 static enum op_status status_of(uint32_t result)

@@ -146,10 +146,21 @@ static void a_set_stores_the_page_in_memory_all_the_same(void **state)
 	free(at);
 }
 
-static uint32_t answer_miss(struct fake *f, const struct ctl_op *op)
+/* How the engine answers each CTL_PROMOTE, as a fake_ctl_hook. */
+static uint32_t promote_answer;
+
+static uint32_t answer_promote(struct fake *f, const struct ctl_op *op)
 {
 	(void)f;
-	return op->kind == CTL_PROMOTE ? OP_MISS : FAKE_DO;
+	return op->kind == CTL_PROMOTE ? promote_answer : FAKE_DO;
+}
+
+static void answer_with(uint32_t status)
+{
+	fake_lock(&fake);
+	promote_answer = status;
+	fake.on_ctl = answer_promote;
+	fake_unlock(&fake);
 }
 
 static void a_page_that_its_holder_does_not_have_is_reported_and_a_miss(void **state)
@@ -158,7 +169,7 @@ static void a_page_that_its_holder_does_not_have_is_reported_and_a_miss(void **s
 
 	(void)state;
 	on_disk("key-1", FAKE_A);
-	LET(on_ctl, answer_miss);
+	answer_with(OP_MISS);
 	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_STALE);
 	SEEN_SOON(stales);
 	assert_int_equal(SEEN(promotes), 1);
@@ -168,18 +179,6 @@ static void a_page_that_its_holder_does_not_have_is_reported_and_a_miss(void **s
 	assert_int_equal(fake.last_stale.generation, 3);
 }
 
-static uint32_t answer_late(struct fake *f, const struct ctl_op *op)
-{
-	(void)f;
-	return op->kind == CTL_PROMOTE ? OP_TIMEOUT : FAKE_DO;
-}
-
-static uint32_t answer_down(struct fake *f, const struct ctl_op *op)
-{
-	(void)f;
-	return op->kind == CTL_PROMOTE ? OP_PEER_DOWN : FAKE_DO;
-}
-
 /* Not a miss: the page may be there. And no report: the entry may be right. */
 static void a_holder_that_cannot_serve_now_makes_the_page_unreachable(void **state)
 {
@@ -187,19 +186,13 @@ static void a_holder_that_cannot_serve_now_makes_the_page_unreachable(void **sta
 
 	(void)state;
 	on_disk("key-1", FAKE_A);
-	LET(on_ctl, answer_late);
+	answer_with(OP_TIMEOUT);
 	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_UNREACHABLE);
-	LET(on_ctl, answer_down);
+	answer_with(OP_PEER_DOWN);
 	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_UNREACHABLE);
 	assert_int_equal(SEEN(stales), 0);
 	LET(on_ctl, NULL);
 	assert_int_equal(get_one("key-1", at, PAGE_BYTES, PATIENCE_MS), PC_HIT);
-}
-
-static uint32_t answer_held(struct fake *f, const struct ctl_op *op)
-{
-	(void)f;
-	return op->kind == CTL_PROMOTE ? FAKE_HOLD : FAKE_DO;
 }
 
 static void without_an_answer_the_call_ends_at_its_deadline(void **state)
@@ -208,7 +201,7 @@ static void without_an_answer_the_call_ends_at_its_deadline(void **state)
 
 	(void)state;
 	on_disk("key-1", FAKE_A);
-	LET(on_ctl, answer_held);
+	answer_with(FAKE_HOLD);
 	assert_int_equal(get_one("key-1", at, PAGE_BYTES, 50), PC_TIMEOUT);
 }
 
@@ -220,7 +213,7 @@ static void a_holder_that_does_not_answer_leaves_time_for_another(void **state)
 
 	(void)state;
 	on_disk("key-1", FAKE_A);
-	LET(on_ctl, answer_late);
+	answer_with(OP_TIMEOUT);
 	for (uint32_t node = 0; node < FAKE_NODES; node++)
 		fake_insert(&fake, &key, node,
 			&(struct dir_entry){.ref = FAKE_REF(FAKE_B),

@@ -14,6 +14,7 @@ import json
 import mmap
 import os
 import random
+import struct
 import sys
 import threading
 import time
@@ -77,7 +78,8 @@ class Mooncake:
 
 class Costs:
     """CPU seconds and context switches of the threads of several processes since reset(). Threads
-    whose names begin with soft- are those of the software ConnectX; they are counted as "ports"."""
+    whose names begin with soft- are those of the software ConnectX; they are counted as "ports",
+    and so is the time for which other threads step it in sched_yield() (dv/soft/uverbs/yield.c)."""
 
     def __init__(self, pids):
         self.pids = [os.getpid(), *pids]
@@ -86,10 +88,27 @@ class Costs:
     def reset(self):
         self.before = self.sample()
 
+    @staticmethod
+    def stepped(pid):
+        """{thread: CPU seconds for which it stepped the software ConnectX} of a process."""
+        folder = f"/proc/{pid}/fd"
+        for fd in os.listdir(folder):
+            try:
+                if not os.readlink(f"{folder}/{fd}").startswith("/memfd:soft-connectx-yields"):
+                    continue
+                with open(f"{folder}/{fd}", "rb") as file:
+                    pairs = struct.iter_unpack("=QQ", file.read())
+                    return {str(thread): ns / 1e9 for thread, ns in pairs if thread}
+            except OSError:
+                continue  # the descriptor was closed
+        return {}
+
     def sample(self):
         """{(pid, thread): (name, CPU seconds, voluntary, involuntary switches)}"""
         got = {}
         for pid in self.pids:
+            stepped = self.stepped(pid)
+            got[pid, "ports"] = ("soft-yields", sum(stepped.values()), 0, 0)
             for task in os.listdir(f"/proc/{pid}/task"):
                 at = f"/proc/{pid}/task/{task}"
                 try:
@@ -99,7 +118,7 @@ class Costs:
                         status = dict(line.split(":", 1) for line in file if ":" in line)
                 except OSError:
                     continue  # the thread has ended
-                got[pid, task] = (status["Name"].strip(), cpu_s,
+                got[pid, task] = (status["Name"].strip(), cpu_s - stepped.get(task, 0),
                                   int(status["voluntary_ctxt_switches"]),
                                   int(status["nonvoluntary_ctxt_switches"]))
         return got

@@ -137,6 +137,7 @@ int uv_devices_open(void)
 		}
 	}
 	device_count = (unsigned)count;
+	uv_yield_open();
 	return 0;
 }
 
@@ -157,30 +158,40 @@ void uv_port_changed(struct uv_device *device, bool up)
  */
 static _Thread_local unsigned quiet, quiet_steps;
 
-static void sleep_idle(const struct uv_device *device, uint64_t idle_ns)
+static void sleep_idle(const struct uv_device *device, uint64_t ns)
 {
 	struct pollfd message = {.fd = device->message_fd, .events = POLLIN};
-	struct timespec nap = {.tv_nsec = SLEEP_MIN_NS};
+	struct timespec nap = {.tv_nsec = (long)ns};
 
-	if (idle_ns / SLEEP_SHARE > SLEEP_MIN_NS)
-		nap.tv_nsec = (long)(idle_ns / SLEEP_SHARE < SLEEP_MAX_NS ? idle_ns / SLEEP_SHARE
-									  : SLEEP_MAX_NS);
 	ppoll(&message, 1, &nap, NULL);
 	quiet = 0;
+}
+
+/* How long the device's thread sleeps after it found no work for `idle_ns`. */
+static uint64_t nap_ns(uint64_t idle_ns)
+{
+	uint64_t ns = idle_ns / SLEEP_SHARE;
+
+	if (ns < SLEEP_MIN_NS)
+		return SLEEP_MIN_NS;
+	return ns < SLEEP_MAX_NS ? ns : SLEEP_MAX_NS;
 }
 
 /*
  * Doorbells are plain memory, so they must be polled, and two polling programs may share two cores
  * with two of these threads. After work the thread polls a few more times, then sleeps for a short
  * time, which grows while it stays idle. The scheduler runs a thread that slept before one that
- * polls; a thread that only yields would wait for whole time slices.
+ * polls; a thread that only yields would wait for whole time slices. While threads of the program
+ * step the device (yield.c), this one sleeps for long.
  */
 static void *run(void *argument)
 {
 	struct uv_device *device = argument;
 	uint64_t since_ns = 0;
 	unsigned idle = 0;
+	uint32_t yields = 0;
 
+	uv_yield_never();
 	quiet_steps = QUIET_STEPS - 1;
 	/* perf/compare counts the CPU time of soft-* threads separately */
 	prctl(PR_SET_NAME, "soft-connectx");
@@ -188,6 +199,12 @@ static void *run(void *argument)
 	setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE);
 	prctl(PR_SET_TIMERSLACK, 1000ul);
 	while (!dv_hint_load(&device->stop)) {
+		if (dv_hint_load(&device->yields) != yields) {
+			yields = dv_hint_load(&device->yields);
+			idle = 0;
+			sleep_idle(device, SLEEP_MAX_NS);
+			continue;
+		}
 		if (device->nic->ops->step_all(&device->nic, 1)) {
 			idle = 0;
 			continue;
@@ -196,7 +213,7 @@ static void *run(void *argument)
 			continue;
 		if (idle == SPINS)
 			since_ns = soft_now_ns();
-		sleep_idle(device, soft_now_ns() - since_ns);
+		sleep_idle(device, nap_ns(soft_now_ns() - since_ns));
 	}
 	return NULL;
 }

@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/netlink.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -284,6 +285,11 @@ EXPORT int socket(int domain, int type, int protocol)
 		return -1;
 	}
 	return (int)syscall(SYS_socket, domain, type, protocol);
+}
+
+EXPORT int sched_yield(void)
+{
+	return uv_yield() ? 0 : (int)syscall(SYS_sched_yield);
 }
 
 __attribute__((constructor)) static void prepare(void)

@@ -19,5 +19,7 @@ void soft_connectx_qp_fails(unsigned index, uint32_t qpn);
 bool soft_connectx_mapped(unsigned index, bool writable);
 /* Calls uv_shared_open() for the `bytes` bytes at `at`. */
 int soft_connectx_shared(const void *at, uint64_t bytes, uint64_t *ret_offset);
+/* CPU time for which this thread stepped the devices in sched_yield(), ns. */
+uint64_t soft_connectx_yield_ns(void);
 
 #endif

@@ -66,6 +66,7 @@ struct uv_device {
 	struct dv_device *nic; /* the software NIC of the device; not NULL while contexts > 0 */
 	pthread_t runner;
 	uint32_t stop;
+	uint32_t yields; /* number of steps in threads of the program that yielded */
 	struct uv_batch batch;
 };
 
@@ -203,6 +204,12 @@ void uv_device_put(struct uv_device *device);
 struct uv_device *uv_device_of(struct dv_device *nic);
 /* Reports to every context of the device that the port went up or down. Under nic->lock. */
 void uv_port_changed(struct uv_device *device, bool up);
+
+/* yield.c */
+void uv_yield_open(void);
+void uv_yield_never(void); /* the yields of this thread are plain ones: it is a device's thread */
+/* Steps the devices for a thread that yields; false: there was no work, so it should yield. */
+bool uv_yield(void);
 
 /* sysfs.c */
 void uv_sysfs_prepare(void); /* chooses the path of the device tree in sysfs format */

@@ -27,6 +27,10 @@
 #define REST_NAP_MIN_NS 20000u   /* length of the shortest nap */
 #define REST_NAP_MAX_NS 500000u  /* length of the longest nap */
 #define REST_SLEEP_NS 100000000u /* longest sleep while no WQE is in flight */
+/* a yield that takes longer has let another thread run */
+#define CROWDED_NS 5000u
+/* number of rests that sleep at once after a long yield; the next one yields again */
+#define CROWDED_RESTS 64u
 /*
  * longest sleep while a client's done ring is full: the client does not kick when it empties the
  * ring
@@ -230,6 +234,26 @@ static void yield(struct poll_core *core)
 }
 
 /*
+ * Rests while nothing is in flight: yields, then sleeps until a kick. A yield that lets another
+ * thread run costs its time slice, milliseconds, in which no kick is noticed: the thread then
+ * sleeps at once for its next rests, because a kick also takes the CPU from a busy thread.
+ */
+static void rest_idle(struct poll_core *core, uint64_t elapsed)
+{
+	uint64_t from;
+
+	core->crowded -= core->crowded > 0;
+	if (core->crowded || elapsed >= core->options.spin_ns) {
+		rest(core, REST_SLEEP_NS);
+		return;
+	}
+	from = clock_ticks();
+	yield(core);
+	if (clock_ticks_ns(clock_ticks() - from) > CROWDED_NS)
+		core->crowded = CROWDED_RESTS;
+}
+
+/*
  * Rests while WQEs are outstanding: spins, yields, then naps, because the remote side may need this
  * core (software NICs on one host) to finish the READs.
  */
@@ -268,10 +292,8 @@ void poll_rest(struct poll_core *core)
 	elapsed = clock_ticks_ns(core->ticks - core->idle_since);
 	if (waits_for_nic(core))
 		rest_waiting(core, elapsed);
-	else if (elapsed < core->options.spin_ns)
-		yield(core);
 	else
-		rest(core, REST_SLEEP_NS);
+		rest_idle(core, elapsed);
 }
 
 /* ---- turns and their gaps ------------------------------------------------------------------- */

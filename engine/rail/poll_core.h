@@ -16,6 +16,7 @@ struct poll_core {
 	 * not stopped; 0 ends the thread */
 	alignas(64) unsigned running;
 	uint32_t turns;      /* number of turns without work since the last turn that had some */
+	uint32_t crowded;    /* number of rests that sleep instead of yielding */
 	uint64_t idle_since; /* clock_ticks() when poll_rest() first saw no work; 0: not idle */
 	uint64_t ticks;      /* clock_ticks() at the end of the last turn; any thread reads it */
 	/* owner: the poll core; any thread reads them */

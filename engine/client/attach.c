@@ -15,12 +15,33 @@
 
 #define REPORT_BYTES_MAX (64u << 20)
 
+#if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+
+/* ThreadSanitizer of gcc 12 does not know pthread_mutex_clocklock(), so it is told of the lock. */
+static int clocklock(pthread_mutex_t *mutex, const struct timespec *until)
+{
+	int error;
+
+	__tsan_mutex_pre_lock(mutex, __tsan_mutex_try_lock);
+	error = pthread_mutex_clocklock(mutex, CLOCK_MONOTONIC, until);
+	__tsan_mutex_post_lock(
+		mutex, __tsan_mutex_try_lock | (error ? __tsan_mutex_try_lock_failed : 0), 0);
+	return error;
+}
+#else
+static int clocklock(pthread_mutex_t *mutex, const struct timespec *until)
+{
+	return pthread_mutex_clocklock(mutex, CLOCK_MONOTONIC, until);
+}
+#endif
+
 int pc_wire_lock(struct pc *pc, uint64_t until_ns)
 {
 	const struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000),
 		.tv_nsec = (long)(until_ns % 1000000000)};
 
-	if (pthread_mutex_clocklock(&pc->wire, CLOCK_MONOTONIC, &until) == 0)
+	if (clocklock(&pc->wire, &until) == 0)
 		return 0;
 	return error_set(-ETIMEDOUT,
 		"another thread waits for the engine at %s; is it stopped, or does it register much memory?",

@@ -169,12 +169,14 @@ static void a_place_on_a_disk_has_no_head_to_read(void **state)
 
 static void fill_bucket(uint32_t node, const struct page_key *key, uint32_t bucket)
 {
+	fake_lock(&fake);
 	for (unsigned e = 0; e < BUCKET_ENTRIES; e++)
 		fake.node[node].shard[bucket].entry[e] =
 			(struct dir_entry){.tag = dir_tag(key) + 1 + e,
 				.ref = FAKE_REF(FAKE_B),
 				.place = e,
 				.generation = 7};
+	fake_unlock(&fake);
 }
 
 static void the_second_bucket_counts_only_behind_a_full_first_one(void **state)

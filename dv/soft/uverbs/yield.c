@@ -88,7 +88,7 @@ bool uv_yield(void)
 	unsigned work = 0;
 	uint64_t from_ns;
 
-	if (stepping || !uv_devices() || pthread_mutex_trylock(&uv_lock))
+	if (stepping || pthread_mutex_trylock(&uv_lock))
 		return false;
 	stepping = true;
 	from_ns = cpu_ns();

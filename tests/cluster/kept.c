@@ -5,10 +5,11 @@
  *
  *   kept set --results FILE --from N --count N [--bytes N] [--timeout-ms N] [--rest-us N]
  *                                     SIGTERM ends it early
- *   kept find --results FILE [...]    prints how many pages of the file were found, and read right
+ *   kept find --results FILE [...]    prints how many pages of the file were found and read
+ *                                     right, and the results of both calls; SIGTERM ends it
  *
- * Started by test_outages.py with one engine in $PEERCACHE_SOCKETS. Prints one JSON object. One
- * thread.
+ * Started by test_outages.py and others with one engine in $PEERCACHE_SOCKETS. Prints one JSON
+ * object. One thread.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -93,30 +94,36 @@ static void set(struct kept *k, struct pc_channel *channel, json_object *all)
 
 static void find(struct kept *k, struct pc_channel *channel, json_object *all)
 {
-	uint64_t kept = 0, found = 0, read = 0, wrong = 0;
+	uint64_t outcome[PC_PENDING + 1] = {0}, kept = 0, found = 0, read = 0, wrong = 0;
 	FILE *file = fopen(k->results, "rb");
 
 	if (!file)
 		die("%s: %s", k->results, strerror(errno));
-	for (uint64_t at = 0; at < k->count; at += BATCH) {
+	for (uint64_t at = 0; at < k->count && !stopped; at += BATCH) {
 		unsigned n = (unsigned)(k->count - at < BATCH ? k->count - at : BATCH);
 		bool stored[BATCH];
 
 		for (unsigned i = 0; i < n; i++)
 			kept += stored[i] = fgetc(file) == '1';
 		call(k, channel, pc_exists, k->from + at, n);
-		for (unsigned i = 0; i < n; i++)
+		for (unsigned i = 0; i < n; i++) {
 			found += stored[i] && k->result[i] == PC_HIT;
+			outcome[k->result[i]] += stored[i];
+		}
 		call(k, channel, pc_get, k->from + at, n);
 		for (unsigned i = 0; i < n; i++) {
 			bool right =
 				content_is(k->memory + i * k->bytes, k->bytes, k->from + at + i);
 
 			read += stored[i] && k->result[i] == PC_HIT;
+			outcome[k->result[i]] += stored[i];
 			wrong += k->result[i] == PC_HIT && !right;
 		}
 	}
 	fclose(file);
+	for (unsigned r = 0; r <= PC_PENDING; r++)
+		if (outcome[r])
+			add_number(all, pc_result_name((enum pc_result)r), outcome[r]);
 	add_number(all, "kept", kept);
 	add_number(all, "found", found);
 	add_number(all, "read", read);

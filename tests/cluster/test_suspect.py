@@ -5,116 +5,17 @@ heartbeats, and costs no memory per set."""
 import json
 import os
 import signal
-import socket
-import struct
 import subprocess
-import threading
 import time
 import unittest
 
 import harness
+from played_member import GrayMember, ProbedMember
 
 # A request may wait two seconds; the member stays on the map for as long as a test lasts.
 DEAD_MS = int(20000 * max(1, harness.SLOW / 2))
 SETTINGS = ["cluster.heartbeat_ms=100", f"cluster.dead_after_ms={DEAD_MS}"]
 DEADLINE_MS = int(0.4 * DEAD_MS)
-
-
-class GrayMember:
-    """Says Hello to engines and sends heartbeats; answers no request."""
-
-    # of cluster.id = default and cluster.replicas = 2, see test_member_version.c
-    AGREED = 0x6382682959bc377e
-
-    def __init__(self, engines):
-        self.stopped = threading.Event()
-        name, address = b"gray", b"127.0.0.1"
-        me = (bytes([0x0a, len(name)]) + name + bytes([0x10, 0x95, 0x9a, 0xef, 0x3a]) +
-              bytes([0x1a, len(address)]) + address + bytes([0x20, 9, 0x28, 1, 0x30, 10]))
-        self.me = bytes([0x12, len(me)]) + me
-        self.links = [self.connected(port) for port in engines.port]
-        self.thread = threading.Thread(target=self.beat)
-        self.thread.start()
-
-    def hello(self):
-        return b"\x08\x06" + self.me + b"\x31" + struct.pack("<Q", self.AGREED)
-
-    def connected(self, port):
-        link = socket.create_connection(("127.0.0.1", port))
-        hello = self.hello()
-        link.sendall(self.frame(b"\x0a" + bytes([len(hello)]) + hello))
-        return link
-
-    @staticmethod
-    def frame(message):
-        return struct.pack(">I", len(message)) + message
-
-    def beat(self):
-        while not self.stopped.wait(0.05):
-            for link in self.links:
-                link.sendall(self.frame(b"\x12\x00"))
-                link.setblocking(False)
-                try:
-                    while link.recv(1 << 20):
-                        pass
-                except BlockingIOError:
-                    pass
-                link.setblocking(True)
-
-    def close(self):
-        self.stopped.set()
-        self.thread.join()
-        for link in self.links:
-            link.close()
-
-
-class ProbedMember(GrayMember):
-    """The same, of this version: it answers probes while `serves` is set, and nothing else. It
-    connects again, with Hello, when an engine closes its connection."""
-
-    def __init__(self, engines):
-        self.serves, self.beats, self.ports = True, 0, list(engines.port)
-        super().__init__(engines)
-
-    def hello(self):
-        # fields newest = 7 and probes = true
-        return super().hello() + b"\x50\x07\x68\x01"
-
-    def beat(self):
-        links, held = self.links, [b""] * len(self.links)
-        while not self.stopped.wait(0.02):
-            self.beats += 1
-            for i, link in enumerate(links):
-                try:
-                    link.sendall(self.frame(b"\x12\x00"))
-                    held[i] = self.answer(link, held[i] + self.received(link))
-                except OSError:
-                    link.close()
-                    try:
-                        links[i], held[i] = self.connected(self.ports[i]), b""
-                    except OSError:
-                        pass  # the next turn tries again
-
-    @staticmethod
-    def received(link):
-        link.settimeout(0.001)
-        try:
-            got = link.recv(1 << 20)
-        except TimeoutError:
-            return b""
-        finally:
-            link.settimeout(10)
-        if not got:
-            raise ConnectionResetError
-        return got
-
-    def answer(self, link, data):
-        """Answers the probes among the whole frames of `data`; returns the rest."""
-        while len(data) >= 4 and len(data) >= 4 + (size := struct.unpack(">I", data[:4])[0]):
-            message, data = data[4:4 + size], data[4 + size:]
-            if self.serves and message.startswith(b"\x8a\x01"):  # Probe: ProbeAck is its copy
-                link.sendall(self.frame(b"\x92\x01" + message[2:]))
-        return data
 
 
 class Suspect(harness.ClusterTest):

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that play a member of a cluster of real engines: they speak its messages and hold
+nothing."""
+
+import socket
+import struct
+import threading
+import time
+
+# Hello.agreed_hash of cluster.id = default and cluster.replicas = 2, see test_member_version.c
+AGREED = 0x6382682959bc377e
+
+
+def member(name, incarnation):
+    """The field Hello.self of a member at port 9 of this host, where nothing listens."""
+    number = bytearray()
+    while incarnation > 0x7f:
+        number.append(incarnation & 0x7f | 0x80)
+        incarnation >>= 7
+    number.append(incarnation)
+    address = b"127.0.0.1"
+    me = (bytes([0x0a, len(name)]) + name + b"\x10" + number + bytes([0x1a, len(address)]) +
+          address + bytes([0x20, 9, 0x28, 1, 0x30, 10]))
+    return bytes([0x12, len(me)]) + me
+
+
+def frame(message):
+    return struct.pack(">I", len(message)) + message
+
+
+class GrayMember:
+    """Says Hello to engines and sends heartbeats; answers no request."""
+
+    def __init__(self, engines):
+        self.stopped = threading.Event()
+        self.me = member(b"gray", 0x075bcd15)
+        self.links = [self.connected(port) for port in engines.port]
+        self.thread = threading.Thread(target=self.beat)
+        self.thread.start()
+
+    def hello(self):
+        return b"\x08\x06" + self.me + b"\x31" + struct.pack("<Q", AGREED)
+
+    def connected(self, port):
+        link = socket.create_connection(("127.0.0.1", port))
+        hello = self.hello()
+        link.sendall(frame(b"\x0a" + bytes([len(hello)]) + hello))
+        return link
+
+    def beat(self):
+        while not self.stopped.wait(0.05):
+            for link in self.links:
+                link.sendall(frame(b"\x12\x00"))
+                link.setblocking(False)
+                try:
+                    while link.recv(1 << 20):
+                        pass
+                except BlockingIOError:
+                    pass
+                link.setblocking(True)
+
+    def close(self):
+        self.stopped.set()
+        self.thread.join()
+        for link in self.links:
+            link.close()
+
+
+class FlappingMember:
+    """Joins engines as a new incarnation and leaves them, in turn, every `period` seconds. While it
+    is a member it owns entries, and answers nothing."""
+
+    def __init__(self, engines, period):
+        self.ports, self.period, self.turns = list(engines.port), period, 0
+        self.stopped = threading.Event()
+        self.thread = threading.Thread(target=self.flap)
+        self.thread.start()
+
+    def join(self, incarnation):
+        hello = (b"\x08\x06" + member(b"flapper", incarnation) + b"\x31" +
+                 struct.pack("<Q", AGREED) + b"\x50\x07")
+        links = []
+        for port in self.ports:
+            try:
+                links.append(socket.create_connection(("127.0.0.1", port)))
+                links[-1].sendall(frame(b"\x0a" + bytes([len(hello)]) + hello))
+            except OSError:
+                pass  # the engine is being restarted
+        return links
+
+    def flap(self):
+        links, due = [], time.monotonic()
+        while not self.stopped.wait(max(0, due - time.monotonic())):
+            due += self.period
+            self.turns += 1
+            if not links:
+                links = self.join(1 << 28 | self.turns)
+                continue
+            self.leave(links)
+            links = []
+        self.leave(links)
+
+    @staticmethod
+    def leave(links):
+        for link in links:
+            try:
+                link.sendall(frame(b"\x62\x00"))
+                link.setblocking(False)
+                while link.recv(1 << 20):
+                    pass
+            except OSError:
+                pass
+            link.close()
+
+    def close(self):
+        self.stopped.set()
+        self.thread.join()
+
+
+class ProbedMember(GrayMember):
+    """The same, of this version: it answers probes while `serves` is set, and nothing else. It
+    connects again, with Hello, when an engine closes its connection."""
+
+    def __init__(self, engines):
+        self.serves, self.beats, self.ports = True, 0, list(engines.port)
+        super().__init__(engines)
+
+    def hello(self):
+        # fields newest = 7 and probes = true
+        return super().hello() + b"\x50\x07\x68\x01"
+
+    def beat(self):
+        links, held = self.links, [b""] * len(self.links)
+        while not self.stopped.wait(0.02):
+            self.beats += 1
+            for i, link in enumerate(links):
+                try:
+                    link.sendall(frame(b"\x12\x00"))
+                    held[i] = self.answer(link, held[i] + self.received(link))
+                except OSError:
+                    link.close()
+                    try:
+                        links[i], held[i] = self.connected(self.ports[i]), b""
+                    except OSError:
+                        pass  # the next turn tries again
+
+    @staticmethod
+    def received(link):
+        link.settimeout(0.001)
+        try:
+            got = link.recv(1 << 20)
+        except TimeoutError:
+            return b""
+        finally:
+            link.settimeout(10)
+        if not got:
+            raise ConnectionResetError
+        return got
+
+    def answer(self, link, data):
+        """Answers the probes among the whole frames of `data`; returns the rest."""
+        while len(data) >= 4 and len(data) >= 4 + (size := struct.unpack(">I", data[:4])[0]):
+            message, data = data[4:4 + size], data[4 + size:]
+            if self.serves and message.startswith(b"\x8a\x01"):  # Probe: ProbeAck is its copy
+                link.sendall(frame(b"\x92\x01" + message[2:]))
+        return data

@@ -258,6 +258,7 @@ int directory_open(struct control *control)
 		directory_close(control);
 		return -ENOMEM;
 	}
+	compare_later(dir, net_now());
 	*dir->settled = *member_map(control);
 	*dir->target = *dir->settled;
 	/* Members of before a warm restart that do not return have no record of when they left. */

@@ -129,9 +129,11 @@ void directory_link_down(struct control *control, uint16_t peer, const struct rp
 void directory_link_up(struct control *control, uint16_t peer, bool disk);
 /* The member has answered a probe, and none waits for too long (`served`), or one does. */
 void directory_probed(struct control *control, uint16_t peer, bool served);
+/* Compares this engine's entries with those of their owners soon (directory_compare.c). */
+void directory_compare(struct control *control);
 /*
- * Runs at every heartbeat: closes the link of an owner that has acknowledged nothing for twice
- * cluster.dead_after_ms, so that the owner is dialled again.
+ * Runs at every heartbeat: begins the periodic comparison, and closes the link of an owner that has
+ * acknowledged nothing for twice cluster.dead_after_ms, so that the owner is dialled again.
  */
 void directory_tick(struct control *control, uint64_t now_ns);
 

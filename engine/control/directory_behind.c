@@ -107,9 +107,11 @@ static void publish_to(struct directory *dir, struct owner *owner, const struct 
 			!owner_takes(dir, owner->peer, owner->ref, entry->place))
 			continue;
 		if (digest_equal(owner, &entry->key)) {
-			dir->control->counter[COUNTER_entries_kept]++;
+			dir->control->counter[COUNTER_entries_kept] += !owner->digest->repair;
 			return;
 		}
+		if (owner->digest && owner->digest->repair)
+			dir->control->counter[COUNTER_entries_repaired]++;
 		claim = claim_new(
 			dir, VERB_PUBLISH, &entry->key, entry->place, entry->generation, 1);
 		if (!claim)
@@ -182,7 +184,7 @@ void directory_counts(const struct control *control, struct directory_counts *re
 {
 	const struct directory *dir = control->directory;
 
-	*ret = (struct directory_counts){.moving = dir->phase != MOVE_NONE,
+	*ret = (struct directory_counts){.moving = dir->phase != MOVE_NONE && !dir->comparing,
 		.partial = dir->partial,
 		.walk = walk_name(dir->phase),
 		.sweep_left = dir->sweep_left};

@@ -25,6 +25,16 @@ static uint64_t *ours_of(struct digest *digest)
 	return digest->sums + ((size_t)1 << digest->bits);
 }
 
+uint64_t digest_differs(const struct digest *digest)
+{
+	size_t slots = (size_t)1 << digest->bits;
+	uint64_t differ = 0;
+
+	for (size_t i = 0; digest->answered && i < slots; i++)
+		differ += digest->sums[i] != digest->sums[slots + i];
+	return differ;
+}
+
 void digest_forgotten(struct owner *owner)
 {
 	const struct batch *batch;
@@ -71,7 +81,7 @@ static struct rpc_link *link_to_ask(const struct directory *dir, const struct ow
 	return link;
 }
 
-static void ask(struct directory *dir, struct owner *owner)
+bool digest_ask(struct directory *dir, struct owner *owner)
 {
 	struct rpc_link *link = link_to_ask(dir, owner);
 	unsigned bits = bits_for(dir);
@@ -80,10 +90,10 @@ static void ask(struct directory *dir, struct owner *owner)
 	struct digest *digest;
 
 	if (!link)
-		return;
+		return false;
 	digest = calloc(1, sizeof(*digest) + ((size_t)2 << bits) * sizeof(digest->sums[0]));
 	if (!digest)
-		return;
+		return false;
 	digest->serial = body.serial = ++dir->serial;
 	digest->bits = body.bits = bits;
 	digest->via = link;
@@ -94,6 +104,7 @@ static void ask(struct directory *dir, struct owner *owner)
 		owner->digest = digest;
 	else
 		free(digest);
+	return owner->digest != NULL;
 }
 
 bool digests_ask(struct directory *dir)
@@ -109,8 +120,7 @@ bool digests_ask(struct directory *dir)
 
 		if (!owner || view_has(dir->settled, member->ref))
 			continue;
-		ask(dir, owner);
-		any |= owner->digest != NULL;
+		any |= digest_ask(dir, owner);
 	}
 	return any;
 }

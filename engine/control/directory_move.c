@@ -92,6 +92,7 @@ static void walk_start(struct directory *dir)
 
 void move_again(struct directory *dir)
 {
+	compare_end(dir);
 	former_add(dir, dir->settled);
 	dir->settled->members = dir->settled->points = 0;
 	walk_start(dir);
@@ -102,56 +103,14 @@ bool move_publishing(const struct directory *dir)
 	return dir->phase >= MOVE_ASK && dir->phase <= MOVE_WALK;
 }
 
-/* ---- members that left the map --------------------------------------------------------------- */
-
-static void sweep_start(struct directory *dir)
-{
-	dir->sweep_left = 1ull << dir->control->shard.bits;
-	move_soon(dir);
-}
-
-static void departed_remove(struct directory *dir, unsigned at)
-{
-	memmove(&dir->departed[at], &dir->departed[at + 1],
-		(--dir->departeds - at) * sizeof(dir->departed[0]));
-}
-
-void departed_add(struct directory *dir, uint32_t ref)
-{
-	for (unsigned i = 0; i < dir->departeds; i++)
-		if (dir->departed[i].ref == ref)
-			departed_remove(dir, i);
-	if (dir->departeds == DEPARTED_MAX) {
-		departed_remove(dir, 0);
-		sweep_start(dir);
-	}
-	dir->departed[dir->departeds++] = (struct departed){ref, net_now()};
-}
-
-void departed_tick(struct directory *dir, uint64_t now_ns)
-{
-	uint64_t stay_ns = (uint64_t)dir->control->settings->cluster_dead_after_ms * 1000000ull *
-			   DEPARTED_DEADS;
-
-	while (dir->departeds && now_ns - dir->departed[0].since_ns >= stay_ns) {
-		if (!member_by_ref(dir->control, dir->departed[0].ref))
-			sweep_start(dir);
-		departed_remove(dir, 0);
-	}
-}
-
-void departed_sweep(struct directory *dir)
-{
-	if (dir->departeds)
-		sweep_start(dir);
-	dir->departeds = 0;
-}
+/* ---- changes of the members ------------------------------------------------------------------ */
 
 void directory_member_gone(struct control *control, uint16_t peer, uint32_t ref)
 {
 	struct directory *dir = control->directory;
 	struct owner *owner = &dir->owner[peer];
 
+	compare_end(dir);
 	if (owner->ref == ref) {
 		owner->ref = 0;
 		owner_clear(dir, owner);
@@ -167,6 +126,7 @@ void directory_forgotten(struct control *control, uint32_t ref)
 
 	if (!dir)
 		return;
+	compare_end(dir);
 	for (unsigned i = 0; i < NODES_MAX; i++)
 		if (dir->owner[i].ref == ref)
 			digest_forgotten(&dir->owner[i]);
@@ -214,6 +174,7 @@ void directory_map_changed(struct control *control)
 	struct items orphans = TAILQ_HEAD_INITIALIZER(orphans);
 	struct item *item;
 
+	compare_end(dir);
 	for (uint32_t i = 0; i < view->members; i++)
 		if (!view->member[i].self)
 			dir->owner[view->member[i].peer].ref = view->member[i].ref;
@@ -382,6 +343,10 @@ static void walk_end(struct directory *dir)
 		dir->phase = MOVE_AWAIT;
 		return;
 	}
+	if (dir->comparing) {
+		compare_end(dir);
+		return;
+	}
 	if (dir->phase == MOVE_WALK && dir->again) {
 		dir->again = false;
 		dir->cursor = 0;
@@ -410,6 +375,8 @@ static void walk_slice(struct directory *dir)
 		for (unsigned i = 0; i < count; i++)
 			if (dir->phase == MOVE_COUNT)
 				digest_count(dir, &entries[i]);
+			else if (dir->comparing)
+				compare_page(dir, &entries[i], from);
 			else if (dir->phase == MOVE_WALK)
 				publish_to_new(dir, &entries[i], from);
 			else
@@ -419,28 +386,6 @@ static void walk_slice(struct directory *dir)
 			return;
 		}
 	}
-}
-
-static bool ref_alive(void *context, uint32_t ref)
-{
-	const struct control *control = context;
-	const struct directory *dir = control->directory;
-
-	for (unsigned i = 0; i < dir->departeds; i++)
-		if (dir->departed[i].ref == ref)
-			return true;
-	return member_by_ref(control, ref) != NULL;
-}
-
-static void sweep_slice(struct directory *dir)
-{
-	struct control *control = dir->control;
-	uint32_t buckets =
-		dir->sweep_left < MOVE_BUCKETS ? (uint32_t)dir->sweep_left : MOVE_BUCKETS;
-
-	control->counter[COUNTER_entries_removed] +=
-		shard_sweep(&control->shard, &dir->sweep_cursor, buckets, ref_alive, control);
-	dir->sweep_left -= buckets;
 }
 
 static bool walking(const struct directory *dir)
@@ -454,7 +399,10 @@ static void move_step(struct directory *dir, uint64_t now_ns)
 		dir->phase = dir->interrupted < MOVE_INTERRUPTED_MAX && digests_ask(dir)
 				     ? MOVE_COUNT
 				     : MOVE_WALK;
-	if (dir->phase == MOVE_AWAIT && !digests_wait(dir, DIGEST_PATIENCE_NS)) {
+	if (dir->phase == MOVE_AWAIT && dir->comparing) {
+		if (!digests_wait(dir, DIGEST_WAIT_NS))
+			compare_answers(dir);
+	} else if (dir->phase == MOVE_AWAIT && !digests_wait(dir, DIGEST_PATIENCE_NS)) {
 		digests_leave(dir);
 		dir->phase = MOVE_WALK;
 	}

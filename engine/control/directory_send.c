@@ -198,6 +198,8 @@ bool directory_serve_ack(struct control *control, struct rpc_link *link, const P
 		return false;
 	STAILQ_REMOVE(&owner->batches, batch, batch, next);
 	owner->in_flight--;
+	if (batch->verb == VERB_PUBLISH && ack->n_failed)
+		owner->full_ns = net_now();
 	for (unsigned i = 0; i < batch->count; i++) {
 		struct item *item = batch->item[i];
 		bool no = failed < ack->n_failed && ack->failed[failed] == i;
@@ -304,7 +306,7 @@ void owner_clear(struct directory *dir, struct owner *owner)
 	digest_drop(owner);
 	owner->touched = owner->reports = 0;
 	owner_trusted(dir, owner);
-	owner->wait_ns = owner->served_ns = owner->suspect_ns = 0;
+	owner->wait_ns = owner->served_ns = owner->suspect_ns = owner->full_ns = 0;
 	for (unsigned verb = 0; verb < VERBS; verb++)
 		owner->queued[verb] = 0;
 	owner->behind = owner->again = owner->warned = owner->removing = false;
@@ -326,6 +328,7 @@ void directory_tick(struct control *control, uint64_t now_ns)
 	uint64_t dead_ns = (uint64_t)control->settings->cluster_dead_after_ms * 1000000ull;
 
 	departed_tick(dir, now_ns);
+	compare_tick(dir, now_ns);
 	for (unsigned peer = 0; peer < NODES_MAX; peer++) {
 		struct owner *owner = &dir->owner[peer];
 		const struct batch *oldest = STAILQ_FIRST(&owner->batches);

@@ -15,6 +15,8 @@
  *   directory_serve.c  requests of other engines
  *   directory_durable.c removals that wait for tombstones
  *   directory_digest.c comparing entries with an owner that may have them already
+ *   directory_compare.c the same with all owners, about once a minute
+ *   directory_depart.c entries of members that left the map
  *   directory_disk.c   entries of pages on this host's disk
  *
  * For one owner, publishes are sent before removes. That order is always correct because a remove
@@ -29,6 +31,7 @@
 #include "engine/abi/message.pb-c.h"
 #include "engine/control/control.h"
 #include "engine/control/directory.h"
+#include "engine/control/directory_digest.h"
 #include "engine/control/net.h"
 
 struct rpc_link;
@@ -65,15 +68,6 @@ struct index_entry;
 #define MOVE_QUIET_MAX_NS 1000000000ull
 #define MOVE_INTERRUPTED_MAX 3 /* comparisons; the walk after them compares nothing */
 #define MOVE_PACE_MS 2         /* pause between two steps of the walk or of the sweep */
-#define DIGEST_SLOT_ENTRIES 4  /* entries of one slot, about; see DigestAsk of message.proto */
-#define DIGEST_BITS_MAX 16
-#define DIGEST_BUCKETS 32768 /* buckets of the shard counted in one step */
-/*
- * The walk waits this long for the digests of all owners; then it leaves those that have not
- * answered to their own walks, which wait until DIGEST_WAIT_NS after the question
- */
-#define DIGEST_PATIENCE_NS 100000000ull
-#define DIGEST_WAIT_NS 2000000000ull
 /*
  * The entries of a member that left the map stay in the shard for this many times
  * cluster.dead_after_ms: it may come back with the same ref and the same pages
@@ -145,30 +139,6 @@ struct batch {
 	struct item *item[];
 };
 
-/* What an owner has of this engine's entries, and what it should have; one walk. */
-struct digest {
-	uint64_t serial;            /* of the DigestAsk */
-	const struct rpc_link *via; /* on which it was sent */
-	uint64_t asked_ns;
-	bool answered;
-	unsigned bits;   /* 2^bits slots */
-	uint64_t sums[]; /* of each slot: the owner's; then, of each slot, by our index */
-};
-
-/* A DigestAsk of another engine that is not answered yet. */
-struct asked {
-	TAILQ_ENTRY(asked) next;
-	struct rpc_link *link; /* on which it came */
-	uint64_t serial;
-	uint32_t ref; /* of the engine that asked */
-	unsigned bits;
-	uint32_t cursor; /* of shard_digest() */
-	uint64_t left;   /* buckets not read yet */
-	uint64_t *sums;  /* NULL: not begun */
-};
-
-TAILQ_HEAD(askeds, asked);
-
 /* A member that left the map, whose entries are still in the shard. */
 struct departed {
 	uint32_t ref;
@@ -202,6 +172,7 @@ struct owner {
 	uint64_t suspect_ns; /* when `why` last became a reason not to wait */
 	uint64_t wait_ns;    /* when it began to owe an answer, or last gave one */
 	uint64_t served_ns;  /* time of its last acknowledgement; 0: none */
+	uint64_t full_ns;    /* when it last had no room for an entry; 0: never */
 	uint64_t cursor;
 	/*
 	 * removals of entries that it no longer owned were queued when it forgot us: they may come
@@ -285,6 +256,9 @@ struct directory {
 	struct map_view
 		*former; /* array of FORMER_MAX maps whose owners still hold migrated entries */
 	unsigned formers;
+	bool comparing;        /* the walk in progress is a periodic comparison */
+	uint64_t compare_ns;   /* when the next one begins; it waits for the end of a walk */
+	unsigned compare_turn; /* place on the map of the owner that is asked next */
 	/* while move_publishing(): former[between] and later were maps since `settled` */
 	unsigned between;
 	bool between_lost; /* there were more than the array has room for */
@@ -402,45 +376,16 @@ void move_soon(struct directory *directory);
 void move_again(struct directory *directory);
 /* True while the walk has not finished publishing: `target` is not settled. */
 bool move_publishing(const struct directory *directory);
+/* ---- directory_depart.c ---------------------------------------------------------------------- */
+
 /* A member has left the map now; ref 0: one that is not known. Its entries stay for a time. */
 void departed_add(struct directory *directory, uint32_t ref);
 /* The shard had no room for an entry: entries of members that left the map go at once. */
 void departed_sweep(struct directory *directory);
 /* Sweeps the entries of members that left the map DEPARTED_DEADS times dead_after_ms ago. */
 void departed_tick(struct directory *directory, uint64_t now_ns);
-
-/* ---- directory_digest.c ---------------------------------------------------------------------- */
-
-/*
- * Asks the owners that are new since the last finished walk which of our entries they have. False:
- * there is no owner to compare with.
- */
-bool digests_ask(struct directory *directory);
-/* Counts a page for the owners that were asked. */
-void digest_count(struct directory *directory, const struct index_entry *entry);
-/* True while the answer to a question of the last `limit_ns` is missing. */
-bool digests_wait(const struct directory *directory, uint64_t limit_ns);
-/* True while this owner's answer is missing, and not late. */
-bool digest_waits(const struct owner *owner);
-/* Leaves the owners that have not answered to their own walks. */
-void digests_leave(struct directory *directory);
-/* The map has changed, or what owners have: what was compared says nothing any more. */
-void digests_stale(struct directory *directory);
-/* The walk is finished: drops what only it needed. */
-void digests_end(struct directory *directory);
-/*
- * True if the owner has exactly our entries in the slot of this key. Only for walks: an entry that
- * is newer than the digests is published by its claim, and if that skips it, digest_drop() makes
- * the walk publish everything.
- */
-bool digest_equal(struct owner *owner, const struct page_key *key);
-void digest_drop(struct owner *owner);
-/* The owner has dropped our entries, or will: what it has must be compared anew. */
-void digest_forgotten(struct owner *owner);
-/* The next step of answering other engines. */
-void digests_slice(struct directory *directory);
-/* The link has closed, or the directory is: nothing is answered on it. NULL: all links. */
-void digests_unask(struct directory *directory, const struct rpc_link *link);
+/* Examines the next part of the shard for entries of members that left. */
+void sweep_slice(struct directory *directory);
 
 /* ---- directory_disk.c ------------------------------------------------------------------------ */
 

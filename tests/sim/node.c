@@ -10,6 +10,7 @@
 #include <sys/random.h>
 
 #include "engine/control/connect.h"
+#include "engine/control/directory_state.h"
 #include "engine/control/scrub.h"
 #include "engine/control/view.h"
 #include "tests/sim/world.h"
@@ -108,7 +109,9 @@ int __wrap_shard_insert(struct shard *shard, const struct page_key *key, uint32_
 int __wrap_shard_insert(struct shard *shard, const struct page_key *key, uint32_t ref,
 	uint32_t place, uint32_t generation)
 {
-	if (world.mutant == MUTANT_LOST_ACK && ref != world.node[world.current].control.ref)
+	const struct node *n = &world.node[world.current];
+
+	if ((world.mutant == MUTANT_LOST_ACK || n->forgetful) && ref != n->control.ref)
 		return 0;
 	return __real_shard_insert(shard, key, ref, place, generation);
 }
@@ -128,6 +131,8 @@ void __wrap_member_tick(void *context)
 {
 	struct control *control = context;
 
+	if (world.mutant == MUTANT_NO_COMPARE)
+		control->directory->compare_ns = UINT64_MAX;
 	if (world.mutant == MUTANT_DEAF_DEATH)
 		for (unsigned i = 1; i < MEMBER_ENTRIES; i++) {
 			control->member->entry[i].heard_ns = net_now();

@@ -345,12 +345,14 @@ static const struct scenario {
 	{"stop", "the last node's process is stopped until it is removed", stopped},
 	{"loss", "one packet in a hundred is lost for 60 s", lossy},
 	{"clock", "clocks jump by an hour and run at different rates", clocks},
+	{"repair", "the last node acknowledges publishes for 2 s and loses them", repair},
 	{"slow", "packets to the last node take 50 ms", slow},
 };
 #define SCENARIOS (sizeof(scenarios) / sizeof(scenarios[0]))
 
 static const char *const mutants[MUTANTS] = {"none", "first-absent", "lost-ack", "deaf-death",
-	"no-vouch", "second-hand", "own-word", "beat-vouch", "no-latch", "no-pad", "no-served"};
+	"no-vouch", "second-hand", "own-word", "beat-vouch", "no-latch", "no-pad", "no-served",
+	"no-compare"};
 
 /* ---- the end --------------------------------------------------------------------------------- */
 

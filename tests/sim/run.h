@@ -48,10 +48,12 @@ double timeouts_share(void);
 /* The checker: no node has removed another one. */
 void nobody_died(void);
 
-/* Scenarios: flap.c, gray.c. */
+/* Scenarios: flap.c, gray.c, repair.c. */
 void flap(void);
 void gray(void);
 void small_mtu(void);
 void late(void);
+/* The last node acknowledges publishes and loses them; all are back after two comparisons. */
+void repair(void);
 
 #endif

@@ -45,6 +45,7 @@ enum mutant {
 	MUTANT_NO_LATCH,     /* a Hello brings back a member that did not serve */
 	MUTANT_NO_PAD,       /* all probes are small */
 	MUTANT_NO_SERVED,    /* what others say of a member's answers is not used */
+	MUTANT_NO_COMPARE,   /* no engine compares its entries with their owners */
 	MUTANTS,
 };
 
@@ -57,6 +58,7 @@ struct node {
 	bool powered;     /* the host answers on the network and its NIC serves READs */
 	bool stopped;     /* SIGSTOP: the process runs no event; its memory is still READ */
 	bool gray;        /* heartbeats go on, requests are not served, nor are READs */
+	bool forgetful;   /* it acknowledges publishes and stores nothing */
 	bool small_mtu;   /* packets of more than SIM_MTU bytes from and to it are lost */
 	uint64_t slow_ns; /* added to each delivery to this node */
 	int64_t clock_ns; /* the host's clock minus the world's */

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Internals of the directory: digests of the entries that an owner has of a holder, by which the
+ * two are compared, after a map change (directory_move.c) and about once a minute
+ * (directory_compare.c). Control plane's thread only.
+ */
+#ifndef CONTROL_DIRECTORY_DIGEST_H
+#define CONTROL_DIRECTORY_DIGEST_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/queue.h>
+
+struct directory;
+struct index_entry;
+struct owner;
+struct page_key;
+struct rpc_link;
+
+#define DIGEST_SLOT_ENTRIES 4 /* entries of one slot, about; see DigestAsk of message.proto */
+#define DIGEST_BITS_MAX 16
+#define DIGEST_BUCKETS 32768 /* buckets of the shard counted in one step */
+/*
+ * The walk waits this long for the digests of all owners; then it leaves those that have not
+ * answered to their own walks, which wait until DIGEST_WAIT_NS after the question
+ */
+#define DIGEST_PATIENCE_NS 100000000ull
+#define DIGEST_WAIT_NS 2000000000ull
+/* A periodic comparison begins COMPARE_MIN_NS to COMPARE_MIN_NS + COMPARE_SPREAD_NS later. */
+#define COMPARE_MIN_NS (45ull * 1000000000)
+#define COMPARE_SPREAD_NS (30ull * 1000000000)
+#define COMPARE_OWNERS_MAX 8u                 /* owners asked in one periodic comparison */
+#define COMPARE_FULL_NS (600ull * 1000000000) /* an owner that refused an entry is not asked */
+
+/* What an owner has of this engine's entries, and what it should have; one walk. */
+struct digest {
+	uint64_t serial;            /* of the DigestAsk */
+	const struct rpc_link *via; /* on which it was sent */
+	uint64_t asked_ns;
+	bool answered;
+	bool repair;     /* asked by the periodic comparison: the owner should have all entries */
+	unsigned bits;   /* 2^bits slots */
+	uint64_t sums[]; /* of each slot: the owner's; then, of each slot, by our index */
+};
+
+/* A DigestAsk of another engine that is not answered yet. */
+struct asked {
+	TAILQ_ENTRY(asked) next;
+	struct rpc_link *link; /* on which it came */
+	uint64_t serial;
+	uint32_t ref; /* of the engine that asked */
+	unsigned bits;
+	uint32_t cursor; /* of shard_digest() */
+	uint64_t left;   /* buckets not read yet */
+	uint64_t *sums;  /* NULL: not begun */
+};
+
+TAILQ_HEAD(askeds, asked);
+
+/* ---- directory_digest.c ---------------------------------------------------------------------- */
+
+/*
+ * Asks the owners that are new since the last finished walk which of our entries they have. False:
+ * there is no owner to compare with.
+ */
+bool digests_ask(struct directory *directory);
+/* Asks one owner, whose `digest` is NULL. False: it cannot be asked now. */
+bool digest_ask(struct directory *directory, struct owner *owner);
+/* Number of slots in which the owner's entries differ from ours; 0 if it has not answered. */
+uint64_t digest_differs(const struct digest *digest);
+/* Counts a page for the owners that were asked. */
+void digest_count(struct directory *directory, const struct index_entry *entry);
+/* True while the answer to a question of the last `limit_ns` is missing. */
+bool digests_wait(const struct directory *directory, uint64_t limit_ns);
+/* True while this owner's answer is missing, and not late. */
+bool digest_waits(const struct owner *owner);
+/* Leaves the owners that have not answered to their own walks. */
+void digests_leave(struct directory *directory);
+/* The map has changed, or what owners have: what was compared says nothing any more. */
+void digests_stale(struct directory *directory);
+/* The walk is finished: drops what only it needed. */
+void digests_end(struct directory *directory);
+/*
+ * True if the owner has exactly our entries in the slot of this key. Only for walks: an entry that
+ * is newer than the digests is published by its claim, and if that skips it, digest_drop() makes
+ * the walk publish everything.
+ */
+bool digest_equal(struct owner *owner, const struct page_key *key);
+void digest_drop(struct owner *owner);
+/* The owner has dropped our entries, or will: what it has must be compared anew. */
+void digest_forgotten(struct owner *owner);
+/* The next step of answering other engines. */
+void digests_slice(struct directory *directory);
+/* The link has closed, or the directory is: nothing is answered on it. NULL: all links. */
+void digests_unask(struct directory *directory, const struct rpc_link *link);
+
+/* ---- directory_compare.c --------------------------------------------------------------------- */
+
+/* Plans the next periodic comparison. */
+void compare_later(struct directory *directory, uint64_t now_ns);
+/* Begins a periodic comparison if one is due and no walk is in progress. */
+void compare_tick(struct directory *directory, uint64_t now_ns);
+/* All owners that were asked have answered, or are late: begins to publish, if any slot differs. */
+void compare_answers(struct directory *directory);
+/* Publishes the page to the owners whose slot differs; `cursor`: as in publish_to_new(). */
+void compare_page(struct directory *directory, const struct index_entry *entry, uint64_t cursor);
+/* Ends the periodic comparison, if one is in progress. */
+void compare_end(struct directory *directory);
+
+#endif

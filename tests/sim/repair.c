@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The scenario `repair`: entries that an owner has lost without notice come back. One thread. */
+#include "engine/control/directory_state.h"
+#include "tests/sim/run.h"
+
+static bool stores(int node, const struct page_key *key, uint32_t ref)
+{
+	struct dir_entry found[2 * BUCKET_ENTRIES];
+	unsigned count = 0;
+
+	if (node >= 0)
+		count = shard_find(&world.node[node].control.shard, key, found, 2 * BUCKET_ENTRIES);
+	for (unsigned i = 0; i < count; i++)
+		if (found[i].ref == ref)
+			return true;
+	return false;
+}
+
+/* Number of entries that an owner of a page does not have. */
+static uint64_t owners_lack(void)
+{
+	uint64_t lack = 0;
+
+	for (unsigned p = 0; p < next_page; p++) {
+		const struct control *control = &world.node[page_holder[p]].control;
+		const struct map_view *view = member_map(control);
+		struct page_key key = node_key(p);
+		uint32_t at[REPLICAS_MAX];
+		unsigned owners = map_owners(view, &key, at);
+
+		for (unsigned k = 0; k < owners; k++)
+			lack += !stores(node_by_ref(view->member[at[k]].ref), &key, control->ref);
+	}
+	return lack;
+}
+
+void repair(void)
+{
+	start(PAGES);
+	check(owners_lack() == 0, "owners have all");
+	world.node[victim()].forgetful = true;
+	traffic(2 * SIM_S);
+	world.node[victim()].forgetful = false;
+	check(owners_lack() > 100, "entries are lost");
+	pass(2 * (COMPARE_MIN_NS + COMPARE_SPREAD_NS));
+	check(owners_lack() == 0, "repaired");
+	look_all();
+	nobody_died();
+}

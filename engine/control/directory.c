@@ -278,6 +278,7 @@ void directory_close(struct control *control)
 		return;
 	forgets_drop(dir, NULL);
 	digests_unask(dir, NULL);
+	passes_drop(dir, NULL);
 	for (unsigned i = 0; i < NODES_MAX; i++) {
 		dir->owner[i].ref = 0;
 		owner_rewind(&dir->owner[i]);

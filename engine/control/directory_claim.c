@@ -297,7 +297,8 @@ void claim_check(struct directory *dir, struct claim *claim)
 		if (item->resolved)
 			continue;
 		waiting++;
-		suspects += owner->ref == item->ref && suspect_steers(owner->why);
+		suspects += owner->ref == item->ref && suspect_steers(owner->why) &&
+			    !owner_relays(owner);
 	}
 	switch (publish_judge(claim->acked, waiting, suspects)) {
 	case PUBLISH_PARTIAL:

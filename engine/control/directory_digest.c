@@ -40,7 +40,8 @@ void digest_forgotten(struct owner *owner)
 	const struct batch *batch;
 
 	digest_drop(owner);
-	owner->removing = owner->queued[VERB_REMOVE] > 0;
+	owner->removing = owner->queued[VERB_REMOVE] > 0 ||
+			  (owner->relay && owner->relay->verb == VERB_REMOVE);
 	STAILQ_FOREACH (batch, &owner->batches, next)
 		owner->removing |= batch->verb == VERB_REMOVE;
 }

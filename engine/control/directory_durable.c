@@ -45,11 +45,10 @@ void forget_here(struct directory *dir, struct item *item)
 
 /* ---- other engines, for clients of this one -------------------------------------------------- */
 
-bool ack_fits(const struct batch *batch, const Pc__Ack *ack)
+bool failed_fit(size_t count, size_t failed_count, const uint32_t *failed)
 {
-	for (size_t i = 0; i < ack->n_failed; i++)
-		if (ack->failed[i] >= batch->count ||
-			(i > 0 && ack->failed[i] <= ack->failed[i - 1]))
+	for (size_t i = 0; i < failed_count; i++)
+		if (failed[i] >= count || (i > 0 && failed[i] <= failed[i - 1]))
 			return false;
 	return true;
 }
@@ -77,7 +76,7 @@ bool batch_synced(
 			break;
 	if (!batch) /* above UNSYNCED_MAX nothing waits for it */
 		return true;
-	if (!ack_fits(batch, ack))
+	if (!failed_fit(batch->count, ack->n_failed, ack->failed))
 		return false;
 	STAILQ_REMOVE(&owner->unsynced, batch, batch, next);
 	owner->unsynced_count--;

@@ -38,7 +38,7 @@ void item_queue(struct directory *dir, struct item *item)
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-static struct batch *batch_take(struct owner *owner, unsigned verb)
+struct batch *batch_take(struct owner *owner, unsigned verb)
 {
 	struct items *queue = &owner->queue[verb];
 	struct item *item;
@@ -63,8 +63,7 @@ static struct batch *batch_take(struct owner *owner, unsigned verb)
 	return batch;
 }
 
-/* Puts the parts of a batch back to the front of the owner's queue, in their former order. */
-static void batch_rewind(struct owner *owner, struct batch *batch)
+void batch_rewind(struct owner *owner, struct batch *batch)
 {
 	for (unsigned i = batch->count; i > 0; i--) {
 		batch->item[i - 1]->sent = false;
@@ -74,13 +73,8 @@ static void batch_rewind(struct owner *owner, struct batch *batch)
 	free(batch);
 }
 
-static bool batch_send(struct directory *dir, struct rpc_link *link, const struct batch *batch)
+void batch_entries(struct directory *dir, const struct batch *batch)
 {
-	Pc__Publish publish = PC__PUBLISH__INIT;
-	Pc__Remove remove = PC__REMOVE__INIT;
-	Pc__Forget forget = PC__FORGET__INIT;
-	Pc__Message message = PC__MESSAGE__INIT;
-
 	for (unsigned i = 0; i < batch->count; i++) {
 		const struct claim *claim = batch->item[i]->claim;
 		Pc__Entry *entry = dir->entry_at[i];
@@ -91,6 +85,16 @@ static bool batch_send(struct directory *dir, struct rpc_link *link, const struc
 		entry->generation = claim->generation;
 		entry->ref = batch->verb == VERB_REMOVE ? claim->ref : 0;
 	}
+}
+
+static bool batch_send(struct directory *dir, struct rpc_link *link, const struct batch *batch)
+{
+	Pc__Publish publish = PC__PUBLISH__INIT;
+	Pc__Remove remove = PC__REMOVE__INIT;
+	Pc__Forget forget = PC__FORGET__INIT;
+	Pc__Message message = PC__MESSAGE__INIT;
+
+	batch_entries(dir, batch);
 	if (batch->verb == VERB_PUBLISH) {
 		publish.serial = batch->serial;
 		publish.ref = dir->control->ref;
@@ -147,6 +151,9 @@ static bool owner_send(struct directory *dir, struct owner *owner)
 	struct rpc_link *link = owner->ref ? member_link(dir->control, owner->ref) : NULL;
 
 	if (!link)
+		relay_send(dir, owner);
+	/* What a relay holds comes first: a newer batch must not overtake it. */
+	if (!link || owner->relay)
 		return true;
 	for (unsigned verb = 0; verb < VERBS; verb++)
 		while (!TAILQ_EMPTY(&owner->queue[verb])) {
@@ -181,39 +188,53 @@ void owners_send(struct directory *dir)
 
 /* ---- acknowledgements and lost links --------------------------------------------------------- */
 
+/* A removal that was sent twice finds the page once. */
+static void batch_had(struct batch *batch, const uint32_t *failed, size_t failed_count)
+{
+	size_t at = 0;
+
+	for (unsigned i = 0; i < batch->count; i++)
+		if (at < failed_count && failed[at] == i)
+			at++;
+		else
+			batch->item[i]->had = true;
+}
+
+void batch_resolve(struct directory *dir, struct owner *owner, struct batch *batch,
+	const uint32_t *failed, size_t failed_count)
+{
+	if (batch->verb == VERB_PUBLISH && failed_count)
+		owner->full_ns = net_now();
+	batch_had(batch, failed, failed_count);
+	for (unsigned i = 0; i < batch->count; i++)
+		item_resolve(
+			dir, batch->item[i], batch->item[i]->had ? OUTCOME_DONE : OUTCOME_FAILED);
+	free(batch);
+}
+
 bool directory_serve_ack(struct control *control, struct rpc_link *link, const Pc__Ack *ack)
 {
 	struct directory *dir = control->directory;
 	struct owner *owner = &dir->owner[link->member->record.map.peer];
 	struct batch *batch;
-	size_t failed = 0;
 
 	if (ack->synced)
 		return batch_synced(dir, owner, link, ack);
 	STAILQ_FOREACH (batch, &owner->batches, next)
 		if (batch->serial == ack->serial && batch->via == link)
 			break;
-	if (!batch || owner->ref != member_link_ref(link) || !ack_fits(batch, ack) ||
+	if (!batch || owner->ref != member_link_ref(link) ||
+		!failed_fit(batch->count, ack->n_failed, ack->failed) ||
 		(ack->later && batch->verb != VERB_FORGET))
 		return false;
 	STAILQ_REMOVE(&owner->batches, batch, batch, next);
 	owner->in_flight--;
-	if (batch->verb == VERB_PUBLISH && ack->n_failed)
-		owner->full_ns = net_now();
-	for (unsigned i = 0; i < batch->count; i++) {
-		struct item *item = batch->item[i];
-		bool no = failed < ack->n_failed && ack->failed[failed] == i;
-
-		failed += no;
-		/* A removal that was sent twice finds the page once. */
-		item->had |= !no;
-		if (!ack->later)
-			item_resolve(dir, item, item->had ? OUTCOME_DONE : OUTCOME_FAILED);
-	}
-	if (ack->later)
+	if (ack->later) {
+		batch_had(batch, ack->failed, ack->n_failed);
 		batch_unsynced(dir, owner, batch);
-	else
-		free(batch);
+	} else {
+		batch_resolve(dir, owner, batch, ack->failed, ack->n_failed);
+	}
 	owner_served(dir, owner);
 	owner_dirty(dir, owner);
 	if (owner->behind)
@@ -266,6 +287,11 @@ void directory_link_down(struct control *control, uint16_t peer, const struct rp
 	promote_link_down(control, link);
 	tier_link_down(control, link);
 	digests_unask(dir, link);
+	passes_drop(dir, link);
+	for (unsigned i = 0; i < NODES_MAX; i++)
+		relay_rewind(dir, &dir->owner[i], link);
+	if (!owner->unlinked_ns && owner->ref && !member_link(control, owner->ref))
+		owner->unlinked_ns = net_now();
 	if (owner->digest && owner->digest->via == link && !owner->digest->answered)
 		digest_drop(owner);
 	owner->in_flight -= batches_rewind(owner, &owner->batches, link);
@@ -282,6 +308,7 @@ void directory_link_up(struct control *control, uint16_t peer, bool disk)
 	if (!dir)
 		return;
 	dir->owner[peer].takes_disk = disk;
+	dir->owner[peer].unlinked_ns = dir->owner[peer].relayed_ns = 0;
 	owner_dirty(dir, &dir->owner[peer]);
 }
 
@@ -295,6 +322,9 @@ void owner_rewind(struct owner *owner)
 		batch_rewind(owner, batch);
 	}
 	owner->in_flight = owner->unsynced_count = 0;
+	if (owner->relay)
+		batch_rewind(owner, owner->relay);
+	owner->relay = NULL;
 }
 
 void owner_clear(struct directory *dir, struct owner *owner)
@@ -307,6 +337,7 @@ void owner_clear(struct directory *dir, struct owner *owner)
 	owner->touched = owner->reports = 0;
 	owner_trusted(dir, owner);
 	owner->wait_ns = owner->served_ns = owner->suspect_ns = owner->full_ns = 0;
+	owner->unlinked_ns = owner->relayed_ns = owner->newest = 0;
 	for (unsigned verb = 0; verb < VERBS; verb++)
 		owner->queued[verb] = 0;
 	owner->behind = owner->again = owner->warned = owner->removing = false;
@@ -334,6 +365,7 @@ void directory_tick(struct control *control, uint64_t now_ns)
 		const struct batch *oldest = STAILQ_FIRST(&owner->batches);
 		const struct member_record *record = member_by_peer(control, (uint16_t)peer);
 
+		owner->relay_tries = 0;
 		/* patrol() looks at the others: it knows whether this engine was paused */
 		if (owner->ref && owner_idle(owner))
 			owner_look(dir, owner, now_ns);

@@ -54,21 +54,21 @@ static void acknowledge(
 	rpc_reply(link, &message);
 }
 
-bool directory_serve_publish(
-	struct control *control, struct rpc_link *link, const Pc__Publish *publish)
+bool entries_rails_fit(size_t count, Pc__Entry *const *entries, unsigned rails)
 {
-	struct directory *dir = control->directory;
-	uint32_t ref = member_link_ref(link);
+	for (size_t i = 0; i < count; i++)
+		if (!place_on_disk(entries[i]->place) && place_rail(entries[i]->place) >= rails)
+			return false;
+	return true;
+}
+
+size_t entries_insert(struct directory *dir, uint32_t ref, size_t count, Pc__Entry *const *entries)
+{
+	struct control *control = dir->control;
 	size_t failed = 0;
 
-	if (publish->ref != ref || !entries_fit(publish->n_entries, publish->entries))
-		return false;
-	for (size_t i = 0; i < publish->n_entries; i++)
-		if (!place_on_disk(publish->entries[i]->place) &&
-			place_rail(publish->entries[i]->place) >= link->member->record.map.rails)
-			return false;
-	for (size_t i = 0; i < publish->n_entries; i++) {
-		const Pc__Entry *entry = publish->entries[i];
+	for (size_t i = 0; i < count; i++) {
+		const Pc__Entry *entry = entries[i];
 		struct page_key key = entry_key(entry);
 
 		if (shard_insert(&control->shard, &key, ref, entry->place, entry->generation) ==
@@ -81,6 +81,45 @@ bool directory_serve_publish(
 				departed_sweep(dir);
 		}
 	}
+	return failed;
+}
+
+void entries_remove(struct directory *dir, size_t count, Pc__Entry *const *entries)
+{
+	struct control *control = dir->control;
+
+	for (size_t i = 0; i < count; i++) {
+		const Pc__Entry *entry = entries[i];
+		struct page_key key = entry_key(entry);
+
+		if (shard_remove(
+			    &control->shard, &key, entry->ref, entry->place, entry->generation))
+			control->counter[COUNTER_entries_removed]++;
+	}
+}
+
+/* Remembers the newest batch of a holder that was executed here: relays before it are refused. */
+static void newest_set(struct directory *dir, const struct rpc_link *link, uint64_t serial)
+{
+	struct owner *holder = &dir->owner[link->member->record.map.peer];
+
+	if (serial > holder->newest)
+		holder->newest = serial;
+}
+
+bool directory_serve_publish(
+	struct control *control, struct rpc_link *link, const Pc__Publish *publish)
+{
+	struct directory *dir = control->directory;
+	uint32_t ref = member_link_ref(link);
+	size_t failed;
+
+	if (publish->ref != ref || !entries_fit(publish->n_entries, publish->entries) ||
+		!entries_rails_fit(
+			publish->n_entries, publish->entries, link->member->record.map.rails))
+		return false;
+	newest_set(dir, link, publish->serial);
+	failed = entries_insert(dir, ref, publish->n_entries, publish->entries);
 	acknowledge(link, publish->serial, dir->failed, failed);
 	return true;
 }
@@ -93,14 +132,8 @@ bool directory_serve_remove(
 	for (size_t i = 0; i < remove->n_entries; i++)
 		if (remove->entries[i]->ref == 0)
 			return false;
-	for (size_t i = 0; i < remove->n_entries; i++) {
-		const Pc__Entry *entry = remove->entries[i];
-		struct page_key key = entry_key(entry);
-
-		if (shard_remove(
-			    &control->shard, &key, entry->ref, entry->place, entry->generation))
-			control->counter[COUNTER_entries_removed]++;
-	}
+	newest_set(control->directory, link, remove->serial);
+	entries_remove(control->directory, remove->n_entries, remove->entries);
 	acknowledge(link, remove->serial, NULL, 0);
 	return true;
 }

@@ -12,6 +12,8 @@
  *   directory_send.c   queues, batches, acks         directory_move.c    map changes, sweeping
  *   directory_behind.c limits, walks for owners that are behind
  *   directory_suspect.c owners that do not answer in time
+ *   directory_relay.c  entries for owners that this engine has no connection with
+ *   directory_pass.c   passing on other engines' relays, and taking them
  *   directory_serve.c  requests of other engines
  *   directory_durable.c removals that wait for tombstones
  *   directory_digest.c comparing entries with an owner that may have them already
@@ -32,6 +34,7 @@
 #include "engine/control/control.h"
 #include "engine/control/directory.h"
 #include "engine/control/directory_digest.h"
+#include "engine/control/directory_relay.h"
 #include "engine/control/net.h"
 
 struct rpc_link;
@@ -157,6 +160,13 @@ struct owner {
 	/* executed by the owner, which will acknowledge them once more when they are durable */
 	struct batches unsynced;
 	unsigned unsynced_count;
+	/* the batch that another member passes to this owner; NULL: none */
+	struct batch *relay;
+	uint64_t unlinked_ns; /* when its last link closed; 0: it has one, or has had none */
+	uint64_t relayed_ns;  /* when it last took a relay; 0: never, or relays fail now */
+	unsigned relay_turn;  /* peer number of the member that passes the next relay on */
+	unsigned relay_tries; /* relays that failed since the last tick */
+	uint64_t newest;      /* serial of the newest batch of this member that was executed here */
 	/* number of items of this owner, queued or sent, that no client waits for */
 	uint32_t background;
 	/* publishes to this owner were skipped: a walk will publish the index from `cursor` on */
@@ -209,6 +219,7 @@ struct forgets {
 struct directory {
 	struct control *control;
 	LIST_HEAD(, forgets) forgets;
+	LIST_HEAD(, pass) passes;
 	struct owner owner[NODES_MAX]; /* the members, indexed by peer number */
 	STAILQ_HEAD(, owner) dirty;    /* owners to which something is to be sent */
 	STAILQ_HEAD(, claim) finished; /* claims whose `done` the next directory_flush() calls */
@@ -329,11 +340,36 @@ void owner_rewind(struct owner *owner);
  */
 void owner_clear(struct directory *directory, struct owner *owner);
 
+/* Takes a batch from the front of a queue. NULL: no memory. The queue is not empty. */
+struct batch *batch_take(struct owner *owner, unsigned verb);
+/* Puts the parts of a batch back to the front of the owner's queue, in their former order. */
+void batch_rewind(struct owner *owner, struct batch *batch);
+/* Fills directory.entry_at with the entries of the batch. */
+void batch_entries(struct directory *directory, const struct batch *batch);
+/* Resolves all items of a batch that was executed, and frees it. */
+void batch_resolve(struct directory *directory, struct owner *owner, struct batch *batch,
+	const uint32_t *failed, size_t failed_count);
+
+/* True if another member passes batches to this owner, which has no link with this engine. */
+static inline bool owner_relays(const struct owner *owner)
+{
+	return owner->unlinked_ns && owner->relayed_ns;
+}
+
 /* ---- directory_serve.c ----------------------------------------------------------------------- */
 
 /* True if a message has entries, not too many, and all have a key. */
 bool entries_fit(size_t count, Pc__Entry *const *entries);
 struct page_key entry_key(const Pc__Entry *entry);
+/*
+ * Inserts entries of holder `ref`. Returns the number of those without room; directory.failed holds
+ * their indices.
+ */
+size_t entries_insert(
+	struct directory *directory, uint32_t ref, size_t count, Pc__Entry *const *entries);
+void entries_remove(struct directory *directory, size_t count, Pc__Entry *const *entries);
+/* True if all entries may be published by a member with this number of rails. */
+bool entries_rails_fit(size_t count, Pc__Entry *const *entries, unsigned rails);
 
 /* ---- directory_durable.c --------------------------------------------------------------------- */
 
@@ -347,8 +383,8 @@ void batch_unsynced(struct directory *directory, struct owner *owner, struct bat
 /* Serves an Ack with `synced`. False: it breaks a rule. */
 bool batch_synced(struct directory *directory, struct owner *owner, const struct rpc_link *link,
 	const Pc__Ack *ack);
-/* True if the ack's indices ascend, so that none occurs twice, and exist in the batch. */
-bool ack_fits(const struct batch *batch, const Pc__Ack *ack);
+/* True if indices ascend, so that none occurs twice, and are below `count`. */
+bool failed_fit(size_t count, size_t failed_count, const uint32_t *failed);
 /* The link has closed, or the directory is: answers to it are not sent any more. NULL: all. */
 void forgets_drop(struct directory *directory, const struct rpc_link *link);
 
@@ -364,6 +400,8 @@ void owner_served(struct directory *directory, struct owner *owner);
 void owner_look(struct directory *directory, struct owner *owner, uint64_t now_ns);
 /* The owner is no longer suspect. */
 void owner_trusted(struct directory *directory, struct owner *owner);
+/* Answers the publishes that wait for this owner only, if it is suspect. */
+void waiters_check(struct directory *directory, struct owner *owner);
 void patrol(void *context);
 
 /* ---- directory_move.c ------------------------------------------------------------------------ */

@@ -28,14 +28,16 @@ static unsigned queued(const struct owner *owner)
 
 bool owner_idle(const struct owner *owner)
 {
-	return owner->in_flight == 0 && queued(owner) == 0;
+	return owner->in_flight == 0 && queued(owner) == 0 && !owner->relay;
 }
 
 /* Time of the oldest request that the owner has not answered; 0: there is none. */
 static uint64_t unserved_since_ns(const struct directory *dir, const struct owner *owner)
 {
 	const struct batch *oldest = STAILQ_FIRST(&owner->batches);
-	uint64_t since_ns = oldest ? oldest->sent_ns : queued(owner) ? owner->wait_ns : 0;
+	uint64_t since_ns = oldest                          ? oldest->sent_ns
+			    : queued(owner) || owner->relay ? owner->wait_ns
+							    : 0;
 
 	if (since_ns && since_ns < dir->awake_ns)
 		return dir->awake_ns;
@@ -76,8 +78,7 @@ static enum suspect_why judge(
 	return suspect_judge(&evidence);
 }
 
-/* The publishes that wait for this owner only are complete now. */
-static void waiters_check(struct directory *dir, struct owner *owner)
+void waiters_check(struct directory *dir, struct owner *owner)
 {
 	struct batch *batch;
 	struct item *item;
@@ -85,6 +86,8 @@ static void waiters_check(struct directory *dir, struct owner *owner)
 	STAILQ_FOREACH (batch, &owner->batches, next)
 		for (unsigned i = 0; i < batch->count; i++)
 			claim_check(dir, batch->item[i]->claim);
+	for (unsigned i = 0; owner->relay && i < owner->relay->count; i++)
+		claim_check(dir, owner->relay->item[i]->claim);
 	TAILQ_FOREACH (item, &owner->queue[VERB_PUBLISH], next)
 		claim_check(dir, item->claim);
 }
@@ -182,6 +185,7 @@ void patrol(void *context)
 			continue;
 		more = true;
 		owner_look(dir, owner, now_ns);
+		relay_look(dir, owner, now_ns);
 	}
 	if (more)
 		patrol_arm(dir, now_ns);

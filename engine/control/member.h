@@ -99,6 +99,7 @@ struct member_entry {
 	bool summaries; /* the member's engine answers SummaryAsk */
 	bool disk;      /* it stores entries of pages on disk, and answers Promote */
 	bool probes;    /* the member's engine answers Probe */
+	bool relays;    /* the member's engine passes relays on, and takes them */
 	uint32_t wire;  /* wire version that this engine and the member speak; 0: not known yet */
 	uint32_t abi;   /* the member's ABI_VERSION; 0: not known */
 	bool left; /* the member left the cluster with the message Leave: it is not dialled again */

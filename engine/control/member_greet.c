@@ -81,6 +81,7 @@ void member_greet(struct control *control, struct rpc_link *link)
 	hello.summaries = control->view != NULL;
 	hello.disk = true;
 	hello.probes = true;
+	hello.relays = true;
 	link->probe = probe_due(link);
 	member_agree_say(control, &hello);
 	if (link->probe) {
@@ -403,6 +404,7 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
 	entry->summaries = hello->summaries;
 	entry->disk = hello->disk;
 	entry->probes = hello->probes;
+	entry->relays = hello->relays;
 	member_agree_versions(control, link, entry, hello);
 	if (!member_on_trial(entry))
 		hello_term(control, entry, hello->term);

@@ -196,6 +196,9 @@ bool directory_serve_digest_ask(
 	struct control *control, struct rpc_link *link, const Pc__DigestAsk *ask);
 bool directory_serve_digest(
 	struct control *control, struct rpc_link *link, const Pc__Digest *answer);
+bool directory_serve_relay(struct control *control, struct rpc_link *link, const Pc__Relay *relay);
+bool directory_serve_relayed(
+	struct control *control, struct rpc_link *link, const Pc__Relayed *relayed);
 bool directory_serve_forget(
 	struct control *control, struct rpc_link *link, const Pc__Forget *forget);
 bool directory_serve_probe(struct control *control, struct rpc_link *link, const Pc__Probe *probe);

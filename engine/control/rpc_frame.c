@@ -46,6 +46,8 @@ static bool serve_member(struct rpc_link *link, const Pc__Message *m)
 	case PC__MESSAGE__BODY_DIGEST_ASK:
 		return directory_serve_digest_ask(control, link, m->digest_ask);
 	case PC__MESSAGE__BODY_DIGEST: return directory_serve_digest(control, link, m->digest);
+	case PC__MESSAGE__BODY_RELAY: return directory_serve_relay(control, link, m->relay);
+	case PC__MESSAGE__BODY_RELAYED: return directory_serve_relayed(control, link, m->relayed);
 	case PC__MESSAGE__BODY_PROBE: return directory_serve_probe(control, link, m->probe);
 	case PC__MESSAGE__BODY_PROBE_ACK: return member_probe_ack(control, link, m->probe_ack);
 	case PC__MESSAGE__BODY_CONNECT: return connect_serve(control, link, m->connect);

@@ -47,19 +47,32 @@ class OneLinkIsCut(Pages):
             self.assertEqual(self.found(engines.sockets[reader], stem), KEYS, (reader, stem))
             self.assert_bytes(engines.sockets[reader], stem)
 
-    def check(self, one_way):
-        engines = self.start(4, pool_bytes="128MiB", settings=SETTINGS, netns=True, link="tcp")
+    def relays(self, engines, i):
+        """True once sets through engine i reach all owners. A set that does not is a failed one."""
+        self.tries += 1
+        return all(ctl(engines.sockets[i], "put", f"try{self.tries}-{n}", "--string",
+                       "x").returncode == 0 for n in range(12))
+
+    def check(self, one_way, replicas=2):
+        self.tries = 0
+        engines = self.start(4, pool_bytes="128MiB",
+                             settings=[*SETTINGS, f"cluster.replicas={replicas}"], netns=True,
+                             link="tcp")
         self.store(engines.sockets[0], "before")
         engines.netns.cut(0, 2, one_way)
         for i in (0, 2):
             harness.wait_for(lambda: self.kept(engines, i), 60, f"engine {i} misses heartbeats")
+        for i in (0, 2):
+            harness.wait_for(lambda: self.relays(engines, i), 60, f"others relay for engine {i}")
         stems = [f"end{i}" for i in range(4)]
         for i, stem in enumerate(stems):
             self.store(engines.sockets[i], stem)
         for reader in (1, 3):
             self.assert_found(engines, reader, ["before", *stems])
-        for reader in (0, 2):
+        for reader in (0, 2) if replicas > 1 else ():
             self.assert_found(engines, reader, [stems[i] for i in (1, 3, reader)])
+        for i in (0, 2):
+            self.assertGreater(engines.status(i)["counters"]["relays_sent"], 0)
         engines.netns.mend(0, 2, one_way)
         for reader in (0, 2):
             for stem in ("end0", "end2"):
@@ -71,6 +84,9 @@ class OneLinkIsCut(Pages):
 
     def test_no_member_is_removed_and_readers_find_every_page_whose_holder_they_reach(self):
         self.check(one_way=False)
+
+    def test_so_it_is_with_one_owner_per_key(self):
+        self.check(one_way=False, replicas=1)
 
     def test_so_it_is_when_the_packets_of_one_direction_are_lost(self):
         self.check(one_way=True)

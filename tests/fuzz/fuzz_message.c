@@ -166,6 +166,8 @@ static void corpus_directory(void)
 	Pc__Forget forget = PC__FORGET__INIT;
 	Pc__Touch touch = PC__TOUCH__INIT;
 	Pc__Ack ack = PC__ACK__INIT;
+	Pc__Relay relay = PC__RELAY__INIT;
+	Pc__Relayed relayed = PC__RELAYED__INIT;
 	Pc__Message m = PC__MESSAGE__INIT;
 	uint32_t numbers[] = {0, 1, 2};
 
@@ -180,6 +182,21 @@ static void corpus_directory(void)
 	publish.ref = (uint32_t)FUZZ_INCARNATION;
 	publish.n_entries = 3;
 	publish.entries = entries;
+	corpus_add(true, &m);
+	m.body_case = PC__MESSAGE__BODY_RELAY;
+	m.relay = &relay;
+	relay.serial = relay.order = 1;
+	relay.holder = (uint32_t)FUZZ_INCARNATION;
+	relay.owner = 7;
+	relay.n_entries = 3;
+	relay.entries = entries;
+	corpus_add(true, &m);
+	m.body_case = PC__MESSAGE__BODY_RELAYED;
+	m.relayed = &relayed;
+	relayed.serial = 1;
+	relayed.done = true;
+	relayed.n_failed = 3;
+	relayed.failed = numbers;
 	corpus_add(true, &m);
 	m.body_case = PC__MESSAGE__BODY_REMOVE;
 	m.remove = &remove;

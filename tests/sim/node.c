@@ -190,6 +190,26 @@ bool __wrap_rpc_send(struct rpc_link *link, const Pc__Message *message)
 	return __real_rpc_send(link, message);
 }
 
+bool __real_directory_serve_relay(
+	struct control *control, struct rpc_link *link, const Pc__Relay *relay);
+bool __wrap_directory_serve_relay(
+	struct control *control, struct rpc_link *link, const Pc__Relay *relay);
+bool __wrap_directory_serve_relay(
+	struct control *control, struct rpc_link *link, const Pc__Relay *relay)
+{
+	Pc__Relayed relayed = PC__RELAYED__INIT;
+	Pc__Message message = PC__MESSAGE__INIT;
+
+	if (world.mutant != MUTANT_RELAY_LOST && world.mutant != MUTANT_NO_RELAY)
+		return __real_directory_serve_relay(control, link, relay);
+	relayed.serial = relay->serial;
+	relayed.done = world.mutant == MUTANT_RELAY_LOST;
+	message.body_case = PC__MESSAGE__BODY_RELAYED;
+	message.relayed = &relayed;
+	rpc_reply(link, &message);
+	return true;
+}
+
 bool __real_member_probe_ack(
 	struct control *control, struct rpc_link *link, const Pc__ProbeAck *ack);
 bool __wrap_member_probe_ack(

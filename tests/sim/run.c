@@ -352,7 +352,7 @@ static const struct scenario {
 
 static const char *const mutants[MUTANTS] = {"none", "first-absent", "lost-ack", "deaf-death",
 	"no-vouch", "second-hand", "own-word", "beat-vouch", "no-latch", "no-pad", "no-served",
-	"no-compare"};
+	"no-compare", "relay-lost", "no-relay"};
 
 /* ---- the end --------------------------------------------------------------------------------- */
 

@@ -46,6 +46,8 @@ enum mutant {
 	MUTANT_NO_PAD,       /* all probes are small */
 	MUTANT_NO_SERVED,    /* what others say of a member's answers is not used */
 	MUTANT_NO_COMPARE,   /* no engine compares its entries with their owners */
+	MUTANT_RELAY_LOST,   /* a relay is acknowledged by the member that should pass it on */
+	MUTANT_NO_RELAY,     /* no engine passes relays on */
 	MUTANTS,
 };
 

@@ -147,6 +147,12 @@ bool __wrap_member_vouch(struct control *control, struct rpc_link *link, const P
 {
 	if (world.mutant == MUTANT_NO_VOUCH)
 		return true;
+	for (size_t i = 0; world.mutant == MUTANT_SUSPECT_FACT && i < beat->n_doubts; i++) {
+		const struct member_record *record = member_by_ref(control, beat->doubts[i]);
+
+		if (record && !record->map.self)
+			member_down(control, control->member->by_peer[record->map.peer], "doubted");
+	}
 	if (world.mutant == MUTANT_OWN_WORD)
 		probes_answered(link->member);
 	if (world.mutant == MUTANT_NO_SERVED)
@@ -188,6 +194,15 @@ bool __wrap_rpc_send(struct rpc_link *link, const Pc__Message *message)
 	if (world.mutant == MUTANT_NO_PAD && message->body_case == PC__MESSAGE__BODY_PROBE)
 		message->probe->pad.len = 0;
 	return __real_rpc_send(link, message);
+}
+
+void __real_departed_add(struct directory *dir, uint32_t ref);
+void __wrap_departed_add(struct directory *dir, uint32_t ref);
+void __wrap_departed_add(struct directory *dir, uint32_t ref)
+{
+	__real_departed_add(dir, ref);
+	if (world.mutant == MUTANT_SWEEP_AT_ONCE)
+		departed_sweep(dir);
 }
 
 bool __real_directory_serve_relay(
@@ -285,6 +300,8 @@ void node_crash(unsigned i, bool power)
 
 void node_stop(unsigned i, bool stopped)
 {
+	if (world.node[i].stopped && !stopped)
+		world.node[i].resumed_ns = world.now_ns;
 	world.node[i].stopped = stopped;
 }
 
@@ -305,7 +322,7 @@ static void set_done(void *context, uint64_t started_ns, enum op_status status)
 	n->hits += status == OP_HIT;
 	n->timeouts += status == OP_TIMEOUT;
 	n->others += status != OP_HIT && status != OP_TIMEOUT;
-	if (took_ns > n->set_worst_ns)
+	if (took_ns > n->set_worst_ns && started_ns > n->resumed_ns)
 		n->set_worst_ns = took_ns;
 }
 

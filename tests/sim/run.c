@@ -259,6 +259,8 @@ static void partition(void)
 		for (unsigned b = half; b < world.nodes; b++)
 			cut(a, b, false);
 	check(pass_until(nodes_agree, AGREE_NS), "healed back");
+	/* owners have kept the entries of the other half */
+	look_all();
 	pass(20 * SIM_S);
 	look_all();
 }
@@ -346,13 +348,14 @@ static const struct scenario {
 	{"loss", "one packet in a hundred is lost for 60 s", lossy},
 	{"clock", "clocks jump by an hour and run at different rates", clocks},
 	{"repair", "the last node acknowledges publishes for 2 s and loses them", repair},
+	{"chaos", "faults of all kinds begin and end at random", chaos},
 	{"slow", "packets to the last node take 50 ms", slow},
 };
 #define SCENARIOS (sizeof(scenarios) / sizeof(scenarios[0]))
 
 static const char *const mutants[MUTANTS] = {"none", "first-absent", "lost-ack", "deaf-death",
 	"no-vouch", "second-hand", "own-word", "beat-vouch", "no-latch", "no-pad", "no-served",
-	"no-compare", "relay-lost", "no-relay"};
+	"no-compare", "relay-lost", "no-relay", "suspect-fact", "sweep-at-once"};
 
 /* ---- the end --------------------------------------------------------------------------------- */
 

@@ -48,12 +48,17 @@ double timeouts_share(void);
 /* The checker: no node has removed another one. */
 void nobody_died(void);
 
-/* Scenarios: flap.c, gray.c, repair.c. */
+/* Number of entries that an owner of a page does not have. repair.c */
+uint64_t owners_lack(void);
+
+/* Scenarios: flap.c, gray.c, repair.c, chaos.c. */
 void flap(void);
 void gray(void);
 void small_mtu(void);
 void late(void);
 /* The last node acknowledges publishes and loses them; all are back after two comparisons. */
 void repair(void);
+/* Faults of all kinds begin and end at random. */
+void chaos(void);
 
 #endif

@@ -23,7 +23,9 @@ PLANTED = (("flap", "first-absent", "oracle"), ("power", "lost-ack", "oracle"),
            ("gray", "no-latch", "gray: stays off"), ("mtu", "no-pad", "gray: removed"),
            ("onelink", "no-served", "false removal"), ("oneway", "no-served", "false removal"),
            ("repair", "no-compare", "repaired"), ("onelink1", "relay-lost", "oracle"),
-           ("onelink1", "no-relay", "oracle"))
+           ("onelink1", "no-relay", "oracle"),
+           ("onelink", "suspect-fact", "false removal"),
+           ("partition1", "sweep-at-once", "oracle"))
 
 
 def run(program, scenario, seed, *more):
@@ -61,10 +63,10 @@ def main(program):
                 assert 3500 <= report["gone_ms"] <= 5000, report
                 assert report["timeouts_percent"] == 0, report
         # one owner per key, which the holder may not reach: a third engine relays its entries
-        for scenario in ("onelink1", "oneway1"):
+        for scenario in ("onelink1", "oneway1", "partition1"):
             report = run(program, scenario, seed)
             assert report["failed"] == [], report
-            assert report["misses_percent"][1] == report["misses_percent"][3] == 0, report
+            assert scenario == "partition1" or report["misses_percent"][1] == report["misses_percent"][3] == 0, report
     for planted in PLANTED:
         assert any(found(program, *planted, seed) for seed in SEEDS), planted
     # 300 changes of the map; with 30 s it takes too long here

@@ -183,6 +183,9 @@ static void head_taken(struct net_link *link, struct packet *head)
 	if (to && !to->thing.closed && !swallowed(to, head)) {
 		input(to, head);
 		world_at(world.now_ns, to->node, &to->thing, 0, readable);
+	} else if (!to && wire_reaches(link->to, link->node)) {
+		/* the other end has closed the connection, and its own packet about it was lost */
+		fail_soon(link, wire_latency(link->node), ECONNRESET);
 	}
 	free(head);
 	if (world.crash_at && world.deliveries == world.crash_at)

@@ -48,6 +48,8 @@ enum mutant {
 	MUTANT_NO_COMPARE,   /* no engine compares its entries with their owners */
 	MUTANT_RELAY_LOST,   /* a relay is acknowledged by the member that should pass it on */
 	MUTANT_NO_RELAY,     /* no engine passes relays on */
+	MUTANT_SUSPECT_FACT, /* a member that another one does not hear counts as silent here, too */
+	MUTANT_SWEEP_AT_ONCE, /* the entries of a member go as soon as it leaves the map */
 	MUTANTS,
 };
 
@@ -56,15 +58,16 @@ struct node {
 	struct settings settings;
 	struct event_base base;
 	struct net_listener *listener;
-	bool running;     /* the process exists */
-	bool powered;     /* the host answers on the network and its NIC serves READs */
-	bool stopped;     /* SIGSTOP: the process runs no event; its memory is still READ */
-	bool gray;        /* heartbeats go on, requests are not served, nor are READs */
-	bool forgetful;   /* it acknowledges publishes and stores nothing */
-	bool small_mtu;   /* packets of more than SIM_MTU bytes from and to it are lost */
-	uint64_t slow_ns; /* added to each delivery to this node */
-	int64_t clock_ns; /* the host's clock minus the world's */
-	int32_t skew_ppm; /* rate of the host's clock */
+	bool running;        /* the process exists */
+	bool powered;        /* the host answers on the network and its NIC serves READs */
+	bool stopped;        /* SIGSTOP: the process runs no event; its memory is still READ */
+	bool gray;           /* heartbeats go on, requests are not served, nor are READs */
+	bool forgetful;      /* it acknowledges publishes and stores nothing */
+	bool small_mtu;      /* packets of more than SIM_MTU bytes from and to it are lost */
+	uint64_t resumed_ns; /* when the process last ran again after it was stopped */
+	uint64_t slow_ns;    /* added to each delivery to this node */
+	int64_t clock_ns;    /* the host's clock minus the world's */
+	int32_t skew_ppm;    /* rate of the host's clock */
 	uint64_t sets, hits, timeouts, others, set_worst_ns;
 	uint64_t queue_worst;
 };

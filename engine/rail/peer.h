@@ -225,7 +225,7 @@ void peer_route(struct rail *rail, struct request *request);
  * Requests a connection to (peer, ref) from the control plane, unless a request for one to this
  * peer is open.
  */
-void peer_want(struct rail *rail, struct peer_slot *slot, uint8_t peer, uint32_t ref);
+void peer_want(struct rail *rail, struct peer_slot *slot, uint16_t peer, uint32_t ref);
 /*
  * RAIL_PEER_REFUSE: the control plane cannot connect to (peer, ref), so the requests that wait for
  * it end with OP_PEER_DOWN.

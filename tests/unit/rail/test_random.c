@@ -102,7 +102,7 @@ static void submit(struct world *w)
 	if (f->live || !page[i].key)
 		return;
 	f->op = page_op(w, ++cookie_next, unit_of(i), page[i].length, page[i].key);
-	f->op.peer = (uint8_t)p;
+	f->op.peer = (uint16_t)p;
 	f->op.peer_ref = ref[p];
 	f->op.deadline_ns = w->now_ns + (chance(10) ? 1000000000ull : chance(20000000));
 	f->segments = scatter(f, slot, page[i].length);

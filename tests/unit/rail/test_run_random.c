@@ -155,7 +155,7 @@ static void submit(struct world *w)
 	} else {
 		fill(w, f, slot, 1 + chance(classes[f->class].run_max));
 	}
-	f->d.run.peer = (uint8_t)p;
+	f->d.run.peer = (uint16_t)p;
 	f->d.run.peer_ref = ref[p];
 	f->d.run.deadline_ns = w->now_ns + (chance(10) ? 1000 * MS : chance(20 * MS));
 	f->live = true;

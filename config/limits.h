@@ -60,6 +60,8 @@
 #define INBOX_SLOTS 1024u
 
 /* Limits of one rail. A READ above RAIL_SMALL_BYTES is long, any other one is small. */
+/* connections of one rail to members that it reads from, those that end included */
+#define RAIL_CONNECTIONS_MAX 512
 #define RAIL_REQUESTS 2048u /* ops in flight on one rail */
 #define RAIL_TAKE_BURST 64u /* ops that one step of a rail takes from one channel */
 #define RAIL_REAP_BURST 64u /* CQEs that one step of a rail consumes */

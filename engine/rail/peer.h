@@ -15,8 +15,7 @@
 #include "engine/rail/inbox.h"
 #include "engine/rail/run.h"
 
-#define LANES_MAX (2 * NODES_MAX)
-#define LANE_QPS_MAX (LANES_MAX * QPS_PER_PEER_MAX)
+#define LANE_QPS_MAX (RAIL_CONNECTIONS_MAX * QPS_PER_PEER_MAX)
 /* Entries of the hash table from QP number to QP: open addressing, at most half of them used. */
 #define LANE_TABLE_SLOTS (2 * LANE_QPS_MAX)
 static_assert((LANE_TABLE_SLOTS & (LANE_TABLE_SLOTS - 1)) == 0, "the hash is masked");

@@ -251,7 +251,7 @@ static void drain(struct world *w)
 	assert_int_equal(w->rail->wqes, 0);
 	assert_int_equal(w->rail->requests_free, RAIL_REQUESTS);
 	assert_int_equal(w->rail->blocks_free, REQUEST_BLOCKS - RAIL_REQUESTS);
-	assert_int_equal(w->rail->lanes_free, LANES_MAX);
+	assert_int_equal(w->rail->lanes_free, RAIL_CONNECTIONS_MAX);
 	assert_int_equal(w->rail->region[WORLD_REGION].users, 0);
 	assert_int_equal(rail_in_flight(w->rail), 0);
 }

@@ -319,7 +319,7 @@ static void drain(struct world *w)
 		assert_false(flight[slot].live);
 	assert_int_equal(drainings, 0);
 	assert_runs_free(w);
-	assert_int_equal(w->rail->lanes_free, LANES_MAX);
+	assert_int_equal(w->rail->lanes_free, RAIL_CONNECTIONS_MAX);
 }
 
 /* Runs `n` rounds with peers that announce L, and whose pages rest for `rests`. */

@@ -13,7 +13,7 @@ import sys
 SEEDS = (1, 2, 3)
 CLEAN = ("onelink", "power", "kill", "crash", "partition", "oneway", "stop", "loss", "clock",
          "slow", "gray", "mtu", "late")
-# fires in every scenario today: each engine keeps whole maps of up to 256 members
+# fires in `flap` today: an index of 60,000 pages is part of the state
 STATE = "state above 1 MiB a node"
 # scenario, mutant, and the checker that must fire
 PLANTED = (("onelink", "first-absent", "oracle"), ("power", "lost-ack", "oracle"),
@@ -31,8 +31,9 @@ def run(program, scenario, seed, *more):
     assert done.returncode in (0, 1), f"{command}: {done.returncode}\n{done.stderr}"
     report = json.loads(done.stdout)
     assert done.returncode == (1 if report["failed"] else 0), report
-    assert STATE in report["failed"], "the known failure is mended: remove it here"
-    report["failed"].remove(STATE)
+    if scenario == "flap":
+        assert STATE in report["failed"], "the known failure is mended: remove it here"
+        report["failed"].remove(STATE)
     print(scenario, "seed", seed, *more, report["failed"] or "clean")
     return report
 

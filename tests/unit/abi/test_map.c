@@ -106,12 +106,12 @@ static void compare_guide(const struct map_view *v, const struct map_guide *guid
 
 static void the_guide_gives_the_same_owners_as_the_search(void **state)
 {
-	static const unsigned sizes[] = {1, 2, 3, 8, NODES_MAX};
+	static const unsigned sizes[] = {1, 2, 3, 8, OWNERS_MAX};
 	static struct map_guide guide;
-	unsigned name[NODES_MAX];
+	unsigned name[OWNERS_MAX];
 
 	(void)state;
-	for (unsigned i = 0; i < NODES_MAX; i++)
+	for (unsigned i = 0; i < OWNERS_MAX; i++)
 		name[i] = i;
 	for (unsigned s = 0; s < sizeof(sizes) / sizeof(*sizes); s++) {
 		build(view, name, sizes[s], 3);
@@ -234,6 +234,8 @@ static void a_map_with_numbers_out_of_range_is_not_read(void **state)
 		assert_int_equal(map_read(shared, view, previous, &epoch), -EAGAIN);               \
 	} while (0)
 	REFUSED(shared->current.members = NODES_MAX + 1);
+	REFUSED(shared->current.members = UINT32_MAX);
+	REFUSED(shared->current.members = 9); /* the ring has not the points of nine owners */
 	REFUSED(shared->current.points = 9 * VNODES);
 	REFUSED(shared->current.points = UINT32_MAX);
 	REFUSED(shared->current.replicas = 0);
@@ -269,6 +271,8 @@ static void a_reader_sees_one_complete_map_or_the_next(void **state)
 	while (whole < 300) {
 		unsigned members;
 
+		/* what lies behind the members of the map is not copied */
+		memset(view, 0, sizeof(*view));
 		if (map_read(shared, view, previous, &epoch)) {
 			sched_yield();
 			continue;

@@ -15,7 +15,8 @@
 #define RAILS_MAX 15 /* NICs that one engine drives */
 /* rail numbers that 4 bits of a place can express; the last one is no rail, see PLACE_DISK */
 #define PLACE_RAILS 16
-#define NODES_MAX 256  /* live engines in one cluster */
+#define NODES_MAX 1024 /* live engines in one cluster */
+#define OWNERS_MAX 256 /* members that own slots of the directory, at most */
 #define VNODES 64      /* points that one member has on the hash ring of the directory */
 #define REPLICAS_MAX 4 /* directory owners of one key, at most */
 #define SEEDS_MAX 16   /* addresses in the setting cluster.seeds, at most */
@@ -60,6 +61,8 @@
 #define INBOX_SLOTS 1024u
 
 /* Limits of one rail. A READ above RAIL_SMALL_BYTES is long, any other one is small. */
+/* connections of one rail to members that it reads from, those that end included */
+#define RAIL_CONNECTIONS_MAX 512
 #define RAIL_REQUESTS 2048u /* ops in flight on one rail */
 #define RAIL_TAKE_BURST 64u /* ops that one step of a rail takes from one channel */
 #define RAIL_REAP_BURST 64u /* CQEs that one step of a rail consumes */

@@ -3,7 +3,8 @@
  * The cluster map: the live members and the key ranges they own. The control plane writes it into
  * the status segment; every client of the host reads it.
  *
- * Ownership is consistent hashing: each member has VNODES points on a 64-bit ring, derived from its
+ * At most OWNERS_MAX members own keys; the pages of the others are found and read as theirs are.
+ * Ownership is consistent hashing: each owner has VNODES points on a 64-bit ring, derived from its
  * name, so that a restarted engine owns the same keys again. The owners of a key are the first
  * `replicas` different members clockwise from the hash of the key's first word. Readers take a
  * private copy under a sequence lock, so they see one map completely or the next one.
@@ -40,13 +41,20 @@ struct map_point {
 
 struct map_view {
 	uint32_t members;  /* valid entries of member[], 1..NODES_MAX */
-	uint32_t points;   /* valid entries of point[]: members * VNODES */
+	uint32_t points;   /* valid entries of point[]: map_owning(members) * VNODES */
 	uint32_t replicas; /* number of owners that each key has, 1..REPLICAS_MAX */
 	uint32_t spare;
+	/* the owners first; both they and the other members are sorted by name */
 	struct map_member member[NODES_MAX];
 	/* points of the hash ring, sorted by `at`, equal ones by member name */
-	struct map_point point[NODES_MAX * VNODES];
+	struct map_point point[OWNERS_MAX * VNODES];
 };
+
+/* Number of owners on a map of `members` members. They are the first ones of map_view.member. */
+static inline uint32_t map_owning(uint32_t members)
+{
+	return members < OWNERS_MAX ? members : OWNERS_MAX;
+}
 
 /*
  * The map in shared memory, under a sequence lock: the sequence is odd while the control plane
@@ -69,8 +77,9 @@ struct map_shared {
 	 * entries migrate to new owners; 0 members: none */
 	alignas(64) struct map_view previous;
 };
-static_assert(offsetof(struct map_shared, current) == 64, "same in every process of the host");
-static_assert(offsetof(struct map_shared, suspects) == 8, "the words lie in what was padding");
+static_assert(offsetof(struct map_shared, current) == 192, "same in every process of the host");
+static_assert(offsetof(struct map_shared, suspects) == 8, "same in every process of the host");
+static_assert(sizeof(struct map_shared) <= 1u << 20, "1 MiB of each status segment");
 
 /* True if the member with this number, below NODES_MAX, is suspect. */
 static inline bool map_suspect(const struct map_shared *shared, uint16_t peer)
@@ -106,12 +115,13 @@ static inline uint64_t map_point_at(const char *name, uint32_t i)
 
 /*
  * Writes the first `replicas` different members from point `i` on, clockwise. Returns their number:
- * min(view->replicas, members). `ret_owner` has room for REPLICAS_MAX. `view` has passed
+ * min(view->replicas, owners). `ret_owner` has room for REPLICAS_MAX. `view` has passed
  * map_view_sane().
  */
 static inline unsigned map_owners_from(const struct map_view *view, uint32_t i, uint32_t *ret_owner)
 {
-	unsigned want = view->replicas < view->members ? view->replicas : view->members;
+	uint32_t owners = map_owning(view->members);
+	unsigned want = view->replicas < owners ? view->replicas : owners;
 	unsigned found = 0;
 
 	for (uint32_t step = 0; step < view->points && found < want; step++, i++) {
@@ -158,7 +168,7 @@ static inline unsigned map_owners(
 struct map_guide {
 	uint16_t first[MAP_GUIDE_PARTS]; /* index in map_view.point, 0..points */
 };
-static_assert(NODES_MAX * VNODES <= UINT16_MAX, "an index of a point has 16 bits");
+static_assert(OWNERS_MAX * VNODES <= UINT16_MAX, "an index of a point has 16 bits");
 
 /* Runs when a reader has taken a new copy of the map. */
 static inline void map_guide_make(const struct map_view *view, struct map_guide *ret)
@@ -190,11 +200,13 @@ static inline unsigned map_guide_owners(const struct map_view *view, const struc
  */
 static inline bool map_view_sane(const struct map_view *view)
 {
-	if (view->members > NODES_MAX || view->points != view->members * VNODES ||
-		view->replicas < 1 || view->replicas > REPLICAS_MAX)
+	uint32_t owners = map_owning(view->members);
+
+	if (view->members > NODES_MAX || view->points != owners * VNODES || view->replicas < 1 ||
+		view->replicas > REPLICAS_MAX)
 		return false;
 	for (uint32_t i = 0; i < view->points; i++)
-		if (view->point[i].member >= view->members)
+		if (view->point[i].member >= owners)
 			return false;
 	for (uint32_t i = 0; i < view->members; i++)
 		if (view->member[i].peer >= NODES_MAX || view->member[i].bucket_bits > 31 ||
@@ -203,21 +215,44 @@ static inline bool map_view_sane(const struct map_view *view)
 	return true;
 }
 
-/*
- * Copies a view while the control plane may write it; the caller's sequence check decides whether
- * the copy counts. Copies word by word through a volatile pointer, so that the compiler neither
- * repeats nor merges loads. ThreadSanitizer is told to ignore the race.
- */
-__attribute__((no_sanitize("thread"))) static inline void map_copy(
-	struct map_view *to, const struct map_view *from)
+/* Copies the valid part of a view that nothing writes meanwhile; the rest of `to` stays. */
+static inline void map_view_copy(struct map_view *to, const struct map_view *from)
 {
-	const volatile uint64_t *source = (const volatile uint64_t *)(const void *)from;
-	uint64_t *words = (uint64_t *)(void *)to;
+	memcpy(to, from, offsetof(struct map_view, member));
+	memcpy(to->member, from->member, from->members * sizeof(from->member[0]));
+	memcpy(to->point, from->point, from->points * sizeof(from->point[0]));
+}
 
-	for (size_t i = 0; i < sizeof(*to) / sizeof(*words); i++)
+/*
+ * Copies `bytes` bytes while the control plane may write them; the caller's sequence check decides
+ * whether the copy counts. Copies word by word through a volatile pointer, so that the compiler
+ * neither repeats nor merges loads. ThreadSanitizer is told to ignore the race.
+ */
+__attribute__((no_sanitize("thread"))) static inline void map_copy_words(
+	void *to, const void *from, size_t bytes)
+{
+	const volatile uint64_t *source = from;
+	uint64_t *words = to;
+
+	for (size_t i = 0; i < bytes / sizeof(*words); i++)
 		words[i] = source[i];
 }
-static_assert(sizeof(struct map_view) % sizeof(uint64_t) == 0, "copied in words");
+static_assert(offsetof(struct map_view, member) % sizeof(uint64_t) == 0 &&
+		      sizeof(struct map_member) % sizeof(uint64_t) == 0 &&
+		      sizeof(struct map_point) % sizeof(uint64_t) == 0,
+	"copied in words");
+
+/* Copies the valid part of a view; counts out of range are copied with as much as there is room. */
+static inline void map_copy(struct map_view *to, const struct map_view *from)
+{
+	uint32_t members, points;
+
+	map_copy_words(to, from, offsetof(struct map_view, member));
+	members = to->members < NODES_MAX ? to->members : NODES_MAX;
+	points = to->points < OWNERS_MAX * VNODES ? to->points : OWNERS_MAX * VNODES;
+	map_copy_words(to->member, from->member, members * sizeof(to->member[0]));
+	map_copy_words(to->point, from->point, points * sizeof(to->point[0]));
+}
 
 /*
  * Copies both map views, `current` and `previous`. Returns 0, or -EAGAIN if the control plane was

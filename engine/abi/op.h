@@ -61,7 +61,7 @@ struct op {
 	uint8_t slice;
 	/* number of destination segments, 1..SEGMENTS_MAX; their lengths add up to `length` */
 	uint16_t segments;
-	uint8_t peer;   /* the member to read from: map_member.peer */
+	uint16_t peer;  /* the member to read from: map_member.peer */
 	uint8_t region; /* region of the peer to read from, < REGIONS_EXPORTED */
 	/* offset in that region, bytes; OP_PAGE: of the page's first byte, a multiple of
 	 * PAGE_UNIT */
@@ -107,6 +107,31 @@ static inline uint32_t op_slots(uint32_t segments)
 }
 
 /*
+ * The number of segments and the region of an op or run, in one word of a ring entry. Both are
+ * below their bounds; else bits are lost.
+ */
+#define OP_SEGMENTS_BITS 10u
+#define OP_REGION_BITS 6u
+static_assert(OP_SEGMENTS_BITS + OP_REGION_BITS == 16, "one word");
+static_assert(SEGMENTS_MAX < 1 << OP_SEGMENTS_BITS, "a number of segments has 10 bits");
+static_assert(REGIONS_EXPORTED <= 1 << OP_REGION_BITS, "a region of a peer has 6 bits");
+
+static inline uint16_t op_pack(uint32_t segments, uint32_t region)
+{
+	return (uint16_t)((segments & ((1u << OP_SEGMENTS_BITS) - 1)) | region << OP_SEGMENTS_BITS);
+}
+
+static inline uint16_t op_unpack_segments(uint16_t segments_region)
+{
+	return segments_region & ((1u << OP_SEGMENTS_BITS) - 1);
+}
+
+static inline uint8_t op_unpack_region(uint16_t segments_region)
+{
+	return (uint8_t)(segments_region >> OP_SEGMENTS_BITS);
+}
+
+/*
  * An op in its ring entry. Nearly every op has one segment: then this entry contains everything,
  * and one cache line moves from core to core. Otherwise ceil(segments / 4) entries of struct
  * op_segments follow, and `to` is not used.
@@ -114,8 +139,8 @@ static inline uint32_t op_slots(uint32_t segments)
 struct op_slot {
 	uint64_t cookie;
 	uint8_t kind, slice;
-	uint16_t segments;
-	uint8_t peer, region;
+	uint16_t segments_region; /* op_pack() */
+	uint16_t peer;
 	uint16_t turn;
 	/* destination of a single segment, region << 48 | offset; its length is `length` */
 	uint64_t to;
@@ -129,7 +154,7 @@ struct op_slot {
 };
 static_assert(sizeof(struct op_slot) == 64, "one slot");
 static_assert(offsetof(struct op_slot, turn) == RING_TURN_AT, "the ring's");
-static_assert(NODES_MAX <= 256 && REGIONS_EXPORTED <= 256, "numbered in 8 bits");
+static_assert(NODES_MAX <= 1 << 16, "members are numbered in 16 bits");
 static_assert(REGIONS_MAX <= 1 << 16, "numbered in 16 bits");
 
 #define OP_UNIT 32u      /* granularity of an OP_READ offset in bytes: half a bucket */
@@ -150,9 +175,8 @@ static inline void op_encode(
 	ret->cookie = op->cookie;
 	ret->kind = op->kind;
 	ret->slice = op->slice;
-	ret->segments = op->segments;
+	ret->segments_region = op_pack(op->segments, op->region);
 	ret->peer = op->peer;
-	ret->region = op->region;
 	ret->to = (uint64_t)first->region << OP_TO_BITS | first->offset;
 	ret->peer_ref = op->peer_ref;
 	ret->length = op->length;
@@ -185,9 +209,9 @@ static inline void op_decode(
 	ret->cookie = slot->cookie;
 	ret->kind = slot->kind;
 	ret->slice = slot->slice;
-	ret->segments = slot->segments;
+	ret->segments = op_unpack_segments(slot->segments_region);
 	ret->peer = slot->peer;
-	ret->region = slot->region;
+	ret->region = op_unpack_region(slot->segments_region);
 	ret->offset = (uint64_t)slot->at * (slot->kind == OP_PAGE ? PAGE_UNIT : OP_UNIT);
 	ret->peer_ref = slot->peer_ref;
 	ret->length = slot->length;

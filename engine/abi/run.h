@@ -41,12 +41,12 @@ struct run {
 	uint32_t peer_ref; /* map_member.ref: the run is only for this incarnation of the peer */
 	uint8_t kind;      /* OP_RUN or OP_LOOKUP */
 	uint8_t pages;     /* number of pages or buckets, 1..RUN_PAGES_MAX */
-	uint8_t peer;      /* the member to read from: map_member.peer */
-	uint8_t region;    /* OP_RUN: region of a pool of the peer; OP_LOOKUP: REGION_SHARD */
+	uint16_t peer;     /* the member to read from: map_member.peer */
 	/* OP_RUN: number of segments of each page, 1..RUN_SEGMENTS_MAX; divides page_bytes.
 	 * OP_LOOKUP: 0 */
 	uint16_t segments;
 	uint16_t to_region; /* destination: a client region of this session, or staging */
+	uint8_t region;     /* OP_RUN: region of a pool of the peer; OP_LOOKUP: REGION_SHARD */
 	/* OP_RUN: length of every page, 1..RUN_PAGE_BYTES_MAX; its page head must have it.
 	 * OP_LOOKUP: 0 */
 	uint32_t page_bytes;
@@ -62,14 +62,15 @@ struct run_header {
 	uint32_t cookie;
 	uint32_t peer_ref;
 	uint8_t kind, pages;
-	uint16_t segments;
-	uint8_t peer, region;
+	uint16_t segments_region; /* op_pack() */
+	uint16_t peer;
 	uint16_t turn;
 	uint32_t page_bytes;
 	uint32_t deadline; /* as op_slot.deadline */
 	uint64_t to;       /* to_region << OP_TO_BITS | stride_or_to */
 };
 static_assert(sizeof(struct run_header) == 32, "half a line");
+static_assert(RUN_SEGMENTS_MAX < 1 << OP_SEGMENTS_BITS, "as op_pack() packs them");
 static_assert(offsetof(struct run_header, kind) == offsetof(struct op_slot, kind),
 	"the kind tells which of the two an entry is");
 static_assert(offsetof(struct run_header, turn) == RING_TURN_AT, "the ring's");
@@ -147,9 +148,8 @@ static inline void run_encode(const struct run *run, struct run_header *ret)
 	ret->peer_ref = run->peer_ref;
 	ret->kind = run->kind;
 	ret->pages = run->pages;
-	ret->segments = run->segments;
+	ret->segments_region = op_pack(run->segments, run->region);
 	ret->peer = run->peer;
-	ret->region = run->region;
 	ret->turn = 0;
 	ret->page_bytes = run->page_bytes;
 	ret->deadline = (uint32_t)(run->deadline_ns / OP_TIME_NS);
@@ -166,9 +166,9 @@ static inline void run_decode(const struct run_header *header, uint64_t now_ns, 
 	ret->peer_ref = header->peer_ref;
 	ret->kind = header->kind;
 	ret->pages = header->pages;
-	ret->segments = header->segments;
+	ret->segments = op_unpack_segments(header->segments_region);
 	ret->peer = header->peer;
-	ret->region = header->region;
+	ret->region = op_unpack_region(header->segments_region);
 	ret->to_region = (uint16_t)(header->to >> OP_TO_BITS);
 	ret->page_bytes = header->page_bytes;
 	ret->stride_or_to = header->to & (RUN_TO_MAX - 1);

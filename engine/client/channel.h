@@ -358,7 +358,7 @@ struct page_work {
 };
 static_assert(offsetof(struct page_work, other) == 64, "the first line is the hot one");
 static_assert(sizeof(struct page_work) == 128, "a power of two");
-static_assert(NODES_MAX <= 256, "page_work.owner is a byte each");
+static_assert(OWNERS_MAX <= 256, "page_work.owner is a byte each: owners are first on the map");
 static_assert(REGIONS_MAX / 64 <= 32, "pc_batch.pins has a bit per word");
 
 struct page_queue {

@@ -27,7 +27,7 @@ static void submit_head(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
 		.region = ch->staging.region, .length = sizeof(struct page_head)};
 	struct op op = {.kind = OP_READ,
 		.segments = 1,
-		.peer = (uint8_t)m->peer,
+		.peer = m->peer,
 		.region = (uint8_t)(REGION_HEADS_0 + place_rail(p->at.place)),
 		.offset = (uint64_t)place_unit(p->at.place) * sizeof(struct page_head),
 		.peer_ref = m->ref,

@@ -47,7 +47,7 @@ static void post(struct pc_channel *ch, struct pc_batch *b, const struct look_op
 		.peer_ref = m->ref,
 		.kind = OP_LOOKUP,
 		.pages = (uint8_t)o->pages,
-		.peer = (uint8_t)m->peer,
+		.peer = m->peer,
 		.region = REGION_SHARD,
 		.to_region = ch->staging.region,
 		.stride_or_to = hold * sizeof(struct bucket),

@@ -19,7 +19,7 @@ static void submit_peek(struct pc_channel *ch, struct pc_batch *b, uint32_t i, u
 		.offset = hold * sizeof(struct bucket)};
 	struct op op = {.kind = OP_READ,
 		.segments = 1,
-		.peer = (uint8_t)peek->peer,
+		.peer = peek->peer,
 		.region = peek->region,
 		.offset = peek->offset,
 		.peer_ref = peek->ref,

@@ -127,7 +127,7 @@ static void run_post(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint
 		.peer_ref = p->at.ref,
 		.kind = OP_RUN,
 		.pages = (uint8_t)pages,
-		.peer = (uint8_t)m->peer,
+		.peer = m->peer,
 		.region = (uint8_t)(REGION_POOL_0 + place_rail(p->at.place)),
 		.segments = (uint16_t)b->pages[i].segment_count,
 		.to_region = (uint16_t)(p->to >> OP_TO_BITS),

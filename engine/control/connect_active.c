@@ -279,6 +279,17 @@ static bool making(const struct control *control, unsigned rail, uint32_t ref)
 	return false;
 }
 
+/* Number of the rail's connections. Each needs an entry of the rail's table until it is freed. */
+static unsigned actives_of(const struct control *control, unsigned rail)
+{
+	const struct active *active;
+	unsigned count = 0;
+
+	LIST_FOREACH (active, &control->connect->actives, next)
+		count += active->rail == rail;
+	return count;
+}
+
 int active_open(struct control *control, unsigned rail, const struct member_record *to, bool probe)
 {
 	unsigned count = qps_wanted(control, rail);
@@ -286,6 +297,10 @@ int active_open(struct control *control, unsigned rail, const struct member_reco
 
 	if (making(control, rail, to->map.ref))
 		return -EBUSY;
+	if (actives_of(control, rail) >= RAIL_CONNECTIONS_MAX) {
+		control->counter[COUNTER_connections_refused]++;
+		return -EMFILE;
+	}
 	active = calloc(1, sizeof(*active));
 	if (!active)
 		return -ENOMEM;

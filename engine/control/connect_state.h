@@ -223,7 +223,8 @@ struct active *active_find(struct control *control, unsigned rail, uint32_t ref)
 void active_connect(struct active *active);
 /*
  * Starts a connection: makes the queue pairs, then sends Connect to the peer. Returns 0, -ENOMEM,
- * or -EBUSY if a helper thread still works on queue pairs to that peer that were given up.
+ * -EBUSY if a helper thread still works on queue pairs to that peer that were given up, or -EMFILE
+ * if the rail has RAIL_CONNECTIONS_MAX connections.
  */
 int active_open(struct control *control, unsigned rail, const struct member_record *to, bool probe);
 /*

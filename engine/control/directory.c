@@ -173,6 +173,10 @@ void directory_report(struct control *control, uint32_t ref, const struct page_r
 
 	if (!owner || owner->reports == REPORTS_MAX)
 		return;
+	if (!owner->report)
+		owner->report = malloc(REPORTS_MAX * sizeof(owner->report[0]));
+	if (!owner->report)
+		return;
 	owner->report[owner->reports++] = *report;
 	touch_soon(control->directory);
 }
@@ -259,8 +263,8 @@ int directory_open(struct control *control)
 		return -ENOMEM;
 	}
 	compare_later(dir, net_now());
-	*dir->settled = *member_map(control);
-	*dir->target = *dir->settled;
+	map_view_copy(dir->settled, member_map(control));
+	map_view_copy(dir->target, dir->settled);
 	/* Members of before a warm restart that do not return have no record of when they left. */
 	if (control->shard.entries)
 		departed_add(dir, 0);
@@ -283,6 +287,7 @@ void directory_close(struct control *control)
 		dir->owner[i].ref = 0;
 		owner_rewind(&dir->owner[i]);
 		free(dir->owner[i].touches);
+		free(dir->owner[i].report);
 		digest_drop(&dir->owner[i]);
 	}
 	claims_close(dir);

@@ -36,10 +36,11 @@ static bool comparable(const struct owner *owner, uint64_t now_ns)
 static bool ask_next(struct directory *dir, uint64_t now_ns)
 {
 	const struct map_view *view = member_map(dir->control);
+	uint32_t owners = map_owning(view->members);
 	unsigned asked = 0;
 
-	for (uint32_t i = 0; i < view->members && asked < COMPARE_OWNERS_MAX; i++) {
-		const struct map_member *m = &view->member[dir->compare_turn++ % view->members];
+	for (uint32_t i = 0; i < owners && asked < COMPARE_OWNERS_MAX; i++) {
+		const struct map_member *m = &view->member[dir->compare_turn++ % owners];
 		struct owner *owner = owner_of(dir, m->peer, m->ref);
 
 		if (owner && !owner->digest && comparable(owner, now_ns) &&

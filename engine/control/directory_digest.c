@@ -56,7 +56,7 @@ void digest_drop(struct owner *owner)
 static unsigned bits_for(const struct directory *dir)
 {
 	const struct map_view *view = member_map(dir->control);
-	uint64_t entries = pages_count(dir) * view->replicas / view->members;
+	uint64_t entries = pages_count(dir) * view->replicas / map_owning(view->members);
 	unsigned bits = 0;
 
 	while (bits < DIGEST_BITS_MAX && entries >> bits > DIGEST_SLOT_ENTRIES)
@@ -64,9 +64,10 @@ static unsigned bits_for(const struct directory *dir)
 	return bits;
 }
 
+/* Whether the member owns a part of the directory. */
 static bool view_has(const struct map_view *view, uint32_t ref)
 {
-	for (uint32_t i = 0; i < view->members; i++)
+	for (uint32_t i = 0; i < map_owning(view->members); i++)
 		if (view->member[i].ref == ref)
 			return true;
 	return false;
@@ -115,7 +116,7 @@ bool digests_ask(struct directory *dir)
 
 	if (pages_count(dir) == 0)
 		return false;
-	for (uint32_t i = 0; i < view->members; i++) {
+	for (uint32_t i = 0; i < map_owning(view->members); i++) {
 		const struct map_member *member = &view->member[i];
 		struct owner *owner = owner_of(dir, member->peer, member->ref);
 

@@ -39,7 +39,7 @@ static void views_forget(struct directory *dir, uint32_t ref)
 static void former_add(struct directory *dir, const struct map_view *view)
 {
 	if (dir->formers < FORMER_MAX)
-		dir->former[dir->formers++] = *view;
+		map_view_copy(&dir->former[dir->formers++], view);
 	else
 		dir->between_lost = true;
 }
@@ -180,7 +180,7 @@ void directory_map_changed(struct control *control)
 			dir->owner[view->member[i].peer].ref = view->member[i].ref;
 	if (move_publishing(dir))
 		former_add(dir, dir->target);
-	*dir->target = *view;
+	map_view_copy(dir->target, view);
 	TAILQ_CONCAT(&orphans, &dir->orphans, next);
 	while ((item = TAILQ_FIRST(&orphans))) {
 		TAILQ_REMOVE(&orphans, item, next);
@@ -355,7 +355,7 @@ static void walk_end(struct directory *dir)
 	}
 	if (dir->phase == MOVE_WALK) {
 		former_add(dir, dir->settled);
-		*dir->settled = *dir->target;
+		map_view_copy(dir->settled, dir->target);
 		dir->untidy = false;
 		digests_end(dir);
 		dir->interrupted = 0;

@@ -192,7 +192,7 @@ struct owner {
 	struct digest *digest; /* NULL: a walk publishes all entries that are new to it */
 	uint32_t *touches;
 	unsigned touched;
-	struct page_report report[REPORTS_MAX]; /* to be sent with the touches */
+	struct page_report *report; /* REPORTS_MAX, to be sent with the touches; NULL: none yet */
 	unsigned reports;
 };
 

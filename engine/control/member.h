@@ -27,7 +27,8 @@
 
 /* capacity of the member table: live members, candidates and dead members */
 #define MEMBER_ENTRIES (2 * NODES_MAX)
-#define MEMBER_REFS 1024 /* size of the hash table `by_ref`; must be > 2 * NODES_MAX */
+#define MEMBER_REFS 4096 /* size of the hash table `by_ref` */
+static_assert(MEMBER_REFS > MEMBER_ENTRIES, "a search for an absent ref ends");
 #define MEMBER_DEAD_NS (600ull * 1000000000) /* time for which a dead member is still dialled */
 /*
  * time after which a seed that led to this engine itself is dialled again: its DNS name may change
@@ -347,11 +348,17 @@ void member_tick(void *context);
 /* ---- member_map.c ---------------------------------------------------------------------------- */
 
 /*
- * Pure function: builds the map of `count` members, 1..NODES_MAX, given in any order. Members are
- * sorted by name, so every engine with the same members computes the same hash ring.
+ * Adds a member, whose name is not on the map and which has fewer than NODES_MAX members, or
+ * removes the one with that index. The result is a pure function of the set of members: engines
+ * with the same members have the same owners and the same hash ring. Above OWNERS_MAX members the
+ * owners are those with the highest map_owner_rank(): one change of the members replaces one owner
+ * at most.
  */
-void member_map_build(struct map_view *ret_view, const struct map_member *members, unsigned count,
-	unsigned replicas);
+void member_map_join(struct map_view *view, const struct map_member *joins);
+void member_map_leave(struct map_view *view, uint32_t index);
+/* Changes `view` to a map of the `count` members given, in any order. */
+void member_map_update(
+	struct map_view *view, const struct map_member *const *members, unsigned count);
 /* Builds the map of the live members, writes it to the status segment and notifies directory.c. */
 void member_map_rebuild(struct control *control);
 /* Removes the `previous` map from the status segment MAP_PREVIOUS_NS after the last change. */

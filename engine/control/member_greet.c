@@ -15,6 +15,13 @@
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
+/*
+ * Members in one Hello, at most: it fits RPC_HELLO_BYTES_MAX, and older engines take no more. A
+ * message Members names all.
+ */
+#define HELLO_MEMBERS_MAX 256
+static_assert(HELLO_MEMBERS_MAX * 3 * NAME_BYTES_MAX < RPC_HELLO_BYTES_MAX, "a Hello fits");
+
 struct member_list {
 	Pc__Member member[NODES_MAX];
 	Pc__Member *at[NODES_MAX];
@@ -73,7 +80,7 @@ void member_greet(struct control *control, struct rpc_link *link)
 	describe(&control->member->entry[0], &self);
 	list_alive(control, &list);
 	hello.self = &self;
-	hello.n_members = list.count;
+	hello.n_members = list.count < HELLO_MEMBERS_MAX ? list.count : HELLO_MEMBERS_MAX;
 	hello.members = list.at;
 	hello.term = to ? to->term_ours : 0;
 	hello.visit = link->dial && link->dial->seed;

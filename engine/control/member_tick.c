@@ -80,7 +80,7 @@ void member_tick(void *context)
 	 * every member's heard_ns, so that no member is declared dead for a pause of this engine.
 	 */
 	late_ns = late_ns > 2 * period_ns ? late_ns - period_ns : 0;
-	for (unsigned i = 1; i < MEMBER_ENTRIES; i++) {
+	for (unsigned i = 1; late_ns && i < MEMBER_ENTRIES; i++) {
 		member->entry[i].heard_ns += late_ns;
 		member->entry[i].vouched_ns += late_ns;
 	}

@@ -50,7 +50,8 @@ static_assert(RAIL_LANDINGS < LANDING_RUN, "it is no number of a block");
  * member, 2 events of a channel, 1 of a region, RAIL_QUIET and RAIL_STOPPED.
  */
 #define RAIL_EVENTS_LATE 8192u
-static_assert(RAIL_EVENTS_LATE > 5 * LANES_MAX + NODES_MAX + 2 * CHANNELS_MAX + REGIONS_MAX + 1,
+static_assert(RAIL_EVENTS_LATE >
+		      5 * RAIL_CONNECTIONS_MAX + NODES_MAX + 2 * CHANNELS_MAX + REGIONS_MAX + 1,
 	"no event is ever lost");
 static_assert((RAIL_EVENTS_LATE & (RAIL_EVENTS_LATE - 1)) == 0, "indices are masked");
 static_assert(CQ_DEPTH >= RAIL_POST_BURST, "a step's WQEs have room for their CQEs");
@@ -181,9 +182,9 @@ struct rail {
 	uint16_t block_stack[REQUEST_BLOCKS];  /* numbers of the free segment blocks */
 	/* number of the segment block that follows block i in its request */
 	uint16_t block_next[REQUEST_BLOCKS];
-	uint16_t run_stack[RAIL_RUNS];         /* numbers of the free runs */
-	uint16_t landing_stack[RAIL_LANDINGS]; /* numbers of the free landing blocks */
-	uint16_t lane_stack[LANES_MAX];        /* numbers of the free entries of lane[] */
+	uint16_t run_stack[RAIL_RUNS];             /* numbers of the free runs */
+	uint16_t landing_stack[RAIL_LANDINGS];     /* numbers of the free landing blocks */
+	uint16_t lane_stack[RAIL_CONNECTIONS_MAX]; /* numbers of the free entries of lane[] */
 	/* Hash table from QP number to the rail's QP: open addressing, linear probing. */
 	struct {
 		uint32_t qpn;
@@ -198,7 +199,7 @@ struct rail {
 	/* segment blocks; block[i] is the first one of request[i] */
 	struct op_segments block[REQUEST_BLOCKS];
 	struct rail_run run[RAIL_RUNS];
-	struct lane lane[LANES_MAX];
+	struct lane lane[RAIL_CONNECTIONS_MAX];
 	/* owner: the NIC, from the post of a READ of page heads to its CQE; otherwise the poll
 	 * core. The heads of a READ go to the RAIL_HEADS_SPAN entries from first->number *
 	 * RAIL_HEADS_SPAN on, where `first` is the READ's first request; those of a READ for a

@@ -61,9 +61,9 @@ static void rail_init(struct rail *rail, const struct rail_options *options)
 	rail->blocks_free = REQUEST_BLOCKS - RAIL_REQUESTS;
 	for (unsigned i = 0; i < rail->blocks_free; i++)
 		rail->block_stack[i] = (uint16_t)(REQUEST_BLOCKS - 1 - i);
-	for (unsigned i = 0; i < LANES_MAX; i++)
-		rail->lane_stack[i] = (uint16_t)(LANES_MAX - 1 - i);
-	rail->lanes_free = LANES_MAX;
+	for (unsigned i = 0; i < RAIL_CONNECTIONS_MAX; i++)
+		rail->lane_stack[i] = (uint16_t)(RAIL_CONNECTIONS_MAX - 1 - i);
+	rail->lanes_free = RAIL_CONNECTIONS_MAX;
 	inbox_init(rail);
 }
 

@@ -91,7 +91,7 @@ static void say_lane(struct rail *rail, uint32_t kind, const struct rail_peer *p
 	rail_say(rail, &event);
 }
 
-void peer_want(struct rail *rail, struct peer_slot *slot, uint8_t peer, uint32_t ref)
+void peer_want(struct rail *rail, struct peer_slot *slot, uint16_t peer, uint32_t ref)
 {
 	struct rail_event event = {.kind = RAIL_PEER_WANTED, .peer = peer, .ref = ref};
 

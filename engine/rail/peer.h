@@ -15,8 +15,7 @@
 #include "engine/rail/inbox.h"
 #include "engine/rail/run.h"
 
-#define LANES_MAX (2 * NODES_MAX)
-#define LANE_QPS_MAX (LANES_MAX * QPS_PER_PEER_MAX)
+#define LANE_QPS_MAX (RAIL_CONNECTIONS_MAX * QPS_PER_PEER_MAX)
 /* Entries of the hash table from QP number to QP: open addressing, at most half of them used. */
 #define LANE_TABLE_SLOTS (2 * LANE_QPS_MAX)
 static_assert((LANE_TABLE_SLOTS & (LANE_TABLE_SLOTS - 1)) == 0, "the hash is masked");
@@ -225,7 +224,7 @@ void peer_route(struct rail *rail, struct request *request);
  * Requests a connection to (peer, ref) from the control plane, unless a request for one to this
  * peer is open.
  */
-void peer_want(struct rail *rail, struct peer_slot *slot, uint8_t peer, uint32_t ref);
+void peer_want(struct rail *rail, struct peer_slot *slot, uint16_t peer, uint32_t ref);
 /*
  * RAIL_PEER_REFUSE: the control plane cannot connect to (peer, ref), so the requests that wait for
  * it end with OP_PEER_DOWN.

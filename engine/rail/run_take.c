@@ -108,7 +108,7 @@ static bool run_possible(struct rail *rail, const struct rail_channel *channel,
 	const struct region_slot *region;
 
 	if (h->pages < 1 || h->pages > RUN_PAGES_MAX || h->to_region >= REGIONS_MAX ||
-		!header_possible(run))
+		h->peer >= NODES_MAX || !header_possible(run))
 		return false;
 	lines_copy(run, ops, at);
 	region = &rail->region[h->to_region];
@@ -152,12 +152,12 @@ static bool runs_full(const struct rail *rail, const struct lane *lane)
 	return 2 * lane->runs_live > rail->runs_free;
 }
 
-/* True if the run must stay in its ring: as must_wait() in take.c. */
+/* True if the run, not validated yet, must stay in its ring: as must_wait() in take.c. */
 static bool must_wait(const struct rail *rail, const struct run *run)
 {
 	const struct lane *lane;
 
-	if (likely(rail->runs_free >= RAIL_RUNS_PLENTY) || rail->stopping)
+	if (likely(rail->runs_free >= RAIL_RUNS_PLENTY) || rail->stopping || run->peer >= NODES_MAX)
 		return false;
 	lane = rail->peer[run->peer].lane;
 	return lane && lane->peer->ref == run->peer_ref && lane->state == LANE_OPEN &&

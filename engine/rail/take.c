@@ -32,7 +32,8 @@ static bool op_possible(const struct op *op)
 {
 	if (op->kind != OP_READ && op->kind != OP_PAGE)
 		return false;
-	if (op->segments < 1 || op->segments > SEGMENTS_MAX || op->region >= REGIONS_EXPORTED)
+	if (op->segments < 1 || op->segments > SEGMENTS_MAX || op->region >= REGIONS_EXPORTED ||
+		op->peer >= NODES_MAX)
 		return false;
 	if (op->length < 1 || op->length > PAGE_BYTES_MAX)
 		return false;
@@ -137,12 +138,14 @@ static void take_start(
  * True if the op must stay in its ring because the connection of its peer holds its share of the
  * requests (lane_full()). It stays until a request of the connection ends, or until the connection
  * counts as stalled; then peer_route() refuses it. A rail that stops takes every op, to cancel it.
+ * The op is not validated yet.
  */
 static bool must_wait(const struct rail *rail, const struct op *op)
 {
 	const struct lane *lane;
 
-	if (likely(rail->requests_free >= RAIL_REQUESTS_PLENTY) || rail->stopping)
+	if (likely(rail->requests_free >= RAIL_REQUESTS_PLENTY) || rail->stopping ||
+		op->peer >= NODES_MAX)
 		return false;
 	lane = rail->peer[op->peer].lane;
 	return lane && lane->peer->ref == op->peer_ref && lane->state == LANE_OPEN &&

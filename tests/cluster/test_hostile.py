@@ -16,14 +16,14 @@ import unittest
 import harness
 
 REQUEST, REPLY = struct.Struct("<IHHIIQQ"), struct.Struct("<IHHIiQQ224s")
-MAGIC, VERSION = 0x50434131, 7
+MAGIC, VERSION = 0x50434131, 8
 HELLO, CHANNEL_OPEN, REGION_ADD = 1, 2, 4
 RING_HEADER, OP_SLOTS, DONE_SLOTS, CTL_SLOTS = 128, 2048, 2048, 4096
 STATISTICS, OP_RING = 4096, 8192
 DONE_RING = OP_RING + RING_HEADER + OP_SLOTS * 64
 CTL_RING = DONE_RING + RING_HEADER + DONE_SLOTS * 16
 CTL_DONE = CTL_RING + RING_HEADER + CTL_SLOTS * 64
-OP = struct.Struct("<QBBHBBHQIIQQIIII")
+OP = struct.Struct("<QBBHHHQIIQQIIII")
 SEGMENT = struct.Struct("<QIHH")
 CTL = struct.Struct("<QBBHHHQQIIIIQQ")
 TURN_AT, FIRST_TURN, SECOND_TURN = 14, b"\0\x80", b"\1\x80"
@@ -86,8 +86,8 @@ class Client:
 def op(cookie=7, kind=OP_PAGE, segments=1, peer=1, region=0, unit=0, ref=1, length=4096, to=0):
     """An encoded op. `to`: region and offset of its only segment."""
     deadline = (time.monotonic_ns() // 1024 + 60 * 10 ** 6) % 2 ** 32
-    return OP.pack(cookie, kind, 0, segments, peer, region, 0, to, ref, length, 1, 2, deadline,
-                   unit, 1, length)
+    return OP.pack(cookie, kind, 0, segments | region << 10, peer, 0, to, ref, length, 1, 2,
+                   deadline, unit, 1, length)
 
 
 class Hostile(harness.ClusterTest):

@@ -19,6 +19,7 @@ import dashboard  # noqa: E402
 FOLDER = os.path.join(ROOT, "engine", "control", "dashboard")
 COUNTERS = """ops_taken ops_invalid pages_read pages_stale buckets_read bytes_read reads_failed
 reads_timed_out wqes_posted doorbells cqes_reaped cqes_error qps_broken paths_out paths_back
+connections_refused
 rails_down rings_broken steps_idle sleeps poll_gaps_long poll_gap_worst_ns pages_published
 pages_already pages_evicted credits_granted credits_refused entries_inserted entries_removed
 entries_dropped entries_stale publishes_deferred sets_partial owners_suspected removes_dropped

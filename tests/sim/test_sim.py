@@ -13,7 +13,7 @@ import sys
 SEEDS = (1, 2, 3)
 CLEAN = ("onelink", "power", "kill", "crash", "partition", "oneway", "stop", "loss", "clock",
          "slow", "gray", "mtu", "late", "repair")
-# fires in every scenario today: each engine keeps whole maps of up to 256 members
+# fires in `flap` today: an index of 60,000 pages is part of the state
 STATE = "state above 1 MiB a node"
 # scenario, mutant, and the checker that must fire
 PLANTED = (("flap", "first-absent", "oracle"), ("power", "lost-ack", "oracle"),
@@ -38,8 +38,9 @@ def run(program, scenario, seed, *more):
     assert done.returncode in (0, 1), f"{command}: {done.returncode}\n{done.stderr}"
     report = json.loads(done.stdout)
     assert done.returncode == (1 if report["failed"] else 0), report
-    assert STATE in report["failed"], "the known failure is mended: remove it here"
-    report["failed"].remove(STATE)
+    if scenario == "flap":
+        assert STATE in report["failed"], "the known failure is mended: remove it here"
+        report["failed"].remove(STATE)
     print(scenario, "seed", seed, *more, report["failed"] or "clean")
     return report
 
@@ -66,7 +67,8 @@ def main(program):
         for scenario in ("onelink1", "oneway1", "partition1"):
             report = run(program, scenario, seed)
             assert report["failed"] == [], report
-            assert scenario == "partition1" or report["misses_percent"][1] == report["misses_percent"][3] == 0, report
+            worst = report["misses_percent"]
+            assert scenario == "partition1" or worst[1] == worst[3] == 0, report
     for planted in PLANTED:
         assert any(found(program, *planted, seed) for seed in SEEDS), planted
     # 300 changes of the map; with 30 s it takes too long here

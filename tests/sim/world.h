@@ -35,20 +35,20 @@ struct event_base {
 /* A mistake that is planted in the world, to show that a checker finds it. */
 enum mutant {
 	MUTANT_NONE,
-	MUTANT_FIRST_ABSENT, /* a reader believes the first owner that does not have the key */
-	MUTANT_LOST_ACK,     /* an owner acknowledges publishes that it did not store */
-	MUTANT_DEAF_DEATH,   /* heartbeats of the dead go on: none is removed */
-	MUTANT_NO_VOUCH,     /* no node uses what others know of a silent member */
-	MUTANT_SECOND_HAND,  /* what another member heard counts, and is passed on, as heard now */
-	MUTANT_OWN_WORD,     /* a message of a member counts as an answer to its probes */
-	MUTANT_BEAT_VOUCH,   /* who hears a member says that it is served by it */
-	MUTANT_NO_LATCH,     /* a Hello brings back a member that did not serve */
-	MUTANT_NO_PAD,       /* all probes are small */
-	MUTANT_NO_SERVED,    /* what others say of a member's answers is not used */
-	MUTANT_NO_COMPARE,   /* no engine compares its entries with their owners */
-	MUTANT_RELAY_LOST,   /* a relay is acknowledged by the member that should pass it on */
-	MUTANT_NO_RELAY,     /* no engine passes relays on */
-	MUTANT_SUSPECT_FACT, /* a member that another one does not hear counts as silent here, too */
+	MUTANT_FIRST_ABSENT,  /* a reader believes the first owner that does not have the key */
+	MUTANT_LOST_ACK,      /* an owner acknowledges publishes that it did not store */
+	MUTANT_DEAF_DEATH,    /* heartbeats of the dead go on: none is removed */
+	MUTANT_NO_VOUCH,      /* no node uses what others know of a silent member */
+	MUTANT_SECOND_HAND,   /* what another member heard counts, and is passed on, as heard now */
+	MUTANT_OWN_WORD,      /* a message of a member counts as an answer to its probes */
+	MUTANT_BEAT_VOUCH,    /* who hears a member says that it is served by it */
+	MUTANT_NO_LATCH,      /* a Hello brings back a member that did not serve */
+	MUTANT_NO_PAD,        /* all probes are small */
+	MUTANT_NO_SERVED,     /* what others say of a member's answers is not used */
+	MUTANT_NO_COMPARE,    /* no engine compares its entries with their owners */
+	MUTANT_RELAY_LOST,    /* a relay is acknowledged by the member that should pass it on */
+	MUTANT_NO_RELAY,      /* no engine passes relays on */
+	MUTANT_SUSPECT_FACT,  /* a member that another one does not hear counts as dead */
 	MUTANT_SWEEP_AT_ONCE, /* the entries of a member go as soon as it leaves the map */
 	MUTANTS,
 };

@@ -49,7 +49,7 @@ static void build(struct map_view *v, const unsigned *name, unsigned members, un
 {
 	memset(v, 0, sizeof(*v));
 	v->members = members;
-	v->points = members * VNODES;
+	v->points = map_owning(members) * VNODES;
 	v->replicas = replicas;
 	for (unsigned m = 0; m < members; m++) {
 		struct map_member *member = &v->member[m];
@@ -57,7 +57,7 @@ static void build(struct map_view *v, const unsigned *name, unsigned members, un
 		snprintf(member->name, sizeof(member->name), "node-%u", name[m]);
 		member->peer = (uint16_t)name[m];
 		member->ref = name[m] + 1;
-		for (unsigned i = 0; i < VNODES; i++)
+		for (unsigned i = 0; m < OWNERS_MAX && i < VNODES; i++)
 			v->point[m * VNODES + i] = (struct map_point){
 				.at = map_point_at(member->name, i), .member = m};
 	}
@@ -106,12 +106,12 @@ static void compare_guide(const struct map_view *v, const struct map_guide *guid
 
 static void the_guide_gives_the_same_owners_as_the_search(void **state)
 {
-	static const unsigned sizes[] = {1, 2, 3, 8, NODES_MAX};
+	static const unsigned sizes[] = {1, 2, 3, 8, OWNERS_MAX};
 	static struct map_guide guide;
-	unsigned name[NODES_MAX];
+	unsigned name[OWNERS_MAX];
 
 	(void)state;
-	for (unsigned i = 0; i < NODES_MAX; i++)
+	for (unsigned i = 0; i < OWNERS_MAX; i++)
 		name[i] = i;
 	for (unsigned s = 0; s < sizeof(sizes) / sizeof(*sizes); s++) {
 		build(view, name, sizes[s], 3);
@@ -234,6 +234,8 @@ static void a_map_with_numbers_out_of_range_is_not_read(void **state)
 		assert_int_equal(map_read(shared, view, previous, &epoch), -EAGAIN);               \
 	} while (0)
 	REFUSED(shared->current.members = NODES_MAX + 1);
+	REFUSED(shared->current.members = UINT32_MAX);
+	REFUSED(shared->current.members = 9); /* the ring has not the points of nine owners */
 	REFUSED(shared->current.points = 9 * VNODES);
 	REFUSED(shared->current.points = UINT32_MAX);
 	REFUSED(shared->current.replicas = 0);
@@ -244,6 +246,36 @@ static void a_map_with_numbers_out_of_range_is_not_read(void **state)
 	REFUSED(shared->current.member[0].rails = RAILS_MAX + 1);
 	REFUSED((build(&shared->previous, eight, 8, 2), shared->previous.points = 1));
 #undef REFUSED
+}
+
+static void only_the_first_members_of_a_large_map_may_own_keys(void **state)
+{
+	static unsigned name[NODES_MAX];
+	uint32_t epoch = 0;
+
+	(void)state;
+	for (unsigned i = 0; i < NODES_MAX; i++)
+		name[i] = i;
+	for (unsigned members = OWNERS_MAX; members <= NODES_MAX; members += 256) {
+		build(&shared->current, name, members, 2);
+		memset(&shared->previous, 0, sizeof(shared->previous));
+		assert_int_equal(map_read(shared, view, previous, &epoch), 0);
+		assert_memory_equal(
+			view->member, shared->current.member, members * sizeof(view->member[0]));
+		for (uint64_t i = 0; i < 2000; i++) {
+			struct page_key key = key_of(i);
+			uint32_t owner[REPLICAS_MAX];
+
+			assert_int_equal(map_owners(view, &key, owner), 2);
+			assert_in_range(owner[0], 0, OWNERS_MAX - 1);
+			assert_in_range(owner[1], 0, OWNERS_MAX - 1);
+		}
+		shared->current.point[77].member = OWNERS_MAX;
+		assert_int_equal(map_read(shared, view, previous, &epoch), -EAGAIN);
+		build(&shared->current, name, members, 2);
+		shared->current.points += VNODES;
+		assert_int_equal(map_read(shared, view, previous, &epoch), -EAGAIN);
+	}
 }
 
 static void *rewrite(void *stop)
@@ -269,6 +301,8 @@ static void a_reader_sees_one_complete_map_or_the_next(void **state)
 	while (whole < 300) {
 		unsigned members;
 
+		/* what lies behind the members of the map is not copied */
+		memset(view, 0, sizeof(*view));
 		if (map_read(shared, view, previous, &epoch)) {
 			sched_yield();
 			continue;
@@ -300,6 +334,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(
 			a_reader_sees_one_complete_map_or_the_next, setup, teardown),
 		cmocka_unit_test_setup_teardown(a_map_being_written_is_not_read, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			only_the_first_members_of_a_large_map_may_own_keys, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			a_map_with_numbers_out_of_range_is_not_read, setup, teardown),
 	};

@@ -20,7 +20,7 @@ static struct op page(void)
 		.kind = OP_PAGE,
 		.slice = 255,
 		.segments = 1,
-		.peer = 255,
+		.peer = 0xffff,
 		.region = REGION_POOL_0 + RAILS_MAX - 1,
 		.offset = (uint64_t)(PAGE_UNITS_MAX - 1) * PAGE_UNIT,
 		.peer_ref = 0xfedcba98,
@@ -73,6 +73,18 @@ static void pages_and_reads_are_decoded_as_they_were_encoded(void **state)
 	assert_same_after_decode(&op, NOW_NS);
 }
 
+static void segments_and_region_share_a_word(void **state)
+{
+	(void)state;
+	for (uint32_t segments = 0; segments <= SEGMENTS_MAX; segments++)
+		for (uint32_t region = 0; region < REGIONS_EXPORTED; region++) {
+			uint16_t word = op_pack(segments, region);
+
+			assert_int_equal(op_unpack_segments(word), segments);
+			assert_int_equal(op_unpack_region(word), region);
+		}
+}
+
 static void a_deadline_is_decoded_correctly_where_its_low_bits_wrap(void **state)
 {
 	const uint64_t wrap_ns = (uint64_t)OP_TIME_NS << 32;
@@ -93,6 +105,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(pages_and_reads_are_decoded_as_they_were_encoded),
+		cmocka_unit_test(segments_and_region_share_a_word),
 		cmocka_unit_test(a_deadline_is_decoded_correctly_where_its_low_bits_wrap),
 	};
 

@@ -80,6 +80,28 @@ static void a_rail_that_wants_an_unknown_member_is_refused_at_once(void **state)
 	assert_int_equal(qps_alive, 0);
 }
 
+static void a_rail_with_all_its_connections_gets_no_further_one(void **state)
+{
+	static struct active full[RAIL_CONNECTIONS_MAX];
+	struct connect *connect = node[0].control.connect;
+
+	(void)state;
+	for (unsigned i = 0; i < RAIL_CONNECTIONS_MAX; i++) {
+		full[i].peer.ref = ref() + 1 + i;
+		LIST_INSERT_HEAD(&connect->actives, &full[i], next);
+	}
+	want(0);
+	assert_int_equal(told(0, 0)->kind, RAIL_PEER_REFUSE);
+	assert_int_equal(node[0].control.counter[COUNTER_connections_refused], 1);
+	assert_int_equal(rails_out(), 1);
+	assert_int_equal(qps_alive, 0);
+	full[0].rail = 1; /* one connection fewer: the next attempt, a probe, succeeds */
+	assert_int_equal(told(0, 1)->kind, RAIL_PEER_ADD);
+	for (unsigned i = 0; i < RAIL_CONNECTIONS_MAX; i++)
+		LIST_REMOVE(&full[i], next);
+	connect_stop(&node[0].control);
+}
+
 static void a_broken_connection_is_drained_returned_and_reconnected(void **state)
 {
 	struct rail_peer *got = connected(0);
@@ -380,6 +402,7 @@ int main(void)
 		T(a_wanted_peer_is_handed_over_with_its_regions),
 		T(a_connection_has_the_limbo_time_of_its_peer),
 		T(a_rail_that_wants_an_unknown_member_is_refused_at_once),
+		T(a_rail_with_all_its_connections_gets_no_further_one),
 		T(a_broken_connection_is_drained_returned_and_reconnected),
 		T(each_rail_connects_to_its_counterpart),
 		T(a_second_connect_of_the_same_rails_replaces_the_first),

@@ -14,6 +14,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -75,10 +76,17 @@ static uint16_t port_free(void)
 
 void nodes_setup(int heartbeat_ms, int dead_after_ms)
 {
+	struct rlimit files;
+
 	clock_start();
 	if (!now_ns)
 		time_pass(clock_now_ns());
 	signal(SIGPIPE, SIG_IGN); /* SIGPIPE is ignored, as in main.c */
+	/* both ends of all links are in this process */
+	if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+		files.rlim_cur = files.rlim_max;
+		(void)setrlimit(RLIMIT_NOFILE, &files);
+	}
 	if (!incarnations)
 		incarnations = (uint64_t)getpid() << 20;
 	memset(node, 0, sizeof(node));

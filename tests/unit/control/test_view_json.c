@@ -124,10 +124,10 @@ static void at_most_64_rows_of_many_members_are_shown(void **state)
 	for (unsigned i = 0; i < SNAPSHOT_MEMBERS; i++) {
 		char name[32];
 
-		snprintf(name, sizeof(name), "m%03u", i);
+		snprintf(name, sizeof(name), "m%04u", i);
 		summary(member(name, "up"), i == 500 ? SUMMARY_CRITICAL : SUMMARY_OK, "", 0);
 	}
-	expect("v[\"shown\"] == len(o) == 64 and v[\"members\"] == v[\"asked\"] == 512 and o[:2] == [\"m500\", \"m000\"]");
+	expect("v[\"shown\"] == len(o) == 64 and v[\"members\"] == v[\"asked\"] == 2048 and o[:2] == [\"m0500\", \"m0000\"]");
 }
 
 static void names_from_the_network_stay_inside_their_strings(void **state)

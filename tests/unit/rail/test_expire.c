@@ -27,7 +27,7 @@ static void get(struct world *w, uint64_t cookie, uint64_t deadline_ms, uint16_t
 	struct op_segment s = home_at(cookie * 8192, 8192);
 
 	op.deadline_ns = w->now_ns + deadline_ms * MS;
-	op.peer = (uint8_t)number;
+	op.peer = (uint16_t)number;
 	client_submit(client, &op, &s);
 }
 
@@ -238,7 +238,7 @@ static void read_bucket(struct world *w, uint16_t number)
 	struct op_segment s = home_at(0, op.length);
 
 	op.kind = OP_READ;
-	op.peer = (uint8_t)number;
+	op.peer = (uint16_t)number;
 	client_submit(client, &op, &s);
 	world_settle(w);
 }

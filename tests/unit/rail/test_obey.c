@@ -11,7 +11,7 @@ static void get_from(struct world *w, struct client *c, uint64_t cookie, uint16_
 	struct op op = page_op(w, cookie, 8, 8192, 77);
 	struct op_segment s = home_at(cookie * 8192, 8192);
 
-	op.peer = (uint8_t)number;
+	op.peer = (uint16_t)number;
 	client_submit(c, &op, &s);
 }
 

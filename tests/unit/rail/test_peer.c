@@ -29,7 +29,7 @@ static void get(struct world *w, uint64_t cookie, uint16_t number, uint32_t ref)
 	struct op op = page_op(w, cookie, 8, 8192, 77);
 	struct op_segment s = home_at(cookie * 8192, 8192);
 
-	op.peer = (uint8_t)number;
+	op.peer = (uint16_t)number;
 	op.peer_ref = ref;
 	client_submit(client, &op, &s);
 }

@@ -102,7 +102,7 @@ static void submit(struct world *w)
 	if (f->live || !page[i].key)
 		return;
 	f->op = page_op(w, ++cookie_next, unit_of(i), page[i].length, page[i].key);
-	f->op.peer = (uint8_t)p;
+	f->op.peer = (uint16_t)p;
 	f->op.peer_ref = ref[p];
 	f->op.deadline_ns = w->now_ns + (chance(10) ? 1000000000ull : chance(20000000));
 	f->segments = scatter(f, slot, page[i].length);
@@ -251,7 +251,7 @@ static void drain(struct world *w)
 	assert_int_equal(w->rail->wqes, 0);
 	assert_int_equal(w->rail->requests_free, RAIL_REQUESTS);
 	assert_int_equal(w->rail->blocks_free, REQUEST_BLOCKS - RAIL_REQUESTS);
-	assert_int_equal(w->rail->lanes_free, LANES_MAX);
+	assert_int_equal(w->rail->lanes_free, RAIL_CONNECTIONS_MAX);
 	assert_int_equal(w->rail->region[WORLD_REGION].users, 0);
 	assert_int_equal(rail_in_flight(w->rail), 0);
 }

@@ -54,7 +54,7 @@ static void read_bucket(struct world *w, struct client *from, uint64_t cookie, u
 	op.kind = OP_READ;
 	op.region = REGION_SHARD;
 	op.offset = 0;
-	op.peer = (uint8_t)number;
+	op.peer = (uint16_t)number;
 	client_submit(from, &op, &s);
 }
 
@@ -63,7 +63,7 @@ static void get(struct world *w, struct client *from, uint64_t cookie, unsigned 
 	struct op op = page_op(w, cookie, 8, 8192, 77);
 	struct op_segment s = home_at(8192, 8192);
 
-	op.peer = (uint8_t)number;
+	op.peer = (uint16_t)number;
 	client_submit(from, &op, &s);
 }
 
@@ -121,6 +121,12 @@ static void reads_of_a_silent_peer_leave_requests_for_other_clients(void **state
 	serve(w, peer[1]);
 	client_expect(other, 1, OP_HIT);
 	assert_int_equal(lane_of(w, 0)->requests, SHARE);
+	/* the number of a peer is checked before the connection of that peer is looked up */
+	get(w, other, 5, NODES_MAX);
+	get(w, other, 6, UINT16_MAX);
+	world_settle(w);
+	client_expect(other, 5, OP_INVALID);
+	client_expect(other, 6, OP_INVALID);
 	/*
 	 * A stalled connection keeps its share of requests; ops for it that wait in the ring beyond
 	 * that share are refused.

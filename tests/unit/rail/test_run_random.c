@@ -155,7 +155,7 @@ static void submit(struct world *w)
 	} else {
 		fill(w, f, slot, 1 + chance(classes[f->class].run_max));
 	}
-	f->d.run.peer = (uint8_t)p;
+	f->d.run.peer = (uint16_t)p;
 	f->d.run.peer_ref = ref[p];
 	f->d.run.deadline_ns = w->now_ns + (chance(10) ? 1000 * MS : chance(20 * MS));
 	f->live = true;
@@ -319,7 +319,7 @@ static void drain(struct world *w)
 		assert_false(flight[slot].live);
 	assert_int_equal(drainings, 0);
 	assert_runs_free(w);
-	assert_int_equal(w->rail->lanes_free, LANES_MAX);
+	assert_int_equal(w->rail->lanes_free, RAIL_CONNECTIONS_MAX);
 }
 
 /* Runs `n` rounds with peers that announce L, and whose pages rest for `rests`. */

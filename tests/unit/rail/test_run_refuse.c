@@ -77,6 +77,8 @@ static void a_header_out_of_range_refuses_the_run(void **state)
 	REFUSED(d.run.to_region = 101);     /* a region that does not exist */
 	REFUSED(d.run.to_region = REGIONS_MAX);
 	REFUSED(d.run.to_region = 0xffff);
+	REFUSED(d.run.peer = NODES_MAX);
+	REFUSED(d.run.peer = UINT16_MAX);
 }
 
 static void one_entry_out_of_range_refuses_the_run(void **state)

@@ -263,10 +263,11 @@ static void print_member_links(json_object *member)
 		printf(", behind");
 	printf("\n");
 	if (*suspect)
-		printf("    suspect: %s\n", !strcmp(suspect, "unserved")
-						    ? "requests wait for an answer"
-					    : !strcmp(suspect, "silent") ? "no heartbeats"
-									 : "no connection");
+		printf("    suspect: %s\n",
+			!strcmp(suspect, "unserved") ? "requests wait for an answer"
+			: !strcmp(suspect, "silent") ? "no heartbeats"
+			: !strcmp(suspect, "unread") ? "reads of its memory hang"
+						     : "no connection");
 }
 
 /* A member that was removed because it did not serve, and what it needs to come back. */

@@ -16,6 +16,7 @@
 #include "config/log.h"
 #include "engine/abi/probe.h"
 #include "engine/control/connect_state.h"
+#include "engine/control/directory.h"
 #include "engine/control/member.h"
 #include "numa/clock.h"
 
@@ -197,6 +198,67 @@ static void compare(struct control *control, uint64_t now_ns)
 	}
 }
 
+/* ---- members whose READs hang ---------------------------------------------------------------- */
+
+/* True if a rail of this engine has read a page or a bucket since the last call. */
+static bool reads_complete(struct control *control)
+{
+	uint64_t completed = 0, before = control->connect->completed;
+
+	for (unsigned r = 0; r < control->rails; r++) {
+		uint64_t counter[COUNTER_COUNT];
+
+		rail_counters(control->rail[r].rail, counter);
+		completed += counter[COUNTER_pages_read] + counter[COUNTER_buckets_read];
+	}
+	control->connect->completed = completed;
+	return completed != before;
+}
+
+/*
+ * For each peer number, the rails on which READs hang, as bits: a path that is out hangs until its
+ * probe is answered. Returns the rails that are in use.
+ */
+static uint32_t reads_hang(struct control *control, uint32_t ret_rails[NODES_MAX])
+{
+	struct connect *connect = control->connect;
+	const struct active *active;
+	uint32_t used = 0;
+
+	for (unsigned r = 0; r < control->rails; r++) {
+		used |= rail_out(control, r) ? 0 : 1u << r;
+		for (unsigned p = 0; p < NODES_MAX; p++)
+			ret_rails[p] |= (uint32_t)connect->backoff[r][p].out << r;
+	}
+	LIST_FOREACH (active, &connect->actives, next)
+		if (active->state == ACTIVE_LIVE && shm_load(&active->peer.stalled))
+			ret_rails[active->peer.peer] |= 1u << active->rail;
+	return used;
+}
+
+/*
+ * A member is suspect while READs of it hang on all rails in use. The suspicion begins only while
+ * other READs complete: if none do, this engine's NICs are at fault. It ends when a READ completes,
+ * or when the connection was made anew and its probe is answered.
+ */
+static void unread_watch(struct control *control)
+{
+	struct connect *connect = control->connect;
+	bool complete = reads_complete(control);
+	uint32_t rails[NODES_MAX] = {0}, used = reads_hang(control, rails);
+
+	for (uint16_t p = 0; p < NODES_MAX; p++) {
+		bool hangs = used && (rails[p] & used) == used;
+		const struct member_record *record = hangs ? member_by_peer(control, p) : NULL;
+		uint32_t ref = record ? record->map.ref : 0, before = connect->unread[p];
+
+		if (ref == before || (ref && !complete))
+			continue;
+		connect->unread[p] = ref;
+		directory_unread(control, p, ref ? ref : before, ref != 0);
+	}
+}
+
 /* ---- timer ----------------------------------------------------------------------------------- */
 
 static void probe_due(struct control *control, unsigned rail, uint64_t now_ns)
@@ -235,6 +297,7 @@ static void watch(evutil_socket_t fd, short what, void *context)
 		if (!rail_out(control, r))
 			probe_due(control, r, now_ns);
 	}
+	unread_watch(control);
 	if (control->rails > 1 && ++connect->watches % HEALTH_WATCHES == 0)
 		compare(control, now_ns);
 }

@@ -201,6 +201,9 @@ struct connect {
 	/* indexed by the number of our rail and by peer number */
 	struct backoff backoff[RAILS_MAX][NODES_MAX];
 	struct rail_health health[RAILS_MAX];
+	uint32_t
+		unread[NODES_MAX]; /* by peer number: ref of the member whose READs hang; 0: none */
+	uint64_t completed;        /* pages and buckets read by all rails, at the last watch() */
 	struct event *watch;
 	/* number of watch() calls; after every HEALTH_WATCHES of them the rails are compared */
 	unsigned watches;

@@ -132,6 +132,11 @@ void directory_probed(struct control *control, uint16_t peer, bool served);
 /* Compares this engine's entries with those of their owners soon (directory_compare.c). */
 void directory_compare(struct control *control);
 /*
+ * READs of member `ref` hang, although READs of others complete; or they do so no longer. Called by
+ * connect_health.c.
+ */
+void directory_unread(struct control *control, uint16_t peer, uint32_t ref, bool unread);
+/*
  * Runs at every heartbeat: begins the periodic comparison, and closes the link of an owner that has
  * acknowledged nothing for twice cluster.dead_after_ms, so that the owner is dialled again.
  */

@@ -179,6 +179,7 @@ struct owner {
 	bool takes_disk; /* the owner's engine knows entries of pages on disk */
 	enum suspect_why
 		why;         /* as of the last look: when it began to owe, on patrol, at its acks */
+	uint32_t unread_ref; /* of the incarnation whose READs hang; 0: they do not */
 	uint64_t suspect_ns; /* when `why` last became a reason not to wait */
 	uint64_t wait_ns;    /* when it began to owe an answer, or last gave one */
 	uint64_t served_ns;  /* time of its last acknowledgement; 0: none */

@@ -73,6 +73,7 @@ static enum suspect_why judge(
 	probe_ns = unprobed_ns(dir, entry, now_ns);
 	if (evidence.unserved_ns < probe_ns)
 		evidence.unserved_ns = probe_ns;
+	evidence.unread = owner->unread_ref == owner->ref;
 	evidence.linked = entry->out || entry->in;
 	evidence.paused = now_ns - control->member->tick_ns > SUSPECT_BEATS * beat_ns;
 	return suspect_judge(&evidence);
@@ -163,6 +164,16 @@ void directory_probed(struct control *control, uint16_t peer, bool served)
 		(!since_ns || now_ns - since_ns <= suspect_patience_ns(dead_ns(dir))))
 		owner_trusted(dir, owner);
 	owner_look(dir, owner, now_ns);
+}
+
+void directory_unread(struct control *control, uint16_t peer, uint32_t ref, bool unread)
+{
+	struct directory *dir = control->directory;
+
+	if (!dir)
+		return;
+	dir->owner[peer].unread_ref = unread ? ref : 0;
+	owner_look(dir, &dir->owner[peer], net_now());
 }
 
 void patrol(void *context)

@@ -40,6 +40,7 @@
 enum suspect_why {
 	SUSPECT_NOT,
 	SUSPECT_UNSERVED, /* a request waits too long for its acknowledgement */
+	SUSPECT_UNREAD,   /* READs of it hang, and READs of other members complete */
 	SUSPECT_SILENT,   /* no message for SUSPECT_BEATS heartbeats */
 	SUSPECT_UNLINKED, /* there is no connection; shown, but no reason to stop waiting */
 };
@@ -52,6 +53,7 @@ struct suspect_evidence {
 	uint64_t beat_ns; /* interval of heartbeats */
 	uint64_t dead_ns; /* cluster.dead_after_ms */
 	bool linked;
+	bool unread;          /* SUSPECT_UNREAD; see directory_unread() */
 	bool unserved_before; /* it was SUSPECT_UNSERVED, and has acknowledged nothing since */
 	bool paused;          /* this engine did not run: its own pause proves nothing */
 };
@@ -98,6 +100,8 @@ static inline enum suspect_why suspect_judge(const struct suspect_evidence *e)
 		return SUSPECT_UNSERVED;
 	if (!e->paused && e->silent_ns > patience_ns && e->silent_ns > SUSPECT_BEATS * e->beat_ns)
 		return SUSPECT_SILENT;
+	if (e->unread)
+		return SUSPECT_UNREAD;
 	return e->linked ? SUSPECT_NOT : SUSPECT_UNLINKED;
 }
 
@@ -106,6 +110,7 @@ static inline const char *suspect_name(enum suspect_why why)
 {
 	switch (why) {
 	case SUSPECT_UNSERVED: return "unserved";
+	case SUSPECT_UNREAD: return "unread";
 	case SUSPECT_SILENT: return "silent";
 	case SUSPECT_UNLINKED: return "unlinked";
 	case SUSPECT_NOT:
@@ -116,7 +121,7 @@ static inline const char *suspect_name(enum suspect_why why)
 /* True if a publish does not wait for this owner any longer. */
 static inline bool suspect_steers(enum suspect_why why)
 {
-	return why == SUSPECT_UNSERVED || why == SUSPECT_SILENT;
+	return why == SUSPECT_UNSERVED || why == SUSPECT_UNREAD || why == SUSPECT_SILENT;
 }
 
 enum publish_verdict {

@@ -57,6 +57,9 @@ struct rail_peer {
 	/* exported regions of the peer, by region number */
 	struct rail_remote region[REGIONS_EXPORTED];
 	void *control; /* private data of the control plane; the rail does not use it */
+	/* 1: READs are posted and none has completed for LANE_STALL_NS; written by the rail, read
+	 * by the control plane */
+	uint32_t stalled;
 	/* struct lane of the rail while the rail owns the connection; NULL at hand-over and at
 	 * return */
 	void *lane;

@@ -208,6 +208,7 @@ static void lane_init(struct rail *rail, struct lane *lane, struct rail_peer *pe
 	lane->number = peer->peer;
 	lane->state = peer->probe ? LANE_PROBING : LANE_OPEN;
 	lane->stalled = lane->overdue = lane->stuck = false;
+	shm_store(&peer->stalled, 0);
 	lane->ended_ns = 0;
 	lane->wqes = lane->bytes = lane->requests = lane->expired = 0;
 	lane->taken_bytes = 0;
@@ -440,6 +441,7 @@ void peer_route(struct rail *rail, struct request *request)
 void lane_unstall(struct rail *rail, struct lane *lane)
 {
 	lane->stalled = false;
+	shm_store(&lane->peer->stalled, 0);
 	rail->posted_bytes += lane->bytes;
 	rail->taken_bytes += lane->taken_bytes;
 	rail->parked -= lane->requests + lane->run_pages;
@@ -461,6 +463,7 @@ static void lane_watch(struct rail *rail, struct lane *lane, uint64_t passed_ns)
 		return;
 	if (!lane->stalled && lane->still_ns > LANE_STALL_NS) {
 		lane->stalled = true;
+		shm_store(&lane->peer->stalled, 1);
 		rail->posted_bytes -= lane->bytes;
 		rail->taken_bytes -= lane->taken_bytes;
 		rail->parked += lane->requests + lane->run_pages;

@@ -115,6 +115,71 @@ static void a_faster_port_gets_more_queue_pairs(void **state)
 	port_bits_per_second = 0;
 }
 
+/* ---- members whose READs hang ---------------------------------------------------------------- */
+
+static bool is_unread(void)
+{
+	struct directory_owner owner;
+	uint64_t bits = shm_load64(&node[0].control.status->map.suspects[peer() / 64]);
+
+	directory_owner(&node[0].control, peer(), &owner);
+	assert_int_equal(bits >> peer() % 64 & 1, suspect_steers(owner.why));
+	return owner.why == SUSPECT_UNREAD;
+}
+
+/* Runs the nodes for several looks; READs of other members complete meanwhile on rail 0. */
+static void read_others(void)
+{
+	for (unsigned i = 0; i < 40; i++) {
+		node[0].rail[0].counter[COUNTER_pages_read]++;
+		nodes_run(5);
+	}
+}
+
+static void a_member_is_suspect_while_only_its_reads_hang(void **state)
+{
+	struct rail_peer *on_0 = connected(0), *on_1 = connected(1);
+
+	(void)state;
+	shm_store(&on_0->stalled, 1);
+	read_others();
+	assert_false(is_unread()); /* rail 1 reads it */
+	shm_store(&on_1->stalled, 1);
+	nodes_run(200);
+	assert_false(is_unread()); /* no READ completes: this engine may be at fault */
+	read_others();
+	assert_true(is_unread());
+	assert_true(sees(0, 1));
+	nodes_run(200);
+	assert_true(is_unread()); /* also when the others are idle */
+	shm_store(&on_1->stalled, 0);
+	nodes_run(200);
+	assert_false(is_unread());
+	assert_int_equal(node[0].control.counter[COUNTER_members_died], 0);
+	connect_stop(&node[0].control);
+}
+
+static void a_new_connection_ends_the_suspicion(void **state)
+{
+	struct rail_peer *got = connected(1);
+
+	(void)state;
+	connect_port(&node[0].control, 0, false); /* rail 0 is out: it says nothing */
+	node[0].rail[1].tells = 0;
+	connect_broken(&node[0].control, 1, got, 0);
+	read_others();
+	assert_true(is_unread());
+	assert_int_equal(told(1, 0)->kind, RAIL_PEER_DROP);
+	connect_returned(&node[0].control, 1, got);
+	assert_int_equal(told(1, 1)->kind, RAIL_PEER_ADD);
+	read_others();
+	assert_true(is_unread()); /* its probe is not answered yet */
+	connect_proven(&node[0].control, 1, told(1, 1)->object);
+	nodes_run(200);
+	assert_false(is_unread());
+	connect_stop(&node[0].control);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -122,6 +187,8 @@ int main(void)
 		T(a_probe_that_fails_leaves_the_rail_out),
 		T(a_port_without_a_link_takes_its_rail_out_at_once),
 		T(a_rail_much_slower_than_the_others_rests_and_is_probed),
+		T(a_member_is_suspect_while_only_its_reads_hang),
+		T(a_new_connection_ends_the_suspicion),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -136,12 +136,14 @@ static void reads_of_a_silent_peer_leave_requests_for_other_clients(void **state
 		world_settle(w);
 	}
 	assert_true(lane_of(w, 0)->stalled);
+	assert_int_equal(shm_load(&lane_of(w, 0)->peer->stalled), 1);
 	count_answers(client, OP_PEER_DOWN, OP_RING_SLOTS - SHARE);
 	get(w, other, 2, 1);
 	serve(w, peer[1]);
 	client_expect(other, 2, OP_HIT);
 	world_run(w); /* the silent peer answers in the end */
 	count_answers(client, OP_HIT, SHARE);
+	assert_int_equal(shm_load(&lane_of(w, 0)->peer->stalled), 0);
 	assert_nothing_left(w);
 }
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Engines find each other by a watched file and by Debian's etcd, which is also stopped and killed.
 
-The tests of etcd need tools/install --etcd; without it this exits with 77.
+The tests of etcd need tools/install --etcd; without it this exits with 77. etcd is absent, and
+later stopped, for PEERCACHE_OUTAGE_S seconds.
 """
 
 import base64
@@ -13,6 +14,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 import urllib.request
 
@@ -22,6 +24,7 @@ ETCD = shutil.which("etcd", path=os.path.join(harness.ROOT, "build", "etcd", "us
                     os.pathsep + os.environ["PATH"])
 BEATS = ["cluster.heartbeat_ms=100", "cluster.dead_after_ms=1000"]
 PREFIX = "/peercache/default/"
+OUTAGE_S = float(os.environ.get("PEERCACHE_OUTAGE_S", "3"))
 
 
 class Sourced(harness.cluster.Cluster):
@@ -272,12 +275,18 @@ class WithEtcd(SourceTest):
     def test_without_etcd_the_members_stay_and_with_it_new_ones_join(self):
         """Killed: connections are refused. Stopped: they hang. After each a new engine joins."""
         engines = self.begin(4, started=2)
+
+        def died():
+            return [engines.status(i)["counters"]["members_died"] for i in (0, 1)]
+
         engines.joined([0, 1])
         self.etcd.stop()
         harness.wait_for(lambda: "asked again" in engines.log(0), 60, "engine 0 misses etcd")
         engines.late(2)
         harness.wait_for(lambda: "asked again" in engines.log(2), 60, "engine 2 misses etcd")
+        time.sleep(OUTAGE_S)
         self.assertEqual([engines.members(i) for i in range(3)], [2, 2, 1])
+        self.assertEqual(died(), [0, 0])
         self.etcd.start()
         engines.joined([0, 1, 2])
 
@@ -286,7 +295,9 @@ class WithEtcd(SourceTest):
         engines.late(3)
         # Engine 0 may have logged the same a moment ago; the log does not repeat it.
         harness.wait_for(lambda: "asked again" in engines.log(3), 60, "engine 3 misses etcd")
+        time.sleep(OUTAGE_S)
         self.assertEqual([engines.members(i) for i in range(4)], [3, 3, 3, 1])
+        self.assertEqual(died(), [0, 0])
         self.etcd.process.send_signal(signal.SIGCONT)
         engines.joined([0, 1, 2, 3])
         for i in range(3):

@@ -121,6 +121,7 @@ static bool pass_on(
 		.to = to,
 		.serial_from = relay->serial,
 		.serial_to = copy.serial,
+		.sent_ns = net_now(),
 		.count = relay->n_entries};
 	LIST_INSERT_HEAD(&dir->passes, pass, next);
 	return true;
@@ -179,18 +180,43 @@ static struct pass *pass_to(const struct directory *dir, const struct rpc_link *
 	return pass;
 }
 
+static void pass_refuse(struct pass *pass)
+{
+	struct pass was = *pass;
+
+	LIST_REMOVE(pass, next);
+	free(pass);
+	if (was.from)
+		answer(was.from, was.serial_from, false, 0, NULL);
+}
+
+/* The first relay that was passed on before this time; NULL: there is none. */
+static struct pass *pass_before(const struct directory *dir, uint64_t before_ns)
+{
+	struct pass *pass;
+
+	LIST_FOREACH (pass, &dir->passes, next)
+		if (pass->sent_ns < before_ns)
+			break;
+	return pass;
+}
+
+void passes_tick(struct directory *dir, uint64_t now_ns)
+{
+	uint64_t dead_ns = (uint64_t)dir->control->settings->cluster_dead_after_ms * 1000000ull;
+	struct pass *pass;
+
+	while ((pass = pass_before(dir, now_ns - dead_ns)))
+		pass_refuse(pass);
+}
+
 void passes_drop(struct directory *dir, const struct rpc_link *link)
 {
-	struct pass *pass, was;
+	struct pass *pass;
 
 	LIST_FOREACH (pass, &dir->passes, next)
 		if (!link || pass->from == link)
 			pass->from = NULL;
-	while ((pass = pass_to(dir, link))) {
-		was = *pass;
-		LIST_REMOVE(pass, next);
-		free(pass);
-		if (was.from)
-			answer(was.from, was.serial_from, false, 0, NULL);
-	}
+	while ((pass = pass_to(dir, link)))
+		pass_refuse(pass);
 }

@@ -28,6 +28,7 @@ struct pass {
 	struct rpc_link *from; /* to answer on; NULL: it has closed */
 	struct rpc_link *to;
 	uint64_t serial_from, serial_to;
+	uint64_t sent_ns;
 	size_t count; /* of entries */
 };
 
@@ -44,6 +45,8 @@ void relay_rewind(struct directory *directory, struct owner *owner, const struct
 
 /* The link has closed, or the directory is: relays that need it are refused. NULL: all links. */
 void passes_drop(struct directory *directory, const struct rpc_link *link);
+/* Refuses relays that their owner does not answer: their holder has given them up. */
+void passes_tick(struct directory *directory, uint64_t now_ns);
 /* Serves a Relayed of an owner. False: it answers no relay that was passed on. */
 bool pass_answered(
 	struct directory *directory, const struct rpc_link *link, const Pc__Relayed *relayed);

@@ -360,6 +360,7 @@ void directory_tick(struct control *control, uint64_t now_ns)
 
 	departed_tick(dir, now_ns);
 	compare_tick(dir, now_ns);
+	passes_tick(dir, now_ns);
 	for (unsigned peer = 0; peer < NODES_MAX; peer++) {
 		struct owner *owner = &dir->owner[peer];
 		const struct batch *oldest = STAILQ_FIRST(&owner->batches);

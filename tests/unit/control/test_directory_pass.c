@@ -204,6 +204,27 @@ static void a_relay_whose_owner_is_lost_is_refused(void **state)
 	assert_true(LIST_EMPTY(&node[1].control.directory->passes));
 }
 
+/* The owner runs, and answers everything but the relay. */
+static void a_relay_that_its_owner_never_answers_is_refused(void **state)
+{
+	struct pass *pass;
+
+	(void)state;
+	raw_join(1);
+	node[2].stalled = true;
+	relay(1, RAW_REF, node[2].control.ref, 1, 1);
+	assert_true(nodes_until(passes(member_link(&node[1].control, RAW_REF)) == 1, 100));
+	/* its answer is not known here */
+	pass = LIST_FIRST(&node[1].control.directory->passes);
+	pass->serial_to += 1000;
+	node[2].stalled = false;
+	nodes_run(DEAD_MS / 2);
+	assert_int_equal(passes(pass->from), 1);
+	for (unsigned i = 0; i < DEAD_MS && !LIST_EMPTY(&node[1].control.directory->passes); i++)
+		nodes_run(1);
+	assert_true(LIST_EMPTY(&node[1].control.directory->passes));
+}
+
 /* A Relayed that answers nothing, and one with indices that do not exist. */
 static void answers_to_no_relay_change_nothing(void **state)
 {
@@ -237,6 +258,7 @@ int main(void)
 		T(a_relay_of_a_relay_and_malformed_ones_end_the_link),
 		T(relays_that_pile_up_are_refused),
 		T(a_relay_whose_owner_is_lost_is_refused),
+		T(a_relay_that_its_owner_never_answers_is_refused),
 		T(answers_to_no_relay_change_nothing),
 	};
 

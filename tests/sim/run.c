@@ -348,6 +348,7 @@ static const struct scenario {
 	{"loss", "one packet in a hundred is lost for 60 s", lossy},
 	{"clock", "clocks jump by an hour and run at different rates", clocks},
 	{"repair", "the last node acknowledges publishes for 2 s and loses them", repair},
+	{"flapper", "the last node is stopped and resumed, again and again", flapper},
 	{"chaos", "faults of all kinds begin and end at random", chaos},
 	{"slow", "packets to the last node take 50 ms", slow},
 };

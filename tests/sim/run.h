@@ -51,13 +51,15 @@ void nobody_died(void);
 /* Number of entries that an owner of a page does not have. repair.c */
 uint64_t owners_lack(void);
 
-/* Scenarios: flap.c, gray.c, repair.c, chaos.c. */
+/* Scenarios: flap.c, flapper.c, gray.c, repair.c, chaos.c. */
 void flap(void);
 void gray(void);
 void small_mtu(void);
 void late(void);
 /* The last node acknowledges publishes and loses them; all are back after two comparisons. */
 void repair(void);
+/* The last node is stopped and resumed, again and again. */
+void flapper(void);
 /* Faults of all kinds begin and end at random. */
 void chaos(void);
 

@@ -12,7 +12,7 @@ import sys
 
 SEEDS = (1, 2, 3)
 CLEAN = ("onelink", "power", "kill", "crash", "partition", "oneway", "stop", "loss", "clock",
-         "slow", "gray", "mtu", "late", "repair")
+         "slow", "gray", "mtu", "late", "repair", "flapper")
 # fires in `flap` today: an index of 60,000 pages is part of the state
 STATE = "state above 1 MiB a node"
 # scenario, mutant, and the checker that must fire
@@ -20,7 +20,8 @@ PLANTED = (("flap", "first-absent", "oracle"), ("power", "lost-ack", "oracle"),
            ("power", "deaf-death", "dead gone"), ("onelink", "no-vouch", "false removal"),
            ("oneway", "no-vouch", "false removal"), ("power", "second-hand", "dead gone"),
            ("gray", "own-word", "gray: removed"), ("gray", "beat-vouch", "gray: removed"),
-           ("gray", "no-latch", "gray: stays off"), ("mtu", "no-pad", "gray: removed"),
+           ("gray", "no-latch", "gray: stays off"),
+           ("flapper", "no-latch", "bounded changes"), ("mtu", "no-pad", "gray: removed"),
            ("onelink", "no-served", "false removal"), ("oneway", "no-served", "false removal"),
            ("repair", "no-compare", "repaired"), ("onelink1", "relay-lost", "oracle"),
            ("onelink1", "no-relay", "oracle"),

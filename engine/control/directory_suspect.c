@@ -66,12 +66,12 @@ static enum suspect_why judge(
 
 	if (!entry || entry->record.map.ref != owner->ref || !owner->ref)
 		return SUSPECT_NOT;
-	evidence.silent_ns = now_ns > entry->heard_ns ? now_ns - entry->heard_ns : 0;
+	evidence.silent_ns = member_silent_ns(control, entry, now_ns);
 	evidence.unserved_ns = since_ns && now_ns > since_ns ? now_ns - since_ns : 0;
 	probe_ns = unprobed_ns(dir, entry, now_ns);
 	if (evidence.unserved_ns < probe_ns)
 		evidence.unserved_ns = probe_ns;
-	evidence.linked = entry->out || entry->in;
+	evidence.linked = entry->out || entry->in || !member_watched(control, entry);
 	evidence.paused = now_ns - control->member->tick_ns > SUSPECT_BEATS * beat_ns;
 	return suspect_judge(&evidence);
 }

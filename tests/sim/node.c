@@ -355,6 +355,7 @@ bool nodes_linked(void)
 			const struct member_entry *entry = &member->entry[k];
 
 			if (entry->state == MEMBER_ALIVE &&
+				member_watched(&world.node[i].control, entry) &&
 				(entry->kept || (!entry->out && !entry->in)))
 				return false;
 		}

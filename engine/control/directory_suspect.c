@@ -162,6 +162,14 @@ void directory_probed(struct control *control, uint16_t peer, bool served)
 	owner_look(dir, owner, now_ns);
 }
 
+bool directory_overdue(const struct control *control, uint16_t peer)
+{
+	const struct directory *dir = control->directory;
+	const struct owner *owner = dir ? &dir->owner[peer] : NULL;
+
+	return owner && owner->ref && owner->why == SUSPECT_UNSERVED && !owner_idle(owner);
+}
+
 void patrol(void *context)
 {
 	struct directory *dir = context;

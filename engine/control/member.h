@@ -234,6 +234,8 @@ struct member {
 	const struct rpc_link *list_via;
 	struct net_timer *news, *claims;
 	bool news_armed;
+	uint32_t
+		own_claim; /* admission of the last claim of this engine that was logged; 0: none */
 	struct record_list *records; /* the message that is built or read now */
 	unsigned alive;              /* number of members alive, this engine included */
 	uint64_t digest;             /* sum of the hashes of the incarnations of all live members */
@@ -266,6 +268,8 @@ struct rpc_link *member_link_now(const struct control *control, uint32_t ref);
  * is dialled: directory_link_up() and connect_link_up() tell when it is up.
  */
 struct rpc_link *member_link(struct control *control, uint32_t ref);
+/* True if there is no link yet, and member_link() dials. */
+bool member_link_soon(const struct control *control, uint32_t ref);
 /*
  * Time since the member's last message, ns. 0 if it owes none: it is this engine, or no neighbour
  * and without a link.

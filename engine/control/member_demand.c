@@ -46,6 +46,17 @@ struct rpc_link *member_link(struct control *control, uint32_t ref)
 	return link;
 }
 
+bool member_link_soon(const struct control *control, uint32_t ref)
+{
+	const struct member_record *record = member_by_ref(control, ref);
+	const struct member_entry *entry;
+
+	if (!record || record->map.self || !control->member->rings)
+		return false;
+	entry = control->member->by_peer[record->map.peer];
+	return entry->wanted && !entry->out && !entry->in;
+}
+
 void member_demand_tick(struct control *control, struct member_entry *entry, uint64_t now_ns)
 {
 	bool linked = entry->out || entry->in;

@@ -108,6 +108,15 @@ static bool record_newer(const struct member_entry *entry, const Pc__MemberRecor
 	return r->member->incarnation > entry->record.map.incarnation;
 }
 
+static void claim_show(struct control *control, const Pc__MemberRecord *r)
+{
+	if (control->member->own_claim == r->admission)
+		return;
+	control->member->own_claim = r->admission;
+	log_warn(
+		"a member says that this engine does not serve: it is off the map until it has answered probes for a while, unless another member is served by it");
+}
+
 /*
  * A record of this engine. If it was removed and admitted again, the members that removed it may
  * have dropped its directory entries.
@@ -120,9 +129,15 @@ static void record_of_self(struct control *control, const Pc__MemberRecord *r)
 		control->counter[COUNTER_members_refused]++;
 		return;
 	}
-	if (r->state != RECORD_ALIVE || r->admission <= self->admission)
+	if (r->admission < self->admission ||
+		(r->state == RECORD_ALIVE && r->admission == self->admission))
 		return;
+	if (r->state != RECORD_ALIVE) {
+		claim_show(control, r);
+		return;
+	}
 	self->admission = r->admission;
+	control->member->own_claim = 0;
 	if (control->directory)
 		move_again(control->directory);
 }

@@ -10,6 +10,7 @@
 
 #include "config/log.h"
 #include "engine/abi/wire.h"
+#include "engine/control/connect.h"
 #include "engine/control/directory.h"
 #include "engine/control/member.h"
 
@@ -366,6 +367,14 @@ static void hello_term(struct control *control, struct member_entry *entry, uint
 	entry->term_theirs = term;
 }
 
+/* Sends what waited for a link with the member. */
+static void link_used(struct control *control, struct member_entry *entry)
+{
+	directory_link_up(control, entry->record.map.peer, entry->disk);
+	if (control->connect)
+		connect_link_up(control, entry->record.map.ref);
+}
+
 bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hello *hello)
 {
 	struct member_entry *entry;
@@ -427,7 +436,7 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
 	(void)learn_all(control, hello->n_members, hello->members);
 	/* With a full table, what was learned may have taken the place of an entry on trial. */
 	if (link->member == entry && !member_on_trial(entry))
-		directory_link_up(control, entry->record.map.peer, entry->disk);
+		link_used(control, entry);
 	return true;
 }
 

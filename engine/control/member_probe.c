@@ -7,6 +7,7 @@
  * is a member again when it has answered all probes for a while. Control plane's thread only.
  */
 #include <stdio.h>
+#include <string.h>
 
 #include "config/log.h"
 #include "engine/control/directory.h"
@@ -252,7 +253,9 @@ bool member_trial_serve(struct rpc_link *link, const Pc__Message *message)
 
 static bool is_probed(const struct control *control, const struct member_entry *entry)
 {
-	return entry && entry->probes && member_watched(control, entry);
+	return entry && entry->probes && !entry->record.map.self &&
+	       (member_watched(control, entry) ||
+		       directory_overdue(control, entry->record.map.peer));
 }
 
 static_assert((NODES_MAX & (NODES_MAX - 1)) == 0, "places are permuted with ^");
@@ -261,7 +264,8 @@ static_assert((NODES_MAX & (NODES_MAX - 1)) == 0, "places are permuted with ^");
 static void probe_next(struct control *control, uint64_t now_ns)
 {
 	struct member *member = control->member;
-	unsigned first = member->probe_next, turns = PROBE_TARGETS;
+	unsigned first = member->probe_next;
+	unsigned turns = member->rings ? PROBE_TARGETS_RINGS : PROBE_TARGETS;
 
 	for (unsigned i = 0; i < NODES_MAX; i++) {
 		unsigned place = (first + i) % NODES_MAX;
@@ -327,6 +331,8 @@ void member_probe_tick(void *context)
 
 		if (entry->state == MEMBER_ALIVE && is_probed(control, entry))
 			entry_judge(control, entry, now_ns);
+		else if (entry->state == MEMBER_ALIVE)
+			memset(entry->probe.asked_ns, 0, sizeof(entry->probe.asked_ns));
 		else if (member_on_trial(entry))
 			trial_tick(control, entry, now_ns);
 	}

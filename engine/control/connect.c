@@ -184,7 +184,7 @@ void connect_returned(struct control *control, unsigned rail, struct rail_peer *
 	disconnect.to_rail = active->to_rail;
 	message.body_case = PC__MESSAGE__BODY_DISCONNECT;
 	message.disconnect = &disconnect;
-	(void)rpc_send(member_link(control, peer->ref), &message);
+	(void)rpc_send(member_link_now(control, peer->ref), &message);
 	control->connect->outstanding--;
 	active->gone = true;
 	active_deadline_end(active);

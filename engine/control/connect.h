@@ -46,6 +46,8 @@ void connect_qp_failed(struct control *control, unsigned rail, uint32_t qpn, con
 const char *connect_rail_state(
 	const struct control *control, unsigned rail, unsigned *ret_peers_out);
 
+/* Called when a link with the member is up: sends the requests that waited for it. */
+void connect_link_up(struct control *control, uint32_t ref);
 /* Called when the member has left the map: drops its QPs on every rail, active and passive. */
 void connect_member_gone(struct control *control, uint16_t peer, uint32_t ref);
 /*

@@ -165,6 +165,7 @@ static bool active_ask(struct active *active, const struct member_record *to)
 {
 	Pc__Connect connect = PC__CONNECT__INIT;
 	Pc__Message message = PC__MESSAGE__INIT;
+	struct rpc_link *link;
 	struct end_list list;
 
 	qps_describe(&active->qps.set, &list);
@@ -176,8 +177,11 @@ static bool active_ask(struct active *active, const struct member_record *to)
 	connect.ends = list.at;
 	message.body_case = PC__MESSAGE__BODY_CONNECT;
 	message.connect = &connect;
-	return deadline_set(active, CONNECT_ANSWER_MS) &&
-	       rpc_send(member_link(active->control, active->peer.ref), &message);
+	if (!deadline_set(active, CONNECT_ANSWER_MS))
+		return false;
+	link = member_link(active->control, active->peer.ref);
+	active->linkless = !link && member_link_soon(active->control, active->peer.ref);
+	return active->linkless || rpc_send(link, &message);
 }
 
 struct active *active_find(struct control *control, unsigned rail, uint32_t ref)
@@ -215,6 +219,21 @@ static void active_made(struct active *active)
 	active->state = ACTIVE_ASKED;
 	if (active->qps.status || !to || !active_ask(active, to))
 		active_give_up(active);
+}
+
+void connect_link_up(struct control *control, uint32_t ref)
+{
+	const struct member_record *to = member_by_ref(control, ref);
+	struct active *active, *next;
+
+	if (!control->connect || !to)
+		return;
+	for (active = LIST_FIRST(&control->connect->actives); active; active = next) {
+		next = LIST_NEXT(active, next);
+		if (active->linkless && active->peer.ref == ref && !active->gone &&
+			active->state == ACTIVE_ASKED && !active_ask(active, to))
+			active_give_up(active);
+	}
 }
 
 static void active_connected(struct active *active)

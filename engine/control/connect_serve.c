@@ -98,7 +98,7 @@ static void regions_describe(const struct control_rail *rail, struct region_list
 static void answer(struct control *control, uint32_t ref, uint64_t serial, int status,
 	const struct passive *passive)
 {
-	struct rpc_link *link = member_link(control, ref);
+	struct rpc_link *link = member_link_now(control, ref);
 	Pc__Connected connected = PC__CONNECTED__INIT;
 	Pc__Message message = PC__MESSAGE__INIT;
 	struct region_list regions;

@@ -123,9 +123,10 @@ struct active {
 	 * destroyed
 	 */
 	bool gone;
-	bool errored; /* true: QPS_ERROR was executed, with or without success */
-	bool kill;    /* true: the connection does not drain, so QPS_KILL must be executed */
-	bool retired; /* true: RAIL_PEER_RETIRE was sent to the rail */
+	bool linkless; /* the Connect is sent as soon as there is a link with the member */
+	bool errored;  /* true: QPS_ERROR was executed, with or without success */
+	bool kill;     /* true: the connection does not drain, so QPS_KILL must be executed */
+	bool retired;  /* true: RAIL_PEER_RETIRE was sent to the rail */
 	unsigned rail, to_rail;
 	uint64_t serial;
 	uint64_t made_until_ns; /* if the connection is not live at this time, it is given up */

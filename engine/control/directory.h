@@ -125,6 +125,8 @@ void directory_forgotten(struct control *control, uint32_t ref);
  * The link has closed: batches sent over it and not acknowledged are sent again over the next one.
  */
 void directory_link_down(struct control *control, uint16_t peer, const struct rpc_link *link);
+/* True if a request to the member waits too long for its acknowledgement. */
+bool directory_overdue(const struct control *control, uint16_t peer);
 /* `disk`: the member knows entries of pages on disk. */
 void directory_link_up(struct control *control, uint16_t peer, bool disk);
 /* The member has answered a probe, and none waits for too long (`served`), or one does. */

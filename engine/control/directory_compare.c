@@ -32,6 +32,22 @@ static bool comparable(const struct owner *owner, uint64_t now_ns)
 	       (!owner->full_ns || now_ns - owner->full_ns > COMPARE_FULL_NS);
 }
 
+/* Requests links with the next owners. False: some are dialled now. */
+static bool links_ready(const struct directory *dir)
+{
+	const struct map_view *view = member_map(dir->control);
+	uint32_t owners = map_owning(view->members);
+	bool ready = true;
+
+	for (uint32_t i = 0; i < owners && i < COMPARE_OWNERS_MAX; i++) {
+		uint32_t ref = view->member[(dir->compare_turn + i) % owners].ref;
+
+		if (!member_link(dir->control, ref) && member_link_soon(dir->control, ref))
+			ready = false;
+	}
+	return ready;
+}
+
 /* Asks the next owners. False: none was. */
 static bool ask_next(struct directory *dir, uint64_t now_ns)
 {
@@ -56,6 +72,12 @@ void compare_tick(struct directory *dir, uint64_t now_ns)
 {
 	if (now_ns < dir->compare_ns || dir->phase != MOVE_NONE)
 		return;
+	if (pages_count(dir) && !dir->compare_dialled && !links_ready(dir)) {
+		dir->compare_dialled = true;
+		dir->compare_ns = now_ns + COMPARE_DIAL_NS;
+		return;
+	}
+	dir->compare_dialled = false;
 	compare_later(dir, now_ns);
 	if (pages_count(dir) == 0 || !ask_next(dir, now_ns))
 		return;

@@ -29,6 +29,7 @@ struct rpc_link;
 /* A periodic comparison begins COMPARE_MIN_NS to COMPARE_MIN_NS + COMPARE_SPREAD_NS later. */
 #define COMPARE_MIN_NS (45ull * 1000000000)
 #define COMPARE_SPREAD_NS (30ull * 1000000000)
+#define COMPARE_DIAL_NS 1000000000ull         /* for links with owners that are no neighbours */
 #define COMPARE_OWNERS_MAX 8u                 /* owners asked in one periodic comparison */
 #define COMPARE_FULL_NS (600ull * 1000000000) /* an owner that refused an entry is not asked */
 

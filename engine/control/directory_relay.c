@@ -66,6 +66,10 @@ void relay_send(struct directory *dir, struct owner *owner)
 		!owner->unlinked_ns || now_ns - owner->unlinked_ns < patience_ns(dir) ||
 		owner->relay_tries >= RELAY_TRIES_MAX)
 		return;
+	/* A link that was closed because it was idle may be there soon. */
+	if (!owner->relayed_ns && member_link_soon(dir->control, owner->ref) &&
+		now_ns - owner->wait_ns < patience_ns(dir))
+		return;
 	link = relay_find(dir, owner);
 	batch = link ? batch_take(owner, verb) : NULL;
 	if (!batch)

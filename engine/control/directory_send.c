@@ -290,7 +290,7 @@ void directory_link_down(struct control *control, uint16_t peer, const struct rp
 	passes_drop(dir, link);
 	for (unsigned i = 0; i < NODES_MAX; i++)
 		relay_rewind(dir, &dir->owner[i], link);
-	if (!owner->unlinked_ns && owner->ref && !member_link(control, owner->ref))
+	if (!owner->unlinked_ns && owner->ref && !member_link_now(control, owner->ref))
 		owner->unlinked_ns = net_now();
 	if (owner->digest && owner->digest->via == link && !owner->digest->answered)
 		digest_drop(owner);

@@ -270,6 +270,7 @@ struct directory {
 	unsigned formers;
 	bool comparing;        /* the walk in progress is a periodic comparison */
 	uint64_t compare_ns;   /* when the next one begins; it waits for the end of a walk */
+	bool compare_dialled;  /* links with the owners that are asked next were dialled */
 	unsigned compare_turn; /* place on the map of the owner that is asked next */
 	/* while move_publishing(): former[between] and later were maps since `settled` */
 	unsigned between;

@@ -68,13 +68,13 @@ static enum suspect_why judge(
 
 	if (!entry || entry->record.map.ref != owner->ref || !owner->ref)
 		return SUSPECT_NOT;
-	evidence.silent_ns = now_ns > entry->heard_ns ? now_ns - entry->heard_ns : 0;
+	evidence.silent_ns = member_silent_ns(control, entry, now_ns);
 	evidence.unserved_ns = since_ns && now_ns > since_ns ? now_ns - since_ns : 0;
 	probe_ns = unprobed_ns(dir, entry, now_ns);
 	if (evidence.unserved_ns < probe_ns)
 		evidence.unserved_ns = probe_ns;
 	evidence.unread = owner->unread_ref == owner->ref;
-	evidence.linked = entry->out || entry->in;
+	evidence.linked = entry->out || entry->in || !member_watched(control, entry);
 	evidence.paused = now_ns - control->member->tick_ns > SUSPECT_BEATS * beat_ns;
 	return suspect_judge(&evidence);
 }
@@ -174,6 +174,14 @@ void directory_unread(struct control *control, uint16_t peer, uint32_t ref, bool
 		return;
 	dir->owner[peer].unread_ref = unread ? ref : 0;
 	owner_look(dir, &dir->owner[peer], net_now());
+}
+
+bool directory_overdue(const struct control *control, uint16_t peer)
+{
+	const struct directory *dir = control->directory;
+	const struct owner *owner = dir ? &dir->owner[peer] : NULL;
+
+	return owner && owner->ref && owner->why == SUSPECT_UNSERVED && !owner_idle(owner);
 }
 
 void patrol(void *context)

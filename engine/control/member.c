@@ -58,7 +58,7 @@ const struct member_record *member_by_peer(const struct control *control, uint16
 	return &control->member->by_peer[peer]->record;
 }
 
-struct rpc_link *member_link(const struct control *control, uint32_t ref)
+struct rpc_link *member_link_now(const struct control *control, uint32_t ref)
 {
 	const struct member_entry *entry = find_ref(control, ref);
 
@@ -81,6 +81,7 @@ static void tables_rebuild(struct control *control)
 	memset(member->by_ref, 0, sizeof(member->by_ref));
 	member->digest = 0;
 	member->alive = 0;
+	member->strangers = false;
 	for (unsigned i = 0; i < MEMBER_ENTRIES; i++) {
 		struct member_entry *entry = &member->entry[i];
 		uint32_t slot = entry->record.map.ref;
@@ -92,7 +93,23 @@ static void tables_rebuild(struct control *control)
 		member->by_ref[slot % MEMBER_REFS] = entry;
 		member->digest += map_mix(entry->record.map.incarnation);
 		member->alive++;
+		member->strangers |= !entry->lists;
 	}
+	net_defer(member->rebuild);
+}
+
+/* The same after one member has joined. */
+static void tables_add(struct control *control, struct member_entry *entry)
+{
+	struct member *member = control->member;
+	uint32_t slot = entry->record.map.ref;
+
+	while (member->by_ref[slot % MEMBER_REFS])
+		slot++;
+	member->by_ref[slot % MEMBER_REFS] = entry;
+	member->digest += map_mix(entry->record.map.incarnation);
+	member->alive++;
+	member->strangers |= !entry->lists;
 	net_defer(member->rebuild);
 }
 
@@ -194,11 +211,17 @@ int member_up(struct control *control, struct member_entry *entry)
 	entry->kept = false;
 	entry->probe = (struct member_probe){.turn = net_random()};
 	entry->digest_told = 0;
+	entry->stage = RECORD_ALIVE;
+	entry->admission++;
+	entry->neighbour = entry->wanted = false;
+	entry->accused_ns = 0;
+	entry->used_ns = net_now();
 	control->counter[COUNTER_members_joined]++;
 	log_info("member %s (%s:%u, incarnation %016llx) joined; peer %u", entry->record.map.name,
 		entry->record.address, entry->record.port,
 		(unsigned long long)entry->record.map.incarnation, entry->record.map.peer);
-	tables_rebuild(control);
+	tables_add(control, entry);
+	member_changed(control, entry);
 	return 0;
 }
 
@@ -212,6 +235,7 @@ void member_down(struct control *control, struct member_entry *entry, const char
 		entry->record.map.name, entry->record.address, entry->record.port,
 		(unsigned long long)entry->record.map.incarnation, why);
 	entry->state = MEMBER_DEAD;
+	entry->stage = RECORD_REMOVED;
 	entry->record.alive = false;
 	entry->since_ns = net_now();
 	entry->term_ours = ++member->terms;
@@ -234,7 +258,21 @@ void member_down(struct control *control, struct member_entry *entry, const char
 	if (control->connect)
 		connect_member_gone(control, peer, ref);
 	tables_rebuild(control);
-	member_entry_dial(control, entry, true);
+	/* Others are dialled by those that were their neighbours. */
+	if (!member->rings || entry->neighbour) {
+		member_entry_dial(control, entry, true);
+	} else {
+		rpc_dial_stop(entry->dial);
+		entry->dial = NULL;
+	}
+}
+
+void member_lost(struct control *control, struct member_entry *entry, const char *why)
+{
+	if (control->member->rings)
+		member_accuse(control, entry, 0, why);
+	else
+		member_down(control, entry, why);
 }
 
 void member_heard(struct control *control, struct rpc_link *link)
@@ -279,7 +317,7 @@ void member_dial_failed(struct control *control, struct rpc_dial *dial, int erro
 	}
 	if (error == ECONNREFUSED && entry->state == MEMBER_ALIVE && !entry->out && !entry->in &&
 		!control->member->leaving)
-		member_down(control, entry,
+		member_lost(control, entry,
 			"its connections closed, and nothing listens at its address");
 }
 
@@ -289,6 +327,8 @@ bool member_left(struct control *control, struct rpc_link *link)
 
 	member_down(control, entry, "it left");
 	entry->left = true;
+	entry->stage = RECORD_LEFT;
+	member_changed(control, entry);
 	rpc_dial_stop(entry->dial);
 	entry->dial = NULL;
 	return true;
@@ -298,6 +338,7 @@ bool member_left(struct control *control, struct rpc_link *link)
 
 static void rebuild(void *context)
 {
+	member_rings_update(context);
 	member_map_rebuild(context);
 }
 
@@ -317,6 +358,10 @@ static void self_fill(struct control *control, struct member_entry *self)
 	snprintf(self->software, sizeof(self->software), "%s", PEERCACHE_VERSION);
 	record->alive = true;
 	self->state = MEMBER_ALIVE;
+	self->name_hash = member_name_hash(control->name);
+	self->disk = self->probes = self->lists = true;
+	self->summaries = control->view != NULL;
+	self->admission = 1;
 }
 
 int member_open(struct control *control)
@@ -334,8 +379,11 @@ int member_open(struct control *control)
 	member->tick = net_timer_new(control->base, true, member_tick, control);
 	member->probe = net_timer_new(control->base, true, member_probe_tick, control);
 	member->rebuild = net_timer_new(control->base, false, rebuild, control);
+	member->news = net_timer_new(control->base, false, member_news_send, control);
+	member->claims = net_timer_new(control->base, false, member_claims_due, control);
+	member->records = calloc(1, sizeof(*member->records));
 	if (!member->current || !member->previous || !member->tick || !member->probe ||
-		!member->rebuild)
+		!member->rebuild || !member->news || !member->claims || !member->records)
 		goto failed;
 	self_fill(control, &member->entry[0]);
 	status = member_seeds(control->settings, member);
@@ -400,6 +448,11 @@ void member_close(struct control *control)
 		net_timer_free(member->probe);
 	if (member->rebuild)
 		net_timer_free(member->rebuild);
+	if (member->news)
+		net_timer_free(member->news);
+	if (member->claims)
+		net_timer_free(member->claims);
+	free(member->records);
 	free(member->current);
 	free(member->previous);
 	free(member);

@@ -8,6 +8,9 @@
  *   member_map.c    builds the map         member_agree.c   which engines are refused, and why
  *   member_vouch.c  members that only other members hear
  *   member_probe.c  members that do not serve: probes, removal, trial
+ *   member_rings.c  neighbours             member_demand.c  links with other members
+ *   member_gossip.c records of members     member_claim.c   removal that all agree on
+ *   member_list.c   pages of the list
  *
  * An engine learned from a seed or from gossip is only a candidate: it is dialled. A member
  * becomes alive, and enters the map, only by its own Hello on a link with it; so gossip about a
@@ -44,10 +47,25 @@ static_assert(MEMBER_REFS > MEMBER_ENTRIES, "a search for an absent ref ends");
  * has changed
  */
 #define MEMBER_GOSSIP_BEATS 20
-#define MEMBER_SOFTWARE_BYTES 32 /* limit of Hello.software, with the terminating zero */
-#define AGREED_BYTES_MAX 128     /* length limit of one text "name = value" in a Hello */
-#define AGREED_ENTRIES_MAX 32    /* limit of the entries of Hello.agreed that are examined */
-#define REFUSALS 64              /* size of the table of refusals that were logged already */
+/*
+ * Up to this many members every engine keeps links with all of them; above, with its neighbours
+ * only, until there are fewer than MEMBER_MESH_AGAIN.
+ */
+#define MEMBER_MESH_MAX 32
+#define MEMBER_MESH_AGAIN 28
+#define MEMBER_RINGS 8
+#define MEMBER_NEIGHBOURS_MAX (2 * MEMBER_RINGS)
+/* a link with a member that is no neighbour is closed after this time without use */
+#define MEMBER_IDLE_NS (60ull * 1000000000)
+/* dials that this engine starts in one heartbeat interval, beside those of seeds and neighbours */
+#define MEMBER_DIALS_TICK 64
+#define MEMBER_BUCKETS 64                  /* of the member list; see ListAsk */
+#define MEMBER_PAGE_BYTES (64u << 10)      /* length limit of MemberNews and ListPage */
+#define MEMBER_LIST_NS (2ull * 1000000000) /* time between two ListAsk of this engine */
+#define MEMBER_SOFTWARE_BYTES 32           /* limit of Hello.software, with the terminating zero */
+#define AGREED_BYTES_MAX 128               /* length limit of one text "name = value" in a Hello */
+#define AGREED_ENTRIES_MAX 32 /* limit of the entries of Hello.agreed that are examined */
+#define REFUSALS 64           /* size of the table of refusals that were logged already */
 /* Map changes within this time of each other share one `previous` map in the status segment */
 #define MAP_HOLD_NS (5ull * 1000000000)
 /* time after a map change during which readers also ask the owners by the `previous` map */
@@ -58,6 +76,15 @@ enum member_state {
 	MEMBER_CANDIDATE, /* known from a seed or from gossip; this engine dials it */
 	MEMBER_ALIVE,     /* its Hello was received; it is on this engine's map */
 	MEMBER_DEAD,      /* it was alive; it is remembered, and dialled at a low rate */
+};
+
+/* What the cluster knows of a member; the values of MemberRecord.state. */
+enum record_state {
+	RECORD_ALIVE,
+	RECORD_CLAIMED, /* it is removed at `claim_until_ns`, unless it is admitted anew */
+	RECORD_REMOVED,
+	RECORD_LEFT,
+	RECORD_STATES,
 };
 
 enum { PROBE_SMALL, PROBE_PADDED, PROBE_SIZES };
@@ -129,6 +156,19 @@ struct member_entry {
 	uint64_t gossip_ns;
 	struct member_probe probe;
 	struct member_trial trial;
+	/* ---- above MEMBER_MESH_MAX members ---- */
+	bool lists;     /* the member's engine knows MemberNews, ListAsk and ListPage */
+	bool neighbour; /* dead member: it was one when it was removed */
+	bool wanted;    /* a link is requested; it is dialled as soon as the limits permit */
+	bool changed;   /* its record is to be sent to the neighbours */
+	enum record_state stage;
+	uint32_t admission; /* counts admissions of this name; 0: it was never a member */
+	uint64_t claim_until_ns;
+	uint64_t claim_trial_ms; /* of the record that claims it */
+	unsigned claim_served; /* sizes of probes, as bits, that it has answered since the claim */
+	uint64_t accused_ns;   /* when this engine claimed it last; 0: never */
+	uint64_t asserted_ns;  /* when this engine admitted it against another record; 0: never */
+	uint64_t used_ns;      /* last use of a link with it */
 };
 
 /* Where the address of a seed comes from. Each source has SEEDS_MAX elements of member->seed. */
@@ -188,8 +228,19 @@ struct member {
 	struct refusal refusal[REFUSALS];
 	/* number of refusals stored so far; the table is a ring of REFUSALS elements */
 	unsigned refusals;
-	unsigned alive;  /* number of members alive, this engine included */
-	uint64_t digest; /* sum of the hashes of the incarnations of all live members */
+	bool rings;       /* links with neighbours only; see member_rings.c */
+	bool strangers;   /* a live member does not know lists */
+	unsigned dials;   /* dials that may still be started before the next heartbeat */
+	uint64_t list_ns; /* time of the last ListAsk */
+	uint64_t list_serial;
+	const struct rpc_link *list_via;
+	struct net_timer *news, *claims;
+	bool news_armed;
+	uint32_t
+		own_claim; /* admission of the last claim of this engine that was logged; 0: none */
+	struct record_list *records; /* the message that is built or read now */
+	unsigned alive;              /* number of members alive, this engine included */
+	uint64_t digest;             /* sum of the hashes of the incarnations of all live members */
 	uint64_t terms;
 	uint64_t tick_ns;
 	uint64_t probe_ns; /* time of the last member_probe_tick() */
@@ -213,7 +264,22 @@ struct member {
  * Returns the link for requests to member `ref`: the one we dialled, else the one it dialled, else
  * NULL.
  */
-struct rpc_link *member_link(const struct control *control, uint32_t ref);
+struct rpc_link *member_link_now(const struct control *control, uint32_t ref);
+/*
+ * The same for a request that can wait. If there is no link because the member is no neighbour, it
+ * is dialled: directory_link_up() and connect_link_up() tell when it is up.
+ */
+struct rpc_link *member_link(struct control *control, uint32_t ref);
+/* True if there is no link yet, and member_link() dials. */
+bool member_link_soon(const struct control *control, uint32_t ref);
+/*
+ * Time since the member's last message, ns. 0 if it owes none: it is this engine, or no neighbour
+ * and without a link.
+ */
+uint64_t member_silent_ns(
+	const struct control *control, const struct member_entry *entry, uint64_t now_ns);
+/* True if messages are expected from the live member: heartbeats, answers to probes. */
+bool member_watched(const struct control *control, const struct member_entry *entry);
 /* Returns the ref of the member at the other end of a link on which Hellos were exchanged. */
 uint32_t member_link_ref(const struct rpc_link *link);
 
@@ -228,10 +294,67 @@ struct member_entry *member_entry_take(struct control *control);
 void member_entry_free(struct member_entry *entry);
 void member_entry_dial(struct control *control, struct member_entry *entry, bool seldom);
 void member_down(struct control *control, struct member_entry *entry, const char *why);
+/* The member seems to have ended: it is removed, or claimed where others know better. */
+void member_lost(struct control *control, struct member_entry *entry, const char *why);
 /*
  * Makes the entry a live member. Returns 0, or -ENFILE when all NODES_MAX peer numbers are in use.
  */
 int member_up(struct control *control, struct member_entry *entry);
+
+bool member_fits(const Pc__Member *m);
+void member_describe(struct member_entry *entry, Pc__Member *ret);
+void member_entry_fill(struct member_entry *entry, const Pc__Member *m);
+/* Makes `m` a candidate that is dialled. Gossip is never proof that a member is alive. */
+void member_learn(struct control *control, const Pc__Member *m);
+
+/* ---- member_rings.c, member_demand.c --------------------------------------------------------- */
+
+/*
+ * The neighbours of member `self` among `count` members with these hashes of their names: their
+ * indices, in any order, each once. Returns how many they are. Pure.
+ */
+unsigned member_rings(const uint64_t *hash, unsigned count, unsigned self,
+	unsigned ret_neighbour[MEMBER_NEIGHBOURS_MAX]);
+/* Called when members have joined or died: chooses between mesh and rings, and the neighbours. */
+void member_rings_update(struct control *control);
+/* Called once per heartbeat for each entry: dials and closes links on demand. */
+void member_demand_tick(struct control *control, struct member_entry *entry, uint64_t now_ns);
+
+/* ---- member_gossip.c ------------------------------------------------------------------------- */
+
+/* The entry's record has changed: it is sent to the neighbours soon. */
+void member_changed(struct control *control, struct member_entry *entry);
+/* Timer function: sends the records that have changed. */
+void member_news_send(void *context);
+struct record_list {
+	Pc__MemberRecord record[NODES_MAX];
+	Pc__Member member[NODES_MAX];
+	Pc__MemberRecord *at[NODES_MAX];
+	unsigned count;
+	size_t bytes;
+};
+/* Adds the entry's record to the list; false: the list is full. */
+bool record_add(struct record_list *list, struct member_entry *entry);
+/* Takes records that an engine has sent. False: they break a rule. */
+bool member_records(struct control *control, struct rpc_link *link, size_t count,
+	Pc__MemberRecord *const *records);
+
+/* ---- member_claim.c -------------------------------------------------------------------------- */
+
+/* This engine is not served by the member: above MEMBER_MESH_MAX members, the others are told. */
+void member_accuse(
+	struct control *control, struct member_entry *entry, uint64_t trial_ns, const char *why);
+/* The member is removed soon, unless it is admitted anew. */
+void member_claim(struct control *control, struct member_entry *entry, uint64_t trial_ms);
+/* The member has answered a probe. */
+void member_claim_served(struct control *control, struct member_entry *entry, unsigned size);
+/* Timer function: removes members whose claims were not refuted. */
+void member_claims_due(void *context);
+
+/* ---- member_list.c --------------------------------------------------------------------------- */
+
+/* The member has another list than this engine: requests what differs. */
+void member_list_compare(struct control *control, struct rpc_link *link, uint64_t now_ns);
 
 /* ---- member_seeds.c -------------------------------------------------------------------------- */
 
@@ -328,8 +451,12 @@ uint64_t member_unserved_ns(const struct member_entry *entry, uint64_t now_ns);
 uint64_t member_served_age_ns(const struct member_entry *entry, uint64_t now_ns);
 /* The member is off the map and answers probes before it comes back; its links are up for that. */
 bool member_on_trial(const struct member_entry *entry);
+/* Sends a probe of each size to the member now, unless one waits for its answer. */
+void member_probe_now(const struct control *control, struct member_entry *entry);
 /* A member was removed because it did not serve (`needs_ns` > 0), or because it was silent. */
 void member_trial_begin(struct member_entry *entry, uint64_t needs_ns);
+/* The same for one that did not serve: a further removal follows soon, its trial is longer. */
+void member_trial_removed(struct control *control, struct member_entry *entry, uint64_t needs_ns);
 /*
  * Serves a message of a member on trial: probes only. False: the message breaks a rule.
  */

@@ -10,6 +10,7 @@
 
 #include "config/log.h"
 #include "engine/abi/wire.h"
+#include "engine/control/connect.h"
 #include "engine/control/directory.h"
 #include "engine/control/member.h"
 
@@ -28,7 +29,7 @@ struct member_list {
 	unsigned count;
 };
 
-static void describe(struct member_entry *entry, Pc__Member *ret)
+void member_describe(struct member_entry *entry, Pc__Member *ret)
 {
 	struct member_record *record = &entry->record;
 
@@ -49,7 +50,10 @@ static void list_alive(struct control *control, struct member_list *ret)
 	for (unsigned i = 0; i < MEMBER_ENTRIES && ret->count < NODES_MAX; i++) {
 		if (member->entry[i].state != MEMBER_ALIVE)
 			continue;
-		describe(&member->entry[i], &ret->member[ret->count]);
+		/* The other members are learned from pages of the list. */
+		if (member->rings && i && !member->entry[i].neighbour)
+			continue;
+		member_describe(&member->entry[i], &ret->member[ret->count]);
 		ret->at[ret->count] = &ret->member[ret->count];
 		ret->count++;
 	}
@@ -77,7 +81,7 @@ void member_greet(struct control *control, struct rpc_link *link)
 
 	if (!to && link->dial && !link->dial->seed)
 		to = link->dial->owner;
-	describe(&control->member->entry[0], &self);
+	member_describe(&control->member->entry[0], &self);
 	list_alive(control, &list);
 	hello.self = &self;
 	hello.n_members = list.count < HELLO_MEMBERS_MAX ? list.count : HELLO_MEMBERS_MAX;
@@ -89,6 +93,7 @@ void member_greet(struct control *control, struct rpc_link *link)
 	hello.disk = true;
 	hello.probes = true;
 	hello.relays = true;
+	hello.lists = true;
 	link->probe = probe_due(link);
 	member_agree_say(control, &hello);
 	if (link->probe) {
@@ -115,14 +120,14 @@ static bool text_fits(const char *text)
 	return true;
 }
 
-static bool member_fits(const Pc__Member *m)
+bool member_fits(const Pc__Member *m)
 {
 	return m && text_fits(m->name) && text_fits(m->address) && m->port >= 1 &&
 	       m->port <= 65535 && m->rails >= 1 && m->rails <= RAILS_MAX && m->bucket_bits <= 31 &&
 	       (uint32_t)m->incarnation != 0;
 }
 
-static void entry_fill(struct member_entry *entry, const Pc__Member *m)
+void member_entry_fill(struct member_entry *entry, const Pc__Member *m)
 {
 	struct member_record *record = &entry->record;
 
@@ -151,8 +156,7 @@ static void software_fill(struct member_entry *entry, const char *text)
 	memcpy(entry->software, text, bytes + 1);
 }
 
-/* Makes `m` a candidate that is dialled. Gossip is never proof that a member is alive. */
-static void learn(struct control *control, const Pc__Member *m)
+void member_learn(struct control *control, const Pc__Member *m)
 {
 	struct member *member = control->member;
 	struct member_entry *entry;
@@ -177,7 +181,7 @@ static void learn(struct control *control, const Pc__Member *m)
 	if (entry->state != MEMBER_CANDIDATE || entry->record.map.incarnation != m->incarnation) {
 		entry->state = MEMBER_CANDIDATE;
 		entry->left = false;
-		entry_fill(entry, m);
+		member_entry_fill(entry, m);
 		member_entry_dial(control, entry, false);
 	}
 	entry->since_ns = net_now();
@@ -191,7 +195,7 @@ static bool learn_all(struct control *control, size_t count, Pc__Member *const *
 		if (!member_fits(members[i]))
 			return false;
 	for (size_t i = 0; i < count; i++)
-		learn(control, members[i]);
+		member_learn(control, members[i]);
 	return true;
 }
 
@@ -241,7 +245,7 @@ static void hello_from_seed(struct control *control, struct rpc_link *link, cons
 	snprintf(seed->name, sizeof(seed->name), "%s", hello->self->name);
 	seed->dial = NULL;
 	rpc_dial_stop(dial); /* this also closes the dial's link */
-	learn(control, hello->self);
+	member_learn(control, hello->self);
 	(void)learn_all(control, hello->n_members, hello->members);
 }
 
@@ -255,7 +259,7 @@ static void hello_from_visitor(
 	struct member_entry *entry;
 
 	last_words(control, link);
-	learn(control, hello->self);
+	member_learn(control, hello->self);
 	entry = member_find(control->member, hello->self->name);
 	if (entry && entry->state == MEMBER_DEAD)
 		member_entry_dial(control, entry, false);
@@ -298,12 +302,22 @@ static bool hello_collides(struct control *control, struct rpc_link *link, const
 	return false;
 }
 
+static void hello_fields(struct member_entry *entry, const Pc__Hello *hello)
+{
+	entry->summaries = hello->summaries;
+	entry->disk = hello->disk;
+	entry->probes = hello->probes;
+	entry->relays = hello->relays;
+	entry->lists = hello->lists && hello->probes;
+}
+
 /*
  * Finds or takes the entry for a Hello's sender and makes it alive, unless it is on trial. NULL: no
  * entry or no peer number is free.
  */
-static struct member_entry *hello_entry(struct control *control, const Pc__Member *m)
+static struct member_entry *hello_entry(struct control *control, const Pc__Hello *hello)
 {
+	const Pc__Member *m = hello->self;
 	struct member_entry *entry = member_find(control->member, m->name);
 
 	if (entry && entry->state == MEMBER_ALIVE) {
@@ -316,12 +330,13 @@ static struct member_entry *hello_entry(struct control *control, const Pc__Membe
 	if (!entry)
 		return NULL;
 	if (member_trial_hello(entry, m->incarnation)) {
-		entry_fill(entry, m);
+		member_entry_fill(entry, m);
 		return entry;
 	}
-	entry_fill(entry, m);
+	member_entry_fill(entry, m);
 	if (entry->state == MEMBER_FREE)
 		entry->state = MEMBER_CANDIDATE;
+	hello_fields(entry, hello);
 	if (member_up(control, entry) < 0) {
 		entry->since_ns = net_now();
 		return NULL;
@@ -336,6 +351,8 @@ static void link_attach(struct control *control, struct rpc_link *link, struct m
 
 	*at = link;
 	link->member = entry;
+	if (control->member->rings)
+		entry->heard_ns = entry->used_ns = net_now();
 	rpc_link_up(link);
 	if (old && old != link) {
 		if (!member_on_trial(entry))
@@ -357,6 +374,14 @@ static void hello_term(struct control *control, struct member_entry *entry, uint
 	if (entry->term_theirs && entry->term_theirs != term)
 		directory_forgotten(control, entry->record.map.ref);
 	entry->term_theirs = term;
+}
+
+/* Sends what waited for a link with the member. */
+static void link_used(struct control *control, struct member_entry *entry)
+{
+	directory_link_up(control, entry->record.map.peer, entry->disk);
+	if (control->connect)
+		connect_link_up(control, entry->record.map.ref);
 }
 
 bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hello *hello)
@@ -398,32 +423,29 @@ bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hell
 		entry = dial->owner;
 		rpc_link_close(link);
 		if (entry->state == MEMBER_ALIVE && !entry->in)
-			member_down(control, entry, "another engine listens at its address");
-		learn(control, hello->self);
+			member_lost(control, entry, "another engine listens at its address");
+		member_learn(control, hello->self);
 		return true;
 	}
-	entry = hello_entry(control, hello->self);
+	entry = hello_entry(control, hello);
 	if (!entry) {
 		rpc_link_close(link);
 		return true;
 	}
 	software_fill(entry, hello->software);
-	entry->summaries = hello->summaries;
-	entry->disk = hello->disk;
-	entry->probes = hello->probes;
-	entry->relays = hello->relays;
+	hello_fields(entry, hello);
 	member_agree_versions(control, link, entry, hello);
 	if (!member_on_trial(entry))
 		hello_term(control, entry, hello->term);
 	link_attach(control, link, entry);
 	if (!dial)
 		member_greet(control, link);
-	if (!entry->out)
+	if (!entry->out && (!control->member->rings || entry->neighbour))
 		member_entry_dial(control, entry, false);
 	(void)learn_all(control, hello->n_members, hello->members);
 	/* With a full table, what was learned may have taken the place of an entry on trial. */
 	if (link->member == entry && !member_on_trial(entry))
-		directory_link_up(control, entry->record.map.peer, entry->disk);
+		link_used(control, entry);
 	return true;
 }
 
@@ -443,6 +465,10 @@ bool member_heartbeat(struct control *control, struct rpc_link *link, const Pc__
 		return false;
 	if (beat->members_digest == control->member->digest)
 		return true;
+	if (entry->lists && (control->member->rings || beat->rings)) {
+		member_list_compare(control, link, now_ns);
+		return true;
+	}
 	/*
 	 * If two engines keep different digests, because one of them cannot reach a third engine,
 	 * they exchange their lists only once per MEMBER_GOSSIP_BEATS heartbeats.

@@ -7,6 +7,7 @@
  * is a member again when it has answered all probes for a while. Control plane's thread only.
  */
 #include <stdio.h>
+#include <string.h>
 
 #include "config/log.h"
 #include "engine/control/directory.h"
@@ -62,17 +63,15 @@ uint64_t member_served_age_ns(const struct member_entry *entry, uint64_t now_ns)
  * Small and padded probes take turns. A probe that waits for its answer is sent again on a new
  * link, and on the same one only after a while.
  */
-static void probe(const struct control *control, struct member_entry *entry, uint64_t now_ns)
+static void probe_send(
+	const struct control *control, struct member_entry *entry, unsigned size, uint64_t now_ns)
 {
 	static uint8_t pad[PROBE_PAD_BYTES];
 	struct rpc_link *link = entry->out ? entry->out : entry->in;
 	struct member_probe *p = &entry->probe;
-	unsigned size = p->turn++ % PROBE_SIZES;
 	Pc__Probe ask = PC__PROBE__INIT;
 	Pc__Message message = PC__MESSAGE__INIT;
 
-	if (p->hurry)
-		p->hurry--;
 	if (p->asked_ns[size] && link && p->via[size] == link &&
 		since_ns(p->sent_ns[size], now_ns) < dead_ns(control) / PROBE_AGAIN_PART)
 		return;
@@ -91,6 +90,29 @@ static void probe(const struct control *control, struct member_entry *entry, uin
 	p->via[size] = link;
 }
 
+static void probe(const struct control *control, struct member_entry *entry, uint64_t now_ns)
+{
+	struct member_probe *p = &entry->probe;
+	unsigned turn = p->turn++, size = turn % PROBE_SIZES;
+
+	if (control->member->rings)
+		size = turn % PROBE_PAD_EVERY ? PROBE_SMALL : PROBE_PADDED;
+	/* One that is sent out of turn takes the size that was answered the longest ago. */
+	if (p->hurry)
+		p->hurry--;
+	if (p->hurry && control->member->rings)
+		size = p->served_ns[PROBE_PADDED] < p->served_ns[PROBE_SMALL] ? PROBE_PADDED
+									      : PROBE_SMALL;
+	probe_send(control, entry, size, now_ns);
+}
+
+void member_probe_now(const struct control *control, struct member_entry *entry)
+{
+	if (entry->out || entry->in)
+		for (unsigned size = 0; size < PROBE_SIZES; size++)
+			probe_send(control, entry, size, net_now());
+}
+
 bool member_probe_ack(struct control *control, struct rpc_link *link, const Pc__ProbeAck *ack)
 {
 	struct member_entry *entry = link->member;
@@ -106,6 +128,7 @@ bool member_probe_ack(struct control *control, struct rpc_link *link, const Pc__
 	p->via[size] = NULL;
 	p->asked_ns[size] = 0;
 	p->served_ns[size] = p->sent_ns[size];
+	member_claim_served(control, entry, size);
 	/* Another probe may have been sent meanwhile; one that waits for too long counts. */
 	if (entry->state == MEMBER_ALIVE &&
 		member_unserved_ns(entry, net_now()) <= suspect_patience_ns(dead_ns(control)))
@@ -130,21 +153,40 @@ void member_trial_begin(struct member_entry *entry, uint64_t needs_ns)
 	entry->trial.since_ns = 0;
 }
 
-static void remove_unserving(struct control *control, struct member_entry *entry, uint64_t now_ns)
+/* True if its last removal of this kind was not long ago. */
+static bool removed_again(const struct member_trial *trial, uint64_t now_ns)
+{
+	return trial->removed_ns && now_ns - trial->removed_ns < TRIAL_MEMORY_NS;
+}
+
+void member_trial_removed(struct control *control, struct member_entry *entry, uint64_t needs_ns)
 {
 	struct member_trial *trial = &entry->trial;
-	bool again = trial->removed_ns && now_ns - trial->removed_ns < TRIAL_MEMORY_NS;
+	uint64_t now_ns = net_now(), own_ns;
+
+	trial->removals = removed_again(trial, now_ns) ? trial->removals + 1 : 1;
+	trial->removed_ns = now_ns;
+	own_ns = suspect_trial_ns(dead_ns(control), trial->removals);
+	member_trial_begin(entry, own_ns > needs_ns ? own_ns : needs_ns);
+}
+
+static void remove_unserving(struct control *control, struct member_entry *entry, uint64_t now_ns)
+{
+	const struct member_trial *trial = &entry->trial;
+	unsigned removals = removed_again(trial, now_ns) ? trial->removals + 1 : 1;
 	char why[192];
 
 	snprintf(why, sizeof(why),
 		"it answered no %s for %u ms, and none of another member that says so; it must serve for a while to come back",
 		entry->probe.asked_ns[PROBE_SMALL] ? "probe" : "probe of 9 KB (check the MTU)",
 		(unsigned)(member_unserved_ns(entry, now_ns) / NS_PER_MS));
+	if (control->member->rings) {
+		member_accuse(control, entry, suspect_trial_ns(dead_ns(control), removals), why);
+		return;
+	}
 	control->counter[COUNTER_members_unserving]++;
 	member_down(control, entry, why);
-	trial->removed_ns = now_ns;
-	trial->removals = again ? trial->removals + 1 : 1;
-	member_trial_begin(entry, suspect_trial_ns(dead_ns(control), trial->removals));
+	member_trial_removed(control, entry, 0);
 }
 
 bool member_trial_hello(struct member_entry *entry, uint64_t incarnation)
@@ -209,9 +251,11 @@ bool member_trial_serve(struct rpc_link *link, const Pc__Message *message)
 
 /* ---- the timer ------------------------------------------------------------------------------- */
 
-static bool is_probed(const struct member_entry *entry)
+static bool is_probed(const struct control *control, const struct member_entry *entry)
 {
-	return entry && !entry->record.map.self && entry->probes;
+	return entry && entry->probes && !entry->record.map.self &&
+	       (member_watched(control, entry) ||
+		       directory_overdue(control, entry->record.map.peer));
 }
 
 static_assert((NODES_MAX & (NODES_MAX - 1)) == 0, "places are permuted with ^");
@@ -220,13 +264,14 @@ static_assert((NODES_MAX & (NODES_MAX - 1)) == 0, "places are permuted with ^");
 static void probe_next(struct control *control, uint64_t now_ns)
 {
 	struct member *member = control->member;
-	unsigned first = member->probe_next, turns = PROBE_TARGETS;
+	unsigned first = member->probe_next;
+	unsigned turns = member->rings ? PROBE_TARGETS_RINGS : PROBE_TARGETS;
 
 	for (unsigned i = 0; i < NODES_MAX; i++) {
 		unsigned place = (first + i) % NODES_MAX;
 		struct member_entry *entry = member->by_peer[place ^ member->probe_order];
 
-		if (!is_probed(entry))
+		if (!is_probed(control, entry))
 			continue;
 		if (turns) {
 			turns--;
@@ -248,7 +293,7 @@ static void entry_judge(struct control *control, struct member_entry *entry, uin
 		return;
 	if (suspect_removes(unserved_ns, vouched_ns, dead_ns(control)))
 		remove_unserving(control, entry, now_ns);
-	else
+	if (entry->state == MEMBER_ALIVE)
 		directory_probed(control, entry->record.map.peer, false);
 }
 
@@ -284,8 +329,10 @@ void member_probe_tick(void *context)
 	for (unsigned i = 1; i < MEMBER_ENTRIES; i++) {
 		struct member_entry *entry = &member->entry[i];
 
-		if (entry->state == MEMBER_ALIVE && entry->probes)
+		if (entry->state == MEMBER_ALIVE && is_probed(control, entry))
 			entry_judge(control, entry, now_ns);
+		else if (entry->state == MEMBER_ALIVE)
+			memset(entry->probe.asked_ns, 0, sizeof(entry->probe.asked_ns));
 		else if (member_on_trial(entry))
 			trial_tick(control, entry, now_ns);
 	}

@@ -22,12 +22,39 @@ static void doubts_list(const struct control *control, uint64_t now_ns, Pc__Hear
 	for (unsigned peer = 0; peer < NODES_MAX; peer++) {
 		const struct member_entry *entry = control->member->by_peer[peer];
 
-		if (!entry)
+		/* Above MEMBER_MESH_MAX members, claims take the place of these questions. */
+		if (!entry || control->member->rings)
 			continue;
 		if (member_doubted(control, entry, now_ns))
 			beat->doubts[beat->n_doubts++] = entry->record.map.ref;
 		if (member_unserved_ns(entry, now_ns) > patience_ns)
 			beat->unserved[beat->n_unserved++] = entry->record.map.ref;
+	}
+}
+
+/* A neighbour that is silent is claimed; another member's link is closed, and dialled if needed. */
+static void ring_silent(struct control *control, struct member_entry *entry, uint64_t now_ns)
+{
+	uint64_t dead_ns = (uint64_t)control->settings->cluster_dead_after_ms * NS_PER_MS;
+	uint64_t silent_ns = member_silent_ns(control, entry, now_ns);
+	char why[64];
+
+	if (silent_ns <= dead_ns) {
+		entry->kept = false;
+		return;
+	}
+	if (entry->neighbour) {
+		snprintf(why, sizeof(why), "no message from it for %u ms",
+			(unsigned)(silent_ns / NS_PER_MS));
+		member_accuse(control, entry, 0, why);
+	}
+	if (!entry->neighbour || !entry->kept) {
+		control->counter[COUNTER_members_kept] += entry->neighbour;
+		entry->kept = entry->neighbour;
+		if (entry->out)
+			rpc_link_close(entry->out);
+		if (entry->in)
+			rpc_link_close(entry->in);
 	}
 }
 
@@ -42,7 +69,9 @@ static void entry_tick(
 		message.body_case = PC__MESSAGE__BODY_HEARTBEAT;
 		message.heartbeat = beat;
 		(void)rpc_send(entry->out ? entry->out : entry->in, &message);
-		if (!member_heard_of(control, entry, now_ns)) {
+		if (control->member->rings) {
+			ring_silent(control, entry, now_ns);
+		} else if (!member_heard_of(control, entry, now_ns)) {
 			snprintf(why, sizeof(why), "no message from it for %u ms",
 				(unsigned)((now_ns - entry->heard_ns) / NS_PER_MS));
 			member_down(control, entry, why);
@@ -87,6 +116,8 @@ void member_tick(void *context)
 	beat.doubts = doubts;
 	beat.unserved = unserved;
 	doubts_list(control, now_ns, &beat);
+	beat.rings = member->rings;
+	member->dials = MEMBER_DIALS_TICK;
 	for (unsigned i = 1; i < MEMBER_ENTRIES; i++) {
 		struct member_entry *entry = &member->entry[i];
 
@@ -95,6 +126,7 @@ void member_tick(void *context)
 		/* changes when a member of this loop dies */
 		beat.members_digest = member->digest;
 		entry_tick(control, entry, &beat, now_ns);
+		member_demand_tick(control, entry, now_ns);
 	}
 	member_seeds_tick(control, now_ns);
 	member_map_tick(control, now_ns);

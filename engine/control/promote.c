@@ -163,7 +163,7 @@ static Pc__PromotePage *page_add(struct promote *p, struct rpc_link *to, const s
 }
 
 /* The link to the holder; NULL: it is no member, or it does not know Promote. */
-static struct rpc_link *link_to(const struct control *control, uint32_t ref)
+static struct rpc_link *link_to(struct control *control, uint32_t ref)
 {
 	struct rpc_link *link = ref ? member_link(control, ref) : NULL;
 

@@ -184,6 +184,9 @@ void rpc_address_text(const char *host, uint16_t port, char ret_text[NAME_BYTES_
 bool member_hello(struct control *control, struct rpc_link *link, const Pc__Hello *hello);
 bool member_heartbeat(struct control *control, struct rpc_link *link, const Pc__Heartbeat *beat);
 bool member_members(struct control *control, struct rpc_link *link, const Pc__Members *members);
+bool member_news(struct control *control, struct rpc_link *link, const Pc__MemberNews *news);
+bool member_list_ask(struct control *control, struct rpc_link *link, const Pc__ListAsk *ask);
+bool member_list_page(struct control *control, struct rpc_link *link, const Pc__ListPage *page);
 bool member_left(struct control *control, struct rpc_link *link);
 bool member_probe_ack(struct control *control, struct rpc_link *link, const Pc__ProbeAck *ack);
 bool directory_serve_publish(

@@ -37,6 +37,9 @@ static bool serve_member(struct rpc_link *link, const Pc__Message *m)
 	switch (m->body_case) {
 	case PC__MESSAGE__BODY_HEARTBEAT: return member_heartbeat(control, link, m->heartbeat);
 	case PC__MESSAGE__BODY_MEMBERS: return member_members(control, link, m->members);
+	case PC__MESSAGE__BODY_MEMBER_NEWS: return member_news(control, link, m->member_news);
+	case PC__MESSAGE__BODY_LIST_ASK: return member_list_ask(control, link, m->list_ask);
+	case PC__MESSAGE__BODY_LIST_PAGE: return member_list_page(control, link, m->list_page);
 	case PC__MESSAGE__BODY_LEAVE: return member_left(control, link);
 	case PC__MESSAGE__BODY_PUBLISH: return directory_serve_publish(control, link, m->publish);
 	case PC__MESSAGE__BODY_REMOVE: return directory_serve_remove(control, link, m->remove);

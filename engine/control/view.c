@@ -76,7 +76,8 @@ static void rows_update(struct control *control)
 
 		if (row->incarnation != entry->record.map.incarnation)
 			*row = (struct view_row){.incarnation = entry->record.map.incarnation};
-		row->can = entry->state == MEMBER_ALIVE && entry->summaries && link_of(entry);
+		row->can = entry->state == MEMBER_ALIVE && entry->summaries &&
+			   (link_of(entry) || !member_watched(control, entry));
 	}
 }
 
@@ -112,8 +113,12 @@ void view_tick(struct control *control, uint64_t watched_ns, uint64_t now_ns)
 		if (row < 0)
 			return;
 		view_asked(view, (unsigned)row, now_ns);
-		/* A full link takes no request: the member is asked again in a second. */
-		if (rpc_send(link_of(&control->member->entry[row]), &message))
+		/*
+		 * If the link is full or is only dialled now, the member is asked again in a
+		 * second.
+		 */
+		if (rpc_send(member_link(control, control->member->entry[row].record.map.ref),
+			    &message))
 			control->counter[COUNTER_summaries_asked]++;
 	}
 }

@@ -64,6 +64,12 @@ void connect_member_gone(struct control *control, uint16_t peer, uint32_t ref)
 	(void)ref;
 }
 
+void connect_link_up(struct control *control, uint32_t ref)
+{
+	(void)control;
+	(void)ref;
+}
+
 bool connect_serve(struct control *control, struct rpc_link *link, const Pc__Connect *connect)
 {
 	(void)control;
@@ -371,18 +377,18 @@ bool node_sees(unsigned i, unsigned j)
 bool nodes_agree(void)
 {
 	unsigned running = 0;
+	uint64_t digest = 0;
 
-	for (unsigned i = 0; i < world.nodes; i++)
-		running += world.node[i].running;
 	for (unsigned i = 0; i < world.nodes; i++) {
-		if (!world.node[i].running)
-			continue;
-		if (member_map(&world.node[i].control)->members != running)
-			return false;
-		for (unsigned j = 0; j < world.nodes; j++)
-			if (world.node[j].running && !node_sees(i, j))
-				return false;
+		running += world.node[i].running;
+		if (world.node[i].running)
+			digest += map_mix(world.node[i].control.incarnation);
 	}
+	for (unsigned i = 0; i < world.nodes; i++)
+		if (world.node[i].running &&
+			(member_map(&world.node[i].control)->members != running ||
+				world.node[i].control.member->digest != digest))
+			return false;
 	return true;
 }
 
@@ -397,6 +403,7 @@ bool nodes_linked(void)
 			const struct member_entry *entry = &member->entry[k];
 
 			if (entry->state == MEMBER_ALIVE &&
+				member_watched(&world.node[i].control, entry) &&
 				(entry->kept || (!entry->out && !entry->in)))
 				return false;
 		}

@@ -124,7 +124,7 @@ bool node_holds(unsigned i, const struct page_key *key);
 bool node_sees(unsigned i, unsigned j);
 /* Every live node has exactly the live nodes on its map. */
 bool nodes_agree(void);
-/* And each hears each of the others over a link of its own. */
+/* And each hears each of the others over a link of its own; above 32 nodes its neighbours. */
 bool nodes_linked(void);
 int node_by_ref(uint32_t ref);
 

@@ -117,7 +117,7 @@ bool directory_busy(const struct control *control)
 	return directory.busy;
 }
 
-struct rpc_link *member_link(const struct control *c, uint32_t ref)
+struct rpc_link *member_link(struct control *c, uint32_t ref)
 {
 	(void)c;
 	peer.link.member = &peer.member;

@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Records of members, for clusters of more than MEMBER_MESH_MAX members: what changes is sent to
+ * the neighbours, and each engine passes on what is new to it. Of two records of a name the one
+ * with the higher (admission, state, incarnation) is newer; so each record is passed on once, and
+ * all engines end with the same ones. Control plane's thread only.
+ */
+#include <string.h>
+
+#include "config/log.h"
+#include "engine/control/directory_state.h"
+#include "engine/control/member.h"
+
+#define NEWS_US 5000 /* changes within this time share a message */
+#define ASSERT_NS (2ull * 1000000000)
+#define RECORD_BYTES (2 * NAME_BYTES_MAX + 64) /* bound of the length of one record */
+#define ADMISSION_MAX (1u << 30)
+
+/* ---- sending --------------------------------------------------------------------------------- */
+
+void member_changed(struct control *control, struct member_entry *entry)
+{
+	struct member *member = control->member;
+
+	if (!member->rings)
+		return;
+	entry->changed = true;
+	if (!member->news_armed)
+		member->news_armed = net_timer_set(member->news, NEWS_US) == 0;
+}
+
+bool record_add(struct record_list *list, struct member_entry *entry)
+{
+	Pc__MemberRecord *record = &list->record[list->count];
+
+	if (list->count == NODES_MAX || list->bytes + RECORD_BYTES > MEMBER_PAGE_BYTES)
+		return false;
+	*record = (Pc__MemberRecord)PC__MEMBER_RECORD__INIT;
+	member_describe(entry, &list->member[list->count]);
+	record->member = &list->member[list->count];
+	record->state = entry->stage;
+	record->admission = entry->admission;
+	record->trial_ms = entry->stage == RECORD_ALIVE ? 0 : (uint32_t)entry->claim_trial_ms;
+	record->disk = entry->disk;
+	record->summaries = entry->summaries;
+	record->probes = entry->probes;
+	record->relays = entry->relays;
+	record->lists = entry->lists;
+	list->at[list->count++] = record;
+	list->bytes += pc__member_record__get_packed_size(record) + 4;
+	return true;
+}
+
+static void neighbours_tell(struct member *member, const Pc__Message *message)
+{
+	for (unsigned i = 1; i < MEMBER_ENTRIES; i++) {
+		struct member_entry *entry = &member->entry[i];
+
+		if (entry->state == MEMBER_ALIVE && entry->neighbour && entry->lists)
+			(void)rpc_send(entry->out ? entry->out : entry->in, message);
+	}
+}
+
+void member_news_send(void *context)
+{
+	struct control *control = context;
+	struct member *member = control->member;
+	struct record_list *list = member->records;
+	Pc__MemberNews news = PC__MEMBER_NEWS__INIT;
+	Pc__Message message = PC__MESSAGE__INIT;
+	bool more = false;
+
+	member->news_armed = false;
+	list->count = 0;
+	list->bytes = 0;
+	for (unsigned i = 0; i < MEMBER_ENTRIES && !more; i++) {
+		struct member_entry *entry = &member->entry[i];
+
+		if (!entry->changed || !entry->admission)
+			continue;
+		more = !record_add(list, entry);
+		entry->changed = more;
+	}
+	if (more)
+		member->news_armed = net_timer_set(member->news, NEWS_US) == 0;
+	if (!list->count || !member->rings)
+		return;
+	news.n_records = list->count;
+	news.records = list->at;
+	message.body_case = PC__MESSAGE__BODY_MEMBER_NEWS;
+	message.member_news = &news;
+	neighbours_tell(member, &message);
+}
+
+/* ---- received records ------------------------------------------------------------------------ */
+
+static bool record_fits(const Pc__MemberRecord *r)
+{
+	return r && member_fits(r->member) && r->state < RECORD_STATES && r->admission >= 1 &&
+	       r->admission < ADMISSION_MAX;
+}
+
+static bool record_newer(const struct member_entry *entry, const Pc__MemberRecord *r)
+{
+	if (r->admission != entry->admission)
+		return r->admission > entry->admission;
+	if (r->state != entry->stage)
+		return r->state > entry->stage;
+	return r->member->incarnation > entry->record.map.incarnation;
+}
+
+static void claim_show(struct control *control, const Pc__MemberRecord *r)
+{
+	if (control->member->own_claim == r->admission)
+		return;
+	control->member->own_claim = r->admission;
+	log_warn(
+		"a member says that this engine does not serve: it is off the map until it has answered probes for a while, unless another member is served by it");
+}
+
+/*
+ * A record of this engine. If it was removed and admitted again, the members that removed it may
+ * have dropped its directory entries.
+ */
+static void record_of_self(struct control *control, const Pc__MemberRecord *r)
+{
+	struct member_entry *self = &control->member->entry[0];
+
+	if (r->member->incarnation != control->incarnation) {
+		control->counter[COUNTER_members_refused]++;
+		return;
+	}
+	if (r->admission < self->admission ||
+		(r->state == RECORD_ALIVE && r->admission == self->admission))
+		return;
+	if (r->state != RECORD_ALIVE) {
+		claim_show(control, r);
+		return;
+	}
+	self->admission = r->admission;
+	control->member->own_claim = 0;
+	if (control->directory)
+		move_again(control->directory);
+}
+
+static void fields_take(struct member_entry *entry, const Pc__MemberRecord *r)
+{
+	entry->disk = r->disk;
+	entry->summaries = r->summaries;
+	entry->probes = r->probes;
+	entry->relays = r->relays;
+	entry->lists = r->lists;
+}
+
+/* The member is alive, as an engine says that has a link with it. */
+static void record_admit(
+	struct control *control, struct member_entry *entry, const Pc__MemberRecord *r)
+{
+	bool same = entry->record.map.incarnation == r->member->incarnation;
+
+	if (entry->state == MEMBER_ALIVE && same) {
+		entry->stage = RECORD_ALIVE;
+		entry->admission = r->admission;
+		member_changed(control, entry);
+		return;
+	}
+	if (entry->state == MEMBER_ALIVE)
+		member_down(control, entry, "it was started again");
+	/* Links of a trial, or of the former process: new ones begin with a Hello. */
+	entry->trial.incarnation = 0;
+	if (entry->out)
+		rpc_link_close(entry->out);
+	if (entry->in)
+		rpc_link_close(entry->in);
+	member_entry_fill(entry, r->member);
+	fields_take(entry, r);
+	if (member_up(control, entry) < 0) {
+		entry->state = MEMBER_CANDIDATE;
+		entry->since_ns = net_now();
+		return;
+	}
+	entry->admission = r->admission;
+}
+
+/* This engine has a link with another process of that name: the record is out of date. */
+static bool record_contradicted(
+	struct control *control, struct member_entry *entry, const Pc__MemberRecord *r)
+{
+	uint64_t now_ns = net_now();
+
+	if (entry->state != MEMBER_ALIVE || (!entry->out && !entry->in) ||
+		entry->record.map.incarnation == r->member->incarnation)
+		return false;
+	if (entry->asserted_ns && now_ns - entry->asserted_ns < ASSERT_NS)
+		return true;
+	entry->asserted_ns = now_ns;
+	entry->admission = r->admission + 1;
+	entry->stage = RECORD_ALIVE;
+	member_changed(control, entry);
+	return true;
+}
+
+static struct member_entry *record_entry(struct control *control, const Pc__MemberRecord *r)
+{
+	struct member *member = control->member;
+	struct member_entry *entry = member_find(member, r->member->name);
+	const struct member_record *other =
+		member_by_ref(control, (uint32_t)r->member->incarnation);
+
+	if (other && strcmp(other->map.name, r->member->name) != 0)
+		return NULL;
+	if (entry || r->state != RECORD_ALIVE)
+		return entry;
+	/* Candidates and dead members make room only as far as live ones can be admitted. */
+	return member->alive < NODES_MAX ? member_entry_take(control) : NULL;
+}
+
+static void record_take(struct control *control, const Pc__MemberRecord *r)
+{
+	struct member_entry *entry;
+
+	if (strcmp(r->member->name, control->name) == 0 ||
+		r->member->incarnation == control->incarnation) {
+		record_of_self(control, r);
+		return;
+	}
+	entry = record_entry(control, r);
+	if (!entry)
+		return;
+	if (!record_newer(entry, r) || record_contradicted(control, entry, r))
+		return;
+	if (r->state == RECORD_ALIVE) {
+		record_admit(control, entry, r);
+	} else if (entry->state != MEMBER_ALIVE) {
+		if (entry->state == MEMBER_DEAD)
+			entry->admission = r->admission;
+	} else if (entry->record.map.incarnation == r->member->incarnation) {
+		entry->admission = r->admission;
+		if (r->state == RECORD_LEFT) {
+			member_down(control, entry, "it left");
+			entry->left = true;
+			entry->stage = RECORD_LEFT;
+			rpc_dial_stop(entry->dial);
+			entry->dial = NULL;
+		} else if (entry->stage != RECORD_CLAIMED) {
+			/* Or it was removed elsewhere: the cluster was in two parts. */
+			member_claim(control, entry, r->trial_ms);
+			member_changed(control, entry);
+		}
+	}
+}
+
+/* With up to MEMBER_MESH_MAX members, each engine dials them and judges for itself. */
+static bool enough_for_rings(struct member *member, size_t count, Pc__MemberRecord *const *r)
+{
+	unsigned more = 0;
+
+	if (member->rings)
+		return true;
+	for (size_t i = 0; i < count; i++) {
+		if (!r[i]->lists)
+			return false;
+		more += r[i]->state == RECORD_ALIVE && !member_find(member, r[i]->member->name);
+	}
+	return !member->strangers && member->alive + more > MEMBER_MESH_MAX;
+}
+
+bool member_records(struct control *control, struct rpc_link *link, size_t count,
+	Pc__MemberRecord *const *records)
+{
+	struct member *member = control->member;
+	bool rings;
+
+	(void)link;
+	if (count > NODES_MAX)
+		return false;
+	for (size_t i = 0; i < count; i++)
+		if (!record_fits(records[i]))
+			return false;
+	if (member->leaving)
+		return true;
+	rings = enough_for_rings(member, count, records);
+	for (size_t i = 0; i < count; i++)
+		if (rings && member_address_local(control, records[i]->member->address) ==
+				     control->rpc->loopback)
+			record_take(control, records[i]);
+		else if (!rings && records[i]->state == RECORD_ALIVE)
+			member_learn(control, records[i]->member);
+	return true;
+}
+
+bool member_news(struct control *control, struct rpc_link *link, const Pc__MemberNews *news)
+{
+	return member_records(control, link, news->n_records, news->records);
+}

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The neighbours of the members of large clusters: few, mutual, and enough to stay connected. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine/control/member.h"
+
+#define COUNT NODES_MAX
+
+static uint64_t hash[COUNT];
+static unsigned neighbour[COUNT][MEMBER_NEIGHBOURS_MAX], found[COUNT];
+
+static void build(unsigned count, unsigned seed)
+{
+	char name[32];
+
+	for (unsigned i = 0; i < count; i++) {
+		snprintf(name, sizeof(name), "host-%u-%u:7000", seed, i);
+		hash[i] = member_name_hash(name);
+	}
+	for (unsigned i = 0; i < count; i++)
+		found[i] = member_rings(hash, count, i, neighbour[i]);
+}
+
+static bool has(unsigned of, unsigned wanted)
+{
+	for (unsigned i = 0; i < found[of]; i++)
+		if (neighbour[of][i] == wanted)
+			return true;
+	return false;
+}
+
+static void each_member_has_few_neighbours_and_is_theirs(void **state)
+{
+	(void)state;
+	for (unsigned count = 2; count <= COUNT; count = count * 3 / 2 + 1) {
+		build(count, count);
+		for (unsigned i = 0; i < count; i++) {
+			assert_in_range(found[i], 1, MEMBER_NEIGHBOURS_MAX);
+			assert_false(has(i, i));
+			for (unsigned k = 0; k < found[i]; k++)
+				assert_true(has(neighbour[i][k], i));
+		}
+	}
+	build(COUNT, 0);
+	for (unsigned i = 0; i < COUNT; i++)
+		assert_true(found[i] > MEMBER_RINGS);
+	assert_int_equal(member_rings(hash, 1, 0, neighbour[0]), 0);
+}
+
+/* How many members can be reached from `from` without those that are gone. */
+static unsigned reached(unsigned from, const bool *gone)
+{
+	static bool seen[COUNT];
+	static unsigned queue[COUNT];
+	unsigned head = 0, tail = 0;
+
+	memset(seen, 0, sizeof(seen));
+	seen[from] = true;
+	queue[tail++] = from;
+	while (head < tail) {
+		unsigned at = queue[head++];
+
+		for (unsigned k = 0; k < found[at]; k++) {
+			unsigned next = neighbour[at][k];
+
+			if (seen[next] || gone[next])
+				continue;
+			seen[next] = true;
+			queue[tail++] = next;
+		}
+	}
+	return tail;
+}
+
+/* A quarter of the members fails at once: the others still reach each other. */
+static void the_others_stay_connected(void **state)
+{
+	(void)state;
+	for (unsigned seed = 1; seed <= 20; seed++) {
+		bool gone[COUNT] = {false};
+		unsigned left = COUNT, from = 0;
+
+		build(COUNT, seed);
+		for (unsigned i = 0; i < COUNT; i++) {
+			gone[i] = map_mix(seed << 16 | i) % 4 == 0;
+			left -= gone[i];
+			if (!gone[i])
+				from = i;
+		}
+		assert_int_equal(reached(from, gone), left);
+	}
+}
+
+/* A member that leaves changes only what its own neighbours have. */
+static void a_change_moves_few_links(void **state)
+{
+	static unsigned before[COUNT][MEMBER_NEIGHBOURS_MAX], had[COUNT];
+	unsigned changed = 0;
+
+	(void)state;
+	build(COUNT, 3);
+	memcpy(before, neighbour, sizeof(before));
+	memcpy(had, found, sizeof(had));
+	for (unsigned i = 0; i < COUNT - 1; i++)
+		found[i] = member_rings(hash, COUNT - 1, i, neighbour[i]);
+	for (unsigned i = 0; i < COUNT - 1; i++)
+		changed += found[i] != had[i] ||
+			   memcmp(before[i], neighbour[i], found[i] * sizeof(before[i][0])) != 0;
+	assert_in_range(changed, 1, MEMBER_NEIGHBOURS_MAX);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(each_member_has_few_neighbours_and_is_theirs),
+		cmocka_unit_test(the_others_stay_connected),
+		cmocka_unit_test(a_change_moves_few_links),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -83,7 +83,7 @@ void chaos(void)
 	check(pass_until(nodes_linked, HEAL_NS), "healed back");
 	pass(20 * SIM_S);
 	look_all();
-	pass(150 * SIM_S); /* two comparisons */
+	compare_all();
 	check(owners_lack() == 0, "repaired");
 	look_all();
 }

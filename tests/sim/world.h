@@ -45,6 +45,8 @@ enum mutant {
 	MUTANT_NO_LATCH,     /* a Hello brings back a member that did not serve */
 	MUTANT_NO_PAD,       /* all probes are small */
 	MUTANT_NO_SERVED,    /* what others say of a member's answers is not used */
+	MUTANT_NO_REFUTE,    /* none refutes a claim */
+	MUTANT_OWN_REFUTE,   /* a member that learns of a claim of itself refutes it */
 	MUTANTS,
 };
 
@@ -73,6 +75,7 @@ struct world {
 	uint64_t crash_at; /* number of the delivery at which `crash_node` dies; 0: none */
 	unsigned crash_node;
 	uint64_t deliveries;
+	uint64_t bytes;                         /* sent by all nodes */
 	bool cut[SIM_NODES_MAX][SIM_NODES_MAX]; /* packets from the first to the second are lost */
 	struct node *node;
 };

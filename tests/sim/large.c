@@ -127,3 +127,45 @@ void churn(void)
 	look_all();
 	check_removals(half, events);
 }
+
+static bool all_have_rings(void)
+{
+	for (unsigned i = 0; i < world.nodes; i++)
+		if (world.node[i].running && !world.node[i].control.member->rings)
+			return false;
+	return true;
+}
+
+static bool none_has_rings(void)
+{
+	for (unsigned i = 0; i < world.nodes; i++)
+		if (world.node[i].running && world.node[i].control.member->rings)
+			return false;
+	return true;
+}
+
+/* The cluster shrinks below MEMBER_MESH_AGAIN nodes and grows again, by one node at a time. */
+void cross(void)
+{
+	unsigned first = MEMBER_MESH_AGAIN - 2, gone = world.nodes - first;
+
+	start_large();
+	check(world.nodes <= MEMBER_MESH_MAX || all_have_rings(), "rings above 32 nodes");
+	for (unsigned i = world.nodes; i-- > first;) {
+		node_crash(i, false);
+		traffic(SIM_S);
+	}
+	measure_agreed();
+	check(pass_until(nodes_linked, AGREE_NS) && none_has_rings(), "mesh below 28 nodes");
+	pass(10 * SIM_S);
+	check_removals(first, gone);
+	for (unsigned i = first; i < world.nodes; i++) {
+		node_open(i, replicas, entries);
+		traffic(SIM_S);
+	}
+	measure_agreed();
+	pass(10 * SIM_S);
+	check(nodes_linked() && all_have_rings(), "rings above 32 nodes");
+	look_all();
+	check_removals(first, gone);
+}

@@ -349,6 +349,7 @@ static const struct scenario {
 	{"rack", "one node in 25 loses power at once, then starts again", rack},
 	{"rolling", "one node after another is started again", rolling},
 	{"churn", "nodes are killed and started at random for 30 s", churn},
+	{"cross", "36 nodes and more become 26, then as many as before", cross},
 	{"slow", "packets to the last node take 50 ms", slow},
 };
 #define SCENARIOS (sizeof(scenarios) / sizeof(scenarios[0]))

@@ -57,6 +57,7 @@ void nobody_died(void);
 void rack(void);
 void rolling(void);
 void churn(void);
+void cross(void);
 void flap(void);
 void gray(void);
 void small_mtu(void);

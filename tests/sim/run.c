@@ -350,6 +350,7 @@ static const struct scenario {
 	{"rolling", "one node after another is started again", rolling},
 	{"churn", "nodes are killed and started at random for 30 s", churn},
 	{"cross", "36 nodes and more become 26, then as many as before", cross},
+	{"mixed", "an engine that does not know lists joins and leaves", mixed},
 	{"slow", "packets to the last node take 50 ms", slow},
 };
 #define SCENARIOS (sizeof(scenarios) / sizeof(scenarios[0]))

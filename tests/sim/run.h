@@ -58,6 +58,7 @@ void rack(void);
 void rolling(void);
 void churn(void);
 void cross(void);
+void mixed(void);
 void flap(void);
 void gray(void);
 void small_mtu(void);

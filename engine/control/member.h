@@ -60,7 +60,7 @@ static_assert(MEMBER_REFS > MEMBER_ENTRIES, "a search for an absent ref ends");
 /* dials that this engine starts in one heartbeat interval, beside those of seeds and neighbours */
 #define MEMBER_DIALS_TICK 64
 #define MEMBER_BUCKETS 64                  /* of the member list; see ListAsk */
-#define MEMBER_PAGE_BYTES (64u << 10)      /* length limit of MemberNews and ListPage */
+#define MEMBER_PAGE_BYTES (16u << 10)      /* length limit of MemberNews and ListPage */
 #define MEMBER_LIST_NS (2ull * 1000000000) /* time between two ListAsk of this engine */
 #define MEMBER_SOFTWARE_BYTES 32           /* limit of Hello.software, with the terminating zero */
 #define AGREED_BYTES_MAX 128               /* length limit of one text "name = value" in a Hello */
@@ -236,6 +236,7 @@ struct member {
 	const struct rpc_link *list_via;
 	struct net_timer *news, *claims;
 	bool news_armed;
+	unsigned refused_logged; /* reasons, as bits, for which a record was refused and logged */
 	uint32_t
 		own_claim; /* admission of the last claim of this engine that was logged; 0: none */
 	struct record_list *records; /* the message that is built or read now */

@@ -109,6 +109,26 @@ static bool record_newer(const struct member_entry *entry, const Pc__MemberRecor
 	return r->member->incarnation > entry->record.map.incarnation;
 }
 
+enum refused { REFUSED_NAME, REFUSED_REF, REFUSED_ROOM };
+
+/* Counts a record that does not fit, and logs the first one of each kind. */
+static void record_refused(struct control *control, const struct rpc_link *link,
+	const Pc__MemberRecord *r, enum refused why)
+{
+	static const char *const text[] = {"it has this engine's name: set another engine.name",
+		"the low half of its incarnation is that of another member: restart one of them",
+		"the cluster has NODES_MAX engines already (config/limits.h)"};
+	struct member *member = control->member;
+
+	control->counter[COUNTER_records_refused]++;
+	if (member->refused_logged & 1u << why)
+		return;
+	member->refused_logged |= 1u << why;
+	log_warn("record of member %s (%s:%u) from %s refused: %s; further ones are only counted",
+		r->member->name, r->member->address, r->member->port,
+		link ? link->from : "this engine", text[why]);
+}
+
 static void claim_show(struct control *control, const Pc__MemberRecord *r)
 {
 	if (control->member->own_claim == r->admission)
@@ -122,12 +142,16 @@ static void claim_show(struct control *control, const Pc__MemberRecord *r)
  * A record of this engine. If it was removed and admitted again, the members that removed it may
  * have dropped its directory entries.
  */
-static void record_of_self(struct control *control, const Pc__MemberRecord *r)
+static void record_of_self(
+	struct control *control, const struct rpc_link *link, const Pc__MemberRecord *r)
 {
 	struct member_entry *self = &control->member->entry[0];
 
-	if (r->member->incarnation != control->incarnation) {
-		control->counter[COUNTER_members_refused]++;
+	if (r->member->incarnation != control->incarnation ||
+		strcmp(r->member->name, control->name) != 0) {
+		/* A former process of this engine that is not removed yet is no mistake. */
+		if (r->admission >= self->admission)
+			record_refused(control, link, r, REFUSED_NAME);
 		return;
 	}
 	if (r->admission < self->admission ||
@@ -200,31 +224,38 @@ static bool record_contradicted(
 	return true;
 }
 
-static struct member_entry *record_entry(struct control *control, const Pc__MemberRecord *r)
+static struct member_entry *record_entry(
+	struct control *control, const struct rpc_link *link, const Pc__MemberRecord *r)
 {
 	struct member *member = control->member;
 	struct member_entry *entry = member_find(member, r->member->name);
 	const struct member_record *other =
 		member_by_ref(control, (uint32_t)r->member->incarnation);
 
-	if (other && strcmp(other->map.name, r->member->name) != 0)
+	if (other && strcmp(other->map.name, r->member->name) != 0) {
+		record_refused(control, link, r, REFUSED_REF);
 		return NULL;
+	}
 	if (entry || r->state != RECORD_ALIVE)
 		return entry;
 	/* Candidates and dead members make room only as far as live ones can be admitted. */
-	return member->alive < NODES_MAX ? member_entry_take(control) : NULL;
+	if (member->alive < NODES_MAX)
+		return member_entry_take(control);
+	record_refused(control, link, r, REFUSED_ROOM);
+	return NULL;
 }
 
-static void record_take(struct control *control, const Pc__MemberRecord *r)
+static void record_take(
+	struct control *control, const struct rpc_link *link, const Pc__MemberRecord *r)
 {
 	struct member_entry *entry;
 
 	if (strcmp(r->member->name, control->name) == 0 ||
 		r->member->incarnation == control->incarnation) {
-		record_of_self(control, r);
+		record_of_self(control, link, r);
 		return;
 	}
-	entry = record_entry(control, r);
+	entry = record_entry(control, link, r);
 	if (!entry)
 		return;
 	if (!record_newer(entry, r) || record_contradicted(control, entry, r))
@@ -271,7 +302,6 @@ bool member_records(struct control *control, struct rpc_link *link, size_t count
 	struct member *member = control->member;
 	bool rings;
 
-	(void)link;
 	if (count > NODES_MAX)
 		return false;
 	for (size_t i = 0; i < count; i++)
@@ -283,7 +313,7 @@ bool member_records(struct control *control, struct rpc_link *link, size_t count
 	for (size_t i = 0; i < count; i++)
 		if (rings && member_address_local(control, records[i]->member->address) ==
 				     control->rpc->loopback)
-			record_take(control, records[i]);
+			record_take(control, link, records[i]);
 		else if (!rings && records[i]->state == RECORD_ALIVE)
 			member_learn(control, records[i]->member);
 	return true;

@@ -93,7 +93,7 @@ void member_greet(struct control *control, struct rpc_link *link)
 	hello.disk = true;
 	hello.probes = true;
 	hello.relays = true;
-	hello.lists = true;
+	hello.lists = control->member->entry[0].lists;
 	link->probe = probe_due(link);
 	member_agree_say(control, &hello);
 	if (link->probe) {

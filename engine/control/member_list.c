@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The member list in pages. Neighbours compare digests of their lists in heartbeats; one that
- * differs sends the sums of its 64 buckets and gets the records of those that differ, at most
- * 64 KiB at a time. So a new engine takes the list of the first member that it reaches, and a
+ * differs sends the sums of its 64 buckets and gets the records of those that differ, in pages
+ * of 16 KiB. So a new engine takes the list of the first member that it reaches, and a
  * record that an engine missed is repaired. Control plane's thread only.
  */
 #include "engine/control/member.h"

@@ -28,7 +28,7 @@ clients_attached clients_refused clients_silent members_joined members_died
 members_refused credits_late leases_expired disk_spills disk_drops disk_hits disk_promotes
 disk_misses disk_hits_remote disk_asks disk_asks_failed disk_refused pages_adopted pages_scrubbed
 pages_corrupt pages_reported reads_corrupt members_kept entries_kept
-members_claimed claims_refuted members_unserving
+members_claimed claims_refuted records_refused members_unserving
 slots_differ entries_repaired relays_sent relays_passed relays_refused""".split()
 DISK = """pages index_bytes bytes used_bytes bytes_written bytes_read errors paths_out spills
 spill_bytes promotes promotes_waiting pins pinned_bytes""".split()

@@ -325,6 +325,7 @@ static void slow(void)
 static void join(void)
 {
 	start(1);
+	measure_traffic();
 	look_all();
 	nobody_died();
 }
@@ -350,13 +351,19 @@ static const struct scenario {
 	{"repair", "the last node acknowledges publishes for 2 s and loses them", repair},
 	{"flapper", "the last node is stopped and resumed, again and again", flapper},
 	{"chaos", "faults of all kinds begin and end at random", chaos},
+	{"rack", "one node in 25 loses power at once, then starts again", rack},
+	{"rolling", "one node after another is started again", rolling},
+	{"churn", "nodes are killed and started at random for 30 s", churn},
+	{"cross", "36 nodes and more become 26, then as many as before", cross},
+	{"mixed", "an engine that does not know lists joins and leaves", mixed},
 	{"slow", "packets to the last node take 50 ms", slow},
 };
 #define SCENARIOS (sizeof(scenarios) / sizeof(scenarios[0]))
 
 static const char *const mutants[MUTANTS] = {"none", "first-absent", "lost-ack", "deaf-death",
 	"no-vouch", "second-hand", "own-word", "beat-vouch", "no-latch", "no-pad", "no-served",
-	"no-compare", "relay-lost", "no-relay", "suspect-fact", "sweep-at-once"};
+	"no-compare", "relay-lost", "no-relay", "suspect-fact", "sweep-at-once", "no-refute",
+	"own-refute"};
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
@@ -377,17 +384,18 @@ static void print(void)
 {
 	printf(json ? "{\"scenario\": \"%s\", \"nodes\": %u, \"seed\": %llu, \"trace\": \"%016llx\", "
 		      "\"events\": %llu, \"virtual_s\": %.1f, \"state_bytes\": %llu, "
-		      "\"timeouts_percent\": %.1f, \"gone_ms\": %.0f, \"false_absent\": %llu, "
+		      "\"timeouts_percent\": %.1f, \"gone_ms\": %.0f, \"agreed_ms\": %.0f, \"kbits\": %.0f, \"moved\": %.1f, \"false_absent\": %llu, "
 		      "\"true_absent\": %llu, \"unserved\": %llu, \"false_removals\": %llu, \"misses_percent\": ["
 		    : "%s: %u nodes, seed %llu, trace %016llx, %llu events, %.1f s of virtual time\n"
 		      "state %llu bytes a node; sets timed out %.1f%%; gone after %.0f ms; "
+		      "agreed after %.0f ms; %.0f kbit/s a node; entries moved %.1f%%; "
 		      "false absences %llu, true %llu, holder not served %llu; false removals %llu\nworst misses per reader, percent:",
 		scenario_name, world.nodes, (unsigned long long)world.seed,
 		(unsigned long long)world.trace, (unsigned long long)world.events,
 		(double)world.now_ns / 1e9 - 1000, (unsigned long long)report.state_bytes,
-		report.timeouts, report.gone_ms, (unsigned long long)report.false_absent,
-		(unsigned long long)report.true_absent, (unsigned long long)report.unserved,
-		(unsigned long long)report.died);
+		report.timeouts, report.gone_ms, report.agreed_ms, report.kbits, report.moved,
+		(unsigned long long)report.false_absent, (unsigned long long)report.true_absent,
+		(unsigned long long)report.unserved, (unsigned long long)report.died);
 	for (unsigned i = 0; i < world.nodes; i++)
 		printf(json ? "%s%.1f" : "%s %.1f", json && i ? ", " : "", report.misses[i]);
 	printf(json ? "], \"failed\": [" : "\n");
@@ -421,7 +429,7 @@ static int run(unsigned nodes, uint64_t seed, enum mutant mutant)
 		if (strcmp(scenarios[i].name, scenario_name) == 0) {
 			world_open(nodes, seed);
 			world.mutant = mutant;
-			report.gone_ms = -1;
+			report.gone_ms = report.agreed_ms = report.kbits = report.moved = -1;
 			scenarios[i].run();
 			check_bounds();
 			print();

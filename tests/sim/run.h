@@ -16,7 +16,10 @@ struct report {
 	unsigned fails;
 	double misses[SIM_NODES_MAX]; /* per reader: worst share of one holder's pages, percent */
 	double timeouts;              /* share of sets, percent */
-	double gone_ms;               /* from the fault to the last node's map; -1: not measured */
+	double agreed_ms; /* from the last event until all maps are equal; -1: not measured */
+	double kbits;     /* control traffic sent by a node per second without sets; -1 */
+	double moved;     /* directory entries stored anew after the event, percent of all; -1 */
+	double gone_ms;   /* from the fault to the last node's map; -1: not measured */
 	uint64_t false_absent, true_absent, unserved, died, state_bytes;
 };
 
@@ -45,6 +48,8 @@ void look_all(void);
 /* Results of sets: counted from now on; the share of them that timed out, percent. */
 void counts_clear(void);
 double timeouts_share(void);
+/* Fills report.kbits in 20 s without sets. */
+void measure_traffic(void);
 /* The checker: no node has removed another one. */
 void nobody_died(void);
 
@@ -53,7 +58,12 @@ void compare_all(void);
 /* Number of entries that an owner of a page does not have. repair.c */
 uint64_t owners_lack(void);
 
-/* Scenarios: flap.c, flapper.c, gray.c, repair.c, chaos.c. */
+/* Scenarios: flap.c, flapper.c, gray.c, repair.c, chaos.c, large.c. */
+void rack(void);
+void rolling(void);
+void churn(void);
+void cross(void);
+void mixed(void);
 void flap(void);
 void gray(void);
 void small_mtu(void);

@@ -407,6 +407,7 @@ bool net_commit(struct net_link *link, size_t bytes)
 
 	link->room = NULL;
 	packet->bytes = bytes;
+	world.bytes += bytes;
 	packet->sent_ns = world.now_ns;
 	packet->at_ns = world.now_ns + wire_latency(link->to);
 	for (unsigned k = 0; k < 6 && (double)(world_random() >> 11) * 0x1p-53 < world.loss; k++)

@@ -50,6 +50,8 @@ enum mutant {
 	MUTANT_NO_RELAY,      /* no engine passes relays on */
 	MUTANT_SUSPECT_FACT,  /* a member that another one does not hear counts as dead */
 	MUTANT_SWEEP_AT_ONCE, /* the entries of a member go as soon as it leaves the map */
+	MUTANT_NO_REFUTE,     /* none refutes a claim */
+	MUTANT_OWN_REFUTE,    /* a member that learns of a claim of itself refutes it */
 	MUTANTS,
 };
 
@@ -80,6 +82,7 @@ struct world {
 	uint64_t crash_at; /* number of the delivery at which `crash_node` dies; 0: none */
 	unsigned crash_node;
 	uint64_t deliveries;
+	uint64_t bytes;                         /* sent by all nodes */
 	bool cut[SIM_NODES_MAX][SIM_NODES_MAX]; /* packets from the first to the second are lost */
 	struct node *node;
 };

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The suite `sim`, clusters above 32 nodes, whose engines keep links with neighbours only: all
+scenarios with their checkers, limits of time and traffic, and planted mistakes. `--few`: for builds
+with sanitizers, which are slow.
+usage: test_large.py RUN [--few]
+"""
+
+import json
+import subprocess
+import sys
+
+NODES = "36"
+CLEAN = ("join", "kill", "power", "stop", "gray", "mtu", "partition", "onelink", "oneway", "loss",
+         "clock", "slow", "rack", "rolling", "churn", "cross", "mixed", "late", "crash")
+FEW = ("kill", "gray", "rack")
+# longest time until the member is off all maps, ms
+GONE = {"kill": 500, "power": 3900, "stop": 3900, "gray": 4300, "mtu": 4300}
+# scenario, mutant, and the checker that must fire
+PLANTED = (("onelink", "no-refute", "false removal"), ("oneway", "no-refute", "false removal"),
+           ("gray", "own-refute", "gray: removed"))
+
+
+def run(program, scenario, *more):
+    """Runs one scenario and returns its report; fails when the simulator itself fails."""
+    command = [program, "--json", "--scenario", scenario, "--seed", "1", "--nodes", NODES, *more]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode in (0, 1), f"{command}: {done.returncode}\n{done.stderr}"
+    report = json.loads(done.stdout)
+    report["failed"] = [name for name in report["failed"] if not name.startswith("state above")]
+    print(scenario, *more, report["failed"] or "clean")
+    return report
+
+
+def main(program, few):
+    """Runs all checks."""
+    for scenario in FEW if few else CLEAN:
+        report = run(program, scenario)
+        assert report["failed"] == [] and report["false_absent"] == 0, report
+        assert report["false_removals"] == 0, report
+        if scenario in GONE:
+            assert 0 <= report["gone_ms"] <= GONE[scenario], report
+        if scenario == "rack":
+            assert report["agreed_ms"] <= 3900 and report["kbits"] <= 700, report
+            assert 0 < report["moved"] <= 6, report
+    for scenario, mutant, checker in () if few else PLANTED:
+        report = run(program, scenario, "--mutant", mutant)
+        assert checker in report["failed"], report
+
+
+main(sys.argv[1], "--few" in sys.argv)

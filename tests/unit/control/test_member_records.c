@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Records, claims and pages of the member list of clusters above MEMBER_MESH_MAX members: which
+ * record wins, what is passed on, what hostile records do. The event loop does not run.
+ */
+#include "tests/unit/control/test_rpc_nodes.h"
+
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MEMBERS 40u
+#define DEAD_MS 300
+
+static struct control *control;
+static Pc__MemberRecord record[NODES_MAX + 1], *record_at[NODES_MAX + 1];
+static Pc__Member subject[NODES_MAX + 1];
+static char name[NODES_MAX + 1][NAME_BYTES_MAX];
+
+void __wrap_rpc_reply(struct rpc_link *link, const Pc__Message *message);
+static unsigned page_records, page_next;
+static size_t page_bytes;
+static bool listed[NODES_MAX];
+
+/* Notes the page of the list that is sent. */
+void __wrap_rpc_reply(struct rpc_link *link, const Pc__Message *message)
+{
+	(void)link;
+	assert_int_equal(message->body_case, PC__MESSAGE__BODY_LIST_PAGE);
+	page_bytes = pc__message__get_packed_size(message);
+	page_records += (unsigned)message->list_page->n_records;
+	page_next = message->list_page->next;
+	for (size_t i = 0; i < message->list_page->n_records; i++)
+		if (strncmp(message->list_page->records[i]->member->name, "host-", 5) == 0)
+			listed[atoi(message->list_page->records[i]->member->name + 5)] = true;
+}
+
+static void record_set(unsigned i, enum record_state state, uint32_t admission)
+{
+	snprintf(name[i], sizeof(name[i]), "host-%03u-with-the-longest-name-that-a-member-may-have",
+		i);
+	subject[i] = (Pc__Member)PC__MEMBER__INIT;
+	subject[i].name = name[i];
+	subject[i].address = (char *)"127.0.0.1";
+	subject[i].incarnation = 1000 + i;
+	subject[i].port = 1;
+	subject[i].rails = 1;
+	record[i] = (Pc__MemberRecord)PC__MEMBER_RECORD__INIT;
+	record[i].member = &subject[i];
+	record[i].state = state;
+	record[i].admission = admission;
+	record[i].probes = record[i].lists = true;
+	record_at[i] = &record[i];
+}
+
+static bool take(unsigned first, unsigned count)
+{
+	return member_records(control, NULL, count, &record_at[first]);
+}
+
+static bool take_one(enum record_state state, uint32_t admission)
+{
+	record_set(0, state, admission);
+	return take(0, 1);
+}
+
+static struct member_entry *entry_of(unsigned i)
+{
+	return member_find(control->member, name[i]);
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	nodes_setup(20, DEAD_MS);
+	assert_int_equal(node_open(0, NULL), 0);
+	control = &node[0].control;
+	for (unsigned i = 0; i <= NODES_MAX; i++)
+		record_set(i, RECORD_ALIVE, 3);
+	assert_true(take(0, MEMBERS));
+	member_rings_update(control);
+	assert_true(control->member->rings);
+	member_news_send(control);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	nodes_teardown();
+	return 0;
+}
+
+static unsigned dials(void)
+{
+	unsigned count = 0;
+
+	for (unsigned i = 1; i < MEMBER_ENTRIES; i++)
+		count += control->member->entry[i].dial != NULL;
+	return count;
+}
+
+static void only_neighbours_are_dialled(void **state)
+{
+	unsigned neighbours = 0;
+
+	(void)state;
+	assert_int_equal(control->member->alive, MEMBERS + 1);
+	for (unsigned i = 0; i < MEMBERS; i++) {
+		assert_int_equal(entry_of(i)->neighbour, entry_of(i)->dial != NULL);
+		neighbours += entry_of(i)->neighbour;
+	}
+	assert_in_range(neighbours, MEMBER_RINGS, MEMBER_NEIGHBOURS_MAX);
+}
+
+static void few_members_are_dialled_in_one_tick(void **state)
+{
+	unsigned before;
+
+	(void)state;
+	assert_true(take(0, NODES_MAX - 1));
+	member_rings_update(control);
+	before = dials();
+	control->member->dials = MEMBER_DIALS_TICK;
+	for (unsigned i = 0; i < NODES_MAX - 1; i++)
+		assert_null(member_link_now(control, entry_of(i)->record.map.ref));
+	assert_int_equal(dials(), before);
+	for (unsigned i = 0; i < NODES_MAX - 1; i++)
+		assert_null(member_link(control, entry_of(i)->record.map.ref));
+	assert_int_equal(dials(), before + MEMBER_DIALS_TICK);
+	/* The others follow with the next heartbeats. */
+	control->member->dials = MEMBER_DIALS_TICK;
+	for (unsigned i = 1; i < MEMBER_ENTRIES; i++)
+		member_demand_tick(control, &control->member->entry[i], net_now());
+	assert_int_equal(dials(), before + 2 * MEMBER_DIALS_TICK);
+	for (unsigned i = 1; i < MEMBER_ENTRIES; i++)
+		member_demand_tick(
+			control, &control->member->entry[i], net_now() + 2 * MEMBER_IDLE_NS);
+	assert_in_range(dials(), 1, MEMBER_NEIGHBOURS_MAX);
+}
+
+static void only_a_newer_record_is_taken_and_passed_on(void **state)
+{
+	struct member_entry *entry = entry_of(0);
+
+	(void)state;
+	assert_false(entry->changed);
+	assert_true(take_one(RECORD_ALIVE, 3));
+	assert_true(take_one(RECORD_CLAIMED, 2));
+	assert_true(take_one(RECORD_LEFT, 2));
+	assert_false(entry->changed);
+	assert_int_equal(entry->state, MEMBER_ALIVE);
+	assert_int_equal(entry->stage, RECORD_ALIVE);
+	assert_true(take_one(RECORD_CLAIMED, 3));
+	assert_true(entry->changed);
+	assert_int_equal(entry->state, MEMBER_ALIVE);
+	assert_int_equal(entry->stage, RECORD_CLAIMED);
+	/* The same admission refutes nothing, the next one does. */
+	entry->changed = false;
+	assert_true(take_one(RECORD_ALIVE, 3));
+	assert_int_equal(entry->stage, RECORD_CLAIMED);
+	assert_false(entry->changed);
+	assert_true(take_one(RECORD_ALIVE, 4));
+	assert_int_equal(entry->stage, RECORD_ALIVE);
+	assert_true(entry->changed);
+	assert_int_equal(control->counter[COUNTER_members_died], 0);
+}
+
+static void a_removal_is_overridden_by_the_next_admission_only(void **state)
+{
+	struct member_entry *entry = entry_of(0);
+
+	(void)state;
+	/* Removed elsewhere: here it is claimed first, so that it can be refuted. */
+	assert_true(take_one(RECORD_REMOVED, 3));
+	assert_int_equal(entry->stage, RECORD_CLAIMED);
+	member_claims_due(control);
+	assert_int_equal(entry->state, MEMBER_ALIVE);
+	entry->claim_until_ns = 1;
+	member_claims_due(control);
+	assert_int_equal(entry->state, MEMBER_DEAD);
+	assert_int_equal(entry->stage, RECORD_REMOVED);
+	assert_true(member_on_trial(entry));
+	assert_true(take_one(RECORD_ALIVE, 3));
+	assert_int_equal(entry->state, MEMBER_DEAD);
+	assert_true(take_one(RECORD_ALIVE, 4));
+	assert_int_equal(entry->state, MEMBER_ALIVE);
+	assert_int_equal(entry->admission, 4);
+	assert_false(member_on_trial(entry));
+}
+
+static void a_claim_is_refuted_by_probes_of_both_sizes(void **state)
+{
+	struct member_entry *entry = entry_of(0);
+
+	(void)state;
+	member_claim_served(control, entry, PROBE_SMALL);
+	member_claim_served(control, entry, PROBE_PADDED);
+	assert_int_equal(entry->admission, 3);
+	member_accuse(control, entry, 0, "the test says so");
+	assert_int_equal(control->counter[COUNTER_members_claimed], 1);
+	member_claim_served(control, entry, PROBE_SMALL);
+	member_claim_served(control, entry, PROBE_SMALL);
+	assert_int_equal(entry->stage, RECORD_CLAIMED);
+	member_claim_served(control, entry, PROBE_PADDED);
+	assert_int_equal(entry->stage, RECORD_ALIVE);
+	assert_int_equal(entry->admission, 4);
+	assert_int_equal(control->counter[COUNTER_claims_refuted], 1);
+	/* It is not claimed again and again because one link is cut. */
+	member_accuse(control, entry, 0, "the test says so");
+	assert_int_equal(entry->stage, RECORD_ALIVE);
+	/* What another engine says of the trial is bounded. */
+	record_set(0, RECORD_CLAIMED, 4);
+	record[0].trial_ms = UINT32_MAX;
+	assert_true(take(0, 1));
+	assert_true(entry->claim_trial_ms <=
+		    suspect_trial_ns(DEAD_MS * 1000000ull, UINT32_MAX) / 1000000);
+}
+
+static void the_list_comes_in_whole_pages(void **state)
+{
+	uint64_t sums[MEMBER_BUCKETS] = {0};
+	Pc__ListAsk ask = PC__LIST_ASK__INIT;
+	struct rpc_link link = {.control = control};
+	unsigned pages = 0;
+
+	(void)state;
+	assert_true(take(0, NODES_MAX - 1));
+	ask.n_sums = MEMBER_BUCKETS;
+	ask.sums = sums;
+	page_records = 0;
+	memset(listed, 0, sizeof(listed));
+	for (; ask.from < MEMBER_BUCKETS; ask.from = page_next, pages++) {
+		assert_true(member_list_ask(control, &link, &ask));
+		assert_true(page_bytes <= MEMBER_PAGE_BYTES + 64);
+		assert_true(page_next > ask.from);
+	}
+	assert_true(pages > 1);
+	assert_int_equal(page_records, NODES_MAX);
+	for (unsigned i = 0; i < NODES_MAX - 1; i++)
+		assert_true(listed[i]);
+	ask.from = MEMBER_BUCKETS;
+	assert_false(member_list_ask(control, &link, &ask));
+	ask.from = 0;
+	ask.n_sums = MEMBER_BUCKETS - 1;
+	assert_false(member_list_ask(control, &link, &ask));
+}
+
+static void records_that_break_a_rule_end_their_link(void **state)
+{
+	static char long_name[NAME_BYTES_MAX + 1];
+
+	(void)state;
+	memset(long_name, 'x', NAME_BYTES_MAX);
+	assert_false(take_one(RECORD_STATES, 4));
+	assert_false(take_one(RECORD_ALIVE, 0));
+	assert_false(take_one(RECORD_ALIVE, UINT32_MAX));
+	record_set(0, RECORD_ALIVE, 4);
+	subject[0].name = long_name;
+	assert_false(take(0, 1));
+	record_set(0, RECORD_ALIVE, 4);
+	record[0].member = NULL;
+	assert_false(take(0, 1));
+	record_set(0, RECORD_ALIVE, 4);
+	assert_false(take(0, NODES_MAX + 1));
+	assert_int_equal(control->member->alive, MEMBERS + 1);
+}
+
+static void forged_records_are_refused_counted_and_logged_once(void **state)
+{
+	char log[4096] = "";
+	const char *found;
+
+	(void)state;
+	log_test_capture(log, sizeof(log));
+	/* this engine's name, and a ref that is taken */
+	for (unsigned i = 0; i < 10; i++) {
+		record_set(50, RECORD_ALIVE, 9);
+		subject[50].name = control->name;
+		assert_true(take(50, 1));
+	}
+	record_set(50, RECORD_ALIVE, 9);
+	subject[50].incarnation = 1000;
+	assert_true(take(50, 1));
+	assert_int_equal(control->counter[COUNTER_records_refused], 11);
+	assert_int_equal(control->member->alive, MEMBERS + 1);
+	found = strstr(log, "this engine's name");
+	assert_non_null(found);
+	assert_null(strstr(found + 1, "this engine's name"));
+	/* what is said of this engine does not remove it */
+	record_set(50, RECORD_REMOVED, 9);
+	subject[50].name = control->name;
+	subject[50].incarnation = control->incarnation;
+	assert_true(take(50, 1));
+	assert_int_equal(control->member->entry[0].state, MEMBER_ALIVE);
+	log_test_capture(NULL, 0);
+}
+
+static void a_flood_of_joins_displaces_no_member(void **state)
+{
+	char log[4096] = "";
+
+	(void)state;
+	log_test_capture(log, sizeof(log));
+	for (unsigned round = 0; round < 4; round++) {
+		for (unsigned i = MEMBERS; i < NODES_MAX; i++) {
+			record_set(i, RECORD_ALIVE, 1);
+			snprintf(name[i], sizeof(name[i]), "flood-%u-%u", round, i);
+			subject[i].incarnation = 100000 + round * 1000 + i;
+		}
+		assert_true(take(MEMBERS, NODES_MAX - MEMBERS));
+	}
+	assert_int_equal(control->member->alive, NODES_MAX);
+	for (unsigned i = 0; i < MEMBERS; i++)
+		assert_int_equal(entry_of(i)->state, MEMBER_ALIVE);
+	assert_int_equal(control->counter[COUNTER_records_refused],
+		4 * (NODES_MAX - MEMBERS) - (NODES_MAX - MEMBERS - 1));
+	log_test_capture(NULL, 0);
+}
+
+#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		T(only_neighbours_are_dialled),
+		T(few_members_are_dialled_in_one_tick),
+		T(only_a_newer_record_is_taken_and_passed_on),
+		T(a_removal_is_overridden_by_the_next_admission_only),
+		T(a_claim_is_refuted_by_probes_of_both_sizes),
+		T(the_list_comes_in_whole_pages),
+		T(records_that_break_a_rule_end_their_link),
+		T(forged_records_are_refused_counted_and_logged_once),
+		T(a_flood_of_joins_displaces_no_member),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -258,13 +258,12 @@ void member_down(struct control *control, struct member_entry *entry, const char
 	if (control->connect)
 		connect_member_gone(control, peer, ref);
 	tables_rebuild(control);
-	/* Others are dialled by those that were their neighbours. */
-	if (!member->rings || entry->neighbour) {
+	/*
+	 * Others are dialled by those that were their neighbours. The next heartbeat stops their
+	 * dials: a callback of the dial's link may be the caller.
+	 */
+	if (!member->rings || entry->neighbour)
 		member_entry_dial(control, entry, true);
-	} else {
-		rpc_dial_stop(entry->dial);
-		entry->dial = NULL;
-	}
 }
 
 void member_lost(struct control *control, struct member_entry *entry, const char *why)

@@ -61,7 +61,13 @@ void member_demand_tick(struct control *control, struct member_entry *entry, uin
 {
 	bool linked = entry->out || entry->in;
 
-	if (entry->state != MEMBER_ALIVE || !control->member->rings || entry->neighbour)
+	if (!control->member->rings || entry->neighbour)
+		return;
+	if (entry->state == MEMBER_DEAD && !linked) {
+		rpc_dial_stop(entry->dial);
+		entry->dial = NULL;
+	}
+	if (entry->state != MEMBER_ALIVE)
 		return;
 	if (linked)
 		entry->wanted = false;

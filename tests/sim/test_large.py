@@ -15,7 +15,7 @@ CLEAN = ("join", "kill", "power", "stop", "gray", "mtu", "partition", "onelink",
          "clock", "slow", "rack", "rolling", "churn", "cross", "mixed", "late", "crash")
 FEW = ("kill", "gray", "rack")
 # longest time until the member is off all maps, ms
-GONE = {"kill": 500, "power": 3900, "stop": 3900, "gray": 4300, "mtu": 4300}
+GONE = {"kill": 500, "power": 3900, "stop": 3900, "gray": 4300, "mtu": 4800}
 # scenario, mutant, and the checker that must fire
 PLANTED = (("onelink", "no-refute", "false removal"), ("oneway", "no-refute", "false removal"),
            ("gray", "own-refute", "gray: removed"))

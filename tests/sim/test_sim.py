@@ -3,18 +3,20 @@
 The suite `sim`: scenarios of the simulator with their checkers. What holds today must hold; what is
 known to fail must fail (STATE), so that the change which mends it also removes it here; each
 planted mistake must be found with one of the seeds; and a seed gives one trace.
-usage: test_sim.py RUN
+usage: test_sim.py RUN [--any-state]    the option: for builds with sanitizers
 """
 
 import json
+import os
 import subprocess
 import sys
 
 SEEDS = (1, 2, 3)
 CLEAN = ("onelink", "power", "kill", "crash", "partition", "oneway", "stop", "loss", "clock",
          "slow", "gray", "mtu", "late", "repair", "flapper")
-# fires in `flap` today: an index of 60,000 pages is part of the state
+# fires in `flap` today: an index of 60,000 pages is part of the state; and above 32 engines
 STATE = "state above 1 MiB a node"
+ANY_STATE = "--any-state" in sys.argv
 # scenario, mutant, and the checker that must fire
 PLANTED = (("flap", "first-absent", "oracle"), ("power", "lost-ack", "oracle"),
            ("power", "deaf-death", "dead gone"), ("onelink", "no-vouch", "false removal"),
@@ -35,12 +37,15 @@ def run(program, scenario, seed, *more):
     replicas = "1" if scenario.endswith("1") else "2"
     command = [program, "--json", "--scenario", scenario.rstrip("1"), "--seed", str(seed),
                "--replicas", replicas, *more]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    # meson's MALLOC_PERTURB_ writes to all memory: the resident part would be all of it
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False,
+                          env={**os.environ, "MALLOC_PERTURB_": "0"})
     assert done.returncode in (0, 1), f"{command}: {done.returncode}\n{done.stderr}"
     report = json.loads(done.stdout)
     assert done.returncode == (1 if report["failed"] else 0), report
-    if scenario == "flap":
+    if scenario == "flap" and not ANY_STATE:
         assert STATE in report["failed"], "the known failure is mended: remove it here"
+    if STATE in report["failed"] and (ANY_STATE or scenario == "flap" or "48" in more):
         report["failed"].remove(STATE)
     print(scenario, "seed", seed, *more, report["failed"] or "clean")
     return report

@@ -177,11 +177,18 @@ static void an_op_whose_segments_are_not_published_breaks_the_channel(void **sta
 	expect_broken(w);
 }
 
+/* One entry of an op ring. */
+union entry {
+	uint64_t word[8];
+	struct op_slot op;
+	struct run_line run;
+};
+
 /* Makes half of the random entries pass all checks but those of the peer's number and ref. */
-static void entry_of_a_hostile_client(struct world *w, void *entry, uint64_t random)
+static void entry_of_a_hostile_client(struct world *w, union entry *entry, uint64_t random)
 {
-	struct op_slot *op = entry;
-	struct run_line *run = entry;
+	struct op_slot *op = &entry->op;
+	struct run_line *run = &entry->run;
 	uint32_t deadline = (uint32_t)(w->now_ns / OP_TIME_NS + 1000000);
 	bool pages;
 
@@ -205,6 +212,8 @@ static void entry_of_a_hostile_client(struct world *w, void *entry, uint64_t ran
 	run->half[1].to = 0;
 }
 
+static_assert(sizeof(union entry) == sizeof(struct op_slot), "one entry");
+
 static void random_entries_never_reach_outside_the_tables(void **state)
 {
 	struct world *w = *state;
@@ -213,11 +222,12 @@ static void random_entries_never_reach_outside_the_tables(void **state)
 	for (unsigned round = 0; round < 20000; round++) {
 		struct op_done done;
 		struct rail_event event;
-		uint64_t *word = ring_slot_new(&client->ops, 0);
+		union entry entry;
 
-		for (unsigned i = 0; i < sizeof(struct op_slot) / sizeof(*word); i++)
-			word[i] = random = map_mix(random + i + 1);
-		entry_of_a_hostile_client(w, word, map_mix(random + 99));
+		for (unsigned i = 0; i < 8; i++)
+			entry.word[i] = random = map_mix(random + i + 1);
+		entry_of_a_hostile_client(w, &entry, map_mix(random + 99));
+		memcpy(ring_slot_new(&client->ops, 0), &entry, sizeof(entry));
 		ring_publish(&client->ops, 1);
 		world_settle(w);
 		while (client_done(client, &done))

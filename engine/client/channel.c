@@ -347,11 +347,10 @@ bool channel_step(struct pc_channel *ch)
 	return ch->moves != moves;
 }
 
-/* Makes an empty location cache. The kernel zeroes its pages when they are first used. */
-static struct cache_set *cache_new(void)
+/* Makes an empty table. The kernel zeroes its pages when they are first used. */
+static void *table_new(size_t bytes)
 {
-	void *at = mmap(NULL, CACHE_SETS * sizeof(struct cache_set), PROT_READ | PROT_WRITE,
-		MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	return at == MAP_FAILED ? NULL : at;
 }
@@ -369,6 +368,8 @@ static void channel_free(struct pc_channel *ch)
 	free(ch->request);
 	if (ch->cache)
 		munmap(ch->cache, CACHE_SETS * sizeof(*ch->cache));
+	if (ch->touched)
+		munmap(ch->touched, TOUCHED_SETS * sizeof(*ch->touched));
 	free(ch->memory);
 	free(ch->map_memory);
 	free(ch);
@@ -391,10 +392,11 @@ int pc_channel_open(struct pc *pc, struct pc_channel **ret_channel)
 	key_text_init(&ch->key_text, &pc->name_space);
 	ch->wake = -1;
 	ch->memory_changes = UINT32_MAX;
-	ch->cache = cache_new();
+	ch->cache = table_new(CACHE_SETS * sizeof(*ch->cache));
+	ch->touched = table_new(TOUCHED_SETS * sizeof(*ch->touched));
 	ch->memory = calloc(REGIONS_MAX, sizeof(*ch->memory));
 	ch->map_memory = calloc(2, sizeof(*ch->map_memory));
-	if (!ch->cache || !ch->memory || !ch->map_memory) {
+	if (!ch->cache || !ch->touched || !ch->memory || !ch->map_memory) {
 		channel_free(ch);
 		return error_set(-ENOMEM, "cannot open a channel: out of memory");
 	}

@@ -494,6 +494,7 @@ void copy_scatter(const struct pc_segment *segments, unsigned count, const unsig
 #include "engine/client/peek.h"
 #include "engine/client/queue.h"
 #include "engine/client/submit.h"
+#include "engine/client/touched.h"
 #include "engine/client/verify.h"
 
 #endif

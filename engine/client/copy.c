@@ -24,6 +24,11 @@
 #define ROUND_BYTES 4096u
 /* bytes copied through the cache before their CRC is computed */
 #define PENDING_BYTES 4096u
+/*
+ * How far ahead of the loads the source is prefetched into the second-level cache, bytes, never
+ * past its end. The processor's own prefetching stops at each page of 4 KiB.
+ */
+#define AHEAD_BYTES 4096u
 
 RACY static void copy_bytes(unsigned char *to, const unsigned char *from, size_t bytes)
 {
@@ -80,6 +85,23 @@ uint32_t copy_crc_avx2(uint32_t crc, unsigned char *to, const unsigned char *fro
 	return crc;
 }
 
+#define WIDE __attribute__((target("avx512f")))
+
+/* As stream_avx2(), aligned to 64 bytes. */
+RACY WIDE static void stream_avx512(unsigned char *to, const unsigned char *from, size_t bytes)
+{
+	for (size_t at = 0; at < bytes; at += 128) {
+		__m512i a = _mm512_loadu_si512(from + at);
+		__m512i b = _mm512_loadu_si512(from + at + 64);
+
+		if (at + AHEAD_BYTES < bytes)
+			for (size_t k = 0; k < 128; k += 64)
+				__builtin_prefetch(from + at + AHEAD_BYTES + k, 0, 2);
+		_mm512_stream_si512((__m512i *)(void *)(to + at), a);
+		_mm512_stream_si512((__m512i *)(void *)(to + at + 64), b);
+	}
+}
+
 /*
  * CRC by folding, in the registers of the copy (Gopal et al., "Fast CRC Computation for Generic
  * Polynomials Using PCLMULQDQ Instruction", Intel, 2009). A register of 64 bytes stands for all
@@ -91,14 +113,33 @@ uint32_t copy_crc_avx2(uint32_t crc, unsigned char *to, const unsigned char *fro
 #define FOLD_LOW 0x740eef02  /* x^(512 + 32) modulo the polynomial, reflected */
 #define FOLD_HIGH 0x9e4addf8 /* x^(512 - 32) */
 
+FOLDING static inline __m512i fold(__m512i sum, __m512i by, __m512i data)
+{
+	return _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(sum, by, 0x00),
+		_mm512_clmulepi64_epi128(sum, by, 0x11), data, 0x96); /* XOR of the three */
+}
+
 RACY FOLDING static inline __m512i fold_64(
 	__m512i sum, __m512i by, unsigned char *to, const unsigned char *from)
 {
 	__m512i data = _mm512_loadu_si512(from);
 
 	_mm512_stream_si512((__m512i *)(void *)to, data);
-	return _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(sum, by, 0x00),
-		_mm512_clmulepi64_epi128(sum, by, 0x11), data, 0x96); /* XOR of the three */
+	return fold(sum, by, data);
+}
+
+/* All loads first: more of them are in flight than in four calls of fold_64(). */
+RACY FOLDING static inline __m512i fold_256(
+	__m512i sum, __m512i by, unsigned char *to, const unsigned char *from)
+{
+	__m512i a = _mm512_loadu_si512(from), b = _mm512_loadu_si512(from + 64);
+	__m512i c = _mm512_loadu_si512(from + 128), d = _mm512_loadu_si512(from + 192);
+
+	_mm512_stream_si512((__m512i *)(void *)to, a);
+	_mm512_stream_si512((__m512i *)(void *)(to + 64), b);
+	_mm512_stream_si512((__m512i *)(void *)(to + 128), c);
+	_mm512_stream_si512((__m512i *)(void *)(to + 192), d);
+	return fold(fold(fold(fold(sum, by, a), by, b), by, c), by, d);
 }
 
 /* The CRC register (not inverted) of the bytes that `sum` stands for. */
@@ -119,14 +160,18 @@ RACY FOLDING static uint32_t stream_crc_fold(
 	const __m512i by = _mm512_set_epi64(
 		FOLD_HIGH, FOLD_LOW, FOLD_HIGH, FOLD_LOW, FOLD_HIGH, FOLD_LOW, FOLD_HIGH, FOLD_LOW);
 	__m512i first = _mm512_loadu_si512(from), sum;
+	size_t at;
 
 	/* the register is added to the first four bytes */
 	sum = _mm512_xor_si512(first, _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)~crc)));
 	_mm512_stream_si512((__m512i *)(void *)to, first);
-	sum = fold_64(sum, by, to + 64, from + 64);
-	for (size_t at = 128; at < bytes; at += 128) {
+	for (at = 64; at % 256 != bytes % 256; at += 64)
 		sum = fold_64(sum, by, to + at, from + at);
-		sum = fold_64(sum, by, to + at + 64, from + at + 64);
+	for (; at < bytes; at += 256) {
+		if (at + AHEAD_BYTES < bytes)
+			for (size_t k = 0; k < 256; k += 64)
+				__builtin_prefetch(from + at + AHEAD_BYTES + k, 0, 2);
+		sum = fold_256(sum, by, to + at, from + at);
 	}
 	return ~fold_end(sum);
 }
@@ -162,11 +207,13 @@ void copy_stream(void *to, const void *from, size_t bytes)
 
 #if defined(__x86_64__)
 	if (bytes >= STREAM_MIN) {
-		size_t front = -(uintptr_t)t & 31;
+		size_t front = -(uintptr_t)t & 63;
 		size_t body = (bytes - front) & ~(size_t)127;
 
 		copy_bytes(t, f, front);
-		if (__builtin_cpu_supports("avx2"))
+		if (__builtin_cpu_supports("avx512f"))
+			stream_avx512(t + front, f + front, body);
+		else if (__builtin_cpu_supports("avx2"))
 			stream_avx2(t + front, f + front, body);
 		else
 			stream_sse2(t + front, f + front, body);

@@ -129,16 +129,17 @@ void set_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns)
 		} else if (!store(ch, b, i, now_ns)) {
 			waiting[skipped++] = i;
 		} else {
-			publish_step(ch, b);
 			copied += b->work[i].bytes;
 			if (copied >= CREDIT_STOCK_BYTES / 2) {
 				/* the control plane works during the next copies */
+				publish_step(ch, b);
 				credit_ask(ch, b->deadline_ns);
 				submit_ctl_flush(ch);
 				copied = 0;
 			}
 		}
 	}
+	publish_step(ch, b);
 	while (skipped)
 		page_requeue(b, waiting[--skipped]);
 	credit_ask(ch, b->deadline_ns);

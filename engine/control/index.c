@@ -227,6 +227,19 @@ struct index_entry *index_find(struct index *index, const struct page_key *key)
 	return number == NONE ? NULL : &node_at(index, number)->entry;
 }
 
+void index_expect_chain(const struct index *index, const struct page_key *key)
+{
+	__builtin_prefetch(bucket_of(index, key), 1);
+}
+
+void index_expect_entry(const struct index *index, const struct page_key *key)
+{
+	uint32_t number = *bucket_of(index, key);
+
+	if (number != NONE)
+		__builtin_prefetch(node_at(index, number), 1);
+}
+
 /*
  * Returns the number of an unused node, or NONE if there is no memory or INDEX_NODES_MAX is
  * reached.

@@ -225,6 +225,14 @@ uint32_t pool_locate_exact(
 	return slot;
 }
 
+void pool_expect(const struct pool *pool, uint32_t place)
+{
+	uint32_t unit = place_unit(place);
+
+	if (unit >> pool->shift < pool->chunks)
+		__builtin_prefetch(&pool->heads[unit], 1);
+}
+
 void limbo_enter(struct pool *pool, uint32_t slot)
 {
 	struct chunk *chunk = slot_chunk(pool, slot);

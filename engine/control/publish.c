@@ -19,99 +19,22 @@
 #include "engine/rail/inbox.h"
 #include "numa/clock.h"
 
-/* ---- answers --------------------------------------------------------------------------------- */
+/* ops between the one that is served and those whose cache lines are prefetched */
+#define EXPECT_FAR 8u
+#define EXPECT_NEAR 4u
 
-void publish_put(struct publish *p, struct publish_channel *c, const struct ctl_done *done)
-{
-	memcpy(ring_slot_new(&c->done, 0), done, sizeof(*done));
-	ring_publish(&c->done, 1);
-	c->owed--;
-	if (!c->dirty) {
-		c->dirty = true;
-		p->dirty[p->dirties++] = c->id;
-	}
-}
+/* ---- answers --------------------------------------------------------------------------------- */
 
 static void answer(struct publish *p, struct publish_channel *c, const struct ctl_op *op,
 	enum op_status status)
 {
-	const struct ctl_done done = {.cookie = op->cookie, .kind = op->kind, .status = status};
-
-	publish_put(p, c, &done);
-}
-
-uint32_t publish_later(struct publish *p, const struct publish_channel *c, const struct ctl_op *op)
-{
-	struct publish_answer *a;
-	uint32_t at;
-
-	if (p->answer_free == PUBLISH_NO_ANSWER) {
-		uint32_t more = p->answers ? p->answers * 2 : 1024;
-
-		a = realloc(p->answer, more * sizeof(*a));
-		if (!a)
-			return PUBLISH_NO_ANSWER;
-		p->answer = a;
-		for (uint32_t i = p->answers; i < more; i++)
-			a[i] = (struct publish_answer){
-				.next_free = i + 1 < more ? i + 1 : PUBLISH_NO_ANSWER};
-		p->answer_free = p->answers;
-		p->answers = more;
-	}
-	at = p->answer_free;
-	a = &p->answer[at];
-	p->answer_free = a->next_free;
-	p->answers_used++;
-	*a = (struct publish_answer){.cookie = op->cookie,
-		.channel = c->id,
-		.generation = c->generation,
-		.kind = op->kind,
-		.used = true};
-	return at;
-}
-
-/*
- * The channel may have closed meanwhile and its id may belong to another channel, so the generation
- * is compared.
- */
-void publish_later_answer(struct publish *p, uint32_t later, const struct ctl_done *done)
-{
-	struct publish_answer *a = later < p->answers ? &p->answer[later] : NULL;
-	struct publish_channel *c;
-
-	if (!a || !a->used) {
-		log_error("publish: request %u was answered twice; the second answer is ignored",
-			later);
-		return;
-	}
-	c = p->channel[a->channel];
-	if (c && c->generation == a->generation) {
-		struct ctl_done whole = *done;
-
-		whole.cookie = a->cookie;
-		whole.kind = a->kind;
-		publish_put(p, c, &whole);
-	}
-	a->used = false;
-	a->next_free = p->answer_free;
-	p->answer_free = later;
-	p->answers_used--;
+	publish_answer(p, c, op, &(struct ctl_done){.status = status});
 }
 
 /* The directory_done callback. */
 static void on_done(void *context, uint64_t cookie, enum op_status status)
 {
 	publish_later_answer(context, (uint32_t)cookie, &(struct ctl_done){.status = status});
-}
-
-void publish_answer(struct publish *p, struct publish_channel *c, const struct ctl_op *op,
-	const struct ctl_done *done)
-{
-	struct ctl_done whole = *done;
-
-	whole.cookie = op->cookie;
-	whole.kind = op->kind;
-	publish_put(p, c, &whole);
 }
 
 /* ---- ops of clients -------------------------------------------------------------------------- */
@@ -332,6 +255,31 @@ static void serve(struct publish *p, struct publish_channel *c, struct ctl_op *o
 
 /* ---- turns ----------------------------------------------------------------------------------- */
 
+/*
+ * Prefetches what the ctl ring's i-th op will read if it is a publish: index, directory and page
+ * head of a page are in cache lines that nothing else has read lately. `ready`: ops in the ring.
+ */
+static void expect(struct publish *p, struct publish_channel *c, unsigned i, unsigned ready)
+{
+	const struct control *control = p->control;
+	const struct ctl_op *op;
+
+	if (i + EXPECT_FAR < ready) {
+		op = ring_slot_old(&c->ctl, i + EXPECT_FAR);
+		if (op->kind == CTL_PUBLISH) {
+			index_expect_chain(control->index, &op->key);
+			shard_expect(&control->shard, &op->key);
+			if (place_rail(op->place) < control->rails)
+				pool_expect(control->rail[place_rail(op->place)].pool, op->place);
+		}
+	}
+	if (i + EXPECT_NEAR < ready) {
+		op = ring_slot_old(&c->ctl, i + EXPECT_NEAR);
+		if (op->kind == CTL_PUBLISH)
+			index_expect_entry(control->index, &op->key);
+	}
+}
+
 /* Takes ops from the ctl ring of one channel. Returns how many it took, or RING_BROKEN. */
 static int channel_turn(struct publish *p, struct publish_channel *c, uint64_t now_ns)
 {
@@ -343,6 +291,7 @@ static int channel_turn(struct publish *p, struct publish_channel *c, uint64_t n
 		uint32_t answers;
 		int32_t room;
 
+		expect(p, c, n, (unsigned)ready);
 		memcpy(&op, ring_slot_old(&c->ctl, n), sizeof(op));
 		answers = answers_of(&op);
 		room = ring_room(&c->done, c->owed + answers);

@@ -12,6 +12,9 @@
 #include "engine/control/tier.h"
 #include "numa/clock.h"
 
+/* victims between the one that is removed and those whose cache lines are prefetched */
+#define EXPECT_FAR 8u
+#define EXPECT_NEAR 4u
 #define VICTIMS 128u /* number of victims that one call of pool_victims() is asked to return */
 
 /* As publish_take_away(). on_disk: the page is there; NULL: it is not. */
@@ -158,6 +161,21 @@ static void rest_add(
 }
 
 /*
+ * Prefetches what the removal of the victims behind the i-th one will read: their entries in index
+ * and directory.
+ */
+static void expect(
+	const struct control *control, const struct pool_victim *victim, unsigned n, unsigned i)
+{
+	for (unsigned k = i ? i + EXPECT_FAR : 0; k < n && k <= i + EXPECT_FAR; k++) {
+		index_expect_chain(control->index, &victim[k].key);
+		shard_expect(&control->shard, &victim[k].key);
+	}
+	if (i + EXPECT_NEAR < n)
+		index_expect_entry(control->index, &victim[i + EXPECT_NEAR].key);
+}
+
+/*
  * Evicts pages until there is room for `want` pages of `units`, or no victim is left. Returns for
  * how many pages it made room.
  */
@@ -178,6 +196,7 @@ static uint32_t evict(struct publish *p, unsigned rail, uint32_t units, uint32_t
 		for (unsigned i = 0; i < n; i++) {
 			bool on_disk = tier_evicting(p->control, &victim[i], &page);
 
+			expect(p->control, victim, n, i);
 			take_away(p, &victim[i].key, victim[i].place, victim[i].generation,
 				on_disk ? &page : NULL);
 			PROBE_EVICT(rail, victim[i].place, victim[i].length);

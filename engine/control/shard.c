@@ -44,17 +44,6 @@
 /* largest value of `away`; a counter that has reached it is neither incremented nor decremented */
 #define AWAY_MANY UINT8_MAX
 
-/* Information about one bucket that only the owner has; readers do not see it. */
-struct shard_side {
-	/* bit i set: this bucket is the second candidate bucket of the key of entry i */
-	uint8_t second;
-	/*
-	 * number of entries that have this bucket as first candidate but are stored in their second
-	 * one
-	 */
-	uint8_t away;
-};
-
 #define STATE_MAGIC 0x50435353u /* "PCSS" */
 #define STATE_LAYOUT 1u         /* raised when a field changes its place or meaning */
 
@@ -307,6 +296,19 @@ static bool cell_find(const struct shard *shard, uint32_t bucket, bool second, u
 }
 
 /*
+ * Finds the entry of (tag, ref) in either bucket. Reads the second, another cache line, only if an
+ * entry lies there instead of in the first.
+ */
+static bool key_find(const struct shard *shard, uint32_t first, uint32_t tag, uint32_t ref,
+	struct cell *ret_cell)
+{
+	return cell_find(shard, first, false, tag, ref, ret_cell) ||
+	       (shard->side[first].away &&
+		       cell_find(shard, dir_bucket_other(first, tag, shard->bits), true, tag, ref,
+			       ret_cell));
+}
+
+/*
  * Finds a cell that is free for the writer: an empty entry or a tombstone. A bucket never has both.
  */
 static bool cell_free(const struct shard *shard, uint32_t bucket, struct cell *ret_cell)
@@ -365,8 +367,7 @@ static int insert(struct shard *shard, const struct page_key *key, uint32_t ref,
 	struct dir_entry entry = {.tag = tag, .ref = ref, .place = place, .generation = generation};
 	struct cell cell;
 
-	if (cell_find(shard, first, false, tag, ref, &cell) ||
-		cell_find(shard, second, true, tag, ref, &cell)) {
+	if (key_find(shard, first, tag, ref, &cell)) {
 		uint64_t *word = (uint64_t *)(void *)&shard->bucket[cell.bucket].entry[cell.entry];
 
 		shm_store64(&word[1], (uint64_t)generation << 32 | place);
@@ -411,12 +412,10 @@ bool shard_remove(struct shard *shard, const struct page_key *key, uint32_t ref,
 	uint32_t generation)
 {
 	uint32_t tag = dir_tag(key), first = dir_bucket_first(key, shard->bits);
-	uint32_t second = dir_bucket_other(first, tag, shard->bits);
 	struct dir_entry entry;
 	struct cell cell;
 
-	if (!cell_find(shard, first, false, tag, ref, &cell) &&
-		!cell_find(shard, second, true, tag, ref, &cell))
+	if (!key_find(shard, first, tag, ref, &cell))
 		return false;
 	entry = cell_load(shard, cell);
 	if (entry.place != place || entry.generation != generation)

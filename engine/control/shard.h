@@ -19,17 +19,37 @@
 
 struct shard_state;
 
+/* Information about one bucket that only the owner has; readers do not see it. */
+struct shard_side {
+	/* bit i set: this bucket is the second candidate bucket of the key of entry i */
+	uint8_t second;
+	/*
+	 * number of entries that have this bucket as first candidate but are stored in their second
+	 * one
+	 */
+	uint8_t away;
+};
+
 struct shard {
 	struct huge memory;
 	struct bucket *bucket;
 	/* what the next process of the engine needs beside the buckets; not visible to readers */
 	struct huge state_memory;
 	struct shard_state *state;
-	struct shard_side *side; /* array, one for each bucket; private to shard.c */
+	struct shard_side *side; /* array, one for each bucket */
 	uint32_t bits;           /* log2 of the number of buckets, 6..31 */
 	uint64_t entries;        /* number of live entries */
 	uint64_t dropped;        /* number of inserts that failed with -ENOSPC */
 };
+
+/* Prefetches what an insert or remove of the key's entry reads, some entries ahead of it. */
+static inline void shard_expect(const struct shard *shard, const struct page_key *key)
+{
+	uint32_t first = dir_bucket_first(key, shard->bits);
+
+	__builtin_prefetch(&shard->bucket[first], 1);
+	__builtin_prefetch(&shard->side[first], 1);
+}
 
 /*
  * Sizes the shard so that `entries` entries fill half of it. Returns 0, -EINVAL (too many entries),

@@ -41,7 +41,7 @@ static_assert(RUN_PAGES_MAX <= RAIL_PARKED_MAX, "the longest run can be parked")
  */
 #define RAIL_LANDINGS CQ_DEPTH
 #define RAIL_LANDINGS_AT (RAIL_REQUESTS * RAIL_HEADS_SPAN)
-static_assert(RAIL_LANDINGS < LANDING_RUN, "it is no number of a block");
+static_assert(RAIL_LANDINGS <= 1u << 16, "numbers of blocks have 16 bits");
 /* Each run has a place for the heads of its pages, in their order, behind these blocks. */
 #define RAIL_RUN_HEADS_AT (RAIL_LANDINGS_AT + RAIL_LANDINGS * RUN_HEADS_SPAN)
 /*
@@ -182,7 +182,7 @@ struct rail {
 	uint16_t block_stack[REQUEST_BLOCKS];  /* numbers of the free segment blocks */
 	/* number of the segment block that follows block i in its request */
 	uint16_t block_next[REQUEST_BLOCKS];
-	uint16_t run_stack[RAIL_RUNS];             /* numbers of the free runs */
+	struct rail_run *run_stack[RAIL_RUNS];     /* the free runs */
 	uint16_t landing_stack[RAIL_LANDINGS];     /* numbers of the free landing blocks */
 	uint16_t lane_stack[RAIL_CONNECTIONS_MAX]; /* numbers of the free entries of lane[] */
 	/* Hash table from QP number to the rail's QP: open addressing, linear probing. */
@@ -412,7 +412,7 @@ void run_queue(struct rail *rail, struct lane *lane, struct rail_run *run);
 static inline uint32_t wqe_retire(struct lane_qp *qp, struct wqe *wqe)
 {
 	wqe->blocks = 0;
-	if (wqe->bytes > RAIL_SMALL_BYTES)
+	if (wqe->bytes > RAIL_SMALL_BYTES && wqe->kind != WQE_RUN_PAIRS)
 		qp->bulk_bytes -= wqe->bytes;
 	return wqe->bytes;
 }
@@ -423,11 +423,19 @@ struct retired {
 };
 
 /*
+ * Gives the first `blocks` WQEBBs of the series of pairs at index `at` a record of their own, so
+ * that its pairs can have different results. `blocks` is even, and not 0.
+ */
+void run_pairs_split(struct rail *rail, struct lane_qp *qp, uint32_t at, uint32_t blocks);
+
+/*
  * Retires WQEs of a run that succeeded: the one at index `at`, and those after it and before `end`
  * that are of the same run and kind. Ends the run if nothing more can come of it.
  */
 struct retired run_retire(struct rail *rail, struct lane_qp *qp, uint32_t at, uint32_t end);
-/* Retires one WQE of a run that failed. */
+/* The same for a series of pairs of the run, with this record. */
+void run_retire_pairs(struct rail *rail, struct lane_qp *qp, struct rail_run *run, struct wqe *wqe);
+/* Retires one record of a run that failed. */
 void run_retire_failed(struct rail *rail, const struct wqe *wqe, enum op_status status);
 /*
  * Nothing more of the run is posted. Pages that are not decided get `status`, or an earlier error.

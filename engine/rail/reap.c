@@ -96,6 +96,27 @@ static void read_time_end(struct rail *rail, bool failed)
 	shm_count(&rail->latency_ns_sum, ns);
 }
 
+static inline const struct wqe *wqe_at(const struct lane_qp *qp, uint32_t index)
+{
+	return &qp->wqe[index & (QP_DEPTH - 1)];
+}
+
+/* WQEs up to index r.at have retired. */
+static inline void retired_count(
+	struct rail *rail, struct lane_qp *qp, struct retired r, bool failed)
+{
+	struct lane *lane = qp->lane;
+
+	qp->sq->ci = r.at;
+	if (unlikely(rail->timed == qp) && (int32_t)(r.at - rail->timed_end) >= 0)
+		read_time_end(rail, failed);
+	lane->moved += r.n;
+	lane->wqes -= r.n;
+	lane->bytes -= r.bytes;
+	rail->wqes -= r.n;
+	rail->posted_bytes -= r.bytes;
+}
+
 /*
  * Retires the QP's WQEs with indices before `end`, oldest first: the last of them, whose index is
  * `last`, with `syndrome`, the ones before it with `earlier`. A syndrome of 0 is success.
@@ -121,8 +142,8 @@ static void retire(struct rail *rail, struct lane_qp *qp, uint32_t last, uint32_
 			continue;
 		}
 		at += wqe->blocks;
+		n += wqe_is_pairs(wqe) ? wqe->blocks : 1;
 		bytes += wqe_retire(qp, wqe);
-		n += wqe->kind == WQE_RUN_PAIR ? 2 : 1;
 		if (wqe->kind != WQE_REQUEST)
 			run_retire_failed(rail, wqe, status_of(of_this));
 		else if (rail->request[wqe->request].stage == REQUEST_HEAD)
@@ -130,28 +151,47 @@ static void retire(struct rail *rail, struct lane_qp *qp, uint32_t last, uint32_
 		else
 			payload_retire(rail, &rail->request[wqe->request], of_this);
 	}
-	qp->sq->ci = at;
-	if (unlikely(rail->timed == qp) && (int32_t)(at - rail->timed_end) >= 0)
-		read_time_end(rail, earlier || syndrome);
-	lane->moved += n;
-	lane->wqes -= n;
-	lane->bytes -= bytes;
-	rail->wqes -= n;
-	rail->posted_bytes -= bytes;
+	retired_count(rail, qp, (struct retired){at, bytes, n}, earlier || syndrome);
 }
 
-static inline const struct wqe *wqe_at(const struct lane_qp *qp, uint32_t index)
+/*
+ * completion_possible() for a CQE that names no WQE with a record of its own: is it a WQE of a
+ * series of pairs? Only the last WQE of a series requests a CQE. A pair that failed gets its own
+ * record, and those before it and behind it as well: they have other results.
+ */
+static bool pairs_possible(struct rail *rail, struct lane_qp *qp, uint32_t named, bool failed,
+	uint32_t *ret_index, uint32_t *ret_end)
 {
-	return &qp->wqe[index & (QP_DEPTH - 1)];
+	uint32_t at = qp->sq->ci, pair;
+
+	while (named - at >= wqe_at(qp, at)->blocks)
+		at += wqe_at(qp, at)->blocks;
+	if (!wqe_is_pairs(wqe_at(qp, at)))
+		return false;
+	*ret_index = at;
+	*ret_end = at + wqe_at(qp, at)->blocks;
+	if (likely(!failed))
+		return named + 1 == *ret_end;
+	pair = (named - at) & ~1u;
+	if (pair)
+		run_pairs_split(rail, qp, at, pair);
+	at += pair;
+	if (wqe_at(qp, at)->blocks > 2)
+		run_pairs_split(rail, qp, at, 2);
+	*ret_index = at;
+	/* If the first WQE of the pair, which requests no CQE, failed, the pair retires with the
+	 * CQE of the second one, which is flushed. */
+	*ret_end = named == at ? at : at + 2;
+	return true;
 }
 
 /*
  * Finds the record of the WQE that a CQE names. *ret_end: index behind the WQEs that it retires.
- * False: the CQE names no WQE that was posted and announced by a doorbell, which is an error of the
- * device.
+ * False: the CQE names no WQE that was posted and announced by a doorbell, or one that requested
+ * none, which is an error of the device.
  */
-static bool completion_possible(const struct lane_qp *qp, const struct dv_completion *completion,
-	uint32_t *ret_index, uint32_t *ret_end)
+static bool completion_possible(struct rail *rail, struct lane_qp *qp,
+	const struct dv_completion *completion, uint32_t *ret_index, uint32_t *ret_end)
 {
 	const struct dv_sq *sq = qp->sq;
 	uint32_t distance = (uint16_t)(completion->wqe_counter - (uint16_t)sq->ci);
@@ -160,20 +200,11 @@ static bool completion_possible(const struct lane_qp *qp, const struct dv_comple
 
 	if (distance >= sq->rung - sq->ci)
 		return false;
-	if (wqe->blocks) {
-		*ret_index = index;
-		*ret_end = index + wqe->blocks;
-		if (likely(wqe->kind != WQE_RUN_PAIR))
-			return true;
-		/* The first WQE of a pair, which requests no CQE, failed. The pair retires with the
-		 * CQE of the second one, which is flushed. */
-		*ret_end = index;
-		return completion->syndrome;
-	}
-	wqe = wqe_at(qp, index - 1);
-	*ret_index = index - 1;
-	*ret_end = index + 1;
-	return distance && wqe->blocks && wqe->kind == WQE_RUN_PAIR;
+	if (!wqe->blocks || wqe_is_pairs(wqe))
+		return pairs_possible(rail, qp, index, completion->syndrome, ret_index, ret_end);
+	*ret_index = index;
+	*ret_end = index + wqe->blocks;
+	return true;
 }
 
 void lane_retire_posted(struct rail *rail, struct lane *lane)
@@ -186,15 +217,38 @@ void lane_retire_posted(struct rail *rail, struct lane *lane)
 	}
 }
 
+/*
+ * The most frequent CQE: a series of pairs, the oldest record of the QP, has succeeded. False: it
+ * is another one.
+ */
+static inline bool reap_pairs(
+	struct rail *rail, struct lane_qp *qp, const struct dv_completion *completion)
+{
+	uint32_t at = qp->sq->ci;
+	struct wqe *wqe = &qp->wqe[at & (QP_DEPTH - 1)];
+	struct retired r;
+
+	if (completion->syndrome || !wqe_is_pairs(wqe) || qp->sq->rung == at ||
+		(uint16_t)(at + wqe->blocks - 1) != completion->wqe_counter ||
+		unlikely(qp->lane->stalled || qp->lane->state == LANE_DROPPED))
+		return false;
+	r = (struct retired){at + wqe->blocks, wqe->bytes, wqe->blocks};
+	run_retire_pairs(rail, qp, &rail->run[wqe->request], wqe);
+	retired_count(rail, qp, r, false);
+	return true;
+}
+
 static void reap_one(struct rail *rail, const struct dv_completion *completion)
 {
 	struct lane_qp *qp = lane_qp_find(rail, completion->qpn);
 	struct lane *lane;
 	uint32_t index, end;
 
+	if (likely(qp) && reap_pairs(rail, qp, completion))
+		return;
 	if (unlikely(completion->syndrome))
 		rail_count(rail, COUNTER_cqes_error, 1);
-	if (unlikely(!qp || !completion_possible(qp, completion, &index, &end))) {
+	if (unlikely(!qp || !completion_possible(rail, qp, completion, &index, &end))) {
 		if (!completion->syndrome)
 			rail_count(rail, COUNTER_cqes_error, 1);
 		else if (qp) /* an error CQE: its QP has failed, even if its WQE index is wrong */

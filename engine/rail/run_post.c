@@ -19,13 +19,19 @@ static uint32_t lot_charge(const struct rail_run *run)
  * has passed, in a time that counts charged bytes. So lots of channels alternate, whatever the
  * number and length of each channel's runs.
  */
-void run_queue(struct rail *rail, struct lane *lane, struct rail_run *run)
+static inline void run_tag(struct rail *rail, struct rail_run *run)
 {
 	uint64_t *end = &rail->channel[run->channel].lots_end;
-	struct link *at = lane->runs.previous;
 
 	run->tag = *end > rail->lots_now ? *end : rail->lots_now;
 	*end = run->tag + lot_charge(run);
+}
+
+void run_queue(struct rail *rail, struct lane *lane, struct rail_run *run)
+{
+	struct link *at = lane->runs.previous;
+
+	run_tag(rail, run);
 	while (at != &lane->runs &&
 		unlikely(container_of(at, struct rail_run, pending)->tag > run->tag))
 		at = at->previous;
@@ -256,9 +262,7 @@ static inline unsigned post_some(
 	unsigned posted = 0;
 
 	if (likely(run->one_sge))
-		return lane->limbo_ns && run->header.kind == OP_RUN
-			       ? post_pairs(rail, lane, run, burst, lot)
-			       : post_pieces(rail, lane, run, burst, lot);
+		return post_pieces(rail, lane, run, burst, lot);
 	*lot += post_gathered(rail, lane, run, burst, &posted) + RAIL_WQE_CHARGE;
 	return posted;
 }
@@ -284,6 +288,42 @@ static unsigned post_lot(
 	return n;
 }
 
+/* Are all runs of the connection of one channel? Then lots do not take turns. */
+static inline bool one_channel(const struct lane *lane)
+{
+	return lane->runs_channel != CHANNEL_NONE;
+}
+
+/*
+ * post_lot() for pages in pairs. If no other channel waits, the lot has no limit but the budget,
+ * and is charged afterwards.
+ */
+static inline unsigned post_lot_of_pairs(
+	struct rail *rail, struct lane *lane, struct rail_run *run, unsigned burst, bool *ret_all)
+{
+	uint32_t left = bytes_allowed(rail), item = run->item_bytes, lot;
+	unsigned n;
+
+	if (left > RAIL_LOT_BYTES && unlikely(!one_channel(lane)))
+		left = RAIL_LOT_BYTES > item ? RAIL_LOT_BYTES : item;
+	n = post_pairs(rail, lane, run, burst, left, &lot);
+	*ret_all = run->next == run->header.pages || lot >= RAIL_LOT_BYTES;
+	if (lot > RAIL_LOT_BYTES)
+		rail->channel[run->channel].lots_end += lot - RAIL_LOT_BYTES;
+	return n;
+}
+
+/* Puts the first run of the connection behind those whose turn comes before its next lot. */
+static inline void first_run_again(struct rail *rail, struct lane *lane, struct rail_run *run)
+{
+	if (likely(one_channel(lane))) {
+		run_tag(rail, run);
+		return;
+	}
+	link_remove(&run->pending);
+	run_queue(rail, lane, run);
+}
+
 unsigned post_runs(struct rail *rail, struct lane *lane, unsigned burst)
 {
 	unsigned n = 0;
@@ -292,14 +332,19 @@ unsigned post_runs(struct rail *rail, struct lane *lane, unsigned burst)
 		struct rail_run *run = container_of(lane->runs.next, struct rail_run, pending);
 		bool all;
 
-		n += post_lot(rail, lane, run, burst - n, &all);
+		if (run->item_bytes - run->done > bytes_allowed(rail))
+			break;
+		n += lane->limbo_ns && run->one_sge && run->header.kind == OP_RUN
+			     ? post_lot_of_pairs(rail, lane, run, burst - n, &all)
+			     : post_lot(rail, lane, run, burst - n, &all);
 		if (!all)
 			break;
 		if (run->tag > rail->lots_now)
 			rail->lots_now = run->tag;
-		link_remove(&run->pending);
 		if (run->next < run->header.pages)
-			run_queue(rail, lane, run);
+			first_run_again(rail, lane, run);
+		else
+			link_remove(&run->pending);
 	}
 	return n;
 }

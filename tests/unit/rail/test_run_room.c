@@ -64,9 +64,8 @@ static void count_halves(const struct world *w, uint64_t ret_bytes[2])
 				  (uintptr_t)w->home + WORLD_HOME_BYTES / 2] += w->wqe[i].bytes;
 }
 
-static void lots_of_two_channels_alternate(void **state)
+static void two_channels(struct world *w)
 {
-	struct world *w = *state;
 	struct client *second = client_new(w, 7, WORLD_SESSION);
 	uint64_t posted[2], sum[2] = {0, 0};
 
@@ -100,6 +99,21 @@ static void lots_of_two_channels_alternate(void **state)
 	run_expect(second, 11, 0xffff, 0, OP_HIT);
 	assert_runs_free(w);
 	client_free(second);
+}
+
+static void lots_of_two_channels_alternate(void **state)
+{
+	two_channels(*state);
+}
+
+static void lots_of_two_channels_alternate_with_a_lease(void **state)
+{
+	struct world *w = *state;
+
+	w->rail->options.lease = true;
+	peer->limbo_ns = 1000 * MS;
+	two_channels(w);
+	assert_int_equal(world_counter(w, COUNTER_leases_expired), 0);
 }
 
 static void a_run_does_not_wait_behind_the_queued_runs_of_another_channel(void **state)
@@ -190,6 +204,7 @@ int main(void)
 		TEST(a_run_is_posted_within_the_budget_of_bytes_in_flight),
 		TEST(many_small_runs_stay_within_the_queues),
 		TEST(lots_of_two_channels_alternate),
+		TEST(lots_of_two_channels_alternate_with_a_lease),
 		TEST(a_run_does_not_wait_behind_the_queued_runs_of_another_channel),
 		TEST(a_connection_that_hangs_leaves_runs_to_the_others),
 		TEST(the_wqes_of_a_scattered_page_stay_on_one_qp),

@@ -19,9 +19,10 @@
 #define unlikely(x) __builtin_expect(!!(x), 0)
 #define container_of(at, type, member) ((type *)(void *)((char *)(at)-offsetof(type, member)))
 
-#define RAIL_POST_BURST 512u /* WQEs that one step of a rail posts, at most */
-#define RAIL_OBEY_BURST 64u  /* inbox commands that one step of a rail executes, at most */
-#define RAIL_CLOCK_STEPS 64u /* steps with work between two checks of the requests' deadlines */
+#define RAIL_POST_BURST 512u  /* WQEs that one step of a rail posts, at most */
+#define RAIL_OBEY_BURST 64u   /* inbox commands that one step of a rail executes, at most */
+#define RAIL_CLOCK_STEPS 64u  /* steps with work between two checks of the requests' deadlines */
+#define RAIL_SAMPLE_STEPS 15u /* busy steps with doorbells between two samples of READ latency */
 /* steps without work that are collected before counter[] is updated */
 #define RAIL_IDLE_STEPS 1024u
 /*
@@ -138,6 +139,7 @@ struct rail {
 	struct lane_qp *timed; /* queue pair of the timed WQE; NULL: none is timed */
 	uint32_t timed_end;    /* the timed WQE has retired when sq->ci reaches this index */
 	uint64_t timed_ns;     /* CLOCK_MONOTONIC at which its doorbell was rung */
+	uint32_t sample_wait;  /* number of busy steps with doorbells before the next sample */
 	/* owner: poll core; any thread reads it. Live requests and runs: taken, not answered */
 	alignas(64) uint32_t in_flight;
 	/* owner: poll core; any thread reads them */
@@ -408,35 +410,6 @@ void run_free(struct rail *rail, struct rail_run *run);
 void run_route(struct rail *rail, struct rail_run *run);
 /* Queues a run that has payload to post at its connection, and the connection at the rail. */
 void run_queue(struct rail *rail, struct lane *lane, struct rail_run *run);
-/* The record of a WQE is free again. Returns the bytes of the READ. */
-static inline uint32_t wqe_retire(struct lane_qp *qp, struct wqe *wqe)
-{
-	wqe->blocks = 0;
-	if (wqe->bytes > RAIL_SMALL_BYTES && wqe->kind != WQE_RUN_PAIRS)
-		qp->bulk_bytes -= wqe->bytes;
-	return wqe->bytes;
-}
-
-/* WQEs that run_retire() retired: the index behind the last one, their bytes and their number. */
-struct retired {
-	uint32_t at, bytes, n;
-};
-
-/*
- * Gives the first `blocks` WQEBBs of the series of pairs at index `at` a record of their own, so
- * that its pairs can have different results. `blocks` is even, and not 0.
- */
-void run_pairs_split(struct rail *rail, struct lane_qp *qp, uint32_t at, uint32_t blocks);
-
-/*
- * Retires WQEs of a run that succeeded: the one at index `at`, and those after it and before `end`
- * that are of the same run and kind. Ends the run if nothing more can come of it.
- */
-struct retired run_retire(struct rail *rail, struct lane_qp *qp, uint32_t at, uint32_t end);
-/* The same for a series of pairs of the run, with this record. */
-void run_retire_pairs(struct rail *rail, struct lane_qp *qp, struct rail_run *run, struct wqe *wqe);
-/* Retires one record of a run that failed. */
-void run_retire_failed(struct rail *rail, const struct wqe *wqe, enum op_status status);
 /*
  * Nothing more of the run is posted. Pages that are not decided get `status`, or an earlier error.
  */

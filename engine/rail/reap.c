@@ -5,7 +5,7 @@
  * answered. Poll core only; the hot path.
  */
 #include "engine/abi/lease.h"
-#include "engine/rail/core.h"
+#include "engine/rail/retire.h"
 
 /* Validates a page: is the page head that was read the one that the op expects? */
 static bool head_matches(const struct rail *rail, const struct request *request)
@@ -84,8 +84,7 @@ static void heads_retire(struct rail *rail, uint16_t first, uint32_t syndrome)
 	}
 }
 
-/* The timed WQE retired: see read_time_start(). One that failed says nothing about latency. */
-static void read_time_end(struct rail *rail, bool failed)
+void read_time_end(struct rail *rail, bool failed)
 {
 	uint64_t ns = rail_now(rail) - rail->timed_ns;
 
@@ -99,22 +98,6 @@ static void read_time_end(struct rail *rail, bool failed)
 static inline const struct wqe *wqe_at(const struct lane_qp *qp, uint32_t index)
 {
 	return &qp->wqe[index & (QP_DEPTH - 1)];
-}
-
-/* WQEs up to index r.at have retired. */
-static inline void retired_count(
-	struct rail *rail, struct lane_qp *qp, struct retired r, bool failed)
-{
-	struct lane *lane = qp->lane;
-
-	qp->sq->ci = r.at;
-	if (unlikely(rail->timed == qp) && (int32_t)(r.at - rail->timed_end) >= 0)
-		read_time_end(rail, failed);
-	lane->moved += r.n;
-	lane->wqes -= r.n;
-	lane->bytes -= r.bytes;
-	rail->wqes -= r.n;
-	rail->posted_bytes -= r.bytes;
 }
 
 /*
@@ -217,34 +200,13 @@ void lane_retire_posted(struct rail *rail, struct lane *lane)
 	}
 }
 
-/*
- * The most frequent CQE: a series of pairs, the oldest record of the QP, has succeeded. False: it
- * is another one.
- */
-static inline bool reap_pairs(
-	struct rail *rail, struct lane_qp *qp, const struct dv_completion *completion)
-{
-	uint32_t at = qp->sq->ci;
-	struct wqe *wqe = &qp->wqe[at & (QP_DEPTH - 1)];
-	struct retired r;
-
-	if (completion->syndrome || !wqe_is_pairs(wqe) || qp->sq->rung == at ||
-		(uint16_t)(at + wqe->blocks - 1) != completion->wqe_counter ||
-		unlikely(qp->lane->stalled || qp->lane->state == LANE_DROPPED))
-		return false;
-	r = (struct retired){at + wqe->blocks, wqe->bytes, wqe->blocks};
-	run_retire_pairs(rail, qp, &rail->run[wqe->request], wqe);
-	retired_count(rail, qp, r, false);
-	return true;
-}
-
 static void reap_one(struct rail *rail, const struct dv_completion *completion)
 {
 	struct lane_qp *qp = lane_qp_find(rail, completion->qpn);
 	struct lane *lane;
 	uint32_t index, end;
 
-	if (likely(qp) && reap_pairs(rail, qp, completion))
+	if (likely(qp) && likely(run_reap_pairs(rail, qp, completion)))
 		return;
 	if (unlikely(completion->syndrome))
 		rail_count(rail, COUNTER_cqes_error, 1);

@@ -4,7 +4,7 @@
  * decide which pages are hits, and one completion answers the run. Poll core only; the hot path.
  */
 #include "engine/abi/lease.h"
-#include "engine/rail/core.h"
+#include "engine/rail/retire.h"
 
 void run_quit(struct rail_run *run, enum op_status status)
 {
@@ -265,7 +265,9 @@ static inline uint64_t pairs_differ(
 	return differ;
 }
 
-void run_retire_pairs(struct rail *rail, struct lane_qp *qp, struct rail_run *run, struct wqe *wqe)
+/* Retires and validates a series of pairs, whose record this is. */
+static inline void retire_pairs(
+	struct rail *rail, struct lane_qp *qp, struct rail_run *run, struct wqe *wqe)
 {
 	uint32_t pages = wqe->pages, hit = pages;
 
@@ -284,6 +286,21 @@ void run_retire_pairs(struct rail *rail, struct lane_qp *qp, struct rail_run *ru
 	run_settle(rail, run);
 }
 
+bool run_reap_pairs(struct rail *rail, struct lane_qp *qp, const struct dv_completion *completion)
+{
+	struct dv_sq *sq = qp->sq;
+	struct wqe *wqe = &qp->wqe[sq->ci & (QP_DEPTH - 1)];
+	struct retired r = {sq->ci + wqe->blocks, wqe->bytes, wqe->blocks};
+
+	if (completion->syndrome || !wqe_is_pairs(wqe) || sq->rung == sq->ci ||
+		(uint16_t)(r.at - 1) != completion->wqe_counter ||
+		unlikely(qp->lane->stalled || qp->lane->state == LANE_DROPPED))
+		return false;
+	retired_count(rail, qp, r, false);
+	retire_pairs(rail, qp, &rail->run[wqe->request], wqe);
+	return true;
+}
+
 struct retired run_retire(struct rail *rail, struct lane_qp *qp, uint32_t at, uint32_t end)
 {
 	struct wqe *wqe = &qp->wqe[at & (QP_DEPTH - 1)];
@@ -292,7 +309,7 @@ struct retired run_retire(struct rail *rail, struct lane_qp *qp, uint32_t at, ui
 
 	if (wqe_is_pairs(wqe)) {
 		r = (struct retired){at + wqe->blocks, wqe->bytes, wqe->blocks};
-		run_retire_pairs(rail, qp, run, wqe);
+		retire_pairs(rail, qp, run, wqe);
 		return r;
 	}
 	if (wqe->kind == WQE_RUN_LEASED) {

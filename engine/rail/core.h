@@ -397,7 +397,7 @@ void channel_answer(struct rail *rail, struct channel_slot *slot, const void *do
 /* Publishes the completions that this step wrote to the clients' done rings. */
 void rail_answer(struct rail *rail);
 
-/* ---- run_take.c, run_post.c, run_reap.c ---- */
+/* ---- run_take.c, run_post.c, run_series.c, run_reap.c ---- */
 /*
  * Takes the run whose first line is `at` entries after the head of the op ring; `first` is the copy
  * of that line, and `ready` entries from there on are filled. Returns the number of entries it

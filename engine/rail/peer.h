@@ -37,15 +37,20 @@ enum wqe_kind {
 	WQE_RUN_PAGES,  /* payload of a run: it completes `pages` */
 	WQE_RUN_HEADS,  /* the heads of `pages` of a run, posted after the CQEs of their payload */
 	WQE_RUN_LEASED, /* the heads of `pages` of a run, posted behind their payload on its QP */
-	/* a series of pairs, which complete `pages`. A pair is two WQEs of one WQEBB each: payload
-	 * of a run, and behind it the heads of its pages. The series has one record, whose `bytes`
-	 * are the payload; see run_pair.c. Of small READs; of long ones */
+	/* Series, see run_series.c: WQEs of one WQEBB each that have one record. WQE_RUN_SERIES,
+	 * WQE_RUN_LONG_SERIES: payload, as WQE_RUN_PAGES, in small and in long READs.
+	 * WQE_RUN_OWN_HEADS: as WQE_RUN_HEADS, one head a READ, in the place of the run.
+	 * WQE_RUN_PAIRS, WQE_RUN_LONG_PAIRS: pairs of payload and, behind it, the heads of its
+	 * pages; `bytes` are the payload */
+	WQE_RUN_SERIES,
+	WQE_RUN_OWN_HEADS,
+	WQE_RUN_LONG_SERIES,
 	WQE_RUN_PAIRS,
 	WQE_RUN_LONG_PAIRS,
 };
 
 /*
- * A posted WQE, or a series of pairs: what it is for, and its size. Stored at the index of its
+ * A posted WQE, or a series of them: what it is for, and its size. Stored at the index of its
  * first WQEBB, modulo QP_DEPTH. Records follow each other without gaps from sq->ci to sq->pi.
  */
 struct wqe {
@@ -57,11 +62,16 @@ struct wqe {
 	uint8_t kind;   /* enum wqe_kind */
 	uint32_t pages; /* pages of the run that the WQE completes, or whose heads it READs */
 	uint16_t first; /* the first of them */
-	/* WQE_RUN_HEADS, WQE_RUN_LEASED: the landing block: see run_landing(). Pairs: the number of
-	 * pages of each pair */
+	/* WQE_RUN_HEADS, WQE_RUN_LEASED: the landing block: see run_landing(). Series: the number
+	 * of pages of each READ of payload or pair; of heads 1 */
 	uint16_t landing;
 };
 static_assert(sizeof(struct wqe) == 16, "four to a cache line");
+
+static inline bool wqe_is_series(const struct wqe *wqe)
+{
+	return wqe->kind >= WQE_RUN_SERIES;
+}
 
 static inline bool wqe_is_pairs(const struct wqe *wqe)
 {

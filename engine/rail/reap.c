@@ -125,7 +125,7 @@ static void retire(struct rail *rail, struct lane_qp *qp, uint32_t last, uint32_
 			continue;
 		}
 		at += wqe->blocks;
-		n += wqe_is_pairs(wqe) ? wqe->blocks : 1;
+		n += wqe_is_series(wqe) ? wqe->blocks : 1;
 		bytes += wqe_retire(qp, wqe);
 		if (wqe->kind != WQE_REQUEST)
 			run_retire_failed(rail, wqe, status_of(of_this));
@@ -138,33 +138,34 @@ static void retire(struct rail *rail, struct lane_qp *qp, uint32_t last, uint32_
 }
 
 /*
- * completion_possible() for a CQE that names no WQE with a record of its own: is it a WQE of a
- * series of pairs? Only the last WQE of a series requests a CQE. A pair that failed gets its own
+ * completion_possible() for a CQE that names no WQE with a record of its own: is it one of a
+ * series? Only the last WQE of a series requests a CQE. A READ or pair that failed gets its own
  * record, and those before it and behind it as well: they have other results.
  */
-static bool pairs_possible(struct rail *rail, struct lane_qp *qp, uint32_t named, bool failed,
+static bool series_possible(struct rail *rail, struct lane_qp *qp, uint32_t named, bool failed,
 	uint32_t *ret_index, uint32_t *ret_end)
 {
-	uint32_t at = qp->sq->ci, pair;
+	uint32_t at = qp->sq->ci, one, before;
 
 	while (named - at >= wqe_at(qp, at)->blocks)
 		at += wqe_at(qp, at)->blocks;
-	if (!wqe_is_pairs(wqe_at(qp, at)))
+	if (!wqe_is_series(wqe_at(qp, at)))
 		return false;
 	*ret_index = at;
 	*ret_end = at + wqe_at(qp, at)->blocks;
 	if (likely(!failed))
 		return named + 1 == *ret_end;
-	pair = (named - at) & ~1u;
-	if (pair)
-		run_pairs_split(rail, qp, at, pair);
-	at += pair;
-	if (wqe_at(qp, at)->blocks > 2)
-		run_pairs_split(rail, qp, at, 2);
+	one = wqe_is_pairs(wqe_at(qp, at)) ? 2 : 1;
+	before = (named - at) / one * one;
+	if (before)
+		run_series_split(rail, qp, at, before);
+	at += before;
+	if (wqe_at(qp, at)->blocks > one)
+		run_series_split(rail, qp, at, one);
 	*ret_index = at;
-	/* If the first WQE of the pair, which requests no CQE, failed, the pair retires with the
+	/* If the first WQE of a pair, which requests no CQE, failed, the pair retires with the
 	 * CQE of the second one, which is flushed. */
-	*ret_end = named == at ? at : at + 2;
+	*ret_end = one == 2 && named == at ? at : at + one;
 	return true;
 }
 
@@ -183,8 +184,8 @@ static bool completion_possible(struct rail *rail, struct lane_qp *qp,
 
 	if (distance >= sq->rung - sq->ci)
 		return false;
-	if (!wqe->blocks || wqe_is_pairs(wqe))
-		return pairs_possible(rail, qp, index, completion->syndrome, ret_index, ret_end);
+	if (!wqe->blocks || wqe_is_series(wqe))
+		return series_possible(rail, qp, index, completion->syndrome, ret_index, ret_end);
 	*ret_index = index;
 	*ret_end = index + wqe->blocks;
 	return true;
@@ -206,7 +207,7 @@ static void reap_one(struct rail *rail, const struct dv_completion *completion)
 	struct lane *lane;
 	uint32_t index, end;
 
-	if (likely(qp) && likely(run_reap_pairs(rail, qp, completion)))
+	if (likely(qp) && likely(run_reap_series(rail, qp, completion)))
 		return;
 	if (unlikely(completion->syndrome))
 		rail_count(rail, COUNTER_cqes_error, 1);

@@ -15,8 +15,12 @@ void read_time_end(struct rail *rail, bool failed);
 /* The record of a WQE is free again. Returns the bytes of the READ. */
 static inline uint32_t wqe_retire(struct lane_qp *qp, struct wqe *wqe)
 {
+	bool long_reads = wqe_is_series(wqe) ? wqe->kind == WQE_RUN_LONG_PAIRS ||
+						       wqe->kind == WQE_RUN_LONG_SERIES
+					     : wqe->bytes > RAIL_SMALL_BYTES;
+
 	wqe->blocks = 0;
-	if (wqe->bytes > RAIL_SMALL_BYTES && wqe->kind != WQE_RUN_PAIRS)
+	if (long_reads)
 		qp->bulk_bytes -= wqe->bytes;
 	return wqe->bytes;
 }
@@ -27,10 +31,10 @@ struct retired {
 };
 
 /*
- * Gives the first `blocks` WQEBBs of the series of pairs at index `at` a record of their own, so
- * that its pairs can have different results. `blocks` is even, and not 0.
+ * Gives the first `blocks` WQEBBs of the series at index `at` a record of their own, so that its
+ * READs or pairs can have different results. `blocks` is a number of whole pairs, and not 0.
  */
-void run_pairs_split(struct rail *rail, struct lane_qp *qp, uint32_t at, uint32_t blocks);
+void run_series_split(struct rail *rail, struct lane_qp *qp, uint32_t at, uint32_t blocks);
 
 /* WQEs up to index r.at have retired. */
 static inline void retired_count(
@@ -54,10 +58,10 @@ static inline void retired_count(
  */
 struct retired run_retire(struct rail *rail, struct lane_qp *qp, uint32_t at, uint32_t end);
 /*
- * Consumes the most frequent CQE: a series of pairs, the oldest record of the QP, has succeeded.
- * False: it is another CQE.
+ * Consumes the most frequent CQE: a series, the oldest record of the QP, has succeeded. False: it
+ * is another CQE.
  */
-bool run_reap_pairs(struct rail *rail, struct lane_qp *qp, const struct dv_completion *completion);
+bool run_reap_series(struct rail *rail, struct lane_qp *qp, const struct dv_completion *completion);
 /* Retires one record of a run that failed. */
 void run_retire_failed(struct rail *rail, const struct wqe *wqe, enum op_status status);
 #endif

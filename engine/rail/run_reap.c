@@ -107,7 +107,7 @@ void run_retire_failed(struct rail *rail, const struct wqe *wqe, enum op_status 
 
 	if (wqe_is_pairs(wqe))
 		pairs_free_landings(rail, run, wqe);
-	else if (wqe->kind != WQE_RUN_PAGES)
+	else if (wqe->kind == WQE_RUN_HEADS || wqe->kind == WQE_RUN_LEASED)
 		rail->landing_stack[rail->landings_free++] = wqe->landing;
 	run->outstanding--;
 	run_quit(run, status);
@@ -176,17 +176,18 @@ static inline void retire_heads(struct rail *rail, struct lane_qp *qp, uint32_t 
 	pages_decide(rail, run, pages & ~late, hit & ~late);
 }
 
-void run_pairs_split(struct rail *rail, struct lane_qp *qp, uint32_t at, uint32_t blocks)
+void run_series_split(struct rail *rail, struct lane_qp *qp, uint32_t at, uint32_t blocks)
 {
 	struct wqe *wqe = &qp->wqe[at & (QP_DEPTH - 1)];
 	struct wqe *rest = &qp->wqe[(at + blocks) & (QP_DEPTH - 1)];
 	struct rail_run *run = &rail->run[wqe->request];
-	uint32_t pages = blocks / 2 * wqe->landing;
+	uint32_t pages = (wqe_is_pairs(wqe) ? blocks / 2 : blocks) * wqe->landing;
 
 	*rest = *wqe;
 	wqe->blocks = (uint8_t)blocks;
 	wqe->pages = run_mask(wqe->first, pages);
-	wqe->bytes = pages * run->item_bytes;
+	wqe->bytes = pages * (wqe->kind == WQE_RUN_OWN_HEADS ? (uint32_t)sizeof(struct page_head)
+							     : run->item_bytes);
 	rest->blocks = (uint8_t)(rest->blocks - blocks);
 	rest->pages &= ~wqe->pages;
 	rest->bytes -= wqe->bytes;
@@ -195,8 +196,8 @@ void run_pairs_split(struct rail *rail, struct lane_qp *qp, uint32_t at, uint32_
 	run->outstanding++;
 }
 
-/* Validates a series of pairs page by page. Returns the pages that are valid. */
-static uint32_t pairs_match(struct rail *rail, const struct rail_run *run, const struct wqe *wqe)
+/* Validates a series page by page. Returns the pages that are valid. */
+static uint32_t series_match(struct rail *rail, const struct rail_run *run, const struct wqe *wqe)
 {
 	const struct page_head *own = run_own_heads(rail, run->number);
 	uint32_t n = wqe->landing, units = run->item_bytes / PAGE_UNIT, hit = 0;
@@ -265,14 +266,13 @@ static inline uint64_t pairs_differ(
 	return differ;
 }
 
-/* Retires and validates a series of pairs, whose record this is. */
-static inline void retire_pairs(
-	struct rail *rail, struct lane_qp *qp, struct rail_run *run, struct wqe *wqe)
+/* Validates a series of pairs, whose record this is. */
+static inline void validate_pairs(struct rail *rail, struct rail_run *run, const struct wqe *wqe)
 {
 	uint32_t pages = wqe->pages, hit = pages;
 
 	if (unlikely(pairs_differ(rail, run, wqe)))
-		hit = pairs_match(rail, run, wqe);
+		hit = series_match(rail, run, wqe);
 	/* T0 is that of the series, T1 that of the burst of CQEs. */
 	if (likely(lease_valid(run->t0_ns[wqe->first], rail_t1(rail), run->lane->limbo_ns))) {
 		pages_decide_bytes(rail, run, pages, hit, wqe->bytes);
@@ -281,23 +281,47 @@ static inline void retire_pairs(
 			lease_expire(rail, run, hit);
 		pages_decide(rail, run, pages & ~hit, 0);
 	}
+}
+
+/* Validates a series of READs of heads, which were posted after the CQEs of their payload. */
+static inline void validate_own_heads(
+	struct rail *rail, struct rail_run *run, const struct wqe *wqe)
+{
+	uint32_t pages = wqe->pages, first = wqe->first, hit = pages;
+
+	if (unlikely(heads_differ(run_own_heads(rail, run->number) + first, 1,
+		    run_entry(run, first), wqe->blocks, run->item_bytes)))
+		hit = series_match(rail, run, wqe);
+	pages_decide(rail, run, pages, hit);
+}
+
+/* Retires a series, whose record this is. */
+static void retire_series(
+	struct rail *rail, struct lane_qp *qp, struct rail_run *run, struct wqe *wqe)
+{
+	if (likely(wqe_is_pairs(wqe)))
+		validate_pairs(rail, run, wqe);
+	else if (wqe->kind == WQE_RUN_OWN_HEADS)
+		validate_own_heads(rail, run, wqe);
+	else if (likely(run->status == OP_HIT))
+		pages_arrive(rail, run, wqe->pages);
 	wqe_retire(qp, wqe);
 	run->outstanding--;
 	run_settle(rail, run);
 }
 
-bool run_reap_pairs(struct rail *rail, struct lane_qp *qp, const struct dv_completion *completion)
+bool run_reap_series(struct rail *rail, struct lane_qp *qp, const struct dv_completion *completion)
 {
 	struct dv_sq *sq = qp->sq;
 	struct wqe *wqe = &qp->wqe[sq->ci & (QP_DEPTH - 1)];
 	struct retired r = {sq->ci + wqe->blocks, wqe->bytes, wqe->blocks};
 
-	if (completion->syndrome || !wqe_is_pairs(wqe) || sq->rung == sq->ci ||
+	if (completion->syndrome || !wqe_is_series(wqe) || sq->rung == sq->ci ||
 		(uint16_t)(r.at - 1) != completion->wqe_counter ||
 		unlikely(qp->lane->stalled || qp->lane->state == LANE_DROPPED))
 		return false;
 	retired_count(rail, qp, r, false);
-	retire_pairs(rail, qp, &rail->run[wqe->request], wqe);
+	retire_series(rail, qp, &rail->run[wqe->request], wqe);
 	return true;
 }
 
@@ -307,9 +331,9 @@ struct retired run_retire(struct rail *rail, struct lane_qp *qp, uint32_t at, ui
 	struct rail_run *run = &rail->run[wqe->request];
 	struct retired r = {.at = at};
 
-	if (wqe_is_pairs(wqe)) {
+	if (wqe_is_series(wqe)) {
 		r = (struct retired){at + wqe->blocks, wqe->bytes, wqe->blocks};
-		retire_pairs(rail, qp, run, wqe);
+		retire_series(rail, qp, run, wqe);
 		return r;
 	}
 	if (wqe->kind == WQE_RUN_LEASED) {

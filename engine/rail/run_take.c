@@ -81,6 +81,7 @@ static uint64_t measure_buckets(struct rail_run *run)
 
 		at_max = bucket > at_max ? bucket : at_max;
 	}
+	run->joined = 0;
 	run->reach = ((uint64_t)at_max + 1) * sizeof(struct bucket);
 	return run->header.stride_or_to + run->bytes;
 }

@@ -137,53 +137,69 @@ static inline uint32_t dv_post(struct dv_sq *sq, enum dv_opcode opcode, uint64_t
 }
 
 /*
- * A series of READs with one data segment each, the same rkey and the same lkey: as dv_post(), but
- * what does not change from WQE to WQE is prepared once, and pi is written once. Between begin and
- * end the caller uses the send queue for nothing else.
+ * A series of READs with one data segment each: as dv_post(), but what does not change from WQE to
+ * WQE is prepared once, and pi is written once. Between begin and end the caller uses the send
+ * queue for nothing else.
  *
- *   s = dv_series_begin(sq, rkey, lkey);
- *   index = dv_series_read(&s, remote, local, bytes);      at most dv_sq_room() times
+ *   s = dv_series_begin(sq);
+ *   keys = dv_keys(rkey, lkey);
+ *   length = dv_length(keys, bytes);                       once for READs of one length
+ *   dv_series_read(&s, keys, remote, local, length);       at most dv_sq_room() times
  *   dv_series_end(sq, &s);                                 then dv_signal_last(), dv_ring()
  */
 struct dv_series {
 	uint8_t *buf;    /* that of the send queue */
-	uint32_t mask;   /* its number of WQEBBs - 1 */
-	uint32_t index;  /* free-running index of the next WQE's WQEBB */
+	uint64_t mask;   /* its number of bytes - 1 */
+	uint64_t at;     /* free-running index of the next WQE's WQEBB, times DV_WQEBB */
 	uint64_t qpn_ds; /* the second half of the control segment's first 8 bytes, big-endian */
-	uint64_t rkey;   /* as in the WQE, big-endian */
-	uint64_t lkey;   /* the upper half of the data segment's first 8 bytes, big-endian */
 };
 
-static inline struct dv_series dv_series_begin(const struct dv_sq *sq, uint32_t rkey, uint32_t lkey)
+/* The keys of READs, as in their WQEs. */
+struct dv_keys {
+	uint64_t rkey; /* big-endian */
+	uint64_t lkey; /* the upper half of the data segment's first 8 bytes, big-endian */
+};
+
+static inline struct dv_keys dv_keys(uint32_t rkey, uint32_t lkey)
+{
+	return (struct dv_keys){htobe32(rkey), (uint64_t)htobe32(lkey) << 32};
+}
+
+static inline struct dv_series dv_series_begin(const struct dv_sq *sq)
 {
 	return (struct dv_series){.buf = sq->buf,
-		.mask = sq->wqe_cnt - 1,
-		.index = sq->pi,
-		.qpn_ds = (uint64_t)htobe32(sq->qpn << 8 | 3) << 32,
-		.rkey = htobe32(rkey),
-		.lkey = (uint64_t)htobe32(lkey) << 32};
+		.mask = (uint64_t)sq->wqe_cnt * DV_WQEBB - 1,
+		.at = (uint64_t)sq->pi * DV_WQEBB,
+		.qpn_ds = (uint64_t)htobe32(sq->qpn << 8 | 3) << 32};
 }
 
-/* Writes one WQE that requests no CQE; returns its index. `bytes` is not 0. */
-static inline uint32_t dv_series_read(
-	struct dv_series *s, uint64_t remote, uint64_t local, uint32_t bytes)
+/* The length of a READ and its lkey as in the WQE. `bytes` is not 0. */
+static inline uint64_t dv_length(struct dv_keys keys, uint32_t bytes)
 {
-	uint32_t index = s->index++;
-	uint64_t *word = (void *)(s->buf + (size_t)(index & s->mask) * DV_WQEBB);
+	return htobe32(bytes) | keys.lkey;
+}
 
-	word[0] = htobe32((index & 0xffff) << 8 | DV_READ) | s->qpn_ds;
+/* Writes one WQE that requests no CQE. */
+static inline void dv_series_read(
+	struct dv_series *s, struct dv_keys keys, uint64_t remote, uint64_t local, uint64_t length)
+{
+	uint64_t *word = (void *)(s->buf + (s->at & s->mask));
+
+	/* at * 4: the index in bits 8 to 23, where the control segment has it */
+	word[0] = htobe32(((uint32_t)s->at * 4 & 0xffff00) | DV_READ) | s->qpn_ds;
 	word[1] = DV_CE_ERROR_ONLY;
 	word[2] = htobe64(remote);
-	word[3] = s->rkey;
-	word[4] = htobe32(bytes) | s->lkey;
+	word[3] = keys.rkey;
+	word[4] = length;
 	word[5] = htobe64(local);
-	return index;
+	s->at += DV_WQEBB;
 }
+static_assert(DV_WQEBB * 4 == 1 << 8, "dv_series_read() shifts the index to its place");
 
 static inline void dv_series_end(struct dv_sq *sq, const struct dv_series *s)
 {
-	sq->last = s->index - 1;
-	sq->pi = s->index;
+	sq->pi = (uint32_t)(s->at / DV_WQEBB);
+	sq->last = sq->pi - 1;
 }
 
 /*

@@ -374,18 +374,19 @@ static inline void ring_publish(struct ring_producer *p, uint32_t n)
  */
 static inline int32_t ring_look(struct ring_consumer *c, uint32_t most)
 {
-	uint32_t unseen = c->capacity - (c->tail_seen - c->head);
-	uint32_t end = c->tail_seen + (most < unseen ? most : unseen);
+	uint32_t capacity = c->capacity, slot_bytes = c->slot_bytes, index = c->tail_seen;
+	uint32_t unseen = capacity - (index - c->head);
+	uint32_t end = index + (most < unseen ? most : unseen);
 
-	for (; c->tail_seen != end; c->tail_seen++) {
-		size_t at = ring_at(c->capacity, c->slot_bytes, c->tail_seen);
+	for (; index != end; index++) {
+		size_t at = ring_at(capacity, slot_bytes, index);
 		const uint64_t *slot = (const uint64_t *)(const void *)(c->slots + at);
 
-		if (shm_load_acquire64(&slot[1]) >> RING_TURN_SHIFT !=
-			ring_turn(c->capacity, c->tail_seen))
+		if (shm_load_acquire64(&slot[1]) >> RING_TURN_SHIFT != ring_turn(capacity, index))
 			break;
 	}
-	return (int32_t)(c->tail_seen - c->head);
+	c->tail_seen = index;
+	return (int32_t)(index - c->head);
 }
 
 /*

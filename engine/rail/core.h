@@ -19,9 +19,10 @@
 #define unlikely(x) __builtin_expect(!!(x), 0)
 #define container_of(at, type, member) ((type *)(void *)((char *)(at)-offsetof(type, member)))
 
-#define RAIL_POST_BURST 512u /* WQEs that one step of a rail posts, at most */
-#define RAIL_OBEY_BURST 64u  /* inbox commands that one step of a rail executes, at most */
-#define RAIL_CLOCK_STEPS 64u /* steps with work between two checks of the requests' deadlines */
+#define RAIL_POST_BURST 512u  /* WQEs that one step of a rail posts, at most */
+#define RAIL_OBEY_BURST 64u   /* inbox commands that one step of a rail executes, at most */
+#define RAIL_CLOCK_STEPS 64u  /* steps with work between two checks of the requests' deadlines */
+#define RAIL_SAMPLE_STEPS 15u /* busy steps with doorbells between two samples of READ latency */
 /* steps without work that are collected before counter[] is updated */
 #define RAIL_IDLE_STEPS 1024u
 /*
@@ -41,7 +42,7 @@ static_assert(RUN_PAGES_MAX <= RAIL_PARKED_MAX, "the longest run can be parked")
  */
 #define RAIL_LANDINGS CQ_DEPTH
 #define RAIL_LANDINGS_AT (RAIL_REQUESTS * RAIL_HEADS_SPAN)
-static_assert(RAIL_LANDINGS < LANDING_RUN, "it is no number of a block");
+static_assert(RAIL_LANDINGS <= 1u << 16, "numbers of blocks have 16 bits");
 /* Each run has a place for the heads of its pages, in their order, behind these blocks. */
 #define RAIL_RUN_HEADS_AT (RAIL_LANDINGS_AT + RAIL_LANDINGS * RUN_HEADS_SPAN)
 /*
@@ -138,6 +139,7 @@ struct rail {
 	struct lane_qp *timed; /* queue pair of the timed WQE; NULL: none is timed */
 	uint32_t timed_end;    /* the timed WQE has retired when sq->ci reaches this index */
 	uint64_t timed_ns;     /* CLOCK_MONOTONIC at which its doorbell was rung */
+	uint32_t sample_wait;  /* number of busy steps with doorbells before the next sample */
 	/* owner: poll core; any thread reads it. Live requests and runs: taken, not answered */
 	alignas(64) uint32_t in_flight;
 	/* owner: poll core; any thread reads them */
@@ -182,7 +184,7 @@ struct rail {
 	uint16_t block_stack[REQUEST_BLOCKS];  /* numbers of the free segment blocks */
 	/* number of the segment block that follows block i in its request */
 	uint16_t block_next[REQUEST_BLOCKS];
-	uint16_t run_stack[RAIL_RUNS];             /* numbers of the free runs */
+	struct rail_run *run_stack[RAIL_RUNS];     /* the free runs */
 	uint16_t landing_stack[RAIL_LANDINGS];     /* numbers of the free landing blocks */
 	uint16_t lane_stack[RAIL_CONNECTIONS_MAX]; /* numbers of the free entries of lane[] */
 	/* Hash table from QP number to the rail's QP: open addressing, linear probing. */
@@ -395,7 +397,7 @@ void channel_answer(struct rail *rail, struct channel_slot *slot, const void *do
 /* Publishes the completions that this step wrote to the clients' done rings. */
 void rail_answer(struct rail *rail);
 
-/* ---- run_take.c, run_post.c, run_reap.c ---- */
+/* ---- run_take.c, run_post.c, run_series.c, run_reap.c ---- */
 /*
  * Takes the run whose first line is `at` entries after the head of the op ring; `first` is the copy
  * of that line, and `ready` entries from there on are filled. Returns the number of entries it
@@ -408,27 +410,6 @@ void run_free(struct rail *rail, struct rail_run *run);
 void run_route(struct rail *rail, struct rail_run *run);
 /* Queues a run that has payload to post at its connection, and the connection at the rail. */
 void run_queue(struct rail *rail, struct lane *lane, struct rail_run *run);
-/* The record of a WQE is free again. Returns the bytes of the READ. */
-static inline uint32_t wqe_retire(struct lane_qp *qp, struct wqe *wqe)
-{
-	wqe->blocks = 0;
-	if (wqe->bytes > RAIL_SMALL_BYTES)
-		qp->bulk_bytes -= wqe->bytes;
-	return wqe->bytes;
-}
-
-/* WQEs that run_retire() retired: the index behind the last one, their bytes and their number. */
-struct retired {
-	uint32_t at, bytes, n;
-};
-
-/*
- * Retires WQEs of a run that succeeded: the one at index `at`, and those after it and before `end`
- * that are of the same run and kind. Ends the run if nothing more can come of it.
- */
-struct retired run_retire(struct rail *rail, struct lane_qp *qp, uint32_t at, uint32_t end);
-/* Retires one WQE of a run that failed. */
-void run_retire_failed(struct rail *rail, const struct wqe *wqe, enum op_status status);
 /*
  * Nothing more of the run is posted. Pages that are not decided get `status`, or an earlier error.
  */

@@ -52,7 +52,7 @@ static void rail_init(struct rail *rail, const struct rail_options *options)
 	rail->requests_free = RAIL_REQUESTS;
 	for (unsigned i = 0; i < RAIL_RUNS; i++) {
 		rail->run[i].number = (uint16_t)i;
-		rail->run_stack[i] = (uint16_t)(RAIL_RUNS - 1 - i);
+		rail->run_stack[i] = &rail->run[RAIL_RUNS - 1 - i];
 	}
 	rail->runs_free = RAIL_RUNS;
 	for (unsigned i = 0; i < RAIL_LANDINGS; i++)

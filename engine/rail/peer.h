@@ -37,30 +37,46 @@ enum wqe_kind {
 	WQE_RUN_PAGES,  /* payload of a run: it completes `pages` */
 	WQE_RUN_HEADS,  /* the heads of `pages` of a run, posted after the CQEs of their payload */
 	WQE_RUN_LEASED, /* the heads of `pages` of a run, posted behind their payload on its QP */
-	/* two WQEs, each one WQEBB long: payload of a run, and behind it the heads of its pages.
-	 * `bytes` counts the payload; CQEs of both belong to this record */
-	WQE_RUN_PAIR,
+	/* Series, see run_series.c: WQEs of one WQEBB each that have one record. WQE_RUN_SERIES,
+	 * WQE_RUN_LONG_SERIES: payload, as WQE_RUN_PAGES, in small and in long READs.
+	 * WQE_RUN_OWN_HEADS: as WQE_RUN_HEADS, one head a READ, in the place of the run.
+	 * WQE_RUN_PAIRS, WQE_RUN_LONG_PAIRS: pairs of payload and, behind it, the heads of its
+	 * pages; `bytes` are the payload */
+	WQE_RUN_SERIES,
+	WQE_RUN_OWN_HEADS,
+	WQE_RUN_LONG_SERIES,
+	WQE_RUN_PAIRS,
+	WQE_RUN_LONG_PAIRS,
 };
 
 /*
- * A posted WQE: what it is for, and its size. Stored at the index of the WQE's first WQEBB, modulo
- * QP_DEPTH.
+ * A posted WQE, or a series of them: what it is for, and its size. Stored at the index of its
+ * first WQEBB, modulo QP_DEPTH. Records follow each other without gaps from sq->ci to sq->pi.
  */
 struct wqe {
 	uint32_t bytes; /* number of bytes that the WQE READs */
 	/* number of the WQE's request or run; for a READ of page heads of requests that of the
 	 * first request in a list linked by heads_next */
 	uint16_t request;
-	uint8_t blocks;   /* size of the WQE in WQEBBs; 0: this is not its first WQEBB */
-	uint8_t kind;     /* enum wqe_kind */
-	uint32_t pages;   /* pages of the run that the WQE completes, or whose heads it READs */
-	uint16_t first;   /* the first of them */
-	uint16_t landing; /* heads of a run: the landing block: see run_landing(); LANDING_RUN */
+	uint8_t blocks; /* size in WQEBBs; 0: this is not the first WQEBB of a record */
+	uint8_t kind;   /* enum wqe_kind */
+	uint32_t pages; /* pages of the run that the WQE completes, or whose heads it READs */
+	uint16_t first; /* the first of them */
+	/* WQE_RUN_HEADS, WQE_RUN_LEASED: the landing block: see run_landing(). Series: the number
+	 * of pages of each READ of payload or pair; of heads 1 */
+	uint16_t landing;
 };
 static_assert(sizeof(struct wqe) == 16, "four to a cache line");
 
-/* wqe.landing of a pair whose heads arrive in the place of their run: see run_own_heads(). */
-#define LANDING_RUN 0xffffu
+static inline bool wqe_is_series(const struct wqe *wqe)
+{
+	return wqe->kind >= WQE_RUN_SERIES;
+}
+
+static inline bool wqe_is_pairs(const struct wqe *wqe)
+{
+	return wqe->kind >= WQE_RUN_PAIRS;
+}
 
 /* The members request, blocks and kind in one word. */
 static inline uint32_t wqe_owner(uint16_t request, uint8_t blocks, enum wqe_kind kind)
@@ -129,7 +145,9 @@ struct lane {
 	struct lane_qp *bulk; /* QP to which the last long READ was posted; NULL: none */
 	/* QP to which small READs are posted until one of them requests a CQE; NULL: none */
 	struct lane_qp *small;
-	uint32_t runs_live;   /* number of live runs of this connection */
+	uint32_t runs_live; /* number of live runs of this connection */
+	/* channel of all of them; CHANNEL_NONE: they are, or some that ended were, of several */
+	uint32_t runs_channel;
 	uint32_t run_pages;   /* number of their pages and buckets */
 	uint32_t requests;    /* number of live requests of this connection */
 	uint64_t taken_bytes; /* bytes of this connection's live requests and runs, posted or not */

@@ -10,18 +10,14 @@
 #define LEASE_REQUESTS 32u
 
 /*
- * The QP for a long READ: that of the last long READ until it has RAIL_BULK_BYTES, then the one
- * with the fewest bytes of long READs. The last QP is kept for small READs if there are several.
- * NULL: none has room.
+ * The QP with the fewest bytes of long READs; the next long READs go there. The last QP is kept for
+ * small READs if there are several. NULL: none has room.
  */
-struct lane_qp *pick_bulk(struct lane *lane, uint32_t bytes)
+struct lane_qp *pick_bulk(struct lane *lane)
 {
 	unsigned qps = lane->peer->qps > 1 ? lane->peer->qps - 1 : 1;
-	struct lane_qp *best = lane->bulk;
+	struct lane_qp *best = NULL;
 
-	if (likely(best && best->bulk_bytes + bytes <= RAIL_BULK_BYTES && qp_has_room(best)))
-		return best;
-	best = NULL;
 	for (unsigned i = 0; i < qps; i++) {
 		struct lane_qp *qp = &lane->qp[i];
 
@@ -298,8 +294,26 @@ static unsigned post_requests(struct rail *rail, struct lane *lane, unsigned bur
 }
 
 /*
+ * Posts up to `burst` WQEs of requests and runs, which take turns in being first. Returns how many.
+ */
+static unsigned post_requests_and_runs(struct rail *rail, struct lane *lane, unsigned burst)
+{
+	unsigned n = 0;
+
+	while (n < burst && link_linked(&lane->heads) && post_heads(rail, lane))
+		n++;
+	lane->runs_first = !lane->runs_first;
+	if (lane->runs_first)
+		n += post_runs(rail, lane, burst - n);
+	n += post_requests(rail, lane, burst - n);
+	if (!lane->runs_first)
+		n += post_runs(rail, lane, burst - n);
+	return n;
+}
+
+/*
  * Posts up to `burst` WQEs of the connection, page heads before payload, as far as there is room.
- * Returns how many. Requests and runs take turns in being first.
+ * Returns how many.
  */
 static unsigned post_lane(struct rail *rail, struct lane *lane, unsigned burst)
 {
@@ -307,14 +321,10 @@ static unsigned post_lane(struct rail *rail, struct lane *lane, unsigned burst)
 
 	if (link_linked(&lane->run_heads))
 		n += post_run_heads(rail, lane, burst);
-	while (n < burst && link_linked(&lane->heads) && post_heads(rail, lane))
-		n++;
-	lane->runs_first = !lane->runs_first;
-	if (lane->runs_first && link_linked(&lane->runs))
+	if (!link_linked(&lane->heads) && !link_linked(&lane->pending))
 		n += post_runs(rail, lane, burst - n);
-	n += post_requests(rail, lane, burst - n);
-	if (!lane->runs_first && link_linked(&lane->runs))
-		n += post_runs(rail, lane, burst - n);
+	else
+		n += post_requests_and_runs(rail, lane, burst - n);
 	link_remove(&lane->waiting);
 	/* What is left waits behind the other connections, so that the next step begins with
 	 * those. */

@@ -21,7 +21,7 @@
 #include "engine/rail/core.h"
 
 /* post.c: the slow parts of lane_pick(). */
-struct lane_qp *pick_bulk(struct lane *lane, uint32_t bytes);
+struct lane_qp *pick_bulk(struct lane *lane);
 struct lane_qp *pick_shortest(struct lane *lane);
 
 /*
@@ -59,6 +59,7 @@ static inline bool lane_has_room(const struct lane *lane)
 
 /*
  * The QP for the connection's next READ of `bytes`; NULL: there is no room for the largest WQE now.
+ * Long READs go to the QP of the last one until it has RAIL_BULK_BYTES.
  */
 static inline struct lane_qp *lane_pick(struct lane *lane, uint32_t bytes)
 {
@@ -66,8 +67,14 @@ static inline struct lane_qp *lane_pick(struct lane *lane, uint32_t bytes)
 
 	if (unlikely(!lane_has_room(lane)))
 		return NULL;
-	if (bytes > RAIL_SMALL_BYTES)
-		return pick_bulk(lane, bytes);
+	if (bytes > RAIL_SMALL_BYTES) {
+		struct lane_qp *bulk = lane->bulk;
+
+		return likely(bulk && bulk->bulk_bytes + bytes <= RAIL_BULK_BYTES &&
+			       qp_has_room(bulk))
+			       ? bulk
+			       : pick_bulk(lane);
+	}
 	if (likely(small && small->silent && !small->bulk_bytes && qp_has_room(small)))
 		return small;
 	return pick_shortest(lane);

@@ -5,7 +5,7 @@
  * answered. Poll core only; the hot path.
  */
 #include "engine/abi/lease.h"
-#include "engine/rail/core.h"
+#include "engine/rail/retire.h"
 
 /* Validates a page: is the page head that was read the one that the op expects? */
 static bool head_matches(const struct rail *rail, const struct request *request)
@@ -84,8 +84,7 @@ static void heads_retire(struct rail *rail, uint16_t first, uint32_t syndrome)
 	}
 }
 
-/* The timed WQE retired: see read_time_start(). One that failed says nothing about latency. */
-static void read_time_end(struct rail *rail, bool failed)
+void read_time_end(struct rail *rail, bool failed)
 {
 	uint64_t ns = rail_now(rail) - rail->timed_ns;
 
@@ -94,6 +93,11 @@ static void read_time_end(struct rail *rail, bool failed)
 		return;
 	shm_count(&rail->latency[latency_bucket(ns)], 1);
 	shm_count(&rail->latency_ns_sum, ns);
+}
+
+static inline const struct wqe *wqe_at(const struct lane_qp *qp, uint32_t index)
+{
+	return &qp->wqe[index & (QP_DEPTH - 1)];
 }
 
 /*
@@ -121,8 +125,8 @@ static void retire(struct rail *rail, struct lane_qp *qp, uint32_t last, uint32_
 			continue;
 		}
 		at += wqe->blocks;
+		n += wqe_is_series(wqe) ? wqe->blocks : 1;
 		bytes += wqe_retire(qp, wqe);
-		n += wqe->kind == WQE_RUN_PAIR ? 2 : 1;
 		if (wqe->kind != WQE_REQUEST)
 			run_retire_failed(rail, wqe, status_of(of_this));
 		else if (rail->request[wqe->request].stage == REQUEST_HEAD)
@@ -130,28 +134,48 @@ static void retire(struct rail *rail, struct lane_qp *qp, uint32_t last, uint32_
 		else
 			payload_retire(rail, &rail->request[wqe->request], of_this);
 	}
-	qp->sq->ci = at;
-	if (unlikely(rail->timed == qp) && (int32_t)(at - rail->timed_end) >= 0)
-		read_time_end(rail, earlier || syndrome);
-	lane->moved += n;
-	lane->wqes -= n;
-	lane->bytes -= bytes;
-	rail->wqes -= n;
-	rail->posted_bytes -= bytes;
+	retired_count(rail, qp, (struct retired){at, bytes, n}, earlier || syndrome);
 }
 
-static inline const struct wqe *wqe_at(const struct lane_qp *qp, uint32_t index)
+/*
+ * completion_possible() for a CQE that names no WQE with a record of its own: is it one of a
+ * series? Only the last WQE of a series requests a CQE. A READ or pair that failed gets its own
+ * record, and those before it and behind it as well: they have other results.
+ */
+static bool series_possible(struct rail *rail, struct lane_qp *qp, uint32_t named, bool failed,
+	uint32_t *ret_index, uint32_t *ret_end)
 {
-	return &qp->wqe[index & (QP_DEPTH - 1)];
+	uint32_t at = qp->sq->ci, one, before;
+
+	while (named - at >= wqe_at(qp, at)->blocks)
+		at += wqe_at(qp, at)->blocks;
+	if (!wqe_is_series(wqe_at(qp, at)))
+		return false;
+	*ret_index = at;
+	*ret_end = at + wqe_at(qp, at)->blocks;
+	if (likely(!failed))
+		return named + 1 == *ret_end;
+	one = wqe_is_pairs(wqe_at(qp, at)) ? 2 : 1;
+	before = (named - at) / one * one;
+	if (before)
+		run_series_split(rail, qp, at, before);
+	at += before;
+	if (wqe_at(qp, at)->blocks > one)
+		run_series_split(rail, qp, at, one);
+	*ret_index = at;
+	/* If the first WQE of a pair, which requests no CQE, failed, the pair retires with the
+	 * CQE of the second one, which is flushed. */
+	*ret_end = one == 2 && named == at ? at : at + one;
+	return true;
 }
 
 /*
  * Finds the record of the WQE that a CQE names. *ret_end: index behind the WQEs that it retires.
- * False: the CQE names no WQE that was posted and announced by a doorbell, which is an error of the
- * device.
+ * False: the CQE names no WQE that was posted and announced by a doorbell, or one that requested
+ * none, which is an error of the device.
  */
-static bool completion_possible(const struct lane_qp *qp, const struct dv_completion *completion,
-	uint32_t *ret_index, uint32_t *ret_end)
+static bool completion_possible(struct rail *rail, struct lane_qp *qp,
+	const struct dv_completion *completion, uint32_t *ret_index, uint32_t *ret_end)
 {
 	const struct dv_sq *sq = qp->sq;
 	uint32_t distance = (uint16_t)(completion->wqe_counter - (uint16_t)sq->ci);
@@ -160,20 +184,11 @@ static bool completion_possible(const struct lane_qp *qp, const struct dv_comple
 
 	if (distance >= sq->rung - sq->ci)
 		return false;
-	if (wqe->blocks) {
-		*ret_index = index;
-		*ret_end = index + wqe->blocks;
-		if (likely(wqe->kind != WQE_RUN_PAIR))
-			return true;
-		/* The first WQE of a pair, which requests no CQE, failed. The pair retires with the
-		 * CQE of the second one, which is flushed. */
-		*ret_end = index;
-		return completion->syndrome;
-	}
-	wqe = wqe_at(qp, index - 1);
-	*ret_index = index - 1;
-	*ret_end = index + 1;
-	return distance && wqe->blocks && wqe->kind == WQE_RUN_PAIR;
+	if (!wqe->blocks || wqe_is_series(wqe))
+		return series_possible(rail, qp, index, completion->syndrome, ret_index, ret_end);
+	*ret_index = index;
+	*ret_end = index + wqe->blocks;
+	return true;
 }
 
 void lane_retire_posted(struct rail *rail, struct lane *lane)
@@ -192,9 +207,11 @@ static void reap_one(struct rail *rail, const struct dv_completion *completion)
 	struct lane *lane;
 	uint32_t index, end;
 
+	if (likely(qp) && likely(run_reap_series(rail, qp, completion)))
+		return;
 	if (unlikely(completion->syndrome))
 		rail_count(rail, COUNTER_cqes_error, 1);
-	if (unlikely(!qp || !completion_possible(qp, completion, &index, &end))) {
+	if (unlikely(!qp || !completion_possible(rail, qp, completion, &index, &end))) {
 		if (!completion->syndrome)
 			rail_count(rail, COUNTER_cqes_error, 1);
 		else if (qp) /* an error CQE: its QP has failed, even if its WQE index is wrong */

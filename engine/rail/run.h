@@ -60,7 +60,7 @@ struct rail_run {
 	/* pages whose heads were posted behind their payload: their own CQE, or a later one of that
 	 * QP, says that both have arrived. Bits stay set */
 	uint32_t leased;
-	uint16_t outstanding; /* number of WQEs of the run posted and not retired */
+	uint16_t outstanding; /* number of the run's records (struct wqe) that are not retired */
 	uint8_t next;         /* number of pages posted completely: index of the next one */
 	/* result of the pages in neither mask: enum op_status; OP_HIT: no error so far */
 	uint8_t status;
@@ -74,6 +74,10 @@ struct rail_run {
 	/* bytes that count against the budgets of bytes taken: of the pages or buckets that are
 	 * not decided yet */
 	uint32_t bytes;
+	/* bit i: page i + 1 follows page i both at the peer and here, so that one READ brings
+	 * both */
+	uint32_t joined;
+	uint32_t join_max;      /* number of joined pages that one READ brings, at most */
 	uint32_t item_bytes;    /* length of a page or bucket, bytes */
 	uint32_t segment_bytes; /* length of a segment, bytes */
 	/* position in the destination while a page is posted in part; otherwise all 0: bytes of
@@ -92,9 +96,12 @@ struct rail_run {
 	uint64_t page_t0_ns;
 	/* owner: poll core; the private copy of the lines, read-only */
 	alignas(64) struct run_line line[RUN_LINES_MAX];
-	/* owner: poll core; by the first page of a leased READ of heads: its T0, at or before the
-	 * first WQE of all of its pages */
+	/* owner: poll core; by the first page of a series of pairs, or of a leased READ of heads:
+	 * its T0, at or before the first WQE of all of its pages */
 	alignas(64) uint64_t t0_ns[RUN_PAGES_MAX];
+	/* owner: poll core; by the first page of a pair whose heads arrive in a landing block: that
+	 * block; see run_pair_lands() */
+	uint16_t landing[RUN_PAGES_MAX];
 };
 
 static_assert(offsetof(struct rail_run, deadline_ns) == 128, "every WQE touches two cache lines");
@@ -124,6 +131,15 @@ static inline uint64_t run_to(const struct rail_run *run, uint8_t kind, uint32_t
 	if (kind == OP_RUN)
 		return run_entry(run, i)->to & (RUN_TO_MAX - 1);
 	return run->header.stride_or_to + i * sizeof(struct bucket);
+}
+
+/*
+ * Do the heads of pairs of `n` pages arrive in landing blocks, because there are others between
+ * them in the peer's array? Otherwise they have a place in the run: see run_own_heads().
+ */
+static inline bool run_pair_lands(const struct rail_run *run, uint32_t n)
+{
+	return n > 1 && run->item_bytes > PAGE_UNIT;
 }
 
 /* The bits of `count` pages from `first` on; count <= RUN_PAGES_MAX. */

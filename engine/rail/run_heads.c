@@ -80,6 +80,26 @@ unsigned post_leased(struct rail *rail, struct lane_qp *qp, struct rail_run *run
 }
 
 /*
+ * How many pages of `left`, from the first one on, share no READ of heads with the page behind
+ * them: at most `max`. Without landing blocks, no page does.
+ */
+static inline unsigned heads_alone(
+	const struct rail *rail, const struct rail_run *run, uint32_t left, unsigned max)
+{
+	uint32_t first = (uint32_t)__builtin_ctz(left), units = run->item_bytes / PAGE_UNIT;
+	uint32_t gap = units > RUN_HEADS_GAP ? units : RUN_HEADS_GAP;
+	const struct run_entry *entry = run_entry(run, first);
+	unsigned n = 0;
+
+	if (unlikely(!rail->landings_free))
+		gap = 0;
+	for (left >>= first; n < max && left & 1; left >>= 1, entry++, n++)
+		if (left & 2 && entry[1].unit - entry[0].unit <= gap && gap)
+			break;
+	return n;
+}
+
+/*
  * Posts READs of page heads of the first run in lane->run_heads, to one QP. They are posted after
  * the CQEs of all payload of their pages were seen: see post_heads() in post.c for why that proves
  * the payload. Returns their number.
@@ -95,13 +115,19 @@ static unsigned post_heads_of_run(struct rail *rail, struct lane *lane, unsigned
 		return 0;
 	max = series_max(qp);
 	max = max < burst ? max : burst;
-	n = collect_heads(rail, run, &run->arrived, max, piece);
-	if (!n)
-		return 0;
+	n = heads_alone(rail, run, run->arrived, max);
+	if (n) {
+		uint32_t first = (uint32_t)__builtin_ctz(run->arrived);
+
+		run->arrived &= ~run_mask(first, n);
+		post_own_heads(rail, qp, run, first, n);
+	} else {
+		n = collect_heads(rail, run, &run->arrived, max, piece);
+		post_collected_heads(rail, qp, run, piece, n, WQE_RUN_HEADS);
+		series_signal(qp);
+	}
 	if (!run->arrived)
 		link_remove(&run->heads);
-	post_collected_heads(rail, qp, run, piece, n, WQE_RUN_HEADS);
-	series_signal(qp);
 	return n;
 }
 

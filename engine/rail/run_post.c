@@ -19,123 +19,25 @@ static uint32_t lot_charge(const struct rail_run *run)
  * has passed, in a time that counts charged bytes. So lots of channels alternate, whatever the
  * number and length of each channel's runs.
  */
-void run_queue(struct rail *rail, struct lane *lane, struct rail_run *run)
+static inline void run_tag(struct rail *rail, struct rail_run *run)
 {
 	uint64_t *end = &rail->channel[run->channel].lots_end;
-	struct link *at = lane->runs.previous;
 
 	run->tag = *end > rail->lots_now ? *end : rail->lots_now;
 	*end = run->tag + lot_charge(run);
+}
+
+void run_queue(struct rail *rail, struct lane *lane, struct rail_run *run)
+{
+	struct link *at = lane->runs.previous;
+
+	run_tag(rail, run);
 	while (at != &lane->runs &&
 		unlikely(container_of(at, struct rail_run, pending)->tag > run->tag))
 		at = at->previous;
 	link_insert_before(at->next, &run->pending);
 	if (!link_linked(&lane->waiting))
 		link_append(&rail->waiting, &lane->waiting);
-}
-
-/*
- * Collects the READs for the run's next pages, at most `max` of them and `left` bytes. Pages that
- * follow each other at the peer and here share one, of at most SLICE_BYTES.
- */
-static unsigned collect_pages(const struct rail_run *run, uint64_t from, uint64_t into,
-	uint32_t left, unsigned max, struct piece *ret)
-{
-	const struct run_entry *entry = run_entry(run, run->next);
-	uint32_t item = run->item_bytes, at = run->next, pages = run->header.pages, n = 0;
-	uint64_t from_next = 0, into_next = 0;
-	uint32_t bytes = SLICE_BYTES;
-
-	for (; at < pages && item <= left; at++, entry++) {
-		uint64_t remote = from + (uint64_t)entry->unit * PAGE_UNIT;
-		uint64_t here = into + (entry->to & (RUN_TO_MAX - 1));
-
-		if (remote == from_next && here == into_next && bytes + item <= SLICE_BYTES) {
-			bytes += item;
-			ret[-1].bytes = bytes;
-			ret[-1].pages |= 1u << at;
-			ret[-1].end = at + 1;
-		} else {
-			if (n == max)
-				break;
-			bytes = item;
-			*ret++ = (struct piece){remote, here, item, 1u << at, at, at + 1};
-			n++;
-		}
-		from_next = remote + item;
-		into_next = here + item;
-		left -= item;
-	}
-	return n;
-}
-
-/* The same for the buckets of a look-up, each of which is a READ of its own. */
-static unsigned collect_buckets(const struct rail_run *run, uint64_t from, uint64_t into,
-	uint32_t left, unsigned max, struct piece *ret)
-{
-	uint32_t item = sizeof(struct bucket), at = run->next, n = 0;
-
-	into += run->header.stride_or_to;
-	for (; at < run->header.pages && n < max && item <= left; at++, n++, left -= item)
-		*ret++ = (struct piece){from + (uint64_t)run_bucket(run, at) * item,
-			into + at * item, item, 1u << at, at, at + 1};
-	return n;
-}
-
-/*
- * The number of pieces from the first one on that go to this QP, at most `max`: READs of the same
- * kind, long or small, and not more long ones than RAIL_BULK_BYTES.
- */
-static inline unsigned pieces_for(
-	const struct lane_qp *qp, const struct piece *piece, unsigned n, unsigned max)
-{
-	uint32_t bytes = qp->bulk_bytes + piece->bytes;
-	bool bulk = piece->bytes > RAIL_SMALL_BYTES;
-	unsigned i = 1;
-
-	for (max = max < n ? max : n; i < max; i++) {
-		bytes += piece[i].bytes;
-		if ((piece[i].bytes > RAIL_SMALL_BYTES) != bulk ||
-			(bulk && bytes > RAIL_BULK_BYTES))
-			break;
-	}
-	return i;
-}
-
-/*
- * Posts READs of the run's next pages, each of which is one segment in one MR: at most `burst`, and
- * until the lot is full. Returns their number; 0: there is no room now.
- */
-static unsigned post_pieces(
-	struct rail *rail, struct lane *lane, struct rail_run *run, unsigned burst, uint32_t *lot)
-{
-	const struct rail_remote *remote = &lane->peer->region[run->header.region];
-	const struct region_slot *region = &rail->region[run->header.to_region];
-	uint32_t left = bytes_allowed(rail), lot_left = RAIL_LOT_BYTES - *lot;
-	unsigned n, m, done = 0, max = burst < PIECES_MAX ? burst : PIECES_MAX;
-	struct piece piece[PIECES_MAX];
-
-	if (lot_left < left)
-		left = lot_left > run->item_bytes ? lot_left : run->item_bytes;
-	if (run->item_bytes > bytes_allowed(rail))
-		return 0;
-	n = likely(run->header.kind == OP_RUN)
-		    ? collect_pages(run, remote->base, region->base, left, max, piece)
-		    : collect_buckets(run, remote->base, region->base, left, max, piece);
-	for (; done < n; done += m) {
-		struct lane_qp *qp = lane_pick(lane, piece[done].bytes);
-
-		if (!qp)
-			break;
-		m = pieces_for(qp, &piece[done], n - done, series_max(qp));
-		post_series(
-			rail, qp, run, &piece[done], m, remote->rkey, region->lkey, WQE_RUN_PAGES);
-		series_signal(qp);
-		for (unsigned i = done; i < done + m; i++)
-			*lot += piece[i].bytes + RAIL_WQE_CHARGE;
-		run->next = (uint8_t)piece[done + m - 1].end;
-	}
-	return done;
 }
 
 /*
@@ -249,25 +151,11 @@ static uint32_t post_gathered(struct rail *rail, struct lane *lane, struct rail_
 	return bytes;
 }
 
-/* Posts the next READs of the run. Returns their number, and adds to the lot. */
-static inline unsigned post_some(
-	struct rail *rail, struct lane *lane, struct rail_run *run, unsigned burst, uint32_t *lot)
-{
-	unsigned posted = 0;
-
-	if (likely(run->one_sge))
-		return lane->limbo_ns && run->header.kind == OP_RUN
-			       ? post_pairs(rail, lane, run, burst, lot)
-			       : post_pieces(rail, lane, run, burst, lot);
-	*lot += post_gathered(rail, lane, run, burst, &posted) + RAIL_WQE_CHARGE;
-	return posted;
-}
-
 /*
- * Posts at most `burst` WQEs of the run's next lot. Returns their number, and whether that was all
- * of the lot.
+ * Posts at most `burst` WQEs of the next lot of a run whose pages have several segments or MRs.
+ * Returns their number, and whether that was all of the lot.
  */
-static unsigned post_lot(
+static unsigned post_gathered_lot(
 	struct rail *rail, struct lane *lane, struct rail_run *run, unsigned burst, bool *ret_all)
 {
 	uint32_t lot = 0;
@@ -275,13 +163,52 @@ static unsigned post_lot(
 
 	*ret_all = false;
 	while (n < burst && !*ret_all) {
-		posted = post_some(rail, lane, run, burst - n, &lot);
+		posted = 0;
+		lot += post_gathered(rail, lane, run, burst - n, &posted) + RAIL_WQE_CHARGE;
 		if (!posted)
 			break;
 		n += posted;
 		*ret_all = run->next == run->header.pages || lot >= RAIL_LOT_BYTES;
 	}
 	return n;
+}
+
+/* Are all runs of the connection of one channel? Then lots do not take turns. */
+static inline bool one_channel(const struct lane *lane)
+{
+	return lane->runs_channel != CHANNEL_NONE;
+}
+
+/*
+ * The same for other runs. If no other channel waits, the lot has no limit but the budget, and is
+ * charged afterwards.
+ */
+static inline unsigned post_lot(
+	struct rail *rail, struct lane *lane, struct rail_run *run, unsigned burst, bool *ret_all)
+{
+	uint32_t left = bytes_allowed(rail), most = RAIL_LOT_BYTES + run->item_bytes - 1, lot;
+	unsigned n;
+
+	if (left > most && unlikely(!one_channel(lane)))
+		left = most; /* of whole pages, so RAIL_LOT_BYTES at least */
+	n = post_payload(rail, lane, run, burst, left, &lot);
+	*ret_all = run->next == run->header.pages || lot >= RAIL_LOT_BYTES;
+	if (lot > RAIL_LOT_BYTES) { /* as several lots, of which this is the last one */
+		run->tag += lot - RAIL_LOT_BYTES;
+		rail->channel[run->channel].lots_end += lot - RAIL_LOT_BYTES;
+	}
+	return n;
+}
+
+/* Puts the first run of the connection behind those whose turn comes before its next lot. */
+static inline void first_run_again(struct rail *rail, struct lane *lane, struct rail_run *run)
+{
+	if (likely(one_channel(lane))) {
+		run_tag(rail, run);
+		return;
+	}
+	link_remove(&run->pending);
+	run_queue(rail, lane, run);
 }
 
 unsigned post_runs(struct rail *rail, struct lane *lane, unsigned burst)
@@ -292,14 +219,18 @@ unsigned post_runs(struct rail *rail, struct lane *lane, unsigned burst)
 		struct rail_run *run = container_of(lane->runs.next, struct rail_run, pending);
 		bool all;
 
-		n += post_lot(rail, lane, run, burst - n, &all);
+		if (run->item_bytes - run->done > bytes_allowed(rail))
+			break;
+		n += likely(run->one_sge) ? post_lot(rail, lane, run, burst - n, &all)
+					  : post_gathered_lot(rail, lane, run, burst - n, &all);
 		if (!all)
 			break;
 		if (run->tag > rail->lots_now)
 			rail->lots_now = run->tag;
-		link_remove(&run->pending);
 		if (run->next < run->header.pages)
-			run_queue(rail, lane, run);
+			first_run_again(rail, lane, run);
+		else
+			link_remove(&run->pending);
 	}
 	return n;
 }

@@ -4,7 +4,7 @@
  * decide which pages are hits, and one completion answers the run. Poll core only; the hot path.
  */
 #include "engine/abi/lease.h"
-#include "engine/rail/core.h"
+#include "engine/rail/retire.h"
 
 void run_quit(struct rail_run *run, enum op_status status)
 {
@@ -21,17 +21,25 @@ void run_fail(struct rail *rail, struct rail_run *run, enum op_status status)
 		run_end(rail, run, run->status);
 }
 
-/* The pages of `mask` are decided: those of `hit` are valid. They leave the budgets. */
-static inline void pages_decide(
-	struct rail *rail, struct rail_run *run, uint32_t mask, uint32_t hit)
+/*
+ * The pages of `mask` are decided: those of `hit` are valid. Their `bytes` leave the budgets, also
+ * those of the rail: the connection is not stalled, because one of its WQEs retires.
+ */
+static inline void pages_decide_bytes(
+	struct rail *rail, struct rail_run *run, uint32_t mask, uint32_t hit, uint32_t bytes)
 {
-	uint32_t bytes = (uint32_t)__builtin_popcount(mask) * run->item_bytes;
-
 	run->hit |= hit;
 	run->stale |= mask & ~hit;
 	run->bytes -= bytes;
 	run->lane->taken_bytes -= bytes;
-	rail->taken_bytes -= bytes; /* the connection is not stalled: one of its WQEs retires */
+	rail->taken_bytes -= bytes;
+}
+
+static inline void pages_decide(
+	struct rail *rail, struct rail_run *run, uint32_t mask, uint32_t hit)
+{
+	pages_decide_bytes(
+		rail, run, mask, hit, (uint32_t)__builtin_popcount(mask) * run->item_bytes);
 }
 
 /* Pages whose payload has arrived: their heads are to be READ. Buckets are not validated. */
@@ -81,11 +89,25 @@ static inline void run_settle(struct rail *rail, struct rail_run *run)
 		run_end(rail, run, run->status);
 }
 
+/* The landing blocks of a series of pairs are free again. */
+static void pairs_free_landings(
+	struct rail *rail, const struct rail_run *run, const struct wqe *wqe)
+{
+	uint32_t n = wqe->landing, at = wqe->first;
+
+	if (!run_pair_lands(run, n))
+		return;
+	for (uint32_t left = (uint32_t)__builtin_popcount(wqe->pages); left; left -= n, at += n)
+		rail->landing_stack[rail->landings_free++] = run->landing[at];
+}
+
 void run_retire_failed(struct rail *rail, const struct wqe *wqe, enum op_status status)
 {
 	struct rail_run *run = &rail->run[wqe->request];
 
-	if (wqe->kind != WQE_RUN_PAGES && wqe->landing != LANDING_RUN)
+	if (wqe_is_pairs(wqe))
+		pairs_free_landings(rail, run, wqe);
+	else if (wqe->kind == WQE_RUN_HEADS || wqe->kind == WQE_RUN_LEASED)
 		rail->landing_stack[rail->landings_free++] = wqe->landing;
 	run->outstanding--;
 	run_quit(run, status);
@@ -154,60 +176,164 @@ static inline void retire_heads(struct rail *rail, struct lane_qp *qp, uint32_t 
 	pages_decide(rail, run, pages & ~late, hit & ~late);
 }
 
-/* Retires pairs, which are all the run's, and validates their pages. */
-static inline void retire_pairs(struct rail *rail, struct lane_qp *qp, uint32_t end,
-	struct rail_run *run, struct retired *r)
+void run_series_split(struct rail *rail, struct lane_qp *qp, uint32_t at, uint32_t blocks)
+{
+	struct wqe *wqe = &qp->wqe[at & (QP_DEPTH - 1)];
+	struct wqe *rest = &qp->wqe[(at + blocks) & (QP_DEPTH - 1)];
+	struct rail_run *run = &rail->run[wqe->request];
+	uint32_t pages = (wqe_is_pairs(wqe) ? blocks / 2 : blocks) * wqe->landing;
+
+	*rest = *wqe;
+	wqe->blocks = (uint8_t)blocks;
+	wqe->pages = run_mask(wqe->first, pages);
+	wqe->bytes = pages * (wqe->kind == WQE_RUN_OWN_HEADS ? (uint32_t)sizeof(struct page_head)
+							     : run->item_bytes);
+	rest->blocks = (uint8_t)(rest->blocks - blocks);
+	rest->pages &= ~wqe->pages;
+	rest->bytes -= wqe->bytes;
+	rest->first = (uint16_t)(rest->first + pages);
+	run->t0_ns[rest->first] = run->t0_ns[wqe->first];
+	run->outstanding++;
+}
+
+/* Validates a series page by page. Returns the pages that are valid. */
+static uint32_t series_match(struct rail *rail, const struct rail_run *run, const struct wqe *wqe)
 {
 	const struct page_head *own = run_own_heads(rail, run->number);
-	const uint64_t t1_ns = rail_t1(rail), limbo_ns = run->lane->limbo_ns;
-	const uint32_t bytes = run->item_bytes;
-	uint32_t pages = 0, hit = 0, late = 0, at = r->at, sum = 0, n = 0;
-	const uint16_t number = run->number;
-	struct wqe *wqe = &qp->wqe[at & (QP_DEPTH - 1)];
+	uint32_t n = wqe->landing, units = run->item_bytes / PAGE_UNIT, hit = 0;
+
+	for (uint32_t left = wqe->pages; left; left &= left - 1) {
+		uint32_t i = (uint32_t)__builtin_ctz(left), k = (i - wqe->first) % n;
+		const struct run_entry *e = run_entry(run, i);
+		const struct page_head *head = &own[i];
+
+		if (run_pair_lands(run, n))
+			head = &run_landing(rail, run->landing[i - k])[k * units];
+		if (page_head_is(head, &e->key, e->generation, run->item_bytes))
+			hit |= 1u << i;
+	}
+	return hit;
+}
+
+/*
+ * The bits in which heads differ from the expected ones: 0 if page_head_is() says yes to each of
+ * the `n` >= 1 pages. The heads lie `stride` apart.
+ */
+static inline uint64_t heads_differ(const struct page_head *head, uint32_t stride,
+	const struct run_entry *entry, uint32_t n, uint32_t bytes)
+{
+	uint64_t length = (uint64_t)bytes << 32, differ = 0;
 
 	do {
-		uint32_t i = wqe->first, mask = wqe->pages;
+		uint64_t word;
 
-		pages |= mask;
-		if (unlikely(!lease_valid(run->t0_ns[i], t1_ns, limbo_ns)))
-			late |= mask;
-		if (unlikely(wqe->landing != LANDING_RUN)) {
-			hit |= heads_match(rail, run, wqe);
-			rail->landing_stack[rail->landings_free++] = wqe->landing;
-		} else {
-			for (uint32_t bit = 1u << i; mask & bit; bit <<= 1, i++) {
-				const struct run_entry *entry = run_entry(run, i);
+		memcpy(&word, &head->generation, sizeof(word));
+		differ |= (head->key.word[0] ^ entry->key.word[0]) |
+			  (head->key.word[1] ^ entry->key.word[1]) |
+			  (word ^ (entry->generation | length));
+		entry++;
+		head += stride;
+	} while (--n);
+	return differ;
+}
+static_assert(offsetof(struct page_head, length) == offsetof(struct page_head, generation) + 4,
+	"heads_differ() compares both at once");
 
-				if (likely(page_head_is(
-					    &own[i], &entry->key, entry->generation, bytes)))
-					hit |= bit;
-			}
-		}
-		sum += wqe_retire(qp, wqe);
-		n++;
-		at += 2;
-		wqe = &qp->wqe[at & (QP_DEPTH - 1)];
-	} while (at != end && wqe->request == number && wqe->kind == WQE_RUN_PAIR);
-	r->at = at;
-	r->bytes = sum;
-	r->n = n;
-	late &= hit; /* a head with another generation is final: the page is stale */
-	if (unlikely(late))
-		lease_expire(rail, run, late);
-	pages_decide(rail, run, pages & ~late, hit & ~late);
+/*
+ * heads_differ() for all pages of a series of pairs. Landing blocks are free again; their content
+ * stays until the next post.
+ */
+static inline uint64_t pairs_differ(
+	struct rail *rail, const struct rail_run *run, const struct wqe *wqe)
+{
+	uint32_t n = wqe->landing, at = wqe->first, pairs = wqe->blocks / 2u;
+	uint32_t bytes = run->item_bytes, units = bytes / PAGE_UNIT, free = rail->landings_free;
+	const struct run_entry *entry = run_entry(run, at);
+	uint64_t differ = 0;
+
+	if (!run_pair_lands(run, n))
+		return heads_differ(
+			run_own_heads(rail, run->number) + at, 1, entry, pairs * n, bytes);
+	do {
+		uint16_t block = run->landing[at];
+
+		rail->landing_stack[free++] = block;
+		differ |= heads_differ(run_landing(rail, block), units, entry, n, bytes);
+		at += n;
+		entry += n;
+	} while (--pairs);
+	rail->landings_free = free;
+	return differ;
+}
+
+/* Validates a series of pairs, whose record this is. */
+static inline void validate_pairs(struct rail *rail, struct rail_run *run, const struct wqe *wqe)
+{
+	uint32_t pages = wqe->pages, hit = pages;
+
+	if (unlikely(pairs_differ(rail, run, wqe)))
+		hit = series_match(rail, run, wqe);
+	/* T0 is that of the series, T1 that of the burst of CQEs. */
+	if (likely(lease_valid(run->t0_ns[wqe->first], rail_t1(rail), run->lane->limbo_ns))) {
+		pages_decide_bytes(rail, run, pages, hit, wqe->bytes);
+	} else {
+		if (hit) /* a head with another generation is final: the page is stale */
+			lease_expire(rail, run, hit);
+		pages_decide(rail, run, pages & ~hit, 0);
+	}
+}
+
+/* Validates a series of READs of heads, which were posted after the CQEs of their payload. */
+static inline void validate_own_heads(
+	struct rail *rail, struct rail_run *run, const struct wqe *wqe)
+{
+	uint32_t pages = wqe->pages, first = wqe->first, hit = pages;
+
+	if (unlikely(heads_differ(run_own_heads(rail, run->number) + first, 1,
+		    run_entry(run, first), wqe->blocks, run->item_bytes)))
+		hit = series_match(rail, run, wqe);
+	pages_decide(rail, run, pages, hit);
+}
+
+/* Retires a series, whose record this is. */
+static void retire_series(
+	struct rail *rail, struct lane_qp *qp, struct rail_run *run, struct wqe *wqe)
+{
+	if (likely(wqe_is_pairs(wqe)))
+		validate_pairs(rail, run, wqe);
+	else if (wqe->kind == WQE_RUN_OWN_HEADS)
+		validate_own_heads(rail, run, wqe);
+	else if (likely(run->status == OP_HIT))
+		pages_arrive(rail, run, wqe->pages);
+	wqe_retire(qp, wqe);
+	run->outstanding--;
+	run_settle(rail, run);
+}
+
+bool run_reap_series(struct rail *rail, struct lane_qp *qp, const struct dv_completion *completion)
+{
+	struct dv_sq *sq = qp->sq;
+	struct wqe *wqe = &qp->wqe[sq->ci & (QP_DEPTH - 1)];
+	struct retired r = {sq->ci + wqe->blocks, wqe->bytes, wqe->blocks};
+
+	if (completion->syndrome || !wqe_is_series(wqe) || sq->rung == sq->ci ||
+		(uint16_t)(r.at - 1) != completion->wqe_counter ||
+		unlikely(qp->lane->stalled || qp->lane->state == LANE_DROPPED))
+		return false;
+	retired_count(rail, qp, r, false);
+	retire_series(rail, qp, &rail->run[wqe->request], wqe);
+	return true;
 }
 
 struct retired run_retire(struct rail *rail, struct lane_qp *qp, uint32_t at, uint32_t end)
 {
-	const struct wqe *wqe = &qp->wqe[at & (QP_DEPTH - 1)];
+	struct wqe *wqe = &qp->wqe[at & (QP_DEPTH - 1)];
 	struct rail_run *run = &rail->run[wqe->request];
 	struct retired r = {.at = at};
 
-	if (wqe->kind == WQE_RUN_PAIR) {
-		retire_pairs(rail, qp, end, run, &r);
-		run->outstanding = (uint16_t)(run->outstanding - r.n);
-		r.n *= 2;
-		run_settle(rail, run);
+	if (wqe_is_series(wqe)) {
+		r = (struct retired){at + wqe->blocks, wqe->bytes, wqe->blocks};
+		retire_series(rail, qp, run, wqe);
 		return r;
 	}
 	if (wqe->kind == WQE_RUN_LEASED) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Series of READs of a run on one queue pair, which payload (run_post.c) and page heads
- * (run_heads.c) use. Poll core only; the hot path.
+ * READs of a run on one queue pair: series with one record (run_series.c), and READs of page heads
+ * with a record each (run_heads.c). Poll core only; the hot path.
  */
 #ifndef RAIL_RUN_SERIES_H
 #define RAIL_RUN_SERIES_H
@@ -61,13 +61,15 @@ static inline void series_signal(struct lane_qp *qp)
 static inline void post_series(struct rail *rail, struct lane_qp *qp, struct rail_run *run,
 	const struct piece *piece, unsigned n, uint32_t rkey, uint32_t lkey, enum wqe_kind kind)
 {
-	struct dv_series series = dv_series_begin(qp->sq, rkey, lkey);
+	struct dv_series series = dv_series_begin(qp->sq);
+	struct dv_keys keys = dv_keys(rkey, lkey);
+	uint32_t index = qp->sq->pi;
 	uint32_t owner = wqe_owner(run->number, 1, kind), bytes = 0;
 	bool bulk = piece->bytes > RAIL_SMALL_BYTES;
 
-	for (const struct piece *end = piece + n; piece != end; piece++) {
-		uint32_t index = dv_series_read(&series, piece->from, piece->into, piece->bytes);
-
+	for (const struct piece *end = piece + n; piece != end; piece++, index++) {
+		dv_series_read(
+			&series, keys, piece->from, piece->into, dv_length(keys, piece->bytes));
 		wqe_store(&qp->wqe[index & (QP_DEPTH - 1)], piece->bytes, owner, piece->pages,
 			piece->detail);
 		PROBE_POST(run->channel, (uint64_t)run->header.cookie, rail->options.index,
@@ -89,10 +91,17 @@ static inline void post_series(struct rail *rail, struct lane_qp *qp, struct rai
 unsigned post_leased(struct rail *rail, struct lane_qp *qp, struct rail_run *run, uint32_t pages,
 	uint64_t t0_ns, unsigned max);
 /*
- * run_pair.c: posts pairs for the run's next pages, each of which is one segment in one MR, and
- * adds to the lot: at most `burst` READs. Returns their number; 0: there is no room now.
+ * run_series.c: posts payload, in pairs if the connection has a lease, or buckets: those that are
+ * next in the run, each of which is one segment in one MR; at most `burst` READs and `left` bytes.
+ * Returns the number of READs and what they add to the lot; 0: there is no room now.
  */
-unsigned post_pairs(
-	struct rail *rail, struct lane *lane, struct rail_run *run, unsigned burst, uint32_t *lot);
+unsigned post_payload(struct rail *rail, struct lane *lane, struct rail_run *run, unsigned burst,
+	uint32_t left, uint32_t *lot);
+/*
+ * Posts READs of the heads of `n` pages from `first` on, each on its own, to the QP, which has room
+ * for them. Returns their number.
+ */
+unsigned post_own_heads(
+	struct rail *rail, struct lane_qp *qp, struct rail_run *run, uint32_t first, uint32_t n);
 
 #endif

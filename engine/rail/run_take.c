@@ -7,7 +7,7 @@
 
 static struct rail_run *run_new(struct rail *rail)
 {
-	struct rail_run *run = &rail->run[rail->run_stack[--rail->runs_free]];
+	struct rail_run *run = rail->run_stack[--rail->runs_free];
 
 	run->lane = NULL;
 	link_init(&run->pending);
@@ -25,16 +25,18 @@ static struct rail_run *run_new(struct rail *rail)
 
 void run_free(struct rail *rail, struct rail_run *run)
 {
-	rail->run_stack[rail->runs_free++] = run->number;
+	rail->run_stack[rail->runs_free++] = run;
 }
 
 /* Copies the lines of a run that follow its first one, which is copied already. */
 static void lines_copy(struct rail_run *run, const struct ring_consumer *ops, uint32_t at)
 {
-	uint32_t lines = run_lines(run->header.kind, run->header.pages);
+	const struct run_line *ring = (const void *)ops->slots;
+	uint32_t mask = ops->capacity - 1, from = ops->head + at;
+	struct run_line *to = run->line;
 
-	for (uint32_t i = 1; i < lines; i++)
-		memcpy(&run->line[i], ring_slot_old(ops, at + i), sizeof(run->line[i]));
+	for (uint32_t left = run_lines(run->header.kind, run->header.pages); --left;)
+		*++to = ring[++from & mask];
 }
 
 /*
@@ -69,32 +71,47 @@ static bool header_possible(struct rail_run *run)
 	return true;
 }
 
+/* measure() for a look-up. */
+static uint64_t measure_buckets(struct rail_run *run)
+{
+	uint32_t at_max = 0;
+
+	for (uint32_t i = 0; i < run->header.pages; i++) {
+		uint32_t bucket = run_bucket(run, i);
+
+		at_max = bucket > at_max ? bucket : at_max;
+	}
+	run->joined = 0;
+	run->reach = ((uint64_t)at_max + 1) * sizeof(struct bucket);
+	return run->header.stride_or_to + run->bytes;
+}
+
 /*
  * Computes how far the run reaches: `reach` and `unit_max` at the peer, and returns the end of its
- * last byte in the destination region.
+ * last byte in the destination region. Computes `joined` as well.
  */
 static uint64_t measure(struct rail_run *run)
 {
 	const struct run *h = &run->header;
-	uint32_t at_max = 0, pages = h->pages;
-	uint64_t to_max = 0;
+	const struct run_entry *entry = run_entry(run, 0), *end = entry + h->pages;
+	uint32_t at_max = 0, units = run->item_bytes / PAGE_UNIT, unit_next = entry->unit - 1;
+	uint64_t to_max = 0, to_next = 0, bit = 1, joined = 0;
 
-	if (h->kind == OP_LOOKUP) {
-		for (uint32_t i = 0; i < pages; i++) {
-			uint32_t bucket = run_bucket(run, i);
-
-			at_max = bucket > at_max ? bucket : at_max;
-		}
-		run->reach = ((uint64_t)at_max + 1) * sizeof(struct bucket);
-		return h->stride_or_to + run->bytes;
-	}
-	for (uint32_t i = 0; i < pages; i++) {
-		const struct run_entry *entry = run_entry(run, i);
+	if (h->kind == OP_LOOKUP)
+		return measure_buckets(run);
+	/* bit 0 of joined is for a page before the first one */
+	for (; entry != end; entry++, bit <<= 1) {
 		uint64_t to = entry->to & (RUN_TO_MAX - 1);
 
+		if (((entry->unit - unit_next) | (to - to_next)) == 0)
+			joined |= bit;
 		at_max = entry->unit > at_max ? entry->unit : at_max;
 		to_max = to > to_max ? to : to_max;
+		unit_next = entry->unit + units;
+		to_next = to + run->item_bytes;
 	}
+	run->joined = run->item_bytes % PAGE_UNIT ? 0 : (uint32_t)(joined >> 1);
+	run->join_max = SLICE_BYTES / run->item_bytes;
 	run->unit_max = at_max;
 	run->reach = (uint64_t)at_max * PAGE_UNIT + run->item_bytes;
 	return to_max + (h->segments - 1u) * h->stride_or_to + run->segment_bytes;
@@ -220,6 +237,10 @@ static bool lane_has_run(const struct lane *lane, const struct rail_run *run)
 static void run_enter_lane(struct rail *rail, struct lane *lane, struct rail_run *run)
 {
 	run->lane = lane;
+	if (lane->runs_live && unlikely(lane->runs_channel != run->channel))
+		lane->runs_channel = CHANNEL_NONE;
+	else
+		lane->runs_channel = run->channel;
 	lane->runs_live++;
 	lane->run_pages += run->header.pages;
 	lane->taken_bytes += run->bytes;

@@ -6,12 +6,18 @@
 #include "engine/rail/core.h"
 
 /*
- * Samples READ latency: one WQE is timed from its doorbell until it retires, then the next one. The
- * sample is the last WQE of the first queue pair that this step rings; which one that is does not
- * depend on how long it will take. Most steps cost one comparison.
+ * Samples READ latency: one WQE is timed from its doorbell until it retires. The sample is the last
+ * WQE of the first queue pair that a step rings; which one that is does not depend on how long it
+ * will take. The next sample begins at the first doorbell after a step without work, or after
+ * RAIL_SAMPLE_STEPS busy steps with doorbells. Most steps cost one comparison.
  */
 static void read_time_start(struct rail *rail)
 {
+	if (rail->sample_wait) {
+		rail->sample_wait--;
+		return;
+	}
+	rail->sample_wait = RAIL_SAMPLE_STEPS;
 	rail->timed = rail->unrung;
 	rail->timed_end = rail->unrung->sq->pi;
 	rail->timed_ns = rail_now(rail);
@@ -85,6 +91,8 @@ static bool clock_due(struct rail *rail, unsigned work)
 static void count_idle(struct rail *rail, unsigned work)
 {
 	rail->steps_idle += !work;
+	if (!work)
+		rail->sample_wait = 0;
 	if (rail->steps_idle && (work || rail->steps_idle >= RAIL_IDLE_STEPS)) {
 		rail_count(rail, COUNTER_steps_idle, rail->steps_idle);
 		rail->steps_idle = 0;

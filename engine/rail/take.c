@@ -219,6 +219,15 @@ static uint32_t take_one(struct rail *rail, struct rail_channel *channel, uint32
 	return take_op(rail, channel, &first.op, at, ready);
 }
 
+/*
+ * Is the budget of bytes taken used up for this channel? One with nothing in flight may exceed it
+ * by one op, so that the lots of its run take turns with those of a long run of another channel.
+ */
+static inline bool taken_enough(const struct rail *rail, const struct rail_channel *channel)
+{
+	return rail->taken_bytes >= RAIL_TAKEN_BYTES && channel->in_flight;
+}
+
 static unsigned take_channel(struct rail *rail, struct channel_slot *slot)
 {
 	struct rail_channel *channel = slot->channel;
@@ -230,7 +239,7 @@ static unsigned take_channel(struct rail *rail, struct channel_slot *slot)
 	ready = (uint32_t)ring_ready(&channel->ops);
 	if (ready == 0)
 		return 0;
-	limit = take_limit(rail, slot);
+	limit = taken_enough(rail, channel) ? 0 : take_limit(rail, slot);
 	while (taken < RAIL_TAKE_BURST) {
 		/* The entries of the ops taken so far are not released yet; look for filled
 		 * entries behind them. */
@@ -238,9 +247,7 @@ static unsigned take_channel(struct rail *rail, struct channel_slot *slot)
 			ready = (uint32_t)ring_look(&channel->ops, RING_LOOK);
 		if (at >= ready)
 			break;
-		/* A channel with nothing in flight may exceed the budget by one op, so that the
-		 * lots of its run take turns with those of a long run of another channel. */
-		if (n == limit || (rail->taken_bytes >= RAIL_TAKEN_BYTES && channel->in_flight)) {
+		if (n == limit || taken_enough(rail, channel)) {
 			rail->blocked = true;
 			break;
 		}

@@ -64,34 +64,38 @@ static void count_halves(const struct world *w, uint64_t ret_bytes[2])
 				  (uintptr_t)w->home + WORLD_HOME_BYTES / 2] += w->wqe[i].bytes;
 }
 
-static void lots_of_two_channels_alternate(void **state)
+static void two_channels(struct world *w, uint32_t bytes)
 {
-	struct world *w = *state;
 	struct client *second = client_new(w, 7, WORLD_SESSION);
 	uint64_t posted[2], sum[2] = {0, 0};
+	unsigned steps = 0, both = 0;
 
 	peer_add(w, peer);
-	pages_put(w, 0, 33, 16, 131072);
+	pages_put(w, 0, 51, 16, bytes);
 	for (unsigned i = 0; i < 4; i++) { /* the first channel is early and has more */
-		struct draft d = draft_of(w, i, 0, 33, 16, 131072);
+		struct draft d = draft_of(w, i, 0, 51, 16, bytes);
 
 		draft_submit(client, &d);
 	}
 	post(w);
 	for (unsigned i = 0; i < 2; i++) {
-		struct draft d = draft_of(w, 10 + i, 0, 33, 16, 131072);
+		struct draft d = draft_of(w, 10 + i, 0, 51, 16, bytes);
 
 		for (unsigned j = 0; j < 16; j++)
 			d.entry[j].to += WORLD_HOME_BYTES / 2;
 		draft_submit(second, &d);
 	}
-	while (sum[1] < 2 * 16 * 131072) { /* until the second channel has got everything */
+	while (sum[1] <
+		2 * 16 * (uint64_t)bytes) { /* until the second channel has got everything */
 		complete_some(w, w->wqes);
 		post(w);
 		count_halves(w, posted);
 		sum[0] += posted[0];
 		sum[1] += posted[1];
+		steps += posted[0] || posted[1];
+		both += posted[0] && posted[1];
 	}
+	assert_true(both > steps / 2); /* a lot is shorter than what is posted at a time */
 	assert_in_range(sum[0] * 100 / sum[1], 60, 140);
 	world_run(w);
 	for (unsigned i = 0; i < 4; i++)
@@ -100,6 +104,27 @@ static void lots_of_two_channels_alternate(void **state)
 	run_expect(second, 11, 0xffff, 0, OP_HIT);
 	assert_runs_free(w);
 	client_free(second);
+}
+
+static void lots_of_two_channels_alternate(void **state)
+{
+	two_channels(*state, 131072);
+}
+
+static void lots_of_two_channels_alternate_with_a_lease(void **state)
+{
+	struct world *w = *state;
+
+	w->rail->options.lease = true;
+	peer->limbo_ns = 1000 * MS;
+	two_channels(w, 131072);
+	assert_int_equal(world_counter(w, COUNTER_leases_expired), 0);
+}
+
+/* A lot is of whole pages, whatever their length. */
+static void lots_of_pages_that_fill_none_exactly_alternate(void **state)
+{
+	two_channels(*state, 200704);
 }
 
 static void a_run_does_not_wait_behind_the_queued_runs_of_another_channel(void **state)
@@ -190,6 +215,8 @@ int main(void)
 		TEST(a_run_is_posted_within_the_budget_of_bytes_in_flight),
 		TEST(many_small_runs_stay_within_the_queues),
 		TEST(lots_of_two_channels_alternate),
+		TEST(lots_of_two_channels_alternate_with_a_lease),
+		TEST(lots_of_pages_that_fill_none_exactly_alternate),
 		TEST(a_run_does_not_wait_behind_the_queued_runs_of_another_channel),
 		TEST(a_connection_that_hangs_leaves_runs_to_the_others),
 		TEST(the_wqes_of_a_scattered_page_stay_on_one_qp),

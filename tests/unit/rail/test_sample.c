@@ -52,6 +52,30 @@ static void a_read_that_failed_has_no_latency(void **state)
 	assert_null(w->rail->timed); /* the next one is timed again */
 }
 
+/* Each step finds work: then one step in RAIL_SAMPLE_STEPS + 1 with a doorbell is timed. */
+static void busy_steps_are_sampled_now_and_then(void **state)
+{
+	const unsigned steps = 4 * (RAIL_SAMPLE_STEPS + 1);
+	struct world *w = *state;
+	uint64_t sum, before;
+
+	page_put(w, 8, 4096, 77);
+	for (unsigned i = 0; i < steps; i++) {
+		page_get(w, client, i, 8, 4096, 77, 0);
+		assert_true(rail_step(w->rail, w->now_ns));
+		nic_pull(w);
+		assert_true(w->wqes);
+		while (w->wqes)
+			nic_complete(w, 0, 0);
+	}
+	assert_in_range(latencies(w, &sum), 3, 4);
+	world_run(w); /* at its end the rail is idle */
+	before = latencies(w, &sum);
+	page_get(w, client, steps, 8, 4096, 77, 0);
+	world_run(w);
+	assert_true(latencies(w, &sum) > before);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -59,6 +83,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(one_read_at_a_time_is_timed),
 		TEST(a_read_that_failed_has_no_latency),
+		TEST(busy_steps_are_sampled_now_and_then),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

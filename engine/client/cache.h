@@ -16,6 +16,11 @@
 #include <emmintrin.h>
 #endif
 
+static inline bool location_equal(const struct location *a, const struct location *b)
+{
+	return a->ref == b->ref && a->place == b->place && a->generation == b->generation;
+}
+
 static inline uint32_t cache_index(const struct page_key *key)
 {
 	return (uint32_t)(key->word[0] ^ key->word[1]) & (CACHE_SETS - 1);
@@ -68,6 +73,27 @@ static inline uint32_t cache_way(const struct cache_set *set, const struct page_
 	return CACHE_WAYS;
 }
 
+/* The key's entry in its set, and its way; NULL: the set does not have the key. */
+static inline const struct cache_entry *cache_entry_in(
+	const struct cache_set *set, const struct page_key *key, uint32_t *ret_way)
+{
+	uint32_t ways = cache_ways(set, cache_tag(key)), way;
+	const struct cache_entry *e;
+
+	if (unlikely(!ways))
+		return NULL;
+	way = (uint32_t)__builtin_ctz(ways);
+
+	/* nearly always, only the key itself has its tag */
+	e = (const struct cache_entry *)(const void *)((const char *)set->entry +
+						       way * (sizeof(*e) / 2));
+	*ret_way = way / 2;
+	if (likely(page_key_equal(&e->key, key)))
+		return e;
+	*ret_way = cache_way(set, key);
+	return *ret_way < CACHE_WAYS ? &set->entry[*ret_way] : NULL;
+}
+
 /* The key's entry; NULL: the cache does not have the key. */
 static inline struct cache_entry *cache_find(
 	const struct pc_channel *ch, const struct page_key *key)
@@ -98,6 +124,7 @@ static inline struct cache_entry *cache_put(struct pc_channel *ch, const struct 
 	struct cache_set *set = cache_set(ch, key);
 	uint32_t way = cache_way(set, key);
 
+	ch->cache_changes++;
 	if (way == CACHE_WAYS) {
 		way = cache_victim(set, now_ms);
 		set->tag[way] = cache_tag(key);
@@ -137,8 +164,24 @@ static inline struct cache_entry *cache_again(struct pc_channel *ch, uint32_t nu
 	if (!e)
 		return NULL;
 	ch->cache[number / CACHE_WAYS].seen_ms[number % CACHE_WAYS] = now_ms;
-	e->at = *at;
+	if (unlikely(!location_equal(&e->at, at))) {
+		e->at = *at;
+		ch->cache_changes++;
+	}
 	return e;
+}
+
+/*
+ * cache_again() while no entry has changed since the key was looked up (pc_channel.cache_changes):
+ * the entry with this number has the key and the location.
+ */
+static inline struct cache_entry *cache_again_same(
+	struct pc_channel *ch, uint32_t number, uint32_t now_ms)
+{
+	struct cache_set *set = &ch->cache[number / CACHE_WAYS];
+
+	set->seen_ms[number % CACHE_WAYS] = now_ms;
+	return &set->entry[number % CACHE_WAYS];
 }
 
 /* True if the entry's page was read and it is time to tell the control plane so. */
@@ -152,6 +195,7 @@ static inline void cache_drop(struct pc_channel *ch, const struct page_key *key)
 	struct cache_set *set = cache_set(ch, key);
 	uint32_t way = cache_way(set, key);
 
+	ch->cache_changes++; /* also if another key took the entry: see cache_again_same() */
 	if (way == CACHE_WAYS)
 		return;
 	set->tag[way] = 0;

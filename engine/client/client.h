@@ -140,7 +140,8 @@ struct pc {
 	uint32_t verify_one_in; /* one hit in this number is compared with its CRC; 0: none */
 	/* the fields below are protected by `lock` */
 	struct session *session; /* the current session with an engine; NULL: none */
-	uint32_t memory_changes; /* number of changes of the table `memory` so far */
+	/* number of changes of the table `memory` so far; also loaded without `lock` */
+	uint32_t memory_changes;
 	struct attacher attacher;
 	struct memory *memory[REGIONS_MAX];
 };
@@ -160,6 +161,12 @@ void key_name_space(const char *name_space, struct page_key *ret_digest);
  * key, once for all keys of the namespace.
  */
 void key_text_init(struct key_text *text, const struct page_key *name_space);
+
+/* pages.c: checks the caller's arguments for the pages of a batch. Invalid pages are done. */
+void pages_init(struct pc_batch *b);
+
+/* keys.c: hashes the keys of all pages of a batch that are not done. */
+void keys_hash(struct pc_channel *ch, struct pc_batch *b);
 
 /* connect.c: the socket of a session. */
 /* Connects to the engine's socket. Returns the socket or -errno. Never blocks. */
@@ -286,36 +293,6 @@ uint32_t staging_offset(const struct staging *s, uint32_t block);
 /* Takes `count` consecutive scratch slots. Returns the first, or CLIENT_NONE: no room. */
 uint32_t scratch_take(struct staging *s, uint32_t count);
 void scratch_free(struct staging *s, uint32_t slot, uint32_t count);
-
-/* stripe.c: chooses a rail with room for an op; CLIENT_NONE: no rail has room. */
-struct stripe {
-	uint16_t peer;  /* number of the peer to READ from */
-	uint16_t tried; /* bit per rail on which this op has failed before */
-	uint32_t slots; /* number of entries that the op takes in the op ring */
-	/* bytes that the op adds to the backlog; 0: a small READ, which does not count */
-	uint32_t bytes;
-	/* bytes of the shortest op that it could be split into: a run's page, else `bytes` */
-	uint32_t least;
-};
-uint32_t stripe_page(
-	struct pc_channel *ch, const struct stripe *s, uint32_t place, uint64_t now_ns);
-uint32_t stripe_small(struct pc_channel *ch, const struct stripe *s, uint64_t now_ns);
-/* Number of rails that carry READs from the peer, at least 1. */
-uint32_t stripe_rails(struct pc_channel *ch, uint16_t peer, uint64_t now_ns);
-/* True if a READ that failed on the rails of `tried` may be tried on another rail. */
-bool stripe_again(const struct pc_channel *ch, uint16_t peer, uint16_t tried);
-/*
- * stripe_give(): `bytes` were posted to the rail. stripe_take(): the rail has answered them, with
- * or without the data.
- */
-void stripe_give(struct pc_channel *ch, uint32_t rail, uint32_t bytes, uint64_t now_ns);
-void stripe_take(struct pc_channel *ch, uint32_t rail, uint32_t bytes, uint64_t now_ns);
-/* An op failed on the rail, which is therefore used last for RAIL_REST_NS. */
-void stripe_rest(struct pc_channel *ch, uint32_t rail, uint64_t now_ns);
-/*
- * Recomputes the rails' weights. Called after make_rings() and when a bandwidth estimate changes.
- */
-void stripe_weigh(struct pc_channel *ch);
 
 /* submit.c: publishes ring entries. submit_op() in submit.h writes the ops themselves. */
 /* Writes the segments of an op after its first one into the ring entries behind the op's own. */
@@ -494,6 +471,7 @@ void copy_scatter(const struct pc_segment *segments, unsigned count, const unsig
 #include "engine/client/peek.h"
 #include "engine/client/queue.h"
 #include "engine/client/submit.h"
+#include "engine/client/stripe.h"
 #include "engine/client/verify.h"
 
 #endif

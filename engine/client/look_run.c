@@ -34,6 +34,14 @@ static uint32_t bucket_of(const struct page_work *p, const struct map_member *m)
 				      : first;
 }
 
+/* Writes the turn into a line of a run of look-ups, not the first. The buckets go around it. */
+static void look_line(struct ring_producer *ops, uint32_t line)
+{
+	uint64_t *word = ring_slot_new(ops, line);
+
+	word[1] = ring_turn_new(OP_RING_SLOTS, ops, line);
+}
+
 /* Posts the run to `rail`, to READ into the scratch slots from `hold` on. */
 static void post(struct pc_channel *ch, struct pc_batch *b, const struct look_open *o,
 	uint32_t rail, uint32_t hold, uint64_t now_ns)
@@ -42,8 +50,7 @@ static void post(struct pc_channel *ch, struct pc_batch *b, const struct look_op
 	uint32_t index = request_take(ch, REQUEST_LOOK, b, o->head), i = o->head;
 	struct request *r = &ch->request[index];
 	struct ring_producer *ops = &ch->rail[rail].ops;
-	uint32_t at = ch->rail[rail].unpublished;
-	struct run run = {.cookie = run_cookie(ch, index),
+	struct run run = {.cookie = run_cookie(r->generation, index),
 		.peer_ref = m->ref,
 		.kind = OP_LOOKUP,
 		.pages = (uint8_t)o->pages,
@@ -58,16 +65,21 @@ static void post(struct pc_channel *ch, struct pc_batch *b, const struct look_op
 	r->rail = (uint8_t)rail;
 	r->pages = (uint8_t)o->pages;
 	r->hold = hold;
-	run_encode(&run, ring_slot_new(ops, at));
+	if (unlikely(ch->rail[rail].unpublished))
+		submit_publish(ch, rail); /* the lines of a run are the first unpublished ones */
+	run_encode(&run, ring_slot_new(ops, 0));
+	for (uint32_t line = run_lines(OP_LOOKUP, o->pages); --line;)
+		look_line(ops, line);
 	for (uint32_t k = 0; k < o->pages; k++, i = b->work[i].next) {
 		struct page_work *p = &b->work[i];
 
-		*run_bucket_new(ops, at, k) = bucket_of(p, m);
+		*run_bucket_new(ops, 0, k) = bucket_of(p, m);
 		p->flags &= (uint8_t)~PAGE_SAME_PEER;
 		p->rails_tried |= (uint16_t)(1u << rail);
 		page_in_flight(b, i, index);
 	}
-	submit_run(ch, rail, &run, o->pages * (uint32_t)sizeof(struct bucket));
+	submit_run(ch, rail, (const struct run_header *)(const void *)ops->first,
+		run_lines(OP_LOOKUP, o->pages), o->pages * (uint32_t)sizeof(struct bucket));
 }
 
 /* Posts an open run. False: no room; its pages are queued again. */

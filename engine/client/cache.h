@@ -61,6 +61,12 @@ static inline uint32_t cache_ways(const struct cache_set *set, uint16_t tag)
 }
 static_assert(sizeof(((struct cache_set *)0)->tag) == 16, "the tags are one vector");
 
+/* False: the set does not have the key. */
+static inline bool cache_has_tag(const struct cache_set *set, const struct page_key *key)
+{
+	return cache_ways(set, cache_tag(key));
+}
+
 /* Returns the key's way in its set; CACHE_WAYS: the cache does not have the key. */
 static inline uint32_t cache_way(const struct cache_set *set, const struct page_key *key)
 {
@@ -107,30 +113,39 @@ static inline struct cache_entry *cache_find(
 /* The way that the next new key of the set takes: an unused one, or else the oldest. */
 static inline uint32_t cache_victim(const struct cache_set *set, uint32_t now_ms)
 {
-	uint32_t oldest = 0;
+	uint32_t oldest = 0, unused = cache_ways(set, 0);
 
-	for (uint32_t way = 0; way < CACHE_WAYS; way++) {
-		if (!set->tag[way])
-			return way;
+	if (unused)
+		return (uint32_t)__builtin_ctz(unused) / 2;
+	for (uint32_t way = 1; way < CACHE_WAYS; way++) {
 		if (now_ms - set->seen_ms[way] > now_ms - set->seen_ms[oldest])
 			oldest = way;
 	}
 	return oldest;
 }
 
+/* Enters a key that the set does not have. */
+static inline struct cache_entry *cache_enter(struct cache_set *set, uint32_t way,
+	const struct page_key *key, const struct location *at, uint32_t now_ms)
+{
+	set->tag[way] = cache_tag(key);
+	set->seen_ms[way] = now_ms;
+	set->entry[way] = (struct cache_entry){.key = *key, .at = *at};
+	return &set->entry[way];
+}
+
 static inline struct cache_entry *cache_put(struct pc_channel *ch, const struct page_key *key,
 	const struct location *at, uint32_t now_ms)
 {
 	struct cache_set *set = cache_set(ch, key);
-	uint32_t way = cache_way(set, key);
+	uint32_t unused = cache_ways(set, 0), way;
 
 	ch->cache_changes++;
-	if (way == CACHE_WAYS) {
-		way = cache_victim(set, now_ms);
-		set->tag[way] = cache_tag(key);
-		set->entry[way].key = *key;
-		set->entry[way].touched_ms = 0;
-	}
+	if (likely(unused && !cache_ways(set, cache_tag(key)))) /* a new key, and there is room */
+		return cache_enter(set, (uint32_t)__builtin_ctz(unused) / 2, key, at, now_ms);
+	way = cache_way(set, key);
+	if (way == CACHE_WAYS)
+		return cache_enter(set, cache_victim(set, now_ms), key, at, now_ms);
 	set->seen_ms[way] = now_ms;
 	set->entry[way].at = *at;
 	return &set->entry[way];

@@ -122,8 +122,8 @@ static void begin(struct pc_channel *ch, struct pc_batch *b)
 	uint64_t now_ns = clock_now_ns();
 
 	credit_return(ch, now_ns > STOCK_IDLE_NS ? now_ns - STOCK_IDLE_NS : 0, 0);
-	if (b->kind == BATCH_GET) {
-		lookup_get(ch, b, now_ns);
+	if (b->kind == BATCH_GET || b->kind == BATCH_EXISTS) {
+		(b->kind == BATCH_GET ? lookup_get : look_all)(ch, b, now_ns);
 		return;
 	}
 	if (b->kind == BATCH_SET) {

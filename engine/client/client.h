@@ -320,11 +320,15 @@ void lookup_begin(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_
 /* The same for all pages of a get. Most have a location in the cache and are READ at once. */
 void lookup_get(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns);
 void lookup_again(struct pc_batch *b, uint32_t i);
+/* Chooses the key's next owner to ask and marks it as asked. NULL: every owner was asked. */
+const struct map_member *lookup_owner(struct pc_channel *ch, struct page_work *p, uint64_t now_ns);
 void lookup_step(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns);
 void lookup_answer(struct pc_channel *ch, struct pc_batch *b, uint32_t i,
 	const struct bucket *bucket, uint32_t status, uint64_t now_ns);
 
 /* look_run.c: runs of look-ups. */
+/* Begins the look-ups of all pages of an exists, as lookup_begin() does one by one. */
+void look_all(struct pc_channel *ch, struct pc_batch *b, uint64_t now_ns);
 /* Adds the page to a run of look-ups at `m`. False: a run found no room and is queued again. */
 bool look_add(struct pc_channel *ch, struct pc_batch *b, uint32_t i, const struct map_member *m,
 	uint64_t now_ns);
@@ -418,6 +422,9 @@ void notice_want(struct pc_channel *ch, const struct page_work *p);
  * Reports a page that was looked up but not read as used, so that eviction spares it for a while.
  */
 void notice_wanted(struct pc_channel *ch, const struct page_work *p, uint64_t now_ns);
+/* The same for pages that have these entries in the location cache. */
+void notice_wanted_all(
+	struct pc_channel *ch, struct cache_entry *const *e, uint32_t count, uint32_t now_ms);
 void notice_touches_end(struct pc_channel *ch); /* submits the touches that were collected */
 
 /*

@@ -191,9 +191,7 @@ static void find_owners(const struct pc_channel *ch, struct page_work *p)
 		p->owner[k] = (uint8_t)owner[k];
 }
 
-/* Chooses the key's next owner to ask and marks it as asked. NULL: every owner was asked. */
-static const struct map_member *next_owner(
-	struct pc_channel *ch, struct page_work *p, uint64_t now_ns)
+const struct map_member *lookup_owner(struct pc_channel *ch, struct page_work *p, uint64_t now_ns)
 {
 	struct choice best = {.owner.rank = RANKS};
 	enum owner_verdict verdict;
@@ -228,10 +226,8 @@ static unsigned location_rank(enum owner_rank rank, bool on_disk)
  */
 static inline uint32_t matches(const struct bucket *bucket, uint32_t tag, uint32_t start)
 {
-	uint32_t found = 0;
+	uint32_t found = bucket_match(bucket, tag);
 
-	for (unsigned k = 0; k < BUCKET_ENTRIES; k++)
-		found |= (uint32_t)(bucket->entry[k].tag == tag) << k;
 	return (found >> start | found << (BUCKET_ENTRIES - start)) & ((1u << BUCKET_ENTRIES) - 1);
 }
 
@@ -347,7 +343,7 @@ static bool look(struct pc_channel *ch, struct pc_batch *b, uint32_t i, uint64_t
 		if (!m) {
 			p->flags &= (uint8_t) ~(PAGE_SECOND | PAGE_SAME_PEER);
 			p->rails_tried = 0;
-			m = next_owner(ch, p, now_ns);
+			m = lookup_owner(ch, p, now_ns);
 		}
 		if (!m) {
 			page_absent(ch, b, i);

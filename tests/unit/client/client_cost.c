@@ -201,6 +201,7 @@ static void count_exists(struct pc_channel *ch, unsigned batch, unsigned rounds,
 	fake_lock(&fake);
 	fake_map(&fake, FAKE_NODES, 1, false);
 	make_keys(seed);
+	get_all(ch, batch, false); /* the channel reads the map */
 	for (unsigned r = 0; r < rounds; r++) {
 		memset(ch->cache, 0, CACHE_SETS * sizeof(*ch->cache));
 		get_all(ch, batch, true);
